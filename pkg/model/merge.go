@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+// Merge adds the facts of o to s. A slice that neither collected stays nil.
+func (s *Snapshot) Merge(o Snapshot) {
+	s.HCAs = join(s.HCAs, o.HCAs)
+	s.Resources = join(s.Resources, o.Resources)
+	s.Holdings = join(s.Holdings, o.Holdings)
+	s.Objects = join(s.Objects, o.Objects)
+	s.Registered = join(s.Registered, o.Registered)
+	s.Verbs = join(s.Verbs, o.Verbs)
+	s.VerbErrors = join(s.VerbErrors, o.VerbErrors)
+	s.RDMACgroups = join(s.RDMACgroups, o.RDMACgroups)
+	s.Expired = join(s.Expired, o.Expired)
+	s.Hooks = join(s.Hooks, o.Hooks)
+	s.Maps = join(s.Maps, o.Maps)
+	s.Losses = join(s.Losses, o.Losses)
+	s.DeviceStates = join(s.DeviceStates, o.DeviceStates)
+	s.Tasks = joinMaps(s.Tasks, o.Tasks)
+	s.Entities = joinMaps(s.Entities, o.Entities)
+	if o.UnresolvedCgroups != nil {
+		s.UnresolvedCgroups = o.UnresolvedCgroups
+	}
+}
+
+// join does not copy the first slice that has anything: partial snapshots are
+// not changed either, so a full slice expression keeps append off its array.
+func join[T any](a, b []T) []T {
+	switch {
+	case a == nil:
+		return b
+	case len(b) == 0:
+		return a
+	}
+	return append(a[:len(a):len(a)], b...)
+}
+
+func joinMaps[K comparable, V any](a, b map[K]V) map[K]V {
+	switch {
+	case a == nil:
+		return b
+	case len(b) == 0:
+		return a
+	}
+	m := make(map[K]V, len(a)+len(b))
+	for k, v := range a {
+		m[k] = v
+	}
+	for k, v := range b {
+		m[k] = v
+	}
+	return m
+}
