@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+# Second program of the guest: mounts what a booted system has, makes the RDMA devices, runs the command and
+# powers off. Its variables come from the file config, which Run writes.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
+. "$(dirname "$0")/config"
+state=$SHARE/.vm
+
+ln -sf /proc/self/fd /dev/fd
+ln -sf /proc/self/fd/0 /dev/stdin
+ln -sf /proc/self/fd/1 /dev/stdout
+ln -sf /proc/self/fd/2 /dev/stderr
+mkdir -p /dev/pts /dev/shm /run
+mount -t devpts -o gid=5,mode=620,ptmxmode=666 devpts /dev/pts
+ln -sf pts/ptmx /dev/ptmx
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir -p /run/lock
+mount -t securityfs securityfs /sys/kernel/security
+mount -t debugfs debugfs /sys/kernel/debug
+mount -t tracefs tracefs /sys/kernel/tracing
+mount -t bpf bpf /sys/fs/bpf
+mkdir -p /lib/modules
+mount --bind "$MODULES" /lib/modules
+
+unified() { # DIRECTORY: cgroup v2 there, with all controllers that it has
+	mount -t cgroup2 -o nsdelegate cgroup2 "$1"
+	for controller in $(cat "$1/cgroup.controllers"); do
+		echo "+$controller" >"$1/cgroup.subtree_control"
+	done
+}
+legacy() { # cgroup v1, one hierarchy a controller
+	mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup
+	for controller in $(awk '!/^#/ && $4 == 1 { print $1 }' /proc/cgroups) name=systemd; do
+		dir=/sys/fs/cgroup/${controller#name=}
+		mkdir "$dir"
+		mount -t cgroup -o "$([ "$controller" = name=systemd ] && echo none,)$controller" cgroup "$dir" || rmdir "$dir"
+	done
+}
+case $CGROUP in
+v1)
+	legacy
+	;;
+hybrid)
+	legacy
+	mkdir /sys/fs/cgroup/unified
+	mount -t cgroup2 -o nsdelegate cgroup2 /sys/fs/cgroup/unified
+	;;
+*)
+	unified /sys/fs/cgroup
+	;;
+esac
+
+hostname guest
+ip link set lo up
+if [ -e /sys/class/net/eth0 ]; then # the forwarded port; the address is QEMU's default
+	ip address add 10.0.2.15/24 dev eth0
+	ip link set eth0 up
+fi
+# Without duplicate address detection the GIDs are usable at once.
+echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad
+echo 0 >/proc/sys/net/ipv6/conf/all/accept_dad
+if [ "$DEVICES" -gt 0 ]; then
+	modprobe -a crc32_generic veth # rxe of 6.1 fails without crc32_generic
+	modprobe -a rdma_rxe ib_uverbs rdma_ucm ib_umad
+	ip link add v0 type veth peer name v1
+	ip link set v0 up
+	ip link set v1 up
+	for ((i = 0; i < DEVICES; i++)); do
+		ip address add "10.$((70 + i)).0.1/24" dev "v$i"
+		rdma link add "rxe$i" type rxe netdev "v$i"
+	done
+fi
+
+for port in /sys/class/virtio-ports/*; do
+	[ "$(cat "$port/name")" = stdio ] && stdio=/dev/${port##*/}
+done
+: >"$state/started"
+bash "$state/command" <>"$stdio" >&0 2>&1 &
+wait $!
+echo $? >"$state/status.tmp"
+mv "$state/status.tmp" "$state/status"
+sync
+sleep 0.2 # QEMU writes out what the command printed last
+echo o >/proc/sysrq-trigger
+sleep 1000

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+)
+
+// suites names the Debian release that carries each kernel version.
+var suites = map[string]string{
+	"5.10": "bullseye",
+	"6.1":  "bookworm",
+	"6.12": "trixie",
+}
+
+// Kernel is a Debian kernel, downloaded and unpacked, not installed.
+type Kernel struct {
+	Version string // as asked for: "6.1"
+	Release string // as uname -r tells it: "6.1.0-56-amd64"
+	Image   string // path of vmlinuz
+	Root    string // directory with lib/modules/Release
+}
+
+// FetchKernel returns the newest Debian kernel of a version ("5.10", "6.1" or "6.12").
+// It is downloaded once, by apt and from the mirror that this machine is configured for, and kept in the cache
+// (see CacheDir); remove the cache to get a newer one. Processes may call it at the same time.
+func FetchKernel(ctx context.Context, version string) (Kernel, error) {
+	suite, ok := suites[version]
+	if !ok {
+		return Kernel{}, fmt.Errorf("kernel %q: want 5.10, 6.1 or 6.12", version)
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return Kernel{}, err
+	}
+	dir := filepath.Join(cache, "kernels", version)
+	unlock, err := lock(dir + ".lock")
+	if err != nil {
+		return Kernel{}, err
+	}
+	defer unlock()
+
+	if k, err := unpacked(dir, version); err == nil {
+		return k, nil
+	}
+	if err := download(ctx, dir, suite); err != nil {
+		return Kernel{}, fmt.Errorf("kernel %s of Debian %s: %w", version, suite, err)
+	}
+	return unpacked(dir, version)
+}
+
+// CacheDir is where kernels and built programs are kept between runs: $ACCELSCOPE_CACHE, or accelscope in the
+// user's cache directory. The guest sees it under the same path.
+func CacheDir() (string, error) {
+	if dir := os.Getenv("ACCELSCOPE_CACHE"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("no cache directory (set ACCELSCOPE_CACHE): %w", err)
+	}
+	return filepath.Join(dir, "accelscope"), nil
+}
+
+// unpacked returns the kernel in dir if its image has the checksum that download noted last of all.
+func unpacked(dir, version string) (Kernel, error) {
+	images, err := filepath.Glob(filepath.Join(dir, "boot/vmlinuz-*"))
+	if err != nil {
+		return Kernel{}, err
+	}
+	if len(images) != 1 {
+		return Kernel{}, fmt.Errorf("%s: %d kernel images, want 1", dir, len(images))
+	}
+	want, err := os.ReadFile(filepath.Join(dir, "sha256"))
+	if err != nil {
+		return Kernel{}, err
+	}
+	got, err := checksum(images[0])
+	if err != nil {
+		return Kernel{}, err
+	}
+	if got != string(want) {
+		return Kernel{}, fmt.Errorf("%s: checksum differs from the downloaded one", images[0])
+	}
+	release := strings.TrimPrefix(filepath.Base(images[0]), "vmlinuz-")
+	return Kernel{Version: version, Release: release, Image: images[0], Root: dir}, nil
+}
+
+// download replaces dir by the unpacked kernel package of a Debian suite.
+func download(ctx context.Context, dir, suite string) error {
+	sources, err := debianSources(suite)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), "download-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	for _, d := range []string{"parts", "lists/partial", "cache/archives/partial", "root"} {
+		if err := os.MkdirAll(filepath.Join(tmp, d), 0o755); err != nil {
+			return err
+		}
+	}
+	for name, text := range sources {
+		if err := os.WriteFile(filepath.Join(tmp, "parts", name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(tmp, "status"), nil, 0o644); err != nil {
+		return err
+	}
+	apt := func(name string, args ...string) (string, error) {
+		return output(ctx, tmp, name, append([]string{
+			"-o", "Dir::Etc::sourcelist=/dev/null",
+			"-o", "Dir::Etc::sourceparts=" + filepath.Join(tmp, "parts"),
+			"-o", "Dir::State::lists=" + filepath.Join(tmp, "lists"),
+			"-o", "Dir::State::status=" + filepath.Join(tmp, "status"),
+			"-o", "Dir::Cache=" + filepath.Join(tmp, "cache"),
+			"-o", "Acquire::Languages=none",
+			"-o", "APT::Sandbox::User=root", // the unprivileged user cannot write below the cache
+		}, args...)...)
+	}
+	if _, err := apt("apt-get", "update"); err != nil {
+		return err
+	}
+	depends, err := apt("apt-cache", "depends", "linux-image-amd64")
+	if err != nil {
+		return err
+	}
+	name := regexp.MustCompile(`linux-image-[0-9]\S*`).FindString(depends)
+	if name == "" {
+		return fmt.Errorf("linux-image-amd64 depends on no kernel: %q", depends)
+	}
+	if _, err := apt("apt-get", "download", name); err != nil {
+		return err
+	}
+	debs, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
+	if err != nil || len(debs) != 1 {
+		return fmt.Errorf("apt-get download %s left %d packages: %w", name, len(debs), err)
+	}
+	root := filepath.Join(tmp, "root")
+	if _, err := output(ctx, tmp, "dpkg-deb", "-x", debs[0], root); err != nil {
+		return err
+	}
+	// Since trixie modules are under usr/lib, where kmod finds them through the merged-usr link only.
+	if _, err := os.Stat(filepath.Join(root, "lib")); errors.Is(err, os.ErrNotExist) {
+		if err := os.Symlink("usr/lib", filepath.Join(root, "lib")); err != nil {
+			return err
+		}
+	}
+	images, err := filepath.Glob(filepath.Join(root, "boot/vmlinuz-*"))
+	if err != nil || len(images) != 1 {
+		return fmt.Errorf("%s has %d kernel images: %w", name, len(images), err)
+	}
+	release := strings.TrimPrefix(filepath.Base(images[0]), "vmlinuz-")
+	if _, err := output(ctx, tmp, "depmod", "-b", root, release); err != nil {
+		return err
+	}
+	sum, err := checksum(images[0])
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(root, "sha256"), []byte(sum), 0o644); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	return os.Rename(root, dir)
+}
+
+// debianSources returns the apt sources of this machine's own Debian release, by file name, with its suites
+// replaced by those of another: same mirror, same keys.
+func debianSources(suite string) (map[string]string, error) {
+	release, err := os.ReadFile("/etc/os-release")
+	if err != nil {
+		return nil, err
+	}
+	m := regexp.MustCompile(`(?m)^VERSION_CODENAME="?([a-z]+)`).FindSubmatch(release)
+	if m == nil {
+		return nil, errors.New("/etc/os-release has no VERSION_CODENAME: the guest needs a Debian machine")
+	}
+	// Suites are the code name, alone or as in "bookworm-security"; "main" tells Debian's own from most others.
+	own := regexp.MustCompile(`(\s)` + string(m[1]) + `((?:-updates|-security)?\s)`)
+	files, err := filepath.Glob("/etc/apt/sources.list.d/*")
+	if err != nil {
+		return nil, err
+	}
+	sources := make(map[string]string)
+	for _, file := range append(files, "/etc/apt/sources.list") {
+		text, err := os.ReadFile(file)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		sep := ""
+		switch filepath.Ext(file) {
+		case ".list":
+			sep = "\n"
+		case ".sources":
+			sep = "\n\n"
+		default:
+			continue
+		}
+		var kept []string
+		for entry := range strings.SplitSeq(string(text), sep) {
+			entry += "\n"
+			if own.MatchString(entry) && strings.Contains(entry, " main") && !strings.HasPrefix(entry, "#") {
+				kept = append(kept, own.ReplaceAllString(entry, "${1}"+suite+"${2}"))
+			}
+		}
+		if kept != nil {
+			sources[filepath.Base(file)] = strings.Join(kept, sep)
+		}
+	}
+	if len(sources) == 0 {
+		return nil, fmt.Errorf("apt has no Debian source for %s on this machine", m[1])
+	}
+	return sources, nil
+}
+
+func checksum(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// lock takes an exclusive lock on a file, which it creates, and returns what gives it back.
+func lock(path string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+)
+
+// debian names the package that has a program, for those that are not in every installation.
+var debian = map[string]string{
+	"busybox":            "busybox-static",
+	"cpio":               "cpio",
+	"depmod":             "kmod",
+	"modprobe":           "kmod",
+	"gcc":                "gcc",
+	"qemu-system-x86_64": "qemu-system-x86",
+	"xz":                 "xz-utils",
+}
+
+// output runs a program in a directory and returns its standard output.
+func output(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if errors.Is(err, exec.ErrNotFound) && debian[name] != "" {
+		return "", fmt.Errorf("%w: install the Debian package %s", err, debian[name])
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", name, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return string(out), nil
+}

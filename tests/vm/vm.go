@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package vm runs a command in a guest that has a live RDMA stack: QEMU boots a stock Debian kernel on the
+// machine's own root file system, read-only and with a tmpfs over it, and Soft-RoCE gives it real uverbs devices.
+// What is installed on the machine is in the guest, under the same paths; nothing that the guest does changes
+// the machine, except in the share.
+package vm
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+//go:embed guest.sh
+var guestScript []byte
+
+// Layouts of the cgroup file systems.
+const (
+	CgroupV2     = "v2"     // cgroup v2 on /sys/fs/cgroup, all controllers enabled
+	CgroupV1     = "v1"     // a v1 hierarchy for each controller below /sys/fs/cgroup
+	CgroupHybrid = "hybrid" // v1, and a v2 without controllers on /sys/fs/cgroup/unified
+)
+
+// Options say what to run and in which guest.
+type Options struct {
+	Kernel  string        // "5.10", "6.1" (default) or "6.12"
+	Command []string      // program and arguments
+	Env     []string      // NAME=VALUE, beside PATH, HOME and LANG
+	Dir     string        // working directory; default: the current one
+	Share   string        // directory that the guest writes, under the same path; default: a new temporary one
+	Cgroup  string        // default: CgroupV2
+	Devices int           // number of rxe devices, 0 to 2; rxeN is on vN, two ends of a veth pair, with address 10.(70+N).0.1
+	Forward int           // port on 127.0.0.1 that leads to port 9847 of the guest; 0: the guest has no network
+	Stdin   io.Reader     // standard input of the command; its end is not told to the command
+	Stdout  io.Writer     // standard output and standard error of the command
+	Timeout time.Duration // of the whole run; default: 5 minutes
+}
+
+// Result tells how the command ended.
+type Result struct {
+	Status    int    // exit status; 128+N after signal N
+	Share     string // directory that the guest wrote
+	KernelLog string // file with what the kernel printed
+}
+
+// bootTimeout is generous: a boot takes 5 s on an idle machine.
+const bootTimeout = 90 * time.Second
+
+var errNoBoot = errors.New("guest did not boot in time")
+
+// Run boots a guest, runs a command in it and powers it off. An error says that the guest failed, not the command.
+// Now and then a multi-threaded emulated boot hangs, so a boot without an end is tried once more.
+func Run(ctx context.Context, opts Options) (*Result, error) {
+	if opts.Timeout == 0 {
+		opts.Timeout = 5 * time.Minute
+	}
+	kernel, err := FetchKernel(ctx, or(opts.Kernel, "6.1"))
+	if err != nil {
+		return nil, err
+	}
+	accel := accelerator(ctx, kernel)
+	res, err := boot(ctx, kernel, accel, opts)
+	if errors.Is(err, errNoBoot) && ctx.Err() == nil {
+		res, err = boot(ctx, kernel, accel, opts)
+	}
+	return res, err
+}
+
+// boot is one try of Run.
+func boot(ctx context.Context, kernel Kernel, accel string, opts Options) (*Result, error) {
+	initrd, err := initramfs(ctx, kernel)
+	if err != nil {
+		return nil, err
+	}
+	if opts.Share == "" {
+		if opts.Share, err = os.MkdirTemp("", "guest-"); err != nil {
+			return nil, err
+		}
+	}
+	if opts.Share, err = filepath.Abs(opts.Share); err != nil {
+		return nil, err
+	}
+	if opts.Share, err = filepath.EvalSymlinks(opts.Share); err != nil {
+		return nil, err
+	}
+	state, err := writeState(kernel, opts)
+	if err != nil {
+		return nil, err
+	}
+	res := &Result{Share: opts.Share, KernelLog: filepath.Join(state, "kernel.log")}
+
+	ctx, cancel := context.WithTimeout(ctx, opts.Timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", qemuArgs(kernel, initrd, accel, res, opts)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	cmd.Stdout = opts.Stdout
+	// The pipe stays open: at its end QEMU would unplug the port and the command could no longer print.
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	defer stdin.Close()
+	// A harness that is killed takes its guest with it. The signal comes when the starting thread ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		if errors.Is(err, exec.ErrNotFound) {
+			return nil, fmt.Errorf("%w: install the Debian package %s", err, debian["qemu-system-x86_64"])
+		}
+		return nil, err
+	}
+	if opts.Stdin != nil {
+		go io.Copy(stdin, opts.Stdin)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+
+	started := func() bool {
+		_, err := os.Stat(filepath.Join(state, "started"))
+		return err == nil
+	}
+	select {
+	case err = <-ended:
+	case <-poll(ctx, started, bootTimeout):
+		if !started() && ctx.Err() == nil {
+			cmd.Process.Kill()
+			<-ended
+			return res, fmt.Errorf("%w: %s", errNoBoot, tail(res.KernelLog))
+		}
+		err = <-ended
+	}
+	if ctx.Err() != nil {
+		return res, fmt.Errorf("guest: %w: %s", ctx.Err(), tail(res.KernelLog))
+	}
+	if err != nil {
+		return res, fmt.Errorf("qemu: %w: %s", err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	text, err := os.ReadFile(filepath.Join(state, "status"))
+	if err != nil {
+		return res, fmt.Errorf("guest ended before its command: %w: %s", err, tail(res.KernelLog))
+	}
+	res.Status, err = strconv.Atoi(strings.TrimSpace(string(text)))
+	return res, err
+}
+
+// writeState makes SHARE/.vm, which tells the guest what to do and where the guest tells how it went.
+func writeState(kernel Kernel, opts Options) (string, error) {
+	if len(opts.Command) == 0 {
+		return "", errors.New("no command")
+	}
+	if opts.Devices < 0 || opts.Devices > 2 {
+		return "", fmt.Errorf("%d devices: want 0 to 2", opts.Devices)
+	}
+	state := filepath.Join(opts.Share, ".vm")
+	if err := os.RemoveAll(state); err != nil {
+		return "", err
+	}
+	if err := os.Mkdir(state, 0o755); err != nil {
+		return "", err
+	}
+	if opts.Dir == "" {
+		dir, err := os.Getwd()
+		if err != nil {
+			return "", err
+		}
+		opts.Dir = dir
+	}
+	config := fmt.Sprintf("SHARE=%s\nMODULES=%s\nCGROUP=%s\nDEVICES=%d\n",
+		quote(opts.Share), quote(filepath.Join(kernel.Root, "lib/modules")), quote(or(opts.Cgroup, CgroupV2)), opts.Devices)
+	command := "cd " + quote(opts.Dir) + " || exit\nexec env"
+	for _, word := range append(opts.Env, opts.Command...) {
+		command += " " + quote(word)
+	}
+	for name, text := range map[string]string{
+		"config": config, "command": command + "\n", "guest.sh": string(guestScript),
+	} {
+		if err := os.WriteFile(filepath.Join(state, name), []byte(text), 0o644); err != nil {
+			return "", err
+		}
+	}
+	return state, nil
+}
+
+func qemuArgs(kernel Kernel, initrd, accel string, res *Result, opts Options) []string {
+	cpu := "max"
+	if accel == "kvm" {
+		cpu = "host"
+	}
+	args := []string{
+		"-M", "q35", "-accel", accel, "-cpu", cpu, "-m", "3072", "-smp", "2",
+		"-display", "none", "-monitor", "none", "-no-reboot",
+		"-kernel", kernel.Image, "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1",
+		"-serial", "file:" + comma(res.KernelLog),
+		"-chardev", "stdio,id=stdio,signal=off",
+		"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=stdio,name=stdio",
+		"-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
+		"-device", "virtio-9p-pci,fsdev=root,mount_tag=hostroot",
+		"-fsdev", "local,id=share,path=" + comma(opts.Share) + ",security_model=none,multidevs=remap",
+		"-device", "virtio-9p-pci,fsdev=share,mount_tag=share",
+	}
+	if opts.Forward == 0 {
+		return append(args, "-nic", "none")
+	}
+	return append(args, "-nic", fmt.Sprintf("user,model=virtio-net-pci,restrict=on,hostfwd=tcp:127.0.0.1:%d-:9847", opts.Forward))
+}
+
+// poll returns a channel that is closed when cond holds, at the time limit or at the end of ctx.
+func poll(ctx context.Context, cond func() bool, limit time.Duration) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for end := time.Now().Add(limit); time.Now().Before(end) && ctx.Err() == nil && !cond(); {
+			time.Sleep(50 * time.Millisecond)
+		}
+	}()
+	return done
+}
+
+// tail returns the end of a file, for an error message.
+func tail(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	const most = 2000
+	b = b[max(0, len(b)-most):]
+	return path + " ends with:\n" + string(bytes.TrimSpace(b))
+}
+
+// quote makes one shell word of a string, comma one value of a QEMU option.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
