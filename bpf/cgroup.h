@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#ifndef ACCELSCOPE_CGROUP_H
+#define ACCELSCOPE_CGROUP_H
+
+#include "kernel.h"
+
+/*
+ * The cgroup v1 hierarchy that containers live in, as index of css_set.subsys;
+ * negative: cgroup v2. Set by user space from the kernel's enum
+ * cgroup_subsys_id, whose values depend on the configuration.
+ */
+const volatile int cgroup_subsys = -1;
+
+/* The id of the current task's cgroup: the inode number of its directory. */
+static __always_inline __u64 current_cgroup(void)
+{
+	struct cgroup_subsys_state *css;
+	struct task_struct *task;
+	struct css_set *set;
+	void *slot;
+
+	if (cgroup_subsys < 0)
+		return bpf_get_current_cgroup_id();
+	task = (struct task_struct *)bpf_get_current_task();
+	set = BPF_CORE_READ(task, cgroups);
+	slot = (void *)set + bpf_core_field_offset(struct css_set, subsys) + cgroup_subsys * sizeof(void *);
+	if (bpf_probe_read_kernel(&css, sizeof(css), slot))
+		return 0;
+	return BPF_CORE_READ(css, cgroup, kn, id);
+}
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Keys, values and limits that the programs share with user space. bpf2go
+ * makes the Go types from these: there is no second definition.
+ */
+#ifndef ACCELSCOPE_MAPS_H
+#define ACCELSCOPE_MAPS_H
+
+#include "kernel.h"
+
+/* Buckets of a duration histogram: upper bounds 2^-20 s to 2^5 s, and the rest. */
+#define BUCKETS 27
+
+/*
+ * The verbs, in the words of the kernel's commands. What a container calls is
+ * mapped to this list here and not in user space, so that it cannot make keys
+ * at will.
+ */
+enum verb {
+	VERB_OTHER,
+	VERB_GET_CONTEXT,
+	VERB_QUERY_DEVICE,
+	VERB_QUERY_PORT,
+	VERB_QUERY_GID,
+	VERB_ASYNC_EVENT,
+	VERB_COMP_CHANNEL,
+	VERB_ALLOC_PD,
+	VERB_DEALLOC_PD,
+	VERB_CREATE_AH,
+	VERB_DESTROY_AH,
+	VERB_REG_MR,
+	VERB_REG_DMABUF_MR,
+	VERB_REREG_MR,
+	VERB_ADVISE_MR,
+	VERB_DEREG_MR,
+	VERB_ALLOC_MW,
+	VERB_DEALLOC_MW,
+	VERB_CREATE_CQ,
+	VERB_MODIFY_CQ,
+	VERB_POLL_CQ,
+	VERB_REQ_NOTIFY_CQ,
+	VERB_DESTROY_CQ,
+	VERB_CREATE_QP,
+	VERB_QUERY_QP,
+	VERB_MODIFY_QP,
+	VERB_DESTROY_QP,
+	VERB_CREATE_SRQ,
+	VERB_QUERY_SRQ,
+	VERB_MODIFY_SRQ,
+	VERB_DESTROY_SRQ,
+	VERB_POST_SEND,
+	VERB_POST_RECV,
+	VERB_ATTACH_MCAST,
+	VERB_DETACH_MCAST,
+	VERB_FLOW,
+	VERB_XRCD,
+	VERB_WQ,
+	VERB_DEVX,
+	VERBS,
+};
+
+/* Object types: those of restrack, then uverbs object classes that restrack does not see. */
+enum object_type {
+	TYPE_PD,
+	TYPE_CQ,
+	TYPE_QP,
+	TYPE_CM_ID,
+	TYPE_MR,
+	TYPE_CTX,
+	TYPE_COUNTER,
+	TYPE_SRQ,
+	TYPE_AH,
+	TYPE_MW,
+	TYPE_FLOW,
+	TYPE_XRCD,
+	TYPE_WQ,
+	TYPE_DM,
+	TYPE_DEVX_OBJ,
+	TYPE_DEVX_UMEM,
+	TYPE_OTHER,
+	TYPES,
+};
+
+enum memory {
+	MEMORY_HOST,
+	MEMORY_GPU,
+	MEMORY_DMABUF,
+};
+
+/* What could not be recorded, and why. */
+enum loss {
+	LOSS_VERBS_FULL,    /* no room for one more (cgroup, device, verb): booked on nobody */
+	LOSS_ERRORS_FULL,   /* no room for one more (cgroup, device, verb, errno) */
+	LOSS_CALLS_FULL,    /* no room to remember the start of a call */
+	LOSS_RETURN_MISSED, /* the return of a call was not seen */
+	LOSS_OBJECTS_FULL,  /* no room for one more live object */
+	LOSS_HOLDINGS_FULL, /* no room for one more (cgroup, device, type) */
+	LOSSES,
+};
+
+struct verb_key {
+	__u64 cgroup;
+	__u32 rdev; /* device number of the uverbs character device */
+	__u32 verb;
+};
+
+struct verb_stat {
+	__u64 count;
+	__u64 sum_ns;
+	__u64 buckets[BUCKETS];
+};
+
+struct error_key {
+	__u64 cgroup;
+	__u32 rdev;
+	__u16 verb;
+	__u16 err;
+};
+
+/* A call that has begun. */
+struct call {
+	__u64 start_ns;
+	__u64 arg; /* user pointer: the ioctl's or the write's buffer */
+	__u32 rdev;
+	__u32 write; /* 1 write(), 0 ioctl() */
+};
+
+/* One live object. */
+struct object {
+	__u64 cgroup;
+	__u64 bytes;
+	__u32 device; /* index of the ib_device */
+	__u32 id;     /* restrack id; 0 where there is none */
+	__u8 type;
+	__u8 memory;
+	__u8 hidden; /* its destruction has begun */
+	__u8 pad[5];
+};
+
+/* An object that was there before us, known from RDMA netlink. */
+struct adopted_key {
+	__u32 device;
+	__u32 type;
+	__u32 id;
+};
+
+struct holding_key {
+	__u64 cgroup;
+	__u32 device;
+	__u16 type;
+	__u16 memory;
+};
+
+struct holding {
+	__s64 current;
+	__u64 created;
+	__s64 bytes;
+};
+
+struct device_name {
+	char name[64];
+};
+
+#endif

@@ -1,0 +1,559 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * Counts the live RDMA objects of each cgroup on each HCA, and the bytes that
+ * it registered, from the moment that the kernel begins to track an object to
+ * the moment that it stops.
+ *
+ * rdma_restrack_add() runs in the context of the creator, so its cgroup is
+ * known for sure; deletes may run anywhere, so each live object remembers whom
+ * it was booked on.
+ */
+#include "maps.h"
+#include "cgroup.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* User space sets the sizes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, __u64); /* address of the restrack entry or uobject */
+	__type(value, struct object);
+} objects SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct adopted_key);
+	__type(value, struct object);
+} adopted SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct holding_key);
+	__type(value, struct holding);
+} holdings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct device_name);
+} devices SEC(".maps");
+
+/* The argument of a call whose return is wanted, by thread and function: kretprobes do not see arguments. */
+enum function {
+	RESTRACK_ADD,
+	DESTROY_UOBJECT,
+	DMABUF_GET,
+	DMABUF_GET_PINNED,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 2048);
+	__type(key, __u64);
+	__type(value, __u64);
+} arguments SEC(".maps");
+
+/* A dma-buf that a thread has mapped and not yet made a memory region of. */
+struct mapping {
+	__u64 umem;
+	__u64 bytes;
+	__u32 memory;
+	__u32 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct mapping);
+} mappings SEC(".maps");
+
+__u64 object_losses[LOSSES];
+
+/* So that the types reach user space. */
+const enum object_type *unused_object_type __attribute__((unused));
+const enum memory *unused_memory __attribute__((unused));
+
+/* Entries of the objects and adopted maps: counting them from outside would mean walking them. */
+__u64 live_objects;
+__u64 live_adopted;
+
+static __always_inline void lose(__u32 why)
+{
+	__sync_fetch_and_add(&object_losses[why], 1);
+}
+
+static const struct holding zero_holding;
+
+static __always_inline struct holding *holding_of(const struct object *o)
+{
+	struct holding_key key = {.cgroup = o->cgroup, .device = o->device, .type = o->type, .memory = o->memory};
+	struct holding *h = bpf_map_lookup_elem(&holdings, &key);
+
+	if (h)
+		return h;
+	bpf_map_update_elem(&holdings, &key, &zero_holding, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&holdings, &key);
+}
+
+static __always_inline void give(const struct object *o, __u64 created)
+{
+	struct holding *h = holding_of(o);
+
+	if (!h) {
+		lose(LOSS_HOLDINGS_FULL);
+		return;
+	}
+	__sync_fetch_and_add(&h->current, 1);
+	__sync_fetch_and_add(&h->created, created);
+	__sync_fetch_and_add(&h->bytes, o->bytes);
+}
+
+static __always_inline void take(const struct object *o)
+{
+	struct holding *h = holding_of(o);
+
+	if (!h)
+		return;
+	__sync_fetch_and_add(&h->current, -1);
+	__sync_fetch_and_add(&h->bytes, -o->bytes);
+}
+
+static __always_inline void name_device(struct ib_device *device, __u32 index)
+{
+	struct device_name name = {};
+
+	bpf_core_read_str(name.name, sizeof(name.name), &device->name);
+	bpf_map_update_elem(&devices, &index, &name, BPF_ANY);
+}
+
+static __always_inline int remember(__u64 address, struct object *o, struct ib_device *device)
+{
+	struct object *old = bpf_map_lookup_elem(&objects, &address);
+
+	o->cgroup = current_cgroup();
+	o->device = BPF_CORE_READ(device, index);
+	/* The memory was used again and the end of what was there before went unseen. */
+	if (old) {
+		if (!old->hidden)
+			take(old);
+		*old = *o;
+	} else if (bpf_map_update_elem(&objects, &address, o, BPF_NOEXIST)) {
+		lose(LOSS_OBJECTS_FULL);
+		return 0;
+	} else {
+		__sync_fetch_and_add(&live_objects, 1);
+	}
+	name_device(device, o->device);
+	give(o, 1);
+	return 0;
+}
+
+/* The object that contains a restrack entry, as the type says. */
+#define OWNER(res, type) ((struct type *)((void *)(res)-bpf_core_field_offset(struct type, res)))
+
+static __always_inline struct ib_device *device_of(struct rdma_restrack_entry *res, __u32 type)
+{
+	switch (type) {
+	case RDMA_RESTRACK_PD:
+		return BPF_CORE_READ(OWNER(res, ib_pd), device);
+	case RDMA_RESTRACK_CQ:
+		return BPF_CORE_READ(OWNER(res, ib_cq), device);
+	case RDMA_RESTRACK_QP:
+		return BPF_CORE_READ(OWNER(res, ib_qp), device);
+	case RDMA_RESTRACK_MR:
+		return BPF_CORE_READ(OWNER(res, ib_mr), device);
+	case RDMA_RESTRACK_CTX:
+		return BPF_CORE_READ(OWNER(res, ib_ucontext), device);
+	case RDMA_RESTRACK_SRQ:
+		/* 5.15 and later */
+		if (bpf_core_field_exists(struct ib_srq, res))
+			return BPF_CORE_READ(OWNER(res, ib_srq), device);
+	}
+	return 0;
+}
+
+static __always_inline __u32 restrack_type(struct rdma_restrack_entry *res)
+{
+	return BPF_CORE_READ(res, type);
+}
+
+/* Called when rdma_restrack_add() returns: the restrack id is assigned by then. */
+static __noinline int added(struct rdma_restrack_entry *res)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+	struct ib_device *device;
+	struct object o = {};
+
+	if (!BPF_CORE_READ(res, user))
+		return 0;
+	o.type = restrack_type(res);
+	device = device_of(res, o.type);
+	if (!device)
+		return 0;
+	o.id = BPF_CORE_READ(res, id);
+	if (o.type == TYPE_MR) {
+		struct mapping *mapping = bpf_map_lookup_elem(&mappings, &tid);
+
+		o.bytes = BPF_CORE_READ(OWNER(res, ib_mr), length);
+		if (mapping) {
+			/* Some drivers leave the length of a dma-buf region unset. */
+			if (!o.bytes)
+				o.bytes = mapping->bytes;
+			o.memory = mapping->memory;
+			bpf_map_delete_elem(&mappings, &tid);
+		}
+	}
+	return remember((__u64)res, &o, device);
+}
+
+static __always_inline int adopted_key(struct rdma_restrack_entry *res, struct adopted_key *key)
+{
+	struct ib_device *device;
+
+	key->type = restrack_type(res);
+	device = device_of(res, key->type);
+	if (!device)
+		return -1;
+	key->device = BPF_CORE_READ(device, index);
+	key->id = BPF_CORE_READ(res, id);
+	return 0;
+}
+
+static __noinline int deleted(struct rdma_restrack_entry *res)
+{
+	__u64 address = (__u64)res;
+	struct object *o = bpf_map_lookup_elem(&objects, &address);
+	struct adopted_key key = {};
+
+	if (o) {
+		if (!o->hidden)
+			take(o);
+		if (bpf_map_delete_elem(&objects, &address) == 0)
+			__sync_fetch_and_add(&live_objects, -1);
+		return 0;
+	}
+	if (!BPF_CORE_READ(res, user) || adopted_key(res, &key))
+		return 0;
+	o = bpf_map_lookup_elem(&adopted, &key);
+	if (!o)
+		return 0;
+	if (!o->hidden)
+		take(o);
+	if (bpf_map_delete_elem(&adopted, &key) == 0)
+		__sync_fetch_and_add(&live_adopted, -1);
+	return 0;
+}
+
+/* Destruction in two steps: begin takes the object away, abort gives it back, commit ends it. */
+static __noinline int set_hidden(struct rdma_restrack_entry *res, __u32 hidden)
+{
+	__u64 address = (__u64)res;
+	struct object *o = bpf_map_lookup_elem(&objects, &address);
+	struct adopted_key key = {};
+
+	if (!o) {
+		if (!BPF_CORE_READ(res, user) || adopted_key(res, &key))
+			return 0;
+		o = bpf_map_lookup_elem(&adopted, &key);
+	}
+	if (!o || o->hidden == hidden)
+		return 0;
+	o->hidden = hidden;
+	if (hidden)
+		take(o);
+	else
+		give(o, 0);
+	return 0;
+}
+
+SEC("fexit/rdma_restrack_add")
+int BPF_PROG(fexit_restrack_add, struct rdma_restrack_entry *res)
+{
+	return added(res);
+}
+
+SEC("fentry/rdma_restrack_del")
+int BPF_PROG(fentry_restrack_del, struct rdma_restrack_entry *res)
+{
+	return deleted(res);
+}
+
+SEC("fentry/rdma_restrack_begin_del")
+int BPF_PROG(fentry_restrack_begin_del, struct rdma_restrack_entry *res)
+{
+	return set_hidden(res, 1);
+}
+
+SEC("fentry/rdma_restrack_abort_del")
+int BPF_PROG(fentry_restrack_abort_del, struct rdma_restrack_entry *res)
+{
+	return set_hidden(res, 0);
+}
+
+SEC("fentry/rdma_restrack_commit_del")
+int BPF_PROG(fentry_restrack_commit_del, struct rdma_restrack_entry *res)
+{
+	return deleted(res);
+}
+
+static __always_inline __u64 argument_key(enum function function)
+{
+	return (__u64)function << 32 | (__u32)bpf_get_current_pid_tgid();
+}
+
+static __always_inline int keep_argument(enum function function, __u64 argument)
+{
+	__u64 key = argument_key(function);
+
+	bpf_map_update_elem(&arguments, &key, &argument, BPF_ANY);
+	return 0;
+}
+
+static __always_inline __u64 kept_argument(enum function function)
+{
+	__u64 key = argument_key(function);
+	__u64 *found = bpf_map_lookup_elem(&arguments, &key);
+	__u64 argument;
+
+	if (!found) {
+		lose(LOSS_RETURN_MISSED);
+		return 0;
+	}
+	argument = *found;
+	bpf_map_delete_elem(&arguments, &key);
+	return argument;
+}
+
+SEC("kprobe/rdma_restrack_add")
+int BPF_KPROBE(kprobe_restrack_add, struct rdma_restrack_entry *res)
+{
+	return keep_argument(RESTRACK_ADD, (__u64)res);
+}
+
+SEC("kretprobe/rdma_restrack_add")
+int BPF_KRETPROBE(kretprobe_restrack_add)
+{
+	__u64 res = kept_argument(RESTRACK_ADD);
+
+	return res ? added((struct rdma_restrack_entry *)res) : 0;
+}
+
+SEC("kprobe/rdma_restrack_del")
+int BPF_KPROBE(kprobe_restrack_del, struct rdma_restrack_entry *res)
+{
+	return deleted(res);
+}
+
+SEC("kprobe/rdma_restrack_begin_del")
+int BPF_KPROBE(kprobe_restrack_begin_del, struct rdma_restrack_entry *res)
+{
+	return set_hidden(res, 1);
+}
+
+SEC("kprobe/rdma_restrack_abort_del")
+int BPF_KPROBE(kprobe_restrack_abort_del, struct rdma_restrack_entry *res)
+{
+	return set_hidden(res, 0);
+}
+
+SEC("kprobe/rdma_restrack_commit_del")
+int BPF_KPROBE(kprobe_restrack_commit_del, struct rdma_restrack_entry *res)
+{
+	return deleted(res);
+}
+
+/*
+ * The generic uobject layer, for what restrack does not track: address handles,
+ * memory windows, flows, and the DEVX objects of mlx5, which is how UCX makes
+ * its queue pairs.
+ */
+
+/* Classes of include/uapi/rdma/ib_user_ioctl_cmds.h and mlx5_user_ioctl_cmds.h; -1: restrack has it, or not an object. */
+static __always_inline int uobject_type(__u32 class, __u32 driver)
+{
+	switch (class) {
+	case 0:  /* device */
+	case 1:  /* PD */
+	case 2:  /* completion channel: a file */
+	case 3:  /* CQ */
+	case 4:  /* QP */
+	case 5:  /* SRQ */
+	case 7:  /* MR */
+	case 16: /* asynchronous event file */
+		return -1;
+	case 6:
+		return TYPE_AH;
+	case 8:
+		return TYPE_MW;
+	case 9:
+		return TYPE_FLOW;
+	case 10:
+		return TYPE_XRCD;
+	case 12:
+		return TYPE_WQ;
+	case 14:
+		return TYPE_DM;
+	case 0x1001:
+		return driver == RDMA_DRIVER_MLX5 ? TYPE_DEVX_OBJ : TYPE_OTHER;
+	case 0x1002:
+		return driver == RDMA_DRIVER_MLX5 ? TYPE_DEVX_UMEM : TYPE_OTHER;
+	}
+	return TYPE_OTHER;
+}
+
+static __noinline int committed(struct ib_uobject *uobj)
+{
+	struct ib_device *device = BPF_CORE_READ(uobj, context, device);
+	struct object o = {};
+	int type;
+
+	if (!device)
+		return 0;
+	type = uobject_type(BPF_CORE_READ(uobj, uapi_object, id), BPF_CORE_READ(device, ops.driver_id));
+	if (type < 0)
+		return 0;
+	o.type = type;
+	return remember((__u64)uobj, &o, device);
+}
+
+static __noinline int destroyed(__u64 address)
+{
+	struct object *o = bpf_map_lookup_elem(&objects, &address);
+
+	if (!o)
+		return 0;
+	take(o);
+	if (bpf_map_delete_elem(&objects, &address) == 0)
+		__sync_fetch_and_add(&live_objects, -1);
+	return 0;
+}
+
+SEC("fentry/rdma_alloc_commit_uobject")
+int BPF_PROG(fentry_commit_uobject, struct ib_uobject *uobj)
+{
+	return committed(uobj);
+}
+
+SEC("fexit/uverbs_destroy_uobject")
+int BPF_PROG(fexit_destroy_uobject, struct ib_uobject *uobj, int reason, void *attrs, int ret)
+{
+	return ret ? 0 : destroyed((__u64)uobj);
+}
+
+SEC("kprobe/rdma_alloc_commit_uobject")
+int BPF_KPROBE(kprobe_commit_uobject, struct ib_uobject *uobj)
+{
+	return committed(uobj);
+}
+
+SEC("kprobe/uverbs_destroy_uobject")
+int BPF_KPROBE(kprobe_destroy_uobject, struct ib_uobject *uobj)
+{
+	return keep_argument(DESTROY_UOBJECT, (__u64)uobj);
+}
+
+SEC("kretprobe/uverbs_destroy_uobject")
+int BPF_KRETPROBE(kretprobe_destroy_uobject, int ret)
+{
+	__u64 uobj = kept_argument(DESTROY_UOBJECT);
+
+	return uobj && !ret ? destroyed(uobj) : 0;
+}
+
+/*
+ * GPUDirect: a dma-buf is mapped in the thread that then makes a memory region
+ * of it; who exported the buffer tells whose memory it is.
+ */
+
+static __always_inline __u32 exporter_memory(struct ib_umem_dmabuf *umem)
+{
+	struct module *owner = BPF_CORE_READ(umem, attach, dmabuf, owner);
+	char name[8] = {};
+
+	if (!owner || bpf_core_read(name, sizeof(name), &owner->name))
+		return MEMORY_DMABUF;
+	if (!__builtin_memcmp(name, "nvidia", 6) || !__builtin_memcmp(name, "amdgpu", 7) ||
+	    !__builtin_memcmp(name, "i915", 5) || !__builtin_memcmp(name, "xe", 3) ||
+	    !__builtin_memcmp(name, "habanala", 8))
+		return MEMORY_GPU;
+	return MEMORY_DMABUF;
+}
+
+static __always_inline int mapped(struct ib_umem_dmabuf *umem, __u64 bytes)
+{
+	struct mapping mapping = {.umem = (__u64)umem, .bytes = bytes};
+	__u32 tid = bpf_get_current_pid_tgid();
+
+	/* an errno in place of a pointer */
+	if ((__u64)umem >= (__u64)-4095)
+		return 0;
+	mapping.memory = exporter_memory(umem);
+	bpf_map_update_elem(&mappings, &tid, &mapping, BPF_ANY);
+	return 0;
+}
+
+/* The mapping is given up: no region was made of it. */
+static __always_inline int unmapped(__u64 umem)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+	struct mapping *mapping = bpf_map_lookup_elem(&mappings, &tid);
+
+	if (mapping && mapping->umem == umem)
+		bpf_map_delete_elem(&mappings, &tid);
+	return 0;
+}
+
+SEC("fexit/ib_umem_dmabuf_get")
+int BPF_PROG(fexit_dmabuf_get, void *device, unsigned long offset, unsigned long size, int fd, int access, void *ops,
+	     struct ib_umem_dmabuf *ret)
+{
+	return mapped(ret, size);
+}
+
+SEC("fexit/ib_umem_dmabuf_get_pinned")
+int BPF_PROG(fexit_dmabuf_get_pinned, void *device, unsigned long offset, unsigned long size, int fd, int access,
+	     struct ib_umem_dmabuf *ret)
+{
+	return mapped(ret, size);
+}
+
+SEC("fentry/ib_umem_release")
+int BPF_PROG(fentry_umem_release, void *umem)
+{
+	return unmapped((__u64)umem);
+}
+
+SEC("kprobe/ib_umem_dmabuf_get")
+int BPF_KPROBE(kprobe_dmabuf_get, void *device, unsigned long offset, unsigned long size)
+{
+	return keep_argument(DMABUF_GET, size);
+}
+
+SEC("kretprobe/ib_umem_dmabuf_get")
+int BPF_KRETPROBE(kretprobe_dmabuf_get, struct ib_umem_dmabuf *ret)
+{
+	return mapped(ret, kept_argument(DMABUF_GET));
+}
+
+SEC("kprobe/ib_umem_dmabuf_get_pinned")
+int BPF_KPROBE(kprobe_dmabuf_get_pinned, void *device, unsigned long offset, unsigned long size)
+{
+	return keep_argument(DMABUF_GET_PINNED, size);
+}
+
+SEC("kretprobe/ib_umem_dmabuf_get_pinned")
+int BPF_KRETPROBE(kretprobe_dmabuf_get_pinned, struct ib_umem_dmabuf *ret)
+{
+	return mapped(ret, kept_argument(DMABUF_GET_PINNED));
+}
+
+SEC("kprobe/ib_umem_release")
+int BPF_KPROBE(kprobe_umem_release, void *umem)
+{
+	return unmapped((__u64)umem);
+}

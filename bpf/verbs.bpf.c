@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * Counts the verbs system calls of each cgroup on each HCA, with a histogram
+ * of their durations and the errors by errno.
+ *
+ * The same two functions, begin() and end(), stand behind three tiers: fentry
+ * and fexit, kprobe and kretprobe, both at the file operations of the uverbs
+ * character device, and the system call tracepoints. User space loads one.
+ */
+#include "maps.h"
+#include "cgroup.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define RDMA_VERBS_IOCTL 0xc0181b01
+
+/* include/uapi/rdma/ib_user_ioctl_cmds.h */
+#define UVERBS_OBJECT_DEVICE 0
+#define UVERBS_METHOD_INVOKE_WRITE 0
+#define UVERBS_ATTR_WRITE_CMD 2
+#define UVERBS_ID_DRIVER_NS 0x1000
+
+/* include/uapi/rdma/ib_user_verbs.h */
+#define IB_USER_VERBS_CMD_COMMAND_MASK 0xff
+
+/* include/uapi/rdma/rdma_user_ioctl_cmds.h */
+struct ib_uverbs_ioctl_hdr {
+	__u16 length;
+	__u16 object_id;
+	__u16 method_id;
+	__u16 num_attrs;
+	__u64 reserved1;
+	__u32 driver_id;
+	__u32 reserved2;
+};
+
+struct ib_uverbs_attr {
+	__u16 attr_id;
+	__u16 len;
+	__u16 flags;
+	__u16 reserved;
+	__u64 data;
+};
+
+/* How many attributes of an INVOKE_WRITE are searched for the command; libibverbs sends at most five. */
+#define MAX_ATTRS 8
+
+/* User space sets the sizes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct verb_key);
+	__type(value, struct verb_stat);
+} verbs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct error_key);
+	__type(value, __u64);
+} verb_errors SEC(".maps");
+
+/* The call that a task is in: task storage for fentry, a hash by thread id for the others. */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct call);
+} task_calls SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, __u32);
+	__type(value, struct call);
+} calls SEC(".maps");
+
+/* The uverbs devices of this node: read by the tracepoint tier, which sees every file of every task. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u8);
+} rdevs SEC(".maps");
+
+__u64 verb_losses[LOSSES];
+
+/* So that the types reach user space. */
+const enum verb *unused_verb __attribute__((unused));
+const enum loss *unused_loss __attribute__((unused));
+
+static __always_inline void lose(__u32 why)
+{
+	__sync_fetch_and_add(&verb_losses[why], 1);
+}
+
+/* The legacy commands, by number; what is not named is other. */
+static const __u8 commands[64] = {
+	[0] = VERB_GET_CONTEXT, [1] = VERB_QUERY_DEVICE, [2] = VERB_QUERY_PORT, [3] = VERB_ALLOC_PD,
+	[4] = VERB_DEALLOC_PD, [5] = VERB_CREATE_AH, [8] = VERB_DESTROY_AH, [9] = VERB_REG_MR,
+	[11] = VERB_REREG_MR, [13] = VERB_DEREG_MR, [14] = VERB_ALLOC_MW, [16] = VERB_DEALLOC_MW,
+	[17] = VERB_COMP_CHANNEL, [18] = VERB_CREATE_CQ, [19] = VERB_MODIFY_CQ, [20] = VERB_DESTROY_CQ,
+	[21] = VERB_POLL_CQ, [23] = VERB_REQ_NOTIFY_CQ, [24] = VERB_CREATE_QP, [25] = VERB_QUERY_QP,
+	[26] = VERB_MODIFY_QP, [27] = VERB_DESTROY_QP, [28] = VERB_POST_SEND, [29] = VERB_POST_RECV,
+	[30] = VERB_ATTACH_MCAST, [31] = VERB_DETACH_MCAST, [32] = VERB_CREATE_SRQ, [33] = VERB_MODIFY_SRQ,
+	[34] = VERB_QUERY_SRQ, [35] = VERB_DESTROY_SRQ, [36] = VERB_POST_RECV, [37] = VERB_XRCD,
+	[38] = VERB_XRCD, [39] = VERB_CREATE_SRQ, [40] = VERB_CREATE_QP, [50] = VERB_FLOW,
+	[51] = VERB_FLOW, [52] = VERB_WQ, [53] = VERB_WQ, [54] = VERB_WQ,
+	[55] = VERB_WQ, [56] = VERB_WQ, [57] = VERB_MODIFY_CQ,
+};
+
+static __always_inline __u32 command_verb(__u64 command)
+{
+	command &= IB_USER_VERBS_CMD_COMMAND_MASK;
+	return command < 64 ? commands[command] : VERB_OTHER;
+}
+
+/* The ioctl methods of the core's objects, four to an object. */
+static const __u8 methods[18][8] = {
+	[0] = {VERB_OTHER, VERB_QUERY_DEVICE, VERB_QUERY_PORT, VERB_GET_CONTEXT, VERB_QUERY_DEVICE, VERB_QUERY_GID,
+	       VERB_QUERY_GID, VERB_QUERY_PORT},
+	[1] = {VERB_DEALLOC_PD},
+	[2] = {VERB_COMP_CHANNEL},
+	[3] = {VERB_CREATE_CQ, VERB_DESTROY_CQ},
+	[4] = {VERB_CREATE_QP, VERB_DESTROY_QP},
+	[5] = {VERB_CREATE_SRQ, VERB_DESTROY_SRQ},
+	[6] = {VERB_DESTROY_AH},
+	[7] = {VERB_REG_MR, VERB_DEREG_MR, VERB_ADVISE_MR, VERB_OTHER, VERB_REG_DMABUF_MR, VERB_REG_MR},
+	[8] = {VERB_DEALLOC_MW},
+	[9] = {VERB_FLOW, VERB_FLOW},
+	[10] = {VERB_XRCD},
+	[11] = {VERB_WQ},
+	[12] = {VERB_WQ, VERB_WQ},
+	[16] = {VERB_ASYNC_EVENT},
+};
+
+static __always_inline __u32 ioctl_verb(__u64 arg)
+{
+	struct ib_uverbs_ioctl_hdr hdr;
+	struct ib_uverbs_attr attr;
+
+	if (bpf_probe_read_user(&hdr, sizeof(hdr), (void *)arg))
+		return VERB_OTHER;
+	if (hdr.object_id >= UVERBS_ID_DRIVER_NS)
+		return VERB_DEVX;
+	if (hdr.object_id == UVERBS_OBJECT_DEVICE && hdr.method_id == UVERBS_METHOD_INVOKE_WRITE) {
+		for (int i = 0; i < MAX_ATTRS && i < hdr.num_attrs; i++) {
+			if (bpf_probe_read_user(&attr, sizeof(attr), (void *)(arg + sizeof(hdr) + i * sizeof(attr))))
+				return VERB_OTHER;
+			if (attr.attr_id == UVERBS_ATTR_WRITE_CMD)
+				return command_verb(attr.data);
+		}
+		return VERB_OTHER;
+	}
+	if (hdr.object_id < 18 && hdr.method_id < 8)
+		return methods[hdr.object_id][hdr.method_id];
+	return VERB_OTHER;
+}
+
+static __always_inline __u32 call_verb(const struct call *call)
+{
+	__u32 command;
+
+	if (!call->write)
+		return ioctl_verb(call->arg);
+	if (bpf_probe_read_user(&command, sizeof(command), (void *)call->arg))
+		return VERB_OTHER;
+	return command_verb(command);
+}
+
+/*
+ * The bucket of a duration: ceil(log2) of it in units of 2^-30 s, so that the
+ * bounds are exact powers of two of a second. 2^30 / 10^9 is 1 + 4948730/2^26.
+ */
+static __always_inline __u32 bucket(__u64 ns)
+{
+	__u32 log = 0;
+	__u64 v;
+
+	if (ns > 1ULL << 40)
+		return BUCKETS - 1;
+	v = ns + ((ns * 4948730) >> 26);
+	if (v <= 1 << 10)
+		return 0;
+	v--;
+	if (v >> 32)
+		v >>= 32, log += 32;
+	if (v >> 16)
+		v >>= 16, log += 16;
+	if (v >> 8)
+		v >>= 8, log += 8;
+	if (v >> 4)
+		v >>= 4, log += 4;
+	if (v >> 2)
+		v >>= 2, log += 2;
+	if (v >> 1)
+		log += 1;
+	log++;
+	log -= 10;
+	return log < BUCKETS ? log : BUCKETS - 1;
+}
+
+static const struct verb_stat zero_stat;
+
+static __always_inline struct verb_stat *verb_stat(struct verb_key *key)
+{
+	struct verb_stat *stat = bpf_map_lookup_elem(&verbs, key);
+
+	if (stat)
+		return stat;
+	bpf_map_update_elem(&verbs, key, &zero_stat, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&verbs, key);
+}
+
+/* noinline: one copy for all the programs, and the verifier walks it once for each. */
+static __noinline int end(struct call *call, long ret)
+{
+	__u64 ns = bpf_ktime_get_ns() - call->start_ns;
+	struct verb_key key = {.cgroup = current_cgroup(), .rdev = call->rdev, .verb = call_verb(call)};
+	struct verb_stat *stat = verb_stat(&key);
+	__u32 slot = bucket(ns);
+
+	if (!stat) {
+		lose(LOSS_VERBS_FULL);
+		key.cgroup = 0;
+		stat = verb_stat(&key);
+		if (!stat)
+			return 0;
+	}
+	__sync_fetch_and_add(&stat->count, 1);
+	__sync_fetch_and_add(&stat->sum_ns, ns);
+	if (slot < BUCKETS)
+		__sync_fetch_and_add(&stat->buckets[slot], 1);
+
+	if (ret < 0) {
+		struct error_key err = {.cgroup = key.cgroup, .rdev = key.rdev, .verb = key.verb, .err = -ret};
+		__u64 one = 1, *count = bpf_map_lookup_elem(&verb_errors, &err);
+
+		if (!count && bpf_map_update_elem(&verb_errors, &err, &one, BPF_NOEXIST) == 0)
+			return 0;
+		if (!count)
+			count = bpf_map_lookup_elem(&verb_errors, &err);
+		if (count)
+			__sync_fetch_and_add(count, 1);
+		else
+			lose(LOSS_ERRORS_FULL);
+	}
+	return 0;
+}
+
+/* fentry, fexit */
+
+static __always_inline int enter_task(struct file *file, __u64 arg, __u32 write)
+{
+	struct call *call = bpf_task_storage_get(&task_calls, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!call) {
+		lose(LOSS_CALLS_FULL);
+		return 0;
+	}
+	call->arg = arg;
+	call->write = write;
+	call->rdev = file->f_inode->i_rdev;
+	call->start_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+static __always_inline int exit_task(long ret)
+{
+	struct call *call = bpf_task_storage_get(&task_calls, bpf_get_current_task_btf(), 0, 0);
+
+	/* No start: the call began before the programs were attached. */
+	if (!call || !call->start_ns)
+		return 0;
+	end(call, ret);
+	call->start_ns = 0;
+	return 0;
+}
+
+SEC("fentry/ib_uverbs_ioctl")
+int BPF_PROG(fentry_ioctl, struct file *file, unsigned int cmd, unsigned long arg)
+{
+	return enter_task(file, arg, 0);
+}
+
+SEC("fexit/ib_uverbs_ioctl")
+int BPF_PROG(fexit_ioctl, struct file *file, unsigned int cmd, unsigned long arg, long ret)
+{
+	return exit_task(ret);
+}
+
+SEC("fentry/ib_uverbs_write")
+int BPF_PROG(fentry_write, struct file *file, const char *buf)
+{
+	return enter_task(file, (__u64)buf, 1);
+}
+
+SEC("fexit/ib_uverbs_write")
+int BPF_PROG(fexit_write, struct file *file, const char *buf, __u64 count, void *pos, long ret)
+{
+	return exit_task(ret);
+}
+
+/* kprobe, kretprobe, and what the tracepoints share with them */
+
+static __always_inline int enter_thread(__u32 rdev, __u64 arg, __u32 write)
+{
+	struct call call = {.start_ns = bpf_ktime_get_ns(), .arg = arg, .rdev = rdev, .write = write};
+	__u32 tid = bpf_get_current_pid_tgid();
+
+	if (bpf_map_lookup_elem(&calls, &tid))
+		lose(LOSS_RETURN_MISSED);
+	if (bpf_map_update_elem(&calls, &tid, &call, BPF_ANY))
+		lose(LOSS_CALLS_FULL);
+	return 0;
+}
+
+static __always_inline int exit_thread(long ret)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+	struct call *found = bpf_map_lookup_elem(&calls, &tid);
+	struct call call;
+
+	if (!found)
+		return 0;
+	call = *found;
+	bpf_map_delete_elem(&calls, &tid);
+	return end(&call, ret);
+}
+
+SEC("kprobe/ib_uverbs_ioctl")
+int BPF_KPROBE(kprobe_ioctl, struct file *file, unsigned int cmd, unsigned long arg)
+{
+	return enter_thread(BPF_CORE_READ(file, f_inode, i_rdev), arg, 0);
+}
+
+SEC("kretprobe/ib_uverbs_ioctl")
+int BPF_KRETPROBE(kretprobe_ioctl, long ret)
+{
+	return exit_thread(ret);
+}
+
+SEC("kprobe/ib_uverbs_write")
+int BPF_KPROBE(kprobe_write, struct file *file, const char *buf)
+{
+	return enter_thread(BPF_CORE_READ(file, f_inode, i_rdev), (__u64)buf, 1);
+}
+
+SEC("kretprobe/ib_uverbs_write")
+int BPF_KRETPROBE(kretprobe_write, long ret)
+{
+	return exit_thread(ret);
+}
+
+/* System call tracepoints: the context is that of the perf events, not of the raw tracepoint. */
+
+struct syscall_enter {
+	__u64 common;
+	__u64 nr;
+	__u64 args[6];
+};
+
+struct syscall_exit {
+	__u64 common;
+	__u64 nr;
+	long ret;
+};
+
+/* The device number of the current task's file descriptor when it is a uverbs device, else 0. */
+static __always_inline __u32 uverbs_rdev(__u64 fd)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	struct fdtable *fdt = BPF_CORE_READ(task, files, fdt);
+	struct file **slots, *file;
+	__u32 rdev;
+
+	if (fd >= BPF_CORE_READ(fdt, max_fds))
+		return 0;
+	slots = BPF_CORE_READ(fdt, fd);
+	if (bpf_probe_read_kernel(&file, sizeof(file), &slots[fd]) || !file)
+		return 0;
+	rdev = BPF_CORE_READ(file, f_inode, i_rdev);
+	return rdev && bpf_map_lookup_elem(&rdevs, &rdev) ? rdev : 0;
+}
+
+SEC("tracepoint/syscalls/sys_enter_ioctl")
+int enter_ioctl(struct syscall_enter *ctx)
+{
+	__u32 rdev;
+
+	if ((__u32)ctx->args[1] != RDMA_VERBS_IOCTL)
+		return 0;
+	rdev = uverbs_rdev(ctx->args[0]);
+	return rdev ? enter_thread(rdev, ctx->args[2], 0) : 0;
+}
+
+SEC("tracepoint/syscalls/sys_exit_ioctl")
+int exit_ioctl(struct syscall_exit *ctx)
+{
+	return exit_thread(ctx->ret);
+}
+
+SEC("tracepoint/syscalls/sys_enter_write")
+int enter_write(struct syscall_enter *ctx)
+{
+	__u32 rdev = uverbs_rdev(ctx->args[0]);
+
+	return rdev ? enter_thread(rdev, ctx->args[1], 1) : 0;
+}
+
+SEC("tracepoint/syscalls/sys_exit_write")
+int exit_write(struct syscall_exit *ctx)
+{
+	return exit_thread(ctx->ret);
+}
