@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/fixtures"
+)
+
+// An exporter is a program that the bench runs and scrapes.
+type exporter struct {
+	name string
+	path string
+	args func(m fixtures.Manifest, addr string) []string
+	// identity has the bench not ask for gzip.
+	identity bool
+}
+
+// A process is an exporter that runs.
+type process struct {
+	exporter
+	cmd    *exec.Cmd
+	url    string
+	client *http.Client
+	output bytes.Buffer
+	// started is the time from its start to its first answered scrape.
+	started time.Duration
+}
+
+// start runs e on a free loopback port and waits for its first answer.
+func (e exporter) start(ctx context.Context, m fixtures.Manifest) (*process, error) {
+	addr, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{
+		exporter: e,
+		cmd:      exec.CommandContext(ctx, e.path, e.args(m, addr)...),
+		url:      "http://" + addr + "/metrics",
+		client: &http.Client{
+			Transport: &http.Transport{DisableCompression: true},
+			Timeout:   10 * time.Second,
+		},
+	}
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
+	p.cmd.WaitDelay = 5 * time.Second
+	begin := time.Now()
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	for {
+		_, err := p.scrape()
+		if err == nil {
+			p.started = time.Since(begin)
+			return p, nil
+		}
+		if time.Since(begin) > 20*time.Second || p.cmd.ProcessState != nil || ctx.Err() != nil {
+			p.stop()
+			return nil, fmt.Errorf("%s does not answer: %w\n%s", e.name, err, p.output.String())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+func (p *process) stop() {
+	p.client.CloseIdleConnections()
+	p.cmd.Cancel()
+	p.cmd.Wait()
+}
+
+// An answer is what one scrape gave.
+type answer struct {
+	latency time.Duration // until the last byte of the body
+	body    []byte        // as on the wire
+	gzipped bool
+}
+
+// The header of Prometheus 3 without native histograms.
+const accept = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5," +
+	"application/openmetrics-text;version=0.0.1;q=0.4," +
+	"text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
+
+// scrape asks as Prometheus does: one kept connection, gzip welcome.
+func (p *process) scrape() (answer, error) {
+	req, err := http.NewRequest(http.MethodGet, p.url, nil)
+	if err != nil {
+		return answer{}, err
+	}
+	req.Header.Set("Accept", accept)
+	req.Header.Set("User-Agent", "Prometheus/3.5.0")
+	if !p.identity {
+		req.Header.Set("Accept-Encoding", "gzip")
+	}
+	begin := time.Now()
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return answer{}, err
+	}
+	a := answer{time.Since(begin), body, resp.Header.Get("Content-Encoding") == "gzip"}
+	if resp.StatusCode != http.StatusOK {
+		return answer{}, fmt.Errorf("%s: %s", p.name, resp.Status)
+	}
+	return a, nil
+}
+
+// text is the body as the exporter wrote it.
+func (a answer) text() ([]byte, error) {
+	if !a.gzipped {
+		return a.body, nil
+	}
+	r, err := gzip.NewReader(bytes.NewReader(a.body))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
+}
+
+// samples calls f with every series (name and labels) and its value.
+func samples(text []byte, f func(series string, value float64)) {
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		end := strings.LastIndexByte(line, '}') + 1 // a label's value may have spaces
+		if end == 0 {
+			end = strings.IndexByte(line, ' ')
+		}
+		if end <= 0 || end >= len(line) {
+			continue
+		}
+		fields := strings.Fields(line[end:])
+		if len(fields) == 0 {
+			continue
+		}
+		if v, err := strconv.ParseFloat(fields[0], 64); err == nil {
+			f(line[:end], v)
+		}
+	}
+}
+
+// fresh says whether the exporter shows at once what the files say, or answers
+// from what it read before. It fails when it does not show a value at all.
+func (p *process) fresh(m fixtures.Manifest) (bool, error) {
+	h := m.HCAs[0]
+	path := m.Dir + "/" + h.PortDir + "/counters/port_rcv_packets"
+	shows := func(value uint64) (bool, error) {
+		if err := os.WriteFile(path, fmt.Appendln(nil, value), 0o644); err != nil {
+			return false, err
+		}
+		a, err := p.scrape()
+		if err != nil {
+			return false, err
+		}
+		text, err := a.text()
+		if err != nil {
+			return false, err
+		}
+		found := false
+		samples(text, func(series string, v float64) {
+			found = found || v == float64(value) && strings.Contains(series, `"`+h.Name+`"`)
+		})
+		return found, nil
+	}
+	time.Sleep(pause) // whatever was read before is stale now
+	seen, err := shows(1234567)
+	if err != nil {
+		return false, err
+	}
+	if !seen {
+		return false, errors.New(p.name + " does not show the packets that " + h.Name + " received")
+	}
+	return shows(7654321)
+}

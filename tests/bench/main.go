@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command bench says what a scrape of the sensor costs, beside other exporters
+// and beside the floor program, on fake nodes. Figures of different machines or
+// runs do not compare; the ratios inside one run do. It asserts nothing.
+//
+// All exporters of a round run at once and are scraped in turn, so that what
+// disturbs the machine disturbs all of them. A paced scrape comes more than a
+// second after the one before, as the sensor reuses what it read for a second.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/fixtures"
+)
+
+// pause is the time from one paced scrape of an exporter to its next one.
+const pause = 1100 * time.Millisecond
+
+// A plan says how much is measured.
+type plan struct {
+	rounds     int
+	paced      int           // scrapes, one every pause
+	counted    int           // the same, with system calls counted
+	backToBack int           // scrapes without a pause
+	idle       time.Duration // without a scrape
+}
+
+// A node is a fake node to measure on.
+type node struct {
+	name    string
+	options fixtures.Options
+	plan    plan
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	short := flag.Bool("short", false, "only show that the bench works: one round, few scrapes")
+	rounds := flag.Int("rounds", 3, "rounds on each node")
+	only := flag.String("only", "", "comma-separated names of the exporters to run (default all)")
+	rdmaExporterPath := flag.String("rdma-exporter", os.Getenv("RDMA_EXPORTER"),
+		"binary of github.com/yuuki/rdma_exporter, also by RDMA_EXPORTER (default: leave it out)")
+	flag.Parse()
+
+	nodes := []node{
+		{"10 HCAs", fixtures.Node(), plan{*rounds, 30, 5, 1000, 5 * time.Second}},
+		{"10 HCAs, 128 VFs, 500 containers", fixtures.CrowdedNode(), plan{*rounds, 30, 5, 100, 5 * time.Second}},
+	}
+	if *short {
+		for i := range nodes {
+			nodes[i].plan = plan{1, 4, 2, 20, time.Second}
+		}
+	}
+	dir, err := os.MkdirTemp("", "accelscope-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	use, err := prepare(ctx, dir, *rdmaExporterPath, *only)
+	if err != nil {
+		return err
+	}
+	var results []*result
+	for i, n := range nodes {
+		progress("writing a node of " + n.name)
+		m, err := fixtures.Write(filepath.Join(dir, fmt.Sprint("node", i)), n.options)
+		if err != nil {
+			return err
+		}
+		res := newResult(n, m)
+		for r := range n.plan.rounds {
+			progress("%s: round %d of %d", n.name, r+1, n.plan.rounds)
+			if err := round(ctx, use, m, n.plan, res); err != nil {
+				return err
+			}
+		}
+		results = append(results, res)
+	}
+	for _, res := range results {
+		res.printTable(os.Stdout, use)
+	}
+	printGates(os.Stdout, gates(results[0], results[1]))
+	return nil
+}
+
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, format+"\n", args...)
+}
+
+// prepare builds our programs into dir and looks for the others. One that this
+// machine lacks is told and left out.
+func prepare(ctx context.Context, dir, rdmaExporterPath, only string) ([]exporter, error) {
+	all := exporters(rdmaExporterPath)
+	names := strings.Split(only, ",")
+	var use []exporter
+	for _, e := range all {
+		if only != "" && !slices.Contains(names, e.name) {
+			continue
+		}
+		if e.path == "" {
+			progress("%s is left out: %s", e.name, missing[e.name])
+			continue
+		}
+		if pkg, ours := strings.CutPrefix(e.path, "build:"); ours {
+			e.path = filepath.Join(dir, filepath.Base(pkg))
+			if err := build(ctx, pkg, e.path); err != nil {
+				return nil, err
+			}
+		}
+		use = append(use, e)
+	}
+	if len(use) == 0 {
+		return nil, errors.New("no exporter to measure")
+	}
+	return use, nil
+}
+
+func build(ctx context.Context, pkg, out string) error {
+	if _, err := os.Stat(out); err == nil {
+		return nil // two exporters are one program
+	}
+	progress("building " + pkg)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", pkg, err, msg)
+	}
+	return nil
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// cpuTime is the CPU clock of all threads of a process, dead ones included:
+// exact to the nanosecond, where /proc/PID/stat counts ticks of 10 ms.
+func cpuTime(pid int) (time.Duration, error) {
+	const processClock = 2 // CPUCLOCK_SCHED of a process, as clock_getcpuclockid(3) makes it
+	var ts unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|processClock), &ts); err != nil {
+		return 0, fmt.Errorf("CPU clock of process %d: %w", pid, err)
+	}
+	return time.Duration(ts.Nano()), nil
+}
+
+// memory is what /proc/PID/status says, in MB.
+type memory struct{ rss, peak, anon float64 }
+
+func readMemory(pid int) (memory, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return memory{}, err
+	}
+	field := func(name string) float64 {
+		_, rest, _ := bytes.Cut(b, []byte("\n"+name+":"))
+		var kB float64
+		fmt.Sscan(string(rest), &kB) // zero when the kernel does not tell
+		return kB * 1024 / 1e6
+	}
+	return memory{rss: field("VmRSS"), peak: field("VmHWM"), anon: field("RssAnon")}, nil
+}
+
+// A syscallMeter counts the system calls that a process enters, like
+// perf stat -e raw_syscalls:sys_enter -p PID.
+type syscallMeter struct{ events []int }
+
+// newSyscallMeter opens one event for every thread; threads that these start
+// are counted with them.
+func newSyscallMeter(pid int) (*syscallMeter, error) {
+	id, err := tracepointID("raw_syscalls/sys_enter")
+	if err != nil {
+		return nil, err
+	}
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	if err != nil {
+		return nil, err
+	}
+	attr := unix.PerfEventAttr{
+		Type:   unix.PERF_TYPE_TRACEPOINT,
+		Size:   uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
+		Config: id,
+		Bits:   unix.PerfBitInherit,
+	}
+	m := &syscallMeter{}
+	for _, task := range tasks {
+		tid, err := strconv.Atoi(filepath.Base(task))
+		if err != nil {
+			return nil, err
+		}
+		fd, err := unix.PerfEventOpen(&attr, tid, -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
+		if errors.Is(err, unix.ESRCH) {
+			continue // the thread has ended
+		}
+		if err != nil {
+			m.close()
+			return nil, fmt.Errorf("perf_event_open (as root?): %w", err)
+		}
+		m.events = append(m.events, fd)
+	}
+	return m, nil
+}
+
+func tracepointID(name string) (uint64, error) {
+	var err error
+	for _, root := range []string{"/sys/kernel/tracing", "/sys/kernel/debug/tracing"} {
+		var b []byte
+		if b, err = os.ReadFile(filepath.Join(root, "events", name, "id")); err == nil {
+			return strconv.ParseUint(string(bytes.TrimSpace(b)), 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("is tracefs mounted? %w", err)
+}
+
+func (m *syscallMeter) count() (uint64, error) {
+	var total uint64
+	for _, fd := range m.events {
+		var b [8]byte
+		if _, err := unix.Read(fd, b[:]); err != nil {
+			return 0, fmt.Errorf("perf event: %w", err)
+		}
+		total += binary.NativeEndian.Uint64(b[:])
+	}
+	return total, nil
+}
+
+func (m *syscallMeter) close() {
+	for _, fd := range m.events {
+		unix.Close(fd)
+	}
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"math"
+	"os"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/fixtures"
+)
+
+// Figures are what one exporter showed in one round. Times are in milliseconds,
+// memory is in MB, text in kB; NaN is what could not be measured.
+type figures struct {
+	started  float64   // process start to first answered scrape
+	paced    []float64 // latencies
+	pacedCPU float64   // CPU per paced scrape, what it does between them included
+	reuses   bool      // scrapes without a pause get what was read before
+	fastP50  float64   // latency back to back
+	fastCPU  float64
+	idleCPU  float64 // per second without a scrape
+	syscalls float64 // per paced scrape
+	allocs   float64 // heap objects per paced scrape
+	series   float64
+	text     float64
+	wire     float64
+	memory   memory  // after all scrapes
+	binary   float64 // size of the program's file
+}
+
+func ms(d time.Duration) float64 { return float64(d) / 1e6 }
+
+// round starts all exporters, scrapes them in turn, and stops them.
+func round(ctx context.Context, use []exporter, m fixtures.Manifest, p plan, res *result) error {
+	procs := make([]*process, 0, len(use))
+	figs := make([]*figures, 0, len(use))
+	defer func() {
+		for _, p := range procs {
+			p.stop()
+		}
+	}()
+	for _, e := range use {
+		proc, err := e.start(ctx, m)
+		if err != nil {
+			return err
+		}
+		procs = append(procs, proc)
+		f := &figures{started: ms(proc.started), syscalls: math.NaN()}
+		figs = append(figs, f)
+		fi, err := os.Stat(e.path)
+		if err != nil {
+			return err
+		}
+		f.binary = float64(fi.Size()) / 1e6
+		fresh, err := proc.fresh(m)
+		if err != nil {
+			return err
+		}
+		f.reuses = !fresh
+	}
+	for _, step := range []func(context.Context, []*process, []*figures, plan) error{paced, counted, backToBack, idle} {
+		if err := step(ctx, procs, figs, p); err != nil {
+			return err
+		}
+	}
+	for i, proc := range procs {
+		var err error
+		if figs[i].memory, err = readMemory(proc.pid()); err != nil {
+			return err
+		}
+		res.figures[proc.name] = append(res.figures[proc.name], figs[i])
+	}
+	return nil
+}
+
+// inTurn calls f n times for every process, a pause apart for each one and
+// evenly spread over it.
+func inTurn(ctx context.Context, procs []*process, n int, f func(i int, p *process) error) error {
+	tick := time.NewTicker(pause / time.Duration(len(procs)))
+	defer tick.Stop()
+	for range n {
+		for i, p := range procs {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-tick.C:
+			}
+			if err := f(i, p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func paced(ctx context.Context, procs []*process, figs []*figures, p plan) error {
+	first := make([]answer, len(procs)) // warms up, and is not measured
+	last := make([]answer, len(procs))
+	before := make([]time.Duration, len(procs))
+	err := inTurn(ctx, procs, 1, func(i int, p *process) (err error) {
+		if first[i], err = p.scrape(); err == nil {
+			before[i], err = cpuTime(p.pid())
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	err = inTurn(ctx, procs, p.paced, func(i int, p *process) (err error) {
+		if last[i], err = p.scrape(); err == nil {
+			figs[i].paced = append(figs[i].paced, ms(last[i].latency))
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for i, proc := range procs {
+		after, err := cpuTime(proc.pid())
+		if err != nil {
+			return err
+		}
+		figs[i].pacedCPU = ms(after-before[i]) / float64(p.paced)
+		text, err := last[i].text()
+		if err != nil {
+			return err
+		}
+		figs[i].wire, figs[i].text = float64(len(last[i].body))/1e3, float64(len(text))/1e3
+		figs[i].allocs = (mallocs(last[i]) - mallocs(first[i])) / float64(p.paced)
+		samples(text, func(string, float64) { figs[i].series++ })
+	}
+	return nil
+}
+
+// mallocs is how many heap objects a Go program says that it has allocated.
+func mallocs(a answer) float64 {
+	n := math.NaN()
+	if text, err := a.text(); err == nil {
+		samples(text, func(series string, v float64) {
+			if series == "go_memstats_mallocs_total" {
+				n = v
+			}
+		})
+	}
+	return n
+}
+
+// counted counts system calls, apart from the timing: counting costs time too.
+func counted(ctx context.Context, procs []*process, figs []*figures, p plan) error {
+	meters := make([]*syscallMeter, len(procs))
+	for i, proc := range procs {
+		m, err := newSyscallMeter(proc.pid())
+		if err != nil {
+			progress("system calls are not counted: %v", err)
+			return nil
+		}
+		defer m.close()
+		meters[i] = m
+	}
+	sums := make([]uint64, len(procs))
+	err := inTurn(ctx, procs, p.counted, func(i int, p *process) error {
+		before, err := meters[i].count()
+		if err != nil {
+			return err
+		}
+		if _, err := p.scrape(); err != nil {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond) // the server goes back to waiting
+		after, err := meters[i].count()
+		sums[i] += after - before
+		return err
+	})
+	for i := range procs {
+		figs[i].syscalls = float64(sums[i]) / float64(p.counted)
+	}
+	return err
+}
+
+func backToBack(ctx context.Context, procs []*process, figs []*figures, p plan) error {
+	for i, proc := range procs {
+		latencies := make([]float64, 0, p.backToBack)
+		before, err := cpuTime(proc.pid())
+		if err != nil {
+			return err
+		}
+		for range p.backToBack {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			a, err := proc.scrape()
+			if err != nil {
+				return err
+			}
+			latencies = append(latencies, ms(a.latency))
+		}
+		after, err := cpuTime(proc.pid())
+		if err != nil {
+			return err
+		}
+		figs[i].fastCPU = ms(after-before) / float64(p.backToBack)
+		figs[i].fastP50 = quantile(latencies, 0.5)
+	}
+	return nil
+}
+
+func idle(ctx context.Context, procs []*process, figs []*figures, p plan) error {
+	cpu := func() ([]time.Duration, error) {
+		all := make([]time.Duration, len(procs))
+		for i, proc := range procs {
+			var err error
+			if all[i], err = cpuTime(proc.pid()); err != nil {
+				return nil, err
+			}
+		}
+		return all, nil
+	}
+	sleep(ctx, time.Second) // what follows a scrape is over
+	before, err := cpu()
+	if err != nil {
+		return err
+	}
+	sleep(ctx, p.idle)
+	after, err := cpu()
+	if err != nil {
+		return err
+	}
+	for i := range procs {
+		figs[i].idleCPU = ms(after[i]-before[i]) / p.idle.Seconds()
+	}
+	return ctx.Err()
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
