@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Mode says how cgroups are mounted on a node.
+type Mode string
+
+// The modes. Hybrid is version 1 with a version 2 tree beside it.
+const (
+	V1     Mode = "v1"
+	V2     Mode = "v2"
+	Hybrid Mode = "hybrid"
+)
+
+// Hierarchy is the one tree of cgroups that identifies workloads. The kernel
+// programs must take their cgroup ids from the same tree.
+type Hierarchy struct {
+	Mode  Mode
+	Mount string
+	// Controller is the v1 controller of the tree, empty for cgroup v2.
+	Controller string
+}
+
+// controllers of v1 that can lead to a workload, best first: the ones that
+// runtimes always use, under names that are also those of the kernel's
+// enumeration (NAME_cgrp_id).
+var controllers = []string{"memory", "pids", "devices", "cpu", "cpuacct", "cpuset", "freezer"}
+
+// findHierarchy chooses the tree below root, usually /sys/fs/cgroup: root
+// itself when it is cgroup v2; the first of controllers that is mounted below
+// root; the v2 tree beside them when no such controller is mounted, or when
+// the memory controller is with v2. ErrAbsent when there is none.
+func findHierarchy(root string) (Hierarchy, error) {
+	if isV2(root) {
+		return Hierarchy{Mode: V2, Mount: root}, nil
+	}
+	entries, err := os.ReadDir(root)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Hierarchy{}, fmt.Errorf("cgroup root: %w", err)
+	}
+	v1, v2 := "", ""
+	mounts := map[string]string{}
+	for _, e := range entries {
+		dir := filepath.Join(root, e.Name())
+		switch {
+		case isV2(dir):
+			v2 = dir
+		case isV1(dir):
+			for c := range strings.SplitSeq(e.Name(), ",") {
+				mounts[c] = dir
+			}
+		}
+	}
+	if i := slices.IndexFunc(controllers, func(c string) bool { return mounts[c] != "" }); i >= 0 {
+		v1 = controllers[i]
+	}
+	switch {
+	case v2 != "" && (v1 == "" || v1 != "memory" && hasWord(filepath.Join(v2, "cgroup.controllers"), "memory")):
+		return Hierarchy{Mode: Hybrid, Mount: v2}, nil
+	case v1 == "":
+		return Hierarchy{}, fmt.Errorf("no cgroup hierarchy is mounted below %s: %w", root, model.ErrAbsent)
+	case v2 != "":
+		return Hierarchy{Mode: Hybrid, Mount: mounts[v1], Controller: v1}, nil
+	}
+	return Hierarchy{Mode: V1, Mount: mounts[v1], Controller: v1}, nil
+}
+
+// isV2 and isV1 also take a directory that only looks like a hierarchy, so
+// that a copy of a tree can be read.
+func isV2(dir string) bool {
+	return isFS(dir, unix.CGROUP2_SUPER_MAGIC) || exists(filepath.Join(dir, "cgroup.controllers"))
+}
+
+func isV1(dir string) bool {
+	return isFS(dir, unix.CGROUP_SUPER_MAGIC) || exists(filepath.Join(dir, "release_agent"))
+}
+
+func isFS(dir string, magic int64) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && int64(st.Type) == magic
+}
+
+func exists(file string) bool {
+	_, err := os.Lstat(file)
+	return err == nil
+}
+
+// hasWord says whether a file that lists controllers has one.
+func hasWord(file, word string) bool {
+	b, _ := os.ReadFile(file)
+	return slices.Contains(strings.Fields(string(b)), word)
+}
+
+// cgroupID returns the id that the kernel gives to the cgroup at dir: its
+// inode number, which is what bpf_get_current_cgroup_id returns on v2.
+func cgroupID(dir string) (uint64, error) {
+	var st unix.Stat_t
+	if err := ignoringEINTR(func() error { return unix.Lstat(dir, &st) }); err != nil {
+		return 0, &fs.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return 0, &fs.PathError{Op: "stat", Path: dir, Err: unix.ENOTDIR}
+	}
+	return st.Ino, nil
+}
+
+func ignoringEINTR(f func() error) error {
+	for {
+		if err := f(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// procCgroup returns the path in the line of /proc/PID/cgroup that belongs to
+// the controller ("" for cgroup v2). Lines are ID:CONTROLLERS:PATH; a path may
+// hold colons, but no newline. The kernel appends " (deleted)" for a process
+// that has outlived its cgroup; a cgroup may also be called so.
+func procCgroup(b []byte, controller string) (path string, ok bool) {
+	for line := range bytes.Lines(b) {
+		part := strings.SplitN(strings.TrimSuffix(string(line), "\n"), ":", 3)
+		if len(part) != 3 || !strings.HasPrefix(part[2], "/") {
+			continue
+		}
+		if controller == "" && part[0] == "0" && part[1] == "" ||
+			controller != "" && slices.Contains(strings.Split(part[1], ","), controller) {
+			return part[2], true
+		}
+	}
+	return "", false
+}
+
+// A mountView translates the paths of /proc/PID/cgroup, which are relative to
+// our own cgroup namespace, to paths below the mount, and those to paths of
+// the hierarchy as far as we can see it. On most nodes all three are the same.
+type mountView struct {
+	root string // the directory of the hierarchy that is mounted, from our namespace
+	ours string // our namespace's root below the mount, when the mount is of an outer one
+}
+
+// newMountView reads PROC/self/mountinfo and, when our namespace's root lies
+// below the mount's, searches the tree for our own process: no path tells.
+func newMountView(procfs string, h Hierarchy) mountView {
+	b, err := os.ReadFile(filepath.Join(procfs, "self/mountinfo"))
+	if err != nil {
+		return mountView{root: "/"}
+	}
+	v := mountView{root: mountRoot(b, h.Mount)}
+	if v.root != "/.." && !strings.HasPrefix(v.root, "/../") {
+		return v
+	}
+	b, _ = os.ReadFile(filepath.Join(procfs, "self/cgroup"))
+	own, _ := procCgroup(b, h.Controller)
+	at := findSelf(h.Mount)
+	v.ours = strings.TrimSuffix(at, strings.TrimSuffix(own, "/"))
+	v.ours = cmp.Or(v.ours, "/")
+	return v
+}
+
+// mountRoot returns the fourth field of the last mount at mount, "/" if none.
+func mountRoot(mountinfo []byte, mount string) string {
+	root := "/"
+	for line := range strings.Lines(string(mountinfo)) {
+		f := strings.Fields(line)
+		if len(f) > 4 && unescapeOctal(f[4]) == filepath.Clean(mount) {
+			root = unescapeOctal(f[3])
+		}
+	}
+	return root
+}
+
+// unescapeOctal undoes the \040 of mountinfo.
+func unescapeOctal(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}
+
+// findSelf returns the cgroup below mount whose cgroup.procs has our process.
+func findSelf(mount string) string {
+	self, found := strconv.Itoa(os.Getpid()), ""
+	_ = filepath.WalkDir(mount, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && hasWord(filepath.Join(path, "cgroup.procs"), self) {
+			found = strings.TrimPrefix(path, filepath.Clean(mount))
+			return fs.SkipAll
+		}
+		return nil
+	})
+	return found
+}
+
+// below returns the path below the mount of a path of /proc/PID/cgroup.
+func (v mountView) below(path string) (string, error) {
+	switch {
+	case v.ours != "":
+		return filepath.Join(v.ours, path), nil
+	case strings.HasPrefix(path, "/../") || path == "/..":
+	case v.root == "/" || path == v.root:
+		return "/" + strings.TrimPrefix(path[len(v.root):], "/"), nil
+	case strings.HasPrefix(path, v.root+"/"):
+		return path[len(v.root):], nil
+	}
+	return "", fmt.Errorf("cgroup %q is not below the mounted %q: share the host's cgroup namespace: %w",
+		path, v.root, fs.ErrNotExist)
+}
+
+// full returns the hierarchy's own path of a path below the mount.
+func (v mountView) full(path string) string {
+	if v.ours != "" || v.root == "/" {
+		return path
+	}
+	return strings.TrimSuffix(v.root+path, "/")
+}
+
+// fileidKernfs is FILEID_KERNFS of include/linux/exportfs.h: a file handle that
+// is the 64-bit id of a kernfs node.
+const fileidKernfs = 0xfe
+
+// pathByID asks the kernel for the path below the mount of the live cgroup id:
+// ESTALE when there is none (any more). It needs CAP_DAC_READ_SEARCH.
+func pathByID(mount *os.File, procfs string, id uint64) (string, error) {
+	handle := unix.NewFileHandle(fileidKernfs, binary.NativeEndian.AppendUint64(nil, id))
+	fd, err := unix.OpenByHandleAt(int(mount.Fd()), handle, unix.O_PATH|unix.O_CLOEXEC)
+	if err != nil {
+		return "", fmt.Errorf("open cgroup %d by handle: %w", id, err)
+	}
+	defer unix.Close(fd)
+	dir, err := os.Readlink(filepath.Join(procfs, "self/fd", strconv.Itoa(fd)))
+	if err != nil {
+		return "", err
+	}
+	path, ok := strings.CutPrefix(dir, mount.Name())
+	if !ok || path != "" && path[0] != '/' {
+		return "", fmt.Errorf("cgroup %d is at %q, not below %s: %w", id, dir, mount.Name(), fs.ErrNotExist)
+	}
+	if got, err := cgroupID(dir); err != nil || got != id {
+		return "", fmt.Errorf("cgroup %d is no longer at %q: %w", id, dir, unix.ESTALE)
+	}
+	return cmp.Or(path, "/"), nil
+}

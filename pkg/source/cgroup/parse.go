@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Parse says what runs in the cgroup at path, from the path alone: the pod and
+// container as containerd, CRI-O, Docker and Podman place them with either
+// cgroup driver, the Slurm job and step, the systemd unit, or else the path
+// itself. What lies below a workload's cgroup belongs to the workload.
+//
+// Whoever may create cgroups below its own (a container, a user's session)
+// must not take another's name. So the outermost pattern wins, and patterns of
+// the system's runtimes are not believed where an unprivileged user can make
+// them: below user.slice and below units other than the runtimes' own.
+func Parse(path string) model.Entity {
+	e, _ := parse(path)
+	return e
+}
+
+// parse also returns the part of path that is the workload's own cgroup.
+func parse(path string) (model.Entity, string) {
+	p := parser{segs: strings.FieldsFunc(path, func(r rune) bool { return r == '/' }), slices: true}
+	e, n := p.run()
+	top := "/" + strings.Join(p.segs[:n], "/")
+	if e.Workload == "" {
+		e.Workload = "cgroup:" + top
+	}
+	e.Workload = clean(e.Workload, maxLabel)
+	e.ContainerID = clean(e.ContainerID, maxLabel)
+	e.PodUID = clean(e.PodUID, maxLabel)
+	e.Step = clean(e.Step, maxLabel)
+	e.Cgroup = clean(top, maxPath)
+	return e, top
+}
+
+// A parser goes from the root down; the fields are what it has passed.
+type parser struct {
+	segs   []string
+	slices bool // systemd slices only, that is, systemd's own tree
+	user   bool // user.slice
+
+	unit    string // the unit, for a user's unit with its manager
+	unitEnd int
+	manager bool // the unit is a user's systemd, whose units are next
+	runtime bool // the unit is a container runtime's or kubelet's service
+}
+
+// run returns the entity and how many segments are its own cgroup. The entity
+// has no workload when no pattern fits.
+func (p *parser) run() (model.Entity, int) {
+	for i, seg := range p.segs {
+		if e, n := p.container(i, seg); n > 0 {
+			return e, n
+		}
+		p.pass(i, seg)
+	}
+	if p.unit != "" {
+		return model.Entity{Workload: "unit:" + p.unit, Runtime: "systemd"}, p.unitEnd
+	}
+	return model.Entity{}, len(p.segs)
+}
+
+// pass notes what segment i tells of everything below it.
+func (p *parser) pass(i int, seg string) {
+	slice := strings.HasSuffix(seg, ".slice")
+	switch {
+	case p.unit != "" && !p.manager, !p.slices && !p.manager:
+	case slice:
+		p.user = p.user || seg == "user.slice"
+	case !isUnit(seg):
+		p.manager = false
+	case p.manager:
+		p.unit += "/" + unescape(seg)
+		p.unitEnd = i + 1
+		p.manager = false
+	default:
+		p.unit = unescape(seg)
+		p.unitEnd = i + 1
+		p.manager = p.user && strings.HasPrefix(seg, "user@")
+		p.runtime = !p.user && runtimeUnits[seg]
+	}
+	p.slices = p.slices && slice
+}
+
+// container matches segment i and what follows against everything that holds
+// processes of somebody else than systemd.
+func (p *parser) container(i int, seg string) (model.Entity, int) {
+	if runtime, id := scope(seg); runtime == "podman" && isID(id) {
+		return model.Entity{Workload: "podman:" + id[:12], ContainerID: id, Runtime: runtime}, i + 1
+	}
+	if p.user || p.unit != "" && !p.runtime {
+		return model.Entity{}, 0
+	}
+	if uid, n := pod(p.segs[i:]); n > 0 {
+		return podContainer(uid, p.segs, i+n)
+	}
+	if uid, id, runtime, ok := podColon(seg); ok {
+		return podEntity(uid, id, runtime), i + 1
+	}
+	if e, n := slurm(p.segs[i:], p.slices); n > 0 {
+		return e, i + n
+	}
+	if name, ok := strings.CutPrefix(seg, "lxc.payload."); ok && name != "" {
+		return model.Entity{Workload: "lxc:" + name, Runtime: "lxc"}, i + 1
+	}
+	if p.slices || p.runtime {
+		if runtime, id := scope(seg); runtime != "" && isID(id) {
+			return model.Entity{Workload: runtime + ":" + id[:12], ContainerID: id, Runtime: runtime}, i + 1
+		}
+	}
+	if i+1 < len(p.segs) && isID(p.segs[i+1]) {
+		if runtime := parents[seg]; runtime != "" {
+			id := p.segs[i+1]
+			return model.Entity{Workload: runtime + ":" + id[:12], ContainerID: id, Runtime: runtime}, i + 2
+		}
+	}
+	return model.Entity{}, 0
+}
+
+// runtimeUnits are the services below which only root's runtimes make cgroups.
+var runtimeUnits = map[string]bool{
+	"containerd.service": true, "docker.service": true, "crio.service": true, "kubelet.service": true,
+	"k3s.service": true, "k3s-agent.service": true, "rke2-server.service": true, "rke2-agent.service": true,
+}
+
+// parents are the cgroupfs driver's directories for containers without a pod:
+// dockerd's own, and that of containerd's CRI plugin.
+var parents = map[string]string{"docker": "docker", "k8s.io": "containerd"}
+
+// scopes are the prefixes of the names that runtimes give to the cgroup of a
+// container.
+var scopes = []struct{ prefix, runtime string }{
+	{"cri-containerd-", "containerd"},
+	{"nerdctl-", "containerd"},
+	{"crio-", "cri-o"},
+	{"docker-", "docker"},
+	{"libpod-payload-", "podman"},
+	{"libpod-", "podman"},
+}
+
+// scope splits the name of a container's cgroup; runtime is empty when it is
+// none, as is that of the monitor process beside a container.
+func scope(seg string) (runtime, id string) {
+	for _, s := range scopes {
+		if id, ok := strings.CutPrefix(seg, s.prefix); ok {
+			if strings.HasPrefix(id, "conmon-") {
+				return "", ""
+			}
+			return s.runtime, strings.TrimSuffix(id, ".scope")
+		}
+	}
+	return "", ""
+}
+
+// pod matches the cgroup of a pod at the start of segs and returns the pod's
+// UID and how many segments led there. The kubelet's tree may have any parent
+// (--cgroup-root).
+func pod(segs []string) (uid string, n int) {
+	if uid, ok := podSlice(segs[0]); ok {
+		return uid, 1
+	}
+	if segs[0] != "kubepods" {
+		return "", 0
+	}
+	n = 1
+	if n < len(segs) && (segs[n] == "burstable" || segs[n] == "besteffort") {
+		n++
+	}
+	if n < len(segs) {
+		if uid, ok := strings.CutPrefix(segs[n], "pod"); ok && uid != "" {
+			return uid, n + 1
+		}
+	}
+	return "", 0
+}
+
+// podSlice matches [PREFIX-]kubepods[-QOS]-podUID.slice.
+func podSlice(seg string) (uid string, ok bool) {
+	name, ok := strings.CutSuffix(seg, ".slice")
+	if !ok {
+		return "", false
+	}
+	if _, after, found := strings.Cut("-"+name, "-kubepods-"); found {
+		after = strings.TrimPrefix(after, "burstable-")
+		after = strings.TrimPrefix(after, "besteffort-")
+		if uid, ok := strings.CutPrefix(after, "pod"); ok && uid != "" {
+			return strings.ReplaceAll(uid, "_", "-"), true
+		}
+	}
+	return "", false
+}
+
+// podColon matches SLICE:PREFIX:ID, which runc makes of a systemd path when it
+// is told to use the cgroupfs driver.
+func podColon(seg string) (uid, id, runtime string, ok bool) {
+	part := strings.Split(seg, ":")
+	if len(part) != 3 || part[2] == "" {
+		return "", "", "", false
+	}
+	if uid, ok = podSlice(part[0]); !ok {
+		return "", "", "", false
+	}
+	runtime, _ = scope(part[1] + "-")
+	return uid, part[2], runtime, true
+}
+
+// podContainer is the entity of segs[n:], which lies below a pod's cgroup.
+// Only the runtime creates cgroups there, so any name is a container's, but
+// for the monitor processes, which are the pod's.
+func podContainer(uid string, segs []string, n int) (model.Entity, int) {
+	if n == len(segs) || strings.Contains(segs[n], "-conmon-") {
+		return model.Entity{Workload: "pod:" + uid, PodUID: uid}, n
+	}
+	runtime, id := scope(segs[n])
+	if id == "" {
+		id = strings.TrimSuffix(segs[n], ".scope")
+	}
+	return podEntity(uid, id, runtime), n + 1
+}
+
+func podEntity(uid, id, runtime string) model.Entity {
+	short := id
+	if isID(id) {
+		short = id[:12]
+	}
+	return model.Entity{Workload: "pod:" + uid + "/" + short, ContainerID: id, PodUID: uid, Runtime: runtime}
+}
+
+// slurm matches slurm[_NODE]/uid_N/job_N[/step_S] of cgroup v1 and, in
+// systemd's tree, [NODE_]slurmstepd.scope/job_N[/step_S] of v2.
+func slurm(segs []string, slices bool) (model.Entity, int) {
+	n := 0
+	switch {
+	case segs[0] == "slurm", strings.HasPrefix(segs[0], "slurm_"):
+		if len(segs) < 2 || number(segs[1], "uid_") == "" {
+			return model.Entity{}, 0
+		}
+		n = 2
+	case slices && segs[0] == "slurmstepd.scope", slices && strings.HasSuffix(segs[0], "_slurmstepd.scope"):
+		n = 1
+	default:
+		return model.Entity{}, 0
+	}
+	if n == len(segs) {
+		return model.Entity{}, 0
+	}
+	job := number(segs[n], "job_")
+	if job == "" {
+		return model.Entity{}, 0
+	}
+	e := model.Entity{Workload: "slurm:" + job, Runtime: "slurm"}
+	if n+1 < len(segs) {
+		if step, ok := strings.CutPrefix(segs[n+1], "step_"); ok {
+			e.Step = step
+		}
+	}
+	return e, n + 1
+}
+
+// number returns the digits behind prefix, empty if there is anything else.
+func number(seg, prefix string) string {
+	digits, ok := strings.CutPrefix(seg, prefix)
+	if !ok || strings.Trim(digits, "0123456789") != "" {
+		return ""
+	}
+	return digits
+}
+
+// isID says whether s is the id of a container: 64 hexadecimal digits.
+func isID(s string) bool {
+	return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+func isUnit(seg string) bool {
+	for _, suffix := range []string{".service", ".scope", ".socket", ".mount", ".swap"} {
+		if len(seg) > len(suffix) && strings.HasSuffix(seg, suffix) {
+			return true
+		}
+	}
+	return false
+}
+
+// unescape undoes the underscore that systemd puts before a unit's name that
+// would be mistaken for a file of the cgroup.
+func unescape(unit string) string { return strings.TrimPrefix(unit, "_") }

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"context"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// rdmaMount returns where the rdma controller keeps its files, by the paths of
+// the followed tree: that tree on v2, when the controller is enabled below its
+// root, or the v1 hierarchy of its own. Empty when there is none.
+func (s *Source) rdmaMount() string {
+	h := s.hierarchy
+	if h.Controller == "" {
+		if hasWord(filepath.Join(h.Mount, "cgroup.subtree_control"), "rdma") {
+			return h.Mount
+		}
+		return ""
+	}
+	if dir := filepath.Join(s.root, "rdma"); isV1(dir) {
+		return dir
+	}
+	return ""
+}
+
+// readRDMA reads rdma.current of directories by cgroup id. It is missing where
+// the controller is not enabled.
+func readRDMA(ctx context.Context, dirs map[uint64]string) []model.RDMACgroup {
+	out := []model.RDMACgroup{}
+	buf := make([]byte, 64<<10)
+	for _, id := range slices.Sorted(maps.Keys(dirs)) {
+		if ctx.Err() != nil {
+			break
+		}
+		fd, err := unix.Open(filepath.Join(dirs[id], "rdma.current"), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err != nil {
+			continue
+		}
+		if n, err := unix.Read(fd, buf); err == nil {
+			out = append(out, parseRDMA(id, string(buf[:n]))...)
+		}
+		_ = unix.Close(fd)
+	}
+	return out
+}
+
+// parseRDMA parses lines of DEVICE hca_handle=N hca_object=N, in which newer
+// kernels may have more fields.
+func parseRDMA(id uint64, text string) []model.RDMACgroup {
+	var out []model.RDMACgroup
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) < 3 {
+			continue
+		}
+		c, known := model.RDMACgroup{Cgroup: id, Device: clean(f[0], maxLabel)}, 0
+		for _, field := range f[1:] {
+			key, value, _ := strings.Cut(field, "=")
+			n, err := strconv.ParseUint(value, 10, 64)
+			switch {
+			case err != nil:
+			case key == "hca_handle":
+				c.Handles = n
+				known++
+			case key == "hca_object":
+				c.Objects = n
+				known++
+			}
+		}
+		if known == 2 {
+			out = append(out, c)
+		}
+	}
+	return out
+}
