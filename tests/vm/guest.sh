@@ -75,11 +75,13 @@ for port in /sys/class/virtio-ports/*; do
 	[ "$(cat "$port/name")" = stdio ] && stdio=/dev/${port##*/}
 done
 : >"$state/started"
-bash "$state/command" <>"$stdio" >&0 2>&1 &
+# The port opens once only, so the command gets a pipe: programs may open /dev/stdout.
+exec 3<>"$stdio"
+bash "$state/command" <&3 > >(exec cat >&3) 2>&1 3>&- &
 wait $!
 echo $? >"$state/status.tmp"
 mv "$state/status.tmp" "$state/status"
 sync
-sleep 0.2 # QEMU writes out what the command printed last
+sleep 0.3 # for cat and QEMU to pass on what the command printed last
 echo o >/proc/sysrq-trigger
 sleep 1000

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package vm_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/accelscope/accelscope/tests/vm"
+)
+
+// run runs a shell script in a guest and returns what it printed.
+func run(t *testing.T, opts vm.Options, script string) (string, int) {
+	t.Helper()
+	var out bytes.Buffer
+	opts.Command = []string{"bash", "-c", script}
+	opts.Stdout = &out
+	if opts.Share == "" {
+		opts.Share = t.TempDir()
+	}
+	res, err := vm.Run(t.Context(), opts)
+	if err != nil {
+		t.Fatalf("%v\noutput: %s", err, out.String())
+	}
+	return out.String(), res.Status
+}
+
+// TestHarness shows on each kernel what the other tests build on: devices, traffic, module reload, the share.
+func TestHarness(t *testing.T) {
+	programs, err := vm.BuildWorkloads(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kernel := range []string{"5.10", "6.1", "6.12"} {
+		t.Run(kernel, func(t *testing.T) {
+			share := t.TempDir()
+			out, status := run(t, vm.Options{
+				Kernel: kernel, Devices: 2, Share: share,
+				Env: []string{"SHARE=" + share, "PATH=" + programs + ":/usr/sbin:/usr/bin:/sbin:/bin"},
+			}, `
+				set -e
+				uname -r
+				rdma link
+				(ib_write_bw -F -d rxe0 -n 100 >/dev/null & sleep 1; ib_write_bw -F -d rxe0 -n 100 10.70.0.1; wait)
+				cat /sys/fs/cgroup/cgroup.subtree_control
+				uverbs-trace -o $SHARE/trace failures
+				threads -n 2 </dev/null & p=$!
+				sleep 1; rdma resource show; kill $p; wait $p
+				rdma link delete rxe0; rdma link delete rxe1
+				modprobe -r rdma_ucm ib_umad; modprobe -r rdma_rxe; modprobe -r ib_uverbs
+				if grep ^ib_uverbs /proc/modules; then exit 1; fi
+				modprobe ib_uverbs
+				echo this is /dev/stderr >/dev/stderr
+				exit 42`)
+			t.Log(out)
+			if status != 42 {
+				t.Errorf("exit status %d, want 42", status)
+			}
+			for _, want := range []string{
+				kernel, "link rxe0/1 state ACTIVE", "link rxe1/1 state ACTIVE", "65536 ", "rdma", "reg_mr EFAULT 3",
+				"rxe0: pd 3 cq 3 qp 3", "this is /dev/stderr",
+			} {
+				if !strings.Contains(out, want) {
+					t.Errorf("output lacks %q", want)
+				}
+			}
+			trace, err := os.ReadFile(filepath.Join(share, "trace"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := `"write_cmd":9,"errno":14,"count":3}`; !strings.Contains(string(trace), want) {
+				t.Errorf("trace lacks %s:\n%s", want, trace)
+			}
+		})
+	}
+}
+
+// TestCgroupLayouts shows the three layouts of cgroup file systems as the guest mounts them.
+func TestCgroupLayouts(t *testing.T) {
+	for layout, want := range map[string]string{
+		vm.CgroupV2:     "0::/a\n",
+		vm.CgroupV1:     ":rdma:/a\n",
+		vm.CgroupHybrid: "0::/u\n",
+	} {
+		t.Run(layout, func(t *testing.T) {
+			out, status := run(t, vm.Options{Cgroup: layout}, `
+				cd /sys/fs/cgroup
+				for parent in . rdma memory pids devices; do mkdir $parent/a && echo $$ >$parent/a/cgroup.procs; done 2>/dev/null
+				if [ -d unified ]; then mkdir unified/u && echo $$ >unified/u/cgroup.procs; fi
+				cat /proc/self/cgroup`)
+			if status != 0 || !strings.Contains(out, want) {
+				t.Errorf("status %d, /proc/self/cgroup lacks %q:\n%s", status, want, out)
+			}
+		})
+	}
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the workloads share. Each is one file with one purpose; -h tells its usage.
+
+#pragma once
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <err.h>
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+// open_device opens a device by name, or the first one.
+static inline struct ibv_context *open_device(const char *name)
+{
+	int n = 0;
+	struct ibv_device **list = ibv_get_device_list(&n);
+
+	for (int i = 0; i < n; i++) {
+		if (name && strcmp(name, ibv_get_device_name(list[i])))
+			continue;
+		struct ibv_context *context = ibv_open_device(list[i]);
+		if (!context)
+			err(1, "open %s", ibv_get_device_name(list[i]));
+		ibv_free_device_list(list);
+		return context;
+	}
+	errx(1, "no RDMA device %s", name ? name : "");
+}
+
+// pages returns touched memory of its own mapping.
+static inline void *pages(size_t size)
+{
+	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+
+	if (p == MAP_FAILED)
+		err(1, "mmap %zu bytes", size);
+	return p;
+}
+
+// register_pages makes a memory region of that many bytes.
+static inline struct ibv_mr *register_pages(struct ibv_pd *pd, size_t size)
+{
+	struct ibv_mr *mr = ibv_reg_mr(pd, pages(size), size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+
+	if (!mr)
+		err(1, "reg_mr of %zu bytes", size);
+	return mr;
+}
+
+static inline struct ibv_qp_init_attr rc_attr(struct ibv_cq *cq)
+{
+	return (struct ibv_qp_init_attr){
+		.send_cq = cq,
+		.recv_cq = cq,
+		.qp_type = IBV_QPT_RC,
+		.cap = {.max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1},
+	};
+}
+
+static inline struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_cq *cq)
+{
+	struct ibv_qp_init_attr attr = rc_attr(cq);
+	struct ibv_qp *qp = ibv_create_qp(pd, &attr);
+
+	if (!qp)
+		err(1, "create_qp");
+	return qp;
+}
+
+static volatile sig_atomic_t ended;
+
+static inline void end(int sig)
+{
+	(void)sig;
+	ended = 1;
+}
+
+// hold says "ready" and returns at SIGTERM, SIGINT or the end of standard input. A /dev/null there counts as no
+// standard input at all.
+static inline void hold(void)
+{
+	struct sigaction sa = {.sa_handler = end};
+	struct pollfd in = {.fd = 0, .events = POLLIN};
+	char path[64] = "", buf[64];
+
+	sigaction(SIGTERM, &sa, NULL);
+	sigaction(SIGINT, &sa, NULL);
+	if (readlink("/proc/self/fd/0", path, sizeof path - 1) < 0 || !strcmp(path, "/dev/null"))
+		in.fd = -1;
+	printf("ready %d\n", getpid());
+	fflush(stdout);
+	while (!ended)
+		if (poll(&in, 1, 100) > 0 && read(0, buf, sizeof buf) <= 0)
+			return;
+}
