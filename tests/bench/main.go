@@ -57,7 +57,11 @@ func run(ctx context.Context) error {
 	short := flag.Bool("short", false, "only show that the bench works: one round, few scrapes")
 	rounds := flag.Int("rounds", 3, "rounds on each node")
 	only := flag.String("only", "", "comma-separated names of the exporters to run (default all)")
-	rdmaExporterPath := flag.String("rdma-exporter", os.Getenv("RDMA_EXPORTER"),
+	var peers paths
+	flag.StringVar(&peers.nodeExporter, "node-exporter", os.Getenv("NODE_EXPORTER"),
+		"binary of node_exporter, also by NODE_EXPORTER (default: build "+nodeExporterModule+
+			" in the cache directory; with -short take that of the distribution)")
+	flag.StringVar(&peers.rdmaExporter, "rdma-exporter", os.Getenv("RDMA_EXPORTER"),
 		"binary of github.com/yuuki/rdma_exporter, also by RDMA_EXPORTER (default: leave it out)")
 	flag.Parse()
 
@@ -67,7 +71,7 @@ func run(ctx context.Context) error {
 	}
 	if *short {
 		for i := range nodes {
-			nodes[i].plan = plan{1, 4, 2, 20, time.Second}
+			nodes[i].plan = plan{1, 2, 1, 10, time.Second / 2}
 		}
 	}
 	dir, err := os.MkdirTemp("", "accelscope-bench-")
@@ -75,7 +79,10 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	use, err := prepare(ctx, dir, *rdmaExporterPath, *only)
+	if peers.nodeExporter == "" {
+		peers.nodeExporter = findNodeExporter(ctx, !*short)
+	}
+	use, err := prepare(ctx, dir, exporters(peers), *only)
 	if err != nil {
 		return err
 	}
@@ -96,9 +103,11 @@ func run(ctx context.Context) error {
 		results = append(results, res)
 	}
 	for _, res := range results {
-		res.printTable(os.Stdout, use)
+		res.print(os.Stdout, use)
 	}
 	printGates(os.Stdout, gates(results[0], results[1]))
+	// What the probes add to a verb (D3) and what reading their maps costs (D4)
+	// is measured on live devices, in the guest.
 	return nil
 }
 
@@ -106,10 +115,9 @@ func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, format+"\n", args...)
 }
 
-// prepare builds our programs into dir and looks for the others. One that this
-// machine lacks is told and left out.
-func prepare(ctx context.Context, dir, rdmaExporterPath, only string) ([]exporter, error) {
-	all := exporters(rdmaExporterPath)
+// prepare builds our own programs into dir and returns what is to be measured.
+// A program that this machine lacks is told and left out.
+func prepare(ctx context.Context, dir string, all []exporter, only string) ([]exporter, error) {
 	names := strings.Split(only, ",")
 	var use []exporter
 	for _, e := range all {

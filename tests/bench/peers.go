@@ -3,6 +3,8 @@
 package main
 
 import (
+	"context"
+	"os"
 	"os/exec"
 	"path/filepath"
 
@@ -19,16 +21,51 @@ const (
 	accelscope       = "accelscope"
 )
 
-// missing says how to get a program that the bench does not build.
+// A current node_exporter: those of distributions are older than its reading
+// of hw_counters, and so do half of the work.
+const nodeExporterModule = "github.com/prometheus/node_exporter@v1.12.1"
+
+// paths are the programs that the bench does not write itself; empty for one
+// that this machine lacks.
+type paths struct{ nodeExporter, rdmaExporter string }
+
+// missing says how to get them.
 var missing = map[string]string{
 	nodeExporter:     "install the Debian package prometheus-node-exporter",
 	nodeExporterLean: "install the Debian package prometheus-node-exporter",
-	rdmaExporter:     "name a binary by -rdma-exporter",
+	rdmaExporter:     "name a binary of github.com/yuuki/rdma_exporter by -rdma-exporter",
+}
+
+// findNodeExporter builds node_exporter in the user's cache if it may, and
+// takes that of the distribution otherwise.
+func findNodeExporter(ctx context.Context, mayBuild bool) string {
+	if cache, err := os.UserCacheDir(); err == nil && mayBuild {
+		dir := filepath.Join(cache, "accelscope-bench", filepath.Base(nodeExporterModule))
+		path := filepath.Join(dir, "node_exporter")
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+		progress("building " + nodeExporterModule)
+		cmd := exec.CommandContext(ctx, "go", "install", "-trimpath", "-ldflags=-s -w", nodeExporterModule)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+dir)
+		msg, err := cmd.CombinedOutput()
+		if err == nil {
+			return path
+		}
+		progress("%v\n%s", err, msg)
+	}
+	for _, name := range []string{"prometheus-node-exporter", "node_exporter"} {
+		if path, err := exec.LookPath(name); err == nil {
+			progress("node_exporter is %s: if it is old it does not read hw_counters", path)
+			return path
+		}
+	}
+	return ""
 }
 
 // exporters are all that can be measured. The path is "build:" and a package
-// for our own programs, empty for one that this machine lacks.
-func exporters(rdmaExporterPath string) []exporter {
+// for our own programs.
+func exporters(use paths) []exporter {
 	const module = "build:github.com/accelscope/accelscope"
 	nodeExporterArgs := func(extra ...string) func(fixtures.Manifest, string) []string {
 		return func(m fixtures.Manifest, addr string) []string {
@@ -43,14 +80,13 @@ func exporters(rdmaExporterPath string) []exporter {
 			return append([]string{"-path.sysfs=" + m.SysFS(), "-web.listen-address=" + addr}, extra...)
 		}
 	}
-	nodeExporterPath := find("prometheus-node-exporter", "node_exporter")
 	return []exporter{
-		{name: nodeExporter, path: nodeExporterPath, args: nodeExporterArgs()},
+		{name: nodeExporter, path: use.nodeExporter, args: nodeExporterArgs()},
 		{
-			name: nodeExporterLean, path: nodeExporterPath, identity: true,
+			name: nodeExporterLean, path: use.nodeExporter, identity: true,
 			args: nodeExporterArgs("--web.disable-exporter-metrics"),
 		},
-		{name: rdmaExporter, path: rdmaExporterPath, args: func(m fixtures.Manifest, addr string) []string {
+		{name: rdmaExporter, path: use.rdmaExporter, args: func(m fixtures.Manifest, addr string) []string {
 			return []string{
 				"--sysfs-root=" + m.SysFS(), "--listen-address=" + addr,
 				"--no-collector.ethtool", "--no-collector.optional-counters",
@@ -65,16 +101,4 @@ func exporters(rdmaExporterPath string) []exporter {
 			}
 		}},
 	}
-}
-
-// find returns the path of the first program that there is.
-func find(names ...string) string {
-	for _, name := range names {
-		if path, err := exec.LookPath(name); err == nil {
-			if path, err = filepath.EvalSymlinks(path); err == nil {
-				return path
-			}
-		}
-	}
-	return ""
 }

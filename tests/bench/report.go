@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
 	"text/tabwriter"
 
 	"github.com/accelscope/accelscope/tests/fixtures"
@@ -72,45 +73,89 @@ func quantile(values []float64, q float64) float64 {
 	return s[max(int(math.Ceil(q*float64(len(s))))-1, 0)]
 }
 
+// A column is one figure of every exporter.
+type column struct {
+	head   string
+	digits int
+	value  func(r *result, exporter string) float64
+}
+
+func each(head string, digits int, get func(*figures) float64) column {
+	return column{head, digits, func(r *result, exporter string) float64 { return r.median(exporter, get) }}
+}
+
+var tables = [][]column{
+	{
+		{"p50 ms", 2, func(r *result, e string) float64 { return r.latency(e, 0.5) }},
+		{"p99 ms", 2, func(r *result, e string) float64 { return r.latency(e, 0.99) }},
+		each("CPU ms", 2, cpu),
+		{"min", 2, func(r *result, e string) float64 { return quantile(r.each(e, cpu), 0) }},
+		{"max", 2, func(r *result, e string) float64 { return quantile(r.each(e, cpu), 1) }},
+		{"/ floor", 2, func(r *result, e string) float64 { return r.ratio(e, floor, cpu) }},
+		{"/ node_exporter", 2, func(r *result, e string) float64 { return r.ratio(e, nodeExporter, cpu) }},
+		each("us/series", 1, func(f *figures) float64 { return 1e3 * f.pacedCPU / f.series }),
+		each("b2b p50 ms", 2, func(f *figures) float64 { return f.fastP50 }),
+		each("b2b CPU ms", 2, fastCPU),
+		{"b2b / floor", 2, func(r *result, e string) float64 { return r.ratio(e, floor, fastCPU) }},
+		each("syscalls", 0, syscalls),
+		{"/ counter", 2, func(r *result, e string) float64 { return r.median(e, syscalls) / float64(r.counters) }},
+	}, {
+		each("series", 0, func(f *figures) float64 { return f.series }),
+		each("text kB", 1, func(f *figures) float64 { return f.text }),
+		each("wire kB", 1, func(f *figures) float64 { return f.wire }),
+		each("allocs/scrape", 0, func(f *figures) float64 { return f.allocs }),
+		each("RSS MB", 1, rss),
+		each("HWM MB", 1, hwm),
+		each("anon MB", 1, func(f *figures) float64 { return f.memory.anon }),
+		each("binary MB", 1, size),
+		each("idle CPU ms/s", 2, idleCPU),
+		each("start ms", 0, started),
+	},
+}
+
 func cpu(f *figures) float64      { return f.pacedCPU }
 func fastCPU(f *figures) float64  { return f.fastCPU }
+func idleCPU(f *figures) float64  { return f.idleCPU }
 func syscalls(f *figures) float64 { return f.syscalls }
 func rss(f *figures) float64      { return f.memory.rss }
 func hwm(f *figures) float64      { return f.memory.peak }
+func size(f *figures) float64     { return f.size }
+func started(f *figures) float64  { return f.started }
 
-// printTable prints a line for every exporter: medians over the rounds.
-func (r *result) printTable(out io.Writer, use []exporter) {
-	fmt.Fprintf(out, "\n%s: %d counters in files; median of %d rounds, each %d scrapes %v apart, then %d back to back (b2b)\n\n",
+// print prints the tables: medians over the rounds.
+func (r *result) print(out io.Writer, use []exporter) {
+	fmt.Fprintf(out, "\n%s: %d counters in files. Medians of %d rounds, each %d scrapes %v apart, "+
+		"then %d back to back (b2b).\nCPU and system calls are per scrape.\n",
 		r.node, r.counters, r.plan.rounds, r.plan.paced, pause, r.plan.backToBack)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "exporter\tp50 ms\tp99 ms\tCPU ms\t(min-max)\tb2b p50\tb2b CPU\tsyscalls\tper counter\tallocs\tseries\ttext kB\twire kB\t"+
-		"RSS MB\tHWM MB\tanon MB\tidle ms/s\tstart ms\tCPU/floor\tCPU/node_exp\t")
-	reuses := false
-	for _, e := range use {
-		median := func(get func(*figures) float64) float64 { return r.median(e.name, get) }
-		cpus := r.each(e.name, cpu)
-		mark := ""
-		if r.figures[e.name][0].reuses {
-			mark, reuses = "*", true
+	for _, columns := range tables {
+		fmt.Fprintln(out)
+		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprint(w, "exporter\t")
+		for _, c := range columns {
+			fmt.Fprint(w, c.head, "\t")
 		}
-		fmt.Fprintf(w, "%s\t%.2f\t%.2f\t%.2f\t(%.2f-%.2f)\t%.2f%s\t%.2f%s\t%.0f\t%.2f\t%.0f\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\t%.0f\t%.2f\t%.2f\t\n",
-			e.name, r.latency(e.name, 0.5), r.latency(e.name, 0.99), median(cpu), slices.Min(cpus), slices.Max(cpus),
-			median(func(f *figures) float64 { return f.fastP50 }), mark, median(fastCPU), mark,
-			median(syscalls), median(syscalls)/float64(r.counters),
-			median(func(f *figures) float64 { return f.allocs }),
-			median(func(f *figures) float64 { return f.series }),
-			median(func(f *figures) float64 { return f.text }),
-			median(func(f *figures) float64 { return f.wire }),
-			median(rss), median(hwm),
-			median(func(f *figures) float64 { return f.memory.anon }),
-			median(func(f *figures) float64 { return f.idleCPU }),
-			median(func(f *figures) float64 { return f.started }),
-			r.ratio(e.name, floor, cpu), r.ratio(e.name, nodeExporter, cpu))
+		fmt.Fprintln(w)
+		for _, e := range use {
+			fmt.Fprint(w, e.name, "\t")
+			for _, c := range columns {
+				fmt.Fprint(w, number(c.value(r, e.name), c.digits), "\t")
+			}
+			fmt.Fprintln(w)
+		}
+		w.Flush()
 	}
-	w.Flush()
-	if reuses {
-		fmt.Fprintln(out, "* answered from what was read up to a second before: not comparable")
+	for _, e := range use {
+		if r.figures[e.name][0].reuses {
+			fmt.Fprintf(out, "%s answers from what it read up to a second before: its b2b figures do not compare.\n", e.name)
+		}
 	}
+}
+
+func number(v float64, digits int) string {
+	if math.IsNaN(v) {
+		return "-"
+	}
+	return strconv.FormatFloat(v, 'f', digits, 64)
 }
 
 // A gate is a figure of the sensor that has a goal: at most now for this
@@ -123,38 +168,34 @@ type gate struct {
 
 func gates(plain, crowded *result) []gate {
 	a := accelscope
-	best := func(r *result, quotient func(peer string) float64) float64 { // by the best of the peers
-		worst := math.NaN()
-		for _, peer := range []string{nodeExporter, rdmaExporter} {
-			if q := quotient(peer); math.IsNaN(worst) || q > worst {
-				worst = q
-			}
-		}
-		return worst
+	// toBest is the quotient by the best of the peers, so the larger one.
+	toBest := func(quotient func(peer string) float64) float64 {
+		return quantile(slices.DeleteFunc(
+			[]float64{quotient(nodeExporter), quotient(rdmaExporter)}, math.IsNaN), 1)
 	}
 	p99 := func(peer string) float64 { return plain.latency(a, 0.99) / plain.latency(peer, 0.99) }
 	crowdedCPU := func(peer string) float64 { return crowded.ratio(a, peer, cpu) }
-	size := func(f *figures) float64 { return f.binary }
 	return []gate{
 		{"A1", "CPU per scrape / node_exporter's", plain.ratio(a, nodeExporter, cpu), 0.4, 0.2},
 		{"A2", "CPU per scrape / rdma_exporter's", plain.ratio(a, rdmaExporter, cpu), 1. / 6, 1. / 6},
 		{"A3", "CPU per scrape / floor's", plain.ratio(a, floor, cpu), 1.6, 1.6},
 		{"A4", "system calls per counter in files", plain.median(a, syscalls) / float64(plain.counters), 1.2, 1.2},
-		{"A5", "p99 / the faster peer's", best(plain, p99), 0.25, 0.25},
-		{"B1", "crowded: CPU / the cheaper peer's", best(crowded, crowdedCPU), 1. / 6, 1. / 6},
+		{"A5", "p99 / the faster peer's", toBest(p99), 0.25, 0.25},
+		{"B1", "crowded: CPU / the cheaper peer's", toBest(crowdedCPU), 1. / 6, 1. / 6},
 		{"B1", "crowded: p99, ms", crowded.latency(a, 0.99), 25, 25},
 		{"E1", "RSS after all scrapes, MB", plain.median(a, rss), 24, 16},
 		{"E1", "RSS / node_exporter's", plain.ratio(a, nodeExporter, rss), math.Inf(1), 1},
 		{"E1", "peak RSS (HWM), MB", plain.median(a, hwm), math.Inf(1), 24},
 		{"E2", "size of the binary, MB", plain.median(a, size), 14, 14},
 		{"E2", "size / node_exporter's", plain.ratio(a, nodeExporter, size), 1, 1},
-		{"E3", "CPU between scrapes, ms/s", plain.median(a, func(f *figures) float64 { return f.idleCPU }), 0.5, 0.5},
-		{"E4", "start to first answer, ms", plain.median(a, func(f *figures) float64 { return f.started }), 150, 150},
+		{"E3", "CPU between scrapes, ms/s", plain.median(a, idleCPU), 0.5, 0.5},
+		{"E4", "start to first answer, ms", plain.median(a, started), 150, 150},
 	}
 }
 
 func printGates(out io.Writer, all []gate) {
-	fmt.Fprint(out, "\nGoals of the sensor (\"crowded\" is the node with VFs; peers are node_exporter and rdma_exporter)\n\n")
+	fmt.Fprint(out, "\nGoals of the sensor. The crowded node is the one with VFs; peers are node_exporter and "+
+		"rdma_exporter.\n\n")
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "gate\twhat\tfigure\tgoal now\tgoal release\tverdict")
 	limit := func(v float64) string {

@@ -4,8 +4,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/accelscope/accelscope/tests/fixtures"
@@ -27,7 +29,7 @@ type figures struct {
 	text     float64
 	wire     float64
 	memory   memory  // after all scrapes
-	binary   float64 // size of the program's file
+	size     float64 // size of the program's file
 }
 
 func ms(d time.Duration) float64 { return float64(d) / 1e6 }
@@ -53,12 +55,10 @@ func round(ctx context.Context, use []exporter, m fixtures.Manifest, p plan, res
 		if err != nil {
 			return err
 		}
-		f.binary = float64(fi.Size()) / 1e6
-		fresh, err := proc.fresh(m)
-		if err != nil {
-			return err
-		}
-		f.reuses = !fresh
+		f.size = float64(fi.Size()) / 1e6
+	}
+	if err := truth(ctx, procs, figs, m); err != nil {
+		return err
 	}
 	for _, step := range []func(context.Context, []*process, []*figures, plan) error{paced, counted, backToBack, idle} {
 		if err := step(ctx, procs, figs, p); err != nil {
@@ -71,6 +71,30 @@ func round(ctx context.Context, use []exporter, m fixtures.Manifest, p plan, res
 			return err
 		}
 		res.figures[proc.name] = append(res.figures[proc.name], figs[i])
+	}
+	return nil
+}
+
+// truth checks that all exporters show what a counter file says, so that none
+// is fast for doing nothing, and finds out who answers from what it read before.
+func truth(ctx context.Context, procs []*process, figs []*figures, m fixtures.Manifest) error {
+	h := m.HCAs[0]
+	path := filepath.Join(m.Dir, h.PortDir, "counters/port_rcv_packets")
+	sleep(ctx, pause) // what was read at the start is stale now
+	for n, value := range []uint64{1234567, 7654321} {
+		if err := os.WriteFile(path, fmt.Appendln(nil, value), 0o644); err != nil {
+			return err
+		}
+		for i, p := range procs {
+			shown, err := p.shows(h.Name, value)
+			if err != nil {
+				return err
+			}
+			if n == 0 && !shown {
+				return fmt.Errorf("%s does not show the packets that %s received", p.name, h.Name)
+			}
+			figs[i].reuses = !shown
+		}
 	}
 	return nil
 }

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"math"
+	"os"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestSamples(t *testing.T) {
+	const text = `# HELP a what } it 1 is
+# TYPE a counter
+a{x="1",y="a } b 7"} 3
+b 4e+11
+
+c{x="2"} 5 1700000000000
+d{x="1"} 6 # {trace_id="q"} 1
+`
+	got := map[string]float64{}
+	samples([]byte(text), func(series string, v float64) { got[series] = v })
+	want := map[string]float64{`a{x="1",y="a } b 7"}`: 3, "b": 4e11, `c{x="2"}`: 5, `d{x="1"}`: 6}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("samples:\n%s", diff)
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	tests := []struct {
+		values []float64
+		q      float64
+		want   float64
+	}{
+		{[]float64{3, 1, 2}, 0.5, 2},
+		{[]float64{4, 1, 3, 2}, 0.5, 2.5},
+		{[]float64{4, 1, 3, 2}, 0, 1},
+		{[]float64{4, 1, 3, 2}, 0.99, 4},
+		{[]float64{4, 1, 3, 2}, 0.75, 3},
+		{nil, 0.5, math.NaN()},
+	}
+	for _, tt := range tests {
+		if got := quantile(tt.values, tt.q); got != tt.want && (!math.IsNaN(tt.want) || !math.IsNaN(got)) {
+			t.Errorf("quantile(%v, %v) = %v, want %v", tt.values, tt.q, got, tt.want)
+		}
+	}
+}
+
+func TestCPUTime(t *testing.T) {
+	before, err := cpuTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ru0, ru1 syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &ru0)
+	for begin := time.Now(); time.Since(begin) < 50*time.Millisecond; {
+	}
+	after, _ := cpuTime(os.Getpid())
+	syscall.Getrusage(syscall.RUSAGE_SELF, &ru1)
+	got := after - before
+	want := time.Duration(ru1.Utime.Nano() + ru1.Stime.Nano() - ru0.Utime.Nano() - ru0.Stime.Nano())
+	if (got - want).Abs() > 10*time.Millisecond {
+		t.Errorf("%v of CPU, getrusage says %v", got, want)
+	}
+}
+
+func TestSyscallMeter(t *testing.T) {
+	m, err := newSyscallMeter(os.Getpid())
+	if err != nil {
+		t.Skip(err)
+	}
+	defer m.close()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before, err := m.count()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const calls = 5000
+	for range calls {
+		syscall.RawSyscall(syscall.SYS_GETPPID, 0, 0, 0)
+	}
+	after, err := m.count()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Some are the runtime's own and those of reading the meter.
+	if n := after - before; n < calls || n > calls+calls/10 {
+		t.Errorf("%d system calls counted, want %d", n, calls)
+	}
+}
