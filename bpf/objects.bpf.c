@@ -470,6 +470,14 @@ int BPF_KRETPROBE(kretprobe_destroy_uobject, int ret)
  * of it; who exported the buffer tells whose memory it is.
  */
 
+static __always_inline bool begins(const char *name, const char *with, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (name[i] != with[i])
+			return false;
+	return true;
+}
+
 static __always_inline __u32 exporter_memory(struct ib_umem_dmabuf *umem)
 {
 	struct module *owner = BPF_CORE_READ(umem, attach, dmabuf, owner);
@@ -477,9 +485,8 @@ static __always_inline __u32 exporter_memory(struct ib_umem_dmabuf *umem)
 
 	if (!owner || bpf_core_read(name, sizeof(name), &owner->name))
 		return MEMORY_DMABUF;
-	if (!__builtin_memcmp(name, "nvidia", 6) || !__builtin_memcmp(name, "amdgpu", 7) ||
-	    !__builtin_memcmp(name, "i915", 5) || !__builtin_memcmp(name, "xe", 3) ||
-	    !__builtin_memcmp(name, "habanala", 8))
+	if (begins(name, "nvidia", 6) || begins(name, "amdgpu", 7) || begins(name, "i915", 5) ||
+	    begins(name, "xe", 3) || begins(name, "habanala", 8))
 		return MEMORY_GPU;
 	return MEMORY_DMABUF;
 }

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/gen"
+)
+
+// lossMark remembers how much was lost when objects were last adopted.
+type lossMark struct {
+	lost uint64
+	at   time.Time
+}
+
+// How often the sensor's view is put right after a loss, at most: a dump of
+// queue pairs is a firmware command for each of them.
+const reconcileInterval = time.Minute
+
+// adopt books the objects that existed before the hooks were attached, once
+// each: what a program has seen is known by its restrack id.
+//
+// An object may go between the dump and its booking, when no program knows it
+// yet. The second dump tells, and what it lacks is taken back.
+func (s *sensor) adopt(ctx context.Context, opts Options) error {
+	if opts.Objects == nil {
+		return nil
+	}
+	s.adoptedAt = lossMark{s.lost(), time.Now()}
+	found, err := opts.Objects(ctx)
+	if err != nil {
+		return fmt.Errorf("listing the objects that exist: %w", err)
+	}
+	seen, err := s.seen()
+	if err != nil {
+		return err
+	}
+	adopted := map[gen.ObjectsAdoptedKey]gen.ObjectsObject{}
+	for _, o := range found {
+		code, ok := typeCode(o.Type)
+		key := gen.ObjectsAdoptedKey{Device: o.Index, Type: uint32(code), Id: o.ID}
+		if !ok || seen[key] {
+			continue
+		}
+		value := gen.ObjectsObject{Device: o.Index, Id: o.ID, Type: code, Bytes: o.Bytes}
+		if o.PID != 0 && opts.CgroupOf != nil {
+			// No such process any more: the object is nobody's.
+			if id, err := opts.CgroupOf(o.PID); err == nil {
+				value.Cgroup = id
+			}
+		}
+		if err := s.book(key, value, o.Device); err != nil {
+			return err
+		}
+		adopted[key] = value
+	}
+	if len(adopted) == 0 {
+		return nil
+	}
+	again, err := opts.Objects(ctx)
+	if err != nil {
+		return fmt.Errorf("listing the objects that exist: %w", err)
+	}
+	if seen, err = s.seen(); err != nil {
+		return err
+	}
+	gone := maps.Clone(adopted)
+	for _, o := range again {
+		key := gen.ObjectsAdoptedKey{Device: o.Index, Id: o.ID}
+		if code, ok := typeCode(o.Type); ok {
+			key.Type = uint32(code)
+		}
+		// One that was just being made when it was dumped is known twice.
+		if !seen[key] {
+			delete(gone, key)
+		}
+	}
+	for key, value := range gone {
+		s.unbook(key, value)
+	}
+	return nil
+}
+
+// book hands one object to the programs and to the base counts.
+func (s *sensor) book(key gen.ObjectsAdoptedKey, o gen.ObjectsObject, device string) error {
+	err := s.objects.coll.Maps[gen.ObjectsMapAdopted].Update(key, o, ebpf.UpdateNoExist)
+	switch {
+	case errors.Is(err, ebpf.ErrKeyExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("adopting an object: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.booked++
+	if _, ok := s.indexes[key.Device]; !ok {
+		s.indexes[key.Device] = device
+	}
+	k := holdingKeyOf(o)
+	b := s.base[k]
+	s.base[k] = held{b.count + 1, b.bytes + int64(o.Bytes)}
+	return nil
+}
+
+// unbook takes back an object that went unseen. One that a program has taken,
+// or is about to, is left to it.
+func (s *sensor) unbook(key gen.ObjectsAdoptedKey, o gen.ObjectsObject) {
+	m := s.objects.coll.Maps[gen.ObjectsMapAdopted]
+	var now gen.ObjectsObject
+	if m.Lookup(key, &now) != nil || now.Hidden != 0 || m.Delete(key) != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.booked--
+	k := holdingKeyOf(o)
+	b := s.base[k]
+	s.base[k] = held{b.count - 1, b.bytes - int64(o.Bytes)}
+}
+
+func holdingKeyOf(o gen.ObjectsObject) gen.ObjectsHoldingKey {
+	return gen.ObjectsHoldingKey{Cgroup: o.Cgroup, Device: o.Device, Type: uint16(o.Type), Memory: uint16(o.Memory)}
+}
+
+// seen are the objects that the programs know.
+func (s *sensor) seen() (map[gen.ObjectsAdoptedKey]bool, error) {
+	seen := map[gen.ObjectsAdoptedKey]bool{}
+	var keys []uint64
+	var values []gen.ObjectsObject
+	_, err := batches(s.objects.coll.Maps[gen.ObjectsMapObjects], &keys, &values,
+		func(_ uint64, o *gen.ObjectsObject) {
+			seen[gen.ObjectsAdoptedKey{Device: o.Device, Type: uint32(o.Type), Id: o.Id}] = true
+		})
+	if err != nil {
+		return nil, fmt.Errorf("objects seen so far: %w", err)
+	}
+	return seen, nil
+}
+
+// reconcile adopts again after objects were lost.
+func (s *Source) reconcile(ctx context.Context) {
+	sensor := s.sensor // only follow, which calls this, changes it
+	if sensor.objects == nil {
+		return
+	}
+	mark := sensor.adoptedAt
+	if sensor.lost() == mark.lost || time.Since(mark.at) < reconcileInterval {
+		return
+	}
+	if err := sensor.adopt(ctx, s.opts); err != nil {
+		s.opts.Logger.Warn("reconciling with RDMA netlink", zap.Error(err))
+	}
+}
+
+// lost counts the objects whose making went unseen.
+func (s *sensor) lost() uint64 {
+	var counts [gen.VerbsLossLOSSES]uint64
+	if s.objects.coll.Variables[gen.ObjectsVarObjectLosses].Get(&counts) != nil {
+		return 0
+	}
+	return counts[gen.VerbsLossLOSS_OBJECTS_FULL] + counts[gen.VerbsLossLOSS_RETURN_MISSED]
+}

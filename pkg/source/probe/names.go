@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+var verbNames = [gen.VerbsVerbVERBS]string{
+	gen.VerbsVerbVERB_OTHER:         "other",
+	gen.VerbsVerbVERB_GET_CONTEXT:   "get_context",
+	gen.VerbsVerbVERB_QUERY_DEVICE:  "query_device",
+	gen.VerbsVerbVERB_QUERY_PORT:    "query_port",
+	gen.VerbsVerbVERB_QUERY_GID:     "query_gid",
+	gen.VerbsVerbVERB_ASYNC_EVENT:   "async_event",
+	gen.VerbsVerbVERB_COMP_CHANNEL:  "create_comp_channel",
+	gen.VerbsVerbVERB_ALLOC_PD:      "alloc_pd",
+	gen.VerbsVerbVERB_DEALLOC_PD:    "dealloc_pd",
+	gen.VerbsVerbVERB_CREATE_AH:     "create_ah",
+	gen.VerbsVerbVERB_DESTROY_AH:    "destroy_ah",
+	gen.VerbsVerbVERB_REG_MR:        "reg_mr",
+	gen.VerbsVerbVERB_REG_DMABUF_MR: "reg_dmabuf_mr",
+	gen.VerbsVerbVERB_REREG_MR:      "rereg_mr",
+	gen.VerbsVerbVERB_ADVISE_MR:     "advise_mr",
+	gen.VerbsVerbVERB_DEREG_MR:      "dereg_mr",
+	gen.VerbsVerbVERB_ALLOC_MW:      "alloc_mw",
+	gen.VerbsVerbVERB_DEALLOC_MW:    "dealloc_mw",
+	gen.VerbsVerbVERB_CREATE_CQ:     "create_cq",
+	gen.VerbsVerbVERB_MODIFY_CQ:     "modify_cq",
+	gen.VerbsVerbVERB_POLL_CQ:       "poll_cq",
+	gen.VerbsVerbVERB_REQ_NOTIFY_CQ: "req_notify_cq",
+	gen.VerbsVerbVERB_DESTROY_CQ:    "destroy_cq",
+	gen.VerbsVerbVERB_CREATE_QP:     "create_qp",
+	gen.VerbsVerbVERB_QUERY_QP:      "query_qp",
+	gen.VerbsVerbVERB_MODIFY_QP:     "modify_qp",
+	gen.VerbsVerbVERB_DESTROY_QP:    "destroy_qp",
+	gen.VerbsVerbVERB_CREATE_SRQ:    "create_srq",
+	gen.VerbsVerbVERB_QUERY_SRQ:     "query_srq",
+	gen.VerbsVerbVERB_MODIFY_SRQ:    "modify_srq",
+	gen.VerbsVerbVERB_DESTROY_SRQ:   "destroy_srq",
+	gen.VerbsVerbVERB_POST_SEND:     "post_send",
+	gen.VerbsVerbVERB_POST_RECV:     "post_recv",
+	gen.VerbsVerbVERB_ATTACH_MCAST:  "attach_mcast",
+	gen.VerbsVerbVERB_DETACH_MCAST:  "detach_mcast",
+	gen.VerbsVerbVERB_FLOW:          "flow",
+	gen.VerbsVerbVERB_XRCD:          "xrcd",
+	gen.VerbsVerbVERB_WQ:            "wq",
+	gen.VerbsVerbVERB_DEVX:          "devx",
+}
+
+func verbName(v uint32) string {
+	if v < uint32(len(verbNames)) {
+		return verbNames[v]
+	}
+	return verbNames[gen.VerbsVerbVERB_OTHER]
+}
+
+var objectTypes = [gen.ObjectsObjectTypeTYPES]model.ObjectType{
+	gen.ObjectsObjectTypeTYPE_PD:        model.PD,
+	gen.ObjectsObjectTypeTYPE_CQ:        model.CQ,
+	gen.ObjectsObjectTypeTYPE_QP:        model.QP,
+	gen.ObjectsObjectTypeTYPE_CM_ID:     model.CMID,
+	gen.ObjectsObjectTypeTYPE_MR:        model.MR,
+	gen.ObjectsObjectTypeTYPE_CTX:       model.Context,
+	gen.ObjectsObjectTypeTYPE_COUNTER:   model.OtherType,
+	gen.ObjectsObjectTypeTYPE_SRQ:       model.SRQ,
+	gen.ObjectsObjectTypeTYPE_AH:        model.AH,
+	gen.ObjectsObjectTypeTYPE_MW:        model.MW,
+	gen.ObjectsObjectTypeTYPE_FLOW:      model.Flow,
+	gen.ObjectsObjectTypeTYPE_XRCD:      model.XRCD,
+	gen.ObjectsObjectTypeTYPE_WQ:        model.WQ,
+	gen.ObjectsObjectTypeTYPE_DM:        model.DM,
+	gen.ObjectsObjectTypeTYPE_DEVX_OBJ:  model.DEVXObj,
+	gen.ObjectsObjectTypeTYPE_DEVX_UMEM: model.DEVXUmem,
+	gen.ObjectsObjectTypeTYPE_OTHER:     model.OtherType,
+}
+
+func objectType(t uint16) model.ObjectType {
+	if int(t) < len(objectTypes) {
+		return objectTypes[t]
+	}
+	return model.OtherType
+}
+
+// typeCode is the kernel side's number of an object type.
+func typeCode(t model.ObjectType) (uint8, bool) {
+	for i, name := range objectTypes {
+		if name == t {
+			return uint8(i), true
+		}
+	}
+	return 0, false
+}
+
+func memoryName(m uint16) model.Memory {
+	switch gen.ObjectsMemory(m) {
+	case gen.ObjectsMemoryMEMORY_HOST:
+		return model.HostMemory
+	case gen.ObjectsMemoryMEMORY_GPU:
+		return model.GPUMemory
+	default:
+		return model.DMABufMemory
+	}
+}
+
+var lossNames = [gen.VerbsLossLOSSES]string{
+	gen.VerbsLossLOSS_VERBS_FULL:    "verbs_map_full",
+	gen.VerbsLossLOSS_ERRORS_FULL:   "errors_map_full",
+	gen.VerbsLossLOSS_CALLS_FULL:    "calls_map_full",
+	gen.VerbsLossLOSS_RETURN_MISSED: "return_missed",
+	gen.VerbsLossLOSS_OBJECTS_FULL:  "objects_map_full",
+	gen.VerbsLossLOSS_HOLDINGS_FULL: "holdings_map_full",
+}
+
+// errnoName is the symbol of an errno, or its number when it has none: the
+// kernel uses some that user space never defined (512 and above).
+func errnoName(n uint16) string {
+	if name := unix.ErrnoName(unix.Errno(n)); name != "" {
+		return name
+	}
+	return strconv.Itoa(int(n))
+}
+
+func cString(b []int8) string {
+	var s strings.Builder
+	for _, c := range b {
+		if c == 0 {
+			break
+		}
+		s.WriteByte(byte(c))
+	}
+	return s.String()
+}
+
+// deviceNames maps the device number of a uverbs character device to its HCA.
+type deviceNames map[uint32]string
+
+// of is the name of a device number, or the number itself while sysfs has not told.
+func (n deviceNames) of(rdev uint32) string {
+	if name, ok := n[rdev]; ok {
+		return name
+	}
+	return fmt.Sprintf("%d:%d", rdev>>20, rdev&(1<<20-1))
+}
+
+// readDeviceNames reads class/infiniband_verbs/uverbsN/{dev,ibdev}.
+func readDeviceNames(sysfs string) (deviceNames, error) {
+	dir := filepath.Join(sysfs, "class/infiniband_verbs")
+	entries, err := readDirNames(dir)
+	if err != nil {
+		return nil, err
+	}
+	names := deviceNames{}
+	for _, e := range entries {
+		// abi_version is a file beside the devices, and a device may go meanwhile.
+		dev, err := os.ReadFile(filepath.Join(dir, e, "dev"))
+		if err != nil {
+			continue
+		}
+		ibdev, err := os.ReadFile(filepath.Join(dir, e, "ibdev"))
+		if err != nil {
+			continue
+		}
+		var major, minor uint32
+		if _, err := fmt.Sscanf(string(dev), "%d:%d", &major, &minor); err != nil {
+			continue
+		}
+		// the kernel's own dev_t: include/linux/kdev_t.h
+		names[major<<20|minor] = strings.TrimSpace(string(ibdev))
+	}
+	return names, nil
+}
+
+// readDirNames lists a directory; one that is not there is empty.
+func readDirNames(dir string) ([]string, error) {
+	f, err := os.Open(dir)
+	if os.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	return f.Readdirnames(-1)
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package probe counts in the kernel what each cgroup does on each HCA: verbs
+// system calls with their durations and errors, and live RDMA objects with the
+// bytes registered. The programs are in bpf/; bpf/README.md tells what each
+// hooks, costs and misses.
+//
+// The hooks follow the devices. A hook on a module's function pins the module,
+// so they are there only while an RDMA device is: they go with the last one,
+// which leaves the driver free to be reloaded, and come back with the next.
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Options say where to look, how much to keep and whom to ask.
+type Options struct {
+	// Sysfs is where sysfs is mounted. The programs always see the running
+	// kernel: on another tree the source finds no device that it could name.
+	Sysfs string
+	// Tier is the only tier to try: fentry, kprobe or tracepoint. Empty tries
+	// them in this order for each hook.
+	Tier string
+	// MaxEntries bounds the (cgroup, device, verb) and (cgroup, device, type)
+	// combinations, MaxObjects the live objects. Zero takes the defaults.
+	MaxEntries, MaxObjects uint32
+	// Subsystem is the cgroup v1 controller whose hierarchy tells workloads
+	// apart, empty for cgroup v2.
+	Subsystem string
+	// Objects lists the objects that exist, and CgroupOf tells the cgroup of a
+	// process: for what was there before the hooks. Either may be nil.
+	Objects  func(context.Context) ([]model.Object, error)
+	CgroupOf func(pid int) (uint64, error)
+	Logger   *zap.Logger
+}
+
+// Defaults of Options.
+const (
+	DefaultMaxEntries = 8192
+	DefaultMaxObjects = 65536
+)
+
+// How often the devices are looked at. A driver reload waits for this at most.
+const watchInterval = 500 * time.Millisecond
+
+// How long after a failed attempt the hooks are tried again while a device is there.
+const retryInterval = 30 * time.Second
+
+// Source is the probe.
+type Source struct {
+	opts Options
+
+	mu      sync.Mutex
+	sensor  *sensor // nil while there is no device
+	names   deviceNames
+	retired totals
+	forget  map[uint64]bool
+	hooks   []model.Hook
+	failed  error // why there is no sensor though there is a device
+	retry   time.Time
+	seen    string  // the devices when their names were last read
+	last    lengths // of the last snapshot
+
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+type lengths struct{ verbs, errors, objects, registered int }
+
+// New attaches the hooks when there is a device and begins to follow the
+// devices. It fails when this kernel or these permissions allow no BPF at all.
+func New(opts Options) (*Source, error) {
+	if opts.MaxEntries == 0 {
+		opts.MaxEntries = DefaultMaxEntries
+	}
+	if opts.MaxObjects == 0 {
+		opts.MaxObjects = DefaultMaxObjects
+	}
+	if opts.Logger == nil {
+		opts.Logger = zap.NewNop()
+	}
+	if err := usable(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Source{
+		opts:    opts,
+		retired: newTotals(),
+		forget:  map[uint64]bool{},
+		stop:    cancel,
+		done:    make(chan struct{}),
+	}
+	s.hooks = unattached("no RDMA device: the hooks come with the first one", model.StateAbsent)
+	s.follow(ctx)
+	go s.watch(ctx)
+	return s, nil
+}
+
+// Name is "probe".
+func (s *Source) Name() string { return "probe" }
+
+// Close detaches everything.
+func (s *Source) Close() error {
+	s.stop()
+	<-s.done
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sensor == nil {
+		return nil
+	}
+	err := s.sensor.close()
+	s.sensor = nil
+	return err
+}
+
+// Counting tells whether objects are counted in the kernel.
+func (s *Source) Counting() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sensor != nil && s.sensor.objects != nil
+}
+
+// Forget drops the figures of these cgroups at the next Read.
+func (s *Source) Forget(cgroups []uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range cgroups {
+		s.forget[id] = true
+	}
+}
+
+func (s *Source) watch(ctx context.Context) {
+	defer close(s.done)
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			s.follow(ctx)
+		}
+	}
+}
+
+// follow looks at the devices and attaches or releases the hooks.
+func (s *Source) follow(ctx context.Context) {
+	devices, err := readDirNames(filepath.Join(s.opts.Sysfs, "class/infiniband"))
+	if err != nil {
+		s.opts.Logger.Debug("cannot list the RDMA devices", zap.Error(err))
+		return
+	}
+	s.mu.Lock()
+	attached, waiting := s.sensor != nil, time.Now().Before(s.retry)
+	s.mu.Unlock()
+	switch {
+	case len(devices) == 0 && attached:
+		s.release()
+	case len(devices) > 0 && !attached && !waiting:
+		s.attach(ctx)
+	case attached:
+		s.rename(devices)
+		s.reconcile(ctx)
+	}
+}
+
+func (s *Source) attach(ctx context.Context) {
+	sensor, hooks, err := newSensor(s.opts)
+	s.mu.Lock()
+	s.hooks, s.failed = hooks, err
+	if err != nil {
+		s.retry = time.Now().Add(retryInterval)
+		s.mu.Unlock()
+		return
+	}
+	s.sensor, s.seen = sensor, ""
+	s.mu.Unlock()
+	s.rename(nil)
+	if sensor.objects != nil {
+		if err := sensor.adopt(ctx, s.opts); err != nil {
+			s.opts.Logger.Warn("objects made before the sensor started are not attributed", zap.Error(err))
+		}
+	}
+	s.opts.Logger.Info("hooks attached", zap.Stringer("tiers", tiersOf(hooks)))
+}
+
+// release detaches everything and keeps the totals, so that the driver can be
+// unloaded and no counter falls.
+func (s *Source) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sensor.detach()
+	var last model.Snapshot
+	if err := s.sensor.read(&last, s.names, nil); err != nil {
+		s.opts.Logger.Warn("totals of the last device are lost", zap.Error(err))
+	}
+	s.retired.add(&last)
+	if err := s.sensor.close(); err != nil {
+		s.opts.Logger.Warn("releasing the hooks", zap.Error(err))
+	}
+	s.sensor, s.failed = nil, nil
+	s.hooks = unattached("no RDMA device: the hooks come with the next one", model.StateAbsent)
+	s.opts.Logger.Info("last RDMA device gone, hooks released")
+}
+
+// rename reads which uverbs device belongs to which HCA. When a device number
+// has changed hands, what was counted under it stays with the old name.
+func (s *Source) rename(devices []string) {
+	// The names of both classes together change whenever a device comes or goes.
+	uverbs, err := readDirNames(filepath.Join(s.opts.Sysfs, "class/infiniband_verbs"))
+	if err != nil {
+		s.opts.Logger.Debug("cannot list the uverbs devices", zap.Error(err))
+		return
+	}
+	slices.Sort(devices)
+	slices.Sort(uverbs)
+	now := strings.Join(devices, " ") + "|" + strings.Join(uverbs, " ")
+	if now == s.seen {
+		return
+	}
+	names, err := readDeviceNames(s.opts.Sysfs)
+	if err != nil {
+		s.opts.Logger.Debug("cannot read the names of the uverbs devices", zap.Error(err))
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sensor == nil {
+		return
+	}
+	moved := map[uint32]bool{}
+	for rdev, name := range names {
+		if old, ok := s.names[rdev]; ok && old != name {
+			moved[rdev] = true
+		}
+	}
+	if len(moved) > 0 {
+		var last model.Snapshot
+		old := func(_ uint64, rdev uint32) bool { return moved[rdev] }
+		if err := s.sensor.readVerbs(&last, s.names, old, old); err != nil {
+			s.opts.Logger.Warn("totals of a device that is gone are lost", zap.Error(err))
+		}
+		s.retired.add(&last)
+	}
+	if s.names == nil {
+		s.names = deviceNames{}
+	}
+	for rdev, name := range names {
+		s.names[rdev] = name
+	}
+	s.sensor.showDevices(names)
+	s.seen = now
+}
+
+// Read drains the kernel's maps.
+func (s *Source) Read(context.Context) (model.Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snap := model.Snapshot{
+		Hooks:      s.hooks,
+		Verbs:      make([]model.Verb, 0, s.last.verbs),
+		VerbErrors: make([]model.VerbError, 0, s.last.errors),
+	}
+	s.retired.forget(s.forget)
+	defer clear(s.forget)
+	counting := s.sensor == nil && s.failed == nil || s.sensor != nil && s.sensor.objects != nil
+	if counting {
+		snap.Objects = make([]model.Objects, 0, s.last.objects)
+		snap.Registered = make([]model.Registered, 0, s.last.registered)
+	}
+	s.retired.fill(&snap)
+	if !counting {
+		snap.Objects = nil // not counted is not zero
+	}
+	if s.sensor == nil {
+		return snap, s.failed
+	}
+	err := s.sensor.read(&snap, s.names, s.forget)
+	s.sensor.self(&snap)
+	s.last = lengths{len(snap.Verbs), len(snap.VerbErrors), len(snap.Objects), len(snap.Registered)}
+	if err != nil {
+		return snap, fmt.Errorf("reading the BPF maps: %w", err)
+	}
+	return snap, degraded(s.hooks)
+}
+
+// degraded is the error of a probe that lacks a hook it needs.
+func degraded(hooks []model.Hook) error {
+	var errs []error
+	for _, h := range hooks {
+		if h.State == model.StateFailed {
+			errs = append(errs, fmt.Errorf("%s: %s", h.Name, h.Reason))
+		}
+	}
+	return errors.Join(errs...)
+}

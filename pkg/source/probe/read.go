@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// How many entries one system call fetches. Fetching one by one costs ten times as much.
+const batchSize = 1024
+
+// buffers are kept between reads.
+type buffers struct {
+	verbKeys    []gen.VerbsVerbKey
+	verbStats   []gen.VerbsVerbStat
+	errorKeys   []gen.VerbsErrorKey
+	errorCounts []uint64
+	holdingKeys []gen.ObjectsHoldingKey
+	holdings    []gen.ObjectsHolding
+
+	fill map[string]uint64 // entries of each map at the last read
+}
+
+// batches calls f with every entry of a hash map and returns how many there
+// are. keys and values are kept for the next call; they hold batchSize at most.
+func batches[K, V any](m *ebpf.Map, keys *[]K, values *[]V, f func(K, *V)) (uint64, error) {
+	size := min(batchSize, int(m.MaxEntries()))
+	if len(*keys) < size {
+		*keys, *values = make([]K, size), make([]V, size)
+	}
+	var cursor ebpf.MapBatchCursor
+	var total uint64
+	for {
+		n, err := m.BatchLookup(&cursor, *keys, *values, nil)
+		for i := range n {
+			f((*keys)[i], &(*values)[i])
+		}
+		total += uint64(n)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return total, nil
+		}
+		if err != nil {
+			return total, err
+		}
+	}
+}
+
+// remove deletes keys; one that is gone already is fine.
+func remove[K any](m *ebpf.Map, keys []K) error {
+	for _, k := range keys {
+		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// read adds what the kernel counted to snap and deletes the entries of
+// forgotten cgroups.
+func (s *sensor) read(snap *model.Snapshot, names deviceNames, forget map[uint64]bool) error {
+	drop := func(cgroup uint64, _ uint32) bool { return forget[cgroup] }
+	keep := func(cgroup uint64, _ uint32) bool { return !forget[cgroup] }
+	return errors.Join(s.readVerbs(snap, names, keep, drop), s.readHoldings(snap, forget))
+}
+
+// readVerbs adds the verbs of the (cgroup, device number) pairs that add
+// chooses, and deletes the entries that drop chooses.
+func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop func(uint64, uint32) bool) error {
+	m := s.verbs.coll.Maps[gen.VerbsMapVerbs]
+	var gone []gen.VerbsVerbKey
+	n, err := batches(m, &s.verbKeys, &s.verbStats, func(k gen.VerbsVerbKey, v *gen.VerbsVerbStat) {
+		if drop(k.Cgroup, k.Rdev) {
+			gone = append(gone, k)
+		}
+		if add(k.Cgroup, k.Rdev) {
+			snap.Verbs = append(snap.Verbs, model.Verb{
+				Cgroup: k.Cgroup, Device: names.of(k.Rdev), Verb: verbName(k.Verb),
+				Duration: model.Histogram{Count: v.Count, SumSeconds: float64(v.SumNs) / 1e9, Buckets: v.Buckets},
+			})
+		}
+	})
+	if err == nil {
+		err = remove(m, gone)
+	}
+	if err != nil {
+		return fmt.Errorf("verbs: %w", err)
+	}
+	s.fill[gen.VerbsMapVerbs] = n - uint64(len(gone))
+
+	m = s.verbs.coll.Maps[gen.VerbsMapVerbErrors]
+	var goneErrors []gen.VerbsErrorKey
+	n, err = batches(m, &s.errorKeys, &s.errorCounts, func(k gen.VerbsErrorKey, v *uint64) {
+		if drop(k.Cgroup, k.Rdev) {
+			goneErrors = append(goneErrors, k)
+		}
+		if add(k.Cgroup, k.Rdev) {
+			snap.VerbErrors = append(snap.VerbErrors, model.VerbError{
+				Cgroup: k.Cgroup, Device: names.of(k.Rdev), Verb: verbName(uint32(k.Verb)),
+				Errno: errnoName(k.Err), Count: *v,
+			})
+		}
+	})
+	if err == nil {
+		err = remove(m, goneErrors)
+	}
+	if err != nil {
+		return fmt.Errorf("verb errors: %w", err)
+	}
+	s.fill[gen.VerbsMapVerbErrors] = n - uint64(len(goneErrors))
+	return nil
+}
+
+// readHoldings adds the objects: those that the programs count and those that
+// were there before them.
+func (s *sensor) readHoldings(snap *model.Snapshot, forget map[uint64]bool) error {
+	if s.objects == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.objects.coll.Maps[gen.ObjectsMapHoldings]
+	counted := make(map[gen.ObjectsHoldingKey]bool, len(s.base))
+	var gone []gen.ObjectsHoldingKey
+	n, err := batches(m, &s.holdingKeys, &s.holdings, func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) {
+		if forget[k.Cgroup] {
+			gone = append(gone, k)
+			return
+		}
+		b, ok := s.base[k]
+		if ok {
+			counted[k] = true
+		}
+		s.addHolding(snap, k, held{v.Current + b.count, v.Bytes + b.bytes}, v.Created)
+	})
+	if err == nil {
+		err = remove(m, gone)
+	}
+	if err != nil {
+		return fmt.Errorf("objects: %w", err)
+	}
+	for k, b := range s.base {
+		switch {
+		case forget[k.Cgroup]:
+			delete(s.base, k)
+		case !counted[k]:
+			s.addHolding(snap, k, b, 0)
+		}
+	}
+	s.fill[gen.ObjectsMapHoldings] = n - uint64(len(gone))
+	return nil
+}
+
+func (s *sensor) addHolding(snap *model.Snapshot, k gen.ObjectsHoldingKey, now held, created uint64) {
+	device, kind := s.deviceName(k.Device), objectType(k.Type)
+	snap.Objects = append(snap.Objects, model.Objects{
+		Cgroup: k.Cgroup, Device: device, Type: kind, Current: positive(now.count), Created: created,
+	})
+	if kind == model.MR {
+		snap.Registered = append(snap.Registered, model.Registered{
+			Cgroup: k.Cgroup, Device: device, Memory: memoryName(k.Memory), Bytes: positive(now.bytes),
+		})
+	}
+}
+
+// positive is n, or zero in the moment between two increments of one object.
+func positive(n int64) uint64 {
+	return uint64(max(n, 0))
+}
+
+// deviceName is the name that a program noted when it first saw the device. A
+// device that is renamed keeps its old one here until it comes again.
+func (s *sensor) deviceName(index uint32) string {
+	if name, ok := s.indexes[index]; ok {
+		return name
+	}
+	var name gen.ObjectsDeviceName
+	if err := s.objects.coll.Maps[gen.ObjectsMapDevices].Lookup(index, &name); err != nil {
+		return ""
+	}
+	s.indexes[index] = cString(name.Name[:])
+	return s.indexes[index]
+}
+
+// self adds the state of the maps themselves.
+func (s *sensor) self(snap *model.Snapshot) {
+	var losses [gen.VerbsLossLOSSES]uint64
+	s.addMaps(snap, s.verbs, gen.VerbsMapVerbs, gen.VerbsMapVerbErrors)
+	addLosses(&losses, s.verbs.coll.Variables[gen.VerbsVarVerbLosses])
+	if s.objects != nil {
+		vars := s.objects.coll.Variables
+		s.fill[gen.ObjectsMapObjects] = variable(vars[gen.ObjectsVarLiveObjects])
+		s.mu.Lock()
+		// The programs only subtract from the one, this process only adds to the other.
+		s.fill[gen.ObjectsMapAdopted] = s.booked + variable(vars[gen.ObjectsVarLiveAdopted])
+		s.mu.Unlock()
+		s.addMaps(snap, s.objects, gen.ObjectsMapHoldings, gen.ObjectsMapObjects, gen.ObjectsMapAdopted)
+		addLosses(&losses, vars[gen.ObjectsVarObjectLosses])
+	}
+	for i, n := range losses {
+		snap.Losses = append(snap.Losses, model.Loss{Reason: lossNames[i], Count: n})
+	}
+}
+
+func (s *sensor) addMaps(snap *model.Snapshot, o *object, names ...string) {
+	for _, name := range names {
+		snap.Maps = append(snap.Maps, model.Map{
+			Name: name, Entries: s.fill[name], Capacity: uint64(o.coll.Maps[name].MaxEntries()),
+		})
+	}
+}
+
+func variable(v *ebpf.Variable) uint64 {
+	var n uint64
+	if v.Get(&n) != nil {
+		return 0
+	}
+	return n
+}
+
+func addLosses(to *[gen.VerbsLossLOSSES]uint64, v *ebpf.Variable) {
+	var counts [gen.VerbsLossLOSSES]uint64
+	if v.Get(&counts) != nil {
+		return
+	}
+	for i, n := range counts {
+		to[i] += n
+	}
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A sensor is one set of attached hooks and their maps: from the appearance of
+// the first device to the going of the last.
+type sensor struct {
+	opts    Options
+	verbs   *object
+	objects *object // nil when no hook shows objects
+
+	mu      sync.Mutex // of what follows, which adopt changes while Read goes on
+	indexes map[uint32]string
+	// base are the objects found when the hooks were attached. The programs
+	// subtract from the kernel's counts when one of them goes, which may make
+	// those negative; together they are right.
+	base   map[gen.ObjectsHoldingKey]held
+	booked uint64 // objects adopted, those gone included
+
+	adoptedAt lossMark
+	buffers
+}
+
+// held is a count of objects and their bytes.
+type held struct{ count, bytes int64 }
+
+// newSensor attaches what can be attached. It fails when neither verbs nor
+// objects can be counted.
+func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
+	// The type information of the kernel is some megabytes, needed only here.
+	defer debug.FreeOSMemory()
+
+	fail := func(err error) (*sensor, []model.Hook, error) {
+		return nil, unattached(err.Error(), model.StateFailed), err
+	}
+	types, err := loadTypes()
+	if err != nil {
+		return fail(err)
+	}
+	verbs, objects, err := loadSpecs(opts, types)
+	if err != nil {
+		return fail(err)
+	}
+	symbols, err := kernelSymbols(verbs, objects)
+	if err != nil {
+		return fail(err)
+	}
+	s := &sensor{opts: opts, indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}}
+	s.fill = map[string]uint64{}
+	if s.verbs, err = newObject(verbs, types); err != nil {
+		return fail(err)
+	}
+	if s.objects, err = newObject(objects, types); err != nil {
+		s.verbs.close()
+		return fail(err)
+	}
+	for _, h := range verbHooks {
+		hooks = append(hooks, s.verbs.attach(h, opts.Tier, symbols))
+	}
+	hooks = append(hooks, s.attachObjects(symbols)...)
+	attached := func(h model.Hook) bool { return h.State == model.StateOK }
+	if !slices.ContainsFunc(hooks, attached) {
+		_ = s.close()
+		return nil, hooks, fmt.Errorf("no hook could be attached: %w", degraded(hooks))
+	}
+	s.verbs.types, s.verbs.spec = nil, nil
+	if s.objects != nil {
+		s.objects.types, s.objects.spec = nil, nil
+	}
+	return s, hooks, nil
+}
+
+// attachObjects attaches the hooks of objects; without the one that sees them
+// made and deleted the others are of no use.
+func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
+	var out []model.Hook
+	usable := true
+	for _, h := range objectHooks {
+		if !usable {
+			out = append(out, model.Hook{
+				Name: h.name, State: model.StateUnsupported, Reason: "of no use without the hooks before it",
+			})
+			continue
+		}
+		got := s.objects.attach(h, s.opts.Tier, symbols)
+		out = append(out, got)
+		// A kernel that deletes in steps, and whose steps we cannot see, would
+		// leave us with objects that never go.
+		if h.name == restrackHook && got.State != model.StateOK || got.State == model.StateFailed {
+			usable = h.name != restrackHook && h.optional && h.name != objectHooks[0].name
+		}
+	}
+	if !slices.ContainsFunc(out, func(h model.Hook) bool { return h.Name == restrackHook && h.State == model.StateOK }) {
+		s.objects.close()
+		s.objects = nil
+	}
+	return out
+}
+
+// loadSpecs are the compiled objects, sized and set to the cgroup hierarchy.
+func loadSpecs(opts Options, types *kernelTypes) (verbs, objects *ebpf.CollectionSpec, err error) {
+	subsys, err := types.subsystem(opts.Subsystem)
+	if err != nil {
+		return nil, nil, err
+	}
+	if verbs, err = gen.LoadVerbs(); err != nil {
+		return nil, nil, err
+	}
+	if objects, err = gen.LoadObjects(); err != nil {
+		return nil, nil, err
+	}
+	size(verbs, objects, opts.MaxEntries, opts.MaxObjects)
+	err = errors.Join(
+		verbs.Variables[gen.VerbsVarCgroupSubsys].Set(subsys),
+		objects.Variables[gen.ObjectsVarCgroupSubsys].Set(subsys),
+	)
+	return verbs, objects, err
+}
+
+// size sets the bounds of the maps that grow with the load.
+func size(verbs, objects *ebpf.CollectionSpec, entries, live uint32) {
+	verbs.Maps[gen.VerbsMapVerbs].MaxEntries = entries
+	verbs.Maps[gen.VerbsMapVerbErrors].MaxEntries = entries
+	objects.Maps[gen.ObjectsMapHoldings].MaxEntries = entries
+	objects.Maps[gen.ObjectsMapObjects].MaxEntries = live
+	objects.Maps[gen.ObjectsMapAdopted].MaxEntries = live
+}
+
+func (s *sensor) detach() {
+	s.verbs.detach()
+	if s.objects != nil {
+		s.objects.detach()
+	}
+}
+
+func (s *sensor) close() error {
+	s.verbs.close()
+	if s.objects != nil {
+		s.objects.close()
+	}
+	return nil
+}
+
+// showDevices tells the tracepoint programs which device numbers are uverbs devices.
+func (s *sensor) showDevices(names deviceNames) {
+	for rdev := range names {
+		if err := s.verbs.coll.Maps[gen.VerbsMapRdevs].Put(rdev, uint8(1)); err != nil {
+			s.opts.Logger.Warn("a uverbs device is not watched") // more than 1024 of them
+			return
+		}
+	}
+}
