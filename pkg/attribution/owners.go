@@ -50,17 +50,9 @@ func (o *owners) ofPID(pid int) int {
 }
 
 func (o *owners) number(e model.Entity) int {
-	if e.Workload == "" {
+	owner := OwnerOf(e)
+	if owner == (Owner{}) {
 		return nobody
-	}
-	// Names come from containers. Made valid here and not when they are
-	// shown, two that become the same are one owner and not a duplicate.
-	owner := Owner{
-		Workload:    valid(e.Workload),
-		Namespace:   valid(e.Namespace),
-		Pod:         valid(e.Pod),
-		Container:   valid(e.Container),
-		ContainerID: valid(e.ContainerID),
 	}
 	n, ok := o.byOwner[owner]
 	if !ok {
@@ -75,6 +67,22 @@ func (o *owners) number(e model.Entity) int {
 	info.Runtime = max(info.Runtime, e.Runtime)
 	info.Cgroup = commonPath(info.Cgroup, e.Cgroup)
 	return n
+}
+
+// OwnerOf is the identity of e; that of an entity without a workload is nobody's.
+func OwnerOf(e model.Entity) Owner {
+	if e.Workload == "" {
+		return Owner{}
+	}
+	// Names come from containers. Made valid here and not when they are
+	// shown, two that become the same are one owner and not a duplicate.
+	return Owner{
+		Workload:    valid(e.Workload),
+		Namespace:   valid(e.Namespace),
+		Pod:         valid(e.Pod),
+		Container:   valid(e.Container),
+		ContainerID: valid(e.ContainerID),
+	}
 }
 
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package collector
+
+import (
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// forget tells the sources which cgroups are over: those that hold figures
+// first, those that hold names last, so that no figure is ever without its
+// name. It waits for the next refresh while one of them is stuck.
+func (c *Collector) forget(r *refresh) {
+	if len(r.facts.Expired) == 0 {
+		return
+	}
+	var figures, names []*reader
+	for i, rd := range c.readers {
+		if _, ok := rd.Source.(Forgetter); !ok || rd.Err != nil {
+			continue
+		}
+		if r.states[i].State == model.StateStuck {
+			return
+		}
+		if _, ok := rd.Source.(Resolver); ok {
+			names = append(names, rd)
+		} else {
+			figures = append(figures, rd)
+		}
+	}
+	over := finished(&r.facts)
+	if len(over) == 0 {
+		return
+	}
+	for _, rd := range append(figures, names...) {
+		rd.forget(over)
+	}
+	c.unowned.forget(over)
+}
+
+func (r *reader) forget(cgroups []uint64) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.log.Error("panic in Forget", zap.Any("panic", p), zap.Stack("stack"))
+		}
+	}()
+	r.Source.(Forgetter).Forget(cgroups)
+}
+
+// finished are the expired cgroups that hold nothing any more and whose owner
+// has no other cgroup: the totals of an owner are the sum over its cgroups,
+// and would fall if one left before the others.
+func finished(facts *model.Snapshot) []uint64 {
+	expired := make(map[uint64]bool, len(facts.Expired))
+	for _, id := range facts.Expired {
+		expired[id] = true
+	}
+	for _, f := range facts.Objects {
+		if f.Current > 0 {
+			delete(expired, f.Cgroup)
+		}
+	}
+	for _, f := range facts.Registered {
+		if f.Bytes > 0 {
+			delete(expired, f.Cgroup)
+		}
+	}
+	alive := make(map[attribution.Owner]bool)
+	for id, e := range facts.Entities {
+		if !expired[id] {
+			alive[attribution.OwnerOf(e)] = true
+		}
+	}
+	var over []uint64
+	for _, id := range facts.Expired {
+		owner := attribution.OwnerOf(facts.Entities[id])
+		if expired[id] && (owner == attribution.Owner{} || !alive[owner]) {
+			over = append(over, id)
+		}
+	}
+	return over
+}

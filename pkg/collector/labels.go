@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package collector
+
+import (
+	"slices"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+)
+
+// identity are the labels of everything that is attributed.
+var identity = []string{"workload", "namespace", "pod", "container", "container_id"}
+
+// schema is the label names of a metric; metrics with the same names share it,
+// and with it their label sets.
+type schema struct {
+	names []string // as declared, the identity first
+	order []int    // of names, when sorted
+}
+
+func newSchema(names []string) *schema {
+	s := &schema{names: names, order: make([]int, len(names))}
+	for i := range s.order {
+		s.order[i] = i
+	}
+	slices.SortFunc(s.order, func(a, b int) int { return strings.Compare(names[a], names[b]) })
+	return s
+}
+
+// labelSet is the prepared labels of a series.
+type labelSet struct {
+	pairs  []*dto.LabelPair // sorted by name
+	values []string         // beyond the identity, as declared
+	round  uint64           // of the refresh that used it last
+	family uint64           // that it was last added to
+}
+
+// labelKey finds a label set: by its first three values beyond the identity,
+// which is enough, as no metric has more that tell its series apart.
+type labelKey struct {
+	schema  *schema
+	owner   *owner
+	a, b, c string
+}
+
+// owner is an owner that has label sets; it lives as long as they do.
+type owner struct {
+	attribution.Owner
+	round uint64
+}
+
+// labels keeps the label sets from one refresh to the next, so that a series
+// is prepared once and only its value changes. What a refresh did not use is
+// dropped.
+type labels struct {
+	round  uint64
+	sets   map[labelKey]*labelSet
+	owners map[attribution.Owner]*owner
+	used   int // sets in this round
+}
+
+func newLabels() *labels {
+	return &labels{sets: map[labelKey]*labelSet{}, owners: map[attribution.Owner]*owner{}}
+}
+
+func (l *labels) owner(id attribution.Owner) *owner {
+	o := l.owners[id]
+	if o == nil {
+		o = &owner{Owner: id}
+		l.owners[id] = o
+	}
+	o.round = l.round
+	return o
+}
+
+// get returns the label set of the values, which follow the names of s.
+func (l *labels) get(s *schema, o *owner, values ...string) *labelSet {
+	k := labelKey{schema: s, owner: o}
+	switch {
+	case len(values) > 2:
+		k.c = values[2]
+		fallthrough
+	case len(values) > 1:
+		k.b = values[1]
+		fallthrough
+	case len(values) > 0:
+		k.a = values[0]
+	}
+	set := l.sets[k]
+	if set == nil || len(values) > 3 && !slices.Equal(set.values, values) {
+		set = newLabelSet(s, o, values)
+		l.sets[k] = set
+	}
+	if set.round != l.round {
+		set.round = l.round
+		l.used++
+	}
+	return set
+}
+
+func newLabelSet(s *schema, o *owner, values []string) *labelSet {
+	set := &labelSet{pairs: make([]*dto.LabelPair, len(s.names)), values: slices.Clone(values)}
+	all := make([]string, 0, len(s.names))
+	if o != nil {
+		all = append(all, o.Workload, o.Namespace, o.Pod, o.Container, o.ContainerID)
+	}
+	for _, v := range values {
+		all = append(all, strings.ToValidUTF8(v, "\uFFFD"))
+	}
+	pairs := make([]dto.LabelPair, len(s.names))
+	for i, n := range s.order {
+		pairs[i].Name, pairs[i].Value = &s.names[n], &all[n]
+		set.pairs[i] = &pairs[i]
+	}
+	return set
+}
+
+func (l *labels) begin() {
+	l.round++
+	l.used = 0
+}
+
+// end drops what was not used.
+func (l *labels) end() {
+	if l.used == len(l.sets) {
+		return
+	}
+	for k, set := range l.sets {
+		if set.round != l.round {
+			delete(l.sets, k)
+		}
+	}
+	for id, o := range l.owners {
+		if o.round != l.round {
+			delete(l.owners, id)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package collector
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// fill reads, names, attributes and builds, in this order. There is never more
+// than one of it.
+func (c *Collector) fill(r *refresh) {
+	defer close(r.done)
+	readings := c.readAll()
+	for _, got := range readings {
+		r.facts.Merge(got.facts)
+	}
+	c.resolveAll(&r.facts, readings)
+	c.unowned.add(&r.facts)
+	r.shares = attribution.Attribute(r.facts)
+	r.at = time.Now()
+	r.states = c.states(readings, r.at)
+	r.families = c.build.families(r)
+	c.teller.tell(r.states, r.facts.DeviceStates)
+	c.forget(r)
+}
+
+// readAll reads all sources at once and waits for each no longer than its
+// deadline. The facts of one that is stuck are absent.
+func (c *Collector) readAll() []reading {
+	for _, ready := range c.waiting {
+		<-ready
+	}
+	c.waiting = nil
+	readings := make([]reading, len(c.readers))
+	var wg sync.WaitGroup
+	for i, r := range c.readers {
+		switch {
+		case r.Err != nil:
+			readings[i].err = r.Err
+		case r.Interval > 0:
+			readings[i] = r.last()
+		default:
+			wg.Go(func() { readings[i] = r.read() })
+		}
+	}
+	wg.Wait()
+	return readings
+}
+
+// resolveAll asks the resolvers for the owners of all that was read. While one
+// of them cannot answer, what it told last still holds: a figure must not move
+// to nobody and back because a name was late.
+func (c *Collector) resolveAll(facts *model.Snapshot, readings []reading) {
+	cgroups, pids := subjects(facts)
+	answers := make([]reading, len(c.readers))
+	var wg sync.WaitGroup
+	for i, r := range c.readers {
+		if _, ok := r.Source.(Resolver); !ok || r.Err != nil {
+			continue
+		}
+		if errors.Is(readings[i].err, errStuck) {
+			answers[i].err = readings[i].err
+			continue
+		}
+		wg.Go(func() { answers[i] = r.resolve(cgroups, pids) })
+	}
+	wg.Wait()
+	complete := true
+	for i, a := range answers {
+		facts.Merge(a.facts)
+		if a.err != nil {
+			complete = false
+			readings[i].err = errors.Join(readings[i].err, a.err)
+		}
+		readings[i].took += a.took
+	}
+	if !complete {
+		known := model.Snapshot{Entities: c.names}
+		known.Merge(*facts)
+		*facts = known
+	}
+	c.names = facts.Entities
+}
+
+// subjects are the distinct cgroups and processes that facts speak of.
+func subjects(facts *model.Snapshot) (cgroups []uint64, pids []int) {
+	seen := make(map[uint64]struct{})
+	add := func(id uint64) {
+		if _, ok := seen[id]; !ok {
+			seen[id] = struct{}{}
+			cgroups = append(cgroups, id)
+		}
+	}
+	for i := range facts.Objects {
+		add(facts.Objects[i].Cgroup)
+	}
+	for i := range facts.Registered {
+		add(facts.Registered[i].Cgroup)
+	}
+	for i := range facts.Verbs {
+		add(facts.Verbs[i].Cgroup)
+	}
+	for i := range facts.VerbErrors {
+		add(facts.VerbErrors[i].Cgroup)
+	}
+	for i := range facts.RDMACgroups {
+		add(facts.RDMACgroups[i].Cgroup)
+	}
+	seenPID := make(map[int]struct{})
+	for i := range facts.Holdings {
+		pid := facts.Holdings[i].PID
+		if _, ok := seenPID[pid]; !ok {
+			seenPID[pid] = struct{}{}
+			pids = append(pids, pid)
+		}
+	}
+	return cgroups, pids
+}
+
+func (c *Collector) states(readings []reading, now time.Time) []SourceState {
+	states := make([]SourceState, len(readings))
+	for i, got := range readings {
+		r := c.readers[i]
+		if !got.at.IsZero() {
+			r.answered = got.at
+		}
+		age := time.Duration(-1)
+		if !r.answered.IsZero() {
+			age = now.Sub(r.answered)
+		}
+		states[i] = SourceState{
+			Source: r.Source.Name(),
+			State:  stateOf(got.err),
+			Reason: reason(got.err),
+			Took:   got.took,
+			Age:    age,
+		}
+	}
+	return states
+}
