@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package guest is what tests and the demo use inside a guest of package vm: they enter it, and run containers there.
+package guest
+
+import (
+	"bytes"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/accelscope/accelscope/tests/vm"
+)
+
+// inside names the variable that holds, in the guest, the test that is to run there.
+const inside = "ACCELSCOPE_GUEST_TEST"
+
+// Enter makes a test run inside a guest: it boots one, runs the same test of the same binary in it and takes over
+// its outcome and its log. It returns true in the guest and false outside, where the caller has nothing left to do:
+//
+//	if !guest.Enter(t, vm.Options{Kernel: "6.1", Devices: 2}) {
+//		return
+//	}
+//
+// opts.Command is set here. A guest that fails to run fails the test.
+func Enter(t *testing.T, opts vm.Options) bool {
+	t.Helper()
+	if os.Getenv(inside) == t.Name() {
+		return true
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	levels := strings.Split(t.Name(), "/")
+	for i, level := range levels {
+		levels[i] = "^" + regexp.QuoteMeta(level) + "$"
+	}
+	if opts.Share == "" {
+		opts.Share = t.TempDir()
+	}
+	var out bytes.Buffer
+	opts.Stdout = &out
+	opts.Command = []string{exe, "-test.run=" + strings.Join(levels, "/"), "-test.v", "-test.count=1"}
+	opts.Env = append(opts.Env, inside+"="+t.Name())
+	res, err := vm.Run(t.Context(), opts)
+	t.Logf("in the guest:\n%s", out.String())
+	switch {
+	case err != nil:
+		t.Error(err)
+	case res.Status != 0:
+		t.Errorf("exit status %d in the guest", res.Status)
+	case strings.Contains(out.String(), "no tests to run"):
+		t.Error("the guest found no such test")
+	}
+	return false
+}

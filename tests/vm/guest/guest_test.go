@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package guest_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/vm"
+	"github.com/accelscope/accelscope/tests/vm/guest"
+)
+
+// TestContainers shows two pods with RDMA traffic: their cgroups, their objects, their end.
+func TestContainers(t *testing.T) {
+	if !guest.Enter(t, vm.Options{Kernel: "6.1", Devices: 1}) {
+		return
+	}
+	ctx := t.Context()
+	c, err := guest.StartContainerd(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Stop()
+	server, client, err := c.RunTraffic(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// The rdma controller tells, independently of what is tested elsewhere, that both hold verbs contexts.
+	for _, o := range []guest.Container{server, client} {
+		current := filepath.Join("/sys/fs/cgroup", o.Cgroup, "rdma.current")
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+			text, err := os.ReadFile(current)
+			if err == nil && strings.Contains(string(text), "hca_handle=1") {
+				break
+			}
+			if time.Now().After(deadline) {
+				log, _ := c.Log(o.ID)
+				t.Fatalf("%s: %q, %v\n%s", current, text, err, log)
+			}
+		}
+	}
+	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		log, err := c.Log(client.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(log, "65536 ") {
+			t.Log(log)
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no traffic:\n%s", log)
+		}
+	}
+	out, err := c.Exec(ctx, client.ID, "ls", "/dev/infiniband")
+	if err != nil || out != "uverbs0\n" {
+		t.Errorf("devices in the container: %q, %v; want uverbs0 alone", out, err)
+	}
+
+	if err := c.Kill(ctx, server.ID, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	for _, o := range []guest.Container{server, client} {
+		if err := c.Delete(ctx, o.ID); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(filepath.Join("/sys/fs/cgroup", o.Cgroup)); !os.IsNotExist(err) {
+			t.Errorf("cgroup of a deleted container: %v", err)
+		}
+	}
+}
