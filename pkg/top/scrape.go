@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// maxExposition bounds what is read of an answer.
+const maxExposition = 64 << 20
+
+// A key is one row: a workload on one HCA. The zero owner is nobody.
+type key struct {
+	workload, containerID, device string
+}
+
+// A series is one counter of a row: which, and its other labels.
+type series struct {
+	key
+	labels string // verb
+}
+
+// A sample is what one scrape says, summed up per row as far as that loses
+// nothing: counters stay apart until their growth is known.
+type sample struct {
+	at         time.Time
+	objects    map[key]map[string]float64 // type → number
+	registered map[key]float64            // bytes
+	errors     map[key]float64
+	verbs      map[series]float64
+	durations  map[series]histogram
+}
+
+// A histogram is a classic one: cumulative counts by upper bound.
+type histogram map[float64]float64
+
+// scrape reads the metrics at url once.
+func scrape(ctx context.Context, client *http.Client, url string) (*sample, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s", req.URL.Redacted(), resp.Status)
+	}
+	s, err := parse(io.LimitReader(resp.Body, maxExposition))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", req.URL.Redacted(), err)
+	}
+	s.at = time.Now()
+	return s, nil
+}
+
+// errNoSensor says that something else answers at the URL.
+var errNoSensor = errors.New("these are not the metrics of accelscope")
+
+// parse reads an exposition in the text format.
+func parse(r io.Reader) (*sample, error) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(r)
+	if err != nil {
+		return nil, err
+	}
+	ours := false
+	for name := range families {
+		ours = ours || strings.HasPrefix(name, "accelscope_")
+	}
+	if !ours {
+		return nil, errNoSensor
+	}
+	s := &sample{
+		objects:    map[key]map[string]float64{},
+		registered: map[key]float64{},
+		errors:     map[key]float64{},
+		verbs:      map[series]float64{},
+		durations:  map[series]histogram{},
+	}
+	for _, m := range families["container_rdma_resources"].GetMetric() {
+		k, label := labels(m)
+		if s.objects[k] == nil {
+			s.objects[k] = map[string]float64{}
+		}
+		s.objects[k][label["type"]] += value(m)
+	}
+	for _, m := range families["container_rdma_registered_bytes"].GetMetric() {
+		k, _ := labels(m)
+		s.registered[k] += value(m)
+	}
+	for _, m := range families["container_rdma_verbs_errors_total"].GetMetric() {
+		k, _ := labels(m)
+		s.errors[k] += value(m)
+	}
+	for _, m := range families["container_rdma_verbs_total"].GetMetric() {
+		k, label := labels(m)
+		s.verbs[series{k, label["verb"]}] += value(m)
+	}
+	for _, m := range families["container_rdma_verbs_duration_seconds"].GetMetric() {
+		k, label := labels(m)
+		h := histogram{}
+		for _, b := range m.GetHistogram().GetBucket() {
+			h[b.GetUpperBound()] = float64(b.GetCumulativeCount())
+		}
+		h[math.Inf(1)] = float64(m.GetHistogram().GetSampleCount())
+		s.durations[series{k, label["verb"]}] = h
+	}
+	return s, nil
+}
+
+func labels(m *dto.Metric) (key, map[string]string) {
+	label := make(map[string]string, len(m.GetLabel()))
+	for _, l := range m.GetLabel() {
+		label[l.GetName()] = l.GetValue()
+	}
+	return key{label["workload"], label["container_id"], label["device"]}, label
+}
+
+// value is that of a counter, gauge or untyped metric.
+func value(m *dto.Metric) float64 {
+	return m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue()
+}

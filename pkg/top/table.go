@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+)
+
+// header names the columns of a row. ERRORS counts since the sensor started;
+// VERBS/S and P99 are those of the last interval.
+var header = []string{"WORKLOAD", "DEVICE", "QP", "CQ", "MR", "REGISTERED", "VERBS/S", "ERRORS", "P99"}
+
+// none stands for what is not known, or not defined: the rate of one scrape,
+// the latency of no call.
+const none = "-"
+
+// rows renders what now says, and what has grown since last, which may be nil.
+// They are sorted by name, so that they keep their place; no owner is last.
+func rows(last, now *sample) [][]string {
+	keys := map[key]bool{}
+	for k := range now.objects {
+		keys[k] = true
+	}
+	for k := range now.registered {
+		keys[k] = true
+	}
+	for k := range now.errors {
+		keys[k] = true
+	}
+	rate := map[key]float64{}
+	for s, n := range now.verbs {
+		keys[s.key] = true
+		if last != nil {
+			rate[s.key] += growth(last.verbs[s], n) / now.at.Sub(last.at).Seconds()
+		}
+	}
+	durations := map[key]histogram{}
+	for s, h := range now.durations {
+		keys[s.key] = true
+		if last != nil {
+			durations[s.key] = add(durations[s.key], h, last.durations[s])
+		}
+	}
+
+	out := make([][]string, 0, len(keys))
+	for _, k := range slices.SortedFunc(maps.Keys(keys), byName) {
+		workload := escape(k.workload)
+		if k.workload == "" {
+			workload = "(no owner)"
+		}
+		out = append(out, []string{
+			workload,
+			escape(k.device),
+			number(now.objects[k], "qp", count),
+			number(now.objects[k], "cq", count),
+			number(now.objects[k], "mr", count),
+			number(now.registered, k, size),
+			number(rate, k, perSecond),
+			number(now.errors, k, count),
+			p99(durations[k]),
+		})
+	}
+	return out
+}
+
+func byName(a, b key) int {
+	if (a.workload == "") != (b.workload == "") {
+		return cmp.Compare(b.workload, a.workload) // the empty one is last
+	}
+	return cmp.Or(
+		cmp.Compare(a.workload, b.workload),
+		cmp.Compare(a.containerID, b.containerID),
+		cmp.Compare(a.device, b.device),
+	)
+}
+
+// growth of a counter. One that fell was reset, when its sensor restarted, and
+// has grown to now since.
+func growth(last, now float64) float64 {
+	if now < last {
+		return now
+	}
+	return now - last
+}
+
+// add adds what now has grown over last to sum.
+func add(sum, now, last histogram) histogram {
+	if now[math.Inf(1)] < last[math.Inf(1)] {
+		last = nil // reset
+	}
+	if sum == nil {
+		sum = histogram{}
+	}
+	for bound, n := range now {
+		sum[bound] += math.Max(0, n-last[bound])
+	}
+	return sum
+}
+
+// quantile interpolates linearly within the bucket, as PromQL's
+// histogram_quantile does. above says that it lies above the highest bound,
+// which is returned. ok is false when nothing was counted.
+func (h histogram) quantile(q float64) (seconds float64, above, ok bool) {
+	rank := q * h[math.Inf(1)]
+	if !(rank > 0) {
+		return 0, false, false
+	}
+	var low, below float64
+	for _, bound := range slices.Sorted(maps.Keys(h)) {
+		switch n := h[bound]; {
+		case math.IsInf(bound, 1):
+			return low, true, true
+		case n >= rank:
+			return low + (bound-low)*(rank-below)/(n-below), false, true
+		default:
+			low, below = bound, n
+		}
+	}
+	return low, true, true
+}
+
+func p99(h histogram) string {
+	seconds, above, ok := h.quantile(0.99)
+	switch {
+	case !ok:
+		return none
+	case above:
+		return ">" + duration(seconds)
+	}
+	return duration(seconds)
+}
+
+func number[K comparable](m map[K]float64, k K, format func(float64) string) string {
+	if n, ok := m[k]; ok {
+		return format(n)
+	}
+	return none
+}
+
+func count(n float64) string { return fmt.Sprintf("%.0f", n) }
+
+func perSecond(n float64) string {
+	if n >= 100 {
+		return fmt.Sprintf("%.0f", n)
+	}
+	return fmt.Sprintf("%.1f", n)
+}
+
+func size(n float64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
+	i := 0
+	for ; n >= 1024 && i < len(units)-1; i++ {
+		n /= 1024
+	}
+	if i == 0 {
+		return fmt.Sprintf("%.0f %s", n, units[i])
+	}
+	return fmt.Sprintf("%.1f %s", n, units[i])
+}
+
+// duration keeps three digits.
+func duration(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	digits := time.Duration(1)
+	for d/digits >= 1000 {
+		digits *= 10
+	}
+	return d.Round(digits).String()
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+// minWorkload is how narrow the first column may become.
+const minWorkload = 12
+
+// A screen draws tables: over the last one on a terminal, below it elsewhere.
+// The last one stays when the program ends.
+type screen struct {
+	out   io.Writer
+	size  func() (columns, lines int) // zero: unlimited
+	title string                      // empty when not on a terminal
+	drawn bool
+}
+
+func newScreen(out io.Writer, plain bool, title string) *screen {
+	s := &screen{out: out, size: func() (int, int) { return 0, 0 }}
+	f, ok := out.(interface{ Fd() uintptr })
+	if !ok {
+		return s
+	}
+	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil {
+		return s
+	}
+	s.size = func() (int, int) {
+		w, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+		if err != nil {
+			return 0, 0
+		}
+		return int(w.Col), int(w.Row)
+	}
+	if !plain {
+		s.title = title
+	}
+	return s
+}
+
+// draw shows a table.
+func (s *screen) draw(rows [][]string) error {
+	columns, height := s.size()
+	lines := table(rows, columns)
+	if s.title == "" {
+		return s.print(lines)
+	}
+	lines = append([]string{truncate(s.title, columns), ""}, lines...)
+	if height > 1 && len(lines) >= height {
+		more := len(lines) - height + 2
+		lines = append(lines[:height-2], fmt.Sprintf("… %d more", more))
+	}
+	// Home, every line up to its end, and nothing below: no flicker.
+	var b strings.Builder
+	b.WriteString("\x1b[H")
+	for _, l := range lines {
+		b.WriteString(l + "\x1b[K\n")
+	}
+	b.WriteString("\x1b[J")
+	if !s.drawn {
+		b.Reset()
+		b.WriteString("\x1b[H\x1b[2J" + strings.Join(lines, "\n") + "\n")
+	}
+	s.drawn = true
+	_, err := io.WriteString(s.out, b.String())
+	return err
+}
+
+// print adds a table below the last one.
+func (s *screen) print(lines []string) error {
+	text := strings.Join(lines, "\n") + "\n"
+	if s.drawn {
+		text = "\n" + text
+	}
+	s.drawn = true
+	_, err := io.WriteString(s.out, text)
+	return err
+}
+
+// message shows one line below the table.
+func (s *screen) message(text string) error {
+	if s.title != "" {
+		columns, _ := s.size()
+		text = "\r" + truncate(text, columns) + "\x1b[K\r"
+	} else {
+		text += "\n"
+	}
+	_, err := io.WriteString(s.out, text)
+	return err
+}
+
+// table aligns rows below the header, text to the left and numbers to the
+// right. What does not fit into the columns is taken from the workloads.
+func table(rows [][]string, columns int) []string {
+	if len(rows) == 0 {
+		return []string{"nobody uses an HCA"}
+	}
+	rows = append([][]string{header}, rows...)
+	width := make([]int, len(header))
+	total := 2 * (len(header) - 1)
+	for i := range header {
+		for _, r := range rows {
+			width[i] = max(width[i], utf8.RuneCountInString(r[i]))
+		}
+		total += width[i]
+	}
+	if columns > 0 && total > columns {
+		width[0] = max(minWorkload, width[0]-(total-columns))
+	}
+	lines := make([]string, len(rows))
+	for i, r := range rows {
+		var b strings.Builder
+		fmt.Fprintf(&b, "%-*s  %-*s", width[0], truncate(r[0], width[0]), width[1], r[1])
+		for c := 2; c < len(r); c++ {
+			fmt.Fprintf(&b, "  %*s", width[c], r[c])
+		}
+		lines[i] = truncate(b.String(), columns)
+	}
+	return lines
+}
+
+// truncate cuts s to n characters, the last one of them an ellipsis. Zero does
+// not cut.
+func truncate(s string, n int) string {
+	if n <= 0 || utf8.RuneCountInString(s) <= n {
+		return s
+	}
+	return string([]rune(s)[:n-1]) + "…"
+}
+
+// escape makes a name from somewhere else harmless to a terminal: what does
+// not print, controls and invisible characters, is shown as an escape.
+func escape(s string) string {
+	var b strings.Builder
+	for i, r := range s {
+		_, size := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case r < utf8.RuneSelf && !unicode.IsPrint(r):
+			fmt.Fprintf(&b, `\x%02x`, r)
+		case !unicode.IsPrint(r):
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
