@@ -24,15 +24,15 @@ type builder struct {
 	view    view
 
 	// The refresh in progress.
-	out      []*dto.MetricFamily
-	opened   map[string]bool
-	metric   *metric
-	schema   *schema
-	family   *dto.MetricFamily
-	opens    uint64 // families opened since the start
-	start    int    // of the open family in series
-	series   []*dto.Metric
-	slabs    slabs
+	out    []*dto.MetricFamily
+	opened map[string]bool
+	metric *metric
+	schema *schema
+	family *dto.MetricFamily
+	opens  uint64 // families opened since the start
+	start  int    // of the open family in series
+	series []*dto.Metric
+	slabs  slabs
 }
 
 // nameKey is a pattern and what its varying part stands for.

@@ -63,6 +63,9 @@ func (c *columns) begin() {
 
 func (c *columns) add(set *labelSet, counters []model.Counter) {
 	for _, n := range counters {
+		if n.Name == "" {
+			continue
+		}
 		col := c.byName[n.Name]
 		if col == nil {
 			col = &column{}

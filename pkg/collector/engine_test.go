@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package collector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// value finds a series by its name and some of its labels.
+func value(families []*dto.MetricFamily, name string, labels ...string) (float64, bool) {
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+	series:
+		for _, m := range f.Metric {
+			for _, want := range labels {
+				k, v, _ := strings.Cut(want, "=")
+				for _, l := range m.Label {
+					if l.GetName() == k && l.GetValue() != v {
+						continue series
+					}
+				}
+			}
+			return m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue(), true
+		}
+	}
+	return 0, false
+}
+
+func mustGather(t *testing.T, c *Collector) []*dto.MetricFamily {
+	t.Helper()
+	f, err := c.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestRefreshIsSharedAndReused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := &fake{name: "rdma", read: func(context.Context) (model.Snapshot, error) {
+			time.Sleep(100 * time.Millisecond)
+			return nodeHCAs(), nil
+		}}
+		c := New(Options{Sources: []Registration{{Source: slow}}})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		var wg sync.WaitGroup
+		var got [50][]*dto.MetricFamily
+		for i := range got {
+			wg.Go(func() { got[i] = mustGather(t, c) })
+		}
+		wg.Wait()
+		for i := range got {
+			if &got[i][0] != &got[0][0] {
+				t.Errorf("scrape %d got another refresh", i)
+			}
+		}
+		time.Sleep(999 * time.Millisecond)
+		mustGather(t, c)
+		if n := slow.count(); n != 1 {
+			t.Errorf("read %d times within the second, want once", n)
+		}
+		time.Sleep(time.Millisecond)
+		mustGather(t, c)
+		if n := slow.count(); n != 2 {
+			t.Errorf("read %d times after the second, want twice", n)
+		}
+	})
+}
+
+func TestStuckSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		stuck := &fake{name: "rdma", read: hang(release)}
+		sources := node()
+		sources[0] = Registration{Source: stuck, Deadline: 500 * time.Millisecond}
+		c := New(Options{Sources: sources})
+
+		start := time.Now()
+		families := mustGather(t, c)
+		if took := time.Since(start); took != 500*time.Millisecond {
+			t.Errorf("the first scrape took %s, want the deadline", took)
+		}
+		if v, _ := value(families, "accelscope_source_state", "source=rdma", "state=stuck"); v != 1 {
+			t.Error("the source is not told to be stuck")
+		}
+		if _, ok := value(families, "container_rdma_verbs_total"); !ok {
+			t.Error("the other sources' series are missing")
+		}
+		for range 20 {
+			time.Sleep(time.Second)
+			start = time.Now()
+			mustGather(t, c)
+			if took := time.Since(start); took != 0 {
+				t.Errorf("a later scrape waited %s for the stuck source", took)
+			}
+		}
+		if n := stuck.count(); n != 1 {
+			t.Errorf("%d reads hang, want one", n)
+		}
+		// Close does not wait longer than a scrape does.
+		if err := c.Close(); !errors.Is(err, errStuck) {
+			t.Errorf("Close: %v, want %v", err, errStuck)
+		}
+		close(release)
+	})
+}
+
+func TestStuckSourceRecovers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reads atomic.Int32
+		late := &fake{name: "rdma", read: func(context.Context) (model.Snapshot, error) {
+			if reads.Add(1) == 1 {
+				time.Sleep(10 * time.Second)
+			}
+			return nodeHCAs(), nil
+		}}
+		c := New(Options{Sources: []Registration{{Source: late}}})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		mustGather(t, c)
+		time.Sleep(15 * time.Second)
+		if v, ok := value(mustGather(t, c), "rdma_resources", "type=qp"); !ok || v != 12 {
+			t.Errorf("rdma_resources = %v, %v after the source came back", v, ok)
+		}
+	})
+}
+
+func TestPoliteSourceKeepsItsPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		polite := &fake{name: "rdma", read: func(ctx context.Context) (model.Snapshot, error) {
+			<-ctx.Done()
+			return nodeHCAs(), ctx.Err()
+		}}
+		c := New(Options{Sources: []Registration{{Source: polite}}})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		families := mustGather(t, c)
+		if v, _ := value(families, "accelscope_source_state", "state=failed"); v != 1 {
+			t.Error("the source is not told to have failed")
+		}
+		if _, ok := value(families, "rdma_resources"); !ok {
+			t.Error("what it had read is missing")
+		}
+	})
+}
+
+func TestPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, logged := observer.New(zapcore.InfoLevel)
+		sources := node()
+		sources[0].Source = &fake{name: "rdma", read: func(context.Context) (model.Snapshot, error) { panic("boom") }}
+		sources[2].Source = &fakeNames{
+			fake:    fake{name: "cgroup", facts: cgroupFacts()},
+			resolve: func(context.Context, []uint64, []int) (model.Snapshot, error) { panic("bang") },
+		}
+		c := New(Options{Sources: sources, Logger: zap.New(log)})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		families := mustGather(t, c)
+		for _, source := range []string{"rdma", "cgroup"} {
+			if v, _ := value(families, "accelscope_source_state", "source="+source, "state=failed"); v != 1 {
+				t.Errorf("%s is not told to have failed", source)
+			}
+		}
+		if v, _ := value(families, "container_rdma_objects_created_total", "workload=", "type=qp"); v != 15 {
+			t.Errorf("%v QPs without names, want all 15", v)
+		}
+		if n := logged.FilterMessageSnippet("panic in").Len(); n != 2 {
+			t.Errorf("%d panics logged, want 2", n)
+		}
+	})
+}
+
+func TestStates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, logged := observer.New(zapcore.InfoLevel)
+		failing := errors.New("no such device")
+		rdma := &fake{name: "rdma"}
+		rdma.read = func(context.Context) (model.Snapshot, error) {
+			if rdma.count() == 3 {
+				return model.Snapshot{}, failing
+			}
+			return nodeHCAs(), nil
+		}
+		c := New(Options{Logger: zap.New(log), Sources: []Registration{
+			{Source: rdma},
+			{Source: &fake{name: "probe"}, Err: fmt.Errorf("old kernel: %w", model.ErrUnsupported)},
+			{Source: &fake{name: "cgroup", err: fmt.Errorf("no file system: %w", model.ErrAbsent)}},
+		}})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		want := []SourceState{
+			{Source: "rdma", State: model.StateOK},
+			{Source: "probe", State: model.StateUnsupported, Reason: "old kernel: unsupported", Age: -1},
+			{Source: "cgroup", State: model.StateAbsent, Reason: "no file system: absent"},
+		}
+		if d := cmp.Diff(want, c.States()); d != "" {
+			t.Error(d)
+		}
+		for range 4 {
+			time.Sleep(time.Second)
+			mustGather(t, c)
+		}
+		var told []string
+		for _, e := range logged.All() {
+			told = append(told, fmt.Sprint(e.ContextMap()["source"], " ", e.ContextMap()["state"]))
+		}
+		wantTold := []string{"rdma ok", "probe unsupported", "cgroup absent", "rdma failed", "rdma ok"}
+		if d := cmp.Diff(wantTold, told); d != "" {
+			t.Errorf("a change of state is to be told once:\n%s", d)
+		}
+	})
+}
+
+func TestBackgroundSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := &fake{name: "slow", read: func(context.Context) (model.Snapshot, error) {
+			time.Sleep(time.Second)
+			return nodeHCAs(), nil
+		}}
+		c := New(Options{Sources: []Registration{{Source: slow, Interval: time.Minute}}})
+		if _, ok := value(mustGather(t, c), "rdma_resources"); !ok {
+			t.Error("the first scrape did not wait for the first reading")
+		}
+		time.Sleep(30 * time.Second)
+		families := mustGather(t, c)
+		if v, _ := value(families, "accelscope_source_age_seconds"); v != 30 {
+			t.Errorf("age %v s, want 30", v)
+		}
+		time.Sleep(60 * time.Second)
+		if n := slow.count(); n != 2 {
+			t.Errorf("read %d times in 91 s at an interval of a minute, want 2", n)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		before := slow.count()
+		time.Sleep(5 * time.Minute)
+		if slow.count() != before || slow.closed != 1 {
+			t.Errorf("after Close: %d more reads, closed %d times", slow.count()-before, slow.closed)
+		}
+	})
+}
+
+// A name that is late must not move figures to nobody and back.
+func TestNamesHoldWhileTheResolverIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		late := names(nodeNames())
+		table := late.resolve
+		var asked atomic.Int32
+		late.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
+			if asked.Add(1) > 1 {
+				<-release
+			}
+			return table(ctx, cgroups, pids)
+		}
+		sources := node()
+		sources[2].Source = late
+		c := New(Options{Sources: sources})
+		before := mustGather(t, c)
+		time.Sleep(time.Second)
+		after := mustGather(t, c)
+		if v, _ := value(after, "accelscope_source_state", "source=cgroup", "state=stuck"); v != 1 {
+			t.Error("the resolver is not told to be stuck")
+		}
+		compareShares(t, before, after)
+		time.Sleep(time.Second)
+		compareShares(t, before, mustGather(t, c))
+		if n := asked.Load(); n != 2 {
+			t.Errorf("asked %d times, want one that hangs", n)
+		}
+		close(release)
+		synctest.Wait()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func compareShares(t *testing.T, before, after []*dto.MetricFamily) {
+	t.Helper()
+	for _, workload := range []string{"workload=ml/train-0/main", "workload=slurm:42", "workload="} {
+		a, _ := value(before, "container_rdma_resources", workload, "type=qp")
+		b, ok := value(after, "container_rdma_resources", workload, "type=qp")
+		if !ok || a != b {
+			t.Errorf("%s: %v QPs, then %v", workload, a, b)
+		}
+	}
+}
+
+// The handshake of source.go: figures first, then names, after the refresh;
+// nothing that is still in use, and an owner's cgroups all at once.
+func TestForget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var calls []string
+		note := func(who string) func([]uint64) {
+			return func(ids []uint64) {
+				mu.Lock()
+				defer mu.Unlock()
+				calls = append(calls, fmt.Sprint(who, ids))
+			}
+		}
+		figures := &fakeFigures{fake: fake{name: "probe", facts: probeFacts()}, onForget: note("figures")}
+		namer := names(nodeNames())
+		namer.onForget = note("names")
+		table := namer.resolve
+		var expired []uint64
+		namer.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
+			s, err := table(ctx, cgroups, pids)
+			s.Expired = expired
+			return s, err
+		}
+		c := New(Options{Sources: []Registration{{Source: namer}, {Source: figures}}})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		hold := func(id, n uint64) {
+			s := probeFacts()
+			s.Objects = append([]model.Objects(nil), figures.facts.Objects...)
+			for i := range s.Objects {
+				if s.Objects[i].Cgroup == id {
+					s.Objects[i].Current = n
+				}
+			}
+			s.Registered = nil
+			figures.facts = s
+		}
+		for _, step := range []struct {
+			what    string
+			prepare func()
+			want    []string
+		}{
+			{"nothing expired", func() {}, nil},
+			{"still holds objects", func() { expired = []uint64{101} }, nil},
+			{"holds nothing", func() { hold(101, 0) }, []string{"figures[101]", "names[101]"}},
+			{"one step of a job", func() { hold(102, 0); expired = []uint64{102} }, nil},
+			{"the whole job", func() { hold(103, 0); expired = []uint64{102, 103} }, []string{"figures[102 103]", "names[102 103]"}},
+		} {
+			step.prepare()
+			calls = nil
+			time.Sleep(time.Second)
+			mustGather(t, c)
+			if d := cmp.Diff(step.want, calls, cmpopts.EquateEmpty()); d != "" {
+				t.Errorf("%s:\n%s", step.what, d)
+			}
+		}
+	})
+}
+
+// What a cgroup counted before it got its name, or before it was forgotten,
+// stays with nobody: the totals of the zero entity do not fall.
+func TestUnownedTotalsDoNotFall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		entities := map[uint64]model.Entity{}
+		namer := names(entities)
+		table := namer.resolve
+		var expired []uint64
+		namer.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
+			s, err := table(ctx, cgroups, pids)
+			s.Expired = expired
+			return s, err
+		}
+		probe := &fakeFigures{fake: fake{name: "probe"}, onForget: func([]uint64) {}}
+		fact := func(id, created uint64) model.Objects {
+			return model.Objects{Cgroup: id, Device: "rxe0", Type: model.QP, Created: created}
+		}
+		c := New(Options{Sources: []Registration{{Source: probe}, {Source: namer}}})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		last := 0.0
+		for _, step := range []struct {
+			what    string
+			prepare func()
+			want    float64
+		}{
+			{"two without a name", func() { probe.facts.Objects = []model.Objects{fact(1, 5), fact(2, 3)} }, 8},
+			{"one gets its name", func() { entities[1] = model.Entity{Workload: "late"} }, 8},
+			{"the other is over", func() { expired = []uint64{2} }, 8},
+			{"and is seen once more", func() { expired = nil }, 8},
+			{"and is gone", func() { probe.facts.Objects = []model.Objects{fact(1, 6)} }, 8},
+			{"another comes", func() { probe.facts.Objects = []model.Objects{fact(1, 6), fact(3, 1)} }, 9},
+			{"the probe does not answer", func() { probe.facts.Objects, probe.err = nil, errors.New("gone") }, 0},
+			{"and is back", func() { probe.facts.Objects, probe.err = []model.Objects{fact(1, 6), fact(3, 2)}, nil }, 10},
+		} {
+			step.prepare()
+			time.Sleep(time.Second)
+			v, ok := value(mustGather(t, c), "container_rdma_objects_created_total", "workload=")
+			if v != step.want || ok && v < last {
+				t.Errorf("%s: %v, want %v", step.what, v, step.want)
+			}
+			if ok {
+				last = v
+			}
+		}
+	})
+}
+
+// 50 clients scrape while one source hangs for ever, one panics and one is
+// read in the background: for the race detector.
+func TestConcurrentScrapes(t *testing.T) {
+	release := make(chan struct{})
+	sources := append(node(),
+		Registration{Source: &fake{name: "hangs", read: hang(release)}, Deadline: 50 * time.Millisecond},
+		Registration{Source: &fake{name: "panics", read: func(context.Context) (model.Snapshot, error) { panic("boom") }}},
+		Registration{Source: &fake{name: "slow"}, Interval: 5 * time.Millisecond},
+	)
+	c := New(Options{Sources: sources, Compat: CompatSets(), Reuse: time.Millisecond})
+	stop := time.Now().Add(300 * time.Millisecond)
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			for time.Now().Before(stop) {
+				start := time.Now()
+				families := mustGather(t, c)
+				if took := time.Since(start); took > 5*time.Second {
+					t.Errorf("a scrape took %s", took)
+				}
+				if v, _ := value(families, "container_rdma_resources", "workload=slurm:42", "type=qp"); v != 3 {
+					t.Errorf("slurm:42 holds %v QPs, want 3", v)
+				}
+				c.States()
+				c.Snapshot()
+			}
+		})
+	}
+	wg.Wait()
+	if err := c.Close(); !errors.Is(err, errStuck) {
+		t.Errorf("Close: %v, want %v", err, errStuck)
+	}
+	close(release)
+}
+
+func TestCloseBeforeTheFirstScrape(t *testing.T) {
+	c := New(Options{Sources: node()})
+	for range 2 {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if families := mustGather(t, c); len(families) != 0 {
+		t.Errorf("%d families of closed sources", len(families))
+	}
+}
