@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"errors"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// reader makes the system calls on the files of one device and counts them. It
+// works on plain descriptors: what package os adds to each open (epoll, fcntl,
+// fstat) costs ten times the read. Opening is blocking on purpose.
+type reader struct {
+	calls  int
+	kept   *atomic.Int64 // descriptors that may still be kept, shared by all devices
+	buffer []byte
+}
+
+// bufferSize is more than any attribute (a page), than any single netlink reply
+// (NLMSG_GOODSIZE), and holds a directory of a hundred devices.
+const bufferSize = 8 << 10
+
+// file is one attribute below an open directory.
+type file struct {
+	name  string
+	fd    int // -1 while not kept open
+	pause backoff
+	err   error // of the last read
+}
+
+func (f *file) failed(now time.Time, err error) {
+	f.err = err
+	f.pause.failed(now)
+}
+
+func (f *file) succeeded() {
+	f.err = nil
+	f.pause = backoff{}
+}
+
+// read gives the start of the file, at most size bytes, valid until the next
+// call. A kept descriptor sees fresh values; after the device was removed it
+// gives ENODEV, and is opened again once.
+func (r *reader) read(dir int, f *file, size int) ([]byte, error) {
+	buf := r.buffer[:size]
+	if f.fd >= 0 {
+		n, err := r.pread(f.fd, buf)
+		if !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ESTALE) {
+			return buf[:n], err
+		}
+		r.forget(f)
+	}
+	fd, err := r.openat(dir, f.name, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	n, err := r.pread(fd, buf)
+	if err == nil && r.kept.Add(-1) >= 0 {
+		f.fd = fd
+		return buf[:n], nil
+	}
+	if err == nil {
+		r.kept.Add(1)
+	}
+	r.close(fd)
+	return buf[:n], err
+}
+
+// line reads an attribute that is not worth a descriptor; "" when there is none.
+func (r *reader) line(dir int, path string) string {
+	fd, err := r.openat(dir, path, unix.O_RDONLY)
+	if err != nil {
+		return ""
+	}
+	defer r.close(fd)
+	n, err := r.pread(fd, r.buffer)
+	if err != nil || n == len(r.buffer) {
+		return ""
+	}
+	return parseLine(r.buffer[:n])
+}
+
+// link gives what a symbolic link says, "" when it is none.
+func (r *reader) link(path string) string {
+	r.calls++
+	n, err := retry(func() (int, error) { return unix.Readlink(path, r.buffer) })
+	if err != nil {
+		return ""
+	}
+	return string(r.buffer[:n])
+}
+
+// forget closes a kept descriptor.
+func (r *reader) forget(f *file) {
+	if f.fd >= 0 {
+		r.close(f.fd)
+		f.fd = -1
+		r.kept.Add(1)
+	}
+}
+
+func (r *reader) openat(dir int, path string, flags int) (int, error) {
+	r.calls++
+	return retry(func() (int, error) { return unix.Openat(dir, path, flags|unix.O_CLOEXEC, 0) })
+}
+
+func (r *reader) pread(fd int, buf []byte) (int, error) {
+	r.calls++
+	n, err := retry(func() (int, error) { return unix.Pread(fd, buf, 0) })
+	return max(n, 0), err
+}
+
+func (r *reader) close(fd int) {
+	r.calls++
+	_ = unix.Close(fd)
+}
+
+// list gives the sorted names in an open directory that valid accepts.
+func (r *reader) list(dir int, valid func(string) bool) ([]string, error) {
+	names := []string{}
+	err := r.entries(dir, func(e entry) {
+		if name := string(e.name); valid(name) && len(names) < maxCounters {
+			names = append(names, name)
+		}
+	})
+	slices.Sort(names)
+	return names, err
+}
+
+// entries reads an open directory from its start.
+func (r *reader) entries(dir int, fn func(entry)) error {
+	r.calls++
+	if _, err := unix.Seek(dir, 0, 0); err != nil {
+		return err
+	}
+	for {
+		r.calls++
+		n, err := retry(func() (int, error) { return unix.ReadDirent(dir, r.buffer) })
+		if err != nil || n <= 0 {
+			return err
+		}
+		for e := range entries(r.buffer[:n]) {
+			fn(e)
+		}
+	}
+}
+
+// entry is a struct linux_dirent64, its name in the caller's buffer.
+type entry struct {
+	inode uint64
+	name  []byte
+}
+
+// entries walks over what getdents64 wrote.
+func entries(b []byte) func(yield func(entry) bool) {
+	const head = 19 // d_ino, d_off, d_reclen, d_type
+	return func(yield func(entry) bool) {
+		for len(b) > head {
+			n := int(native.Uint16(b[16:]))
+			if n <= head || n > len(b) {
+				return
+			}
+			e := entry{inode: native.Uint64(b), name: b[head:n]}
+			if i := slices.Index(e.name, 0); i >= 0 {
+				e.name = e.name[:i]
+			}
+			if !yield(e) {
+				return
+			}
+			b = b[n:]
+		}
+	}
+}

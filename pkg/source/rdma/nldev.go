@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// What follows decodes RDMA netlink (include/uapi/rdma/rdma_netlink.h). The
+// functions take bytes and trust none of them: an attribute that is not known
+// is skipped, one that does not fit is an error.
+
+// Commands of the nldev client (enum rdma_nldev_command).
+const (
+	cmdGet     = 1
+	cmdResGet  = 9
+	cmdQPGet   = 10
+	cmdCMIDGet = 11
+	cmdCQGet   = 12
+	cmdMRGet   = 13
+	cmdPDGet   = 14
+	cmdStatGet = 17
+	cmdCtxGet  = 22 // since 5.15
+	cmdSRQGet  = 23 // since 5.15
+)
+
+// Attributes (enum rdma_nldev_attr).
+const (
+	attrDevIndex     = 1  // u32
+	attrDevName      = 2  // string
+	attrPortIndex    = 3  // u32
+	attrNodeGUID     = 6  // u64
+	attrSummary      = 15 // nested
+	attrSummaryEntry = 16 // nested
+	attrSummaryName  = 17 // string
+	attrSummaryCurr  = 18 // u64
+	attrQP           = 19 // nested, as are the other tables
+	attrLQPN         = 21 // u32
+	attrPID          = 28 // u32
+	attrKernName     = 29 // string
+	attrCMID         = 30
+	attrCQ           = 35
+	attrMR           = 40
+	attrMRLen        = 45 // u64
+	attrPD           = 46
+	attrPDN          = 60 // u32
+	attrCQN          = 61 // u32
+	attrMRN          = 62 // u32
+	attrCMIDN        = 63 // u32
+	attrCtxN         = 64 // u32
+	attrHWCounters   = 80
+	attrHWCounter    = 81
+	attrHWName       = 82 // string
+	attrHWValue      = 83 // u64
+	attrCtx          = 86
+	attrSRQ          = 88
+	attrSRQN         = 90 // u32
+)
+
+var (
+	errTruncated   = errors.New("truncated netlink message")
+	errInterrupted = errors.New("netlink dump was interrupted by a change")
+	errTooMany     = errors.New("more entries than are kept")
+)
+
+// Bounds of what one reply may make us keep.
+const (
+	maxDevices  = 4096
+	maxCounters = 1024
+	maxObjects  = 1 << 18
+)
+
+var native = binary.NativeEndian
+
+// nldev is the message type of a command: the client number above the command.
+func nldev(cmd uint16) uint16 { return 5<<10 | cmd }
+
+// attrs walks over netlink attributes.
+type attrs struct {
+	rest []byte
+	typ  uint16
+	data []byte
+	err  error
+}
+
+func (a *attrs) next() bool {
+	if a.err != nil || len(a.rest) == 0 {
+		return false
+	}
+	if len(a.rest) < unix.SizeofNlAttr {
+		a.err = errTruncated
+		return false
+	}
+	n := int(native.Uint16(a.rest))
+	if n < unix.SizeofNlAttr || n > len(a.rest) {
+		a.err = errTruncated
+		return false
+	}
+	a.typ = native.Uint16(a.rest[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+	a.data = a.rest[unix.SizeofNlAttr:n]
+	a.rest = a.rest[min(align4(n), len(a.rest)):]
+	return true
+}
+
+func (a *attrs) u32() uint32 {
+	if len(a.data) != 4 {
+		a.err = fmt.Errorf("%w: attribute %d has %d bytes, not 4", errTruncated, a.typ, len(a.data))
+		return 0
+	}
+	return native.Uint32(a.data)
+}
+
+func (a *attrs) u64() uint64 {
+	if len(a.data) != 8 {
+		a.err = fmt.Errorf("%w: attribute %d has %d bytes, not 8", errTruncated, a.typ, len(a.data))
+		return 0
+	}
+	return native.Uint64(a.data)
+}
+
+// text is the string up to its NUL, in the message's own memory.
+func (a *attrs) text() []byte {
+	for i, c := range a.data {
+		if c == 0 {
+			return a.data[:i]
+		}
+	}
+	return a.data
+}
+
+func align4(n int) int { return (n + 3) &^ 3 }
+
+// messages hands the payload of each reply to a request to fn and says whether
+// the last one has been seen. Replies to other requests are skipped.
+func messages(b []byte, cmd uint16, seq uint32, fn func(payload []byte) error) (done bool, err error) {
+	for len(b) > 0 {
+		if len(b) < unix.SizeofNlMsghdr {
+			return false, errTruncated
+		}
+		n := int64(native.Uint32(b))
+		if n < unix.SizeofNlMsghdr || n > int64(len(b)) {
+			return false, errTruncated
+		}
+		typ, flags, to := native.Uint16(b[4:]), native.Uint16(b[6:]), native.Uint32(b[8:])
+		payload := b[unix.SizeofNlMsghdr:n]
+		b = b[min(align4(int(n)), len(b)):]
+		switch {
+		case to != seq:
+			continue
+		case flags&unix.NLM_F_DUMP_INTR != 0:
+			return false, errInterrupted
+		}
+		switch typ {
+		case unix.NLMSG_NOOP:
+		case unix.NLMSG_OVERRUN:
+			return false, syscall.ENOBUFS
+		case unix.NLMSG_ERROR:
+			if len(payload) < 4 {
+				return false, errTruncated
+			}
+			return true, errno(payload)
+		case unix.NLMSG_DONE:
+			return true, errno(payload)
+		case nldev(cmd):
+			if err := fn(payload); err != nil {
+				return false, err
+			}
+			if flags&unix.NLM_F_MULTI == 0 {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// errno is the negative error number that leads an NLMSG_ERROR or NLMSG_DONE.
+func errno(payload []byte) error {
+	if len(payload) < 4 {
+		return nil
+	}
+	if n := int32(native.Uint32(payload)); n < 0 && n >= -4095 {
+		return syscall.Errno(-n)
+	}
+	return nil
+}
+
+// nlDevice is an RDMA device as a GET dump tells it.
+type nlDevice struct {
+	index uint32
+	name  string
+	guid  string
+}
+
+func parseDevice(devices []nlDevice, payload []byte) ([]nlDevice, error) {
+	var d nlDevice
+	a := attrs{rest: payload}
+	for a.next() {
+		switch a.typ {
+		case attrDevIndex:
+			d.index = a.u32()
+		case attrDevName:
+			d.name = string(a.text())
+		case attrNodeGUID:
+			g := a.u64()
+			d.guid = fmt.Sprintf("%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff)
+		}
+	}
+	switch {
+	case a.err != nil:
+		return devices, a.err
+	case !validDevice(d.name):
+		return devices, nil
+	case len(devices) == maxDevices:
+		return devices, errTooMany
+	}
+	return append(devices, d), nil
+}
+
+// parseSummary reads one device's reply to RES_GET.
+func parseSummary(resources []model.Resource, payload []byte) ([]model.Resource, error) {
+	var device string
+	var table []byte
+	a := attrs{rest: payload}
+	for a.next() {
+		switch a.typ {
+		case attrDevName:
+			device = string(a.text())
+		case attrSummary:
+			table = a.data
+		}
+	}
+	if a.err != nil || !validDevice(device) {
+		return resources, a.err
+	}
+	t := attrs{rest: table}
+	for t.next() {
+		if t.typ != attrSummaryEntry {
+			continue
+		}
+		r := model.Resource{Device: device}
+		e := attrs{rest: t.data}
+		for e.next() {
+			switch e.typ {
+			case attrSummaryName:
+				r.Type = summaryType(e.text())
+			case attrSummaryCurr:
+				r.Count = e.u64()
+			}
+		}
+		if e.err != nil {
+			return resources, e.err
+		}
+		if r.Type == "" {
+			continue
+		}
+		if len(resources) == 16*maxDevices {
+			return resources, errTooMany
+		}
+		resources = append(resources, r)
+	}
+	return resources, t.err
+}
+
+// summaryType is empty for what the model has no word for: counters and what
+// later kernels add.
+func summaryType(name []byte) model.ObjectType {
+	switch t := model.ObjectType(name); t {
+	case model.PD, model.CQ, model.QP, model.CMID, model.MR, model.Context, model.SRQ:
+		return t
+	}
+	return ""
+}
+
+// parseStats reads the reply to STAT_GET of one port. intern gives the string
+// of a counter's name, or false for a name to leave out.
+func parseStats(counters []model.Counter, payload []byte, intern func([]byte) (string, bool)) ([]model.Counter, error) {
+	a := attrs{rest: payload}
+	for a.next() {
+		if a.typ != attrHWCounters {
+			continue
+		}
+		t := attrs{rest: a.data}
+		for t.next() {
+			if t.typ != attrHWCounter {
+				continue
+			}
+			var c model.Counter
+			named, valued := false, false
+			e := attrs{rest: t.data}
+			for e.next() {
+				switch e.typ {
+				case attrHWName:
+					c.Name, named = intern(e.text())
+				case attrHWValue:
+					c.Value, valued = e.u64(), true
+				}
+			}
+			if e.err != nil {
+				return counters, e.err
+			}
+			if !named || !valued {
+				continue
+			}
+			if len(counters) == maxCounters {
+				return counters, errTooMany
+			}
+			counters = append(counters, c)
+		}
+		if t.err != nil {
+			return counters, t.err
+		}
+	}
+	return counters, a.err
+}
+
+// record is one entry of a restrack dump.
+type record struct {
+	id       uint32
+	pd, ctx  uint32
+	hasPD    bool
+	hasCtx   bool
+	pid      uint32
+	bytes    uint64
+	inKernel bool
+}
+
+// table says how the objects of one type are dumped.
+type table struct {
+	typ  model.ObjectType
+	cmd  uint16
+	attr uint16 // the nested table; its entries are the next number
+	id   uint16 // the attribute that numbers an entry
+}
+
+// tables lists contexts and protection domains first: the others lead to them.
+var tables = []table{
+	{model.Context, cmdCtxGet, attrCtx, attrCtxN},
+	{model.PD, cmdPDGet, attrPD, attrPDN},
+	{model.CQ, cmdCQGet, attrCQ, attrCQN},
+	{model.QP, cmdQPGet, attrQP, attrLQPN},
+	{model.MR, cmdMRGet, attrMR, attrMRN},
+	{model.SRQ, cmdSRQGet, attrSRQ, attrSRQN},
+	{model.CMID, cmdCMIDGet, attrCMID, attrCMIDN},
+}
+
+// parse reads one message of a restrack dump.
+func (t table) parse(records []record, payload []byte) ([]record, error) {
+	a := attrs{rest: payload}
+	for a.next() {
+		if a.typ != t.attr {
+			continue
+		}
+		entries := attrs{rest: a.data}
+		for entries.next() {
+			if entries.typ != t.attr+1 {
+				continue
+			}
+			r, err := t.entry(entries.data)
+			if err != nil {
+				return records, err
+			}
+			if len(records) == maxObjects {
+				return records, errTooMany
+			}
+			records = append(records, r)
+		}
+		if entries.err != nil {
+			return records, entries.err
+		}
+	}
+	return records, a.err
+}
+
+func (t table) entry(b []byte) (record, error) {
+	var r record
+	a := attrs{rest: b}
+	for a.next() {
+		if a.typ == t.id {
+			r.id = a.u32()
+		}
+		switch a.typ {
+		case attrPDN:
+			r.pd, r.hasPD = a.u32(), true
+		case attrCtxN:
+			r.ctx, r.hasCtx = a.u32(), true
+		case attrPID:
+			r.pid = a.u32()
+		case attrMRLen:
+			r.bytes = a.u64()
+		case attrKernName:
+			r.inKernel = true
+		}
+	}
+	return r, a.err
+}
+
+// validDevice accepts what may be the name of an ib_device, a path element and
+// a label value.
+func validDevice(name string) bool {
+	return len(name) > 0 && len(name) < 64 && name[0] != '.' && onlyWord(name, "-.:")
+}
+
+// validCounter accepts the names that drivers give their counters.
+func validCounter(name string) bool {
+	return len(name) > 0 && len(name) <= 64 && name[0] != '.' && name != "lifespan" && onlyWord(name, "-.")
+}
+
+func onlyWord(s, also string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if c != '_' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') &&
+			strings.IndexByte(also, c) < 0 {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// noIndex stands for a device that netlink does not know: 0 is an index.
+const noIndex = math.MaxUint32
+
+// node is what is read for all devices together, once for each set of devices.
+type node struct {
+	uverbs  map[string]string   // HCA name to uverbsN
+	devices map[string]nlDevice // what netlink knows, by name
+	dial    func() (*conn, error)
+}
+
+// index gives the netlink index of the device that the files show.
+func (n *node) index(name, guid string) uint32 {
+	if d, ok := n.devices[name]; ok && d.guid == guid {
+		return d.index
+	}
+	return noIndex
+}
+
+// readNode gives what is known when the answer does not come in time, and asks
+// again at the next read.
+func (s *Source) readNode(ctx context.Context) *node {
+	if s.node != nil {
+		return s.node
+	}
+	verbs := filepath.Join(s.opt.Sysfs, "class/infiniband_verbs")
+	deadline := time.Now().Add(s.opt.Deadline)
+	netlink := s.opt.Netlink && s.genuine
+	n, err := do(ctx, &s.nodeFlight, s.opt.Deadline, func() (*node, error) {
+		n := &node{uverbs: charDevices(verbs), dial: s.dial}
+		if !netlink {
+			return n, nil
+		}
+		devices, err := dump(s.dial, request{cmd: cmdGet}, deadline, parseDevice)
+		if err != nil {
+			return n, err
+		}
+		n.devices = map[string]nlDevice{}
+		for _, d := range devices {
+			n.devices[d.name] = d
+		}
+		return n, nil
+	})
+	if err != nil {
+		s.opt.Logger.Info("RDMA devices are read without netlink", zap.Error(err))
+	}
+	if errors.Is(err, errStuck) {
+		return &node{}
+	}
+	s.node = n
+	return n
+}
+
+// charDevices reads which uverbsN belongs to which device
+// (/sys/class/infiniband_verbs/uverbsN/ibdev).
+func charDevices(dir string) map[string]string {
+	r := reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
+	fd, err := r.openat(unix.AT_FDCWD, dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil
+	}
+	defer r.close(fd)
+	names, err := r.list(fd, func(name string) bool { return validDevice(name) && name != "abi_version" })
+	if err != nil {
+		return nil
+	}
+	of := map[string]string{}
+	for _, name := range names {
+		if device := r.line(fd, name+"/ibdev"); device != "" {
+			of[device] = name
+		}
+	}
+	return of
+}
+
+// readResources asks how many objects each device has (RES_GET). It gives nil
+// without an error where the kernel cannot tell.
+func (s *Source) readResources(ctx context.Context) ([]model.Resource, error) {
+	deadline := time.Now().Add(s.opt.Deadline)
+	all, err := do(ctx, &s.resourceFlight, s.opt.Deadline, func() ([]model.Resource, error) {
+		return dump(s.dial, request{cmd: cmdResGet}, deadline, parseSummary)
+	})
+	if errors.Is(err, model.ErrUnsupported) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rdma: resources: %w", err)
+	}
+	mine := all[:0]
+	for _, r := range all {
+		if s.chosen(r.Device) {
+			mine = append(mine, r)
+		}
+	}
+	return mine, nil
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Objects dumps the objects that processes have on all devices, from the
+// kernel's resource tracking. For each QP the driver asks the firmware, so it
+// is for starting and reconciling, never for a scrape. Without a device it
+// gives none; what could not be dumped is in the error, beside what could.
+func (s *Source) Objects(ctx context.Context) ([]model.Object, error) {
+	objects := []model.Object{}
+	if !s.opt.Netlink {
+		return nil, fmt.Errorf("rdma: objects: %w: RDMA netlink is switched off", model.ErrUnsupported)
+	}
+	// Asking netlink would load ib_core where it is not.
+	if names, err := os.ReadDir(s.root); len(names) == 0 && (err == nil || errors.Is(err, os.ErrNotExist)) {
+		return objects, nil
+	}
+	if !s.isSysfs(s.root) {
+		return nil, fmt.Errorf("rdma: objects: %w: %s is a copy", model.ErrUnsupported, s.root)
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(10 * time.Second)
+	}
+	patience := time.Until(deadline)
+	all, err := do(ctx, s.objectFlight(""), patience, func() ([]nlDevice, error) {
+		return dump(s.dial, request{cmd: cmdGet}, deadline, parseDevice)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("rdma: objects: %w", err)
+	}
+	devices := slices.DeleteFunc(all, func(d nlDevice) bool { return !s.chosen(d.name) })
+	found := make([][]model.Object, len(devices))
+	errs := make([]error, len(devices))
+	each(len(devices), func(i int) {
+		d := devices[i]
+		found[i], errs[i] = do(ctx, s.objectFlight(d.name), patience, func() ([]model.Object, error) {
+			return dumpObjects(s.dial, d, deadline)
+		})
+		if errs[i] != nil {
+			errs[i] = fmt.Errorf("rdma: objects of %s: %w", d.name, errs[i])
+		}
+	})
+	s.pruneObjectFlights()
+	for _, o := range found {
+		objects = append(objects, o...)
+	}
+	return objects, errors.Join(errs...)
+}
+
+// objectFlight is that of a device, and for "" that of their listing.
+func (s *Source) objectFlight(device string) *flight {
+	s.objectMu.Lock()
+	defer s.objectMu.Unlock()
+	f := s.objectFlights[device]
+	if f == nil {
+		f = &flight{}
+		s.objectFlights[device] = f
+	}
+	return f
+}
+
+// pruneObjectFlights keeps those under way only.
+func (s *Source) pruneObjectFlights() {
+	s.objectMu.Lock()
+	defer s.objectMu.Unlock()
+	for name, f := range s.objectFlights {
+		if f.begin() {
+			f.end()
+			delete(s.objectFlights, name)
+		}
+	}
+}
+
+// dumpObjects dumps the tables of one device and finds out whose the entries
+// are: resource tracking names the thread that made an object, and nobody once
+// that thread is gone; then it is the one that made the protection domain or
+// the context it belongs to. What the kernel made for itself is left out.
+func dumpObjects(dial func() (*conn, error), d nlDevice, deadline time.Time) ([]model.Object, error) {
+	objects := []model.Object{}
+	var errs []error
+	domains, contexts := map[uint32]record{}, map[uint32]record{}
+	for _, t := range tables {
+		records, err := dump(dial, request{cmd: t.cmd, index: &d.index}, deadline, t.parse)
+		switch {
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
+			continue // contexts and SRQs before 5.15
+		case errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENOENT):
+			return objects, errGone
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s: %w", t.typ, err))
+		}
+		for _, r := range records {
+			switch t.typ {
+			case model.Context:
+				contexts[r.id] = r
+			case model.PD:
+				domains[r.id] = r
+			}
+			if r.inKernel {
+				continue
+			}
+			objects = append(objects, model.Object{
+				Device: d.name, Index: d.index, Type: t.typ,
+				ID: r.id, PID: int(owner(r, domains, contexts)), Bytes: r.bytes,
+			})
+		}
+	}
+	return objects, errors.Join(errs...)
+}
+
+func owner(r record, domains, contexts map[uint32]record) uint32 {
+	if r.pid == 0 && r.hasPD {
+		pd := domains[r.pd]
+		r.pid = pd.pid
+		if !r.hasCtx {
+			r.ctx, r.hasCtx = pd.ctx, pd.hasCtx
+		}
+	}
+	if r.pid == 0 && r.hasCtx {
+		r.pid = contexts[r.ctx].pid
+	}
+	return r.pid
+}
+
+const holdingsEvery = 15 * time.Second
+
+// readHoldings counts the objects of each process, at most every 15 s.
+func (s *Source) readHoldings(ctx context.Context, now time.Time) []model.Holding {
+	if s.opt.Holdings == nil || !s.genuine || !s.opt.Netlink || !s.opt.Holdings() {
+		s.holdings, s.holdingsRead = nil, time.Time{}
+		return nil
+	}
+	if now.Sub(s.holdingsRead) < holdingsEvery {
+		return s.holdings
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.opt.Deadline)
+	defer cancel()
+	objects, err := s.Objects(ctx)
+	if err != nil {
+		s.opt.Logger.Info("RDMA objects of processes", zap.Error(err))
+	}
+	s.holdings, s.holdingsRead = nil, now
+	if objects != nil {
+		s.holdings = holdings(objects)
+	}
+	return s.holdings
+}
+
+// holdings books objects on the processes that made them. What nobody is known
+// to have made is not booked: it remains with the device.
+func holdings(objects []model.Object) []model.Holding {
+	type key struct {
+		device string
+		pid    int
+		typ    model.ObjectType
+	}
+	sums := map[key]model.Holding{}
+	for _, o := range objects {
+		if o.PID == 0 {
+			continue
+		}
+		k := key{o.Device, o.PID, o.Type}
+		h := sums[k]
+		h.Device, h.PID, h.Type = o.Device, o.PID, o.Type
+		h.Count++
+		h.Bytes += o.Bytes
+		sums[k] = h
+	}
+	all := make([]model.Holding, 0, len(sums))
+	for _, h := range sums {
+		all = append(all, h)
+	}
+	slices.SortFunc(all, func(a, b model.Holding) int {
+		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Type, b.Type))
+	})
+	return all
+}

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rdma reads what the kernel tells of RDMA devices: their attributes
+// and counters from /sys/class/infiniband, the driver's counters and the
+// objects that exist from RDMA netlink.
+//
+// A scrape is system calls, and on hardware every file of counters/ is a
+// command to the firmware. So discovery is one directory listing, files are
+// read by pread on descriptors that stay open, the driver's counters come from
+// one netlink request per port, and nothing that does not move is read twice.
+//
+// Devices fail alone. Each is read in a goroutine of its own that can be given
+// up; one that hangs costs its own figures until it comes back, one that only
+// fails is left alone for longer and longer, and a file that fails costs
+// itself.
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Options are what a Source can be told. The zero value reads all devices of
+// /sys, without netlink.
+type Options struct {
+	// Sysfs is where sysfs is mounted; default /sys.
+	Sysfs string
+	// Include and Exclude choose devices by name; nil includes all and
+	// excludes none. No file of a device that is left out is ever opened: the
+	// drivers of restricted functions log an error at every read.
+	Include, Exclude *regexp.Regexp
+	// Deadline is how long one device may take; default 2 s.
+	Deadline time.Duration
+	// KeptFiles is how many files may stay open; default 1024. Each costs the
+	// kernel 4 KiB. What is above is opened for each read.
+	KeptFiles int
+	// Netlink says that RDMA netlink may be used. It is used for devices of a
+	// real sysfs only, never for a copy of one.
+	Netlink bool
+	// Holdings is asked at each Read whether objects are to be counted by
+	// process, as they are while no probe counts them in the kernel. nil is no.
+	Holdings func() bool
+	// Logger is told once about each change of a device; default none.
+	Logger *zap.Logger
+	// Now is the clock of the pauses; default time.Now.
+	Now func() time.Time
+}
+
+// Source reads the RDMA devices of a node.
+type Source struct {
+	opt  Options
+	root string // of class/infiniband
+	dial func() (*conn, error)
+	// isSysfs is true of a path on a real sysfs.
+	isSysfs func(path string) bool
+	kept    atomic.Int64
+
+	mu      sync.Mutex // held by Read and Close
+	reader  reader     // for the listing
+	class   int        // class/infiniband, -1 while not open
+	genuine bool       // it is on sysfs
+	round   uint64
+	known   map[string]*known
+	devices []*device // sorted by name
+	node    *node     // nil when the set of devices changed since it was read
+
+	nodeFlight, resourceFlight flight
+
+	holdings     []model.Holding
+	holdingsRead time.Time
+
+	objectMu      sync.Mutex
+	objectFlights map[string]*flight
+}
+
+// known is a name in class/infiniband; device is nil when it is left out.
+type known struct {
+	inode  uint64
+	round  uint64
+	device *device
+}
+
+// New makes a Source. It reads nothing yet; that there is no HCA is what Read
+// says.
+func New(o Options) (*Source, error) {
+	if o.Sysfs == "" {
+		o.Sysfs = "/sys"
+	}
+	if o.Deadline <= 0 {
+		o.Deadline = 2 * time.Second
+	}
+	if o.KeptFiles == 0 {
+		o.KeptFiles = 1024
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if st, err := os.Stat(o.Sysfs); err != nil {
+		return nil, fmt.Errorf("rdma: sysfs: %w", err)
+	} else if !st.IsDir() {
+		return nil, fmt.Errorf("rdma: sysfs: %s is not a directory", o.Sysfs)
+	}
+	s := &Source{
+		opt:           o,
+		root:          filepath.Join(o.Sysfs, "class/infiniband"),
+		dial:          dialNetlink,
+		isSysfs:       isSysfs,
+		reader:        reader{buffer: make([]byte, bufferSize)},
+		class:         -1,
+		known:         map[string]*known{},
+		objectFlights: map[string]*flight{},
+	}
+	s.kept.Store(int64(o.KeptFiles))
+	return s, nil
+}
+
+// Name is "rdma".
+func (s *Source) Name() string { return "rdma" }
+
+// Close gives back all descriptors. A device that hangs gives back its own
+// when it comes back.
+func (s *Source) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, k := range s.known {
+		s.drop(name, k)
+	}
+	s.devices = nil
+	s.closeClass()
+	return nil
+}
+
+// Read fills HCAs, DeviceStates and, through netlink, Resources and Holdings.
+// Without an HCA it gives ErrAbsent. What goes wrong with one device is said
+// in its DeviceState; the error is about what concerns all of them.
+func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.discover(); err != nil {
+		return model.Snapshot{}, fmt.Errorf("rdma: %w", err)
+	}
+	snap := model.Snapshot{
+		HCAs:         make([]model.HCA, 0, len(s.devices)),
+		DeviceStates: make([]model.DeviceState, 0, len(s.devices)),
+	}
+	if len(s.devices) == 0 {
+		snap.Resources = []model.Resource{}
+		return snap, s.absent()
+	}
+	n := s.readNode(ctx)
+
+	var resourceErr error
+	var wg sync.WaitGroup
+	if s.opt.Netlink && s.genuine {
+		wg.Go(func() { snap.Resources, resourceErr = s.readResources(ctx) })
+	}
+	now := s.opt.Now()
+	readings := make([]*model.HCA, len(s.devices))
+	each(len(s.devices), func(i int) { readings[i] = s.readDevice(ctx, s.devices[i], now, n) })
+	wg.Wait()
+
+	for i, d := range s.devices {
+		if readings[i] != nil {
+			snap.HCAs = append(snap.HCAs, *readings[i])
+		}
+		snap.DeviceStates = append(snap.DeviceStates, d.state)
+	}
+	snap.Holdings = s.readHoldings(ctx, now)
+	return snap, resourceErr
+}
+
+// absent says why there is nothing to read.
+func (s *Source) absent() error {
+	if n := len(s.known); n > 0 {
+		return fmt.Errorf("rdma: %w: all %d devices of %s are left out by the device filters", model.ErrAbsent, n, s.root)
+	}
+	return fmt.Errorf("rdma: %w: no device in %s: load the driver of the HCA", model.ErrAbsent, s.root)
+}
+
+// readDevice gives nil when there are no figures; the device's state says why.
+func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *node) *model.HCA {
+	if d.pause.waiting(now) {
+		return nil
+	}
+	deadline := time.Now().Add(s.opt.Deadline)
+	r, err := do(ctx, &d.flight, s.opt.Deadline, func() (reading, error) { return d.read(now, deadline, n) })
+	if err == nil && r.good == 0 {
+		err = r.err()
+	}
+	state, reason := model.StateOK, ""
+	switch {
+	case errors.Is(err, errStuck):
+		state, reason = model.StateStuck, fmt.Sprintf("%v: the driver hangs", err)
+	case errors.Is(err, errGone):
+		state, reason = model.StateAbsent, err.Error()
+	case err != nil:
+		state, reason = model.StateFailed, err.Error()
+		if d.pause.failed(now); d.pause.waiting(now) {
+			state = model.StateQuarantined
+			reason = fmt.Sprintf("left alone for %v: %v", d.pause.until.Sub(now), err)
+		}
+	default:
+		d.pause = backoff{}
+		if err := r.err(); err != nil {
+			reason = err.Error()
+		}
+	}
+	if state != d.state.State || state == model.StateQuarantined {
+		s.opt.Logger.Info("RDMA device", zap.String("device", d.name), zap.String("state", string(state)),
+			zap.String("reason", reason))
+	}
+	d.state = model.DeviceState{Source: s.Name(), Device: d.name, State: state, Reason: reason}
+	if err != nil {
+		return nil
+	}
+	return &r.hca
+}
+
+// discover brings the set of devices up to date by listing class/infiniband. A
+// device that was removed and came back has another inode.
+func (s *Source) discover() error {
+	s.round++
+	seen, err := s.list()
+	if err != nil || seen == 0 {
+		// The directory of modules that were unloaded stays empty for ever.
+		s.closeClass()
+		if seen, err = s.list(); err != nil {
+			return err
+		}
+	}
+	if seen == len(s.known) && s.node != nil {
+		return nil
+	}
+	s.devices = s.devices[:0]
+	for name, k := range s.known {
+		switch {
+		case k.round != s.round:
+			s.drop(name, k)
+		case k.device != nil:
+			s.devices = append(s.devices, k.device)
+		}
+	}
+	slices.SortFunc(s.devices, func(a, b *device) int { return strings.Compare(a.name, b.name) })
+	return nil
+}
+
+// list marks what is there and returns how many names are.
+func (s *Source) list() (seen int, err error) {
+	if s.class < 0 {
+		fd, err := s.reader.openat(unix.AT_FDCWD, s.root, unix.O_RDONLY|unix.O_DIRECTORY)
+		if errors.Is(err, unix.ENOENT) {
+			return 0, nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", s.root, err)
+		}
+		s.class, s.genuine = fd, s.isSysfs(s.root)
+	}
+	err = s.reader.entries(s.class, func(e entry) {
+		k, ok := s.known[string(e.name)]
+		if ok && k.inode == e.inode {
+			k.round = s.round
+			seen++
+			return
+		}
+		name := string(e.name)
+		if !validDevice(name) || seen >= maxDevices {
+			return
+		}
+		if ok {
+			s.drop(name, k)
+		}
+		s.node = nil
+		k = &known{inode: e.inode, round: s.round}
+		if s.chosen(name) {
+			k.device = newDevice(name, filepath.Join(s.root, name), &s.kept)
+		}
+		s.known[name] = k
+		seen++
+	})
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", s.root, err)
+	}
+	return seen, nil
+}
+
+func (s *Source) chosen(name string) bool {
+	return (s.opt.Include == nil || s.opt.Include.MatchString(name)) &&
+		(s.opt.Exclude == nil || !s.opt.Exclude.MatchString(name))
+}
+
+func (s *Source) drop(name string, k *known) {
+	delete(s.known, name)
+	s.node = nil
+	if k.device != nil {
+		k.device.flight.close()
+	}
+}
+
+func (s *Source) closeClass() {
+	if s.class >= 0 {
+		s.reader.close(s.class)
+		s.class = -1
+	}
+}
+
+// isSysfs tells the kernel's own tree from a copy, of which netlink knows nothing.
+func isSysfs(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Type == unix.SYSFS_MAGIC
+}

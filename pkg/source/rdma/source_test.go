@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newSource(t testing.TB, tr tree, change ...func(*Options)) *Source {
+	t.Helper()
+	o := Options{Sysfs: tr.root, Deadline: 300 * time.Millisecond}
+	for _, c := range change {
+		c(&o)
+	}
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func mustRead(t testing.TB, s *Source) model.Snapshot {
+	t.Helper()
+	snap, err := s.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snap
+}
+
+// states is device=state of each device.
+func states(snap model.Snapshot) string {
+	var all []string
+	for _, d := range snap.DeviceStates {
+		if d.Source != "rdma" {
+			return "a state of source " + d.Source
+		}
+		all = append(all, d.Device+"="+string(d.State))
+	}
+	return strings.Join(all, " ")
+}
+
+func names(snap model.Snapshot) string {
+	var all []string
+	for _, h := range snap.HCAs {
+		all = append(all, h.Name)
+	}
+	return strings.Join(all, " ")
+}
+
+func counters(names []string, base uint64) []model.Counter {
+	all := []model.Counter{}
+	for i, n := range names {
+		all = append(all, model.Counter{Name: n, Value: base + uint64(i)})
+	}
+	return all
+}
+
+func without(counters []model.Counter, names ...string) []model.Counter {
+	kept := []model.Counter{}
+	for _, c := range counters {
+		if !strings.Contains(" "+strings.Join(names, " ")+" ", " "+c.Name+" ") {
+			kept = append(kept, c)
+		}
+	}
+	return kept
+}
+
+func TestRead(t *testing.T) {
+	tr := newTree(t)
+	tr.hca(0, 1000)
+	got := mustRead(t, newSource(t, tr))
+	want := model.Snapshot{
+		HCAs: []model.HCA{{
+			Name: "mlx5_0", Firmware: "28.39.3004", Board: "MT_0000000838", Type: "MT4129", NodeType: "CA",
+			NodeGUID: "a088:c203:0000:0000", SysImageGUID: "a088:c203:0000:0000", NodeDesc: "node-0 mlx5_0",
+			PCIAddress: "0000:18:00.0", NUMANode: "0", CharDevice: "uverbs40",
+			Ports: []model.Port{{
+				Number: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "InfiniBand", Netdev: "ib0",
+				LID: "0x1", SMLID: "0x2", PortGUID: "a088:c203:0000:0000", RateBits: 400e9, Width: 4, Speed: "NDR",
+				Counters: counters(pmaCounters, 1000), HWCounters: counters(hwCounters, 1100),
+			}},
+		}},
+		DeviceStates: []model.DeviceState{{Source: "rdma", Device: "mlx5_0", State: model.StateOK}},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("snapshot (-want +got):\n%s", d)
+	}
+}
+
+// A later Read must not change what an earlier one returned.
+func TestSnapshotIsImmutable(t *testing.T) {
+	tr := newTree(t)
+	dev := tr.hca(0, 1)
+	s := newSource(t, tr)
+	first := mustRead(t, s)
+	tr.put(dev+"/ports/1/counters/port_rcv_data", "99999\n")
+	tr.put(dev+"/ports/1/state", "1: DOWN\n")
+	second := mustRead(t, s)
+	if p := first.HCAs[0].Ports[0]; p.State != "ACTIVE" || p.Counters[8].Value != 9 {
+		t.Errorf("the first snapshot changed: %v %v", p.State, p.Counters[8])
+	}
+	if p := second.HCAs[0].Ports[0]; p.State != "DOWN" || p.Counters[8].Value != 99999 {
+		t.Errorf("the second snapshot is stale: %v %v", p.State, p.Counters[8])
+	}
+}
+
+// Gate A4: what a scrape costs in system calls when everything is kept open.
+func TestSystemCalls(t *testing.T) {
+	const hcas = 10
+	tr := newTree(t)
+	for n := range hcas {
+		tr.hca(n, 1)
+	}
+	s := newSource(t, tr)
+	calls := func() int {
+		n := s.reader.calls
+		for _, d := range s.devices {
+			n += d.reader.calls
+		}
+		return n
+	}
+	mustRead(t, s)
+	mustRead(t, s)
+	before := calls()
+	mustRead(t, s)
+	figures := len(pmaCounters) + len(hwCounters) + 3 // state, phys_state, rate
+	listing := 3                                      // lseek, getdents64 twice
+	if got, want := calls()-before, hcas*figures+listing; got != want {
+		t.Errorf("%d system calls, want %d", got, want)
+	}
+}
+
+func TestKeptFiles(t *testing.T) {
+	tr := newTree(t)
+	tr.hca(0, 1)
+	open := func() int {
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(fds)
+	}
+	before := open()
+	s := newSource(t, tr, func(o *Options) { o.KeptFiles = 5 })
+	want := mustRead(t, s)
+	got := mustRead(t, s)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("the second read differs (-first +second):\n%s", d)
+	}
+	// class/infiniband, the device, counters and hw_counters
+	if n := open() - before; n != 5+4 {
+		t.Errorf("%d descriptors are open, want 5 files and 4 directories", n)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := open() - before; n != 0 {
+		t.Errorf("%d descriptors are open after Close", n)
+	}
+}
+
+func TestAbsent(t *testing.T) {
+	for name, setup := range map[string]func(tree){
+		"no class":     func(tr tree) { tr.remove("class") },
+		"empty class":  func(tree) {},
+		"all excluded": func(tr tree) { tr.hca(0, 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTree(t)
+			setup(tr)
+			s := newSource(t, tr, func(o *Options) { o.Exclude = regexp.MustCompile("mlx5") })
+			snap, err := s.Read(t.Context())
+			if !errors.Is(err, model.ErrAbsent) {
+				t.Errorf("error %v, want ErrAbsent", err)
+			}
+			if snap.HCAs == nil || len(snap.HCAs) != 0 {
+				t.Errorf("HCAs %v, want empty and not nil", snap.HCAs)
+			}
+		})
+	}
+	if _, err := New(Options{Sysfs: "/nonexistent"}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("New on no sysfs: %v", err)
+	}
+}
+
+func TestDevicesComeAndGo(t *testing.T) {
+	tr := newTree(t)
+	s := newSource(t, tr)
+	steps := []struct {
+		do   func()
+		want string
+	}{
+		{func() { tr.hca(1, 1) }, "mlx5_1"},
+		{func() { tr.hca(0, 1) }, "mlx5_0 mlx5_1"},
+		{func() { tr.remove("class/infiniband/mlx5_1") }, "mlx5_0"},
+		{func() { tr.hca(1, 500) }, "mlx5_0 mlx5_1"},
+		// Modules unloaded and loaded again: another directory.
+		{func() { tr.remove("class/infiniband") }, ""},
+		{func() { tr.hca(2, 1) }, "mlx5_2"},
+	}
+	for i, step := range steps {
+		step.do()
+		snap, err := s.Read(t.Context())
+		if got := names(snap); got != step.want {
+			t.Errorf("step %d: %q, want %q", i, got, step.want)
+		}
+		if step.want != "" && err != nil {
+			t.Errorf("step %d: %v", i, err)
+		}
+		if i == 3 && snap.HCAs[1].Ports[0].Counters[0].Value != 500 {
+			t.Errorf("step %d: counters of the earlier device: %v", i, snap.HCAs[1].Ports[0].Counters[0])
+		}
+	}
+}
+
+func TestHostileNames(t *testing.T) {
+	tr := newTree(t)
+	dev := tr.hca(0, 1)
+	tr.put("class/infiniband/a b/fw_ver", "1\n")
+	tr.put("class/infiniband/new\nline/fw_ver", "1\n")
+	tr.put("class/infiniband/"+strings.Repeat("x", 64)+"/fw_ver", "1\n")
+	tr.put(dev+"/ports/1/counters/{x}", "1\n")
+	tr.put(dev+"/ports/1/counters/"+strings.Repeat("x", 100), "1\n")
+	tr.dir(dev + "/ports/01")
+	tr.dir(dev + "/ports/x")
+	tr.dir(dev + "/ports/300")
+	snap := mustRead(t, newSource(t, tr))
+	if got := states(snap); got != "mlx5_0=ok" {
+		t.Errorf("states %q", got)
+	}
+	if p := snap.HCAs[0].Ports; len(p) != 1 || len(p[0].Counters) != len(pmaCounters) {
+		t.Errorf("%d ports, want 1 with the usual counters: %v", len(p), p)
+	}
+}
+
+// What one file does must cost that file alone.
+func TestBadFiles(t *testing.T) {
+	const rcv = "/ports/1/counters/port_rcv_data"
+	for name, c := range map[string]struct {
+		spoil  func(tr tree, dev string)
+		reason string // in the device's state
+	}{
+		"directory": {func(tr tree, dev string) { tr.remove(dev + rcv); tr.dir(dev + rcv) }, "is a directory"},
+		"EINVAL":    {func(tr tree, dev string) { tr.link(dev+rcv, "/proc/self/attr/current") }, "invalid argument"},
+		"EIO":       {func(tr tree, dev string) { tr.link(dev+rcv, "/proc/self/mem") }, "input/output error"},
+		"dangling":  {func(tr tree, dev string) { tr.link(dev+rcv, "/nonexistent") }, "no such file"},
+		"no PMA":    {func(tr tree, dev string) { tr.put(dev+rcv, "N/A (no PMA)\n") }, ""},
+		"empty":     {func(tr tree, dev string) { tr.put(dev+rcv, "") }, "not what the kernel"},
+		"garbage":   {func(tr tree, dev string) { tr.put(dev+rcv, "12 monkeys\n") }, "not what the kernel"},
+		"negative":  {func(tr tree, dev string) { tr.put(dev+rcv, "-1\n") }, "not what the kernel"},
+		"too big":   {func(tr tree, dev string) { tr.put(dev+rcv, "18446744073709551616\n") }, "not what the kernel"},
+		"10 MiB":    {func(tr tree, dev string) { tr.put(dev+rcv, strings.Repeat("1", 10<<20)) }, "not what the kernel"},
+		"removed":   {func(tr tree, dev string) { tr.remove(dev + rcv) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTree(t)
+			tr.hca(0, 1)
+			c.spoil(tr, tr.hca(1, 1))
+			s := newSource(t, tr)
+			for range 5 {
+				snap := mustRead(t, s)
+				if got := states(snap); got != "mlx5_0=ok mlx5_1=ok" {
+					t.Fatalf("states %q", got)
+				}
+				if got := snap.DeviceStates[1].Reason; !strings.Contains(got, c.reason) || (c.reason == "") != (got == "") {
+					t.Errorf("reason %q, want %q", got, c.reason)
+				}
+				want := without(counters(pmaCounters, 1), "port_rcv_data")
+				if d := cmp.Diff(want, snap.HCAs[1].Ports[0].Counters); d != "" {
+					t.Errorf("the other counters (-want +got):\n%s", d)
+				}
+				if d := cmp.Diff(counters(pmaCounters, 1), snap.HCAs[0].Ports[0].Counters); d != "" {
+					t.Errorf("the other device (-want +got):\n%s", d)
+				}
+			}
+		})
+	}
+}
+
+// A file that keeps failing is left alone for a minute.
+func TestBadFileIsLeftAlone(t *testing.T) {
+	tr := newTree(t)
+	dev := tr.hca(0, 1)
+	tr.put(dev+"/ports/1/counters/link_downed", "garbage\n")
+	now := time.Unix(1e9, 0)
+	s := newSource(t, tr, func(o *Options) { o.Now = func() time.Time { return now } })
+	for range patienceFails {
+		mustRead(t, s)
+	}
+	tr.put(dev+"/ports/1/counters/link_downed", "7\n")
+	value := func() string {
+		for _, c := range mustRead(t, s).HCAs[0].Ports[0].Counters {
+			if c.Name == "link_downed" {
+				return fmt.Sprint(c.Value)
+			}
+		}
+		return "none"
+	}
+	if got := value(); got != "none" {
+		t.Errorf("at once: %s", got)
+	}
+	now = now.Add(time.Minute)
+	if got := value(); got != "7" {
+		t.Errorf("after a minute: %s", got)
+	}
+}
+
+func TestMissingDirectories(t *testing.T) {
+	tr := newTree(t)
+	tr.remove(tr.hca(0, 1) + "/ports/1/counters")
+	tr.remove(tr.hca(1, 1) + "/ports/1/hw_counters")
+	tr.remove(tr.hca(2, 1) + "/ports")
+	tr.put(tr.hca(3, 1)+"/hw_counters/keep_alive_rcvd", "77\n")
+	snap := mustRead(t, newSource(t, tr))
+	h := snap.HCAs
+	if names(snap) != "mlx5_0 mlx5_1 mlx5_2 mlx5_3" {
+		t.Fatalf("HCAs %q", names(snap))
+	}
+	if p := h[0].Ports[0]; p.Counters != nil || p.HWCounters == nil {
+		t.Errorf("no counters/: %v %v", p.Counters, p.HWCounters)
+	}
+	if p := h[1].Ports[0]; p.Counters == nil || p.HWCounters != nil {
+		t.Errorf("no hw_counters/: %v %v", p.Counters, p.HWCounters)
+	}
+	if len(h[2].Ports) != 0 {
+		t.Errorf("no ports/: %v", h[2].Ports)
+	}
+	if d := cmp.Diff([]model.Counter{{Name: "keep_alive_rcvd", Value: 77}}, h[3].HWCounters); d != "" {
+		t.Errorf("hw_counters of the device (-want +got):\n%s", d)
+	}
+}
+
+// A file that blocks for ever costs its device, for as long as it blocks.
+func TestStuck(t *testing.T) {
+	for _, file := range []string{"fw_ver", "ports/1/state", "ports/1/counters/link_downed", "ports/1/hw_counters/out_of_buffer"} {
+		t.Run(file, func(t *testing.T) {
+			tr := newTree(t)
+			tr.hca(0, 1)
+			unblock := tr.fifo(tr.hca(1, 1) + "/" + file)
+			tr.hca(2, 1)
+			s := newSource(t, tr)
+			for range 3 {
+				snap := mustRead(t, s)
+				if got := states(snap); got != "mlx5_0=ok mlx5_1=stuck mlx5_2=ok" {
+					t.Errorf("states %q", got)
+				}
+				if got := names(snap); got != "mlx5_0 mlx5_2" {
+					t.Errorf("HCAs %q: figures of a stuck device must not be repeated", got)
+				}
+			}
+			tr.remove("class/infiniband/mlx5_1/" + file)
+			tr.put("class/infiniband/mlx5_1/"+file, "4: ACTIVE\n")
+			unblock()
+			eventually(t, func() bool { return states(mustRead(t, s)) == "mlx5_0=ok mlx5_1=ok mlx5_2=ok" })
+		})
+	}
+}
+
+// More devices hang than are read at the same time: the others are read all the
+// same, and after the first time nobody waits for those that hang.
+func TestManyStuck(t *testing.T) {
+	tr := newTree(t)
+	for n := range 2 * inFlight {
+		tr.fifo(tr.hca(n, 1) + "/ports/1/state")
+	}
+	tr.hca(90, 1)
+	s := newSource(t, tr, func(o *Options) { o.Deadline = 200 * time.Millisecond })
+	for i := range 3 {
+		start := time.Now()
+		snap := mustRead(t, s)
+		if got := names(snap); got != "mlx5_90" {
+			t.Errorf("HCAs %q", got)
+		}
+		if i > 0 && time.Since(start) > s.opt.Deadline {
+			t.Errorf("read %d waited %v for devices that are known to hang", i, time.Since(start))
+		}
+	}
+}
+
+// A device is removed while its read hangs: nothing of it remains.
+func TestStuckAndRemoved(t *testing.T) {
+	tr := newTree(t)
+	tr.hca(0, 1)
+	dev := tr.hca(1, 1)
+	unblock := tr.fifo(dev + "/ports/1/rate")
+	s := newSource(t, tr)
+	mustRead(t, s)
+	stuck := s.devices[1]
+	tr.remove(dev)
+	if got := states(mustRead(t, s)); got != "mlx5_0=ok" {
+		t.Errorf("states %q", got)
+	}
+	unblock()
+	eventually(t, func() bool {
+		stuck.flight.mu.Lock()
+		defer stuck.flight.mu.Unlock()
+		return !stuck.flight.busy && stuck.dir == -1
+	})
+}
+
+func TestQuarantine(t *testing.T) {
+	tr := newTree(t)
+	tr.hca(0, 1)
+	dev := tr.hca(1, 1)
+	for _, f := range []string{"state", "phys_state", "rate"} {
+		tr.link(dev+"/ports/1/"+f, "/proc/self/mem")
+	}
+	for _, c := range pmaCounters {
+		tr.link(dev+"/ports/1/counters/"+c, "/proc/self/mem")
+	}
+	tr.remove(dev + "/ports/1/hw_counters")
+	now := time.Unix(1e9, 0)
+	s := newSource(t, tr, func(o *Options) { o.Now = func() time.Time { return now } })
+	read := func() string {
+		snap := mustRead(t, s)
+		if names(snap) != "mlx5_0" {
+			t.Errorf("HCAs %q", names(snap))
+		}
+		return string(snap.DeviceStates[1].State)
+	}
+	for i, want := range []string{"failed", "failed", "quarantined", "quarantined"} {
+		if got := read(); got != want {
+			t.Errorf("read %d: %s, want %s", i, got, want)
+		}
+	}
+	// The pauses double, and during one the device is not touched.
+	for _, pause := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 16 * time.Minute,
+		32 * time.Minute, time.Hour, time.Hour} {
+		calls := s.devices[1].reader.calls
+		now = now.Add(pause - time.Second)
+		if read(); s.devices[1].reader.calls != calls {
+			t.Fatalf("read before the pause of %v was over", pause)
+		}
+		now = now.Add(time.Second)
+		if got := read(); got != "quarantined" || s.devices[1].reader.calls == calls {
+			t.Fatalf("%s and not read after the pause of %v", got, pause)
+		}
+	}
+	tr.link(dev+"/ports/1/state", "/proc/self/comm")
+	now = now.Add(time.Hour)
+	if got := mustRead(t, s).DeviceStates[1]; got.State != model.StateOK || !strings.Contains(got.Reason, "of 24 figures") {
+		t.Errorf("one file works again: %v", got)
+	}
+}
+
+// No file of an excluded device is ever opened.
+func TestFilters(t *testing.T) {
+	tr := newTree(t)
+	for n := range 4 {
+		dev := tr.hca(n, 1)
+		if n != 2 {
+			tr.fifo(dev + "/fw_ver") // would be told as stuck
+		}
+	}
+	s := newSource(t, tr, func(o *Options) {
+		o.Include = regexp.MustCompile("^mlx5_[12]$")
+		o.Exclude = regexp.MustCompile("1$")
+	})
+	if got := states(mustRead(t, s)); got != "mlx5_2=ok" {
+		t.Errorf("states %q", got)
+	}
+}
+
+func eventually(t *testing.T, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatal("not within 10 s")
+}
+
+func BenchmarkRead(b *testing.B) {
+	for _, hcas := range []int{10, 138} {
+		b.Run(fmt.Sprintf("hcas=%d", hcas), func(b *testing.B) {
+			tr := newTree(b)
+			for n := range hcas {
+				tr.hca(n, 1)
+			}
+			s := newSource(b, tr)
+			mustRead(b, s)
+			mustRead(b, s)
+			b.ReportAllocs()
+			for b.Loop() {
+				mustRead(b, s)
+			}
+		})
+	}
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+)
+
+var errGarbage = errors.New("not what the kernel writes there")
+
+// maxValue is the length of the longest content of a counter file.
+const maxValue = 64
+
+// parseCounter reads a file of counters/ or hw_counters/. ok is false for one
+// that says that there is no value: "N/A (no PMA)".
+func parseCounter(b []byte) (v uint64, ok bool, err error) {
+	if len(b) > maxValue {
+		return 0, false, errGarbage
+	}
+	b = bytes.TrimSpace(b)
+	if bytes.HasPrefix(b, []byte("N/A")) {
+		return 0, false, nil
+	}
+	if len(b) == 0 {
+		return 0, false, errGarbage
+	}
+	for _, c := range b {
+		d := uint64(c - '0')
+		if d > 9 || v > (math.MaxUint64-d)/10 {
+			return 0, false, errGarbage
+		}
+		v = v*10 + d
+	}
+	return v, true, nil
+}
+
+// parseLine reads an attribute of one line. It gives "" for what is no text.
+func parseLine(b []byte) string {
+	b = bytes.TrimSpace(b)
+	if len(b) > 256 {
+		return ""
+	}
+	for _, c := range b {
+		if c < ' ' || c > '~' {
+			return ""
+		}
+	}
+	return string(b)
+}
+
+// parseNumbered reads "4: ACTIVE", the form of state, phys_state and node_type.
+func parseNumbered(s string) string {
+	number, name, ok := strings.Cut(s, ": ")
+	if _, err := strconv.ParseUint(number, 10, 8); !ok || err != nil || len(name) > maxValue {
+		return ""
+	}
+	return name
+}
+
+// parseRate reads "200 Gb/sec (4X HDR)": bits per second, lanes, and the name
+// of the speed, which old kernels leave out.
+func parseRate(s string) (bits float64, width int, speed string, ok bool) {
+	value, rest, ok := strings.Cut(s, " Gb/sec (")
+	if !ok {
+		return 0, 0, "", false
+	}
+	lanes, speed, ok := strings.Cut(rest, "X")
+	speed, closed := strings.CutSuffix(speed, ")")
+	if !ok || !closed {
+		return 0, 0, "", false
+	}
+	speed = strings.TrimPrefix(speed, " ")
+	g, err := strconv.ParseFloat(value, 64)
+	if err != nil || g < 0 || g > 1e6 || g != g || !onlyWord(value, ".") {
+		return 0, 0, "", false
+	}
+	w, err := strconv.ParseUint(lanes, 10, 8)
+	if err != nil || !onlyWord(speed, "") || len(speed) > 8 {
+		return 0, 0, "", false
+	}
+	return g * 1e9, int(w), speed, true
+}
+
+// parsePortGUID is the lower half of a GID as gids/0 has it, "" when the table
+// has no entry there.
+func parsePortGUID(gid string) string {
+	const half = len("0000:0000:0000:0000")
+	if len(gid) != 2*half+1 || gid[half] != ':' {
+		return ""
+	}
+	guid := gid[half+1:]
+	for i := range len(guid) {
+		c := guid[i]
+		if i%5 == 4 && c != ':' || i%5 != 4 && (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return ""
+		}
+	}
+	if guid == "0000:0000:0000:0000" {
+		return ""
+	}
+	return guid
+}
+
+// pciAddress is the last element of a path that is a PCI function: "0000:18:00.0".
+func pciAddress(path string) string {
+	address := ""
+	for e := range strings.SplitSeq(path, "/") {
+		domain, rest, _ := strings.Cut(e, ":")
+		bus, slot, _ := strings.Cut(rest, ":")
+		device, function, ok := strings.Cut(slot, ".")
+		if ok && isHex(domain, 4, 8) && isHex(bus, 2, 2) && isHex(device, 2, 2) && isHex(function, 1, 1) {
+			address = e
+		}
+	}
+	return address
+}
+
+func isHex(s string, shortest, longest int) bool {
+	_, err := strconv.ParseUint(s, 16, 64)
+	return err == nil && len(s) >= shortest && len(s) <= longest && onlyWord(s, "")
+}
