@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"io"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
+
+// cli is everything a user can set. kong fills it, in this order of precedence:
+// command line, environment (ACCELSCOPE_ and the flag's name), the YAML file of
+// --config.file (keys are the names of the flags), default.
+//
+// Unknown environment variables are not refused: Kubernetes itself sets
+// ACCELSCOPE_PORT and its like in every pod beside a Service of that name.
+type cli struct {
+	Run     runCmd     `cmd:"" default:"withargs" help:"Run the sensor (default)."`
+	Doctor  doctorCmd  `cmd:"" help:"Try every source, probe and permission once; say what is wrong and what helps."`
+	Top     topCmd     `cmd:"" help:"Show who uses what, from any running sensor."`
+	Version versionCmd `cmd:"" help:"Print the version."`
+
+	ConfigFile string `name:"config.file" placeholder:"FILE" help:"YAML file; its keys are the names of the flags."`
+	LogLevel   string `name:"log.level" enum:"debug,info,warn,error" default:"info" help:"Lowest level to log (${enum})."`
+	LogFormat  string `name:"log.format" enum:"console,json" default:"console" help:"Format of the log (${enum})."`
+}
+
+// sensorFlags say what is read and how: run and doctor share them.
+type sensorFlags struct {
+	Sysfs  string `name:"path.sysfs" default:"/sys" placeholder:"DIR" help:"Where sysfs is mounted."`
+	Procfs string `name:"path.procfs" default:"/proc" placeholder:"DIR" help:"Where procfs is mounted."`
+	Cgroup string `name:"path.cgroup" default:"/sys/fs/cgroup" placeholder:"DIR" help:"Where the cgroup tree is mounted."`
+
+	RDMA          bool   `name:"collector.rdma" negatable:"" default:"true" help:"Read HCAs, ports and their counters."`
+	DeviceInclude string `name:"collector.rdma.device-include" placeholder:"REGEXP" help:"Read only HCAs that match."`
+	DeviceExclude string `name:"collector.rdma.device-exclude" placeholder:"REGEXP" help:"Do not read HCAs that match."`
+	CgroupTree    bool   `name:"collector.cgroup" negatable:"" default:"true" help:"Name the owners of cgroups."`
+	Probe         bool   `name:"collector.probe" negatable:"" default:"true" help:"Count verbs and objects in the kernel."`
+
+	Tier       string `name:"probe.tier" enum:"auto,fentry,kprobe,tracepoint" default:"auto" help:"How to attach (${enum})."`
+	MapEntries uint32 `name:"probe.map-entries" default:"8192" help:"Most series the probes keep: (cgroup, HCA, verb)."`
+	MaxObjects uint32 `name:"probe.max-objects" default:"65536" help:"Most live RDMA objects the probes follow."`
+
+	Grace  time.Duration `name:"grace" default:"5m" help:"How long what is gone keeps its name and totals."`
+	Strict bool          `name:"strict" help:"End when a source is not fully usable."`
+}
+
+// webFlags say how the sensor answers.
+type webFlags struct {
+	ListenAddress []string `name:"web.listen-address" default:":9847" placeholder:"ADDR" help:"Where to listen; may be repeated."`
+	WebConfig     string   `name:"web.config.file" placeholder:"FILE" help:"TLS and authentication (exporter-toolkit)."`
+	TelemetryPath string   `name:"web.telemetry-path" default:"/metrics" placeholder:"PATH" help:"Path of the metrics."`
+	NoSelfMetrics bool     `name:"web.disable-exporter-metrics" help:"Leave out go_* and process_*."`
+	Compat        []string `name:"metrics.compat" enum:"lens,node_exporter,rdma_exporter" default:"lens" help:"Names to export as well (${enum})."`
+}
+
+// parse reads args, the environment and the configuration file into c. What
+// --help prints goes to stdout, and exit is called after it.
+func parse(c *cli, args []string, stdout, stderr io.Writer, exit func(int)) (*kong.Context, error) {
+	parser, err := kong.New(c,
+		kong.Name("accelscope"),
+		kong.Description("Which container uses which RDMA HCA, how hard, and how well is it going?"),
+		kong.DefaultEnvars("ACCELSCOPE"),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Writers(stdout, stderr),
+		kong.Exit(exit),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return parser.Parse(args)
+}
+
+// BeforeResolve adds the configuration file to where values come from. It runs
+// when the command line and the environment are known and nothing is set yet.
+func (c *cli) BeforeResolve(ctx *kong.Context) error {
+	var path string
+	for _, flag := range ctx.Model.Flags {
+		if flag.Name == "config.file" {
+			path, _ = ctx.FlagValue(flag).(string)
+		}
+	}
+	if path == "" {
+		return nil
+	}
+	file, err := readConfigFile(path)
+	if err != nil {
+		return err
+	}
+	if err := file.checkKeys(ctx.Model); err != nil {
+		return err
+	}
+	ctx.AddResolver(file)
+	return nil
+}

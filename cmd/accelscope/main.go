@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command accelscope tells which container uses which RDMA HCA, how hard and
+// how well. It wires flags to sources, sources to the collector and the
+// collector to HTTP; what they do is in the packages below pkg.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	// A second signal finds the default action again and ends the process.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	os.Exit(exitStatus(run(ctx, os.Args[1:], os.Stdout, os.Stderr), os.Stderr))
+}
+
+// run is the program without the process: it returns when ctx is done or the
+// command is.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	var c cli
+	command, err := parse(&c, args, stdout, stderr, os.Exit)
+	if err != nil {
+		return err
+	}
+	log, err := newLogger(stderr, c.LogLevel, c.LogFormat)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Sync() }() // a terminal refuses it
+	switch name, _, _ := strings.Cut(command.Command(), " "); name {
+	case "doctor":
+		return c.Doctor.run(ctx, stdout, log)
+	case "top":
+		return c.Top.run(ctx, stdout)
+	case "version":
+		return c.Version.run(stdout)
+	}
+	return c.Run.run(ctx, log)
+}
+
+// errCannotRun is doctor's answer "no"; the reason is already printed.
+var errCannotRun = errors.New("the main job cannot run")
+
+func exitStatus(err error, stderr io.Writer) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errCannotRun):
+		return 1
+	}
+	fmt.Fprintln(stderr, "accelscope: error:", err)
+	return 1
+}

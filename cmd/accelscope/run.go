@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/exporter-toolkit/web"
+	"go.uber.org/zap"
+)
+
+// How long the end may take: answering the scrapes that run, then closing.
+const (
+	drainTimeout = 2 * time.Second
+	closeTimeout = 3 * time.Second
+)
+
+type runCmd struct {
+	sensorFlags
+	webFlags
+}
+
+// run serves until ctx is done.
+func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
+	s, err := newSensor(c.sensorFlags, c.Compat, log)
+	if err != nil {
+		return err
+	}
+	defer closeWithin(closeTimeout, s, log)
+	if !hasHCA(c.Sysfs) {
+		log.Info("no HCA on this node: its series appear with the first one; " +
+			"`make demo` in the source tree shows a node with Soft-RoCE")
+	}
+
+	var refreshed atomic.Bool
+	handler, err := newHandler(c.webFlags, s.gatherer(), func() (bool, []string) {
+		if !refreshed.Load() {
+			return false, nil
+		}
+		return true, s.problems()
+	}, log)
+	if err != nil {
+		return err
+	}
+	server := newServer(handler, log)
+	served := make(chan error, 1)
+	go func() {
+		flags := &web.FlagConfig{WebListenAddresses: &c.ListenAddress, WebConfigFile: &c.WebConfig}
+		served <- web.ListenAndServe(server, flags, bridge(log))
+	}()
+	first := make(chan struct{})
+	go func() {
+		defer close(first)
+		s.refresh()
+		refreshed.Store(true)
+	}()
+
+	for {
+		select {
+		case err := <-served:
+			return fmt.Errorf("serve: %w", err)
+		case <-first:
+			first = nil
+			if err := s.degraded(); c.Strict && err != nil {
+				shutdown(server, log)
+				return fmt.Errorf("--strict: %w", err)
+			}
+		case <-ctx.Done():
+			log.Info("ending")
+			shutdown(server, log)
+			return nil
+		}
+	}
+}
+
+// hasHCA says whether the kernel shows an RDMA device.
+func hasHCA(sysfs string) bool {
+	devices, err := os.ReadDir(filepath.Join(sysfs, "class/infiniband"))
+	return err == nil && len(devices) > 0
+}
+
+// shutdown lets running scrapes finish, for a while.
+func shutdown(server *http.Server, log *zap.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
+	defer cancel()
+	if err := server.Shutdown(ctx); err != nil {
+		log.Warn("cutting off scrapes that still run", zap.Error(err))
+		_ = server.Close() // what is left ends with the process
+	}
+}
+
+// closeWithin closes s, and gives up on it when it hangs. What does not close
+// is told and no more: ending the process releases everything, and a driver
+// that is stuck must not keep it from ending.
+func closeWithin(limit time.Duration, s io.Closer, log *zap.Logger) {
+	done := make(chan error, 1)
+	go func() { done <- s.Close() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			log.Warn("not everything closed; the kernel releases the rest", zap.Error(err))
+		}
+	case <-time.After(limit):
+		log.Warn("not everything closed in time; the kernel releases the rest", zap.Duration("limit", limit))
+	}
+}

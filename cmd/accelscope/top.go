@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/top"
+)
+
+type topCmd struct {
+	URL      string        `name:"url" default:"http://127.0.0.1:9847/metrics" help:"Metrics of a sensor; http://USER:PASSWORD@HOST works."`
+	Interval time.Duration `name:"interval" default:"2s" help:"Time between two scrapes; rates are those of one interval."`
+	Once     bool          `name:"once" help:"Print one table, after two scrapes, and end."`
+	Plain    bool          `name:"plain" help:"Print table after table, as is done when not on a terminal."`
+}
+
+func (c *topCmd) run(ctx context.Context, stdout io.Writer) error {
+	return top.Run(ctx, top.Options{
+		URL: c.URL, Interval: c.Interval, Once: c.Once, Plain: c.Plain, Out: stdout,
+	})
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+)
+
+// version is set by the linker in a release: -X main.version=v1.2.3.
+var version string
+
+type versionCmd struct{}
+
+func (versionCmd) run(stdout io.Writer) error {
+	v, revision := buildVersion()
+	_, err := fmt.Fprintf(stdout, "accelscope %s (revision %s, %s, %s/%s)\n",
+		v, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return err
+}
+
+// buildVersion tells the version and the revision this program was built from.
+func buildVersion() (v, revision string) {
+	v, revision = version, "unknown"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v, revision
+	}
+	if v == "" {
+		v = info.Main.Version
+	}
+	dirty := ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "+dirty"
+		}
+	}
+	return v, revision + dirty
+}
+
+func versionString() string {
+	v, _ := buildVersion()
+	return v
+}
