@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package collector
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// big is a node of made-up facts: what is measured is everything but reading.
+func big(ports, containers int) []Registration {
+	var s model.Snapshot
+	for i := range ports {
+		h := model.HCA{Name: fmt.Sprint("mlx5_", i), Firmware: "28.39.1002", Type: "MT4129"}
+		p := model.Port{Number: 1, State: "ACTIVE", PhysState: "LinkUp", RateBits: 400e9, Width: 4}
+		for _, e := range portErrors {
+			p.Counters = append(p.Counters, model.Counter{Name: e.counter, Value: uint64(i)})
+		}
+		for _, name := range []string{
+			"port_rcv_data", "port_xmit_data", "port_rcv_packets", "port_xmit_packets", "unicast_rcv_packets",
+			"unicast_xmit_packets", "multicast_rcv_packets", "multicast_xmit_packets", "port_xmit_wait",
+		} {
+			p.Counters = append(p.Counters, model.Counter{Name: name, Value: uint64(i) << 30})
+		}
+		for n := range 30 {
+			p.HWCounters = append(p.HWCounters, model.Counter{Name: fmt.Sprint("hw_counter_", n), Value: uint64(n)})
+		}
+		h.Ports = []model.Port{p}
+		s.HCAs = append(s.HCAs, h)
+		for _, typ := range objectTypes {
+			s.Resources = append(s.Resources, model.Resource{Device: h.Name, Type: typ, Count: 1000})
+		}
+	}
+	probe := model.Snapshot{
+		Objects: []model.Objects{}, Registered: []model.Registered{}, Verbs: []model.Verb{}, VerbErrors: []model.VerbError{},
+	}
+	entities := map[uint64]model.Entity{}
+	for c := range containers {
+		id := uint64(c + 1)
+		entities[id] = model.Entity{
+			Workload: fmt.Sprint("ml/train-", c, "/main"), Namespace: "ml", Pod: fmt.Sprint("train-", c), Container: "main",
+			ContainerID: fmt.Sprintf("%064d", c), Runtime: "containerd", Cgroup: fmt.Sprint("/kubepods/", c),
+		}
+		device := fmt.Sprint("mlx5_", c%ports)
+		for _, typ := range objectTypes {
+			probe.Objects = append(probe.Objects, model.Objects{Cgroup: id, Device: device, Type: typ, Current: 1, Created: 2})
+		}
+		probe.Registered = append(probe.Registered, model.Registered{Cgroup: id, Device: device, Memory: model.HostMemory, Bytes: 1 << 30})
+		for _, verb := range []string{"reg_mr", "dereg_mr", "create_cq", "create_qp", "modify_qp", "alloc_pd"} {
+			h := model.Histogram{Count: 3, SumSeconds: 1e-4}
+			h.Buckets[4], h.Buckets[5] = 2, 1
+			probe.Verbs = append(probe.Verbs, model.Verb{Cgroup: id, Device: device, Verb: verb, Duration: h})
+		}
+	}
+	return []Registration{
+		{Source: &fake{name: "rdma", facts: s}},
+		{Source: &fake{name: "probe", facts: probe}},
+		{Source: names(entities)},
+	}
+}
+
+var objectTypes = []model.ObjectType{model.PD, model.CQ, model.QP, model.MR, model.Context}
+
+var nodesToMeasure = []struct {
+	name              string
+	ports, containers int
+}{
+	{"10-ports", 10, 0},
+	{"10-ports-8-containers", 10, 8},
+	{"138-ports-500-containers", 138, 500},
+}
+
+// BenchmarkGather: from the facts to the families.
+func BenchmarkGather(b *testing.B) {
+	for _, n := range nodesToMeasure {
+		b.Run(n.name, func(b *testing.B) {
+			c := New(Options{Sources: big(n.ports, n.containers), Compat: []string{CompatLens}, Reuse: time.Nanosecond})
+			defer c.Close() //nolint:errcheck // nothing to lose
+			b.ReportAllocs()
+			series := 0
+			for b.Loop() {
+				families, err := c.Gather()
+				if err != nil {
+					b.Fatal(err)
+				}
+				series = 0
+				for _, f := range families {
+					series += len(f.Metric)
+				}
+			}
+			b.ReportMetric(float64(series), "series")
+		})
+	}
+}
+
+// BenchmarkScrape: from the facts to the bytes, without and with a registry.
+func BenchmarkScrape(b *testing.B) {
+	for _, n := range nodesToMeasure {
+		c := New(Options{Sources: big(n.ports, n.containers), Compat: []string{CompatLens}, Reuse: time.Nanosecond})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(c)
+		for name, g := range map[string]prometheus.Gatherer{"gatherer": c, "registry": registry} {
+			b.Run(n.name+"/"+name, func(b *testing.B) {
+				h := promhttp.HandlerFor(g, promhttp.HandlerOpts{DisableCompression: true})
+				b.ReportAllocs()
+				for b.Loop() {
+					w := discard{http.Header{}}
+					h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+				}
+			})
+		}
+	}
+}
+
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header         { return d.header }
+func (d discard) Write(p []byte) (int, error) { return len(p), nil }
+func (d discard) WriteHeader(int)             {}
