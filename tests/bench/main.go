@@ -57,11 +57,12 @@ func run(ctx context.Context) error {
 	short := flag.Bool("short", false, "only show that the bench works: one round, few scrapes")
 	rounds := flag.Int("rounds", 3, "rounds on each node")
 	only := flag.String("only", "", "comma-separated names of the exporters to run (default all)")
-	var peers paths
-	flag.StringVar(&peers.nodeExporter, "node-exporter", os.Getenv("NODE_EXPORTER"),
+	var programs paths
+	flag.StringVar(&programs.accelscope, "accelscope", "", "binary of accelscope (default: build it)")
+	flag.StringVar(&programs.nodeExporter, "node-exporter", os.Getenv("NODE_EXPORTER"),
 		"binary of node_exporter, also by NODE_EXPORTER (default: build "+nodeExporterModule+
 			" in the cache directory; with -short take that of the distribution)")
-	flag.StringVar(&peers.rdmaExporter, "rdma-exporter", os.Getenv("RDMA_EXPORTER"),
+	flag.StringVar(&programs.rdmaExporter, "rdma-exporter", os.Getenv("RDMA_EXPORTER"),
 		"binary of github.com/yuuki/rdma_exporter, also by RDMA_EXPORTER (default: leave it out)")
 	flag.Parse()
 
@@ -79,10 +80,10 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if peers.nodeExporter == "" {
-		peers.nodeExporter = findNodeExporter(ctx, !*short)
+	if programs.nodeExporter == "" {
+		programs.nodeExporter = findNodeExporter(ctx, !*short)
 	}
-	use, err := prepare(ctx, dir, exporters(peers), *only)
+	use, err := prepare(ctx, dir, exporters(programs), *only)
 	if err != nil {
 		return err
 	}

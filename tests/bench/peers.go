@@ -25,9 +25,9 @@ const (
 // of hw_counters, and so do half of the work.
 const nodeExporterModule = "github.com/prometheus/node_exporter@v1.12.1"
 
-// paths are the programs that the bench does not write itself; empty for one
-// that this machine lacks.
-type paths struct{ nodeExporter, rdmaExporter string }
+// paths are the programs to measure; empty for one that this machine lacks, and
+// for an accelscope that is to be built.
+type paths struct{ accelscope, nodeExporter, rdmaExporter string }
 
 // missing says how to get them.
 var missing = map[string]string{
@@ -67,6 +67,9 @@ func findNodeExporter(ctx context.Context, mayBuild bool) string {
 // for our own programs.
 func exporters(use paths) []exporter {
 	const module = "build:github.com/accelscope/accelscope"
+	if use.accelscope == "" {
+		use.accelscope = module + "/cmd/accelscope"
+	}
 	nodeExporterArgs := func(extra ...string) func(fixtures.Manifest, string) []string {
 		return func(m fixtures.Manifest, addr string) []string {
 			return append([]string{
@@ -94,7 +97,7 @@ func exporters(use paths) []exporter {
 		}},
 		{name: floor, path: module + "/tests/bench/floor", identity: true, args: floorArgs()},
 		{name: floorGzip, path: module + "/tests/bench/floor", args: floorArgs("-gzip")},
-		{name: accelscope, path: module + "/cmd/accelscope", args: func(m fixtures.Manifest, addr string) []string {
+		{name: accelscope, path: use.accelscope, args: func(m fixtures.Manifest, addr string) []string {
 			return []string{
 				"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(),
 				"--web.listen-address=" + addr,
