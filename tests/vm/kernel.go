@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -193,8 +194,6 @@ func debianSources(suite string) (map[string]string, error) {
 	if m == nil {
 		return nil, errors.New("/etc/os-release has no VERSION_CODENAME: the guest needs a Debian machine")
 	}
-	// Suites are the code name, alone or as in "bookworm-security"; "main" tells Debian's own from most others.
-	own := regexp.MustCompile(`(\s)` + string(m[1]) + `((?:-updates|-security)?\s)`)
 	files, err := filepath.Glob("/etc/apt/sources.list.d/*")
 	if err != nil {
 		return nil, err
@@ -208,30 +207,46 @@ func debianSources(suite string) (map[string]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		sep := ""
-		switch filepath.Ext(file) {
-		case ".list":
-			sep = "\n"
-		case ".sources":
-			sep = "\n\n"
-		default:
-			continue
-		}
-		var kept []string
-		for entry := range strings.SplitSeq(string(text), sep) {
-			entry += "\n"
-			if own.MatchString(entry) && strings.Contains(entry, " main") && !strings.HasPrefix(entry, "#") {
-				kept = append(kept, own.ReplaceAllString(entry, "${1}"+suite+"${2}"))
-			}
-		}
-		if kept != nil {
-			sources[filepath.Base(file)] = strings.Join(kept, sep)
+		if kept := retarget(filepath.Base(file), string(text), string(m[1]), suite); kept != "" {
+			sources[filepath.Base(file)] = kept
 		}
 	}
 	if len(sources) == 0 {
 		return nil, fmt.Errorf("apt has no Debian source for %s on this machine", m[1])
 	}
 	return sources, nil
+}
+
+// retarget returns those entries of an apt source file, of either format, that are for Debian's own suites of one
+// release, made to be for those of another: the code name, alone or with -updates or -security.
+func retarget(file, text, from, to string) string {
+	sep := "\n"
+	switch filepath.Ext(file) {
+	case ".list":
+	case ".sources":
+		sep = "\n\n"
+	default:
+		return ""
+	}
+	word := regexp.MustCompile(`\S+`)
+	text = regexp.MustCompile(`(?m)^#.*\n?`).ReplaceAllString(text, "")
+	var kept []string
+	for entry := range strings.SplitSeq(text, sep) {
+		entry = strings.TrimSpace(entry) + "\n"
+		moved := word.ReplaceAllStringFunc(entry, func(w string) string {
+			switch w {
+			case from, from + "-updates", from + "-security":
+				return to + strings.TrimPrefix(w, from)
+			}
+			return w
+		})
+		// The component tells Debian from others, who often name theirs otherwise.
+		main := slices.Contains(strings.Fields(entry), "main")
+		if moved != entry && main && !strings.HasPrefix(entry, "deb-src") {
+			kept = append(kept, moved)
+		}
+	}
+	return strings.Join(kept, "\n")
 }
 
 func checksum(path string) (string, error) {

@@ -18,9 +18,23 @@ import (
 
 // TestContainers shows two pods with RDMA traffic: their cgroups, their objects, their end.
 func TestContainers(t *testing.T) {
-	if !guest.Enter(t, vm.Options{Kernel: "6.1", Devices: 1}) {
-		return
+	for name, o := range map[string]struct{ kernel, cgroup, root string }{
+		"5.10":       {"5.10", vm.CgroupV2, "/sys/fs/cgroup"},
+		"6.1":        {"6.1", vm.CgroupV2, "/sys/fs/cgroup"},
+		"6.12":       {"6.12", vm.CgroupV2, "/sys/fs/cgroup"},
+		"6.1-v1":     {"6.1", vm.CgroupV1, "/sys/fs/cgroup/rdma"},
+		"6.1-hybrid": {"6.1", vm.CgroupHybrid, "/sys/fs/cgroup/rdma"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if guest.Enter(t, vm.Options{Kernel: o.kernel, Cgroup: o.cgroup, Devices: 1}) {
+				containers(t, o.root)
+			}
+		})
 	}
+}
+
+// containers is TestContainers in the guest. root is where the cgroup file system with the rdma controller is.
+func containers(t *testing.T, root string) {
 	ctx := t.Context()
 	c, err := guest.StartContainerd(ctx)
 	if err != nil {
@@ -34,7 +48,7 @@ func TestContainers(t *testing.T) {
 
 	// The rdma controller tells, independently of what is tested elsewhere, that both hold verbs contexts.
 	for _, o := range []guest.Container{server, client} {
-		current := filepath.Join("/sys/fs/cgroup", o.Cgroup, "rdma.current")
+		current := filepath.Join(root, o.Cgroup, "rdma.current")
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 			text, err := os.ReadFile(current)
 			if err == nil && strings.Contains(string(text), "hca_handle=1") {
@@ -71,7 +85,7 @@ func TestContainers(t *testing.T) {
 		if err := c.Delete(ctx, o.ID); err != nil {
 			t.Error(err)
 		}
-		if _, err := os.Stat(filepath.Join("/sys/fs/cgroup", o.Cgroup)); !os.IsNotExist(err) {
+		if _, err := os.Stat(filepath.Join(root, o.Cgroup)); !os.IsNotExist(err) {
 			t.Errorf("cgroup of a deleted container: %v", err)
 		}
 	}
