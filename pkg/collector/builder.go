@@ -20,7 +20,7 @@ type builder struct {
 	build   []string // values of accelscope_build_info
 	schemas map[string]*schema
 	labels  *labels
-	names   map[nameKey]string // of the families that patterns made
+	names   map[nameKey]*string // of the families that patterns made
 	view    view
 
 	// The refresh in progress.
@@ -46,7 +46,7 @@ func newBuilder(compat []string, version, revision string) *builder {
 		build:   []string{version, revision, runtime.Version()},
 		schemas: map[string]*schema{},
 		labels:  newLabels(),
-		names:   map[nameKey]string{},
+		names:   map[nameKey]*string{},
 		opened:  map[string]bool{},
 	}
 	for _, m := range metrics() {
@@ -70,7 +70,7 @@ func (b *builder) families(r *refresh) []*dto.MetricFamily {
 		b.metric = &b.metrics[i]
 		b.schema = b.metric.schema
 		if !b.metric.pattern() {
-			b.open(b.metric.name)
+			b.open(&b.metric.name)
 		}
 		b.metric.emit(&b.view, b)
 		b.close()
@@ -95,14 +95,15 @@ func (b *builder) schemaFor(names []string) *schema {
 
 // open begins a family of the current metric. A name that was there before
 // (two counters of a driver that become the same when made valid) is refused.
-func (b *builder) open(name string) bool {
+func (b *builder) open(name *string) bool {
 	b.close()
-	if b.opened[name] {
+	if b.opened[*name] {
 		return false
 	}
-	b.opened[name] = true
+	b.opened[*name] = true
 	b.opens++
-	b.family = &dto.MetricFamily{Name: &name, Help: &b.metric.help, Type: b.metric.typ.Enum()}
+	b.family = b.slabs.families.next()
+	b.family.Name, b.family.Help, b.family.Type = name, &b.metric.help, &b.metric.typ
 	b.start = len(b.series)
 	return true
 }
@@ -112,7 +113,8 @@ func (b *builder) openPart(part string) bool {
 	k := nameKey{b.metric, part}
 	name, ok := b.names[k]
 	if !ok {
-		name = b.metric.nameOf(part)
+		name = new(string)
+		*name = b.metric.nameOf(part)
 		b.names[k] = name
 	}
 	return b.open(name)
@@ -127,35 +129,34 @@ func (b *builder) close() {
 	b.family = nil
 }
 
-// add adds a series. Of two with the same labels the first is believed.
+// add adds a series.
 func (b *builder) add(set *labelSet, value float64) {
-	m := b.next(set)
-	if m == nil {
+	if !b.first(set) {
 		return
 	}
-	v := b.slabs.float(value)
 	switch b.metric.typ {
 	case dto.MetricType_COUNTER:
-		m.Counter = b.slabs.counters.next()
-		m.Counter.Value = v
+		b.append(set, b.slabs.counter(value))
 	case dto.MetricType_GAUGE:
-		m.Gauge = b.slabs.gauges.next()
-		m.Gauge.Value = v
+		b.append(set, b.slabs.gauge(value))
 	default:
-		m.Untyped = b.slabs.untyped.next()
-		m.Untyped.Value = v
+		b.append(set, b.slabs.untypedValue(value))
 	}
 }
 
-func (b *builder) next(set *labelSet) *dto.Metric {
+// first says whether the family has no series with these labels yet: of two
+// the first is believed.
+func (b *builder) first(set *labelSet) bool {
 	if set.family == b.opens {
-		return nil
+		return false
 	}
 	set.family = b.opens
-	m := b.slabs.metrics.next()
+	return true
+}
+
+func (b *builder) append(set *labelSet, m *dto.Metric) {
 	m.Label = set.pairs
 	b.series = append(b.series, m)
-	return m
 }
 
 // value adds a series that nobody owns, with the values of its labels.
@@ -170,26 +171,27 @@ func (b *builder) share(v float64, o *owner, values ...string) {
 
 // histogram is share for durations.
 func (b *builder) histogram(h *model.Histogram, o *owner, values ...string) {
-	if m := b.next(b.labels.get(b.schema, o, values...)); m != nil {
-		m.Histogram = b.slabs.histogram(h)
+	if set := b.labels.get(b.schema, o, values...); b.first(set) {
+		b.append(set, b.slabs.histogram(h))
 	}
 }
 
 // stateSet adds a series for each of the states: 1 for the current one, 0 for
 // the rest. A state that nobody expected is told all the same.
 func (b *builder) stateSet(current string, states []string, values ...string) {
-	values = append(values, "")
-	last := len(values) - 1
+	var buf [4]string
+	all := append(append(buf[:0], values...), "")
+	last := len(all) - 1
 	for _, s := range states {
-		values[last] = s
+		all[last] = s
 		v := 0.0
 		if s == current {
 			v = 1
 		}
-		b.value(v, values...)
+		b.value(v, all...)
 	}
 	if !slices.Contains(states, current) {
-		values[last] = current
-		b.value(1, values...)
+		all[last] = current
+		b.value(1, all...)
 	}
 }

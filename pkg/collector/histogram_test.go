@@ -30,7 +30,7 @@ func TestNativeHistogram(t *testing.T) {
 	}
 	for _, h := range cases {
 		var s slabs
-		wire, err := proto.Marshal(s.histogram(&h))
+		wire, err := proto.Marshal(s.histogram(&h).Histogram)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -32,8 +32,8 @@ func newSchema(names []string) *schema {
 
 // labelSet is the prepared labels of a series.
 type labelSet struct {
-	pairs  []*dto.LabelPair // sorted by name
-	values []string         // beyond the identity, as declared
+	pairs  []*dto.LabelPair // sorted by name, shared with other sets
+	values []string         // as declared; nil with an owner
 	round  uint64           // of the refresh that used it last
 	family uint64           // that it was last added to
 }
@@ -48,9 +48,11 @@ type labelKey struct {
 
 // owner is an owner that has label sets; it lives as long as they do.
 type owner struct {
-	attribution.Owner
+	pairs []*dto.LabelPair // in the order of identity
 	round uint64
 }
+
+type pairKey struct{ name, value string }
 
 // labels keeps the label sets from one refresh to the next, so that a series
 // is prepared once and only its value changes. What a refresh did not use is
@@ -59,17 +61,25 @@ type labels struct {
 	round  uint64
 	sets   map[labelKey]*labelSet
 	owners map[attribution.Owner]*owner
+	pairs  map[pairKey]*dto.LabelPair
 	used   int // sets in this round
 }
 
 func newLabels() *labels {
-	return &labels{sets: map[labelKey]*labelSet{}, owners: map[attribution.Owner]*owner{}}
+	return &labels{
+		sets:   map[labelKey]*labelSet{},
+		owners: map[attribution.Owner]*owner{},
+		pairs:  map[pairKey]*dto.LabelPair{},
+	}
 }
 
 func (l *labels) owner(id attribution.Owner) *owner {
 	o := l.owners[id]
 	if o == nil {
-		o = &owner{Owner: id}
+		o = &owner{}
+		for i, v := range []string{id.Workload, id.Namespace, id.Pod, id.Container, id.ContainerID} {
+			o.pairs = append(o.pairs, &dto.LabelPair{Name: &identity[i], Value: &v})
+		}
 		l.owners[id] = o
 	}
 	o.round = l.round
@@ -90,8 +100,8 @@ func (l *labels) get(s *schema, o *owner, values ...string) *labelSet {
 		k.a = values[0]
 	}
 	set := l.sets[k]
-	if set == nil || len(values) > 3 && !slices.Equal(set.values, values) {
-		set = newLabelSet(s, o, values)
+	if set == nil || o == nil && len(values) > 3 && !slices.Equal(set.values, values) {
+		set = l.prepare(s, o, values)
 		l.sets[k] = set
 	}
 	if set.round != l.round {
@@ -101,21 +111,32 @@ func (l *labels) get(s *schema, o *owner, values ...string) *labelSet {
 	return set
 }
 
-func newLabelSet(s *schema, o *owner, values []string) *labelSet {
-	set := &labelSet{pairs: make([]*dto.LabelPair, len(s.names)), values: slices.Clone(values)}
-	all := make([]string, 0, len(s.names))
+func (l *labels) prepare(s *schema, o *owner, values []string) *labelSet {
+	set := &labelSet{pairs: make([]*dto.LabelPair, len(s.names))}
+	all := make([]*dto.LabelPair, 0, len(s.names))
 	if o != nil {
-		all = append(all, o.Workload, o.Namespace, o.Pod, o.Container, o.ContainerID)
+		all = append(all, o.pairs...)
+	} else {
+		set.values = slices.Clone(values)
 	}
-	for _, v := range values {
-		all = append(all, strings.ToValidUTF8(v, "\uFFFD"))
+	for i, v := range values {
+		all = append(all, l.pair(s.names[len(s.names)-len(values)+i], v))
 	}
-	pairs := make([]dto.LabelPair, len(s.names))
 	for i, n := range s.order {
-		pairs[i].Name, pairs[i].Value = &s.names[n], &all[n]
-		set.pairs[i] = &pairs[i]
+		set.pairs[i] = all[n]
 	}
 	return set
+}
+
+func (l *labels) pair(name, value string) *dto.LabelPair {
+	k := pairKey{name, value}
+	p := l.pairs[k]
+	if p == nil {
+		value = strings.ToValidUTF8(value, "\uFFFD")
+		p = &dto.LabelPair{Name: &name, Value: &value}
+		l.pairs[k] = p
+	}
+	return p
 }
 
 func (l *labels) begin() {
@@ -123,11 +144,12 @@ func (l *labels) begin() {
 	l.used = 0
 }
 
-// end drops what was not used.
+// end drops what was not used. The sets keep the pairs that they have.
 func (l *labels) end() {
 	if l.used == len(l.sets) {
 		return
 	}
+	clear(l.pairs)
 	for k, set := range l.sets {
 		if set.round != l.round {
 			delete(l.sets, k)

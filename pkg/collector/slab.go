@@ -23,105 +23,125 @@ func (s *slab[T]) begin() {
 }
 
 func (s *slab[T]) next() *T {
-	return &s.take(1)[0]
-}
-
-func (s *slab[T]) take(n int) []T {
-	if len(s.free) < n {
-		s.free = make([]T, max(n, s.used/4, 64))
+	if len(s.free) == 0 {
+		s.free = make([]T, max(s.used/4, 64))
 	}
-	s.used += n
-	taken := s.free[:n:n]
-	s.free = s.free[n:]
-	return taken
+	s.used++
+	v := &s.free[0]
+	s.free = s.free[1:]
+	return v
 }
 
-// slabs are the parts of a metric.
+// slabs are the families and series of a refresh, each series with all its
+// parts in one piece.
 type slabs struct {
-	metrics    slab[dto.Metric]
-	counters   slab[dto.Counter]
-	gauges     slab[dto.Gauge]
-	untyped    slab[dto.Untyped]
-	floats     slab[float64]
-	histograms slab[dto.Histogram]
-	spans      slab[dto.BucketSpan]
-	spanRefs   slab[*dto.BucketSpan]
-	buckets    slab[dto.Bucket]
-	bucketRefs slab[*dto.Bucket]
-	counts     slab[uint64]
-	deltas     slab[int64]
-	offsets    slab[int32]
-	lengths    slab[uint32]
+	families   slab[dto.MetricFamily]
+	counters   slab[counterSeries]
+	gauges     slab[gaugeSeries]
+	untyped    slab[untypedSeries]
+	histograms slab[histogramSeries]
 }
 
 func (s *slabs) begin() {
-	s.metrics.begin()
+	s.families.begin()
 	s.counters.begin()
 	s.gauges.begin()
 	s.untyped.begin()
-	s.floats.begin()
 	s.histograms.begin()
-	s.spans.begin()
-	s.spanRefs.begin()
-	s.buckets.begin()
-	s.bucketRefs.begin()
-	s.counts.begin()
-	s.deltas.begin()
-	s.offsets.begin()
-	s.lengths.begin()
 }
 
-func (s *slabs) float(v float64) *float64 {
-	p := s.floats.next()
-	*p = v
-	return p
+type counterSeries struct {
+	metric  dto.Metric
+	counter dto.Counter
+	value   float64
 }
 
-func (s *slabs) count(v uint64) *uint64 {
-	p := s.counts.next()
-	*p = v
-	return p
+func (s *slabs) counter(v float64) *dto.Metric {
+	c := s.counters.next()
+	c.value, c.counter.Value, c.metric.Counter = v, &c.value, &c.counter
+	return &c.metric
+}
+
+type gaugeSeries struct {
+	metric dto.Metric
+	gauge  dto.Gauge
+	value  float64
+}
+
+func (s *slabs) gauge(v float64) *dto.Metric {
+	g := s.gauges.next()
+	g.value, g.gauge.Value, g.metric.Gauge = v, &g.value, &g.gauge
+	return &g.metric
+}
+
+type untypedSeries struct {
+	metric  dto.Metric
+	untyped dto.Untyped
+	value   float64
+}
+
+func (s *slabs) untypedValue(v float64) *dto.Metric {
+	u := s.untyped.next()
+	u.value, u.untyped.Value, u.metric.Untyped = v, &u.value, &u.untyped
+	return &u.metric
 }
 
 // The classic buckets: every second power of two from 2^-20 s (1 µs) to 16 s.
 const (
-	classicStep = 2
-	classicLast = 4
+	classicStep    = 2
+	classicLast    = 4
+	classicBuckets = (classicLast-model.HistogramMinExp)/classicStep + 1
 )
 
 var (
 	nativeSchema  = int32(0)
 	zeroThreshold = math.Ldexp(1, -128)
 	zeroCount     = uint64(0)
-	classicBounds = func() (bounds []float64) {
-		for exp := model.HistogramMinExp; exp <= classicLast; exp += classicStep {
-			bounds = append(bounds, math.Ldexp(1, exp))
+	classicBounds = func() (bounds [classicBuckets]float64) {
+		for i := range bounds {
+			bounds[i] = math.Ldexp(1, model.HistogramMinExp+i*classicStep)
 		}
 		return bounds
 	}()
 )
 
+type histogramSeries struct {
+	metric    dto.Metric
+	histogram dto.Histogram
+	count     uint64
+	sum       float64
+
+	span    dto.BucketSpan
+	spans   [1]*dto.BucketSpan
+	offset  int32
+	length  uint32
+	deltas  [model.HistogramBuckets]int64
+	buckets [classicBuckets]dto.Bucket
+	refs    [classicBuckets]*dto.Bucket
+	counts  [classicBuckets]uint64
+}
+
 // histogram renders h twice: as a native histogram of schema 0, whose buckets
 // end at the powers of two, as those of h do (what took longer than h tells
 // apart is in the one above), and as classic buckets.
-func (s *slabs) histogram(h *model.Histogram) *dto.Histogram {
+func (s *slabs) histogram(h *model.Histogram) *dto.Metric {
 	d := s.histograms.next()
+	d.metric.Histogram = &d.histogram
+	d.sum, d.histogram.SampleSum = h.SumSeconds, &d.sum
 	// A count that differs from the buckets, because the kernel counted on
 	// while it was read, would have the whole histogram refused.
-	count := uint64(0)
 	for _, n := range h.Buckets {
-		count += n
+		d.count += n
 	}
-	d.SampleCount, d.SampleSum = s.count(count), s.float(h.SumSeconds)
-	d.Schema, d.ZeroThreshold, d.ZeroCount = &nativeSchema, &zeroThreshold, &zeroCount
-	s.native(d, h)
-	s.classic(d, h)
-	return d
+	d.histogram.SampleCount = &d.count
+	d.native(h)
+	d.classic(h)
+	return &d.metric
 }
 
 // native sets one span over all buckets that are not empty. Without any it is
 // an empty span, which is what makes a histogram native.
-func (s *slabs) native(d *dto.Histogram, h *model.Histogram) {
+func (d *histogramSeries) native(h *model.Histogram) {
 	first, last := 0, len(h.Buckets)
 	for first < last && h.Buckets[first] == 0 {
 		first++
@@ -129,31 +149,29 @@ func (s *slabs) native(d *dto.Histogram, h *model.Histogram) {
 	for last > first && h.Buckets[last-1] == 0 {
 		last--
 	}
-	span, offset, length := s.spans.next(), s.offsets.next(), s.lengths.next()
 	if first < last {
-		*offset = int32(model.HistogramMinExp + first)
+		d.offset, d.length = int32(model.HistogramMinExp+first), uint32(last-first)
 	}
-	*length = uint32(last - first)
-	span.Offset, span.Length = offset, length
-	d.PositiveSpan = s.spanRefs.take(1)
-	d.PositiveSpan[0] = span
-	d.PositiveDelta = s.deltas.take(last - first)
+	d.span.Offset, d.span.Length = &d.offset, &d.length
+	d.spans[0] = &d.span
 	before := int64(0)
 	for i, n := range h.Buckets[first:last] {
-		d.PositiveDelta[i] = int64(n) - before
+		d.deltas[i] = int64(n) - before
 		before = int64(n)
 	}
+	d.histogram.Schema, d.histogram.ZeroThreshold, d.histogram.ZeroCount = &nativeSchema, &zeroThreshold, &zeroCount
+	d.histogram.PositiveSpan, d.histogram.PositiveDelta = d.spans[:], d.deltas[:d.length]
 }
 
-func (s *slabs) classic(d *dto.Histogram, h *model.Histogram) {
-	d.Bucket = s.bucketRefs.take(len(classicBounds))
-	buckets := s.buckets.take(len(classicBounds))
+func (d *histogramSeries) classic(h *model.Histogram) {
 	sum, next := uint64(0), 0
-	for i := range buckets {
+	for i := range d.buckets {
 		for ; next <= i*classicStep; next++ {
 			sum += h.Buckets[next]
 		}
-		buckets[i].CumulativeCount, buckets[i].UpperBound = s.count(sum), &classicBounds[i]
-		d.Bucket[i] = &buckets[i]
+		d.counts[i] = sum
+		d.buckets[i].CumulativeCount, d.buckets[i].UpperBound = &d.counts[i], &classicBounds[i]
+		d.refs[i] = &d.buckets[i]
 	}
+	d.histogram.Bucket = d.refs[:]
 }
