@@ -1,11 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 import (
 	"context"
-	"go.uber.org/zap"
+	"encoding/json"
+	"fmt"
 	"io"
+	"strings"
+	"text/tabwriter"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/collector"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
-type doctorCmd struct{ sensorFlags }
+type doctorCmd struct {
+	sensorFlags
+	JSON bool `name:"json" help:"Print one JSON object instead of a table."`
+}
 
-func (c *doctorCmd) run(ctx context.Context, stdout io.Writer, log *zap.Logger) error { return nil }
+// run makes and reads everything once, as the sensor would, and prints how it
+// went. What was attached is detached again.
+func (c *doctorCmd) run(_ context.Context, stdout io.Writer, log *zap.Logger) error {
+	c.Strict = false // the report is about what does not work
+	s, err := newSensor(c.sensorFlags, nil, zap.NewNop())
+	if err != nil {
+		return err
+	}
+	defer closeWithin(closeTimeout, s, log)
+	facts := s.collector.Snapshot()
+	r := diagnose(thisHost(c.sensorFlags), s.collector.States(), facts)
+	if s.hierarchy.Mount != "" {
+		r.add("kernel", "cgroups", model.StateOK, strings.TrimSpace(
+			fmt.Sprintf("%s, %s %s", s.hierarchy.Mode, s.hierarchy.Mount, s.hierarchy.Controller)), "")
+	}
+	if c.JSON {
+		enc := json.NewEncoder(stdout)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(r)
+	} else {
+		err = r.print(stdout)
+	}
+	if err == nil && r.Verdict == cannotRun {
+		return errCannotRun
+	}
+	return err
+}
+
+// Verdicts: whether it can be told which container uses which HCA.
+const (
+	canRun      = "yes"
+	canRunLater = "yes, when an HCA appears"
+	cannotRun   = "no"
+)
+
+// A report is what doctor prints.
+type report struct {
+	Verdict string   `json:"verdict"`
+	Reasons []string `json:"reasons,omitempty"` // why the verdict is no
+	Checks  []check  `json:"checks"`
+}
+
+// A check is the state of one thing that the sensor uses.
+type check struct {
+	Area   string      `json:"area"` // source, hook, map, device, permission, kernel, tier
+	Name   string      `json:"name"`
+	State  model.State `json:"state"`
+	Reason string      `json:"reason,omitempty"`
+	Cure   string      `json:"cure,omitempty"`
+}
+
+func (r *report) add(area, name string, state model.State, reason, cure string) {
+	r.Checks = append(r.Checks, check{area, name, state, reason, cure})
+}
+
+// diagnose reports on what the sources said and what the host allows.
+func diagnose(h host, sources []collector.SourceState, facts model.Snapshot) *report {
+	r := &report{}
+	for _, s := range sources {
+		r.add("source", s.Source, s.State, s.Reason, sourceCure(s))
+	}
+	for _, d := range facts.HCAs {
+		ports := make([]string, 0, len(d.Ports))
+		for _, p := range d.Ports {
+			ports = append(ports, fmt.Sprintf("port %d %s %s", p.Number, p.State, p.LinkLayer))
+		}
+		r.add("device", d.Name, model.StateOK, strings.Join(ports, ", "), "")
+	}
+	for _, d := range facts.DeviceStates {
+		if d.State != model.StateOK {
+			r.add("device", d.Device, d.State, d.Source+": "+d.Reason, deviceCure(d))
+		}
+	}
+	for _, hook := range facts.Hooks {
+		reason := hook.Reason
+		if hook.State == model.StateOK {
+			reason = "attached by " + hook.Tier
+		}
+		r.add("hook", hook.Name, hook.State, reason, "")
+	}
+	for _, m := range facts.Maps {
+		state, cure := model.StateOK, ""
+		if m.Entries >= m.Capacity {
+			state, cure = model.StateFailed, "raise --probe.map-entries or --probe.max-objects"
+		}
+		r.add("map", m.Name, state, fmt.Sprintf("%d of %d entries", m.Entries, m.Capacity), cure)
+	}
+	tiers := h.check(r)
+	r.judge(sources, facts, tiers)
+	return r
+}
+
+// judge gives the verdict. The main job needs three things: the owners of
+// cgroups, a hook on the verbs, and either a hook on the objects or RDMA
+// netlink. Without an HCA no hook can be attached yet: then it counts which
+// tiers of hooks this kernel and these permissions allow.
+func (r *report) judge(sources []collector.SourceState, facts model.Snapshot, tiers map[string]bool) {
+	no := func(format string, args ...any) { r.Reasons = append(r.Reasons, fmt.Sprintf(format, args...)) }
+	states := map[string]model.State{}
+	for _, s := range sources {
+		states[s.Source] = s.State
+	}
+	for _, name := range []string{"cgroup", "probe", "rdma"} {
+		if states[name] == "" {
+			no("%s is switched off (--no-collector.%s)", name, name)
+		}
+	}
+	if s := states["cgroup"]; s != "" && s != model.StateOK {
+		no("owners are not known: the cgroup source is %s", s)
+	}
+	if states["probe"] != "" {
+		verbs, objects := tiers["fentry"] || tiers["kprobe"] || tiers["tracepoint"], true
+		if len(facts.HCAs) > 0 {
+			verbs, objects = false, facts.Holdings != nil
+			for _, h := range facts.Hooks {
+				attached := h.State == model.StateOK
+				verbs = verbs || attached && strings.HasPrefix(h.Name, "ib_uverbs_")
+				objects = objects || attached && h.Name == "rdma_restrack_add"
+			}
+		}
+		if !verbs {
+			no("verbs are not seen: no hook on them can be attached")
+		}
+		if !objects {
+			no("objects are not seen: neither by a hook nor through RDMA netlink")
+		}
+	}
+	switch {
+	case len(r.Reasons) > 0:
+		r.Verdict = cannotRun
+	case len(facts.HCAs) == 0:
+		r.Verdict = canRunLater
+	default:
+		r.Verdict = canRun
+	}
+}
+
+func (r *report) print(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "AREA\tNAME\tSTATE\tREASON")
+	for _, c := range r.Checks {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", c.Area, c.Name, c.State, oneLine(c.Reason))
+		if c.Cure != "" {
+			fmt.Fprintf(tw, "\t\t\t→ %s\n", oneLine(c.Cure))
+		}
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(w, "\nCan the main job run: %s\n", r.Verdict); err != nil {
+		return err
+	}
+	for _, reason := range r.Reasons {
+		if _, err := fmt.Fprintf(w, "  because %s\n", reason); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// oneLine keeps a joined error within its cell.
+func oneLine(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\t' }), "; ")
+}
+
+func sourceCure(s collector.SourceState) string {
+	switch {
+	case s.State == model.StateOK:
+		return ""
+	case s.Source == "rdma" && s.State == model.StateAbsent:
+		return "load the driver of the HCA (mlx5_ib, irdma, …); `make demo` shows a node with Soft-RoCE"
+	case s.Source == "cgroup" && s.State == model.StateAbsent:
+		return "mount the host's cgroup tree and name it with --path.cgroup"
+	case s.State == model.StateStuck:
+		return "look for processes in state D and for messages of the driver in dmesg"
+	case strings.Contains(s.Reason, "permitted") || strings.Contains(s.Reason, "permission denied"):
+		return "run as root, or privileged in a container; the permissions below say what is missing"
+	}
+	return ""
+}
+
+func deviceCure(d model.DeviceState) string {
+	if d.State == model.StateQuarantined {
+		return fmt.Sprintf("leave it out for good: --collector.rdma.device-exclude=%s", d.Device)
+	}
+	return ""
+}

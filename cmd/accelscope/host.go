@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A host is what doctor asks of the machine itself. What cannot be asked of a
+// directory is a function.
+type host struct {
+	sysfs, procfs string
+	release       string // of the kernel
+	uid           int
+	tier          string // --probe.tier
+	netlink       func() error
+	attach        func(tier string) error
+}
+
+func thisHost(f sensorFlags) host {
+	var uts unix.Utsname
+	release := "unknown"
+	if unix.Uname(&uts) == nil {
+		release = unix.ByteSliceToString(uts.Release[:])
+	}
+	return host{f.Sysfs, f.Procfs, release, os.Geteuid(), f.Tier, dialRDMANetlink, tryTier}
+}
+
+// tiers are the ways to attach a hook, best first, and what lets each be.
+var tiers = []struct{ name, cure string }{
+	{"fentry", "needs CONFIG_DEBUG_INFO_BTF, CONFIG_FUNCTION_TRACER, CAP_BPF and CAP_PERFMON; the kprobe tier does without"},
+	{"kprobe", "needs CONFIG_KPROBES, CAP_BPF and CAP_PERFMON"},
+	{"tracepoint", "needs tracefs: mount -t tracefs tracefs /sys/kernel/tracing; CAP_BPF and CAP_PERFMON"},
+}
+
+// capabilities are those that the sensor uses when it does not run as root
+// with all of them.
+var capabilities = []struct {
+	bit       int
+	name, why string
+}{
+	{unix.CAP_BPF, "CAP_BPF", "BPF programs and maps"},
+	{unix.CAP_PERFMON, "CAP_PERFMON", "programs that look into the kernel"},
+	{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "hooks by fentry on functions of modules"},
+	{unix.CAP_SYS_RESOURCE, "CAP_SYS_RESOURCE", "BPF maps before Linux 5.11"},
+	{unix.CAP_DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH", "tracefs, and cgroups by their id"},
+}
+
+// check adds what the host allows to r and returns the tiers that can be used.
+func (h host) check(r *report) map[string]bool {
+	r.add("permission", "user", model.StateOK, "uid "+strconv.Itoa(h.uid), "")
+	h.checkCapabilities(r)
+	r.add("kernel", "release", model.StateOK, h.release, "")
+	h.checkLockdown(r)
+	h.checkPath(r, "type information", "kernel/btf/vmlinux", "needs a kernel with CONFIG_DEBUG_INFO_BTF")
+	h.checkPath(r, "tracefs", "kernel/tracing/events", "mount -t tracefs tracefs /sys/kernel/tracing")
+	for _, module := range []string{"ib_core", "ib_uverbs"} {
+		h.checkPath(r, module, "module/"+module, "modprobe "+module+", or load the driver of the HCA")
+	}
+	if err := h.netlink(); err != nil {
+		r.add("kernel", "RDMA netlink", stateOf(err), err.Error(), "it comes with ib_core")
+	} else {
+		r.add("kernel", "RDMA netlink", model.StateOK, "", "")
+	}
+	works := map[string]bool{}
+	for _, t := range tiers {
+		if err := h.attach(t.name); err != nil {
+			r.add("tier", t.name, stateOf(err), err.Error(), t.cure)
+			continue
+		}
+		works[t.name] = h.tier == "auto" || h.tier == t.name
+		r.add("tier", t.name, model.StateOK, "", "")
+	}
+	return works
+}
+
+// checkCapabilities reads the effective set: CapEff in /proc/self/status.
+func (h host) checkCapabilities(r *report) {
+	set, err := effectiveCapabilities(filepath.Join(h.procfs, "self/status"))
+	if err != nil {
+		r.add("permission", "capabilities", model.StateFailed, err.Error(), "name the mount of procfs with --path.procfs")
+		return
+	}
+	for _, c := range capabilities {
+		if c.bit == unix.CAP_SYS_RESOURCE && !h.before(5, 11) {
+			continue
+		}
+		if set&(1<<c.bit) != 0 {
+			r.add("permission", c.name, model.StateOK, c.why, "")
+		} else {
+			r.add("permission", c.name, model.StateFailed, "missing: "+c.why, "run as root, or privileged in a container, or add "+c.name)
+		}
+	}
+}
+
+// before says whether the kernel is older than major.minor; one whose release
+// is not a version is taken for a new one.
+func (h host) before(major, minor int) bool {
+	var a, b int
+	if _, err := fmt.Sscanf(h.release, "%d.%d", &a, &b); err != nil {
+		return false
+	}
+	return a < major || a == major && b < minor
+}
+
+func effectiveCapabilities(status string) (uint64, error) {
+	f, err := os.Open(status)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if value, ok := strings.CutPrefix(lines.Text(), "CapEff:"); ok {
+			return strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+		}
+	}
+	return 0, errors.Join(fmt.Errorf("%s: no CapEff", status), lines.Err())
+}
+
+// checkLockdown reads /sys/kernel/security/lockdown: "none [integrity] …".
+// The file is missing where the kernel has no lockdown.
+func (h host) checkLockdown(r *report) {
+	data, err := os.ReadFile(filepath.Join(h.sysfs, "kernel/security/lockdown"))
+	mode := "none"
+	if _, after, ok := strings.Cut(string(data), "["); err == nil && ok {
+		mode, _, _ = strings.Cut(after, "]")
+	}
+	if mode == "confidentiality" {
+		r.add("kernel", "lockdown", model.StateFailed, mode, "BPF may not read kernel memory: boot with lockdown=integrity")
+		return
+	}
+	r.add("kernel", "lockdown", model.StateOK, mode, "")
+}
+
+func (h host) checkPath(r *report, name, path, cure string) {
+	path = filepath.Join(h.sysfs, path)
+	if _, err := os.Stat(path); err != nil {
+		r.add("kernel", name, stateOf(err), err.Error(), cure)
+		return
+	}
+	r.add("kernel", name, model.StateOK, "", "")
+}
+
+// stateOf is the state that an error of the system means.
+func stateOf(err error) model.State {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return model.StateAbsent
+	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EPROTONOSUPPORT):
+		return model.StateUnsupported
+	}
+	return model.StateFailed
+}
+
+// dialRDMANetlink opens a socket of the family that ib_core serves.
+func dialRDMANetlink() error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	return unix.Close(fd)
+}
+
+// tryTier attaches a program that does nothing and detaches it: what a kernel
+// allows is known by trying only. bpf_fentry_test1 is in every kernel with
+// BPF, and nobody calls it.
+func tryTier(tier string) error {
+	_ = rlimit.RemoveMemlock() // without it the load says what is missing
+	spec := &ebpf.ProgramSpec{
+		License:      "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	}
+	attach := func(p *ebpf.Program) (link.Link, error) { return link.Kprobe("bpf_fentry_test1", p, nil) }
+	switch tier {
+	case "fentry":
+		spec.Type, spec.AttachType, spec.AttachTo = ebpf.Tracing, ebpf.AttachTraceFEntry, "bpf_fentry_test1"
+		attach = func(p *ebpf.Program) (link.Link, error) { return link.AttachTracing(link.TracingOptions{Program: p}) }
+	case "kprobe":
+		spec.Type = ebpf.Kprobe
+	case "tracepoint":
+		spec.Type = ebpf.TracePoint
+		attach = func(p *ebpf.Program) (link.Link, error) {
+			return link.Tracepoint("syscalls", "sys_enter_ioctl", p, nil)
+		}
+	}
+	p, err := ebpf.NewProgram(spec)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	l, err := attach(p)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
