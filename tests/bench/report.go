@@ -211,6 +211,8 @@ func printGates(out io.Writer, all []gate) {
 			value, verdict = "-", "not measured"
 		case g.value <= g.release:
 			verdict = "met"
+		case math.IsInf(g.now, 1):
+			verdict = "open"
 		case g.value <= g.now:
 			verdict = "met for now"
 		}
