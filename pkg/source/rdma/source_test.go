@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newSource(t testing.TB, tr tree, change ...func(*Options)) *Source {
 	t.Helper()
-	o := Options{Sysfs: tr.root, Deadline: 300 * time.Millisecond}
+	o := Options{Sysfs: tr.root, Deadline: time.Second}
 	for _, c := range change {
 		c(&o)
 	}
@@ -349,6 +349,7 @@ func TestMissingDirectories(t *testing.T) {
 func TestStuck(t *testing.T) {
 	for _, file := range []string{"fw_ver", "ports/1/state", "ports/1/counters/link_downed", "ports/1/hw_counters/out_of_buffer"} {
 		t.Run(file, func(t *testing.T) {
+			t.Parallel()
 			tr := newTree(t)
 			tr.hca(0, 1)
 			unblock := tr.fifo(tr.hca(1, 1) + "/" + file)
@@ -379,16 +380,12 @@ func TestManyStuck(t *testing.T) {
 		tr.fifo(tr.hca(n, 1) + "/ports/1/state")
 	}
 	tr.hca(90, 1)
-	s := newSource(t, tr, func(o *Options) { o.Deadline = 200 * time.Millisecond })
-	for i := range 3 {
-		start := time.Now()
-		snap := mustRead(t, s)
-		if got := names(snap); got != "mlx5_90" {
+	s := newSource(t, tr)
+	for range 3 {
+		if got := names(mustRead(t, s)); got != "mlx5_90" {
 			t.Errorf("HCAs %q", got)
 		}
-		if i > 0 && time.Since(start) > s.opt.Deadline {
-			t.Errorf("read %d waited %v for devices that are known to hang", i, time.Since(start))
-		}
+		s.opt.Deadline = time.Hour // whoever waits again, waits for ever
 	}
 }
 

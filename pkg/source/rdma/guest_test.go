@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestGuest compares what the source says of live Soft-RoCE devices with what
+// iproute2 says. It runs inside the guest of tests/vm (ACCELSCOPE_GUEST=1),
+// where ACCELSCOPE_WORKLOADS is the directory of the workload programs. With
+// ACCELSCOPE_RECORD=DIR the kernel's replies are kept there: testdata is that.
+func TestGuest(t *testing.T) {
+	if os.Getenv("ACCELSCOPE_GUEST") == "" {
+		t.Skip("needs a live RDMA stack: runs in the guest of tests/vm")
+	}
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := strings.HasPrefix(string(release), "5.10.") // no contexts, no SRQs
+	verbs := workload(t, "verbs", "-d", "rxe0", "-p", "2", "-c", "3", "-q", "4", "-x", "1", "-m", "1048576", "-m", "4096")
+	workload(t, "verbs", "-d", "rxe1", "-q", "2", "-m", "65536")
+	s := newGuestSource(t)
+
+	t.Run("Objects", func(t *testing.T) {
+		objects, err := s.Objects(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			typ     model.ObjectType
+			key, id string
+		}{
+			{model.QP, "qp", "lqpn"}, {model.CQ, "cq", "cqn"}, {model.MR, "mr", "mrn"}, {model.PD, "pd", "pdn"},
+			{model.CMID, "cm_id", "cm-idn"}, {model.Context, "ctx", "ctxn"}, {model.SRQ, "srq", "srqn"},
+		} {
+			if old && (c.typ == model.Context || c.typ == model.SRQ) {
+				continue
+			}
+			want, got := []string{}, []string{}
+			for _, e := range iproute(t, "resource", "show", c.key) {
+				if e["pid"] != nil { // the kernel's own have none
+					want = append(want, fmt.Sprintf("%v %v %v pid %v len %v", e["ifname"], c.key, e[c.id], e["pid"], e["mrlen"]))
+				}
+			}
+			for _, o := range objects {
+				if o.Type == c.typ {
+					length := "<nil>"
+					if o.Type == model.MR {
+						length = fmt.Sprint(o.Bytes)
+					}
+					got = append(got, fmt.Sprintf("%s %s %d pid %d len %s", o.Device, o.Type, o.ID, o.PID, length))
+				}
+			}
+			slices.Sort(want)
+			slices.Sort(got)
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("%s (-iproute2 +got):\n%s", c.key, d)
+			}
+			if len(got) == 0 && c.typ != model.CMID {
+				t.Errorf("no %s: nothing was compared", c.key)
+			}
+		}
+		want := map[model.ObjectType]string{model.PD: "2", model.CQ: "3", model.QP: "4", model.MR: "2 1052672", model.SRQ: "1"}
+		for _, h := range holdings(objects) {
+			if w, ok := want[h.Type]; ok && h.PID == verbs {
+				if got := fmt.Sprintf("%d %d", h.Count, h.Bytes); got != w && got != w+" 0" {
+					t.Errorf("the process holds %s of type %s, want %s", got, h.Type, w)
+				}
+				delete(want, h.Type)
+			}
+		}
+		if old {
+			delete(want, model.SRQ)
+		}
+		if len(want) != 0 {
+			t.Errorf("not seen of the process: %v", want)
+		}
+	})
+
+	t.Run("Resources", func(t *testing.T) {
+		snap := mustRead(t, s)
+		want := map[string]string{}
+		for _, e := range iproute(t, "resource", "show") {
+			for typ, n := range e {
+				if typ != "ifindex" && typ != "ifname" && summaryType([]byte(typ)) != "" {
+					want[fmt.Sprintf("%v %s", e["ifname"], typ)] = fmt.Sprint(n)
+				}
+			}
+		}
+		got := map[string]string{}
+		for _, r := range snap.Resources {
+			got[r.Device+" "+string(r.Type)] = fmt.Sprint(r.Count)
+		}
+		if d := cmp.Diff(want, got); d != "" || len(got) < 10 {
+			t.Errorf("%d resources (-iproute2 +got):\n%s", len(got), d)
+		}
+	})
+
+	t.Run("Counters", func(t *testing.T) {
+		snap := mustRead(t, s)
+		got, want := map[string]string{}, map[string]string{}
+		for _, h := range snap.HCAs {
+			if h.CharDevice == "" || h.NodeType != "CA" || h.NodeGUID == "" {
+				t.Errorf("attributes of %s: %+v", h.Name, h)
+			}
+			for _, p := range h.Ports {
+				if p.State != "ACTIVE" || p.PhysState != "LinkUp" || p.LinkLayer != "Ethernet" || p.Netdev == "" || p.RateBits == 0 {
+					t.Errorf("port of %s: %+v", h.Name, p)
+				}
+				for _, c := range p.HWCounters {
+					got[fmt.Sprintf("%s/%d %s", h.Name, p.Number, c.Name)] = fmt.Sprint(c.Value)
+				}
+			}
+		}
+		for _, e := range iproute(t, "statistic", "show") {
+			for name, v := range e {
+				if name != "ifname" && name != "port" && name != "ifindex" {
+					want[fmt.Sprintf("%v/%v %s", e["ifname"], e["port"], name)] = fmt.Sprint(v)
+				}
+			}
+		}
+		if d := cmp.Diff(want, got); d != "" || len(got) < 20 {
+			t.Errorf("%d counters (-iproute2 +got):\n%s", len(got), d)
+		}
+		// The same from the files, where the kernel has no netlink to offer.
+		files, err := New(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer files.Close()
+		for i, h := range mustRead(t, files).HCAs {
+			a, b := h.Ports[0].HWCounters, slices.Clone(snap.HCAs[i].Ports[0].HWCounters)
+			slices.SortFunc(b, func(x, y model.Counter) int { return strings.Compare(x.Name, y.Name) })
+			if d := cmp.Diff(a, b); d != "" {
+				t.Errorf("%s (-files +netlink):\n%s", h.Name, d)
+			}
+		}
+	})
+
+	// Gate C2: one request per port, and no file of hw_counters.
+	t.Run("Requests", func(t *testing.T) {
+		var conns []*conn
+		s := newGuestSource(t)
+		sockets := make(chan *conn, 100)
+		s.dial = func() (*conn, error) {
+			c, err := dialNetlink()
+			sockets <- c
+			return c, err
+		}
+		mustRead(t, s)
+		mustRead(t, s)
+		for len(sockets) > 0 {
+			<-sockets
+		}
+		calls := s.devices[0].reader.calls
+		mustRead(t, s)
+		for len(sockets) > 0 {
+			conns = append(conns, <-sockets)
+		}
+		requests := 0
+		for _, c := range conns {
+			requests += c.calls
+		}
+		if want := len(s.devices) + 1; requests != want || len(s.devices) != 2 {
+			t.Errorf("%d requests, want %d: one per port and one for the resources", requests, want)
+		}
+		if n := s.devices[0].reader.calls - calls; n != 3 {
+			t.Errorf("%d system calls on files, want 3: state, phys_state, rate", n)
+		}
+	})
+
+	t.Run("Holdings", func(t *testing.T) {
+		s := newGuestSource(t, func(o *Options) { o.Holdings = func() bool { return true } })
+		snap := mustRead(t, s)
+		if !slices.ContainsFunc(snap.Holdings, func(h model.Holding) bool {
+			return h.PID == verbs && h.Device == "rxe0" && h.Type == model.QP && h.Count == 4
+		}) {
+			t.Errorf("holdings %v lack the 4 QPs of process %d", snap.Holdings, verbs)
+		}
+	})
+
+	t.Run("Threads", func(t *testing.T) {
+		if old {
+			t.Skip("the kernel does not dump contexts: what ended threads made has no owner")
+		}
+		pid := workload(t, "threads", "-d", "rxe0", "-n", "3")
+		objects, err := s.Objects(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, o := range objects {
+			if o.Device == "rxe0" && (o.Type == model.QP || o.Type == model.MR || o.Type == model.PD) && o.PID == pid {
+				n++
+			}
+		}
+		if n != 9 {
+			t.Errorf("%d objects of threads that ended lead to process %d, want 9", n, pid)
+		}
+	})
+
+	if dir := os.Getenv("ACCELSCOPE_RECORD"); dir != "" {
+		recordReplies(t, dir)
+	}
+	t.Run("Reload", testReload)
+}
+
+// testReload: a source is never in the way of a driver reload, and does not
+// bring the modules back by looking.
+func testReload(t *testing.T) {
+	s := newGuestSource(t, func(o *Options) { o.Holdings = func() bool { return true } })
+	if got := names(mustRead(t, s)); got != "rxe0 rxe1" {
+		t.Fatalf("HCAs %q", got)
+	}
+	stopWorkloads()
+	sh(t, "rdma link delete rxe0 && rdma link delete rxe1")
+	sh(t, "for i in 1 2 3 4 5 6 7 8 9 10; do "+
+		"modprobe -r rdma_rxe rdma_ucm ib_umad ib_uverbs rdma_cm iw_cm ib_cm ib_core; test -d /sys/module/ib_core || exit 0; sleep 0.2; done; "+
+		"lsmod; exit 1")
+	for range 2 {
+		if _, err := s.Read(t.Context()); !errors.Is(err, model.ErrAbsent) {
+			t.Errorf("without a device: %v", err)
+		}
+	}
+	if o, err := s.Objects(t.Context()); err != nil || len(o) != 0 {
+		t.Errorf("objects without a device: %v %v", o, err)
+	}
+	if _, err := os.Stat("/sys/module/ib_core"); err == nil {
+		t.Error("reading loaded ib_core again")
+	}
+	sh(t, "modprobe ib_uverbs && modprobe rdma_rxe && rdma link add rxe0 type rxe netdev v0")
+	if got := names(mustRead(t, s)); got != "rxe0" {
+		t.Errorf("HCAs after the reload %q", got)
+	}
+	if p := mustRead(t, s).HCAs[0].Ports; len(p) != 1 || len(p[0].HWCounters) < 10 {
+		t.Errorf("ports after the reload: %v", p)
+	}
+}
+
+func newGuestSource(t *testing.T, change ...func(*Options)) *Source {
+	t.Helper()
+	o := Options{Netlink: true, Deadline: 10 * time.Second}
+	for _, c := range change {
+		c(&o)
+	}
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+var running []*exec.Cmd
+
+// workload starts a program that says "ready PID" and holds on until its input ends.
+func workload(t *testing.T, args ...string) (pid int) {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(os.Getenv("ACCELSCOPE_WORKLOADS"), args[0]), args[1:]...)
+	cmd.Stderr = os.Stderr
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	running = append(running, cmd)
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if n, _ := fmt.Sscanf(lines.Text(), "ready %d", &pid); n == 1 {
+			return pid
+		}
+	}
+	t.Fatalf("%v did not get ready", args)
+	return 0
+}
+
+func stopWorkloads() {
+	for _, c := range running {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	}
+	running = nil
+}
+
+// iproute is the JSON that iproute2's rdma prints, numbers as written.
+func iproute(t *testing.T, args ...string) []map[string]any {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "rdma", append([]string{"-j"}, args...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Logf("rdma %v: %v", args, err)
+		return nil
+	}
+	var all []map[string]any
+	d := json.NewDecoder(strings.NewReader(string(out)))
+	d.UseNumber()
+	if err := d.Decode(&all); err != nil {
+		t.Fatalf("rdma %v: %v\n%s", args, err, out)
+	}
+	return all
+}
+
+func sh(t *testing.T, script string) {
+	t.Helper()
+	if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+}
+
+// recordReplies keeps the replies to each request as the kernel wrote them.
+func recordReplies(t *testing.T, dir string) {
+	index := uint32(0)
+	for _, d := range mustDump(t) {
+		if d.name == "rxe0" {
+			index = d.index
+		}
+	}
+	requests := map[string]request{
+		"get":      {cmd: cmdGet, dump: true},
+		"res":      {cmd: cmdResGet, dump: true},
+		"stat":     {cmd: cmdStatGet, index: &index, port: 1},
+		"stat_bad": {cmd: cmdStatGet, index: &index, port: 9},
+	}
+	for _, tb := range tables {
+		requests["res_"+string(tb.typ)] = request{cmd: tb.cmd, dump: true, index: &index}
+	}
+	for name, r := range requests {
+		c, err := dialNetlink()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.buf = make([]byte, recvBuffer)
+		var raw []byte
+		b := r.encode(1)
+		if _, err := unix.Write(c.fd, b); err != nil {
+			t.Fatal(err)
+		}
+		for done := false; !done; {
+			n, err := c.receive(time.Now().Add(time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			raw = append(raw, c.buf[:n]...)
+			done, err = messages(c.buf[:n], r.cmd, 1, func([]byte) error { return nil })
+			done = done || err != nil
+		}
+		c.close()
+		if err := os.WriteFile(filepath.Join(dir, name+".bin"), raw, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func mustDump(t *testing.T) []nlDevice {
+	t.Helper()
+	all, err := dump(dialNetlink, request{cmd: cmdGet}, time.Now().Add(time.Second), parseDevice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// recorded is a reply of a live 6.1 kernel with two Soft-RoCE devices, as
+// TestGuest wrote it.
+func recorded(t testing.TB, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata/6.1", name+".bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// parseAll decodes a whole reply.
+func parseAll[T any](t testing.TB, b []byte, cmd uint16, parse func([]T, []byte) ([]T, error)) ([]T, error) {
+	t.Helper()
+	var all []T
+	done, err := messages(b, cmd, 1, func(p []byte) (err error) {
+		all, err = parse(all, p)
+		return err
+	})
+	if err == nil && !done {
+		err = errors.New("the reply has no end")
+	}
+	return all, err
+}
+
+func TestRecordedReplies(t *testing.T) {
+	devices, err := parseAll(t, recorded(t, "get"), cmdGet, parseDevice)
+	if err != nil || len(devices) != 2 || devices[0].name != "rxe0" || devices[1].name != "rxe1" ||
+		len(devices[0].guid) != len("0000:0000:0000:0000") || devices[0].guid == devices[1].guid {
+		t.Errorf("devices %v, %v", devices, err)
+	}
+	resources, err := parseAll(t, recorded(t, "res"), cmdResGet, parseSummary)
+	if err != nil || len(resources) != 14 {
+		t.Errorf("resources %v, %v: want 7 types of 2 devices", resources, err)
+	}
+	intern := func(b []byte) (string, bool) { return string(b), validCounter(string(b)) }
+	stats, err := parseAll(t, recorded(t, "stat"), cmdStatGet,
+		func(c []model.Counter, p []byte) ([]model.Counter, error) { return parseStats(c, p, intern) })
+	if err != nil || len(stats) != 15 || stats[0].Name != "sent_pkts" || stats[14].Name != "rdma_recvs" {
+		t.Errorf("counters %v, %v", stats, err)
+	}
+	if _, err := parseAll(t, recorded(t, "stat_bad"), cmdStatGet, parseDevice); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("port 9: %v, want EINVAL", err)
+	}
+	// What the workloads held (two PDs, three CQs, four QPs, two MRs of 1 MiB
+	// and 4 KiB, one SRQ; and one of each, with 1 MiB, of three threads that
+	// ended: they have no PID), and what the kernel has for itself.
+	want := map[model.ObjectType]string{
+		model.Context: "2 0 0 0", model.PD: "6 1 3 0", model.CQ: "7 1 3 0", model.QP: "8 1 3 0",
+		model.MR: "5 0 3 4198400", model.SRQ: "1 0 0 0", model.CMID: "0 0 0 0",
+	}
+	for _, tb := range tables {
+		records, err := parseAll(t, recorded(t, "res_"+string(tb.typ)), tb.cmd, tb.parse)
+		if err != nil {
+			t.Errorf("%s: %v", tb.typ, err)
+		}
+		var kernel, orphans, bytes uint64
+		for _, r := range records {
+			bytes += r.bytes
+			switch {
+			case r.inKernel:
+				kernel++
+			case r.pid == 0:
+				orphans++
+			}
+		}
+		if got := fmt.Sprint(len(records), kernel, orphans, bytes); got != want[tb.typ] {
+			t.Errorf("%s: %s (entries, of the kernel, of nobody, bytes), want %s", tb.typ, got, want[tb.typ])
+		}
+	}
+}
+
+// Every prefix of a real reply is an error or incomplete, never a panic and
+// never complete.
+func TestTruncatedReplies(t *testing.T) {
+	files, err := filepath.Glob("testdata/6.1/*.bin")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range len(b) {
+			for _, try := range parsers {
+				if done, err := try(b[:n]); done && err == nil {
+					t.Errorf("%s cut to %d of %d bytes passes for complete", f, n, len(b))
+				}
+			}
+		}
+	}
+}
+
+// parsers decode a reply as that of each command.
+var parsers = func() []func(b []byte) (bool, error) {
+	all := []func(b []byte) (bool, error){
+		func(b []byte) (bool, error) { return decode(b, cmdGet, parseDevice) },
+		func(b []byte) (bool, error) { return decode(b, cmdResGet, parseSummary) },
+		func(b []byte) (bool, error) {
+			d := &device{}
+			return decode(b, cmdStatGet, func(c []model.Counter, p []byte) ([]model.Counter, error) {
+				return parseStats(c, p, d.intern)
+			})
+		},
+	}
+	for _, tb := range tables {
+		all = append(all, func(b []byte) (bool, error) { return decode(b, tb.cmd, tb.parse) })
+	}
+	return all
+}()
+
+func decode[T any](b []byte, cmd uint16, parse func([]T, []byte) ([]T, error)) (bool, error) {
+	var all []T
+	return messages(b, cmd, 1, func(p []byte) (err error) {
+		all, err = parse(all, p)
+		return err
+	})
+}
+
+// FuzzNldev: whatever the bytes are, they are decoded or refused.
+func FuzzNldev(f *testing.F) {
+	files, err := filepath.Glob("testdata/6.1/*.bin")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Add(reply(cmdStatGet, 0, mlx5Stats()))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		before := slices.Clone(b)
+		for _, try := range parsers {
+			_, _ = try(b)
+		}
+		if !slices.Equal(before, b) {
+			t.Error("the parser changed its input")
+		}
+	})
+}
+
+// The builders below make replies that no kernel here gives: those of vendor
+// drivers, and broken ones. They are constructed from the kernel's headers.
+
+func attr(typ uint16, data ...byte) []byte {
+	b := native.AppendUint16(nil, uint16(4+len(data)))
+	b = native.AppendUint16(b, typ)
+	b = append(b, data...)
+	return append(b, make([]byte, align4(len(b))-len(b))...)
+}
+
+func attrU32(typ uint16, v uint32) []byte { return attr(typ, native.AppendUint32(nil, v)...) }
+func attrU64(typ uint16, v uint64) []byte { return attr(typ, native.AppendUint64(nil, v)...) }
+func attrStr(typ uint16, s string) []byte { return attr(typ, append([]byte(s), 0)...) }
+func nest(typ uint16, of ...[]byte) []byte {
+	return attr(typ|unix.NLA_F_NESTED, slices.Concat(of...)...)
+}
+
+func message(typ, flags uint16, seq uint32, payload ...[]byte) []byte {
+	p := slices.Concat(payload...)
+	b := native.AppendUint32(nil, uint32(16+len(p)))
+	b = native.AppendUint16(b, typ)
+	b = native.AppendUint16(b, flags)
+	b = native.AppendUint32(b, seq)
+	b = native.AppendUint32(b, 0)
+	return append(b, p...)
+}
+
+func reply(cmd, flags uint16, payload ...[]byte) []byte {
+	return message(nldev(cmd), flags, 1, payload...)
+}
+
+func mlx5Stats() []byte {
+	counter := func(name string, v uint64, more ...[]byte) []byte {
+		return nest(attrHWCounter, slices.Concat(append([][]byte{attrStr(attrHWName, name), attrU64(attrHWValue, v)}, more...)...))
+	}
+	return slices.Concat(attrU32(attrDevIndex, 3), attrStr(attrDevName, "mlx5_0"), attrU32(attrPortIndex, 1),
+		nest(attrHWCounters,
+			counter("out_of_buffer", 7),
+			counter("np_cnp_sent", 1<<63),
+			counter("rdma_tx_bytes", 5, attrU32(94, 31), attr(95, 1)), // optional: index, dynamic
+			counter("bad name{}", 9),
+			nest(attrHWCounter, attrStr(attrHWName, "no_value")),
+			nest(999, attrU32(1, 1)),
+		))
+}
+
+func TestConstructedReplies(t *testing.T) {
+	d := &device{}
+	got, err := parseAll(t, reply(cmdStatGet, 0, mlx5Stats()), cmdStatGet,
+		func(c []model.Counter, p []byte) ([]model.Counter, error) { return parseStats(c, p, d.intern) })
+	want := []model.Counter{{Name: "out_of_buffer", Value: 7}, {Name: "np_cnp_sent", Value: 1 << 63}, {Name: "rdma_tx_bytes", Value: 5}}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestMessages(t *testing.T) {
+	ok := reply(cmdGet, 0, attrU32(attrDevIndex, 1), attrStr(attrDevName, "mlx5_0"))
+	for name, c := range map[string]struct {
+		b    []byte
+		done bool
+		err  error
+		n    int // devices
+	}{
+		"one":                {ok, true, nil, 1},
+		"another's":          {message(nldev(cmdGet), 0, 2, attrStr(attrDevName, "x")), false, nil, 0},
+		"other command":      {reply(cmdResGet, 0), false, nil, 0},
+		"noop first":         {slices.Concat(message(unix.NLMSG_NOOP, 0, 1), ok), true, nil, 1},
+		"multi, no end":      {reply(cmdGet, unix.NLM_F_MULTI, attrStr(attrDevName, "x")), false, nil, 1},
+		"ack":                {message(unix.NLMSG_ERROR, 0, 1, make([]byte, 20)), true, nil, 0},
+		"EPERM":              {message(unix.NLMSG_ERROR, 0, 1, native.AppendUint32(nil, 0xffffffff)), true, unix.EPERM, 0},
+		"done with an error": {message(unix.NLMSG_DONE, unix.NLM_F_MULTI, 1, native.AppendUint32(nil, 0xffffffff-18)), true, unix.ENODEV, 0},
+		"short error":        {message(unix.NLMSG_ERROR, 0, 1, []byte{1}), false, errTruncated, 0},
+		"overrun":            {message(unix.NLMSG_OVERRUN, 0, 1), false, unix.ENOBUFS, 0},
+		"interrupted":        {message(unix.NLMSG_DONE, unix.NLM_F_DUMP_INTR, 1), false, errInterrupted, 0},
+		"short header":       {ok[:15], false, errTruncated, 0},
+		"length too small":   {append([]byte{15, 0, 0, 0}, ok[4:]...), false, errTruncated, 0},
+		"length too big":     {append([]byte{255, 255, 255, 255}, ok[4:]...), false, errTruncated, 0},
+		"short attribute":    {reply(cmdGet, 0, []byte{3, 0, 1, 0}), false, errTruncated, 0},
+		"long attribute":     {reply(cmdGet, 0, []byte{9, 0, 1, 0, 0, 0, 0, 0}), false, errTruncated, 0},
+		"trailing bytes":     {reply(cmdGet, 0, attrStr(attrDevName, "x"), []byte{1, 2}), false, errTruncated, 0},
+		"u32 of 2 bytes":     {reply(cmdGet, 0, attr(attrDevIndex, 1, 2)), false, errTruncated, 0},
+		"hostile name":       {reply(cmdGet, 0, attrStr(attrDevName, "../../etc")), true, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var devices []nlDevice
+			done, err := messages(c.b, cmdGet, 1, func(p []byte) (err error) {
+				devices, err = parseDevice(devices, p)
+				return err
+			})
+			if done != c.done || !errors.Is(err, c.err) || (c.err == nil) != (err == nil) || len(devices) != c.n {
+				t.Errorf("done %v, %v, %d devices; want %v, %v, %d", done, err, len(devices), c.done, c.err, c.n)
+			}
+		})
+	}
+}
+
+// fakeKernel answers requests on one end of a socket pair: this machine has no
+// RDMA netlink. answer gives the datagrams for one request, its sequence
+// number already in them.
+func fakeKernel(t *testing.T, answer func(r []byte) [][]byte) func() (*conn, error) {
+	return func() (*conn, error) {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			defer unix.Close(fds[1])
+			b := make([]byte, 4096)
+			for {
+				n, err := unix.Read(fds[1], b)
+				if n <= 0 || err != nil {
+					return
+				}
+				for _, d := range answer(b[:n]) {
+					if _, err := unix.Write(fds[1], d); err != nil {
+						return
+					}
+				}
+			}
+		}()
+		return &conn{fd: fds[0]}, nil
+	}
+}
+
+func done() []byte {
+	return message(unix.NLMSG_DONE, unix.NLM_F_MULTI, 1, make([]byte, 4))
+}
+
+func failure(e unix.Errno) []byte {
+	return message(unix.NLMSG_ERROR, 0, 1, native.AppendUint32(nil, uint32(-int32(e))))
+}
+
+// recordedKernel answers as the live one did.
+func recordedKernel(t *testing.T) func() (*conn, error) {
+	all := map[uint16][]byte{
+		cmdGet: recorded(t, "get"), cmdResGet: recorded(t, "res"), cmdStatGet: recorded(t, "stat"),
+	}
+	for _, tb := range tables {
+		all[tb.cmd] = recorded(t, "res_"+string(tb.typ))
+	}
+	return fakeKernel(t, func(r []byte) [][]byte { return [][]byte{all[native.Uint16(r[4:])&0x3ff]} })
+}
+
+func TestDumpTriesAgain(t *testing.T) {
+	for name, trouble := range map[string][]byte{
+		"interrupted": reply(cmdGet, unix.NLM_F_MULTI|unix.NLM_F_DUMP_INTR, attrStr(attrDevName, "old")),
+		"ENOBUFS":     message(unix.NLMSG_OVERRUN, 0, 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for failures, ok := range map[int]bool{1: true, 2: true, 3: false} {
+				asked := make(chan bool, 10)
+				dial := fakeKernel(t, func([]byte) [][]byte {
+					if asked <- true; len(asked) <= failures {
+						return [][]byte{reply(cmdGet, unix.NLM_F_MULTI, attrStr(attrDevName, "gone")), trouble}
+					}
+					return [][]byte{reply(cmdGet, unix.NLM_F_MULTI, attrStr(attrDevName, "new")), done()}
+				})
+				got, err := dump(dial, request{cmd: cmdGet}, time.Now().Add(5*time.Second), parseDevice)
+				if ok && (err != nil || len(got) != 1 || got[0].name != "new") || !ok && err == nil {
+					t.Errorf("after %d failures: %v, %v", failures, got, err)
+				}
+			}
+		})
+	}
+}
+
+func TestNetlinkDoesNotWaitForEver(t *testing.T) {
+	dial := fakeKernel(t, func([]byte) [][]byte { return nil })
+	start := time.Now()
+	_, err := dump(dial, request{cmd: cmdGet}, start.Add(50*time.Millisecond), parseDevice)
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%v after %v", err, time.Since(start))
+	}
+}
+
+// netlinkSource reads a fake tree of the devices that answer tells of.
+func netlinkSource(t *testing.T, tr tree, dial func() (*conn, error)) *Source {
+	t.Helper()
+	s := newSource(t, tr, func(o *Options) { o.Netlink = true })
+	s.isSysfs = func(string) bool { return true }
+	s.dial = dial
+	return s
+}
+
+func TestReadThroughNetlink(t *testing.T) {
+	devices, err := parseAll(t, recorded(t, "get"), cmdGet, parseDevice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := newTree(t)
+	for _, d := range devices {
+		dev := "class/infiniband/" + d.name
+		tr.put(dev+"/ports/1/state", "4: ACTIVE\n")
+		tr.put(dev+"/ports/1/hw_counters/sent_pkts", "0\n")
+		tr.put(dev+"/node_guid", d.guid+"\n")
+	}
+	tr.put("class/infiniband/rxe1/node_guid", "0000:0000:0000:0bad\n") // another device of that name
+	s := netlinkSource(t, tr, recordedKernel(t))
+	s.opt.Holdings = func() bool { return true }
+	snap := mustRead(t, s)
+	if n := len(snap.HCAs[0].Ports[0].HWCounters); n != 15 {
+		t.Errorf("rxe0 has %d counters, want the 15 of netlink", n)
+	}
+	if n := len(snap.HCAs[1].Ports[0].HWCounters); n != 1 {
+		t.Errorf("rxe1 has %d counters, want the one of the files", n)
+	}
+	if len(snap.Resources) != 14 || len(snap.Holdings) == 0 {
+		t.Errorf("resources %v, holdings %v", snap.Resources, snap.Holdings)
+	}
+
+	// A copy of a sysfs never asks netlink.
+	s = newSource(t, tr, func(o *Options) { o.Netlink = true })
+	s.dial = func() (*conn, error) { t.Error("netlink was asked about a copy"); return nil, unix.EPERM }
+	if snap := mustRead(t, s); snap.Resources != nil || len(snap.HCAs[0].Ports[0].HWCounters) != 1 {
+		t.Errorf("resources %v, counters %v", snap.Resources, snap.HCAs[0].Ports[0].HWCounters)
+	}
+}
+
+// A driver without counters in netlink, or with more than a message holds, is
+// asked once; the files are read instead.
+func TestStatFallsBackToFiles(t *testing.T) {
+	for _, e := range []unix.Errno{unix.EINVAL, unix.EOPNOTSUPP, unix.EMSGSIZE} {
+		asked := make(chan bool, 10)
+		tr := newTree(t)
+		tr.hca(0, 1)
+		s := netlinkSource(t, tr, fakeKernel(t, func(r []byte) [][]byte {
+			switch native.Uint16(r[4:]) {
+			case nldev(cmdGet):
+				return [][]byte{slices.Concat(reply(cmdGet, unix.NLM_F_MULTI, attrU32(attrDevIndex, 4),
+					attrStr(attrDevName, "mlx5_0"), attrU64(attrNodeGUID, 0xa088c20300000000)), done())}
+			case nldev(cmdStatGet):
+				asked <- true
+				return [][]byte{failure(e)}
+			}
+			return [][]byte{done()}
+		}))
+		for range 5 {
+			h := mustRead(t, s).HCAs[0]
+			if d := cmp.Diff(counters(hwCounters, 101), h.Ports[0].HWCounters); d != "" || h.Index != 4 {
+				t.Errorf("%v: index %d (-want +got):\n%s", e, h.Index, d)
+			}
+		}
+		// Once for each look at the device's directory.
+		if len(asked) != 2 {
+			t.Errorf("%v: asked %d times", e, len(asked))
+		}
+	}
+}
+
+// Constructed: what threads made that ended, at every step of the ladder.
+func TestOwner(t *testing.T) {
+	pds := map[uint32]record{1: {pid: 100}, 2: {ctx: 8, hasCtx: true}, 3: {ctx: 9, hasCtx: true}}
+	contexts := map[uint32]record{8: {pid: 300}, 9: {}}
+	for name, c := range map[string]struct {
+		r    record
+		want uint32
+	}{
+		"own":                 {record{pid: 7, pd: 1, hasPD: true}, 7},
+		"of the PD":           {record{pd: 1, hasPD: true}, 100},
+		"of the PD's context": {record{pd: 2, hasPD: true}, 300},
+		"of the context":      {record{ctx: 8, hasCtx: true}, 300},
+		"all dead":            {record{pd: 3, hasPD: true}, 0},
+		"unknown PD":          {record{pd: 77, hasPD: true}, 0},
+		"nothing":             {record{}, 0},
+	} {
+		if got := owner(c.r, pds, contexts); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+func TestObjects(t *testing.T) {
+	tr := newTree(t)
+	tr.hca(0, 1)
+	s := netlinkSource(t, tr, fakeKernel(t, func(r []byte) [][]byte {
+		entry := func(tb table, of ...[]byte) []byte {
+			return reply(tb.cmd, unix.NLM_F_MULTI, attrStr(attrDevName, "mlx5_0"), nest(tb.attr, nest(tb.attr+1, of...)))
+		}
+		cmd := native.Uint16(r[4:]) & 0x3ff
+		for _, tb := range tables {
+			switch {
+			case tb.cmd != cmd:
+			case tb.typ == model.Context, tb.typ == model.SRQ: // as 5.10 does
+				return [][]byte{failure(unix.EINVAL)}
+			case tb.typ == model.PD:
+				return [][]byte{entry(tb, attrU32(attrPDN, 5), attrU32(attrPID, 41)), done()}
+			case tb.typ == model.MR:
+				return [][]byte{entry(tb, attrU32(attrMRN, 6), attrU64(attrMRLen, 1<<40), attrU32(attrPDN, 5)), done()}
+			case tb.typ == model.QP:
+				return [][]byte{entry(tb, attrU32(attrLQPN, 1), attrStr(attrKernName, "ib_core")), done()}
+			}
+		}
+		if cmd == cmdGet {
+			return [][]byte{reply(cmdGet, unix.NLM_F_MULTI, attrU32(attrDevIndex, 4), attrStr(attrDevName, "mlx5_0")), done()}
+		}
+		return [][]byte{done()}
+	}))
+	got, err := s.Objects(t.Context())
+	want := []model.Object{
+		{Device: "mlx5_0", Index: 4, Type: model.PD, ID: 5, PID: 41},
+		{Device: "mlx5_0", Index: 4, Type: model.MR, ID: 6, PID: 41, Bytes: 1 << 40},
+	}
+	if d := cmp.Diff(want, got); d != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, d)
+	}
+}
+
+// This machine may have no RDMA netlink at all; it must say so.
+func TestNoNetlink(t *testing.T) {
+	c, err := dialNetlink()
+	if err == nil {
+		c.close()
+		t.Skip("this kernel has RDMA netlink")
+	}
+	if !errors.Is(err, model.ErrUnsupported) || !strings.Contains(err.Error(), "ib_core") {
+		t.Errorf("%v: want ErrUnsupported and the cure", err)
+	}
+	tr := newTree(t)
+	tr.hca(0, 1)
+	s := netlinkSource(t, tr, dialNetlink)
+	if snap := mustRead(t, s); snap.Resources != nil || len(snap.HCAs) != 1 {
+		t.Errorf("resources %v of %d HCAs, want nil of 1", snap.Resources, len(snap.HCAs))
+	}
+	if _, err := s.Objects(t.Context()); !errors.Is(err, model.ErrUnsupported) {
+		t.Errorf("objects: %v", err)
+	}
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func TestParseCounter(t *testing.T) {
+	for in, want := range map[string]string{
+		"0\n": "0 true", "17": "17 true", " 5 \n": "5 true",
+		"18446744073709551615\n": fmt.Sprint(uint64(math.MaxUint64), " true"),
+		"N/A (no PMA)\n":         "0 false",
+	} {
+		v, ok, err := parseCounter([]byte(in))
+		if got := fmt.Sprint(v, " ", ok); got != want || err != nil {
+			t.Errorf("%q: %s %v, want %s", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"", "\n", "-1", "+1", "1 2", "0x10", "1e3", "1\x00", "18446744073709551616", strings.Repeat("0", 65)} {
+		if v, ok, err := parseCounter([]byte(in)); err == nil || ok {
+			t.Errorf("%q gives %d", in, v)
+		}
+	}
+}
+
+func TestParseRate(t *testing.T) {
+	for in, want := range map[string]string{
+		"200 Gb/sec (4X HDR)":   "200000000000 4 HDR",
+		"2.5 Gb/sec (1X SDR)":   "2500000000 1 SDR",
+		"10 Gb/sec (4X)":        "10000000000 4 ",
+		"10 Gb/sec (1X FDR10)":  "10000000000 1 FDR10",
+		"800 Gb/sec (4X XDR)":   "800000000000 4 XDR",
+		"1200 Gb/sec (12X NDR)": "1200000000000 12 NDR",
+	} {
+		bits, width, speed, ok := parseRate(in)
+		if got := fmt.Sprintf("%.0f %d %s", bits, width, speed); got != want || !ok {
+			t.Errorf("%q: %s %v, want %s", in, got, ok, want)
+		}
+	}
+	for _, in := range []string{"", "Gb/sec", "x Gb/sec (4X HDR)", "200 Gb/sec (4X HDR", "200 Gb/sec (X HDR)", "-1 Gb/sec (4X)", "NaN Gb/sec (4X)"} {
+		if _, _, _, ok := parseRate(in); ok {
+			t.Errorf("%q passes", in)
+		}
+	}
+}
+
+func TestParseSmall(t *testing.T) {
+	for in, want := range map[string]string{
+		"4: ACTIVE": "ACTIVE", "5: LinkUp": "LinkUp", "7: Phy Test": "Phy Test", "ACTIVE": "", "x: y": "", "": "",
+	} {
+		if got := parseNumbered(in); got != want {
+			t.Errorf("parseNumbered(%q) = %q, want %q", in, got, want)
+		}
+	}
+	for in, want := range map[string]string{
+		"fe80:0000:0000:0000:a088:c203:00ff:0001": "a088:c203:00ff:0001",
+		"0000:0000:0000:0000:0000:0000:0000:0000": "",
+		"fe80::1": "",
+		"fe80:0000:0000:0000:a088:c203:00ff:000g": "",
+	} {
+		if got := parsePortGUID(in); got != want {
+			t.Errorf("parsePortGUID(%q) = %q, want %q", in, got, want)
+		}
+	}
+	for in, want := range map[string]string{
+		"../../devices/pci0000:15/0000:18:00.0/infiniband/mlx5_0":                  "0000:18:00.0",
+		"../../devices/pci0000:00/0000:00:01.0/10000:e1:00.7/infiniband/mlx5_0":    "10000:e1:00.7",
+		"../../devices/pci0000:15/0000:18:00.0/mlx5_core.sf.4/infiniband/mlx5_sf4": "0000:18:00.0",
+		"../../devices/virtual/infiniband/rxe0":                                    "",
+	} {
+		if got := pciAddress(in); got != want {
+			t.Errorf("pciAddress(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+// FuzzSysfs: whatever a file says, it is a value, nothing, or refused.
+func FuzzSysfs(f *testing.F) {
+	for _, s := range []string{
+		"12\n", "N/A (no PMA)\n", "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n", "10 Gb/sec (1X FDR10)",
+		"fe80:0000:0000:0000:a088:c203:00ff:0001\n", "../../devices/pci0000:15/0000:18:00.0/infiniband/mlx5_0",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if v, ok, err := parseCounter(b); ok {
+			if want, e := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); e != nil || want != v || err != nil {
+				t.Errorf("%q is %d, not %d (%v, %v)", b, want, v, e, err)
+			}
+		}
+		line := parseLine(b)
+		if strings.ContainsFunc(line, func(r rune) bool { return r < ' ' || r > '~' }) || len(line) > 256 {
+			t.Errorf("%q is no line", line)
+		}
+		_ = parseNumbered(line)
+		if bits, width, _, ok := parseRate(line); ok && (bits < 0 || bits > 1e15 || math.IsNaN(bits) || width < 0 || width > 255) {
+			t.Errorf("%q is %v bits, %d lanes", line, bits, width)
+		}
+		if g := parsePortGUID(line); g != "" && len(g) != 19 {
+			t.Errorf("%q gives the GUID %q", line, g)
+		}
+		_ = pciAddress(string(b))
+		for e := range entries(b) {
+			if len(e.name) > len(b) {
+				t.Error("a name is longer than its directory")
+			}
+		}
+	})
+}
