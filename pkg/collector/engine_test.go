@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -328,19 +329,20 @@ func TestForget(t *testing.T) {
 		namer.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
 			s, err := table(ctx, cgroups, pids)
 			s.Expired = expired
+			s.Entities[5] = model.Entity{Runtime: "systemd"} // alive, and nobody
 			return s, err
 		}
 		c := New(Options{Sources: []Registration{{Source: namer}, {Source: figures}}})
 		defer c.Close() //nolint:errcheck // nothing to lose
-		hold := func(id, n uint64) {
-			s := probeFacts()
-			s.Objects = append([]model.Objects(nil), figures.facts.Objects...)
+		hold := func(id, objects, bytes uint64) {
+			s := figures.facts
+			s.Objects = slices.Clone(s.Objects)
 			for i := range s.Objects {
 				if s.Objects[i].Cgroup == id {
-					s.Objects[i].Current = n
+					s.Objects[i].Current = objects
 				}
 			}
-			s.Registered = nil
+			s.Registered = []model.Registered{{Cgroup: id, Device: "mlx5_0", Memory: model.HostMemory, Bytes: bytes}}
 			figures.facts = s
 		}
 		for _, step := range []struct {
@@ -349,10 +351,15 @@ func TestForget(t *testing.T) {
 			want    []string
 		}{
 			{"nothing expired", func() {}, nil},
-			{"still holds objects", func() { expired = []uint64{101} }, nil},
-			{"holds nothing", func() { hold(101, 0) }, []string{"figures[101]", "names[101]"}},
-			{"one step of a job", func() { hold(102, 0); expired = []uint64{102} }, nil},
-			{"the whole job", func() { hold(103, 0); expired = []uint64{102, 103} }, []string{"figures[102 103]", "names[102 103]"}},
+			{"still holds objects", func() { hold(101, 1, 0); expired = []uint64{101} }, nil},
+			{"still holds memory", func() { hold(101, 0, 1) }, nil},
+			{"holds nothing", func() { hold(101, 0, 0) }, []string{"figures[101]", "names[101]"}},
+			{"one step of a job", func() { hold(102, 0, 0); expired = []uint64{102} }, nil},
+			{
+				"the whole job", func() { hold(103, 0, 0); expired = []uint64{102, 103} },
+				[]string{"figures[102 103]", "names[102 103]"},
+			},
+			{"no name was ever known", func() { hold(999, 0, 0); expired = []uint64{999} }, []string{"figures[999]", "names[999]"}},
 		} {
 			step.prepare()
 			calls = nil
@@ -445,6 +452,52 @@ func TestConcurrentScrapes(t *testing.T) {
 		t.Errorf("Close: %v, want %v", err, errStuck)
 	}
 	close(release)
+}
+
+// What was collected last can be gathered after Close; nothing is read.
+func TestGatherAfterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rdma := &fake{name: "rdma", facts: nodeHCAs()}
+		c := New(Options{Sources: []Registration{{Source: rdma}}})
+		before := mustGather(t, c)
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if after := mustGather(t, c); len(after) != len(before) || rdma.count() != 1 {
+			t.Errorf("%d families after %d reads, want %d after one", len(after), rdma.count(), len(before))
+		}
+	})
+}
+
+// While a source that keeps figures is stuck nothing is forgotten: what it
+// holds is not known.
+func TestForgetWaitsForAStuckSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		forgot := 0
+		count := func([]uint64) { forgot++ }
+		namer := names(nodeNames())
+		namer.onForget = count
+		namer.resolve = func(context.Context, []uint64, []int) (model.Snapshot, error) {
+			return model.Snapshot{Expired: []uint64{101}}, nil
+		}
+		figures := &fakeFigures{fake: fake{name: "probe", read: hang(release)}, onForget: count}
+		c := New(Options{Sources: []Registration{{Source: figures}, {Source: namer}}})
+		mustGather(t, c)
+		if forgot != 0 {
+			t.Errorf("forgot %d times while a source was stuck", forgot)
+		}
+		close(release)
+		time.Sleep(time.Second)
+		mustGather(t, c)
+		if forgot != 2 {
+			t.Errorf("forgot %d times afterwards, want both", forgot)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestCloseBeforeTheFirstScrape(t *testing.T) {

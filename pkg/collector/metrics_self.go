@@ -10,10 +10,9 @@ var (
 		string(model.StateFailed), string(model.StateStuck),
 	}
 	deviceStates = append(sourceStates[:len(sourceStates):len(sourceStates)], string(model.StateQuarantined))
-	// A hook is released while there is no device to watch.
+	// A hook is absent while there is no device to watch, too.
 	hookStates = []string{
-		string(model.StateOK), string(model.StateAbsent), string(model.StateUnsupported),
-		string(model.StateFailed), "released",
+		string(model.StateOK), string(model.StateAbsent), string(model.StateUnsupported), string(model.StateFailed),
 	}
 )
 
