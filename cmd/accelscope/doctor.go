@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"go.uber.org/zap"
 
@@ -159,31 +160,40 @@ func (r *report) judge(sources []collector.SourceState, facts model.Snapshot, ti
 }
 
 func (r *report) print(w io.Writer) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var table strings.Builder
+	tw := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "AREA\tNAME\tSTATE\tREASON")
 	for _, c := range r.Checks {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", c.Area, c.Name, c.State, oneLine(c.Reason))
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", c.Area, printable(c.Name), c.State, printable(c.Reason))
 		if c.Cure != "" {
-			fmt.Fprintf(tw, "\t\t\t→ %s\n", oneLine(c.Cure))
+			fmt.Fprintf(tw, "\t\t\t→ %s\n", printable(c.Cure))
 		}
 	}
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(w, "\nCan the main job run: %s\n", r.Verdict); err != nil {
-		return err
+	var out strings.Builder
+	for line := range strings.Lines(table.String()) {
+		out.WriteString(strings.TrimRight(line, " \n") + "\n")
 	}
+	fmt.Fprintf(&out, "\nCan the main job run: %s\n", r.Verdict)
 	for _, reason := range r.Reasons {
-		if _, err := fmt.Fprintf(w, "  because %s\n", reason); err != nil {
-			return err
-		}
+		fmt.Fprintf(&out, "  because %s\n", reason)
 	}
-	return nil
+	_, err := io.WriteString(w, out.String())
+	return err
 }
 
-// oneLine keeps a joined error within its cell.
-func oneLine(s string) string {
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\t' }), "; ")
+// printable keeps a text in its cell: a joined error has several lines, and a
+// path may be whatever a container made.
+func printable(s string) string {
+	s = strings.ReplaceAll(s, "\n", "; ")
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, s)
 }
 
 func sourceCure(s collector.SourceState) string {

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/collector"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// fakeHost is a machine made of files; what works is what the test says.
+func fakeHost(t *testing.T, files map[string]string, works ...string) host {
+	t.Helper()
+	root := t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(root) // so that reasons name the same paths everywhere
+	can := map[string]bool{}
+	for _, w := range works {
+		can[w] = true
+	}
+	try := func(what string) error {
+		if can[what] {
+			return nil
+		}
+		return fmt.Errorf("%s: %w", what, unix.EPERM)
+	}
+	return host{
+		sysfs: "sys", procfs: "proc", release: "5.10.0", uid: 1000, tier: "auto",
+		netlink: func() error { return try("netlink") }, attach: try,
+	}
+}
+
+var goodFiles = map[string]string{
+	"proc/self/status":                 "Name:\tx\nCapEff:\t000001ffffffffff\n",
+	"sys/kernel/security/lockdown":     "none [integrity] confidentiality\n",
+	"sys/kernel/btf/vmlinux":           "",
+	"sys/kernel/tracing/events/enable": "",
+	"sys/module/ib_core/refcnt":        "1\n",
+	"sys/module/ib_uverbs/refcnt":      "1\n",
+}
+
+var badFiles = map[string]string{
+	"proc/self/status":             "CapEff:\t0000000000000000\n",
+	"sys/kernel/security/lockdown": "none integrity [confidentiality]\n",
+}
+
+func states(state model.State, reason string, names ...string) []collector.SourceState {
+	var out []collector.SourceState
+	for _, n := range names {
+		out = append(out, collector.SourceState{Source: n, State: state, Reason: reason})
+	}
+	return out
+}
+
+// TestDoctorGolden compares the table with testdata. The machines are fakes,
+// of files and of what the test lets them do.
+func TestDoctorGolden(t *testing.T) {
+	golden, err := filepath.Abs("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		files   map[string]string
+		works   []string
+		sources []collector.SourceState
+		facts   model.Snapshot
+		verdict string
+	}{
+		"healthy": {
+			files: goodFiles, works: []string{"netlink", "kprobe", "tracepoint"},
+			sources: states(model.StateOK, "", "cgroup", "rdma", "probe"),
+			facts: model.Snapshot{
+				HCAs: []model.HCA{{Name: "mlx5_0", Ports: []model.Port{
+					{Number: 1, State: "ACTIVE", LinkLayer: "InfiniBand"},
+				}}},
+				Hooks: []model.Hook{
+					{Name: "ib_uverbs_ioctl", Tier: "kprobe", State: model.StateOK},
+					{Name: "rdma_restrack_add", Tier: "kprobe", State: model.StateOK},
+					{Name: "ib_umem_dmabuf_get", State: model.StateUnsupported, Reason: "this kernel has no function ib_umem_dmabuf_get"},
+				},
+				Maps: []model.Map{{Name: "verbs", Entries: 3, Capacity: 8192}, {Name: "objects", Entries: 16, Capacity: 16}},
+				DeviceStates: []model.DeviceState{
+					{Source: "rdma", Device: "mlx5_9", State: model.StateQuarantined, Reason: "counters: invalid argument"},
+				},
+			},
+			verdict: canRun,
+		},
+		"no_hca": {
+			files: goodFiles, works: []string{"netlink", "fentry"},
+			sources: append(states(model.StateOK, "", "cgroup", "probe"), states(model.StateAbsent, "no device", "rdma")...),
+			verdict: canRunLater,
+		},
+		"no_permission": {
+			files:   badFiles,
+			sources: append(states(model.StateOK, "", "cgroup", "rdma"), states(model.StateFailed, "BPF: operation not permitted\nsecond line", "probe")...),
+			verdict: cannotRun,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := diagnose(fakeHost(t, tt.files, tt.works...), tt.sources, tt.facts)
+			if r.Verdict != tt.verdict {
+				t.Errorf("verdict %q, want %q", r.Verdict, tt.verdict)
+			}
+			var got bytes.Buffer
+			if err := r.print(&got); err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(golden, "doctor_"+name+".txt")
+			if *update {
+				if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil { //nolint:gosec // read by everyone
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got.String()); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", file, diff)
+			}
+			encoded, err := json.Marshal(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var decoded report
+			if err := json.Unmarshal(encoded, &decoded); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(*r, decoded); diff != "" {
+				t.Errorf("JSON loses something (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	hca := []model.HCA{{Name: "mlx5_0"}}
+	hook := func(name string, state model.State) model.Hook { return model.Hook{Name: name, State: state} }
+	ok := states(model.StateOK, "", "cgroup", "rdma", "probe")
+	tests := map[string]struct {
+		sources []collector.SourceState
+		facts   model.Snapshot
+		tiers   []string
+		want    string
+	}{
+		"objects through netlink": {
+			sources: ok, want: canRun,
+			facts: model.Snapshot{
+				HCAs: hca, Hooks: []model.Hook{hook("ib_uverbs_write", model.StateOK)}, Holdings: []model.Holding{},
+			},
+		},
+		"objects not at all": {
+			sources: ok, want: cannotRun,
+			facts: model.Snapshot{HCAs: hca, Hooks: []model.Hook{hook("ib_uverbs_write", model.StateOK)}},
+		},
+		"verbs not at all": {
+			sources: ok, want: cannotRun, tiers: []string{"fentry"},
+			facts: model.Snapshot{HCAs: hca, Hooks: []model.Hook{
+				hook("ib_uverbs_ioctl", model.StateFailed), hook("rdma_restrack_add", model.StateOK),
+			}},
+		},
+		"a tier is enough without an HCA": {sources: ok, tiers: []string{"tracepoint"}, want: canRunLater},
+		"no tier":                         {sources: ok, want: cannotRun},
+		"no owners": {
+			sources: append(states(model.StateOK, "", "rdma", "probe"), states(model.StateFailed, "", "cgroup")...),
+			tiers:   []string{"fentry"}, want: cannotRun,
+		},
+		"probes switched off": {
+			sources: states(model.StateOK, "", "cgroup", "rdma"), tiers: []string{"fentry"}, want: cannotRun,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			tiers := map[string]bool{}
+			for _, name := range tt.tiers {
+				tiers[name] = true
+			}
+			var r report
+			r.judge(tt.sources, tt.facts, tiers)
+			if r.Verdict != tt.want {
+				t.Errorf("verdict %q (%q), want %q", r.Verdict, r.Reasons, tt.want)
+			}
+		})
+	}
+}
+
+// A tier that works here but is not the one asked for does not count.
+func TestForcedTier(t *testing.T) {
+	h := fakeHost(t, goodFiles, "kprobe", "tracepoint")
+	h.tier = "fentry"
+	if tiers := h.check(&report{}); tiers["kprobe"] || tiers["tracepoint"] || tiers["fentry"] {
+		t.Errorf("usable tiers %v, want none", tiers)
+	}
+}
+
+func TestExitStatus(t *testing.T) {
+	var stderr bytes.Buffer
+	if got := exitStatus(nil, &stderr); got != 0 || stderr.Len() > 0 {
+		t.Errorf("no error: %d %q", got, &stderr)
+	}
+	if got := exitStatus(errCannotRun, &stderr); got != 1 || stderr.Len() > 0 {
+		t.Errorf("doctor says no: %d %q, want 1 and no second message", got, &stderr)
+	}
+	if got := exitStatus(errors.New("x"), &stderr); got != 1 || stderr.String() != "accelscope: error: x\n" {
+		t.Errorf("an error: %d %q", got, &stderr)
+	}
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/accelscope/accelscope/tests/fixtures"
+)
+
+// build builds the program under test.
+func build(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "accelscope")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return binary
+}
+
+// start runs the sensor on a free port and returns its URL. stop ends it with
+// SIGTERM and returns how it ended and how long that took.
+func start(t *testing.T, binary string, args ...string) (url string, stop func() (error, time.Duration)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, binary, append(args, "--web.listen-address=127.0.0.1:0", "--log.format=json")...)
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	address := make(chan string, 1)
+	go func() {
+		defer close(address)
+		lines := bufio.NewScanner(log)
+		for lines.Scan() {
+			var line struct{ Msg, Address string }
+			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "Listening on" {
+				address <- line.Address
+			}
+		}
+	}()
+	stop = func() (error, time.Duration) {
+		began := time.Now()
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		for range address { // until the log ends: Wait closes the pipe
+		}
+		return cmd.Wait(), time.Since(began)
+	}
+	a, ok := <-address
+	if !ok {
+		t.Fatalf("the sensor ended: %v", cmd.Wait())
+	}
+	return "http://" + a, stop
+}
+
+// fakeNode is a tree of files in the place of a machine with ten HCAs: this
+// test is about the program around the sources, not about what they read.
+func fakeNode(t *testing.T) (fixtures.Manifest, []string) {
+	t.Helper()
+	m, err := fixtures.Write(t.TempDir(), fixtures.Node())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, []string{
+		"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(),
+		"--no-collector.probe",
+	}
+}
+
+// ready waits for the first refresh.
+func ready(t *testing.T, url string) string {
+	t.Helper()
+	for range 200 {
+		code, _, body := get(t, url+"/readyz", "")
+		if code == http.StatusOK {
+			return body
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatal("not ready in 10 s")
+	return ""
+}
+
+func TestBinaryOnFakeNode(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the program")
+	}
+	binary := build(t)
+
+	t.Run("serve and end", func(t *testing.T) {
+		m, args := fakeNode(t)
+		url, stop := start(t, binary, args...)
+		if body := ready(t, url); body != "ready\n" {
+			t.Errorf("/readyz: %q, want all well", body)
+		}
+		_, _, body := get(t, url+"/metrics", "text/plain")
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		families, err := parser.TextToMetricFamilies(strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// What the fixture says it wrote, and what is served.
+		want := map[string]float64{}
+		for _, hca := range m.HCAs {
+			want[hca.Name] = 4 * float64(hca.Counters["port_rcv_data"])
+		}
+		got := map[string]float64{}
+		for _, metric := range families["infiniband_port_receive_data_bytes_total"].GetMetric() {
+			for _, l := range metric.GetLabel() {
+				if l.GetName() == "device" {
+					got[l.GetValue()] = metric.GetCounter().GetValue()
+				}
+			}
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("received bytes %v, want %v", got, want)
+		}
+		if err, took := stop(); err != nil || took > 5*time.Second {
+			t.Errorf("SIGTERM: %v after %v, want exit status 0 within 5 s", err, took)
+		}
+	})
+
+	t.Run("a file that blocks for ever", func(t *testing.T) {
+		m, args := fakeNode(t)
+		if err := fixtures.FIFO(filepath.Join(m.Dir, m.HCAs[0].PortDir, "counters/port_rcv_data")); err != nil {
+			t.Fatal(err)
+		}
+		url, stop := start(t, binary, args...)
+		ready(t, url)
+		if _, _, body := get(t, url+"/metrics", ""); !strings.Contains(body, `device="`+m.HCAs[1].Name+`"`) {
+			t.Error("the other HCAs are not served")
+		}
+		if err, took := stop(); err != nil || took > 8*time.Second {
+			t.Errorf("SIGTERM: %v after %v, want exit status 0 within 8 s", err, took)
+		}
+	})
+
+	t.Run("strict", func(t *testing.T) {
+		m, args := fakeNode(t)
+		if err := os.RemoveAll(m.SysFS()); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.CommandContext(t.Context(), binary, append(args, "--strict", "--web.listen-address=127.0.0.1:0")...).
+			CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "--strict: rdma") {
+			t.Errorf("without /sys: %v, want an error about rdma:\n%s", err, out)
+		}
+	})
+
+	t.Run("top", func(t *testing.T) {
+		_, args := fakeNode(t)
+		url, stop := start(t, binary, args...)
+		ready(t, url)
+		out, err := exec.CommandContext(t.Context(), binary, "top", "--once", "--interval=100ms", "--url="+url+"/metrics").Output()
+		if err != nil || len(out) == 0 {
+			t.Errorf("top: %v, printed %q", err, out)
+		}
+		if err, _ := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+
+	t.Run("version", func(t *testing.T) {
+		out, err := exec.CommandContext(t.Context(), binary, "version").Output()
+		if err != nil || !strings.HasPrefix(string(out), "accelscope ") {
+			t.Errorf("version: %v, printed %q", err, out)
+		}
+	})
+
+	t.Run("the address is taken", func(t *testing.T) {
+		_, args := fakeNode(t)
+		url, stop := start(t, binary, args...)
+		cmd := exec.CommandContext(t.Context(), binary, append(args, "--web.listen-address="+strings.TrimPrefix(url, "http://"))...)
+		var stderr strings.Builder
+		cmd.Stderr, cmd.Stdout = &stderr, io.Discard
+		if err := cmd.Run(); err == nil || !strings.Contains(stderr.String(), "address already in use") {
+			t.Errorf("second sensor: %v, want an error that says why:\n%s", err, &stderr)
+		}
+		if err, _ := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
