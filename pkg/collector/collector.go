@@ -59,7 +59,7 @@ type Collector struct {
 
 	// What follows belongs to the refresh in progress.
 	names   map[uint64]model.Entity // the last ones that were told
-	unowned unowned
+	retired retired
 	teller  teller
 	build   *builder
 }

@@ -308,8 +308,8 @@ func compareShares(t *testing.T, before, after []*dto.MetricFamily) {
 	}
 }
 
-// The handshake of source.go: figures first, then names, after the refresh;
-// nothing that is still in use, and an owner's cgroups all at once.
+// The handshake of source.go: figures first, then names, after the refresh,
+// and nothing that is still in use.
 func TestForget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -329,7 +329,6 @@ func TestForget(t *testing.T) {
 		namer.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
 			s, err := table(ctx, cgroups, pids)
 			s.Expired = expired
-			s.Entities[5] = model.Entity{Runtime: "systemd"} // alive, and nobody
 			return s, err
 		}
 		c := New(Options{Sources: []Registration{{Source: namer}, {Source: figures}}})
@@ -354,11 +353,6 @@ func TestForget(t *testing.T) {
 			{"still holds objects", func() { hold(101, 1, 0); expired = []uint64{101} }, nil},
 			{"still holds memory", func() { hold(101, 0, 1) }, nil},
 			{"holds nothing", func() { hold(101, 0, 0) }, []string{"figures[101]", "names[101]"}},
-			{"one step of a job", func() { hold(102, 0, 0); expired = []uint64{102} }, nil},
-			{
-				"the whole job", func() { hold(103, 0, 0); expired = []uint64{102, 103} },
-				[]string{"figures[102 103]", "names[102 103]"},
-			},
 			{"no name was ever known", func() { hold(999, 0, 0); expired = []uint64{999} }, []string{"figures[999]", "names[999]"}},
 		} {
 			step.prepare()
@@ -373,50 +367,96 @@ func TestForget(t *testing.T) {
 }
 
 // What a cgroup counted before it got its name, or before it was forgotten,
-// stays with nobody: the totals of the zero entity do not fall.
-func TestUnownedTotalsDoNotFall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		entities := map[uint64]model.Entity{}
-		namer := names(entities)
-		table := namer.resolve
-		var expired []uint64
-		namer.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
-			s, err := table(ctx, cgroups, pids)
-			s.Expired = expired
-			return s, err
+// stays with its owner: totals do not fall while their series is there.
+func TestTotalsDoNotFall(t *testing.T) {
+	job := func(step int) model.Entity { return model.Entity{Workload: "slurm:42", Step: fmt.Sprint(step)} }
+	for name, tt := range map[string]struct {
+		workload string
+		first    map[uint64]model.Entity
+	}{
+		"nobody":       {"", map[uint64]model.Entity{}},
+		"steps of job": {"slurm:42", map[uint64]model.Entity{1: job(0), 2: job(1), 3: job(2)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testTotals(t, tt.workload, tt.first) })
+		})
+	}
+}
+
+func testTotals(t *testing.T, workload string, entities map[uint64]model.Entity) {
+	namer := names(entities)
+	table := namer.resolve
+	var expired []uint64
+	namer.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
+		s, err := table(ctx, cgroups, pids)
+		s.Expired = expired
+		return s, err
+	}
+	probe := &fakeFigures{fake: fake{name: "probe"}, onForget: func([]uint64) {}}
+	set := func(created map[uint64]uint64) {
+		probe.facts = model.Snapshot{Objects: []model.Objects{}}
+		for id, n := range created {
+			probe.facts.Objects = append(probe.facts.Objects,
+				model.Objects{Cgroup: id, Device: "rxe0", Type: model.QP, Created: n})
+			h := model.Histogram{Count: n, SumSeconds: float64(n)}
+			h.Buckets[3] = n
+			probe.facts.Verbs = append(probe.facts.Verbs,
+				model.Verb{Cgroup: id, Device: "rxe0", Verb: "create_qp", Duration: h})
+			probe.facts.VerbErrors = append(probe.facts.VerbErrors,
+				model.VerbError{Cgroup: id, Device: "rxe0", Verb: "create_qp", Errno: "ENOMEM", Count: n})
 		}
-		probe := &fakeFigures{fake: fake{name: "probe"}, onForget: func([]uint64) {}}
-		fact := func(id, created uint64) model.Objects {
-			return model.Objects{Cgroup: id, Device: "rxe0", Type: model.QP, Created: created}
-		}
-		c := New(Options{Sources: []Registration{{Source: probe}, {Source: namer}}})
-		defer c.Close() //nolint:errcheck // nothing to lose
-		last := 0.0
-		for _, step := range []struct {
-			what    string
-			prepare func()
-			want    float64
-		}{
-			{"two without a name", func() { probe.facts.Objects = []model.Objects{fact(1, 5), fact(2, 3)} }, 8},
-			{"one gets its name", func() { entities[1] = model.Entity{Workload: "late"} }, 8},
-			{"the other is over", func() { expired = []uint64{2} }, 8},
-			{"and is seen once more", func() { expired = nil }, 8},
-			{"and is gone", func() { probe.facts.Objects = []model.Objects{fact(1, 6)} }, 8},
-			{"another comes", func() { probe.facts.Objects = []model.Objects{fact(1, 6), fact(3, 1)} }, 9},
-			{"the probe does not answer", func() { probe.facts.Objects, probe.err = nil, errors.New("gone") }, 0},
-			{"and is back", func() { probe.facts.Objects, probe.err = []model.Objects{fact(1, 6), fact(3, 2)}, nil }, 10},
+	}
+	c := New(Options{Sources: []Registration{{Source: probe}, {Source: namer}}})
+	defer c.Close() //nolint:errcheck // nothing to lose
+	for _, step := range []struct {
+		what    string
+		prepare func()
+		want    float64 // 0: no series
+	}{
+		{"two", func() { set(map[uint64]uint64{1: 5, 2: 3}) }, 8},
+		{"one is over", func() { expired = []uint64{2} }, 8},
+		{"and is seen once more", func() { expired = nil }, 8},
+		{"and is gone", func() { set(map[uint64]uint64{1: 6}) }, 9},
+		{"another comes", func() { set(map[uint64]uint64{1: 6, 3: 1}) }, 10},
+		{"the probe does not answer", func() { probe.facts, probe.err = model.Snapshot{}, errors.New("gone") }, 0},
+		{"and is back", func() { set(map[uint64]uint64{1: 6, 3: 2}); probe.err = nil }, 11},
+	} {
+		step.prepare()
+		time.Sleep(time.Second)
+		families := mustGather(t, c)
+		for _, name := range []string{
+			"container_rdma_objects_created_total", "container_rdma_verbs_total", "container_rdma_verbs_errors_total",
 		} {
-			step.prepare()
-			time.Sleep(time.Second)
-			v, ok := value(mustGather(t, c), "container_rdma_objects_created_total", "workload=")
-			if v != step.want || ok && v < last {
-				t.Errorf("%s: %v, want %v", step.what, v, step.want)
-			}
-			if ok {
-				last = v
+			if v, ok := value(families, name, "workload="+workload); v != step.want || ok != (step.want > 0) {
+				t.Errorf("%s: %s is %v, want %v", step.what, name, v, step.want)
 			}
 		}
-	})
+	}
+	if workload == "" {
+		entities[1] = model.Entity{Workload: "late"}
+		time.Sleep(time.Second)
+		families := mustGather(t, c)
+		if v, _ := value(families, "container_rdma_objects_created_total", "workload="); v != 11 {
+			t.Errorf("after one got its name nobody made %v, want the 11 of before", v)
+		}
+		if v, _ := value(families, "container_rdma_objects_created_total", "workload=late"); v != 6 {
+			t.Errorf("the late one made %v, want its 6", v)
+		}
+		return
+	}
+	// When all is over, nothing is left: no series, no memory.
+	expired = []uint64{1, 3}
+	time.Sleep(time.Second)
+	mustGather(t, c)
+	set(nil)
+	expired = nil
+	time.Sleep(time.Second)
+	if v, ok := value(mustGather(t, c), "container_rdma_verbs_total", "workload="+workload); ok {
+		t.Errorf("a series of %v is left when its owner is over", v)
+	}
+	if n := len(c.retired.left); n != 1 || len(c.retired.leaving) != 0 {
+		t.Errorf("totals of %d owners are kept, want nobody's", n)
+	}
 }
 
 // 50 clients scrape while one source hangs for ever, one panics and one is

@@ -5,7 +5,6 @@ package collector
 import (
 	"go.uber.org/zap"
 
-	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -34,10 +33,10 @@ func (c *Collector) forget(r *refresh) {
 	if len(over) == 0 {
 		return
 	}
+	c.retired.forget(&r.facts, over)
 	for _, rd := range append(figures, names...) {
 		rd.forget(over)
 	}
-	c.unowned.forget(over)
 }
 
 func (r *reader) forget(cgroups []uint64) {
@@ -49,34 +48,22 @@ func (r *reader) forget(cgroups []uint64) {
 	r.Source.(Forgetter).Forget(cgroups)
 }
 
-// finished are the expired cgroups that hold nothing any more and whose owner
-// has no other cgroup: the totals of an owner are the sum over its cgroups,
-// and would fall if one left before the others.
+// finished are the expired cgroups that hold nothing any more.
 func finished(facts *model.Snapshot) []uint64 {
-	expired := make(map[uint64]bool, len(facts.Expired))
-	for _, id := range facts.Expired {
-		expired[id] = true
-	}
-	for _, f := range facts.Objects {
-		if f.Current > 0 {
-			delete(expired, f.Cgroup)
+	holds := make(map[uint64]bool)
+	for i := range facts.Objects {
+		if facts.Objects[i].Current > 0 {
+			holds[facts.Objects[i].Cgroup] = true
 		}
 	}
 	for _, f := range facts.Registered {
 		if f.Bytes > 0 {
-			delete(expired, f.Cgroup)
-		}
-	}
-	alive := make(map[attribution.Owner]bool)
-	for id, e := range facts.Entities {
-		if !expired[id] {
-			alive[attribution.OwnerOf(e)] = true
+			holds[f.Cgroup] = true
 		}
 	}
 	var over []uint64
 	for _, id := range facts.Expired {
-		owner := attribution.OwnerOf(facts.Entities[id])
-		if expired[id] && (owner == attribution.Owner{} || !alive[owner]) {
+		if !holds[id] {
 			over = append(over, id)
 		}
 	}

@@ -20,7 +20,7 @@ func (c *Collector) fill(r *refresh) {
 		r.facts.Merge(got.facts)
 	}
 	c.resolveAll(&r.facts, readings)
-	c.unowned.add(&r.facts)
+	c.retired.add(&r.facts)
 	r.shares = attribution.Attribute(r.facts)
 	r.at = time.Now()
 	r.states = c.states(readings, r.at)
@@ -80,11 +80,23 @@ func (c *Collector) resolveAll(facts *model.Snapshot, readings []reading) {
 		readings[i].took += a.took
 	}
 	if !complete {
-		known := model.Snapshot{Entities: c.names}
-		known.Merge(*facts)
-		*facts = known
+		facts.Merge(model.Snapshot{Entities: missing(cgroups, facts.Entities, c.names)})
 	}
 	c.names = facts.Entities
+}
+
+// missing are the names of the cgroups that have none now and had one before.
+func missing(cgroups []uint64, now, before map[uint64]model.Entity) map[uint64]model.Entity {
+	names := map[uint64]model.Entity{}
+	for _, id := range cgroups {
+		if _, ok := now[id]; ok {
+			continue
+		}
+		if e, ok := before[id]; ok {
+			names[id] = e
+		}
+	}
+	return names
 }
 
 // subjects are the distinct cgroups and processes that facts speak of.
