@@ -112,8 +112,9 @@ func TestDoctorGolden(t *testing.T) {
 			verdict: canRunLater,
 		},
 		"no_permission": {
-			files:   badFiles,
-			sources: append(states(model.StateOK, "", "cgroup", "rdma"), states(model.StateFailed, "BPF: operation not permitted\nsecond line", "probe")...),
+			files: badFiles,
+			sources: append(states(model.StateOK, "", "cgroup", "rdma"),
+				states(model.StateFailed, "BPF: operation not permitted\nsecond line", "probe")...),
 			verdict: cannotRun,
 		},
 	}

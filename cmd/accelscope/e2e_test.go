@@ -37,7 +37,7 @@ func build(t *testing.T) string {
 
 // start runs the sensor on a free port and returns its URL. stop ends it with
 // SIGTERM and returns how it ended and how long that took.
-func start(t *testing.T, binary string, args ...string) (url string, stop func() (error, time.Duration)) {
+func start(t *testing.T, binary string, args ...string) (url string, stop func() (time.Duration, error)) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
@@ -60,12 +60,13 @@ func start(t *testing.T, binary string, args ...string) (url string, stop func()
 			}
 		}
 	}()
-	stop = func() (error, time.Duration) {
+	stop = func() (time.Duration, error) {
 		began := time.Now()
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		for range address { // until the log ends: Wait closes the pipe
 		}
-		return cmd.Wait(), time.Since(began)
+		err := cmd.Wait()
+		return time.Since(began), err
 	}
 	a, ok := <-address
 	if !ok {
@@ -136,7 +137,7 @@ func TestBinaryOnFakeNode(t *testing.T) {
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("received bytes %v, want %v", got, want)
 		}
-		if err, took := stop(); err != nil || took > 5*time.Second {
+		if took, err := stop(); err != nil || took > 5*time.Second {
 			t.Errorf("SIGTERM: %v after %v, want exit status 0 within 5 s", err, took)
 		}
 	})
@@ -151,7 +152,7 @@ func TestBinaryOnFakeNode(t *testing.T) {
 		if _, _, body := get(t, url+"/metrics", ""); !strings.Contains(body, `device="`+m.HCAs[1].Name+`"`) {
 			t.Error("the other HCAs are not served")
 		}
-		if err, took := stop(); err != nil || took > 8*time.Second {
+		if took, err := stop(); err != nil || took > 8*time.Second {
 			t.Errorf("SIGTERM: %v after %v, want exit status 0 within 8 s", err, took)
 		}
 	})
@@ -176,7 +177,7 @@ func TestBinaryOnFakeNode(t *testing.T) {
 		if err != nil || len(out) == 0 {
 			t.Errorf("top: %v, printed %q", err, out)
 		}
-		if err, _ := stop(); err != nil {
+		if _, err := stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -197,7 +198,7 @@ func TestBinaryOnFakeNode(t *testing.T) {
 		if err := cmd.Run(); err == nil || !strings.Contains(stderr.String(), "address already in use") {
 			t.Errorf("second sensor: %v, want an error that says why:\n%s", err, &stderr)
 		}
-		if err, _ := stop(); err != nil {
+		if _, err := stop(); err != nil {
 			t.Error(err)
 		}
 	})

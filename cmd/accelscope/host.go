@@ -202,7 +202,7 @@ func tryTier(tier string) error {
 	if err != nil {
 		return err
 	}
-	defer p.Close()
+	defer func() { _ = p.Close() }()
 	l, err := attach(p)
 	if err != nil {
 		return err
