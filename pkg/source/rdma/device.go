@@ -70,29 +70,43 @@ type group struct {
 
 // reading is what one read of a device gave.
 type reading struct {
-	hca model.HCA
-	tally
+	hca             model.HCA
+	links, counters tally
 }
 
-// tally counts the files of one read that gave something and those that did not.
+// none says that not a single figure could be read.
+func (r *reading) none() bool { return r.links.good+r.counters.good == 0 }
+
+// err says what could not be read, nil when everything could.
+func (r *reading) err() error {
+	switch {
+	case r.counters.bad > 0:
+		return r.counters.err("counters")
+	case r.links.bad > 0:
+		return r.links.err("port attributes")
+	}
+	return nil
+}
+
+// tally counts the files of one read that gave something and those that did
+// not, of which some are left alone for now.
 type tally struct {
-	good, bad int
-	where     string
-	first     error
+	good, bad, paused int
+	where             string
+	first             error
 }
 
-func (t *tally) failed(where string, f *file) {
+func (t *tally) failed(where string, f *file, now time.Time) {
 	if t.bad++; t.bad == 1 {
 		t.where, t.first = where+f.name, f.err
 	}
+	if f.pause.waiting(now) {
+		t.paused++
+	}
 }
 
-// err says what could not be read, nil when everything could.
-func (t *tally) err() error {
-	if t.bad == 0 {
-		return nil
-	}
-	return fmt.Errorf("%d of %d figures unreadable, the first is %s: %w", t.bad, t.good+t.bad, t.where, t.first)
+func (t *tally) err(what string) error {
+	return fmt.Errorf("%d of %d %s unreadable, the first is %s: %w", t.bad, t.good+t.bad, what, t.where, t.first)
 }
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
@@ -145,13 +159,13 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 	}
 	r.hca.Ports = make([]model.Port, len(d.ports))
 	for i, p := range d.ports {
-		d.readPort(p, now, &r.tally)
+		d.readPort(p, now, &r.links)
 		r.hca.Ports[i] = p.base
-		r.hca.Ports[i].Counters = d.readGroup(&p.counters, now, &r.tally)
-		r.hca.Ports[i].HWCounters = d.readHW(c, p, now, deadline, &r.tally)
+		r.hca.Ports[i].Counters = d.readGroup(&p.counters, now, &r.counters)
+		r.hca.Ports[i].HWCounters = d.readHW(c, p, now, deadline, &r.counters)
 	}
-	r.hca.HWCounters = d.readGroup(&d.hw, now, &r.tally)
-	if r.good == 0 && (errors.Is(r.first, unix.ENODEV) || errors.Is(r.first, unix.ENOENT)) {
+	r.hca.HWCounters = d.readGroup(&d.hw, now, &r.counters)
+	if err := r.err(); r.none() && (errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT)) {
 		d.close()
 		return reading{}, errGone
 	}
@@ -289,7 +303,7 @@ func (d *device) readPort(p *port, now time.Time, t *tally) {
 // readText says whether the attribute changed.
 func (d *device) readText(f *text, now time.Time, t *tally) bool {
 	if f.pause.waiting(now) {
-		t.failed("", &f.file)
+		t.failed("", &f.file, now)
 		return false
 	}
 	b, err := d.reader.read(d.dir, &f.file, maxValue+1)
@@ -299,7 +313,7 @@ func (d *device) readText(f *text, now time.Time, t *tally) bool {
 	if err != nil {
 		b = nil
 		f.failed(now, err)
-		t.failed("", &f.file)
+		t.failed("", &f.file, now)
 	} else {
 		f.succeeded()
 		t.good++
@@ -322,7 +336,7 @@ func (d *device) readGroup(g *group, now time.Time, t *tally) []model.Counter {
 	for i := range g.files {
 		f := &g.files[i]
 		if f.pause.waiting(now) {
-			t.failed(g.path+"/", f)
+			t.failed(g.path+"/", f, now)
 			continue
 		}
 		b, err := d.reader.read(g.dir, f, maxValue+1)
@@ -333,7 +347,7 @@ func (d *device) readGroup(g *group, now time.Time, t *tally) []model.Counter {
 		}
 		if err != nil {
 			f.failed(now, err)
-			t.failed(g.path+"/", f)
+			t.failed(g.path+"/", f, now)
 			continue
 		}
 		f.succeeded()
@@ -352,7 +366,7 @@ func (d *device) readHW(c *conn, p *port, now, deadline time.Time, t *tally) []m
 		return d.readGroup(&p.hw, now, t)
 	}
 	if p.stat.pause.waiting(now) {
-		t.failed("", &p.stat)
+		t.failed("", &p.stat, now)
 		return nil
 	}
 	counters := make([]model.Counter, 0, max(len(p.hw.files), len(d.names)))
@@ -372,7 +386,7 @@ func (d *device) readHW(c *conn, p *port, now, deadline time.Time, t *tally) []m
 		return d.readGroup(&p.hw, now, t)
 	}
 	p.stat.failed(now, err)
-	t.failed("", &p.stat)
+	t.failed("", &p.stat, now)
 	return nil
 }
 

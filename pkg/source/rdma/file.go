@@ -119,11 +119,12 @@ func (r *reader) close(fd int) {
 	_ = unix.Close(fd)
 }
 
-// list gives the sorted names in an open directory that valid accepts.
+// list gives the sorted names in an open directory that valid accepts, within
+// bounds.
 func (r *reader) list(dir int, valid func(string) bool) ([]string, error) {
 	names := []string{}
 	err := r.entries(dir, func(e entry) {
-		if name := string(e.name); valid(name) && len(names) < maxCounters {
+		if name := string(e.name); valid(name) && len(names) < maxDevices {
 			names = append(names, name)
 		}
 	})

@@ -449,9 +449,13 @@ func TestObjects(t *testing.T) {
 			case tb.typ == model.Context, tb.typ == model.SRQ: // as 5.10 does
 				return [][]byte{failure(unix.EINVAL)}
 			case tb.typ == model.PD:
-				return [][]byte{entry(tb, attrU32(attrPDN, 5), attrU32(attrPID, 41)), done()}
+				return [][]byte{entry(tb, attrU32(attrPDN, 5), attrU32(attrPID, 41), attrU32(attrCtxN, 2)),
+					entry(tb, attrU32(attrPDN, 9), attrU32(attrCtxN, 3)), done()}
+			case tb.typ == model.CQ:
+				return [][]byte{entry(tb, attrU32(attrCQN, 1), attrU32(attrPID, 42), attrU32(attrCtxN, 3)), done()}
 			case tb.typ == model.MR:
-				return [][]byte{entry(tb, attrU32(attrMRN, 6), attrU64(attrMRLen, 1<<40), attrU32(attrPDN, 5)), done()}
+				return [][]byte{entry(tb, attrU32(attrMRN, 6), attrU64(attrMRLen, 1<<40), attrU32(attrPDN, 5)),
+					entry(tb, attrU32(attrMRN, 7), attrU64(attrMRLen, 1), attrU32(attrPDN, 9)), done()}
 			case tb.typ == model.QP:
 				return [][]byte{entry(tb, attrU32(attrLQPN, 1), attrStr(attrKernName, "ib_core")), done()}
 			}
@@ -464,7 +468,10 @@ func TestObjects(t *testing.T) {
 	got, err := s.Objects(t.Context())
 	want := []model.Object{
 		{Device: "mlx5_0", Index: 4, Type: model.PD, ID: 5, PID: 41},
+		{Device: "mlx5_0", Index: 4, Type: model.PD, ID: 9, PID: 42}, // through the CQ in its context
+		{Device: "mlx5_0", Index: 4, Type: model.CQ, ID: 1, PID: 42},
 		{Device: "mlx5_0", Index: 4, Type: model.MR, ID: 6, PID: 41, Bytes: 1 << 40},
+		{Device: "mlx5_0", Index: 4, Type: model.MR, ID: 7, PID: 42, Bytes: 1},
 	}
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, d)

@@ -90,35 +90,44 @@ func (s *Source) pruneObjectFlights() {
 // dumpObjects dumps the tables of one device and finds out whose the entries
 // are: resource tracking names the thread that made an object, and nobody once
 // that thread is gone; then it is the one that made the protection domain or
-// the context it belongs to. What the kernel made for itself is left out.
+// the context it belongs to, or anything else in that context. What the kernel
+// made for itself is left out.
 func dumpObjects(dial func() (*conn, error), d nlDevice, deadline time.Time) ([]model.Object, error) {
-	objects := []model.Object{}
-	var errs []error
+	dumps := make([][]record, len(tables))
 	domains, contexts := map[uint32]record{}, map[uint32]record{}
-	for _, t := range tables {
+	var errs []error
+	for i, t := range tables {
 		records, err := dump(dial, request{cmd: t.cmd, index: &d.index}, deadline, t.parse)
 		switch {
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
 			continue // contexts and SRQs before 5.15
 		case errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENOENT):
-			return objects, errGone
+			return nil, errGone
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: %w", t.typ, err))
 		}
+		dumps[i] = records
 		for _, r := range records {
-			switch t.typ {
-			case model.Context:
+			switch {
+			case t.typ == model.Context:
 				contexts[r.id] = r
-			case model.PD:
+			case t.typ == model.PD:
 				domains[r.id] = r
 			}
-			if r.inKernel {
-				continue
+			if r.hasCtx && r.pid != 0 && contexts[r.ctx].pid == 0 {
+				contexts[r.ctx] = record{pid: r.pid}
 			}
-			objects = append(objects, model.Object{
-				Device: d.name, Index: d.index, Type: t.typ,
-				ID: r.id, PID: int(owner(r, domains, contexts)), Bytes: r.bytes,
-			})
+		}
+	}
+	objects := []model.Object{}
+	for i, t := range tables {
+		for _, r := range dumps[i] {
+			if !r.inKernel {
+				objects = append(objects, model.Object{
+					Device: d.name, Index: d.index, Type: t.typ,
+					ID: r.id, PID: int(owner(r, domains, contexts)), Bytes: r.bytes,
+				})
+			}
 		}
 	}
 	return objects, errors.Join(errs...)

@@ -45,8 +45,9 @@ type Options struct {
 	Include, Exclude *regexp.Regexp
 	// Deadline is how long one device may take; default 2 s.
 	Deadline time.Duration
-	// KeptFiles is how many files may stay open; default 1024. Each costs the
-	// kernel 4 KiB. What is above is opened for each read.
+	// KeptFiles is how many files may stay open; default 1024, and never more
+	// than half of what the process may open. Each costs the kernel 4 KiB.
+	// What is above is opened for each read.
 	KeptFiles int
 	// Netlink says that RDMA netlink may be used. It is used for devices of a
 	// real sysfs only, never for a copy of one.
@@ -127,7 +128,12 @@ func New(o Options) (*Source, error) {
 		known:         map[string]*known{},
 		objectFlights: map[string]*flight{},
 	}
-	s.kept.Store(int64(o.KeptFiles))
+	kept := uint64(max(o.KeptFiles, 0))
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
+		kept = min(kept, limit.Cur/2)
+	}
+	s.kept.Store(int64(kept))
 	return s, nil
 }
 
@@ -195,19 +201,20 @@ func (s *Source) absent() error {
 }
 
 // readDevice gives nil when there are no figures; the device's state says why.
+// One whose counters all fail has the state of one that failed.
 func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *node) *model.HCA {
 	if d.pause.waiting(now) {
 		return nil
 	}
 	deadline := time.Now().Add(s.opt.Deadline)
 	r, err := do(ctx, &d.flight, s.opt.Deadline, func() (reading, error) { return d.read(now, deadline, n) })
-	if err == nil && r.good == 0 {
+	if err == nil && r.none() {
 		err = r.err()
 	}
 	state, reason := model.StateOK, ""
 	switch {
 	case errors.Is(err, errStuck):
-		state, reason = model.StateStuck, fmt.Sprintf("%v: the driver hangs", err)
+		state, reason = model.StateStuck, fmt.Sprintf("%v: its driver may hang", err)
 	case errors.Is(err, errGone):
 		state, reason = model.StateAbsent, err.Error()
 	case err != nil:
@@ -221,8 +228,15 @@ func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *no
 		if err := r.err(); err != nil {
 			reason = err.Error()
 		}
+		switch c := r.counters; {
+		case c.good > 0 || c.bad == 0:
+		case c.paused == c.bad:
+			state = model.StateQuarantined // its ports are told all the same
+		default:
+			state = model.StateFailed
+		}
 	}
-	if state != d.state.State || state == model.StateQuarantined {
+	if state != d.state.State {
 		s.opt.Logger.Info("RDMA device", zap.String("device", d.name), zap.String("state", string(state)),
 			zap.String("reason", reason))
 	}

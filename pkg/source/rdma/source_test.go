@@ -448,10 +448,39 @@ func TestQuarantine(t *testing.T) {
 			t.Fatalf("%s and not read after the pause of %v", got, pause)
 		}
 	}
-	tr.link(dev+"/ports/1/state", "/proc/self/comm")
+	tr.remove(dev + "/ports/1/counters/link_downed")
+	tr.put(dev+"/ports/1/counters/link_downed", "3\n")
 	now = now.Add(time.Hour)
-	if got := mustRead(t, s).DeviceStates[1]; got.State != model.StateOK || !strings.Contains(got.Reason, "of 24 figures") {
-		t.Errorf("one file works again: %v", got)
+	if got := mustRead(t, s).DeviceStates[1]; got.State != model.StateOK || !strings.Contains(got.Reason, "20 of 21 counters") {
+		t.Errorf("one counter works again: %v", got)
+	}
+}
+
+// A device that tells the state of its port but no counter is not asked for
+// counters any more; the port is still told.
+func TestQuarantineOfCounters(t *testing.T) {
+	tr := newTree(t)
+	dev := tr.hca(0, 1)
+	for _, c := range pmaCounters {
+		tr.link(dev+"/ports/1/counters/"+c, "/proc/self/attr/current") // EINVAL
+	}
+	for _, c := range hwCounters {
+		tr.link(dev+"/ports/1/hw_counters/"+c, "/proc/self/attr/current")
+	}
+	s := newSource(t, tr)
+	for i, want := range []string{"failed", "failed", "quarantined", "quarantined"} {
+		snap := mustRead(t, s)
+		if got := states(snap); got != "mlx5_0="+want {
+			t.Errorf("read %d: %s, want %s", i, got, want)
+		}
+		if len(snap.HCAs) != 1 || snap.HCAs[0].Ports[0].State != "ACTIVE" {
+			t.Errorf("read %d: the port is gone: %v", i, snap.HCAs)
+		}
+	}
+	calls := s.devices[0].reader.calls
+	mustRead(t, s)
+	if n := s.devices[0].reader.calls - calls; n != 3 {
+		t.Errorf("%d system calls, want 3: state, phys_state, rate", n)
 	}
 }
 
