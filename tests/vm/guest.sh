@@ -80,6 +80,7 @@ exec 3<>"$stdio"
 bash "$state/command" <&3 > >(exec cat >&3) 2>&1 3>&- &
 wait $!
 echo $? >"$state/status.tmp"
+dmesg >"$state/dmesg"
 mv "$state/status.tmp" "$state/status"
 sync
 sleep 0.3 # for cat and QEMU to pass on what the command printed last

@@ -52,16 +52,18 @@ type Options struct {
 type Result struct {
 	Status    int    // exit status; 128+N after signal N
 	Share     string // directory that the guest wrote
-	KernelLog string // file with what the kernel printed
+	KernelLog string // file with what the kernel printed on the console; dmesg, beside it, has all of its log
 }
 
 // bootTimeout is generous: a boot takes 5 s on an idle machine.
 const bootTimeout = 90 * time.Second
 
-var errNoBoot = errors.New("guest did not boot in time")
+// errHung is what an emulated guest does now and then, whatever runs in it.
+var errHung = errors.New("guest hung")
 
 // Run boots a guest, runs a command in it and powers it off. An error says that the guest failed, not the command.
-// Now and then a multi-threaded emulated boot hangs, so a boot without an end is tried once more.
+// Now and then multi-threaded emulation hangs: a boot without an end, or a run that passed its time limit with a
+// soft lockup in the kernel's log, is tried once more.
 func Run(ctx context.Context, opts Options) (*Result, error) {
 	if opts.Timeout == 0 {
 		opts.Timeout = 5 * time.Minute
@@ -72,7 +74,7 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	}
 	accel := accelerator(ctx, kernel)
 	res, err := boot(ctx, kernel, accel, opts)
-	if errors.Is(err, errNoBoot) && ctx.Err() == nil {
+	if errors.Is(err, errHung) && ctx.Err() == nil {
 		res, err = boot(ctx, kernel, accel, opts)
 	}
 	return res, err
@@ -139,9 +141,12 @@ func boot(ctx context.Context, kernel Kernel, accel string, opts Options) (*Resu
 		if !started() && ctx.Err() == nil {
 			cmd.Process.Kill()
 			<-ended
-			return res, fmt.Errorf("%w: %s", errNoBoot, tail(res.KernelLog))
+			return res, fmt.Errorf("%w at boot: %s", errHung, tail(res.KernelLog))
 		}
 		err = <-ended
+	}
+	if log, _ := os.ReadFile(res.KernelLog); ctx.Err() != nil && bytes.Contains(log, []byte("soft lockup")) {
+		return res, fmt.Errorf("%w: %w: %s", errHung, ctx.Err(), tail(res.KernelLog))
 	}
 	if ctx.Err() != nil {
 		return res, fmt.Errorf("guest: %w: %s", ctx.Err(), tail(res.KernelLog))

@@ -5,6 +5,7 @@
 package guest_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,15 +27,19 @@ func TestContainers(t *testing.T) {
 		"6.1-hybrid": {"6.1", vm.CgroupHybrid, "/sys/fs/cgroup/rdma"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			programs, err := vm.BuildWorkloads(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
 			if guest.Enter(t, vm.Options{Kernel: o.kernel, Cgroup: o.cgroup, Devices: 1}) {
-				containers(t, o.root)
+				containers(t, o.root, programs)
 			}
 		})
 	}
 }
 
 // containers is TestContainers in the guest. root is where the cgroup file system with the rdma controller is.
-func containers(t *testing.T, root string) {
+func containers(t *testing.T, root, programs string) {
 	ctx := t.Context()
 	c, err := guest.StartContainerd(ctx)
 	if err != nil {
@@ -46,8 +51,19 @@ func containers(t *testing.T, root string) {
 		t.Fatal(err)
 	}
 
-	// The rdma controller tells, independently of what is tested elsewhere, that both hold verbs contexts.
-	for _, o := range []guest.Container{server, client} {
+	idle := guest.PodContainer("default", "idle", "main", filepath.Join(programs, "verbs"), "-q", "4", "-m", "8192")
+	idle.Devices = []string{"/dev/infiniband/uverbs0"}
+	idle.Mounts = []string{programs}
+	pid, err := c.Run(ctx, idle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid)); err != nil || !strings.Contains(string(cgroup), idle.Cgroup) {
+		t.Errorf("cgroup of process %d: %q, %v", pid, cgroup, err)
+	}
+
+	// The rdma controller tells, independently of what is tested elsewhere, that all hold verbs contexts.
+	for _, o := range []guest.Container{server, client, idle} {
 		current := filepath.Join(root, o.Cgroup, "rdma.current")
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 			text, err := os.ReadFile(current)
@@ -73,6 +89,9 @@ func containers(t *testing.T, root string) {
 			t.Fatalf("no traffic:\n%s", log)
 		}
 	}
+	if log, err := c.Log(idle.ID); err != nil || !strings.Contains(log, "pd 1 cq 1 qp 4 srq 0 mr 1 bytes 8192") {
+		t.Errorf("log: %q, %v", log, err)
+	}
 	out, err := c.Exec(ctx, client.ID, "ls", "/dev/infiniband")
 	if err != nil || out != "uverbs0\n" {
 		t.Errorf("devices in the container: %q, %v; want uverbs0 alone", out, err)
@@ -81,7 +100,7 @@ func containers(t *testing.T, root string) {
 	if err := c.Kill(ctx, server.ID, syscall.SIGKILL); err != nil {
 		t.Error(err)
 	}
-	for _, o := range []guest.Container{server, client} {
+	for _, o := range []guest.Container{server, client, idle} {
 		if err := c.Delete(ctx, o.ID); err != nil {
 			t.Error(err)
 		}
