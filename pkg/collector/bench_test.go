@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"testing"
 	"time"
 
@@ -78,7 +79,8 @@ var nodesToMeasure = []struct {
 	{"138-ports-500-containers", 138, 500},
 }
 
-// BenchmarkGather: from the facts to the families.
+// BenchmarkGather: from the facts to the families, and what stays in memory, the
+// made-up facts included.
 func BenchmarkGather(b *testing.B) {
 	for _, n := range nodesToMeasure {
 		b.Run(n.name, func(b *testing.B) {
@@ -97,6 +99,11 @@ func BenchmarkGather(b *testing.B) {
 				}
 			}
 			b.ReportMetric(float64(series), "series")
+			var m runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&m)
+			b.ReportMetric(float64(m.HeapAlloc)/1e6, "live-MB")
+			runtime.KeepAlive(c)
 		})
 	}
 }

@@ -121,7 +121,8 @@ func (c *Collector) Gather() ([]*dto.MetricFamily, error) {
 	return c.now().families, nil
 }
 
-// States returns how each source does, in the order of the registrations.
+// States returns how each source does, in the order of the registrations. Like
+// Gather it reads them first, unless that was done just now.
 func (c *Collector) States() []SourceState {
 	return slices.Clone(c.now().states)
 }
