@@ -145,8 +145,11 @@ func TestRDMACgroupsAreNotCountedTwice(t *testing.T) {
 		facts []model.RDMACgroup
 		want  []RDMACgroupShare
 	}{
-		"steps":          {[]model.RDMACgroup{charge(11, 1), charge(12, 2)}, []RDMACgroupShare{{1, "rxe0", 3, 30}}},
-		"steps and job":  {[]model.RDMACgroup{charge(11, 1), charge(10, 4), charge(12, 2)}, []RDMACgroupShare{{1, "rxe0", 4, 40}}},
+		"steps": {[]model.RDMACgroup{charge(11, 1), charge(12, 2)}, []RDMACgroupShare{{1, "rxe0", 3, 30}}},
+		"steps and job": {
+			[]model.RDMACgroup{charge(11, 1), charge(10, 4), charge(12, 2)},
+			[]RDMACgroupShare{{1, "rxe0", 4, 40}},
+		},
 		"parent unnamed": {[]model.RDMACgroup{charge(5, 9), charge(1, 1)}, []RDMACgroupShare{{1, "rxe0", 1, 10}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -315,7 +318,8 @@ func grow(r *rand.Rand, s *model.Snapshot) {
 		s.Resources[i].Count = r.Uint64N(50)
 	}
 	if s.Objects != nil {
-		s.Objects = append(s.Objects, model.Objects{Cgroup: 50, Device: device(r), Type: objectType(r), Current: 1, Created: 1})
+		s.Objects = append(s.Objects,
+			model.Objects{Cgroup: 50, Device: device(r), Type: objectType(r), Current: 1, Created: 1})
 		s.Entities[50] = model.Entity{Workload: "w0"}
 	}
 }

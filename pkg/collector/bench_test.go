@@ -54,7 +54,8 @@ func big(ports, containers int) []Registration {
 		for _, typ := range objectTypes {
 			probe.Objects = append(probe.Objects, model.Objects{Cgroup: id, Device: device, Type: typ, Current: 1, Created: 2})
 		}
-		probe.Registered = append(probe.Registered, model.Registered{Cgroup: id, Device: device, Memory: model.HostMemory, Bytes: 1 << 30})
+		probe.Registered = append(probe.Registered,
+			model.Registered{Cgroup: id, Device: device, Memory: model.HostMemory, Bytes: 1 << 30})
 		for _, verb := range []string{"reg_mr", "dereg_mr", "create_cq", "create_qp", "modify_qp", "alloc_pd"} {
 			h := model.Histogram{Count: 3, SumSeconds: 1e-4}
 			h.Buckets[4], h.Buckets[5] = 2, 1

@@ -353,7 +353,10 @@ func TestForget(t *testing.T) {
 			{"still holds objects", func() { hold(101, 1, 0); expired = []uint64{101} }, nil},
 			{"still holds memory", func() { hold(101, 0, 1) }, nil},
 			{"holds nothing", func() { hold(101, 0, 0) }, []string{"figures[101]", "names[101]"}},
-			{"no name was ever known", func() { hold(999, 0, 0); expired = []uint64{999} }, []string{"figures[999]", "names[999]"}},
+			{
+				"no name was ever known", func() { hold(999, 0, 0); expired = []uint64{999} },
+				[]string{"figures[999]", "names[999]"},
+			},
 		} {
 			step.prepare()
 			calls = nil

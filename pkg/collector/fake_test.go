@@ -108,7 +108,10 @@ func nodeHCAs() model.Snapshot {
 						{Name: "link_error_recovery", Value: 1}, {Name: "link_downed", Value: 2},
 						{Name: "port_rcv_errors", Value: 3}, {Name: "VL15_dropped", Value: 4},
 					},
-					HWCounters: []model.Counter{{Name: "out_of_buffer", Value: 5}, {Name: "np_cnp_sent", Value: 6}, {Name: "np_cnp_sent", Value: 7}}, // a driver that lists one twice
+					HWCounters: []model.Counter{
+						{Name: "out_of_buffer", Value: 5},
+						{Name: "np_cnp_sent", Value: 6}, {Name: "np_cnp_sent", Value: 7}, // listed twice
+					},
 				}},
 				HWCounters: []model.Counter{{Name: "cmds_err", Value: 1}},
 			},

@@ -43,7 +43,8 @@ func FuzzExposition(f *testing.F) {
 		named := names(map[uint64]facts.Entity{
 			1: {Workload: workload, Pod: other, Cgroup: other}, 2: {Workload: other, Cgroup: workload},
 		})
-		c := New(Options{Sources: []Registration{{Source: &fake{name: "rdma", facts: s}}, {Source: named}}, Compat: CompatSets()})
+		sources := []Registration{{Source: &fake{name: "rdma", facts: s}}, {Source: named}}
+		c := New(Options{Sources: sources, Compat: CompatSets()})
 		defer c.Close() //nolint:errcheck // nothing to lose
 		r := prometheus.NewPedanticRegistry()
 		if err := r.Register(c); err != nil {
