@@ -347,7 +347,9 @@ func TestMissingDirectories(t *testing.T) {
 
 // A file that blocks for ever costs its device, for as long as it blocks.
 func TestStuck(t *testing.T) {
-	for _, file := range []string{"fw_ver", "ports/1/state", "ports/1/counters/link_downed", "ports/1/hw_counters/out_of_buffer"} {
+	for _, file := range []string{
+		"fw_ver", "ports/1/state", "ports/1/counters/link_downed", "ports/1/hw_counters/out_of_buffer",
+	} {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
 			tr := newTree(t)
@@ -436,8 +438,8 @@ func TestQuarantine(t *testing.T) {
 		}
 	}
 	// The pauses double, and during one the device is not touched.
-	for _, pause := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 16 * time.Minute,
-		32 * time.Minute, time.Hour, time.Hour} {
+	for _, minutes := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+		pause := minutes * time.Minute
 		calls := s.devices[1].reader.calls
 		now = now.Add(pause - time.Second)
 		if read(); s.devices[1].reader.calls != calls {

@@ -21,7 +21,9 @@ func TestParseCounter(t *testing.T) {
 			t.Errorf("%q: %s %v, want %s", in, got, err, want)
 		}
 	}
-	for _, in := range []string{"", "\n", "-1", "+1", "1 2", "0x10", "1e3", "1\x00", "18446744073709551616", strings.Repeat("0", 65)} {
+	for _, in := range []string{
+		"", "\n", "-1", "+1", "1 2", "0x10", "1e3", "1\x00", "18446744073709551616", strings.Repeat("0", 65),
+	} {
 		if v, ok, err := parseCounter([]byte(in)); err == nil || ok {
 			t.Errorf("%q gives %d", in, v)
 		}
@@ -42,7 +44,9 @@ func TestParseRate(t *testing.T) {
 			t.Errorf("%q: %s %v, want %s", in, got, ok, want)
 		}
 	}
-	for _, in := range []string{"", "Gb/sec", "x Gb/sec (4X HDR)", "200 Gb/sec (4X HDR", "200 Gb/sec (X HDR)", "-1 Gb/sec (4X)", "NaN Gb/sec (4X)"} {
+	for _, in := range []string{
+		"", "Gb/sec", "x Gb/sec (4X HDR)", "200 Gb/sec (4X HDR", "200 Gb/sec (X HDR)", "-1 Gb/sec (4X)", "NaN Gb/sec (4X)",
+	} {
 		if _, _, _, ok := parseRate(in); ok {
 			t.Errorf("%q passes", in)
 		}
@@ -98,7 +102,8 @@ func FuzzSysfs(f *testing.F) {
 			t.Errorf("%q is no line", line)
 		}
 		_ = parseNumbered(line)
-		if bits, width, _, ok := parseRate(line); ok && (bits < 0 || bits > 1e15 || math.IsNaN(bits) || width < 0 || width > 255) {
+		bits, width, _, ok := parseRate(line)
+		if ok && (bits < 0 || bits > 1e15 || math.IsNaN(bits) || width < 0 || width > 255) {
 			t.Errorf("%q is %v bits, %d lanes", line, bits, width)
 		}
 		if g := parsePortGUID(line); g != "" && len(g) != 19 {
