@@ -182,8 +182,7 @@ static __always_inline __u32 restrack_type(struct rdma_restrack_entry *res)
 	return BPF_CORE_READ(res, type);
 }
 
-/* Called when rdma_restrack_add() returns: the restrack id is assigned by then. */
-static __noinline int added(struct rdma_restrack_entry *res)
+static __noinline int added(struct rdma_restrack_entry *res, bool with_id)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
 	struct ib_device *device;
@@ -195,7 +194,7 @@ static __noinline int added(struct rdma_restrack_entry *res)
 	device = device_of(res, o.type);
 	if (!device)
 		return 0;
-	o.id = BPF_CORE_READ(res, id);
+	o.id = with_id ? BPF_CORE_READ(res, id) : 0;
 	if (o.type == TYPE_MR) {
 		struct mapping *mapping = bpf_map_lookup_elem(&mappings, &tid);
 
@@ -271,10 +270,21 @@ static __noinline int set_hidden(struct rdma_restrack_entry *res, __u32 hidden)
 	return 0;
 }
 
+/* rdma_restrack_add() assigns the id. */
+static __noinline int numbered(struct rdma_restrack_entry *res)
+{
+	__u64 address = (__u64)res;
+	struct object *o = bpf_map_lookup_elem(&objects, &address);
+
+	if (o)
+		o->id = BPF_CORE_READ(res, id);
+	return 0;
+}
+
 SEC("fexit/rdma_restrack_add")
 int BPF_PROG(fexit_restrack_add, struct rdma_restrack_entry *res)
 {
-	return added(res);
+	return added(res, true);
 }
 
 SEC("fentry/rdma_restrack_del")
@@ -329,9 +339,11 @@ static __always_inline __u64 kept_argument(enum function function)
 	return argument;
 }
 
+/* Counted at the entry: a return may be missed, and then only the id is. */
 SEC("kprobe/rdma_restrack_add")
 int BPF_KPROBE(kprobe_restrack_add, struct rdma_restrack_entry *res)
 {
+	added(res, false);
 	return keep_argument(RESTRACK_ADD, (__u64)res);
 }
 
@@ -340,7 +352,7 @@ int BPF_KRETPROBE(kretprobe_restrack_add)
 {
 	__u64 res = kept_argument(RESTRACK_ADD);
 
-	return res ? added((struct rdma_restrack_entry *)res) : 0;
+	return res ? numbered((struct rdma_restrack_entry *)res) : 0;
 }
 
 SEC("kprobe/rdma_restrack_del")

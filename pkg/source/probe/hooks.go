@@ -6,9 +6,11 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -57,40 +59,46 @@ var verbHooks = []hook{
 	}},
 }
 
+// Objects are made and deleted some thousand times a second at the very most,
+// so what counts is not the cost of a hook but that it waits for no one: kprobes
+// do not pin the module they are on, and fentry programs of one function are
+// skipped when one preempts another. Each function that loses its last fentry
+// program costs a grace period of 0.1 s and more, one after the other, and a
+// driver reload would wait for all of them.
 var objectHooks = []hook{
 	// Destruction in steps: since 2026, and in the stable kernels that took it.
 	{name: "rdma_restrack_begin_del", optional: true, tiers: []tier{
-		{fentry, []string{
-			gen.ObjectsProgFentryRestrackCommitDel, gen.ObjectsProgFentryRestrackAbortDel,
-			gen.ObjectsProgFentryRestrackBeginDel,
-		}},
 		{kprobe, []string{
 			gen.ObjectsProgKprobeRestrackCommitDel, gen.ObjectsProgKprobeRestrackAbortDel,
 			gen.ObjectsProgKprobeRestrackBeginDel,
 		}},
+		{fentry, []string{
+			gen.ObjectsProgFentryRestrackCommitDel, gen.ObjectsProgFentryRestrackAbortDel,
+			gen.ObjectsProgFentryRestrackBeginDel,
+		}},
 	}},
 	{name: "rdma_restrack_add", tiers: []tier{
-		{fentry, []string{gen.ObjectsProgFentryRestrackDel, gen.ObjectsProgFexitRestrackAdd}},
 		{kprobe, []string{
 			gen.ObjectsProgKprobeRestrackDel, gen.ObjectsProgKretprobeRestrackAdd, gen.ObjectsProgKprobeRestrackAdd,
 		}},
+		{fentry, []string{gen.ObjectsProgFentryRestrackDel, gen.ObjectsProgFexitRestrackAdd}},
 	}},
 	{name: "rdma_alloc_commit_uobject", optional: true, moduleTypes: true, tiers: []tier{
-		{fentry, []string{gen.ObjectsProgFexitDestroyUobject, gen.ObjectsProgFentryCommitUobject}},
 		{kprobe, []string{
 			gen.ObjectsProgKretprobeDestroyUobject, gen.ObjectsProgKprobeDestroyUobject,
 			gen.ObjectsProgKprobeCommitUobject,
 		}},
+		{fentry, []string{gen.ObjectsProgFexitDestroyUobject, gen.ObjectsProgFentryCommitUobject}},
 	}},
 	{name: "ib_umem_dmabuf_get", optional: true, moduleTypes: true, tiers: []tier{
-		{fentry, []string{gen.ObjectsProgFentryUmemRelease, gen.ObjectsProgFexitDmabufGet}},
 		{kprobe, []string{
 			gen.ObjectsProgKprobeUmemRelease, gen.ObjectsProgKretprobeDmabufGet, gen.ObjectsProgKprobeDmabufGet,
 		}},
+		{fentry, []string{gen.ObjectsProgFentryUmemRelease, gen.ObjectsProgFexitDmabufGet}},
 	}},
 	{name: "ib_umem_dmabuf_get_pinned", optional: true, moduleTypes: true, tiers: []tier{
-		{fentry, []string{gen.ObjectsProgFexitDmabufGetPinned}},
 		{kprobe, []string{gen.ObjectsProgKretprobeDmabufGetPinned, gen.ObjectsProgKprobeDmabufGetPinned}},
+		{fentry, []string{gen.ObjectsProgFexitDmabufGetPinned}},
 	}},
 }
 
@@ -141,6 +149,7 @@ func tiersOf(hooks []model.Hook) tierList {
 type object struct {
 	spec  *ebpf.CollectionSpec
 	coll  *ebpf.Collection // maps and variables, no programs
+	progs []*ebpf.Program
 	links []link.Link
 	types *kernelTypes
 }
@@ -182,9 +191,9 @@ func (o *object) attach(h hook, only string, symbols map[string]bool) model.Hook
 				continue
 			}
 		}
-		links, err := o.load(t)
+		links, progs, err := o.load(t)
 		if err == nil {
-			o.links = append(o.links, links...)
+			o.links, o.progs = append(o.links, links...), append(o.progs, progs...)
 			return model.Hook{Name: h.name, Tier: t.name, State: model.StateOK}
 		}
 		out.State = model.StateFailed
@@ -209,9 +218,8 @@ func (o *object) missing(t tier, symbols map[string]bool) string {
 	return ""
 }
 
-// load loads and attaches the programs of one tier, all or none. The programs
-// are closed: the links hold them.
-func (o *object) load(t tier) (_ []link.Link, err error) {
+// load loads and attaches the programs of one tier, all or none.
+func (o *object) load(t tier) (links []link.Link, progs []*ebpf.Program, err error) {
 	spec := o.spec.Copy()
 	for name := range spec.Programs {
 		if !slices.Contains(t.programs, name) {
@@ -230,29 +238,20 @@ func (o *object) load(t tier) (_ []link.Link, err error) {
 		},
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer coll.Close()
-	var links []link.Link
-	defer func() {
-		if err != nil {
-			closeLinks(links)
-		}
-	}()
 	for _, name := range t.programs {
 		l, err := attachProgram(coll.Programs[name], spec.Programs[name])
 		if err != nil {
-			return nil, fmt.Errorf("attaching %s: %w", name, err)
+			closeAll(links)
+			closeAll(progs)
+			return nil, nil, fmt.Errorf("attaching %s: %w", name, err)
 		}
-		links = append(links, l)
+		links, progs = append(links, l), append(progs, coll.DetachProgram(name))
 	}
-	return links, nil
+	return links, progs, nil
 }
-
-// How many calls of one function may be under way before kretprobes miss a
-// return; a registration of much memory takes seconds, so the default of two a
-// CPU is not enough.
-const maxActive = 4096
 
 func attachProgram(p *ebpf.Program, spec *ebpf.ProgramSpec) (link.Link, error) {
 	switch kind, _, _ := strings.Cut(spec.SectionName, "/"); kind {
@@ -261,34 +260,40 @@ func attachProgram(p *ebpf.Program, spec *ebpf.ProgramSpec) (link.Link, error) {
 	case "kprobe":
 		return link.Kprobe(spec.AttachTo, p, nil)
 	case "kretprobe":
-		l, err := link.Kretprobe(spec.AttachTo, p, &link.KprobeOptions{RetprobeMaxActive: maxActive})
-		if err != nil {
-			// Needs tracefs; without it the kernel's default has to do.
-			return link.Kretprobe(spec.AttachTo, p, nil)
-		}
-		return l, nil
+		// With the kernel's own bound of calls under way, twice the CPUs: a
+		// larger one goes through tracefs and would outlive a crash of ours.
+		return link.Kretprobe(spec.AttachTo, p, nil)
 	}
 	group, name, _ := strings.Cut(spec.AttachTo, "/")
 	return link.Tracepoint(group, name, p, nil)
 }
 
-// detach ends all programs at once: each waits for a grace period of its own.
-func (o *object) detach() {
-	closeLinks(o.links)
-	o.links = nil
+// missed counts the runs of programs that the kernel skipped, because the same
+// program was at work on that CPU; kernels before 5.12 do not tell.
+func (o *object) missed() uint64 {
+	var n uint64
+	for _, p := range o.progs {
+		if stats, err := p.Stats(); err == nil {
+			n += stats.RecursionMisses
+		}
+	}
+	return n
 }
 
-func closeLinks(links []link.Link) {
-	done := make(chan struct{})
-	for _, l := range links {
-		go func() {
-			_ = l.Close()
-			done <- struct{}{}
-		}()
+// detach ends all programs. What holds a module goes first.
+func (o *object) detach() {
+	closeAll(o.links)
+	closeAll(o.progs)
+	o.links, o.progs = nil, nil
+}
+
+// closeAll closes side by side: each waits for a grace period of its own.
+func closeAll[C io.Closer](list []C) {
+	var wg sync.WaitGroup
+	for _, c := range list {
+		wg.Go(func() { _ = c.Close() })
 	}
-	for range links {
-		<-done
-	}
+	wg.Wait()
 }
 
 func (o *object) close() {

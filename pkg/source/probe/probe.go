@@ -53,7 +53,7 @@ const (
 )
 
 // How often the devices are looked at. A driver reload waits for this at most.
-const watchInterval = 500 * time.Millisecond
+const watchInterval = 250 * time.Millisecond
 
 // How long after a failed attempt the hooks are tried again while a device is there.
 const retryInterval = 30 * time.Second
@@ -117,12 +117,11 @@ func (s *Source) Close() error {
 	<-s.done
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.sensor == nil {
-		return nil
+	if s.sensor != nil {
+		s.sensor.close()
+		s.sensor = nil
 	}
-	err := s.sensor.close()
-	s.sensor = nil
-	return err
+	return nil
 }
 
 // Counting tells whether objects are counted in the kernel.
@@ -207,9 +206,7 @@ func (s *Source) release() {
 		s.opts.Logger.Warn("totals of the last device are lost", zap.Error(err))
 	}
 	s.retired.add(&last)
-	if err := s.sensor.close(); err != nil {
-		s.opts.Logger.Warn("releasing the hooks", zap.Error(err))
-	}
+	s.sensor.close()
 	s.sensor, s.failed = nil, nil
 	s.hooks = unattached("no RDMA device: the hooks come with the next one", model.StateAbsent)
 	s.opts.Logger.Info("last RDMA device gone, hooks released")

@@ -205,6 +205,11 @@ func (s *sensor) self(snap *model.Snapshot) {
 	for i, n := range losses {
 		snap.Losses = append(snap.Losses, model.Loss{Reason: lossNames[i], Count: n})
 	}
+	missed := s.verbs.missed()
+	if s.objects != nil {
+		missed += s.objects.missed()
+	}
+	snap.Losses = append(snap.Losses, model.Loss{Reason: "program_skipped", Count: missed})
 }
 
 func (s *sensor) addMaps(snap *model.Snapshot, o *object, names ...string) {

@@ -73,7 +73,7 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 	hooks = append(hooks, s.attachObjects(symbols)...)
 	attached := func(h model.Hook) bool { return h.State == model.StateOK }
 	if !slices.ContainsFunc(hooks, attached) {
-		_ = s.close()
+		s.close()
 		return nil, hooks, fmt.Errorf("no hook could be attached: %w", degraded(hooks))
 	}
 	s.verbs.types, s.verbs.spec = nil, nil
@@ -140,18 +140,20 @@ func size(verbs, objects *ebpf.CollectionSpec, entries, live uint32) {
 }
 
 func (s *sensor) detach() {
-	s.verbs.detach()
+	var wg sync.WaitGroup
+	wg.Go(s.verbs.detach)
 	if s.objects != nil {
-		s.objects.detach()
+		wg.Go(s.objects.detach)
 	}
+	wg.Wait()
 }
 
-func (s *sensor) close() error {
+func (s *sensor) close() {
+	s.detach()
 	s.verbs.close()
 	if s.objects != nil {
 		s.objects.close()
 	}
-	return nil
 }
 
 // showDevices tells the tracepoint programs which device numbers are uverbs devices.

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Everything that a person or CI calls. `make` alone tells what there is.
+
+SHELL         := /bin/bash
+.SHELLFLAGS   := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS     += --no-print-directory
+
+CACHE    ?= $(or $(ACCELSCOPE_CACHE),$(HOME)/.cache/accelscope)
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS  := -s -w -X main.version=$(VERSION)
+# Pinned: the committed objects are the output of this compiler, byte for byte.
+CLANG    := clang-14
+LINT     := $(CACHE)/golangci-lint-v2.15.0
+export BPF2GO_CC     := $(CLANG)
+export BPF2GO_STRIP  := llvm-strip-14
+export BPF2GO_CFLAGS := -O2 -g -Wall -Werror -I/usr/include/$(shell uname -m)-linux-gnu
+
+.PHONY: help
+help: ## Tell what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+
+.PHONY: demo
+demo: deps build ## Who uses which HCA: a guest with Soft-RoCE, two containers, accelscope (DEMO_SECONDS=20 ends it)
+	@go build -o bin/demo ./tests/vm/cmd/demo
+	@exec bin/demo -accelscope bin/accelscope
+
+.PHONY: run
+run: build ## Build the sensor and run it on this machine
+	@exec bin/accelscope
+
+.PHONY: build
+build: ## Build bin/accelscope
+	@CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/accelscope ./cmd/accelscope
+
+.PHONY: generate
+generate: need-$(CLANG) need-llvm-strip-14 ## Compile the BPF programs and write the metric reference
+	@go generate ./gen
+	@go test -count=1 ./pkg/collector -run TestReference -update >/dev/null
+
+.PHONY: check
+check: lint generated fuzz ## Format, vet, linters, generated files, fuzzing
+
+.PHONY: lint
+lint: $(LINT) need-clang-format
+	@go vet -tags vm ./...
+	@$(LINT) run --build-tags vm ./...
+	@clang-format --dry-run -Werror bpf/*.[ch]
+
+$(LINT):
+	@echo "building golangci-lint (once)"
+	@mkdir -p $(CACHE)
+	@GOBIN=$(CACHE)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+	@mv $(CACHE)/bin/golangci-lint $@
+
+# Generated again, the files must be the ones that are committed.
+.PHONY: generated
+generated: generate
+	@git diff --exit-code --stat -- gen go.mod go.sum || { echo "generated files differ: commit what make generate wrote"; exit 1; }
+
+FUZZTIME ?= 30s
+.PHONY: fuzz
+fuzz:
+	@tests/fuzz.sh $(FUZZTIME)
+
+.PHONY: test
+test: test-unit test-guest ## Everything that must hold: unit, race, golden, BPF on this kernel, the guest on 6.1
+
+.PHONY: test-unit
+test-unit: tracefs
+	@go test -race ./...
+
+# BPF tracepoints are attached through tracefs, which not every machine mounts.
+.PHONY: tracefs
+tracefs:
+	@[ -d /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing
+
+.PHONY: test-guest
+test-guest: build
+	@go test -tags vm -count=1 -timeout 20m -v -run 'TestNode' ./tests/e2e
+
+.PHONY: test-kernels
+test-kernels: build ## The guest suite on 5.10, 6.1 and 6.12, with tracepoints forced, and on cgroup v1
+	@ACCELSCOPE_NODES=5.10,6.1,6.12,6.1/tracepoint,6.1//v1 \
+		go test -tags vm -count=1 -timeout 60m -v -run 'TestNode' ./tests/e2e
+
+.PHONY: bench
+bench: build ## What a scrape, a verb and the sensor itself cost
+	@go run ./tests/bench
+
+# Debian packages that are needed, and are not installed.
+MISSING = $(shell for p in $$(sed 's/\#.*//' tests/packages.txt); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done)
+
+.PHONY: deps
+deps: ## Install the Debian packages that the demo and the tests need (as root)
+	@missing="$(MISSING)"; [ -z "$$missing" ] || { echo "installing $$missing"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; }
+
+need-%:
+	@command -v $* >/dev/null || { echo "$* is missing: apt-get install $(or $(PACKAGE_$*),$*), or make deps"; exit 1; }
+PACKAGE_llvm-strip-14 := llvm-14

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// restart: what existed before a crash is attributed again, once.
+func (n node) restart(t *testing.T) {
+	s := start(t, n.args()...)
+	c := enter(t, "survivor", "verbs", "-d", "rxe0", "-q", "4", "-m", "2097152", "-C")
+	c.line(t, "device")
+	threaded := enter(t, "surviving threads", "threads", "-d", "rxe1", "-n", "3")
+	for range 3 {
+		threaded.line(t, "thread")
+	}
+	// Traffic goes on meanwhile, so that objects come and go while the hooks are attached.
+	stop := make(chan struct{})
+	var traffic sync.WaitGroup
+	traffic.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = exec.Command("churn", "rxe0").Run()
+			}
+		}
+	})
+	defer func() { close(stop); traffic.Wait() }()
+	time.Sleep(time.Second)
+	s.kill()
+
+	s = start(t, n.args()...)
+	eventually(t, 20*time.Second, func() error {
+		m := s.scrape()
+		want := map[string]float64{"qp": 4, "cq": 1, "pd": 1, "mr": 1}
+		if n.kernel != "5.10" {
+			want["ctx"] = 1 // 5.10 does not dump contexts
+		}
+		got := m.by("container_rdma_resources", "type", "container_id", c.id)
+		for kind, count := range want {
+			if got[kind] != count {
+				return fmt.Errorf("%v %s, want %v", got[kind], kind, count)
+			}
+		}
+		if bytes, want := m.sum("container_rdma_registered_bytes", "container_id", c.id), pinned(t, c.cmd.Process.Pid); bytes != want {
+			return fmt.Errorf("%v bytes registered, VmPin is %v", bytes, want)
+		}
+		if n.kernel != "5.10" {
+			// Their threads are gone; the context leads to their process.
+			if qps := m.sum("container_rdma_resources", "container_id", threaded.id, "type", "qp"); qps != 3 {
+				return fmt.Errorf("%v QPs of threads that are gone, want 3", qps)
+			}
+		}
+		return nil
+	})
+	// It goes, and is gone once: not below zero, which would show in what is made next.
+	c.rest(t)
+	again := enter(t, "survivor", "verbs", "-d", "rxe0", "-q", "1")
+	again.line(t, "device")
+	eventually(t, 20*time.Second, func() error {
+		if qps := s.scrape().sum("container_rdma_resources", "container_id", c.id, "type", "qp"); qps != 1 {
+			return fmt.Errorf("%v QPs, want 1", qps)
+		}
+		return nil
+	})
+	again.rest(t)
+	threaded.rest(t)
+	s.stop()
+}
+
+// churn: 300 short-lived cgroups, 20 at a time, are counted once each and forgotten after the grace time.
+func (n node) churn(t *testing.T) {
+	const total, together, grace = 300, 20, 15 * time.Second
+	s := start(t, n.args("--grace="+grace.String())...)
+	before := s.scrape()
+	slots := make(chan struct{}, together)
+	var wg sync.WaitGroup
+	ids := map[string]bool{}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range total {
+			slots <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-slots }()
+				c := enter(t, fmt.Sprint("churn ", i), "churn", "rxe0")
+				c.rest(t)
+				c.remove()
+			})
+		}
+		wg.Wait()
+	}()
+	for i := range total {
+		ids[digest(fmt.Sprint("churn ", i))] = true
+	}
+	seen := map[string]map[string]float64{}
+	begin := time.Now()
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		case <-time.After(time.Second):
+		}
+		m := s.scrape()
+		family, by := "container_rdma_objects_created_total", "type"
+		if !n.counts() {
+			family, by = "container_rdma_verbs_total", "verb"
+		}
+		for _, x := range m[family].GetMetric() {
+			if id := label(x, "container_id"); ids[id] {
+				if seen[id] == nil {
+					seen[id] = map[string]float64{}
+				}
+				seen[id][label(x, by)] = x.GetCounter().GetValue()
+			}
+		}
+		if v := m.sum("accelscope_unresolved_cgroups_total"); v != before.sum("accelscope_unresolved_cgroups_total") {
+			t.Fatalf("%v cgroups have no name", v)
+		}
+	}
+	t.Logf("%d containers lived and died in %v", total, time.Since(begin).Round(time.Second))
+	wrong := 0
+	for id := range ids {
+		got := seen[id]
+		ok := got["qp"] == 1 && got["mr"] == 1 && got["ctx"] == 1 && got["cq"] == 1 && got["pd"] == 1
+		if !n.counts() {
+			ok = got["create_qp"] == 1 && got["reg_mr"] == 1 && got["get_context"] == 1
+		}
+		if !ok {
+			wrong++
+			t.Logf("%.12s: %v", id, got)
+		}
+	}
+	if wrong > 0 {
+		t.Errorf("%d of %d containers were not counted exactly once", wrong, total)
+	}
+	took := eventually(t, grace+30*time.Second, func() error {
+		m := s.scrape()
+		for _, family := range []string{"container_rdma_resources", "container_rdma_registered_bytes", "container_rdma_verbs_total", "accelscope_workload_info"} {
+			for _, x := range m[family].GetMetric() {
+				if ids[label(x, "container_id")] {
+					if v := x.GetGauge().GetValue(); v != 0 && family == "container_rdma_resources" {
+						t.Fatalf("%.12s still holds %v", label(x, "container_id"), x)
+					}
+					return fmt.Errorf("%s of %.12s is still there", family, label(x, "container_id"))
+				}
+			}
+		}
+		for _, x := range m["accelscope_probe_map_entries"].GetMetric() {
+			name := label(x, "map")
+			if was := before.sum("accelscope_probe_map_entries", "map", name); x.GetGauge().GetValue() > was {
+				return fmt.Errorf("map %s has %v entries, had %v before", name, x.GetGauge().GetValue(), was)
+			}
+		}
+		return nil
+	})
+	t.Logf("no series and no map entry left %v after the last container", took.Round(time.Second))
+	if lost := s.scrape().by("accelscope_probe_lost_total", "reason"); lost["objects_map_full"]+lost["return_missed"]+lost["verbs_map_full"] != 0 {
+		t.Errorf("lost: %v", lost)
+	}
+	s.stop()
+}
+
+// modules are those of the RDMA stack, in the order in which they can be unloaded.
+var modules = []string{"rdma_ucm", "ib_umad", "rdma_cm", "iw_cm", "ib_cm", "rdma_rxe", "ib_uverbs", "ib_core"}
+
+// reload: the sensor never stands in the way of a driver reload, and works on after it.
+func (n node) reload(t *testing.T) {
+	s := start(t, n.args()...)
+	c := enter(t, "before the reload", "verbs", "-d", "rxe0", "-q", "2")
+	c.line(t, "device")
+	c.rest(t)
+	before := s.fresh()
+	if before.sum("container_rdma_verbs_total", "container_id", c.id) == 0 {
+		t.Fatal("nothing counted before the reload")
+	}
+	for _, device := range []string{"rxe0", "rxe1"} {
+		sh(t, "rdma", "link", "delete", device)
+	}
+	retried := unload(t)
+	if retried > 2*time.Second {
+		t.Errorf("the driver reload had to retry for %v", retried)
+	}
+	gone := s.fresh()
+	if v := gone.sum("container_rdma_resources"); v != 0 {
+		t.Errorf("%v objects without a device", v)
+	}
+	if was, is := before.sum("container_rdma_verbs_total", "container_id", c.id), gone.sum("container_rdma_verbs_total", "container_id", c.id); is != was {
+		t.Errorf("totals went from %v to %v with the device", was, is)
+	}
+
+	for _, m := range []string{"ib_uverbs", "rdma_rxe"} {
+		sh(t, "modprobe", m)
+	}
+	sh(t, "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "v0")
+	eventually(t, 10*time.Second, func() error {
+		if n := s.scrape().sum("accelscope_probe_hook_state", "hook", "ib_uverbs_ioctl", "state", "ok"); n != 1 {
+			return errors.New("the hooks have not come back")
+		}
+		return nil
+	})
+	if _, err := os.Stat("/dev/infiniband/uverbs0"); err != nil {
+		t.Fatal(err)
+	}
+	again := enter(t, "after the reload", "verbs", "-d", "rxe0", "-q", "3", "-m", "4096")
+	again.line(t, "device")
+	m := s.fresh()
+	if qps := m.sum("container_rdma_resources", "container_id", again.id, "type", "qp", "device", "rxe0"); qps != 3 {
+		t.Errorf("%v QPs after the reload, want 3", qps)
+	}
+	if calls := m.sum("container_rdma_verbs_total", "container_id", again.id, "verb", "create_qp"); calls != 3 {
+		t.Errorf("%v calls of create_qp after the reload, want 3", calls)
+	}
+	again.rest(t)
+	s.stop()
+	// Nothing stays behind: with the sensor gone, the modules go at once.
+	sh(t, "rdma", "link", "delete", "rxe0")
+	if retried := unload(t); retried != 0 {
+		t.Errorf("without a sensor the driver reload had to retry for %v", retried)
+	}
+}
+
+// unload removes the modules of the RDMA stack and tells how long it had to retry, from the first refusal on.
+func unload(t *testing.T) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	var refused time.Time
+	for _, m := range modules {
+		for loaded(m) {
+			out, err := exec.Command("modprobe", "-r", m).CombinedOutput()
+			if err == nil {
+				break
+			}
+			if refused.IsZero() {
+				refused = time.Now()
+			}
+			if time.Since(refused) > 20*time.Second {
+				t.Fatalf("modprobe -r %s: %v: %s", m, err, out)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	var retried time.Duration
+	if !refused.IsZero() {
+		retried = time.Since(refused)
+	}
+	t.Logf("modules unloaded after %v, of which %v after the first refusal", time.Since(begin), retried)
+	return retried
+}
+
+func loaded(module string) bool {
+	_, err := os.Stat(filepath.Join("/sys/module", strings.ReplaceAll(module, "-", "_")))
+	return err == nil
+}

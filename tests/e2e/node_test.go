@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+// Package e2e shows the main job on a live RDMA stack: a guest with Soft-RoCE, real containers and real traffic, and
+// the sensor's figures against a ground truth that is obtained another way.
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/vm"
+	"github.com/accelscope/accelscope/tests/vm/guest"
+)
+
+// What the host tells the guest.
+const (
+	nodesVar     = "ACCELSCOPE_NODES"    // kernel[/tier[/cgroup layout]], separated by commas
+	binaryVar    = "ACCELSCOPE_BINARY"   // the program under test
+	workloadsVar = "ACCELSCOPE_WORKLOAD" // directory of the C programs
+)
+
+// node is one guest to test in.
+type node struct {
+	kernel, tier, cgroup string
+}
+
+func nodes() (names []string, parsed []node) {
+	list := os.Getenv(nodesVar)
+	if list == "" {
+		list = "6.1"
+	}
+	for _, name := range strings.Split(list, ",") {
+		parts := append(strings.Split(name, "/"), "", "")
+		names = append(names, strings.ReplaceAll(name, "/", "_"))
+		parsed = append(parsed, node{parts[0], parts[1], parts[2]})
+	}
+	return names, parsed
+}
+
+// wantTier is the tier that the kernel is new enough for: less is a failure.
+func (n node) wantTier() string {
+	switch {
+	case n.tier != "":
+		return n.tier
+	case n.kernel == "5.10":
+		return "kprobe"
+	}
+	return "fentry"
+}
+
+// counts tells whether the tier counts objects in the kernel.
+func (n node) counts() bool { return n.wantTier() != "tracepoint" }
+
+func (n node) args(more ...string) []string {
+	if n.tier != "" {
+		more = append(more, "--probe.tier="+n.tier)
+	}
+	return more
+}
+
+func TestNode(t *testing.T) {
+	names, parsed := nodes()
+	for i, name := range names {
+		t.Run(name, func(t *testing.T) {
+			n := parsed[i]
+			if !guest.Enter(t, n.options(t)) {
+				return
+			}
+			t.Run("doctor", n.doctor)
+			t.Run("truth", n.truth)
+			t.Run("verbs", n.verbs)
+			t.Run("failures", n.failures)
+			t.Run("threads", n.threads)
+			t.Run("restart", n.restart)
+			t.Run("churn", n.churn)
+			t.Run("reload", n.reload)
+		})
+	}
+}
+
+// options builds, outside the guest, what the tests need in it.
+func (n node) options(t *testing.T) vm.Options {
+	t.Helper()
+	if os.Getenv(binaryVar) != "" {
+		return vm.Options{} // in the guest
+	}
+	workloads, err := vm.BuildWorkloads(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(t.TempDir(), "accelscope")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/accelscope/accelscope/cmd/accelscope")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return vm.Options{
+		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 8 * time.Minute,
+		Env: []string{
+			nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + binary, workloadsVar + "=" + workloads,
+			"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		},
+	}
+}

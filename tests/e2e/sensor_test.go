@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// sensor is a running accelscope.
+type sensor struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	url  string
+	log  *lockedBuffer
+	last map[string]float64 // of every counter series, by its text
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// start runs accelscope and waits until it is ready.
+func start(t *testing.T, args ...string) *sensor {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	s := &sensor{t: t, url: "http://" + address, log: &lockedBuffer{}, last: map[string]float64{}}
+	s.cmd = exec.Command(os.Getenv(binaryVar), append([]string{"--web.listen-address=" + address}, args...)...)
+	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if s.cmd.ProcessState == nil {
+			_ = s.cmd.Process.Kill()
+			_ = s.cmd.Wait()
+		}
+		if t.Failed() {
+			t.Logf("log of the sensor:\n%s", s.log)
+		}
+	})
+	eventually(t, 30*time.Second, func() error {
+		res, err := http.Get(s.url + "/readyz")
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			text, _ := io.ReadAll(res.Body)
+			return fmt.Errorf("/readyz: %s: %s", res.Status, text)
+		}
+		return nil
+	})
+	return s
+}
+
+// stop ends the sensor as systemd would and wants it to end well.
+func (s *sensor) stop() {
+	s.t.Helper()
+	begin := time.Now()
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.cmd.Wait(); err != nil {
+		s.t.Errorf("SIGTERM: %v", err)
+	}
+	s.t.Logf("SIGTERM: gone after %v", time.Since(begin).Round(time.Millisecond))
+}
+
+// kill ends the sensor without a warning.
+func (s *sensor) kill() {
+	s.t.Helper()
+	if err := s.cmd.Process.Kill(); err != nil {
+		s.t.Fatal(err)
+	}
+	_ = s.cmd.Wait()
+}
+
+// metrics is one scrape.
+type metrics map[string]*dto.MetricFamily
+
+// scrape reads /metrics and checks what must hold of every scrape.
+func (s *sensor) scrape() metrics {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/metrics", nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatalf("scrape: %v\n%s", err, s.log)
+	}
+	defer res.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	m, err := parser.TextToMetricFamilies(res.Body)
+	if err != nil {
+		s.t.Fatalf("scrape: %v", err)
+	}
+	s.conserved(m)
+	s.monotonic(m)
+	return m
+}
+
+// fresh is a scrape whose figures were read after the call: the sensor uses a read again for one second.
+func (s *sensor) fresh() metrics {
+	s.t.Helper()
+	time.Sleep(1100 * time.Millisecond)
+	return s.scrape()
+}
+
+// conserved: the shares of every device add up to the device.
+func (s *sensor) conserved(m metrics) {
+	s.t.Helper()
+	for _, total := range m["rdma_resources"].GetMetric() {
+		device, kind := label(total, "device"), label(total, "type")
+		shares := metrics(m).sum("container_rdma_resources", "device", device, "type", kind)
+		if want := total.GetGauge().GetValue(); shares != want {
+			s.t.Errorf("%s of %s: the shares add up to %v, the device has %v", kind, device, shares, want)
+		}
+	}
+}
+
+// monotonic: no counter falls while its series exists.
+func (s *sensor) monotonic(m metrics) {
+	s.t.Helper()
+	now := map[string]float64{}
+	for name, family := range m {
+		if family.GetType() == dto.MetricType_COUNTER {
+			for _, x := range family.GetMetric() {
+				now[name+fmt.Sprint(x.GetLabel())] = x.GetCounter().GetValue()
+			}
+		}
+		if family.GetType() == dto.MetricType_HISTOGRAM {
+			for _, x := range family.GetMetric() {
+				h := x.GetHistogram()
+				series := name + fmt.Sprint(x.GetLabel())
+				now[series+" count"] = float64(h.GetSampleCount())
+				now[series+" sum"] = h.GetSampleSum()
+				for _, b := range h.GetBucket() {
+					now[fmt.Sprint(series, " ", b.GetUpperBound())] = float64(b.GetCumulativeCount())
+				}
+			}
+		}
+	}
+	for series, value := range now {
+		if last, ok := s.last[series]; ok && value < last {
+			s.t.Errorf("%s fell from %v to %v", series, last, value)
+		}
+	}
+	s.last = now
+}
+
+func label(m *dto.Metric, name string) string {
+	for _, l := range m.GetLabel() {
+		if l.GetName() == name {
+			return l.GetValue()
+		}
+	}
+	return ""
+}
+
+// match tells whether a series has all these labels, given as name, value, name, value.
+func match(m *dto.Metric, labels []string) bool {
+	for pair := range slices.Chunk(labels, 2) {
+		if label(m, pair[0]) != pair[1] {
+			return false
+		}
+	}
+	return true
+}
+
+// all are the series of a family with these labels.
+func (m metrics) all(name string, labels ...string) []*dto.Metric {
+	var out []*dto.Metric
+	for _, x := range m[name].GetMetric() {
+		if match(x, labels) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+func (m metrics) sum(name string, labels ...string) float64 {
+	var sum float64
+	for _, x := range m.all(name, labels...) {
+		sum += x.GetGauge().GetValue() + x.GetCounter().GetValue() + x.GetUntyped().GetValue()
+	}
+	return sum
+}
+
+// by sums a family with these labels by one more label.
+func (m metrics) by(name, by string, labels ...string) map[string]float64 {
+	out := map[string]float64{}
+	for _, x := range m.all(name, labels...) {
+		out[label(x, by)] += x.GetGauge().GetValue() + x.GetCounter().GetValue()
+	}
+	return out
+}
+
+// eventually calls f until it returns nil.
+func eventually(t *testing.T, limit time.Duration, f func() error) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	for {
+		err := f()
+		if err == nil {
+			return time.Since(begin)
+		}
+		if time.Since(begin) > limit {
+			t.Fatalf("after %v: %v", limit, err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// sh runs a command and returns what it printed.
+func sh(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), name, args...).Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, exit.Stderr)
+		}
+		t.Fatalf("%s %s: %v", name, strings.Join(args, " "), err)
+	}
+	return string(out)
+}

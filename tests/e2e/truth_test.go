@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/tests/vm/guest"
+)
+
+// doctor says that the main job can run, with the tier that this kernel must give.
+func (n node) doctor(t *testing.T) {
+	t.Logf("%s", sh(t, os.Getenv(binaryVar), append([]string{"doctor"}, n.args()...)...))
+	s := start(t, n.args()...)
+	m := s.fresh()
+	for _, hook := range []string{"ib_uverbs_ioctl", "ib_uverbs_write"} {
+		if m.sum("accelscope_probe_hook_state", "hook", hook, "tier", n.wantTier(), "state", "ok") != 1 {
+			t.Errorf("%s is not hooked by %s: %v", hook, n.wantTier(), m.all("accelscope_probe_hook_state", "hook", hook))
+		}
+	}
+	objects := n.tier
+	if objects == "" {
+		objects = "kprobe" // which does not pin the module
+	}
+	if n.counts() && m.sum("accelscope_probe_hook_state", "hook", "rdma_restrack_add", "tier", objects, "state", "ok") != 1 {
+		t.Errorf("rdma_restrack_add is not hooked by %s", objects)
+	}
+	s.stop()
+}
+
+// resource is an entry of `rdma -j resource show TYPE`.
+type resource struct {
+	Ifname string
+	PID    int
+}
+
+// dumped counts, by device and container id, what `rdma resource` shows: iproute2's own netlink client, joined through
+// /proc by hand. It is the truth as long as the threads that made the objects live.
+func dumped(t *testing.T, kind string) map[string]map[string]float64 {
+	t.Helper()
+	var entries []resource
+	if err := json.Unmarshal([]byte(sh(t, "rdma", "-j", "resource", "show", kind)), &entries); err != nil {
+		t.Fatal(err)
+	}
+	id := regexp.MustCompile(`[0-9a-f]{64}`)
+	out := map[string]map[string]float64{}
+	for _, e := range entries {
+		if e.PID == 0 {
+			continue // the kernel's own
+		}
+		cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", e.PID))
+		if err != nil {
+			continue // gone since
+		}
+		if out[e.Ifname] == nil {
+			out[e.Ifname] = map[string]float64{}
+		}
+		out[e.Ifname][id.FindString(string(cgroup))]++
+	}
+	return out
+}
+
+// truth compares the objects of two real containers with traffic, and of containers that hold still, with netlink.
+func (n node) truth(t *testing.T) {
+	s := start(t, n.args()...)
+	d, err := guest.StartContainerd(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Stop() //nolint:errcheck // the guest ends with the test
+	const write = "ib_write_bw -F -d rxe0 -x 1 -D 60 -q 3 -s 65536"
+	server := guest.PodContainer("default", "train-0", "worker", "sh", "-c", "exec "+write)
+	client := guest.PodContainer("default", "train-1", "worker", "sh", "-c", "sleep 2; exec "+write+" 10.70.0.1")
+	var pids []int
+	for _, c := range []*guest.Container{&server, &client} {
+		c.Devices = []string{"/dev/infiniband/uverbs0"}
+		if n.cgroup != "" {
+			c.Cgroup = strings.Replace(c.Cgroup, "burstable/", "", 1)
+		}
+		pid, err := d.Run(t.Context(), *c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Delete(t.Context(), c.ID) //nolint:errcheck // the guest ends with the test
+		pids = append(pids, pid)
+	}
+	still := enter(t, "still", "verbs", "-d", "rxe0", "-p", "2", "-c", "3", "-q", "5", "-m", "8388608", "-m", "3145728")
+	other := enter(t, "other", "verbs", "-d", "rxe1", "-q", "2", "-m", "1048576", "-w", "2", "-a", "3")
+	still.line(t, "device")
+	other.line(t, "device")
+
+	kinds := []string{"qp", "cq", "mr", "pd"}
+	if n.kernel != "5.10" {
+		kinds = append(kinds, "ctx") // 5.10 does not dump contexts
+	}
+	owners := map[string]int{server.ID: pids[0], client.ID: pids[1], still.id: still.cmd.Process.Pid, other.id: other.cmd.Process.Pid}
+	eventually(t, 60*time.Second, func() error {
+		before := map[string]map[string]map[string]float64{}
+		for _, kind := range kinds {
+			before[kind] = dumped(t, kind)
+		}
+		if before["qp"]["rxe0"][server.ID] != 3 || before["qp"]["rxe0"][client.ID] != 3 {
+			return fmt.Errorf("the traffic has not begun: %v", before["qp"])
+		}
+		m := s.scrape()
+		for _, kind := range kinds {
+			if diff := cmp.Diff(before[kind], dumped(t, kind)); diff != "" {
+				return fmt.Errorf("%s changed meanwhile", kind)
+			}
+			for _, device := range []string{"rxe0", "rxe1"} {
+				for id := range owners {
+					want := before[kind][device][id]
+					got := m.sum("container_rdma_resources", "container_id", id, "device", device, "type", kind)
+					if got != want {
+						return fmt.Errorf("%s of %.12s on %s: %v, netlink has %v", kind, id, device, got, want)
+					}
+				}
+			}
+		}
+		for id, pid := range owners {
+			want := pinned(t, pid)
+			if got := m.sum("container_rdma_registered_bytes", "container_id", id, "memory", "host"); got != want {
+				return fmt.Errorf("%.12s has registered %v bytes, VmPin is %v", id, got, want)
+			}
+		}
+		return nil
+	})
+	m := s.fresh()
+	t.Logf("objects of the still container: %v", m.by("container_rdma_resources", "type", "container_id", still.id))
+	if n.counts() && n.kernel != "5.10" {
+		// The generic uobject layer, which also sees DEVX: there is no DEVX here, but there are AHs and MWs.
+		got := m.by("container_rdma_resources", "type", "container_id", other.id)
+		if got["ah"] != 3 || got["mw"] != 2 {
+			t.Errorf("the uobject layer shows %v AHs and %v MWs, want 3 and 2", got["ah"], got["mw"])
+		}
+	}
+	for _, id := range []string{server.ID, client.ID} {
+		for _, x := range m.all("container_rdma_resources", "container_id", id) {
+			if w := label(x, "workload"); !strings.HasPrefix(w, "pod:") {
+				t.Errorf("workload %q of a pod's container", w)
+			}
+		}
+	}
+	if v := m.sum("rdma_stat_sent_pkts", "device", "rxe0", "port", "1"); v == 0 {
+		t.Error("the port has sent no packet")
+	}
+	still.rest(t)
+	other.rest(t)
+	eventually(t, 20*time.Second, func() error {
+		m := s.scrape()
+		for _, id := range []string{still.id, other.id} {
+			if v := m.sum("container_rdma_resources", "container_id", id) + m.sum("container_rdma_registered_bytes", "container_id", id); v != 0 {
+				return fmt.Errorf("%.12s still holds %v", id, m.by("container_rdma_resources", "type", "container_id", id))
+			}
+		}
+		return nil
+	})
+	s.stop()
+}
+
+// verb names a traced call as the metrics do. The table is this test's own.
+func verb(object, method, command *int) string {
+	names := map[string]string{
+		"w0": "get_context", "w1": "query_device", "w2": "query_port", "w3": "alloc_pd", "w4": "dealloc_pd",
+		"w5": "create_ah", "w8": "destroy_ah", "w9": "reg_mr", "w11": "rereg_mr", "w13": "dereg_mr", "w14": "alloc_mw",
+		"w16": "dealloc_mw", "w17": "create_comp_channel", "w18": "create_cq", "w20": "destroy_cq", "w21": "poll_cq",
+		"w23": "req_notify_cq", "w24": "create_qp", "w25": "query_qp", "w26": "modify_qp", "w27": "destroy_qp",
+		"w28": "post_send", "w29": "post_recv", "w32": "create_srq", "w33": "modify_srq", "w34": "query_srq",
+		"w35": "destroy_srq",
+		"0.1": "query_device", "0.2": "query_port", "0.3": "get_context", "0.4": "query_device", "0.5": "query_gid",
+		"0.6": "query_gid", "1.0": "dealloc_pd", "3.0": "create_cq", "3.1": "destroy_cq", "4.0": "create_qp",
+		"4.1": "destroy_qp", "5.0": "create_srq", "5.1": "destroy_srq", "6.0": "destroy_ah", "7.1": "dereg_mr",
+		"8.0": "dealloc_mw", "16.0": "async_event",
+	}
+	key := ""
+	switch {
+	case command != nil:
+		key = fmt.Sprint("w", *command)
+	case object != nil:
+		key = fmt.Sprint(*object, ".", *method)
+	}
+	if name, ok := names[key]; ok {
+		return name
+	}
+	return "unknown " + key
+}
+
+// traced reads what uverbs-trace counted, by verb, and the failures by verb and errno.
+func traced(t *testing.T, file string) (calls, failed map[string]float64) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	calls, failed = map[string]float64{}, map[string]float64{}
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var call struct {
+			Object, Method *int
+			Command        *int `json:"write_cmd"`
+			Errno          int
+			Count          float64
+		}
+		if err := json.Unmarshal(lines.Bytes(), &call); err != nil {
+			t.Fatalf("%s: %v", lines.Text(), err)
+		}
+		name := verb(call.Object, call.Method, call.Command)
+		calls[name] += call.Count
+		if call.Errno != 0 {
+			failed[name+" "+strconv.Itoa(call.Errno)] += call.Count
+		}
+	}
+	return calls, failed
+}
+
+// errors are the failures of a container by verb and errno number.
+func (m metrics) errors(t *testing.T, id string) map[string]float64 {
+	t.Helper()
+	numbers := map[string]string{
+		"EPERM": "1", "EAGAIN": "11", "ENOMEM": "12", "EFAULT": "14", "EBUSY": "16", "EINVAL": "22", "ENOTTY": "25",
+		"ENOSPC": "28", "EPROTONOSUPPORT": "93", "EOPNOTSUPP": "95", "ENODATA": "61",
+	}
+	out := map[string]float64{}
+	for _, x := range m.all("container_rdma_verbs_errors_total", "container_id", id) {
+		number, ok := numbers[label(x, "errno")]
+		if !ok {
+			t.Errorf("errno %s is not expected", label(x, "errno"))
+		}
+		out[label(x, "verb")+" "+number] += x.GetCounter().GetValue()
+	}
+	return out
+}
+
+// verbs compares the calls of one program with what ptrace and what strace see of it.
+func (n node) verbs(t *testing.T) {
+	s := start(t, n.args()...)
+	trace := filepath.Join(t.TempDir(), "trace")
+	program := []string{
+		"verbs", "-d", "rxe0", "-p", "3", "-c", "4", "-q", "6", "-m", "1048576", "-m", "4096", "-m", "4096", "-x", "2",
+		"-w", "1", "-a", "2", "-C", "-o",
+	}
+	begin := time.Now()
+	c := enter(t, "traced", append([]string{"uverbs-trace", "-o", trace}, program...)...)
+	c.line(t, "device")
+	c.rest(t)
+	wall := time.Since(begin).Seconds()
+	calls, failed := traced(t, trace)
+	m := s.fresh()
+	if diff := cmp.Diff(calls, m.by("container_rdma_verbs_total", "verb", "container_id", c.id)); diff != "" {
+		t.Errorf("calls (-ptrace +sensor):\n%s", diff)
+	}
+	if diff := cmp.Diff(failed, m.errors(t, c.id)); diff != "" {
+		t.Errorf("failures (-ptrace +sensor):\n%s", diff)
+	}
+	t.Logf("calls: %v", calls)
+	var seconds, count float64
+	for _, x := range m.all("container_rdma_verbs_duration_seconds", "container_id", c.id) {
+		h := x.GetHistogram()
+		seconds += h.GetSampleSum()
+		count += float64(h.GetSampleCount())
+		if h.GetSampleSum() <= 0 || h.GetSampleSum() > wall {
+			t.Errorf("%s took %v s, the program ran %v s", label(x, "verb"), h.GetSampleSum(), wall)
+		}
+	}
+	if seconds <= 0 || seconds > wall {
+		t.Errorf("all verbs took %v s, the program ran %v s", seconds, wall)
+	}
+	if want := m.sum("container_rdma_verbs_total", "container_id", c.id); count != want {
+		t.Errorf("the histograms count %v calls, the counters %v", count, want)
+	}
+	t.Logf("verbs took %.4f s of %.3f s", seconds, wall)
+
+	// strace, which decodes nothing, but is somebody else's.
+	log := filepath.Join(t.TempDir(), "strace")
+	c = enter(t, "straced", append([]string{"strace", "-f", "-y", "-e", "trace=ioctl,write", "-o", log}, program...)...)
+	c.line(t, "device")
+	c.rest(t)
+	text, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := float64(len(regexp.MustCompile(`(?m)^\d+ +(ioctl|write)\(\d+</dev/infiniband/uverbs0`).FindAll(text, -1)))
+	if got := s.fresh().sum("container_rdma_verbs_total", "container_id", c.id); got != want || want == 0 {
+		t.Errorf("%v calls, strace counts %v", got, want)
+	}
+	s.stop()
+}
+
+// failures: verbs that fail in known ways appear under their errno.
+func (n node) failures(t *testing.T) {
+	s := start(t, n.args()...)
+	c := enter(t, "failing", "failures", "-d", "rxe0", "-n", "7")
+	want := map[string]float64{}
+	for _, line := range c.rest(t) {
+		var verb, errno string
+		var count float64
+		if _, err := fmt.Sscan(line, &verb, &errno, &count); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		want[verb+" "+errno] += count
+	}
+	if len(want) < 6 {
+		t.Fatalf("the program told of too few failures: %v", want)
+	}
+	m := s.fresh()
+	got := map[string]float64{}
+	for _, x := range m.all("container_rdma_verbs_errors_total", "container_id", c.id) {
+		if key := label(x, "verb") + " " + label(x, "errno"); want[key] != 0 {
+			got[key] = x.GetCounter().GetValue()
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("failures (-program +sensor):\n%s", diff)
+	}
+	t.Logf("failures: %v", slices.Sorted(maps.Keys(got)))
+	s.stop()
+}
+
+// threads: objects made in threads that have ended are attributed.
+func (n node) threads(t *testing.T) {
+	s := start(t, n.args()...)
+	c := enter(t, "threaded", "threads", "-d", "rxe0", "-n", "8")
+	for range 8 {
+		c.line(t, "thread")
+	}
+	m := s.fresh() // the last thread ends after its line
+	got := m.by("container_rdma_resources", "type", "container_id", c.id)
+	want := map[string]float64{"qp": 8, "cq": 8, "pd": 8, "mr": 8}
+	if !n.counts() {
+		// Netlink names the thread, which is gone, and leads on only through the
+		// context, which the main thread opened. MRs and QPs know their PD, CQs their context.
+		want = map[string]float64{"qp": 8, "mr": 8}
+	}
+	for kind, count := range want {
+		if got[kind] != count {
+			t.Errorf("%v %s, want %v", got[kind], kind, count)
+		}
+	}
+	if bytes := m.sum("container_rdma_registered_bytes", "container_id", c.id); bytes != pinned(t, c.cmd.Process.Pid) {
+		t.Errorf("%v bytes registered, VmPin is %v", bytes, pinned(t, c.cmd.Process.Pid))
+	}
+	c.rest(t)
+	s.stop()
+}
