@@ -122,6 +122,49 @@ func cgroupID(dir string) (uint64, error) {
 	return st.Ino, nil
 }
 
+// A subdir is a directory entry with its inode number.
+type subdir struct {
+	name string
+	id   uint64
+}
+
+// subdirs lists the directories in dir with getdents64, whose inode numbers
+// are the ids of cgroups: nothing has to be looked up by name.
+func subdirs(dir string) ([]subdir, error) {
+	var fd int
+	err := ignoringEINTR(func() (err error) {
+		fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
+	}
+	defer unix.Close(fd)
+	var out []subdir
+	buf := make([]byte, 8<<10)
+	for {
+		n, err := unix.Getdents(fd, buf)
+		if err != nil {
+			return out, &fs.PathError{Op: "getdents64", Path: dir, Err: err}
+		}
+		if n <= 0 {
+			return out, nil
+		}
+		// struct linux_dirent64: d_ino, d_off, d_reclen, d_type, d_name.
+		for b := buf[:n]; len(b) > 19; {
+			size := int(binary.NativeEndian.Uint16(b[16:]))
+			if size <= 19 || size > len(b) {
+				break
+			}
+			name, _, _ := strings.Cut(string(b[19:size]), "\x00")
+			if b[18] == unix.DT_DIR && name != "." && name != ".." {
+				out = append(out, subdir{name, binary.NativeEndian.Uint64(b)})
+			}
+			b = b[size:]
+		}
+	}
+}
+
 func ignoringEINTR(f func() error) error {
 	for {
 		if err := f(); !errors.Is(err, unix.EINTR) {

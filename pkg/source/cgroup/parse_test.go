@@ -289,7 +289,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, path string) {
 		e, top := parse(path)
-		if e.Workload == "" || strings.HasSuffix(e.Workload, ":") {
+		if _, name, ok := strings.Cut(e.Workload, ":"); !ok || name == "" {
 			t.Errorf("no workload in %+v", e)
 		}
 		for _, label := range []string{e.Workload, e.ContainerID, e.PodUID, e.Runtime, e.Step} {

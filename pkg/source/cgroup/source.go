@@ -63,6 +63,8 @@ type Source struct {
 	mu         sync.Mutex // for all that follows
 	table      *table
 	watched    map[int32]*group // by watch descriptor
+	entering   []*group         // to be watched and listed
+	removed    []string         // paths of which the watch says so
 	noWatch    error            // why not everything is watched
 	unreadable map[string]error // by path
 	walks      uint64
@@ -71,7 +73,7 @@ type Source struct {
 	// what was once counted as no one's must not become someone's later.
 	unresolved  map[uint64]struct{}
 	toldNoWatch bool
-	buf         [16 << 10]byte
+	buf         [16 << 10]byte // of events
 }
 
 // How often the tree is walked at most: for an id that is not known, and when
@@ -113,7 +115,7 @@ func New(o Options) (*Source, error) {
 	if s.log == nil {
 		s.log = zap.NewNop()
 	}
-	s.table = newTable(newMountView(s.procfs, h), cmp.Or(o.MaxCgroups, 65536))
+	s.table = newTable(newMountView(s.procfs, h), cmp.Or(o.MaxCgroups, 65536), s.unwatch)
 	if isFS(h.Mount, unix.CGROUP2_SUPER_MAGIC) || isFS(h.Mount, unix.CGROUP_SUPER_MAGIC) {
 		if s.mount, err = os.Open(h.Mount); err != nil {
 			return nil, fmt.Errorf("cgroup mount: %w", err)
@@ -245,7 +247,7 @@ func (s *Source) find(id uint64) *group {
 	if s.mount != nil {
 		var path string
 		if path, err = pathByID(s.mount, s.procfs, id); err == nil {
-			if g := s.table.add(path, id, true, s.now()); g != nil {
+			if g, _ := s.table.add(path, id, true, s.now()); g != nil {
 				return g
 			}
 		}

@@ -19,6 +19,7 @@ type group struct {
 	died   time.Time // zero while it lives
 	named  bool      // Resolve has told its name: it is kept until Forget
 	walk   uint64    // the last walk that met it
+	wd     int32     // its watch; zero if none
 }
 
 // maxPerOwner is how many living cgroups of one container, unit or user are
@@ -28,30 +29,32 @@ const maxPerOwner = 4096
 // A table knows cgroups by id and, the living, by path. A path may be used
 // again, an id never is.
 type table struct {
-	view   mountView
-	limit  int
-	byID   map[uint64]*group
-	byPath map[string]*group
-	dead   map[uint64]*group
-	owned  map[string]int // living cgroups by owner
-	swept  time.Time
+	view    mountView
+	limit   int
+	byID    map[uint64]*group
+	byPath  map[string]*group
+	dead    map[uint64]*group
+	owned   map[string]int // living cgroups by owner
+	swept   time.Time
+	onDeath func(*group)
 	// refused counts the cgroups for which there was no place.
 	refused uint64
 }
 
-func newTable(view mountView, limit int) *table {
+func newTable(view mountView, limit int, onDeath func(*group)) *table {
 	return &table{
 		view: view, limit: limit, byID: map[uint64]*group{}, byPath: map[string]*group{},
-		dead: map[uint64]*group{}, owned: map[string]int{},
+		dead: map[uint64]*group{}, owned: map[string]int{}, onDeath: onDeath,
 	}
 }
 
-// add notes that the cgroup id lives at path. Nil when there is no place; the
-// owner's share of it does not bind ids that are asked for.
-func (t *table) add(path string, id uint64, asked bool, now time.Time) *group {
-	g := t.byID[id]
+// add notes that the cgroup id lives at path and says whether that is news.
+// Nil when there is no place; the owner's share of it does not bind ids that
+// are asked for.
+func (t *table) add(path string, id uint64, asked bool, now time.Time) (g *group, fresh bool) {
+	g = t.byID[id]
 	if g != nil && g.path == path && g.died.IsZero() {
-		return g
+		return g, false
 	}
 	if old := t.byPath[path]; old != nil {
 		t.bury(old, now)
@@ -69,14 +72,14 @@ func (t *table) add(path string, id uint64, asked bool, now time.Time) *group {
 	}
 	if t.byID[id] == nil && len(t.byID) >= t.limit || !asked && t.owned[g.owner()] >= maxPerOwner {
 		t.refused++
-		return nil
+		return nil, false
 	}
 	delete(t.dead, id)
 	g.died = time.Time{}
 	t.byID[id] = g
 	t.byPath[path] = g
 	t.owned[g.owner()]++
-	return g
+	return g, true
 }
 
 // owner is whoever may create cgroups here: below user.slice the user.
@@ -93,6 +96,7 @@ func (t *table) bury(g *group, now time.Time) {
 	g.died = now
 	t.dead[g.id] = g
 	delete(t.byPath, g.path)
+	t.onDeath(g)
 	if t.owned[g.owner()]--; t.owned[g.owner()] == 0 {
 		delete(t.owned, g.owner())
 	}

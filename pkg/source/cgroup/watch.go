@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"go.uber.org/zap"
@@ -45,11 +46,11 @@ func (s *Source) run() {
 	})
 }
 
-// step handles what one read returns and says whether there may be more.
+// step does the most urgent thing and says whether there may be more.
 func (s *Source) step(fd uintptr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.readEvents(fd)
+	return s.readEvents(fd) || s.follow()
 }
 
 // drain handles the events that are waiting: those of a whole queue
@@ -59,20 +60,24 @@ func (s *Source) drain() {
 		return
 	}
 	_ = s.events.Control(func(fd uintptr) {
-		for range 64 {
-			if !s.readEvents(fd) {
-				return
-			}
+		for i := 0; i < 64 && s.readEvents(fd); i++ {
 		}
 	})
+	for s.follow() {
+	}
 }
 
+// readEvents notes the new cgroups at once, for they may be gone in a moment,
+// and leaves the rest to follow.
 func (s *Source) readEvents(fd uintptr) bool {
 	n, err := unix.Read(int(fd), s.buf[:])
 	if err != nil || n <= 0 {
 		return errors.Is(err, unix.EINTR)
 	}
-	lost := false
+	var (
+		grown []*group // have new children
+		lost  bool
+	)
 	for b := s.buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
 		wd := int32(binary.NativeEndian.Uint32(b))
 		mask := binary.NativeEndian.Uint32(b[4:])
@@ -81,9 +86,24 @@ func (s *Source) readEvents(fd uintptr) bool {
 			break
 		}
 		name, _, _ := strings.Cut(string(b[unix.SizeofInotifyEvent:end]), "\x00")
-		lost = lost || mask&unix.IN_Q_OVERFLOW != 0
-		s.event(wd, mask, name)
 		b = b[end:]
+		parent := s.watched[wd]
+		switch {
+		case mask&unix.IN_Q_OVERFLOW != 0:
+			lost = true
+		case mask&unix.IN_IGNORED != 0:
+			delete(s.watched, wd)
+		case parent == nil || mask&unix.IN_ISDIR == 0:
+		case mask&unix.IN_CREATE != 0 && !slices.Contains(grown, parent):
+			grown = append(grown, parent)
+		case mask&unix.IN_DELETE != 0:
+			s.removed = append(s.removed, join(parent.path, name))
+		}
+	}
+	// One list of a directory has all of its new children, and waits but once
+	// for those who change it.
+	for _, g := range grown {
+		s.scan(g, false)
 	}
 	if lost {
 		s.walk()
@@ -91,19 +111,25 @@ func (s *Source) readEvents(fd uintptr) bool {
 	return true
 }
 
-func (s *Source) event(wd int32, mask uint32, name string) {
-	parent := s.watched[wd]
-	switch {
-	case mask&unix.IN_IGNORED != 0:
-		delete(s.watched, wd)
-	case parent == nil || mask&unix.IN_ISDIR == 0:
-	case mask&unix.IN_CREATE != 0:
-		s.visit(join(parent.path, name))
-	case mask&unix.IN_DELETE != 0:
-		if g := s.table.byPath[join(parent.path, name)]; g != nil && s.gone(g) {
-			s.table.bury(g, s.now())
-		}
+// follow enters one new cgroup, or else buries one that was removed. False
+// when there is none.
+func (s *Source) follow() bool {
+	if n := len(s.entering); n > 0 {
+		g := s.entering[n-1]
+		s.entering = s.entering[:n-1]
+		s.enter(g, false)
+		return true
 	}
+	n := len(s.removed)
+	if n == 0 {
+		return false
+	}
+	path := s.removed[n-1]
+	s.removed = s.removed[:n-1]
+	if g := s.table.byPath[path]; g != nil && s.gone(g) {
+		s.table.bury(g, s.now())
+	}
+	return true
 }
 
 // gone asks the file system: an event may be older than the name's new owner.
@@ -120,7 +146,20 @@ func (s *Source) walk() {
 	if s.inotify != nil {
 		s.noWatch = nil
 	}
-	s.visit("/")
+	id, err := cgroupID(s.hierarchy.Mount)
+	if err != nil {
+		s.cannotRead("/", err)
+		return
+	}
+	s.entering = nil
+	if root, _ := s.table.add("/", id, false, s.walked); root != nil {
+		s.entering = append(s.entering, root)
+	}
+	for n := len(s.entering); n > 0; n = len(s.entering) {
+		g := s.entering[n-1]
+		s.entering = s.entering[:n-1]
+		s.enter(g, true)
+	}
 	for _, g := range s.table.byPath {
 		if g.walk != s.walks && s.gone(g) {
 			s.table.bury(g, s.walked)
@@ -128,41 +167,40 @@ func (s *Source) walk() {
 	}
 }
 
-// visit notes the cgroup at path and all below it. The watch comes before the
-// list of children, so that a child is in the list or is an event.
-func (s *Source) visit(path string) {
-	dir := s.hierarchy.Mount + path
-	id, err := cgroupID(dir)
-	if err != nil {
-		s.cannotRead(path, err)
-		return
-	}
-	g := s.table.add(path, id, false, s.now())
-	if g == nil {
-		return
-	}
+// enter watches a cgroup, and then lists it: a child that comes meanwhile is
+// in the list or is an event.
+func (s *Source) enter(g *group, all bool) {
 	g.walk = s.walks
-	s.watch(g, dir)
-	children, err := os.ReadDir(dir)
+	s.watch(g)
+	s.scan(g, all)
+}
+
+// scan notes the children of a cgroup; the new ones, or all, are to be entered.
+func (s *Source) scan(g *group, all bool) {
+	dirs, err := subdirs(s.hierarchy.Mount + g.path)
 	if err != nil {
-		s.cannotRead(path, err)
+		s.cannotRead(g.path, err)
+		return
 	}
-	for _, c := range children {
-		if c.IsDir() {
-			s.visit(join(path, c.Name()))
+	now := s.now()
+	for _, d := range dirs {
+		child, fresh := s.table.add(join(g.path, d.name), d.id, false, now)
+		if child != nil && (fresh || all) {
+			s.entering = append(s.entering, child)
 		}
 	}
 }
 
-func (s *Source) watch(g *group, dir string) {
+func (s *Source) watch(g *group) {
 	if s.noWatch != nil {
 		return
 	}
 	_ = s.events.Control(func(fd uintptr) {
-		wd, err := unix.InotifyAddWatch(int(fd), dir, watchMask)
+		wd, err := unix.InotifyAddWatch(int(fd), s.hierarchy.Mount+g.path, watchMask)
 		switch {
 		case err == nil:
-			s.watched[int32(wd)] = g
+			g.wd = int32(wd)
+			s.watched[g.wd] = g
 		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.ENOMEM):
 			s.noWatch = fmt.Errorf("inotify: %w (raise fs.inotify.max_user_watches)", err)
 			if !s.toldNoWatch {
@@ -174,6 +212,17 @@ func (s *Source) watch(g *group, dir string) {
 			s.cannotRead(g.path, err)
 		}
 	})
+}
+
+// unwatch gives back the watch of a dead cgroup. The kernel does not do so: a
+// kernfs directory keeps its link count when it is removed.
+func (s *Source) unwatch(g *group) {
+	if g.wd == 0 || s.watched[g.wd] != g {
+		return
+	}
+	delete(s.watched, g.wd)
+	_ = s.events.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(g.wd)) })
+	g.wd = 0
 }
 
 // cannotRead notes a cgroup that is there and cannot be read.

@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// trees are the real hierarchies of the machine that runs the tests: each test
+// of this file runs on all of them, and fails when there is none.
+func trees(t *testing.T, test func(t *testing.T, tree tree)) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make cgroups")
+	}
+	found := 0
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		h, err := findHierarchy(root)
+		if errors.Is(err, model.ErrAbsent) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		found++
+		name := "v2"
+		if h.Controller != "" {
+			name = "v1-" + h.Controller
+		}
+		t.Run(name, func(t *testing.T) {
+			top := fmt.Sprintf("/accelscope-%d-%d", os.Getpid(), nextTop.Add(1))
+			tr := tree{root: root, mount: h.Mount, top: top}
+			tr.mkdir(t, "")
+			t.Cleanup(func() { tr.rmAll(t) })
+			test(t, tr)
+		})
+	}
+	if found == 0 {
+		t.Fatal("no cgroup hierarchy is mounted below /sys/fs/cgroup")
+	}
+}
+
+var nextTop atomic.Int64
+
+// A tree is a hierarchy and a cgroup of our own in it.
+type tree struct{ root, mount, top string }
+
+func (tr tree) dir(path string) string { return tr.mount + tr.top + path }
+
+func (tr tree) mkdir(t *testing.T, path string) uint64 {
+	t.Helper()
+	if err := os.Mkdir(tr.dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return tr.id(t, path)
+}
+
+// id asks another interface of the kernel than the source does: the file
+// handle that identifies the cgroup.
+func (tr tree) id(t *testing.T, path string) uint64 {
+	t.Helper()
+	h, _, err := unix.NameToHandleAt(unix.AT_FDCWD, tr.dir(path), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.Type() != fileidKernfs || h.Size() != 8 {
+		t.Fatalf("file handle of type %#x and %d bytes, want a kernfs id", h.Type(), h.Size())
+	}
+	return binary.NativeEndian.Uint64(h.Bytes())
+}
+
+func (tr tree) rmdir(t *testing.T, path string) {
+	t.Helper()
+	if err := unix.Rmdir(tr.dir(path)); err != nil {
+		t.Fatalf("rmdir %s: %v", tr.dir(path), err)
+	}
+}
+
+func (tr tree) rmAll(t *testing.T) {
+	var dirs []string
+	_ = filepath.WalkDir(tr.dir(""), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return nil
+	})
+	for i := len(dirs) - 1; i >= 0; i-- {
+		if err := unix.Rmdir(dirs[i]); err != nil {
+			t.Errorf("rmdir %s: %v", dirs[i], err)
+		}
+	}
+}
+
+func (tr tree) open(t *testing.T, o Options) *Source {
+	t.Helper()
+	o.Root = tr.root
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// process starts a program that sleeps in the cgroup at path.
+func (tr tree) process(t *testing.T, path string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { end(cmd) })
+	procs := filepath.Join(tr.dir(path), "cgroup.procs")
+	if err := os.WriteFile(procs, []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+func end(cmd *exec.Cmd) {
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+}
+
+// known looks into the table only: what the watch alone has found.
+func known(s *Source, id uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.table.byID[id] != nil
+}
+
+func eventually(t *testing.T, what string, ok func() bool) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for !ok() {
+		if time.Since(start) > 5*time.Second {
+			t.Fatalf("%s: not within 5 s", what)
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+	return time.Since(start)
+}
+
+func resolve(t *testing.T, s *Source, ids []uint64, pids []int) model.Snapshot {
+	t.Helper()
+	out, err := s.Resolve(context.Background(), ids, pids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// A clock that is moved by hand.
+type clock struct{ ns atomic.Int64 }
+
+func (c *clock) now() time.Time          { return time.Unix(1e9, c.ns.Load()) }
+func (c *clock) advance(d time.Duration) { c.ns.Add(int64(d)) }
+
+// A cgroup is known without being asked for, from the root or from deep below
+// directories that are themselves new; its name is told after its death, then
+// expires, and then is forgotten.
+func TestLifeAndDeath(t *testing.T) {
+	trees(t, func(t *testing.T, tr tree) {
+		var c clock
+		s := tr.open(t, Options{Grace: time.Minute, Now: c.now})
+		const path = "/kubepods/burstable/pod" + uid + "/" + id64
+		for _, dir := range []string{"/kubepods", "/kubepods/burstable", "/kubepods/burstable/pod" + uid} {
+			tr.mkdir(t, dir)
+		}
+		id := tr.mkdir(t, path)
+		took := eventually(t, "the watch knows the container", func() bool { return known(s, id) })
+		t.Logf("known %v after mkdir", took)
+
+		want := model.Entity{
+			Workload: "pod:" + uid + "/" + id12, ContainerID: id64, PodUID: uid, Cgroup: tr.top + path,
+		}
+		alive := resolve(t, s, []uint64{id}, nil)
+		if diff := cmp.Diff(map[uint64]model.Entity{id: want}, alive.Entities); diff != "" {
+			t.Fatalf("(-want +got)\n%s", diff)
+		}
+
+		tr.rmdir(t, path)
+		eventually(t, "the watch knows of the death", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.table.dead[id] != nil
+		})
+		c.advance(59 * time.Second)
+		dead := resolve(t, s, []uint64{id}, nil)
+		if dead.Entities[id] != want || len(dead.Expired) != 0 {
+			t.Fatalf("in the grace time: %+v", dead)
+		}
+		c.advance(2 * time.Second)
+		gone := resolve(t, s, []uint64{id}, nil)
+		if diff := cmp.Diff([]uint64{id}, gone.Expired); diff != "" || gone.Entities[id] != want {
+			t.Fatalf("after the grace time: %s %+v", diff, gone)
+		}
+		s.Forget(gone.Expired)
+		forgotten := resolve(t, s, []uint64{id}, nil)
+		if len(forgotten.Entities) != 0 || len(forgotten.Expired) != 0 || *forgotten.UnresolvedCgroups != 1 {
+			t.Fatalf("after Forget: %+v", forgotten)
+		}
+	})
+}
+
+// The living are never forgotten, whoever asks for it.
+func TestForgetAlive(t *testing.T) {
+	trees(t, func(t *testing.T, tr tree) {
+		s := tr.open(t, Options{})
+		id := tr.mkdir(t, "/a")
+		resolve(t, s, []uint64{id}, nil)
+		s.Forget([]uint64{id})
+		if e := resolve(t, s, []uint64{id}, nil).Entities[id]; e.Workload != "cgroup:"+tr.top+"/a" {
+			t.Errorf("%+v", e)
+		}
+	})
+}
+
+// A container that is made anew under the name of a dead one: both are told
+// apart, and forgetting the first does not forget the second.
+func TestPathReuse(t *testing.T) {
+	trees(t, func(t *testing.T, tr tree) {
+		var c clock
+		s := tr.open(t, Options{Grace: time.Minute, Now: c.now})
+		first := tr.mkdir(t, "/job")
+		eventually(t, "first known", func() bool { return known(s, first) })
+		resolve(t, s, []uint64{first}, nil)
+		tr.rmdir(t, "/job")
+		second := tr.mkdir(t, "/job")
+		if first == second {
+			t.Fatalf("the kernel used id %d twice", first)
+		}
+		out := resolve(t, s, []uint64{second, first}, nil)
+		want := model.Entity{Workload: "cgroup:" + tr.top + "/job", Cgroup: tr.top + "/job"}
+		if diff := cmp.Diff(map[uint64]model.Entity{first: want, second: want}, out.Entities); diff != "" {
+			t.Fatalf("(-want +got)\n%s", diff)
+		}
+		eventually(t, "first is dead", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.table.dead[first] != nil && s.table.dead[second] == nil
+		})
+		c.advance(2 * time.Minute)
+		expired := resolve(t, s, []uint64{second, first}, nil).Expired
+		if diff := cmp.Diff([]uint64{first}, expired); diff != "" {
+			t.Fatalf("expired (-want +got)\n%s", diff)
+		}
+		s.Forget(expired)
+		out = resolve(t, s, []uint64{second}, []int{tr.process(t, "/job").Process.Pid})
+		if out.Entities[second] != want || *out.UnresolvedCgroups != 0 {
+			t.Errorf("second after the first was forgotten: %+v", out)
+		}
+		for _, id := range out.Tasks {
+			if id != second {
+				t.Errorf("process in %d, want %d", id, second)
+			}
+		}
+		if len(out.Tasks) != 1 {
+			t.Errorf("tasks %v", out.Tasks)
+		}
+	})
+}
+
+// Short-lived containers, 20 at a time: every one is known by id afterwards.
+// They are made outside of this process, as containers are, and each runs a
+// program for a quarter of a second.
+func TestChurn(t *testing.T) {
+	const total, together = 300, 20
+	const life = `mkdir "$0/$1" && stat -c %i "$0/$1"
+sh -c 'echo $$ > "$0/cgroup.procs"; exec sleep 0.25' "$0/$1"
+until rmdir "$0/$1" 2>&-; do sleep 0.01; done`
+	trees(t, func(t *testing.T, tr tree) {
+		s := tr.open(t, Options{})
+		var numbers strings.Builder
+		for i := range total {
+			fmt.Fprintln(&numbers, "churn-", i)
+		}
+		cmd := exec.Command("xargs", "-P", strconv.Itoa(together), "-n", "1", "sh", "-c", life, tr.dir(""))
+		cmd.Stdin = strings.NewReader(strings.ReplaceAll(numbers.String(), " ", ""))
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		var ids []uint64
+		for line := range strings.FieldsSeq(string(out)) {
+			id, err := strconv.ParseUint(line, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, id)
+		}
+		got := map[string]bool{}
+		snapshot := resolve(t, s, ids, nil)
+		for _, e := range snapshot.Entities {
+			got[e.Workload] = true
+		}
+		for i := range total {
+			if want := fmt.Sprintf("cgroup:%s/churn-%d", tr.top, i); !got[want] {
+				t.Errorf("%s is not known", want)
+			}
+		}
+		if len(ids) != total || *snapshot.UnresolvedCgroups != 0 {
+			t.Errorf("%d ids, %d without a name", len(ids), *snapshot.UnresolvedCgroups)
+		}
+	})
+}
+
+// Processes and threads lead to their cgroup; the kernel's own view of a
+// process's cgroup is the ground truth: it is listed in cgroup.procs.
+func TestTasks(t *testing.T) {
+	trees(t, func(t *testing.T, tr tree) {
+		s := tr.open(t, Options{})
+		id := tr.mkdir(t, "/a:b c")
+		cmd := tr.process(t, "/a:b c")
+		pid := cmd.Process.Pid
+		if !hasWord(filepath.Join(tr.dir("/a:b c"), "cgroup.procs"), strconv.Itoa(pid)) {
+			t.Fatal("the process is not in the cgroup")
+		}
+		gone := 1 << 22
+		thread := unix.Gettid()
+		out := resolve(t, s, nil, []int{pid, gone, thread})
+		own, err := s.CgroupOf(os.Getpid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(map[int]uint64{pid: id, thread: own}, out.Tasks); diff != "" {
+			t.Errorf("tasks (-want +got)\n%s", diff)
+		}
+		if got := out.Entities[id].Workload; got != "cgroup:"+tr.top+"/a:b c" {
+			t.Errorf("entity %q", got)
+		}
+		if _, err := s.CgroupOf(gone); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("process that is gone: %v", err)
+		}
+		end(cmd)
+		if _, err := s.CgroupOf(pid); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("process that has ended: %v", err)
+		}
+	})
+}
+
+// What the watch has not told is found by asking the kernel for the id.
+func TestByHandle(t *testing.T) {
+	trees(t, func(t *testing.T, tr tree) {
+		s := tr.open(t, Options{})
+		id := tr.mkdir(t, "/a")
+		eventually(t, "known", func() bool { return known(s, id) })
+		s.mu.Lock()
+		s.table.bury(s.table.byID[id], s.now())
+		s.table.drop(id)
+		walks := s.walks
+		s.mu.Unlock()
+		out := resolve(t, s, []uint64{id, 1 << 60, 1 << 60}, nil)
+		if got := out.Entities[id].Workload; got != "cgroup:"+tr.top+"/a" || len(out.Entities) != 1 {
+			t.Errorf("%+v", out.Entities)
+		}
+		if *out.UnresolvedCgroups != 1 {
+			t.Errorf("%d unresolved, want 1", *out.UnresolvedCgroups)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.walks != walks {
+			t.Error("the tree was walked for an id that the kernel knew")
+		}
+	})
+}
+
+// More events than the kernel's queue holds: the tree is walked instead.
+func TestQueueOverflow(t *testing.T) {
+	limit, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, _ := strconv.Atoi(strings.TrimSpace(string(limit)))
+	trees(t, func(t *testing.T, tr tree) {
+		s := tr.open(t, Options{})
+		s.mu.Lock() // the reader of events cannot go on
+		walks := s.walks
+		for i := range n/2 + 500 {
+			dir := tr.dir(fmt.Sprintf("/q%d", i))
+			if os.Mkdir(dir, 0o755) != nil || unix.Rmdir(dir) != nil {
+				s.mu.Unlock()
+				t.Fatal("cannot make cgroups")
+			}
+		}
+		late := tr.mkdir(t, "/late")
+		s.mu.Unlock()
+		eventually(t, "the one whose event was lost", func() bool { return known(s, late) })
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.walks == walks {
+			t.Error("no walk: the queue has not overflowed, so this test shows nothing")
+		}
+	})
+}
+
+// A sensor in a cgroup namespace of its own sees its paths relative to that.
+// The test runs itself there; the tree is the same mount.
+func TestCgroupNamespace(t *testing.T) {
+	if target := os.Getenv("ACCELSCOPE_TEST_TARGET"); target != "" {
+		inNamespace(t, target)
+		return
+	}
+	trees(t, func(t *testing.T, tr tree) {
+		for _, dir := range []string{"/pods", "/pods/sensor", "/pods/sensor/below", "/pods/other"} {
+			tr.mkdir(t, dir)
+		}
+		var targets []string
+		for _, dir := range []string{"/pods/sensor/below", "/pods/other", "", "/pods"} {
+			if dir == "" || dir == "/pods" {
+				dir = tr.mkLeaf(t, dir)
+			}
+			pid := tr.process(t, dir).Process.Pid
+			targets = append(targets, fmt.Sprintf("%d:%d:%s", pid, tr.id(t, dir), tr.top+dir))
+		}
+		cmd := exec.Command("sh", "-c", `echo $$ > "$0/cgroup.procs" && exec unshare -C "$@"`,
+			tr.dir("/pods/sensor"), os.Args[0], "-test.run=^TestCgroupNamespace$", "-test.v")
+		cmd.Env = append(os.Environ(), "ACCELSCOPE_TEST_ROOT="+tr.root,
+			"ACCELSCOPE_TEST_TARGET="+strings.Join(targets, " "))
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "--- PASS: TestCgroupNamespace") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+}
+
+// mkLeaf makes a cgroup for processes beside those that have children.
+func (tr tree) mkLeaf(t *testing.T, path string) string {
+	tr.mkdir(t, path+"/leaf")
+	return path + "/leaf"
+}
+
+func inNamespace(t *testing.T, targets string) {
+	s := tree{root: os.Getenv("ACCELSCOPE_TEST_ROOT")}.open(t, Options{})
+	for target := range strings.FieldsSeq(targets) {
+		part := strings.SplitN(target, ":", 3)
+		pid, _ := strconv.Atoi(part[0])
+		id, _ := strconv.ParseUint(part[1], 10, 64)
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+		path, _ := procCgroup(line, s.hierarchy.Controller)
+		if path == part[2] {
+			t.Fatalf("the process sees %q as the outside does: no namespace", path)
+		}
+		out := resolve(t, s, nil, []int{pid})
+		if out.Tasks[pid] != id || out.Entities[id].Cgroup != part[2] {
+			t.Errorf("process at %q: %+v, want cgroup %d %s", path, out, id, part[2])
+		}
+	}
+}

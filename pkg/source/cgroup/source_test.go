@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// write makes files of a fake tree: what no machine of ours has mounted.
+func write(t *testing.T, root string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		file := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Fake trees, for this machine is mounted in one way only.
+func TestFindHierarchy(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		files map[string]string
+		want  Hierarchy
+		err   error
+	}{
+		{"v2", map[string]string{"cgroup.controllers": "memory rdma"}, Hierarchy{Mode: V2, Mount: "."}, nil},
+		{"v1", map[string]string{
+			"systemd/release_agent": "", "pids/release_agent": "", "memory/release_agent": "",
+		}, Hierarchy{Mode: V1, Mount: "memory", Controller: "memory"}, nil},
+		{"v1 together", map[string]string{"cpu,cpuacct/release_agent": ""},
+			Hierarchy{Mode: V1, Mount: "cpu,cpuacct", Controller: "cpu"}, nil},
+		{"hybrid", map[string]string{
+			"unified/cgroup.controllers": "", "memory/release_agent": "", "pids/release_agent": "",
+		}, Hierarchy{Mode: Hybrid, Mount: "memory", Controller: "memory"}, nil},
+		{"hybrid, memory with v2", map[string]string{
+			"unified/cgroup.controllers": "cpu memory", "pids/release_agent": "",
+		}, Hierarchy{Mode: Hybrid, Mount: "unified"}, nil},
+		{"hybrid, systemd only", map[string]string{
+			"unified/cgroup.controllers": "", "systemd/release_agent": "",
+		}, Hierarchy{Mode: Hybrid, Mount: "unified"}, nil},
+		{"nothing", map[string]string{"memory/x": ""}, Hierarchy{}, model.ErrAbsent},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			root := t.TempDir()
+			write(t, root, tt.files)
+			got, err := findHierarchy(root)
+			if !errors.Is(err, tt.err) {
+				t.Fatalf("error %v, want %v", err, tt.err)
+			}
+			if tt.want.Mount != "" {
+				tt.want.Mount = filepath.Join(root, tt.want.Mount)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+	if _, err := New(Options{Root: "/nonexistent"}); !errors.Is(err, model.ErrAbsent) {
+		t.Errorf("no root: %v", err)
+	}
+}
+
+func fakeTree(t *testing.T, o Options, dirs ...string) *Source {
+	t.Helper()
+	if o.Root == "" {
+		o.Root = t.TempDir()
+		write(t, o.Root, map[string]string{"cgroup.controllers": ""})
+	}
+	for _, dir := range dirs {
+		if err := os.MkdirAll(filepath.Join(o.Root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// A directory that cannot be read costs only what is below it. The permissions
+// that root is not bound by are imitated by a file system loop.
+func TestUnreadable(t *testing.T) {
+	s := fakeTree(t, Options{}, "good/a", "bad")
+	s.mu.Lock()
+	s.cannotRead("/bad", unix.EACCES)
+	s.mu.Unlock()
+	out, err := s.Read(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []model.DeviceState{{Source: "cgroup", Device: "/bad", State: model.StateFailed, Reason: "permission denied"}}
+	if diff := cmp.Diff(want, out.DeviceStates); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	id, _ := cgroupID(filepath.Join(s.hierarchy.Mount, "good/a"))
+	if e := resolve(t, s, []uint64{id}, nil).Entities[id]; e.Workload != "cgroup:/good/a" {
+		t.Errorf("%+v", e)
+	}
+}
+
+// Without watches, unknown ids and deaths are found by walking, and the state
+// of the source says so.
+func TestNoWatches(t *testing.T) {
+	var c clock
+	s := fakeTree(t, Options{Now: c.now}, "a")
+	full := errors.New("no watches left")
+	s.mu.Lock()
+	for wd, g := range s.watched {
+		s.unwatch(g)
+		delete(s.watched, wd)
+	}
+	s.noWatch = full
+	s.mu.Unlock()
+	if _, err := s.Read(context.Background()); !errors.Is(err, full) {
+		t.Errorf("Read: %v", err)
+	}
+	dir := filepath.Join(s.hierarchy.Mount, "b")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	id, _ := cgroupID(dir)
+	c.advance(walkOnMiss)
+	if e := resolve(t, s, []uint64{id}, nil).Entities[id]; e.Workload != "cgroup:/b" {
+		t.Errorf("new cgroup is %+v", e)
+	}
+	if _, err := s.Read(context.Background()); err != nil {
+		t.Errorf("the walk could watch again, but Read says %v", err)
+	}
+}
+
+// A full table refuses, and counts; the dead that nobody asked for make place.
+func TestFullTable(t *testing.T) {
+	s := fakeTree(t, Options{MaxCgroups: 3}, "a", "b", "c", "d")
+	out, err := s.Read(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []model.Loss{{Reason: "cgroup_table_full", Count: 2}} // the root is one too
+	if diff := cmp.Diff(want, out.Losses); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if n := len(s.table.byID); n != 3 {
+		t.Errorf("%d known", n)
+	}
+}
+
+// One owner's many cgroups do not take the table from the others.
+func TestManyOfOneOwner(t *testing.T) {
+	var c clock
+	tab := newTable(mountView{root: "/"}, 65536, func(*group) {})
+	pod := "/kubepods/burstable/pod" + uid + "/" + id64
+	for i := range uint64(maxPerOwner + 10) {
+		tab.add(fmt.Sprintf("%s/%d", pod, i), i+1, false, c.now())
+	}
+	if len(tab.byID) != maxPerOwner || tab.refused != 10 {
+		t.Errorf("%d known, %d refused", len(tab.byID), tab.refused)
+	}
+	if g, _ := tab.add(pod+"/seen", 1<<40, true, c.now()); g == nil {
+		t.Error("one that was asked for is refused")
+	}
+	if g, _ := tab.add("/docker/"+id64, 1<<41, false, c.now()); g == nil {
+		t.Error("another owner's is refused")
+	}
+	for _, g := range tab.byID {
+		tab.bury(g, c.now())
+	}
+	if len(tab.owned) != 0 {
+		t.Errorf("owned by the dead: %v", tab.owned)
+	}
+}
+
+// A fake: the kernel of this machine has no rdma controller. The text is what
+// kernel/cgroup/rdma.c prints.
+func TestRDMACurrent(t *testing.T) {
+	root := t.TempDir()
+	pod := "kubepods/burstable/pod" + uid + "/" + id64
+	write(t, root, map[string]string{
+		"cgroup.controllers":     "memory rdma",
+		"cgroup.subtree_control": "memory rdma",
+		pod + "/rdma.current":    "mlx5_0 hca_handle=2 hca_object=20 \nmlx5_1 hca_handle=0 hca_object=0 \n",
+		// The parent's figure has its children's in it.
+		pod + "/child/rdma.current": "mlx5_0 hca_handle=1 hca_object=7 \n",
+		"a/rdma.current":            "garbage\nmlx5_0 hca_handle=x hca_object=1\nmlx5_0 index=1 hca_handle=1 hca_object=3\n",
+		"none/cgroup.procs":         "",
+	})
+	s := fakeTree(t, Options{Root: root})
+	id := func(dir string) uint64 {
+		id, err := cgroupID(filepath.Join(root, dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	out := resolve(t, s, []uint64{id(pod + "/child"), id("a"), id("none")}, nil)
+	want := map[uint64][]model.RDMACgroup{
+		id(pod): {
+			{Cgroup: id(pod), Device: "mlx5_0", Handles: 2, Objects: 20},
+			{Cgroup: id(pod), Device: "mlx5_1"},
+		},
+		id("a"): {{Cgroup: id("a"), Device: "mlx5_0", Handles: 1, Objects: 3}},
+	}
+	got := map[uint64][]model.RDMACgroup{}
+	for _, c := range out.RDMACgroups {
+		got[c.Cgroup] = append(got[c.Cgroup], c)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if e := out.Entities[id(pod)]; e.PodUID != uid {
+		t.Errorf("the pod that is charged has no name: %+v", e)
+	}
+}
+
+func TestMountView(t *testing.T) {
+	const mountinfo = `31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+36 31 0:32 /docker/abc /with\040space rw,relatime - cgroup cgroup rw,memory
+`
+	for mount, want := range map[string]string{
+		"/sys/fs/cgroup/memory": "/", "/with space": "/docker/abc", "/elsewhere": "/",
+	} {
+		if got := mountRoot([]byte(mountinfo), mount); got != want {
+			t.Errorf("root of %s is %q, want %q", mount, got, want)
+		}
+	}
+	for _, tt := range []struct {
+		view              mountView
+		path, below, full string
+	}{
+		{mountView{root: "/"}, "/a/b", "/a/b", "/a/b"},
+		{mountView{root: "/"}, "/", "/", "/"},
+		{mountView{root: "/"}, "/../a", "", ""},
+		{mountView{root: "/docker/abc"}, "/docker/abc", "/", "/docker/abc"},
+		{mountView{root: "/docker/abc"}, "/docker/abc/x", "/x", "/docker/abc/x"},
+		{mountView{root: "/docker/abc"}, "/docker/abcd", "", ""},
+		{mountView{root: "/../..", ours: "/pods/sensor"}, "/", "/pods/sensor", "/pods/sensor"},
+		{mountView{root: "/../..", ours: "/pods/sensor"}, "/../other", "/pods/other", "/pods/other"},
+		{mountView{root: "/../..", ours: "/pods/sensor"}, "/../../x", "/x", "/x"},
+	} {
+		below, err := tt.view.below(tt.path)
+		if below != tt.below || (err != nil) != (tt.below == "") {
+			t.Errorf("%+v: %q is at %q (%v), want %q", tt.view, tt.path, below, err, tt.below)
+		}
+		if err == nil && tt.view.full(below) != tt.full {
+			t.Errorf("%+v: %q is %q of the hierarchy, want %q", tt.view, below, tt.view.full(below), tt.full)
+		}
+	}
+}
+
+func BenchmarkResolve500(b *testing.B) {
+	root := b.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "cgroup.controllers"), nil, 0o644); err != nil {
+		b.Fatal(err)
+	}
+	var ids []uint64
+	for i := range 500 {
+		dir := filepath.Join(root, "kubepods/burstable", fmt.Sprintf("pod%08x", i), strings.Repeat("ab", 32))
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			b.Fatal(err)
+		}
+		id, err := cgroupID(dir)
+		if err != nil {
+			b.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	s, err := New(Options{Root: root})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	b.ReportAllocs()
+	for b.Loop() {
+		out, err := s.Resolve(context.Background(), ids, nil)
+		if err != nil || len(out.Entities) != len(ids) {
+			b.Fatal(len(out.Entities), err)
+		}
+	}
+}
