@@ -453,7 +453,8 @@ func TestQuarantine(t *testing.T) {
 	tr.remove(dev + "/ports/1/counters/link_downed")
 	tr.put(dev+"/ports/1/counters/link_downed", "3\n")
 	now = now.Add(time.Hour)
-	if got := mustRead(t, s).DeviceStates[1]; got.State != model.StateOK || !strings.Contains(got.Reason, "20 of 21 counters") {
+	got := mustRead(t, s).DeviceStates[1]
+	if got.State != model.StateOK || !strings.Contains(got.Reason, "20 of 21 counters") {
 		t.Errorf("one counter works again: %v", got)
 	}
 }
