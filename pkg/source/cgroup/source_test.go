@@ -98,20 +98,41 @@ func fakeTree(t *testing.T, o Options, dirs ...string) *Source {
 	return s
 }
 
-// A directory that cannot be read costs only what is below it. The permissions
-// that root is not bound by are imitated by a file system loop.
+// A directory that cannot be read costs only what is below it. Permissions do
+// not bind root, but the length of a path does: anybody who may create cgroups
+// can nest them deeper than a path can say.
 func TestUnreadable(t *testing.T) {
-	s := fakeTree(t, Options{}, "good/a", "bad")
-	s.mu.Lock()
-	s.cannotRead("/bad", unix.EACCES)
-	s.mu.Unlock()
+	root := t.TempDir()
+	write(t, root, map[string]string{"cgroup.controllers": ""})
+	at, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		name := strings.Repeat("x", 250)
+		if err := unix.Mkdirat(at, name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		below, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = unix.Close(at)
+		at = below
+	}
+	_ = unix.Close(at)
+	s := fakeTree(t, Options{Root: root}, "good/a")
 	out, err := s.Read(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []model.DeviceState{{Source: "cgroup", Device: "/bad", State: model.StateFailed, Reason: "permission denied"}}
-	if diff := cmp.Diff(want, out.DeviceStates); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
+	if len(out.DeviceStates) != 1 {
+		t.Fatalf("%+v", out.DeviceStates)
+	}
+	state := out.DeviceStates[0]
+	if state.Source != "cgroup" || state.State != model.StateFailed || !strings.HasPrefix(state.Device, "/xxx") ||
+		len(state.Device) > maxLabel || !strings.Contains(state.Reason, "file name too long") {
+		t.Errorf("%+v", state)
 	}
 	id, _ := cgroupID(filepath.Join(s.hierarchy.Mount, "good/a"))
 	if e := resolve(t, s, []uint64{id}, nil).Entities[id]; e.Workload != "cgroup:/good/a" {
