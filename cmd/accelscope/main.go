@@ -12,11 +12,20 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 )
 
+// maxProcs is how many threads run Go code at once. The sensor waits more than
+// it computes, and caches of one thread per CPU cost more memory than they
+// save time; more is one setting of GOMAXPROCS away.
+const maxProcs = 2
+
 func main() {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0)))
+	}
 	// A second signal finds the default action again and ends the process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
