@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -131,7 +132,7 @@ func TestUnreadable(t *testing.T) {
 	}
 	state := out.DeviceStates[0]
 	if state.Source != "cgroup" || state.State != model.StateFailed || !strings.HasPrefix(state.Device, "/xxx") ||
-		len(state.Device) > maxLabel || !strings.Contains(state.Reason, "file name too long") {
+		len(state.Device) > maxLabel || state.Reason != "file name too long" {
 		t.Errorf("%+v", state)
 	}
 	id, _ := cgroupID(filepath.Join(s.hierarchy.Mount, "good/a"))
@@ -208,6 +209,28 @@ func TestManyOfOneOwner(t *testing.T) {
 	}
 	if len(tab.owned) != 0 {
 		t.Errorf("owned by the dead: %v", tab.owned)
+	}
+}
+
+// When a path is seen to have a new owner before the events of the old one's
+// end are read, what was below the old one is dead too.
+func TestReuseBeforeEvents(t *testing.T) {
+	var c clock
+	tab := newTable(mountView{root: "/"}, 100, func(*group) {})
+	for i, path := range []string{"/job", "/job/a", "/job/a/b", "/job2"} {
+		tab.add(path, uint64(i+1), false, c.now())
+	}
+	tab.add("/job", 10, false, c.now())
+	var dead []uint64
+	for id := range tab.dead {
+		dead = append(dead, id)
+	}
+	slices.Sort(dead)
+	if diff := cmp.Diff([]uint64{1, 2, 3}, dead); diff != "" {
+		t.Errorf("dead (-want +got)\n%s", diff)
+	}
+	if len(tab.byPath) != 2 || tab.byPath["/job"].id != 10 || tab.byPath["/job2"].id != 4 {
+		t.Errorf("alive: %v", tab.byPath)
 	}
 }
 

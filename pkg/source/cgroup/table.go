@@ -57,7 +57,7 @@ func (t *table) add(path string, id uint64, asked bool, now time.Time) (g *group
 		return g, false
 	}
 	if old := t.byPath[path]; old != nil {
-		t.bury(old, now)
+		t.buryTree(old, now)
 	}
 	if g == nil {
 		g = &group{id: id}
@@ -100,6 +100,18 @@ func (t *table) bury(g *group, now time.Time) {
 	if t.owned[g.owner()]--; t.owned[g.owner()] == 0 {
 		delete(t.owned, g.owner())
 	}
+}
+
+// buryTree buries a cgroup whose name another one has already, and what was
+// below it: the events that tell so may still be waiting, for watches that end
+// with it.
+func (t *table) buryTree(g *group, now time.Time) {
+	for path, below := range t.byPath {
+		if strings.HasPrefix(path, strings.TrimSuffix(g.path, "/")+"/") && below != g {
+			t.bury(below, now)
+		}
+	}
+	t.bury(g, now)
 }
 
 // lastAt returns the id of the cgroup that died last at path.

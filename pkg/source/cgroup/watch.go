@@ -230,6 +230,10 @@ func (s *Source) cannotRead(path string, err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || len(s.unreadable) >= maxUnreadable {
 		return
 	}
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		err = errno // without the path, which may be very long
+	}
 	if s.unreadable == nil {
 		s.unreadable = map[string]error{}
 	}
