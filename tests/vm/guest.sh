@@ -33,7 +33,9 @@ legacy() { # cgroup v1, one hierarchy a controller
 	for controller in $(awk '!/^#/ && $4 == 1 { print $1 }' /proc/cgroups) name=systemd; do
 		dir=/sys/fs/cgroup/${controller#name=}
 		mkdir "$dir"
-		mount -t cgroup -o "$([ "$controller" = name=systemd ] && echo none,)$controller" cgroup "$dir" || rmdir "$dir"
+		# 6.12 lists cpuset and memory, but is built without their v1 form.
+		mount -t cgroup -o "$([ "$controller" = name=systemd ] && echo none,)$controller" cgroup "$dir" 2>/dev/null ||
+			rmdir "$dir"
 	done
 }
 case $CGROUP in

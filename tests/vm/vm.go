@@ -211,6 +211,7 @@ func qemuArgs(kernel Kernel, initrd, accel string, res *Result, opts Options) []
 		"-kernel", kernel.Image, "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1",
 		"-serial", "file:" + comma(res.KernelLog),
 		"-chardev", "stdio,id=stdio,signal=off",
+		"-vga", "none", "-device", "virtio-gpu-pci", // /dev/dri, once virtio_gpu is loaded
 		"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=stdio,name=stdio",
 		"-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
 		"-device", "virtio-9p-pci,fsdev=root,mount_tag=hostroot",

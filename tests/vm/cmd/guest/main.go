@@ -41,19 +41,23 @@ func main() {
 func run(opts vm.Options) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	temporary := false
 	if opts.Share == "" {
 		dir, err := os.MkdirTemp("", "guest-")
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "guest:", err)
 			return 125
 		}
-		defer os.RemoveAll(dir)
 		opts.Share = dir
+		temporary = true
 	}
 	res, err := vm.Run(ctx, opts)
-	if err != nil {
+	if err != nil { // the share stays, for its kernel log
 		fmt.Fprintln(os.Stderr, "guest:", err)
 		return 125
+	}
+	if temporary {
+		os.RemoveAll(opts.Share)
 	}
 	return res.Status
 }
