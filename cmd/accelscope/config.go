@@ -52,7 +52,7 @@ type webFlags struct {
 	WebConfig     string   `name:"web.config.file" placeholder:"FILE" help:"TLS and authentication (exporter-toolkit)."`
 	TelemetryPath string   `name:"web.telemetry-path" default:"/metrics" placeholder:"PATH" help:"Path of the metrics."`
 	NoSelfMetrics bool     `name:"web.disable-exporter-metrics" help:"Leave out go_* and process_*."`
-	Compat        []string `name:"metrics.compat" enum:"lens,node_exporter,rdma_exporter" default:"lens" help:"Names to export as well (${enum})."`
+	Compat        []string `name:"metrics.compat" enum:"lens,node_exporter,rdma_exporter" default:"lens" help:"Names to add (${enum})."`
 }
 
 // parse reads args, the environment and the configuration file into c. What
