@@ -11,6 +11,10 @@
 //
 // It reads no file between scrapes; all it does then is to follow mkdir and
 // rmdir. On cgroup v1 one hierarchy stands for all, see Hierarchy.
+//
+// The kernel tells the name of a new cgroup and not its id, and lists ids only
+// between the mkdir and rmdir of the siblings. A cgroup that is gone again by
+// then, some 10 ms on a busy node, stays without a name and is counted.
 package cgroup
 
 import (
