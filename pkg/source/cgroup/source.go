@@ -6,7 +6,7 @@
 // keeps a table of ids and paths of the cgroup tree and says from the path
 // alone which pod, container, job or unit it is (Parse). It watches the tree,
 // for a container may be gone when its figures are read: a watch tells of a
-// cgroup while it is made, before anything can run in it. The names of the
+// cgroup when it is made, not when it is first read. The names of the
 // dead are kept for a grace time and until nobody holds figures of them.
 //
 // It reads no file between scrapes; all it does then is to follow mkdir and
