@@ -104,8 +104,12 @@ func parse(r io.Reader) (*sample, error) {
 		s.registered[k] += value(m)
 	}
 	for _, m := range families["container_rdma_verbs_errors_total"].GetMetric() {
-		k, _ := labels(m)
-		s.errors[k] += value(m)
+		k, label := labels(m)
+		// An error of a query is an answer: libraries ask for every GID there
+		// could be, thousands of them, and most do not exist.
+		if !strings.HasPrefix(label["verb"], "query_") {
+			s.errors[k] += value(m)
+		}
 	}
 	for _, m := range families["container_rdma_verbs_total"].GetMetric() {
 		k, label := labels(m)

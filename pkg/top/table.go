@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// header names the columns of a row. ERRORS counts since the sensor started;
-// VERBS/S and P99 are those of the last interval.
+// header names the columns of a row. ERRORS counts since the sensor started,
+// without queries; VERBS/S and P99 are those of the last interval.
 var header = []string{"WORKLOAD", "DEVICE", "QP", "CQ", "MR", "REGISTERED", "VERBS/S", "ERRORS", "P99"}
 
 // none stands for what is not known, or not defined: the rate of one scrape,

@@ -41,6 +41,7 @@ container_rdma_registered_bytes{%[1]s,memory="host"} 1048576
 container_rdma_registered_bytes{%[1]s,memory="gpu"} 524288
 # TYPE container_rdma_verbs_errors_total counter
 container_rdma_verbs_errors_total{%[1]s,verb="reg_mr",errno="ENOMEM"} 7
+container_rdma_verbs_errors_total{%[1]s,verb="query_gid",errno="ENODATA"} 4088
 # TYPE container_rdma_verbs_total counter
 container_rdma_verbs_total{%[1]s,verb="reg_mr"} %[4]d
 container_rdma_verbs_total{%[1]s,verb="create_qp"} 5
