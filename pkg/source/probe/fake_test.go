@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// fakeSysfs shows one HCA and its uverbs device, whose number is that of
+// another character device: a fake, because there is no HCA.
+func fakeSysfs(t *testing.T, dev, name string) string {
+	t.Helper()
+	root := t.TempDir()
+	for file, text := range map[string]string{
+		"class/infiniband/" + name + "/node_type": "1: CA\n",
+		"class/infiniband_verbs/uverbs0/dev":      dev + "\n",
+		"class/infiniband_verbs/uverbs0/ibdev":    name + "\n",
+		"class/infiniband_verbs/abi_version":      "6\n",
+	} {
+		path := filepath.Join(root, file)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// testCgroup makes a cgroup in the hierarchy that this machine uses for its
+// containers, and tells which that is.
+func testCgroup(t *testing.T) (subsystem, dir string) {
+	t.Helper()
+	root := "/sys/fs/cgroup"
+	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err != nil {
+		subsystem, root = "memory", filepath.Join(root, "memory")
+	}
+	dir, err := os.MkdirTemp(root, "accelscope-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Rmdir(dir) })
+	return subsystem, dir
+}
+
+func inode(info os.FileInfo) uint64 {
+	return info.Sys().(*syscall.Stat_t).Ino
+}

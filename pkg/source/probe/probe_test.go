@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"go.uber.org/goleak"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// root skips what needs BPF. As root, on any kernel that we support, BPF must work.
+func root(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+}
+
+// TestLoad loads every program whose hook this machine's kernel can have, with
+// the tier chosen by hand, and reports the rest. Programs on functions of
+// ib_core and ib_uverbs load where those modules are: in the guest.
+func TestLoad(t *testing.T) {
+	root(t)
+	types, err := loadTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	verbs, objects, err := loadSpecs(Options{MaxEntries: 16, MaxObjects: 16}, types)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded := 0
+	for _, spec := range []*ebpf.CollectionSpec{verbs, objects} {
+		o, err := newObject(spec, types)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer o.close()
+		for _, p := range spec.Programs {
+			if p.Type != ebpf.TracePoint && p.Type != ebpf.Kprobe {
+				continue
+			}
+			one := spec.Copy()
+			one.Programs = map[string]*ebpf.ProgramSpec{p.Name: one.Programs[p.Name]}
+			delete(one.Maps, perTask)
+			coll, err := ebpf.NewCollectionWithOptions(one, ebpf.CollectionOptions{
+				Cache: types.cache, MapReplacements: o.coll.Maps,
+				Programs: ebpf.ProgramOptions{KernelTypes: types.kernel, ExtraRelocationTargets: types.modules},
+			})
+			switch {
+			case err == nil:
+				loaded++
+				coll.Close()
+			case p.Type == ebpf.TracePoint:
+				t.Errorf("%s: %+v", p.Name, err)
+			default:
+				// Its types are not in a kernel without InfiniBand.
+				t.Logf("%s: %v", p.Name, err)
+			}
+		}
+	}
+	t.Logf("%d programs loaded", loaded)
+	if loaded < 4 {
+		t.Errorf("only %d programs loaded", loaded)
+	}
+}
+
+// TestTracepoints attaches the last tier to this machine's kernel and counts
+// the calls of a device that stands in for uverbs: /dev/null, whose device
+// number is told to the programs. The ioctl fails with ENOTTY, as it must.
+func TestTracepoints(t *testing.T) {
+	root(t)
+	subsystem, cgroup := testCgroup(t)
+	sysfs := fakeSysfs(t, "1:3", "null0")
+	s, err := New(Options{Sysfs: sysfs, Tier: tracepoint, Subsystem: subsystem})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close() //nolint:errcheck // tested below
+
+	// 41 writes of what begins like REG_MR (9), and 3 ioctls.
+	script := `echo $$ >"$0/cgroup.procs"; exec python3 -c '
+import fcntl, os, struct
+f = os.open("/dev/null", os.O_RDWR)
+for i in range(41): os.write(f, struct.pack("<IHH", 9, 0, 0))
+for i in range(3):
+    # DEVICE, INVOKE_WRITE, one attribute: WRITE_CMD = CREATE_QP
+    b = bytearray(struct.pack("<HHHHQII HHHHQ", 40, 0, 0, 1, 0, 0, 0, 2, 8, 0, 0, 24))
+    try: fcntl.ioctl(f, 0xc0181b01, b)
+    except OSError: pass
+'`
+	if out, err := exec.Command("sh", "-c", script, cgroup).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	info, err := os.Stat(cgroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := inode(info)
+	snap, err := s.Read(t.Context())
+	if err != nil {
+		t.Error(err)
+	}
+	got := map[string]uint64{}
+	for _, v := range snap.Verbs {
+		if v.Cgroup == id && v.Device == "null0" {
+			got[v.Verb] = v.Duration.Count
+			if v.Duration.SumSeconds <= 0 || sum(v.Duration.Buckets[:]) != v.Duration.Count {
+				t.Errorf("%s: %+v", v.Verb, v.Duration)
+			}
+		}
+	}
+	if got["reg_mr"] != 41 || got["create_qp"] != 3 {
+		t.Errorf("counted %v in cgroup %d, want 41 reg_mr and 3 create_qp; all: %+v", got, id, snap.Verbs)
+	}
+	want := model.VerbError{Cgroup: id, Device: "null0", Verb: "create_qp", Errno: "ENOTTY", Count: 3}
+	if !slices.Contains(snap.VerbErrors, want) {
+		t.Errorf("errors %+v, want %+v", snap.VerbErrors, want)
+	}
+	if snap.Objects != nil {
+		t.Error("this tier counts no objects, and zero is a measurement")
+	}
+
+	// Forgotten: no entry stays in the kernel.
+	s.Forget([]uint64{id})
+	if snap, err = s.Read(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, v := range snap.Verbs {
+		if v.Cgroup == id {
+			t.Errorf("%+v is not forgotten", v)
+		}
+	}
+	// The last device goes: the hooks are released, the totals of others stay.
+	if err := os.RemoveAll(filepath.Join(sysfs, "class/infiniband/null0")); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		s.mu.Lock()
+		released := s.sensor == nil
+		s.mu.Unlock()
+		if released {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the hooks are not released")
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoDevice: without a device nothing is loaded, and it is not a failure.
+func TestNoDevice(t *testing.T) {
+	root(t)
+	s, err := New(Options{Sysfs: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap, err := s.Read(t.Context())
+	if err != nil {
+		t.Errorf("no device is a failure: %v", err)
+	}
+	if snap.Objects == nil || len(snap.Objects) != 0 {
+		t.Errorf("objects %v, want none", snap.Objects)
+	}
+	for _, h := range snap.Hooks {
+		if h.State != model.StateAbsent {
+			t.Errorf("%+v", h)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMapMemory bounds what the maps take on a large node.
+func TestMapMemory(t *testing.T) {
+	const limit = 32 << 20
+	got, err := MapMemory(Options{MaxEntries: DefaultMaxEntries, MaxObjects: DefaultMaxObjects}, 256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("256 CPUs: %.1f MiB", float64(got)/(1<<20))
+	if got > limit {
+		t.Errorf("the maps take %d bytes on 256 CPUs, want at most %d", got, limit)
+	}
+	small, err := MapMemory(Options{MaxEntries: DefaultMaxEntries, MaxObjects: DefaultMaxObjects}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got-small > 1<<20 {
+		t.Errorf("255 more CPUs take %d bytes more", got-small)
+	}
+}
+
+// TestMapMemoryOfKernel compares the bound with what this kernel says that it took.
+func TestMapMemoryOfKernel(t *testing.T) {
+	root(t)
+	types, err := loadTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	verbs, objects, err := loadSpecs(Options{MaxEntries: DefaultMaxEntries, MaxObjects: DefaultMaxObjects}, types)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, spec := range []*ebpf.CollectionSpec{verbs, objects} {
+		o, err := newObject(spec, types)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, m := range o.coll.Maps {
+			info, err := m.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			took, ok := info.Memlock()
+			if !ok {
+				continue
+			}
+			bound := mapMemory(spec.Maps[name], uint64(cpus))
+			if m.Type() == ebpf.Array {
+				continue // a page at least
+			}
+			t.Logf("%-12s %9d bytes, bound %9d", name, took, bound)
+			if took > bound*5/4 {
+				t.Errorf("%s takes %d bytes, the bound says %d", name, took, bound)
+			}
+		}
+		o.close()
+	}
+}
+
+// TestNames: every number that the programs can write has a name.
+func TestNames(t *testing.T) {
+	seen := map[string]bool{}
+	for i := range gen.VerbsVerbVERBS {
+		name := verbName(uint32(i))
+		if name == "" || seen[name] {
+			t.Errorf("verb %d is called %q", i, name)
+		}
+		seen[name] = true
+	}
+	if verbName(math.MaxUint32) != "other" {
+		t.Error("an unknown verb is not other")
+	}
+	for i, name := range objectTypes {
+		if name == "" {
+			t.Errorf("object type %d has no name", i)
+		}
+	}
+	for i, name := range lossNames {
+		if name == "" {
+			t.Errorf("loss %d has no name", i)
+		}
+	}
+	if got := errnoName(12) + errnoName(524); got != "ENOMEM524" {
+		t.Errorf("errnos are called %s", got)
+	}
+	if (deviceNames{}).of(231<<20|192) != "231:192" {
+		t.Error("a device number without a name is not told as one")
+	}
+}
+
+// TestTotals: what a device that is gone has counted stays until its cgroup is forgotten.
+func TestTotals(t *testing.T) {
+	totals := newTotals()
+	snap := model.Snapshot{
+		Verbs:      []model.Verb{{Cgroup: 1, Device: "a", Verb: "reg_mr", Duration: model.Histogram{Count: 2, SumSeconds: 1}}},
+		VerbErrors: []model.VerbError{{Cgroup: 1, Device: "a", Verb: "reg_mr", Errno: "ENOMEM", Count: 1}},
+		Objects:    []model.Objects{{Cgroup: 1, Device: "a", Type: model.MR, Current: 7, Created: 9}, {Cgroup: 2, Created: 1}},
+	}
+	totals.add(&snap)
+	totals.add(&snap)
+	var got model.Snapshot
+	totals.fill(&got)
+	if len(got.Verbs) != 1 || got.Verbs[0].Duration.Count != 4 || got.Verbs[0].Duration.SumSeconds != 2 {
+		t.Errorf("verbs %+v", got.Verbs)
+	}
+	if len(got.VerbErrors) != 1 || got.VerbErrors[0].Count != 2 {
+		t.Errorf("errors %+v", got.VerbErrors)
+	}
+	for _, o := range got.Objects {
+		if o.Cgroup == 1 && (o.Created != 18 || o.Current != 0) {
+			t.Errorf("objects %+v: a device that is gone holds none", o)
+		}
+	}
+	totals.forget(map[uint64]bool{1: true})
+	got = model.Snapshot{}
+	totals.fill(&got)
+	if len(got.Verbs)+len(got.VerbErrors) != 0 || len(got.Objects) != 1 {
+		t.Errorf("left after forgetting: %+v", got)
+	}
+}
+
+// TestAdopt runs the bookkeeping of objects that were there before, with the
+// maps of this kernel and a netlink that this test plays: no InfiniBand here.
+func TestAdopt(t *testing.T) {
+	root(t)
+	types, err := loadTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	verbs, objects, err := loadSpecs(Options{MaxEntries: 64, MaxObjects: 64}, types)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sensor{indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}}
+	s.fill = map[string]uint64{}
+	if s.verbs, err = newObject(verbs, types); err != nil {
+		t.Fatal(err)
+	}
+	if s.objects, err = newObject(objects, types); err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	// A program has seen QP 11 already; MR 5 goes between the two dumps.
+	seen := gen.ObjectsObject{Cgroup: 1, Device: 3, Type: uint8(gen.ObjectsObjectTypeTYPE_QP), Id: 11}
+	if err := s.objects.coll.Maps[gen.ObjectsMapObjects].Put(uint64(0xffff), seen); err != nil {
+		t.Fatal(err)
+	}
+	dumps := [][]model.Object{
+		{
+			{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 11, PID: 100},
+			{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 12, PID: 100},
+			{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 13, PID: 666},
+			{Device: "mlx5_0", Index: 3, Type: model.MR, ID: 4, PID: 100, Bytes: 4096},
+			{Device: "mlx5_0", Index: 3, Type: model.MR, ID: 5, PID: 100, Bytes: 8192},
+		},
+		{
+			{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 11, PID: 100},
+			{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 12, PID: 100},
+			{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 13, PID: 666},
+			{Device: "mlx5_0", Index: 3, Type: model.MR, ID: 4, PID: 100, Bytes: 4096},
+		},
+	}
+	opts := Options{
+		Objects: func(context.Context) ([]model.Object, error) {
+			d := dumps[0]
+			dumps = append(dumps[1:], d)
+			return d, nil
+		},
+		CgroupOf: func(pid int) (uint64, error) {
+			if pid == 100 {
+				return 42, nil
+			}
+			return 0, errors.New("no such process")
+		},
+	}
+	for range 2 { // the second time changes nothing
+		if err := s.adopt(t.Context(), opts); err != nil {
+			t.Fatal(err)
+		}
+		dumps[0], dumps[1] = dumps[1], dumps[1]
+	}
+	var snap model.Snapshot
+	if err := s.readHoldings(&snap, nil); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]uint64{}
+	for _, o := range snap.Objects {
+		got[strconv.FormatUint(o.Cgroup, 10)+" "+o.Device+" "+string(o.Type)] += o.Current
+	}
+	if got["42 mlx5_0 qp"] != 1 || got["0 mlx5_0 qp"] != 1 || got["42 mlx5_0 mr"] != 1 {
+		t.Errorf("adopted %v", got)
+	}
+	for _, r := range snap.Registered {
+		if r.Cgroup == 42 && r.Bytes != 4096 {
+			t.Errorf("registered %+v, want 4096 bytes", r)
+		}
+	}
+	s.self(&snap)
+	for _, m := range snap.Maps {
+		if m.Name == gen.ObjectsMapAdopted && m.Entries != 3 {
+			t.Errorf("%d adopted entries, want 3", m.Entries)
+		}
+	}
+}
+
+func sum(list []uint64) (n uint64) {
+	for _, v := range list {
+		n += v
+	}
+	return n
+}
