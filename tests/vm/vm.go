@@ -115,10 +115,11 @@ func boot(ctx context.Context, kernel Kernel, accel string, opts Options) (*Resu
 		return nil, err
 	}
 	defer stdin.Close()
-	// A harness that is killed takes its guest with it. The signal comes when the starting thread ends.
+	// A harness that is killed takes its guest with it; the signal comes when the starting thread ends. In its own
+	// process group QEMU does not get the terminal's Ctrl-C, which is for the harness to handle.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
 			return nil, fmt.Errorf("%w: install the Debian package %s", err, debian["qemu-system-x86_64"])

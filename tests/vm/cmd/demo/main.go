@@ -1,102 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo shows accelscope at work without hardware: in a guest with Soft-RoCE, two containers, each a pod's,
-// exchange RDMA traffic, and accelscope, its port forwarded to this machine, tells which of them does what.
-// Arguments after the flags go to accelscope. It ends at SIGINT or SIGTERM.
+// Command demo shows accelscope at work without hardware: in a guest with Soft-RoCE, two containers of two pods
+// exchange RDMA traffic; accelscope runs beside them, its port forwarded to this machine, where `accelscope top`
+// tells which of them does what. It ends at SIGINT, SIGTERM, or DEMO_SECONDS after the first table.
+// Arguments after the flags go to accelscope.
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"net/http"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
-
-	"github.com/accelscope/accelscope/tests/vm"
-	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
+// options are the flags, and what is left of the command line.
+type options struct {
+	kernel string
+	binary string
+	port   int
+	log    string        // in the guest: where accelscope's own output goes
+	last   time.Duration // how long to show tables; 0: until a signal
+	args   []string
+}
+
 func main() {
-	kernel := flag.String("kernel", "6.1", "5.10, 6.1 or 6.12")
-	port := flag.Int("port", 9847, "port on 127.0.0.1")
-	binary := flag.String("accelscope", "bin/accelscope", "the program to show")
-	timeout := flag.Duration("timeout", 24*time.Hour, "time limit")
-	inside := flag.Bool("inside", false, "this is the guest (for its own use)")
+	var o options
+	flag.StringVar(&o.kernel, "kernel", "6.1", "5.10, 6.1 or 6.12")
+	flag.IntVar(&o.port, "port", 9847, "port on 127.0.0.1")
+	flag.StringVar(&o.binary, "accelscope", "bin/accelscope", "the program to show")
+	flag.StringVar(&o.log, "inside", "", "this is the guest, log to that file (for its own use)")
 	flag.Parse()
+	o.args = flag.Args()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	var err error
-	if *inside {
-		err = show(ctx, *binary, flag.Args())
-	} else {
-		err = host(ctx, *kernel, *binary, *port, *timeout, flag.Args())
-	}
-	if err != nil && ctx.Err() == nil {
+	if err := run(ctx, o); err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
 }
 
-// host boots the guest, with this same program in it, and says where to look once accelscope answers.
-func host(ctx context.Context, kernel, binary string, port int, timeout time.Duration, args []string) error {
-	self, err := os.Executable()
-	if err != nil {
+func run(ctx context.Context, o options) error {
+	if o.log != "" {
+		return inside(ctx, o)
+	}
+	if s := os.Getenv("DEMO_SECONDS"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil || n <= 0 {
+			return fmt.Errorf("DEMO_SECONDS=%s: want a number of seconds", s)
+		}
+		o.last = time.Duration(n) * time.Second
+	}
+	var err error
+	if o.binary, err = filepath.Abs(o.binary); err != nil {
 		return err
 	}
-	if binary, err = filepath.Abs(binary); err != nil {
-		return err
-	}
-	if _, err := os.Stat(binary); err != nil {
+	if _, err := os.Stat(o.binary); err != nil {
 		return fmt.Errorf("%w: build it first", err)
 	}
-	share, err := os.MkdirTemp("", "demo-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(share)
-	fmt.Printf("booting a guest with kernel %s ...\n", kernel)
-	go announce(ctx, fmt.Sprintf("http://127.0.0.1:%d", port))
-	res, err := vm.Run(ctx, vm.Options{
-		Kernel: kernel, Devices: 2, Share: share, Forward: port, Stdout: os.Stdout, Timeout: timeout,
-		Command: append([]string{self, "-inside", "-accelscope", binary, "--"}, args...),
-		Env:     []string{"NODE_NAME=demo"},
-	})
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("accelscope ended in the guest, exit status %d", res.Status)
-}
-
-func announce(ctx context.Context, url string) {
-	client := http.Client{Timeout: 5 * time.Second}
-	for ctx.Err() == nil {
-		if res, err := client.Get(url + "/metrics"); err == nil {
-			res.Body.Close()
-			if res.StatusCode == http.StatusOK {
-				fmt.Printf("\n  %s/metrics\n\n  Ctrl-C ends the demo.\n\n", url)
-				return
-			}
-		}
-		time.Sleep(time.Second)
-	}
-}
-
-// show is the demo as it runs in the guest.
-func show(ctx context.Context, binary string, args []string) error {
-	c, err := guest.StartContainerd(ctx)
-	if err != nil {
-		return err
-	}
-	if _, _, err := c.RunTraffic(ctx); err != nil {
-		return errors.Join(err, c.Stop())
-	}
-	cmd := exec.CommandContext(ctx, binary, args...)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	return errors.Join(cmd.Run(), c.Stop())
+	return outside(ctx, o)
 }

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/vm"
+)
+
+// outside boots the guest with this same program in it and shows tables of the sensor there.
+func outside(ctx context.Context, o options) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	share, err := os.MkdirTemp("", "demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(share)
+	fmt.Printf("demo: fetching kernel %s (first time only)\n", o.kernel)
+	if _, err := vm.FetchKernel(ctx, o.kernel); err != nil {
+		return err
+	}
+	fmt.Println("demo: booting the guest")
+
+	log := filepath.Join(share, "accelscope.log")
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		res, err := vm.Run(ctx, vm.Options{
+			Kernel: o.kernel, Devices: 2, Share: share, Forward: o.port, Stdout: os.Stdout, Timeout: 24 * time.Hour,
+			Command: append([]string{self, "-inside", log, "-accelscope", o.binary, "--"}, o.args...),
+			Env:     []string{"NODE_NAME=demo"},
+		})
+		if err == nil {
+			text, _ := os.ReadFile(log)
+			err = fmt.Errorf("the guest ended, exit status %d\n%s", res.Status, text)
+		}
+		cancel()
+		ended <- err
+	}()
+
+	url := fmt.Sprintf("http://127.0.0.1:%d/metrics", o.port)
+	err = waitFor(ctx, url)
+	if err == nil {
+		fmt.Printf("demo: %s answers; Ctrl-C ends the demo\n\n", url)
+		err = top(ctx, o, url)
+	}
+	// A guest that ends by itself ended the table too, and is the error to tell.
+	alone := ctx.Err() != nil
+	cancel()
+	if guestErr := <-ended; alone {
+		return guestErr
+	}
+	return err
+}
+
+// waitFor returns when the sensor exports what containers do with RDMA devices.
+func waitFor(ctx context.Context, url string) error {
+	client := http.Client{Timeout: 10 * time.Second}
+	for {
+		if res, err := client.Get(url); err == nil {
+			text, err := io.ReadAll(res.Body)
+			res.Body.Close()
+			if err == nil && bytes.Contains(text, []byte("\ncontainer_rdma_")) {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// top runs `accelscope top` until ctx or the demo's time ends; its last table stays on the terminal.
+func top(ctx context.Context, o options, url string) error {
+	if o.last != 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.last)
+		defer cancel()
+	}
+	cmd := exec.CommandContext(ctx, o.binary, "top", "--url", url)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 5 * time.Second
+	if err := cmd.Run(); err != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("accelscope top: %w", err)
+	}
+	return nil
+}
