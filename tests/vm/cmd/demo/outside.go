@@ -29,7 +29,7 @@ func outside(ctx context.Context, o options) error {
 		return err
 	}
 	defer os.RemoveAll(share)
-	fmt.Printf("demo: fetching kernel %s (first time only)\n", o.kernel)
+	fmt.Printf("demo: kernel %s (a download, the first time)\n", o.kernel)
 	if _, err := vm.FetchKernel(ctx, o.kernel); err != nil {
 		return err
 	}
