@@ -56,8 +56,16 @@ struct kernfs_node {
 	__u64 id;
 };
 
+struct cgroup_root {
+	int hierarchy_id;
+};
+
+struct cgroup_subsys_state;
+
 struct cgroup {
 	struct kernfs_node *kn;
+	struct cgroup_root *root;
+	struct cgroup_subsys_state *subsys[1];
 };
 
 struct cgroup_subsys_state {

@@ -157,6 +157,10 @@ struct holding {
 	__s64 bytes;
 };
 
+struct cgroup_path {
+	char path[512];
+};
+
 struct device_name {
 	char name[64];
 };

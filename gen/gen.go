@@ -7,3 +7,4 @@ package gen
 
 //go:generate go tool bpf2go -target amd64,arm64 -type verb -type loss Verbs ../bpf/verbs.bpf.c
 //go:generate go tool bpf2go -target amd64,arm64 -type object_type -type memory Objects ../bpf/objects.bpf.c
+//go:generate go tool bpf2go -target amd64,arm64 Cgroups ../bpf/cgroups.bpf.c

@@ -44,6 +44,13 @@ func newSensor(f sensorFlags, compat []string, log *zap.Logger) (*sensor, error)
 	if f.CgroupTree {
 		groups, err = cgroup.New(cgroup.Options{
 			Root: f.Cgroup, Procfs: f.Procfs, Grace: f.Grace, Logger: log.Named("cgroup"),
+			// probes is set before the first read, which is the first to ask.
+			PathOf: func(id uint64) (string, bool) {
+				if probes == nil {
+					return "", false
+				}
+				return probes.CgroupPath(id)
+			},
 		})
 		sources = append(sources, register("cgroup", groups, err))
 		if err == nil {

@@ -12,9 +12,10 @@
 // It reads no file between scrapes; all it does then is to follow mkdir and
 // rmdir. On cgroup v1 one hierarchy stands for all, see Hierarchy.
 //
-// The kernel tells the name of a new cgroup and not its id, and lists ids only
-// between the mkdir and rmdir of the siblings. A cgroup that is gone again by
-// then, some 10 ms on a busy node, stays without a name and is counted.
+// The watch tells the name of a new cgroup and not its id, and ids are listed
+// only between the mkdir and rmdir of the siblings: a cgroup that lives for less
+// than some 100 ms on a busy node can be gone by then. Whoever saw it being made
+// names it (Options.PathOf); else it stays without a name and is counted.
 package cgroup
 
 import (
@@ -45,8 +46,12 @@ type Options struct {
 	Grace  time.Duration // how long the names of the dead are kept; 5 min
 	// MaxCgroups is how many cgroups are known at most; 65536.
 	MaxCgroups int
-	Logger     *zap.Logger
-	Now        func() time.Time // time.Now
+	// PathOf tells the path below the root of its hierarchy that a cgroup had
+	// when it was made, for those that are gone before a watch can tell. Nil:
+	// nobody knows.
+	PathOf func(id uint64) (string, bool)
+	Logger *zap.Logger
+	Now    func() time.Time // time.Now
 }
 
 // A Source follows one cgroup hierarchy. Its methods may be called at any time
@@ -56,6 +61,7 @@ type Source struct {
 	root      string
 	procfs    string
 	grace     time.Duration
+	pathOf    func(id uint64) (string, bool)
 	now       func() time.Time
 	log       *zap.Logger
 	mount     *os.File // for pathByID; nil on a copy of a tree
@@ -107,6 +113,7 @@ func New(o Options) (*Source, error) {
 		root:       root,
 		procfs:     cmp.Or(o.Procfs, "/proc"),
 		grace:      cmp.Or(o.Grace, 5*time.Minute),
+		pathOf:     o.PathOf,
 		now:        o.Now,
 		log:        o.Logger,
 		done:       make(chan struct{}),
@@ -260,6 +267,13 @@ func (s *Source) find(id uint64) *group {
 		s.walk()
 		if g := s.table.byID[id]; g != nil {
 			return g
+		}
+	}
+	if s.pathOf != nil {
+		if path, ok := s.pathOf(id); ok {
+			if g := s.table.learn(path, id, s.now()); g != nil {
+				return g
+			}
 		}
 	}
 	s.unresolved[id] = struct{}{}

@@ -82,6 +82,20 @@ func (t *table) add(path string, id uint64, asked bool, now time.Time) (g *group
 	return g, true
 }
 
+// learn notes a cgroup that is dead already, by its path below the root of the
+// hierarchy. Nil when there is no place.
+func (t *table) learn(path string, id uint64, now time.Time) *group {
+	t.sweep(now)
+	if len(t.byID) >= t.limit {
+		t.refused++
+		return nil
+	}
+	g := &group{id: id, path: path, died: now}
+	g.entity, g.top = parse(path)
+	t.byID[id], t.dead[id] = g, g
+	return g
+}
+
 // owner is whoever may create cgroups here: below user.slice the user.
 func (g *group) owner() string {
 	if rest, ok := strings.CutPrefix(g.path, "/user.slice/"); ok {

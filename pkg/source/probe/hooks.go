@@ -27,6 +27,8 @@ const (
 	fentry     = "fentry"
 	kprobe     = "kprobe"
 	tracepoint = "tracepoint"
+	// rawTracepoint is no tier of the ladder: the one hook that has it has no other.
+	rawTracepoint = "raw_tracepoint"
 )
 
 // A hook is one function, or several that make sense only together. Programs
@@ -102,6 +104,11 @@ var objectHooks = []hook{
 	}},
 }
 
+// cgroupHook names the cgroups that are gone before anybody could look.
+var cgroupHook = hook{name: "cgroup_mkdir", optional: true, tiers: []tier{
+	{rawTracepoint, []string{gen.CgroupsProgCgroupMade}},
+}}
+
 // restrackHook is the hook without which no object can be counted.
 const restrackHook = "rdma_restrack_add"
 
@@ -123,7 +130,7 @@ func usable() error {
 // unattached are all hooks in one state.
 func unattached(reason string, state model.State) []model.Hook {
 	var out []model.Hook
-	for _, h := range slices.Concat(verbHooks, objectHooks) {
+	for _, h := range slices.Concat(verbHooks, objectHooks, []hook{cgroupHook}) {
 		out = append(out, model.Hook{Name: h.name, State: state, Reason: reason})
 	}
 	return out
@@ -182,7 +189,7 @@ func (o *object) attach(h hook, only string, symbols map[string]bool) model.Hook
 		if only != "" && t.name != only {
 			continue
 		}
-		if t.name != tracepoint {
+		if t.name == fentry || t.name == kprobe {
 			if missing := o.missing(t, symbols); missing != "" {
 				out.State, out.Reason = model.StateFailed, "this kernel has no function "+missing
 				if h.optional {
@@ -263,6 +270,8 @@ func attachProgram(p *ebpf.Program, spec *ebpf.ProgramSpec) (link.Link, error) {
 		// With the kernel's own bound of calls under way, twice the CPUs: a
 		// larger one goes through tracefs and would outlive a crash of ours.
 		return link.Kretprobe(spec.AttachTo, p, nil)
+	case "raw_tracepoint":
+		return link.AttachRawTracepoint(link.RawTracepointOptions{Name: spec.AttachTo, Program: p})
 	}
 	group, name, _ := strings.Cut(spec.AttachTo, "/")
 	return link.Tracepoint(group, name, p, nil)

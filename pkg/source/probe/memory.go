@@ -9,8 +9,8 @@ import (
 )
 
 // MapMemory is an upper bound of the kernel memory of all maps, in bytes, on a
-// machine with so many possible CPUs. No map is per CPU; what grows with the
-// CPUs are the free lists of the LRU maps and the bucket locks.
+// machine with so many possible CPUs. What grows with the CPUs are the free
+// lists and one scratch buffer of 512 bytes: no counter is per CPU.
 func MapMemory(opts Options, cpus int) (uint64, error) {
 	verbs, err := gen.LoadVerbs()
 	if err != nil {
@@ -20,9 +20,13 @@ func MapMemory(opts Options, cpus int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	cgroups, err := gen.LoadCgroups()
+	if err != nil {
+		return 0, err
+	}
 	size(verbs, objects, opts.MaxEntries, opts.MaxObjects)
 	var sum uint64
-	for _, spec := range []*ebpf.CollectionSpec{verbs, objects} {
+	for _, spec := range []*ebpf.CollectionSpec{verbs, objects, cgroups} {
 		for _, m := range spec.Maps {
 			sum += mapMemory(m, uint64(cpus))
 		}
@@ -48,6 +52,8 @@ func mapMemory(m *ebpf.MapSpec, cpus uint64) uint64 {
 			buckets *= 2
 		}
 		return (entries+cpus)*(element+keyValue) + buckets*bucket + cpus*perCPU
+	case ebpf.PerCPUArray:
+		return entries * keyValue * cpus
 	case ebpf.TaskStorage:
 		// Allocated with the first verbs call of a thread and freed with the
 		// thread: not bounded here, 128 bytes for each thread that uses RDMA.

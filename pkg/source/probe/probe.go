@@ -22,6 +22,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -138,6 +139,21 @@ func (s *Source) Forget(cgroups []uint64) {
 	for _, id := range cgroups {
 		s.forget[id] = true
 	}
+}
+
+// CgroupPath is the path, below the root of its hierarchy, of a cgroup that was
+// made since the hooks are there.
+func (s *Source) CgroupPath(id uint64) (string, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sensor == nil {
+		return "", false
+	}
+	var path gen.CgroupsCgroupPath
+	if err := s.sensor.cgroups.coll.Maps[gen.CgroupsMapPaths].Lookup(id, &path); err != nil {
+		return "", false
+	}
+	return cString(path.Path[:]), true
 }
 
 func (s *Source) watch(ctx context.Context) {

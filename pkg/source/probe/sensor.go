@@ -21,6 +21,7 @@ type sensor struct {
 	opts    Options
 	verbs   *object
 	objects *object // nil when no hook shows objects
+	cgroups *object
 
 	mu      sync.Mutex // of what follows, which adopt changes while Read goes on
 	indexes map[uint32]string
@@ -50,7 +51,7 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 	if err != nil {
 		return fail(err)
 	}
-	verbs, objects, err := loadSpecs(opts, types)
+	verbs, objects, cgroups, err := loadSpecs(opts, types)
 	if err != nil {
 		return fail(err)
 	}
@@ -64,23 +65,37 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 		return fail(err)
 	}
 	if s.objects, err = newObject(objects, types); err != nil {
-		s.verbs.close()
+		s.close()
+		return fail(err)
+	}
+	if s.cgroups, err = newObject(cgroups, types); err != nil {
+		s.close()
 		return fail(err)
 	}
 	for _, h := range verbHooks {
 		hooks = append(hooks, s.verbs.attach(h, opts.Tier, symbols))
 	}
 	hooks = append(hooks, s.attachObjects(symbols)...)
-	attached := func(h model.Hook) bool { return h.State == model.StateOK }
+	hooks = append(hooks, s.cgroups.attach(cgroupHook, "", symbols))
+	attached := func(h model.Hook) bool { return h.State == model.StateOK && h.Name != cgroupHook.name }
 	if !slices.ContainsFunc(hooks, attached) {
 		s.close()
 		return nil, hooks, fmt.Errorf("no hook could be attached: %w", degraded(hooks))
 	}
-	s.verbs.types, s.verbs.spec = nil, nil
-	if s.objects != nil {
-		s.objects.types, s.objects.spec = nil, nil
+	for _, o := range s.all() {
+		o.types, o.spec = nil, nil
 	}
 	return s, hooks, nil
+}
+
+func (s *sensor) all() []*object {
+	var out []*object
+	for _, o := range []*object{s.verbs, s.objects, s.cgroups} {
+		if o != nil {
+			out = append(out, o)
+		}
+	}
+	return out
 }
 
 // attachObjects attaches the hooks of objects; without the one that sees them
@@ -111,23 +126,27 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 }
 
 // loadSpecs are the compiled objects, sized and set to the cgroup hierarchy.
-func loadSpecs(opts Options, types *kernelTypes) (verbs, objects *ebpf.CollectionSpec, err error) {
+func loadSpecs(opts Options, types *kernelTypes) (verbs, objects, cgroups *ebpf.CollectionSpec, err error) {
 	subsys, err := types.subsystem(opts.Subsystem)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if verbs, err = gen.LoadVerbs(); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if objects, err = gen.LoadObjects(); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
+	}
+	if cgroups, err = gen.LoadCgroups(); err != nil {
+		return nil, nil, nil, err
 	}
 	size(verbs, objects, opts.MaxEntries, opts.MaxObjects)
 	err = errors.Join(
 		verbs.Variables[gen.VerbsVarCgroupSubsys].Set(subsys),
 		objects.Variables[gen.ObjectsVarCgroupSubsys].Set(subsys),
+		cgroups.Variables[gen.CgroupsVarCgroupSubsys].Set(subsys),
 	)
-	return verbs, objects, err
+	return verbs, objects, cgroups, err
 }
 
 // size sets the bounds of the maps that grow with the load.
@@ -141,18 +160,16 @@ func size(verbs, objects *ebpf.CollectionSpec, entries, live uint32) {
 
 func (s *sensor) detach() {
 	var wg sync.WaitGroup
-	wg.Go(s.verbs.detach)
-	if s.objects != nil {
-		wg.Go(s.objects.detach)
+	for _, o := range s.all() {
+		wg.Go(o.detach)
 	}
 	wg.Wait()
 }
 
 func (s *sensor) close() {
 	s.detach()
-	s.verbs.close()
-	if s.objects != nil {
-		s.objects.close()
+	for _, o := range s.all() {
+		o.close()
 	}
 }
 
