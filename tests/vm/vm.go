@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -187,12 +188,13 @@ func writeState(kernel Kernel, opts Options) (string, error) {
 	}
 	config := fmt.Sprintf("SHARE=%s\nMODULES=%s\nCGROUP=%s\nDEVICES=%d\n",
 		quote(opts.Share), quote(filepath.Join(kernel.Root, "lib/modules")), quote(or(opts.Cgroup, CgroupV2)), opts.Devices)
-	command := "cd " + quote(opts.Dir) + " || exit\nexec env"
-	for _, word := range append(opts.Env, opts.Command...) {
-		command += " " + quote(word)
+	var words []string
+	for _, word := range append(slices.Clip(opts.Env), opts.Command...) {
+		words = append(words, quote(word))
 	}
+	command := "cd " + quote(opts.Dir) + " || exit\nexec env " + strings.Join(words, " ") + "\n"
 	for name, text := range map[string]string{
-		"config": config, "command": command + "\n", "guest.sh": string(guestScript),
+		"config": config, "command": command, "guest.sh": string(guestScript),
 	} {
 		if err := os.WriteFile(filepath.Join(state, name), []byte(text), 0o644); err != nil {
 			return "", err
