@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestLearn: a cgroup that no watch has met is named by who saw it being made,
+// and goes as the dead do.
+func TestLearn(t *testing.T) {
+	const id, stranger = 1 << 40, 1<<40 + 1
+	now := time.Unix(1000, 0)
+	s := fakeTree(t, Options{
+		Grace: time.Minute, Now: func() time.Time { return now },
+		PathOf: func(got uint64) (string, bool) { return "/system.slice/flash.service", got == id },
+	}, "a")
+	for range 2 {
+		snap, err := s.Resolve(t.Context(), []uint64{id, stranger}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := snap.Entities[id].Workload; got != "unit:flash.service" {
+			t.Errorf("workload %q", got)
+		}
+		if _, ok := snap.Entities[stranger]; ok || *snap.UnresolvedCgroups != 1 {
+			t.Errorf("%d unresolved, want 1", *snap.UnresolvedCgroups)
+		}
+		if len(snap.Expired) != 0 {
+			t.Errorf("expired %v within the grace time", snap.Expired)
+		}
+	}
+	now = now.Add(2 * time.Minute)
+	snap, err := s.Resolve(t.Context(), []uint64{id}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(snap.Expired, []uint64{id}) {
+		t.Errorf("expired %v, want %d", snap.Expired, uint64(id))
+	}
+	s.Forget(snap.Expired)
+	if s.table.byID[id] != nil {
+		t.Error("it is not forgotten")
+	}
+}
