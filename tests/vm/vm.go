@@ -42,7 +42,7 @@ type Options struct {
 	Dir     string        // working directory; default: the current one
 	Share   string        // directory that the guest writes, under the same path; default: a new temporary one
 	Cgroup  string        // default: CgroupV2
-	Devices int           // number of rxe devices, 0 to 2; rxeN is on vN, two ends of a veth pair, with address 10.(70+N).0.1
+	Devices int           // number of rxe devices, 0 to 2; rxeN is on vN of a veth pair, with address 10.(70+N).0.1
 	Forward int           // port on 127.0.0.1 that leads to port 9847 of the guest; 0: the guest has no network
 	Stdin   io.Reader     // standard input of the command; its end is not told to the command
 	Stdout  io.Writer     // standard output and standard error of the command
@@ -224,7 +224,8 @@ func qemuArgs(kernel Kernel, initrd, accel string, res *Result, opts Options) []
 	if opts.Forward == 0 {
 		return append(args, "-nic", "none")
 	}
-	return append(args, "-nic", fmt.Sprintf("user,model=virtio-net-pci,restrict=on,hostfwd=tcp:127.0.0.1:%d-:9847", opts.Forward))
+	return append(args, "-nic",
+		fmt.Sprintf("user,model=virtio-net-pci,restrict=on,hostfwd=tcp:127.0.0.1:%d-:9847", opts.Forward))
 }
 
 // poll returns a channel that is closed when cond holds, at the time limit or at the end of ctx.

@@ -58,7 +58,8 @@ func containers(t *testing.T, root, programs string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid)); err != nil || !strings.Contains(string(cgroup), idle.Cgroup) {
+	cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil || !strings.Contains(string(cgroup), idle.Cgroup) {
 		t.Errorf("cgroup of process %d: %q, %v", pid, cgroup, err)
 	}
 

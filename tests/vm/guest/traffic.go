@@ -13,7 +13,8 @@ func Traffic() (server, client Container) {
 	// -F: perftest mistrusts the clock of an emulated CPU.
 	const write = "ib_write_bw -F -d rxe0 -x 1 -D 5 -s 65536"
 	server = PodContainer("default", "train-0", "worker", "bash", "-c", "while :; do "+write+"; done")
-	client = PodContainer("default", "train-1", "worker", "bash", "-c", "while :; do "+write+" 10.70.0.1 || sleep 0.2; done")
+	client = PodContainer("default", "train-1", "worker", "bash", "-c",
+		"while :; do "+write+" 10.70.0.1 || sleep 0.2; done")
 	server.Devices = []string{"/dev/infiniband/uverbs0"}
 	client.Devices = server.Devices
 	return server, client
