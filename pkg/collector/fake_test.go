@@ -100,17 +100,25 @@ func nodeHCAs() model.Snapshot {
 					Number: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "InfiniBand", LID: "0x1", SMLID: "0x1",
 					PortGUID: "946d:ae03:0012:3456", RateBits: 400e9, Width: 4, Speed: "NDR",
 					Counters: []model.Counter{
-						{Name: "port_rcv_data", Value: 1000}, {Name: "port_xmit_data", Value: 2000},
-						{Name: "port_rcv_packets", Value: 10}, {Name: "port_xmit_packets", Value: 20},
-						{Name: "unicast_rcv_packets", Value: 9}, {Name: "unicast_xmit_packets", Value: 19},
-						{Name: "multicast_rcv_packets", Value: 1}, {Name: "multicast_xmit_packets", Value: 1},
-						{Name: "port_xmit_wait", Value: 77}, {Name: "symbol_error", Value: 0},
-						{Name: "link_error_recovery", Value: 1}, {Name: "link_downed", Value: 2},
-						{Name: "port_rcv_errors", Value: 3}, {Name: "VL15_dropped", Value: 4},
+						{Name: "port_rcv_data", Value: 1000},
+						{Name: "port_xmit_data", Value: 2000},
+						{Name: "port_rcv_packets", Value: 10},
+						{Name: "port_xmit_packets", Value: 20},
+						{Name: "unicast_rcv_packets", Value: 9},
+						{Name: "unicast_xmit_packets", Value: 19},
+						{Name: "multicast_rcv_packets", Value: 1},
+						{Name: "multicast_xmit_packets", Value: 1},
+						{Name: "port_xmit_wait", Value: 77},
+						{Name: "symbol_error", Value: 0},
+						{Name: "link_error_recovery", Value: 1},
+						{Name: "link_downed", Value: 2},
+						{Name: "port_rcv_errors", Value: 3},
+						{Name: "VL15_dropped", Value: 4},
 					},
 					HWCounters: []model.Counter{
 						{Name: "out_of_buffer", Value: 5},
-						{Name: "np_cnp_sent", Value: 6}, {Name: "np_cnp_sent", Value: 7}, // listed twice
+						{Name: "np_cnp_sent", Value: 6},
+						{Name: "np_cnp_sent", Value: 7}, // listed twice
 					},
 				}},
 				HWCounters: []model.Counter{{Name: "cmds_err", Value: 1}},
@@ -121,7 +129,8 @@ func nodeHCAs() model.Snapshot {
 					Number: 1, State: "DOWN", PhysState: "Disabled", LinkLayer: "Ethernet", Netdev: "ens1",
 					HWCounters: []model.Counter{
 						{Name: "out_of_buffer", Value: 0},
-						{Name: "rx-odd name", Value: 1}, {Name: "rx_odd_name", Value: 2}, // the same when made valid
+						{Name: "rx-odd name", Value: 1},
+						{Name: "rx_odd_name", Value: 2}, // the same when made valid
 						{Name: "", Value: 3},
 					},
 				}},

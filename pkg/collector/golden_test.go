@@ -31,8 +31,10 @@ var update = flag.Bool("update", false, "rewrite the golden files and gen/metric
 // and one for each way to fail.
 func nodes(t *testing.T) map[string][]Registration {
 	noHCA := node()
-	noHCA[0].Source = &fake{name: "rdma", err: fmt.Errorf("no HCA: %w", model.ErrAbsent),
-		facts: model.Snapshot{HCAs: []model.HCA{}, Resources: []model.Resource{}}}
+	noHCA[0].Source = &fake{
+		name: "rdma", err: fmt.Errorf("no HCA: %w", model.ErrAbsent),
+		facts: model.Snapshot{HCAs: []model.HCA{}, Resources: []model.Resource{}},
+	}
 	noHCA[1].Source = &fake{name: "probe", err: fmt.Errorf("no ib_core: %w", model.ErrAbsent)}
 
 	noProbe := node()

@@ -14,8 +14,10 @@ import (
 func TestLabelsAreKeptAndDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdma, probe := &fake{name: "rdma", facts: nodeHCAs()}, &fake{name: "probe"}
-		c := New(Options{Sources: []Registration{{Source: rdma}, {Source: probe}, {Source: names(nodeNames())}},
-			Compat: CompatSets()})
+		c := New(Options{
+			Sources: []Registration{{Source: rdma}, {Source: probe}, {Source: names(nodeNames())}},
+			Compat:  CompatSets(),
+		})
 		defer c.Close() //nolint:errcheck // nothing to lose
 		size := func() [4]int {
 			l := c.build.labels

@@ -66,49 +66,89 @@ func nodeExporterMetrics() []metric {
 		unit       float64
 		help       string
 	}{
-		{"excessive_buffer_overrun_errors", "excessive_buffer_overrun_errors", 1,
+		{
+			"excessive_buffer_overrun_errors", "excessive_buffer_overrun_errors", 1,
 			"Number of times that OverrunErrors consecutive flow control update periods occurred, " +
-				"each having at least one overrun error."},
-		{"link_downed", "link_downed", 1,
-			"Number of times the link failed to recover from an error state and went down"},
-		{"link_error_recovery", "link_error_recovery", 1,
-			"Number of times the link successfully recovered from an error state"},
-		{"local_link_integrity_errors", "local_link_integrity_errors", 1,
-			"Number of times that the count of local physical errors exceeded the threshold specified by LocalPhyErrors."},
-		{"multicast_packets_received", "multicast_rcv_packets", 1,
-			"Number of multicast packets received (including errors)"},
-		{"multicast_packets_transmitted", "multicast_xmit_packets", 1,
-			"Number of multicast packets transmitted (including errors)"},
-		{"port_constraint_errors_received", "port_rcv_constraint_errors", 1,
-			"Number of packets received on the switch physical port that are discarded"},
-		{"port_constraint_errors_transmitted", "port_xmit_constraint_errors", 1,
-			"Number of packets not transmitted from the switch physical port"},
+				"each having at least one overrun error.",
+		},
+		{
+			"link_downed", "link_downed", 1,
+			"Number of times the link failed to recover from an error state and went down",
+		},
+		{
+			"link_error_recovery", "link_error_recovery", 1,
+			"Number of times the link successfully recovered from an error state",
+		},
+		{
+			"local_link_integrity_errors", "local_link_integrity_errors", 1,
+			"Number of times that the count of local physical errors exceeded the threshold specified by LocalPhyErrors.",
+		},
+		{
+			"multicast_packets_received", "multicast_rcv_packets", 1,
+			"Number of multicast packets received (including errors)",
+		},
+		{
+			"multicast_packets_transmitted", "multicast_xmit_packets", 1,
+			"Number of multicast packets transmitted (including errors)",
+		},
+		{
+			"port_constraint_errors_received", "port_rcv_constraint_errors", 1,
+			"Number of packets received on the switch physical port that are discarded",
+		},
+		{
+			"port_constraint_errors_transmitted", "port_xmit_constraint_errors", 1,
+			"Number of packets not transmitted from the switch physical port",
+		},
 		{"port_data_received_bytes", "port_rcv_data", wordBytes, "Number of data octets received on all links"},
 		{"port_data_transmitted_bytes", "port_xmit_data", wordBytes, "Number of data octets transmitted on all links"},
-		{"port_discards_received", "port_rcv_discards", 1,
-			"Number of inbound packets discarded by the port because the port is down or congested"},
-		{"port_discards_transmitted", "port_xmit_discards", 1,
-			"Number of outbound packets discarded by the port because the port is down or congested"},
-		{"port_errors_received", "port_rcv_errors", 1,
-			"Number of packets containing an error that were received on this port"},
-		{"port_packets_received", "port_rcv_packets", 1,
-			"Number of packets received on all VLs by this port (including errors)"},
-		{"port_packets_transmitted", "port_xmit_packets", 1,
-			"Number of packets transmitted on all VLs from this port (including errors)"},
-		{"port_receive_remote_physical_errors", "port_rcv_remote_physical_errors", 1,
-			"Number of packets marked with the EBP (End of Bad Packet) delimiter received on the port."},
-		{"port_receive_switch_relay_errors", "port_rcv_switch_relay_errors", 1,
-			"Number of packets that could not be forwarded by the switch."},
-		{"port_transmit_wait", "port_xmit_wait", 1,
-			"Number of ticks during which the port had data to transmit but no data was sent during the entire tick"},
-		{"symbol_error", "symbol_error", 1,
-			"Number of minor link errors detected on one or more physical lanes."},
-		{"unicast_packets_received", "unicast_rcv_packets", 1,
-			"Number of unicast packets received (including errors)"},
-		{"unicast_packets_transmitted", "unicast_xmit_packets", 1,
-			"Number of unicast packets transmitted (including errors)"},
-		{"vl15_dropped", "VL15_dropped", 1,
-			"Number of incoming VL15 packets dropped due to resource limitations."},
+		{
+			"port_discards_received", "port_rcv_discards", 1,
+			"Number of inbound packets discarded by the port because the port is down or congested",
+		},
+		{
+			"port_discards_transmitted", "port_xmit_discards", 1,
+			"Number of outbound packets discarded by the port because the port is down or congested",
+		},
+		{
+			"port_errors_received", "port_rcv_errors", 1,
+			"Number of packets containing an error that were received on this port",
+		},
+		{
+			"port_packets_received", "port_rcv_packets", 1,
+			"Number of packets received on all VLs by this port (including errors)",
+		},
+		{
+			"port_packets_transmitted", "port_xmit_packets", 1,
+			"Number of packets transmitted on all VLs from this port (including errors)",
+		},
+		{
+			"port_receive_remote_physical_errors", "port_rcv_remote_physical_errors", 1,
+			"Number of packets marked with the EBP (End of Bad Packet) delimiter received on the port.",
+		},
+		{
+			"port_receive_switch_relay_errors", "port_rcv_switch_relay_errors", 1,
+			"Number of packets that could not be forwarded by the switch.",
+		},
+		{
+			"port_transmit_wait", "port_xmit_wait", 1,
+			"Number of ticks during which the port had data to transmit but no data was sent during the entire tick",
+		},
+		{
+			"symbol_error", "symbol_error", 1,
+			"Number of minor link errors detected on one or more physical lanes.",
+		},
+		{
+			"unicast_packets_received", "unicast_rcv_packets", 1,
+			"Number of unicast packets received (including errors)",
+		},
+		{
+			"unicast_packets_transmitted", "unicast_xmit_packets", 1,
+			"Number of unicast packets transmitted (including errors)",
+		},
+		{
+			"vl15_dropped", "VL15_dropped", 1,
+			"Number of incoming VL15 packets dropped due to resource limitations.",
+		},
 	} {
 		rows = append(rows, pma("node_infiniband_"+c.name+"_total", c.file, c.unit, c.help))
 	}

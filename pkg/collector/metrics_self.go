@@ -2,14 +2,18 @@
 
 package collector
 
-import "github.com/accelscope/accelscope/pkg/model"
+import (
+	"slices"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
 
 var (
 	sourceStates = []string{
 		string(model.StateOK), string(model.StateAbsent), string(model.StateUnsupported),
 		string(model.StateFailed), string(model.StateStuck),
 	}
-	deviceStates = append(sourceStates[:len(sourceStates):len(sourceStates)], string(model.StateQuarantined))
+	deviceStates = append(slices.Clip(sourceStates), string(model.StateQuarantined))
 	// A hook is absent while there is no device to watch, too.
 	hookStates = []string{
 		string(model.StateOK), string(model.StateAbsent), string(model.StateUnsupported), string(model.StateFailed),

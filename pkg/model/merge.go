@@ -2,6 +2,11 @@
 
 package model
 
+import (
+	"maps"
+	"slices"
+)
+
 // Merge adds the facts of o to s. A slice that neither collected stays nil.
 func (s *Snapshot) Merge(o Snapshot) {
 	s.HCAs = join(s.HCAs, o.HCAs)
@@ -25,7 +30,7 @@ func (s *Snapshot) Merge(o Snapshot) {
 }
 
 // join does not copy the first slice that has anything: partial snapshots are
-// not changed either, so a full slice expression keeps append off its array.
+// not changed either, so a clipped slice keeps append off its array.
 func join[T any](a, b []T) []T {
 	switch {
 	case a == nil:
@@ -33,7 +38,7 @@ func join[T any](a, b []T) []T {
 	case len(b) == 0:
 		return a
 	}
-	return append(a[:len(a):len(a)], b...)
+	return append(slices.Clip(a), b...)
 }
 
 func joinMaps[K comparable, V any](a, b map[K]V) map[K]V {
@@ -44,11 +49,7 @@ func joinMaps[K comparable, V any](a, b map[K]V) map[K]V {
 		return a
 	}
 	m := make(map[K]V, len(a)+len(b))
-	for k, v := range a {
-		m[k] = v
-	}
-	for k, v := range b {
-		m[k] = v
-	}
+	maps.Copy(m, a)
+	maps.Copy(m, b)
 	return m
 }

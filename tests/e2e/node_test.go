@@ -35,7 +35,7 @@ func nodes() (names []string, parsed []node) {
 	if list == "" {
 		list = "6.1"
 	}
-	for _, name := range strings.Split(list, ",") {
+	for name := range strings.SplitSeq(list, ",") {
 		parts := append(strings.Split(name, "/"), "", "")
 		names = append(names, strings.ReplaceAll(name, "/", "_"))
 		parsed = append(parsed, node{parts[0], parts[1], parts[2]})

@@ -134,7 +134,7 @@ func pinned(t *testing.T, pid int) float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range strings.Split(string(text), "\n") {
+	for line := range strings.SplitSeq(string(text), "\n") {
 		var kb float64
 		if n, _ := fmt.Sscanf(line, "VmPin: %f kB", &kb); n == 1 {
 			return kb * 1024

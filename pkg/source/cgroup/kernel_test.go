@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -100,9 +101,9 @@ func (tr tree) rmAll(t *testing.T) {
 		}
 		return nil
 	})
-	for i := len(dirs) - 1; i >= 0; i-- {
-		if err := unix.Rmdir(dirs[i]); err != nil {
-			t.Errorf("rmdir %s: %v", dirs[i], err)
+	for _, dir := range slices.Backward(dirs) {
+		if err := unix.Rmdir(dir); err != nil {
+			t.Errorf("rmdir %s: %v", dir, err)
 		}
 	}
 }

@@ -47,8 +47,12 @@ func TestFindHierarchy(t *testing.T) {
 		{"v1", map[string]string{
 			"systemd/release_agent": "", "pids/release_agent": "", "memory/release_agent": "",
 		}, Hierarchy{Mode: V1, Mount: "memory", Controller: "memory"}, nil},
-		{"v1 together", map[string]string{"cpu,cpuacct/release_agent": ""},
-			Hierarchy{Mode: V1, Mount: "cpu,cpuacct", Controller: "cpu"}, nil},
+		{
+			"v1 together",
+			map[string]string{"cpu,cpuacct/release_agent": ""},
+			Hierarchy{Mode: V1, Mount: "cpu,cpuacct", Controller: "cpu"},
+			nil,
+		},
 		{"hybrid", map[string]string{
 			"unified/cgroup.controllers": "", "memory/release_agent": "", "pids/release_agent": "",
 		}, Hierarchy{Mode: Hybrid, Mount: "memory", Controller: "memory"}, nil},

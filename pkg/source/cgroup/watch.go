@@ -230,8 +230,7 @@ func (s *Source) cannotRead(path string, err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || len(s.unreadable) >= maxUnreadable {
 		return
 	}
-	var errno unix.Errno
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[unix.Errno](err); ok {
 		err = errno // without the path, which may be very long
 	}
 	if s.unreadable == nil {

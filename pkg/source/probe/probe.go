@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -270,9 +271,7 @@ func (s *Source) rename(devices []string) {
 	if s.names == nil {
 		s.names = deviceNames{}
 	}
-	for rdev, name := range names {
-		s.names[rdev] = name
-	}
+	maps.Copy(s.names, names)
 	s.sensor.showDevices(names)
 	s.seen = now
 }

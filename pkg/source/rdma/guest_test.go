@@ -49,8 +49,13 @@ func TestGuest(t *testing.T) {
 			typ     model.ObjectType
 			key, id string
 		}{
-			{model.QP, "qp", "lqpn"}, {model.CQ, "cq", "cqn"}, {model.MR, "mr", "mrn"}, {model.PD, "pd", "pdn"},
-			{model.CMID, "cm_id", "cm-idn"}, {model.Context, "ctx", "ctxn"}, {model.SRQ, "srq", "srqn"},
+			{model.QP, "qp", "lqpn"},
+			{model.CQ, "cq", "cqn"},
+			{model.MR, "mr", "mrn"},
+			{model.PD, "pd", "pdn"},
+			{model.CMID, "cm_id", "cm-idn"},
+			{model.Context, "ctx", "ctxn"},
+			{model.SRQ, "srq", "srqn"},
 		} {
 			if old && (c.typ == model.Context || c.typ == model.SRQ) {
 				continue

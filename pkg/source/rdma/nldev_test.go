@@ -458,13 +458,17 @@ func TestObjects(t *testing.T) {
 			case tb.typ == model.Context, tb.typ == model.SRQ: // as 5.10 does
 				return [][]byte{failure(unix.EINVAL)}
 			case tb.typ == model.PD:
-				return [][]byte{entry(tb, attrU32(attrPDN, 5), attrU32(attrPID, 41), attrU32(attrCtxN, 2)),
-					entry(tb, attrU32(attrPDN, 9), attrU32(attrCtxN, 3)), done()}
+				return [][]byte{
+					entry(tb, attrU32(attrPDN, 5), attrU32(attrPID, 41), attrU32(attrCtxN, 2)),
+					entry(tb, attrU32(attrPDN, 9), attrU32(attrCtxN, 3)), done(),
+				}
 			case tb.typ == model.CQ:
 				return [][]byte{entry(tb, attrU32(attrCQN, 1), attrU32(attrPID, 42), attrU32(attrCtxN, 3)), done()}
 			case tb.typ == model.MR:
-				return [][]byte{entry(tb, attrU32(attrMRN, 6), attrU64(attrMRLen, 1<<40), attrU32(attrPDN, 5)),
-					entry(tb, attrU32(attrMRN, 7), attrU64(attrMRLen, 1), attrU32(attrPDN, 9)), done()}
+				return [][]byte{
+					entry(tb, attrU32(attrMRN, 6), attrU64(attrMRLen, 1<<40), attrU32(attrPDN, 5)),
+					entry(tb, attrU32(attrMRN, 7), attrU64(attrMRLen, 1), attrU32(attrPDN, 9)), done(),
+				}
 			case tb.typ == model.QP:
 				return [][]byte{entry(tb, attrU32(attrLQPN, 1), attrStr(attrKernName, "ib_core")), done()}
 			}

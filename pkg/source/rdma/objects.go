@@ -108,10 +108,10 @@ func dumpObjects(dial func() (*conn, error), d nlDevice, deadline time.Time) ([]
 		}
 		dumps[i] = records
 		for _, r := range records {
-			switch {
-			case t.typ == model.Context:
+			switch t.typ {
+			case model.Context:
 				contexts[r.id] = r
-			case t.typ == model.PD:
+			case model.PD:
 				domains[r.id] = r
 			}
 			if r.hasCtx && r.pid != 0 && contexts[r.ctx].pid == 0 {
