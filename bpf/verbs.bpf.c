@@ -95,6 +95,7 @@ static __always_inline void lose(__u32 why)
 }
 
 /* The legacy commands, by number; what is not named is other. */
+/* clang-format off */
 static const __u8 commands[64] = {
 	[0] = VERB_GET_CONTEXT, [1] = VERB_QUERY_DEVICE, [2] = VERB_QUERY_PORT, [3] = VERB_ALLOC_PD,
 	[4] = VERB_DEALLOC_PD, [5] = VERB_CREATE_AH, [8] = VERB_DESTROY_AH, [9] = VERB_REG_MR,
@@ -108,6 +109,7 @@ static const __u8 commands[64] = {
 	[51] = VERB_FLOW, [52] = VERB_WQ, [53] = VERB_WQ, [54] = VERB_WQ,
 	[55] = VERB_WQ, [56] = VERB_WQ, [57] = VERB_MODIFY_CQ,
 };
+/* clang-format on */
 
 static __always_inline __u32 command_verb(__u64 command)
 {
@@ -252,7 +254,8 @@ static __noinline int end(struct call *call, long ret)
 
 static __always_inline int enter_task(struct file *file, __u64 arg, __u32 write)
 {
-	struct call *call = bpf_task_storage_get(&task_calls, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct call *call =
+		bpf_task_storage_get(&task_calls, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 
 	if (!call) {
 		lose(LOSS_CALLS_FULL);
