@@ -142,21 +142,6 @@ func TestBinaryOnFakeNode(t *testing.T) {
 		}
 	})
 
-	t.Run("a file that blocks for ever", func(t *testing.T) {
-		m, args := fakeNode(t)
-		if err := fixtures.FIFO(filepath.Join(m.Dir, m.HCAs[0].PortDir, "counters/port_rcv_data")); err != nil {
-			t.Fatal(err)
-		}
-		url, stop := start(t, binary, args...)
-		ready(t, url)
-		if _, _, body := get(t, url+"/metrics", ""); !strings.Contains(body, `device="`+m.HCAs[1].Name+`"`) {
-			t.Error("the other HCAs are not served")
-		}
-		if took, err := stop(); err != nil || took > 8*time.Second {
-			t.Errorf("SIGTERM: %v after %v, want exit status 0 within 8 s", err, took)
-		}
-	})
-
 	t.Run("strict", func(t *testing.T) {
 		m, args := fakeNode(t)
 		if err := os.RemoveAll(m.SysFS()); err != nil {

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/accelscope/accelscope/tests/fixtures"
+)
+
+// The tests of this file run the program on a fake node, a tree of files in
+// which things fail as they do on real nodes: it takes hardware to fail, but
+// not to see that everything else goes on.
+
+const (
+	// sourceDeadline is how long a scrape waits for a source that reads, and
+	// again for one that names owners.
+	sourceDeadline = 2 * time.Second
+	// slack is for a machine that is busy with other things.
+	slack = 3 * time.Second
+)
+
+// portCounters are the series that the files of counters/ become, by the
+// meaning that the InfiniBand specification gives them: data in words of four
+// bytes.
+var portCounters = map[string]struct {
+	series string
+	unit   float64
+}{
+	"port_rcv_data":                   {"infiniband_port_receive_data_bytes_total", 4},
+	"port_xmit_data":                  {"infiniband_port_transmit_data_bytes_total", 4},
+	"port_rcv_packets":                {"infiniband_port_receive_packets_total", 1},
+	"port_xmit_packets":               {"infiniband_port_transmit_packets_total", 1},
+	"unicast_rcv_packets":             {"infiniband_port_receive_unicast_packets_total", 1},
+	"unicast_xmit_packets":            {"infiniband_port_transmit_unicast_packets_total", 1},
+	"multicast_rcv_packets":           {"infiniband_port_receive_multicast_packets_total", 1},
+	"multicast_xmit_packets":          {"infiniband_port_transmit_multicast_packets_total", 1},
+	"port_xmit_wait":                  {"infiniband_port_transmit_wait_total", 1},
+	"symbol_error":                    {"infiniband_port_errors_total symbol", 1},
+	"link_error_recovery":             {"infiniband_port_errors_total link_recovery", 1},
+	"link_downed":                     {"infiniband_port_errors_total link_downed", 1},
+	"port_rcv_errors":                 {"infiniband_port_errors_total receive", 1},
+	"port_rcv_remote_physical_errors": {"infiniband_port_errors_total receive_remote_physical", 1},
+	"port_rcv_switch_relay_errors":    {"infiniband_port_errors_total receive_switch_relay", 1},
+	"port_rcv_constraint_errors":      {"infiniband_port_errors_total receive_constraint", 1},
+	"port_xmit_constraint_errors":     {"infiniband_port_errors_total transmit_constraint", 1},
+	"port_xmit_discards":              {"infiniband_port_errors_total transmit_discard", 1},
+	"local_link_integrity_errors":     {"infiniband_port_errors_total local_link_integrity", 1},
+	"excessive_buffer_overrun_errors": {"infiniband_port_errors_total excessive_buffer_overrun", 1},
+	"VL15_dropped":                    {"infiniband_port_errors_total vl15_dropped", 1},
+}
+
+// figures are the counters of HCAs: "mlx5_0 counters/port_rcv_data" to a value.
+type figures map[string]float64
+
+// written are the figures of the manifest.
+func written(m fixtures.Manifest) figures {
+	f := figures{}
+	for _, h := range m.HCAs {
+		for name, v := range h.Counters {
+			f[h.Name+" counters/"+name] = portCounters[name].unit * float64(v)
+		}
+		for name, v := range h.HWCounters {
+			f[h.Name+" hw_counters/"+name] = float64(v)
+		}
+	}
+	return f
+}
+
+// without drops what begins with any of these.
+func (f figures) without(prefixes ...string) figures {
+	maps.DeleteFunc(f, func(key string, _ float64) bool {
+		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(key, p) })
+	})
+	return f
+}
+
+// exposition is one scrape.
+type exposition struct {
+	body     string
+	took     time.Duration
+	families map[string]*dto.MetricFamily
+}
+
+func scrape(t *testing.T, url string) exposition {
+	t.Helper()
+	began := time.Now()
+	code, _, body := get(t, url+"/metrics", "text/plain")
+	e := exposition{body: body, took: time.Since(began)}
+	if code != http.StatusOK {
+		t.Fatalf("/metrics: %d", code)
+	}
+	if e.took > 2*sourceDeadline+slack {
+		t.Errorf("the scrape took %v, the deadline is %v to read and as long to name", e.took, sourceDeadline)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	var err error
+	if e.families, err = parser.TextToMetricFamilies(strings.NewReader(body)); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func label(m *dto.Metric, name string) string {
+	for _, l := range m.GetLabel() {
+		if l.GetName() == name {
+			return l.GetValue()
+		}
+	}
+	return ""
+}
+
+// figures are those that were served.
+func (e exposition) figures() figures {
+	files := map[string]string{}
+	for file, c := range portCounters {
+		files[c.series] = "counters/" + file
+	}
+	f := figures{}
+	for name, family := range e.families {
+		for _, m := range family.GetMetric() {
+			file, ok := files[strings.TrimSpace(name+" "+label(m, "type"))]
+			if hw, isHW := strings.CutPrefix(name, "rdma_stat_"); isHW {
+				file, ok = "hw_counters/"+hw, true
+			}
+			if ok {
+				f[label(m, "device")+" "+file] = m.GetCounter().GetValue() + m.GetUntyped().GetValue()
+			}
+		}
+	}
+	return f
+}
+
+// states are those that are 1 in a family of states: "rdma mlx5_0" to "ok".
+func (e exposition) states(family string) map[string]string {
+	states := map[string]string{}
+	for _, m := range e.families[family].GetMetric() {
+		if m.GetGauge().GetValue() == 1 {
+			states[strings.TrimSpace(label(m, "source")+" "+label(m, "device"))] = label(m, "state")
+		}
+	}
+	return states
+}
+
+func (e exposition) gauge(name string) float64 {
+	return e.families[name].GetMetric()[0].GetGauge().GetValue()
+}
+
+func breakIt(t *testing.T, m fixtures.Manifest, rel string, f fixtures.Fault) {
+	t.Helper()
+	if err := m.Break(rel, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// healthy asks while something hangs.
+func healthy(t *testing.T, url string) {
+	t.Helper()
+	began := time.Now()
+	if code, _, _ := get(t, url+"/healthz", ""); code != http.StatusOK || time.Since(began) > sourceDeadline {
+		t.Errorf("/healthz: %d after %v", code, time.Since(began))
+	}
+}
+
+// bounded scrapes again and again: what hangs must be joined, not tried anew.
+func bounded(t *testing.T, url string) {
+	t.Helper()
+	const scrapes = 5
+	first := scrape(t, url)
+	last := first
+	for range scrapes {
+		time.Sleep(1100 * time.Millisecond) // what was read is good for 1 s
+		last = scrape(t, url)
+		healthy(t, url)
+	}
+	for _, name := range []string{"go_goroutines", "go_threads"} {
+		if grown := last.gauge(name) - first.gauge(name); grown >= scrapes {
+			t.Errorf("%d scrapes made %v more %s", scrapes, grown, name)
+		}
+	}
+}
+
+func ends(t *testing.T, stop func() (time.Duration, error)) {
+	t.Helper()
+	if took, err := stop(); err != nil || took > drainTimeout+closeTimeout+slack {
+		t.Errorf("SIGTERM: %v after %v, want exit status 0 within %v", err, took, drainTimeout+closeTimeout)
+	}
+}
+
+func TestIsolation(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the program")
+	}
+	binary := build(t)
+
+	t.Run("all faults at once", func(t *testing.T) {
+		m, args := fakeNode(t)
+		hca := m.HCAs
+		counters := func(i int) string { return filepath.Join(hca[i].PortDir, "counters") }
+		want, state := written(m), map[string]string{}
+		for _, h := range hca {
+			state["rdma "+h.Name] = "ok"
+		}
+		gone := func(i int, files ...string) {
+			for _, f := range files {
+				want.without(hca[i].Name + " " + f)
+			}
+		}
+
+		// A driver that hangs costs its device.
+		breakIt(t, m, counters(0)+"/port_rcv_data", fixtures.FIFO)
+		gone(0, "")
+		state["rdma "+hca[0].Name] = "stuck"
+		// Files that fail cost themselves.
+		breakIt(t, m, counters(1)+"/port_xmit_wait", fixtures.Invalid)
+		breakIt(t, m, hca[1].PortDir+"/hw_counters/out_of_buffer", fixtures.Invalid)
+		gone(1, "counters/port_xmit_wait", "hw_counters/out_of_buffer")
+		// A restricted function has nothing but such files.
+		for name := range hca[2].Counters {
+			breakIt(t, m, counters(2)+"/"+name, fixtures.Invalid)
+		}
+		for name := range hca[2].HWCounters {
+			breakIt(t, m, hca[2].PortDir+"/hw_counters/"+name, fixtures.Invalid)
+		}
+		gone(2, "")
+		state["rdma "+hca[2].Name] = "failed"
+		// What is not there, or says that it is not, is no failure.
+		breakIt(t, m, counters(3), fixtures.Missing)
+		gone(3, "counters/")
+		for name := range hca[4].Counters {
+			breakIt(t, m, counters(4)+"/"+name, fixtures.NoPMA)
+		}
+		gone(4, "counters/")
+		// Nor is what is no number taken for one.
+		breakIt(t, m, counters(5)+"/port_rcv_data", fixtures.Garbage)
+		breakIt(t, m, counters(5)+"/port_xmit_data", fixtures.Huge)
+		breakIt(t, m, counters(5)+"/symbol_error", fixtures.Empty)
+		breakIt(t, m, hca[5].PortDir+"/state", fixtures.Huge)
+		gone(5, "counters/port_rcv_data", "counters/port_xmit_data", "counters/symbol_error")
+		// Cgroups that cannot be read: the files of one, and a directory.
+		breakIt(t, m, "sys/fs/cgroup"+m.Containers[0].Cgroup, fixtures.UnreadableFiles)
+		breakIt(t, m, "sys/fs/cgroup", fixtures.TooDeep)
+
+		url, stop := start(t, binary, args...)
+		healthy(t, url) // while the first refresh waits
+		got := scrape(t, url)
+		if diff := cmp.Diff(want, got.figures()); diff != "" {
+			t.Errorf("figures (-written +served):\n%s", diff)
+		}
+		checkStates(t, got, state, map[string]string{"rdma": "ok", "cgroup": "ok"})
+		if !strings.Contains(got.body, `infiniband_port_state{device="`+hca[2].Name+`",port="1",state="ACTIVE"} 1`) {
+			t.Error("a port is not told because its counters fail")
+		}
+
+		// A device vanishes while the sensor runs.
+		if err := m.Unplug(hca[6]); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(1100 * time.Millisecond)
+		gone(6, "")
+		delete(state, "rdma "+hca[6].Name)
+		got = scrape(t, url)
+		if diff := cmp.Diff(want, got.figures()); diff != "" {
+			t.Errorf("figures without %s (-written +served):\n%s", hca[6].Name, diff)
+		}
+		checkStates(t, got, state, map[string]string{"rdma": "ok", "cgroup": "ok"})
+
+		bounded(t, url)
+		// What fails always is left alone after a while, and says so.
+		state["rdma "+hca[2].Name] = "quarantined"
+		checkStates(t, scrape(t, url), state, map[string]string{"rdma": "ok", "cgroup": "ok"})
+		ends(t, stop)
+	})
+
+	t.Run("a source hangs", func(t *testing.T) {
+		m, args := fakeNode(t)
+		breakIt(t, m, "sys/fs/cgroup/cgroup.subtree_control", fixtures.FIFO)
+		url, stop := start(t, binary, args...)
+		healthy(t, url)
+		got := scrape(t, url)
+		if diff := cmp.Diff(written(m), got.figures()); diff != "" {
+			t.Errorf("figures (-written +served):\n%s", diff)
+		}
+		want := map[string]string{"rdma": "ok", "cgroup": "stuck"}
+		if diff := cmp.Diff(want, got.states("accelscope_source_state")); diff != "" {
+			t.Errorf("sources (-want +got):\n%s", diff)
+		}
+		if body := ready(t, url); !strings.Contains(body, "cgroup: stuck: ") {
+			t.Errorf("/readyz does not tell what is stuck:\n%s", body)
+		}
+		bounded(t, url)
+		ends(t, stop)
+	})
+
+	t.Run("two scrapers", func(t *testing.T) {
+		m, args := fakeNode(t)
+		url, stop := start(t, binary, append(args, "--web.disable-exporter-metrics")...)
+		for range 2 {
+			var got [2]exposition
+			var wg sync.WaitGroup
+			for i := range got {
+				wg.Go(func() { got[i] = scrape(t, url) })
+			}
+			wg.Wait()
+			for i := range got {
+				if diff := cmp.Diff(written(m), got[i].figures()); diff != "" {
+					t.Errorf("figures of scraper %d (-written +served):\n%s", i, diff)
+				}
+			}
+			if err := m.Bump(1000); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(1100 * time.Millisecond)
+		}
+		ends(t, stop)
+	})
+
+	t.Run("switched off", func(t *testing.T) {
+		_, args := fakeNode(t)
+		url, stop := start(t, binary, append(args, "--no-collector.rdma")...)
+		got := scrape(t, url)
+		if diff := cmp.Diff(map[string]string{"cgroup": "ok"}, got.states("accelscope_source_state")); diff != "" {
+			t.Errorf("sources (-want +got):\n%s", diff)
+		}
+		if strings.Contains(got.body, `source="rdma"`) || len(got.figures()) > 0 {
+			t.Error("the source is told though it is off")
+		}
+		if body := ready(t, url); body != "ready\n" {
+			t.Errorf("/readyz: %q, want all well", body)
+		}
+		ends(t, stop)
+	})
+}
+
+// checkStates compares the states of devices and sources; besides the devices
+// that are given, one cgroup must be told as failed.
+func checkStates(t *testing.T, e exposition, devices, sources map[string]string) {
+	t.Helper()
+	got := e.states("accelscope_device_state")
+	cgroups := 0
+	for who, state := range got {
+		if strings.HasPrefix(who, "cgroup /xxx") && state == "failed" {
+			cgroups++
+			delete(got, who)
+		}
+	}
+	if cgroups != 1 {
+		t.Errorf("%d cgroups are told as unreadable, want 1", cgroups)
+	}
+	if diff := cmp.Diff(devices, got); diff != "" {
+		t.Errorf("devices (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(fmt.Sprint(sources), fmt.Sprint(e.states("accelscope_source_state"))); diff != "" {
+		t.Errorf("sources (-want +got):\n%s", diff)
+	}
+}
