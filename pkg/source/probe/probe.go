@@ -16,8 +16,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -72,8 +70,12 @@ type Source struct {
 	hooks   []model.Hook
 	failed  error // why there is no sensor though there is a device
 	retry   time.Time
-	seen    string  // the devices when their names were last read
 	last    lengths // of the last snapshot
+
+	// Of follow alone: class/infiniband, class/infiniband_verbs, and how often
+	// their names are still to be read.
+	devices, uverbs *listing
+	unnamed         int
 
 	stop context.CancelFunc
 	done chan struct{}
@@ -99,6 +101,8 @@ func New(opts Options) (*Source, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Source{
 		opts:    opts,
+		devices: newListing(filepath.Join(opts.Sysfs, "class/infiniband")),
+		uverbs:  newListing(filepath.Join(opts.Sysfs, "class/infiniband_verbs")),
 		retired: newTotals(),
 		forget:  map[uint64]bool{},
 		stop:    cancel,
@@ -117,6 +121,8 @@ func (s *Source) Name() string { return "probe" }
 func (s *Source) Close() error {
 	s.stop()
 	<-s.done
+	s.devices.close()
+	s.uverbs.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sensor != nil {
@@ -171,9 +177,10 @@ func (s *Source) watch(ctx context.Context) {
 	}
 }
 
-// follow looks at the devices and attaches or releases the hooks.
+// follow looks at the devices and attaches or releases the hooks. It is all
+// that the probe does between scrapes, so a look is a few system calls.
 func (s *Source) follow(ctx context.Context) {
-	devices, err := readDirNames(filepath.Join(s.opts.Sysfs, "class/infiniband"))
+	changed, err := s.devices.look()
 	if err != nil {
 		s.opts.Logger.Debug("cannot list the RDMA devices", zap.Error(err))
 		return
@@ -182,12 +189,12 @@ func (s *Source) follow(ctx context.Context) {
 	attached, waiting := s.sensor != nil, time.Now().Before(s.retry)
 	s.mu.Unlock()
 	switch {
-	case len(devices) == 0 && attached:
+	case s.devices.entries == 0 && attached:
 		s.release()
-	case len(devices) > 0 && !attached && !waiting:
+	case s.devices.entries > 0 && !attached && !waiting:
 		s.attach(ctx)
 	case attached:
-		s.rename(devices)
+		s.rename(changed)
 		s.reconcile(ctx)
 	}
 }
@@ -201,9 +208,9 @@ func (s *Source) attach(ctx context.Context) {
 		s.mu.Unlock()
 		return
 	}
-	s.sensor, s.seen = sensor, ""
+	s.sensor = sensor
 	s.mu.Unlock()
-	s.rename(nil)
+	s.rename(true)
 	if sensor.objects != nil {
 		if err := sensor.adopt(ctx, s.opts); err != nil {
 			s.opts.Logger.Warn("objects made before the sensor started are not attributed", zap.Error(err))
@@ -229,19 +236,20 @@ func (s *Source) release() {
 	s.opts.Logger.Info("last RDMA device gone, hooks released")
 }
 
-// rename reads which uverbs device belongs to which HCA. When a device number
-// has changed hands, what was counted under it stays with the old name.
-func (s *Source) rename(devices []string) {
-	// The names of both classes together change whenever a device comes or goes.
-	uverbs, err := readDirNames(filepath.Join(s.opts.Sysfs, "class/infiniband_verbs"))
+// rename reads which uverbs device belongs to which HCA when the devices
+// changed, and once more at the next look: a device is listed before it has its
+// number. When a number has changed hands, what was counted under it stays with
+// the old name.
+func (s *Source) rename(changed bool) {
+	moved, err := s.uverbs.look()
 	if err != nil {
 		s.opts.Logger.Debug("cannot list the uverbs devices", zap.Error(err))
 		return
 	}
-	slices.Sort(devices)
-	slices.Sort(uverbs)
-	now := strings.Join(devices, " ") + "|" + strings.Join(uverbs, " ")
-	if now == s.seen {
+	if changed || moved {
+		s.unnamed = 2
+	}
+	if s.unnamed == 0 {
 		return
 	}
 	names, err := readDeviceNames(s.opts.Sysfs)
@@ -254,15 +262,15 @@ func (s *Source) rename(devices []string) {
 	if s.sensor == nil {
 		return
 	}
-	moved := map[uint32]bool{}
+	given := map[uint32]bool{}
 	for rdev, name := range names {
 		if old, ok := s.names[rdev]; ok && old != name {
-			moved[rdev] = true
+			given[rdev] = true
 		}
 	}
-	if len(moved) > 0 {
+	if len(given) > 0 {
 		var last model.Snapshot
-		old := func(_ uint64, rdev uint32) bool { return moved[rdev] }
+		old := func(_ uint64, rdev uint32) bool { return given[rdev] }
 		if err := s.sensor.readVerbs(&last, s.names, old, old); err != nil {
 			s.opts.Logger.Warn("totals of a device that is gone are lost", zap.Error(err))
 		}
@@ -273,7 +281,7 @@ func (s *Source) rename(devices []string) {
 	}
 	maps.Copy(s.names, names)
 	s.sensor.showDevices(names)
-	s.seen = now
+	s.unnamed--
 }
 
 // Read drains the kernel's maps.

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// A listing is a directory of sysfs that is looked at several times a second
+// and seldom changes. It stays open, for opening costs more than reading, and
+// a change shows in what getdents64 gives: inode numbers and names.
+type listing struct {
+	path    string
+	fd      int // -1 while there is no directory
+	entries int // without . and ..
+	seen    []byte
+	buffer  []byte
+}
+
+func newListing(path string) *listing { return &listing{path: path, fd: -1} }
+
+// look says whether the entries are others than at the last look. A directory
+// that is not there is empty. One that was removed and made again, as those of
+// a driver's modules are, is another directory: the old one has no entries.
+func (l *listing) look() (changed bool, err error) {
+	n, err := l.read()
+	if err != nil || n == 0 {
+		l.close()
+		n, err = l.read()
+	}
+	if err != nil {
+		l.close()
+		return false, fmt.Errorf("%s: %w", l.path, err)
+	}
+	changed = !bytes.Equal(l.buffer, l.seen)
+	l.entries = n
+	l.seen, l.buffer = l.buffer, l.seen
+	return changed, nil
+}
+
+func (l *listing) close() {
+	if l.fd >= 0 {
+		_ = unix.Close(l.fd)
+		l.fd = -1
+	}
+}
+
+// read fills the buffer and returns how many entries there are.
+func (l *listing) read() (int, error) {
+	l.buffer = l.buffer[:0]
+	if l.fd < 0 {
+		fd, err := unix.Open(l.path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.ENOENT) {
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		l.fd = fd
+	} else if _, err := unix.Seek(l.fd, 0, 0); err != nil {
+		return 0, err
+	}
+	for {
+		l.buffer = slices.Grow(l.buffer, 4096)
+		end := len(l.buffer)
+		n, err := unix.Getdents(l.fd, l.buffer[end:cap(l.buffer)])
+		if err != nil || n <= 0 {
+			return countEntries(l.buffer), err
+		}
+		l.buffer = l.buffer[:end+n]
+	}
+}
+
+// countEntries counts the records that getdents64 wrote, except . and ..
+func countEntries(b []byte) int {
+	const head = 19 // d_ino, d_off, d_reclen, d_type
+	count := 0
+	for len(b) > head {
+		n := int(binary.NativeEndian.Uint16(b[16:]))
+		if n <= head || n > len(b) {
+			break
+		}
+		name, _, _ := bytes.Cut(b[head:n], []byte{0})
+		if string(name) != "." && string(name) != ".." {
+			count++
+		}
+		b = b[n:]
+	}
+	return count
+}
