@@ -35,18 +35,27 @@ build: ## Build bin/accelscope
 	@CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/accelscope ./cmd/accelscope
 
 .PHONY: generate
-generate: need-$(CLANG) need-llvm-strip-14 ## Compile the BPF programs and write the metric reference
+generate: need-$(CLANG) need-llvm-strip-14 need-bpf_helpers ## Compile the BPF programs and write the metric reference
 	@go generate ./gen
 	@go test -count=1 ./pkg/collector -run TestReference -update >/dev/null
 
 .PHONY: check
-check: lint generated fuzz ## Format, vet, linters, generated files, fuzzing
+check: lint generated fuzz ## Format, vet, linters, headers, modules, generated files, fuzzing
 
+# The formatters gofumpt and gci are among the linters.
 .PHONY: lint
-lint: $(LINT) need-clang-format
+lint: $(LINT) need-clang-format need-git
+	@go vet ./...
 	@go vet -tags vm ./...
 	@$(LINT) run --build-tags vm ./...
 	@clang-format --dry-run -Werror bpf/*.[ch]
+	@go mod tidy -diff
+	@missing=$$($(SOURCES) | xargs grep -L 'SPDX-License-Identifier: .*Apache-2.0' || true); \
+		[ -z "$$missing" ] || { echo "no SPDX-License-Identifier in:"; echo "$$missing"; exit 1; }
+
+# What people wrote, also before it is committed. xargs gets no name that is deleted.
+SOURCES = git ls-files -co --exclude-standard '*.go' '*.[ch]' '*.sh' Makefile .ci/run ':!gen/*_bpfel.go' | \
+	while read -r f; do [ ! -f "$$f" ] || echo "$$f"; done
 
 $(LINT):
 	@echo "building golangci-lint (once)"
@@ -56,8 +65,9 @@ $(LINT):
 
 # Generated again, the files must be the ones that are committed.
 .PHONY: generated
-generated: generate
-	@git diff --exit-code --stat -- gen go.mod go.sum || { echo "generated files differ: commit what make generate wrote"; exit 1; }
+generated: need-git generate
+	@changed=$$(git status --porcelain -- gen) && [ -z "$$changed" ] || \
+		{ echo "generated files differ, commit what make generate wrote:"; echo "$$changed"; exit 1; }
 
 FUZZTIME ?= 30s
 .PHONY: fuzz
@@ -100,3 +110,7 @@ deps: ## Install the Debian packages that the demo and the tests need (as root)
 need-%:
 	@command -v $* >/dev/null || { echo "$* is missing: apt-get install $(or $(PACKAGE_$*),$*), or make deps"; exit 1; }
 PACKAGE_llvm-strip-14 := llvm-14
+
+.PHONY: need-bpf_helpers
+need-bpf_helpers:
+	@[ -f /usr/include/bpf/bpf_helpers.h ] || { echo "bpf_helpers.h is missing: apt-get install libbpf-dev, or make deps"; exit 1; }

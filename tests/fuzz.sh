@@ -1,11 +1,20 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs every fuzz target for a while. usage: fuzz.sh 30s
+# Runs every fuzz target for a while, one after the other, a line for each. The first that fails is shown and ends it.
+# usage: fuzz.sh 30s
 set -eu -o pipefail
+cd "$(dirname "$0")/.."
 time=${1:-30s}
-grep -rl --include='*_test.go' '^func Fuzz' cmd pkg | xargs -n1 dirname | sort -u | while read -r dir; do
-	grep -ho '^func Fuzz[A-Za-z0-9_]*' "$dir"/*_test.go | cut -d' ' -f2 | sort | while read -r target; do
-		echo "fuzz $dir $target $time"
-		go test "./$dir" -run '^$' -fuzz "^$target\$" -fuzztime "$time" | tail -n 1
-	done
-done
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+targets=$(grep -rH --include='*_test.go' -o '^func Fuzz[A-Za-z0-9_]*' cmd pkg | sort)
+while IFS=: read -r file func; do
+	dir=${file%/*} target=${func#func }
+	if ! GOMEMLIMIT=1GiB go test "./$dir" -run '^$' -fuzz "^$target\$" -fuzztime "$time" -fuzzminimizetime 10s \
+		-parallel 2 >"$log" 2>&1; then
+		cat "$log"
+		echo "fuzz: $target in $dir fails; what fails it is kept in $dir/testdata/fuzz/$target" >&2
+		exit 1
+	fi
+	echo "fuzz $dir $target: $(sed -n "s/^fuzz: elapsed: \(.*\) ([0-9]*\/sec)/\1/p" "$log" | tail -n 1)"
+done <<<"$targets"
