@@ -110,6 +110,25 @@ func (a *attrs) next() bool {
 	return true
 }
 
+// walk hands the content of each attribute of one type to fn.
+func walk(b []byte, typ uint16, fn func([]byte) error) error {
+	a := attrs{rest: b}
+	for a.next() {
+		if a.typ != typ {
+			continue
+		}
+		if err := fn(a.data); err != nil {
+			return err
+		}
+	}
+	return a.err
+}
+
+// walkTable hands each entry of each table to fn.
+func walkTable(b []byte, table, entry uint16, fn func([]byte) error) error {
+	return walk(b, table, func(b []byte) error { return walk(b, entry, fn) })
+}
+
 func (a *attrs) u32() uint32 {
 	if len(a.data) != 4 {
 		a.err = fmt.Errorf("%w: attribute %d has %d bytes, not 4", errTruncated, a.typ, len(a.data))
@@ -240,13 +259,9 @@ func parseSummary(resources []model.Resource, payload []byte) ([]model.Resource,
 	if a.err != nil || !validDevice(device) {
 		return resources, a.err
 	}
-	t := attrs{rest: table}
-	for t.next() {
-		if t.typ != attrSummaryEntry {
-			continue
-		}
+	err := walk(table, attrSummaryEntry, func(b []byte) error {
 		r := model.Resource{Device: device}
-		e := attrs{rest: t.data}
+		e := attrs{rest: b}
 		for e.next() {
 			switch e.typ {
 			case attrSummaryName:
@@ -255,18 +270,16 @@ func parseSummary(resources []model.Resource, payload []byte) ([]model.Resource,
 				r.Count = e.u64()
 			}
 		}
-		if e.err != nil {
-			return resources, e.err
-		}
-		if r.Type == "" {
-			continue
-		}
-		if len(resources) == 16*maxDevices {
-			return resources, errTooMany
+		switch {
+		case e.err != nil || r.Type == "":
+			return e.err
+		case len(resources) == 16*maxDevices:
+			return errTooMany
 		}
 		resources = append(resources, r)
-	}
-	return resources, t.err
+		return nil
+	})
+	return resources, err
 }
 
 // summaryType is empty for what the model has no word for: counters and what
@@ -282,43 +295,28 @@ func summaryType(name []byte) model.ObjectType {
 // parseStats reads the reply to STAT_GET of one port. intern gives the string
 // of a counter's name, or false for a name to leave out.
 func parseStats(counters []model.Counter, payload []byte, intern func([]byte) (string, bool)) ([]model.Counter, error) {
-	a := attrs{rest: payload}
-	for a.next() {
-		if a.typ != attrHWCounters {
-			continue
+	err := walkTable(payload, attrHWCounters, attrHWCounter, func(b []byte) error {
+		var c model.Counter
+		named, valued := false, false
+		e := attrs{rest: b}
+		for e.next() {
+			switch e.typ {
+			case attrHWName:
+				c.Name, named = intern(e.text())
+			case attrHWValue:
+				c.Value, valued = e.u64(), true
+			}
 		}
-		t := attrs{rest: a.data}
-		for t.next() {
-			if t.typ != attrHWCounter {
-				continue
-			}
-			var c model.Counter
-			named, valued := false, false
-			e := attrs{rest: t.data}
-			for e.next() {
-				switch e.typ {
-				case attrHWName:
-					c.Name, named = intern(e.text())
-				case attrHWValue:
-					c.Value, valued = e.u64(), true
-				}
-			}
-			if e.err != nil {
-				return counters, e.err
-			}
-			if !named || !valued {
-				continue
-			}
-			if len(counters) == maxCounters {
-				return counters, errTooMany
-			}
-			counters = append(counters, c)
+		switch {
+		case e.err != nil || !named || !valued:
+			return e.err
+		case len(counters) == maxCounters:
+			return errTooMany
 		}
-		if t.err != nil {
-			return counters, t.err
-		}
-	}
-	return counters, a.err
+		counters = append(counters, c)
+		return nil
+	})
+	return counters, err
 }
 
 // record is one entry of a restrack dump.
@@ -353,30 +351,18 @@ var tables = []table{
 
 // parse reads one message of a restrack dump.
 func (t table) parse(records []record, payload []byte) ([]record, error) {
-	a := attrs{rest: payload}
-	for a.next() {
-		if a.typ != t.attr {
-			continue
+	err := walkTable(payload, t.attr, t.attr+1, func(b []byte) error {
+		r, err := t.entry(b)
+		switch {
+		case err != nil:
+			return err
+		case len(records) == maxObjects:
+			return errTooMany
 		}
-		entries := attrs{rest: a.data}
-		for entries.next() {
-			if entries.typ != t.attr+1 {
-				continue
-			}
-			r, err := t.entry(entries.data)
-			if err != nil {
-				return records, err
-			}
-			if len(records) == maxObjects {
-				return records, errTooMany
-			}
-			records = append(records, r)
-		}
-		if entries.err != nil {
-			return records, entries.err
-		}
-	}
-	return records, a.err
+		records = append(records, r)
+		return nil
+	})
+	return records, err
 }
 
 func (t table) entry(b []byte) (record, error) {
