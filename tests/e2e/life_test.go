@@ -168,8 +168,16 @@ func (n node) churn(t *testing.T) {
 		return nil
 	})
 	t.Logf("no series and no map entry left %v after the last container", took.Round(time.Second))
-	if lost := s.scrape().by("accelscope_probe_lost_total", "reason"); lost["objects_map_full"]+lost["return_missed"]+lost["verbs_map_full"] != 0 {
-		t.Errorf("lost: %v", lost)
+	lost := s.scrape().by("accelscope_probe_lost_total", "reason")
+	if n.wantTier() == "kprobe" {
+		// A kretprobe sees the returns of twice as many calls at once as there are CPUs, which are two here.
+		t.Logf("%v returns missed, and counted as such", lost["return_missed"])
+		delete(lost, "return_missed")
+	}
+	for reason, count := range lost {
+		if count != 0 {
+			t.Errorf("%v lost: %s", count, reason)
+		}
 	}
 	s.stop()
 }
@@ -217,10 +225,13 @@ func (n node) reload(t *testing.T) {
 	}
 	again := enter(t, "after the reload", "verbs", "-d", "rxe0", "-q", "3", "-m", "4096")
 	again.line(t, "device")
+	eventually(t, n.patience(), func() error {
+		if qps := s.fresh().sum("container_rdma_resources", "container_id", again.id, "type", "qp", "device", "rxe0"); qps != 3 {
+			return fmt.Errorf("%v QPs after the reload, want 3", qps)
+		}
+		return nil
+	})
 	m := s.fresh()
-	if qps := m.sum("container_rdma_resources", "container_id", again.id, "type", "qp", "device", "rxe0"); qps != 3 {
-		t.Errorf("%v QPs after the reload, want 3", qps)
-	}
 	if calls := m.sum("container_rdma_verbs_total", "container_id", again.id, "verb", "create_qp"); calls != 3 {
 		t.Errorf("%v calls of create_qp after the reload, want 3", calls)
 	}

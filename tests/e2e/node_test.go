@@ -57,6 +57,14 @@ func (n node) wantTier() string {
 // counts tells whether the tier counts objects in the kernel.
 func (n node) counts() bool { return n.wantTier() != "tracepoint" }
 
+// patience is how long objects may take to show: at once when they are counted in the kernel, else until the next dump.
+func (n node) patience() time.Duration {
+	if n.counts() {
+		return 3 * time.Second
+	}
+	return 30 * time.Second
+}
+
 func (n node) args(more ...string) []string {
 	if n.tier != "" {
 		more = append(more, "--probe.tier="+n.tier)

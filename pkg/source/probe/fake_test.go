@@ -11,7 +11,7 @@ import (
 
 // fakeSysfs shows one HCA and its uverbs device, whose number is that of
 // another character device: a fake, because there is no HCA.
-func fakeSysfs(t *testing.T, dev, name string) string {
+func fakeSysfs(t testing.TB, dev, name string) string {
 	t.Helper()
 	root := t.TempDir()
 	for file, text := range map[string]string{

@@ -52,8 +52,9 @@ const (
 	DefaultMaxObjects = 65536
 )
 
-// How often the devices are looked at. A driver reload waits for this at most.
-const watchInterval = 250 * time.Millisecond
+// How often the devices are looked at. A driver reload waits for this at most;
+// waking up costs more than looking.
+const watchInterval = 500 * time.Millisecond
 
 // How long after a failed attempt the hooks are tried again while a device is there.
 const retryInterval = 30 * time.Second
