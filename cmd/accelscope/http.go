@@ -5,12 +5,11 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
 )
@@ -41,7 +40,7 @@ func newServer(handler http.Handler, log *zap.Logger) *http.Server {
 // newHandler serves the landing page, the metrics, /healthz (the process
 // answers) and /readyz. ready says whether the first refresh is done and what
 // is not ok.
-func newHandler(f webFlags, g prometheus.TransactionalGatherer, ready func() (bool, []string), log *zap.Logger) (http.Handler, error) {
+func newHandler(f webFlags, encode encodeFunc, ready func() (bool, []string), log *zap.Logger) (http.Handler, error) {
 	switch {
 	case !strings.HasPrefix(f.TelemetryPath, "/") || strings.ContainsAny(f.TelemetryPath, " {}"):
 		return nil, fmt.Errorf("--web.telemetry-path: %q is not a path like /metrics", f.TelemetryPath)
@@ -62,18 +61,9 @@ func newHandler(f webFlags, g prometheus.TransactionalGatherer, ready func() (bo
 	if err != nil {
 		return nil, err
 	}
-	if !f.NoSelfMetrics {
-		g = withSelfMetrics(g)
-	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /{$}", landing)
-	mux.Handle("GET "+f.TelemetryPath, promhttp.HandlerForTransactional(g, promhttp.HandlerOpts{
-		ErrorLog:            zap.NewStdLog(log.Named("scrape")),
-		ErrorHandling:       promhttp.ContinueOnError,
-		EnableOpenMetrics:   true,
-		MaxRequestsInFlight: maxScrapes,
-		OfferedCompressions: []promhttp.Compression{promhttp.Identity, promhttp.Gzip},
-	}))
+	mux.Handle("GET "+f.TelemetryPath, metricsHandler(encode, log.Named("scrape")))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "ok")
 	})
@@ -92,14 +82,51 @@ func newHandler(f webFlags, g prometheus.TransactionalGatherer, ready func() (bo
 	return mux, nil
 }
 
-// withSelfMetrics adds go_* and process_* of this process. Their names are
-// disjoint from the sensor's, so the families are only sorted, not checked
-// again on every scrape.
-func withSelfMetrics(g prometheus.TransactionalGatherer) prometheus.TransactionalGatherer {
-	self := prometheus.NewRegistry()
-	self.MustRegister(
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	)
-	return prometheus.NewMultiTRegistry(g, prometheus.ToTransactionalGatherer(self))
+// encodeFunc gives the metrics in a format, compressed or not.
+type encodeFunc func(format expfmt.Format, compress bool) ([]byte, error)
+
+// metricsHandler answers scrapes in the format and compression that they ask for.
+func metricsHandler(encode encodeFunc, log *zap.Logger) http.Handler {
+	formats := expfmt.DefaultOpenMetricsAcceptedFormats()
+	running := make(chan struct{}, maxScrapes)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case running <- struct{}{}:
+			defer func() { <-running }()
+		default:
+			http.Error(w, fmt.Sprintf("%d scrapes are running already", maxScrapes), http.StatusServiceUnavailable)
+			return
+		}
+		format := expfmt.NegotiateAccept(r.Header, formats...)
+		compress := acceptsGzip(r.Header.Get("Accept-Encoding"))
+		body, err := encode(format, compress)
+		if err != nil {
+			log.Error("no answer", zap.Error(err))
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		h := w.Header()
+		h.Set("Content-Type", string(format))
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+		if compress {
+			h.Set("Content-Encoding", "gzip")
+		}
+		_, _ = w.Write(body) // a scraper that has left has no one to be told
+	})
+}
+
+// acceptsGzip says whether an Accept-Encoding names gzip, or all, with a weight
+// that is not zero.
+func acceptsGzip(header string) bool {
+	for part := range strings.SplitSeq(header, ",") {
+		coding, weight, _ := strings.Cut(part, ";")
+		if coding = strings.TrimSpace(coding); coding != "gzip" && coding != "*" {
+			continue
+		}
+		_, q, ok := strings.Cut(weight, "=")
+		if v, err := strconv.ParseFloat(strings.TrimSpace(q), 64); !ok || err == nil && v > 0 {
+			return true
+		}
+	}
+	return false
 }

@@ -3,6 +3,8 @@
 package main
 
 import (
+	"compress/gzip"
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -12,27 +14,36 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/collector"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// testGatherer has one native histogram, as verb durations are.
-func testGatherer(t *testing.T) prometheus.TransactionalGatherer {
-	t.Helper()
-	reg := prometheus.NewPedanticRegistry()
-	h := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "a_seconds", Help: "A.", Buckets: []float64{1}, NativeHistogramBucketFactor: 2,
-	})
-	reg.MustRegister(h)
-	h.Observe(0.5)
-	return prometheus.ToTransactionalGatherer(reg)
+// verbs is a source that tells of one verb, which has a histogram.
+type verbs struct{}
+
+func (verbs) Name() string { return "probe" }
+func (verbs) Close() error { return nil }
+func (verbs) Read(context.Context) (model.Snapshot, error) {
+	v := model.Verb{Cgroup: 1, Device: "mlx5_0", Verb: "reg_mr", Duration: model.Histogram{Count: 1}}
+	v.Duration.Buckets[3] = 1
+	return model.Snapshot{Objects: []model.Objects{}, Verbs: []model.Verb{v}}, nil
 }
 
-func serve(t *testing.T, f webFlags, g prometheus.TransactionalGatherer, ready func() (bool, []string)) *httptest.Server {
+// encodeVerbs encodes the metrics of that source.
+func encodeVerbs(t *testing.T, sets ...string) encodeFunc {
 	t.Helper()
-	handler, err := newHandler(f, g, ready, zap.NewNop())
+	c := collector.New(collector.Options{Sources: []collector.Registration{{Source: verbs{}}}, Compat: sets})
+	t.Cleanup(func() { _ = c.Close() })
+	return c.Encode
+}
+
+func serve(t *testing.T, f webFlags, encode encodeFunc, ready func() (bool, []string)) *httptest.Server {
+	t.Helper()
+	handler, err := newHandler(f, encode, ready, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +73,7 @@ func get(t *testing.T, url, accept string) (int, http.Header, string) {
 
 func TestHandler(t *testing.T) {
 	done := false
-	s := serve(t, webFlags{TelemetryPath: "/metrics"}, testGatherer(t), func() (bool, []string) {
+	s := serve(t, webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t, collector.Process), func() (bool, []string) {
 		return done, []string{"rdma: absent: no HCA"}
 	})
 	if code, _, body := get(t, s.URL+"/readyz", ""); code != http.StatusServiceUnavailable {
@@ -73,7 +84,7 @@ func TestHandler(t *testing.T) {
 		{"/", `href="/metrics"`},
 		{"/healthz", "ok\n"},
 		{"/readyz", "ready\nrdma: absent: no HCA\n"},
-		{"/metrics", "a_seconds_count 1\n"},
+		{"/metrics", "container_rdma_verbs_duration_seconds_count{"},
 		{"/metrics", "go_goroutines "},
 		{"/metrics", "process_cpu_seconds_total "},
 	} {
@@ -91,7 +102,7 @@ func TestHandler(t *testing.T) {
 // Families must be sorted by name, also when the own metrics are among them:
 // a text parser refuses a family that comes twice, not one out of order.
 func TestMetricsFormats(t *testing.T) {
-	s := serve(t, webFlags{TelemetryPath: "/metrics"}, testGatherer(t), nil)
+	s := serve(t, webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil)
 	tests := map[string]struct{ accept, contentType string }{
 		"text":        {"text/plain", "text/plain; version=0.0.4"},
 		"OpenMetrics": {"application/openmetrics-text;version=1.0.0", "application/openmetrics-text; version=1.0.0"},
@@ -127,7 +138,7 @@ func TestMetricsFormats(t *testing.T) {
 					t.Errorf("%s after %s", mf.GetName(), last)
 				}
 				last = mf.GetName()
-				if last == "a_seconds" {
+				if last == "container_rdma_verbs_duration_seconds" {
 					native = len(mf.Metric[0].GetHistogram().GetPositiveSpan()) > 0
 				}
 			}
@@ -138,44 +149,62 @@ func TestMetricsFormats(t *testing.T) {
 	}
 }
 
-func TestWithoutSelfMetrics(t *testing.T) {
-	s := serve(t, webFlags{TelemetryPath: "/m", NoSelfMetrics: true}, testGatherer(t), nil)
-	if _, _, body := get(t, s.URL+"/m", ""); strings.Contains(body, "go_") || strings.Contains(body, "process_") {
-		t.Errorf("own metrics though disabled:\n%s", body)
+func TestGzip(t *testing.T) {
+	s := serve(t, webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil)
+	for header, want := range map[string]bool{
+		"": false, "gzip": true, "deflate, gzip;q=0.5": true, "gzip;q=0": false, "*": true, "gzip; q=0.0, identity": false,
+		"zstd": false, "gzip;q=x": false,
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept-Encoding", header)
+		resp, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := io.Reader(resp.Body)
+		got := resp.Header.Get("Content-Encoding") == "gzip"
+		if got {
+			if body, err = gzip.NewReader(resp.Body); err != nil {
+				t.Fatal(err)
+			}
+		}
+		text, err := io.ReadAll(body)
+		resp.Body.Close()
+		if got != want || err != nil || !strings.Contains(string(text), "# TYPE ") || resp.ContentLength <= 0 {
+			t.Errorf("Accept-Encoding %q: gzip %v, length %d, %v\n%s", header, got, resp.ContentLength, err, text)
+		}
 	}
 }
 
 func TestTelemetryPath(t *testing.T) {
 	for _, path := range []string{"", "metrics", "/", "/healthz", "/readyz", "/{x}", "GET /x"} {
-		if _, err := newHandler(webFlags{TelemetryPath: path}, testGatherer(t), nil, zap.NewNop()); err == nil {
+		if _, err := newHandler(webFlags{TelemetryPath: path}, encodeVerbs(t), nil, zap.NewNop()); err == nil {
 			t.Errorf("--web.telemetry-path=%q is accepted", path)
 		}
 	}
 }
 
-// gate is a gatherer that takes as long as the test wants.
-type gate struct{ entered, open chan struct{} }
-
-func (g gate) Gather() ([]*dto.MetricFamily, func(), error) {
-	g.entered <- struct{}{}
-	<-g.open
-	return nil, func() {}, nil
-}
-
 func TestScrapesAreLimited(t *testing.T) {
-	g := gate{make(chan struct{}), make(chan struct{})}
-	s := serve(t, webFlags{TelemetryPath: "/metrics", NoSelfMetrics: true}, g, nil)
+	entered, open := make(chan struct{}), make(chan struct{})
+	s := serve(t, webFlags{TelemetryPath: "/metrics"}, func(expfmt.Format, bool) ([]byte, error) {
+		entered <- struct{}{}
+		<-open
+		return nil, nil
+	}, nil)
 	var wg sync.WaitGroup
 	for range maxScrapes {
 		wg.Go(func() { get(t, s.URL+"/metrics", "") })
 	}
 	for range maxScrapes {
-		<-g.entered
+		<-entered
 	}
 	if code, _, _ := get(t, s.URL+"/metrics", ""); code != http.StatusServiceUnavailable {
 		t.Errorf("one more than %d scrapes: %d, want 503", maxScrapes, code)
 	}
-	close(g.open)
+	close(open)
 	wg.Wait()
 }
 

@@ -17,14 +17,12 @@ import (
 	"syscall"
 )
 
-// maxProcs is how many threads run Go code at once. The sensor waits more than
-// it computes, and caches of one thread per CPU cost more memory than they
-// save time; more is one setting of GOMAXPROCS away.
-const maxProcs = 2
-
 func main() {
+	// One thread runs Go code: the sensor waits more than it computes, and more
+	// threads cost more in waking each other and in memory than they save. One
+	// that waits in a system call, for a driver that hangs say, does not count.
 	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0)))
+		runtime.GOMAXPROCS(1)
 	}
 	// A second signal finds the default action again and ends the process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

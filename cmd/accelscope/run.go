@@ -14,6 +14,8 @@ import (
 
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/collector"
 )
 
 // How long the end may take: answering the scrapes that run, then closing.
@@ -29,7 +31,11 @@ type runCmd struct {
 
 // run serves until ctx is done.
 func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
-	s, err := newSensor(c.sensorFlags, c.Compat, log)
+	sets := c.Compat
+	if !c.NoSelfMetrics {
+		sets = append(sets, collector.Process)
+	}
+	s, err := newSensor(c.sensorFlags, sets, log)
 	if err != nil {
 		return err
 	}
@@ -40,7 +46,7 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 	}
 
 	var refreshed atomic.Bool
-	handler, err := newHandler(c.webFlags, s.gatherer(), func() (bool, []string) {
+	handler, err := newHandler(c.webFlags, s.collector.Encode, func() (bool, []string) {
 		if !refreshed.Load() {
 			return false, nil
 		}

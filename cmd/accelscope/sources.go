@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"regexp"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/collector"
@@ -123,11 +122,6 @@ func matchName(flag, expr string) (*regexp.Regexp, error) {
 		return nil, fmt.Errorf("--collector.rdma.%s: %w", flag, err)
 	}
 	return re, nil
-}
-
-// gatherer is what is scraped.
-func (s *sensor) gatherer() prometheus.TransactionalGatherer {
-	return prometheus.ToTransactionalGatherer(s.collector)
 }
 
 // refresh reads everything once.

@@ -13,8 +13,8 @@ import (
 )
 
 // builder makes the metric families of a refresh. Names, help and labels are
-// prepared once; what a refresh allocates is a few slabs of values, which its
-// scrapes share and nobody changes.
+// prepared once; what a refresh adds are rows of values, which its scrapes share
+// and nobody changes.
 type builder struct {
 	metrics []metric
 	build   []string // values of accelscope_build_info
@@ -24,15 +24,28 @@ type builder struct {
 	view    view
 
 	// The refresh in progress.
-	out    []*dto.MetricFamily
+	out    []family
 	opened map[string]bool
 	metric *metric
 	schema *schema
-	family *dto.MetricFamily
-	opens  uint64 // families opened since the start
-	start  int    // of the open family in series
-	series []*dto.Metric
-	slabs  slabs
+	name   *string // of the open family, nil when none is
+	opens  uint64  // families opened since the start
+	start  int     // of the open family in rows
+	rows   []row
+}
+
+// family is a metric family: what every format of the exposition is made of.
+type family struct {
+	name, help *string
+	typ        dto.MetricType
+	rows       []row
+}
+
+// row is a series. A histogram is that of the attribution, in place of a value.
+type row struct {
+	labels    *labelSet
+	value     float64
+	histogram *model.Histogram
 }
 
 // nameKey is a pattern and what its varying part stands for.
@@ -59,12 +72,11 @@ func newBuilder(compat []string, version, revision string) *builder {
 }
 
 // families builds the families of r, sorted by name.
-func (b *builder) families(r *refresh) []*dto.MetricFamily {
+func (b *builder) families(r *refresh) []family {
 	b.labels.begin()
 	clear(b.opened)
-	b.out = make([]*dto.MetricFamily, 0, len(b.out)+8)
-	b.series = make([]*dto.Metric, 0, len(b.series)+64)
-	b.slabs.begin()
+	b.out = make([]family, 0, len(b.out)+8)
+	b.rows = make([]row, 0, len(b.rows)+64)
 	b.view.fill(r, b)
 	for i := range b.metrics {
 		b.metric = &b.metrics[i]
@@ -79,7 +91,7 @@ func (b *builder) families(r *refresh) []*dto.MetricFamily {
 	if len(b.names) > 2*len(b.out) { // of drivers that are gone
 		clear(b.names)
 	}
-	slices.SortFunc(b.out, func(x, y *dto.MetricFamily) int { return strings.Compare(*x.Name, *y.Name) })
+	slices.SortFunc(b.out, func(x, y family) int { return strings.Compare(*x.name, *y.name) })
 	return b.out
 }
 
@@ -102,9 +114,7 @@ func (b *builder) open(name *string) bool {
 	}
 	b.opened[*name] = true
 	b.opens++
-	b.family = b.slabs.families.next()
-	b.family.Name, b.family.Help, b.family.Type = name, &b.metric.help, &b.metric.typ
-	b.start = len(b.series)
+	b.name, b.start = name, len(b.rows)
 	return true
 }
 
@@ -122,41 +132,24 @@ func (b *builder) openPart(part string) bool {
 
 // close ends the open family; one without series is not exported.
 func (b *builder) close() {
-	if b.family != nil && len(b.series) > b.start {
-		b.family.Metric = b.series[b.start:len(b.series):len(b.series)]
-		b.out = append(b.out, b.family)
+	if b.name != nil && len(b.rows) > b.start {
+		rows := b.rows[b.start:len(b.rows):len(b.rows)]
+		b.out = append(b.out, family{b.name, &b.metric.help, b.metric.typ, rows})
 	}
-	b.family = nil
+	b.name = nil
 }
 
-// add adds a series.
+// add adds a series, unless the family has one with these labels already: of
+// two the first is believed.
 func (b *builder) add(set *labelSet, value float64) {
-	if !b.first(set) {
-		return
-	}
-	switch b.metric.typ {
-	case dto.MetricType_COUNTER:
-		b.append(set, b.slabs.counter(value))
-	case dto.MetricType_GAUGE:
-		b.append(set, b.slabs.gauge(value))
-	default:
-		b.append(set, b.slabs.untypedValue(value))
-	}
+	b.addRow(row{labels: set, value: value})
 }
 
-// first says whether the family has no series with these labels yet: of two
-// the first is believed.
-func (b *builder) first(set *labelSet) bool {
-	if set.family == b.opens {
-		return false
+func (b *builder) addRow(r row) {
+	if r.labels.family != b.opens {
+		r.labels.family = b.opens
+		b.rows = append(b.rows, r)
 	}
-	set.family = b.opens
-	return true
-}
-
-func (b *builder) append(set *labelSet, m *dto.Metric) {
-	m.Label = set.pairs
-	b.series = append(b.series, m)
 }
 
 // value adds a series that nobody owns, with the values of its labels.
@@ -171,9 +164,7 @@ func (b *builder) share(v float64, o *owner, values ...string) {
 
 // histogram is share for durations.
 func (b *builder) histogram(h *model.Histogram, o *owner, values ...string) {
-	if set := b.labels.get(b.schema, o, values...); b.first(set) {
-		b.append(set, b.slabs.histogram(h))
-	}
+	b.addRow(row{labels: b.labels.get(b.schema, o, values...), histogram: h})
 }
 
 // stateSet adds a series for each of the states: 1 for the current one, 0 for

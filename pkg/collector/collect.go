@@ -19,7 +19,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for i := range c.build.metrics {
 		fixed[c.build.metrics[i].name] = true
 	}
-	for _, f := range c.now().families {
+	for _, f := range c.now().proto() {
 		if !fixed[f.GetName()] {
 			ch <- descOf(f)
 		}
@@ -29,7 +29,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect is Gather for a registry. Whatever is asked, the figures are those
 // of the same refresh.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	for _, f := range c.now().families {
+	for _, f := range c.now().proto() {
 		desc := descOf(f)
 		for _, m := range f.Metric {
 			ch <- series{desc, m}

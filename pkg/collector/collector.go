@@ -34,7 +34,8 @@ type Options struct {
 	// Sources in the order in which their facts are merged: of two that tell
 	// the same, the later one is believed. The collector closes them.
 	Sources []Registration
-	// Compat are the compatibility sets to export, of CompatSets.
+	// Compat are the sets to export beside what is always there: of CompatSets,
+	// and Process.
 	Compat []string
 	// Reuse is how long a refresh is good for further scrapes; 1 s when zero.
 	Reuse  time.Duration
@@ -44,8 +45,8 @@ type Options struct {
 	Revision string
 }
 
-// Collector reads the sources and is both a prometheus.Gatherer, which is the
-// fast way to serve it, and a prometheus.Collector.
+// Collector reads the sources. Encode is the way to serve it; it is a
+// prometheus.Gatherer and a prometheus.Collector too.
 type Collector struct {
 	readers []*reader
 	waiting []chan struct{} // for the first reading of each background source
@@ -62,6 +63,8 @@ type Collector struct {
 	retired retired
 	teller  teller
 	build   *builder
+
+	encoder encoder
 }
 
 var (
@@ -77,7 +80,10 @@ type refresh struct {
 	facts    model.Snapshot
 	shares   attribution.Attribution
 	states   []SourceState
-	families []*dto.MetricFamily
+	families []family
+	// proto is made when somebody asks for it, bodies are what was asked for.
+	proto  func() []*dto.MetricFamily
+	bodies bodies
 }
 
 // New makes a collector and starts to read the sources that are read in the
@@ -118,7 +124,7 @@ func New(o Options) *Collector {
 // Gather returns the metric families of now. They are shared: the caller must
 // not change them.
 func (c *Collector) Gather() ([]*dto.MetricFamily, error) {
-	return c.now().families, nil
+	return c.now().proto(), nil
 }
 
 // States returns how each source does, in the order of the registrations. Like
@@ -172,10 +178,10 @@ func (c *Collector) now() *refresh {
 	r := c.latest
 	if c.closed && r == nil {
 		c.mu.Unlock()
-		return &refresh{}
+		return newRefresh()
 	}
 	if r == nil || !c.closed && r.stale(c.reuse) {
-		r = &refresh{done: make(chan struct{})}
+		r = newRefresh()
 		c.latest = r
 		c.mu.Unlock()
 		c.fill(r)
@@ -183,6 +189,12 @@ func (c *Collector) now() *refresh {
 	}
 	c.mu.Unlock()
 	<-r.done
+	return r
+}
+
+func newRefresh() *refresh {
+	r := &refresh{done: make(chan struct{})}
+	r.proto = sync.OnceValue(func() []*dto.MetricFamily { return protoFamilies(r.families) })
 	return r
 }
 

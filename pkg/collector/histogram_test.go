@@ -29,7 +29,7 @@ func TestNativeHistogram(t *testing.T) {
 		cases = append(cases, h)
 	}
 	for _, h := range cases {
-		var s slabs
+		s := slabs{histograms: newSlab[histogramSeries](1)}
 		wire, err := proto.Marshal(s.histogram(&h).Histogram)
 		if err != nil {
 			t.Fatal(err)

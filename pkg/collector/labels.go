@@ -33,6 +33,7 @@ func newSchema(names []string) *schema {
 // labelSet is the prepared labels of a series.
 type labelSet struct {
 	pairs  []*dto.LabelPair // sorted by name, shared with other sets
+	text   string           // the same as text: name="value",...
 	values []string         // as declared; nil with an owner
 	round  uint64           // of the refresh that used it last
 	family uint64           // that it was last added to
@@ -125,6 +126,7 @@ func (l *labels) prepare(s *schema, o *owner, values []string) *labelSet {
 	for i, n := range s.order {
 		set.pairs[i] = all[n]
 	}
+	set.text = string(appendLabels(nil, set.pairs))
 	return set
 }
 

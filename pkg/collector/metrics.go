@@ -16,6 +16,9 @@ const (
 	CompatRDMAExporter = "rdma_exporter"
 )
 
+// Process is the set of what every Prometheus client tells of its own process.
+const Process = "process"
+
 // CompatSets are the compatibility sets that Options.Compat may name.
 func CompatSets() []string {
 	return []string{CompatLens, CompatNodeExporter, CompatRDMAExporter}
@@ -28,7 +31,7 @@ type metric struct {
 	name   string
 	help   string
 	typ    dto.MetricType
-	compat string   // the compatibility set it belongs to
+	compat string   // the compatibility set it belongs to, or Process
 	owned  bool     // has the identity labels
 	labels []string // beyond the identity; all of them bounded by the node
 	emit   func(*view, *builder)
@@ -50,6 +53,7 @@ func metrics() []metric {
 		resourceMetrics(),
 		workloadMetrics(),
 		selfMetrics(),
+		processMetrics(),
 		lensMetrics(),
 		nodeExporterMetrics(),
 		rdmaExporterMetrics(),

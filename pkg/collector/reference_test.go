@@ -24,6 +24,7 @@ func reference() string {
 		"They are empty where they do not apply; the share that nobody is known to own has all five empty.\n")
 	sections := []struct{ compat, title string }{
 		{"", "Always"},
+		{Process, "Without --web.disable-exporter-metrics (the default)"},
 		{CompatLens, "With --metrics.compat=lens (the default)"},
 		{CompatNodeExporter, "With --metrics.compat=node_exporter"},
 		{CompatRDMAExporter, "With --metrics.compat=rdma_exporter"},
@@ -66,7 +67,7 @@ func TestTable(t *testing.T) {
 		if m.help == "" || m.emit == nil {
 			t.Errorf("%s has no help or no values", m.name)
 		}
-		if m.compat != "" && !slices.Contains(CompatSets(), m.compat) {
+		if m.compat != "" && !slices.Contains(append(CompatSets(), Process), m.compat) {
 			t.Errorf("%s belongs to an unknown set %s", m.name, m.compat)
 		}
 		if (m.typ == counter) != strings.HasSuffix(m.name, "_total") {

@@ -10,30 +10,36 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// slab hands out zeroed values from one allocation as big as what the refresh
-// before needed.
-type slab[T any] struct {
-	free []T
-	used int
+// protoFamilies are the families as client_golang and the protobuf format have
+// them.
+func protoFamilies(families []family) []*dto.MetricFamily {
+	s := newSlabs(families)
+	out := make([]*dto.MetricFamily, len(families))
+	for i := range families {
+		f := &families[i]
+		m := s.families.next()
+		m.Name, m.Help, m.Type = f.name, f.help, &f.typ
+		m.Metric = make([]*dto.Metric, len(f.rows))
+		for j := range f.rows {
+			m.Metric[j] = s.series(f.typ, &f.rows[j])
+		}
+		out[i] = m
+	}
+	return out
 }
 
-func (s *slab[T]) begin() {
-	s.free = make([]T, s.used)
-	s.used = 0
-}
+// slab hands out zeroed values from one allocation.
+type slab[T any] struct{ free []T }
+
+func newSlab[T any](size int) slab[T] { return slab[T]{make([]T, size)} }
 
 func (s *slab[T]) next() *T {
-	if len(s.free) == 0 {
-		s.free = make([]T, max(s.used/4, 64))
-	}
-	s.used++
 	v := &s.free[0]
 	s.free = s.free[1:]
 	return v
 }
 
-// slabs are the families and series of a refresh, each series with all its
-// parts in one piece.
+// slabs are families and series, each series with all its parts in one piece.
 type slabs struct {
 	families   slab[dto.MetricFamily]
 	counters   slab[counterSeries]
@@ -42,12 +48,34 @@ type slabs struct {
 	histograms slab[histogramSeries]
 }
 
-func (s *slabs) begin() {
-	s.families.begin()
-	s.counters.begin()
-	s.gauges.begin()
-	s.untyped.begin()
-	s.histograms.begin()
+func newSlabs(families []family) *slabs {
+	size := map[dto.MetricType]int{}
+	for i := range families {
+		size[families[i].typ] += len(families[i].rows)
+	}
+	return &slabs{
+		families:   newSlab[dto.MetricFamily](len(families)),
+		counters:   newSlab[counterSeries](size[counter]),
+		gauges:     newSlab[gaugeSeries](size[gauge]),
+		untyped:    newSlab[untypedSeries](size[untyped]),
+		histograms: newSlab[histogramSeries](size[histogram]),
+	}
+}
+
+func (s *slabs) series(typ dto.MetricType, r *row) *dto.Metric {
+	var m *dto.Metric
+	switch typ {
+	case counter:
+		m = s.counter(r.value)
+	case gauge:
+		m = s.gauge(r.value)
+	case histogram:
+		m = s.histogram(r.histogram)
+	default:
+		m = s.untypedValue(r.value)
+	}
+	m.Label = r.labels.pairs
+	return m
 }
 
 type counterSeries struct {
