@@ -45,7 +45,7 @@ type Options struct {
 	Include, Exclude *regexp.Regexp
 	// Deadline is how long one device may take; default 2 s.
 	Deadline time.Duration
-	// KeptFiles is how many files may stay open; default 1024, and never more
+	// KeptFiles is how many files may stay open; default 4096, and never more
 	// than half of what the process may open. Each costs the kernel 4 KiB.
 	// What is above is opened for each read.
 	KeptFiles int
@@ -105,7 +105,7 @@ func New(o Options) (*Source, error) {
 		o.Deadline = 2 * time.Second
 	}
 	if o.KeptFiles == 0 {
-		o.KeptFiles = 1024
+		o.KeptFiles = 4096
 	}
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
