@@ -7,6 +7,7 @@ import (
 	"compress/gzip"
 	"io"
 	"math"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,7 +66,7 @@ func FuzzText(f *testing.F) {
 			name = "x_total"
 		}
 		l := newLabels()
-		owned := newSchema(append(identity[:len(identity):len(identity)], "device"))
+		owned := newSchema(append(slices.Clip(identity), "device"))
 		set := l.get(owned, l.owner(ownerOf(workload)), device)
 		h := model.Histogram{SumSeconds: value}
 		h.Buckets[int(at)%len(h.Buckets)] = count
