@@ -104,8 +104,8 @@ struct verb_key {
 	__u32 verb;
 };
 
+/* The number of calls is the sum of the buckets. */
 struct verb_stat {
-	__u64 count;
 	__u64 sum_ns;
 	__u64 buckets[BUCKETS];
 };

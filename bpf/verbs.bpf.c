@@ -60,7 +60,7 @@ struct {
 	__type(value, __u64);
 } verb_errors SEC(".maps");
 
-/* The call that a task is in: task storage for fentry, a hash by thread id for the others. */
+/* The call that a task is in: task storage, or for kprobes, which 5.10 needs, a hash by thread id. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -229,7 +229,6 @@ static __noinline int end(struct call *call, long ret)
 		if (!stat)
 			return 0;
 	}
-	__sync_fetch_and_add(&stat->count, 1);
 	__sync_fetch_and_add(&stat->sum_ns, ns);
 	if (slot < BUCKETS)
 		__sync_fetch_and_add(&stat->buckets[slot], 1);
@@ -250,9 +249,9 @@ static __noinline int end(struct call *call, long ret)
 	return 0;
 }
 
-/* fentry, fexit */
+/* fentry, fexit, and what the tracepoints share with them */
 
-static __always_inline int enter_task(struct file *file, __u64 arg, __u32 write)
+static __always_inline int enter_task(__u32 rdev, __u64 arg, __u32 write)
 {
 	struct call *call =
 		bpf_task_storage_get(&task_calls, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -263,7 +262,7 @@ static __always_inline int enter_task(struct file *file, __u64 arg, __u32 write)
 	}
 	call->arg = arg;
 	call->write = write;
-	call->rdev = file->f_inode->i_rdev;
+	call->rdev = rdev;
 	call->start_ns = bpf_ktime_get_ns();
 	return 0;
 }
@@ -283,7 +282,7 @@ static __always_inline int exit_task(long ret)
 SEC("fentry/ib_uverbs_ioctl")
 int BPF_PROG(fentry_ioctl, struct file *file, unsigned int cmd, unsigned long arg)
 {
-	return enter_task(file, arg, 0);
+	return enter_task(file->f_inode->i_rdev, arg, 0);
 }
 
 SEC("fexit/ib_uverbs_ioctl")
@@ -295,7 +294,7 @@ int BPF_PROG(fexit_ioctl, struct file *file, unsigned int cmd, unsigned long arg
 SEC("fentry/ib_uverbs_write")
 int BPF_PROG(fentry_write, struct file *file, const char *buf)
 {
-	return enter_task(file, (__u64)buf, 1);
+	return enter_task(file->f_inode->i_rdev, (__u64)buf, 1);
 }
 
 SEC("fexit/ib_uverbs_write")
@@ -304,7 +303,7 @@ int BPF_PROG(fexit_write, struct file *file, const char *buf, __u64 count, void 
 	return exit_task(ret);
 }
 
-/* kprobe, kretprobe, and what the tracepoints share with them */
+/* kprobe, kretprobe */
 
 static __always_inline int enter_thread(__u32 rdev, __u64 arg, __u32 write)
 {
@@ -372,15 +371,19 @@ struct syscall_exit {
 /* The device number of the current task's file descriptor when it is a uverbs device, else 0. */
 static __always_inline __u32 uverbs_rdev(__u64 fd)
 {
-	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
-	struct fdtable *fdt = BPF_CORE_READ(task, files, fdt);
-	struct file **slots, *file;
+	/* Typed pointers are followed without a call; every write of the node comes this way. */
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct files_struct *files = task->files;
+	struct fdtable *fdt;
+	struct file *file;
 	__u32 rdev;
 
-	if (fd >= BPF_CORE_READ(fdt, max_fds))
+	if (!files)
 		return 0;
-	slots = BPF_CORE_READ(fdt, fd);
-	if (bpf_probe_read_kernel(&file, sizeof(file), &slots[fd]) || !file)
+	fdt = files->fdt;
+	if (fd >= fdt->max_fds)
+		return 0;
+	if (bpf_probe_read_kernel(&file, sizeof(file), &fdt->fd[fd]) || !file)
 		return 0;
 	rdev = BPF_CORE_READ(file, f_inode, i_rdev);
 	return rdev && bpf_map_lookup_elem(&rdevs, &rdev) ? rdev : 0;
@@ -394,13 +397,13 @@ int enter_ioctl(struct syscall_enter *ctx)
 	if ((__u32)ctx->args[1] != RDMA_VERBS_IOCTL)
 		return 0;
 	rdev = uverbs_rdev(ctx->args[0]);
-	return rdev ? enter_thread(rdev, ctx->args[2], 0) : 0;
+	return rdev ? enter_task(rdev, ctx->args[2], 0) : 0;
 }
 
 SEC("tracepoint/syscalls/sys_exit_ioctl")
 int exit_ioctl(struct syscall_exit *ctx)
 {
-	return exit_thread(ctx->ret);
+	return exit_task(ctx->ret);
 }
 
 SEC("tracepoint/syscalls/sys_enter_write")
@@ -408,11 +411,11 @@ int enter_write(struct syscall_enter *ctx)
 {
 	__u32 rdev = uverbs_rdev(ctx->args[0]);
 
-	return rdev ? enter_thread(rdev, ctx->args[1], 1) : 0;
+	return rdev ? enter_task(rdev, ctx->args[1], 1) : 0;
 }
 
 SEC("tracepoint/syscalls/sys_exit_write")
 int exit_write(struct syscall_exit *ctx)
 {
-	return exit_thread(ctx->ret);
+	return exit_task(ctx->ret);
 }

@@ -95,7 +95,6 @@ type VerbsVerbKey struct {
 
 type VerbsVerbStat struct {
 	_       structs.HostLayout
-	Count   uint64
 	SumNs   uint64
 	Buckets [27]uint64
 }

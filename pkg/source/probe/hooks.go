@@ -161,7 +161,7 @@ type object struct {
 	types *kernelTypes
 }
 
-// perTask is the map that only fentry programs use; 5.10 has no such type.
+// perTask is the map that kprobe programs do without; 5.10 has no such type.
 const perTask = gen.VerbsMapTaskCalls
 
 func newObject(spec *ebpf.CollectionSpec, types *kernelTypes) (*object, error) {
@@ -233,7 +233,7 @@ func (o *object) load(t tier) (links []link.Link, progs []*ebpf.Program, err err
 			delete(spec.Programs, name)
 		}
 	}
-	if t.name != fentry {
+	if t.name == kprobe {
 		delete(spec.Maps, perTask)
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{

@@ -57,7 +57,9 @@ func TestLoad(t *testing.T) {
 			}
 			one := spec.Copy()
 			one.Programs = map[string]*ebpf.ProgramSpec{p.Name: one.Programs[p.Name]}
-			delete(one.Maps, perTask)
+			if p.Type == ebpf.Kprobe {
+				delete(one.Maps, perTask)
+			}
 			coll, err := ebpf.NewCollectionWithOptions(one, ebpf.CollectionOptions{
 				Cache: types.cache, MapReplacements: o.coll.Maps,
 				Programs: ebpf.ProgramOptions{KernelTypes: types.kernel, ExtraRelocationTargets: types.modules},

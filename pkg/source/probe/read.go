@@ -81,7 +81,7 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 		if add(k.Cgroup, k.Rdev) {
 			snap.Verbs = append(snap.Verbs, model.Verb{
 				Cgroup: k.Cgroup, Device: names.of(k.Rdev), Verb: verbName(k.Verb),
-				Duration: model.Histogram{Count: v.Count, SumSeconds: float64(v.SumNs) / 1e9, Buckets: v.Buckets},
+				Duration: histogram(v),
 			})
 		}
 	})
@@ -114,6 +114,14 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 	}
 	s.fill[gen.VerbsMapVerbErrors] = n - uint64(len(goneErrors))
 	return nil
+}
+
+func histogram(v *gen.VerbsVerbStat) model.Histogram {
+	h := model.Histogram{SumSeconds: float64(v.SumNs) / 1e9, Buckets: v.Buckets}
+	for _, n := range v.Buckets {
+		h.Count += n
+	}
+	return h
 }
 
 // readHoldings adds the objects: those that the programs count and those that
