@@ -12,7 +12,7 @@ targets=$(grep -rH --include='*_test.go' -o '^func Fuzz[A-Za-z0-9_]*' cmd pkg | 
 while IFS=: read -r file func; do
 	dir=${file%/*} target=${func#func }
 	if ! go test "./$dir" -run '^$' -fuzz "^$target\$" -fuzztime "$time" -fuzzminimizetime 10s \
-		-parallel 2 >"$log" 2>&1; then
+		-parallel 2 </dev/null >"$log" 2>&1; then
 		cat "$log"
 		echo "fuzz: $target in $dir fails; what fails it is kept in $dir/testdata/fuzz/$target" >&2
 		exit 1
