@@ -36,15 +36,17 @@ func (n *node) index(name, guid string) uint32 {
 }
 
 // readNode gives what is known when the answer does not come in time, and asks
-// again at the next read.
+// again at the next read. It takes a quarter of the time at most: the devices,
+// which wait for it, need the rest.
 func (s *Source) readNode(ctx context.Context) *node {
 	if s.node != nil {
 		return s.node
 	}
 	verbs := filepath.Join(s.opt.Sysfs, "class/infiniband_verbs")
-	deadline := time.Now().Add(s.opt.Deadline)
+	patience := s.opt.Deadline / 4
+	deadline := time.Now().Add(patience)
 	netlink := s.opt.Netlink && s.genuine
-	n, err := do(ctx, &s.nodeFlight, s.opt.Deadline, func() (*node, error) {
+	n, err := do(ctx, &s.nodeFlight, patience, func() (*node, error) {
 		n := &node{uverbs: charDevices(verbs), dial: s.dial}
 		if !netlink {
 			return n, nil
