@@ -305,6 +305,17 @@ func TestIsolation(t *testing.T) {
 		ends(t, stop)
 	})
 
+	t.Run("a file that is read for all devices hangs", func(t *testing.T) {
+		m, args := fakeNode(t)
+		breakIt(t, m, "sys/class/infiniband_verbs/"+m.HCAs[0].CharDevice+"/ibdev", fixtures.FIFO)
+		url, stop := start(t, binary, args...)
+		if diff := cmp.Diff(written(m), scrape(t, url).figures()); diff != "" {
+			t.Errorf("figures (-written +served):\n%s", diff)
+		}
+		bounded(t, url)
+		ends(t, stop)
+	})
+
 	t.Run("two scrapers", func(t *testing.T) {
 		m, args := fakeNode(t)
 		url, stop := start(t, binary, append(args, "--web.disable-exporter-metrics")...)
