@@ -4,14 +4,11 @@ package collector
 
 import (
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"runtime"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -80,9 +77,9 @@ var nodesToMeasure = []struct {
 	{"138-ports-500-containers", 138, 500},
 }
 
-// BenchmarkGather: from the facts to the families, and what stays in memory, the
+// BenchmarkRefresh: from the facts to the families, and what stays in memory, the
 // made-up facts included.
-func BenchmarkGather(b *testing.B) {
+func BenchmarkRefresh(b *testing.B) {
 	for _, n := range nodesToMeasure {
 		b.Run(n.name, func(b *testing.B) {
 			c := New(Options{Sources: big(n.ports, n.containers), Compat: []string{CompatLens}, Reuse: time.Nanosecond})
@@ -90,13 +87,9 @@ func BenchmarkGather(b *testing.B) {
 			b.ReportAllocs()
 			series := 0
 			for b.Loop() {
-				families, err := c.Gather()
-				if err != nil {
-					b.Fatal(err)
-				}
 				series = 0
-				for _, f := range families {
-					series += len(f.Metric)
+				for _, f := range c.now().families {
+					series += len(f.rows)
 				}
 			}
 			b.ReportMetric(float64(series), "series")
@@ -109,28 +102,22 @@ func BenchmarkGather(b *testing.B) {
 	}
 }
 
-// BenchmarkScrape: from the facts to the bytes, without and with a registry.
+// BenchmarkScrape: from the facts to the bytes, as Prometheus asks for them.
 func BenchmarkScrape(b *testing.B) {
 	for _, n := range nodesToMeasure {
-		c := New(Options{Sources: big(n.ports, n.containers), Compat: []string{CompatLens}, Reuse: time.Nanosecond})
-		defer c.Close() //nolint:errcheck // nothing to lose
-		registry := prometheus.NewRegistry()
-		registry.MustRegister(c)
-		for name, g := range map[string]prometheus.Gatherer{"gatherer": c, "registry": registry} {
-			b.Run(n.name+"/"+name, func(b *testing.B) {
-				h := promhttp.HandlerFor(g, promhttp.HandlerOpts{DisableCompression: true})
+		for _, compress := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%s/gzip=%v", n.name, compress), func(b *testing.B) {
+				c := New(Options{Sources: big(n.ports, n.containers), Compat: []string{CompatLens}, Reuse: time.Nanosecond})
+				defer c.Close() //nolint:errcheck // nothing to lose
 				b.ReportAllocs()
 				for b.Loop() {
-					w := discard{http.Header{}}
-					h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+					body, err := c.Encode(expfmt.NewFormat(expfmt.TypeOpenMetrics), compress)
+					if err != nil {
+						b.Fatal(err)
+					}
+					b.SetBytes(int64(len(body)))
 				}
 			})
 		}
 	}
 }
-
-type discard struct{ header http.Header }
-
-func (d discard) Header() http.Header         { return d.header }
-func (d discard) Write(p []byte) (int, error) { return len(p), nil }
-func (d discard) WriteHeader(int)             {}
