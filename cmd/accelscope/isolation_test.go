@@ -207,6 +207,7 @@ func TestIsolation(t *testing.T) {
 	binary := build(t)
 
 	t.Run("all faults at once", func(t *testing.T) {
+		t.Parallel()
 		m, args := fakeNode(t)
 		hca := m.HCAs
 		counters := func(i int) string { return filepath.Join(hca[i].PortDir, "counters") }
@@ -286,6 +287,7 @@ func TestIsolation(t *testing.T) {
 	})
 
 	t.Run("a source hangs", func(t *testing.T) {
+		t.Parallel()
 		m, args := fakeNode(t)
 		breakIt(t, m, "sys/fs/cgroup/cgroup.subtree_control", fixtures.FIFO)
 		url, stop := start(t, binary, args...)
@@ -306,6 +308,7 @@ func TestIsolation(t *testing.T) {
 	})
 
 	t.Run("a file that is read for all devices hangs", func(t *testing.T) {
+		t.Parallel()
 		m, args := fakeNode(t)
 		breakIt(t, m, "sys/class/infiniband_verbs/"+m.HCAs[0].CharDevice+"/ibdev", fixtures.FIFO)
 		url, stop := start(t, binary, args...)
@@ -317,6 +320,7 @@ func TestIsolation(t *testing.T) {
 	})
 
 	t.Run("two scrapers", func(t *testing.T) {
+		t.Parallel()
 		m, args := fakeNode(t)
 		url, stop := start(t, binary, append(args, "--web.disable-exporter-metrics")...)
 		for range 2 {
@@ -340,6 +344,7 @@ func TestIsolation(t *testing.T) {
 	})
 
 	t.Run("switched off", func(t *testing.T) {
+		t.Parallel()
 		_, args := fakeNode(t)
 		url, stop := start(t, binary, append(args, "--no-collector.rdma")...)
 		got := scrape(t, url)
