@@ -6,7 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"fmt"
-	"slices"
+	"io"
 	"sync"
 
 	"github.com/prometheus/common/expfmt"
@@ -15,9 +15,10 @@ import (
 // encoder turns families into bodies. Its buffers are kept, so bodies are
 // encoded one after another; sending them is not its business.
 type encoder struct {
-	mu     sync.Mutex
-	buffer []byte
-	gzip   *gzip.Writer
+	mu   sync.Mutex
+	text text
+	gzip *gzip.Writer
+	size int // of the last body that was not compressed
 }
 
 // bodies are the compressed bodies of a refresh by format: the second of two
@@ -34,58 +35,46 @@ func (c *Collector) Encode(format expfmt.Format, compress bool) ([]byte, error) 
 	if body := r.bodies[format.FormatType()]; compress && body != nil {
 		return body, nil
 	}
-	if err := e.encode(r, format); err != nil {
-		return nil, fmt.Errorf("encode metrics: %w", err)
-	}
-	if !compress {
-		return slices.Clone(e.buffer), nil
-	}
-	body, err := e.compress()
-	if err != nil {
-		return nil, fmt.Errorf("compress metrics: %w", err)
-	}
-	if r.bodies == nil {
-		r.bodies = bodies{}
-	}
-	r.bodies[format.FormatType()] = body
-	return body, nil
-}
-
-// encode fills the buffer.
-func (e *encoder) encode(r *refresh, format expfmt.Format) error {
-	switch format.FormatType() {
-	case expfmt.TypeTextPlain:
-		e.buffer = appendText(e.buffer[:0], r.families, plainText)
-		return nil
-	case expfmt.TypeOpenMetrics:
-		e.buffer = appendText(e.buffer[:0], r.families, openMetrics)
-		return nil
-	}
-	out := bytes.NewBuffer(e.buffer[:0])
-	enc := expfmt.NewEncoder(out, format)
-	for _, f := range r.proto() {
-		if err := enc.Encode(f); err != nil {
-			return err
-		}
-	}
-	e.buffer = out.Bytes()
-	return nil
-}
-
-// compress returns the buffer's content compressed, fast rather than small.
-func (e *encoder) compress() ([]byte, error) {
 	var out bytes.Buffer
-	out.Grow(len(e.buffer) / 6)
+	if !compress {
+		out.Grow(e.size)
+		err := e.encode(&out, r, format)
+		e.size = out.Len()
+		return out.Bytes(), err
+	}
 	if e.gzip == nil {
 		e.gzip, _ = gzip.NewWriterLevel(&out, gzip.BestSpeed) // the level is valid
 	} else {
 		e.gzip.Reset(&out)
 	}
-	if _, err := e.gzip.Write(e.buffer); err != nil {
+	if err := e.encode(e.gzip, r, format); err != nil {
 		return nil, err
 	}
 	if err := e.gzip.Close(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("compress metrics: %w", err)
 	}
+	if r.bodies == nil {
+		r.bodies = bodies{}
+	}
+	r.bodies[format.FormatType()] = out.Bytes()
 	return out.Bytes(), nil
+}
+
+func (e *encoder) encode(out io.Writer, r *refresh, format expfmt.Format) error {
+	e.text.out = out
+	switch format.FormatType() {
+	case expfmt.TypeTextPlain:
+		e.text.dialect = plainText
+		return e.text.write(r.families)
+	case expfmt.TypeOpenMetrics:
+		e.text.dialect = openMetrics
+		return e.text.write(r.families)
+	}
+	enc := expfmt.NewEncoder(out, format)
+	for _, f := range r.proto() {
+		if err := enc.Encode(f); err != nil {
+			return fmt.Errorf("encode %s: %w", f.GetName(), err)
+		}
+	}
+	return nil
 }

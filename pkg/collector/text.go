@@ -4,6 +4,7 @@ package collector
 
 import (
 	"bytes"
+	"io"
 	"math"
 	"strconv"
 	"strings"
@@ -19,20 +20,47 @@ const (
 	openMetrics                // versions 0.0.1 and 1.0.0
 )
 
-// appendText appends the families as expfmt writes them, byte by byte. It is
-// three quarters of what a scrape takes beyond reading, so it is done here: the
-// labels of a series are text already, only its value is new.
-func appendText(b []byte, families []family, d dialect) []byte {
-	for i := range families {
-		b = d.family(b, &families[i])
-	}
-	if d == openMetrics {
-		b = append(b, "# EOF\n"...)
-	}
-	return b
+// text writes the text formats, byte by byte as expfmt does. That is most of
+// what a scrape takes beyond reading, so it is done here: the labels of a series
+// are text already, only its value is new.
+type text struct {
+	dialect
+	out    io.Writer
+	buffer []byte // kept for the next time
+	err    error  // the first of out
 }
 
-func (d dialect) family(b []byte, f *family) []byte {
+// flushSize bounds the buffer: all of the text of a busy node is many megabytes.
+const flushSize = 32 << 10
+
+func (t *text) write(families []family) error {
+	t.err = nil
+	b := t.buffer[:0]
+	for i := range families {
+		f := &families[i]
+		b = t.header(b, f)
+		for j := range f.rows {
+			b = t.row(b, f, &f.rows[j])
+			if len(b) >= flushSize {
+				b = t.flush(b)
+			}
+		}
+	}
+	if t.dialect == openMetrics {
+		b = append(b, "# EOF\n"...)
+	}
+	t.buffer = t.flush(b)
+	return t.err
+}
+
+func (t *text) flush(b []byte) []byte {
+	if _, err := t.out.Write(b); err != nil && t.err == nil {
+		t.err = err
+	}
+	return b[:0]
+}
+
+func (d dialect) header(b []byte, f *family) []byte {
 	name := *f.name
 	if d == openMetrics && f.typ == counter {
 		name = strings.TrimSuffix(name, "_total")
@@ -40,17 +68,15 @@ func (d dialect) family(b []byte, f *family) []byte {
 	b = append(append(append(b, "# HELP "...), name...), ' ')
 	b = append(appendEscaped(b, *f.help, d == openMetrics), "\n# TYPE "...)
 	b = append(append(append(b, name...), ' '), d.typeName(f)...)
-	b = append(b, '\n')
-	for i := range f.rows {
-		r := &f.rows[i]
-		if f.typ == histogram {
-			b = d.histogram(b, *f.name, r)
-			continue
-		}
-		b = appendSeries(b, *f.name, "", r.labels.text, "")
-		b = append(d.number(b, r.value), '\n')
+	return append(b, '\n')
+}
+
+func (d dialect) row(b []byte, f *family, r *row) []byte {
+	if f.typ == histogram {
+		return d.histogram(b, *f.name, r)
 	}
-	return b
+	b = appendSeries(b, *f.name, "", r.labels.text, "")
+	return append(d.number(b, r.value), '\n')
 }
 
 func (d dialect) typeName(f *family) string {

@@ -27,8 +27,10 @@ func compareText(t *testing.T, families []family) {
 	t.Helper()
 	for d, format := range formats {
 		want := encode(t, protoFamilies(families), format)
-		if got := string(appendText(nil, families, d)); got != want {
-			t.Errorf("dialect %d (-library +ours):\n%s", d, cmp.Diff(want, got))
+		var got bytes.Buffer
+		w := text{dialect: d, out: &got}
+		if err := w.write(families); err != nil || got.String() != want {
+			t.Errorf("dialect %d: %v (-library +ours):\n%s", d, err, cmp.Diff(want, got.String()))
 		}
 	}
 }
@@ -43,6 +45,13 @@ func TestTextIsThatOfTheLibrary(t *testing.T) {
 			})
 		})
 	}
+	t.Run("much", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c := New(Options{Sources: big(20, 50)}) // several buffers full
+			defer c.Close()                         //nolint:errcheck // nothing to lose
+			compareText(t, c.now().families)
+		})
+	})
 	t.Run("numbers", func(t *testing.T) {
 		f := family{name: new("a_total"), help: new(`A "b" \ c` + "\nd"), typ: counter}
 		for _, v := range []float64{
