@@ -96,8 +96,11 @@ test-kernels: build ## The guest suite on 5.10, 6.1 and 6.12, with tracepoints f
 		go test -tags vm -count=1 -timeout 60m -v -run 'TestNode' ./tests/e2e
 
 .PHONY: bench
-bench: build ## What a scrape, a verb and the sensor itself cost
+bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go run ./tests/bench
+	@echo; echo "What a call and a drain cost on this kernel (tracepoints: it has no InfiniBand)"
+	@go test -run '^$$' -bench 'Call|Drain' -benchtime 2000x ./pkg/source/probe | grep ns/op
+	@CGO_ENABLED=0 go build -o bin/tiers ./tests/bench/tiers && echo && bin/tiers
 
 # Debian packages that are needed, and are not installed.
 MISSING = $(shell for p in $$(sed 's/\#.*//' tests/packages.txt); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done)

@@ -107,8 +107,6 @@ func run(ctx context.Context) error {
 		res.print(os.Stdout, use)
 	}
 	printGates(os.Stdout, gates(results[0], results[1]))
-	// What the probes add to a verb (D3) and what reading their maps costs (D4)
-	// is measured on live devices, in the guest.
 	return nil
 }
 
