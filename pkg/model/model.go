@@ -68,7 +68,7 @@ type Counter struct {
 // HCA is one RDMA device.
 type HCA struct {
 	Name  string // name of the ib_device, as in /sys/class/infiniband
-	Index uint32 // RDMA netlink device index; 0 when not known
+	Index uint32 // RDMA netlink device index; 0 is one, too, and what it is without netlink
 
 	// The following are empty when the kernel does not tell.
 	Firmware     string // fw_ver
@@ -257,7 +257,7 @@ type Loss struct {
 // State is how a source, a device or a hook does.
 type State string
 
-// The states. Released is that of hooks while there is no device to watch,
+// The states. Absent is also that of hooks while there is no device to watch,
 // quarantined that of a device that failed too often and is left alone.
 const (
 	StateOK          State = "ok"

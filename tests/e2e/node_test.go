@@ -22,6 +22,7 @@ import (
 const (
 	nodesVar     = "ACCELSCOPE_NODES"    // kernel[/tier[/cgroup layout]], separated by commas
 	binaryVar    = "ACCELSCOPE_BINARY"   // the program under test
+	rdmaTestVar  = "ACCELSCOPE_RDMATEST" // the tests of source/rdma
 	workloadsVar = "ACCELSCOPE_WORKLOAD" // directory of the C programs
 )
 
@@ -81,6 +82,7 @@ func TestNode(t *testing.T) {
 				return
 			}
 			t.Run("doctor", n.doctor)
+			t.Run("netlink", n.netlink)
 			t.Run("truth", n.truth)
 			t.Run("verbs", n.verbs)
 			t.Run("failures", n.failures)
@@ -102,16 +104,22 @@ func (n node) options(t *testing.T) vm.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	binary := filepath.Join(t.TempDir(), "accelscope")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/accelscope/accelscope/cmd/accelscope")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	const module = "github.com/accelscope/accelscope/"
+	binary, rdmaTest := filepath.Join(t.TempDir(), "accelscope"), filepath.Join(t.TempDir(), "rdma.test")
+	for _, args := range [][]string{
+		{"build", "-o", binary, module + "cmd/accelscope"}, {"test", "-c", "-o", rdmaTest, module + "pkg/source/rdma"},
+	} {
+		build := exec.CommandContext(t.Context(), "go", args...)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("go %v: %v: %s", args, err, out)
+		}
 	}
 	return vm.Options{
 		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 8 * time.Minute,
 		Env: []string{
 			nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + binary, workloadsVar + "=" + workloads,
+			rdmaTestVar + "=" + rdmaTest,
 			"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		},
 	}

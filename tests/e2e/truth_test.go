@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -37,10 +38,45 @@ func (n node) doctor(t *testing.T) {
 	if objects == "" {
 		objects = "kprobe" // which does not pin the module
 	}
+	if n.counts() && n.kernel != "5.10" {
+		// This kernel has all that the hooks want: one that is missing is a failure.
+		for _, x := range m.all("accelscope_probe_hook_state", "state", "ok") {
+			if x.GetGauge().GetValue() != 1 {
+				t.Errorf("not hooked: %v", x.GetLabel())
+			}
+		}
+	}
+	if n.tier != "tracepoint" {
+		// No hook on system calls: nothing is added to those that have nothing to do with RDMA.
+		var programs []struct{ Type, Name string }
+		if err := json.Unmarshal([]byte(sh(t, "bpftool", "-j", "prog", "show")), &programs); err != nil {
+			t.Fatal(err)
+		}
+		if len(programs) < 5 {
+			t.Errorf("bpftool shows only %v", programs)
+		}
+		for _, p := range programs {
+			if p.Type == "tracepoint" {
+				t.Errorf("program %s is on a system call", p.Name)
+			}
+		}
+	}
 	if n.counts() && m.sum("accelscope_probe_hook_state", "hook", "rdma_restrack_add", "tier", objects, "state", "ok") != 1 {
 		t.Errorf("rdma_restrack_add is not hooked by %s", objects)
 	}
 	s.stop()
+}
+
+// netlink runs the tests of the RDMA source on the live stack: its dumps, counters and number of requests against
+// iproute2 and sysfs.
+func (n node) netlink(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), os.Getenv(rdmaTestVar), "-test.run=^TestGuest$", "-test.v")
+	cmd.Env = append(os.Environ(), "ACCELSCOPE_GUEST=1", "ACCELSCOPE_WORKLOADS="+os.Getenv(workloadsVar))
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestGuest") {
+		t.Errorf("failed: %v", err)
+	}
 }
 
 // resource is an entry of `rdma -j resource show TYPE`.
