@@ -52,7 +52,7 @@ enum function {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 2048);
+	__uint(max_entries, 16384);
 	__type(key, __u64);
 	__type(value, __u64);
 } arguments SEC(".maps");
@@ -67,7 +67,7 @@ struct mapping {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 1024);
+	__uint(max_entries, 8192);
 	__type(key, __u32);
 	__type(value, struct mapping);
 } mappings SEC(".maps");

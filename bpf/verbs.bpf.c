@@ -70,7 +70,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 8192);
+	__uint(max_entries, 16384);
 	__type(key, __u32);
 	__type(value, struct call);
 } calls SEC(".maps");

@@ -112,13 +112,14 @@ func memoryName(m uint16) model.Memory {
 	}
 }
 
-var lossNames = [gen.VerbsLossLOSSES]string{
+var lossNames = [gen.VerbsLossLOSSES + 1]string{
 	gen.VerbsLossLOSS_VERBS_FULL:    "verbs_map_full",
 	gen.VerbsLossLOSS_ERRORS_FULL:   "errors_map_full",
 	gen.VerbsLossLOSS_CALLS_FULL:    "calls_map_full",
 	gen.VerbsLossLOSS_RETURN_MISSED: "return_missed",
 	gen.VerbsLossLOSS_OBJECTS_FULL:  "objects_map_full",
 	gen.VerbsLossLOSS_HOLDINGS_FULL: "holdings_map_full",
+	gen.VerbsLossLOSSES:             "program_skipped",
 }
 
 // errnoName is the symbol of an errno, or its number when it has none: the

@@ -14,7 +14,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"sync"
 	"time"
@@ -52,13 +51,6 @@ const (
 	DefaultMaxObjects = 65536
 )
 
-// How often the devices are looked at. A driver reload waits for this at most;
-// waking up costs more than looking.
-const watchInterval = 500 * time.Millisecond
-
-// How long after a failed attempt the hooks are tried again while a device is there.
-const retryInterval = 30 * time.Second
-
 // Source is the probe.
 type Source struct {
 	opts Options
@@ -67,6 +59,7 @@ type Source struct {
 	sensor  *sensor // nil while there is no device
 	names   deviceNames
 	retired totals
+	lost    losses // of sensors that are gone
 	forget  map[uint64]bool
 	hooks   []model.Hook
 	failed  error // why there is no sensor though there is a device
@@ -164,127 +157,6 @@ func (s *Source) CgroupPath(id uint64) (string, bool) {
 	return cString(path.Path[:]), true
 }
 
-func (s *Source) watch(ctx context.Context) {
-	defer close(s.done)
-	tick := time.NewTicker(watchInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			s.follow(ctx)
-		}
-	}
-}
-
-// follow looks at the devices and attaches or releases the hooks. It is all
-// that the probe does between scrapes, so a look is a few system calls.
-func (s *Source) follow(ctx context.Context) {
-	changed, err := s.devices.look()
-	if err != nil {
-		s.opts.Logger.Debug("cannot list the RDMA devices", zap.Error(err))
-		return
-	}
-	s.mu.Lock()
-	attached, waiting := s.sensor != nil, time.Now().Before(s.retry)
-	s.mu.Unlock()
-	switch {
-	case s.devices.entries == 0 && attached:
-		s.release()
-	case s.devices.entries > 0 && !attached && !waiting:
-		s.attach(ctx)
-	case attached:
-		s.rename(changed)
-		s.reconcile(ctx)
-	}
-}
-
-func (s *Source) attach(ctx context.Context) {
-	sensor, hooks, err := newSensor(s.opts)
-	s.mu.Lock()
-	s.hooks, s.failed = hooks, err
-	if err != nil {
-		s.retry = time.Now().Add(retryInterval)
-		s.mu.Unlock()
-		return
-	}
-	s.sensor = sensor
-	s.mu.Unlock()
-	s.rename(true)
-	if sensor.objects != nil {
-		if err := sensor.adopt(ctx, s.opts); err != nil {
-			s.opts.Logger.Warn("objects made before the sensor started are not attributed", zap.Error(err))
-		}
-	}
-	s.opts.Logger.Info("hooks attached", zap.Stringer("tiers", tiersOf(hooks)))
-}
-
-// release detaches everything and keeps the totals, so that the driver can be
-// unloaded and no counter falls.
-func (s *Source) release() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sensor.detach()
-	var last model.Snapshot
-	if err := s.sensor.read(&last, s.names, nil); err != nil {
-		s.opts.Logger.Warn("totals of the last device are lost", zap.Error(err))
-	}
-	s.retired.add(&last)
-	s.sensor.close()
-	s.sensor, s.failed = nil, nil
-	s.hooks = unattached("no RDMA device: the hooks come with the next one", model.StateAbsent)
-	s.opts.Logger.Info("last RDMA device gone, hooks released")
-}
-
-// rename reads which uverbs device belongs to which HCA when the devices
-// changed, and once more at the next look: a device is listed before it has its
-// number. When a number has changed hands, what was counted under it stays with
-// the old name.
-func (s *Source) rename(changed bool) {
-	moved, err := s.uverbs.look()
-	if err != nil {
-		s.opts.Logger.Debug("cannot list the uverbs devices", zap.Error(err))
-		return
-	}
-	if changed || moved {
-		s.unnamed = 2
-	}
-	if s.unnamed == 0 {
-		return
-	}
-	names, err := readDeviceNames(s.opts.Sysfs)
-	if err != nil {
-		s.opts.Logger.Debug("cannot read the names of the uverbs devices", zap.Error(err))
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.sensor == nil {
-		return
-	}
-	given := map[uint32]bool{}
-	for rdev, name := range names {
-		if old, ok := s.names[rdev]; ok && old != name {
-			given[rdev] = true
-		}
-	}
-	if len(given) > 0 {
-		var last model.Snapshot
-		old := func(_ uint64, rdev uint32) bool { return given[rdev] }
-		if err := s.sensor.readVerbs(&last, s.names, old, old); err != nil {
-			s.opts.Logger.Warn("totals of a device that is gone are lost", zap.Error(err))
-		}
-		s.retired.add(&last)
-	}
-	if s.names == nil {
-		s.names = deviceNames{}
-	}
-	maps.Copy(s.names, names)
-	s.sensor.showDevices(names)
-	s.unnamed--
-}
-
 // Read drains the kernel's maps.
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
@@ -305,11 +177,14 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	if !counting {
 		snap.Objects = nil // not counted is not zero
 	}
+	lost := s.lost
 	if s.sensor == nil {
+		lost.fill(&snap)
 		return snap, s.failed
 	}
 	err := s.sensor.read(&snap, s.names, s.forget)
-	s.sensor.self(&snap)
+	s.sensor.self(&snap, &lost)
+	lost.fill(&snap)
 	s.last = lengths{len(snap.Verbs), len(snap.VerbErrors), len(snap.Objects), len(snap.Registered)}
 	if err != nil {
 		return snap, fmt.Errorf("reading the BPF maps: %w", err)

@@ -415,7 +415,7 @@ func TestAdopt(t *testing.T) {
 			t.Errorf("registered %+v, want 4096 bytes", r)
 		}
 	}
-	s.self(&snap)
+	s.self(&snap, &losses{})
 	for _, m := range snap.Maps {
 		if m.Name == gen.ObjectsMapAdopted && m.Entries != 3 {
 			t.Errorf("%d adopted entries, want 3", m.Entries)

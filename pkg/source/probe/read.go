@@ -195,29 +195,21 @@ func (s *sensor) deviceName(index uint32) string {
 	return s.indexes[index]
 }
 
-// self adds the state of the maps themselves.
-func (s *sensor) self(snap *model.Snapshot) {
-	var losses [gen.VerbsLossLOSSES]uint64
+// self adds the state of the maps themselves, and the losses to those given.
+func (s *sensor) self(snap *model.Snapshot, losses *losses) {
 	s.addMaps(snap, s.verbs, gen.VerbsMapVerbs, gen.VerbsMapVerbErrors)
-	addLosses(&losses, s.verbs.coll.Variables[gen.VerbsVarVerbLosses])
-	if s.objects != nil {
-		vars := s.objects.coll.Variables
-		s.fill[gen.ObjectsMapObjects] = variable(vars[gen.ObjectsVarLiveObjects])
-		s.mu.Lock()
-		// The programs only subtract from the one, this process only adds to the other.
-		s.fill[gen.ObjectsMapAdopted] = s.booked + variable(vars[gen.ObjectsVarLiveAdopted])
-		s.mu.Unlock()
-		s.addMaps(snap, s.objects, gen.ObjectsMapHoldings, gen.ObjectsMapObjects, gen.ObjectsMapAdopted)
-		addLosses(&losses, vars[gen.ObjectsVarObjectLosses])
+	losses.add(s.verbs, gen.VerbsVarVerbLosses)
+	if s.objects == nil {
+		return
 	}
-	for i, n := range losses {
-		snap.Losses = append(snap.Losses, model.Loss{Reason: lossNames[i], Count: n})
-	}
-	missed := s.verbs.missed()
-	if s.objects != nil {
-		missed += s.objects.missed()
-	}
-	snap.Losses = append(snap.Losses, model.Loss{Reason: "program_skipped", Count: missed})
+	vars := s.objects.coll.Variables
+	s.fill[gen.ObjectsMapObjects] = variable(vars[gen.ObjectsVarLiveObjects])
+	s.mu.Lock()
+	// The programs only subtract from the one, this process only adds to the other.
+	s.fill[gen.ObjectsMapAdopted] = s.booked + variable(vars[gen.ObjectsVarLiveAdopted])
+	s.mu.Unlock()
+	s.addMaps(snap, s.objects, gen.ObjectsMapHoldings, gen.ObjectsMapObjects, gen.ObjectsMapAdopted)
+	losses.add(s.objects, gen.ObjectsVarObjectLosses)
 }
 
 func (s *sensor) addMaps(snap *model.Snapshot, o *object, names ...string) {
@@ -236,12 +228,22 @@ func variable(v *ebpf.Variable) uint64 {
 	return n
 }
 
-func addLosses(to *[gen.VerbsLossLOSSES]uint64, v *ebpf.Variable) {
+// losses are counts of what could not be recorded, by reason; the last one is
+// of programs that the kernel skipped.
+type losses [gen.VerbsLossLOSSES + 1]uint64
+
+func (l *losses) add(o *object, name string) {
 	var counts [gen.VerbsLossLOSSES]uint64
-	if v.Get(&counts) != nil {
-		return
+	if o.coll.Variables[name].Get(&counts) == nil {
+		for i, n := range counts {
+			l[i] += n
+		}
 	}
-	for i, n := range counts {
-		to[i] += n
+	l[gen.VerbsLossLOSSES] += o.missed()
+}
+
+func (l *losses) fill(snap *model.Snapshot) {
+	for i, n := range l {
+		snap.Losses = append(snap.Losses, model.Loss{Reason: lossNames[i], Count: n})
 	}
 }
