@@ -233,16 +233,18 @@ func retarget(file, text, from, to string) string {
 	var kept []string
 	for entry := range strings.SplitSeq(text, sep) {
 		entry = strings.TrimSpace(entry) + "\n"
+		debian := false
 		moved := word.ReplaceAllStringFunc(entry, func(w string) string {
 			switch w {
 			case from, from + "-updates", from + "-security":
+				debian = true
 				return to + strings.TrimPrefix(w, from)
 			}
 			return w
 		})
 		// The component tells Debian from others, who often name theirs otherwise.
 		main := slices.Contains(strings.Fields(entry), "main")
-		if moved != entry && main && !strings.HasPrefix(entry, "deb-src") {
+		if debian && main && !strings.HasPrefix(entry, "deb-src") {
 			kept = append(kept, moved)
 		}
 	}
