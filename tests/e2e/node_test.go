@@ -82,7 +82,6 @@ func TestNode(t *testing.T) {
 				return
 			}
 			t.Run("doctor", n.doctor)
-			t.Run("netlink", n.netlink)
 			t.Run("truth", n.truth)
 			t.Run("verbs", n.verbs)
 			t.Run("failures", n.failures)
@@ -90,6 +89,7 @@ func TestNode(t *testing.T) {
 			t.Run("restart", n.restart)
 			t.Run("churn", n.churn)
 			t.Run("reload", n.reload)
+			t.Run("netlink", n.netlink)
 		})
 	}
 }

@@ -70,6 +70,12 @@ func (n node) doctor(t *testing.T) {
 // netlink runs the tests of the RDMA source on the live stack: its dumps, counters and number of requests against
 // iproute2 and sysfs.
 func (n node) netlink(t *testing.T) {
+	for _, m := range []string{"ib_uverbs", "rdma_rxe"} {
+		sh(t, "modprobe", m)
+	}
+	for _, end := range []string{"0", "1"} {
+		sh(t, "rdma", "link", "add", "rxe"+end, "type", "rxe", "netdev", "v"+end)
+	}
 	cmd := exec.CommandContext(t.Context(), os.Getenv(rdmaTestVar), "-test.run=^TestGuest$", "-test.v")
 	cmd.Env = append(os.Environ(), "ACCELSCOPE_GUEST=1", "ACCELSCOPE_WORKLOADS="+os.Getenv(workloadsVar))
 	out, err := cmd.CombinedOutput()

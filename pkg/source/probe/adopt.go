@@ -152,7 +152,7 @@ func (s *Source) reconcile(ctx context.Context) {
 		return
 	}
 	mark := sensor.adoptedAt
-	if sensor.lost() == mark.lost || time.Since(mark.at) < reconcileInterval {
+	if time.Since(mark.at) < reconcileInterval || sensor.lost() == mark.lost {
 		return
 	}
 	if err := sensor.adopt(ctx, s.opts); err != nil {

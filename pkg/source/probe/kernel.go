@@ -4,6 +4,7 @@ package probe
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -72,15 +73,11 @@ func (t *kernelTypes) subsystem(name string) (int32, error) {
 	return 0, fmt.Errorf("%w: this kernel has no cgroup v1 controller %s", model.ErrUnsupported, name)
 }
 
+var symbolPrefixes = [][]byte{[]byte("ib_uverbs_"), []byte("ib_umem_"), []byte("rdma_"), []byte("uverbs_")}
+
 // kernelSymbols tells which of the functions that the hooks name exist, from
 // /proc/kallsyms: names are there even when addresses are hidden.
-func kernelSymbols(specs ...*ebpf.CollectionSpec) (map[string]bool, error) {
-	wanted := map[string]bool{}
-	for _, spec := range specs {
-		for _, p := range spec.Programs {
-			wanted[p.AttachTo] = true
-		}
-	}
+func kernelSymbols() (map[string]bool, error) {
 	f, err := os.Open("/proc/kallsyms")
 	if err != nil {
 		return nil, fmt.Errorf("functions of this kernel: %w", err)
@@ -101,8 +98,11 @@ func kernelSymbols(specs ...*ebpf.CollectionSpec) (map[string]bool, error) {
 				break
 			}
 		}
-		if wanted[string(name)] {
-			found[string(name)] = true
+		// All functions that we hook, and few others, begin so.
+		for _, prefix := range symbolPrefixes {
+			if bytes.HasPrefix(name, prefix) {
+				found[string(name)] = true
+			}
 		}
 	}
 	if err := lines.Err(); err != nil {

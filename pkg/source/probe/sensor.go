@@ -47,16 +47,22 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 	fail := func(err error) (*sensor, []model.Hook, error) {
 		return nil, unattached(err.Error(), model.StateFailed), err
 	}
+	// /proc/kallsyms takes the kernel longer to write than all the rest takes us.
+	symbols := make(chan map[string]bool, 1)
+	var symbolsErr error
+	go func() {
+		var found map[string]bool
+		found, symbolsErr = kernelSymbols()
+		symbols <- found
+	}()
 	types, err := loadTypes()
 	if err != nil {
+		<-symbols
 		return fail(err)
 	}
 	verbs, objects, cgroups, err := loadSpecs(opts, types)
-	if err != nil {
-		return fail(err)
-	}
-	symbols, err := kernelSymbols(verbs, objects)
-	if err != nil {
+	found := <-symbols
+	if err = errors.Join(err, symbolsErr); err != nil {
 		return fail(err)
 	}
 	s := &sensor{opts: opts, indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}}
@@ -73,10 +79,10 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 		return fail(err)
 	}
 	for _, h := range verbHooks {
-		hooks = append(hooks, s.verbs.attach(h, opts.Tier, symbols))
+		hooks = append(hooks, s.verbs.attach(h, opts.Tier, found))
 	}
-	hooks = append(hooks, s.attachObjects(symbols)...)
-	hooks = append(hooks, s.cgroups.attach(cgroupHook, "", symbols))
+	hooks = append(hooks, s.attachObjects(found)...)
+	hooks = append(hooks, s.cgroups.attach(cgroupHook, "", found))
 	attached := func(h model.Hook) bool { return h.State == model.StateOK && h.Name != cgroupHook.name }
 	if !slices.ContainsFunc(hooks, attached) {
 		s.close()
