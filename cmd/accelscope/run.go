@@ -31,6 +31,9 @@ type runCmd struct {
 
 // run serves until ctx is done.
 func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
+	if err := web.Validate(c.WebConfig); err != nil { // before anything is attached
+		return fmt.Errorf("--web.config.file=%s: %w", c.WebConfig, err)
+	}
 	sets := c.Compat
 	if !c.NoSelfMetrics {
 		sets = append(sets, collector.Process)
