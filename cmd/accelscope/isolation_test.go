@@ -262,7 +262,7 @@ func TestIsolation(t *testing.T) {
 			t.Errorf("figures (-written +served):\n%s", diff)
 		}
 		checkStates(t, got, state, map[string]string{"rdma": "ok", "cgroup": "ok"})
-		if !strings.Contains(got.body, `infiniband_port_state{device="`+hca[2].Name+`",port="1",state="ACTIVE"} 1`) {
+		if !strings.Contains(got.body, `infiniband_port_state{device="`+hca[2].Name+`",port="1",state="active"} 1`) {
 			t.Error("a port is not told because its counters fail")
 		}
 

@@ -3,6 +3,9 @@
 package collector
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -11,13 +14,25 @@ var devicePortLabels = []string{"device", "port"}
 // wordBytes is the unit of port_rcv_data and port_xmit_data.
 const wordBytes = 4
 
-// The states of a port, in the words of the kernel.
+// The states of a port, in the words of the kernel and as they are labelled.
 var (
 	portStates = []string{"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"}
 	physStates = []string{
 		"Sleep", "Polling", "Disabled", "PortConfigurationTraining", "LinkUp", "LinkErrorRecovery", "Phy Test",
 	}
+	portStateLabels = []string{"nop", "down", "init", "armed", "active", "active_defer"}
+	physStateLabels = []string{
+		"sleep", "polling", "disabled", "port_configuration_training", "link_up", "link_error_recovery", "phy_test",
+	}
 )
+
+// stateLabel is the label of a state; one that is not known keeps its word.
+func stateLabel(state string, states, labels []string) string {
+	if i := slices.Index(states, state); i >= 0 {
+		return labels[i]
+	}
+	return strings.ToLower(state)
+}
 
 // portErrors are the error counters of a port and what they are called here.
 var portErrors = []struct{ counter, typ string }{
@@ -74,7 +89,7 @@ func portMetrics() []metric {
 			emit: func(v *view, b *builder) {
 				for _, p := range v.ports {
 					if p.State != "" {
-						b.stateSet(p.State, portStates, p.hca.Name, p.number)
+						b.stateSet(stateLabel(p.State, portStates, portStateLabels), portStateLabels, p.hca.Name, p.number)
 					}
 				}
 			},
@@ -85,7 +100,7 @@ func portMetrics() []metric {
 			emit: func(v *view, b *builder) {
 				for _, p := range v.ports {
 					if p.PhysState != "" {
-						b.stateSet(p.PhysState, physStates, p.hca.Name, p.number)
+						b.stateSet(stateLabel(p.PhysState, physStates, physStateLabels), physStateLabels, p.hca.Name, p.number)
 					}
 				}
 			},
