@@ -116,7 +116,7 @@ func (n node) options(t *testing.T) vm.Options {
 		}
 	}
 	return vm.Options{
-		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 8 * time.Minute,
+		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 12 * time.Minute,
 		Env: []string{
 			nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + binary, workloadsVar + "=" + workloads,
 			rdmaTestVar + "=" + rdmaTest,
