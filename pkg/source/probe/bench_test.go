@@ -3,6 +3,7 @@
 package probe
 
 import (
+	"io"
 	"os"
 	"runtime"
 	"testing"
@@ -10,11 +11,11 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/bench/ringbuffer"
 )
 
 // BenchmarkCall is a verbs call that takes no time: the write() of a REG_MR
@@ -54,90 +55,32 @@ func BenchmarkCall(b *testing.B) {
 	}
 	b.Run("tracepoint", calls)
 	_ = s.Close()
-	stop := ringBufferSensor(b)
+	stop, err := ringbuffer.Start(onWrites)
+	if err != nil {
+		b.Fatal(err)
+	}
 	b.Run("ringbuffer", calls)
-	stop()
+	if err := stop(); err != nil {
+		b.Fatal(err)
+	}
 	b.Run("again_without", calls)
 }
 
-// ringBufferSensor is the other way to do it, for comparison: the start of each
-// write in a hash by thread, and at its end an event of 64 bytes.
-func ringBufferSensor(b *testing.B) (stop func()) {
-	b.Helper()
-	starts, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 8192})
-	if err != nil {
-		b.Fatal(err)
-	}
-	events, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.RingBuf, MaxEntries: 1 << 22})
-	if err != nil {
-		b.Fatal(err)
-	}
-	enter := asm.Instructions{
-		asm.FnGetCurrentPidTgid.Call(),
-		asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord),
-		asm.FnKtimeGetNs.Call(),
-		asm.StoreMem(asm.RFP, -16, asm.R0, asm.DWord),
-		asm.LoadMapPtr(asm.R1, starts.FD()),
-		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -8),
-		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, -16),
-		asm.Mov.Imm(asm.R4, 0),
-		asm.FnMapUpdateElem.Call(),
-		asm.Mov.Imm(asm.R0, 0),
-		asm.Return(),
-	}
-	exit := asm.Instructions{
-		asm.FnGetCurrentPidTgid.Call(),
-		asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord),
-		asm.LoadMapPtr(asm.R1, starts.FD()),
-		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -8),
-		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "out"),
-		asm.LoadMem(asm.R6, asm.R0, 0, asm.DWord),
-		asm.FnKtimeGetNs.Call(),
-		asm.Sub.Reg(asm.R0, asm.R6),
-	}
-	for offset := int16(-72); offset < -8; offset += 8 {
-		exit = append(exit, asm.StoreMem(asm.RFP, offset, asm.R0, asm.DWord))
-	}
-	exit = append(exit,
-		asm.LoadMapPtr(asm.R1, events.FD()),
-		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -72),
-		asm.Mov.Imm(asm.R3, 64),
-		asm.Mov.Imm(asm.R4, 2), // BPF_RB_FORCE_WAKEUP
-		asm.FnRingbufOutput.Call(),
-		asm.Mov.Imm(asm.R0, 0).WithSymbol("out"),
-		asm.Return(),
-	)
-	closers := []interface{ Close() error }{starts, events}
+// onWrites attaches the programs of a ring buffer to the system call.
+func onWrites(enter, exit asm.Instructions) (out []io.Closer, err error) {
 	for name, insns := range map[string]asm.Instructions{"sys_enter_write": enter, "sys_exit_write": exit} {
 		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.TracePoint, License: "GPL", Instructions: insns})
 		if err != nil {
-			b.Fatal(err)
+			return out, err
 		}
+		out = append(out, p)
 		l, err := link.Tracepoint("syscalls", name, p, nil)
 		if err != nil {
-			b.Fatal(err)
+			return out, err
 		}
-		closers = append(closers, p, l)
+		out = append(out, l)
 	}
-	r, err := ringbuf.NewReader(events)
-	if err != nil {
-		b.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		var record ringbuf.Record
-		for r.ReadInto(&record) == nil {
-		}
-	}()
-	return func() {
-		_ = r.Close()
-		<-done
-		for _, c := range closers {
-			_ = c.Close()
-		}
-	}
+	return out, nil
 }
 
 // BenchmarkDrain reads 1,024 histograms: as Read does, in batches, and one by one.

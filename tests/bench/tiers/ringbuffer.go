@@ -3,108 +3,34 @@
 package main
 
 import (
-	"errors"
+	"io"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-	"github.com/cilium/ebpf/ringbuf"
+
+	"github.com/accelscope/accelscope/tests/bench/ringbuffer"
 )
 
-// ringBuffer is the other way to do it, on the same function and by fentry, the cheapest hook: the start of each call in
-// a hash by thread, and at its end an event of 64 bytes that wakes the reader.
+// ringBuffer watches the same function by fentry, the cheapest hook.
 func ringBuffer() (stop func() error, err error) {
-	var closers []interface{ Close() error }
-	stop = func() error {
-		var errs []error
-		for _, c := range closers {
-			errs = append(errs, c.Close())
+	return ringbuffer.Start(func(enter, exit asm.Instructions) (out []io.Closer, err error) {
+		for attach, insns := range map[ebpf.AttachType]asm.Instructions{
+			ebpf.AttachTraceFEntry: enter, ebpf.AttachTraceFExit: exit,
+		} {
+			p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+				Type: ebpf.Tracing, AttachType: attach, AttachTo: "ib_uverbs_ioctl", License: "GPL", Instructions: insns,
+			})
+			if err != nil {
+				return out, err
+			}
+			out = append(out, p)
+			l, err := link.AttachTracing(link.TracingOptions{Program: p})
+			if err != nil {
+				return out, err
+			}
+			out = append(out, l)
 		}
-		return errors.Join(errs...)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, stop())
-		}
-	}()
-	starts, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 8192})
-	if err != nil {
-		return stop, err
-	}
-	closers = append(closers, starts)
-	events, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.RingBuf, MaxEntries: 1 << 22})
-	if err != nil {
-		return stop, err
-	}
-	closers = append(closers, events)
-	for attach, insns := range map[ebpf.AttachType]asm.Instructions{
-		ebpf.AttachTraceFEntry: entry(starts.FD()),
-		ebpf.AttachTraceFExit:  exit(starts.FD(), events.FD()),
-	} {
-		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-			Type: ebpf.Tracing, AttachType: attach, AttachTo: "ib_uverbs_ioctl", License: "GPL", Instructions: insns,
-		})
-		if err != nil {
-			return stop, err
-		}
-		closers = append(closers, p)
-		l, err := link.AttachTracing(link.TracingOptions{Program: p})
-		if err != nil {
-			return stop, err
-		}
-		closers = append(closers, l)
-	}
-	r, err := ringbuf.NewReader(events)
-	if err != nil {
-		return stop, err
-	}
-	closers = append(closers, r)
-	go func() {
-		var record ringbuf.Record
-		for r.ReadInto(&record) == nil {
-		}
-	}()
-	return stop, nil
-}
-
-func entry(starts int) asm.Instructions {
-	return asm.Instructions{
-		asm.FnGetCurrentPidTgid.Call(),
-		asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord),
-		asm.FnKtimeGetNs.Call(),
-		asm.StoreMem(asm.RFP, -16, asm.R0, asm.DWord),
-		asm.LoadMapPtr(asm.R1, starts),
-		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -8),
-		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, -16),
-		asm.Mov.Imm(asm.R4, 0),
-		asm.FnMapUpdateElem.Call(),
-		asm.Mov.Imm(asm.R0, 0),
-		asm.Return(),
-	}
-}
-
-func exit(starts, events int) asm.Instructions {
-	insns := asm.Instructions{
-		asm.FnGetCurrentPidTgid.Call(),
-		asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord),
-		asm.LoadMapPtr(asm.R1, starts),
-		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -8),
-		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "out"),
-		asm.LoadMem(asm.R6, asm.R0, 0, asm.DWord),
-		asm.FnKtimeGetNs.Call(),
-		asm.Sub.Reg(asm.R0, asm.R6),
-	}
-	for offset := int16(-72); offset < -8; offset += 8 {
-		insns = append(insns, asm.StoreMem(asm.RFP, offset, asm.R0, asm.DWord))
-	}
-	return append(insns,
-		asm.LoadMapPtr(asm.R1, events),
-		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -72),
-		asm.Mov.Imm(asm.R3, 64),
-		asm.Mov.Imm(asm.R4, 2), // BPF_RB_FORCE_WAKEUP
-		asm.FnRingbufOutput.Call(),
-		asm.Mov.Imm(asm.R0, 0).WithSymbol("out"),
-		asm.Return(),
-	)
+		return out, nil
+	})
 }
