@@ -462,6 +462,62 @@ func testTotals(t *testing.T, workload string, entities map[uint64]model.Entity)
 	}
 }
 
+// TestTotalsOfSteps: the steps of a job leave one after the other. What each
+// counted is in the job's figures once, whoever carries what was left before;
+// the same where the probe counts verbs alone.
+func TestTotalsOfSteps(t *testing.T) {
+	for _, objects := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) { testSteps(t, objects) })
+	}
+}
+
+func testSteps(t *testing.T, objects bool) {
+	const steps = 12
+	entities := map[uint64]model.Entity{}
+	for id := uint64(1); id <= steps; id++ {
+		entities[id] = model.Entity{Workload: "slurm:42", Runtime: "slurm"}
+	}
+	namer := names(entities)
+	table := namer.resolve
+	var expired []uint64
+	namer.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
+		s, err := table(ctx, cgroups, pids)
+		s.Expired = expired
+		return s, err
+	}
+	probe := &fakeFigures{fake: fake{name: "probe"}, onForget: func([]uint64) {}}
+	c := New(Options{Sources: []Registration{{Source: probe}, {Source: namer}}})
+	defer c.Close() //nolint:errcheck // nothing to lose
+	for gone := uint64(0); gone < steps; gone++ {
+		for _, over := range []bool{false, true} {
+			expired = nil
+			if over {
+				expired = []uint64{gone + 1}
+			}
+			probe.facts = model.Snapshot{Verbs: []model.Verb{}}
+			for id := gone + 1; id <= steps; id++ {
+				h := model.Histogram{Count: 1, SumSeconds: 1}
+				h.Buckets[3] = 1
+				probe.facts.Verbs = append(probe.facts.Verbs,
+					model.Verb{Cgroup: id, Device: "rxe0", Verb: "create_qp", Duration: h})
+				if objects {
+					probe.facts.Objects = append(probe.facts.Objects,
+						model.Objects{Cgroup: id, Device: "rxe0", Type: model.QP, Created: 1})
+				}
+			}
+			time.Sleep(time.Second)
+			families := mustGather(t, c)
+			if v, _ := value(families, "container_rdma_verbs_total", "workload=slurm:42"); v != steps {
+				t.Fatalf("after %d steps are over the job has called %v verbs, want %d", gone, v, steps)
+			}
+			v, ok := value(families, "container_rdma_objects_created_total", "workload=slurm:42")
+			if ok != objects || objects && v != steps {
+				t.Fatalf("after %d steps are over the job has made %v objects, want %d", gone, v, steps)
+			}
+		}
+	}
+}
+
 // 50 clients scrape while one source hangs for ever, one panics and one is
 // read in the background: for the race detector.
 func TestConcurrentScrapes(t *testing.T) {

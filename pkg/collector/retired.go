@@ -13,6 +13,8 @@ import (
 // had counted stays with the owner for as long as that has any other cgroup;
 // nobody always has.
 type retired struct {
+	// own is what the sources said in this refresh, without what is added to it.
+	own model.Snapshot
 	// unnamed is what the cgroups without a name had counted last.
 	unnamed totals
 	// leaving are the cgroups that the sources were told to forget, and their
@@ -63,7 +65,8 @@ func totalsOf(facts *model.Snapshot, wanted func(cgroup uint64) bool) (t totals)
 	return t
 }
 
-// forget takes leave of cgroups that are about to be forgotten.
+// forget takes leave of cgroups that are about to be forgotten. Their figures
+// are their own: what others left to their owner was added to one of them.
 func (r *retired) forget(facts *model.Snapshot, cgroups []uint64) {
 	if r.leaving == nil {
 		r.leaving = map[uint64]leaver{}
@@ -71,15 +74,17 @@ func (r *retired) forget(facts *model.Snapshot, cgroups []uint64) {
 	for _, id := range cgroups {
 		r.leaving[id] = leaver{
 			owner:  attribution.OwnerOf(facts.Entities[id]),
-			totals: totalsOf(facts, func(cgroup uint64) bool { return cgroup == id }),
+			totals: totalsOf(&r.own, func(cgroup uint64) bool { return cgroup == id }),
 		}
 	}
 }
 
 // add adds to facts what those that left had counted. While the probe does not
-// answer nothing can be said of who left.
+// answer nothing can be said of who left. A probe that counts verbs and no
+// objects has answered: then no objects are added, for they are not counted.
 func (r *retired) add(facts *model.Snapshot) {
-	if facts.Objects == nil {
+	r.own = model.Snapshot{Objects: facts.Objects, Verbs: facts.Verbs, VerbErrors: facts.VerbErrors}
+	if facts.Objects == nil && facts.Verbs == nil {
 		return
 	}
 	nobody := func(cgroup uint64) bool { return facts.Entities[cgroup].Workload == "" }
@@ -114,6 +119,9 @@ func (r *retired) add(facts *model.Snapshot) {
 		} else {
 			delete(r.left, owner)
 		}
+	}
+	if facts.Objects == nil {
+		more.Objects = nil
 	}
 	facts.Merge(more)
 }
