@@ -100,10 +100,12 @@ static __always_inline struct holding *holding_of(const struct object *o)
 	return bpf_map_lookup_elem(&holdings, &key);
 }
 
-static __always_inline void give(const struct object *o, __u64 created)
+/* Books an object, unless there is no room: then it is hidden, and is not taken back. */
+static __always_inline void give(struct object *o, __u64 created)
 {
 	struct holding *h = holding_of(o);
 
+	o->hidden = !h;
 	if (!h) {
 		lose(LOSS_HOLDINGS_FULL);
 		return;
@@ -138,18 +140,19 @@ static __always_inline int remember(__u64 address, struct object *o, struct ib_d
 	o->cgroup = current_cgroup();
 	o->device = BPF_CORE_READ(device, index);
 	/* The memory was used again and the end of what was there before went unseen. */
-	if (old) {
-		if (!old->hidden)
-			take(old);
-		*old = *o;
-	} else if (bpf_map_update_elem(&objects, &address, o, BPF_NOEXIST)) {
-		lose(LOSS_OBJECTS_FULL);
-		return 0;
-	} else {
-		__sync_fetch_and_add(&live_objects, 1);
-	}
+	if (old && !old->hidden)
+		take(old);
 	name_device(device, o->device);
 	give(o, 1);
+	if (bpf_map_update_elem(&objects, &address, o, BPF_ANY)) {
+		/* An object that is not remembered would never go. */
+		if (!o->hidden)
+			take(o);
+		lose(LOSS_OBJECTS_FULL);
+		return 0;
+	}
+	if (!old)
+		__sync_fetch_and_add(&live_objects, 1);
 	return 0;
 }
 
@@ -262,11 +265,12 @@ static __noinline int set_hidden(struct rdma_restrack_entry *res, __u32 hidden)
 	}
 	if (!o || o->hidden == hidden)
 		return 0;
-	o->hidden = hidden;
-	if (hidden)
+	if (hidden) {
+		o->hidden = 1;
 		take(o);
-	else
+	} else {
 		give(o, 0);
+	}
 	return 0;
 }
 

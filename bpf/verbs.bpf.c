@@ -138,24 +138,33 @@ static const __u8 methods[18][8] = {
 
 static __always_inline __u32 ioctl_verb(__u64 arg)
 {
-	struct ib_uverbs_ioctl_hdr hdr;
-	struct ib_uverbs_attr attr;
+	struct {
+		struct ib_uverbs_ioctl_hdr hdr;
+		struct ib_uverbs_attr attr;
+	} in;
 
-	if (bpf_probe_read_user(&hdr, sizeof(hdr), (void *)arg))
+	/*
+	 * A read of user memory is the dearest part of all this, and the first
+	 * attribute is the command when libibverbs invokes one: take both at once.
+	 */
+	if (bpf_probe_read_user(&in, sizeof(in), (void *)arg) &&
+	    bpf_probe_read_user(&in.hdr, sizeof(in.hdr), (void *)arg))
 		return VERB_OTHER;
-	if (hdr.object_id >= UVERBS_ID_DRIVER_NS)
+	if (in.hdr.object_id >= UVERBS_ID_DRIVER_NS)
 		return VERB_DEVX;
-	if (hdr.object_id == UVERBS_OBJECT_DEVICE && hdr.method_id == UVERBS_METHOD_INVOKE_WRITE) {
-		for (int i = 0; i < MAX_ATTRS && i < hdr.num_attrs; i++) {
-			if (bpf_probe_read_user(&attr, sizeof(attr), (void *)(arg + sizeof(hdr) + i * sizeof(attr))))
+	if (in.hdr.object_id == UVERBS_OBJECT_DEVICE && in.hdr.method_id == UVERBS_METHOD_INVOKE_WRITE) {
+		for (int i = 0; i < MAX_ATTRS && i < in.hdr.num_attrs; i++) {
+			__u64 next = arg + sizeof(in.hdr) + i * sizeof(in.attr);
+
+			if (i && bpf_probe_read_user(&in.attr, sizeof(in.attr), (void *)next))
 				return VERB_OTHER;
-			if (attr.attr_id == UVERBS_ATTR_WRITE_CMD)
-				return command_verb(attr.data);
+			if (in.attr.attr_id == UVERBS_ATTR_WRITE_CMD)
+				return command_verb(in.attr.data);
 		}
 		return VERB_OTHER;
 	}
-	if (hdr.object_id < 18 && hdr.method_id < 8)
-		return methods[hdr.object_id][hdr.method_id];
+	if (in.hdr.object_id < 18 && in.hdr.method_id < 8)
+		return methods[in.hdr.object_id][in.hdr.method_id];
 	return VERB_OTHER;
 }
 
