@@ -13,41 +13,59 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// lossMark remembers how much was lost when objects were last adopted.
+// lossMark remembers how much was lost when objects were last adopted, and how
+// often in a row not all that exist could be listed.
 type lossMark struct {
-	lost uint64
-	at   time.Time
+	lost  uint64
+	at    time.Time
+	fails int
 }
 
 // How often the sensor's view is put right after a loss, at most: a dump of
-// queue pairs is a firmware command for each of them.
+// queue pairs is a firmware command for each of them. After a failure it is
+// twice as long each time, up to an hour.
 const reconcileInterval = time.Minute
 
+// due says whether to adopt again.
+func (m lossMark) due(now time.Time, lost uint64) bool {
+	return (m.fails > 0 || m.lost != lost) && now.Sub(m.at) >= reconcileInterval<<min(m.fails, 6)
+}
+
 // adopt books the objects that existed before the hooks were attached, once
-// each: what a program has seen is known by its restrack id.
-//
-// An object may go between the dump and its booking, when no program knows it
-// yet. The second dump tells, and what it lacks is taken back.
+// each: what a program has seen is known by its restrack id. A device that
+// cannot be listed costs its own objects, and is tried again later.
 func (s *sensor) adopt(ctx context.Context, opts Options) error {
 	if opts.Objects == nil {
 		return nil
 	}
-	s.adoptedAt = lossMark{s.lost(), time.Now()}
-	found, err := opts.Objects(ctx)
-	if err != nil {
-		return fmt.Errorf("listing the objects that exist: %w", err)
+	fails := s.adoptedAt.fails
+	s.adoptedAt = lossMark{lost: s.lost(), at: time.Now()}
+	err := s.adoptListed(ctx, opts)
+	if err != nil && !errors.Is(err, model.ErrUnsupported) {
+		s.adoptedAt.fails = fails + 1
 	}
-	seen, err := s.seen()
-	if err != nil {
-		return err
+	return err
+}
+
+// adoptListed books what RDMA netlink lists.
+//
+// An object may go between the dump and its booking, when no program knows it
+// yet. The second dump tells, and what it lacks is taken back.
+func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
+	found, err := list(ctx, opts)
+	seen, seenErr := s.seen()
+	if seenErr != nil {
+		return errors.Join(err, seenErr)
 	}
 	adopted := map[gen.ObjectsAdoptedKey]gen.ObjectsObject{}
 	for _, o := range found {
 		code, ok := typeCode(o.Type)
 		key := gen.ObjectsAdoptedKey{Device: o.Index, Type: uint32(code), Id: o.ID}
-		if !ok || seen[key] {
+		// The programs do not see CM ids go: they stay with nobody.
+		if !ok || seen[key] || o.Type == model.CMID {
 			continue
 		}
 		value := gen.ObjectsObject{Device: o.Index, Id: o.ID, Type: code, Bytes: o.Bytes}
@@ -57,20 +75,18 @@ func (s *sensor) adopt(ctx context.Context, opts Options) error {
 				value.Cgroup = id
 			}
 		}
-		if err := s.book(key, value, o.Device); err != nil {
-			return err
+		if bookErr := s.book(key, value, o.Device); bookErr != nil {
+			err = errors.Join(err, bookErr)
+			break
 		}
 		adopted[key] = value
 	}
 	if len(adopted) == 0 {
-		return nil
-	}
-	again, err := opts.Objects(ctx)
-	if err != nil {
-		return fmt.Errorf("listing the objects that exist: %w", err)
-	}
-	if seen, err = s.seen(); err != nil {
 		return err
+	}
+	again, againErr := list(ctx, opts)
+	if seen, seenErr = s.seen(); seenErr != nil {
+		return errors.Join(err, seenErr)
 	}
 	gone := maps.Clone(adopted)
 	for _, o := range again {
@@ -86,7 +102,16 @@ func (s *sensor) adopt(ctx context.Context, opts Options) error {
 	for key, value := range gone {
 		s.unbook(key, value)
 	}
-	return nil
+	return errors.Join(err, againErr)
+}
+
+// list is what exists, as far as it can be listed.
+func list(ctx context.Context, opts Options) ([]model.Object, error) {
+	objects, err := opts.Objects(ctx)
+	if err != nil {
+		err = fmt.Errorf("listing the objects that exist: %w", err)
+	}
+	return objects, err
 }
 
 // book hands one object to the programs and to the base counts.
@@ -151,8 +176,7 @@ func (s *Source) reconcile(ctx context.Context) {
 	if sensor.objects == nil {
 		return
 	}
-	mark := sensor.adoptedAt
-	if time.Since(mark.at) < reconcileInterval || sensor.lost() == mark.lost {
+	if !sensor.adoptedAt.due(time.Now(), sensor.lost()) {
 		return
 	}
 	if err := sensor.adopt(ctx, s.opts); err != nil {

@@ -69,7 +69,7 @@ func (s *Source) attach(ctx context.Context) {
 	s.rename(true)
 	if sensor.objects != nil {
 		if err := sensor.adopt(ctx, s.opts); err != nil {
-			s.opts.Logger.Warn("objects made before the sensor started are not attributed", zap.Error(err))
+			s.opts.Logger.Warn("not all objects made before the sensor started are attributed", zap.Error(err))
 		}
 	}
 	s.opts.Logger.Info("hooks attached", zap.Stringer("tiers", tiersOf(hooks)))

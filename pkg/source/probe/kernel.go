@@ -21,7 +21,9 @@ import (
 func usable() error {
 	// 5.10 charges maps to RLIMIT_MEMLOCK; newer kernels need nothing raised.
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return fmt.Errorf("raising RLIMIT_MEMLOCK (run as root or with CAP_SYS_RESOURCE): %w", err)
+		// Without CAP_BPF a newer kernel is taken for one that charges them.
+		return fmt.Errorf("BPF is not allowed (run as root, or with CAP_BPF and CAP_PERFMON, "+
+			"before Linux 5.11 with CAP_SYS_RESOURCE too): %w", err)
 	}
 	if err := features.HaveMapType(ebpf.Hash); err != nil {
 		if errors.Is(err, os.ErrPermission) {

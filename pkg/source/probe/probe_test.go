@@ -373,23 +373,7 @@ func TestTotals(t *testing.T) {
 // maps of this kernel and a netlink that this test plays: no InfiniBand here.
 func TestAdopt(t *testing.T) {
 	root(t)
-	types, err := loadTypes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	verbs, objects, _, err := loadSpecs(Options{MaxEntries: 64, MaxObjects: 64}, types)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &sensor{indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}}
-	s.fill = map[string]uint64{}
-	if s.verbs, err = newObject(verbs, types); err != nil {
-		t.Fatal(err)
-	}
-	if s.objects, err = newObject(objects, types); err != nil {
-		t.Fatal(err)
-	}
-	defer s.close()
+	s := unhooked(t)
 	// A program has seen QP 11 already; MR 5 goes between the two dumps.
 	seen := gen.ObjectsObject{Cgroup: 1, Device: 3, Type: uint8(gen.ObjectsObjectTypeTYPE_QP), Id: 11}
 	if err := s.objects.coll.Maps[gen.ObjectsMapObjects].Put(uint64(0xffff), seen); err != nil {
@@ -451,6 +435,68 @@ func TestAdopt(t *testing.T) {
 			t.Errorf("%d adopted entries, want 3", m.Entries)
 		}
 	}
+}
+
+// TestAdoptWhatCanBeListed: a device that cannot be listed costs its own
+// objects, and CM ids, of which no program sees the end, are left to nobody.
+func TestAdoptWhatCanBeListed(t *testing.T) {
+	root(t)
+	s := unhooked(t)
+	hangs := errors.New("mlx5_1: no answer in time")
+	opts := Options{
+		Objects: func(context.Context) ([]model.Object, error) {
+			return []model.Object{
+				{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 12, PID: 100},
+				{Device: "mlx5_0", Index: 3, Type: model.CMID, ID: 1, PID: 100},
+			}, hangs
+		},
+		CgroupOf: func(int) (uint64, error) { return 42, nil },
+	}
+	for i := range 9 {
+		if err := s.adopt(t.Context(), opts); !errors.Is(err, hangs) {
+			t.Fatalf("error %v, want %v", err, hangs)
+		}
+		wait := min(time.Minute<<(i+1), 64*time.Minute)
+		at := s.adoptedAt.at
+		if s.adoptedAt.due(at.Add(wait-time.Second), 0) || !s.adoptedAt.due(at.Add(wait), 0) {
+			t.Errorf("failure %d: not tried again after %v", i+1, wait)
+		}
+	}
+	hangs = nil
+	if err := s.adopt(t.Context(), opts); err != nil || s.adoptedAt.due(time.Now().Add(24*time.Hour), 0) {
+		t.Errorf("error %v, due again: %+v", err, s.adoptedAt)
+	}
+	var snap model.Snapshot
+	if err := s.readHoldings(&snap, nil); err != nil {
+		t.Fatal(err)
+	}
+	want := []model.Objects{{Cgroup: 42, Device: "mlx5_0", Type: model.QP, Current: 1}}
+	if !slices.Equal(snap.Objects, want) {
+		t.Errorf("adopted %+v, want %+v", snap.Objects, want)
+	}
+}
+
+// unhooked is a sensor with the maps of this kernel and no hook.
+func unhooked(t *testing.T) *sensor {
+	t.Helper()
+	types, err := loadTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	verbs, objects, _, err := loadSpecs(Options{MaxEntries: 64, MaxObjects: 64}, types)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sensor{indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}}
+	s.fill = map[string]uint64{}
+	if s.verbs, err = newObject(verbs, types); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.close)
+	if s.objects, err = newObject(objects, types); err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 func sum(list []uint64) (n uint64) {
