@@ -79,9 +79,11 @@ type Source struct {
 	unreadable map[string]error // by path
 	walks      uint64
 	walked     time.Time
-	// unresolved are the ids that nobody could name. They stay so for good:
-	// what was once counted as no one's must not become someone's later.
-	unresolved  map[uint64]struct{}
+	// unresolved are the ids that nobody could name, and since when. They stay
+	// so until they are forgotten: what was once counted as no one's must not
+	// become someone's later.
+	unresolved  map[uint64]time.Time
+	strangers   uint64 // how many there ever were
 	toldNoWatch bool
 	buf         [16 << 10]byte // of events
 }
@@ -118,7 +120,7 @@ func New(o Options) (*Source, error) {
 		log:        o.Logger,
 		done:       make(chan struct{}),
 		watched:    map[int32]*group{},
-		unresolved: map[uint64]struct{}{},
+		unresolved: map[uint64]time.Time{},
 	}
 	if s.now == nil {
 		s.now = time.Now
@@ -197,7 +199,8 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 // (/proc/PID/cgroup), and says which of the names that it ever told are of
 // cgroups dead for longer than the grace time. It also reads what the rdma
 // controller charges (rdma.current), where that is enabled, once for each of
-// these workloads. Ids and processes that are missing in the answer have no
+// these workloads. An id that never got a name is expired after the same time:
+// it is dead as a rule, and its figures would stay for ever. Ids and processes that are missing in the answer have no
 // known owner.
 func (s *Source) Resolve(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
 	out := model.Snapshot{Entities: make(map[uint64]model.Entity, len(cgroups))}
@@ -230,9 +233,16 @@ func (s *Source) Resolve(ctx context.Context, cgroups []uint64, pids []int) (mod
 	for _, id := range out.Tasks {
 		name(id)
 	}
-	out.Expired = s.table.expire(s.now().Add(-s.grace))
-	unresolved := uint64(len(s.unresolved))
-	out.UnresolvedCgroups = &unresolved
+	before := s.now().Add(-s.grace)
+	out.Expired = s.table.expire(before)
+	for id, since := range s.unresolved {
+		if since.Before(before) {
+			out.Expired = append(out.Expired, id)
+		}
+	}
+	slices.Sort(out.Expired)
+	strangers := s.strangers
+	out.UnresolvedCgroups = &strangers
 	s.mu.Unlock()
 
 	if rdma != "" {
@@ -276,16 +286,18 @@ func (s *Source) find(id uint64) *group {
 			}
 		}
 	}
-	s.unresolved[id] = struct{}{}
+	s.unresolved[id] = s.now()
+	s.strangers++
 	return nil
 }
 
-// Forget drops the names of dead cgroups.
+// Forget drops the names of dead cgroups, and those that never got one.
 func (s *Source) Forget(cgroups []uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range cgroups {
 		s.table.drop(id)
+		delete(s.unresolved, id)
 	}
 }
 

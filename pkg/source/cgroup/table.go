@@ -3,7 +3,6 @@
 package cgroup
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -154,7 +153,7 @@ func (t *table) sweep(now time.Time) {
 }
 
 // expire drops the unnamed that are dead since before the given time and
-// returns the named, sorted.
+// returns the named.
 func (t *table) expire(before time.Time) []uint64 {
 	ids := []uint64{}
 	for id, g := range t.dead {
@@ -166,7 +165,6 @@ func (t *table) expire(before time.Time) []uint64 {
 			t.drop(id)
 		}
 	}
-	slices.Sort(ids)
 	return ids
 }
 

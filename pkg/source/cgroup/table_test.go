@@ -37,11 +37,18 @@ func TestLearn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(snap.Expired, []uint64{id}) {
-		t.Errorf("expired %v, want %d", snap.Expired, uint64(id))
+	// The figures of the stranger would stay for ever otherwise.
+	if !slices.Equal(snap.Expired, []uint64{id, stranger}) {
+		t.Errorf("expired %v, want both", snap.Expired)
 	}
 	s.Forget(snap.Expired)
-	if s.table.byID[id] != nil {
-		t.Error("it is not forgotten")
+	if s.table.byID[id] != nil || len(s.unresolved) > 0 {
+		t.Error("they are not forgotten")
+	}
+	if snap, err = s.Resolve(t.Context(), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if *snap.UnresolvedCgroups != 1 || len(snap.Expired) != 0 {
+		t.Errorf("%d unresolved, expired %v: a counter does not fall", *snap.UnresolvedCgroups, snap.Expired)
 	}
 }
