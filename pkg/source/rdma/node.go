@@ -20,8 +20,14 @@ import (
 // noIndex stands for a device that netlink does not know: 0 is an index.
 const noIndex = math.MaxUint32
 
+// nodeRetry is after what time the node is read again when it lacks something:
+// a device shows in sysfs before netlink and uverbs know it.
+const nodeRetry = 15 * time.Second
+
 // node is what is read for all devices together, once for each set of devices.
 type node struct {
+	read    time.Time
+	whole   bool // nothing is missing
 	uverbs  map[string]string   // HCA name to uverbsN
 	devices map[string]nlDevice // what netlink knows, by name
 	dial    func() (*conn, error)
@@ -39,7 +45,8 @@ func (n *node) index(name, guid string) uint32 {
 // again at the next read. It takes a quarter of the time at most: the devices,
 // which wait for it, need the rest.
 func (s *Source) readNode(ctx context.Context) *node {
-	if s.node != nil {
+	now := s.opt.Now()
+	if s.node != nil && (s.node.whole || now.Sub(s.node.read) < nodeRetry) {
 		return s.node
 	}
 	verbs := filepath.Join(s.opt.Sysfs, "class/infiniband_verbs")
@@ -61,14 +68,27 @@ func (s *Source) readNode(ctx context.Context) *node {
 		}
 		return n, nil
 	})
-	if err != nil {
+	if err != nil && s.node == nil {
 		s.opt.Logger.Info("RDMA devices are read without netlink", zap.Error(err))
 	}
-	if errors.Is(err, errStuck) {
+	switch {
+	case !errors.Is(err, errStuck):
+		n.read, n.whole = now, s.whole(n, netlink)
+		s.node = n
+	case s.node == nil:
 		return &node{}
 	}
-	s.node = n
-	return n
+	return s.node
+}
+
+// whole says whether n knows all devices.
+func (s *Source) whole(n *node, netlink bool) bool {
+	for _, d := range s.devices {
+		if _, ok := n.devices[d.name]; netlink && !ok || n.uverbs[d.name] == "" {
+			return false
+		}
+	}
+	return true
 }
 
 // charDevices reads which uverbsN belongs to which device

@@ -228,6 +228,26 @@ func TestDevicesComeAndGo(t *testing.T) {
 	}
 }
 
+// A device shows in class/infiniband before the rest of the kernel knows it: what
+// is missing is asked for again, and not at each read.
+func TestLateUverbs(t *testing.T) {
+	tr := newTree(t)
+	tr.hca(0, 1)
+	tr.remove("class/infiniband_verbs")
+	now := time.Unix(1000, 0)
+	s := newSource(t, tr, func(o *Options) { o.Now = func() time.Time { return now } })
+	for _, step := range []struct {
+		later time.Duration
+		want  string
+	}{{0, ""}, {nodeRetry - 1, ""}, {1, "uverbs40"}, {0, "uverbs40"}} {
+		now = now.Add(step.later)
+		if got := mustRead(t, s).HCAs[0].CharDevice; got != step.want {
+			t.Errorf("%v later: %q, want %q", step.later, got, step.want)
+		}
+		tr.put("class/infiniband_verbs/uverbs40/ibdev", "mlx5_0\n")
+	}
+}
+
 func TestHostileNames(t *testing.T) {
 	tr := newTree(t)
 	dev := tr.hca(0, 1)
