@@ -75,7 +75,7 @@ func newSensor(f sensorFlags, compat []string, log *zap.Logger) (*sensor, error)
 			o.Subsystem, o.CgroupOf = groups.Subsystem(), groups.CgroupOf
 		}
 		if devices != nil {
-			o.Objects = func(ctx context.Context) ([]model.Object, error) { return devices.Objects(ctx) }
+			o.Objects, o.DeviceNames = devices.Objects, devices.DeviceNames
 		}
 		probes, err = probe.New(o)
 		sources = append(sources, register("probe", probes, err))

@@ -51,6 +51,9 @@ func (s *Source) follow(ctx context.Context) {
 		s.attach(ctx)
 	case attached:
 		s.rename(changed)
+		if changed {
+			s.sensor.reindex(ctx, s.opts)
+		}
 		s.reconcile(ctx)
 	}
 }
@@ -139,4 +142,21 @@ func (s *Source) rename(changed bool) {
 	maps.Copy(s.names, names)
 	s.sensor.showDevices(names)
 	s.unnamed--
+}
+
+// reindex gives objects the names that their devices have now: an index stays
+// with a device that is renamed, and the device's own figures are told under
+// its new name.
+func (s *sensor) reindex(ctx context.Context, opts Options) {
+	if opts.DeviceNames == nil {
+		return
+	}
+	names, err := opts.DeviceNames(ctx)
+	if err != nil {
+		opts.Logger.Debug("cannot ask for the names of the devices", zap.Error(err))
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.Copy(s.indexes, names)
 }

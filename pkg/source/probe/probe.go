@@ -42,7 +42,10 @@ type Options struct {
 	// process: for what was there before the hooks. Either may be nil.
 	Objects  func(context.Context) ([]model.Object, error)
 	CgroupOf func(pid int) (uint64, error)
-	Logger   *zap.Logger
+	// DeviceNames tells the names of the devices by index, for those that are
+	// renamed. It may be nil.
+	DeviceNames func(context.Context) (map[uint32]string, error)
+	Logger      *zap.Logger
 }
 
 // Defaults of Options.

@@ -476,6 +476,33 @@ func TestAdoptWhatCanBeListed(t *testing.T) {
 	}
 }
 
+// TestRename: what is held on a device is told under the name that it has now.
+func TestRename(t *testing.T) {
+	root(t)
+	s := unhooked(t)
+	key := gen.ObjectsHoldingKey{Cgroup: 42, Device: 3, Type: uint16(gen.ObjectsObjectTypeTYPE_QP)}
+	if err := s.objects.coll.Maps[gen.ObjectsMapHoldings].Put(key, gen.ObjectsHolding{Current: 1, Created: 2}); err != nil {
+		t.Fatal(err)
+	}
+	noted := gen.ObjectsDeviceName{Name: [64]int8{'r', 'x', 'e', '0'}}
+	if err := s.objects.coll.Maps[gen.ObjectsMapDevices].Put(uint32(3), noted); err != nil {
+		t.Fatal(err)
+	}
+	opts := Options{DeviceNames: func(context.Context) (map[uint32]string, error) {
+		return map[uint32]string{3: "ibp24s0"}, nil
+	}}
+	for _, want := range []string{"rxe0", "ibp24s0"} {
+		var snap model.Snapshot
+		if err := s.readHoldings(&snap, nil); err != nil {
+			t.Fatal(err)
+		}
+		if len(snap.Objects) != 1 || snap.Objects[0].Device != want {
+			t.Errorf("%+v, want one on %s", snap.Objects, want)
+		}
+		s.reindex(t.Context(), opts)
+	}
+}
+
 // unhooked is a sensor with the maps of this kernel and no hook.
 func unhooked(t *testing.T) *sensor {
 	t.Helper()

@@ -181,8 +181,8 @@ func positive(n int64) uint64 {
 	return uint64(max(n, 0))
 }
 
-// deviceName is the name that a program noted when it first saw the device. A
-// device that is renamed keeps its old one here until it comes again.
+// deviceName is the name that a program noted when it saw the device, or the
+// one that reindex was told since. One that is gone keeps its last name.
 func (s *sensor) deviceName(index uint32) string {
 	if name, ok := s.indexes[index]; ok {
 		return name

@@ -45,6 +45,15 @@ func TestGuest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		deviceNames, err := s.DeviceNames(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range objects {
+			if deviceNames[o.Index] != o.Device {
+				t.Fatalf("device %d is called %v, and its objects are on %s", o.Index, deviceNames, o.Device)
+			}
+		}
 		for _, c := range []struct {
 			typ     model.ObjectType
 			key, id string

@@ -27,7 +27,7 @@ const nodeRetry = 15 * time.Second
 // node is what is read for all devices together, once for each set of devices.
 type node struct {
 	read    time.Time
-	whole   bool // nothing is missing
+	whole   bool                // nothing is missing
 	uverbs  map[string]string   // HCA name to uverbsN
 	devices map[string]nlDevice // what netlink knows, by name
 	dial    func() (*conn, error)

@@ -23,24 +23,12 @@ import (
 // gives none; what could not be dumped is in the error, beside what could.
 func (s *Source) Objects(ctx context.Context) ([]model.Object, error) {
 	objects := []model.Object{}
-	if !s.opt.Netlink {
-		return nil, fmt.Errorf("rdma: objects: %w: RDMA netlink is switched off", model.ErrUnsupported)
-	}
-	// Asking netlink would load ib_core where it is not.
-	if names, err := os.ReadDir(s.root); len(names) == 0 && (err == nil || errors.Is(err, os.ErrNotExist)) {
-		return objects, nil
-	}
-	if !s.isSysfs(s.root) {
-		return nil, fmt.Errorf("rdma: objects: %w: %s is a copy", model.ErrUnsupported, s.root)
-	}
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		deadline = time.Now().Add(10 * time.Second)
 	}
 	patience := time.Until(deadline)
-	all, err := do(ctx, s.objectFlight(""), patience, func() ([]nlDevice, error) {
-		return dump(s.dial, request{cmd: cmdGet}, deadline, parseDevice)
-	})
+	all, err := s.listDevices(ctx, deadline)
 	if err != nil {
 		return nil, fmt.Errorf("rdma: objects: %w", err)
 	}
@@ -61,6 +49,37 @@ func (s *Source) Objects(ctx context.Context) ([]model.Object, error) {
 		objects = append(objects, o...)
 	}
 	return objects, errors.Join(errs...)
+}
+
+// DeviceNames tells the names that the devices have now by their RDMA netlink
+// index, which stays when a device is renamed.
+func (s *Source) DeviceNames(ctx context.Context) (map[uint32]string, error) {
+	all, err := s.listDevices(ctx, time.Now().Add(s.opt.Deadline))
+	if err != nil {
+		return nil, fmt.Errorf("rdma: device names: %w", err)
+	}
+	names := make(map[uint32]string, len(all))
+	for _, d := range all {
+		names[d.index] = d.name
+	}
+	return names, nil
+}
+
+// listDevices asks netlink for all devices.
+func (s *Source) listDevices(ctx context.Context, deadline time.Time) ([]nlDevice, error) {
+	if !s.opt.Netlink {
+		return nil, fmt.Errorf("%w: RDMA netlink is switched off", model.ErrUnsupported)
+	}
+	// Asking netlink would load ib_core where it is not.
+	if names, err := os.ReadDir(s.root); len(names) == 0 && (err == nil || errors.Is(err, os.ErrNotExist)) {
+		return nil, nil
+	}
+	if !s.isSysfs(s.root) {
+		return nil, fmt.Errorf("%w: %s is a copy", model.ErrUnsupported, s.root)
+	}
+	return do(ctx, s.objectFlight(""), time.Until(deadline), func() ([]nlDevice, error) {
+		return dump(s.dial, request{cmd: cmdGet}, deadline, parseDevice)
+	})
 }
 
 // objectFlight is that of a device, and for "" that of their listing.
