@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -52,6 +53,7 @@ func fakeHost(t *testing.T, files map[string]string, works ...string) host {
 }
 
 var goodFiles = map[string]string{
+	"proc/1/cgroup":                    "0::/\n",
 	"proc/self/status":                 "Name:\tx\nCapEff:\t000001ffffffffff\n",
 	"sys/kernel/security/lockdown":     "none [integrity] confidentiality\n",
 	"sys/kernel/btf/vmlinux":           "",
@@ -61,8 +63,10 @@ var goodFiles = map[string]string{
 }
 
 var badFiles = map[string]string{
-	"proc/self/status":             "CapEff:\t0000000000000000\n",
-	"sys/kernel/security/lockdown": "none integrity [confidentiality]\n",
+	"proc/self/status":                    "CapEff:\t0000000000000000\n",
+	"proc/self/limits":                    "Max locked memory         65536                65536                bytes     \n",
+	"proc/sys/kernel/perf_event_paranoid": "3\n",
+	"sys/kernel/security/lockdown":        "none integrity [confidentiality]\n",
 }
 
 func states(state model.State, reason string, names ...string) []collector.SourceState {
@@ -213,6 +217,57 @@ func TestForcedTier(t *testing.T) {
 	h.tier = "fentry"
 	if tiers := h.check(&report{}); tiers["kprobe"] || tiers["tracepoint"] || tiers["fentry"] {
 		t.Errorf("usable tiers %v, want none", tiers)
+	}
+}
+
+// What a capability is for depends on the kernel, its settings and the others.
+// The end-to-end tests show that on live kernels.
+func TestCapabilities(t *testing.T) {
+	const bpf, perfmon, admin, resource, search = 1 << 39, 1 << 38, 1 << 21, 1 << 24, 1 << 2
+	tests := map[string]struct {
+		set      uint64
+		release  string
+		uid      int
+		paranoid string
+		limit    string
+		works    []string
+		missing  string // those without which something fails
+	}{
+		"least":             {set: bpf | perfmon, works: []string{"kprobe"}},
+		"least, not root":   {set: bpf | perfmon, uid: 1000, works: []string{"kprobe"}},
+		"no CAP_BPF":        {set: perfmon, missing: "CAP_BPF"},
+		"no CAP_PERFMON":    {set: bpf, missing: "CAP_PERFMON"},
+		"all in one":        {set: admin, paranoid: "3", works: []string{"fentry", "kprobe"}},
+		"paranoid":          {set: bpf | perfmon, paranoid: "3", missing: "CAP_SYS_ADMIN"},
+		"paranoid, in vain": {set: bpf | perfmon, paranoid: "3", works: []string{"kprobe"}},
+		"5.10":              {set: bpf | perfmon, release: "5.10.0-46-amd64", limit: "65536", missing: "CAP_SYS_RESOURCE"},
+		"5.10, least":       {set: bpf | perfmon | resource, release: "5.10.0", limit: "65536", works: []string{"kprobe"}},
+		"5.10, no limit":    {set: bpf | perfmon, release: "5.10.0", limit: "unlimited", works: []string{"kprobe"}},
+		"all":               {set: bpf | perfmon | admin | resource | search, uid: 1000, works: []string{"fentry"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := fakeHost(t, map[string]string{
+				"proc/1/cgroup": "", "proc/self/status": fmt.Sprintf("CapEff:\t%016x\n", tt.set),
+				"proc/sys/kernel/perf_event_paranoid": tt.paranoid + "\n",
+				"proc/self/limits":                    "Max locked memory         65536  " + tt.limit + "  bytes\n",
+			}, tt.works...)
+			h.uid, h.release = tt.uid, "6.1.0"
+			if tt.release != "" {
+				h.release = tt.release
+			}
+			var r report
+			h.check(&r)
+			var missing []string
+			for _, c := range r.Checks {
+				if c.Area == "permission" && c.State == model.StateFailed {
+					missing = append(missing, c.Name)
+				}
+			}
+			if got := strings.Join(missing, " "); got != tt.missing {
+				t.Errorf("missing %q, want %q", got, tt.missing)
+			}
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
@@ -42,28 +45,23 @@ func thisHost(f sensorFlags) host {
 
 // tiers are the ways to attach a hook, best first, and what lets each be.
 var tiers = []struct{ name, cure string }{
-	{"fentry", "needs CONFIG_DEBUG_INFO_BTF, CONFIG_FUNCTION_TRACER, CAP_BPF and CAP_PERFMON; the kprobe tier does without"},
+	{"fentry", "needs Linux 5.11, CONFIG_DEBUG_INFO_BTF, CONFIG_FUNCTION_TRACER and CAP_SYS_ADMIN; the kprobe tier does without"},
 	{"kprobe", "needs CONFIG_KPROBES, CAP_BPF and CAP_PERFMON"},
-	{"tracepoint", "needs tracefs: mount -t tracefs tracefs /sys/kernel/tracing; CAP_BPF and CAP_PERFMON"},
-}
-
-// capabilities are those that the sensor uses when it does not run as root
-// with all of them.
-var capabilities = []struct {
-	bit       int
-	name, why string
-}{
-	{unix.CAP_BPF, "CAP_BPF", "BPF programs and maps"},
-	{unix.CAP_PERFMON, "CAP_PERFMON", "programs that look into the kernel"},
-	{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "hooks by fentry on functions of modules"},
-	{unix.CAP_SYS_RESOURCE, "CAP_SYS_RESOURCE", "BPF maps before Linux 5.11"},
-	{unix.CAP_DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH", "tracefs, and cgroups by their id"},
+	{"tracepoint", "needs Linux 5.11, tracefs (mount -t tracefs tracefs /sys/kernel/tracing), CAP_BPF and CAP_PERFMON"},
 }
 
 // check adds what the host allows to r and returns the tiers that can be used.
 func (h host) check(r *report) map[string]bool {
+	tried, usable := map[string]error{}, map[string]bool{}
+	hooks := false // whether any can be attached
+	for _, t := range tiers {
+		err := h.attach(t.name)
+		tried[t.name] = err
+		usable[t.name] = err == nil && (h.tier == "auto" || h.tier == t.name)
+		hooks = hooks || err == nil
+	}
 	r.add("permission", "user", model.StateOK, "uid "+strconv.Itoa(h.uid), "")
-	h.checkCapabilities(r)
+	h.checkCapabilities(r, hooks)
 	r.add("kernel", "release", model.StateOK, h.release, "")
 	h.checkLockdown(r)
 	h.checkPath(r, "type information", "kernel/btf/vmlinux", "needs a kernel with CONFIG_DEBUG_INFO_BTF")
@@ -76,35 +74,77 @@ func (h host) check(r *report) map[string]bool {
 	} else {
 		r.add("kernel", "RDMA netlink", model.StateOK, "", "")
 	}
-	works := map[string]bool{}
 	for _, t := range tiers {
-		if err := h.attach(t.name); err != nil {
+		if err := tried[t.name]; err != nil {
 			r.add("tier", t.name, stateOf(err), err.Error(), t.cure)
 			continue
 		}
-		works[t.name] = h.tier == "auto" || h.tier == t.name
 		r.add("tier", t.name, model.StateOK, "", "")
 	}
-	return works
+	return usable
 }
 
-// checkCapabilities reads the effective set: CapEff in /proc/self/status.
-func (h host) checkCapabilities(r *report) {
+// checkCapabilities tells of each capability that can matter what is lost
+// without it. hooks says whether any could be attached.
+func (h host) checkCapabilities(r *report, hooks bool) {
 	set, err := effectiveCapabilities(filepath.Join(h.procfs, "self/status"))
 	if err != nil {
 		r.add("permission", "capabilities", model.StateFailed, err.Error(), "name the mount of procfs with --path.procfs")
 		return
 	}
-	for _, c := range capabilities {
-		if c.bit == unix.CAP_SYS_RESOURCE && !h.before(5, 11) {
-			continue
-		}
-		if set&(1<<c.bit) != 0 {
-			r.add("permission", c.name, model.StateOK, c.why, "")
+	has := func(bit int) bool { return set&(1<<bit) != 0 }
+	admin := has(unix.CAP_SYS_ADMIN)
+	need := func(ok bool, name, why, cure string) {
+		if ok {
+			r.add("permission", name, model.StateOK, why, "")
 		} else {
-			r.add("permission", c.name, model.StateFailed, "missing: "+c.why, "run as root, or privileged in a container, or add "+c.name)
+			r.add("permission", name, model.StateFailed, "missing: "+why, "run as root, or privileged in a container, or "+cure)
 		}
 	}
+	// better is needed for a better tier only: without it, nothing has failed.
+	better := func(ok bool, name, why string) {
+		if ok {
+			r.add("permission", name, model.StateOK, why, "")
+		} else {
+			r.add("permission", name, model.StateAbsent, "missing: "+why, "")
+		}
+	}
+	need(admin || has(unix.CAP_BPF), "CAP_BPF", "all BPF programs and maps", "add CAP_BPF")
+	need(admin || has(unix.CAP_PERFMON), "CAP_PERFMON", "all hooks", "add CAP_PERFMON")
+	if paranoid := h.paranoid(); !admin && !hooks && paranoid > 2 {
+		need(false, "CAP_SYS_ADMIN", fmt.Sprintf("all hooks, as kernel.perf_event_paranoid is %d", paranoid),
+			"add CAP_SYS_ADMIN, or sysctl kernel.perf_event_paranoid=2")
+	} else {
+		better(admin, "CAP_SYS_ADMIN", "the fentry tier on functions of modules")
+	}
+	if h.before(5, 11) {
+		need(has(unix.CAP_SYS_RESOURCE) || h.memlockUnlimited(), "CAP_SYS_RESOURCE",
+			"BPF maps before Linux 5.11, unless RLIMIT_MEMLOCK is unlimited", "add CAP_SYS_RESOURCE, or LimitMEMLOCK=infinity")
+	}
+	if h.uid != 0 {
+		better(has(unix.CAP_DAC_READ_SEARCH), "CAP_DAC_READ_SEARCH", "the tracepoint tier: tracefs belongs to root")
+	}
+	if _, err := os.Stat(filepath.Join(h.procfs, "1")); err != nil && !has(unix.CAP_SYS_PTRACE) {
+		need(false, "CAP_SYS_PTRACE", "owners of what was made before the start, as /proc hides processes (hidepid)",
+			"add CAP_SYS_PTRACE")
+	}
+}
+
+// paranoid is /proc/sys/kernel/perf_event_paranoid, or 0. Kernels of Debian
+// know 3: then CAP_PERFMON is not enough for a hook.
+func (h host) paranoid() int {
+	data, _ := os.ReadFile(filepath.Join(h.procfs, "sys/kernel/perf_event_paranoid"))
+	level, _ := strconv.Atoi(strings.TrimSpace(string(data)))
+	return level
+}
+
+// memlockUnlimited reads the hard limit in /proc/self/limits, in a line like
+// "Max locked memory  unlimited  unlimited  bytes".
+func (h host) memlockUnlimited() bool {
+	data, _ := os.ReadFile(filepath.Join(h.procfs, "self/limits"))
+	_, line, _ := strings.Cut(string(data), "Max locked memory")
+	values := strings.Fields(line)
+	return len(values) > 1 && values[1] == "unlimited"
 }
 
 // before says whether the kernel is older than major.minor; one whose release
@@ -117,6 +157,7 @@ func (h host) before(major, minor int) bool {
 	return a < major || a == major && b < minor
 }
 
+// effectiveCapabilities reads CapEff in /proc/self/status.
 func effectiveCapabilities(status string) (uint64, error) {
 	f, err := os.Open(status)
 	if err != nil {
@@ -150,6 +191,9 @@ func (h host) checkLockdown(r *report) {
 func (h host) checkPath(r *report, name, path, cure string) {
 	path = filepath.Join(h.sysfs, path)
 	if _, err := os.Stat(path); err != nil {
+		if errors.Is(err, os.ErrPermission) {
+			cure = "run as root, or add CAP_DAC_READ_SEARCH"
+		}
 		r.add("kernel", name, stateOf(err), err.Error(), cure)
 		return
 	}
@@ -181,6 +225,11 @@ func dialRDMANetlink() error {
 // BPF, and nobody calls it.
 func tryTier(tier string) error {
 	_ = rlimit.RemoveMemlock() // without it the load says what is missing
+	if tier != "kprobe" {      // the others keep a call's start with its task
+		if err := features.HaveMapType(ebpf.TaskStorage); err != nil {
+			return err
+		}
+	}
 	spec := &ebpf.ProgramSpec{
 		License:      "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
@@ -188,6 +237,12 @@ func tryTier(tier string) error {
 	attach := func(p *ebpf.Program) (link.Link, error) { return link.Kprobe("bpf_fentry_test1", p, nil) }
 	switch tier {
 	case "fentry":
+		// The hooks are functions of modules, whose types are found by their id.
+		if ids := new(btf.HandleIterator); !ids.Next() {
+			return fmt.Errorf("type information of modules: %w", cmp.Or(ids.Err(), ebpf.ErrNotSupported))
+		} else if err := ids.Handle.Close(); err != nil {
+			return err
+		}
 		spec.Type, spec.AttachType, spec.AttachTo = ebpf.Tracing, ebpf.AttachTraceFEntry, "bpf_fentry_test1"
 		attach = func(p *ebpf.Program) (link.Link, error) { return link.AttachTracing(link.TracingOptions{Program: p}) }
 	case "kprobe":
