@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const nobody = 65534
+
+// permissions: with the fewest capabilities the main job runs completely; with one less doctor says which one is
+// missing, and the rest goes on.
+func (n node) permissions(t *testing.T) {
+	if n.tier != "" || n.cgroup != "" {
+		t.Skip("capabilities do not depend on the tier asked for, nor on the cgroup layout")
+	}
+	least, admin := []string{"bpf", "perfmon"}, []string{"sys_admin"}
+	if n.kernel == "5.10" {
+		least, admin = append(least, "sys_resource"), append(admin, "sys_resource")
+	}
+	before := enter(t, "before the sensor", "verbs", "-d", "rxe0", "-q", "2", "-m", "65536")
+	before.line(t, "device")
+	for _, tt := range []struct {
+		name     string
+		uid      int
+		paranoid string // kernel.perf_event_paranoid: Debian sets 3
+		caps     []string
+	}{
+		{"root", 0, "2", least},
+		{"nobody", nobody, "2", least},
+		{"nobody, paranoid", nobody, "3", admin},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			confine(t, tt.uid, tt.paranoid, tt.caps)
+			if missing, err := n.missing(t); missing != "" || err != nil {
+				t.Errorf("doctor: %q is missing, %v; want nothing, and that the main job can run", missing, err)
+			}
+			calls, bytes := n.seen(t, before, tt.name)
+			if calls != 1 || bytes != 65536 {
+				t.Errorf("%v calls of create_qp, want 1; %v bytes registered before the start, want 65536", calls, bytes)
+			}
+		})
+	}
+
+	less := map[string]func(t *testing.T){"CAP_SYS_ADMIN": func(t *testing.T) { confine(t, nobody, "3", least) }}
+	for _, name := range least {
+		less["CAP_"+strings.ToUpper(name)] = func(t *testing.T) {
+			confine(t, nobody, "2", slices.DeleteFunc(slices.Clone(least), func(s string) bool { return s == name }))
+		}
+	}
+	for name, confine := range less {
+		t.Run("without "+name, func(t *testing.T) {
+			confine(t)
+			missing, err := n.missing(t)
+			if exit, ok := errors.AsType[*exec.ExitError](err); missing != name || !ok || exit.ExitCode() != 1 {
+				t.Errorf("doctor: %q is missing, %v; want %s and exit status 1", missing, err, name)
+			}
+			if name != "CAP_PERFMON" {
+				return // what is lost is the same, and a guest is slow
+			}
+			if calls, bytes := n.seen(t, before, name); calls != 0 || bytes != 65536 {
+				t.Errorf("%v calls of create_qp, want none; %v bytes registered, want 65536 from RDMA netlink", calls, bytes)
+			}
+		})
+	}
+
+	t.Run("hidden processes", func(t *testing.T) {
+		sh(t, "mount", "-o", "remount,hidepid=2", "/proc")
+		defer sh(t, "mount", "-o", "remount,hidepid=0", "/proc")
+		confine(t, nobody, "3", admin)
+		if missing, err := n.missing(t); missing != "CAP_SYS_PTRACE" || err != nil {
+			t.Errorf("doctor: %q is missing, %v; want CAP_SYS_PTRACE, and that the main job can run", missing, err)
+		}
+		if calls, bytes := n.seen(t, before, "hidden"); calls != 1 || bytes != 0 {
+			t.Errorf("%v calls of create_qp, want 1; %v bytes of what was made before the start, want none", calls, bytes)
+		}
+	})
+	before.rest(t)
+}
+
+// confine makes the program under test one that runs as a user with these capabilities and can get no other.
+func confine(t *testing.T, uid int, paranoid string, caps []string) {
+	t.Helper()
+	const sysctl = "/proc/sys/kernel/perf_event_paranoid"
+	was, err := os.ReadFile(sysctl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(sysctl, []byte(paranoid), 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.WriteFile(sysctl, was, 0) })
+	dir, err := os.MkdirTemp("", "confined") // t.TempDir() is root's alone
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	sh(t, "cp", os.Getenv(binaryVar), dir+"/accelscope")
+	set := "-all"
+	for _, c := range caps {
+		set += ",+" + c
+	}
+	options := "--bounding-set=" + set // which root's program cannot leave
+	if uid != 0 {
+		options += fmt.Sprintf(" --reuid=%d --regid=%[1]d --clear-groups --inh-caps=%s --ambient-caps=%[2]s", uid, set)
+	}
+	script := fmt.Sprintf("#!/bin/sh\nexec setpriv %s %s/accelscope \"$@\"\n", options, dir)
+	if err := os.WriteFile(dir+"/confined", []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(binaryVar, dir+"/confined")
+}
+
+// missing are the capabilities that doctor wants; err is how doctor ended.
+func (n node) missing(t *testing.T) (names string, err error) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), os.Getenv(binaryVar), n.args("doctor", "--json")...).Output()
+	var report struct {
+		Verdict string
+		Checks  []struct{ Area, Name, State, Reason string }
+	}
+	if err := json.Unmarshal(out, &report); err != nil {
+		t.Fatalf("doctor: %v\n%s", err, out)
+	}
+	if (report.Verdict == "yes") != (err == nil) {
+		t.Errorf("doctor says %q and ends with %v", report.Verdict, err)
+	}
+	for _, c := range report.Checks {
+		if c.Area == "permission" && c.State == "failed" {
+			names = strings.TrimSpace(names + " " + c.Name)
+		}
+	}
+	return names, err
+}
+
+// seen runs the sensor and one more container, and tells how many create_qp calls of that were counted, and what the
+// container before is said to have registered.
+func (n node) seen(t *testing.T, before *container, name string) (calls, bytes float64) {
+	t.Helper()
+	s := start(t, n.args()...)
+	c := enter(t, "permissions of "+name, "churn", "rxe0")
+	c.rest(t)
+	m := s.fresh()
+	if len(m.all("infiniband_port_info")) != 2 {
+		t.Error("the two ports are not shown")
+	}
+	s.stop()
+	return m.sum("container_rdma_verbs_total", "container_id", c.id, "verb", "create_qp"),
+		m.sum("container_rdma_registered_bytes", "container_id", before.id)
+}
