@@ -10,6 +10,7 @@ import (
 	"math"
 	"net/http"
 	"strings"
+	"syscall"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -53,6 +54,9 @@ func scrape(ctx context.Context, client *http.Client, url string) (*sample, erro
 	}
 	req.Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
 	resp, err := client.Do(req)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("%w: no sensor runs there; --url names another", err)
+	}
 	if err != nil {
 		return nil, err
 	}
