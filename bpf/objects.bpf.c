@@ -251,7 +251,18 @@ static __noinline int deleted(struct rdma_restrack_entry *res)
 	return 0;
 }
 
-/* Destruction in two steps: begin takes the object away, abort gives it back, commit ends it. */
+/* Destruction in two steps: one takes the object away, the next gives it back or ends it. */
+static __always_inline void hide(struct object *o, __u32 hidden)
+{
+	if (!o || o->hidden == hidden)
+		return;
+	o->hidden = hidden;
+	if (hidden)
+		take(o);
+	else
+		give(o, 0);
+}
+
 static __noinline int set_hidden(struct rdma_restrack_entry *res, __u32 hidden)
 {
 	__u64 address = (__u64)res;
@@ -263,14 +274,7 @@ static __noinline int set_hidden(struct rdma_restrack_entry *res, __u32 hidden)
 			return 0;
 		o = bpf_map_lookup_elem(&adopted, &key);
 	}
-	if (!o || o->hidden == hidden)
-		return 0;
-	if (hidden) {
-		o->hidden = 1;
-		take(o);
-	} else {
-		give(o, 0);
-	}
+	hide(o, hidden);
 	return 0;
 }
 
@@ -443,9 +447,16 @@ static __noinline int destroyed(__u64 address)
 
 	if (!o)
 		return 0;
-	take(o);
+	if (!o->hidden)
+		take(o);
 	if (bpf_map_delete_elem(&objects, &address) == 0)
 		__sync_fetch_and_add(&live_objects, -1);
+	return 0;
+}
+
+static __noinline int hide_uobject(__u64 address, __u32 hidden)
+{
+	hide(bpf_map_lookup_elem(&objects, &address), hidden);
 	return 0;
 }
 
@@ -467,9 +478,11 @@ int BPF_KPROBE(kprobe_commit_uobject, struct ib_uobject *uobj)
 	return committed(uobj);
 }
 
+/* Gone at the entry: a return may be missed, and the object would stay for ever. */
 SEC("kprobe/uverbs_destroy_uobject")
 int BPF_KPROBE(kprobe_destroy_uobject, struct ib_uobject *uobj)
 {
+	hide_uobject((__u64)uobj, 1);
 	return keep_argument(DESTROY_UOBJECT, (__u64)uobj);
 }
 
@@ -478,7 +491,9 @@ int BPF_KRETPROBE(kretprobe_destroy_uobject, int ret)
 {
 	__u64 uobj = kept_argument(DESTROY_UOBJECT);
 
-	return uobj && !ret ? destroyed(uobj) : 0;
+	if (!uobj)
+		return 0;
+	return ret ? hide_uobject(uobj, 0) : destroyed(uobj);
 }
 
 /*
