@@ -241,7 +241,7 @@ func TestRun(t *testing.T) {
 		if err := Run(ctx, Options{URL: u, Interval: 10 * time.Millisecond, Out: out}); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Count(out.text.String(), "500"); got != 1 {
+		if got := strings.Count(out.text.String(), "500 Internal Server Error"); got != 1 {
 			t.Errorf("the error is told %d times, want once:\n%s", got, out.text.String())
 		}
 		if strings.Contains(out.text.String(), "secret") {
