@@ -4,6 +4,7 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
@@ -35,22 +36,28 @@ func (s *Source) watch(ctx context.Context) {
 
 // follow looks at the devices and attaches or releases the hooks. It is all
 // that the probe does between scrapes, so a look is a few system calls.
+//
+// A device that was given to another network namespace, as those of pods are in
+// the exclusive mode of the RDMA subsystem, is not in our class/infiniband. Its
+// uverbs device has no namespace, and what it does is seen all the same.
 func (s *Source) follow(ctx context.Context) {
 	changed, err := s.devices.look()
-	if err != nil {
+	moved, uverbsErr := s.uverbs.look()
+	if err = errors.Join(err, uverbsErr); err != nil {
 		s.opts.Logger.Debug("cannot list the RDMA devices", zap.Error(err))
 		return
 	}
+	present := s.devices.entries > 0 || s.uverbs.entries > 0
 	s.mu.Lock()
 	attached, waiting := s.sensor != nil, time.Now().Before(s.retry)
 	s.mu.Unlock()
 	switch {
-	case s.devices.entries == 0 && attached:
+	case !present && attached:
 		s.release()
-	case s.devices.entries > 0 && !attached && !waiting:
+	case present && !attached && !waiting:
 		s.attach(ctx)
 	case attached:
-		s.rename(changed)
+		s.rename(changed || moved)
 		if changed {
 			s.sensor.reindex(ctx, s.opts)
 		}
@@ -101,12 +108,7 @@ func (s *Source) release() {
 // number. When a number has changed hands, what was counted under it stays with
 // the old name.
 func (s *Source) rename(changed bool) {
-	moved, err := s.uverbs.look()
-	if err != nil {
-		s.opts.Logger.Debug("cannot list the uverbs devices", zap.Error(err))
-		return
-	}
-	if changed || moved {
+	if changed {
 		s.unnamed = 2
 	}
 	if s.unnamed == 0 {

@@ -18,7 +18,7 @@ import (
 type listing struct {
 	path    string
 	fd      int // -1 while there is no directory
-	entries int // without . and ..
+	entries int // devices
 	seen    []byte
 	buffer  []byte
 }
@@ -77,7 +77,8 @@ func (l *listing) read() (int, error) {
 	}
 }
 
-// countEntries counts the records that getdents64 wrote, except . and ..
+// countEntries counts the records that getdents64 wrote, except ., .. and
+// abi_version, a file that is beside the devices of class/infiniband_verbs.
 func countEntries(b []byte) int {
 	const head = 19 // d_ino, d_off, d_reclen, d_type
 	count := 0
@@ -87,7 +88,9 @@ func countEntries(b []byte) int {
 			break
 		}
 		name, _, _ := bytes.Cut(b[head:n], []byte{0})
-		if string(name) != "." && string(name) != ".." {
+		switch string(name) {
+		case ".", "..", "abi_version":
+		default:
 			count++
 		}
 		b = b[n:]

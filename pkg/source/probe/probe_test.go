@@ -201,15 +201,21 @@ func TestTracepoints(t *testing.T) {
 			t.Errorf("%+v is not forgotten", v)
 		}
 	}
-	// The last device goes: the hooks are released, the totals of others stay.
+	// The device goes to another network namespace: the hooks stay, for its
+	// uverbs device is there and is used.
 	if err := os.RemoveAll(filepath.Join(sysfs, "class/infiniband/null0")); err != nil {
 		t.Fatal(err)
 	}
+	time.Sleep(3 * watchInterval)
+	if !attached(s) {
+		t.Error("the hooks are released while a uverbs device is there")
+	}
+	// It goes for good: the hooks are released, the totals of others stay.
+	if err := os.RemoveAll(filepath.Join(sysfs, "class/infiniband_verbs/uverbs0")); err != nil {
+		t.Fatal(err)
+	}
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		s.mu.Lock()
-		released := s.sensor == nil
-		s.mu.Unlock()
-		if released {
+		if !attached(s) {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -219,6 +225,12 @@ func TestTracepoints(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+func attached(s *Source) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sensor != nil
 }
 
 // TestNoDevice: without a device nothing is loaded, and it is not a failure.
