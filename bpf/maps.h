@@ -89,7 +89,7 @@ enum memory {
 
 /* What could not be recorded, and why. */
 enum loss {
-	LOSS_VERBS_FULL,    /* no room for one more (cgroup, device, verb): booked on nobody */
+	LOSS_VERBS_FULL,    /* no room for one more (cgroup, device, verb): booked on nobody if it has that row */
 	LOSS_ERRORS_FULL,   /* no room for one more (cgroup, device, verb, errno) */
 	LOSS_CALLS_FULL,    /* no room to remember the start of a call */
 	LOSS_RETURN_MISSED, /* the return of a call was not seen */

@@ -332,8 +332,11 @@ static __always_inline int exit_thread(long ret)
 	struct call *found = bpf_map_lookup_elem(&calls, &tid);
 	struct call call;
 
-	if (!found)
+	/* The oldest went when there were too many. */
+	if (!found) {
+		lose(LOSS_RETURN_MISSED);
 		return 0;
+	}
 	call = *found;
 	bpf_map_delete_elem(&calls, &tid);
 	return end(&call, ret);
