@@ -488,6 +488,64 @@ func TestAdoptWhatCanBeListed(t *testing.T) {
 	}
 }
 
+// TestAdoptBesideUnnumbered: an object that a program counts without knowing its
+// id is not adopted once more, and what could be it waits until it is gone. The
+// id of a device's first object is 0.
+func TestAdoptBesideUnnumbered(t *testing.T) {
+	root(t)
+	s := unhooked(t)
+	unnumbered := gen.ObjectsObject{Cgroup: 42, Device: 3, Type: uint8(gen.ObjectsObjectTypeTYPE_QP)}
+	objects := s.objects.coll.Maps[gen.ObjectsMapObjects]
+	if err := objects.Put(uint64(0xffff), unnumbered); err != nil {
+		t.Fatal(err)
+	}
+	first := gen.ObjectsObject{Cgroup: 42, Device: 3, Type: uint8(gen.ObjectsObjectTypeTYPE_CQ)}
+	if err := objects.Put(uint64(0xfffe), first); err != nil {
+		t.Fatal(err)
+	}
+	opts := Options{
+		Objects: func(context.Context) ([]model.Object, error) {
+			return []model.Object{
+				{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 11, PID: 100},
+				{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 12, PID: 100},
+				{Device: "mlx5_0", Index: 3, Type: model.CQ, ID: 0, PID: 100},
+				{Device: "mlx5_0", Index: 3, Type: model.CQ, ID: 1, PID: 100},
+				{Device: "mlx5_1", Index: 4, Type: model.QP, ID: 11, PID: 100},
+			}, nil
+		},
+		CgroupOf: func(int) (uint64, error) { return 42, nil },
+	}
+	adopted := func() (qps, others uint64) {
+		var snap model.Snapshot
+		if err := s.readHoldings(&snap, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range snap.Objects {
+			if o.Device == "mlx5_0" && o.Type == model.QP {
+				qps += o.Current
+			} else {
+				others += o.Current
+			}
+		}
+		return qps, others
+	}
+	if err := s.adopt(t.Context(), opts); err == nil || !s.adoptedAt.due(time.Now().Add(time.Hour), 0) {
+		t.Errorf("error %v, and not tried again", err)
+	}
+	if qps, others := adopted(); qps != 0 || others != 2 {
+		t.Errorf("adopted %d QPs and %d others, want 0 and 2", qps, others)
+	}
+	if err := objects.Delete(uint64(0xffff)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.adopt(t.Context(), opts); err != nil {
+		t.Error(err)
+	}
+	if qps, others := adopted(); qps != 2 || others != 2 {
+		t.Errorf("adopted %d QPs and %d others, want 2 and 2", qps, others)
+	}
+}
+
 // TestRename: what is held on a device is told under the name that it has now.
 func TestRename(t *testing.T) {
 	root(t)
