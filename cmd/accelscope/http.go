@@ -17,7 +17,8 @@ import (
 // Bounds of the HTTP server. A scraper that is slow, or many of them, must not
 // hold memory or goroutines without end.
 const (
-	maxScrapes        = 16 // at once; more are told to come back
+	maxScrapes        = 16               // at once; more are told to come back
+	bodyTimeout       = 10 * time.Second // of a scrape to be taken off us
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
 	writeTimeout      = time.Minute
@@ -111,6 +112,8 @@ func metricsHandler(encode encodeFunc, log *zap.Logger) http.Handler {
 		if compress {
 			h.Set("Content-Encoding", "gzip")
 		}
+		// A scraper that does not read must not keep its place.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(bodyTimeout))
 		_, _ = w.Write(body) // a scraper that has left has no one to be told
 	})
 }

@@ -488,7 +488,7 @@ func testSteps(t *testing.T, objects bool) {
 	probe := &fakeFigures{fake: fake{name: "probe"}, onForget: func([]uint64) {}}
 	c := New(Options{Sources: []Registration{{Source: probe}, {Source: namer}}})
 	defer c.Close() //nolint:errcheck // nothing to lose
-	for gone := uint64(0); gone < steps; gone++ {
+	for gone := range uint64(steps) {
 		for _, over := range []bool{false, true} {
 			expired = nil
 			if over {

@@ -14,7 +14,7 @@ var devicePortLabels = []string{"device", "port"}
 // wordBytes is the unit of port_rcv_data and port_xmit_data.
 const wordBytes = 4
 
-// The states of a port, in the words of the kernel and as they are labelled.
+// The states of a port, in the words of the kernel and of the labels.
 var (
 	portStates = []string{"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"}
 	physStates = []string{

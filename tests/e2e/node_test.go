@@ -88,6 +88,7 @@ func TestNode(t *testing.T) {
 			t.Run("threads", n.threads)
 			t.Run("restart", n.restart)
 			t.Run("churn", n.churn)
+			t.Run("permissions", n.permissions)
 			t.Run("reload", n.reload)
 			t.Run("netlink", n.netlink)
 		})
@@ -116,7 +117,7 @@ func (n node) options(t *testing.T) vm.Options {
 		}
 	}
 	return vm.Options{
-		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 12 * time.Minute,
+		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 15 * time.Minute,
 		Env: []string{
 			nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + binary, workloadsVar + "=" + workloads,
 			rdmaTestVar + "=" + rdmaTest,

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -189,20 +188,6 @@ func (s *sensor) seen() (known, unnumbered map[gen.ObjectsAdoptedKey]bool, err e
 		return nil, nil, fmt.Errorf("objects seen so far: %w", err)
 	}
 	return known, unnumbered, nil
-}
-
-// reconcile adopts again after objects were lost.
-func (s *Source) reconcile(ctx context.Context) {
-	sensor := s.sensor // only follow, which calls this, changes it
-	if sensor.objects == nil {
-		return
-	}
-	if !sensor.adoptedAt.due(time.Now(), sensor.lost()) {
-		return
-	}
-	if err := sensor.adopt(ctx, s.opts); err != nil {
-		s.opts.Logger.Warn("reconciling with RDMA netlink", zap.Error(err))
-	}
 }
 
 // lost counts the objects that could not be counted. One whose return was missed

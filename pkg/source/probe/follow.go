@@ -58,11 +58,92 @@ func (s *Source) follow(ctx context.Context) {
 		s.attach(ctx)
 	case attached:
 		s.rename(changed || moved)
-		if changed {
-			s.sensor.reindex(ctx, s.opts)
-		}
-		s.reconcile(ctx)
+		s.renamed = s.renamed || changed
+		s.ask(ctx)
 	}
+}
+
+// ask asks RDMA netlink for what the sensor does not know by itself, when
+// there is a reason to.
+func (s *Source) ask(ctx context.Context) {
+	if s.errand.busy() {
+		return
+	}
+	sensor, renamed := s.sensor, s.renamed
+	due := sensor.objects != nil && sensor.adoptedAt.due(time.Now(), sensor.lost())
+	if !renamed && !due {
+		return
+	}
+	s.renamed = false
+	s.errand = begin(ctx, func(ctx context.Context) {
+		if renamed {
+			sensor.reindex(ctx, s.opts)
+		}
+		if !due {
+			return
+		}
+		if err := sensor.adopt(ctx, s.opts); err != nil {
+			s.opts.Logger.Warn("reconciling with RDMA netlink", zap.Error(err))
+		}
+	})
+}
+
+// An errand asks a driver, which may hang. Nobody waits for it longer than is
+// good, and the going of the last device ends it.
+type errand struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func begin(ctx context.Context, f func(context.Context)) *errand {
+	ctx, cancel := context.WithCancel(ctx)
+	e := &errand{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(e.done)
+		defer cancel()
+		f(ctx)
+	}()
+	return e
+}
+
+// wait waits for the end, for so long, and tells whether it came.
+func (e *errand) wait(limit time.Duration) bool {
+	if e == nil {
+		return true
+	}
+	select {
+	case <-e.done:
+		return true
+	case <-time.After(limit):
+		return false
+	}
+}
+
+func (e *errand) busy() bool { return e != nil && !e.wait(0) }
+
+// errandPatience is how long anything waits for an errand: for the first dump
+// of the objects, so that the first scrape knows them, and for its end.
+const errandPatience = time.Second
+
+// dismiss closes the sensor, at once or when its errand has ended. Its hooks
+// are gone in any case.
+func (s *Source) dismiss() {
+	sensor, e := s.sensor, s.errand
+	s.sensor, s.errand = nil, nil
+	sensor.detach()
+	if e == nil {
+		sensor.close()
+		return
+	}
+	e.cancel()
+	if e.wait(errandPatience) {
+		sensor.close()
+		return
+	}
+	go func() {
+		<-e.done
+		sensor.close()
+	}()
 }
 
 func (s *Source) attach(ctx context.Context) {
@@ -78,9 +159,12 @@ func (s *Source) attach(ctx context.Context) {
 	s.mu.Unlock()
 	s.rename(true)
 	if sensor.objects != nil {
-		if err := sensor.adopt(ctx, s.opts); err != nil {
-			s.opts.Logger.Warn("not all objects made before the sensor started are attributed", zap.Error(err))
-		}
+		s.errand = begin(ctx, func(ctx context.Context) {
+			if err := sensor.adopt(ctx, s.opts); err != nil {
+				s.opts.Logger.Warn("not all objects made before the sensor started are attributed", zap.Error(err))
+			}
+		})
+		s.errand.wait(errandPatience)
 	}
 	s.opts.Logger.Info("hooks attached", zap.Stringer("tiers", tiersOf(hooks)))
 }
@@ -97,8 +181,8 @@ func (s *Source) release() {
 	}
 	s.sensor.self(&last, &s.lost)
 	s.retired.add(&last)
-	s.sensor.close()
-	s.sensor, s.failed = nil, nil
+	s.dismiss()
+	s.failed = nil
 	s.hooks = unattached("no RDMA device: the hooks come with the next one", model.StateAbsent)
 	s.opts.Logger.Info("last RDMA device gone, hooks released")
 }

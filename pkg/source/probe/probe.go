@@ -73,6 +73,8 @@ type Source struct {
 	// their names are still to be read.
 	devices, uverbs *listing
 	unnamed         int
+	renamed         bool // a device came, went or has another name: ask netlink
+	errand          *errand
 
 	stop context.CancelFunc
 	done chan struct{}
@@ -123,8 +125,7 @@ func (s *Source) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sensor != nil {
-		s.sensor.close()
-		s.sensor = nil
+		s.dismiss()
 	}
 	return nil
 }
@@ -170,7 +171,6 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 		VerbErrors: make([]model.VerbError, 0, s.last.errors),
 	}
 	s.retired.forget(s.forget)
-	defer clear(s.forget)
 	counting := s.sensor == nil && s.failed == nil || s.sensor != nil && s.sensor.objects != nil
 	if counting {
 		snap.Objects = make([]model.Objects, 0, s.last.objects)
@@ -182,6 +182,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	}
 	lost := s.lost
 	if s.sensor == nil {
+		clear(s.forget)
 		lost.fill(&snap)
 		return snap, s.failed
 	}
@@ -192,6 +193,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	if err != nil {
 		return snap, fmt.Errorf("reading the BPF maps: %w", err)
 	}
+	clear(s.forget)
 	return snap, degraded(s.hooks)
 }
 
