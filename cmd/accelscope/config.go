@@ -34,7 +34,7 @@ type sensorFlags struct {
 
 	RDMA          bool   `name:"collector.rdma" negatable:"" default:"true" help:"Read HCAs, ports and their counters."`
 	DeviceInclude string `name:"collector.rdma.device-include" placeholder:"REGEXP" help:"Read only HCAs that match."`
-	DeviceExclude string `name:"collector.rdma.device-exclude" placeholder:"REGEXP" help:"Do not read HCAs that match; the probe still counts."`
+	DeviceExclude string `name:"collector.rdma.device-exclude" placeholder:"REGEXP" help:"HCAs not to be read; the probe still counts."`
 	CgroupTree    bool   `name:"collector.cgroup" negatable:"" default:"true" help:"Name the owners of cgroups."`
 	Probe         bool   `name:"collector.probe" negatable:"" default:"true" help:"Count verbs and objects in the kernel."`
 
