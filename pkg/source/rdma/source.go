@@ -195,10 +195,17 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 // absent says why there is nothing to read.
 func (s *Source) absent() error {
 	if n := len(s.known); n > 0 {
-		return fmt.Errorf("rdma: %w: all %d devices of %s are left out by the device filters", model.ErrAbsent, n, s.root)
+		return absent(fmt.Sprintf("all %d devices of %s are left out by the device filters", n, s.root))
 	}
-	return fmt.Errorf("rdma: %w: no device in %s: load the driver of the HCA", model.ErrAbsent, s.root)
+	return absent(fmt.Sprintf("no device in %s: load the driver of the HCA", s.root))
 }
+
+// absent is ErrAbsent in words of its own: who tells it says the state already.
+type absent string
+
+func (a absent) Error() string { return string(a) }
+
+func (absent) Unwrap() error { return model.ErrAbsent }
 
 // readDevice gives nil when there are no figures; the device's state says why.
 // One whose counters all fail has the state of one that failed.
