@@ -80,6 +80,19 @@ func TestHarness(t *testing.T) {
 	}
 }
 
+// TestHung shows that a guest that hangs, which is played here by what its kernel would say, is tried once more.
+func TestHung(t *testing.T) {
+	share := t.TempDir()
+	out, status := run(t, vm.Options{Share: share, Env: []string{"SHARE=" + share}}, `
+		[ -e $SHARE/once ] && exit 7
+		touch $SHARE/once
+		for i in 1 2 3 4; do echo "<0>watchdog: BUG: soft lockup, says the test" >/dev/kmsg; done
+		sleep 200`)
+	if status != 7 || !strings.Contains(out, "once more, on one thread") {
+		t.Errorf("exit status %d, want 7: %s", status, out)
+	}
+}
+
 // TestCgroupLayouts shows the three layouts of cgroup file systems as the guest mounts them.
 func TestCgroupLayouts(t *testing.T) {
 	for layout, want := range map[string]string{
