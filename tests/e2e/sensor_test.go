@@ -127,6 +127,9 @@ func (s *sensor) scrape() metrics {
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
+		// Where it hangs is in its log then.
+		_ = s.cmd.Process.Signal(syscall.SIGQUIT)
+		time.Sleep(2 * time.Second)
 		s.t.Fatalf("scrape: %v\n%s", err, s.log)
 	}
 	defer res.Body.Close()
