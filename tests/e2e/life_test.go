@@ -131,7 +131,7 @@ func (n node) churn(t *testing.T) {
 			t.Fatalf("%v cgroups have no name", v)
 		}
 	}
-	t.Logf("%d containers lived and died in %v", total, time.Since(begin).Round(time.Second))
+	t.Logf("%d containers lived and died in %v; largest scrape %d kB", total, time.Since(begin).Round(time.Second), s.largest>>10)
 	wrong := 0
 	for id := range ids {
 		got := seen[id]

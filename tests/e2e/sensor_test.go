@@ -33,6 +33,8 @@ type sensor struct {
 	url  string
 	log  *lockedBuffer
 	last map[string]float64 // of every counter series, by its text
+
+	largest int // bytes of text in a scrape
 }
 
 type lockedBuffer struct {
@@ -133,11 +135,17 @@ func (s *sensor) scrape() metrics {
 		s.t.Fatalf("scrape: %v\n%s", err, s.log)
 	}
 	defer res.Body.Close()
+	// To parse some hundred workloads takes this emulated machine longer than to scrape them.
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		s.t.Fatalf("reading a scrape: %v", err)
+	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	m, err := parser.TextToMetricFamilies(res.Body)
+	m, err := parser.TextToMetricFamilies(bytes.NewReader(text))
 	if err != nil {
 		s.t.Fatalf("scrape: %v", err)
 	}
+	s.largest = max(s.largest, len(text))
 	s.conserved(m)
 	s.monotonic(m)
 	return m
