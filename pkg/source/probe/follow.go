@@ -108,9 +108,6 @@ func begin(ctx context.Context, f func(context.Context)) *errand {
 
 // wait waits for the end, for so long, and tells whether it came.
 func (e *errand) wait(limit time.Duration) bool {
-	if e == nil {
-		return true
-	}
 	select {
 	case <-e.done:
 		return true
@@ -119,7 +116,17 @@ func (e *errand) wait(limit time.Duration) bool {
 	}
 }
 
-func (e *errand) busy() bool { return e != nil && !e.wait(0) }
+func (e *errand) busy() bool {
+	if e == nil {
+		return false
+	}
+	select {
+	case <-e.done:
+		return false
+	default:
+		return true
+	}
+}
 
 // errandPatience is how long anything waits for an errand: for the first dump
 // of the objects, so that the first scrape knows them, and for its end.

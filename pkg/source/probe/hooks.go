@@ -57,7 +57,7 @@ var verbHooks = []hook{
 // driver reload would wait for all of them.
 var objectHooks = []hook{
 	// Destruction in steps: since 2026, and in the stable kernels that took it.
-	{name: "rdma_restrack_begin_del", optional: true, tiers: []tier{
+	{name: stepsHook, optional: true, tiers: []tier{
 		{kprobe, []string{
 			gen.ObjectsProgKprobeRestrackCommitDel, gen.ObjectsProgKprobeRestrackAbortDel,
 			gen.ObjectsProgKprobeRestrackBeginDel,
@@ -67,7 +67,7 @@ var objectHooks = []hook{
 			gen.ObjectsProgFentryRestrackBeginDel,
 		}},
 	}},
-	{name: "rdma_restrack_add", tiers: []tier{
+	{name: restrackHook, tiers: []tier{
 		{kprobe, []string{
 			gen.ObjectsProgKprobeRestrackDel, gen.ObjectsProgKretprobeRestrackAdd, gen.ObjectsProgKprobeRestrackAdd,
 		}},
@@ -97,8 +97,12 @@ var cgroupHook = hook{name: "cgroup_mkdir", optional: true, tiers: []tier{
 	{rawTracepoint, []string{gen.CgroupsProgCgroupMade}},
 }}
 
-// restrackHook is the hook without which no object can be counted.
-const restrackHook = "rdma_restrack_add"
+// restrackHook is the hook without which no object can be counted, stepsHook
+// the one that kernels with its functions need beside it.
+const (
+	restrackHook = "rdma_restrack_add"
+	stepsHook    = "rdma_restrack_begin_del"
+)
 
 // unattached are all hooks in one state.
 func unattached(reason string, state model.State) []model.Hook {

@@ -118,13 +118,16 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 		}
 		got := s.objects.attach(h, s.opts.Tier, symbols)
 		out = append(out, got)
-		// A kernel that deletes in steps, and whose steps we cannot see, would
-		// leave us with objects that never go.
-		if h.name == restrackHook && got.State != model.StateOK || got.State == model.StateFailed {
-			usable = h.name != restrackHook && h.optional && h.name != objectHooks[0].name
+		switch h.name {
+		case stepsHook:
+			// A kernel that deletes in steps, and whose steps we cannot see,
+			// would leave us with objects that never go.
+			usable = got.State != model.StateFailed
+		case restrackHook:
+			usable = got.State == model.StateOK
 		}
 	}
-	if !slices.ContainsFunc(out, func(h model.Hook) bool { return h.Name == restrackHook && h.State == model.StateOK }) {
+	if !usable {
 		s.objects.close()
 		s.objects = nil
 	}
