@@ -51,6 +51,9 @@ type Attribution struct {
 	VerbErrors []VerbErrorShare
 	// RDMACgroups is what the rdma cgroup controller charged.
 	RDMACgroups []RDMACgroupShare
+	// Containers are all that runtimes and the kubelet told of, with or without
+	// a share of anything.
+	Containers []ContainerShare
 }
 
 // Info is what is known of an owner beyond its identity.
@@ -58,6 +61,9 @@ type Info struct {
 	Owner   int
 	PodUID  string
 	Runtime string
+	Image   string
+	User    string
+	Labels  map[string]string
 	// Cgroup is the deepest cgroup that holds all cgroups of the owner.
 	Cgroup string
 }
@@ -106,8 +112,15 @@ type RDMACgroupShare struct {
 	Objects uint64
 }
 
-// Attribute joins the facts of s. Cgroup ids without an entity belong to the
-// zero Owner. Objects come from the probe; when there was none (s.Objects is
+// ContainerShare is what is known of a container, with its owner.
+type ContainerShare struct {
+	Owner int
+	*model.Container
+}
+
+// Attribute joins the facts of s, whose entities and containers have their
+// names already (see Name and Containers).
+// Cgroup ids without an entity belong to the zero Owner. Objects come from the probe; when there was none (s.Objects is
 // nil) they come from the Holdings of processes.
 func Attribute(s model.Snapshot) Attribution {
 	o := newOwners(s)
@@ -122,6 +135,7 @@ func Attribute(s model.Snapshot) Attribution {
 	a.Verbs = verbShares(s, o)
 	a.VerbErrors = verbErrorShares(s, o)
 	a.RDMACgroups = rdmaCgroupShares(s, o)
+	a.Containers = containerShares(s, o)
 	a.Owners, a.Infos = o.list, o.infos
 	return a
 }

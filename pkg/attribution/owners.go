@@ -59,13 +59,21 @@ func (o *owners) number(e model.Entity) int {
 		n = len(o.list)
 		o.byOwner[owner] = n
 		o.list = append(o.list, owner)
-		o.infos = append(o.infos, Info{Owner: n, PodUID: e.PodUID, Runtime: e.Runtime, Cgroup: e.Cgroup})
+		o.infos = append(o.infos, Info{
+			Owner: n, PodUID: e.PodUID, Runtime: e.Runtime, Image: e.Image, User: e.User, Cgroup: e.Cgroup,
+		})
 		return n
 	}
 	info := &o.infos[n-1]
 	info.PodUID = max(info.PodUID, e.PodUID)
 	info.Runtime = max(info.Runtime, e.Runtime)
-	info.Cgroup = commonPath(info.Cgroup, e.Cgroup)
+	info.Image = max(info.Image, e.Image)
+	info.User = max(info.User, e.User)
+	if info.Cgroup == "" || e.Cgroup == "" { // a container may be known without its cgroup
+		info.Cgroup = max(info.Cgroup, e.Cgroup)
+	} else {
+		info.Cgroup = commonPath(info.Cgroup, e.Cgroup)
+	}
 	return n
 }
 

@@ -211,3 +211,27 @@ func rdmaCgroupShares(s model.Snapshot, o *owners) []RDMACgroupShare {
 	}
 	return t.rows
 }
+
+// containerShares gives each container its owner, the one that its cgroups
+// have.
+func containerShares(s model.Snapshot, o *owners) []ContainerShare {
+	if s.Containers == nil {
+		return nil
+	}
+	n := newNames(&s)
+	out := make([]ContainerShare, len(s.Containers))
+	for i := range s.Containers {
+		c := &s.Containers[i]
+		owner := o.number(entityOf(c, model.Entity{}))
+		out[i] = ContainerShare{Owner: owner, Container: c}
+		if owner == nobody {
+			continue
+		}
+		info := &o.infos[owner-1]
+		info.Labels = union(info.Labels, c.Labels)
+		if p := n.pods[c.PodUID]; p != nil {
+			info.Labels = union(p.Labels, info.Labels)
+		}
+	}
+	return out
+}

@@ -18,6 +18,7 @@ import (
 type builder struct {
 	metrics []metric
 	build   []string // values of accelscope_build_info
+	node    string   // name of the node
 	schemas map[string]*schema
 	labels  *labels
 	names   map[nameKey]*string // of the families that patterns made
@@ -54,16 +55,17 @@ type nameKey struct {
 	part   string
 }
 
-func newBuilder(compat []string, version, revision string) *builder {
+func newBuilder(o Options) *builder {
 	b := &builder{
-		build:   []string{version, revision, runtime.Version()},
+		build:   []string{o.Version, o.Revision, runtime.Version()},
+		node:    o.Node,
 		schemas: map[string]*schema{},
 		labels:  newLabels(),
 		names:   map[nameKey]*string{},
 		opened:  map[string]bool{},
 	}
-	for _, m := range metrics() {
-		if m.compat == "" || slices.Contains(compat, m.compat) {
+	for _, m := range metrics(o.Labels) {
+		if m.compat == "" || slices.Contains(o.Compat, m.compat) {
 			m.schema = b.schemaFor(m.labelNames())
 			b.metrics = append(b.metrics, m)
 		}

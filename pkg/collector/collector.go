@@ -41,6 +41,11 @@ type Options struct {
 	Reuse  time.Duration
 	Logger *zap.Logger
 
+	// Node is the name of the node, Labels the labels and annotations of pods
+	// and containers that accelscope_workload_info shows as label_NAME.
+	Node   string
+	Labels []string
+
 	Version  string
 	Revision string
 }
@@ -59,7 +64,7 @@ type Collector struct {
 	closed bool
 
 	// What follows belongs to the refresh in progress.
-	names   map[uint64]model.Entity // the last ones that were told
+	names   map[uint64]model.Entity // those told of each cgroup that is not forgotten
 	retired retired
 	teller  teller
 	build   *builder
@@ -97,7 +102,7 @@ func New(o Options) *Collector {
 		reuse:  o.Reuse,
 		stop:   cancel,
 		teller: teller{log: o.Logger},
-		build:  newBuilder(o.Compat, o.Version, o.Revision),
+		build:  newBuilder(o),
 	}
 	if c.reuse == 0 {
 		c.reuse = defaultReuse

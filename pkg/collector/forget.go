@@ -34,6 +34,9 @@ func (c *Collector) forget(r *refresh) {
 		return
 	}
 	c.retired.forget(&r.facts, over)
+	for _, id := range over {
+		delete(c.names, id)
+	}
 	for _, rd := range append(figures, names...) {
 		rd.forget(over)
 	}

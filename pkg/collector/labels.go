@@ -34,7 +34,7 @@ func newSchema(names []string) *schema {
 type labelSet struct {
 	pairs  []*dto.LabelPair // sorted by name, shared with other sets
 	text   string           // the same as text: name="value",...
-	values []string         // as declared; nil with an owner
+	values []string         // as declared, the owner's left out
 	round  uint64           // of the refresh that used it last
 	family uint64           // that it was last added to
 }
@@ -101,7 +101,7 @@ func (l *labels) get(s *schema, o *owner, values ...string) *labelSet {
 		k.a = values[0]
 	}
 	set := l.sets[k]
-	if set == nil || o == nil && len(values) > 3 && !slices.Equal(set.values, values) {
+	if set == nil || len(values) > 3 && !slices.Equal(set.values, values) {
 		set = l.prepare(s, o, values)
 		l.sets[k] = set
 	}
@@ -113,12 +113,10 @@ func (l *labels) get(s *schema, o *owner, values ...string) *labelSet {
 }
 
 func (l *labels) prepare(s *schema, o *owner, values []string) *labelSet {
-	set := &labelSet{pairs: make([]*dto.LabelPair, len(s.names))}
+	set := &labelSet{pairs: make([]*dto.LabelPair, len(s.names)), values: slices.Clone(values)}
 	all := make([]*dto.LabelPair, 0, len(s.names))
 	if o != nil {
 		all = append(all, o.pairs...)
-	} else {
-		set.values = slices.Clone(values)
 	}
 	for i, v := range values {
 		all = append(all, l.pair(s.names[len(s.names)-len(values)+i], v))

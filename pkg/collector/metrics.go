@@ -46,12 +46,17 @@ const (
 	histogram = dto.MetricType_HISTOGRAM
 )
 
-// metrics is the metric table.
-func metrics() []metric {
+// metrics is the metric table. labels are those of Options.
+func metrics(labels []string) []metric {
 	return slices.Concat(
 		portMetrics(),
 		resourceMetrics(),
 		workloadMetrics(),
+		infoMetrics(labels),
+		containerMetrics(),
+		devicesMetrics(),
+		kubeletMetrics(),
+		nodeMetrics(),
 		selfMetrics(),
 		processMetrics(),
 		lensMetrics(),

@@ -90,15 +90,6 @@ func workloadMetrics() []metric {
 			func(s attribution.RDMACgroupShare) uint64 { return s.Handles }),
 		rdmaCgroup("container_rdma_hca_objects", "RDMA objects that the rdma cgroup controller charges to the workload.",
 			func(s attribution.RDMACgroupShare) uint64 { return s.Objects }),
-		{
-			name: "accelscope_workload_info", typ: gauge, owned: true, labels: []string{"pod_uid", "runtime", "cgroup"},
-			help: "What else is known of a workload; to be joined by the identity labels. The value is always 1.",
-			emit: func(v *view, b *builder) {
-				for _, i := range v.shares.Infos {
-					b.share(1, v.owners[i.Owner], i.PodUID, i.Runtime, i.Cgroup)
-				}
-			},
-		},
 	}
 }
 

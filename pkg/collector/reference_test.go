@@ -31,7 +31,7 @@ func reference() string {
 	}
 	for _, section := range sections {
 		fmt.Fprintf(&out, "\n## %s\n\n| name | type | labels | what it is |\n|---|---|---|---|\n", section.title)
-		for _, m := range metrics() {
+		for _, m := range metrics(nil) {
 			if m.compat != section.compat {
 				continue
 			}
@@ -52,7 +52,7 @@ func reference() string {
 // TestTable checks what holds for every row.
 func TestTable(t *testing.T) {
 	seen := map[string]bool{}
-	for _, m := range metrics() {
+	for _, m := range metrics(nil) {
 		name := m.name
 		if m.pattern() {
 			name = m.nameOf("out_of_buffer")
@@ -82,7 +82,7 @@ func FuzzNameOf(f *testing.F) {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		for _, m := range metrics() {
+		for _, m := range metrics(nil) {
 			if m.pattern() && !model.LegacyValidation.IsValidMetricName(m.nameOf(name)) {
 				t.Errorf("%q becomes %q", name, m.nameOf(name))
 			}

@@ -4,6 +4,7 @@ package collector
 
 import (
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -32,10 +33,7 @@ func (c *Collector) fill(r *refresh) {
 // readAll reads all sources at once and waits for each no longer than its
 // deadline. The facts of one that is stuck are absent.
 func (c *Collector) readAll() []reading {
-	for _, ready := range c.waiting {
-		<-ready
-	}
-	c.waiting = nil
+	c.awaitFirst()
 	readings := make([]reading, len(c.readers))
 	var wg sync.WaitGroup
 	for i, r := range c.readers {
@@ -50,6 +48,24 @@ func (c *Collector) readAll() []reading {
 	}
 	wg.Wait()
 	return readings
+}
+
+// awaitFirst waits for the first reading of the sources that are read in the
+// background, no longer than for one that is read here.
+func (c *Collector) awaitFirst() {
+	if c.waiting == nil {
+		return
+	}
+	limit := time.NewTimer(defaultDeadline)
+	defer limit.Stop()
+	for _, ready := range c.waiting {
+		select {
+		case <-ready:
+		case <-limit.C:
+			limit.Reset(0) // nor for the others
+		}
+	}
+	c.waiting = nil
 }
 
 // resolveAll asks the resolvers for the owners of all that was read. While one
@@ -82,7 +98,15 @@ func (c *Collector) resolveAll(facts *model.Snapshot, readings []reading) {
 	if !complete {
 		facts.Merge(model.Snapshot{Entities: missing(cgroups, facts.Entities, c.names)})
 	}
-	c.names = facts.Entities
+	facts.Containers = attribution.Containers(facts.Containers)
+	if facts.Entities == nil {
+		return
+	}
+	facts.Entities = attribution.Name(facts, c.names)
+	if c.names == nil {
+		c.names = map[uint64]model.Entity{}
+	}
+	maps.Copy(c.names, facts.Entities)
 }
 
 // missing are the names of the cgroups that have none now and had one before.
@@ -122,6 +146,12 @@ func subjects(facts *model.Snapshot) (cgroups []uint64, pids []int) {
 	}
 	for i := range facts.RDMACgroups {
 		add(facts.RDMACgroups[i].Cgroup)
+	}
+	for i := range facts.Usages {
+		add(facts.Usages[i].Cgroup)
+	}
+	for i := range facts.Namespaces {
+		add(facts.Namespaces[i].Cgroup)
 	}
 	seenPID := make(map[int]struct{})
 	for i := range facts.Holdings {

@@ -18,12 +18,25 @@ func (s *Snapshot) Merge(o Snapshot) {
 	s.VerbErrors = join(s.VerbErrors, o.VerbErrors)
 	s.RDMACgroups = join(s.RDMACgroups, o.RDMACgroups)
 	s.Expired = join(s.Expired, o.Expired)
+	s.Containers = join(s.Containers, o.Containers)
+	s.Pods = join(s.Pods, o.Pods)
+	s.Allocations = join(s.Allocations, o.Allocations)
+	s.Allocatable = join(s.Allocatable, o.Allocatable)
+	s.PodStorage = join(s.PodStorage, o.PodStorage)
+	s.Usages = join(s.Usages, o.Usages)
+	s.Namespaces = join(s.Namespaces, o.Namespaces)
 	s.Hooks = join(s.Hooks, o.Hooks)
 	s.Maps = join(s.Maps, o.Maps)
 	s.Losses = join(s.Losses, o.Losses)
 	s.DeviceStates = join(s.DeviceStates, o.DeviceStates)
 	s.Tasks = joinMaps(s.Tasks, o.Tasks)
 	s.Entities = joinMaps(s.Entities, o.Entities)
+	if o.NodeStorage != nil {
+		s.NodeStorage = o.NodeStorage
+	}
+	if o.Node != nil {
+		s.Node = o.Node
+	}
 	if o.UnresolvedCgroups != nil {
 		s.UnresolvedCgroups = o.UnresolvedCgroups
 	}

@@ -48,6 +48,22 @@ type Snapshot struct {
 	// Expired are cgroup ids that are gone for longer than the grace time.
 	Expired []uint64
 
+	// Containers and Pods are what runtimes and the kubelet tell. A container may
+	// be told by several of them.
+	Containers []Container
+	Pods       []Pod
+	// Allocations are the devices that the kubelet gave away, Allocatable those
+	// that it has.
+	Allocations []Allocation
+	Allocatable []Allocatable
+	PodStorage  []PodStorage
+	NodeStorage *NodeStorage
+	// Usages is what cgroups use of the node, Namespaces what their networks do.
+	Usages     []Usage
+	Namespaces []Namespace
+	// Node is the node itself.
+	Node *Node
+
 	// Hooks, Maps and Losses are the state of the sensor's own probes.
 	Hooks  []Hook
 	Maps   []Map
@@ -81,6 +97,13 @@ type HCA struct {
 	PCIAddress   string // of the function behind it: 0000:18:00.0
 	NUMANode     string // device/numa_node, empty when -1
 	CharDevice   string // uverbsN
+	// PF is the HCA of the physical function, VF whether this is a virtual one.
+	// The PF may be out of sight.
+	VF bool
+	PF string
+	// Netns is the inode of the network namespace that the device was moved to;
+	// 0 for that of the node. Such a device shows neither ports nor counters here.
+	Netns uint64
 
 	Ports []Port
 	// HWCounters are the counters that the driver keeps for the whole device.
@@ -229,6 +252,8 @@ type Entity struct {
 	// What follows is told by accelscope_workload_info only.
 	PodUID  string
 	Runtime string // containerd, cri-o, docker, podman, slurm, systemd
+	Image   string
+	User    string // whose Slurm job it is
 	Step    string // Slurm job step
 	Cgroup  string // path of the cgroup below its hierarchy
 }
