@@ -3,6 +3,7 @@
 package attribution
 
 import (
+	"cmp"
 	"maps"
 	"strings"
 
@@ -98,7 +99,9 @@ func Name(s *model.Snapshot, before map[uint64]model.Entity) map[uint64]model.En
 	for id, e := range s.Entities {
 		named, ok := n.name(e)
 		if old, known := before[id]; !ok && known && sameCgroup(e, old) {
+			user := cmp.Or(e.User, old.User)
 			named = old
+			named.User = user
 		}
 		out[id] = named
 	}

@@ -56,6 +56,16 @@ func TestName(t *testing.T) {
 				Workload: "kube-system/etcd", Namespace: "kube-system", Pod: "etcd", PodUID: "hash", Cgroup: "/kubepods/podhash",
 			},
 		},
+		"a job whose user is learned late": {
+			entity: model.Entity{Workload: "slurm:7", User: "ada", Runtime: "slurm", Cgroup: "/slurm/job_7"},
+			before: map[uint64]model.Entity{7: {Workload: "slurm:7", Runtime: "slurm", Cgroup: "/slurm/job_7"}},
+			want:   model.Entity{Workload: "slurm:7", User: "ada", Runtime: "slurm", Cgroup: "/slurm/job_7"},
+		},
+		"a job that is over": {
+			entity: model.Entity{Workload: "slurm:7", Runtime: "slurm", Cgroup: "/slurm/job_7"},
+			before: map[uint64]model.Entity{7: {Workload: "slurm:7", User: "ada", Runtime: "slurm", Cgroup: "/slurm/job_7"}},
+			want:   model.Entity{Workload: "slurm:7", User: "ada", Runtime: "slurm", Cgroup: "/slurm/job_7"},
+		},
 		"docker": {
 			entity:     model.Entity{Workload: "docker:0123456789ab", ContainerID: id, Runtime: "docker", Cgroup: "/docker/" + id},
 			containers: []model.Container{{ID: id, Runtime: "docker", Name: "web", Image: "nginx"}},

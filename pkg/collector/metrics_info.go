@@ -32,6 +32,14 @@ func infoMetrics(labels []string) []metric {
 				b.share(1, v.owners[i.Owner], values...)
 			}
 		},
+	}, {
+		name: "accelscope_slurm_step_info", typ: gauge, labels: []string{"workload", "job", "step", "user"},
+		help: "The steps of the Slurm jobs on the node and whose they are. The value is always 1.",
+		emit: func(v *view, b *builder) {
+			for _, s := range v.facts.JobSteps {
+				b.value(1, "slurm:"+s.Job, s.Job, s.Step, s.User)
+			}
+		},
 	}}
 }
 

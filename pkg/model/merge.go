@@ -18,6 +18,7 @@ func (s *Snapshot) Merge(o Snapshot) {
 	s.VerbErrors = join(s.VerbErrors, o.VerbErrors)
 	s.RDMACgroups = join(s.RDMACgroups, o.RDMACgroups)
 	s.Expired = join(s.Expired, o.Expired)
+	s.JobSteps = join(s.JobSteps, o.JobSteps)
 	s.Containers = join(s.Containers, o.Containers)
 	s.Pods = join(s.Pods, o.Pods)
 	s.Allocations = join(s.Allocations, o.Allocations)

@@ -48,6 +48,8 @@ type Snapshot struct {
 	// Expired are cgroup ids that are gone for longer than the grace time.
 	Expired []uint64
 
+	// JobSteps are the steps of the Slurm jobs on this node.
+	JobSteps []JobStep
 	// Containers and Pods are what runtimes and the kubelet tell. A container may
 	// be told by several of them.
 	Containers []Container
@@ -256,6 +258,14 @@ type Entity struct {
 	User    string // whose Slurm job it is
 	Step    string // Slurm job step
 	Cgroup  string // path of the cgroup below its hierarchy
+}
+
+// JobStep is one step of a Slurm job.
+type JobStep struct {
+	Cgroup uint64
+	Job    string
+	Step   string // a number, or batch, extern, interactive
+	User   string // its name, or its number where that is not in the node's own list
 }
 
 // Hook is one place in the kernel where a probe wants to be.

@@ -33,6 +33,7 @@ func parse(path string) (model.Entity, string) {
 	e.Workload = clean(e.Workload, maxLabel)
 	e.ContainerID = clean(e.ContainerID, maxLabel)
 	e.PodUID = clean(e.PodUID, maxLabel)
+	e.User = clean(e.User, maxLabel)
 	e.Step = clean(e.Step, maxLabel)
 	e.Cgroup = clean(top, maxPath)
 	return e, top
@@ -234,10 +235,13 @@ func podEntity(uid, id, runtime string) model.Entity {
 // slurm matches slurm[_NODE]/uid_N/job_N[/step_S] of cgroup v1 and, in
 // systemd's tree, [NODE_]slurmstepd.scope/job_N[/step_S] of v2.
 func slurm(segs []string, slices bool) (model.Entity, int) {
-	n := 0
+	n, user := 0, ""
 	switch {
 	case segs[0] == "slurm", strings.HasPrefix(segs[0], "slurm_"):
-		if len(segs) < 2 || number(segs[1], "uid_") == "" {
+		if len(segs) < 2 {
+			return model.Entity{}, 0
+		}
+		if user = number(segs[1], "uid_"); user == "" {
 			return model.Entity{}, 0
 		}
 		n = 2
@@ -253,7 +257,7 @@ func slurm(segs []string, slices bool) (model.Entity, int) {
 	if job == "" {
 		return model.Entity{}, 0
 	}
-	e := model.Entity{Workload: "slurm:" + job, Runtime: "slurm"}
+	e := model.Entity{Workload: "slurm:" + job, Runtime: "slurm", User: user}
 	if n+1 < len(segs) {
 		if step, ok := strings.CutPrefix(segs[n+1], "step_"); ok {
 			e.Step = step

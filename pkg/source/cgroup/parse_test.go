@@ -39,7 +39,9 @@ func unit(name, path string) model.Entity {
 }
 
 func job(job, step, path string) model.Entity {
-	return model.Entity{Workload: "slurm:" + job, Runtime: "slurm", Step: step, Cgroup: path}
+	_, user, _ := strings.Cut(path, "/uid_") // in the path of cgroup v1 alone
+	user, _, _ = strings.Cut(user, "/")
+	return model.Entity{Workload: "slurm:" + job, Runtime: "slurm", User: user, Step: step, Cgroup: path}
 }
 
 func bare(path string) model.Entity {

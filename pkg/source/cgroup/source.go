@@ -43,6 +43,7 @@ import (
 type Options struct {
 	Root   string        // where cgroups are mounted; /sys/fs/cgroup
 	Procfs string        // /proc
+	Passwd string        // names of the users; /etc/passwd
 	Grace  time.Duration // how long the names of the dead are kept; 5 min
 	// MaxCgroups is how many cgroups are known at most; 65536.
 	MaxCgroups int
@@ -84,6 +85,7 @@ type Source struct {
 	// become someone's later.
 	unresolved  map[uint64]time.Time
 	strangers   uint64 // how many there ever were
+	jobs        jobs
 	toldNoWatch bool
 	buf         [16 << 10]byte // of events
 }
@@ -121,6 +123,7 @@ func New(o Options) (*Source, error) {
 		done:       make(chan struct{}),
 		watched:    map[int32]*group{},
 		unresolved: map[uint64]time.Time{},
+		jobs:       jobs{names: passwd{path: cmp.Or(o.Passwd, "/etc/passwd")}},
 	}
 	if s.now == nil {
 		s.now = time.Now
@@ -211,6 +214,7 @@ func (s *Source) Resolve(ctx context.Context, cgroups []uint64, pids []int) (mod
 	var charged map[uint64]string
 
 	s.mu.Lock()
+	out.JobSteps = s.jobSteps()
 	name := func(id uint64) {
 		g := s.find(id)
 		if g == nil {
@@ -218,12 +222,19 @@ func (s *Source) Resolve(ctx context.Context, cgroups []uint64, pids []int) (mod
 		}
 		g.named = true
 		out.Entities[id] = g.entity
+		if g.entity.Runtime == "slurm" {
+			e := g.entity
+			e.User = cmp.Or(s.jobs.users[g.top], e.User)
+			out.Entities[id] = e
+		}
 		if top := s.table.byPath[g.top]; rdma != "" && top != nil && charged[top.id] == "" {
 			if charged == nil {
 				charged = map[uint64]string{}
 			}
 			top.named = true
-			out.Entities[top.id] = top.entity
+			entity := top.entity
+			entity.User = out.Entities[id].User
+			out.Entities[top.id] = entity
 			charged[top.id] = rdma + top.path
 		}
 	}

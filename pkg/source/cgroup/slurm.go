@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"bufio"
+	"cmp"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// jobs knows whose the Slurm jobs are, without a prolog script. On cgroup v1
+// the path says so (uid_N); on v2 the processes of a step do, which belong to
+// the user of the job below step_S/user.
+type jobs struct {
+	users map[string]string // by the path of the job's cgroup; "" is not known yet
+	names passwd
+}
+
+// jobSteps tells the steps of living jobs and learns whose they are. Under s.mu.
+func (s *Source) jobSteps() []model.JobStep {
+	users := map[string]string{}
+	steps := []model.JobStep{}
+	for _, g := range s.table.byPath {
+		if g.entity.Runtime != "slurm" {
+			continue
+		}
+		users[g.top] = cmp.Or(users[g.top], s.jobs.users[g.top], s.jobUser(g))
+		if g.entity.Step != "" && strings.HasSuffix(g.path, "/step_"+g.entity.Step) {
+			steps = append(steps, model.JobStep{
+				Cgroup: g.id, Job: strings.TrimPrefix(g.entity.Workload, "slurm:"), Step: g.entity.Step, User: g.top,
+			})
+		}
+	}
+	s.jobs.users = users
+	for i := range steps {
+		steps[i].User = users[steps[i].User]
+	}
+	slices.SortFunc(steps, func(a, b model.JobStep) int {
+		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Step, b.Step))
+	})
+	return steps
+}
+
+// jobUser is the user that a cgroup of a job gives away, empty if none.
+func (s *Source) jobUser(g *group) string {
+	if g.entity.User != "" {
+		return s.jobs.names.of(g.entity.User)
+	}
+	if !strings.Contains(strings.TrimPrefix(g.path, g.top), "/user/") {
+		return ""
+	}
+	procs, err := os.ReadFile(filepath.Join(s.hierarchy.Mount, g.path, "cgroup.procs"))
+	if err != nil {
+		return ""
+	}
+	pid, _, _ := strings.Cut(string(procs), "\n")
+	if number, err := strconv.Atoi(pid); err != nil || number <= 0 {
+		return ""
+	}
+	info, err := os.Stat(filepath.Join(s.procfs, pid))
+	if err != nil {
+		return ""
+	}
+	return s.jobs.names.of(strconv.FormatUint(uint64(info.Sys().(*syscall.Stat_t).Uid), 10))
+}
+
+// passwd is the names of the users of the node, from its file; who is known to
+// a directory service alone goes by number. It is read again when it changes.
+type passwd struct {
+	path    string
+	changed time.Time
+	names   map[string]string
+}
+
+// Users beyond this many are numbers.
+const maxUsers = 65536
+
+func (p *passwd) of(uid string) string {
+	if info, err := os.Stat(p.path); err == nil && !info.ModTime().Equal(p.changed) {
+		p.changed = info.ModTime()
+		p.read()
+	}
+	return cmp.Or(p.names[uid], uid)
+}
+
+func (p *passwd) read() {
+	p.names = map[string]string{}
+	f, err := os.Open(p.path)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan() && len(p.names) < maxUsers; {
+		fields := strings.SplitN(lines.Text(), ":", 4)
+		if len(fields) == 4 && p.names[fields[2]] == "" {
+			p.names[fields[2]] = clean(fields[0], maxLabel)
+		}
+	}
+}
