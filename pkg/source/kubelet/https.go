@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+var errNoURL = fmt.Errorf(
+	"no URL of the kubelet: set --kubelet.url, or NODE_IP in a pod with a service account: %w", model.ErrAbsent)
+
+// maxFile is the largest token or CA file.
+const maxFile = 1 << 20
+
+// client asks the kubelet over HTTPS. It follows no redirect and uses no proxy,
+// so the token goes to the kubelet and to nobody else.
+type client struct {
+	base      *url.URL
+	tokenFile string
+	caFile    string // empty when the certificate is not checked
+	insecure  bool
+
+	mu   sync.Mutex
+	ca   []byte // that http trusts
+	http *http.Client
+}
+
+// newClient returns nil when there is no URL and none can be guessed.
+func newClient(o Options, log *zap.Logger) (*client, error) {
+	text := o.URL
+	if text == "" {
+		if _, err := os.Stat(o.TokenFile); o.NodeIP == "" || o.TokenFile == "" || err != nil {
+			return nil, nil
+		}
+		text = "https://" + net.JoinHostPort(o.NodeIP, "10250")
+	}
+	base, err := url.Parse(text)
+	// The text is not repeated: it may hold a password.
+	if err != nil || base.Scheme != "https" || base.Hostname() == "" || base.User != nil || base.RawQuery != "" {
+		return nil, errors.New("kubelet: --kubelet.url must be https://HOST:PORT without user and query, " +
+			"--node.ip an address")
+	}
+	c := &client{base: base, tokenFile: o.TokenFile, caFile: o.CAFile, insecure: o.Insecure}
+	if o.Insecure {
+		c.caFile = ""
+		log.Warn("the kubelet's certificate is not checked: whoever takes its address gets the token",
+			zap.String("url", text))
+	}
+	return c, nil
+}
+
+// get asks for a path and lets decode read the answer. What is wrong is told
+// with the cure.
+func (c *client) get(
+	ctx context.Context, path string, decode func(io.Reader) (*facts, error),
+) (*facts, error) {
+	h, err := c.trusted()
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.JoinPath(path).String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	if c.tokenFile != "" {
+		token, err := readSmall(c.tokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("%w; --kubelet.token-file names the token", err)
+		}
+		request.Header.Set("Authorization", "Bearer "+string(bytes.TrimSpace(token)))
+	}
+	response, err := h.Do(request)
+	if err != nil {
+		return nil, certificateCure(err)
+	}
+	defer response.Body.Close()
+	if err := statusError(response.StatusCode, path); err != nil {
+		return nil, err
+	}
+	f, err := decode(response.Body)
+	if err != nil {
+		err = fmt.Errorf("answer to GET %s: %w", path, err)
+	}
+	return f, err
+}
+
+// trusted is the HTTP client that trusts what the CA file says now. It speaks
+// HTTP/1.1: a connection on which an answer came too late is never used again.
+func (c *client) trusted() (*http.Client, error) {
+	var ca []byte
+	if c.caFile != "" {
+		var err error
+		if ca, err = readSmall(c.caFile); err != nil {
+			return nil, fmt.Errorf("%w; --kubelet.ca-file names who signs the kubelet's certificate", err)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.http != nil && bytes.Equal(ca, c.ca) {
+		return c.http, nil
+	}
+	config := &tls.Config{InsecureSkipVerify: c.insecure} //nolint:gosec // the user's wish
+	if c.caFile != "" {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(ca) {
+			return nil, fmt.Errorf("--kubelet.ca-file: no certificate in %s", c.caFile)
+		}
+	}
+	if c.http != nil {
+		c.http.CloseIdleConnections()
+	}
+	c.ca = ca
+	c.http = &http.Client{
+		Transport: &http.Transport{
+			TLSClientConfig:        config,
+			DisableCompression:     true,
+			MaxConnsPerHost:        2, // one for each question
+			MaxResponseHeaderBytes: 64 << 10,
+			IdleConnTimeout:        time.Minute,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return c.http, nil
+}
+
+func (c *client) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.http != nil {
+		c.http.CloseIdleConnections()
+	}
+}
+
+// statusError says what a status means. The body is not told: a server may
+// repeat the token there.
+func statusError(code int, path string) error {
+	got := fmt.Sprintf("GET %s: %d %s", path, code, http.StatusText(code))
+	switch {
+	case code == http.StatusOK:
+		return nil
+	case code == http.StatusUnauthorized:
+		return errors.New(got + ": the token of --kubelet.token-file is not accepted; " +
+			"has it expired, and does the kubelet run with --authentication-token-webhook?")
+	case code == http.StatusForbidden:
+		fine := "nodes/pods" // since Kubernetes 1.33
+		if path == summaryPath {
+			fine = "nodes/stats"
+		}
+		return errors.New(got + ": RBAC must let the service account get " + fine + " or nodes/proxy")
+	case code == http.StatusNotFound, code == http.StatusMethodNotAllowed, code == http.StatusNotImplemented:
+		return fmt.Errorf("%s: %w", got, model.ErrUnsupported)
+	case code >= 300 && code < 400:
+		return errors.New(got + ": redirects are not followed; --kubelet.url must be the kubelet's own")
+	}
+	return errors.New(got)
+}
+
+// certificateCure adds what helps when the certificate is the trouble.
+func certificateCure(err error) error {
+	var invalid x509.CertificateInvalidError
+	var wrongHost x509.HostnameError
+	var unknown x509.UnknownAuthorityError
+	switch {
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return fmt.Errorf("%w; the kubelet's certificate must be renewed (or the clock is wrong); "+
+			"--kubelet.insecure-skip-verify does without", err)
+	case errors.As(err, &wrongHost):
+		return fmt.Errorf("%w; use the name that the certificate has in --kubelet.url, or "+
+			"--kubelet.insecure-skip-verify", err)
+	case errors.As(err, &unknown), errors.As(err, &invalid):
+		return fmt.Errorf("%w; --kubelet.ca-file must hold who signed the kubelet's certificate "+
+			"(it is self-signed without serverTLSBootstrap), or use --kubelet.insecure-skip-verify", err)
+	}
+	return err
+}
+
+// readSmall reads a file that is not larger than maxFile.
+func readSmall(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if len(b) > maxFile {
+		err = cmp.Or(err, fmt.Errorf("%s is larger than %d bytes", path, maxFile))
+	}
+	return b, err
+}

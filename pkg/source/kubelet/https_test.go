@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+func TestNew(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	writeFile(t, token, secret)
+	for name, tt := range map[string]struct {
+		options Options
+		want    string // the URL; empty for none
+		fails   bool
+	}{
+		"a pod":            {Options{NodeIP: "10.0.0.7", TokenFile: token}, "https://10.0.0.7:10250", false},
+		"a pod, IPv6":      {Options{NodeIP: "fd00::7", TokenFile: token}, "https://[fd00::7]:10250", false},
+		"no token":         {Options{NodeIP: "10.0.0.7", TokenFile: token + "x"}, "", false},
+		"no token file":    {Options{NodeIP: "10.0.0.7"}, "", false},
+		"no node":          {Options{TokenFile: token}, "", false},
+		"a URL":            {Options{URL: "https://gpu01:1/"}, "https://gpu01:1/", false},
+		"through a proxy":  {Options{URL: "https://api/nodes/gpu01/proxy"}, "https://api/nodes/gpu01/proxy", false},
+		"no TLS":           {Options{URL: "http://gpu01:10255"}, "", true},
+		"no scheme":        {Options{URL: "gpu01:10250"}, "", true},
+		"no host":          {Options{URL: "https://:10250"}, "", true},
+		"with a password":  {Options{URL: "https://me:" + secret + "@gpu01"}, "", true},
+		"with a query":     {Options{URL: "https://gpu01?token=" + secret}, "", true},
+		"a password in \n": {Options{URL: "https://me:" + secret + "\n@gpu01"}, "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := New(tt.options)
+			if (err != nil) != tt.fails || err != nil && strings.Contains(err.Error(), secret) {
+				t.Fatalf("error %v", err)
+			}
+			got := ""
+			if err == nil && s.https != nil {
+				got = s.https.base.String()
+			}
+			if got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestToken: a wrong token is told with the cure, a rotated one is used.
+func TestToken(t *testing.T) {
+	a := serveAPI(t, onePod("train"), oneSummary(1))
+	s := open(t, a.options())
+	wrong := func(cure string) {
+		t.Helper()
+		got, err := s.Read(limit(t, 5*time.Second))
+		if err == nil || !strings.Contains(err.Error(), cure) || strings.Contains(err.Error(), "stale") {
+			t.Errorf("error %v, want %q in it", err, cure)
+		}
+		if st, _ := state(t, got, "pods"); st != model.StateFailed {
+			t.Errorf("state %s", st)
+		}
+	}
+	right := func() {
+		t.Helper()
+		if got, err := s.Read(limit(t, 5*time.Second)); err != nil || len(got.Pods) != 1 {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	right()
+	a.setToken(t, "rotated")
+	right()
+	writeFile(t, a.tokenFile, "stale")
+	wrong("--authentication-token-webhook")
+	writeFile(t, a.tokenFile, "stale\r\nHost: elsewhere")
+	wrong("invalid header field value")
+	if err := os.Remove(a.tokenFile); err != nil {
+		t.Fatal(err)
+	}
+	wrong("--kubelet.token-file")
+	writeFile(t, a.tokenFile, strings.Repeat("x", maxFile+1))
+	wrong("larger than")
+	a.setToken(t, "again")
+	right()
+}
+
+// TestStatus: what a status means, with the cure; and what the kubelet says in
+// its body, a token perhaps, is in no error and no log.
+func TestStatus(t *testing.T) {
+	for _, tt := range []struct {
+		code          int
+		pods, summary string // in the error
+		state         model.State
+	}{
+		{http.StatusUnauthorized, "is not accepted", "is not accepted", model.StateFailed},
+		{http.StatusForbidden, "get nodes/pods or nodes/proxy", "get nodes/stats or nodes/proxy", model.StateFailed},
+		{http.StatusNotFound, "404", "404", model.StateUnsupported},
+		{http.StatusMethodNotAllowed, "405", "405", model.StateUnsupported},
+		{http.StatusInternalServerError, "500 Internal", "500 Internal", model.StateFailed},
+		{http.StatusTooManyRequests, "429", "429", model.StateFailed},
+		{http.StatusNoContent, "204", "204", model.StateFailed},
+		{299, "299", "299", model.StateFailed},
+	} {
+		t.Run(fmt.Sprint(tt.code), func(t *testing.T) {
+			a := serveAPI(t, "", "")
+			refuse := func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(tt.code)
+				_, _ = fmt.Fprint(w, r.Header.Get("Authorization"))
+			}
+			a.setPods(refuse)
+			a.setSummary(refuse)
+			core, logs := observer.New(zap.DebugLevel)
+			o := a.options()
+			o.Logger = zap.New(core)
+			got, err := open(t, o).Read(limit(t, 5*time.Second))
+			if err == nil || errors.Is(err, model.ErrUnsupported) != (tt.state == model.StateUnsupported) {
+				t.Fatalf("error %v", err)
+			}
+			for part, text := range map[string]string{"pods": tt.pods, "summary": tt.summary} {
+				if st, reason := state(t, got, part); st != tt.state || !strings.Contains(reason, text) {
+					t.Errorf("%s: %s %q, want %s with %q", part, st, reason, tt.state, text)
+				}
+			}
+			if told := fmt.Sprint(err, got, logs.All()); strings.Contains(told, secret) {
+				t.Errorf("the token is told: %s", told)
+			}
+		})
+	}
+}
+
+// TestRedirect: the token goes to nobody else.
+func TestRedirect(t *testing.T) {
+	a := serveAPI(t, onePod("train"), oneSummary(1))
+	var asked atomic.Int32
+	other := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	defer other.Close()
+	a.setPods(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusFound) })
+	o := a.options()
+	o.Insecure = true // or it would be the certificate that keeps it from going there
+	got, err := open(t, o).Read(limit(t, 5*time.Second))
+	if err == nil || !strings.Contains(err.Error(), "redirects are not followed") || asked.Load() != 0 {
+		t.Errorf("%v, the other was asked %d times", err, asked.Load())
+	}
+	if len(got.PodStorage) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestCertificates: whom to trust, and what to do when it is not whom one
+// meets.
+func TestCertificates(t *testing.T) {
+	a := serveAPI(t, onePod("train"), oneSummary(1))
+	other := newAuthority(t)
+	soon := time.Now().Add(time.Hour)
+	file := func(text string) string {
+		path := filepath.Join(t.TempDir(), "ca.crt")
+		writeFile(t, path, text)
+		return path
+	}
+	for name, tt := range map[string]struct {
+		by       *authority
+		address  string
+		until    time.Time
+		caFile   string
+		insecure bool
+		wrong    string // in the error; empty when all is well
+	}{
+		"good":        {a.ca, "127.0.0.1", soon, a.caFile, false, ""},
+		"one of two":  {a.ca, "127.0.0.1", soon, file(string(other.pem) + string(a.ca.pem)), false, ""},
+		"expired":     {a.ca, "127.0.0.1", time.Now().Add(-time.Minute), a.caFile, false, "must be renewed"},
+		"wrong CA":    {other, "127.0.0.1", soon, a.caFile, false, "--kubelet.ca-file must hold"},
+		"other name":  {a.ca, "10.9.8.7", soon, a.caFile, false, "use the name that the certificate has"},
+		"system's CA": {a.ca, "127.0.0.1", soon, "", false, "--kubelet.ca-file must hold"},
+		"no CA file":  {a.ca, "127.0.0.1", soon, "/nonexistent/ca.crt", false, "--kubelet.ca-file names"},
+		"no CA in it": {a.ca, "127.0.0.1", soon, file("# empty\n"), false, "no certificate in"},
+		"insecure":    {other, "10.9.8.7", time.Now().Add(-time.Minute), "/nonexistent/ca.crt", true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			certificate := tt.by.issue(t, tt.address, tt.until)
+			a.certificate.Store(&certificate)
+			o := a.options()
+			o.CAFile, o.Insecure = tt.caFile, tt.insecure
+			got, err := open(t, o).Read(limit(t, 5*time.Second))
+			switch {
+			case tt.wrong == "" && (err != nil || len(got.Pods) != 1 || len(got.PodStorage) != 1):
+				t.Errorf("%+v, %v", got, err)
+			case tt.wrong != "" && (err == nil || !strings.Contains(err.Error(), tt.wrong) || got.Pods != nil):
+				t.Errorf("error %v, want %q in it", err, tt.wrong)
+			case tt.wrong != "" && strings.Contains(err.Error(), secret):
+				t.Errorf("the token is told: %v", err)
+			}
+		})
+	}
+}
+
+// TestNewAuthority: the kubelet gets a certificate of another authority, and
+// the CA file says so a little later.
+func TestNewAuthority(t *testing.T) {
+	a := serveAPI(t, onePod("train"), oneSummary(1))
+	s := open(t, a.options())
+	if _, err := s.Read(limit(t, 5*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	other := newAuthority(t)
+	certificate := other.issue(t, "127.0.0.1", time.Now().Add(time.Hour))
+	a.certificate.Store(&certificate)
+	a.close()
+	if _, err := s.Read(limit(t, 5*time.Second)); err == nil {
+		t.Error("who signed the new certificate is not known, and no error")
+	}
+	writeFile(t, a.caFile, string(other.pem))
+	if got, err := s.Read(limit(t, 5*time.Second)); err != nil || len(got.Pods) != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestConnections: they are kept from one read to the next, and a kubelet that
+// drops them is connected to again.
+func TestConnections(t *testing.T) {
+	a := serveAPI(t, onePod("train"), oneSummary(1))
+	s := open(t, a.options())
+	for range 5 {
+		if _, err := s.Read(limit(t, 5*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := a.newConnections.Load(); n > 2 {
+		t.Errorf("%d connections for 5 reads, want at most 2", n)
+	}
+	a.close()
+	if _, err := s.Read(limit(t, 5*time.Second)); err != nil {
+		t.Errorf("after all connections were dropped: %v", err)
+	}
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Annotations of pods that mean something here. The kubelet sets the first two
+// itself, whatever the pod's author wrote there.
+const (
+	sourceAnnotation      = "kubernetes.io/config.source" // api, file, http
+	hashAnnotation        = "kubernetes.io/config.hash"
+	networksAnnotation    = "k8s.v1.cni.cncf.io/network-status"
+	networksAnnotationOld = "k8s.v1.cni.cncf.io/networks-status"
+)
+
+// What an author of pods may make of a label, and how many networks count.
+const (
+	maxLabel    = 1024
+	maxNetworks = 64
+)
+
+// podJSON is what is read of a pod (core/v1 Pod).
+type podJSON struct {
+	Metadata struct {
+		Name        string            `json:"name"`
+		Namespace   string            `json:"namespace"`
+		UID         string            `json:"uid"`
+		Labels      map[string]string `json:"labels"`
+		Annotations map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Status struct {
+		Phase      string          `json:"phase"`
+		Containers []containerJSON `json:"containerStatuses"`
+		Init       []containerJSON `json:"initContainerStatuses"`
+		Ephemeral  []containerJSON `json:"ephemeralContainerStatuses"`
+	} `json:"status"`
+}
+
+// containerJSON is a ContainerStatus.
+type containerJSON struct {
+	Name      string    `json:"name"`
+	ID        string    `json:"containerID"` // containerd://ID
+	Image     string    `json:"image"`
+	ImageID   string    `json:"imageID"`
+	Restarts  int64     `json:"restartCount"`
+	State     stateJSON `json:"state"`
+	LastState stateJSON `json:"lastState"`
+}
+
+// stateJSON is a ContainerState: one of them is there, or none for waiting.
+type stateJSON struct {
+	Running *struct {
+		Started stamp `json:"startedAt"`
+	} `json:"running"`
+	Terminated *terminatedJSON `json:"terminated"`
+}
+
+type terminatedJSON struct {
+	ExitCode int64  `json:"exitCode"`
+	Started  stamp  `json:"startedAt"`
+	Finished stamp  `json:"finishedAt"`
+	ID       string `json:"containerID"`
+}
+
+// stamp is a time; zero when it is none. The runtimes say 1970 for never.
+type stamp struct{ time.Time }
+
+// UnmarshalJSON is for encoding/json.
+func (s *stamp) UnmarshalJSON(b []byte) error {
+	if s.Time.UnmarshalJSON(b) != nil || s.Unix() <= 0 {
+		s.Time = time.Time{}
+	}
+	return nil
+}
+
+// pods asks for the pods that the kubelet runs, with their containers.
+func (c *client) pods(ctx context.Context, labels []string) (*facts, error) {
+	return c.get(ctx, "/pods", func(body io.Reader) (*facts, error) { return decodePods(body, labels) })
+}
+
+// decodePods reads a core/v1 PodList. A pod that is not as it should be is left
+// out and told in the error.
+func decodePods(body io.Reader, labels []string) (*facts, error) {
+	f := &facts{Snapshot: model.Snapshot{Pods: []model.Pod{}, Containers: []model.Container{}}}
+	ended, live := map[podName]struct{}{}, map[podName]struct{}{}
+	s := newStream(body)
+	listed := false
+	err := s.object(func(field string) error {
+		if field != "items" {
+			return s.skip()
+		}
+		listed = true
+		return s.array(func() error {
+			var p podJSON
+			if ok, err := s.take(&p); !ok {
+				return err
+			}
+			if m := &p.Metadata; m.UID == "" || m.Namespace == "" || m.Name == "" {
+				s.spoilt(errors.New("a pod without UID, namespace or name"))
+				return nil
+			}
+			name := podName{p.Metadata.Namespace, p.Metadata.Name}
+			if p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" {
+				ended[name] = struct{}{}
+			} else {
+				live[name] = struct{}{}
+			}
+			pod := p.pod(labels)
+			f.Pods = append(f.Pods, pod)
+			f.Containers = p.appendContainers(f.Containers, &pod)
+			if len(f.Pods) > maxFacts || len(f.Containers) > maxFacts {
+				return errTooMany
+			}
+			return nil
+		})
+	})
+	if err == nil {
+		err = s.end(listed)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for name := range live { // a new pod may have the name of one that ended
+		delete(ended, name)
+	}
+	f.finished = ended
+	return f, s.losses()
+}
+
+func (p *podJSON) pod(labels []string) model.Pod {
+	m := &p.Metadata
+	pod := model.Pod{UID: m.UID, Namespace: m.Namespace, Name: m.Name}
+	// The hash that the author of a pod of the API writes there is not one: it
+	// would take the name of another's containers.
+	if source := m.Annotations[sourceAnnotation]; source == "file" || source == "http" {
+		pod.StaticUID = m.Annotations[hashAnnotation]
+	}
+	for _, l := range labels {
+		value, ok := m.Labels[l]
+		if !ok {
+			value, ok = m.Annotations[l]
+		}
+		if !ok {
+			continue
+		}
+		if pod.Labels == nil {
+			pod.Labels = make(map[string]string, len(labels))
+		}
+		// A copy: the whole annotation is not kept for its beginning.
+		pod.Labels[l] = strings.Clone(strings.ToValidUTF8(value[:min(len(value), maxLabel)], ""))
+	}
+	status := m.Annotations[networksAnnotation]
+	if status == "" {
+		status = m.Annotations[networksAnnotationOld]
+	}
+	pod.Networks = parseNetworks(status)
+	return pod
+}
+
+// networkJSON is an entry of the network-status annotation, as the Network
+// Plumbing Working Group's specification has it.
+type networkJSON struct {
+	Name      string `json:"name"`
+	Interface string `json:"interface"`
+	Device    struct {
+		Type string `json:"type"` // pci; vdpa and memif are not read
+		PCI  struct {
+			Address string `json:"pci-address"`
+			RDMA    string `json:"rdma-device"`
+		} `json:"pci"`
+	} `json:"device-info"`
+}
+
+// parseNetworks returns the networks that have a PCI device. The text is written
+// by the CNI or by the pod's author: what is no network is left out.
+func parseNetworks(status string) []model.PodNetwork {
+	if status == "" || len(status) > maxValue {
+		return nil
+	}
+	var entries []networkJSON
+	_ = json.Unmarshal([]byte(status), &entries) // of an error the rest is left
+	var out []model.PodNetwork
+	for i := range entries {
+		e := &entries[i]
+		pci := &e.Device.PCI
+		fields := []string{e.Name, e.Interface, pci.Address, pci.RDMA}
+		tooLong := slices.ContainsFunc(fields, func(f string) bool { return len(f) > maxLabel })
+		if e.Device.Type != "pci" || pci.Address == "" && pci.RDMA == "" || tooLong || len(out) == maxNetworks {
+			continue
+		}
+		out = append(out, model.PodNetwork{
+			Name: e.Name, Interface: e.Interface,
+			PCIAddress: strings.ToLower(pci.Address), RDMADevice: pci.RDMA,
+		})
+	}
+	return out
+}
+
+// appendContainers adds the containers of the pod that were made. The PodUID is
+// that in their cgroup paths.
+func (p *podJSON) appendContainers(to []model.Container, pod *model.Pod) []model.Container {
+	for _, list := range [][]containerJSON{p.Status.Init, p.Status.Containers, p.Status.Ephemeral} {
+		for i := range list {
+			runtime, id, ok := strings.Cut(list[i].ID, "://")
+			if !ok || id == "" {
+				continue
+			}
+			c := list[i].container()
+			c.ID, c.Runtime = id, runtime
+			c.Namespace, c.Pod, c.PodUID = pod.Namespace, pod.Name, cmp.Or(pod.StaticUID, pod.UID)
+			c.Labels = pod.Labels
+			to = append(to, c)
+		}
+	}
+	return to
+}
+
+func (j *containerJSON) container() model.Container {
+	c := model.Container{Name: j.Name, Image: j.Image, ImageID: j.ImageID, Status: model.ContainerCreated}
+	if j.Restarts >= 0 {
+		restarts := uint64(j.Restarts)
+		c.Restarts = &restarts
+	}
+	ended := j.State.Terminated
+	if ended == nil && j.State.Running == nil {
+		// It waits to be made again: the id is that of the one that ended.
+		if last := j.LastState.Terminated; last != nil && (last.ID == "" || last.ID == j.ID) {
+			ended = last
+		}
+	}
+	switch {
+	case j.State.Running != nil:
+		c.Status, c.Started = model.ContainerRunning, j.State.Running.Started.Time
+	case ended != nil:
+		c.Status, c.Started, c.Finished = model.ContainerExited, ended.Started.Time, ended.Finished.Time
+		if ended.ExitCode >= math.MinInt32 && ended.ExitCode <= math.MaxInt32 {
+			code := uint32(ended.ExitCode)
+			c.ExitCode = &code
+		}
+	}
+	return c
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"context"
+	"io"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// summaryPath is that of the Summary API.
+const summaryPath = "/stats/summary"
+
+// storageJSON is what is read of a FsStats, in bytes.
+type storageJSON struct {
+	Used      *uint64 `json:"usedBytes"`
+	Available *uint64 `json:"availableBytes"`
+	Capacity  *uint64 `json:"capacityBytes"`
+}
+
+// nodeJSON is what is read of NodeStats: the file system of the kubelet's root.
+type nodeJSON struct {
+	FS *storageJSON `json:"fs"`
+}
+
+// podStatsJSON is what is read of PodStats.
+type podStatsJSON struct {
+	Pod struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+		UID       string `json:"uid"`
+	} `json:"podRef"`
+	Ephemeral *storageJSON `json:"ephemeral-storage"`
+}
+
+// summary asks how much ephemeral storage the node has and its pods use.
+func (c *client) summary(ctx context.Context) (*facts, error) {
+	return c.get(ctx, summaryPath, decodeSummary)
+}
+
+// decodeSummary reads a Summary (stats/v1alpha1). What the kubelet has not
+// measured yet is left out.
+func decodeSummary(body io.Reader) (*facts, error) {
+	f := &facts{Snapshot: model.Snapshot{PodStorage: []model.PodStorage{}}}
+	s := newStream(body)
+	listed := false
+	err := s.object(func(field string) error {
+		switch field {
+		case "node":
+			var n nodeJSON
+			ok, err := s.take(&n)
+			if fs := n.FS; ok && fs != nil && fs.Used != nil && fs.Available != nil && fs.Capacity != nil {
+				f.NodeStorage = &model.NodeStorage{
+					UsedBytes: *fs.Used, AvailableBytes: *fs.Available, CapacityBytes: *fs.Capacity,
+				}
+			}
+			return err
+		case "pods":
+			listed = true
+			return s.array(func() error {
+				var p podStatsJSON
+				ok, err := s.take(&p)
+				if ref := &p.Pod; ok && ref.UID != "" && p.Ephemeral != nil && p.Ephemeral.Used != nil {
+					f.PodStorage = append(f.PodStorage, model.PodStorage{
+						UID: ref.UID, Namespace: ref.Namespace, Pod: ref.Name, UsedBytes: *p.Ephemeral.Used,
+					})
+				}
+				if len(f.PodStorage) > maxFacts {
+					return errTooMany
+				}
+				return err
+			})
+		}
+		return s.skip()
+	})
+	if err == nil {
+		err = s.end(listed)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f, s.losses()
+}
