@@ -54,6 +54,13 @@ type Attribution struct {
 	// Containers are all that runtimes and the kubelet told of, with or without
 	// a share of anything.
 	Containers []ContainerShare
+	// Assigned are the devices that workloads were given; nil when nobody told of
+	// any workload.
+	Assigned []DeviceShare
+	// Usages are what containers and jobs use of the node, Networks what their
+	// pods received and sent; nil when not collected.
+	Usages   []UsageShare
+	Networks []NetworkShare
 }
 
 // Info is what is known of an owner beyond its identity.
@@ -136,6 +143,9 @@ func Attribute(s model.Snapshot) Attribution {
 	a.VerbErrors = verbErrorShares(s, o)
 	a.RDMACgroups = rdmaCgroupShares(s, o)
 	a.Containers = containerShares(s, o)
+	a.Assigned = deviceShares(s, o)
+	a.Usages = usageShares(s, o)
+	a.Networks = networkShares(s, o)
 	a.Owners, a.Infos = o.list, o.infos
 	return a
 }

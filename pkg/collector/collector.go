@@ -150,6 +150,19 @@ func (c *Collector) Attribution() attribution.Attribution {
 	return c.now().shares
 }
 
+// Recent is Attribution for whoever does not mind that it is up to age old. It
+// costs nothing while somebody scrapes.
+func (c *Collector) Recent(age time.Duration) attribution.Attribution {
+	c.mu.Lock()
+	r := c.latest
+	c.mu.Unlock()
+	if r == nil || r.stale(age) {
+		r = c.now()
+	}
+	<-r.done
+	return r.shares
+}
+
 // Close stops reading and closes the sources, last first, each within its
 // deadline. One that hangs is left behind. What was collected last can still
 // be gathered.

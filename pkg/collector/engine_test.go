@@ -610,3 +610,24 @@ func TestCloseBeforeTheFirstScrape(t *testing.T) {
 		t.Errorf("%d families of closed sources", len(families))
 	}
 }
+
+// TestRecent: who does not need the newest costs no reading.
+func TestRecent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &fake{name: "probe", facts: probeFacts()}
+		c := New(Options{Sources: []Registration{{Source: src}}})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		for range 10 {
+			if len(c.Recent(10*time.Second).Verbs) == 0 {
+				t.Error("no figures")
+			}
+			time.Sleep(time.Second)
+		}
+		if n := src.count(); n != 1 {
+			t.Errorf("%d readings in 10 s", n)
+		}
+		if c.Recent(10 * time.Second); src.count() != 2 {
+			t.Errorf("%d readings after 10 s", src.count())
+		}
+	})
+}

@@ -57,6 +57,7 @@ func metrics(labels []string) []metric {
 		devicesMetrics(),
 		kubeletMetrics(),
 		nodeMetrics(),
+		eventMetrics(),
 		selfMetrics(),
 		processMetrics(),
 		lensMetrics(),

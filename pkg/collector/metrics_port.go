@@ -4,6 +4,7 @@ package collector
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -115,14 +116,15 @@ func portMetrics() []metric {
 			name: "infiniband_device_info", typ: gauge,
 			labels: []string{
 				"device", "firmware", "board_id", "hca_type", "node_type", "node_guid", "sys_image_guid", "node_desc",
-				"pci_address", "numa_node", "uverbs",
+				"pci_address", "numa_node", "uverbs", "is_vf", "pf_device", "netns",
 			},
-			help: "What the kernel tells of an HCA that is no number. The value is always 1.",
+			help: "What the kernel tells of an HCA that is no number. The value is always 1. netns is the network namespace " +
+				"that it was moved to, by its inode.",
 			emit: func(v *view, b *builder) {
 				for i := range v.facts.HCAs {
 					h := &v.facts.HCAs[i]
 					b.value(1, h.Name, h.Firmware, h.Board, h.Type, h.NodeType, h.NodeGUID, h.SysImageGUID, h.NodeDesc,
-						h.PCIAddress, h.NUMANode, h.CharDevice)
+						h.PCIAddress, h.NUMANode, h.CharDevice, strconv.FormatBool(h.VF), h.PF, inode(h.Netns))
 				}
 			},
 		},
@@ -137,6 +139,14 @@ func portMetrics() []metric {
 			},
 		},
 	}
+}
+
+// inode is that of a namespace, empty for that of the node.
+func inode(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatUint(n, 10)
 }
 
 // pma is the row of one counter of sysfs counters/, times its unit.

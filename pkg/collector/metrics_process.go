@@ -33,6 +33,8 @@ func processMetrics() []metric {
 			goMetric("/sched/threads/total:threads")),
 		p.row("go_memstats_mallocs_total", "Heap objects allocated since the start.",
 			goMetric("/gc/heap/allocs:objects", "/gc/heap/tiny/allocs:objects")),
+		p.row("go_gc_heap_live_bytes", "Heap that was in use at the last garbage collection.",
+			goMetric("/gc/heap/live:bytes")),
 	}
 }
 

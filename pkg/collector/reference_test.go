@@ -35,14 +35,14 @@ func reference() string {
 			if m.compat != section.compat {
 				continue
 			}
-			labels := "`" + strings.Join(m.labels, "`, `") + "`"
-			if len(m.labels) == 0 {
-				labels = ""
-			}
+			var labels []string
 			if m.owned {
-				labels = "*identity*, " + labels
+				labels = append(labels, "*identity*")
 			}
-			fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", m.name, strings.ToLower(m.typ.String()), labels,
+			for _, l := range m.labels {
+				labels = append(labels, "`"+l+"`")
+			}
+			fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", m.name, strings.ToLower(m.typ.String()), strings.Join(labels, ", "),
 				strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(m.help))
 		}
 	}

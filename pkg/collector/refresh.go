@@ -87,6 +87,9 @@ func (c *Collector) resolveAll(facts *model.Snapshot, readings []reading) {
 	}
 	wg.Wait()
 	complete := true
+	// What a resolver tells of a container is newer than what was read.
+	read := model.Snapshot{Containers: facts.Containers}
+	facts.Containers = nil
 	for i, a := range answers {
 		facts.Merge(a.facts)
 		if a.err != nil {
@@ -98,6 +101,7 @@ func (c *Collector) resolveAll(facts *model.Snapshot, readings []reading) {
 	if !complete {
 		facts.Merge(model.Snapshot{Entities: missing(cgroups, facts.Entities, c.names)})
 	}
+	facts.Merge(read)
 	facts.Containers = attribution.Containers(facts.Containers)
 	if facts.Entities == nil {
 		return

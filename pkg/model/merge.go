@@ -38,6 +38,9 @@ func (s *Snapshot) Merge(o Snapshot) {
 	if o.Node != nil {
 		s.Node = o.Node
 	}
+	if o.Events != nil {
+		s.Events = o.Events
+	}
 	if o.UnresolvedCgroups != nil {
 		s.UnresolvedCgroups = o.UnresolvedCgroups
 	}

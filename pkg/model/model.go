@@ -65,6 +65,8 @@ type Snapshot struct {
 	Namespaces []Namespace
 	// Node is the node itself.
 	Node *Node
+	// Events is what became of the events that were to be sent.
+	Events *EventStats
 
 	// Hooks, Maps and Losses are the state of the sensor's own probes.
 	Hooks  []Hook

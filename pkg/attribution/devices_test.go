@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attribution
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// sriov is a node with a PF, two virtual functions in sight, of which the uverbs
+// devices are numbered the other way round, and one that was moved to the
+// namespace of a pod.
+func sriov() []model.HCA {
+	port := func(guid string) []model.Port { return []model.Port{{Number: 1, PortGUID: guid}} }
+	return []model.HCA{
+		{Name: "mlx5_0", NodeGUID: "n0", PCIAddress: "0000:18:00.0", CharDevice: "uverbs0", Ports: port("p0")},
+		{
+			Name: "mlx5_1", NodeGUID: "n1", PCIAddress: "0000:18:00.1", CharDevice: "uverbs2", VF: true, PF: "mlx5_0",
+			Ports: port("p1"),
+		},
+		{
+			Name: "mlx5_2", NodeGUID: "n2", PCIAddress: "0000:18:00.a", CharDevice: "uverbs1", VF: true, PF: "mlx5_0",
+			Ports: port(""),
+		},
+		{
+			Name: "mlx5_3", NodeGUID: "n3", PCIAddress: "0000:18:00.3", CharDevice: "uverbs3", VF: true, PF: "mlx5_0",
+			Netns: 4026532001,
+		},
+	}
+}
+
+func worker(change ...func(*model.Container)) model.Container {
+	c := model.Container{
+		ID: "c1", Runtime: "containerd", Name: "worker", Namespace: "ml", Pod: "train-0", PodUID: "u1",
+		Status: model.ContainerRunning, Created: time.Unix(100, 0),
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	return c
+}
+
+func given(resource, id string) model.Allocation {
+	return model.Allocation{Namespace: "ml", Pod: "train-0", Container: "worker", Resource: resource, ID: id}
+}
+
+// assignments are the rows: owner (container id), device, resource, PCI address, PF, GUID.
+func assignments(a Attribution) []string {
+	rows := []string{}
+	for _, s := range a.Assigned {
+		o := a.Owners[s.Owner]
+		rows = append(rows, fmt.Sprintf("%s(%s) %s|%s|%s|%s|%s", o.Workload, o.ContainerID, s.Device, s.Resource,
+			s.PCIAddress, s.PF, s.GUID))
+	}
+	return rows
+}
+
+func TestDevices(t *testing.T) {
+	const ib = "nvidia.com/ib"
+	exited := func(c *model.Container) { c.ID, c.Status = "c0", model.ContainerExited }
+	nodes := func(paths ...string) func(*model.Container) { return func(c *model.Container) { c.Devices = paths } }
+	pod := model.Pod{UID: "u1", Namespace: "ml", Name: "train-0"}
+	network := func(pci, device string) []model.Pod {
+		p := pod
+		p.Networks = []model.PodNetwork{{Name: "cbr0", Interface: "eth0"}, {Interface: "net1", PCIAddress: pci, RDMADevice: device}}
+		return []model.Pod{p}
+	}
+	namespaces := []model.Namespace{{Inode: 4026531840, Cgroup: 1, Host: true}, {Inode: 4026532001, PID: 9, Cgroup: 7}}
+	inPod := map[uint64]model.Entity{7: {
+		Workload: "ml/train-0/worker", Namespace: "ml", Pod: "train-0", Container: "worker", ContainerID: "c1", PodUID: "u1",
+	}}
+
+	for name, c := range map[string]struct {
+		facts model.Snapshot
+		want  []string
+	}{
+		"nothing": {},
+		"a VF by its PCI address": {
+			facts: model.Snapshot{Containers: []model.Container{worker()}, Allocations: []model.Allocation{given(ib, "0000:18:00.1")}},
+			want:  []string{"ml/train-0/worker(c1) mlx5_1|nvidia.com/ib|0000:18:00.1|mlx5_0|p1"},
+		},
+		"written in capitals, of a port without a GUID": {
+			facts: model.Snapshot{Containers: []model.Container{worker()}, Allocations: []model.Allocation{given(ib, "0000:18:00.A")}},
+			want:  []string{"ml/train-0/worker(c1) mlx5_2|nvidia.com/ib|0000:18:00.a|mlx5_0|n2"},
+		},
+		"a function without an HCA": {
+			facts: model.Snapshot{Containers: []model.Container{worker()}, Allocations: []model.Allocation{given("x/vf", "0000:99:00.1")}},
+			want:  []string{"ml/train-0/worker(c1) |x/vf|0000:99:00.1||"},
+		},
+		"GPUs, one of them in parts": {
+			facts: model.Snapshot{Containers: []model.Container{worker()}, Allocations: []model.Allocation{
+				given("nvidia.com/gpu", "GPU-1"), given("nvidia.com/gpu.shared", "GPU-2::3"), given("nvidia.com/gpu.shared", "GPU-2::4"),
+			}},
+			want: []string{
+				"ml/train-0/worker(c1) GPU-1|nvidia.com/gpu|||", "ml/train-0/worker(c1) GPU-2|nvidia.com/gpu.shared|||",
+			},
+		},
+		"a shared resource, nothing else known": {
+			facts: model.Snapshot{Containers: []model.Container{worker()}, Allocations: []model.Allocation{given("rdma/hca", "17")}},
+			want:  []string{"ml/train-0/worker(c1) |rdma/hca|||"},
+		},
+		"a shared resource, and the device nodes": {
+			facts: model.Snapshot{
+				Containers:  []model.Container{worker(nodes("/dev/null", "/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs2"))},
+				Allocations: []model.Allocation{given("rdma/hca", "17")},
+			},
+			want: []string{"ml/train-0/worker(c1) mlx5_1|rdma/hca|0000:18:00.1|mlx5_0|p1"},
+		},
+		"two shared resources, and the device nodes": {
+			facts: model.Snapshot{
+				Containers:  []model.Container{worker(nodes("/dev/infiniband/uverbs2"))},
+				Allocations: []model.Allocation{given("rdma/a", "1"), given("rdma/b", "1")},
+			},
+			want: []string{
+				"ml/train-0/worker(c1) mlx5_1||0000:18:00.1|mlx5_0|p1",
+				"ml/train-0/worker(c1) |rdma/a|||", "ml/train-0/worker(c1) |rdma/b|||",
+			},
+		},
+		"a device node alone, never by its number": {
+			facts: model.Snapshot{Containers: []model.Container{
+				{ID: "d1", Runtime: "docker", Name: "web", Devices: []string{
+					"/dev/infiniband/uverbs1", "/dev/infiniband/uverbs10", "/dev/uverbs0", "uverbs0", "/dev/infiniband/",
+				}},
+			}},
+			want: []string{"docker:web(d1) mlx5_2||0000:18:00.a|mlx5_0|n2"},
+		},
+		"a network of the pod": {
+			facts: model.Snapshot{Containers: []model.Container{worker()}, Pods: network("0000:18:00.1", "mlx5_9")},
+			want:  []string{"ml/train-0() mlx5_1||0000:18:00.1|mlx5_0|p1"},
+		},
+		"a network by the name of its device": {
+			facts: model.Snapshot{Containers: []model.Container{worker()}, Pods: network("", "mlx5_1")},
+			want:  []string{"ml/train-0() mlx5_1||0000:18:00.1|mlx5_0|p1"},
+		},
+		"a network whose name is that of another function": {
+			facts: model.Snapshot{Containers: []model.Container{worker()}, Pods: network("0000:99:00.1", "mlx5_1")},
+			want:  []string{"ml/train-0() ||0000:99:00.1||"},
+		},
+		"a network of garbage": {
+			facts: model.Snapshot{Containers: []model.Container{worker()}, Pods: network("0000:18:00", strings.Repeat("x", 1<<20))},
+			want:  []string{},
+		},
+		"a network of a pod that ended": {
+			facts: model.Snapshot{Containers: []model.Container{worker(exited)}, Pods: network("0000:18:00.1", "")},
+			want:  []string{},
+		},
+		"a network of a static pod": {
+			facts: model.Snapshot{
+				Containers: []model.Container{worker()},
+				Pods: []model.Pod{{
+					UID: "api", StaticUID: "u1", Namespace: "ml", Name: "train-0",
+					Networks: []model.PodNetwork{{PCIAddress: "0000:18:00.1"}},
+				}},
+			},
+			want: []string{"ml/train-0() mlx5_1||0000:18:00.1|mlx5_0|p1"},
+		},
+		"moved to the namespace of a pod": {
+			facts: model.Snapshot{Namespaces: namespaces, Entities: inPod},
+			want:  []string{"ml/train-0() mlx5_3||0000:18:00.3|mlx5_0|n3"},
+		},
+		"moved to a namespace that nobody is known in": {
+			facts: model.Snapshot{Namespaces: namespaces},
+			want:  []string{},
+		},
+		"moved to the namespace of a container without a pod": {
+			facts: model.Snapshot{Namespaces: namespaces, Entities: map[uint64]model.Entity{
+				7: {Workload: "docker:web", ContainerID: "d1"},
+			}},
+			want: []string{"docker:web(d1) mlx5_3||0000:18:00.3|mlx5_0|n3"},
+		},
+		"all that can be told of one device": {
+			facts: model.Snapshot{
+				Containers:  []model.Container{worker(nodes("/dev/infiniband/uverbs3"))},
+				Allocations: []model.Allocation{given(ib, "0000:18:00.3")},
+				Pods:        network("0000:18:00.3", "mlx5_3"), Namespaces: namespaces, Entities: inPod,
+			},
+			want: []string{"ml/train-0/worker(c1) mlx5_3|nvidia.com/ib|0000:18:00.3|mlx5_0|n3"},
+		},
+		"the pod's evidence of one device": {
+			facts: model.Snapshot{
+				Containers: []model.Container{worker()},
+				Pods:       network("0000:18:00.3", "mlx5_3"), Namespaces: namespaces, Entities: inPod,
+			},
+			want: []string{"ml/train-0() mlx5_3||0000:18:00.3|mlx5_0|n3"},
+		},
+		"the network names what is not seen": {
+			facts: model.Snapshot{
+				Containers:  []model.Container{worker()},
+				Allocations: []model.Allocation{given(ib, "0000:18:00.7")}, Pods: network("0000:18:00.7", "mlx5_7"),
+			},
+			want: []string{"ml/train-0/worker(c1) mlx5_7|nvidia.com/ib|0000:18:00.7||"},
+		},
+		"given to the dead": {
+			facts: model.Snapshot{Containers: []model.Container{worker(exited)}, Allocations: []model.Allocation{given(ib, "0000:18:00.1")}},
+			want:  []string{},
+		},
+		"a pod made anew": {
+			facts: model.Snapshot{
+				Containers: []model.Container{
+					worker(exited, func(c *model.Container) { c.Created = time.Unix(900, 0) }),
+					worker(func(c *model.Container) { c.ID, c.PodUID, c.Created = "c2", "u2", time.Unix(200, 0) }),
+					worker(func(c *model.Container) { c.ID, c.PodUID = "c3", "u1" }),
+				},
+				Allocations: []model.Allocation{given(ib, "0000:18:00.1")},
+			},
+			want: []string{"ml/train-0/worker(c2) mlx5_1|nvidia.com/ib|0000:18:00.1|mlx5_0|p1"},
+		},
+		"one that runs before a newer one that does not yet": {
+			facts: model.Snapshot{
+				Containers: []model.Container{
+					worker(func(c *model.Container) { c.ID, c.Status, c.Created = "c2", model.ContainerCreated, time.Unix(200, 0) }),
+					worker(),
+				},
+				Allocations: []model.Allocation{given(ib, "0000:18:00.1")},
+			},
+			want: []string{"ml/train-0/worker(c1) mlx5_1|nvidia.com/ib|0000:18:00.1|mlx5_0|p1"},
+		},
+		"nobody tells of containers": {
+			facts: model.Snapshot{Allocations: []model.Allocation{given(ib, "0000:18:00.1")}},
+			want:  []string{"ml/train-0/worker() mlx5_1|nvidia.com/ib|0000:18:00.1|mlx5_0|p1"},
+		},
+		"two containers of a pod": {
+			facts: model.Snapshot{
+				Containers: []model.Container{
+					worker(),
+					worker(func(c *model.Container) {
+						c.ID, c.Name, c.Devices = "c2", "side", []string{"/dev/infiniband/uverbs1"}
+					}),
+				},
+				Allocations: []model.Allocation{given(ib, "0000:18:00.1")},
+			},
+			want: []string{
+				"ml/train-0/worker(c1) mlx5_1|nvidia.com/ib|0000:18:00.1|mlx5_0|p1",
+				"ml/train-0/side(c2) mlx5_2||0000:18:00.a|mlx5_0|n2",
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.facts.HCAs = sriov()
+			before := fmt.Sprintf("%+v", c.facts)
+			a := Attribute(c.facts)
+			if d := cmp.Diff(strings.Join(c.want, "\n"), strings.Join(assignments(a), "\n")); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+			if fmt.Sprintf("%+v", c.facts) != before {
+				t.Error("the snapshot was changed")
+			}
+			for _, s := range a.Assigned {
+				if s.HCA != nil && s.HCA.Name != s.Device {
+					t.Errorf("%s with the HCA %s", s.Device, s.HCA.Name)
+				}
+			}
+		})
+	}
+	if Attribute(model.Snapshot{HCAs: sriov()}).Assigned != nil {
+		t.Error("nobody told of workloads, and they were given something")
+	}
+}
+
+// TestDevicesHostile: what containers and plugins say is made valid, once.
+func TestDevicesHostile(t *testing.T) {
+	a := Attribute(model.Snapshot{
+		Containers: []model.Container{worker(func(c *model.Container) { c.Pod = "train-\xff" })},
+		Allocations: []model.Allocation{
+			{Namespace: "ml", Pod: "train-\xff", Container: "worker", Resource: "x/\xff", ID: "\xff"},
+			{Namespace: "ml", Pod: "train-\xff", Container: "worker", Resource: "x/\xff", ID: "\xfe"},
+		},
+	})
+	want := []string{"ml/train-\uFFFD/worker(c1) \uFFFD|x/\uFFFD|||"}
+	if d := cmp.Diff(want, assignments(a)); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestIsPCI(t *testing.T) {
+	for s, want := range map[string]bool{
+		"0000:18:00.2": true, "FFff:0a:1F.7": true, "": false, "0000:18:00": false, "0000:18:00.g": false,
+		"0000-18-00.2": false, "00000:18:00.2": false, "GPU-12345678": false,
+	} {
+		if isPCI(s) != want {
+			t.Errorf("isPCI(%q) is %v", s, !want)
+		}
+	}
+}

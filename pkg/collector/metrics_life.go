@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package collector
+
+import (
+	"slices"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+var (
+	containerStates = []string{
+		string(model.ContainerCreated), string(model.ContainerRunning), string(model.ContainerPaused),
+		string(model.ContainerExited),
+	}
+	containerHealths = []string{"healthy", "unhealthy", "starting"}
+)
+
+// lifeMetrics are what runtimes and the kubelet tell. A sandbox is not a
+// container that anybody started.
+func lifeMetrics() []metric {
+	life := func(name string, typ dto.MetricType, labels []string, help string,
+		emit func(*builder, *owner, *model.Container),
+	) metric {
+		return metric{
+			name: name, typ: typ, owned: true, labels: labels, help: help,
+			emit: func(v *view, b *builder) {
+				for _, s := range v.shares.Containers {
+					if !s.Sandbox && s.Owner != 0 {
+						emit(b, v.owners[s.Owner], s.Container)
+					}
+				}
+			},
+		}
+	}
+	return []metric{
+		{
+			name: "container_start_time_seconds", typ: gauge, owned: true,
+			help: "When the workload was started, as the runtime says, or else when its cgroup was made, " +
+				"in seconds since 1970.",
+			emit: func(v *view, b *builder) {
+				for _, s := range v.shares.Containers {
+					if s.Owner != 0 && !s.Started.IsZero() && s.Status != model.ContainerExited {
+						b.share(seconds(s.Started), v.owners[s.Owner])
+					}
+				}
+				for _, s := range v.shares.Usages {
+					if !s.Created.IsZero() {
+						b.share(seconds(s.Created), v.owners[s.Owner])
+					}
+				}
+			},
+		},
+		life("container_created_seconds", gauge, nil, "When the container was created, in seconds since 1970.",
+			func(b *builder, o *owner, c *model.Container) {
+				if !c.Created.IsZero() {
+					b.share(seconds(c.Created), o)
+				}
+			}),
+		life("container_state", gauge, []string{"state"}, "State of the container: 1 for the state it is in, 0 for the others.",
+			func(b *builder, o *owner, c *model.Container) {
+				b.shareStates(string(c.Status), containerStates, o)
+			}),
+		life("container_health", gauge, []string{"health"},
+			"What the health check of the container says: 1 for that, 0 for the others; absent without a check.",
+			func(b *builder, o *owner, c *model.Container) {
+				b.shareStates(c.Health, containerHealths, o)
+			}),
+		life("container_restarts_total", counter, nil, "How often the container was started again.",
+			func(b *builder, o *owner, c *model.Container) {
+				if c.Restarts != nil {
+					b.share(float64(*c.Restarts), o)
+				}
+			}),
+		life("container_exit_code", gauge, nil, "Exit code of a container that has exited.",
+			func(b *builder, o *owner, c *model.Container) {
+				if c.ExitCode != nil && c.Status == model.ContainerExited {
+					b.share(float64(*c.ExitCode), o)
+				}
+			}),
+	}
+}
+
+func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1e3 }
+
+// shareStates is stateSet for an owner; nothing when there is no state.
+func (b *builder) shareStates(current string, states []string, o *owner) {
+	if current == "" {
+		return
+	}
+	for _, s := range states {
+		v := 0.0
+		if s == current {
+			v = 1
+		}
+		b.share(v, o, s)
+	}
+	if !slices.Contains(states, current) {
+		b.share(1, o, current)
+	}
+}
