@@ -141,7 +141,7 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 	}
 	if d.node != n {
 		d.node = n
-		d.hca.CharDevice = n.uverbs[d.name]
+		d.hca.CharDevice = n.uverbs[d.name].name
 		d.hca.Index = n.index(d.name, d.hca.NodeGUID)
 	}
 	var c *conn
@@ -191,6 +191,7 @@ func (d *device) scan() {
 	if d.hca.NUMANode == "-1" {
 		d.hca.NUMANode = ""
 	}
+	d.hca.VF, d.hca.PF = physicalFunction(r, d.path+"/device")
 	d.node = nil
 	d.hw.scan(r, d.dir)
 
@@ -297,6 +298,10 @@ func (d *device) readPort(p *port, now time.Time, t *tally) {
 	p.base.LID = line("lid")
 	p.base.SMLID = line("sm_lid")
 	p.base.PortGUID = parsePortGUID(line("gids/0"))
+	if p.base.PortGUID == "" && d.hca.VF && p.base.Number == 1 {
+		// The subnet manager gives a port its GID; the PF knows the GUID before.
+		p.base.PortGUID = virtualGUIDs(&d.reader, d.path+"/device/physfn", "port")[d.hca.PCIAddress]
+	}
 	p.base.Netdev = line("gid_attrs/ndevs/0")
 }
 

@@ -132,6 +132,17 @@ func (r *reader) list(dir int, valid func(string) bool) ([]string, error) {
 	return names, err
 }
 
+// directory lists a directory by its path; one that cannot be read is empty.
+func (r *reader) directory(path string, valid func(string) bool) []string {
+	fd, err := r.openat(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil
+	}
+	defer r.close(fd)
+	names, _ := r.list(fd, valid)
+	return names
+}
+
 // entries reads an open directory from its start.
 func (r *reader) entries(dir int, fn func(entry)) error {
 	r.calls++

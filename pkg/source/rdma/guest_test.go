@@ -240,18 +240,111 @@ func TestGuest(t *testing.T) {
 	if dir := os.Getenv("ACCELSCOPE_RECORD"); dir != "" {
 		recordReplies(t, dir)
 	}
+	stopWorkloads()
+	t.Run("Namespaces", testNamespaces)
 	t.Run("Reload", testReload)
+}
+
+// testNamespaces moves a device to the namespace of a process, as a CNI plugin
+// does for a pod, and finds it there. Soft-RoCE says no before it can give up the
+// contexts of its users; with ACCELSCOPE_MOVABLE, the module that is made of
+// testdata/movable.c, it does not. What can be seen without is seen all the same.
+func testNamespaces(t *testing.T) {
+	before := mustRead(t, newGuestSource(t)).HCAs
+	sh(t, "rdma system set netns exclusive") // only while there is no other namespace
+	t.Cleanup(func() {
+		sh(t, "for i in 1 2 3 4 5 6 7 8 9 10; do rdma system set netns shared && exit 0; sleep 0.5; done; exit 1")
+	})
+	space := otherNamespace(t)
+	spaces := []model.Namespace{{Inode: netns(t, "self"), PID: 1, Host: true}, space}
+	s := newGuestSource(t, func(o *Options) { o.Namespaces = func() []model.Namespace { return spaces } })
+	read := func() []model.HCA {
+		t.Helper()
+		s.moved.began = time.Time{}
+		mustRead(t, s)
+		settle(t, s)
+		snap := mustRead(t, s)
+		if got := states(snap); strings.Contains(got, "netns") {
+			t.Errorf("states %s: %+v", got, snap.DeviceStates)
+		}
+		return snap.HCAs
+	}
+	if shared, err := sharedMode(dialNetlink, time.Now().Add(time.Second)); shared || err != nil {
+		t.Errorf("shared %v, %v in the exclusive mode", shared, err)
+	}
+	if d, err := s.devicesIn(space); len(d) != 0 || err != nil {
+		t.Errorf("an empty namespace shows %v, %v", d, err)
+	}
+	if module := os.Getenv("ACCELSCOPE_MOVABLE"); module != "" {
+		sh(t, "insmod "+module)
+	}
+	sh(t, fmt.Sprintf("ip netns attach moved %d", space.PID)) // iproute2 wants a name
+	out, err := exec.Command("rdma", "dev", "set", "rxe0", "netns", "moved").CombinedOutput()
+	sh(t, "ip netns del moved")
+	if err != nil {
+		t.Logf("rxe0 cannot be moved: %v: %s", err, out)
+		if os.Getenv("ACCELSCOPE_MOVABLE") != "" || !strings.Contains(string(out), "Operation not supported") {
+			t.Error("and it should")
+		}
+		if got := read(); len(got) != 2 || got[0].Netns != 0 || got[1].Netns != 0 {
+			t.Errorf("HCAs %+v", got)
+		}
+		return
+	}
+	got := read()
+	if len(got) != 2 || got[0].Name != "rxe0" || got[1].Name != "rxe1" {
+		t.Fatalf("HCAs %+v", got)
+	}
+	want := before[0]
+	want.Netns, want.Ports, want.HWCounters, want.NodeDesc, want.Type = space.Inode, nil, nil, "", ""
+	if d := cmp.Diff(want, got[0]); d != "" {
+		t.Errorf("moved (-before +after):\n%s", d)
+	}
+	if got[1].Netns != 0 || len(got[1].Ports) != 1 {
+		t.Errorf("rxe1 moved, too: %+v", got[1])
+	}
+	if _, err := os.Stat("/sys/class/infiniband/rxe0"); err == nil {
+		t.Error("rxe0 is still in sight: nothing was shown")
+	}
+	names, err := s.DeviceNames(t.Context())
+	if err != nil || names[got[0].Index] != "rxe0" {
+		t.Errorf("names by index %v, %v", names, err)
+	}
+	// The namespace ends, and the kernel takes the device back.
+	if err := unix.Kill(space.PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		if got = read(); len(got) == 2 && got[0].Netns == 0 {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if len(got) != 2 || got[0].Netns != 0 || len(got[0].Ports) != 1 {
+		t.Errorf("after the end of the namespace: %+v", got)
+	}
 }
 
 // testReload: a source is never in the way of a driver reload, and does not
 // bring the modules back by looking.
 func testReload(t *testing.T) {
-	s := newGuestSource(t, func(o *Options) { o.Holdings = func() bool { return true } })
+	space := otherNamespace(t)
+	s := newGuestSource(t, func(o *Options) {
+		o.Holdings = func() bool { return true }
+		o.Namespaces = func() []model.Namespace { return []model.Namespace{space} }
+	})
 	if got := names(mustRead(t, s)); got != "rxe0 rxe1" {
 		t.Fatalf("HCAs %q", got)
 	}
-	stopWorkloads()
+	// In the shared mode each namespace shows what the node's does.
+	if d, err := s.devicesIn(space); len(d) != 2 || err != nil {
+		t.Errorf("the namespace shows %v, %v", d, err)
+	}
+	settle(t, s)
 	sh(t, "rdma link delete rxe0 && rdma link delete rxe1")
+	if os.Getenv("ACCELSCOPE_MOVABLE") != "" {
+		sh(t, "rmmod movable")
+	}
 	sh(t, "for i in 1 2 3 4 5 6 7 8 9 10; do "+
 		"modprobe -r rdma_rxe rdma_ucm ib_umad ib_uverbs rdma_cm iw_cm ib_cm ib_core; "+
 		"test -d /sys/module/ib_core || exit 0; sleep 0.2; done; lsmod; exit 1")

@@ -21,6 +21,7 @@ import (
 // Commands of the nldev client (enum rdma_nldev_command).
 const (
 	cmdGet     = 1
+	cmdSysGet  = 6 // since 5.2
 	cmdResGet  = 9
 	cmdQPGet   = 10
 	cmdCMIDGet = 11
@@ -37,7 +38,10 @@ const (
 	attrDevIndex     = 1  // u32
 	attrDevName      = 2  // string
 	attrPortIndex    = 3  // u32
+	attrFirmware     = 5  // string
 	attrNodeGUID     = 6  // u64
+	attrSysImageGUID = 7  // u64
+	attrNodeType     = 14 // u8
 	attrSummary      = 15 // nested
 	attrSummaryEntry = 16 // nested
 	attrSummaryName  = 17 // string
@@ -56,6 +60,7 @@ const (
 	attrMRN          = 62 // u32
 	attrCMIDN        = 63 // u32
 	attrCtxN         = 64 // u32
+	attrSharedNetns  = 66 // u8, of SYS_GET
 	attrHWCounters   = 80
 	attrHWCounter    = 81
 	attrHWName       = 82 // string
@@ -127,6 +132,14 @@ func walk(b []byte, typ uint16, fn func([]byte) error) error {
 // walkTable hands each entry of each table to fn.
 func walkTable(b []byte, table, entry uint16, fn func([]byte) error) error {
 	return walk(b, table, func(b []byte) error { return walk(b, entry, fn) })
+}
+
+func (a *attrs) u8() uint8 {
+	if len(a.data) != 1 {
+		a.err = fmt.Errorf("%w: attribute %d has %d bytes, not 1", errTruncated, a.typ, len(a.data))
+		return 0
+	}
+	return a.data[0]
 }
 
 func (a *attrs) u32() uint32 {
@@ -213,9 +226,12 @@ func errno(payload []byte) error {
 
 // nlDevice is an RDMA device as a GET dump tells it.
 type nlDevice struct {
-	index uint32
-	name  string
-	guid  string
+	index    uint32
+	name     string
+	guid     string // of the node
+	sysGUID  string
+	firmware string
+	nodeType string
 }
 
 func parseDevice(devices []nlDevice, payload []byte) ([]nlDevice, error) {
@@ -228,8 +244,13 @@ func parseDevice(devices []nlDevice, payload []byte) ([]nlDevice, error) {
 		case attrDevName:
 			d.name = string(a.text())
 		case attrNodeGUID:
-			g := a.u64()
-			d.guid = fmt.Sprintf("%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff)
+			d.guid = guidText(a.u64())
+		case attrSysImageGUID:
+			d.sysGUID = guidText(a.u64())
+		case attrFirmware:
+			d.firmware = parseLine(a.text())
+		case attrNodeType:
+			d.nodeType = nodeType(a.u8())
 		}
 	}
 	switch {
@@ -241,6 +262,27 @@ func parseDevice(devices []nlDevice, payload []byte) ([]nlDevice, error) {
 		return devices, errTooMany
 	}
 	return append(devices, d), nil
+}
+
+// nodeType is the word that sysfs has for an enum rdma_node_type.
+func nodeType(n uint8) string {
+	words := []string{"", "CA", "switch", "router", "RNIC", "usNIC", "usNIC UDP", "unspecified"}
+	if int(n) < len(words) {
+		return words[n]
+	}
+	return ""
+}
+
+// parseShared reads the reply to SYS_GET: whether all network namespaces share
+// all devices, as they do unless the node's administrator says otherwise.
+func parseShared(payload []byte) (shared bool, err error) {
+	shared = true
+	err = walk(payload, attrSharedNetns, func(b []byte) error {
+		a := attrs{typ: attrSharedNetns, data: b}
+		shared = a.u8() != 0
+		return a.err
+	})
+	return shared, err
 }
 
 // parseSummary reads one device's reply to RES_GET.

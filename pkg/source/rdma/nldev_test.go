@@ -125,6 +125,9 @@ var parsers = func() []func(b []byte) (bool, error) {
 		func(b []byte) (bool, error) { return decode(b, cmdGet, parseDevice) },
 		func(b []byte) (bool, error) { return decode(b, cmdResGet, parseSummary) },
 		func(b []byte) (bool, error) {
+			return messages(b, cmdSysGet, 1, func(p []byte) error { _, err := parseShared(p); return err })
+		},
+		func(b []byte) (bool, error) {
 			d := &device{}
 			return decode(b, cmdStatGet, func(c []model.Counter, p []byte) ([]model.Counter, error) {
 				return parseStats(c, p, d.intern)
@@ -159,6 +162,8 @@ func FuzzNldev(f *testing.F) {
 		f.Add(b)
 	}
 	f.Add(reply(cmdStatGet, 0, mlx5Stats()))
+	f.Add(mode(0)[0])
+	f.Add(told(3, "mlx5_0", 1))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := slices.Clone(b)
 		for _, try := range parsers {
@@ -266,6 +271,24 @@ func TestMessages(t *testing.T) {
 				t.Errorf("done %v, %v, %d devices; want %v, %v, %d", done, err, len(devices), c.done, c.err, c.n)
 			}
 		})
+	}
+}
+
+func TestParseShared(t *testing.T) {
+	for name, c := range map[string]struct {
+		payload []byte
+		shared  bool
+		err     error
+	}{
+		"shared":       {attr(attrSharedNetns, 1), true, nil},
+		"exclusive":    {slices.Concat(attr(99, 7), attr(attrSharedNetns, 0)), false, nil},
+		"not told":     {attr(99, 0), true, nil},
+		"of two bytes": {attr(attrSharedNetns, 0, 0), true, errTruncated},
+		"truncated":    {[]byte{9, 0}, true, errTruncated},
+	} {
+		if shared, err := parseShared(c.payload); !errors.Is(err, c.err) || c.err == nil && (err != nil || shared != c.shared) {
+			t.Errorf("%s: %v, %v", name, shared, err)
+		}
 	}
 }
 

@@ -27,8 +27,8 @@ const nodeRetry = 15 * time.Second
 // node is what is read for all devices together, once for each set of devices.
 type node struct {
 	read    time.Time
-	whole   bool                // nothing is missing
-	uverbs  map[string]string   // HCA name to uverbsN
+	whole   bool // nothing is missing
+	uverbs  map[string]charDevice
 	devices map[string]nlDevice // what netlink knows, by name
 	dial    func() (*conn, error)
 }
@@ -84,16 +84,24 @@ func (s *Source) readNode(ctx context.Context) *node {
 // whole says whether n knows all devices.
 func (s *Source) whole(n *node, netlink bool) bool {
 	for _, d := range s.devices {
-		if _, ok := n.devices[d.name]; netlink && !ok || n.uverbs[d.name] == "" {
+		if _, ok := n.devices[d.name]; netlink && !ok || n.uverbs[d.name].name == "" {
 			return false
 		}
 	}
 	return true
 }
 
-// charDevices reads which uverbsN belongs to which device
-// (/sys/class/infiniband_verbs/uverbsN/ibdev).
-func charDevices(dir string) map[string]string {
+// charDevice is the uverbs device of an HCA.
+type charDevice struct {
+	name string // uverbsN
+	pci  string // the function behind it
+}
+
+// charDevices reads which uverbsN belongs to which device, by its name
+// (/sys/class/infiniband_verbs/uverbsN/ibdev). This class has no namespaces:
+// those of devices that were moved to another one are there, too. Of two devices
+// of the same name, in different namespaces, nothing is said.
+func charDevices(dir string) map[string]charDevice {
 	r := reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
 	fd, err := r.openat(unix.AT_FDCWD, dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -104,11 +112,18 @@ func charDevices(dir string) map[string]string {
 	if err != nil {
 		return nil
 	}
-	of := map[string]string{}
+	of := map[string]charDevice{}
 	for _, name := range names {
-		if device := r.line(fd, name+"/ibdev"); device != "" {
-			of[device] = name
+		device := r.line(fd, name+"/ibdev")
+		if device == "" {
+			continue
 		}
+		if _, twice := of[device]; twice {
+			of[device] = charDevice{}
+			continue
+		}
+		path := dir + "/" + name
+		of[device] = charDevice{name: name, pci: pciAddress(r.link(path) + "/" + r.link(path+"/device"))}
 	}
 	return of
 }

@@ -52,13 +52,19 @@ func (s *Source) Objects(ctx context.Context) ([]model.Object, error) {
 }
 
 // DeviceNames tells the names that the devices have now by their RDMA netlink
-// index, which stays when a device is renamed.
+// index, which stays when a device is renamed. Of those in other network
+// namespaces it tells the names that they had a moment ago.
 func (s *Source) DeviceNames(ctx context.Context) (map[uint32]string, error) {
 	all, err := s.listDevices(ctx, time.Now().Add(s.opt.Deadline))
 	if err != nil {
 		return nil, fmt.Errorf("rdma: device names: %w", err)
 	}
 	names := make(map[uint32]string, len(all))
+	s.moved.mu.Lock()
+	for _, h := range s.moved.hcas {
+		names[h.Index] = h.Name
+	}
+	s.moved.mu.Unlock()
 	for _, d := range all {
 		names[d.index] = d.name
 	}

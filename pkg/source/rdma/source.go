@@ -9,6 +9,9 @@
 // read by pread on descriptors that stay open, the driver's counters come from
 // one netlink request per port, and nothing that does not move is read twice.
 //
+// A device in another network namespace (see the exclusive mode of the RDMA
+// subsystem) is looked for there, in the background, and told without figures.
+//
 // Devices fail alone. Each is read in a goroutine of its own that can be given
 // up; one that hangs costs its own figures until it comes back, one that only
 // fails is left alone for longer and longer, and a file that fails costs
@@ -55,6 +58,12 @@ type Options struct {
 	// Holdings is asked at each Read whether objects are to be counted by
 	// process, as they are while no probe counts them in the kernel. nil is no.
 	Holdings func() bool
+	// Procfs is where procfs is mounted; default /proc.
+	Procfs string
+	// Namespaces tells the network namespaces that containers are in, at each
+	// Read and without delay. Devices that were moved to one of them are looked
+	// for in it, which needs CAP_SYS_ADMIN. nil is none.
+	Namespaces func() []model.Namespace
 	// Logger is told once about each change of a device; default none.
 	Logger *zap.Logger
 	// Now is the clock of the pauses; default time.Now.
@@ -68,7 +77,9 @@ type Source struct {
 	dial func() (*conn, error)
 	// isSysfs is true of a path on a real sysfs.
 	isSysfs func(path string) bool
-	kept    atomic.Int64
+	// devicesIn tells what a network namespace shows.
+	devicesIn func(n model.Namespace) ([]nlDevice, error)
+	kept      atomic.Int64
 
 	mu      sync.Mutex // held by Read and Close
 	reader  reader     // for the listing
@@ -80,6 +91,8 @@ type Source struct {
 	node    *node     // nil when the set of devices changed since it was read
 
 	nodeFlight, resourceFlight flight
+
+	moved movedDevices
 
 	holdings     []model.Holding
 	holdingsRead time.Time
@@ -100,6 +113,9 @@ type known struct {
 func New(o Options) (*Source, error) {
 	if o.Sysfs == "" {
 		o.Sysfs = "/sys"
+	}
+	if o.Procfs == "" {
+		o.Procfs = "/proc"
 	}
 	if o.Deadline <= 0 {
 		o.Deadline = 2 * time.Second
@@ -128,6 +144,7 @@ func New(o Options) (*Source, error) {
 		known:         map[string]*known{},
 		objectFlights: map[string]*flight{},
 	}
+	s.devicesIn = s.namespaceDevices
 	kept := uint64(max(o.KeptFiles, 0))
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
@@ -153,7 +170,8 @@ func (s *Source) Close() error {
 	return nil
 }
 
-// Read fills HCAs, DeviceStates and, through netlink, Resources and Holdings.
+// Read fills HCAs, those in other network namespaces as they were a moment ago,
+// DeviceStates and, through netlink, Resources and Holdings.
 // Without an HCA it gives ErrAbsent. What goes wrong with one device is said
 // in its DeviceState; the error is about what concerns all of them.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
@@ -162,12 +180,17 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if err := s.discover(); err != nil {
 		return model.Snapshot{}, fmt.Errorf("rdma: %w", err)
 	}
+	now := s.opt.Now()
+	spaces := s.lookForMoved(now)
 	snap := model.Snapshot{
 		HCAs:         make([]model.HCA, 0, len(s.devices)),
 		DeviceStates: make([]model.DeviceState, 0, len(s.devices)),
 	}
 	if len(s.devices) == 0 {
 		snap.Resources = []model.Resource{}
+		if snap.HCAs, snap.DeviceStates = s.addMoved(snap.HCAs, snap.DeviceStates, spaces, now); len(snap.HCAs) > 0 {
+			return snap, nil
+		}
 		return snap, s.absent()
 	}
 	n := s.readNode(ctx)
@@ -177,7 +200,6 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if s.opt.Netlink && s.genuine {
 		wg.Go(func() { snap.Resources, resourceErr = s.readResources(ctx) })
 	}
-	now := s.opt.Now()
 	readings := make([]*model.HCA, len(s.devices))
 	each(len(s.devices), func(i int) { readings[i] = s.readDevice(ctx, s.devices[i], now, n) })
 	wg.Wait()
@@ -188,6 +210,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		}
 		snap.DeviceStates = append(snap.DeviceStates, d.state)
 	}
+	snap.HCAs, snap.DeviceStates = s.addMoved(snap.HCAs, snap.DeviceStates, spaces, now)
 	snap.Holdings = s.readHoldings(ctx, now)
 	return snap, resourceErr
 }

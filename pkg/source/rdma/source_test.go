@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -193,7 +194,7 @@ func TestAbsent(t *testing.T) {
 			}
 		})
 	}
-	if _, err := New(Options{Sysfs: "/nonexistent"}); !errors.Is(err, os.ErrNotExist) {
+	if _, err := New(Options{Sysfs: filepath.Join(t.TempDir(), "nothing")}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("New on no sysfs: %v", err)
 	}
 }
@@ -278,7 +279,7 @@ func TestBadFiles(t *testing.T) {
 		"directory": {func(tr tree, dev string) { tr.remove(dev + rcv); tr.dir(dev + rcv) }, "is a directory"},
 		"EINVAL":    {func(tr tree, dev string) { tr.link(dev+rcv, "/proc/self/attr/current") }, "invalid argument"},
 		"EIO":       {func(tr tree, dev string) { tr.link(dev+rcv, "/proc/self/mem") }, "input/output error"},
-		"dangling":  {func(tr tree, dev string) { tr.link(dev+rcv, "/nonexistent") }, "no such file"},
+		"dangling":  {func(tr tree, dev string) { tr.link(dev+rcv, "nothing") }, "no such file"},
 		"no PMA":    {func(tr tree, dev string) { tr.put(dev+rcv, "N/A (no PMA)\n") }, ""},
 		"empty":     {func(tr tree, dev string) { tr.put(dev+rcv, "") }, "not what the kernel"},
 		"garbage":   {func(tr tree, dev string) { tr.put(dev+rcv, "12 monkeys\n") }, "not what the kernel"},

@@ -5,6 +5,7 @@ package rdma
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -103,6 +104,33 @@ func parsePortGUID(gid string) string {
 		return ""
 	}
 	return guid
+}
+
+// parseGUID reads a GUID in groups of one or two bytes, as the kernel and as the
+// files of sriov/ have it, and writes it as the kernel does. It gives "" for
+// none and for zero, which is none that was given.
+func parseGUID(s string) string {
+	groups := strings.Split(s, ":")
+	if len(groups) != 4 && len(groups) != 8 {
+		return ""
+	}
+	var guid uint64
+	for _, g := range groups {
+		v, err := strconv.ParseUint(g, 16, 64/len(groups))
+		if err != nil || !onlyWord(g, "") {
+			return ""
+		}
+		guid = guid<<(64/len(groups)) | v
+	}
+	if guid == 0 {
+		return ""
+	}
+	return guidText(guid)
+}
+
+// guidText writes a GUID as sysfs does.
+func guidText(g uint64) string {
+	return fmt.Sprintf("%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff)
 }
 
 // pciAddress is the last element of a path that is a PCI function: "0000:18:00.0".

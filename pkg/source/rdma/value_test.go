@@ -83,11 +83,32 @@ func TestParseSmall(t *testing.T) {
 	}
 }
 
+func TestParseGUID(t *testing.T) {
+	for in, want := range map[string]string{
+		"a088:c203:0000:0001":       "a088:c203:0000:0001",
+		"A0:88:C2:03:00:00:01:02":   "a088:c203:0000:0102",
+		"0:11:22:33:44:55:1:0":      "0011:2233:4455:0100",
+		"00:00:00:00:00:00:00:00":   "",
+		"":                          "",
+		"a088:c203:0000":            "",
+		"a088:c203:0000:10001":      "",
+		"a088:c203:0000:000g":       "",
+		"+088:c203:0000:0001":       "",
+		"100:11:22:33:44:55:66:77":  "",
+		"00:11:22:33:44:55:66:77:8": "",
+	} {
+		if got := parseGUID(in); got != want {
+			t.Errorf("parseGUID(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
 // FuzzSysfs: whatever a file says, it is a value, nothing, or refused.
 func FuzzSysfs(f *testing.F) {
 	for _, s := range []string{
 		"12\n", "N/A (no PMA)\n", "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n", "10 Gb/sec (1X FDR10)",
 		"fe80:0000:0000:0000:a088:c203:00ff:0001\n", "../../devices/pci0000:15/0000:18:00.0/infiniband/mlx5_0",
+		"00:11:22:33:44:55:66:77\n",
 	} {
 		f.Add([]byte(s))
 	}
@@ -107,6 +128,9 @@ func FuzzSysfs(f *testing.F) {
 			t.Errorf("%q is %v bits, %d lanes", line, bits, width)
 		}
 		if g := parsePortGUID(line); g != "" && len(g) != 19 {
+			t.Errorf("%q gives the GUID %q", line, g)
+		}
+		if g := parseGUID(line); g != "" && (len(g) != 19 || parseGUID(g) != g) {
 			t.Errorf("%q gives the GUID %q", line, g)
 		}
 		_ = pciAddress(string(b))

@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/fixtures"
+)
+
+// sriov writes a PF, mlx5_0, with virtual functions whose HCAs are in sight or,
+// without a name, not. It is constructed: the links are those of the kernel's PCI
+// core (drivers/pci/iov.c), the files of sriov/ those of the vendor's driver,
+// which no machine here has.
+func (tr tree) sriov(names ...string) {
+	tr.hca(0, 1)
+	const bus = "devices/pci0000:15/"
+	pf := bus + "0000:18:00.0"
+	tr.link("bus/pci/devices/0000:18:00.0", "../../../"+pf)
+	for i, name := range names {
+		address := fmt.Sprintf("0000:18:00.%d", i+1)
+		vf := bus + address
+		tr.put(vf+"/numa_node", "1\n")
+		tr.link(vf+"/physfn", "../0000:18:00.0")
+		tr.link(fmt.Sprintf("%s/virtfn%d", pf, i), "../"+address)
+		tr.link("bus/pci/devices/"+address, "../../../"+vf)
+		tr.put(fmt.Sprintf("%s/sriov/%d/node", pf, i), fmt.Sprintf("a0:88:c2:03:00:00:01:%02x\n", i+1))
+		tr.put(fmt.Sprintf("%s/sriov/%d/port", pf, i), fmt.Sprintf("a0:88:c2:03:00:00:02:%02x\n", i+1))
+		if name == "" {
+			continue
+		}
+		dev := vf + "/infiniband/" + name
+		tr.put(dev+"/node_guid", fmt.Sprintf("a088:c203:0000:010%d\n", i+1))
+		tr.put(dev+"/ports/1/state", "1: DOWN\n")
+		tr.put(dev+"/ports/1/gids/0", "fe80:0000:0000:0000:0000:0000:0000:0000\n")
+		tr.link(dev+"/device", "../..")
+		tr.link("class/infiniband/"+name, "../../"+dev)
+	}
+}
+
+// uverbs writes the uverbs device of an HCA that is not in class/infiniband.
+func (tr tree) uverbs(n int, name, address string) {
+	dir := fmt.Sprintf("devices/pci0000:15/%s/infiniband_verbs/uverbs%d", address, n)
+	tr.put(dir+"/ibdev", name+"\n")
+	tr.link(fmt.Sprintf("class/infiniband_verbs/uverbs%d", n), "../../"+dir)
+}
+
+func TestVirtualFunctions(t *testing.T) {
+	tr := newTree(t)
+	tr.sriov("mlx5_1", "mlx5_2")
+	tr.put("class/infiniband/mlx5_2/ports/1/gids/0", "fe80:0000:0000:0000:a088:c203:0000:0abc\n")
+	s := newSource(t, tr)
+	type function struct {
+		vf                       bool
+		pf, address, node, guid0 string
+	}
+	got := map[string]function{}
+	for _, h := range mustRead(t, s).HCAs {
+		got[h.Name] = function{h.VF, h.PF, h.PCIAddress, h.NodeGUID, h.Ports[0].PortGUID}
+	}
+	want := map[string]function{
+		"mlx5_0": {false, "", "0000:18:00.0", "a088:c203:0000:0000", "a088:c203:0000:0000"},
+		"mlx5_1": {true, "mlx5_0", "0000:18:00.1", "a088:c203:0000:0101", "a088:c203:0000:0201"}, // from the PF
+		"mlx5_2": {true, "mlx5_0", "0000:18:00.2", "a088:c203:0000:0102", "a088:c203:0000:0abc"}, // the port's own
+	}
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(function{})); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	// The PF is in another namespace, or belongs to a virtual machine.
+	tr.remove("devices/pci0000:15/0000:18:00.0/infiniband")
+	tr.remove("class/infiniband/mlx5_0")
+	tr.remove("devices/pci0000:15/0000:18:00.0/sriov")
+	h := mustRead(t, newSource(t, tr)).HCAs[0]
+	if h.Name != "mlx5_1" || !h.VF || h.PF != "" || h.Ports[0].PortGUID != "" {
+		t.Errorf("without the PF: %+v", h)
+	}
+}
+
+// TestCrowdedNode compares with what the writer of a whole node says it wrote.
+func TestCrowdedNode(t *testing.T) {
+	dir := t.TempDir()
+	m, err := fixtures.Write(dir, fixtures.Options{ComputeHCAs: 2, VFs: 2, InfiniBand: true, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, h := range mustRead(t, newSource(t, tree{t, filepath.Join(dir, "sys")})).HCAs {
+		got[h.Name] = fmt.Sprint(h.VF, " ", h.PF, " ", h.PCIAddress, " ", h.NodeGUID, " ", h.CharDevice)
+	}
+	want := map[string]string{}
+	for _, h := range m.HCAs {
+		want[h.Name] = fmt.Sprint(h.PhysicalFn != "", " ", h.PhysicalFn, " ", h.PCIAddress, " ", h.NodeGUID, " ", h.CharDevice)
+	}
+	if d := cmp.Diff(want, got); d != "" || len(got) != 4 {
+		t.Errorf("%d HCAs (-want +got):\n%s", len(got), d)
+	}
+}
+
+// exclusive is a node in the exclusive mode: what netlink tells depends on the
+// namespace that it is asked in. The replies are constructed from the kernel's
+// headers (include/uapi/rdma/rdma_netlink.h).
+type exclusive struct {
+	t      *testing.T
+	mode   [][]byte            // the reply to SYS_GET
+	shows  map[uint64][][]byte // devices, by namespace
+	refuse map[uint64]error    // entering it
+	hang   map[uint64]chan struct{}
+
+	mu      sync.Mutex
+	entered []uint64
+	asked   atomic.Int64 // for the mode
+}
+
+func (x *exclusive) devicesIn(n model.Namespace) ([]nlDevice, error) {
+	if c := x.hang[n.Inode]; c != nil {
+		<-c
+		return nil, errOther
+	}
+	x.mu.Lock()
+	x.entered = append(x.entered, n.Inode)
+	x.mu.Unlock()
+	if err := x.refuse[n.Inode]; err != nil {
+		return nil, err
+	}
+	dial := fakeKernel(x.t, func([]byte) [][]byte { return append(slices.Clone(x.shows[n.Inode]), done()) })
+	return dump(dial, request{cmd: cmdGet}, time.Now().Add(time.Second), parseDevice)
+}
+
+// dial asks in the namespace of the node, which shows no devices.
+func (x *exclusive) dial() (*conn, error) {
+	return fakeKernel(x.t, func(r []byte) [][]byte {
+		if native.Uint16(r[4:]) != nldev(cmdSysGet) {
+			return [][]byte{done()}
+		}
+		x.asked.Add(1)
+		return x.mode
+	})()
+}
+
+func mode(shared byte) [][]byte { return [][]byte{reply(cmdSysGet, 0, attr(attrSharedNetns, shared))} }
+
+func told(index uint32, name string, guid uint64) []byte {
+	return reply(cmdGet, unix.NLM_F_MULTI, attrU32(attrDevIndex, index), attrStr(attrDevName, name), attrU32(attrPortIndex, 1),
+		attrStr(attrFirmware, "28.39.3004"), attrU64(attrNodeGUID, guid), attrU64(attrSysImageGUID, 0xa088c20300000000),
+		attr(attrNodeType, 1))
+}
+
+// movedSource reads tr, where the devices of x are not.
+func movedSource(t *testing.T, tr tree, x *exclusive, spaces *[]model.Namespace, change ...func(*Options)) *Source {
+	t.Helper()
+	x.t = t
+	s := newSource(t, tr, append(change, func(o *Options) {
+		o.Netlink = true
+		o.Namespaces = func() []model.Namespace { return *spaces }
+	})...)
+	s.isSysfs = func(string) bool { return true }
+	s.dial, s.devicesIn = x.dial, x.devicesIn
+	return s
+}
+
+// settle waits for the look that the last Read began.
+func settle(t *testing.T, s *Source) {
+	t.Helper()
+	for range 5000 {
+		s.moved.mu.Lock()
+		busy := s.moved.busy
+		s.moved.mu.Unlock()
+		if !busy {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatal("the look does not end")
+}
+
+func TestMoved(t *testing.T) {
+	tr := newTree(t)
+	tr.sriov("mlx5_1", "", "")
+	tr.uverbs(42, "mlx5_2", "0000:18:00.2") // of mlx5_3 nobody tells one
+	x := &exclusive{mode: mode(0), shows: map[uint64][][]byte{
+		11: {told(2, "mlx5_2", 0xa088c20300000102), told(9, "mlx5_9", 0xdead)},
+		12: {told(3, "mlx5_3", 0xa088c20300000103)},
+	}}
+	spaces := []model.Namespace{
+		{Inode: 1, PID: 1, Host: true}, {Inode: 12, PID: 120}, {Inode: 11, PID: 110}, {Inode: 11, PID: 111}, {Inode: 13},
+	}
+	now := time.Unix(1000, 0)
+	s := movedSource(t, tr, x, &spaces, func(o *Options) {
+		o.Now = func() time.Time { return now }
+		o.Exclude = regexp.MustCompile("mlx5_9")
+	})
+	mustRead(t, s)
+	settle(t, s)
+	snap := mustRead(t, s)
+	want := []model.HCA{
+		{
+			Name: "mlx5_2", Index: 2, Firmware: "28.39.3004", NodeType: "CA", NodeGUID: "a088:c203:0000:0102",
+			SysImageGUID: "a088:c203:0000:0000", PCIAddress: "0000:18:00.2", NUMANode: "1", CharDevice: "uverbs42",
+			VF: true, PF: "mlx5_0", Netns: 11,
+		},
+		{
+			Name: "mlx5_3", Index: 3, Firmware: "28.39.3004", NodeType: "CA", NodeGUID: "a088:c203:0000:0103",
+			SysImageGUID: "a088:c203:0000:0000", PCIAddress: "0000:18:00.3", NUMANode: "1", VF: true, PF: "mlx5_0", Netns: 12,
+		},
+	}
+	if got := names(snap); got != "mlx5_0 mlx5_1 mlx5_2 mlx5_3" {
+		t.Fatalf("HCAs %q", got)
+	}
+	if d := cmp.Diff(want, snap.HCAs[2:]); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if got := states(snap); got != "mlx5_0=ok mlx5_1=ok" {
+		t.Errorf("states %s", got)
+	}
+	if d := cmp.Diff([]uint64{11, 12}, slices.Sorted(slices.Values(x.entered))); d != "" {
+		t.Errorf("entered (-want +got):\n%s", d)
+	}
+	if names, err := s.DeviceNames(t.Context()); err != nil || names[3] != "mlx5_3" {
+		t.Errorf("names by index %v, %v", names, err)
+	}
+
+	// Not again before it is due, unless the namespaces change.
+	read := func() string {
+		t.Helper()
+		mustRead(t, s)
+		settle(t, s)
+		return names(mustRead(t, s))
+	}
+	now = now.Add(movedEvery - 1)
+	if read(); x.asked.Load() != 1 {
+		t.Errorf("looked %d times", x.asked.Load())
+	}
+	now = now.Add(1)
+	if read(); x.asked.Load() != 2 {
+		t.Errorf("looked %d times", x.asked.Load())
+	}
+	// A namespace that is gone takes its devices along at once.
+	spaces = spaces[:2]
+	if got := names(mustRead(t, s)); got != "mlx5_0 mlx5_1 mlx5_3" {
+		t.Errorf("HCAs %q", got)
+	}
+	if settle(t, s); x.asked.Load() != 3 {
+		t.Errorf("looked %d times", x.asked.Load())
+	}
+	// Back in the shared mode, nothing is moved.
+	x.mode = mode(1)
+	now = now.Add(movedEvery)
+	if got := read(); got != "mlx5_0 mlx5_1" {
+		t.Errorf("HCAs %q", got)
+	}
+}
+
+func TestNothingIsMoved(t *testing.T) {
+	for name, reply := range map[string][][]byte{
+		"shared":           mode(1),
+		"before Linux 5.2": {failure(unix.EOPNOTSUPP)},
+		"not told":         {reply(cmdSysGet, 0)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTree(t)
+			tr.hca(0, 1)
+			x := &exclusive{mode: reply, shows: map[uint64][][]byte{11: {told(2, "mlx5_2", 1)}}}
+			s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}})
+			mustRead(t, s)
+			settle(t, s)
+			if snap := mustRead(t, s); names(snap) != "mlx5_0" || states(snap) != "mlx5_0=ok" || x.asked.Load() != 1 {
+				t.Errorf("%q %q, asked %d times", names(snap), states(snap), x.asked.Load())
+			}
+			if len(x.entered) > 0 {
+				t.Errorf("entered %v", x.entered)
+			}
+		})
+	}
+}
+
+// TestAllMoved: a node whose HCAs are all in pods has HCAs; one without drivers
+// is not asked.
+func TestAllMoved(t *testing.T) {
+	tr := newTree(t)
+	x := &exclusive{mode: mode(0), shows: map[uint64][][]byte{11: {told(2, "mlx5_2", 0xa088c20300000102)}}}
+	s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}})
+	if _, err := s.Read(t.Context()); err != nil && !errors.Is(err, model.ErrAbsent) {
+		t.Error(err)
+	}
+	settle(t, s)
+	snap := mustRead(t, s)
+	if h := snap.HCAs; len(h) != 1 || h[0].NodeGUID != "a088:c203:0000:0102" || h[0].PCIAddress != "" || h[0].VF {
+		t.Errorf("HCAs %+v", h)
+	}
+	tr.remove("class/infiniband")
+	s.moved.began = time.Time{}
+	before := x.asked.Load()
+	for range 2 {
+		if _, err := s.Read(t.Context()); !errors.Is(err, model.ErrAbsent) {
+			t.Errorf("without drivers: %v", err)
+		}
+		settle(t, s)
+	}
+	if x.asked.Load() != before {
+		t.Error("netlink was asked, which loads ib_core")
+	}
+}
+
+// TestBadNamespaces: each costs itself, and what helps is said.
+func TestBadNamespaces(t *testing.T) {
+	tr := newTree(t)
+	tr.hca(0, 1)
+	hang := make(chan struct{})
+	x := &exclusive{
+		mode:  mode(0),
+		shows: map[uint64][][]byte{11: {told(2, "mlx5_2", 1)}, 12: {told(3, "mlx5_3", 1), {1, 2, 3}}},
+		refuse: map[uint64]error{
+			13: errOther, 14: fmt.Errorf("setns: %w: add CAP_SYS_ADMIN", unix.EPERM),
+		},
+		hang: map[uint64]chan struct{}{10: hang},
+	}
+	spaces := []model.Namespace{{Inode: 10, PID: 1}, {Inode: 11, PID: 1}, {Inode: 12, PID: 1}, {Inode: 13, PID: 1}, {Inode: 14, PID: 1}}
+	now := time.Unix(1000, 0)
+	s := movedSource(t, tr, x, &spaces, func(o *Options) {
+		o.Deadline = 100 * time.Millisecond
+		o.Now = func() time.Time { return now }
+	})
+	start := time.Now()
+	mustRead(t, s)
+	if took := time.Since(start); took > 90*time.Millisecond {
+		t.Errorf("a Read took %v: it waited", took)
+	}
+	settle(t, s)
+	snap := mustRead(t, s)
+	// What was told before the garbage is believed.
+	if got := names(snap); got != "mlx5_0 mlx5_2 mlx5_3" || states(snap) != "mlx5_0=ok netns=failed" {
+		t.Errorf("HCAs %q, states %q", got, states(snap))
+	}
+	if reason := snap.DeviceStates[1].Reason; !strings.HasPrefix(reason, "3 of 5 network namespaces could not be looked into") {
+		t.Errorf("reason %q", reason)
+	}
+	// It hangs on: nothing else of it is started. Then it comes back.
+	now = now.Add(movedEvery)
+	mustRead(t, s)
+	settle(t, s)
+	close(hang)
+	spaces = []model.Namespace{{Inode: 11, PID: 1}, {Inode: 14, PID: 1}}
+	mustRead(t, s)
+	settle(t, s)
+	snap = mustRead(t, s)
+	if d := snap.DeviceStates; len(d) != 2 || !strings.Contains(d[1].Reason, "CAP_SYS_ADMIN") {
+		t.Errorf("states %+v", d)
+	}
+	spaces = spaces[:1]
+	mustRead(t, s)
+	settle(t, s)
+	if snap = mustRead(t, s); states(snap) != "mlx5_0=ok" || names(snap) != "mlx5_0 mlx5_2" {
+		t.Errorf("HCAs %q, states %q", names(snap), states(snap))
+	}
+}
+
+// TestManyHang: a look gives up before it has used up the threads.
+func TestManyHang(t *testing.T) {
+	tr := newTree(t)
+	tr.hca(0, 1)
+	hang := make(chan struct{})
+	x := &exclusive{mode: mode(0), hang: map[uint64]chan struct{}{}}
+	var spaces []model.Namespace
+	for i := range uint64(maxNamespaces + 100) {
+		spaces = append(spaces, model.Namespace{Inode: 100 + i, PID: 1})
+		x.hang[100+i] = hang
+	}
+	s := movedSource(t, tr, x, &spaces, func(o *Options) { o.Deadline = 50 * time.Millisecond })
+	mustRead(t, s)
+	settle(t, s)
+	snap := mustRead(t, s)
+	if reason := snap.DeviceStates[1].Reason; !strings.Contains(reason, "1024 of 1024") || !strings.Contains(reason, "100 of 1124") {
+		t.Errorf("reason %q", reason)
+	}
+	hung := 0
+	for _, f := range s.moved.flights {
+		if !f.begin() {
+			hung++
+			continue
+		}
+		f.end()
+	}
+	if hung == 0 || hung > maxHanging+inFlight {
+		t.Errorf("%d hang", hung)
+	}
+	close(hang)
+}
+
+// TestStuckLook: the kernel does not even tell the mode.
+func TestStuckLook(t *testing.T) {
+	tr := newTree(t)
+	tr.hca(0, 1)
+	now := time.Unix(1000, 0)
+	hang := make(chan struct{})
+	x := &exclusive{mode: mode(0)}
+	s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 1}}, func(o *Options) {
+		o.Now = func() time.Time { return now }
+	})
+	var dials atomic.Int64
+	s.dial = func() (*conn, error) {
+		if dials.Add(1) > 0 {
+			<-hang
+		}
+		return x.dial()
+	}
+	s.node = &node{whole: true} // the rest does not ask
+	s.opt.Deadline = 10 * time.Millisecond
+	_, _ = s.Read(t.Context())
+	now = now.Add(movedStuck + time.Second)
+	snap, _ := s.Read(t.Context())
+	if d := snap.DeviceStates[len(snap.DeviceStates)-1]; d.Device != "netns" || d.State != model.StateStuck {
+		t.Errorf("states %+v", snap.DeviceStates)
+	}
+	close(hang)
+	settle(t, s)
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// otherNamespace starts a process in a network namespace of its own.
+func otherNamespace(t *testing.T) model.Namespace {
+	t.Helper()
+	cmd := exec.Command("sleep", "600")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
+	// The signal comes when the thread ends that started the process.
+	runtime.LockOSThread()
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("no network namespace (tests need root): %v", err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		runtime.UnlockOSThread()
+	})
+	return model.Namespace{PID: cmd.Process.Pid, Inode: netns(t, strconv.Itoa(cmd.Process.Pid))}
+}
+
+// netns is the network namespace of a process or thread.
+func netns(t *testing.T, of string) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/"+of+"/ns/net", &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Ino
+}
+
+// TestEnterNamespace enters a real namespace many times: each time in it, and
+// never does a thread of ours stay there.
+func TestEnterNamespace(t *testing.T) {
+	s := newSource(t, newTree(t))
+	there, here := otherNamespace(t), netns(t, "self")
+	if there.Inode == here {
+		t.Fatal("the process is in our namespace")
+	}
+	failed := errors.New("failed")
+	errs := make(chan error, 64)
+	for range cap(errs) {
+		go func() {
+			errs <- s.enterNamespace(there, func() error {
+				if in := netns(t, "thread-self"); in != there.Inode {
+					t.Errorf("in namespace %d, not %d", in, there.Inode)
+				}
+				if unix.Gettid() == unix.Getpid() {
+					t.Error("on the main thread, which does not end")
+				}
+				return failed
+			})
+		}()
+	}
+	for range cap(errs) {
+		if err := <-errs; !errors.Is(err, failed) {
+			t.Error(err)
+		}
+	}
+	wait := func() (left int) {
+		for range 200 {
+			left = 0
+			tasks, err := filepath.Glob("/proc/self/task/*/ns/net")
+			if err != nil || len(tasks) == 0 {
+				t.Fatal(tasks, err)
+			}
+			for _, task := range tasks {
+				var st unix.Stat_t
+				if unix.Stat(task, &st) == nil && st.Ino != here {
+					left++
+				}
+			}
+			if left == 0 {
+				return 0
+			}
+			runtime.Gosched()
+			_ = unix.Nanosleep(&unix.Timespec{Nsec: 10e6}, nil)
+		}
+		return left
+	}
+	if n := wait(); n > 0 {
+		t.Errorf("%d threads stay in the namespace", n)
+	}
+	if netns(t, "self") != here {
+		t.Error("the process moved to the namespace")
+	}
+}
+
+// TestOwnThread: the main thread is never given away, even when it is the one
+// that a goroutine got.
+func TestOwnThread(t *testing.T) {
+	done := make(chan int, 200)
+	for range cap(done) {
+		onOwnThread(func() { done <- unix.Gettid() })
+	}
+	for range cap(done) {
+		if tid := <-done; tid == unix.Getpid() {
+			t.Error("ran on the main thread")
+		}
+	}
+}
+
+func TestGoneNamespaces(t *testing.T) {
+	s := newSource(t, newTree(t))
+	there := otherNamespace(t)
+	for name, n := range map[string]model.Namespace{
+		"the number of another process": {PID: there.PID, Inode: there.Inode + 1},
+		"no such process":               {PID: 1 << 30, Inode: there.Inode},
+	} {
+		err := s.enterNamespace(n, func() error { t.Errorf("%s: entered", name); return nil })
+		if !errors.Is(err, errOther) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestDenied runs itself without the capabilities: which one is missing is said.
+func TestDenied(t *testing.T) {
+	s := newSource(t, newTree(t))
+	if pid := os.Getenv("ACCELSCOPE_DENIED"); pid != "" {
+		n, err := strconv.Atoi(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		never := func() error { t.Error("entered"); return nil }
+		err = s.enterNamespace(model.Namespace{PID: n, Inode: 1}, never)
+		if err == nil || !strings.Contains(err.Error(), "add CAP_SYS_PTRACE") {
+			t.Errorf("a process of others: %v", err)
+		}
+		err = s.enterNamespace(model.Namespace{PID: os.Getpid(), Inode: netns(t, "self")}, never)
+		if !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "add CAP_SYS_ADMIN") {
+			t.Errorf("a namespace: %v", err)
+		}
+		return
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestDenied$", "-test.v")
+	cmd.Env = append(os.Environ(), "ACCELSCOPE_DENIED="+strconv.Itoa(otherNamespace(t).PID))
+	done := make(chan struct{})
+	onOwnThread(func() {
+		defer close(done)
+		for _, c := range []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_PTRACE} {
+			if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+				t.Error(err)
+			}
+		}
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestDenied") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+	<-done
+}
+
+// TestOtherNamespaces: neither the node's, nor ours, nor one twice.
+func TestOtherNamespaces(t *testing.T) {
+	own := netns(t, "self")
+	s := newSource(t, newTree(t), func(o *Options) {
+		o.Namespaces = func() []model.Namespace {
+			return []model.Namespace{
+				{Inode: 9, PID: 4},
+				{Inode: 1, PID: 1, Host: true},
+				{Inode: own, PID: os.Getpid()},
+				{Inode: 8, PID: 3},
+				{Inode: 9, PID: 5},
+				{Inode: 7},
+				{PID: 6},
+			}
+		}
+	})
+	got := s.otherNamespaces()
+	if len(got) != 2 || got[0].Inode != 8 || got[1].Inode != 9 || got[1].PID != 4 {
+		t.Errorf("%+v", got)
+	}
+}
