@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// notDisks are devices that node_exporter does not show: partitions of what
+// has many, memory, loops.
+var notDisks = regexp.MustCompile(`^(z?ram|loop|fd|(h|s|v|xv)d[a-z]|nvme\d+n\d+p)\d+$`)
+
+// The most disks, and columns of each, that are read.
+const (
+	maxDisks    = 4096
+	diskColumns = 17
+)
+
+// diskReader reads /proc/diskstats. What udev knows, and whether a disk
+// rotates, is kept for a while.
+type diskReader struct {
+	reader              *reader
+	procfs, sysfs, udev string
+	known               map[string]*knownDisk
+}
+
+type knownDisk struct {
+	model.Disk // without figures
+	hidden     bool
+	read       time.Time
+}
+
+func (d *diskReader) read(now time.Time, n *model.Node) error {
+	b, err := d.reader.file(d.procfs + "/diskstats")
+	if err != nil {
+		return err
+	}
+	b = bytes.Clone(b) // udev's files are read into the same buffer
+	known := make(map[string]*knownDisk, len(d.known))
+	disks := make([]model.Disk, 0, len(d.known))
+	for len(b) > 0 && len(known) < maxDisks {
+		var line []byte
+		line, b = cutLine(b)
+		var numbers [2]uint64
+		major, rest := cutField(line)
+		minor, rest := cutField(rest)
+		name, rest := cutField(rest)
+		if len(name) == 0 {
+			continue
+		}
+		var ok [2]bool
+		numbers[0], ok[0] = parseUint(major)
+		numbers[1], ok[1] = parseUint(minor)
+		var columns [diskColumns]uint64
+		count, okStats := parseUints(rest, columns[:])
+		if !ok[0] || !ok[1] || !okStats {
+			return fmt.Errorf("diskstats: %w: %.80q", errMalformed, line)
+		}
+		k := d.known[string(name)]
+		if k == nil || k.Major != numbers[0] || k.Minor != numbers[1] {
+			k = &knownDisk{hidden: notDisks.Match(name)}
+			k.Name, k.Major, k.Minor = string(name), numbers[0], numbers[1]
+		}
+		known[k.Name] = k
+		if k.hidden {
+			continue
+		}
+		if now.Sub(k.read) >= coldAge {
+			k.read = now
+			d.describe(&k.Disk)
+		}
+		disk := k.Disk
+		disk.Stats = append([]uint64(nil), columns[:count]...)
+		disks = append(disks, disk)
+	}
+	d.known, n.Disks = known, disks
+	return nil
+}
+
+// describe reads block/NAME/queue/rotational and the file of udev's database:
+// lines E:KEY=VALUE among others.
+func (d *diskReader) describe(disk *model.Disk) {
+	*disk = model.Disk{Name: disk.Name, Major: disk.Major, Minor: disk.Minor}
+	// The kernel shows cciss/c0d0 as cciss!c0d0.
+	dir := strings.ReplaceAll(disk.Name, "/", "!")
+	if v, err := number(filepath.Join(d.sysfs, "block", dir, "queue/rotational")); err == nil {
+		disk.Rotational = v == 1
+	}
+	b, err := d.reader.file(fmt.Sprintf("%s/b%d:%d", d.udev, disk.Major, disk.Minor))
+	if err != nil {
+		return
+	}
+	info := map[string]string{}
+	for line := range bytes.Lines(b) {
+		line, ok := bytes.CutPrefix(line, []byte("E:"))
+		key, value, ok2 := bytes.Cut(bytes.TrimRight(line, "\r\n"), []byte("="))
+		if ok && ok2 && len(info) < maxFigures {
+			info[string(key)] = clean(string(value))
+		}
+	}
+	disk.Path, disk.WWN, disk.Model = info["ID_PATH"], info["ID_WWN"], info["ID_MODEL"]
+	disk.Revision = info["ID_REVISION"]
+	disk.Serial = or(info["SCSI_IDENT_SERIAL"], or(info["ID_SERIAL_SHORT"], info["ID_SERIAL"]))
+	if info["ID_FS_TYPE"] != "" {
+		disk.Filesystem = &model.DiskFilesystem{
+			Type: info["ID_FS_TYPE"], Usage: info["ID_FS_USAGE"], UUID: info["ID_FS_UUID"], Version: info["ID_FS_VERSION"],
+		}
+	}
+	if info["DM_NAME"] != "" {
+		disk.Mapper = &model.DiskMapper{
+			Name: info["DM_NAME"], UUID: info["DM_UUID"],
+			Group: info["DM_VG_NAME"], Volume: info["DM_LV_NAME"], Layer: info["DM_LV_LAYER"],
+		}
+	}
+	if info["ID_ATA"] == "" {
+		return
+	}
+	for _, a := range [][2]string{
+		{"write_cache", "ID_ATA_WRITE_CACHE"},
+		{"write_cache_enabled", "ID_ATA_WRITE_CACHE_ENABLED"},
+		{"rotation_rate_rpm", "ID_ATA_ROTATION_RATE_RPM"},
+	} {
+		if v, ok := parseFloat([]byte(info[a[1]])); ok {
+			disk.ATA = append(disk.ATA, model.Figure{Name: a[0], Value: v})
+		}
+	}
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/procfs/sysfs"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// maxDevices bounds the interfaces, chips and CPUs that are read.
+const maxDevices = 8192
+
+// netDevReader reads /proc/1/net/dev. node_exporter asks netlink, which shows
+// the same sums in the network namespace of the asking process; what only
+// netlink has, rx_nohandler, is in sysfs.
+type netDevReader struct {
+	reader
+	procfs, sysfs string
+}
+
+func (d *netDevReader) read(_ time.Time, n *model.Node) (err error) {
+	if n.NetDevs, err = d.list(); err != nil {
+		return err
+	}
+	for i := range n.NetDevs {
+		dev := &n.NetDevs[i]
+		if v, err := number(d.sysfs + "/class/net/" + dev.Name + "/statistics/rx_nohandler"); err == nil {
+			dev.NoHandler = &v
+		}
+	}
+	return nil
+}
+
+func (d *netDevReader) list() ([]model.NetDev, error) {
+	b, err := d.file(d.procfs + "/1/net/dev")
+	if err != nil {
+		b, err = d.file(d.procfs + "/net/dev")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return parseNetDevs(b)
+}
+
+// parseNetDevs parses net/dev: two lines of headings, then NAME: NUMBERS.
+func parseNetDevs(b []byte) ([]model.NetDev, error) {
+	devs := []model.NetDev{}
+	_, b = cutLine(b)
+	_, b = cutLine(b)
+	for len(b) > 0 && len(devs) < maxDevices {
+		var line []byte
+		line, b = cutLine(b)
+		colon := bytes.LastIndexByte(line, ':')
+		name := bytes.TrimSpace(line[:max(colon, 0)])
+		d := model.NetDev{Name: string(name)}
+		count, ok := parseUints(line[colon+1:], d.Stats[:])
+		// No interface has a name that leads elsewhere.
+		if !ok || count < len(d.Stats) || len(name) == 0 || bytes.ContainsRune(name, '/') || name[0] == '.' {
+			return nil, fmt.Errorf("net/dev: %w: %.80q", errMalformed, line)
+		}
+		devs = append(devs, d)
+	}
+	return devs, nil
+}
+
+// netClassReader reads class/net. An interface has two dozen attributes, some of
+// which take the lock of all of networking; on a node with hundreds of pods they
+// would be most of what a scrape costs. So all are read when the link changed
+// or the last time is long ago, and three that tell of a change every time.
+type netClassReader struct {
+	dir  string
+	lib  sysfs.FS
+	kept map[string]*netClass
+	// elsewhere lists the interfaces of the node, nil where this process shares
+	// its network namespace.
+	elsewhere func() ([]model.NetDev, error)
+}
+
+// errForeign: the interfaces of a pod are not taken for those of the node.
+var errForeign = errors.New("sysfs shows another network namespace than the node's: mount the node's /sys, or use its network")
+
+type netClass struct {
+	model.NetClass
+	inode uint64 // of the entry: another one is another interface
+	hot   [3]string
+	read  time.Time
+}
+
+// hotAttributes move when any other attribute does that is no setting.
+var hotAttributes = [3]string{"carrier_changes", "operstate", "flags"}
+
+func (c *netClassReader) read(now time.Time, n *model.Node) error {
+	entries, err := os.ReadDir(c.dir)
+	if err != nil {
+		return err
+	}
+	kept := make(map[string]*netClass, len(c.kept))
+	classes := make([]model.NetClass, 0, len(entries))
+	for _, e := range entries {
+		if e.Type().IsRegular() || len(classes) == maxDevices { // bonding_masters
+			continue
+		}
+		name, inode := e.Name(), inodeOf(e)
+		k := c.kept[name]
+		hot, changed := c.hot(name, k)
+		if k == nil || k.inode != inode || changed || now.Sub(k.read) >= coldAge {
+			class, err := c.lib.NetClassByIface(name)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+				continue // it went away
+			}
+			if err != nil {
+				return fmt.Errorf("interface %s: %w", name, err)
+			}
+			k = &netClass{NetClass: classOf(class), inode: inode, hot: hot, read: now}
+		}
+		kept[name] = k
+		classes = append(classes, k.NetClass)
+	}
+	c.kept = kept
+	if c.elsewhere != nil {
+		devs, err := c.elsewhere()
+		if err != nil {
+			return err
+		}
+		for _, d := range devs {
+			if kept[d.Name] == nil {
+				return errForeign
+			}
+		}
+		if len(devs) != len(kept) {
+			return errForeign
+		}
+	}
+	n.NetClasses = classes
+	return nil
+}
+
+// sharesNetwork says whether this process is in the network namespace of the
+// first one, or cannot know.
+func sharesNetwork(procfs string) bool {
+	node, err1 := os.Readlink(procfs + "/1/ns/net")
+	own, err2 := os.Readlink(procfs + "/self/ns/net")
+	return err1 != nil || err2 != nil || node == own
+}
+
+// hot reads what tells of a change since k was read.
+func (c *netClassReader) hot(name string, k *netClass) (values [3]string, changed bool) {
+	var buf [maxSys]byte
+	for i, attr := range hotAttributes {
+		b, _ := attribute(c.dir+"/"+name+"/"+attr, &buf) // one that cannot be read does not change
+		if k != nil && k.hot[i] == string(b) {
+			values[i] = k.hot[i]
+			continue
+		}
+		values[i], changed = string(b), true
+	}
+	return values, changed
+}
+
+// inodeOf is 0 for what cannot be told.
+func inodeOf(e os.DirEntry) uint64 {
+	if info, err := e.Info(); err == nil {
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			return st.Ino
+		}
+	}
+	return 0
+}
+
+func classOf(c *sysfs.NetClassIface) model.NetClass {
+	return model.NetClass{
+		Name:    c.Name,
+		Address: c.Address, Broadcast: c.Broadcast, Duplex: c.Duplex, OperState: c.OperState, Alias: clean(c.IfAlias),
+		AddressAssignType: c.AddrAssignType, Carrier: c.Carrier,
+		CarrierChanges: c.CarrierChanges, CarrierUp: c.CarrierUpCount, CarrierDown: c.CarrierDownCount,
+		DeviceID: c.DevID, Dormant: c.Dormant, Flags: c.Flags, Index: c.IfIndex, Link: c.IfLink, LinkMode: c.LinkMode,
+		MTU: c.MTU, NameAssignType: c.NameAssignType, Group: c.NetDevGroup,
+		SpeedMbits: c.Speed, QueueLength: c.TxQueueLen, ProtocolType: c.Type,
+	}
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// userHZ is the unit of the times in /proc/stat: hundredths of a second on
+// everything that Linux runs on.
+const userHZ = 100
+
+// idleMode is the column of a CPU's idle time.
+const idleMode = 3
+
+// hotplugged is by how much less a CPU must have idled than before, in
+// seconds, to be taken for a new one.
+const hotplugged = 3
+
+// procReader reads the small files of procfs.
+type procReader struct {
+	reader
+	dir string
+	lib procfs.FS
+	// cpus are the figures of the last read: the kernel lets idle and iowait
+	// times fall, and a counter never does.
+	cpus map[string]*model.CPU
+}
+
+// readLoad reads /proc/loadavg.
+func (p *procReader) readLoad(_ time.Time, n *model.Node) error {
+	load, err := p.lib.LoadAvg()
+	if err != nil {
+		return fmt.Errorf("loadavg: %w", err)
+	}
+	n.Load = &model.Load{One: load.Load1, Five: load.Load5, Fifteen: load.Load15}
+	return nil
+}
+
+// readStat reads /proc/stat.
+func (p *procReader) readStat(_ time.Time, n *model.Node) error {
+	b, err := p.file(p.dir + "/stat")
+	if err != nil {
+		return err
+	}
+	stat, cpus, err := parseStat(b)
+	if err != nil {
+		return err
+	}
+	n.Stat, n.CPUs = &stat, cpus
+	kept := make(map[string]*model.CPU, len(cpus))
+	for i := range cpus {
+		c := &cpus[i]
+		if old := p.cpus[c.ID]; old != nil && old.Seconds[idleMode]-c.Seconds[idleMode] < hotplugged {
+			for mode := range c.Seconds {
+				c.Seconds[mode] = max(c.Seconds[mode], old.Seconds[mode])
+			}
+		}
+		kept[c.ID] = c
+	}
+	p.cpus = kept
+	return nil
+}
+
+// parseStat parses /proc/stat. Lines that it does not know are skipped.
+func parseStat(b []byte) (model.Stat, []model.CPU, error) {
+	stat, cpus := model.Stat{}, []model.CPU{}
+	for len(b) > 0 {
+		var line []byte
+		line, b = cutLine(b)
+		key, values := cutField(line)
+		var to *uint64
+		switch string(key) {
+		case "cpu":
+			continue // the sum
+		case "intr":
+			to = &stat.Interrupts
+		case "ctxt":
+			to = &stat.ContextSwitches
+		case "processes":
+			to = &stat.Forks
+		case "btime":
+			to = &stat.BootTime
+		case "procs_running":
+			to = &stat.Running
+		case "procs_blocked":
+			to = &stat.Blocked
+		default:
+			id, ok := bytes.CutPrefix(key, []byte("cpu"))
+			if !ok {
+				continue
+			}
+			var ticks [model.CPUModes]uint64
+			if _, ok := parseUints(values, ticks[:]); !ok {
+				return stat, nil, fmt.Errorf("stat: %w: %.80q", errMalformed, line)
+			}
+			c := model.CPU{ID: string(id)}
+			for i, t := range ticks {
+				c.Seconds[i] = float64(t) / userHZ
+			}
+			cpus = append(cpus, c)
+			continue
+		}
+		field, _ := cutField(values)
+		v, ok := parseUint(field)
+		if !ok {
+			return stat, nil, fmt.Errorf("stat: %w: %.80q", errMalformed, line)
+		}
+		*to = v
+	}
+	return stat, cpus, nil
+}
+
+// readMemory reads /proc/meminfo.
+func (p *procReader) readMemory(_ time.Time, n *model.Node) error {
+	b, err := p.file(p.dir + "/meminfo")
+	if err != nil {
+		return err
+	}
+	n.Memory, err = parseMemory(b)
+	return err
+}
+
+// parseMemory names the lines as node_exporter does: Active(file) is
+// Active_file, and what has a unit, which is kB always, ends in _bytes.
+func parseMemory(b []byte) ([]model.Figure, error) {
+	figures := make([]model.Figure, 0, 64)
+	for len(b) > 0 && len(figures) < maxFigures {
+		var line []byte
+		line, b = cutLine(b)
+		key, rest := cutField(line)
+		if len(key) == 0 {
+			continue
+		}
+		field, unit := cutField(rest)
+		v, ok := parseFloat(field)
+		if !ok {
+			return nil, fmt.Errorf("meminfo: %w: %.80q", errMalformed, line)
+		}
+		name := string(bytes.TrimSuffix(key, []byte(":")))
+		if before, inner, ok := bytes.Cut([]byte(name), []byte("(")); ok {
+			name = string(before) + "_" + string(bytes.TrimSuffix(inner, []byte(")")))
+		}
+		if len(bytes.TrimSpace(unit)) > 0 {
+			name, v = name+"_bytes", v*1024
+		}
+		figures = append(figures, model.Figure{Name: name, Value: v})
+	}
+	return figures, nil
+}
+
+// maxFigures bounds what a file of names and values can give.
+const maxFigures = 1024
+
+// readPressure reads /proc/pressure, which a kernel may lack or have switched
+// off.
+func (p *procReader) readPressure(_ time.Time, n *model.Node) error {
+	for _, resource := range []string{"cpu", "io", "memory", "irq"} {
+		stats, err := p.lib.PSIStatsForResource(resource)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("pressure of %s: %w", resource, err)
+		}
+		n.Pressure = append(n.Pressure,
+			model.Pressure{Resource: resource, Some: stalled(stats.Some), Full: stalled(stats.Full)})
+	}
+	return nil
+}
+
+// stalled is a total, which the kernel gives in microseconds, in seconds.
+func stalled(l *procfs.PSILine) *float64 {
+	if l == nil {
+		return nil
+	}
+	return new(float64(l.Total) / 1000 / 1000)
+}
+
+// readFiles reads /proc/sys/fs/file-nr.
+func (p *procReader) readFiles(_ time.Time, n *model.Node) error {
+	b, err := p.file(p.dir + "/sys/fs/file-nr")
+	if err != nil {
+		return err
+	}
+	allocated, rest := cutField(bytes.TrimSpace(b))
+	_, rest = cutField(rest)
+	maximum, _ := cutField(rest)
+	a, okA := parseFloat(allocated)
+	m, okM := parseFloat(maximum)
+	if !okA || !okM {
+		return fmt.Errorf("file-nr: %w: %.80q", errMalformed, b)
+	}
+	n.Files = &model.Files{Allocated: a, Maximum: m}
+	return nil
+}
+
+// readEntropy reads two files of /proc/sys/kernel/random.
+func (p *procReader) readEntropy(_ time.Time, n *model.Node) error {
+	available, err := number(p.dir + "/sys/kernel/random/entropy_avail")
+	if err != nil {
+		return err
+	}
+	size, err := number(p.dir + "/sys/kernel/random/poolsize")
+	if err != nil {
+		return err
+	}
+	n.Entropy = &model.Entropy{Available: available, PoolSize: size}
+	return nil
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package node reads what the kernel tells of the node as a whole: the facts
+// behind the metrics that node_exporter (1.12) has for its collectors cpu,
+// diskstats, entropy, filefd, filesystem, hwmon, loadavg, meminfo, netclass,
+// netdev, netstat, os, pressure, sockstat, stat, time, uname and vmstat, with the
+// defaults of its flags. A test of cmd/accelscope compares them series for
+// series with the real one.
+//
+// What it leaves out of them: node_cpu_online, node_cpu_isolated, and
+// node_filesystem_purgeable_bytes, a figure of macOS that is 0 here. What it
+// leaves out of the defaults of node_exporter: the collectors arp, bcache,
+// bcachefs, bonding, btrfs, conntrack, cpufreq, dmi, dmmultipath, edac,
+// fibrechannel, ipvs, kernel_hung, mdadm, nfs, nfsd, nvme, powersupplyclass,
+// rapl, schedstat, selinux, softnet, tapestats, textfile, thermal_zone, timex,
+// udp_queues, watchdog, xfs and zfs. Its infiniband is a compatibility set of
+// the collector. Of /proc/meminfo every line is read, as node_exporter did for
+// years; 1.12 has a list.
+//
+// Namespaces: in a container /proc/net and /proc/self are those of its own
+// namespaces. So mount points, interfaces and protocols are read below
+// /proc/1, which are the node's when the container sees the node's processes,
+// and only where that cannot be read from /proc/self. Interfaces in sysfs are
+// those of the network namespace that it was mounted in: where they are others
+// than in /proc/1/net/dev, netclass fails and says so. Mount points are reached
+// below the node's root.
+//
+// A read is for a scrape, so it is cheap: what seldom changes (limits of
+// sensors, addresses of interfaces, what udev knows) is kept for a minute, or
+// until the thing that it belongs to is another one or changed its state.
+//
+// Each part fails alone, and is then told as a device of this source. A part
+// whose files the kernel does not have is left out. What may hang in a driver
+// (network interfaces, sensors, mount points) is waited for once, not longer
+// than a second, and left out until it answers.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/procfs"
+	"github.com/prometheus/procfs/sysfs"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const (
+	// patience is how long what may hang is waited for.
+	patience = time.Second
+	// coldAge is after what time what seldom changes is read again.
+	coldAge = time.Minute
+)
+
+// Options of a Source.
+type Options struct {
+	// Procfs, Sysfs and Root are where /proc, /sys and / of the node are seen;
+	// these when empty.
+	Procfs, Sysfs, Root string
+	Logger              *zap.Logger
+	// Now is the clock; time.Now when nil.
+	Now func() time.Time
+}
+
+// A Source reads the node.
+type Source struct {
+	log     *zap.Logger
+	now     func() time.Time
+	inline  []part
+	flights []*flight
+	told    map[string]string // what is wrong with each part, by the last read
+}
+
+// part is what one collector of node_exporter reads.
+type part struct {
+	name string
+	read func(now time.Time, n *model.Node) error
+}
+
+// New makes a Source. It fails when there is no procfs.
+func New(o Options) (*Source, error) {
+	o.Procfs, o.Sysfs, o.Root = or(o.Procfs, "/proc"), or(o.Sysfs, "/sys"), or(o.Root, "/")
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	proc, err := procfs.NewFS(o.Procfs)
+	if err != nil {
+		return nil, fmt.Errorf("procfs: %w", err)
+	}
+	s := &Source{log: o.Logger, now: o.Now}
+	p := &procReader{dir: o.Procfs, lib: proc, cpus: map[string]*model.CPU{}}
+	names := newNames()
+	disks := &diskReader{reader: &p.reader, procfs: o.Procfs, sysfs: o.Sysfs, udev: filepath.Join(o.Root, "run/udev/data")}
+	s.inline = []part{
+		{"time", func(now time.Time, n *model.Node) error { n.Time = now; return nil }},
+		{"uname", readUname},
+		{"os", (&osReader{root: o.Root}).read},
+		{"loadavg", p.readLoad},
+		{"stat", p.readStat},
+		{"meminfo", p.readMemory},
+		{"pressure", p.readPressure},
+		{"filefd", p.readFiles},
+		{"entropy", p.readEntropy},
+		{"vmstat", func(_ time.Time, n *model.Node) error { return p.readVM(names, n) }},
+		{"netstat", func(_ time.Time, n *model.Node) error { return p.readNetstat(names, n) }},
+		{"sockstat", p.readSockets},
+		{"diskstats", disks.read},
+	}
+	devs := &netDevReader{procfs: o.Procfs, sysfs: o.Sysfs}
+	mounts := newMountReader(o.Procfs, o.Root)
+	s.flights = []*flight{
+		{part: part{"filesystem", mounts.read}},
+		{part: part{"netdev", devs.read}},
+	}
+	if sys, err := sysfs.NewFS(o.Sysfs); err == nil {
+		classes := &netClassReader{dir: filepath.Join(o.Sysfs, "class/net"), lib: sys, kept: map[string]*netClass{}}
+		if !sharesNetwork(o.Procfs) {
+			classes.elsewhere = (&netDevReader{procfs: o.Procfs}).list
+		}
+		sensors := &hwmonReader{dir: filepath.Join(o.Sysfs, "class/hwmon"), kept: map[string]*chip{}}
+		cores := &throttleReader{dir: filepath.Join(o.Sysfs, "devices/system/cpu")}
+		s.inline = append(s.inline,
+			part{"clocksource", func(_ time.Time, n *model.Node) error { return readClocksources(sys, n) }},
+			part{"throttle", cores.read})
+		s.flights = append(s.flights,
+			&flight{part: part{"netclass", classes.read}}, &flight{part: part{"hwmon", sensors.read}})
+	}
+	return s, nil
+}
+
+// Name is "node".
+func (s *Source) Name() string { return "node" }
+
+// Close does nothing: what hangs ends when it can.
+func (s *Source) Close() error { return nil }
+
+// Read reads all parts. One that cannot be read is told in the DeviceStates;
+// the error is that of a node of which nothing could be read.
+func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
+	now := s.now()
+	n := &model.Node{}
+	out := model.Snapshot{Node: n}
+	told := s.told
+	s.told = nil
+	tell := func(name string, err error) { s.tell(&out, told, name, err) }
+	for _, f := range s.flights {
+		f.start(now)
+	}
+	for _, p := range s.inline {
+		tell(p.name, p.read(now, n))
+	}
+	timer := time.NewTimer(patience + patience/4) // a mount point has had its patience by then
+	defer timer.Stop()
+	for _, f := range s.flights {
+		tell(f.name, f.wait(ctx, timer, n))
+	}
+	for i := range n.Filesystems {
+		if f := &n.Filesystems[i]; f.Error == errHangs.Error() {
+			tell("filesystem "+f.MountPoint, errHangs)
+		}
+	}
+	if n.Stat == nil && n.Memory == nil && n.Load == nil {
+		return out, fmt.Errorf("nothing in procfs: %w", model.ErrAbsent)
+	}
+	return out, nil
+}
+
+// tell notes how a part did, and logs what was not told of the last read. That
+// the kernel does not have it is fine.
+func (s *Source) tell(out *model.Snapshot, told map[string]string, name string, err error) {
+	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
+		return
+	}
+	state, reason := model.StateFailed, err.Error()
+	if errors.Is(err, errHangs) {
+		state = model.StateStuck
+	}
+	out.DeviceStates = append(out.DeviceStates,
+		model.DeviceState{Source: "node", Device: name, State: state, Reason: reason})
+	if told[name] != reason {
+		s.log.Warn("a part of the node cannot be read", zap.String("part", name), zap.Error(err))
+	}
+	if s.told == nil {
+		s.told = map[string]string{}
+	}
+	s.told[name] = reason
+}
+
+func or(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+// readUname asks uname(2).
+func readUname(_ time.Time, n *model.Node) error {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return fmt.Errorf("uname: %w", err)
+	}
+	n.Uname = &model.Uname{
+		Sysname: unix.ByteSliceToString(u.Sysname[:]), Release: unix.ByteSliceToString(u.Release[:]),
+		Version: unix.ByteSliceToString(u.Version[:]), Machine: unix.ByteSliceToString(u.Machine[:]),
+		Nodename: unix.ByteSliceToString(u.Nodename[:]), Domainname: unix.ByteSliceToString(u.Domainname[:]),
+	}
+	return nil
+}
+
+// readClocksources reads devices/system/clocksource. The label is the position
+// of the device, as node_exporter has it.
+func readClocksources(sys sysfs.FS, n *model.Node) error {
+	sources, err := sys.ClockSources()
+	if err != nil {
+		return fmt.Errorf("clock sources: %w", err)
+	}
+	for i, c := range sources {
+		n.Clocksources = append(n.Clocksources, model.Clocksource{
+			Device: fmt.Sprint(i), Current: c.Current, Available: slices.Clone(c.Available),
+		})
+	}
+	return nil
+}
+
+// clean is a text that a label can hold.
+func clean(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// The trees of files here are made up and stand for a machine; how procfs and
+// sysfs really look is compared in cmd/accelscope, with node_exporter.
+func write(t testing.TB, root string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func newSource(t testing.TB, root string, log *zap.Logger, now func() time.Time) *Source {
+	t.Helper()
+	s, err := New(Options{
+		Procfs: filepath.Join(root, "proc"), Sysfs: filepath.Join(root, "sys"), Root: filepath.Join(root, "root"),
+		Logger: log, Now: now,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func mustRead(t testing.TB, s *Source) model.Snapshot {
+	t.Helper()
+	got, err := s.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// TestThisMachine: the kernel of the test has all of the parts that do not need
+// hardware, and nothing fails.
+func TestThisMachine(t *testing.T) {
+	s, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := mustRead(t, s)
+	for _, d := range got.DeviceStates {
+		t.Errorf("%s is %s: %s", d.Device, d.State, d.Reason)
+	}
+	n := reflect.ValueOf(*got.Node)
+	for i := range n.NumField() {
+		switch name := n.Type().Field(i).Name; name {
+		case "Chips", "Throttles", "Pressure", "Clocksources", "Disks": // not everywhere
+		default:
+			if f := n.Field(i); f.IsZero() || f.Kind() == reflect.Slice && f.Len() == 0 {
+				t.Errorf("%s: nothing", name)
+			}
+		}
+	}
+}
+
+// TestAlone: what is missing is left out, what is malformed costs itself and is
+// told once.
+func TestAlone(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, map[string]string{
+		"proc/loadavg": "1 2 3 4/5 6\n", "proc/meminfo": "MemTotal: many kB\n", "proc/diskstats": "8 0 sda x\n",
+		"proc/net/dev": "a\nb\neth0: 1 2 3\n", "proc/1/mountinfo": "nothing\n", "proc/stat": "cpu0 -1\n", "proc/vmstat": "oom_kill x\n",
+		"proc/net/netstat": "TcpExt: A\nIpExt: 1\n", "proc/sys/fs/file-nr": "1 2\n", "proc/pressure/cpu": "some avg10=x\n",
+		"sys/class/x": "",
+	})
+	core, logs := observer.New(zap.WarnLevel)
+	s := newSource(t, root, zap.New(core), nil)
+	want := []string{
+		"stat", "meminfo", "pressure", "filefd", "vmstat", "netstat", "diskstats", "filesystem", "netdev",
+	}
+	for range 2 {
+		got := mustRead(t, s)
+		var failed []string
+		for _, d := range got.DeviceStates {
+			failed = append(failed, d.Device)
+			if d.State != model.StateFailed || d.Source != "node" {
+				t.Errorf("%+v", d)
+			}
+		}
+		if !reflect.DeepEqual(failed, want) {
+			t.Errorf("failed: %q, want %q", failed, want)
+		}
+		if got.Node.Load == nil || got.Node.Load.Five != 2 || got.Node.Memory != nil || got.Node.NetDevs != nil {
+			t.Errorf("%+v", got.Node)
+		}
+	}
+	if logs.Len() != len(want) {
+		t.Errorf("%d warnings in two reads, want %d: %v", logs.Len(), len(want), logs.All())
+	}
+	write(t, root, map[string]string{"proc/stat": "cpu0 1\n"})
+	for _, d := range mustRead(t, s).DeviceStates {
+		if d.Device == "stat" {
+			t.Error("stat still fails")
+		}
+	}
+	empty := t.TempDir()
+	write(t, empty, map[string]string{"proc/x": ""})
+	if _, err := newSource(t, empty, nil, nil).Read(t.Context()); !errors.Is(err, model.ErrAbsent) {
+		t.Errorf("a node without anything: %v", err)
+	}
+}
+
+// TestNoProcfs: without procfs there is no source.
+func TestNoProcfs(t *testing.T) {
+	if _, err := New(Options{Procfs: t.TempDir() + "/none"}); err == nil {
+		t.Error("no error")
+	}
+}
+
+// TestCounterNeverFalls: the kernel lets the idle time of a CPU fall; only one
+// that was plugged in anew starts again.
+func TestCounterNeverFalls(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, map[string]string{"sys/x": "", "proc/stat": "cpu0 100 0 0 5000 700\ncpu1 1 1 1 1 1\n"})
+	s := newSource(t, root, nil, nil)
+	mustRead(t, s)
+	for _, step := range []struct {
+		stat               string
+		user, idle, iowait float64
+	}{
+		{"cpu0 101 0 0 4990 650\n", 1.01, 50, 7},
+		{"cpu0 101 0 0 5100 800\n", 1.01, 51, 8},
+		{"cpu0 3 0 0 200 1\n", .03, 2, .01}, // another one
+	} {
+		write(t, root, map[string]string{"proc/stat": step.stat})
+		cpus := mustRead(t, s).Node.CPUs
+		if len(cpus) != 1 {
+			t.Errorf("%d CPUs, and one is gone", len(cpus))
+		}
+		c := cpus[0]
+		if c.Seconds[0] != step.user || c.Seconds[3] != step.idle || c.Seconds[4] != step.iowait {
+			t.Errorf("%q: %v", step.stat, c.Seconds)
+		}
+	}
+}
+
+// TestInterfaces: what seldom changes is read again when the link moved, when
+// the interface is another one, and after a minute.
+func TestInterfaces(t *testing.T) {
+	root := t.TempDir()
+	now := time.Unix(1e9, 0)
+	set := func(files map[string]string) { write(t, filepath.Join(root, "sys/class/net/eth0"), files) }
+	write(t, root, map[string]string{"proc/loadavg": "1 2 3\n", "sys/class/net/bonding_masters": "x"})
+	set(map[string]string{"mtu": "1500\n", "operstate": "up\n", "carrier_changes": "1\n", "flags": "0x1003\n"})
+	s := newSource(t, root, nil, func() time.Time { return now })
+	mtu := func() int64 {
+		t.Helper()
+		c := mustRead(t, s).Node.NetClasses
+		if len(c) != 1 || c[0].MTU == nil {
+			t.Fatalf("%+v", c)
+		}
+		return *c[0].MTU
+	}
+	check := func(when string, want int64) {
+		t.Helper()
+		if got := mtu(); got != want {
+			t.Errorf("%s: %d, want %d", when, got, want)
+		}
+	}
+	check("first", 1500)
+	set(map[string]string{"mtu": "9000\n"})
+	check("kept", 1500)
+	set(map[string]string{"carrier_changes": "2\n"})
+	check("the link moved", 9000)
+	set(map[string]string{"mtu": "1400\n"})
+	now = now.Add(coldAge)
+	check("a minute later", 1400)
+	set(map[string]string{"mtu": "1300\n"})
+	if err := os.Rename(root+"/sys/class/net/eth0", root+"/old"); err != nil { // so that its inode is not used again
+		t.Fatal(err)
+	}
+	set(map[string]string{"mtu": "1200\n", "operstate": "up\n", "carrier_changes": "2\n", "flags": "0x1003\n"})
+	check("another one", 1200)
+	if err := os.RemoveAll(root + "/sys/class/net/eth0"); err != nil {
+		t.Fatal(err)
+	}
+	if c := mustRead(t, s).Node.NetClasses; c == nil || len(c) != 0 {
+		t.Errorf("gone: %+v", c)
+	}
+}
+
+// TestForeignInterfaces: in a pod, its own sysfs is not taken for the node's.
+func TestForeignInterfaces(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, map[string]string{
+		"proc/loadavg": "1 2 3\n", "proc/1/net/dev": "a\nb\n lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n",
+		"sys/class/net/lo/mtu": "1\n", "proc/1/ns/x": "", "proc/self/ns/x": "",
+	})
+	for _, p := range []string{"1", "self"} {
+		if err := os.Symlink("net:["+p+"]", root+"/proc/"+p+"/ns/net"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := newSource(t, root, nil, nil)
+	if got := mustRead(t, s); len(got.DeviceStates) > 0 || len(got.Node.NetClasses) != 1 {
+		t.Errorf("the node's own sysfs: %+v", got.DeviceStates)
+	}
+	write(t, root, map[string]string{"sys/class/net/eth0/mtu": "1\n"})
+	got := mustRead(t, s)
+	if len(got.DeviceStates) != 1 || got.DeviceStates[0].Device != "netclass" || got.Node.NetClasses != nil {
+		t.Errorf("that of a pod: %+v, %+v", got.DeviceStates, got.Node.NetClasses)
+	}
+	if len(got.Node.NetDevs) != 1 {
+		t.Errorf("%+v", got.Node.NetDevs)
+	}
+}
+
+// TestSensors: figures are read each time, limits once a minute.
+func TestSensors(t *testing.T) {
+	root := t.TempDir()
+	now := time.Unix(1e9, 0)
+	write(t, root, map[string]string{
+		"proc/loadavg": "1 2 3\n", "sys/class/hwmon/hwmon0/name": "x\n",
+		"sys/class/hwmon/hwmon0/temp1_input": "1\n", "sys/class/hwmon/hwmon0/temp1_max": "1\n",
+	})
+	s := newSource(t, root, nil, func() time.Time { return now })
+	figures := func() string { return fmt.Sprint(mustRead(t, s).Node.Chips[0].Sensors[0].Figures) }
+	if got := figures(); got != "[{input 1} {max 1}]" {
+		t.Error(got)
+	}
+	write(t, root, map[string]string{"sys/class/hwmon/hwmon0/temp1_input": "2\n", "sys/class/hwmon/hwmon0/temp1_max": "2\n"})
+	if got := figures(); got != "[{input 2} {max 1}]" {
+		t.Error(got)
+	}
+	now = now.Add(coldAge)
+	if got := figures(); got != "[{input 2} {max 2}]" {
+		t.Error(got)
+	}
+	if err := os.Remove(root + "/sys/class/hwmon/hwmon0/temp1_input"); err != nil {
+		t.Fatal(err)
+	}
+	if got := figures(); got != "[{max 2}]" {
+		t.Error(got)
+	}
+}
+
+// TestSerial: a virtio disk has only ID_SERIAL.
+func TestSerial(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, map[string]string{
+		"proc/diskstats": "254 0 vda 1 2 3\n", "sys/x": "", "proc/loadavg": "1 2 3\n",
+		"root/run/udev/data/b254:0": "E:ID_SERIAL=a\xff b\nE:ID_FS_TYPE=\n",
+	})
+	d := mustRead(t, newSource(t, root, nil, nil)).Node.Disks[0]
+	if d.Serial != "a\uFFFD b" || d.Filesystem != nil || !reflect.DeepEqual(d.Stats, []uint64{1, 2, 3}) {
+		t.Errorf("%+v", d)
+	}
+}
+
+const twoMounts = "20 1 259:2 / / rw shared:1 - ext4 /dev/nvme0n1p2 rw\n21 1 0:63 / /mnt/nfs rw - nfs4 10.0.0.1:/export rw\n"
+
+// TestHungMount: a mount point whose server is gone delays one read by a second
+// and no other, costs its own figures, and is asked again when it answers.
+func TestHungMount(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, map[string]string{"proc/1/mountinfo": twoMounts, "proc/loadavg": "1 2 3\n"})
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource(t, root, nil, nil)
+		m := newMountReader(root+"/proc", root+"/root")
+		s.flights = []*flight{{part: part{"filesystem", m.read}}}
+		release := make(chan struct{})
+		var asked atomic.Int64
+		m.statfs = func(path string, st *unix.Statfs_t) error {
+			if strings.HasSuffix(path, "nfs") {
+				asked.Add(1)
+				<-release
+			}
+			st.Bsize, st.Blocks = 4096, 10
+			return nil
+		}
+		began := time.Now()
+		look := func(when string, took time.Duration, wrong int) {
+			t.Helper()
+			got := mustRead(t, s)
+			f := got.Node.Filesystems
+			if len(f) != 2 || f[0].Size != 40960 || f[0].Error != "" {
+				t.Fatalf("%s: %+v", when, f)
+			}
+			if hangs := f[1].Error != ""; hangs != (wrong > 0) || len(got.DeviceStates) != wrong {
+				t.Errorf("%s: %+v, %+v", when, f[1], got.DeviceStates)
+			}
+			if d := time.Since(began); d != took {
+				t.Errorf("%s: took %s, want %s", when, d, took)
+			}
+			began = time.Now()
+		}
+		look("it hangs", patience, 1)
+		look("it still hangs", 0, 1)
+		// It hangs on when the table of mounts changed.
+		write(t, root, map[string]string{"proc/1/mountinfo": twoMounts + "22 1 0:99 / /proc rw - proc proc rw\n"})
+		look("another table", 0, 1)
+		if n := asked.Load(); n != 1 {
+			t.Errorf("asked %d times while it hung", n)
+		}
+		close(release)
+		synctest.Wait()
+		look("it answers", 0, 0)
+	})
+}
+
+// TestHungDriver: a part that hangs or panics costs itself.
+func TestHungDriver(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, map[string]string{"proc/loadavg": "1 2 3\n"})
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource(t, root, nil, nil)
+		release := make(chan struct{})
+		s.flights = []*flight{
+			{part: part{"hwmon", func(_ time.Time, n *model.Node) error {
+				<-release
+				n.Chips = []model.Chip{{ID: "x"}}
+				return nil
+			}}},
+			{part: part{"netdev", func(time.Time, *model.Node) error { panic("driver") }}},
+		}
+		states := func() string {
+			got, out := mustRead(t, s), ""
+			for _, d := range got.DeviceStates {
+				out += fmt.Sprint(d.Device, " ", d.State, ";")
+			}
+			return out + fmt.Sprint(len(got.Node.Chips))
+		}
+		began := time.Now()
+		for range 3 {
+			if got := states(); got != "hwmon stuck;netdev failed;0" {
+				t.Error(got)
+			}
+		}
+		if took := time.Since(began); took > 2*patience {
+			t.Errorf("three reads took %s", took)
+		}
+		close(release)
+		synctest.Wait()
+		states() // takes note that it came back
+		if got := states(); got != "netdev failed;1" {
+			t.Error(got)
+		}
+	})
+}
