@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+// Workloads returns the paths below the mount of the cgroups that containers and
+// Slurm jobs have now, by id: of each its own and not those below it.
+func (s *Source) Workloads() map[uint64]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drain()
+	paths := map[uint64]string{}
+	for path, g := range s.table.byPath {
+		if path == g.top && (g.entity.ContainerID != "" || g.entity.Runtime == "slurm") {
+			paths[g.id] = path
+		}
+	}
+	return paths
+}

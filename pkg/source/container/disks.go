@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package container
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// reloadDisks is how often the list of disks is read for one that is not in it.
+const reloadDisks = 10 * time.Second
+
+type device struct{ major, minor uint32 }
+
+// disks are the names of the block devices, from /proc/partitions.
+type disks struct {
+	names  map[device]string
+	loaded time.Time
+}
+
+// name gives the devices in the usages their names.
+func (d *disks) name(procfs string, usages []model.Usage, now time.Time) error {
+	var err error
+	for i := range usages {
+		for j := range usages[i].IO {
+			io := &usages[i].IO[j]
+			id := device{io.Major, io.Minor}
+			if d.names[id] == "" && now.Sub(d.loaded) >= reloadDisks {
+				d.loaded = now
+				err = d.load(procfs)
+			}
+			if io.Device = d.names[id]; io.Device == "" {
+				io.Device = fmt.Sprintf("%d:%d", io.Major, io.Minor)
+			}
+		}
+	}
+	return err
+}
+
+func (d *disks) load(procfs string) error {
+	b, err := os.ReadFile(filepath.Join(procfs, "partitions"))
+	if err != nil {
+		return fmt.Errorf("names of block devices: %w", err)
+	}
+	d.names = parsePartitions(b)
+	return nil
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package container
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// lookAgain is how old the namespaces may be that Namespaces returns.
+const lookAgain = 10 * time.Second
+
+// Namespaces returns the network namespaces that the workloads are in, as they
+// were read last. It looks itself when nobody has lately. The caller must not
+// change what the slices in it hold.
+func (s *Source) Namespaces() []model.Namespace {
+	s.mu.Lock()
+	fresh := !s.looked.IsZero() && s.now().Sub(s.looked) < lookAgain
+	list := slices.Clone(s.namespaces)
+	s.mu.Unlock()
+	if fresh {
+		return list
+	}
+	groups := s.list()
+	r := readers.Get().(*reader)
+	defer readers.Put(r)
+	for i := range groups {
+		g := &groups[i]
+		r.gone, r.err = false, nil
+		s.readProcesses(r, g)
+		g.gone = r.gone
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_ = s.look(groups) // Read tells it
+	return slices.Clone(s.namespaces)
+}
+
+// look reads the namespaces of the processes of groups, each once. It is called
+// with the lock held. Without the namespace of the node it finds none: what the
+// node sends and receives must not be shown as a pod's.
+func (s *Source) look(groups []group) error {
+	s.known = make(map[uint64]known, len(groups))
+	for i := range groups {
+		if !groups[i].gone {
+			s.known[groups[i].id] = groups[i].known
+		}
+	}
+	s.looked = s.now()
+	s.namespaces = []model.Namespace{}
+	host, err := s.hostNamespace()
+	if err != nil {
+		return fmt.Errorf("network namespace of the node (share the host's process namespace): %w", err)
+	}
+	var failed error
+	seen := map[uint64]bool{}
+	r := readers.Get().(*reader)
+	defer readers.Put(r)
+	for i := range groups {
+		g := &groups[i]
+		if g.gone || g.known.pid == 0 {
+			continue
+		}
+		inode, err := s.namespaceOf(g.known.pid)
+		if err != nil || seen[inode] {
+			continue // a process may end at any time
+		}
+		n := model.Namespace{Inode: inode, PID: g.known.pid, Cgroup: g.id, Host: inode == host}
+		if !n.Host {
+			b := r.net(s.procfs, n.PID)
+			// The process may have ended, and another one have its number.
+			if now, err := s.namespaceOf(n.PID); err != nil || now != inode || b == nil {
+				continue
+			}
+			var tooMany uint64
+			var ok bool
+			if n.Interfaces, tooMany, ok = parseNetDev(b); !ok && failed == nil {
+				failed = fmt.Errorf("net/dev of process %d is not understood", n.PID)
+			}
+			s.tooMany += tooMany
+		}
+		seen[inode] = true
+		s.namespaces = append(s.namespaces, n)
+	}
+	return failed
+}
+
+// hostNamespace returns that of the node: of its first process, or of the first
+// of the kernel's own where we may not look at that one, for it may do more.
+func (s *Source) hostNamespace() (uint64, error) {
+	inode, err := s.namespaceOf(1)
+	if !errors.Is(err, fs.ErrPermission) {
+		return inode, err
+	}
+	if comm, _ := os.ReadFile(filepath.Join(s.procfs, "2/comm")); string(comm) != "kthreadd\n" {
+		return 0, err
+	}
+	return s.namespaceOf(2)
+}
+
+// namespaceOf returns the inode of the network namespace of a process.
+func (s *Source) namespaceOf(pid int) (uint64, error) {
+	var st unix.Stat_t
+	file := filepath.Join(s.procfs, strconv.Itoa(pid), "ns/net")
+	if _, err := retry(func() (int, error) { return 0, unix.Stat(file, &st) }); err != nil {
+		return 0, &fs.PathError{Op: "stat", Path: file, Err: err}
+	}
+	return st.Ino, nil
+}
+
+// net reads /proc/PID/net/dev, the interfaces of that process's namespace. The
+// file is cut at the size of the buffer, behind a whole line.
+func (r *reader) net(procfs string, pid int) []byte {
+	b := r.file(unix.AT_FDCWD, filepath.Join(procfs, strconv.Itoa(pid), "net/dev"))
+	if len(b) == len(r.buf) {
+		b = b[:bytes.LastIndexByte(b, '\n')+1]
+	}
+	return b
+}

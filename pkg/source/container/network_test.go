@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package container
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestNamespaces reads a fake procfs: the sandbox, a container beside it, one in
+// the network of the node, and one whose process is gone.
+func TestNamespaces(t *testing.T) {
+	root := t.TempDir()
+	var paths []string
+	for i := range 4 {
+		paths = append(paths, fmt.Sprintf("/docker/%d", i))
+		files := fakeV2()
+		files["cgroup.procs"] = fmt.Sprintf("%d\n%d\n", 50+i, 60+i)
+		write(t, root, below(paths[i], files))
+	}
+	s := fake(t, root, true, paths...)
+	now := time.Now()
+	s.now = func() time.Time { return now }
+	// In the order of the ids.
+	groups := s.list()
+	pid := func(i int) string { return strings.Fields(readFile(t, root+groups[i].path+"/cgroup.procs"))[0] }
+	write(t, s.procfs, map[string]string{pid(0) + "/ns/net": "", pid(0) + "/net/dev": netDev})
+	for i, target := range []string{1: pid(0), 2: "1"} {
+		if target == "" {
+			continue
+		}
+		write(t, s.procfs, map[string]string{pid(i) + "/net/dev": netDev, pid(i) + "/ns/user": ""})
+		if err := os.Link(filepath.Join(s.procfs, target, "ns/net"), filepath.Join(s.procfs, pid(i), "ns/net")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pod, _ := strconv.Atoi(pid(0))
+	host, _ := strconv.Atoi(pid(2))
+	want := []model.Namespace{
+		{
+			Inode: inode(t, filepath.Join(s.procfs, pid(0), "ns/net")), PID: pod, Cgroup: groups[0].id,
+			Interfaces: []model.Interface{{
+				Name: "eth0", ReceiveBytes: 1001, ReceivePackets: 11, ReceiveErrors: 2, ReceiveDropped: 3,
+				TransmitBytes: 2001, TransmitPackets: 21, TransmitErrors: 4, TransmitDropped: 5,
+			}},
+		},
+		{Inode: inode(t, filepath.Join(s.procfs, "1/ns/net")), PID: host, Cgroup: groups[2].id, Host: true},
+	}
+	// Before anybody has read.
+	if d := cmp.Diff(want, s.Namespaces()); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+	if d := cmp.Diff(want, read(t, s).Namespaces); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+	// The process that was told stays, whoever comes before it.
+	write(t, root, map[string]string{groups[0].path + "/cgroup.procs": "9\n" + pid(0) + "\n"})
+	write(t, s.procfs, map[string]string{"9/ns/net": "", "9/net/dev": netDev})
+	if d := cmp.Diff(want, read(t, s).Namespaces); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+	// Nobody looks again at once.
+	if err := os.RemoveAll(root + "/docker"); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Namespaces(); len(got) != len(want) {
+		t.Errorf("%d namespaces at once", len(got))
+	}
+	now = now.Add(lookAgain)
+	if got := s.Namespaces(); len(got) != 0 {
+		t.Errorf("%d namespaces later", len(got))
+	}
+	// Which is the node's is not known any more.
+	if err := os.RemoveAll(filepath.Join(s.procfs, "1")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Read(context.Background()); err == nil || got.Namespaces == nil || len(got.Namespaces) > 0 {
+		t.Errorf("%v, %v", got.Namespaces, err)
+	}
+}
+
+func readFile(t testing.TB, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestParseNetDev(t *testing.T) {
+	line := "%16s: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n"
+	head := "Inter-|\n face |\n"
+	text := head
+	for i := range maxInterfaces + 7 {
+		text += fmt.Sprintf(line, fmt.Sprintf("eth%d", i))
+	}
+	for _, name := range []string{"lo", "veth12ab", "docker0"} {
+		text += fmt.Sprintf(line, name)
+	}
+	got, tooMany, ok := parseNetDev([]byte(text))
+	if len(got) != maxInterfaces || tooMany != 7 || !ok {
+		t.Errorf("%d interfaces, %d too many, %t", len(got), tooMany, ok)
+	}
+	want := model.Interface{
+		Name: "eth0", ReceiveBytes: 1, ReceivePackets: 2, ReceiveErrors: 3, ReceiveDropped: 4,
+		TransmitBytes: 9, TransmitPackets: 10, TransmitErrors: 11, TransmitDropped: 12,
+	}
+	if got[0] != want {
+		t.Errorf("%+v", got[0])
+	}
+	got, _, ok = parseNetDev([]byte(head + "eth0: 1 2\n" + fmt.Sprintf(line, "eth1") + "garbage\n"))
+	if ok || len(got) != 1 || got[0].Name != "eth1" {
+		t.Errorf("%v, %t", got, ok)
+	}
+}
+
+// TestNetworkOfAProcess compares with ip, for a real process in a real network
+// namespace that has sent and received something.
+func TestNetworkOfAProcess(t *testing.T) {
+	p := startHelper(t, "wait", nil, unix.CLONE_NEWNET)
+	pid := strconv.Itoa(p.Process.Pid)
+	name := fmt.Sprintf("asx%d", os.Getpid())
+	run(t, "ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", pid)
+	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", name).Run() })
+	inside := func(args ...string) string { return run(t, "nsenter", append([]string{"-t", pid, "-n"}, args...)...) }
+	run(t, "ip", "addr", "add", "198.18.77.1/30", "dev", name)
+	run(t, "ip", "link", "set", name, "up")
+	inside("ip", "addr", "add", "198.18.77.2/30", "dev", "eth0")
+	inside("ip", "link", "set", "eth0", "up")
+	inside("ip", "link", "set", "lo", "up")
+	// An address that nobody has: the requests for it go through the wire.
+	inside("sh", "-c", "for i in 1 2 3; do echo x > /dev/udp/198.18.77.1/9; done 2>/dev/null; "+
+		"ip neigh replace 198.18.77.1 lladdr "+strings.TrimSpace(readFile(t, "/sys/class/net/"+name+"/address"))+" dev eth0; "+
+		"bash -c 'for i in 1 2 3; do echo x > /dev/udp/198.18.77.1/9; done'")
+
+	root := t.TempDir()
+	write(t, root, map[string]string{"docker/x/cgroup.procs": pid + "\n", "docker/h/cgroup.procs": fmt.Sprintln(os.Getpid())})
+	s := fake(t, root, true, "/docker/x", "/docker/h")
+	s.procfs = "/proc"
+	for range 50 {
+		before := inside("ip", "-s", "-j", "link")
+		namespaces := read(t, s).Namespaces
+		after := inside("ip", "-s", "-j", "link")
+		if before != after {
+			continue
+		}
+		if len(namespaces) != 2 {
+			t.Fatalf("%d namespaces", len(namespaces))
+		}
+		n := namespaces[0]
+		if n.Cgroup != inode(t, root+"/docker/x") {
+			n = namespaces[1]
+		}
+		if d := cmp.Diff(fromIP(t, after), n.Interfaces); d != "" {
+			t.Errorf("(-ip +ours)\n%s", d)
+		}
+		if n.Interfaces[0].TransmitPackets == 0 {
+			t.Error("nothing was sent")
+		}
+		if n.PID != p.Process.Pid || n.Host || n.Inode != inode(t, "/proc/"+pid+"/ns/net") {
+			t.Errorf("%+v", n)
+		}
+		return
+	}
+	t.Error("the counters do not stand still")
+}
+
+// fromIP reads what ip prints.
+func fromIP(t *testing.T, text string) []model.Interface {
+	t.Helper()
+	type side struct{ Bytes, Packets, Errors, Dropped uint64 }
+	var links []struct {
+		Ifname  string
+		Stats64 struct{ RX, TX side }
+	}
+	if err := json.Unmarshal([]byte(text), &links); err != nil {
+		t.Fatal(err)
+	}
+	var list []model.Interface
+	for _, l := range links {
+		if l.Ifname == "eth0" {
+			rx, tx := l.Stats64.RX, l.Stats64.TX
+			list = append(list, model.Interface{
+				Name:         l.Ifname,
+				ReceiveBytes: rx.Bytes, ReceivePackets: rx.Packets, ReceiveErrors: rx.Errors, ReceiveDropped: rx.Dropped,
+				TransmitBytes: tx.Bytes, TransmitPackets: tx.Packets, TransmitErrors: tx.Errors, TransmitDropped: tx.Dropped,
+			})
+		}
+	}
+	return list
+}
+
+// TestConcurrent: Namespaces may be asked for while a read goes on.
+func TestConcurrent(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, below("/docker/x", fakeV2()))
+	s := fake(t, root, true, "/docker/x")
+	write(t, s.procfs, map[string]string{"41/ns/net": "", "41/net/dev": netDev})
+	now := time.Now()
+	s.now = func() time.Time { now = now.Add(time.Minute); return now } // called with the lock held
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 20 {
+				if len(s.Namespaces()) != 1 {
+					t.Error("no namespace")
+				}
+			}
+		})
+	}
+	for range 20 {
+		read(t, s)
+	}
+	wg.Wait()
+}
+
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).Output()
+	if err != nil {
+		text := ""
+		if e, ok := errors.AsType[*exec.ExitError](err); ok {
+			text = string(e.Stderr)
+		}
+		t.Fatalf("%s %s: %v %s", name, strings.Join(args, " "), err, text)
+	}
+	return string(out)
+}
+
+// startHelper runs this test binary as a process that joins cgroups, does
+// something, and waits for its end.
+func startHelper(t *testing.T, what string, cgroups []string, clone uintptr) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "CONTAINER_TEST_HELPER="+what, "CONTAINER_TEST_CGROUPS="+strings.Join(cgroups, ":"))
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: clone, Pdeathsig: syscall.SIGKILL}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != "ready\n" {
+		t.Fatalf("helper: %q, %v", line, err)
+	}
+	return cmd
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package container reads what containers and jobs use of the node: the files of
+// their cgroups, version 1, version 2 or some of each, and the interfaces of their
+// network namespaces.
+//
+// It reads the cgroup of each workload on the scrape and keeps nothing open
+// between two. A file that is not there leaves its figure unknown, one that
+// cannot be read or understood costs its own figure and is told as the state of
+// that cgroup; a cgroup that goes away meanwhile is left out.
+//
+// The files are read here and not through containerd/cgroups/v3, with which the
+// tests compare. Its statistics tell a file that is missing as a zero and do not
+// have the limits, the swap of version 1 or the kernel memory of version 2. Its
+// reader for version 1 gives up on all controllers when one file is missing (no
+// swap accounting, no kmem) and reads /proc/partitions for each cgroup, and both
+// log to a global logger. It tells half of what is read here, in twice the time and
+// with ten times the memory (BenchmarkLibrary, BenchmarkRead).
+package container
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Options of a Source.
+type Options struct {
+	Procfs string // /proc
+	// Mount is where the tree is mounted that the paths below are of, V2
+	// whether that is cgroup v2. The controllers of version 1, and version 2
+	// beside them, are looked for in the directories next to it.
+	Mount string
+	V2    bool
+	// Groups tells the workloads to read: the id of the cgroup of each, which is
+	// its inode, and the path below the mount. More tells the paths of
+	// others whose id is not known; nil: there are none.
+	Groups func() map[uint64]string
+	More   func() []string
+	Logger *zap.Logger
+	Now    func() time.Time // time.Now
+}
+
+const (
+	// workers is how many cgroups are read at a time. The kernel may take a
+	// while to sum up memory.stat on a node of many cores.
+	workers = 4
+	// maxFailed is how many cgroups that cannot be read are told.
+	maxFailed = 16
+)
+
+// A Source reads the cgroups of workloads. Its methods may be called at any time
+// from anywhere.
+type Source struct {
+	procfs string
+	mount  string
+	trees  trees
+	groups func() map[uint64]string
+	more   func() []string
+	now    func() time.Time
+
+	mu         sync.Mutex // for all that follows
+	known      map[uint64]known
+	namespaces []model.Namespace // of the last look
+	looked     time.Time
+	tooMany    uint64 // interfaces that had no place
+	disks      disks
+}
+
+// known is what is remembered of a cgroup from one read to the next.
+type known struct {
+	pid     int // a process in it
+	created time.Time
+}
+
+// group is a cgroup to be read, and what was read.
+type group struct {
+	id    uint64
+	path  string
+	known known
+	usage model.Usage
+	gone  bool
+	err   error
+}
+
+// New finds the controllers. ErrAbsent when no cgroup tree is mounted.
+func New(o Options) (*Source, error) {
+	if o.Mount == "" {
+		return nil, fmt.Errorf("no cgroup hierarchy is mounted: %w", model.ErrAbsent)
+	}
+	s := &Source{
+		procfs: cmp.Or(o.Procfs, "/proc"), mount: filepath.Clean(o.Mount),
+		groups: o.Groups, more: o.More, now: o.Now,
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	var err error
+	if s.trees, err = findTrees(s.mount, o.V2); err != nil {
+		return nil, err
+	}
+	if o.Logger != nil {
+		o.Logger.Debug("cgroup controllers", zap.String("v2", s.trees.v2), zap.Any("v1", s.trees.v1))
+	}
+	return s, nil
+}
+
+// Name is "container".
+func (s *Source) Name() string { return "container" }
+
+// Close has nothing to release.
+func (s *Source) Close() error { return nil }
+
+// Read reads the cgroups of all workloads and the network namespaces of their
+// processes.
+func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
+	groups := s.list()
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(workers, len(groups)) {
+		wg.Go(func() {
+			r := readers.Get().(*reader)
+			defer readers.Put(r)
+			for i := next.Add(1) - 1; i < int64(len(groups)) && ctx.Err() == nil; i = next.Add(1) - 1 {
+				s.read(r, &groups[i])
+			}
+		})
+	}
+	wg.Wait()
+	out := model.Snapshot{Usages: make([]model.Usage, 0, len(groups)), DeviceStates: []model.DeviceState{}}
+	for i := range groups {
+		g := &groups[i]
+		if g.gone || g.usage.Cgroup == 0 { // not read in time
+			continue
+		}
+		out.Usages = append(out.Usages, g.usage)
+		if g.err != nil && len(out.DeviceStates) < maxFailed {
+			out.DeviceStates = append(out.DeviceStates, model.DeviceState{
+				Source: s.Name(), Device: g.path, State: model.StateFailed, Reason: g.err.Error(),
+			})
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.disks.name(s.procfs, out.Usages, s.now())
+	if ctx.Err() == nil {
+		err = errors.Join(err, s.look(groups))
+	}
+	out.Namespaces = slices.Clone(s.namespaces)
+	out.Losses = []model.Loss{{Reason: "container_interfaces", Count: s.tooMany}}
+	return out, errors.Join(err, ctx.Err())
+}
+
+// list returns the cgroups to be read, the oldest first: ids grow, and the
+// sandbox of a pod is made before the containers that share its network.
+func (s *Source) list() []group {
+	var paths map[uint64]string
+	if s.groups != nil {
+		paths = s.groups()
+	}
+	if s.more != nil {
+		paths = maps.Clone(paths)
+		if paths == nil {
+			paths = map[uint64]string{}
+		}
+		for _, path := range s.more() {
+			if path = filepath.Clean("/" + path); path == "/" {
+				continue
+			}
+			var st unix.Stat_t
+			if unix.Stat(s.mount+path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && paths[st.Ino] == "" {
+				paths[st.Ino] = path
+			}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	groups := make([]group, 0, len(paths))
+	for id, path := range paths {
+		groups = append(groups, group{id: id, path: path, known: s.known[id]})
+	}
+	slices.SortFunc(groups, func(a, b group) int { return cmp.Compare(a.id, b.id) })
+	return groups
+}
+
+// read reads one cgroup.
+func (s *Source) read(r *reader, g *group) {
+	r.gone, r.err = false, nil
+	g.usage.Cgroup = g.id
+	s.readProcesses(r, g)
+	if r.gone {
+		g.gone = true
+		return
+	}
+	s.trees.read(r, g.path, &g.usage)
+	// The files of a cgroup that was removed are not there either.
+	var st unix.Stat_t
+	r.gone = r.gone || unix.Stat(s.mount+g.path, &st) != nil || st.Ino != g.id
+	g.gone, g.err = r.gone, r.err
+}
+
+// readProcesses reads the directory of the cgroup and the processes in it and in
+// those below.
+func (s *Source) readProcesses(r *reader, g *group) {
+	dir, ok := r.open(s.mount + g.path)
+	if !ok {
+		r.gone = r.err == nil
+		return
+	}
+	defer unix.Close(dir)
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil || st.Ino != g.id {
+		r.gone = true // another one has its name
+		return
+	}
+	// The time changes when something is made in the directory.
+	if made := time.Unix(st.Mtim.Unix()); g.known.created.IsZero() || made.Before(g.known.created) {
+		g.known.created = made
+	}
+	g.usage.Created = g.known.created
+	p := processes{before: g.known.pid}
+	if !r.processes(dir, &p) {
+		return
+	}
+	if st.Nlink != 2 { // a directory has two links, and one more for each in it
+		r.processesBelow(s.mount+g.path, &p)
+	}
+	g.known.pid = p.pid()
+	g.usage.Processes = model.Some(float64(p.count))
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package container
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// trees are where the controllers are mounted.
+type trees struct {
+	v2 string            // empty if nowhere
+	v1 map[string]string // by controller
+	// beside says that v2 is not the tree that workloads are told of: a runtime
+	// may have made a cgroup there and put nothing into it.
+	beside bool
+}
+
+// findTrees looks for the other hierarchies next to the mount.
+func findTrees(mount string, v2 bool) (trees, error) {
+	t := trees{v1: map[string]string{}, beside: !v2}
+	if v2 {
+		t.v2 = mount
+	}
+	parent := filepath.Dir(mount)
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return t, fmt.Errorf("cgroup mounts: %w", err)
+	}
+	for _, e := range entries {
+		dir := filepath.Join(parent, e.Name())
+		switch {
+		case dir == t.v2 || !exists(filepath.Join(dir, "cgroup.procs")): // nothing is mounted there
+			continue
+		case exists(filepath.Join(dir, "cgroup.controllers")):
+			t.v2 = cmp.Or(t.v2, dir)
+			continue
+		}
+		for c := range strings.SplitSeq(e.Name(), ",") {
+			if slices.ContainsFunc(controllers, func(k controller) bool { return k.v1 == c }) {
+				t.v1[c] = dir
+			}
+		}
+	}
+	return t, nil
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// A controller is what is read of a controller: its name in version 1, the files
+// there, and those in version 2.
+type controller struct {
+	v1     string
+	readV1 func(*reader, int, *model.Usage)
+	readV2 func(*reader, int, *model.Usage)
+}
+
+var controllers = []controller{
+	{"cpu", (*reader).cpuV1, nil},
+	{"cpuacct", (*reader).cpuacctV1, (*reader).cpuV2},
+	{"memory", (*reader).memoryV1, (*reader).memoryV2},
+	{"blkio", (*reader).blkioV1, (*reader).ioV2},
+	{"pids", (*reader).pids, (*reader).pids},
+}
+
+// read reads the files of all controllers, each where it is mounted.
+func (t *trees) read(r *reader, path string, u *model.Usage) {
+	for _, c := range controllers {
+		if t.v1[c.v1] == "" {
+			continue
+		}
+		if dir, ok := r.open(t.v1[c.v1] + path); ok {
+			c.readV1(r, dir, u)
+			unix.Close(dir)
+		}
+	}
+	if t.v2 == "" {
+		return
+	}
+	dir, ok := r.open(t.v2 + path)
+	if !ok {
+		return
+	}
+	defer unix.Close(dir)
+	if t.beside && !r.populated(dir) {
+		return
+	}
+	for _, c := range controllers {
+		if t.v1[c.v1] == "" && c.readV2 != nil {
+			c.readV2(r, dir, u)
+		}
+	}
+	r.pressure(dir, "cpu.pressure", &u.CPU.Waiting, &u.CPU.Stalled)
+	r.pressure(dir, "memory.pressure", &u.Memory.Waiting, &u.Memory.Stalled)
+	r.pressure(dir, "io.pressure", &u.IOWaiting, &u.IOStalled)
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package container
+
+import (
+	"bytes"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// cpuV2 reads cpu.stat, in microseconds, cpu.max and cpu.weight. Without the
+// controller a cgroup has the first, with the times only.
+func (r *reader) cpuV2(dir int, u *model.Usage) {
+	c := &u.CPU
+	r.pairs(dir, "cpu.stat", func(key []byte, v float64) {
+		switch string(key) {
+		case "usage_usec":
+			c.Total = model.Some(v / 1e6)
+		case "user_usec":
+			c.User = model.Some(v / 1e6)
+		case "system_usec":
+			c.System = model.Some(v / 1e6)
+		case "nr_periods":
+			c.Periods = model.Some(v)
+		case "nr_throttled":
+			c.ThrottledPeriods = model.Some(v)
+		case "throttled_usec":
+			c.Throttled = model.Some(v / 1e6)
+		}
+	})
+	if b := r.file(dir, "cpu.max"); b != nil {
+		quota, period, _ := bytes.Cut(b, []byte{' '})
+		q, ok := limit(quota)
+		p, ok2 := number(period)
+		if ok && ok2 {
+			c.Quota, c.Period = model.Some(q), model.Some(p)
+		} else {
+			r.bad("cpu.max", b)
+		}
+	}
+	if weight := r.figure(dir, "cpu.weight", 1); weight.Known && weight.Value >= 1 && weight.Value <= 10000 {
+		c.Shares = model.Some(sharesOf(weight.Value))
+	}
+}
+
+// sharesOf converts a weight (1 to 10000) to shares (2 to 262144) as cAdvisor does.
+func sharesOf(weight float64) float64 {
+	return float64(2 + (uint64(weight)-1)*262142/9999)
+}
+
+// memoryV2 reads the files of the memory controller. Older kernels have no
+// memory.peak (5.19), and no kernel in memory.stat (5.18).
+func (r *reader) memoryV2(dir int, u *model.Usage) {
+	m := &u.Memory
+	m.Usage = r.figure(dir, "memory.current", 1)
+	if !m.Usage.Known && r.gone {
+		return
+	}
+	m.Peak = r.figure(dir, "memory.peak", 1)
+	m.Swap = r.figure(dir, "memory.swap.current", 1)
+	m.Limit = r.limit(dir, "memory.max")
+	m.SwapLimit = r.limit(dir, "memory.swap.max")
+	m.Reservation = r.limit(dir, "memory.min")
+	inactive := model.Optional{}
+	r.pairs(dir, "memory.stat", func(key []byte, v float64) {
+		switch string(key) {
+		case "anon":
+			m.RSS = model.Some(v)
+		case "file":
+			m.Cache = model.Some(v)
+		case "file_mapped":
+			m.MappedFile = model.Some(v)
+		case "inactive_file":
+			inactive = model.Some(v)
+		case "kernel":
+			m.Kernel = model.Some(v)
+		case "pgfault":
+			m.Faults, m.FaultsBelow = model.Some(v), model.Some(v)
+		case "pgmajfault":
+			m.MajorFaults, m.MajorFaultsBelow = model.Some(v), model.Some(v)
+		}
+	})
+	m.WorkingSet = workingSet(m.Usage, inactive)
+	r.pairs(dir, "memory.events", func(key []byte, v float64) {
+		switch string(key) {
+		case "max":
+			m.LimitHits = model.Some(v)
+		case "oom_kill":
+			m.OOMKills = model.Some(v)
+		}
+	})
+}
+
+// ioV2 reads io.stat.
+func (r *reader) ioV2(dir int, u *model.Usage) {
+	b := r.file(dir, "io.stat")
+	if b == nil {
+		return
+	}
+	var ok bool
+	if u.IO, ok = parseIO(b); !ok {
+		r.bad("io.stat", b)
+	}
+}
