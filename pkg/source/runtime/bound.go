@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// What is kept of one container at most. Whoever starts a container chooses
+// its labels and annotations, and most of these strings become labels of metrics.
+const (
+	maxString  = 256
+	maxImage   = 512
+	maxPath    = 4096
+	maxLabels  = 64
+	maxDevices = 1024
+)
+
+// bound makes c valid and small, and returns it.
+func bound(c *model.Container) *model.Container {
+	for _, s := range []*string{
+		&c.ID, &c.Runtime, &c.Name, &c.Namespace, &c.Pod, &c.PodUID, (*string)(&c.Status), &c.Health,
+	} {
+		*s = clean(*s, maxString)
+	}
+	c.Image, c.ImageID = clean(c.Image, maxImage), clean(c.ImageID, maxImage)
+	c.Cgroup = clean(c.Cgroup, maxPath)
+	c.PID = max(c.PID, 0)
+	if len(c.Devices) > maxDevices {
+		c.Devices = slices.Clone(c.Devices[:maxDevices])
+	}
+	for i, d := range c.Devices {
+		c.Devices[i] = clean(d, maxString)
+	}
+	if len(c.Labels) == 0 {
+		return c
+	}
+	labels := make(map[string]string, min(len(c.Labels), maxLabels))
+	for _, name := range slices.Sorted(maps.Keys(c.Labels)) {
+		if len(labels) < maxLabels {
+			labels[clean(name, maxString)] = clean(c.Labels[name], maxString)
+		}
+	}
+	c.Labels = labels
+	return c
+}
+
+// clean is s in valid UTF-8 and at most n bytes of it, control characters
+// replaced.
+func clean(s string, n int) string {
+	if len(s) > n {
+		s = s[:n]
+		for i := 1; i < 4 && i <= len(s); i++ { // a rune that was cut
+			if c := s[len(s)-i]; c >= 0xc0 {
+				s = s[:len(s)-i]
+				break
+			} else if c < 0x80 {
+				break
+			}
+		}
+	}
+	s = strings.ToValidUTF8(s, "?")
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// pick is the entries of the maps that names lists; of the same name the last
+// one's. nil when there are none.
+func pick(names []string, from ...map[string]string) map[string]string {
+	var out map[string]string
+	for _, name := range names {
+		for _, m := range from {
+			if v, ok := m[name]; ok {
+				if out == nil {
+					out = map[string]string{}
+				}
+				out[name] = v
+			}
+		}
+	}
+	return out
+}
+
+// isID says whether s is 64 hexadecimal digits, as all but containerd's own
+// clients name containers.
+func isID(s string) bool {
+	return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == ""
+}

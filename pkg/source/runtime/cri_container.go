@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"encoding/json"
+	"time"
+
+	api "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A podOf is a sandbox, as a list or an event tells of it.
+type podOf interface {
+	GetId() string
+	GetMetadata() *api.PodSandboxMetadata
+	GetLabels() map[string]string
+	GetAnnotations() map[string]string
+	GetCreatedAt() int64
+}
+
+// podOrNil is p, or nil of no pod.
+func podOrNil[T any, P interface {
+	*T
+	podOf
+}](p P,
+) podOf {
+	if p == nil {
+		return nil
+	}
+	return p
+}
+
+// sandbox is the container that holds a pod's namespaces.
+func (d *criDriver) sandbox(p podOf, state api.PodSandboxState) model.Container {
+	m := p.GetMetadata()
+	c := model.Container{
+		ID: p.GetId(), Runtime: d.runtime, Sandbox: true,
+		Pod: m.GetName(), Namespace: m.GetNamespace(), PodUID: m.GetUid(),
+		Labels:  pick(d.labels, p.GetAnnotations(), p.GetLabels()),
+		Status:  model.ContainerExited,
+		Created: nanos(p.GetCreatedAt()),
+	}
+	if state == api.PodSandboxState_SANDBOX_READY {
+		c.Status = model.ContainerRunning
+	}
+	return c
+}
+
+// A criNamed is a container, as a list or a status tells of it.
+type criNamed interface {
+	GetId() string
+	GetMetadata() *api.ContainerMetadata
+	GetImage() *api.ImageSpec
+	GetImageRef() string
+	GetLabels() map[string]string
+	GetAnnotations() map[string]string
+	GetState() api.ContainerState
+	GetCreatedAt() int64
+}
+
+// name adds to c what lists and statuses tell alike. pod may be nil.
+func (d *criDriver) name(c *model.Container, m criNamed, pod podOf) {
+	restarts := uint64(m.GetMetadata().GetAttempt())
+	c.ID, c.Runtime, c.Restarts = m.GetId(), d.runtime, &restarts
+	c.Name, c.Created, c.ImageID = m.GetMetadata().GetName(), nanos(m.GetCreatedAt()), m.GetImageRef()
+	c.Image = m.GetImage().GetUserSpecifiedImage()
+	if c.Image == "" {
+		c.Image = m.GetImage().GetImage()
+	}
+	l := m.GetLabels()
+	c.Pod, c.Namespace, c.PodUID = l[labelPodName], l[labelPodNamespace], l[labelPodUID]
+	c.Labels = pick(d.labels, m.GetAnnotations(), l)
+	if pod != nil {
+		p := pod.GetMetadata()
+		c.Pod, c.Namespace, c.PodUID = p.GetName(), p.GetNamespace(), p.GetUid()
+		c.Labels = pick(d.labels, pod.GetAnnotations(), pod.GetLabels(), m.GetAnnotations(), l)
+	}
+	c.Status = map[api.ContainerState]model.ContainerStatus{
+		api.ContainerState_CONTAINER_CREATED: model.ContainerCreated,
+		api.ContainerState_CONTAINER_RUNNING: model.ContainerRunning,
+		api.ContainerState_CONTAINER_EXITED:  model.ContainerExited,
+	}[m.GetState()]
+}
+
+// times is what a status tells of a container's life.
+func times(s *api.ContainerStatus) model.Container {
+	c := model.Container{Started: nanos(s.GetStartedAt()), Finished: nanos(s.GetFinishedAt())}
+	if s.GetState() == api.ContainerState_CONTAINER_EXITED {
+		code := uint32(s.GetExitCode())
+		c.ExitCode = &code
+	}
+	return c
+}
+
+// parseInfo adds what the verbose answer tells, as containerd and CRI-O write it.
+func parseInfo(c *model.Container, id string, b []byte) {
+	var info struct {
+		PID         int             `json:"pid"`
+		RuntimeSpec json.RawMessage `json:"runtimeSpec"`
+	}
+	if len(b) == 0 || len(b) > maxSpec || json.Unmarshal(b, &info) != nil {
+		return
+	}
+	c.PID = info.PID
+	if len(info.RuntimeSpec) > 0 {
+		s := parseSpec(info.RuntimeSpec)
+		c.Devices, c.Cgroup = s.devices(), s.cgroup(id)
+	}
+}
+
+// nanos is a time in nanoseconds since 1970 that may not be set.
+func nanos(n int64) time.Time {
+	if n <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, n)
+}

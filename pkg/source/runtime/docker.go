@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/events"
+	"github.com/moby/moby/client"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const (
+	dockerDeadline = 10 * time.Second // of a call
+	dockerPing     = 30 * time.Second
+	dockerAgain    = 5 * time.Minute // a list, should an event have been lost
+	dockerWorkers  = 4
+	// The engine drops events without a word when nobody takes them for 100 ms,
+	// so they are taken at once and wait here.
+	dockerQueue = 4096
+)
+
+var errDockerEvents = errors.New("events came faster than they could be followed")
+
+// docker follows an engine that serves the Docker Engine API on the Unix socket
+// path: Docker itself (API 1.40 and later) or podman. It subscribes to /events,
+// asks /containers/json and once /containers/ID/json of each; from then on it
+// inspects a container when that is created or started. A /_ping every 30 s
+// notices an engine that hangs. Of the containers' labels those in labels are
+// kept. Devices that a device request asks for (--gpus) have no path and are
+// not told.
+func docker(path string, labels []string) driver {
+	return func(ctx context.Context, f feed) error {
+		d := &dockerEngine{
+			feed: f, labels: labels, runtime: "docker",
+			deadline: dockerDeadline, ping: dockerPing, again: dockerAgain,
+		}
+		return d.follow(ctx, path)
+	}
+}
+
+// dockerEngine is one connection to an engine.
+type dockerEngine struct {
+	feed     feed
+	labels   []string
+	runtime  string
+	deadline time.Duration
+	ping     time.Duration
+	again    time.Duration
+	api      *client.Client
+	bodies   *dockerBodies
+	// forged are the containers whose events may tell a wrong exit code.
+	forged map[string]bool
+}
+
+func (d *dockerEngine) follow(ctx context.Context, path string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	d.bodies = newDockerBodies(path, d.deadline)
+	defer d.bodies.close()
+	var err error
+	d.api, err = client.New(client.WithHost("unix://"+path), client.WithHTTPClient(&http.Client{Transport: d.bodies}))
+	if err != nil {
+		return err
+	}
+	if err := d.pings(ctx); err != nil {
+		return err
+	}
+	if err := d.identify(ctx); err != nil {
+		return err
+	}
+	queue, why, err := d.subscribe(ctx)
+	if err != nil {
+		return err
+	}
+	if err := d.sync(ctx, queue); err != nil {
+		return err
+	}
+	ping, again := time.NewTicker(d.ping), time.NewTicker(d.again)
+	defer ping.Stop()
+	defer again.Stop()
+	for {
+		select {
+		case m, ok := <-queue:
+			if !ok {
+				return fmt.Errorf("events: %w", <-why)
+			}
+			d.handle(ctx, m)
+		case <-ping.C:
+			if err := d.pings(ctx); err != nil {
+				return err
+			}
+		case <-again.C:
+			if err := d.sync(ctx, queue); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// sync tells the list, then what came in meanwhile.
+func (d *dockerEngine) sync(ctx context.Context, queue <-chan events.Message) error {
+	all, err := d.list(ctx)
+	if err != nil {
+		return err
+	}
+	exists := make(map[string]bool, len(all))
+	for i := range all {
+		exists[all[i].ID] = true
+	}
+	d.feed.sync(all)
+	for range len(queue) {
+		// Of a container that was gone already the list has told the end.
+		m := <-queue
+		exists[m.Actor.ID] = exists[m.Actor.ID] || m.Action == events.ActionCreate
+		if exists[m.Actor.ID] {
+			d.handle(ctx, m)
+		}
+	}
+	return nil
+}
+
+func (d *dockerEngine) call(ctx context.Context, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, d.deadline)
+	defer cancel()
+	return f(ctx)
+}
+
+// pings notices an engine that hangs; the first one agrees on a version of the API.
+func (d *dockerEngine) pings(ctx context.Context) error {
+	return d.call(ctx, func(ctx context.Context) error {
+		if _, err := d.api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
+			if dialed := d.bodies.dialed.Load(); dialed != nil {
+				err = *dialed
+			}
+			return fmt.Errorf("ping: %w", err)
+		}
+		return nil
+	})
+}
+
+// identify finds out whose engine it is. Engines start programs to tell it.
+func (d *dockerEngine) identify(ctx context.Context) error {
+	return d.call(ctx, func(ctx context.Context) error {
+		v, err := d.api.ServerVersion(ctx, client.ServerVersionOptions{})
+		if err != nil {
+			return fmt.Errorf("version: %w", err)
+		}
+		for _, c := range v.Components {
+			if c.Name == "Podman Engine" {
+				d.runtime = "podman"
+			}
+		}
+		return nil
+	})
+}
+
+// subscribe asks for the events from now on. Why the queue was closed is in why.
+func (d *dockerEngine) subscribe(ctx context.Context) (queue <-chan events.Message, why <-chan error, err error) {
+	// podman says died and remove. Without this list, each health check would
+	// send three events.
+	filter := make(client.Filters).Add("type", string(events.ContainerEventType)).Add("event",
+		"create", "start", "die", "died", "oom", "pause", "unpause", "rename", "destroy", "remove", "health_status")
+	// The answer begins before the subscription does: since closes the gap.
+	now := time.Now()
+	since := fmt.Sprintf("%d.%09d", now.Unix(), now.Nanosecond())
+	stream := d.api.Events(ctx, client.EventsListOptions{Since: since, Filters: filter})
+	select {
+	case err := <-stream.Err:
+		return nil, nil, fmt.Errorf("subscribe: %w", err)
+	default:
+	}
+	q, w := make(chan events.Message, dockerQueue), make(chan error, 1)
+	go func() {
+		defer close(q)
+		for {
+			select {
+			case m := <-stream.Messages:
+				d.bodies.refill()
+				select {
+				case q <- m:
+				default:
+					w <- errDockerEvents
+					return
+				}
+			case err := <-stream.Err:
+				w <- err
+				return
+			}
+		}
+	}()
+	return q, w, nil
+}
+
+// list asks for all containers and inspects each, a few at a time. One that
+// cannot be inspected is told as the list tells it.
+func (d *dockerEngine) list(ctx context.Context) ([]model.Container, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*d.deadline)
+	defer cancel()
+	answer, err := d.api.ContainerList(ctx, client.ContainerListOptions{All: true})
+	if err != nil {
+		return nil, fmt.Errorf("list: %w", err)
+	}
+	all := make([]model.Container, len(answer.Items))
+	next := make(chan int)
+	var workers sync.WaitGroup
+	for range dockerWorkers {
+		workers.Go(func() {
+			for i := range next {
+				c, err := d.inspect(ctx, answer.Items[i].ID)
+				if err != nil && !errdefs.IsNotFound(err) {
+					c = dockerListed(&answer.Items[i], d.runtime, d.labels)
+				}
+				all[i] = c
+			}
+		})
+	}
+	d.forged = map[string]bool{}
+	for i := range all {
+		c := &answer.Items[i]
+		if !isID(c.ID) {
+			continue
+		}
+		d.suspect(c.ID, c.Labels)
+		if i < maxContainers {
+			next <- i
+		} else { // more than are kept: to be counted
+			all[i] = dockerListed(c, d.runtime, d.labels)
+		}
+	}
+	close(next)
+	workers.Wait()
+	return slices.DeleteFunc(all, func(c model.Container) bool { return c.ID == "" }), nil
+}
+
+// inspect says what a container is now.
+func (d *dockerEngine) inspect(ctx context.Context, id string) (c model.Container, err error) {
+	err = d.call(ctx, func(ctx context.Context) error {
+		answer, err := d.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+		if err != nil {
+			return err
+		}
+		if answer.Container.ID != id {
+			return fmt.Errorf("asked for container %s, was told of %q", id, answer.Container.ID)
+		}
+		c = dockerInspected(&answer.Container, d.runtime, d.labels)
+		return nil
+	})
+	return c, err
+}

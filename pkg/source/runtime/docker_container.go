@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"strings"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// dockerInspected is a container as /containers/ID/json tells it.
+func dockerInspected(i *container.InspectResponse, runtime string, labels []string) model.Container {
+	restarts := uint64(max(i.RestartCount, 0))
+	c := model.Container{
+		ID: i.ID, Runtime: runtime, ImageID: i.Image,
+		Created: dockerTime(i.Created), Restarts: &restarts, Devices: []string{},
+	}
+	var all map[string]string
+	if i.Config != nil {
+		c.Image, all = i.Config.Image, i.Config.Labels
+	}
+	dockerIdentity(&c, i.Name, all)
+	c.Labels = pick(labels, all)
+	if i.HostConfig != nil {
+		for _, d := range i.HostConfig.Devices {
+			c.Devices = append(c.Devices, d.PathOnHost)
+		}
+	}
+	s := i.State
+	if s == nil {
+		return c
+	}
+	c.Status, c.Started = dockerStatus(s.Status), dockerTime(s.StartedAt)
+	if s.Health != nil {
+		c.Health = dockerHealth(s.Health.Status)
+	}
+	switch c.Status {
+	case model.ContainerRunning, model.ContainerPaused:
+		c.PID = s.Pid
+	case model.ContainerExited:
+		c.Finished = dockerTime(s.FinishedAt)
+		if code := uint32(s.ExitCode); s.ExitCode >= 0 && !c.Started.IsZero() {
+			c.ExitCode = &code
+		}
+	}
+	return c
+}
+
+// dockerListed is a container as /containers/json tells it.
+func dockerListed(s *container.Summary, runtime string, labels []string) model.Container {
+	c := model.Container{
+		ID: s.ID, Runtime: runtime, Image: s.Image, ImageID: s.ImageID,
+		Labels: pick(labels, s.Labels), Status: dockerStatus(s.State),
+	}
+	if s.Created > 0 {
+		c.Created = time.Unix(s.Created, 0)
+	}
+	name := ""
+	for _, n := range s.Names { // an alias of a link is /OTHER/ALIAS
+		if strings.LastIndexByte(n, '/') == 0 {
+			name = n
+		}
+	}
+	dockerIdentity(&c, name, s.Labels)
+	return c
+}
+
+// dockerIdentity names c. The labels with which dockershim and cri-dockerd mark
+// a pod's containers count in those that are named as theirs: k8s_CONTAINER_POD….
+// An image can bring labels but cannot choose the name of a container.
+func dockerIdentity(c *model.Container, name string, labels map[string]string) {
+	c.Name = strings.TrimPrefix(name, "/")
+	pod, namespace := labels["io.kubernetes.pod.name"], labels["io.kubernetes.pod.namespace"]
+	if pod == "" || namespace == "" || !strings.HasPrefix(c.Name, "k8s_") {
+		return
+	}
+	c.Namespace, c.Pod, c.PodUID = namespace, pod, labels["io.kubernetes.pod.uid"]
+	c.Sandbox = labels["io.kubernetes.docker.type"] == "podsandbox"
+	c.Name = labels["io.kubernetes.container.name"]
+}
+
+// dockerStatus puts the states of Docker and podman into our words.
+func dockerStatus(s container.ContainerState) model.ContainerStatus {
+	switch s {
+	case container.StateCreated, "configured", "initialized":
+		return model.ContainerCreated
+	case container.StateRunning, "stopping":
+		return model.ContainerRunning
+	case container.StatePaused:
+		return model.ContainerPaused
+	case container.StateExited, container.StateRestarting, container.StateRemoving, container.StateDead, "stopped":
+		return model.ContainerExited
+	}
+	return ""
+}
+
+// dockerHealth is empty for what is not a state of health.
+func dockerHealth(s container.HealthStatus) string {
+	switch s {
+	case container.Healthy, container.Unhealthy, container.Starting:
+		return string(s)
+	}
+	return ""
+}
+
+// dockerTime is zero for what is not a time.
+func dockerTime(s string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil || t.Year() <= 1 {
+		return time.Time{}
+	}
+	return t
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/events"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// handle tells what an event of /events says. What the engine answers when it
+// is asked about a container may be ahead of its events: an event is believed
+// in what it is about.
+func (d *dockerEngine) handle(ctx context.Context, m events.Message) {
+	if m.Type != events.ContainerEventType || !isID(m.Actor.ID) {
+		return
+	}
+	action, detail, _ := strings.Cut(string(m.Action), ": ")
+	e := model.Event{Time: dockerEventTime(m)}
+	switch action {
+	case "create":
+		d.suspect(m.Actor.ID, m.Actor.Attributes)
+		e.Type, e.Container = model.EventCreate, d.learn(ctx, m)
+	case "start":
+		e.Type, e.Container = model.EventStart, d.started(ctx, m, e.Time)
+	case "die", "died":
+		e.Type, e.Container = model.EventExit, d.named(m)
+		e.ExitCode = d.exitCode(ctx, m, e.Time)
+		c := &e.Container
+		c.Status, c.Finished, c.ExitCode = model.ContainerExited, e.Time, e.ExitCode
+	case "oom":
+		e.Type, e.Container = model.EventOOM, d.named(m)
+	case "pause":
+		e.Type, e.Container = model.EventPause, d.named(m)
+		e.Container.Status = model.ContainerPaused
+	case "unpause":
+		e.Type, e.Container = model.EventResume, d.named(m)
+		e.Container.Status = model.ContainerRunning
+	case "health_status":
+		e.Type, e.Container = model.EventHealth, d.named(m)
+		e.Container.Health = dockerHealth(container.HealthStatus(detail))
+		if e.Container.Health == "" { // podman says it elsewhere
+			e.Container.Health = d.learn(ctx, m).Health
+		}
+	case "rename": // to be created once more tells nothing but the name
+		e.Type, e.Container = model.EventCreate, d.named(m)
+	case "destroy", "remove":
+		delete(d.forged, m.Actor.ID)
+		e.Type, e.Container = model.EventDelete, d.named(m)
+	default:
+		return
+	}
+	d.feed.event(e)
+}
+
+// started is the container of a start at a time. The engine may tell of a later
+// run of it already, or of the end of this one.
+func (d *dockerEngine) started(ctx context.Context, m events.Message, at time.Time) model.Container {
+	c := d.learn(ctx, m)
+	if c.Started.IsZero() || c.Started.After(at) {
+		c.Started, c.PID = at, 0
+	}
+	c.Status, c.Finished, c.ExitCode = model.ContainerRunning, time.Time{}, nil
+	return c
+}
+
+// learn asks for the container of an event. Of one that cannot be inspected,
+// because it is gone for instance, is told what the event says.
+func (d *dockerEngine) learn(ctx context.Context, m events.Message) model.Container {
+	c, err := d.inspect(ctx, m.Actor.ID)
+	if err != nil {
+		c = d.named(m)
+		c.Labels = pick(d.labels, m.Actor.Attributes)
+		delete(c.Labels, "name") // those of the engine stand in their places
+		delete(c.Labels, "image")
+	}
+	return c
+}
+
+// named is what an event says of its container: the engine copies the labels
+// into the attributes.
+func (d *dockerEngine) named(m events.Message) model.Container {
+	a := m.Actor.Attributes
+	c := model.Container{ID: m.Actor.ID, Runtime: d.runtime, Image: a["image"]}
+	dockerIdentity(&c, a["name"], a)
+	return c
+}
+
+// suspect remembers a container that has a label exitCode: Docker copies it over
+// the attribute of that name.
+func (d *dockerEngine) suspect(id string, labels map[string]string) {
+	if _, ok := labels["exitCode"]; ok && d.runtime == "docker" && len(d.forged) < maxContainers {
+		d.forged[id] = true
+	}
+}
+
+// exitCode is nil when it is not known for certain.
+func (d *dockerEngine) exitCode(ctx context.Context, m events.Message, at time.Time) *uint32 {
+	if d.forged[m.Actor.ID] {
+		c, err := d.inspect(ctx, m.Actor.ID)
+		if err != nil || c.Finished.After(at) {
+			return nil
+		}
+		return c.ExitCode
+	}
+	n, err := strconv.ParseUint(m.Actor.Attributes["exitCode"], 10, 32)
+	if err != nil {
+		return nil
+	}
+	code := uint32(n)
+	return &code
+}
+
+func dockerEventTime(m events.Message) time.Time {
+	switch {
+	case m.TimeNano > 0:
+		return time.Unix(0, m.TimeNano)
+	case m.Time > 0:
+		return time.Unix(m.Time, 0)
+	}
+	return time.Now()
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A place is where a socket may be. What changes is guarded by the Source's
+// mutex.
+type place struct {
+	Socket
+	index int
+	// at is where the socket was found, links followed; empty until it was.
+	at     string
+	alias  bool // another place is the same socket
+	device string
+	state  model.State
+	reason string
+	logged model.State
+}
+
+// How often places without a socket are looked at, and a socket that fails is
+// tried again: more and more seldom.
+const (
+	minSearch, maxSearch = time.Second, 10 * time.Second
+	minPause, maxPause   = 100 * time.Millisecond, 2 * time.Second
+)
+
+// search looks for sockets that appear.
+func (s *Source) search(ctx context.Context) {
+	for pause := minSearch; sleep(ctx, pause); pause = min(2*pause, maxSearch) {
+		s.discover(ctx, false)
+	}
+}
+
+// discover begins to follow the sockets that were not there before.
+func (s *Source) discover(ctx context.Context, first bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.places {
+		if p.at != "" || p.alias {
+			continue
+		}
+		at, err := locate(s.opt.Root, p.Path)
+		if err == nil {
+			p.alias = slices.ContainsFunc(s.places, func(q *place) bool { return q.at == at })
+		}
+		if p.device == "" && !p.alias && (err == nil || s.explicit) {
+			p.device = s.device(p)
+		}
+		if err != nil {
+			p.state, p.reason = judge(p, err)
+			continue
+		}
+		if p.alias {
+			continue
+		}
+		p.at, p.state, p.reason = at, model.StateFailed, at+" has not answered yet"
+		settle := func() {}
+		if first {
+			s.first.Add(1)
+			settle = sync.OnceFunc(s.first.Done)
+		}
+		s.running.Go(func() { s.follow(ctx, p, settle) })
+	}
+}
+
+// device is the name of a place in DeviceStates: its kind, and the path if it
+// is not the only one.
+func (s *Source) device(p *place) string {
+	name := p.Kind
+	if strings.Contains(p.Path, "podman") {
+		name = "podman"
+	}
+	if slices.ContainsFunc(s.places, func(q *place) bool { return q.device == name }) {
+		name += ":" + p.Path
+	}
+	return name
+}
+
+// follow runs the driver of a place again and again until ctx ends.
+func (s *Source) follow(ctx context.Context, p *place, settle func()) {
+	defer settle()
+	pause := minPause
+	f := &socketFeed{registry: s.registry, socket: p.index, onSync: func() {
+		pause = minPause
+		s.tell(p, model.StateOK, "")
+		settle()
+	}}
+	for {
+		at, err := locate(s.opt.Root, p.Path)
+		if err == nil {
+			err = s.drive(ctx, p.Kind, at, f)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		state, reason := judge(p, err)
+		s.tell(p, state, reason)
+		settle()
+		// Not all sensors of a fleet, nor all of a node, at once.
+		if !sleep(ctx, pause/2+rand.N(pause/2)) {
+			return
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
+
+// drive runs the driver of kind on the socket at path. What does not serve
+// containerd's API may serve the CRI.
+func (s *Source) drive(ctx context.Context, kind, path string, f feed) error {
+	switch kind {
+	case kindDocker:
+		return docker(path, s.opt.Labels)(ctx, f)
+	case kindContainerd:
+		err := containerd(path, s.opt.Procfs, s.opt.Labels)(ctx, f)
+		if status.Code(err) != codes.Unimplemented {
+			return err
+		}
+	}
+	return cri(path, s.opt.Labels)(ctx, f)
+}
+
+// tell notes the state of a place, and logs it when it is another one.
+func (s *Source) tell(p *place, state model.State, reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if state != p.logged {
+		p.logged = state
+		s.opt.Logger.Info("runtime", zap.String("socket", p.at), zap.String("kind", p.Kind),
+			zap.String("state", string(state)), zap.String("reason", reason))
+	}
+	p.state, p.reason = state, reason
+}
+
+// judge says what an error means, and what helps.
+func judge(p *place, err error) (model.State, string) {
+	reason := clean(fmt.Sprintf("%s: %v", p.Path, err), maxImage)
+	switch {
+	case err == nil:
+		return model.StateFailed, p.Path + ": the connection ended"
+	case errors.Is(err, fs.ErrNotExist):
+		return model.StateAbsent, p.Path + ": no such socket: the runtime does not run, or its directory is not mounted"
+	case errors.Is(err, fs.ErrPermission):
+		return model.StateFailed, reason + ": run as root or in the group that owns the socket"
+	case errors.Is(err, unix.ECONNREFUSED):
+		return model.StateFailed, reason + ": the runtime does not run"
+	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.DeadlineExceeded:
+		return model.StateStuck, reason + ": the runtime accepts connections and does not answer; restart it"
+	case status.Code(err) == codes.Unimplemented:
+		return model.StateFailed, reason + ": it is another kind of socket; name it with --runtime.socket=KIND:PATH"
+	}
+	return model.StateFailed, reason
+}
+
+// sleep says whether ctx lives on after d.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func at(seconds int) time.Time { return epoch.Add(time.Duration(seconds) * time.Second) }
+
+// testFeed is a registry with the feed of one socket and the events it told.
+type testFeed struct {
+	*socketFeed
+	clock  time.Time
+	events []model.Event
+}
+
+func newTestFeed() *testFeed {
+	f := &testFeed{clock: epoch}
+	r := newRegistry(5*time.Minute, func() time.Time { return f.clock })
+	r.watch(func(e model.Event) { f.events = append(f.events, e) })
+	f.socketFeed = &socketFeed{registry: r, onSync: func() {}}
+	return f
+}
+
+// line is an event in short: R of one that was reconciled, code and signal.
+func line(e model.Event) string {
+	s := fmt.Sprintf("%s %s %s", e.Type, e.Container.ID, e.Container.Status)
+	if e.ExitCode != nil {
+		s += fmt.Sprintf(" code=%d", *e.ExitCode)
+	}
+	if e.Signal != 0 {
+		s += fmt.Sprintf(" signal=%d", e.Signal)
+	}
+	if e.Container.PID != 0 {
+		s += fmt.Sprintf(" pid=%d", e.Container.PID)
+	}
+	if e.Reconciled {
+		s += " R"
+	}
+	return s
+}
+
+func lines(events []model.Event) (out []string) {
+	for _, e := range events {
+		out = append(out, line(e))
+	}
+	return out
+}
+
+func running(id string, pid, started int) model.Container {
+	return model.Container{ID: id, PID: pid, Status: model.ContainerRunning, Started: at(started)}
+}
+
+func hasExited(id string, pid, finished int, n uint32) model.Container {
+	return model.Container{ID: id, PID: pid, Status: model.ContainerExited, Finished: at(finished), ExitCode: new(n)}
+}
+
+func ev(t model.EventType, sec int, c model.Container) model.Event {
+	return model.Event{Type: t, Time: at(sec), Container: c, ExitCode: c.ExitCode}
+}
+
+func TestRegistryTells(t *testing.T) {
+	sync := func(all ...model.Container) func(*testFeed) {
+		return func(f *testFeed) { f.sync(all) }
+	}
+	event := func(t model.EventType, sec int, c model.Container) func(*testFeed) {
+		return func(f *testFeed) { f.event(ev(t, sec, c)) }
+	}
+	a := model.Container{ID: "a", Status: model.ContainerCreated}
+	for _, c := range []struct {
+		name string
+		do   []func(*testFeed)
+		want []string
+	}{
+		{
+			"a life",
+			[]func(*testFeed){
+				sync(), event("create", 1, a), event("start", 2, running("a", 7, 2)),
+				event("pause", 3, a), event("resume", 4, a), event("oom", 5, a),
+				event("exit", 6, hasExited("a", 7, 6, 3)), event("delete", 7, a),
+			},
+			[]string{
+				"create a created", "start a running pid=7", "pause a paused pid=7", "resume a running pid=7",
+				"oom a running pid=7", "exit a exited code=3", "delete a exited",
+			},
+		},
+		{
+			"told twice",
+			[]func(*testFeed){
+				event("create", 1, a), event("create", 1, a),
+				event("start", 2, running("a", 7, 2)), event("start", 2, running("a", 7, 2)),
+				event("pause", 3, a), event("pause", 3, a), event("resume", 3, a), event("resume", 3, a),
+				event("exit", 6, hasExited("a", 7, 6, 3)), event("exit", 6, hasExited("a", 7, 6, 3)),
+				event("delete", 7, a), event("delete", 7, a), event("exit", 6, hasExited("a", 7, 6, 3)),
+			},
+			[]string{
+				"create a created", "start a running pid=7", "pause a paused pid=7", "resume a running pid=7",
+				"exit a exited code=3", "delete a exited",
+			},
+		},
+		{
+			"a list of what nobody saw",
+			[]func(*testFeed){sync(running("a", 7, 1), hasExited("b", 8, 2, 9), model.Container{ID: "c", Status: "paused"},
+				model.Container{ID: "d", Status: "created"}, model.Container{ID: "e"})},
+			[]string{
+				"create a created R", "start a running pid=7 R", "create b created R", "exit b exited code=9 R",
+				"create c created R", "start c running R", "pause c paused R", "create d created R", "create e created R",
+			},
+		},
+		{
+			"the same list again",
+			[]func(*testFeed){sync(running("a", 7, 1)), sync(running("a", 7, 1))},
+			[]string{"create a created R", "start a running pid=7 R"},
+		},
+		{
+			"exited, deleted and started in a gap",
+			[]func(*testFeed){
+				sync(running("a", 7, 1), running("b", 8, 1), running("c", 9, 1)),
+				sync(hasExited("a", 7, 5, 137), running("c", 10, 6)),
+			},
+			[]string{
+				"create a created R", "start a running pid=7 R", "create b created R", "start b running pid=8 R",
+				"create c created R", "start c running pid=9 R",
+				"exit b exited R", "delete b exited R", "exit a exited code=137 signal=9 R", "exit c exited R", "start c running pid=10 R",
+			},
+		},
+		{
+			"a task that was deleted is a run that ended",
+			[]func(*testFeed){sync(running("a", 7, 1)), sync(a)},
+			[]string{"create a created R", "start a running pid=7 R", "exit a exited R"},
+		},
+		{
+			"a status that nobody knows changes nothing",
+			[]func(*testFeed){sync(running("a", 7, 1)), sync(model.Container{ID: "a"})},
+			[]string{"create a created R", "start a running pid=7 R"},
+		},
+		{
+			"events older than the list",
+			[]func(*testFeed){
+				sync(hasExited("a", 7, 5, 4)),
+				event("create", 1, a), event("start", 6, running("a", 7, 6)), event("exit", 5, hasExited("a", 7, 5, 4)),
+			},
+			[]string{"create a created R", "exit a exited code=4 R"},
+		},
+		{
+			"the end of an earlier run",
+			[]func(*testFeed){sync(running("a", 8, 6)), event("exit", 5, hasExited("a", 7, 5, 4))},
+			[]string{"create a created R", "start a running pid=8 R"},
+		},
+		{
+			"an end before the start's time is the same run's", // runc tells the start after the process ended
+			[]func(*testFeed){event("create", 1, a), event("start", 3, running("a", 7, 3)), event("exit", 2, hasExited("a", 7, 2, 0))},
+			[]string{"create a created", "start a running pid=7", "exit a exited code=0"},
+		},
+		{
+			"docker restart",
+			[]func(*testFeed){
+				event("create", 1, a), event("start", 2, running("a", 7, 2)), event("exit", 3, hasExited("a", 0, 3, 0)),
+				event("start", 4, running("a", 9, 4)), event("exit", 5, hasExited("a", 0, 5, 143)),
+			},
+			[]string{
+				"create a created", "start a running pid=7", "exit a exited code=0",
+				"start a running pid=9", "exit a exited code=143 signal=15",
+			},
+		},
+		{
+			"a start whose end nobody saw",
+			[]func(*testFeed){event("create", 1, a), event("start", 2, running("a", 7, 2)), event("start", 4, running("a", 9, 4))},
+			[]string{"create a created", "start a running pid=7", "exit a exited R", "start a running pid=9"},
+		},
+		{
+			"an event of one that nobody knew",
+			[]func(*testFeed){event("start", 2, running("a", 7, 2))},
+			[]string{"create a created R", "start a running pid=7"},
+		},
+		{
+			"a name that is used again",
+			[]func(*testFeed){
+				sync(model.Container{ID: "a", Status: "running", PID: 7, Created: at(0)}),
+				sync(model.Container{ID: "a", Status: "running", PID: 9, Created: at(5)}),
+			},
+			[]string{
+				"create a created R", "start a running pid=7 R", "exit a exited R", "delete a exited R",
+				"create a created R", "start a running pid=9 R",
+			},
+		},
+		{
+			"health",
+			[]func(*testFeed){
+				event("start", 2, running("a", 7, 2)), event("health", 3, model.Container{ID: "a", Health: "healthy"}),
+				event("health", 4, model.Container{ID: "a", Health: "healthy"}),
+			},
+			[]string{"create a created R", "start a running pid=7", "health a running pid=7"},
+		},
+		{"no id", []func(*testFeed){event("start", 2, model.Container{}), sync(model.Container{})}, nil},
+		{"an event of no kind", []func(*testFeed){sync(a), event("device_open", 2, a)}, []string{"create a created R"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newTestFeed()
+			for _, do := range c.do {
+				do(f)
+			}
+			if d := cmp.Diff(c.want, lines(f.events)); d != "" {
+				t.Error(d)
+			}
+			if d := cmp.Diff(replay(f.events), byID(f.list())); d != "" {
+				t.Errorf("what the events tell, what is known:\n%s", d)
+			}
+		})
+	}
+}
+
+// replay is what somebody knows who only ever heard the events.
+func replay(events []model.Event) map[string]model.Container {
+	known := map[string]model.Container{}
+	for _, e := range events {
+		if e.Type == model.EventDelete {
+			delete(known, e.Container.ID)
+			continue
+		}
+		known[e.Container.ID] = e.Container
+	}
+	return known
+}
+
+func byID(all []model.Container) map[string]model.Container {
+	m := map[string]model.Container{}
+	for _, c := range all {
+		m[c.ID] = c
+	}
+	return m
+}
+
+// world is a runtime as it truly is.
+type world struct {
+	*rand.Rand
+	clock      int
+	containers map[string]*model.Container
+	// pids says that lists and events tell of processes, as containerd's; else
+	// of times, as Docker's.
+	pids bool
+	pid  int
+}
+
+// step changes one container and returns the event.
+func (w *world) step() model.Event {
+	w.clock += 2
+	id := string(rune('a' + w.IntN(6)))
+	c := w.containers[id]
+	var typ model.EventType
+	switch {
+	case c == nil:
+		typ = model.EventCreate
+		c = &model.Container{ID: id, Name: "name-" + id, Status: model.ContainerCreated, Created: at(w.clock)}
+		w.containers[id] = c
+	case c.Status == model.ContainerRunning:
+		switch w.IntN(5) {
+		case 0:
+			typ, c.Status = model.EventPause, model.ContainerPaused
+		case 1:
+			typ = model.EventOOM
+		default:
+			w.exit(c)
+			typ = model.EventExit
+		}
+	case c.Status == model.ContainerPaused && w.IntN(2) == 0:
+		typ, c.Status = model.EventResume, model.ContainerRunning
+	case c.Status == model.ContainerPaused:
+		w.exit(c)
+		typ = model.EventExit
+	case w.IntN(3) == 0:
+		typ = model.EventDelete
+		delete(w.containers, id)
+	default:
+		w.pid++
+		typ, c.Status, c.PID, c.Started = model.EventStart, model.ContainerRunning, w.pid, at(w.clock)
+		c.Finished, c.ExitCode = time.Time{}, nil
+	}
+	e := model.Event{Type: typ, Time: at(w.clock), Container: *c}
+	if !w.pids {
+		e.Container.PID = 0
+	}
+	if typ == model.EventExit {
+		e.ExitCode = c.ExitCode
+	}
+	return e
+}
+
+func (w *world) exit(c *model.Container) {
+	c.Status, c.Finished, c.ExitCode = model.ContainerExited, at(w.clock), new(uint32(w.clock))
+}
+
+// list is what a list tells of the world while it changes: each container is
+// looked at at another time. It returns the events of that time, too.
+func (w *world) list() (all []model.Container, meanwhile []model.Event) {
+	for _, id := range slices.Sorted(maps.Keys(w.containers)) {
+		for w.IntN(3) == 0 {
+			meanwhile = append(meanwhile, w.step())
+		}
+		if c := w.containers[id]; c != nil {
+			told := *c
+			if w.pids {
+				told.Started = time.Time{}
+			} else {
+				told.PID = 0
+			}
+			all = append(all, told)
+		}
+	}
+	return all, meanwhile
+}
+
+// TestRegistryIsTrue has a runtime do anything at all, with connections that
+// break, lists that take time and events that come after newer lists. What is
+// known is what the events tell, and after each list and what waited behind it
+// is the truth.
+func TestRegistryIsTrue(t *testing.T) {
+	for seed := range uint64(150) {
+		w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), containers: map[string]*model.Container{}, pids: seed%2 == 0}
+		f := newTestFeed()
+		connected := false
+		for range 60 {
+			switch w.IntN(12) {
+			case 0:
+				connected = false
+			case 1, 2:
+				all, meanwhile := w.list()
+				f.clock = at(w.clock)
+				f.sync(all)
+				for _, e := range meanwhile {
+					f.event(e)
+				}
+				connected = true
+			default:
+				e := w.step()
+				f.clock = at(w.clock)
+				if connected {
+					f.event(e)
+				}
+			}
+			known := byID(f.list())
+			if told := replay(f.events); !reflect.DeepEqual(told, known) {
+				t.Fatalf("seed %d: what the events tell, what is known:\n%s", seed, cmp.Diff(told, known))
+			}
+			if !connected {
+				continue
+			}
+			if truth, known := states(w.containers), states(pointers(known)); !maps.Equal(truth, known) {
+				t.Fatalf("seed %d: the truth, what is known:\n%s\n%s", seed, cmp.Diff(truth, known),
+					strings.Join(lines(f.events), "\n"))
+			}
+		}
+		if err := grammar(f.events); err != nil {
+			t.Fatalf("seed %d: %v\n%s", seed, err, strings.Join(lines(f.events), "\n"))
+		}
+	}
+}
+
+func pointers(m map[string]model.Container) map[string]*model.Container {
+	out := map[string]*model.Container{}
+	for id, c := range m {
+		out[id] = &c
+	}
+	return out
+}
+
+// states is what has to be right: a code is unknown when its event was lost.
+func states(m map[string]*model.Container) map[string]string {
+	out := map[string]string{}
+	for id, c := range m {
+		out[id] = fmt.Sprintf("%s %s", c.Status, c.Name)
+	}
+	return out
+}
+
+// grammar says what is wrong with a stream of events: everything begins with a
+// create, a run has one start and one exit.
+func grammar(events []model.Event) error {
+	status := map[string]model.EventType{}
+	for i, e := range events {
+		was := status[e.Container.ID]
+		var ok bool
+		switch e.Type {
+		case model.EventCreate:
+			ok = was == ""
+		case model.EventStart:
+			ok = was == model.EventCreate || was == model.EventExit
+		case model.EventExit: // of one that was found exited there is no start
+			ok = was == model.EventStart || was == model.EventCreate
+		case model.EventDelete:
+			ok = was == model.EventCreate || was == model.EventExit
+		default:
+			ok = was != ""
+		}
+		if !ok {
+			return fmt.Errorf("event %d, %s, after %q", i, line(e), was)
+		}
+		switch e.Type {
+		case model.EventCreate, model.EventStart, model.EventExit:
+			status[e.Container.ID] = e.Type
+		case model.EventDelete:
+			delete(status, e.Container.ID)
+		}
+	}
+	return nil
+}
+
+func TestRegistryKeepsNamesOfTheDead(t *testing.T) {
+	f := newTestFeed()
+	if f.containers() != nil {
+		t.Error("containers are told before any list")
+	}
+	f.sync([]model.Container{running("a", 7, 0)})
+	f.event(ev(model.EventDelete, 1, model.Container{ID: "a"}))
+	f.clock = at(299)
+	told := f.containers()
+	if len(told) != 1 || told[0].ID != "a" || told[0].Status != model.ContainerExited || len(f.list()) != 0 {
+		t.Errorf("told %v, exist %v", told, f.list())
+	}
+	if again := f.containers(); &again[0] != &told[0] {
+		t.Error("the list was made again for nothing")
+	}
+	f.clock = at(301)
+	if told := f.containers(); told == nil || len(told) != 0 {
+		t.Errorf("after the grace time %v", told)
+	}
+	f.event(ev(model.EventDelete, 1, model.Container{ID: "a"}))
+	f.event(ev(model.EventCreate, 302, model.Container{ID: "a"}))
+	if told := f.containers(); len(told) != 1 {
+		t.Errorf("one that came back is told %d times", len(told))
+	}
+}
+
+func TestRegistryIsBounded(t *testing.T) {
+	f := newTestFeed()
+	all := make([]model.Container, maxContainers+3)
+	for i := range all {
+		all[i] = model.Container{ID: fmt.Sprint(i), Name: strings.Repeat("ü", maxString), Status: model.ContainerRunning}
+	}
+	f.sync(all)
+	if n, lost := len(f.list()), f.losses()[0]; n != maxContainers || lost.Count != 3 || lost.Reason != "containers_full" {
+		t.Errorf("%d containers, lost %v", n, lost)
+	}
+	f.sync(nil)
+	if n := len(f.containers()); n != maxDead {
+		t.Errorf("%d dead ones are kept", n)
+	}
+}
+
+func TestBound(t *testing.T) {
+	c := model.Container{
+		Name: "a\x00b\xff\n" + strings.Repeat("é", 300), PID: -4, Image: strings.Repeat("x", 10000),
+		Labels: map[string]string{"k": strings.Repeat("v", 100000)}, Devices: make([]string, 5000),
+	}
+	for i := range 1000 {
+		c.Labels[fmt.Sprint("l", i)] = ""
+	}
+	bound(&c)
+	if !strings.HasPrefix(c.Name, "a?b??é") || len(c.Name) > maxString || strings.ToValidUTF8(c.Name, "") != c.Name {
+		t.Errorf("name %q", c.Name)
+	}
+	if c.PID != 0 || len(c.Image) != maxImage || len(c.Labels) != maxLabels || len(c.Labels["k"]) != maxString || len(c.Devices) != maxDevices {
+		t.Errorf("%d, image %d, labels %d, value %d, devices %d", c.PID, len(c.Image), len(c.Labels), len(c.Labels["k"]), len(c.Devices))
+	}
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package runtime follows the container runtimes of a node: containerd by its
+// own API, CRI-O and others by the CRI, Docker and Podman by Docker's.
+//
+// A runtime is not asked per scrape. Each socket is followed by a goroutine that
+// subscribes to events, then lists what there is, and from then on changes what
+// is known as events come; it lists again a second later, as a subscription is
+// not confirmed, and every few minutes, should an event be lost. When the
+// connection breaks, what is known stays, so that no name is lost while a
+// runtime restarts. The next list is compared with it, and the differences are
+// told as events that nobody saw happen.
+//
+// So there is one truth, the registry, for names and for events alike. Sockets
+// that appear later are found, and each is dialed by its path each time: a
+// runtime that restarts makes a new one.
+//
+// Containers of Docker are told by Docker: its namespace in containerd, moby, is
+// left out, since containerd does not know their names.
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Options are what a Source can be told. The zero value follows the sockets at
+// the usual places.
+type Options struct {
+	// Sockets are those to follow; none are those at the usual places.
+	Sockets []Socket
+	// Root is where the node's root is mounted; default /.
+	Root string
+	// Procfs is where procfs is mounted, for the start of processes; default /proc.
+	Procfs string
+	// Labels names the labels and annotations that are kept.
+	Labels []string
+	// Grace is how long containers that are gone are still told, so that late
+	// figures have names; default 5 minutes.
+	Grace time.Duration
+	// Logger is told once about each change of a socket's state; default none.
+	Logger *zap.Logger
+	// Now is the clock of the grace time; default time.Now.
+	Now func() time.Time
+}
+
+// Source follows the runtimes of a node.
+type Source struct {
+	opt      Options
+	explicit bool // the user named the sockets
+	registry *registry
+
+	end     context.CancelFunc
+	running sync.WaitGroup
+	// settled is closed when each socket that New found has answered or failed.
+	settled chan struct{}
+
+	// first counts the sockets that New found and that are not settled.
+	first sync.WaitGroup
+
+	mu     sync.Mutex
+	places []*place
+}
+
+// New makes a Source and begins to follow the sockets that exist. That there
+// is none is what Read says.
+func New(o Options) (*Source, error) {
+	if o.Root == "" {
+		o.Root = "/"
+	}
+	if o.Procfs == "" {
+		o.Procfs = "/proc"
+	}
+	if o.Grace <= 0 {
+		o.Grace = 5 * time.Minute
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s := &Source{
+		opt: o, explicit: len(o.Sockets) > 0,
+		registry: newRegistry(o.Grace, o.Now), settled: make(chan struct{}),
+	}
+	sockets := o.Sockets
+	if !s.explicit {
+		sockets = usual
+	}
+	// Of a socket that is given twice, containerd's own API tells the most.
+	for _, kind := range []string{kindContainerd, kindDocker, kindCRI} {
+		for _, sock := range sockets {
+			if sock.Kind == kind {
+				s.places = append(s.places, &place{Socket: sock, index: len(s.places)})
+			}
+		}
+	}
+	if len(s.places) < len(sockets) {
+		return nil, fmt.Errorf("runtime: the kind of a socket is none of containerd, cri, docker: %v", sockets)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.end = cancel
+	s.discover(ctx, true)
+	s.running.Go(func() {
+		s.first.Wait()
+		close(s.settled)
+	})
+	s.running.Go(func() { s.search(ctx) })
+	return s, nil
+}
+
+// Name is "runtime".
+func (s *Source) Name() string { return "runtime" }
+
+// Close ends what follows the sockets and waits for it.
+func (s *Source) Close() error {
+	s.end()
+	s.running.Wait()
+	return nil
+}
+
+// firstRead is how long the first Read waits for runtimes to tell what they
+// have, so that the first scrape has names.
+const firstRead = time.Second
+
+// Read fills DeviceStates, one for each socket, and Losses. It asks no runtime.
+// Without any socket it gives ErrAbsent; that none of them can be followed is
+// an error as well.
+func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
+	select {
+	case <-s.settled:
+	default:
+		ctx, cancel := context.WithTimeout(ctx, firstRead)
+		defer cancel()
+		select {
+		case <-s.settled:
+		case <-ctx.Done():
+		}
+	}
+	snap := model.Snapshot{Losses: s.registry.losses()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	followed, usable := 0, 0
+	var failed []string
+	var gone string
+	for _, p := range s.places {
+		switch {
+		case p.alias, p.at == "" && !s.explicit:
+			continue
+		case p.state == model.StateOK:
+			usable++
+		case p.state == model.StateAbsent:
+			gone = p.reason
+		default:
+			failed = append(failed, p.reason)
+		}
+		if p.at != "" {
+			followed++
+		}
+		snap.DeviceStates = append(snap.DeviceStates, model.DeviceState{
+			Source: s.Name(), Device: p.device, State: p.state, Reason: p.reason,
+		})
+	}
+	switch {
+	case followed == 0:
+		return snap, absent(s.opt.Root, s.explicit)
+	case usable > 0:
+	case len(failed) > 0:
+		return snap, fmt.Errorf("runtime: %s", strings.Join(failed, "; "))
+	default:
+		return snap, absence("no runtime is there any more: " + gone)
+	}
+	return snap, nil
+}
+
+// Resolve fills Containers from memory: all that exist and those that are gone
+// for less than the grace time. They are nil until a runtime has told what it
+// has. The slice is shared with other callers; nobody may change it.
+func (s *Source) Resolve(context.Context, []uint64, []int) (model.Snapshot, error) {
+	return model.Snapshot{Containers: s.registry.containers()}, nil
+}
+
+// Watch has f called with every event from now on, in order, one at a time. f
+// must not block, and not call the Source.
+func (s *Source) Watch(f func(model.Event)) { s.registry.watch(f) }
+
+// Snapshot calls f with the containers that exist, at one moment between two
+// events: what Watch told before is in it, what it tells later is not. f must
+// not block, and not call the Source. The list is f's own.
+func (s *Source) Snapshot(f func([]model.Container)) { s.registry.snapshot(f) }
+
+// absence is ErrAbsent in words of its own: who tells it says the state already.
+type absence string
+
+func (a absence) Error() string { return string(a) }
+
+func (absence) Unwrap() error { return model.ErrAbsent }
+
+func absent(root string, explicit bool) error {
+	if explicit {
+		return absence("no socket at the places that --runtime.socket names, below " + root)
+	}
+	return absence("no socket of a container runtime at the usual places below " + root +
+		": mount the node's /run, or name it with --runtime.socket")
+}

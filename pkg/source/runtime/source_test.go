@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	api "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+func TestParseSocket(t *testing.T) {
+	for in, want := range map[string]Socket{
+		"containerd:/run/containerd/containerd.sock":   {"containerd", "/run/containerd/containerd.sock"},
+		"containerd:///run/containerd/containerd.sock": {"containerd", "/run/containerd/containerd.sock"},
+		"cri:unix:///run/containerd/containerd.sock":   {"cri", "/run/containerd/containerd.sock"},
+		"unix:///run/crio/crio.sock":                   {"cri", "/run/crio/crio.sock"},
+		"unix:/run/containerd/containerd.sock":         {"containerd", "/run/containerd/containerd.sock"},
+		"unix:///run/user/1000/podman/podman.sock":     {"docker", "/run/user/1000/podman/podman.sock"},
+		"/run/docker.sock":                             {"docker", "/run/docker.sock"},
+		"docker:/a/../b//c.sock":                       {"docker", "/b/c.sock"},
+		"":                                             {},
+		"containerd:":                                  {},
+		"containerd:run/x.sock":                        {},
+		"ftp:/x":                                       {},
+		"docker:tcp://127.0.0.1:2375":                  {},
+		"docker:/a\x00b":                               {},
+	} {
+		got, err := ParseSocket(in)
+		if got != want || (err == nil) != (want != Socket{}) {
+			t.Errorf("%q: %v, %v; want %v", in, got, err, want)
+		}
+	}
+}
+
+// TestLocate has a node's root that is mounted elsewhere, with links in it.
+func TestLocate(t *testing.T) {
+	root := t.TempDir()
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.MkdirAll(filepath.Join(root, "run/x"), 0o755))
+	must(os.MkdirAll(filepath.Join(root, "var"), 0o755))
+	must(os.Symlink("/run", filepath.Join(root, "var/run")))
+	must(os.Symlink("../run/x/../../../../run/x", filepath.Join(root, "run/y")))
+	must(os.Symlink("loop", filepath.Join(root, "loop")))
+	must(os.WriteFile(filepath.Join(root, "run/file"), nil, 0o600))
+	l, err := net.Listen("unix", filepath.Join(root, "run/x/s.sock"))
+	must(err)
+	defer l.Close()
+	for path, want := range map[string]string{
+		"/run/x/s.sock": "run/x/s.sock", "/var/run/x/s.sock": "run/x/s.sock", "/var/run/y/s.sock": "run/x/s.sock",
+		"/run/x/no.sock": "", "/loop": "", "/run/file": "", "/run": "",
+	} {
+		got, err := locate(root, path)
+		if want != "" {
+			want = filepath.Join(root, want)
+		}
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v; want %q", path, got, err, want)
+		}
+	}
+}
+
+func TestNoSocket(t *testing.T) {
+	for _, sockets := range [][]Socket{nil, {{"containerd", "/run/none.sock"}}} {
+		s := open(t, Options{Root: t.TempDir(), Sockets: sockets})
+		snap, err := s.Read(t.Context())
+		if !errors.Is(err, model.ErrAbsent) || !strings.Contains(err.Error(), "--runtime.socket") {
+			t.Errorf("%v", err)
+		}
+		if snap, _ := s.Resolve(t.Context(), nil, nil); snap.Containers != nil {
+			t.Errorf("%v is told where nothing was collected", snap.Containers)
+		}
+		if len(snap.DeviceStates) != len(sockets) {
+			t.Errorf("%v", snap.DeviceStates)
+		}
+	}
+	if _, err := New(Options{Sockets: []Socket{{"rkt", "/x"}}}); err == nil {
+		t.Error("a kind that does not exist")
+	}
+}
+
+// TestSocketAppears has CRI-O installed while the sensor runs, at a place that
+// is reached by two paths, one of which was given as containerd's.
+func TestSocketAppears(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	s := open(t, Options{Root: root, Sockets: []Socket{{"cri", "/run/crio/crio.sock"}, {"cri", "/var/run/crio/crio.sock"}}})
+	if _, err := s.Read(t.Context()); !errors.Is(err, model.ErrAbsent) {
+		t.Fatal(err)
+	}
+	f := &fakeCRI{name: "cri-o", containers: map[string]*api.ContainerStatus{"c1": criStatus("c1", api.ContainerState_CONTAINER_RUNNING, 0)}}
+	path := startCRI(t, f)
+	for link, target := range map[string]string{"run/crio": filepath.Dir(path), "var": "/"} {
+		os.MkdirAll(filepath.Dir(filepath.Join(root, link)), 0o755)
+		if link == "run/crio" { // what is mounted there
+			os.MkdirAll(filepath.Join(root, link), 0o755)
+			if err := os.Rename(path, filepath.Join(root, link, "crio.sock")); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if err := os.Symlink(target, filepath.Join(root, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, 5*time.Second, "it is found", func() bool { return state(s) == model.StateOK })
+	time.Sleep(50 * time.Millisecond)
+	snap, _ := s.Read(t.Context())
+	if d := cmp.Diff([]model.DeviceState{{Source: "runtime", Device: "cri", State: "ok"}}, snap.DeviceStates); d != "" {
+		t.Error(d)
+	}
+	if all, _ := s.Resolve(t.Context(), nil, nil); len(all.Containers) != 2 {
+		t.Errorf("%v", all.Containers)
+	}
+}
+
+// TestHung is a runtime that takes connections and never says a word, beside
+// one that is well.
+func TestHung(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "s.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f := &fakeCRI{name: "cri-o", containers: map[string]*api.ContainerStatus{"c1": criStatus("c1", api.ContainerState_CONTAINER_RUNNING, 0)}}
+	s := open(t, Options{Sockets: []Socket{{"containerd", path}, {"cri", startCRI(t, f)}}})
+	began := time.Now()
+	snap, err := s.Read(t.Context())
+	if took := time.Since(began); err != nil || took > 2*time.Second {
+		t.Errorf("%v after %v", err, took)
+	}
+	if snap.DeviceStates[0].State == model.StateOK || snap.DeviceStates[1].State != model.StateOK || told(s)["c1"].Pod == "" {
+		t.Errorf("%+v", snap.DeviceStates)
+	}
+	eventually(t, callTimeout+2*time.Second, "stuck", func() bool { return state(s) == model.StateStuck })
+	if snap, err := s.Read(t.Context()); err != nil || !strings.Contains(snap.DeviceStates[0].Reason, "restart it") {
+		t.Errorf("%v, %+v", err, snap.DeviceStates)
+	}
+}
+
+// TestRefused is the socket file of a runtime that died.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "s.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+	s := open(t, Options{Sockets: []Socket{{"containerd", path}}})
+	snap, err := s.Read(t.Context())
+	if err == nil || len(snap.DeviceStates) != 1 || snap.DeviceStates[0].State != model.StateFailed ||
+		!strings.Contains(snap.DeviceStates[0].Reason, "the runtime does not run") {
+		t.Errorf("%v, %+v", err, snap.DeviceStates)
+	}
+	if time.Sleep(0); told(s) == nil {
+		t.Error("nil")
+	}
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"encoding/json"
+	"path"
+	"strings"
+)
+
+// maxSpec is the longest specification that is read, in bytes.
+const maxSpec = 4 << 20
+
+// spec is what is read of a container's OCI runtime specification.
+type spec struct {
+	Annotations map[string]string `json:"annotations"`
+	Linux       struct {
+		CgroupsPath string `json:"cgroupsPath"`
+		Devices     []struct {
+			Path string `json:"path"`
+		} `json:"devices"`
+	} `json:"linux"`
+}
+
+// parseSpec reads a specification; of one that cannot be read nothing is known.
+func parseSpec(b []byte) spec {
+	var s spec
+	if len(b) > maxSpec || json.Unmarshal(b, &s) != nil {
+		return spec{}
+	}
+	return s
+}
+
+// devices are the device nodes; empty, not nil, when there is none.
+func (s *spec) devices() []string {
+	out := make([]string, 0, min(len(s.Linux.Devices), maxDevices))
+	for _, d := range s.Linux.Devices {
+		if strings.HasPrefix(d.Path, "/dev/") && len(out) < maxDevices {
+			out = append(out, d.Path)
+		}
+	}
+	return out
+}
+
+// cgroup is where the specification puts the container of this id, as a path
+// below the root of the hierarchy; empty if the path names the container, since
+// it is found by its name then.
+func (s *spec) cgroup(id string) string {
+	p := s.Linux.CgroupsPath
+	if p == "" || isID(id) && strings.Contains(p, id) {
+		return ""
+	}
+	if parts := strings.Split(p, ":"); len(parts) == 3 && !strings.Contains(p, "/") {
+		return unitPath(parts[0], parts[1], parts[2])
+	}
+	if p = path.Clean("/" + p); p == "/" {
+		return ""
+	}
+	return p
+}
+
+// unitPath is the cgroup of the unit that runc makes of SLICE:PREFIX:NAME:
+// a-b.slice is within a.slice.
+func unitPath(slice, prefix, name string) string {
+	if slice == "" {
+		slice = "system.slice"
+	}
+	stem, ok := strings.CutSuffix(slice, ".slice")
+	if !ok || name == "" {
+		return ""
+	}
+	var p strings.Builder
+	if stem != "-" {
+		for i := range len(stem) {
+			if stem[i] == '-' {
+				p.WriteString("/" + stem[:i] + ".slice")
+			}
+			if p.Len() > maxPath {
+				return ""
+			}
+		}
+		p.WriteString("/" + slice)
+	}
+	if strings.HasSuffix(name, ".slice") {
+		return p.String() + "/" + name
+	}
+	if prefix != "" {
+		name = prefix + "-" + name
+	}
+	return p.String() + "/" + name + ".scope"
+}
+
+// criRecord is what is read of the record that containerd's CRI plugin keeps with
+// each container and sandbox, as JSON.
+type criRecord struct {
+	Metadata struct {
+		ImageRef string
+		Config   struct {
+			Metadata struct {
+				Attempt uint32 `json:"attempt"`
+			} `json:"metadata"`
+			Labels      map[string]string `json:"labels"`
+			Annotations map[string]string `json:"annotations"`
+		}
+	}
+}
+
+// parseCRIRecord reads the record and says whether it could.
+func parseCRIRecord(b []byte) (criRecord, bool) {
+	var m criRecord
+	if len(b) == 0 || len(b) > maxSpec || json.Unmarshal(b, &m) != nil {
+		return criRecord{}, false
+	}
+	return m, true
+}

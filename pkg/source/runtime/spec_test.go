@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	containers "github.com/containerd/containerd/api/services/containers/v1"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+func TestCgroupOfSpec(t *testing.T) {
+	id := strings.Repeat("ab", 32)
+	for _, c := range []struct{ id, path, want string }{
+		{id, "/kubepods/burstable/podX/" + id, ""}, // the path tells
+		{id, "kubepods-burstable-podX.slice:cri-containerd:" + id, ""},
+		{"web", "/default/web", "/default/web"},
+		{"web", "default/web/../x", "/default/x"},
+		{"web", "", ""},
+		{"web", "/", ""},
+		{"web", "user.slice:ctr:web", "/user.slice/ctr-web.scope"},
+		{"web", "a-b-c.slice:p:n", "/a.slice/a-b.slice/a-b-c.slice/p-n.scope"},
+		{"web", ":p:n", "/system.slice/p-n.scope"},
+		{"web", "-.slice::n", "/n.scope"},
+		{"web", "a.slice:p:b.slice", "/a.slice/b.slice"},
+		{"web", "noslice:p:n", ""},
+		{"web", "/a:b:c", "/a:b:c"},
+	} {
+		var s spec
+		s.Linux.CgroupsPath = c.path
+		if got := s.cgroup(c.id); got != c.want {
+			t.Errorf("%s of %s: %q, want %q", c.path, c.id, got, c.want)
+		}
+	}
+}
+
+// TestParseSpec reads what the specification's own package writes.
+func TestParseSpec(t *testing.T) {
+	b, err := json.Marshal(&specs.Spec{
+		Annotations: map[string]string{"a": "b"},
+		Linux: &specs.Linux{
+			CgroupsPath: "x",
+			Devices:     []specs.LinuxDevice{{Path: "/dev/kfd"}, {Path: "/dev/dri/card0"}, {Path: "/etc/shadow"}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := parseSpec(b)
+	if s.Annotations["a"] != "b" || s.Linux.CgroupsPath != "x" || !cmp.Equal(s.devices(), []string{"/dev/kfd", "/dev/dri/card0"}) {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestParseStart(t *testing.T) {
+	rest := " S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 0 0"
+	for in, want := range map[string]int64{
+		"7 (a) b) c)" + rest: 4711, "7 (sh)" + rest: 4711, "7 (sh) S 1 2": -1, "": -1, "7 sh" + rest: -1,
+		"7 (sh)" + strings.Replace(rest, "4711", "99999999999999999999", 1): -1,
+		"7 (sh)" + strings.Replace(rest, "4711", "9223372036854775807", 1):  -1,
+	} {
+		if got, ok := parseStart([]byte(in)); ok != (want >= 0) || ok && got != want {
+			t.Errorf("%q: %d, %v", in, got, ok)
+		}
+	}
+}
+
+func FuzzSpec(f *testing.F) {
+	f.Add([]byte(`{"annotations":{"io.kubernetes.cri.sandbox-id":"x"},"linux":{"cgroupsPath":"a-b.slice:p:n","devices":[{"path":"/dev/kfd"}]}}`),
+		[]byte(`{"Version":"v1","Metadata":{"ImageRef":"sha256:beef","Config":{"metadata":{"name":"n","attempt":3}}}}`), "id")
+	f.Add([]byte(criInfo), []byte(`{}`), strings.Repeat("ab", 32))
+	f.Fuzz(func(t *testing.T, spec, meta []byte, id string) {
+		r := newRecord("ns", &containers.Container{
+			ID: id, Image: string(meta), Labels: map[string]string{"l": string(spec)}, Spec: &anypb.Any{Value: spec},
+			Extensions: map[string]*anypb.Any{extensionContainer: {Value: meta}, extensionSandbox: {Value: meta}},
+		}, []string{"l", "a"})
+		parseStart(spec)
+		var c model.Container
+		parseInfo(&c, id, spec)
+		for _, c := range []*model.Container{bound(&r.Container), bound(&c)} {
+			for _, s := range append([]string{c.ID, c.Name, c.Pod, c.Image, c.Cgroup, c.Labels["l"], c.Labels["a"]}, c.Devices...) {
+				if len(s) > maxPath || !utf8.ValidString(s) {
+					t.Errorf("%q", s)
+				}
+			}
+			if c.Cgroup != "" && c.Cgroup[0] != '/' || c.PID < 0 || len(c.Devices) > maxDevices {
+				t.Errorf("%+v", c)
+			}
+		}
+	})
+}
