@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package event
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/otel"
+)
+
+// The tests in this file have a real OpenTelemetry Collector on the other end.
+
+func TestSnapshotThenStream(t *testing.T) {
+	t.Parallel()
+	w := newWorld(3)
+	config := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t)}
+	c := collector(t, config)
+	e := open(t, w, defaults, Options{Endpoint: config.Endpoint, Insecure: true})
+	before := time.Now()
+	id := w.create()
+	w.change(id, model.EventPause, model.ContainerPaused)
+	w.change(id, model.EventResume, model.ContainerRunning)
+	w.exit(id, 137)
+	var all []otel.Record
+	within(t, 5*time.Second, func() string {
+		all = records(t, c)
+		return map[bool]string{false: fmt.Sprintf("%d records", len(all))}[len(all) == 10]
+	})
+	var names []string
+	for _, r := range all {
+		names = append(names, r.Event)
+	}
+	want := "[container.snapshot.begin container.snapshot container.snapshot container.snapshot container.snapshot.end " +
+		"container.create container.start container.pause container.resume container.exit]"
+	if fmt.Sprint(names) != want {
+		t.Errorf("got %v", names)
+	}
+	if v := otel.Replay(all); len(v.Wrong) > 0 || v.Snapshots != 1 || v.Missing != 0 || w.differs(v) != "" {
+		t.Errorf("%v, %d snapshots, %d missing; %s", v.Wrong, v.Snapshots, v.Missing, w.differs(v))
+	}
+	last := all[9]
+	for name, want := range map[string]string{
+		"container.id": id, "container.name": "worker", "container.image.name": "registry/train:1",
+		"container.runtime.name": "containerd", "k8s.namespace.name": "train", "k8s.pod.name": "job-4",
+		"k8s.pod.uid": "uid-4", "k8s.container.name": "worker", "accelscope.workload": "train/job-4/worker",
+		"process.exit.code": "137", "accelscope.event.sequence": "10",
+	} {
+		if got := last.Attributes[name]; got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	for name, want := range map[string]string{
+		"service.name": "accelscope", "service.version": "1.2.3", "host.name": "node-1", "k8s.node.name": "node-1",
+		"host.ip": `["10.0.0.1"]`,
+	} {
+		if got := last.Resource[name]; got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	if last.Severity != "Warn" || all[5].Severity != "Info" {
+		t.Errorf("severities %s and %s", last.Severity, all[5].Severity)
+	}
+	if last.Body != "container train/job-4/worker exited with code 137" {
+		t.Errorf("body %q", last.Body)
+	}
+	for _, at := range []time.Time{last.Time, last.Observed} {
+		if at.Before(before.Add(-time.Millisecond)) || at.After(time.Now()) {
+			t.Errorf("time %v", at)
+		}
+	}
+	within(t, 5*time.Second, allTaken(e))
+	if s := e.Stats(); !s.Connected || s.Sent != 10 || s.Queued != 0 || s.Resent != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// The collector dies and comes back while containers come and go.
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(700) // more than a batch
+	config := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t)}
+	c := collector(t, config)
+	e := open(t, w, defaults, Options{Endpoint: config.Endpoint, Insecure: true})
+	r := rand.New(rand.NewPCG(1, 2))
+	slowly := func(n int) {
+		for range n {
+			w.churn(r, 5)
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	slowly(40)
+	c.Kill()
+	slowly(300)
+	if _, err := e.Read(t.Context()); err == nil || e.Stats().Connected {
+		t.Errorf("connected %v, error %v while the collector is away", e.Stats().Connected, err)
+	}
+	c = collector(t, config)
+	back := time.Now()
+	slowly(40)
+	within(t, 10*time.Second-time.Since(back), func() string { return w.differs(otel.Replay(records(t, c))) })
+	t.Logf("right %v after the return", time.Since(back).Round(time.Millisecond))
+	v := otel.Replay(records(t, c))
+	w.checkExits(t, v)
+	if v.Lost != 0 || v.Missing != 0 {
+		t.Errorf("lost %d, missing %d, and the queue had room", v.Lost, v.Missing)
+	}
+	if _, err := e.Read(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// More happens during the outage than the queue holds.
+func TestOverflow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(10)
+	config := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t)}
+	c := collector(t, config)
+	e := open(t, w, defaults, Options{Endpoint: config.Endpoint, Insecure: true, QueueSize: 64})
+	within(t, 5*time.Second, func() string { return w.differs(otel.Replay(records(t, c))) })
+	c.Kill()
+	w.churn(rand.New(rand.NewPCG(3, 4)), 1000)
+	if s := e.Stats(); s.Queued > 64 || dropped(s, lostOverflow) == 0 {
+		t.Errorf("%+v", s)
+	}
+	c = collector(t, config)
+	back := time.Now()
+	within(t, 10*time.Second, func() string { return w.differs(otel.Replay(records(t, c))) })
+	t.Logf("right %v after the return", time.Since(back).Round(time.Millisecond))
+	within(t, 5*time.Second, allTaken(e))
+	v := otel.Replay(records(t, c))
+	w.checkExits(t, v)
+	if lost := dropped(e.Stats(), lostOverflow); lost == 0 || uint64(v.Lost) != lost || v.Missing != v.Lost {
+		t.Errorf("the snapshot says that %d were lost, %d numbers are missing, %d were dropped", v.Lost, v.Missing, lost)
+	}
+}
+
+// The collector hangs, with its connections, and goes on: what it got before comes
+// once more, after what was given up, too.
+func TestHang(t *testing.T) {
+	t.Parallel()
+	w := newWorld(10)
+	config := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t)}
+	c := collector(t, config)
+	timing := defaults
+	timing.export = 500 * time.Millisecond
+	e := open(t, w, timing, Options{Endpoint: config.Endpoint, Insecure: true})
+	within(t, 5*time.Second, func() string { return w.differs(otel.Replay(records(t, c))) })
+	if err := c.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(11, 12))
+	for range 100 {
+		w.churn(r, 2)
+		time.Sleep(15 * time.Millisecond)
+	}
+	if _, err := e.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "does not answer") {
+		t.Errorf("error %v while the collector hangs", err)
+	}
+	if err := c.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, func() string { return w.differs(otel.Replay(records(t, c))) })
+	v := otel.Replay(records(t, c))
+	w.checkExits(t, v)
+	if v.Lost != 0 || v.Missing != 0 {
+		t.Errorf("lost %d, missing %d", v.Lost, v.Missing)
+	}
+	t.Logf("%d duplicates", v.Duplicates)
+}
+
+func dropped(s *model.EventStats, reason string) uint64 {
+	for _, l := range s.Dropped {
+		if l.Reason == reason {
+			return l.Count
+		}
+	}
+	return 0
+}
+
+// 5,000 containers live and die, on one connection.
+func TestOrderUnderLoad(t *testing.T) {
+	t.Parallel()
+	w := newWorld(0)
+	config := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t)}
+	c := collector(t, config)
+	e := open(t, w, defaults, Options{Endpoint: config.Endpoint, Insecure: true})
+	const containers = 1250 // of four events each
+	for range containers {
+		id := w.create()
+		w.exit(id, 0)
+		w.remove(id)
+	}
+	within(t, 15*time.Second, allTaken(e))
+	all := records(t, c)
+	if len(all) != 2+4*containers {
+		t.Errorf("%d records", len(all))
+	}
+	steps := []string{"container.create", "container.start", "container.exit", "container.delete"}
+	at := map[string]int{}
+	for _, r := range all[2:] {
+		id := r.Attributes["container.id"]
+		if r.Event != steps[at[id]] {
+			t.Fatalf("%s as number %d of container %s", r.Event, at[id], id)
+		}
+		at[id]++
+	}
+	if v := otel.Replay(all); len(v.Wrong) > 0 || v.Missing != 0 || len(v.Containers) != 0 {
+		t.Errorf("%v, %d missing, %d containers", v.Wrong, v.Missing, len(v.Containers))
+	}
+}

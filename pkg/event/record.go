@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package event
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+
+	"go.opentelemetry.io/otel/attribute"
+	otellog "go.opentelemetry.io/otel/log"
+	sdklog "go.opentelemetry.io/otel/sdk/log"
+	"go.opentelemetry.io/otel/sdk/resource"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Attributes that the semantic conventions have no name for.
+const (
+	attrSequence   = "accelscope.event.sequence"   // of the record in its session, from 1
+	attrResent     = "accelscope.event.resent"     // the record may have arrived before, with the same number
+	attrReconciled = "accelscope.event.reconciled" // nobody saw it happen
+	attrSignal     = "accelscope.exit.signal"      // number of the signal that ended the container
+	attrDevice     = "accelscope.device"           // that was opened: mlx5_0
+	attrWorkload   = "accelscope.workload"         // as on metrics
+	attrStatus     = "accelscope.container.status" // created, running, paused, exited
+	attrHealth     = "accelscope.container.health" // healthy, unhealthy, starting
+	attrSandbox    = "accelscope.container.sandbox"
+	attrGiven      = "accelscope.container.devices"        // device nodes that it was given
+	attrOpened     = "accelscope.container.opened_devices" // of a snapshot: what device_open events told
+	attrSnapshot   = "accelscope.snapshot.id"              // number of the begin record
+	attrCount      = "accelscope.snapshot.count"           // of containers in it
+	attrReason     = "accelscope.snapshot.reason"          // start, gap, reconnect
+	attrLost       = "accelscope.snapshot.lost"            // events of this session that were lost so far
+)
+
+const (
+	scopeName = "github.com/accelscope/accelscope/pkg/event"
+	maxValue  = 4096 // bytes of an attribute
+	maxLabels = 64   // of a container
+	// A container may be given thousands of devices, all of them with privileged.
+	maxDevices = 64
+)
+
+// A renderer makes records of entries. It is the processor of its own provider:
+// what the SDK emits it keeps until the batch is whole, for the queue in front
+// of it holds events, which are a fraction of the size of their records. The SDK
+// adds OTEL_RESOURCE_ATTRIBUTES to the resource, as its users expect.
+type renderer struct {
+	logger otellog.Logger
+	batch  []sdklog.Record
+}
+
+func newRenderer(o Options, session string) *renderer {
+	r := &renderer{}
+	attrs := []attribute.KeyValue{
+		semconv.ServiceName("accelscope"),
+		semconv.ServiceVersion(valid(o.Version)),
+		semconv.ServiceInstanceID(session),
+	}
+	if o.NodeName != "" {
+		attrs = append(attrs, semconv.HostName(valid(o.NodeName)), semconv.K8SNodeName(valid(o.NodeName)))
+	}
+	if o.NodeIP != "" {
+		attrs = append(attrs, semconv.HostIP(valid(o.NodeIP)))
+	}
+	provider := sdklog.NewLoggerProvider(
+		sdklog.WithResource(resource.NewWithAttributes(semconv.SchemaURL, attrs...)),
+		sdklog.WithProcessor(r),
+		sdklog.WithAttributeCountLimit(maxLabels+32),
+		sdklog.WithAttributeValueLengthLimit(maxValue),
+	)
+	r.logger = provider.Logger(scopeName,
+		otellog.WithInstrumentationVersion(valid(o.Version)), otellog.WithSchemaURL(semconv.SchemaURL))
+	return r
+}
+
+// Enabled is true: every event is wanted.
+func (r *renderer) Enabled(context.Context, sdklog.EnabledParameters) bool { return true }
+
+// OnEmit adds a record to the batch.
+func (r *renderer) OnEmit(_ context.Context, record *sdklog.Record) error {
+	r.batch = append(r.batch, record.Clone())
+	return nil
+}
+
+// Shutdown does nothing.
+func (r *renderer) Shutdown(context.Context) error { return nil }
+
+// ForceFlush does nothing.
+func (r *renderer) ForceFlush(context.Context) error { return nil }
+
+// render returns the records of entries, good until the next call.
+func (r *renderer) render(entries []entry) []sdklog.Record {
+	clear(r.batch)
+	r.batch = r.batch[:0]
+	for i := range entries {
+		r.logger.Emit(context.Background(), record(&entries[i]))
+	}
+	return r.batch
+}
+
+func record(e *entry) (r otellog.Record) {
+	r.SetTimestamp(e.event.Time)
+	r.SetObservedTimestamp(e.observed)
+	r.AddAttributes(attribute.Int64(attrSequence, int64(e.seq)))
+	if e.resent {
+		r.AddAttributes(attribute.Bool(attrResent, true))
+	}
+	severity, name, body := otellog.SeverityInfo, "", ""
+	switch e.kind {
+	case happened:
+		name, body = "container."+valid(string(e.event.Type)), sentence(&e.event)
+		if warns(&e.event) {
+			severity = otellog.SeverityWarn
+		}
+		r.AddAttributes(containerAttrs(&e.event.Container)...)
+		r.AddAttributes(eventAttrs(&e.event)...)
+	case begin, end:
+		name = "container.snapshot.begin"
+		body = fmt.Sprintf("snapshot of %d containers", e.count)
+		if e.kind == end {
+			name, body = "container.snapshot.end", "end of the "+body
+		}
+		r.AddAttributes(attribute.Int64(attrSnapshot, int64(e.snapshot)), attribute.Int(attrCount, e.count),
+			attribute.String(attrReason, e.reason), attribute.Int64(attrLost, int64(e.lost)))
+	case member:
+		name, body = "container.snapshot", "container "+calledOf(&e.event.Container)+" exists"
+		r.AddAttributes(attribute.Int64(attrSnapshot, int64(e.snapshot)))
+		r.AddAttributes(containerAttrs(&e.event.Container)...)
+		if c := &e.event.Container; c.Status == model.ContainerExited && c.ExitCode != nil {
+			r.AddAttributes(semconv.ProcessExitCode(int(*c.ExitCode)))
+		}
+		if len(e.opened) > 0 {
+			r.AddAttributes(attribute.StringSlice(attrOpened, e.opened))
+		}
+	}
+	r.SetEventName(name)
+	r.SetSeverity(severity)
+	r.SetSeverityText(severity.String())
+	r.SetBody(attribute.StringValue(shorten(body, maxValue)))
+	return r
+}
+
+// containerAttrs is what is known of a container; what is not is left out.
+func containerAttrs(c *model.Container) []attribute.KeyValue {
+	attrs := make([]attribute.KeyValue, 0, 24)
+	add := func(attr func(string) attribute.KeyValue, value string) {
+		if value != "" {
+			attrs = append(attrs, attr(valid(value)))
+		}
+	}
+	own := func(key string) func(string) attribute.KeyValue {
+		return func(value string) attribute.KeyValue { return attribute.String(key, value) }
+	}
+	add(semconv.ContainerID, c.ID)
+	add(semconv.ContainerName, c.Name)
+	add(semconv.ContainerImageName, c.Image)
+	add(semconv.ContainerImageID, c.ImageID)
+	add(semconv.ContainerRuntimeName, c.Runtime)
+	add(semconv.K8SNamespaceName, c.Namespace)
+	add(semconv.K8SPodName, c.Pod)
+	add(semconv.K8SPodUID, c.PodUID)
+	if c.Pod != "" && !c.Sandbox {
+		add(semconv.K8SContainerName, c.Name)
+		if c.Restarts != nil {
+			attrs = append(attrs, semconv.K8SContainerRestartCount(int(*c.Restarts)))
+		}
+	}
+	if c.Sandbox {
+		attrs = append(attrs, attribute.Bool(attrSandbox, true))
+	}
+	add(own(attrWorkload), attribution.WorkloadOf(*c))
+	add(own(attrStatus), string(c.Status))
+	add(own(attrHealth), c.Health)
+	if len(c.Devices) > 0 {
+		given := make([]string, 0, min(len(c.Devices), maxDevices))
+		for _, d := range c.Devices[:min(len(c.Devices), maxDevices)] {
+			given = append(given, valid(d))
+		}
+		attrs = append(attrs, attribute.StringSlice(attrGiven, given))
+	}
+	keys := slices.Sorted(maps.Keys(c.Labels))
+	for _, k := range keys[:min(len(keys), maxLabels)] {
+		attrs = append(attrs, semconv.ContainerLabel(valid(k), valid(c.Labels[k])))
+	}
+	return attrs
+}
+
+func eventAttrs(ev *model.Event) (attrs []attribute.KeyValue) {
+	if ev.ExitCode != nil {
+		attrs = append(attrs, semconv.ProcessExitCode(int(*ev.ExitCode)))
+	}
+	if ev.Signal != 0 {
+		attrs = append(attrs, attribute.Int(attrSignal, ev.Signal))
+	}
+	if ev.Device != "" {
+		attrs = append(attrs, attribute.String(attrDevice, valid(ev.Device)))
+	}
+	if ev.Reconciled {
+		attrs = append(attrs, attribute.Bool(attrReconciled, true))
+	}
+	return attrs
+}
+
+func warns(ev *model.Event) bool {
+	return ev.Type == model.EventOOM || ev.Type == model.EventExit && ev.ExitCode != nil && *ev.ExitCode != 0
+}
+
+// sentence is the event in words.
+func sentence(ev *model.Event) string {
+	who := "container " + calledOf(&ev.Container)
+	switch ev.Type {
+	case model.EventCreate:
+		return who + " was created"
+	case model.EventStart:
+		return who + " started"
+	case model.EventPause:
+		return who + " was paused"
+	case model.EventResume:
+		return who + " resumed"
+	case model.EventOOM:
+		return who + " ran out of memory"
+	case model.EventExit:
+		switch {
+		case ev.Signal != 0:
+			return fmt.Sprintf("%s was ended by signal %d (%s)", who, ev.Signal, syscall.Signal(ev.Signal))
+		case ev.ExitCode != nil:
+			return fmt.Sprintf("%s exited with code %d", who, *ev.ExitCode)
+		}
+		return who + " exited"
+	case model.EventDelete:
+		return who + " was deleted"
+	case model.EventHealth:
+		return who + " is " + valid(ev.Container.Health)
+	case model.EventDevice:
+		return who + " opened " + valid(ev.Device)
+	}
+	return who + ": " + valid(string(ev.Type))
+}
+
+func calledOf(c *model.Container) string { return attribution.WorkloadOf(*c) }
+
+// valid keeps a name that is no UTF-8 from failing the whole batch.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+func shorten(s string, limit int) string {
+	if len(s) > limit {
+		return valid(s[:limit]) + "…"
+	}
+	return s
+}

@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package event
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	collogs "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/otel"
+)
+
+// The tests in this file have a fake receiver, made from the definitions of
+// OTLP: no real Collector can be made to misbehave like this.
+
+var ok = &collogs.ExportLogsServiceResponse{}
+
+// allTaken says what the exporter still keeps: what a receiver has it may not
+// have answered yet.
+func allTaken(e *Exporter) func() string {
+	return func() string {
+		e.queue.mu.Lock()
+		defer e.queue.mu.Unlock()
+		if e.queue.want != "" || e.queue.events+e.queue.parts > 0 {
+			return fmt.Sprintf("%d events and %d parts of a snapshot are queued", e.queue.events, e.queue.parts)
+		}
+		return ""
+	}
+}
+
+// A batch that was taken, with the connection cut before the answer, comes
+// again with the same numbers, and says so.
+func TestFateUnknown(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t)
+	r.up(t)
+	g := newGate(t, r.endpoint)
+	w := newWorld(3)
+	cut := 0
+	r.answer = func(int, []otel.Record) (bool, *collogs.ExportLogsServiceResponse, error) {
+		if cut < 3 {
+			cut++
+			g.cut(true)
+		}
+		return true, ok, nil
+	}
+	e := open(t, w, quick, Options{Endpoint: g.endpoint, Insecure: true})
+	w.churn(rand.New(rand.NewPCG(5, 6)), 20)
+	within(t, 5*time.Second, func() string { return w.differs(r.view()) })
+	within(t, 5*time.Second, allTaken(e))
+	v := r.view()
+	w.checkExits(t, v)
+	if v.Duplicates == 0 || v.Missing != 0 || e.Stats().Resent == 0 {
+		t.Errorf("%d duplicates, %d missing, %+v", v.Duplicates, v.Missing, e.Stats())
+	}
+}
+
+// A collector that comes back without what it had taken gets it again, though
+// nothing has happened since.
+func TestForgetful(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t)
+	r.up(t)
+	w := newWorld(3)
+	e := open(t, w, quick, Options{Endpoint: r.endpoint, Insecure: true})
+	within(t, 5*time.Second, allTaken(e))
+	r.down()
+	within(t, 5*time.Second, func() string { return map[bool]string{true: "connected"}[e.Stats().Connected] })
+	r.mu.Lock()
+	r.got = nil
+	r.mu.Unlock()
+	r.up(t)
+	within(t, 5*time.Second, func() string { return w.differs(r.view()) })
+	if r.got[0].Attributes[attrReason] != reasonReconnect {
+		t.Errorf("reason %q", r.got[0].Attributes[attrReason])
+	}
+}
+
+// The last quarter of a queue is for how containers ended.
+func TestQueueKeepsExits(t *testing.T) {
+	q := newQueue(100)
+	q.snapshot(nil, func(string) []string { return nil }, time.Now())
+	q.take(10, 1<<20)
+	for range 1000 {
+		q.offer(model.Event{Type: model.EventHealth}, time.Now())
+	}
+	for range 25 {
+		q.offer(model.Event{Type: model.EventExit}, time.Now())
+	}
+	q.offer(model.Event{Type: model.EventExit}, time.Now())
+	batch := q.take(1000, 1<<20)
+	if len(batch) != 100 || batch[74].event.Type != model.EventHealth || batch[75].event.Type != model.EventExit {
+		t.Errorf("%d events", len(batch))
+	}
+	if batch[75].seq != 2+1001 { // what was lost has numbers, too
+		t.Errorf("number %d", batch[75].seq)
+	}
+	if s := q.stats(); s.Queued != 100 || dropped(s, lostOverflow) != 926 {
+		t.Errorf("%+v", s)
+	}
+	q.delivered(batch, 0)
+	if s := q.stats(); s.Queued != 0 || s.Sent != 100 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// The collector asks to wait: nothing is lost, and it is not asked before.
+func TestThrottle(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t)
+	var first, second time.Time
+	r.answer = func(n int, _ []otel.Record) (bool, *collogs.ExportLogsServiceResponse, error) {
+		if n > 1 {
+			second = time.Now()
+			return true, ok, nil
+		}
+		first = time.Now()
+		s, _ := status.New(codes.ResourceExhausted, "too much").WithDetails(
+			&errdetails.RetryInfo{RetryDelay: durationpb.New(700 * time.Millisecond)})
+		return false, nil, s.Err()
+	}
+	r.up(t)
+	w := newWorld(3)
+	e := open(t, w, quick, Options{Endpoint: r.endpoint, Insecure: true})
+	within(t, 5*time.Second, allTaken(e))
+	if wait := second.Sub(first); wait < 700*time.Millisecond {
+		t.Errorf("asked again after %v", wait)
+	}
+	if s := e.Stats(); s.Sent != 5 || s.Resent != 5 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestPermanentError(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t)
+	bad := make(chan struct{})
+	r.answer = func(_ int, batch []otel.Record) (bool, *collogs.ExportLogsServiceResponse, error) {
+		select {
+		case <-bad:
+			return true, ok, nil
+		default:
+		}
+		for _, record := range batch {
+			if record.Event == "container.exit" {
+				return false, nil, status.Error(codes.InvalidArgument, "no exits, please")
+			}
+		}
+		return true, ok, nil
+	}
+	r.up(t)
+	w := newWorld(3)
+	e := open(t, w, quick, Options{Endpoint: r.endpoint, Insecure: true})
+	within(t, 5*time.Second, func() string { return w.differs(r.view()) })
+	w.exit(w.create(), 1)
+	within(t, 5*time.Second, func() string { return w.differs(r.view()) }) // the snapshot tells it
+	within(t, 5*time.Second, allTaken(e))
+	close(bad)
+	v := r.view()
+	if lost := dropped(e.Stats(), lostRefused); lost == 0 || v.Lost != int64(lost) || v.Missing != v.Lost {
+		t.Errorf("%d were refused, the snapshot says %d, %d numbers are missing", lost, v.Lost, v.Missing)
+	}
+}
+
+// Wrong credentials: said with the cure, and nothing is lost that has room.
+func TestUnauthenticated(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t)
+	r.greeting = status.Error(codes.Unauthenticated, "who are you?")
+	r.up(t)
+	w := newWorld(3)
+	e := open(t, w, quick, Options{Endpoint: r.endpoint, Insecure: true})
+	within(t, 5*time.Second, func() string {
+		if _, err := e.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "check the headers file") {
+			return errText(err)
+		}
+		return ""
+	})
+	w.exit(w.create(), 1)
+	r.mu.Lock()
+	r.greeting = nil
+	r.mu.Unlock()
+	within(t, 5*time.Second, func() string { return w.differs(r.view()) })
+	w.checkExits(t, r.view())
+	if v := r.view(); v.Missing != 0 || v.Lost != 0 {
+		t.Errorf("%d missing, %d lost", v.Missing, v.Lost)
+	}
+}
+
+func TestPartialSuccess(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t)
+	r.answer = func(_ int, batch []otel.Record) (bool, *collogs.ExportLogsServiceResponse, error) {
+		var kept []otel.Record
+		for _, record := range batch {
+			if record.Event != "container.exit" {
+				kept = append(kept, record)
+			}
+		}
+		r.got = append(r.got, kept...)
+		return false, &collogs.ExportLogsServiceResponse{PartialSuccess: &collogs.ExportLogsPartialSuccess{
+			RejectedLogRecords: int64(len(batch) - len(kept)), ErrorMessage: "no exits, please",
+		}}, nil
+	}
+	r.up(t)
+	w := newWorld(3)
+	e := open(t, w, quick, Options{Endpoint: r.endpoint, Insecure: true})
+	w.exit(w.create(), 1)
+	within(t, 5*time.Second, func() string { return w.differs(r.view()) })
+	within(t, 5*time.Second, allTaken(e))
+	if got := dropped(e.Stats(), lostRejected); got != 1 {
+		t.Errorf("%d rejected", got)
+	}
+	if v := r.view(); v.Lost != 1 || v.Missing != 1 {
+		t.Errorf("%d lost, %d missing", v.Lost, v.Missing)
+	}
+}
+
+// A collector that takes no snapshot is not asked for it all the time, and gets
+// one soon after an event was refused that is none.
+func TestRefusedSnapshots(t *testing.T) {
+	e := &Exporter{t: quick, queue: newQueue(10)}
+	parts := []entry{{kind: begin}, {kind: member}, {kind: end}}
+	for _, step := range []struct {
+		batch   []entry
+		whole   bool
+		strikes int
+	}{
+		{parts, false, 1},
+		{[]entry{{kind: happened}}, false, 1},
+		{parts[:2], false, 1},
+		{parts[2:], true, 2}, // of which the first half is missing
+		{append(parts, entry{kind: happened}), true, 0},
+	} {
+		e.batch = step.batch
+		e.judgeSnapshot(step.whole)
+		if e.strikes != step.strikes {
+			t.Errorf("%+v: %d strikes", step, e.strikes)
+		}
+	}
+}
+
+// An answer that comes later than anyone waits.
+func TestSlow(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t)
+	timing := quick
+	timing.export = 300 * time.Millisecond
+	r.answer = func(n int, _ []otel.Record) (bool, *collogs.ExportLogsServiceResponse, error) {
+		if n <= 2 {
+			time.Sleep(600 * time.Millisecond)
+		}
+		return true, ok, nil
+	}
+	r.up(t)
+	w := newWorld(3)
+	open(t, w, timing, Options{Endpoint: r.endpoint, Insecure: true})
+	w.churn(rand.New(rand.NewPCG(7, 8)), 20)
+	within(t, 8*time.Second, func() string { return w.differs(r.view()) })
+	w.checkExits(t, r.view())
+}
+
+// A collector that hangs, or is away, does not hold up the end.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	t.Run("away", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(1)
+		e := open(t, w, quick, Options{Endpoint: freePort(t), Insecure: true})
+		w.create()
+		began := time.Now()
+		e.Close()
+		if took := time.Since(began); took > quick.flush+400*time.Millisecond {
+			t.Errorf("took %v", took)
+		}
+		if got := dropped(e.Stats(), lostClosed); got != 2 {
+			t.Errorf("%d counted", got)
+		}
+		w.create() // and nobody listens any more
+	})
+	t.Run("hangs", func(t *testing.T) {
+		t.Parallel()
+		r := newReceiver(t)
+		r.answer = func(int, []otel.Record) (bool, *collogs.ExportLogsServiceResponse, error) {
+			time.Sleep(1500 * time.Millisecond)
+			return true, ok, nil
+		}
+		r.up(t)
+		e := open(t, newWorld(1), quick, Options{Endpoint: r.endpoint, Insecure: true})
+		time.Sleep(100 * time.Millisecond)
+		began := time.Now()
+		e.Close()
+		if took := time.Since(began); took > quick.flush+400*time.Millisecond {
+			t.Errorf("took %v", took)
+		}
+	})
+	t.Run("flushes", func(t *testing.T) {
+		t.Parallel()
+		r := newReceiver(t)
+		r.up(t)
+		w := newWorld(1)
+		timing := defaults
+		timing.flush = 10 * time.Second // of a machine that may be busy
+		e := open(t, w, timing, Options{Endpoint: r.endpoint, Insecure: true})
+		w.churn(rand.New(rand.NewPCG(9, 10)), 500)
+		e.Close()
+		if said := w.differs(r.view()); said != "" {
+			t.Error(said)
+		}
+		w.checkExits(t, r.view())
+	})
+}
+
+// Whatever happens in whatever order, the receiver is right in the end.
+func TestRandom(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			r := newReceiver(t)
+			g := newGate(t, r.endpoint)
+			random := rand.New(rand.NewPCG(seed, 1))
+			trouble := rand.New(rand.NewPCG(seed, 2)) // of the receiver, below its lock
+			bad := true
+			r.answer = func(_ int, batch []otel.Record) (bool, *collogs.ExportLogsServiceResponse, error) {
+				if !bad {
+					return true, ok, nil
+				}
+				switch trouble.IntN(10) {
+				case 0:
+					return false, nil, status.Error(codes.Unavailable, "not now")
+				case 1: // taken by one of its exporters
+					return true, nil, status.Error(codes.Unavailable, "not all of it")
+				case 2:
+					return false, nil, status.Error(codes.InvalidArgument, "never")
+				case 3:
+					g.cut(true)
+					return trouble.IntN(2) == 0, ok, nil
+				case 4:
+					n := trouble.IntN(len(batch))
+					r.got = append(r.got, batch[:n]...)
+					return false, &collogs.ExportLogsServiceResponse{PartialSuccess: &collogs.ExportLogsPartialSuccess{
+						RejectedLogRecords: int64(len(batch) - n),
+					}}, nil
+				}
+				return true, ok, nil
+			}
+			r.up(t)
+			w := newWorld(5)
+			e := open(t, w, quick, Options{Endpoint: g.endpoint, Insecure: true, QueueSize: 32})
+			for range 40 {
+				switch random.IntN(4) {
+				case 0:
+					g.cut(random.IntN(2) == 0)
+				case 1:
+					g.cut(true)
+				default:
+					w.churn(random, 1+random.IntN(20))
+				}
+				time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)
+			}
+			g.cut(true)
+			r.mu.Lock()
+			bad = false
+			r.mu.Unlock()
+			within(t, 10*time.Second, func() string {
+				v := r.view()
+				if said := w.differs(v); said != "" {
+					return said
+				}
+				if s := e.Stats(); s.Queued > 0 || uint64(v.Lost) != lostOf(s) {
+					return fmt.Sprintf("the snapshots say that %d events were lost; %+v", v.Lost, s)
+				}
+				return ""
+			})
+			w.checkExits(t, r.view())
+		})
+	}
+}
+
+func lostOf(s *model.EventStats) (n uint64) {
+	for _, l := range s.Dropped {
+		n += l.Count
+	}
+	return n
+}
+
+// Who opens a device is told once, and told again by snapshots.
+func TestDevices(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t)
+	r.up(t)
+	w := newWorld(1)
+	id := fmt.Sprintf("%064x", 1)
+	c := w.live[id]
+	shares := func() attribution.Attribution {
+		return attribution.Attribution{
+			Owners: []attribution.Owner{{}, {ContainerID: id}, {Workload: "slurm:7"}, {ContainerID: "gone", Namespace: "n", Pod: "p", Container: "c"}},
+			Infos:  []attribution.Info{{}, {}, {Runtime: "cri-o"}},
+			Objects: []attribution.ObjectShare{
+				{Owner: 1, Device: "mlx5_0", Type: model.Context, Current: 1},
+				{Owner: 1, Device: "mlx5_2", Type: model.Context},
+				{Owner: 1, Device: "mlx5_3", Type: model.QP, Current: 1},
+				{Owner: 2, Device: "mlx5_0", Type: model.Context, Current: 1},
+				{Owner: 3, Device: "mlx5_0", Type: model.Context, Created: 1},
+				{Device: "mlx5_9", Type: model.Context, Current: 1},
+			},
+			Verbs:      []attribution.VerbShare{{Owner: 1, Device: "mlx5_1", Duration: model.Histogram{Count: 1}}},
+			Containers: []attribution.ContainerShare{{Owner: 1, Container: &c}},
+		}
+	}
+	open(t, w, quick, Options{Endpoint: r.endpoint, Insecure: true, Shares: shares})
+	told := func() (opened []string) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, record := range r.got {
+			if record.Event == "container.device_open" {
+				opened = append(opened, record.Attributes["accelscope.workload"]+" "+record.Attributes["accelscope.device"])
+			}
+		}
+		return opened
+	}
+	within(t, 5*time.Second, func() string {
+		return map[bool]string{false: fmt.Sprint(told())}[len(told()) >= 3]
+	})
+	time.Sleep(5 * quick.poll) // to be told again
+	if got := fmt.Sprint(told()); got != "[train/job-1/worker mlx5_0 n/p/c mlx5_0 train/job-1/worker mlx5_1]" {
+		t.Error(got)
+	}
+	r.down()
+	r.up(t)
+	within(t, 5*time.Second, func() string {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, record := range r.got {
+			if record.Attributes["accelscope.container.opened_devices"] == `["mlx5_0","mlx5_1"]` {
+				return ""
+			}
+		}
+		return "no snapshot tells the devices"
+	})
+}
+
+func TestDevicesAreForgotten(t *testing.T) {
+	var d devices
+	now := time.Now()
+	a := attribution.Attribution{
+		Owners:  []attribution.Owner{{}, {ContainerID: "a"}},
+		Objects: []attribution.ObjectShare{{Owner: 1, Device: "mlx5_0", Type: model.Context, Current: 1}},
+	}
+	none := attribution.Attribution{Owners: []attribution.Owner{{}}}
+	for i, step := range []struct {
+		a     attribution.Attribution
+		after time.Duration
+		want  int
+	}{{a, 0, 1}, {a, time.Minute, 0}, {none, time.Minute, 0}, {a, time.Minute, 0}, {none, 2 * time.Hour, 0}, {a, time.Minute, 1}} {
+		now = now.Add(step.after)
+		if got := d.update(step.a, now); len(got) != step.want {
+			t.Errorf("step %d: %d events", i, len(got))
+		}
+	}
+}
+
+// What comes from a container fails no batch and has a bound.
+func TestHostile(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t)
+	r.up(t)
+	w := newWorld(0)
+	open(t, w, quick, Options{Endpoint: r.endpoint, Insecure: true})
+	c := model.Container{
+		ID: "a\xff", Name: strings.Repeat("x", 1<<20), Runtime: "docker", Image: "\xfe",
+		Labels: map[string]string{"k\xff": strings.Repeat("y", 1<<20)}, Devices: make([]string, 5000),
+	}
+	for i := range 500 {
+		c.Labels[fmt.Sprint(i)] = strings.Repeat("z", 1<<16)
+	}
+	w.mu.Lock()
+	w.live[c.ID] = c
+	for range 20 {
+		w.tell(model.Event{Type: "odd\xff", Container: c, Device: "\xfd"})
+	}
+	w.mu.Unlock()
+	within(t, 10*time.Second, func() string {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		n := 0
+		for _, record := range r.got {
+			if record.Event == "container.odd\uFFFD" {
+				n++
+				if len(record.Attributes) > 96 {
+					return fmt.Sprintf("%d attributes", len(record.Attributes))
+				}
+				for k, v := range record.Attributes {
+					if len(v) > maxValue {
+						return fmt.Sprintf("%s has %d bytes", k, len(v))
+					}
+				}
+			}
+		}
+		return map[bool]string{false: fmt.Sprintf("%d records", n)}[n == 20]
+	})
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package event
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc/stats"
+)
+
+// rpc is what the transport did for one call. gRPC tells it to the handler with
+// the context of the call, and may do so after the call has returned.
+type rpc struct {
+	sync.Mutex
+	sent     bool
+	answered bool
+}
+
+type rpcKey struct{}
+
+// HandleRPC notes that a request went out and that the server ended the call.
+func (w *wire) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	seen, ok := ctx.Value(rpcKey{}).(*rpc)
+	if !ok {
+		return
+	}
+	seen.Lock()
+	defer seen.Unlock()
+	switch s.(type) {
+	case *stats.OutPayload:
+		seen.sent = true
+	case *stats.InTrailer:
+		seen.answered = true
+	}
+}
+
+// TagRPC adds nothing.
+func (w *wire) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// TagConn adds nothing.
+func (w *wire) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// HandleConn does nothing.
+func (w *wire) HandleConn(context.Context, stats.ConnStats) {}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package event
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"go.opentelemetry.io/otel/exporters/otlp/otlplog/otlploggrpc"
+	sdklog "go.opentelemetry.io/otel/sdk/log"
+	collogs "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+const connectTimeout = 5 * time.Second
+
+// wire is one connection to the collector. The SDK's exporter writes to it, and
+// tells neither how many records of a batch were rejected nor whether a batch
+// that failed had been sent: an interceptor and a stats handler on the connection
+// see that. Files are read for each connection, so that what is rotated is used.
+type wire struct {
+	conn     *grpc.ClientConn
+	exporter *otlploggrpc.Exporter
+	headers  []string
+	timeout  time.Duration
+	gone     chan struct{} // closed with the connection, after greet
+
+	answer answer // to the call that runs
+}
+
+// answer is what became of one call.
+type answer struct {
+	err      error
+	sent     bool // at least a part of the request went out
+	answered bool // err is what the server said, and not what happened to the connection
+	rejected int  // records of those that the server took the rest of
+	message  string
+}
+
+// dial makes a connection, which is only tried by greet.
+func dial(o Options, timeout time.Duration) (*wire, error) {
+	creds, err := transport(o)
+	if err != nil {
+		return nil, err
+	}
+	w := &wire{timeout: timeout, gone: make(chan struct{})}
+	if w.headers, err = readHeaders(o.HeadersFile); err != nil {
+		return nil, err
+	}
+	w.conn, err = grpc.NewClient(
+		o.Endpoint,
+		grpc.WithTransportCredentials(creds),
+		grpc.WithUserAgent("accelscope/"+o.Version),
+		grpc.WithUnaryInterceptor(w.observe),
+		grpc.WithStatsHandler(w),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: connectTimeout}),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithIdleTimeout(0), // the loss of the connection is to be noticed
+	)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.Endpoint, err)
+	}
+	// Everything that the exporter would take from the environment is given.
+	w.exporter, err = otlploggrpc.New(context.Background(),
+		otlploggrpc.WithGRPCConn(w.conn),
+		otlploggrpc.WithHeaders(nil),
+		otlploggrpc.WithTimeout(timeout),
+		otlploggrpc.WithRetry(otlploggrpc.RetryConfig{}), // only who counts and marks may send again
+	)
+	if err != nil {
+		return nil, errors.Join(err, w.conn.Close())
+	}
+	return w, nil
+}
+
+// transport is the security of the connection.
+func transport(o Options) (credentials.TransportCredentials, error) {
+	if o.Insecure {
+		if o.CAFile != "" || o.CertFile != "" || o.KeyFile != "" {
+			return nil, errors.New("insecure and certificates exclude each other")
+		}
+		return insecure.NewCredentials(), nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.CAFile != "" {
+		pem, err := os.ReadFile(o.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("CA: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("CA: no certificate (PEM) in %s", o.CAFile)
+		}
+	}
+	if o.CertFile != "" || o.KeyFile != "" {
+		pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("client certificate and key: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return credentials.NewTLS(config), nil
+}
+
+// greet connects and asks the collector to take nothing: whether it can be
+// reached, and would take anything from us, is known before a record is at stake.
+func (w *wire) greet(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, w.timeout)
+	defer cancel()
+	_, err := collogs.NewLogsServiceClient(w.conn).Export(ctx, &collogs.ExportLogsServiceRequest{})
+	if err != nil && status.Code(err) != codes.InvalidArgument { // who takes no empty request is there, too
+		return err
+	}
+	go w.watch()
+	return nil
+}
+
+// watch closes gone at the first loss: gRPC would connect again at the next
+// call, and to whom is another question.
+func (w *wire) watch() {
+	if w.conn.GetState() == connectivity.Connecting { // gRPC uses a connection before it says that it is ready
+		w.conn.WaitForStateChange(context.Background(), connectivity.Connecting)
+	}
+	w.conn.WaitForStateChange(context.Background(), connectivity.Ready)
+	close(w.gone)
+}
+
+// close ends a connection that was greeted or not.
+func (w *wire) close(greeted bool) {
+	_ = w.exporter.Shutdown(context.Background()) // holds nothing
+	_ = w.conn.Close()
+	if greeted {
+		<-w.gone
+	}
+}
+
+// lost says whether the connection is not the one that was greeted any more.
+func (w *wire) lost() bool {
+	select {
+	case <-w.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// export sends a batch, once.
+func (w *wire) export(ctx context.Context, records []sdklog.Record) answer {
+	w.answer = answer{}
+	err := w.exporter.Export(ctx, records)
+	a := w.answer
+	if a.err == nil && a.rejected == 0 && a.message == "" {
+		a.err = err // of the exporter itself; that of a partial success is told by the rest
+	}
+	return a
+}
+
+// observe is the interceptor.
+func (w *wire) observe(
+	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
+	if len(w.headers) > 0 {
+		ctx = metadata.AppendToOutgoingContext(ctx, w.headers...)
+	}
+	w.answer = answer{}
+	seen := &rpc{}
+	err := call(context.WithValue(ctx, rpcKey{}, seen), method, req, reply, conn, opts...)
+	seen.Lock()
+	defer seen.Unlock()
+	w.answer.err, w.answer.sent, w.answer.answered = err, seen.sent, seen.answered
+	if r, ok := reply.(*collogs.ExportLogsServiceResponse); ok && err == nil {
+		w.answer.rejected = int(r.GetPartialSuccess().GetRejectedLogRecords())
+		w.answer.message = r.GetPartialSuccess().GetErrorMessage()
+	}
+	return err
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package event
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/accelscope/accelscope/tests/otel"
+)
+
+// authority signs certificates in a directory of its own.
+type authority struct {
+	t    *testing.T
+	dir  string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	a := &authority{t: t, dir: t.TempDir()}
+	a.cert, a.key = &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "CA"}, IsCA: true, BasicConstraintsValid: true,
+		NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}, a.newKey()
+	a.write("ca.pem", "CERTIFICATE", a.sign(a.cert, a.key))
+	return a
+}
+
+func (a *authority) newKey() *ecdsa.PrivateKey {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return key
+}
+
+func (a *authority) sign(cert *x509.Certificate, key *ecdsa.PrivateKey) []byte {
+	der, err := x509.CreateCertificate(rand.Reader, cert, a.cert, key.Public(), a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return der
+}
+
+func (a *authority) write(name, typ string, der []byte) {
+	if err := os.WriteFile(a.path(name), pem.EncodeToMemory(&pem.Block{Type: typ, Bytes: der}), 0o600); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a *authority) path(name string) string { return filepath.Join(a.dir, name) }
+
+// issue writes NAME.pem and NAME.key.
+func (a *authority) issue(name string) (cert, key string) {
+	k := a.newKey()
+	a.write(name+".pem", "CERTIFICATE", a.sign(&x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}, k))
+	der, err := x509.MarshalECPrivateKey(k)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.write(name+".key", "EC PRIVATE KEY", der)
+	return a.path(name + ".pem"), a.path(name + ".key")
+}
+
+// TLS with a real Collector: what works, and what is said when it does not.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	a, other := newAuthority(t), newAuthority(t)
+	cert, key := a.issue("server")
+	clientCert, clientKey := a.issue("client")
+	strangerCert, strangerKey := other.issue("client")
+	plain := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t)}
+	tls := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t), CertFile: cert, KeyFile: key}
+	mtls := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t), CertFile: cert, KeyFile: key, ClientCAFile: a.path("ca.pem")}
+	for _, config := range []otel.Config{plain, tls, mtls} {
+		collector(t, config)
+	}
+	for name, test := range map[string]struct {
+		o    Options
+		fail string
+	}{
+		"tls":             {o: Options{Endpoint: tls.Endpoint, CAFile: a.path("ca.pem")}},
+		"mtls":            {o: Options{Endpoint: mtls.Endpoint, CAFile: a.path("ca.pem"), CertFile: clientCert, KeyFile: clientKey}},
+		"wrong CA":        {o: Options{Endpoint: tls.Endpoint, CAFile: other.path("ca.pem")}, fail: "give the CA's file"},
+		"no CA":           {o: Options{Endpoint: tls.Endpoint}, fail: "give the CA's file"},
+		"no certificate":  {o: Options{Endpoint: mtls.Endpoint, CAFile: a.path("ca.pem")}, fail: "give certificate and key"},
+		"plain for TLS":   {o: Options{Endpoint: plain.Endpoint, CAFile: a.path("ca.pem")}, fail: "use insecure"},
+		"TLS for plain":   {o: Options{Endpoint: tls.Endpoint, Insecure: true}, fail: "does it want TLS"},
+		"nobody":          {o: Options{Endpoint: freePort(t), Insecure: true}, fail: "is the collector running"},
+		"wrong authority": {o: Options{Endpoint: mtls.Endpoint, CAFile: a.path("ca.pem"), CertFile: strangerCert, KeyFile: strangerKey}, fail: "its CA signed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := open(t, newWorld(2), quick, test.o)
+			within(t, 5*time.Second, func() string {
+				_, err := e.Read(t.Context())
+				switch s := e.Stats(); {
+				case test.fail == "" && (err != nil || s.Sent != 4):
+					return "not sent: " + errText(err)
+				case test.fail != "" && (err == nil || !strings.Contains(err.Error(), test.fail) || s.Connected):
+					return "the error is: " + errText(err)
+				}
+				return ""
+			})
+		})
+	}
+}
+
+func errText(err error) string {
+	if err == nil {
+		return "none"
+	}
+	return err.Error()
+}
+
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t)
+	r.up(t)
+	file := filepath.Join(t.TempDir(), "headers")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("# who we are\n\nAuthorization: Bearer secret-1\nX-Scope-OrgID:  tenant\n")
+	open(t, newWorld(1), quick, Options{Endpoint: r.endpoint, Insecure: true, HeadersFile: file})
+	has := func(name, want string) func() string {
+		return func() string {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if got := r.headers.Get(name); len(got) != 1 || got[0] != want {
+				return name + " is " + strings.Join(got, ", ")
+			}
+			return ""
+		}
+	}
+	within(t, 5*time.Second, has("authorization", "Bearer secret-1"))
+	within(t, 5*time.Second, has("x-scope-orgid", "tenant"))
+	// A token that was rotated is used with the next connection.
+	write("authorization: Bearer secret-2\n")
+	r.down()
+	r.up(t)
+	within(t, 5*time.Second, has("authorization", "Bearer secret-2"))
+	// A file that is broken is told, without what is in it.
+	write("authorization=Bearer secret-3\n")
+	r.down()
+	r.up(t)
+	e := open(t, newWorld(0), quick, Options{Endpoint: r.endpoint, Insecure: true})
+	o := e.o
+	o.HeadersFile = file
+	if _, err := start(o, quick); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "line 1") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestParseHeaders(t *testing.T) {
+	for text, want := range map[string]string{
+		"a: b\nC:d : e\n":     "a b c d : e",
+		"":                    "",
+		"a b\n":               "line 1 is not",
+		"\n: x\n":             "line 2: a name",
+		"grpc-timeout: 1\n":   "line 1: a name",
+		"a b: x\n":            "line 1: a name",
+		"a: \x01\n":           "line 1: a value",
+		"a: b\r\nc: d\r\n":    "a b c d",
+		"a: ü\n":              "line 1: a value",
+		":authority: other\n": "line 1: a name",
+	} {
+		got, err := parseHeaders(text)
+		if said := strings.Join(got, " ") + errTail(err); !strings.HasPrefix(said, want) || want == "" && said != "" {
+			t.Errorf("%q gives %q, want %q", text, said, want)
+		}
+	}
+}
+
+func errTail(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func FuzzParseHeaders(f *testing.F) {
+	f.Add("a: b\n# c\nd:e")
+	f.Fuzz(func(t *testing.T, text string) {
+		headers, err := parseHeaders(text)
+		if err == nil && len(headers)%2 != 0 {
+			t.Errorf("%q", headers)
+		}
+	})
+}
+
+func TestJudge(t *testing.T) {
+	for _, test := range []struct {
+		a    answer
+		want verdict
+	}{
+		{answer{}, taken},
+		{answer{err: status.Error(codes.Unavailable, ""), answered: true, sent: true}, again},
+		{answer{err: status.Error(codes.ResourceExhausted, ""), answered: true, sent: true}, refused},
+		{answer{err: status.Error(codes.InvalidArgument, ""), answered: true, sent: true}, refused},
+		{answer{err: status.Error(codes.PermissionDenied, ""), answered: true, sent: true}, shut},
+		{answer{err: status.Error(codes.Internal, "the stream ended"), sent: true}, again},
+		{answer{err: status.Error(codes.Internal, "cannot be encoded")}, refused}, // or it would be tried for ever
+	} {
+		if got := judge(test.a); got != test.want {
+			t.Errorf("%+v: %d, want %d", test.a, got, test.want)
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	w := newWorld(0)
+	good := Options{Endpoint: "127.0.0.1:1", Insecure: true, QueueSize: 1, Watch: w.watch, Snapshot: w.snapshot}
+	for name, change := range map[string]func(*Options){
+		"endpoint":      func(o *Options) { o.Endpoint = "http://collector" },
+		"queue":         func(o *Options) { o.QueueSize = 0 },
+		"runtime":       func(o *Options) { o.Watch = nil },
+		"exclude":       func(o *Options) { o.CAFile = "x" },
+		"CA: ":          func(o *Options) { o.Insecure, o.CAFile = false, "/does/not/exist" },
+		"certificate":   func(o *Options) { o.Insecure, o.CertFile = false, "/does/not/exist" },
+		"headers: open": func(o *Options) { o.HeadersFile = "/does/not/exist" },
+	} {
+		o := good
+		change(&o)
+		if _, err := New(o); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

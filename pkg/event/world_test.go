@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package event
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	collogs "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/otel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// quick is for tests that are not about time.
+var quick = timing{
+	backoff: 10 * time.Millisecond, maxBackoff: 200 * time.Millisecond, export: 2 * time.Second,
+	snapshots: 50 * time.Millisecond, poll: 20 * time.Millisecond, flush: time.Second,
+}
+
+// world is a fake of the runtime source: containers that live, and who watches.
+type world struct {
+	mu       sync.Mutex
+	watchers []func(model.Event)
+	live     map[string]model.Container
+	exits    map[string]uint32 // of all that ever were
+	n        int
+}
+
+func newWorld(containers int) *world {
+	w := &world{live: map[string]model.Container{}, exits: map[string]uint32{}}
+	for range containers {
+		w.create()
+	}
+	return w
+}
+
+func (w *world) watch(f func(model.Event)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.watchers = append(w.watchers, f)
+}
+
+func (w *world) snapshot(f func([]model.Container)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := make([]model.Container, 0, len(w.live))
+	for _, c := range w.live {
+		all = append(all, c)
+	}
+	f(all)
+}
+
+func (w *world) tell(ev model.Event) {
+	ev.Time = time.Now()
+	for _, f := range w.watchers {
+		f(ev)
+	}
+}
+
+func (w *world) change(id string, typ model.EventType, status model.ContainerStatus) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := w.live[id]
+	c.Status = status
+	w.live[id] = c
+	w.tell(model.Event{Type: typ, Container: c})
+}
+
+func (w *world) create() string {
+	w.mu.Lock()
+	w.n++
+	id := fmt.Sprintf("%064x", w.n)
+	w.live[id] = model.Container{
+		ID: id, Runtime: "containerd", Name: "worker", Namespace: "train", Pod: fmt.Sprintf("job-%d", w.n),
+		PodUID: fmt.Sprintf("uid-%d", w.n), Image: "registry/train:1",
+	}
+	w.mu.Unlock()
+	w.change(id, model.EventCreate, model.ContainerCreated)
+	w.change(id, model.EventStart, model.ContainerRunning)
+	return id
+}
+
+func (w *world) exit(id string, code uint32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := w.live[id]
+	c.Status, c.ExitCode = model.ContainerExited, &code
+	w.live[id], w.exits[id] = c, code
+	w.tell(model.Event{Type: model.EventExit, Container: c, ExitCode: &code})
+}
+
+func (w *world) remove(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := w.live[id]
+	delete(w.live, id)
+	w.tell(model.Event{Type: model.EventDelete, Container: c})
+}
+
+// churn does n things to containers.
+func (w *world) churn(r *rand.Rand, n int) {
+	for range n {
+		w.mu.Lock()
+		var ids []string
+		for id, c := range w.live {
+			if c.Status == model.ContainerRunning {
+				ids = append(ids, id)
+			}
+		}
+		w.mu.Unlock()
+		slices.Sort(ids)
+		if len(ids) < 3 || r.IntN(2) == 0 {
+			w.create()
+			continue
+		}
+		id := ids[r.IntN(len(ids))]
+		w.exit(id, uint32(r.IntN(256)))
+		if r.IntN(4) > 0 {
+			w.remove(id)
+		}
+	}
+}
+
+// differs says in what the view of a receiver is not the truth.
+func (w *world) differs(v *otel.View) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(v.Containers) != len(w.live) {
+		return fmt.Sprintf("%d containers instead of %d", len(v.Containers), len(w.live))
+	}
+	for id, c := range w.live {
+		r, ok := v.Containers[id]
+		if !ok {
+			return fmt.Sprintf("container %s is missing", id)
+		}
+		if got := r.Attributes["accelscope.container.status"]; got != string(c.Status) {
+			return fmt.Sprintf("container %s is %s instead of %s", id, got, c.Status)
+		}
+	}
+	return ""
+}
+
+// exitsOf checks that each exit arrived exactly once, or was said to be lost.
+func (w *world) checkExits(t *testing.T, v *otel.View) {
+	t.Helper()
+	missing := 0
+	for id, code := range w.exits {
+		switch got := v.Exits[id]; {
+		case len(got) > 1:
+			t.Errorf("%d exits of container %s", len(got), id)
+		case len(got) == 0:
+			missing++
+		case got[0].Attributes["process.exit.code"] != fmt.Sprint(code):
+			t.Errorf("exit of %s with %s, want %d", id, got[0].Attributes["process.exit.code"], code)
+		}
+	}
+	if missing > 0 && v.Lost < int64(missing) {
+		t.Errorf("%d exits are missing, and only %d events were said to be lost", missing, v.Lost)
+	}
+	for _, wrong := range v.Wrong {
+		t.Error(wrong)
+	}
+}
+
+// within waits until f is empty, and fails with what it says.
+func within(t *testing.T, limit time.Duration, f func() string) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for {
+		said := f()
+		if said == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v: %s", limit, said)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func open(t *testing.T, w *world, timing timing, o Options) *Exporter {
+	t.Helper()
+	o.Watch, o.Snapshot = w.watch, w.snapshot
+	if o.QueueSize == 0 {
+		o.QueueSize = 8192
+	}
+	o.NodeName, o.NodeIP, o.Version = "node-1", "10.0.0.1", "1.2.3"
+	e, err := start(o, timing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	within(t, 5*time.Second, func() string { // what happens before is not its
+		e.queue.mu.Lock()
+		defer e.queue.mu.Unlock()
+		if !e.queue.started {
+			return "not started"
+		}
+		return ""
+	})
+	return e
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+var build = sync.OnceValues(func() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	return otel.Build(ctx)
+})
+
+// collector starts a real one.
+func collector(t *testing.T, config otel.Config) *otel.Collector {
+	t.Helper()
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	c, err := otel.Start(ctx, path, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Kill)
+	return c
+}
+
+func records(t *testing.T, c *otel.Collector) []otel.Record {
+	t.Helper()
+	all, err := c.Records()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// receiver is a fake of the collector, made from the definitions of OTLP: it does
+// what no healthy collector does.
+type receiver struct {
+	collogs.UnimplementedLogsServiceServer
+	endpoint string
+	server   *grpc.Server
+
+	mu      sync.Mutex
+	got     []otel.Record
+	headers metadata.MD
+	// answer decides on the nth batch, from 1; keep says whether it arrived.
+	answer func(n int, records []otel.Record) (keep bool, response *collogs.ExportLogsServiceResponse, err error)
+	// greeting is the answer to a request without records.
+	greeting error
+	n        int
+}
+
+func newReceiver(t *testing.T) *receiver {
+	r := &receiver{endpoint: freePort(t)}
+	t.Cleanup(r.down)
+	return r
+}
+
+func (r *receiver) up(t *testing.T) {
+	t.Helper()
+	var l net.Listener
+	within(t, 5*time.Second, func() (s string) {
+		var err error
+		if l, err = net.Listen("tcp", r.endpoint); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	r.server = grpc.NewServer()
+	collogs.RegisterLogsServiceServer(r.server, r)
+	go func(s *grpc.Server) { _ = s.Serve(l) }(r.server)
+}
+
+func (r *receiver) down() {
+	if r.server != nil {
+		r.server.Stop()
+	}
+	r.server = nil
+}
+
+func (r *receiver) Export(ctx context.Context, req *collogs.ExportLogsServiceRequest) (*collogs.ExportLogsServiceResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.headers, _ = metadata.FromIncomingContext(ctx)
+	batch := decode(req)
+	if len(batch) == 0 {
+		return &collogs.ExportLogsServiceResponse{}, r.greeting
+	}
+	r.n++
+	if r.answer == nil {
+		r.got = append(r.got, batch...)
+		return &collogs.ExportLogsServiceResponse{}, nil
+	}
+	keep, response, err := r.answer(r.n, batch)
+	if keep {
+		r.got = append(r.got, batch...)
+	}
+	return response, err
+}
+
+func (r *receiver) view() *otel.View {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return otel.Replay(r.got)
+}
+
+func decode(req *collogs.ExportLogsServiceRequest) (all []otel.Record) {
+	attrs := func(list []*commonpb.KeyValue) map[string]string {
+		m := map[string]string{}
+		for _, kv := range list {
+			switch v := kv.Value.Value.(type) {
+			case *commonpb.AnyValue_StringValue:
+				m[kv.Key] = v.StringValue
+			case *commonpb.AnyValue_IntValue:
+				m[kv.Key] = fmt.Sprint(v.IntValue)
+			case *commonpb.AnyValue_BoolValue:
+				m[kv.Key] = fmt.Sprint(v.BoolValue)
+			case *commonpb.AnyValue_ArrayValue:
+				var list []string
+				for _, e := range v.ArrayValue.Values {
+					list = append(list, e.GetStringValue())
+				}
+				text, _ := json.Marshal(list)
+				m[kv.Key] = string(text)
+			}
+		}
+		return m
+	}
+	for _, rl := range req.ResourceLogs {
+		for _, sl := range rl.ScopeLogs {
+			for _, r := range sl.LogRecords {
+				all = append(all, otel.Record{
+					Resource: attrs(rl.Resource.Attributes), Event: r.EventName, Attributes: attrs(r.Attributes),
+				})
+			}
+		}
+	}
+	return all
+}
+
+// A gate is a TCP proxy in front of a collector, which can cut connections
+// after so many bytes of answers, at any moment.
+type gate struct {
+	endpoint string
+	target   string
+	mu       sync.Mutex
+	open     bool
+	conns    []net.Conn
+	listener net.Listener
+	done     sync.WaitGroup
+}
+
+func newGate(t *testing.T, target string) *gate {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{endpoint: l.Addr().String(), target: target, open: true, listener: l}
+	g.done.Go(g.accept)
+	t.Cleanup(func() {
+		g.listener.Close()
+		g.cut(false)
+		g.done.Wait()
+	})
+	return g
+}
+
+func (g *gate) accept() {
+	for {
+		in, err := g.listener.Accept()
+		if err != nil {
+			return
+		}
+		g.mu.Lock()
+		out, err := net.Dial("tcp", g.target)
+		if err != nil || !g.open {
+			in.Close()
+			if err == nil {
+				out.Close()
+			}
+			g.mu.Unlock()
+			continue
+		}
+		g.conns = append(g.conns, in, out)
+		g.mu.Unlock()
+		for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
+			g.done.Go(func() {
+				_, err := io.Copy(pair[0], pair[1])
+				if err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {
+					_ = err // a reset: the other side is closed as well
+				}
+				pair[0].Close()
+				pair[1].Close()
+			})
+		}
+	}
+}
+
+// cut ends all connections; without open no other one is let through.
+func (g *gate) cut(open bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open = open
+	for _, c := range g.conns {
+		c.Close()
+	}
+	g.conns = nil
+}

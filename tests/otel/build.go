@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package otel runs a real OpenTelemetry Collector for tests and reads what it
+// got. The Collector is the module in tests/otelcol: an OTLP receiver and the debug
+// exporter, whose detailed output is the record of what arrived.
+package otel
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/accelscope/accelscope/tests/vm"
+)
+
+// Build returns the path of the Collector, built once for each version of its
+// source: that takes half a minute when its modules are there, and minutes when
+// they are not.
+func Build(ctx context.Context) (string, error) {
+	dir, err := moduleDir(ctx)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	for _, name := range []string{"go.mod", "go.sum", "main.go"} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return "", err
+		}
+		sum.Write(text)
+	}
+	cache, err := vm.CacheDir()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(cache, fmt.Sprintf("otelcol-%x", sum.Sum(nil)[:8]))
+	unlock, err := lock(path + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	// CGO_ENABLED=0: it runs in a guest, too.
+	if _, err := run(ctx, dir, []string{"CGO_ENABLED=0", "GOWORK=off"},
+		"go", "build", "-trimpath", "-ldflags=-s -w", "-o", path+".new", "."); err != nil {
+		return "", fmt.Errorf("build of the Collector: %w", err)
+	}
+	return path, os.Rename(path+".new", path)
+}
+
+// moduleDir is where the source of the Collector lies, from anywhere in ours.
+func moduleDir(ctx context.Context) (string, error) {
+	mod, err := run(ctx, "", nil, "go", "env", "GOMOD")
+	if err != nil {
+		return "", err
+	}
+	if mod = strings.TrimSpace(mod); filepath.Base(mod) != "go.mod" {
+		return "", errors.New("the Collector is built from the source tree of accelscope")
+	}
+	return filepath.Join(filepath.Dir(mod), "tests", "otelcol"), nil
+}
+
+func run(ctx context.Context, dir string, env []string, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", name, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return string(out), nil
+}
+
+// lock keeps two packages that are tested at once from building the same.
+func lock(path string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}

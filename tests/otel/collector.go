@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package otel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// Config of a Collector.
+type Config struct {
+	Dir      string // of its configuration, output and log; of one that is started again the same
+	Endpoint string // HOST:PORT to listen on
+	// CertFile and KeyFile make it speak TLS, ClientCAFile ask for certificates
+	// of that CA.
+	CertFile, KeyFile, ClientCAFile string
+}
+
+// Write writes the configuration file and returns its path. The Collector prints
+// what it gets to standard output: otelcol --config file:PATH.
+func (c Config) Write() (string, error) {
+	type object = map[string]any
+	grpc := object{"endpoint": c.Endpoint}
+	if c.CertFile != "" {
+		tls := object{"cert_file": c.CertFile, "key_file": c.KeyFile}
+		if c.ClientCAFile != "" {
+			tls["client_ca_file"] = c.ClientCAFile
+		}
+		grpc["tls"] = tls
+	}
+	text, err := json.MarshalIndent(object{ // which is YAML, too
+		"receivers": object{"otlp": object{"protocols": object{"grpc": grpc}}},
+		"exporters": object{"debug": object{
+			"verbosity": "detailed", "use_internal_logger": false,
+			"sampling_initial": 1 << 30, "sampling_thereafter": 1,
+		}},
+		"service": object{
+			"telemetry": object{"metrics": object{"level": "none"}, "logs": object{"level": "warn"}},
+			"pipelines": object{"logs": object{"receivers": []string{"otlp"}, "exporters": []string{"debug"}}},
+		},
+	}, "", "  ")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(c.Dir, "otelcol.yaml")
+	return path, os.WriteFile(path, text, 0o644)
+}
+
+// Output is the file that Start appends what the Collector prints to.
+func (c Config) Output() string { return filepath.Join(c.Dir, "otelcol.out") }
+
+// A Collector is a running OpenTelemetry Collector.
+type Collector struct {
+	config Config
+	cmd    *exec.Cmd
+	ended  chan struct{}
+}
+
+// Start starts the Collector at path and returns when it listens. Started again
+// in the same directory, it adds to what is recorded there.
+func Start(ctx context.Context, path string, config Config) (*Collector, error) {
+	file, err := config.Write()
+	if err != nil {
+		return nil, err
+	}
+	out, err := appendTo(config.Output())
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	log, err := appendTo(filepath.Join(config.Dir, "otelcol.log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	c := &Collector{config: config, ended: make(chan struct{})}
+	c.cmd = exec.Command(path, "--config", "file:"+file)
+	c.cmd.Stdout, c.cmd.Stderr = out, log
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := c.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = c.cmd.Wait()
+		close(c.ended)
+	}()
+	for {
+		conn, err := net.DialTimeout("tcp", config.Endpoint, time.Second)
+		if err == nil {
+			return c, conn.Close()
+		}
+		select {
+		case <-c.ended:
+			text, _ := os.ReadFile(log.Name())
+			return nil, fmt.Errorf("the Collector ended: %s", text)
+		case <-ctx.Done():
+			c.Kill()
+			return nil, fmt.Errorf("the Collector does not listen: %w", errors.Join(err, ctx.Err()))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func appendTo(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+}
+
+// Records is all that arrived so far, in order, from earlier lives as well.
+func (c *Collector) Records() ([]Record, error) {
+	f, err := os.Open(c.config.Output())
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return Parse(f)
+}
+
+// Kill ends the Collector as a crash does.
+func (c *Collector) Kill() {
+	_ = c.cmd.Process.Kill()
+	<-c.ended
+}
+
+// Pause stops the Collector without ending its connections; Resume lets it go on.
+func (c *Collector) Pause() error { return c.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Resume lets a paused Collector go on.
+func (c *Collector) Resume() error { return c.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Stop ends the Collector in order.
+func (c *Collector) Stop() {
+	_ = c.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-c.ended:
+	case <-time.After(5 * time.Second):
+		c.Kill()
+	}
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package otel
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// View is what a receiver knows that does as the README says: it drops what it
+// has got, replaces its view by each whole snapshot, and applies what comes.
+type View struct {
+	Session    string
+	Containers map[string]Record // by id; the last record that told of each
+	// Exits are the exit records by container id, over all sessions.
+	Exits map[string][]Record
+	// Opened are the devices that each container opened, from events and snapshots.
+	Opened map[string]map[string]bool
+	// Missing is how many numbers were left out, over all sessions; Lost how
+	// many events the snapshots said were lost.
+	Missing, Lost int64
+	Duplicates    int
+	Snapshots     int // whole ones
+	// Wrong is what breaks a promise.
+	Wrong []string
+
+	last   int64
+	lost   int64          // of this session
+	resent map[int64]bool // that were marked, of this session
+	staged map[string]Record
+	count  int64
+}
+
+// Replay applies records in the order in which they arrived, from one node.
+func Replay(records []Record) *View {
+	v := &View{Containers: map[string]Record{}, Exits: map[string][]Record{}, Opened: map[string]map[string]bool{}}
+	for i := range records {
+		v.apply(records[i])
+	}
+	return v
+}
+
+func (v *View) wrong(format string, args ...any) {
+	v.Wrong = append(v.Wrong, fmt.Sprintf(format, args...))
+}
+
+func (v *View) apply(r Record) {
+	seq := r.Int("accelscope.event.sequence")
+	if session := r.Resource["service.instance.id"]; session != v.Session {
+		v.Session, v.last, v.lost, v.staged, v.resent = session, 0, 0, nil, map[int64]bool{}
+	}
+	if seq == 1 && r.Event != "container.snapshot.begin" {
+		v.wrong("a session begins with %s", r.Event)
+	}
+	if r.Attributes["accelscope.event.resent"] == "true" {
+		v.resent[seq] = true
+	}
+	if seq <= v.last {
+		// The first copy may be the later one, of a connection that was given up.
+		if !v.resent[seq] {
+			v.wrong("record %d after %d, and no copy of it is marked as sent again", seq, v.last)
+		}
+		v.Duplicates++
+		return
+	}
+	v.Missing += seq - v.last - 1
+	v.last = seq
+
+	id := r.Attributes["container.id"]
+	switch r.Event {
+	case "container.snapshot.begin":
+		v.staged, v.count = map[string]Record{}, r.Int("accelscope.snapshot.count")
+		lost := r.Int("accelscope.snapshot.lost") // so far
+		v.Lost += lost - v.lost
+		v.lost = lost
+	case "container.snapshot":
+		if v.staged != nil {
+			v.staged[id] = r
+		}
+		var opened []string
+		_ = json.Unmarshal([]byte(r.Attributes["accelscope.container.opened_devices"]), &opened) // or there is none
+		v.open(id, opened...)
+	case "container.snapshot.end":
+		if v.staged == nil || int64(len(v.staged)) != v.count {
+			v.staged = nil // a part is missing: another one follows
+			return
+		}
+		v.Containers, v.staged = v.staged, nil
+		v.Snapshots++
+	case "container.delete":
+		delete(v.Containers, id)
+	case "container.device_open":
+		v.open(id, r.Attributes["accelscope.device"])
+	default:
+		if r.Event == "container.exit" {
+			v.Exits[id] = append(v.Exits[id], r)
+		}
+		v.Containers[id] = r
+	}
+}
+
+func (v *View) open(id string, devices ...string) {
+	if v.Opened[id] == nil {
+		v.Opened[id] = map[string]bool{}
+	}
+	for _, d := range devices {
+		v.Opened[id][d] = true
+	}
+}
