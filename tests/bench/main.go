@@ -107,6 +107,11 @@ func run(ctx context.Context) error {
 		res.print(os.Stdout, use)
 	}
 	printGates(os.Stdout, gates(results[0], results[1]))
+	for _, e := range use {
+		if e.name == accelscope {
+			return measurePods(ctx, e, nodes[0].plan.rounds, nodes[0].plan.paced, os.Stdout)
+		}
+	}
 	return nil
 }
 

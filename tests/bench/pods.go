@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/containerd"
+	"github.com/accelscope/accelscope/tests/fixtures"
+)
+
+// The node of Kubernetes: as many pods as the kubelet allows by default.
+const (
+	pods             = 110
+	containersPerPod = 3
+)
+
+func podNode() fixtures.Options {
+	o := fixtures.Node()
+	o.Containers, o.ContainersPerPod, o.ProcsPerContainer = pods*containersPerPod, containersPerPod, 1
+	return o
+}
+
+// podFigures are what the sensor costs on a node full of pods.
+type podFigures struct {
+	name     string
+	cpu      []float64 // ms per paced scrape
+	p50      float64
+	series   float64
+	text     float64
+	memory   memory
+	idle     float64 // ms/s
+	calls    float64 // RPCs per scrape
+	settling float64 // RPCs before the first of them
+}
+
+// measurePods runs the sensor beside a real containerd that knows 330
+// containers and a kubelet of our own, on fake cgroups: nothing runs in them.
+// What one after the other costs is the difference between its rows.
+func measurePods(ctx context.Context, sensor exporter, rounds, scrapes int, out io.Writer) error {
+	dir, err := os.MkdirTemp("", "pods-") // short: it holds sockets
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	progress("writing a node of %d pods", pods)
+	m, err := fixtures.Write(filepath.Join(dir, "node"), podNode())
+	if err != nil {
+		return err
+	}
+	daemon, err := containerd.Start(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer daemon.Kill()
+	for i, c := range m.Containers {
+		pod := fmt.Sprintf("train-%d", i/containersPerPod)
+		if err := daemon.Create(ctx, c.ID, "ml", pod, c.PodUID, fmt.Sprintf("c%d", i%containersPerPod)); err != nil {
+			return err
+		}
+	}
+	counter, err := countCalls(filepath.Join(dir, "counted.sock"), daemon.Socket)
+	if err != nil {
+		return err
+	}
+	defer counter.close()
+	kube, err := startKubelet(filepath.Join(dir, "kubelet.sock"), m)
+	if err != nil {
+		return err
+	}
+	defer kube()
+
+	common := []string{
+		"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(),
+		"--path.host=" + dir, "--runtime.socket=containerd:" + counter.path,
+		"--kubelet.pod-resources=" + filepath.Join(dir, "kubelet.sock"),
+	}
+	const off = "--no-collector."
+	figs := []*podFigures{{name: "names only"}, {name: "and the kubelet"}, {name: "and container metrics"}}
+	args := [][]string{
+		{off + "node", off + "container", off + "kubelet"}, {off + "node", off + "container"}, {off + "node"},
+	}
+	for round := range rounds {
+		for i, f := range figs {
+			progress("%d pods, %s: round %d of %d", pods, f.name, round+1, rounds)
+			e := exporter{name: sensor.name, path: sensor.path, args: func(_ fixtures.Manifest, addr string) []string {
+				return append(append([]string{"--web.listen-address=" + addr}, common...), args[i]...)
+			}}
+			if err := f.measure(ctx, e, m, counter, scrapes); err != nil {
+				return err
+			}
+		}
+	}
+	printPods(out, figs, rounds, scrapes)
+	return nil
+}
+
+func (f *podFigures) measure(ctx context.Context, e exporter, m fixtures.Manifest, calls *callCounter, scrapes int) error {
+	before := calls.count()
+	p, err := e.start(ctx, m)
+	if err != nil {
+		return err
+	}
+	defer p.stop()
+	name := []byte(`workload="ml/train-109/c2"`)
+	for wait := time.Now(); ; sleep(ctx, pause) {
+		last, err := p.scrape()
+		if err != nil {
+			return err
+		}
+		text, err := last.text()
+		if err != nil {
+			return err
+		}
+		if bytes.Contains(text, name) {
+			break
+		}
+		if time.Since(wait) > 30*time.Second || ctx.Err() != nil {
+			return fmt.Errorf("the containers have no names:\n%s", p.output.String())
+		}
+	}
+	sleep(ctx, pause)
+	settled := calls.count()
+	begin, err := cpuTime(p.pid())
+	if err != nil {
+		return err
+	}
+	var latencies []float64
+	var last answer
+	for range scrapes {
+		if last, err = p.scrape(); err != nil {
+			return err
+		}
+		latencies = append(latencies, ms(last.latency))
+		sleep(ctx, pause)
+	}
+	end, err := cpuTime(p.pid())
+	if err != nil {
+		return err
+	}
+	f.cpu = append(f.cpu, ms(end-begin)/float64(scrapes))
+	f.p50 = quantile(latencies, 0.5)
+	f.calls = float64(calls.count()-settled) / float64(scrapes)
+	f.settling = float64(settled - before)
+	text, err := last.text()
+	if err != nil {
+		return err
+	}
+	f.series, f.text = 0, float64(len(text))/1e3
+	samples(text, func(string, float64) { f.series++ })
+	if f.memory, err = readMemory(p.pid()); err != nil {
+		return err
+	}
+	begin, err = cpuTime(p.pid())
+	if err != nil {
+		return err
+	}
+	const quiet = 3 * time.Second
+	sleep(ctx, quiet)
+	if end, err = cpuTime(p.pid()); err != nil {
+		return err
+	}
+	f.idle = ms(end-begin) / quiet.Seconds()
+	return ctx.Err()
+}
+
+func printPods(out io.Writer, figs []*podFigures, rounds, scrapes int) {
+	fmt.Fprintf(out, "\n%d pods of %d containers, known to a real containerd; fake cgroups. Medians of %d rounds of %d scrapes "+
+		"%v apart.\n\n", pods, containersPerPod, rounds, scrapes, pause)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "sensor with\tp50 ms\tCPU ms/scrape\tseries\ttext kB\tRSS MB\tHWM MB\tidle CPU ms/s\tRPCs/scrape\tRPCs to settle\t")
+	for _, f := range figs {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", f.name, number(f.p50, 2), number(quantile(f.cpu, 0.5), 2),
+			number(f.series, 0), number(f.text, 0), number(f.memory.rss, 1), number(f.memory.peak, 1), number(f.idle, 2),
+			number(f.calls, 2), number(f.settling, 0))
+	}
+	w.Flush()
+	if base := quantile(figs[0].cpu, 0.5); base > 0 {
+		all := quantile(figs[len(figs)-1].cpu, 0.5)
+		fmt.Fprintf(out, "Container metrics: %s us per container and scrape.\n",
+			number(1e3*math.Max(all-base, 0)/(pods*containersPerPod), 1))
+	}
+}
