@@ -37,13 +37,20 @@ func TestDefaults(t *testing.T) {
 	}
 	want := runCmd{
 		sensorFlags: sensorFlags{
-			Sysfs: "/sys", Procfs: "/proc", Cgroup: "/sys/fs/cgroup",
-			RDMA: true, CgroupTree: true, Probe: true,
+			Sysfs: "/sys", Procfs: "/proc", Cgroup: "/sys/fs/cgroup", Host: "/",
+			RDMA: true, CgroupTree: true, Probe: true, Containers: true, Node: true, Runtime: true,
+			kubeletFlags: kubeletFlags{
+				Kubelet:          true,
+				KubeletTokenFile: "/var/run/secrets/kubernetes.io/serviceaccount/token",
+				KubeletCAFile:    "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt",
+				KubeletInterval:  15 * time.Second,
+			},
 			Tier: "auto", MapEntries: 8192, MaxObjects: 65536, Grace: 5 * time.Minute,
 		},
-		webFlags: webFlags{ListenAddress: []string{":9847"}, TelemetryPath: "/metrics", Compat: []string{"lens"}},
+		webFlags:   webFlags{ListenAddress: []string{":9847"}, TelemetryPath: "/metrics", Compat: []string{"lens"}},
+		eventFlags: eventFlags{QueueSize: 8192},
 	}
-	if diff := cmp.Diff(want, c.Run, cmp.AllowUnexported(runCmd{})); diff != "" {
+	if diff := cmp.Diff(want, c.Run, cmp.AllowUnexported(runCmd{}, sensorFlags{})); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
 	}
 }

@@ -39,7 +39,14 @@ func build(t *testing.T) string {
 // SIGTERM and returns how it ended and how long that took.
 func start(t *testing.T, binary string, args ...string) (url string, stop func() (time.Duration, error)) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	url, _, stop = startProcess(t, binary, args...)
+	return url, stop
+}
+
+// startProcess is start that tells the process, too.
+func startProcess(t *testing.T, binary string, args ...string) (url string, p *os.Process, stop func() (time.Duration, error)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, binary, append(args, "--web.listen-address=127.0.0.1:0", "--log.format=json")...)
 	log, err := cmd.StderrPipe()
@@ -72,11 +79,12 @@ func start(t *testing.T, binary string, args ...string) (url string, stop func()
 	if !ok {
 		t.Fatalf("the sensor ended: %v", cmd.Wait())
 	}
-	return "http://" + a, stop
+	return "http://" + a, cmd.Process, stop
 }
 
 // fakeNode is a tree of files in the place of a machine with ten HCAs: this
-// test is about the program around the sources, not about what they read.
+// test is about the program around the sources, not about what they read. The
+// sources that this tree has nothing for have tests of their own.
 func fakeNode(t *testing.T) (fixtures.Manifest, []string) {
 	t.Helper()
 	m, err := fixtures.Write(t.TempDir(), fixtures.Node())
@@ -85,7 +93,8 @@ func fakeNode(t *testing.T) (fixtures.Manifest, []string) {
 	}
 	return m, []string{
 		"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(),
-		"--no-collector.probe",
+		"--no-collector.probe", "--no-collector.runtime", "--no-collector.kubelet", "--no-collector.node",
+		"--no-collector.container",
 	}
 }
 

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +13,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/api"
 )
 
 // Bounds of the HTTP server. A scraper that is slow, or many of them, must not
@@ -38,14 +41,16 @@ func newServer(handler http.Handler, log *zap.Logger) *http.Server {
 	}
 }
 
-// newHandler serves the landing page, the metrics, /healthz (the process
-// answers) and /readyz. ready says whether the first refresh is done and what
-// is not ok.
-func newHandler(f webFlags, encode encodeFunc, ready func() (bool, []string), log *zap.Logger) (http.Handler, error) {
+// newHandler serves the landing page, the metrics, the REST requests, /healthz
+// (the process answers) and /readyz. ready says whether the first refresh is
+// done and what is not ok.
+func newHandler(
+	f webFlags, encode encodeFunc, facts api.Facts, ready func() (bool, []string), log *zap.Logger,
+) (http.Handler, error) {
 	switch {
 	case !strings.HasPrefix(f.TelemetryPath, "/") || strings.ContainsAny(f.TelemetryPath, " {}"):
 		return nil, fmt.Errorf("--web.telemetry-path: %q is not a path like /metrics", f.TelemetryPath)
-	case f.TelemetryPath == "/" || f.TelemetryPath == "/healthz" || f.TelemetryPath == "/readyz":
+	case slices.Contains([]string{"/", "/healthz", "/readyz", "/pods"}, f.TelemetryPath):
 		return nil, fmt.Errorf("--web.telemetry-path: %s is taken", f.TelemetryPath)
 	}
 	landing, err := web.NewLandingPage(web.LandingConfig{
@@ -55,6 +60,7 @@ func newHandler(f webFlags, encode encodeFunc, ready func() (bool, []string), lo
 		Profiling:   "false",
 		Links: []web.LandingLinks{
 			{Address: f.TelemetryPath, Text: "Metrics"},
+			{Address: "/pods", Text: "Pods", Description: "containers and their devices, as JSON"},
 			{Address: "/healthz", Text: "Health", Description: "the process answers"},
 			{Address: "/readyz", Text: "Readiness", Description: "the first refresh is done; what is not ok"},
 		},
@@ -65,6 +71,7 @@ func newHandler(f webFlags, encode encodeFunc, ready func() (bool, []string), lo
 	mux := http.NewServeMux()
 	mux.Handle("GET /{$}", landing)
 	mux.Handle("GET "+f.TelemetryPath, metricsHandler(encode, log.Named("scrape")))
+	api.Register(mux, facts)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "ok")
 	})

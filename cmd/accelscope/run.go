@@ -15,7 +15,9 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/collector"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // How long the end may take: answering the scrapes that run, then closing.
@@ -27,6 +29,7 @@ const (
 type runCmd struct {
 	sensorFlags
 	webFlags
+	eventFlags
 }
 
 // run serves until ctx is done.
@@ -38,7 +41,7 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 	if !c.NoSelfMetrics {
 		sets = append(sets, collector.Process)
 	}
-	s, err := newSensor(c.sensorFlags, sets, log)
+	s, err := newSensor(c.sensorFlags, c.eventFlags, sets, log)
 	if err != nil {
 		return err
 	}
@@ -49,7 +52,10 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 	}
 
 	var refreshed atomic.Bool
-	handler, err := newHandler(c.webFlags, s.collector.Encode, func() (bool, []string) {
+	facts := func() (model.Snapshot, attribution.Attribution) {
+		return s.collector.Snapshot(), s.collector.Attribution()
+	}
+	handler, err := newHandler(c.webFlags, s.collector.Encode, facts, func() (bool, []string) {
 		if !refreshed.Load() {
 			return false, nil
 		}

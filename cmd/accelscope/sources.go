@@ -6,15 +6,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
+	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/collector"
+	"github.com/accelscope/accelscope/pkg/event"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/cgroup"
+	"github.com/accelscope/accelscope/pkg/source/container"
+	"github.com/accelscope/accelscope/pkg/source/kubelet"
+	nodes "github.com/accelscope/accelscope/pkg/source/node"
 	"github.com/accelscope/accelscope/pkg/source/probe"
 	"github.com/accelscope/accelscope/pkg/source/rdma"
+	"github.com/accelscope/accelscope/pkg/source/runtime"
+)
+
+const (
+	// kubeletDeadline is how long the kubelet may take, which nobody waits for.
+	kubeletDeadline = 10 * time.Second
+	// deviceEvents is how old the figures may be that tell of a first use of a
+	// device: scrapes are as frequent, and reading for this alone costs as much.
+	deviceEvents = 15 * time.Second
 )
 
 // A sensor is the sources and the collector that reads them.
@@ -25,7 +43,7 @@ type sensor struct {
 
 // newSensor makes the sources that are switched on. One that cannot be made is
 // registered with the reason; only --strict makes that an error.
-func newSensor(f sensorFlags, compat []string, log *zap.Logger) (*sensor, error) {
+func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*sensor, error) {
 	include, err := matchName("device-include", f.DeviceInclude)
 	if err != nil {
 		return nil, err
@@ -34,16 +52,29 @@ func newSensor(f sensorFlags, compat []string, log *zap.Logger) (*sensor, error)
 	if err != nil {
 		return nil, err
 	}
+	sockets, err := parseSockets(f.RuntimeSockets)
+	if err != nil {
+		return nil, err
+	}
+	node := nodeName(f.NodeName)
+	v, revision := buildVersion()
 
 	s := &sensor{}
 	var sources []collector.Registration
+	add := func(name string, source collector.Source, err error) {
+		sources = append(sources, register(name, source, err))
+	}
 	var groups *cgroup.Source
 	var devices *rdma.Source
 	var probes *probe.Source
+	var runtimes *runtime.Source
+	var containers *container.Source
+	// A source asks another through a function, which finds it when it is asked:
+	// that is at the first read, and all of them are made before.
 	if f.CgroupTree {
 		groups, err = cgroup.New(cgroup.Options{
-			Root: f.Cgroup, Procfs: f.Procfs, Grace: f.Grace, Logger: log.Named("cgroup"),
-			// probes is set before the first read, which is the first to ask.
+			Root: f.Cgroup, Procfs: f.Procfs, Passwd: filepath.Join(f.Host, "etc/passwd"), Grace: f.Grace,
+			Logger: log.Named("cgroup"),
 			PathOf: func(id uint64) (string, bool) {
 				if probes == nil {
 					return "", false
@@ -51,18 +82,48 @@ func newSensor(f sensorFlags, compat []string, log *zap.Logger) (*sensor, error)
 				return probes.CgroupPath(id)
 			},
 		})
-		sources = append(sources, register("cgroup", groups, err))
+		add("cgroup", groups, err)
 		if err == nil {
 			s.hierarchy = groups.Hierarchy()
 		}
 	}
+	if f.Runtime {
+		root := f.Host
+		if len(sockets) > 0 { // whoever names a path means the one that we see
+			root = "/"
+		}
+		runtimes, err = runtime.New(runtime.Options{
+			Sockets: sockets, Root: root, Procfs: f.Procfs, Labels: f.Labels, Grace: f.Grace, Logger: log.Named("runtime"),
+		})
+		add("runtime", runtimes, err)
+	}
+	if f.Containers && groups != nil {
+		containers, err = container.New(container.Options{
+			Procfs: f.Procfs, Mount: s.hierarchy.Mount, V2: s.hierarchy.Controller == "",
+			Groups: groups.Workloads,
+			More: func() []string {
+				if runtimes == nil {
+					return nil
+				}
+				return cgroupPaths(runtimes)
+			},
+			Logger: log.Named("container"),
+		})
+		add("container", containers, err)
+	}
 	if f.RDMA {
 		devices, err = rdma.New(rdma.Options{
-			Sysfs: f.Sysfs, Include: include, Exclude: exclude, Netlink: true, Logger: log.Named("rdma"),
-			// Not counting yet is not counting: probes is set before the first read.
+			Sysfs: f.Sysfs, Procfs: f.Procfs, Include: include, Exclude: exclude, Netlink: true, Logger: log.Named("rdma"),
+			// Not counting yet is not counting.
 			Holdings: func() bool { return probes == nil || !probes.Counting() },
+			Namespaces: func() []model.Namespace {
+				if containers == nil {
+					return nil
+				}
+				return containers.Namespaces()
+			},
 		})
-		sources = append(sources, register("rdma", devices, err))
+		add("rdma", devices, err)
 	}
 	if f.Probe {
 		o := probe.Options{
@@ -78,13 +139,31 @@ func newSensor(f sensorFlags, compat []string, log *zap.Logger) (*sensor, error)
 			o.Objects, o.DeviceNames = devices.Objects, devices.DeviceNames
 		}
 		probes, err = probe.New(o)
-		sources = append(sources, register("probe", probes, err))
+		add("probe", probes, err)
+	}
+	if f.Kubelet {
+		r := register(newKubelet(f, log.Named("kubelet")))
+		r.Interval, r.Deadline = f.KubeletInterval, kubeletDeadline
+		sources = append(sources, r)
+	}
+	if f.Node {
+		source, err := nodes.New(nodes.Options{
+			Procfs: f.Procfs, Sysfs: f.Sysfs, Root: f.Host, Logger: log.Named("node"),
+		})
+		add("node", source, err)
+	}
+	var made atomic.Pointer[collector.Collector]
+	if e.Endpoint != "" {
+		events, err := newEvents(e, runtimes, &made, event.Options{
+			NodeName: node, NodeIP: f.NodeIP, Version: v, Logger: log.Named("events"),
+		})
+		add("events", events, err)
 	}
 
-	v, revision := buildVersion()
 	s.collector = collector.New(collector.Options{
-		Sources: sources, Compat: compat, Version: v, Revision: revision, Logger: log,
+		Sources: sources, Compat: compat, Version: v, Revision: revision, Logger: log, Node: node, Labels: f.Labels,
 	})
+	made.Store(s.collector)
 	if f.Strict {
 		for _, r := range sources {
 			if r.Err != nil && !errors.Is(r.Err, model.ErrAbsent) {
@@ -93,6 +172,75 @@ func newSensor(f sensorFlags, compat []string, log *zap.Logger) (*sensor, error)
 		}
 	}
 	return s, nil
+}
+
+func newKubelet(f sensorFlags, log *zap.Logger) (string, collector.Source, error) {
+	o := kubelet.Options{
+		Socket: f.PodResources, URL: f.KubeletURL, NodeIP: f.NodeIP,
+		TokenFile: f.KubeletTokenFile, CAFile: f.KubeletCAFile, Insecure: f.KubeletInsecure, Labels: f.Labels, Logger: log,
+	}
+	if o.Socket == "" {
+		o.Socket = filepath.Join(f.Host, "var/lib/kubelet/pod-resources/kubelet.sock")
+	}
+	kube, err := kubelet.New(o)
+	return "kubelet", kube, err
+}
+
+// newEvents makes what sends events; runtimes is where they come from.
+func newEvents(
+	f eventFlags, runtimes *runtime.Source, made *atomic.Pointer[collector.Collector], o event.Options,
+) (collector.Source, error) {
+	if runtimes == nil {
+		return nil, fmt.Errorf("--events.otlp-endpoint needs the runtimes (--collector.runtime): %w", model.ErrUnsupported)
+	}
+	o.Endpoint, o.Insecure, o.QueueSize = f.Endpoint, f.Insecure, f.QueueSize
+	o.CAFile, o.CertFile, o.KeyFile, o.HeadersFile = f.CAFile, f.CertFile, f.KeyFile, f.HeadersFile
+	o.Watch, o.Snapshot = runtimes.Watch, runtimes.Snapshot
+	o.Shares = func() attribution.Attribution {
+		if c := made.Load(); c != nil {
+			return c.Recent(deviceEvents)
+		}
+		return attribution.Attribution{}
+	}
+	return event.New(o)
+}
+
+// cgroupPaths are those of the containers whose ids are not in them.
+func cgroupPaths(runtimes *runtime.Source) []string {
+	var paths []string
+	runtimes.Snapshot(func(all []model.Container) {
+		for i := range all {
+			if all[i].Cgroup != "" {
+				paths = append(paths, all[i].Cgroup)
+			}
+		}
+	})
+	return paths
+}
+
+// parseSockets reads the values of --runtime.socket.
+func parseSockets(values []string) ([]runtime.Socket, error) {
+	var sockets []runtime.Socket
+	for _, v := range values {
+		s, err := runtime.ParseSocket(v)
+		if err != nil {
+			return nil, fmt.Errorf("--runtime.socket=%s: %w", v, err)
+		}
+		sockets = append(sockets, s)
+	}
+	return sockets, nil
+}
+
+// nodeName is the name of the node: the one that was given, or the host's.
+func nodeName(given string) string {
+	if given != "" {
+		return given
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
 }
 
 // register keeps the name of a source that could not be made.

@@ -268,7 +268,7 @@ func TestWebConfig(t *testing.T) {
 // serves the real ones: without an HCA only that has a histogram.
 func TestNativeHistogramOverTLS(t *testing.T) {
 	config, client := secure(t)
-	handler, err := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil, zap.NewNop())
+	handler, err := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil, nil, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

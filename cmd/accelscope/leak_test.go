@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/containerd"
+	"github.com/accelscope/accelscope/tests/fixtures"
+)
+
+// TestDay has a container come and another go each minute of a day, in a few
+// seconds: what the sensor holds must be the same in the evening as in the
+// morning. The containerd is a real one, killed and started again now and then;
+// the cgroups are files of a fixture, as nothing runs in these containers.
+func TestDay(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the program")
+	}
+	const (
+		minutes = 24 * 60
+		alive   = 20 // containers at a time
+		morning = 240
+		grace   = time.Second
+	)
+	dir, err := os.MkdirTemp("", "day-") // short: it holds a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	m, err := fixtures.Write(filepath.Join(dir, "node"), fixtures.Node())
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemon, err := containerd.Start(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = daemon.Kill() }()
+	url, process, stop := startProcess(t, build(t),
+		"--path.sysfs="+m.SysFS(), "--path.procfs="+m.ProcFS(), "--path.cgroup="+m.CgroupFS(), "--path.host="+dir,
+		"--runtime.socket=containerd:"+daemon.Socket, "--no-collector.probe", "--no-collector.node", "--grace="+grace.String(),
+		// Nobody takes the events, all day long.
+		"--events.otlp-endpoint=127.0.0.1:1", "--events.otlp-insecure", "--events.queue-size=64")
+	ready(t, url)
+
+	var running []fixtures.Container
+	var before, after held
+	var slowest time.Duration // of the names
+	for minute := range minutes {
+		c := comes(t, m, daemon, minute)
+		if running = append(running, c); len(running) > alive {
+			goes(t, m, daemon, running[0])
+			running = running[1:]
+		}
+		switch {
+		case minute%60 == 59:
+			if took := named(t, url, fmt.Sprintf("pod=\"pod-%d\"", minute)); took > 5*time.Second {
+				t.Errorf("minute %d: the new container has its name after %v", minute, took)
+			} else {
+				slowest = max(slowest, took)
+			}
+		case minute%360 == 300:
+			if err := daemon.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			if daemon, err = containerd.Start(t.Context(), dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if minute == morning {
+			before = rest(t, url, process, 2*grace)
+		}
+	}
+	after = rest(t, url, process, 2*grace)
+	t.Logf("a name takes up to %v; a scrape is good for 1 s", slowest)
+	t.Logf("after %d minutes %+v, after %d minutes %+v", morning, before, minutes, after)
+	if after.goroutines > before.goroutines+2 {
+		t.Errorf("%v goroutines, were %v", after.goroutines, before.goroutines)
+	}
+	if after.descriptors > before.descriptors+2 {
+		t.Errorf("%v descriptors, were %v", after.descriptors, before.descriptors)
+	}
+	if after.series > before.series+2 {
+		t.Errorf("%v series, were %v", after.series, before.series)
+	}
+	if after.heap > before.heap+2e6 {
+		t.Errorf("%v bytes of heap, were %v", after.heap, before.heap)
+	}
+	if _, err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// held is what the sensor holds.
+type held struct{ goroutines, descriptors, heap, series float64 }
+
+// rest is what is held when all that is gone had its time to be forgotten. The
+// heap is the least of several scrapes, after a few collections.
+func rest(t *testing.T, url string, process *os.Process, pause time.Duration) held {
+	t.Helper()
+	time.Sleep(pause)
+	var h held
+	for i := range 8 {
+		e := scrape(t, url)
+		if heap := e.gauge("go_gc_heap_live_bytes"); i == 0 || heap < h.heap {
+			h.heap = heap
+		}
+		descriptors, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.goroutines, h.descriptors = e.gauge("go_goroutines"), float64(len(descriptors))
+		h.series = float64(strings.Count(e.body, "\n"))
+		time.Sleep(1100 * time.Millisecond)
+	}
+	return h
+}
+
+// named is how long it takes until a scrape shows a label.
+func named(t *testing.T, url, label string) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for time.Since(began) < 10*time.Second && !strings.Contains(scrape(t, url).body, label) {
+		time.Sleep(100 * time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+// comes makes container number n in a pod of its own: for containerd, and as
+// a cgroup.
+func comes(t *testing.T, m fixtures.Manifest, daemon *containerd.Daemon, n int) fixtures.Container {
+	t.Helper()
+	c := fixtures.Container{ID: fmt.Sprintf("%064x", n+1), PodUID: fmt.Sprintf("00000000-0000-4000-8000-%012x", n)}
+	c.Cgroup = fmt.Sprintf("/kubepods/burstable/pod%s/%s", c.PodUID, c.ID)
+	if err := os.CopyFS(m.CgroupFS()+c.Cgroup, os.DirFS(m.CgroupFS()+m.Containers[0].Cgroup)); err != nil {
+		t.Fatal(err)
+	}
+	if err := daemon.Create(t.Context(), c.ID, "ml", fmt.Sprintf("pod-%d", n), c.PodUID, "main"); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func goes(t *testing.T, m fixtures.Manifest, daemon *containerd.Daemon, c fixtures.Container) {
+	t.Helper()
+	if err := daemon.Delete(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Dir(m.CgroupFS() + c.Cgroup)); err != nil {
+		t.Fatal(err)
+	}
+}
