@@ -48,12 +48,12 @@ type sensorFlags struct {
 	Node       bool `name:"collector.node" negatable:"" default:"true" help:"Read the node itself, as node_exporter does."`
 
 	Runtime        bool     `name:"collector.runtime" negatable:"" default:"true" help:"Ask container runtimes for names and states."`
-	RuntimeSockets []string `name:"runtime.socket" placeholder:"KIND:PATH" help:"Sockets of runtimes (containerd, cri, docker); may be repeated. Default: the usual places below --path.host."`
-	Labels         []string `name:"workload.labels" placeholder:"NAME" help:"Labels and annotations of pods and containers to show in accelscope_workload_info."`
+	RuntimeSockets []string `name:"runtime.socket" placeholder:"KIND:PATH" help:"Socket of a runtime (containerd, cri, docker); repeatable. Default: the usual places."`
+	Labels         []string `name:"workload.labels" placeholder:"NAME" help:"Labels and annotations of pods to show in accelscope_workload_info."`
 
 	kubeletFlags
 
-	NodeName string `name:"node.name" env:"ACCELSCOPE_NODE_NAME,NODE_NAME" placeholder:"NAME" help:"Name of the node. Default: the host name."`
+	NodeName string `name:"node.name" env:"ACCELSCOPE_NODE_NAME,NODE_NAME" placeholder:"NAME" help:"The node. Default: the host name."`
 	NodeIP   string `name:"node.ip" env:"ACCELSCOPE_NODE_IP,NODE_IP" placeholder:"ADDR" help:"Address of the node."`
 
 	Grace  time.Duration `name:"grace" default:"5m" help:"How long what is gone keeps its name and totals."`
@@ -62,21 +62,21 @@ type sensorFlags struct {
 
 // kubeletFlags say how the kubelet is asked.
 type kubeletFlags struct {
-	Kubelet          bool          `name:"collector.kubelet" negatable:"" default:"true" help:"Ask the kubelet for pods, devices and storage."`
-	PodResources     string        `name:"kubelet.pod-resources" placeholder:"PATH" help:"Socket of PodResources. Default: /var/lib/kubelet/pod-resources/kubelet.sock below --path.host."`
-	KubeletURL       string        `name:"kubelet.url" placeholder:"URL" help:"The kubelet's HTTPS API. Default: https://NODE_IP:10250 in a pod; none elsewhere."`
-	KubeletTokenFile string        `name:"kubelet.token-file" default:"/var/run/secrets/kubernetes.io/serviceaccount/token" placeholder:"FILE" help:"Bearer token for the kubelet."`
-	KubeletCAFile    string        `name:"kubelet.ca-file" default:"/var/run/secrets/kubernetes.io/serviceaccount/ca.crt" placeholder:"FILE" help:"Who signs the kubelet's certificate."`
+	Kubelet          bool          `name:"collector.kubelet" negatable:"" default:"true" help:"Ask the kubelet for pods and devices."`
+	PodResources     string        `name:"kubelet.pod-resources" placeholder:"PATH" help:"Socket of PodResources. Default: the usual place."`
+	KubeletURL       string        `name:"kubelet.url" placeholder:"URL" help:"The kubelet. Default: https://NODE_IP:10250 in a pod."`
+	KubeletTokenFile string        `name:"kubelet.token-file" default:"${serviceaccount}/token" placeholder:"FILE" help:"Bearer token."`
+	KubeletCAFile    string        `name:"kubelet.ca-file" default:"${serviceaccount}/ca.crt" placeholder:"FILE" help:"Who signs for the kubelet."`
 	KubeletInsecure  bool          `name:"kubelet.insecure-skip-verify" help:"Do not check the kubelet's certificate."`
 	KubeletInterval  time.Duration `name:"kubelet.interval" default:"15s" help:"How often the kubelet is asked."`
 }
 
 // eventFlags say where events go.
 type eventFlags struct {
-	Endpoint    string `name:"events.otlp-endpoint" placeholder:"HOST:PORT" help:"OpenTelemetry Collector that takes container events (OTLP over gRPC). Default: none."`
+	Endpoint    string `name:"events.otlp-endpoint" placeholder:"HOST:PORT" help:"Who takes container events (OTLP over gRPC). Default: nobody."`
 	Insecure    bool   `name:"events.otlp-insecure" help:"Send events without TLS."`
-	CAFile      string `name:"events.otlp-ca-file" placeholder:"FILE" help:"Who signs the collector's certificate. Default: the system's authorities."`
-	CertFile    string `name:"events.otlp-cert-file" placeholder:"FILE" help:"Certificate to show to the collector."`
+	CAFile      string `name:"events.otlp-ca-file" placeholder:"FILE" help:"Who signs for it. Default: the system's authorities."`
+	CertFile    string `name:"events.otlp-cert-file" placeholder:"FILE" help:"Certificate to show to it."`
 	KeyFile     string `name:"events.otlp-key-file" placeholder:"FILE" help:"Key of that certificate."`
 	HeadersFile string `name:"events.otlp-headers-file" placeholder:"FILE" help:"Headers to send with events, a line NAME: VALUE each."`
 	QueueSize   int    `name:"events.queue-size" default:"8192" help:"Most events to keep while the collector is away."`
@@ -98,6 +98,7 @@ func parse(c *cli, args []string, stdout, stderr io.Writer, exit func(int)) (*ko
 		kong.Name("accelscope"),
 		kong.Description("Which container uses which RDMA HCA, how hard, and how well is it going?"),
 		kong.DefaultEnvars("ACCELSCOPE"),
+		kong.Vars{"serviceaccount": "/var/run/secrets/kubernetes.io/serviceaccount"},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Writers(stdout, stderr),
 		kong.Exit(exit),
