@@ -204,10 +204,6 @@ func sourceCure(s collector.SourceState) string {
 		return "load the driver of the HCA (mlx5_ib, irdma, …); `make demo` shows a node with Soft-RoCE"
 	case s.Source == "cgroup" && s.State == model.StateAbsent:
 		return "mount the host's cgroup tree and name it with --path.cgroup"
-	case s.Source == "runtime" && s.State == model.StateAbsent:
-		return "mount the directory of the runtime's socket and name it with --runtime.socket; pods go by UID until then"
-	case s.Source == "kubelet" && s.State == model.StateAbsent:
-		return "mount /var/lib/kubelet/pod-resources, and set NODE_IP; only a node of Kubernetes has a kubelet"
 	case s.State == model.StateStuck && s.Source != "runtime" && s.Source != "kubelet":
 		return "look for processes in state D and for messages of the driver in dmesg"
 	case strings.Contains(s.Reason, "permitted") || strings.Contains(s.Reason, "permission denied"):

@@ -199,10 +199,10 @@ func (n node) truth(t *testing.T) {
 			t.Errorf("the uobject layer shows %v AHs and %v MWs, want 3 and 2", got["ah"], got["mw"])
 		}
 	}
-	for _, id := range []string{server.ID, client.ID} {
+	for id, want := range map[string]string{server.ID: "default/train-0/worker", client.ID: "default/train-1/worker"} {
 		for _, x := range m.all("container_rdma_resources", "container_id", id) {
-			if w := label(x, "workload"); !strings.HasPrefix(w, "pod:") {
-				t.Errorf("workload %q of a pod's container", w)
+			if w := label(x, "workload"); w != want {
+				t.Errorf("workload %q, want %s", w, want)
 			}
 		}
 	}
