@@ -88,12 +88,12 @@ tracefs:
 
 .PHONY: test-guest
 test-guest: build
-	@go test -tags vm -count=1 -timeout 20m -v -run 'TestNode' ./tests/e2e
+	@go test -tags vm -count=1 -timeout 30m -v -run 'TestNode|TestNames' ./tests/e2e
 
 .PHONY: test-kernels
 test-kernels: build ## The guest suite on 5.10, 6.1 and 6.12, with tracepoints and with fentry forced, on cgroup v1
 	@ACCELSCOPE_NODES=5.10,6.1,6.12,6.1/tracepoint,6.12/fentry,6.1//v1 \
-		go test -tags vm -count=1 -timeout 60m -v -run 'TestNode' ./tests/e2e
+		go test -tags vm -count=1 -timeout 120m -v -run 'TestNode|TestNames' ./tests/e2e
 
 .PHONY: bench
 bench: build tracefs ## What a scrape, a verb and the sensor itself cost

@@ -126,8 +126,8 @@ type ContainerShare struct {
 }
 
 // Attribute joins the facts of s, whose entities and containers have their
-// names already (see Name and Containers).
-// Cgroup ids without an entity belong to the zero Owner. Objects come from the probe; when there was none (s.Objects is
+// names already (see Name and Containers). Cgroup ids without an entity belong to
+// the zero Owner. Objects come from the probe; when there was none (s.Objects is
 // nil) they come from the Holdings of processes.
 func Attribute(s model.Snapshot) Attribution {
 	o := newOwners(s)
@@ -146,6 +146,7 @@ func Attribute(s model.Snapshot) Attribution {
 	a.Assigned = deviceShares(s, o)
 	a.Usages = usageShares(s, o)
 	a.Networks = networkShares(s, o)
+	o.label(s, a.Containers)
 	a.Owners, a.Infos = o.list, o.infos
 	return a
 }

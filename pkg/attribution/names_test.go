@@ -132,3 +132,38 @@ func TestContainers(t *testing.T) {
 		t.Error("nobody told of containers, and there are some")
 	}
 }
+
+// TestLabels: a container has the labels of its pod and, before those, its own;
+// the pod has those of its sandbox and what the kubelet tells.
+func TestLabels(t *testing.T) {
+	s := model.Snapshot{
+		Entities: map[uint64]model.Entity{7: {Workload: "pod:u1/b", ContainerID: "b", PodUID: "u1", Cgroup: "/kubepods/podu1/b"}},
+		Containers: []model.Container{
+			{
+				ID: "a", Name: "worker", Namespace: "ml", Pod: "train-0", PodUID: "u1",
+				Labels: map[string]string{"team": "own"},
+			},
+			{
+				ID: "b", Namespace: "ml", Pod: "train-0", PodUID: "u1", Sandbox: true,
+				Labels: map[string]string{"team": "vision"},
+			},
+		},
+		Pods:       []model.Pod{{UID: "u1", Namespace: "ml", Name: "train-0", Labels: map[string]string{"team": "pod", "queue": "q"}}},
+		Namespaces: []model.Namespace{{Inode: 9, Cgroup: 7, Interfaces: []model.Interface{{Name: "eth0"}}}},
+	}
+	s.Entities = Name(&s, nil)
+	a := Attribute(s)
+	got := map[string]map[string]string{}
+	for _, i := range a.Infos {
+		o := a.Owners[i.Owner]
+		got[o.Workload+" "+o.ContainerID] = i.Labels
+	}
+	want := map[string]map[string]string{
+		"ml/train-0/worker a": {"team": "own", "queue": "q"},
+		"ml/train-0 b":        {"team": "vision", "queue": "q"},
+		"ml/train-0 ":         {"team": "vision", "queue": "q"},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}

@@ -218,20 +218,39 @@ func containerShares(s model.Snapshot, o *owners) []ContainerShare {
 	if s.Containers == nil {
 		return nil
 	}
-	n := newNames(&s)
 	out := make([]ContainerShare, len(s.Containers))
 	for i := range s.Containers {
 		c := &s.Containers[i]
-		owner := o.number(entityOf(c, model.Entity{}))
-		out[i] = ContainerShare{Owner: owner, Container: c}
-		if owner == nobody {
-			continue
-		}
-		info := &o.infos[owner-1]
-		info.Labels = union(info.Labels, c.Labels)
-		if p := n.pods[c.PodUID]; p != nil {
-			info.Labels = union(p.Labels, info.Labels)
-		}
+		out[i] = ContainerShare{Owner: o.number(entityOf(c, model.Entity{})), Container: c}
 	}
 	return out
+}
+
+// label adds the labels of containers and pods to what is known of the owners,
+// whose list is complete by now. A sandbox has those of its pod.
+func (o *owners) label(s model.Snapshot, containers []ContainerShare) {
+	n := newNames(&s)
+	add := func(owner int, labels map[string]string) {
+		if owner != nobody {
+			info := &o.infos[owner-1]
+			info.Labels = union(labels, info.Labels)
+		}
+	}
+	addPod := func(namespace, pod string, labels map[string]string) {
+		if owner, ok := o.byOwner[OwnerOf(model.Entity{Workload: namespace + "/" + pod, Namespace: namespace, Pod: pod})]; ok {
+			add(owner, labels)
+		}
+	}
+	for _, c := range containers {
+		add(c.Owner, c.Labels)
+		if p := n.pods[c.PodUID]; p != nil {
+			add(c.Owner, p.Labels)
+		}
+		if c.Sandbox {
+			addPod(c.Namespace, c.Pod, c.Labels)
+		}
+	}
+	for i := range s.Pods {
+		addPod(s.Pods[i].Namespace, s.Pods[i].Name, s.Pods[i].Labels)
+	}
 }

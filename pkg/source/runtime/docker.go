@@ -74,8 +74,8 @@ func (d *dockerEngine) follow(ctx context.Context, path string) error {
 	if err := d.pings(ctx); err != nil {
 		return err
 	}
-	if err := d.identify(ctx); err != nil {
-		return err
+	if d.bodies.podman.Load() {
+		d.runtime = "podman"
 	}
 	queue, why, err := d.subscribe(ctx)
 	if err != nil {
@@ -142,22 +142,6 @@ func (d *dockerEngine) pings(ctx context.Context) error {
 				err = *dialed
 			}
 			return fmt.Errorf("ping: %w", err)
-		}
-		return nil
-	})
-}
-
-// identify finds out whose engine it is. Engines start programs to tell it.
-func (d *dockerEngine) identify(ctx context.Context) error {
-	return d.call(ctx, func(ctx context.Context) error {
-		v, err := d.api.ServerVersion(ctx, client.ServerVersionOptions{})
-		if err != nil {
-			return fmt.Errorf("version: %w", err)
-		}
-		for _, c := range v.Components {
-			if c.Name == "Podman Engine" {
-				d.runtime = "podman"
-			}
 		}
 		return nil
 	})

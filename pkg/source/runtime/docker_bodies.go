@@ -25,6 +25,9 @@ type dockerBodies struct {
 	*http.Transport
 	dialed atomic.Pointer[error] // why the socket could not be dialed: the library hides it
 	events atomic.Pointer[dockerBody]
+	// podman says that it is Podman who answers: /_ping has this header. Asked
+	// for its version it would ask the package manager for that of its parts.
+	podman atomic.Bool
 }
 
 func newDockerBodies(path string, deadline time.Duration) *dockerBodies {
@@ -51,6 +54,9 @@ func (b *dockerBodies) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := b.Transport.RoundTrip(r)
 	if err != nil {
 		return nil, err
+	}
+	if answer.Header.Get("Libpod-Api-Version") != "" {
+		b.podman.Store(true)
 	}
 	body := &dockerBody{ReadCloser: answer.Body}
 	answer.Body = body

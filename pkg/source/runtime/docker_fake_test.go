@@ -96,8 +96,6 @@ func (e *fakeEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id, inspect := strings.CutSuffix(strings.TrimPrefix(path, "/containers/"), "/json")
 	switch {
 	case path == "/_ping":
-	case path == "/version":
-		io.WriteString(w, `{"Version":"20.10.24","Components":[{"Name":"Engine"}]}`)
 	case path == "/events":
 		stream := make(chan string, 100)
 		e.mu.Lock()
@@ -372,10 +370,8 @@ func TestDockerBad(t *testing.T) {
 		want   string
 	}{
 		"ping hangs":        {on("/_ping", hang), "ping: "},
-		"version hangs":     {on("/version", hang), "version: "},
 		"events hang":       {on("/events", hang), "/events"},
 		"list hangs":        {on("/containers/json", hang), "list: "},
-		"version garbage":   {on("/version", say("<html>")), "version: invalid character"},
 		"events garbage":    {on("/events", say("garbage\n")), "invalid character"},
 		"events end":        {on("/events", say("")), "EOF"},
 		"events refused":    {on("/events", func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true }), "/events"},

@@ -3,7 +3,6 @@
 package guest
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -26,8 +24,9 @@ const (
 	// Namespace is the containerd namespace of all containers, the one that Kubernetes uses.
 	Namespace = "k8s.io"
 
-	rootfs = "/run/guest/rootfs"
-	logs   = "/run/guest/log"
+	rootfs   = "/run/guest/rootfs"
+	logs     = "/run/guest/log"
+	networks = "/run/guest/cni"
 )
 
 // Container is a container to run. It shares the guest's network and sees its /usr, /etc and Mounts read-only.
@@ -44,8 +43,7 @@ type Container struct {
 // PodContainer returns a container as the kubelet would name and place it: a pod UID and a container id (derived
 // from the names, so that they are the same in each run), the cgroup of a burstable pod, the labels of the CRI.
 func PodContainer(namespace, pod, name string, command ...string) Container {
-	u := digest(namespace + "/" + pod)
-	uid := strings.Join([]string{u[:8], u[8:12], u[12:16], u[16:20], u[20:32]}, "-")
+	uid := uid(namespace, pod)
 	id := digest(namespace + "/" + pod + "/" + name)
 	return Container{
 		ID:     id,
@@ -61,22 +59,32 @@ func PodContainer(namespace, pod, name string, command ...string) Container {
 	}
 }
 
-// Containerd is a running containerd.
+// config of containerd: its CRI plugin finds images and networks where the guest has them.
+const config = `version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "` + Image + `"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "` + networks + `"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "/var/lib/containerd/opt"
+`
+
+// Containerd is a containerd, with its CRI plugin.
 type Containerd struct {
-	cmd *exec.Cmd
-	log *os.File
+	server daemon
 }
 
 // StartContainerd starts containerd and waits until it answers.
 func StartContainerd(ctx context.Context) (*Containerd, error) {
-	for _, dir := range []string{logs, rootfs, "/var/lib/containerd"} {
+	for _, dir := range []string{logs, rootfs} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}
 	}
-	// The guest's root is an overlay already, on which no other overlay can be put.
-	if err := syscall.Mount("tmpfs", "/var/lib/containerd", "tmpfs", 0, ""); err != nil {
-		return nil, fmt.Errorf("mount tmpfs on /var/lib/containerd: %w", err)
+	if err := mountState("/var/lib/containerd"); err != nil {
+		return nil, err
 	}
 	for _, name := range []string{"bin", "lib", "lib64", "sbin"} {
 		if err := os.Symlink("usr/"+name, filepath.Join(rootfs, name)); err != nil && !errors.Is(err, os.ErrExist) {
@@ -86,39 +94,31 @@ func StartContainerd(ctx context.Context) (*Containerd, error) {
 	if err := os.MkdirAll(filepath.Join(rootfs, "tmp"), 0o777); err != nil {
 		return nil, err
 	}
-	log, err := os.Create(filepath.Join(logs, "containerd"))
-	if err != nil {
+	const file = "/run/guest/containerd.toml"
+	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
 		return nil, err
 	}
-	c := &Containerd{cmd: exec.Command("containerd"), log: log}
-	c.cmd.Stdout, c.cmd.Stderr = log, log
-	if err := c.cmd.Start(); err != nil {
+	c := &Containerd{}
+	c.server = daemon{name: "containerd", args: []string{"--config", file}, answer: func(ctx context.Context) error {
+		_, err := c.Ctr(ctx, "version")
+		return err
+	}}
+	if err := c.server.start(ctx); err != nil {
 		return nil, fmt.Errorf("containerd (Debian packages containerd, runc): %w", err)
 	}
-	wait, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for {
-		_, err := c.ctr(wait, "version")
-		if err == nil {
-			return c, nil
-		}
-		if wait.Err() != nil {
-			text, _ := os.ReadFile(log.Name())
-			return nil, errors.Join(fmt.Errorf("containerd does not answer: %w: %s", err, text), c.Stop())
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	return c, nil
 }
 
-// Stop ends containerd. Containers go on without it, and a new StartContainerd finds them.
+// Stop ends containerd for good. Containers go on without it.
 func (c *Containerd) Stop() error {
-	defer c.log.Close()
-	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	c.cmd.Wait() // its status after a signal says nothing
-	return syscall.Unmount("/var/lib/containerd", syscall.MNT_DETACH)
+	return errors.Join(c.server.end(syscall.SIGTERM), syscall.Unmount("/var/lib/containerd", syscall.MNT_DETACH))
 }
+
+// Crash ends containerd without a warning. Containers go on without it.
+func (c *Containerd) Crash() error { return c.server.end(syscall.SIGKILL) }
+
+// Start starts it again, with the state that it had, and waits until it answers.
+func (c *Containerd) Start(ctx context.Context) error { return c.server.start(ctx) }
 
 // Run starts a container and returns the process id of its first process.
 func (c *Containerd) Run(ctx context.Context, o Container) (pid int, err error) {
@@ -140,7 +140,7 @@ func (c *Containerd) Run(ctx context.Context, o Container) (pid int, err error) 
 		args = append(args, "--env", env)
 	}
 	args = append(args, rootfs, o.ID)
-	if _, err := c.ctr(ctx, append(args, o.Command...)...); err != nil {
+	if _, err := c.Ctr(ctx, append(args, o.Command...)...); err != nil {
 		return 0, err
 	}
 	text, err := os.ReadFile(pidFile)
@@ -154,7 +154,7 @@ func (c *Containerd) Run(ctx context.Context, o Container) (pid int, err error) 
 func (c *Containerd) Exec(ctx context.Context, id string, command ...string) (string, error) {
 	// The name of the process must be new in its container.
 	name := fmt.Sprint("exec-", time.Now().UnixNano())
-	return c.ctr(ctx, append([]string{"task", "exec", "--exec-id", name, id}, command...)...)
+	return c.Ctr(ctx, append([]string{"task", "exec", "--exec-id", name, id}, command...)...)
 }
 
 // Log returns what a container has printed.
@@ -165,28 +165,28 @@ func (c *Containerd) Log(id string) (string, error) {
 
 // Kill sends a signal to the first process of a container.
 func (c *Containerd) Kill(ctx context.Context, id string, signal syscall.Signal) error {
-	_, err := c.ctr(ctx, "task", "kill", "--signal", strconv.Itoa(int(signal)), id)
+	_, err := c.Ctr(ctx, "task", "kill", "--signal", strconv.Itoa(int(signal)), id)
 	return err
 }
 
 // Delete kills a container, if it still runs, and removes it and its cgroup.
 func (c *Containerd) Delete(ctx context.Context, id string) error {
-	if _, err := c.ctr(ctx, "task", "delete", "--force", id); err != nil {
+	if _, err := c.Ctr(ctx, "task", "delete", "--force", id); err != nil {
 		return err
 	}
-	_, err := c.ctr(ctx, "container", "delete", id)
+	_, err := c.Ctr(ctx, "container", "delete", id)
 	return err
 }
 
-func (c *Containerd) ctr(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "ctr", append([]string{"--address", Socket, "--namespace", Namespace}, args...)...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return string(out), fmt.Errorf("ctr %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
-	}
-	return string(out), nil
+// Ctr runs a command of containerd's own client in Namespace and returns what it printed.
+func (c *Containerd) Ctr(ctx context.Context, args ...string) (string, error) {
+	return output(ctx, "ctr", append([]string{"--address", Socket, "--namespace", Namespace}, args...)...)
+}
+
+// uid makes a UID of the name of a pod.
+func uid(namespace, pod string) string {
+	u := digest(namespace + "/" + pod)
+	return strings.Join([]string{u[:8], u[8:12], u[12:16], u[16:20], u[20:32]}, "-")
 }
 
 // digest makes 64 hexadecimal digits, the length of a container id, of a name.

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/tests/otel"
+	"github.com/accelscope/accelscope/tests/vm/guest"
+)
+
+// churnVar is how many containers live and die while events are watched; 40 when it is not set.
+const churnVar = "ACCELSCOPE_CHURN"
+
+// reconciled is how long a receiver's view may be wrong after a gap.
+const reconciled = 10 * time.Second
+
+// mill runs short containers, each with an exit code, in some pods at a time.
+type mill struct {
+	w     *world
+	pods  []*guest.Pod
+	total int
+	slow  int // the first of those that live longer
+
+	gate sync.RWMutex // held for writing, nothing happens
+	next atomic.Int64
+	done atomic.Int64
+
+	mu    sync.Mutex
+	codes map[string]uint32       // that the CRI told, by container id
+	lives map[string][2]time.Time // from before creation until after removal
+	lost  []error                 // of requests whose answer the runtime took with it
+}
+
+func (m *mill) run(ctx context.Context) {
+	var workers sync.WaitGroup
+	for _, p := range m.pods {
+		for range 2 {
+			workers.Go(func() {
+				for i := m.next.Add(1); i <= int64(m.total); i = m.next.Add(1) {
+					for try := 0; ctx.Err() == nil; try++ {
+						m.gate.RLock()
+						err := m.one(ctx, p, int(i), try)
+						m.gate.RUnlock()
+						if err == nil {
+							break
+						}
+						m.mu.Lock()
+						m.lost = append(m.lost, err)
+						m.mu.Unlock()
+						time.Sleep(300 * time.Millisecond)
+					}
+					m.done.Add(1)
+				}
+			})
+		}
+	}
+	workers.Wait()
+}
+
+// one runs a container; of each three the last is not removed. Some live long enough to see their runtime killed.
+func (m *mill) one(ctx context.Context, p *guest.Pod, i, try int) error {
+	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	defer cancel()
+	begin := time.Now()
+	code := uint32(i%100 + 1)
+	script := fmt.Sprint("exit ", code)
+	if i >= m.slow && i < m.slow+4 {
+		script = "sleep 3; " + script
+	}
+	id, err := m.w.cri.Run(ctx, p, guest.PodMember{
+		Name: fmt.Sprint("short-", i), Restarts: uint32(try), Command: []string{"/bin/sh", "-c", script},
+	})
+	if err != nil {
+		return err
+	}
+	// The runtime may be away for a moment, and forgets nothing.
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		var got uint32
+		if got, err = m.w.cri.Wait(ctx, id); err == nil {
+			if got != code {
+				return fmt.Errorf("%.12s exited with %d, want %d", id, got, code)
+			}
+			break
+		}
+		if time.Now().After(end) {
+			return err
+		}
+	}
+	if i%3 != 0 {
+		err = m.w.cri.Remove(ctx, id)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.codes[id], m.lives[id] = code, [2]time.Time{begin, time.Now()}
+	return err
+}
+
+// until waits until so many containers have lived.
+func (m *mill) until(t *testing.T, count int) {
+	t.Helper()
+	for m.done.Load() < int64(count) {
+		if t.Context().Err() != nil {
+			t.Fatal(t.Context().Err())
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// truth is what ctr says exists, and whether it runs.
+func (w *world) truth(ctx context.Context) (map[string]bool, error) {
+	all, err := w.containerd.Ctr(ctx, "containers", "ls", "-q")
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]bool{}
+	for id := range strings.FieldsSeq(all) {
+		out[id] = false
+	}
+	running, err := w.containerd.Ctr(ctx, "tasks", "ls")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(running) {
+		if f := strings.Fields(line); len(f) == 3 && f[2] == "RUNNING" {
+			out[f[0]] = true
+		}
+	}
+	return out, nil
+}
+
+// events: what arrives at a real OpenTelemetry Collector is what happened, over the gaps that its death and the
+// runtime's make.
+func (w *world) events(t *testing.T) {
+	ctx := t.Context()
+	total, _ := strconv.Atoi(os.Getenv(churnVar))
+	total = cmp.Or(total, 40)
+	config := otel.Config{Dir: t.TempDir(), Endpoint: "127.0.0.1:43170"}
+	collector, err := otel.Start(ctx, os.Getenv(otelcolVar), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { collector.Kill() }()
+	s := start(t, "--events.otlp-endpoint="+config.Endpoint, "--events.otlp-insecure", "--node.name=guest")
+	m := &mill{w: w, total: total, slow: total*2/3 - 1, codes: map[string]uint32{}, lives: map[string][2]time.Time{}}
+	for _, name := range []string{"mill-0", "mill-1"} {
+		m.pods = append(m.pods, w.runPod(t, &guest.Pod{Namespace: "default", Name: name, HostNetwork: true}))
+	}
+	w.run(t, m.pods[0], w.member("device", 1))
+	var last *otel.View
+	right := func() error {
+		records, err := collector.Records()
+		if err != nil {
+			return err
+		}
+		last = otel.Replay(records)
+		want, err := w.truth(ctx)
+		if err != nil {
+			return err
+		}
+		got := map[string]bool{}
+		for id, r := range last.Containers {
+			got[id] = r.Attributes["accelscope.container.status"] == "running"
+		}
+		if diff := gocmp.Diff(want, got); diff != "" {
+			return fmt.Errorf("what exists and runs (-ctr +receiver):\n%s", diff)
+		}
+		return nil
+	}
+	eventually(t, 20*time.Second, right)
+
+	churning, stop := context.WithCancel(ctx)
+	defer stop()
+	var milling sync.WaitGroup
+	begin := time.Now()
+	milling.Go(func() { m.run(churning) })
+	quiet := func(what string, since func() time.Time) {
+		t.Helper()
+		m.gate.Lock()
+		defer m.gate.Unlock()
+		answered, waited := since(), time.Now()
+		eventually(t, reconciled, right)
+		t.Logf("%s: right %v after it answered, %v after the last change", what,
+			time.Since(answered).Round(time.Millisecond), time.Since(waited).Round(time.Millisecond))
+	}
+
+	m.until(t, total/6)
+	collector.Kill()
+	time.Sleep(20 * time.Second)
+	quiet("Collector", func() time.Time {
+		if collector, err = otel.Start(ctx, os.Getenv(otelcolVar), config); err != nil {
+			t.Fatal(err)
+		}
+		return time.Now()
+	})
+
+	m.until(t, total*2/3)
+	down := time.Now()
+	if err := w.containerd.Crash(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second)
+	if err := w.containerd.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	up := time.Now()
+	quiet("containerd", func() time.Time { return up })
+
+	milling.Wait()
+	took := time.Since(begin)
+	eventually(t, reconciled, right)
+
+	// Each exit arrives once, or it is marked that nobody saw it.
+	seen, marked, hidden := 0, 0, 0
+	for id, code := range m.codes {
+		exits := last.Exits[id]
+		during := m.lives[id][0].Before(up.Add(reconciled)) && m.lives[id][1].After(down)
+		switch {
+		case len(exits) == 1 && exits[0].Int("process.exit.code") == int64(code) && exits[0].Attributes["process.exit.code"] != "":
+			seen++
+		case len(exits) == 1 && exits[0].Attributes["accelscope.event.reconciled"] == "true" && during:
+			marked++
+		case len(exits) == 0 && during:
+			hidden++ // it lived and was removed while nobody told of it
+		default:
+			t.Errorf("%.12s exited with %d; %d exits arrived: %v", id, code, len(exits), attributes(exits))
+		}
+	}
+	t.Logf("%d containers in %v: %d exits arrived once, %d marked as found later, %d in the gap; %d requests died with the runtime: %v",
+		total, took.Round(time.Second), seen, marked, hidden, len(m.lost), m.lost)
+	t.Logf("%d records said lost, %d missing, %d sent again, %d snapshots", last.Lost, last.Missing, last.Duplicates, last.Snapshots)
+	if len(m.codes) < total || seen < total*2/3 {
+		t.Errorf("%d of %d containers ended well, %d exits were seen", len(m.codes), total, seen)
+	}
+	if last.Lost+last.Missing != 0 {
+		t.Errorf("%d events were lost, %d are missing: the queue is long enough for all", last.Lost, last.Missing)
+	}
+	for _, wrong := range last.Wrong {
+		t.Error(wrong)
+	}
+	opened := slices.Sorted(maps.Keys(last.Opened))
+	if !slices.ContainsFunc(opened, func(id string) bool { return last.Opened[id]["rxe0"] }) {
+		t.Errorf("nobody has opened rxe0: %v", last.Opened)
+	}
+	records, err := collector.Records()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if node := records[0].Resource["k8s.node.name"]; node != "guest" {
+		t.Errorf("the node is %q", node)
+	}
+	if err := w.sweep(ctx, "default"); err != nil {
+		t.Error(err)
+	}
+	s.stop()
+}
+
+func attributes(records []otel.Record) []map[string]string {
+	var out []map[string]string
+	for _, r := range records {
+		out = append(out, r.Attributes)
+	}
+	return out
+}

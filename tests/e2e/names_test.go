@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/accelscope/accelscope/tests/otel"
+	"github.com/accelscope/accelscope/tests/vm/guest"
+)
+
+const otelcolVar = "ACCELSCOPE_OTELCOL" // the OpenTelemetry Collector
+
+// TestNames shows names, lives and figures of containers with the real runtimes: containerd with its CRI, Docker Engine,
+// podman.
+func TestNames(t *testing.T) {
+	names, parsed := nodes()
+	for i, name := range names {
+		t.Run(name, func(t *testing.T) {
+			n := parsed[i]
+			if n.tier != "" {
+				t.Skip("names do not depend on the tier of the probes")
+			}
+			opts := n.options(t)
+			if os.Getenv(binaryVar) == "" {
+				collector, err := otel.Build(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				opts.Timeout = 40 * time.Minute // 500 containers take a quarter of an hour
+				opts.Env = append(opts.Env, otelcolVar+"="+collector, churnVar+"="+os.Getenv(churnVar))
+			}
+			if !guest.Enter(t, opts) {
+				return
+			}
+			w := newWorld(t)
+			if os.Getenv(churnVar) == "" { // else it is events that are wanted, many
+				t.Run("names", w.names)
+				t.Run("lives", w.lives)
+				t.Run("usage", w.usage)
+				t.Run("restarts", w.restarts)
+			}
+			t.Run("events", w.events)
+		})
+	}
+}
+
+// world is a guest with all runtimes.
+type world struct {
+	programs   string
+	containerd *guest.Containerd
+	cri        *guest.CRI
+	docker     *guest.Docker
+	podman     *guest.Podman
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{programs: os.Getenv(workloadsVar)}
+	var err error
+	for _, begin := range []func() error{
+		func() error { w.containerd, err = guest.StartContainerd(t.Context()); return err },
+		func() error { w.cri, err = w.containerd.StartCRI(t.Context()); return err },
+		func() error { w.docker, err = guest.StartDocker(t.Context()); return err },
+		func() error { w.podman, err = guest.StartPodman(t.Context()); return err },
+	} {
+		if err := begin(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+// identity are the labels that say whose a series is.
+type identity struct {
+	workload, namespace, pod, container, id string
+}
+
+func identityOf(x *dto.Metric) identity {
+	return identity{
+		label(x, "workload"), label(x, "namespace"), label(x, "pod"), label(x, "container"), label(x, "container_id"),
+	}
+}
+
+// owner is a workload as it must be shown.
+type owner struct {
+	identity
+	runtime, image, uid string // labels of accelscope_workload_info
+	qps                 float64
+}
+
+// verbs is the command of a workload that holds as many QPs and one page for each.
+func (w *world) verbs(qps int) []string {
+	return []string{filepath.Join(w.programs, "verbs"), "-d", "rxe0", "-q", strconv.Itoa(qps), "-m", strconv.Itoa(qps * 4096)}
+}
+
+var uverbs = []string{"/dev/infiniband/uverbs0"}
+
+// member is a container of a pod with that workload.
+func (w *world) member(name string, qps int) guest.PodMember {
+	return guest.PodMember{Name: name, Command: w.verbs(qps), Devices: uverbs, Mounts: []string{w.programs}}
+}
+
+// inPod is the owner that a container of a pod is.
+func inPod(p *guest.Pod, name, id string, qps int) owner {
+	return owner{
+		identity{p.Namespace + "/" + p.Name + "/" + name, p.Namespace, p.Name, name, id},
+		"containerd", guest.Image, p.UID, float64(qps),
+	}
+}
+
+// flags are those of docker and podman for a container with RDMA.
+func (w *world) flags(name string, more ...string) []string {
+	return append([]string{
+		"--name=" + name, "--network=none", "--device=" + uverbs[0], "--volume=" + w.programs + ":" + w.programs + ":ro",
+	}, more...)
+}
+
+// runPod runs a pod and removes it at the end of the test.
+func (w *world) runPod(t *testing.T, p *guest.Pod) *guest.Pod {
+	t.Helper()
+	if err := w.cri.RunPod(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.cri.RemovePod(context.Background(), p) })
+	return p
+}
+
+// run runs a container in a pod.
+func (w *world) run(t *testing.T, p *guest.Pod, m guest.PodMember) string {
+	t.Helper()
+	id, err := w.cri.Run(t.Context(), p, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// runDocker runs a container with docker and removes it at the end of the test.
+func (w *world) runDocker(t *testing.T, flags []string, command ...string) string {
+	t.Helper()
+	id, err := w.docker.Run(t.Context(), flags, command...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = w.docker.Do(context.Background(), "rm", "-f", id) })
+	return id
+}
+
+// slurm runs a program in the cgroup of a job step.
+func (w *world) slurm(t *testing.T, job string, command ...string) *exec.Cmd {
+	t.Helper()
+	dir := filepath.Join(cgroupRoot(), "system.slice/slurmstepd.scope/job_"+job+"/step_0/user/task_0")
+	if strings.HasSuffix(cgroupRoot(), "/memory") {
+		dir = filepath.Join(cgroupRoot(), "slurm/uid_1000/job_"+job+"/step_0/task_0")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sh", append([]string{"-c", `echo $$ >"$0/cgroup.procs"; exec "$@"`, dir}, command...)...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd
+}
+
+// names: whoever runs a workload, it is shown under the name that it was given.
+func (w *world) names(t *testing.T) {
+	ctx := t.Context()
+	var owners []owner
+	qps := 0
+	// The sensor finds some of them, and sees the others begin.
+	pods := []*guest.Pod{
+		{Namespace: "default", Name: "train-0", Labels: map[string]string{"app": "train"}},
+		{Namespace: "ml", Name: "train-0", Annotations: map[string]string{"team": "vision"}},
+	}
+	runPod := func(p *guest.Pod) {
+		w.runPod(t, p)
+		for _, name := range []string{"worker", "sidecar"} {
+			qps++
+			owners = append(owners, inPod(p, name, w.run(t, p, w.member(name, qps)), qps))
+		}
+	}
+	runDocker := func(name string) {
+		qps++
+		id := w.runDocker(t, w.flags(name), w.verbs(qps)...)
+		owners = append(owners, owner{identity{workload: "docker:" + name, id: id}, "docker", guest.Image, "", float64(qps)})
+	}
+	runPod(pods[0])
+	runDocker("before")
+	s := start(t, "--workload.labels=app,team")
+	runPod(pods[1])
+	runDocker("after")
+
+	qps++
+	id, err := w.podman.Run(ctx, w.flags("solo"), w.verbs(qps)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.podman.Do(context.Background(), "rm", "-f", "-t", "0", id) //nolint:errcheck // the guest ends with the test
+	owners = append(owners, owner{identity{workload: "podman:solo", id: id}, "podman", guest.Image, "", float64(qps)})
+
+	// ctr, with a cgroup that does not tell its id.
+	qps++
+	plain := guest.Container{ID: "plain-1", Cgroup: "/jobs/one", Devices: uverbs, Mounts: []string{w.programs}, Command: w.verbs(qps)}
+	if _, err := w.containerd.Run(ctx, plain); err != nil {
+		t.Fatal(err)
+	}
+	defer w.containerd.Delete(context.Background(), plain.ID) //nolint:errcheck // the guest ends with the test
+	owners = append(owners, owner{
+		identity{workload: "containerd:plain-1", id: plain.ID}, "containerd", "", "", float64(qps),
+	})
+
+	qps++
+	w.slurm(t, "4711", w.verbs(qps)...)
+	owners = append(owners, owner{identity{workload: "slurm:4711"}, "slurm", "", "", float64(qps)})
+
+	took := eventually(t, 30*time.Second, func() error { return named(s.scrape(), owners) })
+	t.Logf("all %d names right after %v", len(owners), took.Round(time.Millisecond))
+	m := s.fresh()
+	if err := named(m, owners); err != nil {
+		t.Error(err)
+	}
+	for _, o := range owners {
+		info := m.all("accelscope_workload_info", "workload", o.workload, "container_id", o.id)
+		if len(info) != 1 {
+			t.Errorf("%d times accelscope_workload_info of %s", len(info), o.workload)
+			continue
+		}
+		for name, want := range map[string]string{"runtime": o.runtime, "image": o.image, "pod_uid": o.uid} {
+			if got := label(info[0], name); got != want {
+				t.Errorf("%s of %s is %q, want %q", name, o.workload, got, want)
+			}
+		}
+	}
+	for _, x := range m["accelscope_workload_info"].GetMetric() {
+		app, team := "", ""
+		switch label(x, "namespace") {
+		case "default":
+			app = "train"
+		case "ml":
+			team = "vision"
+		}
+		if label(x, "label_app") != app || label(x, "label_team") != team {
+			t.Errorf("labels of %v, want %q and %q", x.GetLabel(), app, team)
+		}
+	}
+
+	// A name is that of one container: the one that follows has its own.
+	if err := w.cri.RemovePod(ctx, pods[1]); err != nil {
+		t.Fatal(err)
+	}
+	s.fresh() // its interface counts from the beginning, after its series have ended
+	gone := slices.DeleteFunc(slices.Clone(owners), func(o owner) bool { return o.namespace != "ml" })
+	again := &guest.Pod{Namespace: "ml", Name: "train-0"}
+	w.runPod(t, again)
+	qps++
+	follower := inPod(again, "worker", w.run(t, again, w.member("worker", qps)), qps)
+	eventually(t, 15*time.Second, func() error {
+		m := s.scrape()
+		if err := named(m, []owner{follower}); err != nil {
+			return err
+		}
+		for _, o := range gone {
+			if v := m.sum("container_rdma_resources", "container_id", o.id, "type", "qp"); v != 0 {
+				return fmt.Errorf("%s, which is gone, holds %v QPs", o.workload, v)
+			}
+		}
+		return nil
+	})
+	s.stop()
+}
+
+// named says what is wrong with the names of what these owners hold, and with everything that is said of them.
+func named(m metrics, owners []owner) error {
+	byID := map[string]owner{}
+	for _, o := range owners {
+		if o.id != "" {
+			byID[o.id] = o
+		}
+		labels := []string{
+			"workload", o.workload, "namespace", o.namespace, "pod", o.pod, "container", o.container, "container_id", o.id,
+		}
+		if got := m.sum("container_rdma_resources", append(labels, "type", "qp")...); got != o.qps {
+			return fmt.Errorf("%s has %v QPs, want %v", o.workload, got, o.qps)
+		}
+		if got := m.sum("container_rdma_registered_bytes", labels...); got != o.qps*4096 {
+			return fmt.Errorf("%s has registered %v bytes, want %v", o.workload, got, o.qps*4096)
+		}
+		// None of one that called before the sensor began.
+		if got := m.sum("container_rdma_verbs_total", append(labels, "verb", "create_qp")...); got != o.qps && got != 0 {
+			return fmt.Errorf("%s has called create_qp %v times, want %v", o.workload, got, o.qps)
+		}
+	}
+	for name, family := range m {
+		if !strings.HasPrefix(name, "container_") && name != "accelscope_workload_info" {
+			continue
+		}
+		for _, x := range family.GetMetric() {
+			is := identityOf(x)
+			if o, ok := byID[is.id]; ok && is != o.identity {
+				return fmt.Errorf("%s of %+v, want %+v", name, is, o.identity)
+			}
+			if is.workload == "" && is != (identity{}) {
+				return fmt.Errorf("%s of %+v, which has no workload", name, is)
+			}
+		}
+	}
+	return nil
+}
+
+// lives: start, state, health and restarts are what the runtimes say.
+func (w *world) lives(t *testing.T) {
+	ctx := t.Context()
+	s := start(t)
+	p := w.runPod(t, &guest.Pod{Namespace: "default", Name: "lives", HostNetwork: true})
+	sleeper := guest.PodMember{Name: "main", Command: []string{"/bin/busybox", "sleep", "1000"}}
+	first := w.run(t, p, sleeper)
+	created, err := w.cri.Create(ctx, p, guest.PodMember{Name: "waiting", Command: sleeper.Command})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sick := w.runDocker(t, []string{
+		"--name=sick", "--network=none", "--health-cmd=test ! -e /tmp/sick", "--health-interval=1s", "--health-retries=1",
+	}, "/bin/busybox", "sleep", "1000")
+	phoenix := w.runDocker(t, []string{"--name=phoenix", "--network=none", "--restart=always"}, "/bin/busybox", "sleep", "1000")
+
+	started := func(id string) float64 {
+		t.Helper()
+		at, err := w.docker.Do(ctx, "inspect", "-f", "{{.State.StartedAt}}", id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		when, err := time.Parse(time.RFC3339Nano, strings.TrimSpace(at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return float64(when.UnixNano()) / 1e9
+	}
+	criStarted := func(id string) float64 {
+		t.Helper()
+		res, err := w.cri.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return float64(res.GetStatus().GetStartedAt()) / 1e9
+	}
+	is := func(m metrics, id, state string) error {
+		want := map[string]float64{"created": 0, "running": 0, "paused": 0, "exited": 0}
+		want[state] = 1
+		if got := m.by("container_state", "state", "container_id", id); !maps.Equal(got, want) {
+			return fmt.Errorf("%.12s: container_state %v, want %s", id, got, state)
+		}
+		return nil
+	}
+	starts := func(m metrics, id string, want float64) error {
+		if got := m.sum("container_start_time_seconds", "container_id", id); math.Abs(got-want) > 1 {
+			return fmt.Errorf("%.12s started at %.3f, want %.3f", id, got, want)
+		}
+		return nil
+	}
+	restarts := func(m metrics, id string, want float64) error {
+		if got := m.all("container_restarts_total", "container_id", id); len(got) != 1 || got[0].GetCounter().GetValue() != want {
+			return fmt.Errorf("%.12s: restarts %v, want %v", id, got, want)
+		}
+		return nil
+	}
+	health := func(m metrics, id, want string) error {
+		if got := m.by("container_health", "health", "container_id", id); got[want] != 1 || got["healthy"]+got["unhealthy"]+got["starting"] != 1 {
+			return fmt.Errorf("%.12s: health %v, want %s", id, got, want)
+		}
+		return nil
+	}
+
+	eventually(t, 15*time.Second, func() error {
+		m := s.scrape()
+		return errors.Join(
+			is(m, first, "running"), is(m, created, "created"), is(m, sick, "running"), is(m, phoenix, "running"),
+			starts(m, first, criStarted(first)), starts(m, sick, started(sick)), starts(m, phoenix, started(phoenix)),
+			restarts(m, first, 0), restarts(m, phoenix, 0), health(m, sick, "healthy"),
+		)
+	})
+
+	// A process is killed; its runtime starts another.
+	s.reborn = phoenix
+	pid, err := w.docker.Do(ctx, "inspect", "-f", "{{.State.Pid}}", phoenix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := strconv.Atoi(strings.TrimSpace(pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(number, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range [][]string{{"exec", sick, "/bin/busybox", "touch", "/tmp/sick"}, {"pause", phoenix}} {
+		if command[0] == "pause" {
+			eventually(t, 15*time.Second, func() error {
+				if count, err := w.docker.Do(ctx, "inspect", "-f", "{{.RestartCount}} {{.State.Running}}", phoenix); err != nil || strings.TrimSpace(count) != "1 true" {
+					return fmt.Errorf("%q, %w", count, err)
+				}
+				return nil
+			})
+			eventually(t, 10*time.Second, func() error {
+				m := s.scrape()
+				return errors.Join(restarts(m, phoenix, 1), starts(m, phoenix, started(phoenix)), is(m, phoenix, "running"))
+			})
+		}
+		if _, err := w.docker.Do(ctx, command...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.cri.Stop(ctx, first, 0); err != nil {
+		t.Fatal(err)
+	}
+	// As the kubelet does it: another container, whose attempt is the next.
+	sleeper.Restarts = 1
+	second := w.run(t, p, sleeper)
+	eventually(t, 15*time.Second, func() error {
+		m := s.scrape()
+		var exit error
+		if code := m.all("container_exit_code", "container_id", first); len(code) != 1 || code[0].GetGauge().GetValue() != 137 {
+			exit = fmt.Errorf("exit code of %.12s: %v, want 137", first, code)
+		}
+		return errors.Join(
+			exit, is(m, first, "exited"), is(m, second, "running"), restarts(m, second, 1), starts(m, second, criStarted(second)),
+			health(m, sick, "unhealthy"), is(m, phoenix, "paused"),
+		)
+	})
+	if err := w.cri.Remove(ctx, first); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 15*time.Second, func() error {
+		if left := s.scrape().all("container_state", "container_id", first, "state", "running"); len(left) != 0 && left[0].GetGauge().GetValue() != 0 {
+			return fmt.Errorf("a container that was removed is %v", left)
+		}
+		return nil
+	})
+	if _, err := w.docker.Do(ctx, "unpause", phoenix); err != nil {
+		t.Error(err)
+	}
+	s.stop()
+}

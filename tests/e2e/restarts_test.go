@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/vm/guest"
+)
+
+// healing is how long names may take after a runtime answers again, or a container begins.
+const healing = 5 * time.Second
+
+// sighting is when a container was shown under a name.
+type sighting struct{ first, last time.Time }
+
+// diary is what was shown, and what was true.
+type diary struct {
+	mu    sync.Mutex
+	seen  map[string]map[identity]sighting // by container id
+	truth map[string]owner                 // by container id
+	born  map[string]time.Time             // when the test knew the id
+	down  []sighting                       // when a runtime did not answer
+	odd   map[identity]bool                // that are of no container, on metrics of RDMA
+}
+
+func (d *diary) begin(o owner) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.truth[o.id], d.born[o.id] = o, time.Now()
+}
+
+// note takes down whose every series is.
+func (d *diary) note(m metrics) {
+	at := time.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, family := range m {
+		if !strings.HasPrefix(name, "container_") && name != "accelscope_workload_info" {
+			continue
+		}
+		for _, x := range family.GetMetric() {
+			is := identityOf(x)
+			if is.id == "" {
+				if strings.HasPrefix(name, "container_rdma_") && is.workload != "" {
+					d.odd[is] = true
+				}
+				continue
+			}
+			if d.seen[is.id] == nil {
+				d.seen[is.id] = map[identity]sighting{}
+			}
+			when, ok := d.seen[is.id][is]
+			if !ok {
+				when.first = at
+			}
+			when.last = at
+			d.seen[is.id][is] = when
+		}
+	}
+}
+
+// check returns what is wrong in the diary.
+func (d *diary) check() (wrong []string, names, young int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for is := range d.odd {
+		wrong = append(wrong, fmt.Sprintf("RDMA of %+v, which is no container", is))
+	}
+	for id, shown := range d.seen {
+		o, known := d.truth[id]
+		proper, ok := shown[o.identity]
+		for is, when := range shown {
+			switch {
+			case known && is == o.identity:
+				names++
+			case !known && is.namespace == "load" && is.pod != "":
+				names++ // of a request whose answer was lost with the runtime
+			case strings.HasPrefix(is.workload, "pod:") && is.pod+is.namespace+is.container == "",
+				known && is == identity{o.namespace + "/" + o.pod + "/" + id[:12], o.namespace, o.pod, "", id},
+				strings.HasPrefix(is.workload, "docker:"+id[:12]):
+				// What the path says, of one that began just now, or whose runtime does not answer.
+				young++
+				if ok && proper.first.Before(when.last) {
+					wrong = append(wrong, fmt.Sprintf("%.12s had the name %+v and lost it for %+v", id, o.identity, is))
+				}
+				if limit := d.excuse(when.first).Add(healing); known && when.last.After(limit) {
+					wrong = append(wrong, fmt.Sprintf("%.12s was %+v for %v", id, is, when.last.Sub(when.first)))
+				}
+			default:
+				wrong = append(wrong, fmt.Sprintf("%.12s was %+v, want %+v", id, is, o.identity))
+			}
+		}
+	}
+	return wrong, names, young
+}
+
+// excuse is when the runtimes answered after a moment: that moment, or the end of a time without them.
+func (d *diary) excuse(at time.Time) time.Time {
+	for _, down := range d.down {
+		if at.After(down.first.Add(-healing)) && at.Before(down.last) {
+			return down.last
+		}
+	}
+	return at
+}
+
+// restarts: runtimes are killed and started again while pods come and go; no scrape has a wrong name.
+func (w *world) restarts(t *testing.T) {
+	ctx := t.Context()
+	d := &diary{
+		seen: map[string]map[identity]sighting{}, truth: map[string]owner{}, born: map[string]time.Time{},
+		odd: map[identity]bool{},
+	}
+	p := w.runPod(t, &guest.Pod{Namespace: "default", Name: "stays"})
+	d.begin(owner{identity: identity{workload: "default/stays", namespace: "default", pod: "stays", id: p.ID}})
+	var stays []owner
+	for i, name := range []string{"one", "two"} {
+		o := inPod(p, name, w.run(t, p, w.member(name, i+1)), i+1)
+		stays = append(stays, o)
+		d.begin(o)
+	}
+	id := w.runDocker(t, w.flags("stays"), w.verbs(3)...)
+	stays = append(stays, owner{identity: identity{workload: "docker:stays", id: id}, qps: 3})
+	d.begin(stays[2])
+	s := start(t)
+	eventually(t, 15*time.Second, func() error { return named(s.scrape(), stays) })
+
+	// Pods come and go, whether or not their runtime answers.
+	loading, stop := context.WithCancel(ctx)
+	var load sync.WaitGroup
+	var made atomic.Int64
+	load.Go(func() {
+		for i := 0; loading.Err() == nil; i++ {
+			if err := w.transient(loading, d, i); err == nil {
+				made.Add(1)
+			} else if loading.Err() == nil {
+				time.Sleep(300 * time.Millisecond)
+			}
+		}
+	})
+	scrapes := 0
+	// during scrapes until f has ended.
+	during := func(f func() error) {
+		t.Helper()
+		done := make(chan error, 1)
+		go func() { done <- f() }()
+		for next := time.Now(); ; {
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			default:
+			}
+			time.Sleep(time.Until(next))
+			next = time.Now().Add(200 * time.Millisecond)
+			m := s.scrape()
+			d.note(m)
+			scrapes++
+			for _, o := range stays {
+				if m.sum("container_rdma_resources", "container_id", o.id, "workload", o.workload, "type", "qp") != o.qps {
+					t.Errorf("%s has lost its name or its QPs: %v", o.workload, m.all("container_rdma_resources", "container_id", o.id))
+				}
+			}
+		}
+	}
+	pause := func(d time.Duration) func() error { return func() error { time.Sleep(d); return nil } }
+	// passing lasts until one more pod has come and gone.
+	passing := func() error {
+		limit := time.Now().Add(60 * time.Second)
+		for before := made.Load(); made.Load() == before; time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(limit) {
+				return errors.New("no pod comes and goes any more")
+			}
+		}
+		return nil
+	}
+	during(passing)
+	for _, crash := range []struct {
+		name         string
+		crash, start []func() error
+	}{
+		{
+			"containerd",
+			[]func() error{w.containerd.Crash},
+			[]func() error{func() error { return w.containerd.Start(ctx) }},
+		},
+		{
+			"dockerd and containerd",
+			[]func() error{w.docker.Crash, w.containerd.Crash},
+			[]func() error{func() error { return w.containerd.Start(ctx) }, func() error { return w.docker.Start(ctx) }},
+		},
+	} {
+		began := time.Now()
+		for _, f := range crash.crash {
+			during(f)
+		}
+		during(pause(2 * time.Second))
+		for _, f := range crash.start {
+			during(f)
+		}
+		answers := time.Now()
+		d.mu.Lock()
+		d.down = append(d.down, sighting{began, answers})
+		d.mu.Unlock()
+		// One more of each, which no name is known of.
+		var more []owner
+		during(func() error {
+			name := fmt.Sprint("after-", len(d.down))
+			id, err := w.cri.Run(ctx, p, w.member(name, 1))
+			if err != nil {
+				return err
+			}
+			o := inPod(p, name, id, 1)
+			more = append(more, o)
+			d.begin(o)
+			return nil
+		})
+		if len(crash.crash) > 1 {
+			during(func() error {
+				id, err := w.docker.Run(ctx, w.flags("after"), w.verbs(1)...)
+				o := owner{identity: identity{workload: "docker:after", id: id}, qps: 1}
+				more = append(more, o)
+				d.begin(o)
+				return err
+			})
+		}
+		took := eventually(t, healing, func() error {
+			m := s.scrape()
+			d.note(m)
+			return named(m, append(slices.Clone(stays), more...))
+		})
+		t.Logf("%s answers after %v; a container of then has its name %v later", crash.name,
+			answers.Sub(began).Round(time.Millisecond), took.Round(time.Millisecond))
+		during(passing)
+	}
+	stop()
+	load.Wait()
+	during(pause(time.Second))
+	if _, err := w.docker.Do(ctx, "rm", "-f", "after"); err != nil {
+		t.Error(err)
+	}
+	wrong, names, young := d.check()
+	for i, text := range wrong {
+		if i == 20 {
+			t.Errorf("and %d more", len(wrong)-i)
+			break
+		}
+		t.Error(text)
+	}
+	t.Logf("%d scrapes; %d names of %d containers, %d for a moment after their path; %d pods came and went",
+		scrapes, names, len(d.truth), young, made.Load())
+	// An answer that was lost with the runtime left what nobody removes.
+	if err := w.sweep(ctx, "load"); err != nil {
+		t.Error(err)
+	}
+	s.stop()
+}
+
+// transient runs a pod for a moment.
+func (w *world) transient(ctx context.Context, d *diary, i int) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	p := &guest.Pod{Namespace: "load", Name: fmt.Sprint("load-", i), HostNetwork: true}
+	if err := w.cri.RunPod(ctx, p); err != nil {
+		return err
+	}
+	d.begin(owner{identity: identity{workload: "load/" + p.Name, namespace: "load", pod: p.Name, id: p.ID}})
+	defer func() { err = errors.Join(err, w.cri.RemovePod(ctx, p)) }()
+	id, err := w.cri.Create(ctx, p, w.member("main", 1))
+	if err != nil {
+		return err
+	}
+	d.begin(inPod(p, "main", id, 1))
+	if err := w.cri.Start(ctx, id); err != nil {
+		return err
+	}
+	time.Sleep(time.Second)
+	return nil
+}
+
+// sweep removes all pods of a namespace.
+func (w *world) sweep(ctx context.Context, namespace string) error {
+	pods, err := w.cri.Pods(ctx, namespace)
+	if err != nil {
+		return err
+	}
+	var all error
+	for _, name := range slices.Sorted(maps.Keys(pods)) {
+		all = errors.Join(all, w.cri.RemovePod(ctx, &guest.Pod{ID: pods[name]}))
+	}
+	return all
+}
