@@ -31,8 +31,7 @@ type sensorFlags struct {
 	Sysfs  string `name:"path.sysfs" default:"/sys" placeholder:"DIR" help:"Where sysfs is mounted."`
 	Procfs string `name:"path.procfs" default:"/proc" placeholder:"DIR" help:"Where procfs is mounted."`
 	Cgroup string `name:"path.cgroup" default:"/sys/fs/cgroup" placeholder:"DIR" help:"Where the cgroup tree is mounted."`
-
-	Host string `name:"path.host" default:"/" placeholder:"DIR" help:"The node's root: sockets of runtimes, file systems, users."`
+	Host   string `name:"path.host" default:"/" placeholder:"DIR" help:"The node's root: sockets of runtimes, file systems, users."`
 
 	RDMA          bool   `name:"collector.rdma" negatable:"" default:"true" help:"Read HCAs, ports and their counters."`
 	DeviceInclude string `name:"collector.rdma.device-include" placeholder:"REGEXP" help:"Read only HCAs that match."`
@@ -47,9 +46,9 @@ type sensorFlags struct {
 	Containers bool `name:"collector.container" negatable:"" default:"true" help:"Read what containers use of the node."`
 	Node       bool `name:"collector.node" negatable:"" default:"true" help:"Read the node itself, as node_exporter does."`
 
-	Runtime        bool     `name:"collector.runtime" negatable:"" default:"true" help:"Ask container runtimes for names and states."`
-	RuntimeSockets []string `name:"runtime.socket" placeholder:"KIND:PATH" help:"Socket of a runtime (containerd, cri, docker); repeatable. Default: the usual places."`
-	Labels         []string `name:"workload.labels" placeholder:"NAME" help:"Labels and annotations of pods to show in accelscope_workload_info."`
+	Runtime bool     `name:"collector.runtime" negatable:"" default:"true" help:"Ask container runtimes for names and states."`
+	Sockets []string `name:"runtime.socket" placeholder:"KIND:PATH" help:"A runtime: containerd, cri, docker. Default: all."`
+	Labels  []string `name:"workload.labels" placeholder:"NAME" help:"Labels of pods to show in accelscope_workload_info."`
 
 	kubeletFlags
 
@@ -63,17 +62,17 @@ type sensorFlags struct {
 // kubeletFlags say how the kubelet is asked.
 type kubeletFlags struct {
 	Kubelet          bool          `name:"collector.kubelet" negatable:"" default:"true" help:"Ask the kubelet for pods and devices."`
-	PodResources     string        `name:"kubelet.pod-resources" placeholder:"PATH" help:"Socket of PodResources. Default: the usual place."`
+	PodResources     string        `name:"kubelet.pod-resources" placeholder:"PATH" help:"Its PodResources. Default: the usual place."`
 	KubeletURL       string        `name:"kubelet.url" placeholder:"URL" help:"The kubelet. Default: https://NODE_IP:10250 in a pod."`
 	KubeletTokenFile string        `name:"kubelet.token-file" default:"${serviceaccount}/token" placeholder:"FILE" help:"Bearer token."`
-	KubeletCAFile    string        `name:"kubelet.ca-file" default:"${serviceaccount}/ca.crt" placeholder:"FILE" help:"Who signs for the kubelet."`
+	KubeletCAFile    string        `name:"kubelet.ca-file" default:"${serviceaccount}/ca.crt" placeholder:"FILE" help:"Who signs for it."`
 	KubeletInsecure  bool          `name:"kubelet.insecure-skip-verify" help:"Do not check the kubelet's certificate."`
 	KubeletInterval  time.Duration `name:"kubelet.interval" default:"15s" help:"How often the kubelet is asked."`
 }
 
 // eventFlags say where events go.
 type eventFlags struct {
-	Endpoint    string `name:"events.otlp-endpoint" placeholder:"HOST:PORT" help:"Who takes container events (OTLP over gRPC). Default: nobody."`
+	Endpoint    string `name:"events.otlp-endpoint" placeholder:"HOST:PORT" help:"Who takes events (OTLP over gRPC). Default: nobody."`
 	Insecure    bool   `name:"events.otlp-insecure" help:"Send events without TLS."`
 	CAFile      string `name:"events.otlp-ca-file" placeholder:"FILE" help:"Who signs for it. Default: the system's authorities."`
 	CertFile    string `name:"events.otlp-cert-file" placeholder:"FILE" help:"Certificate to show to it."`

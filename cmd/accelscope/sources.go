@@ -52,7 +52,7 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 	if err != nil {
 		return nil, err
 	}
-	sockets, err := parseSockets(f.RuntimeSockets)
+	sockets, err := parseSockets(f.Sockets)
 	if err != nil {
 		return nil, err
 	}
