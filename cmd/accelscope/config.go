@@ -64,8 +64,8 @@ type kubeletFlags struct {
 	Kubelet          bool          `name:"collector.kubelet" negatable:"" default:"true" help:"Ask the kubelet for pods and devices."`
 	PodResources     string        `name:"kubelet.pod-resources" placeholder:"PATH" help:"Its PodResources. Default: the usual place."`
 	KubeletURL       string        `name:"kubelet.url" placeholder:"URL" help:"The kubelet. Default: https://NODE_IP:10250 in a pod."`
-	KubeletTokenFile string        `name:"kubelet.token-file" default:"${serviceaccount}/token" placeholder:"FILE" help:"Bearer token."`
-	KubeletCAFile    string        `name:"kubelet.ca-file" default:"${serviceaccount}/ca.crt" placeholder:"FILE" help:"Who signs for it."`
+	KubeletTokenFile string        `name:"kubelet.token-file" placeholder:"FILE" help:"Bearer token. Default: the service account's."`
+	KubeletCAFile    string        `name:"kubelet.ca-file" placeholder:"FILE" help:"Who signs for it. Default: the cluster."`
 	KubeletInsecure  bool          `name:"kubelet.insecure-skip-verify" help:"Do not check the kubelet's certificate."`
 	KubeletInterval  time.Duration `name:"kubelet.interval" default:"15s" help:"How often the kubelet is asked."`
 }
@@ -97,7 +97,6 @@ func parse(c *cli, args []string, stdout, stderr io.Writer, exit func(int)) (*ko
 		kong.Name("accelscope"),
 		kong.Description("Which container uses which RDMA HCA, how hard, and how well is it going?"),
 		kong.DefaultEnvars("ACCELSCOPE"),
-		kong.Vars{"serviceaccount": "/var/run/secrets/kubernetes.io/serviceaccount"},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Writers(stdout, stderr),
 		kong.Exit(exit),

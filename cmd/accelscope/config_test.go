@@ -40,10 +40,8 @@ func TestDefaults(t *testing.T) {
 			Sysfs: "/sys", Procfs: "/proc", Cgroup: "/sys/fs/cgroup", Host: "/",
 			RDMA: true, CgroupTree: true, Probe: true, Containers: true, Node: true, Runtime: true,
 			kubeletFlags: kubeletFlags{
-				Kubelet:          true,
-				KubeletTokenFile: "/var/run/secrets/kubernetes.io/serviceaccount/token",
-				KubeletCAFile:    "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt",
-				KubeletInterval:  15 * time.Second,
+				Kubelet:         true,
+				KubeletInterval: 15 * time.Second,
 			},
 			Tier: "auto", MapEntries: 8192, MaxObjects: 65536, Grace: 5 * time.Minute,
 		},

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -178,6 +179,11 @@ func newKubelet(f sensorFlags, log *zap.Logger) (string, collector.Source, error
 	o := kubelet.Options{
 		Socket: f.PodResources, URL: f.KubeletURL, NodeIP: f.NodeIP,
 		TokenFile: f.KubeletTokenFile, CAFile: f.KubeletCAFile, Insecure: f.KubeletInsecure, Labels: f.Labels, Logger: log,
+	}
+	const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
+	o.TokenFile = cmp.Or(o.TokenFile, account+"token")
+	if o.CAFile == "" && o.TokenFile == account+"token" {
+		o.CAFile = account + "ca.crt"
 	}
 	if o.Socket == "" {
 		o.Socket = filepath.Join(f.Host, "var/lib/kubelet/pod-resources/kubelet.sock")

@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,7 +99,7 @@ func pods(s *model.Snapshot, a *attribution.Attribution) []container {
 		out = append(out, container{
 			ID: c.ID, Name: c.Name, Workload: a.Owners[c.Owner].Workload,
 			PodName: c.Pod, PodNamespace: c.Namespace, PodUUID: c.PodUID,
-			Devices: devices{GPU: gpus(c.Container, assigned[c.Owner]), InfiniBand: hcas(s.HCAs, c.Container, used[c.Owner])},
+			Devices: devices{GPU: gpus(assigned[c.Owner]), InfiniBand: hcas(s.HCAs, c.Container, used[c.Owner])},
 		})
 	}
 	slices.SortFunc(out, func(x, y container) int {
@@ -109,28 +108,17 @@ func pods(s *model.Snapshot, a *attribution.Attribution) []container {
 	return out
 }
 
-// gpuNode is the device node of one GPU: nvidiactl and its like are of all.
-var gpuNode = regexp.MustCompile(`^/dev/(?:nvidia|dri/card)(\d+)$`)
-
-// gpus are those that the kubelet assigned; without any, those whose device
-// nodes the container was given. The two cannot be told to be the same here.
-func gpus(c *model.Container, assigned []attribution.DeviceShare) []gpu {
+// gpus are those that the kubelet assigned, by their UUIDs; without any, those
+// whose device nodes the container was given.
+func gpus(assigned []attribution.DeviceShare) []gpu {
 	out := []gpu{}
 	for _, d := range assigned {
-		if attribution.IsGPU(d.Resource) {
+		switch {
+		case d.Node != "":
+			id, _ := strconv.Atoi(strings.TrimLeft(d.Device, "abcdefghijklmnopqrstuvwxyzD/")) // nvidia0, dri/card1
+			out = append(out, gpu{Kind: "GPU", ID: id, Path: d.Node})
+		case attribution.IsGPU(d.Resource):
 			out = append(out, gpu{Kind: "GPU", UUID: d.Device, Slot: d.PCIAddress, ID: len(out)})
-		}
-	}
-	if len(out) > 0 {
-		return out
-	}
-	for _, path := range c.Devices {
-		if m := gpuNode.FindStringSubmatch(path); m != nil {
-			id, err := strconv.Atoi(m[1])
-			if err != nil {
-				continue
-			}
-			out = append(out, gpu{Kind: "GPU", ID: id, Path: path})
 		}
 	}
 	return out

@@ -13,8 +13,11 @@ import (
 type DeviceShare struct {
 	Owner int
 	// Device is the HCA; of what is none, and no PCI function either, it is how
-	// the plugin calls it: a GPU's UUID.
+	// the plugin calls it (a GPU's UUID), or the name of the device node of a GPU
+	// that nobody else tells of: nvidia0, dri/card1.
 	Device string
+	// Node is the path of that device node, empty with any other evidence.
+	Node string
 	// Resource and ID are those of the kubelet's allocation, empty without one.
 	Resource   string
 	ID         string
@@ -40,7 +43,7 @@ func deviceShares(s model.Snapshot, o *owners) []DeviceShare {
 		t: assignedTable{o: o, rows: []DeviceShare{}, index: map[assignedKey]int{}, ofPod: map[podDevice]int{}},
 	}
 	shared := e.allocations()
-	e.charDevices()
+	e.deviceNodes()
 	e.t.nameShared(shared)
 	e.networks()
 	e.namespaces()
@@ -98,23 +101,55 @@ func (e *evidence) holder(a *model.Allocation) int {
 	})
 }
 
-// charDevices books the HCAs whose device nodes containers have. The number in
-// the name of a node is not that of the HCA.
-func (e *evidence) charDevices() {
+// deviceNodes books the HCAs and GPUs whose device nodes containers have. The
+// number in the name of a node is not that of the HCA.
+func (e *evidence) deviceNodes() {
+	given := map[int]bool{} // owners of GPUs that the kubelet told of
+	for i := range e.t.rows {
+		if r := &e.t.rows[i]; IsGPU(r.Resource) {
+			given[r.Owner] = true
+		}
+	}
 	for i := range e.s.Containers {
 		c := &e.s.Containers[i]
-		if c.Status == model.ContainerExited || c.Sandbox {
+		if c.Status == model.ContainerExited || c.Sandbox || len(c.Devices) == 0 {
 			continue
 		}
+		owner := e.o.number(entityOf(c, model.Entity{}))
 		for _, path := range c.Devices {
 			name, ok := strings.CutPrefix(path, "/dev/infiniband/")
 			if h := e.hcas.byChar[name]; ok && h != nil {
-				share := DeviceShare{Owner: e.o.number(entityOf(c, model.Entity{}))}
+				share := DeviceShare{Owner: owner}
 				share.describe(h)
 				e.t.add(share)
 			}
 		}
+		if given[owner] {
+			continue
+		}
+		for _, path := range gpuNodes(c.Devices) {
+			e.t.add(DeviceShare{Owner: owner, Device: strings.TrimPrefix(path, "/dev/"), Node: path})
+		}
 	}
+}
+
+// gpuNodes are the device nodes of single GPUs: /dev/nvidia0, /dev/dri/card0 or,
+// without any of these, /dev/dri/renderD128. A GPU has a card and a render node.
+func gpuNodes(paths []string) []string {
+	numbered := func(prefix string) (nodes []string) {
+		for _, path := range paths {
+			number, ok := strings.CutPrefix(path, prefix)
+			if ok && number != "" && strings.Trim(number, "0123456789") == "" {
+				nodes = append(nodes, path)
+			}
+		}
+		return nodes
+	}
+	dri := numbered("/dev/dri/card")
+	if dri == nil {
+		dri = numbered("/dev/dri/renderD")
+	}
+	return append(numbered("/dev/nvidia"), dri...)
 }
 
 // networks books the devices behind the networks of pods.

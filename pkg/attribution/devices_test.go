@@ -288,3 +288,32 @@ func TestIsPCI(t *testing.T) {
 		}
 	}
 }
+
+// TestGPUNodes: a GPU that no kubelet tells of is known by its device node.
+func TestGPUNodes(t *testing.T) {
+	s := model.Snapshot{
+		Containers: []model.Container{
+			{ID: "a", Runtime: "docker", Name: "cuda", Devices: []string{"/dev/nvidiactl", "/dev/nvidia3", "/dev/nvidia-uvm"}},
+			{ID: "b", Runtime: "docker", Name: "rocm", Devices: []string{"/dev/kfd", "/dev/dri/card1", "/dev/dri/renderD129"}},
+			{ID: "c", Runtime: "docker", Name: "render", Devices: []string{"/dev/dri/renderD128", "/dev/dri/by-path"}},
+			{ID: "d", Runtime: "docker", Name: "over", Status: model.ContainerExited, Devices: []string{"/dev/nvidia0"}},
+			{
+				ID: "e", Runtime: "containerd", Name: "worker", Namespace: "ml", Pod: "p", PodUID: "u",
+				Devices: []string{"/dev/nvidia5"},
+			},
+		},
+		Allocations: []model.Allocation{{Namespace: "ml", Pod: "p", Container: "worker", Resource: "nvidia.com/gpu", ID: "GPU-5"}},
+	}
+	a := Attribute(s)
+	got := map[string]string{}
+	for _, d := range a.Assigned {
+		got[a.Owners[d.Owner].Workload+" "+d.Device] = d.Node
+	}
+	want := map[string]string{
+		"docker:cuda nvidia3": "/dev/nvidia3", "docker:rocm dri/card1": "/dev/dri/card1",
+		"docker:render dri/renderD128": "/dev/dri/renderD128", "ml/p/worker GPU-5": "",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -218,14 +219,21 @@ func open(t *testing.T, w *world, timing timing, o Options) *Exporter {
 	return e
 }
 
+var ports atomic.Uint32
+
+// freePort is an address to listen on, again and again. It is none of those that
+// the kernel gives to whoever asks for any: it would give it away in between.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		address := fmt.Sprint("127.0.0.1:", 20000+(uint32(os.Getpid())*31+ports.Add(1))%12000)
+		if l, err := net.Listen("tcp", address); err == nil {
+			l.Close()
+			return address
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no free port")
+	return ""
 }
 
 var build = sync.OnceValues(func() (string, error) {
