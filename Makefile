@@ -95,6 +95,10 @@ test-kernels: build ## The guest suite on 5.10, 6.1 and 6.12, with tracepoints a
 	@ACCELSCOPE_NODES=5.10,6.1,6.12,6.1/tracepoint,6.12/fentry,6.1//v1 \
 		go test -tags vm -count=1 -timeout 120m -v -run 'TestNode|TestNames' ./tests/e2e
 
+.PHONY: test-churn
+test-churn: build ## The lives of 500 containers, all of which must arrive as events (a quarter of an hour)
+	@ACCELSCOPE_CHURN=500 go test -tags vm -count=1 -timeout 60m -v -run 'TestNames' ./tests/e2e
+
 .PHONY: bench
 bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go run ./tests/bench

@@ -14,7 +14,8 @@ import (
 
 // metricName is what looks like one of our metrics in a text.
 var metricName = regexp.MustCompile(
-	`\b(?:accelscope|container_rdma|container_device|infiniband_port|infiniband_device|node_infiniband|rdma_stat)_[a-z_]*[a-z]\b` +
+	`\b(?:accelscope|container_(?:rdma|device|cpu|memory|network)|node_(?:k8s|ephemeral_storage|infiniband)|` +
+		`pod_ephemeral_storage|infiniband_(?:port|device)|rdma_stat)_[a-z_]*[a-z]\b` +
 		`|\brdma_resources\b`)
 
 // flagName is a flag; in one that stands for many, a part is in capitals.

@@ -49,6 +49,15 @@ func TestDay(t *testing.T) {
 		"--events.otlp-endpoint=127.0.0.1:1", "--events.otlp-insecure", "--events.queue-size=64")
 	ready(t, url)
 
+	// What runs is a pod of the REST interface, too.
+	first := comes(t, m, daemon, minutes)
+	named(t, url, fmt.Sprintf("pod=\"pod-%d\"", minutes))
+	if code, _, body := get(t, url+"/pods", ""); code != 200 || !strings.Contains(body, first.ID) ||
+		!strings.Contains(body, fmt.Sprintf("\"pod_name\":\"pod-%d\"", minutes)) {
+		t.Errorf("/pods: %d %s", code, body)
+	}
+	goes(t, m, daemon, first)
+
 	var running []fixtures.Container
 	var before, after held
 	var slowest time.Duration // of the names

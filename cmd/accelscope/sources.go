@@ -98,9 +98,17 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 		})
 		add("runtime", runtimes, err)
 	}
-	if f.Containers && groups != nil {
+	// RDMA needs the namespaces that containers are in.
+	switch {
+	case !f.Containers && !f.RDMA:
+	case groups == nil:
+		if f.Containers {
+			add("container", nil, fmt.Errorf("cgroups are not read: %w", model.ErrUnsupported))
+		}
+	default:
 		containers, err = container.New(container.Options{
-			Procfs: f.Procfs, Mount: s.hierarchy.Mount, V2: s.hierarchy.Controller == "",
+			NamespacesOnly: !f.Containers,
+			Procfs:         f.Procfs, Mount: s.hierarchy.Mount, V2: s.hierarchy.Controller == "",
 			Groups: groups.Workloads,
 			More: func() []string {
 				if runtimes == nil {

@@ -180,7 +180,7 @@ func TestWebConfig(t *testing.T) {
 		plain, stop := start(t, binary, append(args, "--web.config.file="+config)...)
 		url := "https" + strings.TrimPrefix(plain, "http")
 		// What tells of other tenants, and all else too.
-		for _, path := range []string{"/metrics", "/readyz", "/healthz", "/", "/nothing"} {
+		for _, path := range []string{"/metrics", "/pods", "/readyz", "/healthz", "/", "/nothing"} {
 			for _, password := range []string{"", "wrong"} {
 				if code, _, body := fetch(t, client, url+path, password); code != http.StatusUnauthorized ||
 					string(body) != "Unauthorized\n" {
@@ -188,7 +188,7 @@ func TestWebConfig(t *testing.T) {
 				}
 			}
 		}
-		for _, path := range []string{"/metrics", "/healthz", "/"} {
+		for _, path := range []string{"/metrics", "/pods", "/healthz", "/"} {
 			if code, _, _ := fetch(t, client, url+path, "right"); code != http.StatusOK {
 				t.Errorf("GET %s with the right password: %d, want 200", path, code)
 			}

@@ -39,7 +39,7 @@ type devices struct {
 // gpu is a GPU that a container was given. What nobody tells is empty.
 type gpu struct {
 	Name   string `json:"name"`
-	ID     int    `json:"id"`
+	ID     *int   `json:"id"` // the number in its path; null without one
 	Path   string `json:"path"`
 	Kind   string `json:"kind"`
 	UUID   string `json:"uuid"`
@@ -113,13 +113,17 @@ func pods(s *model.Snapshot, a *attribution.Attribution) []container {
 func gpus(assigned []attribution.DeviceShare) []gpu {
 	out := []gpu{}
 	for _, d := range assigned {
+		g := gpu{Kind: "GPU", Path: d.Node, Slot: d.PCIAddress}
 		switch {
-		case d.Node != "":
-			id, _ := strconv.Atoi(strings.TrimLeft(d.Device, "abcdefghijklmnopqrstuvwxyzD/")) // nvidia0, dri/card1
-			out = append(out, gpu{Kind: "GPU", ID: id, Path: d.Node})
 		case attribution.IsGPU(d.Resource):
-			out = append(out, gpu{Kind: "GPU", UUID: d.Device, Slot: d.PCIAddress, ID: len(out)})
+			g.UUID = d.Device
+		case d.Node == "":
+			continue
 		}
+		if id, err := strconv.Atoi(strings.TrimLeft(d.Node, "/abcdefghijklmnopqrstuvwxyzD")); err == nil {
+			g.ID = &id
+		}
+		out = append(out, g)
 	}
 	return out
 }

@@ -35,11 +35,13 @@ func facts() (model.Snapshot, attribution.Attribution) {
 				ID: id("c"), Runtime: "docker", Name: "web", Status: model.ContainerRunning,
 				Devices: []string{"/dev/nvidiactl", "/dev/nvidia3", "/dev/dri/card1", "/dev/dri/renderD129"},
 			},
+			{ID: id("f"), Runtime: "containerd", Name: "two", Namespace: "ml", Pod: "train-1", Status: model.ContainerRunning},
 			{ID: id("d"), Runtime: "docker", Name: "old", Status: model.ContainerExited},
 			{ID: id("e"), Runtime: "docker", Name: "quiet", Status: model.ContainerRunning},
 		},
 		Allocations: []model.Allocation{
 			{Namespace: "ml", Pod: "train-0", Container: "worker", Resource: "nvidia.com/gpu", ID: "GPU-1"},
+			{Namespace: "ml", Pod: "train-1", Container: "two", Resource: "nvidia.com/gpu", ID: "GPU-2"},
 		},
 		Objects: []model.Objects{
 			{Cgroup: 9, Device: "siw0", Type: model.QP, Current: 1},
@@ -67,7 +69,7 @@ func TestPods(t *testing.T) {
 		c["id"] = c["id"].(string)[:1]
 	}
 	type object = map[string]any
-	gpu := func(id float64, path, uuid string) object {
+	gpu := func(id any, path, uuid string) object {
 		return object{"name": "", "id": id, "path": path, "kind": "GPU", "uuid": uuid, "serial": "", "slot": ""}
 	}
 	hca := func(name string, id float64, path, uuid string) object {
@@ -82,15 +84,20 @@ func TestPods(t *testing.T) {
 		{
 			"id": "c", "container_name": "web", "workload": "docker:web",
 			"pod_name": "", "pod_namespace": "", "pod_uuid": "",
-			"devices": object{"gpu": []any{gpu(3, "/dev/nvidia3", ""), gpu(1, "/dev/dri/card1", "")}, "infiniband": []any{}},
+			"devices": object{"gpu": []any{gpu(3.0, "/dev/nvidia3", ""), gpu(1.0, "/dev/dri/card1", "")}, "infiniband": []any{}},
 		},
 		{
 			"id": "a", "container_name": "worker", "workload": "ml/train-0/worker",
 			"pod_name": "train-0", "pod_namespace": "ml", "pod_uuid": "u1",
 			"devices": object{
-				"gpu":        []any{gpu(0, "", "GPU-1")},
+				"gpu":        []any{gpu(7.0, "/dev/nvidia7", "GPU-1")},
 				"infiniband": []any{hca("mlx5_1", 4, "/dev/infiniband/uverbs1", "odd")},
 			},
+		},
+		{
+			"id": "f", "container_name": "two", "workload": "ml/train-1/two",
+			"pod_name": "train-1", "pod_namespace": "ml", "pod_uuid": "",
+			"devices": object{"gpu": []any{gpu(nil, "", "GPU-2")}, "infiniband": []any{}},
 		},
 	}
 	if d := cmp.Diff(want, got); d != "" {

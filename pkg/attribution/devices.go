@@ -16,7 +16,7 @@ type DeviceShare struct {
 	// the plugin calls it (a GPU's UUID), or the name of the device node of a GPU
 	// that nobody else tells of: nvidia0, dri/card1.
 	Device string
-	// Node is the path of that device node, empty with any other evidence.
+	// Node is the path of the device node of a GPU, where it is known.
 	Node string
 	// Resource and ID are those of the kubelet's allocation, empty without one.
 	Resource   string
@@ -104,10 +104,10 @@ func (e *evidence) holder(a *model.Allocation) int {
 // deviceNodes books the HCAs and GPUs whose device nodes containers have. The
 // number in the name of a node is not that of the HCA.
 func (e *evidence) deviceNodes() {
-	given := map[int]bool{} // owners of GPUs that the kubelet told of
+	given := map[int][]int{} // the GPUs that the kubelet told of, by owner
 	for i := range e.t.rows {
 		if r := &e.t.rows[i]; IsGPU(r.Resource) {
-			given[r.Owner] = true
+			given[r.Owner] = append(given[r.Owner], i)
 		}
 	}
 	for i := range e.s.Containers {
@@ -124,10 +124,14 @@ func (e *evidence) deviceNodes() {
 				e.t.add(share)
 			}
 		}
-		if given[owner] {
+		nodes := gpuNodes(c.Devices)
+		if rows := given[owner]; len(rows) > 0 {
+			if len(rows) == 1 && len(nodes) == 1 { // of several nobody says which is which
+				e.t.rows[rows[0]].Node = nodes[0]
+			}
 			continue
 		}
-		for _, path := range gpuNodes(c.Devices) {
+		for _, path := range nodes {
 			e.t.add(DeviceShare{Owner: owner, Device: strings.TrimPrefix(path, "/dev/"), Node: path})
 		}
 	}

@@ -311,7 +311,7 @@ func TestGPUNodes(t *testing.T) {
 	}
 	want := map[string]string{
 		"docker:cuda nvidia3": "/dev/nvidia3", "docker:rocm dri/card1": "/dev/dri/card1",
-		"docker:render dri/renderD128": "/dev/dri/renderD128", "ml/p/worker GPU-5": "",
+		"docker:render dri/renderD128": "/dev/dri/renderD128", "ml/p/worker GPU-5": "/dev/nvidia5",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)

@@ -98,7 +98,8 @@ func Name(s *model.Snapshot, before map[uint64]model.Entity) map[uint64]model.En
 	out := make(map[uint64]model.Entity, len(s.Entities))
 	for id, e := range s.Entities {
 		named, ok := n.name(e)
-		if old, known := before[id]; !ok && known && sameCgroup(e, old) {
+		old, known := before[id]
+		if better := old.Pod == "" && named.Pod != ""; !ok && known && sameCgroup(e, old) && !better {
 			user := cmp.Or(e.User, old.User)
 			named = old
 			named.User = user
@@ -136,7 +137,7 @@ func newNames(s *model.Snapshot) *names {
 	for i := range s.Containers {
 		c := &s.Containers[i]
 		n.byID[c.ID] = c
-		if c.Cgroup != "" {
+		if c.Cgroup != "" && n.byCgroup[c.Cgroup] == nil { // the dead are told last
 			n.byCgroup[c.Cgroup] = c
 		}
 		if p := n.pods[c.PodUID]; p == nil && c.PodUID != "" && c.Pod != "" {
@@ -168,6 +169,9 @@ func (n *names) name(e model.Entity) (model.Entity, bool) {
 // cgroup or of one above it: only a path that nothing else is known of may
 // belong to a container without its id.
 func (n *names) container(e model.Entity) *model.Container {
+	if e.Claimed {
+		return nil
+	}
 	if e.ContainerID != "" {
 		return n.byID[e.ContainerID]
 	}
@@ -189,7 +193,7 @@ func entityOf(c *model.Container, e model.Entity) model.Entity {
 	if e.Runtime == "" {
 		e.Runtime = c.Runtime
 	}
-	if c.Cgroup != "" {
+	if e.Cgroup == "" {
 		e.Cgroup = c.Cgroup
 	}
 	switch {

@@ -76,7 +76,41 @@ func TestName(t *testing.T) {
 		"by its cgroup": {
 			entity:     free,
 			containers: []model.Container{{ID: "web", Runtime: "containerd", Name: "web", Cgroup: "/default/web"}},
-			want:       model.Entity{Workload: "containerd:web", ContainerID: "web", Runtime: "containerd", Cgroup: "/default/web"},
+			want: model.Entity{
+				Workload: "containerd:web", ContainerID: "web", Runtime: "containerd", Cgroup: "/default/web/child",
+			},
+		},
+		"a child whose container is forgotten": {
+			entity: free,
+			before: map[uint64]model.Entity{
+				7: {Workload: "containerd:web", ContainerID: "web", Runtime: "containerd", Cgroup: "/default/web/child"},
+			},
+			want: model.Entity{
+				Workload: "containerd:web", ContainerID: "web", Runtime: "containerd", Cgroup: "/default/web/child",
+			},
+		},
+		"a sandbox whose pod is told late": {
+			entity: inPod, pods: []model.Pod{{UID: "u1", Namespace: "ml", Name: "train-0"}},
+			before: map[uint64]model.Entity{7: inPod},
+			want: model.Entity{
+				Workload: "ml/train-0/0123456789ab", Namespace: "ml", Pod: "train-0", ContainerID: id, PodUID: "u1",
+				Runtime: "containerd", Cgroup: inPod.Cgroup,
+			},
+		},
+		"an id that anybody could claim": {
+			entity:     model.Entity{Workload: "podman:0123456789ab", ContainerID: id, Runtime: "podman", Cgroup: "/u/x", Claimed: true},
+			containers: []model.Container{worker},
+			want:       model.Entity{Workload: "podman:0123456789ab", ContainerID: id, Runtime: "podman", Cgroup: "/u/x", Claimed: true},
+		},
+		"by a cgroup that is used again": {
+			entity: free,
+			containers: []model.Container{
+				{ID: "web", Runtime: "containerd", Name: "web", Cgroup: "/default/web"},
+				{ID: "old", Runtime: "containerd", Name: "old", Cgroup: "/default/web", Status: model.ContainerExited},
+			},
+			want: model.Entity{
+				Workload: "containerd:web", ContainerID: "web", Runtime: "containerd", Cgroup: "/default/web/child",
+			},
 		},
 		// Whoever may make cgroups below its own must not take another's name.
 		"a unit is not a container": {
@@ -97,7 +131,7 @@ func TestName(t *testing.T) {
 			}
 			// Whoever asks for the owner of the container gets the same one.
 			for i := range c.containers {
-				if !cmp.Equal(Name(&s, nil)[7], c.want) || c.entity.Runtime == "systemd" {
+				if !cmp.Equal(Name(&s, nil)[7], c.want) || c.entity.Runtime == "systemd" || c.entity.Claimed || c.containers[i].ID == "old" {
 					continue
 				}
 				if got, want := OwnerOf(entityOf(&c.containers[i], model.Entity{})), OwnerOf(c.want); got != want {

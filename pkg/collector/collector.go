@@ -157,7 +157,7 @@ func (c *Collector) Recent(age time.Duration) attribution.Attribution {
 	r := c.latest
 	c.mu.Unlock()
 	if r == nil || r.stale(age) {
-		r = c.now()
+		return c.now().shares
 	}
 	<-r.done
 	return r.shares

@@ -631,3 +631,37 @@ func TestRecent(t *testing.T) {
 		}
 	})
 }
+
+// TestNoAnswerYet: what has not answered is not ok.
+func TestNoAnswerYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		slow := &fake{name: "kubelet", read: hang(release)}
+		c := New(Options{Sources: []Registration{{Source: slow, Interval: time.Minute, Deadline: 10 * time.Second}}})
+		if s := c.States()[0]; s.State != model.StateStuck || s.Age >= 0 {
+			t.Errorf("%+v", s)
+		}
+		close(release)
+		synctest.Wait()
+		time.Sleep(2 * time.Second)
+		if s := c.States()[0]; s.State == model.StateStuck || s.Age < 0 {
+			t.Errorf("%+v", s)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRecentAfterClose: whoever asks late is answered, with nothing.
+func TestRecentAfterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(Options{Sources: []Registration{{Source: &fake{name: "probe", facts: probeFacts()}}}})
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if len(c.Recent(time.Second).Verbs) > 0 {
+			t.Error("figures that nobody read")
+		}
+	})
+}

@@ -5,6 +5,7 @@ package collector
 import (
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	dto "github.com/prometheus/client_model/go"
 
@@ -64,6 +65,8 @@ type labels struct {
 	owners map[attribution.Owner]*owner
 	pairs  map[pairKey]*dto.LabelPair
 	used   int // sets in this round
+	// replaced says that a set took the place of another in this round.
+	replaced bool
 }
 
 func newLabels() *labels {
@@ -102,7 +105,13 @@ func (l *labels) get(s *schema, o *owner, values ...string) *labelSet {
 	}
 	set := l.sets[k]
 	if set == nil || len(values) > 3 && !slices.Equal(set.values, values) {
-		set = l.prepare(s, o, values)
+		// Two values may become the same when they are made valid.
+		if valid, changed := validValues(values); changed {
+			set = l.get(s, o, valid...)
+		} else {
+			l.replaced = l.replaced || set != nil
+			set = l.prepare(s, o, values)
+		}
 		l.sets[k] = set
 	}
 	if set.round != l.round {
@@ -110,6 +119,20 @@ func (l *labels) get(s *schema, o *owner, values ...string) *labelSet {
 		l.used++
 	}
 	return set
+}
+
+// validValues makes all values valid UTF-8 and says whether any was not.
+func validValues(values []string) (valid []string, changed bool) {
+	for i, v := range values {
+		if utf8.ValidString(v) {
+			continue
+		}
+		if !changed {
+			valid, changed = slices.Clone(values), true
+		}
+		valid[i] = strings.ToValidUTF8(v, "\uFFFD")
+	}
+	return valid, changed
 }
 
 func (l *labels) prepare(s *schema, o *owner, values []string) *labelSet {
@@ -132,7 +155,6 @@ func (l *labels) pair(name, value string) *dto.LabelPair {
 	k := pairKey{name, value}
 	p := l.pairs[k]
 	if p == nil {
-		value = strings.ToValidUTF8(value, "\uFFFD")
 		p = &dto.LabelPair{Name: &name, Value: &value}
 		l.pairs[k] = p
 	}
@@ -141,12 +163,12 @@ func (l *labels) pair(name, value string) *dto.LabelPair {
 
 func (l *labels) begin() {
 	l.round++
-	l.used = 0
+	l.used, l.replaced = 0, false
 }
 
 // end drops what was not used. The sets keep the pairs that they have.
 func (l *labels) end() {
-	if l.used == len(l.sets) {
+	if l.used == len(l.sets) && !l.replaced {
 		return
 	}
 	clear(l.pairs)

@@ -3,6 +3,7 @@
 package collector
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,4 +69,33 @@ func TestInfoChanges(t *testing.T) {
 			t.Error("the old description still shows")
 		}
 	})
+}
+
+// TestInvalidValues: what becomes the same when it is made valid is one series.
+func TestInvalidValues(t *testing.T) {
+	l := newLabels()
+	s := newSchema([]string{"interface"})
+	l.begin()
+	a, b := l.get(s, nil, "a\xff"), l.get(s, nil, "a\xfe")
+	if a != b || a.text != "interface=\"a\uFFFD\"" {
+		t.Errorf("%p %s, %p %s", a, a.text, b, b.text)
+	}
+	if l.get(s, nil, "a\xff") != a {
+		t.Error("another set for the same value")
+	}
+	l.end()
+}
+
+// TestReplacedValues: a series whose fourth label changes leaves nothing behind.
+func TestReplacedValues(t *testing.T) {
+	l := newLabels()
+	s := newSchema([]string{"a", "b", "c", "d"})
+	for i := range 100 {
+		l.begin()
+		l.get(s, nil, "1", "2", "3", fmt.Sprint("changes ", i))
+		l.end()
+	}
+	if len(l.sets) != 1 || len(l.pairs) > 8 {
+		t.Errorf("%d sets, %d pairs", len(l.sets), len(l.pairs))
+	}
 }

@@ -60,12 +60,13 @@ func lifeMetrics() []metric {
 					b.share(seconds(c.Created), o)
 				}
 			}),
-		life("container_state", gauge, []string{"state"}, "State of the container: 1 for the state it is in, 0 for the others.",
+		life("container_state", gauge, []string{"state"},
+			"State of the container (created, running, paused, exited): 1 for the state it is in, 0 for the others.",
 			func(b *builder, o *owner, c *model.Container) {
 				b.shareStates(string(c.Status), containerStates, o)
 			}),
 		life("container_health", gauge, []string{"health"},
-			"What the health check of the container says: 1 for that, 0 for the others; absent without a check.",
+			"What the health check of the container says (healthy, unhealthy, starting): 1 for that, 0 for the others.",
 			func(b *builder, o *owner, c *model.Container) {
 				b.shareStates(c.Health, containerHealths, o)
 			}),

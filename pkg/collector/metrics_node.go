@@ -5,6 +5,7 @@ package collector
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -232,7 +233,11 @@ func somePressure(p *model.Pressure) *float64 { return p.Some }
 func fullPressure(p *model.Pressure) *float64 { return p.Full }
 
 func pressure(name, resource string, of func(*model.Pressure) *float64) metric {
-	return nodeValue(name, "Time that tasks waited for "+resource+" (PSI), in seconds.", counter,
+	who := "some"
+	if strings.Contains(name, "_stalled_") {
+		who = "all"
+	}
+	return nodeValue(name, "Time that "+who+" tasks waited for "+resource+" (PSI), in seconds.", counter,
 		func(n *model.Node) (float64, bool) {
 			for i := range n.Pressure {
 				if p := &n.Pressure[i]; p.Resource == resource && of(p) != nil {

@@ -4,6 +4,7 @@ package collector
 
 import (
 	"strconv"
+	"strings"
 
 	dto "github.com/prometheus/client_model/go"
 
@@ -134,7 +135,7 @@ func nodeFilesystemMetrics() []metric {
 		return row(name, help, func(f *model.Filesystem) (float64, bool) { return of(f), f.Error == "" })
 	}
 	return []metric{
-		row("device_error", "Whether the file system does not tell the rest.",
+		row("device_error", "Whether the file system could not be asked (statfs failed or hangs): then its other series are missing.",
 			func(f *model.Filesystem) (float64, bool) { return asNumber(f.Error != ""), true }),
 		row("readonly", "Whether the file system is mounted read only.",
 			func(f *model.Filesystem) (float64, bool) { return asNumber(f.ReadOnly), true }),
@@ -245,7 +246,8 @@ func nodeNetworkMetrics() []metric {
 	} {
 		rows = append(rows, metric{
 			name: "node_network_" + p.name, typ: p.typ, labels: deviceLabels,
-			help: "Attribute of a network interface: " + p.name + ".",
+			help: "As sysfs tells of the network interface (bytes: of the MTU, or per second of the speed): " +
+				strings.ReplaceAll(p.name, "_", " ") + ".",
 			emit: func(v *view, b *builder) {
 				for i := range v.facts.Node.NetClasses {
 					c := &v.facts.Node.NetClasses[i]

@@ -135,9 +135,13 @@ func (r *reader) background(ready chan<- struct{}) {
 	}
 }
 
+// last is the last reading; of a source that has not answered yet, that.
 func (r *reader) last() reading {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.latest.at.IsZero() && r.latest.err == nil {
+		return reading{err: fmt.Errorf("%w: no answer yet", errStuck)}
+	}
 	return r.latest
 }
 

@@ -23,7 +23,7 @@ func reference() string {
 		"*identity* stands for the labels `", strings.Join(identity, "`, `"), "`. ",
 		"They are empty where they do not apply; the share that nobody is known to own has all five empty.\n")
 	sections := []struct{ compat, title string }{
-		{"", "Always"},
+		{"", "Without --metrics.compat"},
 		{Process, "Without --web.disable-exporter-metrics (the default)"},
 		{CompatLens, "With --metrics.compat=lens (the default)"},
 		{CompatNodeExporter, "With --metrics.compat=node_exporter"},

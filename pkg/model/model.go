@@ -260,14 +260,16 @@ type Entity struct {
 	User    string // whose Slurm job it is
 	Step    string // Slurm job step
 	Cgroup  string // path of the cgroup below its hierarchy
+	// Claimed says that whoever is not the system could have made the cgroup: its
+	// container id is a claim, and no proof.
+	Claimed bool
 }
 
 // JobStep is one step of a Slurm job.
 type JobStep struct {
-	Cgroup uint64
-	Job    string
-	Step   string // a number, or batch, extern, interactive
-	User   string // its name, or its number where that is not in the node's own list
+	Job  string
+	Step string // a number, or batch, extern, interactive
+	User string // its name, or its number where that is not in the node's own list; empty for root
 }
 
 // Hook is one place in the kernel where a probe wants to be.

@@ -134,6 +134,9 @@ func (w *world) restarts(t *testing.T) {
 	id := w.runDocker(t, w.flags("stays"), w.verbs(3)...)
 	stays = append(stays, owner{identity: identity{workload: "docker:stays", id: id}, qps: 3})
 	d.begin(stays[2])
+	for i := range stays {
+		stays[i].early = true
+	}
 	s := start(t)
 	eventually(t, 15*time.Second, func() error { return named(s.scrape(), stays) })
 

@@ -92,7 +92,9 @@ func (p *parser) pass(i int, seg string) {
 // processes of somebody else than systemd.
 func (p *parser) container(i int, seg string) (model.Entity, int) {
 	if runtime, id := scope(seg); runtime == "podman" && isID(id) {
-		return model.Entity{Workload: "podman:" + id[:12], ContainerID: id, Runtime: runtime}, i + 1
+		return model.Entity{
+			Workload: "podman:" + id[:12], ContainerID: id, Runtime: runtime, Claimed: p.user || p.unit != "",
+		}, i + 1
 	}
 	if p.user || p.unit != "" && !p.runtime {
 		return model.Entity{}, 0

@@ -125,9 +125,9 @@ func TestParse(t *testing.T) {
 		{"podman pod", "/machine.slice/machine-libpod_pod_" + other + ".slice/libpod-" + id64 + ".scope", "", podman},
 		{"podman cgroupfs", "/libpod_parent/libpod-" + id64, "", podman},
 		{"podman cgroupfs pod", "/libpod_parent/" + other + "/libpod-" + id64, "", podman},
-		{"podman split", "/system.slice/web.service/libpod-payload-" + id64, "", podman},
-		{"podman rootless", user + "/user.slice/libpod-" + id64 + ".scope", "/container", podman},
-		{"podman rootless split", user + "/app.slice/web.service/libpod-payload-" + id64, "", podman},
+		{"podman split", "/system.slice/web.service/libpod-payload-" + id64, "", claimed},
+		{"podman rootless", user + "/user.slice/libpod-" + id64 + ".scope", "/container", claimed},
+		{"podman rootless split", user + "/app.slice/web.service/libpod-payload-" + id64, "", claimed},
 		{"podman conmon", "/machine.slice/libpod-conmon-" + id64 + ".scope", "", func(top string) model.Entity {
 			return unit("libpod-conmon-"+id64+".scope", top)
 		}},
@@ -269,6 +269,13 @@ func unit64(name string) func(string) model.Entity {
 
 func slurmJob(number, step string) func(string) model.Entity {
 	return func(top string) model.Entity { return job(number, step, top) }
+}
+
+// claimed is a container of Podman that a user, or a unit, could have made up.
+func claimed(top string) model.Entity {
+	e := podman(top)
+	e.Claimed = true
+	return e
 }
 
 var docker, podman = alone12("docker"), alone12("podman")

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -32,10 +31,15 @@ func (s *Source) jobSteps() []model.JobStep {
 		if g.entity.Runtime != "slurm" {
 			continue
 		}
-		users[g.top] = cmp.Or(users[g.top], s.jobs.users[g.top], s.jobUser(g))
+		if users[g.top] == "" {
+			users[g.top] = s.jobs.users[g.top]
+		}
+		if users[g.top] == "" {
+			users[g.top] = s.jobUser(g)
+		}
 		if g.entity.Step != "" && strings.HasSuffix(g.path, "/step_"+g.entity.Step) {
 			steps = append(steps, model.JobStep{
-				Cgroup: g.id, Job: strings.TrimPrefix(g.entity.Workload, "slurm:"), Step: g.entity.Step, User: g.top,
+				Job: strings.TrimPrefix(g.entity.Workload, "slurm:"), Step: g.entity.Step, User: g.top,
 			})
 		}
 	}
@@ -65,11 +69,34 @@ func (s *Source) jobUser(g *group) string {
 	if number, err := strconv.Atoi(pid); err != nil || number <= 0 {
 		return ""
 	}
-	info, err := os.Stat(filepath.Join(s.procfs, pid))
+	uid := realUser(filepath.Join(s.procfs, pid, "status"))
+	// Root is what slurmstepd is until it becomes the user.
+	if uid == "" || uid == "0" {
+		return ""
+	}
+	return s.jobs.names.of(uid)
+}
+
+// userOf is the user of a job's cgroup, also of one that is over.
+func (s *Source) userOf(g *group) string {
+	if g.entity.User != "" {
+		return s.jobs.names.of(g.entity.User)
+	}
+	return s.jobs.users[g.top]
+}
+
+// realUser reads the real user id from /proc/PID/status, empty if it cannot.
+func realUser(status string) string {
+	b, err := os.ReadFile(status)
 	if err != nil {
 		return ""
 	}
-	return s.jobs.names.of(strconv.FormatUint(uint64(info.Sys().(*syscall.Stat_t).Uid), 10))
+	_, rest, _ := strings.Cut(string(b), "\nUid:")
+	line, _, _ := strings.Cut(rest, "\n")
+	if fields := strings.Fields(line); len(fields) > 0 {
+		return fields[0]
+	}
+	return ""
 }
 
 // passwd is the names of the users of the node, from its file; who is known to

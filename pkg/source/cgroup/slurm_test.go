@@ -3,7 +3,6 @@
 package cgroup
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,9 +14,9 @@ import (
 )
 
 // Slurm is not on this machine: these are trees as slurmstepd makes them, of
-// real directories, with our own process in the place of the job's.
+// real directories, and a /proc with one process of a user and one of root.
 func TestJobSteps(t *testing.T) {
-	me := fmt.Sprintln(os.Getpid())
+	const me, stepd = "77\n", "78\n"
 	v2 := "system.slice/slurmstepd.scope/"
 	for name, c := range map[string]struct {
 		files map[string]string
@@ -42,10 +41,12 @@ func TestJobSteps(t *testing.T) {
 				v2 + "job_7/step_0/user/task_0/cgroup.procs":      me,
 				v2 + "job_7/step_extern/user/task_0/cgroup.procs": "",
 				v2 + "job_9/step_0/user/task_0/cgroup.procs":      "nonsense\n",
+				v2 + "job_10/step_0/user/task_0/cgroup.procs":     stepd,
 			},
 			[]model.JobStep{
-				{Job: "7", Step: "0", User: "root"},
-				{Job: "7", Step: "extern", User: "root"},
+				{Job: "10", Step: "0"}, // not the user's yet
+				{Job: "7", Step: "0", User: "ada"},
+				{Job: "7", Step: "extern", User: "ada"},
 				{Job: "9", Step: "0"},
 			},
 		},
@@ -57,7 +58,11 @@ func TestJobSteps(t *testing.T) {
 			write(t, filepath.Dir(passwd), map[string]string{
 				"passwd": "root:x:0:0::/root:/bin/sh\nada:x:1234:100:Ada:/home/ada:/bin/sh\nbroken\nmask:x:1234:1::/:/bin/sh\n",
 			})
-			s, err := New(Options{Root: root, Passwd: passwd})
+			proc := t.TempDir()
+			write(t, proc, map[string]string{
+				"77/status": "Name:\tsleep\nUid:\t1234\t0\t0\t0\nGid:\t1\t1\t1\t1\n", "78/status": "Name:\tx\nUid:\t0\t0\t0\t0\n",
+			})
+			s, err := New(Options{Root: root, Procfs: proc, Passwd: passwd})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -66,12 +71,6 @@ func TestJobSteps(t *testing.T) {
 				got, err := s.Resolve(t.Context(), nil, nil)
 				if err != nil {
 					t.Fatal(err)
-				}
-				for i := range got.JobSteps {
-					if got.JobSteps[i].Cgroup == 0 {
-						t.Error("a step without its cgroup")
-					}
-					got.JobSteps[i].Cgroup = 0
 				}
 				return got.JobSteps
 			}
@@ -90,6 +89,35 @@ func TestJobSteps(t *testing.T) {
 			for _, step := range steps() {
 				if step.Job == "8" && step.User != "new" {
 					t.Errorf("user of job 8: %q", step.User)
+				}
+			}
+			// One that is over goes by the same name, where its path tells the number.
+			if name == "v1" {
+				dir := filepath.Join(root, "memory/slurm/uid_999/job_8/step_batch")
+				id, err := cgroupID(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				user := func() string {
+					got, err := s.Resolve(t.Context(), []uint64{id}, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return got.Entities[id].User
+				}
+				if got := user(); got != "new" {
+					t.Errorf("user of a job that runs: %q", got)
+				}
+				if err := os.RemoveAll(filepath.Join(root, "memory/slurm/uid_999")); err != nil {
+					t.Fatal(err)
+				}
+				for range 50 {
+					if time.Sleep(10 * time.Millisecond); len(steps()) == 2 {
+						break
+					}
+				}
+				if got := user(); got != "new" {
+					t.Errorf("user of a job that is over: %q", got)
 				}
 			}
 		})

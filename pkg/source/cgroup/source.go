@@ -224,7 +224,7 @@ func (s *Source) Resolve(ctx context.Context, cgroups []uint64, pids []int) (mod
 		out.Entities[id] = g.entity
 		if g.entity.Runtime == "slurm" {
 			e := g.entity
-			e.User = cmp.Or(s.jobs.users[g.top], e.User)
+			e.User = s.userOf(g)
 			out.Entities[id] = e
 		}
 		if top := s.table.byPath[g.top]; rdma != "" && top != nil && charged[top.id] == "" {

@@ -11,59 +11,29 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// lookAgain is how old the namespaces may be that Namespaces returns.
-const lookAgain = 10 * time.Second
-
-// Namespaces returns the network namespaces that the workloads are in, as they
-// were read last. It looks itself when nobody has lately. The caller must not
-// change what the slices in it hold.
+// Namespaces returns the network namespaces that the workloads were in at the
+// last Read. The caller must not change what the slices in it hold.
 func (s *Source) Namespaces() []model.Namespace {
 	s.mu.Lock()
-	fresh := !s.looked.IsZero() && s.now().Sub(s.looked) < lookAgain
-	list := slices.Clone(s.namespaces)
-	s.mu.Unlock()
-	if fresh {
-		return list
-	}
-	groups := s.list()
-	r := readers.Get().(*reader)
-	defer readers.Put(r)
-	for i := range groups {
-		g := &groups[i]
-		r.gone, r.err = false, nil
-		s.readProcesses(r, g)
-		g.gone = r.gone
-	}
-	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = s.look(groups) // Read tells it
 	return slices.Clone(s.namespaces)
 }
 
-// look reads the namespaces of the processes of groups, each once. It is called
-// with the lock held. Without the namespace of the node it finds none: what the
-// node sends and receives must not be shown as a pod's.
-func (s *Source) look(groups []group) error {
-	s.known = make(map[uint64]known, len(groups))
-	for i := range groups {
-		if !groups[i].gone {
-			s.known[groups[i].id] = groups[i].known
-		}
-	}
-	s.looked = s.now()
-	s.namespaces = []model.Namespace{}
+// look reads the namespaces of the processes of groups, each once, and how many
+// interfaces had no place. Without the namespace of the node it finds none: what
+// the node sends and receives must not be shown as a pod's.
+func (s *Source) look(groups []group) (spaces []model.Namespace, tooMany uint64, err error) {
+	spaces = []model.Namespace{}
 	host, err := s.hostNamespace()
 	if err != nil {
-		return fmt.Errorf("network namespace of the node (share the host's process namespace): %w", err)
+		return spaces, 0, fmt.Errorf("network namespace of the node (share the host's process namespace): %w", err)
 	}
-	var failed error
 	seen := map[uint64]bool{}
 	r := readers.Get().(*reader)
 	defer readers.Put(r)
@@ -72,28 +42,28 @@ func (s *Source) look(groups []group) error {
 		if g.gone || g.known.pid == 0 {
 			continue
 		}
-		inode, err := s.namespaceOf(g.known.pid)
-		if err != nil || seen[inode] {
+		inode, gone := s.namespaceOf(g.known.pid)
+		if gone != nil || seen[inode] {
 			continue // a process may end at any time
 		}
 		n := model.Namespace{Inode: inode, PID: g.known.pid, Cgroup: g.id, Host: inode == host}
 		if !n.Host {
 			b := r.net(s.procfs, n.PID)
 			// The process may have ended, and another one have its number.
-			if now, err := s.namespaceOf(n.PID); err != nil || now != inode || b == nil {
+			if now, gone := s.namespaceOf(n.PID); gone != nil || now != inode || b == nil {
 				continue
 			}
-			var tooMany uint64
+			var more uint64
 			var ok bool
-			if n.Interfaces, tooMany, ok = parseNetDev(b); !ok && failed == nil {
-				failed = fmt.Errorf("net/dev of process %d is not understood", n.PID)
+			if n.Interfaces, more, ok = parseNetDev(b); !ok && err == nil {
+				err = fmt.Errorf("net/dev of process %d is not understood", n.PID)
 			}
-			s.tooMany += tooMany
+			tooMany += more
 		}
 		seen[inode] = true
-		s.namespaces = append(s.namespaces, n)
+		spaces = append(spaces, n)
 	}
-	return failed
+	return spaces, tooMany, err
 }
 
 // hostNamespace returns that of the node: of its first process, or of the first

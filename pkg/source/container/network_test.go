@@ -16,7 +16,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -36,8 +35,6 @@ func TestNamespaces(t *testing.T) {
 		write(t, root, below(paths[i], files))
 	}
 	s := fake(t, root, true, paths...)
-	now := time.Now()
-	s.now = func() time.Time { return now }
 	// In the order of the ids.
 	groups := s.list()
 	pid := func(i int) string { return strings.Fields(readFile(t, root+groups[i].path+"/cgroup.procs"))[0] }
@@ -63,28 +60,36 @@ func TestNamespaces(t *testing.T) {
 		},
 		{Inode: inode(t, filepath.Join(s.procfs, "1/ns/net")), PID: host, Cgroup: groups[2].id, Host: true},
 	}
-	// Before anybody has read.
-	if d := cmp.Diff(want, s.Namespaces()); d != "" {
-		t.Errorf("(-want +got)\n%s", d)
+	if len(s.Namespaces()) > 0 {
+		t.Error("namespaces before anybody has read")
 	}
 	if d := cmp.Diff(want, read(t, s).Namespaces); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}
+	if d := cmp.Diff(want, s.Namespaces()); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+	only := fake(t, root, true, paths...)
+	only.only, only.procfs = true, s.procfs
+	want[0].Interfaces = nil
+	if got := read(t, only); got.Usages != nil || !cmp.Equal(want, got.Namespaces) {
+		t.Errorf("namespaces only: %+v", got)
+	}
+	want[0].Interfaces = s.Namespaces()[0].Interfaces
 	// The process that was told stays, whoever comes before it.
 	write(t, root, map[string]string{groups[0].path + "/cgroup.procs": "9\n" + pid(0) + "\n"})
 	write(t, s.procfs, map[string]string{"9/ns/net": "", "9/net/dev": netDev})
 	if d := cmp.Diff(want, read(t, s).Namespaces); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}
-	// Nobody looks again at once.
+	// Nobody looks before the next read.
 	if err := os.RemoveAll(root + "/docker"); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.Namespaces(); len(got) != len(want) {
 		t.Errorf("%d namespaces at once", len(got))
 	}
-	now = now.Add(lookAgain)
-	if got := s.Namespaces(); len(got) != 0 {
+	if got := read(t, s).Namespaces; len(got) != 0 || len(s.Namespaces()) != 0 {
 		t.Errorf("%d namespaces later", len(got))
 	}
 	// Which is the node's is not known any more.
@@ -214,8 +219,7 @@ func TestConcurrent(t *testing.T) {
 	write(t, root, below("/docker/x", fakeV2()))
 	s := fake(t, root, true, "/docker/x")
 	write(t, s.procfs, map[string]string{"41/ns/net": "", "41/net/dev": netDev})
-	now := time.Now()
-	s.now = func() time.Time { now = now.Add(time.Minute); return now } // called with the lock held
+	read(t, s)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {

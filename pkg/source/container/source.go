@@ -49,8 +49,11 @@ type Options struct {
 	// others whose id is not known; nil: there are none.
 	Groups func() map[uint64]string
 	More   func() []string
-	Logger *zap.Logger
-	Now    func() time.Time // time.Now
+	// NamespacesOnly leaves out what workloads use: only the namespaces that they
+	// are in are told, without the interfaces.
+	NamespacesOnly bool
+	Logger         *zap.Logger
+	Now            func() time.Time // time.Now
 }
 
 const (
@@ -69,13 +72,13 @@ type Source struct {
 	trees  trees
 	groups func() map[uint64]string
 	more   func() []string
+	only   bool // the namespaces
 	now    func() time.Time
 
 	mu         sync.Mutex // for all that follows
 	known      map[uint64]known
 	namespaces []model.Namespace // of the last look
-	looked     time.Time
-	tooMany    uint64 // interfaces that had no place
+	tooMany    uint64            // interfaces that had no place, at most at once
 	disks      disks
 }
 
@@ -102,7 +105,7 @@ func New(o Options) (*Source, error) {
 	}
 	s := &Source{
 		procfs: cmp.Or(o.Procfs, "/proc"), mount: filepath.Clean(o.Mount),
-		groups: o.Groups, more: o.More, now: o.Now,
+		groups: o.Groups, more: o.More, only: o.NamespacesOnly, now: o.Now,
 	}
 	if s.now == nil {
 		s.now = time.Now
@@ -152,15 +155,28 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 			})
 		}
 	}
+	if ctx.Err() != nil { // not all were read
+		return out, ctx.Err()
+	}
+	spaces, tooMany, err := s.look(groups)
+	out.Namespaces = slices.Clone(spaces)
+	if s.only {
+		out.Usages = nil
+		for i := range out.Namespaces {
+			out.Namespaces[i].Interfaces = nil
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.disks.name(s.procfs, out.Usages, s.now())
-	if ctx.Err() == nil {
-		err = errors.Join(err, s.look(groups))
+	s.namespaces, s.tooMany = spaces, max(s.tooMany, tooMany)
+	s.known = make(map[uint64]known, len(groups))
+	for i := range groups {
+		if !groups[i].gone {
+			s.known[groups[i].id] = groups[i].known
+		}
 	}
-	out.Namespaces = slices.Clone(s.namespaces)
 	out.Losses = []model.Loss{{Reason: "container_interfaces", Count: s.tooMany}}
-	return out, errors.Join(err, ctx.Err())
+	return out, errors.Join(err, s.disks.name(s.procfs, out.Usages, s.now()))
 }
 
 // list returns the cgroups to be read, the oldest first: ids grow, and the
@@ -202,6 +218,9 @@ func (s *Source) read(r *reader, g *group) {
 	s.readProcesses(r, g)
 	if r.gone {
 		g.gone = true
+		return
+	}
+	if s.only {
 		return
 	}
 	s.trees.read(r, g.path, &g.usage)

@@ -10,10 +10,11 @@ import (
 )
 
 // How large an answer over HTTPS, and one pod in it, may be. An object in etcd
-// has no more than 1.5 MiB.
+// has no more than 1.5 MiB, of which each byte may be six in JSON (\u003c): one
+// pod must not cost the others.
 const (
 	maxBody  = 512 << 20
-	maxValue = 4 << 20
+	maxValue = 16 << 20
 )
 
 var (
