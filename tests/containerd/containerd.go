@@ -80,7 +80,8 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"
 	return d, nil // it may have known the namespace
 }
 
-// Create makes a container, without anything that runs, as the CRI would name it.
+// Create makes a container, without anything that runs, as the CRI would name
+// and place it.
 func (d *Daemon) Create(ctx context.Context, id, namespace, pod, uid, name string) error {
 	_, err := d.client.Create(metadata.AppendToOutgoingContext(ctx, "containerd-namespace", Namespace),
 		&containers.CreateContainerRequest{Container: &containers.Container{
@@ -96,7 +97,8 @@ func (d *Daemon) Create(ctx context.Context, id, namespace, pod, uid, name strin
 			Runtime: &containers.Container_Runtime{Name: "io.containerd.runc.v2"},
 			Spec: &anypb.Any{
 				TypeUrl: "types.containerd.io/opencontainers/runtime-spec/1/Spec",
-				Value:   []byte(`{"ociVersion":"1.0.2","linux":{"devices":[{"path":"/dev/infiniband/uverbs0","type":"c"}]}}`),
+				Value: fmt.Appendf(nil, `{"ociVersion":"1.0.2","linux":{"cgroupsPath":"/kubepods/burstable/pod%s/%s",`+
+					`"devices":[{"path":"/dev/infiniband/uverbs0","type":"c"}]}}`, uid, id),
 			},
 		}})
 	return err

@@ -135,10 +135,11 @@ func (d *containerdDriver) notePod(r *record) {
 	}
 }
 
-// describe is the container of r with the labels of its pod.
+// describe is the container of r with the labels of its pod, which count more
+// than its own.
 func (d *containerdDriver) describe(r *record) model.Container {
 	if pod := d.pods[r.sandbox]; pod != nil && !r.Sandbox {
-		r.Labels = pick(d.labels, pod, r.Labels)
+		r.Labels = pick(d.labels, r.Labels, pod)
 	}
 	return r.Container
 }

@@ -327,24 +327,25 @@ func (d *daemon) createPod() (created time.Time) {
 		}
 	}
 	sandbox := labels("sandbox")
-	sandbox["team"] = "vision"
+	sandbox["team"] = "an image's"
 	d.create("k8s.io", &containers.Container{
 		ID: sandboxID, Image: "registry/pause:3.9", Labels: sandbox, Spec: d.spec(sandboxID, nil, "x"),
 		Extensions: map[string]*anypb.Any{extensionSandbox: {
 			TypeUrl: "github.com/containerd/cri/pkg/store/sandbox/Metadata",
 			Value: []byte(`{"Version":"v1","Metadata":{"ID":"` + sandboxID + `","Config":{"metadata":{"name":"train-0","uid":"` + podUID +
-				`","namespace":"ml"},"annotations":{"owner":"alice","other":"x"}}}}`),
+				`","namespace":"ml"},"labels":{"team":"vision"},"annotations":{"owner":"alice","other":"x"}}}}`),
 		}},
 	})
 	app := labels("container")
-	app[labelContainerName] = "worker"
+	app[labelContainerName], app["team"], app["role"] = "worker", "an image's", "an image's"
 	return d.create("k8s.io", &containers.Container{
 		ID: appID, Image: "sha256:feed", Labels: app,
 		Spec: d.spec(appID, map[string]string{annotationSandboxID: sandboxID, annotationImageName: "registry/train:1"}, "/bin/sh", "-c", "sleep 1000"),
 		Extensions: map[string]*anypb.Any{extensionContainer: {
 			TypeUrl: "github.com/containerd/cri/pkg/store/container/Metadata",
 			Value: []byte(`{"Version":"v1","Metadata":{"ID":"` + appID + `","Config":{"metadata":{"name":"worker","attempt":3},` +
-				`"image":{"image":"x"}},"ImageRef":"sha256:beef"}}`),
+				`"image":{"image":"x"},"labels":{"` + labelPodName + `":"train-0","` + labelPodNamespace + `":"ml","` +
+				labelPodUID + `":"` + podUID + `"}},"ImageRef":"sha256:beef"}}`),
 		}},
 	})
 }

@@ -60,7 +60,8 @@ type criNamed interface {
 	GetCreatedAt() int64
 }
 
-// name adds to c what lists and statuses tell alike. pod may be nil.
+// name adds to c what lists and statuses tell alike. pod may be nil; its labels
+// count more than the container's own.
 func (d *criDriver) name(c *model.Container, m criNamed, pod podOf) {
 	restarts := uint64(m.GetMetadata().GetAttempt())
 	c.ID, c.Runtime, c.Restarts = m.GetId(), d.runtime, &restarts
@@ -75,7 +76,7 @@ func (d *criDriver) name(c *model.Container, m criNamed, pod podOf) {
 	if pod != nil {
 		p := pod.GetMetadata()
 		c.Pod, c.Namespace, c.PodUID = p.GetName(), p.GetNamespace(), p.GetUid()
-		c.Labels = pick(d.labels, pod.GetAnnotations(), pod.GetLabels(), m.GetAnnotations(), l)
+		c.Labels = pick(d.labels, m.GetAnnotations(), l, pod.GetAnnotations(), pod.GetLabels())
 	}
 	c.Status = map[api.ContainerState]model.ContainerStatus{
 		api.ContainerState_CONTAINER_CREATED: model.ContainerCreated,

@@ -7,15 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
-	"sync"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/events"
 	"github.com/moby/moby/client"
-
-	"github.com/accelscope/accelscope/pkg/model"
 )
 
 const (
@@ -64,6 +59,7 @@ type dockerEngine struct {
 func (d *dockerEngine) follow(ctx context.Context, path string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	d.forged = map[string]bool{}
 	d.bodies = newDockerBodies(path, d.deadline)
 	defer d.bodies.close()
 	var err error
@@ -104,28 +100,6 @@ func (d *dockerEngine) follow(ctx context.Context, path string) error {
 			}
 		}
 	}
-}
-
-// sync tells the list, then what came in meanwhile.
-func (d *dockerEngine) sync(ctx context.Context, queue <-chan events.Message) error {
-	all, err := d.list(ctx)
-	if err != nil {
-		return err
-	}
-	exists := make(map[string]bool, len(all))
-	for i := range all {
-		exists[all[i].ID] = true
-	}
-	d.feed.sync(all)
-	for range len(queue) {
-		// Of a container that was gone already the list has told the end.
-		m := <-queue
-		exists[m.Actor.ID] = exists[m.Actor.ID] || m.Action == events.ActionCreate
-		if exists[m.Actor.ID] {
-			d.handle(ctx, m)
-		}
-	}
-	return nil
 }
 
 func (d *dockerEngine) call(ctx context.Context, f func(context.Context) error) error {
@@ -182,61 +156,4 @@ func (d *dockerEngine) subscribe(ctx context.Context) (queue <-chan events.Messa
 		}
 	}()
 	return q, w, nil
-}
-
-// list asks for all containers and inspects each, a few at a time. One that
-// cannot be inspected is told as the list tells it.
-func (d *dockerEngine) list(ctx context.Context) ([]model.Container, error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*d.deadline)
-	defer cancel()
-	answer, err := d.api.ContainerList(ctx, client.ContainerListOptions{All: true})
-	if err != nil {
-		return nil, fmt.Errorf("list: %w", err)
-	}
-	all := make([]model.Container, len(answer.Items))
-	next := make(chan int)
-	var workers sync.WaitGroup
-	for range dockerWorkers {
-		workers.Go(func() {
-			for i := range next {
-				c, err := d.inspect(ctx, answer.Items[i].ID)
-				if err != nil && !errdefs.IsNotFound(err) {
-					c = dockerListed(&answer.Items[i], d.runtime, d.labels)
-				}
-				all[i] = c
-			}
-		})
-	}
-	d.forged = map[string]bool{}
-	for i := range all {
-		c := &answer.Items[i]
-		if !isID(c.ID) {
-			continue
-		}
-		d.suspect(c.ID, c.Labels)
-		if i < maxContainers {
-			next <- i
-		} else { // more than are kept: to be counted
-			all[i] = dockerListed(c, d.runtime, d.labels)
-		}
-	}
-	close(next)
-	workers.Wait()
-	return slices.DeleteFunc(all, func(c model.Container) bool { return c.ID == "" }), nil
-}
-
-// inspect says what a container is now.
-func (d *dockerEngine) inspect(ctx context.Context, id string) (c model.Container, err error) {
-	err = d.call(ctx, func(ctx context.Context) error {
-		answer, err := d.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
-		if err != nil {
-			return err
-		}
-		if answer.Container.ID != id {
-			return fmt.Errorf("asked for container %s, was told of %q", id, answer.Container.ID)
-		}
-		c = dockerInspected(&answer.Container, d.runtime, d.labels)
-		return nil
-	})
-	return c, err
 }

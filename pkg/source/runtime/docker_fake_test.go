@@ -246,6 +246,7 @@ type nothing struct{}
 
 func (nothing) sync([]model.Container) {}
 func (nothing) event(model.Event)      {}
+func (nothing) knows(string) bool      { return false }
 
 // TestDockerOrder: what an engine answers is ahead of the events it has sent.
 func TestDockerOrder(t *testing.T) {
@@ -350,6 +351,81 @@ func TestDockerGap(t *testing.T) {
 	f.lived(goes, "create reconciled", "start reconciled", "exit reconciled", "delete reconciled")
 	f.lived(ends, "create reconciled", "start reconciled", "exit 3 reconciled")
 	f.lived(stays, "create reconciled", "start reconciled")
+}
+
+// TestDockerCodes: exits that happen while a list is made keep their codes, in a
+// list that is made again and in that of the next connection.
+func TestDockerCodes(t *testing.T) {
+	t.Parallel()
+	for name, reconnect := range map[string]bool{"again": false, "reconnect": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newFakeEngine(t)
+			at := time.Now().Add(-time.Minute)
+			var ids [4]string
+			for i := range ids {
+				ids[i] = e.put(i+1, "running", at, time.Time{})
+			}
+			gone, again, oom, other := ids[0], ids[1], ids[2], fmt.Sprintf("%064d", 9)
+			var armed atomic.Bool
+			f := follow(t, func(ctx context.Context, f feed) error {
+				d := &dockerEngine{feed: f, runtime: "docker", deadline: 10 * time.Second, ping: time.Hour, again: 100 * time.Millisecond}
+				return d.follow(ctx, e.socket)
+			})
+			f.lived(ids[3], "create reconciled", "start reconciled")
+			forger := e.put(8, "running", at, time.Time{}, func(c *container.InspectResponse) {
+				c.Config.Labels = map[string]string{"exitCode": "99"}
+			})
+			e.send("create", forger, at, "exitCode", "99")
+			f.lived(forger, "create", "start reconciled")
+			e.intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path != "/containers/json" || !armed.CompareAndSwap(true, false) {
+					return false
+				}
+				now := time.Now()
+				ms := func(n int) time.Time { return now.Add(time.Duration(n) * time.Millisecond) }
+				e.drop(gone)
+				if !reconnect {
+					e.drop(forger)
+					e.send("die", forger, now, "exitCode", "99") // its label's
+					e.send("destroy", forger, now)
+				}
+				e.put(2, "running", ms(2), ms(1), func(c *container.InspectResponse) { c.State.Pid = 2002 })
+				e.put(3, "exited", at, ms(3), func(c *container.InspectResponse) { c.State.ExitCode = 137 })
+				e.send("die", gone, now, "exitCode", "42")
+				e.send("destroy", gone, now)
+				e.send("pause", again, now) // of the run that ends
+				e.send("die", again, ms(1), "exitCode", "43")
+				e.send("start", again, ms(2))
+				e.send("oom", oom, ms(3))
+				e.send("die", oom, ms(3), "exitCode", "137")
+				e.put(4, "paused", at, time.Time{})
+				e.send("pause", ids[3], now)
+				e.put(9, "running", now, time.Time{})
+				e.send("create", other, now)
+				e.send("start", other, now)
+				time.Sleep(50 * time.Millisecond)
+				return false
+			})
+			n := f.synced()
+			armed.Store(true)
+			if reconnect {
+				close(e.stream())
+			}
+			f.wait("the list", func() bool { return f.synced() > n && !armed.Load() })
+			f.lived(gone, "create reconciled", "start reconciled", "exit 42", "delete")
+			f.lived(again, "create reconciled", "start reconciled", "exit 43", "start")
+			if !reconnect {
+				f.lived(forger, "create", "start reconciled", "exit", "delete")
+			}
+			f.lived(oom, "create reconciled", "start reconciled", "oom", "exit 137 signal 9")
+			f.lived(ids[3], "create reconciled", "start reconciled", "pause reconciled")
+			f.lived(other, "create", "start")
+			if c := f.container(again); c.PID != 2002 || c.Status != model.ContainerRunning {
+				t.Errorf("%+v", c)
+			}
+		})
+	}
 }
 
 // TestDockerBad: an engine that hangs or talks nonsense is left, and leaves

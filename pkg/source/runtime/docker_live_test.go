@@ -476,7 +476,7 @@ func TestDockerEngine(t *testing.T) {
 	if n := f.container(policy).Restarts; n == nil || *n != 2 {
 		t.Errorf("restarts: %v", n)
 	}
-	health := e.run("health", "sleep 0.5; touch /ok; sleep 1000", func(c *container.Config, _ *container.HostConfig) {
+	health := e.run("health", "sleep 2; touch /ok; sleep 1000", func(c *container.Config, _ *container.HostConfig) {
 		c.StopSignal = "KILL"
 		c.Healthcheck = &container.HealthConfig{
 			Test: []string{"CMD", "/bin/test", "-e", "/ok"}, Interval: 100 * time.Millisecond, Timeout: 5 * time.Second, Retries: 1,

@@ -18,6 +18,8 @@ type feed interface {
 	// event tells that something happened; e.Container is the state after it;
 	// EventDelete removes it.
 	event(e model.Event)
+	// knows says whether a container of this socket is known to exist.
+	knows(id string) bool
 }
 
 // driver follows one runtime until it fails or ctx ends. It returns why (never

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +29,7 @@ type place struct {
 	index int
 	// at is where the socket was found, links followed; empty until it was.
 	at     string
-	alias  bool // another place is the same socket
+	alias  bool // an earlier place is the same socket
 	device string
 	state  model.State
 	reason string
@@ -40,6 +41,9 @@ type place struct {
 const (
 	minSearch, maxSearch = time.Second, 10 * time.Second
 	minPause, maxPause   = 100 * time.Millisecond, 2 * time.Second
+	// longLife is how long a connection has to live after its list for the next
+	// one to be made at once: a list costs the runtime a call per container.
+	longLife = 10 * time.Second
 )
 
 // search looks for sockets that appear.
@@ -54,21 +58,16 @@ func (s *Source) discover(ctx context.Context, first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.places {
-		if p.at != "" || p.alias {
+		if p.at != "" {
 			continue
 		}
 		at, err := locate(s.opt.Root, p.Path)
-		if err == nil {
-			p.alias = slices.ContainsFunc(s.places, func(q *place) bool { return q.at == at })
-		}
+		p.alias = err == nil && s.sameAs(p, at) != nil
 		if p.device == "" && !p.alias && (err == nil || s.explicit) {
 			p.device = s.device(p)
 		}
 		if err != nil {
 			p.state, p.reason = judge(p, err)
-			continue
-		}
-		if p.alias {
 			continue
 		}
 		p.at, p.state, p.reason = at, model.StateFailed, at+" has not answered yet"
@@ -98,28 +97,73 @@ func (s *Source) device(p *place) string {
 func (s *Source) follow(ctx context.Context, p *place, settle func()) {
 	defer settle()
 	pause := minPause
+	var synced time.Time
 	f := &socketFeed{registry: s.registry, socket: p.index, onSync: func() {
-		pause = minPause
+		if synced.IsZero() {
+			synced = time.Now()
+		}
 		s.tell(p, model.StateOK, "")
 		settle()
 	}}
 	for {
+		synced = time.Time{}
 		at, err := locate(s.opt.Root, p.Path)
-		if err == nil {
-			err = s.drive(ctx, p.Kind, at, f)
+		wait := pause
+		if err == nil && s.isAlias(p, at) {
+			wait = maxSearch
+		} else {
+			if err == nil {
+				err = s.drive(ctx, p.Kind, at, f)
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			state, reason := judge(p, err)
+			s.tell(p, state, reason)
+			if !synced.IsZero() && time.Since(synced) > longLife {
+				wait = minPause
+			}
+			pause = min(2*wait, maxPause)
 		}
-		if ctx.Err() != nil {
-			return
-		}
-		state, reason := judge(p, err)
-		s.tell(p, state, reason)
 		settle()
 		// Not all sensors of a fleet, nor all of a node, at once.
-		if !sleep(ctx, pause/2+rand.N(pause/2)) {
+		if !sleep(ctx, wait/2+rand.N(wait/2)) {
 			return
 		}
-		pause = min(2*pause, maxPause)
 	}
+}
+
+// isAlias notes whether the place is the socket of another one, who tells of its
+// containers then.
+func (s *Source) isAlias(p *place, at string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.sameAs(p, at)
+	p.alias = q != nil
+	if !p.alias && p.device == "" {
+		p.device = s.device(p)
+	}
+	if p.alias && q.state == model.StateOK { // which tells of all that this one told
+		s.registry.sync(p.index, nil)
+	}
+	return p.alias
+}
+
+// sameAs is the first place that is the socket at a path as well, by another
+// path or another mount; nil when p is the first.
+func (s *Source) sameAs(p *place, at string) *place {
+	own, err := os.Stat(at)
+	if err != nil {
+		return nil
+	}
+	for _, q := range s.places[:p.index] {
+		if path, err := locate(s.opt.Root, q.Path); err == nil {
+			if other, err := os.Stat(path); err == nil && os.SameFile(own, other) {
+				return q
+			}
+		}
+	}
+	return nil
 }
 
 // drive runs the driver of kind on the socket at path. What does not serve

@@ -10,9 +10,9 @@ import (
 
 // compare makes events of the differences between what is known of a container
 // and what a list says of it.
-func (r *registry) compare(k key, c *model.Container, now time.Time) {
+func (r *registry) compare(socket int, c *model.Container, now time.Time) {
 	e := model.Event{Type: model.EventCreate, Time: now, Container: *c, Reconciled: true}
-	known := r.admit(k, c, e)
+	known := r.admit(socket, c, e)
 	if known == nil {
 		return
 	}
@@ -54,8 +54,7 @@ func (r *registry) compare(k key, c *model.Container, now time.Time) {
 }
 
 // happen applies one event to what is known and tells it, unless it changes
-// nothing. A list may be newer than the events that come after it: what is
-// older than what is known is not told.
+// nothing or is late.
 func (r *registry) happen(known *entry, e model.Event) {
 	c := &e.Container
 	switch e.Type {
@@ -64,14 +63,14 @@ func (r *registry) happen(known *entry, e model.Event) {
 		if at.IsZero() && !e.Reconciled {
 			at = e.Time
 		}
-		if known.Status == model.ContainerExited &&
-			(c.PID != 0 && c.PID == known.ran || !at.IsZero() && at.Before(known.Finished)) {
+		if r.late(known, at, e) || known.Status == model.ContainerExited && r.fresh(known) && c.PID != 0 && c.PID == known.ran {
 			return
 		}
 		if runs(known) {
 			if !anotherRun(known, c) {
 				// A pause before the start was one of an earlier run.
 				r.happen(known, model.Event{Type: model.EventResume, Time: e.Time, Reconciled: true})
+				known.listed = time.Time{}
 				return
 			}
 			r.happen(known, model.Event{Type: model.EventExit, Time: e.Time, Reconciled: true})
@@ -84,12 +83,12 @@ func (r *registry) happen(known *entry, e model.Event) {
 			return
 		}
 	case model.EventPause:
-		if known.Status != model.ContainerRunning {
+		if known.Status != model.ContainerRunning || r.late(known, e.Time, e) {
 			return
 		}
 		known.Status = model.ContainerPaused
 	case model.EventResume:
-		if known.Status != model.ContainerPaused {
+		if known.Status != model.ContainerPaused || r.late(known, e.Time, e) {
 			return
 		}
 		known.Status = model.ContainerRunning
@@ -102,7 +101,27 @@ func (r *registry) happen(known *entry, e model.Event) {
 	default:
 		return
 	}
+	switch {
+	case e.Reconciled:
+		known.listed = r.now()
+	case e.Type != model.EventOOM && e.Type != model.EventHealth: // which may be of any run
+		known.listed = time.Time{}
+	}
 	r.emit(known, e)
+}
+
+// lateEvents is how long an event may take that a list was faster than.
+const lateEvents = 10 * time.Second
+
+// fresh says whether what is known is from a list that was made just now.
+func (r *registry) fresh(known *entry) bool {
+	return r.now().Sub(known.listed) < lateEvents
+}
+
+// late says whether an event of a time is older than the list that what is known
+// is from. Nothing else asks what time it was: clocks are set back.
+func (r *registry) late(known *entry, at time.Time, e model.Event) bool {
+	return !e.Reconciled && r.fresh(known) && (at.Before(known.Started) || at.Before(known.Finished))
 }
 
 // exit applies the end of a run and says whether it is that of the run that is
@@ -119,14 +138,18 @@ func (r *registry) exit(known *entry, e *model.Event) bool {
 	if at.IsZero() && !e.Reconciled {
 		at = e.Time
 	}
-	switch {
-	case known.Status == model.ContainerExited:
+	if known.Status == model.ContainerExited {
+		// It was told without the code, which is learnt now.
+		if known.ExitCode == nil && (known.ran == 0 || c.PID == 0 || known.ran == c.PID) {
+			known.ExitCode = e.ExitCode
+		}
 		return false
-	case known.PID != 0 && c.PID != 0:
+	}
+	if known.PID != 0 && c.PID != 0 {
 		if known.PID != c.PID {
 			return false
 		}
-	case !e.Reconciled && at.Before(known.Started):
+	} else if r.late(known, at, *e) {
 		return false
 	}
 	known.ran = known.PID

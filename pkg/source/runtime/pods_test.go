@@ -21,6 +21,7 @@ import (
 )
 
 // writeImage writes an image of one layer with a shell, as "docker save" does.
+// Its labels pose as another pod's and as nerdctl's.
 func writeImage(t *testing.T, name, file string) {
 	t.Helper()
 	archive := func(files map[string][]byte, order ...string) []byte {
@@ -42,8 +43,9 @@ func writeImage(t *testing.T, name, file string) {
 		t.Fatal(err)
 	}
 	layer := archive(map[string][]byte{"bin/sh": busybox, "bin/sleep": busybox}, "bin/sh", "bin/sleep")
-	config := fmt.Appendf(nil, `{"architecture":"amd64","os":"linux","config":{"Cmd":["/bin/sleep","1000"]},`+
-		`"rootfs":{"type":"layers","diff_ids":["sha256:%x"]}}`, sha256.Sum256(layer))
+	config := fmt.Appendf(nil, `{"architecture":"amd64","os":"linux","config":{"Cmd":["/bin/sleep","1000"],"Labels":{`+
+		`"io.kubernetes.pod.name":"db-0","io.kubernetes.pod.namespace":"victim","io.kubernetes.pod.uid":"u-1","io.kubernetes.container.name":"db",`+
+		`"io.cri-containerd.kind":"sandbox","nerdctl/name":"db","nerdctl/namespace":"k8s.io","team":"red"}},"rootfs":{"type":"layers","diff_ids":["sha256:%x"]}}`, sha256.Sum256(layer))
 	manifest := fmt.Appendf(nil, `[{"Config":"c.json","RepoTags":[%q],"Layers":["l.tar"]}]`, name)
 	image := archive(map[string][]byte{"manifest.json": manifest, "c.json": config, "l.tar": layer}, "manifest.json", "c.json", "l.tar")
 	if err := os.WriteFile(file, image, 0o600); err != nil {
@@ -65,9 +67,13 @@ func TestPods(t *testing.T) {
 `)
 	file := filepath.Join(d.dir, "image.tar")
 	writeImage(t, image, file)
-	if out, err := exec.Command("ctr", "-a", d.socket(), "-n", "k8s.io", "image", "import", file).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	ctr := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command("ctr", append([]string{"-a", d.socket(), "-n", "k8s.io"}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
 	}
+	ctr("image", "import", file)
 	cri := api.NewRuntimeServiceClient(d.conn)
 	pod := &api.PodSandboxConfig{
 		Metadata: &api.PodSandboxMetadata{Name: "train-0", Namespace: "ml", Uid: podUID, Attempt: 1},
@@ -142,6 +148,19 @@ func TestPods(t *testing.T) {
 	if events := r2.of(id); events[len(events)-1] != "exit "+id+" exited code=7 R" {
 		t.Errorf("by CRI: %q", events)
 	}
+
+	// Who runs the image otherwise gets neither a pod nor a name of it.
+	ctr("container", "create", image, "evil")
+	ctr("container", "create", image, appID)
+	eventually(t, 5*time.Second, "ctr's containers", func() bool { return len(told(native)) == 5 })
+	for _, id := range []string{"k8s.io/evil", appID} {
+		c := told(native)[id]
+		if c.Pod != "" || c.Namespace != "" || c.PodUID != "" || c.Sandbox || c.Restarts != nil || c.Name == "db" || c.Image != image {
+			t.Errorf("%+v", c)
+		}
+	}
+	d.delete("k8s.io", "evil")
+	d.delete("k8s.io", appID)
 	_, err = cri.RemovePodSandbox(t.Context(), &api.RemovePodSandboxRequest{PodSandboxId: sandbox.PodSandboxId})
 	d.must(err)
 	eventually(t, 10*time.Second, "all are gone", func() bool {

@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"path"
 	"strings"
 	"time"
 
@@ -22,7 +23,10 @@ const (
 	labelPodUID        = "io.kubernetes.pod.uid"
 	labelContainerName = "io.kubernetes.container.name"
 	labelKind          = "io.cri-containerd.kind" // sandbox or container
-	labelNerdctlName   = "nerdctl/name"
+
+	labelNerdctlName      = "nerdctl/name"
+	labelNerdctlNamespace = "nerdctl/namespace"
+	labelNerdctlState     = "nerdctl/state-dir" // …/containers/NAMESPACE/ID
 
 	annotationSandboxID     = "io.kubernetes.cri.sandbox-id"
 	annotationSandboxName   = "io.kubernetes.cri.sandbox-name"
@@ -32,6 +36,7 @@ const (
 	annotationContainerType = "io.kubernetes.cri.container-type"
 	annotationImageName     = "io.kubernetes.cri.image-name"
 
+	// Containerd 1.6 to 2.x name them so.
 	extensionContainer = "io.cri-containerd.container.metadata"
 	extensionSandbox   = "io.cri-containerd.sandbox.metadata"
 )
@@ -45,10 +50,10 @@ type record struct {
 // tellID is the id of a container for others. Ids that clients choose are told
 // with their namespace, since another one may have the same.
 func tellID(ns, id string) string {
-	if isID(id) {
+	if isID(id) || ns == "default" {
 		return id
 	}
-	return tellName(ns, id)
+	return ns + "/" + id
 }
 
 // tellName is a name that is told with its namespace, unless that is one of the
@@ -72,55 +77,86 @@ func nameOf(ns, given, id string) string {
 	return tellName(ns, id)
 }
 
-// newRecord reads what containerd keeps of a container.
+// newRecord reads what containerd keeps of a container. Its clients copy the
+// labels of the image to the container, so the labels do not tell whose it is:
+// that is read from the record of the CRI plugin, an extension, which no image
+// brings. Without a record a container of the namespace k8s.io is in the pod
+// that its labels name if its cgroup is that pod's, where only root puts it.
 func newRecord(ns string, m *containers.Container, labels []string) *record {
 	s := parseSpec(m.GetSpec().GetValue())
-	first := func(values ...string) string {
-		for _, v := range values {
-			if v != "" {
-				return v
-			}
-		}
-		return ""
-	}
-	l, a := m.GetLabels(), s.Annotations
-	r := &record{sandbox: a[annotationSandboxID], Container: model.Container{
-		ID:        tellID(ns, m.GetID()),
-		Runtime:   kindContainerd,
-		Pod:       first(l[labelPodName], a[annotationSandboxName]),
-		Namespace: first(l[labelPodNamespace], a[annotationSandboxNS]),
-		PodUID:    first(l[labelPodUID], a[annotationSandboxUID]),
-		Sandbox:   first(l[labelKind], a[annotationContainerType]) == "sandbox",
-		Image:     first(a[annotationImageName], m.GetImage()),
-		Cgroup:    s.cgroup(m.GetID()),
-		Status:    model.ContainerCreated,
-		Created:   moment(m.GetCreatedAt()),
+	a := s.Annotations
+	r := &record{Container: model.Container{
+		ID:      tellID(ns, m.GetID()),
+		Runtime: kindContainerd,
+		Image:   first(a[annotationImageName], m.GetImage()),
+		Cgroup:  s.cgroup(m.GetID()),
+		Status:  model.ContainerCreated,
+		Created: moment(m.GetCreatedAt()),
 	}}
 	if m.GetSpec() != nil {
 		r.Devices = s.devices()
 	}
-	switch {
-	case r.Sandbox:
-	case r.Pod != "":
-		r.Name = first(l[labelContainerName], a[annotationContainerName])
+	meta, byCRI := parseCRIRecord(m.GetExtensions()[extensionSandbox].GetValue())
+	if r.Sandbox = byCRI; !byCRI {
+		meta, byCRI = parseCRIRecord(m.GetExtensions()[extensionContainer].GetValue())
+	}
+	switch l := m.GetLabels(); {
+	case byCRI:
+		config := &meta.Metadata.Config
+		r.setPod(config.Labels, a)
+		if r.Sandbox {
+			pod := &config.Metadata
+			r.Pod, r.Namespace, r.PodUID = first(pod.Name, r.Pod), first(pod.Namespace, r.Namespace), first(pod.UID, r.PodUID)
+		} else {
+			restarts := uint64(config.Metadata.Attempt)
+			r.Restarts, r.ImageID = &restarts, meta.Metadata.ImageRef
+			r.Name = first(config.Metadata.Name, r.Name)
+		}
+		r.Labels = pick(labels, a, config.Annotations, config.Labels)
+	case ns == "k8s.io" && s.inPod(first(l[labelPodUID], a[annotationSandboxUID])):
+		r.Sandbox = first(l[labelKind], a[annotationContainerType]) == "sandbox"
+		r.setPod(l, a)
+		r.Labels = pick(labels, a, l)
 	default:
-		r.Name = nameOf(ns, l[labelNerdctlName], m.GetID())
-	}
-	key := extensionContainer
-	if r.Sandbox {
-		key = extensionSandbox
-	}
-	meta, ok := parseCRIRecord(m.GetExtensions()[key].GetValue())
-	if ok && !r.Sandbox {
-		restarts := uint64(meta.Metadata.Config.Metadata.Attempt)
-		r.Restarts, r.ImageID = &restarts, meta.Metadata.ImageRef
+		r.Name, r.Labels = nameOf(ns, nerdctlName(ns, m), m.GetID()), pick(labels, a, l)
 	}
 	if r.ImageID == "" && strings.HasPrefix(m.GetImage(), "sha256:") {
 		r.ImageID = m.GetImage()
 	}
-	config := &meta.Metadata.Config
-	r.Labels = pick(labels, a, config.Annotations, config.Labels, l)
 	return r
+}
+
+// setPod takes the names of the pod from labels and annotations that are not
+// an image's.
+func (r *record) setPod(l, a map[string]string) {
+	r.sandbox = a[annotationSandboxID]
+	r.Pod = first(l[labelPodName], a[annotationSandboxName])
+	r.Namespace = first(l[labelPodNamespace], a[annotationSandboxNS])
+	r.PodUID = first(l[labelPodUID], a[annotationSandboxUID])
+	if !r.Sandbox {
+		r.Name = first(l[labelContainerName], a[annotationContainerName])
+	}
+}
+
+// nerdctlName is the name that nerdctl gave a container; empty of one that is
+// not nerdctl's. Its own labels have the container's id in them, which an image
+// cannot know, unless somebody chose that id beforehand.
+func nerdctlName(ns string, m *containers.Container) string {
+	l := m.GetLabels()
+	if !isID(m.GetID()) || l[labelNerdctlNamespace] != ns || path.Base(l[labelNerdctlState]) != m.GetID() {
+		return ""
+	}
+	return l[labelNerdctlName]
+}
+
+// first is the first value that is not empty.
+func first(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
 }
 
 // setTask adds what the container's task does.

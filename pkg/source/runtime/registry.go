@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -19,13 +20,18 @@ const (
 // registry is what is known of containers. It turns what runtimes tell into
 // events: what exists and what it does changes by an event and in no other way,
 // so that whoever replays them all knows the same. Names and labels are brought
-// up to date without one. While a runtime cannot be reached nothing changes.
+// up to date without one, and so is an exit code that is learnt late. While a
+// runtime cannot be reached nothing changes.
+//
+// Several sockets may tell of the same container. The first of them in the
+// order of sockets is believed, and the others' word is that it exists: when
+// the first has it no more, the next one goes on with what is known.
 type registry struct {
 	grace time.Duration
 	now   func() time.Time
 
 	mu       sync.Mutex
-	live     map[key]*entry
+	live     map[string]*entry // by id
 	dead     []dead            // in the order of their deaths
 	told     []model.Container // for Resolve, never changed; nil is to be built
 	synced   bool
@@ -33,26 +39,24 @@ type registry struct {
 	watchers []func(model.Event)
 }
 
-// key tells containers apart: two runtimes may use the same id.
-type key struct {
-	socket int
-	id     string
-}
-
 type entry struct {
 	model.Container
+	// sockets are those that tell of it, in their order; the first is believed.
+	sockets []int
 	// ran is the first process of the run that has ended.
 	ran int
+	// listed is when a list last changed it, zero once an event did: an event
+	// that comes right after a list may be older than that.
+	listed time.Time
 }
 
 type dead struct {
-	key
 	model.Container
 	at time.Time
 }
 
 func newRegistry(grace time.Duration, now func() time.Time) *registry {
-	return &registry{grace: grace, now: now, live: map[key]*entry{}}
+	return &registry{grace: grace, now: now, live: map[string]*entry{}}
 }
 
 // A socketFeed is the feed of one socket.
@@ -70,6 +74,13 @@ func (f *socketFeed) sync(all []model.Container) {
 
 func (f *socketFeed) event(e model.Event) { f.registry.event(f.socket, e) }
 
+func (f *socketFeed) knows(id string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	known := f.live[id]
+	return known != nil && known.sockets[0] == f.socket
+}
+
 // watch has f called with each event from now on.
 func (r *registry) watch(f func(model.Event)) {
 	r.mu.Lock()
@@ -86,16 +97,11 @@ func (r *registry) snapshot(f func([]model.Container)) {
 
 // list is what exists, in the order of sockets and ids.
 func (r *registry) list() []model.Container {
-	keys := make([]key, 0, len(r.live))
-	for k := range r.live {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, func(a, b key) int {
-		return cmp.Or(cmp.Compare(a.socket, b.socket), cmp.Compare(a.id, b.id))
-	})
-	out := make([]model.Container, 0, len(keys)+len(r.dead))
-	for _, k := range keys {
-		out = append(out, r.live[k].Container)
+	out := make([]model.Container, 0, len(r.live)+len(r.dead))
+	for _, known := range slices.SortedFunc(maps.Values(r.live), func(a, b *entry) int {
+		return cmp.Or(cmp.Compare(a.sockets[0], b.sockets[0]), cmp.Compare(a.ID, b.ID))
+	}) {
+		out = append(out, known.Container)
 	}
 	return out
 }
@@ -132,15 +138,15 @@ func (r *registry) sync(socket int, all []model.Container) {
 	for i := range all {
 		seen[bound(&all[i]).ID] = true
 	}
-	var gone []key
-	for k := range r.live {
-		if k.socket == socket && !seen[k.id] {
-			gone = append(gone, k)
+	var gone []string
+	for id, known := range r.live {
+		if !seen[id] && slices.Contains(known.sockets, socket) {
+			gone = append(gone, id)
 		}
 	}
-	slices.SortFunc(gone, func(a, b key) int { return cmp.Compare(a.id, b.id) })
-	for _, k := range gone {
-		r.remove(k, model.Event{Time: now, Reconciled: true})
+	slices.Sort(gone)
+	for _, id := range gone {
+		r.remove(socket, id, model.Event{Time: now, Reconciled: true})
 	}
 	for i := range all {
 		c := &all[i]
@@ -148,7 +154,7 @@ func (r *registry) sync(socket int, all []model.Container) {
 			continue
 		}
 		seen[c.ID] = false // of one that is listed twice the first is believed
-		r.compare(key{socket, c.ID}, c, now)
+		r.compare(socket, c, now)
 	}
 }
 
@@ -164,16 +170,15 @@ func (r *registry) event(socket int, e model.Event) {
 	if e.Time.IsZero() {
 		e.Time = r.now()
 	}
-	k := key{socket, c.ID}
 	switch {
 	case e.Type == model.EventDelete:
-		r.remove(k, e)
+		r.remove(socket, c.ID, e)
 		return
-	case e.Type != model.EventCreate && r.live[k] == nil &&
-		slices.ContainsFunc(r.dead, func(d dead) bool { return d.key == k }):
+	case e.Type != model.EventCreate && r.live[c.ID] == nil &&
+		slices.ContainsFunc(r.dead, func(d dead) bool { return d.ID == c.ID }):
 		return // late news of one that is gone
 	}
-	known := r.admit(k, c, e)
+	known := r.admit(socket, c, e)
 	if known == nil || e.Type == model.EventCreate {
 		return
 	}
@@ -181,46 +186,59 @@ func (r *registry) event(socket int, e model.Event) {
 }
 
 // admit returns what is known of the container, which is created if nothing
-// is; nil when there is no room.
-func (r *registry) admit(k key, c *model.Container, e model.Event) *entry {
-	known := r.live[k]
-	if known != nil && replaced(&known.Container, c) {
-		r.remove(k, model.Event{Time: e.Time, Reconciled: true})
-		known = nil
-	}
+// is; nil when there is no room, or another socket is believed.
+func (r *registry) admit(socket int, c *model.Container, e model.Event) *entry {
+	known, sockets := r.live[c.ID], []int{socket}
 	if known != nil {
-		describe(&known.Container, c)
-		return known
+		if i, told := slices.BinarySearch(known.sockets, socket); !told {
+			known.sockets = slices.Insert(known.sockets, i, socket)
+		}
+		if known.sockets[0] != socket {
+			return nil
+		}
+		if !replaced(&known.Container, c) {
+			describe(&known.Container, c)
+			return known
+		}
+		known.sockets, sockets = sockets, known.sockets
+		r.remove(socket, c.ID, model.Event{Time: e.Time, Reconciled: true})
 	}
 	if len(r.live) >= maxContainers {
 		r.lost++
 		return nil
 	}
-	r.dead = slices.DeleteFunc(r.dead, func(d dead) bool { return d.key == k })
-	known = &entry{Container: *c}
+	r.dead = slices.DeleteFunc(r.dead, func(d dead) bool { return d.ID == c.ID })
+	known = &entry{Container: *c, sockets: sockets}
 	known.Status, known.PID, known.Health = model.ContainerCreated, 0, ""
 	known.Started, known.Finished, known.ExitCode = time.Time{}, time.Time{}, nil
-	r.live[k] = known
+	r.live[c.ID] = known
 	r.emit(known, model.Event{
 		Type: model.EventCreate, Time: e.Time, Reconciled: e.Reconciled || e.Type != model.EventCreate,
 	})
 	return known
 }
 
-// remove tells that a container does not exist any more, if it did.
-func (r *registry) remove(k key, e model.Event) {
-	known := r.live[k]
+// remove tells that a container does not exist any more, if it did and no other
+// socket has it.
+func (r *registry) remove(socket int, id string, e model.Event) {
+	known := r.live[id]
 	if known == nil {
+		return
+	}
+	if i, told := slices.BinarySearch(known.sockets, socket); !told {
+		return
+	} else if len(known.sockets) > 1 {
+		known.sockets = slices.Delete(known.sockets, i, i+1)
 		return
 	}
 	if runs(known) {
 		r.happen(known, model.Event{Type: model.EventExit, Time: e.Time, Reconciled: true})
 	}
 	e.Type = model.EventDelete
-	delete(r.live, k)
+	delete(r.live, id)
 	r.emit(known, e)
 	known.Status = model.ContainerExited // also if it never ran: it does not wait to
-	r.dead = append(r.dead, dead{k, known.Container, r.now()})
+	r.dead = append(r.dead, dead{known.Container, r.now()})
 	r.bury()
 }
 

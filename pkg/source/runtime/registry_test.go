@@ -206,6 +206,38 @@ func TestRegistryTells(t *testing.T) {
 			},
 			[]string{"create a created R", "start a running pid=7", "health a running pid=7"},
 		},
+		{
+			"a clock that is set back",
+			[]func(*testFeed){
+				sync(), event("create", 0, a), event("start", 3600, running("a", 7, 3600)), event("exit", 1800, hasExited("a", 0, 1800, 3)),
+				event("start", 1810, running("a", 7, 1810)), event("exit", 600, hasExited("a", 7, 600, 5)),
+				event("start", 500, running("a", 0, 500)), event("pause", 400, a),
+			},
+			[]string{
+				"create a created", "start a running pid=7", "exit a exited code=3", "start a running pid=7", "exit a exited code=5",
+				"start a running", "pause a paused",
+			},
+		},
+		{
+			"a clock that is set back after a list",
+			[]func(*testFeed){
+				sync(running("a", 0, 3600), hasExited("b", 8, 3600, 0)),
+				event("exit", 1800, hasExited("a", 0, 1800, 3)), // older than the list, for all that is known
+				func(f *testFeed) { f.clock = f.clock.Add(lateEvents) },
+				event("exit", 1800, hasExited("a", 0, 1800, 4)), event("start", 1900, running("b", 8, 1900)),
+			},
+			[]string{
+				"create a created R", "start a running R", "create b created R", "exit b exited code=0 R",
+				"exit a exited code=4", "start b running pid=8",
+			},
+		},
+		{
+			"an event ends the doubt about a list",
+			[]func(*testFeed){
+				sync(running("a", 0, 30)), event("pause", 10, a), event("pause", 31, a), event("exit", 20, hasExited("a", 0, 20, 4)),
+			},
+			[]string{"create a created R", "start a running R", "pause a paused", "exit a exited code=4"},
+		},
 		{"no id", []func(*testFeed){event("start", 2, model.Container{}), sync(model.Container{})}, nil},
 		{"an event of no kind", []func(*testFeed){sync(a), event("device_open", 2, a)}, []string{"create a created R"}},
 	} {
@@ -219,6 +251,102 @@ func TestRegistryTells(t *testing.T) {
 			}
 			if d := cmp.Diff(replay(f.events), byID(f.list())); d != "" {
 				t.Errorf("what the events tell, what is known:\n%s", d)
+			}
+		})
+	}
+}
+
+// TestRegistryLearnsCodes has an exit that is told without its code, which is
+// learnt from a list or an event later, and not of another run.
+func TestRegistryLearnsCodes(t *testing.T) {
+	for name, learn := range map[string]func(*testFeed){
+		"a list":             func(f *testFeed) { f.sync([]model.Container{hasExited("a", 0, 5, 42)}) },
+		"an event":           func(f *testFeed) { f.event(ev(model.EventExit, 5, hasExited("a", 7, 5, 42))) },
+		"of another process": func(f *testFeed) { f.event(ev(model.EventExit, 5, hasExited("a", 6, 5, 42))) },
+	} {
+		f := newTestFeed()
+		f.sync([]model.Container{running("a", 7, 1)})
+		f.sync([]model.Container{{ID: "a", Status: model.ContainerCreated}})
+		learn(f)
+		code := f.containers()[0].ExitCode
+		if (code != nil && *code == 42) != (name != "of another process") {
+			t.Errorf("%s: code %v", name, code)
+		}
+		if d := cmp.Diff([]string{"create a created R", "start a running pid=7 R", "exit a exited R"}, lines(f.events)); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
+	}
+}
+
+// TestRegistryOneOfTwo has two sockets tell of the same containers: each event
+// is told once, as the first socket tells it, until that has them no more.
+func TestRegistryOneOfTwo(t *testing.T) {
+	for name, c := range map[string]struct {
+		do   func(first, second *socketFeed)
+		want []string
+	}{
+		"the second is silent": {
+			func(first, second *socketFeed) {
+				for _, f := range []*socketFeed{first, second} {
+					f.sync([]model.Container{running("a", 7, 1)})
+				}
+				for _, f := range []*socketFeed{first, second} {
+					f.event(ev(model.EventExit, 2, hasExited("a", 7, 2, 3)))
+				}
+				for _, f := range []*socketFeed{first, second} {
+					f.event(ev(model.EventDelete, 3, model.Container{ID: "a"}))
+				}
+				for _, f := range []*socketFeed{first, second} {
+					f.event(ev(model.EventOOM, 2, model.Container{ID: "a"}))
+				}
+			},
+			[]string{"create a created R", "start a running pid=7 R", "exit a exited code=3", "delete a exited"},
+		},
+		"the first comes later": {
+			func(first, second *socketFeed) {
+				second.sync([]model.Container{running("a", 7, 1)})
+				first.sync([]model.Container{{ID: "a", Name: "n", Status: model.ContainerPaused, PID: 7}})
+				second.event(ev(model.EventExit, 2, hasExited("a", 7, 2, 3)))
+				second.sync(nil)
+				first.event(ev(model.EventExit, 2, hasExited("a", 7, 2, 4)))
+			},
+			[]string{"create a created R", "start a running pid=7 R", "pause a paused pid=7 R", "exit a exited code=4"},
+		},
+		"the second takes over": {
+			func(first, second *socketFeed) {
+				first.sync([]model.Container{running("a", 7, 1), running("b", 8, 1)})
+				second.sync([]model.Container{running("a", 7, 1), running("b", 8, 1)})
+				first.sync([]model.Container{running("b", 8, 1)})
+				first.event(ev(model.EventDelete, 1, model.Container{ID: "b"}))
+				second.event(ev(model.EventExit, 2, hasExited("a", 7, 2, 3)))
+				second.event(ev(model.EventPause, 2, model.Container{ID: "b"}))
+			},
+			[]string{
+				"create a created R", "start a running pid=7 R", "create b created R", "start b running pid=8 R",
+				"exit a exited code=3", "pause b paused pid=8",
+			},
+		},
+		"a name that is used again": {
+			func(first, second *socketFeed) {
+				first.sync([]model.Container{{ID: "a", Created: at(1)}})
+				second.sync([]model.Container{{ID: "a", Created: at(1)}})
+				first.sync([]model.Container{{ID: "a", Created: at(9)}})
+				first.sync(nil)
+			},
+			[]string{"create a created R", "delete a created R", "create a created R"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newTestFeed()
+			c.do(f.socketFeed, &socketFeed{registry: f.registry, socket: 1, onSync: func() {}})
+			if d := cmp.Diff(c.want, lines(f.events)); d != "" {
+				t.Error(d)
+			}
+			if d := cmp.Diff(replay(f.events), byID(f.list())); d != "" {
+				t.Errorf("what the events tell, what is known:\n%s", d)
+			}
+			if n := len(f.list()); n != len(byID(f.list())) {
+				t.Errorf("%d containers in a snapshot", n)
 			}
 		})
 	}

@@ -59,7 +59,7 @@ type Source struct {
 
 	end     context.CancelFunc
 	running sync.WaitGroup
-	// settled is closed when each socket that New found has answered or failed.
+	// settled is what Ready returns.
 	settled chan struct{}
 
 	// first counts the sockets that New found and that are not settled.
@@ -109,9 +109,11 @@ func New(o Options) (*Source, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.end = cancel
 	s.discover(ctx, true)
+	settle := sync.OnceFunc(func() { close(s.settled) })
+	time.AfterFunc(readyWithin, settle)
 	s.running.Go(func() {
 		s.first.Wait()
-		close(s.settled)
+		settle()
 	})
 	s.running.Go(func() { s.search(ctx) })
 	return s, nil
@@ -126,6 +128,14 @@ func (s *Source) Close() error {
 	s.running.Wait()
 	return nil
 }
+
+// readyWithin is how long sockets have until Ready says so without them.
+const readyWithin = 5 * time.Second
+
+// Ready is closed when each socket that was there when the Source was made has
+// been listed once or has failed, and 5 s after New at the latest: who takes a
+// snapshot then does not take what exists already for new.
+func (s *Source) Ready() <-chan struct{} { return s.settled }
 
 // firstRead is how long the first Read waits for runtimes to tell what they
 // have, so that the first scrape has names.

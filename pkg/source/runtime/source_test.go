@@ -5,6 +5,7 @@ package runtime
 import (
 	"errors"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -170,5 +171,82 @@ func TestRefused(t *testing.T) {
 	}
 	if time.Sleep(0); told(s) == nil {
 		t.Error("nil")
+	}
+}
+
+// TestSameSocket has one socket under two paths that are no links of each other,
+// as two mounts of it are.
+func TestSameSocket(t *testing.T) {
+	t.Parallel()
+	f := &fakeCRI{name: "cri-o", containers: map[string]*api.ContainerStatus{"c1": criStatus("c1", api.ContainerState_CONTAINER_RUNNING, 0)}}
+	path := startCRI(t, f)
+	second := filepath.Join(t.TempDir(), "s.sock")
+	if err := os.Link(path, second); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, Options{Sockets: []Socket{{"cri", path}, {"cri", second}}})
+	snap, err := s.Read(t.Context())
+	if d := cmp.Diff([]model.DeviceState{{Source: "runtime", Device: "cri", State: "ok"}}, snap.DeviceStates); err != nil || d != "" {
+		t.Error(err, d)
+	}
+	s.mu.Lock()
+	if !s.places[1].alias {
+		t.Error("it is followed twice")
+	}
+	s.mu.Unlock()
+	// The first path is gone: the second is a socket of its own.
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if s.isAlias(s.places[1], second) {
+		t.Error("still taken for the first")
+	}
+}
+
+// TestReady has a runtime that answers late, and one that never does.
+func TestReady(t *testing.T) {
+	t.Parallel()
+	f := &fakeCRI{name: "cri-o", delay: 300 * time.Millisecond}
+	s := open(t, Options{Sockets: []Socket{{"cri", startCRI(t, f)}}})
+	select {
+	case <-s.Ready():
+		t.Error("ready before the list")
+	default:
+	}
+	<-s.Ready()
+	s.Snapshot(func(all []model.Container) {
+		if len(all) != 1 {
+			t.Errorf("ready with %d containers", len(all))
+		}
+	})
+	<-open(t, Options{Root: t.TempDir()}).Ready() // nothing to wait for
+
+	e := newFakeEngine(t)
+	e.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		return r.URL.Path == "/containers/json" && hang(w, r)
+	})
+	slow := open(t, Options{Sockets: []Socket{{"docker", e.socket}}})
+	began := time.Now()
+	<-slow.Ready()
+	if took := time.Since(began); took < readyWithin-time.Second || took > readyWithin+time.Second {
+		t.Errorf("ready after %v", took)
+	}
+}
+
+// TestReconnectStorm has connections that break right after the list.
+func TestReconnectStorm(t *testing.T) {
+	t.Parallel()
+	e := newFakeEngine(t)
+	e.intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/containers/json" {
+			stream := e.stream()
+			time.AfterFunc(10*time.Millisecond, func() { close(stream) })
+		}
+		return false
+	})
+	open(t, Options{Sockets: []Socket{{"docker", e.socket}}})
+	time.Sleep(3 * time.Second)
+	if n := e.count("/containers/json"); n < 2 || n > 8 {
+		t.Errorf("%d lists in 3 s", n)
 	}
 }

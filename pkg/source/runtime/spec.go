@@ -5,6 +5,7 @@ package runtime
 import (
 	"encoding/json"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -59,6 +60,19 @@ func (s *spec) cgroup(id string) string {
 	return p
 }
 
+// inPod says whether the specification puts the container into the cgroup of the
+// pod of this UID, as the kubelet names those: /kubepods/burstable/podUID/ID or
+// kubepods-burstable-podUID.slice:PREFIX:ID.
+func (s *spec) inPod(uid string) bool {
+	p := s.Linux.CgroupsPath
+	if uid == "" || !strings.Contains(p, "kubepods") {
+		return false
+	}
+	slice := "-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice"
+	return slices.ContainsFunc(strings.FieldsFunc(p, func(r rune) bool { return r == '/' || r == ':' }),
+		func(part string) bool { return part == "pod"+uid || strings.HasSuffix(part, slice) })
+}
+
 // unitPath is the cgroup of the unit that runc makes of SLICE:PREFIX:NAME:
 // a-b.slice is within a.slice.
 func unitPath(slice, prefix, name string) string {
@@ -97,7 +111,10 @@ type criRecord struct {
 		ImageRef string
 		Config   struct {
 			Metadata struct {
-				Attempt uint32 `json:"attempt"`
+				Name      string `json:"name"`
+				Namespace string `json:"namespace"`
+				UID       string `json:"uid"`
+				Attempt   uint32 `json:"attempt"`
 			} `json:"metadata"`
 			Labels      map[string]string `json:"labels"`
 			Annotations map[string]string `json:"annotations"`

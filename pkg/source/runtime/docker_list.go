@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/events"
+	"github.com/moby/moby/client"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// sync tells the list and what came in meanwhile. Of containers that are known,
+// the events tell what they do, codes included, and the list adds names; of the
+// others the list tells what they do, which may be ahead of their events.
+func (d *dockerEngine) sync(ctx context.Context, queue <-chan events.Message) error {
+	all, err := d.list(ctx)
+	if err != nil {
+		return err
+	}
+	var later []events.Message
+	touched := map[string]bool{} // whether it exists after the last event of its life
+	outdated := map[string]int{} // how many of later are of an earlier life
+	for range len(queue) {
+		m := <-queue
+		id, action := m.Actor.ID, m.Action
+		known := d.feed.knows(id)
+		switch action {
+		case events.ActionCreate, events.ActionStart, events.ActionDie, "died", events.ActionDestroy, events.ActionRemove:
+			if known || action == events.ActionCreate {
+				d.handle(ctx, m)
+				touched[id] = action != events.ActionDestroy && action != events.ActionRemove
+				outdated[id] = len(later)
+				continue
+			}
+		case events.ActionOOM: // which is told before the end that it brings
+			if known {
+				d.handle(ctx, m)
+				continue
+			}
+		}
+		later = append(later, m)
+	}
+	exists := make(map[string]bool, len(all))
+	kept := all[:0]
+	for _, c := range all {
+		alive, ok := touched[c.ID]
+		if ok && !alive {
+			continue
+		}
+		if ok { // what it does was told
+			c.Status, c.PID, c.Health, c.Started = "", 0, "", time.Time{}
+		}
+		kept, exists[c.ID] = append(kept, c), true
+	}
+	for id, alive := range touched {
+		if alive && !exists[id] {
+			kept, exists[id] = append(kept, model.Container{ID: id}), true
+		}
+	}
+	maps.DeleteFunc(d.forged, func(id string, _ bool) bool { return !exists[id] })
+	d.feed.sync(kept)
+	for i, m := range later {
+		if exists[m.Actor.ID] && i >= outdated[m.Actor.ID] {
+			d.handle(ctx, m)
+		}
+	}
+	return nil
+}
+
+// list asks for all containers and inspects each, a few at a time. One that
+// cannot be inspected is told as the list tells it.
+func (d *dockerEngine) list(ctx context.Context) ([]model.Container, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*d.deadline)
+	defer cancel()
+	answer, err := d.api.ContainerList(ctx, client.ContainerListOptions{All: true})
+	if err != nil {
+		return nil, fmt.Errorf("list: %w", err)
+	}
+	all := make([]model.Container, len(answer.Items))
+	next := make(chan int)
+	var workers sync.WaitGroup
+	for range dockerWorkers {
+		workers.Go(func() {
+			for i := range next {
+				c, err := d.inspect(ctx, answer.Items[i].ID)
+				if err != nil && !errdefs.IsNotFound(err) {
+					c = dockerListed(&answer.Items[i], d.runtime, d.labels)
+				}
+				all[i] = c
+			}
+		})
+	}
+	for i := range all {
+		c := &answer.Items[i]
+		if !isID(c.ID) {
+			continue
+		}
+		d.suspect(c.ID, c.Labels)
+		if i < maxContainers {
+			next <- i
+		} else { // more than are kept: to be counted
+			all[i] = dockerListed(c, d.runtime, d.labels)
+		}
+	}
+	close(next)
+	workers.Wait()
+	return slices.DeleteFunc(all, func(c model.Container) bool { return c.ID == "" }), nil
+}
+
+// inspect says what a container is now.
+func (d *dockerEngine) inspect(ctx context.Context, id string) (c model.Container, err error) {
+	err = d.call(ctx, func(ctx context.Context) error {
+		answer, err := d.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+		if err != nil {
+			return err
+		}
+		if answer.Container.ID != id {
+			return fmt.Errorf("asked for container %s, was told of %q", id, answer.Container.ID)
+		}
+		c = dockerInspected(&answer.Container, d.runtime, d.labels)
+		return nil
+	})
+	return c, err
+}
