@@ -209,7 +209,7 @@ func newEvents(
 	}
 	o.Endpoint, o.Insecure, o.QueueSize = f.Endpoint, f.Insecure, f.QueueSize
 	o.CAFile, o.CertFile, o.KeyFile, o.HeadersFile = f.CAFile, f.CertFile, f.KeyFile, f.HeadersFile
-	o.Watch, o.Snapshot = runtimes.Watch, runtimes.Snapshot
+	o.Watch, o.Snapshot, o.Ready = runtimes.Watch, runtimes.Snapshot, runtimes.Ready()
 	o.Shares = func() attribution.Attribution {
 		if c := made.Load(); c != nil {
 			return c.Recent(deviceEvents)

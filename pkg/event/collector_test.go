@@ -79,6 +79,38 @@ func TestSnapshotThenStream(t *testing.T) {
 	}
 }
 
+// Nothing is told before the runtimes have told what there is, and then as it is:
+// what ended before did not end now.
+func TestReady(t *testing.T) {
+	t.Parallel()
+	w, ready := newWorld(0), make(chan struct{})
+	config := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t)}
+	c := collector(t, config)
+	e := begun(t, w, defaults, Options{Endpoint: config.Endpoint, Insecure: true, Ready: ready})
+	w.create()
+	w.exit(w.create(), 3)
+	time.Sleep(300 * time.Millisecond)
+	if all := records(t, c); started(e) || len(all) > 0 {
+		t.Errorf("started %v, %d records before anybody knows what exists", started(e), len(all))
+	}
+	close(ready)
+	var all []otel.Record
+	within(t, 5*time.Second, func() string {
+		all = records(t, c)
+		return map[bool]string{false: fmt.Sprintf("%d records", len(all))}[len(all) == 4]
+	})
+	v := otel.Replay(all)
+	ended := v.Containers[fmt.Sprintf("%064x", 2)].Attributes
+	if w.differs(v) != "" || v.Snapshots != 1 || len(v.Exits) > 0 || ended["process.exit.code"] != "3" {
+		t.Errorf("%s; %d snapshots, exits %v; %v", w.differs(v), v.Snapshots, v.Exits, ended)
+	}
+	w.exit(w.create(), 4)
+	within(t, 5*time.Second, func() string { return w.differs(otel.Replay(records(t, c))) })
+	if all = records(t, c); len(all) != 7 || all[6].Event != "container.exit" {
+		t.Errorf("%d records, the last one %s", len(all), all[len(all)-1].Event)
+	}
+}
+
 // The collector dies and comes back while containers come and go.
 func TestOutage(t *testing.T) {
 	t.Parallel()

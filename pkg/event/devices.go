@@ -53,6 +53,7 @@ func (d *devices) update(a attribution.Attribution, now time.Time) []model.Event
 		ev := model.Event{Type: model.EventDevice, Time: now, Device: device}
 		if c := told[o.ContainerID]; c != nil {
 			ev.Container = *c
+			ev.Container.Status, ev.Container.Health = "", "" // of then: it may be gone, and that was told
 		} else {
 			ev.Container = model.Container{
 				ID: o.ContainerID, Namespace: o.Namespace, Pod: o.Pod, Name: o.Container,

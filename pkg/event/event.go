@@ -49,6 +49,9 @@ type Options struct {
 	// Snapshot calls one with what exists at one moment, between two events.
 	Watch    func(func(model.Event))
 	Snapshot func(func([]model.Container))
+	// Ready is closed when Snapshot knows what exists; nil if it always does.
+	// Nothing is told before: a run would begin by saying that the node is empty.
+	Ready <-chan struct{}
 	// Shares tells who uses which HCA; nil leaves device_open events out.
 	Shares func() attribution.Attribution
 
@@ -94,7 +97,7 @@ type Exporter struct {
 	failures int       // since the last success
 	torn     bool      // a part of the last snapshot did not arrive
 	strikes  int       // snapshots in a row that did not arrive whole
-	next     time.Time // when the next snapshot may be taken
+	taken    time.Time // when the last snapshot was
 	told     string    // the last refusal that was logged
 	lost     uint64    // events that were logged as lost
 	final    bool      // the flush at the end

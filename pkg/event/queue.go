@@ -180,20 +180,25 @@ func (q *queue) take(records, bytes int) []entry {
 	return batch
 }
 
-// delivered books a batch that the collector took but for so many of it.
+// delivered books a batch that the collector took but for so many of it. It does
+// not say which ones: as many events are lost as may be among them.
 func (q *queue) delivered(batch []entry, rejected int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	rejected = min(max(rejected, 0), len(batch))
+	events := 0
 	for i := range batch {
 		if batch[i].resent {
 			q.resent++
+		}
+		if batch[i].kind == happened {
+			events++
 		}
 	}
 	q.sent += uint64(len(batch) - rejected)
 	q.done(batch)
 	if rejected > 0 {
-		q.gap(lostRejected, rejected)
+		q.gap(lostRejected, min(rejected, events))
 	}
 }
 

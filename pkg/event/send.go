@@ -15,14 +15,22 @@ import (
 const (
 	batchRecords = 512
 	batchBytes   = 1 << 20 // receivers take 4 MiB by default
-	maxStrikes   = 7       // doublings of the time between two snapshots
+	maxStrikes   = 2       // doublings of the time between two snapshots: within 10 s, it was promised
 )
 
 // errLost says that a connection ended while nothing was being sent.
 var errLost = errors.New("the connection was lost")
 
-// send connects and sends, until Close.
+// send waits until it is known what there is, then connects and sends, until
+// Close.
 func (e *Exporter) send() {
+	if e.o.Ready != nil {
+		select {
+		case <-e.o.Ready:
+		case <-e.closing:
+			return
+		}
+	}
 	e.snapshot()
 	for first := true; e.ctx.Err() == nil; {
 		w, err := e.connect()
@@ -65,7 +73,7 @@ func (e *Exporter) stream(w *wire) error {
 		if w.lost() {
 			return errLost
 		}
-		if time.Now().After(e.next) && e.queue.due() && !e.final {
+		if time.Now().After(e.next()) && e.queue.due() && !e.final {
 			e.tellLoss()
 			e.snapshot()
 		}
@@ -137,7 +145,7 @@ func (e *Exporter) drop() {
 }
 
 // judgeSnapshot has a collector that never takes a whole snapshot asked less
-// and less often.
+// often.
 func (e *Exporter) judgeSnapshot(whole bool) {
 	ended := false
 	for i := range e.batch {
@@ -152,15 +160,18 @@ func (e *Exporter) judgeSnapshot(whole bool) {
 	switch {
 	case ended && e.torn:
 		e.strikes = min(e.strikes+1, maxStrikes)
-		e.next = time.Now().Add(e.t.snapshots << e.strikes)
 	case ended:
 		e.strikes = 0
 	}
 }
 
+// next is when the next snapshot may be taken. It counts from when the last one
+// was taken, not refused: that takes a pause for each of its batches.
+func (e *Exporter) next() time.Time { return e.taken.Add(e.t.snapshots << e.strikes) }
+
 // snapshot queues what exists now.
 func (e *Exporter) snapshot() {
-	e.next = time.Now().Add(e.t.snapshots << e.strikes)
+	e.taken = time.Now()
 	e.o.Snapshot(func(containers []model.Container) {
 		e.queue.snapshot(containers, e.devices.opened, time.Now())
 	})
@@ -179,7 +190,7 @@ func (e *Exporter) tellLoss() {
 func (e *Exporter) idle(w *wire) {
 	var due <-chan time.Time
 	if e.queue.due() {
-		timer := time.NewTimer(time.Until(e.next) + time.Millisecond)
+		timer := time.NewTimer(time.Until(e.next()) + time.Millisecond)
 		defer timer.Stop()
 		due = timer.C
 	}

@@ -226,6 +226,23 @@ func TestPartialSuccess(t *testing.T) {
 	}
 }
 
+// A part of a snapshot that was rejected is no event that was lost, and another
+// snapshot follows all the same.
+func TestRejectedParts(t *testing.T) {
+	q := newQueue(10)
+	q.snapshot(make([]model.Container, 1), func(string) []string { return nil }, time.Now())
+	q.offer(model.Event{Type: model.EventExit}, time.Now())
+	batch := q.take(10, 1<<20) // begin, member, end, event
+	q.delivered(batch[:2], 1)
+	if s := q.stats(); lostOf(s) != 0 || q.losses() != 0 || q.want != reasonGap {
+		t.Errorf("%+v, %d lost, wants %q", s, q.losses(), q.want)
+	}
+	q.delivered(batch[2:], 2) // of which one may have been an event
+	if s := q.stats(); dropped(s, lostRejected) != 1 || q.losses() != 1 || s.Queued != 0 || s.Sent != 1 {
+		t.Errorf("%+v, %d lost", s, q.losses())
+	}
+}
+
 // A collector that takes no snapshot is not asked for it all the time, and gets
 // one soon after an event was refused that is none.
 func TestRefusedSnapshots(t *testing.T) {
@@ -302,6 +319,20 @@ func TestClose(t *testing.T) {
 		e.Close()
 		if took := time.Since(began); took > quick.flush+400*time.Millisecond {
 			t.Errorf("took %v", took)
+		}
+	})
+	t.Run("not ready", func(t *testing.T) {
+		t.Parallel()
+		r := newReceiver(t)
+		r.up(t)
+		e := begun(t, newWorld(1), quick, Options{Endpoint: r.endpoint, Insecure: true, Ready: make(chan struct{})})
+		began := time.Now()
+		e.Close()
+		if took := time.Since(began); took > quick.flush/2 {
+			t.Errorf("took %v", took)
+		}
+		if v := r.view(); v.Session != "" { // it would be a guess
+			t.Errorf("told %d containers", len(v.Containers))
 		}
 	})
 	t.Run("flushes", func(t *testing.T) {
@@ -388,6 +419,84 @@ func TestRandom(t *testing.T) {
 	}
 }
 
+// A collector that is gone without a word, with its host or the network, is
+// noticed: on a quiet node, and with records on the way.
+func TestVanished(t *testing.T) {
+	t.Parallel()
+	for name, happens := range map[string]bool{"quiet": false, "busy": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newReceiver(t)
+			r.up(t)
+			g := newGate(t, r.endpoint)
+			w := newWorld(3)
+			e := open(t, w, defaults, Options{Endpoint: g.endpoint, Insecure: true})
+			within(t, 5*time.Second, allTaken(e))
+			time.Sleep(500 * time.Millisecond) // what is acknowledged is not sent again, which would be a sign of life
+			g.vanish(t)
+			began := time.Now()
+			if happens {
+				w.exit(w.create(), 1)
+			}
+			within(t, 9*time.Second, func() string {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				for i := range r.got {
+					if r.got[i].Attributes[attrReason] == reasonReconnect {
+						return ""
+					}
+				}
+				return "no snapshot on another connection"
+			})
+			t.Logf("noticed after %v", time.Since(began).Round(10*time.Millisecond))
+			within(t, 5*time.Second, func() string { return w.differs(r.view()) })
+			within(t, 5*time.Second, allTaken(e))
+			w.checkExits(t, r.view())
+		})
+	}
+}
+
+// A collector that has refused everything for long is right soon after it takes
+// something again, however the end of the refusals falls into a snapshot.
+func TestRefusalsEnd(t *testing.T) {
+	t.Parallel()
+	timing := defaults // a fifth of it
+	timing.snapshots, timing.backoff, timing.maxBackoff = defaults.snapshots/5, defaults.backoff/5, defaults.maxBackoff/5
+	for name, last := range map[string]int{"between snapshots": 6, "within one": 5} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newReceiver(t)
+			var since time.Time
+			took := make(chan time.Duration, 1)
+			r.answer = func(n int, batch []otel.Record) (bool, *collogs.ExportLogsServiceResponse, error) {
+				if n <= last {
+					since = time.Now()
+					return false, nil, status.Error(codes.InvalidArgument, "never")
+				}
+				if batch[0].Event == "container.snapshot.begin" && len(took) == 0 {
+					took <- batch[0].Time.Sub(since)
+				}
+				return true, ok, nil
+			}
+			r.up(t)
+			w := newWorld(batchRecords + 88) // two batches
+			e := open(t, w, timing, Options{Endpoint: r.endpoint, Insecure: true})
+			within(t, 30*time.Second, allTaken(e))
+			if said := w.differs(r.view()); said != "" {
+				t.Fatal(said)
+			}
+			after := <-took
+			t.Logf("snapshot %v after the last refusal", after.Round(time.Millisecond))
+			if after > 2*time.Second {
+				t.Errorf("snapshot %v after the last refusal, more than a fifth of 10 s", after)
+			}
+			if s := e.Stats(); lostOf(s) != 0 {
+				t.Errorf("%+v, and no event happened", s)
+			}
+		})
+	}
+}
+
 func lostOf(s *model.EventStats) (n uint64) {
 	for _, l := range s.Dropped {
 		n += l.Count
@@ -403,6 +512,7 @@ func TestDevices(t *testing.T) {
 	w := newWorld(1)
 	id := fmt.Sprintf("%064x", 1)
 	c := w.live[id]
+	c.Health = "healthy"
 	shares := func() attribution.Attribution {
 		return attribution.Attribution{
 			Owners: []attribution.Owner{{}, {ContainerID: id}, {Workload: "slurm:7"}, {ContainerID: "gone", Namespace: "n", Pod: "p", Container: "c"}},
@@ -425,6 +535,11 @@ func TestDevices(t *testing.T) {
 		defer r.mu.Unlock()
 		for _, record := range r.got {
 			if record.Event == "container.device_open" {
+				for _, state := range []string{attrStatus, attrHealth} { // which may be that of before its end
+					if value, is := record.Attributes[state]; is {
+						t.Errorf("%s is %q", state, value)
+					}
+				}
 				opened = append(opened, record.Attributes["accelscope.workload"]+" "+record.Attributes["accelscope.device"])
 			}
 		}

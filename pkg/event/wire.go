@@ -8,12 +8,16 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.opentelemetry.io/otel/exporters/otlp/otlplog/otlploggrpc"
 	sdklog "go.opentelemetry.io/otel/sdk/log"
 	collogs "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
@@ -23,7 +27,25 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-const connectTimeout = 5 * time.Second
+const (
+	connectTimeout = 5 * time.Second
+	// silence is how long the other host may answer nothing, neither data nor
+	// probes: it is gone, with its power or the network, and no reset tells it.
+	silence = 6 * time.Second
+)
+
+// dialer has the kernel find out who is gone, which gRPC's pings would as well:
+// but a server counts those, and ends connections with more than one in minutes.
+var dialer = net.Dialer{
+	KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence / 2, Interval: time.Second, Count: 3},
+	Control: func(_, _ string, conn syscall.RawConn) error {
+		var set error
+		err := conn.Control(func(fd uintptr) {
+			set = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence.Milliseconds()))
+		})
+		return errors.Join(err, set)
+	},
+}
 
 // wire is one connection to the collector. The SDK's exporter writes to it, and
 // tells neither how many records of a batch were rejected nor whether a batch
@@ -34,6 +56,7 @@ type wire struct {
 	exporter *otlploggrpc.Exporter
 	headers  []string
 	timeout  time.Duration
+	greeted  atomic.Bool
 	gone     chan struct{} // closed with the connection, after greet
 
 	answer answer // to the call that runs
@@ -62,6 +85,14 @@ func dial(o Options, timeout time.Duration) (*wire, error) {
 		o.Endpoint,
 		grpc.WithTransportCredentials(creds),
 		grpc.WithUserAgent("accelscope/"+o.Version),
+		// No proxy from the environment, as with any dialer: a node reaches its
+		// collector directly, and probes would tell of the proxy only.
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			if w.greeted.Load() { // gRPC would connect again by itself, and to whom is another question
+				return nil, errLost
+			}
+			return dialer.DialContext(ctx, "tcp", address)
+		}),
 		grpc.WithUnaryInterceptor(w.observe),
 		grpc.WithStatsHandler(w),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: connectTimeout}),
@@ -122,12 +153,12 @@ func (w *wire) greet(ctx context.Context) error {
 	if err != nil && status.Code(err) != codes.InvalidArgument { // who takes no empty request is there, too
 		return err
 	}
+	w.greeted.Store(true)
 	go w.watch()
 	return nil
 }
 
-// watch closes gone at the first loss: gRPC would connect again at the next
-// call, and to whom is another question.
+// watch closes gone when the connection is lost.
 func (w *wire) watch() {
 	if w.conn.GetState() == connectivity.Connecting { // gRPC uses a connection before it says that it is ready
 		w.conn.WaitForStateChange(context.Background(), connectivity.Connecting)

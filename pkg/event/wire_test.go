@@ -172,6 +172,28 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
+// Who was greeted is who gets the records: gRPC does not connect to somebody else.
+func TestOneConnection(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t)
+	r.up(t)
+	w, err := dial(Options{Endpoint: r.endpoint, Insecure: true}, quick.export)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.greet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer w.close(true)
+	r.down()
+	r.up(t)
+	a := w.export(t.Context(), newRenderer(Options{}, "s").render([]entry{{kind: begin}}))
+	if judge(a) != again {
+		t.Errorf("%+v", a)
+	}
+	within(t, 5*time.Second, func() string { return map[bool]string{false: "nobody notices the loss"}[w.lost()] })
+}
+
 func TestParseHeaders(t *testing.T) {
 	for text, want := range map[string]string{
 		"a: b\nC:d : e\n":     "a b c d : e",

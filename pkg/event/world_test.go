@@ -20,6 +20,7 @@ import (
 	collogs "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
@@ -196,7 +197,21 @@ func within(t *testing.T, limit time.Duration, f func() string) {
 	}
 }
 
+// open returns when the first snapshot was taken: what happens before is not told.
 func open(t *testing.T, w *world, timing timing, o Options) *Exporter {
+	t.Helper()
+	e := begun(t, w, timing, o)
+	within(t, 5*time.Second, func() string { return map[bool]string{false: "not started"}[started(e)] })
+	return e
+}
+
+func started(e *Exporter) bool {
+	e.queue.mu.Lock()
+	defer e.queue.mu.Unlock()
+	return e.queue.started
+}
+
+func begun(t *testing.T, w *world, timing timing, o Options) *Exporter {
 	t.Helper()
 	o.Watch, o.Snapshot = w.watch, w.snapshot
 	if o.QueueSize == 0 {
@@ -208,14 +223,6 @@ func open(t *testing.T, w *world, timing timing, o Options) *Exporter {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	within(t, 5*time.Second, func() string { // what happens before is not its
-		e.queue.mu.Lock()
-		defer e.queue.mu.Unlock()
-		if !e.queue.started {
-			return "not started"
-		}
-		return ""
-	})
 	return e
 }
 
@@ -366,6 +373,7 @@ func decode(req *collogs.ExportLogsServiceRequest) (all []otel.Record) {
 			for _, r := range sl.LogRecords {
 				all = append(all, otel.Record{
 					Resource: attrs(rl.Resource.Attributes), Event: r.EventName, Attributes: attrs(r.Attributes),
+					Time: time.Unix(0, int64(r.TimeUnixNano)),
 				})
 			}
 		}
@@ -428,6 +436,29 @@ func (g *gate) accept() {
 				pair[0].Close()
 				pair[1].Close()
 			})
+		}
+	}
+}
+
+// vanish makes the near ends of all connections those of a host that lost its
+// power: the kernel drops what comes for them before it would acknowledge it.
+func (g *gate) vanish(t *testing.T) {
+	t.Helper()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	nothing := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
+	for i := 0; i < len(g.conns); i += 2 {
+		raw, err := g.conns[i].(*net.TCPConn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var set error
+		err = raw.Control(func(fd uintptr) {
+			set = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+				&unix.SockFprog{Len: 1, Filter: &nothing[0]})
+		})
+		if err = errors.Join(err, set); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

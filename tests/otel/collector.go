@@ -3,11 +3,10 @@
 package otel
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,7 +42,7 @@ func (c Config) Write() (string, error) {
 			"sampling_initial": 1 << 30, "sampling_thereafter": 1,
 		}},
 		"service": object{
-			"telemetry": object{"metrics": object{"level": "none"}, "logs": object{"level": "warn"}},
+			"telemetry": object{"metrics": object{"level": "none"}, "logs": object{"level": "info"}},
 			"pipelines": object{"logs": object{"receivers": []string{"otlp"}, "exporters": []string{"debug"}}},
 		},
 	}, "", "  ")
@@ -64,6 +63,10 @@ type Collector struct {
 	ended  chan struct{}
 }
 
+// serves is what a Collector logs when its receivers listen. To connect is no
+// proof: somebody else may have the port.
+const serves = "Everything is ready."
+
 // Start starts the Collector at path and returns when it listens. Started again
 // in the same directory, it adds to what is recorded there.
 func Start(ctx context.Context, path string, config Config) (*Collector, error) {
@@ -81,6 +84,10 @@ func Start(ctx context.Context, path string, config Config) (*Collector, error) 
 		return nil, err
 	}
 	defer log.Close()
+	before, err := log.Stat() // what earlier lives said
+	if err != nil {
+		return nil, err
+	}
 	c := &Collector{config: config, ended: make(chan struct{})}
 	c.cmd = exec.Command(path, "--config", "file:"+file)
 	c.cmd.Stdout, c.cmd.Stderr = out, log
@@ -92,21 +99,21 @@ func Start(ctx context.Context, path string, config Config) (*Collector, error) 
 		_ = c.cmd.Wait()
 		close(c.ended)
 	}()
-	for {
-		conn, err := net.DialTimeout("tcp", config.Endpoint, time.Second)
-		if err == nil {
-			return c, conn.Close()
-		}
+	said := func() []byte {
+		text, _ := os.ReadFile(log.Name())
+		return text[min(int(before.Size()), len(text)):]
+	}
+	for !bytes.Contains(said(), []byte(serves)) {
 		select {
 		case <-c.ended:
-			text, _ := os.ReadFile(log.Name())
-			return nil, fmt.Errorf("the Collector ended: %s", text)
+			return nil, fmt.Errorf("the Collector ended: %s", said())
 		case <-ctx.Done():
 			c.Kill()
-			return nil, fmt.Errorf("the Collector does not listen: %w", errors.Join(err, ctx.Err()))
+			return nil, fmt.Errorf("the Collector does not listen: %w: %s", ctx.Err(), said())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+	return c, nil
 }
 
 func appendTo(path string) (*os.File, error) {
