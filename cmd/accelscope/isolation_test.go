@@ -261,7 +261,7 @@ func TestIsolation(t *testing.T) {
 		if diff := cmp.Diff(want, got.figures()); diff != "" {
 			t.Errorf("figures (-written +served):\n%s", diff)
 		}
-		checkStates(t, got, state, map[string]string{"rdma": "ok", "cgroup": "ok"})
+		checkStates(t, got, state, map[string]string{"rdma": "ok", "cgroup": "ok", "container": "ok"})
 		if !strings.Contains(got.body, `infiniband_port_state{device="`+hca[2].Name+`",port="1",state="active"} 1`) {
 			t.Error("a port is not told because its counters fail")
 		}
@@ -277,12 +277,12 @@ func TestIsolation(t *testing.T) {
 		if diff := cmp.Diff(want, got.figures()); diff != "" {
 			t.Errorf("figures without %s (-written +served):\n%s", hca[6].Name, diff)
 		}
-		checkStates(t, got, state, map[string]string{"rdma": "ok", "cgroup": "ok"})
+		checkStates(t, got, state, map[string]string{"rdma": "ok", "cgroup": "ok", "container": "ok"})
 
 		bounded(t, url)
 		// What fails always is left alone after a while, and says so.
 		state["rdma "+hca[2].Name] = "quarantined"
-		checkStates(t, scrape(t, url), state, map[string]string{"rdma": "ok", "cgroup": "ok"})
+		checkStates(t, scrape(t, url), state, map[string]string{"rdma": "ok", "cgroup": "ok", "container": "ok"})
 		ends(t, stop)
 	})
 
@@ -296,7 +296,7 @@ func TestIsolation(t *testing.T) {
 		if diff := cmp.Diff(written(m), got.figures()); diff != "" {
 			t.Errorf("figures (-written +served):\n%s", diff)
 		}
-		want := map[string]string{"rdma": "ok", "cgroup": "stuck"}
+		want := map[string]string{"rdma": "ok", "cgroup": "stuck", "container": "ok"}
 		if diff := cmp.Diff(want, got.states("accelscope_source_state")); diff != "" {
 			t.Errorf("sources (-want +got):\n%s", diff)
 		}

@@ -68,7 +68,7 @@ func (c *Containerd) StartCRI(ctx context.Context) (*CRI, error) {
 		return nil, err
 	}
 	conn, err := grpc.NewClient("unix://"+Socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)), grpc.WithUnaryInterceptor(limited))
 	if err != nil {
 		return nil, err
 	}
@@ -257,4 +257,13 @@ func (c *CRI) Wait(ctx context.Context, id string) (uint32, error) {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// limited ends a call that hangs.
+func limited(
+	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	defer cancel()
+	return invoke(ctx, method, req, reply, conn, o...)
 }

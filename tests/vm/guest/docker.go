@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Docker is a Docker Engine, on a containerd.
@@ -112,8 +113,10 @@ func ping(ctx context.Context, socket string) error {
 	return nil
 }
 
-// output runs a program and returns its standard output.
+// output runs a program and returns its standard output. One that hangs is ended.
 func output(ctx context.Context, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
