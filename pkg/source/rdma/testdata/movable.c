@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 
 // Lets a Soft-RoCE device be moved to another network namespace, for a test in the guest (TestGuest/Namespaces):
 // ib_device_set_netns_put asks that the driver has a disassociate_ucontext, and rdma_rxe of the guest's kernels has
