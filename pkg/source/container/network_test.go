@@ -16,6 +16,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -72,8 +73,21 @@ func TestNamespaces(t *testing.T) {
 	only := fake(t, root, true, paths...)
 	only.only, only.procfs = true, s.procfs
 	want[0].Interfaces = nil
+	clock := time.Now()
+	only.now = func() time.Time { return clock }
 	if got := read(t, only); got.Usages != nil || !cmp.Equal(want, got.Namespaces) {
 		t.Errorf("namespaces only: %+v", got)
+	}
+	listed := 0
+	only.groups = func() map[uint64]string { listed++; return nil }
+	for range 10 {
+		if got := read(t, only).Namespaces; !cmp.Equal(want, got) {
+			t.Errorf("namespaces only, again: %+v", got)
+		}
+		clock = clock.Add(time.Second)
+	}
+	if got := read(t, only).Namespaces; listed != 1 || len(got) > 0 {
+		t.Errorf("listed %d times in 10 s; %+v", listed, got)
 	}
 	want[0].Interfaces = s.Namespaces()[0].Interfaces
 	// The process that was told stays, whoever comes before it.

@@ -50,7 +50,7 @@ type Options struct {
 	Groups func() map[uint64]string
 	More   func() []string
 	// NamespacesOnly leaves out what workloads use: only the namespaces that they
-	// are in are told, without the interfaces.
+	// are in are told, without the interfaces, as they were up to 10 s ago.
 	NamespacesOnly bool
 	Logger         *zap.Logger
 	Now            func() time.Time // time.Now
@@ -62,6 +62,8 @@ const (
 	workers = 4
 	// maxFailed is how many cgroups that cannot be read are told.
 	maxFailed = 16
+	// lookAgain is how old the namespaces may be where they alone are wanted.
+	lookAgain = 10 * time.Second
 )
 
 // A Source reads the cgroups of workloads. Its methods may be called at any time
@@ -78,7 +80,8 @@ type Source struct {
 	mu         sync.Mutex // for all that follows
 	known      map[uint64]known
 	namespaces []model.Namespace // of the last look
-	tooMany    uint64            // interfaces that had no place, at most at once
+	looked     time.Time
+	tooMany    uint64 // interfaces that had no place, at most at once
 	disks      disks
 }
 
@@ -129,6 +132,9 @@ func (s *Source) Close() error { return nil }
 // Read reads the cgroups of all workloads and the network namespaces of their
 // processes.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
+	if spaces, ok := s.recent(); ok {
+		return model.Snapshot{Namespaces: spaces, DeviceStates: []model.DeviceState{}}, nil
+	}
 	groups := s.list()
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -159,16 +165,19 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		return out, ctx.Err()
 	}
 	spaces, tooMany, err := s.look(groups)
-	out.Namespaces = slices.Clone(spaces)
 	if s.only {
 		out.Usages = nil
-		for i := range out.Namespaces {
-			out.Namespaces[i].Interfaces = nil
+		for i := range spaces {
+			spaces[i].Interfaces = nil
 		}
 	}
+	out.Namespaces = slices.Clone(spaces)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.namespaces, s.tooMany = spaces, max(s.tooMany, tooMany)
+	if err == nil {
+		s.looked = s.now()
+	}
 	s.known = make(map[uint64]known, len(groups))
 	for i := range groups {
 		if !groups[i].gone {
@@ -177,6 +186,16 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	}
 	out.Losses = []model.Loss{{Reason: "container_interfaces", Count: s.tooMany}}
 	return out, errors.Join(err, s.disks.name(s.procfs, out.Usages, s.now()))
+}
+
+// recent is what was read last, where that will do.
+func (s *Source) recent() ([]model.Namespace, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.only || s.looked.IsZero() || s.now().Sub(s.looked) >= lookAgain {
+		return nil, false
+	}
+	return slices.Clone(s.namespaces), true
 }
 
 // list returns the cgroups to be read, the oldest first: ids grow, and the
