@@ -79,6 +79,43 @@ func TestSnapshotThenStream(t *testing.T) {
 	}
 }
 
+// What happens to a container that runs out of memory, and what its health check
+// says, with the attributes of each.
+func TestTroubles(t *testing.T) {
+	t.Parallel()
+	w := newWorld(0)
+	config := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t)}
+	c := collector(t, config)
+	open(t, w, defaults, Options{Endpoint: config.Endpoint, Insecure: true})
+	id := w.create()
+	w.mu.Lock()
+	sick, killed := w.live[id], uint32(137)
+	sick.Health = "unhealthy"
+	w.tell(model.Event{Type: model.EventHealth, Container: sick})
+	w.tell(model.Event{Type: model.EventOOM, Container: sick})
+	sick.Status, sick.ExitCode, sick.Health = model.ContainerExited, &killed, ""
+	w.tell(model.Event{Type: model.EventExit, Container: sick, ExitCode: &killed, Signal: 9})
+	w.mu.Unlock()
+	var all []otel.Record
+	within(t, 5*time.Second, func() string {
+		all = records(t, c)
+		return map[bool]string{false: fmt.Sprintf("%d records", len(all))}[len(all) == 7]
+	})
+	for i, want := range []struct{ event, severity, body, attribute, value string }{
+		{"container.health", "Info", "container train/job-1/worker is unhealthy", "accelscope.container.health", "unhealthy"},
+		{"container.oom", "Warn", "container train/job-1/worker ran out of memory", "container.id", id},
+		{
+			"container.exit", "Warn", "container train/job-1/worker was ended by signal 9 (killed)",
+			"accelscope.exit.signal", "9",
+		},
+	} {
+		r := all[4+i]
+		if r.Event != want.event || r.Severity != want.severity || r.Body != want.body || r.Attributes[want.attribute] != want.value {
+			t.Errorf("%s %s %q %v, want %+v", r.Event, r.Severity, r.Body, r.Attributes, want)
+		}
+	}
+}
+
 // Nothing is told before the runtimes have told what there is, and then as it is:
 // what ended before did not end now.
 func TestReady(t *testing.T) {
