@@ -106,18 +106,15 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 			add("container", nil, fmt.Errorf("cgroups are not read: %w", model.ErrUnsupported))
 		}
 	default:
-		containers, err = container.New(container.Options{
+		o := container.Options{
 			NamespacesOnly: !f.Containers,
 			Procfs:         f.Procfs, Mount: s.hierarchy.Mount, V2: s.hierarchy.Controller == "",
-			Groups: groups.Workloads,
-			More: func() []string {
-				if runtimes == nil {
-					return nil
-				}
-				return cgroupPaths(runtimes)
-			},
-			Logger: log.Named("container"),
-		})
+			Groups: groups.Workloads, Logger: log.Named("container"),
+		}
+		if runtimes != nil {
+			o.More = runtimes.Cgroups
+		}
+		containers, err = container.New(o)
 		add("container", containers, err)
 	}
 	if f.RDMA {
@@ -217,19 +214,6 @@ func newEvents(
 		return attribution.Attribution{}
 	}
 	return event.New(o)
-}
-
-// cgroupPaths are those of the containers whose ids are not in them.
-func cgroupPaths(runtimes *runtime.Source) []string {
-	var paths []string
-	runtimes.Snapshot(func(all []model.Container) {
-		for i := range all {
-			if all[i].Cgroup != "" {
-				paths = append(paths, all[i].Cgroup)
-			}
-		}
-	})
-	return paths
 }
 
 // parseSockets reads the values of --runtime.socket.

@@ -125,14 +125,7 @@ func newNames(s *model.Snapshot) *names {
 	n := &names{
 		byID:     make(map[string]*model.Container, len(s.Containers)),
 		byCgroup: map[string]*model.Container{},
-		pods:     make(map[string]*model.Pod, len(s.Pods)),
-	}
-	for i := range s.Pods {
-		p := &s.Pods[i]
-		n.pods[p.UID] = p
-		if p.StaticUID != "" {
-			n.pods[p.StaticUID] = p
-		}
+		pods:     podsByUID(s.Pods),
 	}
 	for i := range s.Containers {
 		c := &s.Containers[i]
@@ -145,6 +138,19 @@ func newNames(s *model.Snapshot) *names {
 		}
 	}
 	return n
+}
+
+// podsByUID finds pods by either UID.
+func podsByUID(list []model.Pod) map[string]*model.Pod {
+	pods := make(map[string]*model.Pod, len(list))
+	for i := range list {
+		p := &list[i]
+		pods[p.UID] = p
+		if p.StaticUID != "" {
+			pods[p.StaticUID] = p
+		}
+	}
+	return pods
 }
 
 // name refines e and says whether it found more than the path told.

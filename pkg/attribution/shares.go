@@ -229,7 +229,7 @@ func containerShares(s model.Snapshot, o *owners) []ContainerShare {
 // label adds the labels of containers and pods to what is known of the owners,
 // whose list is complete by now. A sandbox has those of its pod.
 func (o *owners) label(s model.Snapshot, containers []ContainerShare) {
-	n := newNames(&s)
+	pods := podsByUID(s.Pods)
 	add := func(owner int, labels map[string]string) {
 		if owner != nobody {
 			info := &o.infos[owner-1]
@@ -243,7 +243,7 @@ func (o *owners) label(s model.Snapshot, containers []ContainerShare) {
 	}
 	for _, c := range containers {
 		add(c.Owner, c.Labels)
-		if p := n.pods[c.PodUID]; p != nil {
+		if p := pods[c.PodUID]; p != nil {
 			add(c.Owner, p.Labels)
 		}
 		if c.Sandbox {

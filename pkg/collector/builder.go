@@ -159,7 +159,7 @@ func (b *builder) value(v float64, values ...string) {
 	b.add(b.labels.get(b.schema, nil, values...), v)
 }
 
-// share adds a series that carries the identity of an owner.
+// share adds a series that carries the identity of an owner, if there is one.
 func (b *builder) share(v float64, o *owner, values ...string) {
 	b.add(b.labels.get(b.schema, o, values...), v)
 }
@@ -169,9 +169,14 @@ func (b *builder) histogram(h *model.Histogram, o *owner, values ...string) {
 	b.addRow(row{labels: b.labels.get(b.schema, o, values...), histogram: h})
 }
 
-// stateSet adds a series for each of the states: 1 for the current one, 0 for
-// the rest. A state that nobody expected is told all the same.
+// stateSet is shareStates for what nobody owns.
 func (b *builder) stateSet(current string, states []string, values ...string) {
+	b.shareStates(nil, current, states, values...)
+}
+
+// shareStates adds a series for each of the states: 1 for the current one, 0 for
+// the rest. A state that nobody expected is told all the same.
+func (b *builder) shareStates(o *owner, current string, states []string, values ...string) {
 	var buf [4]string
 	all := append(append(buf[:0], values...), "")
 	last := len(all) - 1
@@ -181,10 +186,10 @@ func (b *builder) stateSet(current string, states []string, values ...string) {
 		if s == current {
 			v = 1
 		}
-		b.value(v, all...)
+		b.share(v, o, all...)
 	}
 	if !slices.Contains(states, current) {
 		all[last] = current
-		b.value(1, all...)
+		b.share(1, o, all...)
 	}
 }

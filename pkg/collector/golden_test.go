@@ -168,21 +168,28 @@ func TestPedanticRegistry(t *testing.T) {
 	for name := range nodes(t) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := New(Options{Sources: nodes(t)[name], Compat: CompatSets(), Version: "1.0", Revision: "abc"})
-				defer c.Close() //nolint:errcheck // a source may be stuck
-				r := prometheus.NewPedanticRegistry()
-				if err := r.Register(c); err != nil {
-					t.Fatal(err)
-				}
-				problems, err := testutil.GatherAndLint(r)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, p := range problems {
-					t.Errorf("%s: %s", p.Metric, p.Text)
-				}
+				pedantic(t, Options{Sources: nodes(t)[name], Compat: CompatSets(), Version: "1.0", Revision: "abc"})
 			})
 		})
+	}
+}
+
+// pedantic checks what is collected by a registry that checks all, and by
+// Prometheus's linter.
+func pedantic(t *testing.T, o Options) {
+	t.Helper()
+	c := New(o)
+	defer c.Close() //nolint:errcheck // a source may be stuck
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(c); err != nil {
+		t.Fatal(err)
+	}
+	problems, err := testutil.GatherAndLint(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
 }
 

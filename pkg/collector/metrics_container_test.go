@@ -11,8 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -112,19 +110,7 @@ func TestContainerGolden(t *testing.T) {
 
 func TestContainerLint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := New(Options{Sources: containerNode(), Version: "1.0"})
-		defer c.Close() //nolint:errcheck // nothing to lose
-		r := prometheus.NewPedanticRegistry()
-		if err := r.Register(c); err != nil {
-			t.Fatal(err)
-		}
-		problems, err := testutil.GatherAndLint(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range problems {
-			t.Errorf("%s: %s", p.Metric, p.Text)
-		}
+		pedantic(t, Options{Sources: containerNode(), Version: "1.0"})
 	})
 }
 

@@ -2,27 +2,28 @@
 
 package collector
 
+import (
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
 // eventMetrics are what became of the events that were to be sent.
 func eventMetrics() []metric {
+	figure := func(name string, typ dto.MetricType, help string, of func(*model.EventStats) float64) metric {
+		return metric{name: name, typ: typ, help: help, emit: func(v *view, b *builder) {
+			if e := v.facts.Events; e != nil {
+				b.value(of(e))
+			}
+		}}
+	}
 	return []metric{
-		{
-			name: "accelscope_events_sent_total", typ: counter,
-			help: "Event records that the OpenTelemetry Collector took, those of snapshots included.",
-			emit: func(v *view, b *builder) {
-				if e := v.facts.Events; e != nil {
-					b.value(float64(e.Sent))
-				}
-			},
-		},
-		{
-			name: "accelscope_events_resent_total", typ: counter,
-			help: "Event records among those sent that the OpenTelemetry Collector may have got before.",
-			emit: func(v *view, b *builder) {
-				if e := v.facts.Events; e != nil {
-					b.value(float64(e.Resent))
-				}
-			},
-		},
+		figure("accelscope_events_sent_total", counter,
+			"Event records that the OpenTelemetry Collector took, those of snapshots included.",
+			func(e *model.EventStats) float64 { return float64(e.Sent) }),
+		figure("accelscope_events_resent_total", counter,
+			"Event records among those sent that the OpenTelemetry Collector may have got before.",
+			func(e *model.EventStats) float64 { return float64(e.Resent) }),
 		{
 			name: "accelscope_events_dropped_total", typ: counter, labels: []string{"reason"},
 			help: "Events that did not arrive: the queue was full (overflow), the collector refused their batch " +
@@ -35,36 +36,12 @@ func eventMetrics() []metric {
 				}
 			},
 		},
-		{
-			name: "accelscope_events_queued", typ: gauge,
-			help: "Events that wait for the OpenTelemetry Collector.",
-			emit: func(v *view, b *builder) {
-				if e := v.facts.Events; e != nil {
-					b.value(float64(e.Queued))
-				}
-			},
-		},
-		{
-			name: "accelscope_events_queue_capacity", typ: gauge,
-			help: "Events that there is room for; the last quarter of it is kept for exits and OOM kills.",
-			emit: func(v *view, b *builder) {
-				if e := v.facts.Events; e != nil {
-					b.value(float64(e.Capacity))
-				}
-			},
-		},
-		{
-			name: "accelscope_events_connected", typ: gauge,
-			help: "Whether there is a connection to the OpenTelemetry Collector.",
-			emit: func(v *view, b *builder) {
-				if e := v.facts.Events; e != nil {
-					connected := 0.0
-					if e.Connected {
-						connected = 1
-					}
-					b.value(connected)
-				}
-			},
-		},
+		figure("accelscope_events_queued", gauge, "Events that wait for the OpenTelemetry Collector.",
+			func(e *model.EventStats) float64 { return float64(e.Queued) }),
+		figure("accelscope_events_queue_capacity", gauge,
+			"Events that there is room for; the last quarter of it is kept for exits and OOM kills.",
+			func(e *model.EventStats) float64 { return float64(e.Capacity) }),
+		figure("accelscope_events_connected", gauge, "Whether there is a connection to the OpenTelemetry Collector.",
+			func(e *model.EventStats) float64 { return asNumber(e.Connected) }),
 	}
 }

@@ -3,7 +3,6 @@
 package collector
 
 import (
-	"slices"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -63,12 +62,16 @@ func lifeMetrics() []metric {
 		life("container_state", gauge, []string{"state"},
 			"State of the container (created, running, paused, exited): 1 for the state it is in, 0 for the others.",
 			func(b *builder, o *owner, c *model.Container) {
-				b.shareStates(string(c.Status), containerStates, o)
+				if c.Status != "" {
+					b.shareStates(o, string(c.Status), containerStates)
+				}
 			}),
 		life("container_health", gauge, []string{"health"},
 			"What the health check of the container says (healthy, unhealthy, starting): 1 for that, 0 for the others.",
 			func(b *builder, o *owner, c *model.Container) {
-				b.shareStates(c.Health, containerHealths, o)
+				if c.Health != "" {
+					b.shareStates(o, c.Health, containerHealths)
+				}
 			}),
 		life("container_restarts_total", counter, nil, "How often the container was started again.",
 			func(b *builder, o *owner, c *model.Container) {
@@ -86,20 +89,3 @@ func lifeMetrics() []metric {
 }
 
 func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1e3 }
-
-// shareStates is stateSet for an owner; nothing when there is no state.
-func (b *builder) shareStates(current string, states []string, o *owner) {
-	if current == "" {
-		return
-	}
-	for _, s := range states {
-		v := 0.0
-		if s == current {
-			v = 1
-		}
-		b.share(v, o, s)
-	}
-	if !slices.Contains(states, current) {
-		b.share(1, o, current)
-	}
-}

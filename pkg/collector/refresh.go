@@ -3,6 +3,7 @@
 package collector
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"sync"
@@ -56,13 +57,12 @@ func (c *Collector) awaitFirst() {
 	if c.waiting == nil {
 		return
 	}
-	limit := time.NewTimer(defaultDeadline)
-	defer limit.Stop()
+	limit, cancel := context.WithTimeout(context.Background(), defaultDeadline)
+	defer cancel()
 	for _, ready := range c.waiting {
 		select {
 		case <-ready:
-		case <-limit.C:
-			limit.Reset(0) // nor for the others
+		case <-limit.Done():
 		}
 	}
 	c.waiting = nil

@@ -15,7 +15,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/accelscope/accelscope/tests/vm"
 )
@@ -41,7 +40,7 @@ func Build(ctx context.Context) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(cache, fmt.Sprintf("otelcol-%x", sum.Sum(nil)[:8]))
-	unlock, err := lock(path + ".lock")
+	unlock, err := vm.Lock(path + ".lock")
 	if err != nil {
 		return "", err
 	}
@@ -79,19 +78,4 @@ func run(ctx context.Context, dir string, env []string, name string, args ...str
 		return "", fmt.Errorf("%s: %w: %s", name, err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return string(out), nil
-}
-
-// lock keeps two packages that are tested at once from building the same.
-func lock(path string) (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return func() { _ = f.Close() }, nil
 }

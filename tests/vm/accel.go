@@ -23,7 +23,7 @@ func accelerator(ctx context.Context, kernel Kernel) string {
 		return "tcg"
 	}
 	note := filepath.Join(filepath.Dir(kernel.Root), "accel-"+strings.TrimSpace(string(id)))
-	unlock, err := lock(note + ".lock")
+	unlock, err := Lock(note + ".lock")
 	if err != nil {
 		return "tcg"
 	}

@@ -26,7 +26,7 @@ var bootModules = []string{"virtio_pci", "9p", "9pnet_virtio", "overlay", "virti
 func initramfs(ctx context.Context, k Kernel) (string, error) {
 	hash := sha256.Sum256(fmt.Append(initScript, bootModules))
 	image := filepath.Join(k.Root, "initramfs-"+hex.EncodeToString(hash[:8]))
-	unlock, err := lock(k.Root + ".lock")
+	unlock, err := Lock(k.Root + ".lock")
 	if err != nil {
 		return "", err
 	}

@@ -44,7 +44,7 @@ func FetchKernel(ctx context.Context, version string) (Kernel, error) {
 		return Kernel{}, err
 	}
 	dir := filepath.Join(cache, "kernels", version)
-	unlock, err := lock(dir + ".lock")
+	unlock, err := Lock(dir + ".lock")
 	if err != nil {
 		return Kernel{}, err
 	}
@@ -260,8 +260,9 @@ func checksum(path string) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// lock takes an exclusive lock on a file, which it creates, and returns what gives it back.
-func lock(path string) (unlock func(), err error) {
+// Lock takes an exclusive lock on a file, which it creates, and returns what gives it back: two packages that are
+// tested at once must not build the same.
+func Lock(path string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}

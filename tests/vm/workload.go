@@ -39,7 +39,7 @@ func BuildWorkloads(ctx context.Context) (string, error) {
 		fmt.Fprintf(hash, "%s %d\n%s", e.Name(), len(text), text)
 	}
 	dir := filepath.Join(cache, "workloads-"+hex.EncodeToString(hash.Sum(nil)[:8]))
-	unlock, err := lock(dir + ".lock")
+	unlock, err := Lock(dir + ".lock")
 	if err != nil {
 		return "", err
 	}

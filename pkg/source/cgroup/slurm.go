@@ -35,7 +35,10 @@ func (s *Source) jobSteps() []model.JobStep {
 			users[g.top] = s.jobs.users[g.top]
 		}
 		if users[g.top] == "" {
-			users[g.top] = s.jobUser(g)
+			users[g.top] = s.userOf(g)
+		}
+		if users[g.top] == "" {
+			users[g.top] = s.userOfProcess(g)
 		}
 		if g.entity.Step != "" && strings.HasSuffix(g.path, "/step_"+g.entity.Step) {
 			steps = append(steps, model.JobStep{
@@ -53,11 +56,8 @@ func (s *Source) jobSteps() []model.JobStep {
 	return steps
 }
 
-// jobUser is the user that a cgroup of a job gives away, empty if none.
-func (s *Source) jobUser(g *group) string {
-	if g.entity.User != "" {
-		return s.jobs.names.of(g.entity.User)
-	}
+// userOfProcess is the user of the first process of a task, empty if g is none.
+func (s *Source) userOfProcess(g *group) string {
 	if !strings.Contains(strings.TrimPrefix(g.path, g.top), "/user/") {
 		return ""
 	}

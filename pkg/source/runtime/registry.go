@@ -95,6 +95,19 @@ func (r *registry) snapshot(f func([]model.Container)) {
 	f(r.list())
 }
 
+// cgroups are those of the containers that exist whose ids are not in the paths.
+func (r *registry) cgroups() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var paths []string
+	for _, known := range r.live {
+		if known.Cgroup != "" {
+			paths = append(paths, known.Cgroup)
+		}
+	}
+	return paths
+}
+
 // list is what exists, in the order of sockets and ids.
 func (r *registry) list() []model.Container {
 	out := make([]model.Container, 0, len(r.live)+len(r.dead))

@@ -207,6 +207,10 @@ func (s *Source) Watch(f func(model.Event)) { s.registry.watch(f) }
 // not block, and not call the Source. The list is f's own.
 func (s *Source) Snapshot(f func([]model.Container)) { s.registry.snapshot(f) }
 
+// Cgroups returns the cgroups of the containers that exist, of those whose ids
+// are not in the paths.
+func (s *Source) Cgroups() []string { return s.registry.cgroups() }
+
 // absence is ErrAbsent in words of its own: who tells it says the state already.
 type absence string
 
