@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -130,7 +131,7 @@ func list(ctx context.Context, opts Options) ([]model.Object, error) {
 
 // book hands one object to the programs and to the base counts.
 func (s *sensor) book(key gen.ObjectsAdoptedKey, o gen.ObjectsObject, device string) error {
-	err := s.objects.coll.Maps[gen.ObjectsMapAdopted].Update(key, o, ebpf.UpdateNoExist)
+	err := s.objects.Coll.Maps[gen.ObjectsMapAdopted].Update(key, o, ebpf.UpdateNoExist)
 	switch {
 	case errors.Is(err, ebpf.ErrKeyExist):
 		return nil
@@ -152,7 +153,7 @@ func (s *sensor) book(key gen.ObjectsAdoptedKey, o gen.ObjectsObject, device str
 // unbook takes back an object that went unseen. One that a program has taken,
 // or is about to, is left to it.
 func (s *sensor) unbook(key gen.ObjectsAdoptedKey, o gen.ObjectsObject) {
-	m := s.objects.coll.Maps[gen.ObjectsMapAdopted]
+	m := s.objects.Coll.Maps[gen.ObjectsMapAdopted]
 	var now gen.ObjectsObject
 	if m.Lookup(key, &now) != nil || now.Hidden != 0 || m.Delete(key) != nil {
 		return
@@ -176,7 +177,7 @@ func (s *sensor) seen() (known, unnumbered map[gen.ObjectsAdoptedKey]bool, err e
 	known, unnumbered = map[gen.ObjectsAdoptedKey]bool{}, map[gen.ObjectsAdoptedKey]bool{}
 	var keys []uint64
 	var values []gen.ObjectsObject
-	_, err = batches(s.objects.coll.Maps[gen.ObjectsMapObjects], &keys, &values,
+	_, err = hook.Batches(s.objects.Coll.Maps[gen.ObjectsMapObjects], &keys, &values,
 		func(_ uint64, o *gen.ObjectsObject) {
 			key := gen.ObjectsAdoptedKey{Device: o.Device, Type: uint32(o.Type), Id: o.Id}
 			if o.Id == 0 {
@@ -194,7 +195,7 @@ func (s *sensor) seen() (known, unnumbered map[gen.ObjectsAdoptedKey]bool, err e
 // is: its making is counted at the entry.
 func (s *sensor) lost() uint64 {
 	var counts [gen.VerbsLossLOSSES]uint64
-	if s.objects.coll.Variables[gen.ObjectsVarObjectLosses].Get(&counts) != nil {
+	if s.objects.Coll.Variables[gen.ObjectsVarObjectLosses].Get(&counts) != nil {
 		return 0
 	}
 	return counts[gen.VerbsLossLOSS_OBJECTS_FULL]

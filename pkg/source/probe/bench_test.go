@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/bench/ringbuffer"
 )
@@ -49,7 +50,7 @@ func BenchmarkCall(b *testing.B) {
 		})
 	}
 	b.Run("without", calls)
-	s, err := New(Options{Sysfs: fakeSysfs(b, "1:3", "null0"), Tier: tracepoint})
+	s, err := New(Options{Sysfs: fakeSysfs(b, "1:3", "null0"), Tier: hook.Tracepoint})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -89,7 +90,7 @@ func BenchmarkDrain(b *testing.B) {
 		b.Skip("needs root")
 	}
 	const entries = 1024
-	types, err := loadTypes()
+	types, err := hook.LoadTypes()
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -99,11 +100,11 @@ func BenchmarkDrain(b *testing.B) {
 	}
 	s := &sensor{}
 	s.fill = map[string]uint64{}
-	if s.verbs, err = newObject(verbs, types); err != nil {
+	if s.verbs, err = hook.NewObject(verbs, types, perTask); err != nil {
 		b.Fatal(err)
 	}
 	defer s.close()
-	m := s.verbs.coll.Maps[gen.VerbsMapVerbs]
+	m := s.verbs.Coll.Maps[gen.VerbsMapVerbs]
 	for i := range entries {
 		if err := m.Put(gen.VerbsVerbKey{Cgroup: uint64(i), Rdev: 7}, gen.VerbsVerbStat{SumNs: 1}); err != nil {
 			b.Fatal(err)
@@ -124,7 +125,7 @@ func BenchmarkDrain(b *testing.B) {
 	})
 	b.Run("batches", func(b *testing.B) {
 		for b.Loop() {
-			n, err := batches(m, &s.verbKeys, &s.verbStats, func(gen.VerbsVerbKey, *gen.VerbsVerbStat) {})
+			n, err := hook.Batches(m, &s.verbKeys, &s.verbStats, func(gen.VerbsVerbKey, *gen.VerbsVerbStat) {})
 			if err != nil || n != entries {
 				b.Fatal(err, n)
 			}

@@ -7,45 +7,20 @@ import (
 	"strings"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Tiers, best first.
-const (
-	fentry     = "fentry"
-	kprobe     = "kprobe"
-	tracepoint = "tracepoint"
-	// rawTracepoint is no tier of the ladder: the one hook that has it has no other.
-	rawTracepoint = "raw_tracepoint"
-)
-
-// A hook is one function, or several that make sense only together. Programs
-// are attached in this order: ends before beginnings, so that nothing is seen
-// to begin whose end would be missed.
-type hook struct {
-	name  string
-	tiers []tier
-	// optional: kernels without the function are complete without it.
-	optional bool
-	// moduleTypes: reads types that only the BTF of ib_uverbs describes.
-	moduleTypes bool
-}
-
-type tier struct {
-	name     string
-	programs []string
-}
-
-var verbHooks = []hook{
-	{name: "ib_uverbs_ioctl", tiers: []tier{
-		{fentry, []string{gen.VerbsProgFexitIoctl, gen.VerbsProgFentryIoctl}},
-		{kprobe, []string{gen.VerbsProgKretprobeIoctl, gen.VerbsProgKprobeIoctl}},
-		{tracepoint, []string{gen.VerbsProgExitIoctl, gen.VerbsProgEnterIoctl}},
+var verbHooks = []hook.Hook{
+	{Name: "ib_uverbs_ioctl", Tiers: []hook.Tier{
+		hook.With(hook.Fentry, gen.VerbsProgFexitIoctl, gen.VerbsProgFentryIoctl),
+		hook.With(hook.Kprobe, gen.VerbsProgKretprobeIoctl, gen.VerbsProgKprobeIoctl),
+		hook.With(hook.Tracepoint, gen.VerbsProgExitIoctl, gen.VerbsProgEnterIoctl),
 	}},
-	{name: "ib_uverbs_write", tiers: []tier{
-		{fentry, []string{gen.VerbsProgFexitWrite, gen.VerbsProgFentryWrite}},
-		{kprobe, []string{gen.VerbsProgKretprobeWrite, gen.VerbsProgKprobeWrite}},
-		{tracepoint, []string{gen.VerbsProgExitWrite, gen.VerbsProgEnterWrite}},
+	{Name: "ib_uverbs_write", Tiers: []hook.Tier{
+		hook.With(hook.Fentry, gen.VerbsProgFexitWrite, gen.VerbsProgFentryWrite),
+		hook.With(hook.Kprobe, gen.VerbsProgKretprobeWrite, gen.VerbsProgKprobeWrite),
+		hook.With(hook.Tracepoint, gen.VerbsProgExitWrite, gen.VerbsProgEnterWrite),
 	}},
 }
 
@@ -55,46 +30,41 @@ var verbHooks = []hook{
 // skipped when one preempts another. Each function that loses its last fentry
 // program costs a grace period of 0.1 s and more, one after the other, and a
 // driver reload would wait for all of them.
-var objectHooks = []hook{
+var objectHooks = []hook.Hook{
 	// Destruction in steps: since 2026, and in the stable kernels that took it.
-	{name: stepsHook, optional: true, tiers: []tier{
-		{kprobe, []string{
+	{Name: stepsHook, Optional: true, Tiers: []hook.Tier{
+		hook.With(hook.Kprobe,
 			gen.ObjectsProgKprobeRestrackCommitDel, gen.ObjectsProgKprobeRestrackAbortDel,
-			gen.ObjectsProgKprobeRestrackBeginDel,
-		}},
-		{fentry, []string{
+			gen.ObjectsProgKprobeRestrackBeginDel),
+		hook.With(hook.Fentry,
 			gen.ObjectsProgFentryRestrackCommitDel, gen.ObjectsProgFentryRestrackAbortDel,
-			gen.ObjectsProgFentryRestrackBeginDel,
-		}},
+			gen.ObjectsProgFentryRestrackBeginDel),
 	}},
-	{name: restrackHook, tiers: []tier{
-		{kprobe, []string{
-			gen.ObjectsProgKprobeRestrackDel, gen.ObjectsProgKretprobeRestrackAdd, gen.ObjectsProgKprobeRestrackAdd,
-		}},
-		{fentry, []string{gen.ObjectsProgFentryRestrackDel, gen.ObjectsProgFexitRestrackAdd}},
+	{Name: restrackHook, Tiers: []hook.Tier{
+		hook.With(hook.Kprobe,
+			gen.ObjectsProgKprobeRestrackDel, gen.ObjectsProgKretprobeRestrackAdd, gen.ObjectsProgKprobeRestrackAdd),
+		hook.With(hook.Fentry, gen.ObjectsProgFentryRestrackDel, gen.ObjectsProgFexitRestrackAdd),
 	}},
-	{name: "rdma_alloc_commit_uobject", optional: true, moduleTypes: true, tiers: []tier{
-		{kprobe, []string{
+	{Name: "rdma_alloc_commit_uobject", Optional: true, ModuleTypes: true, Tiers: []hook.Tier{
+		hook.With(hook.Kprobe,
 			gen.ObjectsProgKretprobeDestroyUobject, gen.ObjectsProgKprobeDestroyUobject,
-			gen.ObjectsProgKprobeCommitUobject,
-		}},
-		{fentry, []string{gen.ObjectsProgFexitDestroyUobject, gen.ObjectsProgFentryCommitUobject}},
+			gen.ObjectsProgKprobeCommitUobject),
+		hook.With(hook.Fentry, gen.ObjectsProgFexitDestroyUobject, gen.ObjectsProgFentryCommitUobject),
 	}},
-	{name: "ib_umem_dmabuf_get", optional: true, moduleTypes: true, tiers: []tier{
-		{kprobe, []string{
-			gen.ObjectsProgKprobeUmemRelease, gen.ObjectsProgKretprobeDmabufGet, gen.ObjectsProgKprobeDmabufGet,
-		}},
-		{fentry, []string{gen.ObjectsProgFentryUmemRelease, gen.ObjectsProgFexitDmabufGet}},
+	{Name: "ib_umem_dmabuf_get", Optional: true, ModuleTypes: true, Tiers: []hook.Tier{
+		hook.With(hook.Kprobe,
+			gen.ObjectsProgKprobeUmemRelease, gen.ObjectsProgKretprobeDmabufGet, gen.ObjectsProgKprobeDmabufGet),
+		hook.With(hook.Fentry, gen.ObjectsProgFentryUmemRelease, gen.ObjectsProgFexitDmabufGet),
 	}},
-	{name: "ib_umem_dmabuf_get_pinned", optional: true, moduleTypes: true, tiers: []tier{
-		{kprobe, []string{gen.ObjectsProgKretprobeDmabufGetPinned, gen.ObjectsProgKprobeDmabufGetPinned}},
-		{fentry, []string{gen.ObjectsProgFexitDmabufGetPinned}},
+	{Name: "ib_umem_dmabuf_get_pinned", Optional: true, ModuleTypes: true, Tiers: []hook.Tier{
+		hook.With(hook.Kprobe, gen.ObjectsProgKretprobeDmabufGetPinned, gen.ObjectsProgKprobeDmabufGetPinned),
+		hook.With(hook.Fentry, gen.ObjectsProgFexitDmabufGetPinned),
 	}},
 }
 
 // cgroupHook names the cgroups that are gone before anybody could look.
-var cgroupHook = hook{name: "cgroup_mkdir", optional: true, tiers: []tier{
-	{rawTracepoint, []string{gen.CgroupsProgCgroupMade}},
+var cgroupHook = hook.Hook{Name: "cgroup_mkdir", Optional: true, Tiers: []hook.Tier{
+	hook.With(hook.RawTracepoint, gen.CgroupsProgCgroupMade),
 }}
 
 // restrackHook is the hook without which no object can be counted, stepsHook
@@ -107,8 +77,8 @@ const (
 // unattached are all hooks in one state.
 func unattached(reason string, state model.State) []model.Hook {
 	var out []model.Hook
-	for _, h := range slices.Concat(verbHooks, objectHooks, []hook{cgroupHook}) {
-		out = append(out, model.Hook{Name: h.name, State: state, Reason: reason})
+	for _, h := range slices.Concat(verbHooks, objectHooks, []hook.Hook{cgroupHook}) {
+		out = append(out, model.Hook{Name: h.Name, State: state, Reason: reason})
 	}
 	return out
 }

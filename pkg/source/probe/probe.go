@@ -21,6 +21,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -94,7 +95,7 @@ func New(opts Options) (*Source, error) {
 	if opts.Logger == nil {
 		opts.Logger = zap.NewNop()
 	}
-	if err := usable(); err != nil {
+	if err := hook.Usable(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -155,7 +156,7 @@ func (s *Source) CgroupPath(id uint64) (string, bool) {
 		return "", false
 	}
 	var path gen.CgroupsCgroupPath
-	if err := s.sensor.cgroups.coll.Maps[gen.CgroupsMapPaths].Lookup(id, &path); err != nil {
+	if err := s.sensor.cgroups.Coll.Maps[gen.CgroupsMapPaths].Lookup(id, &path); err != nil {
 		return "", false
 	}
 	return cString(path.Path[:]), true

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -75,7 +76,7 @@ func root(t *testing.T) {
 // ib_core and ib_uverbs load where those modules are: in the guest.
 func TestLoad(t *testing.T) {
 	root(t)
-	types, err := loadTypes()
+	types, err := hook.LoadTypes()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,11 +86,11 @@ func TestLoad(t *testing.T) {
 	}
 	loaded := 0
 	for _, spec := range []*ebpf.CollectionSpec{verbs, objects, cgroups} {
-		o, err := newObject(spec, types)
+		o, err := hook.NewObject(spec, types, perTask)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer o.close()
+		defer o.Close()
 		for _, p := range spec.Programs {
 			if p.Type == ebpf.Tracing {
 				continue // its function is not in a kernel without InfiniBand
@@ -100,8 +101,8 @@ func TestLoad(t *testing.T) {
 				delete(one.Maps, perTask)
 			}
 			coll, err := ebpf.NewCollectionWithOptions(one, ebpf.CollectionOptions{
-				Cache: types.cache, MapReplacements: o.coll.Maps,
-				Programs: ebpf.ProgramOptions{KernelTypes: types.kernel, ExtraRelocationTargets: types.modules},
+				Cache: types.Cache, MapReplacements: o.Coll.Maps,
+				Programs: ebpf.ProgramOptions{KernelTypes: types.Kernel, ExtraRelocationTargets: types.Modules},
 			})
 			switch {
 			case err == nil:
@@ -128,7 +129,7 @@ func TestTracepoints(t *testing.T) {
 	root(t)
 	subsystem, cgroup := testCgroup(t)
 	sysfs := fakeSysfs(t, "1:3", "null0")
-	s, err := New(Options{Sysfs: sysfs, Tier: tracepoint, Subsystem: subsystem})
+	s, err := New(Options{Sysfs: sysfs, Tier: hook.Tracepoint, Subsystem: subsystem})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +281,7 @@ func TestMapMemory(t *testing.T) {
 // TestMapMemoryOfKernel compares the bound with what this kernel says that it took.
 func TestMapMemoryOfKernel(t *testing.T) {
 	root(t)
-	types, err := loadTypes()
+	types, err := hook.LoadTypes()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,11 +294,11 @@ func TestMapMemoryOfKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, spec := range []*ebpf.CollectionSpec{verbs, objects, cgroups} {
-		o, err := newObject(spec, types)
+		o, err := hook.NewObject(spec, types, perTask)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name, m := range o.coll.Maps {
+		for name, m := range o.Coll.Maps {
 			info, err := m.Info()
 			if err != nil {
 				t.Fatal(err)
@@ -315,7 +316,7 @@ func TestMapMemoryOfKernel(t *testing.T) {
 				t.Errorf("%s takes %d bytes, the bound says %d", name, took, bound)
 			}
 		}
-		o.close()
+		o.Close()
 	}
 }
 
@@ -388,7 +389,7 @@ func TestAdopt(t *testing.T) {
 	s := unhooked(t)
 	// A program has seen QP 11 already; MR 5 goes between the two dumps.
 	seen := gen.ObjectsObject{Cgroup: 1, Device: 3, Type: uint8(gen.ObjectsObjectTypeTYPE_QP), Id: 11}
-	if err := s.objects.coll.Maps[gen.ObjectsMapObjects].Put(uint64(0xffff), seen); err != nil {
+	if err := s.objects.Coll.Maps[gen.ObjectsMapObjects].Put(uint64(0xffff), seen); err != nil {
 		t.Fatal(err)
 	}
 	dumps := [][]model.Object{
@@ -495,7 +496,7 @@ func TestAdoptBesideUnnumbered(t *testing.T) {
 	root(t)
 	s := unhooked(t)
 	unnumbered := gen.ObjectsObject{Cgroup: 42, Device: 3, Type: uint8(gen.ObjectsObjectTypeTYPE_QP)}
-	objects := s.objects.coll.Maps[gen.ObjectsMapObjects]
+	objects := s.objects.Coll.Maps[gen.ObjectsMapObjects]
 	if err := objects.Put(uint64(0xffff), unnumbered); err != nil {
 		t.Fatal(err)
 	}
@@ -551,11 +552,11 @@ func TestRename(t *testing.T) {
 	root(t)
 	s := unhooked(t)
 	key := gen.ObjectsHoldingKey{Cgroup: 42, Device: 3, Type: uint16(gen.ObjectsObjectTypeTYPE_QP)}
-	if err := s.objects.coll.Maps[gen.ObjectsMapHoldings].Put(key, gen.ObjectsHolding{Current: 1, Created: 2}); err != nil {
+	if err := s.objects.Coll.Maps[gen.ObjectsMapHoldings].Put(key, gen.ObjectsHolding{Current: 1, Created: 2}); err != nil {
 		t.Fatal(err)
 	}
 	noted := gen.ObjectsDeviceName{Name: [64]int8{'r', 'x', 'e', '0'}}
-	if err := s.objects.coll.Maps[gen.ObjectsMapDevices].Put(uint32(3), noted); err != nil {
+	if err := s.objects.Coll.Maps[gen.ObjectsMapDevices].Put(uint32(3), noted); err != nil {
 		t.Fatal(err)
 	}
 	opts := Options{DeviceNames: func(context.Context) (map[uint32]string, error) {
@@ -576,7 +577,7 @@ func TestRename(t *testing.T) {
 // unhooked is a sensor with the maps of this kernel and no hook.
 func unhooked(t *testing.T) *sensor {
 	t.Helper()
-	types, err := loadTypes()
+	types, err := hook.LoadTypes()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -586,11 +587,11 @@ func unhooked(t *testing.T) *sensor {
 	}
 	s := &sensor{indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}}
 	s.fill = map[string]uint64{}
-	if s.verbs, err = newObject(verbs, types); err != nil {
+	if s.verbs, err = hook.NewObject(verbs, types, perTask); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.close)
-	if s.objects, err = newObject(objects, types); err != nil {
+	if s.objects, err = hook.NewObject(objects, types, perTask); err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -9,11 +9,9 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 )
-
-// How many entries one system call fetches. Fetching one by one costs ten times as much.
-const batchSize = 1024
 
 // buffers are kept between reads.
 type buffers struct {
@@ -27,40 +25,6 @@ type buffers struct {
 	fill map[string]uint64 // entries of each map at the last read
 }
 
-// batches calls f with every entry of a hash map and returns how many there
-// are. keys and values are kept for the next call; they hold batchSize at most.
-func batches[K, V any](m *ebpf.Map, keys *[]K, values *[]V, f func(K, *V)) (uint64, error) {
-	size := min(batchSize, int(m.MaxEntries()))
-	if len(*keys) < size {
-		*keys, *values = make([]K, size), make([]V, size)
-	}
-	var cursor ebpf.MapBatchCursor
-	var total uint64
-	for {
-		n, err := m.BatchLookup(&cursor, *keys, *values, nil)
-		for i := range n {
-			f((*keys)[i], &(*values)[i])
-		}
-		total += uint64(n)
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return total, nil
-		}
-		if err != nil {
-			return total, err
-		}
-	}
-}
-
-// remove deletes keys; one that is gone already is fine.
-func remove[K any](m *ebpf.Map, keys []K) error {
-	for _, k := range keys {
-		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return err
-		}
-	}
-	return nil
-}
-
 // read adds what the kernel counted to snap and deletes the entries of
 // forgotten cgroups.
 func (s *sensor) read(snap *model.Snapshot, names deviceNames, forget map[uint64]bool) error {
@@ -72,9 +36,9 @@ func (s *sensor) read(snap *model.Snapshot, names deviceNames, forget map[uint64
 // readVerbs adds the verbs of the (cgroup, device number) pairs that add
 // chooses, and deletes the entries that drop chooses.
 func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop func(uint64, uint32) bool) error {
-	m := s.verbs.coll.Maps[gen.VerbsMapVerbs]
+	m := s.verbs.Coll.Maps[gen.VerbsMapVerbs]
 	var gone []gen.VerbsVerbKey
-	n, err := batches(m, &s.verbKeys, &s.verbStats, func(k gen.VerbsVerbKey, v *gen.VerbsVerbStat) {
+	n, err := hook.Batches(m, &s.verbKeys, &s.verbStats, func(k gen.VerbsVerbKey, v *gen.VerbsVerbStat) {
 		if drop(k.Cgroup, k.Rdev) {
 			gone = append(gone, k)
 		}
@@ -86,16 +50,16 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 		}
 	})
 	if err == nil {
-		err = remove(m, gone)
+		err = hook.Remove(m, gone)
 	}
 	if err != nil {
 		return fmt.Errorf("verbs: %w", err)
 	}
 	s.fill[gen.VerbsMapVerbs] = n - uint64(len(gone))
 
-	m = s.verbs.coll.Maps[gen.VerbsMapVerbErrors]
+	m = s.verbs.Coll.Maps[gen.VerbsMapVerbErrors]
 	var goneErrors []gen.VerbsErrorKey
-	n, err = batches(m, &s.errorKeys, &s.errorCounts, func(k gen.VerbsErrorKey, v *uint64) {
+	n, err = hook.Batches(m, &s.errorKeys, &s.errorCounts, func(k gen.VerbsErrorKey, v *uint64) {
 		if drop(k.Cgroup, k.Rdev) {
 			goneErrors = append(goneErrors, k)
 		}
@@ -107,7 +71,7 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 		}
 	})
 	if err == nil {
-		err = remove(m, goneErrors)
+		err = hook.Remove(m, goneErrors)
 	}
 	if err != nil {
 		return fmt.Errorf("verb errors: %w", err)
@@ -132,10 +96,10 @@ func (s *sensor) readHoldings(snap *model.Snapshot, forget map[uint64]bool) erro
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := s.objects.coll.Maps[gen.ObjectsMapHoldings]
+	m := s.objects.Coll.Maps[gen.ObjectsMapHoldings]
 	counted := make(map[gen.ObjectsHoldingKey]bool, len(s.base))
 	var gone []gen.ObjectsHoldingKey
-	n, err := batches(m, &s.holdingKeys, &s.holdings, func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) {
+	n, err := hook.Batches(m, &s.holdingKeys, &s.holdings, func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) {
 		if forget[k.Cgroup] {
 			gone = append(gone, k)
 			return
@@ -147,7 +111,7 @@ func (s *sensor) readHoldings(snap *model.Snapshot, forget map[uint64]bool) erro
 		s.addHolding(snap, k, held{v.Current + b.count, v.Bytes + b.bytes}, v.Created)
 	})
 	if err == nil {
-		err = remove(m, gone)
+		err = hook.Remove(m, gone)
 	}
 	if err != nil {
 		return fmt.Errorf("objects: %w", err)
@@ -188,7 +152,7 @@ func (s *sensor) deviceName(index uint32) string {
 		return name
 	}
 	var name gen.ObjectsDeviceName
-	if err := s.objects.coll.Maps[gen.ObjectsMapDevices].Lookup(index, &name); err != nil {
+	if err := s.objects.Coll.Maps[gen.ObjectsMapDevices].Lookup(index, &name); err != nil {
 		return ""
 	}
 	s.indexes[index] = cString(name.Name[:])
@@ -202,7 +166,7 @@ func (s *sensor) self(snap *model.Snapshot, losses *losses) {
 	if s.objects == nil {
 		return
 	}
-	vars := s.objects.coll.Variables
+	vars := s.objects.Coll.Variables
 	s.fill[gen.ObjectsMapObjects] = variable(vars[gen.ObjectsVarLiveObjects])
 	s.mu.Lock()
 	// The programs only subtract from the one, this process only adds to the other.
@@ -212,10 +176,10 @@ func (s *sensor) self(snap *model.Snapshot, losses *losses) {
 	losses.add(s.objects, gen.ObjectsVarObjectLosses)
 }
 
-func (s *sensor) addMaps(snap *model.Snapshot, o *object, names ...string) {
+func (s *sensor) addMaps(snap *model.Snapshot, o *hook.Object, names ...string) {
 	for _, name := range names {
 		snap.Maps = append(snap.Maps, model.Map{
-			Name: name, Entries: s.fill[name], Capacity: uint64(o.coll.Maps[name].MaxEntries()),
+			Name: name, Entries: s.fill[name], Capacity: uint64(o.Coll.Maps[name].MaxEntries()),
 		})
 	}
 }
@@ -232,14 +196,14 @@ func variable(v *ebpf.Variable) uint64 {
 // of programs that the kernel skipped.
 type losses [gen.VerbsLossLOSSES + 1]uint64
 
-func (l *losses) add(o *object, name string) {
+func (l *losses) add(o *hook.Object, name string) {
 	var counts [gen.VerbsLossLOSSES]uint64
-	if o.coll.Variables[name].Get(&counts) == nil {
+	if o.Coll.Variables[name].Get(&counts) == nil {
 		for i, n := range counts {
 			l[i] += n
 		}
 	}
-	l[gen.VerbsLossLOSSES] += o.missed()
+	l[gen.VerbsLossLOSSES] += o.Missed()
 }
 
 func (l *losses) fill(snap *model.Snapshot) {

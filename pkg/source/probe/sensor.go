@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -19,9 +20,9 @@ import (
 // the first device to the going of the last.
 type sensor struct {
 	opts    Options
-	verbs   *object
-	objects *object // nil when no hook shows objects
-	cgroups *object
+	verbs   *hook.Object
+	objects *hook.Object // nil when no hook shows objects
+	cgroups *hook.Object
 
 	mu      sync.Mutex // of what follows, which adopt changes while Read goes on
 	indexes map[uint32]string
@@ -38,6 +39,9 @@ type sensor struct {
 // held is a count of objects and their bytes.
 type held struct{ count, bytes int64 }
 
+// perTask is the map that kprobe programs do without; 5.10 has no such type.
+const perTask = gen.VerbsMapTaskCalls
+
 // newSensor attaches what can be attached. It fails when neither verbs nor
 // objects can be counted.
 func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
@@ -52,10 +56,10 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 	var symbolsErr error
 	go func() {
 		var found map[string]bool
-		found, symbolsErr = kernelSymbols()
+		found, symbolsErr = hook.Symbols()
 		symbols <- found
 	}()
-	types, err := loadTypes()
+	types, err := hook.LoadTypes()
 	if err != nil {
 		<-symbols
 		return fail(err)
@@ -67,36 +71,36 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 	}
 	s := &sensor{opts: opts, indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}}
 	s.fill = map[string]uint64{}
-	if s.verbs, err = newObject(verbs, types); err != nil {
+	if s.verbs, err = hook.NewObject(verbs, types, perTask); err != nil {
 		return fail(err)
 	}
-	if s.objects, err = newObject(objects, types); err != nil {
+	if s.objects, err = hook.NewObject(objects, types, perTask); err != nil {
 		s.close()
 		return fail(err)
 	}
-	if s.cgroups, err = newObject(cgroups, types); err != nil {
+	if s.cgroups, err = hook.NewObject(cgroups, types, perTask); err != nil {
 		s.close()
 		return fail(err)
 	}
 	for _, h := range verbHooks {
-		hooks = append(hooks, s.verbs.attach(h, opts.Tier, found))
+		hooks = append(hooks, s.verbs.Attach(h, opts.Tier, found))
 	}
 	hooks = append(hooks, s.attachObjects(found)...)
-	hooks = append(hooks, s.cgroups.attach(cgroupHook, "", found))
-	attached := func(h model.Hook) bool { return h.State == model.StateOK && h.Name != cgroupHook.name }
+	hooks = append(hooks, s.cgroups.Attach(cgroupHook, "", found))
+	attached := func(h model.Hook) bool { return h.State == model.StateOK && h.Name != cgroupHook.Name }
 	if !slices.ContainsFunc(hooks, attached) {
 		s.close()
 		return nil, hooks, fmt.Errorf("no hook could be attached: %w", degraded(hooks))
 	}
 	for _, o := range s.all() {
-		o.types, o.spec = nil, nil
+		o.Attached()
 	}
 	return s, hooks, nil
 }
 
-func (s *sensor) all() []*object {
-	var out []*object
-	for _, o := range []*object{s.verbs, s.objects, s.cgroups} {
+func (s *sensor) all() []*hook.Object {
+	var out []*hook.Object
+	for _, o := range []*hook.Object{s.verbs, s.objects, s.cgroups} {
 		if o != nil {
 			out = append(out, o)
 		}
@@ -112,13 +116,13 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 	for _, h := range objectHooks {
 		if !usable {
 			out = append(out, model.Hook{
-				Name: h.name, State: model.StateUnsupported, Reason: "of no use without the hooks before it",
+				Name: h.Name, State: model.StateUnsupported, Reason: "of no use without the hooks before it",
 			})
 			continue
 		}
-		got := s.objects.attach(h, s.opts.Tier, symbols)
+		got := s.objects.Attach(h, s.opts.Tier, symbols)
 		out = append(out, got)
-		switch h.name {
+		switch h.Name {
 		case stepsHook:
 			// A kernel that deletes in steps, and whose steps we cannot see,
 			// would leave us with objects that never go.
@@ -128,15 +132,15 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 		}
 	}
 	if !usable {
-		s.objects.close()
+		s.objects.Close()
 		s.objects = nil
 	}
 	return out
 }
 
 // loadSpecs are the compiled objects, sized and set to the cgroup hierarchy.
-func loadSpecs(opts Options, types *kernelTypes) (verbs, objects, cgroups *ebpf.CollectionSpec, err error) {
-	subsys, err := types.subsystem(opts.Subsystem)
+func loadSpecs(opts Options, types *hook.Types) (verbs, objects, cgroups *ebpf.CollectionSpec, err error) {
+	subsys, err := types.Subsystem(opts.Subsystem)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -170,7 +174,7 @@ func size(verbs, objects *ebpf.CollectionSpec, entries, live uint32) {
 func (s *sensor) detach() {
 	var wg sync.WaitGroup
 	for _, o := range s.all() {
-		wg.Go(o.detach)
+		wg.Go(o.Detach)
 	}
 	wg.Wait()
 }
@@ -178,14 +182,14 @@ func (s *sensor) detach() {
 func (s *sensor) close() {
 	s.detach()
 	for _, o := range s.all() {
-		o.close()
+		o.Close()
 	}
 }
 
 // showDevices tells the tracepoint programs which device numbers are uverbs devices.
 func (s *sensor) showDevices(names deviceNames) {
 	for rdev := range names {
-		if err := s.verbs.coll.Maps[gen.VerbsMapRdevs].Put(rdev, uint8(1)); err != nil {
+		if err := s.verbs.Coll.Maps[gen.VerbsMapRdevs].Put(rdev, uint8(1)); err != nil {
 			s.opts.Logger.Warn("a uverbs device is not watched") // more than 1024 of them
 			return
 		}

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package probe
+// Package hook attaches BPF programs to functions of the kernel: it finds out
+// what a kernel allows, relocates programs against its types, and tries the tiers
+// of each hook in their order. What exists decides, never a version.
+package hook
 
 import (
 	"bufio"
@@ -17,8 +20,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// usable tells whether BPF is allowed at all, with the cure.
-func usable() error {
+// Usable tells whether BPF is allowed at all, with the cure.
+func Usable() error {
 	// 5.10 charges maps to RLIMIT_MEMLOCK; newer kernels need nothing raised.
 	if err := rlimit.RemoveMemlock(); err != nil {
 		// Without CAP_BPF a newer kernel is taken for one that charges them.
@@ -34,37 +37,38 @@ func usable() error {
 	return nil
 }
 
-// kernelTypes is the BTF that the programs are relocated against: that of the
-// kernel and of the two modules that they look into, and of no other.
-type kernelTypes struct {
-	cache   *btf.Cache
-	kernel  *btf.Spec
-	modules []*btf.Spec
+// Types is the BTF that the programs are relocated against: that of the kernel
+// and of the two modules that they look into, and of no other.
+type Types struct {
+	Cache   *btf.Cache
+	Kernel  *btf.Spec
+	Modules []*btf.Spec
 }
 
-func loadTypes() (*kernelTypes, error) {
-	t := &kernelTypes{cache: btf.NewCache()}
+// LoadTypes reads the types of the running kernel, of ib_core and of ib_uverbs.
+func LoadTypes() (*Types, error) {
+	t := &Types{Cache: btf.NewCache()}
 	var err error
-	if t.kernel, err = t.cache.Kernel(); err != nil {
+	if t.Kernel, err = t.Cache.Kernel(); err != nil {
 		return nil, fmt.Errorf("%w: type information of the kernel (CONFIG_DEBUG_INFO_BTF): %w", model.ErrUnsupported, err)
 	}
 	for _, name := range []string{"ib_core", "ib_uverbs"} {
 		// Kernels before 5.11 and drivers from outside the kernel have none.
-		if spec, err := t.cache.Module(name); err == nil {
-			t.modules = append(t.modules, spec)
+		if spec, err := t.Cache.Module(name); err == nil {
+			t.Modules = append(t.Modules, spec)
 		}
 	}
 	return t, nil
 }
 
-// subsystem is the value of a cgroup v1 controller in the kernel's enum
+// Subsystem is the value of a cgroup v1 controller in the kernel's enum
 // cgroup_subsys_id, which depends on its configuration; -1 for cgroup v2.
-func (t *kernelTypes) subsystem(name string) (int32, error) {
+func (t *Types) Subsystem(name string) (int32, error) {
 	if name == "" {
 		return -1, nil
 	}
 	var enum *btf.Enum
-	if err := t.kernel.TypeByName("cgroup_subsys_id", &enum); err != nil {
+	if err := t.Kernel.TypeByName("cgroup_subsys_id", &enum); err != nil {
 		return 0, fmt.Errorf("cgroup v1 controllers of this kernel: %w", err)
 	}
 	for _, v := range enum.Values {
@@ -75,11 +79,16 @@ func (t *kernelTypes) subsystem(name string) (int32, error) {
 	return 0, fmt.Errorf("%w: this kernel has no cgroup v1 controller %s", model.ErrUnsupported, name)
 }
 
-var symbolPrefixes = [][]byte{[]byte("ib_uverbs_"), []byte("ib_umem_"), []byte("rdma_"), []byte("uverbs_")}
+// All functions that are hooked, and few others, begin so; __x64_sys_uretprobe
+// tells how the kernel ends return probes.
+var symbolPrefixes = [][]byte{
+	[]byte("ib_uverbs_"), []byte("ib_umem_"), []byte("rdma_"), []byte("uverbs_"), []byte("ib_modify_qp"),
+	[]byte("ib_destroy_qp"), []byte("ib_create_qp"), []byte("__x64_sys_uretprobe"),
+}
 
-// kernelSymbols tells which of the functions that the hooks name exist, from
+// Symbols tells which of the functions that the hooks name exist, from
 // /proc/kallsyms: names are there even when addresses are hidden.
-func kernelSymbols() (map[string]bool, error) {
+func Symbols() (map[string]bool, error) {
 	f, err := os.Open("/proc/kallsyms")
 	if err != nil {
 		return nil, fmt.Errorf("functions of this kernel: %w", err)
@@ -100,7 +109,6 @@ func kernelSymbols() (map[string]bool, error) {
 				break
 			}
 		}
-		// All functions that we hook, and few others, begin so.
 		for _, prefix := range symbolPrefixes {
 			if bytes.HasPrefix(name, prefix) {
 				found[string(name)] = true

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hook
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Tiers, best first.
+const (
+	Fentry     = "fentry"
+	Kprobe     = "kprobe"
+	Tracepoint = "tracepoint"
+	// RawTracepoint is no tier of the ladder: a hook that has it has no other.
+	RawTracepoint = "raw_tracepoint"
+)
+
+// A Hook is one function of the kernel, or several that make sense only
+// together. Programs are attached in this order: ends before beginnings, so that
+// nothing is seen to begin whose end would be missed.
+type Hook struct {
+	Name  string
+	Tiers []Tier
+	// Optional: kernels without the function are complete without it.
+	Optional bool
+	// ModuleTypes: reads types that only the BTF of modules describes.
+	ModuleTypes bool
+}
+
+// A Tier is one way to attach a hook: the names of its programs.
+type Tier struct {
+	Name     string
+	Programs []string
+}
+
+// With is the tier of a name and its programs.
+func With(name string, programs ...string) Tier { return Tier{name, programs} }
+
+// An Object is one compiled BPF object: its maps, which all its programs share,
+// and its attached programs.
+type Object struct {
+	// Coll are the maps and variables, no programs.
+	Coll *ebpf.Collection
+
+	spec  *ebpf.CollectionSpec
+	progs []*ebpf.Program
+	// skipped are the missed runs of programs that are gone.
+	skipped uint64
+	links   []link.Link
+	types   *Types
+	omit    string
+}
+
+// NewObject makes the maps of a compiled object. omit is the map that kprobe
+// programs do without, as kernels that need them do not have its type; or none.
+func NewObject(spec *ebpf.CollectionSpec, types *Types, omit string) (*Object, error) {
+	base := spec.Copy()
+	base.Programs = nil
+	delete(base.Maps, omit)
+	coll, err := ebpf.NewCollectionWithOptions(base, ebpf.CollectionOptions{Cache: types.Cache})
+	if err != nil {
+		return nil, fmt.Errorf("making the BPF maps: %w", err)
+	}
+	return &Object{spec: spec, Coll: coll, types: types, omit: omit}, nil
+}
+
+// Attach tries the tiers of a hook, or the only one that is wanted, and keeps the
+// first whose programs all attach. symbols are the functions that the kernel has.
+func (o *Object) Attach(h Hook, only string, symbols map[string]bool) model.Hook {
+	out := model.Hook{Name: h.Name, State: model.StateUnsupported, Reason: "no tier " + only + " for this hook"}
+	if only == "" {
+		out.Reason = ""
+	}
+	if h.ModuleTypes && len(o.types.Modules) == 0 {
+		out.Reason = "the RDMA modules of this kernel have no type information (CONFIG_DEBUG_INFO_BTF_MODULES)"
+		return out
+	}
+	for _, t := range h.Tiers {
+		if only != "" && t.Name != only {
+			continue
+		}
+		if t.Name == Fentry || t.Name == Kprobe {
+			if missing := o.missing(t, symbols); missing != "" {
+				out.State, out.Reason = model.StateFailed, "this kernel has no function "+missing
+				if h.Optional {
+					out.State = model.StateUnsupported
+				}
+				continue
+			}
+		}
+		links, progs, err := o.load(t)
+		if err == nil {
+			o.links, o.progs = append(o.links, links...), append(o.progs, progs...)
+			return model.Hook{Name: h.Name, Tier: t.Name, State: model.StateOK}
+		}
+		out.State = model.StateFailed
+		if h.Optional && errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, btf.ErrNotFound) {
+			out.State = model.StateUnsupported
+		}
+		if out.Reason != "" {
+			out.Reason += "; "
+		}
+		out.Reason += fmt.Sprintf("%s: %v", t.Name, err)
+	}
+	return out
+}
+
+// missing names the first function of a tier that the kernel does not have.
+func (o *Object) missing(t Tier, symbols map[string]bool) string {
+	for _, name := range t.Programs {
+		if fn := o.spec.Programs[name].AttachTo; !symbols[fn] {
+			return fn
+		}
+	}
+	return ""
+}
+
+// load loads and attaches the programs of one tier, all or none.
+func (o *Object) load(t Tier) (links []link.Link, progs []*ebpf.Program, err error) {
+	spec := o.spec.Copy()
+	for name := range spec.Programs {
+		if !slices.Contains(t.Programs, name) {
+			delete(spec.Programs, name)
+		}
+	}
+	if t.Name == Kprobe {
+		delete(spec.Maps, o.omit)
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
+		Cache:           o.types.Cache,
+		MapReplacements: o.Coll.Maps,
+		Programs: ebpf.ProgramOptions{
+			KernelTypes:            o.types.Kernel,
+			ExtraRelocationTargets: o.types.Modules,
+		},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer coll.Close()
+	for _, name := range t.Programs {
+		l, err := attachProgram(coll.Programs[name], spec.Programs[name])
+		if err != nil {
+			closeAll(links)
+			closeAll(progs)
+			return nil, nil, fmt.Errorf("attaching %s: %w", name, err)
+		}
+		links, progs = append(links, l), append(progs, coll.DetachProgram(name))
+	}
+	return links, progs, nil
+}
+
+func attachProgram(p *ebpf.Program, spec *ebpf.ProgramSpec) (link.Link, error) {
+	switch kind, _, _ := strings.Cut(spec.SectionName, "/"); kind {
+	case "fentry", "fexit":
+		return link.AttachTracing(link.TracingOptions{Program: p})
+	case "kprobe":
+		return link.Kprobe(spec.AttachTo, p, nil)
+	case "kretprobe":
+		// With the kernel's own bound of calls under way, twice the CPUs: a
+		// larger one goes through tracefs and would outlive a crash of ours.
+		return link.Kretprobe(spec.AttachTo, p, nil)
+	case "raw_tracepoint":
+		return link.AttachRawTracepoint(link.RawTracepointOptions{Name: spec.AttachTo, Program: p})
+	}
+	group, name, _ := strings.Cut(spec.AttachTo, "/")
+	return link.Tracepoint(group, name, p, nil)
+}
+
+// Missed counts the runs of programs that the kernel skipped, because the same
+// program was at work on that CPU; kernels before 5.12 do not tell.
+func (o *Object) Missed() uint64 {
+	n := o.skipped
+	for _, p := range o.progs {
+		if stats, err := p.Stats(); err == nil {
+			n += stats.RecursionMisses
+		}
+	}
+	return n
+}
+
+// Detach ends all programs. What holds a module goes first.
+func (o *Object) Detach() {
+	closeAll(o.links)
+	o.skipped = o.Missed()
+	closeAll(o.progs)
+	o.links, o.progs = nil, nil
+}
+
+// closeAll closes side by side: each waits for a grace period of its own.
+func closeAll[C io.Closer](list []C) {
+	var wg sync.WaitGroup
+	for _, c := range list {
+		wg.Go(func() { _ = c.Close() })
+	}
+	wg.Wait()
+}
+
+// Attached drops what only attaching needs: type information is megabytes.
+func (o *Object) Attached() { o.types, o.spec = nil, nil }
+
+// Close ends all programs and drops the maps.
+func (o *Object) Close() {
+	o.Detach()
+	o.Coll.Close()
+}
