@@ -43,6 +43,8 @@ type sensorFlags struct {
 	MapEntries uint32 `name:"probe.map-entries" default:"8192" help:"Most series the probes keep: (cgroup, HCA, verb)."`
 	MaxObjects uint32 `name:"probe.max-objects" default:"65536" help:"Most live RDMA objects the probes follow."`
 
+	dataPathFlags
+
 	Containers bool `name:"collector.container" negatable:"" default:"true" help:"Read what containers use of the node."`
 	Node       bool `name:"collector.node" negatable:"" default:"true" help:"Read the node itself, as node_exporter does."`
 
@@ -57,6 +59,14 @@ type sensorFlags struct {
 
 	Grace  time.Duration `name:"grace" default:"5m" help:"How long what is gone keeps its name and totals."`
 	Strict bool          `name:"strict" help:"End when a source is not fully usable."`
+}
+
+// dataPathFlags say what may be done to know what containers move.
+type dataPathFlags struct {
+	DataPath   string  `name:"rdma.datapath" enum:"off,budget,always" default:"off" help:"Probe what processes post and poll (${enum})."`
+	PathBudget float64 `name:"rdma.datapath-budget" default:"0.01" placeholder:"RATIO" help:"Part of a process's CPU time it may cost."`
+	PathSelect string  `name:"rdma.datapath-select" placeholder:"REGEXP" help:"Probe only workloads (ns/pod/container) that match."`
+	QPCounters string  `name:"rdma.qp-counters" enum:"off,use,manage" default:"off" help:"Counters of queue pairs (${enum})."`
 }
 
 // kubeletFlags say how the kubelet is asked.

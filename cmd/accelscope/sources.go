@@ -21,6 +21,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/cgroup"
 	"github.com/accelscope/accelscope/pkg/source/container"
+	"github.com/accelscope/accelscope/pkg/source/datapath"
 	"github.com/accelscope/accelscope/pkg/source/kubelet"
 	nodes "github.com/accelscope/accelscope/pkg/source/node"
 	"github.com/accelscope/accelscope/pkg/source/probe"
@@ -45,15 +46,19 @@ type sensor struct {
 // newSensor makes the sources that are switched on. One that cannot be made is
 // registered with the reason; only --strict makes that an error.
 func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*sensor, error) {
-	include, err := matchName("device-include", f.DeviceInclude)
+	include, err := matchName("--collector.rdma.device-include", f.DeviceInclude)
 	if err != nil {
 		return nil, err
 	}
-	exclude, err := matchName("device-exclude", f.DeviceExclude)
+	exclude, err := matchName("--collector.rdma.device-exclude", f.DeviceExclude)
 	if err != nil {
 		return nil, err
 	}
 	sockets, err := parseSockets(f.Sockets)
+	if err != nil {
+		return nil, err
+	}
+	selected, err := matchName("--rdma.datapath-select", f.PathSelect)
 	if err != nil {
 		return nil, err
 	}
@@ -118,8 +123,9 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 		add("container", containers, err)
 	}
 	if f.RDMA {
-		devices, err = rdma.New(rdma.Options{
-			Sysfs: f.Sysfs, Procfs: f.Procfs, Include: include, Exclude: exclude, Netlink: true, Logger: log.Named("rdma"),
+		o := rdma.Options{
+			QPCounters: f.QPCounters,
+			Sysfs:      f.Sysfs, Procfs: f.Procfs, Include: include, Exclude: exclude, Netlink: true, Logger: log.Named("rdma"),
 			// Not counting yet is not counting.
 			Holdings: func() bool { return probes == nil || !probes.Counting() },
 			Namespaces: func() []model.Namespace {
@@ -128,7 +134,11 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 				}
 				return containers.Namespaces()
 			},
-		})
+		}
+		if groups != nil {
+			o.CgroupOf = groups.CgroupOf
+		}
+		devices, err = rdma.New(o)
 		add("rdma", devices, err)
 	}
 	if f.Probe {
@@ -147,6 +157,23 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 		probes, err = probe.New(o)
 		add("probe", probes, err)
 	}
+	var made atomic.Pointer[collector.Collector]
+	if f.DataPath != "off" {
+		o := datapath.Options{
+			Sysfs: f.Sysfs, Procfs: f.Procfs, Chosen: chosen(selected, &made), Logger: log.Named("datapath"),
+		}
+		if f.DataPath == "budget" {
+			o.Budget = f.PathBudget
+		}
+		if groups != nil {
+			o.Subsystem = groups.Subsystem()
+		}
+		if devices != nil {
+			o.DeviceNames = devices.DeviceNames
+		}
+		path, err := datapath.New(o)
+		add("datapath", path, err)
+	}
 	if f.Kubelet {
 		r := register(newKubelet(f, log.Named("kubelet")))
 		r.Interval, r.Deadline = f.KubeletInterval, kubeletDeadline
@@ -158,7 +185,6 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 		})
 		add("node", source, err)
 	}
-	var made atomic.Pointer[collector.Collector]
 	if e.Endpoint != "" {
 		events, err := newEvents(e, runtimes, &made, event.Options{
 			NodeName: node, NodeIP: f.NodeIP, Version: v, Logger: log.Named("events"),
@@ -216,6 +242,22 @@ func newEvents(
 	return event.New(o)
 }
 
+// chosen says whether the workload of a cgroup is selected, as far as the last
+// refresh knows it; one that it does not know it is asked to find.
+func chosen(selected *regexp.Regexp, made *atomic.Pointer[collector.Collector]) func(uint64) (bool, bool) {
+	if selected == nil {
+		return nil
+	}
+	return func(cgroup uint64) (bool, bool) {
+		c := made.Load()
+		if c == nil {
+			return false, false
+		}
+		entity, known := c.Snapshot().Entities[cgroup]
+		return known && selected.MatchString(entity.Workload), known
+	}
+}
+
 // parseSockets reads the values of --runtime.socket.
 func parseSockets(values []string) ([]runtime.Socket, error) {
 	var sockets []runtime.Socket
@@ -265,7 +307,7 @@ func matchName(flag, expr string) (*regexp.Regexp, error) {
 	}
 	re, err := regexp.Compile("^(?:" + expr + ")$")
 	if err != nil {
-		return nil, fmt.Errorf("--collector.rdma.%s: %w", flag, err)
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 	return re, nil
 }

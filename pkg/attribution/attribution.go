@@ -51,6 +51,14 @@ type Attribution struct {
 	VerbErrors []VerbErrorShare
 	// RDMACgroups is what the rdma cgroup controller charged.
 	RDMACgroups []RDMACgroupShare
+	// Traffic is the bytes of the data path (see Ledger), and what follows the rest
+	// that is seen there; nil when not collected.
+	Traffic          []TrafficShare
+	WorkRequests     []WorkRequestShare
+	CompletionErrors []CompletionErrorShare
+	Completions      []CompletionShare
+	Sampling         []SamplingShare
+	Budgets          []BudgetShare
 	// Containers are all that runtimes and the kubelet told of, with or without
 	// a share of anything.
 	Containers []ContainerShare

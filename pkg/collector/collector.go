@@ -66,6 +66,7 @@ type Collector struct {
 	// What follows belongs to the refresh in progress.
 	names   map[uint64]model.Entity // those told of each cgroup that is not forgotten
 	retired retired
+	ledger  attribution.Ledger
 	teller  teller
 	build   *builder
 

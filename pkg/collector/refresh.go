@@ -23,7 +23,7 @@ func (c *Collector) fill(r *refresh) {
 	}
 	c.resolveAll(&r.facts, readings)
 	c.retired.add(&r.facts)
-	r.shares = attribution.Attribute(r.facts)
+	r.shares = c.ledger.Attribute(r.facts)
 	r.at = time.Now()
 	r.states = c.states(readings, r.at)
 	r.families = c.build.families(r)
@@ -150,6 +150,12 @@ func subjects(facts *model.Snapshot) (cgroups []uint64, pids []int) {
 	}
 	for i := range facts.RDMACgroups {
 		add(facts.RDMACgroups[i].Cgroup)
+	}
+	for i := range facts.Traffic {
+		add(facts.Traffic[i].Cgroup)
+	}
+	for i := range facts.Budgets {
+		add(facts.Budgets[i].Cgroup)
 	}
 	for i := range facts.Usages {
 		add(facts.Usages[i].Cgroup)

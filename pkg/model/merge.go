@@ -17,6 +17,13 @@ func (s *Snapshot) Merge(o Snapshot) {
 	s.Verbs = join(s.Verbs, o.Verbs)
 	s.VerbErrors = join(s.VerbErrors, o.VerbErrors)
 	s.RDMACgroups = join(s.RDMACgroups, o.RDMACgroups)
+	s.Traffic = join(s.Traffic, o.Traffic)
+	s.WorkRequests = join(s.WorkRequests, o.WorkRequests)
+	s.CompletionErrors = join(s.CompletionErrors, o.CompletionErrors)
+	s.Completions = join(s.Completions, o.Completions)
+	s.Sampling = join(s.Sampling, o.Sampling)
+	s.Budgets = join(s.Budgets, o.Budgets)
+	s.VFs = join(s.VFs, o.VFs)
 	s.Expired = join(s.Expired, o.Expired)
 	s.JobSteps = join(s.JobSteps, o.JobSteps)
 	s.Containers = join(s.Containers, o.Containers)
@@ -37,6 +44,9 @@ func (s *Snapshot) Merge(o Snapshot) {
 	}
 	if o.Node != nil {
 		s.Node = o.Node
+	}
+	if o.DataPath != nil {
+		s.DataPath = o.DataPath
 	}
 	if o.Events != nil {
 		s.Events = o.Events

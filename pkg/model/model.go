@@ -40,6 +40,17 @@ type Snapshot struct {
 	// RDMACgroups is what the rdma cgroup controller charges to each cgroup.
 	RDMACgroups []RDMACgroup
 
+	// Traffic, WorkRequests, CompletionErrors and Completions are what cgroups did
+	// on the data path, Sampling how much of it is watched, and Budgets what that
+	// costs them. VFs are virtual functions, as their physical ones tell of them.
+	Traffic          []Traffic
+	WorkRequests     []WorkRequests
+	CompletionErrors []CompletionErrors
+	Completions      []Completions
+	Sampling         []Sampling
+	Budgets          []Budget
+	VFs              []VF
+
 	// Tasks maps the process ids in Holdings to the id of their cgroup.
 	Tasks map[int]uint64
 	// Entities maps the cgroup ids that occur in this snapshot to what runs
@@ -74,6 +85,8 @@ type Snapshot struct {
 	Losses []Loss
 	// DeviceStates says which devices could not be read, by which source.
 	DeviceStates []DeviceState
+	// DataPath is the state of the probes on the data path.
+	DataPath *DataPathStats
 	// UnresolvedCgroups counts cgroup ids that were seen in the kernel's
 	// counters and could never be given a name.
 	UnresolvedCgroups *uint64

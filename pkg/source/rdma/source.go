@@ -58,6 +58,12 @@ type Options struct {
 	// Holdings is asked at each Read whether objects are to be counted by
 	// process, as they are while no probe counts them in the kernel. nil is no.
 	Holdings func() bool
+	// QPCounters says what may be done with the counters that mlx5 binds queue
+	// pairs to: nothing (off, or empty), reading those that are bound already (use),
+	// or binding new ones (manage).
+	QPCounters string
+	// CgroupOf tells the cgroup of a process, for these counters; nil is not known.
+	CgroupOf func(pid int) (uint64, error)
 	// Procfs is where procfs is mounted; default /proc.
 	Procfs string
 	// Namespaces tells the network namespaces that containers are in, at each
