@@ -119,7 +119,7 @@ type HCA struct {
 	VF bool
 	PF string
 	// Netns is the inode of the network namespace that the device was moved to;
-	// 0 for that of the node. Such a device shows neither ports nor counters here.
+	// 0 for that of the node.
 	Netns uint64
 
 	Ports []Port
@@ -192,6 +192,10 @@ type Object struct {
 	// that made its protection domain or context; 0 when nobody is known.
 	PID   int
 	Bytes uint64 // length of a memory region
+	// What follows is of a connected queue pair: the number of its other end, its
+	// own port, and what enum ib_qp_type and ib_qp_state number.
+	RemoteQPN, Port uint32
+	QPType, QPState uint8
 }
 
 // Holding is the number of objects of one type that one process made.

@@ -28,11 +28,13 @@ var errGone = errors.New("went away while it was read")
 // is above the line belongs to Read, what is below to the goroutine that reads
 // the device.
 type device struct {
-	name   string
-	path   string
-	flight flight
-	pause  backoff
-	state  model.DeviceState
+	name string
+	// path is that in class/infiniband, empty when it is out of sight, function that
+	// of the PCI function behind it.
+	path, function string
+	flight         flight
+	pause          backoff
+	state          model.DeviceState
 
 	// ---
 	reader reader
@@ -43,6 +45,7 @@ type device struct {
 	hw     group
 	node   *node
 	names  map[string]string // interned names of netlink counters
+	bound  *boundCounters    // nil when they are not read
 }
 
 // port is one directory of ports/.
@@ -53,6 +56,7 @@ type port struct {
 	counters, hw      group
 	stat              file // stands for STAT_GET of this port
 	statless          bool // STAT_GET knows no counters: read the files
+	slow              slow // what STAT_GET gave when that took long
 }
 
 // text is an attribute whose parsed form is kept while it does not change.
@@ -112,7 +116,7 @@ func (t *tally) err(what string) error {
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
 func newDevice(name, path string, kept *atomic.Int64) *device {
-	d := &device{name: name, path: path, dir: -1, reader: reader{kept: kept}}
+	d := &device{name: name, path: path, function: path + "/device", dir: -1, reader: reader{kept: kept}}
 	d.hw = group{path: "hw_counters", dir: -1}
 	d.flight.clean = d.close
 	return d
@@ -125,8 +129,8 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 	d.reader.buffer = b[:]
 
 	if d.dir < 0 {
-		fd, err := d.reader.openat(unix.AT_FDCWD, d.path, unix.O_RDONLY|unix.O_DIRECTORY)
-		if errors.Is(err, unix.ENOENT) {
+		fd, err := d.open(n)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, errOther) {
 			return reading{}, errGone
 		}
 		if err != nil {
@@ -165,11 +169,22 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 		r.hca.Ports[i].HWCounters = d.readHW(c, p, now, deadline, &r.counters)
 	}
 	r.hca.HWCounters = d.readGroup(&d.hw, now, &r.counters)
+	if c != nil && d.bound != nil {
+		d.bound.read(n.dial, d.hca.Index, now, deadline, &r.counters)
+	}
 	if err := r.err(); r.none() && (errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT)) {
 		d.close()
 		return reading{}, errGone
 	}
 	return r, nil
+}
+
+// open opens the device's directory.
+func (d *device) open(n *node) (int, error) {
+	if n.open != nil {
+		return n.open(d.name)
+	}
+	return d.reader.openat(unix.AT_FDCWD, d.path, unix.O_RDONLY|unix.O_DIRECTORY)
 }
 
 // scan reads what does not move and looks which ports and counters there are.
@@ -186,12 +201,12 @@ func (d *device) scan() {
 		SysImageGUID: line("sys_image_guid"),
 		NodeDesc:     line("node_desc"),
 		NUMANode:     line("device/numa_node"),
-		PCIAddress:   pciAddress(r.link(d.path) + "/" + r.link(d.path+"/device")),
+		PCIAddress:   pciAddress(r.link(d.path) + "/" + r.link(d.function)),
 	}
 	if d.hca.NUMANode == "-1" {
 		d.hca.NUMANode = ""
 	}
-	d.hca.VF, d.hca.PF = physicalFunction(r, d.path+"/device")
+	d.hca.VF, d.hca.PF = physicalFunction(r, d.function)
 	d.node = nil
 	d.hw.scan(r, d.dir)
 
@@ -300,7 +315,7 @@ func (d *device) readPort(p *port, now time.Time, t *tally) {
 	p.base.PortGUID = parsePortGUID(line("gids/0"))
 	if p.base.PortGUID == "" && d.hca.VF && p.base.Number == 1 {
 		// The subnet manager gives a port its GID; the PF knows the GUID before.
-		p.base.PortGUID = virtualGUIDs(&d.reader, d.path+"/device/physfn", "port")[d.hca.PCIAddress]
+		p.base.PortGUID = virtualGUIDs(&d.reader, d.function+"/physfn", "port")[d.hca.PCIAddress]
 	}
 	p.base.Netdev = line("gid_attrs/ndevs/0")
 }
@@ -374,6 +389,11 @@ func (d *device) readHW(c *conn, p *port, now, deadline time.Time, t *tally) []m
 		t.failed("", &p.stat, now)
 		return nil
 	}
+	if now.Before(p.slow.until) {
+		t.good++
+		return p.slow.counters
+	}
+	began := time.Now()
 	counters := make([]model.Counter, 0, max(len(p.hw.files), len(d.names)))
 	r := request{cmd: cmdStatGet, index: &d.hca.Index, port: uint32(p.base.Number)}
 	err := c.request(r, deadline, func(payload []byte) (err error) {
@@ -384,6 +404,7 @@ func (d *device) readHW(c *conn, p *port, now, deadline time.Time, t *tally) []m
 	case err == nil:
 		p.stat.succeeded()
 		t.good++
+		p.slow.took(time.Since(began), now, counters)
 		return counters
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EMSGSIZE):
 		// The driver has none, or more than fit in a message.

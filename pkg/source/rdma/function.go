@@ -3,6 +3,7 @@
 package rdma
 
 import (
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -11,6 +12,11 @@ import (
 // maxFunctions is how many virtual functions a physical one may have: PCI gives
 // their number 16 bits, and no HCA comes near.
 const maxFunctions = 4096
+
+// pciFunction is the path of a PCI function.
+func (s *Source) pciFunction(address string) string {
+	return filepath.Join(s.opt.Sysfs, "bus/pci/devices", address)
+}
 
 // physicalFunction says whether the PCI function at a path is a virtual one,
 // and how the HCA of the physical one is called, if it is in sight

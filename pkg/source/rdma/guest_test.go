@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -241,8 +242,55 @@ func TestGuest(t *testing.T) {
 		recordReplies(t, dir)
 	}
 	stopWorkloads()
+	if module := os.Getenv("ACCELSCOPE_VFS"); module != "" {
+		t.Run("VFs", func(t *testing.T) { testVFs(t, module) })
+	}
 	t.Run("Namespaces", testNamespaces)
 	t.Run("Reload", testReload)
+}
+
+// testVFs asks the kernel for the virtual functions of the module that is made of
+// testdata/vfs.c; with ACCELSCOPE_RECORD the reply is kept.
+func testVFs(t *testing.T, module string) {
+	sh(t, "insmod "+module)
+	t.Cleanup(func() { sh(t, "rmmod vfs") })
+	s := newGuestSource(t)
+	l, err := s.askInterface("vfs0", 3, time.Now().Add(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkRecorded(t, l)
+	if _, err := s.askInterface("none0", 3, time.Now().Add(time.Second)); !errors.Is(err, unix.ENODEV) {
+		t.Errorf("no such interface: %v", err)
+	}
+	if l, err := s.askInterface("lo", 3, time.Now().Add(time.Second)); err != nil || l.told || l.count != 0 {
+		t.Errorf("lo: %+v, %v", l, err)
+	}
+	out, err := exec.Command("ip", "-s", "-d", "link", "show", "vfs0").CombinedOutput()
+	t.Logf("iproute2 says: %v\n%s", err, out)
+	for _, want := range []string{"1099511627778", "2199023255554", "a0:88:c2:03:00:00:01:02", "a0:88:c2:03:00:00:02:02"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("iproute2 does not say %s", want)
+		}
+	}
+	if dir := os.Getenv("ACCELSCOPE_RECORD"); dir != "" {
+		c, err := dialLink()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.close()
+		c.buf = make([]byte, recvBuffer)
+		if _, err := unix.Write(c.fd, linkRequest("vfs0", 1)); err != nil {
+			t.Fatal(err)
+		}
+		n, err := c.receive(time.Now().Add(time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "getlink_vf.bin"), c.buf[:n], 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // testNamespaces moves a device to the namespace of a process, as a CNI plugin
@@ -291,15 +339,60 @@ func testNamespaces(t *testing.T) {
 		}
 		return
 	}
-	got := read()
+	if got := read(); len(got) != 2 || got[0].Name != "rxe0" || got[0].Netns != space.Inode {
+		t.Fatalf("HCAs %+v", got)
+	}
+	// What the container sends meanwhile is in the next Read, without another look.
+	sh(t, fmt.Sprintf("nsenter -t %d -n sh -c 'ip link set lo up; ibv_rc_pingpong -d rxe0 -g 1 -n 100 & "+
+		"sleep 0.5; ibv_rc_pingpong -d rxe0 -g 1 -n 100 127.0.0.1 && wait'", space.PID))
+	got := mustRead(t, s).HCAs
 	if len(got) != 2 || got[0].Name != "rxe0" || got[1].Name != "rxe1" {
 		t.Fatalf("HCAs %+v", got)
 	}
-	want := before[0]
-	want.Netns, want.Ports, want.HWCounters, want.NodeDesc, want.Type = space.Inode, nil, nil, "", ""
-	if d := cmp.Diff(want, got[0]); d != "" {
+	want, moved := before[0], got[0]
+	want.Netns = space.Inode
+	if len(moved.Ports) != 1 || moved.Ports[0].State != "ACTIVE" || moved.Ports[0].RateBits == 0 {
+		t.Fatalf("moved: %+v", moved)
+	}
+	values := func(h *model.HCA) map[string]string {
+		all := map[string]string{}
+		for _, c := range h.Ports[0].HWCounters {
+			all[c.Name] = fmt.Sprint(c.Value)
+		}
+		h.Ports[0].HWCounters = nil
+		return all
+	}
+	counted := values(&moved)
+	values(&want)
+	if d := cmp.Diff(want, moved); d != "" {
 		t.Errorf("moved (-before +after):\n%s", d)
 	}
+	told := map[string]string{}
+	for name, v := range iprouteIn(t, []string{"nsenter", "-t", fmt.Sprint(space.PID), "-n"}, "statistic", "show")[0] {
+		if name != "ifname" && name != "port" && name != "ifindex" {
+			told[name] = fmt.Sprint(v)
+		}
+	}
+	if d := cmp.Diff(told, counted); d != "" || len(told) < 10 {
+		t.Errorf("counters of the moved device (-iproute2 +got):\n%s", d)
+	}
+	if n, err := strconv.Atoi(counted["sent_pkts"]); err != nil || n < 400 {
+		t.Errorf("sent_pkts %q after 200 messages of 4 KiB each way", counted["sent_pkts"])
+	}
+	d := s.moved.devices["rxe0"]
+	if d == nil || d.state.State != model.StateOK || d.ports[0].statless || d.ports[0].stat.err != nil {
+		t.Errorf("the counters did not come through netlink: %+v", d)
+	}
+	start := time.Now()
+	for range 20 {
+		s.readMoved(t.Context(), d, time.Now())
+	}
+	t.Logf("a Read of a device that was moved takes %v", time.Since(start)/20)
+	start = time.Now()
+	for range 20 {
+		s.readDevice(t.Context(), s.devices[0], time.Now(), s.node)
+	}
+	t.Logf("a Read of one in sight takes %v", time.Since(start)/20)
 	if got[1].Netns != 0 || len(got[1].Ports) != 1 {
 		t.Errorf("rxe1 moved, too: %+v", got[1])
 	}
@@ -421,9 +514,15 @@ func stopWorkloads() {
 // iproute is the JSON that iproute2's rdma prints, numbers as written.
 func iproute(t *testing.T, args ...string) []map[string]any {
 	t.Helper()
+	return iprouteIn(t, nil, args...)
+}
+
+func iprouteIn(t *testing.T, prefix []string, args ...string) []map[string]any {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "rdma", append([]string{"-j"}, args...)...)
+	args = slices.Concat(prefix, []string{"rdma", "-j"}, args)
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -480,7 +579,7 @@ func recordReplies(t *testing.T, dir string) {
 				t.Fatal(err)
 			}
 			raw = append(raw, c.buf[:n]...)
-			done, err = messages(c.buf[:n], r.cmd, 1, func([]byte) error { return nil })
+			done, err = messages(c.buf[:n], nldev(r.cmd), 1, func([]byte) error { return nil })
 			done = done || err != nil
 		}
 		c.close()

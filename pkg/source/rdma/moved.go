@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +21,14 @@ import (
 // In the exclusive mode of the RDMA subsystem (rdma system set netns exclusive)
 // a device is seen in its own network namespace only, neither in sysfs nor
 // through netlink of any other. What was given to a pod is found by looking into
-// the namespaces that containers are in.
+// the namespaces that containers are in, in the background: there may be a
+// thousand of them.
+//
+// Those that were found are read with each Read, as the devices in sight are, by
+// the same reader and under the same rules. All it takes is the directory of the
+// device, opened once in a sysfs of its namespace, where the files are kept open,
+// and a socket made there, for one request: a thread and four system calls, some
+// 100 us, beside what the device itself costs.
 const (
 	// movedEvery is how often they are looked into, unless they change.
 	movedEvery = 10 * time.Second
@@ -40,14 +46,21 @@ var errOther = errors.New("the process is gone or in another network namespace")
 // movedDevices is what the last look found. Looks are an errand of their own:
 // no Read waits for one.
 type movedDevices struct {
-	flights map[uint64]*flight // of the last look, by namespace; a look alone touches them
+	flights map[uint64]*flight      // of the last look, by namespace; a look alone touches them
+	devices map[string]*movedDevice // by name; held as Source.mu says
 
 	mu     sync.Mutex
 	busy   bool
 	began  time.Time
 	inodes []uint64 // of the namespaces looked into
-	hcas   []model.HCA
+	found  []found
 	err    error
+}
+
+// found is a device and the namespace that shows it.
+type found struct {
+	hca   model.HCA // without figures
+	space model.Namespace
 }
 
 // lookForMoved begins a look when one is due and returns the namespaces.
@@ -70,10 +83,10 @@ func (s *Source) lookForMoved(now time.Time) []uint64 {
 	}
 	m.busy, m.began, m.inodes = true, now, inodes
 	go func() {
-		hcas, err := s.look(spaces)
+		all, err := s.look(spaces)
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.busy, m.hcas, m.err = false, hcas, err
+		m.busy, m.found, m.err = false, all, err
 	}()
 	return inodes
 }
@@ -92,39 +105,24 @@ func (s *Source) otherNamespaces() []model.Namespace {
 	return slices.CompactFunc(all, func(a, b model.Namespace) bool { return a.Inode == b.Inode })
 }
 
-// addMoved adds what is known of the devices in namespaces to those in sight,
-// and what was wrong.
-func (s *Source) addMoved(hcas []model.HCA, states []model.DeviceState, inodes []uint64, now time.Time,
-) ([]model.HCA, []model.DeviceState) {
-	if len(inodes) == 0 {
-		return hcas, states
-	}
+// movedState says what was wrong with the last look, or that one hangs.
+func (s *Source) movedState(inodes []uint64, now time.Time) []model.DeviceState {
 	m := &s.moved
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n := len(hcas)
-	for _, h := range m.hcas {
-		_, there := slices.BinarySearch(inodes, h.Netns)
-		// One that is in both, as it moved meanwhile, is believed to be in sight.
-		seen := slices.ContainsFunc(hcas[:n], func(o model.HCA) bool { return o.Name == h.Name })
-		if there && !seen {
-			hcas = append(hcas, h)
-		}
-	}
-	slices.SortStableFunc(hcas, func(a, b model.HCA) int { return strings.Compare(a.Name, b.Name) })
 	state, err := model.StateFailed, m.err
 	if since := now.Sub(m.began); m.busy && since > movedStuck {
 		state, err = model.StateStuck, fmt.Errorf("%w: a look into network namespaces began %v ago", errStuck, since.Round(time.Second))
 	}
-	if err != nil {
-		states = append(states, model.DeviceState{Source: s.Name(), Device: "netns", State: state, Reason: err.Error()})
+	if err == nil || len(inodes) == 0 {
+		return nil
 	}
-	return hcas, states
+	return []model.DeviceState{{Source: s.Name(), Device: "netns", State: state, Reason: err.Error()}}
 }
 
 // look asks all namespaces for their devices. In the mode that is the default
 // each shows all devices, and there is nothing to ask.
-func (s *Source) look(spaces []model.Namespace) ([]model.HCA, error) {
+func (s *Source) look(spaces []model.Namespace) ([]found, error) {
 	deadline := time.Now().Add(s.opt.Deadline)
 	shared, err := sharedMode(s.dial, deadline)
 	if err != nil || shared {
@@ -139,31 +137,31 @@ func (s *Source) look(spaces []model.Namespace) ([]model.HCA, error) {
 		s.moved.flights = map[uint64]*flight{}
 	}
 	flights, stuck := s.movedFlights(spaces)
-	found, errs := make([][]nlDevice, len(spaces)), make([]error, len(spaces))
+	shown, errs := make([][]nlDevice, len(spaces)), make([]error, len(spaces))
 	var hanging atomic.Int64
 	hanging.Store(stuck)
 	each(len(spaces), func(i int) {
 		if errs[i] = errStuck; flights[i] == nil || hanging.Load() >= maxHanging {
 			return
 		}
-		found[i], errs[i] = do(context.Background(), flights[i], s.opt.Deadline, func() ([]nlDevice, error) {
+		shown[i], errs[i] = do(context.Background(), flights[i], s.opt.Deadline, func() ([]nlDevice, error) {
 			return s.devicesIn(spaces[i])
 		})
 		if errors.Is(errs[i], errStuck) {
 			hanging.Add(1)
 		}
 	})
-	var hcas []model.HCA
+	var all []found
 	r := reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
 	verbs := charDevices(filepath.Join(s.opt.Sysfs, "class/infiniband_verbs"))
-	for i, devices := range found {
+	for i, devices := range shown {
 		for _, d := range devices {
 			if s.chosen(d.name) {
-				hcas = append(hcas, s.movedHCA(&r, d, verbs[d.name], spaces[i].Inode))
+				all = append(all, found{s.movedHCA(&r, d, verbs[d.name], spaces[i].Inode), spaces[i]})
 			}
 		}
 	}
-	return hcas, errors.Join(unseen(errs), tooMany)
+	return all, errors.Join(unseen(errs), tooMany)
 }
 
 // movedFlights are those of the namespaces, nil for one that hangs. Those that
@@ -202,27 +200,6 @@ func unseen(errs []error) error {
 		return nil
 	}
 	return fmt.Errorf("%d of %d network namespaces could not be looked into: %w", n, len(errs), first)
-}
-
-// movedHCA is a device as its namespace tells it. The PCI function and the
-// uverbs device stay with the node.
-func (s *Source) movedHCA(r *reader, d nlDevice, verbs charDevice, netns uint64) model.HCA {
-	h := model.HCA{
-		Name: d.name, Index: d.index, Firmware: d.firmware, NodeType: d.nodeType, NodeGUID: d.guid, SysImageGUID: d.sysGUID,
-		CharDevice: verbs.name, PCIAddress: verbs.pci, Netns: netns,
-	}
-	if h.PCIAddress == "" {
-		h.PCIAddress = s.functionOf(r, d.guid)
-	}
-	if h.PCIAddress == "" {
-		return h
-	}
-	function := filepath.Join(s.opt.Sysfs, "bus/pci/devices", h.PCIAddress)
-	h.VF, h.PF = physicalFunction(r, function)
-	if node := r.line(unix.AT_FDCWD, function+"/numa_node"); node != "-1" {
-		h.NUMANode = node
-	}
-	return h
 }
 
 // sharedMode asks whether all namespaces show all devices (SYS_GET). Kernels

@@ -118,6 +118,9 @@ type exclusive struct {
 	shows  map[uint64][][]byte // devices, by namespace
 	refuse map[uint64]error    // entering it
 	hang   map[uint64]chan struct{}
+	sysfs  map[uint64]tree // what else it shows; a port that is up for each device without
+	stats  []byte          // the reply to STAT_GET, nil for none
+	dials  atomic.Int64    // into namespaces
 
 	mu      sync.Mutex
 	entered []uint64
@@ -137,6 +140,36 @@ func (x *exclusive) devicesIn(n model.Namespace) ([]nlDevice, error) {
 	}
 	dial := fakeKernel(x.t, func([]byte) [][]byte { return append(slices.Clone(x.shows[n.Inode]), done()) })
 	return dump(dial, request{cmd: cmdGet}, time.Now().Add(time.Second), parseDevice)
+}
+
+// openIn opens a device in a tree that stands for the sysfs of the namespace.
+func (x *exclusive) openIn(n model.Namespace, device string) (int, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.refuse[n.Inode]; err != nil {
+		return -1, err
+	}
+	tr, ok := x.sysfs[n.Inode]
+	if !ok {
+		tr = newTree(x.t)
+		for file, content := range map[string]string{
+			"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)",
+		} {
+			tr.put("class/infiniband/"+device+"/ports/1/"+file, content+"\n")
+		}
+	}
+	return unix.Open(tr.path("class/infiniband/"+device), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+}
+
+// dialIn asks in a namespace for the counters of a device.
+func (x *exclusive) dialIn(model.Namespace) (*conn, error) {
+	x.dials.Add(1)
+	return fakeKernel(x.t, func([]byte) [][]byte {
+		if x.stats == nil {
+			return [][]byte{failure(unix.EINVAL)}
+		}
+		return [][]byte{x.stats}
+	})()
 }
 
 // dial asks in the namespace of the node, which shows no devices.
@@ -167,7 +200,7 @@ func movedSource(t *testing.T, tr tree, x *exclusive, spaces *[]model.Namespace,
 		o.Namespaces = func() []model.Namespace { return *spaces }
 	})...)
 	s.isSysfs = func(string) bool { return true }
-	s.dial, s.devicesIn = x.dial, x.devicesIn
+	s.dial, s.devicesIn, s.dialIn, s.openIn = x.dial, x.devicesIn, x.dialIn, x.openIn
 	return s
 }
 
@@ -190,10 +223,20 @@ func TestMoved(t *testing.T) {
 	tr := newTree(t)
 	tr.sriov("mlx5_1", "", "")
 	tr.uverbs(42, "mlx5_2", "0000:18:00.2") // of mlx5_3 nobody tells one
-	x := &exclusive{mode: mode(0), shows: map[uint64][][]byte{
-		11: {told(2, "mlx5_2", 0xa088c20300000102), told(9, "mlx5_9", 0xdead)},
-		12: {told(3, "mlx5_3", 0xa088c20300000103)},
-	}}
+	pod := newTree(t)
+	pod.hca(2, 1000)
+	pod.put("class/infiniband/mlx5_2/node_guid", "a088:c203:0000:0102\n")
+	pod.put("class/infiniband/mlx5_2/device/numa_node", "1\n")
+	x := &exclusive{
+		mode: mode(0),
+		shows: map[uint64][][]byte{
+			11: {told(2, "mlx5_2", 0xa088c20300000102), told(9, "mlx5_9", 0xdead)},
+			12: {told(3, "mlx5_3", 0xa088c20300000103)},
+		},
+		sysfs:  map[uint64]tree{11: pod},
+		refuse: map[uint64]error{},
+		stats:  reply(cmdStatGet, 0, mlx5Stats()),
+	}
 	spaces := []model.Namespace{
 		{Inode: 1, PID: 1, Host: true}, {Inode: 12, PID: 120}, {Inode: 11, PID: 110}, {Inode: 11, PID: 111}, {Inode: 13},
 	}
@@ -204,17 +247,29 @@ func TestMoved(t *testing.T) {
 	})
 	mustRead(t, s)
 	settle(t, s)
+	x.refuse[12] = unix.EPERM
 	snap := mustRead(t, s)
 	want := []model.HCA{
 		{
 			Name: "mlx5_2", Index: 2, Firmware: "28.39.3004", NodeType: "CA", NodeGUID: "a088:c203:0000:0102",
-			SysImageGUID: "a088:c203:0000:0000", PCIAddress: "0000:18:00.2", NUMANode: "1", CharDevice: "uverbs42",
-			VF: true, PF: "mlx5_0", Netns: 11,
+			SysImageGUID: "a088:c203:0000:0002", PCIAddress: "0000:18:00.2", NUMANode: "1", CharDevice: "uverbs42",
+			VF: true, PF: "mlx5_0", Netns: 11, Type: "MT4129", Board: "MT_0000000838", NodeDesc: "node-0 mlx5_2",
+			Ports: []model.Port{{
+				Number: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "InfiniBand", Netdev: "ib2", LID: "0x1", SMLID: "0x2",
+				PortGUID: "a088:c203:0000:0002", RateBits: 400e9, Width: 4, Speed: "NDR",
+				HWCounters: []model.Counter{
+					{Name: "out_of_buffer", Value: 7}, {Name: "np_cnp_sent", Value: 1 << 63}, {Name: "rdma_tx_bytes", Value: 5},
+				},
+			}},
 		},
+		// This one cannot be read, and is told all the same.
 		{
 			Name: "mlx5_3", Index: 3, Firmware: "28.39.3004", NodeType: "CA", NodeGUID: "a088:c203:0000:0103",
 			SysImageGUID: "a088:c203:0000:0000", PCIAddress: "0000:18:00.3", NUMANode: "1", VF: true, PF: "mlx5_0", Netns: 12,
 		},
+	}
+	for i, c := range pmaCounters {
+		want[0].Ports[0].Counters = append(want[0].Ports[0].Counters, model.Counter{Name: c, Value: 1000 + uint64(i)})
 	}
 	if got := names(snap); got != "mlx5_0 mlx5_1 mlx5_2 mlx5_3" {
 		t.Fatalf("HCAs %q", got)
@@ -222,8 +277,21 @@ func TestMoved(t *testing.T) {
 	if d := cmp.Diff(want, snap.HCAs[2:]); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if got := states(snap); got != "mlx5_0=ok mlx5_1=ok" {
+	if got := states(snap); got != "mlx5_0=ok mlx5_1=ok mlx5_2=ok mlx5_3=failed" {
 		t.Errorf("states %s", got)
+	}
+	// Figures are those of the Read.
+	pod.put("class/infiniband/mlx5_2/ports/1/counters/port_xmit_data", "77\n")
+	x.mu.Lock()
+	delete(x.refuse, 12)
+	x.mu.Unlock()
+	dials := x.dials.Load()
+	snap = mustRead(t, s)
+	if c := snap.HCAs[2].Ports[0].Counters; !slices.Contains(c, model.Counter{Name: "port_xmit_data", Value: 77}) || x.dials.Load() != dials+1 {
+		t.Errorf("counters %v, %d sockets", c, x.dials.Load()-dials)
+	}
+	if p := snap.HCAs[3].Ports; len(p) != 1 || p[0].State != "ACTIVE" || snap.HCAs[3].Netns != 12 {
+		t.Errorf("mlx5_3: %+v", snap.HCAs[3])
 	}
 	if d := cmp.Diff([]uint64{11, 12}, slices.Sorted(slices.Values(x.entered))); d != "" {
 		t.Errorf("entered (-want +got):\n%s", d)
@@ -231,6 +299,24 @@ func TestMoved(t *testing.T) {
 	if names, err := s.DeviceNames(t.Context()); err != nil || names[3] != "mlx5_3" {
 		t.Errorf("names by index %v, %v", names, err)
 	}
+
+	// It moved to another namespace, or came back: what was open is let go.
+	old := s.moved.devices["mlx5_2"].device
+	shows := x.shows[11]
+	x.shows[11], x.shows[12] = nil, append(x.shows[12], shows...)
+	x.sysfs[12] = pod
+	pod.hca(3, 5)
+	now = now.Add(movedEvery)
+	mustRead(t, s)
+	settle(t, s)
+	if snap = mustRead(t, s); snap.HCAs[2].Name != "mlx5_2" || snap.HCAs[2].Netns != 12 || old.dir >= 0 {
+		t.Errorf("after another move: %+v, directory %d", snap.HCAs[2], old.dir)
+	}
+	x.shows[11], x.shows[12] = shows, x.shows[12][:1]
+	now = now.Add(movedEvery)
+	mustRead(t, s)
+	settle(t, s)
+	x.asked.Store(1)
 
 	// Not again before it is due, unless the namespaces change.
 	read := func() string {
@@ -290,7 +376,13 @@ func TestNothingIsMoved(t *testing.T) {
 // is not asked.
 func TestAllMoved(t *testing.T) {
 	tr := newTree(t)
-	x := &exclusive{mode: mode(0), shows: map[uint64][][]byte{11: {told(2, "mlx5_2", 0xa088c20300000102)}}}
+	pod := newTree(t)
+	pod.put("class/infiniband/mlx5_2/node_guid", "a088:c203:0000:0102\n")
+	x := &exclusive{
+		mode:  mode(0),
+		shows: map[uint64][][]byte{11: {told(2, "mlx5_2", 0xa088c20300000102)}},
+		sysfs: map[uint64]tree{11: pod},
+	}
 	s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}})
 	if _, err := s.Read(t.Context()); err != nil && !errors.Is(err, model.ErrAbsent) {
 		t.Error(err)
@@ -341,10 +433,10 @@ func TestBadNamespaces(t *testing.T) {
 	settle(t, s)
 	snap := mustRead(t, s)
 	// What was told before the garbage is believed.
-	if got := names(snap); got != "mlx5_0 mlx5_2 mlx5_3" || states(snap) != "mlx5_0=ok netns=failed" {
+	if got := names(snap); got != "mlx5_0 mlx5_2 mlx5_3" || states(snap) != "mlx5_0=ok mlx5_2=ok mlx5_3=ok netns=failed" {
 		t.Errorf("HCAs %q, states %q", got, states(snap))
 	}
-	if reason := snap.DeviceStates[1].Reason; !strings.HasPrefix(reason, "3 of 5 network namespaces could not be looked into") {
+	if reason := snap.DeviceStates[3].Reason; !strings.HasPrefix(reason, "3 of 5 network namespaces could not be looked into") {
 		t.Errorf("reason %q", reason)
 	}
 	// It hangs on: nothing else of it is started. Then it comes back.
@@ -356,13 +448,13 @@ func TestBadNamespaces(t *testing.T) {
 	mustRead(t, s)
 	settle(t, s)
 	snap = mustRead(t, s)
-	if d := snap.DeviceStates; len(d) != 2 || !strings.Contains(d[1].Reason, "CAP_SYS_ADMIN") {
+	if d := snap.DeviceStates; len(d) != 3 || !strings.Contains(d[2].Reason, "CAP_SYS_ADMIN") {
 		t.Errorf("states %+v", d)
 	}
 	spaces = spaces[:1]
 	mustRead(t, s)
 	settle(t, s)
-	if snap = mustRead(t, s); states(snap) != "mlx5_0=ok" || names(snap) != "mlx5_0 mlx5_2" {
+	if snap = mustRead(t, s); states(snap) != "mlx5_0=ok mlx5_2=ok" || names(snap) != "mlx5_0 mlx5_2" {
 		t.Errorf("HCAs %q, states %q", names(snap), states(snap))
 	}
 }

@@ -25,6 +25,55 @@ func (s *Source) namespaceDevices(n model.Namespace) (devices []nlDevice, err er
 	return devices, err
 }
 
+// dialNamespace opens a socket of RDMA netlink in a namespace, which any thread may
+// use. While it is open the namespace does not end.
+func (s *Source) dialNamespace(n model.Namespace) (c *conn, err error) {
+	err = s.enterNamespace(n, func() error {
+		c, err = s.dial()
+		return err
+	})
+	return c, err
+}
+
+// openNamespace opens the directory of a device (class/infiniband/NAME) in the sysfs
+// of a namespace, which shows what the node's does not.
+func (s *Source) openNamespace(n model.Namespace, name string) (dir int, err error) {
+	err = s.enterNamespace(n, func() error {
+		dir, err = openSysfs("class/infiniband/" + name)
+		return err
+	})
+	return dir, err
+}
+
+// openSysfs opens a directory of the sysfs of the thread's own network namespace,
+// whatever is mounted: the mount is nowhere in the file system, and is gone with
+// the last file that is open in it. It keeps no namespace from ending. Linux 5.2.
+func openSysfs(path string) (int, error) {
+	told := func(err error) error {
+		if errors.Is(err, unix.EPERM) {
+			return fmt.Errorf("mount of a sysfs: %w: add CAP_SYS_ADMIN", err)
+		}
+		return fmt.Errorf("mount of a sysfs: %w", err)
+	}
+	fs, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, told(err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, told(err)
+	}
+	const safe = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, safe)
+	if err != nil {
+		return -1, told(err)
+	}
+	defer unix.Close(mount)
+	return retry(func() (int, error) {
+		return unix.Openat(mount, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
+}
+
 // enterNamespace runs fn on a thread of its own in a network namespace, which it
 // finds through a process in it. It gives errOther when the process is not there
 // any more: its number may be another's by now.

@@ -4,6 +4,8 @@ package rdma
 
 import (
 	"errors"
+	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -117,6 +119,74 @@ func TestOwnThread(t *testing.T) {
 	}
 }
 
+// TestOpenSysfs opens the sysfs of a real namespace, whose network interfaces are
+// others than ours, and leaves no mount behind.
+func TestOpenSysfs(t *testing.T) {
+	mounts := func() string {
+		b, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	before := mounts()
+	s := newSource(t, newTree(t))
+	there := otherNamespace(t)
+	shown := map[string]string{}
+	for where, n := range map[string]model.Namespace{"there": there, "here": {PID: os.Getpid(), Inode: netns(t, "self")}} {
+		var dir int
+		want := 0
+		err := s.enterNamespace(n, func() (err error) {
+			all, err := net.Interfaces()
+			if err != nil {
+				return err
+			}
+			want = len(all)
+			dir, err = openSysfs("class/net")
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Out of the namespace again, on any thread.
+		r := reader{buffer: make([]byte, bufferSize)}
+		names, err := r.list(dir, func(name string) bool { return r.line(dir, name+"/ifindex") != "" })
+		if err != nil || len(names) != want {
+			t.Errorf("%s: %v, %v; netlink tells of %d", where, names, err, want)
+		}
+		shown[where] = fmt.Sprint(names)
+		if err := unix.Unlinkat(dir, "lo", 0); !errors.Is(err, unix.EROFS) {
+			t.Errorf("%s: a write: %v", where, err)
+		}
+		_ = unix.Close(dir)
+	}
+	if shown["there"] == shown["here"] {
+		t.Errorf("both show %s", shown["here"])
+	}
+	if _, err := s.openNamespace(there, "none"); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("no such device: %v", err)
+	}
+	if got := mounts(); got != before {
+		t.Errorf("mounts are now\n%s", got)
+	}
+}
+
+func BenchmarkDialNamespace(b *testing.B) {
+	s := newSource(b, newTree(b))
+	s.dial = dialLink // RDMA netlink may not be there
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/net", &st); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		c, err := s.dialNamespace(model.Namespace{PID: os.Getpid(), Inode: st.Ino})
+		if err != nil {
+			b.Fatal(err)
+		}
+		c.close()
+	}
+}
+
 func TestGoneNamespaces(t *testing.T) {
 	s := newSource(t, newTree(t))
 	there := otherNamespace(t)
@@ -147,6 +217,9 @@ func TestDenied(t *testing.T) {
 		err = s.enterNamespace(model.Namespace{PID: os.Getpid(), Inode: netns(t, "self")}, never)
 		if !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "add CAP_SYS_ADMIN") {
 			t.Errorf("a namespace: %v", err)
+		}
+		if _, err := openSysfs("class"); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "add CAP_SYS_ADMIN") {
+			t.Errorf("a sysfs: %v", err)
 		}
 		return
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// conn is a socket of the RDMA netlink family for one goroutine. It lives for
+// conn is a socket of a netlink family, as a rule RDMA's, for one goroutine. It lives for
 // one read only: an open one pins ib_core and would be in the way of a driver
 // reload, and making one when ib_core is not there loads it again.
 type conn struct {
@@ -42,30 +42,33 @@ func dialNetlink() (*conn, error) {
 
 func (c *conn) close() { _ = unix.Close(c.fd) }
 
-// request asks for one command and hands every reply to fn. The kernel works
-// on it inside send, where no deadline reaches: the caller is a goroutine that
-// can be given up.
+// request asks for one command and hands every reply to fn.
 func (c *conn) request(r request, deadline time.Time, fn func(payload []byte) error) error {
+	if err := c.ask(r.encode(c.seq+1), nldev(r.cmd), deadline, fn); err != nil {
+		return fmt.Errorf("RDMA netlink: command %d: %w", r.cmd, err)
+	}
+	return nil
+}
+
+// ask sends a message with the next sequence number and hands every reply, which
+// has the type, to fn. The kernel works on it inside send, where no deadline
+// reaches: the caller is a goroutine that can be given up.
+func (c *conn) ask(b []byte, typ uint16, deadline time.Time, fn func(payload []byte) error) error {
 	if c.buf == nil {
 		c.buf = make([]byte, recvBuffer)
 	}
 	c.seq++
 	c.calls++
-	b := r.encode(c.seq)
 	if _, err := retry(func() (int, error) { return unix.Write(c.fd, b) }); err != nil {
-		return fmt.Errorf("RDMA netlink: send: %w", err)
+		return fmt.Errorf("send: %w", err)
 	}
 	for {
 		n, err := c.receive(deadline)
 		if err != nil {
-			return fmt.Errorf("RDMA netlink: receive: %w", err)
+			return fmt.Errorf("receive: %w", err)
 		}
-		done, err := messages(c.buf[:n], r.cmd, c.seq, fn)
-		if err != nil {
-			return fmt.Errorf("RDMA netlink: command %d: %w", r.cmd, err)
-		}
-		if done {
-			return nil
+		if done, err := messages(c.buf[:n], typ, c.seq, fn); done || err != nil {
+			return err
 		}
 	}
 }

@@ -48,6 +48,9 @@ const (
 	attrSummaryCurr  = 18 // u64
 	attrQP           = 19 // nested, as are the other tables
 	attrLQPN         = 21 // u32
+	attrRQPN         = 22 // u32, of RC and UC
+	attrQPType       = 26 // u8
+	attrQPState      = 27 // u8
 	attrPID          = 28 // u32
 	attrKernName     = 29 // string
 	attrCMID         = 30
@@ -170,9 +173,9 @@ func (a *attrs) text() []byte {
 
 func align4(n int) int { return (n + 3) &^ 3 }
 
-// messages hands the payload of each reply to a request to fn and says whether
-// the last one has been seen. Replies to other requests are skipped.
-func messages(b []byte, cmd uint16, seq uint32, fn func(payload []byte) error) (done bool, err error) {
+// messages hands the payload of each reply of one type to a request to fn and
+// says whether the last one has been seen. Replies to other requests are skipped.
+func messages(b []byte, typ uint16, seq uint32, fn func(payload []byte) error) (done bool, err error) {
 	for len(b) > 0 {
 		if len(b) < unix.SizeofNlMsghdr {
 			return false, errTruncated
@@ -181,7 +184,7 @@ func messages(b []byte, cmd uint16, seq uint32, fn func(payload []byte) error) (
 		if n < unix.SizeofNlMsghdr || n > int64(len(b)) {
 			return false, errTruncated
 		}
-		typ, flags, to := native.Uint16(b[4:]), native.Uint16(b[6:]), native.Uint32(b[8:])
+		of, flags, to := native.Uint16(b[4:]), native.Uint16(b[6:]), native.Uint32(b[8:])
 		payload := b[unix.SizeofNlMsghdr:n]
 		b = b[min(align4(int(n)), len(b)):]
 		switch {
@@ -190,7 +193,7 @@ func messages(b []byte, cmd uint16, seq uint32, fn func(payload []byte) error) (
 		case flags&unix.NLM_F_DUMP_INTR != 0:
 			return false, errInterrupted
 		}
-		switch typ {
+		switch of {
 		case unix.NLMSG_NOOP:
 		case unix.NLMSG_OVERRUN:
 			return false, syscall.ENOBUFS
@@ -201,7 +204,7 @@ func messages(b []byte, cmd uint16, seq uint32, fn func(payload []byte) error) (
 			return true, errno(payload)
 		case unix.NLMSG_DONE:
 			return true, errno(payload)
-		case nldev(cmd):
+		case typ:
 			if err := fn(payload); err != nil {
 				return false, err
 			}
@@ -370,6 +373,9 @@ type record struct {
 	pid      uint32
 	bytes    uint64
 	inKernel bool
+
+	remote, port  uint32 // of a QP
+	qpType, state uint8
 }
 
 // table says how the objects of one type are dumped.
@@ -426,8 +432,25 @@ func (t table) entry(b []byte) (record, error) {
 		case attrKernName:
 			r.inKernel = true
 		}
+		if t.typ == model.QP {
+			r.connection(&a)
+		}
 	}
 	return r, a.err
+}
+
+// connection reads an attribute of a queue pair's connection.
+func (r *record) connection(a *attrs) {
+	switch a.typ {
+	case attrPortIndex:
+		r.port = a.u32()
+	case attrRQPN:
+		r.remote = a.u32()
+	case attrQPType:
+		r.qpType = a.u8()
+	case attrQPState:
+		r.state = a.u8()
+	}
 }
 
 // validDevice accepts what may be the name of an ib_device, a path element and

@@ -33,7 +33,7 @@ func recorded(t testing.TB, name string) []byte {
 func parseAll[T any](t testing.TB, b []byte, cmd uint16, parse func([]T, []byte) ([]T, error)) ([]T, error) {
 	t.Helper()
 	var all []T
-	done, err := messages(b, cmd, 1, func(p []byte) (err error) {
+	done, err := messages(b, nldev(cmd), 1, func(p []byte) (err error) {
 		all, err = parse(all, p)
 		return err
 	})
@@ -125,7 +125,7 @@ var parsers = func() []func(b []byte) (bool, error) {
 		func(b []byte) (bool, error) { return decode(b, cmdGet, parseDevice) },
 		func(b []byte) (bool, error) { return decode(b, cmdResGet, parseSummary) },
 		func(b []byte) (bool, error) {
-			return messages(b, cmdSysGet, 1, func(p []byte) error { _, err := parseShared(p); return err })
+			return messages(b, nldev(cmdSysGet), 1, func(p []byte) error { _, err := parseShared(p); return err })
 		},
 		func(b []byte) (bool, error) {
 			d := &device{}
@@ -142,7 +142,7 @@ var parsers = func() []func(b []byte) (bool, error) {
 
 func decode[T any](b []byte, cmd uint16, parse func([]T, []byte) ([]T, error)) (bool, error) {
 	var all []T
-	return messages(b, cmd, 1, func(p []byte) (err error) {
+	return messages(b, nldev(cmd), 1, func(p []byte) (err error) {
 		all, err = parse(all, p)
 		return err
 	})
@@ -263,7 +263,7 @@ func TestMessages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var devices []nlDevice
-			done, err := messages(c.b, cmdGet, 1, func(p []byte) (err error) {
+			done, err := messages(c.b, nldev(cmdGet), 1, func(p []byte) (err error) {
 				devices, err = parseDevice(devices, p)
 				return err
 			})
@@ -493,7 +493,11 @@ func TestObjects(t *testing.T) {
 					entry(tb, attrU32(attrMRN, 7), attrU64(attrMRLen, 1), attrU32(attrPDN, 9)), done(),
 				}
 			case tb.typ == model.QP:
-				return [][]byte{entry(tb, attrU32(attrLQPN, 1), attrStr(attrKernName, "ib_core")), done()}
+				return [][]byte{
+					entry(tb, attrU32(attrLQPN, 1), attrStr(attrKernName, "ib_core")),
+					entry(tb, attrU32(attrPortIndex, 2), attrU32(attrLQPN, 17), attrU32(attrRQPN, 1<<24-1),
+						attr(attrQPType, 2), attr(attrQPState, 3), attrU32(attrPDN, 5)), done(),
+				}
 			}
 		}
 		if cmd == cmdGet {
@@ -506,6 +510,10 @@ func TestObjects(t *testing.T) {
 		{Device: "mlx5_0", Index: 4, Type: model.PD, ID: 5, PID: 41},
 		{Device: "mlx5_0", Index: 4, Type: model.PD, ID: 9, PID: 42}, // through the CQ in its context
 		{Device: "mlx5_0", Index: 4, Type: model.CQ, ID: 1, PID: 42},
+		{
+			Device: "mlx5_0", Index: 4, Type: model.QP, ID: 17, PID: 41,
+			RemoteQPN: 1<<24 - 1, Port: 2, QPType: 2, QPState: 3,
+		},
 		{Device: "mlx5_0", Index: 4, Type: model.MR, ID: 6, PID: 41, Bytes: 1 << 40},
 		{Device: "mlx5_0", Index: 4, Type: model.MR, ID: 7, PID: 42, Bytes: 1},
 	}

@@ -31,6 +31,7 @@ type node struct {
 	uverbs  map[string]charDevice
 	devices map[string]nlDevice // what netlink knows, by name
 	dial    func() (*conn, error)
+	open    func(device string) (int, error) // its directory; nil for that in class/infiniband
 }
 
 // index gives the netlink index of the device that the files show.

@@ -61,8 +61,8 @@ func (s *Source) DeviceNames(ctx context.Context) (map[uint32]string, error) {
 	}
 	names := make(map[uint32]string, len(all))
 	s.moved.mu.Lock()
-	for _, h := range s.moved.hcas {
-		names[h.Index] = h.Name
+	for _, f := range s.moved.found {
+		names[f.hca.Index] = f.hca.Name
 	}
 	s.moved.mu.Unlock()
 	for _, d := range all {
@@ -151,6 +151,7 @@ func dumpObjects(dial func() (*conn, error), d nlDevice, deadline time.Time) ([]
 				objects = append(objects, model.Object{
 					Device: d.name, Index: d.index, Type: t.typ,
 					ID: r.id, PID: int(owner(r, domains, contexts)), Bytes: r.bytes,
+					RemoteQPN: r.remote, Port: r.port, QPType: r.qpType, QPState: r.state,
 				})
 			}
 		}

@@ -10,7 +10,9 @@
 // one netlink request per port, and nothing that does not move is read twice.
 //
 // A device in another network namespace (see the exclusive mode of the RDMA
-// subsystem) is looked for there, in the background, and told without figures.
+// subsystem) is looked for there, in the background, and then read as those in
+// sight are. What virtual functions do that are out of sight altogether, in virtual
+// machines, their physical functions tell.
 //
 // Devices fail alone. Each is read in a goroutine of its own that can be given
 // up; one that hangs costs its own figures until it comes back, one that only
@@ -60,7 +62,8 @@ type Options struct {
 	Holdings func() bool
 	// QPCounters says what may be done with the counters that mlx5 binds queue
 	// pairs to: nothing (off, or empty), reading those that are bound already (use),
-	// or binding new ones (manage).
+	// or binding new ones (manage), from the first Read until Close, which needs
+	// CAP_NET_ADMIN and kernel 6.15. Both take Netlink and CgroupOf.
 	QPCounters string
 	// CgroupOf tells the cgroup of a process, for these counters; nil is not known.
 	CgroupOf func(pid int) (uint64, error)
@@ -83,8 +86,12 @@ type Source struct {
 	dial func() (*conn, error)
 	// isSysfs is true of a path on a real sysfs.
 	isSysfs func(path string) bool
-	// devicesIn tells what a network namespace shows.
+	// devicesIn tells what a network namespace shows, dialIn opens RDMA netlink and
+	// openIn the directory of a device there. dialLink opens rtnetlink.
 	devicesIn func(n model.Namespace) ([]nlDevice, error)
+	dialIn    func(n model.Namespace) (*conn, error)
+	openIn    func(n model.Namespace, device string) (int, error)
+	dialLink  func() (*conn, error)
 	kept      atomic.Int64
 
 	mu      sync.Mutex // held by Read and Close
@@ -98,7 +105,11 @@ type Source struct {
 
 	nodeFlight, resourceFlight flight
 
-	moved movedDevices
+	moved     movedDevices
+	functions functions
+
+	traffic trafficBook
+	manager *manager // nil until Read begins it
 
 	holdings     []model.Holding
 	holdingsRead time.Time
@@ -150,7 +161,8 @@ func New(o Options) (*Source, error) {
 		known:         map[string]*known{},
 		objectFlights: map[string]*flight{},
 	}
-	s.devicesIn = s.namespaceDevices
+	s.devicesIn, s.dialIn, s.openIn = s.namespaceDevices, s.dialNamespace, s.openNamespace
+	s.dialLink = dialLink
 	kept := uint64(max(o.KeptFiles, 0))
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
@@ -163,21 +175,24 @@ func New(o Options) (*Source, error) {
 // Name is "rdma".
 func (s *Source) Name() string { return "rdma" }
 
-// Close gives back all descriptors. A device that hangs gives back its own
+// Close gives back all descriptors, and what was set to count queue pairs, of which
+// an error tells what is not as before. A device that hangs gives back its own
 // when it comes back.
 func (s *Source) Close() error {
+	unmanaged := s.stopManaging()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, k := range s.known {
 		s.drop(name, k)
 	}
 	s.devices = nil
+	s.movedInSight(nil)
 	s.closeClass()
-	return nil
+	return unmanaged
 }
 
-// Read fills HCAs, those in other network namespaces as they were a moment ago,
-// DeviceStates and, through netlink, Resources and Holdings.
+// Read fills HCAs, those in other network namespaces included, DeviceStates, VFs as
+// they were a moment ago and, through netlink, Resources, Holdings and Traffic.
 // Without an HCA it gives ErrAbsent. What goes wrong with one device is said
 // in its DeviceState; the error is about what concerns all of them.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
@@ -186,38 +201,59 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if err := s.discover(); err != nil {
 		return model.Snapshot{}, fmt.Errorf("rdma: %w", err)
 	}
+	s.manage()
 	now := s.opt.Now()
 	spaces := s.lookForMoved(now)
+	moved := s.movedInSight(spaces)
+	seen := len(s.devices)
 	snap := model.Snapshot{
-		HCAs:         make([]model.HCA, 0, len(s.devices)),
-		DeviceStates: make([]model.DeviceState, 0, len(s.devices)),
+		HCAs:         make([]model.HCA, 0, seen+len(moved)),
+		DeviceStates: make([]model.DeviceState, 0, seen+len(moved)+1),
 	}
-	if len(s.devices) == 0 {
-		snap.Resources = []model.Resource{}
-		if snap.HCAs, snap.DeviceStates = s.addMoved(snap.HCAs, snap.DeviceStates, spaces, now); len(snap.HCAs) > 0 {
-			return snap, nil
-		}
-		return snap, s.absent()
-	}
-	n := s.readNode(ctx)
-
 	var resourceErr error
 	var wg sync.WaitGroup
-	if s.opt.Netlink && s.genuine {
-		wg.Go(func() { snap.Resources, resourceErr = s.readResources(ctx) })
+	var n *node
+	if seen == 0 {
+		snap.Resources = []model.Resource{}
+	} else {
+		n = s.readNode(ctx)
+		if s.opt.Netlink && s.genuine {
+			wg.Go(func() { snap.Resources, resourceErr = s.readResources(ctx) })
+		}
 	}
-	readings := make([]*model.HCA, len(s.devices))
-	each(len(s.devices), func(i int) { readings[i] = s.readDevice(ctx, s.devices[i], now, n) })
+	readings := make([]*model.HCA, seen+len(moved))
+	each(len(readings), func(i int) {
+		if i < seen {
+			readings[i] = s.readDevice(ctx, s.devices[i], now, n)
+		} else {
+			readings[i] = s.readMoved(ctx, moved[i-seen], now)
+		}
+	})
 	wg.Wait()
 
-	for i, d := range s.devices {
-		if readings[i] != nil {
-			snap.HCAs = append(snap.HCAs, *readings[i])
+	for _, h := range readings {
+		if h != nil {
+			snap.HCAs = append(snap.HCAs, *h)
 		}
+	}
+	slices.SortFunc(snap.HCAs, func(a, b model.HCA) int { return strings.Compare(a.Name, b.Name) })
+	for _, d := range s.devices {
 		snap.DeviceStates = append(snap.DeviceStates, d.state)
 	}
-	snap.HCAs, snap.DeviceStates = s.addMoved(snap.HCAs, snap.DeviceStates, spaces, now)
-	snap.Holdings = s.readHoldings(ctx, now)
+	for _, d := range moved {
+		snap.DeviceStates = append(snap.DeviceStates, d.state)
+	}
+	snap.DeviceStates = append(snap.DeviceStates, s.movedState(spaces, now)...)
+	snap.Traffic = s.qpTraffic()
+	snap.DeviceStates = append(snap.DeviceStates, s.manager.states()...)
+	if len(readings) == 0 {
+		return snap, s.absent()
+	}
+	vfs, states := s.readFunctions(snap.HCAs, now)
+	snap.VFs, snap.DeviceStates = vfs, append(snap.DeviceStates, states...)
+	if seen > 0 {
+		snap.Holdings = s.readHoldings(ctx, now)
+	}
 	return snap, resourceErr
 }
 
@@ -341,6 +377,7 @@ func (s *Source) list() (seen int, err error) {
 		k = &known{inode: e.inode, round: s.round}
 		if s.chosen(name) {
 			k.device = newDevice(name, filepath.Join(s.root, name), &s.kept)
+			k.device.bound = s.newBoundCounters(name)
 		}
 		s.known[name] = k
 		seen++

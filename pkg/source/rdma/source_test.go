@@ -158,6 +158,8 @@ func TestKeptFiles(t *testing.T) {
 	}
 	before := open()
 	s := newSource(t, tr, func(o *Options) { o.KeptFiles = 5 })
+	mustRead(t, s)
+	settleFunctions(t, s)
 	want := mustRead(t, s)
 	got := mustRead(t, s)
 	if d := cmp.Diff(want, got); d != "" {

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// take sets the mode of a port that is off.
+func (m *manager) take(c *conn, name string, index uint32, p *managedPort, deadline time.Time) (model.State, string) {
+	mode, err := c.mode(index, p.number, deadline)
+	if err != nil {
+		return m.failed(p, err)
+	}
+	if mode.mode != modeNone {
+		return model.StateUnsupported, fmt.Sprintf("the mode is %v already, by another tool or a sensor that was killed: "+
+			"counters that are bound are read, nothing is changed; `rdma statistic qp set link %s/%d auto off` gives the port free",
+			mode, name, p.number)
+	}
+	all, err := c.optionals(index, p.number, deadline)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
+		return m.failed(p, err)
+	}
+	var on, added []uint32
+	has := 0
+	for _, o := range all {
+		bytes := o.name == txBytes || o.name == rxBytes
+		if bytes {
+			has++
+		}
+		if bytes && !o.on {
+			added = append(added, o.index)
+		}
+		if bytes || o.on {
+			on = append(on, o.index)
+		}
+	}
+	if has != 2 {
+		p.final = true
+		return model.StateUnsupported, "the port has no byte counters for queue pairs: that takes kernel 6.15, " +
+			"and an HCA and a mode of it that count flows"
+	}
+	if len(added) > 0 {
+		p.added = added // also when it fails half way
+		if err := c.setOptionals(index, p.number, on, deadline); err != nil {
+			return m.undo(c, index, p, deadline, err)
+		}
+	}
+	if err := c.setMode(index, p.number, maskPID, true, deadline); err != nil {
+		return m.undo(c, index, p, deadline, err)
+	}
+	p.auto, p.pause = true, backoff{}
+	return model.StateOK, ""
+}
+
+// undo gives back what was taken before err.
+func (m *manager) undo(c *conn, index uint32, p *managedPort, deadline time.Time, err error) (model.State, string) {
+	if e := m.dropAdded(c, index, p, deadline); e != nil {
+		err = fmt.Errorf("%w; and %w", err, e)
+	}
+	if errors.Is(err, unix.EBUSY) {
+		return model.StateUnsupported, "another tool is binding queue pairs: nothing is changed"
+	}
+	return m.failed(p, err)
+}
+
+// check looks whether the mode is still as it was set. If not it is left to
+// whoever changed it.
+func (m *manager) check(c *conn, index uint32, p *managedPort, deadline time.Time) (model.State, string) {
+	mode, err := c.mode(index, p.number, deadline)
+	if err != nil {
+		return model.StateFailed, err.Error()
+	}
+	if mode.ours() {
+		return model.StateOK, ""
+	}
+	p.auto, p.final = false, true
+	return model.StateUnsupported, fmt.Sprintf("another tool changed the mode to %v: it is left so until the sensor is started again", mode)
+}
+
+func (m qpMode) ours() bool { return m.mode == modeAuto && m.mask == maskPID && m.optionals }
+
+func (m *manager) failed(p *managedPort, err error) (model.State, string) {
+	p.pause.failed(m.now())
+	switch {
+	case errors.Is(err, unix.EPERM):
+		p.final = true
+		return model.StateFailed, fmt.Sprintf("%v: add CAP_NET_ADMIN, or use --rdma.qp-counters=use", err)
+	case errors.Is(err, unix.EOPNOTSUPP):
+		p.final = true
+		return model.StateUnsupported, err.Error()
+	}
+	return model.StateFailed, err.Error()
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestGuestCounters runs inside the guest of tests/vm, as TestGuest. Soft-RoCE
+// binds no queue pairs, though its kernel lets auto mode be set: managing must
+// leave it as it is. What a manager would send is tried by hand, and compared
+// with what iproute2 tells.
+func TestGuestCounters(t *testing.T) {
+	if os.Getenv("ACCELSCOPE_GUEST") == "" {
+		t.Skip("needs a live RDMA stack: runs in the guest of tests/vm")
+	}
+	mode := func() string {
+		for _, l := range iproute(t, "statistic", "qp", "mode") {
+			if l["ifname"] == "rxe0" {
+				return fmt.Sprint(l["qp auto"], l["mode"], l)
+			}
+		}
+		t.Fatal("iproute2 knows no rxe0")
+		return ""
+	}
+	before := mode()
+	for _, how := range []string{useCounters, manageCounters} {
+		s := newGuestSource(t, func(o *Options) {
+			o.QPCounters, o.CgroupOf = how, func(int) (uint64, error) { return 1, nil }
+		})
+		snap := mustRead(t, s)
+		if how == manageCounters {
+			eventually(t, func() bool { return s.manager != nil && s.manager.listing.begin() })
+			s.manager.listing.end()
+			s.manager.tick()
+			snap = mustRead(t, s)
+		}
+		if snap.Traffic == nil || len(snap.Traffic) != 0 {
+			t.Errorf("%s: traffic %v", how, snap.Traffic)
+		}
+		for _, d := range snap.DeviceStates {
+			if d.State != model.StateOK || d.Reason != "" {
+				t.Errorf("%s: %+v", how, d)
+			}
+		}
+		if now := mode(); now != before {
+			t.Errorf("%s: the mode was %s and is %s", how, before, now)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if now := mode(); now != before {
+		t.Errorf("the mode was %s and is %s", before, now)
+	}
+
+	c, err := dialNetlink()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	deadline := time.Now().Add(time.Minute)
+	var index uint32
+	for _, d := range mustDump(t) {
+		if d.name == "rxe0" {
+			index = d.index
+		}
+	}
+	want := func(what string, m qpMode) {
+		t.Helper()
+		if got, err := c.mode(index, 1, deadline); err != nil || got != m {
+			t.Errorf("%s: mode %+v, %v; want %+v", what, got, err, m)
+		}
+	}
+	want("before", qpMode{})
+	var release unix.Utsname
+	_ = unix.Uname(&release)
+	old := release.Release[0] < '7' // 5.10, 6.1 and 6.12; optional counters are bound since 6.15
+	err = c.setMode(index, 1, maskPID, true, deadline)
+	if old {
+		if !errors.Is(err, unix.EINVAL) {
+			t.Errorf("optional counters before 6.15: %v", err)
+		}
+		want("refused", qpMode{})
+	} else {
+		if err != nil {
+			t.Error(err)
+		}
+		want("auto with optional counters", qpMode{mode: modeAuto, mask: maskPID, optionals: true})
+	}
+	if err := c.setMode(index, 1, maskPID, false, deadline); err != nil {
+		t.Error(err)
+	}
+	want("auto", qpMode{mode: modeAuto, mask: maskPID})
+	t.Log(mode())
+	if mode() == before {
+		t.Error("iproute2 sees no change")
+	}
+	if err := c.setMode(index, 1, 0, false, deadline); err != nil {
+		t.Error(err)
+	}
+	want("off again", qpMode{})
+	if now := mode(); now != before {
+		t.Errorf("iproute2: the mode was %s and is %s", before, now)
+	}
+	if err := c.unbind(index, 1, 1, 0xffffff, deadline); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("to unbind what is not there: %v", err)
+	}
+	o, err := c.optionals(index, 1, deadline)
+	t.Logf("optional counters %v, %v", o, err)
+	if len(o) != 0 {
+		t.Error("Soft-RoCE has none")
+	}
+	// None to set is all there are.
+	t.Logf("setting none: %v", c.setOptionals(index, 1, nil, deadline))
+	if err := c.setOptionals(index, 1, []uint32{0}, deadline); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("to set a counter that is not optional: %v", err)
+	}
+	if all, err := qpCounters(dialNetlink, index, deadline); err != nil || len(all) != 0 {
+		t.Errorf("%v, %v", all, err)
+	}
+	// A live queue pair's creator: this process has none, so one that nobody has.
+	if _, err := c.creator(index, 1, 0xffffff, deadline); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("%v", err)
+	}
+	// A server that waits for its client has brought its queue pair to INIT, and so
+	// to a port, as those that are bound are.
+	pingpong := exec.CommandContext(t.Context(), "ibv_rc_pingpong", "-d", "rxe0", "-g", "0")
+	if err := pingpong.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = pingpong.Process.Kill()
+		_ = pingpong.Wait()
+	}()
+	eventually(t, func() bool {
+		for _, e := range iproute(t, "resource", "show", "qp") {
+			var qpn uint32
+			_, _ = fmt.Sscan(fmt.Sprint(e["lqpn"]), &qpn)
+			if fmt.Sprint(e["pid"]) == fmt.Sprint(pingpong.Process.Pid) {
+				pid, err := c.creator(index, 1, qpn, deadline)
+				return err == nil && int(pid) == pingpong.Process.Pid
+			}
+		}
+		return false
+	})
+}

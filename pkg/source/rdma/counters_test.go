@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// traffic is "device cgroup transmit/receive" of what a Read tells.
+func traffic(t *testing.T, s *Source) string {
+	t.Helper()
+	snap := mustRead(t, s)
+	if snap.Traffic == nil {
+		return "not collected"
+	}
+	var all []string
+	for _, f := range snap.Traffic {
+		if f.Method != model.MethodQPCounter || f.Sampled || f.Resting {
+			t.Errorf("%+v", f)
+		}
+		all = append(all, fmt.Sprintf("%s %d %s %d", f.Device, f.Cgroup, f.Direction, f.Bytes))
+	}
+	return strings.Join(all, ", ")
+}
+
+// rows is what traffic gives for one device, of cgroup, transmitted and received.
+func rows(of ...[3]uint64) string {
+	var all []string
+	for _, r := range of {
+		all = append(all, fmt.Sprintf("mlx5_0 %d receive %d", r[0], r[2]), fmt.Sprintf("mlx5_0 %d transmit %d", r[0], r[1]))
+	}
+	return strings.Join(all, ", ")
+}
+
+func wantTraffic(t *testing.T, s *Source, what string, of ...[3]uint64) {
+	t.Helper()
+	if got, want := traffic(t, s), rows(of...); got != want {
+		t.Errorf("%s:\n%s, want\n%s", what, got, want)
+	}
+}
+
+// newUse is a device with auto mode by PID and byte counters, as an administrator
+// may have set it.
+func newUse(t *testing.T) (*statKernel, *statDevice, *Source) {
+	tr := newTree(t)
+	k := newStatKernel(t, tr, 1)
+	d := k.devices[0]
+	*d.ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
+	return k, d, counterSource(t, tr, k, useCounters)
+}
+
+func TestUseCounters(t *testing.T) {
+	k, d, s := newUse(t)
+	k.create(d, 10, 101)
+	k.move(d, 10, 1<<40, 1<<41)
+	wantTraffic(t, s, "what was before is the past", [3]uint64{1, 0, 0})
+	k.move(d, 10, 5, 7)
+	wantTraffic(t, s, "after it", [3]uint64{1, 5, 7})
+
+	// Another thread, a second queue pair of the first, another container.
+	k.create(d, 11, 102)
+	k.create(d, 12, 101)
+	k.create(d, 20, 201)
+	k.move(d, 11, 1000, 0)
+	k.move(d, 12, 100, 0)
+	k.move(d, 20, 3, 4)
+	wantTraffic(t, s, "threads and containers", [3]uint64{1, 1105, 7}, [3]uint64{2, 3, 4})
+
+	// A thread ends, its queue pairs do not.
+	k.exit(102)
+	k.move(d, 11, 10, 0)
+	wantTraffic(t, s, "a thread that ended", [3]uint64{1, 1115, 7}, [3]uint64{2, 3, 4})
+
+	// Counters go with their last queue pair; what they told stays.
+	k.destroy(d, 11)
+	k.destroy(d, 20)
+	wantTraffic(t, s, "counters that went", [3]uint64{1, 1115, 7}, [3]uint64{2, 3, 4})
+
+	s.Forget([]uint64{2, 9})
+	wantTraffic(t, s, "a cgroup that is forgotten", [3]uint64{1, 1115, 7})
+	if len(d.counters) != 1 || len(s.devices[0].bound.known) != 1 {
+		t.Errorf("%d counters are there, %d known", len(d.counters), len(s.devices[0].bound.known))
+	}
+	if k.asked() != nil {
+		t.Errorf("to use counters is to change nothing: %v", k.asked())
+	}
+}
+
+func TestCounterNumbersAreUsedAgain(t *testing.T) {
+	k, d, s := newUse(t)
+	wantTraffic(t, s, "nothing")
+	k.create(d, 10, 101)
+	k.move(d, 10, 500, 500)
+	wantTraffic(t, s, "the first", [3]uint64{1, 500, 500})
+	again := func(qpn, pid uint32, tx, rx uint64) {
+		t.Helper()
+		k.destroy(d, qpn-1)
+		k.create(d, qpn, pid)
+		k.move(d, qpn, tx, rx)
+		if c := d.counters; len(c) != 1 || c[0].id != 1 {
+			t.Fatalf("counter %+v", c)
+		}
+	}
+	again(11, 201, 900, 900)
+	wantTraffic(t, s, "another thread, with more", [3]uint64{1, 500, 500}, [3]uint64{2, 900, 900})
+	again(12, 201, 100, 1900)
+	wantTraffic(t, s, "the same thread, with less", [3]uint64{1, 500, 500}, [3]uint64{2, 1000, 2800})
+	again(13, 201, 1100, 100)
+	wantTraffic(t, s, "less the other way", [3]uint64{1, 500, 500}, [3]uint64{2, 2100, 2900})
+	again(14, 201, 1110, 150)
+	// It may be the one of before: what is not sure is not booked twice.
+	wantTraffic(t, s, "the same thread, with more", [3]uint64{1, 500, 500}, [3]uint64{2, 2110, 2950})
+	again(15, 301, 2000, 2000)
+	k.exit(301)
+	wantTraffic(t, s, "nobody's", [3]uint64{1, 500, 500}, [3]uint64{2, 2110, 2950})
+	again(16, 301, 3000, 3000)
+	wantTraffic(t, s, "another's", [3]uint64{1, 500, 500}, [3]uint64{2, 2110, 2950}, [3]uint64{3, 3000, 3000})
+
+	// Others than byte counters have 32 bits, and wrap.
+	k.mu.Lock()
+	d.counters[0].errors = 1<<32 - 1
+	k.mu.Unlock()
+	mustRead(t, s)
+	k.mu.Lock()
+	d.counters[0].errors = 3
+	k.mu.Unlock()
+	wantTraffic(t, s, "wrapped", [3]uint64{1, 500, 500}, [3]uint64{2, 2110, 2950}, [3]uint64{3, 3000, 3000})
+}
+
+// Without a PID the creator of the queue pair is asked for, and what cannot be
+// known is nobody's.
+func TestOwnersWithoutPID(t *testing.T) {
+	k, d, s := newUse(t)
+	var visible atomic.Bool
+	cgroupOf := s.opt.CgroupOf
+	s.opt.CgroupOf = func(pid int) (uint64, error) {
+		if pid >= 1000 && visible.Load() {
+			return 10, nil
+		}
+		return cgroupOf(pid)
+	}
+	wantTraffic(t, s, "nothing")
+	k.create(d, 10, 101)
+	k.create(d, 20, 201)
+	k.create(d, 30, 301)
+	k.create(d, 40, 1000) // whose cgroup is not known yet
+	for _, q := range d.qps {
+		q.pd = q.qpn
+		d.pds[q.pd] = q.qpn
+	}
+	d.contexts[10] = 100 // the main thread opened the device
+	d.contexts[20] = 200
+	for _, pid := range []uint32{101, 201, 301} {
+		k.exit(pid)
+	}
+	for _, q := range []uint32{10, 20, 30, 40} {
+		k.move(d, q, 8, 8)
+	}
+	wantTraffic(t, s, "through the context", [3]uint64{1, 8, 8}, [3]uint64{2, 8, 8})
+	before := k.queried()
+	wantTraffic(t, s, "again", [3]uint64{1, 8, 8}, [3]uint64{2, 8, 8})
+	if n := k.queried() - before; n != len(d.counters) {
+		t.Errorf("%d queries of the firmware for %d counters: queue pairs were asked for again", n, len(d.counters))
+	}
+
+	// What is of one thread is booked when that becomes known.
+	visible.Store(true)
+	k.move(d, 40, 1, 1)
+	wantTraffic(t, s, "later", [3]uint64{1, 8, 8}, [3]uint64{2, 8, 8}, [3]uint64{10, 9, 9})
+}
+
+// A counter that was bound by hand may have queue pairs of several containers.
+func TestManualCounters(t *testing.T) {
+	k, d, s := newUse(t)
+	*d.ports[1] = statPort{}
+	k.create(d, 10, 101)
+	k.create(d, 11, 102)
+	k.create(d, 20, 201)
+	wantTraffic(t, s, "nothing is bound")
+	if k.queried() != 0 {
+		t.Errorf("%d queries of the firmware for no counter", k.queried())
+	}
+	k.bind(d, 10, 11)
+	k.move(d, 10, 3, 3)
+	k.move(d, 20, 9, 9)
+	wantTraffic(t, s, "of one container", [3]uint64{1, 3, 3})
+	k.mu.Lock()
+	d.qp(20).counter = d.counters[0]
+	k.mu.Unlock()
+	k.move(d, 20, 100, 100)
+	wantTraffic(t, s, "of two: nobody's", [3]uint64{1, 3, 3})
+	k.destroy(d, 20)
+	k.move(d, 11, 4, 4)
+	wantTraffic(t, s, "of one again", [3]uint64{1, 7, 7})
+}
+
+// Fewer queue pairs are asked for in one read than a container can make.
+func TestLookupsAreBounded(t *testing.T) {
+	k, d, s := newUse(t)
+	*d.ports[1] = statPort{}
+	mustRead(t, s)
+	var qpns []uint32
+	for n := range uint32(2*maxLookups + 1) {
+		k.create(d, n+1, 101)
+		qpns = append(qpns, n+1)
+	}
+	k.bind(d, qpns...)
+	before := k.queried()
+	mustRead(t, s)
+	if n := k.queried() - before; n != maxLookups+1 {
+		t.Errorf("%d queries", n)
+	}
+	mustRead(t, s)
+	wantTraffic(t, s, "all are known", [3]uint64{1, 0, 0})
+	k.move(d, 1, 6, 0)
+	wantTraffic(t, s, "after it", [3]uint64{1, 6, 0})
+}
+
+// A driver or kernel without the command is asked once and stays well; any other
+// error costs the figures of this read, and they do not fall.
+func TestCountersFail(t *testing.T) {
+	for _, e := range []unix.Errno{unix.EINVAL, unix.EOPNOTSUPP} {
+		k, _, s := newUse(t)
+		k.refuse(cmdStatGet, e)
+		if got := traffic(t, s); got != "" {
+			t.Errorf("%v: %s", e, got)
+		}
+		if b := s.devices[0].bound; !b.never || states(mustRead(t, s)) != "mlx5_0=ok" {
+			t.Errorf("%v: %+v, %s", e, b, states(mustRead(t, s)))
+		}
+	}
+	k, d, s := newUse(t)
+	mustRead(t, s)
+	k.create(d, 10, 101)
+	k.move(d, 10, 5, 5)
+	mustRead(t, s)
+	k.refuse(cmdStatGet, unix.EIO)
+	for range 2 {
+		wantTraffic(t, s, "while it fails", [3]uint64{1, 5, 5})
+	}
+	if r := mustRead(t, s).DeviceStates[0].Reason; !strings.Contains(r, "input/output error") {
+		t.Errorf("reason %q", r)
+	}
+}
+
+func TestCountersOff(t *testing.T) {
+	for _, mode := range []string{"", "off"} {
+		k, d, _ := newUse(t)
+		tr := newTree(t)
+		tr.hca(0, 1)
+		k.create(d, 10, 101)
+		s := counterSource(t, tr, k, mode)
+		if got := traffic(t, s); got != "not collected" || k.queried() != 0 {
+			t.Errorf("%q: %s, %d queries", mode, got, k.queried())
+		}
+	}
+}
+
+// The kernel sends empty messages for ever when an entry fits into none.
+func TestEndlessDump(t *testing.T) {
+	n := 0
+	_, err := qpCounters(fakeKernel(t, func(r []byte) [][]byte {
+		var all [][]byte
+		for range 10 {
+			n++
+			all = append(all, message(nldev(cmdStatGet), unix.NLM_F_MULTI, native.Uint32(r[8:]), attrU32(attrDevIndex, 3), nest(attrStatCounter)))
+		}
+		return all
+	}), 3, time.Now().Add(time.Second))
+	if !errors.Is(err, errTooBig) {
+		t.Errorf("%v after %d messages", err, n)
+	}
+}
+
+// Counters of a port that take long, as many are bound, are not asked for at
+// each read.
+func TestSlowStatistics(t *testing.T) {
+	tr := newTree(t)
+	k := newStatKernel(t, tr, 1)
+	var delay atomic.Int64
+	var asked atomic.Int32
+	now := time.Unix(1e9, 0)
+	s := netlinkSource(t, tr, fakeKernel(t, func(r []byte) [][]byte {
+		if a := readAsks(r[16:]); native.Uint16(r[4:])&0x3ff == cmdStatGet && !a.has[attrStatRes] {
+			time.Sleep(time.Duration(delay.Load()))
+			n := asked.Add(1)
+			b := reply(cmdStatGet, 0, nest(attrHWCounters, nest(attrHWCounter, attrStr(attrHWName, "n"), attrU64(attrHWValue, uint64(n)))))
+			copy(b[8:12], r[8:12])
+			return [][]byte{b}
+		}
+		return k.answer(r)
+	}))
+	s.opt.Now = func() time.Time { return now }
+	read := func(after time.Duration, want uint64) {
+		t.Helper()
+		now = now.Add(after)
+		if c := mustRead(t, s).HCAs[0].Ports[0].HWCounters; len(c) != 1 || c[0].Value != want {
+			t.Errorf("%v, want %d", c, want)
+		}
+	}
+	read(0, 1)
+	read(time.Millisecond, 2)
+	delay.Store(int64(slowRead))
+	read(time.Millisecond, 3)
+	delay.Store(0)
+	read(time.Millisecond, 3)
+	read(slowPart*slowRead/2, 3)
+	read(time.Minute, 4)
+	read(time.Millisecond, 5)
+}
+
+func TestParseStatistics(t *testing.T) {
+	counter := func(of ...[]byte) []byte { return nest(attrStatCounter, nest(attrStatCounter+1, of...)) }
+	value := func(name string, v uint64) []byte {
+		return nest(attrHWCounter, attrStr(attrHWName, name), attrU64(attrHWValue, v))
+	}
+	whole := counter(attrU32(attrPortIndex, 2), attrU32(attrCounterID, 7), attrU32(attrStatMode, modeAuto), attr(attrQPType, 2),
+		attrU32(attrPID, 41), nest(attrQP, nest(attrQPEntry, attrU32(attrLQPN, 5)), nest(attrQPEntry, attrU32(attrLQPN, 6))),
+		nest(attrHWCounters, value("out_of_buffer", 1), value(txBytes, 1<<63), value(rxBytes, 2), nest(attrHWCounter, attrStr(attrHWName, txBytes))))
+	all, err := parseQPCounters(nil, whole)
+	want := qpCounter{
+		port: 2, id: 7, mode: modeAuto, pid: 41, byType: true, qpns: []uint32{5, 6}, tx: 1 << 63, rx: 2, hasTx: true, hasRx: true,
+	}
+	if err != nil || len(all) != 1 || fmt.Sprint(all[0]) != fmt.Sprint(want) {
+		t.Errorf("%+v, %v", all, err)
+	}
+	for n := range len(whole) {
+		if all, err := parseQPCounters(nil, whole[:n]); n > 0 && err == nil && len(all) > 0 {
+			t.Errorf("%d of %d bytes pass for whole", n, len(whole))
+		}
+	}
+	for name, b := range map[string][]byte{
+		"pid of 2 bytes":   counter(attr(attrPID, 1, 2)),
+		"qpn of 8 bytes":   counter(nest(attrQP, nest(attrQPEntry, attrU64(attrLQPN, 1)))),
+		"value of 4 bytes": counter(nest(attrHWCounters, nest(attrHWCounter, attrU32(attrHWValue, 1)))),
+	} {
+		if _, err := parseQPCounters(nil, b); !errors.Is(err, errTruncated) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := parseQPCounters(make([]qpCounter, maxBound), whole); !errors.Is(err, errTooMany) {
+		t.Errorf("more than are kept: %v", err)
+	}
+
+	for name, c := range map[string]struct {
+		b    []byte
+		want qpMode
+		ok   bool
+	}{
+		"off":          {attrU32(attrStatMode, 0), qpMode{}, true},
+		"auto, 6.12":   {slices.Concat(attrU32(attrStatMode, 1), attrU32(attrStatMask, 3)), qpMode{mode: 1, mask: 3}, true},
+		"auto, 6.15":   {slices.Concat(attrU32(attrStatMode, 1), attrU32(attrStatMask, 2), attr(attrOptionals, 1)), qpMode{1, 2, true}, true},
+		"not told":     {attrU32(attrStatMask, 2), qpMode{mask: 2}, false},
+		"of two bytes": {attr(attrStatMode, 1, 0), qpMode{}, false},
+	} {
+		if m, err := parseMode(c.b); (err == nil) != c.ok || c.ok && m != c.want {
+			t.Errorf("%s: %+v, %v", name, m, err)
+		}
+	}
+
+	status := nest(attrHWCounters, nest(attrHWCounter, attrStr(attrHWName, "fixed"), attrU32(attrHWIndex, 0)),
+		nest(attrHWCounter, attrStr(attrHWName, txBytes), attrU32(attrHWIndex, 32), attr(attrHWDynamic, 1)),
+		nest(attrHWCounter, attrStr(attrHWName, "../x"), attrU32(attrHWIndex, 33), attr(attrHWDynamic, 1)))
+	if o, err := parseOptionals(nil, status); err != nil || len(o) != 1 || o[0] != (optional{txBytes, 32, true}) {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// FuzzStatistics: whatever the bytes are, they are decoded or refused.
+func FuzzStatistics(f *testing.F) {
+	f.Add(nest(attrStatCounter, nest(attrStatCounter+1, attrU32(attrPortIndex, 1), attrU32(attrCounterID, 7), attrU32(attrStatMode, 1),
+		attrU32(attrPID, 41), nest(attrQP, nest(attrQPEntry, attrU32(attrLQPN, 5))),
+		nest(attrHWCounters, nest(attrHWCounter, attrStr(attrHWName, txBytes), attrU64(attrHWValue, 9))))))
+	f.Add(slices.Concat(attrU32(attrStatMode, 1), attrU32(attrStatMask, 2), attr(attrOptionals, 1)))
+	f.Add(nest(attrHWCounters, nest(attrHWCounter, attrStr(attrHWName, rxBytes), attrU32(attrHWIndex, 32), attr(attrHWDynamic, 1))))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		before := slices.Clone(b)
+		if all, err := parseQPCounters(nil, b); err == nil {
+			for _, c := range all {
+				if !c.hasTx && c.tx != 0 || !c.hasRx && c.rx != 0 || len(c.qpns) > len(b)/8 {
+					t.Errorf("%+v", c)
+				}
+			}
+		}
+		if o, err := parseOptionals(nil, b); err == nil && len(o) > maxOptional {
+			t.Error(len(o))
+		}
+		_, _ = parseMode(b)
+		if !slices.Equal(before, b) {
+			t.Error("the parser changed its input")
+		}
+	})
+}

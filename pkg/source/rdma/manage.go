@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// manageEvery is how often the manager looks for devices, and whether what it
+// set is still so.
+const manageEvery = 10 * time.Second
+
+// manager has the kernel bind new queue pairs of mlx5 devices to a counter for
+// each thread that makes them, with the byte counters of the port. It touches
+// only ports whose mode is off and gives everything back when it ends: mode,
+// optional counters and queue pairs. A mode that anybody else sets is theirs.
+//
+// It runs beside the reads: those change nothing in the kernel. What is left
+// behind by a sensor that was killed looks like another tool's.
+type manager struct {
+	root     string
+	dial     func() (*conn, error)
+	chosen   func(name string) bool
+	isSysfs  func(path string) bool
+	deadline time.Duration
+	now      func() time.Time
+	log      *zap.Logger
+
+	listing flight
+	stop    chan struct{}
+	done    chan struct{}
+
+	mu      sync.Mutex
+	devices map[uint32]*managed // by netlink index
+}
+
+// managed is a device of a driver that binds queue pairs.
+type managed struct {
+	name   string
+	index  uint32
+	flight flight
+	stuck  bool
+	ports  []*managedPort
+}
+
+// managedPort belongs to the flight of its device; state and reason are read by
+// others and are under the manager's lock.
+type managedPort struct {
+	number uint32
+	auto   bool     // the mode is ours
+	added  []uint32 // optional counters that we switched on
+	final  bool     // nothing more is tried
+	pause  backoff
+
+	state  model.State // empty before the first try
+	reason string
+}
+
+// manage begins to manage, once.
+func (s *Source) manage() {
+	if s.manager != nil || s.opt.QPCounters != manageCounters || !s.opt.Netlink {
+		return
+	}
+	s.manager = &manager{
+		root: s.root, dial: s.dial, chosen: s.chosen, isSysfs: s.isSysfs, deadline: s.opt.Deadline, now: s.opt.Now,
+		log: s.opt.Logger, stop: make(chan struct{}), done: make(chan struct{}), devices: map[uint32]*managed{},
+	}
+	go s.manager.run()
+}
+
+func (s *Source) stopManaging() error {
+	s.mu.Lock()
+	m := s.manager
+	s.manager = nil
+	s.mu.Unlock()
+	if m == nil {
+		return nil
+	}
+	return m.close()
+}
+
+// run manages until close.
+func (m *manager) run() {
+	defer close(m.done)
+	ticker := time.NewTicker(manageEvery)
+	defer ticker.Stop()
+	for {
+		m.tick()
+		select {
+		case <-m.stop:
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (m *manager) stopped() bool {
+	select {
+	case <-m.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// tick takes ports that are free, and looks after those taken before.
+func (m *manager) tick() {
+	devices, err := m.list()
+	if err != nil {
+		return // the reads tell it
+	}
+	each(len(devices), func(i int) {
+		d := devices[i]
+		_, err := do(context.Background(), &d.flight, m.deadline, func() (struct{}, error) {
+			return struct{}{}, m.visit(d)
+		})
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		d.stuck = errors.Is(err, errStuck)
+	})
+}
+
+// list brings the set of devices up to date.
+func (m *manager) list() ([]*managed, error) {
+	// Asking netlink would load ib_core where it is not.
+	if names, _ := os.ReadDir(m.root); len(names) == 0 || !m.isSysfs(m.root) {
+		return nil, nil
+	}
+	deadline := time.Now().Add(m.deadline)
+	all, err := do(context.Background(), &m.listing, m.deadline, func() ([]nlDevice, error) {
+		return dump(m.dial, request{cmd: cmdGet}, deadline, parseDevice)
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	there := map[uint32]bool{}
+	for _, n := range all {
+		if !m.chosen(n.name) || !m.binds(n.name) {
+			continue
+		}
+		there[n.index] = true
+		d := m.devices[n.index]
+		if d == nil {
+			d = &managed{index: n.index, ports: m.ports(n.name)}
+			m.devices[n.index] = d
+		}
+		d.name = n.name
+	}
+	var devices []*managed
+	for index, d := range m.devices {
+		if !there[index] {
+			delete(m.devices, index)
+			continue
+		}
+		devices = append(devices, d)
+	}
+	return devices, nil
+}
+
+// binds says whether the driver of a device is one that binds queue pairs to
+// counters that count bytes. The kernel lets auto mode be set also for drivers
+// that cannot, so the driver's name decides (device/driver, of a function or
+// of a subfunction).
+func (m *manager) binds(name string) bool {
+	driver, err := os.Readlink(filepath.Join(m.root, name, "device/driver"))
+	if err != nil {
+		return false
+	}
+	base := filepath.Base(driver)
+	return base == "mlx5_core" || base == "mlx5_core.sf"
+}
+
+func (m *manager) ports(name string) []*managedPort {
+	r := reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
+	var all []*managedPort
+	for _, n := range r.directory(filepath.Join(m.root, name, "ports"), func(s string) bool { return portNumber(s) > 0 }) {
+		all = append(all, &managedPort{number: uint32(portNumber(n))})
+	}
+	slices.SortFunc(all, func(a, b *managedPort) int { return int(a.number) - int(b.number) })
+	return all
+}
+
+// visit is the flight of a device.
+func (m *manager) visit(d *managed) error {
+	c, err := m.dial()
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	deadline := time.Now().Add(m.deadline)
+	m.mu.Lock()
+	name := d.name
+	m.mu.Unlock()
+	for _, p := range d.ports {
+		if p.final || p.pause.waiting(m.now()) || m.stopped() {
+			continue
+		}
+		if p.auto {
+			state, reason := m.check(c, d.index, p, deadline)
+			m.say(d, p, state, reason)
+		} else {
+			state, reason := m.take(c, name, d.index, p, deadline)
+			m.say(d, p, state, reason)
+		}
+	}
+	return nil
+}
+
+func (m *manager) say(d *managed, p *managedPort, state model.State, reason string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if state == model.StateOK && p.state != state {
+		m.log.Info("new queue pairs are bound to counters", zap.String("device", d.name), zap.Uint32("port", p.number))
+	}
+	p.state, p.reason = state, reason
+}
+
+// states tells what is not as it was asked for.
+func (m *manager) states() []model.DeviceState {
+	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []model.DeviceState
+	for _, d := range m.devices {
+		for _, p := range d.ports {
+			state, reason := p.state, p.reason
+			if d.stuck {
+				state, reason = model.StateStuck, errStuck.Error()+": its driver may hang"
+			}
+			if state != "" && state != model.StateOK {
+				all = append(all, model.DeviceState{
+					Source: "rdma", Device: d.name + "/" + strconv.Itoa(int(p.number)) + "/qp-counters", State: state, Reason: reason,
+				})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b model.DeviceState) int { return strings.Compare(a.Device, b.Device) })
+	return all
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const (
+	free  = "mode 0 mask 0 false,, on cc_rx_ce_pkts"
+	taken = "mode 1 mask 2 true,, on cc_rx_ce_pkts rdma_tx_bytes rdma_rx_bytes"
+)
+
+// newManage reads once and waits until the manager has seen all devices.
+func newManage(t *testing.T, tr tree, k *statKernel, change ...func(*Options)) *Source {
+	t.Helper()
+	s := counterSource(t, tr, k, manageCounters, change...)
+	mustRead(t, s)
+	m := s.manager
+	eventually(t, func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if len(m.devices) == 0 {
+			return false
+		}
+		for _, d := range m.devices {
+			for _, p := range d.ports {
+				if p.state == "" && !d.stuck {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	return s
+}
+
+func wantPort(t *testing.T, k *statKernel, d *statDevice, what, want string) {
+	t.Helper()
+	if got := k.port(d); got != want {
+		t.Errorf("%s: %s is %q, want %q", what, d.name, got, want)
+	}
+}
+
+// refusal is the state of the counters of mlx5_0, port 1.
+func refusal(t *testing.T, s *Source) model.DeviceState {
+	t.Helper()
+	for _, d := range mustRead(t, s).DeviceStates {
+		if d.Device == "mlx5_0/1/qp-counters" {
+			return d
+		}
+	}
+	return model.DeviceState{}
+}
+
+func TestManage(t *testing.T) {
+	tr := newTree(t)
+	k := newStatKernel(t, tr, 2)
+	d := k.devices[0]
+	k.create(d, 5, 101) // before: it is not bound
+	s := newManage(t, tr, k)
+	wantPort(t, k, d, "managed", taken)
+	wantPort(t, k, k.devices[1], "managed", taken)
+	if r := refusal(t, s); r.State != "" {
+		t.Errorf("%+v", r)
+	}
+	k.create(d, 10, 101)
+	k.create(d, 11, 101)
+	k.create(d, 20, 201)
+	k.move(d, 10, 4, 5)
+	k.move(d, 20, 6, 7)
+	wantTraffic(t, s, "managed", [3]uint64{1, 4, 5}, [3]uint64{2, 6, 7})
+	s.manager.tick()
+	before := len(k.asked())
+	s.manager.tick()
+	if n := len(k.asked()); n != before || n != 4 {
+		t.Errorf("%d changes, then %d: two are for each device, once", before, n)
+	}
+
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	wantPort(t, k, d, "closed", free)
+	wantPort(t, k, k.devices[1], "closed", free)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Ports that anybody else set are not touched, and what is bound is read.
+func TestManageRefuses(t *testing.T) {
+	for name, set := range map[string]func(k *statKernel, d *statDevice){
+		"by type":  func(_ *statKernel, d *statDevice) { d.ports[1].mode, d.ports[1].mask = modeAuto, 1 },
+		"manually": func(k *statKernel, d *statDevice) { k.create(d, 9, 101); k.bind(d, 9) },
+		// A sensor that was killed leaves its ports like this.
+		"as we do": func(k *statKernel, d *statDevice) {
+			*d.ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
+			k.create(d, 9, 101)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTree(t)
+			k := newStatKernel(t, tr, 1)
+			d := k.devices[0]
+			set(k, d)
+			before := k.port(d)
+			s := newManage(t, tr, k)
+			r := refusal(t, s)
+			if r.State != model.StateUnsupported || !strings.Contains(r.Reason, "rdma statistic qp set link mlx5_0/1 auto off") {
+				t.Errorf("%+v", r)
+			}
+			if d.qp(9) != nil {
+				k.move(d, 9, 3, 3)
+				wantTraffic(t, s, "used all the same", [3]uint64{1, 3, 3})
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			wantPort(t, k, d, "closed", before)
+			if k.asked() != nil {
+				t.Errorf("asked for %v", k.asked())
+			}
+		})
+	}
+}
+
+// A port that is given free later is taken then.
+func TestManageLater(t *testing.T) {
+	tr := newTree(t)
+	k := newStatKernel(t, tr, 1)
+	d := k.devices[0]
+	d.ports[1].mode, d.ports[1].mask = modeAuto, 1
+	s := newManage(t, tr, k)
+	k.mu.Lock()
+	d.ports[1].mode, d.ports[1].mask = modeNone, 0
+	k.mu.Unlock()
+	late := k.plug(tr, 1)
+	s.manager.tick()
+	wantPort(t, k, d, "given free", taken)
+	wantPort(t, k, late, "that came later", taken)
+	if r := refusal(t, s); r.State != "" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// What another tool changes afterwards is its own, also when the sensor ends.
+func TestManageLoses(t *testing.T) {
+	tr := newTree(t)
+	k := newStatKernel(t, tr, 1)
+	d := k.devices[0]
+	s := newManage(t, tr, k)
+	k.mu.Lock()
+	d.ports[1].mask = 3
+	d.ports[1].optional[1].on = true
+	k.mu.Unlock()
+	s.manager.tick()
+	if r := refusal(t, s); r.State != model.StateUnsupported || !strings.Contains(r.Reason, "another tool changed the mode to auto, mask 3") {
+		t.Errorf("%+v", r)
+	}
+	s.manager.tick()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	wantPort(t, k, d, "closed", "mode 1 mask 3 true,, on cc_rx_ce_pkts rdma_tx_packets")
+
+	// Also in the last moment.
+	d.ports[1].mode, d.ports[1].mask, d.ports[1].opcnt = modeNone, 0, false
+	s = newManage(t, tr, k)
+	k.mu.Lock()
+	d.ports[1].opcnt = false
+	k.mu.Unlock()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	wantPort(t, k, d, "closed", "mode 1 mask 2 false,, on cc_rx_ce_pkts rdma_tx_packets")
+}
+
+func TestManageCannot(t *testing.T) {
+	for name, c := range map[string]struct {
+		set    func(k *statKernel)
+		state  model.State
+		reason string
+	}{
+		"no capability":     {func(k *statKernel) { k.denied = true }, model.StateFailed, "add CAP_NET_ADMIN"},
+		"6.12":              {func(k *statKernel) { k.old = true }, model.StateUnsupported, "6.15"},
+		"5.10":              {func(k *statKernel) { k.old = true; k.refuses[cmdStatStatus] = unix.EINVAL }, model.StateUnsupported, "6.15"},
+		"not of this mode":  {func(k *statKernel) { k.refuses[cmdStatSet] = unix.EOPNOTSUPP }, model.StateUnsupported, "not supported"},
+		"tool in between":   {func(k *statKernel) { k.refuses[cmdStatSet] = unix.EBUSY }, model.StateUnsupported, "another tool"},
+		"firmware error":    {func(k *statKernel) { k.refuses[cmdStatSet] = unix.EIO }, model.StateFailed, "input/output"},
+		"nothing is told":   {func(k *statKernel) { k.refuses[cmdStatStatus] = unix.EIO }, model.StateFailed, "input/output"},
+		"byte counters off": {func(k *statKernel) { k.devices[0].ports[1].optional = nil }, model.StateUnsupported, "6.15"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTree(t)
+			k := newStatKernel(t, tr, 1)
+			c.set(k)
+			before := k.port(k.devices[0])
+			s := newManage(t, tr, k)
+			if r := refusal(t, s); r.State != c.state || !strings.Contains(r.Reason, c.reason) {
+				t.Errorf("%+v", r)
+			}
+			if st := mustRead(t, s).DeviceStates[0]; st.State != model.StateOK {
+				t.Errorf("the device itself is %+v", st)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			wantPort(t, k, k.devices[0], "closed", before)
+		})
+	}
+}
+
+// When the mode cannot be set the optional counters go back at once.
+func TestManageHalfWay(t *testing.T) {
+	tr := newTree(t)
+	k := newStatKernel(t, tr, 1)
+	d := k.devices[0]
+	c, err := fakeKernel(t, func(r []byte) [][]byte {
+		if a := readAsks(r[16:]); native.Uint16(r[4:])&0x3ff == cmdStatSet && a.has[attrStatMode] {
+			b := failure(unix.EBUSY)
+			copy(b[8:12], r[8:12])
+			return [][]byte{b}
+		}
+		return k.answer(r)
+	})()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	m := &manager{now: time.Now, deadline: time.Second}
+	p := &managedPort{number: 1}
+	state, reason := m.take(c, "mlx5_0", 3, p, time.Now().Add(time.Second))
+	if state != model.StateUnsupported || p.auto || p.added != nil || len(k.asked()) != 2 {
+		t.Errorf("%s %s, %+v, asked for %v", state, reason, p, k.asked())
+	}
+	wantPort(t, k, d, "half way", free)
+}
+
+// Devices of drivers that cannot bind, and those left out, are not touched: the
+// kernel would let the mode be set.
+func TestNotManaged(t *testing.T) {
+	tr := newTree(t)
+	k := newStatKernel(t, tr, 4)
+	tr.link("class/infiniband/mlx5_0/device/driver", "../../../bus/pci/drivers/irdma")
+	tr.remove("class/infiniband/mlx5_1/device/driver") // as Soft-RoCE
+	tr.link("class/infiniband/mlx5_2/device/driver", "../../../bus/auxiliary/drivers/mlx5_core.sf")
+	newManage(t, tr, k, func(o *Options) { o.Exclude = regexp.MustCompile("^mlx5_3$") })
+	if got := k.asked(); !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "mlx5_2 ") }) ||
+		slices.ContainsFunc(got, func(s string) bool { return !strings.HasPrefix(s, "mlx5_2 ") }) {
+		t.Errorf("asked for %v", got)
+	}
+}
+
+// A device that hangs costs itself: others are managed and given back.
+func TestManageHangs(t *testing.T) {
+	tr := newTree(t)
+	k := newStatKernel(t, tr, 1)
+	s := counterSource(t, tr, k, manageCounters, func(o *Options) { o.Deadline = 300 * time.Millisecond })
+	hang := make(chan struct{})
+	var dials atomic.Int32
+	s.mu.Lock()
+	s.dial = func() (*conn, error) {
+		if dials.Add(1) == 2 { // after the one for the list
+			<-hang
+		}
+		return k.dial()
+	}
+	s.manage()
+	s.dial = k.dial
+	m := s.manager
+	s.mu.Unlock()
+	eventually(t, func() bool { return refusal(t, s).State == model.StateStuck })
+	other := k.plug(tr, 1)
+	eventually(t, func() bool { m.tick(); return k.port(other) == taken })
+	wantPort(t, k, k.devices[0], "that hangs", free)
+	began := time.Now()
+	err := s.Close()
+	if err == nil || !strings.Contains(err.Error(), "mlx5_0") || strings.Contains(err.Error(), "mlx5_1") || time.Since(began) > time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
+	wantPort(t, k, other, "closed", free)
+	close(hang)
+	eventually(t, func() bool { return m.devices[3].flight.begin() })
+	wantPort(t, k, k.devices[0], "that came back after the end", free)
+}
+
+// What cannot be unbound is told, and no new one is bound.
+func TestUnbindFails(t *testing.T) {
+	for _, e := range []unix.Errno{unix.EIO, unix.ENOENT} {
+		tr := newTree(t)
+		k := newStatKernel(t, tr, 1)
+		d := k.devices[0]
+		s := newManage(t, tr, k)
+		k.create(d, 10, 101)
+		k.create(d, 11, 102)
+		k.refuse(cmdStatDel, e)
+		if err := s.Close(); err == nil || !strings.Contains(err.Error(), "the mode of port 1 is manual") {
+			t.Errorf("%v: %v", e, err)
+		}
+		wantPort(t, k, d, "closed", "mode 2 mask 0 false, 10:1 11:2, on cc_rx_ce_pkts")
+		k.create(d, 12, 101)
+		k.destroy(d, 10)
+		k.destroy(d, 11)
+		wantPort(t, k, d, "when they are gone", free)
+	}
+}

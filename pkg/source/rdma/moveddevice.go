@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// movedDevice is a device that is read in another namespace.
+type movedDevice struct {
+	*device
+	found found
+	node  *node
+}
+
+// movedInSight brings the devices that the last look found up to date, sorted by
+// name. One whose namespace is gone went along; one that is in sight, too, moved
+// meanwhile and is read there.
+func (s *Source) movedInSight(inodes []uint64) []*movedDevice {
+	m := &s.moved
+	m.mu.Lock()
+	all := m.found
+	m.mu.Unlock()
+	devices := make(map[string]*movedDevice, len(all))
+	for _, f := range all {
+		name := f.hca.Name
+		_, there := slices.BinarySearch(inodes, f.hca.Netns)
+		if !there || s.known[name] != nil || devices[name] != nil {
+			continue
+		}
+		d := m.devices[name]
+		if d == nil || d.found.hca.Netns != f.hca.Netns || d.found.hca.Index != f.hca.Index ||
+			d.found.hca.PCIAddress != f.hca.PCIAddress {
+			d = &movedDevice{device: s.newMoved(f)}
+		}
+		if d.node == nil || d.found.space.PID != f.space.PID || d.found.hca.CharDevice != f.hca.CharDevice {
+			d.node = s.nodeOf(f)
+		}
+		d.found = f
+		devices[name] = d
+	}
+	for name, d := range m.devices {
+		if devices[name] != d {
+			d.flight.close()
+		}
+	}
+	m.devices = devices
+	return slices.SortedFunc(maps.Values(devices), func(a, b *movedDevice) int { return strings.Compare(a.name, b.name) })
+}
+
+// newMoved is a device whose directory is in the sysfs of another namespace. The
+// PCI function behind it stays with the node.
+func (s *Source) newMoved(f found) *device {
+	d := newDevice(f.hca.Name, "", &s.kept)
+	d.function = s.pciFunction(f.hca.PCIAddress)
+	return d
+}
+
+// nodeOf is what netlink knows in a namespace, of one device.
+func (s *Source) nodeOf(f found) *node {
+	name := f.hca.Name
+	return &node{
+		uverbs:  map[string]charDevice{name: {name: f.hca.CharDevice}},
+		devices: map[string]nlDevice{name: {index: f.hca.Index, guid: f.hca.NodeGUID}},
+		open:    func(name string) (int, error) { return s.openIn(f.space, name) },
+		dial:    func() (*conn, error) { return s.dialIn(f.space) },
+	}
+}
+
+// readMoved tells a device that cannot be read all the same, without figures.
+func (s *Source) readMoved(ctx context.Context, d *movedDevice, now time.Time) *model.HCA {
+	h := s.readDevice(ctx, d.device, now, d.node)
+	if h == nil {
+		return &d.found.hca
+	}
+	h.Index, h.Netns = d.found.hca.Index, d.found.hca.Netns
+	return h
+}
+
+// movedHCA is a device as its namespace tells it. The PCI function and the
+// uverbs device stay with the node.
+func (s *Source) movedHCA(r *reader, d nlDevice, verbs charDevice, netns uint64) model.HCA {
+	h := model.HCA{
+		Name: d.name, Index: d.index, Firmware: d.firmware, NodeType: d.nodeType, NodeGUID: d.guid, SysImageGUID: d.sysGUID,
+		CharDevice: verbs.name, PCIAddress: verbs.pci, Netns: netns,
+	}
+	if h.PCIAddress == "" {
+		h.PCIAddress = s.functionOf(r, d.guid)
+	}
+	if h.PCIAddress == "" {
+		return h
+	}
+	function := s.pciFunction(h.PCIAddress)
+	h.VF, h.PF = physicalFunction(r, function)
+	if node := r.line(unix.AT_FDCWD, function+"/numa_node"); node != "-1" {
+		h.NUMANode = node
+	}
+	return h
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"os"
+	"time"
+)
+
+// qpCounter is a counter as a STAT_GET dump tells it.
+type qpCounter struct {
+	port, id uint32
+	mode     uint32
+	pid      uint32 // the thread, in our namespace; 0 when it is gone or not told
+	kernel   bool   // the queue pairs are the kernel's
+	byType   bool   // auto mode by the type of queue pairs, and maybe by PID
+	qpns     []uint32
+	tx, rx   uint64
+	hasTx    bool
+	hasRx    bool
+}
+
+// qpCounters dumps the counters of a device. Each costs a query of the firmware,
+// and one for each optional counter; where there is none it costs nothing.
+func qpCounters(dial func() (*conn, error), index uint32, deadline time.Time) ([]qpCounter, error) {
+	c, err := dial()
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	r := statRequest{request: request{cmd: cmdStatGet, dump: true, index: &index}}
+	r.attrs = appendU32(nil, attrStatRes, attrQP)
+	all := []qpCounter{}
+	barren := 0
+	err = c.statistic(r, deadline, func(payload []byte) error {
+		n := len(all)
+		if all, err = parseQPCounters(all, payload); err != nil {
+			return err
+		}
+		// An entry that fits into no message is tried again for ever. The first
+		// message is a small one.
+		if barren++; len(all) > n {
+			barren = 0
+		}
+		switch {
+		case barren == 4:
+			return errTooBig
+		case time.Now().After(deadline):
+			return os.ErrDeadlineExceeded
+		}
+		return nil
+	})
+	return all, err
+}
+
+func parseQPCounters(all []qpCounter, payload []byte) ([]qpCounter, error) {
+	err := walkTable(payload, attrStatCounter, attrStatCounter+1, func(b []byte) error {
+		e, err := parseQPCounter(b)
+		switch {
+		case err != nil:
+			return err
+		case len(all) == maxBound:
+			return errTooMany
+		}
+		all = append(all, e)
+		return nil
+	})
+	return all, err
+}
+
+func parseQPCounter(b []byte) (e qpCounter, err error) {
+	a := attrs{rest: b}
+	for a.next() {
+		switch a.typ {
+		case attrPortIndex:
+			e.port = a.u32()
+		case attrCounterID:
+			e.id = a.u32()
+		case attrStatMode:
+			e.mode = a.u32()
+		case attrPID:
+			e.pid = a.u32()
+		case attrKernName:
+			e.kernel = true
+		case attrQPType:
+			e.byType = true
+		case attrQP:
+			err = walk(a.data, attrQPEntry, func(b []byte) error {
+				return walk(b, attrLQPN, func(b []byte) error {
+					v := attrs{typ: attrLQPN, data: b}
+					e.qpns = append(e.qpns, v.u32())
+					return v.err
+				})
+			})
+		case attrHWCounters:
+			err = walk(a.data, attrHWCounter, e.value)
+		}
+		if err != nil {
+			return e, err
+		}
+	}
+	return e, a.err
+}
+
+// value takes what is of interest of one hardware counter.
+func (e *qpCounter) value(b []byte) error {
+	var name []byte
+	var value uint64
+	valued := false
+	a := attrs{rest: b}
+	for a.next() {
+		switch a.typ {
+		case attrHWName:
+			name = a.text()
+		case attrHWValue:
+			value, valued = a.u64(), true
+		}
+	}
+	if a.err != nil || !valued {
+		return a.err
+	}
+	switch string(name) {
+	case txBytes:
+		e.tx, e.hasTx = value, true
+	case rxBytes:
+		e.rx, e.hasRx = value, true
+	}
+	return nil
+}
+
+// creator asks who made a queue pair: its thread, or when that is gone the one
+// that made its protection domain or opened the device. 0 is not known.
+func (c *conn) creator(index, port, qpn uint32, deadline time.Time) (pid uint32, err error) {
+	// The QP costs a query of the firmware, the others nothing.
+	qp, err := c.one(tableOf(cmdQPGet), index, port, qpn, deadline)
+	if err != nil || qp.pid != 0 || qp.inKernel || !qp.hasPD {
+		return qp.pid, err
+	}
+	pd, err := c.one(tableOf(cmdPDGet), index, 0, qp.pd, deadline)
+	if err != nil || pd.pid != 0 || !pd.hasCtx {
+		return pd.pid, err
+	}
+	ctx, err := c.one(tableOf(cmdCtxGet), index, 0, pd.ctx, deadline)
+	return ctx.pid, err
+}
+
+func tableOf(cmd uint16) table {
+	for _, t := range tables {
+		if t.cmd == cmd {
+			return t
+		}
+	}
+	return table{}
+}
+
+// one asks for one object by its number. The port is that of objects which have one.
+func (c *conn) one(t table, index, port, id uint32, deadline time.Time) (r record, err error) {
+	q := statRequest{request: request{cmd: t.cmd, index: &index, port: port}, attrs: appendU32(nil, t.id, id)}
+	err = c.statistic(q, deadline, func(payload []byte) (err error) {
+		r, err = t.entry(payload)
+		return err
+	})
+	return r, err
+}

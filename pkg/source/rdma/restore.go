@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// close ends the manager and gives back what it took, within its deadline.
+func (m *manager) close() error {
+	close(m.stop)
+	deadline := time.Now().Add(m.deadline)
+	timer := time.NewTimer(m.deadline / 2)
+	defer timer.Stop()
+	select {
+	case <-m.done:
+	case <-timer.C: // a device hangs; the others are given back
+	}
+	m.mu.Lock()
+	devices := make([]*managed, 0, len(m.devices))
+	for _, d := range m.devices {
+		devices = append(devices, d)
+	}
+	m.mu.Unlock()
+	errs := make([]error, len(devices))
+	each(len(devices), func(i int) {
+		d := devices[i]
+		_, err := do(context.Background(), &d.flight, time.Until(deadline), func() (struct{}, error) {
+			return struct{}{}, m.restore(d, deadline)
+		})
+		if err != nil {
+			errs[i] = fmt.Errorf("counters of queue pairs of %s are not as before: %w: "+
+				"`rdma statistic qp set link %s/PORT auto off` stops binding more", d.name, err, d.name)
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// restore is the last flight of a device. What is quick and lasts comes first:
+// once auto mode is off no more queue pairs are bound, and the mode is none when
+// the last one that is bound goes.
+func (m *manager) restore(d *managed, deadline time.Time) error {
+	if !slices.ContainsFunc(d.ports, func(p *managedPort) bool { return p.auto || len(p.added) > 0 }) {
+		return nil
+	}
+	c, err := m.dial()
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	var errs []error
+	freed := map[uint32]bool{}
+	for _, p := range d.ports {
+		if p.auto {
+			mode, err := c.mode(d.index, p.number, deadline)
+			if err == nil && mode.ours() {
+				if err = c.setMode(d.index, p.number, 0, false, deadline); err == nil {
+					freed[p.number] = true
+				}
+			}
+			errs = append(errs, err)
+			p.auto = false
+		}
+		errs = append(errs, m.dropAdded(c, d.index, p, deadline))
+	}
+	if len(freed) > 0 {
+		errs = append(errs, m.unbindAll(c, d, freed, deadline))
+	}
+	return errors.Join(errs...)
+}
+
+// dropAdded switches off the optional counters that were switched on for us, and
+// leaves others as they are by now.
+func (m *manager) dropAdded(c *conn, index uint32, p *managedPort, deadline time.Time) error {
+	if len(p.added) == 0 {
+		return nil
+	}
+	all, err := c.optionals(index, p.number, deadline)
+	if err != nil {
+		return err
+	}
+	var on []uint32
+	ours := false
+	for _, o := range all {
+		switch {
+		case !o.on:
+		case slices.Contains(p.added, o.index):
+			ours = true
+		default:
+			on = append(on, o.index)
+		}
+	}
+	if ours {
+		if err := c.setOptionals(index, p.number, on, deadline); err != nil {
+			return err
+		}
+	}
+	p.added = nil
+	return nil
+}
+
+// unbindAll takes the queue pairs of these ports from the counters that auto
+// mode gave them: while one is bound the mode is not none, and nobody can set
+// another. There was none when the mode was set, and meanwhile nobody else could
+// bind one.
+func (m *manager) unbindAll(c *conn, d *managed, ports map[uint32]bool, deadline time.Time) error {
+	all, err := qpCounters(m.dial, d.index, deadline)
+	if err != nil {
+		return err
+	}
+	var first error
+	for i := range all {
+		e := &all[i]
+		if !ports[e.port] || e.mode != modeAuto {
+			continue
+		}
+		for _, n := range e.qpns {
+			if !time.Now().Before(deadline) {
+				return fmt.Errorf("queue pairs stay bound as long as they are: %w", errStuck)
+			}
+			// One that is gone is what it should be.
+			err := c.unbind(d.index, e.port, e.id, n, deadline)
+			if first == nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
+				first = err
+			}
+		}
+	}
+	// Those of raw packets are hidden from who lacks CAP_NET_RAW.
+	for port := range ports {
+		mode, err := c.mode(d.index, port, deadline)
+		if err == nil && mode.mode != modeNone {
+			err = fmt.Errorf("the mode of port %d is %v as long as queue pairs are bound that cannot be unbound", port, mode)
+		}
+		if err != nil {
+			return errors.Join(err, first)
+		}
+	}
+	return nil
+}

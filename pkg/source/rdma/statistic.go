@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What follows speaks of the counters that queue pairs are bound to: the
+// STAT commands of nldev.c, and the rules of drivers/infiniband/core/counters.c.
+
+const (
+	cmdStatSet    = 16
+	cmdStatDel    = 18
+	cmdStatStatus = 24 // since 5.16
+)
+
+const (
+	attrQPEntry     = 20  // nested
+	attrStatMode    = 74  // u32, enum rdma_nl_counter_mode
+	attrStatRes     = 75  // u32, which attribute names the objects
+	attrStatMask    = 76  // u32, enum rdma_nl_counter_mask
+	attrStatCounter = 77  // nested; its entries are the next number
+	attrCounterID   = 79  // u32
+	attrHWIndex     = 94  // u32
+	attrHWDynamic   = 95  // u8: an optional counter, and whether it counts
+	attrOptionals   = 104 // u8, since 6.15: optional counters are bound, too
+)
+
+// Modes of a port, and of a counter.
+const (
+	modeNone   = 0
+	modeAuto   = 1 // new queue pairs are bound by themselves
+	modeManual = 2
+
+	maskPID = 2 // one counter for each thread that creates queue pairs
+)
+
+// The byte counters of mlx5, optional ones since 6.15. They count whole packets
+// of the queue pairs, also those that the other side asked for.
+const (
+	txBytes = "rdma_tx_bytes"
+	rxBytes = "rdma_rx_bytes"
+)
+
+// maxBound is how many counters of a device are kept, maxOptional how many
+// optional ones a port may have.
+const (
+	maxBound    = 1 << 14
+	maxOptional = 256
+)
+
+var errTooBig = errors.New("a counter of more queue pairs than the kernel puts into a message")
+
+// statRequest is a request with the attributes that STAT commands take.
+type statRequest struct {
+	request
+	acknowledge bool // what the kernel answers is of another type
+	attrs       []byte
+}
+
+func (r statRequest) encode(seq uint32) []byte {
+	b := append(r.request.encode(seq), r.attrs...)
+	native.PutUint32(b, uint32(len(b)))
+	if r.acknowledge {
+		native.PutUint16(b[6:], native.Uint16(b[6:])|unix.NLM_F_ACK)
+	}
+	return b
+}
+
+func (c *conn) statistic(r statRequest, deadline time.Time, fn func(payload []byte) error) error {
+	if err := c.ask(r.encode(c.seq+1), nldev(r.cmd), deadline, fn); err != nil {
+		return fmt.Errorf("RDMA netlink: command %d: %w", r.cmd, err)
+	}
+	return nil
+}
+
+func ignore([]byte) error { return nil }
+
+func appendU8(b []byte, typ uint16, v uint8) []byte {
+	b = native.AppendUint16(b, unix.SizeofNlAttr+1)
+	b = native.AppendUint16(b, typ)
+	return append(b, v, 0, 0, 0)
+}
+
+// qpMode is how the queue pairs of a port are bound to counters.
+type qpMode struct {
+	mode, mask uint32
+	optionals  bool // those that the port has on are bound, too
+}
+
+func (m qpMode) String() string {
+	switch m.mode {
+	case modeNone:
+		return "off"
+	case modeAuto:
+		return fmt.Sprintf("auto, mask %d, optional counters %v", m.mask, m.optionals)
+	case modeManual:
+		return "manual"
+	}
+	return fmt.Sprintf("mode %d", m.mode)
+}
+
+// mode asks for that of a port (STAT_GET with a resource and a mode, whose value
+// does not matter): no command to the firmware.
+func (c *conn) mode(index, port uint32, deadline time.Time) (m qpMode, err error) {
+	r := statRequest{request: request{cmd: cmdStatGet, index: &index, port: port}}
+	r.attrs = appendU32(appendU32(nil, attrStatRes, attrQP), attrStatMode, modeManual)
+	err = c.statistic(r, deadline, func(payload []byte) (err error) {
+		m, err = parseMode(payload)
+		return err
+	})
+	return m, err
+}
+
+func parseMode(payload []byte) (m qpMode, err error) {
+	told := false
+	a := attrs{rest: payload}
+	for a.next() {
+		switch a.typ {
+		case attrStatMode:
+			m.mode, told = a.u32(), true
+		case attrStatMask:
+			m.mask = a.u32()
+		case attrOptionals:
+			m.optionals = a.u8() != 0
+		}
+	}
+	if a.err == nil && !told {
+		a.err = fmt.Errorf("%w: no mode", errTruncated)
+	}
+	return m, a.err
+}
+
+// setMode switches auto mode on, by a mask, or off with none. The attribute of
+// optional counters is one that kernels before 6.15 refuse with EINVAL.
+func (c *conn) setMode(index, port, mask uint32, optionals bool, deadline time.Time) error {
+	r := statRequest{request: request{cmd: cmdStatSet, index: &index, port: port}, acknowledge: true}
+	r.attrs = appendU32(appendU32(nil, attrStatRes, attrQP), attrStatMode, modeAuto)
+	r.attrs = appendU32(r.attrs, attrStatMask, mask)
+	if optionals {
+		r.attrs = appendU8(r.attrs, attrOptionals, 1)
+	}
+	return c.statistic(r, deadline, ignore)
+}
+
+// unbind takes a queue pair from its counter, which goes with the last one. The
+// kernel does so while the port is not in auto mode only.
+func (c *conn) unbind(index, port, counter, qpn uint32, deadline time.Time) error {
+	r := statRequest{request: request{cmd: cmdStatDel, index: &index, port: port}, acknowledge: true}
+	r.attrs = appendU32(appendU32(nil, attrStatRes, attrQP), attrCounterID, counter)
+	r.attrs = appendU32(r.attrs, attrLQPN, qpn)
+	return c.statistic(r, deadline, ignore)
+}
+
+// optional is a counter of a port that can be switched.
+type optional struct {
+	name  string
+	index uint32
+	on    bool
+}
+
+// optionals asks which counters of a port can be switched (STAT_GET_STATUS).
+func (c *conn) optionals(index, port uint32, deadline time.Time) (all []optional, err error) {
+	r := request{cmd: cmdStatStatus, index: &index, port: port}
+	err = c.request(r, deadline, func(payload []byte) (err error) {
+		all, err = parseOptionals(all, payload)
+		return err
+	})
+	return all, err
+}
+
+func parseOptionals(all []optional, payload []byte) ([]optional, error) {
+	err := walkTable(payload, attrHWCounters, attrHWCounter, func(b []byte) error {
+		var o optional
+		indexed, dynamic := false, false
+		a := attrs{rest: b}
+		for a.next() {
+			switch a.typ {
+			case attrHWName:
+				o.name = string(a.text())
+			case attrHWIndex:
+				o.index, indexed = a.u32(), true
+			case attrHWDynamic:
+				o.on, dynamic = a.u8() != 0, true
+			}
+		}
+		switch {
+		case a.err != nil || !indexed || !dynamic || !validCounter(o.name):
+			return a.err
+		case len(all) == maxOptional:
+			return errTooMany
+		}
+		all = append(all, o)
+		return nil
+	})
+	return all, err
+}
+
+// setOptionals switches on these counters of a port, by their indexes, and off
+// all others that can be switched.
+func (c *conn) setOptionals(index, port uint32, on []uint32, deadline time.Time) error {
+	r := statRequest{request: request{cmd: cmdStatSet, index: &index, port: port}, acknowledge: true}
+	r.attrs = native.AppendUint16(r.attrs, uint16(unix.SizeofNlAttr+8*len(on)))
+	r.attrs = native.AppendUint16(r.attrs, attrHWCounters|unix.NLA_F_NESTED)
+	for _, i := range on {
+		r.attrs = appendU32(r.attrs, attrHWIndex, i)
+	}
+	return c.statistic(r, deadline, ignore)
+}

@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// statKernel stands in for a kernel with mlx5 devices, which no machine here has:
+// no other driver binds queue pairs to counters that count bytes. It is made from
+// the definitions of drivers/infiniband/core/{nldev,counters}.c and of
+// hw/mlx5/counters.c, in 6.15 and before, and keeps their rules: who may set which
+// mode when, which queue pairs are bound, what is refused with which error.
+type statKernel struct {
+	t  *testing.T
+	mu sync.Mutex
+
+	devices []*statDevice
+	old     bool // before 6.15: no byte counters, the attribute for them is unknown
+	denied  bool // no CAP_NET_ADMIN
+	refuses map[uint16]unix.Errno
+	changes []string // that were asked for
+	queries int      // of the firmware
+}
+
+type statDevice struct {
+	index    uint32
+	name     string
+	guid     uint64
+	ports    map[uint32]*statPort
+	qps      []*statQP
+	counters []*statCounter
+	pds      map[uint32]uint32 // context of each
+	contexts map[uint32]uint32 // PID of each
+}
+
+type statPort struct {
+	mode, mask uint32
+	opcnt      bool
+	optional   []optional // by index - 30
+}
+
+type statQP struct {
+	qpn, port, pid, pd uint32
+	counter            *statCounter
+}
+
+type statCounter struct {
+	port, id, mode, mask, pid uint32
+	opcnt                     bool
+	tx, rx                    uint64
+	errors                    uint32 // a counter of 32 bits
+}
+
+func newStatKernel(t *testing.T, tr tree, devices int) *statKernel {
+	k := &statKernel{t: t, refuses: map[uint16]unix.Errno{}}
+	for i := range devices {
+		k.plug(tr, i)
+	}
+	return k
+}
+
+func (k *statKernel) plug(tr tree, i int) *statDevice {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	path := tr.hca(i, 1)
+	tr.link(path+"/device/driver", "../../../bus/pci/drivers/mlx5_core")
+	d := &statDevice{
+		index: uint32(i + 3), name: fmt.Sprintf("mlx5_%d", i), guid: 0xa088c20300000000 + uint64(i),
+		ports: map[uint32]*statPort{1: {optional: []optional{
+			{"cc_rx_ce_pkts", 30, true}, {"rdma_tx_packets", 31, false}, {txBytes, 32, false}, {rxBytes, 33, false},
+		}}},
+		pds: map[uint32]uint32{}, contexts: map[uint32]uint32{},
+	}
+	k.devices = append(k.devices, d)
+	return d
+}
+
+// create makes a queue pair and brings it to INIT, where auto mode binds it.
+func (k *statKernel) create(d *statDevice, qpn, pid uint32) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	q := &statQP{qpn: qpn, port: 1, pid: pid}
+	d.qps = append(d.qps, q)
+	if p := d.ports[1]; p.mode == modeAuto {
+		for _, c := range d.counters {
+			if c.port == 1 && c.mode == modeAuto && (p.mask&maskPID == 0 || c.pid == pid) {
+				q.counter = c
+				return
+			}
+		}
+		q.counter = d.counter(modeAuto, p.mask, pid, p.opcnt)
+	}
+}
+
+// counter allocates the lowest number that is free, as firmware may.
+func (d *statDevice) counter(mode, mask, pid uint32, opcnt bool) *statCounter {
+	id := uint32(1)
+	for slices.ContainsFunc(d.counters, func(c *statCounter) bool { return c.id == id }) {
+		id++
+	}
+	c := &statCounter{port: 1, id: id, mode: mode, mask: mask, pid: pid, opcnt: opcnt}
+	d.counters = append(d.counters, c)
+	return c
+}
+
+// bind is what another tool does by hand.
+func (k *statKernel) bind(d *statDevice, qpns ...uint32) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c := d.counter(modeManual, 0, 0, true)
+	d.ports[1].mode = modeManual
+	for _, n := range qpns {
+		d.qp(n).counter = c
+	}
+}
+
+func (d *statDevice) qp(qpn uint32) *statQP {
+	for _, q := range d.qps {
+		if q.qpn == qpn {
+			return q
+		}
+	}
+	return nil
+}
+
+func (k *statKernel) destroy(d *statDevice, qpn uint32) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	q := d.qp(qpn)
+	d.qps = slices.DeleteFunc(d.qps, func(o *statQP) bool { return o == q })
+	d.release(q)
+}
+
+// release unbinds a queue pair: with the last one the counter goes, and with the
+// last of those a manual mode.
+func (d *statDevice) release(q *statQP) {
+	c := q.counter
+	if q.counter = nil; c == nil || slices.ContainsFunc(d.qps, func(o *statQP) bool { return o.counter == c }) {
+		return
+	}
+	d.counters = slices.DeleteFunc(d.counters, func(o *statCounter) bool { return o == c })
+	if p := d.ports[c.port]; p.mode == modeManual && len(d.counters) == 0 {
+		p.mode, p.mask, p.opcnt = modeNone, 0, false
+	}
+}
+
+// move counts the bytes of a queue pair.
+func (k *statKernel) move(d *statDevice, qpn uint32, tx, rx uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if c := d.qp(qpn).counter; c != nil && c.opcnt {
+		c.tx += tx
+		c.rx += rx
+	}
+}
+
+// exit ends a thread: what it made stays, without a PID.
+func (k *statKernel) exit(pid uint32) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, d := range k.devices {
+		for _, q := range d.qps {
+			if q.pid == pid {
+				q.pid = 0
+			}
+		}
+		for _, c := range d.counters {
+			if c.pid == pid {
+				c.pid = 0
+			}
+		}
+	}
+}
+
+// port tells the state of a port in words: the mode, what is bound, what is on.
+func (k *statKernel) port(d *statDevice) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p := d.ports[1]
+	s := fmt.Sprintf("mode %d mask %d %v,", p.mode, p.mask, p.opcnt)
+	for _, q := range d.qps {
+		if q.counter != nil {
+			s += fmt.Sprintf(" %d:%d", q.qpn, q.counter.id)
+		}
+	}
+	s += ", on"
+	for _, o := range p.optional {
+		if o.on {
+			s += " " + o.name
+		}
+	}
+	return s
+}
+
+func (k *statKernel) asked() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.changes)
+}
+
+// queried is how often the firmware was asked.
+func (k *statKernel) queried() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.queries
+}
+
+// refuse has a command fail.
+func (k *statKernel) refuse(cmd uint16, e unix.Errno) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.refuses[cmd] = e
+}
+
+func (k *statKernel) dial() (*conn, error) { return fakeKernel(k.t, k.answer)() }
+
+func (k *statKernel) answer(r []byte) [][]byte {
+	cmd, flags, seq := native.Uint16(r[4:])&0x3ff, native.Uint16(r[6:]), native.Uint32(r[8:])
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	replies, err := k.do(cmd, flags&unix.NLM_F_DUMP == unix.NLM_F_DUMP, r[16:])
+	switch {
+	case err != 0:
+		replies = [][]byte{failure(err)}
+	case flags&unix.NLM_F_DUMP == unix.NLM_F_DUMP:
+		replies = append(replies, done())
+	case flags&unix.NLM_F_ACK != 0:
+		replies = append(replies, failure(0))
+	}
+	for _, b := range replies {
+		binary.NativeEndian.PutUint32(b[8:], seq)
+	}
+	return replies
+}
+
+// asks are the attributes of a request.
+type asks struct {
+	has                                            map[uint16]bool
+	index, port, res, mode, mask, counter, qpn, id uint32
+	opcnt                                          bool
+	indexes                                        []uint32
+}
+
+func readAsks(b []byte) (a asks) {
+	a.has = map[uint16]bool{}
+	for w := (attrs{rest: b}); w.next(); {
+		a.has[w.typ] = true
+		switch w.typ {
+		case attrDevIndex:
+			a.index = w.u32()
+		case attrPortIndex:
+			a.port = w.u32()
+		case attrStatRes:
+			a.res = w.u32()
+		case attrStatMode:
+			a.mode = w.u32()
+		case attrStatMask:
+			a.mask = w.u32()
+		case attrCounterID:
+			a.counter = w.u32()
+		case attrLQPN:
+			a.qpn = w.u32()
+		case attrPDN, attrCtxN:
+			a.id = w.u32()
+		case attrOptionals:
+			a.opcnt = w.u8() != 0
+		case attrHWCounters:
+			_ = walk(w.data, attrHWIndex, func(b []byte) error {
+				a.indexes = append(a.indexes, native.Uint32(b))
+				return nil
+			})
+		}
+	}
+	return a
+}
+
+func (k *statKernel) do(cmd uint16, dump bool, b []byte) ([][]byte, unix.Errno) {
+	a := readAsks(b)
+	if e, ok := k.refuses[cmd]; ok {
+		return nil, e
+	}
+	if cmd == cmdGet && dump {
+		var all [][]byte
+		for _, d := range k.devices {
+			all = append(all, reply(cmdGet, unix.NLM_F_MULTI, attrU32(attrDevIndex, d.index), attrStr(attrDevName, d.name),
+				attrU64(attrNodeGUID, d.guid)))
+		}
+		return all, 0
+	}
+	if cmd == cmdResGet {
+		return nil, 0
+	}
+	i := slices.IndexFunc(k.devices, func(d *statDevice) bool { return d.index == a.index })
+	if i < 0 {
+		return nil, unix.EINVAL
+	}
+	d := k.devices[i]
+	p := d.ports[a.port]
+	handle := slices.Concat(attrU32(attrDevIndex, d.index), attrStr(attrDevName, d.name), attrU32(attrPortIndex, a.port))
+	switch {
+	case cmd == cmdStatGet && dump && a.res == attrQP:
+		return k.dump(d), 0
+	case cmd == cmdStatGet && a.res == attrQP && a.has[attrStatMode] && p != nil:
+		of := []([]byte){handle, attrU32(attrStatMode, p.mode)}
+		if p.mode == modeAuto {
+			of = append(of, attrU32(attrStatMask, p.mask))
+			if !k.old {
+				of = append(of, attr(attrOptionals, boolean(p.opcnt)))
+			}
+		}
+		return [][]byte{reply(cmd, 0, of...)}, 0
+	case cmd == cmdStatGet && !a.has[attrStatRes]:
+		return [][]byte{reply(cmd, 0, handle, nest(attrHWCounters))}, 0
+	case cmd == cmdStatStatus && p != nil:
+		of := [][]byte{nest(attrHWCounter, attrStr(attrHWName, "out_of_buffer"), attrU32(attrHWIndex, 0))}
+		for _, o := range p.optional {
+			if !k.old || o.index < 31 {
+				of = append(of, nest(attrHWCounter, attrStr(attrHWName, o.name), attrU32(attrHWIndex, o.index),
+					attr(attrHWDynamic, boolean(o.on))))
+			}
+		}
+		return [][]byte{reply(cmd, 0, handle, nest(attrHWCounters, of...))}, 0
+	case cmd == cmdStatSet && p != nil:
+		return k.set(d, p, a, handle)
+	case cmd == cmdStatDel && p != nil:
+		return k.del(d, p, a, handle)
+	case cmd == cmdQPGet && p != nil && !dump:
+		q := d.qp(a.qpn)
+		if q == nil {
+			return nil, unix.ENOENT
+		}
+		k.queries++
+		of := []([]byte){handle, attrU32(attrLQPN, q.qpn), attrU32(attrPDN, q.pd)}
+		return [][]byte{reply(cmd, 0, append(of, pid(q.pid))...)}, 0
+	case cmd == cmdPDGet && !dump:
+		return [][]byte{reply(cmd, 0, handle, attrU32(attrPDN, a.id), attrU32(attrCtxN, d.pds[a.id]))}, 0
+	case cmd == cmdCtxGet && !dump:
+		return [][]byte{reply(cmd, 0, handle, attrU32(attrCtxN, a.id), pid(d.contexts[a.id]))}, 0
+	}
+	return nil, unix.EINVAL
+}
+
+func pid(n uint32) []byte {
+	if n == 0 {
+		return nil // of a thread that is gone the kernel tells none
+	}
+	return attrU32(attrPID, n)
+}
+
+func boolean(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (k *statKernel) dump(d *statDevice) [][]byte {
+	var all [][]byte
+	for _, c := range d.counters {
+		k.queries++
+		of := [][]byte{attrU32(attrPortIndex, c.port), attrU32(attrCounterID, c.id), attrU32(attrStatMode, c.mode)}
+		if c.mode == modeAuto && c.mask&1 != 0 {
+			of = append(of, attr(attrQPType, 2))
+		}
+		if c.mode == modeAuto && c.mask&maskPID != 0 {
+			of = append(of, pid(c.pid))
+		}
+		var qps [][]byte
+		for _, q := range d.qps {
+			if q.counter == c {
+				qps = append(qps, nest(attrQPEntry, attrU32(attrLQPN, q.qpn)))
+			}
+		}
+		values := [][]byte{nest(attrHWCounter, attrStr(attrHWName, "rx_write_requests"), attrU64(attrHWValue, uint64(c.errors)))}
+		if c.opcnt {
+			values = append(values, nest(attrHWCounter, attrStr(attrHWName, txBytes), attrU64(attrHWValue, c.tx)),
+				nest(attrHWCounter, attrStr(attrHWName, rxBytes), attrU64(attrHWValue, c.rx)))
+		}
+		of = append(of, nest(attrQP, qps...), nest(attrHWCounters, values...))
+		all = append(all, reply(cmdStatGet, unix.NLM_F_MULTI, attrU32(attrDevIndex, d.index), attrStr(attrDevName, d.name),
+			nest(attrStatCounter, nest(attrStatCounter+1, of...))))
+	}
+	return all
+}
+
+func (k *statKernel) set(d *statDevice, p *statPort, a asks, handle []byte) ([][]byte, unix.Errno) {
+	if k.denied {
+		return nil, unix.EPERM
+	}
+	if a.has[attrOptionals] && k.old {
+		return nil, unix.EINVAL // a strict parser does not know it
+	}
+	k.changes = append(k.changes, fmt.Sprintf("%s set mode %v mask %d opcnt %v counters %v",
+		d.name, a.has[attrStatMode], a.mask, a.opcnt, a.indexes))
+	if a.has[attrStatMode] {
+		if a.res != attrQP || a.mode != modeAuto {
+			return nil, unix.EINVAL
+		}
+		mode := uint32(modeAuto)
+		if a.mask == 0 {
+			if mode = modeNone; len(d.counters) > 0 {
+				mode = modeManual
+			}
+		}
+		if p.mode != mode || p.mask != a.mask || p.opcnt != a.opcnt {
+			if mode == modeAuto && len(d.counters) > 0 {
+				return nil, unix.EBUSY
+			}
+			p.mode, p.mask, p.opcnt = mode, a.mask, a.opcnt
+		}
+	}
+	if a.has[attrHWCounters] {
+		for _, i := range a.indexes {
+			if i < 30 || i >= 30+uint32(len(p.optional)) {
+				return nil, unix.EINVAL
+			}
+		}
+		for i := range p.optional {
+			p.optional[i].on = slices.Contains(a.indexes, p.optional[i].index)
+		}
+	}
+	return [][]byte{reply(cmdStatSet, 0, handle)}, 0
+}
+
+func (k *statKernel) del(d *statDevice, p *statPort, a asks, handle []byte) ([][]byte, unix.Errno) {
+	q := d.qp(a.qpn)
+	switch {
+	case k.denied:
+		return nil, unix.EPERM
+	case q == nil:
+		return nil, unix.ENOENT
+	case q.counter == nil || q.counter.id != a.counter || p.mode != modeManual:
+		return nil, unix.EINVAL
+	}
+	k.changes = append(k.changes, fmt.Sprintf("%s unbind %d", d.name, q.qpn))
+	k.queries++
+	d.release(q)
+	// The kernel answers this command as if it was the other one.
+	return [][]byte{reply(cmdStatSet, 0, handle)}, 0
+}
+
+// counterSource reads the devices of k in mode use or manage. Threads below 1000
+// are in the cgroup of their hundreds, and others are gone.
+func counterSource(t *testing.T, tr tree, k *statKernel, mode string, change ...func(*Options)) *Source {
+	t.Helper()
+	s := newSource(t, tr, append([]func(*Options){func(o *Options) {
+		o.Netlink, o.QPCounters, o.Deadline = true, mode, 2*time.Second
+		o.CgroupOf = func(pid int) (uint64, error) {
+			if pid >= 1000 {
+				return 0, unix.ESRCH
+			}
+			return uint64(pid / 100), nil
+		}
+	}}, change...)...)
+	s.isSysfs = func(string) bool { return true }
+	s.dial = k.dial
+	return s
+}

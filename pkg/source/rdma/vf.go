@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// What a virtual function has moved is told by the physical one's network
+// interface (IFLA_VF_STATS), wherever the function is. The kernel asks the firmware
+// for it, function by function, while it holds the lock of all network
+// configuration, and cannot be asked for one of them. So it is asked in the
+// background, every 10 s, only where there are virtual functions, and only if one of
+// them is not an HCA in sight with counters of its own: those that are tell more,
+// and at once.
+const functionsEvery = 10 * time.Second
+
+// functions is what the last look at physical functions found. No Read waits for one.
+type functions struct {
+	pfs map[string]*physical // by HCA; a look alone touches them
+
+	mu    sync.Mutex
+	busy  bool
+	began time.Time
+	vfs   []model.VF // nil before the first look
+	err   error
+}
+
+// physical is a physical function.
+type physical struct {
+	flight flight
+	told   teller
+}
+
+// teller is what is remembered of a network interface that tells of virtual functions.
+type teller struct {
+	name string
+	// counts says that one of them was told a figure once. A driver that does not count
+	// cannot be told from one whose functions have moved nothing yet: both tell zeroes.
+	counts bool
+	pause  backoff
+	err    error // of the last request
+}
+
+// readFunctions gives the virtual functions of the HCAs in sight as the last look
+// found them, and begins another when one is due.
+func (s *Source) readFunctions(hcas []model.HCA, now time.Time) ([]model.VF, []model.DeviceState) {
+	f := &s.functions
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.busy && now.Sub(f.began) >= functionsEvery {
+		f.busy, f.began = true, now
+		patience := s.opt.Deadline
+		go func() {
+			vfs, err := s.lookAtFunctions(hcas, now, patience)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.busy, f.vfs, f.err = false, vfs, err
+		}()
+	}
+	var states []model.DeviceState
+	if f.err != nil {
+		states = []model.DeviceState{{Source: s.Name(), Device: "sriov", State: model.StateFailed, Reason: f.err.Error()}}
+	}
+	return onlyAway(f.vfs, hcas), states
+}
+
+// onlyAway takes the figures of functions that came in sight since the last look: what
+// their own ports count is not told twice.
+func onlyAway(vfs []model.VF, hcas []model.HCA) []model.VF {
+	if !slices.ContainsFunc(vfs, func(v model.VF) bool { return v.Counted }) {
+		return vfs
+	}
+	inSight := map[string]bool{}
+	for i := range hcas {
+		if h := &hcas[i]; h.VF && hasCounters(h) {
+			inSight[h.PCIAddress] = true
+		}
+	}
+	vfs = slices.Clone(vfs)
+	for i, v := range vfs {
+		if v.Counted && inSight[v.PCIAddress] {
+			vfs[i] = model.VF{PF: v.PF, Number: v.Number, PCIAddress: v.PCIAddress, NodeGUID: v.NodeGUID, PortGUID: v.PortGUID}
+		}
+	}
+	return vfs
+}
+
+func hasCounters(h *model.HCA) bool {
+	return slices.ContainsFunc(h.Ports, func(p model.Port) bool { return len(p.Counters)+len(p.HWCounters) > 0 })
+}
+
+// lookAtFunctions looks at all physical functions. One that hangs, or fails, costs
+// its own.
+func (s *Source) lookAtFunctions(hcas []model.HCA, now time.Time, patience time.Duration) ([]model.VF, error) {
+	virtual := map[string]*model.HCA{}
+	pfs := make([]*model.HCA, 0, len(hcas))
+	last := s.functions.pfs
+	s.functions.pfs = make(map[string]*physical, len(hcas))
+	for i := range hcas {
+		h := &hcas[i]
+		switch {
+		case h.PCIAddress == "":
+		case h.VF:
+			virtual[h.PCIAddress] = h
+		case h.Netns == 0:
+			pfs = append(pfs, h)
+			s.functions.pfs[h.Name] = cmp.Or(last[h.Name], &physical{})
+		}
+	}
+	found, errs := make([][]model.VF, len(pfs)), make([]error, len(pfs))
+	each(len(pfs), func(i int) {
+		type result struct {
+			vfs  []model.VF
+			told teller
+		}
+		h, p := pfs[i], s.functions.pfs[pfs[i].Name]
+		before := p.told
+		r, err := do(context.Background(), &p.flight, patience, func() (r result, _ error) {
+			r.vfs, r.told = s.readPhysical(h, before, virtual, now, time.Now().Add(patience))
+			return r, nil
+		})
+		if err == nil {
+			found[i], p.told, err = r.vfs, r.told, r.told.err
+		}
+		if err != nil {
+			errs[i] = fmt.Errorf("virtual functions of %s: %w", h.Name, err)
+		}
+	})
+	vfs := []model.VF{}
+	for _, f := range found {
+		vfs = append(vfs, f...)
+	}
+	return vfs, errors.Join(errs...)
+}
+
+// readPhysical lists the virtual functions of a physical one (device/sriov_numvfs
+// and device/virtfnN) and joins what is known of them.
+func (s *Source) readPhysical(h *model.HCA, t teller, virtual map[string]*model.HCA, now, deadline time.Time,
+) ([]model.VF, teller) {
+	r := &reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
+	function := filepath.Join(s.root, h.Name, "device")
+	n, err := strconv.ParseUint(r.line(unix.AT_FDCWD, function+"/sriov_numvfs"), 10, 16)
+	if n = min(n, maxFunctions); err != nil || n == 0 {
+		return nil, teller{}
+	}
+	vfs := make([]model.VF, n)
+	inSight := make([]bool, n)
+	away := false
+	for i := range vfs {
+		v := &vfs[i]
+		v.PF, v.Number = h.Name, i
+		v.PCIAddress = pciAddress(r.link(function + "/virtfn" + strconv.Itoa(i)))
+		if own := virtual[v.PCIAddress]; own != nil {
+			v.NodeGUID, inSight[i] = own.NodeGUID, hasCounters(own)
+			for _, p := range own.Ports {
+				v.PortGUID = cmp.Or(v.PortGUID, p.PortGUID)
+			}
+		}
+		away = away || !inSight[i]
+	}
+	switch {
+	case !away || !s.opt.Netlink || !s.genuine:
+		t.err = nil
+	case !t.pause.waiting(now):
+		var l link
+		l, t.name, t.err = s.askInterfaces(r, h, int(n), t.name, deadline)
+		if t.err != nil && !l.told {
+			t.pause.failed(now)
+		} else {
+			t.pause = backoff{}
+		}
+		t.counts = t.counts || slices.ContainsFunc(l.vfs, functionOf.moved)
+		for i := range l.vfs {
+			f, v := &l.vfs[i], &vfs[i]
+			v.NodeGUID, v.PortGUID = cmp.Or(v.NodeGUID, f.nodeGUID), cmp.Or(v.PortGUID, f.portGUID)
+			if v.Counted = f.told && t.counts && !inSight[i]; v.Counted {
+				v.TransmitBytes, v.ReceiveBytes = f.txBytes, f.rxBytes
+				v.TransmitPackets, v.ReceivePackets = f.txPackets, f.rxPackets
+			}
+		}
+	}
+	joinGUIDs(r, function, vfs)
+	return vfs, t
+}
+
+// joinGUIDs adds the GUIDs that the vendor's driver has in files, where no others are
+// known.
+func joinGUIDs(r *reader, function string, vfs []model.VF) {
+	known := func(v model.VF) bool { return v.NodeGUID != "" && v.PortGUID != "" }
+	if !slices.ContainsFunc(vfs, func(v model.VF) bool { return !known(v) }) {
+		return
+	}
+	nodes, ports := virtualGUIDs(r, function, "node"), virtualGUIDs(r, function, "port")
+	for i := range vfs {
+		v := &vfs[i]
+		v.NodeGUID, v.PortGUID = cmp.Or(v.NodeGUID, nodes[v.PCIAddress]), cmp.Or(v.PortGUID, ports[v.PCIAddress])
+	}
+}

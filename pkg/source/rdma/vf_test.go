@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// vfInfo is an IFLA_VF_INFO as the kernel writes it (net/core/rtnetlink.c), with
+// statistics and, for InfiniBand, GUIDs.
+func vfInfo(number uint32, stats [4]uint64, guids ...uint64) []byte {
+	num := native.AppendUint32(nil, number)
+	parts := [][]byte{attr(unix.IFLA_VF_MAC, append(slices.Clone(num), make([]byte, 32)...)...)}
+	parts = append(parts, attr(unix.IFLA_VF_VLAN, append(slices.Clone(num), make([]byte, 8)...)...))
+	for i, g := range guids {
+		parts = append(parts, attr(uint16(unix.IFLA_VF_IB_NODE_GUID+i),
+			native.AppendUint64(append(slices.Clone(num), 0, 0, 0, 0), g)...))
+	}
+	parts = append(parts, attr(unix.IFLA_VF_STATS, slices.Concat(
+		attrU64(unix.IFLA_VF_STATS_RX_PACKETS, stats[0]), attrU64(unix.IFLA_VF_STATS_TX_PACKETS, stats[1]),
+		attrU64(unix.IFLA_VF_STATS_RX_BYTES, stats[2]), attrU64(unix.IFLA_VF_STATS_TX_BYTES, stats[3]),
+		attr(unix.IFLA_VF_STATS_PAD), attrU64(unix.IFLA_VF_STATS_RX_DROPPED, 9))...))
+	return attr(unix.IFLA_VF_INFO, slices.Concat(parts...)...)
+}
+
+func newLink(parent string, count uint32, vfs ...[]byte) []byte {
+	return message(unix.RTM_NEWLINK, 0, 1, make([]byte, unix.SizeofIfInfomsg), attrStr(unix.IFLA_IFNAME, "ib0"),
+		attrU32(unix.IFLA_NUM_VF, count), attr(unix.IFLA_VFINFO_LIST, slices.Concat(vfs...)...),
+		attrStr(unix.IFLA_PARENT_DEV_NAME, parent))
+}
+
+// pf is a node with a PF, whose interfaces answer to RTM_GETLINK as they are told to.
+type pf struct {
+	tree
+	*Source
+	now     time.Time
+	asked   atomic.Int64
+	answers map[string][]byte // by name
+}
+
+func newPF(t *testing.T, interfaces []string, names ...string) *pf {
+	p := &pf{tree: newTree(t), now: time.Unix(1000, 0), answers: map[string][]byte{}}
+	p.sriov(names...)
+	const function = "devices/pci0000:15/0000:18:00.0"
+	p.put(function+"/sriov_numvfs", fmt.Sprintf("%d\n", len(names)))
+	for _, n := range interfaces {
+		p.dir(function + "/net/" + n)
+	}
+	p.Source = newSource(t, p.tree, func(o *Options) {
+		o.Netlink = true
+		o.Now = func() time.Time { return p.now }
+	})
+	p.isSysfs = func(string) bool { return true }
+	p.dial = fakeKernel(t, func([]byte) [][]byte { return [][]byte{done()} })
+	p.dialLink = fakeKernel(t, func(r []byte) [][]byte {
+		p.asked.Add(1)
+		a := attrs{rest: r[unix.SizeofNlMsghdr+unix.SizeofIfInfomsg:]}
+		for a.next() {
+			if a.typ == unix.IFLA_IFNAME && p.answers[string(a.text())] != nil {
+				return [][]byte{p.answers[string(a.text())]}
+			}
+		}
+		return [][]byte{failure(unix.ENODEV)}
+	})
+	return p
+}
+
+// look reads until the facts are those of now.
+func (p *pf) look(t *testing.T) model.Snapshot {
+	t.Helper()
+	settleFunctions(t, p.Source)
+	p.now = p.now.Add(functionsEvery)
+	mustRead(t, p.Source)
+	settleFunctions(t, p.Source)
+	return mustRead(t, p.Source)
+}
+
+func settleFunctions(t *testing.T, s *Source) {
+	t.Helper()
+	for range 5000 {
+		s.functions.mu.Lock()
+		busy := s.functions.busy
+		s.functions.mu.Unlock()
+		if !busy {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatal("the look does not end")
+}
+
+// TestVFs: one VF is in sight, one in a container or virtual machine, one has no
+// GUID but that of the vendor's files.
+func TestVFs(t *testing.T) {
+	p := newPF(t, []string{"ib7", "ib0.8001", "ib0"}, "mlx5_1", "", "")
+	p.put("class/infiniband/mlx5_1/ports/1/counters/port_xmit_data", "5\n")
+	p.answers["ib0"] = newLink("0000:18:00.0", 3,
+		vfInfo(0, [4]uint64{1, 2, 3, 4}, 0xaa01, 0xaa02),
+		vfInfo(1, [4]uint64{10, 20, 3000, 4000}, 0xa088c20300001101, 0xa088c20300001201),
+		vfInfo(2, [4]uint64{}, 0, 0))
+	if snap := mustRead(t, p.Source); snap.VFs != nil {
+		t.Errorf("before the first look: %+v", snap.VFs)
+	}
+	snap := p.look(t)
+	want := []model.VF{
+		{PF: "mlx5_0", Number: 0, PCIAddress: "0000:18:00.1", NodeGUID: "a088:c203:0000:0101", PortGUID: "a088:c203:0000:0201"},
+		{
+			PF: "mlx5_0", Number: 1, PCIAddress: "0000:18:00.2", NodeGUID: "a088:c203:0000:1101", PortGUID: "a088:c203:0000:1201",
+			Counted: true, TransmitBytes: 4000, ReceiveBytes: 3000, TransmitPackets: 20, ReceivePackets: 10,
+		},
+		{
+			PF: "mlx5_0", Number: 2, PCIAddress: "0000:18:00.3", NodeGUID: "a088:c203:0000:0103", PortGUID: "a088:c203:0000:0203",
+			Counted: true,
+		},
+	}
+	if d := cmp.Diff(want, snap.VFs); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if got := states(snap); got != "mlx5_0=ok mlx5_1=ok" {
+		t.Errorf("states %s", got)
+	}
+	// The interface of the port is known; it is not asked again before it is due.
+	asked := p.asked.Load()
+	p.now = p.now.Add(functionsEvery - 1)
+	for range 3 {
+		mustRead(t, p.Source)
+	}
+	settleFunctions(t, p.Source)
+	if p.asked.Load() != asked {
+		t.Error("asked before it was due")
+	}
+	if p.look(t); p.asked.Load() != asked+1 {
+		t.Errorf("%d requests for one look", p.asked.Load()-asked)
+	}
+	// Zeroes of all: they were counted before, and so they are.
+	p.answers["ib0"] = newLink("", 3, vfInfo(0, [4]uint64{}), vfInfo(1, [4]uint64{}), vfInfo(2, [4]uint64{}))
+	if v := p.look(t).VFs; !v[1].Counted || v[1].ReceiveBytes != 0 {
+		t.Errorf("zeroes after figures: %+v", v[1])
+	}
+	// Without VFs nothing is asked, and there are none.
+	p.put("devices/pci0000:15/0000:18:00.0/sriov_numvfs", "0\n")
+	asked = p.asked.Load()
+	if v := p.look(t).VFs; v == nil || len(v) > 0 || p.asked.Load() != asked {
+		t.Errorf("%+v, asked %d times", v, p.asked.Load()-asked)
+	}
+}
+
+// TestVFsInSight are not asked for: they have counters of their own.
+func TestVFsInSight(t *testing.T) {
+	p := newPF(t, []string{"ib0"}, "mlx5_1", "mlx5_2")
+	for _, n := range []string{"mlx5_1", "mlx5_2"} {
+		p.put("class/infiniband/"+n+"/ports/1/counters/port_xmit_data", "5\n")
+	}
+	p.answers["ib0"] = newLink("", 2, vfInfo(0, [4]uint64{1, 1, 1, 1}), vfInfo(1, [4]uint64{1, 1, 1, 1}))
+	if v := p.look(t).VFs; len(v) != 2 || v[0].Counted || v[1].Counted || p.asked.Load() != 0 {
+		t.Errorf("%+v, asked %d times", v, p.asked.Load())
+	}
+	// One of them goes to a virtual machine.
+	link, err := os.Readlink(p.path("class/infiniband/mlx5_2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.remove("class/infiniband/mlx5_2")
+	if v := p.look(t).VFs; len(v) != 2 || v[0].Counted || !v[1].Counted || p.asked.Load() == 0 {
+		t.Errorf("%+v, asked %d times", v, p.asked.Load())
+	}
+	// It comes back: what its port counts is not told twice, not even until the next look.
+	settleFunctions(t, p.Source)
+	p.link("class/infiniband/mlx5_2", link)
+	snap := mustRead(t, p.Source)
+	if v := snap.VFs; names(snap) != "mlx5_0 mlx5_1 mlx5_2" || v[1].Counted || v[1].ReceiveBytes != 0 {
+		t.Errorf("%s: %+v", names(snap), v)
+	}
+}
+
+// TestUncountedVFs: what the kernel tells of a driver that does not count.
+func TestUncountedVFs(t *testing.T) {
+	p := newPF(t, []string{"ens1"}, "", "")
+	p.answers["ens1"] = newLink("", 2, vfInfo(0, [4]uint64{}, 1, 2), vfInfo(1, [4]uint64{}))
+	if v := p.look(t).VFs; len(v) != 2 || v[0].Counted || v[1].Counted || v[0].NodeGUID != "0000:0000:0000:0001" {
+		t.Errorf("%+v", v)
+	}
+}
+
+// TestWrongInterfaces: one of another function, a representor, and one that is not
+// in this network namespace, as it is when sysfs is another's, tell nothing.
+func TestWrongInterfaces(t *testing.T) {
+	figures := vfInfo(0, [4]uint64{1, 1, 1, 1})
+	for name, answer := range map[string][]byte{
+		"of another function": newLink("0000:99:00.0", 1, figures),
+		"of another number":   newLink("", 2, figures, figures),
+		"representor":         message(unix.RTM_NEWLINK, 0, 1, make([]byte, 16), attrU32(unix.IFLA_NUM_VF, 1)),
+		"not there":           nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPF(t, []string{"ib1", "a-longer-name"}, "")
+			p.answers["ib1"] = answer
+			if v := p.look(t).VFs; len(v) != 1 || v[0].Counted {
+				t.Errorf("%+v", v)
+			}
+			p.answers["a-longer-name"] = newLink("0000:18:00.0", 1, figures)
+			if v := p.look(t).VFs; len(v) != 1 || !v[0].Counted {
+				t.Errorf("%+v", v)
+			}
+		})
+	}
+}
+
+// TestBadVFs: what fails is said, costs no other fact, and is left alone for a while.
+func TestBadVFs(t *testing.T) {
+	p := newPF(t, []string{"ib0"}, "")
+	p.answers["ib0"] = failure(unix.EPERM)
+	for range patienceFails {
+		snap := p.look(t)
+		if len(snap.VFs) != 1 || snap.VFs[0].Counted || states(snap) != "mlx5_0=ok sriov=failed" ||
+			!strings.Contains(snap.DeviceStates[1].Reason, "virtual functions of mlx5_0: ib0: rtnetlink: ") {
+			t.Errorf("%+v %+v", snap.VFs, snap.DeviceStates)
+		}
+	}
+	p.answers["ib0"] = newLink("", 1, vfInfo(0, [4]uint64{1, 1, 1, 1}))
+	if snap := p.look(t); snap.VFs[0].Counted || states(snap) != "mlx5_0=ok sriov=failed" {
+		t.Errorf("at once: %+v", snap.DeviceStates)
+	}
+	p.now = p.now.Add(shortestPause)
+	if snap := p.look(t); !snap.VFs[0].Counted || states(snap) != "mlx5_0=ok" {
+		t.Errorf("later: %+v", snap.DeviceStates)
+	}
+	// A driver that hangs: no Read waits.
+	block := make(chan struct{})
+	p.dialLink = func() (*conn, error) { <-block; return nil, errors.New("gone") }
+	p.opt.Deadline = 50 * time.Millisecond
+	if snap := p.look(t); !strings.Contains(snap.DeviceStates[1].Reason, "no answer in time") {
+		t.Errorf("%+v", snap.DeviceStates)
+	}
+	close(block)
+}
+
+// TestManyVFs: their list is longer than the length of an attribute can tell. The
+// kernel writes all of them, and 16 bits of the length.
+func TestManyVFs(t *testing.T) {
+	const n = 520
+	var vfs []byte
+	for i := range n {
+		vfs = append(vfs, vfInfo(uint32(i), [4]uint64{1, 1, 1, uint64(i)})...)
+	}
+	if len(vfs) < 1<<16 {
+		t.Fatal("too short")
+	}
+	p := newPF(t, []string{"ib0"}, "")
+	p.put("devices/pci0000:15/0000:18:00.0/sriov_numvfs", fmt.Sprintf("%d\n", n))
+	list := native.AppendUint16(nil, uint16(len(vfs)+4)) // wraps
+	list = append(native.AppendUint16(list, unix.IFLA_VFINFO_LIST), vfs...)
+	p.answers["ib0"] = message(unix.RTM_NEWLINK, 0, 1, make([]byte, 16), attrU32(unix.IFLA_NUM_VF, n), list)
+	snap := p.look(t)
+	counted := 0
+	for i, v := range snap.VFs {
+		if v.Number != i || v.Counted && v.TransmitBytes != uint64(i) {
+			t.Errorf("%+v", v)
+		}
+		if v.Counted {
+			counted++
+		}
+	}
+	if counted == 0 || counted == n || states(snap) != "mlx5_0=ok sriov=failed" ||
+		!strings.Contains(snap.DeviceStates[1].Reason, fmt.Sprintf("ib0 tells of %d of %d", counted, n)) {
+		t.Errorf("%d counted: %+v", counted, snap.DeviceStates[1:])
+	}
+}
+
+// TestRecordedVFs: what a real kernel (6.1) wrote of the driver in testdata/vfs.c, which
+// names a GUID and figures for each of three functions; see TestGuest.
+func TestRecordedVFs(t *testing.T) {
+	b, err := os.ReadFile("testdata/6.1/getlink_vf.bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var l link
+	done, err := messages(b, unix.RTM_NEWLINK, 1, func(p []byte) (err error) { l, err = parseLink(p); return err })
+	if err != nil || !done {
+		t.Fatal(done, err)
+	}
+	checkRecorded(t, l)
+	// Of the request nothing is left to chance, either.
+	r := linkRequest("vfs0", 1)
+	if !bytes.Contains(r, []byte("vfs0\x00")) || len(r)%4 != 0 || int(native.Uint32(r)) != len(r) {
+		t.Errorf("request %x", r)
+	}
+}
+
+func checkRecorded(t *testing.T, l link) {
+	t.Helper()
+	want := link{parent: "vfs", count: 3, told: true}
+	for i := range uint64(3) {
+		want.vfs = append(want.vfs, functionOf{
+			told: true, nodeGUID: guidText(0xa088c20300000100 + i), portGUID: guidText(0xa088c20300000200 + i),
+			rxPackets: 10 + i, txPackets: 20 + i, rxBytes: 1<<40 + i, txBytes: 1<<41 + i,
+		})
+	}
+	if d := cmp.Diff(want, l, cmp.AllowUnexported(link{}, functionOf{})); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func FuzzLink(f *testing.F) {
+	recorded, err := os.ReadFile("testdata/6.1/getlink_vf.bin")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(recorded)
+	f.Add(newLink("0000:18:00.0", 2, vfInfo(0, [4]uint64{1, 2, 3, 4}, 5, 6), vfInfo(1, [4]uint64{}))[unix.SizeofNlMsghdr:])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		l, err := parseLink(b)
+		if l.count > maxFunctions || len(l.vfs) > l.count && l.count > 0 && err == nil || cap(l.vfs) > maxFunctions {
+			t.Errorf("%d functions of %d", len(l.vfs), l.count)
+		}
+	})
+}
