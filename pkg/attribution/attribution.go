@@ -2,7 +2,7 @@
 
 // Package attribution turns facts into shares: it joins what cgroups did and
 // what processes hold with the names of what runs there. It is pure (no clock,
-// no I/O, no logger) and imports model only.
+// no I/O, no logger) and imports model only; a Ledger alone remembers anything.
 //
 // The shares of a device always add up to the device's own figure. What no one
 // is known to own is the share of the zero Owner, which is always there, so
@@ -136,8 +136,13 @@ type ContainerShare struct {
 // Attribute joins the facts of s, whose entities and containers have their
 // names already (see Name and Containers). Cgroup ids without an entity belong to
 // the zero Owner. Objects come from the probe; when there was none (s.Objects is
-// nil) they come from the Holdings of processes.
+// nil) they come from the Holdings of processes. Traffic takes a Ledger.
 func Attribute(s model.Snapshot) Attribution {
+	return attribute(s, func(*Attribution, *owners) {})
+}
+
+// attribute lets book add the traffic.
+func attribute(s model.Snapshot, book func(*Attribution, *owners)) Attribution {
 	o := newOwners(s)
 	a := Attribution{}
 	if s.Objects != nil {
@@ -150,10 +155,16 @@ func Attribute(s model.Snapshot) Attribution {
 	a.Verbs = verbShares(s, o)
 	a.VerbErrors = verbErrorShares(s, o)
 	a.RDMACgroups = rdmaCgroupShares(s, o)
+	a.WorkRequests = workRequestShares(s, o)
+	a.CompletionErrors = completionErrorShares(s, o)
+	a.Completions = completionShares(s, o)
+	a.Sampling = samplingShares(s, o)
+	a.Budgets = budgetShares(s, o)
 	a.Containers = containerShares(s, o)
 	a.Assigned = deviceShares(s, o)
 	a.Usages = usageShares(s, o)
 	a.Networks = networkShares(s, o)
+	book(&a, o)
 	o.label(s, a.Containers)
 	a.Owners, a.Infos = o.list, o.infos
 	return a

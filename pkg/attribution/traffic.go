@@ -60,16 +60,6 @@ type BudgetShare struct {
 	SpentSeconds           float64
 }
 
-// A Ledger books the traffic of devices on their owners, refresh by refresh. It
-// remembers what it was told last, as a byte may be seen by several methods, and
-// as a device may have another owner at the next refresh.
-type Ledger struct{}
-
-// Attribute is Attribute with traffic.
-func (l *Ledger) Attribute(s model.Snapshot) Attribution {
-	return Attribute(s)
-}
-
 // PeerShare is a connected queue pair with its owner.
 type PeerShare struct {
 	Owner

@@ -42,11 +42,11 @@ type family struct {
 	rows       []row
 }
 
-// row is a series. A histogram is that of the attribution, in place of a value.
+// row is a series. A histogram is one of the attribution, in place of a value.
 type row struct {
 	labels    *labelSet
 	value     float64
-	histogram *model.Histogram
+	histogram durations
 }
 
 // nameKey is a pattern and what its varying part stands for.
@@ -166,7 +166,12 @@ func (b *builder) share(v float64, o *owner, values ...string) {
 
 // histogram is share for durations.
 func (b *builder) histogram(h *model.Histogram, o *owner, values ...string) {
-	b.addRow(row{labels: b.labels.get(b.schema, o, values...), histogram: h})
+	b.addRow(row{labels: b.labels.get(b.schema, o, values...), histogram: (*coarse)(h)})
+}
+
+// fine is share for durations that are told apart better.
+func (b *builder) fine(h *model.FineHistogram, o *owner, values ...string) {
+	b.addRow(row{labels: b.labels.get(b.schema, o, values...), histogram: (*fine)(h)})
 }
 
 // stateSet is shareStates for what nobody owns.

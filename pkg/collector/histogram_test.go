@@ -14,77 +14,105 @@ import (
 )
 
 // TestNativeHistogram takes the buckets back out of the wire format, by the
-// rules of native histograms: at schema 0 bucket k ends at 2^k.
+// rules of native histograms: at schema n bucket k ends at 2^(k/2^n).
 func TestNativeHistogram(t *testing.T) {
+	t.Run("coarse", func(t *testing.T) {
+		testHistograms(t, 0, model.HistogramMinExp, 13, 16, func(sum float64, fill func([]uint64)) durations {
+			h := model.Histogram{SumSeconds: sum}
+			fill(h.Buckets[:])
+			return (*coarse)(&h)
+		})
+	})
+	t.Run("fine", func(t *testing.T) {
+		testHistograms(t, 2, model.FineMinExp, 25, 8, func(sum float64, fill func([]uint64)) durations {
+			h := model.FineHistogram{SumSeconds: sum}
+			fill(h.Buckets[:])
+			return (*fine)(&h)
+		})
+	})
+}
+
+func testHistograms(
+	t *testing.T, schema, exp, classic int, last float64, of func(sum float64, fill func([]uint64)) durations,
+) {
+	t.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
-	cases := []model.Histogram{{}, one(0), one(model.HistogramBuckets - 1)}
-	for range 100 {
-		h := model.Histogram{SumSeconds: r.Float64()}
-		for i := range h.Buckets {
-			if r.IntN(3) == 0 {
-				h.Buckets[i] = r.Uint64N(1000)
-				h.Count += h.Buckets[i]
-			}
-		}
-		cases = append(cases, h)
+	cases := []durations{
+		of(0, func([]uint64) {}),
+		of(1, func(b []uint64) { b[0] = 1 }),
+		of(1, func(b []uint64) { b[len(b)-1] = 1 }),
 	}
-	for _, h := range cases {
-		s := slabs{histograms: newSlab[histogramSeries](1)}
-		wire, err := proto.Marshal(s.histogram(&h).Histogram)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var d dto.Histogram
-		if err := proto.Unmarshal(wire, &d); err != nil {
-			t.Fatal(err)
-		}
-		if d.GetSchema() != 0 || len(d.PositiveSpan) == 0 || d.GetZeroThreshold() <= 0 {
-			t.Fatalf("not a native histogram: %v", &d)
-		}
-		got := map[int]uint64{}
-		index, count, delta := 0, int64(0), 0
-		for _, span := range d.PositiveSpan {
-			index += int(span.GetOffset())
-			for range span.GetLength() {
-				count += d.PositiveDelta[delta]
-				got[index] = uint64(count)
-				index++
-				delta++
-			}
-		}
-		if delta != len(d.PositiveDelta) {
-			t.Errorf("%d deltas for %d buckets", len(d.PositiveDelta), delta)
-		}
-		total := uint64(0)
-		for i, want := range h.Buckets {
-			if got[model.HistogramMinExp+i] != want {
-				t.Errorf("bucket to 2^%d s holds %d, want %d", model.HistogramMinExp+i, got[model.HistogramMinExp+i], want)
-			}
-			total += want
-		}
-		if d.GetSampleCount() != total || d.GetSampleSum() != h.SumSeconds {
-			t.Errorf("count %d sum %v, want %d and %v", d.GetSampleCount(), d.GetSampleSum(), total, h.SumSeconds)
-		}
-		for _, b := range d.Bucket {
-			want := uint64(0)
-			for i, n := range h.Buckets {
-				if math.Ldexp(1, model.HistogramMinExp+i) <= b.GetUpperBound() {
-					want += n
+	for range 100 {
+		cases = append(cases, of(r.Float64(), func(b []uint64) {
+			for i := range b {
+				if r.IntN(3) == 0 {
+					b[i] = r.Uint64N(1000)
 				}
 			}
-			if b.GetCumulativeCount() != want {
-				t.Errorf("le %v: %d, want %d", b.GetUpperBound(), b.GetCumulativeCount(), want)
-			}
-		}
-		if n := len(d.Bucket); n != 13 || d.Bucket[0].GetUpperBound() != math.Ldexp(1, -20) ||
-			d.Bucket[n-1].GetUpperBound() != 16 {
-			t.Errorf("classic buckets: %v", d.Bucket)
+		}))
+	}
+	// All in one family: a histogram must not get into another's share of the slabs.
+	f := family{name: new("x_seconds"), help: new("X."), typ: histogram}
+	for _, h := range cases {
+		f.rows = append(f.rows, row{labels: &labelSet{}, histogram: h})
+	}
+	for i, m := range protoFamilies([]family{f})[0].Metric {
+		_, sum, buckets := cases[i].in()
+		checkHistogram(t, m.Histogram, schema, exp, sum, buckets)
+		b := m.Histogram.Bucket
+		if len(b) != classic || b[0].GetUpperBound() != math.Ldexp(1, exp) || b[classic-1].GetUpperBound() != last {
+			t.Errorf("classic buckets: %v", b)
 		}
 	}
 }
 
-func one(bucket int) model.Histogram {
-	h := model.Histogram{Count: 1, SumSeconds: 1}
-	h.Buckets[bucket] = 1
-	return h
+func checkHistogram(t *testing.T, h *dto.Histogram, schema, exp int, sum float64, buckets []uint64) {
+	t.Helper()
+	wire, err := proto.Marshal(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d dto.Histogram
+	if err := proto.Unmarshal(wire, &d); err != nil {
+		t.Fatal(err)
+	}
+	if d.GetSchema() != int32(schema) || len(d.PositiveSpan) == 0 || d.GetZeroThreshold() <= 0 {
+		t.Fatalf("not a native histogram: %v", &d)
+	}
+	got := map[float64]uint64{} // by upper bound
+	index, count, delta := 0, int64(0), 0
+	for _, span := range d.PositiveSpan {
+		index += int(span.GetOffset())
+		for range span.GetLength() {
+			count += d.PositiveDelta[delta]
+			got[float64(index)/math.Exp2(float64(schema))] = uint64(count)
+			index++
+			delta++
+		}
+	}
+	if delta != len(d.PositiveDelta) {
+		t.Errorf("%d deltas for %d buckets", len(d.PositiveDelta), delta)
+	}
+	end := func(i int) float64 { return float64(exp) + float64(i)/math.Exp2(float64(schema)) }
+	total := uint64(0)
+	for i, want := range buckets {
+		if got[end(i)] != want {
+			t.Errorf("bucket to 2^%v s holds %d, want %d", end(i), got[end(i)], want)
+		}
+		total += want
+	}
+	if d.GetSampleCount() != total || d.GetSampleSum() != sum {
+		t.Errorf("count %d sum %v, want %d and %v", d.GetSampleCount(), d.GetSampleSum(), total, sum)
+	}
+	for _, b := range d.Bucket {
+		want := uint64(0)
+		for i, n := range buckets {
+			if i < len(buckets)-1 && end(i) <= math.Log2(b.GetUpperBound()) {
+				want += n
+			}
+		}
+		if b.GetCumulativeCount() != want {
+			t.Errorf("le %v: %d, want %d", b.GetUpperBound(), b.GetCumulativeCount(), want)
+		}
+	}
 }

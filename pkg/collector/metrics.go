@@ -52,6 +52,7 @@ func metrics(labels []string) []metric {
 		portMetrics(),
 		resourceMetrics(),
 		workloadMetrics(),
+		trafficMetrics(),
 		infoMetrics(labels),
 		containerMetrics(),
 		devicesMetrics(),

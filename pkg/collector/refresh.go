@@ -154,6 +154,15 @@ func subjects(facts *model.Snapshot) (cgroups []uint64, pids []int) {
 	for i := range facts.Traffic {
 		add(facts.Traffic[i].Cgroup)
 	}
+	for i := range facts.WorkRequests {
+		add(facts.WorkRequests[i].Cgroup)
+	}
+	for i := range facts.CompletionErrors {
+		add(facts.CompletionErrors[i].Cgroup)
+	}
+	for i := range facts.Completions {
+		add(facts.Completions[i].Cgroup)
+	}
 	for i := range facts.Budgets {
 		add(facts.Budgets[i].Cgroup)
 	}

@@ -6,8 +6,6 @@ import (
 	"math"
 
 	dto "github.com/prometheus/client_model/go"
-
-	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // protoFamilies are the families as client_golang and the protobuf format have
@@ -39,6 +37,12 @@ func (s *slab[T]) next() *T {
 	return v
 }
 
+func (s *slab[T]) take(n int) []T {
+	v := s.free[:n:n]
+	s.free = s.free[n:]
+	return v
+}
+
 // slabs are families and series, each series with all its parts in one piece.
 type slabs struct {
 	families   slab[dto.MetricFamily]
@@ -46,12 +50,26 @@ type slabs struct {
 	gauges     slab[gaugeSeries]
 	untyped    slab[untypedSeries]
 	histograms slab[histogramSeries]
+	// What histograms consist of, of each as many as its shape has.
+	deltas  slab[int64]
+	buckets slab[classicBucket]
+	refs    slab[*dto.Bucket]
 }
 
 func newSlabs(families []family) *slabs {
 	size := map[dto.MetricType]int{}
+	native, classic := 0, 0
 	for i := range families {
-		size[families[i].typ] += len(families[i].rows)
+		f := &families[i]
+		size[f.typ] += len(f.rows)
+		if f.typ != histogram {
+			continue
+		}
+		for j := range f.rows {
+			s, _, buckets := f.rows[j].histogram.in()
+			native += len(buckets)
+			classic += len(s.bounds)
+		}
 	}
 	return &slabs{
 		families:   newSlab[dto.MetricFamily](len(families)),
@@ -59,6 +77,9 @@ func newSlabs(families []family) *slabs {
 		gauges:     newSlab[gaugeSeries](size[gauge]),
 		untyped:    newSlab[untypedSeries](size[untyped]),
 		histograms: newSlab[histogramSeries](size[histogram]),
+		deltas:     newSlab[int64](native),
+		buckets:    newSlab[classicBucket](classic),
+		refs:       newSlab[*dto.Bucket](classic),
 	}
 }
 
@@ -114,23 +135,9 @@ func (s *slabs) untypedValue(v float64) *dto.Metric {
 	return &u.metric
 }
 
-// The classic buckets: every second power of two from 2^-20 s (1 µs) to 16 s.
-const (
-	classicStep    = 2
-	classicLast    = 4
-	classicBuckets = (classicLast-model.HistogramMinExp)/classicStep + 1
-)
-
 var (
-	nativeSchema  = int32(0)
 	zeroThreshold = math.Ldexp(1, -128)
 	zeroCount     = uint64(0)
-	classicBounds = func() (bounds [classicBuckets]float64) {
-		for i := range bounds {
-			bounds[i] = math.Ldexp(1, model.HistogramMinExp+i*classicStep)
-		}
-		return bounds
-	}()
 )
 
 type histogramSeries struct {
@@ -139,67 +146,66 @@ type histogramSeries struct {
 	count     uint64
 	sum       float64
 
-	span    dto.BucketSpan
-	spans   [1]*dto.BucketSpan
-	offset  int32
-	length  uint32
-	deltas  [model.HistogramBuckets]int64
-	buckets [classicBuckets]dto.Bucket
-	refs    [classicBuckets]*dto.Bucket
-	counts  [classicBuckets]uint64
+	span   dto.BucketSpan
+	spans  [1]*dto.BucketSpan
+	offset int32
+	length uint32
 }
 
-// histogram renders h twice: as a native histogram of schema 0, whose buckets
-// end at the powers of two, as those of h do (what took longer than h tells
-// apart is in the one above), and as classic buckets.
-func (s *slabs) histogram(h *model.Histogram) *dto.Metric {
+type classicBucket struct {
+	bucket dto.Bucket
+	count  uint64
+}
+
+// histogram renders h twice, as its shape says.
+func (s *slabs) histogram(h durations) *dto.Metric {
 	d := s.histograms.next()
 	d.metric.Histogram = &d.histogram
-	d.sum, d.histogram.SampleSum = h.SumSeconds, &d.sum
+	shape, sum, buckets := h.in()
+	d.sum, d.histogram.SampleSum = sum, &d.sum
 	// A count that differs from the buckets, because the kernel counted on
 	// while it was read, would have the whole histogram refused.
-	for _, n := range h.Buckets {
+	for _, n := range buckets {
 		d.count += n
 	}
 	d.histogram.SampleCount = &d.count
-	d.native(h)
-	d.classic(h)
+	d.native(shape, buckets, s.deltas.take(len(buckets)))
+	d.histogram.Bucket = s.classic(shape, buckets)
 	return &d.metric
 }
 
 // native sets one span over all buckets that are not empty. Without any it is
 // an empty span, which is what makes a histogram native.
-func (d *histogramSeries) native(h *model.Histogram) {
-	first, last := 0, len(h.Buckets)
-	for first < last && h.Buckets[first] == 0 {
+func (d *histogramSeries) native(s *shape, buckets []uint64, deltas []int64) {
+	first, last := 0, len(buckets)
+	for first < last && buckets[first] == 0 {
 		first++
 	}
-	for last > first && h.Buckets[last-1] == 0 {
+	for last > first && buckets[last-1] == 0 {
 		last--
 	}
 	if first < last {
-		d.offset, d.length = int32(model.HistogramMinExp+first), uint32(last-first)
+		d.offset, d.length = int32(s.first+first), uint32(last-first)
 	}
 	d.span.Offset, d.span.Length = &d.offset, &d.length
 	d.spans[0] = &d.span
 	before := int64(0)
-	for i, n := range h.Buckets[first:last] {
-		d.deltas[i] = int64(n) - before
+	for i, n := range buckets[first:last] {
+		deltas[i] = int64(n) - before
 		before = int64(n)
 	}
-	d.histogram.Schema, d.histogram.ZeroThreshold, d.histogram.ZeroCount = &nativeSchema, &zeroThreshold, &zeroCount
-	d.histogram.PositiveSpan, d.histogram.PositiveDelta = d.spans[:], d.deltas[:d.length]
+	d.histogram.Schema, d.histogram.ZeroThreshold, d.histogram.ZeroCount = &s.schema, &zeroThreshold, &zeroCount
+	d.histogram.PositiveSpan, d.histogram.PositiveDelta = d.spans[:], deltas[:d.length]
 }
 
-func (d *histogramSeries) classic(h *model.Histogram) {
+func (s *slabs) classic(shape *shape, buckets []uint64) []*dto.Bucket {
+	refs := s.refs.take(len(shape.bounds))
 	sum, next := uint64(0), 0
-	for i := range d.buckets {
-		for ; next <= i*classicStep; next++ {
-			sum += h.Buckets[next]
-		}
-		d.counts[i] = sum
-		d.buckets[i].CumulativeCount, d.buckets[i].UpperBound = &d.counts[i], &classicBounds[i]
-		d.refs[i] = &d.buckets[i]
+	for i := range refs {
+		next, sum = shape.upTo(i, next, sum, buckets)
+		c := s.buckets.next()
+		c.count, c.bucket.CumulativeCount, c.bucket.UpperBound = sum, &c.count, &shape.bounds[i]
+		refs[i] = &c.bucket
 	}
-	d.histogram.Bucket = d.refs[:]
+	return refs
 }

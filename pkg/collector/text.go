@@ -93,31 +93,20 @@ func (d dialect) typeName(f *family) string {
 	return "unknown"
 }
 
-// bounds are the ends of the classic buckets, as labels.
-var bounds = func() (text [2][classicBuckets + 1]string) {
-	for d := range text {
-		for i, bound := range append(classicBounds[:], math.Inf(1)) {
-			text[d][i] = `le="` + string(dialect(d).number(nil, bound)) + `"`
-		}
-	}
-	return text
-}()
-
 // histogram appends the classic buckets; the native ones are in protobuf alone.
 func (d dialect) histogram(b []byte, name string, r *row) []byte {
 	labels := r.labels.text
+	s, seconds, buckets := r.histogram.in()
 	sum, next := uint64(0), 0
-	for i := range classicBuckets {
-		for ; next <= i*classicStep; next++ {
-			sum += r.histogram.Buckets[next]
-		}
-		b = append(d.count(appendSeries(b, name, "_bucket", labels, bounds[d][i]), sum), '\n')
+	for i := range s.bounds {
+		next, sum = s.upTo(i, next, sum, buckets)
+		b = append(d.count(appendSeries(b, name, "_bucket", labels, s.le[d][i]), sum), '\n')
 	}
-	for ; next < len(r.histogram.Buckets); next++ {
-		sum += r.histogram.Buckets[next]
+	for _, n := range buckets[next:] {
+		sum += n
 	}
-	b = append(d.count(appendSeries(b, name, "_bucket", labels, bounds[d][classicBuckets]), sum), '\n')
-	b = append(d.number(appendSeries(b, name, "_sum", labels, ""), r.histogram.SumSeconds), '\n')
+	b = append(d.count(appendSeries(b, name, "_bucket", labels, s.le[d][len(s.bounds)]), sum), '\n')
+	b = append(d.number(appendSeries(b, name, "_sum", labels, ""), seconds), '\n')
 	return append(d.count(appendSeries(b, name, "_count", labels, ""), sum), '\n')
 }
 

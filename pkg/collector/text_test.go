@@ -79,6 +79,8 @@ func FuzzText(f *testing.F) {
 		set := l.get(owned, l.owner(ownerOf(workload)), device)
 		h := model.Histogram{SumSeconds: value}
 		h.Buckets[int(at)%len(h.Buckets)] = count
+		var small model.FineHistogram
+		small.Buckets[int(at)%len(small.Buckets)] = count
 		var families []family
 		for _, typ := range []dto.MetricType{counter, gauge, untyped} {
 			families = append(families, family{name: &name, help: &help, typ: typ, rows: []row{
@@ -87,7 +89,9 @@ func FuzzText(f *testing.F) {
 			}})
 		}
 		families = append(families, family{name: &name, help: &help, typ: histogram, rows: []row{
-			{labels: set, histogram: &h}, {labels: l.get(newSchema(nil), nil), histogram: &h},
+			{labels: set, histogram: (*coarse)(&h)},
+			{labels: l.get(newSchema(nil), nil), histogram: (*coarse)(&h)},
+			{labels: set, histogram: (*fine)(&small)},
 		}})
 		compareText(t, families)
 	})
