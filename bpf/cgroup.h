@@ -11,22 +11,27 @@
  */
 const volatile int cgroup_subsys = -1;
 
-/* The id of the current task's cgroup: the inode number of its directory. */
-static __always_inline __u64 current_cgroup(void)
+/* The id of a task's cgroup: the inode number of its directory. */
+static __always_inline __u64 cgroup_of(struct task_struct *task)
 {
 	struct cgroup_subsys_state *css;
-	struct task_struct *task;
 	struct css_set *set;
 	void *slot;
 
-	if (cgroup_subsys < 0)
-		return bpf_get_current_cgroup_id();
-	task = (struct task_struct *)bpf_get_current_task();
 	set = BPF_CORE_READ(task, cgroups);
+	if (cgroup_subsys < 0)
+		return BPF_CORE_READ(set, dfl_cgrp, kn, id);
 	slot = (void *)set + bpf_core_field_offset(struct css_set, subsys) + cgroup_subsys * sizeof(void *);
 	if (bpf_probe_read_kernel(&css, sizeof(css), slot))
 		return 0;
 	return BPF_CORE_READ(css, cgroup, kn, id);
+}
+
+static __always_inline __u64 current_cgroup(void)
+{
+	if (cgroup_subsys < 0)
+		return bpf_get_current_cgroup_id();
+	return cgroup_of((struct task_struct *)bpf_get_current_task());
 }
 
 #endif

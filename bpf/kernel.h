@@ -41,6 +41,11 @@ struct inode {
 
 struct file {
 	struct inode *f_inode;
+	void *private_data;
+};
+
+struct list_head {
+	struct list_head *next;
 };
 
 struct fdtable {
@@ -74,11 +79,26 @@ struct cgroup_subsys_state {
 
 struct css_set {
 	struct cgroup_subsys_state *subsys[1];
+	struct cgroup *dfl_cgrp;
 };
 
 struct task_struct {
+	__s32 tgid;
 	struct files_struct *files;
 	struct css_set *cgroups;
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__task_file {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+	__u32 fd;
+	struct file *file;
 };
 
 /* include/rdma/restrack.h; the values 0 to 6 are the same from 5.10 on, SRQ came with 5.15. */
@@ -129,9 +149,71 @@ struct ib_cq {
 	struct rdma_restrack_entry res;
 };
 
+enum ib_qp_type {
+	IB_QPT_RC = 2,
+};
+
+enum ib_qp_state {
+	IB_QPS_RESET,
+	IB_QPS_INIT,
+};
+
 struct ib_qp {
 	struct ib_device *device;
+	struct ib_qp *real_qp;
+	struct ib_uqp_object *uobject; /* begins with a struct ib_uobject */
+	__u32 qp_num;
+	enum ib_qp_type qp_type;
+	__u32 port; /* one byte before 5.13 */
 	struct rdma_restrack_entry res;
+};
+
+union ib_gid {
+	__u8 raw[16];
+};
+
+struct ib_global_route {
+	union ib_gid dgid;
+};
+
+enum rdma_ah_attr_type {
+	RDMA_AH_ATTR_TYPE_UNDEFINED,
+	RDMA_AH_ATTR_TYPE_IB,
+	RDMA_AH_ATTR_TYPE_ROCE,
+	RDMA_AH_ATTR_TYPE_OPA,
+};
+
+struct ib_ah_attr {
+	__u16 dlid;
+};
+
+struct opa_ah_attr {
+	__u32 dlid;
+};
+
+struct rdma_ah_attr {
+	struct ib_global_route grh;
+	__u8 ah_flags;
+	enum rdma_ah_attr_type type;
+	union {
+		struct ib_ah_attr ib;
+		struct opa_ah_attr opa;
+	};
+};
+
+struct ib_qp_attr {
+	enum ib_qp_state qp_state;
+	__u32 dest_qp_num;
+	struct rdma_ah_attr ah_attr;
+};
+
+enum ib_sig_type {
+	IB_SIGNAL_ALL_WR,
+	IB_SIGNAL_REQ_WR,
+};
+
+struct ib_qp_init_attr {
+	enum ib_sig_type sq_sig_type;
 };
 
 struct ib_srq {
@@ -151,8 +233,16 @@ struct uverbs_api_object {
 };
 
 struct ib_uobject {
+	__u64 user_handle;
 	struct ib_ucontext *context;
+	void *object;
+	struct list_head list;
 	const struct uverbs_api_object *uapi_object;
+};
+
+/* module */
+struct ib_uverbs_file {
+	struct list_head uobjects;
 };
 
 struct module {

@@ -95,6 +95,7 @@ enum loss {
 	LOSS_RETURN_MISSED, /* the return of a call was not seen */
 	LOSS_OBJECTS_FULL,  /* no room for one more live object */
 	LOSS_HOLDINGS_FULL, /* no room for one more (cgroup, device, type) */
+	LOSS_PEERS_FULL,    /* no room for one more connected queue pair */
 	LOSSES,
 };
 
@@ -155,6 +156,25 @@ struct holding {
 	__s64 current;
 	__u64 created;
 	__s64 bytes;
+};
+
+/* A connected queue pair. */
+struct peer_key {
+	__u32 device; /* index of the ib_device */
+	__u32 qpn;
+};
+
+/* The other end of it. */
+struct peer {
+	__u64 cgroup; /* of whoever connected it */
+	__u8 gid[16];
+	__u32 lid;
+	__u32 qpn;
+	__u32 port;  /* our own */
+	__u32 type;  /* enum ib_qp_type */
+	__u32 state; /* enum ib_qp_state, as it was last set */
+	__u8 routed; /* gid is set */
+	__u8 pad[3];
 };
 
 struct cgroup_path {

@@ -13,6 +13,46 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type DatapathBatches struct {
+	_  structs.HostLayout
+	Of [2]struct {
+		_    structs.HostLayout
+		Call struct {
+			_      structs.HostLayout
+			Sp     uint64
+			Object uint64
+			List   uint64
+			Bad    uint64
+			OwedNs uint64
+			Key    DatapathContextKey
+			Qpn    uint32
+			Chosen uint8
+			Unread uint8
+			Pad    uint16
+		}
+		Tally struct {
+			_      structs.HostLayout
+			Posted [13]uint64
+			Bytes  [13]uint64
+		}
+		Opcode  uint32
+		Signals uint32
+		Cut     uint8
+		All     uint8
+		Pad     [2]uint8
+		From    uint32
+		To      uint32
+		_       [4]byte
+		Signal  [32]struct {
+			_         structs.HostLayout
+			WrId      uint64
+			Completed uint64
+		}
+	}
+	Next uint32
+	Pad  uint32
+}
+
 type DatapathCalls uint32
 
 const (
@@ -46,6 +86,7 @@ type DatapathContextStat struct {
 	Ready         uint8
 	Late          uint8
 	Pad           uint8
+	LateNs        uint64
 	Posted        [13]uint64
 	Bytes         [13]uint64
 	Received      uint64
@@ -53,6 +94,18 @@ type DatapathContextStat struct {
 	Errors        [24]uint64
 	Hits          [2]uint64
 	SpentNs       [2]uint64
+	Sets          [4]uint64
+	Told          uint32
+	Generation    uint32
+}
+
+type DatapathControlArgs struct {
+	_      structs.HostLayout
+	Key    DatapathContextKey
+	What   uint32
+	Chosen uint8
+	Ready  uint8
+	Pad    uint16
 }
 
 type DatapathLatency struct {
@@ -87,6 +140,23 @@ const (
 	DatapathOpcodeOPCODES                     DatapathOpcode = 13
 )
 
+type DatapathOrder uint32
+
+const (
+	DatapathOrderCONTROL_MARK   DatapathOrder = 0
+	DatapathOrderCONTROL_GAP    DatapathOrder = 1
+	DatapathOrderCONTROL_REMOVE DatapathOrder = 2
+)
+
+type DatapathPathEvent struct {
+	_      structs.HostLayout
+	Key    DatapathContextKey
+	Cgroup uint64
+	Qp     uint64
+	Device uint32
+	Pad    uint32
+}
+
 type DatapathPathLoss uint32
 
 const (
@@ -95,21 +165,140 @@ const (
 	DatapathPathLossPATH_LOSS_CHAIN_CUT      DatapathPathLoss = 2
 	DatapathPathLossPATH_LOSS_CALLS_FULL     DatapathPathLoss = 3
 	DatapathPathLossPATH_LOSS_LATENCIES_FULL DatapathPathLoss = 4
-	DatapathPathLossPATH_LOSSES              DatapathPathLoss = 5
+	DatapathPathLossPATH_LOSS_QUEUES_FULL    DatapathPathLoss = 5
+	DatapathPathLossPATH_LOSS_EVENTS_FULL    DatapathPathLoss = 6
+	DatapathPathLossPATH_LOSSES              DatapathPathLoss = 7
 )
+
+type DatapathQueue struct {
+	_          structs.HostLayout
+	Head       uint32
+	Tail       uint32
+	Since      uint32
+	Generation uint32
+	InStep     uint8
+	Same       uint8
+	Odd        uint8
+	All        uint8
+	Ud         uint8
+	Fresh      uint8
+	Pad        [2]uint8
+	Ring       [128]struct {
+		_         structs.HostLayout
+		WrId      uint64
+		Ns        uint64
+		Seq       uint32
+		Completed uint32
+	}
+}
+
+type DatapathQueueKey struct {
+	_       structs.HostLayout
+	Context uint64
+	Tgid    uint32
+	Qpn     uint32
+}
+
+type DatapathThread struct {
+	_    structs.HostLayout
+	Send struct {
+		_      structs.HostLayout
+		Sp     uint64
+		Object uint64
+		List   uint64
+		Bad    uint64
+		OwedNs uint64
+		Key    DatapathContextKey
+		Qpn    uint32
+		Chosen uint8
+		Unread uint8
+		Pad    uint16
+	}
+	Receive struct {
+		_      structs.HostLayout
+		Sp     uint64
+		Object uint64
+		List   uint64
+		Bad    uint64
+		OwedNs uint64
+		Key    DatapathContextKey
+		Qpn    uint32
+		Chosen uint8
+		Unread uint8
+		Pad    uint16
+	}
+	Tally struct {
+		_      structs.HostLayout
+		Posted [13]uint64
+		Bytes  [13]uint64
+	}
+	From       uint32
+	To         uint32
+	Left       uint32
+	Pad        uint32
+	PollSp     uint64
+	PollCq     uint64
+	PollList   uint64
+	PollOwedNs uint64
+	Idle       DatapathContextKey
+	IdleNs     uint64
+	IdleHits   uint64
+	IdleSp     uint64
+	IdleList   uint64
+	CreatesAll uint8
+	Unused     [7]uint8
+}
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	DatapathMapContexts        = "contexts"
-	DatapathMapLatencies       = "latencies"
-	DatapathVarCgroupSubsys    = "cgroup_subsys"
-	DatapathVarPathLosses      = "path_losses"
-	DatapathVarUnusedCalls     = "unused_calls"
-	DatapathVarUnusedCompleted = "unused_completed"
-	DatapathVarUnusedOpcode    = "unused_opcode"
-	DatapathVarUnusedPathLoss  = "unused_path_loss"
+	DatapathMapContexts             = "contexts"
+	DatapathMapLatencies            = "latencies"
+	DatapathMapPathEvents           = "path_events"
+	DatapathMapPosting              = "posting"
+	DatapathMapQueues               = "queues"
+	DatapathMapSignalAll            = "signal_all"
+	DatapathMapThreads              = "threads"
+	DatapathMapUverbs               = "uverbs"
+	DatapathProgCalibrate           = "calibrate"
+	DatapathProgCalibrateReturn     = "calibrate_return"
+	DatapathProgControl             = "control"
+	DatapathProgExisting            = "existing"
+	DatapathProgFentryCreate        = "fentry_create"
+	DatapathProgFentryDestroy       = "fentry_destroy"
+	DatapathProgFentryModify        = "fentry_modify"
+	DatapathProgFentryTrack         = "fentry_track"
+	DatapathProgKprobeCreate        = "kprobe_create"
+	DatapathProgKprobeDestroy       = "kprobe_destroy"
+	DatapathProgKprobeModify        = "kprobe_modify"
+	DatapathProgKprobeTrack         = "kprobe_track"
+	DatapathProgPollCq              = "poll_cq"
+	DatapathProgPollCqReturn        = "poll_cq_return"
+	DatapathProgPostRecv            = "post_recv"
+	DatapathProgPostRecvReturn      = "post_recv_return"
+	DatapathProgPostSend            = "post_send"
+	DatapathProgPostSendReturn      = "post_send_return"
+	DatapathProgWrAbort             = "wr_abort"
+	DatapathProgWrBuild             = "wr_build"
+	DatapathProgWrComplete          = "wr_complete"
+	DatapathProgWrCompleteReturn    = "wr_complete_return"
+	DatapathProgWrSetInlineData     = "wr_set_inline_data"
+	DatapathProgWrSetInlineDataList = "wr_set_inline_data_list"
+	DatapathProgWrSetSge            = "wr_set_sge"
+	DatapathProgWrSetSgeList        = "wr_set_sge_list"
+	DatapathProgWrStart             = "wr_start"
+	DatapathVarCgroupSubsys         = "cgroup_subsys"
+	DatapathVarFineBounds           = "fine_bounds"
+	DatapathVarLiveQueues           = "live_queues"
+	DatapathVarPathLosses           = "path_losses"
+	DatapathVarUnusedCalls          = "unused_calls"
+	DatapathVarUnusedCompleted      = "unused_completed"
+	DatapathVarUnusedControlArgs    = "unused_control_args"
+	DatapathVarUnusedOpcode         = "unused_opcode"
+	DatapathVarUnusedOrder          = "unused_order"
+	DatapathVarUnusedPathEvent      = "unused_path_event"
+	DatapathVarUnusedPathLoss       = "unused_path_loss"
 )
 
 // LoadDatapath returns the embedded CollectionSpec for Datapath.
@@ -154,26 +343,64 @@ type DatapathSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathProgramSpecs struct {
+	Calibrate           *ebpf.ProgramSpec `ebpf:"calibrate"`
+	CalibrateReturn     *ebpf.ProgramSpec `ebpf:"calibrate_return"`
+	Control             *ebpf.ProgramSpec `ebpf:"control"`
+	Existing            *ebpf.ProgramSpec `ebpf:"existing"`
+	FentryCreate        *ebpf.ProgramSpec `ebpf:"fentry_create"`
+	FentryDestroy       *ebpf.ProgramSpec `ebpf:"fentry_destroy"`
+	FentryModify        *ebpf.ProgramSpec `ebpf:"fentry_modify"`
+	FentryTrack         *ebpf.ProgramSpec `ebpf:"fentry_track"`
+	KprobeCreate        *ebpf.ProgramSpec `ebpf:"kprobe_create"`
+	KprobeDestroy       *ebpf.ProgramSpec `ebpf:"kprobe_destroy"`
+	KprobeModify        *ebpf.ProgramSpec `ebpf:"kprobe_modify"`
+	KprobeTrack         *ebpf.ProgramSpec `ebpf:"kprobe_track"`
+	PollCq              *ebpf.ProgramSpec `ebpf:"poll_cq"`
+	PollCqReturn        *ebpf.ProgramSpec `ebpf:"poll_cq_return"`
+	PostRecv            *ebpf.ProgramSpec `ebpf:"post_recv"`
+	PostRecvReturn      *ebpf.ProgramSpec `ebpf:"post_recv_return"`
+	PostSend            *ebpf.ProgramSpec `ebpf:"post_send"`
+	PostSendReturn      *ebpf.ProgramSpec `ebpf:"post_send_return"`
+	WrAbort             *ebpf.ProgramSpec `ebpf:"wr_abort"`
+	WrBuild             *ebpf.ProgramSpec `ebpf:"wr_build"`
+	WrComplete          *ebpf.ProgramSpec `ebpf:"wr_complete"`
+	WrCompleteReturn    *ebpf.ProgramSpec `ebpf:"wr_complete_return"`
+	WrSetInlineData     *ebpf.ProgramSpec `ebpf:"wr_set_inline_data"`
+	WrSetInlineDataList *ebpf.ProgramSpec `ebpf:"wr_set_inline_data_list"`
+	WrSetSge            *ebpf.ProgramSpec `ebpf:"wr_set_sge"`
+	WrSetSgeList        *ebpf.ProgramSpec `ebpf:"wr_set_sge_list"`
+	WrStart             *ebpf.ProgramSpec `ebpf:"wr_start"`
 }
 
 // DatapathMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathMapSpecs struct {
-	Contexts  *ebpf.MapSpec `ebpf:"contexts"`
-	Latencies *ebpf.MapSpec `ebpf:"latencies"`
+	Contexts   *ebpf.MapSpec `ebpf:"contexts"`
+	Latencies  *ebpf.MapSpec `ebpf:"latencies"`
+	PathEvents *ebpf.MapSpec `ebpf:"path_events"`
+	Posting    *ebpf.MapSpec `ebpf:"posting"`
+	Queues     *ebpf.MapSpec `ebpf:"queues"`
+	SignalAll  *ebpf.MapSpec `ebpf:"signal_all"`
+	Threads    *ebpf.MapSpec `ebpf:"threads"`
+	Uverbs     *ebpf.MapSpec `ebpf:"uverbs"`
 }
 
 // DatapathVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathVariableSpecs struct {
-	CgroupSubsys    *ebpf.VariableSpec `ebpf:"cgroup_subsys"`
-	PathLosses      *ebpf.VariableSpec `ebpf:"path_losses"`
-	UnusedCalls     *ebpf.VariableSpec `ebpf:"unused_calls"`
-	UnusedCompleted *ebpf.VariableSpec `ebpf:"unused_completed"`
-	UnusedOpcode    *ebpf.VariableSpec `ebpf:"unused_opcode"`
-	UnusedPathLoss  *ebpf.VariableSpec `ebpf:"unused_path_loss"`
+	CgroupSubsys      *ebpf.VariableSpec `ebpf:"cgroup_subsys"`
+	FineBounds        *ebpf.VariableSpec `ebpf:"fine_bounds"`
+	LiveQueues        *ebpf.VariableSpec `ebpf:"live_queues"`
+	PathLosses        *ebpf.VariableSpec `ebpf:"path_losses"`
+	UnusedCalls       *ebpf.VariableSpec `ebpf:"unused_calls"`
+	UnusedCompleted   *ebpf.VariableSpec `ebpf:"unused_completed"`
+	UnusedControlArgs *ebpf.VariableSpec `ebpf:"unused_control_args"`
+	UnusedOpcode      *ebpf.VariableSpec `ebpf:"unused_opcode"`
+	UnusedOrder       *ebpf.VariableSpec `ebpf:"unused_order"`
+	UnusedPathEvent   *ebpf.VariableSpec `ebpf:"unused_path_event"`
+	UnusedPathLoss    *ebpf.VariableSpec `ebpf:"unused_path_loss"`
 }
 
 // DatapathObjects contains all objects after they have been loaded into the kernel.
@@ -196,14 +423,26 @@ func (o *DatapathObjects) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathMaps struct {
-	Contexts  *ebpf.Map `ebpf:"contexts"`
-	Latencies *ebpf.Map `ebpf:"latencies"`
+	Contexts   *ebpf.Map `ebpf:"contexts"`
+	Latencies  *ebpf.Map `ebpf:"latencies"`
+	PathEvents *ebpf.Map `ebpf:"path_events"`
+	Posting    *ebpf.Map `ebpf:"posting"`
+	Queues     *ebpf.Map `ebpf:"queues"`
+	SignalAll  *ebpf.Map `ebpf:"signal_all"`
+	Threads    *ebpf.Map `ebpf:"threads"`
+	Uverbs     *ebpf.Map `ebpf:"uverbs"`
 }
 
 func (m *DatapathMaps) Close() error {
 	return _DatapathClose(
 		m.Contexts,
 		m.Latencies,
+		m.PathEvents,
+		m.Posting,
+		m.Queues,
+		m.SignalAll,
+		m.Threads,
+		m.Uverbs,
 	)
 }
 
@@ -211,22 +450,82 @@ func (m *DatapathMaps) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathVariables struct {
-	CgroupSubsys    *ebpf.Variable `ebpf:"cgroup_subsys"`
-	PathLosses      *ebpf.Variable `ebpf:"path_losses"`
-	UnusedCalls     *ebpf.Variable `ebpf:"unused_calls"`
-	UnusedCompleted *ebpf.Variable `ebpf:"unused_completed"`
-	UnusedOpcode    *ebpf.Variable `ebpf:"unused_opcode"`
-	UnusedPathLoss  *ebpf.Variable `ebpf:"unused_path_loss"`
+	CgroupSubsys      *ebpf.Variable `ebpf:"cgroup_subsys"`
+	FineBounds        *ebpf.Variable `ebpf:"fine_bounds"`
+	LiveQueues        *ebpf.Variable `ebpf:"live_queues"`
+	PathLosses        *ebpf.Variable `ebpf:"path_losses"`
+	UnusedCalls       *ebpf.Variable `ebpf:"unused_calls"`
+	UnusedCompleted   *ebpf.Variable `ebpf:"unused_completed"`
+	UnusedControlArgs *ebpf.Variable `ebpf:"unused_control_args"`
+	UnusedOpcode      *ebpf.Variable `ebpf:"unused_opcode"`
+	UnusedOrder       *ebpf.Variable `ebpf:"unused_order"`
+	UnusedPathEvent   *ebpf.Variable `ebpf:"unused_path_event"`
+	UnusedPathLoss    *ebpf.Variable `ebpf:"unused_path_loss"`
 }
 
 // DatapathPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathPrograms struct {
+	Calibrate           *ebpf.Program `ebpf:"calibrate"`
+	CalibrateReturn     *ebpf.Program `ebpf:"calibrate_return"`
+	Control             *ebpf.Program `ebpf:"control"`
+	Existing            *ebpf.Program `ebpf:"existing"`
+	FentryCreate        *ebpf.Program `ebpf:"fentry_create"`
+	FentryDestroy       *ebpf.Program `ebpf:"fentry_destroy"`
+	FentryModify        *ebpf.Program `ebpf:"fentry_modify"`
+	FentryTrack         *ebpf.Program `ebpf:"fentry_track"`
+	KprobeCreate        *ebpf.Program `ebpf:"kprobe_create"`
+	KprobeDestroy       *ebpf.Program `ebpf:"kprobe_destroy"`
+	KprobeModify        *ebpf.Program `ebpf:"kprobe_modify"`
+	KprobeTrack         *ebpf.Program `ebpf:"kprobe_track"`
+	PollCq              *ebpf.Program `ebpf:"poll_cq"`
+	PollCqReturn        *ebpf.Program `ebpf:"poll_cq_return"`
+	PostRecv            *ebpf.Program `ebpf:"post_recv"`
+	PostRecvReturn      *ebpf.Program `ebpf:"post_recv_return"`
+	PostSend            *ebpf.Program `ebpf:"post_send"`
+	PostSendReturn      *ebpf.Program `ebpf:"post_send_return"`
+	WrAbort             *ebpf.Program `ebpf:"wr_abort"`
+	WrBuild             *ebpf.Program `ebpf:"wr_build"`
+	WrComplete          *ebpf.Program `ebpf:"wr_complete"`
+	WrCompleteReturn    *ebpf.Program `ebpf:"wr_complete_return"`
+	WrSetInlineData     *ebpf.Program `ebpf:"wr_set_inline_data"`
+	WrSetInlineDataList *ebpf.Program `ebpf:"wr_set_inline_data_list"`
+	WrSetSge            *ebpf.Program `ebpf:"wr_set_sge"`
+	WrSetSgeList        *ebpf.Program `ebpf:"wr_set_sge_list"`
+	WrStart             *ebpf.Program `ebpf:"wr_start"`
 }
 
 func (p *DatapathPrograms) Close() error {
-	return _DatapathClose()
+	return _DatapathClose(
+		p.Calibrate,
+		p.CalibrateReturn,
+		p.Control,
+		p.Existing,
+		p.FentryCreate,
+		p.FentryDestroy,
+		p.FentryModify,
+		p.FentryTrack,
+		p.KprobeCreate,
+		p.KprobeDestroy,
+		p.KprobeModify,
+		p.KprobeTrack,
+		p.PollCq,
+		p.PollCqReturn,
+		p.PostRecv,
+		p.PostRecvReturn,
+		p.PostSend,
+		p.PostSendReturn,
+		p.WrAbort,
+		p.WrBuild,
+		p.WrComplete,
+		p.WrCompleteReturn,
+		p.WrSetInlineData,
+		p.WrSetInlineDataList,
+		p.WrSetSge,
+		p.WrSetSgeList,
+		p.WrStart,
+	)
 }
 
 func _DatapathClose(closers ...io.Closer) error {

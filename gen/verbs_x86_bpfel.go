@@ -38,7 +38,8 @@ const (
 	VerbsLossLOSS_RETURN_MISSED VerbsLoss = 3
 	VerbsLossLOSS_OBJECTS_FULL  VerbsLoss = 4
 	VerbsLossLOSS_HOLDINGS_FULL VerbsLoss = 5
-	VerbsLossLOSSES             VerbsLoss = 6
+	VerbsLossLOSS_PEERS_FULL    VerbsLoss = 6
+	VerbsLossLOSSES             VerbsLoss = 7
 )
 
 type VerbsVerb uint32

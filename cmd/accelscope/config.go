@@ -19,6 +19,7 @@ type cli struct {
 	Run     runCmd     `cmd:"" default:"withargs" help:"Run the sensor (default)."`
 	Doctor  doctorCmd  `cmd:"" help:"Try every source, probe and permission once; say what is wrong and what helps."`
 	Top     topCmd     `cmd:"" help:"Show who uses what, from any running sensor."`
+	Peers   peersCmd   `cmd:"" help:"Show who is connected to whom, from any running sensor."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
 	ConfigFile string `name:"config.file" placeholder:"FILE" help:"YAML file; its keys are the names of the flags."`

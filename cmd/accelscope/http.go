@@ -45,12 +45,12 @@ func newServer(handler http.Handler, log *zap.Logger) *http.Server {
 // (the process answers) and /readyz. ready says whether the first refresh is
 // done and what is not ok.
 func newHandler(
-	f webFlags, encode encodeFunc, facts api.Facts, ready func() (bool, []string), log *zap.Logger,
+	f webFlags, encode encodeFunc, facts api.Facts, peers api.ListPeers, ready func() (bool, []string), log *zap.Logger,
 ) (http.Handler, error) {
 	switch {
 	case !strings.HasPrefix(f.TelemetryPath, "/") || strings.ContainsAny(f.TelemetryPath, " {}"):
 		return nil, fmt.Errorf("--web.telemetry-path: %q is not a path like /metrics", f.TelemetryPath)
-	case slices.Contains([]string{"/", "/healthz", "/readyz", "/pods"}, f.TelemetryPath):
+	case slices.Contains([]string{"/", "/healthz", "/readyz", "/pods", peersPath}, f.TelemetryPath):
 		return nil, fmt.Errorf("--web.telemetry-path: %s is taken", f.TelemetryPath)
 	}
 	landing, err := web.NewLandingPage(web.LandingConfig{
@@ -61,6 +61,7 @@ func newHandler(
 		Links: []web.LandingLinks{
 			{Address: f.TelemetryPath, Text: "Metrics"},
 			{Address: "/pods", Text: "Pods", Description: "containers and their devices, as JSON"},
+			{Address: peersPath, Text: "Peers", Description: "who is connected to whom, as JSON"},
 			{Address: "/healthz", Text: "Health", Description: "the process answers"},
 			{Address: "/readyz", Text: "Readiness", Description: "the first refresh is done; what is not ok"},
 		},
@@ -71,7 +72,7 @@ func newHandler(
 	mux := http.NewServeMux()
 	mux.Handle("GET /{$}", landing)
 	mux.Handle("GET "+f.TelemetryPath, metricsHandler(encode, log.Named("scrape")))
-	api.Register(mux, facts)
+	api.Register(mux, facts, peers)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "ok")
 	})

@@ -43,7 +43,7 @@ func encodeVerbs(t *testing.T, sets ...string) encodeFunc {
 
 func serve(t *testing.T, f webFlags, encode encodeFunc, ready func() (bool, []string)) *httptest.Server {
 	t.Helper()
-	handler, err := newHandler(f, encode, nil, ready, zap.NewNop())
+	handler, err := newHandler(f, encode, nil, nil, ready, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,8 +180,8 @@ func TestGzip(t *testing.T) {
 }
 
 func TestTelemetryPath(t *testing.T) {
-	for _, path := range []string{"", "metrics", "/", "/healthz", "/readyz", "/{x}", "GET /x"} {
-		if _, err := newHandler(webFlags{TelemetryPath: path}, encodeVerbs(t), nil, nil, zap.NewNop()); err == nil {
+	for _, path := range []string{"", "metrics", "/", "/healthz", "/readyz", "/api/v1/peers", "/{x}", "GET /x"} {
+		if _, err := newHandler(webFlags{TelemetryPath: path}, encodeVerbs(t), nil, nil, nil, zap.NewNop()); err == nil {
 			t.Errorf("--web.telemetry-path=%q is accepted", path)
 		}
 	}

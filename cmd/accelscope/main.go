@@ -48,6 +48,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return c.Doctor.run(ctx, stdout, log)
 	case "top":
 		return c.Top.run(ctx, stdout)
+	case "peers":
+		return c.Peers.run(ctx, stdout)
 	case "version":
 		return c.Version.run(stdout)
 	}

@@ -55,7 +55,7 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 	facts := func() (model.Snapshot, attribution.Attribution) {
 		return s.collector.Snapshot(), s.collector.Attribution()
 	}
-	handler, err := newHandler(c.webFlags, s.collector.Encode, facts, func() (bool, []string) {
+	handler, err := newHandler(c.webFlags, s.collector.Encode, facts, s.peerShares, func() (bool, []string) {
 		if !refreshed.Load() {
 			return false, nil
 		}
@@ -120,7 +120,7 @@ func closeWithin(limit time.Duration, s io.Closer, log *zap.Logger) {
 	select {
 	case err := <-done:
 		if err != nil {
-			log.Warn("not everything closed; the kernel releases the rest", zap.Error(err))
+			log.Warn("not everything was put back", zap.Error(err))
 		}
 	case <-time.After(limit):
 		log.Warn("not everything closed in time; the kernel releases the rest", zap.Duration("limit", limit))

@@ -41,6 +41,7 @@ const (
 type sensor struct {
 	collector *collector.Collector
 	hierarchy cgroup.Hierarchy // empty when cgroups are not read
+	peers     func(context.Context) ([]model.Peer, error)
 }
 
 // newSensor makes the sources that are switched on. One that cannot be made is
@@ -65,7 +66,7 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 	node := nodeName(f.NodeName)
 	v, revision := buildVersion()
 
-	s := &sensor{}
+	s := &sensor{peers: noPeers(fmt.Errorf("the kernel is not probed (--no-collector.probe): %w", model.ErrUnsupported))}
 	var sources []collector.Registration
 	add := func(name string, source collector.Source, err error) {
 		sources = append(sources, register(name, source, err))
@@ -156,6 +157,9 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 		}
 		probes, err = probe.New(o)
 		add("probe", probes, err)
+		if s.peers = noPeers(err); err == nil {
+			s.peers = probes.Peers
+		}
 	}
 	var made atomic.Pointer[collector.Collector]
 	if f.DataPath != "off" {

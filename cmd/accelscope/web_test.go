@@ -180,7 +180,7 @@ func TestWebConfig(t *testing.T) {
 		plain, stop := start(t, binary, append(args, "--web.config.file="+config)...)
 		url := "https" + strings.TrimPrefix(plain, "http")
 		// What tells of other tenants, and all else too.
-		for _, path := range []string{"/metrics", "/pods", "/readyz", "/healthz", "/", "/nothing"} {
+		for _, path := range []string{"/metrics", "/pods", peersPath, "/readyz", "/healthz", "/", "/nothing"} {
 			for _, password := range []string{"", "wrong"} {
 				if code, _, body := fetch(t, client, url+path, password); code != http.StatusUnauthorized ||
 					string(body) != "Unauthorized\n" {
@@ -268,7 +268,7 @@ func TestWebConfig(t *testing.T) {
 // serves the real ones: without an HCA only that has a histogram.
 func TestNativeHistogramOverTLS(t *testing.T) {
 	config, client := secure(t)
-	handler, err := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil, nil, zap.NewNop())
+	handler, err := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil, nil, nil, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

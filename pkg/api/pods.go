@@ -57,8 +57,9 @@ type hca struct {
 }
 
 // Register adds the requests to mux.
-func Register(mux *http.ServeMux, facts Facts) {
+func Register(mux *http.ServeMux, facts Facts, list ListPeers) {
 	mux.Handle("GET /pods", podsHandler(facts))
+	mux.Handle("GET /api/v1/peers", peersHandler(list))
 }
 
 // podsHandler answers with the live containers of the node, in pods or not, and the

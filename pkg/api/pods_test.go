@@ -55,7 +55,7 @@ func facts() (model.Snapshot, attribution.Attribution) {
 
 func TestPods(t *testing.T) {
 	mux := http.NewServeMux()
-	Register(mux, facts)
+	Register(mux, facts, nil)
 	answer := httptest.NewRecorder()
 	mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/pods", nil))
 	if answer.Code != http.StatusOK || answer.Header().Get("Content-Type") != "application/json" {
@@ -110,7 +110,7 @@ func TestNoPods(t *testing.T) {
 	mux := http.NewServeMux()
 	Register(mux, func() (model.Snapshot, attribution.Attribution) {
 		return model.Snapshot{}, attribution.Attribute(model.Snapshot{})
-	})
+	}, nil)
 	answer := httptest.NewRecorder()
 	mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/pods", nil))
 	if answer.Body.String() != "[]" {

@@ -86,6 +86,7 @@ func TestNode(t *testing.T) {
 			t.Run("verbs", n.verbs)
 			t.Run("failures", n.failures)
 			t.Run("threads", n.threads)
+			t.Run("peers", n.peers)
 			t.Run("restart", n.restart)
 			t.Run("churn", n.churn)
 			t.Run("permissions", n.permissions)
@@ -120,7 +121,7 @@ func (n node) options(t *testing.T) vm.Options {
 		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 15 * time.Minute,
 		Env: []string{
 			nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + binary, workloadsVar + "=" + workloads,
-			rdmaTestVar + "=" + rdmaTest,
+			rdmaTestVar + "=" + rdmaTest, movableVar + "=" + os.Getenv(movableVar), "G_ONLY=" + os.Getenv("G_ONLY"),
 			"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		},
 	}

@@ -91,6 +91,7 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 			err = errors.Join(err, bookErr)
 			break
 		}
+		s.join(o, value.Cgroup)
 		adopted[key] = value
 	}
 	if doubtful > 0 {
@@ -104,11 +105,13 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 		return errors.Join(err, seenErr)
 	}
 	gone := maps.Clone(adopted)
+	parted := maps.Clone(adopted)
 	for _, o := range again {
 		key := gen.ObjectsAdoptedKey{Device: o.Index, Id: o.ID}
 		if code, ok := typeCode(o.Type); ok {
 			key.Type = uint32(code)
 		}
+		delete(parted, key)
 		// One that was just being made when it was dumped is known twice.
 		if !seen[key] {
 			delete(gone, key)
@@ -116,6 +119,9 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 	}
 	for key, value := range gone {
 		s.unbook(key, value)
+	}
+	for key := range parted {
+		s.part(key)
 	}
 	return errors.Join(err, againErr)
 }

@@ -94,13 +94,13 @@ func BenchmarkDrain(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	verbs, _, _, err := loadSpecs(Options{MaxEntries: DefaultMaxEntries, MaxObjects: 1}, types)
+	compiled, err := loadSpecs(Options{MaxEntries: DefaultMaxEntries, MaxObjects: 1}, types)
 	if err != nil {
 		b.Fatal(err)
 	}
 	s := &sensor{}
 	s.fill = map[string]uint64{}
-	if s.verbs, err = hook.NewObject(verbs, types, perTask); err != nil {
+	if s.verbs, err = hook.NewObject(compiled.verbs, types, perTask); err != nil {
 		b.Fatal(err)
 	}
 	defer s.close()

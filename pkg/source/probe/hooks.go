@@ -62,6 +62,13 @@ var objectHooks = []hook.Hook{
 	}},
 }
 
+// peersHook sees who is connected to whom. A queue pair is modified three times in
+// its life: the tiers are in the order of the objects'.
+var peersHook = hook.Hook{Name: "ib_modify_qp_with_udata", Optional: true, Tiers: []hook.Tier{
+	hook.With(hook.Kprobe, gen.PeersProgKprobeDestroyQp, gen.PeersProgKretprobeModifyQp, gen.PeersProgKprobeModifyQp),
+	hook.With(hook.Fentry, gen.PeersProgFentryDestroyQp, gen.PeersProgFexitModifyQp),
+}}
+
 // cgroupHook names the cgroups that are gone before anybody could look.
 var cgroupHook = hook.Hook{Name: "cgroup_mkdir", Optional: true, Tiers: []hook.Tier{
 	hook.With(hook.RawTracepoint, gen.CgroupsProgCgroupMade),
@@ -77,7 +84,7 @@ const (
 // unattached are all hooks in one state.
 func unattached(reason string, state model.State) []model.Hook {
 	var out []model.Hook
-	for _, h := range slices.Concat(verbHooks, objectHooks, []hook.Hook{cgroupHook}) {
+	for _, h := range slices.Concat(verbHooks, objectHooks, []hook.Hook{peersHook, cgroupHook}) {
 		out = append(out, model.Hook{Name: h.Name, State: state, Reason: reason})
 	}
 	return out

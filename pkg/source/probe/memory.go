@@ -4,29 +4,18 @@ package probe
 
 import (
 	"github.com/cilium/ebpf"
-
-	"github.com/accelscope/accelscope/gen"
 )
 
 // MapMemory is an upper bound of the kernel memory of all maps, in bytes, on a
 // machine with so many possible CPUs. What grows with the CPUs are the free
 // lists and one scratch buffer of 512 bytes: no counter is per CPU.
 func MapMemory(opts Options, cpus int) (uint64, error) {
-	verbs, err := gen.LoadVerbs()
+	compiled, err := sizedSpecs(opts)
 	if err != nil {
 		return 0, err
 	}
-	objects, err := gen.LoadObjects()
-	if err != nil {
-		return 0, err
-	}
-	cgroups, err := gen.LoadCgroups()
-	if err != nil {
-		return 0, err
-	}
-	size(verbs, objects, opts.MaxEntries, opts.MaxObjects)
 	var sum uint64
-	for _, spec := range []*ebpf.CollectionSpec{verbs, objects, cgroups} {
+	for _, spec := range compiled.all() {
 		for _, m := range spec.Maps {
 			sum += mapMemory(m, uint64(cpus))
 		}

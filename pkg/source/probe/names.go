@@ -119,6 +119,7 @@ var lossNames = [gen.VerbsLossLOSSES + 1]string{
 	gen.VerbsLossLOSS_RETURN_MISSED: "return_missed",
 	gen.VerbsLossLOSS_OBJECTS_FULL:  "objects_map_full",
 	gen.VerbsLossLOSS_HOLDINGS_FULL: "holdings_map_full",
+	gen.VerbsLossLOSS_PEERS_FULL:    "peers_map_full",
 	gen.VerbsLossLOSSES:             "program_skipped",
 }
 

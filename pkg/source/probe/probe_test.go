@@ -80,12 +80,12 @@ func TestLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	verbs, objects, cgroups, err := loadSpecs(Options{MaxEntries: 16, MaxObjects: 16}, types)
+	compiled, err := loadSpecs(Options{MaxEntries: 16, MaxObjects: 16}, types)
 	if err != nil {
 		t.Fatal(err)
 	}
 	loaded := 0
-	for _, spec := range []*ebpf.CollectionSpec{verbs, objects, cgroups} {
+	for _, spec := range compiled.all() {
 		o, err := hook.NewObject(spec, types, perTask)
 		if err != nil {
 			t.Fatal(err)
@@ -285,7 +285,7 @@ func TestMapMemoryOfKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	verbs, objects, cgroups, err := loadSpecs(Options{MaxEntries: DefaultMaxEntries, MaxObjects: DefaultMaxObjects}, types)
+	compiled, err := loadSpecs(Options{MaxEntries: DefaultMaxEntries, MaxObjects: DefaultMaxObjects}, types)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func TestMapMemoryOfKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, spec := range []*ebpf.CollectionSpec{verbs, objects, cgroups} {
+	for _, spec := range compiled.all() {
 		o, err := hook.NewObject(spec, types, perTask)
 		if err != nil {
 			t.Fatal(err)
@@ -581,17 +581,20 @@ func unhooked(t *testing.T) *sensor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	verbs, objects, _, err := loadSpecs(Options{MaxEntries: 64, MaxObjects: 64}, types)
+	compiled, err := loadSpecs(Options{MaxEntries: 64, MaxObjects: 64}, types)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &sensor{indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}}
 	s.fill = map[string]uint64{}
-	if s.verbs, err = hook.NewObject(verbs, types, perTask); err != nil {
+	if s.verbs, err = hook.NewObject(compiled.verbs, types, perTask); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.close)
-	if s.objects, err = hook.NewObject(objects, types, perTask); err != nil {
+	if s.objects, err = hook.NewObject(compiled.objects, types, perTask); err != nil {
+		t.Fatal(err)
+	}
+	if s.peers, err = hook.NewObject(compiled.peers, types, perTask); err != nil {
 		t.Fatal(err)
 	}
 	return s

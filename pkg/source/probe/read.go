@@ -174,6 +174,15 @@ func (s *sensor) self(snap *model.Snapshot, losses *losses) {
 	s.mu.Unlock()
 	s.addMaps(snap, s.objects, gen.ObjectsMapHoldings, gen.ObjectsMapObjects, gen.ObjectsMapAdopted)
 	losses.add(s.objects, gen.ObjectsVarObjectLosses)
+	if s.peers == nil {
+		return
+	}
+	s.mu.Lock()
+	s.fill[gen.PeersMapPeers] = s.joined + variable(s.peers.Coll.Variables[gen.PeersVarLivePeers])
+	losses[gen.VerbsLossLOSS_PEERS_FULL] += s.unjoined
+	s.mu.Unlock()
+	s.addMaps(snap, s.peers, gen.PeersMapPeers)
+	losses.add(s.peers, gen.PeersVarPeerLosses)
 }
 
 func (s *sensor) addMaps(snap *model.Snapshot, o *hook.Object, names ...string) {

@@ -22,6 +22,7 @@ type sensor struct {
 	opts    Options
 	verbs   *hook.Object
 	objects *hook.Object // nil when no hook shows objects
+	peers   *hook.Object // nil when no hook shows connections
 	cgroups *hook.Object
 
 	mu      sync.Mutex // of what follows, which adopt changes while Read goes on
@@ -31,6 +32,8 @@ type sensor struct {
 	// those negative; together they are right.
 	base   map[gen.ObjectsHoldingKey]held
 	booked uint64 // objects adopted, those gone included
+	// joined are the peers adopted, those gone included; for unjoined was no room.
+	joined, unjoined uint64
 
 	adoptedAt lossMark
 	buffers
@@ -64,29 +67,27 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 		<-symbols
 		return fail(err)
 	}
-	verbs, objects, cgroups, err := loadSpecs(opts, types)
+	compiled, err := loadSpecs(opts, types)
 	found := <-symbols
 	if err = errors.Join(err, symbolsErr); err != nil {
 		return fail(err)
 	}
 	s := &sensor{opts: opts, indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}}
 	s.fill = map[string]uint64{}
-	if s.verbs, err = hook.NewObject(verbs, types, perTask); err != nil {
-		return fail(err)
-	}
-	if s.objects, err = hook.NewObject(objects, types, perTask); err != nil {
-		s.close()
-		return fail(err)
-	}
-	if s.cgroups, err = hook.NewObject(cgroups, types, perTask); err != nil {
-		s.close()
-		return fail(err)
+	for _, made := range []struct {
+		o    **hook.Object
+		spec *ebpf.CollectionSpec
+	}{{&s.verbs, compiled.verbs}, {&s.objects, compiled.objects}, {&s.peers, compiled.peers}, {&s.cgroups, compiled.cgroups}} {
+		if *made.o, err = hook.NewObject(made.spec, types, perTask); err != nil {
+			s.close()
+			return fail(err)
+		}
 	}
 	for _, h := range verbHooks {
 		hooks = append(hooks, s.verbs.Attach(h, opts.Tier, found))
 	}
 	hooks = append(hooks, s.attachObjects(found)...)
-	hooks = append(hooks, s.cgroups.Attach(cgroupHook, "", found))
+	hooks = append(hooks, s.attachPeers(found), s.cgroups.Attach(cgroupHook, "", found))
 	attached := func(h model.Hook) bool { return h.State == model.StateOK && h.Name != cgroupHook.Name }
 	if !slices.ContainsFunc(hooks, attached) {
 		s.close()
@@ -100,7 +101,7 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 
 func (s *sensor) all() []*hook.Object {
 	var out []*hook.Object
-	for _, o := range []*hook.Object{s.verbs, s.objects, s.cgroups} {
+	for _, o := range []*hook.Object{s.verbs, s.objects, s.peers, s.cgroups} {
 		if o != nil {
 			out = append(out, o)
 		}
@@ -138,37 +139,48 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 	return out
 }
 
-// loadSpecs are the compiled objects, sized and set to the cgroup hierarchy.
-func loadSpecs(opts Options, types *hook.Types) (verbs, objects, cgroups *ebpf.CollectionSpec, err error) {
-	subsys, err := types.Subsystem(opts.Subsystem)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	if verbs, err = gen.LoadVerbs(); err != nil {
-		return nil, nil, nil, err
-	}
-	if objects, err = gen.LoadObjects(); err != nil {
-		return nil, nil, nil, err
-	}
-	if cgroups, err = gen.LoadCgroups(); err != nil {
-		return nil, nil, nil, err
-	}
-	size(verbs, objects, opts.MaxEntries, opts.MaxObjects)
-	err = errors.Join(
-		verbs.Variables[gen.VerbsVarCgroupSubsys].Set(subsys),
-		objects.Variables[gen.ObjectsVarCgroupSubsys].Set(subsys),
-		cgroups.Variables[gen.CgroupsVarCgroupSubsys].Set(subsys),
-	)
-	return verbs, objects, cgroups, err
+// specs are the compiled objects.
+type specs struct{ verbs, objects, peers, cgroups *ebpf.CollectionSpec }
+
+func (c specs) all() []*ebpf.CollectionSpec {
+	return []*ebpf.CollectionSpec{c.verbs, c.objects, c.peers, c.cgroups}
 }
 
-// size sets the bounds of the maps that grow with the load.
-func size(verbs, objects *ebpf.CollectionSpec, entries, live uint32) {
-	verbs.Maps[gen.VerbsMapVerbs].MaxEntries = entries
-	verbs.Maps[gen.VerbsMapVerbErrors].MaxEntries = entries
-	objects.Maps[gen.ObjectsMapHoldings].MaxEntries = entries
-	objects.Maps[gen.ObjectsMapObjects].MaxEntries = live
-	objects.Maps[gen.ObjectsMapAdopted].MaxEntries = live
+// loadSpecs are the compiled objects, sized and set to the cgroup hierarchy.
+func loadSpecs(opts Options, types *hook.Types) (specs, error) {
+	subsys, err := types.Subsystem(opts.Subsystem)
+	if err != nil {
+		return specs{}, err
+	}
+	c, err := sizedSpecs(opts)
+	if err != nil {
+		return specs{}, err
+	}
+	return c, errors.Join(
+		c.verbs.Variables[gen.VerbsVarCgroupSubsys].Set(subsys),
+		c.objects.Variables[gen.ObjectsVarCgroupSubsys].Set(subsys),
+		c.peers.Variables[gen.PeersVarCgroupSubsys].Set(subsys),
+		c.cgroups.Variables[gen.CgroupsVarCgroupSubsys].Set(subsys),
+	)
+}
+
+// sizedSpecs are the compiled objects with the bounds of the maps that grow with
+// the load.
+func sizedSpecs(opts Options) (c specs, err error) {
+	for _, one := range []struct {
+		spec **ebpf.CollectionSpec
+		load func() (*ebpf.CollectionSpec, error)
+	}{{&c.verbs, gen.LoadVerbs}, {&c.objects, gen.LoadObjects}, {&c.peers, gen.LoadPeers}, {&c.cgroups, gen.LoadCgroups}} {
+		if *one.spec, err = one.load(); err != nil {
+			return specs{}, err
+		}
+	}
+	c.verbs.Maps[gen.VerbsMapVerbs].MaxEntries = opts.MaxEntries
+	c.verbs.Maps[gen.VerbsMapVerbErrors].MaxEntries = opts.MaxEntries
+	c.objects.Maps[gen.ObjectsMapHoldings].MaxEntries = opts.MaxEntries
+	c.objects.Maps[gen.ObjectsMapObjects].MaxEntries = opts.MaxObjects
+	c.objects.Maps[gen.ObjectsMapAdopted].MaxEntries = opts.MaxObjects
+	return c, nil
 }
 
 func (s *sensor) detach() {

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const (
+	peersPath    = "/api/v1/peers"
+	peersTimeout = 10 * time.Second
+	maxPeersBody = 64 << 20
+)
+
+// noPeers is the answer of a sensor that does not look.
+func noPeers(why error) func(context.Context) ([]model.Peer, error) {
+	return func(context.Context) ([]model.Peer, error) { return nil, why }
+}
+
+// peerShares are the connected queue pairs with their owners. A queue pair of a
+// cgroup that the last refresh does not know is nobody's.
+func (s *sensor) peerShares(ctx context.Context) ([]attribution.PeerShare, error) {
+	found, err := s.peers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return attribution.Peers(found, s.collector.Snapshot().Entities), nil
+}
+
+type peersCmd struct {
+	URL      string `name:"url" default:"http://127.0.0.1:9847" help:"A sensor; http://USER:PASSWORD@HOST works."`
+	Workload string `name:"workload" placeholder:"NAME" help:"Only this workload."`
+	Device   string `name:"device" placeholder:"NAME" help:"Only this HCA."`
+	QPs      bool   `name:"qps" help:"One line for each queue pair, with both numbers."`
+	JSON     bool   `name:"json" help:"Print the sensor's answer as it is."`
+}
+
+func (c *peersCmd) run(ctx context.Context, stdout io.Writer) error {
+	body, err := c.ask(ctx)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		_, err = fmt.Fprintln(stdout, strings.TrimSpace(string(body)))
+		return err
+	}
+	var peers []api.Peer
+	if err := json.Unmarshal(body, &peers); err != nil {
+		return fmt.Errorf("this is not the answer of a sensor: %w", err)
+	}
+	if len(peers) == 0 {
+		_, err = fmt.Fprintln(stdout, "no queue pair is connected")
+		return err
+	}
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	rows := groupRows
+	if c.QPs {
+		rows = queueRows
+	}
+	for _, row := range rows(peers) {
+		fmt.Fprintln(table, strings.Join(row, "\t"))
+	}
+	return table.Flush()
+}
+
+// ask asks the sensor.
+func (c *peersCmd) ask(ctx context.Context) ([]byte, error) {
+	u, err := url.Parse(c.URL)
+	if parse, ok := errors.AsType[*url.Error](err); ok {
+		return nil, fmt.Errorf("--url: %w", parse.Err) // it would tell the password
+	}
+	if u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("--url: want http://… or https://…, not %q", u.Redacted())
+	}
+	u.Path = strings.TrimSuffix(u.Path, "/metrics") // as top takes it
+	u = u.JoinPath(peersPath)
+	filter := url.Values{}
+	if c.Workload != "" {
+		filter.Set("workload", c.Workload)
+	}
+	if c.Device != "" {
+		filter.Set("device", c.Device)
+	}
+	u.RawQuery = filter.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Timeout: peersTimeout}
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(req)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("%w: no sensor runs there; --url names another", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxPeersBody))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", u.Redacted(), err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		var told struct{ Error string }
+		if json.Unmarshal(body, &told) == nil && told.Error != "" {
+			return nil, fmt.Errorf("%s answers %s: %s", u.Redacted(), resp.Status, printable(told.Error))
+		}
+		return nil, fmt.Errorf("%s answers %s", u.Redacted(), resp.Status)
+	}
+	return body, nil
+}
+
+// groupRows has a line for all queue pairs of a workload that lead to one remote
+// port; the sensor has sorted them by workload.
+func groupRows(peers []api.Peer) [][]string {
+	type group struct {
+		workload, containerID, device, remote string
+		port                                  uint32
+	}
+	states, total := map[group]map[string]int{}, map[group]int{}
+	var order []group
+	for _, p := range peers {
+		g := group{p.Workload, p.ContainerID, p.Device, remote(p), p.Port}
+		if states[g] == nil {
+			states[g] = map[string]int{}
+			order = append(order, g)
+		}
+		states[g][p.State]++
+		total[g]++
+	}
+	rows := [][]string{{"WORKLOAD", "DEVICE", "PORT", "CONNECTED TO", "QPS", "STATE"}}
+	for _, g := range order {
+		rows = append(rows, []string{
+			owner(g.workload), printable(g.device), fmt.Sprint(g.port), g.remote, fmt.Sprint(total[g]), summary(states[g]),
+		})
+	}
+	return rows
+}
+
+// queueRows has a line for each queue pair.
+func queueRows(peers []api.Peer) [][]string {
+	rows := [][]string{{"WORKLOAD", "DEVICE", "PORT", "QPN", "TYPE", "STATE", "CONNECTED TO", "REMOTE QPN"}}
+	for _, p := range peers {
+		rows = append(rows, []string{
+			owner(p.Workload), printable(p.Device), fmt.Sprint(p.Port), fmt.Sprint(p.QPN),
+			printable(p.Type), printable(p.State), remote(p), fmt.Sprint(p.RemoteQPN),
+		})
+	}
+	return rows
+}
+
+// remote is where a queue pair leads to: a GID, or a LID in a subnet without.
+func remote(p api.Peer) string {
+	switch {
+	case p.RemoteGID != "":
+		return printable(p.RemoteGID)
+	case p.RemoteLID != 0:
+		return fmt.Sprint("LID ", p.RemoteLID)
+	}
+	return "(not known)" // connected before the sensor looked
+}
+
+// summary is the one state of all, or how many are in which, most first.
+func summary(states map[string]int) string {
+	names := slices.SortedFunc(maps.Keys(states), func(a, b string) int {
+		return cmp.Or(cmp.Compare(states[b], states[a]), cmp.Compare(a, b))
+	})
+	if len(names) == 1 {
+		return printable(names[0])
+	}
+	for i, name := range names {
+		names[i] = fmt.Sprint(states[name], " ", printable(name))
+	}
+	return strings.Join(names, ", ")
+}
+
+func owner(workload string) string {
+	if workload == "" {
+		return "(no owner)"
+	}
+	return printable(workload)
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/collector"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// peersServer is a sensor whose peers are made up: no HCA is here.
+func peersServer(t *testing.T, peers []attribution.PeerShare, err error) string {
+	t.Helper()
+	list := func(context.Context) ([]attribution.PeerShare, error) { return peers, err }
+	handler, made := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil, list, nil, zap.NewNop())
+	if made != nil {
+		t.Fatal(made)
+	}
+	s := httptest.NewServer(handler)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// peersOutput is what the command prints.
+func peersOutput(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out, log bytes.Buffer
+	err := run(t.Context(), append([]string{"peers"}, args...), &out, &log)
+	return out.String(), err
+}
+
+func TestPeersTable(t *testing.T) {
+	worker := attribution.Owner{Workload: "ml/train-0/worker", ContainerID: "c1"}
+	evil := attribution.Owner{Workload: "docker:\x1b[2J\tx", ContainerID: "c2"}
+	qp := func(owner attribution.Owner, p model.Peer) attribution.PeerShare {
+		p.Type, p.Port = "RC", 1
+		return attribution.PeerShare{Owner: owner, Peer: p}
+	}
+	url := peersServer(t, []attribution.PeerShare{
+		qp(worker, model.Peer{Device: "mlx5_0", QPN: 17, State: "RTS", RemoteGID: "::ffff:10.70.0.1", RemoteQPN: 90}),
+		qp(worker, model.Peer{Device: "mlx5_0", QPN: 18, State: "RTS", RemoteGID: "::ffff:10.70.0.1", RemoteQPN: 91}),
+		qp(worker, model.Peer{Device: "mlx5_0", QPN: 19, State: "ERR", RemoteGID: "::ffff:10.70.0.1", RemoteQPN: 92}),
+		qp(worker, model.Peer{Device: "mlx5_0", QPN: 20, State: "RTS", RemoteGID: "::ffff:10.70.0.2", RemoteQPN: 90}),
+		qp(evil, model.Peer{Device: "mlx5_1", QPN: 5, State: "RTR", RemoteLID: 7, RemoteQPN: 6}),
+		qp(attribution.Owner{}, model.Peer{Device: "mlx5_1", QPN: 6, State: "RTS", RemoteQPN: 5}),
+	}, nil)
+	const groups = `WORKLOAD           DEVICE  PORT  CONNECTED TO      QPS  STATE
+(no owner)         mlx5_1  1     (not known)       1    RTS
+docker:?[2J?x      mlx5_1  1     LID 7             1    RTR
+ml/train-0/worker  mlx5_0  1     ::ffff:10.70.0.1  3    2 RTS, 1 ERR
+ml/train-0/worker  mlx5_0  1     ::ffff:10.70.0.2  1    RTS
+`
+	const queues = `WORKLOAD       DEVICE  PORT  QPN  TYPE  STATE  CONNECTED TO  REMOTE QPN
+(no owner)     mlx5_1  1     6    RC    RTS    (not known)   5
+docker:?[2J?x  mlx5_1  1     5    RC    RTR    LID 7         6
+`
+	for name, tt := range map[string]struct {
+		args []string
+		want string
+	}{
+		"all":                {nil, groups},
+		"the URL of metrics": {[]string{"--url=" + url + "/metrics"}, groups},
+		"queue pairs":        {[]string{"--qps", "--device=mlx5_1"}, queues},
+		"a workload":         {[]string{"--workload=ml/train-1/worker"}, "no queue pair is connected\n"},
+		"JSON":               {[]string{"--json", "--workload=ml/train-0/worker", "--device=mlx5_1"}, "[]\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := peersOutput(t, append([]string{"--url=" + url}, tt.args...)...)
+			if d := cmp.Diff(tt.want, got); d != "" || err != nil {
+				t.Errorf("%v (-want +got):\n%s", err, d)
+			}
+		})
+	}
+}
+
+// What cannot be shown is told, with the reason; a password is not.
+func TestPeersErrors(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, ok := r.BasicAuth(); !ok || user != "me" || password != "hunter2" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		fmt.Fprint(w, "<html>")
+	}))
+	t.Cleanup(other.Close)
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	account := strings.Replace(other.URL, "http://", "http://me:hunter2@", 1)
+	for url, want := range map[string]string{
+		peersServer(t, nil, errors.New("the kernel is\nnot probed")): "503 Service Unavailable: the kernel is; not probed",
+		other.URL:       "answers 401",
+		account:         "not the answer of a sensor",
+		account + "x":   "hunter2",
+		closed.URL:      "no sensor runs there",
+		"ftp://a:b@c/d": "want http://",
+	} {
+		out, err := peersOutput(t, "--url="+url)
+		switch {
+		case want == "hunter2":
+			if err == nil || strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v", url, err)
+			}
+		case err == nil || !strings.Contains(err.Error(), want) || out != "":
+			t.Errorf("%s: %q, %v, want %q", url, out, err, want)
+		}
+	}
+}
+
+// A sensor without the probe says why it has no answer, one without a device
+// has an empty one.
+func TestPeerShares(t *testing.T) {
+	c := collector.New(collector.Options{})
+	t.Cleanup(func() { _ = c.Close() })
+	s := &sensor{collector: c, peers: noPeers(model.ErrUnsupported)}
+	if got, err := s.peerShares(t.Context()); got != nil || !errors.Is(err, model.ErrUnsupported) {
+		t.Errorf("%v, %v", got, err)
+	}
+	s.peers = func(context.Context) ([]model.Peer, error) { return []model.Peer{{Cgroup: 7, QPN: 1}}, nil }
+	got, err := s.peerShares(t.Context())
+	if len(got) != 1 || got[0].Owner != (attribution.Owner{}) || got[0].QPN != 1 || err != nil {
+		t.Errorf("%+v, %v: want one of nobody", got, err)
+	}
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+)
+
+// ListPeers lists the connected queue pairs that exist now, with their owners. The
+// error says why nobody knows.
+type ListPeers func(context.Context) ([]attribution.PeerShare, error)
+
+// maxListings is how many lists of peers are made at once: a large one is some
+// megabytes.
+const maxListings = 4
+
+// Peer is a connected queue pair and its other end. Who is not known is empty.
+type Peer struct {
+	Workload    string `json:"workload"`
+	Namespace   string `json:"namespace"`
+	Pod         string `json:"pod"`
+	Container   string `json:"container"`
+	ContainerID string `json:"container_id"`
+	Device      string `json:"device"`
+	Port        uint32 `json:"port"`
+	QPN         uint32 `json:"qpn"`
+	Type        string `json:"type"`
+	State       string `json:"state"`
+	RemoteGID   string `json:"remote_gid"` // as an address: that of RoCE version 2 is one
+	RemoteQPN   uint32 `json:"remote_qpn"`
+	RemoteLID   uint32 `json:"remote_lid"` // 0 on RoCE
+}
+
+// peersHandler answers with the connected queue pairs of the node, of one workload
+// (?workload=), on one HCA (?device=) or of all: a JSON array. Where nobody looks
+// it is 503, and the reason in {"error": …}.
+func peersHandler(list ListPeers) http.Handler {
+	running := make(chan struct{}, maxListings)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case running <- struct{}{}:
+			defer func() { <-running }()
+		default:
+			fail(w, errors.New("too many lists are being made, try again"))
+			return
+		}
+		shares, err := list(r.Context())
+		if err != nil {
+			fail(w, err)
+			return
+		}
+		body, err := json.Marshal(peers(shares, r.URL.Query().Get("workload"), r.URL.Query().Get("device")))
+		if err != nil {
+			fail(w, err)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(body) // a client that has left has no one to be told
+	})
+}
+
+// fail says what is not available now, and why.
+func fail(w http.ResponseWriter, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_ = json.NewEncoder(w).Encode(map[string]string{"error": err.Error()}) // as above
+}
+
+func peers(shares []attribution.PeerShare, workload, device string) []Peer {
+	out := []Peer{}
+	for _, s := range shares {
+		if workload != "" && workload != s.Workload || device != "" && device != s.Device {
+			continue
+		}
+		out = append(out, Peer{
+			Workload: s.Workload, Namespace: s.Namespace, Pod: s.Pod, Container: s.Container, ContainerID: s.ContainerID,
+			Device: s.Device, Port: s.Port, QPN: s.QPN, Type: s.Type, State: s.State,
+			RemoteGID: s.RemoteGID, RemoteQPN: s.RemoteQPN, RemoteLID: s.RemoteLID,
+		})
+	}
+	slices.SortFunc(out, func(x, y Peer) int {
+		return cmp.Or(
+			strings.Compare(x.Workload, y.Workload), strings.Compare(x.ContainerID, y.ContainerID),
+			strings.Compare(x.Device, y.Device), cmp.Compare(x.QPN, y.QPN),
+		)
+	})
+	return out
+}

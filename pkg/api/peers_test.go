@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// ask asks for path.
+func ask(list ListPeers, path string) (code int, contentType, body string) {
+	mux := http.NewServeMux()
+	Register(mux, nil, list)
+	answer := httptest.NewRecorder()
+	mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+	return answer.Code, answer.Header().Get("Content-Type"), answer.Body.String()
+}
+
+// Two queue pairs of a container, one of a cgroup that nobody knows, and one of
+// another container on another device.
+func somePeers(context.Context) ([]attribution.PeerShare, error) {
+	return attribution.Peers([]model.Peer{
+		{
+			Cgroup: 9, Device: "mlx5_1", Port: 1, QPN: 30, Type: "UC", State: "RTR",
+			RemoteGID: "fe80::1", RemoteLID: 7, RemoteQPN: 31,
+		},
+		{Cgroup: 7, Device: "mlx5_0", Port: 1, QPN: 19, Type: "RC", State: "RTS", RemoteQPN: 5},
+		{
+			Cgroup: 7, Device: "mlx5_0", Port: 2, QPN: 17, Type: "RC", State: "RTS",
+			RemoteGID: "::ffff:10.70.0.1", RemoteQPN: 1<<24 - 1,
+		},
+		{Cgroup: 8, Device: "mlx5_0", QPN: 20, Type: "RC", State: "ERR", RemoteQPN: 6},
+	}, map[uint64]model.Entity{
+		7: {Workload: "ml/train-0/worker", Namespace: "ml", Pod: "train-0", Container: "worker", ContainerID: "c1"},
+		9: {Workload: "docker:x&y", ContainerID: "c2"},
+	}), nil
+}
+
+func TestPeers(t *testing.T) {
+	const (
+		nobody = `{"workload":"","namespace":"","pod":"","container":"","container_id":"","device":"mlx5_0","port":0,` +
+			`"qpn":20,"type":"RC","state":"ERR","remote_gid":"","remote_qpn":6,"remote_lid":0}`
+		docker = `{"workload":"docker:x\u0026y","namespace":"","pod":"","container":"","container_id":"c2",` +
+			`"device":"mlx5_1","port":1,"qpn":30,"type":"UC","state":"RTR","remote_gid":"fe80::1","remote_qpn":31,` +
+			`"remote_lid":7}`
+		pod = `{"workload":"ml/train-0/worker","namespace":"ml","pod":"train-0","container":"worker","container_id":"c1",` +
+			`"device":"mlx5_0",`
+		first = pod + `"port":2,"qpn":17,"type":"RC","state":"RTS","remote_gid":"::ffff:10.70.0.1",` +
+			`"remote_qpn":16777215,"remote_lid":0}`
+		second = pod + `"port":1,"qpn":19,"type":"RC","state":"RTS","remote_gid":"","remote_qpn":5,"remote_lid":0}`
+	)
+	for query, want := range map[string]string{
+		"":                                       "[" + nobody + "," + docker + "," + first + "," + second + "]",
+		"?workload=&device=":                     "[" + nobody + "," + docker + "," + first + "," + second + "]",
+		"?workload=ml/train-0/worker":            "[" + first + "," + second + "]",
+		"?workload=docker:x%26y":                 "[" + docker + "]",
+		"?device=mlx5_0":                         "[" + nobody + "," + first + "," + second + "]",
+		"?device=mlx5_1&workload=ml/train-0":     "[]",
+		"?device=mlx5":                           "[]",
+		"?device=mlx5_1&workload=docker%3Ax%26y": "[" + docker + "]",
+	} {
+		code, contentType, body := ask(somePeers, "/api/v1/peers"+query)
+		if code != http.StatusOK || contentType != "application/json" {
+			t.Errorf("%s: %d %s", query, code, contentType)
+		}
+		if d := cmp.Diff(want, body); d != "" {
+			t.Errorf("%s (-want +got):\n%s", query, d)
+		}
+	}
+}
+
+// Where nobody looks, that is said, and it is not "none".
+func TestPeersUnknown(t *testing.T) {
+	unknown := func(context.Context) ([]attribution.PeerShare, error) { return nil, errors.New(`no "probe"`) }
+	code, contentType, body := ask(unknown, "/api/v1/peers")
+	if code != http.StatusServiceUnavailable || contentType != "application/json" || body != `{"error":"no \"probe\""}`+"\n" {
+		t.Errorf("%d %s %s", code, contentType, body)
+	}
+}
+
+// More lists than are made at once are refused, and made afterwards.
+func TestPeersAreLimited(t *testing.T) {
+	entered, open := make(chan struct{}), make(chan struct{})
+	mux := http.NewServeMux()
+	Register(mux, nil, func(context.Context) ([]attribution.PeerShare, error) {
+		entered <- struct{}{}
+		<-open
+		return nil, nil
+	})
+	get := func() int {
+		answer := httptest.NewRecorder()
+		mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/api/v1/peers", nil))
+		return answer.Code
+	}
+	var all sync.WaitGroup
+	for range maxListings {
+		all.Go(func() {
+			if code := get(); code != http.StatusOK {
+				t.Errorf("%d", code)
+			}
+		})
+	}
+	for range maxListings {
+		<-entered
+	}
+	if code := get(); code != http.StatusServiceUnavailable {
+		t.Errorf("one too many: %d", code)
+	}
+	close(open)
+	all.Wait()
+	go func() { <-entered }()
+	if code := get(); code != http.StatusOK {
+		t.Errorf("afterwards: %d", code)
+	}
+}
