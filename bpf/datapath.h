@@ -55,6 +55,10 @@ struct context_key {
 	__u32 pad;
 };
 
+/* Sets of ibv_wr_* functions that are known of a context, and how often one more is told. */
+#define SETS 4
+#define SETS_TOLD 64
+
 /* All that a process did through one verbs context since it was first seen. */
 struct context_stat {
 	__u64 cgroup;
@@ -63,13 +67,17 @@ struct context_stat {
 	__u8 ready;   /* its functions are probed (set by user space) */
 	__u8 late;    /* a queue pair was ready to send before that */
 	__u8 pad;
+	__u64 late_ns;         /* when the first of them was, CLOCK_MONOTONIC */
 	__u64 posted[OPCODES]; /* work requests that the provider took */
 	__u64 bytes[OPCODES];
 	__u64 received; /* completions of receives */
 	__u64 received_bytes;
 	__u64 errors[STATUSES];
-	__u64 hits[CALLS];
+	__u64 hits[CALLS];     /* calls that were seen */
 	__u64 spent_ns[CALLS]; /* what all probes took of the process, the traps included */
+	__u64 sets[SETS];
+	__u32 told;
+	__u32 generation; /* of the rings: one more after each gap in what was seen */
 };
 
 struct latency_key {
@@ -83,8 +91,40 @@ struct latency {
 	__u64 buckets[FINE_BUCKETS];
 };
 
-/* The cookie of an attached probe: what one trap at its place costs, and what it is. */
+/* A queue pair of a verbs context. */
+struct queue_key {
+	__u64 context;
+	__u32 tgid;
+	__u32 qpn;
+};
+
+/* Told to user space: a context that was opened (qp 0), or a queue pair whose functions are not known yet. */
+struct path_event {
+	struct context_key key;
+	__u64 cgroup;
+	__u64 qp; /* address of its struct ibv_qp */
+	__u32 device;
+	__u32 pad;
+};
+
+/* The argument of the program "control". */
+enum order {
+	CONTROL_MARK,   /* sets chosen and ready of one context */
+	CONTROL_GAP,    /* what is seen of one context is not continuous */
+	CONTROL_REMOVE, /* forgets a process */
+};
+
+struct control_args {
+	struct context_key key;
+	__u32 what;
+	__u8 chosen;
+	__u8 ready;
+	__u16 pad;
+};
+
+/* The cookie of an attached probe: what one trap at its place costs, and the opcode that a function of ibv_wr_* makes. */
 #define COOKIE_TRAP_NS(cookie) ((__u32)(cookie))
+#define COOKIE_OPCODE(cookie) ((__u32)((cookie) >> 32))
 
 /* Why something could not be recorded. */
 enum path_loss {
@@ -93,6 +133,8 @@ enum path_loss {
 	PATH_LOSS_CHAIN_CUT,      /* a chain or a list longer than is followed */
 	PATH_LOSS_CALLS_FULL,     /* no room to remember a call until it returns */
 	PATH_LOSS_LATENCIES_FULL, /* no room for one more histogram */
+	PATH_LOSS_QUEUES_FULL,    /* no room for the work requests of one more queue pair */
+	PATH_LOSS_EVENTS_FULL,    /* user space was not told of a context */
 	PATH_LOSSES,
 };
 

@@ -4,13 +4,24 @@
 // not see it: uprobes on the functions of the verbs providers that their
 // processes have mapped. It is off unless it is asked for, and a budget bounds
 // what it costs the processes.
+//
+// A hook in the kernel sees a queue pair become usable and tells where its user
+// space half is. From there the provider's functions are found without symbols,
+// in the operations of its verbs context (locate.go), and probed where the kernel
+// does it cheapest (site.go). A probe is on a file, once, for all who map it; the
+// programs (bpf/datapath.bpf.c) count by verbs context, this package by cgroup
+// (totals.go). What the probes cost each process is measured, and the budget
+// (budget.go) takes them away for as long as that is too much.
 package datapath
 
 import (
 	"context"
+	"errors"
+	"sync"
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -32,19 +43,121 @@ type Options struct {
 }
 
 // Source is the data path.
-type Source struct{ opts Options }
+type Source struct {
+	opts Options
 
-// New begins to watch.
-func New(opts Options) (*Source, error) { return &Source{opts: opts}, nil }
+	// mu guards what the loop changes and Read tells; nothing waits under it.
+	mu     sync.Mutex
+	kernel *kernel // nil while there is no device
+	hooks  []model.Hook
+	failed error
+	names  map[uint32]string // of the HCAs, by index
+	totals *totals
+	forget map[uint64]bool
+	// contexts are those whose functions were found, with the file they are in, and
+	// worth is what the counts of a file's processes are worth.
+	contexts map[gen.DatapathContextKey]fileID
+	worth    map[fileID][callGroups]sampling
+	stats    model.DataPathStats
+	late     uint64 // contexts that are gone
+
+	loop
+
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// New begins to watch. It fails where the kernel allows no such probes, or none
+// that are safe.
+func New(opts Options) (*Source, error) {
+	if opts.Logger == nil {
+		opts.Logger = zap.NewNop()
+	}
+	if err := supported(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Source{
+		opts:     opts,
+		hooks:    unattached("no RDMA device: the hooks come with the first one", model.StateAbsent),
+		totals:   newTotals(opts.Budget),
+		forget:   map[uint64]bool{},
+		contexts: map[gen.DatapathContextKey]fileID{},
+		worth:    map[fileID][callGroups]sampling{},
+		loop:     newLoop(opts),
+		stop:     cancel,
+		done:     make(chan struct{}),
+	}
+	go s.run(ctx)
+	return s, nil
+}
 
 // Name is "datapath".
 func (s *Source) Name() string { return "datapath" }
 
-// Read tells what was counted.
-func (s *Source) Read(context.Context) (model.Snapshot, error) { return model.Snapshot{}, nil }
-
-// Forget drops the figures of these cgroups.
-func (s *Source) Forget([]uint64) {}
-
 // Close detaches everything.
-func (s *Source) Close() error { return nil }
+func (s *Source) Close() error {
+	s.stop()
+	<-s.done
+	return nil
+}
+
+// Forget drops the figures of these cgroups at the next Read.
+func (s *Source) Forget(cgroups []uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range cgroups {
+		s.forget[id] = true
+	}
+}
+
+// Read drains the kernel's maps.
+func (s *Source) Read(context.Context) (model.Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snap := model.Snapshot{Hooks: s.hooks}
+	err := s.failed
+	if s.kernel != nil {
+		err = errors.Join(err, s.fold())
+		s.kernel.fill(&snap)
+	}
+	s.totals.forget(s.forget)
+	clear(s.forget)
+	s.totals.fill(&snap, s.deviceName)
+	stats := s.stats
+	snap.DataPath = &stats
+	return snap, err
+}
+
+// deviceName is the name of an HCA, empty while nobody told.
+func (s *Source) deviceName(index uint32) string { return s.names[index] }
+
+// fold adds what was counted to the totals, between two steps: what is watched in
+// windows is kept back until they end. It is called under mu.
+func (s *Source) fold() error {
+	keepBack := func(key gen.DatapathContextKey) [callGroups]sampling {
+		w := s.worthOf(key)
+		for c := range w {
+			if w[c].windowed {
+				w[c].scale = 0
+			}
+		}
+		return w
+	}
+	err := s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
+		s.totals.add(key, stat, keepBack(key))
+	})
+	return errors.Join(err, s.kernel.latencies(func(key gen.DatapathLatencyKey, l *gen.DatapathLatency) {
+		s.totals.addLatency(key, l, keepBack(key.Context)[poll])
+	}))
+}
+
+// worthOf is what the counts of a context are worth. One whose functions were
+// not found yet may be hit all the same, by the probes of another process.
+func (s *Source) worthOf(key gen.DatapathContextKey) [callGroups]sampling {
+	w, ok := s.worth[s.contexts[key]]
+	if !ok {
+		return [callGroups]sampling{{scale: 1, ratio: 1}, {scale: 1, ratio: 1}}
+	}
+	return w
+}

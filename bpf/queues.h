@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * How long work requests take. Those of a queue pair that are to be completed
+ * are completed in the order in which they were posted, so each queue pair has a
+ * ring of them.
+ *
+ * A ring that was watched since before the queue pair could send is in step: a
+ * completion belongs to its head, whatever its wr_id, which many programs never
+ * change. Otherwise, and after a gap, a completion is looked up by its wr_id,
+ * where these tell work requests apart; once one is found, the ring is in step.
+ */
+#ifndef ACCELSCOPE_QUEUES_H
+#define ACCELSCOPE_QUEUES_H
+
+#include "datapath.h"
+#include "fine.h"
+
+#define RING 128 /* a power of two */
+#define NEAR 8   /* how far completions that several threads poll may be out of order */
+
+struct posted {
+	__u64 wr_id;
+	__u64 ns;
+	__u32 seq; /* its place in the order, from 1; else nothing is here */
+	__u32 completed;
+};
+
+struct queue {
+	__u32 head, tail; /* of all that was completed, of all that was posted */
+	__u32 since;      /* the tail at the last gap */
+	__u32 generation;
+	__u8 in_step;
+	__u8 same; /* work requests have the same wr_id */
+	__u8 odd;  /* completions in a row that were not in the ring */
+	__u8 all;  /* all are completed, not only those that ask for it (sq_sig_all) */
+	__u8 ud;
+	__u8 fresh; /* it could not send since it was made or reset */
+	__u8 pad[2];
+	struct posted ring[RING];
+};
+
+/* An entry has 3 KiB, and exists while its queue pair does. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, struct queue_key);
+	__type(value, struct queue);
+} queues SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, struct latency_key);
+	__type(value, struct latency);
+} latencies SEC(".maps");
+
+static const struct queue zero_queue;
+static const struct latency zero_latency;
+
+__u64 path_losses[PATH_LOSSES];
+
+/* Counting them from outside would mean walking them. */
+__u64 live_queues;
+
+static __always_inline void lose(__u32 why)
+{
+	__sync_fetch_and_add(&path_losses[why], 1);
+}
+
+static __always_inline struct queue *queue_of(const struct context_key *context, __u32 qpn)
+{
+	struct queue_key key = {.context = context->context, .tgid = context->tgid, .qpn = qpn};
+
+	return bpf_map_lookup_elem(&queues, &key);
+}
+
+/* IBV_QPT_UD, as in the kernel */
+#define QPT_UD 4
+
+static __always_inline struct queue *make_queue(const struct context_key *context, __u32 qpn, __u32 type)
+{
+	struct queue_key key = {.context = context->context, .tgid = context->tgid, .qpn = qpn};
+	struct queue *q = bpf_map_lookup_elem(&queues, &key);
+
+	if (q)
+		return q;
+	if (!bpf_map_update_elem(&queues, &key, &zero_queue, BPF_NOEXIST))
+		__sync_fetch_and_add(&live_queues, 1);
+	q = bpf_map_lookup_elem(&queues, &key);
+	if (!q) {
+		lose(PATH_LOSS_QUEUES_FULL);
+		return 0;
+	}
+	q->ud = type == QPT_UD;
+	return q;
+}
+
+static __always_inline void drop_queue(const struct queue_key *key)
+{
+	if (!bpf_map_delete_elem(&queues, key))
+		__sync_fetch_and_add(&live_queues, -1);
+}
+
+/* What was posted before can be told from what follows by its wr_id only. */
+static __always_inline void out_of_step(struct queue *q)
+{
+	q->in_step = 0;
+	q->head = q->tail;
+	q->since = q->tail;
+	q->same = 0;
+	q->odd = 0;
+}
+
+static __always_inline void check_generation(struct queue *q, const struct context_stat *stat)
+{
+	if (q->generation == stat->generation)
+		return;
+	q->generation = stat->generation;
+	out_of_step(q);
+}
+
+/*
+ * Functions that are not static are verified once, and not again wherever they
+ * are called: loops within loops would be too much otherwise. So they check.
+ */
+__noinline int push(struct queue *q, __u64 wr_id, __u32 completed, __u64 now)
+{
+	struct posted *p;
+	__u32 at, head;
+
+	if (!q)
+		return 0;
+	at = __sync_fetch_and_add(&q->tail, 1);
+	head = q->head;
+	p = &q->ring[at % RING];
+
+	if (!q->in_step && !q->same) {
+		for (__u32 i = 1; i <= NEAR; i++) {
+			struct posted *last = &q->ring[(at - i) % RING];
+
+			if (at - q->since >= i && last->seq == at - i + 1 && last->wr_id == wr_id)
+				q->same = 1;
+		}
+	}
+	/* Full: what is there stays, so that some of a long queue are measured. */
+	if (p->seq - 1 - head < at - head)
+		return 0;
+	p->wr_id = wr_id;
+	p->ns = now;
+	p->completed = completed;
+	/* With its barrier: who sees the number sees the rest. */
+	__sync_lock_test_and_set(&p->seq, at + 1);
+	return 0;
+}
+
+/* Takes the last n back, which were not accepted; more was posted meanwhile: then nobody knows the order. */
+static __always_inline void unpush(struct queue *q, __u32 from, __u32 to, __u32 accepted)
+{
+	if (__sync_val_compare_and_swap(&q->tail, to, from + accepted) != to)
+		out_of_step(q);
+}
+
+static __always_inline struct posted *at_place(struct queue *q, __u32 at, __u64 wr_id)
+{
+	struct posted *p = &q->ring[at % RING];
+
+	return p->seq == at + 1 && p->wr_id == wr_id ? p : 0;
+}
+
+/* The work request of a completion, or none. */
+__noinline int match(struct queue *q, __u64 wr_id, struct posted *out)
+{
+	struct posted *p = 0;
+	__u32 at;
+
+	if (!q || !out)
+		return 0;
+	if (!q->in_step) {
+		__u32 tail = q->tail;
+
+		if (q->same || tail - q->since < NEAR)
+			return 0;
+		at = q->head;
+		for (int i = 0; i < RING && !p; i++, at++) {
+			if ((__s32)(tail - at) <= 0)
+				return 0;
+			p = at_place(q, at, wr_id);
+		}
+		if (!p)
+			return 0;
+		q->head = at;
+		q->in_step = 1;
+		*out = *p;
+		return 1;
+	}
+	at = __sync_fetch_and_add(&q->head, 1);
+	if ((__s32)(q->tail - at) <= 0) {
+		out_of_step(q);
+		return 0;
+	}
+	p = &q->ring[at % RING];
+	/* It was not kept, for want of room. */
+	if (p->seq != at + 1)
+		return 0;
+	if (p->wr_id != wr_id) {
+		p = 0;
+		for (__u32 i = 1; i <= NEAR && !p; i++) {
+			p = at_place(q, at + i, wr_id);
+			if (!p)
+				p = at_place(q, at - i, wr_id);
+		}
+		if (!p) {
+			if (++q->odd > NEAR)
+				out_of_step(q);
+			return 0;
+		}
+	}
+	q->odd = 0;
+	*out = *p;
+	return 1;
+}
+
+__noinline int book(const struct context_key *context, __u32 completed, __u64 ns)
+{
+	struct latency_key key = {.completed = completed};
+	struct latency *l;
+	__u32 bucket;
+
+	if (!context)
+		return 0;
+	key.context = *context;
+	l = bpf_map_lookup_elem(&latencies, &key);
+	if (!l) {
+		bpf_map_update_elem(&latencies, &key, &zero_latency, BPF_NOEXIST);
+		l = bpf_map_lookup_elem(&latencies, &key);
+		if (!l) {
+			lose(PATH_LOSS_LATENCIES_FULL);
+			return 0;
+		}
+	}
+	bucket = fine_bucket(ns);
+	if (bucket >= FINE_BUCKETS)
+		return 0;
+	__sync_fetch_and_add(&l->buckets[bucket], 1);
+	__sync_fetch_and_add(&l->sum_ns, ns);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+)
+
+// A file is a provider that processes map, and its probes: they are on the file,
+// and so hit whoever maps it.
+type file struct {
+	id    fileID
+	paths map[int]string // where to open it, by the process that maps it
+	sites map[site]bool
+	// links are what is attached, nil where the group is off.
+	links [callGroups]map[site]io.Closer
+	// closing: what was attached last is not gone yet.
+	closing [callGroups]atomic.Bool
+	// failed are the sites that cannot be probed, and why.
+	failed map[site]error
+}
+
+func newFile(id fileID) *file {
+	return &file{id: id, paths: map[int]string{}, sites: map[site]bool{}, failed: map[site]error{}}
+}
+
+// probes is how many places of a group are probed, the returns included.
+func (f *file) probes(calls int) int {
+	n := 0
+	for s := range f.sites {
+		if s.function.calls() == calls {
+			n++
+			if s.function.returns() {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (f *file) pids() []int {
+	pids := make([]int, 0, len(f.paths))
+	for pid := range f.paths {
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// on says whether a group is attached.
+func (f *file) on(calls int) bool { return f.links[calls] != nil }
+
+// attach probes all sites of a group that are not probed yet.
+func (f *file) attach(calls int, probe func(path string, s site) (io.Closer, error)) error {
+	if f.links[calls] == nil {
+		f.links[calls] = map[site]io.Closer{}
+	}
+	// Side by side, as a process may be about to post.
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var errs []error
+	for s := range f.sites {
+		if s.function.calls() != calls || f.links[calls][s] != nil || f.failed[s] != nil {
+			continue
+		}
+		wg.Go(func() {
+			link, err := f.open(s, probe)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				f.failed[s] = err
+				errs = append(errs, err)
+				return
+			}
+			f.links[calls][s] = link
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// open probes a site through any process that maps the file: some may have ended.
+func (f *file) open(s site, probe func(path string, s site) (io.Closer, error)) (io.Closer, error) {
+	err := fmt.Errorf("no process maps it")
+	for _, path := range f.paths {
+		var link io.Closer
+		if link, err = probe(path, s); err == nil {
+			return link, nil
+		}
+	}
+	return nil, fmt.Errorf("probing offset %#x of a provider: %w", s.offset, err)
+}
+
+// detach ends the probes of a group, side by side: each waits for a grace period.
+// Nothing waits for them but done.
+func (f *file) detach(calls int, done *sync.WaitGroup) {
+	links := f.links[calls]
+	f.links[calls] = nil
+	f.closing[calls].Store(true)
+	done.Go(func() {
+		var wg sync.WaitGroup
+		for _, link := range links {
+			wg.Go(func() { _ = link.Close() })
+		}
+		wg.Wait()
+		f.closing[calls].Store(false)
+	})
+}

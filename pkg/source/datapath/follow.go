@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const (
+	// watchInterval is how often it is looked whether there is a device. A driver
+	// reload waits for this at most.
+	watchInterval = 500 * time.Millisecond
+	// retryInterval is for how long nothing is tried after the hooks could not be
+	// attached.
+	retryInterval = 30 * time.Second
+	// reapInterval is how often the processes are looked at: what the probes of one
+	// that is gone cost others is nothing until then.
+	reapInterval = time.Second
+	// maxEvents are those that wait for the loop.
+	maxEvents = 1024
+)
+
+// loop is what the loop alone touches.
+type loop struct {
+	processes map[int]*watched
+	files     map[fileID]*file
+	budget    *budget
+	locator   *locator
+	costs     *costs // nil until measured
+	detaching sync.WaitGroup
+	readings  []reading
+
+	events  chan event
+	answers chan answer
+	waiting []attempt // to be tried again
+	reaped  time.Time
+	retry   time.Time
+}
+
+func newLoop(opts Options) loop {
+	return loop{
+		processes: map[int]*watched{},
+		files:     map[fileID]*file{},
+		budget:    newBudget(opts.Budget, toll, random),
+		locator:   newLocator(opts.Procfs),
+		events:    make(chan event, maxEvents),
+		answers:   make(chan answer, maxLocating),
+	}
+}
+
+// run is the loop: all that is attached and detached is so by this goroutine.
+func (s *Source) run(ctx context.Context) {
+	defer close(s.done)
+	look := time.NewTicker(watchInterval)
+	defer look.Stop()
+	step := time.NewTimer(0)
+	defer step.Stop()
+	s.follow(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			s.release("")
+			return
+		case <-look.C:
+			s.follow(ctx)
+			continue
+		case e := <-s.events:
+			s.see(e)
+		case a := <-s.answers:
+			s.learn(a)
+		case <-step.C:
+		}
+		if s.kernel == nil { // written by this goroutine alone
+			continue
+		}
+		s.reap(time.Now())
+		s.again(time.Now())
+		step.Reset(time.Until(s.step()))
+	}
+}
+
+// follow attaches the hooks while there is a device and releases them with the
+// last one: they, too, would keep a driver from being reloaded.
+func (s *Source) follow(ctx context.Context) {
+	present := hasEntries(filepath.Join(s.opts.Sysfs, "class/infiniband_verbs"))
+	switch {
+	case !present && s.kernel != nil:
+		s.release("no RDMA device: the hooks come with the next one")
+	case present && s.kernel == nil && !time.Now().Before(s.retry):
+		s.attach(ctx)
+	}
+}
+
+// hasEntries says whether there are directories in a directory.
+func hasEntries(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	names, _ := f.Readdirnames(4)
+	return slices.ContainsFunc(names, func(name string) bool { return name != "abi_version" })
+}
+
+func (s *Source) attach(ctx context.Context) {
+	k, hooks, err := newKernel(s.opts)
+	s.mu.Lock()
+	s.hooks, s.failed = hooks, err
+	s.mu.Unlock()
+	if err != nil {
+		s.retry = time.Now().Add(retryInterval)
+		return
+	}
+	if s.costs == nil {
+		c, err := calibrate(k.calibration)
+		s.costs = &c
+		s.opts.Logger.Info("what a probe costs, in ns", zap.Uint32("trap", c.emulated),
+			zap.Uint32("single step", c.stepped), zap.Uint32("return", c.returned), zap.Error(err))
+	}
+	s.mu.Lock()
+	s.kernel = k
+	s.mu.Unlock()
+	s.nameDevices(ctx)
+	go func() {
+		for {
+			e, err := k.next()
+			if err != nil {
+				return // closed
+			}
+			select {
+			case s.events <- e:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	existing, err := k.existing()
+	if err != nil {
+		s.opts.Logger.Warn("what was connected before is not watched on the data path", zap.Error(err))
+	}
+	for _, e := range existing {
+		e.existed = true
+		s.see(e)
+	}
+	s.opts.Logger.Info("data path hooks attached")
+}
+
+// nameDevices asks for the names of the HCAs.
+func (s *Source) nameDevices(ctx context.Context) {
+	if s.opts.DeviceNames == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, watchInterval)
+	defer cancel()
+	names, err := s.opts.DeviceNames(ctx)
+	if err != nil {
+		s.opts.Logger.Debug("cannot ask for the names of the devices", zap.Error(err))
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names = names
+}
+
+// release detaches everything and keeps the totals.
+func (s *Source) release(reason string) {
+	if s.kernel == nil {
+		return
+	}
+	for _, f := range s.files {
+		for c := range callGroups {
+			if f.on(c) {
+				f.detach(c, &s.detaching)
+			}
+		}
+	}
+	s.detaching.Wait()
+	s.mu.Lock()
+	err := s.fold()
+	for pid := range s.processes {
+		s.totals.exited(uint32(pid))
+	}
+	s.late = s.stats.Late
+	k := s.kernel
+	s.kernel = nil
+	s.hooks = unattached(reason, model.StateAbsent)
+	clear(s.contexts)
+	clear(s.worth)
+	s.stats.Probes, s.stats.Processes = 0, 0
+	s.mu.Unlock()
+	if err != nil && !errors.Is(err, os.ErrClosed) {
+		s.opts.Logger.Warn("what was counted last is lost", zap.Error(err))
+	}
+	k.close()
+	for pid, w := range s.processes {
+		s.dismiss(pid, w)
+	}
+	clear(s.files)
+	s.waiting = nil
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"runtime/debug"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A kernel is the BPF side: the maps, the hooks in the kernel and the programs
+// that probe puts into processes.
+type kernel struct {
+	object   *hook.Object
+	programs map[string]*ebpf.Program
+	events   *ringbuf.Reader
+	sysfs    string
+	// multi: links of their own hold the probes (Linux 6.6). They go at once, where
+	// perf events, of which each waits for grace periods while the next stays, take
+	// a tenth of a second each.
+	multi bool
+	// shadowStacks: processes with a shadow stack survive a return probe.
+	shadowStacks bool
+
+	contextKeys  []gen.DatapathContextKey
+	contextStats []gen.DatapathContextStat
+	latencyKeys  []gen.DatapathLatencyKey
+	latencyStats []gen.DatapathLatency
+	entries      map[string]uint64 // by map, when it was last read
+}
+
+// supported says whether the kernel has what the programs need, and whether
+// return probes are safe. It asks for what exists, and for versions only where a
+// defect cannot be told otherwise.
+func supported() error {
+	if err := hook.Usable(); err != nil {
+		return err
+	}
+	for _, need := range []struct {
+		what string
+		have func() error
+	}{
+		{"BPF ring buffers", func() error { return features.HaveMapType(ebpf.RingBuf) }},
+		{"BPF task storage", func() error { return features.HaveMapType(ebpf.TaskStorage) }},
+		{"BPF programs that are called (BPF_PROG_TYPE_SYSCALL)", func() error { return features.HaveProgramType(ebpf.Syscall) }},
+		{"bpf_loop", func() error { return features.HaveProgramHelper(ebpf.Kprobe, asm.FnLoop) }},
+		{"cookies of BPF probes", func() error { return features.HaveProgramHelper(ebpf.Kprobe, asm.FnGetAttachCookie) }},
+		{"atomic operations in BPF", features.HaveV3ISA},
+	} {
+		if err := need.have(); errors.Is(err, ebpf.ErrNotSupported) {
+			return fmt.Errorf("%w: this kernel has no %s (Linux 5.17 or later)", model.ErrUnsupported, need.what)
+		} else if err != nil {
+			return fmt.Errorf("looking for %s: %w", need.what, err)
+		}
+	}
+	symbols, err := hook.Symbols()
+	if err != nil {
+		return err
+	}
+	return safe(symbols)
+}
+
+func safe(symbols map[string]bool) error {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return fmt.Errorf("kernel release: %w", err)
+	}
+	return returnProbesSafe(symbols, unix.ByteSliceToString(name.Release[:]))
+}
+
+// newKernel loads all programs and attaches the hooks in the kernel. It fails
+// where the kernel lacks what that needs (model.ErrUnsupported), or where the
+// hook that shows queue pairs cannot be attached.
+func newKernel(opts Options) (*kernel, []model.Hook, error) {
+	// The type information of the kernel is some megabytes, needed only here.
+	defer debug.FreeOSMemory()
+
+	fail := func(err error) (*kernel, []model.Hook, error) {
+		return nil, unattached(err.Error(), model.StateFailed), err
+	}
+	symbols, err := hook.Symbols()
+	if err != nil {
+		return fail(err)
+	}
+	types, err := hook.LoadTypes()
+	if err != nil {
+		return fail(err)
+	}
+	if len(types.Modules) == 0 {
+		return fail(fmt.Errorf("%w: the RDMA modules of this kernel have no type information (CONFIG_DEBUG_INFO_BTF_MODULES)",
+			model.ErrUnsupported))
+	}
+	k, err := load(types, opts.Subsystem, append(userPrograms(), gen.DatapathProgExisting))
+	if err != nil {
+		return fail(err)
+	}
+	k.sysfs = opts.Sysfs
+	k.shadowStacks = symbols["__x64_sys_uretprobe"]
+	hooks := make([]model.Hook, 0, len(kernelHooks))
+	for _, h := range kernelHooks {
+		hooks = append(hooks, k.object.Attach(h, "", symbols))
+	}
+	k.object.Attached()
+	// Without the first nobody tells of contexts; without the others little is lost.
+	if hooks[0].State != model.StateOK {
+		k.close()
+		return nil, hooks, fmt.Errorf("hook %s: %s", hooks[0].Name, hooks[0].Reason)
+	}
+	return k, hooks, nil
+}
+
+// load makes the maps and loads programs.
+func load(types *hook.Types, subsystem string, programs []string) (*kernel, error) {
+	spec, err := gen.LoadDatapath()
+	if err != nil {
+		return nil, err
+	}
+	subsys, err := types.Subsystem(subsystem)
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(spec.Variables[gen.DatapathVarCgroupSubsys].Set(subsys),
+		spec.Variables[gen.DatapathVarFineBounds].Set(fineBounds()))
+	if err != nil {
+		return nil, err
+	}
+	object, err := hook.NewObject(spec, types, "")
+	if err != nil {
+		return nil, err
+	}
+	k := &kernel{
+		object: object, programs: map[string]*ebpf.Program{}, entries: map[string]uint64{},
+		multi: features.HaveBPFLinkUprobeMulti() == nil,
+	}
+	wanted := spec.Copy()
+	wanted.Programs = map[string]*ebpf.ProgramSpec{}
+	for _, name := range programs {
+		wanted.Programs[name] = spec.Programs[name]
+		if k.multi && spec.Programs[name].Type == ebpf.Kprobe {
+			spec.Programs[name].AttachType = ebpf.AttachTraceUprobeMulti
+		}
+	}
+	coll, err := ebpf.NewCollectionWithOptions(wanted, ebpf.CollectionOptions{
+		Cache:           types.Cache,
+		MapReplacements: object.Coll.Maps,
+		Programs:        ebpf.ProgramOptions{KernelTypes: types.Kernel, ExtraRelocationTargets: types.Modules},
+	})
+	if err != nil {
+		k.close()
+		return nil, fmt.Errorf("loading the programs of the data path: %w", err)
+	}
+	defer coll.Close()
+	for _, name := range programs {
+		k.programs[name] = coll.DetachProgram(name)
+	}
+	if k.events, err = ringbuf.NewReader(object.Coll.Maps[gen.DatapathMapPathEvents]); err != nil {
+		k.close()
+		return nil, fmt.Errorf("events of the data path: %w", err)
+	}
+	return k, nil
+}
+
+// fineBounds are the upper bounds of model.FineHistogram's buckets but for the
+// last, in whole nanoseconds rounded down. None is so close to a whole number
+// that the rounding of a float64 could matter.
+func fineBounds() (bounds [model.FineBuckets - 1]uint64) {
+	for i := range bounds {
+		bounds[i] = uint64(math.Ldexp(1e9*math.Exp2(float64(i%model.FineOctave)/model.FineOctave), i/model.FineOctave+model.FineMinExp))
+	}
+	return bounds
+}
+
+// An event is a context that was opened, or a queue pair whose functions are to
+// be found.
+type event struct {
+	// key has no context (0) unless a program told.
+	key    gen.DatapathContextKey
+	cgroup uint64
+	device uint32 // index of the ib_device
+	qp     uint64 // address of its struct ibv_qp; 0: none yet
+	// existed: it was there before the hooks were, and is to be inserted.
+	existed bool
+}
+
+func eventOf(e *gen.DatapathPathEvent) event {
+	return event{key: e.Key, cgroup: e.Cgroup, device: e.Device, qp: e.Qp}
+}
+
+// next waits for an event; os.ErrClosed when the kernel side was closed.
+func (k *kernel) next() (event, error) {
+	for {
+		record, err := k.events.Read()
+		if err != nil {
+			return event{}, err
+		}
+		var e gen.DatapathPathEvent
+		if parseEvent(record.RawSample, &e) == nil {
+			return eventOf(&e), nil
+		}
+	}
+}
+
+// probe puts the programs of one function at its site in a file, for all
+// processes that map the file. A trap there costs them so many ns, at the entry
+// and at the return.
+func (k *kernel) probe(path string, s site, entry, ret uint32) (io.Closer, error) {
+	p := functionPrograms[s.function]
+	cookie := uint64(p.opcode) << 32
+	begin, err := k.attach(path, s.offset, p.entry, false, cookie|uint64(entry))
+	if err != nil || p.ret == "" {
+		return begin, err
+	}
+	end, err := k.attach(path, s.offset, p.ret, true, cookie|uint64(ret))
+	if err != nil {
+		_ = begin.Close()
+		return nil, err
+	}
+	return closers{begin, end}, nil
+}
+
+// calibration puts a program at the entry or the return of a function of ours
+// that takes as long as those of a poll that finds nothing.
+func (k *kernel) calibration(path string, offset uint64, ret bool) (io.Closer, error) {
+	program := gen.DatapathProgCalibrate
+	if ret {
+		program = gen.DatapathProgCalibrateReturn
+	}
+	return k.attach(path, offset, program, ret, 0)
+}
+
+func (k *kernel) attach(path string, offset uint64, program string, ret bool, cookie uint64) (io.Closer, error) {
+	file, err := link.OpenExecutable(path)
+	if err != nil {
+		return nil, err
+	}
+	multi := &link.UprobeMultiOptions{Addresses: []uint64{offset}, Cookies: []uint64{cookie}}
+	one := &link.UprobeOptions{Address: offset, Cookie: cookie}
+	switch p := k.programs[program]; {
+	case k.multi && ret:
+		return file.UretprobeMulti(nil, p, multi)
+	case k.multi:
+		return file.UprobeMulti(nil, p, multi)
+	case ret:
+		return file.Uretprobe("", p, one)
+	default:
+		return file.Uprobe("", p, one)
+	}
+}
+
+// closers are closed side by side: each waits for a grace period.
+type closers [2]io.Closer
+
+func (c closers) Close() error {
+	first := make(chan error, 1)
+	go func() { first <- c[0].Close() }()
+	err := c[1].Close()
+	return errors.Join(<-first, err)
+}
+
+// close detaches the hooks, ends next and drops the maps. What probe attached is
+// its caller's to close.
+func (k *kernel) close() {
+	if k.events != nil {
+		if err := k.events.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+			return
+		}
+	}
+	for _, p := range k.programs {
+		_ = p.Close()
+	}
+	k.object.Close()
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// kernelHooks see contexts and queue pairs come and go. The first shows what is
+// to be probed. A kprobe pins no module, and these are calls of the control path.
+var kernelHooks = []hook.Hook{
+	{Name: "datapath_modify_qp", Tiers: tiers(gen.DatapathProgKprobeModify, gen.DatapathProgFentryModify)},
+	{Name: "datapath_destroy_qp", Tiers: tiers(gen.DatapathProgKprobeDestroy, gen.DatapathProgFentryDestroy)},
+	{Name: "datapath_restrack_add", Tiers: tiers(gen.DatapathProgKprobeTrack, gen.DatapathProgFentryTrack)},
+	{
+		Name: "datapath_create_qp", Optional: true,
+		Tiers: tiers(gen.DatapathProgKprobeCreate, gen.DatapathProgFentryCreate),
+	},
+}
+
+func tiers(kprobe, fentry string) []hook.Tier {
+	return []hook.Tier{hook.With(hook.Kprobe, kprobe), hook.With(hook.Fentry, fentry)}
+}
+
+// unattached are the hooks in one state.
+func unattached(reason string, state model.State) []model.Hook {
+	out := make([]model.Hook, 0, len(kernelHooks))
+	for _, h := range kernelHooks {
+		out = append(out, model.Hook{Name: h.Name, State: state, Reason: reason})
+	}
+	return out
+}
+
+// programs are those of one function: at its entry, and at its return or none.
+// opcode is what kind of work request it begins.
+type programs struct {
+	entry, ret string
+	opcode     gen.DatapathOpcode
+}
+
+func build(opcode gen.DatapathOpcode) programs {
+	return programs{entry: gen.DatapathProgWrBuild, opcode: opcode}
+}
+
+var functionPrograms = [functions]programs{
+	postSend: {entry: gen.DatapathProgPostSend, ret: gen.DatapathProgPostSendReturn},
+	postRecv: {entry: gen.DatapathProgPostRecv, ret: gen.DatapathProgPostRecvReturn},
+	pollCQ:   {entry: gen.DatapathProgPollCq, ret: gen.DatapathProgPollCqReturn},
+
+	wrAtomicCmpSwp:   build(gen.DatapathOpcodeOPCODE_ATOMIC_CMP_AND_SWP),
+	wrAtomicFetchAdd: build(gen.DatapathOpcodeOPCODE_ATOMIC_FETCH_AND_ADD),
+	wrBindMW:         build(gen.DatapathOpcodeOPCODE_BIND_MW),
+	wrLocalInv:       build(gen.DatapathOpcodeOPCODE_LOCAL_INV),
+	wrRDMARead:       build(gen.DatapathOpcodeOPCODE_RDMA_READ),
+	wrRDMAWrite:      build(gen.DatapathOpcodeOPCODE_RDMA_WRITE),
+	wrRDMAWriteImm:   build(gen.DatapathOpcodeOPCODE_RDMA_WRITE_WITH_IMM),
+	wrSend:           build(gen.DatapathOpcodeOPCODE_SEND),
+	wrSendImm:        build(gen.DatapathOpcodeOPCODE_SEND_WITH_IMM),
+	wrSendInv:        build(gen.DatapathOpcodeOPCODE_SEND_WITH_INV),
+	wrSendTSO:        build(gen.DatapathOpcodeOPCODE_TSO),
+
+	wrSetInlineData:     {entry: gen.DatapathProgWrSetInlineData},
+	wrSetInlineDataList: {entry: gen.DatapathProgWrSetInlineDataList},
+	wrSetSGE:            {entry: gen.DatapathProgWrSetSge},
+	wrSetSGEList:        {entry: gen.DatapathProgWrSetSgeList},
+	wrStart:             {entry: gen.DatapathProgWrStart},
+	wrComplete:          {entry: gen.DatapathProgWrComplete, ret: gen.DatapathProgWrCompleteReturn},
+	wrAbort:             {entry: gen.DatapathProgWrAbort},
+}
+
+// userPrograms are all that need no type of the kernel's modules.
+func userPrograms() []string {
+	seen := map[string]bool{}
+	var out []string
+	add := func(name string) {
+		if name != "" && !seen[name] {
+			seen[name] = true
+			out = append(out, name)
+		}
+	}
+	for _, p := range functionPrograms {
+		add(p.entry)
+		add(p.ret)
+	}
+	add(gen.DatapathProgCalibrate)
+	add(gen.DatapathProgCalibrateReturn)
+	add(gen.DatapathProgControl)
+	return out
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// parseEvent takes apart what a program wrote.
+func parseEvent(raw []byte, e *gen.DatapathPathEvent) error {
+	return binary.Read(bytes.NewReader(raw), binary.NativeEndian, e)
+}
+
+// existing lists the queue pairs of all processes: those of the uverbs devices
+// (class/infiniband_verbs/uverbsN/dev) that are open, 256 of each open file at
+// most. Their contexts are not known (0), as they are in the processes' memory.
+func (k *kernel) existing() ([]event, error) {
+	if err := k.nameUverbs(); err != nil {
+		return nil, err
+	}
+	it, err := link.AttachIter(link.IterOptions{Program: k.programs[gen.DatapathProgExisting]})
+	if err != nil {
+		return nil, fmt.Errorf("iterator over open files: %w", err)
+	}
+	defer it.Close() //nolint:errcheck // nothing was written
+	r, err := it.Open()
+	if err != nil {
+		return nil, fmt.Errorf("iterator over open files: %w", err)
+	}
+	defer r.Close() //nolint:errcheck // only read
+	raw, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("iterator over open files: %w", err)
+	}
+	var e gen.DatapathPathEvent
+	var out []event
+	for size := binary.Size(e); len(raw) >= size; raw = raw[size:] {
+		if err := parseEvent(raw[:size], &e); err != nil {
+			return nil, err
+		}
+		out = append(out, eventOf(&e))
+	}
+	return out, nil
+}
+
+// nameUverbs tells the iterator which files are uverbs devices.
+func (k *kernel) nameUverbs() error {
+	files, err := filepath.Glob(filepath.Join(k.sysfs, "class/infiniband_verbs/*/dev"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		dev, err := os.ReadFile(file)
+		if err != nil {
+			continue // gone meanwhile
+		}
+		var major, minor uint32
+		if _, err := fmt.Sscanf(string(dev), "%d:%d", &major, &minor); err != nil {
+			continue
+		}
+		// the kernel's own dev_t: include/linux/kdev_t.h
+		if err := k.object.Coll.Maps[gen.DatapathMapUverbs].Put(major<<20|minor, uint8(1)); err != nil {
+			return fmt.Errorf("uverbs devices: %w", err)
+		}
+	}
+	return nil
+}
+
+// insert puts a context that existed before the hooks, and whose address was
+// found since. One that a hook put meanwhile is marked only.
+func (k *kernel) insert(e event, chosen bool) error {
+	stat := gen.DatapathContextStat{Cgroup: e.cgroup, Device: e.device}
+	if chosen {
+		stat.Chosen = 1
+	}
+	err := k.object.Coll.Maps[gen.DatapathMapContexts].Update(e.key, &stat, ebpf.UpdateNoExist)
+	if errors.Is(err, ebpf.ErrKeyExist) {
+		return k.mark(e.key, chosen, false)
+	}
+	if err != nil {
+		return fmt.Errorf("a verbs context: %w", err)
+	}
+	return nil
+}
+
+// mark says whether a context is to be counted, and whether its functions are
+// probed. Programs may count meanwhile: one of them does it.
+func (k *kernel) mark(key gen.DatapathContextKey, chosen, ready bool) error {
+	args := gen.DatapathControlArgs{Key: key, What: uint32(gen.DatapathOrderCONTROL_MARK)}
+	if chosen {
+		args.Chosen = 1
+	}
+	if ready {
+		args.Ready = 1
+	}
+	return k.order(&args)
+}
+
+// gap says that some calls of these contexts, or of all, were not seen: how long
+// work requests take is then told by their wr_id only, until one of them was
+// found.
+func (k *kernel) gap(keys ...gen.DatapathContextKey) {
+	if len(keys) == 0 {
+		keys = []gen.DatapathContextKey{{}}
+	}
+	for _, key := range keys {
+		// A context that is gone has no gap.
+		_ = k.order(&gen.DatapathControlArgs{Key: key, What: uint32(gen.DatapathOrderCONTROL_GAP)})
+	}
+}
+
+// remove drops all that is known of a process.
+func (k *kernel) remove(tgid uint32) error {
+	return k.order(&gen.DatapathControlArgs{
+		Key: gen.DatapathContextKey{Tgid: tgid}, What: uint32(gen.DatapathOrderCONTROL_REMOVE),
+	})
+}
+
+// order runs the program that changes maps while others use them.
+func (k *kernel) order(args *gen.DatapathControlArgs) error {
+	ret, err := k.programs[gen.DatapathProgControl].Run(&ebpf.RunOptions{Context: args})
+	if err != nil {
+		return fmt.Errorf("changing the maps of the data path: %w", err)
+	}
+	if ret != 0 {
+		return fmt.Errorf("verbs context %#x of process %d: %w", args.Key.Context, args.Key.Tgid, model.ErrAbsent)
+	}
+	return nil
+}
+
+// contexts tells of each context what it counted. What f is given is overwritten.
+func (k *kernel) contexts(f func(gen.DatapathContextKey, *gen.DatapathContextStat)) error {
+	n, err := hook.Batches(k.object.Coll.Maps[gen.DatapathMapContexts], &k.contextKeys, &k.contextStats, f)
+	if err != nil {
+		return fmt.Errorf("verbs contexts: %w", err)
+	}
+	k.entries[gen.DatapathMapContexts] = n
+	return nil
+}
+
+// latencies tells the durations of each context.
+func (k *kernel) latencies(f func(gen.DatapathLatencyKey, *gen.DatapathLatency)) error {
+	n, err := hook.Batches(k.object.Coll.Maps[gen.DatapathMapLatencies], &k.latencyKeys, &k.latencyStats, f)
+	if err != nil {
+		return fmt.Errorf("durations of work requests: %w", err)
+	}
+	k.entries[gen.DatapathMapLatencies] = n
+	return nil
+}
+
+// lossReasons are the values of enum path_loss.
+var lossReasons = [gen.DatapathPathLossPATH_LOSSES]string{
+	gen.DatapathPathLossPATH_LOSS_CONTEXTS_FULL:  "datapath_contexts_full",
+	gen.DatapathPathLossPATH_LOSS_UNREADABLE:     "datapath_unreadable",
+	gen.DatapathPathLossPATH_LOSS_CHAIN_CUT:      "datapath_chain_cut",
+	gen.DatapathPathLossPATH_LOSS_CALLS_FULL:     "datapath_calls_full",
+	gen.DatapathPathLossPATH_LOSS_LATENCIES_FULL: "datapath_latencies_full",
+	gen.DatapathPathLossPATH_LOSS_QUEUES_FULL:    "datapath_queues_full",
+	gen.DatapathPathLossPATH_LOSS_EVENTS_FULL:    "datapath_events_full",
+}
+
+// fill tells how full the maps are, and what could not be recorded.
+func (k *kernel) fill(snap *model.Snapshot) {
+	vars := k.object.Coll.Variables
+	var queues uint64
+	if vars[gen.DatapathVarLiveQueues].Get(&queues) == nil {
+		k.entries[gen.DatapathMapQueues] = queues
+	}
+	for _, name := range []string{gen.DatapathMapContexts, gen.DatapathMapLatencies, gen.DatapathMapQueues} {
+		snap.Maps = append(snap.Maps, model.Map{
+			Name: "datapath_" + name, Entries: k.entries[name], Capacity: uint64(k.object.Coll.Maps[name].MaxEntries()),
+		})
+	}
+	var lost [gen.DatapathPathLossPATH_LOSSES]uint64
+	if vars[gen.DatapathVarPathLosses].Get(&lost) != nil {
+		return
+	}
+	for i, n := range lost {
+		snap.Losses = append(snap.Losses, model.Loss{Reason: lossReasons[i], Count: n})
+	}
+	snap.Losses = append(snap.Losses, model.Loss{Reason: "datapath_skipped", Count: k.object.Missed()})
+}

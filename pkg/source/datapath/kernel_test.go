@@ -1,0 +1,711 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"bufio"
+	"debug/elf"
+	"fmt"
+	"io"
+	"math"
+	"math/big"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A fake is a process that uses a FAKE provider: there is no HCA here. See
+// testdata/fake_provider.c.
+type fake struct {
+	*exec.Cmd
+	t   testing.TB
+	in  io.WriteCloser
+	out *bufio.Scanner
+	key gen.DatapathContextKey
+}
+
+// build compiles the fake and tells where its functions are in the file.
+func buildFake(t testing.TB) (path string, sites []site) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	path = filepath.Join(t.TempDir(), "provider")
+	out, err := exec.Command("gcc", "-O2", "-Wall", "-o", path, "testdata/fake_provider.c", "-lpthread").CombinedOutput()
+	if err != nil {
+		t.Fatalf("gcc (and libibverbs-dev): %v\n%s", err, out)
+	}
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // only read
+	symbols, err := f.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]function{
+		"post_send": postSend, "post_recv": postRecv, "poll_cq": pollCQ, "wr_rdma_write": wrRDMAWrite,
+		"wr_rdma_read": wrRDMARead, "wr_send": wrSend, "wr_send_tso": wrSendTSO, "wr_set_inline_data": wrSetInlineData,
+		"wr_set_inline_data_list": wrSetInlineDataList, "wr_set_sge": wrSetSGE, "wr_set_sge_list": wrSetSGEList,
+		"wr_start": wrStart, "wr_complete": wrComplete, "wr_abort": wrAbort,
+	}
+	for _, s := range symbols {
+		fn, ok := names[s.Name]
+		if !ok || elf.ST_TYPE(s.Info) != elf.STT_FUNC {
+			continue
+		}
+		for _, p := range f.Progs {
+			if p.Type == elf.PT_LOAD && p.Vaddr <= s.Value && s.Value < p.Vaddr+p.Filesz {
+				sites = append(sites, site{function: fn, offset: s.Value - p.Vaddr + p.Off})
+			}
+		}
+	}
+	if len(sites) != len(names) {
+		t.Fatalf("%d of %d functions found", len(sites), len(names))
+	}
+	return path, sites
+}
+
+func startFake(t testing.TB, path string) *fake {
+	t.Helper()
+	f := &fake{Cmd: exec.Command(path), t: t}
+	var err error
+	if f.in, err = f.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := f.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = f.in.Close()
+		if err := f.Wait(); err != nil {
+			t.Errorf("the fake's end: %v", err)
+		}
+	})
+	f.out = bufio.NewScanner(out)
+	var qp uint64
+	if _, err := fmt.Sscanf(f.line(), "0x%x 0x%x", &f.key.Context, &qp); err != nil {
+		t.Fatal(err)
+	}
+	f.key.Tgid = uint32(f.Process.Pid)
+	return f
+}
+
+func (f *fake) line() string {
+	f.t.Helper()
+	if !f.out.Scan() {
+		f.t.Fatal("the fake has gone")
+	}
+	return f.out.Text()
+}
+
+// do makes the fake do something n times, as its source says, and waits.
+func (f *fake) do(what string, n int) string {
+	f.t.Helper()
+	if _, err := fmt.Fprintln(f.in, what, n); err != nil {
+		f.t.Fatal(err)
+	}
+	out, ok := strings.CutSuffix(f.line(), "done")
+	if !ok {
+		f.t.Fatal(out)
+	}
+	return out
+}
+
+// startKernel loads what needs no InfiniBand.
+func startKernel(t testing.TB) *kernel {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if err := supported(); err != nil {
+		t.Fatal(err)
+	}
+	types, err := hook.LoadTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := load(types, "", userPrograms())
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	t.Cleanup(k.close)
+	return k
+}
+
+// Traps of the test: what they cost is told to the programs.
+const entryNS, returnNS = 1000, 3000
+
+func (k *kernel) probeAll(t testing.TB, path string, sites []site, calls ...int) (detach func()) {
+	t.Helper()
+	var links []io.Closer
+	for _, s := range sites {
+		for _, c := range calls {
+			if s.function.calls() != c {
+				continue
+			}
+			l, err := k.probe(path, s, entryNS, returnNS)
+			if err != nil {
+				t.Fatal(err)
+			}
+			links = append(links, l)
+		}
+	}
+	detach = func() {
+		var wg sync.WaitGroup
+		for _, l := range links {
+			wg.Go(func() {
+				if err := l.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		links = nil
+	}
+	t.Cleanup(detach)
+	return detach
+}
+
+// counted is what one context has counted since the last time.
+func (k *kernel) counted(t testing.TB, key gen.DatapathContextKey, last *gen.DatapathContextStat) (d gen.DatapathContextStat) {
+	t.Helper()
+	found := false
+	if err := k.contexts(func(at gen.DatapathContextKey, s *gen.DatapathContextStat) {
+		if at != key {
+			return
+		}
+		found = true
+		d = *s
+		for i := range d.Posted {
+			d.Posted[i] -= last.Posted[i]
+			d.Bytes[i] -= last.Bytes[i]
+		}
+		for i := range d.Errors {
+			d.Errors[i] -= last.Errors[i]
+		}
+		d.Received -= last.Received
+		d.ReceivedBytes -= last.ReceivedBytes
+		for i := range d.Hits {
+			d.Hits[i] -= last.Hits[i]
+			d.SpentNs[i] -= last.SpentNs[i]
+		}
+		*last = *s
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !found {
+		t.Fatal("the context is not there")
+	}
+	return d
+}
+
+// took is how many durations of a class there are, and how many are what the
+// fake takes, 2 ms and some more.
+func (k *kernel) took(t testing.TB, key gen.DatapathContextKey, class gen.DatapathCompleted) (all, right uint64) {
+	t.Helper()
+	bounds := fineBounds()
+	if err := k.latencies(func(at gen.DatapathLatencyKey, l *gen.DatapathLatency) {
+		if at.Context != key || at.Completed != uint32(class) {
+			return
+		}
+		for i, n := range l.Buckets {
+			all += n
+			if i > 0 && i < len(bounds) && bounds[i] >= 2e6 && bounds[i-1] < 40e6 {
+				right += n
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all, right
+}
+
+func (k *kernel) losses() map[string]uint64 {
+	var snap model.Snapshot
+	k.fill(&snap)
+	out := map[string]uint64{}
+	for _, l := range snap.Losses {
+		if l.Count > 0 {
+			out[l.Reason] = l.Count
+		}
+	}
+	return out
+}
+
+const (
+	opWrite  = gen.DatapathOpcodeOPCODE_RDMA_WRITE
+	opSend   = gen.DatapathOpcodeOPCODE_SEND
+	opRead   = gen.DatapathOpcodeOPCODE_RDMA_READ
+	opAtomic = gen.DatapathOpcodeOPCODE_ATOMIC_CMP_AND_SWP
+	opInv    = gen.DatapathOpcodeOPCODE_LOCAL_INV
+	opTSO    = gen.DatapathOpcodeOPCODE_TSO
+	opRecv   = gen.DatapathOpcodeOPCODE_RECV
+)
+
+type ops = map[gen.DatapathOpcode][2]uint64 // work requests, bytes
+
+func checkOps(t *testing.T, what string, d gen.DatapathContextStat, want ops) {
+	t.Helper()
+	for i := range d.Posted {
+		got := [2]uint64{d.Posted[i], d.Bytes[i]}
+		if got != want[gen.DatapathOpcode(i)] {
+			t.Errorf("%s: opcode %d: %v, want %v", what, i, got, want[gen.DatapathOpcode(i)])
+		}
+	}
+}
+
+// TestCounts compares what is counted with what a process was told to do, with
+// a FAKE provider and no HCA.
+func TestCounts(t *testing.T) {
+	path, sites := buildFake(t)
+	k := startKernel(t)
+	f, foreign := startFake(t, path), startFake(t, path)
+	if err := k.insert(event{key: f.key, cgroup: 5, device: 3}, true); err != nil {
+		t.Fatal(err)
+	}
+	k.probeAll(t, path, sites, post, poll)
+	var last gen.DatapathContextStat
+	whole := ops{opWrite: {1, 128}, opSend: {1, 64}, opRead: {1, 4096}, opAtomic: {1, 8}, opInv: {1, 0}, opTSO: {1, 1054}}
+	for _, c := range []struct {
+		what  string
+		n     int
+		want  ops
+		calls [2]uint64
+	}{
+		{"chain", 10, ops{
+			opWrite: {10, 1280}, opSend: {10, 640}, opRead: {10, 40960}, opAtomic: {10, 80}, opInv: {10, 0},
+			opTSO: {10, 10540},
+		}, [2]uint64{10, 0}},
+		{"refused", 0, ops{}, [2]uint64{1, 0}},
+		{"refused", 2, ops{opWrite: {1, 128}, opSend: {1, 64}}, [2]uint64{1, 0}},
+		{"recv", 7, ops{opRecv: {21, 0}}, [2]uint64{7, 0}},
+		{"recv-refused", 7, ops{opRecv: {14, 0}}, [2]uint64{7, 0}},
+		{"ex", 0, ops{opWrite: {1, 321}, opSend: {2, 98}, opRead: {1, 4000}, opTSO: {1, 154}}, [2]uint64{2, 0}},
+		{"ex", 12, ops{}, [2]uint64{2, 0}},
+		{"threads", 0, ops{opWrite: {20000, 200000}}, [2]uint64{20000, 40000}},
+		{"nested", 1, whole, [2]uint64{1, 1}},
+		{"fork", 1, ops{}, [2]uint64{}},
+	} {
+		f.do(c.what, c.n)
+		foreign.do("chain", 3)
+		d := k.counted(t, f.key, &last)
+		checkOps(t, c.what, d, c.want)
+		// What empty polls cost is booked when there are some.
+		if d.Hits[post] != c.calls[post] || d.Hits[poll]+64*4 < c.calls[poll] || d.Hits[poll] > c.calls[poll] {
+			t.Errorf("%s: hits %v, want %v", c.what, d.Hits, c.calls)
+		}
+		for i, n := range d.Hits {
+			if d.SpentNs[i] < n*entryNS || d.SpentNs[i] > n*(entryNS+returnNS)*1000 {
+				t.Errorf("%s: %d hits took %d ns", c.what, n, d.SpentNs[i])
+			}
+		}
+	}
+	if last.Cgroup != 5 || last.Device != 3 {
+		t.Errorf("of cgroup %d, device %d", last.Cgroup, last.Device)
+	}
+	if lost := k.losses(); len(lost) != 0 {
+		t.Error("lost:", lost)
+	}
+	n := 0
+	if err := k.contexts(func(gen.DatapathContextKey, *gen.DatapathContextStat) { n++ }); err != nil || n != 1 {
+		t.Errorf("%d contexts, %v", n, err)
+	}
+}
+
+// TestPolled: completions of receives, of datagrams, and errors.
+func TestPolled(t *testing.T) {
+	path, sites := buildFake(t)
+	k := startKernel(t)
+	f := startFake(t, path)
+	if err := k.insert(event{key: f.key}, true); err != nil {
+		t.Fatal(err)
+	}
+	k.probeAll(t, path, sites, post, poll)
+	f.do("polled", 0)
+	d := k.counted(t, f.key, &gen.DatapathContextStat{})
+	if d.Received != 4 || d.ReceivedBytes != 1000+500+(140-40)+140 {
+		t.Errorf("%d received, %d bytes", d.Received, d.ReceivedBytes)
+	}
+	for status, n := range d.Errors {
+		// A status that nobody knows is the last.
+		if want := map[int]uint64{12: 1, 23: 1}[status]; n != want {
+			t.Errorf("status %d: %d, want %d", status, n, want)
+		}
+	}
+	if d.Hits[poll] != 21 || d.SpentNs[poll] < 21*(entryNS+returnNS) {
+		t.Errorf("%d polls took %d ns", d.Hits[poll], d.SpentNs[poll])
+	}
+}
+
+// TestLost: what cannot be followed is counted as lost, and nothing hangs.
+func TestLost(t *testing.T) {
+	path, sites := buildFake(t)
+	k := startKernel(t)
+	f := startFake(t, path)
+	if err := k.insert(event{key: f.key}, true); err != nil {
+		t.Fatal(err)
+	}
+	k.probeAll(t, path, sites, post, poll)
+	var last gen.DatapathContextStat
+	f.do("unreadable", 0)
+	checkOps(t, "unreadable", k.counted(t, f.key, &last), ops{})
+	if lost := k.losses(); lost["datapath_unreadable"] != 1 || len(lost) != 1 {
+		t.Error(lost)
+	}
+	f.do("cycle", 0)
+	if d := k.counted(t, f.key, &last); d.Posted[opSend] != 16384 {
+		t.Errorf("%d of a chain without end", d.Posted[opSend])
+	}
+	if lost := k.losses(); lost["datapath_chain_cut"] != 1 || len(lost) != 2 {
+		t.Error(lost)
+	}
+	f.do("chain", 1)
+	if d := k.counted(t, f.key, &last); d.Posted[opSend] != 1 || d.Hits[post] != 1 {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestChosen: only the cost of what nobody wants to know is counted, and what is
+// removed is gone.
+func TestChosen(t *testing.T) {
+	path, sites := buildFake(t)
+	k := startKernel(t)
+	f := startFake(t, path)
+	if err := k.mark(f.key, true, true); err == nil {
+		t.Error("a context was marked that is not there")
+	}
+	if err := k.insert(event{key: f.key}, false); err != nil {
+		t.Fatal(err)
+	}
+	k.probeAll(t, path, sites, post, poll)
+	var last gen.DatapathContextStat
+	do := func() gen.DatapathContextStat {
+		f.do("chain", 4)
+		f.do("ex", 0)
+		f.do("recv", 1)
+		f.do("polled", 0)
+		return k.counted(t, f.key, &last)
+	}
+	d := do()
+	checkOps(t, "not chosen", d, ops{})
+	if d.Received != 0 || d.Errors[12] != 0 || d.Hits[post] != 4+2+1+1 || d.Hits[poll] != 21 || d.SpentNs[post] < 8*entryNS {
+		t.Errorf("%+v", d)
+	}
+	if err := k.mark(f.key, true, true); err != nil {
+		t.Fatal(err)
+	}
+	if d := do(); d.Posted[opWrite] != 4+1 || d.Received != 4 || last.Chosen != 1 || last.Ready != 1 {
+		t.Errorf("%+v", d)
+	}
+	// Again, as of one that a hook put before: it keeps its counts.
+	if err := k.insert(event{key: f.key}, false); err != nil {
+		t.Fatal(err)
+	}
+	if d := k.counted(t, f.key, &gen.DatapathContextStat{}); d.Posted[opWrite] != 5 || d.Chosen != 0 {
+		t.Errorf("%+v", d)
+	}
+	other := f.key
+	other.Tgid++
+	if err := k.insert(event{key: other}, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.remove(f.key.Tgid); err != nil {
+		t.Fatal(err)
+	}
+	var left []gen.DatapathContextKey
+	if err := k.contexts(func(key gen.DatapathContextKey, _ *gen.DatapathContextStat) { left = append(left, key) }); err != nil {
+		t.Fatal(err)
+	}
+	var snap model.Snapshot
+	if err := k.latencies(func(gen.DatapathLatencyKey, *gen.DatapathLatency) { t.Error("durations are left") }); err != nil {
+		t.Fatal(err)
+	}
+	k.fill(&snap)
+	if len(left) != 1 || left[0] != other || snap.Maps[0].Entries != 1 || snap.Maps[2].Entries != 0 {
+		t.Errorf("left: %+v, %+v", left, snap.Maps)
+	}
+	f.do("chain", 1) // nobody's
+}
+
+// TestDurations: how long work requests take, and when that cannot be told.
+func TestDurations(t *testing.T) {
+	path, sites := buildFake(t)
+	k := startKernel(t)
+	f := startFake(t, path)
+	if err := k.insert(event{key: f.key}, true); err != nil {
+		t.Fatal(err)
+	}
+	k.probeAll(t, path, sites, post, poll)
+	check := func(what string, class gen.DatapathCompleted, least, most uint64) {
+		t.Helper()
+		if all, right := k.took(t, f.key, class); all < least || all > most || right != all {
+			t.Errorf("%s: %d durations, %d of them about 2 ms, want %d to %d", what, all, right, least, most)
+		}
+	}
+	// The queue pair is older than we are: wr_ids that are the same tell nothing.
+	f.do("same", 20)
+	check("same wr_id", gen.DatapathCompletedCOMPLETED_WRITE, 0, 0)
+	k.gap(f.key)
+	f.do("distinct", 20)
+	check("distinct wr_ids", gen.DatapathCompletedCOMPLETED_SEND, 12, 13)
+	// One that was found tells where the others are.
+	f.do("same", 20)
+	check("same wr_id, in step", gen.DatapathCompletedCOMPLETED_WRITE, 20, 20)
+	f.do("retried", 10)
+	check("refused", gen.DatapathCompletedCOMPLETED_READ, 10, 10)
+	// All are completed, and nobody has told: out of step.
+	f.do("all", 3)
+	check("sq_sig_all", gen.DatapathCompletedCOMPLETED_ATOMIC, 0, 0)
+	f.do("same", 5)
+	check("out of step", gen.DatapathCompletedCOMPLETED_WRITE, 20, 20)
+	k.gap()
+	f.do("distinct", 20)
+	f.do("deep", 200)
+	all, _ := k.took(t, f.key, gen.DatapathCompletedCOMPLETED_SEND)
+	// 128 of 200 that are under way are measured.
+	if all < 25+400*128/200-80 || all > 25+400 {
+		t.Errorf("%d durations of a deep queue", all)
+	}
+	f.do("same", 5)
+	check("after a deep queue", gen.DatapathCompletedCOMPLETED_WRITE, 25, 25)
+	if lost := k.losses(); len(lost) != 0 {
+		t.Error("lost:", lost)
+	}
+}
+
+// TestGap: a window in which only one half was seen.
+func TestGap(t *testing.T) {
+	path, sites := buildFake(t)
+	k := startKernel(t)
+	f := startFake(t, path)
+	if err := k.insert(event{key: f.key}, true); err != nil {
+		t.Fatal(err)
+	}
+	detach := k.probeAll(t, path, sites, post, poll)
+	f.do("distinct", 10)
+	before, _ := k.took(t, f.key, gen.DatapathCompletedCOMPLETED_SEND)
+	detach()
+	detach = k.probeAll(t, path, sites, post)
+	f.do("same", 5)
+	detach()
+	k.gap()
+	k.probeAll(t, path, sites, post, poll)
+	f.do("same", 5)
+	if all, _ := k.took(t, f.key, gen.DatapathCompletedCOMPLETED_WRITE); all != 0 || before == 0 {
+		t.Errorf("%d durations across a gap, %d before", all, before)
+	}
+	// A thread that was within a call when the probes went is not confused later.
+	if d := k.counted(t, f.key, &gen.DatapathContextStat{}); d.Posted[opWrite] != 10 {
+		t.Errorf("%d posted", d.Posted[opWrite])
+	}
+}
+
+// TestFineBounds compares the bounds with those computed to 200 bits.
+func TestFineBounds(t *testing.T) {
+	bounds := fineBounds()
+	root := func(x *big.Float) *big.Float { return new(big.Float).SetPrec(200).Sqrt(x) }
+	two := new(big.Float).SetPrec(200).SetInt64(2)
+	for i, got := range bounds {
+		b := big.NewFloat(1e9).SetPrec(200)
+		b.SetMantExp(b, i/4+model.FineMinExp)
+		for range i % 4 {
+			b.Mul(b, root(root(two)))
+		}
+		// The fourth root may be off in the last bit; a whole number of them is not.
+		want, _ := b.Uint64()
+		if got != want {
+			t.Errorf("bound %d: %d, want %d", i, got, want)
+		}
+	}
+	if bounds[0] != 476 || bounds[96] != 8e9 {
+		t.Error(bounds[0], bounds[96])
+	}
+}
+
+// TestFineBucket runs the search of the programs, compiled for this machine, on
+// all bounds, what is beside them, and much between.
+func TestFineBucket(t *testing.T) {
+	dir := t.TempDir()
+	main, path := filepath.Join(dir, "main.c"), filepath.Join(dir, "main")
+	var text strings.Builder
+	header, err := os.ReadFile("../../../bpf/fine.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, b := range fineBounds() {
+		list = append(list, fmt.Sprint(b))
+	}
+	source := strings.Replace(string(header), "fine_bounds[FINE_BUCKETS - 1];",
+		"fine_bounds[FINE_BUCKETS - 1] = {"+strings.Join(list, ",")+"};", 1)
+	fmt.Fprintf(&text, "#include <stdio.h>\ntypedef unsigned long long __u64;\ntypedef unsigned __u32;\n"+
+		"#define FINE_BUCKETS %d\n%s\nint main(void){__u64 n;while(scanf(\"%%llu\",&n)==1)printf(\"%%u\\n\",fine_bucket(n));}\n",
+		model.FineBuckets, source)
+	if err := os.WriteFile(main, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("gcc", "-O2", "-o", path, main).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	values := []uint64{0, 1, math.MaxUint64}
+	for _, b := range fineBounds() {
+		values = append(values, b-1, b, b+1)
+	}
+	for v := uint64(3); v < 20e9; v += v/50 + 1 {
+		values = append(values, v)
+	}
+	cmd := exec.Command(path)
+	cmd.Stdin = strings.NewReader(strings.Trim(fmt.Sprint(values), "[]"))
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Fields(string(out))
+	if len(got) != len(values) {
+		t.Fatalf("%d of %d", len(got), len(values))
+	}
+	for i, v := range values {
+		want := 0
+		for want < model.FineBuckets-1 {
+			b, _ := new(big.Float).Quo(
+				new(big.Float).Mul(big.NewFloat(float64(v)), big.NewFloat(1<<-model.FineMinExp)), big.NewFloat(1e9)).Float64()
+			if math.Log2(b)*4 <= float64(want)+1e-12 {
+				break
+			}
+			want++
+		}
+		if got[i] != fmt.Sprint(want) {
+			t.Errorf("%d ns: bucket %s, want %d", v, got[i], want)
+		}
+	}
+}
+
+// TestLoad attaches the hooks: in a guest, as this needs InfiniBand.
+func TestLoad(t *testing.T) {
+	if _, err := os.Stat("/sys/class/infiniband_verbs/uverbs0"); err != nil {
+		t.Skip("no HCA, not even an emulated one")
+	}
+	k, hooks, err := newKernel(Options{Sysfs: "/sys", Procfs: "/proc"})
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	defer k.close()
+	for _, h := range hooks {
+		if h.State != model.StateOK {
+			t.Errorf("%+v", h)
+		}
+	}
+	before, err := k.existing()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := exec.Command("ibv_rc_pingpong", "-d", "rxe0", "-g", "1", "-n", "1000000")
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Process.Kill(); _ = server.Wait() }()
+	pid := uint32(server.Process.Pid)
+	opened, err := k.next()
+	if err != nil || opened.key.Tgid != pid || opened.qp != 0 || opened.cgroup == 0 {
+		t.Errorf("%+v, %v: want that %d opened a context", opened, err, pid)
+	}
+	connected, err := k.next()
+	if err != nil || connected.key.Tgid != pid || connected.qp == 0 || connected.key.Context == 0 {
+		t.Errorf("%+v, %v: want a queue pair of %d", connected, err, pid)
+	}
+	d := k.counted(t, connected.key, &gen.DatapathContextStat{})
+	if d.Cgroup != opened.cgroup || d.Device != opened.device || d.Chosen != 1 || d.Ready != 0 || d.Late != 0 {
+		t.Errorf("%+v", d)
+	}
+	var snap model.Snapshot
+	k.fill(&snap)
+	if snap.Maps[2].Entries != 1 {
+		t.Errorf("%+v", snap.Maps)
+	}
+	after, err := k.existing()
+	if err != nil || len(after) != len(before)+1 {
+		t.Fatalf("%+v, then %+v, %v", before, after, err)
+	}
+	if e := after[len(after)-1]; e.qp != connected.qp || e.key.Tgid != pid || e.cgroup != opened.cgroup || e.device != opened.device {
+		t.Errorf("%+v, want %+v", e, connected)
+	}
+	client := exec.Command("ibv_rc_pingpong", "-d", "rxe0", "-g", "1", "-n", "10", "localhost")
+	if out, err := client.CombinedOutput(); err != nil {
+		t.Logf("%v\n%s", err, out)
+	}
+	time.Sleep(100 * time.Millisecond)
+	if d := k.counted(t, connected.key, &gen.DatapathContextStat{}); d.Late != 1 || d.LateNs == 0 {
+		t.Errorf("%+v: want that it was late", d)
+	}
+	if lost := k.losses(); len(lost) != 0 {
+		t.Error("lost:", lost)
+	}
+}
+
+// BenchmarkHit is what a call of the fake takes, with and without probes.
+func BenchmarkHit(b *testing.B) {
+	path, sites := buildFake(b)
+	k := startKernel(b)
+	f := startFake(b, path)
+	report := func(what string) {
+		for _, call := range []string{"idle", "posts"} {
+			var ns float64
+			if _, err := fmt.Sscan(f.do(call, 100000), &ns); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(ns, what+"-"+call+"-ns")
+		}
+	}
+	report("without")
+	k.probeAll(b, path, sites, post, poll)
+	report("foreign")
+	if err := k.insert(event{key: f.key}, false); err != nil {
+		b.Fatal(err)
+	}
+	report("unchosen")
+	if err := k.mark(f.key, true, true); err != nil {
+		b.Fatal(err)
+	}
+	report("counted")
+}
+
+// TestTiers attaches each hook by each of its tiers: in a guest, too.
+func TestTiers(t *testing.T) {
+	if _, err := os.Stat("/sys/class/infiniband_verbs/uverbs0"); err != nil {
+		t.Skip("no HCA, not even an emulated one")
+	}
+	types, err := hook.LoadTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	symbols, err := hook.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := load(types, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.close()
+	for _, h := range kernelHooks {
+		for _, tier := range h.Tiers {
+			if got := k.object.Attach(h, tier.Name, symbols); got.State != model.StateOK {
+				t.Errorf("%+v", got)
+			}
+		}
+	}
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// returnProbesSafe says whether a return may be probed on this kernel. symbols
+// are names of kernel functions, release is uname -r.
+//
+// On x86, 6.11 made the trap of a return probe a system call, which a seccomp
+// filter that does not know it answers with death: any container's. Filters let
+// it pass ("seccomp: passthrough uretprobe systemcall without filtering") since
+// 6.14-rc3, and 6.13.3 and 6.12.14. A distribution that took the fix into an
+// older base is refused: its release does not tell.
+func returnProbesSafe(symbols map[string]bool, release string) error {
+	if !symbols["__x64_sys_uretprobe"] {
+		return nil
+	}
+	major, minor, patch, candidate, err := parseRelease(release)
+	if err != nil {
+		return fmt.Errorf("%w: kernel release %q does not tell whether return probes are safe", model.ErrUnsupported, release)
+	}
+	safe := false
+	switch {
+	case major != 6:
+		safe = major > 6
+	case minor == 12:
+		safe = patch >= 14
+	case minor == 13:
+		safe = patch >= 3
+	case minor == 14:
+		safe = !candidate
+	default:
+		safe = minor > 14
+	}
+	if safe {
+		return nil
+	}
+	return fmt.Errorf("%w: return probes on kernel %s kill processes under seccomp; fixed in 6.12.14, 6.13.3 and 6.14",
+		model.ErrUnsupported, release)
+}
+
+// parseRelease reads 6.12.107+deb13-amd64, 6.18.44, 7.2.12+deb14-amd64, 6.14.0-rc2.
+// candidate says that it is a release candidate.
+func parseRelease(release string) (major, minor, patch int, candidate bool, err error) {
+	version, rest := release, ""
+	if i := strings.IndexFunc(release, func(r rune) bool { return r != '.' && (r < '0' || r > '9') }); i >= 0 {
+		version, rest = release[:i], release[i:]
+	}
+	parts := strings.SplitN(version, ".", 4)
+	numbers := [3]int{}
+	for i, part := range parts[:min(len(parts), 3)] {
+		if numbers[i], err = strconv.Atoi(part); err != nil {
+			return 0, 0, 0, false, err
+		}
+	}
+	if len(parts) < 2 {
+		return 0, 0, 0, false, strconv.ErrSyntax
+	}
+	return numbers[0], numbers[1], numbers[2], strings.HasPrefix(rest, "-rc"), nil
+}

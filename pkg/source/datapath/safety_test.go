@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+func TestReturnProbesSafe(t *testing.T) {
+	syscall := map[string]bool{"__x64_sys_uretprobe": true}
+	for release, safe := range map[string]bool{
+		"6.11.0":               false,
+		"6.11.0-29-generic":    false,
+		"6.11.11":              false,
+		"6.12.0-55.el10":       false, // may have the fix: nobody can tell
+		"6.12.13":              false,
+		"6.12.14":              true,
+		"6.12.107+deb13-amd64": true,
+		"6.13.2-1-default":     false,
+		"6.13.3":               true,
+		"6.14.0-rc2":           false,
+		"6.14.0-15-generic":    true,
+		"6.15":                 true,
+		"6.18.44":              true,
+		"7.2.12+deb14-amd64":   true,
+		"7.0.0-rc1":            true,
+		"":                     false,
+		"linux":                false,
+		"6":                    false,
+		"6.":                   false,
+		"6..12":                false,
+	} {
+		if err := returnProbesSafe(syscall, release); (err == nil) != safe || (!safe && !errors.Is(err, model.ErrUnsupported)) {
+			t.Errorf("%q: %v, want safe %v", release, err, safe)
+		}
+		if err := returnProbesSafe(map[string]bool{"__x64_sys_read": true}, release); err != nil {
+			t.Errorf("%q without the system call: %v", release, err)
+		}
+	}
+}

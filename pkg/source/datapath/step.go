@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"io"
+	"math/rand/v2"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/gen"
+)
+
+// toll is what attaching or detaching one probe costs a process: its memory is
+// locked while the instruction is exchanged.
+const toll = 20 * time.Microsecond
+
+// closingWait is how often it is looked whether probes are gone that are to come
+// back.
+const closingWait = 5 * time.Millisecond
+
+func random() float64 { return rand.Float64() } //nolint:gosec // spreads windows, keeps no secret
+
+// A reading is what one verbs context has counted so far.
+type reading struct {
+	key  gen.DatapathContextKey
+	stat gen.DatapathContextStat
+}
+
+// step asks the budget what is to be on and sees to it, and says when to come
+// back.
+func (s *Source) step() time.Time {
+	now := time.Now()
+	readings, spent, err := s.read()
+	if err != nil {
+		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
+		return now.Add(retryInterval)
+	}
+	var loads []processLoad
+	for pid, w := range s.processes {
+		if cpu, err := w.cpu(); err == nil && !w.gone {
+			loads = append(loads, processLoad{pid: pid, cpu: cpu, spent: spent[pid]})
+		}
+	}
+	files := make([]fileLoad, 0, len(s.files))
+	for _, f := range s.files {
+		if len(f.paths) == 0 {
+			continue
+		}
+		files = append(files, fileLoad{file: f.id, probes: [callGroups]int{f.probes(post), f.probes(poll)}, pids: f.pids()})
+	}
+	wants, next := s.budget.tick(now, loads, files)
+	s.book(now, readings, loads)
+	for _, f := range s.files {
+		for c := range callGroups {
+			if !s.turn(f, c, wants[f.id][c]) {
+				next = now.Add(closingWait)
+			}
+		}
+	}
+	return next
+}
+
+// read copies what the contexts have counted, and sums what it cost by process.
+func (s *Source) read() ([]reading, map[int][callGroups]time.Duration, error) {
+	readings := s.readings[:0]
+	spent := map[int][callGroups]time.Duration{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
+		readings = append(readings, reading{key, *stat})
+		sum := spent[int(key.Tgid)]
+		for c := range callGroups {
+			sum[c] += time.Duration(stat.SpentNs[c])
+		}
+		spent[int(key.Tgid)] = sum
+	})
+	s.readings = readings
+	return readings, spent, err
+}
+
+// book adds readings to the totals, for what they are worth now.
+func (s *Source) book(now time.Time, readings []reading, loads []processLoad) {
+	worth := make(map[fileID][callGroups]sampling, len(s.files))
+	ended, probes := false, 0
+	for id, f := range s.files {
+		var w [callGroups]sampling
+		for c := range callGroups {
+			w[c] = s.budget.sampling(id, c)
+			ended = ended || w[c].begins || w[c].windowed && w[c].scale != 0
+			probes += len(f.links[c])
+		}
+		worth[id] = w
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.worth = worth
+	late := uint64(0)
+	for i := range readings {
+		r := &readings[i]
+		s.totals.add(r.key, &r.stat, s.worthOf(r.key))
+		if r.stat.Late != 0 {
+			late++
+		}
+	}
+	for _, l := range loads {
+		took := l.spent[post] + l.spent[poll] + s.budget.switching(l.pid)
+		s.totals.spent(now, l.pid, s.processes[l.pid].cgroup, l.cpu, took)
+	}
+	s.stats.Late, s.stats.Processes, s.stats.Probes = s.late+late, uint64(len(loads)), uint64(probes)
+	if ended {
+		err := s.kernel.latencies(func(key gen.DatapathLatencyKey, l *gen.DatapathLatency) {
+			s.totals.addLatency(key, l, s.worthOf(key.Context)[poll])
+		})
+		if err != nil {
+			s.opts.Logger.Debug("reading durations of the data path", zap.Error(err))
+		}
+	}
+	for id, w := range worth {
+		for c := range w { // what comes next is of the window that has begun
+			w[c].void = w[c].void && !w[c].begins
+		}
+		worth[id] = w
+	}
+}
+
+// turn switches the probes of a group on or off, or adds those that are new. It
+// says no while it cannot.
+func (s *Source) turn(f *file, calls int, on bool) bool {
+	was := f.on(calls)
+	switch {
+	case on && f.closing[calls].Load():
+		return false // two at the same place would count twice
+	case on:
+		if err := f.attach(calls, s.probe); err != nil {
+			s.opts.Logger.Warn("not all calls of a provider are watched on the data path", zap.Error(err))
+		}
+	case was:
+		f.detach(calls, &s.detaching)
+	}
+	if on != was {
+		for _, key := range s.contextsOf(f.id) {
+			s.kernel.gap(key)
+		}
+		s.budget.switched(f.id, calls, on, time.Now(), f.pids())
+	}
+	return true
+}
+
+// contextsOf are those whose functions are in a file.
+func (s *Source) contextsOf(id fileID) []gen.DatapathContextKey {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var keys []gen.DatapathContextKey
+	for key, file := range s.contexts {
+		if file == id {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// probe attaches to one site, and tells the programs what a trap there costs.
+func (s *Source) probe(path string, at site) (io.Closer, error) {
+	entry := s.costs.emulated
+	if at.stepped {
+		entry = s.costs.stepped
+	}
+	return s.kernel.probe(path, at, entry, s.costs.returned)
+}

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * A FAKE verbs provider, because there is no HCA here, and a program that uses
+ * it as libibverbs would: through the operations of its context and of its
+ * queue pairs, in the layouts of the real <infiniband/verbs.h>. It moves
+ * nothing; completions are made up. It does what it is told by lines on its
+ * standard input and says "done" after each.
+ */
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The nop in front is what the kernel emulates. */
+#define PROBED __attribute__((noinline, noipa, used, patchable_function_entry(1)))
+
+/* Completions that are ready, in order; each thread has a completion queue. */
+struct cq {
+	struct ibv_cq cq;
+	struct ibv_wc wc[4096];
+	unsigned head, tail;
+};
+
+struct qp {
+	struct ibv_qp_ex ex;
+	struct cq *cq;
+	int all, polls;
+};
+
+static int refuse = -1; /* which work request of a chain is refused */
+static int failing;     /* what wr_complete returns */
+
+static enum ibv_wc_opcode completion(enum ibv_wr_opcode op)
+{
+	switch (op) {
+	case IBV_WR_RDMA_WRITE:
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+		return IBV_WC_RDMA_WRITE;
+	case IBV_WR_RDMA_READ:
+		return IBV_WC_RDMA_READ;
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+		return IBV_WC_COMP_SWAP;
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		return IBV_WC_FETCH_ADD;
+	default:
+		return IBV_WC_SEND;
+	}
+}
+
+static void complete(struct cq *cq, struct ibv_wc wc)
+{
+	cq->wc[cq->tail++ % 4096] = wc;
+}
+
+PROBED int post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct qp *qp = (struct qp *)ibqp;
+
+	/* As some do, to make room. */
+	if (qp->polls) {
+		struct ibv_wc wc;
+
+		ibv_poll_cq(&qp->cq->cq, 1, &wc);
+	}
+	for (int i = 0; wr; wr = wr->next, i++) {
+		if (i == refuse) {
+			*bad = wr;
+			return ENOMEM;
+		}
+		if ((unsigned long)wr < 4096)
+			return 0;
+		if (qp->all || wr->send_flags & IBV_SEND_SIGNALED)
+			complete(qp->cq, (struct ibv_wc){
+						 .wr_id = wr->wr_id, .opcode = completion(wr->opcode), .qp_num = ibqp->qp_num});
+		if (wr->next == wr)
+			return 0;
+	}
+	return 0;
+}
+
+PROBED int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	for (int i = 0; wr; wr = wr->next, i++)
+		if (i == refuse) {
+			*bad = wr;
+			return ENOMEM;
+		}
+	return 0;
+}
+
+PROBED int poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
+{
+	struct cq *cq = (struct cq *)ibcq;
+	int i = 0;
+
+	for (; i < n && cq->head != cq->tail; i++)
+		wc[i] = cq->wc[cq->head++ % 4096];
+	return i;
+}
+
+static struct ibv_wc next[64];
+static int started;
+
+static void begin(struct ibv_qp_ex *ex, enum ibv_wc_opcode op)
+{
+	if (ex->wr_flags & IBV_SEND_SIGNALED)
+		next[started++] = (struct ibv_wc){.wr_id = ex->wr_id, .opcode = op, .qp_num = ex->qp_base.qp_num};
+}
+
+PROBED void wr_start(struct ibv_qp_ex *ex)
+{
+	started = 0;
+}
+
+PROBED void wr_rdma_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr)
+{
+	begin(ex, IBV_WC_RDMA_WRITE);
+}
+
+PROBED void wr_rdma_read(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr)
+{
+	begin(ex, IBV_WC_RDMA_READ);
+}
+
+PROBED void wr_send(struct ibv_qp_ex *ex)
+{
+	begin(ex, IBV_WC_SEND);
+}
+
+PROBED void wr_send_tso(struct ibv_qp_ex *ex, void *hdr, uint16_t hdr_sz, uint16_t mss)
+{
+	begin(ex, IBV_WC_TSO);
+}
+
+PROBED void wr_set_sge(struct ibv_qp_ex *ex, uint32_t lkey, uint64_t addr, uint32_t length)
+{
+	__asm__ volatile("");
+}
+
+PROBED void wr_set_sge_list(struct ibv_qp_ex *ex, size_t n, const struct ibv_sge *list)
+{
+	__asm__ volatile("");
+}
+
+PROBED void wr_set_inline_data(struct ibv_qp_ex *ex, void *addr, size_t length)
+{
+	__asm__ volatile("");
+}
+
+PROBED void wr_set_inline_data_list(struct ibv_qp_ex *ex, size_t n, const struct ibv_data_buf *list)
+{
+	__asm__ volatile("");
+}
+
+PROBED int wr_complete(struct ibv_qp_ex *ex)
+{
+	struct qp *qp = (struct qp *)ex;
+
+	if (failing)
+		return failing;
+	for (int i = 0; i < started; i++)
+		complete(qp->cq, next[i]);
+	return 0;
+}
+
+PROBED void wr_abort(struct ibv_qp_ex *ex)
+{
+	__asm__ volatile("");
+}
+
+static struct ibv_context context = {.ops = {.post_send = post_send, .post_recv = post_recv, .poll_cq = poll_cq}};
+
+static struct qp *make(uint32_t qpn, enum ibv_qp_type type)
+{
+	struct qp *qp = calloc(1, sizeof(*qp));
+
+	qp->cq = calloc(1, sizeof(*qp->cq));
+	qp->cq->cq.context = &context;
+	qp->ex.qp_base = (struct ibv_qp){.context = &context, .qp_num = qpn, .qp_type = type};
+	qp->ex.wr_start = wr_start;
+	qp->ex.wr_rdma_write = wr_rdma_write;
+	qp->ex.wr_rdma_read = wr_rdma_read;
+	qp->ex.wr_send = wr_send;
+	qp->ex.wr_send_tso = wr_send_tso;
+	qp->ex.wr_set_sge = wr_set_sge;
+	qp->ex.wr_set_sge_list = wr_set_sge_list;
+	qp->ex.wr_set_inline_data = wr_set_inline_data;
+	qp->ex.wr_set_inline_data_list = wr_set_inline_data_list;
+	qp->ex.wr_complete = wr_complete;
+	qp->ex.wr_abort = wr_abort;
+	return qp;
+}
+
+/* WRITE 100+28, SEND 64 inline, READ 4096, CAS 8, LOCAL_INV (with junk for a list), TSO 54+1000. */
+static int chain(struct qp *qp)
+{
+	struct ibv_sge two[2] = {{.length = 100}, {.length = 28}}, one = {.length = 64}, big = {.length = 4096},
+		       atomic = {.length = 8}, payload = {.length = 1000};
+	struct ibv_send_wr tso = {.sg_list = &payload, .num_sge = 1, .opcode = IBV_WR_TSO, .tso = {.hdr_sz = 54}};
+	struct ibv_send_wr inv = {
+		.next = &tso, .sg_list = (void *)8, .num_sge = 3, .opcode = IBV_WR_LOCAL_INV};
+	struct ibv_send_wr cas = {
+		.next = &inv, .sg_list = &atomic, .num_sge = 1, .opcode = IBV_WR_ATOMIC_CMP_AND_SWP};
+	struct ibv_send_wr read = {.next = &cas, .sg_list = &big, .num_sge = 1, .opcode = IBV_WR_RDMA_READ};
+	struct ibv_send_wr send = {
+		.next = &read, .sg_list = &one, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE};
+	struct ibv_send_wr write = {.next = &send, .sg_list = two, .num_sge = 2, .opcode = IBV_WR_RDMA_WRITE};
+	struct ibv_send_wr *bad;
+
+	return ibv_post_send(&qp->ex.qp_base, &write, &bad);
+}
+
+/* A signaled work request, polled so many microseconds later. */
+static void timed(struct qp *qp, uint64_t id, enum ibv_wr_opcode op, int flags, int us)
+{
+	struct ibv_send_wr wr = {.wr_id = id, .opcode = op, .send_flags = flags}, *bad;
+	struct ibv_wc wc;
+
+	ibv_post_send(&qp->ex.qp_base, &wr, &bad);
+	usleep(us);
+	while (ibv_poll_cq(&qp->cq->cq, 1, &wc) == 1)
+		;
+}
+
+static void *busy(void *arg)
+{
+	struct qp *qp = arg;
+	struct ibv_wc wc[8];
+
+	for (int i = 0; i < 5000; i++) {
+		struct ibv_sge sge = {.length = 10};
+		struct ibv_send_wr wr = {.wr_id = i, .sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED}, *bad;
+
+		ibv_post_send(&qp->ex.qp_base, &wr, &bad);
+		ibv_poll_cq(&qp->cq->cq, 8, wc);
+		ibv_poll_cq(&qp->cq->cq, 8, wc);
+	}
+	return NULL;
+}
+
+static void obey(char *what, struct qp *qp, struct qp *ud, int n)
+{
+	struct ibv_qp_ex *ex = &qp->ex;
+	struct ibv_wc wc[64];
+
+	if (!strcmp(what, "chain")) {
+		while (n--)
+			chain(qp);
+	} else if (!strcmp(what, "refused")) {
+		refuse = n;
+		chain(qp);
+		refuse = -1;
+	} else if (!strcmp(what, "recv") || !strcmp(what, "recv-refused")) {
+		struct ibv_recv_wr last = {}, middle = {.next = &last}, first = {.next = &middle}, *bad;
+
+		refuse = strcmp(what, "recv") ? 2 : -1;
+		while (n--)
+			ibv_post_recv(&qp->ex.qp_base, &first, &bad);
+		refuse = -1;
+	} else if (!strcmp(what, "polled")) {
+		struct ibv_recv_wr wr = {}, *bad;
+
+		/* 20 polls that find nothing, then all at once */
+		for (int i = 0; i < 20; i++)
+			ibv_poll_cq(&qp->cq->cq, 64, wc);
+		ibv_post_recv(&ud->ex.qp_base, &wr, &bad);
+		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_RECV, .byte_len = 1000, .qp_num = 17});
+		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_RECV_RDMA_WITH_IMM, .byte_len = 500, .qp_num = 17});
+		complete(qp->cq, (struct ibv_wc){
+					 .opcode = IBV_WC_RECV, .byte_len = 140, .qp_num = 18, .wc_flags = IBV_WC_GRH});
+		complete(qp->cq, (struct ibv_wc){
+					 .opcode = IBV_WC_RECV, .byte_len = 140, .qp_num = 17, .wc_flags = IBV_WC_GRH});
+		complete(qp->cq, (struct ibv_wc){.status = IBV_WC_RETRY_EXC_ERR, .opcode = 128, .byte_len = 7, .qp_num = 17});
+		complete(qp->cq, (struct ibv_wc){.status = 77, .qp_num = 17});
+		ibv_poll_cq(&qp->cq->cq, 64, wc);
+	} else if (!strcmp(what, "ex")) {
+		struct ibv_sge list[3] = {{.length = 1}, {.length = 20}, {.length = 300}};
+		struct ibv_data_buf bufs[2] = {{.length = 5}, {.length = 60}};
+		struct qp *other = make(99, IBV_QPT_RC);
+
+		failing = n;
+		ibv_wr_start(ex);
+		ex->wr_flags = IBV_SEND_SIGNALED;
+		ibv_wr_rdma_write(ex, 0, 0);
+		ibv_wr_set_sge_list(ex, 3, list);
+		/* another one in the middle of it */
+		ibv_wr_start(&other->ex);
+		ibv_wr_send(ex);
+		ibv_wr_set_inline_data(ex, wc, 33);
+		ibv_wr_send(&other->ex);
+		ibv_wr_set_sge(&other->ex, 0, 0, 1000);
+		ibv_wr_send(ex);
+		ibv_wr_set_inline_data_list(ex, 2, bufs);
+		ibv_wr_rdma_read(ex, 0, 0);
+		ibv_wr_set_sge(ex, 0, 0, 4000);
+		ibv_wr_send_tso(ex, wc, 54, 1);
+		ibv_wr_set_sge(ex, 0, 0, 100);
+		ibv_wr_abort(&other->ex);
+		ibv_wr_complete(ex);
+		failing = 0;
+		qp->cq->head = qp->cq->tail;
+	} else if (!strcmp(what, "same")) {
+		while (n--)
+			timed(qp, 7, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, 2000);
+	} else if (!strcmp(what, "distinct")) {
+		for (int i = 0; i < n; i++)
+			timed(qp, i, IBV_WR_SEND, IBV_SEND_SIGNALED, 2000);
+	} else if (!strcmp(what, "retried")) {
+		/* refused, then accepted: only one is posted */
+		while (n--) {
+			struct ibv_send_wr wr = {.wr_id = 7, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED}, *bad;
+
+			refuse = 0;
+			ibv_post_send(&qp->ex.qp_base, &wr, &bad);
+			refuse = -1;
+			timed(qp, 7, IBV_WR_RDMA_READ, IBV_SEND_SIGNALED, 2000);
+		}
+	} else if (!strcmp(what, "all")) {
+		qp->all = 1;
+		while (n--)
+			timed(qp, 7, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 2000);
+		qp->all = 0;
+	} else if (!strcmp(what, "deep")) {
+		/* more than a ring holds, completed in order */
+		for (int i = 0; i < 2 * n; i++) {
+			struct ibv_send_wr wr = {.wr_id = 7, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *bad;
+
+			ibv_post_send(&qp->ex.qp_base, &wr, &bad);
+			if (i >= n)
+				ibv_poll_cq(&qp->cq->cq, 1, wc);
+		}
+		while (ibv_poll_cq(&qp->cq->cq, 64, wc))
+			;
+	} else if (!strcmp(what, "nested")) {
+		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_RECV, .byte_len = 11, .qp_num = 17});
+		qp->polls = 1;
+		chain(qp);
+		qp->polls = 0;
+	} else if (!strcmp(what, "threads")) {
+		pthread_t t[4];
+
+		for (int i = 0; i < 4; i++)
+			pthread_create(&t[i], NULL, busy, make(30 + i, IBV_QPT_RC));
+		for (int i = 0; i < 4; i++)
+			pthread_join(t[i], NULL);
+	} else if (!strcmp(what, "fork")) {
+		if (!fork()) {
+			chain(qp);
+			_exit(0);
+		}
+		wait(NULL);
+	} else if (!strcmp(what, "cycle")) {
+		struct ibv_send_wr wr = {.opcode = IBV_WR_SEND}, *bad;
+
+		wr.next = &wr;
+		ibv_post_send(&qp->ex.qp_base, &wr, &bad);
+	} else if (!strcmp(what, "unreadable")) {
+		struct ibv_send_wr *bad;
+
+		ibv_post_send(&qp->ex.qp_base, (void *)64, &bad);
+	} else if (!strcmp(what, "idle")) {
+		struct timespec a, b;
+
+		clock_gettime(CLOCK_MONOTONIC, &a);
+		for (int i = 0; i < n; i++)
+			ibv_poll_cq(&qp->cq->cq, 8, wc);
+		clock_gettime(CLOCK_MONOTONIC, &b);
+		printf("%.0f ", ((b.tv_sec - a.tv_sec) * 1e9 + b.tv_nsec - a.tv_nsec) / n);
+	} else if (!strcmp(what, "posts")) {
+		struct timespec a, b;
+
+		clock_gettime(CLOCK_MONOTONIC, &a);
+		for (int i = 0; i < n; i++) {
+			struct ibv_sge sge = {.length = 10};
+			struct ibv_send_wr wr = {.wr_id = i, .sg_list = &sge, .num_sge = 1}, *bad;
+
+			ibv_post_send(&qp->ex.qp_base, &wr, &bad);
+		}
+		clock_gettime(CLOCK_MONOTONIC, &b);
+		printf("%.0f ", ((b.tv_sec - a.tv_sec) * 1e9 + b.tv_nsec - a.tv_nsec) / n);
+	}
+}
+
+int main(void)
+{
+	struct qp *qp = make(17, IBV_QPT_RC), *ud = make(18, IBV_QPT_UD);
+	char what[32];
+	int n;
+
+	printf("%p %p\n", (void *)&context, (void *)qp);
+	fflush(stdout);
+	while (scanf("%31s %d", what, &n) == 2) {
+		obey(what, qp, ud, n);
+		puts("done");
+		fflush(stdout);
+	}
+	return 0;
+}
