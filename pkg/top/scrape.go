@@ -29,7 +29,7 @@ type key struct {
 // A series is one counter of a row: which, and its other labels.
 type series struct {
 	key
-	labels string // verb
+	labels string // verb, or method
 }
 
 // A sample is what one scrape says, summed up per row as far as that loses
@@ -41,6 +41,9 @@ type sample struct {
 	errors     map[key]float64
 	verbs      map[series]float64
 	durations  map[series]histogram
+	// transmitted and received are bytes, by method and whether they are estimates.
+	transmitted map[series]float64
+	received    map[series]float64
 }
 
 // A histogram is a classic one: cumulative counts by upper bound.
@@ -95,6 +98,9 @@ func parse(r io.Reader) (*sample, error) {
 		errors:     map[key]float64{},
 		verbs:      map[series]float64{},
 		durations:  map[series]histogram{},
+
+		transmitted: map[series]float64{},
+		received:    map[series]float64{},
 	}
 	for _, m := range families["container_rdma_resources"].GetMetric() {
 		k, label := labels(m)
@@ -128,7 +134,27 @@ func parse(r io.Reader) (*sample, error) {
 		h[math.Inf(1)] = float64(m.GetHistogram().GetSampleCount())
 		s.durations[series{k, label["verb"]}] = h
 	}
+	s.bytes(families["container_rdma_transmit_bytes_total"], s.transmitted)
+	s.bytes(families["container_rdma_receive_bytes_total"], s.received)
+	s.bytes(families["container_rdma_transmit_bytes_sampled_total"], s.transmitted)
+	s.bytes(families["container_rdma_receive_bytes_sampled_total"], s.received)
 	return s, nil
+}
+
+// sampled marks the methods of estimates.
+const sampled = "_sampled"
+
+// bytes adds the bytes of a family. Those that are estimates are series of their
+// own here, too: they go on where exact ones rest.
+func (s *sample) bytes(family *dto.MetricFamily, to map[series]float64) {
+	suffix := ""
+	if strings.HasSuffix(family.GetName(), sampled+"_total") {
+		suffix = sampled
+	}
+	for _, m := range family.GetMetric() {
+		k, label := labels(m)
+		to[series{k, label["method"] + suffix}] += value(m)
+	}
 }
 
 func labels(m *dto.Metric) (key, map[string]string) {

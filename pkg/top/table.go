@@ -8,12 +8,14 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
 // header names the columns of a row. ERRORS counts since the sensor started,
-// without queries; VERBS/S and P99 are those of the last interval.
-var header = []string{"WORKLOAD", "DEVICE", "QP", "CQ", "MR", "REGISTERED", "VERBS/S", "ERRORS", "P99"}
+// without queries; rates and P99 are those of the last interval. TX/S and RX/S are
+// bytes, with a ~ where some are estimates.
+var header = []string{"WORKLOAD", "DEVICE", "QP", "CQ", "MR", "REGISTERED", "TX/S", "RX/S", "VERBS/S", "ERRORS", "P99"}
 
 // none stands for what is not known, or not defined: the rate of one scrape,
 // the latency of no call.
@@ -32,13 +34,9 @@ func rows(last, now *sample) [][]string {
 	for k := range now.errors {
 		keys[k] = true
 	}
-	rate := map[key]float64{}
-	for s, n := range now.verbs {
-		keys[s.key] = true
-		if last != nil {
-			rate[s.key] += growth(last.verbs[s], n) / now.at.Sub(last.at).Seconds()
-		}
-	}
+	verbs := rates(last, now, keys, func(s *sample) map[series]float64 { return s.verbs })
+	transmitted := rates(last, now, keys, func(s *sample) map[series]float64 { return s.transmitted })
+	received := rates(last, now, keys, func(s *sample) map[series]float64 { return s.received })
 	durations := map[key]histogram{}
 	for s, h := range now.durations {
 		keys[s.key] = true
@@ -60,7 +58,9 @@ func rows(last, now *sample) [][]string {
 			number(now.objects[k], "cq", count),
 			number(now.objects[k], "mr", count),
 			number(now.registered, k, size),
-			number(rate, k, perSecond),
+			number(transmitted, k, rate.size),
+			number(received, k, rate.size),
+			number(verbs, k, rate.number),
 			number(now.errors, k, count),
 			p99(durations[k]),
 		})
@@ -135,7 +135,39 @@ func p99(h histogram) string {
 	return duration(seconds)
 }
 
-func number[K comparable](m map[K]float64, k K, format func(float64) string) string {
+// A rate is the growth of a counter in a second, which may be an estimate.
+type rate struct {
+	perSecond float64
+	estimate  bool
+}
+
+// rates sums the growth of counters by row, and adds the rows to keys.
+func rates(last, now *sample, keys map[key]bool, of func(*sample) map[series]float64) map[key]rate {
+	sums := map[key]rate{}
+	for s, n := range of(now) {
+		keys[s.key] = true
+		if last == nil {
+			continue
+		}
+		grown := growth(of(last)[s], n)
+		sum := sums[s.key]
+		sum.perSecond += grown / now.at.Sub(last.at).Seconds()
+		sum.estimate = sum.estimate || grown > 0 && strings.HasSuffix(s.labels, sampled)
+		sums[s.key] = sum
+	}
+	return sums
+}
+
+func (r rate) number() string { return perSecond(r.perSecond) }
+
+func (r rate) size() string {
+	if r.estimate {
+		return "~" + size(r.perSecond)
+	}
+	return size(r.perSecond)
+}
+
+func number[K comparable, V any](m map[K]V, k K, format func(V) string) string {
 	if n, ok := m[k]; ok {
 		return format(n)
 	}

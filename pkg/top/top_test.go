@@ -51,6 +51,12 @@ container_rdma_verbs_duration_seconds_bucket{%[1]s,verb="reg_mr",le="0.001953125
 container_rdma_verbs_duration_seconds_bucket{%[1]s,verb="reg_mr",le="+Inf"} %[4]d
 container_rdma_verbs_duration_seconds_sum{%[1]s,verb="reg_mr"} 1
 container_rdma_verbs_duration_seconds_count{%[1]s,verb="reg_mr"} %[4]d
+# TYPE container_rdma_transmit_bytes_total counter
+container_rdma_transmit_bytes_total{%[1]s,method="port"} 5
+container_rdma_transmit_bytes_total{%[1]s,method="uprobe"} %[4]d
+container_rdma_transmit_bytes_total{%[2]s,method="uprobe"} 3
+# TYPE container_rdma_receive_bytes_sampled_total counter
+container_rdma_receive_bytes_sampled_total{%[1]s,method="uprobe"} %[4]d
 `, a, b, nobody, calls, calls-slow)
 	return s.String()
 }
@@ -71,10 +77,12 @@ func mustParse(t *testing.T, text string, at int) *sample {
 }
 
 func TestRows(t *testing.T) {
-	b := []string{"docker:b", "mlx5_0", "1", "-", "-", "-", "-", "-", "-"}
-	nobody := []string{"(no owner)", "mlx5_0", "1", "-", "-", "-", "-", "-", "-"}
-	a := func(rate, p99 string) []string {
-		return []string{"ml/train-0/worker", "mlx5_0", "4", "2", "3", "1.5 MiB", rate, "7", p99}
+	b := func(tx string) []string {
+		return []string{"docker:b", "mlx5_0", "1", "-", "-", "-", tx, "-", "-", "-", "-"}
+	}
+	nobody := []string{"(no owner)", "mlx5_0", "1", "-", "-", "-", "-", "-", "-", "-", "-"}
+	a := func(tx, rx, rate, p99 string) []string {
+		return []string{"ml/train-0/worker", "mlx5_0", "4", "2", "3", "1.5 MiB", tx, rx, rate, "7", p99}
 	}
 	tests := map[string]struct {
 		last, now string
@@ -82,29 +90,29 @@ func TestRows(t *testing.T) {
 	}{
 		"one scrape has no rates": {
 			now:  exposition(100, 0),
-			want: [][]string{b, a("-", "-"), nobody},
+			want: [][]string{b("-"), a("-", "-", "-", "-"), nobody},
 		},
 		"growth over two seconds": {
 			last: exposition(100, 0), now: exposition(300, 0),
 			// All 200 lie below 2^-10 s: 99 % of that.
-			want: [][]string{b, a("100", "967µs"), nobody},
+			want: [][]string{b("0 B"), a("100 B", "~100 B", "100", "967µs"), nobody},
 		},
 		"latency of the interval only": {
 			last: exposition(100, 0), now: exposition(300, 200),
 			// All 200 between 2^-10 and 2^-9 s; what came before is fast.
-			want: [][]string{b, a("100", "1.94ms"), nobody},
+			want: [][]string{b("0 B"), a("100 B", "~100 B", "100", "1.94ms"), nobody},
 		},
 		"no call": {
 			last: exposition(100, 0), now: exposition(100, 0),
-			want: [][]string{b, a("0.0", "-"), nobody},
+			want: [][]string{b("0 B"), a("0 B", "0 B", "0.0", "-"), nobody},
 		},
 		"the sensor restarted": {
 			last: exposition(100000, 0), now: exposition(50, 0),
-			want: [][]string{b, a("25.0", "967µs"), nobody},
+			want: [][]string{b("0 B"), a("25 B", "~25 B", "25.0", "967µs"), nobody},
 		},
 		"a workload appears": {
 			last: "accelscope_build_info 1\n", now: exposition(45, 0),
-			want: [][]string{b, a("25.0", "967µs"), nobody},
+			want: [][]string{b("2 B"), a("25 B", "~22 B", "25.0", "967µs"), nobody},
 		},
 	}
 	for name, tt := range tests {
@@ -150,10 +158,10 @@ func TestQuantile(t *testing.T) {
 func TestTable(t *testing.T) {
 	s := mustParse(t, exposition(300, 0), 102)
 	rows := rows(mustParse(t, exposition(100, 0), 100), s)
-	want := `WORKLOAD           DEVICE  QP  CQ  MR  REGISTERED  VERBS/S  ERRORS    P99
-docker:b           mlx5_0   1   -   -           -        -       -      -
-ml/train-0/worker  mlx5_0   4   2   3     1.5 MiB      100       7  967µs
-(no owner)         mlx5_0   1   -   -           -        -       -      -`
+	want := `WORKLOAD           DEVICE  QP  CQ  MR  REGISTERED   TX/S    RX/S  VERBS/S  ERRORS    P99
+docker:b           mlx5_0   1   -   -           -    0 B       -        -       -      -
+ml/train-0/worker  mlx5_0   4   2   3     1.5 MiB  100 B  ~100 B      100       7  967µs
+(no owner)         mlx5_0   1   -   -           -      -       -        -       -      -`
 	if diff := cmp.Diff(want, strings.Join(table(rows, 0), "\n")); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
