@@ -145,6 +145,7 @@ struct thread {
 	__u64 poll_sp;
 	__u64 poll_cq;
 	__u64 poll_list;
+	__u64 poll_ip;
 	__u64 poll_owed_ns;
 	/* Calls that found nothing: many, and booked together. */
 	struct context_key idle;
@@ -202,6 +203,9 @@ struct {
 } posting SEC(".maps");
 
 static const struct context_stat zero_stat;
+
+/* Whether a context is counted from the beginning: not while user space is to choose. */
+const volatile __u8 choose_all = 1;
 
 /* The stack pointer at the entry of a function, when it returns. */
 #if defined(__TARGET_ARCH_x86)
@@ -368,6 +372,18 @@ static long walk_receive(__u32 i, struct walk *w)
 	return 0;
 }
 
+/*
+ * Whether the process itself names the function where this probe is: at named, in its context or queue pair. A probe is on
+ * a file, and another process may have given the functions there other names than they have.
+ */
+static __always_inline bool is_named(__u64 cookie, __u64 ip, __u64 table)
+{
+	__u64 function;
+
+	return !bpf_probe_read_user(&function, sizeof(function), (void *)(table + COOKIE_NAMED(cookie))) &&
+	       function == ip - COOKIE_SKIP(cookie);
+}
+
 /* Reads the struct ibv_qp of a call, and finds its context: none for processes that nobody watches. */
 static __always_inline struct context_stat *context_of(__u64 qp, struct user_qp *user, struct context_key *key)
 {
@@ -395,7 +411,7 @@ int post_send(struct pt_regs *ctx)
 	struct thread *t;
 
 	stat = context_of(PT_REGS_PARM1(ctx), &qp, &key);
-	if (!stat)
+	if (!stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), key.context))
 		return 0;
 	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!t) {
@@ -507,7 +523,7 @@ int post_recv(struct pt_regs *ctx)
 	struct thread *t;
 
 	stat = context_of(PT_REGS_PARM1(ctx), &qp, &key);
-	if (!stat)
+	if (!stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), key.context))
 		return 0;
 	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!t) {
@@ -578,6 +594,7 @@ int poll_cq(struct pt_regs *ctx)
 	t->poll_sp = PT_REGS_SP(ctx);
 	t->poll_cq = PT_REGS_PARM1(ctx);
 	t->poll_list = PT_REGS_PARM3(ctx);
+	t->poll_ip = PT_REGS_IP(ctx);
 	t->poll_owed_ns = trap_ns(ctx);
 	return 0;
 }
@@ -684,7 +701,7 @@ int poll_cq_return(struct pt_regs *ctx)
 	p.key = t->idle;
 	p.list = t->poll_list;
 	p.stat = bpf_map_lookup_elem(&contexts, &p.key);
-	if (!p.stat) {
+	if (!p.stat || !is_named(bpf_get_attach_cookie(ctx), t->poll_ip, context)) {
 		t->idle_hits = 0;
 		t->idle_ns = 0;
 		return 0;
@@ -759,6 +776,14 @@ static __always_inline struct batch *batch_of(__u64 qp)
 	return 0;
 }
 
+/* That of a call, if the queue pair names the function so. */
+static __always_inline struct batch *called(struct pt_regs *ctx)
+{
+	struct batch *b = batch_of(PT_REGS_PARM1(ctx));
+
+	return b && is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), b->call.object) ? b : 0;
+}
+
 SEC("uprobe/wr_start")
 int wr_start(struct pt_regs *ctx)
 {
@@ -772,7 +797,7 @@ int wr_start(struct pt_regs *ctx)
 	struct queue *q;
 
 	stat = context_of(address, &qp, &key);
-	if (!stat)
+	if (!stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), address))
 		return 0;
 	both = this_posting(BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!both) {
@@ -810,7 +835,7 @@ SEC("uprobe/wr_build")
 int wr_build(struct pt_regs *ctx)
 {
 	__u64 cookie = bpf_get_attach_cookie(ctx);
-	struct batch *b = batch_of(PT_REGS_PARM1(ctx));
+	struct batch *b = called(ctx);
 	__u32 op = COOKIE_OPCODE(cookie), at;
 	struct user_qp_ex_wr wr;
 	__u64 now;
@@ -857,7 +882,7 @@ static __always_inline int add_bytes(void *ctx, struct batch *b, __u64 bytes)
 SEC("uprobe/wr_set_sge")
 int wr_set_sge(struct pt_regs *ctx)
 {
-	struct batch *b = batch_of(PT_REGS_PARM1(ctx));
+	struct batch *b = called(ctx);
 
 	return b ? add_bytes(ctx, b, (__u32)PT_REGS_PARM4(ctx)) : 0;
 }
@@ -865,14 +890,14 @@ int wr_set_sge(struct pt_regs *ctx)
 SEC("uprobe/wr_set_inline_data")
 int wr_set_inline_data(struct pt_regs *ctx)
 {
-	struct batch *b = batch_of(PT_REGS_PARM1(ctx));
+	struct batch *b = called(ctx);
 
 	return b ? add_bytes(ctx, b, (__u32)PT_REGS_PARM3(ctx)) : 0;
 }
 
 static __always_inline int add_list(struct pt_regs *ctx, bool wide)
 {
-	struct batch *b = batch_of(PT_REGS_PARM1(ctx));
+	struct batch *b = called(ctx);
 	__u64 now, bytes, n = PT_REGS_PARM2(ctx);
 	__u32 left = CALL_BOUND;
 	__u8 lost = 0;
@@ -905,7 +930,7 @@ SEC("uprobe/wr_complete")
 int wr_complete(struct pt_regs *ctx)
 {
 	__u64 now = bpf_ktime_get_ns();
-	struct batch *b = batch_of(PT_REGS_PARM1(ctx));
+	struct batch *b = called(ctx);
 	struct context_stat *stat;
 	struct queue *q;
 
@@ -972,7 +997,7 @@ int wr_complete_return(struct pt_regs *ctx)
 SEC("uprobe/wr_abort")
 int wr_abort(struct pt_regs *ctx)
 {
-	struct batch *b = batch_of(PT_REGS_PARM1(ctx));
+	struct batch *b = called(ctx);
 	struct context_stat *stat;
 
 	if (!b)
@@ -1060,7 +1085,7 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 		}
 		stat->device = BPF_CORE_READ(handle, device, index);
 		stat->cgroup = current_cgroup();
-		stat->chosen = 1;
+		stat->chosen = choose_all;
 	}
 	announce(stat, &key, qp);
 	if (state == RTS && !stat->ready && !stat->late) {

@@ -122,9 +122,14 @@ struct control_args {
 	__u16 pad;
 };
 
-/* The cookie of an attached probe: what one trap at its place costs, and the opcode that a function of ibv_wr_* makes. */
+/*
+ * The cookie of an attached probe: what one trap at its place costs, the opcode that a function of ibv_wr_* makes, how far
+ * behind the function's entry it is, and where in the context or the queue pair the function is named.
+ */
 #define COOKIE_TRAP_NS(cookie) ((__u32)(cookie))
-#define COOKIE_OPCODE(cookie) ((__u32)((cookie) >> 32))
+#define COOKIE_OPCODE(cookie) ((__u8)((cookie) >> 32))
+#define COOKIE_SKIP(cookie) ((__u8)((cookie) >> 40))
+#define COOKIE_NAMED(cookie) ((__u16)((cookie) >> 48))
 
 /* Why something could not be recorded. */
 enum path_loss {

@@ -239,6 +239,7 @@ type DatapathThread struct {
 	PollSp     uint64
 	PollCq     uint64
 	PollList   uint64
+	PollIp     uint64
 	PollOwedNs uint64
 	Idle       DatapathContextKey
 	IdleNs     uint64
@@ -289,6 +290,7 @@ const (
 	DatapathProgWrSetSgeList        = "wr_set_sge_list"
 	DatapathProgWrStart             = "wr_start"
 	DatapathVarCgroupSubsys         = "cgroup_subsys"
+	DatapathVarChooseAll            = "choose_all"
 	DatapathVarFineBounds           = "fine_bounds"
 	DatapathVarLiveQueues           = "live_queues"
 	DatapathVarPathLosses           = "path_losses"
@@ -391,6 +393,7 @@ type DatapathMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathVariableSpecs struct {
 	CgroupSubsys      *ebpf.VariableSpec `ebpf:"cgroup_subsys"`
+	ChooseAll         *ebpf.VariableSpec `ebpf:"choose_all"`
 	FineBounds        *ebpf.VariableSpec `ebpf:"fine_bounds"`
 	LiveQueues        *ebpf.VariableSpec `ebpf:"live_queues"`
 	PathLosses        *ebpf.VariableSpec `ebpf:"path_losses"`
@@ -451,6 +454,7 @@ func (m *DatapathMaps) Close() error {
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathVariables struct {
 	CgroupSubsys      *ebpf.Variable `ebpf:"cgroup_subsys"`
+	ChooseAll         *ebpf.Variable `ebpf:"choose_all"`
 	FineBounds        *ebpf.Variable `ebpf:"fine_bounds"`
 	LiveQueues        *ebpf.Variable `ebpf:"live_queues"`
 	PathLosses        *ebpf.Variable `ebpf:"path_losses"`

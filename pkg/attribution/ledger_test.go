@@ -476,6 +476,7 @@ func TestLedgerKnowsWhoWasAbsent(t *testing.T) {
 func vfNode(pf, vf uint64, allocated bool) *node {
 	n := newNode().device("pf", pf, 0)
 	n.HCAs[0].PCIAddress = "0000:18:00.0"
+	n.HCAs[0].Ports[0].LinkLayer = "InfiniBand"
 	n.VFs = []model.VF{{PF: "pf", PCIAddress: "0000:18:00.2", Counted: true, TransmitBytes: vf}}
 	n.Containers = []model.Container{{
 		ID: "c1", Name: "c", Namespace: "ns", Pod: "p1", PodUID: "u1", Status: model.ContainerRunning,
@@ -492,6 +493,11 @@ func vfNode(pf, vf uint64, allocated bool) *node {
 func (n *node) hca(h model.HCA) *node {
 	h.PCIAddress, h.VF, h.PF = "0000:18:00.2", true, "pf"
 	n.HCAs = append(n.HCAs, h)
+	return n
+}
+
+func (n *node) ethernet() *node {
+	n.HCAs[0].Ports[0].LinkLayer = "Ethernet"
 	return n
 }
 
@@ -516,6 +522,10 @@ func TestLedgerVFs(t *testing.T) {
 		"in a virtual machine": {
 			{vfNode(10*4, 100, true), want{"pf  port": 40, pci + "  port": 100}},
 			{vfNode(20*4, 300, true), want{"pf  port": 80, pci + "  port": 100, pci + " c1 port": 200}},
+		},
+		"on Ethernet, where not all of it is RDMA": {
+			{vfNode(0, 100, true).ethernet(), want{"pf  port": 0}},
+			{vfNode(0, 300, true).ethernet(), want{"pf  port": 0}},
 		},
 		"nobody knows whose": {
 			{vfNode(0, 100, false), want{"pf  port": 0, pci + "  port": 100}},

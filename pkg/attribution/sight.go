@@ -3,6 +3,7 @@
 package attribution
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -10,12 +11,20 @@ import (
 
 // look reads the figures of all devices. A virtual function that shows no counters
 // of its own, as it is in a virtual machine or in another network namespace, has
-// those that its physical one keeps of it: never both.
+// those that its physical one keeps of it: never both. On Ethernet those are of all
+// that the function moves, by RDMA or not, and are left out.
 func (l *Ledger) look(s *model.Snapshot) {
+	infiniband := map[string]bool{} // physical functions
+	if len(s.VFs) > 0 {
+		for i := range s.HCAs {
+			infiniband[s.HCAs[i].Name] = slices.ContainsFunc(s.HCAs[i].Ports,
+				func(p model.Port) bool { return p.LinkLayer == "InfiniBand" })
+		}
+	}
 	vfs := make(map[string]*model.VF, len(s.VFs))
 	for i := range s.VFs {
 		v := &s.VFs[i]
-		if pci := strings.ToLower(v.PCIAddress); v.Counted && isPCI(pci) && vfs[pci] == nil {
+		if pci := strings.ToLower(v.PCIAddress); v.Counted && infiniband[v.PF] && isPCI(pci) && vfs[pci] == nil {
 			vfs[pci] = v
 		}
 	}

@@ -54,9 +54,9 @@ type Source struct {
 	names  map[uint32]string // of the HCAs, by index
 	totals *totals
 	forget map[uint64]bool
-	// contexts are those whose functions were found, with the file they are in, and
-	// worth is what the counts of a file's processes are worth.
-	contexts map[gen.DatapathContextKey]fileID
+	// contexts are those whose functions were found, and worth is what the counts of
+	// a file's processes are worth.
+	contexts map[gen.DatapathContextKey]place
 	worth    map[fileID][callGroups]sampling
 	stats    model.DataPathStats
 	late     uint64 // contexts that are gone
@@ -65,6 +65,13 @@ type Source struct {
 
 	stop context.CancelFunc
 	done chan struct{}
+}
+
+// A place is where the functions of a context are: the file, and since when it
+// is probed (CLOCK_MONOTONIC, ns; 0: not yet).
+type place struct {
+	file   fileID
+	probed uint64
 }
 
 // New begins to watch. It fails where the kernel allows no such probes, or none
@@ -82,7 +89,7 @@ func New(opts Options) (*Source, error) {
 		hooks:    unattached("no RDMA device: the hooks come with the first one", model.StateAbsent),
 		totals:   newTotals(opts.Budget),
 		forget:   map[uint64]bool{},
-		contexts: map[gen.DatapathContextKey]fileID{},
+		contexts: map[gen.DatapathContextKey]place{},
 		worth:    map[fileID][callGroups]sampling{},
 		loop:     newLoop(opts),
 		stop:     cancel,
@@ -152,10 +159,16 @@ func (s *Source) fold() error {
 	}))
 }
 
+// isLate says whether a context was ready to send before its functions were probed.
+func (s *Source) isLate(key gen.DatapathContextKey, stat *gen.DatapathContextStat) bool {
+	p := s.contexts[key]
+	return stat.Late != 0 && (p.probed == 0 || stat.LateNs < p.probed)
+}
+
 // worthOf is what the counts of a context are worth. One whose functions were
 // not found yet may be hit all the same, by the probes of another process.
 func (s *Source) worthOf(key gen.DatapathContextKey) [callGroups]sampling {
-	w, ok := s.worth[s.contexts[key]]
+	w, ok := s.worth[s.contexts[key].file]
 	if !ok {
 		return [callGroups]sampling{{scale: 1, ratio: 1}, {scale: 1, ratio: 1}}
 	}

@@ -18,6 +18,8 @@ type file struct {
 	sites map[site]bool
 	// links are what is attached, nil where the group is off.
 	links [callGroups]map[site]io.Closer
+	// probed is since when (CLOCK_MONOTONIC, ns), 0: never.
+	probed [callGroups]uint64
 	// closing: what was attached last is not gone yet.
 	closing [callGroups]atomic.Bool
 	// failed are the sites that cannot be probed, and why.

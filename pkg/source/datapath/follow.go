@@ -26,6 +26,9 @@ const (
 	// reapInterval is how often the processes are looked at: what the probes of one
 	// that is gone cost others is nothing until then.
 	reapInterval = time.Second
+	// nameInterval is how often the names of the HCAs are asked for while one is
+	// missing: it came later, or was moved to another namespace.
+	nameInterval = 2 * time.Second
 	// maxEvents are those that wait for the loop.
 	maxEvents = 1024
 )
@@ -44,6 +47,7 @@ type loop struct {
 	answers chan answer
 	waiting []attempt // to be tried again
 	reaped  time.Time
+	named   time.Time
 	retry   time.Time
 }
 
@@ -84,6 +88,7 @@ func (s *Source) run(ctx context.Context) {
 			continue
 		}
 		s.reap(time.Now())
+		s.rename(ctx, time.Now())
 		s.again(time.Now())
 		step.Reset(time.Until(s.step()))
 	}
@@ -160,6 +165,7 @@ func (s *Source) nameDevices(ctx context.Context) {
 	if s.opts.DeviceNames == nil {
 		return
 	}
+	s.named = time.Now()
 	ctx, cancel := context.WithTimeout(ctx, watchInterval)
 	defer cancel()
 	names, err := s.opts.DeviceNames(ctx)
@@ -170,6 +176,19 @@ func (s *Source) nameDevices(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.names = names
+}
+
+// rename asks again while there are figures of an HCA without a name.
+func (s *Source) rename(ctx context.Context, now time.Time) {
+	if now.Sub(s.named) < nameInterval {
+		return
+	}
+	s.mu.Lock()
+	missing := s.totals.unnamed(s.deviceName)
+	s.mu.Unlock()
+	if missing {
+		s.nameDevices(ctx)
+	}
 }
 
 // release detaches everything and keeps the totals.

@@ -104,7 +104,7 @@ func newKernel(opts Options) (*kernel, []model.Hook, error) {
 		return fail(fmt.Errorf("%w: the RDMA modules of this kernel have no type information (CONFIG_DEBUG_INFO_BTF_MODULES)",
 			model.ErrUnsupported))
 	}
-	k, err := load(types, opts.Subsystem, append(userPrograms(), gen.DatapathProgExisting))
+	k, err := load(types, opts, append(userPrograms(), gen.DatapathProgExisting))
 	if err != nil {
 		return fail(err)
 	}
@@ -124,17 +124,18 @@ func newKernel(opts Options) (*kernel, []model.Hook, error) {
 }
 
 // load makes the maps and loads programs.
-func load(types *hook.Types, subsystem string, programs []string) (*kernel, error) {
+func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	spec, err := gen.LoadDatapath()
 	if err != nil {
 		return nil, err
 	}
-	subsys, err := types.Subsystem(subsystem)
+	subsys, err := types.Subsystem(opts.Subsystem)
 	if err != nil {
 		return nil, err
 	}
 	err = errors.Join(spec.Variables[gen.DatapathVarCgroupSubsys].Set(subsys),
-		spec.Variables[gen.DatapathVarFineBounds].Set(fineBounds()))
+		spec.Variables[gen.DatapathVarFineBounds].Set(fineBounds()),
+		spec.Variables[gen.DatapathVarChooseAll].Set(uint8(truth(opts.Chosen == nil))))
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +220,7 @@ func (k *kernel) next() (event, error) {
 // and at the return.
 func (k *kernel) probe(path string, s site, entry, ret uint32) (io.Closer, error) {
 	p := functionPrograms[s.function]
-	cookie := uint64(p.opcode) << 32
+	cookie := uint64(p.opcode)<<32 | uint64(s.skip)<<40 | uint64(s.function.named())<<48 // datapath.h
 	begin, err := k.attach(path, s.offset, p.entry, false, cookie|uint64(entry))
 	if err != nil || p.ret == "" {
 		return begin, err

@@ -138,7 +138,7 @@ func startKernel(t testing.TB) *kernel {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := load(types, "", userPrograms())
+	k, err := load(types, Options{}, userPrograms())
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}
@@ -323,6 +323,35 @@ func TestCounts(t *testing.T) {
 	n := 0
 	if err := k.contexts(func(gen.DatapathContextKey, *gen.DatapathContextStat) { n++ }); err != nil || n != 1 {
 		t.Errorf("%d contexts, %v", n, err)
+	}
+}
+
+// TestNamed: what another process says that a function of a shared file is, is
+// believed of that process alone. FAKE provider.
+func TestNamed(t *testing.T) {
+	path, sites := buildFake(t)
+	k := startKernel(t)
+	f := startFake(t, path)
+	if err := k.insert(event{key: f.key}, true); err != nil {
+		t.Fatal(err)
+	}
+	called := map[function]function{postSend: postRecv, postRecv: postSend, pollCQ: postSend, wrStart: wrSetSGE, wrComplete: wrStart}
+	var wrong []site
+	for _, s := range sites {
+		if other, ok := called[s.function]; ok {
+			s.function = other
+			wrong = append(wrong, s)
+		}
+	}
+	k.probeAll(t, path, wrong, post, poll)
+	for _, what := range []string{"chain", "recv", "ex"} {
+		f.do(what, 0)
+		f.do(what, 3)
+	}
+	d := k.counted(t, f.key, new(gen.DatapathContextStat))
+	checkOps(t, "misnamed", d, ops{})
+	if d.Hits != [callGroups]uint64{} || d.Received != 0 {
+		t.Errorf("hits %v, %d received", d.Hits, d.Received)
 	}
 }
 
@@ -696,7 +725,7 @@ func TestTiers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := load(types, "", nil)
+	k, err := load(types, Options{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

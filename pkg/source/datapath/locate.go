@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -29,6 +30,14 @@ var extended = map[function]int{
 	wrAtomicCmpSwp: 184, wrAtomicFetchAdd: 192, wrBindMW: 200, wrLocalInv: 208, wrRDMARead: 216, wrRDMAWrite: 224,
 	wrRDMAWriteImm: 232, wrSend: 240, wrSendImm: 248, wrSendInv: 256, wrSendTSO: 264, wrSetInlineData: 288,
 	wrSetInlineDataList: 296, wrSetSGE: 304, wrSetSGEList: 312, wrStart: 320, wrComplete: 328, wrAbort: 336,
+}
+
+// named is where a process names a function: in the struct ibv_context or ibv_qp_ex.
+func (f function) named() int {
+	if at, ok := operations[f]; ok {
+		return at
+	}
+	return extended[f]
 }
 
 // core are the functions that every extended QP has. Behind a struct ibv_qp that
@@ -194,7 +203,11 @@ func (f *finding) add(fn function, table []byte, offsets map[function]int) (file
 	if spot.err != nil {
 		return m.file, spot.err
 	}
-	s := site{file: id, function: fn, offset: spot.offset, stepped: spot.stepped}
+	skip := spot.offset - (address - m.start + m.offset)
+	if skip > math.MaxUint8 {
+		return m.file, fmt.Errorf("%w: it is %d bytes behind the entry", errNoPoint, skip)
+	}
+	s := site{file: id, function: fn, offset: spot.offset, skip: uint8(skip), stepped: spot.stepped}
 	f.mu.Lock()
 	if len(file.found) < maxSites {
 		file.found[s] = true

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
 )
@@ -100,7 +101,7 @@ func (s *Source) book(now time.Time, readings []reading, loads []processLoad) {
 	for i := range readings {
 		r := &readings[i]
 		s.totals.add(r.key, &r.stat, s.worthOf(r.key))
-		if r.stat.Late != 0 {
+		if s.isLate(r.key, &r.stat) {
 			late++
 		}
 	}
@@ -143,9 +144,21 @@ func (s *Source) turn(f *file, calls int, on bool) bool {
 		for _, key := range s.contextsOf(f.id) {
 			s.kernel.gap(key)
 		}
+		if on && f.probed[calls] == 0 {
+			f.probed[calls] = monotonic()
+		}
 		s.budget.switched(f.id, calls, on, time.Now(), f.pids())
 	}
 	return true
+}
+
+// monotonic is the clock of the programs.
+func monotonic() uint64 {
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
+		return 0
+	}
+	return uint64(now.Nano())
 }
 
 // contextsOf are those whose functions are in a file.
@@ -153,8 +166,8 @@ func (s *Source) contextsOf(id fileID) []gen.DatapathContextKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var keys []gen.DatapathContextKey
-	for key, file := range s.contexts {
-		if file == id {
+	for key, p := range s.contexts {
+		if p.file == id {
 			keys = append(keys, key)
 		}
 	}

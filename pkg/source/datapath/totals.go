@@ -372,6 +372,16 @@ func (t *totals) fill(snap *model.Snapshot, deviceName func(uint32) string) {
 	snap.Budgets = t.budgets()
 }
 
+// unnamed says whether anything is kept back for want of a name.
+func (t *totals) unnamed(deviceName func(uint32) string) bool {
+	for id := range t.pairs {
+		if deviceName(id.device) == "" {
+			return true
+		}
+	}
+	return false
+}
+
 // ratios are the lowest of the contexts that live.
 func (t *totals) ratios() map[pairID][callGroups]float64 {
 	ratios := make(map[pairID][callGroups]float64, len(t.pairs))

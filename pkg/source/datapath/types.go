@@ -61,6 +61,8 @@ type site struct {
 	// offset is that of the instruction in the file. Return probes are at the same
 	// place, which is before anything was pushed.
 	offset uint64
+	// skip is how far behind the function's entry that is.
+	skip uint8
 	// stepped: the kernel must single-step the instruction, which costs some ten
 	// times as much as one that it emulates.
 	stepped bool

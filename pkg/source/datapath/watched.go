@@ -156,10 +156,14 @@ func (s *Source) learn(a answer) {
 			return
 		}
 	}
+	id := a.located.file(postSend)
 	s.mu.Lock()
-	s.contexts[a.key] = a.located.file(postSend)
+	s.contexts[a.key] = place{file: id}
 	s.mu.Unlock()
 	s.step() // so that what is to be probed is
+	s.mu.Lock()
+	s.contexts[a.key] = place{file: id, probed: s.files[id].probed[post]}
+	s.mu.Unlock()
 	if err := s.kernel.mark(a.key, chosen, true); err != nil {
 		s.opts.Logger.Debug("context is not watched", zap.Error(err))
 	}
@@ -276,7 +280,7 @@ func (s *Source) bury(tgid uint32) {
 			return
 		}
 		keys = append(keys, key)
-		if stat.Late != 0 {
+		if s.isLate(key, stat) {
 			s.late++
 		}
 	})
