@@ -66,6 +66,14 @@ func (s *spending) spent(at time.Time, pid int, cgroup uint64, cpu, spent time.D
 	}
 }
 
+// settle says what a process that is gone took in the end.
+func (s *spending) settle(pid int, cgroup uint64, spent time.Duration) {
+	if p := s.processes[pid]; p != nil {
+		cgroup, spent = p.cgroup, spent-p.latest.spent
+	}
+	s.cgroups[cgroup] += max(spent, 0)
+}
+
 // ratio is which part of its CPU time probes took in the last minute.
 func (p *spender) ratio() float64 {
 	first := p.samples[0]

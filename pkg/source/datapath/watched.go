@@ -275,11 +275,15 @@ func (s *Source) bury(tgid uint32) {
 		s.opts.Logger.Debug("what a process counted last is lost", zap.Error(err))
 	}
 	var keys []gen.DatapathContextKey
+	var cgroup uint64
+	spent := s.budget.switching(int(tgid))
 	err := s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
 		if key.Tgid != tgid {
 			return
 		}
 		keys = append(keys, key)
+		cgroup = stat.Cgroup
+		spent += time.Duration(stat.SpentNs[post] + stat.SpentNs[poll])
 		if s.isLate(key, stat) {
 			s.late++
 		}
@@ -292,6 +296,9 @@ func (s *Source) bury(tgid uint32) {
 	}
 	for _, key := range keys {
 		delete(s.contexts, key)
+	}
+	if len(keys) > 0 {
+		s.totals.settle(int(tgid), cgroup, spent)
 	}
 	s.totals.exited(tgid)
 }
