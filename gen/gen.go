@@ -5,8 +5,10 @@
 // "make generate" writes it again; "make check" fails when that changes it.
 package gen
 
-//go:generate go tool bpf2go -target amd64,arm64 -type verb -type loss Verbs ../bpf/verbs.bpf.c
-//go:generate go tool bpf2go -target amd64,arm64 -type object_type -type memory Objects ../bpf/objects.bpf.c
-//go:generate go tool bpf2go -target amd64,arm64 Cgroups ../bpf/cgroups.bpf.c
-//go:generate go tool bpf2go -target amd64,arm64 Peers ../bpf/peers.bpf.c
-//go:generate go tool bpf2go -target amd64,arm64 -type opcode -type calls -type completed -type path_loss -type order -type control_args -type path_event Datapath ../bpf/datapath.bpf.c -- -mcpu=v3
+//go:generate -command bpf go tool bpf2go -target amd64,arm64
+//go:generate bpf -type verb -type loss Verbs ../bpf/verbs.bpf.c
+//go:generate bpf -type object_type -type memory Objects ../bpf/objects.bpf.c
+//go:generate bpf Cgroups ../bpf/cgroups.bpf.c
+//go:generate bpf Peers ../bpf/peers.bpf.c
+//go:generate -command enums go tool bpf2go -target amd64,arm64 -type opcode -type calls -type completed -type path_loss -type order
+//go:generate enums -type control_args -type path_event Datapath ../bpf/datapath.bpf.c -- -mcpu=v3

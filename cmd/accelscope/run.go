@@ -23,7 +23,7 @@ import (
 // How long the end may take: answering the scrapes that run, then closing.
 const (
 	drainTimeout = 2 * time.Second
-	closeTimeout = 3 * time.Second
+	closeTimeout = 6 * time.Second // a refresh, then what the sources put back
 )
 
 type runCmd struct {

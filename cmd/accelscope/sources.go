@@ -247,18 +247,18 @@ func newEvents(
 }
 
 // chosen says whether the workload of a cgroup is selected, as far as the last
-// refresh knows it; one that it does not know it is asked to find.
-func chosen(selected *regexp.Regexp, made *atomic.Pointer[collector.Collector]) func(uint64) (bool, bool) {
+// refresh knows its name.
+func chosen(selected *regexp.Regexp, made *atomic.Pointer[collector.Collector]) func(uint64) bool {
 	if selected == nil {
 		return nil
 	}
-	return func(cgroup uint64) (bool, bool) {
+	return func(cgroup uint64) bool {
 		c := made.Load()
 		if c == nil {
-			return false, false
+			return false
 		}
-		entity, known := c.Snapshot().Entities[cgroup]
-		return known && selected.MatchString(entity.Workload), known
+		entity, known := c.Last().Entities[cgroup]
+		return known && selected.MatchString(entity.Workload)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -62,6 +63,8 @@ type Collector struct {
 	mu     sync.Mutex
 	latest *refresh
 	closed bool
+
+	finished atomic.Pointer[refresh]
 
 	// What follows belongs to the refresh in progress.
 	names   map[uint64]model.Entity // those told of each cgroup that is not forgotten
@@ -164,9 +167,18 @@ func (c *Collector) Recent(age time.Duration) attribution.Attribution {
 	return r.shares
 }
 
-// Close stops reading and closes the sources, last first, each within its
-// deadline. One that hangs is left behind. What was collected last can still
-// be gathered.
+// Last is the facts of the last refresh that is done, however old, and none
+// before the first. It never waits and never reads.
+func (c *Collector) Last() model.Snapshot {
+	if r := c.finished.Load(); r != nil {
+		return r.facts
+	}
+	return model.Snapshot{}
+}
+
+// Close stops reading and closes the sources side by side, each within its
+// deadline: some have to put things back. One that hangs is left behind. What was
+// collected last can still be gathered.
 func (c *Collector) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -181,12 +193,14 @@ func (c *Collector) Close() error {
 	if last != nil {
 		<-last.done
 	}
-	var errs []error
-	for _, r := range slices.Backward(c.readers) {
+	errs := make([]error, len(c.readers))
+	var wg sync.WaitGroup
+	for i, r := range c.readers {
 		if r.Err == nil {
-			errs = append(errs, r.close())
+			wg.Go(func() { errs[i] = r.close() })
 		}
 	}
+	wg.Wait()
 	return errors.Join(errs...)
 }
 

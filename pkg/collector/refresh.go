@@ -29,6 +29,7 @@ func (c *Collector) fill(r *refresh) {
 	r.families = c.build.families(r)
 	c.teller.tell(r.states, r.facts.DeviceStates)
 	c.forget(r)
+	c.finished.Store(r)
 }
 
 // readAll reads all sources at once and waits for each no longer than its

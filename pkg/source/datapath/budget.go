@@ -86,6 +86,8 @@ type fileLoad struct {
 	file   fileID
 	probes [callGroups]int // how many places are probed
 	pids   []int
+	// lingers: probes that were detached are still in the way, and count no more.
+	lingers [callGroups]bool
 }
 
 // A sampling says what the counts of a unit's processes are worth.
@@ -192,6 +194,14 @@ func (b *budget) switched(file fileID, calls int, on bool, at time.Time, pids []
 	}
 }
 
+// lingers says that what was detached stays in the way for a while. What it costs
+// until then is known from what it cost before.
+func (b *budget) lingers(file fileID, calls int, pids []int) {
+	if u := b.units[unitID{file, calls}]; u != nil {
+		u.linger(b.last, b.processes, pids)
+	}
+}
+
 // sampling says how to book what was counted until the last tick. Ask once after
 // each tick, before following its decisions.
 func (b *budget) sampling(file fileID, calls int) sampling {
@@ -244,6 +254,16 @@ func (b *budget) forget(loads []processLoad, files []fileLoad) {
 func (b *budget) earn(elapsed time.Duration, loads []processLoad, files []fileLoad) {
 	windowed := map[int]bool{} // whose posting is
 	for _, f := range files {
+		for c := range callGroups {
+			if u := b.units[unitID{f.file, c}]; u != nil && u.lingers {
+				for _, pid := range f.pids {
+					if a := b.processes[pid]; a != nil {
+						a.owed[c] += u.rates[pid] * elapsed.Seconds()
+					}
+				}
+				u.lingers = f.lingers[c]
+			}
+		}
 		if u := b.units[unitID{f.file, post}]; u != nil && !u.exact {
 			for _, pid := range f.pids {
 				windowed[pid] = true

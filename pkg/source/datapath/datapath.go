@@ -31,9 +31,9 @@ type Options struct {
 	// Budget is the part of a process's CPU time that probes may take; 0 is
 	// without a limit.
 	Budget float64
-	// Chosen says whether the processes of a cgroup are to be watched, and false
-	// for known while nobody can tell whose it is. nil watches all. It may block.
-	Chosen func(cgroup uint64) (chosen, known bool)
+	// Chosen says whether the processes of a cgroup are to be watched, at once. It is
+	// asked again and again, as names get known late. nil watches all.
+	Chosen func(cgroup uint64) bool
 	// Subsystem is the cgroup v1 controller whose hierarchy tells workloads
 	// apart, empty for cgroup v2.
 	Subsystem string
@@ -68,10 +68,12 @@ type Source struct {
 }
 
 // A place is where the functions of a context are: the file, and since when it
-// is probed (CLOCK_MONOTONIC, ns; 0: not yet).
+// is probed (CLOCK_MONOTONIC, ns; 0: not yet), and whether the context is watched.
 type place struct {
 	file   fileID
 	probed uint64
+	cgroup uint64
+	chosen bool
 }
 
 // New begins to watch. It fails where the kernel allows no such probes, or none

@@ -46,10 +46,13 @@ func (s *Source) step() time.Time {
 	}
 	files := make([]fileLoad, 0, len(s.files))
 	for _, f := range s.files {
-		if len(f.paths) == 0 {
+		if !s.wanted(f) {
 			continue
 		}
-		files = append(files, fileLoad{file: f.id, probes: [callGroups]int{f.probes(post), f.probes(poll)}, pids: f.pids()})
+		files = append(files, fileLoad{
+			file: f.id, probes: [callGroups]int{f.probes(post), f.probes(poll)}, pids: f.pids(),
+			lingers: [callGroups]bool{f.closing[post].Load(), f.closing[poll].Load()},
+		})
 	}
 	wants, next := s.budget.tick(now, loads, files)
 	s.book(now, readings, loads)
@@ -61,6 +64,17 @@ func (s *Source) step() time.Time {
 		}
 	}
 	return next
+}
+
+// wanted says whether a process that maps the file is to be watched: those that
+// are not pay for its probes, too.
+func (s *Source) wanted(f *file) bool {
+	for pid := range f.paths {
+		if w := s.processes[pid]; w != nil && w.chosen {
+			return true
+		}
+	}
+	return false
 }
 
 // read copies what the contexts have counted, and sums what it cost by process.
@@ -146,6 +160,9 @@ func (s *Source) turn(f *file, calls int, on bool) bool {
 		}
 		if on && f.probed[calls] == 0 {
 			f.probed[calls] = monotonic()
+		}
+		if !on { // the kernel takes them out after a grace period, and perf events one by one
+			s.budget.lingers(f.id, calls, f.pids())
 		}
 		s.budget.switched(f.id, calls, on, time.Now(), f.pids())
 	}

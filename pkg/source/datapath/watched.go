@@ -4,6 +4,9 @@ package datapath
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
 	"time"
 
 	"go.uber.org/zap"
@@ -32,8 +35,8 @@ type watched struct {
 	busy  bool
 	gone  bool
 	queue []attempt
-	// refused says that it must not be probed.
-	refused bool
+	// refused says that it must not be probed, chosen that it is to be.
+	refused, chosen bool
 }
 
 // An attempt is an event to be tried.
@@ -138,40 +141,79 @@ func (s *Source) learn(a answer) {
 	case errors.Is(a.err, model.ErrAbsent):
 		return // reaped in a moment
 	case a.err != nil:
-		s.opts.Logger.Debug("process is not watched on the data path", zap.Int("pid", pid), zap.Error(a.err))
+		s.opts.Logger.Info("process is not watched on the data path", zap.Int("pid", pid), zap.Error(a.err))
+		if errors.Is(a.err, fs.ErrPermission) {
+			s.refuse(fmt.Errorf("%w: add CAP_SYS_PTRACE", a.err))
+		}
 		return
 	}
-	chosen, known := true, true
-	if s.opts.Chosen != nil {
-		chosen, known = s.opts.Chosen(a.cgroup)
-	}
+	s.refuse(nil)
+	chosen := s.choose(a.cgroup)
+	w.chosen = w.chosen || chosen
 	s.add(pid, a.located)
 	if a.qp == 0 {
 		return
 	}
-	a.key.Context = a.located.context
+	a.key.Context = a.context
 	if a.existed {
 		if err := s.kernel.insert(a.event, chosen); err != nil {
 			s.opts.Logger.Debug("context is not watched", zap.Error(err))
 			return
 		}
 	}
-	id := a.located.file(postSend)
-	s.mu.Lock()
-	s.contexts[a.key] = place{file: id}
-	s.mu.Unlock()
+	at := place{file: a.file(postSend), cgroup: a.cgroup, chosen: chosen}
+	s.put(a.key, at)
 	s.step() // so that what is to be probed is
-	s.mu.Lock()
-	s.contexts[a.key] = place{file: id, probed: s.files[id].probed[post]}
-	s.mu.Unlock()
+	if f := s.files[at.file]; f != nil {
+		at.probed = f.probed[post]
+		s.put(a.key, at)
+	}
 	if err := s.kernel.mark(a.key, chosen, true); err != nil {
 		s.opts.Logger.Debug("context is not watched", zap.Error(err))
 	}
-	s.opts.Logger.Debug("watched", zap.Int("pid", pid), zap.Int("places", len(a.located.sites)),
+	s.opts.Logger.Debug("watched", zap.Int("pid", pid), zap.Int("places", len(a.sites)),
 		zap.Duration("after", time.Since(a.begun)))
-	if !known {
-		s.postpone(a.attempt)
+}
+
+func (s *Source) choose(cgroup uint64) bool { return s.opts.Chosen == nil || s.opts.Chosen(cgroup) }
+
+func (s *Source) put(key gen.DatapathContextKey, p place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.contexts[key] = p
+}
+
+// chooseAgain asks once more who is to be watched.
+func (s *Source) chooseAgain() {
+	if s.opts.Chosen == nil {
+		return
 	}
+	for key, p := range s.places() {
+		w, chosen := s.processes[int(key.Tgid)], s.choose(p.cgroup)
+		if w == nil || chosen == p.chosen {
+			continue
+		}
+		p.chosen = chosen
+		s.put(key, p)
+		w.chosen = w.chosen || chosen
+		if err := s.kernel.mark(key, chosen, true); err != nil {
+			s.opts.Logger.Debug("context is not watched", zap.Error(err))
+		}
+		s.kernel.gap(key)
+	}
+}
+
+func (s *Source) places() map[gen.DatapathContextKey]place {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.contexts)
+}
+
+// refuse says why processes cannot be looked into.
+func (s *Source) refuse(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed = err
 }
 
 // file is the one that has a function.
@@ -238,6 +280,7 @@ func (s *Source) reap(now time.Time) {
 		}
 	}
 	s.sweep()
+	s.chooseAgain()
 }
 
 // end takes leave of a process: probes of a file go with the last that maps it.

@@ -18,9 +18,14 @@ type unit struct {
 	length  time.Duration
 	// price is what a window costs each process, in seconds of its earnings, and
 	// before what the process had paid when the window opened.
-	price   map[int]float64
-	before  map[int][2]float64 // hits, tolls
-	settled bool               // the price of the last window is known
+	price  map[int]float64
+	before map[int][2]float64 // hits, tolls
+	opened time.Time          // when that was
+	// lingers: it is off, and still in the way; rates is what that costs processes, in
+	// seconds for each second.
+	lingers bool
+	rates   map[int]float64
+	settled bool // the price of the last window is known
 	jitter  float64
 	retry   time.Time     // when a hopeless one is tried again
 	proving time.Duration // for how long it must be on to be exact
@@ -93,7 +98,7 @@ func (u *unit) watch(now time.Time, accounts map[int]*account, longest time.Dura
 	default:
 		u.look = min(2*u.look, longest)
 	}
-	u.remember(accounts)
+	u.remember(now, accounts)
 	u.seen = now
 	return now.Add(u.look)
 }
@@ -142,7 +147,7 @@ func (u *unit) window(b *budget, now time.Time, accounts map[int]*account, longe
 		if now.Sub(u.since) >= u.proving {
 			u.exact, u.exactly = true, now
 		}
-		u.remember(accounts)
+		u.remember(now, accounts)
 		u.from, u.seen, u.closing = now, now, now.Add(u.length)
 		return earlier(now.Add(u.look), u.closing)
 	}
@@ -153,6 +158,9 @@ func (u *unit) window(b *budget, now time.Time, accounts map[int]*account, longe
 
 // wait is for a unit that is off until all can pay for a window.
 func (u *unit) wait(now time.Time, accounts map[int]*account) time.Time {
+	if u.lingers {
+		return now.Add(closingWait)
+	}
 	if !u.settled {
 		if dearest := u.settle(accounts); dearest > hopeless {
 			// One that takes more than half a minute's earnings is tried less often.
@@ -168,7 +176,7 @@ func (u *unit) wait(now time.Time, accounts map[int]*account) time.Time {
 	}
 	u.want, u.look, u.seen = true, firstLook, now
 	clear(u.before)
-	u.remember(accounts)
+	u.remember(now, accounts)
 	u.closing = now.Add(u.length)
 	return earlier(now.Add(u.look), u.closing)
 }
@@ -256,7 +264,8 @@ func (u *unit) resize(fixed float64) {
 	u.length = length
 }
 
-func (u *unit) remember(accounts map[int]*account) {
+func (u *unit) remember(now time.Time, accounts map[int]*account) {
+	u.opened = now
 	for pid, a := range accounts {
 		u.open(pid, a)
 	}
@@ -269,6 +278,21 @@ func (u *unit) remember(accounts map[int]*account) {
 
 func (u *unit) open(pid int, a *account) {
 	u.before[pid] = [2]float64{a.hits[u.calls], a.tolls[u.calls]}
+}
+
+// linger takes what the calls cost processes while they were counted last.
+func (u *unit) linger(now time.Time, accounts map[int]*account, pids []int) {
+	begun := u.opened
+	if u.since.After(begun) {
+		begun = u.since
+	}
+	seconds := max(now.Sub(begun), 100*time.Microsecond).Seconds()
+	u.lingers, u.rates = true, make(map[int]float64, len(pids))
+	for _, pid := range pids {
+		if a := accounts[pid]; a != nil {
+			u.rates[pid] = (a.hits[u.calls] - u.before[pid][0]) / seconds
+		}
+	}
 }
 
 // turn says that it was attached or detached.
