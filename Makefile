@@ -88,12 +88,13 @@ tracefs:
 
 .PHONY: test-guest
 test-guest: build
-	@go test -tags vm -count=1 -timeout 30m -v -run 'TestNode|TestNames' ./tests/e2e
+	@go test -tags vm -count=1 -timeout 30m -v -run 'TestNode|TestNames|TestDataPath' ./tests/e2e
 
 .PHONY: test-kernels
-test-kernels: build ## The guest suite on 5.10, 6.1 and 6.12, with tracepoints and with fentry forced, on cgroup v1
+test-kernels: build ## The guest suite on 5.10, 6.1 and 6.12, with tracepoints and with fentry forced, on cgroup v1; the data path also on 7
 	@ACCELSCOPE_NODES=5.10,6.1,6.12,6.1/tracepoint,6.12/fentry,6.1//v1 \
-		go test -tags vm -count=1 -timeout 120m -v -run 'TestNode|TestNames' ./tests/e2e
+		go test -tags vm -count=1 -timeout 120m -v -run 'TestNode|TestNames|TestDataPath' ./tests/e2e
+	@ACCELSCOPE_NODES=7 go test -tags vm -count=1 -timeout 30m -v -run TestDataPath ./tests/e2e
 
 .PHONY: test-churn
 test-churn: build ## The lives of 500 containers, all of which must arrive as events (a quarter of an hour)
@@ -104,6 +105,8 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go run ./tests/bench
 	@echo; echo "What a call and a drain cost on this kernel (tracepoints: it has no InfiniBand)"
 	@go test -run '^$$' -bench 'Call|Drain' -benchtime 2000x ./pkg/source/probe | grep ns/op
+	@echo; echo "What probes of the data path cost a process: a poll that finds nothing, a post (counted, not chosen, of another; without)"
+	@go test -run '^$$' -bench Hit -benchtime 20000x ./pkg/source/datapath | grep ns/op
 	@CGO_ENABLED=0 go build -o bin/tiers ./tests/bench/tiers && echo && bin/tiers
 
 # Debian packages that are needed, and are not installed.

@@ -26,6 +26,22 @@ struct {
 	__uint(max_entries, 65536);
 } path_events SEC(".maps");
 
+/* How many contexts a cgroup has, and may have: one must not take the room of others. */
+#define CONTEXTS_OF_CGROUP 512
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u64);
+	__type(value, __u32);
+} cgroup_contexts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct stranger);
+} strangers SEC(".maps");
+
 /* The queue pairs whose every work request is completed, by the address of their struct ib_qp. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -235,6 +251,21 @@ static __always_inline void spend(struct context_stat *stat, __u32 calls, __u64 
 	__sync_fetch_and_add(&stat->spent_ns[calls], ns);
 }
 
+static const struct stranger zero_stranger;
+
+static __always_inline void spend_unknown(__u32 calls, __u64 ns)
+{
+	__u32 tgid = current_tgid();
+	struct stranger *s = bpf_map_lookup_elem(&strangers, &tgid);
+
+	if (!s) {
+		bpf_map_update_elem(&strangers, &tgid, &zero_stranger, BPF_NOEXIST);
+		s = bpf_map_lookup_elem(&strangers, &tgid);
+	}
+	if (s)
+		__sync_fetch_and_add(&s->spent_ns[calls], ns);
+}
+
 static __always_inline void commit(struct context_stat *stat, struct tally *t)
 {
 	for (int i = 0; i < OPCODES; i++) {
@@ -411,8 +442,10 @@ int post_send(struct pt_regs *ctx)
 	struct thread *t;
 
 	stat = context_of(PT_REGS_PARM1(ctx), &qp, &key);
-	if (!stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), key.context))
+	if (!stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), key.context)) {
+		spend_unknown(CALLS_POST, 2 * trap_ns(ctx)); /* the return, too */
 		return 0;
+	}
 	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!t) {
 		lose(PATH_LOSS_CALLS_FULL);
@@ -429,7 +462,7 @@ int post_send(struct pt_regs *ctx)
 	t->send.unread = 0;
 	if (stat->chosen) {
 		__builtin_memset(&t->tally, 0, sizeof(t->tally));
-		q = make_queue(&key, qp.qp_num, qp.qp_type);
+		q = make_queue(&key, qp.qp_num, qp.qp_type, stat);
 		w.at = t->send.list;
 		w.tally = &t->tally;
 		w.queue = q;
@@ -523,8 +556,10 @@ int post_recv(struct pt_regs *ctx)
 	struct thread *t;
 
 	stat = context_of(PT_REGS_PARM1(ctx), &qp, &key);
-	if (!stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), key.context))
+	if (!stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), key.context)) {
+		spend_unknown(CALLS_POST, 2 * trap_ns(ctx)); /* the return, too */
 		return 0;
+	}
 	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!t) {
 		lose(PATH_LOSS_CALLS_FULL);
@@ -538,7 +573,7 @@ int post_recv(struct pt_regs *ctx)
 	t->receive.chosen = stat->chosen;
 	/* The completion of a datagram does not tell that it is one. */
 	if (stat->chosen && qp.qp_type == QPT_UD)
-		make_queue(&key, qp.qp_num, qp.qp_type);
+		make_queue(&key, qp.qp_num, qp.qp_type, stat);
 	t->receive.owed_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
 	return 0;
 }
@@ -585,11 +620,21 @@ int post_recv_return(struct pt_regs *ctx)
 SEC("uprobe/poll_cq")
 int poll_cq(struct pt_regs *ctx)
 {
-	struct thread *t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct context_key key = {.tgid = current_tgid()};
+	struct thread *t = this_thread(0);
 
 	if (!t) {
-		lose(PATH_LOSS_CALLS_FULL);
-		return 0;
+		/* Only who is known costs memory. */
+		if (bpf_probe_read_user(&key.context, sizeof(key.context), (void *)PT_REGS_PARM1(ctx)) ||
+		    !bpf_map_lookup_elem(&contexts, &key)) {
+			spend_unknown(CALLS_POLL, trap_ns(ctx));
+			return 0;
+		}
+		t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
+		if (!t) {
+			lose(PATH_LOSS_CALLS_FULL);
+			return 0;
+		}
 	}
 	t->poll_sp = PT_REGS_SP(ctx);
 	t->poll_cq = PT_REGS_PARM1(ctx);
@@ -668,6 +713,8 @@ static __always_inline void flush_idle(struct thread *t)
 	stat = bpf_map_lookup_elem(&contexts, &t->idle);
 	if (stat)
 		spend(stat, CALLS_POLL, t->idle_hits, t->idle_ns);
+	else
+		spend_unknown(CALLS_POLL, t->idle_ns);
 	t->idle_hits = 0;
 	t->idle_ns = 0;
 }
@@ -680,7 +727,11 @@ int poll_cq_return(struct pt_regs *ctx)
 	struct polled p = {};
 	__u64 context;
 
-	if (!t || t->poll_sp != SP_AT_RETURN(ctx))
+	if (!t) {
+		spend_unknown(CALLS_POLL, trap_ns(ctx));
+		return 0;
+	}
+	if (t->poll_sp != SP_AT_RETURN(ctx))
 		return 0;
 	t->poll_sp = 0;
 	if (bpf_probe_read_user(&context, sizeof(context), (void *)t->poll_cq))
@@ -702,6 +753,7 @@ int poll_cq_return(struct pt_regs *ctx)
 	p.list = t->poll_list;
 	p.stat = bpf_map_lookup_elem(&contexts, &p.key);
 	if (!p.stat || !is_named(bpf_get_attach_cookie(ctx), t->poll_ip, context)) {
+		spend_unknown(CALLS_POLL, t->idle_ns);
 		t->idle_hits = 0;
 		t->idle_ns = 0;
 		return 0;
@@ -797,8 +849,10 @@ int wr_start(struct pt_regs *ctx)
 	struct queue *q;
 
 	stat = context_of(address, &qp, &key);
-	if (!stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), address))
+	if (!stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), address)) {
+		spend_unknown(CALLS_POST, trap_ns(ctx));
 		return 0;
+	}
 	both = this_posting(BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!both) {
 		lose(PATH_LOSS_CALLS_FULL);
@@ -823,7 +877,7 @@ int wr_start(struct pt_regs *ctx)
 	b->opcode = OPCODE_OTHER;
 	if (stat->chosen) {
 		__builtin_memset(&b->tally, 0, sizeof(b->tally));
-		q = make_queue(&key, qp.qp_num, qp.qp_type);
+		q = make_queue(&key, qp.qp_num, qp.qp_type, stat);
 		b->all = q && q->all;
 	}
 	b->call.owed_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
@@ -1059,6 +1113,19 @@ static __always_inline void announce(struct context_stat *stat, const struct con
 #define QP_STATE 1
 #define RTS 3
 
+/* Counts one more context of a cgroup: the address of a context is the word of a process, which may have many. */
+static __always_inline bool make_room(__u64 cgroup)
+{
+	__u32 one = 1, *n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
+
+	if (!n)
+		return !bpf_map_update_elem(&cgroup_contexts, &cgroup, &one, BPF_NOEXIST);
+	if (*n >= CONTEXTS_OF_CGROUP)
+		return false;
+	__sync_fetch_and_add(n, 1);
+	return true;
+}
+
 static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __u32 mask)
 {
 	struct ib_uobject *uobject = (struct ib_uobject *)BPF_CORE_READ(handle, uobject);
@@ -1072,11 +1139,19 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 		return 0;
 	state = BPF_CORE_READ(attr, qp_state);
 	qp = BPF_CORE_READ(uobject, user_handle);
+	if (bpf_probe_read_user(&key.context, sizeof(key.context), (void *)qp)) {
+		lose(PATH_LOSS_UNREADABLE);
+		return 0;
+	}
 	/* It is 0 as long as the queue pair is only being made. */
-	if (bpf_probe_read_user(&key.context, sizeof(key.context), (void *)qp) || !key.context)
+	if (!key.context)
 		return 0;
 	stat = bpf_map_lookup_elem(&contexts, &key);
 	if (!stat) {
+		if (!make_room(current_cgroup())) {
+			lose(PATH_LOSS_CONTEXTS_FULL);
+			return 0;
+		}
 		bpf_map_update_elem(&contexts, &key, &zero_stat, BPF_NOEXIST);
 		stat = bpf_map_lookup_elem(&contexts, &key);
 		if (!stat) {
@@ -1094,7 +1169,7 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 	}
 	if (state != IB_QPS_RESET && state != IB_QPS_INIT && state != RTS)
 		return 0;
-	q = make_queue(&key, BPF_CORE_READ(handle, qp_num), BPF_CORE_READ(handle, qp_type));
+	q = make_queue(&key, BPF_CORE_READ(handle, qp_num), BPF_CORE_READ(handle, qp_type), 0);
 	if (!q || (state == RTS && !q->fresh))
 		return 0;
 	/* Nothing is under way on it, whatever was missed before. */
@@ -1283,8 +1358,15 @@ static long gap_of(void *map, struct context_key *key, struct context_stat *stat
 
 static long remove_context(void *map, struct context_key *key, struct context_stat *stat, __u32 *tgid)
 {
-	if (key->tgid == *tgid)
-		bpf_map_delete_elem(map, key);
+	__u64 cgroup = stat->cgroup;
+	__u32 *n;
+
+	if (key->tgid != *tgid)
+		return 0;
+	n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
+	if (n && *n)
+		__sync_fetch_and_add(n, -1);
+	bpf_map_delete_elem(map, key);
 	return 0;
 }
 
@@ -1305,6 +1387,7 @@ static long remove_latency(void *map, struct latency_key *key, struct latency *l
 /* In functions of their own: calls for several maps may not become one, as older verifiers refuse that. */
 static __noinline int remove_process(__u32 tgid)
 {
+	bpf_map_delete_elem(&strangers, &tgid);
 	bpf_for_each_map_elem(&contexts, remove_context, &tgid, 0);
 	bpf_for_each_map_elem(&queues, remove_queue, &tgid, 0);
 	bpf_for_each_map_elem(&latencies, remove_latency, &tgid, 0);

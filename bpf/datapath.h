@@ -75,6 +75,8 @@ struct context_stat {
 	__u64 errors[STATUSES];
 	__u64 hits[CALLS];     /* calls that were seen */
 	__u64 spent_ns[CALLS]; /* what all probes took of the process, the traps included */
+	__u32 queues;          /* that posts made, whose numbers are the process's word */
+	__u32 pad2;
 	__u64 sets[SETS];
 	__u32 told;
 	__u32 generation; /* of the rings: one more after each gap in what was seen */
@@ -96,6 +98,11 @@ struct queue_key {
 	__u64 context;
 	__u32 tgid;
 	__u32 qpn;
+};
+
+/* What probes took of a process by calls of contexts that are not known (yet): it pays all the same. */
+struct stranger {
+	__u64 spent_ns[CALLS];
 };
 
 /* Told to user space: a context that was opened (qp 0), or a queue pair whose functions are not known yet. */

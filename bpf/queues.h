@@ -78,14 +78,23 @@ static __always_inline struct queue *queue_of(const struct context_key *context,
 
 /* IBV_QPT_UD, as in the kernel */
 #define QPT_UD 4
+/* What posts may make of one context: queue pairs that existed before the hooks. */
+#define QUEUES_OF_CONTEXT 256
 
-static __always_inline struct queue *make_queue(const struct context_key *context, __u32 qpn, __u32 type)
+static __always_inline struct queue *make_queue(const struct context_key *context, __u32 qpn, __u32 type,
+						struct context_stat *posting)
 {
 	struct queue_key key = {.context = context->context, .tgid = context->tgid, .qpn = qpn};
 	struct queue *q = bpf_map_lookup_elem(&queues, &key);
 
 	if (q)
 		return q;
+	if (posting && posting->queues >= QUEUES_OF_CONTEXT) {
+		lose(PATH_LOSS_QUEUES_FULL);
+		return 0;
+	}
+	if (posting)
+		__sync_fetch_and_add(&posting->queues, 1);
 	if (!bpf_map_update_elem(&queues, &key, &zero_queue, BPF_NOEXIST))
 		__sync_fetch_and_add(&live_queues, 1);
 	q = bpf_map_lookup_elem(&queues, &key);

@@ -94,6 +94,8 @@ type DatapathContextStat struct {
 	Errors        [24]uint64
 	Hits          [2]uint64
 	SpentNs       [2]uint64
+	Queues        uint32
+	Pad2          uint32
 	Sets          [4]uint64
 	Told          uint32
 	Generation    uint32
@@ -199,6 +201,11 @@ type DatapathQueueKey struct {
 	Qpn     uint32
 }
 
+type DatapathStranger struct {
+	_       structs.HostLayout
+	SpentNs [2]uint64
+}
+
 type DatapathThread struct {
 	_    structs.HostLayout
 	Send struct {
@@ -254,12 +261,14 @@ type DatapathThread struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	DatapathMapCgroupContexts       = "cgroup_contexts"
 	DatapathMapContexts             = "contexts"
 	DatapathMapLatencies            = "latencies"
 	DatapathMapPathEvents           = "path_events"
 	DatapathMapPosting              = "posting"
 	DatapathMapQueues               = "queues"
 	DatapathMapSignalAll            = "signal_all"
+	DatapathMapStrangers            = "strangers"
 	DatapathMapThreads              = "threads"
 	DatapathMapUverbs               = "uverbs"
 	DatapathProgCalibrate           = "calibrate"
@@ -378,14 +387,16 @@ type DatapathProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathMapSpecs struct {
-	Contexts   *ebpf.MapSpec `ebpf:"contexts"`
-	Latencies  *ebpf.MapSpec `ebpf:"latencies"`
-	PathEvents *ebpf.MapSpec `ebpf:"path_events"`
-	Posting    *ebpf.MapSpec `ebpf:"posting"`
-	Queues     *ebpf.MapSpec `ebpf:"queues"`
-	SignalAll  *ebpf.MapSpec `ebpf:"signal_all"`
-	Threads    *ebpf.MapSpec `ebpf:"threads"`
-	Uverbs     *ebpf.MapSpec `ebpf:"uverbs"`
+	CgroupContexts *ebpf.MapSpec `ebpf:"cgroup_contexts"`
+	Contexts       *ebpf.MapSpec `ebpf:"contexts"`
+	Latencies      *ebpf.MapSpec `ebpf:"latencies"`
+	PathEvents     *ebpf.MapSpec `ebpf:"path_events"`
+	Posting        *ebpf.MapSpec `ebpf:"posting"`
+	Queues         *ebpf.MapSpec `ebpf:"queues"`
+	SignalAll      *ebpf.MapSpec `ebpf:"signal_all"`
+	Strangers      *ebpf.MapSpec `ebpf:"strangers"`
+	Threads        *ebpf.MapSpec `ebpf:"threads"`
+	Uverbs         *ebpf.MapSpec `ebpf:"uverbs"`
 }
 
 // DatapathVariableSpecs contains global variables before they are loaded into the kernel.
@@ -426,24 +437,28 @@ func (o *DatapathObjects) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathMaps struct {
-	Contexts   *ebpf.Map `ebpf:"contexts"`
-	Latencies  *ebpf.Map `ebpf:"latencies"`
-	PathEvents *ebpf.Map `ebpf:"path_events"`
-	Posting    *ebpf.Map `ebpf:"posting"`
-	Queues     *ebpf.Map `ebpf:"queues"`
-	SignalAll  *ebpf.Map `ebpf:"signal_all"`
-	Threads    *ebpf.Map `ebpf:"threads"`
-	Uverbs     *ebpf.Map `ebpf:"uverbs"`
+	CgroupContexts *ebpf.Map `ebpf:"cgroup_contexts"`
+	Contexts       *ebpf.Map `ebpf:"contexts"`
+	Latencies      *ebpf.Map `ebpf:"latencies"`
+	PathEvents     *ebpf.Map `ebpf:"path_events"`
+	Posting        *ebpf.Map `ebpf:"posting"`
+	Queues         *ebpf.Map `ebpf:"queues"`
+	SignalAll      *ebpf.Map `ebpf:"signal_all"`
+	Strangers      *ebpf.Map `ebpf:"strangers"`
+	Threads        *ebpf.Map `ebpf:"threads"`
+	Uverbs         *ebpf.Map `ebpf:"uverbs"`
 }
 
 func (m *DatapathMaps) Close() error {
 	return _DatapathClose(
+		m.CgroupContexts,
 		m.Contexts,
 		m.Latencies,
 		m.PathEvents,
 		m.Posting,
 		m.Queues,
 		m.SignalAll,
+		m.Strangers,
 		m.Threads,
 		m.Uverbs,
 	)

@@ -121,7 +121,7 @@ func (n node) options(t *testing.T) vm.Options {
 		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 15 * time.Minute,
 		Env: []string{
 			nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + binary, workloadsVar + "=" + workloads,
-			rdmaTestVar + "=" + rdmaTest, movableVar + "=" + os.Getenv(movableVar), "G_ONLY=" + os.Getenv("G_ONLY"),
+			rdmaTestVar + "=" + rdmaTest, movableVar + "=" + os.Getenv(movableVar),
 			"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		},
 	}

@@ -35,6 +35,8 @@ type sensor struct {
 	last map[string]float64 // of every counter series, by its text
 	// reborn is the id of a container that its runtime starts again in a new cgroup, whose files count from zero.
 	reborn string
+	// ports is what ports had counted last, before what they had when they began anew; by device and direction.
+	ports, before map[[2]string]float64
 
 	largest int // bytes of text in a scrape
 }
@@ -65,7 +67,10 @@ func start(t *testing.T, args ...string) *sensor {
 	}
 	address := l.Addr().String()
 	l.Close()
-	s := &sensor{t: t, url: "http://" + address, log: &lockedBuffer{}, last: map[string]float64{}}
+	s := &sensor{
+		t: t, url: "http://" + address, log: &lockedBuffer{}, last: map[string]float64{},
+		ports: map[[2]string]float64{}, before: map[[2]string]float64{},
+	}
 	s.cmd = exec.Command(os.Getenv(binaryVar), append([]string{"--web.listen-address=" + address}, args...)...)
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	if err := s.cmd.Start(); err != nil {
@@ -168,6 +173,19 @@ func (s *sensor) conserved(m metrics) {
 		shares := metrics(m).sum("container_rdma_resources", "device", device, "type", kind)
 		if want := total.GetGauge().GetValue(); shares != want {
 			s.t.Errorf("%s of %s: the shares add up to %v, the device has %v", kind, device, shares, want)
+		}
+	}
+	for _, direction := range []string{"transmit", "receive"} {
+		for device, port := range m.by("infiniband_port_"+direction+"_data_bytes_total", "device") {
+			k := [2]string{device, direction}
+			if port < s.ports[k] {
+				s.before[k] += s.ports[k] // the driver was loaded again
+			}
+			s.ports[k] = port
+			want := port + s.before[k]
+			if shares := m.sum("container_rdma_"+direction+"_bytes_total", "device", device); shares != want {
+				s.t.Errorf("%s of %s: the shares add up to %v bytes, the port has %v", direction, device, shares, want)
+			}
 		}
 	}
 }

@@ -114,6 +114,15 @@ func (c *container) rest(t *testing.T) []string {
 	return out
 }
 
+// signal ends the program by SIGTERM, which it takes for the end of its work.
+func (c *container) signal(t *testing.T) {
+	t.Helper()
+	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	c.rest(t)
+}
+
 // remove removes the cgroup, as the runtime does when a container is deleted.
 func (c *container) remove() {
 	for _, dir := range []string{c.dir, filepath.Dir(c.dir)} {

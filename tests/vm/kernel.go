@@ -16,11 +16,13 @@ import (
 	"syscall"
 )
 
-// suites names the Debian release that carries each kernel version.
+// suites names the Debian release that carries each kernel version. That of 7 is not released yet, and so has whichever
+// 7.x is current.
 var suites = map[string]string{
 	"5.10": "bullseye",
 	"6.1":  "bookworm",
 	"6.12": "trixie",
+	"7":    "forky",
 }
 
 // Kernel is a Debian kernel, downloaded and unpacked, not installed.
@@ -31,13 +33,13 @@ type Kernel struct {
 	Root    string // directory with lib/modules/Release
 }
 
-// FetchKernel returns the newest Debian kernel of a version ("5.10", "6.1" or "6.12").
+// FetchKernel returns the newest Debian kernel of a version ("5.10", "6.1", "6.12" or "7").
 // It is downloaded once, by apt and from the mirror that this machine is configured for, and kept in the cache
 // (see CacheDir); remove the cache to get a newer one. Processes may call it at the same time.
 func FetchKernel(ctx context.Context, version string) (Kernel, error) {
 	suite, ok := suites[version]
 	if !ok {
-		return Kernel{}, fmt.Errorf("kernel %q: want 5.10, 6.1 or 6.12", version)
+		return Kernel{}, fmt.Errorf("kernel %q: want 5.10, 6.1, 6.12 or 7", version)
 	}
 	cache, err := CacheDir()
 	if err != nil {
@@ -137,24 +139,40 @@ func download(ctx context.Context, dir, suite string) error {
 	if _, err := apt("apt-get", "update"); err != nil {
 		return err
 	}
-	depends, err := apt("apt-cache", "depends", "linux-image-amd64")
+	find := func(pattern, of string) ([]string, error) {
+		depends, err := apt("apt-cache", "depends", of)
+		return regexp.MustCompile(pattern).FindAllString(depends, -1), err
+	}
+	names, err := find(`linux-image-[0-9]\S*`, "linux-image-amd64")
 	if err != nil {
 		return err
 	}
-	name := regexp.MustCompile(`linux-image-[0-9]\S*`).FindString(depends)
-	if name == "" {
-		return fmt.Errorf("linux-image-amd64 depends on no kernel: %q", depends)
+	if len(names) != 1 {
+		return fmt.Errorf("linux-image-amd64 depends on %d kernels: %q", len(names), names)
 	}
-	if _, err := apt("apt-get", "download", name); err != nil {
+	// Since forky the package of the image is empty: it depends on those that have the image, the modules, and the list
+	// of those that are built in.
+	parts, err := find(`linux-(binary|modules|base)-[0-9]\S*`, names[0])
+	if err != nil {
+		return err
+	}
+	names = append(names, parts...)
+	if _, err := apt("apt-get", append([]string{"download"}, names...)...); err != nil {
 		return err
 	}
 	debs, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
-	if err != nil || len(debs) != 1 {
-		return fmt.Errorf("apt-get download %s left %d packages: %w", name, len(debs), err)
+	if err != nil || len(debs) != len(names) {
+		return fmt.Errorf("apt-get download %v left %d packages: %w", names, len(debs), err)
 	}
 	root := filepath.Join(tmp, "root")
-	if _, err := output(ctx, tmp, "dpkg-deb", "-x", debs[0], root); err != nil {
-		return err
+	for _, deb := range debs {
+		if _, err := output(ctx, tmp, "dpkg-deb", "-x", deb, root); err != nil {
+			return err
+		}
+	}
+	image, err := place(root)
+	if err != nil {
+		return fmt.Errorf("%v: %w", names, err)
 	}
 	// Since trixie modules are under usr/lib, where kmod finds them through the merged-usr link only.
 	if _, err := os.Stat(filepath.Join(root, "lib")); errors.Is(err, os.ErrNotExist) {
@@ -162,15 +180,11 @@ func download(ctx context.Context, dir, suite string) error {
 			return err
 		}
 	}
-	images, err := filepath.Glob(filepath.Join(root, "boot/vmlinuz-*"))
-	if err != nil || len(images) != 1 {
-		return fmt.Errorf("%s has %d kernel images: %w", name, len(images), err)
-	}
-	release := strings.TrimPrefix(filepath.Base(images[0]), "vmlinuz-")
+	release := strings.TrimPrefix(filepath.Base(image), "vmlinuz-")
 	if _, err := output(ctx, tmp, "depmod", "-b", root, release); err != nil {
 		return err
 	}
-	sum, err := checksum(images[0])
+	sum, err := checksum(image)
 	if err != nil {
 		return err
 	}
@@ -181,6 +195,29 @@ func download(ctx context.Context, dir, suite string) error {
 		return err
 	}
 	return os.Rename(root, dir)
+}
+
+// place returns the path of the kernel image below root, boot/vmlinuz-RELEASE. Since forky it comes beside its modules.
+func place(root string) (string, error) {
+	images, err := filepath.Glob(filepath.Join(root, "boot/vmlinuz-*"))
+	if err != nil {
+		return "", err
+	}
+	beside, err := filepath.Glob(filepath.Join(root, "usr/lib/modules/*/vmlinuz"))
+	if err != nil {
+		return "", err
+	}
+	if len(images)+len(beside) != 1 {
+		return "", fmt.Errorf("%d kernel images, want 1", len(images)+len(beside))
+	}
+	if len(images) == 1 {
+		return images[0], nil
+	}
+	image := filepath.Join(root, "boot/vmlinuz-"+filepath.Base(filepath.Dir(beside[0])))
+	if err := os.Mkdir(filepath.Dir(image), 0o755); err != nil {
+		return "", err
+	}
+	return image, os.Rename(beside[0], image)
 }
 
 // debianSources returns the apt sources of this machine's own Debian release, by file name, with its suites

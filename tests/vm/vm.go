@@ -36,7 +36,7 @@ const (
 
 // Options say what to run and in which guest.
 type Options struct {
-	Kernel  string        // "5.10", "6.1" (default) or "6.12"
+	Kernel  string        // "5.10", "6.1" (default), "6.12" or "7"
 	Command []string      // program and arguments
 	Env     []string      // NAME=VALUE, beside PATH, HOME and LANG
 	Dir     string        // working directory; default: the current one

@@ -36,7 +36,7 @@ func TestHarness(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kernel := range []string{"5.10", "6.1", "6.12"} {
+	for _, kernel := range []string{"5.10", "6.1", "6.12", "7"} {
 		t.Run(kernel, func(t *testing.T) {
 			share := t.TempDir()
 			out, status := run(t, vm.Options{

@@ -51,9 +51,11 @@ type Source struct {
 	kernel *kernel // nil while there is no device
 	hooks  []model.Hook
 	failed error
-	names  map[uint32]string // of the HCAs, by index
-	totals *totals
-	forget map[uint64]bool
+	// unprobed is why some calls are not watched that should be.
+	unprobed error
+	names    map[uint32]string // of the HCAs, by index
+	totals   *totals
+	forget   map[uint64]bool
 	// contexts are those whose functions were found, and worth is what the counts of
 	// a file's processes are worth.
 	contexts map[gen.DatapathContextKey]place
@@ -74,19 +76,27 @@ type place struct {
 	probed uint64
 	cgroup uint64
 	chosen bool
+	// decided: probed is final.
+	decided bool
 }
 
 // New begins to watch. It fails where the kernel allows no such probes, or none
 // that are safe.
 func New(opts Options) (*Source, error) {
-	if opts.Logger == nil {
-		opts.Logger = zap.NewNop()
-	}
-	if err := supported(); err != nil {
+	if err := errors.Join(supported(), hostPIDs(opts.Procfs)); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &Source{
+	s := newSource(opts, cancel)
+	go s.run(ctx)
+	return s, nil
+}
+
+func newSource(opts Options, stop context.CancelFunc) *Source {
+	if opts.Logger == nil {
+		opts.Logger = zap.NewNop()
+	}
+	return &Source{
 		opts:     opts,
 		hooks:    unattached("no RDMA device: the hooks come with the first one", model.StateAbsent),
 		totals:   newTotals(opts.Budget),
@@ -94,11 +104,9 @@ func New(opts Options) (*Source, error) {
 		contexts: map[gen.DatapathContextKey]place{},
 		worth:    map[fileID][callGroups]sampling{},
 		loop:     newLoop(opts),
-		stop:     cancel,
+		stop:     stop,
 		done:     make(chan struct{}),
 	}
-	go s.run(ctx)
-	return s, nil
 }
 
 // Name is "datapath".
@@ -125,7 +133,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	snap := model.Snapshot{Hooks: s.hooks}
-	err := s.failed
+	err := errors.Join(s.failed, s.unprobed)
 	if s.kernel != nil {
 		err = errors.Join(err, s.fold())
 		s.kernel.fill(&snap)
@@ -164,15 +172,28 @@ func (s *Source) fold() error {
 // isLate says whether a context was ready to send before its functions were probed.
 func (s *Source) isLate(key gen.DatapathContextKey, stat *gen.DatapathContextStat) bool {
 	p := s.contexts[key]
-	return stat.Late != 0 && (p.probed == 0 || stat.LateNs < p.probed)
+	return p.decided && stat.Late != 0 && (p.probed == 0 || stat.LateNs < p.probed)
 }
 
 // worthOf is what the counts of a context are worth. One whose functions were
 // not found yet may be hit all the same, by the probes of another process.
 func (s *Source) worthOf(key gen.DatapathContextKey) [callGroups]sampling {
-	w, ok := s.worth[s.contexts[key].file]
+	p, located := s.contexts[key]
+	w, ok := s.worth[p.file]
+	if !located && s.anyWindowed() {
+		return [callGroups]sampling{{windowed: true, ratio: 1}, {windowed: true, ratio: 1}}
+	}
 	if !ok {
 		return [callGroups]sampling{{scale: 1, ratio: 1}, {scale: 1, ratio: 1}}
 	}
 	return w
+}
+
+func (s *Source) anyWindowed() bool {
+	for _, w := range s.worth {
+		if w[post].windowed || w[poll].windowed {
+			return true
+		}
+	}
+	return false
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A file is a provider that processes map, and its probes: they are on the file,
@@ -22,12 +23,18 @@ type file struct {
 	probed [callGroups]uint64
 	// closing: what was attached last is not gone yet.
 	closing [callGroups]atomic.Bool
-	// failed are the sites that cannot be probed, and why.
-	failed map[site]error
+	// failed are the sites that could not be probed.
+	failed map[site]failure
+}
+
+// A failure is why a site could not be probed, and when.
+type failure struct {
+	err error
+	at  time.Time
 }
 
 func newFile(id fileID) *file {
-	return &file{id: id, paths: map[int]string{}, sites: map[site]bool{}, failed: map[site]error{}}
+	return &file{id: id, paths: map[int]string{}, sites: map[site]bool{}, failed: map[site]failure{}}
 }
 
 // probes is how many places of a group are probed, the returns included.
@@ -52,6 +59,16 @@ func (f *file) pids() []int {
 	return pids
 }
 
+// failure is why a site of a group is not probed, nil when all are.
+func (f *file) failure(calls int) error {
+	for s, failed := range f.failed {
+		if s.function.calls() == calls {
+			return failed.err
+		}
+	}
+	return nil
+}
+
 // on says whether a group is attached.
 func (f *file) on(calls int) bool { return f.links[calls] != nil }
 
@@ -64,19 +81,23 @@ func (f *file) attach(calls int, probe func(path string, s site) (io.Closer, err
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var errs []error
+	var missing []site
 	for s := range f.sites {
-		if s.function.calls() != calls || f.links[calls][s] != nil || f.failed[s] != nil {
-			continue
+		if s.function.calls() == calls && f.links[calls][s] == nil && time.Since(f.failed[s].at) >= retryInterval {
+			missing = append(missing, s)
 		}
+	}
+	for _, s := range missing {
 		wg.Go(func() {
 			link, err := f.open(s, probe)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				f.failed[s] = err
+				f.failed[s] = failure{err, time.Now()}
 				errs = append(errs, err)
 				return
 			}
+			delete(f.failed, s)
 			f.links[calls][s] = link
 		})
 	}

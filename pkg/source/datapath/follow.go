@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -23,6 +24,8 @@ const (
 	// retryInterval is for how long nothing is tried after the hooks could not be
 	// attached.
 	retryInterval = 30 * time.Second
+	// unsupportedInterval is the same where the kernel cannot: other modules may.
+	unsupportedInterval = 10 * time.Minute
 	// reapInterval is how often the processes are looked at: what the probes of one
 	// that is gone cost others is nothing until then.
 	reapInterval = time.Second
@@ -31,6 +34,9 @@ const (
 	nameInterval = 2 * time.Second
 	// maxEvents are those that wait for the loop.
 	maxEvents = 1024
+	// maxExisting is how many queue pairs of a process are looked at on a device, of
+	// those that were there before.
+	maxExisting = 16
 )
 
 // loop is what the loop alone touches.
@@ -38,14 +44,17 @@ type loop struct {
 	processes map[int]*watched
 	files     map[fileID]*file
 	budget    *budget
-	locator   *locator
+	// look finds the functions of a process, by its queue pair or, without one, as
+	// far as they are known.
+	look      func(p *process, qp uint64) (located, error)
 	costs     *costs // nil until measured
 	detaching sync.WaitGroup
 	readings  []reading
 
 	events  chan event
 	answers chan answer
-	waiting []attempt // to be tried again
+	waiting []attempt                // to be tried again
+	found   []gen.DatapathContextKey // since the last step
 	reaped  time.Time
 	named   time.Time
 	retry   time.Time
@@ -56,7 +65,7 @@ func newLoop(opts Options) loop {
 		processes: map[int]*watched{},
 		files:     map[fileID]*file{},
 		budget:    newBudget(opts.Budget, toll, random),
-		locator:   newLocator(opts.Procfs),
+		look:      newLocator(opts.Procfs).look,
 		events:    make(chan event, maxEvents),
 		answers:   make(chan answer, maxLocating),
 	}
@@ -79,7 +88,9 @@ func (s *Source) run(ctx context.Context) {
 			s.follow(ctx)
 			continue
 		case e := <-s.events:
-			s.see(e)
+			if s.kernel != nil { // else it is of before the last release
+				s.see(e)
+			}
 		case a := <-s.answers:
 			s.learn(a)
 		case <-step.C:
@@ -87,10 +98,16 @@ func (s *Source) run(ctx context.Context) {
 		if s.kernel == nil { // written by this goroutine alone
 			continue
 		}
-		s.reap(time.Now())
-		s.rename(ctx, time.Now())
-		s.again(time.Now())
-		step.Reset(time.Until(s.step()))
+		now := time.Now()
+		s.reap(now)
+		s.rename(ctx, now)
+		next := s.again(now)
+		s.turns()
+		if at := s.step(); at.Before(next) {
+			next = at
+		}
+		s.settle()
+		step.Reset(time.Until(next))
 	}
 }
 
@@ -124,6 +141,9 @@ func (s *Source) attach(ctx context.Context) {
 	s.mu.Unlock()
 	if err != nil {
 		s.retry = time.Now().Add(retryInterval)
+		if errors.Is(err, model.ErrUnsupported) {
+			s.retry = time.Now().Add(unsupportedInterval)
+		}
 		return
 	}
 	if s.costs == nil {
@@ -153,9 +173,15 @@ func (s *Source) attach(ctx context.Context) {
 	if err != nil {
 		s.opts.Logger.Warn("what was connected before is not watched on the data path", zap.Error(err))
 	}
+	// The queue pairs of a process on a device have the same functions, or one of a
+	// few sets.
+	of := map[gen.DatapathContextKey]int{}
 	for _, e := range existing {
-		e.existed = true
-		s.see(e)
+		key := gen.DatapathContextKey{Context: uint64(e.device), Tgid: e.key.Tgid}
+		if of[key]++; of[key] <= maxExisting {
+			e.existed = true
+			s.see(e)
+		}
 	}
 	s.opts.Logger.Info("data path hooks attached")
 }
@@ -206,9 +232,7 @@ func (s *Source) release(reason string) {
 	s.detaching.Wait()
 	s.mu.Lock()
 	err := s.fold()
-	for pid := range s.processes {
-		s.totals.exited(uint32(pid))
-	}
+	s.totals.released()
 	s.late = s.stats.Late
 	k := s.kernel
 	s.kernel = nil
@@ -221,9 +245,10 @@ func (s *Source) release(reason string) {
 		s.opts.Logger.Warn("what was counted last is lost", zap.Error(err))
 	}
 	k.close()
-	for pid, w := range s.processes {
-		s.dismiss(pid, w)
+	for _, w := range s.processes {
+		w.dismiss()
 	}
+	clear(s.processes)
 	clear(s.files)
-	s.waiting = nil
+	s.waiting, s.found = nil, nil
 }

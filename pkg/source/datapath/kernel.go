@@ -33,8 +33,6 @@ type kernel struct {
 	// perf events, of which each waits for grace periods while the next stays, take
 	// a tenth of a second each.
 	multi bool
-	// shadowStacks: processes with a shadow stack survive a return probe.
-	shadowStacks bool
 
 	contextKeys  []gen.DatapathContextKey
 	contextStats []gen.DatapathContextStat
@@ -79,6 +77,9 @@ func safe(symbols map[string]bool) error {
 	if err := unix.Uname(&name); err != nil {
 		return fmt.Errorf("kernel release: %w", err)
 	}
+	if err := shadowStacksSafe(symbols, "/proc/cpuinfo"); err != nil {
+		return err
+	}
 	return returnProbesSafe(symbols, unix.ByteSliceToString(name.Release[:]))
 }
 
@@ -109,7 +110,6 @@ func newKernel(opts Options) (*kernel, []model.Hook, error) {
 		return fail(err)
 	}
 	k.sysfs = opts.Sysfs
-	k.shadowStacks = symbols["__x64_sys_uretprobe"]
 	hooks := make([]model.Hook, 0, len(kernelHooks))
 	for _, h := range kernelHooks {
 		hooks = append(hooks, k.object.Attach(h, "", symbols))

@@ -193,3 +193,11 @@ func (k *kernel) fill(snap *model.Snapshot) {
 	}
 	snap.Losses = append(snap.Losses, model.Loss{Reason: "datapath_skipped", Count: k.object.Missed()})
 }
+
+// strangers tells what calls of contexts that are not known took of processes.
+func (k *kernel) strangers(f func(uint32, *gen.DatapathStranger)) error {
+	var keys []uint32
+	var stats []gen.DatapathStranger
+	_, err := hook.Batches(k.object.Coll.Maps[gen.DatapathMapStrangers], &keys, &stats, f)
+	return err
+}

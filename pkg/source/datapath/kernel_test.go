@@ -30,6 +30,7 @@ type fake struct {
 	in  io.WriteCloser
 	out *bufio.Scanner
 	key gen.DatapathContextKey
+	qp  uint64
 }
 
 // build compiles the fake and tells where its functions are in the file.
@@ -96,8 +97,7 @@ func startFake(t testing.TB, path string) *fake {
 		}
 	})
 	f.out = bufio.NewScanner(out)
-	var qp uint64
-	if _, err := fmt.Sscanf(f.line(), "0x%x 0x%x", &f.key.Context, &qp); err != nil {
+	if _, err := fmt.Sscanf(f.line(), "0x%x 0x%x", &f.key.Context, &f.qp); err != nil {
 		t.Fatal(err)
 	}
 	f.key.Tgid = uint32(f.Process.Pid)
@@ -323,6 +323,36 @@ func TestCounts(t *testing.T) {
 	n := 0
 	if err := k.contexts(func(gen.DatapathContextKey, *gen.DatapathContextStat) { n++ }); err != nil || n != 1 {
 		t.Errorf("%d contexts, %v", n, err)
+	}
+}
+
+// TestStranger: what probes take of a process that nobody watches is known, too.
+// FAKE provider.
+func TestStranger(t *testing.T) {
+	path, sites := buildFake(t)
+	k := startKernel(t)
+	f := startFake(t, path)
+	k.probeAll(t, path, sites, post, poll)
+	f.do("idle", 100)
+	f.do("chain", 1)
+	spent := func() (ns [callGroups]uint64) {
+		if err := k.strangers(func(tgid uint32, s *gen.DatapathStranger) {
+			if tgid == f.key.Tgid {
+				ns = s.SpentNs
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return ns
+	}
+	if got, want := spent(), [callGroups]uint64{post: 2 * entryNS, poll: 100 * (entryNS + returnNS)}; got != want {
+		t.Errorf("spent %v, want %v", got, want)
+	}
+	if err := k.remove(f.key.Tgid); err != nil {
+		t.Fatal(err)
+	}
+	if got := spent(); got != [callGroups]uint64{} {
+		t.Errorf("%v stays", got)
 	}
 }
 

@@ -92,6 +92,14 @@ func newLocator(procfs string) *locator {
 	return &locator{procfs: procfs, files: map[fileID]*image{}}
 }
 
+// look is locate, or known while no QP is known.
+func (l *locator) look(p *process, qp uint64) (located, error) {
+	if qp == 0 {
+		return l.known(p)
+	}
+	return l.locate(p, qp)
+}
+
 // locate finds the functions that operate a QP: qp is the address of its struct
 // ibv_qp in the process. It gives errNotReady while there are none,
 // errNoProvider, errNoFunction or errNoPoint when post_send cannot be probed, and

@@ -256,6 +256,11 @@ func identify(f *os.File, mapped fileID) (fileID, version, error) {
 		return mapped, version{}, err
 	}
 	v := version{size: st.Size, change: st.Ctim}
+	if fs.Type == unix.BTRFS_SUPER_MAGIC {
+		// maps tells the device of the file system, where inode numbers are of a
+		// subvolume: those of two images are the same.
+		return fileID{device: uint64(st.Dev), inode: st.Ino}, v, nil
+	}
 	if fs.Type != unix.OVERLAYFS_SUPER_MAGIC || st.Ctim.Nsec == 0 { // an image that is mounted twice is two files
 		return mapped, v, nil
 	}
@@ -267,7 +272,6 @@ func identify(f *os.File, mapped fileID) (fileID, version, error) {
 	}
 	var h maphash.Hash
 	h.SetSeed(handleSeed)
-	h.Write(handle.Bytes())
-	maphash.WriteComparable(&h, v)
+	h.Write(handle.Bytes()) // with the generation of the inode: one that is used again differs
 	return fileID{device: overlaid, inode: h.Sum64()}, v, nil
 }

@@ -3,10 +3,8 @@
 package datapath
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,9 +15,6 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
-
-// maxStatus bounds /proc/PID/status: its line of 65,536 groups fits.
-const maxStatus = 1 << 20
 
 // A process is one that may use verbs. Its identity is its pidfd: a number that
 // was given to another process meanwhile is never taken for it.
@@ -79,29 +74,6 @@ func (p *process) cpu() (time.Duration, error) {
 		return 0, fmt.Errorf("CPU time of process %d: %w", p.pid, err)
 	}
 	return time.Duration(ts.Nano()), nil
-}
-
-// shadowStack says whether the process keeps a second stack of return addresses
-// (Intel CET, AMD), and true while that cannot be read. Kernels without the
-// uretprobe system call break it when they probe a return.
-func (p *process) shadowStack() bool {
-	f, err := os.Open(p.path("status"))
-	if err != nil {
-		return true
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxStatus))
-	return err != nil || len(b) == maxStatus || hasShadowStack(b)
-}
-
-// hasShadowStack reads /proc/PID/status, where names hold no newline.
-func hasShadowStack(status []byte) bool {
-	for line := range bytes.Lines(status) {
-		if features, ok := bytes.CutPrefix(line, []byte("x86_Thread_features:")); ok {
-			return bytes.Contains(features, []byte("shstk"))
-		}
-	}
-	return false
 }
 
 // read fills b from the process's memory. It needs CAP_SYS_PTRACE. The process

@@ -4,8 +4,13 @@ package datapath
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -44,6 +49,46 @@ func returnProbesSafe(symbols map[string]bool, release string) error {
 	}
 	return fmt.Errorf("%w: return probes on kernel %s kill processes under seccomp; fixed in 6.12.14, 6.13.3 and 6.14",
 		model.ErrUnsupported, release)
+}
+
+// shadowStacksSafe says whether a process with a shadow stack survives a return
+// probe: since 6.11, on x86. Where processes may have one, as /proc/cpuinfo tells,
+// nobody knows which of those that map a file later will.
+func shadowStacksSafe(symbols map[string]bool, cpuinfo string) error {
+	if symbols["__x64_sys_uretprobe"] {
+		return nil
+	}
+	b, err := os.ReadFile(cpuinfo)
+	if err != nil {
+		return fmt.Errorf("whether processes have shadow stacks: %w", err)
+	}
+	for _, flag := range []string{"user_shstk", "gcs"} {
+		if slices.Contains(strings.Fields(string(b)), flag) {
+			return fmt.Errorf("%w: on this kernel return probes kill processes with a shadow stack, which this CPU allows (%s)",
+				model.ErrUnsupported, flag)
+		}
+	}
+	return nil
+}
+
+// initialPIDs is the inode of the node's own process namespace (PROC_PID_INIT_INO).
+const initialPIDs = 0xEFFFFFFC
+
+// hostPIDs says whether we and procfs number processes as the programs do: as the
+// node does.
+func hostPIDs(procfs string) error {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
+		return fmt.Errorf("process namespace: %w", err)
+	}
+	self, err := os.Readlink(filepath.Join(procfs, "self"))
+	if err != nil {
+		return fmt.Errorf("process namespace of %s: %w", procfs, err)
+	}
+	if st.Ino != initialPIDs || self != strconv.Itoa(os.Getpid()) {
+		return fmt.Errorf("%w: share the node's process namespace (hostPID)", model.ErrUnsupported)
+	}
+	return nil
 }
 
 // parseRelease reads 6.12.107+deb13-amd64, 6.18.44, 7.2.12+deb14-amd64, 6.14.0-rc2.

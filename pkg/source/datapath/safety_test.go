@@ -4,6 +4,8 @@ package datapath
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -39,5 +41,26 @@ func TestReturnProbesSafe(t *testing.T) {
 		if err := returnProbesSafe(map[string]bool{"__x64_sys_read": true}, release); err != nil {
 			t.Errorf("%q without the system call: %v", release, err)
 		}
+	}
+}
+
+func TestShadowStacksSafe(t *testing.T) {
+	cpuinfo := filepath.Join(t.TempDir(), "cpuinfo")
+	for flags, want := range map[string]bool{
+		"flags\t\t: fpu shstk ibt": true, "flags\t\t: fpu shstk user_shstk": false, "Features\t: fp gcs sve": false,
+	} {
+		if err := os.WriteFile(cpuinfo, []byte(flags+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := shadowStacksSafe(map[string]bool{}, cpuinfo)
+		if want != (err == nil) || err != nil && !errors.Is(err, model.ErrUnsupported) {
+			t.Errorf("%q: %v", flags, err)
+		}
+		if err := shadowStacksSafe(map[string]bool{"__x64_sys_uretprobe": true}, cpuinfo); err != nil {
+			t.Errorf("%q, on a kernel that minds them: %v", flags, err)
+		}
+	}
+	if shadowStacksSafe(nil, cpuinfo+"x") == nil {
+		t.Error("safe without a look")
 	}
 }

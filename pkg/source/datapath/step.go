@@ -3,6 +3,8 @@
 package datapath
 
 import (
+	"cmp"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"time"
@@ -36,7 +38,13 @@ func (s *Source) step() time.Time {
 	readings, spent, err := s.read()
 	if err != nil {
 		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
-		return now.Add(retryInterval)
+		if s.opts.Budget > 0 { // what is not known may be too much
+			for _, f := range s.files {
+				s.turn(f, post, false)
+				s.turn(f, poll, false)
+			}
+		}
+		return now.Add(reapInterval)
 	}
 	var loads []processLoad
 	for pid, w := range s.processes {
@@ -92,6 +100,13 @@ func (s *Source) read() ([]reading, map[int][callGroups]time.Duration, error) {
 		spent[int(key.Tgid)] = sum
 	})
 	s.readings = readings
+	err = errors.Join(err, s.kernel.strangers(func(tgid uint32, stat *gen.DatapathStranger) {
+		sum := spent[int(tgid)]
+		for c := range callGroups {
+			sum[c] += time.Duration(stat.SpentNs[c])
+		}
+		spent[int(tgid)] = sum
+	}))
 	return readings, spent, err
 }
 
@@ -108,9 +123,13 @@ func (s *Source) book(now time.Time, readings []reading, loads []processLoad) {
 		}
 		worth[id] = w
 	}
+	var unprobed error
+	for _, f := range s.files {
+		unprobed = cmp.Or(unprobed, f.failure(post), f.failure(poll))
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.worth = worth
+	s.worth, s.unprobed = worth, unprobed
 	late := uint64(0)
 	for i := range readings {
 		r := &readings[i]
@@ -154,12 +173,12 @@ func (s *Source) turn(f *file, calls int, on bool) bool {
 	case was:
 		f.detach(calls, &s.detaching)
 	}
+	if on && f.probed[calls] == 0 && f.failure(calls) == nil {
+		f.probed[calls] = monotonic()
+	}
 	if on != was {
 		for _, key := range s.contextsOf(f.id) {
 			s.kernel.gap(key)
-		}
-		if on && f.probed[calls] == 0 {
-			f.probed[calls] = monotonic()
 		}
 		if !on { // the kernel takes them out after a grace period, and perf events one by one
 			s.budget.lingers(f.id, calls, f.pids())

@@ -326,6 +326,14 @@ func (t *totals) exited(tgid uint32) {
 	t.gone(int(tgid))
 }
 
+// released forgets all contexts: their counters are gone.
+func (t *totals) released() {
+	for key := range t.contexts {
+		t.drop(key)
+	}
+	clear(t.processes)
+}
+
 // forget drops the figures of these cgroups.
 func (t *totals) forget(cgroups map[uint64]bool) {
 	if len(cgroups) == 0 {

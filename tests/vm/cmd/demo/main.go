@@ -30,7 +30,7 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.kernel, "kernel", "6.1", "5.10, 6.1 or 6.12")
+	flag.StringVar(&o.kernel, "kernel", "6.1", "5.10, 6.1, 6.12 or 7")
 	flag.IntVar(&o.port, "port", 9847, "port on 127.0.0.1")
 	flag.StringVar(&o.binary, "accelscope", "bin/accelscope", "the program to show")
 	flag.StringVar(&o.log, "inside", "", "this is the guest, log to that file (for its own use)")

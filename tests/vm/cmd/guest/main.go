@@ -17,7 +17,7 @@ import (
 
 func main() {
 	opts := vm.Options{Stdin: os.Stdin, Stdout: os.Stdout}
-	flag.StringVar(&opts.Kernel, "kernel", "6.1", "5.10, 6.1 or 6.12")
+	flag.StringVar(&opts.Kernel, "kernel", "6.1", "5.10, 6.1, 6.12 or 7")
 	flag.StringVar(&opts.Share, "share", "", "directory that the guest can write (default: a temporary one)")
 	flag.StringVar(&opts.Cgroup, "cgroup", vm.CgroupV2, "v2, v1 or hybrid")
 	flag.IntVar(&opts.Devices, "devices", 2, "number of rxe devices")

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// reap lets go of the processes that have ended, now and then.
+func (s *Source) reap(now time.Time) {
+	if now.Sub(s.reaped) < reapInterval {
+		return
+	}
+	s.reaped = now
+	var over []uint32
+	for pid, w := range s.processes {
+		if w.exited() {
+			s.end(pid, w)
+			over = append(over, uint32(pid))
+		}
+	}
+	over = append(over, s.unseen()...)
+	if len(over) > 0 {
+		s.bury(over...)
+	}
+	for id, f := range s.files {
+		// One whose probes are still going is the one that comes back.
+		if len(f.paths) == 0 && !f.closing[post].Load() && !f.closing[poll].Load() {
+			delete(s.files, id)
+		}
+	}
+	s.chooseAgain()
+}
+
+// unseen are the processes that ended before they could be seen. Those that
+// live, and pay for probes by calls that nobody asked for, are seen now.
+func (s *Source) unseen() (over []uint32) {
+	told := map[uint32]bool{}
+	s.mu.Lock()
+	err := errors.Join(
+		s.kernel.contexts(func(key gen.DatapathContextKey, _ *gen.DatapathContextStat) { told[key.Tgid] = true }),
+		s.kernel.strangers(func(tgid uint32, _ *gen.DatapathStranger) { told[tgid] = true }))
+	s.mu.Unlock()
+	if err != nil {
+		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
+	}
+	for tgid := range told {
+		if s.processes[int(tgid)] != nil {
+			continue
+		}
+		p, err := openProcess(s.opts.Procfs, int(tgid))
+		switch {
+		case err == nil:
+			p.close()
+			s.see(event{key: gen.DatapathContextKey{Tgid: tgid}})
+		case errors.Is(err, model.ErrAbsent):
+			over = append(over, tgid)
+		}
+	}
+	return over
+}
+
+// end takes leave of a process: probes of a file go with the last that maps it.
+func (s *Source) end(pid int, w *watched) {
+	for _, f := range s.files {
+		delete(f.paths, pid)
+		if len(f.paths) > 0 {
+			continue
+		}
+		f.probed = [callGroups]uint64{}
+		for c := range callGroups {
+			if f.on(c) {
+				f.detach(c, &s.detaching)
+			}
+		}
+	}
+	delete(s.processes, pid)
+	w.dismiss()
+}
+
+// dismiss lets go of the process, now or when nobody looks into it any more.
+func (w *watched) dismiss() {
+	if w.gone = true; !w.busy {
+		w.close()
+	}
+}
+
+// bury keeps the totals of processes that are gone and drops the rest.
+func (s *Source) bury(tgids ...uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.fold()
+	over := map[uint32]*burial{}
+	for _, tgid := range tgids {
+		over[tgid] = &burial{spent: s.budget.switching(int(tgid))}
+	}
+	err = errors.Join(err, s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
+		b := over[key.Tgid]
+		if b == nil {
+			return
+		}
+		b.cgroup, b.any = stat.Cgroup, true
+		b.spent += time.Duration(stat.SpentNs[post] + stat.SpentNs[poll])
+		if s.wasLate(key, stat) {
+			s.late++
+		}
+		delete(s.contexts, key)
+	}))
+	for tgid, b := range over {
+		err = errors.Join(err, s.kernel.remove(tgid))
+		if b.any {
+			s.totals.settle(int(tgid), b.cgroup, b.spent)
+		}
+		s.totals.exited(tgid)
+	}
+	if err != nil {
+		s.opts.Logger.Debug("not all of what processes counted last is known", zap.Error(err))
+	}
+}
+
+// A burial is what a process that is gone leaves.
+type burial struct {
+	cgroup uint64
+	any    bool
+	spent  time.Duration
+}
+
+// wasLate is isLate in the end. One that ended before its functions were found was
+// late unless all that is probed was so before, and it was seen to post.
+func (s *Source) wasLate(key gen.DatapathContextKey, stat *gen.DatapathContextStat) bool {
+	if stat.Late == 0 || s.contexts[key].decided {
+		return s.isLate(key, stat)
+	}
+	for _, f := range s.files {
+		if f.probed[post] == 0 || stat.LateNs < f.probed[post] {
+			return true
+		}
+	}
+	return stat.Hits[post] == 0
+}

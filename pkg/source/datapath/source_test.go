@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// startSource is a Source whose kernel has no InfiniBand: nothing tells it of
+// processes but watch. It says what the FAKE provider's functions are, where the
+// locator would say that it is no provider.
+func startSource(t testing.TB, budget float64, c *costs, path string, sites []site) *Source {
+	t.Helper()
+	k := startKernel(t)
+	sysfs := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(sysfs, "class/infiniband_verbs/uverbs0"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := newSource(Options{Sysfs: sysfs, Procfs: "/proc", Budget: budget}, cancel)
+	s.kernel, s.costs, s.names = k, c, map[uint32]string{3: "fake0"}
+	s.look = func(p *process, qp uint64) (located, error) {
+		var pointer [8]byte
+		if err := p.read(qp, pointer[:]); err != nil {
+			return located{}, err
+		}
+		id := fileID{1, 1}
+		found := located{context: binary.LittleEndian.Uint64(pointer[:]), paths: map[fileID]string{id: path}}
+		for _, at := range sites {
+			at.file = id
+			found.sites = append(found.sites, at)
+		}
+		return found, nil
+	}
+	go s.run(ctx)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// watch tells the source of a fake.
+func (s *Source) watch(f *fake) {
+	s.events <- event{key: f.key, cgroup: 5, device: 3, qp: f.qp, existed: true}
+}
+
+func (s *Source) figures(t testing.TB) model.Snapshot {
+	t.Helper()
+	snap, err := s.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snap
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(what)
+		}
+	}
+}
+
+func descriptors(t testing.TB) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// TestSourceLife: processes come and go; what they did stays, and nothing else.
+// FAKE provider.
+func TestSourceLife(t *testing.T) {
+	path, sites := buildFake(t)
+	s := startSource(t, 0, &defaultCosts, path, sites)
+	before := descriptors(t)
+	const processes = 3
+	for range processes {
+		t.Run("", func(t *testing.T) {
+			f := startFake(t, path)
+			s.watch(f)
+			eventually(t, "never watched", func() bool { d := s.figures(t).DataPath; return d.Processes == 1 && d.Probes > 0 })
+			f.do("chain", 10)
+			f.do("recv", 7)
+		})
+		eventually(t, "probes or entries stay", func() bool {
+			snap := s.figures(t)
+			for _, m := range snap.Maps {
+				if m.Entries != 0 {
+					return false
+				}
+			}
+			return snap.DataPath.Processes == 0 && snap.DataPath.Probes == 0
+		})
+	}
+	snap := s.figures(t)
+	i := slices.IndexFunc(snap.Traffic, func(r model.Traffic) bool { return r.Direction == model.Transmit })
+	// write 128, send 64 and TSO 1054 in each chain
+	want := model.Traffic{
+		Cgroup: 5, Device: "fake0", Method: model.MethodUprobe, Direction: model.Transmit, Bytes: processes * 10 * (128 + 64 + 1054),
+	}
+	if i < 0 || snap.Traffic[i] != want {
+		t.Errorf("%+v, want %+v", snap.Traffic, want)
+	}
+	eventually(t, "descriptors stay", func() bool { return descriptors(t) <= before })
+	s.Forget([]uint64{5})
+	s.figures(t)
+	if snap := s.figures(t); len(snap.Traffic)+len(snap.WorkRequests)+len(snap.Budgets) != 0 {
+		t.Errorf("%+v was forgotten", snap)
+	}
+}
+
+// TestSourceConcurrent: scrapes, processes and the end at the same time.
+func TestSourceConcurrent(t *testing.T) {
+	path, sites := buildFake(t)
+	s := startSource(t, 0.01, &defaultCosts, path, sites)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 50 {
+			s.figures(t)
+			s.Forget([]uint64{7})
+			time.Sleep(5 * time.Millisecond)
+		}
+	}()
+	for range 2 {
+		f := startFake(t, path)
+		s.watch(f)
+		f.do("idle", 1000)
+	}
+	<-done
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// BenchmarkBudget is what a process that does nothing but poll an empty CQ, a call
+// that takes a few ns, keeps of its throughput: with the budget, and without a
+// limit. Rounds with and without the sensor take turns.
+func BenchmarkBudget(b *testing.B) {
+	path, sites := buildFake(b)
+	measured, err := calibrate(startKernel(b).calibration)
+	if err != nil {
+		b.Fatal(err)
+	}
+	f := startFake(b, path)
+	polls := 1_000_000
+	rate := func(d time.Duration) (perSecond float64) {
+		var total time.Duration
+		n := 0
+		for began := time.Now(); time.Since(began) < d; n += polls {
+			var ns float64
+			if _, err := fmt.Sscan(f.do("idle", polls), &ns); err != nil {
+				b.Fatal(err)
+			}
+			total += time.Duration(ns * float64(polls))
+		}
+		return float64(n) / total.Seconds()
+	}
+	var without, with, always float64
+	var spent, ratio float64
+	const rounds, length = 3, 8 * time.Second
+	run := func(budget float64, d time.Duration) float64 {
+		s := startSource(b, budget, &measured, path, sites)
+		defer s.Close() //nolint:errcheck // closed again by the test
+		s.watch(f)
+		eventually(b, "never watched", func() bool { return s.figures(b).DataPath.Processes == 1 })
+		r := rate(d)
+		snap := s.figures(b)
+		spent = snap.Budgets[0].SpentRatio
+		for _, r := range snap.Sampling {
+			if r.Calls == model.PollCalls {
+				ratio = r.Ratio
+			}
+		}
+		return r
+	}
+	for range b.N {
+		for i := range rounds {
+			r := rate(length)
+			b.Logf("without: %.4g polls a second of CPU", r)
+			without += r
+			d := length
+			if i == rounds-1 {
+				d = time.Minute
+			}
+			r = run(0.01, d)
+			b.Logf("with the budget: %.4g, spent %.3f %%, watched %.3f %%", r, 100*spent, 100*ratio)
+			with += r
+		}
+		b.ReportMetric(spent*100, "spent-%")
+		b.ReportMetric(ratio*100, "watched-%")
+		polls = 100_000
+		always = run(0, length)
+	}
+	b.ReportMetric(with/without*100, "throughput-%")
+	b.ReportMetric(always/(without/rounds)*100, "always-%")
+	b.ReportMetric(0, "ns/op")
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// polls reads for a while how many polls of an empty CQ a second of CPU time allows, and returns the mean.
+func (c *container) polls(t *testing.T, d time.Duration) (mean float64, samples int) {
+	t.Helper()
+	for len(c.lines) > 0 {
+		<-c.lines
+	}
+	c.line(t, "polls") // began before
+	var sum float64
+	for end := time.Now().Add(d); time.Now().Before(end); samples++ {
+		var rate float64
+		if _, err := fmt.Sscanf(c.line(t, "polls"), "polls %f", &rate); err != nil {
+			t.Fatal(err)
+		}
+		sum += rate
+	}
+	return sum / float64(samples), samples
+}
+
+// cpu is the CPU time of a process, in seconds.
+func cpu(t *testing.T, pid int) float64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	f := strings.Fields(rest)
+	user, err := strconv.ParseFloat(f[11], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	system, err := strconv.ParseFloat(f[12], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return (user + system) / 100
+}
+
+// budget: a process that does nothing but poll an empty CQ keeps 98 % of its throughput, and its CPU time.
+func (n node) budget(t *testing.T) {
+	const limit, round, rounds = 0.01, 8 * time.Second, 2
+	c := enter(t, "busy", "posts", "-d", "rxe0", "-n", "1", "-p")
+	c.line(t, "polls")
+	pid := c.cmd.Process.Pid
+
+	watched := func(mode string) *sensor {
+		t.Helper()
+		s := start(t, n.args("--rdma.datapath="+mode, "--rdma.datapath-budget="+strconv.FormatFloat(limit, 'g', -1, 64))...)
+		eventually(t, 20*time.Second, func() error {
+			if got := s.scrape().sum("accelscope_datapath_processes"); got != 1 {
+				return fmt.Errorf("%v processes are watched", got)
+			}
+			return nil
+		})
+		return s
+	}
+	var with, without, numberWith, numberWithout float64
+	alone := func() {
+		t.Helper()
+		mean, samples := c.polls(t, round)
+		without += mean * float64(samples)
+		numberWithout += float64(samples)
+		t.Logf("without the sensor: %.4g polls per CPU second", mean)
+	}
+	for i := range rounds {
+		alone()
+		s := watched("budget")
+		before, used, began := s.fresh(), cpu(t, pid), time.Now()
+		length := round
+		if i == rounds-1 {
+			length = time.Minute + 2*time.Second
+		}
+		mean, samples := c.polls(t, length)
+		with += mean * float64(samples)
+		numberWith += float64(samples)
+		m := s.fresh()
+		used = cpu(t, pid) - used
+		spent := m.sum("accelscope_datapath_spent_seconds_total", "container_id", c.id) -
+			before.sum("accelscope_datapath_spent_seconds_total", "container_id", c.id)
+		ratio := m.sum("accelscope_budget_spent_ratio", "container_id", c.id)
+		t.Logf("with a budget: %.4g polls per CPU second; in %v spent %.4f s of %.2f s (%.2f %%); in the last minute %.2f %%; "+
+			"watched %v of the time", mean, time.Since(began).Round(time.Second), spent, used, 100*spent/used, 100*ratio,
+			m.by("accelscope_datapath_sampling_ratio", "calls", "container_id", c.id))
+		if got := m.sum("accelscope_budget_limit_ratio", "container_id", c.id); got != limit {
+			t.Errorf("limit %v, want %v", got, limit)
+		}
+		if ratio > limit || spent > limit*used {
+			t.Errorf("spent %v of the CPU time, by its own figure %v: more than %v", spent/used, ratio, limit)
+		}
+		s.stop()
+	}
+	alone()
+	ratio := with / numberWith / (without / numberWithout)
+	t.Logf("throughput with a budget is %.2f %% of that without", 100*ratio)
+	if ratio < 0.98 {
+		t.Errorf("with a budget %.4f of the polls, want 0.98", ratio)
+	}
+
+	s := watched("always")
+	mean, _ := c.polls(t, round)
+	m := s.fresh()
+	t.Logf("without a limit: %.4g polls per CPU second, %.2f %% of those without the sensor; by its own figure it takes %.2f %%",
+		mean, 100*mean/(without/numberWithout), 100*m.sum("accelscope_budget_spent_ratio", "container_id", c.id))
+	s.stop()
+	c.signal(t)
+}

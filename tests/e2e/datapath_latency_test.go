@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+)
+
+// native is a histogram with all its buckets, which are in protobuf alone.
+func (s *sensor) native(name string, labels ...string) *dto.Histogram {
+	s.t.Helper()
+	s.fresh()
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.url+"/metrics", nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeProtoDelim)))
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	for decoder := expfmt.NewDecoder(res.Body, expfmt.ResponseFormat(res.Header)); ; {
+		var f dto.MetricFamily
+		if err := decoder.Decode(&f); errors.Is(err, io.EOF) {
+			s.t.Fatalf("no histogram %s %v", name, labels)
+		} else if err != nil {
+			s.t.Fatal(err)
+		}
+		if all := (metrics{name: &f}).all(name, labels...); f.GetName() == name && len(all) == 1 {
+			return all[0].GetHistogram()
+		}
+	}
+}
+
+// median is that of a native histogram, by geometric interpolation within its bucket.
+func median(h *dto.Histogram) float64 {
+	base := math.Exp2(math.Exp2(-float64(h.GetSchema())))
+	index, delta, count, below := 0, 0, int64(0), 0.0
+	half := float64(h.GetSampleCount()) / 2
+	for _, span := range h.PositiveSpan {
+		index += int(span.GetOffset())
+		for range span.GetLength() {
+			count += h.PositiveDelta[delta]
+			if below+float64(count) >= half && count > 0 {
+				return math.Pow(base, float64(index-1)+(half-below)/float64(count))
+			}
+			below += float64(count)
+			index++
+			delta++
+		}
+	}
+	return math.NaN()
+}
+
+// latency: the median from post to completion is what the programs measure themselves, within 20 %.
+func (n node) latency(t *testing.T) {
+	s, keeper := n.watched(t, "--rdma.datapath=always")
+	check := func(what string, c *container, opcode string, want float64) {
+		t.Helper()
+		h := s.native("container_rdma_completion_duration_seconds", "container_id", c.id, "opcode", opcode)
+		got := median(h)
+		t.Logf("%s: %.2f µs of %d completions, the tool says %.2f µs (%+.1f %%)", what, got*1e6, h.GetSampleCount(),
+			want*1e6, 100*(got/want-1))
+		if math.Abs(got/want-1) > 0.2 || math.IsNaN(got) {
+			t.Errorf("%s: median %v s, want %v s", what, got, want)
+		}
+	}
+	// Messages that take a while, here: the tools' clocks also run while the probes do their work, which takes an emulated
+	// CPU ten times as long as any real one.
+	const size = "65536"
+	// A program that takes the time before each post and after its completion is polled.
+	for _, operation := range []string{"write", "read", "send"} {
+		c := enter(t, "latency of "+operation, "posts", "-d", "rxe0", "-o", operation, "-s", size, "-n", "200")
+		var want float64
+		for _, line := range c.rest(t) {
+			_, _ = fmt.Sscanf(line, "median %f", &want)
+		}
+		check("posts "+operation, c, opcodes[operation][1], want)
+	}
+	// What the tools themselves call the latency of a read is all of it. That of a write is half of the time between two of
+	// them, each of which waits for one of the other end: the acknowledgment comes no sooner than that, and in time for
+	// the next one.
+	figures := func(x trial) (client *container, table []float64) {
+		server, client := x.ends(t)
+		lines := client.rest(t)
+		server.rest(t)
+		for i, line := range lines {
+			if strings.HasPrefix(line, " #bytes") && i+1 < len(lines) {
+				for f := range strings.FieldsSeq(lines[i+1]) {
+					figure, err := strconv.ParseFloat(f, 64)
+					if err != nil {
+						t.Fatal(err)
+					}
+					table = append(table, figure)
+				}
+			}
+		}
+		if len(table) < 5 {
+			t.Fatalf("%v printed %q", x.argv, lines)
+		}
+		return client, table
+	}
+	for _, more := range [][]string{{"-n", "200", "-s", size}, {"-n", "500", "-s", "8"}} {
+		argv := append([]string{"ib_read_lat", "-F", "-d", "rxe0", "-x", "1"}, more...)
+		client, table := figures(trial{name: fmt.Sprint(argv), argv: argv})
+		check(strings.Join(argv, " "), client, "read", table[4]/1e6) // t_typical
+	}
+	argv := []string{"ib_write_lat", "-F", "-d", "rxe0", "-x", "1", "-n", "200", "-s", size}
+	client, table := figures(trial{name: fmt.Sprint(argv), argv: argv})
+	got := median(s.native("container_rdma_completion_duration_seconds", "container_id", client.id, "opcode", "write")) * 1e6
+	t.Logf("ib_write_lat: %.2f µs, half of an exchange takes %.2f µs (%+.1f %%)", got, table[4], 100*(got/table[4]-1))
+	if got < 0.8*table[4] || got > 1.2*2*table[4] {
+		t.Errorf("ib_write_lat: median %.2f µs, want between %.2f and twice that", got, table[4])
+	}
+	// One write at a time, without anything else: bytes and time are the tool's.
+	argv = []string{"ib_write_bw", "-F", "-d", "rxe0", "-x", "1", "-n", "200", "-s", size, "-t", "1"}
+	client, table = figures(trial{name: fmt.Sprint(argv), argv: argv})
+	check(strings.Join(argv, " "), client, "write", table[0]/(table[3]*(1<<20))) // bytes, and MiB in a second
+	keeper.rest(t)
+	s.stop()
+}
+
+// completionErrors: what nobody answers fails under its status, and its container.
+func (n node) completionErrors(t *testing.T) {
+	s, keeper := n.watched(t, "--rdma.datapath=always")
+	c := enter(t, "alone", "posts", "-d", "rxe0", "-e", "-l", "4", "-s", "100")
+	want := map[string]float64{}
+	for _, line := range c.rest(t) {
+		var status string
+		var count float64
+		if n, _ := fmt.Sscan(line, &status, &count); n == 2 && status != "posted" {
+			want[status] = count
+		}
+	}
+	if want["retry_exceeded"] != 1 || want["wr_flush_error"] != 3 {
+		t.Fatalf("the program told of %v", want)
+	}
+	m := s.fresh()
+	if diff := cmp.Diff(want, m.by("container_rdma_completion_errors_total", "status", "container_id", c.id)); diff != "" {
+		t.Errorf("completions with an error (-program +sensor):\n%s", diff)
+	}
+	if diff := cmp.Diff(want, m.by("container_rdma_completion_errors_total", "status")); diff != "" {
+		t.Errorf("of all containers together (-program +sensor):\n%s", diff)
+	}
+	if got := m.moved(c.id); got["rdma_write"] != 4 || got["write durations"] != 0 {
+		t.Errorf("it posted 4 writes, none of which completed: %v", got)
+	}
+	keeper.rest(t)
+	s.stop()
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/vm/guest"
+)
+
+// seccomp: real containers, of containerd and of Docker with its seccomp profile, which a return probe must not get in
+// the way of.
+func (n node) seccomp(t *testing.T) {
+	s, keeper := n.watched(t, "--rdma.datapath=always")
+	d, err := guest.StartContainerd(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Stop() //nolint:errcheck // the guest ends with the test
+	const write = "exec ib_write_bw -F -d rxe0 -x 1 -n 500 -s 4096 -l 5 -p 22000"
+	server := guest.PodContainer("default", "path-0", "worker", "sh", "-c", write)
+	client := guest.PodContainer("default", "path-1", "worker", "sh", "-c", write+" 10.70.0.1")
+	for i, c := range []*guest.Container{&server, &client} {
+		if i == 1 {
+			listening(t, 22000)
+		}
+		c.Devices = []string{"/dev/infiniband/uverbs0"}
+		if _, err := d.Run(t.Context(), *c); err != nil {
+			t.Fatal(err)
+		}
+		defer d.Delete(t.Context(), c.ID) //nolint:errcheck // the guest ends with the test
+	}
+	engine, err := guest.StartDocker(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Stop() //nolint:errcheck // the guest ends with the test
+	flags := []string{"--network=host", "--device=/dev/infiniband/uverbs0", "--ulimit=memlock=-1"}
+	var ids []string
+	for i, peer := range []string{"", "10.70.0.1"} {
+		if i == 1 {
+			listening(t, 22001)
+		}
+		id, err := engine.Run(t.Context(), flags, "/bin/busybox", "sh", "-c",
+			"exec /usr/bin/ibv_rc_pingpong -d rxe0 -g 1 -n 300 -s 1000 -N -p 22001 "+peer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	for _, id := range ids {
+		if status, err := engine.Do(t.Context(), "wait", id); err != nil || strings.TrimSpace(status) != "0" {
+			text, _ := engine.Do(t.Context(), "logs", id)
+			t.Errorf("exit status %q in Docker: %v: %s", status, err, text)
+		}
+	}
+	profile, err := engine.Do(t.Context(), "info", "--format", "{{.SecurityOptions}}")
+	if err != nil || !strings.Contains(profile, "seccomp") {
+		t.Errorf("Docker has no seccomp profile: %s %v", profile, err)
+	}
+	want := map[string]moved{
+		server.ID: {}, client.ID: {"transmit": 500 * 4096, "rdma_write": 500},
+		ids[0]: {"transmit": 300e3, "receive": 300e3, "send": 300}, ids[1]: {"transmit": 300e3, "receive": 300e3, "send": 300},
+	}
+	eventually(t, 20*time.Second, func() error {
+		m := s.fresh()
+		for id, w := range want {
+			if err := w.differs(m.moved(id)); err != nil {
+				return fmt.Errorf("%.12s: %w", id, err)
+			}
+		}
+		return nil
+	})
+	keeper.rest(t)
+	s.stop()
+}
+
+// entries are those of the BPF maps of the data path.
+func (m metrics) entries() map[string]float64 { return m.by("accelscope_probe_map_entries", "map") }
+
+// descriptors counts those of the sensor, by what they are.
+func (s *sensor) descriptors() map[string]int {
+	s.t.Helper()
+	dir := fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid)
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	out := map[string]int{}
+	for _, f := range files {
+		// Connections of a scrape come and go.
+		if to, err := os.Readlink(filepath.Join(dir, f.Name())); err == nil && !strings.HasPrefix(to, "socket:") {
+			out[to]++
+		}
+	}
+	return out
+}
+
+// short: processes that live for a moment are counted once each, and nothing of them stays.
+func (n node) short(t *testing.T) {
+	const total, together = 1000, 4
+	s, keeper := n.watched(t, "--rdma.datapath=always")
+	before, files := s.fresh(), s.descriptors()
+	var all []*container
+	begin := time.Now()
+	for i := range together {
+		all = append(all, enter(t, fmt.Sprint("short ", i), "posts", "-d", "rxe0", "-o", "send", "-s", "100", "-n", "2",
+			"-f", strconv.Itoa(total/together)))
+	}
+	most := 0.0
+	for _, c := range all {
+		for ended := false; !ended; {
+			select {
+			case _, ok := <-c.lines:
+				ended = !ok
+			case <-time.After(5 * time.Second):
+				most = max(most, s.scrape().sum("accelscope_datapath_processes"))
+			}
+		}
+	}
+	t.Logf("%d processes in %v, up to %v watched at once", total, time.Since(begin).Round(time.Second), most)
+	want := map[*container]moved{}
+	for _, c := range all {
+		c.rest(t)
+		want[c] = moved{"recv": 2 * total / together, "receive": 2 * 100 * total / together}
+		want[c].add("send", 2*total/together, 100)
+	}
+	s.equal(want)
+	eventually(t, 20*time.Second, func() error {
+		m := s.fresh()
+		if got := m.sum("accelscope_datapath_processes"); got != before.sum("accelscope_datapath_processes") {
+			return fmt.Errorf("%v processes are watched still", got)
+		}
+		for name, entries := range m.entries() {
+			// One entry for a cgroup is no leak: it is kept for the grace time.
+			if was := before.entries()[name]; entries > was+2*together*8 {
+				return fmt.Errorf("map %s has %v entries, before %v", name, entries, was)
+			}
+		}
+		if got := s.descriptors(); !maps.Equal(got, files) {
+			return fmt.Errorf("descriptors %v, before %v", got, files)
+		}
+		return nil
+	})
+	t.Logf("entries of maps: before %v, after %v", before.entries(), s.fresh().entries())
+	if late := s.fresh().sum("accelscope_datapath_late_total"); late > 1 {
+		t.Errorf("%v contexts were late", late)
+	}
+	keeper.rest(t)
+	s.stop()
+}
+
+// bpfState is what bpftool sees: the names of programs, and how many links there are, of which each probe is one.
+func bpfState(t *testing.T) (programs []string, links int) {
+	t.Helper()
+	var all []struct{ Name string }
+	if err := json.Unmarshal([]byte(sh(t, "bpftool", "-j", "prog", "show")), &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		programs = append(programs, p.Name)
+	}
+	slices.Sort(programs)
+	return programs, strings.Count(sh(t, "bpftool", "-j", "link", "show"), `"prog_id"`)
+}
+
+// harmless: probes go with the last process, with the sensor, and when it is killed; traced processes go on.
+func (n node) harmless(t *testing.T) {
+	none, no := bpfState(t)
+	gone := func(what string) {
+		t.Helper()
+		eventually(t, 10*time.Second, func() error { // the kernel frees programs a moment later
+			if programs, links := bpfState(t); !slices.Equal(programs, none) || links != no {
+				return fmt.Errorf("%s: %d links, before %d; programs %v, before %v", what, links, no, programs, none)
+			}
+			return nil
+		})
+	}
+	s, keeper := n.watched(t, "--rdma.datapath=always")
+	_, attached := bpfState(t)
+	probes := int(s.scrape().sum("accelscope_datapath_probes"))
+	t.Logf("%d links, of which %d are probes", attached, probes)
+	keeper.rest(t)
+	eventually(t, 20*time.Second, func() error {
+		m := s.fresh()
+		left := m.sum("accelscope_datapath_probes") + m.sum("accelscope_datapath_processes")
+		if _, links := bpfState(t); links > attached-probes || left != 0 {
+			return fmt.Errorf("without a process: %d links, want %d; %v probes and processes", links, attached-probes, left)
+		}
+		return nil
+	})
+	for _, end := range []string{"SIGTERM", "SIGKILL"} {
+		// Two that are busy all the time, in the calls that are probed.
+		spinning := enter(t, "spinning until "+end, "posts", "-d", "rxe0", "-n", "1", "-p")
+		spinning.line(t, "polls")
+		x := trial{name: "writing until " + end, argv: []string{"ib_write_bw", "-F", "-d", "rxe0", "-x", "1", "-D", "8", "-s", "4096"}}
+		server, client := x.ends(t)
+		eventually(t, 20*time.Second, func() error {
+			m := s.fresh()
+			if count := m.moved(client.id)["rdma_write"]; count == 0 {
+				return fmt.Errorf("%s: nothing is counted: %v probes", end, m.sum("accelscope_datapath_probes"))
+			}
+			return nil
+		})
+		if end == "SIGTERM" {
+			s.stop()
+		} else {
+			s.kill()
+		}
+		gone(end)
+		for len(spinning.lines) > 0 {
+			<-spinning.lines
+		}
+		for range 2 {
+			spinning.line(t, "polls")
+		}
+		spinning.signal(t)
+		client.rest(t) // wants status 0
+		server.rest(t)
+		if end == "SIGTERM" {
+			s = start(t, n.args("--rdma.datapath=always")...)
+		}
+	}
+}

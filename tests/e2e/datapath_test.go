@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/vm/guest"
+)
+
+// TestDataPath: what containers post and poll, against what the programs in them tell of it.
+func TestDataPath(t *testing.T) {
+	names, parsed := nodes()
+	for i, name := range names {
+		n := parsed[i]
+		if n.tier != "" || n.cgroup != "" {
+			continue // which is of the control path, and of names
+		}
+		t.Run(name, func(t *testing.T) {
+			if !guest.Enter(t, n.options(t)) {
+				return
+			}
+			if n.kernel == "5.10" {
+				t.Run("unsupported", n.unsupported)
+				return
+			}
+			t.Run("exact", n.exact)
+			t.Run("containers", n.seccomp)
+			t.Run("latency", n.latency)
+			t.Run("errors", n.completionErrors)
+			t.Run("short", n.short)
+			t.Run("harmless", n.harmless)
+			t.Run("exclusive", n.exclusive)
+			t.Run("budget", n.budget)
+			if n.kernel == "7" { // Soft-RoCE before has no counters of bytes
+				t.Run("port", n.port)
+			}
+		})
+	}
+}
+
+// unsupported: a kernel that is too old is told, and costs nothing else.
+func (n node) unsupported(t *testing.T) {
+	s := start(t, n.args("--rdma.datapath=always")...)
+	m := s.fresh()
+	if m.sum("accelscope_source_state", "source", "datapath", "state", "unsupported") != 1 {
+		t.Errorf("state %v", m.all("accelscope_source_state", "source", "datapath"))
+	}
+	s.stop()
+}
+
+// watched starts a sensor, and a process that has its provider probed until it ends: what runs beside is seen from its
+// first call on.
+func (n node) watched(t *testing.T, args ...string) (*sensor, *container) {
+	t.Helper()
+	s := start(t, n.args(args...)...)
+	keeper := enter(t, "keeper of "+t.Name(), "posts", "-d", "rxe0", "-x", "-o", "send", "-n", "1", "-k")
+	keeper.line(t, "done")
+	probes := -1.0
+	eventually(t, 30*time.Second, func() error {
+		before := probes
+		m := s.fresh()
+		probes = m.sum("accelscope_datapath_probes")
+		if probes < 3 || probes != before {
+			return fmt.Errorf("%v probes, before %v; %v", probes, before, m.all("accelscope_source_state", "source", "datapath"))
+		}
+		return nil
+	})
+	t.Logf("%v probes", probes)
+	return s, keeper
+}
+
+// moved is what a container did on the data path, by opcode where there is one.
+type moved map[string]float64
+
+func (m metrics) moved(id string) moved {
+	out := moved{}
+	for _, direction := range []string{"transmit", "receive"} {
+		out[direction] = m.sum("container_rdma_"+direction+"_bytes_total", "container_id", id)
+	}
+	maps.Copy(out, m.by("container_rdma_work_requests_total", "opcode", "container_id", id))
+	for opcode, bytes := range m.by("container_rdma_work_request_bytes_total", "opcode", "container_id", id) {
+		out[opcode+" bytes"] = bytes
+	}
+	for _, x := range m.all("container_rdma_completion_duration_seconds", "container_id", id) {
+		out[label(x, "opcode")+" durations"] += float64(x.GetHistogram().GetSampleCount())
+	}
+	return out
+}
+
+// differs tells what is not as the program says. Of what it says nothing but the bytes must be none.
+func (m moved) differs(got moved) error {
+	for _, direction := range []string{"transmit", "receive"} {
+		if got[direction] != m[direction] {
+			return fmt.Errorf("%s %v bytes, want %v", direction, got[direction], m[direction])
+		}
+	}
+	for key, want := range m {
+		if got[key] != want {
+			return fmt.Errorf("%s %v, want %v: %v", key, got[key], want, got)
+		}
+	}
+	return nil
+}
+
+// add books requests of one opcode.
+func (m moved) add(opcode string, count, bytes float64) {
+	direction := "transmit"
+	if strings.HasPrefix(opcode, "atomic_") || opcode == "rdma_read" {
+		direction = "receive"
+	}
+	m[direction] += count * bytes
+	m[opcode] += count
+	m[opcode+" bytes"] += count * bytes
+}
+
+// opcodes are those of the operations of posts, and the histogram that their durations are in.
+var opcodes = map[string][2]string{
+	"write": {"rdma_write", "write"}, "write_imm": {"rdma_write_with_imm", "write"}, "read": {"rdma_read", "read"},
+	"send": {"send", "send"}, "send_imm": {"send_with_imm", "send"}, "ud": {"send", "send"},
+	"fetch_add": {"atomic_fetch_and_add", "atomic"}, "cmp_swap": {"atomic_cmp_and_swp", "atomic"},
+}
+
+// posted is what posts says of itself. The last request of each chain was signaled.
+func posted(t *testing.T, operation string, chains float64, lines []string) moved {
+	t.Helper()
+	want := moved{}
+	var count, bytes, receives, received, receivedBytes float64
+	for _, line := range lines {
+		if n, _ := fmt.Sscanf(line, "posted %f %f", &count, &bytes); n == 2 && count > 0 {
+			want.add(opcodes[operation][0], count, bytes/count)
+		}
+		if n, _ := fmt.Sscanf(line, "receives %f %f %f", &receives, &received, &receivedBytes); n == 3 && receives > 0 {
+			want["receive"] += receivedBytes
+			want["recv"] = receives
+		}
+	}
+	if len(want) == 0 {
+		t.Errorf("posts told nothing: %q", lines)
+	}
+	want[opcodes[operation][1]+" durations"] = chains
+	return want
+}
+
+// trial is a program in one or two containers, and what of its two ends moves bytes.
+type trial struct {
+	name           string
+	argv           []string
+	opcode         string // that the client posts
+	duplex, answer bool   // the server does the same; it only receives what was sent
+}
+
+// trials are of perftest and of the examples of rdma-core, which (with -N) uses ibv_wr_*.
+func trials() []trial {
+	tool := func(name string, more ...string) []string {
+		return append([]string{name, "-F", "-d", "rxe0", "-x", "1", "-n", "500"}, more...)
+	}
+	pingpong := func(name string, more ...string) trial {
+		return trial{
+			strings.Join(append([]string{name}, more...), " "),
+			append([]string{name, "-d", "rxe0", "-g", "1", "-n", "300", "-s", "1000"}, more...), "send", true, true,
+		}
+	}
+	return []trial{
+		{"write", tool("ib_write_bw", "-s", "4096", "-q", "3", "-l", "5"), "rdma_write", false, false},
+		{"old write", tool("ib_write_bw", "-s", "4096", "--use_old_post_send"), "rdma_write", false, false},
+		{"write both ways", tool("ib_write_bw", "-s", "4096", "-b"), "rdma_write", true, false},
+		{"read", tool("ib_read_bw", "-s", "8192", "-q", "2"), "rdma_read", false, false},
+		{"send", tool("ib_send_bw", "-s", "4096", "-l", "4", "-q", "2"), "send", false, true},
+		{"send UD", tool("ib_send_bw", "-s", "1000", "-c", "UD"), "send", false, true},
+		{"fetch and add", tool("ib_atomic_bw", "-A", "FETCH_AND_ADD"), "atomic_fetch_and_add", false, false},
+		{"compare and swap", tool("ib_atomic_bw", "-A", "CMP_AND_SWAP", "-l", "5"), "atomic_cmp_and_swp", false, false},
+		pingpong("ibv_rc_pingpong"), pingpong("ibv_rc_pingpong", "-N"), pingpong("ibv_srq_pingpong", "-q", "1"),
+		pingpong("ibv_ud_pingpong"),
+	}
+}
+
+// told is the number of requests and their size, as the tool prints them.
+func told(t *testing.T, lines []string) (count, bytes float64) {
+	t.Helper()
+	for i, line := range lines {
+		if strings.HasPrefix(line, " #bytes") && i+1 < len(lines) {
+			if n, _ := fmt.Sscan(lines[i+1], &bytes, &count); n == 2 {
+				return count, bytes
+			}
+		}
+		var both, exchanges float64
+		if n, _ := fmt.Sscanf(line, "%f bytes in", &both); n == 1 && i+1 < len(lines) {
+			if n, _ := fmt.Sscanf(lines[i+1], "%f iters", &exchanges); n == 1 {
+				return exchanges, both / exchanges / 2
+			}
+		}
+	}
+	t.Errorf("the tool did not tell what it did: %q", lines)
+	return 0, 0
+}
+
+// wants is what the containers of a trial moved.
+func (x trial) wants(t *testing.T, client []string) (server, of moved) {
+	t.Helper()
+	count, bytes := told(t, client)
+	server, of = moved{}, moved{}
+	of.add(x.opcode, count, bytes)
+	if x.duplex {
+		server.add(x.opcode, count, bytes)
+	}
+	if x.answer {
+		server["receive"] += count * bytes
+		if x.duplex {
+			of["receive"] += count * bytes
+		}
+	}
+	return server, of
+}
+
+var nextPort = 20000
+
+// ends starts a trial: the client once the server listens.
+func (x trial) ends(t *testing.T) (server, client *container) {
+	t.Helper()
+	nextPort++
+	argv := append(append([]string{}, x.argv...), "-p", strconv.Itoa(nextPort))
+	server = enter(t, x.name+" server", argv...)
+	listening(t, nextPort)
+	return server, enter(t, x.name+" client", append(argv, "10.70.0.1")...)
+}
+
+// listening waits until somebody listens on a TCP port.
+func listening(t *testing.T, port int) {
+	t.Helper()
+	suffix := fmt.Sprintf(":%04X", port)
+	eventually(t, 30*time.Second, func() error {
+		for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			for line := range strings.Lines(string(text)) {
+				if f := strings.Fields(line); len(f) > 3 && strings.HasSuffix(f[1], suffix) && f[3] == "0A" {
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("nobody listens on port %d", port)
+	})
+}
+
+// equal waits until all containers have the figures that their programs told.
+func (s *sensor) equal(want map[*container]moved) {
+	s.t.Helper()
+	eventually(s.t, 15*time.Second, func() error {
+		m := s.fresh()
+		for c, w := range want {
+			if err := w.differs(m.moved(c.id)); err != nil {
+				return fmt.Errorf("%v: %w", c.cmd.Args[4:], err)
+			}
+		}
+		return nil
+	})
+}
+
+// exact: bytes and requests are those of the programs, to the byte.
+func (n node) exact(t *testing.T) {
+	s, keeper := n.watched(t, "--rdma.datapath=always")
+	want := map[*container]moved{}
+
+	// Many containers at once, of one process each. Its own program also tells what it signaled, what was refused and
+	// what it aborted.
+	type own struct {
+		operation string
+		chains    float64
+	}
+	running := map[*container]own{}
+	for operation := range opcodes {
+		size := "1000"
+		if strings.HasPrefix(opcodes[operation][0], "atomic") {
+			size = "8"
+		}
+		for _, more := range [][]string{nil, {"-x"}} {
+			argv := append([]string{"posts", "-d", "rxe0", "-o", operation, "-s", size, "-n", "50", "-l", "4", "-q", "3"}, more...)
+			running[enter(t, fmt.Sprint(argv), argv...)] = own{operation, 150}
+		}
+	}
+	for _, argv := range [][]string{
+		{"-o", "write", "-s", "1001", "-g", "3"},
+		{"-o", "write", "-s", "1001", "-g", "3", "-x"},
+		{"-o", "send", "-s", "64", "-i"},
+		{"-o", "send", "-s", "64", "-i", "-x", "-g", "2"},
+		{"-o", "read", "-s", "64", "-r"},
+		{"-o", "write", "-s", "64", "-r"},
+	} {
+		argv = append([]string{"posts", "-d", "rxe0", "-n", "50"}, argv...)
+		running[enter(t, fmt.Sprint(argv), argv...)] = own{argv[6], 50}
+	}
+	for c, is := range running {
+		want[c] = posted(t, is.operation, is.chains, c.rest(t))
+	}
+	s.equal(want)
+
+	for _, x := range trials() {
+		server, client := x.ends(t)
+		lines := client.rest(t)
+		server.rest(t)
+		want[server], want[client] = x.wants(t, lines)
+	}
+	s.equal(want)
+
+	// Two containers with three processes each, and two such pairs at once.
+	x := trials()[0]
+	three := fmt.Sprintf(`for p in 1 2 3; do %s -p $(($2+p)) $1 & pids="$pids $!"; done; for p in $pids; do wait $p || exit; done`,
+		strings.Join(x.argv, " "))
+	var servers, clients []*container
+	for i := range 2 {
+		base := 21000 + 10*i
+		servers = append(servers, enter(t, fmt.Sprint("three servers ", i), "sh", "-c", three, "sh", "", strconv.Itoa(base)))
+		for p := 1; p <= 3; p++ {
+			listening(t, base+p)
+		}
+	}
+	for i := range 2 {
+		clients = append(clients, enter(t, fmt.Sprint("three clients ", i), "sh", "-c", three, "sh", "10.70.0.1", strconv.Itoa(21000+10*i)))
+	}
+	for i := range 2 {
+		want[clients[i]] = moved{}
+		for lines := clients[i].rest(t); len(lines) > 0; lines = lines[1:] {
+			if strings.HasPrefix(lines[0], " #bytes") {
+				count, bytes := told(t, lines)
+				want[clients[i]].add(x.opcode, count, bytes)
+			}
+		}
+		if want[clients[i]][x.opcode] != 3*1500 {
+			t.Errorf("three clients posted %v", want[clients[i]])
+		}
+		servers[i].rest(t)
+		want[servers[i]] = moved{}
+	}
+	s.equal(want)
+
+	m := s.fresh()
+	for _, x := range m.all("accelscope_datapath_sampling_ratio") {
+		if x.GetGauge().GetValue() != 1 {
+			t.Errorf("watched for a part of the time: %v", x)
+		}
+	}
+	for _, x := range m.all("accelscope_probe_lost_total") {
+		if x.GetCounter().GetValue() != 0 {
+			t.Errorf("lost: %v", x)
+		}
+	}
+	// The keeper itself was late, if at all: nobody was there before it.
+	if late := m.sum("accelscope_datapath_late_total"); late > 1 {
+		t.Errorf("%v contexts were late", late)
+	}
+	keeper.rest(t)
+	s.stop()
+}
