@@ -42,7 +42,7 @@ type sensorFlags struct {
 
 	Tier       string `name:"probe.tier" enum:"auto,fentry,kprobe,tracepoint" default:"auto" help:"How to attach (${enum})."`
 	MapEntries uint32 `name:"probe.map-entries" default:"8192" help:"Most series the probes keep: (cgroup, HCA, verb)."`
-	MaxObjects uint32 `name:"probe.max-objects" default:"65536" help:"Most live RDMA objects the probes follow."`
+	MaxObjects uint32 `name:"probe.max-objects" default:"65536" help:"Most live RDMA objects the probes follow; half as many peers."`
 
 	dataPathFlags
 

@@ -30,13 +30,13 @@ type account struct {
 	booked uint64 // part of the device's figure
 	free   uint64 // booked while the device told none
 	waits  uint64 // claimed, and not yet seen by the device
+	ahead  uint64 // claimed, and not yet seen by the better method
 	won    uint64 // the refresh in which the method was the one that counts last
 
 	claim   uint64 // of this interval
 	claimed uint64 // the refresh in which it was told of
 	valid   bool   // and the claim is of this interval
-	resting bool   // as it was told last
-	idle    bool   // a better method counts
+	live    bool   // and not all of what it is the sum of rests
 	better  *account
 }
 
@@ -56,12 +56,15 @@ func (l *Ledger) account(h *holder, w *way, method int, sampled bool) *account {
 		a = &account{holder: h, method: method, sampled: sampled}
 		l.accounts[key] = a
 		w.accounts = append(w.accounts, a)
-		worse, better := l.accounts[accountKey{h, w, byUprobe, false}], l.accounts[accountKey{h, w, byQPCounter, false}]
-		if worse != nil {
-			worse.better = better
-		}
+		l.rank(h, w)
 	}
 	return a
+}
+
+func (l *Ledger) rank(h *holder, w *way) {
+	if worse := l.accounts[accountKey{h, w, byUprobe, false}]; worse != nil {
+		worse.better = l.accounts[accountKey{h, w, byQPCounter, false}]
+	}
 }
 
 // settle books an interval of a device.
@@ -69,7 +72,7 @@ func (l *Ledger) settle(d *meter) {
 	for i := range d.ways {
 		for _, a := range d.ways[i].accounts {
 			if a.claimed != l.refresh {
-				a.claim, a.valid = 0, false
+				a.claim, a.valid, a.live = 0, false, false
 			}
 			if a.claim > 0 {
 				d.use(a.holder).active = true
@@ -100,12 +103,12 @@ func (l *Ledger) settle(d *meter) {
 		u.was, u.active = u.active, false
 	}
 	d.wasStrange, d.strange = d.strange, false
-	d.booked = l.refresh
+	d.before, d.booked = d.booked, l.refresh
 }
 
 func (l *Ledger) settleAlone(w *way, h *holder, moved uint64) {
 	for _, a := range w.accounts {
-		a.claim, a.waits, a.idle = 0, 0, true
+		a.claim, a.waits, a.ahead = 0, 0, 0
 	}
 	a := l.account(h, w, byPort, false)
 	a.booked += moved
@@ -113,14 +116,20 @@ func (l *Ledger) settleAlone(w *way, h *holder, moved uint64) {
 }
 
 func (l *Ledger) settleShared(w *way, moved uint64) {
-	if w.meter.begins {
-		moved = w.adopt(moved)
+	if w.meter.begins { // what was booked while the device told no figures is part of them now
+		none := uint64(0)
+		moved = fill(moved, w.accounts, func(a *account) *uint64 {
+			if a.sampled {
+				return &none
+			}
+			return &a.free
+		})
 	}
 	l.choose(w)
 	left := fill(moved, w.accounts, func(a *account) *uint64 { return &a.claim })
 	for _, a := range w.accounts {
 		if l.facts.Objects != nil && !w.meter.out && !w.meter.used(a.holder) {
-			a.waits = 0
+			a.waits, a.ahead = 0, 0
 		}
 	}
 	left = fill(left, w.accounts, func(a *account) *uint64 { return &a.waits })
@@ -128,26 +137,6 @@ func (l *Ledger) settleShared(w *way, moved uint64) {
 		a.waits, a.claim = plus(a.waits, a.claim), 0
 	}
 	w.nobody += left
-}
-
-// adopt makes what was booked before the device told figures part of them, if it
-// is that, and says what is left.
-func (w *way) adopt(moved uint64) uint64 {
-	var free uint64
-	for _, a := range w.accounts {
-		if !a.sampled {
-			free = plus(free, a.free)
-		}
-	}
-	if free > moved {
-		return moved
-	}
-	for _, a := range w.accounts {
-		if !a.sampled {
-			a.booked, a.free = a.booked+a.free, 0
-		}
-	}
-	return moved - free
 }
 
 func (l *Ledger) settleFree(w *way) {
@@ -158,19 +147,33 @@ func (l *Ledger) settleFree(w *way) {
 	}
 }
 
-// choose drops what a worse method claims of an owner when a better one tells, and
-// what it waited for: the better one will see that, too.
+// choose leaves to a worse method what the better one does not see: it may be that
+// only some of the owner's queue pairs have a counter. What the worse one claimed
+// before (it was posted) the better one sees when it is sent, and does not claim
+// again: so the two together never claim more than one of them up to some moment and
+// the other one from then on. A method that rests, or does not answer, has no part
+// in this.
 func (l *Ledger) choose(w *way) {
 	for _, a := range w.accounts {
-		a.idle = false
 		if a.sampled {
 			continue
 		}
-		if a.better != nil && a.better.valid {
-			a.idle, a.claim, a.waits = true, 0, 0
-			continue
+		b := a.better
+		if b == nil || !b.live || !a.live {
+			a.ahead = 0
 		}
-		if a.valid {
+		a.ahead = max(a.ahead, a.waits)
+		if b != nil && b.valid {
+			both := min(a.claim, b.claim)
+			a.claim -= both
+			sent := min(b.claim-both, a.ahead)
+			waited := min(sent, a.waits)
+			a.ahead -= sent
+			a.waits -= waited
+			b.claim -= sent - waited
+			a.ahead = plus(a.ahead, a.claim)
+		}
+		if a.claim > 0 || a.live && (b == nil || !b.live) {
 			a.won = l.refresh
 		}
 	}

@@ -132,6 +132,7 @@ func (s *DeviceShare) learn(o *DeviceShare) {
 	if s.Device == "" {
 		s.Device = o.Device
 	}
+	s.Given = s.Given || o.Given
 }
 
 // nameShared gives the HCAs of a container the resource that it has a share of,

@@ -16,7 +16,7 @@ type row struct {
 	booked    uint64 // the refresh of last; 0 for never
 	began     uint64 // the refresh in which it began: the source had answered without it before
 	missing   int
-	resting   bool
+	resting   bool     // all of it
 	account   *account // where it was booked last
 }
 
@@ -53,11 +53,11 @@ func (l *Ledger) claim(facts []model.Traffic) {
 			l.rows[key] = r
 		}
 		if r.told != l.refresh {
-			r.told, r.now, r.missing, r.resting = l.refresh, 0, 0, false
+			r.told, r.now, r.missing, r.resting = l.refresh, 0, 0, true
 			l.told = append(l.told, r)
 		}
 		r.now = plus(r.now, f.Bytes)
-		r.resting = r.resting || f.Resting
+		r.resting = r.resting && f.Resting
 	}
 	for _, r := range l.told {
 		l.claimRow(r)
@@ -73,9 +73,8 @@ func (l *Ledger) claimRow(r *row) {
 		}
 		a = r.account
 		if a.claimed != l.refresh {
-			a.claimed, a.claim, a.valid, a.resting = l.refresh, 0, false, false
+			a.claimed, a.claim, a.valid, a.live = l.refresh, 0, false, false
 		}
-		a.resting = a.resting || r.resting
 	}
 	d := r.way.meter
 	if !d.due {
@@ -93,7 +92,7 @@ func (l *Ledger) claimRow(r *row) {
 	if !valid {
 		return
 	}
-	a.valid = true
+	a.valid, a.live = true, a.live || !r.resting
 	a.claim = plus(a.claim, moved)
 }
 

@@ -28,6 +28,9 @@ type DeviceShare struct {
 	GUID string
 	// HCA is nil for what is none and for one that is not seen.
 	HCA *model.HCA
+	// Given says that it was given away as a whole: the PCI function by the kubelet, or
+	// the HCA to a network namespace.
+	Given bool
 }
 
 // deviceShares joins all that tells whose a device is: what the kubelet gave
@@ -71,7 +74,7 @@ func (e *evidence) allocations() (shared []DeviceShare) {
 		share := DeviceShare{Owner: owner, Resource: valid(a.Resource), ID: valid(a.ID)}
 		switch {
 		case isPCI(a.ID):
-			share.PCIAddress = strings.ToLower(a.ID)
+			share.PCIAddress, share.Given = strings.ToLower(a.ID), true
 			share.describe(e.hcas.byPCI[share.PCIAddress])
 		case strings.HasPrefix(a.Resource, "rdma/"):
 			shared = append(shared, share)
@@ -197,7 +200,7 @@ func (e *evidence) namespaces() {
 		if h.Netns == 0 || entity.Workload == "" {
 			continue
 		}
-		var share DeviceShare
+		share := DeviceShare{Given: true}
 		share.describe(h)
 		if entity.Pod != "" {
 			e.t.addToPod(share, entity)

@@ -145,28 +145,30 @@ const patience = 10
 // advance takes the figures of a device and says how many bytes it has moved since
 // they were taken last; not yet when one of them is missing, which the next
 // reading then makes up for. A counter that fell began anew, and what it counts
-// now was moved since: Prometheus reads it in the same way.
-func (d *meter) advance(read []figure) {
+// now was moved since: Prometheus reads it in the same way. looked says that the
+// device would be known if it were there.
+func (d *meter) advance(read []figure, looked bool) {
 	d.due, d.first, d.begins, d.moved = false, false, false, [directions]uint64{}
 	switch switched := d.bound && len(read) > 0 && (read[0].set == vfStats) != (d.figures[0].set == vfStats); {
+	case d.stale:
 	case !d.bound && len(read) == 0:
 		// Without counters, and so nothing to wait for. One that is out of sight may
 		// have some.
 		d.missing++
 		d.due = d.told || d.missing > patience
 	case !d.bound:
-		d.due, d.first, d.begins = true, true, !d.known
-		if d.begins { // what it moved before is nobody's
-			for _, f := range read {
-				d.moved[f.direction] += f.value * f.set.unit()
-			}
+		// What it moved before its first sight is nobody's, and what it moved while it
+		// was away is among what those then claimed.
+		if complete(read, d.figures) {
+			d.add(read)
+		} else {
+			d.figures = append(d.figures[:0], read...)
 		}
-		d.bound, d.known = true, true
-		d.figures = append(d.figures[:0], read...)
+		d.due, d.first, d.begins, d.bound = true, true, true, true
 	case complete(read, d.figures):
 		d.add(read)
 	default:
-		if d.told {
+		if looked {
 			d.missing++
 		}
 		if !switched && d.missing <= patience {
@@ -174,13 +176,15 @@ func (d *meter) advance(read []figure) {
 		}
 		// Other counters from now on: they need not begin where the former ended.
 		d.due, d.first, d.bound = true, true, len(read) > 0
-		d.figures = append(d.figures[:0], read...)
+		if d.bound {
+			d.figures = append(d.figures[:0], read...)
+		}
 	}
 	if d.due && d.bound {
 		d.missing = 0
 	}
 	for i := range d.ways {
-		d.ways[i].counted = slices.ContainsFunc(d.figures, func(f figure) bool { return f.direction == i })
+		d.ways[i].counted = d.bound && slices.ContainsFunc(d.figures, func(f figure) bool { return f.direction == i })
 	}
 }
 

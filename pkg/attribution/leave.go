@@ -5,11 +5,15 @@ package attribution
 import "slices"
 
 // takeLeave lets go of the owners that have not been told of for a while: what they
-// had is the zero owner's from now on. A reading that failed makes nobody leave.
+// had is the zero owner's from now on. A reading that failed makes nobody leave, and
+// while the probe does not answer nobody leaves who was there when it did.
 func (l *Ledger) takeLeave() {
 	alive := make([]bool, len(l.o.list))
-	for _, n := range l.o.byCgroup {
+	for id, n := range l.o.byCgroup {
 		alive[n] = true
+		if n < len(l.byNumber) && l.byNumber[n] != nil && l.o.entities[id].Claimed {
+			l.byNumber[n].claims = true
+		}
 	}
 	for i := range l.assigned {
 		alive[l.assigned[i].Owner] = true
@@ -18,6 +22,9 @@ func (l *Ledger) takeLeave() {
 	for owner, h := range l.holders {
 		if h.number != nobody && alive[h.number] || l.podLives(owner, alive) {
 			h.absent = 0
+			continue
+		}
+		if l.facts.Objects == nil && h.since <= l.probed {
 			continue
 		}
 		if h.absent++; h.absent > patience {

@@ -19,8 +19,8 @@ import (
 //
 //   - on the one owner whose alone the device was, by the counters of its port
 //     (see sole), whatever other methods saw of it;
-//   - else on each owner what its hardware counters of queue pairs tell, or else its
-//     uprobes;
+//   - else on each owner what its hardware counters of queue pairs tell, and what its
+//     uprobes tell beyond that (see choose);
 //   - and what is left on the zero owner.
 //
 // So the shares of a device add up to its figure, to the byte, from the first
@@ -32,10 +32,12 @@ import (
 // method takes over is all that both may see.
 //
 // A device without counters has no zero owner, and there claims are booked as they
-// are.
+// are; so they are when a device that has counters is not told of for long, and are
+// part of what it has moved when it comes back.
 //
 // Nothing that is booked is taken back, but when an owner leaves: the zero owner
-// then has its shares, and the sum stays.
+// then has its shares, and the sum stays. A container that gets another name keeps
+// what it has.
 type Ledger struct {
 	refresh uint64
 	meters  map[string]*meter
@@ -50,13 +52,14 @@ type Ledger struct {
 	// before.
 	answered, before [methods]uint64
 	unplaced         uint64 // objects made on HCAs that are not known
+	probed           uint64 // the last refresh in which the objects of owners were known
 
 	// The following are of one refresh.
 	facts    *model.Snapshot
 	o        *owners
 	byNumber []*holder
 	assigned []DeviceShare
-	given    map[string][]Owner
+	given    map[string][]int // which of assigned are of a device
 	told     []*row
 }
 
@@ -66,6 +69,8 @@ type holder struct {
 	info   Info
 	number int // in this refresh, nobody when it is not told of
 	absent int // refreshes without it
+	since  uint64
+	claims bool // its container id is a claim, and no proof
 }
 
 // A meter is one HCA, or one virtual function out of sight, under the name that
@@ -77,21 +82,23 @@ type meter struct {
 	pci  string // of a virtual function that its physical one tells of
 	out  bool   // the figures are those of the physical function
 
-	read, figures []figure // now, and when they were taken last
-	bound         bool     // it has figures
-	known         bool     // it had some
-	missing       int      // refreshes without all of them
-	due           bool     // an interval ends: it can be booked
-	first         bool     // not all of what moved is of this interval
-	begins        bool     // it has figures for the first time
-	moved         [directions]uint64
-	booked        uint64 // the refresh in which an interval ended last
+	read, figures  []figure // now, and when they were taken last
+	bound          bool     // it has figures
+	look           uint64   // that read them, of a physical function
+	stale          bool     // there was none since
+	missing        int      // refreshes without all of them
+	due            bool     // an interval ends: it can be booked
+	first          bool     // not all of what moved is of this interval
+	begins         bool     // it had no figures
+	moved          [directions]uint64
+	booked, before uint64 // the refreshes in which an interval ended last, and before that
 
 	management          uint64 // queue pairs that the kernel has for itself
 	users               map[*holder]*use
 	strangers           strangers
-	strange, wasStrange bool  // somebody unknown may have used it in this interval, or the one before
-	given               Owner // whose it was by what was given away
+	strange, wasStrange bool   // somebody unknown may have used it in this interval, or the one before
+	given               Owner  // whose it is by what was given away
+	since               uint64 // the refresh in which that became so
 
 	ways [directions]way
 }
@@ -128,6 +135,16 @@ func (l *Ledger) book(s *model.Snapshot, a *Attribution, o *owners) {
 	}
 	l.refresh++
 	l.facts, l.o, l.assigned = s, o, a.Assigned
+	last := ""
+	for i := range s.Traffic {
+		if id := s.Traffic[i].Cgroup; i == 0 || id != s.Traffic[i-1].Cgroup {
+			o.ofCgroup(id)
+		}
+		if name := s.Traffic[i].Device; i == 0 || name != last {
+			l.meter(name)
+			last = name
+		}
+	}
 	l.byNumber = make([]*holder, len(o.list))
 	for _, h := range l.holders {
 		h.number = o.byOwner[h.Owner]
@@ -135,16 +152,11 @@ func (l *Ledger) book(s *model.Snapshot, a *Attribution, o *owners) {
 			l.byNumber[h.number] = h
 		}
 	}
-	last := ""
-	for i := range s.Traffic {
-		if name := s.Traffic[i].Device; i == 0 || name != last {
-			l.meter(name)
-			last = name
-		}
-	}
+	l.follow()
 	l.look(s)
 	l.sort()
 	l.noteUse(s, a)
+	l.noteGiven()
 	l.claim(s.Traffic)
 	for _, d := range l.order {
 		if d.due {
@@ -185,7 +197,7 @@ func (l *Ledger) holder(number int) *holder {
 	owner := l.o.list[number]
 	h := l.holders[owner]
 	if h == nil {
-		h = &holder{Owner: owner}
+		h = &holder{Owner: owner, since: l.refresh}
 		l.holders[owner] = h
 	}
 	h.number = number
@@ -232,7 +244,7 @@ func (l *Ledger) shares() []TrafficShare {
 				}
 				out = append(out, TrafficShare{
 					Owner: a.holder.number, Device: d.name, Method: methodNames[a.method], Direction: directionNames[i],
-					Bytes: plus(a.booked, a.free), Seen: model.Seen{Sampled: a.sampled, Resting: a.resting && !a.idle},
+					Bytes: plus(a.booked, a.free), Sampled: a.sampled,
 				})
 			}
 			if d.told && w.counted {

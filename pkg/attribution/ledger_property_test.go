@@ -17,6 +17,7 @@ type world struct {
 	devices []*simDevice
 	cgroups []*simCgroup
 	next    uint64
+	names   int // how often containers got other names
 	// moved is what each owner has really moved: the truth.
 	moved map[truthKey]uint64
 	// answers says which sources answer in this refresh.
@@ -35,6 +36,8 @@ type simDevice struct {
 	counter [2][directions]uint64 // by port
 	kernel  uint64                // queue pairs of consumers in the kernel
 	hidden  bool
+	away    int // refreshes in which it is out of sight still
+	wasAway bool
 }
 
 // A simCgroup is a process, or several, of one owner.
@@ -48,7 +51,8 @@ type simCgroup struct {
 type simUse struct {
 	live, made uint64
 	bytes      [directions]uint64 // payload, as the methods tell it
-	bound      bool               // to a hardware counter, since its beginning
+	counted    [directions]uint64 // of it, by hardware counters
+	bound      bool               // to hardware counters
 	sampled    uint64
 	exact      bool
 }
@@ -57,16 +61,22 @@ func (w *world) chance(percent int) bool { return w.r.IntN(100) < percent }
 
 func (w *world) step() {
 	for _, d := range w.devices {
-		if w.chance(2) { // the driver was loaded anew
+		if d.away == 0 && w.chance(2) { // the driver was loaded anew
 			d.counter = [2][directions]uint64{}
 		}
-		d.hidden = w.chance(5)
+		if d.away = max(d.away-1, 0); d.ports == 1 && w.r.IntN(200) == 0 {
+			d.away, d.wasAway = 2*patience, true
+		}
+		d.hidden = d.away > 0 || w.chance(5)
 		if d.kernel > 0 {
 			w.wire(d, "", w.r.IntN(directions), uint64(w.r.IntN(500))*4)
 		}
 		if w.chance(10) {
 			d.kernel = uint64(w.r.IntN(2)) * 3
 		}
+	}
+	if w.chance(5) {
+		w.names++
 	}
 	if w.chance(30) && len(w.cgroups) < 12 {
 		owner := fmt.Sprint("w", w.r.IntN(6))
@@ -109,6 +119,9 @@ func (w *world) live(c *simCgroup) {
 				headers := uint64(w.r.IntN(50)) * 4
 				remote := uint64(w.r.IntN(2)*w.r.IntN(300)) * 4 // that the other side began: no method sees it
 				w.wire(d, c.owner, direction, payload+headers+remote)
+				if u.bound { // of some of the queue pairs
+					u.counted[direction] += payload / uint64(1+w.r.IntN(3))
+				}
 				if u.exact {
 					u.bytes[direction] += payload
 				} else {
@@ -117,6 +130,9 @@ func (w *world) live(c *simCgroup) {
 			}
 			if w.chance(10) {
 				u.exact = !u.exact
+			}
+			if w.chance(10) {
+				u.bound = !u.bound
 			}
 		}
 		if u.live > 0 && w.chance(15) {
@@ -163,7 +179,7 @@ func (w *world) snapshot() model.Snapshot {
 	}
 	for _, c := range w.cgroups {
 		if c.owner != "" {
-			n.Entities[c.id] = model.Entity{Workload: c.owner}
+			n.Entities[c.id] = model.Entity{Workload: fmt.Sprint(c.owner, " ", w.names), ContainerID: c.owner}
 		}
 		for _, d := range w.devices {
 			u := c.devices[d]
@@ -176,7 +192,8 @@ func (w *world) snapshot() model.Snapshot {
 				if f.Resting = !u.exact; w.answers.uprobe {
 					n.Traffic = append(n.Traffic, f)
 				}
-				if f.Method, f.Resting = qc, false; u.bound && w.answers.qpCounter {
+				f.Method, f.Bytes, f.Resting = qc, u.counted[direction], !u.bound
+				if w.answers.qpCounter && (u.bound || f.Bytes > 0) {
 					n.Traffic = append(n.Traffic, f)
 				}
 			}
@@ -236,7 +253,7 @@ func TestLedgerProperties(t *testing.T) {
 			sums, owned, now := map[truthKey]uint64{}, map[truthKey]uint64{}, map[string]uint64{}
 			for _, share := range a.Traffic {
 				direction := slices.Index(directionNames[:], share.Direction)
-				owner := a.Owners[share.Owner].Workload
+				owner := a.Owners[share.Owner].ContainerID
 				series := fmt.Sprint(owner, " ", share.Device, " ", share.Method, " ", direction, " ", share.Sampled)
 				if _, twice := now[series]; twice {
 					t.Fatalf("seed %d, refresh %d: two of %s", seed, refresh, series)
@@ -250,6 +267,15 @@ func TestLedgerProperties(t *testing.T) {
 			}
 			for _, d := range w.devices {
 				for direction := range directions {
+					// Of what was claimed while nobody could see the device some was moved
+					// before, and had been the zero owner's.
+					if m := l.meters[d.name]; m != nil && d.wasAway {
+						for _, a := range m.ways[direction].accounts {
+							if !a.sampled {
+								sums[truthKey{"", d.name, direction}] -= a.free
+							}
+						}
+					}
 					if f := figures[d.name]; f != nil && !d.hidden && sums[truthKey{"", d.name, direction}] != f.sum[direction] {
 						t.Fatalf("seed %d, refresh %d: %s has moved %d, its shares are %d", seed, refresh, d.name,
 							f.sum[direction], sums[truthKey{"", d.name, direction}])

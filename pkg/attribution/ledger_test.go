@@ -108,9 +108,6 @@ func sent(t *testing.T, l *Ledger, n *node) map[string]uint64 {
 		if s.Sampled {
 			k += " sampled"
 		}
-		if s.Resting {
-			k += " resting"
-		}
 		if s.Device != "d" {
 			k = s.Device + " " + k
 		}
@@ -120,6 +117,18 @@ func sent(t *testing.T, l *Ledger, n *node) map[string]uint64 {
 		got[k] = s.Bytes
 	}
 	return got
+}
+
+// moved lets the device d be in the network namespace of a container.
+func (n *node) moved() *node {
+	n.HCAs[0].Netns, n.Namespaces = 7, []model.Namespace{{Inode: 7, Cgroup: 1}}
+	return n
+}
+
+// twin makes cgroup 11 another one of container c1.
+func (n *node) twin() *node {
+	n.Entities[11] = n.Entities[1]
+	return n
 }
 
 // two use the device d.
@@ -134,6 +143,8 @@ const (
 	up = model.MethodUprobe
 	qc = model.MethodQPCounter
 )
+
+var rests = model.Seen{Resting: true}
 
 type want = map[string]uint64
 
@@ -175,6 +186,21 @@ func TestLedger(t *testing.T) {
 		"objects on a device whose name is not known": {
 			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
 			{d(100).holds(1, "d", 1, 1).holds(2, "", 1, 1), want{" port": 100}},
+			{d(200).holds(1, "d", 1, 1).holds(2, "", 1, 1), want{" port": 200}},
+			{d(300).holds(1, "d", 1, 1).holds(2, "", 1, 1), want{" port": 200, "c1 port": 100}}, // on another one then
+			{d(400).holds(1, "d", 1, 1).holds(2, "", 1, 2), want{" port": 300, "c1 port": 100}},
+		},
+		"objects of one that is forgotten": {
+			{d(0).holds(1, "d", 1, 2).holds(2, "d", 0, 5).holds(90, "d", 0, 1).holds(3, "", 0, 1), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 2).holds(2, "d", 0, 5).holds(90, "d", 0, 1).holds(3, "", 0, 1), want{" port": 100}},
+			{d(200).holds(1, "d", 1, 2).holds(2, "d", 0, 5).holds(90, "d", 0, 1).holds(3, "", 0, 1), want{" port": 100, "c1 port": 100}},
+			{d(300).holds(1, "d", 1, 1), want{" port": 100, "c1 port": 200}},
+			{d(400).holds(1, "d", 1, 1).holds(2, "d", 0, 0), want{" port": 100, "c1 port": 300}},
+		},
+		"in another network namespace, with counters of its own": {
+			{d(0).holds(1, "d", 1, 1).moved(), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 1).moved(), want{" port": 0, "c1 port": 100}},
+			{d(200).holds(1, "d", 1, 1).holds(2, "d", 1, 1).moved(), want{" port": 100, "c1 port": 100}},
 		},
 		"a consumer in the kernel": {
 			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
@@ -195,6 +221,26 @@ func TestLedger(t *testing.T) {
 				d(1000).holds(1, "d", 1, 1).holds(2, "d", 1, 1).tells(1, "d", up, 100).tells(1, "d", qc, 120).tells(2, "d", up, 300),
 				want{" port": 580, "c1 uprobe": 0, "c1 qp_counter": 120, "c2 uprobe": 300},
 			},
+		},
+		"a better method that does not count any more": {
+			{d(0).two().tells(1, "d", up, 0).tells(1, "d", qc, 0), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 0}},
+			{d(120).two().tells(1, "d", up, 100).tells(1, "d", qc, 120), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 120}},
+			{d(240).two().tells(1, "d", up, 200).tells(1, "d", qc, 120, rests), want{" port": 20, "c1 uprobe": 100, "c1 qp_counter": 120}},
+			{d(360).two().tells(1, "d", qc, 120, rests), want{" port": 140, "c1 uprobe": 100, "c1 qp_counter": 120}},
+			{d(480).two().tells(1, "d", up, 400).tells(1, "d", qc, 120, rests), want{" port": 140, "c1 uprobe": 220, "c1 qp_counter": 120}},
+			{d(600).two().tells(1, "d", up, 500).tells(1, "d", qc, 240), want{" port": 140, "c1 uprobe": 220, "c1 qp_counter": 240}},
+		},
+		"a better method that sees some of it": {
+			{d(0).two().tells(1, "d", up, 0).tells(1, "d", qc, 0), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 0}},
+			{d(120).two().tells(1, "d", up, 100).tells(1, "d", qc, 60), want{" port": 20, "c1 uprobe": 40, "c1 qp_counter": 60}},
+			{d(240).two().tells(1, "d", up, 200).tells(1, "d", qc, 120), want{" port": 40, "c1 uprobe": 80, "c1 qp_counter": 120}},
+		},
+		"a better method that sees it later": {
+			{d(0).two().tells(1, "d", up, 0).tells(1, "d", qc, 0), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 0}},
+			// The rest of it is somebody else's.
+			{d(80).two().tells(1, "d", up, 100).tells(1, "d", qc, 30), want{" port": 0, "c1 uprobe": 50, "c1 qp_counter": 30}},
+			{d(160).two().tells(1, "d", up, 100).tells(1, "d", qc, 60), want{" port": 60, "c1 uprobe": 50, "c1 qp_counter": 50}},
+			{d(240).two().tells(1, "d", up, 100).tells(1, "d", qc, 105), want{" port": 135, "c1 uprobe": 50, "c1 qp_counter": 55}},
 		},
 		"a better method that did not answer once": {
 			{d(0).two().tells(1, "d", up, 0).tells(1, "d", qc, 0), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 0}},
@@ -309,11 +355,17 @@ func TestLedger(t *testing.T) {
 			{d(400).holds(1, "d", 1, 1).tells(1, "d", up, 300), want{" port": 100, "c1 uprobe": 300}},
 			{d(500).holds(1, "d", 1, 1).tells(1, "d", up, 400), want{" port": 100, "c1 uprobe": 300, "c1 port": 100}},
 		},
+		"windows of one of two cgroups": {
+			{d(0).two(), want{" port": 0}},
+			{d(1000).two().twin().tells(1, "d", up, 10, rests).tells(11, "d", up, 500), want{" port": 490, "c1 uprobe": 510}},
+			{d(2000).two().twin().tells(1, "d", up, 10, rests).tells(11, "d", up, 900), want{" port": 1090, "c1 uprobe": 910}},
+			{d(3000).two().twin().tells(1, "d", up, 110).tells(11, "d", up, 900), want{" port": 1990, "c1 uprobe": 1010}},
+		},
 		"windows": {
 			{d(0).two(), want{" port": 0}},
 			{
 				d(1000).two().tells(1, "d", up, 10, model.Seen{Resting: true}).tells(1, "d", up, 700, model.Seen{Sampled: true}),
-				want{" port": 990, "c1 uprobe resting": 10, "c1 uprobe sampled": 700},
+				want{" port": 990, "c1 uprobe": 10, "c1 uprobe sampled": 700},
 			},
 			{
 				d(2000).two().tells(1, "d", up, 30).tells(1, "d", up, 700, model.Seen{Sampled: true}),
@@ -404,7 +456,7 @@ func TestLedgerSaturated(t *testing.T) {
 		words, claim uint64
 		want         want
 	}{
-		{5, 1010, want{" port": 4 * (math.MaxUint32 - 10), "c1 uprobe": 1000}}, // reset: a new beginning
+		{5, 1010, want{" port": 4 * (math.MaxUint32 - 10), "c1 uprobe": 1000}}, // reset: 20 bytes since
 		{100, 1020, want{" port": 4*(math.MaxUint32-10) + 360, "c1 uprobe": 1020}},
 	} {
 		if diff := cmp.Diff(s.want, sent(t, &l, narrow(s.words, s.claim))); diff != "" {
@@ -451,6 +503,191 @@ func TestLedgerLeave(t *testing.T) {
 	}
 }
 
+// TestLedgerWithoutProbe: nobody leaves while the probe does not answer who was
+// there before; of a node without a probe everybody who is not told of.
+func TestLedgerWithoutProbe(t *testing.T) {
+	at := func(bytes uint64, probe bool) *node {
+		n := newNode().device("d", bytes, 0)
+		if probe {
+			return n.holds(1, "d", 1, 1)
+		}
+		n.Objects = nil
+		return n
+	}
+	var l Ledger
+	sent(t, &l, at(0, true))
+	sent(t, &l, at(100, true))
+	for range 2 * patience {
+		if d := cmp.Diff(want{" port": 100, "c1 port": 100}, sent(t, &l, at(200, false))); d != "" {
+			t.Fatal(d)
+		}
+	}
+	sent(t, &l, at(200, false).tells(2, "d", up, 30))
+	for range patience + 1 {
+		sent(t, &l, at(200, false))
+	}
+	if got := sent(t, &l, at(200, false)); len(l.holders) != 1 || got[" port"] != 100 {
+		t.Errorf("%d owners: %v", len(l.holders), got)
+	}
+	if got := sent(t, &l, at(300, true)); got["c1 port"] != 100 || got[" port"] != 200 {
+		t.Error(got)
+	}
+}
+
+// TestLedgerGivenVF: a virtual function that was given to one container is its
+// alone without a probe, too; a physical one needs one.
+func TestLedgerGivenVF(t *testing.T) {
+	at := func(bytes uint64, vf, allocated bool) *node {
+		n := vfNode(0, 0, true)
+		n.HCAs, n.VFs, n.Objects = n.HCAs[:0], nil, nil
+		n.device("d", bytes, 0)
+		n.HCAs[0].PCIAddress, n.HCAs[0].VF = "0000:18:00.2", vf
+		if !allocated {
+			n.Allocations = nil
+			n.Containers[0].Devices, n.HCAs[0].CharDevice = []string{"/dev/infiniband/uverbs0"}, "uverbs0"
+		}
+		return n
+	}
+	for _, tt := range []struct {
+		vf, allocated bool
+		want          want
+	}{
+		{true, true, want{" port": 200, "c1 port": 100}},
+		{false, true, want{" port": 300}},
+		{true, false, want{" port": 300}},
+	} {
+		var l Ledger
+		var got want
+		for i := range uint64(3) {
+			got = sent(t, &l, at(100*(i+1), tt.vf, tt.allocated))
+		}
+		if d := cmp.Diff(tt.want, got); d != "" {
+			t.Errorf("VF %v, allocated %v:\n%s", tt.vf, tt.allocated, d)
+		}
+	}
+	// The probe stops answering: another one had objects there.
+	var l Ledger
+	with := func(bytes uint64) *node {
+		n := at(bytes, true, true)
+		n.Objects = []model.Objects{}
+		return n.holds(1, "d", 1, 1).holds(2, "d", 1, 1)
+	}
+	for i := range uint64(4) {
+		sent(t, &l, with(100*i))
+	}
+	sent(t, &l, at(400, true, true))
+	if d := cmp.Diff(want{" port": 500}, sent(t, &l, at(500, true, true))); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestLedgerLateName: what a container moved before its runtime named it is its
+// own afterwards.
+func TestLedgerLateName(t *testing.T) {
+	early := model.Entity{Workload: "pod:u1/c1", ContainerID: "c1", PodUID: "u1", Cgroup: "/1"}
+	at := func(bytes uint64, names ...model.Entity) *node {
+		n := newNode().device("d", bytes, 0).holds(1, "d", 1, 1).tells(1, "d", up, bytes)
+		for i, e := range names {
+			n.Entities[uint64(i)+1] = e
+		}
+		return n
+	}
+	owners := func(l *Ledger, n *node) map[string]uint64 {
+		got := map[string]uint64{}
+		a := l.Attribute(n.Snapshot)
+		for _, s := range a.Traffic {
+			if s.Direction == model.Transmit {
+				got[fmt.Sprint(a.Owners[s.Owner].Workload, " ", s.Method)] += s.Bytes
+			}
+		}
+		return got
+	}
+	t.Run("later", func(t *testing.T) {
+		var l Ledger
+		for i := range uint64(3) {
+			owners(&l, at(i*100, early))
+		}
+		for i := range uint64(2 * patience) {
+			got := owners(&l, at(300+i*100))
+			if d := cmp.Diff(want{" port": 0, "ns/p1/c port": 300 + i*100, "ns/p1/c uprobe": 0}, got); d != "" {
+				t.Fatalf("%d: %s", i, d)
+			}
+		}
+		if len(l.holders) != 1 || len(l.accounts) != 3 {
+			t.Errorf("%d owners and %d accounts", len(l.holders), len(l.accounts))
+		}
+	})
+	t.Run("one cgroup after the other", func(t *testing.T) {
+		named := newNode().Entities[1]
+		other := early
+		other.Cgroup = "/1/2"
+		both := func(bytes, first, second uint64, names ...model.Entity) *node {
+			return at(0, names...).tells(2, "d", up, second).without(func(n *node) {
+				n.HCAs[0].Ports[0].Counters[0].Value = bytes / 4
+				n.Traffic[0].Bytes = first
+			}).holds(2, "d", 1, 1).holds(3, "d", 1, 1)
+		}
+		var l Ledger
+		owners(&l, both(0, 0, 0, early, other))
+		owners(&l, both(400, 100, 200, early, other))
+		owners(&l, both(500, 150, 250, named, other))
+		got := owners(&l, both(600, 160, 290, named, named))
+		if d := cmp.Diff(want{" port": 150, "ns/p1/c uprobe": 450}, got); d != "" {
+			t.Error(d)
+		}
+		if len(l.accounts) != 1 {
+			t.Errorf("%d accounts", len(l.accounts))
+		}
+	})
+	t.Run("claimed", func(t *testing.T) {
+		claimed := early
+		claimed.Claimed = true
+		var l Ledger
+		for i := range uint64(3) {
+			owners(&l, at(i*100, claimed))
+		}
+		if got := owners(&l, at(300)); got["pod:u1/c1 port"] != 200 {
+			t.Error(got)
+		}
+	})
+}
+
+// TestLedgerVanished: claims on a device that is not told of any more are booked in
+// the end, and are part of its figure when it comes back.
+func TestLedgerVanished(t *testing.T) {
+	at := func(bytes uint64, seen bool) *node {
+		n := newNode().device("d", bytes, 0).two().tells(1, "d", up, bytes)
+		if !seen {
+			n.HCAs = n.HCAs[:0]
+		}
+		return n
+	}
+	var l Ledger
+	sent(t, &l, at(0, true))
+	sent(t, &l, at(100, true))
+	for i := range uint64(2 * patience) {
+		got := sent(t, &l, at(200+i*100, false))
+		if away := i >= patience; away != (got["c1 uprobe"] == 200+i*100) {
+			t.Errorf("%d: %v", i, got)
+		}
+	}
+	if d := cmp.Diff(want{" port": 1000, "c1 uprobe": 4000}, sent(t, &l, func() *node {
+		n := at(4000, true)
+		n.HCAs[0].Ports[0].Counters[0].Value = 5000 / 4
+		return n
+	}())); d != "" {
+		t.Error(d)
+	}
+	// That nothing is read says nothing.
+	l = Ledger{}
+	sent(t, &l, at(0, true))
+	for range 2 * patience {
+		if got := sent(t, &l, at(100, false).without(func(n *node) { n.HCAs = nil })); got["c1 uprobe"] != 0 {
+			t.Fatal(got)
+		}
+	}
+}
+
 // TestLedgerKnowsWhoWasAbsent: an owner that nobody tells of for a moment is shown
 // as it was.
 func TestLedgerKnowsWhoWasAbsent(t *testing.T) {
@@ -472,12 +709,13 @@ func TestLedgerKnowsWhoWasAbsent(t *testing.T) {
 	}
 }
 
-// vfNode is a PF with a virtual function that was given to pod p1.
+// vfNode is a PF with a virtual function that was given to pod p1. Each look finds
+// another figure.
 func vfNode(pf, vf uint64, allocated bool) *node {
 	n := newNode().device("pf", pf, 0)
 	n.HCAs[0].PCIAddress = "0000:18:00.0"
 	n.HCAs[0].Ports[0].LinkLayer = "InfiniBand"
-	n.VFs = []model.VF{{PF: "pf", PCIAddress: "0000:18:00.2", Counted: true, TransmitBytes: vf}}
+	n.VFs = []model.VF{{PF: "pf", PCIAddress: "0000:18:00.2", Counted: true, TransmitBytes: vf, Look: vf}}
 	n.Containers = []model.Container{{
 		ID: "c1", Name: "c", Namespace: "ns", Pod: "p1", PodUID: "u1", Status: model.ContainerRunning,
 	}}
@@ -486,6 +724,23 @@ func vfNode(pf, vf uint64, allocated bool) *node {
 			Namespace: "ns", Pod: "p1", Container: "c", Resource: "nvidia.com/mlnx", ID: "0000:18:00.2",
 		}}
 	}
+	return n
+}
+
+// given makes another cgroup's container the one to which the function was given.
+func (n *node) given(to uint64) *node {
+	c, a := &n.Containers[0], &n.Allocations[0]
+	c.ID, c.Pod, c.PodUID = fmt.Sprint("c", to), fmt.Sprint("p", to), fmt.Sprint("u", to)
+	a.Pod = c.Pod
+	return n
+}
+
+// other adds another container of pod p1, which has the node of the function's HCA.
+func (n *node) other() *node {
+	n.Containers = append(n.Containers, model.Container{
+		ID: "c3", Name: "other", Namespace: "ns", Pod: "p1", PodUID: "u1", Status: model.ContainerRunning,
+		Devices: []string{"/dev/infiniband/uverbs7"},
+	})
 	return n
 }
 
@@ -521,7 +776,8 @@ func TestLedgerVFs(t *testing.T) {
 	for name, steps := range map[string][]step{
 		"in a virtual machine": {
 			{vfNode(10*4, 100, true), want{"pf  port": 40, pci + "  port": 100}},
-			{vfNode(20*4, 300, true), want{"pf  port": 80, pci + "  port": 100, pci + " c1 port": 200}},
+			{vfNode(20*4, 300, true), want{"pf  port": 80, pci + "  port": 300}},
+			{vfNode(30*4, 350, true), want{"pf  port": 120, pci + "  port": 300, pci + " c1 port": 50}},
 		},
 		"on Ethernet, where not all of it is RDMA": {
 			{vfNode(0, 100, true).ethernet(), want{"pf  port": 0}},
@@ -534,25 +790,52 @@ func TestLedgerVFs(t *testing.T) {
 		"given away in between": {
 			{vfNode(0, 100, false), want{"pf  port": 0, pci + "  port": 100}},
 			{vfNode(0, 300, true), want{"pf  port": 0, pci + "  port": 300}},
-			{vfNode(0, 400, true), want{"pf  port": 0, pci + "  port": 300, pci + " c1 port": 100}},
+			{vfNode(0, 400, true), want{"pf  port": 0, pci + "  port": 400}},
+			{vfNode(0, 500, true), want{"pf  port": 0, pci + "  port": 400, pci + " c1 port": 100}},
+		},
+		"given to another one between two looks": {
+			{vfNode(0, 100, true), want{"pf  port": 0, pci + "  port": 100}},
+			{vfNode(0, 100, true), want{"pf  port": 0, pci + "  port": 100}},
+			{vfNode(0, 200, true), want{"pf  port": 0, pci + "  port": 200}},
+			{vfNode(0, 300, true), want{"pf  port": 0, pci + "  port": 200, pci + " c1 port": 100}},
+			{vfNode(0, 300, true).given(2), want{"pf  port": 0, pci + "  port": 200, pci + " c1 port": 100}},
+			{vfNode(0, 300, true).given(2), want{"pf  port": 0, pci + "  port": 200, pci + " c1 port": 100}},
+			{vfNode(0, 900, true).given(2), want{"pf  port": 0, pci + "  port": 800, pci + " c1 port": 100}},
+			{vfNode(0, 950, true).given(2), want{"pf  port": 0, pci + "  port": 850, pci + " c1 port": 100}},
+			{
+				vfNode(0, 999, true).given(2),
+				want{"pf  port": 0, pci + "  port": 850, pci + " c1 port": 100, pci + " c2 port": 49},
+			},
 		},
 		"in the network namespace of a pod, whose container has its node": {
 			{moved(vfNode(0, 100, false), "/dev/infiniband/uverbs7"), want{"pf  port": 0, " port": 100}},
-			{moved(vfNode(0, 150, false), "/dev/infiniband/uverbs7"), want{"pf  port": 0, " port": 100, "c1 port": 50}},
+			{moved(vfNode(0, 150, false), "/dev/infiniband/uverbs7"), want{"pf  port": 0, " port": 150}},
+			{moved(vfNode(0, 160, false), "/dev/infiniband/uverbs7"), want{"pf  port": 0, " port": 150, "c1 port": 10}},
 		},
 		"or has not": {
 			{moved(vfNode(0, 100, false)), want{"pf  port": 0, " port": 100}},
-			{moved(vfNode(0, 150, false)), want{"pf  port": 0, " port": 100, "ns/p1 port": 50}},
+			{moved(vfNode(0, 150, false)), want{"pf  port": 0, " port": 150}},
+			{moved(vfNode(0, 160, false)), want{"pf  port": 0, " port": 150, "ns/p1 port": 10}},
+		},
+		"or two of them have": {
+			{moved(vfNode(0, 100, false).other(), "/dev/infiniband/uverbs7"), want{"pf  port": 0, " port": 100}},
+			{moved(vfNode(0, 150, false).other(), "/dev/infiniband/uverbs7"), want{"pf  port": 0, " port": 150}},
+			{
+				moved(vfNode(0, 160, false).other(), "/dev/infiniband/uverbs7"),
+				want{"pf  port": 0, " port": 150, "ns/p1 port": 10},
+			},
 		},
 		"used by another": {
 			{moved(vfNode(0, 100, false)), want{"pf  port": 0, " port": 100}},
-			{moved(vfNode(0, 150, false)).holds(2, "d", 1, 1), want{"pf  port": 0, " port": 150}},
+			{moved(vfNode(0, 150, false)), want{"pf  port": 0, " port": 150}},
+			{moved(vfNode(0, 160, false)).holds(2, "d", 1, 1), want{"pf  port": 0, " port": 160}},
 		},
 		"its HCA gets known, and is lost again": {
 			{vfNode(0, 100, true), want{"pf  port": 0, pci + "  port": 100}},
-			{vfNode(0, 300, true), want{"pf  port": 0, pci + "  port": 100, pci + " c1 port": 200}},
-			{moved(vfNode(0, 350, true)), want{"pf  port": 0, " port": 100, "c1 port": 250}},
-			{vfNode(0, 400, true), want{"pf  port": 0, " port": 100, "c1 port": 300}},
+			{vfNode(0, 120, true), want{"pf  port": 0, pci + "  port": 120}},
+			{vfNode(0, 300, true), want{"pf  port": 0, pci + "  port": 120, pci + " c1 port": 180}},
+			{moved(vfNode(0, 350, true)), want{"pf  port": 0, " port": 120, "c1 port": 230}},
+			{vfNode(0, 400, true), want{"pf  port": 0, " port": 120, "c1 port": 280}},
 		},
 		"in sight with counters of its own, then moved": {
 			{own(1000, 80).holds(1, "d", 1, 1), want{"pf  port": 0, " port": 80}},

@@ -29,7 +29,7 @@ func (l *Ledger) look(s *model.Snapshot) {
 		}
 	}
 	for _, d := range l.order {
-		d.told, d.hca, d.pci, d.out, d.read = false, nil, "", false, d.read[:0]
+		d.told, d.hca, d.pci, d.out, d.stale, d.read = false, nil, "", false, false, d.read[:0]
 	}
 	for i := range s.HCAs {
 		h := &s.HCAs[i]
@@ -70,12 +70,18 @@ func (l *Ledger) look(s *model.Snapshot) {
 	}
 	l.keepNames(s.VFs)
 	for _, d := range l.order {
-		d.advance(d.read)
+		d.advance(d.read, d.told || s.HCAs != nil)
 	}
 }
 
+// readVF takes the figures of a virtual function, once for each look at its physical
+// one: until the next look nobody knows what the function has moved.
 func (d *meter) readVF(v *model.VF, pci string) {
 	d.pci, d.out = pci, true
+	if d.stale = d.bound && d.figures[0].set == vfStats && d.look == v.Look; d.stale {
+		return
+	}
+	d.look = v.Look
 	d.read = append(d.read, figure{0, vfStats, transmit, v.TransmitBytes}, figure{0, vfStats, receive, v.ReceiveBytes})
 }
 

@@ -13,7 +13,7 @@ type TrafficShare struct {
 	Method    model.Method
 	Direction model.Direction
 	Bytes     uint64
-	model.Seen
+	Sampled   bool // see model.Seen; these are in no sum
 }
 
 // WorkRequestShare is the work requests of one opcode that one owner posted.

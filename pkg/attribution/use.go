@@ -26,11 +26,12 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *Attribution) {
 		}
 		return
 	}
+	l.probed = l.refresh
 	for _, d := range l.order {
 		d.strangers = strangers{created: d.strangers.created}
 	}
 	var d *meter
-	var unplaced, unplacedNow uint64
+	var unplaced uint64
 	for i := range a.Devices {
 		if r := &a.Devices[i]; r.Type == model.QP && s.Resources != nil {
 			if d := l.meters[r.Device]; d != nil {
@@ -42,7 +43,6 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *Attribution) {
 		r := &a.Objects[i]
 		if r.Device == "" {
 			unplaced += r.Created
-			unplacedNow += r.Current
 			continue
 		}
 		if d == nil || d.name != r.Device {
@@ -58,12 +58,14 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *Attribution) {
 		u.holds = u.holds || r.Current > 0
 		u.createdBy += r.Created
 	}
-	strange := unplacedNow > 0 || unplaced != l.unplaced // of which HCA is not known
+	// Of which HCA is not known. Those that were there before are on none of which the
+	// probe knows the name, and so on none that has users here.
+	strange := unplaced > l.unplaced
 	l.unplaced = unplaced
 	for _, d := range l.order {
-		d.strange = d.strange || strange || d.strangers.there(d.management)
+		d.strange = d.strangers.there(d.management) || d.strange || strange
 		for h, u := range d.users {
-			u.active = u.active || u.held || u.holds || u.createdBy != u.created
+			u.active = u.active || u.held || u.holds || u.createdBy > u.created
 			u.held, u.created, u.holds, u.createdBy = u.holds, u.createdBy, false, 0
 			if !u.held && !u.active && !u.was && u.created == 0 {
 				delete(d.users, h)
@@ -108,7 +110,7 @@ func (s *strangers) note(r *ObjectShare) {
 // there says whether anything that is not known may move bytes: a process without
 // an owner, or a consumer in the kernel (IPoIB, NVMe-oF, …).
 func (s *strangers) there(management uint64) bool {
-	made := s.made != s.created
+	made := s.made > s.created
 	s.created = s.made
 	return made || !s.counted || s.contexts > 0 || s.qps > management
 }
@@ -139,24 +141,41 @@ func isMLX5(h *model.HCA) bool {
 	return err == nil && strings.HasPrefix(h.Type, "MT") && id >= 4113 && id < 10000
 }
 
+// noteGiven notes since when the devices of which the objects need not be known are
+// whose.
+func (l *Ledger) noteGiven() {
+	for _, d := range l.order {
+		given := Owner{}
+		if d.out || d.hca != nil && d.hca.VF {
+			given = l.givenTo(d)
+		}
+		if given != d.given {
+			d.given, d.since = given, l.refresh
+		}
+	}
+}
+
 // sole is whose alone the device was in the interval that ends now, nil when it
-// had several users or one that is not known.
+// had several users or one that is not known. Of a device out of sight, and of a
+// virtual function while nobody counts objects, it is the one to whom it is given,
+// if that was so from before the beginning of the interval on: figures may be a
+// look old.
 func (l *Ledger) sole(d *meter) *holder {
-	given := d.given
-	if d.out {
-		d.given = l.givenTo(d)
-		if d.first || d.given == (Owner{}) || given != d.given {
+	if d.first {
+		return nil
+	}
+	if d.out || l.facts.Objects == nil {
+		if d.given == (Owner{}) || d.since > d.before {
 			return nil
 		}
 		for h, u := range d.users {
-			if (u.active || u.was) && h.Owner != d.given && !samePod(h.Owner, d.given) {
+			if (u.active || u.was || u.held) && h.Owner != d.given && !samePod(h.Owner, d.given) {
 				return nil
 			}
 		}
 		return l.named(d.given)
 	}
-	d.given = Owner{}
-	if d.first || d.strange || d.wasStrange {
+	if d.strange || d.wasStrange {
 		return nil
 	}
 	var one *holder
@@ -196,35 +215,39 @@ func podOwner(o Owner) Owner {
 
 // givenTo is who has the device to itself: to whom the kubelet has given its PCI
 // function, or in whose network namespace it is. That a container has a device's
-// node is no proof. Of several containers of a pod it is the pod.
+// node is no proof, but says which container of a pod it is. Of several it is the
+// pod.
 func (l *Ledger) givenTo(d *meter) Owner {
 	if l.given == nil {
-		e := evidence{
-			s: *l.facts, o: newOwners(*l.facts), hcas: newHCAs(l.facts.HCAs), lives: newLives(l.facts.Containers),
-			t: assignedTable{rows: []DeviceShare{}, index: map[assignedKey]int{}, ofPod: map[podDevice]int{}},
-		}
-		e.t.o = e.o
-		e.allocations()
-		e.namespaces()
-		l.given = make(map[string][]Owner, len(e.t.rows))
-		for i := range e.t.rows {
-			l.given[e.t.rows[i].label()] = append(l.given[e.t.rows[i].label()], e.o.list[e.t.rows[i].Owner])
+		l.given = make(map[string][]int, len(l.assigned))
+		for i := range l.assigned {
+			label := l.assigned[i].label()
+			l.given[label] = append(l.given[label], i)
 		}
 	}
-	owners := l.given[d.label()]
-	if len(owners) == 0 {
-		return Owner{}
-	}
-	one := owners[0]
-	for _, o := range owners[1:] {
-		if o != one && !samePod(o, one) {
+	var one Owner
+	rows := l.given[d.label()]
+	for _, i := range rows {
+		owner := l.o.list[l.assigned[i].Owner]
+		switch {
+		case !l.assigned[i].Given:
+		case one == (Owner{}):
+			one = owner
+		case owner != one && !samePod(owner, one):
 			return Owner{}
 		}
-		if o != one {
-			one = podOwner(one)
+	}
+	for _, i := range rows {
+		owner := l.o.list[l.assigned[i].Owner]
+		switch {
+		case owner.Container == "" || owner == one || !samePod(owner, one):
+		case one.Container != "":
+			return podOwner(one)
+		default:
+			one = owner
 		}
 	}
-	return l.container(d, one)
+	return one
 }
 
 // label is how a device is found in what was given away.
@@ -240,27 +263,4 @@ func (s *DeviceShare) label() string {
 		return s.HCA.Name
 	}
 	return s.PCIAddress
-}
-
-// container is the one container of a pod that has the device, or the pod.
-func (l *Ledger) container(d *meter, pod Owner) Owner {
-	if pod.Pod == "" || pod.Container != "" {
-		return pod
-	}
-	var one Owner
-	for i := range l.assigned {
-		r := &l.assigned[i]
-		owner := l.o.list[r.Owner]
-		if r.label() != d.label() || owner.Container == "" || !samePod(owner, pod) {
-			continue
-		}
-		if one != (Owner{}) && one != owner {
-			return pod
-		}
-		one = owner
-	}
-	if one == (Owner{}) {
-		return pod
-	}
-	return one
 }

@@ -17,9 +17,9 @@ import (
 // is never in one sum with what was counted.
 func trafficMetrics() []metric {
 	return slices.Concat(
-		byteMetrics(exact, "", ""),
-		operationMetrics(exact, "", ""),
-		byteMetrics(sampled, "_sampled", estimated),
+		byteMetrics(false, "", ""),
+		operationMetrics(exact, "", whole),
+		byteMetrics(true, "_sampled", estimated),
 		operationMetrics(sampled, "_sampled", estimated),
 		budgetMetrics(),
 		vfMetrics(),
@@ -30,20 +30,24 @@ func trafficMetrics() []metric {
 const estimated = " Estimated: counted in windows of time and scaled up by the time between them, of which " +
 	"accelscope_datapath_sampling_ratio tells the part that was watched; never added to the family without _sampled."
 
+// whole ends the help of the families of operations that are not.
+const whole = " Absent while calls that tell it are sampled: it goes on where it was when all are watched again."
+
 // exact and sampled choose the rows of a family. While a figure is sampled its
 // exact one rests: that would be a counter that stands still while the workload
-// does not.
+// does not. Bytes are shown nevertheless, or the sum over a device would not be
+// its figure.
 func exact(s model.Seen) bool   { return !s.Sampled && !s.Resting }
 func sampled(s model.Seen) bool { return s.Sampled }
 
-func byteMetrics(chosen func(model.Seen) bool, twin, more string) []metric {
+func byteMetrics(sampled bool, twin, more string) []metric {
 	bytes := func(d model.Direction, help string) metric {
 		return metric{
 			name: "container_rdma_" + string(d) + "_bytes" + twin + "_total", typ: counter, owned: true,
 			labels: []string{"device", "method"}, help: help + more,
 			emit: func(v *view, b *builder) {
 				for i := range v.shares.Traffic {
-					if s := &v.shares.Traffic[i]; s.Direction == d && chosen(s.Seen) {
+					if s := &v.shares.Traffic[i]; s.Direction == d && s.Sampled == sampled {
 						b.share(float64(s.Bytes), v.owners[s.Owner], s.Device, string(s.Method))
 					}
 				}
@@ -54,7 +58,8 @@ func byteMetrics(chosen func(model.Seen) bool, twin, more string) []metric {
 		"wire), qp_counter (hardware counters of its queue pairs) or uprobe (payload of what it posted and polled). No byte " +
 		"is in two methods. Where the device counts bytes, the shares add up to its own figure; what nobody is known to own " +
 		"(headers, retransmissions, the kernel's traffic, one-sided operations of the other end, calls that bypass " +
-		"ibv_post_send) has empty identity labels."
+		"ibv_post_send) has empty identity labels. While a workload's calls are sampled its uprobe bytes stand still, and what " +
+		"it moves is in that share, too; so are, with a jump, all bytes of a workload that is gone."
 	if twin != "" {
 		return []metric{
 			bytes(model.Transmit, "Bytes that the workload has sent by RDMA, by work requests posted."),

@@ -47,9 +47,9 @@ func trafficRefresh() *refresh {
 				{Owner: 0, Device: "mlx5_0", Method: model.MethodPort, Direction: model.Transmit, Bytes: 77},
 				{Owner: 2, Device: "mlx5_0", Method: model.MethodUprobe, Direction: model.Transmit, Bytes: 1 << 40},
 				{Owner: 2, Device: "mlx5_0", Method: model.MethodQPCounter, Direction: model.Transmit, Bytes: 5},
-				{Owner: 3, Device: "mlx5_0", Method: model.MethodUprobe, Direction: model.Transmit, Bytes: 404, Seen: rests},
-				{Owner: 3, Device: "mlx5_0", Method: model.MethodUprobe, Direction: model.Transmit, Bytes: 66, Seen: scaled},
-				{Owner: 3, Device: "mlx5_0", Method: model.MethodUprobe, Direction: model.Receive, Bytes: 67, Seen: scaled},
+				{Owner: 3, Device: "mlx5_0", Method: model.MethodUprobe, Direction: model.Transmit, Bytes: 55},
+				{Owner: 3, Device: "mlx5_0", Method: model.MethodUprobe, Direction: model.Transmit, Bytes: 66, Sampled: true},
+				{Owner: 3, Device: "mlx5_0", Method: model.MethodUprobe, Direction: model.Receive, Bytes: 67, Sampled: true},
 			},
 			WorkRequests: []attribution.WorkRequestShare{
 				{Owner: 2, Device: "mlx5_0", Opcode: "rdma_write", Count: 9, Bytes: 1 << 40},

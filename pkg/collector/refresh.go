@@ -137,42 +137,19 @@ func subjects(facts *model.Snapshot) (cgroups []uint64, pids []int) {
 			cgroups = append(cgroups, id)
 		}
 	}
-	for i := range facts.Objects {
-		add(facts.Objects[i].Cgroup)
-	}
-	for i := range facts.Registered {
-		add(facts.Registered[i].Cgroup)
-	}
-	for i := range facts.Verbs {
-		add(facts.Verbs[i].Cgroup)
-	}
-	for i := range facts.VerbErrors {
-		add(facts.VerbErrors[i].Cgroup)
-	}
-	for i := range facts.RDMACgroups {
-		add(facts.RDMACgroups[i].Cgroup)
-	}
-	for i := range facts.Traffic {
-		add(facts.Traffic[i].Cgroup)
-	}
-	for i := range facts.WorkRequests {
-		add(facts.WorkRequests[i].Cgroup)
-	}
-	for i := range facts.CompletionErrors {
-		add(facts.CompletionErrors[i].Cgroup)
-	}
-	for i := range facts.Completions {
-		add(facts.Completions[i].Cgroup)
-	}
-	for i := range facts.Budgets {
-		add(facts.Budgets[i].Cgroup)
-	}
-	for i := range facts.Usages {
-		add(facts.Usages[i].Cgroup)
-	}
-	for i := range facts.Namespaces {
-		add(facts.Namespaces[i].Cgroup)
-	}
+	each(facts.Objects, add, func(f *model.Objects) uint64 { return f.Cgroup })
+	each(facts.Registered, add, func(f *model.Registered) uint64 { return f.Cgroup })
+	each(facts.Verbs, add, func(f *model.Verb) uint64 { return f.Cgroup })
+	each(facts.VerbErrors, add, func(f *model.VerbError) uint64 { return f.Cgroup })
+	each(facts.RDMACgroups, add, func(f *model.RDMACgroup) uint64 { return f.Cgroup })
+	each(facts.Traffic, add, func(f *model.Traffic) uint64 { return f.Cgroup })
+	each(facts.WorkRequests, add, func(f *model.WorkRequests) uint64 { return f.Cgroup })
+	each(facts.CompletionErrors, add, func(f *model.CompletionErrors) uint64 { return f.Cgroup })
+	each(facts.Completions, add, func(f *model.Completions) uint64 { return f.Cgroup })
+	each(facts.Sampling, add, func(f *model.Sampling) uint64 { return f.Cgroup })
+	each(facts.Budgets, add, func(f *model.Budget) uint64 { return f.Cgroup })
+	each(facts.Usages, add, func(f *model.Usage) uint64 { return f.Cgroup })
+	each(facts.Namespaces, add, func(f *model.Namespace) uint64 { return f.Cgroup })
 	seenPID := make(map[int]struct{})
 	for i := range facts.Holdings {
 		pid := facts.Holdings[i].PID
@@ -182,6 +159,12 @@ func subjects(facts *model.Snapshot) (cgroups []uint64, pids []int) {
 		}
 	}
 	return cgroups, pids
+}
+
+func each[F any](facts []F, do func(uint64), cgroup func(*F) uint64) {
+	for i := range facts {
+		do(cgroup(&facts[i]))
+	}
 }
 
 func (c *Collector) states(readings []reading, now time.Time) []SourceState {

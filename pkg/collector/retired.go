@@ -29,19 +29,19 @@ func (r *retired) forget(facts *model.Snapshot, cgroups []uint64) {
 // add adds to facts what those that left had counted. A probe that counts verbs
 // and no objects has answered.
 func (r *retired) add(facts *model.Snapshot) {
-	r.kept.add(facts, facts.Objects != nil || facts.Verbs != nil, model.Snapshot{
-		Objects: facts.Objects, Verbs: facts.Verbs, VerbErrors: facts.VerbErrors,
+	r.kept.add(facts, facts.Objects != nil || facts.Verbs != nil, totals{
+		objects: facts.Objects, verbs: facts.Verbs, errors: facts.VerbErrors,
 	})
-	r.path.add(facts, facts.WorkRequests != nil || facts.Budgets != nil, model.Snapshot{
-		WorkRequests: facts.WorkRequests, CompletionErrors: facts.CompletionErrors, Completions: facts.Completions,
-		Budgets: facts.Budgets,
+	r.path.add(facts, facts.WorkRequests != nil || facts.Budgets != nil, totals{
+		requests: facts.WorkRequests, failures: facts.CompletionErrors, completions: facts.Completions,
+		budgets: facts.Budgets,
 	})
 }
 
 // kept is what one source counted.
 type kept struct {
 	// own is what it said in this refresh, without what is added to it.
-	own model.Snapshot
+	own totals
 	// unnamed is what the cgroups without a name had counted last.
 	unnamed totals
 	// leaving are the cgroups that the sources were told to forget, and their
@@ -63,7 +63,7 @@ func (r *kept) forget(facts *model.Snapshot, cgroups []uint64) {
 		r.leaving = map[uint64]leaver{}
 	}
 	for _, id := range cgroups {
-		t := totalsOf(&r.own, func(cgroup uint64) bool { return cgroup == id })
+		t := r.own.of(func(cgroup uint64) bool { return cgroup == id })
 		if !t.empty() {
 			r.leaving[id] = leaver{owner: attribution.OwnerOf(facts.Entities[id]), totals: t}
 		}
@@ -73,21 +73,21 @@ func (r *kept) forget(facts *model.Snapshot, cgroups []uint64) {
 // add adds to facts what those that left had counted. While the source does not
 // answer nothing can be said of who left. To what it did not collect nothing is
 // added.
-func (r *kept) add(facts *model.Snapshot, answered bool, own model.Snapshot) {
+func (r *kept) add(facts *model.Snapshot, answered bool, own totals) {
 	if r.own = own; !answered {
 		return
 	}
 	nobody := func(cgroup uint64) bool { return facts.Entities[cgroup].Workload == "" }
 	named := func(cgroup uint64) bool { return !nobody(cgroup) }
-	r.of(attribution.Owner{}).add(r.unnamed, named)
-	r.unnamed = totalsOf(&own, nobody)
+	r.of(attribution.Owner{}).add(r.unnamed.of(named))
+	r.unnamed = own.of(nobody)
 
 	if len(r.leaving) > 0 {
 		present := map[uint64]bool{}
-		totalsOf(&own, func(cgroup uint64) bool { present[cgroup] = true; return false })
+		own.of(func(cgroup uint64) bool { present[cgroup] = true; return false })
 		for id, l := range r.leaving {
 			if !present[id] {
-				r.of(l.owner).add(l.totals, func(uint64) bool { return true })
+				r.of(l.owner).add(l.totals)
 				delete(r.leaving, id)
 			}
 		}
@@ -110,19 +110,19 @@ func (r *kept) add(facts *model.Snapshot, answered bool, own model.Snapshot) {
 			delete(r.left, owner)
 		}
 	}
-	if own.Objects == nil {
+	if own.objects == nil {
 		more.Objects = nil
 	}
-	if own.WorkRequests == nil {
+	if own.requests == nil {
 		more.WorkRequests = nil
 	}
-	if own.CompletionErrors == nil {
+	if own.failures == nil {
 		more.CompletionErrors = nil
 	}
-	if own.Completions == nil {
+	if own.completions == nil {
 		more.Completions = nil
 	}
-	if own.Budgets == nil {
+	if own.budgets == nil {
 		more.Budgets = nil
 	}
 	facts.Merge(more)

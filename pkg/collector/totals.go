@@ -35,99 +35,69 @@ type figure struct {
 
 type requests struct{ count, bytes uint64 }
 
-// totalsOf are the totals of the cgroups that are wanted.
-func totalsOf(facts *model.Snapshot, wanted func(cgroup uint64) bool) (t totals) {
-	for i := range facts.Objects {
-		if wanted(facts.Objects[i].Cgroup) {
-			t.objects = append(t.objects, facts.Objects[i])
+// of are the totals of the cgroups that are wanted.
+func (t *totals) of(wanted func(cgroup uint64) bool) totals {
+	return totals{
+		objects:     those(t.objects, wanted, func(f *model.Objects) uint64 { return f.Cgroup }),
+		verbs:       those(t.verbs, wanted, func(f *model.Verb) uint64 { return f.Cgroup }),
+		errors:      those(t.errors, wanted, func(f *model.VerbError) uint64 { return f.Cgroup }),
+		requests:    those(t.requests, wanted, func(f *model.WorkRequests) uint64 { return f.Cgroup }),
+		failures:    those(t.failures, wanted, func(f *model.CompletionErrors) uint64 { return f.Cgroup }),
+		completions: those(t.completions, wanted, func(f *model.Completions) uint64 { return f.Cgroup }),
+		budgets:     those(t.budgets, wanted, func(f *model.Budget) uint64 { return f.Cgroup }),
+	}
+}
+
+// those are the facts of the cgroups that are wanted.
+func those[F any](facts []F, wanted func(uint64) bool, cgroup func(*F) uint64) (chosen []F) {
+	for i := range facts {
+		if wanted(cgroup(&facts[i])) {
+			chosen = append(chosen, facts[i])
 		}
 	}
-	for i := range facts.Verbs {
-		if wanted(facts.Verbs[i].Cgroup) {
-			t.verbs = append(t.verbs, facts.Verbs[i])
-		}
-	}
-	for i := range facts.VerbErrors {
-		if wanted(facts.VerbErrors[i].Cgroup) {
-			t.errors = append(t.errors, facts.VerbErrors[i])
-		}
-	}
-	for i := range facts.WorkRequests {
-		if wanted(facts.WorkRequests[i].Cgroup) {
-			t.requests = append(t.requests, facts.WorkRequests[i])
-		}
-	}
-	for i := range facts.CompletionErrors {
-		if wanted(facts.CompletionErrors[i].Cgroup) {
-			t.failures = append(t.failures, facts.CompletionErrors[i])
-		}
-	}
-	for i := range facts.Completions {
-		if wanted(facts.Completions[i].Cgroup) {
-			t.completions = append(t.completions, facts.Completions[i])
-		}
-	}
-	for i := range facts.Budgets {
-		if wanted(facts.Budgets[i].Cgroup) {
-			t.budgets = append(t.budgets, facts.Budgets[i])
-		}
-	}
-	return t
+	return chosen
 }
 
 func (t *totals) empty() bool {
 	return len(t.objects)+len(t.verbs)+len(t.errors)+len(t.requests)+len(t.failures)+len(t.completions)+len(t.budgets) == 0
 }
 
-func (s *sums) add(t totals, wanted func(cgroup uint64) bool) {
+func (s *sums) add(t totals) {
 	for _, f := range t.objects {
-		if wanted(f.Cgroup) {
-			s.objects[figure{device: f.Device, what: string(f.Type)}] += f.Created
-		}
+		s.objects[figure{device: f.Device, what: string(f.Type)}] += f.Created
 	}
 	for _, f := range t.verbs {
-		if wanted(f.Cgroup) {
-			k := figure{device: f.Device, what: f.Verb}
-			h := s.verbs[k]
-			h.Add(f.Duration)
-			s.verbs[k] = h
-		}
+		k := figure{device: f.Device, what: f.Verb}
+		h := s.verbs[k]
+		h.Add(f.Duration)
+		s.verbs[k] = h
 	}
 	for _, f := range t.errors {
-		if wanted(f.Cgroup) {
-			s.errors[figure{device: f.Device, what: f.Verb, errno: f.Errno}] += f.Count
-		}
+		s.errors[figure{device: f.Device, what: f.Verb, errno: f.Errno}] += f.Count
 	}
 	for _, f := range t.requests {
-		if wanted(f.Cgroup) {
-			k := figure{device: f.Device, what: f.Opcode, sampled: f.Sampled}
-			n := s.requests[k]
-			s.requests[k] = requests{n.count + f.Count, n.bytes + f.Bytes}
-		}
+		k := figure{device: f.Device, what: f.Opcode, sampled: f.Sampled}
+		n := s.requests[k]
+		s.requests[k] = requests{n.count + f.Count, n.bytes + f.Bytes}
 	}
 	for _, f := range t.failures {
-		if wanted(f.Cgroup) {
-			s.failures[figure{device: f.Device, what: f.Status, sampled: f.Sampled}] += f.Count
-		}
+		s.failures[figure{device: f.Device, what: f.Status, sampled: f.Sampled}] += f.Count
 	}
 	for i := range t.completions {
-		if f := &t.completions[i]; wanted(f.Cgroup) {
-			k := figure{device: f.Device, what: f.Opcode, sampled: f.Sampled}
-			if s.completions[k] == nil {
-				s.completions[k] = &model.FineHistogram{}
-			}
-			s.completions[k].Add(&f.Duration)
+		f := &t.completions[i]
+		k := figure{device: f.Device, what: f.Opcode, sampled: f.Sampled}
+		if s.completions[k] == nil {
+			s.completions[k] = &model.FineHistogram{}
 		}
+		s.completions[k].Add(&f.Duration)
 	}
 	for _, f := range t.budgets {
-		if wanted(f.Cgroup) {
-			if s.budget == nil {
-				s.budget = &model.Budget{}
-			}
-			// The limit is the same for all; what is over takes nothing now.
-			s.budget.LimitRatio = f.LimitRatio
-			s.budget.SpentSeconds += f.SpentSeconds
+		if s.budget == nil {
+			s.budget = &model.Budget{}
 		}
+		// The limit is the same for all; what is over takes nothing now.
+		s.budget.LimitRatio = f.LimitRatio
+		s.budget.SpentSeconds += f.SpentSeconds
 	}
 }
 

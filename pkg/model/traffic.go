@@ -135,6 +135,9 @@ type VF struct {
 	Counted                         bool
 	TransmitBytes, ReceiveBytes     uint64
 	TransmitPackets, ReceivePackets uint64
+	// Look is the number of the look that read the figures, which are those of its
+	// time; it grows with each that read them. 0 without figures.
+	Look uint64
 }
 
 // Peer is the other end of a connected queue pair.

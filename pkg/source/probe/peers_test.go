@@ -132,6 +132,19 @@ func TestPeersFull(t *testing.T) {
 	}
 }
 
+// TestPeersSized: who has more objects has more peers.
+func TestPeersSized(t *testing.T) {
+	for objects, want := range map[uint32]uint32{1: 1, DefaultMaxObjects: 32768, 1 << 20: 1 << 19} {
+		compiled, err := sizedSpecs(Options{MaxEntries: DefaultMaxEntries, MaxObjects: objects})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := compiled.peers.Maps[gen.PeersMapPeers].MaxEntries; n != want {
+			t.Errorf("%d objects: room for %d peers, want %d", objects, n, want)
+		}
+	}
+}
+
 // TestPeersUnseen: no device has no peer, and a tier that sees none says why.
 func TestPeersUnseen(t *testing.T) {
 	root(t)

@@ -34,7 +34,8 @@ type Options struct {
 	// them in this order for each hook.
 	Tier string
 	// MaxEntries bounds the (cgroup, device, verb) and (cgroup, device, type)
-	// combinations, MaxObjects the live objects. Zero takes the defaults.
+	// combinations, MaxObjects the live objects, of which half may be connected queue
+	// pairs. Zero takes the defaults.
 	MaxEntries, MaxObjects uint32
 	// Subsystem is the cgroup v1 controller whose hierarchy tells workloads
 	// apart, empty for cgroup v2.

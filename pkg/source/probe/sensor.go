@@ -180,6 +180,8 @@ func sizedSpecs(opts Options) (c specs, err error) {
 	c.objects.Maps[gen.ObjectsMapHoldings].MaxEntries = opts.MaxEntries
 	c.objects.Maps[gen.ObjectsMapObjects].MaxEntries = opts.MaxObjects
 	c.objects.Maps[gen.ObjectsMapAdopted].MaxEntries = opts.MaxObjects
+	// Who connects has other objects, too.
+	c.peers.Maps[gen.PeersMapPeers].MaxEntries = max(opts.MaxObjects/2, 1)
 	return c, nil
 }
 

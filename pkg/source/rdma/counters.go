@@ -4,6 +4,7 @@ package rdma
 
 import (
 	"errors"
+	"io/fs"
 	"math"
 	"slices"
 	"time"
@@ -31,11 +32,30 @@ func (s *Source) countsQPs() bool {
 	return (s.opt.QPCounters == useCounters || s.opt.QPCounters == manageCounters) && s.opt.Netlink && s.opt.CgroupOf != nil
 }
 
-func (s *Source) qpTraffic() []model.Traffic {
+// qpTraffic is what the counters of queue pairs told. devices are those there are.
+func (s *Source) qpTraffic(devices []model.DeviceState) []model.Traffic {
 	if !s.countsQPs() {
 		return nil
 	}
-	return s.traffic.facts()
+	there := make(map[string]bool, len(devices))
+	for _, d := range devices {
+		there[d.Device] = true
+	}
+	return s.traffic.facts(there)
+}
+
+// counterStates tells what is not as it was asked for.
+func (s *Source) counterStates() []model.DeviceState {
+	if mode := s.opt.QPCounters; (mode == useCounters || mode == manageCounters) && s.opt.CgroupOf == nil {
+		return []model.DeviceState{{
+			Source: s.Name(), Device: "qp-counters", State: model.StateUnsupported,
+			Reason: "the cgroups of processes are not known: no queue pairs are bound to counters, and none are read",
+		}}
+	}
+	s.managerMu.Lock()
+	m := s.manager
+	s.managerMu.Unlock()
+	return m.states()
 }
 
 // boundCounters are the counters of one device. They belong to the goroutine that
@@ -51,6 +71,7 @@ type boundCounters struct {
 	known   map[counterKey]*boundCounter
 	round   uint64
 	lookups int
+	live    map[trafficKey]bool // that counters counted in this round
 }
 
 type counterKey struct{ port, id uint32 }
@@ -87,18 +108,20 @@ func (b *boundCounters) read(dial func() (*conn, error), index uint32, now, dead
 	all, err := qpCounters(dial, index, deadline)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
 		b.never = true // before 5.3
+		b.book.counting(b.device, nil, true)
 		return
 	}
 	whole := err == nil
 	q := &asker{dial: dial, index: index, deadline: deadline}
 	defer q.close()
 	b.round++
-	b.lookups = 0
+	b.lookups, b.live = 0, map[trafficKey]bool{}
 	for i := range all {
 		if e := b.counter(q, &all[i]); err == nil {
 			err = e
 		}
 	}
+	b.book.counting(b.device, b.live, whole)
 	if whole {
 		b.primed = true
 		for k, c := range b.known {
@@ -146,12 +169,17 @@ func (b *boundCounters) counter(q *asker, e *qpCounter) error {
 
 // add books what was counted, and the first time of an owner also nothing.
 func (b *boundCounters) add(owner uint64, d model.Direction, has bool, booked *uint64, bytes uint64, first bool) error {
-	if !has || bytes <= *booked && !first {
+	if !has {
+		return nil
+	}
+	k := trafficKey{owner, b.device, d}
+	b.live[k] = true
+	if bytes <= *booked && !first {
 		return nil
 	}
 	n := bytes - min(bytes, *booked)
 	*booked = bytes
-	return b.book.add(trafficKey{owner, b.device, d}, n)
+	return b.book.add(k, n)
 }
 
 // continues says whether e is the same counter later on: numbers are used again.
@@ -179,7 +207,8 @@ func (b *boundCounters) owner(q *asker, c *boundCounter) uint64 {
 	case c.single && c.owner != 0:
 		return c.owner
 	case e.pid != 0:
-		return b.cgroup(e.pid)
+		id, _ := b.cgroup(e.pid)
+		return id
 	}
 	qpns := e.qpns
 	if c.single {
@@ -190,7 +219,7 @@ func (b *boundCounters) owner(q *asker, c *boundCounter) uint64 {
 		id, ok := c.qps[n]
 		if !ok && b.lookups < maxLookups {
 			b.lookups++
-			id, ok = b.cgroup(q.creator(e.port, n)), true
+			id, ok = b.creator(q, e.port, n)
 		}
 		if ok {
 			asked[n] = id
@@ -208,16 +237,30 @@ func (b *boundCounters) owner(q *asker, c *boundCounter) uint64 {
 	return owner
 }
 
-// cgroup is 0 for a process that is gone, or has none.
-func (b *boundCounters) cgroup(pid uint32) uint64 {
+// creator is the cgroup of who made a queue pair, and whether that is for good.
+func (b *boundCounters) creator(q *asker, port, qpn uint32) (id uint64, known bool) {
+	pid, err := q.creator(port, qpn)
+	if err != nil {
+		return 0, slices.ContainsFunc(never, func(e error) bool { return errors.Is(err, e) })
+	}
+	return b.cgroup(pid)
+}
+
+// never are the errors of a kernel that will not tell later either: the object is
+// gone, or it does not know the command.
+var never = []error{unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP}
+
+// cgroup is 0 for a process that is gone, or has none, and when that cannot be known
+// at present.
+func (b *boundCounters) cgroup(pid uint32) (id uint64, known bool) {
 	if pid == 0 || pid > math.MaxInt32 {
-		return 0
+		return 0, true
 	}
 	id, err := b.cgroupOf(int(pid))
 	if err != nil {
-		return 0
+		return 0, errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH)
 	}
-	return id
+	return id, true
 }
 
 // asker asks for the creators of queue pairs on a socket that it opens when it
@@ -229,19 +272,13 @@ type asker struct {
 	c        *conn
 }
 
-func (q *asker) creator(port, qpn uint32) uint32 {
+func (q *asker) creator(port, qpn uint32) (pid uint32, err error) {
 	if q.c == nil {
-		c, err := q.dial()
-		if err != nil {
-			return 0
+		if q.c, err = q.dial(); err != nil {
+			return 0, err
 		}
-		q.c = c
 	}
-	pid, err := q.c.creator(q.index, port, qpn, q.deadline)
-	if err != nil {
-		return 0
-	}
-	return pid
+	return q.c.creator(q.index, port, qpn, q.deadline)
 }
 
 func (q *asker) close() {

@@ -5,6 +5,7 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -25,7 +26,7 @@ func traffic(t *testing.T, s *Source) string {
 	}
 	var all []string
 	for _, f := range snap.Traffic {
-		if f.Method != model.MethodQPCounter || f.Sampled || f.Resting {
+		if f.Method != model.MethodQPCounter || f.Sampled {
 			t.Errorf("%+v", f)
 		}
 		all = append(all, fmt.Sprintf("%s %d %s %d", f.Device, f.Cgroup, f.Direction, f.Bytes))
@@ -47,6 +48,22 @@ func wantTraffic(t *testing.T, s *Source, what string, of ...[3]uint64) {
 	if got, want := traffic(t, s), rows(of...); got != want {
 		t.Errorf("%s:\n%s, want\n%s", what, got, want)
 	}
+}
+
+// resting is "device cgroup direction" of what no counter counts.
+func resting(t *testing.T, s *Source) string {
+	t.Helper()
+	snap, err := s.Read(t.Context())
+	if err != nil && !errors.Is(err, model.ErrAbsent) {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, f := range snap.Traffic {
+		if f.Resting {
+			all = append(all, fmt.Sprintf("%s %d %s", f.Device, f.Cgroup, f.Direction))
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // newUse is a device with auto mode by PID and byte counters, as an administrator
@@ -93,6 +110,79 @@ func TestUseCounters(t *testing.T) {
 	}
 	if k.asked() != nil {
 		t.Errorf("to use counters is to change nothing: %v", k.asked())
+	}
+}
+
+// TestResting: what no counter counts at present is said to rest.
+func TestResting(t *testing.T) {
+	tr := newTree(t)
+	k := newStatKernel(t, tr, 2)
+	d := k.devices[0]
+	for _, d := range k.devices {
+		*d.ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
+	}
+	s := counterSource(t, tr, k, useCounters)
+	want := func(what string, of ...string) {
+		t.Helper()
+		if got := resting(t, s); got != strings.Join(of, ", ") {
+			t.Errorf("%s: %q rests, want %q", what, got, of)
+		}
+	}
+	const one, two = "mlx5_0 1 receive, mlx5_0 1 transmit", "mlx5_0 2 receive, mlx5_0 2 transmit"
+	k.create(d, 10, 101)
+	k.create(d, 20, 201)
+	k.create(k.devices[1], 20, 201)
+	want("all are counted")
+	want("also while nothing moves")
+	k.destroy(d, 20)
+	want("gone", two)
+	want("again", two)
+	k.mu.Lock()
+	d.ports[1].mode = modeManual // auto mode was switched off
+	k.mu.Unlock()
+	k.create(d, 21, 201)
+	want("not bound", two)
+	k.mu.Lock()
+	d.qp(21).counter = d.counters[0]
+	d.counters[0].mode = modeManual
+	k.mu.Unlock()
+	want("shared", one, two)
+	k.destroy(d, 10)
+	want("not any more", one)
+	k.destroy(d, 21)
+	k.mu.Lock()
+	*d.ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
+	k.mu.Unlock()
+	k.create(d, 22, 101)
+	want("another of the first", two)
+
+	// What cannot be asked now is booked later.
+	k.refuse(cmdStatGet, unix.EIO)
+	for range patienceFails + 1 {
+		want("while it fails", two)
+	}
+	k.mu.Lock()
+	k.refuses[cmdStatGet] = unix.EOPNOTSUPP
+	k.mu.Unlock()
+	for _, d := range s.devices {
+		d.bound.stat.succeeded()
+	}
+	want("a kernel that cannot", one, two, "mlx5_1 2 receive, mlx5_1 2 transmit")
+}
+
+// TestRestsWithoutDevice: the counters went with the device.
+func TestRestsWithoutDevice(t *testing.T) {
+	tr := newTree(t)
+	k := newStatKernel(t, tr, 1)
+	*k.devices[0].ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
+	s := counterSource(t, tr, k, useCounters)
+	k.create(k.devices[0], 10, 101)
+	if got := resting(t, s); got != "" {
+		t.Errorf("%q", got)
+	}
+	tr.remove("class/infiniband/mlx5_0")
+	if got := resting(t, s); got != "mlx5_0 1 receive, mlx5_0 1 transmit" {
+		t.Errorf("%q", got)
 	}
 }
 
@@ -202,6 +292,58 @@ func TestManualCounters(t *testing.T) {
 	k.destroy(d, 20)
 	k.move(d, 11, 4, 4)
 	wantTraffic(t, s, "of one again", [3]uint64{1, 7, 7})
+}
+
+// Who made a queue pair is asked again until it is known, or known that it is not.
+func TestLookupFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		set   func(k *statKernel, s *Source)
+		again bool
+	}{
+		"busy":         {func(k *statKernel, _ *Source) { k.refuse(cmdQPGet, unix.EBUSY) }, true},
+		"firmware":     {func(k *statKernel, _ *Source) { k.refuse(cmdQPGet, unix.EIO) }, true},
+		"gone":         {func(k *statKernel, _ *Source) { k.refuse(cmdQPGet, unix.ENOENT) }, false},
+		"before 5.3":   {func(k *statKernel, _ *Source) { k.refuse(cmdQPGet, unix.EOPNOTSUPP) }, false},
+		"no file":      {func(_ *statKernel, s *Source) { s.cgroupFails(unix.EMFILE) }, true},
+		"process gone": {func(_ *statKernel, s *Source) { s.cgroupFails(unix.ESRCH) }, false},
+		"no cgroup":    {func(_ *statKernel, s *Source) { s.cgroupFails(os.ErrNotExist) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k, d, s := newUse(t)
+			*d.ports[1] = statPort{}
+			mustRead(t, s)
+			b := s.devices[0].bound
+			cgroupOf := b.cgroupOf
+			k.create(d, 10, 101)
+			k.bind(d, 10)
+			c.set(k, s)
+			for i := range 3 {
+				wantTraffic(t, s, "not known")
+				if asked := b.lookups == 1; asked != (c.again || i == 0) {
+					t.Errorf("read %d: asked %v", i, asked)
+				}
+			}
+			b.cgroupOf = cgroupOf
+			k.mu.Lock()
+			delete(k.refuses, cmdQPGet)
+			k.mu.Unlock()
+			if !c.again {
+				wantTraffic(t, s, "never known")
+				return
+			}
+			wantTraffic(t, s, "known", [3]uint64{1, 0, 0})
+			k.move(d, 10, 7, 8)
+			wantTraffic(t, s, "counted", [3]uint64{1, 7, 8})
+			if wantTraffic(t, s, "counted", [3]uint64{1, 7, 8}); b.lookups != 0 {
+				t.Error("asked again")
+			}
+		})
+	}
+}
+
+func (s *Source) cgroupFails(err error) {
+	s.devices[0].bound.cgroupOf = func(int) (uint64, error) { return 0, err }
 }
 
 // Fewer queue pairs are asked for in one read than a container can make.

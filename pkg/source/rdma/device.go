@@ -46,6 +46,7 @@ type device struct {
 	node   *node
 	names  map[string]string // interned names of netlink counters
 	bound  *boundCounters    // nil when they are not read
+	tables file              // stands for RES_GET
 }
 
 // port is one directory of ports/.
@@ -75,6 +76,7 @@ type group struct {
 // reading is what one read of a device gave.
 type reading struct {
 	hca             model.HCA
+	resources       []model.Resource // where the node does not ask for them
 	links, counters tally
 }
 
@@ -118,6 +120,7 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 func newDevice(name, path string, kept *atomic.Int64) *device {
 	d := &device{name: name, path: path, function: path + "/device", dir: -1, reader: reader{kept: kept}}
 	d.hw = group{path: "hw_counters", dir: -1}
+	d.tables = file{name: "RES_GET", fd: -1}
 	d.flight.clean = d.close
 	return d
 }
@@ -171,6 +174,9 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 	r.hca.HWCounters = d.readGroup(&d.hw, now, &r.counters)
 	if c != nil && d.bound != nil {
 		d.bound.read(n.dial, d.hca.Index, now, deadline, &r.counters)
+	}
+	if c != nil && n.away {
+		r.resources = d.readResources(c, now, deadline, &r.counters)
 	}
 	if err := r.err(); r.none() && (errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT)) {
 		d.close()
@@ -414,6 +420,30 @@ func (d *device) readHW(c *conn, p *port, now, deadline time.Time, t *tally) []m
 	p.stat.failed(now, err)
 	t.failed("", &p.stat, now)
 	return nil
+}
+
+// readResources asks how many objects this device has. What cannot be asked is
+// counted in t.
+func (d *device) readResources(c *conn, now, deadline time.Time, t *tally) []model.Resource {
+	if d.tables.pause.waiting(now) {
+		t.failed("", &d.tables, now)
+		return nil
+	}
+	var all []model.Resource
+	err := c.request(request{cmd: cmdResGet, index: &d.hca.Index}, deadline, func(payload []byte) (err error) {
+		all, err = parseSummary(all, payload)
+		return err
+	})
+	if err != nil {
+		d.tables.failed(now, err)
+		t.failed("", &d.tables, now)
+		return nil
+	}
+	d.tables.succeeded()
+	for i := range all {
+		all[i].Device = d.name
+	}
+	return all
 }
 
 // intern gives the name of a counter without a copy for each reading.

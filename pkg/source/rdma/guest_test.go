@@ -379,6 +379,7 @@ func testNamespaces(t *testing.T) {
 	if n, err := strconv.Atoi(counted["sent_pkts"]); err != nil || n < 400 {
 		t.Errorf("sent_pkts %q after 200 messages of 4 KiB each way", counted["sent_pkts"])
 	}
+	testMovedResources(t, s, space)
 	d := s.moved.devices["rxe0"]
 	if d == nil || d.state.State != model.StateOK || d.ports[0].statless || d.ports[0].stat.err != nil {
 		t.Errorf("the counters did not come through netlink: %+v", d)
@@ -416,6 +417,50 @@ func testNamespaces(t *testing.T) {
 	if len(got) != 2 || got[0].Netns != 0 || len(got[0].Ports) != 1 {
 		t.Errorf("after the end of the namespace: %+v", got)
 	}
+}
+
+// testMovedResources: the objects of a device that was moved, of which one process in
+// its namespace has some, are those that iproute2 tells there.
+func testMovedResources(t *testing.T, s *Source, space model.Namespace) {
+	in := []string{"nsenter", "-t", fmt.Sprint(space.PID), "-n"}
+	told := func() (all map[string]string) {
+		all = map[string]string{}
+		for _, e := range iprouteIn(t, in[:4], "resource", "show") {
+			for typ, n := range e {
+				if summaryType([]byte(typ)) != "" {
+					all[typ] = fmt.Sprint(n)
+				}
+			}
+		}
+		return all
+	}
+	read := func() (all map[string]string) {
+		all = map[string]string{}
+		for _, r := range mustRead(t, s).Resources {
+			if r.Device == "rxe0" {
+				all[string(r.Type)] = fmt.Sprint(r.Count)
+			}
+		}
+		return all
+	}
+	before := read()
+	if d := cmp.Diff(told(), before); d != "" || len(before) < 5 {
+		t.Errorf("resources of the moved device (-iproute2 +got):\n%s", d)
+	}
+	in = append(in, "ibv_rc_pingpong", "-d", "rxe0", "-g", "1")
+	server := exec.CommandContext(t.Context(), in[0], in[1:]...)
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	}()
+	eventually(t, func() bool {
+		now := read()
+		return now["qp"] != before["qp"] && now["mr"] != before["mr"] && cmp.Diff(told(), now) == ""
+	})
+	t.Logf("the moved device has %v, and with another queue pair %v", before, read())
 }
 
 // testReload: a source is never in the way of a driver reload, and does not

@@ -53,7 +53,17 @@ type managed struct {
 	index  uint32
 	flight flight
 	stuck  bool
+	away   bool // not in sight, and there is something to give back should it return
 	ports  []*managedPort
+}
+
+// holds says whether there is something to give back.
+func (d *managed) holds() bool {
+	if !d.flight.begin() {
+		return true
+	}
+	defer d.flight.end()
+	return slices.ContainsFunc(d.ports, (*managedPort).taken)
 }
 
 // managedPort belongs to the flight of its device; state and reason are read by
@@ -69,9 +79,13 @@ type managedPort struct {
 	reason string
 }
 
+func (p *managedPort) taken() bool { return p.auto || len(p.added) > 0 }
+
 // manage begins to manage, once.
 func (s *Source) manage() {
-	if s.manager != nil || s.opt.QPCounters != manageCounters || !s.opt.Netlink {
+	s.managerMu.Lock()
+	defer s.managerMu.Unlock()
+	if s.manager != nil || s.unmanaged || s.opt.QPCounters != manageCounters || !s.countsQPs() {
 		return
 	}
 	s.manager = &manager{
@@ -82,10 +96,10 @@ func (s *Source) manage() {
 }
 
 func (s *Source) stopManaging() error {
-	s.mu.Lock()
+	s.managerMu.Lock()
 	m := s.manager
-	s.manager = nil
-	s.mu.Unlock()
+	s.manager, s.unmanaged = nil, true
+	s.managerMu.Unlock()
 	if m == nil {
 		return nil
 	}
@@ -133,23 +147,26 @@ func (m *manager) tick() {
 	})
 }
 
-// list brings the set of devices up to date.
+// list brings the set of devices up to date. One that left with something of ours
+// may be back: its mode and counters go along to another network namespace.
 func (m *manager) list() ([]*managed, error) {
+	var all []nlDevice
 	// Asking netlink would load ib_core where it is not.
-	if names, _ := os.ReadDir(m.root); len(names) == 0 || !m.isSysfs(m.root) {
-		return nil, nil
-	}
-	deadline := time.Now().Add(m.deadline)
-	all, err := do(context.Background(), &m.listing, m.deadline, func() ([]nlDevice, error) {
-		return dump(m.dial, request{cmd: cmdGet}, deadline, parseDevice)
-	})
-	if err != nil {
-		return nil, err
+	if names, _ := os.ReadDir(m.root); len(names) > 0 && m.isSysfs(m.root) {
+		deadline := time.Now().Add(m.deadline)
+		var err error
+		all, err = do(context.Background(), &m.listing, m.deadline, func() ([]nlDevice, error) {
+			return dump(m.dial, request{cmd: cmdGet}, deadline, parseDevice)
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	there := map[uint32]bool{}
+	there, named := map[uint32]bool{}, map[string]uint32{}
 	for _, n := range all {
+		named[n.name] = n.index
 		if !m.chosen(n.name) || !m.binds(n.name) {
 			continue
 		}
@@ -163,11 +180,15 @@ func (m *manager) list() ([]*managed, error) {
 	}
 	var devices []*managed
 	for index, d := range m.devices {
-		if !there[index] {
-			delete(m.devices, index)
+		if d.away = !there[index]; !d.away {
+			devices = append(devices, d)
 			continue
 		}
-		devices = append(devices, d)
+		// Another of its name says that its driver was loaded anew.
+		other, ok := named[d.name]
+		if ok && other != index || len(m.devices) > maxDevices || !d.holds() {
+			delete(m.devices, index)
+		}
 	}
 	return devices, nil
 }
@@ -239,6 +260,9 @@ func (m *manager) states() []model.DeviceState {
 	defer m.mu.Unlock()
 	var all []model.DeviceState
 	for _, d := range m.devices {
+		if d.away {
+			continue
+		}
 		for _, p := range d.ports {
 			state, reason := p.state, p.reason
 			if d.stuck {

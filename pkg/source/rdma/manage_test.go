@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -184,6 +185,156 @@ func TestManageLoses(t *testing.T) {
 	wantPort(t, k, d, "closed", "mode 1 mask 2 false,, on cc_rx_ce_pkts rdma_tx_packets")
 }
 
+// pull takes a device away, as to another network namespace: what was set stays.
+func (k *statKernel) pull() (putBack func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	d := k.devices[0]
+	k.devices = k.devices[1:]
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.devices = append(k.devices, d)
+	}
+}
+
+// A device that is away for a while is ours when it is back.
+func TestManageAway(t *testing.T) {
+	for name, meanwhile := range map[string]func(m *manager, putBack func()){
+		"seen again":      func(m *manager, putBack func()) { m.tick(); putBack(); m.tick() },
+		"back at the end": func(m *manager, putBack func()) { m.tick(); putBack() },
+		"away for many looks": func(m *manager, putBack func()) {
+			m.tick()
+			m.tick()
+			m.tick()
+			putBack()
+			m.tick()
+			m.tick()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tr := newTree(t)
+			k := newStatKernel(t, tr, 2)
+			s := newManage(t, tr, k)
+			d := k.devices[0]
+			wantPort(t, k, d, "managed", taken)
+			meanwhile(s.manager, k.pull())
+			if r := refusal(t, s); r.State != "" {
+				t.Errorf("%+v", r)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			wantPort(t, k, d, "closed", free)
+		})
+	}
+}
+
+// Nothing is said of a device that is away, and nothing of it done.
+func TestManageAwayLost(t *testing.T) {
+	tr := newTree(t)
+	k := newStatKernel(t, tr, 1)
+	s := newManage(t, tr, k)
+	d := k.devices[0]
+	k.mu.Lock()
+	d.ports[1].mask = 3 // another tool's
+	k.mu.Unlock()
+	s.manager.tick()
+	if r := refusal(t, s); r.State != model.StateUnsupported {
+		t.Errorf("%+v", r)
+	}
+	putBack := k.pull()
+	s.manager.tick()
+	if r := refusal(t, s); r.State != "" {
+		t.Errorf("away: %+v", r)
+	}
+	putBack()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	wantPort(t, k, d, "closed", "mode 1 mask 3 true,, on cc_rx_ce_pkts")
+}
+
+// What is away at the end cannot be given back, which is said, unless the driver was
+// loaded anew, or there is nothing to give back.
+func TestManageLeft(t *testing.T) {
+	tr := newTree(t)
+	k := newStatKernel(t, tr, 2)
+	s := newManage(t, tr, k)
+	d, other := k.devices[0], k.devices[1]
+	k.pull()
+	if err := s.Close(); err == nil || !strings.Contains(err.Error(), "counters of queue pairs of mlx5_0 stay as they are") ||
+		strings.Contains(err.Error(), "mlx5_1") {
+		t.Error(err)
+	}
+	wantPort(t, k, d, "away", taken)
+	wantPort(t, k, other, "closed", free)
+
+	tr = newTree(t)
+	k = newStatKernel(t, tr, 2)
+	k.devices[1].ports[1].mode = modeManual // another's
+	s = newManage(t, tr, k)
+	k.mu.Lock()
+	k.devices[0].index = 99
+	k.devices[0].ports[1] = &statPort{}
+	k.devices = k.devices[:1]
+	k.mu.Unlock()
+	s.manager.tick()
+	if n := len(s.manager.devices); n != 1 {
+		t.Errorf("%d devices, want that of the new driver", n)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Without the cgroups of processes what is bound would be of no use.
+func TestNoCgroups(t *testing.T) {
+	for _, mode := range []string{useCounters, manageCounters} {
+		tr := newTree(t)
+		k := newStatKernel(t, tr, 1)
+		s := counterSource(t, tr, k, mode, func(o *Options) { o.CgroupOf = nil })
+		for range 2 {
+			snap := mustRead(t, s)
+			if st := snap.DeviceStates; len(st) != 2 || st[1].Device != "qp-counters" || st[1].State != model.StateUnsupported ||
+				snap.Traffic != nil {
+				t.Errorf("%s: %+v, traffic %v", mode, st, snap.Traffic)
+			}
+		}
+		if err := s.Close(); err != nil || s.manager != nil || k.asked() != nil {
+			t.Errorf("%s: %v, asked for %v", mode, err, k.asked())
+		}
+	}
+}
+
+// A Read that hangs is not in the way of giving back, and one that comes later does
+// not begin anew.
+func TestCloseWhileRead(t *testing.T) {
+	tr := newTree(t)
+	k := newStatKernel(t, tr, 1)
+	s := newManage(t, tr, k)
+	s.mu.Lock()
+	unlock := sync.OnceFunc(s.mu.Unlock)
+	t.Cleanup(unlock)
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	eventually(t, func() bool { return k.port(k.devices[0]) == free })
+	select {
+	case err := <-closed:
+		t.Errorf("closed during a Read: %v", err)
+	default:
+	}
+	unlock()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	mustRead(t, s)
+	if s.manager != nil {
+		t.Error("it manages after the end")
+	}
+}
+
 func TestManageCannot(t *testing.T) {
 	for name, c := range map[string]struct {
 		set    func(k *statKernel)
@@ -200,6 +351,7 @@ func TestManageCannot(t *testing.T) {
 		"byte counters off": {func(k *statKernel) { k.devices[0].ports[1].optional = nil }, model.StateUnsupported, "6.15"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			tr := newTree(t)
 			k := newStatKernel(t, tr, 1)
 			c.set(k)

@@ -27,8 +27,9 @@ import (
 // Those that were found are read with each Read, as the devices in sight are, by
 // the same reader and under the same rules. All it takes is the directory of the
 // device, opened once in a sysfs of its namespace, where the files are kept open,
-// and a socket made there, for one request: a thread and four system calls, some
-// 100 us, beside what the device itself costs.
+// and a socket made there, for what this device has, and another one for counters of
+// queue pairs where those are read: a thread and four system calls, some 100 us each,
+// beside what the device itself costs.
 const (
 	// movedEvery is how often they are looked into, unless they change.
 	movedEvery = 10 * time.Second

@@ -120,9 +120,10 @@ type exclusive struct {
 	hang   map[uint64]chan struct{}
 	sysfs  map[uint64]tree // what else it shows; a port that is up for each device without
 	stats  []byte          // the reply to STAT_GET, nil for none
+	counts []byte          // the reply to RES_GET, nil for none
 	dials  atomic.Int64    // into namespaces
 
-	mu      sync.Mutex
+	mu      sync.Mutex // of what follows, and of what a test changes
 	entered []uint64
 	asked   atomic.Int64 // for the mode
 }
@@ -164,12 +165,26 @@ func (x *exclusive) openIn(n model.Namespace, device string) (int, error) {
 // dialIn asks in a namespace for the counters of a device.
 func (x *exclusive) dialIn(model.Namespace) (*conn, error) {
 	x.dials.Add(1)
-	return fakeKernel(x.t, func([]byte) [][]byte {
-		if x.stats == nil {
-			return [][]byte{failure(unix.EINVAL)}
+	return fakeKernel(x.t, func(r []byte) [][]byte {
+		x.mu.Lock()
+		b := map[uint16][]byte{nldev(cmdStatGet): x.stats, nldev(cmdResGet): x.counts}[native.Uint16(r[4:])]
+		x.mu.Unlock()
+		if b == nil {
+			b = failure(unix.EINVAL)
 		}
-		return [][]byte{x.stats}
+		b = slices.Clone(b)
+		copy(b[8:12], r[8:12])
+		return [][]byte{b}
 	})()
+}
+
+// counted is the reply to RES_GET of one device.
+func counted(index uint32, name string, pds uint64) []byte {
+	entry := func(name string, n uint64) []byte {
+		return nest(attrSummaryEntry, attrStr(attrSummaryName, name), attrU64(attrSummaryCurr, n))
+	}
+	return reply(cmdResGet, 0, attrU32(attrDevIndex, index), attrStr(attrDevName, name),
+		nest(attrSummary, entry("pd", pds), entry("qp", pds+1)))
 }
 
 // dial asks in the namespace of the node, which shows no devices.
@@ -236,6 +251,7 @@ func TestMoved(t *testing.T) {
 		sysfs:  map[uint64]tree{11: pod},
 		refuse: map[uint64]error{},
 		stats:  reply(cmdStatGet, 0, mlx5Stats()),
+		counts: counted(2, "renamed", 5),
 	}
 	spaces := []model.Namespace{
 		{Inode: 1, PID: 1, Host: true}, {Inode: 12, PID: 120}, {Inode: 11, PID: 110}, {Inode: 11, PID: 111}, {Inode: 13},
@@ -277,8 +293,13 @@ func TestMoved(t *testing.T) {
 	if d := cmp.Diff(want, snap.HCAs[2:]); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if got := states(snap); got != "mlx5_0=ok mlx5_1=ok mlx5_2=ok mlx5_3=failed" {
-		t.Errorf("states %s", got)
+	if got := states(snap); got != "mlx5_0=ok mlx5_1=ok mlx5_2=ok mlx5_3=failed" || snap.DeviceStates[2].Reason != "" {
+		t.Errorf("states %s: %+v", got, snap.DeviceStates)
+	}
+	// What the node's own namespace hides is asked for in that of the device.
+	resources := []model.Resource{{Device: "mlx5_2", Type: model.PD, Count: 5}, {Device: "mlx5_2", Type: model.QP, Count: 6}}
+	if d := cmp.Diff(resources, snap.Resources); d != "" {
+		t.Errorf("resources (-want +got):\n%s", d)
 	}
 	// Figures are those of the Read.
 	pod.put("class/infiniband/mlx5_2/ports/1/counters/port_xmit_data", "77\n")
@@ -346,6 +367,71 @@ func TestMoved(t *testing.T) {
 	now = now.Add(movedEvery)
 	if got := read(); got != "mlx5_0 mlx5_1" {
 		t.Errorf("HCAs %q", got)
+	}
+}
+
+// TestMovedResources: what cannot be asked costs the figures of this device, and is
+// left alone after a while.
+func TestMovedResources(t *testing.T) {
+	tr := newTree(t)
+	tr.hca(0, 1)
+	pod := newTree(t)
+	pod.hca(2, 1)
+	x := &exclusive{
+		mode: mode(0), shows: map[uint64][][]byte{11: {told(2, "mlx5_2", 0xa088c20300000002)}}, sysfs: map[uint64]tree{11: pod},
+		stats: reply(cmdStatGet, 0, mlx5Stats()),
+	}
+	now := time.Unix(1000, 0)
+	s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}}, func(o *Options) {
+		o.Now = func() time.Time { return now }
+	})
+	mustRead(t, s)
+	settle(t, s)
+	for range patienceFails {
+		snap := mustRead(t, s)
+		if st := snap.DeviceStates[1]; st.State != model.StateOK || !strings.Contains(st.Reason, "the first is RES_GET: ") {
+			t.Errorf("%+v", st)
+		}
+		if names(snap) != "mlx5_0 mlx5_2" || snap.Resources == nil || len(snap.Resources) != 0 {
+			t.Errorf("%s: resources %+v", names(snap), snap.Resources)
+		}
+	}
+	x.mu.Lock()
+	x.counts = counted(2, "mlx5_2", 5)
+	x.mu.Unlock()
+	if snap := mustRead(t, s); len(snap.Resources) != 0 {
+		t.Errorf("not left alone: %+v", snap.Resources)
+	}
+	now = now.Add(shortestPause)
+	mustRead(t, s)
+	settle(t, s)
+	if snap := mustRead(t, s); len(snap.Resources) != 2 || snap.DeviceStates[1].Reason != "" {
+		t.Errorf("%+v %+v", snap.Resources, snap.DeviceStates)
+	}
+}
+
+// TestMovedCounters: queue pairs of a device that was moved are bound as before, and
+// what they count there is booked.
+func TestMovedCounters(t *testing.T) {
+	tr := newTree(t)
+	tr.hca(0, 1)
+	pod := newTree(t)
+	k := newStatKernel(t, pod, 0)
+	d := k.plug(pod, 2)
+	*d.ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
+	x := &exclusive{mode: mode(0), shows: map[uint64][][]byte{11: {told(d.index, d.name, d.guid)}}, sysfs: map[uint64]tree{11: pod}}
+	s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}}, func(o *Options) {
+		o.QPCounters, o.CgroupOf = useCounters, func(pid int) (uint64, error) { return uint64(pid), nil }
+	})
+	s.dialIn = func(model.Namespace) (*conn, error) { return k.dial() }
+	k.create(d, 10, 101)
+	k.move(d, 10, 1000, 1000)
+	mustRead(t, s)
+	settle(t, s)
+	mustRead(t, s)
+	k.move(d, 10, 3, 4)
+	if got := traffic(t, s); got != "mlx5_2 101 receive 4, mlx5_2 101 transmit 3" {
+		t.Error(got)
 	}
 }
 

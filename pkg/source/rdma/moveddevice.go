@@ -61,6 +61,7 @@ func (s *Source) movedInSight(inodes []uint64) []*movedDevice {
 func (s *Source) newMoved(f found) *device {
 	d := newDevice(f.hca.Name, "", &s.kept)
 	d.function = s.pciFunction(f.hca.PCIAddress)
+	d.bound = s.newBoundCounters(f.hca.Name)
 	return d
 }
 
@@ -72,17 +73,18 @@ func (s *Source) nodeOf(f found) *node {
 		devices: map[string]nlDevice{name: {index: f.hca.Index, guid: f.hca.NodeGUID}},
 		open:    func(name string) (int, error) { return s.openIn(f.space, name) },
 		dial:    func() (*conn, error) { return s.dialIn(f.space) },
+		away:    true,
 	}
 }
 
 // readMoved tells a device that cannot be read all the same, without figures.
-func (s *Source) readMoved(ctx context.Context, d *movedDevice, now time.Time) *model.HCA {
-	h := s.readDevice(ctx, d.device, now, d.node)
-	if h == nil {
-		return &d.found.hca
+func (s *Source) readMoved(ctx context.Context, d *movedDevice, now time.Time) *reading {
+	r := s.readDevice(ctx, d.device, now, d.node)
+	if r == nil {
+		return &reading{hca: d.found.hca}
 	}
-	h.Index, h.Netns = d.found.hca.Index, d.found.hca.Netns
-	return h
+	r.hca.Index, r.hca.Netns = d.found.hca.Index, d.found.hca.Netns
+	return r
 }
 
 // movedHCA is a device as its namespace tells it. The PCI function and the

@@ -224,7 +224,7 @@ func TestDenied(t *testing.T) {
 		return
 	}
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestDenied$", "-test.v")
-	cmd.Env = append(os.Environ(), "ACCELSCOPE_DENIED="+strconv.Itoa(otherNamespace(t).PID))
+	cmd.Env = append(os.Environ(), "ACCELSCOPE_DENIED="+strconv.Itoa(otherNamespace(t).PID), "GORACE=atexit_sleep_ms=0")
 	done := make(chan struct{})
 	onOwnThread(func() {
 		defer close(done)

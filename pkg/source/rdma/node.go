@@ -32,6 +32,7 @@ type node struct {
 	devices map[string]nlDevice // what netlink knows, by name
 	dial    func() (*conn, error)
 	open    func(device string) (int, error) // its directory; nil for that in class/infiniband
+	away    bool                             // in another namespace: the dump of readResources hides it
 }
 
 // index gives the netlink index of the device that the files show.
@@ -129,8 +130,8 @@ func charDevices(dir string) map[string]charDevice {
 	return of
 }
 
-// readResources asks how many objects each device has (RES_GET). It gives nil
-// without an error where the kernel cannot tell.
+// readResources asks how many objects each device in sight has (RES_GET). It gives
+// nil without an error where the kernel cannot tell.
 func (s *Source) readResources(ctx context.Context) ([]model.Resource, error) {
 	deadline := time.Now().Add(s.opt.Deadline)
 	all, err := do(ctx, &s.resourceFlight, s.opt.Deadline, func() ([]model.Resource, error) {

@@ -22,12 +22,25 @@ func (m *manager) close() error {
 	case <-m.done:
 	case <-timer.C: // a device hangs; the others are given back
 	}
+	// One that was away may be back.
+	_, _ = do(context.Background(), &flight{}, time.Until(deadline)/2, m.list)
 	m.mu.Lock()
 	devices := make([]*managed, 0, len(m.devices))
+	var errs []error
 	for _, d := range m.devices {
-		devices = append(devices, d)
+		if !d.away {
+			devices = append(devices, d)
+		} else if d.holds() {
+			errs = append(errs, fmt.Errorf("counters of queue pairs of %s stay as they are: it was unplugged, or is in another "+
+				"network namespace, where `rdma statistic qp set link %s/PORT auto off` stops binding more", d.name, d.name))
+		}
 	}
 	m.mu.Unlock()
+	errs = append(errs, m.restoreAll(devices, deadline)...)
+	return errors.Join(errs...)
+}
+
+func (m *manager) restoreAll(devices []*managed, deadline time.Time) []error {
 	errs := make([]error, len(devices))
 	each(len(devices), func(i int) {
 		d := devices[i]
@@ -39,14 +52,14 @@ func (m *manager) close() error {
 				"`rdma statistic qp set link %s/PORT auto off` stops binding more", d.name, err, d.name)
 		}
 	})
-	return errors.Join(errs...)
+	return errs
 }
 
 // restore is the last flight of a device. What is quick and lasts comes first:
 // once auto mode is off no more queue pairs are bound, and the mode is none when
 // the last one that is bound goes.
 func (m *manager) restore(d *managed, deadline time.Time) error {
-	if !slices.ContainsFunc(d.ports, func(p *managedPort) bool { return p.auto || len(p.added) > 0 }) {
+	if !slices.ContainsFunc(d.ports, (*managedPort).taken) {
 		return nil
 	}
 	c, err := m.dial()

@@ -109,7 +109,11 @@ type Source struct {
 	functions functions
 
 	traffic trafficBook
-	manager *manager // nil until Read begins it
+
+	// Close ends the manager whatever a Read waits for.
+	managerMu sync.Mutex
+	manager   *manager // nil until Read begins it, and after Close
+	unmanaged bool     // Close was called
 
 	holdings     []model.Holding
 	holdingsRead time.Time
@@ -175,9 +179,10 @@ func New(o Options) (*Source, error) {
 // Name is "rdma".
 func (s *Source) Name() string { return "rdma" }
 
-// Close gives back all descriptors, and what was set to count queue pairs, of which
-// an error tells what is not as before. A device that hangs gives back its own
-// when it comes back.
+// Close gives back what was set to count queue pairs, within Options.Deadline, of
+// which an error tells what is not as before, and then all descriptors, when the
+// Read that is under way has ended. A device that hangs gives back its own when it
+// comes back.
 func (s *Source) Close() error {
 	unmanaged := s.stopManaging()
 	s.mu.Lock()
@@ -221,7 +226,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 			wg.Go(func() { snap.Resources, resourceErr = s.readResources(ctx) })
 		}
 	}
-	readings := make([]*model.HCA, seen+len(moved))
+	readings := make([]*reading, seen+len(moved))
 	each(len(readings), func(i int) {
 		if i < seen {
 			readings[i] = s.readDevice(ctx, s.devices[i], now, n)
@@ -231,9 +236,10 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	})
 	wg.Wait()
 
-	for _, h := range readings {
-		if h != nil {
-			snap.HCAs = append(snap.HCAs, *h)
+	for _, r := range readings {
+		if r != nil {
+			snap.HCAs = append(snap.HCAs, r.hca)
+			snap.Resources = append(snap.Resources, r.resources...)
 		}
 	}
 	slices.SortFunc(snap.HCAs, func(a, b model.HCA) int { return strings.Compare(a.Name, b.Name) })
@@ -244,8 +250,8 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		snap.DeviceStates = append(snap.DeviceStates, d.state)
 	}
 	snap.DeviceStates = append(snap.DeviceStates, s.movedState(spaces, now)...)
-	snap.Traffic = s.qpTraffic()
-	snap.DeviceStates = append(snap.DeviceStates, s.manager.states()...)
+	snap.Traffic = s.qpTraffic(snap.DeviceStates)
+	snap.DeviceStates = append(snap.DeviceStates, s.counterStates()...)
 	if len(readings) == 0 {
 		return snap, s.absent()
 	}
@@ -274,7 +280,7 @@ func (absent) Unwrap() error { return model.ErrAbsent }
 
 // readDevice gives nil when there are no figures; the device's state says why.
 // One whose counters all fail has the state of one that failed.
-func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *node) *model.HCA {
+func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *node) *reading {
 	if d.pause.waiting(now) {
 		return nil
 	}
@@ -316,7 +322,7 @@ func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *no
 	if err != nil {
 		return nil
 	}
-	return &r.hca
+	return &r
 }
 
 // discover brings the set of devices up to date by listing class/infiniband. A

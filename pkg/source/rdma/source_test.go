@@ -291,6 +291,7 @@ func TestBadFiles(t *testing.T) {
 		"removed":   {func(tr tree, dev string) { tr.remove(dev + rcv) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			tr := newTree(t)
 			tr.hca(0, 1)
 			c.spoil(tr, tr.hca(1, 1))
@@ -400,12 +401,15 @@ func TestStuck(t *testing.T) {
 // More devices hang than are read at the same time: the others are read all the
 // same, and after the first time nobody waits for those that hang.
 func TestManyStuck(t *testing.T) {
+	t.Parallel()
 	tr := newTree(t)
 	for n := range 2 * inFlight {
-		tr.fifo(tr.hca(n, 1) + "/ports/1/state")
+		port := fmt.Sprintf("class/infiniband/mlx5_%d/ports/1", n)
+		tr.dir(port)
+		tr.fifo(port + "/state")
 	}
 	tr.hca(90, 1)
-	s := newSource(t, tr)
+	s := newSource(t, tr, func(o *Options) { o.Deadline = 500 * time.Millisecond })
 	for range 3 {
 		if got := names(mustRead(t, s)); got != "mlx5_90" {
 			t.Errorf("HCAs %q", got)
@@ -416,6 +420,7 @@ func TestManyStuck(t *testing.T) {
 
 // A device is removed while its read hangs: nothing of it remains.
 func TestStuckAndRemoved(t *testing.T) {
+	t.Parallel()
 	tr := newTree(t)
 	tr.hca(0, 1)
 	dev := tr.hca(1, 1)

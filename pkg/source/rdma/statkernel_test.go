@@ -295,8 +295,11 @@ func (k *statKernel) do(cmd uint16, dump bool, b []byte) ([][]byte, unix.Errno) 
 		}
 		return all, 0
 	}
-	if cmd == cmdResGet {
+	if cmd == cmdResGet && dump {
 		return nil, 0
+	}
+	if cmd == cmdResGet {
+		return [][]byte{reply(cmd, 0, attrU32(attrDevIndex, a.index))}, 0
 	}
 	i := slices.IndexFunc(k.devices, func(d *statDevice) bool { return d.index == a.index })
 	if i < 0 {

@@ -4,6 +4,7 @@ package rdma
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 
@@ -19,6 +20,7 @@ const maxTotals = 1 << 16
 type trafficBook struct {
 	mu     sync.Mutex
 	totals map[trafficKey]uint64
+	live   map[string]map[trafficKey]bool // that counters count, by device
 }
 
 type trafficKey struct {
@@ -40,13 +42,31 @@ func (b *trafficBook) add(k trafficKey, bytes uint64) error {
 	return nil
 }
 
-func (b *trafficBook) facts() []model.Traffic {
+// counting says which totals the counters of a device count. What a read that broke
+// off did not come to is as it was: the next one books it.
+func (b *trafficBook) counting(device string, live map[trafficKey]bool, whole bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.live == nil {
+		b.live = map[string]map[trafficKey]bool{}
+	}
+	if !whole {
+		maps.Copy(live, b.live[device])
+	}
+	b.live[device] = live
+}
+
+// facts are the totals. One that no counter counts at present rests: auto mode was
+// switched off, its queue pairs are gone, or share a counter with those of others.
+func (b *trafficBook) facts(there map[string]bool) []model.Traffic {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	maps.DeleteFunc(b.live, func(device string, _ map[trafficKey]bool) bool { return !there[device] })
 	all := make([]model.Traffic, 0, len(b.totals))
 	for k, n := range b.totals {
 		all = append(all, model.Traffic{
 			Cgroup: k.cgroup, Device: k.device, Method: model.MethodQPCounter, Direction: k.direction, Bytes: n,
+			Seen: model.Seen{Resting: !b.live[k.device][k]},
 		})
 	}
 	slices.SortFunc(all, func(a, b model.Traffic) int {

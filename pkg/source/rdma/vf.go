@@ -35,6 +35,7 @@ type functions struct {
 	mu    sync.Mutex
 	busy  bool
 	began time.Time
+	looks uint64     // that have begun
 	vfs   []model.VF // nil before the first look
 	err   error
 }
@@ -63,9 +64,15 @@ func (s *Source) readFunctions(hcas []model.HCA, now time.Time) ([]model.VF, []m
 	defer f.mu.Unlock()
 	if !f.busy && now.Sub(f.began) >= functionsEvery {
 		f.busy, f.began = true, now
-		patience := s.opt.Deadline
+		f.looks++
+		number, patience := f.looks, s.opt.Deadline
 		go func() {
 			vfs, err := s.lookAtFunctions(hcas, now, patience)
+			for i := range vfs {
+				if vfs[i].Counted {
+					vfs[i].Look = number
+				}
+			}
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.busy, f.vfs, f.err = false, vfs, err

@@ -119,11 +119,11 @@ func TestVFs(t *testing.T) {
 		{PF: "mlx5_0", Number: 0, PCIAddress: "0000:18:00.1", NodeGUID: "a088:c203:0000:0101", PortGUID: "a088:c203:0000:0201"},
 		{
 			PF: "mlx5_0", Number: 1, PCIAddress: "0000:18:00.2", NodeGUID: "a088:c203:0000:1101", PortGUID: "a088:c203:0000:1201",
-			Counted: true, TransmitBytes: 4000, ReceiveBytes: 3000, TransmitPackets: 20, ReceivePackets: 10,
+			Counted: true, TransmitBytes: 4000, ReceiveBytes: 3000, TransmitPackets: 20, ReceivePackets: 10, Look: 2,
 		},
 		{
 			PF: "mlx5_0", Number: 2, PCIAddress: "0000:18:00.3", NodeGUID: "a088:c203:0000:0103", PortGUID: "a088:c203:0000:0203",
-			Counted: true,
+			Counted: true, Look: 2,
 		},
 	}
 	if d := cmp.Diff(want, snap.VFs); d != "" {
@@ -136,7 +136,9 @@ func TestVFs(t *testing.T) {
 	asked := p.asked.Load()
 	p.now = p.now.Add(functionsEvery - 1)
 	for range 3 {
-		mustRead(t, p.Source)
+		if d := cmp.Diff(want, mustRead(t, p.Source).VFs); d != "" {
+			t.Errorf("without another look (-want +got):\n%s", d)
+		}
 	}
 	settleFunctions(t, p.Source)
 	if p.asked.Load() != asked {
@@ -147,7 +149,7 @@ func TestVFs(t *testing.T) {
 	}
 	// Zeroes of all: they were counted before, and so they are.
 	p.answers["ib0"] = newLink("", 3, vfInfo(0, [4]uint64{}), vfInfo(1, [4]uint64{}), vfInfo(2, [4]uint64{}))
-	if v := p.look(t).VFs; !v[1].Counted || v[1].ReceiveBytes != 0 {
+	if v := p.look(t).VFs; !v[1].Counted || v[1].ReceiveBytes != 0 || v[1].Look != 4 || v[0].Look != 0 {
 		t.Errorf("zeroes after figures: %+v", v[1])
 	}
 	// Without VFs nothing is asked, and there are none.
