@@ -1116,11 +1116,13 @@ static __always_inline void announce(struct context_stat *stat, const struct con
 /* Counts one more context of a cgroup: the address of a context is the word of a process, which may have many. */
 static __always_inline bool make_room(__u64 cgroup)
 {
-	__u32 one = 1, *n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
+	__u32 none = 0, *n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
 
-	if (!n)
-		return !bpf_map_update_elem(&cgroup_contexts, &cgroup, &one, BPF_NOEXIST);
-	if (*n >= CONTEXTS_OF_CGROUP)
+	if (!n) {
+		bpf_map_update_elem(&cgroup_contexts, &cgroup, &none, BPF_NOEXIST);
+		n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
+	}
+	if (!n || *n >= CONTEXTS_OF_CGROUP)
 		return false;
 	__sync_fetch_and_add(n, 1);
 	return true;
@@ -1350,54 +1352,51 @@ int existing(struct bpf_iter__task_file *ctx)
 
 /* What user space changes while others count. */
 
-static long gap_of(void *map, struct context_key *key, struct context_stat *stat, void *unused)
-{
-	__sync_fetch_and_add(&stat->generation, 1);
-	return 0;
-}
+struct removal {
+	__u32 tgid;
+	__u32 removed;
+};
 
-static long remove_context(void *map, struct context_key *key, struct context_stat *stat, __u32 *tgid)
+static long remove_queue(void *map, struct queue_key *key, struct queue *q, struct removal *r)
 {
-	__u64 cgroup = stat->cgroup;
-	__u32 *n;
-
-	if (key->tgid != *tgid)
-		return 0;
-	n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
-	if (n && *n)
-		__sync_fetch_and_add(n, -1);
-	bpf_map_delete_elem(map, key);
-	return 0;
-}
-
-static long remove_queue(void *map, struct queue_key *key, struct queue *q, __u32 *tgid)
-{
-	if (key->tgid == *tgid)
+	if (key->tgid == r->tgid) {
 		drop_queue(key);
+		r->removed++;
+	}
 	return 0;
 }
 
-static long remove_latency(void *map, struct latency_key *key, struct latency *l, __u32 *tgid)
+static long remove_latency(void *map, struct latency_key *key, struct latency *l, struct removal *r)
 {
-	if (key->context.tgid == *tgid)
+	if (key->context.tgid == r->tgid) {
 		bpf_map_delete_elem(map, key);
+		r->removed++;
+	}
 	return 0;
 }
 
-/* In functions of their own: calls for several maps may not become one, as older verifiers refuse that. */
+/*
+ * Forgets what hangs on the contexts of a process, and says how much: a walk may lose its way among those who add and
+ * remove meanwhile, and is to be repeated until nothing is left.
+ */
 static __noinline int remove_process(__u32 tgid)
 {
+	struct removal r = {.tgid = tgid};
+
 	bpf_map_delete_elem(&strangers, &tgid);
-	bpf_for_each_map_elem(&contexts, remove_context, &tgid, 0);
-	bpf_for_each_map_elem(&queues, remove_queue, &tgid, 0);
-	bpf_for_each_map_elem(&latencies, remove_latency, &tgid, 0);
-	return 0;
+	bpf_for_each_map_elem(&queues, remove_queue, &r, 0);
+	bpf_for_each_map_elem(&latencies, remove_latency, &r, 0);
+	return r.removed;
 }
 
-static __noinline int gap_everywhere(void)
+static __always_inline void remove_context(struct context_key *key, struct context_stat *stat)
 {
-	bpf_for_each_map_elem(&contexts, gap_of, 0, 0);
-	return 0;
+	__u64 cgroup = stat->cgroup;
+	__u32 *n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
+
+	if (n && *n)
+		__sync_fetch_and_add(n, -1);
+	bpf_map_delete_elem(&contexts, key);
 }
 
 SEC("syscall")
@@ -1406,15 +1405,17 @@ int control(struct control_args *args)
 	struct context_key key = args->key;
 	struct context_stat *stat;
 
-	if (args->what == CONTROL_REMOVE)
+	if (args->what == CONTROL_REMOVE && !key.context)
 		return remove_process(key.tgid);
-	if (args->what == CONTROL_GAP && !key.context)
-		return gap_everywhere();
 	stat = bpf_map_lookup_elem(&contexts, &key);
 	if (!stat)
 		return 1;
-	if (args->what == CONTROL_GAP) {
-		gap_of(0, &key, stat, 0);
+	switch (args->what) {
+	case CONTROL_GAP:
+		__sync_fetch_and_add(&stat->generation, 1);
+		return 0;
+	case CONTROL_REMOVE:
+		remove_context(&key, stat);
 		return 0;
 	}
 	stat->chosen = args->chosen;

@@ -116,9 +116,9 @@ struct path_event {
 
 /* The argument of the program "control". */
 enum order {
-	CONTROL_MARK,   /* sets chosen and ready of one context */
-	CONTROL_GAP,    /* what is seen of one context is not continuous */
-	CONTROL_REMOVE, /* forgets a process */
+	CONTROL_MARK, /* sets chosen and ready of one context */
+	CONTROL_GAP,  /* what is seen of one context is not continuous */
+	CONTROL_REMOVE, /* forgets one context; without one, what else is known of a process, and says how much that was */
 };
 
 struct control_args {

@@ -9,7 +9,9 @@ import (
 )
 
 // kernelHooks see contexts and queue pairs come and go. The first shows what is
-// to be probed. A kprobe pins no module, and these are calls of the control path.
+// to be probed. kprobe programs are skipped while the sensor itself is in a map of
+// theirs on that CPU, and it may be preempted there: what a queue pair lost by
+// that would never be watched. So fentry comes first, though it pins the module.
 var kernelHooks = []hook.Hook{
 	{Name: "datapath_modify_qp", Tiers: tiers(gen.DatapathProgKprobeModify, gen.DatapathProgFentryModify)},
 	{Name: "datapath_destroy_qp", Tiers: tiers(gen.DatapathProgKprobeDestroy, gen.DatapathProgFentryDestroy)},
@@ -21,7 +23,7 @@ var kernelHooks = []hook.Hook{
 }
 
 func tiers(kprobe, fentry string) []hook.Tier {
-	return []hook.Tier{hook.With(hook.Kprobe, kprobe), hook.With(hook.Fentry, fentry)}
+	return []hook.Tier{hook.With(hook.Fentry, fentry), hook.With(hook.Kprobe, kprobe)}
 }
 
 // unattached are the hooks in one state.

@@ -109,36 +109,53 @@ func (k *kernel) mark(key gen.DatapathContextKey, chosen, ready bool) error {
 	return k.order(&args)
 }
 
-// gap says that some calls of these contexts, or of all, were not seen: how long
-// work requests take is then told by their wr_id only, until one of them was
-// found.
-func (k *kernel) gap(keys ...gen.DatapathContextKey) {
-	if len(keys) == 0 {
-		keys = []gen.DatapathContextKey{{}}
-	}
-	for _, key := range keys {
-		// A context that is gone has no gap.
-		_ = k.order(&gen.DatapathControlArgs{Key: key, What: uint32(gen.DatapathOrderCONTROL_GAP)})
-	}
+// gap says that some calls of a context were not seen: how long work requests
+// take is then told by their wr_id only, until one of them was found.
+func (k *kernel) gap(key gen.DatapathContextKey) {
+	// A context that is gone has no gap.
+	_ = k.order(&gen.DatapathControlArgs{Key: key, What: uint32(gen.DatapathOrderCONTROL_GAP)})
 }
 
-// remove drops all that is known of a process.
-func (k *kernel) remove(tgid uint32) error {
-	return k.order(&gen.DatapathControlArgs{
-		Key: gen.DatapathContextKey{Tgid: tgid}, What: uint32(gen.DatapathOrderCONTROL_REMOVE),
-	})
+// remove drops all that is known of a process, whose contexts these are.
+func (k *kernel) remove(tgid uint32, contexts ...gen.DatapathContextKey) error {
+	const remove = uint32(gen.DatapathOrderCONTROL_REMOVE)
+	for _, key := range contexts {
+		err := k.order(&gen.DatapathControlArgs{Key: key, What: remove})
+		if err != nil && !errors.Is(err, model.ErrAbsent) {
+			return err
+		}
+	}
+	for range maxWalks {
+		left, err := k.run(&gen.DatapathControlArgs{Key: gen.DatapathContextKey{Tgid: tgid}, What: remove})
+		if err != nil || left == 0 {
+			return err
+		}
+	}
+	return nil
 }
 
-// order runs the program that changes maps while others use them.
+// maxWalks is how often what hangs on a process is walked over.
+const maxWalks = 16
+
+// order changes one context.
 func (k *kernel) order(args *gen.DatapathControlArgs) error {
-	ret, err := k.programs[gen.DatapathProgControl].Run(&ebpf.RunOptions{Context: args})
+	absent, err := k.run(args)
 	if err != nil {
-		return fmt.Errorf("changing the maps of the data path: %w", err)
+		return err
 	}
-	if ret != 0 {
+	if absent != 0 {
 		return fmt.Errorf("verbs context %#x of process %d: %w", args.Key.Context, args.Key.Tgid, model.ErrAbsent)
 	}
 	return nil
+}
+
+// run runs the program that changes maps while others use them.
+func (k *kernel) run(args *gen.DatapathControlArgs) (uint32, error) {
+	ret, err := k.programs[gen.DatapathProgControl].Run(&ebpf.RunOptions{Context: args})
+	if err != nil {
+		return 0, fmt.Errorf("changing the maps of the data path: %w", err)
+	}
+	return ret, nil
 }
 
 // contexts tells of each context what it counted. What f is given is overwritten.

@@ -348,7 +348,7 @@ func TestStranger(t *testing.T) {
 	if got, want := spent(), [callGroups]uint64{post: 2 * entryNS, poll: 100 * (entryNS + returnNS)}; got != want {
 		t.Errorf("spent %v, want %v", got, want)
 	}
-	if err := k.remove(f.key.Tgid); err != nil {
+	if err := k.remove(f.key.Tgid, f.key); err != nil {
 		t.Fatal(err)
 	}
 	if got := spent(); got != [callGroups]uint64{} {
@@ -482,7 +482,7 @@ func TestChosen(t *testing.T) {
 	if err := k.insert(event{key: other}, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.remove(f.key.Tgid); err != nil {
+	if err := k.remove(f.key.Tgid, f.key); err != nil {
 		t.Fatal(err)
 	}
 	var left []gen.DatapathContextKey
@@ -531,7 +531,7 @@ func TestDurations(t *testing.T) {
 	check("sq_sig_all", gen.DatapathCompletedCOMPLETED_ATOMIC, 0, 0)
 	f.do("same", 5)
 	check("out of step", gen.DatapathCompletedCOMPLETED_WRITE, 20, 20)
-	k.gap()
+	k.gap(f.key)
 	f.do("distinct", 20)
 	f.do("deep", 200)
 	all, _ := k.took(t, f.key, gen.DatapathCompletedCOMPLETED_SEND)
@@ -561,7 +561,7 @@ func TestGap(t *testing.T) {
 	detach = k.probeAll(t, path, sites, post)
 	f.do("same", 5)
 	detach()
-	k.gap()
+	k.gap(f.key)
 	k.probeAll(t, path, sites, post, poll)
 	f.do("same", 5)
 	if all, _ := k.took(t, f.key, gen.DatapathCompletedCOMPLETED_WRITE); all != 0 || before == 0 {

@@ -105,7 +105,8 @@ func (s *Source) bury(tgids ...uint32) {
 		if b == nil {
 			return
 		}
-		b.cgroup, b.any = stat.Cgroup, true
+		b.cgroup = stat.Cgroup
+		b.contexts = append(b.contexts, key)
 		b.spent += time.Duration(stat.SpentNs[post] + stat.SpentNs[poll])
 		if s.wasLate(key, stat) {
 			s.late++
@@ -113,8 +114,8 @@ func (s *Source) bury(tgids ...uint32) {
 		delete(s.contexts, key)
 	}))
 	for tgid, b := range over {
-		err = errors.Join(err, s.kernel.remove(tgid))
-		if b.any {
+		err = errors.Join(err, s.kernel.remove(tgid, b.contexts...))
+		if len(b.contexts) > 0 {
 			s.totals.settle(int(tgid), b.cgroup, b.spent)
 		}
 		s.totals.exited(tgid)
@@ -126,9 +127,9 @@ func (s *Source) bury(tgids ...uint32) {
 
 // A burial is what a process that is gone leaves.
 type burial struct {
-	cgroup uint64
-	any    bool
-	spent  time.Duration
+	contexts []gen.DatapathContextKey
+	cgroup   uint64
+	spent    time.Duration
 }
 
 // wasLate is isLate in the end. One that ended before its functions were found was

@@ -93,7 +93,7 @@ func TestSourceLife(t *testing.T) {
 		t.Run("", func(t *testing.T) {
 			f := startFake(t, path)
 			s.watch(f)
-			eventually(t, "never watched", func() bool { d := s.figures(t).DataPath; return d.Processes == 1 && d.Probes > 0 })
+			eventually(t, "never watched", func() bool { d := s.figures(t).DataPath; return d.Processes == 1 && d.Probes == uint64(len(sites)) })
 			f.do("chain", 10)
 			f.do("recv", 7)
 		})
