@@ -24,7 +24,7 @@ help: ## Tell what there is
 .PHONY: demo
 demo: deps build ## Who uses which HCA: a guest with Soft-RoCE, two containers, accelscope (DEMO_SECONDS=20 ends it)
 	@go build -o bin/demo ./tests/vm/cmd/demo
-	@exec bin/demo -accelscope bin/accelscope
+	@exec bin/demo -accelscope bin/accelscope -- --rdma.datapath=always
 
 .PHONY: run
 run: build ## Build the sensor and run it on this machine
