@@ -91,7 +91,7 @@ test-guest: build
 	@go test -tags vm -count=1 -timeout 30m -v -run 'TestNode|TestNames|TestDataPath' ./tests/e2e
 
 .PHONY: test-kernels
-test-kernels: build ## The guest suite on 5.10, 6.1 and 6.12, with tracepoints and with fentry forced, on cgroup v1; the data path also on 7
+test-kernels: build ## The guest suite on 5.10, 6.1 and 6.12, with tracepoints and with fentry forced, on cgroup v1; bytes by port on 7
 	@ACCELSCOPE_NODES=5.10,6.1,6.12,6.1/tracepoint,6.12/fentry,6.1//v1 \
 		go test -tags vm -count=1 -timeout 120m -v -run 'TestNode|TestNames|TestDataPath' ./tests/e2e
 	@ACCELSCOPE_NODES=7 go test -tags vm -count=1 -timeout 30m -v -run TestDataPath ./tests/e2e
@@ -107,6 +107,8 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go test -run '^$$' -bench 'Call|Drain' -benchtime 2000x ./pkg/source/probe | grep ns/op
 	@echo; echo "What probes of the data path cost a process: a poll that finds nothing, a post (counted, not chosen, of another; without)"
 	@go test -run '^$$' -bench Hit -benchtime 20000x ./pkg/source/datapath | grep ns/op
+	@echo; echo "What a process that only polls keeps of its throughput, with a budget of 1 % and without a limit (2 minutes)"
+	@go test -run '^$$' -bench Budget -benchtime 1x ./pkg/source/datapath | grep throughput
 	@CGO_ENABLED=0 go build -o bin/tiers ./tests/bench/tiers && echo && bin/tiers
 
 # Debian packages that are needed, and are not installed.

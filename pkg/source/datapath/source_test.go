@@ -171,9 +171,7 @@ func BenchmarkBudget(b *testing.B) {
 		}
 		return float64(n) / total.Seconds()
 	}
-	var without, with, always float64
-	var spent, ratio float64
-	const rounds, length = 3, 8 * time.Second
+	var spent, watched float64
 	run := func(budget float64, d time.Duration) float64 {
 		s := startSource(b, budget, &measured, path, sites)
 		defer s.Close() //nolint:errcheck // closed again by the test
@@ -184,30 +182,29 @@ func BenchmarkBudget(b *testing.B) {
 		spent = snap.Budgets[0].SpentRatio
 		for _, r := range snap.Sampling {
 			if r.Calls == model.PollCalls {
-				ratio = r.Ratio
+				watched = r.Ratio
 			}
 		}
 		return r
 	}
+	const rounds, length = 9, 4 * time.Second
 	for range b.N {
-		for i := range rounds {
-			r := rate(length)
-			b.Logf("without: %.4g polls a second of CPU", r)
-			without += r
-			d := length
-			if i == rounds-1 {
-				d = time.Minute
-			}
-			r = run(0.01, d)
-			b.Logf("with the budget: %.4g, spent %.3f %%, watched %.3f %%", r, 100*spent, 100*ratio)
-			with += r
+		var kept []float64 // of the throughput, against the rounds before and after
+		last := rate(length)
+		for range rounds {
+			with := run(0.01, length)
+			next := rate(length)
+			kept = append(kept, with/((last+next)/2))
+			last = next
 		}
+		slices.Sort(kept)
+		run(0.01, time.Minute+spentStep)
 		b.ReportMetric(spent*100, "spent-%")
-		b.ReportMetric(ratio*100, "watched-%")
+		b.ReportMetric(watched*100, "watched-%")
+		b.ReportMetric(kept[rounds/2]*100, "throughput-%")
+		b.ReportMetric((kept[rounds-1]-kept[0])*100, "spread-%")
 		polls = 100_000
-		always = run(0, length)
+		b.ReportMetric(run(0, length)/last*100, "always-%")
 	}
-	b.ReportMetric(with/without*100, "throughput-%")
-	b.ReportMetric(always/(without/rounds)*100, "always-%")
 	b.ReportMetric(0, "ns/op")
 }

@@ -464,7 +464,12 @@ func TestDockerEngine(t *testing.T) {
 		h.Memory = 20 << 20
 		h.MemorySwap = h.Memory
 	})
-	f.lived(oom, "create", "start", "oom", "exit 137 signal 9")
+	f.wait("the end for want of memory", func() bool { return len(f.life(oom)) >= 4 })
+	life := slices.Clone(f.life(oom))
+	slices.Sort(life[2:]) // the engine may tell of the end before it tells what ended it
+	if want := []string{"create", "start", "exit 137 signal 9", "oom"}; !slices.Equal(life, want) {
+		t.Errorf("oom lived %q, not %q", life, want)
+	}
 	again := e.run("again", "trap 'exit 5' TERM; while :; do sleep 0.05; done")
 	f.wait("that it catches SIGTERM", func() bool { return catches(f.container(again).PID, unix.SIGTERM) })
 	e.must(e.api.ContainerRestart(ctx, again, client.ContainerRestartOptions{}))
