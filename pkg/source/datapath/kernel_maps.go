@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -58,21 +56,12 @@ func (k *kernel) existing() ([]event, error) {
 
 // nameUverbs tells the iterator which files are uverbs devices.
 func (k *kernel) nameUverbs() error {
-	files, err := filepath.Glob(filepath.Join(k.sysfs, "class/infiniband_verbs/*/dev"))
+	devices, err := hook.Uverbs(k.sysfs)
 	if err != nil {
-		return err
+		return fmt.Errorf("uverbs devices: %w", err)
 	}
-	for _, file := range files {
-		dev, err := os.ReadFile(file)
-		if err != nil {
-			continue // gone meanwhile
-		}
-		var major, minor uint32
-		if _, err := fmt.Sscanf(string(dev), "%d:%d", &major, &minor); err != nil {
-			continue
-		}
-		// the kernel's own dev_t: include/linux/kdev_t.h
-		if err := k.object.Coll.Maps[gen.DatapathMapUverbs].Put(major<<20|minor, uint8(1)); err != nil {
+	for rdev := range devices {
+		if err := k.object.Coll.Maps[gen.DatapathMapUverbs].Put(rdev, uint8(1)); err != nil {
 			return fmt.Errorf("uverbs devices: %w", err)
 		}
 	}

@@ -48,7 +48,7 @@ func (s *Source) step() time.Time {
 	}
 	var loads []processLoad
 	for pid, w := range s.processes {
-		if cpu, err := w.cpu(); err == nil && !w.gone {
+		if cpu, err := w.cpu(); err == nil {
 			loads = append(loads, processLoad{pid: pid, cpu: cpu, spent: spent[pid]})
 		}
 	}
@@ -89,24 +89,21 @@ func (s *Source) wanted(f *file) bool {
 func (s *Source) read() ([]reading, map[int][callGroups]time.Duration, error) {
 	readings := s.readings[:0]
 	spent := map[int][callGroups]time.Duration{}
+	pay := func(tgid uint32, ns [callGroups]uint64) {
+		sum := spent[int(tgid)]
+		for c := range callGroups {
+			sum[c] += time.Duration(ns[c])
+		}
+		spent[int(tgid)] = sum
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
 		readings = append(readings, reading{key, *stat})
-		sum := spent[int(key.Tgid)]
-		for c := range callGroups {
-			sum[c] += time.Duration(stat.SpentNs[c])
-		}
-		spent[int(key.Tgid)] = sum
+		pay(key.Tgid, stat.SpentNs)
 	})
 	s.readings = readings
-	err = errors.Join(err, s.kernel.strangers(func(tgid uint32, stat *gen.DatapathStranger) {
-		sum := spent[int(tgid)]
-		for c := range callGroups {
-			sum[c] += time.Duration(stat.SpentNs[c])
-		}
-		spent[int(tgid)] = sum
-	}))
+	err = errors.Join(err, s.kernel.strangers(func(tgid uint32, stat *gen.DatapathStranger) { pay(tgid, stat.SpentNs) }))
 	return readings, spent, err
 }
 
@@ -114,6 +111,7 @@ func (s *Source) read() ([]reading, map[int][callGroups]time.Duration, error) {
 func (s *Source) book(now time.Time, readings []reading, loads []processLoad) {
 	worth := make(map[fileID][callGroups]sampling, len(s.files))
 	ended, probes := false, 0
+	var unprobed error
 	for id, f := range s.files {
 		var w [callGroups]sampling
 		for c := range callGroups {
@@ -122,9 +120,6 @@ func (s *Source) book(now time.Time, readings []reading, loads []processLoad) {
 			probes += len(f.links[c])
 		}
 		worth[id] = w
-	}
-	var unprobed error
-	for _, f := range s.files {
 		unprobed = cmp.Or(unprobed, f.failure(post), f.failure(poll))
 	}
 	s.mu.Lock()

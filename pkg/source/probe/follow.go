@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -205,7 +206,7 @@ func (s *Source) rename(changed bool) {
 	if s.unnamed == 0 {
 		return
 	}
-	names, err := readDeviceNames(s.opts.Sysfs)
+	names, err := hook.Uverbs(s.opts.Sysfs)
 	if err != nil {
 		s.opts.Logger.Debug("cannot read the names of the uverbs devices", zap.Error(err))
 		return

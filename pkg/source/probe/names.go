@@ -4,8 +4,6 @@ package probe
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -152,45 +150,4 @@ func (n deviceNames) of(rdev uint32) string {
 		return name
 	}
 	return fmt.Sprintf("%d:%d", rdev>>20, rdev&(1<<20-1))
-}
-
-// readDeviceNames reads class/infiniband_verbs/uverbsN/{dev,ibdev}.
-func readDeviceNames(sysfs string) (deviceNames, error) {
-	dir := filepath.Join(sysfs, "class/infiniband_verbs")
-	entries, err := readDirNames(dir)
-	if err != nil {
-		return nil, err
-	}
-	names := deviceNames{}
-	for _, e := range entries {
-		// abi_version is a file beside the devices, and a device may go meanwhile.
-		dev, err := os.ReadFile(filepath.Join(dir, e, "dev"))
-		if err != nil {
-			continue
-		}
-		ibdev, err := os.ReadFile(filepath.Join(dir, e, "ibdev"))
-		if err != nil {
-			continue
-		}
-		var major, minor uint32
-		if _, err := fmt.Sscanf(string(dev), "%d:%d", &major, &minor); err != nil {
-			continue
-		}
-		// the kernel's own dev_t: include/linux/kdev_t.h
-		names[major<<20|minor] = strings.TrimSpace(string(ibdev))
-	}
-	return names, nil
-}
-
-// readDirNames lists a directory; one that is not there is empty.
-func readDirNames(dir string) ([]string, error) {
-	f, err := os.Open(dir)
-	if os.IsNotExist(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() //nolint:errcheck // only read
-	return f.Readdirnames(-1)
 }
