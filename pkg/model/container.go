@@ -32,6 +32,13 @@ type Container struct {
 	PID int
 	// Devices are the device nodes that it was given: /dev/infiniband/uverbs0.
 	Devices []string
+	// AllDevices says that it may use any device of the node (it is privileged):
+	// its Devices are no choice of anybody.
+	AllDevices bool
+	// GPURequests are the GPUs that the runtime was asked for by name, where they are no
+	// Devices yet (docker run --gpus): UUIDs, numbers, or all; amd.com/gpu=all where
+	// they are AMD's for sure.
+	GPURequests []string
 
 	Status   ContainerStatus
 	Health   string  // healthy, unhealthy, starting; empty without a health check

@@ -76,6 +76,17 @@ type Snapshot struct {
 	Namespaces []Namespace
 	// Node is the node itself.
 	Node *Node
+
+	// GPUs are the GPUs of the node and their parts, each after its parent;
+	// GPUProcesses who uses them. DRI is how the kernel numbers them.
+	GPUs         []GPU
+	GPUDrivers   []GPUDriver
+	GPUProcesses []GPUProcess
+	DRI          []DRIDevice
+	// DeviceOpens and DeviceHandles are what cgroups do with the device nodes of HCAs
+	// and GPUs.
+	DeviceOpens   []DeviceOpens
+	DeviceHandles []DeviceHandles
 	// Events is what became of the events that were to be sent.
 	Events *EventStats
 
