@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdgpu
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// hang makes an attribute one that does not answer who opens it: a pipe. What is called has it answer.
+func (n *node) hang(name string) (answer func(b []byte)) {
+	n.t.Helper()
+	path := n.path(name)
+	n.check(os.RemoveAll(path))
+	n.check(unix.Mkfifo(path, 0o600))
+	hanging := true
+	answer = func(b []byte) {
+		if !hanging {
+			return
+		}
+		hanging = false
+		n.check(os.WriteFile(path+".new", b, 0o600))
+		n.check(os.Link(path, path+".old"))
+		n.check(os.Rename(path+".new", path)) // from now on
+		// Who waits gets the end of the file. A writer only opens while there is a reader.
+		if fd, err := unix.Open(path+".old", unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
+			unix.Close(fd)
+		}
+	}
+	n.t.Cleanup(func() { answer(nil) })
+	return answer
+}
+
+// fail makes an attribute one of a device that is not there: one without a driver (ENXIO). It needs root.
+func (n *node) fail(name string) {
+	n.t.Helper()
+	n.check(os.RemoveAll(n.path(name)))
+	n.check(unix.Mknod(n.path(name), unix.S_IFCHR|0o600, int(unix.Mkdev(250, 4000))))
+}
+
+// waking are the attributes for which amdgpu or the PCI core resumes the device.
+func (n *node) waking() []string {
+	n.t.Helper()
+	var names []string
+	for _, pattern := range []string{
+		"*_busy_percent", "gpu_metrics", "pp_dpm_*", "hwmon/*/*_input", "hwmon/*/*_average", "hwmon/*/*_cap",
+		"hwmon/*/*_crit", "hwmon/*/*_emergency", "hwmon/*/pwm1", "*_link_*", "pcie_replay_count", "ras/*", "current_*_partition",
+		"power_dpm_*",
+	} {
+		found, err := filepath.Glob(filepath.Join(n.device, pattern))
+		n.check(err)
+		for _, f := range found {
+			name, err := filepath.Rel(n.device, f)
+			n.check(err)
+			names = append(names, name)
+		}
+	}
+	return slices.Compact(names)
+}
+
+func promptly(t *testing.T, s *Source, limit time.Duration) model.Snapshot {
+	t.Helper()
+	began := time.Now()
+	snap := read(t, s)
+	if took := time.Since(began); took > limit {
+		t.Errorf("a read took %v", took)
+	}
+	return snap
+}
+
+// eventually reads until it is so.
+func eventually(t *testing.T, s *Source, so func(model.Snapshot) bool) model.Snapshot {
+	t.Helper()
+	for range 500 {
+		if snap, _ := s.Read(t.Context()); so(snap) {
+			return snap
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("it never was so")
+	return model.Snapshot{}
+}
+
+// TestStuck: the driver of the second of two does not answer. That costs its own figures, and nobody's time again.
+func TestStuck(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "mi250")
+	answer := n.hang("gpu_metrics")
+	o := n.options()
+	o.Interval = 20 * time.Millisecond
+	s := start(t, o)
+	for i := range 3 {
+		limit := patience + 400*time.Millisecond
+		if i > 0 {
+			limit = 300 * time.Millisecond
+		}
+		snap := promptly(t, s, limit)
+		if len(snap.GPUs) != 2 {
+			t.Fatalf("%d GPUs", len(snap.GPUs))
+		}
+		if g := snap.GPUs[0]; !g.Utilization.Known || g.Memory.Used.Value != 11608064 || active(g.Problems, model.ProblemStuck) {
+			t.Errorf("the other one: %+v", g)
+		}
+		want := model.GPU{
+			Vendor: model.AMD, ID: "1", UUID: "a32343daf897162b", Serial: "692140000412", PCIAddress: "0000:c9:00.0", PCIDevice: "0x7408",
+			NUMANode: "3", VBIOS: "113-D65201-046", Nodes: []string{"/dev/dri/card1", "/dev/dri/renderD129"},
+			Problems: []model.GPUCondition{{Name: model.ProblemStuck, Active: true}},
+		}
+		if !reflect.DeepEqual(snap.GPUs[1], want) {
+			t.Errorf("got  %+v\nwant %+v", snap.GPUs[1], want)
+		}
+		if st := snap.DeviceStates[1]; st.State != model.StateStuck || st.Device != "0000:c9:00.0" {
+			t.Errorf("%+v", st)
+		}
+	}
+	answer(metrics(t, []string{"120", "1.3", "16:2=77"}))
+	eventually(t, s, func(snap model.Snapshot) bool {
+		return snap.GPUs[1].Utilization == model.Some(0.77) && snap.DeviceStates[1].State == model.StateOK
+	})
+}
+
+// TestSuspended: whatever wakes a device hangs here, so a reader of it would be stuck.
+func TestSuspended(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "radeon")
+	n.write("power/runtime_status", "suspended\n")
+	if names := n.waking(); len(names) < 20 {
+		t.Fatalf("only %q would wake it", names)
+	}
+	for _, name := range n.waking() {
+		n.hang(name)
+	}
+	o := n.options()
+	o.Interval = 20 * time.Millisecond
+	s := start(t, o)
+	want := model.GPU{
+		Vendor: model.AMD, ID: "0", UUID: "d8607413b0e3a90b", Name: "AMD Radeon RX 7900 XT", PCIAddress: "0000:0b:00.0", PCIDevice: "0x744c",
+		VBIOS: "113-D70401XT-P11", Nodes: []string{"/dev/dri/card0", "/dev/dri/renderD128"}, Suspended: true,
+	}
+	for range 5 {
+		snap := promptly(t, s, 300*time.Millisecond)
+		if !reflect.DeepEqual(snap.GPUs, []model.GPU{want}) || snap.DeviceStates[0].State != model.StateOK {
+			t.Fatalf("got  %+v\nwant %+v", snap, want)
+		}
+		time.Sleep(30 * time.Millisecond)
+	}
+}
+
+// TestGoesToSleep: one that goes to sleep after 5 s by itself is not read again before it could.
+func TestGoesToSleep(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "radeon")
+	o := n.options()
+	o.Interval = 20 * time.Millisecond
+	s := start(t, o)
+	first := read(t, s).GPUs[0]
+	for _, name := range n.waking() {
+		n.hang(name)
+	}
+	n.write("mem_info_vram_used", "4096\n") // what the driver keeps in memory: it is read on
+	got := eventually(t, s, func(snap model.Snapshot) bool { return snap.GPUs[0].Memory.Used == model.Some(4096) })
+	g := got.GPUs[0]
+	g.Memory = first.Memory
+	if !reflect.DeepEqual(g, first) {
+		t.Errorf("got  %+v\nwant %+v", g, first)
+	}
+	r := reader{autosuspend: 5 * time.Second, touched: time.Unix(100, 0)}
+	if !r.rest(time.Unix(106, 0)) || r.rest(time.Unix(108, 0)) {
+		t.Error("it is left alone for too short, or for too long")
+	}
+}
+
+func TestLost(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "mi250")
+	o := n.options()
+	o.Interval = 20 * time.Millisecond
+	s := start(t, o)
+	read(t, s)
+	for _, name := range n.waking() {
+		n.fail(name)
+	}
+	snap := eventually(t, s, func(snap model.Snapshot) bool { return active(snap.GPUs[1].Problems, model.ProblemLost) })
+	if g := snap.GPUs[1]; g.Power.Known || g.Errors != nil || g.Memory.Total.Known || len(g.Problems) != 1 || g.Serial == "" {
+		t.Errorf("%+v", g)
+	}
+	if snap.DeviceStates[1].State != model.StateFailed || snap.DeviceStates[0].State != model.StateOK {
+		t.Errorf("%+v", snap.DeviceStates)
+	}
+}
+
+// TestSlot: the link of a Radeon to its slot is that of the switch on the board.
+func TestSlot(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "radeon")
+	outer, port := slot(n.device)
+	if filepath.Base(outer) != "0000:09:00.0" || filepath.Base(port) != "0000:00:03.1" {
+		t.Errorf("%s in %s", outer, port)
+	}
+	n.write("/devices/pci0000:00/0000:00:03.1/max_link_width", "4\n")
+	want := model.GPUPCIe{Generation: model.Some(3), MaxGeneration: model.Some(4), Width: model.Some(8), MaxWidth: model.Some(4)}
+	if got := readPCIe(outer, port); got != want {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// TestBoundAgain: the sensors are in another directory then.
+func TestBoundAgain(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "mi250")
+	o := n.options()
+	o.Interval = 20 * time.Millisecond
+	s := start(t, o)
+	read(t, s)
+	n.check(os.Rename(n.path("hwmon/hwmon4"), n.path("hwmon/hwmon9")))
+	n.write("hwmon/hwmon9/temp1_input", "57000\n")
+	eventually(t, s, func(snap model.Snapshot) bool {
+		v, ok := find(snap.GPUs[1].Temperatures, "edge")
+		return ok && v == 57
+	})
+}
+
+func TestHotPlug(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "mi250")
+	s := start(t, n.options())
+	if snap := read(t, s); len(snap.GPUs) != 2 {
+		t.Fatalf("%+v", snap.GPUs)
+	}
+	link := func(name string) string {
+		target, err := os.Readlink(n.path("/class/drm/" + name))
+		n.check(err)
+		return target
+	}
+	target := link("card0")
+	for _, name := range []string{"card0", "renderD128"} {
+		n.check(os.Remove(n.path("/class/drm/" + name)))
+	}
+	if snap := read(t, s); len(snap.GPUs) != 1 || snap.GPUs[0].UUID != "a32343daf897162b" || snap.GPUs[0].ID != "0" {
+		t.Fatalf("%+v", snap.GPUs)
+	}
+	n.check(os.Symlink(strings.Replace(target, "card0", "card7", 1), n.path("/class/drm/card7")))
+	eventually(t, s, func(snap model.Snapshot) bool {
+		return len(snap.GPUs) == 2 && snap.GPUs[0].UUID == "a32343daf897162a" && snap.GPUs[0].Utilization.Known &&
+			slices.Equal(snap.GPUs[0].Nodes, []string{"/dev/dri/card7"})
+	})
+	n.check(os.Remove(n.path("driver"))) // unbound
+	if snap := read(t, s); len(snap.GPUs) != 1 {
+		t.Fatalf("%+v", snap.GPUs)
+	}
+	n.check(os.RemoveAll(n.path("/class/drm")))
+	if snap, err := s.Read(t.Context()); !errors.Is(err, model.ErrAbsent) || snap.GPUs != nil {
+		t.Errorf("%+v, %v", snap, err)
+	}
+}
+
+// TestUnknownTable: it is told, in the log once, and costs what only it would have told.
+func TestUnknownTable(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "mi250")
+	n.file("gpu_metrics", metrics(t, []string{"120", "7.9"}))
+	core, logs := observer.New(zap.WarnLevel)
+	o := n.options()
+	o.Logger, o.Interval = zap.New(core), 20*time.Millisecond
+	s := start(t, o)
+	var snap model.Snapshot
+	for range 5 {
+		snap = read(t, s)
+		time.Sleep(30 * time.Millisecond)
+	}
+	if st := snap.DeviceStates[1]; st.State != model.StateUnsupported || !strings.Contains(st.Reason, "7.9") {
+		t.Errorf("%+v", st)
+	}
+	if g := snap.GPUs[1]; g.Utilization != model.Some(1) || g.Temperatures == nil || !g.Memory.Used.Known || g.Throttles != nil {
+		t.Errorf("%+v", g)
+	}
+	if n := logs.FilterMessageSnippet("not known here").Len(); n != 1 {
+		t.Errorf("told %d times", n)
+	}
+}
+
+// TestMissing: each attribute that gives an error (EISDIR here) costs its figure.
+func TestMissing(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "mi250")
+	for _, name := range append(n.waking(), "mem_info_vram_used", "unique_id", "serial_number", "numa_node") {
+		n.check(os.RemoveAll(n.path(name)))
+		n.check(os.Mkdir(n.path(name), 0o755))
+	}
+	got := read(t, start(t, n.options())).GPUs[1]
+	want := model.GPU{
+		Vendor: model.AMD, ID: "1", UUID: "0000:c9:00.0", PCIAddress: "0000:c9:00.0", PCIDevice: "0x7408", VBIOS: "113-D65201-046",
+		Nodes: []string{"/dev/dri/card1", "/dev/dri/renderD129"}, Memory: model.VideoMemory{Total: model.Some(68702699520)},
+		GTT: model.VideoMemory{
+			Total: model.Some(270145654784), Used: model.Some(16904192), Free: model.Some(270145654784 - 16904192),
+		},
+		Problems: []model.GPUCondition{{Name: model.ProblemLost}, {Name: model.ProblemStuck}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// TestReset: a device that is being reset when it is found does not tell its unique id. It has it later.
+func TestReset(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "mi250")
+	n.fail("unique_id")
+	o := n.options()
+	o.Interval = 20 * time.Millisecond
+	s := start(t, o)
+	if snap := read(t, s); snap.GPUs[1].UUID != "0000:c9:00.0" || snap.GPUs[1].Serial == "" {
+		t.Errorf("%+v", snap.GPUs[1])
+	}
+	n.check(os.Remove(n.path("unique_id")))
+	n.write("unique_id", "00000daf897162b1\n")
+	eventually(t, s, func(snap model.Snapshot) bool { return snap.GPUs[1].UUID == "00000daf897162b1" })
+}
+
+// TestLinkDown: link 7 was never up, link 3 was.
+func TestLinkDown(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "mi300x")
+	table := func(status string) {
+		b := metrics(t, append([]string{"3360", "1.8", "278:2=0"}, strings.Fields(status)...))
+		n.check(os.WriteFile(n.path("new"), b, 0o644))
+		n.check(os.Rename(n.path("new"), n.path("gpu_metrics")))
+	}
+	table("270:2=1")
+	s := start(t, n.options())
+	down := func(snap model.Snapshot) bool {
+		return active(snap.GPUs[len(snap.GPUs)-1].Problems, model.ProblemLinkDown)
+	}
+	if down(read(t, s)) {
+		t.Error("a link is down that never was up")
+	}
+	table("270:2=0")
+	if !down(read(t, s)) {
+		t.Error("no link is down")
+	}
+}
+
+// TestAbsent: where there is no GPU, no process is looked at.
+func TestAbsent(t *testing.T) {
+	t.Parallel()
+	o := Options{Sysfs: t.TempDir(), Procfs: t.TempDir(), Interval: time.Millisecond}
+	o.Holders = func() ([]int, bool) {
+		t.Error("processes are looked at")
+		return nil, true
+	}
+	s := start(t, o)
+	if snap, err := s.Read(t.Context()); !errors.Is(err, model.ErrAbsent) || !reflect.DeepEqual(snap, model.Snapshot{}) {
+		t.Errorf("%+v, %v", snap, err)
+	}
+	time.Sleep(50 * time.Millisecond)
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdgpu
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// place is where a card is found. No driver is asked for it.
+type place struct {
+	path       string // device directory
+	address    string // PCI
+	nodes      []string
+	partitions [][]string // nodes of each partition after the first, which has those of the card
+}
+
+// maxCards bounds how many cards are looked at.
+const maxCards = 64
+
+// discover lists the cards that amdgpu drives, by their PCI address: the links of
+// class/drm. The nodes of the further partitions of an accelerator belong to
+// devices of their own, amdgpu_xcp.N; parents says of which card they are, by the
+// minor number of the render node.
+func discover(sysfs string, parents map[int]string) []place {
+	dir := filepath.Join(sysfs, "class/drm")
+	names, err := readNames(dir, maxNames)
+	if err != nil {
+		return nil
+	}
+	slices.Sort(names) // card0 … before renderD128 …
+	places := map[string]*place{}
+	divided := map[string][]string{} // nodes by the device of a partition
+	for _, name := range names {
+		number := strings.TrimPrefix(strings.TrimPrefix(name, "card"), "renderD")
+		if _, err := strconv.ParseUint(number, 10, 20); err != nil || number == name {
+			continue // a connector, or the version
+		}
+		link, err := os.Readlink(filepath.Join(dir, name))
+		if err != nil {
+			continue
+		}
+		device := filepath.Dir(filepath.Dir(filepath.Join(dir, link))) // DEVICE/drm/NAME
+		node := "/dev/dri/" + name
+		address := filepath.Base(device)
+		switch p := places[device]; {
+		case strings.HasPrefix(address, "amdgpu_xcp"):
+			divided[device] = append(divided[device], node)
+		case p != nil:
+			p.nodes = append(p.nodes, node)
+		case len(places) < maxCards && isPCI(address) && driverOf(device) == "amdgpu":
+			places[device] = &place{path: device, address: address, nodes: []string{node}}
+		}
+	}
+	list := make([]place, 0, len(places))
+	for _, p := range places {
+		list = append(list, *p)
+	}
+	slices.SortFunc(list, func(a, b place) int {
+		return cmp.Or(len(a.address)-len(b.address), strings.Compare(a.address, b.address))
+	})
+	for _, nodes := range divided {
+		parent := parents[minor(nodes)]
+		if i := slices.IndexFunc(list, func(p place) bool { return slot0(p.address) == parent }); i >= 0 {
+			list[i].partitions = append(list[i].partitions, nodes)
+		}
+	}
+	for i := range list {
+		slices.SortFunc(list[i].partitions, func(a, b []string) int { return minor(a) - minor(b) })
+	}
+	return list
+}
+
+// renderParents says on which card each render node computes, as KFD tells it.
+func renderParents(nodes []kfdNode) map[int]string {
+	parents := map[int]string{}
+	for _, n := range nodes {
+		if n.renderMinor > 0 {
+			parents[n.renderMinor] = slot0(n.address)
+		}
+	}
+	return parents
+}
+
+// slot0 is an address without the function: KFD puts the number of the partition
+// in its place.
+func slot0(address string) string {
+	device, _, _ := strings.Cut(address, ".")
+	return device
+}
+
+// minor is the number of the render node among nodes.
+func minor(nodes []string) int {
+	for _, n := range nodes {
+		if _, number, ok := strings.Cut(n, "renderD"); ok {
+			v, _ := strconv.Atoi(number)
+			return v
+		}
+	}
+	return 0
+}
+
+func driverOf(device string) string {
+	link, err := os.Readlink(filepath.Join(device, "driver"))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(link)
+}
+
+// isPCI says whether a name is a PCI address: 0000:c1:00.0.
+func isPCI(name string) bool {
+	domain, rest, ok := strings.Cut(name, ":")
+	return ok && len(domain) >= 4 && len(rest) == len("c1:00.0") && rest[2] == ':' && rest[5] == '.'
+}

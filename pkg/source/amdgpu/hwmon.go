@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdgpu
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// hwmon is what the sensors of a card are called, in device/hwmon/hwmonN.
+type hwmon struct {
+	dir    string // hwmon/hwmon3/
+	temps  []sensor
+	clocks []sensor
+	power  string // power1_average, or power1_input on newer chips
+	pwm    bool
+}
+
+// sensor is one file and what it is called here.
+type sensor struct{ prefix, name string }
+
+// labels are the names of what hwmon calls otherwise.
+var labels = map[string]string{"mem": "memory", "sclk": "graphics", "mclk": "memory"}
+
+// findHwmon looks which sensors there are: their labels do not wake the device.
+func findHwmon(d *directory) hwmon {
+	names := d.names("hwmon")
+	i := slices.IndexFunc(names, func(n string) bool { return strings.HasPrefix(n, "hwmon") })
+	if i < 0 {
+		return hwmon{}
+	}
+	h := hwmon{dir: "hwmon/" + names[i] + "/"}
+	for _, file := range d.names(strings.TrimSuffix(h.dir, "/")) {
+		prefix, kind, _ := strings.Cut(file, "_")
+		switch {
+		case kind == "input" && strings.HasPrefix(prefix, "temp"):
+			h.temps = append(h.temps, sensor{prefix, label(d, h.dir, prefix, "edge")})
+		case kind == "input" && strings.HasPrefix(prefix, "freq"):
+			h.clocks = append(h.clocks, sensor{prefix, label(d, h.dir, prefix, prefix)})
+		case file == "power1_average", file == "power1_input" && h.power == "":
+			h.power = file
+		case file == "pwm1":
+			h.pwm = true
+		}
+	}
+	return h
+}
+
+func label(d *directory, dir, prefix, otherwise string) string {
+	name := d.line(dir + prefix + "_label")
+	if other, ok := labels[name]; ok {
+		return other
+	}
+	if name == "" {
+		return otherwise
+	}
+	return name
+}
+
+// read takes the sensors: temperatures are in millidegrees, power is in microwatts,
+// clocks are in hertz, pwm1 is from 0 to 255.
+func (h *hwmon) read(d *directory, g *model.GPU) {
+	if h.dir == "" {
+		return
+	}
+	for _, t := range h.temps {
+		g.Temperatures = put(g.Temperatures, t.name, d.number(h.dir+t.prefix+"_input", 1e-3))
+	}
+	for _, c := range h.clocks {
+		g.Clocks = put(g.Clocks, c.name, d.number(h.dir+c.prefix+"_input", 1))
+	}
+	if h.power != "" {
+		g.Power = d.number(h.dir+h.power, 1e-6)
+	}
+	if h.pwm {
+		g.FanSpeed = d.number(h.dir+"pwm1", 1.0/255)
+	}
+}
+
+// limits are what seldom changes: where it slows down (crit) and is switched off
+// (emergency), and what it may take.
+func (h *hwmon) limits(d *directory, g *model.GPU) {
+	if h.dir == "" {
+		return
+	}
+	for _, t := range h.temps {
+		for _, limit := range []struct{ file, name string }{{"_crit", "slowdown"}, {"_emergency", "shutdown"}} {
+			name := limit.name
+			if t.name != "junction" && len(h.temps) > 1 { // the one that the others are measured against
+				name += "_" + t.name
+			}
+			v := d.number(h.dir+t.prefix+limit.file, 1e-3)
+			if v.Value > 0 {
+				g.TemperatureLimits = put(g.TemperatureLimits, name, v)
+			}
+		}
+	}
+	g.PowerLimit = d.number(h.dir+"power1_cap", 1e-6)
+}

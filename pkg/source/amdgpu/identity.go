@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdgpu
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// identify reads what does not change and does not wake the device: vendor and
+// device from what the PCI core remembers; unique_id, serial_number, product_name
+// and vbios_version from what amdgpu has read when it was bound. root is that of
+// the node, for the names of libdrm. A device that is being reset does not tell its
+// unique_id (EPERM): settled is false then.
+func identify(d *directory, address, root string) (g model.GPU, settled bool) {
+	g = model.GPU{
+		Vendor: model.AMD, PCIAddress: address,
+		PCIDevice: d.line("device"), VBIOS: d.line("vbios_version"),
+		Serial: told(d.line("serial_number")), Name: told(d.line("product_name")),
+	}
+	if node := d.line("numa_node"); node != "-1" {
+		g.NUMANode = node
+	}
+	b, err := d.read("unique_id")
+	settled = err == nil || errors.Is(err, os.ErrNotExist)
+	if id := parseLine(b); len(id) <= 16 && strings.Trim(id, "0") != "" {
+		if v, err := strconv.ParseUint(id, 16, 64); err == nil {
+			g.UUID = fmt.Sprintf("%016x", v)
+		}
+	}
+	if g.UUID == "" {
+		g.UUID = address
+	}
+	if g.Name == "" {
+		g.Name = marketName(filepath.Join(root, "usr/share/libdrm/amdgpu.ids"), g.PCIDevice, d.line("revision"))
+	}
+	return g, settled
+}
+
+// told is "" for what boards without the data say.
+func told(s string) string {
+	if s == "N/A" || strings.Trim(s, "0") == "" {
+		return ""
+	}
+	return s
+}
+
+// marketName looks in the list of libdrm: lines of device, revision and name,
+// 744C, C8, AMD Radeon RX 7900 XTX.
+func marketName(file, device, revision string) string {
+	f, err := os.Open(file)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	device, revision = strings.TrimPrefix(device, "0x"), strings.TrimPrefix(revision, "0x")
+	lines := bufio.NewScanner(f)
+	for range maxIDs {
+		if !lines.Scan() {
+			break
+		}
+		fields := strings.SplitN(lines.Text(), ",", 3)
+		if len(fields) == 3 && strings.EqualFold(strings.TrimSpace(fields[0]), device) &&
+			strings.EqualFold(strings.TrimSpace(fields[1]), revision) {
+			return parseLine([]byte(fields[2]))
+		}
+	}
+	return ""
+}
+
+// maxIDs is more lines than libdrm's list will have.
+const maxIDs = 1 << 14
+
+// driver is the version of amdgpu: its own, where AMD's package is installed, or
+// the kernel's.
+func driver(sysfs, procfs string) []model.GPUDriver {
+	d := &directory{path: sysfs, buffer: make([]byte, 256)}
+	version := d.line("module/amdgpu/version")
+	if version == "" {
+		d.path = procfs
+		version = d.line("sys/kernel/osrelease")
+	}
+	return []model.GPUDriver{{Vendor: model.AMD, Version: version}}
+}

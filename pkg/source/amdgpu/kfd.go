@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdgpu
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// kfdNode is one GPU, or one partition of one, as KFD (the part of amdgpu that
+// runs compute) knows it: /sys/class/kfd/kfd/topology/nodes/N, files gpu_id and
+// properties.
+type kfdNode struct {
+	gpuID uint32 // names the files of its processes; changes when the driver is loaded again
+	// renderMinor is that of its render node. It tells partitions apart, which share
+	// the PCI address; noMinor where the kernel does not tell.
+	renderMinor int
+	address     string // PCI: 0000:c1:00.0
+	uniqueID    uint64 // of the ASIC, on newer kernels of the partition; 0 where it has none
+	units       uint64 // compute units
+	sdma        uint64 // SDMA engines, those for XGMI included
+}
+
+const noMinor = -1
+
+// kfd reads the topology, again whenever its generation has changed.
+type kfd struct {
+	root       string // /sys/class/kfd/kfd
+	generation string
+	nodes      []kfdNode
+}
+
+func newKFD(sysfs string) *kfd { return &kfd{root: filepath.Join(sysfs, "class/kfd/kfd")} }
+
+// What hostile or broken input may cost.
+const (
+	maxNodes     = 1024
+	maxProcesses = 1 << 15
+	maxContexts  = 64 // secondary contexts of one process
+	maxAttribute = 4 << 10
+	maxEngines   = 64 // of one GPU: more SDMA engines are not believed
+	maxUnits     = 1 << 16
+)
+
+// topology gives the GPUs of KFD: none, without an error, where there is no KFD.
+// Nodes without a gpu_id are CPUs. The kernel lets those alone read a node who
+// may use its render node (EPERM): that node is left out and told as an error.
+func (k *kfd) topology() ([]kfdNode, error) {
+	generation, err := readSome(filepath.Join(k.root, "topology/generation_id"))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		k.generation, k.nodes = "", nil
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading the topology of KFD: %w", err)
+	case k.nodes != nil && string(generation) == k.generation:
+		return k.nodes, nil
+	}
+	dir := filepath.Join(k.root, "topology/nodes")
+	names, err := readNames(dir, maxNodes)
+	if err != nil {
+		return nil, fmt.Errorf("reading the topology of KFD: %w", err)
+	}
+	nodes := []kfdNode{}
+	var problems []error
+	for _, name := range names {
+		n, err := readNode(filepath.Join(dir, name))
+		switch {
+		case err != nil:
+			problems = append(problems, fmt.Errorf("reading node %s of KFD: %w", name, err))
+		case n.gpuID != 0:
+			nodes = append(nodes, n)
+		}
+	}
+	k.nodes, k.generation = nodes, string(generation)
+	if len(problems) > 0 {
+		k.nodes = nil // it may be readable the next time
+	}
+	return nodes, errors.Join(problems...)
+}
+
+func readNode(dir string) (kfdNode, error) {
+	id, err := readSome(filepath.Join(dir, "gpu_id"))
+	if err != nil {
+		return kfdNode{}, err
+	}
+	n, err := strconv.ParseUint(string(bytes.TrimSpace(id)), 10, 32)
+	if err != nil {
+		return kfdNode{}, err
+	}
+	if n == 0 {
+		return kfdNode{}, nil
+	}
+	text, err := readSome(filepath.Join(dir, "properties"))
+	if err != nil {
+		return kfdNode{}, err
+	}
+	node := parseProperties(text)
+	node.gpuID = uint32(n)
+	return node, nil
+}
+
+// parseProperties reads lines of a name and a decimal number.
+func parseProperties(text []byte) kfdNode {
+	n := kfdNode{renderMinor: noMinor}
+	var location, domain, simds, perUnit uint64
+	for line := range bytes.Lines(text) {
+		name, value, ok := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
+		if !ok {
+			continue
+		}
+		v, err := strconv.ParseUint(string(value), 10, 64)
+		if err != nil {
+			continue
+		}
+		switch string(name) {
+		case "drm_render_minor":
+			if v > 0 && v < 1<<20 { // a minor number has 20 bits, and 0 is a card
+				n.renderMinor = int(v)
+			}
+		case "location_id": // bus, device and function
+			location = v
+		case "domain":
+			domain = v
+		case "unique_id":
+			n.uniqueID = v
+		case "simd_count":
+			simds = v
+		case "simd_per_cu":
+			perUnit = v
+		case "num_sdma_engines", "num_sdma_xgmi_engines":
+			n.sdma = min(n.sdma+min(v, maxEngines), maxEngines)
+		}
+	}
+	if location != 0 && domain <= 0xffffffff {
+		n.address = fmt.Sprintf("%04x:%02x:%02x.%d", domain, location>>8&0xff, location>>3&0x1f, location&7)
+	}
+	if perUnit > 0 {
+		n.units = min(simds/perUnit, maxUnits)
+	}
+	return n
+}
+
+// processes gives the ids of the processes that have KFD open, as the first pid
+// namespace numbers them: the directories of /sys/class/kfd/kfd/proc.
+func (k *kfd) processes() ([]int, error) {
+	names, err := readNames(filepath.Join(k.root, "proc"), maxProcesses)
+	if errors.Is(err, os.ErrNotExist) { // before 5.8, or no KFD
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the processes of KFD: %w", err)
+	}
+	return numbers(names), nil
+}
+
+// contexts are the directories of a process: its own one, and since 6.19 one below
+// it for each further context that it made.
+func (k *kfd) contexts(pid int) []string {
+	dir := filepath.Join(k.root, "proc", strconv.Itoa(pid))
+	dirs := []string{dir}
+	names, err := readNames(dir, maxNodes*4) // four files for each GPU
+	if err != nil {
+		return nil
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, "context_") && len(dirs) <= maxContexts {
+			dirs = append(dirs, filepath.Join(dir, name))
+		}
+	}
+	return dirs
+}
+
+// computeUse is what KFD tells of one process on one GPU.
+type computeUse struct {
+	kfdNode
+	gpu      string // UUID
+	asleep   bool
+	contexts []string
+	// memory is what it has allocated in the memory of the GPU, in bytes: vram_GPUID. A
+	// process has the file for every GPU of the node, used or not.
+	memory uint64
+	// copied is how long its SDMA queues worked, in microseconds, cumulative:
+	// sdma_GPUID. The kernel reads the counters in the memory of the process, which can
+	// hold that up for ever: see guard.
+	copied      uint64
+	copiedKnown bool
+	// occupied is how many compute units its waves would fill at this moment:
+	// stats_GPUID/cu_occupancy, which not all generations have.
+	occupied      uint64
+	occupiedKnown bool
+}
+
+// uses reads what the kernel answers from its own memory.
+func (k *kfd) uses(pid int, nodes []kfdNode, at places) []computeUse {
+	contexts := k.contexts(pid)
+	var list []computeUse
+	for _, n := range nodes {
+		gpu, ok := at.gpu(n.renderMinor, n.address)
+		if !ok {
+			continue
+		}
+		c := computeUse{kfdNode: n, gpu: gpu, asleep: at.asleep[gpu], contexts: contexts}
+		if c.memory, ok = c.sum("vram_%d"); ok {
+			c.memory = min(c.memory, maxMemory)
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// measure reads the rest, which may hang. Occupancy asks the GPU.
+func (c *computeUse) measure() {
+	c.copied, c.copiedKnown = c.sum("sdma_%d")
+	if !c.asleep {
+		c.occupied, c.occupiedKnown = c.sum("stats_%d/cu_occupancy")
+	}
+}
+
+// sum adds up the files of that name with the GPU's id, of the contexts that have
+// it: what is gone, or not of this kernel, does not count.
+func (c *computeUse) sum(format string) (total uint64, known bool) {
+	name := fmt.Sprintf(format, c.gpuID)
+	for _, dir := range c.contexts {
+		text, err := readSome(filepath.Join(dir, name))
+		if err != nil {
+			continue
+		}
+		v, err := strconv.ParseUint(string(bytes.TrimSpace(text)), 10, 64)
+		if err != nil || v > 1<<62/maxContexts {
+			continue
+		}
+		total, known = total+v, true
+	}
+	return total, known
+}

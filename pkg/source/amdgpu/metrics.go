@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdgpu
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A gpu_metrics file starts with its size (two bytes), then the revision of its
+// format and of its content (one byte each). Fields that a chip does not fill are
+// all ones.
+const (
+	metricsHeader = 4
+	maxMetrics    = 16 << 10
+	maxAttributes = 512
+)
+
+// errRevision says that a table is of a revision that nobody here knows.
+var errRevision = errors.New("unknown revision")
+
+// joules are in one count of an energy accumulator.
+const joules = 1.0 / (1 << 16)
+
+// table is what one gpu_metrics file tells, in the units of the model.
+type table struct {
+	revision           string
+	gfx, memory, video model.Optional // parts of the time, 0 to 1
+	temperatures       []model.Figure
+	power, energy      model.Optional
+	clocks             []model.Figure
+	throttles          []model.GPUCondition // nil where the table has no bits for it
+	cycles             model.Optional       // of the firmware
+	throttled          []model.Figure       // in how many of these it was slowed down
+	clock              float64              // seconds, when the table was filled
+	pcie               model.GPUPCIe
+	links              []model.GPULink
+	partitions         []partitionActivity
+}
+
+// partitionActivity is how busy one partition is.
+type partitionActivity struct{ gfx, video model.Optional }
+
+// values are the raw numbers of a table: of each field those that are filled, by
+// their index.
+type values struct {
+	of    fields
+	parts []fields
+}
+
+type reading struct {
+	index int
+	raw   uint64
+}
+
+// parseMetrics reads a gpu_metrics file.
+func parseMetrics(b []byte) (table, error) {
+	if len(b) < metricsHeader {
+		return table{}, fmt.Errorf("gpu_metrics: %d bytes: %w", len(b), errRevision)
+	}
+	size := int(binary.LittleEndian.Uint16(b))
+	format, content := b[2], b[3]
+	t := table{revision: fmt.Sprintf("%d.%d", format, content)}
+	var v values
+	var ok bool
+	switch {
+	case size < metricsHeader || size > len(b):
+	case format == 1 && content == 9:
+		ok = v.attributes(b[:size])
+	default:
+		for _, l := range layouts[[2]uint8{format, content}] {
+			if l.size == size {
+				v.read(l, b[:size])
+				ok = true
+			}
+		}
+	}
+	if !ok {
+		return table{}, fmt.Errorf("gpu_metrics: revision %s, %d of %d bytes: %w", t.revision, size, len(b), errRevision)
+	}
+	t.take(&v)
+	return t, nil
+}
+
+// read takes a struct apart.
+func (v *values) read(l layout, b []byte) {
+	at := metricsHeader
+	at = members(l.members, b, at, &v.of)
+	if l.partitions == 0 {
+		return
+	}
+	at = align(at, 8)
+	for range l.partitions {
+		var part fields
+		members(l.partition, b, at, &part)
+		v.parts = append(v.parts, part)
+		at += l.stride
+	}
+}
+
+// members reads the members of a struct that goes on at the given offset, and
+// gives the offset after it.
+func members(ms []member, b []byte, at int, into *fields) int {
+	for _, m := range ms {
+		at = align(at, m.width)
+		for i := range m.number {
+			if at+m.width > len(b) {
+				return at
+			}
+			if m.id != ignored {
+				into.add(m.id, i, b[at:at+m.width])
+			}
+			at += m.width
+		}
+	}
+	return at
+}
+
+func align(at, width int) int { return (at + width - 1) / width * width }
+
+// add keeps a number that is not all ones.
+func (r *fields) add(i id, index int, b []byte) {
+	var raw uint64
+	filled := false
+	for n, c := range b {
+		raw |= uint64(c) << (8 * n)
+		filled = filled || c != 0xff
+	}
+	if filled {
+		r[i] = append(r[i], reading{index, raw})
+	}
+}
+
+// attributes reads a table of revision 1.9: after the header a count, then for each
+// attribute 64 bits that say its type (bits 20-23), its number (10-19) and how many
+// values there are (0-9), and these, without any alignment.
+func (v *values) attributes(b []byte) bool {
+	const head = metricsHeader + 4
+	if len(b) < head {
+		return false
+	}
+	count := binary.LittleEndian.Uint32(b[metricsHeader:])
+	if count > maxAttributes {
+		return false
+	}
+	at := head
+	for range count {
+		if at+8 > len(b) {
+			return false
+		}
+		code := binary.LittleEndian.Uint64(b[at:])
+		at += 8
+		kind, number, n := code>>20&0xf, code>>10&0x3ff, int(code&0x3ff)
+		if kind > 7 { // nobody knows how long it is
+			return false
+		}
+		width := 1 << (kind / 2)
+		if at+n*width > len(b) {
+			return false
+		}
+		field := attributes[number]
+		if n == 1 && (field == xgmiRead || field == xgmiWritten) {
+			field = ignored // of all links together
+		}
+		for i := range n {
+			if field != ignored {
+				v.of.add(field, i, b[at:at+width])
+			}
+			at += width
+		}
+	}
+	return true
+}
+
+// sensors are the names of the temperatures: those of hwmon where both have them.
+var sensors = []struct {
+	id   id
+	name string
+}{
+	{temperatureEdge, "edge"},
+	{temperatureHotspot, "junction"},
+	{temperatureMemory, "memory"},
+	{temperatureVRGFX, "vr_graphics"},
+	{temperatureVRSoC, "vr_soc"},
+	{temperatureVRMemory, "vr_memory"},
+}
+
+var clockNames = []struct {
+	id   id
+	name string
+}{
+	{clockGFX, "graphics"},
+	{clockSoC, "soc"},
+	{clockMemory, "memory"},
+	{clockFabric, "fabric"},
+	{clockVideo, "video"},
+}
+
+// take converts the numbers of a table.
+func (t *table) take(v *values) {
+	t.gfx, t.memory, t.video = v.of.mean(activityGFX), v.of.mean(activityMemory), v.of.mean(activityVideo)
+	for _, s := range sensors {
+		if c, ok := v.of.first(s.id); ok {
+			t.temperatures = append(t.temperatures, model.Figure{Name: s.name, Value: c})
+		}
+	}
+	for _, r := range v.of[temperatureHBM] {
+		if r.raw != 0 { // a stack that is not there
+			t.temperatures = append(t.temperatures, model.Figure{Name: "hbm" + strconv.Itoa(r.index), Value: float64(r.raw)})
+		}
+	}
+	for _, c := range clockNames {
+		// Of several the fastest: the others may be asleep.
+		if len(v.of[c.id]) > 0 {
+			mhz := slices.MaxFunc(v.of[c.id], func(a, b reading) int { return int(a.raw) - int(b.raw) }).raw
+			t.clocks = append(t.clocks, model.Figure{Name: c.name, Value: float64(mhz) * 1e6})
+		}
+	}
+	if w, ok := v.of.first(power); ok {
+		t.power = model.Some(w)
+	}
+	// What a count is, is known of data center chips only.
+	if e, ok := v.of.first(energy); ok && len(v.of[busyGFX]) > 0 {
+		t.energy = model.Some(e * joules)
+	}
+	// The second die of an MI250 leaves both to the first, which counts for the board.
+	if t.power == model.Some(0) && t.energy == model.Some(0) {
+		t.power, t.energy = model.Optional{}, model.Optional{}
+	}
+	if ns, ok := v.of.first(driverClock); ok {
+		t.clock = ns / 1e9
+	}
+	t.takeThrottles(v)
+	t.takeLinks(v)
+	for i := range v.parts {
+		p := &v.parts[i]
+		t.partitions = append(t.partitions, partitionActivity{p.mean(partitionGFX), p.mean(partitionVideo)})
+	}
+	if !t.video.Known {
+		t.video = videoOf(v.parts)
+	}
+}
+
+// videoOf is the mean of the video engines of all partitions.
+func videoOf(parts []fields) model.Optional {
+	var all fields
+	for i := range parts {
+		all[partitionVideo] = append(all[partitionVideo], parts[i][partitionVideo]...)
+	}
+	return all.mean(partitionVideo)
+}
+
+func (t *table) takeLinks(v *values) {
+	if w, ok := v.of.first(pcieWidth); ok && w > 0 {
+		t.pcie.Width = model.Some(w)
+	}
+	if s, ok := v.of.first(pcieSpeed); ok {
+		t.pcie.Generation = generation(s / 10)
+	}
+	if n, ok := v.of.first(pcieReplays); ok {
+		t.pcie.Replays = model.Some(n)
+	}
+	links := map[int]*model.GPULink{}
+	link := func(r reading) *model.GPULink {
+		if links[r.index] == nil {
+			links[r.index] = &model.GPULink{Kind: model.XGMI, Number: r.index}
+		}
+		return links[r.index]
+	}
+	for _, r := range v.of[xgmiRead] {
+		link(r).Receive = model.Some(float64(r.raw) * 1024)
+	}
+	for _, r := range v.of[xgmiWritten] {
+		link(r).Transmit = model.Some(float64(r.raw) * 1024)
+	}
+	for _, r := range v.of[xgmiStatus] {
+		if r.raw <= 1 {
+			link(r).Up = model.Some(float64(r.raw))
+		}
+	}
+	for _, l := range links {
+		t.links = append(t.links, *l)
+	}
+	slices.SortFunc(t.links, func(a, b model.GPULink) int { return a.Number - b.Number })
+}
+
+// fields are the numbers of each field.
+type fields [ids][]reading
+
+func (r *fields) first(i id) (float64, bool) {
+	if len(r[i]) == 0 {
+		return 0, false
+	}
+	return float64(r[i][0].raw), true
+}
+
+// mean is that of percentages, as a part of 1. One that cannot be is left out:
+// some firmware writes them in other units.
+func (r *fields) mean(i id) model.Optional {
+	sum, n := 0.0, 0
+	for _, v := range r[i] {
+		if v.raw <= 100 {
+			sum += float64(v.raw)
+			n++
+		}
+	}
+	if n == 0 {
+		return model.Optional{}
+	}
+	return model.Some(sum / float64(n) / 100)
+}
+
+// generation is that of PCIe at so many GT/s.
+func generation(gigatransfers float64) model.Optional {
+	for i, speed := range []float64{2.5, 5, 8, 16, 32, 64} {
+		if gigatransfers == speed {
+			return model.Some(float64(i + 1))
+		}
+	}
+	return model.Optional{}
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdgpu
+
+import "github.com/accelscope/accelscope/pkg/model"
+
+// The reasons for which a GPU is slowed down.
+const (
+	throttlePower   = "power"          // it takes all that it may
+	throttleCurrent = "current"        // a regulator gives all that it can
+	throttleThermal = "thermal"        // the chip is hot
+	throttleMemory  = "thermal_memory" // the memory is
+	throttleVR      = "thermal_vr"     // a voltage regulator is
+	throttleProchot = "prochot"        // somebody outside says so
+	throttleOther   = "other"
+)
+
+// reasons are the bits of indep_throttle_status: SMU_THROTTLER_*_BIT of amdgpu_smu.h.
+var reasons = []struct {
+	name string
+	bits uint64
+}{
+	{throttlePower, bits(0, 15)},
+	{throttleCurrent, bits(16, 31)},
+	{throttleThermal, bits(32, 33) | bits(35, 37) | bits(42, 43) | bits(48, 55)},
+	{throttleMemory, bits(34, 34)},
+	{throttleVR, bits(38, 41) | bits(44, 45)},
+	{throttleProchot, bits(46, 47)},
+	{throttleOther, bits(56, 63)},
+}
+
+func bits(from, to int) uint64 { return (1<<(to-from+1) - 1) << from }
+
+// residencies are what the firmware counts of its cycles instead, on MI300 and later.
+var residencies = []struct {
+	name string
+	id   id
+}{
+	{throttlePower, cyclesPower},
+	{throttleThermal, cyclesThermal},
+	{throttleMemory, cyclesMemory},
+	{throttleVR, cyclesVR},
+	{throttleProchot, cyclesProchot},
+}
+
+func (t *table) takeThrottles(v *values) {
+	if s := v.of[throttleStatus]; len(s) > 0 {
+		for _, r := range reasons {
+			t.throttles = append(t.throttles, model.GPUCondition{Name: r.name, Active: s[0].raw&r.bits != 0})
+		}
+	}
+	if c, ok := v.of.first(cycles); ok {
+		t.cycles = model.Some(c)
+		for _, r := range residencies {
+			if n, ok := v.of.first(r.id); ok {
+				t.throttled = append(t.throttled, model.Figure{Name: r.name, Value: n})
+			}
+		}
+	}
+}
+
+// throttling turns what the firmware counted between two tables into seconds. How
+// long a cycle is, is not told; that cycles are of the same length is enough.
+type throttling struct {
+	last    table
+	seconds map[string]float64 // since the sensor looks
+}
+
+// add gives how long it was slowed down for what since the first table, and whether
+// it was between the last two; nil where the table does not tell.
+func (s *throttling) add(t table) (seconds []model.Figure, now []model.GPUCondition) {
+	last := s.last
+	s.last = t
+	if !t.cycles.Known {
+		return nil, t.throttles
+	}
+	if s.seconds == nil {
+		s.seconds = map[string]float64{}
+	}
+	// The counters are of 32 bits; they start again when the driver does.
+	cycles := uint32(t.cycles.Value) - uint32(last.cycles.Value)
+	elapsed := t.clock - last.clock
+	for _, r := range t.throttled {
+		var n uint32
+		if before, ok := find(last.throttled, r.Name); ok && last.cycles.Known && elapsed > 0 {
+			n = uint32(r.Value) - uint32(before)
+		}
+		if n > 0 && n <= cycles {
+			s.seconds[r.Name] += elapsed * float64(n) / float64(cycles)
+		} else {
+			n = 0
+		}
+		seconds = append(seconds, model.Figure{Name: r.Name, Value: s.seconds[r.Name]})
+		now = append(now, model.GPUCondition{Name: r.Name, Active: n > 0})
+	}
+	return seconds, now
+}
+
+func find(figures []model.Figure, name string) (float64, bool) {
+	for _, f := range figures {
+		if f.Name == name {
+			return f.Value, true
+		}
+	}
+	return 0, false
+}
+
+func active(conditions []model.GPUCondition, names ...string) bool {
+	for _, c := range conditions {
+		for _, name := range names {
+			if c.Name == name && c.Active {
+				return true
+			}
+		}
+	}
+	return false
+}

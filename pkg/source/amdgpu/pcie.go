@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdgpu
+
+import (
+	"math"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// slot finds the function whose link is the one to the slot, and the port at its
+// other end. A Radeon has a switch of its own on the board: its GPU is always at
+// full speed, and the outer end of the switch is what counts.
+func slot(device string) (outer, port string) {
+	for outer = device; ; outer = filepath.Dir(outer) {
+		parent := filepath.Dir(outer)
+		d := &directory{path: parent, buffer: make([]byte, 64)}
+		class := d.line("class")
+		if !strings.HasPrefix(class, "0x0604") { // no bridge: the end of the bus
+			return outer, ""
+		}
+		if d.line("vendor") != "0x1002" {
+			return outer, parent
+		}
+	}
+}
+
+// readPCIe reads current_link_speed and _width of the link to the slot, and what
+// both of its ends can. It wakes a suspended device.
+func readPCIe(outer, port string) model.GPUPCIe {
+	d := &directory{path: outer, buffer: make([]byte, 64)}
+	p := model.GPUPCIe{
+		Generation: speed(d.line("current_link_speed")), MaxGeneration: speed(d.line("max_link_speed")),
+		Width: width(d.line("current_link_width")), MaxWidth: width(d.line("max_link_width")),
+	}
+	if port != "" {
+		d.path = port
+		p.MaxGeneration = lesser(p.MaxGeneration, speed(d.line("max_link_speed")))
+		p.MaxWidth = lesser(p.MaxWidth, width(d.line("max_link_width")))
+	}
+	return p
+}
+
+// speed reads "16.0 GT/s PCIe".
+func speed(line string) model.Optional {
+	number, _, _ := strings.Cut(line, " ")
+	v, err := strconv.ParseFloat(number, 64)
+	if err != nil {
+		return model.Optional{}
+	}
+	return generation(v)
+}
+
+// width reads a number of lanes: 0 and 255 are those of no link.
+func width(line string) model.Optional {
+	v, err := strconv.ParseUint(line, 10, 8)
+	if err != nil || v == 0 || v == math.MaxUint8 {
+		return model.Optional{}
+	}
+	return model.Some(float64(v))
+}
+
+func lesser(a, b model.Optional) model.Optional {
+	if !b.Known || a.Known && a.Value <= b.Value {
+		return a
+	}
+	return b
+}

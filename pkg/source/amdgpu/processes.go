@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdgpu
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A lister lists the processes that use AMD GPUs, from KFD, which knows compute,
+// and from fdinfo, which knows whoever has a node open. It keeps the counters of
+// the last look. One goroutine uses it: it reads some files for each process.
+//
+// Memory that compute allocates is in both: in KFD's vram_* when it is allocated
+// through KFD, and in fdinfo because it is mapped in the address space that belongs
+// to the render node, which every compute process opens. Neither has all: fdinfo
+// misses what is shared with the CPU (SVM), and there is none before 5.14; KFD
+// misses graphics. So the larger one is the process's memory, and never their sum.
+//
+// Engines are those of fdinfo under their names there, with decoder and encoder for
+// dec and enc; sdma is the time in which copy queues of compute worked, by the
+// number of SDMA engines; cu is the part of the compute units that is occupied at
+// the moment of the look: a sample, not a part of the time. The kernel does not tell
+// how long the other queues of compute worked.
+type lister struct {
+	o        Options
+	kfd      *kfd
+	guard    guard
+	patience time.Duration // for all processes together
+	counters map[counterKey]counter
+}
+
+func newLister(o Options) *lister {
+	return &lister{
+		o: o, kfd: newKFD(o.Sysfs), patience: 2 * time.Second,
+		guard: guard{wait: 250 * time.Millisecond, limit: 16, out: map[int]chan struct{}{}},
+	}
+}
+
+// maxClients bounds the memory that containers can make the lister use.
+const maxClients = 1 << 14
+
+// errBounded is that something was left out, which the message tells.
+var errBounded = errors.New("left out")
+
+// list gives the processes that have memory of a GPU of cards, or have used an
+// engine of it, sorted. A client that several processes have is that one's which
+// computes, else that with the lowest id, which is mostly the one that opened it.
+// What a process that ends meanwhile does not tell any more is missing. An error
+// comes with what could be read.
+func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, error) {
+	at := locate(cards)
+	nodes, err := l.kfd.topology()
+	computing, err2 := l.kfd.processes()
+	pids, err3 := l.candidates(computing)
+	problems := []error{err, err2, err3}
+
+	look := look{before: l.counters, after: map[counterKey]counter{}, now: now, usages: map[use]*usage{}}
+	owned := map[counterKey]bool{}
+	deadline := time.Now().Add(l.patience)
+	hanging, full := 0, false
+	for i, pid := range pids {
+		if time.Now().After(deadline) {
+			problems = append(problems, fmt.Errorf("%d of %d processes in %v: the rest is %w", i, len(pids), l.patience, errBounded))
+			break
+		}
+		var compute []computeUse
+		if i < len(computing) {
+			compute = l.kfd.uses(pid, nodes, at)
+		}
+		measured := slices.Clone(compute) // not ours any more when that hangs
+		var clients map[uint32][]client
+		back := l.guard.run(pid, func() {
+			for i := range measured {
+				measured[i].measure()
+			}
+			clients = clientsOf(l.o.Procfs, pid)
+		})
+		if !back {
+			hanging++
+			for _, c := range compute {
+				look.memory(pid, c.gpu, c.memory)
+			}
+			continue
+		}
+		for _, c := range measured {
+			look.compute(pid, c)
+		}
+		for minor, list := range clients {
+			for _, c := range list {
+				gpu, ok := at.gpu(int(minor), c.address)
+				k := counterKey{gpu: gpu, id: c.id}
+				if !ok || owned[k] {
+					continue
+				}
+				if full = len(owned) >= maxClients; full {
+					continue
+				}
+				owned[k] = true
+				look.client(pid, k, c)
+			}
+		}
+	}
+	if full {
+		problems = append(problems, fmt.Errorf("more than %d opens of GPUs: some are %w", maxClients, errBounded))
+	}
+	if hanging > 0 {
+		problems = append(problems, fmt.Errorf("reading of %d processes hangs in the driver: their engines are %w", hanging, errBounded))
+	}
+	l.counters = look.after
+	return l.processes(look.usages), errors.Join(problems...)
+}
+
+// candidates are the processes to look at, those of KFD first, then by id.
+func (l *lister) candidates(computing []int) ([]int, error) {
+	slices.Sort(computing)
+	others, known := []int(nil), false
+	if l.o.Holders != nil {
+		others, known = l.o.Holders()
+		others = slices.Clone(others)
+	}
+	var err error
+	if !known {
+		var names []string
+		names, err = readNames(l.o.Procfs, maxProcesses)
+		others = numbers(names)
+	}
+	slices.Sort(others)
+	others = slices.DeleteFunc(slices.Compact(others), func(pid int) bool {
+		_, found := slices.BinarySearch(computing, pid)
+		return found
+	})
+	if err != nil {
+		err = fmt.Errorf("listing processes: %w", err)
+	}
+	return slices.Concat(computing, others), err
+}
+
+// processes are the usages as the model has them. The cgroup is that of now: a
+// process that ends later keeps it.
+func (l *lister) processes(usages map[use]*usage) []model.GPUProcess {
+	list := make([]model.GPUProcess, 0, len(usages))
+	cgroups := map[int]uint64{}
+	for k, u := range usages {
+		cgroup, known := cgroups[k.pid]
+		if !known && l.o.CgroupOf != nil {
+			if id, err := l.o.CgroupOf(k.pid); err == nil {
+				cgroup = id
+			}
+			cgroups[k.pid] = cgroup
+		}
+		p := model.GPUProcess{
+			GPU: k.gpu, PID: k.pid, Cgroup: cgroup, Memory: model.Some(float64(max(u.compute, u.client))),
+		}
+		if u.known {
+			p.Engines = make([]model.Figure, 0, len(u.engines))
+			for _, name := range slices.Sorted(maps.Keys(u.engines)) {
+				p.Engines = append(p.Engines, model.Figure{Name: name, Value: u.engines[name]})
+			}
+		}
+		list = append(list, p)
+	}
+	slices.SortFunc(list, func(a, b model.GPUProcess) int {
+		return cmp.Or(strings.Compare(a.GPU, b.GPU), a.PID-b.PID)
+	})
+	return list
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdgpu
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// steps are what is read in the background, each of them short: a scrape comes in
+// between. They collect into a GPU that is used when all of them are done. pcie_bw
+// is not read: it counts for a second before it answers.
+func (r *reader) steps() []func() {
+	switch {
+	case r.asleep || r.lost:
+		r.slow, r.health = model.GPU{}, health{}
+		return nil
+	case r.resting:
+		return []func(){func() { r.readMemory(&r.slow) }} // of what the driver keeps in memory itself
+	}
+	var g model.GPU
+	var h health
+	steps := []func(){
+		func() { r.readMemory(&g) },
+		func() { r.readEngines(&g) },
+		func() {
+			r.hwmon = findHwmon(r.dir) // it has another number when the driver was bound again
+			r.hwmon.limits(r.dir, &g)
+			r.readMaxClocks(&g)
+		},
+		func() { r.readModes(&g) },
+		func() {
+			g.PCIe = readPCIe(r.outer, r.port)
+			if !r.table.pcie.Replays.Known {
+				g.PCIe.Replays = r.dir.number("pcie_replay_count", 1)
+			}
+		},
+	}
+	if !r.settled {
+		steps = append(steps, func() { r.identity, r.settled = identify(r.dir, r.identity.PCIAddress, r.o.Root) })
+	}
+	for _, block := range r.blocks {
+		steps = append(steps, func() { h.block(r.dir, block) })
+	}
+	if r.blocks != nil {
+		steps = append(steps, func() { h.badPages(r.dir, r.sysfs) })
+	}
+	return append(steps, func() { r.slow, r.health, r.touched = g, h, time.Now() })
+}
+
+// readMemory reads mem_info_*, in bytes: what the driver has given away.
+func (r *reader) readMemory(g *model.GPU) {
+	g.Memory = videoMemory(r.dir, "mem_info_vram")
+	g.GTT = videoMemory(r.dir, "mem_info_gtt")
+}
+
+func videoMemory(d *directory, name string) model.VideoMemory {
+	m := model.VideoMemory{Total: d.number(name+"_total", 1), Used: d.number(name+"_used", 1)}
+	if m.Total.Known && m.Used.Known && m.Used.Value <= m.Total.Value {
+		m.Free = model.Some(m.Total.Value - m.Used.Value)
+	}
+	return m
+}
+
+// readEngines takes how busy the engines are as the processes are listed.
+func (r *reader) readEngines(g *model.GPU) {
+	memory, video := r.table.memory, r.table.video
+	if !memory.Known {
+		memory = percent(r.dir.number("mem_busy_percent", 1))
+	}
+	if !video.Known {
+		video = percent(r.dir.number("vcn_busy_percent", 1))
+	}
+	g.Engines = put(g.Engines, "gfx", r.quick.Utilization)
+	g.Engines = put(g.Engines, "memory", memory)
+	g.Engines = put(g.Engines, "video", video)
+}
+
+// readMaxClocks reads pp_dpm_*: the fastest of the levels.
+func (r *reader) readMaxClocks(g *model.GPU) {
+	for _, c := range []struct{ file, name string }{
+		{"pp_dpm_sclk", "graphics"},
+		{"pp_dpm_mclk", "memory"},
+		{"pp_dpm_socclk", "soc"},
+		{"pp_dpm_fclk", "fabric"},
+		{"pp_dpm_vclk", "video"},
+	} {
+		if b, err := r.dir.read(c.file); err == nil {
+			g.MaxClocks = put(g.MaxClocks, c.name, parseLevels(b))
+		}
+	}
+}
+
+// parseLevels gives the fastest clock of lines such as "1: 2100Mhz *", in hertz.
+func parseLevels(b []byte) model.Optional {
+	var fastest model.Optional
+	for line := range bytes.Lines(b) {
+		_, level, _ := strings.Cut(strings.ToLower(string(line)), ":")
+		number, _, ok := strings.Cut(strings.TrimSpace(level), "mhz")
+		v, err := strconv.ParseUint(number, 10, 32)
+		if ok && err == nil && float64(v)*1e6 > fastest.Value {
+			fastest = model.Some(float64(v) * 1e6)
+		}
+	}
+	return fastest
+}
+
+// readModes reads how an accelerator is divided: SPX, CPX, …; NPS1, NPS4, ….
+func (r *reader) readModes(g *model.GPU) {
+	for _, m := range []struct{ file, name string }{
+		{"current_compute_partition", "compute_partition"},
+		{"current_memory_partition", "memory_partition"},
+		{"power_dpm_force_performance_level", "performance_level"},
+	} {
+		if v := r.dir.line(m.file); v != "" && v != "UNKNOWN" && len(v) <= 32 {
+			if g.Modes == nil {
+				g.Modes = map[string]string{}
+			}
+			g.Modes[m.name] = v
+		}
+	}
+}
+
+// state puts together what is known of the device now.
+func (r *reader) state() state {
+	g := r.identity
+	if r.asleep {
+		g.Suspended = true
+		return state{read: true, gpu: g, sleeper: true}
+	}
+	if r.lost {
+		g.Problems = []model.GPUCondition{{Name: model.ProblemLost, Active: true}}
+		return state{read: true, gpu: g}
+	}
+	q, s := r.quick, r.slow
+	g.Utilization, g.Temperatures, g.Power, g.Energy = q.Utilization, q.Temperatures, q.Power, q.Energy
+	g.FanSpeed, g.Clocks, g.Throttles, g.Throttled = q.FanSpeed, q.Clocks, q.Throttles, q.Throttled
+	g.Memory, g.GTT, g.Engines = s.Memory, s.GTT, s.Engines
+	g.TemperatureLimits, g.PowerLimit, g.MaxClocks = s.TemperatureLimits, s.PowerLimit, s.MaxClocks
+	if s.Modes != nil {
+		g.Modes = maps.Clone(s.Modes)
+		g.Profile = strings.Trim(s.Modes["compute_partition"]+"/"+s.Modes["memory_partition"], "/")
+	}
+	g.PCIe = s.PCIe
+	// The table knows the link of a GPU that is behind a switch of its own.
+	if q.PCIe.Width.Known && q.PCIe.Generation.Known {
+		g.PCIe.Width, g.PCIe.Generation = q.PCIe.Width, q.PCIe.Generation
+	}
+	if q.PCIe.Replays.Known {
+		g.PCIe.Replays = q.PCIe.Replays
+	}
+	g.Links = r.links()
+	r.problems(&g)
+	return state{read: true, gpu: g, partitions: r.table.partitions, sleeper: r.autosuspend > 0, err: r.err}
+}
+
+// links remembers which links were up. Their errors are those of the RAS block
+// xgmi_wafl: xgmi_error is not read, because that clears it.
+func (r *reader) links() []model.GPULink {
+	links := slices.Clone(r.quick.Links)
+	for _, l := range links {
+		if l.Up == model.Some(1) {
+			r.up[l.Number] = true
+		}
+	}
+	return links
+}
+
+// problems are those that this device can have.
+func (r *reader) problems(g *model.GPU) {
+	add := func(name string, active bool) {
+		g.Problems = append(g.Problems, model.GPUCondition{Name: name, Active: active})
+	}
+	add(model.ProblemLost, false)
+	add(model.ProblemStuck, false)
+	r.health.tell(g)
+	if g.Throttles != nil {
+		add(model.ProblemThermal, active(g.Throttles, throttleThermal, throttleMemory, throttleVR))
+		add(model.ProblemPowerBrake, active(g.Throttles, throttleProchot))
+	}
+	if slices.ContainsFunc(g.Links, func(l model.GPULink) bool { return l.Up.Known }) {
+		add(model.ProblemLinkDown, slices.ContainsFunc(g.Links, func(l model.GPULink) bool {
+			return l.Up == model.Some(0) && r.up[l.Number]
+		}))
+	}
+	if g.PCIe.Width.Known && g.PCIe.MaxWidth.Known {
+		add(model.ProblemPCIeDegraded, g.PCIe.Width.Value < g.PCIe.MaxWidth.Value)
+	}
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdgpu
+
+import "time"
+
+// use is one process on one GPU.
+type use struct {
+	gpu string // UUID
+	pid int
+}
+
+type usage struct {
+	compute, client uint64 // memory by KFD, and by fdinfo
+	known           bool   // engines
+	engines         map[string]float64
+}
+
+func (u *usage) engine(name string, ratio float64) {
+	if u.engines == nil {
+		u.engines = map[string]float64{}
+	}
+	u.known = true
+	u.engines[name] = min(u.engines[name]+ratio, 1)
+}
+
+// look is one look at all processes.
+type look struct {
+	before, after map[counterKey]counter
+	now           time.Time
+	usages        map[use]*usage
+}
+
+func (l *look) usage(pid int, gpu string) *usage {
+	u := l.usages[use{gpu, pid}]
+	if u == nil {
+		u = &usage{}
+		l.usages[use{gpu, pid}] = u
+	}
+	return u
+}
+
+func (l *look) memory(pid int, gpu string, bytes uint64) {
+	if bytes > 0 {
+		l.usage(pid, gpu).compute += bytes
+	}
+}
+
+func (l *look) compute(pid int, c computeUse) {
+	k := counterKey{gpu: c.gpu, id: uint64(pid), kfd: true}
+	seen := l.seen(k)
+	if c.memory == 0 && c.copied == 0 && c.occupied == 0 {
+		return // every process has the files of every GPU
+	}
+	l.memory(pid, c.gpu, c.memory)
+	u := l.usage(pid, c.gpu)
+	if c.copiedKnown {
+		k.engine = "sdma"
+		if rate, ok := l.rate(k, c.copied); ok {
+			u.engine("sdma", rate/1e6/float64(max(c.sdma, 1)))
+		}
+	}
+	if seen && c.occupiedKnown && c.units > 0 {
+		u.engine("cu", float64(c.occupied)/float64(c.units))
+	}
+}
+
+func (l *look) client(pid int, k counterKey, c client) {
+	used := c.memory > 0
+	for _, e := range c.engines {
+		used = used || e.busy > 0
+	}
+	seen := l.seen(k)
+	if !used {
+		return
+	}
+	u := l.usage(pid, k.gpu)
+	u.client += c.memory
+	u.known = u.known || seen && c.counts
+	for name, e := range c.engines {
+		k.engine = name
+		if rate, ok := l.rate(k, e.busy); ok {
+			u.engine(engineNames(name), rate/1e9/float64(max(e.capacity, 1)))
+		}
+	}
+}
+
+// engineNames are those of the model for those of the kernel.
+func engineNames(kernel string) string {
+	switch kernel {
+	case "dec":
+		return "decoder"
+	case "enc":
+		return "encoder"
+	}
+	return kernel
+}
+
+// counterKey is a counter of a client, or of a process of KFD. The one without an
+// engine says that the others were looked at: the kernel does not list an engine
+// that was never used.
+type counterKey struct {
+	gpu    string
+	id     uint64
+	kfd    bool
+	engine string
+}
+
+type counter struct {
+	value uint64
+	at    time.Time
+	low   bool // the last look gave less than value
+}
+
+func (l *look) seen(k counterKey) bool {
+	_, seen := l.before[k]
+	l.after[k] = counter{at: l.now}
+	return seen
+}
+
+// rate is how much a counter grew per second since the last look, not known at the
+// first.
+func (l *look) rate(k counterKey, value uint64) (float64, bool) {
+	old, known := l.before[k]
+	if !known {
+		first := k
+		first.engine = ""
+		old, known = l.before[first]
+	}
+	next, grown := old.next(value, l.now)
+	if !known {
+		next = counter{value: value, at: l.now}
+	}
+	l.after[k] = next
+	elapsed := l.now.Sub(old.at).Seconds()
+	if !known || elapsed <= 0 {
+		return 0, false
+	}
+	return float64(grown) / elapsed, true
+}
+
+// next is the counter after a look and how much it grew. The kernel may tell less
+// than before for a moment; then the larger value holds. When it does so twice, the
+// counter began anew, as that of a process which has got the number of another.
+func (c counter) next(value uint64, now time.Time) (counter, uint64) {
+	switch {
+	case value >= c.value:
+		return counter{value: value, at: now}, value - c.value
+	case !c.low:
+		return counter{value: c.value, at: now, low: true}, 0
+	}
+	return counter{value: value, at: now}, 0
+}
