@@ -58,6 +58,10 @@ func joinContainers(a model.Container, b *model.Container) model.Container {
 	if a.Devices == nil {
 		a.Devices = b.Devices
 	}
+	if a.GPURequests == nil {
+		a.GPURequests = b.GPURequests
+	}
+	a.AllDevices = a.AllDevices || b.AllDevices
 	if a.Restarts == nil {
 		a.Restarts = b.Restarts
 	}

@@ -147,6 +147,7 @@ func TestContainers(t *testing.T) {
 	got := Containers([]model.Container{
 		{ID: "a", Runtime: "containerd", Name: "a", Status: model.ContainerRunning, Labels: map[string]string{"app": "x", "k": "1"}},
 		{ID: "b", Runtime: "docker", Name: "web"},
+		{ID: "b", AllDevices: true, GPURequests: []string{"0"}},
 		{
 			ID: "a", Name: "worker", Namespace: "ml", Pod: "train-0", Restarts: &n, Status: model.ContainerExited,
 			Labels: map[string]string{"app": "y", "z": "2"},
@@ -157,7 +158,7 @@ func TestContainers(t *testing.T) {
 			ID: "a", Runtime: "containerd", Name: "worker", Namespace: "ml", Pod: "train-0", Restarts: &n,
 			Status: model.ContainerRunning, Labels: map[string]string{"app": "x", "k": "1", "z": "2"},
 		},
-		{ID: "b", Runtime: "docker", Name: "web"},
+		{ID: "b", Runtime: "docker", Name: "web", AllDevices: true, GPURequests: []string{"0"}},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)

@@ -36,6 +36,12 @@ func bound(c *model.Container) *model.Container {
 	for i, d := range c.Devices {
 		c.Devices[i] = clean(d, maxString)
 	}
+	if len(c.GPURequests) > maxDevices {
+		c.GPURequests = slices.Clone(c.GPURequests[:maxDevices])
+	}
+	for i, g := range c.GPURequests {
+		c.GPURequests[i] = clean(g, maxString)
+	}
 	if len(c.Labels) == 0 {
 		return c
 	}

@@ -203,6 +203,7 @@ func (d *criDriver) happened(ctx context.Context, e *api.ContainerEventResponse)
 				return err
 			}
 			c.PID, c.Devices, c.Cgroup = details.PID, details.Devices, details.Cgroup
+			c.AllDevices, c.GPURequests = details.AllDevices, details.GPURequests
 		}
 		d.name(&c, s, podOrNil(pod))
 		out.Container, known = c, true

@@ -100,6 +100,10 @@ func parseInfo(c *model.Container, id string, b []byte) {
 	var info struct {
 		PID         int             `json:"pid"`
 		RuntimeSpec json.RawMessage `json:"runtimeSpec"`
+		Config      struct {        // containerd's
+			Annotations map[string]string `json:"annotations"`
+			criDevices
+		} `json:"config"`
 	}
 	if len(b) == 0 || len(b) > maxSpec || json.Unmarshal(b, &info) != nil {
 		return
@@ -108,7 +112,9 @@ func parseInfo(c *model.Container, id string, b []byte) {
 	if len(info.RuntimeSpec) > 0 {
 		s := parseSpec(info.RuntimeSpec)
 		c.Devices, c.Cgroup = s.devices(), s.cgroup(id)
+		c.AllDevices, c.GPURequests = s.allDevices(), s.gpuRequests()
 	}
+	c.GPURequests = info.Config.gpuRequests(cdiAnnotated(c.GPURequests, info.Config.Annotations))
 }
 
 // nanos is a time in nanoseconds since 1970 that may not be set.

@@ -166,7 +166,8 @@ func criStatus(id string, state api.ContainerState, n int32) *api.ContainerStatu
 }
 
 const criInfo = `{"sandboxID":"pod1","pid":4242,"runtimeSpec":{"linux":{"cgroupsPath":"/odd/place",
-	"devices":[{"path":"/dev/infiniband/uverbs1","type":"c"}]},"process":{"env":["SECRET=x"]}}}`
+	"devices":[{"path":"/dev/infiniband/uverbs1","type":"c"}],"resources":{"devices":[{"allow":true,"access":"rwm"}]}},
+	"process":{"env":["SECRET=x"]}},"config":{"CDI_devices":[{"name":"nvidia.com/gpu=0"}]}}`
 
 func TestCRI(t *testing.T) {
 	t.Parallel()
@@ -188,7 +189,8 @@ func TestCRI(t *testing.T) {
 		"c1": {
 			ID: "c1", Runtime: "cri-o", Name: "worker", Namespace: "ml", Pod: "train-0", PodUID: podUID,
 			Image: "registry/train:1", ImageID: "sha256:beef", Cgroup: "/odd/place", PID: 4242,
-			Labels:  map[string]string{"team": "vision", "owner": "alice", "role": "main"},
+			Labels:     map[string]string{"team": "vision", "owner": "alice", "role": "main"},
+			AllDevices: true, GPURequests: []string{"0"},
 			Devices: []string{"/dev/infiniband/uverbs1"}, Status: "running", Restarts: &restarts, Created: at(2), Started: at(3),
 		},
 	}, told(s)); d != "" {
@@ -218,7 +220,8 @@ func TestCRI(t *testing.T) {
 	}, r.of("c2")); d != "" {
 		t.Error(d)
 	}
-	if got := told(s)["c2"]; got.Pod != "train-0" || got.Name != "worker" || !got.Finished.Equal(at(4)) {
+	// What it was given was told with its start.
+	if got := told(s)["c2"]; !got.AllDevices || len(got.GPURequests) != 1 || got.Pod != "train-0" || got.Name != "worker" || !got.Finished.Equal(at(4)) {
 		t.Errorf("%+v", got)
 	}
 }

@@ -25,6 +25,7 @@ func dockerInspected(i *container.InspectResponse, runtime string, labels []stri
 	dockerIdentity(&c, i.Name, all)
 	c.Labels = pick(labels, all)
 	if i.HostConfig != nil {
+		c.AllDevices, c.GPURequests = i.HostConfig.Privileged, dockerGPUs(i.HostConfig.DeviceRequests)
 		for _, d := range i.HostConfig.Devices {
 			c.Devices = append(c.Devices, d.PathOnHost)
 		}

@@ -446,6 +446,20 @@ func TestDockerEngine(t *testing.T) {
 		t.Errorf("first is %+v", c)
 	}
 
+	// One that may use everything, and one that asks for GPUs; nothing starts them here.
+	privileged := e.create("privileged", "sleep 1000", func(_ *container.Config, h *container.HostConfig) { h.Privileged = true })
+	waiting := e.create("waiting", "sleep 1000", func(_ *container.Config, h *container.HostConfig) {
+		h.DeviceRequests = []container.DeviceRequest{{DeviceIDs: []string{"1", "GPU-5"}, Capabilities: [][]string{{"gpu"}}}}
+	})
+	f.lived(privileged, "create")
+	f.lived(waiting, "create")
+	if c := f.container(privileged); !c.AllDevices || c.GPURequests != nil {
+		t.Errorf("privileged is %+v", c)
+	}
+	if c := f.container(waiting); c.AllDevices || !slices.Equal(c.GPURequests, []string{"1", "GPU-5"}) {
+		t.Errorf("waiting is %+v", c)
+	}
+
 	// A label of that name replaces the exit code in Docker's events.
 	forged := e.run("forged", "exit 3", func(c *container.Config, _ *container.HostConfig) {
 		c.Labels = map[string]string{"exitCode": "42"}

@@ -213,6 +213,10 @@ func describe(known, c *model.Container) {
 	if c.Devices != nil {
 		known.Devices = c.Devices
 	}
+	if c.GPURequests != nil {
+		known.GPURequests = c.GPURequests
+	}
+	known.AllDevices = known.AllDevices || c.AllDevices
 	if c.Restarts != nil {
 		known.Restarts = c.Restarts
 	}

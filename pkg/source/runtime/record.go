@@ -94,7 +94,7 @@ func newRecord(ns string, m *containers.Container, labels []string) *record {
 		Created: moment(m.GetCreatedAt()),
 	}}
 	if m.GetSpec() != nil {
-		r.Devices = s.devices()
+		r.Devices, r.AllDevices, r.GPURequests = s.devices(), s.allDevices(), s.gpuRequests()
 	}
 	meta, byCRI := parseCRIRecord(m.GetExtensions()[extensionSandbox].GetValue())
 	if r.Sandbox = byCRI; !byCRI {
@@ -111,6 +111,7 @@ func newRecord(ns string, m *containers.Container, labels []string) *record {
 			restarts := uint64(config.Metadata.Attempt)
 			r.Restarts, r.ImageID = &restarts, meta.Metadata.ImageRef
 			r.Name = first(config.Metadata.Name, r.Name)
+			r.GPURequests = config.gpuRequests(cdiAnnotated(r.GPURequests, config.Annotations))
 		}
 		r.Labels = pick(labels, a, config.Annotations, config.Labels)
 	case ns == "k8s.io" && s.inPod(first(l[labelPodUID], a[annotationSandboxUID])):

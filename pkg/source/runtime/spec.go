@@ -15,12 +15,35 @@ const maxSpec = 4 << 20
 // spec is what is read of a container's OCI runtime specification.
 type spec struct {
 	Annotations map[string]string `json:"annotations"`
-	Linux       struct {
+	Hooks       struct {
+		Prestart        []hook `json:"prestart"`
+		CreateRuntime   []hook `json:"createRuntime"`
+		CreateContainer []hook `json:"createContainer"`
+	} `json:"hooks"`
+	Linux struct {
 		CgroupsPath string `json:"cgroupsPath"`
 		Devices     []struct {
 			Path string `json:"path"`
 		} `json:"devices"`
+		Resources struct {
+			Devices []deviceRule `json:"devices"`
+		} `json:"resources"`
 	} `json:"linux"`
+}
+
+// hook is a program that is run before the container's own.
+type hook struct {
+	Path string   `json:"path"`
+	Args []string `json:"args"`
+}
+
+// deviceRule is one rule of the device cgroup; what it does not say is any.
+type deviceRule struct {
+	Allow  bool   `json:"allow"`
+	Type   string `json:"type"`
+	Major  *int64 `json:"major"`
+	Minor  *int64 `json:"minor"`
+	Access string `json:"access"`
 }
 
 // parseSpec reads a specification; of one that cannot be read nothing is known.
@@ -118,8 +141,24 @@ type criRecord struct {
 			} `json:"metadata"`
 			Labels      map[string]string `json:"labels"`
 			Annotations map[string]string `json:"annotations"`
+			criDevices
 		}
 	}
+}
+
+// criDevices is what a container's configuration of the CRI says of devices.
+type criDevices struct {
+	CDI []struct {
+		Name string `json:"name"`
+	} `json:"CDI_devices"`
+}
+
+// gpuRequests adds the GPUs that the configuration names to out.
+func (d *criDevices) gpuRequests(out []string) []string {
+	for i := range d.CDI {
+		out = cdiRequested(out, d.CDI[i].Name)
+	}
+	return out
 }
 
 // parseCRIRecord reads the record and says whether it could.

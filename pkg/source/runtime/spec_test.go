@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -85,7 +86,7 @@ func FuzzSpec(f *testing.F) {
 		var c model.Container
 		parseInfo(&c, id, spec)
 		for _, c := range []*model.Container{bound(&r.Container), bound(&c)} {
-			for _, s := range append([]string{c.ID, c.Name, c.Pod, c.Image, c.Cgroup, c.Labels["l"], c.Labels["a"]}, c.Devices...) {
+			for _, s := range append([]string{c.ID, c.Name, c.Pod, c.Image, c.Cgroup, c.Labels["l"], c.Labels["a"]}, slices.Concat(c.Devices, c.GPURequests)...) {
 				if len(s) > maxPath || !utf8.ValidString(s) {
 					t.Errorf("%q", s)
 				}
