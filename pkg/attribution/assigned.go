@@ -60,10 +60,11 @@ func (s *DeviceShare) describe(h *model.HCA) {
 	}
 }
 
-// thing tells devices apart: by the HCA, by the PCI function, or by resource and
-// id.
+// thing tells devices apart: by the HCA, by the GPU, by the PCI function, or by
+// resource and id.
 type thing struct {
 	hca               *model.HCA
+	gpu               *model.GPU
 	pci, resource, id string
 }
 
@@ -71,6 +72,8 @@ func (s *DeviceShare) thing() thing {
 	switch {
 	case s.HCA != nil:
 		return thing{hca: s.HCA}
+	case s.GPU != nil:
+		return thing{gpu: s.GPU}
 	case s.PCIAddress != "":
 		return thing{pci: s.PCIAddress}
 	case s.Device != "":
@@ -132,13 +135,16 @@ func (s *DeviceShare) learn(o *DeviceShare) {
 	if s.Device == "" {
 		s.Device = o.Device
 	}
+	if s.Node == "" {
+		s.Node = o.Node
+	}
 	s.Given = s.Given || o.Given
 }
 
-// nameShared gives the HCAs of a container the resource that it has a share of,
-// if there is one alone that they can be of. Where no HCA is known the resource
+// nameShared gives the devices of a container the resource that it has a share of,
+// if there is one alone that they can be of. Where no device is known the resource
 // is told without.
-func (t *assignedTable) nameShared(shared []DeviceShare) {
+func (t *assignedTable) nameShared(shared []DeviceShare, known func(*DeviceShare) bool) {
 	resources := map[int]string{}
 	for _, s := range shared {
 		if one, ok := resources[s.Owner]; ok && one != s.Resource {
@@ -150,7 +156,7 @@ func (t *assignedTable) nameShared(shared []DeviceShare) {
 	named := map[int]bool{}
 	for i := range t.rows {
 		r := &t.rows[i]
-		if resource := resources[r.Owner]; resource != "" && r.HCA != nil && r.Resource == "" {
+		if resource := resources[r.Owner]; resource != "" && r.Resource == "" && known(r) {
 			r.Resource = resource
 			named[r.Owner] = true
 		}

@@ -65,6 +65,13 @@ type Attribution struct {
 	// Assigned are the devices that workloads were given; nil when nobody told of
 	// any workload.
 	Assigned []DeviceShare
+	// GPUs are the shares of GPUs, and GPUFigures what they add up to: one for each GPU
+	// of the Snapshot, in its order. DeviceOpens and DeviceHandles are what owners do
+	// with device nodes. Nil when not collected.
+	GPUs          []GPUShare
+	GPUFigures    []GPUFigures
+	DeviceOpens   []DeviceOpenShare
+	DeviceHandles []DeviceHandleShare
 	// Usages are what containers and jobs use of the node, Networks what their
 	// pods received and sent; nil when not collected.
 	Usages   []UsageShare
@@ -162,6 +169,9 @@ func attribute(s model.Snapshot, book func(*Attribution, *owners)) Attribution {
 	a.Budgets = budgetShares(s, o)
 	a.Containers = containerShares(s, o)
 	a.Assigned = deviceShares(s, o)
+	a.GPUs, a.GPUFigures = gpuShares(s, o, a.Assigned)
+	a.DeviceOpens = deviceOpenShares(s, o)
+	a.DeviceHandles = deviceHandleShares(s, o)
 	a.Usages = usageShares(s, o)
 	a.Networks = networkShares(s, o)
 	book(&a, o)

@@ -12,11 +12,12 @@ import (
 // DeviceShare is one device that a workload was given.
 type DeviceShare struct {
 	Owner int
-	// Device is the HCA; of what is none, and no PCI function either, it is how
-	// the plugin calls it (a GPU's UUID), or the name of the device node of a GPU
+	// Device is the HCA, or the UUID of the GPU; of what is none, and no PCI function
+	// either, it is how the plugin calls it, or the name of the device node of a GPU
 	// that nobody else tells of: nvidia0, dri/card1.
 	Device string
-	// Node is the path of the device node of a GPU, where it is known.
+	// Node is the path of the device node of a GPU that the workload has, where it is
+	// known.
 	Node string
 	// Resource and ID are those of the kubelet's allocation, empty without one.
 	Resource   string
@@ -26,28 +27,30 @@ type DeviceShare struct {
 	PF string
 	// GUID is that of the port, or of the node where the port has none.
 	GUID string
-	// HCA is nil for what is none and for one that is not seen.
+	// HCA is nil for what is none and for one that is not seen, and so is GPU.
 	HCA *model.HCA
+	GPU *model.GPU
 	// Given says that it was given away as a whole: the PCI function by the kubelet, or
 	// the HCA to a network namespace.
 	Given bool
 }
 
 // deviceShares joins all that tells whose a device is: what the kubelet gave
-// away, the device nodes of containers, the networks of pods, and the network
-// namespace that a device was moved to. What several of them tell is one share,
+// away, the device nodes of containers and the GPUs that they asked for, the
+// networks of pods, and the network namespace that a device was moved to. What several of them tell is one share,
 // and what is told of a pod adds none to those of its containers.
 func deviceShares(s model.Snapshot, o *owners) []DeviceShare {
 	if s.Allocations == nil && s.Containers == nil && s.Pods == nil && s.Namespaces == nil {
 		return nil
 	}
 	e := evidence{
-		s: s, o: o, hcas: newHCAs(s.HCAs), lives: newLives(s.Containers),
+		s: s, o: o, hcas: newHCAs(s.HCAs), gpus: newGPUs(s.GPUs), lives: newLives(s.Containers),
 		t: assignedTable{o: o, rows: []DeviceShare{}, index: map[assignedKey]int{}, ofPod: map[podDevice]int{}},
 	}
-	shared := e.allocations()
-	e.deviceNodes()
-	e.t.nameShared(shared)
+	shared, unplaced := e.allocations()
+	e.deviceNodes(unplaced)
+	e.t.nameShared(shared, func(r *DeviceShare) bool { return r.HCA != nil })
+	e.t.nameShared(unplaced, func(r *DeviceShare) bool { return r.GPU != nil })
 	e.networks()
 	e.namespaces()
 	return e.t.rows
@@ -58,13 +61,15 @@ type evidence struct {
 	s     model.Snapshot
 	o     *owners
 	hcas  hcas
+	gpus  gpus
 	lives lives
 	t     assignedTable
 }
 
 // allocations books what the kubelet gave away. Of a resource that many share,
-// whose ids name no device, the shares are returned.
-func (e *evidence) allocations() (shared []DeviceShare) {
+// whose ids name no device, the shares are returned, and so are those of GPUs by an
+// id that is none of theirs.
+func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 	for i := range e.s.Allocations {
 		a := &e.s.Allocations[i]
 		owner := e.holder(a)
@@ -72,20 +77,30 @@ func (e *evidence) allocations() (shared []DeviceShare) {
 			continue
 		}
 		share := DeviceShare{Owner: owner, Resource: valid(a.Resource), ID: valid(a.ID)}
+		id, gpu := a.ID, givesGPU(a.Resource)
+		if gpu {
+			id = WholeGPU(a.ID)
+			// A GPU that is given to several has a number behind its UUID.
+			share.Device = valid(id)
+			share.describeGPU(e.gpus.find(id))
+		}
 		switch {
-		case isPCI(a.ID):
-			share.PCIAddress, share.Given = strings.ToLower(a.ID), true
+		case share.GPU != nil:
+		case isPCI(id):
+			share.Device, share.PCIAddress, share.Given = "", strings.ToLower(id), true
 			share.describe(e.hcas.byPCI[share.PCIAddress])
+		case gpu && len(e.s.GPUs) > 0:
+			unplaced = append(unplaced, share)
+			continue
 		case strings.HasPrefix(a.Resource, "rdma/"):
 			shared = append(shared, share)
 			continue
 		default:
-			// A GPU that is given to several has a number behind its UUID.
 			share.Device, _, _ = strings.Cut(share.ID, "::")
 		}
 		e.t.add(share)
 	}
-	return shared
+	return shared, unplaced
 }
 
 // holder is the owner of an allocation, of which the kubelet tells names only:
@@ -102,61 +117,6 @@ func (e *evidence) holder(a *model.Allocation) int {
 		Workload:  a.Namespace + "/" + a.Pod + "/" + a.Container,
 		Namespace: a.Namespace, Pod: a.Pod, Container: a.Container,
 	})
-}
-
-// deviceNodes books the HCAs and GPUs whose device nodes containers have. The
-// number in the name of a node is not that of the HCA.
-func (e *evidence) deviceNodes() {
-	given := map[int][]int{} // the GPUs that the kubelet told of, by owner
-	for i := range e.t.rows {
-		if r := &e.t.rows[i]; IsGPU(r.Resource) {
-			given[r.Owner] = append(given[r.Owner], i)
-		}
-	}
-	for i := range e.s.Containers {
-		c := &e.s.Containers[i]
-		if c.Status == model.ContainerExited || c.Sandbox || len(c.Devices) == 0 {
-			continue
-		}
-		owner := e.o.number(entityOf(c, model.Entity{}))
-		for _, path := range c.Devices {
-			name, ok := strings.CutPrefix(path, "/dev/infiniband/")
-			if h := e.hcas.byChar[name]; ok && h != nil {
-				share := DeviceShare{Owner: owner}
-				share.describe(h)
-				e.t.add(share)
-			}
-		}
-		nodes := gpuNodes(c.Devices)
-		if rows := given[owner]; len(rows) > 0 {
-			if len(rows) == 1 && len(nodes) == 1 { // of several nobody says which is which
-				e.t.rows[rows[0]].Node = nodes[0]
-			}
-			continue
-		}
-		for _, path := range nodes {
-			e.t.add(DeviceShare{Owner: owner, Device: strings.TrimPrefix(path, "/dev/"), Node: path})
-		}
-	}
-}
-
-// gpuNodes are the device nodes of single GPUs: /dev/nvidia0, /dev/dri/card0 or,
-// without any of these, /dev/dri/renderD128. A GPU has a card and a render node.
-func gpuNodes(paths []string) []string {
-	numbered := func(prefix string) (nodes []string) {
-		for _, path := range paths {
-			number, ok := strings.CutPrefix(path, prefix)
-			if ok && number != "" && strings.Trim(number, "0123456789") == "" {
-				nodes = append(nodes, path)
-			}
-		}
-		return nodes
-	}
-	dri := numbered("/dev/dri/card")
-	if dri == nil {
-		dri = numbered("/dev/dri/renderD")
-	}
-	return append(numbered("/dev/nvidia"), dri...)
 }
 
 // networks books the devices behind the networks of pods.

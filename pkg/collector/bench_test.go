@@ -66,23 +66,69 @@ func big(ports, containers int) []Registration {
 	}
 }
 
+// withGPUs adds GPUs with all that NVIDIA's tell, and processes of the containers on
+// each.
+func withGPUs(sources []Registration, gpus, processes, containers int) []Registration {
+	var s model.Snapshot
+	some := model.Some
+	list := func(names ...string) (figures []model.Figure) {
+		for _, name := range names {
+			figures = append(figures, model.Figure{Name: name, Value: 0.5})
+		}
+		return figures
+	}
+	engines := []string{"sm", "memory", "encoder", "decoder"}
+	for i := range gpus {
+		g := nvidiaFacts().GPUs[0]
+		g.ID, g.UUID, g.Nodes = fmt.Sprint(i), fmt.Sprint("GPU-", i), []string{fmt.Sprint("/dev/nvidia", i)}
+		g.Engines, g.Memory.Used = list(engines...), some(0)
+		g.Links = nil
+		for l := range 18 {
+			g.Links = append(g.Links, model.GPULink{
+				Kind: model.NVLink, Number: l, Up: some(1), Receive: some(1), Transmit: some(1),
+				Errors: []model.Counter{{Name: "replay"}, {Name: "recovery"}, {Name: "crc_flit"}, {Name: "crc_data"}},
+			})
+		}
+		s.GPUs = append(s.GPUs, g)
+	}
+	s.GPUProcesses = []model.GPUProcess{}
+	for i := range processes {
+		s.GPUProcesses = append(s.GPUProcesses, model.GPUProcess{
+			GPU: fmt.Sprint("GPU-", i%gpus), PID: i + 1, Cgroup: uint64(i%containers + 1), Memory: some(1 << 30), Engines: list(engines...),
+		})
+	}
+	return append(sources, Registration{Source: &fake{name: "nvidia", facts: s}})
+}
+
 var objectTypes = []model.ObjectType{model.PD, model.CQ, model.QP, model.MR, model.Context}
 
 var nodesToMeasure = []struct {
 	name              string
 	ports, containers int
+	gpus, processes   int
 }{
-	{"10-ports", 10, 0},
-	{"10-ports-8-containers", 10, 8},
-	{"138-ports-500-containers", 138, 500},
+	{"10-ports", 10, 0, 0, 0},
+	{"10-ports-8-containers", 10, 8, 0, 0},
+	{"10-ports-40-containers-8-GPUs-200-processes", 10, 40, 8, 200},
+	{"138-ports-500-containers", 138, 500, 0, 0},
+}
+
+// sources are those of nodesToMeasure[i].
+func sources(i int) []Registration {
+	n := nodesToMeasure[i]
+	s := big(n.ports, n.containers)
+	if n.gpus > 0 {
+		s = withGPUs(s, n.gpus, n.processes, n.containers)
+	}
+	return s
 }
 
 // BenchmarkRefresh: from the facts to the families, and what stays in memory, the
 // made-up facts included.
 func BenchmarkRefresh(b *testing.B) {
-	for _, n := range nodesToMeasure {
+	for i, n := range nodesToMeasure {
 		b.Run(n.name, func(b *testing.B) {
-			c := New(Options{Sources: big(n.ports, n.containers), Compat: []string{CompatLens}, Reuse: time.Nanosecond})
+			c := New(Options{Sources: sources(i), Compat: []string{CompatLens}, Reuse: time.Nanosecond})
 			defer c.Close() //nolint:errcheck // nothing to lose
 			b.ReportAllocs()
 			series := 0
@@ -104,10 +150,10 @@ func BenchmarkRefresh(b *testing.B) {
 
 // BenchmarkScrape: from the facts to the bytes, as Prometheus asks for them.
 func BenchmarkScrape(b *testing.B) {
-	for _, n := range nodesToMeasure {
+	for i, n := range nodesToMeasure {
 		for _, compress := range []bool{false, true} {
 			b.Run(fmt.Sprintf("%s/gzip=%v", n.name, compress), func(b *testing.B) {
-				c := New(Options{Sources: big(n.ports, n.containers), Compat: []string{CompatLens}, Reuse: time.Nanosecond})
+				c := New(Options{Sources: sources(i), Compat: []string{CompatLens}, Reuse: time.Nanosecond})
 				defer c.Close() //nolint:errcheck // nothing to lose
 				b.ReportAllocs()
 				for b.Loop() {

@@ -15,6 +15,9 @@ import (
 // identity are the labels of everything that is attributed.
 var identity = []string{"workload", "namespace", "pod", "container", "container_id"}
 
+// gpuLabels are those of everything that is told of a GPU.
+var gpuLabels = []string{"gpu_id", "uuid"}
+
 // schema is the label names of a metric; metrics with the same names share it,
 // and with it their label sets.
 type schema struct {
@@ -40,18 +43,26 @@ type labelSet struct {
 	family uint64           // that it was last added to
 }
 
-// labelKey finds a label set: by its first three values beyond the identity,
-// which is enough, as no metric has more that tell its series apart.
+// labelKey finds a label set: by its first three values beyond the identity and
+// the labels of a GPU, which is enough, as no metric has more that tell its series
+// apart.
 type labelKey struct {
 	schema  *schema
 	owner   *owner
 	a, b, c string
 }
 
-// owner is an owner that has label sets; it lives as long as they do.
+// owner is an owner that has label sets, or a GPU, or an owner with a GPU; it lives
+// as long as they do.
 type owner struct {
-	pairs []*dto.LabelPair // in the order of identity
+	pairs []*dto.LabelPair // in the order of identity and gpuLabels
 	round uint64
+}
+
+// gpuKey is a GPU with its owner, nil for the GPU itself.
+type gpuKey struct {
+	owner    *owner
+	id, uuid string
 }
 
 type pairKey struct{ name, value string }
@@ -63,6 +74,7 @@ type labels struct {
 	round  uint64
 	sets   map[labelKey]*labelSet
 	owners map[attribution.Owner]*owner
+	gpus   map[gpuKey]*owner
 	pairs  map[pairKey]*dto.LabelPair
 	used   int // sets in this round
 	// replaced says that a set took the place of another in this round.
@@ -73,6 +85,7 @@ func newLabels() *labels {
 	return &labels{
 		sets:   map[labelKey]*labelSet{},
 		owners: map[attribution.Owner]*owner{},
+		gpus:   map[gpuKey]*owner{},
 		pairs:  map[pairKey]*dto.LabelPair{},
 	}
 }
@@ -85,6 +98,27 @@ func (l *labels) owner(id attribution.Owner) *owner {
 			o.pairs = append(o.pairs, &dto.LabelPair{Name: &identity[i], Value: &v})
 		}
 		l.owners[id] = o
+	}
+	o.round = l.round
+	return o
+}
+
+// gpu is a GPU, or one with its owner. What the driver calls it need not be valid.
+func (l *labels) gpu(who *owner, id, uuid string) *owner {
+	k := gpuKey{who, id, uuid}
+	o := l.gpus[k]
+	if o == nil {
+		id, uuid = strings.ToValidUTF8(id, "\uFFFD"), strings.ToValidUTF8(uuid, "\uFFFD")
+		if valid := (gpuKey{who, id, uuid}); valid != k {
+			o = l.gpu(who, id, uuid)
+		} else {
+			o = &owner{}
+			if who != nil {
+				o.pairs = slices.Clone(who.pairs)
+			}
+			o.pairs = append(o.pairs, &dto.LabelPair{Name: &gpuLabels[0], Value: &id}, &dto.LabelPair{Name: &gpuLabels[1], Value: &uuid})
+		}
+		l.gpus[k] = o
 	}
 	o.round = l.round
 	return o
@@ -180,6 +214,11 @@ func (l *labels) end() {
 	for id, o := range l.owners {
 		if o.round != l.round {
 			delete(l.owners, id)
+		}
+	}
+	for k, o := range l.gpus {
+		if o.round != l.round {
+			delete(l.gpus, k)
 		}
 	}
 }

@@ -14,6 +14,7 @@ const (
 	CompatLens         = "lens"
 	CompatNodeExporter = "node_exporter"
 	CompatRDMAExporter = "rdma_exporter"
+	CompatDCGM         = "dcgm"
 )
 
 // Process is the set of what every Prometheus client tells of its own process.
@@ -21,7 +22,7 @@ const Process = "process"
 
 // CompatSets are the compatibility sets that Options.Compat may name.
 func CompatSets() []string {
-	return []string{CompatLens, CompatNodeExporter, CompatRDMAExporter}
+	return []string{CompatLens, CompatNodeExporter, CompatRDMAExporter, CompatDCGM}
 }
 
 // metric is a row of the metric table.
@@ -33,7 +34,8 @@ type metric struct {
 	typ    dto.MetricType
 	compat string   // the compatibility set it belongs to, or Process
 	owned  bool     // has the identity labels
-	labels []string // beyond the identity; all of them bounded by the node
+	gpu    bool     // has gpuLabels
+	labels []string // beyond those; all of them bounded by the node
 	emit   func(*view, *builder)
 
 	schema *schema // of labelNames, once it is in a builder
@@ -56,20 +58,31 @@ func metrics(labels []string) []metric {
 		infoMetrics(labels),
 		containerMetrics(),
 		devicesMetrics(),
+		gpuMetrics(),
+		gpuHealthMetrics(),
+		gpuShareMetrics(),
+		accessMetrics(),
 		kubeletMetrics(),
 		nodeMetrics(),
 		eventMetrics(),
 		selfMetrics(),
 		processMetrics(),
 		lensMetrics(),
+		lensGPUMetrics(),
 		nodeExporterMetrics(),
 		rdmaExporterMetrics(),
+		dcgmMetrics(),
 	)
 }
 
 func (m *metric) labelNames() []string {
-	if m.owned {
+	switch {
+	case m.owned && m.gpu:
+		return slices.Concat(identity, gpuLabels, m.labels)
+	case m.owned:
 		return slices.Concat(identity, m.labels)
+	case m.gpu:
+		return slices.Concat(gpuLabels, m.labels)
 	}
 	return m.labels
 }

@@ -4,7 +4,6 @@ package collector
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -110,25 +109,18 @@ func gpus(facts *model.Snapshot) (allocated, all int) {
 	given, known := map[string]struct{}{}, map[string]struct{}{}
 	for i := range facts.Allocations {
 		if a := &facts.Allocations[i]; a.Claim == "" && attribution.IsGPU(a.Resource) {
-			given[gpuOf(a.ID)] = struct{}{}
-			known[gpuOf(a.ID)] = struct{}{}
+			given[attribution.WholeGPU(a.ID)] = struct{}{}
+			known[attribution.WholeGPU(a.ID)] = struct{}{}
 		}
 	}
 	for i := range facts.Allocatable {
 		if attribution.IsGPU(facts.Allocatable[i].Resource) {
 			for _, id := range facts.Allocatable[i].IDs {
-				known[gpuOf(id)] = struct{}{}
+				known[attribution.WholeGPU(id)] = struct{}{}
 			}
 		}
 	}
 	return len(given), len(known)
-}
-
-// gpuOf is the GPU that a device is: NVIDIA's plugin calls a share of one
-// UUID::NUMBER.
-func gpuOf(id string) string {
-	gpu, _, _ := strings.Cut(id, "::")
-	return gpu
 }
 
 // devices are the distinct devices of each resource.

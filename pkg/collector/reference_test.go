@@ -28,6 +28,7 @@ func reference() string {
 		{CompatLens, "With --metrics.compat=lens (the default)"},
 		{CompatNodeExporter, "With --metrics.compat=node_exporter"},
 		{CompatRDMAExporter, "With --metrics.compat=rdma_exporter"},
+		{CompatDCGM, "With --metrics.compat=dcgm"},
 	}
 	for _, section := range sections {
 		fmt.Fprintf(&out, "\n## %s\n\n| name | type | labels | what it is |\n|---|---|---|---|\n", section.title)
@@ -39,7 +40,11 @@ func reference() string {
 			if m.owned {
 				labels = append(labels, "*identity*")
 			}
-			for _, l := range m.labels {
+			names := m.labels
+			if m.gpu {
+				names = slices.Concat(gpuLabels, names)
+			}
+			for _, l := range names {
 				labels = append(labels, "`"+l+"`")
 			}
 			fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", m.name, strings.ToLower(m.typ.String()), strings.Join(labels, ", "),

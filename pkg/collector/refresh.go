@@ -130,7 +130,7 @@ func missing(cgroups []uint64, now, before map[uint64]model.Entity) map[uint64]m
 
 // subjects are the distinct cgroups and processes that facts speak of.
 func subjects(facts *model.Snapshot) (cgroups []uint64, pids []int) {
-	seen := make(map[uint64]struct{})
+	seen := map[uint64]struct{}{0: {}} // there is none of this number: of a process it is not known
 	add := func(id uint64) {
 		if _, ok := seen[id]; !ok {
 			seen[id] = struct{}{}
@@ -150,6 +150,9 @@ func subjects(facts *model.Snapshot) (cgroups []uint64, pids []int) {
 	each(facts.Budgets, add, func(f *model.Budget) uint64 { return f.Cgroup })
 	each(facts.Usages, add, func(f *model.Usage) uint64 { return f.Cgroup })
 	each(facts.Namespaces, add, func(f *model.Namespace) uint64 { return f.Cgroup })
+	each(facts.GPUProcesses, add, func(f *model.GPUProcess) uint64 { return f.Cgroup })
+	each(facts.DeviceOpens, add, func(f *model.DeviceOpens) uint64 { return f.Cgroup })
+	each(facts.DeviceHandles, add, func(f *model.DeviceHandles) uint64 { return f.Cgroup })
 	seenPID := make(map[int]struct{})
 	for i := range facts.Holdings {
 		pid := facts.Holdings[i].PID

@@ -17,13 +17,16 @@ import (
 // as they grow, and what is booked stays when the cgroup is forgotten.
 type retired struct {
 	kept      // what the probe counts
-	path kept // and what is seen on the data path: each answers for itself
+	path kept // what is seen on the data path
+	// access is the opens of device nodes. Each of them answers for itself.
+	access kept
 }
 
 // forget takes leave of cgroups that are about to be forgotten.
 func (r *retired) forget(facts *model.Snapshot, cgroups []uint64) {
 	r.kept.forget(facts, cgroups)
 	r.path.forget(facts, cgroups)
+	r.access.forget(facts, cgroups)
 }
 
 // add adds to facts what those that left had counted. A probe that counts verbs
@@ -36,6 +39,7 @@ func (r *retired) add(facts *model.Snapshot) {
 		requests: facts.WorkRequests, failures: facts.CompletionErrors, completions: facts.Completions,
 		budgets: facts.Budgets,
 	})
+	r.access.add(facts, facts.DeviceOpens != nil, totals{opens: facts.DeviceOpens})
 }
 
 // kept is what one source counted.
@@ -137,6 +141,7 @@ func (r *kept) of(owner attribution.Owner) *sums {
 		s = &sums{
 			objects: map[figure]uint64{}, verbs: map[figure]model.Histogram{}, errors: map[figure]uint64{},
 			requests: map[figure]requests{}, failures: map[figure]uint64{}, completions: map[figure]*model.FineHistogram{},
+			opens: map[figure]opens{},
 		}
 		r.left[owner] = s
 	}

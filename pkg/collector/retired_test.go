@@ -114,3 +114,44 @@ func TestRetiredDataPath(t *testing.T) {
 		t.Error("cgroups that counted nothing are remembered")
 	}
 }
+
+// TestRetiredOpens: an owner's opens of device nodes stay when one of its cgroups is
+// forgotten, and what nobody is known to have opened does not fall.
+func TestRetiredOpens(t *testing.T) {
+	entities := map[uint64]model.Entity{1: {Workload: "job"}, 2: {Workload: "job"}}
+	var r retired
+	for _, step := range []struct {
+		what         string
+		counts       map[uint64]uint64
+		forget       []uint64
+		job, unowned [2]uint64 // allowed, denied
+	}{
+		{"two, and one without a name", map[uint64]uint64{1: 5, 2: 2, 9: 4}, []uint64{2}, [2]uint64{7, 70}, [2]uint64{4, 40}},
+		{"one is over", map[uint64]uint64{1: 5, 2: 3, 9: 4}, []uint64{2, 9}, [2]uint64{8, 80}, [2]uint64{4, 40}},
+		{"and is gone", map[uint64]uint64{1: 6}, nil, [2]uint64{9, 90}, [2]uint64{4, 40}},
+		{"no answer", nil, nil, [2]uint64{}, [2]uint64{}},
+		{"goes on", map[uint64]uint64{1: 7}, nil, [2]uint64{10, 100}, [2]uint64{4, 40}},
+	} {
+		s := &model.Snapshot{Entities: entities}
+		if step.counts != nil {
+			s.DeviceOpens = []model.DeviceOpens{}
+		}
+		for id, n := range step.counts {
+			s.DeviceOpens = append(s.DeviceOpens,
+				model.DeviceOpens{Cgroup: id, Device: "nvidia0", Class: model.ClassNVIDIA, Allowed: n, Denied: 10 * n})
+		}
+		r.add(s)
+		got := map[string][2]uint64{}
+		a := attribution.Attribute(*s)
+		for _, o := range a.DeviceOpens {
+			got[a.Owners[o.Owner].Workload] = [2]uint64{o.Allowed, o.Denied}
+		}
+		if got["job"] != step.job || got[""] != step.unowned {
+			t.Errorf("%s: %v", step.what, got)
+		}
+		if step.counts == nil && s.DeviceOpens != nil {
+			t.Errorf("%s: what was not collected is there", step.what)
+		}
+		r.forget(s, step.forget)
+	}
+}

@@ -14,6 +14,8 @@ type totals struct {
 	failures    []model.CompletionErrors
 	completions []model.Completions
 	budgets     []model.Budget
+
+	opens []model.DeviceOpens
 }
 
 // sums are totals by what they count.
@@ -26,6 +28,8 @@ type sums struct {
 	failures    map[figure]uint64
 	completions map[figure]*model.FineHistogram
 	budget      *model.Budget
+
+	opens map[figure]opens
 }
 
 type figure struct {
@@ -34,6 +38,8 @@ type figure struct {
 }
 
 type requests struct{ count, bytes uint64 }
+
+type opens struct{ allowed, denied uint64 }
 
 // of are the totals of the cgroups that are wanted.
 func (t *totals) of(wanted func(cgroup uint64) bool) totals {
@@ -45,6 +51,7 @@ func (t *totals) of(wanted func(cgroup uint64) bool) totals {
 		failures:    those(t.failures, wanted, func(f *model.CompletionErrors) uint64 { return f.Cgroup }),
 		completions: those(t.completions, wanted, func(f *model.Completions) uint64 { return f.Cgroup }),
 		budgets:     those(t.budgets, wanted, func(f *model.Budget) uint64 { return f.Cgroup }),
+		opens:       those(t.opens, wanted, func(f *model.DeviceOpens) uint64 { return f.Cgroup }),
 	}
 }
 
@@ -59,7 +66,8 @@ func those[F any](facts []F, wanted func(uint64) bool, cgroup func(*F) uint64) (
 }
 
 func (t *totals) empty() bool {
-	return len(t.objects)+len(t.verbs)+len(t.errors)+len(t.requests)+len(t.failures)+len(t.completions)+len(t.budgets) == 0
+	return len(t.objects)+len(t.verbs)+len(t.errors)+len(t.requests)+len(t.failures)+len(t.completions)+len(t.budgets)+
+		len(t.opens) == 0
 }
 
 func (s *sums) add(t totals) {
@@ -99,6 +107,11 @@ func (s *sums) add(t totals) {
 		s.budget.LimitRatio = f.LimitRatio
 		s.budget.SpentSeconds += f.SpentSeconds
 	}
+	for _, f := range t.opens {
+		k := figure{device: f.Device, what: string(f.Class)}
+		n := s.opens[k]
+		s.opens[k] = opens{n.allowed + f.Allowed, n.denied + f.Denied}
+	}
 }
 
 func (s *sums) appendTo(facts *model.Snapshot, cgroup uint64) {
@@ -130,5 +143,10 @@ func (s *sums) appendTo(facts *model.Snapshot, cgroup uint64) {
 	if b := s.budget; b != nil {
 		facts.Budgets = append(facts.Budgets,
 			model.Budget{Cgroup: cgroup, LimitRatio: b.LimitRatio, SpentSeconds: b.SpentSeconds})
+	}
+	for f, n := range s.opens {
+		facts.DeviceOpens = append(facts.DeviceOpens, model.DeviceOpens{
+			Cgroup: cgroup, Device: f.device, Class: model.DeviceClass(f.what), Allowed: n.allowed, Denied: n.denied,
+		})
 	}
 }

@@ -19,9 +19,13 @@ type view struct {
 	build  []string
 
 	owners []*owner // of shares.Owners
-	ports  []portView
-	pma    columns // sysfs counters/
-	hw     columns // hw_counters of ports, and of devices as port ""
+	gpus   []gpuView
+	users  []*owner // of shares.GPUs: the owner with the GPU
+	// dcgmGPUs are nil until somebody asks for them.
+	dcgmGPUs []dcgmGPU
+	ports    []portView
+	pma      columns // sysfs counters/
+	hw       columns // hw_counters of ports, and of devices as port ""
 }
 
 // portView is a port with its device.
@@ -30,6 +34,13 @@ type portView struct {
 	hca    *model.HCA
 	number string
 	labels *labelSet // device, port
+}
+
+// gpuView is a GPU with the figures that its shares add up to.
+type gpuView struct {
+	*model.GPU
+	figures *attribution.GPUFigures
+	labels  *owner // gpuLabels
 }
 
 // columns are the counters by name: one name, its figure for each port.
@@ -101,6 +112,18 @@ func (v *view) fill(r *refresh, b *builder) {
 	v.owners = v.owners[:0]
 	for _, o := range r.shares.Owners {
 		v.owners = append(v.owners, b.labels.owner(o))
+	}
+	v.gpus = v.gpus[:0]
+	for i := range r.shares.GPUFigures {
+		f := &r.shares.GPUFigures[i]
+		v.gpus = append(v.gpus, gpuView{
+			GPU: f.GPU, figures: f, labels: b.labels.gpu(nil, f.GPU.ID, f.GPU.UUID),
+		})
+	}
+	v.users, v.dcgmGPUs = v.users[:0], nil
+	for i := range r.shares.GPUs {
+		s := &r.shares.GPUs[i]
+		v.users = append(v.users, b.labels.gpu(v.owners[s.Owner], s.GPU.ID, s.GPU.UUID))
 	}
 	v.ports = v.ports[:0]
 	v.pma.begin()
