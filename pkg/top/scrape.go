@@ -44,6 +44,8 @@ type sample struct {
 	// transmitted and received are bytes, by method and whether they are estimates.
 	transmitted map[series]float64
 	received    map[series]float64
+
+	gpus gpuUse
 }
 
 // A histogram is a classic one: cumulative counts by upper bound.
@@ -101,6 +103,8 @@ func parse(r io.Reader) (*sample, error) {
 
 		transmitted: map[series]float64{},
 		received:    map[series]float64{},
+
+		gpus: parseGPUs(families),
 	}
 	for _, m := range families["container_rdma_resources"].GetMetric() {
 		k, label := labels(m)

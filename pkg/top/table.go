@@ -47,12 +47,8 @@ func rows(last, now *sample) [][]string {
 
 	out := make([][]string, 0, len(keys))
 	for _, k := range slices.SortedFunc(maps.Keys(keys), byName) {
-		workload := escape(k.workload)
-		if k.workload == "" {
-			workload = "(no owner)"
-		}
 		out = append(out, []string{
-			workload,
+			owner(k),
 			escape(k.device),
 			number(now.objects[k], "qp", count),
 			number(now.objects[k], "cq", count),
@@ -66,6 +62,13 @@ func rows(last, now *sample) [][]string {
 		})
 	}
 	return out
+}
+
+func owner(k key) string {
+	if k.workload == "" {
+		return "(no owner)"
+	}
+	return escape(k.workload)
 }
 
 func byName(a, b key) int {

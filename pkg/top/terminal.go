@@ -5,6 +5,7 @@ package top
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -46,10 +47,20 @@ func newScreen(out io.Writer, plain bool, title string) *screen {
 	return s
 }
 
-// draw shows a table.
-func (s *screen) draw(rows [][]string) error {
+// draw shows the table of HCAs and, if there are GPUs, that of GPUs below it.
+func (s *screen) draw(hcas, gpus [][]string) error {
 	columns, height := s.size()
-	lines := table(rows, columns)
+	var lines []string
+	switch {
+	case len(hcas)+len(gpus) == 0:
+		lines = []string{"nobody uses an HCA or a GPU"}
+	case len(gpus) == 0:
+		lines = table(header, hcas, columns)
+	case len(hcas) == 0:
+		lines = table(gpuHeader, gpus, columns)
+	default:
+		lines = slices.Concat(table(header, hcas, columns), []string{""}, table(gpuHeader, gpus, columns))
+	}
 	if s.title == "" {
 		return s.print(lines)
 	}
@@ -99,10 +110,7 @@ func (s *screen) message(text string) error {
 
 // table aligns rows below the header, text to the left and numbers to the
 // right. What does not fit into the columns is taken from the workloads.
-func table(rows [][]string, columns int) []string {
-	if len(rows) == 0 {
-		return []string{"nobody uses an HCA"}
-	}
+func table(header []string, rows [][]string, columns int) []string {
 	rows = append([][]string{header}, rows...)
 	width := make([]int, len(header))
 	total := 2 * (len(header) - 1)

@@ -67,7 +67,7 @@ func Run(ctx context.Context, o Options) error {
 		case o.Once && last == nil:
 			// Rates need a second scrape.
 		default:
-			err = screen.draw(rows(last, now))
+			err = screen.draw(rows(last, now), now.gpus.rows())
 		}
 		if err != nil {
 			return fmt.Errorf("write: %w", err)

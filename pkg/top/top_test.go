@@ -162,10 +162,10 @@ func TestTable(t *testing.T) {
 docker:b           mlx5_0   1   -   -           -    0 B       -        -       -      -
 ml/train-0/worker  mlx5_0   4   2   3     1.5 MiB  100 B  ~100 B      100       7  967µs
 (no owner)         mlx5_0   1   -   -           -      -       -        -       -      -`
-	if diff := cmp.Diff(want, strings.Join(table(rows, 0), "\n")); diff != "" {
+	if diff := cmp.Diff(want, strings.Join(table(header, rows, 0), "\n")); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
-	narrow := table(rows, 70)
+	narrow := table(header, rows, 70)
 	for _, line := range narrow {
 		if n := len([]rune(line)); n > 70 {
 			t.Errorf("%d columns in %q", n, line)
@@ -291,7 +291,7 @@ func TestRedraw(t *testing.T) {
 	rows := rows(nil, mustParse(t, exposition(1, 0), 1))
 	for range 2 {
 		out.Reset()
-		if err := s.draw(rows); err != nil {
+		if err := s.draw(rows, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -304,5 +304,47 @@ func TestRedraw(t *testing.T) {
 	}
 	if !strings.Contains(text, "… 3 more") {
 		t.Errorf("what does not fit is not told: %q", text)
+	}
+}
+
+// TestGPUs: who uses which GPU, beside HCAs or without any.
+func TestGPUs(t *testing.T) {
+	const exposition = `accelscope_build_info 1
+# TYPE gpu_info gauge
+gpu_info{gpu_id="0",uuid="GPU-0",vendor="nvidia"} 1
+gpu_info{gpu_id="0",uuid="aa",vendor="amd"} 1
+# TYPE container_gpu_processes gauge
+container_gpu_processes{workload="docker:a",gpu_id="0",uuid="GPU-0"} 2
+container_gpu_processes{workload="docker:a",gpu_id="0",uuid="aa"} 1
+container_gpu_processes{workload="",gpu_id="0",uuid="GPU-0"} 0
+# TYPE container_gpu_memory_used_bytes gauge
+container_gpu_memory_used_bytes{workload="docker:a",gpu_id="0",uuid="GPU-0"} 1073741824
+container_gpu_memory_used_bytes{workload="",gpu_id="0",uuid="GPU-0"} 0
+# TYPE container_gpu_utilization_ratio gauge
+container_gpu_utilization_ratio{workload="docker:a",gpu_id="0",uuid="GPU-0",engine="memory"} 0.125
+container_gpu_utilization_ratio{workload="docker:a",gpu_id="0",uuid="GPU-0",engine="sm"} 0.75
+# TYPE container_gpu_allocated gauge
+container_gpu_allocated{workload="docker:b",gpu_id="1",uuid="GPU-9"} 1
+`
+	s := mustParse(t, exposition, 1)
+	var out bytes.Buffer
+	if err := newScreen(&out, true, "").draw(rows(nil, s), s.gpus.rows()); err != nil {
+		t.Fatal(err)
+	}
+	want := `WORKLOAD    GPU      PROCESSES   MEMORY  BUSIEST  ALLOCATED
+docker:a    amd0             1        -        -          -
+docker:a    nvidia0          2  1.0 GiB   sm 75%          -
+docker:b                     -        -        -        yes
+(no owner)  nvidia0          0      0 B        -          -
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	out.Reset()
+	if err := newScreen(&out, true, "").draw([][]string{make([]string, len(header))}, s.gpus.rows()); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "WORKLOAD  DEVICE") || !strings.Contains(out.String(), "\n\nWORKLOAD ") {
+		t.Errorf("not both tables:\n%s", &out)
 	}
 }

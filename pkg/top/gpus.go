@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	dto "github.com/prometheus/client_model/go"
+)
+
+// gpuHeader names the columns of the table of GPUs. BUSIEST is the engine of the GPU
+// that the workload used most, and for which part of the time.
+var gpuHeader = []string{"WORKLOAD", "GPU", "PROCESSES", "MEMORY", "BUSIEST", "ALLOCATED"}
+
+// gpuUse is what one workload has of one GPU.
+type gpuUse struct {
+	memory, processes map[key]float64
+	engines           map[key]map[string]float64
+	allocated         map[key]bool
+}
+
+// parseGPUs reads who uses which GPU. A GPU is called by its vendor and number.
+func parseGPUs(families map[string]*dto.MetricFamily) gpuUse {
+	names := map[string]string{}
+	for _, m := range families["gpu_info"].GetMetric() {
+		_, label := labels(m)
+		names[label["uuid"]] = label["vendor"] + label["gpu_id"]
+	}
+	u := gpuUse{map[key]float64{}, map[key]float64{}, map[key]map[string]float64{}, map[key]bool{}}
+	each := func(family string, do func(k key, label map[string]string, v float64)) {
+		for _, m := range families[family].GetMetric() {
+			k, label := labels(m)
+			k.device = names[label["uuid"]]
+			do(k, label, value(m))
+		}
+	}
+	each("container_gpu_memory_used_bytes", func(k key, _ map[string]string, v float64) { u.memory[k] += v })
+	each("container_gpu_processes", func(k key, _ map[string]string, v float64) { u.processes[k] += v })
+	each("container_gpu_allocated", func(k key, _ map[string]string, v float64) { u.allocated[k] = v == 1 })
+	each("container_gpu_utilization_ratio", func(k key, label map[string]string, v float64) {
+		if u.engines[k] == nil {
+			u.engines[k] = map[string]float64{}
+		}
+		u.engines[k][label["engine"]] += v
+	})
+	return u
+}
+
+// rows renders the table, without its header.
+func (u gpuUse) rows() [][]string {
+	keys := map[key]bool{}
+	for k := range u.processes {
+		keys[k] = true
+	}
+	for k := range u.allocated {
+		keys[k] = true
+	}
+	out := make([][]string, 0, len(keys))
+	for _, k := range slices.SortedFunc(maps.Keys(keys), byName) {
+		allocated := none
+		if u.allocated[k] {
+			allocated = "yes"
+		}
+		out = append(out, []string{
+			owner(k), escape(k.device), number(u.processes, k, count), number(u.memory, k, size), busiest(u.engines[k]), allocated,
+		})
+	}
+	return out
+}
+
+func busiest(engines map[string]float64) string {
+	most := ""
+	for _, name := range slices.Sorted(maps.Keys(engines)) {
+		if most == "" || engines[name] > engines[most] {
+			most = name
+		}
+	}
+	if most == "" {
+		return none
+	}
+	return fmt.Sprintf("%s %.0f%%", escape(most), 100*engines[most])
+}
