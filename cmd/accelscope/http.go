@@ -4,8 +4,8 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,27 +41,39 @@ func newServer(handler http.Handler, log *zap.Logger) *http.Server {
 	}
 }
 
-// newHandler serves the landing page, the metrics, the REST requests, /healthz
-// (the process answers) and /readyz. ready says whether the first refresh is
-// done and what is not ok.
+// newHandler serves what newRoutes gives.
 func newHandler(
 	f webFlags, encode encodeFunc, facts api.Facts, peers api.ListPeers, ready func() (bool, []string), log *zap.Logger,
 ) (http.Handler, error) {
-	switch {
-	case !strings.HasPrefix(f.TelemetryPath, "/") || strings.ContainsAny(f.TelemetryPath, " {}"):
-		return nil, fmt.Errorf("--web.telemetry-path: %q is not a path like /metrics", f.TelemetryPath)
-	case slices.Contains([]string{"/", "/healthz", "/readyz", "/pods", peersPath}, f.TelemetryPath):
-		return nil, fmt.Errorf("--web.telemetry-path: %s is taken", f.TelemetryPath)
+	routes, err := newRoutes(f, encode, facts, peers, ready, log)
+	if err != nil {
+		return nil, err
 	}
+	mux := http.NewServeMux()
+	for pattern, handler := range routes {
+		mux.Handle(pattern, handler)
+	}
+	return mux, nil
+}
+
+// newRoutes are the landing page, the metrics, the REST requests, /healthz (the
+// process answers) and /readyz, by the patterns of their requests. ready says
+// whether the first refresh is done and what is not ok.
+func newRoutes(
+	f webFlags, encode encodeFunc, facts api.Facts, peers api.ListPeers, ready func() (bool, []string), log *zap.Logger,
+) (map[string]http.Handler, error) {
 	landing, err := web.NewLandingPage(web.LandingConfig{
 		Name:        "accelscope",
-		Description: "Which container uses which RDMA HCA, how hard, and how well is it going?",
+		Description: "Which container uses which RDMA HCA and which GPU, how hard, and how well is it going?",
 		Version:     versionString(),
 		Profiling:   "false",
 		Links: []web.LandingLinks{
 			{Address: f.TelemetryPath, Text: "Metrics"},
 			{Address: "/pods", Text: "Pods", Description: "containers and their devices, as JSON"},
+			{Address: "/gpus", Text: "GPUs", Description: "the GPUs of the node, as JSON"},
+			{Address: "/rdma", Text: "HCAs", Description: "the RDMA devices of the node, as JSON"},
 			{Address: peersPath, Text: "Peers", Description: "who is connected to whom, as JSON"},
+			{Address: "/openapi.yaml", Text: "OpenAPI", Description: "all requests and their answers"},
 			{Address: "/healthz", Text: "Health", Description: "the process answers"},
 			{Address: "/readyz", Text: "Readiness", Description: "the first refresh is done; what is not ok"},
 		},
@@ -69,26 +81,44 @@ func newHandler(
 	if err != nil {
 		return nil, err
 	}
-	mux := http.NewServeMux()
-	mux.Handle("GET /{$}", landing)
-	mux.Handle("GET "+f.TelemetryPath, metricsHandler(encode, log.Named("scrape")))
-	api.Register(mux, facts, peers)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintln(w, "ok")
-	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		done, problems := ready()
-		if !done {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			fmt.Fprintln(w, "not ready: the first refresh is not done")
-		} else {
-			fmt.Fprintln(w, "ready")
-		}
-		for _, p := range problems {
-			fmt.Fprintln(w, p)
-		}
-	})
-	return mux, nil
+	routes := map[string]http.Handler{
+		"GET /{$}": landing,
+		"GET /healthz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintln(w, "ok")
+		}),
+		"GET /readyz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			done, problems := ready()
+			if !done {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				fmt.Fprintln(w, "not ready: the first refresh is not done")
+			} else {
+				fmt.Fprintln(w, "ready")
+			}
+			for _, p := range problems {
+				fmt.Fprintln(w, p)
+			}
+		}),
+	}
+	maps.Copy(routes, api.Handlers(facts, peers))
+	metrics := "GET " + f.TelemetryPath
+	switch {
+	case !strings.HasPrefix(f.TelemetryPath, "/") || strings.ContainsAny(f.TelemetryPath, " {}"):
+		return nil, fmt.Errorf("--web.telemetry-path: %q is not a path like /metrics", f.TelemetryPath)
+	case f.TelemetryPath == "/" || routes[f.TelemetryPath] != nil || routes[metrics] != nil:
+		return nil, fmt.Errorf("--web.telemetry-path: %s is taken", f.TelemetryPath)
+	}
+	routes[metrics] = metricsHandler(encode, log.Named("scrape"))
+	return routes, nil
+}
+
+// known is what the REST requests tell of.
+func (s *sensor) known() api.Known {
+	k := api.Known{Facts: s.collector.Snapshot(), Shares: s.collector.Attribution()}
+	for _, st := range s.collector.States() {
+		k.States = append(k.States, api.State{Source: st.Source, State: st.State, Reason: st.Reason})
+	}
+	return k
 }
 
 // encodeFunc gives the metrics in a format, compressed or not.

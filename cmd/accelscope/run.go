@@ -15,9 +15,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
 
-	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/collector"
-	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // How long the end may take: answering the scrapes that run, then closing.
@@ -52,10 +50,7 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 	}
 
 	var refreshed atomic.Bool
-	facts := func() (model.Snapshot, attribution.Attribution) {
-		return s.collector.Snapshot(), s.collector.Attribution()
-	}
-	handler, err := newHandler(c.webFlags, s.collector.Encode, facts, s.peerShares, func() (bool, []string) {
+	handler, err := newHandler(c.webFlags, s.collector.Encode, s.known, s.peerShares, func() (bool, []string) {
 		if !refreshed.Load() {
 			return false, nil
 		}

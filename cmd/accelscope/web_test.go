@@ -28,6 +28,8 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/tests/openapi"
 )
 
 // webConfig lets the user prometheus in, whose password is "right".
@@ -180,17 +182,34 @@ func TestWebConfig(t *testing.T) {
 		plain, stop := start(t, binary, append(args, "--web.config.file="+config)...)
 		url := "https" + strings.TrimPrefix(plain, "http")
 		// What tells of other tenants, and all else too.
-		for _, path := range []string{"/metrics", "/pods", peersPath, "/readyz", "/healthz", "/", "/nothing"} {
+		_, _, text := fetch(t, client, url+"/openapi.yaml", "right")
+		described := openapi.Load(t, text)
+		for _, path := range append(described.Paths(), "/nothing") {
 			for _, password := range []string{"", "wrong"} {
-				if code, _, body := fetch(t, client, url+path, password); code != http.StatusUnauthorized ||
-					string(body) != "Unauthorized\n" {
+				code, header, body := fetch(t, client, url+path, password)
+				if code != http.StatusUnauthorized || string(body) != "Unauthorized\n" {
 					t.Errorf("GET %s with password %q: %d %q, want 401 and no more", path, password, code, body)
+				}
+				if err := described.Check(t, path, code, header, body); err != nil && path != "/nothing" {
+					t.Error(err)
 				}
 			}
 		}
-		for _, path := range []string{"/metrics", "/pods", "/healthz", "/"} {
-			if code, _, _ := fetch(t, client, url+path, "right"); code != http.StatusOK {
-				t.Errorf("GET %s with the right password: %d, want 200", path, code)
+		// The node has an HCA, no GPU, and no probe that could tell of peers.
+		for _, path := range described.Paths() {
+			want := http.StatusOK
+			switch path {
+			case "/gpuDriverVersion":
+				want = http.StatusNotFound
+			case peersPath:
+				want = http.StatusServiceUnavailable
+			}
+			code, header, body := fetch(t, client, url+path, "right")
+			if code != want {
+				t.Errorf("GET %s with the right password: %d, want %d\n%s", path, code, want, body)
+			}
+			if err := described.Check(t, path, code, header, body); err != nil {
+				t.Errorf("GET %s: %v", path, err)
 			}
 		}
 		if code, _, body := fetch(t, client, plain+"/metrics", "right"); code != http.StatusBadRequest {

@@ -5,7 +5,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -42,36 +41,23 @@ type Peer struct {
 // peersHandler answers with the connected queue pairs of the node, of one workload
 // (?workload=), on one HCA (?device=) or of all: a JSON array. Where nobody looks
 // it is 503, and the reason in {"error": …}.
-func peersHandler(list ListPeers) http.Handler {
+func peersHandler(list ListPeers) http.HandlerFunc {
 	running := make(chan struct{}, maxListings)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case running <- struct{}{}:
 			defer func() { <-running }()
 		default:
-			fail(w, errors.New("too many lists are being made, try again"))
+			fail(w, http.StatusServiceUnavailable, errors.New("too many lists are being made, try again"))
 			return
 		}
 		shares, err := list(r.Context())
 		if err != nil {
-			fail(w, err)
+			fail(w, http.StatusServiceUnavailable, err)
 			return
 		}
-		body, err := json.Marshal(peers(shares, r.URL.Query().Get("workload"), r.URL.Query().Get("device")))
-		if err != nil {
-			fail(w, err)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(body) // a client that has left has no one to be told
-	})
-}
-
-// fail says what is not available now, and why.
-func fail(w http.ResponseWriter, err error) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusServiceUnavailable)
-	_ = json.NewEncoder(w).Encode(map[string]string{"error": err.Error()}) // as above
+		write(w, http.StatusOK, peers(shares, r.URL.Query().Get("workload"), r.URL.Query().Get("device")))
+	}
 }
 
 func peers(shares []attribution.PeerShare, workload, device string) []Peer {

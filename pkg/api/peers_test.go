@@ -16,15 +16,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// ask asks for path.
-func ask(list ListPeers, path string) (code int, contentType, body string) {
-	mux := http.NewServeMux()
-	Register(mux, nil, list)
-	answer := httptest.NewRecorder()
-	mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
-	return answer.Code, answer.Header().Get("Content-Type"), answer.Body.String()
-}
-
 // Two queue pairs of a container, one of a cgroup that nobody knows, and one of
 // another container on another device.
 func somePeers(context.Context) ([]attribution.PeerShare, error) {
@@ -68,9 +59,9 @@ func TestPeers(t *testing.T) {
 		"?device=mlx5":                           "[]",
 		"?device=mlx5_1&workload=docker%3Ax%26y": "[" + docker + "]",
 	} {
-		code, contentType, body := ask(somePeers, "/api/v1/peers"+query)
-		if code != http.StatusOK || contentType != "application/json" {
-			t.Errorf("%s: %d %s", query, code, contentType)
+		code, body := request(t, nil, somePeers, http.MethodGet, "/api/v1/peers"+query)
+		if code != http.StatusOK {
+			t.Errorf("%s: %d", query, code)
 		}
 		if d := cmp.Diff(want, body); d != "" {
 			t.Errorf("%s (-want +got):\n%s", query, d)
@@ -81,24 +72,23 @@ func TestPeers(t *testing.T) {
 // Where nobody looks, that is said, and it is not "none".
 func TestPeersUnknown(t *testing.T) {
 	unknown := func(context.Context) ([]attribution.PeerShare, error) { return nil, errors.New(`no "probe"`) }
-	code, contentType, body := ask(unknown, "/api/v1/peers")
-	if code != http.StatusServiceUnavailable || contentType != "application/json" || body != `{"error":"no \"probe\""}`+"\n" {
-		t.Errorf("%d %s %s", code, contentType, body)
+	code, body := request(t, nil, unknown, http.MethodGet, "/api/v1/peers")
+	if code != http.StatusServiceUnavailable || body != `{"error":"no \"probe\""}` {
+		t.Errorf("%d %s", code, body)
 	}
 }
 
 // More lists than are made at once are refused, and made afterwards.
 func TestPeersAreLimited(t *testing.T) {
 	entered, open := make(chan struct{}), make(chan struct{})
-	mux := http.NewServeMux()
-	Register(mux, nil, func(context.Context) ([]attribution.PeerShare, error) {
+	peers := Handlers(nil, func(context.Context) ([]attribution.PeerShare, error) {
 		entered <- struct{}{}
 		<-open
 		return nil, nil
-	})
+	})["/api/v1/peers"]
 	get := func() int {
 		answer := httptest.NewRecorder()
-		mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/api/v1/peers", nil))
+		peers.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/api/v1/peers", nil))
 		return answer.Code
 	}
 	var all sync.WaitGroup

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package api answers the REST requests. It presents what the collector has
-// joined and reads nothing itself.
 package api
 
 import (
 	"cmp"
-	"encoding/json"
 	"net/http"
 	"slices"
 	"strconv"
@@ -15,9 +12,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/model"
 )
-
-// Facts gives what is known now: the facts, and who has what share of them.
-type Facts func() (model.Snapshot, attribution.Attribution)
 
 // container is one container and its devices. The names of the fields are those
 // of the Primus Lens node exporter; container_name and workload are added.
@@ -36,10 +30,10 @@ type devices struct {
 	InfiniBand []hca `json:"infiniband"`
 }
 
-// gpu is a GPU that a container was given. What nobody tells is empty.
+// gpu is a GPU that a container was given or uses. What nobody tells is empty.
 type gpu struct {
 	Name   string `json:"name"`
-	ID     *int   `json:"id"` // the number in its path; null without one
+	ID     *int   `json:"id"` // the number in its path, or its own; null without one
 	Path   string `json:"path"`
 	Kind   string `json:"kind"`
 	UUID   string `json:"uuid"`
@@ -56,26 +50,14 @@ type hca struct {
 	UUID string `json:"uuid"` // node GUID, in pairs: 98:03:9b:ff:fe:12:34:56
 }
 
-// Register adds the requests to mux.
-func Register(mux *http.ServeMux, facts Facts, list ListPeers) {
-	mux.Handle("GET /pods", podsHandler(facts))
-	mux.Handle("GET /api/v1/peers", peersHandler(list))
-}
-
 // podsHandler answers with the live containers of the node, in pods or not, and the
 // GPUs and HCAs of each: a JSON array. An HCA is named when the container was
 // given its device node, was assigned it, or holds objects on it.
-func podsHandler(facts Facts) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		s, a := facts()
-		body, err := json.Marshal(pods(&s, &a))
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(body) // a client that has left has no one to be told
-	})
+func podsHandler(facts Facts) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		known := facts()
+		write(w, http.StatusOK, pods(&known.Facts, &known.Shares))
+	}
 }
 
 func pods(s *model.Snapshot, a *attribution.Attribution) []container {
@@ -92,6 +74,12 @@ func pods(s *model.Snapshot, a *attribution.Attribution) []container {
 			used[d.Owner] = append(used[d.Owner], d.HCA.Name)
 		}
 	}
+	runs := map[int][]*model.GPU{} // GPUs by whose processes are on them
+	for _, g := range a.GPUs {
+		if g.Processes > 0 {
+			runs[g.Owner] = append(runs[g.Owner], g.GPU)
+		}
+	}
 	out := []container{}
 	for _, c := range a.Containers {
 		if c.Sandbox || c.Status == model.ContainerExited {
@@ -100,7 +88,7 @@ func pods(s *model.Snapshot, a *attribution.Attribution) []container {
 		out = append(out, container{
 			ID: c.ID, Name: c.Name, Workload: a.Owners[c.Owner].Workload,
 			PodName: c.Pod, PodNamespace: c.Namespace, PodUUID: c.PodUID,
-			Devices: devices{GPU: gpus(assigned[c.Owner]), InfiniBand: hcas(s.HCAs, c.Container, used[c.Owner])},
+			Devices: devices{GPU: gpus(assigned[c.Owner], runs[c.Owner]), InfiniBand: hcas(s.HCAs, c.Container, used[c.Owner])},
 		})
 	}
 	slices.SortFunc(out, func(x, y container) int {
@@ -109,24 +97,48 @@ func pods(s *model.Snapshot, a *attribution.Attribution) []container {
 	return out
 }
 
-// gpus are those that the kubelet assigned, by their UUIDs; without any, those
-// whose device nodes the container was given.
-func gpus(assigned []attribution.DeviceShare) []gpu {
-	out := []gpu{}
+// gpus are those that a container was given (by the kubelet, its device nodes, or
+// its runtime) and then those that its processes use all the same.
+func gpus(assigned []attribution.DeviceShare, used []*model.GPU) []gpu {
+	out, given := []gpu{}, map[string]bool{}
 	for _, d := range assigned {
-		g := gpu{Kind: "GPU", Path: d.Node, Slot: d.PCIAddress}
 		switch {
+		case d.GPU != nil:
+			out = append(out, gpuOf(d.GPU, d.Node))
+			given[d.GPU.UUID] = true
 		case attribution.IsGPU(d.Resource):
-			g.UUID = d.Device
-		case d.Node == "":
-			continue
+			out = append(out, gpu{Kind: "GPU", ID: numberIn(d.Node), Path: d.Node, UUID: d.Device, Slot: d.PCIAddress})
+		case d.Node != "":
+			out = append(out, gpu{Kind: "GPU", ID: numberIn(d.Node), Path: d.Node, Slot: d.PCIAddress})
 		}
-		if id, err := strconv.Atoi(strings.TrimLeft(d.Node, "/abcdefghijklmnopqrstuvwxyzD")); err == nil {
-			g.ID = &id
+	}
+	for _, g := range used {
+		if !given[g.UUID] {
+			out = append(out, gpuOf(g, ""))
 		}
-		out = append(out, g)
 	}
 	return out
+}
+
+// gpuOf is a GPU that is known, at the device node that the container has, or else
+// at its first one.
+func gpuOf(g *model.GPU, node string) gpu {
+	if node == "" && len(g.Nodes) > 0 {
+		node = g.Nodes[0]
+	}
+	id := numberIn(node)
+	if id == nil {
+		id = number(g)
+	}
+	return gpu{Kind: "GPU", Name: g.Name, ID: id, Path: node, UUID: g.UUID, Serial: g.Serial, Slot: g.PCIAddress}
+}
+
+// numberIn is the number in the path of a device node.
+func numberIn(node string) *int {
+	if id, err := strconv.Atoi(strings.TrimLeft(node, "/abcdefghijklmnopqrstuvwxyzD")); err == nil {
+		return &id
+	}
+	return nil
 }
 
 func hcas(all []model.HCA, c *model.Container, used []string) []hca {
@@ -141,17 +153,4 @@ func hcas(all []model.HCA, c *model.Container, used []string) []hca {
 		}
 	}
 	return out
-}
-
-// pairs writes a GUID of the kernel (9803:9bff:fe12:3456) in pairs of digits.
-func pairs(guid string) string {
-	digits := strings.ReplaceAll(guid, ":", "")
-	if len(digits) != 16 {
-		return guid
-	}
-	out := make([]string, 0, 8)
-	for i := 0; i < len(digits); i += 2 {
-		out = append(out, digits[i:i+2])
-	}
-	return strings.Join(out, ":")
 }

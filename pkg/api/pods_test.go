@@ -5,7 +5,8 @@ package api
 import (
 	"encoding/json"
 	"net/http"
-	"net/http/httptest"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,7 +18,7 @@ import (
 // The node: one pod that was assigned a GPU and has a device node, one container
 // of Docker with GPUs by their nodes, one that only holds objects, and some that
 // are not to be shown.
-func facts() (model.Snapshot, attribution.Attribution) {
+func facts() Known {
 	id := func(c string) string { return c + "123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" }
 	s := model.Snapshot{
 		HCAs: []model.HCA{
@@ -50,19 +51,16 @@ func facts() (model.Snapshot, attribution.Attribution) {
 		Entities: map[uint64]model.Entity{9: {Workload: "docker:x", ContainerID: id("e"), Runtime: "docker"}},
 	}
 	s.Entities = attribution.Name(&s, nil)
-	return s, attribution.Attribute(s)
+	return Known{Facts: s, Shares: attribution.Attribute(s)}
 }
 
 func TestPods(t *testing.T) {
-	mux := http.NewServeMux()
-	Register(mux, facts, nil)
-	answer := httptest.NewRecorder()
-	mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/pods", nil))
-	if answer.Code != http.StatusOK || answer.Header().Get("Content-Type") != "application/json" {
-		t.Errorf("%d %s", answer.Code, answer.Header())
+	status, body := request(t, facts, nil, http.MethodGet, "/pods")
+	if status != http.StatusOK {
+		t.Errorf("%d %s", status, body)
 	}
 	var got []map[string]any
-	if err := json.Unmarshal(answer.Body.Bytes(), &got); err != nil {
+	if err := json.Unmarshal([]byte(body), &got); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range got {
@@ -105,16 +103,58 @@ func TestPods(t *testing.T) {
 	}
 }
 
+// GPUs that a source tells of have their names: those that a container was given, in
+// whatever way, and those that it uses all the same.
+func TestPodsGPUs(t *testing.T) {
+	s := twoVendors
+	s.Containers = []model.Container{
+		{ID: "a", Runtime: "docker", Name: "all", Status: model.ContainerRunning, AllDevices: true, Devices: []string{"/dev/nvidia0"}},
+		{ID: "b", Runtime: "docker", Name: "by-node", Status: model.ContainerRunning, Devices: []string{"/dev/dri/renderD129", "/dev/dri/card2"}},
+		{ID: "c", Runtime: "docker", Name: "by-request", Status: model.ContainerRunning, GPURequests: []string{"1"}},
+		{ID: "d", Runtime: "containerd", Name: "worker", Namespace: "ml", Pod: "p", Status: model.ContainerRunning},
+		{ID: "e", Runtime: "containerd", Name: "other", Namespace: "ml", Pod: "p", Status: model.ContainerRunning},
+	}
+	s.Allocations = []model.Allocation{
+		{Namespace: "ml", Pod: "p", Container: "worker", Resource: "nvidia.com/mig-1g.10gb", ID: "MIG-1"},
+		{Namespace: "ml", Pod: "p", Container: "other", Resource: "nvidia.com/gpu", ID: "GPU-gone"},
+	}
+	s.GPUProcesses = []model.GPUProcess{ // one that was given nothing, one that uses what it was given
+		{GPU: "GPU-1", PID: 10, Cgroup: 1}, {GPU: "GPU-1", PID: 11, Cgroup: 1}, {GPU: "MIG-1", PID: 12, Cgroup: 4},
+	}
+	s.Entities = map[uint64]model.Entity{1: {Workload: "x", ContainerID: "a"}, 4: {Workload: "y", ContainerID: "d"}}
+	s.Entities = attribution.Name(&s, nil)
+	_, body := request(t, knows(s, model.StateOK), nil, http.MethodGet, "/pods")
+	var containers []container
+	if err := json.Unmarshal([]byte(body), &containers); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string][]string{}
+	for _, c := range containers {
+		for _, g := range c.Devices.GPU {
+			id := "-"
+			if g.ID != nil {
+				id = strconv.Itoa(*g.ID)
+			}
+			got[c.Workload] = append(got[c.Workload], strings.Join([]string{g.UUID, g.Name, id, g.Path, g.Serial, g.Slot}, "|"))
+		}
+	}
+	want := map[string][]string{
+		"docker:all":        {"GPU-1||1|||"},
+		"docker:by-node":    {"c1d2-1||129|/dev/dri/renderD129||0000:c1:00.0"},
+		"docker:by-request": {"GPU-1||1|||"},
+		"ml/p/worker":       {"MIG-1|H100 MIG 1g.10gb|0|/dev/nvidia-caps/nvidia-cap21||0000:18:00.0"},
+		"ml/p/other":        {"GPU-gone||-|||"},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
 // A node without containers has a list, and an empty one.
 func TestNoPods(t *testing.T) {
-	mux := http.NewServeMux()
-	Register(mux, func() (model.Snapshot, attribution.Attribution) {
-		return model.Snapshot{}, attribution.Attribute(model.Snapshot{})
-	}, nil)
-	answer := httptest.NewRecorder()
-	mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/pods", nil))
-	if answer.Body.String() != "[]" {
-		t.Errorf("%q", answer.Body)
+	none := Known{Shares: attribution.Attribute(model.Snapshot{})}
+	if _, body := request(t, func() Known { return none }, nil, http.MethodGet, "/pods"); body != "[]" {
+		t.Errorf("%q", body)
 	}
 	if got := pairs("9803:9bff:fe12:3456"); got != "98:03:9b:ff:fe:12:34:56" {
 		t.Error(got)

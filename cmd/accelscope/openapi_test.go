@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/common/expfmt"
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/collector"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/openapi"
+)
+
+// source is one that tells what it was made with.
+type source struct {
+	name  string
+	facts model.Snapshot
+	err   error
+}
+
+func (s source) Name() string                                 { return s.name }
+func (s source) Read(context.Context) (model.Snapshot, error) { return s.facts, s.err }
+func (s source) Close() error                                 { return nil }
+
+// restNode is a sensor with made-up sources. That of AMD's GPUs has amd for an error.
+func restNode(t *testing.T, amd error) *sensor {
+	t.Helper()
+	var sources []collector.Registration
+	for _, s := range []source{
+		{"rdma", model.Snapshot{HCAs: []model.HCA{{Name: "mlx5_0", NodeGUID: "9803:9bff:fe12:3456"}}}, nil},
+		{"nvidia", model.Snapshot{
+			GPUs:       []model.GPU{{Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", Name: "H100", Nodes: []string{"/dev/nvidia0"}}},
+			GPUDrivers: []model.GPUDriver{{Vendor: model.NVIDIA, Version: "570.1"}},
+		}, nil},
+		{"amdgpu", model.Snapshot{}, amd},
+		{"drm", model.Snapshot{DRI: []model.DRIDevice{{Card: "/dev/dri/card0"}}}, nil},
+		{"runtime", model.Snapshot{Containers: []model.Container{{
+			ID: "c1", Runtime: "docker", Name: "x", Status: model.ContainerRunning, GPURequests: []string{"all"},
+		}}}, nil},
+	} {
+		sources = append(sources, collector.Registration{Source: s})
+	}
+	s := &sensor{collector: collector.New(collector.Options{Sources: sources})}
+	t.Cleanup(func() { _ = s.Close() })
+	s.peers = func(context.Context) ([]model.Peer, error) {
+		return []model.Peer{{Cgroup: 7, Device: "mlx5_0", QPN: 1, Type: "RC"}}, nil
+	}
+	return s
+}
+
+// restServer serves the node as the program does. The description is what it
+// serves itself.
+func restServer(t *testing.T, s *sensor, encode encodeFunc, ready bool) (map[string]http.Handler, openapi.Description) {
+	t.Helper()
+	routes, err := newRoutes(webFlags{TelemetryPath: "/metrics"}, encode, s.known, s.peerShares, func() (bool, []string) {
+		return ready, nil
+	}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := httptest.NewRecorder()
+	routes["/openapi.yaml"].ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/openapi.yaml", nil))
+	return routes, openapi.Load(t, answer.Body.Bytes())
+}
+
+// TestOpenAPI compares everything that the program serves with its description:
+// the paths, and an answer of each kind.
+func TestOpenAPI(t *testing.T) {
+	sick := errors.New("the driver is gone")
+	for name, tt := range map[string]struct {
+		amd    error
+		peers  error
+		encode encodeFunc
+		method string
+		status map[string]int // where it is not that of ""
+	}{
+		"all is well":    {model.ErrAbsent, nil, nil, http.MethodGet, map[string]int{"": 200}},
+		"another method": {model.ErrAbsent, nil, nil, http.MethodPut, map[string]int{"": 405}},
+		"failures": {
+			sick, sick, func(expfmt.Format, bool) ([]byte, error) { return nil, sick }, http.MethodGet,
+			map[string]int{"": 200, "/gpuDriverVersion": 503, peersPath: 503, "/metrics": 500, "/readyz": 503},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := restNode(t, tt.amd)
+			if tt.peers != nil {
+				s.peers = noPeers(tt.peers)
+			}
+			if tt.encode == nil {
+				tt.encode = s.collector.Encode
+			}
+			routes, description := restServer(t, s, tt.encode, tt.peers == nil)
+			mux := http.NewServeMux()
+			var paths []string
+			for pattern, h := range routes {
+				mux.Handle(pattern, h)
+				paths = append(paths, strings.TrimSuffix(strings.TrimPrefix(pattern, "GET "), "{$}"))
+			}
+			slices.Sort(paths)
+			if d := cmp.Diff(description.Paths(), paths); d != "" {
+				t.Fatalf("described and served are not the same (-described +served):\n%s", d)
+			}
+			for _, path := range paths {
+				answer := httptest.NewRecorder()
+				mux.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), tt.method, path, nil))
+				want, ok := tt.status[path]
+				if !ok {
+					want = tt.status[""]
+				}
+				if answer.Code != want {
+					t.Errorf("%s %s: %d, want %d\n%s", tt.method, path, answer.Code, want, answer.Body)
+				}
+				if err := description.Check(t, path, answer.Code, answer.Header(), answer.Body.Bytes()); err != nil {
+					t.Errorf("%s %s: %v", tt.method, path, err)
+				}
+			}
+		})
+	}
+}
+
+// The formats of the metrics are those that are described.
+func TestOpenAPIMetrics(t *testing.T) {
+	s := restNode(t, model.ErrAbsent)
+	routes, description := restServer(t, s, s.collector.Encode, true)
+	for _, accept := range []string{
+		"text/plain", "application/openmetrics-text;version=1.0.0",
+		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited",
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
+		r.Header.Set("Accept", accept)
+		answer := httptest.NewRecorder()
+		routes["GET /metrics"].ServeHTTP(answer, r)
+		want, _, _ := strings.Cut(accept, ";")
+		if got := answer.Header().Get("Content-Type"); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %s", accept, got)
+		}
+		if err := description.Check(t, "/metrics", answer.Code, answer.Header(), answer.Body.Bytes()); err != nil {
+			t.Errorf("%s: %v", accept, err)
+		}
+	}
+}
+
+// TestKnown: the REST requests know of the sources what the metrics do, and the
+// owners of what containers were given.
+func TestKnown(t *testing.T) {
+	k := restNode(t, model.ErrUnsupported).known()
+	states := map[string]api.State{}
+	for _, st := range k.States {
+		states[st.Source] = st
+	}
+	want := map[string]model.State{
+		"rdma": model.StateOK, "nvidia": model.StateOK, "amdgpu": model.StateUnsupported, "drm": model.StateOK, "runtime": model.StateOK,
+	}
+	got := map[string]model.State{}
+	for name := range maps.Keys(states) {
+		got[name] = states[name].State
+	}
+	if d := cmp.Diff(want, got); d != "" || states["amdgpu"].Reason != "unsupported" {
+		t.Errorf("%s%+v", d, states)
+	}
+	if !slices.ContainsFunc(k.Shares.Assigned, func(d attribution.DeviceShare) bool { return d.Device == "GPU-0" }) {
+		t.Errorf("%+v", k.Shares.Assigned)
+	}
+}

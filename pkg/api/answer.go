@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// answer is the envelope of the Primus Lens node exporter.
+type answer struct {
+	Code    int    `json:"code"`    // 0, or the HTTP status of an error
+	Data    any    `json:"data"`    // null in an error
+	Message string `json:"message"` // success, what is wrong, or what is missing in the data
+}
+
+// statusError is an error with another HTTP status than 503.
+type statusError struct {
+	error
+	status int
+}
+
+var errMethod = statusError{errors.New("only GET and HEAD are answered"), http.StatusMethodNotAllowed}
+
+// enveloped answers with what ask gives. Data together with an error is what is
+// known in part: it is answered, and the message says what is missing.
+func enveloped(facts Facts, ask func(*Known, *http.Request) (data any, err error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !reads(w, r) {
+			refuse(w, errMethod)
+			return
+		}
+		known := facts()
+		data, err := ask(&known, r)
+		switch {
+		case err == nil:
+			write(w, http.StatusOK, answer{Data: data, Message: "success"})
+		case data != nil:
+			write(w, http.StatusOK, answer{Data: data, Message: "partial: " + err.Error()})
+		default:
+			refuse(w, err)
+		}
+	})
+}
+
+func refuse(w http.ResponseWriter, err error) {
+	status := http.StatusServiceUnavailable
+	if s, ok := errors.AsType[statusError](err); ok {
+		status = s.status
+	}
+	write(w, status, answer{Code: status, Message: err.Error()})
+}
+
+// inPart gives facts, n in number, with what the sources that tell them could not
+// tell. None are known for sure only where every source could look.
+func (k *Known) inPart(facts any, n int, missing error) (any, error) {
+	if n == 0 && missing != nil {
+		return nil, missing
+	}
+	return facts, missing
+}
+
+// missing says why sources do not tell all there is. That a source has nothing to
+// tell of (absent) is no reason.
+func (k *Known) missing(collected bool, sources ...string) error {
+	var why []string
+	registered, looks := false, false
+	for _, s := range k.States {
+		if !slices.Contains(sources, s.Source) {
+			continue
+		}
+		registered = true
+		switch s.State {
+		case model.StateOK:
+			looks = true
+		case model.StateAbsent:
+		default:
+			why = append(why, fmt.Sprintf("%s is %s: %s", s.Source, s.State, s.Reason))
+		}
+	}
+	switch {
+	case !registered:
+		return fmt.Errorf("nobody looks: %s is switched off", strings.Join(sources, ", "))
+	case why != nil:
+		return errors.New(strings.Join(why, "; "))
+	case looks && !collected:
+		return fmt.Errorf("%s has not told it yet", strings.Join(sources, ", "))
+	}
+	return nil
+}

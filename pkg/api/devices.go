@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"net/http"
+	"strings"
+)
+
+// driDevice is a device of the Direct Rendering Manager.
+type driDevice struct {
+	Card       string `json:"card"`
+	Render     string `json:"render"` // empty without one
+	PCIAddress string `json:"pci_addr"`
+}
+
+// driEntry is one of /driMapping.
+type driEntry struct {
+	driDevice
+	CardID int    `json:"card_id"`
+	Driver string `json:"driver"`
+}
+
+// driMapping answers /driMapping: the devices of the Direct Rendering Manager,
+// whoever makes them, by the paths of their cards.
+func driMapping(k *Known, _ *http.Request) (any, error) {
+	out := map[string]driEntry{}
+	for _, d := range k.Facts.DRI {
+		if d.Card != "" {
+			out[d.Card] = driEntry{driDevice{d.Card, d.Render, d.PCIAddress}, d.CardID, d.Driver}
+		}
+	}
+	return k.inPart(out, len(out), k.missing(k.Facts.DRI != nil, "drm"))
+}
+
+// hcaEntry is one HCA. Of several ports the first is told.
+type hcaEntry struct {
+	Index        uint32 `json:"if_index"`
+	Name         string `json:"if_name"`
+	NodeGUID     string `json:"node_guid"` // in pairs, like all of them
+	SysImageGUID string `json:"sys_image_guid"`
+	PortGUID     string `json:"port_guid"`
+	LinkLayer    string `json:"link_layer"`
+}
+
+// rdmaList answers /rdma.
+func rdmaList(k *Known, _ *http.Request) (any, error) {
+	out := []hcaEntry{}
+	for i := range k.Facts.HCAs {
+		h := &k.Facts.HCAs[i]
+		e := hcaEntry{
+			Index: h.Index, Name: h.Name, NodeGUID: pairs(h.NodeGUID), SysImageGUID: pairs(h.SysImageGUID),
+		}
+		if len(h.Ports) > 0 {
+			e.PortGUID, e.LinkLayer = pairs(h.Ports[0].PortGUID), h.Ports[0].LinkLayer
+		}
+		out = append(out, e)
+	}
+	return k.inPart(out, len(out), k.missing(k.Facts.HCAs != nil, "rdma"))
+}
+
+// pairs writes a GUID of the kernel (9803:9bff:fe12:3456) in pairs of digits.
+func pairs(guid string) string {
+	digits := strings.ReplaceAll(guid, ":", "")
+	if len(digits) != 16 {
+		return guid
+	}
+	out := make([]string, 0, 8)
+	for i := 0; i < len(digits); i += 2 {
+		out = append(out, digits[i:i+2])
+	}
+	return strings.Join(out, ":")
+}
