@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// driver is a fake: the mocks of go-nvml, and a tree of sysfs and procfs files. What
+// a test did not set up is not there, and calling it fails the test.
+type driver struct {
+	t       *testing.T
+	options Options
+	symbols []string // that the library has besides those of all libraries
+	opens   atomic.Int64
+	closes  atomic.Int64
+
+	mu      sync.Mutex
+	fails   error // of opening
+	devices map[string]*gpu
+}
+
+// gpu is one GPU of it.
+type gpu struct {
+	mock.Device
+	uuid  string
+	index int
+
+	calls atomic.Int64
+	ret   atomic.Int64 // what all calls return
+	mu    sync.Mutex
+	block chan struct{} // until this is closed no call returns
+	parts []*mock.Device
+	mig   int
+}
+
+const address = "0000:c1:00.0"
+
+// newDriver has a driver and no GPU.
+func newDriver(t *testing.T) *driver {
+	t.Helper()
+	d := &driver{t: t, devices: make(map[string]*gpu), options: Options{
+		Root: t.TempDir(), Sysfs: t.TempDir(), Procfs: t.TempDir(), Interval: 10 * time.Millisecond,
+	}}
+	d.mkdir("bus/pci/drivers/nvidia")
+	return d
+}
+
+func (d *driver) mkdir(path string) {
+	d.t.Helper()
+	if err := os.MkdirAll(filepath.Join(d.options.Sysfs, path), 0o755); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *driver) write(path, content string) {
+	d.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		d.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// power sets what runtime power management says of a GPU.
+func (d *driver) power(address, status string) {
+	d.t.Helper()
+	d.write(filepath.Join(d.options.Sysfs, "bus/pci/devices", address, "power/runtime_status"), status+"\n")
+}
+
+// plug adds a GPU.
+func (d *driver) plug(address, uuid string, index int) *gpu {
+	d.t.Helper()
+	g := newGPU(uuid, index)
+	d.mu.Lock()
+	d.devices[address] = g
+	d.mu.Unlock()
+	d.mkdir("bus/pci/drivers/nvidia/" + address)
+	return g
+}
+
+// unplug takes a GPU away.
+func (d *driver) unplug(address string) {
+	d.t.Helper()
+	d.mu.Lock()
+	delete(d.devices, address)
+	d.mu.Unlock()
+	if err := os.Remove(filepath.Join(d.options.Sysfs, "bus/pci/drivers/nvidia", address)); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *driver) refuse(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.fails = err
+}
+
+func (d *driver) source() *Source {
+	d.t.Helper()
+	s := newSource(d.options, d.open, 5*time.Millisecond)
+	d.t.Cleanup(func() {
+		if s.stop != nil {
+			_ = s.Close()
+		}
+	})
+	return s
+}
+
+func (d *driver) open(Options) (*library, error) {
+	d.opens.Add(1)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fails != nil {
+		return nil, d.fails
+	}
+	text := func(v string) func() (string, nvml.Return) {
+		return func() (string, nvml.Return) { return v, nvml.SUCCESS }
+	}
+	return &library{
+		Interface: &mock.Interface{
+			SystemGetDriverVersionFunc: text("550.54.15"),
+			SystemGetNVMLVersionFunc:   text("12.550.54.15"),
+			DeviceGetHandleByPciBusIdFunc: func(address string) (nvml.Device, nvml.Return) {
+				d.mu.Lock()
+				g := d.devices[address]
+				d.mu.Unlock()
+				if g == nil {
+					return nil, nvml.ERROR_NOT_FOUND
+				}
+				return g, g.enter()
+			},
+			DeviceGetCountFunc: func() (int, nvml.Return) {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				return len(d.devices), nvml.SUCCESS
+			},
+			DeviceGetHandleByIndexFunc: func(i int) (nvml.Device, nvml.Return) {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				for _, g := range d.devices {
+					if g.index == i {
+						return g, g.enter()
+					}
+				}
+				return nil, nvml.ERROR_INVALID_ARGUMENT
+			},
+		},
+		lookup: func(symbol string) bool { return slices.Contains(d.symbols, symbol) },
+		shut: func() error {
+			d.closes.Add(1)
+			return nil
+		},
+	}, nil
+}
+
+// enter is the beginning of every call.
+func (g *gpu) enter() nvml.Return {
+	g.calls.Add(1)
+	g.mu.Lock()
+	block := g.block
+	g.mu.Unlock()
+	if block != nil {
+		<-block
+	}
+	return nvml.Return(g.ret.Load())
+}
+
+// hang has calls not return, until the function that it returns is called.
+func (g *gpu) hang(t *testing.T) (heal func()) {
+	t.Helper()
+	block := make(chan struct{})
+	g.mu.Lock()
+	g.block = block
+	g.mu.Unlock()
+	heal = sync.OnceFunc(func() {
+		g.mu.Lock()
+		g.block = nil
+		g.mu.Unlock()
+		close(block)
+	})
+	t.Cleanup(heal)
+	return heal
+}
+
+func answer[T any](g *gpu, v T) func() (T, nvml.Return) {
+	return func() (T, nvml.Return) {
+		if ret := g.enter(); ret != nvml.SUCCESS {
+			var none T
+			return none, ret
+		}
+		return v, nvml.SUCCESS
+	}
+}
+
+// newGPU has the functions of all libraries, and no other.
+func newGPU(uuid string, index int) *gpu {
+	g := &gpu{uuid: uuid, index: index}
+	g.GetUUIDFunc = answer(g, uuid)
+	g.GetIndexFunc = answer(g, index)
+	g.GetMinorNumberFunc = answer(g, index)
+	g.GetNameFunc = answer(g, "NVIDIA Fake")
+	g.GetSerialFunc = answer(g, "1234")
+	g.GetVbiosVersionFunc = answer(g, "96.00")
+	g.GetPciInfoFunc = answer(g, nvml.PciInfo{
+		PciDeviceId: 0x233010de, Domain: 0, Bus: 0xc1, BusId: [32]int8{'0'},
+	})
+	g.GetUtilizationRatesFunc = answer(g, nvml.Utilization{Gpu: 42})
+	g.GetPowerUsageFunc = answer(g, uint32(123456))
+	g.GetPerformanceStateFunc = answer(g, nvml.PSTATE_0)
+	g.GetFanSpeedFunc = answer(g, uint32(0))
+	g.GetComputeModeFunc = answer(g, nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
+	g.GetPersistenceModeFunc = answer(g, nvml.FEATURE_ENABLED)
+	g.GetCurrPcieLinkGenerationFunc = answer(g, 4)
+	g.GetMaxPcieLinkGenerationFunc = answer(g, 5)
+	g.GetCurrPcieLinkWidthFunc = answer(g, 8)
+	g.GetMaxPcieLinkWidthFunc = answer(g, 16)
+	g.GetEccModeFunc = func() (nvml.EnableState, nvml.EnableState, nvml.Return) {
+		return nvml.FEATURE_ENABLED, nvml.FEATURE_ENABLED, g.enter()
+	}
+	g.GetTemperatureFunc = func(nvml.TemperatureSensors) (uint32, nvml.Return) { return 33, g.enter() }
+	clock := func(c nvml.ClockType) (uint32, nvml.Return) {
+		if c == nvml.CLOCK_VIDEO {
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		}
+		return 1980, g.enter()
+	}
+	g.GetClockInfoFunc, g.GetMaxClockInfoFunc = clock, clock
+	return g
+}
+
+// split makes these MIG instances of g, by UUID.
+func (g *gpu) split(uuids ...string) {
+	var parts []*mock.Device
+	for i, uuid := range uuids {
+		parts = append(parts, &mock.Device{
+			GetUUIDFunc:              func() (string, nvml.Return) { return uuid, nvml.SUCCESS },
+			GetNameFunc:              func() (string, nvml.Return) { return "NVIDIA Fake MIG 1g.10gb", nvml.SUCCESS },
+			GetGpuInstanceIdFunc:     func() (int, nvml.Return) { return 7 + i, nvml.SUCCESS },
+			GetComputeInstanceIdFunc: func() (int, nvml.Return) { return 0, nvml.SUCCESS },
+		})
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.parts, g.mig = parts, nvml.DEVICE_MIG_ENABLE
+	g.GetMigModeFunc = func() (int, int, nvml.Return) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.mig, g.mig, nvml.SUCCESS
+	}
+	g.GetMaxMigDeviceCountFunc = func() (int, nvml.Return) { return 7, nvml.SUCCESS }
+	g.GetMigDeviceHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if i >= len(g.parts) || g.parts[i] == nil {
+			return nil, nvml.ERROR_NOT_FOUND
+		}
+		return g.parts[i], nvml.SUCCESS
+	}
+}
+
+var migSymbols = []string{
+	"nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
+	"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId",
+}
+
+var errRefused = errors.New("refused")
+
+// has says whether a condition is there and active.
+func has(conditions []model.GPUCondition, name string) bool {
+	return slices.Contains(conditions, model.GPUCondition{Name: name, Active: true})
+}
+
+// state is that of a device.
+func state(s model.Snapshot, device string) model.State {
+	for _, d := range s.DeviceStates {
+		if d.Device == device {
+			return d.State
+		}
+	}
+	return ""
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"math"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+var (
+	eccTypes = []struct {
+		name string
+		kind nvml.MemoryErrorType
+	}{
+		{"corrected", nvml.MEMORY_ERROR_TYPE_CORRECTED},
+		{"uncorrected", nvml.MEMORY_ERROR_TYPE_UNCORRECTED},
+	}
+	eccScopes = []struct {
+		name string
+		kind nvml.EccCounterType
+	}{
+		{"volatile", nvml.VOLATILE_ECC},
+		{"aggregate", nvml.AGGREGATE_ECC},
+	}
+	// The memories on the chip, of which chips since Turing tell the sum as sram.
+	eccCaches = []eccBlock{
+		{"l1_cache", nvml.MEMORY_LOCATION_L1_CACHE},
+		{"l2_cache", nvml.MEMORY_LOCATION_L2_CACHE},
+		{"register_file", nvml.MEMORY_LOCATION_REGISTER_FILE},
+		{"texture_memory", nvml.MEMORY_LOCATION_TEXTURE_MEMORY},
+		{"shared_memory", nvml.MEMORY_LOCATION_TEXTURE_SHM},
+		{"cbu", nvml.MEMORY_LOCATION_CBU},
+	}
+)
+
+type eccBlock struct {
+	name string
+	kind nvml.MemoryLocation
+}
+
+// hasECC says whether ECC is on (nvmlDeviceGetEccMode): without it there is nothing to
+// count, and 36 calls to learn that.
+func (l *library) hasECC(d nvml.Device) bool {
+	if !l.has("nvmlDeviceGetEccMode") {
+		return true
+	}
+	mode, _, ret := d.GetEccMode()
+	return ret == nvml.SUCCESS && mode == nvml.FEATURE_ENABLED
+}
+
+// eccErrors reads nvmlDeviceGetMemoryErrorCounter for each place in which errors of a
+// type can be, in such a way that no error is in two of them: where sram is told, the
+// caches that it is the sum of are not asked for. Where no place is told there is the
+// sum over all, of nvmlDeviceGetTotalEccErrors. Of a part of a GPU the driver tells the
+// uncorrected volatile ones on the chip.
+func (l *library) eccErrors(d nvml.Device) []model.GPUErrors {
+	var errors []model.GPUErrors
+	for _, t := range eccTypes {
+		for _, s := range eccScopes {
+			before := len(errors)
+			ask := func(b eccBlock) bool {
+				n, ret := d.GetMemoryErrorCounter(t.kind, s.kind, b.kind)
+				if ret != nvml.SUCCESS || n == math.MaxUint64 {
+					return false
+				}
+				errors = append(errors, model.GPUErrors{Type: t.name, Scope: s.name, Block: b.name, Count: n})
+				return true
+			}
+			if l.has("nvmlDeviceGetMemoryErrorCounter") {
+				ask(eccBlock{"dram", nvml.MEMORY_LOCATION_DRAM})
+				if !ask(eccBlock{"sram", nvml.MEMORY_LOCATION_SRAM}) {
+					for _, b := range eccCaches {
+						ask(b)
+					}
+				}
+			}
+			if len(errors) > before || !l.has("nvmlDeviceGetTotalEccErrors") {
+				continue
+			}
+			if n, ret := d.GetTotalEccErrors(t.kind, s.kind); ret == nvml.SUCCESS && n != math.MaxUint64 {
+				errors = append(errors, model.GPUErrors{Type: t.name, Scope: s.name, Block: "all", Count: n})
+			}
+		}
+	}
+	return errors
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// deviceEngines are what the driver samples of a device: those of the processes first.
+var deviceEngines = [...]struct {
+	name    string
+	samples nvml.SamplingType
+	symbol  string // of the function that has the newest figure alone
+	newest  func(nvml.Device) (uint32, nvml.Return)
+}{
+	{"sm", nvml.GPU_UTILIZATION_SAMPLES, "nvmlDeviceGetUtilizationRates", newestSM},
+	{"memory", nvml.MEMORY_UTILIZATION_SAMPLES, "nvmlDeviceGetUtilizationRates", newestMemory},
+	{"encoder", nvml.ENC_UTILIZATION_SAMPLES, "nvmlDeviceGetEncoderUtilization", rate(nvml.Device.GetEncoderUtilization)},
+	{"decoder", nvml.DEC_UTILIZATION_SAMPLES, "nvmlDeviceGetDecoderUtilization", rate(nvml.Device.GetDecoderUtilization)},
+	{"jpeg", nvml.JPG_UTILIZATION_SAMPLES, "nvmlDeviceGetJpgUtilization", rate(nvml.Device.GetJpgUtilization)},
+	{"ofa", nvml.OFA_UTILIZATION_SAMPLES, "nvmlDeviceGetOfaUtilization", rate(nvml.Device.GetOfaUtilization)},
+}
+
+func newestSM(d nvml.Device) (uint32, nvml.Return) {
+	u, ret := d.GetUtilizationRates()
+	return u.Gpu, ret
+}
+
+func newestMemory(d nvml.Device) (uint32, nvml.Return) {
+	u, ret := d.GetUtilizationRates()
+	return u.Memory, ret
+}
+
+func rate(get func(nvml.Device) (uint32, uint32, nvml.Return)) func(nvml.Device) (uint32, nvml.Return) {
+	return func(d nvml.Device) (uint32, nvml.Return) {
+		u, _, ret := get(d)
+		return u, ret
+	}
+}
+
+// meter tells what the engines of one device did since it was last asked.
+type meter struct {
+	l       *library
+	cursors [len(deviceEngines)]uint64 // newest sample of each engine, in microseconds
+}
+
+// read gives the engines that the driver tells of. Their use is the mean of its own
+// samples since the last look (nvmlDeviceGetSamples), as that of the processes is; at
+// the first look, and where samples are not kept, the newest figure there is.
+func (m *meter) read(d nvml.Device) []model.Figure {
+	var engines []model.Figure
+	for i, e := range deviceEngines {
+		u, known := m.mean(d, e.samples, &m.cursors[i])
+		if !known && m.l.has(e.symbol) {
+			p, ret := e.newest(d)
+			u, known = float64(p)/100, ret == nvml.SUCCESS && p <= 100
+		}
+		if known {
+			engines = append(engines, model.Figure{Name: e.name, Value: u})
+		}
+	}
+	return engines
+}
+
+func (m *meter) mean(d nvml.Device, kind nvml.SamplingType, after *uint64) (float64, bool) {
+	if !m.l.has("nvmlDeviceGetSamples") {
+		return 0, false
+	}
+	from := *after
+	*after = 0
+	valueType, samples, ret := d.GetSamples(kind, from)
+	if ret != nvml.SUCCESS {
+		return 0, false
+	}
+	sum, n := 0.0, 0
+	for _, s := range samples {
+		p, ok := integer(valueType, s.SampleValue)
+		if !ok || p > 100 || s.TimeStamp <= from {
+			continue
+		}
+		*after = max(*after, s.TimeStamp)
+		sum += float64(p)
+		n++
+	}
+	if n == 0 || from == 0 {
+		return 0, false
+	}
+	return sum / float64(n) / 100, true
+}

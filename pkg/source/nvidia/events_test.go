@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// happening is what a wait for events returns.
+type happening struct {
+	event nvml.EventData
+	ret   nvml.Return
+}
+
+// events is a fake library whose waits return what is sent to them, and time out as
+// long as there is nothing.
+type events struct {
+	*library
+	mu        sync.Mutex
+	open      map[nvml.EventSet]bool
+	made      int
+	happening chan happening
+}
+
+func newEvents() *events {
+	e := &events{open: map[nvml.EventSet]bool{}, happening: make(chan happening)}
+	e.library = mocked(&mock.Interface{
+		EventSetCreateFunc: func() (nvml.EventSet, nvml.Return) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			set := &mock.EventSet{}
+			e.open[set] = true
+			e.made++
+			return set, nvml.SUCCESS
+		},
+		EventSetFreeFunc: func(set nvml.EventSet) nvml.Return {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			delete(e.open, set)
+			return nvml.SUCCESS
+		},
+		EventSetWaitFunc: func(set nvml.EventSet, ms uint32) (nvml.EventData, nvml.Return) {
+			e.mu.Lock()
+			open := e.open[set]
+			e.mu.Unlock()
+			if !open {
+				return nvml.EventData{}, nvml.ERROR_INVALID_ARGUMENT
+			}
+			select {
+			case h := <-e.happening:
+				return h.event, h.ret
+			case <-time.After(min(time.Duration(ms)*time.Millisecond, 5*time.Millisecond)):
+				return nvml.EventData{}, nvml.ERROR_TIMEOUT
+			}
+		},
+	})
+	return e
+}
+
+func (e *events) xid(d nvml.Device, code uint64) {
+	e.happening <- happening{nvml.EventData{Device: d, EventType: nvml.EventTypeXidCriticalError, EventData: code}, nvml.SUCCESS}
+}
+
+// watching starts a watch; end stops it, and fails if it does not end or leaves a set.
+func (e *events) watching(t *testing.T, x *xids, devices map[nvml.Device]string) (end func(), done chan struct{}) {
+	stop := make(chan struct{})
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		x.watch(e.library, devices, stop)
+	}()
+	return func() {
+		t.Helper()
+		close(stop)
+		ended(t, done)
+		if len(e.open) > 0 {
+			t.Error("an event set was not freed")
+		}
+	}, done
+}
+
+func ended(t *testing.T, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(2 * time.Second):
+		t.Fatal("it still watches")
+	}
+}
+
+// listener is a fake device: what registering with it returns.
+func listener(rets ...nvml.Return) *mock.Device {
+	return &mock.Device{RegisterEventsFunc: func(types uint64, _ nvml.EventSet) nvml.Return {
+		if types != nvml.EventTypeXidCriticalError {
+			return nvml.ERROR_INVALID_ARGUMENT
+		}
+		ret := rets[0]
+		if len(rets) > 1 {
+			rets = rets[1:]
+		}
+		return ret
+	}}
+}
+
+func counts(xs []model.XID) map[uint64]uint64 {
+	m := map[uint64]uint64{}
+	for _, x := range xs {
+		m[x.Code] = x.Count
+	}
+	return m
+}
+
+// TestXIDs counts on a fake library, which is then opened anew.
+func TestXIDs(t *testing.T) {
+	x, e := newXIDs(), newEvents()
+	a, b, deaf := listener(nvml.SUCCESS), listener(nvml.SUCCESS), listener(nvml.ERROR_NOT_SUPPORTED)
+	begin := time.Now()
+	end, _ := e.watching(t, x, map[nvml.Device]string{a: "GPU-a", b: "GPU-b", deaf: "GPU-deaf"})
+	e.xid(a, 79)
+	e.xid(a, 13)
+	time.Sleep(20 * time.Millisecond) // some waits time out
+	between := time.Now()
+	e.xid(a, 79)
+	e.happening <- happening{nvml.EventData{Device: b, EventType: nvml.EventTypeDoubleBitEccError, EventData: 5}, nvml.SUCCESS}
+	e.xid(listener(), 48) // of no device that is known
+	end()
+	if got := x.of("GPU-a"); len(got) != 2 || got[0].Code != 13 || got[1].Code != 79 || got[0].Count != 1 || got[1].Count != 2 ||
+		got[0].Last.Before(begin) || got[0].Last.After(between) || got[1].Last.Before(between) || got[1].Last.After(time.Now()) {
+		t.Errorf("%+v", got)
+	}
+	if e.made != 1 {
+		t.Errorf("%d sets: a wait that times out is no failure", e.made)
+	}
+	if got := x.of("GPU-b"); got == nil || len(got) != 0 {
+		t.Errorf("no XID: %v", got)
+	}
+	if got := x.of("GPU-deaf"); got != nil {
+		t.Errorf("a device without events: %v", got)
+	}
+
+	e = newEvents()
+	again := listener(nvml.SUCCESS)
+	end, done := e.watching(t, x, map[nvml.Device]string{again: "GPU-a"})
+	e.xid(again, 13)
+	e.happening <- happening{ret: nvml.ERROR_UNINITIALIZED} // the library is closed
+	ended(t, done)
+	end()
+	if got := counts(x.of("GPU-a")); got[13] != 2 || got[79] != 2 {
+		t.Errorf("after the library was opened anew: %v", got)
+	}
+}
+
+// TestXIDsOfTheOthers: devices that are lost cost themselves.
+func TestXIDsOfTheOthers(t *testing.T) {
+	x, e := newXIDs(), newEvents()
+	var spoiled nvml.EventSet
+	good := &mock.Device{RegisterEventsFunc: func(_ uint64, set nvml.EventSet) nvml.Return {
+		if set == spoiled {
+			t.Error("a set is used in spite of an unknown error")
+		}
+		return nvml.SUCCESS
+	}}
+	var gone atomic.Bool
+	lost := &mock.Device{RegisterEventsFunc: func(uint64, nvml.EventSet) nvml.Return {
+		if gone.Load() {
+			return nvml.ERROR_GPU_IS_LOST
+		}
+		return nvml.SUCCESS
+	}}
+	broken := &mock.Device{RegisterEventsFunc: func(_ uint64, set nvml.EventSet) nvml.Return {
+		spoiled = set
+		return nvml.ERROR_UNKNOWN // leaves it in an undefined state
+	}}
+	devices := map[nvml.Device]string{good: "GPU-good", lost: "GPU-lost", broken: "GPU-broken"}
+	for range 9 {
+		devices[&mock.Device{RegisterEventsFunc: good.RegisterEventsFunc}] = "GPU-other"
+	}
+	end, _ := e.watching(t, x, devices)
+	e.xid(lost, 79)
+	gone.Store(true)
+	e.happening <- happening{ret: nvml.ERROR_GPU_IS_LOST}
+	e.xid(good, 31)
+	end()
+	if got := counts(x.of("GPU-good")); got[31] != 1 {
+		t.Errorf("the device that is there: %v", got)
+	}
+	if got := counts(x.of("GPU-lost")); got[79] != 1 {
+		t.Errorf("the device that was lost: %v", got)
+	}
+	if x.of("GPU-broken") != nil || len(broken.RegisterEventsCalls()) != 1 {
+		t.Error("a device that spoils the set is asked again")
+	}
+	if e.made != 3 {
+		t.Errorf("%d sets", e.made)
+	}
+}
+
+// TestXIDsOfNobody: watching ends by itself where there is nothing to watch.
+func TestXIDsOfNobody(t *testing.T) {
+	for name, devices := range map[string]map[nvml.Device]string{
+		"none": {}, "none with events": {listener(nvml.ERROR_NOT_SUPPORTED): "GPU-a"}, "gone": {listener(nvml.ERROR_UNINITIALIZED): "GPU-a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEvents()
+			_, done := e.watching(t, newXIDs(), devices)
+			ended(t, done)
+			if len(e.open) > 0 {
+				t.Error("an event set was not freed")
+			}
+		})
+	}
+	old := mocked(&mock.Interface{}, "nvmlEventSetWait", "nvmlEventSetWait_v2", "nvmlEventSetWait_v3") // a call would panic
+	newXIDs().watch(old, map[nvml.Device]string{listener(): "GPU-a"}, nil)
+}
+
+func TestXIDsAreBounded(t *testing.T) {
+	x := newXIDs()
+	x.listen("GPU-a")
+	for code := range uint64(10 * maxXIDs) {
+		x.add("GPU-a", code+1, time.Now())
+	}
+	x.add("GPU-a", 1, time.Now())
+	got := x.of("GPU-a")
+	var sum uint64
+	for _, c := range got {
+		sum += c.Count
+	}
+	if len(got) != maxXIDs+1 || sum != 10*maxXIDs+1 || counts(got)[1] != 2 ||
+		!slices.IsSortedFunc(got, func(a, b model.XID) int { return int(a.Code) - int(b.Code) }) {
+		t.Errorf("%d codes, %d XIDs", len(got), sum)
+	}
+}

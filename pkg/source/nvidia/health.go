@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"slices"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// health is what the driver says of a device other than by figures.
+type health struct {
+	lost, stuck, reset, inforom bool
+	// Of what memory was taken out of use, nil when not told.
+	remapPending, remapFailure, retirePending *bool
+	linksUp                                   map[int]bool // that ever were
+}
+
+// criticalXIDs are those after which NVIDIA's catalog asks for a reset of the GPU,
+// or a look at the hardware: they are no fault of the program.
+var criticalXIDs = []uint64{48, 62, 64, 74, 79, 92, 95, 110, 119, 120, 121, 136, 140, 143, 155, 156, 158}
+
+// fatal are the problems of a device that cannot be read.
+func (h health) fatal() []model.GPUCondition {
+	conditions := []model.GPUCondition{
+		{Name: model.ProblemLost, Active: h.lost},
+		{Name: model.ProblemStuck, Active: h.stuck},
+		{Name: model.ProblemResetRequired, Active: h.reset},
+	}
+	if h.inforom { // told by the way only
+		conditions = append(conditions, model.GPUCondition{Name: model.ProblemInfoROM, Active: true})
+	}
+	return conditions
+}
+
+// problems are all that can be told of a device that was read.
+func (d *device) problems(g *model.GPU) []model.GPUCondition {
+	all := d.health.fatal()
+	add := func(name string, active bool) { all = append(all, model.GPUCondition{Name: name, Active: active}) }
+	told := func(name string, active *bool) {
+		if active != nil {
+			add(name, *active)
+		}
+	}
+	if g.XIDs != nil {
+		add(model.ProblemXID, slices.ContainsFunc(g.XIDs, func(x model.XID) bool {
+			return x.Last.After(d.since) && slices.Contains(criticalXIDs, x.Code)
+		}))
+	}
+	if slices.ContainsFunc(g.Errors, uncorrected) {
+		add(model.ProblemECC, slices.ContainsFunc(g.Errors, func(e model.GPUErrors) bool {
+			return uncorrected(e) && e.Count > 0
+		}))
+	}
+	told(model.ProblemRemapPending, d.health.remapPending)
+	told(model.ProblemRemapFailure, d.health.remapFailure)
+	told(model.ProblemRetirePending, d.health.retirePending)
+	for _, t := range g.Throttles {
+		switch t.Name {
+		case reasonThermal:
+			add(model.ProblemThermal, t.Active)
+		case reasonPowerBrake:
+			add(model.ProblemPowerBrake, t.Active)
+		}
+	}
+	if d.health.linksUp != nil {
+		add(model.ProblemLinkDown, slices.ContainsFunc(g.Links, func(l model.GPULink) bool {
+			return l.Up.Known && l.Up.Value == 0 && d.health.linksUp[l.Number]
+		}))
+	}
+	if width, widest := g.PCIe.Width, g.PCIe.MaxWidth; width.Known && widest.Known {
+		add(model.ProblemPCIeDegraded, width.Value < widest.Value)
+	}
+	return all
+}
+
+func uncorrected(e model.GPUErrors) bool { return e.Type == "uncorrected" && e.Scope == "volatile" }
+
+// readHealth reads what is told of the health of memory, and which links there are.
+func (d *device) readHealth() {
+	handle := d.attached.Load().handle
+	d.health.remapPending, d.health.remapFailure, d.health.retirePending = nil, nil, nil
+	if d.lib.has("nvmlDeviceGetRemappedRows") {
+		if _, _, pending, failed, ret := handle.GetRemappedRows(); ret == nvml.SUCCESS {
+			d.health.remapPending, d.health.remapFailure = &pending, &failed
+		}
+	}
+	if d.lib.has("nvmlDeviceGetRetiredPagesPendingStatus") {
+		if v, ret := handle.GetRetiredPagesPendingStatus(); ret == nvml.SUCCESS {
+			pending := v == nvml.FEATURE_ENABLED
+			d.health.retirePending = &pending
+		}
+	}
+	d.readPCIe(handle)
+	for _, l := range d.draft.facts.Links {
+		if d.health.linksUp == nil {
+			d.health.linksUp = make(map[int]bool)
+		}
+		if l.Up.Value == 1 {
+			d.health.linksUp[l.Number] = true
+		}
+	}
+}
+
+// readPCIe reads generation and lanes of the link to the slot: what it has now, and
+// what GPU and slot can have together.
+func (d *device) readPCIe(handle nvml.Device) {
+	link := &d.draft.facts.PCIe
+	for _, f := range []struct {
+		value *model.Optional
+		get   func() (int, nvml.Return)
+	}{
+		{&link.Generation, handle.GetCurrPcieLinkGeneration},
+		{&link.MaxGeneration, handle.GetMaxPcieLinkGeneration},
+		{&link.Width, handle.GetCurrPcieLinkWidth},
+		{&link.MaxWidth, handle.GetMaxPcieLinkWidth},
+	} {
+		*f.value = model.Optional{}
+		if v, ret := f.get(); ret == nvml.SUCCESS && v > 0 {
+			*f.value = model.Some(float64(v))
+		}
+	}
+}
+
+// readModes reads what an administrator may switch at any time.
+func (d *device) readModes() {
+	handle := d.attached.Load().handle
+	modes := make(map[string]string)
+	if d.lib.has("nvmlDeviceGetMigMode") {
+		if v, _, ret := handle.GetMigMode(); ret == nvml.SUCCESS {
+			modes["mig"] = enabled(v == nvml.DEVICE_MIG_ENABLE)
+		}
+	}
+	if v, ret := handle.GetComputeMode(); ret == nvml.SUCCESS && int(v) < len(computeModes) {
+		modes["compute"] = computeModes[v]
+	}
+	if v, ret := handle.GetPersistenceMode(); ret == nvml.SUCCESS {
+		modes["persistence"] = enabled(v == nvml.FEATURE_ENABLED)
+	}
+	if v, _, ret := handle.GetEccMode(); ret == nvml.SUCCESS {
+		modes["ecc"] = enabled(v == nvml.FEATURE_ENABLED)
+	}
+	if slices.ContainsFunc(d.draft.processes, func(p model.GPUProcess) bool { return p.MPS }) {
+		modes["mps"] = enabled(true) // without a client nobody can tell
+	}
+	d.draft.facts.Modes = modes
+	d.draft.facts.PowerLimit = model.Optional{}
+	if d.lib.has("nvmlDeviceGetEnforcedPowerLimit") {
+		if v, ret := handle.GetEnforcedPowerLimit(); ret == nvml.SUCCESS {
+			d.draft.facts.PowerLimit = model.Some(float64(v) * milli)
+		}
+	}
+}
+
+var computeModes = [nvml.COMPUTEMODE_COUNT]string{
+	nvml.COMPUTEMODE_DEFAULT:           "default",
+	nvml.COMPUTEMODE_EXCLUSIVE_THREAD:  "exclusive_thread",
+	nvml.COMPUTEMODE_PROHIBITED:        "prohibited",
+	nvml.COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
+}
+
+func enabled(v bool) string {
+	if v {
+		return "enabled"
+	}
+	return "disabled"
+}

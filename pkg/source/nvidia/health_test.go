@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Each problem is told when what is looked at is known, and active when it is so.
+func TestProblems(t *testing.T) {
+	yes, no, now := true, false, time.Now()
+	link := func(up float64) []model.GPULink {
+		return []model.GPULink{{Kind: model.NVLink, Number: 3, Up: model.Some(up)}}
+	}
+	for name, c := range map[string]struct {
+		problem   string
+		good, bad func(*device, *model.GPU)
+	}{
+		"xid": {
+			model.ProblemXID,
+			func(d *device, g *model.GPU) { // one that is a fault of the program, one that an earlier driver told
+				d.since = now
+				g.XIDs = []model.XID{{Code: 13, Count: 9, Last: now.Add(1)}, {Code: 79, Count: 1, Last: now.Add(-1)}}
+			},
+			func(d *device, g *model.GPU) {
+				d.since = now
+				g.XIDs = []model.XID{{Code: 13, Count: 9, Last: now.Add(1)}, {Code: 79, Count: 1, Last: now.Add(1)}}
+			},
+		},
+		"ecc": {
+			model.ProblemECC,
+			func(_ *device, g *model.GPU) {
+				g.Errors = []model.GPUErrors{
+					{Type: "uncorrected", Scope: "volatile"},
+					{Type: "corrected", Scope: "volatile", Count: 3},
+					{Type: "uncorrected", Scope: "aggregate", Count: 4}, // before the driver was loaded
+				}
+			},
+			func(_ *device, g *model.GPU) {
+				g.Errors = []model.GPUErrors{{Type: "uncorrected", Scope: "volatile", Count: 1}}
+			},
+		},
+		"remap pending": {
+			model.ProblemRemapPending,
+			func(d *device, _ *model.GPU) { d.health.remapPending = &no },
+			func(d *device, _ *model.GPU) { d.health.remapPending = &yes },
+		},
+		"remap failure": {
+			model.ProblemRemapFailure,
+			func(d *device, _ *model.GPU) { d.health.remapFailure = &no },
+			func(d *device, _ *model.GPU) { d.health.remapFailure = &yes },
+		},
+		"retire pending": {
+			model.ProblemRetirePending,
+			func(d *device, _ *model.GPU) { d.health.retirePending = &no },
+			func(d *device, _ *model.GPU) { d.health.retirePending = &yes },
+		},
+		"thermal": {
+			model.ProblemThermal,
+			func(_ *device, g *model.GPU) { g.Throttles = []model.GPUCondition{{Name: reasonThermal}} },
+			func(_ *device, g *model.GPU) { g.Throttles = []model.GPUCondition{{Name: reasonThermal, Active: true}} },
+		},
+		"power brake": {
+			model.ProblemPowerBrake,
+			func(_ *device, g *model.GPU) { g.Throttles = []model.GPUCondition{{Name: reasonPowerBrake}} },
+			func(_ *device, g *model.GPU) {
+				g.Throttles = []model.GPUCondition{{Name: reasonPowerBrake, Active: true}}
+			},
+		},
+		"link": {
+			model.ProblemLinkDown,
+			func(d *device, g *model.GPU) { d.health.linksUp, g.Links = map[int]bool{}, link(0) }, // never was up
+			func(d *device, g *model.GPU) { d.health.linksUp, g.Links = map[int]bool{3: true}, link(0) },
+		},
+		"pcie": {
+			model.ProblemPCIeDegraded,
+			func(_ *device, g *model.GPU) { g.PCIe.Width, g.PCIe.MaxWidth = model.Some(16), model.Some(16) },
+			func(_ *device, g *model.GPU) { g.PCIe.Width, g.PCIe.MaxWidth = model.Some(8), model.Some(16) },
+		},
+		"reset": {
+			model.ProblemResetRequired,
+			func(*device, *model.GPU) {},
+			func(d *device, _ *model.GPU) { d.noted("call", nvml.ERROR_RESET_REQUIRED) },
+		},
+		"lost": {
+			model.ProblemLost,
+			func(d *device, _ *model.GPU) { d.noted("call", nvml.ERROR_TIMEOUT) },
+			func(d *device, _ *model.GPU) { d.noted("call", nvml.ERROR_GPU_IS_LOST) },
+		},
+	} {
+		for active, set := range map[bool]func(*device, *model.GPU){false: c.good, true: c.bad} {
+			d, g := &device{}, model.GPU{}
+			set(d, &g)
+			if !slices.Contains(d.problems(&g), model.GPUCondition{Name: c.problem, Active: active}) {
+				t.Errorf("%s: not told as %t: %+v", name, active, d.problems(&g))
+			}
+		}
+		if p := (&device{}).problems(&model.GPU{}); len(p) != 3 {
+			t.Errorf("of what is not known is told %+v", p)
+		}
+	}
+}
+
+func TestThrottles(t *testing.T) {
+	g := newGPU("GPU-1", 0)
+	g.GetCurrentClocksThrottleReasonsFunc = answer(g, uint64(nvml.ClocksThrottleReasonHwThermalSlowdown))
+	g.GetSupportedClocksThrottleReasonsFunc = answer(g, uint64(
+		nvml.ClocksThrottleReasonHwThermalSlowdown|nvml.ClocksThrottleReasonGpuIdle))
+	l := &library{lookup: func(symbol string) bool {
+		return symbol == "nvmlDeviceGetCurrentClocksThrottleReasons" || symbol == "nvmlDeviceGetSupportedClocksThrottleReasons"
+	}}
+	d := &device{lib: l, reasons: l.supportedReasons(g)}
+	got, want := d.throttles(g), []model.GPUCondition{{Name: "gpu_idle"}, {Name: reasonThermal, Active: true}}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestProfile(t *testing.T) {
+	for want, a := range map[string]nvml.DeviceAttributes{
+		"1g.10gb":    {GpuInstanceSliceCount: 1, ComputeInstanceSliceCount: 1, MemorySizeMB: 9984},
+		"1c.3g.40gb": {GpuInstanceSliceCount: 3, ComputeInstanceSliceCount: 1, MemorySizeMB: 40448},
+	} {
+		if got := profileOf(a); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// fileMax bounds what is read of a file of the kernel.
+const fileMax = 4096
+
+// describe tells what of a device does not change while it is there.
+func describe(o Options, handle nvml.Device, address string, index int) model.GPU {
+	g := model.GPU{Vendor: model.NVIDIA, PCIAddress: address}
+	if v, ret := handle.GetIndex(); ret == nvml.SUCCESS {
+		index = v
+	}
+	g.ID = strconv.Itoa(index)
+	g.Name = known(handle.GetName())
+	g.Serial = known(handle.GetSerial())
+	g.VBIOS = known(handle.GetVbiosVersion())
+	if v, ret := handle.GetPciInfo(); ret == nvml.SUCCESS {
+		if g.PCIAddress == "" {
+			g.PCIAddress = pciAddress(v)
+		}
+		g.PCIDevice = fmt.Sprintf("%#04x", v.PciDeviceId>>16)
+	}
+	if v, ret := handle.GetMinorNumber(); ret == nvml.SUCCESS {
+		g.Nodes = append(g.Nodes, "/dev/nvidia"+strconv.Itoa(v))
+	}
+	locate(o.Sysfs, &g)
+	for _, c := range clocks {
+		if v, ret := handle.GetMaxClockInfo(c.domain); ret == nvml.SUCCESS {
+			g.MaxClocks = append(g.MaxClocks, model.Figure{Name: c.name, Value: float64(v) * mega})
+		}
+	}
+	return g
+}
+
+// known is a text that NVML told, empty if it did not.
+func known(v string, ret nvml.Return) string {
+	if ret != nvml.SUCCESS {
+		return ""
+	}
+	return strings.ToValidUTF8(strings.TrimSpace(v), "")
+}
+
+// pciAddress is the address as the kernel writes it: NVML has domains of eight digits.
+func pciAddress(p nvml.PciInfo) string {
+	if p.BusId[0] == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%04x:%02x:%02x.0", p.Domain, p.Bus, p.Device)
+}
+
+// locate adds what sysfs says of the PCI function: numa_node, and the nodes of the
+// Direct Rendering Manager (drm/cardN, drm/renderDN).
+func locate(sysfs string, g *model.GPU) {
+	if g.PCIAddress == "" {
+		return
+	}
+	dir := filepath.Join(sysfs, "bus/pci/devices", g.PCIAddress)
+	if v := attribute(filepath.Join(dir, "numa_node")); v != "-1" {
+		g.NUMANode = v
+	}
+	if g.PCIDevice == "" {
+		g.PCIDevice = attribute(filepath.Join(dir, "device"))
+	}
+	entries, err := os.ReadDir(filepath.Join(dir, "drm"))
+	if err != nil {
+		return // nvidia-drm is not loaded
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "card") || strings.HasPrefix(e.Name(), "renderD") {
+			g.Nodes = append(g.Nodes, "/dev/dri/"+e.Name())
+		}
+	}
+}
+
+// suspended says whether runtime power management put a PCI function to sleep
+// (power/runtime_status).
+func suspended(sysfs, address string) bool {
+	return address != "" &&
+		attribute(filepath.Join(sysfs, "bus/pci/devices", address, "power/runtime_status")) == "suspended"
+}
+
+// bound are the addresses of the PCI functions that the driver has, sorted; false
+// where the kernel does not show any driver of that name.
+func bound(sysfs string) ([]string, bool) {
+	entries, err := os.ReadDir(filepath.Join(sysfs, "bus/pci/drivers/nvidia"))
+	if err != nil {
+		return nil, false
+	}
+	var addresses []string
+	for _, e := range entries {
+		if strings.Count(e.Name(), ":") == 2 {
+			addresses = append(addresses, e.Name())
+		}
+	}
+	slices.Sort(addresses)
+	return addresses, true
+}
+
+// recall tells who is at an address without asking the device: the driver's own
+// /proc/driver/nvidia/gpus/ADDRESS/information.
+func recall(o Options, address string, index int) model.GPU {
+	g := model.GPU{Vendor: model.NVIDIA, ID: strconv.Itoa(index), UUID: address, PCIAddress: address}
+	text := attribute(filepath.Join(o.Procfs, "driver/nvidia/gpus", address, "information"))
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(line, ":")
+		switch value = strings.TrimSpace(value); key {
+		case "Model":
+			g.Name = value
+		case "GPU UUID":
+			if !strings.Contains(value, "?") { // not known before its first use
+				g.UUID = value
+			}
+		case "Video BIOS":
+			if !strings.Contains(value, "?") {
+				g.VBIOS = value
+			}
+		case "Device Minor":
+			g.Nodes = append(g.Nodes, "/dev/nvidia"+value)
+		}
+	}
+	locate(o.Sysfs, &g)
+	return g
+}
+
+// attribute is what a small file of the kernel says, empty when it cannot be read.
+func attribute(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }()
+	b := make([]byte, fileMax)
+	n, _ := f.Read(b)
+	return strings.TrimSpace(string(b[:n]))
+}

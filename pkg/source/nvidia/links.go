@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"encoding/binary"
+	"math"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// maxLinks bounds what a library may claim; the header knows of 18.
+const maxLinks = 64
+
+// The fields of one link, in the order in which they are asked for: first the bytes.
+const (
+	linkTransmit  = iota // payload, KiB
+	linkReceive          // payload, KiB
+	linkTransmit5        // all bytes, NVLink 5
+	linkReceive5
+	linkErrors // from here on
+)
+
+var linkFields = []struct {
+	field uint32
+	name  string
+}{
+	{field: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX},
+	{field: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX},
+	{field: nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES},
+	{field: nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES},
+	{nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY, "replay"},
+	{nvml.FI_DEV_NVLINK_ERROR_DL_RECOVERY, "recovery"},
+	{nvml.FI_DEV_NVLINK_ERROR_DL_CRC, "crc"},
+	{nvml.FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS, "malformed_packet"},
+	{nvml.FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS, "buffer_overrun"},
+	{nvml.FI_DEV_NVLINK_COUNT_RCV_ERRORS, "receive"},
+	{nvml.FI_DEV_NVLINK_COUNT_RCV_REMOTE_ERRORS, "receive_remote"},
+	{nvml.FI_DEV_NVLINK_COUNT_RCV_GENERAL_ERRORS, "receive_general"},
+	{nvml.FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS, "local_link_integrity"},
+	{nvml.FI_DEV_NVLINK_COUNT_XMIT_DISCARDS, "transmit_discard"},
+	{nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, "link_recovery_successful"},
+	{nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, "link_recovery_failed"},
+	{nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, "effective"},
+	{nvml.FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, "symbol"},
+}
+
+// linkCounters are those of links before the fields above.
+var linkCounters = []struct {
+	counter nvml.NvLinkErrorCounter
+	name    string
+}{
+	{nvml.NVLINK_ERROR_DL_REPLAY, "replay"},
+	{nvml.NVLINK_ERROR_DL_RECOVERY, "recovery"},
+	{nvml.NVLINK_ERROR_DL_CRC_FLIT, "crc_flit"},
+	{nvml.NVLINK_ERROR_DL_CRC_DATA, "crc_data"},
+	{nvml.NVLINK_ERROR_DL_ECC_DATA, "ecc_data"},
+}
+
+// links reads the NVLinks that the GPU has: state (nvmlDeviceGetNvLinkState), remote
+// end, bytes and errors. Those whose state the driver does not tell do not exist. Three
+// calls for a link, five more on drivers that do not tell errors as fields. Nil where
+// the driver knows nothing of NVLink.
+func (l *library) links(d nvml.Device) []model.GPULink {
+	if !l.has("nvmlDeviceGetNvLinkState") {
+		return nil
+	}
+	count := uint64(nvml.NVLINK_MAX_LINKS)
+	n := []nvml.FieldValue{{FieldId: nvml.FI_DEV_NVLINK_LINK_COUNT}}
+	if l.fields(d, n) {
+		if told, ok := unsigned(n[0]); ok {
+			count = min(told, maxLinks)
+		}
+	}
+	var links []model.GPULink
+	for i := range int(count) {
+		state, ret := d.GetNvLinkState(i)
+		if ret == nvml.ERROR_GPU_IS_LOST {
+			break
+		}
+		if ret != nvml.SUCCESS {
+			continue
+		}
+		link := model.GPULink{Kind: model.NVLink, Number: i, Up: model.Some(0), Remote: l.remote(d, i)}
+		if state == nvml.FEATURE_ENABLED {
+			link.Up.Value = 1
+		}
+		l.linkTraffic(d, &link)
+		links = append(links, link)
+	}
+	return links
+}
+
+// linkTraffic reads the fields of a link in one call. Bytes are payload (of
+// NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_*, in KiB); on chips that count only all bytes
+// (NVML_FI_DEV_NVLINK_COUNT_*_BYTES) they are these.
+func (l *library) linkTraffic(d nvml.Device, link *model.GPULink) {
+	values := make([]nvml.FieldValue, len(linkFields))
+	for i, f := range linkFields {
+		values[i].FieldId, values[i].ScopeId = f.field, uint32(link.Number)
+	}
+	if l.fields(d, values) {
+		link.Transmit = bytes(values[linkTransmit], values[linkTransmit5])
+		link.Receive = bytes(values[linkReceive], values[linkReceive5])
+		for i, f := range linkFields[linkErrors:] {
+			if n, ok := unsigned(values[linkErrors+i]); ok {
+				link.Errors = append(link.Errors, model.Counter{Name: f.name, Value: n})
+			}
+		}
+	}
+	if len(link.Errors) > 0 || !l.has("nvmlDeviceGetNvLinkErrorCounter") {
+		return
+	}
+	for _, c := range linkCounters {
+		if n, ret := d.GetNvLinkErrorCounter(link.Number, c.counter); ret == nvml.SUCCESS && n != math.MaxUint64 {
+			link.Errors = append(link.Errors, model.Counter{Name: c.name, Value: n})
+		}
+	}
+}
+
+// remote gives the PCI address of the other end (nvmlDeviceGetNvLinkRemotePciInfo), in
+// the form of sysfs; empty when it is not told.
+func (l *library) remote(d nvml.Device, link int) string {
+	if !l.has("nvmlDeviceGetNvLinkRemotePciInfo_v2") && !l.has("nvmlDeviceGetNvLinkRemotePciInfo") {
+		return ""
+	}
+	info, ret := d.GetNvLinkRemotePciInfo(link)
+	if ret != nvml.SUCCESS {
+		return ""
+	}
+	var address []byte
+	for _, c := range info.BusId {
+		if c == 0 {
+			break
+		}
+		address = append(address, byte(c))
+	}
+	name := strings.ToLower(string(address))
+	if len(name) == len("00000000:c1:00.0") { // a domain of eight digits
+		name = name[4:]
+	}
+	return name
+}
+
+func bytes(kib, all nvml.FieldValue) model.Optional {
+	if n, ok := unsigned(kib); ok {
+		return model.Some(float64(n) * 1024)
+	}
+	if n, ok := unsigned(all); ok {
+		return model.Some(float64(n))
+	}
+	return model.Optional{}
+}
+
+// fields asks for values in one call (nvmlDeviceGetFieldValues); each of them says for
+// itself whether it was told.
+func (l *library) fields(d nvml.Device, values []nvml.FieldValue) bool {
+	return l.has("nvmlDeviceGetFieldValues") && d.GetFieldValues(values) == nvml.SUCCESS
+}
+
+// unsigned gives a field that counts, if it was told.
+func unsigned(v nvml.FieldValue) (uint64, bool) {
+	if nvml.Return(v.NvmlReturn) != nvml.SUCCESS {
+		return 0, false
+	}
+	return integer(nvml.ValueType(v.ValueType), v.Value)
+}
+
+// integer takes a number out of the union nvmlValue_t. Values that are not available
+// (all ones) or negative are none.
+func integer(kind nvml.ValueType, v [8]byte) (uint64, bool) {
+	n := binary.NativeEndian.Uint64(v[:])
+	switch kind {
+	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG:
+		return n, n != math.MaxUint64
+	case nvml.VALUE_TYPE_UNSIGNED_INT:
+		u := binary.NativeEndian.Uint32(v[:4])
+		return uint64(u), u != math.MaxUint32
+	case nvml.VALUE_TYPE_UNSIGNED_SHORT:
+		return uint64(binary.NativeEndian.Uint16(v[:2])), true
+	case nvml.VALUE_TYPE_SIGNED_LONG_LONG:
+		return n, int64(n) >= 0
+	case nvml.VALUE_TYPE_SIGNED_INT:
+		i := int32(binary.NativeEndian.Uint32(v[:4]))
+		return uint64(max(i, 0)), i >= 0
+	case nvml.VALUE_TYPE_DOUBLE:
+		f := math.Float64frombits(n)
+		return uint64(max(0, min(f, math.MaxInt64))), f >= 0 && f < math.MaxInt64
+	}
+	return 0, false
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// part is a MIG instance of a device.
+type part struct {
+	handle                       nvml.Device
+	uuid                         string
+	gpuInstance, computeInstance int
+}
+
+// partsMax is more than any GPU has.
+const partsMax = 64
+
+// partsOf lists the MIG instances of a device, which come and go at any time. What
+// before tells of one that is still there is kept.
+func (l *library) partsOf(o Options, handle nvml.Device, whole model.GPU, before []model.GPU) ([]part, []model.GPU) {
+	if whole.Modes["mig"] != "enabled" || !l.has("nvmlDeviceGetMaxMigDeviceCount") ||
+		!l.has("nvmlDeviceGetMigDeviceHandleByIndex") {
+		return nil, nil
+	}
+	count, ret := handle.GetMaxMigDeviceCount()
+	if ret != nvml.SUCCESS {
+		return nil, nil
+	}
+	var parts []part
+	var facts []model.GPU
+	for i := range min(count, partsMax) {
+		h, ret := handle.GetMigDeviceHandleByIndex(i)
+		if ret != nvml.SUCCESS {
+			continue // instances are numbered with gaps
+		}
+		uuid, ret := h.GetUUID()
+		if ret != nvml.SUCCESS || uuid == "" {
+			continue // went away between the two calls
+		}
+		p := part{handle: h, uuid: uuid, gpuInstance: -1, computeInstance: -1}
+		if l.has("nvmlDeviceGetGpuInstanceId") {
+			if v, ret := h.GetGpuInstanceId(); ret == nvml.SUCCESS {
+				p.gpuInstance = v
+			}
+		}
+		if l.has("nvmlDeviceGetComputeInstanceId") {
+			if v, ret := h.GetComputeInstanceId(); ret == nvml.SUCCESS {
+				p.computeInstance = v
+			}
+		}
+		g := find(before, uuid)
+		if g.UUID == "" {
+			g = l.describePart(o, p, whole)
+		}
+		g.ID = whole.ID + ":" + strconv.Itoa(i)
+		parts, facts = append(parts, p), append(facts, g)
+	}
+	return parts, facts
+}
+
+func find(gpus []model.GPU, uuid string) model.GPU {
+	for _, g := range gpus {
+		if g.UUID == uuid {
+			return g
+		}
+	}
+	return model.GPU{}
+}
+
+func (l *library) describePart(o Options, p part, whole model.GPU) model.GPU {
+	g := model.GPU{
+		Vendor: model.NVIDIA, UUID: p.uuid, Parent: whole.UUID, Name: known(p.handle.GetName()), Serial: whole.Serial,
+		PCIAddress: whole.PCIAddress, PCIDevice: whole.PCIDevice, NUMANode: whole.NUMANode, VBIOS: whole.VBIOS,
+	}
+	if p.gpuInstance >= 0 {
+		g.Instance = strconv.Itoa(p.gpuInstance)
+	}
+	if _, profile, told := strings.Cut(g.Name, " MIG "); told {
+		g.Profile = profile
+	} else if l.has("nvmlDeviceGetAttributes_v2") || l.has("nvmlDeviceGetAttributes") {
+		if a, ret := p.handle.GetAttributes(); ret == nvml.SUCCESS {
+			g.Profile = profileOf(a)
+		}
+	}
+	for _, node := range whole.Nodes {
+		if minor, is := strings.CutPrefix(node, "/dev/nvidia"); is {
+			g.Nodes = capabilities(o.Procfs, minor, p)
+		}
+	}
+	return g
+}
+
+// profileOf is the profile as nvidia-smi writes it: 1g.10gb, or 1c.3g.40gb when the
+// compute instance is a part of the GPU instance.
+func profileOf(a nvml.DeviceAttributes) string {
+	gigabytes := (a.MemorySizeMB + 1023) / 1024
+	s := fmt.Sprintf("%dg.%dgb", a.GpuInstanceSliceCount, gigabytes)
+	if a.ComputeInstanceSliceCount != a.GpuInstanceSliceCount {
+		s = fmt.Sprintf("%dc.%s", a.ComputeInstanceSliceCount, s)
+	}
+	return s
+}
+
+// capabilities are the nodes that let a process use an instance, by
+// /proc/driver/nvidia/capabilities/gpuN/mig/giG/access and …/giG/ciC/access.
+func capabilities(procfs, minor string, p part) []string {
+	gi := filepath.Join(procfs, "driver/nvidia/capabilities/gpu"+minor, "mig", "gi"+strconv.Itoa(p.gpuInstance))
+	var nodes []string
+	for _, file := range []string{"access", filepath.Join("ci"+strconv.Itoa(p.computeInstance), "access")} {
+		for line := range strings.Lines(attribute(filepath.Join(gi, file))) {
+			number, is := strings.CutPrefix(line, "DeviceFileMinor:")
+			if v, err := strconv.Atoi(strings.TrimSpace(number)); is && err == nil {
+				nodes = append(nodes, "/dev/nvidia-caps/nvidia-cap"+strconv.Itoa(v))
+			}
+		}
+	}
+	return nodes
+}

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// mocked is a library of which only has is real, and that lacks some functions. The
+// tests of this package that use it see go-nvml's mocks, fakes of its Go interface, and
+// no driver: what a real libnvidia-ml.so.1 returns is not shown by them.
+func mocked(i nvml.Interface, lacks ...string) *library {
+	return &library{Interface: i, lookup: func(symbol string) bool { return !slices.Contains(lacks, symbol) }}
+}
+
+// lists is a fake device with these lists and samples; nil is not supported.
+func lists(compute, graphics, mps []nvml.ProcessInfo, samples func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return)) *mock.Device {
+	answer := func(l []nvml.ProcessInfo) func() ([]nvml.ProcessInfo, nvml.Return) {
+		return func() ([]nvml.ProcessInfo, nvml.Return) {
+			if l == nil {
+				return nil, nvml.ERROR_NOT_SUPPORTED
+			}
+			return l, nvml.SUCCESS
+		}
+	}
+	if samples == nil {
+		samples = func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) { return nil, nvml.ERROR_NOT_SUPPORTED }
+	}
+	return &mock.Device{
+		GetComputeRunningProcessesFunc:    answer(compute),
+		GetGraphicsRunningProcessesFunc:   answer(graphics),
+		GetMPSComputeRunningProcessesFunc: answer(mps),
+		GetProcessUtilizationFunc:         samples,
+	}
+}
+
+// noEngines are the functions whose absence leaves the engines of the device out.
+var noEngines = []string{
+	"nvmlDeviceGetSamples", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetDecoderUtilization",
+	"nvmlDeviceGetJpgUtilization", "nvmlDeviceGetOfaUtilization", "nvmlGpmQueryDeviceSupport",
+}
+
+func whole(pid uint32, memory uint64) nvml.ProcessInfo {
+	return nvml.ProcessInfo{Pid: pid, UsedGpuMemory: memory, GpuInstanceId: noInstance, ComputeInstanceId: noInstance}
+}
+
+func TestListsAreMerged(t *testing.T) {
+	d := lists(
+		[]nvml.ProcessInfo{whole(30, 1000), whole(10, math.MaxUint64), whole(0, 5)},
+		[]nvml.ProcessInfo{whole(30, 1000), whole(20, 0), whole(10, 77)},
+		[]nvml.ProcessInfo{whole(30, 900), whole(40, math.MaxUint64)}, nil)
+	s := newSampler(mocked(nil, noEngines...), func(pid int) (uint64, error) {
+		if pid == 20 {
+			return 0, errors.New("it has ended")
+		}
+		return uint64(pid) * 10, nil
+	})
+	got, engines, err := s.list(d, "GPU-1", nil, time.Now())
+	want := []model.GPUProcess{
+		{GPU: "GPU-1", PID: 10, Cgroup: 100, Memory: model.Some(77)},
+		{GPU: "GPU-1", PID: 20, Memory: model.Some(0)},
+		{GPU: "GPU-1", PID: 30, Cgroup: 300, Memory: model.Some(1000), MPS: true},
+		{GPU: "GPU-1", PID: 40, Cgroup: 400, MPS: true},
+	}
+	if err != nil || engines != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v %v\n%+v, want\n%+v", err, engines, got, want)
+	}
+}
+
+func TestListFailures(t *testing.T) {
+	s := newSampler(mocked(nil, noEngines...), nil)
+	if got, _, err := s.list(lists(nil, nil, nil, nil), "GPU-1", nil, time.Now()); got != nil || err != nil {
+		t.Errorf("no list is supported: %v %v", got, err)
+	}
+	none := []nvml.ProcessInfo{}
+	if got, _, err := s.list(lists(none, nil, nil, nil), "GPU-1", nil, time.Now()); got == nil || len(got) != 0 || err != nil {
+		t.Errorf("nobody is there: %v %v", got, err)
+	}
+	d := lists(none, none, none, nil)
+	d.GetGraphicsRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_GPU_IS_LOST }
+	if got, _, err := s.list(d, "GPU-1", nil, time.Now()); got != nil || !errors.Is(err, nvml.ERROR_GPU_IS_LOST) {
+		t.Errorf("the GPU is lost: %v %v", got, err)
+	}
+	// An old library: the mock panics where something is called that is not there.
+	old := &mock.Device{GetComputeRunningProcessesFunc: d.GetComputeRunningProcessesFunc}
+	lacks := slices.Concat(noEngines, []string{"nvmlDeviceGetProcessUtilization"})
+	for _, v := range []string{"", "_v2", "_v3"} {
+		lacks = append(lacks, "nvmlDeviceGetGraphicsRunningProcesses"+v, "nvmlDeviceGetMPSComputeRunningProcesses"+v)
+	}
+	if got, _, err := newSampler(mocked(nil, lacks...), nil).list(old, "GPU-1", nil, time.Now()); got == nil || err != nil {
+		t.Errorf("old library: %v %v", got, err)
+	}
+	many := make([]nvml.ProcessInfo, 3*maxProcesses)
+	for i := range many {
+		many[i] = whole(uint32(i+1), 1)
+	}
+	if got, _, _ := s.list(lists(many, nil, nil, nil), "GPU-1", nil, time.Now()); len(got) != maxProcesses {
+		t.Errorf("%d processes of %d are kept", len(got), len(many))
+	}
+}
+
+func TestParts(t *testing.T) {
+	of := func(pid, gpu, compute uint32) nvml.ProcessInfo {
+		return nvml.ProcessInfo{Pid: pid, UsedGpuMemory: 9, GpuInstanceId: gpu, ComputeInstanceId: compute}
+	}
+	handles := [...]*mock.Device{
+		lists([]nvml.ProcessInfo{whole(1, 9)}, nil, nil, nil),
+		lists([]nvml.ProcessInfo{whole(2, 9), whole(4, 9)}, nil, nil, nil),
+		lists([]nvml.ProcessInfo{whole(3, 9)}, nil, nil, nil),
+	}
+	parts := []part{
+		{handle: handles[0], uuid: "MIG-a", gpuInstance: 3, computeInstance: 0},
+		{handle: handles[1], uuid: "MIG-b", gpuInstance: 3, computeInstance: 1},
+		{handle: handles[2], uuid: "MIG-c", gpuInstance: 7, computeInstance: 0},
+	}
+	samples := func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+		t.Error("MIG has no samples")
+		return nil, nvml.ERROR_NOT_SUPPORTED
+	}
+	for _, c := range []struct {
+		name    string
+		compute []nvml.ProcessInfo
+		handles bool // asked
+		want    []user
+	}{
+		{
+			"by instance",
+			[]nvml.ProcessInfo{of(1, 3, 0), of(2, 3, 1), of(3, 7, 0), of(1, 7, 0)},
+			false,
+			[]user{{"MIG-a", 1}, {"MIG-b", 2}, {"MIG-c", 1}, {"MIG-c", 3}},
+		},
+		{
+			"the only one of its GPU instance",
+			[]nvml.ProcessInfo{of(1, 3, 0), of(3, 7, noInstance)},
+			false,
+			[]user{{"MIG-a", 1}, {"MIG-c", 3}},
+		},
+		{
+			"one of two of its GPU instance",
+			[]nvml.ProcessInfo{of(2, 3, noInstance)},
+			true,
+			[]user{{"MIG-a", 1}, {"MIG-b", 2}, {"MIG-b", 4}, {"MIG-c", 3}},
+		},
+		{
+			"instances are not told",
+			[]nvml.ProcessInfo{whole(1, 9), whole(2, 9)},
+			true,
+			[]user{{"MIG-a", 1}, {"MIG-b", 2}, {"MIG-b", 4}, {"MIG-c", 3}},
+		},
+		{
+			"an instance that is gone",
+			[]nvml.ProcessInfo{of(8, 12, 0)},
+			true,
+			[]user{{"MIG-a", 1}, {"MIG-b", 2}, {"MIG-b", 4}, {"MIG-c", 3}},
+		},
+		{
+			"not for us to see", nil, true,
+			[]user{{"MIG-a", 1}, {"MIG-b", 2}, {"MIG-b", 4}, {"MIG-c", 3}},
+		},
+		{"nobody", []nvml.ProcessInfo{}, false, []user{}},
+	} {
+		before := len(handles[0].GetComputeRunningProcessesCalls())
+		d := lists(c.compute, nil, nil, samples)
+		got, _, err := newSampler(mocked(nil, noEngines...), nil).list(d, "GPU-1", parts, time.Now())
+		users := []user{}
+		for _, p := range got {
+			users = append(users, user{p.GPU, p.PID})
+			if p.Engines != nil || p.Memory != model.Some(9) {
+				t.Errorf("%s: %+v", c.name, p)
+			}
+		}
+		if err != nil || !slices.Equal(users, c.want) {
+			t.Errorf("%s: %v %v, want %v", c.name, err, users, c.want)
+		}
+		if asked := len(handles[0].GetComputeRunningProcessesCalls()) > before; asked != c.handles {
+			t.Errorf("%s: parts asked: %v", c.name, asked)
+		}
+	}
+}
+
+// TestEnginesOfProcesses: the first listing knows nothing, the second one what was
+// since, and who was not sampled did nothing. The cursor is the driver's.
+func TestEnginesOfProcesses(t *testing.T) {
+	now := time.Now()
+	var asked []uint64
+	ret := nvml.SUCCESS
+	d := lists([]nvml.ProcessInfo{whole(1, 9), whole(2, 9)}, nil, nil,
+		func(after uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+			asked = append(asked, after)
+			at := uint64(now.UnixMicro()) + uint64(len(asked))
+			return []nvml.ProcessUtilizationSample{{Pid: 1, TimeStamp: at, SmUtil: 40, MemUtil: 30, EncUtil: 20, DecUtil: 10}}, ret
+		})
+	s := newSampler(mocked(nil, noEngines...), nil)
+	list := func() []model.GPUProcess {
+		processes, _, err := s.list(d, "GPU-1", nil, now)
+		if err != nil || len(processes) != 2 {
+			t.Fatal(processes, err)
+		}
+		return processes
+	}
+	if p := list(); p[0].Engines != nil {
+		t.Errorf("at the first look: %v", p)
+	}
+	p := list()
+	want := []model.Figure{{Name: "sm", Value: 0.4}, {Name: "memory", Value: 0.3}, {Name: "encoder", Value: 0.2}, {Name: "decoder", Value: 0.1}}
+	if !reflect.DeepEqual(p[0].Engines, want) || p[1].Engines == nil || len(p[1].Engines) != 0 {
+		t.Errorf("%v and %v", p[0].Engines, p[1].Engines)
+	}
+	if first := uint64(now.UnixMicro()) + 1; !slices.Equal(asked, []uint64{0, first}) {
+		t.Errorf("asked for what is after %v, want 0 and %d", asked, first)
+	}
+	if ret = nvml.ERROR_NOT_FOUND; list()[0].Engines == nil {
+		t.Error("no samples: nobody did anything, and that is known")
+	}
+	if ret = nvml.ERROR_NOT_SUPPORTED; list()[0].Engines != nil {
+		t.Error("engines that are not supported")
+	}
+	// go-nvml slices its buffer beyond the end when samples come between its calls.
+	d.GetProcessUtilizationFunc = func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+		n := 2
+		return make([]nvml.ProcessUtilizationSample, 1)[:n], nvml.ERROR_INSUFFICIENT_SIZE
+	}
+	if list()[0].Engines != nil {
+		t.Error("engines from a call that failed")
+	}
+}
+
+// TestEnginesOfDevices: the means of the samples since the last look, else the newest
+// figure; GPM from the second look on.
+func TestEnginesOfDevices(t *testing.T) {
+	value := func(n uint32) (v [8]byte) {
+		binary.NativeEndian.PutUint32(v[:], n)
+		return v
+	}
+	var got, freed int
+	samples := [2]*mock.GpmSample{{}, {}}
+	looks, taken := 0, map[nvml.GpmSample]int{} // when the states are of
+	library := mocked(&mock.Interface{
+		GpmSampleAllocFunc: func() (nvml.GpmSample, nvml.Return) { got++; return samples[got-1], nvml.SUCCESS },
+		GpmSampleFreeFunc:  func(nvml.GpmSample) nvml.Return { freed++; return nvml.SUCCESS },
+		GpmMetricsGetFunc: func(g *nvml.GpmMetricsGetType) nvml.Return {
+			if taken[g.Sample1] != looks-1 || taken[g.Sample2] != looks {
+				t.Errorf("at look %d the states of %d and %d are compared", looks, taken[g.Sample1], taken[g.Sample2])
+			}
+			for i := range g.NumMetrics {
+				m := &g.Metrics[i]
+				switch nvml.GpmMetricId(m.MetricId) {
+				case nvml.GPM_METRIC_SM_UTIL:
+					m.Value = 62.5
+				case nvml.GPM_METRIC_ANY_TENSOR_UTIL:
+					m.Value = math.NaN()
+				case nvml.GPM_METRIC_DRAM_BW_UTIL:
+					m.Value = 100.4
+				default:
+					m.NvmlReturn = uint32(nvml.ERROR_NOT_SUPPORTED)
+				}
+			}
+			return nvml.SUCCESS
+		},
+	})
+	at := uint64(1000)
+	d := &mock.Device{
+		GetSamplesFunc: func(kind nvml.SamplingType, after uint64) (nvml.ValueType, []nvml.Sample, nvml.Return) {
+			switch kind {
+			case nvml.GPU_UTILIZATION_SAMPLES: // one before the cursor, and a place that was not written
+				return nvml.VALUE_TYPE_UNSIGNED_INT, []nvml.Sample{
+					{TimeStamp: after, SampleValue: value(100)},
+					{TimeStamp: at + 1, SampleValue: value(20)},
+					{TimeStamp: at + 2, SampleValue: value(40)},
+					{},
+				}, nvml.SUCCESS
+			case nvml.ENC_UTILIZATION_SAMPLES:
+				return nvml.VALUE_TYPE_UNSIGNED_INT, nil, nvml.ERROR_NOT_FOUND
+			}
+			return 0, nil, nvml.ERROR_NOT_SUPPORTED
+		},
+		GetUtilizationRatesFunc: func() (nvml.Utilization, nvml.Return) {
+			return nvml.Utilization{Gpu: 77, Memory: 55}, nvml.SUCCESS
+		},
+		GetEncoderUtilizationFunc: func() (uint32, uint32, nvml.Return) { return 0, 0, nvml.SUCCESS },
+		GetDecoderUtilizationFunc: func() (uint32, uint32, nvml.Return) { return 0, 0, nvml.ERROR_NOT_SUPPORTED },
+		GetOfaUtilizationFunc:     func() (uint32, uint32, nvml.Return) { return math.MaxUint32, 0, nvml.SUCCESS },
+		GpmQueryDeviceSupportFunc: func() (nvml.GpmSupport, nvml.Return) { return nvml.GpmSupport{IsSupportedDevice: 1}, nvml.SUCCESS },
+		GpmSampleGetFunc: func(g nvml.GpmSample) nvml.Return {
+			looks++
+			taken[g] = looks
+			return nvml.SUCCESS
+		},
+		GetComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_GPU_IS_LOST },
+	}
+	library.known = map[string]bool{"nvmlDeviceGetJpgUtilization": false, "nvmlDeviceGetProcessUtilization": false}
+	s := newSampler(library, nil)
+	_, first, _ := s.list(d, "GPU-1", nil, time.Now())
+	if want := []model.Figure{{Name: "sm", Value: 0.77}, {Name: "memory", Value: 0.55}, {Name: "encoder", Value: 0}}; !reflect.DeepEqual(first, want) {
+		t.Errorf("first %v, want %v", first, want)
+	}
+	at += 100
+	_, second, _ := s.list(d, "GPU-1", nil, time.Now())
+	if want := []model.Figure{
+		{Name: "sm", Value: 0.3},
+		{Name: "memory", Value: 0.55},
+		{Name: "encoder", Value: 0},
+		{Name: "sm_active", Value: 0.625},
+		{Name: "dram_active", Value: 1},
+	}; !reflect.DeepEqual(second, want) {
+		t.Errorf("then %v, want %v", second, want)
+	}
+	s.list(d, "GPU-1", nil, time.Now())
+	if s.close(); got != 2 || freed != 2 || looks != 3 {
+		t.Errorf("%d states of GPM were made and %d freed", got, freed)
+	}
+}
+
+// TestEnginesOfParts: GPM by GPU instance, where a part has that for itself. What is
+// kept for a part goes with it.
+func TestEnginesOfParts(t *testing.T) {
+	made, freed := 0, 0
+	instance := map[nvml.GpmSample]int{}
+	s := newSampler(mocked(&mock.Interface{
+		GpmSampleAllocFunc: func() (nvml.GpmSample, nvml.Return) { made++; return &mock.GpmSample{}, nvml.SUCCESS },
+		GpmSampleFreeFunc:  func(nvml.GpmSample) nvml.Return { freed++; return nvml.SUCCESS },
+		GpmMetricsGetFunc: func(g *nvml.GpmMetricsGetType) nvml.Return {
+			for i := range g.NumMetrics {
+				g.Metrics[i].NvmlReturn = uint32(nvml.ERROR_NOT_SUPPORTED)
+			}
+			g.Metrics[0].NvmlReturn, g.Metrics[0].Value = uint32(nvml.SUCCESS), float64(instance[g.Sample2])
+			if instance[g.Sample1] != instance[g.Sample2] {
+				t.Error("two instances are compared")
+			}
+			return nvml.SUCCESS
+		},
+	}), nil)
+	d := &mock.Device{
+		GpmQueryDeviceSupportFunc: func() (nvml.GpmSupport, nvml.Return) { return nvml.GpmSupport{IsSupportedDevice: 1}, nvml.SUCCESS },
+		GpmMigSampleGetFunc: func(gi int, g nvml.GpmSample) nvml.Return {
+			instance[g] = gi
+			return nvml.SUCCESS
+		},
+	}
+	parts := []part{
+		{uuid: "MIG-a", gpuInstance: 10},
+		{uuid: "MIG-b", gpuInstance: 20},
+		{uuid: "MIG-c", gpuInstance: 30, computeInstance: 0},
+		{uuid: "MIG-d", gpuInstance: 30, computeInstance: 1},
+		{uuid: "MIG-e", gpuInstance: -1},
+	}
+	s.engines(d, parts)
+	got := s.engines(d, parts)
+	want := map[string][]model.Figure{
+		"MIG-a": {{Name: "gr_active", Value: 0.1}}, "MIG-b": {{Name: "gr_active", Value: 0.2}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if s.engines(d, parts[1:]); made != 4 || freed != 2 {
+		t.Errorf("%d states were made and %d freed when a part went", made, freed)
+	}
+	if s.close(); freed != made {
+		t.Errorf("%d states of %d were freed", freed, made)
+	}
+}

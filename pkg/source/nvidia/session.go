@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// session is the time for which the library is open: the same devices all along.
+type session struct {
+	o         Options
+	lib       *library
+	addresses []string // as the kernel shows them
+	devices   []*device
+	driver    model.GPUDriver
+
+	watched  map[nvml.Device]string
+	unwatch  chan struct{}
+	watching chan struct{} // closed when nobody watches
+}
+
+// devicesMax bounds what a library may claim.
+const devicesMax = 256
+
+// newSession starts a worker for each device. They are found by what the kernel
+// shows, so that one that sleeps is not touched and one that is lost has a name;
+// where it shows nothing, by the count of NVML.
+//
+// before is who they were when the library was open last, for the same driver.
+func newSession(
+	o Options, l *library, addresses []string, before map[string]acquaintance, x *xids, notify func(error),
+) *session {
+	s := &session{o: o, lib: l, addresses: addresses, driver: l.driver()}
+	if len(addresses) == 0 {
+		count, ret := l.DeviceGetCount()
+		if ret != nvml.SUCCESS {
+			o.Logger.Warn("the number of GPUs is not known", zap.Error(ret))
+		}
+		addresses = make([]string, min(max(count, 0), devicesMax))
+	}
+	for i, address := range addresses {
+		d := &device{
+			worker: newWorker(), o: o, lib: l, sampler: newSampler(l, o.CgroupOf), xids: x, notify: notify,
+			address: address, index: i, since: time.Now(),
+		}
+		d.shown.facts = recall(o, address, i)
+		if who, was := before[d.key()]; was {
+			d.shown.facts, d.since = who.gpu, who.since
+		}
+		d.identify()
+		s.devices = append(s.devices, d)
+		go d.run(o.Interval, d.round())
+	}
+	return s
+}
+
+// driver tells the versions.
+func (l *library) driver() model.GPUDriver {
+	d := model.GPUDriver{Vendor: model.NVIDIA}
+	d.Version = known(l.SystemGetDriverVersion())
+	d.Library = known(l.SystemGetNVMLVersion())
+	var v int
+	ret := nvml.ERROR_FUNCTION_NOT_FOUND
+	switch {
+	case l.has("nvmlSystemGetCudaDriverVersion_v2"):
+		v, ret = l.SystemGetCudaDriverVersion_v2()
+	case l.has("nvmlSystemGetCudaDriverVersion"):
+		v, ret = l.SystemGetCudaDriverVersion()
+	}
+	if ret == nvml.SUCCESS {
+		d.CUDA = fmt.Sprintf("%d.%d", v/1000, v%1000/10)
+	}
+	return d
+}
+
+// read asks all devices at once. What a device does not tell costs that device only.
+func (s *session) read(ctx context.Context) model.Snapshot {
+	readings := make([]reading, len(s.devices))
+	var wg sync.WaitGroup
+	for i, d := range s.devices {
+		wg.Go(func() { readings[i] = d.read(ctx) })
+	}
+	wg.Wait()
+	snapshot := model.Snapshot{GPUs: []model.GPU{}, GPUDrivers: []model.GPUDriver{s.driver}}
+	for _, r := range readings {
+		snapshot.GPUs = append(snapshot.GPUs, r.gpus...)
+		if r.processes != nil && snapshot.GPUProcesses == nil {
+			snapshot.GPUProcesses = []model.GPUProcess{}
+		}
+		snapshot.GPUProcesses = append(snapshot.GPUProcesses, r.processes...)
+		if errors.Is(r.err, errHidden) {
+			continue
+		}
+		state := model.DeviceState{Source: "nvidia", Device: r.id, State: model.StateOK}
+		switch {
+		case errors.Is(r.err, errStuck):
+			state.State, state.Reason = model.StateStuck, r.err.Error()
+		case r.err != nil:
+			state.State, state.Reason = model.StateFailed, r.err.Error()
+		}
+		snapshot.DeviceStates = append(snapshot.DeviceStates, state)
+	}
+	return snapshot
+}
+
+// watch has the XIDs of all devices counted that have answered; it begins anew when
+// there is one more.
+func (s *session) watch(x *xids) {
+	devices := make(map[nvml.Device]string)
+	for _, d := range s.devices {
+		if a := d.attached.Load(); a != nil {
+			devices[a.handle] = a.uuid
+		}
+	}
+	if maps.Equal(devices, s.watched) || !s.endWatch() {
+		return
+	}
+	stop, done := make(chan struct{}), make(chan struct{})
+	s.watched, s.unwatch, s.watching = devices, stop, done
+	go func() {
+		defer close(done)
+		x.watch(s.lib, devices, stop)
+	}()
+}
+
+// endWatch says whether nobody watches any more.
+func (s *session) endWatch() bool {
+	if s.watching == nil {
+		return true
+	}
+	if s.unwatch != nil {
+		close(s.unwatch)
+		s.unwatch = nil
+	}
+	return within(s.watching)
+}
+
+// end stops all workers and closes the library. It does neither while a call hangs:
+// the devices that answer go on.
+func (s *session) end() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for _, d := range s.devices {
+		if _, err := ask(ctx, d.worker, func() struct{} { return struct{}{} }); errors.Is(err, errStuck) || errors.Is(err, errLate) {
+			return false
+		}
+	}
+	ended := s.endWatch()
+	for _, d := range s.devices {
+		d.end()
+	}
+	for _, d := range s.devices {
+		ended = within(d.done) && ended
+	}
+	if !ended {
+		return false
+	}
+	for _, d := range s.devices {
+		d.sampler.close()
+	}
+	if err := s.lib.close(); err != nil {
+		s.o.Logger.Debug("closing NVML", zap.Error(err))
+	}
+	return true
+}
+
+// acquaintance is a device as an earlier session knew it.
+type acquaintance struct {
+	gpu   model.GPU
+	since time.Time
+}
+
+// identities tell who the devices are, to the next session.
+func (s *session) identities() map[string]acquaintance {
+	all := make(map[string]acquaintance, len(s.devices))
+	for _, d := range s.devices {
+		if who := (*d.identity.Load())[0]; who.UUID != "" {
+			all[d.key()] = acquaintance{who, d.since}
+		}
+	}
+	return all
+}
+
+// within waits for a channel to be closed, for as long as a call may take.
+func within(done <-chan struct{}) bool {
+	timer := time.NewTimer(2 * time.Second)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}

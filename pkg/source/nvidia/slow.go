@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"math"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// slowly fills in what takes the driver many calls to tell, of a GPU or of a part of
+// one: errors of its memory, energy, limits. What the driver does not tell of it is
+// absent. Of a part there are errors: the rest is the whole GPU's, and not there once
+// more.
+func (l *library) slowly(d nvml.Device, g *model.GPU) {
+	if g.Errors = nil; g.Parent != "" || l.hasECC(d) { // which may have been switched off
+		g.Errors = l.eccErrors(d)
+	}
+	if g.Parent != "" {
+		return
+	}
+	g.Energy = l.energy(d)
+	g.PCIe.Replays = l.replays(d)
+	g.TemperatureLimits = l.temperatureLimits(d)
+	g.Throttled = l.throttled(d)
+	g.RemappedRows = l.remappedRows(d)
+	g.RetiredPages = l.retiredPages(d)
+}
+
+// memory reads nvmlDeviceGetMemoryInfo_v2 (bytes). What it calls used is without
+// what the driver and the firmware reserve: total is used, reserved and free. An older
+// library has nvmlDeviceGetMemoryInfo only, in whose used the reserve is included.
+func (l *library) memory(d nvml.Device) model.VideoMemory {
+	if l.has("nvmlDeviceGetMemoryInfo_v2") {
+		if m, ret := d.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
+			return model.VideoMemory{
+				Total: some(m.Total), Used: some(m.Used), Free: some(m.Free), Reserved: some(m.Reserved),
+			}
+		}
+	}
+	if l.has("nvmlDeviceGetMemoryInfo") {
+		if m, ret := d.GetMemoryInfo(); ret == nvml.SUCCESS {
+			return model.VideoMemory{Total: some(m.Total), Used: some(m.Used), Free: some(m.Free)}
+		}
+	}
+	return model.VideoMemory{}
+}
+
+// energy reads nvmlDeviceGetTotalEnergyConsumption, millijoules since the driver was
+// loaded.
+func (l *library) energy(d nvml.Device) model.Optional {
+	if !l.has("nvmlDeviceGetTotalEnergyConsumption") {
+		return model.Optional{}
+	}
+	mj, ret := d.GetTotalEnergyConsumption()
+	if ret != nvml.SUCCESS || mj == math.MaxUint64 {
+		return model.Optional{}
+	}
+	return model.Some(float64(mj) / 1e3)
+}
+
+// replays reads nvmlDeviceGetPcieReplayCounter.
+func (l *library) replays(d nvml.Device) model.Optional {
+	if !l.has("nvmlDeviceGetPcieReplayCounter") {
+		return model.Optional{}
+	}
+	n, ret := d.GetPcieReplayCounter()
+	if ret != nvml.SUCCESS || n < 0 || n == math.MaxUint32 {
+		return model.Optional{}
+	}
+	return model.Some(float64(n))
+}
+
+// throughput reads nvmlDeviceGetPcieThroughput, KB/s over the 20 ms for which it
+// blocks. The header says KB here and KiB where it means 1024.
+func (l *library) throughput(d nvml.Device, counter nvml.PcieUtilCounter) model.Optional {
+	if !l.has("nvmlDeviceGetPcieThroughput") {
+		return model.Optional{}
+	}
+	kb, ret := d.GetPcieThroughput(counter)
+	if ret != nvml.SUCCESS || kb == math.MaxUint32 {
+		return model.Optional{}
+	}
+	return model.Some(float64(kb) * 1e3)
+}
+
+// temperatureLimits reads nvmlDeviceGetTemperatureThreshold, degrees Celsius. The
+// limits of newer chips that are relative to a margin (T.Limit) are not these.
+func (l *library) temperatureLimits(d nvml.Device) []model.Figure {
+	if !l.has("nvmlDeviceGetTemperatureThreshold") {
+		return nil
+	}
+	var limits []model.Figure
+	for _, t := range []struct {
+		name string
+		kind nvml.TemperatureThresholds
+	}{
+		{"shutdown", nvml.TEMPERATURE_THRESHOLD_SHUTDOWN},
+		{"slowdown", nvml.TEMPERATURE_THRESHOLD_SLOWDOWN},
+		{"memory_max", nvml.TEMPERATURE_THRESHOLD_MEM_MAX},
+		{"gpu_max", nvml.TEMPERATURE_THRESHOLD_GPU_MAX},
+	} {
+		if c, ret := d.GetTemperatureThreshold(t.kind); ret == nvml.SUCCESS && c != 0 && c < 1000 {
+			limits = append(limits, model.Figure{Name: t.name, Value: float64(c)})
+		}
+	}
+	return limits
+}
+
+// violations are what throttled tells, by the names of the throttle reasons where a
+// counter is that of a reason. The field is asked where there is no policy, or where
+// the function for policies, which goes with CUDA 14, is not there.
+var violations = []struct {
+	name   string
+	policy nvml.PerfPolicyType
+	field  uint32
+}{
+	{"sw_power_cap", nvml.PERF_POLICY_POWER, nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP},
+	{"sw_thermal_slowdown", nvml.PERF_POLICY_THERMAL, nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN},
+	{"sync_boost", nvml.PERF_POLICY_SYNC_BOOST, nvml.FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST},
+	{"board_limit", nvml.PERF_POLICY_BOARD_LIMIT, nvml.FI_DEV_PERF_POLICY_BOARD_LIMIT},
+	{"low_utilization", nvml.PERF_POLICY_LOW_UTILIZATION, nvml.FI_DEV_PERF_POLICY_LOW_UTILIZATION},
+	{"reliability", nvml.PERF_POLICY_RELIABILITY, nvml.FI_DEV_PERF_POLICY_RELIABILITY},
+	{"hw_thermal_slowdown", nvml.PERF_POLICY_COUNT, nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN},
+	{"hw_power_brake_slowdown", nvml.PERF_POLICY_COUNT, nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN},
+}
+
+// throttled reads nvmlDeviceGetViolationStatus, and NVML_FI_DEV_CLOCKS_EVENT_REASON_*
+// for what that does not tell. Both are in nanoseconds since the driver was loaded.
+func (l *library) throttled(d nvml.Device) []model.Figure {
+	values := make([]nvml.FieldValue, len(violations))
+	for i, v := range violations {
+		values[i].FieldId = v.field
+	}
+	told := l.fields(d, values)
+	var seconds []model.Figure
+	for i, v := range violations {
+		ns, ok := uint64(0), false
+		if v.policy != nvml.PERF_POLICY_COUNT && l.has("nvmlDeviceGetViolationStatus") {
+			t, ret := d.GetViolationStatus(v.policy)
+			ns, ok = t.ViolationTime, ret == nvml.SUCCESS && t.ViolationTime != math.MaxUint64
+		}
+		if !ok && told {
+			ns, ok = unsigned(values[i])
+		}
+		if ok {
+			seconds = append(seconds, model.Figure{Name: v.name, Value: float64(ns) / 1e9})
+		}
+	}
+	return seconds
+}
+
+// remappedRows reads nvmlDeviceGetRemappedRows: what was repaired with spare rows
+// since the GPU was made.
+func (l *library) remappedRows(d nvml.Device) []model.Figure {
+	if !l.has("nvmlDeviceGetRemappedRows") {
+		return nil
+	}
+	corrected, uncorrected, _, _, ret := d.GetRemappedRows()
+	if ret != nvml.SUCCESS {
+		return nil
+	}
+	return []model.Figure{
+		{Name: "correctable", Value: float64(corrected)},
+		{Name: "uncorrectable", Value: float64(uncorrected)},
+	}
+}
+
+// retiredPages reads nvmlDeviceGetRetiredPages: pages that chips before Ampere no
+// longer use, for repeated corrected errors and for uncorrected ones.
+func (l *library) retiredPages(d nvml.Device) []model.Figure {
+	if !l.has("nvmlDeviceGetRetiredPages") {
+		return nil
+	}
+	var pages []model.Figure
+	for _, c := range []struct {
+		name  string
+		cause nvml.PageRetirementCause
+	}{
+		{"correctable", nvml.PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS},
+		{"uncorrectable", nvml.PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR},
+	} {
+		if addresses, ret := d.GetRetiredPages(c.cause); ret == nvml.SUCCESS {
+			pages = append(pages, model.Figure{Name: c.name, Value: float64(len(addresses))})
+		}
+	}
+	return pages
+}
+
+func some(n uint64) model.Optional {
+	if n == math.MaxUint64 { // NVML_VALUE_NOT_AVAILABLE
+		return model.Optional{}
+	}
+	return model.Some(float64(n))
+}

@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// ready says that all n GPUs answer, and what is slow of them was read.
+func ready(n int) func(model.Snapshot) bool {
+	return func(s model.Snapshot) bool {
+		return len(s.GPUs) == n && !slices.ContainsFunc(s.GPUs, func(g model.GPU) bool {
+			return !g.Utilization.Known || !g.PCIe.Width.Known
+		})
+	}
+}
+
+// identity is what remains of a GPU that cannot be read.
+func identity(g model.GPU) model.GPU {
+	return model.GPU{
+		Vendor: g.Vendor, ID: g.ID, UUID: g.UUID, Parent: g.Parent, Name: g.Name, Serial: g.Serial, PCIAddress: g.PCIAddress,
+		PCIDevice: g.PCIDevice, NUMANode: g.NUMANode, VBIOS: g.VBIOS, Nodes: g.Nodes, Profile: g.Profile, Instance: g.Instance,
+	}
+}
+
+func onlyIdentity(g model.GPU) bool {
+	bare := identity(g)
+	bare.Problems, bare.Suspended = g.Problems, g.Suspended
+	return reflect.DeepEqual(g, bare)
+}
+
+// The driver of this test, and of those below, is a fake. The library is the oldest
+// one: any function that not all libraries have is missing, and calling it panics.
+func TestOneGPU(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	d.plug(address, "GPU-1", 3)
+	dir := filepath.Join(d.options.Sysfs, "bus/pci/devices", address)
+	d.write(filepath.Join(dir, "numa_node"), "1\n")
+	d.mkdir("bus/pci/devices/" + address + "/drm/card1")
+	d.mkdir("bus/pci/devices/" + address + "/drm/renderD129")
+	s := until(t, d.source(), ready(1))
+	want := model.GPU{
+		Vendor: model.NVIDIA, ID: "3", UUID: "GPU-1", Name: "NVIDIA Fake", Serial: "1234", VBIOS: "96.00",
+		PCIAddress: address, PCIDevice: "0x2330", NUMANode: "1",
+		Nodes:       []string{"/dev/nvidia3", "/dev/dri/card1", "/dev/dri/renderD129"},
+		Unlisted:    true, // the oldest library lists no processes
+		Modes:       map[string]string{"compute": "exclusive_process", "persistence": "enabled", "ecc": "enabled"},
+		Utilization: model.Some(0.42), Power: model.Some(123.456), FanSpeed: model.Some(0), PerformanceState: model.Some(0),
+		Temperatures: []model.Figure{{Name: "gpu", Value: 33}},
+		Clocks:       []model.Figure{{Name: "graphics", Value: 1.98e9}, {Name: "sm", Value: 1.98e9}, {Name: "memory", Value: 1.98e9}},
+		MaxClocks:    []model.Figure{{Name: "graphics", Value: 1.98e9}, {Name: "sm", Value: 1.98e9}, {Name: "memory", Value: 1.98e9}},
+		PCIe: model.GPUPCIe{
+			Generation: model.Some(4), MaxGeneration: model.Some(5), Width: model.Some(8), MaxWidth: model.Some(16),
+		},
+		Problems: []model.GPUCondition{
+			{Name: model.ProblemLost},
+			{Name: model.ProblemStuck},
+			{Name: model.ProblemResetRequired},
+			{Name: model.ProblemPCIeDegraded, Active: true},
+		},
+	}
+	if !reflect.DeepEqual(s.GPUs[0], want) {
+		t.Errorf("got  %+v\nwant %+v", s.GPUs[0], want)
+	}
+	drivers := []model.GPUDriver{{Vendor: model.NVIDIA, Version: "550.54.15", Library: "12.550.54.15"}}
+	if !reflect.DeepEqual(s.GPUDrivers, drivers) {
+		t.Errorf("driver %+v", s.GPUDrivers)
+	}
+	if state(s, "3") != model.StateOK {
+		t.Errorf("states %+v", s.DeviceStates)
+	}
+}
+
+func TestNoDriver(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	if err := os.RemoveAll(d.options.Sysfs + "/bus"); err != nil {
+		t.Fatal(err)
+	}
+	s := d.source()
+	if _, err := s.Read(t.Context()); !errors.Is(err, model.ErrAbsent) {
+		t.Errorf("error %v", err)
+	}
+	if d.opens.Load() != 0 {
+		t.Error("the library was opened without a driver")
+	}
+	d.plug(address, "GPU-1", 0) // the driver is loaded
+	until(t, s, ready(1))
+}
+
+func TestStuckDevice(t *testing.T) {
+	d := newDriver(t)
+	d.plug(address, "GPU-1", 0)
+	stuck := d.plug("0000:c2:00.0", "GPU-2", 1)
+	s := d.source()
+	before := until(t, s, ready(2))
+	heal := stuck.hang(t)
+	time.Sleep(3 * d.options.Interval) // a round hangs
+
+	begun := time.Now()
+	got, err := s.Read(t.Context())
+	if took := time.Since(begun); err != nil || took > 2*patience {
+		t.Errorf("Read took %v: %v", took, err)
+	}
+	check := func(got model.Snapshot) {
+		t.Helper()
+		if len(got.GPUs) != 2 || !got.GPUs[0].Utilization.Known || state(got, "0") != model.StateOK {
+			t.Errorf("the other GPU: %+v %+v", got.GPUs, got.DeviceStates)
+		}
+		g := got.GPUs[1]
+		if !onlyIdentity(g) || !reflect.DeepEqual(identity(g), identity(before.GPUs[1])) ||
+			!has(g.Problems, model.ProblemStuck) || state(got, "1") != model.StateStuck {
+			t.Errorf("the stuck GPU: %+v %+v", g, got.DeviceStates)
+		}
+	}
+	if g := got.GPUs[1]; !g.Utilization.Known || state(got, "1") != model.StateOK {
+		t.Errorf("the GPU is late only, and does not tell what it told last: %+v %+v", g, got.DeviceStates)
+	}
+	got = until(t, s, func(s model.Snapshot) bool { return state(s, "1") == model.StateStuck })
+	check(got)
+	goroutines := runtime.NumGoroutine()
+	begun = time.Now()
+	for range 20 {
+		got, _ = s.Read(t.Context())
+		check(got)
+	}
+	if took := time.Since(begun); took > patience {
+		t.Errorf("20 reads beside a stuck GPU took %v", took)
+	}
+	if now := runtime.NumGoroutine(); now > goroutines+2 {
+		t.Errorf("%d goroutines became %d", goroutines, now)
+	}
+	// What the bus shows changes: the library must not be closed below the call.
+	d.plug("0000:c3:00.0", "GPU-3", 2)
+	time.Sleep(5 * d.options.Interval)
+	if d.closes.Load() != 0 {
+		t.Error("the library was closed while a call was in it")
+	}
+	got, _ = s.Read(t.Context())
+	check(got)
+	heal()
+	until(t, s, ready(3))
+}
+
+func TestCloseWithStuckDevice(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	g := d.plug(address, "GPU-1", 0)
+	s := newSource(d.options, d.open, time.Millisecond)
+	until(t, s, ready(1))
+	heal := g.hang(t)
+	time.Sleep(3 * d.options.Interval)
+	begun := time.Now()
+	if err := s.Close(); err != nil || time.Since(begun) > 3*patience {
+		t.Errorf("Close took %v: %v", time.Since(begun), err)
+	}
+	if d.closes.Load() != 0 {
+		t.Error("the library was closed while a call was in it")
+	}
+	heal()
+}
+
+func TestCloseEndsEverything(t *testing.T) {
+	d := newDriver(t)
+	goroutines := runtime.NumGoroutine()
+	for i := range 8 {
+		d.plug(fmt.Sprintf("0000:c%d:00.0", i), fmt.Sprint("GPU-", i), i)
+	}
+	s := newSource(d.options, d.open, time.Millisecond)
+	until(t, s, ready(8))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if d.closes.Load() != 1 {
+		t.Errorf("the library was closed %d times", d.closes.Load())
+	}
+	for range 100 { // the last of them is on its way out
+		if runtime.NumGoroutine() <= goroutines {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if now := runtime.NumGoroutine(); now > goroutines {
+		t.Errorf("%d goroutines became %d", goroutines, now)
+	}
+	if _, err := s.Read(context.Background()); err == nil {
+		t.Error("a closed source reads")
+	}
+}
+
+func TestLostDevice(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	g := d.plug(address, "GPU-1", 0)
+	d.plug("0000:c2:00.0", "GPU-2", 1)
+	s := d.source()
+	before := until(t, s, ready(2))
+	g.ret.Store(int64(nvml.ERROR_GPU_IS_LOST))
+	got := until(t, s, func(s model.Snapshot) bool { return has(s.GPUs[0].Problems, model.ProblemLost) })
+	if !onlyIdentity(got.GPUs[0]) || !reflect.DeepEqual(identity(got.GPUs[0]), identity(before.GPUs[0])) {
+		t.Errorf("the lost GPU: %+v", got.GPUs[0])
+	}
+	if state(got, "0") != model.StateFailed || state(got, "1") != model.StateOK || !got.GPUs[1].Utilization.Known {
+		t.Errorf("states %+v", got.DeviceStates)
+	}
+	// It keeps its name when the library is opened again.
+	d.plug("0000:c3:00.0", "GPU-3", 2)
+	got = until(t, s, func(s model.Snapshot) bool { return len(s.GPUs) == 3 && s.GPUs[2].Utilization.Known })
+	if !has(got.GPUs[0].Problems, model.ProblemLost) || got.GPUs[0].UUID != "GPU-1" {
+		t.Errorf("after opening again: %+v", got.GPUs[0])
+	}
+	g.ret.Store(int64(nvml.SUCCESS)) // it was reset
+	until(t, s, ready(3))
+}
+
+// A GPU that was lost before we came is told by the driver's own file.
+func TestLostFromTheStart(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	d.plug(address, "GPU-1", 0).ret.Store(int64(nvml.ERROR_GPU_IS_LOST))
+	d.write(filepath.Join(d.options.Procfs, "driver/nvidia/gpus", address, "information"),
+		"Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-1\nVideo BIOS: \t ??.??.??.??.??\nDevice Minor: \t 5\n")
+	got := until(t, d.source(), func(s model.Snapshot) bool {
+		return len(s.GPUs) == 1 && has(s.GPUs[0].Problems, model.ProblemLost)
+	})
+	want := model.GPU{
+		Vendor: model.NVIDIA, ID: "0", UUID: "GPU-1", Name: "NVIDIA H100", PCIAddress: address, Nodes: []string{"/dev/nvidia5"},
+	}
+	if !reflect.DeepEqual(identity(got.GPUs[0]), want) {
+		t.Errorf("got %+v, want %+v", got.GPUs[0], want)
+	}
+}
+
+func TestHiddenDevice(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	d.plug(address, "GPU-1", 0)
+	d.mkdir("bus/pci/drivers/nvidia/0000:c2:00.0") // the kernel has it, NVML does not show it to us
+	got := until(t, d.source(), ready(1))
+	if len(got.DeviceStates) != 1 {
+		t.Errorf("states %+v", got.DeviceStates)
+	}
+}
+
+func TestFailedFigure(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	g := d.plug(address, "GPU-1", 0)
+	g.GetPowerUsageFunc = func() (uint32, nvml.Return) { return 1, nvml.ERROR_NO_PERMISSION }
+	s := d.source()
+	got := until(t, s, ready(1))
+	if got.GPUs[0].Power.Known || state(got, "0") != model.StateOK {
+		t.Errorf("%+v %+v", got.GPUs[0], got.DeviceStates)
+	}
+}
+
+// The driver is unloaded and loaded, and the library does not open for a while.
+func TestDriverReload(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	g := d.plug(address, "GPU-1", 0)
+	s := d.source()
+	until(t, s, ready(1))
+	d.refuse(errRefused)
+	g.ret.Store(int64(nvml.ERROR_UNINITIALIZED))
+	deadline := time.Now().Add(5 * time.Second)
+	for time.Now().Before(deadline) {
+		if _, err := s.Read(t.Context()); errors.Is(err, errRefused) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := s.Read(t.Context()); !errors.Is(err, errRefused) {
+		t.Fatalf("error %v", err)
+	}
+	if d.closes.Load() != 1 {
+		t.Errorf("the library was closed %d times", d.closes.Load())
+	}
+	tries := d.opens.Load()
+	time.Sleep(200 * time.Millisecond) // pauses of 5, 10, 20, 40, 80 ms …
+	if more := d.opens.Load() - tries; more > 7 {
+		t.Errorf("opened %d times in 200 ms", more)
+	}
+	g.ret.Store(int64(nvml.SUCCESS))
+	d.refuse(nil)
+	until(t, s, ready(1))
+}
+
+// An error that stays does not have the library opened all the time.
+func TestReopeningBacksOff(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	g := d.plug(address, "GPU-1", 0)
+	s := d.source()
+	until(t, s, ready(1))
+	g.ret.Store(int64(nvml.ERROR_LIB_RM_VERSION_MISMATCH))
+	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		_, _ = s.Read(t.Context())
+	}
+	if n := d.opens.Load(); n < 3 || n > 8 {
+		t.Errorf("opened %d times in 300 ms", n)
+	}
+}
+
+func TestHotPlug(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	s := d.source()
+	got := until(t, s, func(s model.Snapshot) bool { return s.GPUs != nil })
+	if len(got.GPUs) != 0 {
+		t.Fatalf("%+v", got.GPUs)
+	}
+	d.plug(address, "GPU-1", 0)
+	until(t, s, ready(1))
+	d.plug("0000:01:00.0", "GPU-0", 1)
+	got = until(t, s, ready(2))
+	if got.GPUs[0].UUID != "GPU-0" { // in the order of the bus
+		t.Errorf("%+v", got.GPUs)
+	}
+	d.unplug(address)
+	got = until(t, s, ready(1))
+	if got.GPUs[0].UUID != "GPU-0" {
+		t.Errorf("%+v", got.GPUs)
+	}
+}
+
+func TestMIG(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	d.symbols = migSymbols
+	g := d.plug(address, "GPU-1", 2)
+	g.split("MIG-a", "MIG-b")
+	capabilities := filepath.Join(d.options.Procfs, "driver/nvidia/capabilities/gpu2/mig/gi8")
+	d.write(filepath.Join(capabilities, "access"), "DeviceFileMinor: 30\nDeviceFileMode: 256\n")
+	d.write(filepath.Join(capabilities, "ci0/access"), "DeviceFileMinor: 31\nDeviceFileMode: 256\n")
+	s := d.source()
+	got := until(t, s, func(s model.Snapshot) bool { return len(s.GPUs) == 3 })
+	want := model.GPU{
+		Vendor: model.NVIDIA, ID: "2:1", UUID: "MIG-b", Parent: "GPU-1", Name: "NVIDIA Fake MIG 1g.10gb", Serial: "1234",
+		VBIOS: "96.00", PCIAddress: address, PCIDevice: "0x2330", Profile: "1g.10gb", Instance: "8",
+		Nodes: []string{"/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31"},
+	}
+	if !reflect.DeepEqual(identity(got.GPUs[2]), want) || got.GPUs[0].UUID != "GPU-1" || got.GPUs[0].Modes["mig"] != "enabled" {
+		t.Errorf("got  %+v\nwant %+v", got.GPUs[2], want)
+	}
+	g.split("MIG-c", "MIG-d", "MIG-e") // reconfigured: the old ones are gone
+	got = until(t, s, func(s model.Snapshot) bool { return len(s.GPUs) == 4 })
+	for i, uuid := range []string{"GPU-1", "MIG-c", "MIG-d", "MIG-e"} {
+		if got.GPUs[i].UUID != uuid {
+			t.Errorf("GPU %d is %s, want %s", i, got.GPUs[i].UUID, uuid)
+		}
+	}
+	g.mu.Lock()
+	g.mig = nvml.DEVICE_MIG_DISABLE
+	g.mu.Unlock()
+	until(t, s, ready(1))
+}
+
+func TestStuckParts(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	d.symbols = migSymbols
+	g := d.plug(address, "GPU-1", 0)
+	g.split("MIG-a")
+	s := d.source()
+	until(t, s, func(s model.Snapshot) bool { return len(s.GPUs) == 2 })
+	defer g.hang(t)()
+	got := until(t, s, func(s model.Snapshot) bool { return has(s.GPUs[0].Problems, model.ProblemStuck) })
+	if len(got.GPUs) != 2 || !has(got.GPUs[1].Problems, model.ProblemStuck) || !onlyIdentity(got.GPUs[1]) {
+		t.Errorf("%+v", got.GPUs)
+	}
+}
+
+func TestSuspendedIsNotTouched(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	g := d.plug(address, "GPU-1", 0)
+	d.power(address, "suspended")
+	d.write(filepath.Join(d.options.Procfs, "driver/nvidia/gpus", address, "information"),
+		"Model: NVIDIA H100\nGPU UUID: GPU-????????-????-????-????-????????????\n")
+	s := d.source()
+	got := until(t, s, func(s model.Snapshot) bool { return len(s.GPUs) == 1 })
+	time.Sleep(3 * d.options.Interval)
+	if g.calls.Load() != 0 {
+		t.Errorf("%d calls woke it", g.calls.Load())
+	}
+	if !got.GPUs[0].Suspended || got.GPUs[0].UUID != address || got.GPUs[0].Name != "NVIDIA H100" || !onlyIdentity(got.GPUs[0]) {
+		t.Errorf("%+v", got.GPUs[0])
+	}
+	d.power(address, "active")
+	until(t, s, ready(1))
+	d.power(address, "suspended")
+	time.Sleep(3 * d.options.Interval) // the step that was under way
+	calls := g.calls.Load()
+	for range 10 {
+		got, _ = s.Read(t.Context())
+		time.Sleep(d.options.Interval)
+	}
+	if g.calls.Load() != calls {
+		t.Errorf("%d calls woke it", g.calls.Load()-calls)
+	}
+	if !got.GPUs[0].Suspended || got.GPUs[0].UUID != "GPU-1" || !onlyIdentity(got.GPUs[0]) || state(got, "0") != model.StateOK {
+		t.Errorf("%+v", got.GPUs[0])
+	}
+}
+
+// Where the kernel shows no functions of the driver, the count of NVML is used.
+func TestByIndex(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	if err := os.RemoveAll(d.options.Sysfs + "/bus"); err != nil {
+		t.Fatal(err)
+	}
+	d.write(filepath.Join(d.options.Procfs, "driver/nvidia/version"), "NVRM version: …\n")
+	d.mu.Lock()
+	d.devices["x"] = newGPU("GPU-1", 0)
+	d.mu.Unlock()
+	got := until(t, d.source(), ready(1))
+	if got.GPUs[0].PCIAddress != address {
+		t.Errorf("%+v", got.GPUs[0])
+	}
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nvml makes a fake of NVIDIA's management library, libnvidia-ml.so.1,
+// for tests on machines without a GPU: a program opens it as it opens the real one.
+// What it answers is a [Scenario], which a test may change while the program runs,
+// and it counts the calls that are made. See fake/nvml.c for what it is made from.
+package nvml
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// Library is the name of the file that Build makes.
+const Library = "libnvidia-ml.so.1"
+
+// Build compiles the library into dir, which it makes, and returns its path. An old
+// one lacks what drivers after R450 brought. It needs gcc, and go for the directory
+// of the vendor's header, which is a part of go-nvml.
+func Build(ctx context.Context, dir string, old bool) (string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	_, self, _, _ := runtime.Caller(0)
+	here := filepath.Dir(self)
+	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml")
+	list.Dir = here
+	module, err := list.Output()
+	if err != nil {
+		return "", fmt.Errorf("where is go-nvml: %w", err)
+	}
+	sources, err := filepath.Glob(filepath.Join(here, "fake", "*.c"))
+	if err != nil {
+		return "", err
+	}
+	library := filepath.Join(dir, Library)
+	args := []string{
+		"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations",
+		"-shared", "-fPIC", "-pthread", "-Wl,-soname," + Library,
+		"-I" + filepath.Join(strings.TrimSpace(string(module)), "pkg", "nvml"), "-o", library,
+	}
+	if old {
+		args = append(args, "-DOLD_LIBRARY")
+	}
+	if out, err := exec.CommandContext(ctx, "gcc", append(args, sources...)...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("gcc: %w\n%s", err, out)
+	}
+	return library, nil
+}

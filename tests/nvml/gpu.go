@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+import (
+	"fmt"
+	"strings"
+)
+
+const (
+	mib = 1 << 20
+	// h100 has so much memory, of which the driver keeps some.
+	h100Total, h100Reserved = 81559 * mib, 551 * mib
+	// overhead is what is used on a device beside what its processes have.
+	overhead = 64 * mib
+	links    = 18 // NVLinks of an H100
+)
+
+// UUID is that of GPU n.
+func UUID(n int) string { return fmt.Sprintf("GPU-%08x-0000-4000-8000-%012x", 0xac0000+n, n) }
+
+// Address is the PCI address of GPU n, as sysfs has it.
+func Address(n int) string { return fmt.Sprintf("0000:%02x:00.0", 0x20+0x10*n) }
+
+// AddH100 adds GPU n: one of eight on a board, without processes.
+func (s *Scenario) AddH100(n int) {
+	d := fmt.Sprint(n)
+	set := func(key string, values ...any) { s.Set(d, "nvmlDeviceGet"+key, values...) }
+	set("UUID", UUID(n))
+	set("Name", "NVIDIA H100 80GB HBM3")
+	set("Serial", fmt.Sprintf("16530230%05d", n))
+	set("VbiosVersion", "96.00.74.00.01")
+	set("InforomImageVersion", "G520.0200.00.05")
+	set("BoardPartNumber", "692-2G520-0200-000")
+	set("PciInfo", "0000"+strings.ToUpper(Address(n)), "0x233010DE", "0x16C110DE")
+	set("Brand", 14)
+	set("Architecture", 9)
+	set("CudaComputeCapability", 9, 0)
+	set("MinorNumber", n)
+	set("ModuleId", n+1)
+	set("PersistenceMode", 1)
+	set("ComputeMode", 0)
+	set("AccountingMode", 0)
+	set("EccMode", 1, 1)
+	set("MigMode", 0, 0)
+	set("MaxMigDeviceCount", 7)
+	set("VirtualizationMode", 0)
+	set("PerformanceState", 0)
+	set("PowerUsage", 350000+1000*n)
+	set("PowerManagementLimit", 700000)
+	set("PowerManagementDefaultLimit", 700000)
+	set("PowerManagementLimitConstraints", 200000, 700000)
+	set("EnforcedPowerLimit", 700000)
+	set("TotalEnergyConsumption", 123456789000+n)
+	set("Temperature.0", 40+n)
+	for limit, celsius := range []int{90, 87, 95, 85} { // shutdown, slowdown, memory, GPU
+		set(fmt.Sprint("TemperatureThreshold.", limit), celsius)
+	}
+	for clock, mhz := range []int{1980, 1980, 2619, 1545} { // graphics, SM, memory, video
+		set(fmt.Sprint("ClockInfo.", clock), mhz)
+		set(fmt.Sprint("MaxClockInfo.", clock), mhz)
+	}
+	for _, reasons := range []string{"Event", "Throttle"} {
+		set("CurrentClocks"+reasons+"Reasons", 0x4) // power cap
+		set("SupportedClocks"+reasons+"Reasons", 0x1ff)
+	}
+	set("EncoderUtilization", 0, 167000)
+	set("DecoderUtilization", 7, 167000)
+	set("JpgUtilization", 0, 167000)
+	set("OfaUtilization", 0, 167000)
+	for key, v := range map[string]int{
+		"CurrPcieLinkGeneration": 5, "MaxPcieLinkGeneration": 5, "GpuMaxPcieLinkGeneration": 5,
+		"CurrPcieLinkWidth": 16, "MaxPcieLinkWidth": 16, "PcieReplayCounter": n,
+		"PcieThroughput.0": 1000 + n, "PcieThroughput.1": 2000 + n, // KB/s: transmitted, received
+	} {
+		set(key, v)
+	}
+	for policy := range 6 {
+		set(fmt.Sprint("ViolationStatus.", policy), 1, 1e9*policy) // ns
+		s.Set(d, fmt.Sprint("field.", 74+policy), 1e9*policy)
+	}
+	set("SupportedEventTypes", 0x1f)
+	s.addErrors(d)
+	s.addLinks(d, n)
+	for id, v := range map[int]string{
+		82: "u 55", 83: fmt.Sprint(123456789000 + n), 191: fmt.Sprint(123456789000 + n), 91: fmt.Sprint("u ", links),
+		94: fmt.Sprint("u ", n), 185: "u 340000", 186: fmt.Sprint("u ", 350000+1000*n),
+	} {
+		s.Set(d, fmt.Sprint("field.", id), v)
+	}
+	// SM activity, SM occupancy, any tensor, DRAM bandwidth, FP64, FP32, FP16, PCIe: transmitted, received (MiB/s).
+	for id, v := range map[int]any{1: 60.5, 2: 55.25, 3: 30, 5: 20.5, 10: 40, 11: 1.5, 12: 10.5, 13: 2, 20: 100, 21: 200} {
+		s.Set(d, fmt.Sprint("gpm.", id), v)
+	}
+	s.Balance()
+}
+
+// addErrors adds what broke: a corrected error in DRAM, an uncorrected one long ago,
+// a row remapped for each.
+func (s *Scenario) addErrors(d string) {
+	for kind := range 2 { // corrected, uncorrected
+		for scope := range 2 { // volatile, aggregate
+			total := 0
+			for _, block := range []int{0, 1, 2, 3, 4, 5, 6, 7} {
+				n := 0
+				if block == 2 && kind <= scope { // DRAM
+					n = 1 + scope
+				}
+				total += n
+				s.Set(d, fmt.Sprintf("nvmlDeviceGetMemoryErrorCounter.%d.%d.%d", kind, scope, block), n)
+			}
+			s.Set(d, fmt.Sprintf("nvmlDeviceGetTotalEccErrors.%d.%d", kind, scope), total)
+			s.Set(d, fmt.Sprint("field.", 3+2*scope+kind), total)
+		}
+	}
+	s.Set(d, "nvmlDeviceGetSramEccErrorStatus", strings.Repeat("0 ", 12))
+	s.Set(d, "nvmlDeviceGetRemappedRows", 1, 2, 0, 0)
+	s.Set(d, "nvmlDeviceGetRowRemapperHistogram", 638, 2, 0, 0, 0)
+	for i, v := range []int{1, 2, 0, 0} {
+		s.Set(d, fmt.Sprint("field.", 142+i), "u", v)
+	}
+}
+
+// addLinks adds NVLinks, all but the last one up.
+func (s *Scenario) addLinks(d string, n int) {
+	for link := range links {
+		set := func(key string, values ...any) { s.Set(d, fmt.Sprintf("nvmlDeviceGetNvLink%s", key), values...) }
+		up := 1
+		if link == links-1 {
+			up = 0
+		}
+		set(fmt.Sprint("State.", link), up)
+		set(fmt.Sprint("Version.", link), 4)
+		set(fmt.Sprint("RemoteDeviceType.", link), 1) // a switch
+		set(fmt.Sprint("RemotePciInfo.", link), fmt.Sprintf("00000000:%02X:00.0", 5+link%4), "0x22A310DE")
+		for counter := range 4 {
+			set(fmt.Sprintf("ErrorCounter.%d.%d", link, counter), counter)
+		}
+		for id, v := range map[int]int{138: 1000*n + link, 139: 2000*n + link, 140: 1100*n + link, 141: 2200*n + link} { // KiB
+			s.Set(d, fmt.Sprintf("field.%d.%d", id, link), v)
+		}
+		for id, v := range map[int]int{161: 1, 162: 2, 163: 3} { // errors
+			s.Set(d, fmt.Sprintf("field.%d.%d", id, link), v)
+		}
+		s.Set(d, fmt.Sprintf("field.165.%d", link), "u", up)
+	}
+}
+
+// A Profile is that of a MIG device.
+type Profile struct {
+	Name                string
+	Slices, SMs, Memory uint64 // Memory in MiB
+	instance            int    // number of the first GPU instance of this profile
+}
+
+// Profiles of an H100.
+var (
+	Profile1g = Profile{"1g.10gb", 1, 16, 9856, 7}
+	Profile3g = Profile{"3g.40gb", 3, 60, 40320, 1}
+)
+
+// SplitGPU switches MIG on for GPU n and gives it these devices instead of those
+// that it has. As with a real one, no utilization is told any more.
+func (s *Scenario) SplitGPU(n int, profiles ...Profile) {
+	d := fmt.Sprint(n)
+	for m := range 7 {
+		s.Remove(fmt.Sprint(d, ":", m))
+	}
+	s.Set(d, "nvmlDeviceGetMigMode", 1, 1)
+	for _, key := range []string{"UtilizationRates", "EncoderUtilization", "DecoderUtilization", "JpgUtilization", "OfaUtilization"} {
+		s.Unset(d, "nvmlDeviceGet"+key)
+	}
+	next := map[string]int{}
+	for m, p := range profiles {
+		instance := p.instance + next[p.Name]
+		next[p.Name]++
+		mig := fmt.Sprint(d, ":", m)
+		set := func(key string, values ...any) { s.Set(mig, "nvmlDeviceGet"+key, values...) }
+		set("UUID", fmt.Sprintf("MIG-%08x-0000-5000-8000-%012x", 0xac0000+n, instance))
+		set("Name", "NVIDIA H100 80GB HBM3 MIG "+p.Name)
+		set("GpuInstanceId", instance)
+		set("ComputeInstanceId", 0)
+		set("Attributes", p.SMs, p.Slices, p.Slices, 0, p.Slices, 0, p.Slices, p.Slices, p.Memory)
+		s.Set(mig, "gpm.2", 12.5)
+		s.Set(mig, "gpm.10", 6.25)
+	}
+	s.Balance()
+}
+
+// Balance makes the memory and the utilization of all devices what their processes
+// make of it.
+func (s *Scenario) Balance() {
+	for _, d := range s.Devices() {
+		used, sm, mem := uint64(overhead), uint64(0), uint64(0)
+		for _, p := range s.Processes {
+			if p.Device != d && !strings.HasPrefix(p.Device, d+":") {
+				continue
+			}
+			if p.Memory != Unknown {
+				used += p.Memory
+			}
+			sm, mem = min(sm+p.SM, 100), min(mem+p.Mem, 100)
+		}
+		total, reserved := uint64(h100Total), uint64(h100Reserved)
+		var slices [9]uint64
+		if _, err := fmt.Sscan(s.Get(d, "nvmlDeviceGetAttributes"), &slices[0], &slices[1], &slices[2], &slices[3], &slices[4],
+			&slices[5], &slices[6], &slices[7], &slices[8]); err == nil {
+			total, reserved = slices[8]*mib, 16*mib
+		}
+		free := total - reserved - used
+		s.Set(d, "memory_v2", total, reserved, free, used)
+		s.Set(d, "nvmlDeviceGetMemoryInfo", total, free, used+reserved)
+		s.Set(d, "nvmlDeviceGetBAR1MemoryInfo", 131072*mib, 131000*mib, 72*mib)
+		if !strings.HasPrefix(s.Get(d, "nvmlDeviceGetMigMode"), "1") && !strings.Contains(d, ":") {
+			s.Set(d, "nvmlDeviceGetUtilizationRates", sm, mem)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// GPUs of a node.
+const GPUs = 8
+
+// Node adds eight GPUs with these processes: on GPUs 0 to 4 several time-slice one,
+// on GPU 5 they share it through MPS, GPUs 6 and 7 are cut into MIG devices. The
+// processes are dealt over the twelve devices in turn; a process uses one.
+func (s *Scenario) Node(pids ...int) {
+	for n := range GPUs {
+		s.AddH100(n)
+	}
+	s.SplitGPU(6, Profile3g, Profile3g)
+	s.SplitGPU(7, Profile1g, Profile1g, Profile1g, Profile1g)
+	devices := []string{"0", "1", "2", "3", "4", "5", "6:0", "6:1", "7:0", "7:1", "7:2", "7:3"}
+	for i, pid := range pids {
+		round := uint64(i / len(devices))
+		p := Process{Device: devices[i%len(devices)], PID: pid, Memory: (200 + uint64(i)) * mib, SM: 5 + round, Mem: 2 + round, Kinds: "C"}
+		switch {
+		case p.Device == "5":
+			p.Kinds = "CM"
+		case i%len(devices) == 0: // draws as well, and decodes
+			p.Kinds, p.Decoder = "CG", 1
+		}
+		s.Processes = append(s.Processes, p)
+	}
+	s.Balance()
+}
+
+// A Sensor is what a program needs to see a fake node with GPUs.
+type Sensor struct {
+	Arguments   []string // of accelscope
+	Environment []string
+}
+
+// Bench makes eight GPUs with these processes, in the fake sysfs and procfs of a node
+// that has them, and the library with its scenario in dir: for benchmarks.
+func Bench(ctx context.Context, dir, sysfs, procfs string, pids []int) (Sensor, error) {
+	library, err := Build(ctx, dir, false)
+	if err != nil {
+		return Sensor{}, err
+	}
+	s, err := New(dir)
+	if err != nil {
+		return Sensor{}, err
+	}
+	s.Node(pids...)
+	for n := range GPUs {
+		if err := Bind(sysfs, procfs, n); err != nil {
+			return Sensor{}, err
+		}
+	}
+	if err := s.Capabilities(procfs); err != nil {
+		return Sensor{}, err
+	}
+	return Sensor{[]string{"--gpu.nvml-library=" + library}, s.Environment()}, s.Write()
+}
+
+// Bind writes what sysfs and procfs have of GPU n while the driver is bound to it. It
+// changes nothing that the library answers.
+func Bind(sysfs, procfs string, n int) error {
+	device := filepath.Join(sysfs, "bus/pci/devices", Address(n))
+	driver := filepath.Join(sysfs, "bus/pci/drivers/nvidia", Address(n))
+	for path, content := range map[string]string{
+		filepath.Join(device, "vendor"):               "0x10de\n",
+		filepath.Join(device, "device"):               "0x2330\n",
+		filepath.Join(device, "class"):                "0x030200\n",
+		filepath.Join(device, "numa_node"):            fmt.Sprintln(2 * n / GPUs),
+		filepath.Join(device, "power/runtime_status"): "active\n",
+		filepath.Join(procfs, "driver/nvidia/gpus", Address(n), "information"): fmt.Sprintf(
+			"Model: \t\t NVIDIA H100 80GB HBM3\nGPU UUID: \t %s\nBus Location: \t %s\nDevice Minor: \t %d\n", UUID(n), Address(n), n),
+		filepath.Join(procfs, "driver/nvidia/version"): "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15\n",
+	} {
+		if err := write(path, content); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(driver), 0o755); err != nil {
+		return err
+	}
+	return os.Symlink("../../devices/"+Address(n), driver)
+}
+
+// Capabilities writes what the driver says in procfs of the device nodes of MIG devices.
+func (s *Scenario) Capabilities(procfs string) error {
+	const perInstance, perGPU = 9, 15 * 9 // minors; the first are of the whole machine
+	for _, d := range s.Devices() {
+		gpu, _, is := strings.Cut(d, ":")
+		if !is {
+			continue
+		}
+		n, err := strconv.Atoi(gpu)
+		if err != nil {
+			return err
+		}
+		instance, err := strconv.Atoi(s.Get(d, "nvmlDeviceGetGpuInstanceId"))
+		if err != nil {
+			return err
+		}
+		dir := filepath.Join(procfs, "driver/nvidia/capabilities", fmt.Sprint("gpu", n), "mig", fmt.Sprint("gi", instance))
+		minor := 3 + n*perGPU + instance*perInstance
+		for _, access := range []string{"access", "ci0/access"} {
+			text := fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: 292\nDeviceFileModify: 1\n", minor)
+			if err := write(filepath.Join(dir, access), text); err != nil {
+				return err
+			}
+			minor++
+		}
+	}
+	return nil
+}
+
+// Unbind is the opposite of Bind.
+func Unbind(sysfs, procfs string, n int) error {
+	if err := os.RemoveAll(filepath.Join(procfs, "driver/nvidia/gpus", Address(n))); err != nil {
+		return err
+	}
+	return os.Remove(filepath.Join(sysfs, "bus/pci/drivers/nvidia", Address(n)))
+}
+
+// Suspend sets what runtime power management says of GPU n: active, suspended.
+func Suspend(sysfs string, n int, status string) error {
+	return write(filepath.Join(sysfs, "bus/pci/devices", Address(n), "power/runtime_status"), status+"\n")
+}
+
+func write(path, content string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(content), 0o644)
+}

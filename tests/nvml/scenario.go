@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// System is the device of what is asked of no device.
+const System = "-"
+
+// Unknown is a number that NVML does not know.
+const Unknown = 1<<64 - 1
+
+// What a call may fail with: nvmlReturn_t of nvml.h.
+const (
+	DriverNotLoaded = 9
+	GPUIsLost       = 15
+	ResetRequired   = 16
+	VersionMismatch = 18
+)
+
+// xidEvent is nvmlEventTypeXidCriticalError.
+const xidEvent = 8
+
+// Process is a process that uses a GPU.
+type Process struct {
+	Device string // 0, or 0:1 for the MIG device 1 of GPU 0
+	PID    int
+	Memory uint64 // bytes, or Unknown
+	// What it uses of the engines, in percent, whenever the driver looks.
+	SM, Mem, Encoder, Decoder uint64
+	// Kinds are the lists that it is in: C compute, G graphics, M clients of MPS.
+	Kinds string
+}
+
+// Scenario is what the fake library answers. Change it, then Write it.
+type Scenario struct {
+	Processes []Process
+
+	file, calls string
+	values      map[string]map[string]string // by device and key
+	events      []string
+}
+
+// New makes a scenario of a driver without GPUs; its files are in dir.
+func New(dir string) (*Scenario, error) {
+	s := &Scenario{
+		file: filepath.Join(dir, "nvml.scenario"), calls: filepath.Join(dir, "nvml.calls"),
+		values: map[string]map[string]string{},
+	}
+	s.Driver("550.54.15")
+	s.Set(System, "nvmlSystemGetCudaDriverVersion", 12040)
+	if err := os.WriteFile(s.calls, make([]byte, callRoom*callSize), 0o600); err != nil {
+		return nil, err
+	}
+	return s, s.Write()
+}
+
+// Environment is what a process needs to see s.
+func (s *Scenario) Environment() []string {
+	return []string{"NVML_FAKE_SCENARIO=" + s.file, "NVML_FAKE_CALLS=" + s.calls}
+}
+
+// Driver sets the version of the driver and of its library.
+func (s *Scenario) Driver(version string) {
+	s.Set(System, "nvmlSystemGetDriverVersion", version)
+	s.Set(System, "nvmlSystemGetNVMLVersion", "12."+version)
+}
+
+// Set sets what is returned for a key of a device: see fake/nvml.c.
+func (s *Scenario) Set(device, key string, values ...any) {
+	if s.values[device] == nil {
+		s.values[device] = map[string]string{}
+	}
+	s.values[device][key] = strings.TrimSpace(fmt.Sprintln(values...))
+}
+
+// Unset makes a key not supported.
+func (s *Scenario) Unset(device, key string) { delete(s.values[device], key) }
+
+// Get is what was set.
+func (s *Scenario) Get(device, key string) string { return s.values[device][key] }
+
+// UUID is that of a device.
+func (s *Scenario) UUID(device string) string { return s.Get(device, "nvmlDeviceGetUUID") }
+
+// Fail makes a function fail for a device; "*" is all functions.
+func (s *Scenario) Fail(device, function string, code int) { s.Set(device, "!"+function, code) }
+
+// Block makes a function not return, until it is healed.
+func (s *Scenario) Block(device, function string) { s.Set(device, "!"+function, "block") }
+
+// Heal ends Fail and Block.
+func (s *Scenario) Heal(device, function string) { s.Unset(device, "!"+function) }
+
+// XID makes the driver report an error.
+func (s *Scenario) XID(device string, code uint64) {
+	s.events = append(s.events, fmt.Sprintln(device, "event", xidEvent, code))
+}
+
+// Remove takes a device away, with its processes and MIG devices. A GPU that goes
+// while the library is initialized is lost.
+func (s *Scenario) Remove(device string) {
+	is := func(d string) bool { return d == device || strings.HasPrefix(d, device+":") }
+	maps.DeleteFunc(s.values, func(d string, _ map[string]string) bool { return is(d) })
+	s.Processes = slices.DeleteFunc(s.Processes, func(p Process) bool { return is(p.Device) })
+}
+
+// Devices are the GPUs and MIG devices, in the order of their names.
+func (s *Scenario) Devices() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.values)), func(d string) bool { return d == System })
+}
+
+// Write makes the library see what s is now, at once and as a whole.
+func (s *Scenario) Write() error {
+	var b strings.Builder
+	for _, device := range slices.Sorted(maps.Keys(s.values)) {
+		for _, key := range slices.Sorted(maps.Keys(s.values[device])) {
+			fmt.Fprintln(&b, device, key, s.values[device][key])
+		}
+	}
+	for _, p := range s.Processes {
+		fmt.Fprintln(&b, p.Device, "process", p.PID, p.Memory, p.SM, p.Mem, p.Encoder, p.Decoder, cmp.Or(p.Kinds, "C"))
+	}
+	for _, e := range s.events {
+		b.WriteString(e)
+	}
+	if err := os.WriteFile(s.file+".new", []byte(b.String()), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(s.file+".new", s.file)
+}
