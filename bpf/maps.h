@@ -177,6 +177,42 @@ struct peer {
 	__u8 pad[3];
 };
 
+/* All that a device number has room for; the drivers' are below 512. */
+#define MAJORS 4096
+
+/* How a major is watched. */
+enum watch {
+	WATCH_NONE,
+	WATCH_ALL,   /* all minors */
+	WATCH_NODES, /* those minors that are told */
+};
+
+/* What could not be recorded of opens, and why. */
+enum access_loss {
+	LOSS_OPENS_FULL,         /* no room for one more (cgroup, device) */
+	LOSS_OPEN_RETURN_MISSED, /* the return of an open was not seen */
+	ACCESS_LOSSES,
+};
+
+struct access_key {
+	__u64 cgroup;
+	__u32 rdev; /* the highest minor stands for denied ones that do not exist */
+	__u32 pad;
+};
+
+struct access_count {
+	__u64 allowed;
+	__u64 denied;
+};
+
+/* An open file of a watched device, as a process has it. */
+struct open_file {
+	__u64 file; /* tells files apart */
+	__u64 cgroup;
+	__u32 rdev;
+	__u32 tgid;
+};
+
 struct cgroup_path {
 	char path[512];
 };

@@ -10,5 +10,6 @@ package gen
 //go:generate bpf -type object_type -type memory Objects ../bpf/objects.bpf.c
 //go:generate bpf Cgroups ../bpf/cgroups.bpf.c
 //go:generate bpf Peers ../bpf/peers.bpf.c
+//go:generate bpf -type watch -type access_loss -type open_file Devices ../bpf/devices.bpf.c
 //go:generate -command enums go tool bpf2go -target amd64,arm64 -type opcode -type calls -type completed -type path_loss -type order
 //go:generate enums -type control_args -type path_event Datapath ../bpf/datapath.bpf.c -- -mcpu=v3

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * Counts who opens the device nodes of HCAs and GPUs and whom the device cgroup
+ * does not let, and lists who has them open.
+ *
+ * Both functions are on the way of every character device, terminals and
+ * /dev/null included: what comes first here is the way out.
+ */
+#include "maps.h"
+#include "cgroup.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* User space sets the size. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct access_key);
+	__type(value, struct access_count);
+} device_opens SEC(".maps");
+
+/* The device numbers that exist, of those that are watched. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u8);
+} device_nodes SEC(".maps");
+
+/* What a thread is about to open, or to be allowed (kprobes): kretprobes do not see arguments. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u32);
+} opening SEC(".maps"), asking SEC(".maps");
+
+/* How each major is watched: an enum watch. Set by user space. */
+__u8 majors[MAJORS];
+
+__u64 access_losses[ACCESS_LOSSES];
+
+/* Size of a kernel stack, for kernels that do not tell where a thread's registers are. Set by user space. */
+const volatile __u32 stack_size = 16384;
+
+/* So that the types reach user space. */
+const enum watch *unused_watch __attribute__((unused));
+const enum access_loss *unused_access_loss __attribute__((unused));
+const struct open_file *unused_open_file __attribute__((unused));
+
+/* include/linux/kdev_t.h */
+#define MINOR_BITS 20
+#define MINOR_MASK ((1U << MINOR_BITS) - 1)
+
+/* include/linux/device_cgroup.h */
+#define DEVCG_DEV_CHAR 2
+#define DEVCG_ACC_READ_WRITE (2 | 4)
+
+/* include/linux/fs.h, include/uapi/linux/stat.h */
+#define FMODE_PATH 0x4000
+#define S_IFMT 0170000
+#define S_IFCHR 0020000
+
+/* include/linux/sched.h */
+#define PF_IO_WORKER 0x10
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct inode___node {
+	__u16 i_mode;
+	__u32 i_rdev;
+};
+
+struct file___node {
+	__u32 f_mode;
+	struct inode___node *f_inode;
+};
+
+struct thread_info___devices {
+	__u32 status; /* x86 */
+};
+
+struct task_struct___devices {
+	struct thread_info___devices thread_info;
+	void *stack;
+	__u32 flags;
+};
+
+struct pt_regs___entry {
+#if defined(__TARGET_ARCH_x86)
+	unsigned long orig_ax;
+#else
+	__u64 pstate;
+	__s32 syscallno;
+#endif
+};
+
+#pragma clang attribute pop
+
+static __always_inline void lose(__u32 why)
+{
+	__sync_fetch_and_add(&access_losses[why], 1);
+}
+
+static __always_inline bool watched(__u32 rdev)
+{
+	__u8 how = majors[rdev >> MINOR_BITS];
+
+	return how == WATCH_ALL || (how == WATCH_NODES && bpf_map_lookup_elem(&device_nodes, &rdev));
+}
+
+static __always_inline struct access_count *counter(__u32 rdev)
+{
+	struct access_key key = {.cgroup = current_cgroup(), .rdev = rdev};
+	struct access_count *found, zero = {};
+
+	found = bpf_map_lookup_elem(&device_opens, &key);
+	if (found)
+		return found;
+	bpf_map_update_elem(&device_opens, &key, &zero, BPF_NOEXIST);
+	found = bpf_map_lookup_elem(&device_opens, &key);
+	if (!found)
+		lose(LOSS_OPENS_FULL);
+	return found;
+}
+
+/* A driver is asked to open a device. */
+static __always_inline int begin(__u32 rdev)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+
+	bpf_map_update_elem(&opening, &tid, &rdev, BPF_ANY);
+	return 0;
+}
+
+static __always_inline int opened(__u32 rdev, int ret)
+{
+	struct access_count *count;
+
+	if (ret)
+		return 0;
+	count = counter(rdev);
+	if (count)
+		__sync_fetch_and_add(&count->allowed, 1);
+	return 0;
+}
+
+/* System calls that open, by their numbers: open, creat, openat, openat2, open_by_handle_at, io_uring_enter. */
+static __always_inline bool opens(__u64 nr, bool compat)
+{
+	if (nr == 437 || nr == 426)
+		return true;
+#if defined(__TARGET_ARCH_x86)
+	if (compat)
+		return nr == 5 || nr == 8 || nr == 295 || nr == 342;
+	return nr == 2 || nr == 85 || nr == 257 || nr == 304;
+#else
+	if (compat)
+		return nr == 5 || nr == 8 || nr == 322 || nr == 371;
+	return nr == 56 || nr == 265;
+#endif
+}
+
+/* Where the registers are that the thread entered the kernel with. */
+static __always_inline struct pt_regs___entry *entry_registers(struct task_struct___devices *task)
+{
+	/* 5.15 and later. From 6.9 on, x86 has more than the registers there. */
+	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs))
+		return (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	return BPF_CORE_READ(task, stack) + stack_size - bpf_core_type_size(struct pt_regs___entry);
+}
+
+/* Tells whether the thread is in a system call that opens, and not in access(2) and its like. */
+static __always_inline bool in_open(void)
+{
+	struct task_struct___devices *task = (void *)bpf_get_current_task();
+	struct pt_regs___entry *regs;
+
+	/* A worker of io_uring has no system call. None of its operations but to open asks for a node. */
+	if (BPF_CORE_READ(task, flags) & PF_IO_WORKER)
+		return true;
+	regs = entry_registers(task);
+#if defined(__TARGET_ARCH_x86)
+	/* TS_COMPAT; and x32 has a bit of its own */
+	return opens(BPF_CORE_READ(regs, orig_ax) & ~0x40000000ULL, BPF_CORE_READ(task, thread_info.status) & 2);
+#else
+	/* PSR_MODE32_BIT */
+	return opens((__u32)BPF_CORE_READ(regs, syscallno), BPF_CORE_READ(regs, pstate) & 0x10);
+#endif
+}
+
+static __always_inline bool asked(short type, __u32 major, __u32 minor, short access)
+{
+	return type == DEVCG_DEV_CHAR && access & DEVCG_ACC_READ_WRITE && major < MAJORS && minor <= MINOR_MASK &&
+	       watched(major << MINOR_BITS | minor);
+}
+
+/* The device cgroup has refused. */
+static __noinline int refused(__u32 rdev)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+	struct access_count *count;
+
+	/* A driver asks as well: kfd, while it is opened, for each GPU. */
+	if (bpf_map_lookup_elem(&opening, &tid) || !in_open())
+		return 0;
+	/* Who may make nodes can make a million of what does not exist. */
+	if (!bpf_map_lookup_elem(&device_nodes, &rdev))
+		rdev |= MINOR_MASK;
+	count = counter(rdev);
+	if (count)
+		__sync_fetch_and_add(&count->denied, 1);
+	return 0;
+}
+
+SEC("fentry/chrdev_open")
+int BPF_PROG(fentry_chrdev_open, struct inode *inode)
+{
+	__u32 rdev = inode->i_rdev;
+
+	return watched(rdev) ? begin(rdev) : 0;
+}
+
+SEC("fexit/chrdev_open")
+int BPF_PROG(fexit_chrdev_open, struct inode *inode, struct file *file, int ret)
+{
+	__u32 tid, rdev = inode->i_rdev;
+
+	if (!watched(rdev))
+		return 0;
+	tid = bpf_get_current_pid_tgid();
+	bpf_map_delete_elem(&opening, &tid);
+	return opened(rdev, ret);
+}
+
+SEC("fexit/devcgroup_check_permission")
+int BPF_PROG(fexit_permission, short type, __u32 major, __u32 minor, short access, int ret)
+{
+	if (!ret || !asked(type, major, minor, access))
+		return 0;
+	return refused(major << MINOR_BITS | minor);
+}
+
+SEC("kprobe/chrdev_open")
+int BPF_KPROBE(kprobe_chrdev_open, struct inode *inode)
+{
+	__u32 tid, rdev = BPF_CORE_READ(inode, i_rdev);
+
+	if (!watched(rdev))
+		return 0;
+	tid = bpf_get_current_pid_tgid();
+	/* What this thread began before has returned: nobody saw it. */
+	if (bpf_map_lookup_elem(&opening, &tid))
+		lose(LOSS_OPEN_RETURN_MISSED);
+	return begin(rdev);
+}
+
+SEC("kretprobe/chrdev_open")
+int BPF_KRETPROBE(kretprobe_chrdev_open, int ret)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+	__u32 rdev, *found = bpf_map_lookup_elem(&opening, &tid);
+
+	if (!found)
+		return 0;
+	rdev = *found;
+	bpf_map_delete_elem(&opening, &tid);
+	return opened(rdev, ret);
+}
+
+SEC("kprobe/devcgroup_check_permission")
+int BPF_KPROBE(kprobe_permission, short type, __u32 major, __u32 minor, short access)
+{
+	__u32 tid, rdev = major << MINOR_BITS | minor;
+
+	if (!asked(type, major, minor, access))
+		return 0;
+	tid = bpf_get_current_pid_tgid();
+	bpf_map_update_elem(&asking, &tid, &rdev, BPF_ANY);
+	return 0;
+}
+
+SEC("kretprobe/devcgroup_check_permission")
+int BPF_KRETPROBE(kretprobe_permission, int ret)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+	__u32 rdev, *found = bpf_map_lookup_elem(&asking, &tid);
+
+	if (!found)
+		return 0;
+	rdev = *found;
+	bpf_map_delete_elem(&asking, &tid);
+	return ret ? refused(rdev) : 0;
+}
+
+SEC("iter/task_file")
+int open_files(struct bpf_iter__task_file *ctx)
+{
+	struct file___node *file = (void *)ctx->file;
+	struct task_struct *task = ctx->task;
+	struct open_file f = {};
+
+	if (!task || !file)
+		return 0;
+	f.rdev = file->f_inode->i_rdev;
+	if (!f.rdev || !watched(f.rdev))
+		return 0;
+	/* Block devices have numbers of their own; who opens a path only does not open the device. */
+	if ((file->f_inode->i_mode & S_IFMT) != S_IFCHR || file->f_mode & FMODE_PATH)
+		return 0;
+	f.file = (__u64)file;
+	f.cgroup = cgroup_of(task);
+	f.tgid = task->tgid;
+	bpf_seq_write(ctx->meta->seq, &f, sizeof(f));
+	return 0;
+}

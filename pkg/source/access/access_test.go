@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(callerVar); dir != "" {
+		if err := call(dir, os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// read are the opens and handles of one cgroup.
+func read(t *testing.T, s *Source, g group) (opens []model.DeviceOpens, handles []model.DeviceHandles, snap model.Snapshot) {
+	t.Helper()
+	snap, err := s.Read(t.Context())
+	if err != nil && s.sensor.counts {
+		t.Fatal(err)
+	}
+	for _, o := range snap.DeviceOpens {
+		if o.Cgroup == g.id && o.Device != null {
+			opens = append(opens, o)
+		}
+	}
+	for _, h := range snap.DeviceHandles {
+		if h.Cgroup == g.id && h.Device != null {
+			handles = append(handles, h)
+		}
+	}
+	slices.SortFunc(opens, func(a, b model.DeviceOpens) int { return strings.Compare(a.Device, b.Device) })
+	return opens, handles, snap
+}
+
+// TestOpens counts what one program opens, and what it may not.
+func TestOpens(t *testing.T) {
+	for version, g := range groups(t) {
+		t.Run(version, func(t *testing.T) {
+			f := newTree(t, "1 drm")
+			f.name(t, "1:7", "renderD128") // /dev/full
+			f.name(t, "1:5", "card0")      // /dev/zero
+			ghost, broken := filepath.Join(t.TempDir(), "ghost"), filepath.Join(t.TempDir(), "broken")
+			for path, minor := range map[string]uint32{ghost: 4000, broken: 4001} {
+				if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(1, minor))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s := counting(t, f.options(g.subsystem))
+			deeds := []string{
+				"open 41 /dev/full", "path 5 /dev/zero", "access 3 /dev/full", "path 2 /dev/full",
+				"deniedOpen 13 /dev/zero", "deniedOpenat2 4 /dev/zero", "deniedAccess 9 /dev/zero", "deniedWatch 6 /dev/zero",
+				"deniedOpen 3 " + ghost, "fail 4 " + broken,
+			}
+			denied := uint64(13 + 4)
+			allowed := uint64(41)
+			if hasUring() {
+				deeds = append(deeds, "uring 2 /dev/full", "worker 3 /dev/full", "deniedUring 5 /dev/zero", "deniedWorker 7 /dev/zero")
+				allowed, denied = allowed+2+3, denied+5+7
+			}
+			if program := opens32(t, "/dev/zero", 11); program != "" {
+				deeds = append(deeds, "run 1 "+program)
+				denied += 11
+			}
+			t.Logf("%q", deeds)
+			g.do(t, deeds...)
+			got, _, snap := read(t, s, g)
+			want := []model.DeviceOpens{
+				{Cgroup: g.id, Device: "card0", Class: model.ClassDRI, Denied: denied},
+				{Cgroup: g.id, Device: "other", Class: model.ClassDRI, Denied: 3},
+				{Cgroup: g.id, Device: "renderD128", Class: model.ClassDRI, Allowed: allowed},
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("counted %+v\n   want %+v", got, want)
+			}
+			for _, h := range snap.Hooks {
+				if h.State != model.StateOK {
+					t.Errorf("not hooked: %+v", h)
+				}
+			}
+			t.Logf("%+v", snap.Hooks)
+			for _, l := range snap.Losses {
+				if l.Count != 0 {
+					t.Errorf("lost: %+v", l)
+				}
+			}
+
+			// Forgotten: no entry stays in the kernel.
+			s.Forget([]uint64{g.id})
+			if got, handles, _ := read(t, s, g); len(got)+len(handles) != 0 {
+				t.Errorf("after Forget: %+v %+v", got, handles)
+			}
+			if got, _, _ := read(t, s, g); len(got) != 0 {
+				t.Errorf("later: %+v", got)
+			}
+		})
+	}
+}
+
+// TestHandles counts open files while they are held, each once.
+func TestHandles(t *testing.T) {
+	for version, g := range groups(t) {
+		t.Run(version, func(t *testing.T) {
+			f := newTree(t, "1 kfd")
+			f.name(t, "1:7", "kfd")
+			s := start(t, f.options(g.subsystem))
+			c := g.command("hold 1 /dev/full")
+			stdin, err := c.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			stdout, err := c.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Stderr = os.Stderr
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Process.Kill() })
+			line, err := bufio.NewReader(stdout).ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := model.DeviceHandles{Cgroup: g.id, Device: "kfd", Class: model.ClassAMDGPU, Count: 2}
+			eventually(t, func() error {
+				_, got, _ := read(t, s, g)
+				if !slices.Equal(got, []model.DeviceHandles{want}) {
+					return fmt.Errorf("handles %+v, want %+v", got, want)
+				}
+				return nil
+			})
+			eventually(t, func() error {
+				holders, ok := s.Holders()
+				for field := range strings.FieldsSeq(line) {
+					if pid, _ := strconv.Atoi(field); !ok || !slices.Contains(holders, pid) {
+						return fmt.Errorf("%d is not in %v", pid, holders)
+					}
+				}
+				return nil
+			})
+			_ = stdin.Close()
+			if err := c.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			want.Count = 0
+			wanted := []model.DeviceHandles{want}
+			if !s.sensor.counts {
+				wanted = nil // nobody knows that it was ever opened
+			}
+			eventually(t, func() error {
+				_, got, _ := read(t, s, g)
+				if !slices.Equal(got, wanted) {
+					return fmt.Errorf("handles %+v, want %+v", got, wanted)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestStuck: what was listed once is not told for ever.
+func TestStuck(t *testing.T) {
+	s := start(t, newTree(t, "1 drm").options(""))
+	s.stop()
+	<-s.listing
+	if _, ok := s.Holders(); !ok {
+		t.Fatal("not listed")
+	}
+	s.began = time.Now().Add(-stuckAfter)
+	snap, err := s.Read(t.Context())
+	if _, ok := s.Holders(); ok || snap.DeviceHandles != nil || err == nil || !strings.Contains(err.Error(), "has not ended") {
+		t.Errorf("%v, %v", snap.DeviceHandles, err)
+	}
+}
+
+// TestBlockDevices: they have numbers of their own.
+func TestBlockDevices(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	var st unix.Stat_t
+	var disk *os.File
+	paths, _ := filepath.Glob("/dev/*")
+	for _, path := range paths {
+		if unix.Stat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
+			continue
+		}
+		var err error
+		if disk, err = os.Open(path); err == nil {
+			break
+		}
+	}
+	if disk == nil {
+		t.Skip("no block device can be opened")
+	}
+	defer disk.Close() //nolint:errcheck // only opened
+	s := start(t, newTree(t, fmt.Sprint(unix.Major(st.Rdev), " drm")).options(""))
+	open, err := s.sensor.listFiles(func(uint32) bool { return true })
+	if err != nil || open.pids[os.Getpid()] {
+		t.Errorf("%s counts as a character device: %+v, %v", disk.Name(), open, err)
+	}
+}
+
+func eventually(t *testing.T, f func() error) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestLaterDriver begins without a driver, and finds the one that comes.
+func TestLaterDriver(t *testing.T) {
+	f := newTree(t)
+	s := counting(t, f.options(""))
+	snap, err := s.Read(t.Context())
+	if !errors.Is(err, model.ErrAbsent) || snap.DeviceOpens != nil || len(snap.Hooks) != 3 {
+		t.Fatalf("%+v, %v", snap, err)
+	}
+	for _, h := range snap.Hooks {
+		if h.State != model.StateAbsent {
+			t.Errorf("%+v", h)
+		}
+	}
+	if _, ok := s.Holders(); ok {
+		t.Error("nobody has looked who has devices open")
+	}
+	f.name(t, "1:7", "nvidia0")
+	f.load(t, "1 nvidia")
+	eventually(t, func() error {
+		if _, err := s.Read(t.Context()); errors.Is(err, model.ErrAbsent) {
+			return err
+		}
+		return nil
+	})
+	if !s.sensor.counts {
+		t.Skip(degraded(s.hooks))
+	}
+	for version, g := range groups(t) {
+		if g.subsystem != "" {
+			continue
+		}
+		g.do(t, "open 7 /dev/full")
+		got, _, _ := read(t, s, g)
+		want := model.DeviceOpens{Cgroup: g.id, Device: "nvidia0", Class: model.ClassNVIDIA, Allowed: 7}
+		if !slices.Equal(got, []model.DeviceOpens{want}) {
+			t.Errorf("%s: %+v, want %+v", version, got, want)
+		}
+
+		// The number becomes that of another device: what was counted stays under the old name.
+		f.load(t, "1 kfd")
+		f.name(t, "1:7", "kfd")
+		s.look()
+		g.do(t, "open 3 /dev/full")
+		got, _, _ = read(t, s, g)
+		both := []model.DeviceOpens{{Cgroup: g.id, Device: "kfd", Class: model.ClassAMDGPU, Allowed: 3}, want}
+		if !slices.Equal(got, both) {
+			t.Errorf("%s: %+v, want %+v", version, got, both)
+		}
+
+		// Its driver is unloaded: no open is counted, none is lost.
+		f.load(t)
+		s.look()
+		g.do(t, "open 3 /dev/full")
+		if got, _, _ = read(t, s, g); !slices.Equal(got, both) {
+			t.Errorf("%s: %+v, want %+v", version, got, both)
+		}
+		s.Forget([]uint64{g.id})
+		if got, _, _ = read(t, s, g); len(got) != 0 {
+			t.Errorf("after Forget: %+v", got)
+		}
+	}
+}
+
+// TestFull fills the map; only the number of the misc device is watched.
+func TestFull(t *testing.T) {
+	f := newTree(t, "1 misc")
+	f.misc(t, "1:7")
+	o := f.options("")
+	o.MaxEntries = 1
+	s := counting(t, o)
+	for _, g := range groups(t) {
+		if g.subsystem != "" {
+			continue
+		}
+		g.do(t, "open 2 /dev/full", "open 5 /dev/null")
+		other := newGroup(t, filepath.Dir(g.dir), "")
+		other.do(t, "open 3 /dev/full")
+		got, _, snap := read(t, s, g)
+		want := []model.DeviceOpens{{Cgroup: g.id, Device: "rdma_cm", Class: model.ClassRDMA, Allowed: 2}}
+		if !slices.Equal(got, want) || len(snap.DeviceOpens) != 1 {
+			t.Errorf("%+v, want %+v", snap.DeviceOpens, want)
+		}
+		if !slices.Contains(snap.Losses, model.Loss{Reason: "device_opens_map_full", Count: 3}) {
+			t.Errorf("losses %+v", snap.Losses)
+		}
+		if !slices.Contains(snap.Maps, model.Map{Name: "device_opens", Entries: 1, Capacity: 1}) {
+			t.Errorf("maps %+v", snap.Maps)
+		}
+	}
+}
+
+// TestAskedByDriver: what a driver asks while it is opened is no open. kfd does,
+// and is not here: the test notes the open by hand.
+func TestAskedByDriver(t *testing.T) {
+	f := newTree(t, "1 drm")
+	f.name(t, "1:5", "card0")
+	for version, g := range groups(t) {
+		s := counting(t, f.options(g.subsystem))
+		m := s.sensor.object.Coll.Maps[gen.DevicesMapOpening]
+		c := exec.Command("sh", "-c", `echo 0 >"$0/cgroup.procs"; echo; read x; exec 3</dev/zero`, g.dir)
+		stdin, _ := c.StdinPipe()
+		stdout, _ := c.StdoutPipe()
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Put(uint32(c.Process.Pid), uint32(1<<minorBits)); err != nil {
+			t.Fatal(err)
+		}
+		_ = stdin.Close()
+		if err := c.Wait(); err == nil {
+			t.Error("not refused")
+		}
+		if got, _, _ := read(t, s, g); len(got) != 0 {
+			t.Errorf("%s: %+v", version, got)
+		}
+	}
+}
+
+// TestTier wants the best tier: fentry, on x86 from the oldest kernel on.
+func TestTier(t *testing.T) {
+	f := newTree(t, "1 drm")
+	s := counting(t, f.options(""))
+	want := os.Getenv(tierVar)
+	if want == "" {
+		want = hook.Fentry
+	}
+	for _, h := range s.hooks[:2] {
+		if h.Tier != want {
+			t.Errorf("%+v, want %s", h, want)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// callerVar makes the test binary the program that is watched, in that cgroup;
+// what it does stands in the arguments.
+const callerVar = "ACCELSCOPE_TEST_CALLER"
+
+// call enters the cgroup and does what it is told to: "WAY TIMES PATH" each.
+func call(cgroup string, deeds []string) error {
+	if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte("0"), 0); err != nil {
+		return err
+	}
+	for _, deed := range deeds {
+		var way, path string
+		var times int
+		if _, err := fmt.Sscan(deed, &way, &times, &path); err != nil {
+			return fmt.Errorf("%s: %w", deed, err)
+		}
+		for range times {
+			if err := ways[way](path); err != nil {
+				return fmt.Errorf("%s: %w", deed, err)
+			}
+		}
+	}
+	return nil
+}
+
+// closing closes what was opened; what is refused must be refused with EPERM.
+func closing(fd int, err error, allowed bool) error {
+	if err == nil {
+		err = unix.Close(fd)
+	}
+	if !allowed {
+		if errors.Is(err, unix.EPERM) {
+			return nil
+		}
+		return fmt.Errorf("not refused: %w", errors.Join(err, os.ErrInvalid))
+	}
+	return err
+}
+
+var ways = map[string]func(path string) error{
+	"open": func(path string) error {
+		fd, err := unix.Open(path, unix.O_RDWR, 0)
+		return closing(fd, err, true)
+	},
+	"path": func(path string) error {
+		fd, err := unix.Open(path, unix.O_PATH, 0)
+		return closing(fd, err, true)
+	},
+	// fail opens what its driver does not open.
+	"fail": func(path string) error {
+		if fd, err := unix.Open(path, unix.O_RDWR, 0); !errors.Is(err, unix.ENXIO) {
+			return fmt.Errorf("opened as %d: %w", fd, errors.Join(err, os.ErrInvalid))
+		}
+		return nil
+	},
+	"access": func(path string) error { return unix.Access(path, unix.R_OK) },
+	"run":    func(path string) error { return exec.Command(path).Run() },
+	"uring":  func(path string) error { return uringOpen(path, false) },
+	"worker": func(path string) error { return uringOpen(path, true) },
+	// hold keeps open files until standard input ends: two, one of them twice and in
+	// a child process, and one of which only the path.
+	"hold": func(path string) error {
+		first, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		second, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		if _, err := unix.Dup(int(first.Fd())); err != nil {
+			return err
+		}
+		if _, err := unix.Open(path, unix.O_PATH, 0); err != nil {
+			return err
+		}
+		child := exec.Command("sleep", "60")
+		child.ExtraFiles = []*os.File{first, second}
+		child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		if err := child.Start(); err != nil {
+			return err
+		}
+		fmt.Println(os.Getpid(), child.Process.Pid)
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		_ = child.Process.Kill()
+		_ = child.Wait()
+		return errors.Join(first.Close(), second.Close())
+	},
+
+	"deniedOpen": func(path string) error {
+		fd, err := unix.Open(path, unix.O_RDONLY, 0)
+		return closing(fd, err, false)
+	},
+	"deniedOpenat2": func(path string) error {
+		fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_WRONLY})
+		return closing(fd, err, false)
+	},
+	"deniedAccess": func(path string) error { return closing(-1, unix.Access(path, unix.R_OK), false) },
+	"deniedUring":  func(path string) error { return closing(-1, uringOpen(path, false), false) },
+	"deniedWorker": func(path string) error { return closing(-1, uringOpen(path, true), false) },
+	"deniedWatch": func(path string) error {
+		fd, err := unix.InotifyInit()
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd) //nolint:errcheck // the test is over
+		_, err = unix.InotifyAddWatch(fd, path, unix.IN_OPEN)
+		return closing(-1, err, false)
+	},
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// tierVar is the tier to test; empty is the best one.
+const tierVar = "ACCELSCOPE_TEST_TIER"
+
+// null is not looked at.
+const null = "null"
+
+// tree is a procfs and a sysfs that call devices that every machine has by the
+// names of those that are watched: a stand-in for drivers that are not there.
+type tree struct{ dir string }
+
+func newTree(t testing.TB, drivers ...string) tree {
+	t.Helper()
+	f := tree{t.TempDir()}
+	for _, dir := range []string{"proc", "sys/dev/char", "sys/class/misc/rdma_cm"} {
+		if err := os.MkdirAll(filepath.Join(f.dir, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.load(t, drivers...)
+	f.name(t, "1:3", null) // which everybody opens
+	return f
+}
+
+// load writes the drivers of character devices: "1 drm".
+func (f tree) load(t testing.TB, drivers ...string) {
+	t.Helper()
+	text := "Character devices:\n  4 tty\n " + strings.Join(drivers, "\n ") + "\n\nBlock devices:\n  1 drm\n"
+	if err := os.WriteFile(filepath.Join(f.dir, "proc/devices"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// name gives a number its name.
+func (f tree) name(t testing.TB, number, name string) {
+	t.Helper()
+	link := filepath.Join(f.dir, "sys/dev/char", number)
+	_ = os.Remove(link)
+	if err := os.Symlink("../../devices/x/"+name, link); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// misc makes a number that of the misc device that is watched.
+func (f tree) misc(t testing.TB, number string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(f.dir, "sys/class/misc/rdma_cm/dev"), []byte(number+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f tree) options(subsystem string) Options {
+	return Options{
+		Sysfs: filepath.Join(f.dir, "sys"), Procfs: filepath.Join(f.dir, "proc"), Subsystem: subsystem,
+		Tier: os.Getenv(tierVar), Interval: 20 * time.Millisecond,
+	}
+}
+
+// start makes a source.
+func start(t *testing.T, o Options) *Source {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// counting makes a source with hooks. It skips where the kernel has neither tier,
+// as it may be built without kprobes; those of the guest have both.
+func counting(t *testing.T, o Options) *Source {
+	t.Helper()
+	if unhooked != nil {
+		t.Skip(unhooked)
+	}
+	s := start(t, o)
+	if s.sensor != nil && !s.sensor.counts {
+		unhooked = degraded(s.hooks)
+		if os.Getenv("ACCELSCOPE_GUEST") != "" {
+			t.Fatal(unhooked)
+		}
+		t.Skip(unhooked)
+	}
+	return s
+}
+
+// unhooked is why this kernel attaches no hook.
+var unhooked error
+
+// A group is a cgroup of a test that may not open /dev/zero, nor 1:4000, which
+// does not exist.
+type group struct {
+	subsystem string // as of Options
+	dir       string
+	id        uint64
+}
+
+// groups are one of cgroup v2 and one of v1, where this machine has them.
+func groups(t *testing.T) map[string]group {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	out := map[string]group{}
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
+			g := newGroup(t, root, "")
+			refuse(t, g.dir)
+			out["v2"] = g
+		}
+	}
+	const v1 = "/sys/fs/cgroup/devices"
+	if _, err := os.Stat(filepath.Join(v1, "devices.deny")); err == nil {
+		g := newGroup(t, v1, "devices")
+		for _, device := range []string{"c 1:5 rw", "c 1:4000 rw"} {
+			if err := os.WriteFile(filepath.Join(g.dir, "devices.deny"), []byte(device), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out["v1"] = g
+	}
+	if len(out) == 0 {
+		t.Fatal("no cgroups")
+	}
+	return out
+}
+
+func newGroup(t *testing.T, root, subsystem string) group {
+	t.Helper()
+	dir, err := os.MkdirTemp(root, "accelscope-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for range 100 { // EBUSY while the last process is being reaped
+			if err := unix.Rmdir(dir); err == nil || errors.Is(err, unix.ENOENT) {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Errorf("%s cannot be removed", dir)
+	})
+	info, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return group{subsystem, dir, info.Sys().(*syscall.Stat_t).Ino}
+}
+
+// refuse attaches what a runtime attaches to a cgroup of v2: a program that decides.
+func refuse(t *testing.T, dir string) {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.CGroupDevice, License: "GPL",
+		Instructions: asm.Instructions{ // struct bpf_cgroup_dev_ctx: type and access, major, minor
+			asm.LoadMem(asm.R2, asm.R1, 4, asm.Word), asm.LoadMem(asm.R3, asm.R1, 8, asm.Word), asm.Mov.Imm(asm.R0, 1),
+			asm.JNE.Imm(asm.R2, 1, "out"), asm.JEq.Imm(asm.R3, 5, "refuse"), asm.JNE.Imm(asm.R3, 4000, "out"),
+			asm.Mov.Imm(asm.R0, 0).WithSymbol("refuse"),
+			asm.Return().WithSymbol("out"),
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: dir, Attach: ebpf.AttachCGroupDevice, Program: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close(); _ = p.Close() })
+}
+
+// do runs a program in the cgroup.
+func (g group) do(t *testing.T, deeds ...string) {
+	t.Helper()
+	if out, err := g.command(deeds...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+func (g group) command(deeds ...string) *exec.Cmd {
+	c := exec.Command("/proc/self/exe", deeds...)
+	c.Env = append(os.Environ(), callerVar+"="+g.dir)
+	return c
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A node is a device node: its name below /dev, without the directory, and what
+// it is for.
+type node struct {
+	name  string
+	class model.DeviceClass
+}
+
+// nodes are the device numbers that are watched: how each major is, and what is
+// known of the numbers that exist, by the kernel's own dev_t
+// (include/linux/kdev_t.h).
+type nodes struct {
+	majors  [numMajors]uint8
+	classes map[uint32]model.DeviceClass // by major, where all of it is of one class
+	drivers map[uint32]string            // of these majors
+	named   map[uint32]node
+}
+
+func newNodes() nodes {
+	return nodes{classes: map[uint32]model.DeviceClass{}, drivers: map[uint32]string{}, named: map[uint32]node{}}
+}
+
+const (
+	// numMajors is the size of the programs' table.
+	numMajors = 4096
+	minorBits = 20
+	minorMask = 1<<minorBits - 1
+
+	// others stands for denied opens of numbers that do not exist, as minorMask
+	// does in the programs' counts.
+	others = "other"
+)
+
+// classOf is the class of a driver, as it calls its device numbers; empty when
+// it is not watched. Whether the misc devices are is for each of them to say.
+func classOf(driver string) model.DeviceClass {
+	switch {
+	case strings.HasPrefix(driver, "infiniband"): // infiniband_verbs, _mad, _cm
+		return model.ClassRDMA
+	case strings.HasPrefix(driver, "nvidia"): // nvidia, nvidia-frontend, nvidia-uvm, nvidia-caps, nvidia-nvswitch
+		return model.ClassNVIDIA
+	case driver == "kfd":
+		return model.ClassAMDGPU
+	case driver == "drm":
+		return model.ClassDRI
+	}
+	return ""
+}
+
+// miscDevices are the watched ones of those that share the major of misc.
+var miscDevices = map[string]model.DeviceClass{"rdma_cm": model.ClassRDMA}
+
+// majorsOf parses /proc/devices: the drivers of character devices by major.
+func majorsOf(text []byte) map[uint32]string {
+	out := map[uint32]string{}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		line := strings.TrimSpace(lines.Text())
+		if line == "Block devices:" {
+			break
+		}
+		number, driver, _ := strings.Cut(line, " ")
+		// A name may occur with several majors, a major with several names: tty's.
+		if major, err := strconv.ParseUint(number, 10, 32); err == nil && major < numMajors {
+			if old, ok := out[uint32(major)]; !ok || classOf(old) == "" {
+				out[uint32(major)] = driver
+			}
+		}
+	}
+	return out
+}
+
+// list reads which device numbers are to be watched: the majors from
+// procfs/devices, the names from sysfs/dev/char/MAJOR:MINOR, the minors of misc
+// devices from sysfs/class/misc/NAME/dev. NVIDIA's devices are not in sysfs: the
+// minors of its GPUs are as many as sysfs/bus/pci/drivers/nvidia has devices.
+func list(procfs, sysfs string) (nodes, error) {
+	n := newNodes()
+	text, err := os.ReadFile(filepath.Join(procfs, "devices"))
+	if err != nil {
+		return n, fmt.Errorf("drivers of character devices: %w", err)
+	}
+	for major, driver := range majorsOf(text) {
+		class := classOf(driver)
+		switch {
+		case driver == "misc":
+			n.addMisc(sysfs, major)
+		case class != "":
+			n.majors[major] = uint8(gen.DevicesWatchWATCH_ALL)
+			n.classes[major], n.drivers[major] = class, driver
+			if class == model.ClassNVIDIA {
+				n.addNVIDIA(sysfs, major, driver)
+			}
+		}
+	}
+	if len(n.classes) == 0 {
+		return n, nil
+	}
+	f, err := os.Open(filepath.Join(sysfs, "dev/char"))
+	if err != nil {
+		return n, fmt.Errorf("device numbers: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // only read
+	numbers, err := f.Readdirnames(-1)
+	if err != nil {
+		return n, fmt.Errorf("device numbers: %w", err)
+	}
+	for _, number := range numbers {
+		rdev, ok := parseNumber(number)
+		if class := n.classes[rdev>>minorBits]; ok && class != "" {
+			n.link(sysfs, rdev, class)
+		}
+	}
+	return n, nil
+}
+
+// link takes the name of a number from sysfs. One that is gone has none.
+func (n *nodes) link(sysfs string, rdev uint32, class model.DeviceClass) {
+	number := fmt.Sprintf("%d:%d", rdev>>minorBits, rdev&minorMask)
+	if target, err := os.Readlink(filepath.Join(sysfs, "dev/char", number)); err == nil {
+		n.named[rdev] = node{filepath.Base(target), class}
+	}
+}
+
+func (n *nodes) addMisc(sysfs string, major uint32) {
+	for name, class := range miscDevices {
+		text, err := os.ReadFile(filepath.Join(sysfs, "class/misc", name, "dev"))
+		if err != nil {
+			continue // its driver is not loaded
+		}
+		if rdev, ok := parseNumber(strings.TrimSpace(string(text))); ok && rdev>>minorBits == major {
+			n.majors[major] = uint8(gen.DevicesWatchWATCH_NODES)
+			n.named[rdev] = node{name, class}
+		}
+	}
+}
+
+func (n *nodes) addNVIDIA(sysfs string, major uint32, driver string) {
+	var minors []uint32
+	switch driver {
+	case "nvidia", "nvidia-frontend", "nvidiactl", "nvidia-modeset": // one major
+		gpus, _ := filepath.Glob(filepath.Join(sysfs, "bus/pci/drivers/nvidia/*:*:*.*"))
+		for i := range min(len(gpus), 254) {
+			minors = append(minors, uint32(i))
+		}
+		minors = append(minors, 254, 255)
+	case "nvidia-uvm":
+		minors = []uint32{0, 1}
+	}
+	for _, minor := range minors {
+		n.named[major<<minorBits|minor] = node{nvidiaName(driver, minor), model.ClassNVIDIA}
+	}
+}
+
+// nvidiaName is how nvidia-modprobe calls the node of a minor.
+func nvidiaName(driver string, minor uint32) string {
+	switch driver {
+	case "nvidia", "nvidia-frontend", "nvidiactl", "nvidia-modeset":
+		switch minor {
+		case 255:
+			return "nvidiactl"
+		case 254:
+			return "nvidia-modeset"
+		}
+		return "nvidia" + strconv.Itoa(int(minor))
+	case "nvidia-uvm":
+		if minor == 1 {
+			return "nvidia-uvm-tools"
+		}
+		return driver
+	case "nvidia-caps":
+		return "nvidia-cap" + strconv.Itoa(int(minor))
+	case "nvidia-nvswitch":
+		if minor == 255 {
+			return "nvidia-nvswitchctl"
+		}
+	}
+	return driver + strconv.Itoa(int(minor))
+}
+
+// any says whether there is anything to watch.
+func (n *nodes) any() bool { return len(n.named) > 0 || len(n.classes) > 0 }
+
+// of is the node of a number: under that number where its name is not known.
+func (n *nodes) of(rdev uint32) node {
+	if known, ok := n.named[rdev]; ok {
+		return known
+	}
+	class := n.classes[rdev>>minorBits]
+	switch {
+	case rdev&minorMask == minorMask:
+		return node{others, class}
+	case class == model.ClassNVIDIA:
+		return node{nvidiaName(n.drivers[rdev>>minorBits], rdev&minorMask), class}
+	}
+	return node{fmt.Sprintf("%d:%d", rdev>>minorBits, rdev&minorMask), class}
+}
+
+// clone is a copy.
+func (n *nodes) clone() nodes {
+	return nodes{n.majors, maps.Clone(n.classes), maps.Clone(n.drivers), maps.Clone(n.named)}
+}
+
+// add takes what is new, keeps what is gone, and says whether a number has
+// become that of another device.
+func (n *nodes) add(now nodes) (other bool) {
+	for major, driver := range now.drivers {
+		if old, ok := n.drivers[major]; ok && old != driver {
+			other = true
+		}
+		n.drivers[major], n.classes[major] = driver, now.classes[major]
+	}
+	for rdev, nd := range now.named {
+		if old, ok := n.named[rdev]; ok && old != nd {
+			other = true
+		}
+		n.named[rdev] = nd
+	}
+	n.majors = now.majors
+	return other
+}
+
+// parseNumber parses "226:128".
+func parseNumber(text string) (uint32, bool) {
+	first, second, _ := strings.Cut(text, ":")
+	major, err := strconv.ParseUint(first, 10, 32)
+	if err != nil || major >= numMajors {
+		return 0, false
+	}
+	minor, err := strconv.ParseUint(second, 10, minorBits)
+	if err != nil {
+		return 0, false
+	}
+	return uint32(major)<<minorBits | uint32(minor), true
+}

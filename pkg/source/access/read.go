@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Read returns DeviceOpens, DeviceHandles, Hooks, Maps and Losses.
+func (s *Source) Read(context.Context) (model.Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snap := model.Snapshot{Hooks: s.hooks}
+	if s.sensor == nil {
+		clear(s.forget)
+		if s.failed != nil {
+			return snap, s.failed
+		}
+		return snap, fmt.Errorf("no driver of HCAs or GPUs: %w", model.ErrAbsent)
+	}
+	for k := range s.retired {
+		if s.forget[k.cgroup] {
+			delete(s.retired, k)
+		}
+	}
+	if s.sensor.counts {
+		snap.DeviceOpens = make([]model.DeviceOpens, 0, s.sensor.entries)
+	}
+	opened := map[handle]bool{}
+	err := s.sensor.each(func(k gen.DevicesAccessKey, v *gen.DevicesAccessCount) bool {
+		if s.forget[k.Cgroup] {
+			return true
+		}
+		snap.DeviceOpens = append(snap.DeviceOpens, s.opens(nodeKey{k.Cgroup, s.nodeOf(k.Rdev)}, v))
+		if v.Allowed > 0 {
+			opened[handle{k.Cgroup, k.Rdev}] = true
+		}
+		return false
+	})
+	if err != nil {
+		return snap, err
+	}
+	for k, v := range s.retired {
+		snap.DeviceOpens = append(snap.DeviceOpens, s.opens(k, &v))
+	}
+	s.addHandles(&snap, opened)
+	clear(s.forget)
+	s.sensor.self(&snap)
+	snap.Losses = append(snap.Losses, model.Loss{Reason: "device_handles_full", Count: s.lost})
+	return snap, errors.Join(s.files, s.stuck(), degraded(s.hooks))
+}
+
+// stuck is the error of a listing that does not end.
+func (s *Source) stuck() error {
+	if s.began.IsZero() || time.Since(s.began) < stuckAfter {
+		return nil
+	}
+	return fmt.Errorf("listing open files has not ended since %s: a driver hangs in closing one",
+		s.began.UTC().Format(time.RFC3339))
+}
+
+func (s *Source) opens(k nodeKey, v *gen.DevicesAccessCount) model.DeviceOpens {
+	return model.DeviceOpens{
+		Cgroup: k.cgroup, Device: k.node.name, Class: k.node.class, Allowed: v.Allowed, Denied: v.Denied,
+	}
+}
+
+// nodeOf is the node of a number that was counted: its name may be newer than
+// the last look.
+func (s *Source) nodeOf(rdev uint32) node {
+	class, known := s.nodes.classes[rdev>>minorBits], s.nodes.named[rdev]
+	if known.name == "" && class != "" && rdev&minorMask != minorMask {
+		s.nodes.link(s.o.Sysfs, rdev, class)
+	}
+	return s.nodes.of(rdev)
+}
+
+// addHandles adds the open files as they were listed last; who has opened a
+// device and has it no more has none.
+func (s *Source) addHandles(snap *model.Snapshot, opened map[handle]bool) {
+	if !s.listed || s.stuck() != nil {
+		return
+	}
+	snap.DeviceHandles = make([]model.DeviceHandles, 0, len(s.open.counts))
+	add := func(k handle, count uint64) {
+		node := s.nodeOf(k.rdev)
+		snap.DeviceHandles = append(snap.DeviceHandles, model.DeviceHandles{
+			Cgroup: k.cgroup, Device: node.name, Class: node.class, Count: count,
+		})
+	}
+	for k, count := range s.open.counts {
+		if s.forget[k.cgroup] {
+			delete(s.open.counts, k)
+			continue
+		}
+		delete(opened, k)
+		add(k, count)
+	}
+	for k := range opened {
+		add(k, 0)
+	}
+}
+
+// degraded is the error of hooks that failed.
+func degraded(hooks []model.Hook) error {
+	var errs []error
+	for _, h := range hooks {
+		if h.State == model.StateFailed {
+			errs = append(errs, fmt.Errorf("%s: %s", h.Name, h.Reason))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Holders are the processes that had a device node of a GPU open when they were
+// listed last, false while that is not known.
+func (s *Source) Holders() ([]int, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.listed || s.stuck() != nil {
+		return nil, false
+	}
+	var pids []int
+	for pid, gpu := range s.open.pids {
+		if gpu {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids, true
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// accessHooks are in the kernel itself, so that none of them pins a module.
+var accessHooks = []hook.Hook{
+	{Name: "chrdev_open", Tiers: []hook.Tier{
+		hook.With(hook.Fentry, gen.DevicesProgFexitChrdevOpen, gen.DevicesProgFentryChrdevOpen),
+		hook.With(hook.Kprobe, gen.DevicesProgKretprobeChrdevOpen, gen.DevicesProgKprobeChrdevOpen),
+	}},
+	// Kernels without device cgroups deny nothing.
+	{Name: "devcgroup_check_permission", Optional: true, Tiers: []hook.Tier{
+		hook.With(hook.Fentry, gen.DevicesProgFexitPermission),
+		hook.With(hook.Kprobe, gen.DevicesProgKretprobePermission, gen.DevicesProgKprobePermission),
+	}},
+}
+
+const (
+	// filesHook is the iterator over open files, and the tier that it is reported as.
+	filesHook, filesTier = "task_file", "iterator"
+	// stackSize is that of a kernel stack on machines with pages of 4 KiB.
+	stackSize = 16384
+)
+
+// A sensor is the attached hooks and their maps.
+type sensor struct {
+	object *hook.Object
+	counts bool       // opens are counted
+	files  *link.Iter // nil where the kernel cannot list open files
+
+	told    map[uint32]bool // device numbers that the programs know
+	keys    []gen.DevicesAccessKey
+	values  []gen.DevicesAccessCount
+	entries uint64 // at the last read
+}
+
+// unattached are all hooks in one state.
+func unattached(reason string, state model.State) []model.Hook {
+	var out []model.Hook
+	for _, h := range accessHooks {
+		out = append(out, model.Hook{Name: h.Name, State: state, Reason: reason})
+	}
+	return append(out, model.Hook{Name: filesHook, State: state, Reason: reason})
+}
+
+// newSensor attaches what can be attached. It fails when that is nothing.
+func newSensor(opts Options) (*sensor, []model.Hook, error) {
+	// The type information of the kernel is some megabytes, needed only here.
+	defer debug.FreeOSMemory()
+
+	fail := func(err error) (*sensor, []model.Hook, error) {
+		return nil, unattached(err.Error(), model.StateFailed), err
+	}
+	symbols, err := hook.Symbols()
+	if err != nil {
+		return fail(err)
+	}
+	types, err := hook.LoadTypes()
+	if err != nil {
+		return fail(err)
+	}
+	spec, err := loadSpec(opts, types)
+	if err != nil {
+		return fail(err)
+	}
+	s := &sensor{told: map[uint32]bool{}}
+	if s.object, err = hook.NewObject(spec, types, ""); err != nil {
+		return fail(err)
+	}
+	var hooks []model.Hook
+	for _, h := range accessHooks {
+		hooks = append(hooks, s.object.Attach(h, opts.Tier, symbols))
+	}
+	hooks = append(hooks, s.attachFiles(spec, types))
+	s.object.Attached()
+	s.counts = hooks[0].State == model.StateOK
+	if !s.counts && s.files == nil {
+		s.close()
+		return nil, hooks, fmt.Errorf("nothing could be attached: %w", degraded(hooks))
+	}
+	return s, hooks, nil
+}
+
+func loadSpec(opts Options, types *hook.Types) (*ebpf.CollectionSpec, error) {
+	spec, err := gen.LoadDevices()
+	if err != nil {
+		return nil, err
+	}
+	subsys, err := types.Subsystem(opts.Subsystem)
+	if err != nil {
+		return nil, err
+	}
+	spec.Maps[gen.DevicesMapDeviceOpens].MaxEntries = opts.MaxEntries
+	return spec, errors.Join(
+		spec.Variables[gen.DevicesVarCgroupSubsys].Set(subsys),
+		spec.Variables[gen.DevicesVarStackSize].Set(uint32(max(stackSize, os.Getpagesize()))),
+	)
+}
+
+// attachFiles makes the iterator. Nothing runs before it is read.
+func (s *sensor) attachFiles(spec *ebpf.CollectionSpec, types *hook.Types) model.Hook {
+	fail := func(err error) model.Hook {
+		return model.Hook{Name: filesHook, State: model.StateUnsupported, Reason: err.Error()}
+	}
+	only := spec.Copy()
+	only.Programs = map[string]*ebpf.ProgramSpec{gen.DevicesProgOpenFiles: only.Programs[gen.DevicesProgOpenFiles]}
+	coll, err := ebpf.NewCollectionWithOptions(only, ebpf.CollectionOptions{
+		Cache: types.Cache, MapReplacements: s.object.Coll.Maps,
+		Programs: ebpf.ProgramOptions{KernelTypes: types.Kernel},
+	})
+	if err != nil {
+		return fail(err)
+	}
+	defer coll.Close()
+	if s.files, err = link.AttachIter(link.IterOptions{Program: coll.Programs[gen.DevicesProgOpenFiles]}); err != nil {
+		return fail(err)
+	}
+	return model.Hook{Name: filesHook, Tier: filesTier, State: model.StateOK}
+}
+
+func (s *sensor) close() {
+	if s.files != nil {
+		_ = s.files.Close()
+	}
+	s.object.Close()
+}
+
+// watch tells the programs what to look for. The numbers come first, so that no
+// number that exists is taken for one that does not.
+func (s *sensor) watch(n *nodes) error {
+	m := s.object.Coll.Maps[gen.DevicesMapDeviceNodes]
+	var gone []uint32
+	for rdev := range s.told {
+		if _, ok := n.named[rdev]; !ok {
+			gone = append(gone, rdev)
+			delete(s.told, rdev)
+		}
+	}
+	err := hook.Remove(m, gone)
+	for rdev := range n.named {
+		if s.told[rdev] {
+			continue
+		}
+		if put := m.Put(rdev, uint8(1)); put != nil { // more than 1024 of them
+			err = errors.Join(err, fmt.Errorf("device %d:%d: %w", rdev>>minorBits, rdev&minorMask, put))
+			break
+		}
+		s.told[rdev] = true
+	}
+	return errors.Join(err, s.object.Coll.Variables[gen.DevicesVarMajors].Set(n.majors))
+}
+
+// each calls f with what was counted, and deletes the entries for which it
+// returns true.
+func (s *sensor) each(f func(gen.DevicesAccessKey, *gen.DevicesAccessCount) (drop bool)) error {
+	m := s.object.Coll.Maps[gen.DevicesMapDeviceOpens]
+	var gone []gen.DevicesAccessKey
+	n, err := hook.Batches(m, &s.keys, &s.values, func(k gen.DevicesAccessKey, v *gen.DevicesAccessCount) {
+		if f(k, v) {
+			gone = append(gone, k)
+		}
+	})
+	if err == nil {
+		err = hook.Remove(m, gone)
+	}
+	if err != nil {
+		return fmt.Errorf("opens of devices: %w", err)
+	}
+	s.entries = n - uint64(len(gone))
+	return nil
+}
+
+var lossNames = [gen.DevicesAccessLossACCESS_LOSSES]string{
+	gen.DevicesAccessLossLOSS_OPENS_FULL:         "device_opens_map_full",
+	gen.DevicesAccessLossLOSS_OPEN_RETURN_MISSED: "device_open_return_missed",
+}
+
+// self adds the state of the map, and what could not be counted.
+func (s *sensor) self(snap *model.Snapshot) {
+	snap.Maps = append(snap.Maps, model.Map{
+		Name: gen.DevicesMapDeviceOpens, Entries: s.entries,
+		Capacity: uint64(s.object.Coll.Maps[gen.DevicesMapDeviceOpens].MaxEntries()),
+	})
+	var lost [gen.DevicesAccessLossACCESS_LOSSES]uint64
+	if s.object.Coll.Variables[gen.DevicesVarAccessLosses].Get(&lost) == nil {
+		for i, n := range lost {
+			snap.Losses = append(snap.Losses, model.Loss{Reason: lossNames[i], Count: n})
+		}
+	}
+	snap.Losses = append(snap.Losses, model.Loss{Reason: "device_program_skipped", Count: s.object.Missed()})
+}
