@@ -13,6 +13,7 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 # Pinned: the committed objects are the output of this compiler, byte for byte.
 CLANG    := clang-14
 LINT     := $(CACHE)/golangci-lint-v2.15.0
+export CGO_CFLAGS    := -O2 -g -Wno-deprecated-declarations
 export BPF2GO_CC     := $(CLANG)
 export BPF2GO_STRIP  := llvm-strip-14
 export BPF2GO_CFLAGS := -O2 -g -Wall -Werror -I/usr/include/$(shell uname -m)-linux-gnu
@@ -32,7 +33,7 @@ run: build ## Build the sensor and run it on this machine
 
 .PHONY: build
 build: ## Build bin/accelscope
-	@CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/accelscope ./cmd/accelscope
+	@CGO_ENABLED=1 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/accelscope ./cmd/accelscope
 
 .PHONY: generate
 generate: need-$(CLANG) need-llvm-strip-14 need-bpf_helpers ## Compile the BPF programs and write the metric reference
@@ -47,8 +48,9 @@ check: lint generated fuzz ## Format, vet, linters, headers, modules, generated 
 lint: $(LINT) need-clang-format need-git
 	@go vet ./...
 	@go vet -tags vm ./...
+	@CGO_ENABLED=0 go vet ./cmd/... ./pkg/...
 	@$(LINT) run --build-tags vm ./...
-	@clang-format --dry-run -Werror bpf/*.[ch]
+	@clang-format --dry-run -Werror bpf/*.[ch] pkg/source/nvidia/*.[ch] tests/nvml/fake/*.[ch]
 	@go mod tidy -diff
 	@missing=$$($(SOURCES) | xargs grep -L 'SPDX-License-Identifier: .*Apache-2.0' || true); \
 		[ -z "$$missing" ] || { echo "no SPDX-License-Identifier in:"; echo "$$missing"; exit 1; }

@@ -54,6 +54,7 @@ type sensorFlags struct {
 	Labels  []string `name:"workload.labels" placeholder:"NAME" help:"Labels and annotations for accelscope_workload_info."`
 
 	kubeletFlags
+	gpuFlags
 
 	NodeName string `name:"node.name" env:"ACCELSCOPE_NODE_NAME,NODE_NAME" placeholder:"NAME" help:"The node. Default: the host name."`
 	NodeIP   string `name:"node.ip" env:"ACCELSCOPE_NODE_IP,NODE_IP" placeholder:"ADDR" help:"Address of the node."`
@@ -81,6 +82,15 @@ type kubeletFlags struct {
 	KubeletInterval  time.Duration `name:"kubelet.interval" default:"15s" help:"How often the kubelet is asked."`
 }
 
+// gpuFlags say how GPUs are read.
+type gpuFlags struct {
+	GPU         bool          `name:"collector.gpu" negatable:"" default:"true" help:"Read GPUs and who uses them."`
+	Access      bool          `name:"collector.access" negatable:"" default:"true" help:"Count who opens HCAs and GPUs."`
+	GPUInterval time.Duration `name:"gpu.process-interval" default:"5s" help:"How often users of GPUs are listed."`
+	NVML        string        `name:"gpu.nvml-library" placeholder:"PATH" help:"libnvidia-ml.so.1. Default: the usual places."`
+	AMDSMI      string        `name:"gpu.amd-smi" placeholder:"PATH" help:"amd-smi, for what amdgpu does not tell. Default: not used."`
+}
+
 // eventFlags say where events go.
 type eventFlags struct {
 	Endpoint    string `name:"events.otlp-endpoint" placeholder:"HOST:PORT" help:"Who takes events (OTLP over gRPC). Default: nobody."`
@@ -98,7 +108,7 @@ type webFlags struct {
 	WebConfig     string   `name:"web.config.file" placeholder:"FILE" help:"TLS and authentication (exporter-toolkit)."`
 	TelemetryPath string   `name:"web.telemetry-path" default:"/metrics" placeholder:"PATH" help:"Path of the metrics."`
 	NoSelfMetrics bool     `name:"web.disable-exporter-metrics" help:"Leave out go_* and process_*."`
-	Compat        []string `name:"metrics.compat" enum:"lens,node_exporter,rdma_exporter" default:"lens" help:"Names to add (${enum})."`
+	Compat        []string `name:"metrics.compat" enum:"lens,node_exporter,rdma_exporter,dcgm" default:"lens" help:"Add names (${enum})."`
 }
 
 // parse reads args, the environment and the configuration file into c. What

@@ -69,7 +69,7 @@ type report struct {
 
 // A check is the state of one thing that the sensor uses.
 type check struct {
-	Area   string      `json:"area"` // source, hook, map, device, permission, kernel, tier
+	Area   string      `json:"area"` // source, hook, map, device, gpu, permission, kernel, tier
 	Name   string      `json:"name"`
 	State  model.State `json:"state"`
 	Reason string      `json:"reason,omitempty"`
@@ -93,6 +93,10 @@ func diagnose(h host, sources []collector.SourceState, facts model.Snapshot) *re
 		}
 		r.add("device", d.Name, model.StateOK, strings.Join(ports, ", "), "")
 	}
+	for i := range facts.GPUs {
+		state, reason := conditionOf(&facts.GPUs[i])
+		r.add("gpu", string(facts.GPUs[i].Vendor)+" "+facts.GPUs[i].ID, state, reason, "")
+	}
 	for _, d := range facts.DeviceStates {
 		if d.State != model.StateOK {
 			r.add("device", d.Device, d.State, d.Source+": "+d.Reason, deviceCure(d))
@@ -115,6 +119,27 @@ func diagnose(h host, sources []collector.SourceState, facts model.Snapshot) *re
 	tiers := h.check(r)
 	r.judge(sources, facts, tiers)
 	return r
+}
+
+// conditionOf is how a GPU does, in the words of its vendor and of gpu_problem.
+func conditionOf(g *model.GPU) (state model.State, reason string) {
+	about := []string{}
+	for _, text := range []string{g.Name, g.Profile, g.PCIAddress} {
+		if text != "" {
+			about = append(about, text)
+		}
+	}
+	state = model.StateOK
+	if g.Suspended {
+		about = append(about, "suspended")
+	}
+	for _, p := range g.Problems {
+		if p.Active {
+			state = model.StateFailed
+			about = append(about, p.Name)
+		}
+	}
+	return state, strings.Join(about, ", ")
 }
 
 // judge gives the verdict. The main job needs three things: the owners of
@@ -205,6 +230,8 @@ func sourceCure(s collector.SourceState) string {
 		return ""
 	case s.Source == "rdma" && s.State == model.StateAbsent:
 		return "load the driver of the HCA (mlx5_ib, irdma, …); `make demo` shows a node with Soft-RoCE"
+	case s.Source == "nvidia" && s.State == model.StateFailed && strings.Contains(s.Reason, "libnvidia-ml"):
+		return "make the driver's libnvidia-ml.so.1 visible, and name it with --gpu.nvml-library"
 	case s.Source == "cgroup" && s.State == model.StateAbsent:
 		return "mount the host's cgroup tree and name it with --path.cgroup"
 	case s.State == model.StateStuck && s.Source != "runtime" && s.Source != "kubelet":

@@ -98,6 +98,16 @@ func TestDoctorGolden(t *testing.T) {
 				HCAs: []model.HCA{{Name: "mlx5_0", Ports: []model.Port{
 					{Number: 1, State: "ACTIVE", LinkLayer: "InfiniBand"},
 				}}},
+				GPUs: []model.GPU{
+					{
+						Vendor: model.NVIDIA, ID: "0", Name: "NVIDIA H100 80GB HBM3", PCIAddress: "0000:18:00.0",
+						Problems: []model.GPUCondition{{Name: model.ProblemXID}},
+					},
+					{Vendor: model.NVIDIA, ID: "1", PCIAddress: "0000:3b:00.0", Problems: []model.GPUCondition{
+						{Name: model.ProblemXID, Active: true}, {Name: model.ProblemLost, Active: true},
+					}},
+					{Vendor: model.AMD, ID: "0", Name: "AMD Radeon Pro W6800", PCIAddress: "0000:c1:00.0", Suspended: true},
+				},
 				Hooks: []model.Hook{
 					{Name: "ib_uverbs_ioctl", Tier: "kprobe", State: model.StateOK},
 					{Name: "rdma_restrack_add", Tier: "kprobe", State: model.StateOK},
@@ -112,7 +122,9 @@ func TestDoctorGolden(t *testing.T) {
 		},
 		"no_hca": {
 			files: goodFiles, works: []string{"netlink", "fentry"},
-			sources: append(states(model.StateOK, "", "cgroup", "probe"), states(model.StateAbsent, "no device", "rdma")...),
+			sources: append(states(model.StateOK, "", "cgroup", "probe"),
+				append(states(model.StateAbsent, "no device", "rdma"),
+					states(model.StateFailed, "libnvidia-ml.so.1: cannot open", "nvidia")...)...),
 			verdict: canRunLater,
 		},
 		"no_permission": {

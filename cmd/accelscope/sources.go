@@ -19,11 +19,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/collector"
 	"github.com/accelscope/accelscope/pkg/event"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/access"
+	"github.com/accelscope/accelscope/pkg/source/amdgpu"
 	"github.com/accelscope/accelscope/pkg/source/cgroup"
 	"github.com/accelscope/accelscope/pkg/source/container"
 	"github.com/accelscope/accelscope/pkg/source/datapath"
+	"github.com/accelscope/accelscope/pkg/source/drm"
 	"github.com/accelscope/accelscope/pkg/source/kubelet"
 	nodes "github.com/accelscope/accelscope/pkg/source/node"
+	"github.com/accelscope/accelscope/pkg/source/nvidia"
 	"github.com/accelscope/accelscope/pkg/source/probe"
 	"github.com/accelscope/accelscope/pkg/source/rdma"
 	"github.com/accelscope/accelscope/pkg/source/runtime"
@@ -178,6 +182,7 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 		path, err := datapath.New(o)
 		add("datapath", path, err)
 	}
+	sources = append(sources, gpuSources(f, groups, log)...)
 	if f.Kubelet {
 		r := register(newKubelet(f, log.Named("kubelet")))
 		r.Interval, r.Deadline = f.KubeletInterval, kubeletDeadline
@@ -208,6 +213,48 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 		}
 	}
 	return s, nil
+}
+
+// gpuSources make what reads GPUs and counts who opens them; groups may be nil.
+func gpuSources(f sensorFlags, groups *cgroup.Source, log *zap.Logger) []collector.Registration {
+	var sources []collector.Registration
+	var cgroupOf func(int) (uint64, error)
+	var subsystem string
+	if groups != nil {
+		cgroupOf, subsystem = groups.CgroupOf, groups.Subsystem()
+	}
+	var opens *access.Source
+	var err error
+	if f.Access {
+		o := access.Options{
+			Sysfs: f.Sysfs, Procfs: f.Procfs, Subsystem: subsystem, MaxEntries: f.MapEntries, Interval: f.GPUInterval,
+			Logger: log.Named("access"),
+		}
+		if f.Tier == "fentry" || f.Tier == "kprobe" {
+			o.Tier = f.Tier
+		}
+		opens, err = access.New(o)
+		sources = append(sources, register("access", opens, err))
+	}
+	if !f.GPU {
+		return sources
+	}
+	dri, err := drm.New(drm.Options{Sysfs: f.Sysfs})
+	sources = append(sources, register("drm", dri, err))
+	nv, err := nvidia.New(nvidia.Options{
+		Library: f.NVML, Root: f.Host, Sysfs: f.Sysfs, Procfs: f.Procfs, Interval: f.GPUInterval, CgroupOf: cgroupOf,
+		Logger: log.Named("nvidia"),
+	})
+	sources = append(sources, register("nvidia", nv, err))
+	o := amdgpu.Options{
+		Root: f.Host, Sysfs: f.Sysfs, Procfs: f.Procfs, Interval: f.GPUInterval, SMI: f.AMDSMI, CgroupOf: cgroupOf,
+		Logger: log.Named("amdgpu"),
+	}
+	if opens != nil {
+		o.Holders = opens.Holders
+	}
+	amd, err := amdgpu.New(o)
+	return append(sources, register("amdgpu", amd, err))
 }
 
 func newKubelet(f sensorFlags, log *zap.Logger) (string, collector.Source, error) {

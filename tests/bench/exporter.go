@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -24,6 +25,8 @@ type exporter struct {
 	name string
 	path string
 	args func(m fixtures.Manifest, addr string) []string
+	// environment is added to ours.
+	environment []string
 	// identity has the bench not ask for gzip.
 	identity bool
 }
@@ -54,6 +57,7 @@ func (e exporter) start(ctx context.Context, m fixtures.Manifest) (*process, err
 			Timeout:   10 * time.Second,
 		},
 	}
+	p.cmd.Env = append(os.Environ(), e.environment...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }

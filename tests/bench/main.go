@@ -109,7 +109,10 @@ func run(ctx context.Context) error {
 	printGates(os.Stdout, gates(results[0], results[1]))
 	for _, e := range use {
 		if e.name == accelscope {
-			return measurePods(ctx, e, nodes[0].plan.rounds, nodes[0].plan.paced, os.Stdout)
+			if err := measurePods(ctx, e, nodes[0].plan.rounds, nodes[0].plan.paced, os.Stdout); err != nil {
+				return err
+			}
+			return measureGPUs(ctx, e, nodes[0].plan.rounds, nodes[0].plan.paced, os.Stdout)
 		}
 	}
 	return nil
@@ -152,7 +155,6 @@ func build(ctx context.Context, pkg, out string) error {
 	}
 	progress("building " + pkg)
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, pkg)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building %s: %w\n%s", pkg, err, msg)
 	}

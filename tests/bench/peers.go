@@ -101,8 +101,8 @@ func exporters(use paths) []exporter {
 			return []string{
 				"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(),
 				"--web.listen-address=" + addr,
-				// What the peers of this table do not do; see measurePods.
-				"--no-collector.container", "--no-collector.node", "--no-collector.runtime", "--no-collector.kubelet",
+				// What the peers of this table do not do; see measurePods and measureGPUs.
+				"--no-collector.gpu", "--no-collector.access", "--no-collector.container", "--no-collector.node", "--no-collector.runtime", "--no-collector.kubelet",
 			}
 		}},
 	}

@@ -87,6 +87,8 @@ func TestNode(t *testing.T) {
 			t.Run("failures", n.failures)
 			t.Run("threads", n.threads)
 			t.Run("peers", n.peers)
+			t.Run("dri", n.dri)
+			t.Run("devices", n.devices)
 			t.Run("restart", n.restart)
 			t.Run("churn", n.churn)
 			t.Run("permissions", n.permissions)
@@ -107,12 +109,14 @@ func (n node) options(t *testing.T) vm.Options {
 		t.Fatal(err)
 	}
 	const module = "github.com/accelscope/accelscope/"
-	binary, rdmaTest := filepath.Join(t.TempDir(), "accelscope"), filepath.Join(t.TempDir(), "rdma.test")
+	dir := t.TempDir()
+	binary, rdmaTest, accessTest := filepath.Join(dir, "accelscope"), filepath.Join(dir, "rdma.test"), filepath.Join(dir, "access.test")
 	for _, args := range [][]string{
-		{"build", "-o", binary, module + "cmd/accelscope"}, {"test", "-c", "-o", rdmaTest, module + "pkg/source/rdma"},
+		{"build", "-o", binary, module + "cmd/accelscope"},
+		{"test", "-c", "-o", rdmaTest, module + "pkg/source/rdma"},
+		{"test", "-c", "-o", accessTest, module + "pkg/source/access"},
 	} {
 		build := exec.CommandContext(t.Context(), "go", args...)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("go %v: %v: %s", args, err, out)
 		}
@@ -121,7 +125,7 @@ func (n node) options(t *testing.T) vm.Options {
 		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 15 * time.Minute,
 		Env: []string{
 			nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + binary, workloadsVar + "=" + workloads,
-			rdmaTestVar + "=" + rdmaTest, movableVar + "=" + os.Getenv(movableVar),
+			rdmaTestVar + "=" + rdmaTest, accessTestVar + "=" + accessTest, movableVar + "=" + os.Getenv(movableVar),
 			"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		},
 	}

@@ -66,10 +66,11 @@ func (x *xids) add(uuid string, code uint64, now time.Time) {
 	codes[code] = model.XID{Code: code, Count: codes[code].Count + 1, Last: now}
 }
 
-// watch counts the critical XIDs of devices (nvmlEventSetWait on
-// nvmlEventTypeXidCriticalError) until stop is closed, or the library is gone. The
+// watch counts the critical XIDs of one device (nvmlEventSetWait on
+// nvmlEventTypeXidCriticalError) until stop is closed, or the device or the library
+// is gone. Each device has a set of its own: one that hangs costs its own XIDs. The
 // driver remembers nothing for us: what happens while nobody listens is not counted.
-func (x *xids) watch(l *library, devices map[nvml.Device]string, stop <-chan struct{}) {
+func (x *xids) watch(l *library, d nvml.Device, uuid string, stop <-chan struct{}) {
 	for _, symbol := range []string{"nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetFree"} {
 		if !l.has(symbol) {
 			return
@@ -78,17 +79,7 @@ func (x *xids) watch(l *library, devices map[nvml.Device]string, stop <-chan str
 	if !l.hasVersion("nvmlEventSetWait") {
 		return
 	}
-	left := maps.Clone(devices)
-	for {
-		set := x.register(l, left)
-		if set == nil {
-			return
-		}
-		again := x.wait(l, set, left, stop)
-		_ = l.EventSetFree(set) // it goes with the library at the latest
-		if !again {
-			return
-		}
+	for x.listenTo(l, d, uuid, stop) {
 		select { // an error that stays must not keep us busy
 		case <-stop:
 			return
@@ -97,43 +88,18 @@ func (x *xids) watch(l *library, devices map[nvml.Device]string, stop <-chan str
 	}
 }
 
-// register makes a set of the events of those devices that have some, and takes the
-// others out. It is nil when none is left. An unknown error leaves a set in an
-// undefined state, says NVML: then the set is made anew, without that device.
-func (x *xids) register(l *library, devices map[nvml.Device]string) nvml.EventSet {
-	for len(devices) > 0 {
-		set, ret := l.EventSetCreate()
-		if ret != nvml.SUCCESS {
-			return nil
-		}
-		broken := false
-		for d := range maps.Clone(devices) {
-			switch ret := d.RegisterEvents(nvml.EventTypeXidCriticalError, set); ret {
-			case nvml.SUCCESS:
-				x.listen(devices[d])
-				continue
-			case nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED:
-				_ = l.EventSetFree(set)
-				return nil
-			case nvml.ERROR_UNKNOWN:
-				broken = true
-			}
-			delete(devices, d)
-			if broken {
-				break
-			}
-		}
-		if !broken && len(devices) > 0 {
-			return set
-		}
-		_ = l.EventSetFree(set)
+// listenTo makes a set and counts its events; it is true when that is to be tried
+// again.
+func (x *xids) listenTo(l *library, d nvml.Device, uuid string, stop <-chan struct{}) bool {
+	set, ret := l.EventSetCreate()
+	if ret != nvml.SUCCESS {
+		return transient(ret)
 	}
-	return nil
-}
-
-// wait counts events until stop is closed or the library is gone; it is true when the
-// set is to be made again, because one of its devices is lost or the wait failed.
-func (x *xids) wait(l *library, set nvml.EventSet, devices map[nvml.Device]string, stop <-chan struct{}) bool {
+	defer func() { _ = l.EventSetFree(set) }() // it goes with the library at the latest
+	if ret := d.RegisterEvents(nvml.EventTypeXidCriticalError, set); ret != nvml.SUCCESS {
+		return transient(ret)
+	}
+	x.listen(uuid)
 	for {
 		select {
 		case <-stop:
@@ -141,18 +107,18 @@ func (x *xids) wait(l *library, set nvml.EventSet, devices map[nvml.Device]strin
 		default:
 		}
 		event, ret := l.EventSetWait(set, uint32(eventWait/time.Millisecond))
-		switch ret {
-		case nvml.SUCCESS:
-			uuid, ours := devices[event.Device]
-			if ours && event.EventType&nvml.EventTypeXidCriticalError != 0 && event.EventData != math.MaxUint64 {
-				x.add(uuid, event.EventData, time.Now())
-			}
-		case nvml.ERROR_TIMEOUT:
-		case nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_FUNCTION_NOT_FOUND,
-			nvml.ERROR_LIB_RM_VERSION_MISMATCH, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_NOT_SUPPORTED:
-			return false
-		default:
-			return true
+		switch {
+		case ret == nvml.ERROR_TIMEOUT:
+		case ret != nvml.SUCCESS:
+			return transient(ret)
+		case event.EventType&nvml.EventTypeXidCriticalError != 0 && event.EventData != math.MaxUint64:
+			x.add(uuid, event.EventData, time.Now())
 		}
 	}
+}
+
+// transient says of a failure that another try may go well. One that is lost comes
+// back when the library is opened again, and so does all the rest.
+func transient(ret nvml.Return) bool {
+	return ret == nvml.ERROR_UNKNOWN || ret == nvml.ERROR_OPERATING_SYSTEM || ret == nvml.ERROR_INSUFFICIENT_RESOURCES
 }

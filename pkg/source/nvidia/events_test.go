@@ -7,7 +7,6 @@ package nvidia
 import (
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +23,7 @@ type happening struct {
 }
 
 // events is a fake library whose waits return what is sent to them, and time out as
-// long as there is nothing.
+// long as there is nothing. One device listens to it.
 type events struct {
 	*library
 	mu        sync.Mutex
@@ -68,17 +67,17 @@ func newEvents() *events {
 	return e
 }
 
-func (e *events) xid(d nvml.Device, code uint64) {
-	e.happening <- happening{nvml.EventData{Device: d, EventType: nvml.EventTypeXidCriticalError, EventData: code}, nvml.SUCCESS}
+func (e *events) xid(code uint64) {
+	e.happening <- happening{nvml.EventData{EventType: nvml.EventTypeXidCriticalError, EventData: code}, nvml.SUCCESS}
 }
 
 // watching starts a watch; end stops it, and fails if it does not end or leaves a set.
-func (e *events) watching(t *testing.T, x *xids, devices map[nvml.Device]string) (end func(), done chan struct{}) {
+func (e *events) watching(t *testing.T, x *xids, d nvml.Device) (end func(), done chan struct{}) {
 	stop := make(chan struct{})
 	done = make(chan struct{})
 	go func() {
 		defer close(done)
-		x.watch(e.library, devices, stop)
+		x.watch(e.library, d, "GPU-a", stop)
 	}()
 	return func() {
 		t.Helper()
@@ -124,16 +123,17 @@ func counts(xs []model.XID) map[uint64]uint64 {
 // TestXIDs counts on a fake library, which is then opened anew.
 func TestXIDs(t *testing.T) {
 	x, e := newXIDs(), newEvents()
-	a, b, deaf := listener(nvml.SUCCESS), listener(nvml.SUCCESS), listener(nvml.ERROR_NOT_SUPPORTED)
+	if x.of("GPU-a") != nil {
+		t.Error("nobody has listened yet")
+	}
 	begin := time.Now()
-	end, _ := e.watching(t, x, map[nvml.Device]string{a: "GPU-a", b: "GPU-b", deaf: "GPU-deaf"})
-	e.xid(a, 79)
-	e.xid(a, 13)
+	end, _ := e.watching(t, x, listener(nvml.SUCCESS))
+	e.xid(79)
+	e.xid(13)
 	time.Sleep(20 * time.Millisecond) // some waits time out
 	between := time.Now()
-	e.xid(a, 79)
-	e.happening <- happening{nvml.EventData{Device: b, EventType: nvml.EventTypeDoubleBitEccError, EventData: 5}, nvml.SUCCESS}
-	e.xid(listener(), 48) // of no device that is known
+	e.xid(79)
+	e.happening <- happening{nvml.EventData{EventType: nvml.EventTypeDoubleBitEccError, EventData: 5}, nvml.SUCCESS}
 	end()
 	if got := x.of("GPU-a"); len(got) != 2 || got[0].Code != 13 || got[1].Code != 79 || got[0].Count != 1 || got[1].Count != 2 ||
 		got[0].Last.Before(begin) || got[0].Last.After(between) || got[1].Last.Before(between) || got[1].Last.After(time.Now()) {
@@ -142,17 +142,10 @@ func TestXIDs(t *testing.T) {
 	if e.made != 1 {
 		t.Errorf("%d sets: a wait that times out is no failure", e.made)
 	}
-	if got := x.of("GPU-b"); got == nil || len(got) != 0 {
-		t.Errorf("no XID: %v", got)
-	}
-	if got := x.of("GPU-deaf"); got != nil {
-		t.Errorf("a device without events: %v", got)
-	}
 
 	e = newEvents()
-	again := listener(nvml.SUCCESS)
-	end, done := e.watching(t, x, map[nvml.Device]string{again: "GPU-a"})
-	e.xid(again, 13)
+	end, done := e.watching(t, x, listener(nvml.SUCCESS))
+	e.xid(13)
 	e.happening <- happening{ret: nvml.ERROR_UNINITIALIZED} // the library is closed
 	ended(t, done)
 	end()
@@ -161,67 +154,37 @@ func TestXIDs(t *testing.T) {
 	}
 }
 
-// TestXIDsOfTheOthers: devices that are lost cost themselves.
-func TestXIDsOfTheOthers(t *testing.T) {
+// TestXIDsAgain: a set that an unknown error leaves in an undefined state, says NVML, is
+// made anew; a device that is lost is left alone.
+func TestXIDsAgain(t *testing.T) {
 	x, e := newXIDs(), newEvents()
-	var spoiled nvml.EventSet
-	good := &mock.Device{RegisterEventsFunc: func(_ uint64, set nvml.EventSet) nvml.Return {
-		if set == spoiled {
-			t.Error("a set is used in spite of an unknown error")
-		}
-		return nvml.SUCCESS
-	}}
-	var gone atomic.Bool
-	lost := &mock.Device{RegisterEventsFunc: func(uint64, nvml.EventSet) nvml.Return {
-		if gone.Load() {
-			return nvml.ERROR_GPU_IS_LOST
-		}
-		return nvml.SUCCESS
-	}}
-	broken := &mock.Device{RegisterEventsFunc: func(_ uint64, set nvml.EventSet) nvml.Return {
-		spoiled = set
-		return nvml.ERROR_UNKNOWN // leaves it in an undefined state
-	}}
-	devices := map[nvml.Device]string{good: "GPU-good", lost: "GPU-lost", broken: "GPU-broken"}
-	for range 9 {
-		devices[&mock.Device{RegisterEventsFunc: good.RegisterEventsFunc}] = "GPU-other"
+	end, done := e.watching(t, x, listener(nvml.ERROR_UNKNOWN, nvml.SUCCESS))
+	e.xid(31) // is not taken before there is a set
+	e.happening <- happening{ret: nvml.ERROR_UNKNOWN}
+	e.xid(31)
+	if got := counts(x.of("GPU-a")); e.made != 3 || got[31] < 1 {
+		t.Errorf("%d sets, %v", e.made, got)
 	}
-	end, _ := e.watching(t, x, devices)
-	e.xid(lost, 79)
-	gone.Store(true)
 	e.happening <- happening{ret: nvml.ERROR_GPU_IS_LOST}
-	e.xid(good, 31)
+	ended(t, done)
 	end()
-	if got := counts(x.of("GPU-good")); got[31] != 1 {
-		t.Errorf("the device that is there: %v", got)
-	}
-	if got := counts(x.of("GPU-lost")); got[79] != 1 {
-		t.Errorf("the device that was lost: %v", got)
-	}
-	if x.of("GPU-broken") != nil || len(broken.RegisterEventsCalls()) != 1 {
-		t.Error("a device that spoils the set is asked again")
-	}
-	if e.made != 3 {
-		t.Errorf("%d sets", e.made)
+	if got := counts(x.of("GPU-a")); e.made != 3 || got[31] != 2 {
+		t.Errorf("%d sets, %v", e.made, got)
 	}
 }
 
 // TestXIDsOfNobody: watching ends by itself where there is nothing to watch.
 func TestXIDsOfNobody(t *testing.T) {
-	for name, devices := range map[string]map[nvml.Device]string{
-		"none": {}, "none with events": {listener(nvml.ERROR_NOT_SUPPORTED): "GPU-a"}, "gone": {listener(nvml.ERROR_UNINITIALIZED): "GPU-a"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			e := newEvents()
-			_, done := e.watching(t, newXIDs(), devices)
-			ended(t, done)
-			if len(e.open) > 0 {
-				t.Error("an event set was not freed")
-			}
-		})
+	for _, ret := range []nvml.Return{nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_UNINITIALIZED, nvml.ERROR_GPU_IS_LOST} {
+		e, x := newEvents(), newXIDs()
+		_, done := e.watching(t, x, listener(ret))
+		ended(t, done)
+		if len(e.open) > 0 || x.of("GPU-a") != nil {
+			t.Errorf("%v: %d sets, %v", ret, len(e.open), x.of("GPU-a"))
+		}
 	}
 	old := mocked(&mock.Interface{}, "nvmlEventSetWait", "nvmlEventSetWait_v2", "nvmlEventSetWait_v3") // a call would panic
-	newXIDs().watch(old, map[nvml.Device]string{listener(): "GPU-a"}, nil)
+	newXIDs().watch(old, listener(), "GPU-a", nil)
 }
 
 func TestXIDsAreBounded(t *testing.T) {

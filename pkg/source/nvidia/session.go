@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -26,9 +25,11 @@ type session struct {
 	devices   []*device
 	driver    model.GPUDriver
 
-	watched  map[nvml.Device]string
-	unwatch  chan struct{}
-	watching chan struct{} // closed when nobody watches
+	watched   map[nvml.Device]bool
+	unwatched bool
+	unwatch   chan struct{} // closed to end what watches
+	quiet     chan struct{} // closed when nobody does
+	watchers  sync.WaitGroup
 }
 
 // devicesMax bounds what a library may claim.
@@ -42,7 +43,10 @@ const devicesMax = 256
 func newSession(
 	o Options, l *library, addresses []string, before map[string]acquaintance, x *xids, notify func(error),
 ) *session {
-	s := &session{o: o, lib: l, addresses: addresses, driver: l.driver()}
+	s := &session{
+		o: o, lib: l, addresses: addresses, driver: l.driver(),
+		watched: map[nvml.Device]bool{}, unwatch: make(chan struct{}), quiet: make(chan struct{}),
+	}
 	if len(addresses) == 0 {
 		count, ret := l.DeviceGetCount()
 		if ret != nvml.SUCCESS {
@@ -115,36 +119,28 @@ func (s *session) read(ctx context.Context) model.Snapshot {
 	return snapshot
 }
 
-// watch has the XIDs of all devices counted that have answered; it begins anew when
-// there is one more.
+// watch has the XIDs of the devices counted that have answered.
 func (s *session) watch(x *xids) {
-	devices := make(map[nvml.Device]string)
 	for _, d := range s.devices {
-		if a := d.attached.Load(); a != nil {
-			devices[a.handle] = a.uuid
+		if a := d.attached.Load(); a != nil && !s.unwatched && !s.watched[a.handle] {
+			s.watched[a.handle] = true
+			s.watchers.Go(func() { x.watch(s.lib, a.handle, a.uuid, s.unwatch) })
 		}
 	}
-	if maps.Equal(devices, s.watched) || !s.endWatch() {
-		return
-	}
-	stop, done := make(chan struct{}), make(chan struct{})
-	s.watched, s.unwatch, s.watching = devices, stop, done
-	go func() {
-		defer close(done)
-		x.watch(s.lib, devices, stop)
-	}()
 }
 
 // endWatch says whether nobody watches any more.
 func (s *session) endWatch() bool {
-	if s.watching == nil {
-		return true
+	if s.unwatched {
+		return within(s.quiet)
 	}
-	if s.unwatch != nil {
-		close(s.unwatch)
-		s.unwatch = nil
-	}
-	return within(s.watching)
+	s.unwatched = true
+	close(s.unwatch)
+	go func() {
+		s.watchers.Wait()
+		close(s.quiet)
+	}()
+	return within(s.quiet)
 }
 
 // end stops all workers and closes the library. It does neither while a call hangs:
@@ -157,7 +153,10 @@ func (s *session) end() bool {
 			return false
 		}
 	}
-	ended := s.endWatch()
+	if !s.endWatch() {
+		return false
+	}
+	ended := true
 	for _, d := range s.devices {
 		d.end()
 	}

@@ -161,7 +161,7 @@ func TestXIDsThroughTheLibrary(t *testing.T) {
 	x, stop, done := newXIDs(), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		x.watch(l, map[nvml.Device]string{d: "GPU-1"}, stop)
+		x.watch(l, d, "GPU-1", stop)
 	}()
 	seen := func(what string, good func() bool) {
 		for end := time.Now().Add(3 * time.Second); !good(); time.Sleep(5 * time.Millisecond) {

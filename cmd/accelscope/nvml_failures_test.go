@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/tests/nvml"
+)
+
+// TestNVMLFailures has the driver and its library fail in the ways that they have: what
+// fails costs itself only, and comes back without a restart.
+func TestNVMLFailures(t *testing.T) {
+	binary, library := buildNVML(t)
+
+	t.Run("XIDs, and a GPU falls off the bus", func(t *testing.T) {
+		t.Parallel()
+		n := startGPUs(t, binary, library, time.Second, func(n *gpuNode) { n.XID("1", 13) }) // before we look
+		defer ends(t, n.stop)
+		n.listed(t)
+		before := n.listening(t)
+		n.XID("1", 31)
+		n.XID("1", 31)
+		n.XID("2", 43)
+		n.write(t)
+		e := n.until(t, "XIDs are counted", func(e exposition) bool { return e.sum("gpu_xid_errors_total", "", "") >= 3 })
+		want := map[string]float64{nvml.UUID(1) + " 31": 2, nvml.UUID(2) + " 43": 1}
+		got := e.by("gpu_xid_errors_total", "uuid", "xid")
+		maps.DeleteFunc(got, func(_ string, v float64) bool { return v == 0 })
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("XIDs (-want +got):\n%s", diff)
+		}
+		last := e.by("gpu_xid_last_timestamp_seconds", "uuid", "xid")[nvml.UUID(1)+" 31"]
+		if age := time.Since(time.Unix(int64(last), 0)); age < -time.Second || age > time.Minute {
+			t.Errorf("the last XID was %v ago", age)
+		}
+		if healthOf(e, nvml.UUID(1)) != 1 {
+			t.Errorf("XID 31 is an error of a program, the GPU is told as %v", problemsOf(e, nvml.UUID(1)))
+		}
+
+		n.XID("3", 79)
+		n.Fail("3", "*", nvml.GPUIsLost)
+		n.write(t)
+		lost := nvml.UUID(3)
+		e = n.until(t, "the GPU is told as lost", func(e exposition) bool { return slices.Contains(problemsOf(e, lost), "lost") })
+		if healthOf(e, lost) != 0 {
+			t.Error("a GPU that is lost is healthy")
+		}
+		for _, family := range []string{"gpu_utilization", "gpu_temperature_celsius", "gpu_memory_used_bytes", "gpu_power_watts"} {
+			if _, still := e.by(family, "uuid")[lost]; still {
+				t.Errorf("%s of a GPU that is lost", family)
+			}
+		}
+		if _, still := e.by("gpu_info", "uuid")[lost]; !still {
+			t.Error("a GPU that is lost is not listed any more")
+		}
+		others(t, before, e, lost)
+		rising(t, before, e)
+		// The driver still tells what happens on the others, and does not busy us.
+		calls := n.called(t)
+		n.XID("4", 94)
+		n.write(t)
+		n.until(t, "an XID after that", func(e exposition) bool {
+			return e.by("gpu_xid_errors_total", "uuid", "xid")[nvml.UUID(4)+" 94"] == 1
+		})
+		time.Sleep(2 * time.Second)
+		if waits := n.called(t).Since(calls).Of(nvml.System, "nvmlEventSetWait"); waits > 100 {
+			t.Errorf("%d waits for events in some seconds", waits)
+		}
+	})
+
+	t.Run("a call blocks for ever", func(t *testing.T) {
+		t.Parallel()
+		for _, function := range []string{"nvmlDeviceGetPowerUsage", "nvmlDeviceGetComputeRunningProcesses"} {
+			t.Run(function, func(t *testing.T) {
+				t.Parallel()
+				n := startGPUs(t, binary, library, time.Second, nil)
+				defer ends(t, n.stop)
+				before := n.listed(t)
+				n.Block("2", function)
+				n.write(t)
+				stuck := nvml.UUID(2)
+				e := n.until(t, "the GPU is told as stuck", func(e exposition) bool { return slices.Contains(problemsOf(e, stuck), "stuck") })
+				others(t, before, e, stuck)
+				for range 3 {
+					time.Sleep(1100 * time.Millisecond)
+					e = scrape(t, n.url)
+					if e.took > time.Second {
+						t.Errorf("a scrape takes %v", e.took)
+					}
+					others(t, before, e, stuck)
+					conserved(t, e)
+				}
+				if state := e.nvidia(); state == "stuck" {
+					t.Error("the source is told as stuck")
+				}
+				if _, still := e.by("gpu_utilization", "uuid")[stuck]; still {
+					t.Error("the utilization of a GPU that is stuck")
+				}
+				bounded(t, n.url)
+				if c := n.called(t); c.Blocked() > 0 {
+					t.Errorf("a GPU is asked %d times though a call for it has not returned", c.Blocked())
+				}
+				n.Heal("2", function)
+				n.write(t)
+				e = n.until(t, "the GPU is told when the call has returned", func(e exposition) bool {
+					return healthOf(e, stuck) == 1 && e.sum("container_gpu_processes", "", "") == float64(len(n.Processes))
+				})
+				n.owners(t, e)
+				// That a call blocks does not keep the sensor from ending.
+				n.Block("2", function)
+				n.write(t)
+				time.Sleep(2 * time.Second)
+			})
+		}
+	})
+
+	t.Run("the driver is reloaded", func(t *testing.T) {
+		t.Parallel()
+		n := startGPUs(t, binary, library, time.Second, nil)
+		defer ends(t, n.stop)
+		before := n.listed(t)
+		opened := n.called(t)
+		// It goes: the sensor must let go of the library, or it could not.
+		for i := range nvml.GPUs {
+			if err := nvml.Unbind(n.SysFS(), n.ProcFS(), i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.Fail(nvml.System, "*", nvml.DriverNotLoaded)
+		n.write(t)
+		n.until(t, "the GPUs are gone", func(e exposition) bool { return len(e.families["gpu_utilization"].GetMetric()) == 0 })
+		closed := n.called(t).Since(opened)
+		if closed["- nvmlShutdown"] == 0 || closed["- dlclose"] == 0 {
+			t.Errorf("the library is kept: %v", closed.Functions())
+		}
+		// It comes back: newer, with a GPU less.
+		n.Heal(nvml.System, "*")
+		n.Driver("560.35.03")
+		n.Remove("7")
+		n.bind(t, nvml.GPUs-1)
+		n.Balance()
+		n.write(t)
+		n.until(t, "the new driver", func(e exposition) bool { return e.by("gpu_driver_info", "version")["560.35.03"] == 1 })
+		e := n.listed(t)
+		n.owners(t, e)
+		conserved(t, e)
+		rising(t, before, e)
+		if got := e.by("gpu_info", "uuid"); got[nvml.UUID(7)] != 0 || got[nvml.UUID(6)] != 1 {
+			t.Errorf("GPUs: %v", got)
+		}
+		if got := n.called(t)["- dlopen"]; got < 2 {
+			t.Errorf("the library was opened %d times", got)
+		}
+	})
+
+	t.Run("a driver that comes later", func(t *testing.T) {
+		t.Parallel()
+		n := startGPUs(t, binary, library, time.Second, func(n *gpuNode) { n.Fail(nvml.System, "*", nvml.VersionMismatch) })
+		defer ends(t, n.stop)
+		e := scrape(t, n.url)
+		if state := e.nvidia(); state == "ok" {
+			t.Error("a library that does not match the driver is no failure")
+		}
+		n.Heal(nvml.System, "*")
+		n.write(t)
+		n.owners(t, n.listed(t))
+	})
+
+	t.Run("a GPU sleeps", func(t *testing.T) {
+		t.Parallel()
+		n := startGPUs(t, binary, library, time.Second, func(n *gpuNode) {
+			if err := nvml.Suspend(n.SysFS(), 4, "suspended"); err != nil {
+				t.Fatal(err)
+			}
+			n.Processes = slices.DeleteFunc(n.Processes, func(p nvml.Process) bool { return p.Device == "4" })
+			n.Balance()
+		})
+		defer ends(t, n.stop)
+		n.listed(t)
+		time.Sleep(2 * time.Second)
+		e := scrape(t, n.url)
+		if c := n.called(t); c.Of("4", "nvml") != 0 {
+			t.Errorf("a GPU that sleeps is asked: %v", c)
+		}
+		if got := e.by("gpu_suspended", "uuid"); got[nvml.UUID(4)] != 1 || got[nvml.UUID(0)] != 0 {
+			t.Errorf("gpu_suspended: %v", got)
+		}
+		if err := nvml.Suspend(n.SysFS(), 4, "active"); err != nil {
+			t.Fatal(err)
+		}
+		n.until(t, "a GPU that woke up", func(e exposition) bool {
+			_, told := e.by("gpu_utilization", "uuid")[nvml.UUID(4)]
+			return told
+		})
+		if err := nvml.Suspend(n.SysFS(), 4, "suspended"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(1500 * time.Millisecond)
+		before := n.called(t)
+		time.Sleep(2 * time.Second)
+		scrape(t, n.url)
+		if c := n.called(t).Since(before); c.Of("4", "nvml") != 0 {
+			t.Errorf("a GPU that went to sleep is asked: %v", c)
+		}
+	})
+
+	t.Run("a GPU hangs and another is lost", func(t *testing.T) {
+		t.Parallel()
+		n := startGPUs(t, binary, library, time.Second, nil)
+		defer ends(t, n.stop)
+		n.listed(t)
+		before := n.listening(t)
+		n.Block("2", "*")
+		n.write(t)
+		n.until(t, "the GPU is told as stuck", func(e exposition) bool { return slices.Contains(problemsOf(e, nvml.UUID(2)), "stuck") })
+		n.Fail("3", "*", nvml.GPUIsLost)
+		n.write(t)
+		n.until(t, "the GPU is told as lost", func(e exposition) bool { return slices.Contains(problemsOf(e, nvml.UUID(3)), "lost") })
+		time.Sleep(2 * time.Second) // the others are listened to anew
+		n.XID("4", 94)
+		n.write(t)
+		e := n.until(t, "an XID after that", func(e exposition) bool {
+			return e.by("gpu_xid_errors_total", "uuid", "xid")[nvml.UUID(4)+" 94"] == 1
+		})
+		others(t, before, e, nvml.UUID(2), nvml.UUID(3))
+		conserved(t, e)
+	})
+
+	t.Run("a GPU hangs from the start", func(t *testing.T) {
+		t.Parallel()
+		n := startGPUs(t, binary, library, time.Second, func(n *gpuNode) { n.Block("2", "nvmlDeviceGetName") })
+		defer ends(t, n.stop)
+		e := n.until(t, "the other GPUs", func(e exposition) bool { return len(e.by("gpu_utilization", "uuid")) == nvml.GPUs-3 })
+		if healthOf(e, nvml.UUID(2)) == 1 {
+			t.Error("a GPU that never answered is healthy")
+		}
+		// The first answer may take long.
+		n.until(t, "the GPU is told as stuck", func(e exposition) bool {
+			return slices.Contains(problemsOf(e, nvml.UUID(2)), "stuck")
+		})
+		n.Heal("2", "nvmlDeviceGetName")
+		n.write(t)
+		n.owners(t, n.listed(t))
+	})
+
+	t.Run("the library hangs when it is opened", func(t *testing.T) {
+		t.Parallel()
+		n := startGPUs(t, binary, library, time.Second, func(n *gpuNode) { n.Block(nvml.System, "nvmlInit") })
+		defer ends(t, n.stop)
+		for range 2 {
+			if e := scrape(t, n.url); e.took > time.Second || e.nvidia() == "ok" {
+				t.Errorf("a scrape takes %v, and says of the source: %s", e.took, e.nvidia())
+			}
+			time.Sleep(1100 * time.Millisecond)
+		}
+		n.Heal(nvml.System, "nvmlInit")
+		n.write(t)
+		n.owners(t, n.listed(t))
+		n.Block(nvml.System, "nvmlEventSetWait")
+		n.write(t)
+		time.Sleep(time.Second) // and now it is to end
+	})
+
+	t.Run("no library, no driver", func(t *testing.T) {
+		t.Parallel()
+		n := startGPUs(t, binary, "/does/not/exist.so", time.Second, nil)
+		if e := scrape(t, n.url); e.nvidia() != "failed" {
+			t.Errorf("a library that is not there: %q", e.nvidia())
+		}
+		if body := ready(t, n.url); !strings.Contains(body, "/does/not/exist.so") {
+			t.Errorf("/readyz does not say which library is missing:\n%s", body)
+		}
+		ends(t, n.stop)
+		n = startGPUs(t, binary, "", time.Second, func(n *gpuNode) {
+			for _, dir := range []string{"bus/pci/drivers/nvidia", "../proc/driver/nvidia"} {
+				if err := os.RemoveAll(filepath.Join(n.SysFS(), dir)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		defer ends(t, n.stop)
+		if e := scrape(t, n.url); e.nvidia() != "absent" {
+			t.Errorf("no driver: %q", e.nvidia())
+		}
+		if calls := n.called(t); len(calls) > 0 {
+			t.Errorf("the library is opened without a driver: %v", calls)
+		}
+	})
+
+	t.Run("what is wrong with GPUs", func(t *testing.T) {
+		t.Parallel()
+		want := map[string][]string{
+			"0": {"ecc_uncorrected"}, "1": {"row_remap_pending"}, "2": {"row_remap_failure"}, "3": {"thermal_slowdown"},
+			"4": {"pcie_degraded"}, "5": {"xid"}, "6": nil, "7": {"power_brake"},
+		}
+		n := startGPUs(t, binary, library, time.Second, func(n *gpuNode) {
+			n.Set("0", "nvmlDeviceGetMemoryErrorCounter.1.0.2", 1)
+			n.Set("1", "nvmlDeviceGetRemappedRows", 0, 1, 1, 0)
+			n.Set("2", "nvmlDeviceGetRemappedRows", 0, 9, 0, 1)
+			n.Set("3", "nvmlDeviceGetCurrentClocksEventReasons", 0x40|0x8)
+			n.Set("4", "nvmlDeviceGetCurrPcieLinkWidth", 8)
+			n.Set("7", "nvmlDeviceGetCurrentClocksEventReasons", 0x80|0x8)
+		})
+		defer ends(t, n.stop)
+		n.listening(t)
+		n.XID("5", 48)
+		n.write(t)
+		e := n.until(t, "the XID", func(e exposition) bool { return e.sum("gpu_xid_errors_total", "", "") == 1 })
+		for d, problems := range want {
+			if got := problemsOf(e, n.UUID(d)); !slices.Equal(got, problems) {
+				t.Errorf("GPU %s has the problems %v, want %v", d, got, problems)
+			}
+			if healthy := healthOf(e, n.UUID(d)) == 1; healthy != (problems == nil) {
+				t.Errorf("GPU %s is healthy: %v", d, healthy)
+			}
+		}
+	})
+}

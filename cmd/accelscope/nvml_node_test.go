@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/accelscope/accelscope/tests/fixtures"
+	"github.com/accelscope/accelscope/tests/nvml"
+)
+
+// quickly is how soon what happens in the background is seen: some intervals, or the
+// time in which a GPU must have answered for the first time.
+const quickly = 30 * time.Second
+
+// gpuNode is a fake node with eight fake GPUs, two of them cut into MIG devices,
+// and 40 processes in 10 containers, which has a sensor.
+type gpuNode struct {
+	fixtures.Manifest
+	*nvml.Scenario
+	url  string
+	stop func() (time.Duration, error)
+}
+
+// buildNVML builds the program and the library.
+func buildNVML(t *testing.T) (binary, library string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds the program")
+	}
+	library, err := nvml.Build(t.Context(), t.TempDir(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return build(t), library
+}
+
+// startGPUs makes the node, has change change it, and starts the sensor, which is to
+// be ended before the test is.
+func startGPUs(t *testing.T, binary, library string, interval time.Duration, change func(*gpuNode)) *gpuNode {
+	t.Helper()
+	m, err := fixtures.Write(t.TempDir(), fixtures.Options{
+		ComputeHCAs: 1, Containers: 10, ContainersPerPod: 2, ProcsPerContainer: 4, Services: 3, Seed: 7,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := nvml.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &gpuNode{Manifest: m, Scenario: s}
+	var pids []int
+	for _, c := range m.Containers {
+		pids = append(pids, c.PIDs...)
+	}
+	s.Node(pids...)
+	n.bind(t, nvml.GPUs)
+	if err := s.Capabilities(m.ProcFS()); err != nil {
+		t.Fatal(err)
+	}
+	if change != nil {
+		change(n)
+	}
+	n.write(t)
+	n.start(t, binary, library, interval, "--path.procfs="+m.ProcFS(), "--path.cgroup="+m.CgroupFS())
+	return n
+}
+
+// start starts the sensor.
+func (n *gpuNode) start(t *testing.T, binary, library string, interval time.Duration, more ...string) {
+	t.Helper()
+	args := append(append(n.Environment(), binary), more...)
+	n.url, n.stop = start(t, "env", append(args, "--path.sysfs="+n.SysFS(), "--path.host="+n.Dir,
+		"--no-collector.probe", "--no-collector.runtime", "--no-collector.kubelet", "--no-collector.node",
+		"--no-collector.container", "--no-collector.access", "--no-collector.rdma", "--node.name=node",
+		"--gpu.nvml-library="+library, "--gpu.process-interval="+interval.String(), "--metrics.compat=lens,dcgm")...)
+}
+
+// bind binds the first GPUs to the driver.
+func (n *gpuNode) bind(t *testing.T, gpus int) {
+	t.Helper()
+	for i := range gpus {
+		if err := nvml.Bind(n.SysFS(), n.ProcFS(), i); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (n *gpuNode) write(t *testing.T) {
+	t.Helper()
+	if err := n.Write(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *gpuNode) called(t *testing.T) nvml.Calls {
+	t.Helper()
+	c, err := n.Calls()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// nvidia is the state of the source.
+func (e exposition) nvidia() string { return e.states("accelscope_source_state")["nvidia"] }
+
+// until scrapes until ok says that all is there.
+func (n *gpuNode) until(t *testing.T, what string, ok func(exposition) bool) exposition {
+	t.Helper()
+	for end := time.Now().Add(quickly); ; time.Sleep(300 * time.Millisecond) {
+		e := scrape(t, n.url)
+		if ok(e) {
+			return e
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not in %v: %s\n%s", quickly, what, e.only("gpu_", "container_gpu_", "accelscope_source_state{source=\"nvidia\"",
+				"accelscope_device_state{device=\"GPU"))
+		}
+	}
+}
+
+// listed waits until as many processes are shown as there are.
+func (n *gpuNode) listed(t *testing.T) exposition {
+	t.Helper()
+	return n.until(t, fmt.Sprintf("%d processes are listed", len(n.Processes)), func(e exposition) bool {
+		return e.sum("container_gpu_processes", "", "") == float64(len(n.Processes))
+	})
+}
+
+// listening waits until the events of all GPUs are heard. What was before is lost.
+func (n *gpuNode) listening(t *testing.T) exposition {
+	t.Helper()
+	return n.until(t, "XIDs are listened to", func(e exposition) bool {
+		heard := 0
+		for _, m := range e.families["gpu_problem"].GetMetric() {
+			if label(m, "problem") == "xid" && !strings.Contains(label(m, "gpu_id"), ":") {
+				heard++
+			}
+		}
+		return heard == nvml.GPUs
+	})
+}
+
+// only are the lines that begin with any of these.
+func (e exposition) only(prefixes ...string) string {
+	var b strings.Builder
+	for line := range strings.Lines(e.body) {
+		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(line, p) }) {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+func number(m *dto.Metric) float64 {
+	return m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetUntyped().GetValue()
+}
+
+// by are the values of a family by these labels, "a b"; equal ones are added up.
+func (e exposition) by(family string, labels ...string) map[string]float64 {
+	out := map[string]float64{}
+	for _, m := range e.families[family].GetMetric() {
+		var key []string
+		for _, l := range labels {
+			key = append(key, label(m, l))
+		}
+		out[strings.Join(key, " ")] += number(m)
+	}
+	return out
+}
+
+// sum adds up a family, the series with this label only if one is given.
+func (e exposition) sum(family, name, value string) float64 {
+	var sum float64
+	for _, m := range e.families[family].GetMetric() {
+		if name == "" || label(m, name) == value {
+			sum += number(m)
+		}
+	}
+	return sum
+}
+
+// owners checks that the processes of the scenario are in their containers, with
+// their memory.
+func (n *gpuNode) owners(t *testing.T, e exposition) {
+	t.Helper()
+	memory, processes := map[string]float64{}, map[string]float64{}
+	for _, p := range n.Processes {
+		i := slices.IndexFunc(n.Containers, func(c fixtures.Container) bool { return slices.Contains(c.PIDs, p.PID) })
+		key := " " + n.UUID(p.Device)
+		if i >= 0 {
+			key = n.Containers[i].ID + key
+		}
+		processes[key]++
+		memory[key] += float64(p.Memory)
+	}
+	owned := func(family string) map[string]float64 {
+		got := e.by(family, "container_id", "uuid")
+		maps.DeleteFunc(got, func(key string, v float64) bool { return v == 0 || strings.HasPrefix(key, " ") })
+		return got
+	}
+	if diff := cmp.Diff(processes, owned("container_gpu_processes")); diff != "" {
+		t.Errorf("processes of containers (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(memory, owned("container_gpu_memory_used_bytes")); diff != "" {
+		t.Errorf("memory of containers (-want +got):\n%s", diff)
+	}
+}
+
+// conserved checks that what is shared adds up on each device that has processes
+// of its own.
+func conserved(t *testing.T, e exposition) {
+	t.Helper()
+	about := cmpopts.EquateApprox(1e-9, 1e-9)
+	shares := e.by("container_gpu_memory_used_bytes", "uuid")
+	used := e.by("gpu_memory_used_bytes", "uuid")
+	for id, sum := range shares {
+		if diff := cmp.Diff(used[id], sum, about); diff != "" {
+			t.Errorf("%s: memory of owners and of nobody (-used +sum):\n%s", id, diff)
+		}
+	}
+	engines := e.by("gpu_engine_utilization_ratio", "uuid", "engine")
+	for key, sum := range e.by("container_gpu_utilization_ratio", "uuid", "engine") {
+		if own, told := engines[key]; told && math.Abs(own-sum) > 1e-6 {
+			t.Errorf("%s: owners use %v, the device %v", key, sum, own)
+		}
+		if sum < 0 || sum > 1+1e-9 {
+			t.Errorf("%s: utilization %v", key, sum)
+		}
+	}
+	for name, f := range e.families {
+		if !strings.HasPrefix(name, "gpu_") && !strings.HasPrefix(name, "container_gpu_") {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			if v := number(m); v < 0 || math.IsNaN(v) || math.IsInf(v, 0) {
+				t.Errorf("%s{%v} is %v", name, m.GetLabel(), v)
+			}
+			if strings.HasPrefix(name, "gpu_") && name != "gpu_driver_info" && (label(m, "uuid") == "" || label(m, "gpu_id") == "") {
+				t.Errorf("%s{%v} does not say of which GPU", name, m.GetLabel())
+			}
+		}
+	}
+}
+
+// rising checks that no counter fell.
+func rising(t *testing.T, before, after exposition) {
+	t.Helper()
+	for name, f := range before.families {
+		if f.GetType() != dto.MetricType_COUNTER || !strings.Contains(name, "gpu_") {
+			continue
+		}
+		values := map[string]float64{}
+		for _, m := range after.families[name].GetMetric() {
+			values[fmt.Sprint(m.GetLabel())] = number(m)
+		}
+		for _, m := range f.GetMetric() {
+			if now, still := values[fmt.Sprint(m.GetLabel())]; still && now < number(m) {
+				t.Errorf("%s{%v} fell from %v to %v", name, m.GetLabel(), number(m), now)
+			}
+		}
+	}
+}
+
+// complete are the numbers of series of each GPU or MIG device.
+func complete(e exposition) map[string]int {
+	n := map[string]int{}
+	for name, f := range e.families {
+		if strings.HasPrefix(name, "gpu_") && name != "gpu_xid_errors_total" && name != "gpu_xid_last_timestamp_seconds" {
+			for _, m := range f.GetMetric() {
+				n[label(m, "uuid")]++
+			}
+		}
+	}
+	return n
+}
+
+// problems are those that are active on a GPU.
+func problemsOf(e exposition, id string) []string {
+	var active []string
+	for _, m := range e.families["gpu_problem"].GetMetric() {
+		if label(m, "uuid") == id && number(m) == 1 {
+			active = append(active, label(m, "problem"))
+		}
+	}
+	slices.Sort(active)
+	return active
+}
+
+func healthOf(e exposition, id string) float64 {
+	v, told := e.by("gpu_health", "uuid")[id]
+	if !told {
+		return -1
+	}
+	return v
+}
+
+// others checks that the other GPUs have all series that they had.
+func others(t *testing.T, before, after exposition, but ...string) {
+	t.Helper()
+	want, got := complete(before), complete(after)
+	for _, id := range but {
+		delete(want, id)
+		delete(got, id)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("series of the other GPUs (-before +after):\n%s", diff)
+	}
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/fixtures"
+	"github.com/accelscope/accelscope/tests/nvml"
+)
+
+// The node of GPUs, and how long it is left alone: what runs every five seconds runs
+// twice.
+const (
+	gpuContainers        = 50
+	gpuProcsPerContainer = 4
+	quietGPUs            = 10 * time.Second
+)
+
+// gpuFigures are what the sensor costs on a node of GPUs.
+type gpuFigures struct {
+	name   string
+	cpu    []float64 // ms per paced scrape, what it does between them included
+	p50    []float64
+	p99    []float64
+	idle   []float64 // ms/s
+	series float64
+	text   float64
+	memory memory
+}
+
+// measureGPUs runs the sensor with and without GPUs: eight of a fake NVML, four of
+// them time-sliced, one with MPS, two with MIG, and 200 processes in 50 containers.
+// The fake answers at once: what the driver takes for it is not in these figures.
+func measureGPUs(ctx context.Context, sensor exporter, rounds, scrapes int, out io.Writer) error {
+	dir, err := os.MkdirTemp("", "gpus-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	progress("writing a node of %d GPUs", nvml.GPUs)
+	o := fixtures.Node()
+	o.Containers, o.ProcsPerContainer = gpuContainers, gpuProcsPerContainer
+	m, err := fixtures.Write(filepath.Join(dir, "node"), o)
+	if err != nil {
+		return err
+	}
+	var pids []int
+	for _, c := range m.Containers {
+		pids = append(pids, c.PIDs...)
+	}
+	fake, err := nvml.Bench(ctx, dir, m.SysFS(), m.ProcFS(), pids)
+	if err != nil {
+		return err
+	}
+	figs := []*gpuFigures{{name: "no GPUs"}, {name: fmt.Sprintf("%d GPUs, %d processes", nvml.GPUs, len(pids))}}
+	args := [][]string{{"--no-collector.gpu"}, fake.Arguments}
+	for round := range rounds {
+		for i, f := range figs {
+			progress("GPUs, %s: round %d of %d", f.name, round+1, rounds)
+			e := exporter{
+				name: sensor.name, path: sensor.path, environment: fake.Environment,
+				args: func(_ fixtures.Manifest, addr string) []string {
+					return append([]string{
+						"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(),
+						"--web.listen-address=" + addr, "--no-collector.container", "--no-collector.node", "--no-collector.runtime",
+						"--no-collector.kubelet", "--no-collector.access",
+					}, args[i]...)
+				},
+			}
+			if err := f.measure(ctx, e, m, scrapes); err != nil {
+				return err
+			}
+		}
+	}
+	printGPUs(out, figs, rounds, scrapes)
+	return nil
+}
+
+func (f *gpuFigures) measure(ctx context.Context, e exporter, m fixtures.Manifest, scrapes int) error {
+	p, err := e.start(ctx, m)
+	if err != nil {
+		return err
+	}
+	defer p.stop()
+	sleep(ctx, 3*pause) // until processes have been listed
+	begin, err := cpuTime(p.pid())
+	if err != nil {
+		return err
+	}
+	var latencies []float64
+	var last answer
+	for range scrapes {
+		if last, err = p.scrape(); err != nil {
+			return err
+		}
+		latencies = append(latencies, ms(last.latency))
+		sleep(ctx, pause)
+	}
+	end, err := cpuTime(p.pid())
+	if err != nil {
+		return err
+	}
+	f.cpu = append(f.cpu, ms(end-begin)/float64(scrapes))
+	f.p50, f.p99 = append(f.p50, quantile(latencies, 0.5)), append(f.p99, quantile(latencies, 0.99))
+	text, err := last.text()
+	if err != nil {
+		return err
+	}
+	f.series, f.text = 0, float64(len(text))/1e3
+	samples(text, func(string, float64) { f.series++ })
+	if f.memory, err = readMemory(p.pid()); err != nil {
+		return err
+	}
+	if begin, err = cpuTime(p.pid()); err != nil {
+		return err
+	}
+	sleep(ctx, quietGPUs)
+	if end, err = cpuTime(p.pid()); err != nil {
+		return err
+	}
+	f.idle = append(f.idle, ms(end-begin)/quietGPUs.Seconds())
+	return ctx.Err()
+}
+
+func printGPUs(out io.Writer, figs []*gpuFigures, rounds, scrapes int) {
+	fmt.Fprintf(out, "\n%d GPUs of a fake NVML that answers at once; medians of %d rounds of %d scrapes %v apart.\n\n", nvml.GPUs,
+		rounds, scrapes, pause)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "sensor with\tp50 ms\tp99 ms\tCPU ms/scrape\tseries\ttext kB\tRSS MB\tidle CPU ms/s\t")
+	for _, f := range figs {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", f.name, number(quantile(f.p50, 0.5), 2), number(quantile(f.p99, 0.5), 2),
+			number(quantile(f.cpu, 0.5), 2), number(f.series, 0), number(f.text, 0), number(f.memory.rss, 1),
+			number(quantile(f.idle, 0.5), 2))
+	}
+	w.Flush()
+}
