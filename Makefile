@@ -111,6 +111,8 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go test -run '^$$' -bench Hit -benchtime 20000x ./pkg/source/datapath | grep ns/op
 	@echo; echo "What a process that only polls keeps of its throughput, with a budget of 1 % and without a limit (2 minutes)"
 	@go test -run '^$$' -bench Budget -benchtime 1x ./pkg/source/datapath | grep throughput
+	@echo; echo "What it costs to list the open files of a node, and to look for drivers"
+	@go test -run '^$$' -bench 'Files|Look' -benchtime 200x ./pkg/source/access | grep ns/op
 	@CGO_ENABLED=0 go build -o bin/tiers ./tests/bench/tiers && echo && bin/tiers
 
 # Debian packages that are needed, and are not installed.

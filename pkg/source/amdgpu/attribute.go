@@ -26,8 +26,11 @@ type directory struct {
 }
 
 func newDirectory(path string) *directory {
-	return &directory{path: path, buffer: make([]byte, maxMetrics)}
+	return &directory{path: path, buffer: make([]byte, maxRead)}
 }
+
+// maxRead is more than the 28 bytes of each of 4096 bad pages.
+const maxRead = 128 << 10
 
 // read gives the start of a file, valid until the next call. It is read at once:
 // binary attributes are made anew for each part of them. Open blocks where the

@@ -23,7 +23,7 @@ type listing struct {
 // measured sets memory and engines of a GPU to what they were when its processes
 // were listed, so that their shares are shares of it.
 func (l *listing) measured(g *model.GPU) {
-	if l == nil || g.Suspended || !g.Memory.Used.Known {
+	if l == nil || g.Suspended || !g.Memory.Used.Known && g.Engines == nil {
 		return
 	}
 	if then, ok := l.gpus[g.UUID]; ok {
@@ -64,6 +64,9 @@ func (s *Source) discover() []found {
 		}
 	}
 	s.cards = cards
+	if len(cards) == 0 {
+		s.listed = nil // nobody lists, and it is not stuck
+	}
 	return cards
 }
 

@@ -3,8 +3,11 @@
 package amdgpu
 
 import (
+	"bufio"
 	"bytes"
+	"io"
 	"math"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -177,10 +180,30 @@ func parseBytes(s string) (uint64, bool) {
 	return n << shift, true
 }
 
+// readClient reads a file of fdinfo without the locks on the file, which the kernel
+// lists before the driver is asked: a process may have as many as it likes.
+func readClient(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var text []byte
+	lines := bufio.NewScanner(io.LimitReader(f, maxFdinfo))
+	for lines.Scan() && len(text) < maxAttribute {
+		if line := lines.Bytes(); !bytes.HasPrefix(line, []byte("lock:")) {
+			text = append(append(text, line...), '\n')
+		}
+	}
+	return text, lines.Err()
+}
+
 const (
 	drmMajor = 226
+	// maxFdinfo is how much of a file is read: 15000 locks.
+	maxFdinfo = 1 << 20
 	// maxFiles is how many files of a process are looked at: those with low numbers.
-	maxFiles = 1 << 12
+	maxFiles = 1 << 15
 )
 
 // clientsOf gives the clients that a process has open, by the minor number of the
@@ -202,7 +225,7 @@ func clientsOf(procfs string, pid int) map[uint32][]client {
 		if err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev_major != drmMajor {
 			continue
 		}
-		text, err := readSome(dir + "/fdinfo/" + name)
+		text, err := readClient(dir + "/fdinfo/" + name)
 		if err != nil {
 			continue
 		}

@@ -17,7 +17,6 @@ import (
 // all ones.
 const (
 	metricsHeader = 4
-	maxMetrics    = 16 << 10
 	maxAttributes = 512
 )
 

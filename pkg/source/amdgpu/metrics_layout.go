@@ -156,9 +156,11 @@ var layouts = map[[2]uint8][]layout{
 	{2, 2}: {{size: 128, members: v22}},
 	{2, 3}: {{size: 152, members: slices.Concat(v22, []member{skip(2, 12)})}},
 	{2, 4}: {{size: 168, members: slices.Concat(v22, []member{skip(2, 18)})}},
-	// Its clocks are averages; what its residencies count is not told.
+	// Its clocks are averages; what its residencies count is not told. Its activities are
+	// hundredths of a percent with some firmware, and of video with all: the kernel divides
+	// them in gpu_busy_percent, not here.
 	{3, 0}: {{size: 264, members: []member{
-		skip(2, 19), u16(activityGFX), u16(activityVideo), skip(2, 28), skip(8, 1), skip(4, 1), skip(2, 1), skip(4, 4),
+		skip(2, 49), skip(8, 1), skip(4, 1), skip(2, 1), skip(4, 4),
 		skip(2, 19), u16(clockGFX), u16(clockSoC), skip(2, 2), u16(clockFabric), u16(clockVideo), u16(clockMemory),
 		skip(2, 19), skip(4, 8),
 	}}},

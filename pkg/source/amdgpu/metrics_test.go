@@ -19,10 +19,10 @@ func TestLayouts(t *testing.T) {
 	for revision, list := range layouts {
 		for _, l := range list {
 			var v fields
-			at := members(l.members, make([]byte, maxMetrics), metricsHeader, &v)
+			at := members(l.members, make([]byte, maxRead), metricsHeader, &v)
 			if l.partitions > 0 {
 				at = align(at, 8) + l.partitions*l.stride + 4
-				if end := members(l.partition, make([]byte, maxMetrics), 0, &v); end > l.stride {
+				if end := members(l.partition, make([]byte, maxRead), 0, &v); end > l.stride {
 					t.Errorf("%v: a partition has %d bytes of %d", revision, end, l.stride)
 				}
 			}
@@ -81,7 +81,7 @@ func TestRevisions(t *testing.T) {
 		{"80 1.0 16:2=51 28:2=7 34:2=90 36:4=5 54:2=800 74:1=8 75:1=80", "edge 51 power 90 gfx 0.07 graphics 8e+08 gen 3 width 8"},
 		{"96 1.1 4:2=51 16:2=7 22:2=90 24:8=131072 54:2=800 74:2=16 76:2=160 80:4=1 94:2=66", "edge 51 hbm3 66 power 90 gfx 0.07 energy 2 graphics 8e+08 gen 4 width 16"},
 		{"104 1.2 22:2=90 90:2=61", "hbm1 61 power 90"},
-		{"120 1.3 112:8=0x400000000000", "prochot"},
+		{"120 1.3 112:8=0x800000000000", "prochot"},
 		{
 			"288 1.4 4:2=60 10:2=400 12:2=50 16:2=10 18:2=30 24:8=65536 48:2=16 50:2=320 56:4=1 88:8=9 104:8=4 168:8=5 240:2=100 242:2=2100 280:2=1300",
 			"junction 60 power 400 gfx 0.5 video 0.2 energy 1 graphics 2.1e+09 memory 1.3e+09 gen 5 width 16 replays 9 link 0 4096 5120",
@@ -98,9 +98,11 @@ func TestRevisions(t *testing.T) {
 		{"120 2.0 16:2=4700 80:2=400 86:2=933", "graphics 4e+08 fabric 9.33e+08"},
 		{"120 2.1 4:2=4700 28:2=700 76:2=400 84:2=200", "graphics 4e+08 video 2e+08"},
 		{"128 2.2 78:2=400 120:8=0x100000000", "soc 4e+08 thermal"},
+		{"128 2.2 120:8=0x200000000", "cpu"},    // THM_CORE of an APU
+		{"128 2.2 120:8=0x400000000000", "cpu"}, // PROCHOT_CPU
 		{"152 2.3 120:8=0x10000", "current"},
 		{"168 2.4 40:2=15000 76:2=400", "graphics 4e+08"},
-		{"264 3.0 4:2=5000 42:2=30 44:2=10 112:4=15000 174:2=800 182:2=1600 186:2=900", "gfx 0.3 video 0.1 graphics 8e+08 memory 9e+08 fabric 1.6e+09"},
+		{"264 3.0 4:2=5000 42:2=30 44:2=10 112:4=15000 174:2=800 182:2=1600 186:2=900", "graphics 8e+08 memory 9e+08 fabric 1.6e+09"},
 	} {
 		fields := strings.Fields(c.table)
 		got, err := parseMetrics(metrics(t, fields))

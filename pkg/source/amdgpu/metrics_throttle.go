@@ -12,6 +12,7 @@ const (
 	throttleMemory  = "thermal_memory" // the memory is
 	throttleVR      = "thermal_vr"     // a voltage regulator is
 	throttleProchot = "prochot"        // somebody outside says so
+	throttleCPU     = "cpu"            // the cores of an APU are hot: no trouble of the GPU
 	throttleOther   = "other"
 )
 
@@ -22,10 +23,11 @@ var reasons = []struct {
 }{
 	{throttlePower, bits(0, 15)},
 	{throttleCurrent, bits(16, 31)},
-	{throttleThermal, bits(32, 33) | bits(35, 37) | bits(42, 43) | bits(48, 55)},
+	{throttleThermal, bits(32, 32) | bits(35, 37) | bits(42, 43) | bits(48, 55)},
 	{throttleMemory, bits(34, 34)},
 	{throttleVR, bits(38, 41) | bits(44, 45)},
-	{throttleProchot, bits(46, 47)},
+	{throttleCPU, bits(33, 33) | bits(46, 46)},
+	{throttleProchot, bits(47, 47)},
 	{throttleOther, bits(56, 63)},
 }
 

@@ -16,12 +16,16 @@ type places struct {
 	minors    map[int]string
 	addresses map[string]string // empty for several
 	asleep    map[string]bool
+	totals    map[string]float64 // bytes of VRAM, where known
 }
 
 func locate(cards []model.GPU) places {
-	at := places{map[int]string{}, map[string]string{}, map[string]bool{}}
+	at := places{map[int]string{}, map[string]string{}, map[string]bool{}, map[string]float64{}}
 	for _, c := range cards {
 		at.asleep[c.UUID] = c.Suspended
+		if c.Memory.Total.Known {
+			at.totals[c.UUID] = c.Memory.Total.Value
+		}
 		for _, node := range c.Nodes { // the kernel names them by their minor number
 			name := strings.TrimPrefix(path.Base(node), "card")
 			if minor, err := strconv.Atoi(strings.TrimPrefix(name, "renderD")); err == nil {

@@ -22,7 +22,10 @@ import (
 // through KFD, and in fdinfo because it is mapped in the address space that belongs
 // to the render node, which every compute process opens. Neither has all: fdinfo
 // misses what is shared with the CPU (SVM), and there is none before 5.14; KFD
-// misses graphics. So the larger one is the process's memory, and never their sum.
+// misses graphics. And fdinfo counts for this GPU the memory of others that is mapped
+// in the address space: in a hive of XGMI, with peer access, that of all GPUs, and what
+// other processes export. So what KFD tells is the memory of a process that has any by
+// KFD, and fdinfo that of others; what the first draw is nobody's.
 //
 // Engines are those of fdinfo under their names there, with decoder and encoder for
 // dec and enc; sdma is the time in which copy queues of compute worked, by the
@@ -32,7 +35,8 @@ import (
 type lister struct {
 	o        Options
 	kfd      *kfd
-	guard    guard
+	compute  guard         // of what KFD reads in the memory of a process
+	clients  guard         // of fdinfo: a process that holds up one does not cost others the other
 	patience time.Duration // for all processes together
 	counters map[counterKey]counter
 }
@@ -40,7 +44,8 @@ type lister struct {
 func newLister(o Options) *lister {
 	return &lister{
 		o: o, kfd: newKFD(o.Sysfs), patience: 2 * time.Second,
-		guard: guard{wait: 250 * time.Millisecond, limit: 16, out: map[int]chan struct{}{}},
+		compute: guard{wait: 250 * time.Millisecond, limit: 16, out: map[int]chan struct{}{}},
+		clients: guard{wait: 250 * time.Millisecond, limit: 16, out: map[int]chan struct{}{}},
 	}
 }
 
@@ -76,22 +81,29 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 			compute = l.kfd.uses(pid, nodes, at)
 		}
 		measured := slices.Clone(compute) // not ours any more when that hangs
-		var clients map[uint32][]client
-		back := l.guard.run(pid, func() {
+		back := len(compute) == 0 || l.compute.run(pid, func() {
 			for i := range measured {
 				measured[i].measure()
 			}
-			clients = clientsOf(l.o.Procfs, pid)
 		})
-		if !back {
-			hanging++
+		if back {
+			for _, c := range measured {
+				look.compute(pid, c)
+			}
+		} else {
 			for _, c := range compute {
 				look.memory(pid, c.gpu, c.memory)
 			}
-			continue
 		}
-		for _, c := range measured {
-			look.compute(pid, c)
+		var found map[uint32][]client
+		var clients map[uint32][]client
+		if l.clients.run(pid, func() { found = clientsOf(l.o.Procfs, pid) }) {
+			clients = found // not ours while that hangs
+		} else {
+			back = false
+		}
+		if !back {
+			hanging++
 		}
 		for minor, list := range clients {
 			for _, c := range list {
@@ -115,7 +127,7 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 		problems = append(problems, fmt.Errorf("reading of %d processes hangs in the driver: their engines are %w", hanging, errBounded))
 	}
 	l.counters = look.after
-	return l.processes(look.usages), errors.Join(problems...)
+	return l.processes(look.usages, at.totals), errors.Join(problems...)
 }
 
 // candidates are the processes to look at, those of KFD first, then by id.
@@ -145,10 +157,21 @@ func (l *lister) candidates(computing []int) ([]int, error) {
 
 // processes are the usages as the model has them. The cgroup is that of now: a
 // process that ends later keeps it.
-func (l *lister) processes(usages map[use]*usage) []model.GPUProcess {
+func (l *lister) processes(usages map[use]*usage, totals map[string]float64) []model.GPUProcess {
 	list := make([]model.GPUProcess, 0, len(usages))
 	cgroups := map[int]uint64{}
+	computes := map[int]bool{}
 	for k, u := range usages {
+		if total, known := totals[k.gpu]; known && float64(u.compute) > total {
+			u.compute = 0 // an APU: what is asked for as VRAM, is GTT (since 6.10)
+		}
+		computes[k.pid] = computes[k.pid] || u.compute > 0
+	}
+	for k, u := range usages {
+		memory := u.client
+		if computes[k.pid] {
+			memory = u.compute
+		}
 		cgroup, known := cgroups[k.pid]
 		if !known && l.o.CgroupOf != nil {
 			if id, err := l.o.CgroupOf(k.pid); err == nil {
@@ -157,7 +180,7 @@ func (l *lister) processes(usages map[use]*usage) []model.GPUProcess {
 			cgroups[k.pid] = cgroup
 		}
 		p := model.GPUProcess{
-			GPU: k.gpu, PID: k.pid, Cgroup: cgroup, Memory: model.Some(float64(max(u.compute, u.client))),
+			GPU: k.gpu, PID: k.pid, Cgroup: cgroup, Memory: model.Some(float64(memory)),
 		}
 		if u.known {
 			p.Engines = make([]model.Figure, 0, len(u.engines))

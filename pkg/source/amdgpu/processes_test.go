@@ -159,7 +159,7 @@ func TestProcesses(t *testing.T) {
 	n.gpu(2, 51002, 0xc600, 129)
 	n.gpu(3, 51003, 0xc600, 130)
 
-	// 100 computes and draws: KFD knows 10 GiB, its two clients have these and 2 more. A process that it started, with a
+	// 100 computes and draws: KFD knows 10 GiB, its two clients have these and 2 more, which are nobody's. A process that it started, with a
 	// lower number, has inherited the first.
 	n.compute(100, 51001, 10*gibibyte, 1000, 76)
 	n.compute(100, 51002, 0, 0, 0)
@@ -194,7 +194,7 @@ func TestProcesses(t *testing.T) {
 		t, n.list(l, threeGPUs(), 100),
 		process("part0", 104, 4<<20),
 		process("part1", 101, 8*gibibyte),
-		process("whole", 100, 12*gibibyte),
+		process("whole", 100, 10*gibibyte),
 		process("whole", 102, gibibyte),
 		process("whole", 103, gibibyte/2),
 	)
@@ -215,7 +215,7 @@ func TestProcesses(t *testing.T) {
 		process("part0", 104, 4<<20),
 		process("part1", 101, 8*gibibyte, model.Figure{Name: "cu"}, model.Figure{Name: "sdma"}),
 		process(
-			"whole", 100, 12*gibibyte, model.Figure{Name: "compute", Value: 0.25}, model.Figure{Name: "cu", Value: 0.5},
+			"whole", 100, 10*gibibyte, model.Figure{Name: "compute", Value: 0.25}, model.Figure{Name: "cu", Value: 0.5},
 			model.Figure{Name: "gfx", Value: 0.05}, model.Figure{Name: "sdma", Value: 0.05},
 		),
 		process("whole", 102, gibibyte, model.Figure{Name: "decoder", Value: 0.5}, model.Figure{Name: "encoder", Value: 0.25}),
@@ -269,7 +269,7 @@ func TestHang(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := n.lister()
-	l.guard.wait = 200 * time.Millisecond
+	l.compute.wait = 200 * time.Millisecond
 	for i := range 3 {
 		begin := time.Now()
 		got, err := l.list(threeGPUs(), time.Unix(int64(i), 0))
@@ -277,7 +277,7 @@ func TestHang(t *testing.T) {
 		if len(got) != 2 || got[0].Memory != model.Some(gibibyte) || got[0].Engines != nil {
 			t.Errorf("the process that hangs: %+v", got)
 		}
-		if i > 0 && (len(got[1].Engines) != 2 || took >= l.guard.wait) {
+		if i > 0 && (len(got[1].Engines) != 2 || took >= l.compute.wait) {
 			t.Errorf("the other one, after %v: %+v", took, got[1])
 		}
 		if !errors.Is(err, errBounded) {
@@ -292,7 +292,7 @@ func TestHang(t *testing.T) {
 	if err := os.Remove(fifo); err != nil {
 		t.Fatal(err)
 	}
-	<-l.guard.out[100] // it is back
+	<-l.compute.out[100] // it is back
 	n.compute(100, 51001, gibibyte, 0, 0)
 	n.list(l, threeGPUs(), 10)
 	if got := n.list(l, threeGPUs(), 11); len(got) != 2 || len(got[0].Engines) != 2 {

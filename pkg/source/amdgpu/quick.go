@@ -34,6 +34,7 @@ type reader struct {
 	slow       model.GPU // what is read in the background
 	health     health
 	up         map[int]bool // links that have been up
+	degraded   bool         // the PCIe link had too few lanes when it was last at full speed
 }
 
 func newReader(o *Options, path string) reader {

@@ -148,8 +148,9 @@ func (r *reader) state() state {
 		g.Profile = strings.Trim(s.Modes["compute_partition"]+"/"+s.Modes["memory_partition"], "/")
 	}
 	g.PCIe = s.PCIe
-	// The table knows the link of a GPU that is behind a switch of its own.
-	if q.PCIe.Width.Known && q.PCIe.Generation.Known {
+	// Of the fifth generation some kernels make the first in the table: it is asked where
+	// the PCI core does not know.
+	if !s.PCIe.Width.Known || !s.PCIe.Generation.Known {
 		g.PCIe.Width, g.PCIe.Generation = q.PCIe.Width, q.PCIe.Generation
 	}
 	if q.PCIe.Replays.Known {
@@ -180,7 +181,7 @@ func (r *reader) problems(g *model.GPU) {
 	add(model.ProblemLost, false)
 	add(model.ProblemStuck, false)
 	r.health.tell(g)
-	if g.Throttles != nil {
+	if g.Throttles != nil && g.Throttled == nil { // where cycles are counted, one is no problem yet
 		add(model.ProblemThermal, active(g.Throttles, throttleThermal, throttleMemory, throttleVR))
 		add(model.ProblemPowerBrake, active(g.Throttles, throttleProchot))
 	}
@@ -189,7 +190,12 @@ func (r *reader) problems(g *model.GPU) {
 			return l.Up == model.Some(0) && r.up[l.Number]
 		}))
 	}
-	if g.PCIe.Width.Known && g.PCIe.MaxWidth.Known {
-		add(model.ProblemPCIeDegraded, g.PCIe.Width.Value < g.PCIe.MaxWidth.Value)
+	if p := g.PCIe; p.Width.Known && p.MaxWidth.Known {
+		// A Radeon that has little to do takes lanes away, too (pp_dpm_pcie: 2.5GT/s, x1):
+		// how many there are is seen at full speed.
+		if p.Width.Value >= p.MaxWidth.Value || p.Generation.Known && p.Generation == p.MaxGeneration {
+			r.degraded = p.Width.Value < p.MaxWidth.Value
+		}
+		add(model.ProblemPCIeDegraded, r.degraded)
 	}
 }

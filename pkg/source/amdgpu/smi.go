@@ -32,10 +32,13 @@ type smi struct {
 	mu   sync.Mutex
 	gpus map[string]model.GPU // by PCI address
 	at   time.Time
+	// metered are the GPUs of which the kernel has told the energy: what amd-smi read
+	// half a minute ago would make that fall when the kernel does not tell for once.
+	metered map[string]bool
 }
 
 func newSMI(path string, log *zap.Logger) *smi {
-	return &smi{path: path, log: log, interval: 30 * time.Second, deadline: 20 * time.Second}
+	return &smi{path: path, log: log, interval: 30 * time.Second, deadline: 20 * time.Second, metered: map[string]bool{}}
 }
 
 const (
@@ -237,6 +240,12 @@ func (s *smi) merge(g *model.GPU) {
 	s.mu.Lock()
 	other, ok := s.gpus[g.PCIAddress]
 	old := time.Since(s.at) > smiOld*s.interval
+	if g.Energy.Known {
+		s.metered[g.PCIAddress] = true
+	}
+	if s.metered[g.PCIAddress] {
+		other.Energy = model.Optional{}
+	}
 	s.mu.Unlock()
 	if !ok || old {
 		return

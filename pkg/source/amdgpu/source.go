@@ -156,6 +156,7 @@ func (s *Source) snapshot(cards []found, late []bool, listed *listing) model.Sna
 		GPUs: make([]model.GPU, 0, len(cards)), GPUDrivers: driver(s.o.Sysfs, s.o.Procfs),
 		DeviceStates: make([]model.DeviceState, 0, len(cards)),
 	}
+	old := listed != nil && time.Since(listed.at) > 3*s.o.Interval+patience
 	for i, c := range cards {
 		st := c.last()
 		if late[i] {
@@ -175,14 +176,16 @@ func (s *Source) snapshot(cards []found, late []bool, listed *listing) model.Sna
 		if s.smi != nil && !late[i] && !g.Suspended {
 			s.smi.merge(&g)
 		}
-		listed.measured(&g)
 		for _, g := range divide(g, st.partitions, c.place, strconv.Itoa(i)) {
+			if !old {
+				listed.measured(&g)
+			}
 			g.Unlisted = listed.misses(g.UUID)
 			snap.GPUs = append(snap.GPUs, g)
 		}
 	}
 	if listed != nil {
-		if age := time.Since(listed.at); age > 3*s.o.Interval+patience {
+		if old {
 			snap.DeviceStates = append(snap.DeviceStates, model.DeviceState{
 				Source: s.Name(), Device: "processes", State: model.StateStuck,
 				Reason: "listing processes has not come back",

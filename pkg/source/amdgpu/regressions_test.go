@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdgpu
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestPeers: in a hive the memory of a process on one GPU is mapped in its address space on the others, where fdinfo
+// counts it, too (kfd_mem_attach: the VRAM of the same hive is the same buffer object). It is the memory of one GPU.
+func TestPeers(t *testing.T) {
+	n := newFakeProcs(t)
+	n.gpu(1, 51001, 0xc100, 128)
+	n.gpu(2, 51002, 0xc600, 129)
+	cards := []model.GPU{
+		{UUID: "a", PCIAddress: "0000:c1:00.0", Nodes: []string{"/dev/dri/renderD128"}},
+		{UUID: "b", PCIAddress: "0000:c6:00.0", Nodes: []string{"/dev/dri/renderD129"}},
+	}
+	n.compute(100, 51001, 10*gibibyte, 0, 0)
+	n.compute(100, 51002, 4*gibibyte, 0, 0)
+	n.file(100, 5, 128, "renderD128", fdinfo("0000:c1:00.0", 11, 14*gibibyte))
+	n.file(100, 6, 129, "renderD129", fdinfo("0000:c6:00.0", 12, 14*gibibyte))
+	for _, p := range n.list(n.lister(), cards, 1) {
+		if want := map[string]float64{"a": 10 * gibibyte, "b": 4 * gibibyte}[p.GPU]; p.Memory != model.Some(want) {
+			t.Errorf("%s: %v, want %v", p.GPU, p.Memory.Value, want)
+		}
+	}
+}
+
+// TestLocks: a process cannot hide behind locks on the node, which the kernel lists before what the driver tells.
+func TestLocks(t *testing.T) {
+	n := newFakeProcs(t)
+	n.gpu(1, 51001, 0xc100, 128)
+	locks := strings.Repeat("lock:\t1: OFDLCK ADVISORY  WRITE -1 00:06:612 0 0\n", 5000)
+	n.file(100, 5, 128, "renderD128", locks+fdinfo("0000:c1:00.0", 11, gibibyte))
+	if got := n.list(n.lister(), threeGPUs(), 1); len(got) != 1 || got[0].Memory != model.Some(gibibyte) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestHangersOfOneKind: containers whose counters hang KFD do not hide who draws.
+func TestHangersOfOneKind(t *testing.T) {
+	n := newFakeProcs(t)
+	n.gpu(1, 51001, 0xc100, 128)
+	var fifos []string
+	for pid := 100; pid < 120; pid++ {
+		n.compute(pid, 51001, gibibyte, 0, 0)
+		fifo := n.kfd("proc/" + strconv.Itoa(pid) + "/sdma_51001")
+		if err := errors.Join(os.Remove(fifo), unix.Mkfifo(fifo, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		fifos = append(fifos, fifo)
+	}
+	n.file(200, 5, 128, "renderD128", fdinfo("0000:c1:00.0", 11, gibibyte))
+	l := n.lister()
+	l.compute.wait = 10 * time.Millisecond
+	defer func() {
+		for _, f := range fifos {
+			if fd, err := unix.Open(f, unix.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
+				unix.Close(fd)
+			}
+		}
+	}()
+	got, err := l.list(threeGPUs(), time.Unix(1, 0))
+	if len(got) != 21 || !errors.Is(err, errBounded) {
+		t.Errorf("%d processes, %v; want 21, errBounded", len(got), err)
+	}
+}
+
+// TestFewerLanes: a Radeon takes lanes away while it is idle: that is no problem of its health.
+func TestFewerLanes(t *testing.T) {
+	r := reader{}
+	for _, c := range []struct {
+		generation, width float64
+		degraded          bool
+	}{{1, 1, false}, {4, 16, false}, {1, 8, false}, {4, 8, true}, {1, 1, true}, {4, 16, false}} {
+		r.slow.PCIe = model.GPUPCIe{
+			Generation: model.Some(c.generation), MaxGeneration: model.Some(4), Width: model.Some(c.width), MaxWidth: model.Some(16),
+		}
+		g := r.state().gpu
+		if got := active(g.Problems, model.ProblemPCIeDegraded); got != c.degraded {
+			t.Errorf("generation %v, %v lanes: degraded %v", c.generation, c.width, got)
+		}
+	}
+}
+
+// TestManyBadPages: all of them count.
+func TestManyBadPages(t *testing.T) {
+	n := newNode(t, "mi250")
+	n.write("ras/gpu_vram_bad_pages", strings.Repeat("0x00000001 : 0x00001000 : R\n", 1000))
+	var h health
+	h.badPages(newDirectory(n.device), newDirectory(n.sysfs))
+	if h.pages.reserved != 1000 {
+		t.Errorf("%+v", h.pages)
+	}
+}
+
+// TestOldListing: when listing does not come back, the memory of the GPU does not stand still.
+func TestOldListing(t *testing.T) {
+	n := newNode(t, "mi250")
+	o := n.options()
+	o.Interval = 20 * time.Millisecond
+	s := start(t, o)
+	g := read(t, s).GPUs[0]
+	c := s.discover()
+	old := &listing{at: time.Now().Add(-time.Minute), gpus: map[string]model.GPU{g.UUID: {Memory: model.VideoMemory{Used: model.Some(1)}}}}
+	snap := s.snapshot(c, make([]bool, len(c)), old)
+	if snap.GPUs[0].Memory.Used == model.Some(1) {
+		t.Error("it is that of a minute ago")
+	}
+}
+
+// TestEnergyDoesNotFall: amd-smi does not stand in for a table that cannot be read for once.
+func TestEnergyDoesNotFall(t *testing.T) {
+	s := newSMI("", zap.NewNop())
+	s.gpus, s.at = map[string]model.GPU{"0000:c1:00.0": {Energy: model.Some(990)}}, time.Now()
+	s.merge(&model.GPU{PCIAddress: "0000:c1:00.0", Energy: model.Some(1000)})
+	g := model.GPU{PCIAddress: "0000:c1:00.0"}
+	if s.merge(&g); g.Energy.Known {
+		t.Errorf("%v joules after 1000", g.Energy.Value)
+	}
+}
+
+// TestPartsOfTheSameMoment: the engines of partitions, too, are those of when the processes were listed.
+func TestPartsOfTheSameMoment(t *testing.T) {
+	s := start(t, newNode(t, "mi300x").options())
+	parts := 0
+	for _, g := range read(t, s).GPUs {
+		if g.Parent == "" || g.Engines == nil {
+			continue
+		}
+		parts++
+		c := s.discover()
+		then := []model.Figure{{Name: "gfx", Value: 0.111}}
+		snap := s.snapshot(c, make([]bool, len(c)), &listing{at: time.Now(), gpus: map[string]model.GPU{g.UUID: {Engines: then}}})
+		for _, now := range snap.GPUs {
+			if v, _ := find(now.Engines, "gfx"); now.UUID == g.UUID && v != 0.111 {
+				t.Errorf("%s: %v", g.ID, v)
+			}
+		}
+	}
+	if parts == 0 {
+		t.Fatal("no partitions")
+	}
+}
+
+// TestAllGoneAndBack: when all cards were away, listing is not stuck when they come back.
+func TestAllGoneAndBack(t *testing.T) {
+	n := newNode(t, "mi250")
+	s := start(t, n.options())
+	read(t, s)
+	n.check(os.Rename(n.path("/class/drm"), n.path("/class/gone")))
+	if _, err := s.Read(t.Context()); !errors.Is(err, model.ErrAbsent) {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listed != nil {
+		t.Error("an old listing is kept")
+	}
+}
+
+// TestAPU: what KFD gives as VRAM is memory of the host on an APU (apu_prefer_gtt): fdinfo says how much is not.
+func TestAPU(t *testing.T) {
+	n := newFakeProcs(t)
+	n.gpu(1, 51001, 0xc100, 128)
+	cards := []model.GPU{{
+		UUID: "apu", PCIAddress: "0000:c1:00.0", Nodes: []string{"/dev/dri/renderD128"},
+		Memory: model.VideoMemory{Total: model.Some(gibibyte / 2)},
+	}}
+	n.compute(100, 51001, 40*gibibyte, 0, 0)
+	n.file(100, 5, 128, "renderD128", fdinfo("0000:c1:00.0", 11, gibibyte/16))
+	if got := n.list(n.lister(), cards, 1); len(got) != 1 || got[0].Memory != model.Some(gibibyte/16) {
+		t.Errorf("%+v", got)
+	}
+}
