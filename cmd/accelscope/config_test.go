@@ -44,6 +44,7 @@ func TestDefaults(t *testing.T) {
 				KubeletInterval: 15 * time.Second,
 			},
 			dataPathFlags: dataPathFlags{DataPath: "off", PathBudget: 0.01, QPCounters: "off"},
+			gpuFlags:      gpuFlags{GPU: true, Access: true, GPUInterval: 5 * time.Second},
 			Tier:          "auto", MapEntries: 8192, MaxObjects: 65536, Grace: 5 * time.Minute,
 		},
 		webFlags:   webFlags{ListenAddress: []string{":9847"}, TelemetryPath: "/metrics", Compat: []string{"lens"}},
@@ -124,7 +125,7 @@ func TestConfigErrors(t *testing.T) {
 		"not YAML":                {file: "grace: [\n", want: `line 1`},
 		"no such file":            {args: []string{"--config.file=/does/not/exist"}, want: `no such file`},
 		"unknown flag":            {args: []string{"--web.listen=x"}, want: `unknown flag --web.listen`},
-		"unknown compat set":      {args: []string{"--metrics.compat=lens,dcgm"}, want: `--metrics.compat must be one of`},
+		"unknown compat set":      {args: []string{"--metrics.compat=lens,cadvisor"}, want: `--metrics.compat must be one of`},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

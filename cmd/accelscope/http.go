@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -103,7 +104,8 @@ func newRoutes(
 	maps.Copy(routes, api.Handlers(facts, peers))
 	metrics := "GET " + f.TelemetryPath
 	switch {
-	case !strings.HasPrefix(f.TelemetryPath, "/") || strings.ContainsAny(f.TelemetryPath, " {}"):
+	case !strings.HasPrefix(f.TelemetryPath, "/") || strings.ContainsAny(f.TelemetryPath, " {}") ||
+		path.Clean(f.TelemetryPath) != f.TelemetryPath: // ServeMux panics at one that no request can have
 		return nil, fmt.Errorf("--web.telemetry-path: %q is not a path like /metrics", f.TelemetryPath)
 	case f.TelemetryPath == "/" || routes[f.TelemetryPath] != nil || routes[metrics] != nil:
 		return nil, fmt.Errorf("--web.telemetry-path: %s is taken", f.TelemetryPath)

@@ -3,6 +3,7 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -75,11 +76,21 @@ func gpuList(k *Known, _ *http.Request) (any, error) {
 			GPU: number(g), DRI: driOf(g, k.Facts.DRI), gpuIdentity: identity(g),
 			Profile: g.Profile, Nodes: append([]string{}, g.Nodes...), Suspended: g.Suspended, Problems: problems(g),
 		}
-		e.ASIC.MarketName, e.ASIC.DeviceID, e.ASIC.Serial = g.Name, g.PCIDevice, g.Serial
+		e.ASIC.MarketName, e.ASIC.DeviceID, e.ASIC.Serial = g.Name, g.PCIDevice, asicSerial(g)
 		e.Bus.BDF = g.PCIAddress
 		out = append(out, e)
 	}
 	return k.inPart(out, len(out), k.missingGPUs())
+}
+
+// asicSerial is what amd-smi calls so of AMD: the unique id of the ASIC (0x and 16
+// digits), not the number of the board. Parts have that of their GPU.
+func asicSerial(g *model.GPU) string {
+	id := cmp.Or(g.Parent, g.UUID)
+	if n, err := strconv.ParseUint(id, 16, 64); g.Vendor == model.AMD && len(id) == 16 && err == nil {
+		return fmt.Sprintf("0x%016X", n)
+	}
+	return g.Serial
 }
 
 // problems are those that a GPU has.

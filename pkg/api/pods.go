@@ -130,7 +130,7 @@ func gpuOf(g *model.GPU, node string) gpu {
 	if id == nil {
 		id = number(g)
 	}
-	return gpu{Kind: "GPU", Name: g.Name, ID: id, Path: node, UUID: g.UUID, Serial: g.Serial, Slot: g.PCIAddress}
+	return gpu{Kind: "GPU", Name: g.Name, ID: id, Path: node, UUID: g.UUID, Serial: asicSerial(g), Slot: g.PCIAddress}
 }
 
 // numberIn is the number in the path of a device node.

@@ -10,7 +10,8 @@ import (
 
 // deviceNodes books the HCAs and GPUs whose device nodes containers have. The
 // number in the name of a node is not that of the HCA. A container that may use
-// all devices of the node has chosen none by having them.
+// all devices of the node was given no GPU by having its node: it would look idle
+// on all of them.
 func (e *evidence) deviceNodes(unplaced []DeviceShare) {
 	given := map[int][]int{} // the GPUs that the kubelet told of, by owner
 	for i := range e.t.rows {
@@ -31,15 +32,14 @@ func (e *evidence) deviceNodes(unplaced []DeviceShare) {
 		for _, name := range c.GPURequests {
 			e.requested(owner, name)
 		}
-		if c.AllDevices {
-			continue
-		}
 		unknown := make([]string, 0, len(c.Devices))
 		for _, path := range c.Devices {
 			name, ok := strings.CutPrefix(path, "/dev/infiniband/")
 			share := DeviceShare{Owner: owner}
 			if h := e.hcas.byChar[name]; ok && h != nil {
 				share.describe(h)
+			} else if c.AllDevices {
+				continue
 			} else if g := e.gpus.byNode[path]; g != nil {
 				share.Node = valid(path)
 				share.describeGPU(g)

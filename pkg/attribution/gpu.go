@@ -17,7 +17,10 @@ func IsGPU(resource string) bool {
 			return !strings.HasSuffix(resource, "_monitoring")
 		}
 	}
-	return false
+	// AMD's plugin with resource_naming_strategy=mixed: amd.com/cpx_nps4.
+	partition, ok := strings.CutPrefix(resource, "amd.com/")
+	_, memory, mixed := strings.Cut(partition, "px_nps")
+	return ok && mixed && memory != ""
 }
 
 // givesGPU is IsGPU for resource claims, too, whose resource is DRIVER/POOL.
@@ -55,7 +58,16 @@ func newGPUs(list []model.GPU) gpus {
 		put(g.byUUID, list[i].UUID, &list[i])
 		put(g.byPCI, strings.ToLower(list[i].PCIAddress), &list[i])
 		for _, node := range list[i].Nodes {
-			put(g.byNode, node, &list[i])
+			if _, several := g.byNode[node]; several {
+				g.byNode[node] = nil // of a GPU instance that has several compute instances
+			} else {
+				g.byNode[node] = &list[i]
+			}
+		}
+		// AMD's plugin calls the first partition by the PCI function that all of them share.
+		address := strings.ToLower(list[i].PCIAddress)
+		if whole := g.byPCI[address]; list[i].Vendor == model.AMD && whole != nil && whole.UUID == list[i].Parent {
+			g.byPCI[address] = &list[i]
 		}
 		if parent := list[i].Parent; parent != "" && parent != list[i].UUID {
 			g.parents[parent] = true
@@ -99,6 +111,9 @@ func (g gpus) named(name string) (found []*model.GPU) {
 		return nil
 	}
 	if gpu := g.byUUID[device]; gpu != nil {
+		return []*model.GPU{gpu}
+	}
+	if gpu := g.byPCI[strings.ToLower(device)]; gpu != nil {
 		return []*model.GPU{gpu}
 	}
 	for i := range g.list {

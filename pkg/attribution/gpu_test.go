@@ -130,8 +130,12 @@ func TestAssignedGPUs(t *testing.T) {
 
 // TestAllDevices: HCAs that a container has because it has everything are not its own.
 func TestAllDevices(t *testing.T) {
-	all := worker(func(c *model.Container) { c.AllDevices, c.Devices = true, []string{"/dev/infiniband/uverbs0"} })
-	if a := Attribute(model.Snapshot{HCAs: sriov(), Containers: []model.Container{all}}); len(a.Assigned) > 0 {
+	all := worker(func(c *model.Container) {
+		c.AllDevices, c.Devices = true, []string{"/dev/infiniband/uverbs0", "/dev/nvidia0", "/dev/dri/card1"}
+	})
+	gpus := []model.GPU{{UUID: "a", Nodes: []string{"/dev/nvidia0"}}}
+	a := Attribute(model.Snapshot{HCAs: sriov(), GPUs: gpus, Containers: []model.Container{all}})
+	if len(a.Assigned) != 1 || a.Assigned[0].HCA == nil {
 		t.Errorf("it was given %v", assignments(a))
 	}
 }

@@ -17,8 +17,8 @@ func lensGPUMetrics() []metric {
 	rows := []metric{
 		gpuValue("gpu_socket_power_watts", gauge, "Power that the GPU draws, in watts, as gpu_power_watts.",
 			func(g *gpuView) model.Optional { return g.Power }),
-		gpuValue("gpu_pcie_bandwidth_mbs", gauge, "What the GPU receives and sends over PCIe, in 1,000,000 bits per second, as amd-smi "+
-			"has it.",
+		gpuValue("gpu_pcie_bandwidth_mbs", gauge, "What the GPU receives and sends over PCIe, in 1,000,000 bits per second, the unit of "+
+			"amd-smi. Absent on AMD GPUs, whose driver tells it in no certain unit.",
 			func(g *gpuView) model.Optional {
 				both := add(g.PCIe.Receive, g.PCIe.Transmit)
 				return scaled(both, bitsPerByte/bitsPerMbit)
@@ -35,11 +35,12 @@ func add(a, b model.Optional) model.Optional {
 	return model.Optional{Value: a.Value + b.Value, Known: a.Known && b.Known}
 }
 
-// dcgmLabels are those of dcgm-exporter, the ones that tell series apart first. Of
+// dcgmLabels are those of dcgm-exporter, the ones that tell series apart first; it
+// called the node Hostname before 2026, and hostname since. Of
 // a MIG instance gpu, UUID and device are those of its GPU. The workload is the one
 // that was given the GPU, empty if there are several or none.
 var dcgmLabels = []string{
-	"gpu", "UUID", "GPU_I_ID", "GPU_I_PROFILE", "pci_bus_id", "device", "modelName", "Hostname", "DCGM_FI_DRIVER_VERSION",
+	"gpu", "UUID", "GPU_I_ID", "GPU_I_PROFILE", "pci_bus_id", "device", "modelName", "Hostname", "hostname", "DCGM_FI_DRIVER_VERSION",
 	"container", "namespace", "pod",
 }
 
@@ -49,7 +50,7 @@ type dcgmGPU struct {
 	labels *labelSet
 }
 
-// dcgmMetrics are the metrics of dcgm-exporter's public dashboard and of its
+// dcgmMetrics are the metrics of dcgm-exporter's public dashboard and most of its
 // default set, under DCGM's names and in its units. Its counters have names that no
 // counter may have here: they are untyped.
 func dcgmMetrics() []metric {
@@ -71,7 +72,7 @@ func dcgmMetrics() []metric {
 		return m
 	}
 	engine := func(name string) func(*gpuView) model.Optional {
-		return func(g *gpuView) model.Optional { return named(g.figures.Engines, name) }
+		return func(g *gpuView) model.Optional { return named(g.Engines, name) } // the driver's own
 	}
 	mib := func(o model.Optional) model.Optional { return scaled(o, 1.0/bytesPerMiB) }
 	return []metric{
@@ -100,7 +101,7 @@ func dcgmMetrics() []metric {
 		row("DEV_FB_FREE", "Memory that is free, in MiB.",
 			func(g *gpuView) model.Optional { return mib(g.Memory.Free) }),
 		row("DEV_FB_USED", "Memory that is used, in MiB.",
-			func(g *gpuView) model.Optional { return mib(g.figures.Memory) }),
+			func(g *gpuView) model.Optional { return mib(g.Memory.Used) }),
 		row("DEV_FB_RESERVED", "Memory that is reserved, in MiB.",
 			func(g *gpuView) model.Optional { return mib(g.Memory.Reserved) }),
 		total("DEV_UNCORRECTABLE_REMAPPED_ROWS", "Rows remapped for uncorrectable errors.",
@@ -148,6 +149,10 @@ func (v *view) dcgm(b *builder) []dcgmGPU {
 		whole[g.UUID] = g.GPU
 	}
 	given := v.givenTo()
+	parts := map[string]bool{} // GPUs that have some
+	for _, g := range v.gpus {
+		parts[g.Parent] = true
+	}
 	for i := range v.gpus {
 		g := &v.gpus[i]
 		if g.Vendor != model.NVIDIA || unreadable(g.GPU) {
@@ -161,8 +166,13 @@ func (v *view) dcgm(b *builder) []dcgmGPU {
 			instance = cmp.Or(g.Instance, instance)
 		}
 		who := given[g.GPU]
+		if parts[g.UUID] { // its memory is told of its parts alone, or sums would have it twice
+			board, own := *g.GPU, *g
+			board.Memory, own.GPU = model.VideoMemory{}, &board
+			g = &own
+		}
 		v.dcgmGPUs = append(v.dcgmGPUs, dcgmGPU{g, b.labels.get(b.schema, nil,
-			board.ID, board.UUID, instance, g.Profile, busID(board.PCIAddress), nvidiaNode(board.Nodes), board.Name, b.node, version,
+			board.ID, board.UUID, instance, g.Profile, busID(board.PCIAddress), nvidiaNode(board.Nodes), board.Name, b.node, b.node, version,
 			who.Container, who.Namespace, who.Pod)})
 	}
 	return v.dcgmGPUs

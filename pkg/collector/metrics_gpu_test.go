@@ -166,3 +166,27 @@ func TestDCGMDashboard(t *testing.T) {
 		}
 	})
 }
+
+// TestDCGMFigures: the names of dcgm-exporter have the driver's figures, whatever
+// processes tell.
+func TestDCGMFigures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		some := model.Some
+		busy := []model.Figure{{Name: "memory", Value: 0.75}}
+		families := gather(t, []Registration{{Source: &fake{name: "nvidia", facts: model.Snapshot{
+			GPUs: []model.GPU{{
+				Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", Engines: busy,
+				Memory: model.VideoMemory{Total: some(10 << 20), Used: some(4 << 20), Free: some(6 << 20)},
+			}},
+			GPUProcesses: []model.GPUProcess{
+				{GPU: "GPU-0", PID: 1, Memory: some(4 << 20), Engines: busy},
+				{GPU: "GPU-0", PID: 2, Memory: some(4 << 20), Engines: busy},
+			},
+		}}}}, CompatDCGM)
+		for name, want := range map[string]float64{"MEM_COPY_UTIL": 75, "FB_USED": 4, "FB_FREE": 6} {
+			if got, ok := value(families, "DCGM_FI_DEV_"+name); !ok || got != want {
+				t.Errorf("%s is %v, want %v", name, got, want)
+			}
+		}
+	})
+}

@@ -119,7 +119,7 @@ func (s *Source) wholly(ctx context.Context) {
 	defer timer.Stop()
 	var asked []<-chan struct{}
 	for _, c := range s.discover() {
-		if !c.stuck(time.Now()) {
+		if !c.overdue(time.Now()) {
 			asked = append(asked, c.ask(wholly))
 		}
 	}

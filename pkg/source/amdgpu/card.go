@@ -36,9 +36,12 @@ type state struct {
 	err        error // of its gpu_metrics
 }
 
-// patience is how long a scrape waits for a driver: those that take longer for one
-// attribute are stuck.
-const patience = 800 * time.Millisecond
+// patience is how long a scrape waits for a driver. What takes longer is what it
+// told last, and stuck when one attribute takes longer than hungAfter.
+const (
+	patience  = 800 * time.Millisecond
+	hungAfter = 2 * time.Second
+)
 
 // newCard starts the goroutine of a card; path is its device directory.
 func newCard(o *Options, path, address string) *card {
@@ -77,11 +80,18 @@ func (c *card) ask(what int) <-chan struct{} {
 // maxWaiting is more than who ever waits: a scrape and the background.
 const maxWaiting = 16
 
-// stuck says that the driver has not answered for longer than anybody waits.
-func (c *card) stuck(now time.Time) bool {
+// overdue says that the driver has not answered for longer than anybody waits.
+func (c *card) overdue(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.late || !c.since.IsZero() && now.Sub(c.since) >= patience
+}
+
+// stuck says that the driver has not answered for so long that it must hang.
+func (c *card) stuck(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.since.IsZero() && now.Sub(c.since) >= hungAfter
 }
 
 // giveUp has nobody wait for it until it has answered.

@@ -109,7 +109,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	late := make([]bool, len(cards))
 	asked := make([]<-chan struct{}, len(cards))
 	for i, c := range cards {
-		if late[i] = c.stuck(time.Now()); !late[i] {
+		if late[i] = c.overdue(time.Now()); !late[i] {
 			asked[i] = c.ask(quickly)
 		}
 	}
@@ -120,7 +120,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	}
 	if !out { // what hangs is not stuck before it had its time
 		for i, c := range cards {
-			late[i] = c.stuck(time.Now()) || !c.last().read
+			late[i] = c.overdue(time.Now()) || !c.last().read
 		}
 	}
 	for i, c := range cards {
@@ -159,12 +159,13 @@ func (s *Source) snapshot(cards []found, late []bool, listed *listing) model.Sna
 	old := listed != nil && time.Since(listed.at) > 3*s.o.Interval+patience
 	for i, c := range cards {
 		st := c.last()
-		if late[i] {
+		stuck := late[i] && c.stuck(time.Now())
+		if stuck {
 			st = state{gpu: stuckGPU(st.gpu)}
 		}
 		state := model.DeviceState{Source: s.Name(), Device: c.address, State: model.StateOK}
 		switch {
-		case late[i]:
+		case stuck:
 			state.State, state.Reason = model.StateStuck, "the driver does not answer"
 		case active(st.gpu.Problems, model.ProblemLost):
 			state.State, state.Reason = model.StateFailed, "the device is gone"
@@ -173,14 +174,14 @@ func (s *Source) snapshot(cards []found, late []bool, listed *listing) model.Sna
 		}
 		snap.DeviceStates = append(snap.DeviceStates, state)
 		g := st.gpu
-		if s.smi != nil && !late[i] && !g.Suspended {
+		if s.smi != nil && !stuck && !g.Suspended {
 			s.smi.merge(&g)
 		}
 		for _, g := range divide(g, st.partitions, c.place, strconv.Itoa(i)) {
 			if !old {
 				listed.measured(&g)
 			}
-			g.Unlisted = listed.misses(g.UUID)
+			g.Unlisted = listed == nil || old || listed.misses(g.UUID)
 			snap.GPUs = append(snap.GPUs, g)
 		}
 	}

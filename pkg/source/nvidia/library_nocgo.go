@@ -7,6 +7,8 @@ package nvidia
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -14,8 +16,12 @@ import (
 // Source cannot be made without cgo.
 type Source struct{}
 
-// New returns an error that wraps model.ErrUnsupported: NVML is a C library.
-func New(Options) (*Source, error) {
+// New returns an error that wraps model.ErrUnsupported, as NVML is a C library, or
+// model.ErrAbsent where there is no NVIDIA driver that it could be missed for.
+func New(o Options) (*Source, error) {
+	if _, err := os.Stat(filepath.Join(o.Procfs, "driver/nvidia/version")); err != nil && o.Library == "" {
+		return nil, fmt.Errorf("no NVIDIA driver is loaded: %w", model.ErrAbsent)
+	}
 	return nil, fmt.Errorf("built without cgo, which NVML needs (CGO_ENABLED=1): %w", model.ErrUnsupported)
 }
 

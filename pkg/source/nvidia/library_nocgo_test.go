@@ -12,7 +12,10 @@ import (
 )
 
 func TestWithoutCgo(t *testing.T) {
-	if _, err := New(Options{}); !errors.Is(err, model.ErrUnsupported) {
+	if _, err := New(Options{Library: "x"}); !errors.Is(err, model.ErrUnsupported) {
 		t.Errorf("error %v", err)
+	}
+	if _, err := New(Options{Procfs: t.TempDir()}); !errors.Is(err, model.ErrAbsent) {
+		t.Errorf("of a node without the driver it is %v", err)
 	}
 }
