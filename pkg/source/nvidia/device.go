@@ -9,8 +9,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +34,7 @@ type device struct {
 	address string
 	index   int
 	since   time.Time // when it was seen first, by this driver
+	begun   time.Time // when the driver should have initialized it
 
 	attached  atomic.Pointer[attachment]
 	last      atomic.Pointer[reading]     // what it told last
@@ -66,6 +69,10 @@ type reading struct {
 	err       error
 }
 
+// longestStart is how long the driver takes for a GPU at its first use: without
+// persistence mode it initializes it then, one after the other.
+const longestStart = 3 * time.Second
+
 // errHidden says that the kernel has a GPU that was not given to us.
 var errHidden = errors.New("not visible: its device node is not ours to open")
 
@@ -75,13 +82,16 @@ func (d *device) key() string { return d.address + "#" + strconv.Itoa(d.index) }
 // round is what the worker does every interval.
 func (d *device) round() []func() {
 	steps := []func(){
-		func() { d.slow = nil; d.attach() }, d.readModes, d.readSlowly,
+		d.attach, d.readModes, d.readSlowly,
 		d.receives, d.transmits, d.readLinks, d.readParts, d.readProcesses, d.readHealth, d.publish,
 		func() { d.answer() },
 	}
 	for i, step := range steps {
 		steps[i] = func() {
-			if !d.asleep() && (i == 0 || d.attached.Load() != nil) {
+			switch {
+			case d.asleep():
+				d.forget()
+			case i == 0 || d.attached.Load() != nil:
 				step()
 			}
 		}
@@ -101,9 +111,12 @@ func (d *device) attach() {
 	} else {
 		handle, ret = d.lib.DeviceGetHandleByIndex(d.index)
 	}
-	if ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_NO_PERMISSION {
+	if ret == nvml.ERROR_NO_PERMISSION || ret == nvml.ERROR_NOT_FOUND && !d.ours() {
 		d.err = errHidden
 		return
+	}
+	if ret == nvml.ERROR_UNKNOWN || ret == nvml.ERROR_NOT_FOUND {
+		ret = nvml.ERROR_GPU_IS_LOST // is what drivers say of one that fell off the bus before anybody asked for it
 	}
 	d.health.lost = false
 	if !d.noted("nvmlDeviceGetHandle", ret) {
@@ -120,6 +133,25 @@ func (d *device) attach() {
 	d.attached.Store(&attachment{handle, uuid})
 	d.publish()
 	d.notify(nil)
+}
+
+// forget has what was read before a sleep not told after it.
+func (d *device) forget() {
+	who := slices.Clone(*d.identity.Load())
+	for i := range who {
+		who[i].Unlisted = true
+	}
+	d.shown = told{facts: who[0], parts: who[1:]}
+	d.last.Store(nil)
+}
+
+// ours says whether its device node is there: then a device that the driver does not
+// find is one that it could not initialize. Opening it would initialize it.
+func (d *device) ours() bool {
+	return slices.ContainsFunc((*d.identity.Load())[0].Nodes, func(node string) bool {
+		_, err := os.Lstat(node)
+		return err == nil && strings.HasPrefix(node, "/dev/nvidia")
+	})
 }
 
 // noted says whether a call succeeded, and remembers what its failure says about
@@ -167,7 +199,9 @@ func (d *device) transmits() {
 func (d *device) readLinks() { d.draft.facts.Links = d.lib.links(d.attached.Load().handle) }
 
 func (d *device) readParts() {
-	d.parts, d.draft.parts = d.lib.partsOf(d.o, d.attached.Load().handle, d.draft.facts, d.draft.parts)
+	if parts, facts, told := d.lib.partsOf(d.o, d.attached.Load().handle, d.draft.facts); told {
+		d.parts, d.draft.parts = parts, facts
+	}
 	for i := range d.parts {
 		d.lib.slowly(d.parts[i].handle, &d.draft.parts[i])
 	}
@@ -217,9 +251,9 @@ func (d *device) asleep() bool {
 // read asks the device what is cheap. What of it cannot be read now is its
 // identity and its problems, or that it sleeps.
 func (d *device) read(ctx context.Context) reading {
-	who := *d.identity.Load()
-	r := reading{id: who[0].ID}
+	r := reading{id: d.name()}
 	if d.asleep() {
+		d.last.Store(nil)
 		r.gpus = d.named(func(g *model.GPU) { g.Suspended = true })
 		return r
 	}
@@ -227,19 +261,28 @@ func (d *device) read(ctx context.Context) reading {
 	switch {
 	case err == nil:
 		return answer
-	case errors.Is(err, errLate):
+	case errors.Is(err, errLate), errors.Is(err, errStuck) && d.attached.Load() == nil && time.Now().Before(d.begun):
 		if last := d.last.Load(); last != nil { // as of the last round
 			return *last
 		}
 		r.gpus = d.named(func(*model.GPU) {})
 		return r
 	case errors.Is(err, errStuck):
+		d.last.Store(nil) // it is old when the call returns
 		r.gpus = d.unread(health{stuck: true})
 	default: // the library is being closed
 		r.gpus = d.named(func(*model.GPU) {})
 	}
 	r.err = err
 	return r
+}
+
+// name is how the state of the device is told: by its number once NVML has told it.
+func (d *device) name() string {
+	if d.attached.Load() == nil && d.address != "" {
+		return d.address
+	}
+	return (*d.identity.Load())[0].ID
 }
 
 // named is who the device and its parts are; nothing while its name is not known.
@@ -254,9 +297,18 @@ func (d *device) named(fill func(*model.GPU)) []model.GPU {
 	return gpus
 }
 
-// unread is what remains of a device that cannot be read.
+// unread is what remains of a device that cannot be read: who it is, what is wrong
+// with it, if that is known, and its XIDs, which say why.
 func (d *device) unread(h health) []model.GPU {
-	return d.named(func(g *model.GPU) { g.Problems = h.fatal() })
+	problems := h.fatal()
+	if !slices.ContainsFunc(problems, active) {
+		problems = nil
+	}
+	gpus := d.named(func(g *model.GPU) { g.Problems = problems })
+	if len(gpus) > 0 {
+		gpus[0].XIDs = d.xids.of(gpus[0].UUID)
+	}
+	return gpus
 }
 
 // answer is what the worker tells who asks.
@@ -267,7 +319,7 @@ func (d *device) answer() reading {
 }
 
 func (d *device) look() reading {
-	r := reading{id: d.shown.facts.ID}
+	r := reading{id: d.name()}
 	if d.attached.Load() == nil {
 		d.attach()
 	}
@@ -287,7 +339,9 @@ func (d *device) look() reading {
 		return r
 	}
 	g.XIDs = d.xids.of(a.uuid)
-	g.Problems = d.problems(&g)
+	if g.Problems = d.problems(&g); d.err != nil && !slices.ContainsFunc(g.Problems, active) {
+		g.Problems = nil // who does not answer well does not say that it is
+	}
 	r.gpus, r.processes = append([]model.GPU{g}, d.shown.parts...), d.shown.processes
 	for i := range r.gpus[1:] {
 		r.gpus[1+i].Problems = g.Problems // it is the same chip

@@ -18,11 +18,12 @@ type health struct {
 	// Of what memory was taken out of use, nil when not told.
 	remapPending, remapFailure, retirePending *bool
 	linksUp                                   map[int]bool // that ever were
+	narrow                                    *bool        // the link to the slot, when it was used last
 }
 
 // criticalXIDs are those after which NVIDIA's catalog asks for a reset of the GPU,
 // or a look at the hardware: they are no fault of the program.
-var criticalXIDs = []uint64{48, 62, 64, 74, 79, 92, 95, 110, 119, 120, 121, 136, 140, 143, 155, 156, 158}
+var criticalXIDs = []uint64{48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 156, 158}
 
 // fatal are the problems of a device that cannot be read.
 func (h health) fatal() []model.GPUCondition {
@@ -51,8 +52,12 @@ func (d *device) problems(g *model.GPU) []model.GPUCondition {
 			return x.Last.After(d.since) && slices.Contains(criticalXIDs, x.Code)
 		}))
 	}
-	if slices.ContainsFunc(g.Errors, uncorrected) {
-		add(model.ProblemECC, slices.ContainsFunc(g.Errors, func(e model.GPUErrors) bool {
+	errors := slices.Clone(g.Errors)
+	for _, p := range d.shown.parts { // of a GPU with MIG the driver tells volatile ones by part only
+		errors = append(errors, p.Errors...)
+	}
+	if slices.ContainsFunc(errors, uncorrected) {
+		add(model.ProblemECC, slices.ContainsFunc(errors, func(e model.GPUErrors) bool {
 			return uncorrected(e) && e.Count > 0
 		}))
 	}
@@ -72,11 +77,11 @@ func (d *device) problems(g *model.GPU) []model.GPUCondition {
 			return l.Up.Known && l.Up.Value == 0 && d.health.linksUp[l.Number]
 		}))
 	}
-	if width, widest := g.PCIe.Width, g.PCIe.MaxWidth; width.Known && widest.Known {
-		add(model.ProblemPCIeDegraded, width.Value < widest.Value)
-	}
+	told(model.ProblemPCIeDegraded, d.health.narrow)
 	return all
 }
+
+func active(c model.GPUCondition) bool { return c.Active }
 
 func uncorrected(e model.GPUErrors) bool { return e.Type == "uncorrected" && e.Scope == "volatile" }
 
@@ -124,6 +129,18 @@ func (d *device) readPCIe(handle nvml.Device) {
 			*f.value = model.Some(float64(v))
 		}
 	}
+	if !link.Width.Known || !link.MaxWidth.Known {
+		d.health.narrow = nil
+		return
+	}
+	narrow := link.Width.Value < link.MaxWidth.Value
+	if use, ret := handle.GetUtilizationRates(); narrow && ret == nvml.SUCCESS && use.Gpu == 0 {
+		if d.health.narrow != nil {
+			return // lanes may be switched off while nobody uses the GPU
+		}
+		narrow = false
+	}
+	d.health.narrow = &narrow
 }
 
 // readModes reads what an administrator may switch at any time.

@@ -48,6 +48,15 @@ func TestProblems(t *testing.T) {
 				g.Errors = []model.GPUErrors{{Type: "uncorrected", Scope: "volatile", Count: 1}}
 			},
 		},
+		"ecc of a part": {
+			model.ProblemECC,
+			func(d *device, _ *model.GPU) {
+				d.shown.parts = []model.GPU{{Errors: []model.GPUErrors{{Type: "uncorrected", Scope: "volatile"}}}}
+			},
+			func(d *device, _ *model.GPU) {
+				d.shown.parts = []model.GPU{{}, {Errors: []model.GPUErrors{{Type: "uncorrected", Scope: "volatile", Count: 2}}}}
+			},
+		},
 		"remap pending": {
 			model.ProblemRemapPending,
 			func(d *device, _ *model.GPU) { d.health.remapPending = &no },
@@ -82,8 +91,8 @@ func TestProblems(t *testing.T) {
 		},
 		"pcie": {
 			model.ProblemPCIeDegraded,
-			func(_ *device, g *model.GPU) { g.PCIe.Width, g.PCIe.MaxWidth = model.Some(16), model.Some(16) },
-			func(_ *device, g *model.GPU) { g.PCIe.Width, g.PCIe.MaxWidth = model.Some(8), model.Some(16) },
+			func(d *device, _ *model.GPU) { d.health.narrow = &no },
+			func(d *device, _ *model.GPU) { d.health.narrow = &yes },
 		},
 		"reset": {
 			model.ProblemResetRequired,

@@ -104,7 +104,9 @@ func bound(sysfs string) ([]string, bool) {
 	}
 	var addresses []string
 	for _, e := range entries {
-		if strings.Count(e.Name(), ":") == 2 {
+		// A virtual function is a GPU of a virtual machine.
+		_, virtual := os.Lstat(filepath.Join(sysfs, "bus/pci/devices", e.Name(), "physfn"))
+		if strings.Count(e.Name(), ":") == 2 && virtual != nil {
 			addresses = append(addresses, e.Name())
 		}
 	}

@@ -25,19 +25,18 @@ type part struct {
 // partsMax is more than any GPU has.
 const partsMax = 64
 
-// partsOf lists the MIG instances of a device, which come and go at any time. What
-// before tells of one that is still there is kept.
-func (l *library) partsOf(o Options, handle nvml.Device, whole model.GPU, before []model.GPU) ([]part, []model.GPU) {
+// partsOf lists the MIG instances of a device, which come and go at any time; one of
+// another profile may get the UUID of one that was there. told is false when that
+// failed, which says nothing of them.
+func (l *library) partsOf(o Options, handle nvml.Device, whole model.GPU) (parts []part, facts []model.GPU, told bool) {
 	if whole.Modes["mig"] != "enabled" || !l.has("nvmlDeviceGetMaxMigDeviceCount") ||
 		!l.has("nvmlDeviceGetMigDeviceHandleByIndex") {
-		return nil, nil
+		return nil, nil, true
 	}
 	count, ret := handle.GetMaxMigDeviceCount()
 	if ret != nvml.SUCCESS {
-		return nil, nil
+		return nil, nil, ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT
 	}
-	var parts []part
-	var facts []model.GPU
 	for i := range min(count, partsMax) {
 		h, ret := handle.GetMigDeviceHandleByIndex(i)
 		if ret != nvml.SUCCESS {
@@ -58,23 +57,11 @@ func (l *library) partsOf(o Options, handle nvml.Device, whole model.GPU, before
 				p.computeInstance = v
 			}
 		}
-		g := find(before, uuid)
-		if g.UUID == "" {
-			g = l.describePart(o, p, whole)
-		}
+		g := l.describePart(o, p, whole)
 		g.ID = whole.ID + ":" + strconv.Itoa(i)
 		parts, facts = append(parts, p), append(facts, g)
 	}
-	return parts, facts
-}
-
-func find(gpus []model.GPU, uuid string) model.GPU {
-	for _, g := range gpus {
-		if g.UUID == uuid {
-			return g
-		}
-	}
-	return model.GPU{}
+	return parts, facts, true
 }
 
 func (l *library) describePart(o Options, p part, whole model.GPU) model.GPU {
@@ -112,16 +99,16 @@ func profileOf(a nvml.DeviceAttributes) string {
 }
 
 // capabilities are the nodes that let a process use an instance, by
-// /proc/driver/nvidia/capabilities/gpuN/mig/giG/access and …/giG/ciC/access.
+// /proc/driver/nvidia/capabilities/gpuN/mig/giG/ciC/access. The other one that it needs,
+// that of giG, is that of all compute instances in there.
 func capabilities(procfs, minor string, p part) []string {
-	gi := filepath.Join(procfs, "driver/nvidia/capabilities/gpu"+minor, "mig", "gi"+strconv.Itoa(p.gpuInstance))
+	file := filepath.Join(procfs, "driver/nvidia/capabilities/gpu"+minor, "mig", "gi"+strconv.Itoa(p.gpuInstance),
+		"ci"+strconv.Itoa(p.computeInstance), "access")
 	var nodes []string
-	for _, file := range []string{"access", filepath.Join("ci"+strconv.Itoa(p.computeInstance), "access")} {
-		for line := range strings.Lines(attribute(filepath.Join(gi, file))) {
-			number, is := strings.CutPrefix(line, "DeviceFileMinor:")
-			if v, err := strconv.Atoi(strings.TrimSpace(number)); is && err == nil {
-				nodes = append(nodes, "/dev/nvidia-caps/nvidia-cap"+strconv.Itoa(v))
-			}
+	for line := range strings.Lines(attribute(file)) {
+		number, is := strings.CutPrefix(line, "DeviceFileMinor:")
+		if v, err := strconv.Atoi(strings.TrimSpace(number)); is && err == nil {
+			nodes = append(nodes, "/dev/nvidia-caps/nvidia-cap"+strconv.Itoa(v))
 		}
 	}
 	return nodes

@@ -56,8 +56,9 @@ func newSession(
 	}
 	for i, address := range addresses {
 		d := &device{
-			worker: newWorker(), o: o, lib: l, sampler: newSampler(l, o.CgroupOf), xids: x, notify: notify,
+			worker: newWorker(o.Interval), o: o, lib: l, sampler: newSampler(l, o.CgroupOf), xids: x, notify: notify,
 			address: address, index: i, since: time.Now(),
+			begun: time.Now().Add(time.Duration(len(addresses)) * longestStart),
 		}
 		d.shown.facts = recall(o, address, i)
 		if who, was := before[d.key()]; was {
@@ -129,7 +130,8 @@ func (s *session) watch(x *xids) {
 	}
 }
 
-// endWatch says whether nobody watches any more.
+// endWatch says whether nobody watches any more. There is no way back: XIDs are counted
+// again when the library has been opened again.
 func (s *session) endWatch() bool {
 	if s.unwatched {
 		return within(s.quiet)

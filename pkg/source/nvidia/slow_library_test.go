@@ -130,7 +130,7 @@ func TestPartsThroughTheLibrary(t *testing.T) {
 	s.Processes = []fake.Process{{Device: "0:0", PID: 21, Memory: 7, Kinds: "C"}, {Device: "0:1", PID: 22, Memory: 8, Kinds: "C"}}
 	s.Balance()
 	l, d := opened(t, s, false)
-	parts, facts := l.partsOf(Options{}, d, model.GPU{UUID: "GPU-1", Modes: map[string]string{"mig": "enabled"}}, nil)
+	parts, facts, _ := l.partsOf(Options{}, d, model.GPU{UUID: "GPU-1", Modes: map[string]string{"mig": "enabled"}})
 	if len(parts) != 2 {
 		t.Fatal(parts)
 	}

@@ -11,7 +11,9 @@ import (
 	"time"
 )
 
-// hungAfter is how long a step may take before it is told that it hangs.
+// hungAfter is how long a step may take before it is told that it hangs, or an
+// interval where that is longer: a driver may be busy for some seconds, and what it
+// told last bridges them.
 const hungAfter = 4 * patience
 
 // errLate says that the worker is still at what it does, errStuck that it has been
@@ -24,6 +26,7 @@ var (
 // worker makes all calls for one device, in one goroutine: what is asked of it,
 // and between the questions its rounds.
 type worker struct {
+	hung time.Duration
 	jobs chan func()
 	stop chan struct{}
 	done chan struct{}
@@ -34,8 +37,8 @@ type worker struct {
 	overdue bool // somebody gave up waiting for what it does now
 }
 
-func newWorker() *worker {
-	return &worker{jobs: make(chan func()), stop: make(chan struct{}), done: make(chan struct{})}
+func newWorker(interval time.Duration) *worker {
+	return &worker{hung: max(hungAfter, interval), jobs: make(chan func()), stop: make(chan struct{}), done: make(chan struct{})}
 }
 
 // run makes a round of steps at once and every interval, until stop. Whoever asks
@@ -87,7 +90,7 @@ func (w *worker) late() error {
 	switch {
 	case !w.overdue:
 		return nil
-	case time.Since(w.began) < hungAfter:
+	case time.Since(w.began) < w.hung:
 		return errLate
 	}
 	return errStuck

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+func healthy(g model.GPU) bool {
+	return g.Problems != nil && !slices.ContainsFunc(g.Problems, func(c model.GPUCondition) bool { return c.Active })
+}
+
+// A GPU whose handle cannot be had ("Unable to determine the device handle: Unknown
+// Error") is not told as healthy.
+func TestNoHandle(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	d.plug(address, "GPU-1", 0).ret.Store(int64(nvml.ERROR_UNKNOWN))
+	got := until(t, d.source(), func(s model.Snapshot) bool { return state(s, address) == model.StateFailed })
+	if len(got.GPUs) != 1 || healthy(got.GPUs[0]) {
+		t.Errorf("%+v", got.GPUs)
+	}
+}
+
+// The same of one that answered before: its driver firmware died.
+func TestNothingAnswers(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	g := d.plug(address, "GPU-1", 0)
+	g.GetCurrPcieLinkWidthFunc = answer(g, 16)
+	s := d.source()
+	until(t, s, ready(1))
+	g.ret.Store(int64(nvml.ERROR_UNKNOWN))
+	got := until(t, s, func(s model.Snapshot) bool { return state(s, "0") == model.StateFailed })
+	if len(got.GPUs) != 1 || healthy(got.GPUs[0]) {
+		t.Errorf("%+v", got.GPUs)
+	}
+}
+
+// Without persistence mode the driver initializes a GPU at its first use, for seconds
+// each, one after the other.
+func TestSlowToStart(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	heal := d.plug(address, "GPU-1", 0).hang(t)
+	s := d.source()
+	for end := time.Now().Add(hungAfter + 500*time.Millisecond); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		got, _ := s.Read(t.Context())
+		if len(got.GPUs) > 0 && has(got.GPUs[0].Problems, model.ProblemStuck) {
+			t.Fatalf("being initialized is told as stuck: %+v", got.GPUs[0])
+		}
+	}
+	heal()
+	until(t, s, ready(1))
+}
+
+// An idle GPU may run its link with fewer lanes: nvidia-smi says so of
+// pcie.link.width.current.
+func TestIdleLinkIsHealthy(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	g := d.plug(address, "GPU-1", 0)
+	g.GetUtilizationRatesFunc = answer(g, nvml.Utilization{})
+	g.GetPerformanceStateFunc = answer(g, nvml.PSTATE_8)
+	g.GetCurrPcieLinkGenerationFunc = answer(g, 1)
+	got := until(t, d.source(), ready(1))
+	if !healthy(got.GPUs[0]) {
+		t.Errorf("%+v", got.GPUs[0].Problems)
+	}
+}
+
+// What was counted of a GPU stays told when it is lost: it says why.
+func TestLostTellsXIDs(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	g := d.plug(address, "GPU-1", 0)
+	s := d.source()
+	until(t, s, ready(1))
+	s.xids.listen("GPU-1")
+	s.xids.add("GPU-1", 79, time.Now())
+	g.ret.Store(int64(nvml.ERROR_GPU_IS_LOST))
+	got := until(t, s, func(s model.Snapshot) bool { return has(s.GPUs[0].Problems, model.ProblemLost) })
+	if x := got.GPUs[0].XIDs; len(x) != 1 || x[0].Code != 79 {
+		t.Errorf("XIDs %+v", x)
+	}
+}
+
+// The UUID of a MIG device is made of the numbers of its instances: one of another
+// profile may get it, within one interval.
+func TestPartIsRemade(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	d.symbols = migSymbols
+	g := d.plug(address, "GPU-1", 0)
+	g.split("MIG-a")
+	s := d.source()
+	until(t, s, func(s model.Snapshot) bool { return len(s.GPUs) == 2 })
+	g.mu.Lock()
+	old := g.parts[0]
+	g.parts[0] = &mock.Device{
+		GetUUIDFunc: old.GetUUIDFunc, GetGpuInstanceIdFunc: old.GetGpuInstanceIdFunc, GetComputeInstanceIdFunc: old.GetComputeInstanceIdFunc,
+		GetNameFunc: func() (string, nvml.Return) { return "NVIDIA Fake MIG 1g.10gb+me", nvml.SUCCESS },
+	}
+	g.mu.Unlock()
+	until(t, s, func(s model.Snapshot) bool { return len(s.GPUs) == 2 && s.GPUs[1].Profile == "1g.10gb+me" })
+}
+
+// The node of a GPU instance is that of all compute instances in it: who was given one
+// of them was not given the others.
+func TestNodesOfComputeInstances(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	d.symbols = migSymbols
+	g := d.plug(address, "GPU-1", 2)
+	g.split("MIG-a", "MIG-b")
+	g.mu.Lock()
+	g.parts[1].GetGpuInstanceIdFunc = g.parts[0].GetGpuInstanceIdFunc // 7
+	g.parts[1].GetComputeInstanceIdFunc = func() (int, nvml.Return) { return 1, nvml.SUCCESS }
+	g.mu.Unlock()
+	gi := filepath.Join(d.options.Procfs, "driver/nvidia/capabilities/gpu2/mig/gi7")
+	d.write(filepath.Join(gi, "access"), "DeviceFileMinor: 30\n")
+	d.write(filepath.Join(gi, "ci0/access"), "DeviceFileMinor: 31\n")
+	d.write(filepath.Join(gi, "ci1/access"), "DeviceFileMinor: 32\n")
+	got := until(t, d.source(), func(s model.Snapshot) bool { return len(s.GPUs) == 3 })
+	for _, node := range got.GPUs[1].Nodes {
+		if slices.Contains(got.GPUs[2].Nodes, node) {
+			t.Errorf("%s is of both %v and %v", node, got.GPUs[1].Nodes, got.GPUs[2].Nodes)
+		}
+	}
+}
+
+// What a GPU told before it slept is not what it does when it is awake again.
+func TestNothingStaleAfterSleep(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	g := d.plug(address, "GPU-1", 0)
+	s := d.source()
+	until(t, s, ready(1))
+	d.power(address, "suspended")
+	until(t, s, func(s model.Snapshot) bool { return s.GPUs[0].Suspended })
+	heal := g.hang(t) // it takes its time to wake up
+	d.power(address, "active")
+	time.Sleep(3 * d.options.Interval)
+	got, _ := s.Read(t.Context())
+	if got.GPUs[0].Utilization.Known || got.GPUs[0].Power.Known {
+		t.Errorf("figures from before: %+v", got.GPUs[0])
+	}
+	heal()
+	until(t, s, ready(1))
+}
+
+// A wait for events that does not return does not end the workers.
+func TestHungEventsCostEventsOnly(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	d.symbols = []string{"nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetFree", "nvmlEventSetWait_v2"}
+	block := make(chan struct{})
+	release := sync.OnceFunc(func() { close(block) })
+	t.Cleanup(release)
+	g := d.plug(address, "GPU-1", 0)
+	g.RegisterEventsFunc = func(uint64, nvml.EventSet) nvml.Return { return nvml.SUCCESS }
+	open := func(o Options) (*library, error) {
+		l, err := d.open(o)
+		if err == nil {
+			m := l.Interface.(*mock.Interface)
+			m.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) { return &mock.EventSet{}, nvml.SUCCESS }
+			m.EventSetFreeFunc = func(nvml.EventSet) nvml.Return { return nvml.SUCCESS }
+			m.EventSetWaitFunc = func(nvml.EventSet, uint32) (nvml.EventData, nvml.Return) {
+				<-block
+				return nvml.EventData{}, nvml.ERROR_TIMEOUT
+			}
+		}
+		return l, err
+	}
+	s := newSource(d.options, open, 5*time.Millisecond)
+	t.Cleanup(func() { _ = s.Close() })
+	until(t, s, ready(1))
+	time.Sleep(5 * d.options.Interval) // somebody waits for events
+	d.mkdir("bus/pci/drivers/nvidia/0000:c2:00.0")
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if got, err := s.Read(t.Context()); err != nil || len(got.GPUs) != 1 || !got.GPUs[0].Utilization.Known {
+			t.Fatalf("%v %+v %+v", err, got.GPUs, got.DeviceStates)
+		}
+	}
+	if d.closes.Load() != 0 {
+		t.Error("the library was closed while a call was in it")
+	}
+	release()
+	until(t, s, func(model.Snapshot) bool { return d.opens.Load() > 1 })
+}
+
+// An error of the process list is not forgotten each time that a round begins.
+func TestListErrorStays(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	d.symbols = []string{"nvmlDeviceGetComputeRunningProcesses"}
+	g := d.plug(address, "GPU-1", 0)
+	g.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_UNKNOWN }
+	mode := g.GetComputeModeFunc
+	g.GetComputeModeFunc = func() (nvml.ComputeMode, nvml.Return) { time.Sleep(3 * time.Millisecond); return mode() }
+	s := d.source()
+	until(t, s, func(s model.Snapshot) bool { return state(s, "0") == model.StateFailed })
+	for range 200 {
+		got, _ := s.Read(t.Context())
+		if state(got, "0") != model.StateFailed {
+			t.Fatalf("%+v", got.DeviceStates)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
