@@ -172,8 +172,8 @@ func (v *view) dcgm(b *builder) []dcgmGPU {
 			g = &own
 		}
 		v.dcgmGPUs = append(v.dcgmGPUs, dcgmGPU{g, b.labels.get(b.schema, nil,
-			board.ID, board.UUID, instance, g.Profile, busID(board.PCIAddress), nvidiaNode(board.Nodes), board.Name, b.node, b.node, version,
-			who.Container, who.Namespace, who.Pod)})
+			board.ID, board.UUID, instance, g.Profile, busID(board.PCIAddress), nvidiaNode(board.Nodes), board.Name,
+			b.node, b.node, version, who.Container, who.Namespace, who.Pod)})
 	}
 	return v.dcgmGPUs
 }

@@ -55,8 +55,8 @@ func gpuMetrics() []metric {
 				func(g *gpuView) model.Optional { return scaled(g.Utilization, percent) }),
 			gpuFigures("gpu_engine_utilization_ratio", gauge, "engine", "Part of the time in which an engine of the GPU worked (0 to 1), "+
 				"when its processes were listed last (--gpu.process-interval). Where the processes tell more, as they are not read "+
-				"at the same instant, it is their sum, which may exceed 1. NVIDIA's *_active are parts of all cycles, on chips with GPU performance "+
-				"monitoring (GPM).",
+				"at the same instant, it is their sum, which may exceed 1. NVIDIA's *_active are parts of all cycles, on chips "+
+				"with GPU performance monitoring (GPM).",
 				func(g *gpuView) []model.Figure { return g.figures.Engines }),
 		},
 		gpuMemoryMetrics(),

@@ -120,5 +120,9 @@ func (x *xids) listenTo(l *library, d nvml.Device, uuid string, stop <-chan stru
 // transient says of a failure that another try may go well, as one that is lost may
 // come back. All the rest goes well when the library is opened again.
 func transient(ret nvml.Return) bool {
-	return ret == nvml.ERROR_UNKNOWN || ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_OPERATING_SYSTEM || ret == nvml.ERROR_INSUFFICIENT_RESOURCES
+	switch ret {
+	case nvml.ERROR_UNKNOWN, nvml.ERROR_GPU_IS_LOST, nvml.ERROR_OPERATING_SYSTEM, nvml.ERROR_INSUFFICIENT_RESOURCES:
+		return true
+	}
+	return false
 }
