@@ -25,14 +25,8 @@ const (
 
 // gpuFigures are what the sensor costs on a node of GPUs.
 type gpuFigures struct {
-	name   string
-	cpu    []float64 // ms per paced scrape, what it does between them included
-	p50    []float64
-	p99    []float64
-	idle   []float64 // ms/s
-	series float64
-	text   float64
-	memory memory
+	name string
+	costs
 }
 
 // measureGPUs runs the sensor with and without GPUs: eight of a fake NVML, four of
@@ -90,43 +84,10 @@ func (f *gpuFigures) measure(ctx context.Context, e exporter, m fixtures.Manifes
 	}
 	defer p.stop()
 	sleep(ctx, 3*pause) // until processes have been listed
-	begin, err := cpuTime(p.pid())
-	if err != nil {
+	if err := f.scrape(ctx, p, scrapes); err != nil {
 		return err
 	}
-	var latencies []float64
-	var last answer
-	for range scrapes {
-		if last, err = p.scrape(); err != nil {
-			return err
-		}
-		latencies = append(latencies, ms(last.latency))
-		sleep(ctx, pause)
-	}
-	end, err := cpuTime(p.pid())
-	if err != nil {
-		return err
-	}
-	f.cpu = append(f.cpu, ms(end-begin)/float64(scrapes))
-	f.p50, f.p99 = append(f.p50, quantile(latencies, 0.5)), append(f.p99, quantile(latencies, 0.99))
-	text, err := last.text()
-	if err != nil {
-		return err
-	}
-	f.series, f.text = 0, float64(len(text))/1e3
-	samples(text, func(string, float64) { f.series++ })
-	if f.memory, err = readMemory(p.pid()); err != nil {
-		return err
-	}
-	if begin, err = cpuTime(p.pid()); err != nil {
-		return err
-	}
-	sleep(ctx, quietGPUs)
-	if end, err = cpuTime(p.pid()); err != nil {
-		return err
-	}
-	f.idle = append(f.idle, ms(end-begin)/quietGPUs.Seconds())
-	return ctx.Err()
+	return f.rest(ctx, p, quietGPUs)
 }
 
 func printGPUs(out io.Writer, figs []*gpuFigures, rounds, scrapes int) {

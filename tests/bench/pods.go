@@ -31,13 +31,8 @@ func podNode() fixtures.Options {
 
 // podFigures are what the sensor costs on a node full of pods.
 type podFigures struct {
-	name     string
-	cpu      []float64 // ms per paced scrape
-	p50      float64
-	series   float64
-	text     float64
-	memory   memory
-	idle     float64 // ms/s
+	name string
+	costs
 	calls    float64 // RPCs per scrape
 	settling float64 // RPCs before the first of them
 }
@@ -129,47 +124,12 @@ func (f *podFigures) measure(ctx context.Context, e exporter, m fixtures.Manifes
 	}
 	sleep(ctx, pause)
 	settled := calls.count()
-	begin, err := cpuTime(p.pid())
-	if err != nil {
+	if err := f.scrape(ctx, p, scrapes); err != nil {
 		return err
 	}
-	var latencies []float64
-	var last answer
-	for range scrapes {
-		if last, err = p.scrape(); err != nil {
-			return err
-		}
-		latencies = append(latencies, ms(last.latency))
-		sleep(ctx, pause)
-	}
-	end, err := cpuTime(p.pid())
-	if err != nil {
-		return err
-	}
-	f.cpu = append(f.cpu, ms(end-begin)/float64(scrapes))
-	f.p50 = quantile(latencies, 0.5)
 	f.calls = float64(calls.count()-settled) / float64(scrapes)
 	f.settling = float64(settled - before)
-	text, err := last.text()
-	if err != nil {
-		return err
-	}
-	f.series, f.text = 0, float64(len(text))/1e3
-	samples(text, func(string, float64) { f.series++ })
-	if f.memory, err = readMemory(p.pid()); err != nil {
-		return err
-	}
-	begin, err = cpuTime(p.pid())
-	if err != nil {
-		return err
-	}
-	const quiet = 3 * time.Second
-	sleep(ctx, quiet)
-	if end, err = cpuTime(p.pid()); err != nil {
-		return err
-	}
-	f.idle = ms(end-begin) / quiet.Seconds()
-	return ctx.Err()
+	return f.rest(ctx, p, 3*time.Second)
 }
 
 func printPods(out io.Writer, figs []*podFigures, rounds, scrapes int) {
@@ -178,8 +138,8 @@ func printPods(out io.Writer, figs []*podFigures, rounds, scrapes int) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "sensor with\tp50 ms\tCPU ms/scrape\tseries\ttext kB\tRSS MB\tHWM MB\tidle CPU ms/s\tRPCs/scrape\tRPCs to settle\t")
 	for _, f := range figs {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", f.name, number(f.p50, 2), number(quantile(f.cpu, 0.5), 2),
-			number(f.series, 0), number(f.text, 0), number(f.memory.rss, 1), number(f.memory.peak, 1), number(f.idle, 2),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", f.name, number(quantile(f.p50, 0.5), 2), number(quantile(f.cpu, 0.5), 2),
+			number(f.series, 0), number(f.text, 0), number(f.memory.rss, 1), number(f.memory.peak, 1), number(quantile(f.idle, 0.5), 2),
 			number(f.calls, 2), number(f.settling, 0))
 	}
 	w.Flush()

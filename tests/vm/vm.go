@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -64,7 +65,8 @@ var errHung = errors.New("guest hung")
 
 // Run boots a guest, runs a command in it and powers it off. An error says that the guest failed, not the command.
 // Now and then multi-threaded emulation hangs: both CPUs wait for each other, for ever. A boot without an end, or a run
-// whose kernel keeps reporting soft lockups, is tried once more, on one thread: slower, and it does not hang.
+// whose kernel keeps reporting soft lockups, is tried once more, on one thread: slower, and it does not hang. So is one
+// whose kernel died of an instruction that does nothing: the other CPU was patching it.
 func Run(ctx context.Context, opts Options) (*Result, error) {
 	if opts.Timeout == 0 {
 		opts.Timeout = 5 * time.Minute
@@ -169,6 +171,9 @@ func boot(ctx context.Context, kernel Kernel, accel string, opts Options) (*Resu
 		return res, fmt.Errorf("qemu: %w: %s", err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	text, err := os.ReadFile(filepath.Join(state, "status"))
+	if err != nil && res.faulted() {
+		return res, fmt.Errorf("%w, or worse: %s", errHung, tail(res.KernelLog))
+	}
 	if err != nil {
 		return res, fmt.Errorf("guest ended before its command: %w: %s", err, tail(res.KernelLog))
 	}
@@ -184,6 +189,16 @@ const lockups = 4
 func (r *Result) locked() bool {
 	log, _ := os.ReadFile(r.KernelLog)
 	return bytes.Count(log, []byte("soft lockup")) >= lockups
+}
+
+// noOperation is a jump label that is off, where the kernel died: no CPU faults there, but one that is emulated may,
+// while the label is switched.
+var noOperation = regexp.MustCompile(`\] Code: .*<0f> 1f 44 00 00`)
+
+// faulted tells whether the emulator made the kernel die.
+func (r *Result) faulted() bool {
+	log, _ := os.ReadFile(r.KernelLog)
+	return noOperation.Match(log)
 }
 
 // writeState makes SHARE/.vm, which tells the guest what to do and where the guest tells how it went.
@@ -262,14 +277,19 @@ func poll(ctx context.Context, cond func() bool, limit time.Duration) <-chan str
 	return done
 }
 
-// tail returns the end of a file, for an error message.
+// tail returns the end of the kernel's log, or what it says from its first oops on, for an error message.
 func tail(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return err.Error()
 	}
-	const most = 2000
-	b = b[max(0, len(b)-most):]
+	const most, before, whole = 2000, 200, 8000
+	if oops := bytes.Index(b, []byte("] Oops")); oops >= 0 {
+		b = b[max(0, oops-before):]
+		b = b[:min(len(b), whole)]
+	} else {
+		b = b[max(0, len(b)-most):]
+	}
 	return path + " ends with:\n" + string(bytes.TrimSpace(b))
 }
 

@@ -80,16 +80,23 @@ func TestHarness(t *testing.T) {
 	}
 }
 
-// TestHung shows that a guest that hangs, which is played here by what its kernel would say, is tried once more.
+// TestHung shows that a guest that hangs, or dies where no CPU can, is tried once more: both are played here by what the
+// kernel would say.
 func TestHung(t *testing.T) {
-	share := t.TempDir()
-	out, status := run(t, vm.Options{Share: share, Env: []string{"SHARE=" + share}}, `
-		[ -e $SHARE/once ] && exit 7
-		touch $SHARE/once
-		for i in 1 2 3 4; do echo "<0>watchdog: BUG: soft lockup, says the test" >/dev/kmsg; done
-		sleep 200`)
-	if status != 7 || !strings.Contains(out, "once more, on one thread") {
-		t.Errorf("exit status %d, want 7: %s", status, out)
+	for name, end := range map[string]string{
+		"hung": `for i in 1 2 3 4; do echo "<0>watchdog: BUG: soft lockup, says the test" >/dev/kmsg; done; sleep 200`,
+		"died": `echo "<0>Code: 41 89 47 28 <0f> 1f 44 00 00 8b 43 08, says the test" >/dev/kmsg; sleep 1; echo o >/proc/sysrq-trigger; sleep 200`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			share := t.TempDir()
+			out, status := run(t, vm.Options{Share: share, Env: []string{"SHARE=" + share}}, `
+				[ -e $SHARE/once ] && exit 7
+				touch $SHARE/once
+				`+end)
+			if status != 7 || !strings.Contains(out, "once more, on one thread") {
+				t.Errorf("exit status %d, want 7: %s", status, out)
+			}
+		})
 	}
 }
 
