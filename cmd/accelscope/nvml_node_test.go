@@ -278,7 +278,8 @@ func rising(t *testing.T, before, after exposition) {
 func complete(e exposition) map[string]int {
 	n := map[string]int{}
 	for name, f := range e.families {
-		if strings.HasPrefix(name, "gpu_") && name != "gpu_xid_errors_total" && name != "gpu_xid_last_timestamp_seconds" {
+		if strings.HasPrefix(name, "gpu_") && name != "gpu_xid_errors_total" && name != "gpu_xid_last_timestamp_seconds" &&
+			name != "gpu_listed_timestamp_seconds" {
 			for _, m := range f.GetMetric() {
 				n[label(m, "uuid")]++
 			}

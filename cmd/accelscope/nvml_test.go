@@ -222,6 +222,9 @@ func normalised(e exposition) string {
 				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
 			}
 			v := number(m)
+			if ago := float64(time.Now().Unix()) - v; name == "gpu_listed_timestamp_seconds" && ago < 30 {
+				v = 0 // lately
+			}
 			if math.Abs(v) < 1000 {
 				v = math.Round(v*1e6) / 1e6
 			}

@@ -49,6 +49,7 @@ func nvidiaFacts() model.Snapshot {
 		PCIDevice: "0x2330", NUMANode: "0", VBIOS: "96.00.74.00.01", Nodes: []string{"/dev/nvidia0"},
 		Modes:       map[string]string{"mig": "disabled", "compute": "default", "persistence": "enabled"},
 		Utilization: some(0.75),
+		Listed:      time.UnixMilli(1700000000250),
 		Memory:      model.VideoMemory{Total: some(80 << 30), Used: some(30 << 30), Free: some(49 << 30), Reserved: some(1 << 30)},
 		Engines: []model.Figure{
 			{Name: "sm", Value: 0.75},

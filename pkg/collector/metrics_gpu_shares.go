@@ -30,6 +30,18 @@ func gpuShareMetrics() []metric {
 				}
 			},
 		},
+		{
+			name: "gpu_listed_timestamp_seconds", typ: gauge, gpu: true,
+			help: "When the processes of the GPU, its memory and its engines were read last, in seconds since 1970: all that is " +
+				"older than the scrape (--gpu.process-interval).",
+			emit: func(v *view, b *builder) {
+				for _, g := range v.gpus {
+					if !g.Listed.IsZero() {
+						b.share(float64(g.Listed.UnixMilli())/milliPerUnit, g.labels)
+					}
+				}
+			},
+		},
 		share("container_gpu_memory_used_bytes", "Memory of the GPU that the processes of the workload have allocated, in bytes. "+
 			"The shares of a GPU add up to gpu_memory_used_bytes; what no process of a known workload has (the driver's own, "+
 			"processes whose memory the driver does not tell) has empty identity labels. 0 for who was given the GPU and does "+

@@ -53,6 +53,8 @@ type GPU struct {
 	// Unlisted says that its processes could not be listed, while those of others were:
 	// that none of it is in GPUProcesses says nothing.
 	Unlisted bool
+	// Listed is when its processes, Memory and Engines were read.
+	Listed time.Time
 
 	// Utilization is the part of the time in which anything ran on it, from 0 to 1.
 	Utilization Optional

@@ -27,7 +27,7 @@ func (l *listing) measured(g *model.GPU) {
 		return
 	}
 	if then, ok := l.gpus[g.UUID]; ok {
-		g.Memory, g.Engines = then.Memory, then.Engines
+		g.Memory, g.Engines, g.Listed = then.Memory, then.Engines, l.at
 	}
 }
 

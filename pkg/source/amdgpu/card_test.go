@@ -175,7 +175,7 @@ func TestGoesToSleep(t *testing.T) {
 	n.write("mem_info_vram_used", "4096\n") // what the driver keeps in memory: it is read on
 	got := eventually(t, s, func(snap model.Snapshot) bool { return snap.GPUs[0].Memory.Used == model.Some(4096) })
 	g := got.GPUs[0]
-	g.Memory = first.Memory
+	g.Memory, g.Listed = first.Memory, first.Listed
 	if !reflect.DeepEqual(g, first) {
 		t.Errorf("got  %+v\nwant %+v", g, first)
 	}

@@ -209,17 +209,17 @@ func (d *device) readParts() {
 
 // readProcesses reads what is shared by them, too, so that it is of one moment.
 func (d *device) readProcesses() {
-	a, g := d.attached.Load(), &d.draft.facts
+	a, g, now := d.attached.Load(), &d.draft.facts, time.Now()
 	g.Memory = d.lib.memory(a.handle)
 	engines := d.sampler.engines(a.handle, d.parts)
 	for i, p := range d.parts {
 		d.draft.parts[i].Memory = d.lib.memory(p.handle)
 		d.draft.parts[i].Engines = engines[p.uuid]
 	}
-	d.draft.processes, g.Engines, d.slow = d.sampler.list(a.handle, a.uuid, d.parts, time.Now())
-	g.Unlisted = d.draft.processes == nil
+	d.draft.processes, g.Engines, d.slow = d.sampler.list(a.handle, a.uuid, d.parts, now)
+	g.Unlisted, g.Listed = d.draft.processes == nil, now
 	for i := range d.parts {
-		d.draft.parts[i].Unlisted = g.Unlisted
+		d.draft.parts[i].Unlisted, d.draft.parts[i].Listed = g.Unlisted, now
 	}
 }
 
