@@ -13,7 +13,7 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 # Pinned: the committed objects are the output of this compiler, byte for byte.
 CLANG    := clang-14
 LINT     := $(CACHE)/golangci-lint-v2.15.0
-export CGO_CFLAGS    := -O2 -g -Wno-deprecated-declarations
+export CGO_CFLAGS    ?= -O2 -g -Wno-deprecated-declarations
 export BPF2GO_CC     := $(CLANG)
 export BPF2GO_STRIP  := llvm-strip-14
 export BPF2GO_CFLAGS := -O2 -g -Wall -Werror -I/usr/include/$(shell uname -m)-linux-gnu

@@ -87,9 +87,7 @@ func (n node) devices(t *testing.T) {
 	}
 	// Files of the shared root are how the test tells a container to go on.
 	const tmp = "/run/guest/rootfs/tmp"
-	for _, name := range []string{"close-devices"} {
-		_ = os.Remove(filepath.Join(tmp, name))
-	}
+	_ = os.Remove(filepath.Join(tmp, "close-devices"))
 	said := func(c guest.Container, line string) {
 		t.Helper()
 		eventually(t, 60*time.Second, func() error {

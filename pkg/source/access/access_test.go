@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -125,7 +126,7 @@ func TestHandles(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			f := newTree(t, "1 kfd")
 			f.name(t, "1:7", "kfd")
-			s := start(t, f.options(g.subsystem))
+			s := listing(t, f.options(g.subsystem))
 			c := g.command("hold 1 /dev/full")
 			stdin, err := c.StdinPipe()
 			if err != nil {
@@ -183,7 +184,7 @@ func TestHandles(t *testing.T) {
 
 // TestStuck: what was listed once is not told for ever.
 func TestStuck(t *testing.T) {
-	s := start(t, newTree(t, "1 drm").options(""))
+	s := listing(t, newTree(t, "1 drm").options(""))
 	s.stop()
 	<-s.listing
 	if _, ok := s.Holders(); !ok {
@@ -217,10 +218,85 @@ func TestBlockDevices(t *testing.T) {
 		t.Skip("no block device can be opened")
 	}
 	defer disk.Close() //nolint:errcheck // only opened
-	s := start(t, newTree(t, fmt.Sprint(unix.Major(st.Rdev), " drm")).options(""))
+	s := listing(t, newTree(t, fmt.Sprint(unix.Major(st.Rdev), " drm")).options(""))
 	open, err := s.sensor.listFiles(func(uint32) bool { return true })
 	if err != nil || open.pids[os.Getpid()] {
 		t.Errorf("%s counts as a character device: %+v, %v", disk.Name(), open, err)
+	}
+}
+
+// nestedVar makes the test binary a sensor in a process namespace of its own.
+const nestedVar = "ACCELSCOPE_TEST_NESTED"
+
+// TestOwnProcesses: in a process namespace of its own the iterator sees the sensor's
+// processes alone: then nothing is said of handles, and not that there are none.
+func TestOwnProcesses(t *testing.T) {
+	if os.Getenv(nestedVar) != "" {
+		f := newTree(t, "1 kfd")
+		f.name(t, "1:7", "kfd")
+		s := start(t, f.options(""))
+		os.Stdout.WriteString("ready\n")
+		if line, _ := bufio.NewReader(os.Stdin).ReadString('\n'); line == "" {
+			t.Fatal("nobody")
+		}
+		s.list()
+		snap, err := s.Read(t.Context())
+		pids, known := s.Holders()
+		if known || len(snap.DeviceHandles) > 0 {
+			t.Errorf("opens %+v\nhandles %+v\nholders %v %v, %v", snap.DeviceOpens, snap.DeviceHandles, pids, known, err)
+		}
+		for _, h := range snap.Hooks {
+			if h.Name == filesHook && h.State != model.StateUnsupported {
+				t.Errorf("%+v", h)
+			}
+		}
+		return
+	}
+	g, ok := groups(t)["v2"]
+	if !ok {
+		t.Skip("no cgroup v2")
+	}
+	c := exec.Command("/proc/self/exe", "-test.run=^TestOwnProcesses$", "-test.v")
+	c.Env = append(os.Environ(), nestedVar+"=1")
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	in, _ := c.StdinPipe()
+	out, _ := c.StdoutPipe()
+	c.Stderr = os.Stderr
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(out)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(line, "ready") {
+			break
+		}
+	}
+	h := g.command("hold 1 /dev/full")
+	hin, _ := h.StdinPipe()
+	hout, _ := h.StdoutPipe()
+	if err := h.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(hout).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	in.Write([]byte("go\n"))
+	var text strings.Builder
+	for {
+		line, err := r.ReadString('\n')
+		text.WriteString(line)
+		if err != nil {
+			break
+		}
+	}
+	_ = hin.Close()
+	_ = h.Wait()
+	if err := c.Wait(); err != nil {
+		t.Errorf("the sensor inside: %v\n%s", err, text.String())
 	}
 }
 
@@ -264,6 +340,9 @@ func TestLaterDriver(t *testing.T) {
 	if !s.sensor.counts {
 		t.Skip(degraded(s.hooks))
 	}
+	// From here on the test looks: a look under way may tell what was there before.
+	s.stop()
+	s.looking.Wait()
 	for version, g := range groups(t) {
 		if g.subsystem != "" {
 			continue

@@ -89,6 +89,16 @@ func start(t *testing.T, o Options) *Source {
 	return s
 }
 
+// listing makes a source that lists open files. It skips in a process namespace of
+// its own; that of the guest is the first one.
+func listing(t *testing.T, o Options) *Source {
+	t.Helper()
+	if err := nodePIDs(); err != nil && os.Getenv("ACCELSCOPE_GUEST") == "" {
+		t.Skip(err)
+	}
+	return start(t, o)
+}
+
 // counting makes a source with hooks. It skips where the kernel has neither tier,
 // as it may be built without kprobes; those of the guest have both.
 func counting(t *testing.T, o Options) *Source {
@@ -97,8 +107,8 @@ func counting(t *testing.T, o Options) *Source {
 		t.Skip(unhooked)
 	}
 	s := start(t, o)
-	if s.sensor != nil && !s.sensor.counts {
-		unhooked = degraded(s.hooks)
+	if s.failed != nil || s.sensor != nil && !s.sensor.counts {
+		unhooked = errors.Join(s.failed, degraded(s.hooks))
 		if os.Getenv("ACCELSCOPE_GUEST") != "" {
 			t.Fatal(unhooked)
 		}

@@ -8,14 +8,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // maxHandles bounds the open files that are told apart; a node has some thousand.
 const maxHandles = 65536
+
+// ofCgroup is how many of these one cgroup has: one part in so many, so that none
+// leaves nothing for the others.
+const ofCgroup = 8
+
+// listLimit bounds the time that a listing takes.
+const listLimit = 10 * time.Second
 
 // A handle is what an open file is counted for.
 type handle struct {
@@ -30,6 +39,22 @@ type handles struct {
 	lost   uint64            // for how many was no room
 }
 
+// initialPIDs is the inode of the node's own process namespace (PROC_PID_INIT_INO).
+const initialPIDs = 0xEFFFFFFC
+
+// nodePIDs is an error in a process namespace of our own: the iterator lists the
+// processes of the reader's namespace, and to it nobody else has anything open.
+func nodePIDs() error {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
+		return fmt.Errorf("process namespace: %w", err)
+	}
+	if st.Ino != initialPIDs {
+		return fmt.Errorf("%w: share the node's process namespace (hostPID)", model.ErrUnsupported)
+	}
+	return nil
+}
+
 // listFiles runs the iterator over all open files of all processes. A file that
 // several processes have, or one has twice, is one for each of their cgroups.
 func (s *sensor) listFiles(isGPU func(rdev uint32) bool) (handles, error) {
@@ -38,7 +63,7 @@ func (s *sensor) listFiles(isGPU func(rdev uint32) bool) (handles, error) {
 		return handles{}, fmt.Errorf("iterator over open files: %w", err)
 	}
 	defer r.Close() //nolint:errcheck // only read
-	return readFiles(again{r}, isGPU, maxHandles)
+	return readFiles(again{r, time.Now().Add(listLimit)}, isGPU, maxHandles)
 }
 
 // readFiles reads a struct open_file for each.
@@ -47,7 +72,7 @@ func readFiles(r io.Reader, isGPU func(rdev uint32) bool, limit int) (handles, e
 		address uint64
 		cgroup  uint64
 	}
-	seen := map[file]bool{}
+	seen, mine := map[file]bool{}, map[uint64]int{}
 	out := handles{counts: map[handle]uint64{}, pids: map[int]bool{}}
 	var raw [24]byte
 	for in := bufio.NewReaderSize(r, 1<<15); ; {
@@ -66,21 +91,31 @@ func readFiles(r io.Reader, isGPU func(rdev uint32) bool, limit int) (handles, e
 		}
 		switch key := (file{f.File, f.Cgroup}); {
 		case seen[key]:
-		case len(seen) == limit:
+		case len(seen) == limit || mine[f.Cgroup] == max(limit/ofCgroup, 1):
 			out.lost++
 		default:
 			seen[key] = true
+			mine[f.Cgroup]++
 			out.counts[handle{f.Cgroup, f.Rdev}]++
 		}
 	}
 }
 
 // again goes on where the kernel pauses: after each million files of which none
-// was to be told.
-type again struct{ io.Reader }
+// was to be told. It gives up: processes may share one large table of
+// descriptors, which costs them nothing, and the kernel goes through it for each.
+type again struct {
+	io.Reader
+	until time.Time
+}
+
+var errTooMany = errors.New("more files are open than can be listed in time")
 
 func (a again) Read(p []byte) (int, error) {
 	for {
+		if time.Now().After(a.until) {
+			return 0, errTooMany
+		}
 		if n, err := a.Reader.Read(p); !errors.Is(err, unix.EAGAIN) {
 			return n, err
 		}

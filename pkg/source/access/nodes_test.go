@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -154,8 +155,8 @@ func TestReadFiles(t *testing.T) {
 	text := record(file(1, 7, 5, 100), file(1, 7, 5, 101), file(1, 8, 5, 102), file(2, 7, 5, 100), file(3, 7, 6, 100), file(4, 7, 6, 103))
 	isGPU := func(rdev uint32) bool { return rdev == 5 }
 	// A record is cut, and the kernel pauses.
-	r := again{&records{[]any{unix.EAGAIN, text[:30], unix.EAGAIN, text[30:]}}}
-	got, err := readFiles(r, isGPU, 4)
+	r := again{&records{[]any{unix.EAGAIN, text[:30], unix.EAGAIN, text[30:]}}, time.Now().Add(time.Minute)}
+	got, err := readFiles(r, isGPU, 3*ofCgroup)
 	want := map[handle]uint64{{7, 5}: 2, {8, 5}: 1, {7, 6}: 1}
 	if err != nil || !maps.Equal(got.counts, want) || got.lost != 1 {
 		t.Errorf("%+v, %v; want %v and one lost", got, err, want)
@@ -165,5 +166,37 @@ func TestReadFiles(t *testing.T) {
 	}
 	if _, err := readFiles(&records{[]any{text[:30]}}, isGPU, 4); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("cut: %v", err)
+	}
+
+	// One cgroup has more than there is room for: the others have what they have.
+	var many []gen.DevicesOpenFile
+	for i := range uint64(100) {
+		many = append(many, file(i, 7, 5, 100))
+	}
+	got, err = readFiles(&records{[]any{record(many...), record(file(1000, 8, 5, 101))}}, isGPU, 3*ofCgroup)
+	if want := (map[handle]uint64{{7, 5}: 3, {8, 5}: 1}); err != nil || !maps.Equal(got.counts, want) || got.lost != 97 {
+		t.Errorf("%+v, %v; want %v and 97 lost", got, err, want)
+	}
+	// The kernel pauses for ever.
+	endless := again{readerFunc(func([]byte) (int, error) { return 0, unix.EAGAIN }), time.Now().Add(10 * time.Millisecond)}
+	if _, err := readFiles(endless, isGPU, 4); !errors.Is(err, errTooMany) {
+		t.Errorf("endless: %v", err)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestNotAllTold: who may have a device open is not said to have none.
+func TestNotAllTold(t *testing.T) {
+	s := &Source{listed: true, nodes: newNodes()}
+	for lost, want := range []int{1, 0} {
+		s.open.lost = uint64(lost)
+		var snap model.Snapshot
+		s.addHandles(&snap, map[handle]bool{{7, 5}: true})
+		if len(snap.DeviceHandles) != want {
+			t.Errorf("%d lost: %+v", lost, snap.DeviceHandles)
+		}
 	}
 }

@@ -103,6 +103,9 @@ func (s *Source) addHandles(snap *model.Snapshot, opened map[handle]bool) {
 		delete(opened, k)
 		add(k, count)
 	}
+	if s.open.lost > 0 {
+		return // not all were told apart: it may have one
+	}
 	for k := range opened {
 		add(k, 0)
 	}

@@ -90,7 +90,10 @@ func newSensor(opts Options) (*sensor, []model.Hook, error) {
 	s.counts = hooks[0].State == model.StateOK
 	if !s.counts && s.files == nil {
 		s.close()
-		return nil, hooks, fmt.Errorf("nothing could be attached: %w", degraded(hooks))
+		if err := degraded(hooks); err != nil {
+			return nil, hooks, fmt.Errorf("nothing could be attached: %w", err)
+		}
+		return nil, hooks, fmt.Errorf("nothing could be attached: %w", model.ErrUnsupported)
 	}
 	return s, hooks, nil
 }
@@ -105,6 +108,7 @@ func loadSpec(opts Options, types *hook.Types) (*ebpf.CollectionSpec, error) {
 		return nil, err
 	}
 	spec.Maps[gen.DevicesMapDeviceOpens].MaxEntries = opts.MaxEntries
+	spec.Maps[gen.DevicesMapDeviceNodes].MaxEntries = 4096 // hundreds of VFs have three each
 	return spec, errors.Join(
 		spec.Variables[gen.DevicesVarCgroupSubsys].Set(subsys),
 		spec.Variables[gen.DevicesVarStackSize].Set(uint32(max(stackSize, os.Getpagesize()))),
@@ -115,6 +119,9 @@ func loadSpec(opts Options, types *hook.Types) (*ebpf.CollectionSpec, error) {
 func (s *sensor) attachFiles(spec *ebpf.CollectionSpec, types *hook.Types) model.Hook {
 	fail := func(err error) model.Hook {
 		return model.Hook{Name: filesHook, State: model.StateUnsupported, Reason: err.Error()}
+	}
+	if err := nodePIDs(); err != nil {
+		return fail(err)
 	}
 	only := spec.Copy()
 	only.Programs = map[string]*ebpf.ProgramSpec{gen.DevicesProgOpenFiles: only.Programs[gen.DevicesProgOpenFiles]}

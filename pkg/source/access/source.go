@@ -45,7 +45,8 @@ const (
 
 	// lookInterval is how often the drivers are looked at.
 	lookInterval = 2 * time.Second
-	// retryInterval is how long after a failure the hooks are tried again.
+	// retryInterval is how long after a failure the hooks are tried again, as long as
+	// none of them could be attached.
 	retryInterval = 30 * time.Second
 	// idleFactor: listing open files takes this part of one CPU at most.
 	idleFactor = 20
@@ -70,6 +71,7 @@ type Source struct {
 	failed  error // why there is no sensor though there are devices
 	files   error // why open files could not be listed last
 	retry   time.Time
+	full    bool // not all devices could be told to the programs
 
 	stop    context.CancelFunc
 	looking sync.WaitGroup
@@ -95,7 +97,7 @@ func New(o Options) (*Source, error) {
 	if o.MaxEntries == 0 {
 		o.MaxEntries = defaultMaxEntries
 	}
-	if o.Interval == 0 {
+	if o.Interval <= 0 {
 		o.Interval = defaultInterval
 	}
 	if o.Logger == nil {
@@ -154,8 +156,12 @@ func (s *Source) look() {
 		err = s.retire(&before)
 	}
 	if err = errors.Join(err, s.sensor.watch(&now)); err != nil {
-		s.o.Logger.Warn("a device is not watched", zap.Error(err))
+		// The same every two seconds, where there are more devices than the map has room for.
+		if !s.full {
+			s.o.Logger.Warn("a device is not watched", zap.Error(err))
+		}
 	}
+	s.full = err != nil
 }
 
 // attach makes the sensor, which takes a moment that nobody is to wait for.
@@ -163,10 +169,13 @@ func (s *Source) attach() bool {
 	sensor, hooks, err := newSensor(s.o)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	again := s.failed != nil && err != nil && s.failed.Error() == err.Error()
 	s.sensor, s.hooks, s.failed = sensor, hooks, err
 	if err != nil {
 		s.retry = time.Now().Add(retryInterval)
-		s.o.Logger.Warn("opens of devices are not counted", zap.Error(err))
+		if !again {
+			s.o.Logger.Warn("opens of devices are not counted", zap.Error(err))
+		}
 		return false
 	}
 	s.o.Logger.Info("opens of devices are counted")

@@ -5,7 +5,6 @@
 package nvidia
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +64,9 @@ func newSource(o Options, open func(Options) (*library, error), shortest time.Du
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
 	}
-	o.Interval = cmp.Or(o.Interval, defaultInterval)
+	if o.Interval <= 0 {
+		o.Interval = defaultInterval
+	}
 	s := &Source{
 		o: o, open: open, xids: newXIDs(), shortest: shortest, err: errors.New("NVML is being opened"),
 		again: make(chan struct{}, 1), ready: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{}),
