@@ -81,7 +81,7 @@ test: test-unit test-guest ## Everything that must hold: unit, race, golden, BPF
 
 .PHONY: test-unit
 test-unit: tracefs
-	@go test -race ./...
+	@go test -race -timeout 20m ./...
 
 # BPF tracepoints are attached through tracefs, which not every machine mounts.
 .PHONY: tracefs
