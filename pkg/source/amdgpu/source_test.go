@@ -98,7 +98,7 @@ func known(v any) any {
 			return map[string]any{v["Name"].(string): value}
 		}
 		for name, field := range v {
-			if field = known(field); field == nil || field == "" || field == false {
+			if field = known(field); field == nil || field == "" || field == false || field == "0001-01-01T00:00:00Z" {
 				delete(v, name)
 			} else {
 				v[name] = field
