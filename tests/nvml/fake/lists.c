@@ -200,7 +200,7 @@ static nvmlReturn_t wait(const char *function, nvmlEventSet_t set, nvmlEventData
 	unsigned long long until = now() + ms * 1000ULL;
 	nvmlReturn_t r;
 
-	for (r = begin(NULL, function); !r; nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL)) {
+	for (r = begin(NULL, function); !r; nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL)) {
 		const struct scenario *s = scenario();
 
 		while (set.handle->next < s->nevents) {
