@@ -34,8 +34,8 @@ func (c *doctorCmd) run(_ context.Context, stdout io.Writer, log *zap.Logger) er
 		return err
 	}
 	defer closeWithin(closeTimeout, s, log)
-	facts := s.collector.Snapshot()
-	r := diagnose(thisHost(c.sensorFlags), s.collector.States(), facts)
+	facts, _, states := s.collector.All()
+	r := diagnose(thisHost(c.sensorFlags), states, facts)
 	if s.hierarchy.Mount != "" {
 		r.add("kernel", "cgroups", model.StateOK, strings.TrimSpace(
 			fmt.Sprintf("%s, %s %s", s.hierarchy.Mode, s.hierarchy.Mount, s.hierarchy.Controller)), "")
@@ -133,11 +133,8 @@ func conditionOf(g *model.GPU) (state model.State, reason string) {
 	if g.Suspended {
 		about = append(about, "suspended")
 	}
-	for _, p := range g.Problems {
-		if p.Active {
-			state = model.StateFailed
-			about = append(about, p.Name)
-		}
+	if problems := g.ActiveProblems(); len(problems) > 0 {
+		state, about = model.StateFailed, append(about, problems...)
 	}
 	return state, strings.Join(about, ", ")
 }

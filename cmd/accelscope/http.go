@@ -116,8 +116,9 @@ func newRoutes(
 
 // known is what the REST requests tell of.
 func (s *sensor) known() api.Known {
-	k := api.Known{Facts: s.collector.Snapshot(), Shares: s.collector.Attribution()}
-	for _, st := range s.collector.States() {
+	facts, shares, states := s.collector.All()
+	k := api.Known{Facts: facts, Shares: shares}
+	for _, st := range states {
 		k.States = append(k.States, api.State{Source: st.Source, State: st.State, Reason: st.Reason})
 	}
 	return k

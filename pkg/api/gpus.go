@@ -74,7 +74,7 @@ func gpuList(k *Known, _ *http.Request) (any, error) {
 		g := &k.Facts.GPUs[i]
 		e := gpuEntry{
 			GPU: number(g), DRI: driOf(g, k.Facts.DRI), gpuIdentity: identity(g),
-			Profile: g.Profile, Nodes: append([]string{}, g.Nodes...), Suspended: g.Suspended, Problems: problems(g),
+			Profile: g.Profile, Nodes: append([]string{}, g.Nodes...), Suspended: g.Suspended, Problems: g.ActiveProblems(),
 		}
 		e.ASIC.MarketName, e.ASIC.DeviceID, e.ASIC.Serial = g.Name, g.PCIDevice, asicSerial(g)
 		e.Bus.BDF = g.PCIAddress
@@ -91,20 +91,6 @@ func asicSerial(g *model.GPU) string {
 		return fmt.Sprintf("0x%016X", n)
 	}
 	return g.Serial
-}
-
-// problems are those that a GPU has.
-func problems(g *model.GPU) []string {
-	if g.Problems == nil {
-		return nil
-	}
-	out := []string{}
-	for _, p := range g.Problems {
-		if p.Active {
-			out = append(out, p.Name)
-		}
-	}
-	return out
 }
 
 // driOf is the device of the Direct Rendering Manager of a GPU: that of its device

@@ -148,14 +148,15 @@ func (c *Collector) Snapshot() model.Snapshot {
 	return c.now().facts
 }
 
-// Attribution returns the shares behind the metrics. The caller must not
-// change what its slices hold.
-func (c *Collector) Attribution() attribution.Attribution {
-	return c.now().shares
+// All returns the facts behind the metrics, the shares of them and how each source
+// does, all of one moment. The caller must not change what facts and shares hold.
+func (c *Collector) All() (model.Snapshot, attribution.Attribution, []SourceState) {
+	r := c.now()
+	return r.facts, r.shares, slices.Clone(r.states)
 }
 
-// Recent is Attribution for whoever does not mind that it is up to age old. It
-// costs nothing while somebody scrapes.
+// Recent returns the shares behind the metrics, for whoever does not mind that they
+// are up to age old. It costs nothing while somebody scrapes.
 func (c *Collector) Recent(age time.Duration) attribution.Attribution {
 	c.mu.Lock()
 	r := c.latest

@@ -19,8 +19,8 @@ func gpuHealthMetrics() []metric {
 			help: "Whether the GPU is healthy (1) or has any of the problems of gpu_problem (0). Absent where it cannot be told.",
 			emit: func(v *view, b *builder) {
 				for _, g := range v.gpus {
-					if g.Problems != nil {
-						b.share(truth(!slices.ContainsFunc(g.Problems, active)), g.labels)
+					if problems := g.ActiveProblems(); problems != nil {
+						b.share(truth(len(problems) == 0), g.labels)
 					}
 				}
 			},
@@ -28,7 +28,7 @@ func gpuHealthMetrics() []metric {
 		{
 			name: "gpu_problem", typ: gauge, gpu: true, labels: []string{"problem"},
 			help: "Whether the GPU has the problem (1) or not (0), for all problems that are looked for. One that is lost (fell " +
-				"off the bus) or stuck (a call into its driver has not returned) tells nothing else.",
+				"off the bus) or stuck (a call into its driver has not returned) tells nothing else but its XIDs.",
 			emit: func(v *view, b *builder) {
 				for _, g := range v.gpus {
 					for _, p := range g.Problems {
@@ -85,8 +85,6 @@ func xid(name string, typ dto.MetricType, help string, of func(*model.XID) model
 		}
 	}}
 }
-
-func active(c model.GPUCondition) bool { return c.Active }
 
 // unreadable says whether the driver tells nothing of a GPU now.
 func unreadable(g *model.GPU) bool {

@@ -90,7 +90,22 @@ type GPU struct {
 	Problems []GPUCondition
 }
 
-// Unhealthy are the conditions of Problems. They have the same names for all
+// ActiveProblems are the names of the problems that the GPU has: none of a healthy one, nil when
+// its health is not known.
+func (g *GPU) ActiveProblems() []string {
+	if g.Problems == nil {
+		return nil
+	}
+	names := []string{}
+	for _, p := range g.Problems {
+		if p.Active {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
+// The conditions of Problems. They have the same names for all
 // vendors; each vendor tells those that it can.
 const (
 	ProblemLost           = "lost"                // fell off the bus

@@ -134,11 +134,13 @@ func (d *device) readPCIe(handle nvml.Device) {
 		return
 	}
 	narrow := link.Width.Value < link.MaxWidth.Value
-	if use, ret := handle.GetUtilizationRates(); narrow && ret == nvml.SUCCESS && use.Gpu == 0 {
-		if d.health.narrow != nil {
-			return // lanes may be switched off while nobody uses the GPU
+	if narrow {
+		if use, ret := handle.GetUtilizationRates(); ret == nvml.SUCCESS && use.Gpu == 0 {
+			if d.health.narrow != nil {
+				return // lanes may be switched off while nobody uses the GPU
+			}
+			narrow = false
 		}
-		narrow = false
 	}
 	d.health.narrow = &narrow
 }
