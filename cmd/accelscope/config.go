@@ -55,6 +55,7 @@ type sensorFlags struct {
 
 	kubeletFlags
 	gpuFlags
+	fabricFlags
 
 	NodeName string `name:"node.name" env:"ACCELSCOPE_NODE_NAME,NODE_NAME" placeholder:"NAME" help:"The node. Default: the host name."`
 	NodeIP   string `name:"node.ip" env:"ACCELSCOPE_NODE_IP,NODE_IP" placeholder:"ADDR" help:"Address of the node."`
@@ -89,6 +90,16 @@ type gpuFlags struct {
 	GPUInterval time.Duration `name:"gpu.process-interval" default:"5s" help:"How often users of GPUs are listed."`
 	NVML        string        `name:"gpu.nvml-library" placeholder:"PATH" help:"libnvidia-ml.so.1. Default: the usual places."`
 	AMDSMI      string        `name:"gpu.amd-smi" placeholder:"PATH" help:"amd-smi, for what amdgpu does not tell. Default: not used."`
+}
+
+// fabricFlags say how the InfiniBand fabric is read, by one node for all.
+type fabricFlags struct {
+	Fabric         bool          `name:"collector.fabric" help:"Read the InfiniBand fabric; on one node for each fabric."`
+	FabricInterval time.Duration `name:"fabric.interval" default:"1m" help:"How often the fabric is read."`
+	FabricTools    string        `name:"fabric.tools" placeholder:"DIR" help:"Where infiniband-diags is. Default: the usual places."`
+	FabricPort     string        `name:"fabric.port" placeholder:"HCA/PORT" help:"Port to read it from. Default: the first active one."`
+	FabricNames    string        `name:"fabric.node-name-map" placeholder:"FILE" help:"Names of nodes, as ibnetdiscover takes them."`
+	FabricParallel int           `name:"fabric.parallel" default:"4" help:"Most switches to ask at once."`
 }
 
 // eventFlags say where events go.

@@ -25,6 +25,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/container"
 	"github.com/accelscope/accelscope/pkg/source/datapath"
 	"github.com/accelscope/accelscope/pkg/source/drm"
+	"github.com/accelscope/accelscope/pkg/source/fabric"
 	"github.com/accelscope/accelscope/pkg/source/kubelet"
 	nodes "github.com/accelscope/accelscope/pkg/source/node"
 	"github.com/accelscope/accelscope/pkg/source/nvidia"
@@ -188,6 +189,11 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 		r.Interval, r.Deadline = f.KubeletInterval, kubeletDeadline
 		sources = append(sources, r)
 	}
+	if f.Fabric {
+		r := register(newFabric(f.fabricFlags, log.Named("fabric")))
+		r.Interval, r.Deadline = f.FabricInterval, f.FabricInterval
+		sources = append(sources, r)
+	}
 	if f.Node {
 		source, err := nodes.New(nodes.Options{
 			Procfs: f.Procfs, Sysfs: f.Sysfs, Root: f.Host, Logger: log.Named("node"),
@@ -272,6 +278,14 @@ func newKubelet(f sensorFlags, log *zap.Logger) (string, collector.Source, error
 	}
 	kube, err := kubelet.New(o)
 	return "kubelet", kube, err
+}
+
+func newFabric(f fabricFlags, log *zap.Logger) (string, collector.Source, error) {
+	s, err := fabric.New(fabric.Options{
+		Tools: f.FabricTools, Port: f.FabricPort, NodeNameMap: f.FabricNames, Parallel: f.FabricParallel,
+		Interval: f.FabricInterval, Logger: log,
+	})
+	return "fabric", s, err
 }
 
 // newEvents makes what sends events; runtimes is where they come from.

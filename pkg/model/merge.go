@@ -51,6 +51,9 @@ func (s *Snapshot) Merge(o Snapshot) {
 	if o.Node != nil {
 		s.Node = o.Node
 	}
+	if o.Fabric != nil {
+		s.Fabric = o.Fabric
+	}
 	if o.DataPath != nil {
 		s.DataPath = o.DataPath
 	}

@@ -87,6 +87,8 @@ type Snapshot struct {
 	// and GPUs.
 	DeviceOpens   []DeviceOpens
 	DeviceHandles []DeviceHandles
+	// Fabric is the InfiniBand subnet, where this node is the one that reads it.
+	Fabric *Fabric
 	// Events is what became of the events that were to be sent.
 	Events *EventStats
 
