@@ -41,13 +41,15 @@ type FabricNode struct {
 type FabricPort struct {
 	Number int
 	Width  int         // lanes of the link; 0 where there is none
-	Speed  string      // SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR, XDR; empty where there is no link
+	Speed  string      // SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR, XDR; empty where there is no link, or no name for it
 	Peer   *FabricPeer // nil: no link
 	// Narrow and Slow say whether the link has fewer lanes, or a lower speed, than
 	// both of its ends are capable of, or than is expected; nil where that is not known.
 	Narrow, Slow *bool
 	// Counters are those of the port as the performance manager's attributes name
 	// them (PortXmitData, SymbolErrorCounter, …), data in units of 4 bytes. nil: not read.
+	// Of a port of what is no switch they are those above zero, of which one at least
+	// counts errors; empty: it has none.
 	Counters []Counter
 }
 

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fabric
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const (
+	maxPort = 254 // 255 means all of them
+	maxName = 256
+)
+
+// topology is a sweep.
+type topology struct {
+	nodes  map[string]*node  // by node GUID
+	owner  map[string]string // node GUID by port GUID
+	raw    map[string]string // names by node GUID, as the tools print them
+	unread int               // lines that are not understood
+}
+
+// node is a node and its ports by number.
+type node struct {
+	kind, name string
+	lid        uint32
+	ports      map[int]*portState
+}
+
+type portState struct {
+	width        int
+	speed        string
+	peer         *model.FabricPeer
+	narrow, slow *bool
+}
+
+// end is a port as the tools call it.
+type end struct {
+	guid string // of the port
+	port int
+}
+
+// Of ibnetdiscover without options, where names are behind a #.
+var (
+	switchLine = regexp.MustCompile(`^switchguid=0x([0-9a-f]{1,16})\(([0-9a-f]{1,16})\)`)
+	nodeLine   = regexp.MustCompile(`^(?:ca|rt)guid=0x([0-9a-f]{1,16})`)
+	portLine   = regexp.MustCompile(`^\[[0-9]+\]\(([0-9a-f]{1,16})\)`)
+	originLine = regexp.MustCompile(`^# Initiated from node ([0-9a-f]{16}) port ([0-9a-f]{16})$`)
+)
+
+// Of ibnetdiscover --list: the kind, the node GUID, and the name up to the last quote.
+var listLine = regexp.MustCompile(`^(Switch|Ca|Router)\t : 0x([0-9a-f]{1,16}) ports [0-9]+ devid 0x[0-9a-f]+ vendid 0x[0-9a-f]+ "(.*)"$`)
+
+var kinds = map[string]string{"Switch": model.FabricSwitch, "Ca": model.FabricCA, "Router": model.FabricRouter}
+
+// parseTopology joins what ibnetdiscover prints with --ports, with --list and
+// without: the first has ports, by the GUIDs of ports, the second nodes and their
+// names, the third says which node a port belongs to. The names in the first are
+// not read: a name may hold all that separates them.
+func parseTopology(ports, list, owners []byte) *topology {
+	t := &topology{nodes: map[string]*node{}, owner: map[string]string{}, raw: map[string]string{}}
+	t.parseOwners(owners)
+	for line := range lines(list) {
+		m := listLine.FindSubmatch(line)
+		if m == nil {
+			t.unread++
+			continue
+		}
+		guid := padded(string(m[2]))
+		t.raw[guid] = string(m[3])
+		t.nodes[guid] = &node{kind: kinds[string(m[1])], name: clean(string(m[3])), ports: map[int]*portState{}}
+	}
+	for line := range lines(ports) {
+		if !t.parsePort(string(line)) {
+			t.unread++
+		}
+	}
+	return t
+}
+
+// lines are those of a text that are not empty.
+func lines(text []byte) func(func([]byte) bool) {
+	return func(yield func([]byte) bool) {
+		for line := range bytes.Lines(text) {
+			if line = bytes.TrimRight(line, "\n"); len(line) > 0 && !yield(line) {
+				return
+			}
+		}
+	}
+}
+
+func (t *topology) parseOwners(text []byte) {
+	var at string // node of the lines that follow
+	for line := range lines(text) {
+		if m := originLine.FindSubmatch(line); m != nil {
+			t.owner[padded(string(m[2]))] = padded(string(m[1]))
+		} else if m := switchLine.FindSubmatch(line); m != nil {
+			at = padded(string(m[1]))
+			t.owner[padded(string(m[2]))] = at
+		} else if m := nodeLine.FindSubmatch(line); m != nil {
+			at = padded(string(m[1]))
+		} else if m := portLine.FindSubmatch(line); m != nil && at != "" {
+			t.owner[padded(string(m[1]))] = at
+		}
+	}
+}
+
+// nodeOf is the node of a port, where that is not known one with the port's GUID.
+func (t *topology) nodeOf(guid string) string { return cmp.Or(t.owner[guid], guid) }
+
+// parsePort reads a line of ibnetdiscover --ports: the port's kind, LID, number, GUID,
+// width and speed, and the first four of the other end, if there is one; then names.
+//
+//	SW     2  1 0xb8cef60300000010 4x HDR - CA     1  1 0xb8cef60300000101 ( 'leaf1' - 'node1' )
+//	SW     2  3 0xb8cef60300000010 4x SDR                                    'leaf1'
+func (t *topology) parsePort(line string) bool {
+	f := strings.Fields(line)
+	if len(f) < 7 {
+		return false
+	}
+	here, lid, ok := parseEnd(f[:4])
+	if !ok || !slices.Contains([]string{model.FabricSwitch, model.FabricCA, model.FabricRouter}, f[0]) {
+		return false
+	}
+	p := &portState{}
+	switch {
+	case f[6] == "-" && len(f) > 11 && f[11] == "(":
+		there, _, ok := parseEnd(f[7:11])
+		if !ok {
+			return false
+		}
+		p.peer = &model.FabricPeer{GUID: t.nodeOf(there.guid), Port: there.port}
+		p.width, p.speed = parseWidth(f[4]), parseSpeed(f[5])
+	case !strings.HasPrefix(f[6], "'"):
+		return false
+	}
+	guid := t.nodeOf(here.guid)
+	n := t.nodes[guid]
+	if n == nil { // not in the list
+		n = &node{kind: f[0], ports: map[int]*portState{}}
+		t.nodes[guid] = n
+	}
+	if n.lid == 0 {
+		n.lid = lid
+	}
+	if n.ports[here.port] == nil { // of two the first is believed
+		n.ports[here.port] = p
+	}
+	return true
+}
+
+// parseEnd reads kind, LID, number and GUID of a port.
+func parseEnd(f []string) (end, uint32, bool) {
+	lid, err := strconv.ParseUint(f[1], 10, 32)
+	number, bad := strconv.Atoi(f[2])
+	digits, isHex := strings.CutPrefix(f[3], "0x")
+	_, notHex := strconv.ParseUint(digits, 16, 64)
+	if err != nil || bad != nil || !isHex || notHex != nil || number < 0 || number > maxPort {
+		return end{}, 0, false
+	}
+	return end{padded(digits), number}, uint32(lid), true
+}
+
+// padded is a GUID as the model has it.
+func padded(digits string) string {
+	return "0x" + strings.Repeat("0", max(0, 16-len(digits))) + strings.ToLower(digits)
+}
+
+// parseWidth reads 4x; ?? is 0.
+func parseWidth(s string) int {
+	lanes, err := strconv.Atoi(strings.TrimSuffix(s, "x"))
+	if err != nil || lanes < 0 || lanes > 64 {
+		return 0
+	}
+	return lanes
+}
+
+// parseSpeed reads HDR; ??? is none.
+func parseSpeed(s string) string {
+	if len(s) > 8 || strings.ContainsFunc(s, func(r rune) bool { return (r < 'A' || r > 'Z') && (r < '0' || r > '9') }) {
+		return ""
+	}
+	return s
+}
+
+// clean makes a name or a message of what somebody else wrote: valid, one line, bounded.
+func clean(s string) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	s = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, s)
+	if len(s) > maxName {
+		s = strings.ToValidUTF8(s[:maxName], "")
+	}
+	return strings.TrimSpace(s)
+}
+
+// linked says whether there is a link at all.
+func (t *topology) linked() bool {
+	for _, n := range t.nodes {
+		for _, p := range n.ports {
+			if p.peer != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// fact is the node with what is known of its counters.
+func (n *node) fact(guid string, known *answers) model.FabricNode {
+	f := model.FabricNode{GUID: guid, Kind: n.kind, Name: n.name, LID: n.lid, Ports: make([]model.FabricPort, 0, len(n.ports))}
+	if known != nil {
+		f.Queried, f.Error = known.at, known.problem
+	}
+	for _, number := range slices.Sorted(maps.Keys(n.ports)) {
+		p := n.ports[number]
+		port := model.FabricPort{
+			Number: number, Width: p.width, Speed: p.speed, Peer: p.peer, Narrow: p.narrow, Slow: p.slow,
+		}
+		if known != nil {
+			port.Counters = known.ports[end{guid, number}]
+		}
+		f.Ports = append(f.Ports, port)
+	}
+	return f
+}
+
+// Of iblinkinfo --line, between the names: LID, number, a place for the chassis's own
+// number, the link, and GUID, LID, number of the other end.
+var linkMiddle = regexp.MustCompile(
+	`^ +[0-9]+ +([0-9]+)\[ *[0-9]*\] ==\([^"]*\)==>  0x([0-9a-f]{16}) +[0-9]+ +[0-9]+\[ *[0-9]*\] "`)
+
+// parseLinks reads iblinkinfo --line, which says of a link what both ends could do
+// better. The names on both sides of it are known, so none can pass for a link:
+//
+//	0x…10 "   leaf1"   2  1[  ] ==( 4X  53.125 Gbps Active/  LinkUp)==>  0x…101   1  1[  ] "node1" (Could be 12X )
+func (t *topology) parseLinks(text []byte) {
+	for line := range lines(text) {
+		if len(line) < 20 || line[0] != '0' {
+			continue
+		}
+		guid := t.nodeOf(string(line[:18]))
+		name := t.raw[guid]
+		name = strings.Repeat(" ", max(0, 30-len(name))) + name
+		rest, ok := strings.CutPrefix(string(line[18:]), fmt.Sprintf(" \"%s\"", name))
+		if !ok {
+			continue
+		}
+		m := linkMiddle.FindStringSubmatch(rest)
+		if m == nil {
+			continue
+		}
+		could, ok := strings.CutPrefix(rest[len(m[0]):], t.raw[t.nodeOf("0x"+m[2])]+"\" (")
+		number, _ := strconv.Atoi(m[1])
+		n := t.nodes[guid]
+		if !ok || n == nil || n.ports[number] == nil || n.ports[number].peer == nil || !strings.HasSuffix(could, ")") {
+			continue
+		}
+		n.ports[number].narrow, n.ports[number].slow = parseCould(could)
+	}
+}
+
+// parseCould reads "Could be 12X Could be 53.125 Gbps)": wider, faster. What the tool
+// cannot name, "undefined (32)", is not known.
+func parseCould(s string) (narrow, slow *bool) {
+	narrow, slow = new(bool), new(bool)
+	for part := range strings.SplitSeq(s, "Could be ") {
+		part = strings.TrimSpace(strings.TrimSuffix(part, ")"))
+		switch {
+		case part == "":
+		case widthText.MatchString(part):
+			*narrow = true
+		case strings.HasPrefix(part, "FDR10"), speedText.MatchString(part):
+			*slow = true
+		default:
+			return nil, nil
+		}
+	}
+	return narrow, slow
+}
+
+var (
+	widthText = regexp.MustCompile(`^[0-9]+X$`)
+	speedText = regexp.MustCompile(`^[0-9.]+ Gbps$`)
+)

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ibsim_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/accelscope/accelscope/tests/ibsim"
+)
+
+// TestFabric: the tools see the fabric that was asked for, through a subnet manager
+// that gave each node a LID, and what the console does to it; Close leaves nothing.
+func TestFabric(t *testing.T) {
+	net := ibsim.FatTree(2, 3, 2)
+	host := net.Find("host0 mlx5_0")
+	f, err := ibsim.Start(t.Context(), ibsim.Options{Net: net.String(), Host: net.Nodes[host].ID()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(tool string, args ...string) string {
+		out, err := exec.Command(filepath.Join(f.Tools, tool), args...).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", tool, err, out)
+		}
+		return string(out)
+	}
+	ports := run("ibnetdiscover", "-p")
+	if got, want := strings.Count(ports, " - "), 2*len(net.Links); got != 2*want { // once before the peer, once between the names
+		t.Errorf("%d ends of links, want %d:\n%s", got/2, want, ports)
+	}
+	for line := range strings.Lines(ports) {
+		if fields := strings.Fields(line); fields[1] == "0" {
+			t.Errorf("no LID: %s", line)
+		}
+	}
+	link := net.Links[0].A
+	if reply, err := f.Console("Unlink " + net.Port(link)); err != nil {
+		t.Errorf("%s: %v", reply, err)
+	}
+	if got, want := strings.Count(run("ibnetdiscover", "-p"), " - "), 4*(len(net.Links)-1); got != want {
+		t.Errorf("after a link was cut: %d, want %d", got, want)
+	}
+	if _, err := f.Console(`Unlink "nowhere"`); err == nil {
+		t.Error("no complaint of a node that there is not")
+	}
+	if _, err := f.Console("Nonsense"); err == nil {
+		t.Error("no complaint of nonsense")
+	}
+	for range 12 { // places that are not given back would be gone
+		cmd := exec.Command(filepath.Join(f.Tools, "perfquery"), "-l", "1", "1-2")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if err := f.Reap(); err != nil {
+			t.Error(err)
+		}
+	}
+	run("sminfo")
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(f.Tools); err == nil {
+		t.Error("its files are still there")
+	}
+	if _, err := f.Console("Verbose"); err == nil {
+		t.Error("it is still there")
+	}
+}
