@@ -41,13 +41,15 @@ var description []byte
 // Handlers are what answers the requests, by their paths. They take GET and HEAD.
 func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
 	return map[string]http.Handler{
-		"/gpus":             enveloped(facts, gpuList),
-		"/gpuDriverVersion": enveloped(facts, driverVersion),
-		"/cardMetrics":      enveloped(facts, loads),
-		"/driMapping":       enveloped(facts, driMapping),
-		"/rdma":             enveloped(facts, rdmaList),
-		"/pods":             plain(podsHandler(facts)),
-		"/api/v1/peers":     plain(peersHandler(list)),
+		"/gpus":              enveloped(facts, gpuList),
+		"/gpuDriverVersion":  enveloped(facts, driverVersion),
+		"/cardMetrics":       enveloped(facts, loads),
+		"/driMapping":        enveloped(facts, driMapping),
+		"/rdma":              enveloped(facts, rdmaList),
+		"/pods":              plain(podsHandler(facts)),
+		"/api/v1/peers":      plain(peersHandler(list)),
+		"/api/v1/fabric":     fewAtOnce(enveloped(facts, fabricTopology)),
+		"/api/v1/fabric.dot": fewAtOnce(fabricDOT(facts)),
 		"/openapi.yaml": plain(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/yaml")
 			_, _ = w.Write(description) // a client that has left has no one to be told

@@ -64,6 +64,7 @@ func metrics(labels []string) []metric {
 		accessMetrics(),
 		kubeletMetrics(),
 		nodeMetrics(),
+		fabricMetrics(),
 		eventMetrics(),
 		selfMetrics(),
 		processMetrics(),

@@ -26,6 +26,7 @@ type view struct {
 	ports    []portView
 	pma      columns // sysfs counters/
 	hw       columns // hw_counters of ports, and of devices as port ""
+	fabric   fabricView
 }
 
 // portView is a port with its device.
@@ -100,7 +101,11 @@ func (c *columns) end() {
 	}
 }
 
+// of is empty for columns that are nil.
 func (c *columns) of(name string) []sample {
+	if c == nil {
+		return nil
+	}
 	if col := c.byName[name]; col != nil {
 		return col.samples
 	}
@@ -145,4 +150,5 @@ func (v *view) fill(r *refresh, b *builder) {
 	}
 	v.pma.end()
 	v.hw.end()
+	v.fabric.fill(r.facts.Fabric, b)
 }

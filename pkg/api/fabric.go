@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// maxFabrics is how many answers about the fabric are made at once: one of some
+// thousand ports with their counters is some megabytes.
+const maxFabrics = 4
+
+// errNoFabric is for a node that can read a fabric and has none.
+var errNoFabric = statusError{errors.New("there is no InfiniBand fabric"), http.StatusNotFound}
+
+// fabricKinds are the kinds of nodes in words.
+var fabricKinds = map[string]string{model.FabricSwitch: "switch", model.FabricCA: "ca", model.FabricRouter: "router"}
+
+// fabricEntry is the fabric: its nodes by GUID, and each link once.
+type fabricEntry struct {
+	Discovered *time.Time   `json:"discovered"` // null: never
+	Nodes      []fabricNode `json:"nodes"`
+	Links      []fabricLink `json:"links"`
+}
+
+type fabricNode struct {
+	GUID    string       `json:"guid"`
+	Kind    string       `json:"kind"` // switch, ca, router
+	Name    string       `json:"name"`
+	LID     uint32       `json:"lid"`     // 0 without one
+	Queried *time.Time   `json:"queried"` // when its counters were read; null: never
+	Error   string       `json:"error"`   // why they are not newer
+	Ports   []fabricPort `json:"ports"`
+}
+
+type fabricPort struct {
+	Port     int               `json:"port"`
+	Width    int               `json:"width"` // 0 without a link
+	Speed    string            `json:"speed"` // empty without a link
+	Narrow   *bool             `json:"narrow"`
+	Slow     *bool             `json:"slow"`
+	Counters map[string]uint64 `json:"counters"` // null: not read
+}
+
+type fabricLink struct {
+	A      fabricEnd `json:"a"`
+	B      fabricEnd `json:"b"`
+	Width  int       `json:"width"`
+	Speed  string    `json:"speed"`
+	Narrow *bool     `json:"narrow"`
+	Slow   *bool     `json:"slow"`
+}
+
+type fabricEnd struct {
+	GUID string `json:"guid"`
+	Port int    `json:"port"`
+}
+
+// fabricTopology answers /api/v1/fabric.
+func fabricTopology(k *Known, _ *http.Request) (any, error) {
+	f, missing := k.Facts.Fabric, k.missing(k.Facts.Fabric != nil, "fabric")
+	switch {
+	case f == nil && missing == nil:
+		return nil, errNoFabric
+	case f == nil:
+		return nil, missing
+	}
+	out := fabricEntry{Discovered: moment(f.Discovered), Nodes: make([]fabricNode, 0, len(f.Nodes)), Links: []fabricLink{}}
+	for i := range f.Nodes {
+		out.Nodes = append(out.Nodes, fabricNodeOf(&f.Nodes[i]))
+	}
+	for _, l := range f.Links() {
+		out.Links = append(out.Links, fabricLink{
+			A: fabricEnd(l.A), B: fabricEnd(l.B), Width: l.Width, Speed: l.Speed, Narrow: l.Narrow, Slow: l.Slow,
+		})
+	}
+	return out, missing
+}
+
+func fabricNodeOf(n *model.FabricNode) fabricNode {
+	out := fabricNode{
+		GUID: n.GUID, Kind: fabricKinds[n.Kind], Name: n.Name, LID: n.LID, Queried: moment(n.Queried), Error: n.Error,
+		Ports: make([]fabricPort, 0, len(n.Ports)),
+	}
+	for i := range n.Ports {
+		p := &n.Ports[i]
+		port := fabricPort{Port: p.Number, Width: p.Width, Speed: p.Speed, Narrow: p.Narrow, Slow: p.Slow}
+		if p.Counters != nil {
+			port.Counters = make(map[string]uint64, len(p.Counters))
+			for _, c := range p.Counters {
+				port.Counters[c.Name] = c.Value
+			}
+		}
+		out.Ports = append(out.Ports, port)
+	}
+	return out
+}
+
+// moment is a time in UTC, nil for none.
+func moment(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+// fewAtOnce refuses requests beyond maxFabrics that are answered at once.
+func fewAtOnce(h http.Handler) http.Handler {
+	running := make(chan struct{}, maxFabrics)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case running <- struct{}{}:
+			defer func() { <-running }()
+			h.ServeHTTP(w, r)
+		default:
+			refuse(w, errors.New("too many answers are being made, try again"))
+		}
+	})
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// fabricDOT answers /api/v1/fabric.dot: the fabric for Graphviz. An error is told as
+// that of /api/v1/fabric is; what is missing in part stands in a comment.
+func fabricDOT(facts Facts) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !reads(w, r) {
+			refuse(w, errMethod)
+			return
+		}
+		known := facts()
+		f, missing := known.Facts.Fabric, known.missing(known.Facts.Fabric != nil, "fabric")
+		if f == nil {
+			refuse(w, cmp.Or[error](missing, errNoFabric))
+			return
+		}
+		w.Header().Set("Content-Type", "text/vnd.graphviz")
+		_, _ = w.Write(dot(f, missing)) // a client that has left has no one to be told
+	})
+}
+
+// dot writes a fabric in the language of Graphviz. Switches are boxes, red if their
+// counters could not be read. A link has its
+// width and speed for a label and the ports at its ends; one that is degraded is red.
+func dot(f *model.Fabric, missing error) []byte {
+	var out bytes.Buffer
+	if missing != nil {
+		fmt.Fprintf(&out, "// partial: %s\n", oneLine(missing.Error()))
+	}
+	out.WriteString("graph fabric {\n  node [shape=ellipse];\n")
+	for i := range f.Nodes {
+		n := &f.Nodes[i]
+		shape := map[string]string{model.FabricSwitch: ", shape=box", model.FabricRouter: ", shape=diamond"}[n.Kind]
+		if n.Error != "" && n.Kind == model.FabricSwitch {
+			shape += ", color=red"
+		}
+		fmt.Fprintf(&out, "  %s [label=%s%s];\n", quoted(n.GUID), quoted(cmp.Or(n.Name, n.GUID)), shape)
+	}
+	for _, l := range f.Links() {
+		label, color := l.Speed, ""
+		if l.Width > 0 {
+			label = strings.TrimSpace(fmt.Sprintf("%dx %s", l.Width, l.Speed))
+		}
+		if l.Narrow != nil && *l.Narrow || l.Slow != nil && *l.Slow {
+			color = ", color=red, fontcolor=red, penwidth=2"
+		}
+		fmt.Fprintf(&out, "  %s -- %s [label=%s, taillabel=%s, headlabel=%s%s];\n", quoted(l.A.GUID), quoted(l.B.GUID),
+			quoted(label), quoted(strconv.Itoa(l.A.Port)), quoted(strconv.Itoa(l.B.Port)), color)
+	}
+	out.WriteString("}\n")
+	return out.Bytes()
+}
+
+// quoted is a text as Graphviz shows it unchanged: there are escapes (\N is the name of
+// the node) and entities of HTML in its labels. A text is no label of HTML when it is
+// in quotes.
+func quoted(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `&`, `&amp;`).Replace(oneLine(s)) + `"`
+}
+
+// oneLine leaves no character that is not seen: those that are not valid included.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, s)
+}
