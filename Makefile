@@ -13,6 +13,8 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 # Pinned: the committed objects are the output of this compiler, byte for byte.
 CLANG    := clang-14
 LINT     := $(CACHE)/golangci-lint-v2.15.0
+# The newest whose modules the module proxy serves.
+NFPM     := $(CACHE)/nfpm-v2.45.2
 export CGO_CFLAGS    ?= -O2 -g -Wno-deprecated-declarations
 export BPF2GO_CC     := $(CLANG)
 export BPF2GO_STRIP  := llvm-strip-14
@@ -34,6 +36,25 @@ run: build ## Build the sensor and run it on this machine
 .PHONY: build
 build: ## Build bin/accelscope
 	@CGO_ENABLED=1 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/accelscope ./cmd/accelscope
+
+# Of the other architecture, or for the node that reads the fabric: make image ARCH=arm64, make image TARGET=fabric.
+ARCH   ?= $(shell dpkg --print-architecture)
+TARGET ?= accelscope
+IMAGE  ?= bin/accelscope-$(if $(filter fabric,$(TARGET)),fabric-)image$(if $(filter $(shell dpkg --print-architecture),$(ARCH)),,-$(ARCH)).tar
+.PHONY: image
+image: need-buildah need-debootstrap ## Build bin/accelscope-image.tar, for docker load and ctr images import, without a registry
+	@VERSION=$(VERSION) CACHE=$(CACHE) ARCH=$(ARCH) TARGET=$(TARGET) deploy/docker/image.sh $(IMAGE)
+
+PACKAGES ?= bin
+.PHONY: packages
+packages: $(NFPM) ## Build the deb and the rpm into bin (ARCH=arm64: by the cross compiler)
+	@NFPM=$(NFPM) GOARCH=$(ARCH) deploy/packages/build.sh $(VERSION) $(PACKAGES)
+
+$(NFPM):
+	@echo "building nfpm (once)"
+	@mkdir -p $(CACHE)
+	@GOARCH= GOBIN=$(CACHE)/bin go install github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+	@mv $(CACHE)/bin/nfpm $@
 
 .PHONY: generate
 generate: need-$(CLANG) need-llvm-strip-14 need-bpf_helpers ## Compile the BPF programs and write the metric reference
@@ -77,20 +98,61 @@ fuzz:
 	@tests/fuzz.sh $(FUZZTIME)
 
 .PHONY: test
-test: test-unit test-guest ## Everything that must hold: unit, race, golden, BPF on this kernel, the guest on 6.1
+test: test-unit test-rules test-deploy test-dashboards test-image test-guest test-ansible test-guides ## Everything that must hold: unit, race, golden, BPF on this kernel, manifests, the guest on 6.1
 
 .PHONY: test-unit
 test-unit: tracefs
 	@go test -race -timeout 20m ./...
+
+# The first two archives are the same but for the tools: they also show that a build can be repeated.
+.PHONY: test-image
+test-image: need-promtool need-qemu-aarch64-static image ## The image: what is in it, that it runs, its bill of materials; compose
+	@$(MAKE) image TARGET=fabric
+	@$(MAKE) image ARCH=$(if $(filter amd64,$(ARCH)),arm64,amd64)
+	@go test -tags image -count=1 -v ./tests/image
+	@go test -C tests/compose -count=1 ./...
+
+# A module of its own, for the libraries of kustomize and Helm.
+.PHONY: test-deploy
+test-deploy: ## Manifests for Kubernetes: rendered, decoded strictly, the same by kustomize and Helm
+	@go test -C tests/deploy -count=1 ./... # files outside a module do not count for its cache
+
+.PHONY: generate-deploy
+generate-deploy: ## Copy the rules of Prometheus into what is for its operator
+	@go test -C tests/deploy -count=1 -run TestRules -update . >/dev/null
+
+# deploy/ansible: what it is, and what it does to a copy of this machine.
+.PHONY: test-ansible
+test-ansible: packages need-ansible-lint ## The Ansible role: lint, syntax, and applied with the deb to a copy of this machine
+	@cd deploy/ansible && ansible-lint --offline -q -p && ansible-playbook --syntax-check install.yaml remove.yaml >/dev/null
+	@go test -tags vm -count=1 -timeout 15m -v ./tests/machine ./tests/ansible
+
+.PHONY: test-guides
+test-guides: tracefs ## The commands of README.md and deploy/README.md as printed, make demo among them
+	@go test -tags vm -count=1 -timeout 15m -v ./tests/guides
 
 # BPF tracepoints are attached through tracefs, which not every machine mounts.
 .PHONY: tracefs
 tracefs:
 	@[ -d /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing
 
+.PHONY: test-rules
+test-rules: need-promtool ## Rules and alerts of Prometheus: promtool, and that the tests notice changes
+	@go test -C tests/rules -count=1 . # files outside a module do not count for its cache
+
 .PHONY: test-guest
 test-guest: build
 	@go test -tags vm -count=1 -timeout 30m -v -run 'TestNode|TestNames|TestDataPath' ./tests/e2e
+
+# What the dashboards look like is among the unit tests. What they ask is checked with the parser of Prometheus, in a module of its own.
+.PHONY: test-dashboards
+test-dashboards: ## Dashboards: well-formed, up to date, every metric and label in the reference
+	@go test -count=1 ./tests/dashboards/...
+	@go test -C tests/rules -count=1 ./reference ./dashboards # files outside a module do not count for its cache
+
+.PHONY: screens
+screens: build ## Draw the dashboards from what a Prometheus in the guest answers (deploy/grafana/screens, a quarter of an hour at most)
+	@ACCELSCOPE_SCREENS=$(CURDIR)/deploy/grafana/screens go test -tags vm -count=1 -timeout 20m -v -run 'TestObserve' ./tests/e2e
 
 .PHONY: test-kernels
 test-kernels: build ## The guest suite on 5.10, 6.1 and 6.12, with tracepoints and with fentry forced, on cgroup v1; bytes by port on 7
@@ -126,6 +188,8 @@ deps: ## Install the Debian packages that the demo and the tests need (as root)
 need-%:
 	@command -v $* >/dev/null || { echo "$* is missing: apt-get install $(or $(PACKAGE_$*),$*), or make deps"; exit 1; }
 PACKAGE_llvm-strip-14 := llvm-14
+PACKAGE_promtool := prometheus
+PACKAGE_qemu-aarch64-static := qemu-user-static
 
 .PHONY: need-bpf_helpers
 need-bpf_helpers:

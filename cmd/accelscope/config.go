@@ -32,6 +32,7 @@ type sensorFlags struct {
 	Sysfs  string `name:"path.sysfs" default:"/sys" placeholder:"DIR" help:"Where sysfs is mounted."`
 	Procfs string `name:"path.procfs" default:"/proc" placeholder:"DIR" help:"Where procfs is mounted."`
 	Cgroup string `name:"path.cgroup" default:"/sys/fs/cgroup" placeholder:"DIR" help:"Where the cgroup tree is mounted."`
+	Run    string `name:"path.run" placeholder:"DIR" help:"The node's /run: sockets of runtimes. Default: run in --path.host."`
 	Host   string `name:"path.host" default:"/" placeholder:"DIR" help:"The node's root: sockets of runtimes, file systems, users."`
 
 	RDMA          bool   `name:"collector.rdma" negatable:"" default:"true" help:"Read HCAs, ports and their counters."`
@@ -113,10 +114,15 @@ type eventFlags struct {
 	QueueSize   int    `name:"events.queue-size" default:"8192" help:"Most events to keep while the collector is away."`
 }
 
-// webFlags say how the sensor answers.
-type webFlags struct {
+// listenFlags say where the sensor answers: run and the health check share them.
+type listenFlags struct {
 	ListenAddress []string `name:"web.listen-address" default:":9847" placeholder:"ADDR" help:"Where to listen; may be repeated."`
 	WebConfig     string   `name:"web.config.file" placeholder:"FILE" help:"TLS and authentication (exporter-toolkit)."`
+}
+
+// webFlags say how the sensor answers.
+type webFlags struct {
+	listenFlags
 	TelemetryPath string   `name:"web.telemetry-path" default:"/metrics" placeholder:"PATH" help:"Path of the metrics."`
 	NoSelfMetrics bool     `name:"web.disable-exporter-metrics" help:"Leave out go_* and process_*."`
 	Compat        []string `name:"metrics.compat" enum:"lens,node_exporter,rdma_exporter,dcgm" default:"lens" help:"Add names (${enum})."`

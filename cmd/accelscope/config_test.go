@@ -47,7 +47,7 @@ func TestDefaults(t *testing.T) {
 			gpuFlags:      gpuFlags{GPU: true, Access: true, GPUInterval: 5 * time.Second},
 			Tier:          "auto", MapEntries: 8192, MaxObjects: 65536, Grace: 5 * time.Minute,
 		},
-		webFlags:   webFlags{ListenAddress: []string{":9847"}, TelemetryPath: "/metrics", Compat: []string{"lens"}},
+		webFlags:   webFlags{listenFlags: listenFlags{ListenAddress: []string{":9847"}}, TelemetryPath: "/metrics", Compat: []string{"lens"}},
 		eventFlags: eventFlags{QueueSize: 8192},
 	}
 	if diff := cmp.Diff(want, c.Run, cmp.AllowUnexported(runCmd{}, sensorFlags{})); diff != "" {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,9 +15,16 @@ import (
 
 // metricName is what looks like one of our metrics in a text.
 var metricName = regexp.MustCompile(
-	`\b(?:accelscope|container_(?:rdma|device|cpu|memory|network)|node_(?:k8s|ephemeral_storage|infiniband)|` +
-		`pod_ephemeral_storage|infiniband_(?:port|device)|rdma_stat)_[a-z_]*[a-z]\b` +
+	`\b(?:accelscope|container_(?:rdma|device|cpu|memory|network|gpu)|node_(?:k8s|ephemeral_storage|infiniband)|` +
+		`pod_ephemeral_storage|infiniband_(?:port|device|switch|fabric|hca)|rdma_stat|gpu)_[a-z0-9_]*[a-z0-9]\b` +
 		`|\brdma_resources\b`)
+
+// noMetrics look like metrics and are none: a file of amdgpu.
+var noMetrics = []string{"gpu_metrics"}
+
+// ruleName is what a recording rule is called: level:metric:operation. The tests of the
+// rules know which there are.
+var ruleName = regexp.MustCompile(`[a-zA-Z0-9_]+:[a-zA-Z0-9_]+(:[a-zA-Z0-9_]+)?`)
 
 // flagName is a flag; in one that stands for many, a part is in capitals.
 var flagName = regexp.MustCompile(`--([a-z]+(?:[.-][a-zA-Z]+)*)`)
@@ -34,7 +42,10 @@ func TestDocs(t *testing.T) {
 		name := strings.ReplaceAll(regexp.QuoteMeta(row[1]), "<counter>", "[a-z_]+")
 		known = append(known, name+"(_bucket|_sum|_count)?")
 	}
-	metrics := regexp.MustCompile("^(" + strings.Join(known, "|") + ")$")
+	for _, label := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(string(reference), -1) {
+		known = append(known, label[1]) // gpu_id looks like one, too
+	}
+	metrics := regexp.MustCompile("^(" + strings.Join(append(known, noMetrics...), "|") + ")$")
 	if len(known) < 50 || metrics.MatchString("accelscope_no_such_thing") {
 		t.Fatalf("%d metrics in the reference", len(known))
 	}
@@ -53,26 +64,81 @@ func TestDocs(t *testing.T) {
 		}
 	}
 
-	for _, pattern := range []string{"../../*.md", "../../bpf/*.md"} {
-		documents, err := filepath.Glob(pattern)
+	variables := ansibleVariables(t)
+	for _, document := range documents(t) {
+		text, err := os.ReadFile(document)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, document := range documents {
-			text, err := os.ReadFile(document)
-			if err != nil {
-				t.Fatal(err)
+		deploy := strings.HasPrefix(document, deployDir)
+		prose := string(text)
+		if deploy {
+			prose = ruleName.ReplaceAllString(prose, "")
+		}
+		for _, name := range metricName.FindAllString(prose, -1) {
+			if !metrics.MatchString(name) && (!deploy || !slices.Contains(variables, name)) {
+				t.Errorf("%s: there is no metric %s", document, name)
 			}
-			for _, name := range metricName.FindAllString(string(text), -1) {
-				if !metrics.MatchString(name) {
-					t.Errorf("%s: there is no metric %s", document, name)
-				}
+		}
+		for _, flag := range flagName.FindAllStringSubmatch(string(text), -1) {
+			if deploy && !ours(flag[1], flags) {
+				continue
 			}
-			for _, flag := range flagName.FindAllStringSubmatch(string(text), -1) {
-				if strings.ToLower(flag[1]) == flag[1] && !slices.Contains(flags, flag[1]) {
-					t.Errorf("%s: there is no flag --%s", document, flag[1])
-				}
+			if strings.ToLower(flag[1]) == flag[1] && !slices.Contains(flags, flag[1]) {
+				t.Errorf("%s: there is no flag --%s", document, flag[1])
 			}
 		}
 	}
+}
+
+const deployDir = "../../deploy"
+
+// documents are those at the root, of the programs in bpf, and all below deploy.
+func documents(t *testing.T) (files []string) {
+	t.Helper()
+	for _, pattern := range []string{"../../*.md", "../../bpf/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatal(pattern, err)
+		}
+		files = append(files, found...)
+	}
+	err := filepath.WalkDir(deployDir, func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Ext(path) == ".md" {
+			files = append(files, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// ansibleVariables are those of the role, and its groups: they look like metrics.
+func ansibleVariables(t *testing.T) (names []string) {
+	t.Helper()
+	key := regexp.MustCompile(`(?m)^ *(accelscope_[a-z_]+):`)
+	err := filepath.WalkDir(filepath.Join(deployDir, "ansible"), func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".yml" && filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range key.FindAllSubmatch(text, -1) {
+			names = append(names, string(m[1]))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// ours says whether a flag is of a group that only we have. Below deploy there are
+// flags of other programs, and Prometheus has the groups config, log and web, too.
+func ours(flag string, flags []string) bool {
+	group, _, dotted := strings.Cut(strings.TrimPrefix(flag, "no-"), ".")
+	return dotted && !slices.Contains([]string{"config", "log", "web"}, group) &&
+		slices.ContainsFunc(flags, func(f string) bool { return strings.HasPrefix(f, group+".") })
 }

@@ -19,12 +19,16 @@ import (
 
 type doctorCmd struct {
 	sensorFlags
-	JSON bool `name:"json" help:"Print one JSON object instead of a table."`
+	healthFlags
+	JSON bool `name:"json" xor:"answer" help:"Print one JSON object instead of a table."`
 }
 
 // run makes and reads everything once, as the sensor would, and prints how it
 // went. What was attached is detached again.
-func (c *doctorCmd) run(_ context.Context, stdout io.Writer, log *zap.Logger) error {
+func (c *doctorCmd) run(ctx context.Context, stdout io.Writer, log *zap.Logger) error {
+	if c.Health {
+		return c.check(ctx)
+	}
 	c.Strict = false // the report is about what does not work
 	if c.QPCounters == "manage" {
 		c.QPCounters = "use" // a look changes nothing
@@ -34,11 +38,17 @@ func (c *doctorCmd) run(_ context.Context, stdout io.Writer, log *zap.Logger) er
 		return err
 	}
 	defer closeWithin(closeTimeout, s, log)
+	if c.Fabric {
+		awaitFabric(ctx, s.collector)
+	}
 	facts, _, states := s.collector.All()
 	r := diagnose(thisHost(c.sensorFlags), states, facts)
 	if s.hierarchy.Mount != "" {
-		r.add("kernel", "cgroups", model.StateOK, strings.TrimSpace(
-			fmt.Sprintf("%s, %s %s", s.hierarchy.Mode, s.hierarchy.Mount, s.hierarchy.Controller)), "")
+		where := strings.TrimSpace(fmt.Sprintf("%s, %s %s", s.hierarchy.Mode, s.hierarchy.Mount, s.hierarchy.Controller))
+		if s.namespace != "" {
+			where += ", seen from a cgroup namespace at " + s.namespace
+		}
+		r.add("kernel", "cgroups", model.StateOK, where, "")
 	}
 	if c.JSON {
 		enc := json.NewEncoder(stdout)
@@ -69,7 +79,7 @@ type report struct {
 
 // A check is the state of one thing that the sensor uses.
 type check struct {
-	Area   string      `json:"area"` // source, hook, map, device, gpu, permission, kernel, tier
+	Area   string      `json:"area"` // source, hook, map, device, gpu, fabric, permission, kernel, tier
 	Name   string      `json:"name"`
 	State  model.State `json:"state"`
 	Reason string      `json:"reason,omitempty"`
@@ -102,6 +112,7 @@ func diagnose(h host, sources []collector.SourceState, facts model.Snapshot) *re
 			r.add("device", d.Device, d.State, d.Source+": "+d.Reason, deviceCure(d))
 		}
 	}
+	r.fabric(facts.Fabric)
 	for _, hook := range facts.Hooks {
 		reason := hook.Reason
 		if hook.State == model.StateOK {
@@ -231,7 +242,7 @@ func sourceCure(s collector.SourceState) string {
 		return "make the driver's libnvidia-ml.so.1 visible, and name it with --gpu.nvml-library"
 	case s.Source == "cgroup" && s.State == model.StateAbsent:
 		return "mount the host's cgroup tree and name it with --path.cgroup"
-	case s.State == model.StateStuck && s.Source != "runtime" && s.Source != "kubelet":
+	case s.State == model.StateStuck && s.Source != "runtime" && s.Source != "kubelet" && s.Source != "fabric":
 		return "look for processes in state D and for messages of the driver in dmesg"
 	case strings.Contains(s.Reason, "permitted") || strings.Contains(s.Reason, "permission denied"):
 		return "run as root, or privileged in a container; the permissions below say what is missing"

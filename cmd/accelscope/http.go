@@ -18,6 +18,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/api"
 )
 
+const fabricPath = "/api/v1/fabric" // with .dot behind it for Graphviz
+
 // Bounds of the HTTP server. A scraper that is slow, or many of them, must not
 // hold memory or goroutines without end.
 const (
@@ -74,6 +76,7 @@ func newRoutes(
 			{Address: "/gpus", Text: "GPUs", Description: "the GPUs of the node, as JSON"},
 			{Address: "/rdma", Text: "HCAs", Description: "the RDMA devices of the node, as JSON"},
 			{Address: peersPath, Text: "Peers", Description: "who is connected to whom, as JSON"},
+			{Address: fabricPath, Text: "Fabric", Description: "the InfiniBand fabric, as JSON; " + fabricPath + ".dot for Graphviz"},
 			{Address: "/openapi.yaml", Text: "OpenAPI", Description: "all requests and their answers"},
 			{Address: "/healthz", Text: "Health", Description: "the process answers"},
 			{Address: "/readyz", Text: "Readiness", Description: "the first refresh is done; what is not ok"},

@@ -180,7 +180,7 @@ func TestGzip(t *testing.T) {
 }
 
 func TestTelemetryPath(t *testing.T) {
-	for _, path := range []string{"", "metrics", "/", "/healthz", "/readyz", "/pods", "/gpus", "/openapi.yaml", "/api/v1/peers", "/{x}", "GET /x", "/a//b", "/a/../b"} {
+	for _, path := range []string{"", "metrics", "/", "/healthz", "/readyz", "/pods", "/gpus", "/openapi.yaml", "/api/v1/peers", fabricPath, "/{x}", "GET /x", "/a//b", "/a/../b"} {
 		if _, err := newHandler(webFlags{TelemetryPath: path}, encodeVerbs(t), nil, nil, nil, zap.NewNop()); err == nil {
 			t.Errorf("--web.telemetry-path=%q is accepted", path)
 		}

@@ -11,7 +11,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// newLogger logs to w. Level and format are checked by the parser of flags.
+// newLogger logs to w. Level and format are checked by the parser of flags. On
+// the journal, a line of the console format has the journal's time and priority
+// instead of one of its own.
 func newLogger(w io.Writer, level, format string) (*zap.Logger, error) {
 	lvl, err := zapcore.ParseLevel(level)
 	if err != nil {
@@ -19,9 +21,15 @@ func newLogger(w io.Writer, level, format string) (*zap.Logger, error) {
 	}
 	cfg := zap.NewProductionEncoderConfig()
 	cfg.EncodeTime = zapcore.ISO8601TimeEncoder
-	enc := zapcore.NewConsoleEncoder(cfg)
-	if format == "json" {
+	var enc zapcore.Encoder
+	switch {
+	case format == "json":
 		enc = zapcore.NewJSONEncoder(cfg)
+	case onJournal(w):
+		cfg.TimeKey, cfg.EncodeLevel = zapcore.OmitKey, journalLevel
+		fallthrough
+	default:
+		enc = zapcore.NewConsoleEncoder(cfg)
 	}
 	return zap.New(zapcore.NewCore(enc, zapcore.Lock(zapcore.AddSync(w)), lvl)), nil
 }

@@ -49,6 +49,12 @@ func restNode(t *testing.T, amd error) *sensor {
 		{"runtime", model.Snapshot{Containers: []model.Container{{
 			ID: "c1", Runtime: "docker", Name: "x", Status: model.ContainerRunning, GPURequests: []string{"all"},
 		}}}, nil},
+		{"fabric", model.Snapshot{Fabric: &model.Fabric{Nodes: []model.FabricNode{
+			{GUID: "0x0000000000000001", Kind: model.FabricSwitch, Name: "leaf", Ports: []model.FabricPort{{
+				Number: 1, Width: 4, Speed: "NDR", Peer: &model.FabricPeer{GUID: "0x0000000000000001", Port: 1},
+				Counters: []model.Counter{{Name: "PortXmitData", Value: 1}},
+			}}},
+		}}}, nil},
 	} {
 		sources = append(sources, collector.Registration{Source: s})
 	}
@@ -162,6 +168,7 @@ func TestKnown(t *testing.T) {
 	}
 	want := map[string]model.State{
 		"rdma": model.StateOK, "nvidia": model.StateOK, "amdgpu": model.StateUnsupported, "drm": model.StateOK, "runtime": model.StateOK,
+		"fabric": model.StateOK,
 	}
 	got := map[string]model.State{}
 	for name := range maps.Keys(states) {

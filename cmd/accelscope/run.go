@@ -65,6 +65,11 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 		flags := &web.FlagConfig{WebListenAddresses: &c.ListenAddress, WebConfigFile: &c.WebConfig}
 		served <- web.ListenAndServe(server, flags, bridge(log))
 	}()
+	tell := func(state string) {
+		if err := notify(state); err != nil {
+			log.Warn("systemd was not told", zap.String("state", state), zap.Error(err))
+		}
+	}
 	first := make(chan struct{})
 	go func() {
 		defer close(first)
@@ -82,8 +87,10 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 				shutdown(server, log)
 				return fmt.Errorf("--strict: %w", err)
 			}
+			tell("READY=1")
 		case <-ctx.Done():
 			log.Info("ending")
+			tell("STOPPING=1")
 			shutdown(server, log)
 			return nil
 		}

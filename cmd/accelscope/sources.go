@@ -46,6 +46,7 @@ const (
 type sensor struct {
 	collector *collector.Collector
 	hierarchy cgroup.Hierarchy // empty when cgroups are not read
+	namespace string           // where our own cgroup namespace begins; empty when it is the host's
 	peers     func(context.Context) ([]model.Peer, error)
 }
 
@@ -96,16 +97,17 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 		})
 		add("cgroup", groups, err)
 		if err == nil {
-			s.hierarchy = groups.Hierarchy()
+			s.hierarchy, s.namespace = groups.Hierarchy(), groups.Namespace()
 		}
 	}
 	if f.Runtime {
-		root := f.Host
+		root, run := f.Host, f.Run
 		if len(sockets) > 0 { // whoever names a path means the one that we see
-			root = "/"
+			root, run = "/", ""
 		}
 		runtimes, err = runtime.New(runtime.Options{
-			Sockets: sockets, Root: root, Procfs: f.Procfs, Labels: f.Labels, Grace: f.Grace, Logger: log.Named("runtime"),
+			Sockets: sockets, Root: root, Run: run, Procfs: f.Procfs, Labels: f.Labels, Grace: f.Grace,
+			Logger: log.Named("runtime"),
 		})
 		add("runtime", runtimes, err)
 	}

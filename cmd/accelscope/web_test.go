@@ -196,13 +196,13 @@ func TestWebConfig(t *testing.T) {
 				}
 			}
 		}
-		// The node has an HCA, no GPU, and no probe that could tell of peers.
+		// The node has an HCA, no GPU, no probe that could tell of peers, and reads no fabric.
 		for _, path := range described.Paths() {
 			want := http.StatusOK
 			switch path {
 			case "/gpuDriverVersion":
 				want = http.StatusNotFound
-			case peersPath:
+			case peersPath, fabricPath, fabricPath + ".dot":
 				want = http.StatusServiceUnavailable
 			}
 			code, header, body := fetch(t, client, url+path, "right")

@@ -197,26 +197,43 @@ func procCgroup(b []byte, controller string) (path string, ok bool) {
 type mountView struct {
 	root string // the directory of the hierarchy that is mounted, from our namespace
 	ours string // our namespace's root below the mount, when the mount is of an outer one
+	// blind says why most of the node's processes are in no cgroup that we see; nil when they are.
+	blind error
 }
 
+var errOwnPart = errors.New("a cgroup namespace of our own, of which /sys/fs/cgroup shows our own part: " +
+	"mount the host's /sys, or share its cgroup namespace (privileged)")
+
 // newMountView reads PROC/self/mountinfo and, when our namespace's root lies
-// below the mount's, searches the tree for our own process: no path tells.
+// below the mount's, searches the tree once for our own process: no path tells.
+// So it is in a pod that is not privileged, on cgroup v2.
 func newMountView(procfs string, h Hierarchy) mountView {
 	b, err := os.ReadFile(filepath.Join(procfs, "self/mountinfo"))
 	if err != nil {
 		return mountView{root: "/"}
 	}
 	v := mountView{root: mountRoot(b, h.Mount)}
-	if v.root != "/.." && !strings.HasPrefix(v.root, "/../") {
+	if !isOuter(v.root) {
+		b, _ = os.ReadFile(filepath.Join(procfs, "1/cgroup"))
+		if first, ok := procCgroup(b, h.Controller); ok && isOuter(first) {
+			v.blind = errOwnPart
+		}
 		return v
 	}
 	b, _ = os.ReadFile(filepath.Join(procfs, "self/cgroup"))
 	own, _ := procCgroup(b, h.Controller)
 	at := findSelf(h.Mount)
+	if at == "" {
+		v.blind = fmt.Errorf("a cgroup namespace of our own, whose place below %s is not known: %w", h.Mount, fs.ErrNotExist)
+		return v
+	}
 	v.ours = strings.TrimSuffix(at, strings.TrimSuffix(own, "/"))
 	v.ours = cmp.Or(v.ours, "/")
 	return v
 }
+
+// isOuter says whether a path leads out of our cgroup namespace.
+func isOuter(path string) bool { return path == "/.." || strings.HasPrefix(path, "/../") }
 
 // mountRoot returns the fourth field of the last mount at mount, "/" if none.
 func mountRoot(mountinfo []byte, mount string) string {
@@ -235,12 +252,13 @@ func unescapeOctal(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// findSelf returns the cgroup below mount whose cgroup.procs has our process.
+// findSelf returns the cgroup below mount whose cgroup.procs has our process,
+// empty when there is none.
 func findSelf(mount string) string {
 	self, found := strconv.Itoa(os.Getpid()), ""
 	_ = filepath.WalkDir(mount, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && hasWord(filepath.Join(path, "cgroup.procs"), self) {
-			found = strings.TrimPrefix(path, filepath.Clean(mount))
+			found = cmp.Or(strings.TrimPrefix(path, filepath.Clean(mount)), "/")
 			return fs.SkipAll
 		}
 		return nil
@@ -253,7 +271,7 @@ func (v mountView) below(path string) (string, error) {
 	switch {
 	case v.ours != "":
 		return filepath.Join(v.ours, path), nil
-	case strings.HasPrefix(path, "/../") || path == "/..":
+	case isOuter(path):
 	case v.root == "/" || path == v.root:
 		return "/" + strings.TrimPrefix(path[len(v.root):], "/"), nil
 	case strings.HasPrefix(path, v.root+"/"):

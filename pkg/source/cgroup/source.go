@@ -154,6 +154,10 @@ func (s *Source) Name() string { return "cgroup" }
 // Hierarchy is the tree that is followed.
 func (s *Source) Hierarchy() Hierarchy { return s.hierarchy }
 
+// Namespace is the cgroup below the mount that is the root of our own cgroup
+// namespace, empty when we share the host's.
+func (s *Source) Namespace() string { return s.table.view.ours }
+
 // Subsystem is the v1 controller whose cgroup ids the kernel programs are to
 // use, empty for cgroup v2.
 func (s *Source) Subsystem() string { return s.hierarchy.Controller }
@@ -174,8 +178,8 @@ func (s *Source) stop() error {
 }
 
 // Read returns the state of the source: which cgroups cannot be read, how many
-// had no place in the table. The error says that the tree is gone, or that it
-// can only be walked; names are still told then.
+// had no place in the table. The error says that the tree is gone, that it is
+// not the node's, or that it can only be walked; names are still told then.
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	if _, err := cgroupID(s.hierarchy.Mount); err != nil {
 		return model.Snapshot{}, fmt.Errorf("cgroup mount: %w", err)
@@ -195,7 +199,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 		})
 	}
 	slices.SortFunc(out.DeviceStates, func(a, b model.DeviceState) int { return cmp.Compare(a.Device, b.Device) })
-	return out, s.noWatch
+	return out, errors.Join(s.table.view.blind, s.noWatch)
 }
 
 // Resolve names the given cgroups and those of the given processes or threads

@@ -3,16 +3,18 @@
 package cgroup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
@@ -74,7 +76,7 @@ func TestFindHierarchy(t *testing.T) {
 			if tt.want.Mount != "" {
 				tt.want.Mount = filepath.Join(root, tt.want.Mount)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
+			if diff := gocmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
@@ -183,7 +185,7 @@ func TestFullTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []model.Loss{{Reason: "cgroup_table_full", Count: 2}} // the root is one too
-	if diff := cmp.Diff(want, out.Losses); diff != "" {
+	if diff := gocmp.Diff(want, out.Losses); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	if n := len(s.table.byID); n != 3 {
@@ -230,7 +232,7 @@ func TestReuseBeforeEvents(t *testing.T) {
 		dead = append(dead, id)
 	}
 	slices.Sort(dead)
-	if diff := cmp.Diff([]uint64{1, 2, 3}, dead); diff != "" {
+	if diff := gocmp.Diff([]uint64{1, 2, 3}, dead); diff != "" {
 		t.Errorf("dead (-want +got)\n%s", diff)
 	}
 	if len(tab.byPath) != 2 || tab.byPath["/job"].id != 10 || tab.byPath["/job2"].id != 4 {
@@ -272,7 +274,7 @@ func TestRDMACurrent(t *testing.T) {
 	for _, c := range out.RDMACgroups {
 		got[c.Cgroup] = append(got[c.Cgroup], c)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	if e := out.Entities[id(pod)]; e.PodUID != uid {
@@ -312,6 +314,79 @@ func TestMountView(t *testing.T) {
 		}
 		if err == nil && tt.view.full(below) != tt.full {
 			t.Errorf("%+v: %q is %q of the hierarchy, want %q", tt.view, below, tt.view.full(below), tt.full)
+		}
+	}
+}
+
+// TestOwnNamespace makes trees and places by chance. What the kernel tells of a cgroup to whoever looks from another
+// namespace (cgroup_path_ns: as many ".." as it takes, then down) must lead back to it.
+func TestOwnNamespace(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	place := func() string {
+		path := ""
+		for range random.IntN(5) {
+			path += fmt.Sprintf("/%c", 'a'+random.IntN(3))
+		}
+		return path
+	}
+	for range 2000 {
+		ours, target := place(), place()
+		var rel string
+		up, down := strings.Split(ours, "/")[1:], strings.Split(target, "/")[1:]
+		if ours == "" {
+			up = nil
+		}
+		if target == "" {
+			down = nil
+		}
+		for len(up) > 0 && len(down) > 0 && up[0] == down[0] {
+			up, down = up[1:], down[1:]
+		}
+		for range up {
+			rel += "/.."
+		}
+		for _, name := range down {
+			rel += "/" + name
+		}
+		if rel == "" {
+			rel = "/"
+		}
+		view := mountView{root: strings.Repeat("/..", strings.Count(ours, "/")), ours: cmp.Or(ours, "/")}
+		got, err := view.below(rel)
+		if err != nil || strings.TrimSuffix(got, "/") != target {
+			t.Fatalf("%q seen from %q is %q: leads to %q (%v)", target, ours, rel, got, err)
+		}
+	}
+}
+
+// TestBlind has nodes of which a sensor sees its own part alone, or cannot find itself.
+func TestBlind(t *testing.T) {
+	for name, tt := range map[string]struct {
+		root, first string // of the mount, and the cgroup of process 1
+		blind       bool
+	}{
+		"the host's":         {"/", "/init.scope", false},
+		"no process 1":       {"/", "", false},
+		"its own mount":      {"/", "/../../../init.scope", true},
+		"and the root's":     {"/", "/..", true},
+		"not in its own":     {"/../..", "/../../init.scope", true},
+		"a name with points": {"/", "/..x", false},
+	} {
+		procfs, tree := t.TempDir(), t.TempDir()
+		files := map[string]string{
+			"self/mountinfo": "35 31 0:32 " + tt.root + " " + tree + " rw - cgroup2 cgroup rw\n", "self/cgroup": "0::/\n",
+		}
+		if tt.first != "" {
+			files["1/cgroup"] = "0::" + tt.first + "\n"
+		}
+		for file, text := range files {
+			if err := errors.Join(os.MkdirAll(filepath.Join(procfs, filepath.Dir(file)), 0o755),
+				os.WriteFile(filepath.Join(procfs, file), []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := newMountView(procfs, Hierarchy{Mode: V2, Mount: tree}); (got.blind != nil) != tt.blind {
+			t.Errorf("%s: %+v", name, got)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func (s *Source) discover(ctx context.Context, first bool) {
 		if p.at != "" {
 			continue
 		}
-		at, err := locate(s.opt.Root, p.Path)
+		at, err := s.node().locate(p.Path)
 		p.alias = err == nil && s.sameAs(p, at) != nil
 		if p.device == "" && !p.alias && (err == nil || s.explicit) {
 			p.device = s.device(p)
@@ -107,7 +107,7 @@ func (s *Source) follow(ctx context.Context, p *place, settle func()) {
 	}}
 	for {
 		synced = time.Time{}
-		at, err := locate(s.opt.Root, p.Path)
+		at, err := s.node().locate(p.Path)
 		wait := pause
 		if err == nil && s.isAlias(p, at) {
 			wait = maxSearch
@@ -157,7 +157,7 @@ func (s *Source) sameAs(p *place, at string) *place {
 		return nil
 	}
 	for _, q := range s.places[:p.index] {
-		if path, err := locate(s.opt.Root, q.Path); err == nil {
+		if path, err := s.node().locate(q.Path); err == nil {
 			if other, err := os.Stat(path); err == nil && os.SameFile(own, other) {
 				return q
 			}

@@ -22,7 +22,7 @@ const (
 // A Socket is where a runtime listens.
 type Socket struct {
 	Kind string // containerd, cri, docker
-	Path string // on the node, below Options.Root
+	Path string // on the node, below Options.Root and Options.Run
 }
 
 // usual is where runtimes listen unless they are told otherwise.
@@ -74,17 +74,34 @@ func kindOf(path string) string {
 	return kindCRI
 }
 
-// locate follows the symbolic links of path as the node does whose root is at
-// root, so that /var/run is not looked for in our own root, and returns where
-// the socket is.
-func locate(root, path string) (string, error) {
+// A node is where we see a node's files.
+type node struct {
+	root string
+	run  string // its /run; empty when that is below root as well
+}
+
+// at is where we see a path of the node.
+func (n node) at(path string) string {
+	rest, ok := strings.CutPrefix(path, "/run")
+	if ok && n.run != "" && (rest == "" || rest[0] == '/') {
+		return filepath.Join(n.run, rest)
+	}
+	return filepath.Join(n.root, path)
+}
+
+// locate follows the symbolic links of path as the node does, so that /var/run
+// is not looked for in our own root, and returns where the socket is.
+func (n node) locate(path string) (string, error) {
+	if n.run != "" && strings.HasPrefix(path, "/var/run/") {
+		path = strings.TrimPrefix(path, "/var") // the link may be where we see nothing
+	}
 	at := "/" // on the node
 	rest := strings.Split(path, "/")
 	for links := 0; len(rest) > 0; {
 		name := rest[0]
 		rest = rest[1:]
 		next := filepath.Join(at, name) // ".." of the root is the root
-		target, err := os.Readlink(filepath.Join(root, next))
+		target, err := os.Readlink(n.at(next))
 		switch {
 		case errors.Is(err, unix.EINVAL): // not a link
 			at = next
@@ -100,7 +117,7 @@ func locate(root, path string) (string, error) {
 		}
 		rest = append(strings.Split(target, "/"), rest...)
 	}
-	at = filepath.Join(root, at)
+	at = n.at(at)
 	st, err := os.Stat(at)
 	switch {
 	case err != nil:

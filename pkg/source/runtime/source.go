@@ -38,6 +38,8 @@ type Options struct {
 	Sockets []Socket
 	// Root is where the node's root is mounted; default /.
 	Root string
+	// Run is where the node's /run is mounted; default ROOT/run.
+	Run string
 	// Procfs is where procfs is mounted, for the start of processes; default /proc.
 	Procfs string
 	// Labels names the labels and annotations that are kept.
@@ -118,6 +120,8 @@ func New(o Options) (*Source, error) {
 	s.running.Go(func() { s.search(ctx) })
 	return s, nil
 }
+
+func (s *Source) node() node { return node{s.opt.Root, s.opt.Run} }
 
 // Name is "runtime".
 func (s *Source) Name() string { return "runtime" }
@@ -223,5 +227,5 @@ func absent(root string, explicit bool) error {
 		return absence("no socket at the places that --runtime.socket names, below " + root)
 	}
 	return absence("no socket of a container runtime at the usual places below " + root +
-		": mount the node's /run, or name it with --runtime.socket")
+		": mount the node's /run (--path.run), or name it with --runtime.socket")
 }

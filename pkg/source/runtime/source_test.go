@@ -63,12 +63,53 @@ func TestLocate(t *testing.T) {
 		"/run/x/s.sock": "run/x/s.sock", "/var/run/x/s.sock": "run/x/s.sock", "/var/run/y/s.sock": "run/x/s.sock",
 		"/run/x/no.sock": "", "/loop": "", "/run/file": "", "/run": "",
 	} {
-		got, err := locate(root, path)
+		got, err := node{root: root}.locate(path)
 		if want != "" {
 			want = filepath.Join(root, want)
 		}
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("%s: %q, %v; want %q", path, got, err, want)
+		}
+	}
+}
+
+// TestLocateRun has the node's /run at a place of its own: with the rest of its root, and without.
+func TestLocateRun(t *testing.T) {
+	dir, err := os.MkdirTemp("", "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	for _, sub := range []string{"run/x", "host/var/snap", "host/run/x", "empty"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/run", filepath.Join(dir, "host/var/run")); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"run/x/s.sock", "host/var/snap/c.sock", "host/run/x/decoy.sock"} {
+		l, err := net.Listen("unix", filepath.Join(dir, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+	}
+	for root, want := range map[string]map[string]string{
+		"host": {
+			"/run/x/s.sock": "run/x/s.sock", "/var/run/x/s.sock": "run/x/s.sock", "/var/snap/c.sock": "host/var/snap/c.sock",
+			"/run/x/decoy.sock": "", "/running": "",
+		},
+		"empty": {"/run/x/s.sock": "run/x/s.sock", "/var/run/x/s.sock": "run/x/s.sock", "/var/snap/c.sock": ""},
+	} {
+		n := node{filepath.Join(dir, root), filepath.Join(dir, "run")}
+		for path, want := range want {
+			if want != "" {
+				want = filepath.Join(dir, want)
+			}
+			if got, err := n.locate(path); got != want || (err == nil) != (want != "") {
+				t.Errorf("%s of %s: %q, %v; want %q", path, root, got, err, want)
+			}
 		}
 	}
 }

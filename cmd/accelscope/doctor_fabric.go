@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/collector"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const (
+	// fabricPatience is how long doctor waits for a fabric, which may be large.
+	fabricPatience = time.Minute
+	// maxSilent is how many switches that do not answer are told by name.
+	maxSilent = 10
+)
+
+// awaitFabric waits until the fabric was read once, which takes longer than a scrape
+// may.
+func awaitFabric(ctx context.Context, c *collector.Collector) {
+	ctx, cancel := context.WithTimeout(ctx, fabricPatience)
+	defer cancel()
+	for {
+		waiting := false
+		for _, s := range c.States() {
+			waiting = waiting || s.Source == "fabric" && s.State == model.StateStuck && s.Age < 0
+		}
+		if !waiting {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// fabric reports on what was read of the fabric: how large it is, and who does not
+// tell its counters.
+func (r *report) fabric(f *model.Fabric) {
+	if f == nil {
+		return
+	}
+	count, silent := map[string]int{}, map[string][]*model.FabricNode{}
+	for i := range f.Nodes {
+		n := &f.Nodes[i]
+		count[n.Kind]++
+		if n.Error != "" {
+			silent[n.Kind] = append(silent[n.Kind], n)
+		}
+	}
+	switches, adapters := silent[model.FabricSwitch], silent[model.FabricCA]
+	r.add("fabric", "topology", model.StateOK, fmt.Sprintf("switches: %d, adapters: %d, links: %d",
+		count[model.FabricSwitch], count[model.FabricCA], len(f.Links())), "")
+	for i, n := range switches {
+		if i == maxSilent {
+			r.add("fabric", "other switches", model.StateFailed, fmt.Sprintf("%d more do not tell their counters", len(switches)-i), "")
+			break
+		}
+		r.add("fabric", cmp.Or(n.Name, n.GUID), model.StateFailed, n.Error, "")
+	}
+	if len(adapters) > 0 { // all of them are asked at once
+		r.add("fabric", "adapters", model.StateFailed, adapters[0].Error, "")
+	}
+}

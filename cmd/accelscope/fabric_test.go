@@ -1,0 +1,581 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/accelscope/accelscope/tests/ibsim"
+)
+
+// fastScrape is how long most scrapes may take, whatever the tools do; none may take
+// longer than slack, which is for a busy machine.
+const fastScrape = 500 * time.Millisecond
+
+// narrowLink is one of the fabric that has lost lanes: between the first spine and leaf2.
+const narrowLink = 2
+
+// TestBinaryOnFabric runs the program on a fat tree of 64 hosts that ibsim simulates,
+// with a real subnet manager and the real tools of infiniband-diags. The node that it
+// runs on is made of files, as in TestBinaryOnFakeNode.
+func TestBinaryOnFabric(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the program, runs ibsim and opensm")
+	}
+	binary := build(t)
+	want := ibsim.FatTree(8, 8, 4)
+	want.Links[narrowLink].Width = 4 // of 12
+	sim, err := ibsim.Start(t.Context(), ibsim.Options{Net: want.String(), Host: want.Nodes[want.Find("host0 mlx5_0")].ID()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sim.Close() })
+	keepReaping(t, sim)
+	tools := wrapTools(t, sim.Tools)
+	_, args := fakeNode(t)
+	args = append(args, "--fabric.tools="+tools.dir, "--fabric.interval=4s")
+
+	t.Run("off", func(t *testing.T) {
+		s := startFabric(t, binary, args)
+		for name := range s.scrape() {
+			if strings.HasPrefix(name, "infiniband_fabric") || strings.HasPrefix(name, "infiniband_switch") || strings.HasPrefix(name, "infiniband_hca") {
+				t.Errorf("there is %s", name)
+			}
+		}
+		if _, ok := s.value("accelscope_source_state", "source=fabric"); ok {
+			t.Error("there is a source of it")
+		}
+		if code, _, body := get(t, s.url+fabricPath, ""); code != http.StatusServiceUnavailable || !strings.Contains(body, "switched off") {
+			t.Errorf("%d %s", code, body)
+		}
+		if took, err := s.stop(); err != nil || took > 5*time.Second {
+			t.Errorf("SIGTERM: %v after %v", err, took)
+		}
+		if calls := tools.calls(); len(calls) > 0 {
+			t.Errorf("tools were started: %q", calls)
+		}
+	})
+
+	args = append(args, "--collector.fabric")
+	s := startFabric(t, binary, args)
+
+	t.Run("the net file", func(t *testing.T) {
+		s.t = t
+		got := s.await("nobody knows the whole fabric", func(f *fabricAnswer) bool { return len(f.Nodes) == len(want.Nodes) && f.asked() })
+		if d := cmp.Diff(namesOf(want), got.names()); d != "" {
+			t.Errorf("nodes (-net file +answer):\n%s", d)
+		}
+		if d := cmp.Diff(linksOf(want), got.links()); d != "" {
+			t.Errorf("links (-net file +answer):\n%s", d)
+		}
+		for name, n := range map[string]float64{"type=switch": 12, "type=ca": 64, "type=router": 0} {
+			if v, ok := s.value("infiniband_fabric_nodes", name); !ok || v != n {
+				t.Errorf("%v nodes of %s, want %v", v, name, n)
+			}
+		}
+		if v, _ := s.value("infiniband_fabric_links"); v != float64(len(want.Links)) {
+			t.Errorf("%v links, want %d", v, len(want.Links))
+		}
+		up := 0.0
+		for _, m := range s.scrape()["infiniband_switch_port_up"].GetMetric() {
+			up += m.GetGauge().GetValue()
+		}
+		if want := float64(64 + 2*8*4); up != want {
+			t.Errorf("%v ports of switches are up, want %v", up, want)
+		}
+		for _, l := range got.Links {
+			isNarrow := linkText(l.A, l.B, l.Width, l.Speed) == linkOf(want, want.Links[narrowLink])
+			if l.Narrow == nil || l.Slow == nil || *l.Narrow != isNarrow || *l.Slow {
+				t.Errorf("%+v: narrow, slow", l)
+			}
+		}
+		narrow := want.Links[narrowLink]
+		for _, end := range []ibsim.End{narrow.A, narrow.B} {
+			guid, port := fmt.Sprintf("guid=0x%016x", want.Nodes[end.Node].GUID), fmt.Sprint("port=", end.Port)
+			if v, _ := s.value("infiniband_switch_port_degraded", guid, port, "reason=width"); v != 1 {
+				t.Errorf("%s %s is not degraded", guid, port)
+			}
+		}
+		degraded := 0.0
+		for _, m := range s.scrape()["infiniband_switch_port_degraded"].GetMetric() {
+			degraded += m.GetGauge().GetValue()
+		}
+		if degraded != 2 {
+			t.Errorf("%v ends of links are degraded", degraded)
+		}
+		if _, _, body := get(t, s.url+fabricPath+".dot", ""); strings.Count(body, " -- ") != len(want.Links) || strings.Count(body, "shape=box") != 12 {
+			t.Errorf("not the graph of the fabric:\n%s", body)
+		}
+	})
+
+	t.Run("errors and cuts", func(t *testing.T) {
+		s.t = t
+		stop := s.keepScraping()
+		leaf := want.Nodes[0]
+		host := fmt.Sprintf("guid=0x%016x", want.Nodes[want.Find("host5 mlx5_0")].GUID)
+		s.awaitValue("infiniband_hca_port_symbol_error_total", 0, host, "port=1")
+		damaged, cut, busy := ibsim.End{Node: 0, Port: 2}, ibsim.End{Node: 0, Port: 3}, ibsim.End{Node: 0, Port: 10}
+		for _, command := range []string{
+			"PerformanceSet " + want.Port(damaged) + " PortCounters.SymbolErrorCounter=5",
+			"PerformanceSet " + want.Port(damaged) + " PortCounters.LinkDownedCounter=2",
+			"PerformanceSet " + want.Port(ibsim.End{Node: want.Find("host5 mlx5_0"), Port: 1}) + " PortCounters.SymbolErrorCounter=7",
+			"PerformanceSet " + want.Port(busy) + " PortCountersExtended.PortXmitData=1234567890123",
+			"Unlink " + want.Port(cut),
+		} {
+			if reply, err := sim.Console(command); err != nil {
+				t.Fatalf("%s: %v %s", command, err, reply)
+			}
+		}
+		guid := fmt.Sprintf("guid=0x%016x", leaf.GUID)
+		s.await("the cut is not seen", func(f *fabricAnswer) bool { return len(f.Links) == len(want.Links)-1 })
+		s.awaitValue("infiniband_switch_port_up", 0, guid, "port=3")
+		s.awaitValue("infiniband_switch_port_symbol_error_total", 5, guid, "port=2")
+		s.awaitValue("infiniband_switch_port_link_downed_total", 2, guid, "port=2")
+		s.awaitValue("infiniband_hca_port_symbol_error_total", 7, host, "port=1")
+		// The fabric's own management goes on, and counts, too.
+		if v, _ := s.value("infiniband_switch_port_transmit_data_bytes_total", guid, "port=10"); v < 4*1234567890123 || v > 4*1234567890123+1e6 {
+			t.Errorf("sent on port 10: %v bytes", v)
+		}
+		// The errors are told with both ends' names.
+		if _, ok := s.value("infiniband_switch_uplink_info", guid, "port=2", "switch=leaf0", "uplink=host1 mlx5_0", "uplink_port=1"); !ok {
+			t.Error("nobody says what is at the other end of port 2")
+		}
+		if _, ok := s.value("infiniband_switch_uplink_info", guid, "port=3"); ok {
+			t.Error("the link that was cut is still told")
+		}
+		if reply, err := sim.Console("Link " + want.Port(cut) + " " + want.Port(ibsim.End{Node: want.Find("host2 mlx5_0"), Port: 1})); err != nil {
+			t.Fatal(err, reply)
+		}
+		s.await("the link does not come back", func(f *fabricAnswer) bool { return len(f.Links) == len(want.Links) })
+		stop()
+	})
+
+	t.Run("a switch that does not answer", func(t *testing.T) {
+		s.t = t
+		stop := s.keepScraping()
+		silent := want.Nodes[want.Find("leaf3")]
+		if reply, err := sim.Console(fmt.Sprintf("Error %q[0] 100 1", silent.ID())); err != nil {
+			t.Fatal(err, reply)
+		}
+		// It does not answer, and all others do.
+		alone := map[string]bool{}
+		for _, n := range want.Nodes {
+			if n.Switch {
+				alone[fmt.Sprintf("0x%016x", n.GUID)] = n.GUID != silent.GUID
+			}
+		}
+		var d string
+		for began := time.Now(); time.Since(began) < fabricTakes; time.Sleep(200 * time.Millisecond) {
+			up := map[string]bool{}
+			for _, m := range s.scrape()["infiniband_switch_up"].GetMetric() {
+				up[label(m, "guid")] = m.GetGauge().GetValue() == 1
+			}
+			if d = cmp.Diff(alone, up); d == "" {
+				break
+			}
+		}
+		if d != "" {
+			t.Errorf("who answers (-want +got):\n%s", d)
+		}
+		if v, ok := s.value("infiniband_switch_port_up", fmt.Sprintf("guid=0x%016x", silent.GUID), "port=1"); !ok || v != 1 {
+			t.Errorf("its port is not known to be up: %v %v", v, ok)
+		}
+		if reply, err := sim.Console(fmt.Sprintf("Error %q[0] 0 0", silent.ID())); err != nil {
+			t.Fatal(err, reply)
+		}
+		s.awaitValue("infiniband_switch_up", 1, fmt.Sprintf("guid=0x%016x", silent.GUID))
+		stop()
+	})
+
+	t.Run("tools that hang", func(t *testing.T) {
+		s.t = t
+		for _, tool := range []string{"perfquery", "ibnetdiscover"} {
+			stop := s.keepScraping()
+			before, _ := s.value("infiniband_fabric_queries_total", "tool="+tool, "result=timeout")
+			tools.hang(tool)
+			for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
+				if after, _ := s.value("infiniband_fabric_queries_total", "tool="+tool, "result=timeout"); after > before {
+					break
+				}
+				if time.Since(began) > fabricTakes {
+					t.Fatalf("%s hangs, and nobody says so", tool)
+				}
+			}
+			// What was known is still told.
+			if v, _ := s.value("infiniband_fabric_nodes", "type=ca"); v != 64 {
+				t.Errorf("%s hangs: %v adapters", tool, v)
+			}
+			if v, _ := s.value("infiniband_switch_port_symbol_error_total", fmt.Sprintf("guid=0x%016x", want.Nodes[0].GUID), "port=2"); v != 5 {
+				t.Errorf("%s hangs: %v symbol errors", tool, v)
+			}
+			tools.release(tool)
+			s.awaitValue("accelscope_source_state", 1, "source=fabric", "state=ok")
+			stop()
+		}
+	})
+
+	t.Run("nothing else", func(t *testing.T) {
+		s.t = t
+		for _, source := range []string{"rdma", "cgroup"} {
+			if v, _ := s.value("accelscope_source_state", "source="+source, "state=ok"); v != 1 {
+				t.Errorf("%s is not ok", source)
+			}
+		}
+		if s.scrape()["infiniband_port_receive_data_bytes_total"] == nil {
+			t.Error("the HCAs are not told")
+		}
+		// No option of a tool that changes anything was used, and nothing has changed.
+		calls := tools.calls()
+		if len(calls) < 20 {
+			t.Errorf("%d calls: %q", len(calls), calls)
+		}
+		for _, call := range calls {
+			tool, rest, _ := strings.Cut(call, " ")
+			for arg := range strings.FieldsSeq(rest) {
+				if changes(tool, arg) {
+					t.Errorf("%s", call)
+				}
+			}
+		}
+		v, _ := s.value("infiniband_switch_port_symbol_error_total", fmt.Sprintf("guid=0x%016x", want.Nodes[0].GUID), "port=2")
+		out, err := exec.CommandContext(t.Context(), filepath.Join(sim.Tools, "perfquery"), "-G", fmt.Sprintf("0x%016x", want.Nodes[0].GUID), "2").Output()
+		if err != nil || v != 5 || !strings.Contains(string(out), "SymbolErrorCounter:..............5\n") {
+			t.Errorf("symbol errors %v, and the switch says: %v\n%s", v, err, out)
+		}
+	})
+
+	t.Run("doctor", func(t *testing.T) {
+		s.t = t
+		out, _ := exec.CommandContext(t.Context(), binary, append([]string{"doctor"}, args...)...).CombinedOutput()
+		if !strings.Contains(string(out), "switches: 12, adapters: 64, links: 96") {
+			t.Errorf("doctor does not see the fabric:\n%s", out)
+		}
+		empty := t.TempDir()
+		out, _ = exec.CommandContext(t.Context(), binary, append([]string{"doctor"}, append(args, "--fabric.tools="+empty)...)...).CombinedOutput()
+		if !strings.Contains(string(out), "infiniband-diags") {
+			t.Errorf("without tools doctor says:\n%s", out)
+		}
+	})
+
+	t.Run("it ends while tools hang", func(t *testing.T) {
+		s.t = t
+		tools.hang("perfquery")
+		before := len(tools.calls())
+		for began := time.Now(); !slices.ContainsFunc(tools.calls()[before:], isPerfquery); time.Sleep(50 * time.Millisecond) {
+			if time.Since(began) > 30*time.Second {
+				t.Fatal("no perfquery is started")
+			}
+		}
+		if took, err := s.stop(); err != nil || took > 5*time.Second {
+			t.Errorf("SIGTERM: %v after %v", err, took)
+		}
+		time.Sleep(200 * time.Millisecond)
+		for _, pid := range tools.hanging() {
+			if _, err := os.Stat("/proc/" + pid); err == nil {
+				t.Errorf("perfquery %s is left behind", pid)
+			}
+		}
+	})
+}
+
+// keepReaping makes room in ibsim for the tools that come after those that were killed,
+// which are many on a busy machine.
+func keepReaping(t *testing.T, sim *ibsim.Fabric) {
+	t.Helper()
+	end, done := make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() {
+		close(end)
+		<-done
+	})
+	go func() {
+		defer close(done)
+		for {
+			if err := sim.Reap(); err != nil {
+				t.Error(err)
+				return
+			}
+			select {
+			case <-end:
+				return
+			case <-time.After(time.Second):
+			}
+		}
+	}()
+}
+
+func isPerfquery(call string) bool { return strings.HasPrefix(call, "perfquery ") }
+
+// changes says whether an option makes a tool change something: those of
+// infiniband-diags that reset counters, or set anything.
+func changes(tool, arg string) bool {
+	switch {
+	case strings.HasPrefix(arg, "--clear"), strings.HasPrefix(arg, "--reset"), strings.HasPrefix(arg, "--Reset"):
+		return true
+	case !strings.HasPrefix(arg, "-") || strings.HasPrefix(arg, "--"):
+		return false
+	case tool == "perfquery":
+		return strings.ContainsAny(arg, "rR")
+	case tool == "ibqueryerrors":
+		return strings.ContainsAny(arg, "kK")
+	}
+	return !slices.Contains([]string{"ibnetdiscover", "iblinkinfo", "smpquery", "sminfo", "saquery", "ibstat"}, tool)
+}
+
+// wrapped are tools that leave a trace, and hang when they are told to.
+type wrapped struct {
+	t   *testing.T
+	dir string
+}
+
+func wrapTools(t *testing.T, dir string) wrapped {
+	t.Helper()
+	w := wrapped{t, t.TempDir()}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		script := fmt.Sprintf(`#!/bin/sh
+echo "%[1]s $*" >> %[2]s/.calls
+if [ -e %[2]s/.hang-%[1]s ]; then
+	echo $$ >> %[2]s/.hanging
+	exec sleep 1000
+fi
+exec %[3]s/%[1]s "$@"
+`, e.Name(), w.dir, dir)
+		if err := os.WriteFile(filepath.Join(w.dir, e.Name()), []byte(script), 0o755); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+func (w wrapped) lines(name string) []string {
+	text, err := os.ReadFile(filepath.Join(w.dir, name))
+	if err != nil && !os.IsNotExist(err) {
+		w.t.Fatal(err)
+	}
+	return strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })
+}
+
+func (w wrapped) calls() []string   { return w.lines(".calls") }
+func (w wrapped) hanging() []string { return w.lines(".hanging") }
+
+func (w wrapped) hang(tool string) {
+	if err := os.WriteFile(filepath.Join(w.dir, ".hang-"+tool), nil, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w wrapped) release(tool string) {
+	if err := os.Remove(filepath.Join(w.dir, ".hang-"+tool)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// fabricSensor is a sensor that runs.
+type fabricSensor struct {
+	t    *testing.T
+	url  string
+	stop func() (time.Duration, error)
+}
+
+func startFabric(t *testing.T, binary string, args []string) *fabricSensor {
+	t.Helper()
+	url, _, stop := startProcess(t, binary, args...)
+	s := &fabricSensor{t, url, stop}
+	ready(t, url)
+	return s
+}
+
+func (s *fabricSensor) scrape() map[string]*dto.MetricFamily {
+	s.t.Helper()
+	_, _, body := get(s.t, s.url+"/metrics", "text/plain")
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return families
+}
+
+// value is that of the first series with these labels.
+func (s *fabricSensor) value(name string, labels ...string) (float64, bool) {
+	s.t.Helper()
+series:
+	for _, m := range s.scrape()[name].GetMetric() {
+		for _, l := range labels {
+			if k, v, _ := strings.Cut(l, "="); label(m, k) != v {
+				continue series
+			}
+		}
+		return m.GetGauge().GetValue() + m.GetCounter().GetValue(), true
+	}
+	return 0, false
+}
+
+const fabricTakes = time.Minute // to be read again, on a busy machine
+
+func (s *fabricSensor) awaitValue(name string, want float64, labels ...string) {
+	s.t.Helper()
+	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
+		v, ok := s.value(name, labels...)
+		if ok && v == want {
+			return
+		}
+		if time.Since(began) > fabricTakes {
+			s.t.Fatalf("%s %v is %v (%v), want %v", name, labels, v, ok, want)
+		}
+	}
+}
+
+// await waits for an answer that is right.
+func (s *fabricSensor) await(complaint string, right func(*fabricAnswer) bool) *fabricAnswer {
+	s.t.Helper()
+	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
+		_, _, body := get(s.t, s.url+fabricPath, "")
+		var got struct{ Data *fabricAnswer }
+		if err := json.Unmarshal([]byte(body), &got); err != nil {
+			s.t.Fatal(err, body)
+		}
+		if got.Data != nil && right(got.Data) {
+			return got.Data
+		}
+		if time.Since(began) > fabricTakes {
+			s.t.Fatalf("%s: %.2000s", complaint, body)
+		}
+	}
+}
+
+// keepScraping scrapes until it is stopped. The scrapes must be fast: one that waits for
+// a tool that hangs takes seconds.
+func (s *fabricSensor) keepScraping() (stop func()) {
+	end, done := make(chan struct{}), make(chan struct{})
+	var took []time.Duration
+	client := &http.Client{Timeout: time.Minute}
+	go func() {
+		defer close(done)
+		for {
+			began := time.Now()
+			answer, err := client.Get(s.url + "/metrics")
+			if err != nil {
+				s.t.Error(err)
+				return
+			}
+			answer.Body.Close()
+			took = append(took, time.Since(began))
+			select {
+			case <-end:
+				return
+			case <-time.After(250 * time.Millisecond):
+			}
+		}
+	}()
+	return func() {
+		close(end)
+		<-done
+		slices.Sort(took)
+		if len(took) == 0 {
+			return // the error was told
+		}
+		median, slowest := took[len(took)/2], took[len(took)-1]
+		s.t.Logf("%d scrapes: %s, the slowest %s", len(took), median, slowest)
+		if median > fastScrape || slowest > slack {
+			s.t.Errorf("scrapes took %s, the slowest %s", median, slowest)
+		}
+	}
+}
+
+// fabricAnswer is what of /api/v1/fabric is compared with the net file.
+type fabricAnswer struct {
+	Nodes []struct {
+		GUID, Kind, Name, Error string
+		Queried                 *time.Time
+	}
+	Links []struct {
+		A, B   fabricEnd
+		Width  int
+		Speed  string
+		Narrow *bool
+		Slow   *bool
+	}
+}
+
+type fabricEnd struct {
+	GUID string
+	Port int
+}
+
+// asked says whether all switches have told their counters.
+func (f *fabricAnswer) asked() bool {
+	for _, n := range f.Nodes {
+		if n.Kind == "switch" && (n.Queried == nil || n.Error != "") {
+			return false
+		}
+	}
+	return true
+}
+
+func (f *fabricAnswer) names() map[string]string {
+	out := map[string]string{}
+	for _, n := range f.Nodes {
+		out[n.GUID] = n.Kind + " " + n.Name
+	}
+	return out
+}
+
+func namesOf(net *ibsim.Net) map[string]string {
+	out := map[string]string{}
+	for _, n := range net.Nodes {
+		kind := "ca"
+		if n.Switch {
+			kind = "switch"
+		}
+		out[fmt.Sprintf("0x%016x", n.GUID)] = kind + " " + n.Name
+	}
+	return out
+}
+
+// linkText is a link as a text, whichever end comes first.
+func linkText(a, b fabricEnd, width int, speed string) string {
+	ends := []string{fmt.Sprint(a.GUID, "/", a.Port), fmt.Sprint(b.GUID, "/", b.Port)}
+	slices.Sort(ends)
+	return fmt.Sprintf("%s %dx%s", strings.Join(ends, " - "), width, speed)
+}
+
+func (f *fabricAnswer) links() []string {
+	var out []string
+	for _, l := range f.Links {
+		out = append(out, linkText(l.A, l.B, l.Width, l.Speed))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func linkOf(net *ibsim.Net, l ibsim.Link) string {
+	end := func(e ibsim.End) fabricEnd { return fabricEnd{fmt.Sprintf("0x%016x", net.Nodes[e.Node].GUID), e.Port} }
+	return linkText(end(l.A), end(l.B), l.Width, l.Speed)
+}
+
+func linksOf(net *ibsim.Net) []string {
+	var out []string
+	for _, l := range net.Links {
+		out = append(out, linkOf(net, l))
+	}
+	slices.Sort(out)
+	return out
+}

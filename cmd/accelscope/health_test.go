@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/exporter-toolkit/web"
+	"go.uber.org/zap"
+)
+
+// health runs `accelscope doctor --health` with more arguments, and returns what
+// it prints and its error.
+func health(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out strings.Builder
+	err := run(t.Context(), append([]string{"doctor", "--health"}, args...), &out, io.Discard)
+	return out.String(), err
+}
+
+// listen serves /healthz as the sensor does, with a configuration of
+// exporter-toolkit, and returns its address.
+func listen(t *testing.T, config string, handler http.Handler) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := newServer(handler, zap.NewNop())
+	flags := &web.FlagConfig{WebConfigFile: &config}
+	done := make(chan error, 1)
+	go func() { done <- web.Serve(l, server, flags, bridge(zap.NewNop())) }()
+	t.Cleanup(func() {
+		server.Close()
+		<-done
+	})
+	return l.Addr().String()
+}
+
+func TestHealth(t *testing.T) {
+	handler, err := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil, nil, nil, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, _ := secure(t) // TLS by an unknown authority for another name, and a password
+	dir := filepath.Dir(config)
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	certificate := "tls_server_config:\n  cert_file: cert.pem\n  key_file: key.pem\n"
+	mutual := "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: cert.pem\n"
+	for name, config := range map[string]string{
+		"plain":            "",
+		"empty":            write("empty.yaml", ""),
+		"password":         write("password.yaml", webConfig[strings.Index(webConfig, "basic_auth_users"):]),
+		"TLS":              write("tls.yaml", certificate),
+		"TLS and password": config,
+		"mutual TLS 1.3":   write("mutual.yaml", certificate+mutual),
+		"mutual TLS 1.2":   write("mutual12.yaml", certificate+mutual+"  max_version: TLS12\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			address := listen(t, config, handler)
+			if out, err := health(t, "--web.listen-address="+address, "--web.config.file="+config); err != nil || out != "" {
+				t.Errorf("%v, and printed %q", err, out)
+			}
+		})
+	}
+}
+
+// Where the sensor listens comes from where the sensor has it from.
+func TestHealthAddress(t *testing.T) {
+	address := listen(t, "", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" {
+			http.NotFound(w, r)
+		}
+	}))
+	_, port, _ := net.SplitHostPort(address)
+	t.Setenv("http_proxy", "http://127.0.0.1:1")
+	t.Setenv("ACCELSCOPE_WEB_LISTEN_ADDRESS", "vsock://:1,:"+port)
+	if _, err := health(t); err != nil {
+		t.Errorf("from the environment: %v", err)
+	}
+	t.Setenv("ACCELSCOPE_WEB_LISTEN_ADDRESS", "")
+	os.Unsetenv("ACCELSCOPE_WEB_LISTEN_ADDRESS")
+	file := filepath.Join(t.TempDir(), "accelscope.yaml")
+	if err := os.WriteFile(file, []byte("web.listen-address: ['0.0.0.0:"+port+"']\nmetrics.compat: [lens]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := health(t, "--config.file="+file); err != nil {
+		t.Errorf("from the file: %v", err)
+	}
+}
+
+func TestNotHealthy(t *testing.T) {
+	refused := listen(t, "", http.NotFoundHandler())
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { silent.Close() })
+	secured, _ := secure(t)
+	unreadable := filepath.Join(t.TempDir(), "none.yaml")
+	for name, tt := range map[string]struct {
+		args []string
+		want string
+	}{
+		"another server": {[]string{"--web.listen-address=" + refused}, "404"},
+		"nobody":         {[]string{"--web.listen-address=" + nobody.Addr().String()}, "connection refused"},
+		"hangs":          {[]string{"--web.listen-address=" + silent.Addr().String()}, "deadline"},
+		"no TLS":         {[]string{"--web.listen-address=" + refused, "--web.config.file=" + secured}, "over https"},
+		"no file":        {[]string{"--web.listen-address=" + refused, "--web.config.file=" + unreadable}, "none.yaml"},
+		"no TCP":         {[]string{"--web.listen-address=vsock://:1"}, "HOST:PORT"},
+		"two answers":    {[]string{"--json"}, "--health"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			start := time.Now()
+			out, err := health(t, tt.args...)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || out != "" {
+				t.Errorf("%v, and printed %q; want %q", err, out, tt.want)
+			}
+			var line strings.Builder
+			if status := exitStatus(err, &line); status != 1 || strings.Count(line.String(), "\n") != 1 {
+				t.Errorf("status %d, %q; want 1 and a line", status, line.String())
+			}
+			if took := time.Since(start); took > 3*time.Second {
+				t.Errorf("took %v", took)
+			}
+		})
+	}
+}

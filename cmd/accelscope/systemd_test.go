@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// notified is a socket as systemd has it, and what comes in.
+func notified(t *testing.T) *net.UnixConn {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "notify") // t.TempDir() may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "s"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(dir, "s"))
+	return conn
+}
+
+func received(t *testing.T, conn *net.UnixConn) string {
+	t.Helper()
+	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	text := make([]byte, 1000)
+	n, err := conn.Read(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text[:n])
+}
+
+func TestNotify(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "")
+	if err := notify("READY=1"); err != nil {
+		t.Errorf("without systemd: %v", err)
+	}
+	t.Setenv("NOTIFY_SOCKET", "/nonexistent/socket")
+	if err := notify("READY=1"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("with a socket that is not there: %v", err)
+	}
+	conn := notified(t)
+	if err := notify("STOPPING=1"); err != nil || received(t, conn) != "STOPPING=1" {
+		t.Errorf("not told: %v", err)
+	}
+}
+
+// The sensor is ready when /readyz says so, and tells of its end.
+func TestNotifyLife(t *testing.T) {
+	conn := notified(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, "-test.run=^TestNotifyHelper$")
+	cmd.Env = append(os.Environ(), "ACCELSCOPE_TEST_NOTIFY=1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if got := received(t, conn); got != "READY=1" {
+		t.Errorf("first it told %q", got)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if got := received(t, conn); got != "STOPPING=1" {
+		t.Errorf("then it told %q", got)
+	}
+	_ = cmd.Wait() // main ends the test's process as well
+}
+
+func TestNotifyHelper(t *testing.T) {
+	if os.Getenv("ACCELSCOPE_TEST_NOTIFY") == "" {
+		t.Skip("run by TestNotifyLife")
+	}
+	os.Args = []string{
+		"accelscope", "--web.listen-address=127.0.0.1:0", "--no-collector.probe", "--no-collector.access",
+		"--no-collector.runtime", "--no-collector.gpu", "--no-collector.kubelet",
+	}
+	main()
+}
+
+// On the journal, a line begins with its priority; elsewhere with the time.
+func TestJournal(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		t.Fatal("no inode")
+	}
+	write := func(format string) string {
+		if err := file.Truncate(0); err != nil {
+			t.Fatal(err)
+		}
+		log, err := newLogger(file, "debug", format)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Debug("one")
+		log.Info("two")
+		log.Warn("three")
+		log.Error("four")
+		text, err := os.ReadFile(file.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(bytes.Trim(text, "\x00"))
+	}
+	t.Setenv("JOURNAL_STREAM", fmt.Sprintf("%d:%d", st.Dev, st.Ino))
+	if got, want := write("console"), "<7>debug\tone\n<6>info\ttwo\n<4>warn\tthree\n<3>error\tfour\n"; got != want {
+		t.Errorf("on the journal: %q", got)
+	}
+	if got := write("json"); !strings.Contains(got, `"ts":`) {
+		t.Errorf("JSON on the journal: %q", got)
+	}
+	for _, elsewhere := range []string{"", fmt.Sprintf("%d:%d", st.Dev, st.Ino+1), "nonsense"} {
+		t.Setenv("JOURNAL_STREAM", elsewhere)
+		if got := write("console"); !regexp.MustCompile(`^\d{4}-\d\d-\d\dT`).MatchString(got) || strings.Contains(got, "<") {
+			t.Errorf("JOURNAL_STREAM=%s: %q", elsewhere, got)
+		}
+	}
+}
+
+// The configuration of the packages has every key there is, and says its default.
+func TestConfigExample(t *testing.T) {
+	const example = "../../deploy/systemd/accelscope.yaml"
+	text, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if file, err := parseConfigFile(example, text); err != nil || len(file.keys) != 0 {
+		t.Errorf("it is to be comments alone: %v", err)
+	}
+	// A comment is a sentence: it has a space after its #.
+	all := filepath.Join(t.TempDir(), "all.yaml")
+	set := regexp.MustCompile(`(?m)^#(\S)`).ReplaceAll(text, []byte("$1"))
+	if err := os.WriteFile(all, set, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := readConfigFile(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var plain cli
+	ctx, err := parse(&plain, nil, io.Discard, io.Discard, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parse(new(cli), []string{"--config.file=" + all}, io.Discard, io.Discard, nil); err != nil {
+		t.Errorf("all of it set: %v", err)
+	}
+	left := []string{"help", "config.file"}
+	for _, group := range ctx.Selected().AllFlags(false) {
+		for _, flag := range group {
+			node := file.values[flag.Name]
+			if node == nil {
+				if !slices.Contains(left, flag.Name) {
+					t.Errorf("it lacks %s", flag.Name)
+				}
+				continue
+			}
+			value := node.Value
+			if flag.IsSlice() {
+				value = ""
+				for _, item := range node.Content {
+					value += item.Value
+				}
+				if len(node.Content) == 0 {
+					value = node.Value
+				}
+			}
+			if want := flag.Default; flag.HasDefault && value != want {
+				t.Errorf("%s: %q, and the default is %q", flag.Name, value, want)
+			} else if flag.IsBool() && !flag.HasDefault && value != "false" {
+				t.Errorf("%s: %q, and the default is false", flag.Name, value)
+			}
+		}
+	}
+}

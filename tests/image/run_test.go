@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build image
+
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/nvml"
+)
+
+// command is a program of the image, in the image and with nothing else but /proc and /sys.
+func (m *image) command(t *testing.T, env []string, args ...string) *exec.Cmd {
+	t.Helper()
+	for _, dir := range []string{"proc", "sys"} {
+		at := filepath.Join(m.root, dir)
+		if entries, err := os.ReadDir(at); err != nil || len(entries) > 0 {
+			continue
+		}
+		if err := syscall.Mount("/"+dir, at, "", syscall.MS_BIND|syscall.MS_REC, ""); err != nil {
+			t.Fatalf("mount %s (as root): %v", at, err)
+		}
+		if err := syscall.Mount("", at, "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := syscall.Unmount(at, syscall.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = append(append([]string{}, m.config.Config.Env...), env...)
+	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Chroot: m.root}
+	return cmd
+}
+
+const sensor = "/usr/bin/accelscope"
+
+func TestVersion(t *testing.T) {
+	m := unpack(t, native)
+	out, err := m.command(t, nil, sensor, "version").CombinedOutput()
+	if want := m.config.Config.Labels["org.opencontainers.image.version"]; err != nil || !strings.Contains(string(out), want) {
+		t.Errorf("%v: %q, want version %s", err, out, want)
+	}
+}
+
+// The binary for ARM is cross-compiled. QEMU runs it with the libraries of its image.
+func TestVersionARM(t *testing.T) {
+	m := unpack(t, arm64)
+	out, err := exec.CommandContext(t.Context(), "qemu-aarch64-static", "-L", m.root, m.root+sensor, "version").CombinedOutput()
+	want := m.config.Config.Labels["org.opencontainers.image.version"]
+	if err != nil || !strings.Contains(string(out), want) || !strings.Contains(string(out), "arm64") {
+		t.Errorf("%v: %q, want version %s", err, out, want)
+	}
+}
+
+// report is what doctor prints.
+type report struct {
+	Verdict string
+	Checks  []struct{ Area, Name, State, Reason string }
+}
+
+func (m *image) doctor(t *testing.T, env []string, args ...string) (r report) {
+	t.Helper()
+	var stderr strings.Builder
+	cmd := m.command(t, env, append([]string{sensor, "doctor", "--json"}, args...)...)
+	cmd.Stderr = &stderr
+	out, _ := cmd.Output() // this machine may have no InfiniBand: then the status is 1, as it should be
+	if err := json.Unmarshal(out, &r); err != nil {
+		t.Fatalf("%v: %s%s", err, out, &stderr)
+	}
+	if r.Verdict == "" || len(r.Checks) < 5 || stderr.String() != "" {
+		t.Errorf("%s%s", out, &stderr)
+	}
+	return r
+}
+
+func (r report) find(area, name string) (state, reason string) {
+	for _, c := range r.Checks {
+		if c.Area == area && c.Name == name {
+			return c.State, c.Reason
+		}
+	}
+	return "", ""
+}
+
+// NVIDIA's library is looked for by the C library of the image, which says that it is not there, or opens it below the
+// root of the node. That one is the fake of tests/nvml.
+func TestNVML(t *testing.T) {
+	m := unpack(t, native)
+	state, reason := m.doctor(t, nil, "--gpu.nvml-library="+nvml.Library).find("source", "nvidia")
+	if state == "ok" || !strings.Contains(reason, "cannot open shared object file") {
+		t.Errorf("without the library nvidia is %q: %s", state, reason)
+	}
+	dir := filepath.Join(m.root, "host/usr/lib/x86_64-linux-gnu")
+	if _, err := nvml.Build(t.Context(), dir, false); err != nil {
+		t.Fatal(err)
+	}
+	s, err := nvml.New(filepath.Join(m.root, "host"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Driver("580.95.05")
+	s.AddH100(0)
+	if err := s.Write(); err != nil {
+		t.Fatal(err)
+	}
+	var env []string
+	for _, e := range s.Environment() {
+		env = append(env, strings.ReplaceAll(e, m.root, ""))
+	}
+	r := m.doctor(t, env, "--gpu.nvml-library=/host/usr/lib/x86_64-linux-gnu/"+nvml.Library)
+	if state, reason := r.find("source", "nvidia"); state != "ok" {
+		t.Errorf("with the library nvidia is %q: %s", state, reason)
+	}
+	if state, reason := r.find("gpu", "nvidia 0"); state != "ok" || !strings.Contains(reason, "H100") {
+		t.Errorf("the GPU is %q: %s\n%+v", state, reason, r)
+	}
+}
+
+// The health check of the image says what the sensor in it does.
+func TestHealthcheck(t *testing.T) {
+	m := unpack(t, native)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	env := []string{"ACCELSCOPE_WEB_LISTEN_ADDRESS=" + l.Addr().String()}
+	check := func() (string, error) {
+		// In the image, execvp looks along PATH for it.
+		path := filepath.Join("/usr/bin", m.config.Config.Healthcheck.Test[1])
+		out, err := m.command(t, env, append([]string{path}, m.config.Config.Healthcheck.Test[2:]...)...).CombinedOutput()
+		return string(out), err
+	}
+	if out, err := check(); err == nil || !strings.Contains(out, "refused") {
+		t.Errorf("before the sensor runs: %v, %q", err, out)
+	}
+	run := m.command(t, env, sensor, "--no-collector.probe", "--no-collector.access", "--no-collector.runtime")
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var out string
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if out, err = check(); err == nil {
+			break
+		}
+	}
+	if err != nil || out != "" {
+		t.Errorf("while the sensor runs: %v, %q", err, out)
+	}
+	if err := run.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Wait(); err != nil {
+		t.Errorf("the sensor ended with %v", err)
+	}
+	if out, err := check(); err == nil {
+		t.Errorf("after its end: healthy, %q", out)
+	}
+}
+
+// The tools of the fabric start in their image.
+func TestFabricTools(t *testing.T) {
+	m := unpack(t, fabric)
+	for _, tool := range []string{"iblinkinfo", "ibnetdiscover", "ibqueryerrors", "perfquery"} {
+		out, err := m.command(t, nil, "/usr/sbin/"+tool, "--version").CombinedOutput()
+		if !strings.Contains(string(out), tool) {
+			t.Errorf("%s: %v: %q", tool, err, out)
+		}
+	}
+}
