@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rules
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql/parser"
+	"gopkg.in/yaml.v3"
+)
+
+// same is no change: no test fails because of the way in which the others are made.
+const same = "nothing is changed"
+
+// mutants are changes to an alert that one of its tests must notice. They are made to all alerts at once, as no alert
+// depends on another: promtool says whose tests fail.
+var mutants = map[string]func(*rule) bool{
+	same: func(r *rule) bool {
+		comparisons(r, func(*parser.BinaryExpr) {})
+		return true
+	},
+	"fires never": func(r *rule) bool {
+		r.Expr = "(" + r.Expr + ") unless (" + r.Expr + ")"
+		return true
+	},
+	"limits are half as high":  func(r *rule) bool { return limits(r, 0.5) },
+	"limits are twice as high": func(r *rule) bool { return limits(r, 2) },
+	"comparisons are turned round": func(r *rule) bool {
+		return comparisons(r, func(b *parser.BinaryExpr) {
+			b.Op = map[parser.ItemType]parser.ItemType{
+				parser.EQLC: parser.NEQ, parser.NEQ: parser.EQLC, parser.GTR: parser.LTE, parser.LSS: parser.GTE,
+				parser.GTE: parser.LSS, parser.LTE: parser.GTR,
+			}[b.Op]
+		})
+	},
+	"lacks its last condition":        func(r *rule) bool { return unconditional(r, 0) },
+	"lacks the condition before that": func(r *rule) bool { return unconditional(r, 1) },
+	"lacks the third to last":         func(r *rule) bool { return unconditional(r, 2) },
+	"fires at once": func(r *rule) bool {
+		was := r.For
+		r.For = ""
+		return was != ""
+	},
+	"fires later": func(r *rule) bool {
+		d, err := time.ParseDuration(r.For)
+		r.For = (2*d + 6*time.Hour).String()
+		return err == nil
+	},
+}
+
+// comparisons changes the comparisons with a number that are not "== 0", "== 1" or the like of a state.
+func comparisons(r *rule, change func(*parser.BinaryExpr)) bool {
+	tree, err := parser.NewParser(parser.Options{}).ParseExpr(r.Expr)
+	if err != nil {
+		return false
+	}
+	n := 0
+	parser.Inspect(tree, func(node parser.Node, _ []parser.Node) error {
+		if b, ok := node.(*parser.BinaryExpr); ok && b.Op.IsComparisonOperator() {
+			if _, ok := b.RHS.(*parser.NumberLiteral); ok {
+				n++
+				change(b)
+			}
+		}
+		return nil
+	})
+	r.Expr = tree.String()
+	return n > 0
+}
+
+// limits multiplies what is compared with, if it is a limit: not 0 or 1, which are states.
+func limits(r *rule, factor float64) bool {
+	n := 0
+	comparisons(r, func(b *parser.BinaryExpr) {
+		if v := b.RHS.(*parser.NumberLiteral); v.Val != 0 && v.Val != 1 && b.Op != parser.EQLC {
+			v.Val *= factor
+			n++
+		}
+	})
+	return n > 0
+}
+
+// unconditional drops one of the right sides of "and" and "unless", counted from the end: what remains is the left side.
+func unconditional(r *rule, which int) bool {
+	tree, err := parser.NewParser(parser.Options{}).ParseExpr(r.Expr)
+	if err != nil {
+		return false
+	}
+	n := 0
+	parser.Inspect(tree, func(node parser.Node, _ []parser.Node) error {
+		if b, ok := node.(*parser.BinaryExpr); ok && (b.Op == parser.LAND || b.Op == parser.LUNLESS) {
+			if n == which {
+				b.Op, b.RHS = parser.LAND, b.LHS
+				b.VectorMatching.On, b.VectorMatching.MatchingLabels = false, nil
+			}
+			n++
+		}
+		return nil
+	})
+	r.Expr = tree.String()
+	return n > which
+}
+
+// TestMutants: a test of each alert fails when the alert is changed.
+func TestMutants(t *testing.T) {
+	for name, mutate := range mutants {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			var changed []string
+			f := ruleFile{Groups: groups(t)}
+			for i := range f.Groups {
+				for j := range f.Groups[i].Rules {
+					if r := &f.Groups[i].Rules[j]; r.Alert != "" && mutate(r) {
+						changed = append(changed, r.Alert)
+					}
+				}
+			}
+			failed := map[string]bool{}
+			for file, test := range tests(t) {
+				out, _ := promtool(t, "test", "rules", small(t, dir, filepath.Base(file), f, test, changed))
+				for line := range strings.SplitSeq(out, "\n") {
+					if after, ok := strings.CutPrefix(strings.TrimSpace(line), "alertname: "); ok {
+						alert, _, _ := strings.Cut(after, ",")
+						failed[alert] = true
+					}
+				}
+			}
+			if len(changed) == 0 {
+				t.Error("it changes nothing")
+			}
+			for _, alert := range changed {
+				switch {
+				case name == same && failed[alert]:
+					t.Errorf("a test of %s fails, and it is as it was", alert)
+				case name != same && !failed[alert]:
+					t.Errorf("no test of %s notices", alert)
+				}
+			}
+		})
+	}
+}
+
+// small writes those tests of a file that have one of the alerts, and of the rules those that they need.
+func small(t *testing.T, dir, name string, rules ruleFile, test testFile, alerts []string) string {
+	t.Helper()
+	var used []string
+	tested := test
+	tested.Tests = nil
+	for _, g := range test.Tests {
+		n := len(used)
+		for _, a := range g.Alerts {
+			if slices.Contains(alerts, a.Name) {
+				used = append(used, a.Name)
+			}
+		}
+		if g.Exprs = nil; len(used) > n {
+			tested.Tests = append(tested.Tests, g)
+		}
+	}
+	// Alerts use recording rules, and these use those above them.
+	var few ruleFile
+	for _, g := range slices.Backward(rules.Groups) {
+		all := g.Rules
+		g.Rules = nil
+		for _, r := range slices.Backward(all) {
+			if slices.Contains(used, r.Alert+r.Record) {
+				used = append(used, recorded.FindAllString(r.Expr, -1)...)
+				g.Rules = append(g.Rules, r)
+			}
+		}
+		slices.Reverse(g.Rules)
+		few.Groups = append(few.Groups, g)
+	}
+	slices.Reverse(few.Groups)
+	tested.RuleFiles = []string{"rules-" + name}
+	write(t, filepath.Join(dir, tested.RuleFiles[0]), few)
+	path := filepath.Join(dir, name)
+	write(t, path, tested)
+	return path
+}
+
+// recorded is the name of a recording rule.
+var recorded = regexp.MustCompile(`\w+:\w+:\w+`)
+
+func write(t *testing.T, path string, what any) {
+	t.Helper()
+	text, err := yaml.Marshal(what)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

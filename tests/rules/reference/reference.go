@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package reference checks expressions of PromQL against the reference of metrics, gen/metrics.md: that there are such
+// metrics, and that they have the labels which are selected, summed by, matched on and taken over.
+package reference
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+// Reference are the labels of metrics, by name. A name that ends with * stands for all that begin so.
+type Reference map[string][]string
+
+// target are the labels that Prometheus adds, own the series that it makes of each scrape.
+var (
+	target = []string{"instance", "job"}
+	own    = []string{"up", "scrape_duration_seconds", "scrape_samples_scraped"}
+)
+
+var (
+	line    = regexp.MustCompile("(?m)^(?:## (.*)|\\| `([^`]+)` \\| (\\w+) \\| ([^|]*) \\|.*)$")
+	quoted  = regexp.MustCompile("`([^`]+)`")
+	pattern = regexp.MustCompile(`<\w+>.*$`)
+)
+
+// identity is what *identity* stands for.
+var identity = []string{"workload", "namespace", "pod", "container", "container_id"}
+
+// Read reads gen/metrics.md: what a sensor exports by default.
+func Read(file string) (Reference, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	r := Reference{}
+	for _, name := range own {
+		r[name] = target
+	}
+	section := ""
+	for _, m := range line.FindAllStringSubmatch(string(text), -1) {
+		if m[1] != "" {
+			section = m[1]
+			continue
+		}
+		if strings.HasPrefix(section, "With --metrics.compat=") && !strings.HasSuffix(section, "(the default)") {
+			continue
+		}
+		labels := slices.Clone(target)
+		if strings.Contains(m[4], "*identity*") {
+			labels = append(labels, identity...)
+		}
+		for _, l := range quoted.FindAllStringSubmatch(m[4], -1) {
+			labels = append(labels, l[1])
+		}
+		r[pattern.ReplaceAllString(m[2], "*")] = labels
+		if m[3] == "histogram" {
+			r[m[2]+"_bucket"] = append(slices.Clone(labels), "le")
+			r[m[2]+"_sum"], r[m[2]+"_count"] = labels, labels
+		}
+	}
+	if len(r) < 100 {
+		return nil, fmt.Errorf("%s: only %d metrics", file, len(r))
+	}
+	return r, nil
+}
+
+// Check parses an expression and returns the labels that its answer has, or what is wrong with it.
+func (r Reference) Check(expr string) ([]string, error) {
+	e, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, expr)
+	}
+	labels, err := r.labels(e)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, expr)
+	}
+	return labels, nil
+}
+
+func (r Reference) labels(e parser.Expr) ([]string, error) {
+	switch e := e.(type) {
+	case *parser.VectorSelector:
+		return r.selected(e)
+	case *parser.MatrixSelector:
+		return r.labels(e.VectorSelector)
+	case *parser.SubqueryExpr:
+		return r.labels(e.Expr)
+	case *parser.ParenExpr:
+		return r.labels(e.Expr)
+	case *parser.UnaryExpr:
+		return r.labels(e.Expr)
+	case *parser.StepInvariantExpr:
+		return r.labels(e.Expr)
+	case *parser.Call:
+		return r.called(e)
+	case *parser.AggregateExpr:
+		return r.aggregated(e)
+	case *parser.BinaryExpr:
+		return r.joined(e)
+	}
+	return nil, nil // a number or a text
+}
+
+// selected are the labels of a metric.
+func (r Reference) selected(e *parser.VectorSelector) ([]string, error) {
+	labels, known := r[e.Name]
+	for name, l := range r {
+		if begin, is := strings.CutSuffix(name, "*"); is && !known && strings.HasPrefix(e.Name, begin) {
+			labels, known = l, true
+		}
+	}
+	if !known {
+		return nil, fmt.Errorf("there is no metric %q", e.Name)
+	}
+	for _, m := range e.LabelMatchers {
+		if m.Name != "__name__" && !slices.Contains(labels, m.Name) {
+			return nil, fmt.Errorf("%s has no label %q", e.Name, m.Name)
+		}
+	}
+	return labels, nil
+}
+
+// called are the labels of what a function returns.
+func (r Reference) called(e *parser.Call) ([]string, error) {
+	var labels []string
+	for _, arg := range e.Args {
+		l, err := r.labels(arg)
+		if err != nil {
+			return nil, err
+		}
+		if len(l) > 0 {
+			labels = l
+		}
+	}
+	switch e.Func.Name {
+	case "histogram_quantile":
+		return without(labels, "le"), nil
+	case "absent", "absent_over_time", "scalar":
+		return nil, nil
+	case "label_replace":
+		if source := text(e.Args[3]); !slices.Contains(labels, source) {
+			return nil, fmt.Errorf("no label %q to replace", source)
+		}
+		return append(slices.Clone(labels), text(e.Args[1])), nil
+	}
+	return labels, nil
+}
+
+func text(e parser.Expr) string {
+	if s, is := e.(*parser.StringLiteral); is {
+		return s.Val
+	}
+	return ""
+}
+
+// aggregated are the labels that an aggregation leaves.
+func (r Reference) aggregated(e *parser.AggregateExpr) ([]string, error) {
+	labels, err := r.labels(e.Expr)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range e.Grouping {
+		if !slices.Contains(labels, l) {
+			return nil, fmt.Errorf("no label %q to aggregate by, or without, in %s", l, e.Expr)
+		}
+	}
+	switch {
+	case e.Op == parser.TOPK || e.Op == parser.BOTTOMK:
+		return labels, nil
+	case e.Without:
+		return without(labels, e.Grouping...), nil
+	}
+	return e.Grouping, nil
+}
+
+// joined are the labels of what two sides make.
+func (r Reference) joined(e *parser.BinaryExpr) ([]string, error) {
+	left, err := r.labels(e.LHS)
+	if err != nil {
+		return nil, err
+	}
+	right, err := r.labels(e.RHS)
+	if err != nil {
+		return nil, err
+	}
+	m := e.VectorMatching
+	if m == nil || e.LHS.Type() != parser.ValueTypeVector || e.RHS.Type() != parser.ValueTypeVector {
+		return append(slices.Clone(left), right...), nil // one of them is a number
+	}
+	for _, l := range m.MatchingLabels {
+		if m.On && (!slices.Contains(left, l) || !slices.Contains(right, l)) || !slices.Contains(left, l) && !slices.Contains(right, l) {
+			return nil, fmt.Errorf("no label %q to match on both sides of %s", l, parser.ItemTypeStr[e.Op])
+		}
+	}
+	switch {
+	case e.Op == parser.LOR:
+		return append(slices.Clone(left), right...), nil
+	case e.Op == parser.LAND || e.Op == parser.LUNLESS:
+		return left, nil
+	case m.Card == parser.CardManyToOne || m.Card == parser.CardOneToMany:
+		many, one := left, right
+		if m.Card == parser.CardOneToMany {
+			many, one = right, left
+		}
+		for _, l := range m.Include {
+			if !slices.Contains(one, l) {
+				return nil, fmt.Errorf("no label %q to take over in %s", l, parser.ItemTypeStr[e.Op])
+			}
+		}
+		return append(slices.Clone(many), m.Include...), nil
+	case e.Op.IsComparisonOperator() && !e.ReturnBool:
+		return left, nil
+	case m.On:
+		return m.MatchingLabels, nil
+	}
+	return without(left, m.MatchingLabels...), nil
+}
+
+func without(labels []string, gone ...string) []string {
+	return slices.DeleteFunc(slices.Clone(labels), func(l string) bool { return slices.Contains(gone, l) })
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rules tests deploy/prometheus: its rules with promtool, that every rule has a test which can fail, and that
+// nothing in them speaks of a metric or a label that accelscope does not have. It is a module of its own, for it
+// needs Prometheus' parser and engine, which the sensor does not.
+package rules
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"gopkg.in/yaml.v3"
+)
+
+const (
+	root        = "../../deploy/prometheus"
+	runbookBase = "https://github.com/accelscope/accelscope/blob/main/deploy/prometheus/runbooks/"
+)
+
+type rule struct {
+	Record      string            `yaml:"record,omitempty"`
+	Alert       string            `yaml:"alert,omitempty"`
+	Expr        string            `yaml:"expr"`
+	For         string            `yaml:"for,omitempty"`
+	Labels      map[string]string `yaml:"labels,omitempty"`
+	Annotations map[string]string `yaml:"annotations,omitempty"`
+}
+
+type group struct {
+	Name     string `yaml:"name"`
+	Interval string `yaml:"interval,omitempty"`
+	Rules    []rule `yaml:"rules"`
+}
+
+type ruleFile struct {
+	Groups []group `yaml:"groups"`
+}
+
+// testFile is what promtool reads.
+type testFile struct {
+	RuleFiles  []string    `yaml:"rule_files"`
+	Evaluation string      `yaml:"evaluation_interval"`
+	Tests      []testGroup `yaml:"tests"`
+}
+
+type testGroup struct {
+	Name     string `yaml:"name"`
+	Interval string `yaml:"interval"`
+	Series   []struct {
+		Series string `yaml:"series"`
+		Values string `yaml:"values"`
+	} `yaml:"input_series"`
+	Alerts []struct {
+		Time     string      `yaml:"eval_time"`
+		Name     string      `yaml:"alertname"`
+		Expected []yaml.Node `yaml:"exp_alerts"`
+	} `yaml:"alert_rule_test,omitempty"`
+	Exprs []struct {
+		Time     string      `yaml:"eval_time"`
+		Expr     string      `yaml:"expr"`
+		Expected []yaml.Node `yaml:"exp_samples"`
+	} `yaml:"promql_expr_test,omitempty"`
+}
+
+func files(t *testing.T, pattern string) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(root, pattern))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("%s: no files (%v)", pattern, err)
+	}
+	return names
+}
+
+func load(t *testing.T, file string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(into); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+}
+
+// groups are those of the recording rules, which others use, and then those of the alerts.
+func groups(t *testing.T) []group {
+	t.Helper()
+	var all []group
+	for _, name := range []string{"recording", "alerts"} {
+		var f ruleFile
+		load(t, filepath.Join(root, "rules", name+".yaml"), &f)
+		all = append(all, f.Groups...)
+	}
+	return all
+}
+
+func rules(t *testing.T) []rule {
+	t.Helper()
+	var all []rule
+	for _, g := range groups(t) {
+		all = append(all, g.Rules...)
+	}
+	return all
+}
+
+func tests(t *testing.T) map[string]testFile {
+	t.Helper()
+	all := make(map[string]testFile)
+	for _, name := range files(t, "tests/*.yaml") {
+		var f testFile
+		load(t, name, &f)
+		all[name] = f
+	}
+	return all
+}
+
+func promtool(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "promtool", args...).CombinedOutput()
+	return string(out), err
+}
+
+func TestCheck(t *testing.T) {
+	if out, err := promtool(t, append([]string{"check", "rules"}, files(t, "rules/*.yaml")...)...); err != nil {
+		t.Error(out)
+	}
+}
+
+func TestUnit(t *testing.T) {
+	for _, name := range files(t, "tests/*.yaml") {
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			t.Parallel()
+			if out, err := promtool(t, "test", "rules", name); err != nil {
+				t.Error(out)
+			}
+		})
+	}
+}
+
+// TestCovered: every alert fires in one test and does not in another, every recording rule has a value in one.
+func TestCovered(t *testing.T) {
+	fires, silent, value := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, f := range tests(t) {
+		for _, g := range f.Tests {
+			for _, a := range g.Alerts {
+				if len(a.Expected) > 0 {
+					fires[a.Name] = true
+				} else {
+					silent[a.Name] = true
+				}
+			}
+			for _, e := range g.Exprs {
+				if len(e.Expected) > 0 {
+					value[recorded.FindString(e.Expr)] = true
+				}
+			}
+		}
+	}
+	for _, r := range rules(t) {
+		switch {
+		case r.Record != "" && !value[r.Record]:
+			t.Errorf("%s: no test has a value of it", r.Record)
+		case r.Alert != "" && !fires[r.Alert]:
+			t.Errorf("%s: fires in no test", r.Alert)
+		case r.Alert != "" && !silent[r.Alert]:
+			t.Errorf("%s: no test says when it does not fire", r.Alert)
+		}
+	}
+}
+
+var severities = []string{"critical", "warning", "info"}
+
+var sections = []string{"## Meaning", "## Impact", "## How to look", "## Cure", "## False positives"}
+
+// TestDocumented: every alert has a severity, its texts, a runbook with all parts, and a line in the README; every
+// recording rule has a line there; no runbook is left over.
+func TestDocumented(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, r := range rules(t) {
+		name := r.Alert + r.Record
+		known[r.Alert] = true
+		if line := "| `" + name + "` |"; !strings.Contains(string(readme), line) && r.Record != "" {
+			t.Errorf("README.md: no line %q", line)
+		}
+		if r.Alert == "" {
+			continue
+		}
+		severity := r.Labels["severity"]
+		if !slices.Contains(severities, severity) {
+			t.Errorf("%s: severity %q", name, severity)
+		}
+		if line := "| [`" + name + "`](runbooks/" + name + ".md) | " + severity + " |"; !strings.Contains(string(readme), line) {
+			t.Errorf("README.md: no line %q", line)
+		}
+		if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+			t.Errorf("%s: no summary, or no description", name)
+		}
+		if want := runbookBase + name + ".md"; r.Annotations["runbook_url"] != want {
+			t.Errorf("%s: runbook_url is not %s", name, want)
+		}
+		text, err := os.ReadFile(filepath.Join(root, "runbooks", name+".md"))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, s := range sections {
+			if !strings.Contains(string(text), "\n"+s+"\n") {
+				t.Errorf("runbooks/%s.md: no %q", name, s)
+			}
+		}
+	}
+	for _, f := range files(t, "runbooks/*.md") {
+		if name := strings.TrimSuffix(filepath.Base(f), ".md"); !known[name] {
+			t.Errorf("%s: there is no such alert", f)
+		}
+	}
+}
+
+// TestXIDs: the XIDs that the alerts call critical are those that gpu_problem calls so.
+func TestXIDs(t *testing.T) {
+	source, err := os.ReadFile("../../pkg/source/nvidia/health.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`criticalXIDs = \[\]uint64\{([0-9, ]+)\}`).FindSubmatch(source)
+	if m == nil {
+		t.Fatal("health.go: no criticalXIDs")
+	}
+	want := strings.ReplaceAll(string(m[1]), ", ", "|")
+	n := 0
+	for _, r := range rules(t) {
+		if strings.Contains(r.Expr, "gpu_xid_last_timestamp_seconds{") {
+			n++
+			if !strings.Contains(r.Expr, `"`+want+`"`) {
+				t.Errorf("%s: XIDs other than %s", r.Alert, want)
+			}
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d alerts of XIDs", n)
+	}
+}
