@@ -1,9 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 # Second program of the guest: mounts what a booted system has, makes the RDMA devices, runs the command and
-# powers off. Its variables come from the file config, which Run writes.
+# powers off. Its variables come from the file config, which Run writes. Where the first process is to be systemd,
+# it becomes that, which calls it again to run the command.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 . "$(dirname "$0")/config"
 state=$SHARE/.vm
+
+run() { # the command, and power off
+	for port in /sys/class/virtio-ports/*; do
+		[ "$(cat "$port/name")" = stdio ] && stdio=/dev/${port##*/}
+	done
+	: >"$state/started"
+	# The port opens once only, so the command gets a pipe: programs may open /dev/stdout.
+	exec 3<>"$stdio"
+	bash "$state/command" <&3 > >(exec cat >&3) 2>&1 3>&- &
+	wait $!
+	echo $? >"$state/status.tmp"
+	dmesg >"$state/dmesg"
+	mv "$state/status.tmp" "$state/status"
+	sync
+	sleep 0.3 # for cat and QEMU to pass on what the command printed last
+	echo o >/proc/sysrq-trigger
+	sleep 1000
+}
+[ "${1-}" = run ] && run
 
 ln -sf /proc/self/fd /dev/fd
 ln -sf /proc/self/fd/0 /dev/stdin
@@ -73,18 +93,25 @@ if [ "$DEVICES" -gt 0 ]; then
 	done
 fi
 
-for port in /sys/class/virtio-ports/*; do
-	[ "$(cat "$port/name")" = stdio ] && stdio=/dev/${port##*/}
-done
-: >"$state/started"
-# The port opens once only, so the command gets a pipe: programs may open /dev/stdout.
-exec 3<>"$stdio"
-bash "$state/command" <&3 > >(exec cat >&3) 2>&1 3>&- &
-wait $!
-echo $? >"$state/status.tmp"
-dmesg >"$state/dmesg"
-mv "$state/status.tmp" "$state/status"
-sync
-sleep 0.3 # for cat and QEMU to pass on what the command printed last
-echo o >/proc/sysrq-trigger
-sleep 1000
+[ "$SYSTEMD" = true ] || run
+
+# The machine's own units are not wanted, but for the journal and sysctl: its /tmp, say, would be cleaned.
+rm -rf /lib/systemd/system/{sysinit,local-fs,timers,multi-user}.target.wants/* /etc/systemd/system/*.wants
+rm -f /lib/systemd/system-generators/* # nothing to generate, and each daemon-reload waits for them
+ln -s ../systemd-{journald,sysctl}.service /lib/systemd/system/sysinit.target.wants/
+rm -f /usr/sbin/policy-rc.d # by which an image keeps packages from starting services
+hostname >/etc/hostname
+mkdir -p /run/systemd/system /run/systemd/journald.conf.d
+printf '[Journal]\nStorage=volatile\n' >/run/systemd/journald.conf.d/guest.conf
+cat >/run/systemd/system/guest.service <<-EOF
+	[Unit]
+	Description=The command of the guest
+	Requires=basic.target dbus.socket
+	After=basic.target dbus.socket
+	DefaultDependencies=no
+	[Service]
+	ExecStart=/bin/bash $SHARE/.vm/guest.sh run
+	Delegate=yes
+	OOMScoreAdjust=0
+EOF
+exec /lib/systemd/systemd --unit=guest.service --show-status=no

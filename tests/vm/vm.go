@@ -44,6 +44,7 @@ type Options struct {
 	Share   string        // directory that the guest writes, under the same path; default: a new temporary one
 	Cgroup  string        // default: CgroupV2
 	Devices int           // number of rxe devices, 0 to 2; rxeN is on vN of a veth pair, with address 10.(70+N).0.1
+	Systemd bool          // the first process is systemd, with a journal and D-Bus, without udev and the machine's own units
 	Forward int           // port on 127.0.0.1 that leads to port 9847 of the guest; 0: the guest has no network
 	Stdin   io.Reader     // standard input of the command; its end is not told to the command
 	Stdout  io.Writer     // standard output and standard error of the command
@@ -223,8 +224,9 @@ func writeState(kernel Kernel, opts Options) (string, error) {
 		}
 		opts.Dir = dir
 	}
-	config := fmt.Sprintf("SHARE=%s\nMODULES=%s\nCGROUP=%s\nDEVICES=%d\n",
-		quote(opts.Share), quote(filepath.Join(kernel.Root, "lib/modules")), quote(or(opts.Cgroup, CgroupV2)), opts.Devices)
+	config := fmt.Sprintf("SHARE=%s\nMODULES=%s\nCGROUP=%s\nDEVICES=%d\nSYSTEMD=%t\n",
+		quote(opts.Share), quote(filepath.Join(kernel.Root, "lib/modules")), quote(or(opts.Cgroup, CgroupV2)),
+		opts.Devices, opts.Systemd)
 	var words []string
 	for _, word := range append(slices.Clip(opts.Env), opts.Command...) {
 		words = append(words, quote(word))

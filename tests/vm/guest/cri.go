@@ -48,6 +48,7 @@ type PodMember struct {
 	Devices  []string // paths of character devices
 	Mounts   []string // directories, read-only, under the same path inside
 	Command  []string
+	User     int64 // root is 0
 	Memory   int64 // limit in bytes
 	CPU      int64 // limit in thousandths of a CPU
 }
@@ -159,8 +160,10 @@ func (c *CRI) Create(ctx context.Context, p *Pod, m PodMember) (id string, err e
 			"io.kubernetes.container.restartCount": strconv.FormatUint(uint64(m.Restarts), 10),
 		},
 		Linux: &cri.LinuxContainerConfig{
-			Resources:       &cri.LinuxContainerResources{MemoryLimitInBytes: m.Memory},
-			SecurityContext: &cri.LinuxContainerSecurityContext{Capabilities: &cri.Capability{AddCapabilities: []string{"IPC_LOCK"}}},
+			Resources: &cri.LinuxContainerResources{MemoryLimitInBytes: m.Memory},
+			SecurityContext: &cri.LinuxContainerSecurityContext{
+				Capabilities: &cri.Capability{AddCapabilities: []string{"IPC_LOCK"}}, RunAsUser: &cri.Int64Value{Value: m.User},
+			},
 		},
 	}
 	if m.CPU != 0 {

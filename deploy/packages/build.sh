@@ -1,0 +1,54 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# usage: build.sh VERSION [DIRECTORY]
+# Builds the deb and the rpm of VERSION, as git describe tells it, into DIRECTORY (default: bin). GOARCH=arm64 is built
+# by a cross compiler. Wants nfpm in $NFPM.
+set -eu -o pipefail
+cd "$(dirname "$0")/../.."
+out=$(realpath -m "${2:-bin}")
+describe=$1
+
+export ARCH=${GOARCH:-$(go env GOARCH)} CGO_ENABLED=1
+if [ "$ARCH" != "$(go env GOHOSTARCH)" ]; then
+	case $ARCH in
+	amd64) export CC=${CC:-x86_64-linux-gnu-gcc} ;;
+	arm64) export CC=${CC:-aarch64-linux-gnu-gcc} ;;
+	*) echo "build.sh: there are no BPF objects for $ARCH" >&2 && exit 1 ;;
+	esac
+	command -v "$CC" >/dev/null || { echo "build.sh: $CC is missing: apt-get install gcc-${CC%-gcc}" >&2 && exit 1; }
+fi
+VERSION=$(deploy/packages/version.sh "$describe")
+# Of the last commit, so that the same tree gives the same packages.
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
+STAGE=$(mktemp -d)
+trap 'rm -rf "$STAGE"' EXIT
+export VERSION STAGE
+
+go build -trimpath -ldflags "-s -w -X main.version=$describe" -o "$STAGE/accelscope" ./cmd/accelscope
+# The newest symbol of libc that the binary wants.
+GLIBC=$(readelf -V "$STAGE/accelscope" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
+export GLIBC=${GLIBC#GLIBC_}
+
+mkdir "$STAGE/share"
+copy() { # DIRECTORY FILE...: those that exist
+	for file in "${@:2}"; do
+		[ ! -e "$file" ] || install -D -m 0644 -t "$STAGE/share/$1" "$file"
+	done
+}
+copy systemd deploy/systemd/drop-ins/*.conf
+copy rules deploy/prometheus/rules/*.yaml
+copy runbooks deploy/prometheus/runbooks/*.md
+copy dashboards deploy/grafana/*.json
+find "$STAGE/share" -type d -exec chmod 0755 {} +
+gzip -9nc CHANGELOG.md >"$STAGE/changelog.gz"
+
+mkdir -p "$out"
+package() { # KIND FILE RELEASE
+	told=$(RELEASE=$3 "${NFPM:-nfpm}" package -f deploy/packages/nfpm.yaml -p "$1" -t "$out/$2" 2>&1) ||
+		{ echo "$told" >&2 && exit 1; }
+	ls -s --block-size=K "$out/$2"
+}
+# A deb without a revision is one of a project that packages itself; an rpm always has a release.
+package deb "accelscope_${VERSION}_$ARCH.deb" ""
+case $ARCH in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; esac
+package rpm "accelscope-$VERSION-1.$machine.rpm" 1

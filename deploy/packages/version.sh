@@ -1,0 +1,22 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The version of a package from one of git describe, in the order that dpkg and rpm have: a ~ is before nothing, a + after.
+#   v0.1.0-rc1 → 0.1.0~rc1   v0.1.0 → 0.1.0   v0.1.0-5-gabc1234 → 0.1.0+5.gabc1234   …-dirty → ….dirty
+#   without a tag: abc1234 → 0.0.0+COMMITS.gabc1234
+set -eu
+describe=$1
+version=${describe%-dirty}
+extra=
+if [[ $version =~ ^(.*)-([0-9]+)-g([0-9a-f]+)$ ]]; then
+	version=${BASH_REMATCH[1]} extra=${BASH_REMATCH[2]}.g${BASH_REMATCH[3]}
+fi
+if [[ $version =~ ^v?([0-9]+\.[0-9]+\.[0-9]+)(-([0-9A-Za-z.]+))?$ ]]; then
+	version=${BASH_REMATCH[1]}${BASH_REMATCH[3]:+~${BASH_REMATCH[3]}}
+elif [[ $version =~ ^[0-9a-f]{7,40}$ ]]; then
+	extra=$(git rev-list --count "$version" 2>/dev/null || echo 0).g$version version=0.0.0
+else
+	echo "version.sh: $describe is no version: want vX.Y.Z, or vX.Y.Z-rcN" >&2
+	exit 1
+fi
+[ "$describe" = "${describe%-dirty}" ] || extra=${extra:+$extra.}dirty
+echo "$version${extra:++$extra}"

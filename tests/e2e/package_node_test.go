@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/vm"
+)
+
+// packageOptions builds both packages and the workloads, outside the guest.
+func packageOptions(t *testing.T) vm.Options {
+	t.Helper()
+	if os.Getenv(packagesVar) != "" {
+		return vm.Options{} // in the guest
+	}
+	workloads, err := vm.BuildWorkloads(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, version := range []string{older, newer} {
+		sh(t, "make", "-C", "../..", "packages", "VERSION=v"+version, "PACKAGES="+dir)
+	}
+	rdmaTest := filepath.Join(dir, "rdma.test")
+	sh(t, "go", "test", "-c", "-o", rdmaTest, "github.com/accelscope/accelscope/pkg/source/rdma")
+	// Made anew without compression, which an emulated CPU takes long to undo.
+	for version, more := range map[string]string{older: "# as it was before", newer: ""} {
+		tree := filepath.Join(dir, version)
+		sh(t, "dpkg-deb", "-R", debOf(dir, version), tree)
+		sh(t, "sh", "-c", "echo '"+more+"' >>"+tree+config)
+		sh(t, "dpkg-deb", "-b", "-Znone", tree, debOf(dir, version))
+	}
+	return vm.Options{
+		Kernel: "6.1", Devices: 2, Systemd: true, Timeout: 8 * time.Minute,
+		Env: []string{
+			packagesVar + "=" + dir, rdmaTestVar + "=" + rdmaTest, "DEBIAN_FRONTEND=noninteractive",
+			"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		},
+	}
+}
+
+func debOf(dir, version string) string {
+	return filepath.Join(dir, "accelscope_"+version+"_amd64.deb")
+}
+
+// smallDatabase leaves dpkg the packages that ours needs. To read what this machine has takes a minute in a guest.
+func smallDatabase(t *testing.T) {
+	t.Helper()
+	sh(t, "sh", "-ec", `mkdir -p /run/dpkg/info /run/dpkg/updates /run/dpkg/triggers
+		for p in libc6 libgcc-s1 gcc-12-base libcrypt1 init-system-helpers; do
+			dpkg -s $p; echo
+			cp /var/lib/dpkg/info/$p[.:]* /run/dpkg/info
+		done >/run/dpkg/status
+		mount --bind /run/dpkg /var/lib/dpkg`)
+}
+
+// confined runs a command under the unit's properties, and more, and returns what it printed.
+func confined(t *testing.T, command string, more ...string) string {
+	t.Helper()
+	text, err := os.ReadFile("/usr/lib/systemd/system/" + unit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const file = "/run/confined"
+	var lines []string
+	for line := range strings.SplitSeq(string(text), "\n") {
+		switch {
+		case line == "Type=notify":
+			lines = append(lines, "Type=oneshot", "StandardOutput=truncate:"+file, "StandardError=journal")
+			lines = append(lines, more...)
+		case strings.HasPrefix(line, "ExecStart="):
+			lines = append(lines, "ExecStart="+command)
+		case !strings.HasPrefix(line, "Restart="):
+			lines = append(lines, line)
+		}
+	}
+	if err := os.WriteFile("/run/systemd/system/confined.service", []byte(strings.Join(lines, "\n")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	sh(t, "systemctl", "daemon-reload")
+	if out, err := exec.CommandContext(t.Context(), "systemctl", "start", "confined.service").CombinedOutput(); err != nil {
+		t.Errorf("%s under the unit: %v: %s%s", command, err, out, sh(t, "journalctl", "--no-pager", "-u", "confined"))
+	}
+	out, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func dpkg(t *testing.T, args ...string) {
+	t.Helper()
+	begin := time.Now()
+	out := sh(t, "dpkg", args...)
+	t.Logf("dpkg %s took %v:\n%s", args[0], time.Since(begin).Round(time.Second), out)
+}
+
+// running waits until the service is active and ready, in this version. The sensor that it returns is one process.
+func (d *deployment) running(t *testing.T, version string) *sensor {
+	t.Helper()
+	s := service(t, "http://127.0.0.1:9847", http.DefaultClient)
+	if state := property(t, "ActiveState"); state != "active" {
+		t.Errorf("the service is %s", state)
+	}
+	if s.scrape().sum("accelscope_build_info", "version", "v"+version) != 1 {
+		t.Errorf("not version %s: %v", version, s.scrape().all("accelscope_build_info"))
+	}
+	return s
+}
+
+// service is the process of the unit, once /readyz answers.
+func service(t *testing.T, url string, client *http.Client) *sensor {
+	t.Helper()
+	eventually(t, 30*time.Second, func() error {
+		res, err := client.Get(url + "/readyz")
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("/readyz: %s", res.Status)
+		}
+		return nil
+	})
+	process, err := os.FindProcess(mainPID(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &sensor{
+		t: t, cmd: &exec.Cmd{Process: process}, url: url, log: &lockedBuffer{}, last: map[string]float64{},
+		ports: map[[2]string]float64{}, before: map[[2]string]float64{},
+	}
+}
+
+func property(t *testing.T, name string) string {
+	t.Helper()
+	return strings.TrimSpace(sh(t, "systemctl", "show", "--value", "-p", name, unit))
+}
+
+func mainPID(t *testing.T) int {
+	t.Helper()
+	pid, err := strconv.Atoi(property(t, "MainPID"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+// edit replaces a line of a file that must be there.
+func edit(t *testing.T, file, line, by string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), line+"\n") {
+		t.Fatalf("%s lacks %q", file, line)
+	}
+	changed := strings.Replace(string(text), line+"\n", by+"\n", 1)
+	if err := os.WriteFile(file, []byte(changed), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+)
+
+// tls: what web.yaml asks for is done, under the unit.
+func (d *deployment) tls(t *testing.T) {
+	client := certificate(t)
+	const hash = `$2a$04$7B53CEb./F6zOdNhFUpqT.la203sM0N2yIlh.BZ5tB7PkPPTTCxrG` // of "right"
+	web := "tls_server_config: {cert_file: tls.crt, key_file: tls.key}\nbasic_auth_users: {prometheus: " + hash + "}\n"
+	if err := os.WriteFile("/etc/accelscope/web.yaml", []byte(web), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	edit(t, config, "#web.config.file: /etc/accelscope/web.yaml", "web.config.file: /etc/accelscope/web.yaml")
+	sh(t, "systemctl", "restart", unit)
+	for password, want := range map[string]int{"right": http.StatusOK, "wrong": http.StatusUnauthorized} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://127.0.0.1:9847/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.SetBasicAuth("prometheus", password)
+		res, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("with the %s password: %s", password, res.Status)
+		}
+	}
+	if res, err := http.Get("http://127.0.0.1:9847/metrics"); err == nil {
+		res.Body.Close()
+		if res.StatusCode == http.StatusOK {
+			t.Error("without TLS it answers as well")
+		}
+	}
+}
+
+// certificate writes one with its key, and returns a client that trusts no other.
+func certificate(t *testing.T) *http.Client {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{{127, 0, 0, 1}},
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crt := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
+	for name, content := range map[string][]byte{
+		"tls.crt": crt, "tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+	} {
+		if err := os.WriteFile("/etc/accelscope/"+name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(crt)
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}
+}
