@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package ansible
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/accelscope/accelscope/tests/machine"
+)
+
+// vars are variables of the role.
+type vars map[string]any
+
+// with is v and more.
+func (v vars) with(more vars) vars {
+	all := maps.Clone(v)
+	maps.Copy(all, more)
+	return all
+}
+
+// A node is a machine that the playbooks are run on, from itself.
+type node struct {
+	*machine.Machine
+	dir     string // shared with it: inventory, variables, what is installed
+	systemd bool   // whether the playbooks see it
+}
+
+var taskLine = regexp.MustCompile(`^(?:TASK|RUNNING HANDLER) \[(?:accelscope : )?([^]]+)\]`)
+
+// A result is what a playbook did.
+type result struct {
+	failed  bool
+	changed []string // tasks and handlers, in order
+	raw     string   // everything that was printed
+}
+
+// play runs a playbook of deploy/ansible as it is.
+func (n node) play(t *testing.T, playbook string, v vars, flags ...string) result {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(n.dir, "vars.json")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{
+		"-C", playbooks(t), "ansible-playbook", "-i", filepath.Join(n.dir, "inventory"), "-e", "@" + file, playbook,
+	}
+	name, args := "env", append(args, flags...)
+	if !n.systemd { // the first process is another one
+		name, args = "unshare", append([]string{"--mount", "--pid", "--fork", "--mount-proc", name}, args...)
+	}
+	out, err := n.Command(t.Context(), name, args...).CombinedOutput()
+	r := result{failed: err != nil, raw: string(out)}
+	var task string // that the next lines are about
+	for line := range strings.Lines(r.raw) {
+		if match := taskLine.FindStringSubmatch(line); match != nil {
+			task = match[1]
+		} else if strings.HasPrefix(line, "changed: [") && !slices.Contains(r.changed, task) {
+			r.changed = append(r.changed, task)
+		}
+	}
+	if task == "" {
+		t.Fatalf("%s ran no task: %v: %s", playbook, err, r.raw)
+	}
+	return r
+}
+
+// want runs a playbook that must succeed and change exactly this.
+func (n node) want(t *testing.T, playbook string, v vars, changed []string, flags ...string) result {
+	t.Helper()
+	r := n.play(t, playbook, v, flags...)
+	if r.failed {
+		t.Fatalf("%s fails: %s", playbook, r.raw)
+	}
+	if !slices.Equal(r.changed, changed) {
+		t.Errorf("changed:\n%s\nwant:\n%s", strings.Join(r.changed, "\n"), strings.Join(changed, "\n"))
+	}
+	return r
+}
+
+// sh runs a line in the machine; it must succeed.
+func (n node) sh(t *testing.T, line string) string {
+	t.Helper()
+	out, err := n.Sh(t.Context(), line)
+	if err != nil {
+		t.Fatalf("%s: %v: %s", line, err, out)
+	}
+	return strings.TrimRight(out, "\n")
+}
+
+func playbooks(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../../deploy/ansible")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package guides
+
+// A place is where a command is run.
+type place int
+
+const (
+	here  place = iota + 1 // on this machine, before all else: what builds, with the network
+	node                   // in a copy of this machine, as on a node
+	serve                  // the same, in the background: it ends with the copy
+	watch                  // the same, for some seconds, as it never ends by itself
+	none                   // nowhere: why says the reason, and who checks it instead
+)
+
+// A command is one of a document, exactly as it stands there (without its comment).
+type command struct {
+	text  string
+	place place
+	env   string                            // for here: what ends it, or makes it quick
+	why   string                            // for none
+	check func(s *stage, text string) error // what can be checked of it where it is not run
+}
+
+const (
+	cluster  = "needs a cluster; TestDeploy runs what it deploys in the guest"
+	registry = "needs Docker and a registry; tests/image unpacks the archive, TestDeploy loads it into containerd"
+	helm     = "Helm is not in Debian 12; tests/deploy renders the chart by its library"
+	compose  = "needs Docker Compose 2, which Debian 12 has not; tests/compose reads the file by its library"
+)
+
+// documents are the guides, and every command in them.
+var documents = map[string][]command{
+	"README.md": {
+		{text: "make demo", place: here, env: "DEMO_SECONDS=20"},
+		{text: "make test", place: none, why: "runs this test"},
+		{text: "make run", place: serve},
+		{text: "bin/accelscope doctor", place: node},
+		{text: "bin/accelscope top", place: watch},
+		{text: "bin/accelscope peers", place: node},
+	},
+	"deploy/README.md": {
+		{text: "make build", place: here},
+		{text: "bin/accelscope doctor", place: node},
+		{text: "make packages", place: here},
+		{text: "make image", place: none, why: "make test-image builds it"},
+		{text: "make image TARGET=fabric", place: none, why: "make test-image builds it"},
+		{text: "docker load -i bin/accelscope-image.tar", place: none, why: registry},
+		{text: "docker tag accelscope:latest $REGISTRY/accelscope:latest", place: none, why: registry},
+		{text: "docker push $REGISTRY/accelscope:latest", place: none, why: registry},
+
+		{text: "mkdir -p cluster", place: node},
+		{text: "cat >cluster/kustomization.yaml <<EOF", place: node},
+		{text: "kubectl kustomize cluster", place: node}, // rendered by its library, see stage.programs
+		{text: "kubectl apply -k cluster", place: none, why: cluster},
+		{text: "kubectl -n accelscope rollout status daemonset/accelscope", place: none, why: cluster, check: inManifests},
+		{text: "helm template accelscope deploy/helm/accelscope " + helmFlags, place: none, why: helm, check: values},
+		{text: "kubectl create namespace accelscope", place: none, why: cluster},
+		{text: "kubectl label namespace accelscope pod-security.kubernetes.io/enforce=privileged", place: none, why: cluster},
+		{text: "helm upgrade --install accelscope deploy/helm/accelscope " + helmFlags, place: none, why: cluster, check: values},
+		{text: "kubectl -n accelscope exec daemonset/accelscope -- accelscope doctor", place: none, why: cluster, check: inManifests},
+		{text: "kubectl -n accelscope exec -it daemonset/accelscope -- accelscope top", place: none, why: cluster, check: inManifests},
+		{text: "kubectl -n accelscope logs daemonset/accelscope", place: none, why: cluster, check: inManifests},
+
+		{text: "apt-get install -y --no-install-recommends ./bin/accelscope_*_amd64.deb", place: node},
+		{text: "systemctl is-active accelscope", place: node},
+		{text: "echo 'workload.labels: [team]' >>/etc/accelscope/accelscope.yaml", place: node},
+		{text: "accelscope doctor --config.file=/etc/accelscope/accelscope.yaml", place: node},
+		{text: "systemctl restart accelscope", place: node},
+
+		{text: "cd deploy/ansible", place: node},
+		{text: "ansible-playbook install.yaml --check --diff " + packageFlag, place: node},
+		{text: "ansible-playbook install.yaml " + packageFlag, place: node},
+
+		{text: "docker compose -f deploy/docker/compose.yaml up -d", place: none, why: compose, check: files},
+		{text: "docker compose -f deploy/docker/compose.yaml exec accelscope accelscope doctor", place: none, why: compose, check: files},
+
+		{text: "kubectl label node $NODE accelscope/fabric=", place: none, why: cluster},
+		{text: "kubectl apply -k deploy/kubernetes/overlays/fabric", place: none, why: cluster, check: files},
+		{text: "install -D -m 644 -t /etc/systemd/system/accelscope.service.d /usr/share/accelscope/systemd/fabric.conf", place: node},
+		{text: "echo 'collector.fabric: true' >>/etc/accelscope/accelscope.yaml", place: node},
+		{text: "systemctl daemon-reload", place: node},
+
+		{text: "curl -s http://127.0.0.1:9847/healthz", place: node},
+		{text: "curl -s http://127.0.0.1:9847/readyz", place: node},
+		{text: `curl -s http://127.0.0.1:9847/metrics | grep -E '^accelscope_(build_info|source_state.*state="(failed|stuck)"} 1)'`, place: node},
+		{text: "accelscope top --once", place: node},
+
+		{text: "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc -days 30 -subj /CN=accelscope " +
+			"-addext subjectAltName=IP:127.0.0.1 -keyout /etc/accelscope/tls.key -out /etc/accelscope/tls.crt 2>/dev/null", place: node},
+		{text: "cat >/etc/accelscope/web.yaml <<EOF", place: node},
+		{text: "chmod 600 /etc/accelscope/tls.key /etc/accelscope/web.yaml", place: node},
+		{text: "echo 'web.config.file: /etc/accelscope/web.yaml' >>/etc/accelscope/accelscope.yaml", place: node},
+		{text: curl + "https://127.0.0.1:9847/metrics", place: node},
+		{text: curl + `-u "prometheus:$PASSWORD" https://127.0.0.1:9847/metrics`, place: node},
+
+		{text: "cat >prometheus.yml <<'EOF'", place: node},
+		{text: "promtool check config prometheus.yml", place: node},
+		{text: "promtool check rules deploy/prometheus/rules/*.yaml", place: node},
+
+		{text: "apt-get purge -y accelscope", place: node},
+		{text: "rm -rf /etc/accelscope /etc/systemd/system/accelscope.service.d", place: node},
+		{text: "command -v accelscope || echo gone", place: node},
+	},
+}
+
+const (
+	helmFlags   = "--namespace accelscope --set image.repository=$REGISTRY/accelscope --set image.tag=latest"
+	packageFlag = `-e "accelscope_package=$(ls $PWD/../../bin/accelscope_*_amd64.deb)"`
+	curl        = `curl -s -o /dev/null -w '%{http_code}\n' --cacert /etc/accelscope/tls.crt `
+)

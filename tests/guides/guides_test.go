@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package guides
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/accelscope/accelscope/tests/machine"
+)
+
+// blockTimeout is how long a block may take, on a machine that is slow.
+const blockTimeout = 2 * time.Minute
+
+// A stage is where the commands of one document are run.
+type stage struct {
+	*machine.Machine
+	checkout, dir string // the repository; a directory that the machine shares
+}
+
+// One after the other: both build bin/accelscope.
+func TestReadme(t *testing.T) { follow(t, "README.md") }
+
+func TestDeploy(t *testing.T) { follow(t, "deploy/README.md") }
+
+// follow runs a document from its beginning to its end.
+func follow(t *testing.T, document string) {
+	checkout, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(checkout, document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := blocks(string(text))
+	if err != nil {
+		t.Fatalf("%s: %v", document, err)
+	}
+	commands := known(t, document, found)
+	s := &stage{checkout: checkout, dir: t.TempDir()}
+	for _, b := range found {
+		for _, text := range b.commands {
+			if c := commands[first(text)]; c.place == here {
+				s.here(t, c)
+			}
+		}
+	}
+	s.start(t)
+	for _, b := range found {
+		s.play(t, document, b, commands)
+	}
+}
+
+// first is what a command is known by: its first line.
+func first(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line
+}
+
+// known are the commands of a document: each that it prints is listed, and each that is listed is printed.
+func known(t *testing.T, document string, found []block) map[string]command {
+	t.Helper()
+	commands, printed := map[string]command{}, map[string]bool{}
+	for _, c := range documents[document] {
+		commands[c.text] = c
+	}
+	for _, b := range found {
+		for _, text := range b.commands {
+			printed[first(text)] = true
+			if c, ok := commands[first(text)]; !ok {
+				t.Errorf("%s:%d: %q is in no list: say in commands_test.go where it is run", document, b.line, first(text))
+			} else if c.place == none && c.why == "" {
+				t.Errorf("%q is not run, and nothing says why", c.text)
+			}
+		}
+	}
+	for text := range commands {
+		if !printed[text] {
+			t.Errorf("%s has no command %q", document, text)
+		}
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+	return commands
+}
+
+// here runs what builds.
+func (s *stage) here(t *testing.T, c command) {
+	t.Helper()
+	begin := time.Now()
+	if strings.HasSuffix(c.text, "packages") { // what an earlier commit left would be installed, too
+		old, _ := filepath.Glob(filepath.Join(s.checkout, "bin/accelscope_*.deb"))
+		for _, file := range old {
+			os.Remove(file)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", c.text)
+	cmd.Dir, cmd.Env = s.checkout, append(os.Environ(), c.env)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s %s: %v: %s", c.env, c.text, err, out)
+	}
+	t.Logf("%s %s: %v", c.env, c.text, time.Since(begin).Round(time.Second))
+}
+
+// start boots the copy of this machine, with programs that Debian lacks.
+func (s *stage) start(t *testing.T) {
+	t.Helper()
+	render := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(s.dir, "render"), "./render")
+	render.Dir = filepath.Join(s.checkout, "tests/deploy")
+	if out, err := render.CombinedOutput(); err != nil {
+		t.Fatalf("tests/deploy/render: %v: %s", err, out)
+	}
+	// kubectl's version in Debian 12 knows no components. This renders by the library of kustomize, and decodes strictly.
+	kubectl := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = kustomize ] && exec %s/render %s ../../$2\n", s.dir, s.checkout)
+	inventory := "[accelscope]\nnode001 ansible_connection=local ansible_become=false\n"
+	for name, text := range map[string]string{"kubectl": kubectl, "inventory": inventory} {
+		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := machine.Start(t.Context(), s.dir, s.checkout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s.Machine = m
+}
+
+// variables are what a reader sets, and what makes this machine one of his nodes.
+func (s *stage) variables() string {
+	return "export REGISTRY=registry.example.org/team PASSWORD=scrape NODE=node001 ANSIBLE_INVENTORY=" + s.dir + "/inventory" +
+		" PATH=" + s.dir + ":" + os.Getenv("PATH") + "\n"
+}
+
+// play runs the commands of a block that are for a node, in one shell, and compares what is printed.
+func (s *stage) play(t *testing.T, document string, b block, commands map[string]command) {
+	t.Helper()
+	var script []string
+	for _, text := range b.commands {
+		c := commands[first(text)]
+		if c.check != nil {
+			if err := c.check(s, text); err != nil {
+				t.Errorf("%s:%d: %s: %v", document, b.line, text, err)
+			}
+		}
+		switch c.place {
+		case serve:
+			s.serve(t, text)
+		case watch:
+			script = append(script, "timeout 5 "+text+" || [ $? = 124 ]")
+		case node:
+			script = append(script, text)
+		}
+	}
+	if len(script) == 0 {
+		return
+	}
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), blockTimeout)
+	defer cancel()
+	out, err := s.Sh(ctx, s.variables()+"cd "+s.checkout+"\nset -e -o pipefail\n"+strings.Join(script, "\n"))
+	if err != nil {
+		t.Fatalf("%s:%d: %v: %s\nof\n%s", document, b.line, err, out, strings.Join(script, "\n"))
+	}
+	if err := prints(out, b.output); err != nil {
+		t.Errorf("%s:%d: %v, but:\n%s", document, b.line, err, out)
+	}
+	t.Logf("%s:%d: %v", document, b.line, time.Since(begin).Round(100*time.Millisecond))
+}
+
+// serve starts a sensor that goes on.
+func (s *stage) serve(t *testing.T, text string) {
+	t.Helper()
+	cmd := s.Command(t.Context(), "bash", "-c", s.variables()+"cd "+s.checkout+"; "+text+" >"+s.dir+"/log 2>&1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() }) // after the machine's end, which is its own
+	out, err := s.Sh(t.Context(), "curl -sf --retry 60 --retry-delay 1 --retry-all-errors http://127.0.0.1:9847/readyz")
+	if log, _ := os.ReadFile(filepath.Join(s.dir, "log")); err != nil {
+		t.Fatalf("%s: %v: %s%s", text, err, out, log)
+	}
+}
+
+// files checks that what a command names by -f or -k is there.
+func files(s *stage, text string) error {
+	var errs []error
+	words := strings.Fields(text)
+	for i, word := range words[:len(words)-1] {
+		if word == "-f" || word == "-k" {
+			_, err := os.Stat(filepath.Join(s.checkout, words[i+1]))
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// inManifests checks that what a command names is in the overlay that was applied.
+func inManifests(s *stage, text string) error {
+	out, err := exec.Command(filepath.Join(s.dir, "render"), s.checkout, "overlays/privileged").Output()
+	if err != nil {
+		return err
+	}
+	for word := range strings.FieldsSeq(text) {
+		if name, ok := strings.CutPrefix(word, "daemonset/"); ok && !strings.Contains(string(out), `"DaemonSet/`+name+`"`) {
+			return fmt.Errorf("the manifests have no %s", word)
+		}
+	}
+	return nil
+}
+
+// values checks that the chart has the values that a command sets.
+func values(s *stage, text string) error {
+	data, err := os.ReadFile(filepath.Join(s.checkout, "deploy/helm/accelscope/values.yaml"))
+	if err != nil {
+		return err
+	}
+	var root map[string]any
+	if err := yaml.Unmarshal(data, &root); err != nil {
+		return err
+	}
+	words := strings.Fields(text)
+	for i, word := range words[:len(words)-1] {
+		if word != "--set" {
+			continue
+		}
+		path, _, _ := strings.Cut(words[i+1], "=")
+		at := any(root)
+		for key := range strings.SplitSeq(path, ".") {
+			m, _ := at.(map[string]any)
+			v, ok := m[key]
+			if !ok {
+				return fmt.Errorf("the chart has no value %s", path)
+			}
+			at = v
+		}
+	}
+	return nil
+}

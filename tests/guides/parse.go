@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package guides runs the commands of README.md and of deploy/README.md as they are printed: a newcomer's path. A
+// command that is in no list of the test fails it, and so does an output that is not the one that is printed.
+package guides
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// A block is a fenced block of commands (```sh), and the block of what they print, where one follows at once.
+type block struct {
+	line     int // where it begins
+	commands []string
+	output   []string
+}
+
+// comment is one at the end of a command: in these documents two blanks are before it.
+var comment = regexp.MustCompile(`\s{2,}#.*$`)
+
+// blocks finds them in a document. A here-document belongs to its command; what is indented, as in a list, is no
+// different.
+func blocks(text string) ([]block, error) {
+	var found []block
+	fence, indent, here := "", "", "" // what is open: the language of a block, how far it is indented, a here-document
+	open, after := false, false       // whether a block is open; whether nothing came since a block of commands
+	for i, line := range strings.Split(text, "\n") {
+		trimmed := strings.TrimLeft(line, " ")
+		if language, ok := strings.CutPrefix(trimmed, "```"); ok && here == "" {
+			if open = !open; open {
+				fence, indent = language, line[:len(line)-len(trimmed)]
+				if fence == "sh" {
+					found = append(found, block{line: i + 1})
+				}
+			} else {
+				after = fence == "sh"
+			}
+			continue
+		}
+		if !open {
+			after = after && trimmed == ""
+			continue
+		}
+		line = strings.TrimPrefix(line, indent)
+		var b *block
+		if len(found) > 0 {
+			b = &found[len(found)-1]
+		}
+		switch {
+		case fence == "sh" && here != "":
+			b.commands[len(b.commands)-1] += "\n" + line
+			if line == here {
+				here = ""
+			}
+		case fence == "sh" && strings.HasSuffix(line, "\\"):
+			return nil, fmt.Errorf("line %d: put the command on one line", i+1)
+		case fence == "sh" && line != "":
+			b.commands = append(b.commands, comment.ReplaceAllString(line, ""))
+			if _, end, ok := strings.Cut(line, "<<"); ok {
+				here = strings.Trim(end, "'")
+			}
+		case fence == "" && after:
+			b.output = append(b.output, line)
+		}
+	}
+	if open {
+		return nil, fmt.Errorf("a block is not closed")
+	}
+	return found, nil
+}
+
+// prints says whether got has the lines of want, in this order and with others between; … in a line is anything.
+func prints(got string, want []string) error {
+	lines := strings.Split(got, "\n")
+	for _, w := range want {
+		pattern := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(w), "…", ".*") + "$")
+		for {
+			if len(lines) == 0 {
+				return fmt.Errorf("%q is not printed", w)
+			}
+			line := lines[0]
+			lines = lines[1:]
+			if pattern.MatchString(strings.TrimRight(line, " \r")) {
+				break
+			}
+		}
+	}
+	return nil
+}
