@@ -18,6 +18,7 @@ import (
 type cli struct {
 	Run     runCmd     `cmd:"" default:"withargs" help:"Run the sensor (default)."`
 	Doctor  doctorCmd  `cmd:"" help:"Try every source, probe and permission once; say what is wrong and what helps."`
+	Check   checkCmd   `cmd:"" help:"Check flags, environment and configuration files, and start nothing."`
 	Top     topCmd     `cmd:"" help:"Show who uses what, from any running sensor."`
 	Peers   peersCmd   `cmd:"" help:"Show who is connected to whom, from any running sensor."`
 	Version versionCmd `cmd:"" help:"Print the version."`

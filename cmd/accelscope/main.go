@@ -46,6 +46,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch name, _, _ := strings.Cut(command.Command(), " "); name {
 	case "doctor":
 		return c.Doctor.run(ctx, stdout, log)
+	case "check":
+		return c.Check.run(stdout)
 	case "top":
 		return c.Top.run(ctx, stdout)
 	case "peers":

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/collector"
+	"github.com/accelscope/accelscope/pkg/event"
 )
 
 // How long the end may take: answering the scrapes that run, then closing.
@@ -28,6 +29,33 @@ type runCmd struct {
 	sensorFlags
 	webFlags
 	eventFlags
+}
+
+// checkCmd says whether the sensor would take its configuration: flags,
+// environment, and the files that they name. It starts nothing.
+type checkCmd struct{ runCmd }
+
+func (c *checkCmd) run(stdout io.Writer) error {
+	if err := web.Validate(c.WebConfig); err != nil {
+		return fmt.Errorf("--web.config.file=%s: %w", c.WebConfig, err)
+	}
+	if _, err := c.parse(); err != nil {
+		return err
+	}
+	if c.Endpoint != "" {
+		var o event.Options
+		if c.fill(&o); !c.Runtime {
+			return errNoRuntime
+		}
+		if err := o.Check(); err != nil {
+			return fmt.Errorf("events: %w", err)
+		}
+	}
+	if _, err := newRoutes(c.webFlags, nil, nil, nil, nil, zap.NewNop()); err != nil {
+		return err
+	}
+	fmt.Fprintln(stdout, "the configuration is valid")
+	return nil
 }
 
 // run serves until ctx is done.

@@ -50,22 +50,30 @@ type sensor struct {
 	peers     func(context.Context) ([]model.Peer, error)
 }
 
+// parsedFlags are the flags of a sensor that have a form.
+type parsedFlags struct {
+	include, exclude, selected *regexp.Regexp
+	sockets                    []runtime.Socket
+}
+
+func (f sensorFlags) parse() (p parsedFlags, err error) {
+	if p.include, err = matchName("--collector.rdma.device-include", f.DeviceInclude); err != nil {
+		return p, err
+	}
+	if p.exclude, err = matchName("--collector.rdma.device-exclude", f.DeviceExclude); err != nil {
+		return p, err
+	}
+	if p.selected, err = matchName("--rdma.datapath-select", f.PathSelect); err != nil {
+		return p, err
+	}
+	p.sockets, err = parseSockets(f.Sockets)
+	return p, err
+}
+
 // newSensor makes the sources that are switched on. One that cannot be made is
 // registered with the reason; only --strict makes that an error.
 func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*sensor, error) {
-	include, err := matchName("--collector.rdma.device-include", f.DeviceInclude)
-	if err != nil {
-		return nil, err
-	}
-	exclude, err := matchName("--collector.rdma.device-exclude", f.DeviceExclude)
-	if err != nil {
-		return nil, err
-	}
-	sockets, err := parseSockets(f.Sockets)
-	if err != nil {
-		return nil, err
-	}
-	selected, err := matchName("--rdma.datapath-select", f.PathSelect)
+	parsed, err := f.parse()
 	if err != nil {
 		return nil, err
 	}
@@ -102,11 +110,11 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 	}
 	if f.Runtime {
 		root, run := f.Host, f.Run
-		if len(sockets) > 0 { // whoever names a path means the one that we see
+		if len(parsed.sockets) > 0 { // whoever names a path means the one that we see
 			root, run = "/", ""
 		}
 		runtimes, err = runtime.New(runtime.Options{
-			Sockets: sockets, Root: root, Run: run, Procfs: f.Procfs, Labels: f.Labels, Grace: f.Grace,
+			Sockets: parsed.sockets, Root: root, Run: run, Procfs: f.Procfs, Labels: f.Labels, Grace: f.Grace,
 			Logger: log.Named("runtime"),
 		})
 		add("runtime", runtimes, err)
@@ -133,7 +141,7 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 	if f.RDMA {
 		o := rdma.Options{
 			QPCounters: f.QPCounters,
-			Sysfs:      f.Sysfs, Procfs: f.Procfs, Include: include, Exclude: exclude, Netlink: true, Logger: log.Named("rdma"),
+			Sysfs:      f.Sysfs, Procfs: f.Procfs, Include: parsed.include, Exclude: parsed.exclude, Netlink: true, Logger: log.Named("rdma"),
 			// Not counting yet is not counting.
 			Holdings: func() bool { return probes == nil || !probes.Counting() },
 			Namespaces: func() []model.Namespace {
@@ -171,7 +179,7 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 	var made atomic.Pointer[collector.Collector]
 	if f.DataPath != "off" {
 		o := datapath.Options{
-			Sysfs: f.Sysfs, Procfs: f.Procfs, Chosen: chosen(selected, &made), Logger: log.Named("datapath"),
+			Sysfs: f.Sysfs, Procfs: f.Procfs, Chosen: chosen(parsed.selected, &made), Logger: log.Named("datapath"),
 		}
 		if f.DataPath == "budget" {
 			o.Budget = f.PathBudget
@@ -290,15 +298,16 @@ func newFabric(f fabricFlags, log *zap.Logger) (string, collector.Source, error)
 	return "fabric", s, err
 }
 
+var errNoRuntime = fmt.Errorf("--events.otlp-endpoint needs the runtimes (--collector.runtime): %w", model.ErrUnsupported)
+
 // newEvents makes what sends events; runtimes is where they come from.
 func newEvents(
 	f eventFlags, runtimes *runtime.Source, made *atomic.Pointer[collector.Collector], o event.Options,
 ) (collector.Source, error) {
 	if runtimes == nil {
-		return nil, fmt.Errorf("--events.otlp-endpoint needs the runtimes (--collector.runtime): %w", model.ErrUnsupported)
+		return nil, errNoRuntime
 	}
-	o.Endpoint, o.Insecure, o.QueueSize = f.Endpoint, f.Insecure, f.QueueSize
-	o.CAFile, o.CertFile, o.KeyFile, o.HeadersFile = f.CAFile, f.CertFile, f.KeyFile, f.HeadersFile
+	f.fill(&o)
 	o.Watch, o.Snapshot, o.Ready = runtimes.Watch, runtimes.Snapshot, runtimes.Ready()
 	o.Shares = func() attribution.Attribution {
 		if c := made.Load(); c != nil {
@@ -307,6 +316,12 @@ func newEvents(
 		return attribution.Attribution{}
 	}
 	return event.New(o)
+}
+
+// fill sets what flags say of o.
+func (f eventFlags) fill(o *event.Options) {
+	o.Endpoint, o.Insecure, o.QueueSize = f.Endpoint, f.Insecure, f.QueueSize
+	o.CAFile, o.CertFile, o.KeyFile, o.HeadersFile = f.CAFile, f.CertFile, f.KeyFile, f.HeadersFile
 }
 
 // chosen says whether the workload of a cgroup is selected, as far as the last

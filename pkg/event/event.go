@@ -107,25 +107,36 @@ type Exporter struct {
 // an endpoint that is none is an error.
 func New(o Options) (*Exporter, error) { return start(o, defaults) }
 
-func start(o Options, t timing) (*Exporter, error) {
+// Check says whether New would take what the options say of the receiver. It
+// reads the files and connects to nobody.
+func (o Options) Check() error { return o.check(defaults) }
+
+func (o Options) check(t timing) error {
 	_, port, err := net.SplitHostPort(o.Endpoint)
 	if err == nil {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("endpoint %q is not HOST:PORT: %w", o.Endpoint, err)
+		return fmt.Errorf("endpoint %q is not HOST:PORT: %w", o.Endpoint, err)
 	}
 	if o.QueueSize < 1 {
-		return nil, fmt.Errorf("a queue of %d events holds none", o.QueueSize)
+		return fmt.Errorf("a queue of %d events holds none", o.QueueSize)
+	}
+	w, err := dial(o, t.export) // reads the files
+	if err != nil {
+		return err
+	}
+	w.close(false)
+	return nil
+}
+
+func start(o Options, t timing) (*Exporter, error) {
+	if err := o.check(t); err != nil {
+		return nil, err
 	}
 	if o.Watch == nil || o.Snapshot == nil {
 		return nil, errors.New("nobody tells of containers: the runtime source is needed")
 	}
-	w, err := dial(o, t.export) // reads the files
-	if err != nil {
-		return nil, err
-	}
-	w.close(false)
 	log := o.Logger
 	if log == nil {
 		log = zap.NewNop()

@@ -230,6 +230,8 @@ func TestPackage(t *testing.T) {
 		"unknown key":           {"accelscope_config": vars{"grase": "1m"}},
 		"no such state":         {"accelscope_state": "latest"},
 		"no dictionary":         {"accelscope_config": "grace"},
+		"no such value":         {"accelscope_config": vars{"events.otlp-endpoint": "collector:4317", "events.queue-size": 0}},
+		"no such web option":    {"accelscope_web_config": vars{"tls_server": vars{}}},
 		"password in the clear": {"accelscope_basic_auth_users": vars{"prometheus": "s3cret"}},
 		"key alone":             {"accelscope_tls_certificate": ""},
 		"package and binary":    {"accelscope_binary": "/bin/true"},
