@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dashboards
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// Answer is what Prometheus says to a query ("data" of its API).
+type Answer struct {
+	Type   string   `json:"resultType"`
+	Series []Series `json:"result"`
+}
+
+// Series is one of an answer: of a range its values, of an instant its value.
+type Series struct {
+	Labels map[string]string `json:"metric"`
+	Values []Point           `json:"values,omitempty"`
+	Value  *Point            `json:"value,omitempty"`
+	// Native histograms, which nobody here looks into.
+	Histograms []json.RawMessage `json:"histograms,omitempty"`
+	Histogram  json.RawMessage   `json:"histogram,omitempty"`
+}
+
+// Point is a value at a time, in seconds.
+type Point struct{ Time, Value float64 }
+
+// UnmarshalJSON reads [1700000000.1, "1.5"].
+func (p *Point) UnmarshalJSON(text []byte) error {
+	var value string
+	if err := json.Unmarshal(text, &[]any{&p.Time, &value}); err != nil {
+		return err
+	}
+	var err error
+	if p.Value, err = strconv.ParseFloat(value, 64); err != nil {
+		return fmt.Errorf("a value of Prometheus: %w", err)
+	}
+	return nil
+}
+
+// MarshalJSON is its opposite.
+func (p Point) MarshalJSON() ([]byte, error) {
+	return json.Marshal([]any{p.Time, strconv.FormatFloat(p.Value, 'g', -1, 64)})
+}
+
+// Points are the values of a series, of a range or of an instant.
+func (s Series) Points() []Point {
+	if s.Value != nil {
+		return []Point{*s.Value}
+	}
+	return s.Values
+}
+
+// Told tells whether an answer has anything to show: a number, or a native histogram.
+func (a Answer) Told() bool {
+	for _, s := range a.Series {
+		if len(s.Histograms) > 0 || len(s.Histogram) > 0 {
+			return true
+		}
+		for _, p := range s.Points() {
+			if !math.IsNaN(p.Value) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Answers are those to all queries of all dashboards, by file, number of the panel, and query.
+type Answers struct {
+	Begin, End float64 // the time that is shown, in seconds
+	Panels     map[string]map[int]map[string]Answer
+}

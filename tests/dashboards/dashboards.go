@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dashboards reads the Grafana dashboards of deploy/grafana as Grafana does, as far as it takes to ask Prometheus
+// what their panels ask: for tests, and to draw their screens.
+package dashboards
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+)
+
+// Dashboard is a file of Grafana's.
+type Dashboard struct {
+	File string `json:"-"`
+
+	UID         string   `json:"uid"`
+	Title       string   `json:"title"`
+	Description string   `json:"description"`
+	Tags        []string `json:"tags"`
+	Schema      int      `json:"schemaVersion"`
+	Links       []struct {
+		Type string   `json:"type"`
+		Tags []string `json:"tags"`
+	} `json:"links"`
+	Templating struct {
+		List []Variable `json:"list"`
+	} `json:"templating"`
+	Panels []Panel `json:"panels"`
+}
+
+// Variable is a choice above the panels.
+type Variable struct {
+	Name  string          `json:"name"`
+	Type  string          `json:"type"`
+	Query json.RawMessage `json:"query"` // a text, or an object with one
+	All   string          `json:"allValue"`
+}
+
+// Text is the query of a variable.
+func (v Variable) Text() string {
+	var text string
+	if json.Unmarshal(v.Query, &text) == nil {
+		return text
+	}
+	var object struct{ Query string }
+	_ = json.Unmarshal(v.Query, &object) // what is no query is none
+	return object.Query
+}
+
+// Panel is one of a dashboard, or the title of a row.
+type Panel struct {
+	ID          int    `json:"id"`
+	Type        string `json:"type"`
+	Title       string `json:"title"`
+	Description string `json:"description"`
+	Datasource  struct {
+		UID string `json:"uid"`
+	} `json:"datasource"`
+	Place       Place    `json:"gridPos"`
+	Targets     []Target `json:"targets"`
+	FieldConfig struct {
+		Defaults struct {
+			Unit  string `json:"unit"`
+			Links []struct {
+				URL string `json:"url"`
+			} `json:"links"`
+			Min    *float64 `json:"min"`
+			Max    *float64 `json:"max"`
+			Custom struct {
+				Stacking struct {
+					Mode string `json:"mode"`
+				} `json:"stacking"`
+			} `json:"custom"`
+			Thresholds struct {
+				Steps []Step `json:"steps"`
+			} `json:"thresholds"`
+			Mappings []struct {
+				Options map[string]struct {
+					Text string `json:"text"`
+				} `json:"options"`
+			} `json:"mappings"`
+		} `json:"defaults"`
+		Overrides []Override `json:"overrides"`
+	} `json:"fieldConfig"`
+	Transformations []struct {
+		ID      string `json:"id"`
+		Options struct {
+			Index  map[string]int    `json:"indexByName"`
+			Rename map[string]string `json:"renameByName"`
+		} `json:"options"`
+	} `json:"transformations"`
+}
+
+// Place is where a panel stands, on a grid of 24 columns.
+type Place struct{ X, Y, W, H int }
+
+// Target is a query.
+type Target struct {
+	Ref     string `json:"refId"`
+	Expr    string `json:"expr"`
+	Legend  string `json:"legendFormat"`
+	Format  string `json:"format"`
+	Instant bool   `json:"instant"`
+	Range   bool   `json:"range"`
+
+	Datasource struct {
+		UID string `json:"uid"`
+	} `json:"datasource"`
+}
+
+// Step is where a color begins; the first has no value.
+type Step struct {
+	Color string   `json:"color"`
+	Value *float64 `json:"value"`
+}
+
+// Override is what is different for some series or columns.
+type Override struct {
+	Matcher struct {
+		ID      string `json:"id"`
+		Options string `json:"options"`
+	} `json:"matcher"`
+	Properties []struct {
+		ID    string          `json:"id"`
+		Value json.RawMessage `json:"value"`
+	} `json:"properties"`
+}
+
+// Load reads the dashboards of a directory.
+func Load(dir string) ([]Dashboard, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	var all []Dashboard
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		d := Dashboard{File: filepath.Base(file)}
+		if err := json.NewDecoder(bytes.NewReader(text)).Decode(&d); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		all = append(all, d)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("no dashboards in %s", dir)
+	}
+	return all, nil
+}
+
+// Values are what variables stand for, beside those of the dashboard with all chosen.
+type Values map[string]string
+
+// reference is a use of a variable: $name, ${name} or ${name:format}. $1 is a group of a regular expression.
+var reference = regexp.MustCompile(`\$(?:\{([A-Za-z_]\w*)(?::\w+)?\}|([A-Za-z_]\w*))`)
+
+// Variables are the names of the variables that a text uses.
+func Variables(text string) (names []string) {
+	for _, m := range reference.FindAllStringSubmatch(text, -1) {
+		names = append(names, m[1]+m[2])
+	}
+	return names
+}
+
+// Expand replaces the variables of a query. One that is not known stays.
+func (d Dashboard) Expand(expr string, values Values) string {
+	return reference.ReplaceAllStringFunc(expr, func(use string) string {
+		name := Variables(use)[0]
+		if v, ok := values[name]; ok {
+			return v
+		}
+		if i := slices.IndexFunc(d.Templating.List, func(v Variable) bool { return v.Name == name }); i >= 0 {
+			return d.Templating.List[i].All
+		}
+		return use
+	})
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command generate writes the dashboards: one JSON file for each, to be imported into Grafana 10 or newer as it is.
+//
+//	go run ./tests/dashboards/generate
+//
+// The tables of panels (hca.go, workloads.go, gpus.go, fabric.go, sensor.go) are what a person changes; how a panel
+// looks is said once, in panel.go, and where it stands is computed, row by row, from left to right.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// all are the dashboards, by file.
+func all() map[string]dashboard {
+	return map[string]dashboard{
+		"hca.json": hca(), "workloads.json": workloads(), "gpus.json": gpus(), "fabric.json": fabric(), "sensor.json": sensor(),
+	}
+}
+
+func main() {
+	dir := "deploy/grafana"
+	if len(os.Args) > 1 {
+		dir = os.Args[1]
+	}
+	for name, d := range all() {
+		text, err := d.encode()
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), text, 0o644)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "generate:", err)
+			os.Exit(1)
+		}
+	}
+}
+
+// encode writes a dashboard as JSON, with the characters of PromQL as they are.
+func (d dashboard) encode() ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(d.build()); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+// unanswered are the queries that have no data in the guest, and why: "file: panel: query".
+var unanswered = map[string]string{
+	"gpus.json: Rows and pages out of use: B": "the fake H100 remaps rows, and retires no pages",
+	"gpus.json: XGMI: A":                      "AMD only",
+	"gpus.json: XGMI: B":                      "AMD only",
+
+	"sensor.json: Devices that are not ok: A":                   "nothing is broken",
+	"sensor.json: Probes of the data path: part of CPU time: B": "there is no budget with --rdma.datapath=always",
+	"workloads.json: Sampled bytes by workload: A":              "nothing is sampled with --rdma.datapath=always",
+	"workloads.json: Sampled bytes by workload: B":              "nothing is sampled with --rdma.datapath=always",
+	"workloads.json: OOM kills and restarts: B": "containers that containerd runs without " +
+		"Kubernetes are not started again",
+}
+
+// unrecorded are the recording rules that have no series in the guest, and why.
+var unrecorded = map[string]string{}
+
+// expected are the alerts that what happens in the guest must raise (they would fire if it went on), and why.
+var expected = map[string]string{
+	"RDMAVerbsErrors":      "the verbs of ml/faulty-0 fail",
+	"RDMACompletionErrors": "the work requests of ml/faulty-0 get no answer",
+	"RDMAPacketErrors":     "an HCA of files receives packets with errors",
+	"RDMAOutOfBuffer":      "an HCA of files has no receive buffers",
+	"GPUAllocatedIdle":     "ml/idle-0 has a GPU and no process on it",
+	"GPUXidCritical":       "GPU 2 reports XID 48",
+	"GPUXidNoncritical":    "GPU 0 reports XID 13",
+	"FabricLinkDegraded":   "a link of the fabric has 4 of 12 lanes",
+	"FabricLinkErrors":     "a link of the fabric recovers again and again",
+}
+
+// tolerated are alerts, maybe of one source, that an emulator may raise, which is slow.
+var tolerated = map[string]string{
+	"RDMAVerbsSlow":                "verbs take as long as an emulated CPU lets them",
+	"FabricSwitchNotAnswering":     "a tool may be too slow for its deadline",
+	"AccelscopeSourceStuck fabric": "the tools may be too slow for the interval",
+	"AccelscopeSourceLost fabric":  "the tools may be too slow for the interval",
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/dashboards"
+)
+
+// scrapeEvery is how often Prometheus scrapes and evaluates rules here. Rates are over rateInterval, as Grafana makes it
+// of that: four scrapes and one.
+const (
+	scrapeEvery  = 5 * time.Second
+	rateInterval = "25s"
+)
+
+// prometheus is a running Prometheus, Debian's.
+type prometheus struct {
+	t   *testing.T
+	url string
+}
+
+// startPrometheus starts one that scrapes these targets, by instance, with the rules in a directory.
+func startPrometheus(t *testing.T, port int, rules string, targets map[string]string, args ...string) *prometheus {
+	t.Helper()
+	dir := t.TempDir()
+	config := fmt.Sprintf("global: {scrape_interval: %v, scrape_timeout: %[1]v, evaluation_interval: %[1]v}\n"+
+		"rule_files: ['%s/*.yaml']\nscrape_configs:\n- job_name: accelscope\n  honor_labels: true\n  "+
+		"static_configs:\n", scrapeEvery, rules)
+	for instance, address := range targets {
+		config += fmt.Sprintf("  - {targets: ['%s'], labels: {instance: '%s'}}\n", address, instance)
+	}
+	file := filepath.Join(dir, "prometheus.yml")
+	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprint("127.0.0.1:", port)
+	log := &lockedBuffer{}
+	cmd := exec.Command("prometheus", append([]string{
+		"--config.file=" + file, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + address,
+	}, args...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("%v: install the Debian package prometheus", err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGKILL)
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("log of Prometheus:\n%s", log)
+		}
+	})
+	p := &prometheus{t, "http://" + address}
+	eventually(t, 60*time.Second, func() error {
+		res, err := http.Get(p.url + "/-/ready")
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("/-/ready: %s", res.Status)
+		}
+		return nil
+	})
+	return p
+}
+
+// get reads the data of an answer of the API.
+func (p *prometheus) get(path string, values url.Values, data any) error {
+	res, err := http.Get(p.url + "/api/v1/" + path + "?" + values.Encode())
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	envelope := struct {
+		Status, Error string
+		Data          any
+	}{Data: data}
+	if err := json.NewDecoder(res.Body).Decode(&envelope); err != nil {
+		return fmt.Errorf("%s: %s: %w", path, res.Status, err)
+	}
+	if envelope.Status != "success" {
+		return fmt.Errorf("%s: %s", path, envelope.Error)
+	}
+	return nil
+}
+
+func epoch(at time.Time) string { return strconv.FormatFloat(float64(at.UnixMilli())/1000, 'f', 3, 64) }
+
+// ask asks what a panel asks: for a moment, or for a time.
+func (p *prometheus) ask(expr string, instant bool, begin, end time.Time) (dashboards.Answer, error) {
+	var a dashboards.Answer
+	if instant {
+		return a, p.get("query", url.Values{"query": {expr}, "time": {epoch(end)}}, &a)
+	}
+	return a, p.get("query_range", url.Values{
+		"query": {expr}, "start": {epoch(begin)}, "end": {epoch(end)}, "step": {fmt.Sprint(scrapeEvery.Seconds())},
+	}, &a)
+}
+
+// complete waits until all targets were scraped, and returns a time at which they had been. In an emulator a scrape may
+// take too long; it ends what its target said before it began, so only what is older than the longest scrape is certain.
+func (p *prometheus) complete(targets int) time.Time {
+	p.t.Helper()
+	var at time.Time
+	eventually(p.t, 2*time.Minute, func() error {
+		at = time.Now().Add(-scrapeEvery - time.Second)
+		answer, err := p.ask("sum(up)", true, at, at)
+		if err == nil && (len(answer.Series) != 1 || answer.Series[0].Value.Value != float64(targets)) {
+			err = fmt.Errorf("up: %v", answer.Series)
+		}
+		return err
+	})
+	return at
+}
+
+// rule is one that Prometheus evaluates.
+type rule struct {
+	Name, Type, Health, LastError string
+}
+
+// rules are all of them, with what became of them.
+func (p *prometheus) rules() []rule {
+	p.t.Helper()
+	var data struct{ Groups []struct{ Rules []rule } }
+	if err := p.get("rules", nil, &data); err != nil {
+		p.t.Fatal(err)
+	}
+	var all []rule
+	for _, g := range data.Groups {
+		all = append(all, g.Rules...)
+	}
+	return all
+}
