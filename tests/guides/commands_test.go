@@ -67,7 +67,7 @@ var documents = map[string][]command{
 		{text: "apt-get install -y --no-install-recommends ./bin/accelscope_*_amd64.deb", place: node},
 		{text: "systemctl is-active accelscope", place: node},
 		{text: "echo 'workload.labels: [team]' >>/etc/accelscope/accelscope.yaml", place: node},
-		{text: "accelscope doctor --config.file=/etc/accelscope/accelscope.yaml", place: node},
+		{text: "accelscope check --config.file=/etc/accelscope/accelscope.yaml", place: node},
 		{text: "systemctl restart accelscope", place: node},
 
 		{text: "cd deploy/ansible", place: node},

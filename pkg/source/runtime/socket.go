@@ -100,6 +100,9 @@ func (n node) locate(path string) (string, error) {
 	for links := 0; len(rest) > 0; {
 		name := rest[0]
 		rest = rest[1:]
+		if name == "" {
+			continue // "/" itself need not be there: /run may be all that we see
+		}
 		next := filepath.Join(at, name) // ".." of the root is the root
 		target, err := os.Readlink(n.at(next))
 		switch {

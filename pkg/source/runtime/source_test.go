@@ -100,7 +100,8 @@ func TestLocateRun(t *testing.T) {
 			"/run/x/s.sock": "run/x/s.sock", "/var/run/x/s.sock": "run/x/s.sock", "/var/snap/c.sock": "host/var/snap/c.sock",
 			"/run/x/decoy.sock": "", "/running": "",
 		},
-		"empty": {"/run/x/s.sock": "run/x/s.sock", "/var/run/x/s.sock": "run/x/s.sock", "/var/snap/c.sock": ""},
+		"empty":   {"/run/x/s.sock": "run/x/s.sock", "/var/run/x/s.sock": "run/x/s.sock", "/var/snap/c.sock": ""},
+		"missing": {"/run/x/s.sock": "run/x/s.sock", "/var/run/x/s.sock": "run/x/s.sock", "/var/snap/c.sock": ""},
 	} {
 		n := node{filepath.Join(dir, root), filepath.Join(dir, "run")}
 		for path, want := range want {

@@ -1,0 +1,94 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
+
+{{- /* The release's name, and the chart's unless that is in it. */ -}}
+{{- define "accelscope.name" -}}
+{{- if contains "accelscope" .Release.Name }}{{ .Release.Name }}{{ else }}{{ printf "%s-accelscope" .Release.Name }}{{ end -}}
+{{- end -}}
+
+{{- define "accelscope.selector" -}}
+app.kubernetes.io/name: accelscope
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "accelscope.fabricSelector" -}}
+app.kubernetes.io/name: accelscope-fabric
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "accelscope.chartLabels" -}}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "accelscope.labels" -}}
+{{ include "accelscope.selector" . }}
+{{ include "accelscope.chartLabels" . }}
+{{- end -}}
+
+{{- /* Both, the sensors and who reads the fabric. */ -}}
+{{- define "accelscope.all" -}}
+matchExpressions:
+  - key: app.kubernetes.io/name
+    operator: In
+    values: [accelscope, accelscope-fabric]
+  - key: app.kubernetes.io/instance
+    operator: In
+    values: [{{ .Release.Name }}]
+{{- end -}}
+
+{{- define "accelscope.tag" -}}
+{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+
+{{- define "accelscope.config" -}}
+{{ toYaml .Values.config }}
+{{- end -}}
+
+{{- define "accelscope.nodeEnv" -}}
+- name: NODE_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
+- name: NODE_IP
+  valueFrom:
+    fieldRef:
+      fieldPath: status.hostIP
+{{- end -}}
+
+{{- /* What asks whether it runs. With a web configuration it is the sensor's own program that asks, for it knows of TLS. */ -}}
+{{- define "accelscope.probe" -}}
+{{- if .root.Values.web.configSecret -}}
+exec:
+  command: [/usr/bin/accelscope, doctor, --health, --config.file=/etc/accelscope/accelscope.yaml]
+{{- else -}}
+httpGet:
+  path: {{ .path }}
+  port: metrics
+{{- end -}}
+{{- end -}}
+
+{{- /* An endpoint of a PodMonitor or ServiceMonitor. */ -}}
+{{- define "accelscope.endpoint" -}}
+port: metrics
+scheme: {{ .scheme }}
+honorLabels: true
+{{- with .interval }}
+interval: {{ . }}
+{{- end }}
+{{- with .tlsConfig }}
+tlsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .basicAuth }}
+basicAuth:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+relabelings:
+  - action: replace
+    sourceLabels: [__meta_kubernetes_pod_node_name]
+    targetLabel: instance
+  # These would be of the sensor, and be taken for those of whoever owns no workload.
+  - action: labeldrop
+    regex: {{ .drop }}
+{{- end -}}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package deploy renders what deploy/ has for Kubernetes, with the libraries of kustomize and Helm, and decodes it
+// strictly into the API's own types: a field that does not exist, or is there twice, is an error. It is a module of its
+// own, for nobody who builds accelscope needs these libraries.
+package deploy
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+// Objects are what is rendered, by KIND/NAME.
+type Objects map[string]runtime.Object
+
+// Names are the keys of o, in order.
+func (o Objects) Names() []string { return slices.Sorted(maps.Keys(o)) }
+
+// Kustomize renders a directory below root, the top of the repository, as `kubectl kustomize` does. With components it
+// is as if a kustomization of the user's named it and them.
+func Kustomize(root, dir string, components ...string) (Objects, error) {
+	fs := filesys.MakeFsOnDisk()
+	dir = filepath.Join(root, "deploy/kubernetes", dir)
+	if len(components) > 0 {
+		tmp, err := filesys.NewTmpConfirmedDir()
+		if err != nil {
+			return nil, err
+		}
+		defer fs.RemoveAll(tmp.String()) //nolint:errcheck // a temporary directory
+		to := func(path string) string {
+			rel, _ := filepath.Rel(tmp.String(), path) // both are absolute
+			return rel
+		}
+		k := fmt.Appendf(nil, "resources: [%s]\ncomponents:\n", to(dir))
+		for _, c := range components {
+			k = fmt.Appendf(k, "- %s\n", to(filepath.Join(root, "deploy/kubernetes/components", c)))
+		}
+		if err := fs.WriteFile(tmp.Join("kustomization.yaml"), k); err != nil {
+			return nil, err
+		}
+		dir = tmp.String()
+	}
+	return build(fs, dir)
+}
+
+// build renders a directory with kubectl's default options.
+func build(fs filesys.FileSystem, dir string) (Objects, error) {
+	o := krusty.MakeDefaultOptions()
+	o.LoadRestrictions = types.LoadRestrictionsRootOnly
+	m, err := krusty.MakeKustomizer(o).Run(fs, dir)
+	if err != nil {
+		return nil, err
+	}
+	text, err := m.AsYaml()
+	if err != nil {
+		return nil, err
+	}
+	return Decode(text)
+}
+
+// Chart loads the Helm chart.
+func Chart(root string) (*chart.Chart, error) {
+	return loader.LoadDir(filepath.Join(root, "deploy/helm/accelscope"))
+}
+
+// Helm renders the chart as release accelscope in the namespace of that name, for a new Kubernetes, after its schema has
+// accepted the values.
+func Helm(c *chart.Chart, values map[string]any) (objects Objects, notes string, err error) {
+	return helmFor(c, values, "v1.34.0")
+}
+
+func helmFor(c *chart.Chart, values map[string]any, kubernetes string) (objects Objects, notes string, err error) {
+	version, err := chartutil.ParseKubeVersion(kubernetes)
+	if err != nil {
+		return nil, "", err
+	}
+	cluster := chartutil.DefaultCapabilities.Copy()
+	cluster.KubeVersion = *version
+	release := chartutil.ReleaseOptions{Name: "accelscope", Namespace: "accelscope", Revision: 1, IsInstall: true}
+	all, err := chartutil.ToRenderValues(c, values, release, cluster)
+	if err != nil {
+		return nil, "", err
+	}
+	files, err := engine.Engine{Strict: true}.Render(c, all)
+	if err != nil {
+		return nil, "", err
+	}
+	var text strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if strings.HasSuffix(name, "NOTES.txt") {
+			notes = files[name]
+		} else {
+			text.WriteString("\n---\n" + files[name])
+		}
+	}
+	objects, err = Decode([]byte(text.String()))
+	return objects, notes, err
+}
+
+// Decode reads documents of YAML strictly.
+func Decode(text []byte) (Objects, error) {
+	strict := json.NewSerializerWithOptions(json.DefaultMetaFactory, known, known, json.SerializerOptions{Yaml: true, Strict: true})
+	out := Objects{}
+	for r := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text))); ; {
+		doc, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if onlyComments(doc) {
+			continue
+		}
+		o, kind, err := strict.Decode(doc, nil, nil)
+		if err != nil {
+			return nil, fmt.Errorf("%w in:\n%s", err, doc)
+		}
+		m, err := meta.Accessor(o)
+		if err != nil {
+			return nil, err
+		}
+		name := kind.Kind + "/" + m.GetName()
+		if out[name] != nil {
+			return nil, fmt.Errorf("%s is there twice", name)
+		}
+		out[name] = o
+	}
+}
+
+// known are the kinds of Kubernetes and of the Prometheus operator.
+var known = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(scheme.AddToScheme(s))
+	utilruntime.Must(monitoring.AddToScheme(s))
+	return s
+}()
+
+func onlyComments(doc []byte) bool {
+	for line := range bytes.Lines(doc) {
+		line = bytes.TrimSpace(line)
+		if len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("---")) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestValues: the schema takes what is right, and refuses what is not known or wrong.
+func TestValues(t *testing.T) {
+	c, err := Chart(root(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, good := range map[string]bool{
+		"":                            true,
+		"mode: capabilities":          true,
+		"mode: Privileged":            false,
+		"mod: privileged":             false,
+		"capabilities: [BPF]":         true,
+		"capabilities: [CAP_BPF]":     false,
+		"capabilities: BPF":           false,
+		"image: {tag: v1}":            true,
+		"image: {tag: 1}":             false,
+		"image: {digest: x}":          false,
+		"image: {pullPolicy: Always}": true,
+		"image: {pullPolicy: always}": false,
+		"config: {collector.node: false, workload.labels: [a, b], grace: 5m}": true,
+		"config: {collector: {node: false}}":                                  false,
+		"extraArgs: [--strict]":                                               true,
+		"extraArgs: [strict]":                                                 false,
+		"extraEnv: [{name: A, value: b}]":                                     true,
+		"extraEnv: [{name: A, valu: b}]":                                      false,
+		"resources: {requests: {cpu: 1, memory: 1Gi}, limits: {memory: 1Gi}}": true,
+		"resources: null":                                                     false,
+		"tolerations: []":                                                     true,
+		"affinity: {nodeAffinity: {}}":                                        true,
+		"maxUnavailable: 3":                                                   true,
+		"maxUnavailable: 0":                                                   false,
+		"maxUnavailable: 25%":                                                 true,
+		"maxUnavailable: 0%":                                                  false,
+		"kubelet: {nodesProxy: true}":                                         true,
+		"kubelet: {nodesproxy: true}":                                         false,
+		"web: {configSecret: s}":                                              true,
+		"web: {config: s}":                                                    false,
+		"events: {otlpEndpoint: 'otel:4317'}":                                 true,
+		"events: {otlpEndpoint: otel}":                                        false,
+		"events: {secret: s, secretKeys: [ca.crt]}":                           true,
+		"events: {secret: s, secretKeys: [ca.pem]}":                           false,
+		"podMonitor: {enabled: true, interval: 15s}":                          true,
+		"podMonitor: {enabled: true, interval: 15}":                           false,
+		"podMonitor: {enabled: yes please}":                                   false,
+		"serviceMonitor: {enabled: true, scheme: https}":                      true,
+		"serviceMonitor: {enabled: true, scheme: HTTPS}":                      false,
+		"prometheusRule: {enabled: true, labels: {a: b}}":                     true,
+		"networkPolicy: {enabled: true, from: []}":                            false,
+		"fabric: {enabled: true, extraArgs: [--fabric.port=mlx5_0/1]}":        true,
+		"fabric: {enable: true}":                                              false,
+	} {
+		if _, _, err := Helm(c, values(t, text)); (err == nil) != good {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// TestOptions: what the values ask for is in the objects.
+func TestOptions(t *testing.T) {
+	o := helm(t, `
+image: {repository: r/a, tag: v9}
+runtimeClassName: nvidia
+mode: capabilities
+imagePullSecrets: [{name: pull}]
+extraArgs: [--strict]
+extraEnv: [{name: A, value: b}]
+podAnnotations: {c: d}
+config: {log.level: debug}
+affinity: {nodeAffinity: {}}
+web: {configSecret: web}
+events: {otlpEndpoint: "otel:4317", secret: otel, secretKeys: [ca.crt, headers]}
+podMonitor: {enabled: true, interval: 30s, scheme: https, labels: {release: prom}, tlsConfig: {insecureSkipVerify: true}}
+fabric: {enabled: true}
+`)
+	p := sensor(t, o)
+	c := p.Containers[0]
+	for _, arg := range []string{
+		"--strict", "--events.otlp-endpoint=otel:4317", "--events.otlp-ca-file=/etc/accelscope-events/ca.crt",
+		"--events.otlp-headers-file=/etc/accelscope-events/headers",
+	} {
+		if !slices.Contains(c.Args, arg) {
+			t.Errorf("no %s in %v", arg, c.Args)
+		}
+	}
+	if c.Image != "r/a:v9" || *p.RuntimeClassName != "nvidia" || p.ImagePullSecrets[0].Name != "pull" || p.Affinity == nil {
+		t.Errorf("%+v", p)
+	}
+	env := map[string]string{}
+	for _, e := range c.Env {
+		env[e.Name] = e.Value
+	}
+	if env["A"] != "b" || env["NVIDIA_VISIBLE_DEVICES"] != "all" || env["ACCELSCOPE_WEB_CONFIG_FILE"] != "/etc/accelscope-web/web.yaml" {
+		t.Errorf("environment %v", env)
+	}
+	for _, probe := range []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
+		if probe.HTTPGet != nil || probe.Exec == nil {
+			t.Errorf("a probe by HTTP, which TLS or a password may refuse: %+v", probe)
+		}
+	}
+	for _, name := range []string{"web", "otel"} {
+		if !slices.ContainsFunc(p.Volumes, func(v corev1.Volume) bool { return v.Secret != nil && v.Secret.SecretName == name }) {
+			t.Errorf("no volume of the secret %s", name)
+		}
+	}
+	if text := get[*corev1.ConfigMap](t, o, "ConfigMap/accelscope").Data["accelscope.yaml"]; !strings.Contains(text, "log.level: debug") {
+		t.Errorf("configuration %q", text)
+	}
+	m := get[*monitoring.PodMonitor](t, o, "PodMonitor/accelscope")
+	if e := m.Spec.PodMetricsEndpoints[0]; m.Labels["release"] != "prom" || e.Interval != "30s" || *e.Scheme != "https" {
+		t.Errorf("%+v", m)
+	}
+	if f := get[*appsv1.Deployment](t, o, "Deployment/accelscope-fabric").Spec.Template.Spec.Containers[0]; f.Image != "r/a:v9-fabric" {
+		t.Errorf("%+v", f)
+	}
+	other := helm(t, "config: {log.level: info}")
+	sum := func(o Objects) string {
+		return get[*appsv1.DaemonSet](t, o, "DaemonSet/accelscope").Spec.Template.Annotations["checksum/config"]
+	}
+	if sum(o) == sum(other) {
+		t.Error("another configuration does not roll out")
+	}
+}
+
+// TestOlder: before Kubernetes 1.30, AppArmor is told by an annotation.
+func TestOlder(t *testing.T) {
+	c, err := Chart(root(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for version, field := range map[string]bool{"v1.29.9": false, "v1.30.0": true, "v1.33.1-eks-1": true} {
+		o, _, err := helmFor(c, values(t, "mode: capabilities"), version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := get[*appsv1.DaemonSet](t, o, "DaemonSet/accelscope").Spec.Template
+		annotated := template.Annotations["container.apparmor.security.beta.kubernetes.io/accelscope"] == "unconfined"
+		if has := template.Spec.Containers[0].SecurityContext.AppArmorProfile != nil; has != field || annotated == field {
+			t.Errorf("%s: field %v, annotation %v", version, has, annotated)
+		}
+	}
+}
+
+// TestNotes: they name what was installed.
+func TestNotes(t *testing.T) {
+	c, err := Chart(root(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, notes, err := Helm(c, nil)
+	if err != nil || !strings.Contains(notes, "kubectl -n accelscope exec ds/accelscope -- accelscope doctor") {
+		t.Errorf("%v\n%s", err, notes)
+	}
+}
+
+// TestArguments: the program itself takes the arguments and the configuration file of every pod. It ends right after
+// that, at a file that does not exist.
+func TestArguments(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "accelscope")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/accelscope")
+	build.Dir = root(t)
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	const missing = "/nonexistent/web.yaml"
+	ends := func(args []string) string {
+		out, err := exec.CommandContext(t.Context(), binary, append(args, "--web.config.file="+missing)...).CombinedOutput()
+		if err == nil {
+			t.Errorf("%v ends well", args)
+		}
+		return string(out)
+	}
+	for name, o := range map[string]Objects{
+		"overlay": kustomize(t, "overlays/privileged"), "chart": helm(t, ""),
+		"fabric": kustomize(t, "overlays/fabric"), "chart's fabric": helm(t, "fabric: {enabled: true, extraArgs: [--fabric.parallel=8]}"),
+		"chart with more": helm(t, "config: {collector.node: false, workload.labels: [a, b]}\nextraArgs: [--strict]\n"+
+			"events: {otlpEndpoint: 'a:1', insecure: true, secret: x, secretKeys: [ca.crt, tls.crt, tls.key, headers]}"),
+	} {
+		config := filepath.Join(t.TempDir(), "accelscope.yaml")
+		for _, object := range o {
+			if c, ok := object.(*corev1.ConfigMap); ok {
+				if err := os.WriteFile(config, []byte(c.Data["accelscope.yaml"]), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		var pods []*corev1.PodSpec
+		for _, object := range o {
+			switch x := object.(type) {
+			case *appsv1.DaemonSet:
+				pods = append(pods, &x.Spec.Template.Spec)
+			case *appsv1.Deployment:
+				pods = append(pods, &x.Spec.Template.Spec)
+			}
+		}
+		for _, p := range pods {
+			var args []string
+			for _, a := range p.Containers[0].Args {
+				args = append(args, strings.Replace(a, "/etc/accelscope/accelscope.yaml", config, 1))
+			}
+			if out := ends(args); !strings.Contains(out, missing) {
+				t.Errorf("%s: %v\n%s", name, args, out)
+			}
+			if out := ends(append(args, "--no-such-flag")); strings.Contains(out, missing) {
+				t.Errorf("%s: a flag that does not exist is taken", name)
+			}
+		}
+	}
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// guide is deploy/README.md, whose table of permissions is measured here. Each change of one of its rows must be
+// measured again: so the texts of those rows are repeated below.
+const guide = "guide.md"
+
+// rows are those rows.
+var rows = map[string]string{
+	"`CAP_BPF`": "the hooks: verbs, objects that live between scrapes, opens and handles of devices; unless there " +
+		"is `CAP_SYS_ADMIN`",
+	"`CAP_PERFMON`": "the same",
+	"`CAP_SYS_ADMIN`": "the hooks where `kernel.perf_event_paranoid` is above 2, else the fentry tier; HCAs that were " +
+		"moved into pods; `rdma.datapath`",
+	"`CAP_SYS_PTRACE`": "users of AMD GPUs other than for compute; HCAs that were moved into pods; the network of " +
+		"containers (`container_network_*`); `rdma.datapath`; owners of older objects where `/proc` hides " +
+		"processes and the sensor is not root",
+	"`CAP_SYS_RESOURCE`": "the hooks on 5.10, unless `RLIMIT_MEMLOCK` is unlimited",
+	"`hostPID`":          "owners of older objects; open handles of devices; `rdma.datapath`",
+	"`/host-proc`": "what is read of processes: owners of older objects, users of GPUs, opens and handles of devices, " +
+		"the network of containers, `rdma.datapath`; `node_*`",
+	"`/sys`": "all owners, unless the pod is privileged: what it sees of cgroups is its own; the tracepoint " +
+		"tier",
+	"`/hostrun`":                       "names from runtimes: workloads go by pod UID and container id",
+	"`/hostrun/containerd`":            "the same, for containerd where `/run/containerd` is a mount of its own",
+	"`/var/lib/kubelet/pod-resources`": "which device was given to which container by the kubelet: `container_gpu_allocated`, VFs",
+	"`/host`":                          "file systems of the node, names of users, NVIDIA's library",
+	"`/hostdev/dri`":                   "nothing today: GPUs are found through sysfs",
+}
+
+// A lack is something that the pod of the overlay capabilities does not have.
+type lack struct {
+	caps     []string
+	mounts   []string
+	hidden   bool   // no hostPID
+	paranoid string // kernel.perf_event_paranoid; Debian's is 3
+	verdict  string
+	lost     []string // the checks of doctor that are no longer ok
+	long     bool     // only where kernels are named, as make test-kernels does: doctor takes a guest 8 s
+}
+
+// Hooks of RDMA, and those of device nodes, are lost together. The tiers are what could be attached.
+var (
+	noHooks = []string{"hooks of RDMA", "source probe", "tier fentry", "tier kprobe", "tier tracepoint", "permission CAP_SYS_ADMIN"}
+	noBPF   = append([]string{"hook cgroup_mkdir", "hooks of devices", "source access", "source datapath"}, noHooks...)
+	lacks   = []lack{
+		{caps: []string{"BPF"}, verdict: "yes", long: true}, // CAP_SYS_ADMIN is enough
+		{caps: []string{"PERFMON"}, verdict: "yes", long: true},
+		{caps: []string{"SYS_ADMIN"}, verdict: "no", lost: noHooks},
+		{caps: []string{"SYS_ADMIN"}, paranoid: "2", verdict: "yes", lost: []string{"permission CAP_SYS_ADMIN", "tier fentry"}},
+		{
+			caps: []string{"SYS_ADMIN", "BPF"}, paranoid: "2", verdict: "no", long: true,
+			lost: append([]string{"permission CAP_BPF"}, noBPF...),
+		},
+		{
+			caps: []string{"SYS_ADMIN", "PERFMON"}, paranoid: "2", verdict: "no", long: true,
+			lost: append([]string{"permission CAP_PERFMON"}, noBPF...),
+		},
+		{caps: []string{"SYS_PTRACE"}, verdict: "yes", lost: []string{"source container"}},
+		{caps: []string{"SYS_RESOURCE"}, verdict: "yes", long: true}, // 5.10 alone wants it
+		{hidden: true, verdict: "yes", lost: []string{"hooks of devices", "source datapath"}},
+		{
+			mounts: []string{"/host-proc"}, verdict: "yes",
+			lost: []string{
+				"hooks of devices", "permission CAP_BPF", "permission CAP_PERFMON", "permission CAP_SYS_ADMIN", "source access",
+				"source container", "source datapath", "source node",
+			},
+		},
+		{mounts: []string{"/sys"}, verdict: "no", lost: []string{"kernel tracefs", "source cgroup"}},
+		{mounts: []string{"/hostrun", "/hostrun/containerd"}, verdict: "yes", lost: []string{"source runtime"}},
+		// What these lose, doctor sees nothing of in this guest: /hostrun has containerd's socket too, no kubelet, no GPU.
+		{mounts: []string{"/hostrun/containerd", "/var/lib/kubelet/pod-resources", "/host", "/hostdev/dri"}, verdict: "yes", long: true},
+	}
+)
+
+// without takes away one thing at a time, and wants to see lost what the guide says, by what doctor says in the pod.
+func (d *deploy) without(t *testing.T) {
+	if n := d.node; n.kernel == "5.10" || n.cgroup != "" {
+		t.Skip("measured on cgroup v2, with the hooks that kernels from 5.11 on have")
+	}
+	table := guideTable(t)
+	for row, text := range rows {
+		if table[row] != text {
+			t.Errorf("%s of %s: %q, want %q: measure it again", row, guide, table[row], text)
+		}
+	}
+	// What the overlay asks for is in the guide, and measured.
+	c := d.pods["capabilities"].Spec.Containers[0]
+	for _, name := range c.SecurityContext.Capabilities.Add {
+		d.measured(t, "`CAP_"+string(name)+"`", func(l lack) bool { return slices.Contains(l.caps, string(name)) })
+	}
+	for _, m := range c.VolumeMounts {
+		if m.Name != "config" {
+			d.measured(t, "`"+m.MountPath+"`", func(l lack) bool { return slices.Contains(l.mounts, m.MountPath) })
+		}
+	}
+	all := d.judge(t, lack{})
+	if all.Verdict != "yes" {
+		t.Fatalf("with everything: %q, %v", all.Verdict, all.Reasons)
+	}
+	for _, l := range lacks {
+		if l.long && os.Getenv(nodesVar) == "" {
+			continue
+		}
+		r := d.judge(t, l)
+		if got := lost(all, r); r.Verdict != l.verdict || !slices.Equal(got, slices.Sorted(slices.Values(l.lost))) {
+			t.Errorf("without %v%v (paranoid %s): %q, lost %q; want %q, %q", l.caps, l.mounts, l.paranoid, r.Verdict, got, l.verdict, l.lost)
+			for _, c := range r.Checks {
+				if c.State != "ok" {
+					t.Logf("   %s %s %s %s", c.Area, c.Name, c.State, c.Reason)
+				}
+			}
+		}
+	}
+}
+
+func (d *deploy) measured(t *testing.T, row string, by func(lack) bool) {
+	t.Helper()
+	if rows[row] == "" || !slices.ContainsFunc(lacks, by) {
+		t.Errorf("%s is not measured", row)
+	}
+}
+
+// guideTable is the table of permissions in the guide: what is lost, by what is missing.
+func guideTable(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(os.Getenv(manifestsVar), guide))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, part, _ := strings.Cut(string(text), "<!-- permissions -->")
+	part, _, _ = strings.Cut(part, "<!-- /permissions -->")
+	rows := map[string]string{}
+	for line := range strings.Lines(part) {
+		if cells := strings.Split(line, "|"); len(cells) > 3 {
+			rows[strings.TrimSpace(cells[1])] = strings.TrimSpace(cells[2])
+		}
+	}
+	return rows
+}
+
+// lost are the checks that were ok, in short.
+func lost(before, after diagnosis) []string {
+	ok := map[string]bool{}
+	for _, c := range after.Checks {
+		ok[c.Area+c.Name] = c.State == "ok"
+	}
+	names := map[string]bool{}
+	for _, c := range before.Checks {
+		if c.State != "ok" || ok[c.Area+c.Name] || c.Area == "map" {
+			continue
+		}
+		name := c.Area + " " + c.Name
+		switch {
+		case c.Area == "hook" && (strings.HasPrefix(c.Name, "ib_") || strings.HasPrefix(c.Name, "rdma_")):
+			name = "hooks of RDMA"
+		case c.Area == "hook" && c.Name != "cgroup_mkdir":
+			name = "hooks of devices"
+		}
+		names[name] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// judge runs doctor as the container of the pod, in the pod that is there for all of them.
+func (d *deploy) judge(t *testing.T, l lack) diagnosis {
+	t.Helper()
+	const sysctl = "/proc/sys/kernel/perf_event_paranoid"
+	if l.paranoid != "" {
+		was, err := os.ReadFile(sysctl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, sysctl, l.paranoid)
+		defer write(t, sysctl, string(was))
+	}
+	pod := d.pods["capabilities"]
+	spec := pod.DeepCopy()
+	spec.Spec.HostPID = !l.hidden
+	c := &spec.Spec.Containers[0]
+	c.Args = append([]string{"doctor", "--json", "--rdma.datapath=always"}, c.Args[1:]...)
+	add := &c.SecurityContext.Capabilities.Add
+	*add = slices.DeleteFunc(*add, func(x corev1.Capability) bool { return slices.Contains(l.caps, string(x)) })
+	c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return slices.Contains(l.mounts, m.MountPath) })
+	asked, err := d.kubelet.Translate("accelscope", "doctor", *spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.count++
+	asked.Container.Metadata.Attempt = uint32(d.count)
+	if d.doctors == nil {
+		if d.doctors, err = d.cri.MakePod(t.Context(), asked); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := time.Now()
+	out, err := d.cri.RunToEnd(t.Context(), d.doctors, asked)
+	var report diagnosis
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		t.Fatalf("doctor: %v\n%s", err, out)
+	}
+	if (report.Verdict == "yes") != (err == nil) {
+		t.Errorf("doctor says %q and ends with %v", report.Verdict, err)
+	}
+	t.Logf("doctor without %v%v took %v", l.caps, l.mounts, time.Since(begin).Round(100*time.Millisecond))
+	return report
+}
