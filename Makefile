@@ -68,9 +68,9 @@ check: lint generated fuzz ## Format, vet, linters, headers, modules, generated 
 .PHONY: lint
 lint: $(LINT) need-clang-format need-git
 	@go vet ./...
-	@go vet -tags vm ./...
+	@go vet -tags vm,image ./...
 	@CGO_ENABLED=0 go vet ./cmd/... ./pkg/...
-	@$(LINT) run --build-tags vm ./...
+	@$(LINT) run --build-tags vm,image ./...
 	@clang-format --dry-run -Werror bpf/*.[ch] pkg/source/nvidia/*.[ch] tests/nvml/fake/*.[ch]
 	@go mod tidy -diff
 	@missing=$$($(SOURCES) | xargs grep -L 'SPDX-License-Identifier: .*Apache-2.0' || true); \
@@ -98,7 +98,7 @@ fuzz:
 	@tests/fuzz.sh $(FUZZTIME)
 
 .PHONY: test
-test: test-unit test-rules test-deploy test-dashboards test-image test-guest test-ansible test-guides ## Everything that must hold: unit, race, golden, BPF on this kernel, manifests, the guest on 6.1
+test: test-unit test-rules test-deploy test-dashboards test-image test-guest test-ansible test-guides ## Everything that must hold: units, rules, manifests, dashboards, the image, guests with 6.1, the role, the guides
 
 .PHONY: test-unit
 test-unit: tracefs
@@ -140,9 +140,12 @@ tracefs:
 test-rules: need-promtool ## Rules and alerts of Prometheus: promtool, and that the tests notice changes
 	@go test -C tests/rules -count=1 . # files outside a module do not count for its cache
 
+# How many guests at once: each has two CPUs.
+GUESTS ?= $(shell n=$$(( $$(nproc) / 2 )); echo $$(( n > 1 ? n : 1 )))
+
 .PHONY: test-guest
 test-guest: build
-	@go test -tags vm -count=1 -timeout 30m -v -run 'TestNode|TestNames|TestDataPath' ./tests/e2e
+	@go test -tags vm -count=1 -timeout 60m -parallel $(GUESTS) -v ./tests/e2e
 
 # What the dashboards look like is among the unit tests. What they ask is checked with the parser of Prometheus, in a module of its own.
 .PHONY: test-dashboards
@@ -157,7 +160,7 @@ screens: build ## Draw the dashboards from what a Prometheus in the guest answer
 .PHONY: test-kernels
 test-kernels: build ## The guest suite on 5.10, 6.1 and 6.12, with tracepoints and with fentry forced, on cgroup v1; bytes by port on 7
 	@ACCELSCOPE_NODES=5.10,6.1,6.12,6.1/tracepoint,6.12/fentry,6.1//v1 \
-		go test -tags vm -count=1 -timeout 120m -v -run 'TestNode|TestNames|TestDataPath' ./tests/e2e
+		go test -tags vm -count=1 -timeout 120m -parallel $(GUESTS) -v -run 'TestNode|TestNames|TestDataPath|TestDeploy' ./tests/e2e
 	@ACCELSCOPE_NODES=7 go test -tags vm -count=1 -timeout 30m -v -run TestDataPath ./tests/e2e
 
 .PHONY: test-churn

@@ -14,6 +14,25 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
+/*
+ * A uprobe can be preempted, and another thread on the same CPU enters the same program. Since 6.13 (arm64: 6.17) a program
+ * of this type whose stack is 64 bytes or more has one of the CPU: each would write into the other's, pointers included.
+ * A program with a tail call is excepted, also where it is never reached; the verifier takes it out.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} nowhere SEC(".maps");
+static const volatile __u8 never;
+
+#define STACK_OF_THREAD(ctx)                                                                                           \
+	do {                                                                                                           \
+		if (never)                                                                                             \
+			bpf_tail_call(ctx, &nowhere, 0);                                                               \
+	} while (0)
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -433,6 +452,7 @@ static __always_inline struct context_stat *context_of(__u64 qp, struct user_qp 
 SEC("uprobe/post_send")
 int post_send(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	__u64 now = bpf_ktime_get_ns();
 	struct walk w = {.now = now};
 	struct context_stat *stat;
@@ -525,6 +545,7 @@ static __noinline int walk_again(struct thread *t, int ret)
 SEC("uretprobe/post_send")
 int post_send_return(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	struct thread *t = this_thread(0);
 	struct context_stat *stat;
 	int ret = PT_REGS_RC(ctx);
@@ -549,6 +570,7 @@ int post_send_return(struct pt_regs *ctx)
 SEC("uprobe/post_recv")
 int post_recv(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	__u64 now = bpf_ktime_get_ns();
 	struct context_stat *stat;
 	struct context_key key;
@@ -581,6 +603,7 @@ int post_recv(struct pt_regs *ctx)
 SEC("uretprobe/post_recv")
 int post_recv_return(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	struct thread *t = this_thread(0);
 	struct context_stat *stat;
 	int ret = PT_REGS_RC(ctx);
@@ -620,6 +643,7 @@ int post_recv_return(struct pt_regs *ctx)
 SEC("uprobe/poll_cq")
 int poll_cq(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	struct context_key key = {.tgid = current_tgid()};
 	struct thread *t = this_thread(0);
 
@@ -722,6 +746,7 @@ static __always_inline void flush_idle(struct thread *t)
 SEC("uretprobe/poll_cq")
 int poll_cq_return(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	struct thread *t = this_thread(0);
 	int n = PT_REGS_RC(ctx);
 	struct polled p = {};
@@ -784,6 +809,7 @@ int poll_cq_return(struct pt_regs *ctx)
 SEC("uprobe/calibrate")
 int calibrate(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	struct thread *t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
 
 	if (!t)
@@ -797,6 +823,7 @@ int calibrate(struct pt_regs *ctx)
 SEC("uretprobe/calibrate")
 int calibrate_return(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	struct thread *t = this_thread(0);
 	__u64 value;
 
@@ -839,6 +866,7 @@ static __always_inline struct batch *called(struct pt_regs *ctx)
 SEC("uprobe/wr_start")
 int wr_start(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	__u64 now = bpf_ktime_get_ns();
 	__u64 address = PT_REGS_PARM1(ctx);
 	struct context_stat *stat;
@@ -888,6 +916,7 @@ int wr_start(struct pt_regs *ctx)
 SEC("uprobe/wr_build")
 int wr_build(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	__u64 cookie = bpf_get_attach_cookie(ctx);
 	struct batch *b = called(ctx);
 	__u32 op = COOKIE_OPCODE(cookie), at;
@@ -936,6 +965,7 @@ static __always_inline int add_bytes(void *ctx, struct batch *b, __u64 bytes)
 SEC("uprobe/wr_set_sge")
 int wr_set_sge(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	struct batch *b = called(ctx);
 
 	return b ? add_bytes(ctx, b, (__u32)PT_REGS_PARM4(ctx)) : 0;
@@ -944,6 +974,7 @@ int wr_set_sge(struct pt_regs *ctx)
 SEC("uprobe/wr_set_inline_data")
 int wr_set_inline_data(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	struct batch *b = called(ctx);
 
 	return b ? add_bytes(ctx, b, (__u32)PT_REGS_PARM3(ctx)) : 0;
@@ -971,18 +1002,21 @@ static __always_inline int add_list(struct pt_regs *ctx, bool wide)
 SEC("uprobe/wr_set_sge_list")
 int wr_set_sge_list(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	return add_list(ctx, false);
 }
 
 SEC("uprobe/wr_set_inline_data_list")
 int wr_set_inline_data_list(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	return add_list(ctx, true);
 }
 
 SEC("uprobe/wr_complete")
 int wr_complete(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	__u64 now = bpf_ktime_get_ns();
 	struct batch *b = called(ctx);
 	struct context_stat *stat;
@@ -1015,6 +1049,7 @@ int wr_complete(struct pt_regs *ctx)
 SEC("uretprobe/wr_complete")
 int wr_complete_return(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	struct batches *both = this_posting(0);
 	__u64 sp = SP_AT_RETURN(ctx), now;
 	struct context_stat *stat;
@@ -1051,6 +1086,7 @@ int wr_complete_return(struct pt_regs *ctx)
 SEC("uprobe/wr_abort")
 int wr_abort(struct pt_regs *ctx)
 {
+	STACK_OF_THREAD(ctx);
 	struct batch *b = called(ctx);
 	struct context_stat *stat;
 

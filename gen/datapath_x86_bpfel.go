@@ -264,6 +264,7 @@ const (
 	DatapathMapCgroupContexts       = "cgroup_contexts"
 	DatapathMapContexts             = "contexts"
 	DatapathMapLatencies            = "latencies"
+	DatapathMapNowhere              = "nowhere"
 	DatapathMapPathEvents           = "path_events"
 	DatapathMapPosting              = "posting"
 	DatapathMapQueues               = "queues"
@@ -390,6 +391,7 @@ type DatapathMapSpecs struct {
 	CgroupContexts *ebpf.MapSpec `ebpf:"cgroup_contexts"`
 	Contexts       *ebpf.MapSpec `ebpf:"contexts"`
 	Latencies      *ebpf.MapSpec `ebpf:"latencies"`
+	Nowhere        *ebpf.MapSpec `ebpf:"nowhere"`
 	PathEvents     *ebpf.MapSpec `ebpf:"path_events"`
 	Posting        *ebpf.MapSpec `ebpf:"posting"`
 	Queues         *ebpf.MapSpec `ebpf:"queues"`
@@ -440,6 +442,7 @@ type DatapathMaps struct {
 	CgroupContexts *ebpf.Map `ebpf:"cgroup_contexts"`
 	Contexts       *ebpf.Map `ebpf:"contexts"`
 	Latencies      *ebpf.Map `ebpf:"latencies"`
+	Nowhere        *ebpf.Map `ebpf:"nowhere"`
 	PathEvents     *ebpf.Map `ebpf:"path_events"`
 	Posting        *ebpf.Map `ebpf:"posting"`
 	Queues         *ebpf.Map `ebpf:"queues"`
@@ -454,6 +457,7 @@ func (m *DatapathMaps) Close() error {
 		m.CgroupContexts,
 		m.Contexts,
 		m.Latencies,
+		m.Nowhere,
 		m.PathEvents,
 		m.Posting,
 		m.Queues,

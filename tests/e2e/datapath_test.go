@@ -18,6 +18,7 @@ import (
 
 // TestDataPath: what containers post and poll, against what the programs in them tell of it.
 func TestDataPath(t *testing.T) {
+	beside(t)
 	names, parsed := nodes()
 	for i, name := range names {
 		n := parsed[i]

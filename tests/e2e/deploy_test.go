@@ -31,6 +31,7 @@ var overlays = []string{"privileged", "capabilities"}
 
 // TestDeploy runs the image as the DaemonSet asks for it, by containerd's CRI, in both overlays.
 func TestDeploy(t *testing.T) {
+	beside(t)
 	names, parsed := nodes()
 	for i, name := range names {
 		t.Run(name, func(t *testing.T) {

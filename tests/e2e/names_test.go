@@ -32,6 +32,7 @@ const otelcolVar = "ACCELSCOPE_OTELCOL" // the OpenTelemetry Collector
 // TestNames shows names, lives and figures of containers with the real runtimes: containerd with its CRI, Docker Engine,
 // podman.
 func TestNames(t *testing.T) {
+	beside(t)
 	names, parsed := nodes()
 	for i, name := range names {
 		t.Run(name, func(t *testing.T) {

@@ -73,7 +73,15 @@ func (n node) args(more ...string) []string {
 	return more
 }
 
+// beside lets other guests run beside this test's, as many as -parallel says.
+func beside(t *testing.T) {
+	if os.Getenv(binaryVar) == "" {
+		t.Parallel()
+	}
+}
+
 func TestNode(t *testing.T) {
+	beside(t)
 	names, parsed := nodes()
 	for i, name := range names {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +109,7 @@ func TestNode(t *testing.T) {
 // options builds, outside the guest, what the tests need in it.
 func (n node) options(t *testing.T) vm.Options {
 	t.Helper()
-	if os.Getenv(binaryVar) != "" {
+	if beside(t); os.Getenv(binaryVar) != "" {
 		return vm.Options{} // in the guest
 	}
 	workloads, err := vm.BuildWorkloads(t.Context())

@@ -24,6 +24,7 @@ func packageOptions(t *testing.T) vm.Options {
 	if os.Getenv(packagesVar) != "" {
 		return vm.Options{} // in the guest
 	}
+	t.Parallel()
 	workloads, err := vm.BuildWorkloads(t.Context())
 	if err != nil {
 		t.Fatal(err)

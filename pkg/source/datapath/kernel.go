@@ -167,6 +167,11 @@ func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	defer coll.Close()
 	for _, name := range programs {
 		k.programs[name] = coll.DetachProgram(name)
+		if hasStackOfCPU(k.programs[name]) {
+			k.close()
+			return nil, fmt.Errorf("%w: this kernel would run uprobes that can be preempted on a stack of the CPU (%s)",
+				model.ErrUnsupported, name)
+		}
 	}
 	if k.events, err = ringbuf.NewReader(object.Coll.Maps[gen.DatapathMapPathEvents]); err != nil {
 		k.close()

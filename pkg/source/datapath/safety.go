@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -69,6 +71,33 @@ func shadowStacksSafe(symbols map[string]bool, cpuinfo string) error {
 		}
 	}
 	return nil
+}
+
+// hasStackOfCPU says whether the kernel shows that stackOfCPU holds of a program.
+func hasStackOfCPU(program *ebpf.Program) bool {
+	info, err := program.Info()
+	if err != nil {
+		return false
+	}
+	code, _ := info.JitedInsns()
+	return stackOfCPU(code)
+}
+
+// stackOfCPU says whether a compiled program has a stack that is the CPU's, not
+// the thread's: the compiler of x86-64 then loads its address into r9 (movabs), and
+// adds where the memory of this CPU is (add %gs:…). It is for programs that cannot
+// be preempted, and uprobes can: bpf/datapath.bpf.c.
+func stackOfCPU(code []byte) bool {
+	for {
+		_, rest, found := bytes.Cut(code, []byte{0x49, 0xb9})
+		if !found || len(rest) < 8 {
+			return false
+		}
+		if bytes.HasPrefix(rest[8:], []byte{0x65, 0x4c, 0x03, 0x0c, 0x25}) {
+			return true
+		}
+		code = rest
+	}
 }
 
 // initialPIDs is the inode of the node's own process namespace (PROC_PID_INIT_INO).
