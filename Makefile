@@ -48,6 +48,7 @@ image: need-buildah need-debootstrap ## Build bin/accelscope-image.tar, for dock
 PACKAGES ?= bin
 .PHONY: packages
 packages: $(NFPM) ## Build the deb and the rpm into bin (ARCH=arm64: by the cross compiler)
+	@[ $(PACKAGES) != bin ] || rm -f bin/accelscope_*_$(ARCH).deb bin/accelscope-*.$(ARCH:amd64=x86_64).rpm # of other commits
 	@NFPM=$(NFPM) GOARCH=$(ARCH) deploy/packages/build.sh $(VERSION) $(PACKAGES)
 
 $(NFPM):

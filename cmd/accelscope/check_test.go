@@ -30,6 +30,8 @@ func TestCheck(t *testing.T) {
 		{"an expression", "--rdma.datapath-select", []string{"--rdma.datapath-select=("}},
 		{"an include", "--collector.rdma.device-include", []string{"--collector.rdma.device-include=("}},
 		{"a socket", "--runtime.socket", []string{"--runtime.socket=rkt:/run/rkt"}},
+		{"no interval", "--fabric.interval", []string{"--fabric.interval=0s"}},
+		{"a negative interval", "--kubelet.interval", []string{"--kubelet.interval=-1m"}},
 		{"a path", "--web.telemetry-path", []string{"--web.telemetry-path=metrics"}},
 		{"the web file", "--web.config.file", []string{"--web.config.file=" + file("web.yaml", "tls: {}\n")}},
 		{"a web file that is empty", "", []string{"--web.config.file=" + file("empty.yaml", "# nothing\n")}},

@@ -44,13 +44,14 @@ func TestDefaults(t *testing.T) {
 				KubeletInterval: 15 * time.Second,
 			},
 			dataPathFlags: dataPathFlags{DataPath: "off", PathBudget: 0.01, QPCounters: "off"},
+			fabricFlags:   fabricFlags{FabricInterval: time.Minute, FabricParallel: 4},
 			gpuFlags:      gpuFlags{GPU: true, Access: true, GPUInterval: 5 * time.Second},
 			Tier:          "auto", MapEntries: 8192, MaxObjects: 65536, Grace: 5 * time.Minute,
 		},
 		webFlags:   webFlags{listenFlags: listenFlags{ListenAddress: []string{":9847"}}, TelemetryPath: "/metrics", Compat: []string{"lens"}},
 		eventFlags: eventFlags{QueueSize: 8192},
 	}
-	if diff := cmp.Diff(want, c.Run, cmp.AllowUnexported(runCmd{}, sensorFlags{})); diff != "" {
+	if diff := cmp.Diff(want, c.Run, cmp.AllowUnexported(runCmd{}, webFlags{}, sensorFlags{})); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
 	}
 }

@@ -64,7 +64,8 @@ func (r *report) fabric(f *model.Fabric) {
 		}
 		r.add("fabric", cmp.Or(n.Name, n.GUID), model.StateFailed, n.Error, "")
 	}
-	if len(adapters) > 0 { // all of them are asked at once
-		r.add("fabric", "adapters", model.StateFailed, adapters[0].Error, "")
+	if len(adapters) > 0 { // they are asked in one go: mostly all of them, or a few that hang
+		r.add("fabric", "adapters", model.StateFailed,
+			fmt.Sprintf("%d of %d: %s", len(adapters), count[model.FabricCA], adapters[0].Error), "")
 	}
 }

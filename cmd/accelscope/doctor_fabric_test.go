@@ -101,7 +101,7 @@ func TestDoctorFabric(t *testing.T) {
 		want = append(want, fmt.Sprintf("fabric  0x%d             failed  timed out; again", i))
 	}
 	want = append(want,
-		"fabric  other switches  failed  2 more do not tell their counters", "fabric  adapters        failed  not ?[31masked")
+		"fabric  other switches  failed  2 more do not tell their counters", "fabric  adapters        failed  1 of 1: not ?[31masked")
 	got, _, _ := strings.Cut(out.String(), "\n\n")
 	if d := cmp.Diff(want, strings.Split(got, "\n")); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/exporter-toolkit/web"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -120,10 +121,10 @@ func usesTLS(path string) (bool, error) {
 		return false, fmt.Errorf("--web.config.file: %w", err)
 	}
 	var config struct {
-		TLS map[string]any `yaml:"tls_server_config"`
+		TLS web.TLSConfig `yaml:"tls_server_config"`
 	}
 	if err := yaml.Unmarshal(text, &config); err != nil {
 		return false, fmt.Errorf("--web.config.file=%s: %w", path, err)
 	}
-	return len(config.TLS) > 0, nil
+	return config.TLS.IsEnabled(), nil
 }

@@ -61,13 +61,14 @@ func TestHealth(t *testing.T) {
 	certificate := "tls_server_config:\n  cert_file: cert.pem\n  key_file: key.pem\n"
 	mutual := "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: cert.pem\n"
 	for name, config := range map[string]string{
-		"plain":            "",
-		"empty":            write("empty.yaml", ""),
-		"password":         write("password.yaml", webConfig[strings.Index(webConfig, "basic_auth_users"):]),
-		"TLS":              write("tls.yaml", certificate),
-		"TLS and password": config,
-		"mutual TLS 1.3":   write("mutual.yaml", certificate+mutual),
-		"mutual TLS 1.2":   write("mutual12.yaml", certificate+mutual+"  max_version: TLS12\n"),
+		"plain":             "",
+		"empty":             write("empty.yaml", ""),
+		"no TLS, a version": write("version.yaml", "tls_server_config:\n  min_version: TLS13\n"),
+		"password":          write("password.yaml", webConfig[strings.Index(webConfig, "basic_auth_users"):]),
+		"TLS":               write("tls.yaml", certificate),
+		"TLS and password":  config,
+		"mutual TLS 1.3":    write("mutual.yaml", certificate+mutual),
+		"mutual TLS 1.2":    write("mutual12.yaml", certificate+mutual+"  max_version: TLS12\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			address := listen(t, config, handler)

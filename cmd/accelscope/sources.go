@@ -66,6 +66,13 @@ func (f sensorFlags) parse() (p parsedFlags, err error) {
 	if p.selected, err = matchName("--rdma.datapath-select", f.PathSelect); err != nil {
 		return p, err
 	}
+	// Without an interval these would be read while somebody scrapes.
+	if f.KubeletInterval <= 0 {
+		return p, fmt.Errorf("--kubelet.interval=%s: want more than 0", f.KubeletInterval)
+	}
+	if f.FabricInterval <= 0 {
+		return p, fmt.Errorf("--fabric.interval=%s: want more than 0", f.FabricInterval)
+	}
 	p.sockets, err = parseSockets(f.Sockets)
 	return p, err
 }

@@ -76,7 +76,7 @@ buildah bud --quiet --isolation chroot --format docker --identity-label=false --
 	--build-arg CREATED="$(date -u -d "@$epoch" +%FT%TZ)" . >/dev/null
 
 # docker-archive, not OCI: Docker below 25 loads nothing else, containerd both, and OCI has no health check. The same sources
-# give the same archive: what buildah makes up (the ids of its containers) goes, order and times of files are fixed.
+# and Debian packages give the same archive: what buildah makes up (the ids of its containers) goes, order and times of files are fixed.
 files=$(mktemp -d)
 trap 'rm -rf "$files"' EXIT
 buildah push --quiet "$image" "docker-archive:$files/push:accelscope:$VERSION"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The version of a package from one of git describe, in the order that dpkg and rpm have: a ~ is before nothing, a + after.
 #   v0.1.0-rc1 → 0.1.0~rc1   v0.1.0 → 0.1.0   v0.1.0-5-gabc1234 → 0.1.0+5.gabc1234   …-dirty → ….dirty
-#   without a tag: abc1234 → 0.0.0+COMMITS.gabc1234
+#   without a tag: abc1234 → 0.0.0+SECONDS.gabc1234, the time of the commit, which a shallow clone knows, too
 set -eu
 describe=$1
 version=${describe%-dirty}
@@ -13,9 +13,9 @@ fi
 if [[ $version =~ ^v?([0-9]+\.[0-9]+\.[0-9]+)(-([0-9A-Za-z.]+))?$ ]]; then
 	version=${BASH_REMATCH[1]}${BASH_REMATCH[3]:+~${BASH_REMATCH[3]}}
 elif [[ $version =~ ^[0-9a-f]{7,40}$ ]]; then
-	extra=$(git rev-list --count "$version" 2>/dev/null || echo 0).g$version version=0.0.0
+	extra=$(git log -1 --format=%ct "$version" 2>/dev/null || echo 0).g$version version=0.0.0
 else
-	echo "version.sh: $describe is no version: want vX.Y.Z, or vX.Y.Z-rcN" >&2
+	echo "version.sh: $describe is no version: git must know this tree, or say make packages VERSION=vX.Y.Z" >&2
 	exit 1
 fi
 [ "$describe" = "${describe%-dirty}" ] || extra=${extra:+$extra.}dirty

@@ -31,6 +31,8 @@ var rows = map[string]string{
 	"`CAP_SYS_PTRACE`": "users of AMD GPUs other than for compute; HCAs that were moved into pods; the network of " +
 		"containers (`container_network_*`); `rdma.datapath`; owners of older objects where `/proc` hides " +
 		"processes and the sensor is not root",
+	"`CAP_DAC_READ_SEARCH`": "what processes of users other than root do: users of AMD GPUs other than for compute, " +
+		"`rdma.datapath` with a verbs library in a directory of their own; the tracepoint tier, for a user who is not root",
 	"`CAP_SYS_RESOURCE`": "the hooks on 5.10, unless `RLIMIT_MEMLOCK` is unlimited",
 	"`hostPID`":          "owners of older objects; open handles of devices; `rdma.datapath`",
 	"`/host-proc`": "what is read of processes: owners of older objects, users of GPUs, opens and handles of devices, " +
@@ -73,7 +75,8 @@ var (
 			lost: append([]string{"permission CAP_PERFMON"}, noBPF...),
 		},
 		{caps: []string{"SYS_PTRACE"}, verdict: "yes", lost: []string{"source container"}},
-		{caps: []string{"SYS_RESOURCE"}, verdict: "yes", long: true}, // 5.10 alone wants it
+		{caps: []string{"DAC_READ_SEARCH"}, verdict: "yes", long: true}, // TestPackage shows what it is for
+		{caps: []string{"SYS_RESOURCE"}, verdict: "yes", long: true},    // 5.10 alone wants it
 		{hidden: true, verdict: "yes", lost: []string{"hooks of devices", "source datapath"}},
 		{
 			mounts: []string{"/host-proc"}, verdict: "yes",

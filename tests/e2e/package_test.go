@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -134,6 +135,24 @@ func (d *deployment) doctor(t *testing.T) {
 		if c.State == "failed" || c.State == "unsupported" {
 			t.Errorf("%s %s is %s: %s", c.Area, c.Name, c.State, c.Reason)
 		}
+	}
+	// Files of another user's process are seen, and no file system can be written.
+	other := exec.CommandContext(t.Context(), "setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", "sleep", "1000")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = other.Process.Kill()
+		_ = other.Wait()
+	}()
+	out = confined(t, fmt.Sprintf("/bin/ls /proc/%d/fd /proc/%d/map_files", other.Process.Pid, other.Process.Pid))
+	if !strings.Contains(out, "\n0\n") || !strings.Contains(out, "-") {
+		t.Errorf("of another user's process it sees %q", out)
+	}
+	out = confined(t, `/bin/sh -c "for d in / /etc /home /root /run /run/lock /tmp /var /dev /dev/shm /sys/fs/cgroup; do \
+		if touch $d/written; then echo $d; fi; done"`)
+	if out != "" {
+		t.Errorf("it can write to:\n%s", out)
 	}
 	// HCAs in another network namespace, which Soft-RoCE cannot have: that the source can go there, and mount its sysfs.
 	sh(t, "cp", os.Getenv(rdmaTestVar), "/run/rdma.test")

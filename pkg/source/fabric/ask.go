@@ -16,16 +16,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// answers are the counters of a switch, or of all that is no switch.
+// answers are the counters of a node.
 type answers struct {
-	ports   map[end][]model.Counter // by node GUID and number
+	ports   map[int][]model.Counter // by number
 	at      time.Time
 	problem string // why that is not newer
 	failed  int    // rounds since it answered
 
-	// linked says that it is asked for ports with a link only: it did not answer for
-	// others. Switches count ports that they do not have, as halves of ports.
-	linked bool
+	// fewer says that it is asked only for ports with a link and those that it has
+	// answered for: it did not answer for another. Switches count ports that they do
+	// not have, as halves of ports.
+	fewer bool
 }
 
 // fail keeps what was read.
@@ -41,21 +42,21 @@ func (s *Source) ask(ctx context.Context, sweep string, swept bool) {
 	for guid, n := range s.found.nodes {
 		if n.kind == model.FabricSwitch {
 			jobs = append(jobs, guid)
-			if s.switches[guid] == nil {
-				s.switches[guid] = &answers{}
-			}
 		}
 	}
 	slices.SortFunc(jobs, func(a, b string) int {
-		return cmp.Or(cmp.Compare(s.switches[a].failed, s.switches[b].failed), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(s.known[a].failed, s.known[b].failed), cmp.Compare(a, b))
 	})
 	shared := sharedLIDs(s.found)
 	var all sync.WaitGroup
+	hosts := ""
 	switch {
 	case !s.run.has(ibqueryerrors):
-		s.hosts.problem = "ibqueryerrors is not installed"
+		hosts = s.hostsFail(errors.New("ibqueryerrors is not installed"))
 	case swept:
-		all.Go(func() { s.askHosts(ctx, sweep) })
+		all.Go(func() { hosts = s.askHosts(ctx, sweep) })
+	default:
+		hosts = s.hostsFail(errors.New("the sweep failed"))
 	}
 	next := make(chan string)
 	for range min(s.parallel, len(jobs)) {
@@ -71,9 +72,9 @@ func (s *Source) ask(ctx context.Context, sweep string, swept bool) {
 	close(next)
 	all.Wait()
 	for _, guid := range jobs {
-		s.tell(guid, s.switches[guid].problem)
+		s.tell(guid, s.known[guid].problem)
 	}
-	s.tell("hosts", s.hosts.problem)
+	s.tell("hosts", hosts)
 }
 
 // sharedLIDs are those that more than one node has, for a moment of a subnet manager.
@@ -92,8 +93,11 @@ func sharedLIDs(t *topology) map[uint32]bool {
 
 // askSwitch reads the counters of a switch, all of them or none.
 func (s *Source) askSwitch(ctx context.Context, guid string, shared map[uint32]bool) {
-	n, a := s.found.nodes[guid], s.switches[guid]
+	n, a := s.found.nodes[guid], s.known[guid]
 	switch {
+	case time.Since(s.discovered) > maxRounds*s.interval:
+		a.fail(errors.New("its LID may be another one by now: no sweep has succeeded for long"))
+		return
 	case n.lid == 0:
 		a.fail(errors.New("it has no LID: the fabric needs a subnet manager (opensm)"))
 		return
@@ -103,29 +107,36 @@ func (s *Source) askSwitch(ctx context.Context, guid string, shared map[uint32]b
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.deadline)
 	defer cancel()
-	ports, err := s.counters(ctx, n.lid, n.numbers(a.linked))
-	if err != nil && len(ports) > 0 && !a.linked && ctx.Err() == nil {
-		// It answered, but not for each port.
-		if ports, err = s.counters(ctx, n.lid, n.numbers(true)); err == nil {
-			a.linked = true
+	all, some := n.numbers(false, nil), n.numbers(true, a.ports)
+	if a.fewer {
+		all = some
+	}
+	ports, err := s.counters(ctx, n.lid, all)
+	if err != nil && len(ports) > 0 && ctx.Err() == nil {
+		// It answered, but not for each port. For one that it has, that is a question that got lost.
+		first := slices.IndexFunc(all, func(p int) bool { return ports[p] == nil })
+		if first >= 0 && !slices.Contains(some, all[first]) {
+			ports, err = s.counters(ctx, n.lid, some)
+			a.fewer = err == nil
 		}
 	}
 	if err != nil {
 		a.fail(err)
 		return
 	}
-	a.ports = map[end][]model.Counter{}
+	a.ports = map[int][]model.Counter{}
 	for number, f := range ports {
-		a.ports[end{guid, number}] = f.list()
+		a.ports[number] = f.list()
 	}
 	a.at, a.problem, a.failed = time.Now(), "", 0
 }
 
-// numbers are those of the node's ports, or of those with a link.
-func (n *node) numbers(linked bool) []int {
+// numbers are those of the node's ports, or of fewer: those with a link, and those that
+// it has answered for.
+func (n *node) numbers(fewer bool, answered map[int][]model.Counter) []int {
 	numbers := []int{}
 	for number, p := range n.ports {
-		if number > 0 && (!linked || p.peer != nil) {
+		if number > 0 && (!fewer || p.peer != nil || answered[number] != nil) {
 			numbers = append(numbers, number)
 		}
 	}
@@ -185,30 +196,57 @@ func whole(ports map[int]figures, numbers []int, counter string) bool {
 	return true
 }
 
-// askHosts reads the errors at the ends that are no switches.
-func (s *Source) askHosts(ctx context.Context, sweep string) {
-	out, err := s.run.output(ctx, s.run.errors(sweep))
-	ports, unanswered, complete := parseErrors(out)
-	switch {
-	case err != nil:
-		s.hosts.fail(err)
-		return
-	case !complete:
-		s.hosts.fail(fmt.Errorf("ibqueryerrors does not get to the end: %w", errOutput))
-		return
-	}
-	a := answers{ports: map[end][]model.Counter{}, at: time.Now()}
-	if unanswered > 0 { // by whom is not known
-		a.problem = fmt.Sprintf("ibqueryerrors: %d questions to hosts were not answered", unanswered)
-	} else {
-		for guid, n := range s.found.nodes {
-			for number := range n.ports {
-				a.ports[end{guid, number}] = []model.Counter{}
-			}
+// hostsFail keeps what was read of all that is no switch.
+func (s *Source) hostsFail(err error) string {
+	for guid, n := range s.found.nodes {
+		if n.kind != model.FabricSwitch {
+			s.known[guid].fail(err)
 		}
 	}
-	for at, f := range ports {
-		a.ports[end{s.found.nodeOf(at.guid), at.port}] = f.list()
+	return err.Error()
+}
+
+var errSilent = errors.New("ibqueryerrors: no answer")
+
+// askHosts reads the errors at the ends that are no switches, and says what is wrong.
+func (s *Source) askHosts(ctx context.Context, sweep string) string {
+	out, err := s.run.output(ctx, s.run.errors(sweep))
+	ports, silent, unknown, complete := parseErrors(out)
+	switch {
+	case err != nil:
+		return s.hostsFail(err)
+	case !complete:
+		return s.hostsFail(fmt.Errorf("ibqueryerrors does not get to the end: %w", errOutput))
 	}
-	s.hosts = a
+	told := map[string]map[int][]model.Counter{}
+	for p, f := range ports {
+		guid := s.found.nodeOf(p.guid)
+		if told[guid] == nil {
+			told[guid] = map[int][]model.Counter{}
+		}
+		told[guid][p.port] = f.list()
+	}
+	at, failed := time.Now(), 0
+	for guid, n := range s.found.nodes {
+		if n.kind == model.FabricSwitch {
+			continue
+		}
+		a, lost := s.known[guid], unknown > 0 && told[guid] == nil
+		read := map[int][]model.Counter{}
+		for number, p := range n.ports {
+			lost = lost || silent[p.lid]
+			read[number] = []model.Counter{}
+		}
+		if lost {
+			a.fail(errSilent)
+			failed++
+			continue
+		}
+		maps.Copy(read, told[guid])
+		a.ports, a.at, a.problem, a.failed = read, at, "", 0
+	}
+	if failed > 0 {
+		return fmt.Sprintf("%d of them: %v", failed, errSilent)
+	}
+	return ""
 }

@@ -97,16 +97,23 @@ var (
 	errorLine  = regexp.MustCompile(`^   GUID 0x([0-9a-f]{1,16}) port ([0-9]+):(.*)$`)
 	errorEntry = regexp.MustCompile(`\[([A-Za-z0-9]+) == ([0-9]+)(?: \([^)]*\))?\]`)
 	failures   = regexp.MustCompile(`(?m)^## +([0-9]+) PMA query failures$`)
+	unanswered = regexp.MustCompile(`^ibwarn: .* query failed on .*, Lid ([0-9]+) port [0-9]+$`)
 )
 
 // parseErrors reads ibqueryerrors: the counters that are not zero, of ports that have
-// errors, and how many questions were not answered. Without a summary it did not
-// get to the end, as where it prints nothing.
+// errors, the LIDs that did not answer, and how many more questions were not answered,
+// where the complaints are cut off. Without a summary it did not get to the end, as
+// where it prints nothing. In a complaint a name comes before the LID, never after it.
 //
 //	GUID 0x100002 port 1: [SymbolErrorCounter == 5] [PortXmitData == 80928 (316.125KB)]
-func parseErrors(text []byte) (ports map[end]figures, failed int, complete bool) {
-	ports = map[end]figures{}
+func parseErrors(text []byte) (ports map[end]figures, silent map[uint32]bool, unknown int, complete bool) {
+	ports, silent = map[end]figures{}, map[uint32]bool{}
 	for line := range lines(text) {
+		if m := unanswered.FindSubmatch(line); m != nil {
+			lid, _ := strconv.ParseUint(string(m[1]), 10, 32)
+			silent[uint32(lid)] = true
+			unknown--
+		}
 		complete = complete || bytes.HasPrefix(line, []byte("## Summary: "))
 		m := errorLine.FindSubmatch(line)
 		if m == nil {
@@ -126,7 +133,8 @@ func parseErrors(text []byte) (ports map[end]figures, failed int, complete bool)
 		ports[end{padded(string(m[1])), number}] = f
 	}
 	if m := failures.FindSubmatch(text); m != nil {
-		failed, _ = strconv.Atoi(string(m[1]))
+		failed, _ := strconv.Atoi(string(m[1]))
+		unknown += failed
 	}
-	return ports, failed, complete
+	return ports, silent, max(unknown, 0), complete
 }

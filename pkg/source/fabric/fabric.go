@@ -15,7 +15,7 @@
 //     switch is what keeps a switch that hangs from costing the others.
 //   - `ibqueryerrors --data --skip-sl --ca --router` once: the errors at the hosts'
 //     ends. It tells ports that have some; the counters of other ports are an empty
-//     list. A host that hangs delays this run, and nothing else. Its --details are
+//     list. A host that hangs delays this run by a second. Its --details are
 //     not asked for: up to rdma-core 64 it prints the fields of PortXmitDiscardDetails
 //     under the names of PortRcvErrorDetails, and those under the names of these.
 //
@@ -31,8 +31,9 @@
 //
 // A switch that does not answer keeps its last figures, with the time that they are
 // of. It is asked last from then on. One that the sweep does not find is gone. LIDs
-// are those of the same round's sweep: a subnet manager that hands out others within
-// seconds of it can make one round's figures those of another switch.
+// are those of the same round's sweep, where that fails those of the last: a subnet
+// manager that hands out others after it can make a round's figures those of another
+// switch. By those of a sweep that is older than maxRounds nobody is asked.
 package fabric
 
 import (
@@ -65,6 +66,7 @@ type Options struct {
 const (
 	localDeadline  = 10 * time.Second // of a tool that reads a file
 	switchDeadline = 10 * time.Second // of a switch; perfquery gives up after three of no answer
+	maxRounds      = 5                // without a sweep, after which LIDs are not believed
 )
 
 // Source reads the fabric.
@@ -81,8 +83,7 @@ type Source struct {
 	// What the last sweep found and the last answers to the questions after it.
 	found      *topology
 	discovered time.Time
-	switches   map[string]*answers // by node GUID
-	hosts      answers             // of all ends that are no switches
+	known      map[string]*answers // by node GUID
 
 	mu      sync.Mutex
 	queries map[model.FabricQueries]uint64
@@ -102,7 +103,7 @@ func New(o Options) (*Source, error) {
 	}
 	s := &Source{
 		log: o.Logger, parallel: min(o.Parallel, 64), interval: o.Interval, deadline: switchDeadline, root: "/",
-		told: map[string]string{}, switches: map[string]*answers{}, queries: map[model.FabricQueries]uint64{},
+		told: map[string]string{}, known: map[string]*answers{}, queries: map[model.FabricQueries]uint64{},
 	}
 	var err error
 	s.run, err = newRunner(o, s.count)
@@ -222,16 +223,20 @@ func deadlineOf(ctx context.Context) time.Time {
 	return end
 }
 
-// forget drops what was told by switches that are gone.
+// forget drops what was told by nodes that are gone, and makes room for new ones.
 func (s *Source) forget() {
-	maps.DeleteFunc(s.switches, func(guid string, _ *answers) bool {
-		n := s.found.nodes[guid]
-		gone := n == nil || n.kind != model.FabricSwitch
+	maps.DeleteFunc(s.known, func(guid string, _ *answers) bool {
+		gone := s.found.nodes[guid] == nil
 		if gone {
 			delete(s.told, guid)
 		}
 		return gone
 	})
+	for guid := range s.found.nodes {
+		if s.known[guid] == nil {
+			s.known[guid] = &answers{}
+		}
+	}
 }
 
 // fabric joins what is known. Nothing of it changes later.
@@ -239,11 +244,7 @@ func (s *Source) fabric() *model.Fabric {
 	f := &model.Fabric{Discovered: s.discovered, Nodes: make([]model.FabricNode, 0, len(s.found.nodes))}
 	for _, guid := range slices.Sorted(maps.Keys(s.found.nodes)) {
 		n := s.found.nodes[guid]
-		known := &s.hosts
-		if n.kind == model.FabricSwitch {
-			known = s.switches[guid]
-		}
-		f.Nodes = append(f.Nodes, n.fact(guid, known))
+		f.Nodes = append(f.Nodes, n.fact(guid, s.known[guid]))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -370,8 +370,8 @@ func TestSilence(t *testing.T) {
 	if got, want := len(read(t, s).Nodes), len(net.Nodes)-1-8; got != want {
 		t.Errorf("%d nodes without a leaf, want %d", got, want)
 	}
-	if len(s.switches) != 11 {
-		t.Errorf("%d switches are kept, want 11", len(s.switches))
+	if got, want := len(s.known), len(net.Nodes)-1-8; got != want {
+		t.Errorf("%d nodes are kept, want %d", got, want)
 	}
 	// What is known stays, with the reason.
 	console(t, f, "Unlink %s", net.Port(ibsim.End{Node: net.Find("host0 mlx5_0"), Port: 1}))

@@ -30,8 +30,8 @@ const (
 )
 
 const (
-	maxOutput = 64 << 20 // of a tool: 10 000 nodes are about 10 MiB
-	maxStderr = 16 << 10
+	maxOutput = 64 << 20    // of a tool: 10 000 nodes are about 10 MiB
+	maxStderr = 1 << 20     // of ibqueryerrors two lines for each host that does not answer
 	killed    = time.Second // what is killed may take to end
 	maxStuck  = 8           // tools that cannot be ended, before none is started
 	install   = "install infiniband-diags, or say where it is with --fabric.tools"
@@ -49,7 +49,7 @@ var (
 var options = map[string][]string{
 	ibnetdiscover: {"--ports", "--list", "--cache", "--load-cache", "--node-name-map", "--Ca", "--Port"},
 	perfquery:     {"--extended", "--loop_ports", "--Ca", "--Port"},
-	ibqueryerrors: {"--data", "--skip-sl", "--ca", "--router", "--load-cache", "--threshold-file", "--Ca", "--Port"},
+	ibqueryerrors: {"--data", "--skip-sl", "--ca", "--router", "--load-cache", "--threshold-file", "--timeout", "--Ca", "--Port"},
 	iblinkinfo:    {"--line", "--load-cache", "--node-name-map", "--Ca", "--Port"},
 }
 
@@ -186,10 +186,12 @@ func ranges(ports []int) string {
 }
 
 // errors asks all nodes of the sweep that are no switches for errors: for all, not
-// for those beyond the thresholds of a file.
+// for those beyond the thresholds of a file. A host that does not answer costs two
+// questions of three tries each: at the tool's own second for each, nine such hosts
+// would cost the round.
 func (r *runner) errors(file string) command {
 	return r.command(ibqueryerrors, false,
-		"--data", "--skip-sl", "--ca", "--router", "--threshold-file="+os.DevNull, "--load-cache="+file)
+		"--data", "--skip-sl", "--ca", "--router", "--timeout=200", "--threshold-file="+os.DevNull, "--load-cache="+file)
 }
 
 // output runs a tool until ctx ends, and returns what it prints; with an error,
@@ -255,17 +257,22 @@ func (r *runner) start(ctx context.Context, c command) ([]byte, error) {
 // ended tells how a tool ended. That ibqueryerrors found errors is none.
 func (r *runner) ended(ctx context.Context, c command, out, complaints *bounded, err error) ([]byte, error) {
 	var exit *exec.ExitError
-	found := c.tool == ibqueryerrors && errors.As(err, &exit) && exit.ExitCode() == 1
+	found := c.tool == ibqueryerrors && (err == nil || errors.As(err, &exit) && exit.ExitCode() == 1)
 	switch {
-	case err == nil, found:
+	case found:
+		return append(out.kept.Bytes(), complaints.kept.Bytes()...), nil // they say who did not answer
+	case err == nil:
 		return out.kept.Bytes(), nil
 	case out.full:
 		return nil, fmt.Errorf("%s prints more than %d MiB: %w", c.tool, maxOutput>>20, errOutput)
 	case ctx.Err() != nil:
 		err = errTimeout
 	}
-	says := lastLines(complaints.kept.String() + string(fatal.Find(out.kept.Bytes())))
-	return out.kept.Bytes(), &failure{c.tool, clean(says), err}
+	says := complaints.kept.String()
+	if m := fatal.FindSubmatch(out.kept.Bytes()); m != nil {
+		says += string(m[1])
+	}
+	return out.kept.Bytes(), &failure{c.tool, clean(lastLines(says)), err}
 }
 
 // failure is a tool that failed.
@@ -285,8 +292,9 @@ func (f *failure) Error() string {
 // Unwrap is how the process ended.
 func (f *failure) Unwrap() error { return f.err }
 
-// fatal is why a tool ends, which is among what it prints.
-var fatal = regexp.MustCompile(`(?m)^(?:[a-z]+: iberror: |ibpanic: ).*$`)
+// fatal is why a tool ends, which is among what it prints, behind the path that it was
+// started by.
+var fatal = regexp.MustCompile(`(?m)^(?:/.*/)?((?:[a-z]+: iberror: |ibpanic: ).*)$`)
 
 // process is what warnings begin with, and differs each time.
 var process = regexp.MustCompile(`(?m)^ib[a-z]+: \[[0-9]+\] `)

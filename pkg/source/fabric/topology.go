@@ -37,6 +37,7 @@ type node struct {
 }
 
 type portState struct {
+	lid          uint32
 	width        int
 	speed        string
 	peer         *model.FabricPeer
@@ -131,7 +132,7 @@ func (t *topology) parsePort(line string) bool {
 	if !ok || !slices.Contains([]string{model.FabricSwitch, model.FabricCA, model.FabricRouter}, f[0]) {
 		return false
 	}
-	p := &portState{}
+	p := &portState{lid: lid}
 	switch {
 	case f[6] == "-" && len(f) > 11 && f[11] == "(":
 		there, _, ok := parseEnd(f[7:11])
@@ -149,7 +150,7 @@ func (t *topology) parsePort(line string) bool {
 		n = &node{kind: f[0], ports: map[int]*portState{}}
 		t.nodes[guid] = n
 	}
-	if n.lid == 0 {
+	if lid != 0 { // the last is that of the first port
 		n.lid = lid
 	}
 	if n.ports[here.port] == nil { // of two the first is believed
@@ -231,7 +232,7 @@ func (n *node) fact(guid string, known *answers) model.FabricNode {
 			Number: number, Width: p.width, Speed: p.speed, Peer: p.peer, Narrow: p.narrow, Slow: p.slow,
 		}
 		if known != nil {
-			port.Counters = known.ports[end{guid, number}]
+			port.Counters = known.ports[number]
 		}
 		f.Ports = append(f.Ports, port)
 	}
