@@ -366,6 +366,37 @@ func TestPods(t *testing.T) {
 	}
 }
 
+// TestJobs: two pods on one node are not one target for Prometheus: of their labels it keeps instance, the node, and job.
+func TestJobs(t *testing.T) {
+	for name, o := range map[string]Objects{
+		"kustomize": kustomize(t, "overlays/privileged", "podmonitor", "servicemonitor"), "chart": helm(t, monitors),
+	} {
+		const label = "app.kubernetes.io/name"
+		if got := get[*monitoring.PodMonitor](t, o, "PodMonitor/accelscope").Spec.JobLabel; got != label {
+			t.Errorf("%s: job of the PodMonitor is of label %q", name, got)
+		}
+		if got := get[*monitoring.ServiceMonitor](t, o, "ServiceMonitor/accelscope").Spec.JobLabel; got != label {
+			t.Errorf("%s: job of the ServiceMonitor is of label %q", name, got)
+		}
+	}
+}
+
+// TestCritical: pods of a critical class outside kube-system are admitted where that takes a quota (GKE).
+func TestCritical(t *testing.T) {
+	for name, o := range map[string]Objects{
+		"kustomize": kustomize(t, "overlays/privileged"), "chart": helm(t, ""), "fabric": helm(t, "priorityClassName: mine\nfabric: {enabled: true}"),
+	} {
+		q := get[*corev1.ResourceQuota](t, o, "ResourceQuota/accelscope")
+		if s := q.Spec.ScopeSelector.MatchExpressions[0]; s.ScopeName != corev1.ResourceQuotaScopePriorityClass ||
+			!slices.Contains(s.Values, "system-node-critical") || q.Spec.Hard.Pods().Value() < 10_000 {
+			t.Errorf("%s: %+v", name, q.Spec)
+		}
+	}
+	if o := helm(t, "priorityClassName: mine"); o["ResourceQuota/accelscope"] != nil {
+		t.Error("a quota for nothing")
+	}
+}
+
 func everyone(t *testing.T, s *metav1.LabelSelector, all map[string]map[string]string) {
 	t.Helper()
 	for _, labels := range all {

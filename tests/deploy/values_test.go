@@ -54,7 +54,14 @@ func TestValues(t *testing.T) {
 		"web: {config: s}":                                                    false,
 		"events: {otlpEndpoint: 'otel:4317'}":                                 true,
 		"events: {otlpEndpoint: otel}":                                        false,
-		"events: {secret: s, secretKeys: [ca.crt]}":                           true,
+		"events: {otlpEndpoint: 'a:1', secret: s, secretKeys: [ca.crt]}":      true,
+		"events: {otlpEndpoint: 'a:1', secretKeys: [ca.crt]}":                 false, // no such file: it would not start
+		"events: {secret: s, secretKeys: [ca.crt]}":                           false,
+		"events: {otlpEndpoint: 'a:1', secret: s, secretKeys: [tls.crt]}":     false,
+		"config: {web.listen-address: ':9900'}":                               false, // the probes would ask another
+		"config: {web.config.file: /x}":                                       false,
+		"port: 9900":                                                          true,
+		"port: '9900'":                                                        false,
 		"events: {secret: s, secretKeys: [ca.pem]}":                           false,
 		"podMonitor: {enabled: true, interval: 15s}":                          true,
 		"podMonitor: {enabled: true, interval: 15}":                           false,
@@ -135,6 +142,20 @@ fabric: {enabled: true}
 	}
 	if sum(o) == sum(other) {
 		t.Error("another configuration does not roll out")
+	}
+}
+
+// TestPort: where another has 9847, everybody is told.
+func TestPort(t *testing.T) {
+	for _, web := range []string{"", "\nweb: {configSecret: x}"} {
+		o := helm(t, "port: 9900"+web)
+		c := sensor(t, o).Containers[0]
+		if !slices.Contains(c.Env, corev1.EnvVar{Name: "ACCELSCOPE_WEB_LISTEN_ADDRESS", Value: ":9900"}) || c.Ports[0].ContainerPort != 9900 {
+			t.Errorf("%+v, %+v", c.Env, c.Ports)
+		}
+		if port := get[*corev1.Service](t, o, "Service/accelscope").Spec.Ports[0].Port; port != 9900 {
+			t.Errorf("the service's is %d", port)
+		}
 	}
 }
 

@@ -158,12 +158,12 @@ func statusError(code int, path string) error {
 	case code == http.StatusUnauthorized:
 		return errors.New(got + ": the token of --kubelet.token-file is not accepted; " +
 			"has it expired, and does the kubelet run with --authentication-token-webhook?")
+	case code == http.StatusForbidden && path == summaryPath:
+		return errors.New(got + ": RBAC must let the service account get nodes/stats or nodes/proxy")
 	case code == http.StatusForbidden:
-		fine := "nodes/pods" // since Kubernetes 1.33
-		if path == summaryPath {
-			fine = "nodes/stats"
-		}
-		return errors.New(got + ": RBAC must let the service account get " + fine + " or nodes/proxy")
+		// No failure: before 1.33 it is the right to run commands in pods, which few want to give for labels.
+		return fmt.Errorf("%s: RBAC must let the service account get nodes/pods, or nodes/proxy where the kubelet is "+
+			"older than Kubernetes 1.33: %w", got, model.ErrUnsupported)
 	case code == http.StatusNotFound, code == http.StatusMethodNotAllowed, code == http.StatusNotImplemented:
 		return fmt.Errorf("%s: %w", got, model.ErrUnsupported)
 	case code >= 300 && code < 400:

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package ansible
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// A run that ends half-way, and one with a key of another certificate.
+func TestHalfWay(t *testing.T) {
+	n := start(t)
+	first, second := n.twoPackages(t)
+	cert, key := n.certificate(t)
+	v := vars{
+		"accelscope_package": first, "accelscope_tls_certificate": cert, "accelscope_tls_key": key,
+		"accelscope_config": vars{"grace": "1m"},
+	}
+	if r := n.play(t, "install.yaml", v); r.failed {
+		t.Fatal(r.raw)
+	}
+	pid := n.pid(t)
+
+	// The upgrade comes with a configuration that is refused; what is wrong is then taken back.
+	if r := n.play(t, "install.yaml", v.with(vars{"accelscope_package": second, "accelscope_config": vars{"grase": "1m"}})); !r.failed {
+		t.Fatal("a wrong key is taken")
+	}
+	r := n.play(t, "install.yaml", v.with(vars{"accelscope_package": second}))
+	t.Logf("failed %v, changed %v; exe %s", r.failed, r.changed, n.sh(t, "readlink /proc/"+n.pid(t)+"/exe"))
+	if r.failed || n.pid(t) == pid {
+		t.Errorf("failed %v, changed %v: the program that was replaced still runs", r.failed, r.changed)
+	}
+
+	// Somebody renews the certificate and forgets the key.
+	other := n
+	other.dir = t.TempDir()
+	newCert, _ := other.certificate(t)
+	text, err := os.ReadFile(newCert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	renewed := filepath.Join(n.dir, "renewed.pem")
+	if err := os.WriteFile(renewed, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r = n.play(t, "install.yaml", v.with(vars{"accelscope_package": second, "accelscope_tls_certificate": renewed}))
+	status := n.curl(t, "--max-time 3 --retry 0 -k https://127.0.0.1:9847/healthz")
+	t.Logf("failed %v, changed %v, status %s", r.failed, r.changed, status)
+	if !r.failed {
+		t.Errorf("a certificate without its key is taken on the first node, and so on every node: status %s", status)
+	}
+}
