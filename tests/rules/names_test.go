@@ -20,6 +20,12 @@ func known(t *testing.T) reference.Reference {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// What Prometheus makes of alerts has their labels.
+	ofAlerts := []string{
+		"alertname", "alertstate", "job", "instance", "device", "port", "workload", "source", "state",
+		"guid", "switch", "uplink", "uplink_guid", "uplink_port",
+	}
+	ref["ALERTS"], ref["ALERTS_FOR_STATE"] = ofAlerts, ofAlerts
 	for _, r := range rules(t) {
 		if r.Record == "" {
 			continue

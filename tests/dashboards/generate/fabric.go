@@ -28,6 +28,11 @@ func ends(expr string) string {
 		sel(`switch=~"$switch"`)
 }
 
+// endsOnce is ends for the past: of a port that has no link now, which is what one looks for, the switch and the number.
+func endsOnce(expr string) string {
+	return ends(expr) + " or " + named("("+expr+") unless on (instance, guid, port) infiniband_switch_uplink_info"+sel())
+}
+
 // named adds the name of the switch of a port, or of the switch itself.
 func named(expr string) string {
 	return "(" + expr + ") * on (instance, guid) group_left (switch) infiniband_switch_info" + sel(`switch=~"$switch"`)
@@ -62,11 +67,11 @@ func fabricHealth() row {
 				legend: "Degraded",
 			}),
 		table("Links that went down", "Times that links went down in the time that is shown, by both ends' names. Both ends count; "+
-			"here is the switch's side.", "none",
+			"here is the switch's side. One without an uplink has no link now.", "none",
 			[]string{"switch", "port", "uplink", "uplink_port"},
 			query{
 				expr: top(50, by("switch, port, uplink, uplink_port",
-					ends("round(increase(infiniband_switch_port_link_downed_total"+s+"[$__range]))"))+" > 0"),
+					endsOnce("round(increase(infiniband_switch_port_link_downed_total"+s+"[$__range]))"))+" > 0"),
 				legend: "Times",
 			}),
 		graph("Nodes and links", "What the fabric has. A step down is a switch, an adapter or a link that went.", "none",
@@ -90,7 +95,7 @@ func fabricErrors() row {
 	count := func(legend, name string) query {
 		return query{
 			expr: top(30, by("switch, port, uplink, uplink_port",
-				ends("round(increase(infiniband_switch_port_"+name+"_total"+s+"[$__range]))"))+" > 0"),
+				endsOnce("round(increase(infiniband_switch_port_"+name+"_total"+s+"[$__range]))"))+" > 0"),
 			legend: legend,
 		}
 	}

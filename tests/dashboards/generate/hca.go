@@ -123,18 +123,18 @@ func hcaPorts() row {
 			"vendor's: compare ports of one "+
 			"kind, and one port with its past.", "suffix: ticks/s",
 			query{expr: top(20, rate("infiniband_port_transmit_wait_total", s)), legend: legend}),
-		table("Links", "State, link layer and speed of every port, and what the link is capable of. A width or speed that is less "+
+		table("Links", "State, link layer and speed of every port (the 500 slowest), and what the link is capable of. A width or speed that is less "+
 			"than others of its kind is a "+
 			"degraded link.", "Bps", []string{"instance", "device", "port", "state", "physical", "link_layer", "speed"},
 			query{
-				expr: by(ofPort+", state, physical, link_layer, speed", speed+state("infiniband_port_state", "state")+
+				expr: "bottomk(500, " + by(ofPort+", state, physical, link_layer, speed", speed+state("infiniband_port_state", "state")+
 					state("infiniband_port_physical_state", "physical")+" * "+onPort+" group_left (link_layer, speed) "+
-					"infiniband_port_info"+s),
+					"infiniband_port_info"+s) + ")",
 				legend: "Rate",
 			}),
-		timeline("Port state", "Whether each port was active. The logical state: a port may be up physically, and not be configured.",
+		timeline("Port state", "Whether each port was active; 50 at a moment, the worst first. The logical state: a port may be up physically, and not be configured.",
 			map[string]string{"0": "not active", "1": "active"},
-			query{expr: "sum by (" + ofPort + ") (infiniband_port_state" + sel(dev, `state="active"`) + ")", legend: legend}).under(1),
+			query{expr: "bottomk(50, sum by (" + ofPort + ") (infiniband_port_state" + sel(dev, `state="active"`) + "))", legend: legend}).under(1),
 	}}
 }
 
