@@ -134,8 +134,14 @@ func (n *gpuNode) until(t *testing.T, what string, ok func(exposition) bool) exp
 // listed waits until as many processes are shown as there are.
 func (n *gpuNode) listed(t *testing.T) exposition {
 	t.Helper()
-	return n.until(t, fmt.Sprintf("%d processes are listed", len(n.Processes)), func(e exposition) bool {
-		return e.sum("container_gpu_processes", "", "") == float64(len(n.Processes))
+	var last map[string]int
+	var since time.Time
+	return n.until(t, fmt.Sprintf("%d processes are listed, and no series are added", len(n.Processes)), func(e exposition) bool {
+		now := complete(e) // what is a difference of two rounds comes later
+		if !maps.Equal(now, last) {
+			last, since = now, time.Now()
+		}
+		return e.sum("container_gpu_processes", "", "") == float64(len(n.Processes)) && time.Since(since) > 3*time.Second
 	})
 }
 

@@ -511,7 +511,8 @@ func TestDurations(t *testing.T) {
 	k.probeAll(t, path, sites, post, poll)
 	check := func(what string, class gen.DatapathCompleted, least, most uint64) {
 		t.Helper()
-		if all, right := k.took(t, f.key, class); all < least || all > most || right != all {
+		// One that was preempted took longer.
+		if all, right := k.took(t, f.key, class); all < least || all > most || right < all-all/10 {
 			t.Errorf("%s: %d durations, %d of them about 2 ms, want %d to %d", what, all, right, least, most)
 		}
 	}
