@@ -112,10 +112,12 @@ func (s *stage) here(t *testing.T, c command) {
 // start boots the copy of this machine, with programs that Debian lacks.
 func (s *stage) start(t *testing.T) {
 	t.Helper()
-	render := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(s.dir, "render"), "./render")
-	render.Dir = filepath.Join(s.checkout, "tests/deploy")
-	if out, err := render.CombinedOutput(); err != nil {
-		t.Fatalf("tests/deploy/render: %v: %s", err, out)
+	for name, pkg := range map[string]string{"render": "./render", "helm": "helm.sh/helm/v3/cmd/helm"} {
+		build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(s.dir, name), pkg)
+		build.Dir = filepath.Join(s.checkout, "tests/deploy")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", pkg, err, out)
+		}
 	}
 	// kubectl's version in Debian 12 knows no components. This renders by the library of kustomize, and decodes strictly.
 	kubectl := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = kustomize ] && exec %s/render %s ../../$2\n", s.dir, s.checkout)

@@ -193,6 +193,13 @@ func (m *manager) list() ([]*managed, error) {
 	return devices, nil
 }
 
+// nameOf is the name of a device, which a listing may change.
+func (m *manager) nameOf(d *managed) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return d.name
+}
+
 // binds says whether the driver of a device is one that binds queue pairs to
 // counters that count bytes. The kernel lets auto mode be set also for drivers
 // that cannot, so the driver's name decides (device/driver, of a function or
@@ -224,9 +231,7 @@ func (m *manager) visit(d *managed) error {
 	}
 	defer c.close()
 	deadline := time.Now().Add(m.deadline)
-	m.mu.Lock()
-	name := d.name
-	m.mu.Unlock()
+	name := m.nameOf(d)
 	for _, p := range d.ports {
 		if p.final || p.pause.waiting(m.now()) || m.stopped() {
 			continue

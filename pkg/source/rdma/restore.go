@@ -48,8 +48,9 @@ func (m *manager) restoreAll(devices []*managed, deadline time.Time) []error {
 			return struct{}{}, m.restore(d, deadline)
 		})
 		if err != nil {
+			name := m.nameOf(d)
 			errs[i] = fmt.Errorf("counters of queue pairs of %s are not as before: %w: "+
-				"`rdma statistic qp set link %s/PORT auto off` stops binding more", d.name, err, d.name)
+				"`rdma statistic qp set link %s/PORT auto off` stops binding more", name, err, name)
 		}
 	})
 	return errs

@@ -37,8 +37,8 @@ func hcaNow() row {
 				") + sum("+rate("infiniband_port_receive_data_bytes_total", s)+") > 0), 1)").max(1),
 		stat("Verbs that fail", "Part of the control-path verbs that return an error. libibverbs tries one that fails (ENOSPC) for "+
 			"each context that it opens.",
-			"percentunit", "sum("+rate("container_rdma_verbs_errors_total", s)+") / sum("+rate("container_rdma_verbs_total",
-				s)+")").above(0.1, 0.5),
+			"percentunit", "sum("+rate("container_rdma_verbs_errors_total", s)+") / (sum("+rate("container_rdma_verbs_total",
+				s)+") > 0)").above(0.1, 0.5),
 		stat("Port errors", "Errors of all types that the ports counted in the time that is shown. Counters that have reached their "+
 			"highest value stand still.",
 			"none", "round(sum(increase(infiniband_port_errors_total"+s+"[$__range])))").above(1, 100),
