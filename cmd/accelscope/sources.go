@@ -148,7 +148,8 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 	if f.RDMA {
 		o := rdma.Options{
 			QPCounters: f.QPCounters,
-			Sysfs:      f.Sysfs, Procfs: f.Procfs, Include: parsed.include, Exclude: parsed.exclude, Netlink: true, Logger: log.Named("rdma"),
+			Sysfs:      f.Sysfs, Procfs: f.Procfs, Include: parsed.include, Exclude: parsed.exclude, Netlink: true,
+			Logger: log.Named("rdma"),
 			// Not counting yet is not counting.
 			Holdings: func() bool { return probes == nil || !probes.Counting() },
 			Namespaces: func() []model.Namespace {
