@@ -113,7 +113,9 @@ func (s *stage) here(t *testing.T, c command) {
 func (s *stage) start(t *testing.T) {
 	t.Helper()
 	for name, pkg := range map[string]string{"render": "./render", "helm": "helm.sh/helm/v3/cmd/helm"} {
-		build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(s.dir, name), pkg)
+		// Helm's releases are built like this: for which Kubernetes it renders.
+		const flags = "-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=37"
+		build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", flags, "-o", filepath.Join(s.dir, name), pkg)
 		build.Dir = filepath.Join(s.checkout, "tests/deploy")
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v: %s", pkg, err, out)
