@@ -141,8 +141,8 @@ tracefs:
 test-rules: need-promtool ## Rules and alerts of Prometheus: promtool, and that the tests notice changes
 	@go test -C tests/rules -count=1 . # files outside a module do not count for its cache
 
-# How many guests at once: each keeps a little more than one CPU busy.
-GUESTS ?= $(shell n=$$(( $$(nproc) * 3 / 4 )); echo $$(( n > 1 ? n : 1 )))
+# How many guests at once: each has two CPUs.
+GUESTS ?= $(shell n=$$(( $$(nproc) / 2 )); echo $$(( n > 1 ? n : 1 )))
 
 .PHONY: test-guest
 test-guest: build
