@@ -192,14 +192,17 @@ func (r *Result) locked() bool {
 	return bytes.Count(log, []byte("soft lockup")) >= lockups
 }
 
-// noOperation is a jump label that is off, where the kernel died: no CPU faults there, but one that is emulated may,
-// while the label is switched.
-var noOperation = regexp.MustCompile(`\] Code: .*<0f> 1f 44 00 00`)
+// Where a jump label is switched, one emulated CPU may run what the other has changed: the kernel died of an instruction
+// that does nothing, where no CPU faults; or of a breakpoint of which nothing is left in memory, there is another instruction.
+var (
+	noOperation  = regexp.MustCompile(`\] Code: .*<0f> 1f 44 00 00`)
+	noBreakpoint = regexp.MustCompile(`\] Oops: int3: [\s\S]*?\] Code: (?:[0-9a-f]{2} )*(?:[0-9abd-f][0-9a-f]|c[0-9abd-f]) <`)
+)
 
 // faulted tells whether the emulator made the kernel die.
 func (r *Result) faulted() bool {
 	log, _ := os.ReadFile(r.KernelLog)
-	return noOperation.Match(log)
+	return noOperation.Match(log) || noBreakpoint.Match(log)
 }
 
 // writeState makes SHARE/.vm, which tells the guest what to do and where the guest tells how it went.
