@@ -36,8 +36,8 @@ type runCmd struct {
 type checkCmd struct{ runCmd }
 
 func (c *checkCmd) run(stdout io.Writer) error {
-	if err := web.Validate(c.WebConfig); err != nil {
-		return fmt.Errorf("--web.config.file=%s: %w", c.WebConfig, err)
+	if err := c.validate(); err != nil {
+		return err
 	}
 	if _, err := c.parse(); err != nil {
 		return err
@@ -58,10 +58,18 @@ func (c *checkCmd) run(stdout io.Writer) error {
 	return nil
 }
 
+// validate reads the file that TLS and authentication are configured in.
+func (f listenFlags) validate() error {
+	if err := web.Validate(f.WebConfig); err != nil {
+		return fmt.Errorf("--web.config.file=%s: %w", f.WebConfig, err)
+	}
+	return nil
+}
+
 // run serves until ctx is done.
 func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
-	if err := web.Validate(c.WebConfig); err != nil { // before anything is attached
-		return fmt.Errorf("--web.config.file=%s: %w", c.WebConfig, err)
+	if err := c.validate(); err != nil { // before anything is attached
+		return err
 	}
 	sets := c.Compat
 	if !c.NoSelfMetrics {

@@ -17,9 +17,6 @@ const maxFabrics = 4
 // errNoFabric is for a node that can read a fabric and has none.
 var errNoFabric = statusError{errors.New("there is no InfiniBand fabric"), http.StatusNotFound}
 
-// fabricKinds are the kinds of nodes in words.
-var fabricKinds = map[string]string{model.FabricSwitch: "switch", model.FabricCA: "ca", model.FabricRouter: "router"}
-
 // fabricEntry is the fabric: its nodes by GUID, and each link once.
 type fabricEntry struct {
 	Discovered *time.Time   `json:"discovered"` // null: never
@@ -83,8 +80,13 @@ func fabricTopology(k *Known, _ *http.Request) (any, error) {
 
 func fabricNodeOf(n *model.FabricNode) fabricNode {
 	out := fabricNode{
-		GUID: n.GUID, Kind: fabricKinds[n.Kind], Name: n.Name, LID: n.LID, Queried: moment(n.Queried), Error: n.Error,
+		GUID: n.GUID, Name: n.Name, LID: n.LID, Queried: moment(n.Queried), Error: n.Error,
 		Ports: make([]fabricPort, 0, len(n.Ports)),
+	}
+	for _, k := range model.FabricKinds {
+		if k.Kind == n.Kind {
+			out.Kind = k.Word
+		}
 	}
 	for i := range n.Ports {
 		p := &n.Ports[i]

@@ -10,11 +10,6 @@ import (
 
 var fabricPortLabels = []string{"guid", "port"}
 
-// fabricNodeTypes are the kinds of nodes in words.
-var fabricNodeTypes = []struct{ kind, word string }{
-	{model.FabricSwitch, "switch"}, {model.FabricCA, "ca"}, {model.FabricRouter, "router"},
-}
-
 // laneRates are the bits per second of a lane, in units of 1e9: those on the wire, and
 // those that are left of them for data. They are the figures of infiniband_exporter,
 // which does not count the error correction of HDR and later; only of XDR it has others.
@@ -94,16 +89,15 @@ func fabricMetrics() []metric {
 			name: "infiniband_fabric_nodes", typ: gauge, labels: []string{"type"},
 			help: "Nodes of the InfiniBand fabric, by type: switch, ca (channel adapter), router.",
 			emit: func(v *view, b *builder) {
-				for _, t := range fabricNodeTypes {
-					n := 0
-					for _, node := range v.fabric.nodes {
-						if node.Kind == t.kind {
-							n++
-						}
-					}
-					if v.fabric.Fabric != nil {
-						b.value(float64(n), t.word)
-					}
+				if v.fabric.Fabric == nil {
+					return
+				}
+				count := map[string]int{}
+				for i := range v.fabric.Nodes {
+					count[v.fabric.Nodes[i].Kind]++
+				}
+				for _, k := range model.FabricKinds {
+					b.value(float64(count[k.Kind]), k.Word)
 				}
 			},
 		},

@@ -21,6 +21,9 @@ const (
 	FabricRouter = "RT"
 )
 
+// FabricKinds are the kinds in words, in the order in which they are shown.
+var FabricKinds = []struct{ Kind, Word string }{{FabricSwitch, "switch"}, {FabricCA, "ca"}, {FabricRouter, "router"}}
+
 // FabricNode is a node of the fabric. Its name comes from the node itself, and is
 // as trustworthy as who set it.
 type FabricNode struct {
