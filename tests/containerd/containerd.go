@@ -69,7 +69,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"
 		return nil, errors.Join(err, d.Kill())
 	}
 	d.client = containers.NewContainersClient(d.conn)
-	wait, cancel := context.WithTimeout(ctx, 30*time.Second)
+	wait, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	_, err = namespaces.NewNamespacesClient(d.conn).Create(wait,
 		&namespaces.CreateNamespaceRequest{Namespace: &namespaces.Namespace{Name: Namespace}}, grpc.WaitForReady(true))

@@ -10,7 +10,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/containerd/api/events"
+	containers "github.com/containerd/containerd/api/services/containers/v1"
+	"github.com/containerd/containerd/api/types"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -22,7 +31,7 @@ func TestContainerdChurn(t *testing.T) {
 	const workers, each = 4, 8
 	d := startDaemon(t, withoutCRI)
 	s := open(t, Options{Sockets: []Socket{{"containerd", d.socket()}}})
-	s.Read(t.Context())
+	listed(t, s)
 	r := record1(s)
 	var working sync.WaitGroup
 	for w := range workers {
@@ -41,7 +50,7 @@ func TestContainerdChurn(t *testing.T) {
 		return n == 0
 	}
 	for began := time.Now(); !empty(); time.Sleep(5 * time.Millisecond) {
-		if time.Since(began) > 5*time.Second {
+		if time.Since(began) > soon {
 			s.Snapshot(func(all []model.Container) {
 				for _, c := range all {
 					t.Errorf("%s is left: %q", c.ID, r.of(c.ID))
@@ -53,20 +62,58 @@ func TestContainerdChurn(t *testing.T) {
 	for w := range workers {
 		for i := range each {
 			id := fmt.Sprintf("c%d-%d", w, i)
-			events := r.of(id)
-			if len(events) == 4 && events[2] == "exit "+id+" exited code=137 signal=9" {
+			life := r.of(id)
+			if len(life) == 4 && life[2] == "exit "+id+" exited code=137 signal=9" {
 				continue // d.end was faster than the container
 			}
 			if d := cmp.Diff([]string{
 				"create " + id + " created", "start " + id + " running",
 				fmt.Sprintf("exit %s exited code=%d", id, w*each+i), "delete " + id + " exited",
-			}, events); d != "" {
+			}, life); d != "" {
 				t.Error(d)
 			}
 		}
 	}
 	if left := replay(r.events); len(left) != 0 {
 		t.Errorf("who replays the events knows of %v", left)
+	}
+}
+
+// gone is a containerd that has no container any more.
+type gone struct{ containers.ContainersClient }
+
+func (gone) Get(context.Context, *containers.GetContainerRequest, ...grpc.CallOption) (*containers.GetContainerResponse, error) {
+	return nil, status.Error(codes.NotFound, "gone")
+}
+
+// TestContainerdLate has the events of a container that is gone before the first of them is followed, as on a busy
+// node: it is told all the same.
+func TestContainerdLate(t *testing.T) {
+	f := newTestFeed()
+	d := &containerdDriver{feed: f, containers: gone{}, known: map[string]bool{}, pods: map[string]podLabels{}}
+	for i, e := range []proto.Message{
+		&events.ContainerCreate{ID: "c"}, &events.TaskStart{ContainerID: "c", Pid: 7},
+		&events.TaskExit{ContainerID: "c", ID: "c", Pid: 7, ExitStatus: 3}, &events.ContainerDelete{ID: "c"},
+		&events.TaskStart{ContainerID: "never", Pid: 8}, // of one whose beginning nobody saw
+	} {
+		body, err := anypb.New(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, exists, err := d.happened(t.Context(), &types.Envelope{
+			Namespace: "default", Timestamp: timestamppb.New(at(i + 1)), Event: body,
+		})
+		if err != nil || exists != (i < 3) {
+			t.Errorf("%s exists after event %d: %v, %v", id, i, exists, err)
+		}
+	}
+	if d := cmp.Diff([]string{
+		"create c created", "start c running pid=7", "exit c exited code=3", "delete c exited",
+	}, lines(f.events)); d != "" {
+		t.Error(d)
+	}
+	if len(d.known) > 0 {
+		t.Errorf("known: %v", d.known)
 	}
 }
 

@@ -196,8 +196,14 @@ func (d *containerdDriver) happened(ctx context.Context, env *types.Envelope) (i
 		if c, exists, err = d.fetch(ctx, env.GetNamespace(), h.id); err != nil {
 			return id, false, err
 		}
-		if !exists && (!create || d.known[id]) {
-			return id, false, nil // its deletion was told, or is next
+		switch {
+		case exists:
+		case !create:
+			return id, false, nil // its deletion was told
+		case d.known[id]:
+			return id, true, nil // its deletion is yet to come
+		default: // as are its start and its end
+			exists, d.known[id] = true, true
 		}
 		if c.Image == "" {
 			c.Image = h.image

@@ -105,7 +105,7 @@ func (d *daemon) start() {
 	d.cmd = exec.Command("containerd", "-c", filepath.Join(d.dir, "config.toml"))
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	d.must(d.cmd.Start())
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		d.conn, err = dial(d.socket())
 		d.must(err)
@@ -136,7 +136,7 @@ func (d *daemon) destroy() {
 	if d.cmd == nil { // the test ended halfway
 		d.start()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	all, err := namespaces.NewNamespacesClient(d.conn).List(ctx, &namespaces.ListNamespacesRequest{})
 	if err != nil {
@@ -285,6 +285,9 @@ func (r *recorder) of(id string) (out []string) {
 	return out
 }
 
+// soon is when what must become true has done so, on a busy machine too.
+const soon = 30 * time.Second
+
 // eventually waits for what must become true.
 func eventually(t *testing.T, within time.Duration, what string, f func() bool) time.Duration {
 	t.Helper()
@@ -296,6 +299,28 @@ func eventually(t *testing.T, within time.Duration, what string, f func() bool) 
 		time.Sleep(5 * time.Millisecond)
 	}
 	return time.Since(began)
+}
+
+// listed reads until each socket has told what it has: a busy machine takes longer than the first Read waits.
+func listed(t *testing.T, s *Source) model.Snapshot {
+	t.Helper()
+	began := time.Now()
+	snap, err := s.Read(t.Context())
+	took := time.Since(began)
+	well := func() bool {
+		return err == nil && len(snap.DeviceStates) > 0 &&
+			!slices.ContainsFunc(snap.DeviceStates, func(d model.DeviceState) bool { return d.State != model.StateOK })
+	}
+	if !well() && took < firstRead {
+		t.Errorf("the first Read did not wait: %v, %+v", err, snap.DeviceStates)
+	}
+	eventually(t, soon, "the first list", func() bool {
+		if !well() {
+			snap, err = s.Read(t.Context())
+		}
+		return well()
+	})
+	return snap
 }
 
 func told(s *Source) map[string]model.Container {
@@ -355,15 +380,16 @@ func TestContainerd(t *testing.T) {
 	d := startDaemon(t, withoutCRI)
 	created := d.createPod()
 	app := d.startTask("k8s.io", appID)
+	ran := time.Now()
 	d.create("moby", &containers.Container{ID: strings.Repeat("3", 64), Spec: d.spec("3", nil, "x")})
 	s := open(t, Options{Sockets: []Socket{{"containerd", d.socket()}}, Labels: []string{"team", "owner"}})
-	snap, err := s.Read(t.Context())
-	if err != nil || len(snap.DeviceStates) != 1 || snap.DeviceStates[0] != (model.DeviceState{Source: "runtime", Device: "containerd", State: model.StateOK}) {
-		t.Fatalf("%v, %+v", err, snap.DeviceStates)
+	snap := listed(t, s)
+	if len(snap.DeviceStates) != 1 || snap.DeviceStates[0] != (model.DeviceState{Source: "runtime", Device: "containerd", State: model.StateOK}) {
+		t.Fatalf("%+v", snap.DeviceStates)
 	}
 	started := told(s)[appID].Started // of a task that was started before there was somebody to listen
-	if age := started.Sub(created); age < -50*time.Millisecond || age > 5*time.Second {
-		t.Errorf("started %v after it was created", age)
+	if started.Sub(created) < -50*time.Millisecond || started.Sub(ran) > 5*time.Second {
+		t.Errorf("started %v, made %v, ran %v", started, created, ran)
 	}
 	pod := map[string]string{"team": "vision", "owner": "alice"}
 	restarts := uint64(3)
@@ -383,26 +409,28 @@ func TestContainerd(t *testing.T) {
 	}
 
 	r := record1(s)
-	d.run("default", "web", "sleep 0.3; exit 3")
-	eventually(t, 5*time.Second, "the exit is told", func() bool { return len(r.of("web")) == 3 })
+	d.run("default", "web", "sleep 2; exit 3")
+	eventually(t, soon, "the exit is told", func() bool { return len(r.of("web")) == 3 })
 	web := told(s)["web"]
 	if web.Name != "web" || web.Cgroup != "/"+filepath.Base(d.dir)+"-web" || web.Image != "img" || web.Started.IsZero() || !web.Finished.After(web.Started) || web.PID != 0 {
 		t.Errorf("%+v", web)
 	}
 	d.endTask(d.ctx("default"), "web")
 	pid := d.startTask("default", "web") // a second run, which is killed
-	eventually(t, 5*time.Second, "the second start", func() bool { return told(s)["web"].PID == pid })
+	eventually(t, soon, "the second start", func() bool { return told(s)["web"].PID == pid })
 	api := tasks.NewTasksClient(d.conn)
-	_, err = api.Pause(d.ctx("default"), &tasks.PauseTaskRequest{ContainerID: "web"})
-	d.must(err)
-	_, err = api.Resume(d.ctx("default"), &tasks.ResumeTaskRequest{ContainerID: "web"})
+	eventually(t, soon, "the pause", func() bool { // runc soon gives up freezing: a busy machine takes longer
+		_, err := api.Pause(d.ctx("default"), &tasks.PauseTaskRequest{ContainerID: "web"})
+		return err == nil
+	})
+	_, err := api.Resume(d.ctx("default"), &tasks.ResumeTaskRequest{ContainerID: "web"})
 	d.must(err)
 	d.must(unix.Kill(pid, unix.SIGKILL))
-	eventually(t, 5*time.Second, "the second exit", func() bool { return told(s)["web"].Status == "exited" })
+	eventually(t, soon, "the second exit", func() bool { return told(s)["web"].Status == "exited" })
 	d.endTask(d.ctx("default"), "web")
 	d.delete("default", "web")
 	d.run("other", "web", "sleep 1000")
-	eventually(t, 5*time.Second, "the deletion and the other web", func() bool {
+	eventually(t, soon, "the deletion and the other web", func() bool {
 		return len(r.of("web")) == 8 && told(s)["other/web"].Status == "running"
 	})
 	if d := cmp.Diff([]string{
@@ -412,15 +440,15 @@ func TestContainerd(t *testing.T) {
 		t.Error(d)
 	}
 	d.run("default", "oom", "tail /dev/zero; exit 9")
-	eventually(t, 10*time.Second, "the end for want of memory", func() bool { return told(s)["oom"].Status == "exited" })
+	eventually(t, soon, "the end for want of memory", func() bool { return told(s)["oom"].Status == "exited" })
 	// The kernel's notice and the exit come by two ways: the runtime passes them on in either order.
-	eventually(t, 10*time.Second, "what the runtime says of it", func() bool {
+	eventually(t, soon, "what the runtime says of it", func() bool {
 		events := strings.Join(r.of("oom"), "\n")
 		return strings.Contains(events, "oom oom ") && strings.Contains(events, "exit oom exited code=")
 	})
 	d.exec("other", "web", "exit 5")
 	d.end("other", "web")
-	eventually(t, 5*time.Second, "all of the other web", func() bool { return len(r.of("other/web")) >= 4 })
+	eventually(t, soon, "all of the other web", func() bool { return len(r.of("other/web")) >= 4 })
 	if d := cmp.Diff([]string{
 		"create other/web created", "start other/web running", "exit other/web exited code=137 signal=9", "delete other/web exited",
 	}, r.of("other/web")); d != "" {
@@ -441,7 +469,7 @@ func TestContainerdKilled(t *testing.T) {
 	pid := d.run("default", "ends", "sleep 1000")
 	d.create("default", &containers.Container{ID: "never", Image: "x", Spec: d.spec("never", nil, "x")})
 	s := open(t, Options{Sockets: []Socket{{"containerd", d.socket()}}})
-	s.Read(t.Context())
+	listed(t, s)
 	r := record1(s)
 	if len(r.known) != 4 {
 		t.Fatalf("%v", r.known)
@@ -466,17 +494,17 @@ func TestContainerdKilled(t *testing.T) {
 	})
 	for round := range 2 {
 		d.kill()
-		eventually(t, 3*time.Second, "the state is told", func() bool { return state(s) != model.StateOK })
+		eventually(t, soon, "the state is told", func() bool { return state(s) != model.StateOK })
 		if round == 0 {
 			d.must(unix.Kill(pid, unix.SIGKILL))
 		}
 		time.Sleep(200 * time.Millisecond)
 		d.start()
-		t.Logf("healed %v after it answered", eventually(t, 5*time.Second, "it is followed again", func() bool { return state(s) == model.StateOK }))
+		t.Logf("healed %v after it answered", eventually(t, soon, "it is followed again", func() bool { return state(s) == model.StateOK }))
 		if round == 0 {
 			d.endTask(d.ctx("default"), "ends") // events come again
 			d.delete("default", "ends")
-			eventually(t, 5*time.Second, "events", func() bool { return len(r.of("ends")) == 2 })
+			eventually(t, soon, "events", func() bool { return len(r.of("ends")) == 2 })
 		}
 	}
 	close(stop)
@@ -486,7 +514,9 @@ func TestContainerdKilled(t *testing.T) {
 		t.Error("at a scrape:", c)
 	default:
 	}
-	if d := cmp.Diff([]string{"exit ends exited code=137 signal=9 R", "delete ends exited"}, r.of("ends")); d != "" {
+	ends := r.of("ends")
+	ends[0] = strings.TrimSuffix(ends[0], " R") // containerd tells of it late: after the list, or before
+	if d := cmp.Diff([]string{"exit ends exited code=137 signal=9", "delete ends exited"}, ends); d != "" {
 		t.Error(d)
 	}
 	if other := slices.Concat(r.of(appID), r.of(sandboxID), r.of("never")); other != nil {
@@ -500,15 +530,15 @@ func TestContainerdHangs(t *testing.T) {
 	d := startDaemon(t, withoutCRI)
 	d.createPod()
 	s := open(t, Options{Sockets: []Socket{{"containerd", d.socket()}}})
-	s.Read(t.Context())
+	listed(t, s)
 	d.must(d.cmd.Process.Signal(unix.SIGSTOP))
 	t.Cleanup(func() { d.cmd.Process.Signal(unix.SIGCONT) })
-	took := eventually(t, checkEvery+callTimeout+2*time.Second, "stuck", func() bool { return state(s) == model.StateStuck })
+	took := eventually(t, checkEvery+callTimeout+soon, "stuck", func() bool { return state(s) == model.StateStuck })
 	if c := told(s)[appID]; c.Pod != "train-0" {
 		t.Errorf("%+v", c)
 	}
 	d.must(d.cmd.Process.Signal(unix.SIGCONT))
-	t.Logf("noticed after %v, healed after %v", took, eventually(t, 5*time.Second, "healed", func() bool { return state(s) == model.StateOK }))
+	t.Logf("noticed after %v, healed after %v", took, eventually(t, soon, "healed", func() bool { return state(s) == model.StateOK }))
 }
 
 func state(s *Source) model.State {

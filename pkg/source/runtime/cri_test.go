@@ -35,16 +35,12 @@ type fakeCRI struct {
 	containers map[string]*api.ContainerStatus
 	info       string
 	calls      map[string]int
-	delay      time.Duration
 }
 
 func (f *fakeCRI) call(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls[name]++
-	if f.delay > 0 {
-		time.Sleep(f.delay)
-	}
 }
 
 func (f *fakeCRI) Version(context.Context, *api.VersionRequest) (*api.VersionResponse, error) {
@@ -177,9 +173,7 @@ func TestCRI(t *testing.T) {
 	}
 	path := startCRI(t, f)
 	s := open(t, Options{Sockets: []Socket{{"cri", path}}, Labels: []string{"team", "owner", "role"}})
-	if _, err := s.Read(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	listed(t, s)
 	restarts := uint64(2)
 	if d := cmp.Diff(map[string]model.Container{
 		"pod1": {
@@ -208,13 +202,13 @@ func TestCRI(t *testing.T) {
 	f.tell(api.ContainerEventType_CONTAINER_CREATED_EVENT, "c2")
 	set("c2", criStatus("c2", api.ContainerState_CONTAINER_RUNNING, 0))
 	f.tell(api.ContainerEventType_CONTAINER_STARTED_EVENT, "c2")
-	eventually(t, 5*time.Second, "the start with its process", func() bool { return told(s)["c2"].PID == 4242 })
+	eventually(t, soon, "the start with its process", func() bool { return told(s)["c2"].PID == 4242 })
 	set("c2", criStatus("c2", api.ContainerState_CONTAINER_EXITED, 137))
 	f.tell(api.ContainerEventType_CONTAINER_STOPPED_EVENT, "c2")
 	f.tell(api.ContainerEventType_CONTAINER_STOPPED_EVENT, "c2")
 	set("c2", nil)
 	f.tell(api.ContainerEventType_CONTAINER_DELETED_EVENT, "c2")
-	eventually(t, 5*time.Second, "the deletion", func() bool { return len(r.of("c2")) == 4 })
+	eventually(t, soon, "the deletion", func() bool { return len(r.of("c2")) == 4 })
 	if d := cmp.Diff([]string{
 		"create c2 created", "start c2 running", "exit c2 exited code=137 signal=9", "delete c2 exited",
 	}, r.of("c2")); d != "" {
@@ -241,12 +235,12 @@ func TestCRIWithoutEvents(t *testing.T) {
 			}
 			path := startCRI(t, f)
 			s := open(t, Options{Sockets: []Socket{{"cri", path}}})
-			s.Read(t.Context())
+			listed(t, s)
 			r := record1(s)
 			f.mu.Lock()
 			f.containers["c1"] = criStatus("c1", api.ContainerState_CONTAINER_EXITED, 3)
 			f.mu.Unlock()
-			eventually(t, 5*time.Second, "the exit is found", func() bool { return len(r.of("c1")) == 1 })
+			eventually(t, soon, "the exit is found", func() bool { return len(r.of("c1")) == 1 })
 			if d := cmp.Diff([]string{"exit c1 exited code=3 R"}, r.of("c1")); d != "" {
 				t.Error(d)
 			}
@@ -265,7 +259,7 @@ func TestCRIOfContainerdAPI(t *testing.T) {
 	t.Parallel()
 	f := &fakeCRI{name: "odd", containers: map[string]*api.ContainerStatus{"c1": criStatus("c1", api.ContainerState_CONTAINER_RUNNING, 0)}}
 	s := open(t, Options{Sockets: []Socket{{"containerd", startCRI(t, f)}}})
-	s.Read(t.Context())
+	listed(t, s)
 	if c := told(s)["c1"]; c.Runtime != "odd" || c.Pod != "train-0" {
 		t.Errorf("%+v", c)
 	}
@@ -282,9 +276,7 @@ func TestCRIHostile(t *testing.T) {
 			},
 		}
 		s := open(t, Options{Sockets: []Socket{{"cri", startCRI(t, f)}}})
-		if _, err := s.Read(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		listed(t, s)
 		all := told(s)
 		if c := all["c1"]; c.Name != "a?b?" || len(c.Runtime) > maxString || c.Status != "created" || !c.Created.IsZero() {
 			t.Errorf("%+v", c)
@@ -310,18 +302,17 @@ func TestCRIHostile(t *testing.T) {
 	})
 	t.Run("slow", func(t *testing.T) {
 		t.Parallel()
-		f := &fakeCRI{name: "cri-o", delay: 4 * time.Second}
-		s := open(t, Options{Sockets: []Socket{{"cri", startCRI(t, f)}}})
+		f := &fakeCRI{name: "cri-o"}
+		path := startCRI(t, f)
+		f.mu.Lock() // it lists nothing
+		defer f.mu.Unlock()
 		began := time.Now()
+		s := open(t, Options{Sockets: []Socket{{"cri", path}}})
 		s.Read(t.Context())
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("the first read waited %v", took)
-		}
-		began = time.Now()
 		s.Read(t.Context())
 		s.Resolve(t.Context(), nil, nil)
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("a read waited %v", took)
+		if took := time.Since(began); took >= readyWithin {
+			t.Errorf("reads waited %v", took)
 		}
 	})
 }

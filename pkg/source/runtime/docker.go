@@ -52,6 +52,8 @@ type dockerEngine struct {
 	again    time.Duration
 	api      *client.Client
 	bodies   *dockerBodies
+	// queue holds the events that came and were not handled yet.
+	queue <-chan events.Message
 	// forged are the containers whose events may tell a wrong exit code.
 	forged map[string]bool
 }
@@ -73,11 +75,11 @@ func (d *dockerEngine) follow(ctx context.Context, path string) error {
 	if d.bodies.podman.Load() {
 		d.runtime = "podman"
 	}
-	queue, why, err := d.subscribe(ctx)
+	why, err := d.subscribe(ctx)
 	if err != nil {
 		return err
 	}
-	if err := d.sync(ctx, queue); err != nil {
+	if err := d.sync(ctx); err != nil {
 		return err
 	}
 	ping, again := time.NewTicker(d.ping), time.NewTicker(d.again)
@@ -85,7 +87,7 @@ func (d *dockerEngine) follow(ctx context.Context, path string) error {
 	defer again.Stop()
 	for {
 		select {
-		case m, ok := <-queue:
+		case m, ok := <-d.queue:
 			if !ok {
 				return fmt.Errorf("events: %w", <-why)
 			}
@@ -95,7 +97,7 @@ func (d *dockerEngine) follow(ctx context.Context, path string) error {
 				return err
 			}
 		case <-again.C:
-			if err := d.sync(ctx, queue); err != nil {
+			if err := d.sync(ctx); err != nil {
 				return err
 			}
 		}
@@ -121,8 +123,8 @@ func (d *dockerEngine) pings(ctx context.Context) error {
 	})
 }
 
-// subscribe asks for the events from now on. Why the queue was closed is in why.
-func (d *dockerEngine) subscribe(ctx context.Context) (queue <-chan events.Message, why <-chan error, err error) {
+// subscribe asks for the events from now on, into the queue. Why that was closed is in why.
+func (d *dockerEngine) subscribe(ctx context.Context) (why <-chan error, err error) {
 	// podman says died and remove. Without this list, each health check would
 	// send three events.
 	filter := make(client.Filters).Add("type", string(events.ContainerEventType)).Add("event",
@@ -133,10 +135,11 @@ func (d *dockerEngine) subscribe(ctx context.Context) (queue <-chan events.Messa
 	stream := d.api.Events(ctx, client.EventsListOptions{Since: since, Filters: filter})
 	select {
 	case err := <-stream.Err:
-		return nil, nil, fmt.Errorf("subscribe: %w", err)
+		return nil, fmt.Errorf("subscribe: %w", err)
 	default:
 	}
 	q, w := make(chan events.Message, dockerQueue), make(chan error, 1)
+	d.queue = q
 	go func() {
 		defer close(q)
 		for {
@@ -155,5 +158,5 @@ func (d *dockerEngine) subscribe(ctx context.Context) (queue <-chan events.Messa
 			}
 		}
 	}()
-	return q, w, nil
+	return w, nil
 }

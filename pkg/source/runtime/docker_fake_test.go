@@ -221,12 +221,13 @@ func (e *fakeEngine) drop(id string) {
 
 // driver is docker with less patience.
 func (e *fakeEngine) driver(deadline time.Duration) driver {
-	return func(ctx context.Context, f feed) error {
-		d := &dockerEngine{
-			feed: f, runtime: "docker", labels: []string{"app"},
-			deadline: deadline, ping: 100 * time.Millisecond, again: time.Hour,
-		}
-		return d.follow(ctx, e.socket)
+	return func(ctx context.Context, f feed) error { return impatient(f, deadline).follow(ctx, e.socket) }
+}
+
+func impatient(f feed, deadline time.Duration) *dockerEngine {
+	return &dockerEngine{
+		feed: f, runtime: "docker", labels: []string{"app"},
+		deadline: deadline, ping: 100 * time.Millisecond, again: time.Hour,
 	}
 }
 
@@ -302,9 +303,10 @@ func TestDockerOrder(t *testing.T) {
 	for _, action := range []string{"", "update", "exec_die", "resize", "health", "diet", "\x00", "kill", "stop", "restart"} {
 		e.send(action, well, at(85), "exitCode", "9")
 	}
-	e.stream() <- `{"Type":"network","Action":"die","Actor":{"ID":"` + well + `"}}` + "\n"
-	e.stream() <- `{"Type":"container","Action":"die","Actor":{"ID":"../../` + well[6:] + `"}}` + "\n{}\n\x1e null []\n"
-	f.wait("another subscription", func() bool { return e.count("/events") > 1 }) // the last line was no event
+	last := e.stream()
+	last <- `{"Type":"network","Action":"die","Actor":{"ID":"` + well + `"}}` + "\n"
+	last <- `{"Type":"container","Action":"die","Actor":{"ID":"../../` + well[6:] + `"}}` + "\n{}\n\x1e null []\n"
+	f.wait("another subscription", func() bool { return e.stream() != last }) // the last line was no event
 	e.send("die", well, at(90), "exitCode", "-1")
 	f.lived(well, "create", "start", "health healthy", "health unhealthy", "health healthy", "exit")
 	if want := "died"; !strings.Contains(e.filters, want) || strings.Contains(e.filters, "exec") {
@@ -368,8 +370,10 @@ func TestDockerCodes(t *testing.T) {
 			}
 			gone, again, oom, other := ids[0], ids[1], ids[2], fmt.Sprintf("%064d", 9)
 			var armed atomic.Bool
+			var engine atomic.Pointer[dockerEngine]
 			f := follow(t, func(ctx context.Context, f feed) error {
 				d := &dockerEngine{feed: f, runtime: "docker", deadline: 10 * time.Second, ping: time.Hour, again: 100 * time.Millisecond}
+				engine.Store(d)
 				return d.follow(ctx, e.socket)
 			})
 			f.lived(ids[3], "create reconciled", "start reconciled")
@@ -379,6 +383,9 @@ func TestDockerCodes(t *testing.T) {
 			e.send("create", forger, at, "exitCode", "99")
 			f.lived(forger, "create", "start reconciled")
 			e.intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path == "/events" {
+					armed.Store(true) // no list is made on the stream that was closed
+				}
 				if r.URL.Path != "/containers/json" || !armed.CompareAndSwap(true, false) {
 					return false
 				}
@@ -404,12 +411,17 @@ func TestDockerCodes(t *testing.T) {
 				e.put(9, "running", now, time.Time{})
 				e.send("create", other, now)
 				e.send("start", other, now)
-				time.Sleep(50 * time.Millisecond)
+				sent := 10
+				if !reconnect {
+					sent = 12
+				}
+				for len(engine.Load().queue) < sent && r.Context().Err() == nil {
+					time.Sleep(time.Millisecond)
+				}
 				return false
 			})
 			n := f.synced()
-			armed.Store(true)
-			if reconnect {
+			if armed.Store(!reconnect); reconnect {
 				close(e.stream())
 			}
 			f.wait("the list", func() bool { return f.synced() > n && !armed.Load() })
@@ -461,7 +473,7 @@ func TestDockerBad(t *testing.T) {
 			e.intercept(c.handle)
 			deadline := 10 * time.Second
 			if strings.Contains(name, "hang") {
-				deadline = 500 * time.Millisecond
+				deadline = 5 * time.Second // of what does not hang, on a busy machine
 			}
 			if err := e.try(t, nothing{}, deadline); !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %q, want %q", err, c.want)
@@ -494,7 +506,7 @@ func TestDockerBad(t *testing.T) {
 		e := newFakeEngine(t)
 		e.put(1, "running", at, time.Time{})
 		r := newRegistry(time.Minute, time.Now)
-		err := e.try(t, &socketFeed{registry: r, onSync: func() { e.intercept(hang) }}, time.Second)
+		err := e.try(t, &socketFeed{registry: r, onSync: func() { e.intercept(hang) }}, 5*time.Second)
 		if !strings.HasPrefix(err.Error(), "ping: ") || !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
@@ -513,22 +525,26 @@ func TestDockerBad(t *testing.T) {
 				}
 			}()
 		}}, sent: &sent}
-		if err := e.try(t, f, time.Minute); !errors.Is(err, errDockerEvents) {
+		f.engine = impatient(f, time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		if err := f.engine.follow(ctx, e.socket); !errors.Is(err, errDockerEvents) {
 			t.Error(err)
 		}
 	})
 }
 
-// blocked takes the first event when no more can be sent.
+// blocked takes the first event when the queue is full and no more can be sent.
 type blocked struct {
 	feed
-	once sync.Once
-	sent *atomic.Int64
+	engine *dockerEngine
+	once   sync.Once
+	sent   *atomic.Int64
 }
 
 func (b *blocked) event(e model.Event) {
 	b.once.Do(func() {
-		for n := int64(-1); n != b.sent.Load(); time.Sleep(time.Second) {
+		for n := int64(-1); n != b.sent.Load() || len(b.engine.queue) < dockerQueue && n < 2*dockerQueue; time.Sleep(time.Second) {
 			n = b.sent.Load()
 		}
 	})
@@ -558,7 +574,7 @@ func TestDockerInspectFails(t *testing.T) {
 		}
 		return false
 	})
-	f := follow(t, e.driver(time.Second))
+	f := follow(t, e.driver(5*time.Second))
 	f.lived(stuck, "create reconciled", "start reconciled")
 	f.lived(odd, "create reconciled", "exit reconciled")
 	f.lived(well, "create reconciled", "start reconciled")
@@ -582,9 +598,8 @@ func TestDockerMany(t *testing.T) {
 	for i := range 5000 {
 		e.put(i, "running", at, time.Time{})
 	}
-	d := docker(e.socket, nil)
 	started := time.Now()
-	f := follow(t, d)
+	f := follow(t, e.driver(time.Minute))
 	f.wait("the list", func() bool { return f.synced() == 1 })
 	t.Logf("5,000 containers listed in %v", time.Since(started))
 	n := e.count("/containers/")
@@ -625,7 +640,7 @@ func TestDockerVersions(t *testing.T) {
 			if v != want {
 				t.Errorf("the engine speaks %s, was asked in %s", api, v)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(soon):
 			t.Errorf("%s: no list", api)
 		}
 	}

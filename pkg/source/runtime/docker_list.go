@@ -20,7 +20,7 @@ import (
 // sync tells the list and what came in meanwhile. Of containers that are known,
 // the events tell what they do, codes included, and the list adds names; of the
 // others the list tells what they do, which may be ahead of their events.
-func (d *dockerEngine) sync(ctx context.Context, queue <-chan events.Message) error {
+func (d *dockerEngine) sync(ctx context.Context) error {
 	all, err := d.list(ctx)
 	if err != nil {
 		return err
@@ -28,8 +28,8 @@ func (d *dockerEngine) sync(ctx context.Context, queue <-chan events.Message) er
 	var later []events.Message
 	touched := map[string]bool{} // whether it exists after the last event of its life
 	outdated := map[string]int{} // how many of later are of an earlier life
-	for range len(queue) {
-		m := <-queue
+	for range len(d.queue) {
+		m := <-d.queue
 		id, action := m.Actor.ID, m.Action
 		known := d.feed.knows(id)
 		switch action {

@@ -111,15 +111,15 @@ func TestPods(t *testing.T) {
 		return Options{Sockets: []Socket{{kind, d.socket()}}, Labels: []string{"team", "owner"}}
 	}
 	native, other := open(t, o("containerd")), open(t, o("cri"))
-	native.Read(t.Context())
-	other.Read(t.Context())
+	listed(t, native)
+	listed(t, other)
 	r, r2 := record1(native), record1(other)
 	id := run("after", "exit 7")
 	same := func() bool {
 		a, b := told(native), told(other)
 		return len(a) == 3 && len(b) == 3 && a[id].Status == "exited" && b[id].Status == "exited"
 	}
-	eventually(t, 10*time.Second, "both know all", same)
+	eventually(t, soon, "both know all", same)
 	ignore := cmp.Options{
 		// The CRI does not tell a sandbox's process nor image; containerd tells no start before it was listened to.
 		cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".Started" || p.Last().String() == ".Finished" }, cmp.Ignore()),
@@ -152,7 +152,7 @@ func TestPods(t *testing.T) {
 	// Who runs the image otherwise gets neither a pod nor a name of it.
 	ctr("container", "create", image, "evil")
 	ctr("container", "create", image, appID)
-	eventually(t, 5*time.Second, "ctr's containers", func() bool { return len(told(native)) == 5 })
+	eventually(t, soon, "ctr's containers", func() bool { return len(told(native)) == 5 })
 	for _, id := range []string{"k8s.io/evil", appID} {
 		c := told(native)[id]
 		if c.Pod != "" || c.Namespace != "" || c.PodUID != "" || c.Sandbox || c.Restarts != nil || c.Name == "db" || c.Image != image {
@@ -163,7 +163,7 @@ func TestPods(t *testing.T) {
 	d.delete("k8s.io", appID)
 	_, err = cri.RemovePodSandbox(t.Context(), &api.RemovePodSandboxRequest{PodSandboxId: sandbox.PodSandboxId})
 	d.must(err)
-	eventually(t, 10*time.Second, "all are gone", func() bool {
+	eventually(t, soon, "all are gone", func() bool {
 		empty := true
 		for _, s := range []*Source{native, other} {
 			s.Snapshot(func(all []model.Container) { empty = empty && len(all) == 0 })
