@@ -65,11 +65,12 @@ type timing struct {
 	snapshots           time.Duration // between two snapshots, at least
 	poll                time.Duration // of Shares
 	flush               time.Duration // for the rest, at the end
+	grace               time.Duration // after that, for who still asks somebody
 }
 
 var defaults = timing{
 	backoff: 100 * time.Millisecond, maxBackoff: 5 * time.Second, export: 10 * time.Second,
-	snapshots: 2 * time.Second, poll: 5 * time.Second, flush: 1500 * time.Millisecond,
+	snapshots: 2 * time.Second, poll: 5 * time.Second, flush: 1500 * time.Millisecond, grace: 500 * time.Millisecond,
 }
 
 // An Exporter sends events. It is a source of the collector as well, which
@@ -200,7 +201,7 @@ func (e *Exporter) Close() error {
 		}()
 		select {
 		case <-finished:
-		case <-time.After(e.t.flush + 500*time.Millisecond):
+		case <-time.After(e.t.flush + e.t.grace):
 			e.log.Warn("somebody who was asked for containers or shares does not answer")
 		}
 		e.cancel()

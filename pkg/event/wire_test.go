@@ -110,7 +110,7 @@ func TestTLS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := open(t, newWorld(2), quick, test.o)
-			within(t, 5*time.Second, func() string {
+			within(t, patience, func() string {
 				_, err := e.Read(t.Context())
 				switch s := e.Stats(); {
 				case test.fail == "" && (err != nil || s.Sent != 4):
@@ -153,13 +153,13 @@ func TestHeaders(t *testing.T) {
 			return ""
 		}
 	}
-	within(t, 5*time.Second, has("authorization", "Bearer secret-1"))
-	within(t, 5*time.Second, has("x-scope-orgid", "tenant"))
+	within(t, patience, has("authorization", "Bearer secret-1"))
+	within(t, patience, has("x-scope-orgid", "tenant"))
 	// A token that was rotated is used with the next connection.
 	write("authorization: Bearer secret-2\n")
 	r.down()
 	r.up(t)
-	within(t, 5*time.Second, has("authorization", "Bearer secret-2"))
+	within(t, patience, has("authorization", "Bearer secret-2"))
 	// A file that is broken is told, without what is in it.
 	write("authorization=Bearer secret-3\n")
 	r.down()
@@ -191,7 +191,7 @@ func TestOneConnection(t *testing.T) {
 	if judge(a) != again {
 		t.Errorf("%+v", a)
 	}
-	within(t, 5*time.Second, func() string { return map[bool]string{false: "nobody notices the loss"}[w.lost()] })
+	within(t, patience, func() string { return map[bool]string{false: "nobody notices the loss"}[w.lost()] })
 }
 
 func TestParseHeaders(t *testing.T) {
