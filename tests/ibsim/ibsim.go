@@ -65,7 +65,7 @@ var tools = []string{
 const (
 	ready   = "Network simulator ready."
 	barrier = "simulator verbose level is" // the reply to Verbose, which follows each command
-	patient = 30 * time.Second
+	patient = 2 * time.Minute              // for a busy machine
 )
 
 // Start starts ibsim and opensm and waits until the subnet is up.

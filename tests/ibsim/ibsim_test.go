@@ -28,7 +28,7 @@ func TestFabric(t *testing.T) {
 		}
 		return string(out)
 	}
-	ports := run("ibnetdiscover", "-p")
+	ports := run("ibnetdiscover", "-t", "10000", "-p")
 	if got, want := strings.Count(ports, " - "), 2*len(net.Links); got != 2*want { // once before the peer, once between the names
 		t.Errorf("%d ends of links, want %d:\n%s", got/2, want, ports)
 	}
@@ -41,7 +41,7 @@ func TestFabric(t *testing.T) {
 	if reply, err := f.Console("Unlink " + net.Port(link)); err != nil {
 		t.Errorf("%s: %v", reply, err)
 	}
-	if got, want := strings.Count(run("ibnetdiscover", "-p"), " - "), 4*(len(net.Links)-1); got != want {
+	if got, want := strings.Count(run("ibnetdiscover", "-t", "10000", "-p"), " - "), 4*(len(net.Links)-1); got != want {
 		t.Errorf("after a link was cut: %d, want %d", got, want)
 	}
 	if _, err := f.Console(`Unlink "nowhere"`); err == nil {
