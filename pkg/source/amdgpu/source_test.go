@@ -27,6 +27,42 @@ func start(t *testing.T, o Options) *Source {
 	return s
 }
 
+// whole waits until all of the cards was read: on a machine that is busy that takes longer than a Read waits.
+func whole(t *testing.T, s *Source) *Source {
+	t.Helper()
+	for _, c := range s.discover() {
+		select {
+		case <-c.ask(wholly):
+		case <-time.After(time.Minute):
+			t.Fatal("a card is not read")
+		}
+	}
+	return s
+}
+
+// ready is whole, and waits until processes were listed then: the Interval must be short.
+func ready(t *testing.T, s *Source) *Source {
+	t.Helper()
+	whole(t, s)
+	now := time.Now()
+	await(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.listed != nil && s.listed.at.After(now)
+	})
+	return s
+}
+
+// await waits until it is so.
+func await(t *testing.T, so func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !so(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it never was so")
+		}
+	}
+}
+
 func read(t *testing.T, s *Source) model.Snapshot {
 	t.Helper()
 	snap, err := s.Read(t.Context())
@@ -40,7 +76,10 @@ func TestModel(t *testing.T) {
 	for _, name := range []string{"mi300x", "mi250", "radeon", "apu"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			snap := read(t, start(t, newNode(t, name).options()))
+			o := newNode(t, name).options()
+			o.Interval = 20 * time.Millisecond
+			s := ready(t, start(t, o))
+			snap := eventually(t, s, func(snap model.Snapshot) bool { return snap.GPUProcesses != nil }) // else it is too old
 			for i := range snap.GPUs {
 				if listed := &snap.GPUs[i].Listed; time.Since(*listed) < time.Minute {
 					*listed = time.Time{}
@@ -128,9 +167,10 @@ func TestListing(t *testing.T) {
 	o.Interval = 20 * time.Millisecond
 	o.CgroupOf = func(pid int) (uint64, error) { return uint64(pid) * 10, nil }
 	o.Holders = func() ([]int, bool) { return nil, true }
-	s := start(t, o)
+	s := ready(t, start(t, o))
 	for range 3 {
-		snap := read(t, s)
+		// What was listed too long ago is not told, as on a machine that is busy.
+		snap := eventually(t, s, func(snap model.Snapshot) bool { return snap.GPUProcesses != nil })
 		got := map[string]float64{}
 		for _, p := range snap.GPUProcesses {
 			if p.PID != 4711 || p.Cgroup != 47110 {

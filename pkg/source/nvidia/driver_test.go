@@ -5,6 +5,7 @@
 package nvidia
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -40,12 +41,13 @@ type gpu struct {
 	uuid  string
 	index int
 
-	calls atomic.Int64
-	ret   atomic.Int64 // what all calls return
-	mu    sync.Mutex
-	block chan struct{} // until this is closed no call returns
-	parts []*mock.Device
-	mig   int
+	calls  atomic.Int64
+	inside atomic.Int64 // calls that do not return
+	ret    atomic.Int64 // what all calls return
+	mu     sync.Mutex
+	block  chan struct{} // until this is closed no call returns
+	parts  []*mock.Device
+	mig    int
 }
 
 const address = "0000:c1:00.0"
@@ -176,7 +178,9 @@ func (g *gpu) enter() nvml.Return {
 	block := g.block
 	g.mu.Unlock()
 	if block != nil {
+		g.inside.Add(1)
 		<-block
+		g.inside.Add(-1)
 	}
 	return nvml.Return(g.ret.Load())
 }
@@ -196,6 +200,27 @@ func (g *gpu) hang(t *testing.T) (heal func()) {
 	})
 	t.Cleanup(heal)
 	return heal
+}
+
+// caught waits until a call does not return.
+func (g *gpu) caught(t *testing.T) {
+	t.Helper()
+	eventually(t, "no call hangs", func() bool { return g.inside.Load() > 0 })
+}
+
+// settle waits for the steps that are under way.
+func settle(t *testing.T, s *Source) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), long)
+	defer cancel()
+	s.mu.Lock()
+	current := s.session
+	s.mu.Unlock()
+	for _, d := range current.devices {
+		if _, err := ask(ctx, d.worker, func() struct{} { return struct{}{} }); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func answer[T any](g *gpu, v T) func() (T, nvml.Return) {
@@ -258,6 +283,9 @@ func (g *gpu) split(uuids ...string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.parts, g.mig = parts, nvml.DEVICE_MIG_ENABLE
+	if g.GetMigModeFunc != nil {
+		return // a worker reads it
+	}
 	g.GetMigModeFunc = func() (int, int, nvml.Return) {
 		g.mu.Lock()
 		defer g.mu.Unlock()

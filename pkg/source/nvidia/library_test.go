@@ -232,7 +232,10 @@ func TestSourceOnFakeLibrary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = source.Close() }()
+	defer func() {
+		_ = source.Close()
+		ended(t, source.done) // the next test opens the library, too
+	}()
 	snapshot := until(t, source, func(s model.Snapshot) bool {
 		return len(s.GPUs) == 14 && len(s.GPUProcesses) == 1 && s.GPUs[0].XIDs != nil &&
 			!slices.ContainsFunc(s.GPUs, func(g model.GPU) bool { return !g.Memory.Used.Known })
@@ -247,17 +250,30 @@ func TestSourceOnFakeLibrary(t *testing.T) {
 	}
 }
 
+// long is enough for what comes by itself, on a machine that is busy.
+const long = 30 * time.Second
+
+// eventually waits until good is true.
+func eventually(t *testing.T, what string, good func() bool) {
+	t.Helper()
+	for end := time.Now().Add(long); !good(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", long, what)
+		}
+	}
+}
+
 // until reads until what is read is as it should be.
 func until(t *testing.T, s *Source, good func(model.Snapshot) bool) model.Snapshot {
 	t.Helper()
 	var snapshot model.Snapshot
 	var err error
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		snapshot, err = s.Read(context.Background())
 		if good(snapshot) {
 			return snapshot
 		}
 	}
-	t.Fatalf("not within ten seconds: %v\n%+v\n%+v", err, snapshot.GPUs, snapshot.DeviceStates)
+	t.Fatalf("not within %v: %v\n%+v\n%+v", long, err, snapshot.GPUs, snapshot.DeviceStates)
 	return snapshot
 }

@@ -54,10 +54,11 @@ func TestSlowToStart(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
 	heal := d.plug(address, "GPU-1", 0).hang(t)
+	begun := time.Now()
 	s := d.source()
 	for end := time.Now().Add(hungAfter + 500*time.Millisecond); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		got, _ := s.Read(t.Context())
-		if len(got.GPUs) > 0 && has(got.GPUs[0].Problems, model.ProblemStuck) {
+		if len(got.GPUs) > 0 && has(got.GPUs[0].Problems, model.ProblemStuck) && time.Since(begun) < longestStart {
 			t.Fatalf("being initialized is told as stuck: %+v", got.GPUs[0])
 		}
 	}
@@ -165,7 +166,8 @@ func TestHungEventsCostEventsOnly(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
 	d.symbols = []string{"nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetFree", "nvmlEventSetWait_v2"}
-	block := make(chan struct{})
+	block, waits := make(chan struct{}), make(chan struct{})
+	waiting := sync.OnceFunc(func() { close(waits) })
 	release := sync.OnceFunc(func() { close(block) })
 	t.Cleanup(release)
 	g := d.plug(address, "GPU-1", 0)
@@ -177,6 +179,7 @@ func TestHungEventsCostEventsOnly(t *testing.T) {
 			m.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) { return &mock.EventSet{}, nvml.SUCCESS }
 			m.EventSetFreeFunc = func(nvml.EventSet) nvml.Return { return nvml.SUCCESS }
 			m.EventSetWaitFunc = func(nvml.EventSet, uint32) (nvml.EventData, nvml.Return) {
+				waiting()
 				<-block
 				return nvml.EventData{}, nvml.ERROR_TIMEOUT
 			}
@@ -186,7 +189,7 @@ func TestHungEventsCostEventsOnly(t *testing.T) {
 	s := newSource(d.options, open, 5*time.Millisecond)
 	t.Cleanup(func() { _ = s.Close() })
 	until(t, s, ready(1))
-	time.Sleep(5 * d.options.Interval) // somebody waits for events
+	ended(t, waits) // somebody waits for events
 	d.mkdir("bus/pci/drivers/nvidia/0000:c2:00.0")
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if got, err := s.Read(t.Context()); err != nil || len(got.GPUs) != 1 || !got.GPUs[0].Utilization.Known {

@@ -78,24 +78,25 @@ nvmlReturn_t begin(const device *d, const char *function)
 	static int blocked[MOST]; // calls for each GPU that are blocked now
 	const struct scenario *s = scenario();
 	const char *uuid;
+	int code, blocks = 0;
 
 	count(d, function);
 	if (d && __atomic_load_n(&blocked[d->gpu], __ATOMIC_SEQ_CST))
 		count(d, "while another call was blocked");
-	for (int code; s->faults; s = scenario()) {
-		code = d ? fault(s, d, function) : 0;
-		if (!code)
+	for (;; s = scenario()) {
+		code = d && s->faults ? fault(s, d, function) : 0;
+		if (!code && s->faults)
 			code = fault(s, NULL, function);
-		if (!code)
+		if (code >= 0)
 			break;
-		if (code > 0)
-			return code;
-		if (d)
+		if (d && !blocks++)
 			__atomic_fetch_add(&blocked[d->gpu], 1, __ATOMIC_SEQ_CST);
 		nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-		if (d)
-			__atomic_fetch_sub(&blocked[d->gpu], 1, __ATOMIC_SEQ_CST);
 	}
+	if (blocks)
+		__atomic_fetch_sub(&blocked[d->gpu], 1, __ATOMIC_SEQ_CST);
+	if (code)
+		return code;
 	if (!initialised && strncmp(function, "nvmlInit", 8))
 		return NVML_ERROR_UNINITIALIZED;
 	if (d) {

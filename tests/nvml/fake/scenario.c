@@ -57,12 +57,14 @@ static void add(struct scenario *s, char *line)
 	}
 }
 
-static struct scenario *load(const char *path, size_t size)
+// load reads the file, and says in had which one that was: by now another one may be in
+// its place, of another size.
+static struct scenario *load(const char *path, struct stat *had)
 {
 	struct scenario *s = calloc(1, sizeof(*s));
-	char *text = calloc(1, size + 1), *line, *rest = text;
 	FILE *f = fopen(path, "r");
-	size_t most = 1;
+	size_t size = f && !fstat(fileno(f), had) ? had->st_size : 0, most = 1;
+	char *text = calloc(1, size + 1), *line, *rest = text;
 
 	if (f) {
 		if (fread(text, 1, size, f) != size)
@@ -95,12 +97,10 @@ const struct scenario *scenario(void)
 		looked = now;
 		// It is renamed into its place: another one has another inode or time.
 		if (path && !stat(path, &st) &&
-		    (!newest || st.st_ino != had.st_ino || memcmp(&st.st_mtim, &had.st_mtim, sizeof(st.st_mtim)))) {
-			had = st;
-			newest = load(path, st.st_size);
-		}
+		    (!newest || st.st_ino != had.st_ino || memcmp(&st.st_mtim, &had.st_mtim, sizeof(st.st_mtim))))
+			newest = load(path, &had);
 		if (!newest)
-			newest = load("/dev/null", 0);
+			newest = load("/dev/null", &had);
 	}
 	pthread_mutex_unlock(&lock);
 	return newest;
