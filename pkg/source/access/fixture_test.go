@@ -165,7 +165,7 @@ func newGroup(t *testing.T, root, subsystem string) group {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for range 100 { // EBUSY while the last process is being reaped
+		for range 1000 { // EBUSY while the last process is being reaped
 			if err := unix.Rmdir(dir); err == nil || errors.Is(err, unix.ENOENT) {
 				return
 			}

@@ -31,6 +31,8 @@ type fake struct {
 	out *bufio.Scanner
 	key gen.DatapathContextKey
 	qp  uint64
+	// longest is what took it longest: nothing that it did took longer.
+	longest time.Duration
 }
 
 // build compiles the fake and tells where its functions are in the file.
@@ -115,10 +117,12 @@ func (f *fake) line() string {
 // do makes the fake do something n times, as its source says, and waits.
 func (f *fake) do(what string, n int) string {
 	f.t.Helper()
+	began := time.Now()
 	if _, err := fmt.Fprintln(f.in, what, n); err != nil {
 		f.t.Fatal(err)
 	}
 	out, ok := strings.CutSuffix(f.line(), "done")
+	f.longest = max(f.longest, time.Since(began))
 	if !ok {
 		f.t.Fatal(out)
 	}
@@ -214,17 +218,17 @@ func (k *kernel) counted(t testing.TB, key gen.DatapathContextKey, last *gen.Dat
 }
 
 // took is how many durations of a class there are, and how many are what the
-// fake takes, 2 ms and some more.
-func (k *kernel) took(t testing.TB, key gen.DatapathContextKey, class gen.DatapathCompleted) (all, right uint64) {
+// fake takes, 2 ms and some more: how much depends on what else the machine does.
+func (k *kernel) took(t testing.TB, f *fake, class gen.DatapathCompleted) (all, right uint64) {
 	t.Helper()
-	bounds := fineBounds()
+	bounds, most := fineBounds(), max(uint64(f.longest), 40e6)
 	if err := k.latencies(func(at gen.DatapathLatencyKey, l *gen.DatapathLatency) {
-		if at.Context != key || at.Completed != uint32(class) {
+		if at.Context != f.key || at.Completed != uint32(class) {
 			return
 		}
 		for i, n := range l.Buckets {
 			all += n
-			if i > 0 && i < len(bounds) && bounds[i] >= 2e6 && bounds[i-1] < 40e6 {
+			if i > 0 && i < len(bounds) && bounds[i] >= 2e6 && bounds[i-1] < most {
 				right += n
 			}
 		}
@@ -309,7 +313,7 @@ func TestCounts(t *testing.T) {
 			t.Errorf("%s: hits %v, want %v", c.what, d.Hits, c.calls)
 		}
 		for i, n := range d.Hits {
-			if d.SpentNs[i] < n*entryNS || d.SpentNs[i] > n*(entryNS+returnNS)*1000 {
+			if d.SpentNs[i] < n*entryNS || d.SpentNs[i] > n*(entryNS+returnNS)*1000+1e9 {
 				t.Errorf("%s: %d hits took %d ns", c.what, n, d.SpentNs[i])
 			}
 		}
@@ -512,7 +516,7 @@ func TestDurations(t *testing.T) {
 	check := func(what string, class gen.DatapathCompleted, least, most uint64) {
 		t.Helper()
 		// One that was preempted took longer.
-		if all, right := k.took(t, f.key, class); all < least || all > most || right < all-all/10 {
+		if all, right := k.took(t, f, class); all < least || all > most || right < all-all/10 {
 			t.Errorf("%s: %d durations, %d of them about 2 ms, want %d to %d", what, all, right, least, most)
 		}
 	}
@@ -535,7 +539,7 @@ func TestDurations(t *testing.T) {
 	k.gap(f.key)
 	f.do("distinct", 20)
 	f.do("deep", 200)
-	all, _ := k.took(t, f.key, gen.DatapathCompletedCOMPLETED_SEND)
+	all, _ := k.took(t, f, gen.DatapathCompletedCOMPLETED_SEND)
 	// 128 of 200 that are under way are measured.
 	if all < 25+400*128/200-80 || all > 25+400 {
 		t.Errorf("%d durations of a deep queue", all)
@@ -557,7 +561,7 @@ func TestGap(t *testing.T) {
 	}
 	detach := k.probeAll(t, path, sites, post, poll)
 	f.do("distinct", 10)
-	before, _ := k.took(t, f.key, gen.DatapathCompletedCOMPLETED_SEND)
+	before, _ := k.took(t, f, gen.DatapathCompletedCOMPLETED_SEND)
 	detach()
 	detach = k.probeAll(t, path, sites, post)
 	f.do("same", 5)
@@ -565,7 +569,7 @@ func TestGap(t *testing.T) {
 	k.gap(f.key)
 	k.probeAll(t, path, sites, post, poll)
 	f.do("same", 5)
-	if all, _ := k.took(t, f.key, gen.DatapathCompletedCOMPLETED_WRITE); all != 0 || before == 0 {
+	if all, _ := k.took(t, f, gen.DatapathCompletedCOMPLETED_WRITE); all != 0 || before == 0 {
 		t.Errorf("%d durations across a gap, %d before", all, before)
 	}
 	// A thread that was within a call when the probes went is not confused later.
@@ -707,10 +711,10 @@ func TestLoad(t *testing.T) {
 	if out, err := client.CombinedOutput(); err != nil {
 		t.Logf("%v\n%s", err, out)
 	}
-	time.Sleep(100 * time.Millisecond)
-	if d := k.counted(t, connected.key, &gen.DatapathContextStat{}); d.Late != 1 || d.LateNs == 0 {
-		t.Errorf("%+v: want that it was late", d)
-	}
+	eventually(t, "it was not late", func() bool {
+		d := k.counted(t, connected.key, &gen.DatapathContextStat{})
+		return d.Late == 1 && d.LateNs != 0
+	})
 	if lost := k.losses(); len(lost) != 0 {
 		t.Error("lost:", lost)
 	}

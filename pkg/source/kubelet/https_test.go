@@ -64,7 +64,7 @@ func TestToken(t *testing.T) {
 	s := open(t, a.options())
 	wrong := func(cure string) {
 		t.Helper()
-		got, err := s.Read(limit(t, 5*time.Second))
+		got, err := s.Read(limit(t, time.Minute))
 		if err == nil || !strings.Contains(err.Error(), cure) || strings.Contains(err.Error(), "stale") {
 			t.Errorf("error %v, want %q in it", err, cure)
 		}
@@ -74,7 +74,7 @@ func TestToken(t *testing.T) {
 	}
 	right := func() {
 		t.Helper()
-		if got, err := s.Read(limit(t, 5*time.Second)); err != nil || len(got.Pods) != 1 {
+		if got, err := s.Read(limit(t, time.Minute)); err != nil || len(got.Pods) != 1 {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}
@@ -122,7 +122,7 @@ func TestStatus(t *testing.T) {
 			core, logs := observer.New(zap.DebugLevel)
 			o := a.options()
 			o.Logger = zap.New(core)
-			got, err := open(t, o).Read(limit(t, 5*time.Second))
+			got, err := open(t, o).Read(limit(t, time.Minute))
 			if err == nil || errors.Is(err, model.ErrUnsupported) != (tt.state == model.StateUnsupported) {
 				t.Fatalf("error %v", err)
 			}
@@ -144,12 +144,12 @@ func TestOlder(t *testing.T) {
 	a := serveAPI(t, "", oneSummary(1))
 	refuse := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }
 	a.setPods(refuse)
-	got, err := open(t, a.options()).Read(limit(t, 5*time.Second))
+	got, err := open(t, a.options()).Read(limit(t, time.Minute))
 	if st, reason := state(t, got, "pods"); err != nil || st != model.StateUnsupported || !strings.Contains(reason, "nodes/proxy") {
 		t.Errorf("%v; pods %s %q", err, st, reason)
 	}
 	a.setSummary(refuse)
-	got, err = open(t, a.options()).Read(limit(t, 5*time.Second))
+	got, err = open(t, a.options()).Read(limit(t, time.Minute))
 	if st, reason := state(t, got, "summary"); err == nil || st != model.StateFailed || !strings.Contains(reason, "get nodes/stats") {
 		t.Errorf("%v; summary %s %q", err, st, reason)
 	}
@@ -164,7 +164,7 @@ func TestRedirect(t *testing.T) {
 	a.setPods(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusFound) })
 	o := a.options()
 	o.Insecure = true // or it would be the certificate that keeps it from going there
-	got, err := open(t, o).Read(limit(t, 5*time.Second))
+	got, err := open(t, o).Read(limit(t, time.Minute))
 	if err == nil || !strings.Contains(err.Error(), "redirects are not followed") || asked.Load() != 0 {
 		t.Errorf("%v, the other was asked %d times", err, asked.Load())
 	}
@@ -207,7 +207,7 @@ func TestCertificates(t *testing.T) {
 			a.certificate.Store(&certificate)
 			o := a.options()
 			o.CAFile, o.Insecure = tt.caFile, tt.insecure
-			got, err := open(t, o).Read(limit(t, 5*time.Second))
+			got, err := open(t, o).Read(limit(t, time.Minute))
 			switch {
 			case tt.wrong == "" && (err != nil || len(got.Pods) != 1 || len(got.PodStorage) != 1):
 				t.Errorf("%+v, %v", got, err)
@@ -225,18 +225,18 @@ func TestCertificates(t *testing.T) {
 func TestNewAuthority(t *testing.T) {
 	a := serveAPI(t, onePod("train"), oneSummary(1))
 	s := open(t, a.options())
-	if _, err := s.Read(limit(t, 5*time.Second)); err != nil {
+	if _, err := s.Read(limit(t, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	other := newAuthority(t)
 	certificate := other.issue(t, "127.0.0.1", time.Now().Add(time.Hour))
 	a.certificate.Store(&certificate)
 	a.close()
-	if _, err := s.Read(limit(t, 5*time.Second)); err == nil {
+	if _, err := s.Read(limit(t, time.Minute)); err == nil {
 		t.Error("who signed the new certificate is not known, and no error")
 	}
 	writeFile(t, a.caFile, string(other.pem))
-	if got, err := s.Read(limit(t, 5*time.Second)); err != nil || len(got.Pods) != 1 {
+	if got, err := s.Read(limit(t, time.Minute)); err != nil || len(got.Pods) != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -247,7 +247,7 @@ func TestConnections(t *testing.T) {
 	a := serveAPI(t, onePod("train"), oneSummary(1))
 	s := open(t, a.options())
 	for range 5 {
-		if _, err := s.Read(limit(t, 5*time.Second)); err != nil {
+		if _, err := s.Read(limit(t, time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -255,7 +255,7 @@ func TestConnections(t *testing.T) {
 		t.Errorf("%d connections for 5 reads, want at most 2", n)
 	}
 	a.close()
-	if _, err := s.Read(limit(t, 5*time.Second)); err != nil {
+	if _, err := s.Read(limit(t, time.Minute)); err != nil {
 		t.Errorf("after all connections were dropped: %v", err)
 	}
 }

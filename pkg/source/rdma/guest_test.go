@@ -255,15 +255,15 @@ func testVFs(t *testing.T, module string) {
 	sh(t, "insmod "+module)
 	t.Cleanup(func() { sh(t, "rmmod vfs") })
 	s := newGuestSource(t)
-	l, err := s.askInterface("vfs0", 3, time.Now().Add(time.Second))
+	l, err := s.askInterface("vfs0", 3, time.Now().Add(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
 	checkRecorded(t, l)
-	if _, err := s.askInterface("none0", 3, time.Now().Add(time.Second)); !errors.Is(err, unix.ENODEV) {
+	if _, err := s.askInterface("none0", 3, time.Now().Add(time.Minute)); !errors.Is(err, unix.ENODEV) {
 		t.Errorf("no such interface: %v", err)
 	}
-	if l, err := s.askInterface("lo", 3, time.Now().Add(time.Second)); err != nil || l.told || l.count != 0 {
+	if l, err := s.askInterface("lo", 3, time.Now().Add(time.Minute)); err != nil || l.told || l.count != 0 {
 		t.Errorf("lo: %+v, %v", l, err)
 	}
 	out, err := exec.Command("ip", "-s", "-d", "link", "show", "vfs0").CombinedOutput()
@@ -283,7 +283,7 @@ func testVFs(t *testing.T, module string) {
 		if _, err := unix.Write(c.fd, linkRequest("vfs0", 1)); err != nil {
 			t.Fatal(err)
 		}
-		n, err := c.receive(time.Now().Add(time.Second))
+		n, err := c.receive(time.Now().Add(time.Minute))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -317,7 +317,7 @@ func testNamespaces(t *testing.T) {
 		}
 		return snap.HCAs
 	}
-	if shared, err := sharedMode(dialNetlink, time.Now().Add(time.Second)); shared || err != nil {
+	if shared, err := sharedMode(dialNetlink, time.Now().Add(time.Minute)); shared || err != nil {
 		t.Errorf("shared %v, %v in the exclusive mode", shared, err)
 	}
 	if d, err := s.devicesIn(space); len(d) != 0 || err != nil {
@@ -408,8 +408,8 @@ func testNamespaces(t *testing.T) {
 	if err := unix.Kill(space.PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for range 50 {
-		if got = read(); len(got) == 2 && got[0].Netns == 0 {
+	for range 600 {
+		if got = read(); len(got) == 2 && got[0].Netns == 0 && len(got[0].Ports) == 1 {
 			break
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -619,7 +619,7 @@ func recordReplies(t *testing.T, dir string) {
 			t.Fatal(err)
 		}
 		for done := false; !done; {
-			n, err := c.receive(time.Now().Add(time.Second))
+			n, err := c.receive(time.Now().Add(time.Minute))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -636,7 +636,7 @@ func recordReplies(t *testing.T, dir string) {
 
 func mustDump(t *testing.T) []nlDevice {
 	t.Helper()
-	all, err := dump(dialNetlink, request{cmd: cmdGet}, time.Now().Add(time.Second), parseDevice)
+	all, err := dump(dialNetlink, request{cmd: cmdGet}, time.Now().Add(time.Minute), parseDevice)
 	if err != nil {
 		t.Fatal(err)
 	}

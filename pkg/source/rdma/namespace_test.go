@@ -77,7 +77,7 @@ func TestEnterNamespace(t *testing.T) {
 		}
 	}
 	wait := func() (left int) {
-		for range 200 {
+		for range 3000 {
 			left = 0
 			tasks, err := filepath.Glob("/proc/self/task/*/ns/net")
 			if err != nil || len(tasks) == 0 {
@@ -127,32 +127,48 @@ func TestOpenSysfs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return string(b)
+		var own strings.Builder // others may mount what else there is
+		for line := range strings.Lines(string(b)) {
+			if strings.Contains(line, " - sysfs ") {
+				own.WriteString(line)
+			}
+		}
+		return own.String()
 	}
 	before := mounts()
 	s := newSource(t, newTree(t))
 	there := otherNamespace(t)
 	shown := map[string]string{}
 	for where, n := range map[string]model.Namespace{"there": there, "here": {PID: os.Getpid(), Inode: netns(t, "self")}} {
-		var dir int
-		want := 0
-		err := s.enterNamespace(n, func() (err error) {
-			all, err := net.Interfaces()
-			if err != nil {
+		var dir, want int
+		var names []string
+		for range 100 { // interfaces of the node may come and go meanwhile
+			err := s.enterNamespace(n, func() (err error) {
+				all, err := net.Interfaces()
+				if err != nil {
+					return err
+				}
+				want = len(all)
+				dir, err = openSysfs("class/net")
 				return err
+			})
+			if err != nil {
+				t.Fatal(err)
 			}
-			want = len(all)
-			dir, err = openSysfs("class/net")
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
+			// Out of the namespace again, on any thread.
+			r := reader{buffer: make([]byte, bufferSize)}
+			names, err = r.list(dir, func(name string) bool { return r.line(dir, name+"/ifindex") != "" })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(names) == want {
+				break
+			}
+			_ = unix.Close(dir)
+			dir = -1
 		}
-		// Out of the namespace again, on any thread.
-		r := reader{buffer: make([]byte, bufferSize)}
-		names, err := r.list(dir, func(name string) bool { return r.line(dir, name+"/ifindex") != "" })
-		if err != nil || len(names) != want {
-			t.Errorf("%s: %v, %v; netlink tells of %d", where, names, err, want)
+		if len(names) != want {
+			t.Fatalf("%s: %v; netlink tells of %d", where, names, want)
 		}
 		shown[where] = fmt.Sprint(names)
 		if err := unix.Unlinkat(dir, "lo", 0); !errors.Is(err, unix.EROFS) {

@@ -353,7 +353,7 @@ func TestDumpTriesAgain(t *testing.T) {
 					}
 					return [][]byte{reply(cmdGet, unix.NLM_F_MULTI, attrStr(attrDevName, "new")), done()}
 				})
-				got, err := dump(dial, request{cmd: cmdGet}, time.Now().Add(5*time.Second), parseDevice)
+				got, err := dump(dial, request{cmd: cmdGet}, time.Now().Add(time.Minute), parseDevice)
 				if ok && (err != nil || len(got) != 1 || got[0].name != "new") || !ok && err == nil {
 					t.Errorf("after %d failures: %v, %v", failures, got, err)
 				}

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newSource(t testing.TB, tr tree, change ...func(*Options)) *Source {
 	t.Helper()
-	o := Options{Sysfs: tr.root, Deadline: time.Second}
+	o := Options{Sysfs: tr.root, Deadline: time.Minute} // nothing is late because the machine is busy
 	for _, c := range change {
 		c(&o)
 	}
@@ -380,7 +380,10 @@ func TestStuck(t *testing.T) {
 			tr.hca(0, 1)
 			unblock := tr.fifo(tr.hca(1, 1) + "/" + file)
 			tr.hca(2, 1)
-			s := newSource(t, tr)
+			s := newSource(t, tr, func(o *Options) { o.Deadline = time.Second })
+			// The others may be late once, too.
+			eventually(t, func() bool { return states(mustRead(t, s)) == "mlx5_0=ok mlx5_1=stuck mlx5_2=ok" })
+			s.opt.Deadline = time.Hour // whoever waits again, waits for ever
 			for range 3 {
 				snap := mustRead(t, s)
 				if got := states(snap); got != "mlx5_0=ok mlx5_1=stuck mlx5_2=ok" {
@@ -410,11 +413,12 @@ func TestManyStuck(t *testing.T) {
 	}
 	tr.hca(90, 1)
 	s := newSource(t, tr, func(o *Options) { o.Deadline = 500 * time.Millisecond })
-	for range 3 {
+	eventually(t, func() bool { return names(mustRead(t, s)) == "mlx5_90" }) // it may be late once, too
+	s.opt.Deadline = time.Hour                                               // whoever waits again, waits for ever
+	for range 2 {
 		if got := names(mustRead(t, s)); got != "mlx5_90" {
 			t.Errorf("HCAs %q", got)
 		}
-		s.opt.Deadline = time.Hour // whoever waits again, waits for ever
 	}
 }
 
@@ -425,10 +429,12 @@ func TestStuckAndRemoved(t *testing.T) {
 	tr.hca(0, 1)
 	dev := tr.hca(1, 1)
 	unblock := tr.fifo(dev + "/ports/1/rate")
-	s := newSource(t, tr)
+	s := newSource(t, tr, func(o *Options) { o.Deadline = time.Second })
 	mustRead(t, s)
 	stuck := s.devices[1]
 	tr.remove(dev)
+	s.opt.Deadline = time.Minute
+	eventually(t, func() bool { return states(mustRead(t, s)) != "mlx5_0=stuck" }) // it may be late once, too
 	if got := states(mustRead(t, s)); got != "mlx5_0=ok" {
 		t.Errorf("states %q", got)
 	}
@@ -535,12 +541,12 @@ func TestFilters(t *testing.T) {
 
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	t.Fatal("not within 10 s")
+	t.Fatal("not within a minute")
 }
 
 func BenchmarkRead(b *testing.B) {
