@@ -105,16 +105,14 @@ func TestHealthAddress(t *testing.T) {
 
 func TestNotHealthy(t *testing.T) {
 	refused := listen(t, "", http.NotFoundHandler())
-	nobody, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nobody.Close()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and never answers
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { silent.Close() })
+	if healthTimeout > 3*time.Second { // Kubernetes waits 5 s
+		t.Errorf("it may take %v", healthTimeout)
+	}
 	secured, _ := secure(t)
 	unreadable := filepath.Join(t.TempDir(), "none.yaml")
 	for name, tt := range map[string]struct {
@@ -122,7 +120,7 @@ func TestNotHealthy(t *testing.T) {
 		want string
 	}{
 		"another server": {[]string{"--web.listen-address=" + refused}, "404"},
-		"nobody":         {[]string{"--web.listen-address=" + nobody.Addr().String()}, "connection refused"},
+		"nobody":         {[]string{"--web.listen-address=127.0.0.1:1"}, "connection refused"},
 		"hangs":          {[]string{"--web.listen-address=" + silent.Addr().String()}, "deadline"},
 		"no TLS":         {[]string{"--web.listen-address=" + refused, "--web.config.file=" + secured}, "over https"},
 		"no file":        {[]string{"--web.listen-address=" + refused, "--web.config.file=" + unreadable}, "none.yaml"},
@@ -140,7 +138,7 @@ func TestNotHealthy(t *testing.T) {
 			if status := exitStatus(err, &line); status != 1 || strings.Count(line.String(), "\n") != 1 {
 				t.Errorf("status %d, %q; want 1 and a line", status, line.String())
 			}
-			if took := time.Since(start); took > 3*time.Second {
+			if took := time.Since(start); took > 20*time.Second { // 2.5 s, were the machine not busy
 				t.Errorf("took %v", took)
 			}
 		})

@@ -30,7 +30,7 @@ const (
 	// again for one that names owners.
 	sourceDeadline = 2 * time.Second
 	// slack is for a machine that is busy with other things.
-	slack = 3 * time.Second
+	slack = 10 * time.Second
 )
 
 // portCounters are the series that the files of counters/ become, by the
@@ -179,18 +179,28 @@ func healthy(t *testing.T, url string) {
 func bounded(t *testing.T, url string) {
 	t.Helper()
 	const scrapes = 5
-	first := scrape(t, url)
-	last := first
-	for range scrapes {
-		time.Sleep(1100 * time.Millisecond) // what was read is good for 1 s
-		last = scrape(t, url)
-		healthy(t, url)
-	}
-	for _, name := range []string{"go_goroutines", "go_threads"} {
-		if grown := last.gauge(name) - first.gauge(name); grown >= scrapes {
-			t.Errorf("%d scrapes made %v more %s", scrapes, grown, name)
+	var more []string
+	// A machine that is busy may need more threads at once than it did before; what is
+	// tried anew is more each time.
+	for range 4 {
+		first := scrape(t, url)
+		last := first
+		for range scrapes {
+			time.Sleep(1100 * time.Millisecond) // what was read is good for 1 s
+			last = scrape(t, url)
+			healthy(t, url)
+		}
+		more = nil
+		for _, name := range []string{"go_goroutines", "go_threads"} {
+			if grown := last.gauge(name) - first.gauge(name); grown >= scrapes {
+				more = append(more, fmt.Sprintf("%d scrapes made %v more %s", scrapes, grown, name))
+			}
+		}
+		if more == nil {
+			return
 		}
 	}
+	t.Error(more)
 }
 
 func ends(t *testing.T, stop func() (time.Duration, error)) {
@@ -282,6 +292,11 @@ func TestIsolation(t *testing.T) {
 		bounded(t, url)
 		// What fails always is left alone after a while, and says so.
 		state["rdma "+hca[2].Name] = "quarantined"
+		for end := time.Now().Add(quickly); time.Now().Before(end); time.Sleep(1100 * time.Millisecond) {
+			if scrape(t, url).states("accelscope_device_state")["rdma "+hca[2].Name] == "quarantined" {
+				break
+			}
+		}
 		checkStates(t, scrape(t, url), state, map[string]string{"rdma": "ok", "cgroup": "ok", "container": "ok"})
 		ends(t, stop)
 	})
@@ -324,15 +339,20 @@ func TestIsolation(t *testing.T) {
 		m, args := fakeNode(t)
 		url, stop := start(t, binary, append(args, "--web.disable-exporter-metrics")...)
 		for range 2 {
-			var got [2]exposition
-			var wg sync.WaitGroup
-			for i := range got {
-				wg.Go(func() { got[i] = scrape(t, url) })
-			}
-			wg.Wait()
-			for i := range got {
-				if diff := cmp.Diff(written(m), got[i].figures()); diff != "" {
-					t.Errorf("figures of scraper %d (-written +served):\n%s", i, diff)
+			// Counters that took long to read, on a machine that is busy, are kept for a while.
+			for end := time.Now().Add(quickly); ; time.Sleep(1100 * time.Millisecond) {
+				var got [2]exposition
+				var wg sync.WaitGroup
+				for i := range got {
+					wg.Go(func() { got[i] = scrape(t, url) })
+				}
+				wg.Wait()
+				diff := cmp.Diff([]figures{written(m), written(m)}, []figures{got[0].figures(), got[1].figures()})
+				if diff == "" {
+					break
+				}
+				if time.Now().After(end) {
+					t.Fatalf("figures of the two scrapers (-written +served):\n%s", diff)
 				}
 			}
 			if err := m.Bump(1000); err != nil {

@@ -95,16 +95,14 @@ func TestPeersErrors(t *testing.T) {
 		fmt.Fprint(w, "<html>")
 	}))
 	t.Cleanup(other.Close)
-	closed := httptest.NewServer(nil)
-	closed.Close()
 	account := strings.Replace(other.URL, "http://", "http://me:hunter2@", 1)
 	for url, want := range map[string]string{
 		peersServer(t, nil, errors.New("the kernel is\nnot probed")): "503 Service Unavailable: the kernel is; not probed",
-		other.URL:       "answers 401",
-		account:         "not the answer of a sensor",
-		account + "x":   "hunter2",
-		closed.URL:      "no sensor runs there",
-		"ftp://a:b@c/d": "want http://",
+		other.URL:            "answers 401",
+		account:              "not the answer of a sensor",
+		account + "x":        "hunter2",
+		"http://127.0.0.1:1": "no sensor runs there",
+		"ftp://a:b@c/d":      "want http://",
 	} {
 		out, err := peersOutput(t, "--url="+url)
 		switch {

@@ -38,7 +38,7 @@ func notified(t *testing.T) *net.UnixConn {
 
 func received(t *testing.T, conn *net.UnixConn) string {
 	t.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	text := make([]byte, 1000)

@@ -182,6 +182,13 @@ func TestWebConfig(t *testing.T) {
 		args = append(args, "--collector.gpu") // of which there is none
 		plain, stop := start(t, binary, append(args, "--web.config.file="+config)...)
 		url := "https" + strings.TrimPrefix(plain, "http")
+		for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+			if code, _, body := fetch(t, client, url+"/readyz", "right"); code == http.StatusOK {
+				break
+			} else if time.Since(began) > time.Minute {
+				t.Fatalf("not ready in a minute: %d %s", code, body)
+			}
+		}
 		// What tells of other tenants, and all else too.
 		_, _, text := fetch(t, client, url+"/openapi.yaml", "right")
 		described := openapi.Load(t, text)
@@ -241,7 +248,7 @@ func TestWebConfig(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				out, err := exec.CommandContext(ctx, binary, "--no-collector.probe", "--web.listen-address=127.0.0.1:0",
 					"--web.config.file="+path).CombinedOutput()
