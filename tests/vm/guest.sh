@@ -13,13 +13,21 @@ run() { # the command, and power off
 	: >"$state/started"
 	# The port opens once only, so the command gets a pipe: programs may open /dev/stdout.
 	exec 3<>"$stdio"
-	bash "$state/command" <&3 > >(exec cat >&3) 2>&1 3>&- &
+	mkfifo /run/guest.out
+	cat </run/guest.out >&3 &
+	cat=$!
+	bash "$state/command" <&3 >/run/guest.out 2>&1 3>&- &
 	wait $!
 	echo $? >"$state/status.tmp"
 	dmesg >"$state/dmesg"
 	mv "$state/status.tmp" "$state/status"
 	sync
-	sleep 0.3 # for cat and QEMU to pass on what the command printed last
+	# What the command printed last is passed on when cat ends, which it does not where the command left somebody behind.
+	for ((i = 0; i < 30; i++)); do
+		kill -0 $cat 2>/dev/null || break
+		sleep 0.1
+	done
+	sleep 0.3 # for QEMU
 	echo o >/proc/sysrq-trigger
 	sleep 1000
 }

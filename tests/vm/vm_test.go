@@ -46,11 +46,11 @@ func TestHarness(t *testing.T) {
 				set -e
 				uname -r
 				rdma link
-				(ib_write_bw -F -d rxe0 -n 100 >/dev/null & sleep 1; ib_write_bw -F -d rxe0 -n 100 10.70.0.1; wait)
+				(ib_write_bw -F -d rxe0 -n 100 >/dev/null & until ib_write_bw -F -d rxe0 -n 100 10.70.0.1; do sleep 1; done; wait)
 				cat /sys/fs/cgroup/cgroup.subtree_control
 				uverbs-trace -o $SHARE/trace failures
 				threads -n 2 </dev/null & p=$!
-				sleep 1; rdma resource show; kill $p; wait $p
+				until rdma resource show | grep 'rxe0: pd 3 cq 3 qp 3'; do sleep 0.2; done; kill $p; wait $p
 				rdma link delete rxe0; rdma link delete rxe1
 				modprobe -r rdma_ucm ib_umad; modprobe -r rdma_rxe; modprobe -r ib_uverbs
 				if grep ^ib_uverbs /proc/modules; then exit 1; fi
