@@ -103,7 +103,7 @@ test: test-unit test-rules test-deploy test-dashboards test-image test-guest tes
 
 .PHONY: test-unit
 test-unit: tracefs
-	@go test -race -timeout 20m ./...
+	@go test -race -timeout 40m ./...
 
 # The first two archives are the same but for the tools: they also show that a build can be repeated.
 .PHONY: test-image
@@ -126,11 +126,11 @@ generate-deploy: ## Copy the rules of Prometheus into what is for its operator
 .PHONY: test-ansible
 test-ansible: packages need-ansible-lint ## The Ansible role: lint, syntax, and applied with the deb to a copy of this machine
 	@cd deploy/ansible && ansible-lint --offline -q -p && ansible-playbook --syntax-check install.yaml remove.yaml >/dev/null
-	@go test -tags vm -count=1 -timeout 15m -v ./tests/machine ./tests/ansible
+	@go test -tags vm -count=1 -timeout 30m -v ./tests/machine ./tests/ansible
 
 .PHONY: test-guides
 test-guides: tracefs ## The commands of README.md and deploy/README.md as printed, make demo among them
-	@go test -tags vm -count=1 -timeout 15m -v ./tests/guides
+	@go test -tags vm -count=1 -timeout 30m -v ./tests/guides
 
 # BPF tracepoints are attached through tracefs, which not every machine mounts.
 .PHONY: tracefs
@@ -146,7 +146,7 @@ GUESTS ?= $(shell n=$$(( $$(nproc) / 2 )); echo $$(( n > 1 ? n : 1 )))
 
 .PHONY: test-guest
 test-guest: build
-	@go test -tags vm -count=1 -timeout 60m -parallel $(GUESTS) -v ./tests/e2e
+	@go test -tags vm -count=1 -timeout 120m -parallel $(GUESTS) -v ./tests/e2e
 
 # What the dashboards look like is among the unit tests. What they ask is checked with the parser of Prometheus, in a module of its own.
 .PHONY: test-dashboards

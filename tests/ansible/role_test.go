@@ -126,7 +126,7 @@ func (n node) pid(t *testing.T) string {
 // curl asks the sensor and returns the status; 000 is no answer.
 func (n node) curl(t *testing.T, args string) string {
 	t.Helper()
-	out, _ := n.Sh(t.Context(), "curl -sS -o /dev/null -w '%{http_code}' --retry 20 --retry-delay 1 --retry-connrefused "+args+" 2>/dev/null")
+	out, _ := n.Sh(t.Context(), "curl -sS -o /dev/null -w '%{http_code}' --retry 60 --retry-delay 1 --retry-connrefused "+args+" 2>/dev/null")
 	return out
 }
 
@@ -186,7 +186,7 @@ func TestPackage(t *testing.T) {
 	if got := n.sh(t, "tail -n 1 /etc/default/accelscope"); got != `ACCELSCOPE_LOG_FORMAT="json"` {
 		t.Errorf("/etc/default/accelscope: %s", got)
 	}
-	if got := n.sh(t, "systemctl is-enabled accelscope; systemctl is-active accelscope; journalctl -o cat -u accelscope | grep -c '^{'"); !strings.HasPrefix(got, "enabled\nactive\n") || strings.HasSuffix(got, "\n0") {
+	if got := n.sh(t, "systemctl is-enabled accelscope; systemctl is-active accelscope; journalctl --sync; journalctl -o cat -u accelscope | grep -c '^{'"); !strings.HasPrefix(got, "enabled\nactive\n") || strings.HasSuffix(got, "\n0") {
 		t.Errorf("the service: %s", got)
 	}
 	metrics("200", "http://127.0.0.1:9847/metrics")

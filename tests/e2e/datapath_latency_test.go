@@ -112,7 +112,8 @@ func (n node) latency(t *testing.T) {
 		for i, line := range lines {
 			if strings.HasPrefix(line, " #bytes") && i+1 < len(lines) {
 				for f := range strings.FieldsSeq(lines[i+1]) {
-					figure, err := strconv.ParseFloat(f, 64)
+					// Where the tool mistrusts the clock a column may be that: not one that is compared.
+					figure, err := strconv.ParseFloat(strings.Replace(f, "-nan", "nan", 1), 64)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -136,7 +137,7 @@ func (n node) latency(t *testing.T) {
 	client, table := figures(trial{name: fmt.Sprint(argv), argv: argv})
 	got := median(s.native("container_rdma_completion_duration_seconds", "container_id", client.id, "opcode", "write")) * 1e6
 	t.Logf("ib_write_lat: %.2f µs, half of an exchange takes %.2f µs (%+.1f %%)", got, table[4], 100*(got/table[4]-1))
-	if got < 0.8*table[4] || got > 1.2*2*table[4] {
+	if within := got >= 0.8*table[4] && got <= 1.2*2*table[4]; !within {
 		t.Errorf("ib_write_lat: median %.2f µs, want between %.2f and twice that", got, table[4])
 	}
 	// One write at a time, without anything else: bytes and time are the tool's.

@@ -180,7 +180,7 @@ func (n node) harmless(t *testing.T) {
 	none, no := bpfState(t)
 	gone := func(what string) {
 		t.Helper()
-		eventually(t, 10*time.Second, func() error { // the kernel frees programs a moment later
+		eventually(t, 30*time.Second, func() error { // the kernel frees programs a moment later
 			if programs, links := bpfState(t); !slices.Equal(programs, none) || links != no {
 				return fmt.Errorf("%s: %d links, before %d; programs %v, before %v", what, links, no, programs, none)
 			}

@@ -41,13 +41,16 @@ func (n node) exclusive(t *testing.T) {
 	s := start(t, n.args("--rdma.datapath=always")...)
 	keeper := posts("keeper in a namespace", "-n", "1", "-k")
 	keeper.line(t, "done")
+	probes := -1.0
 	eventually(t, 30*time.Second, func() error {
+		before := probes
 		m := s.fresh()
+		probes = m.sum("accelscope_datapath_probes")
 		if m.sum("infiniband_device_info", "device", "rxe0", "netns", netns) != 1 {
 			return fmt.Errorf("rxe0 is not in the namespace %q: %v", netns, m.all("infiniband_device_info"))
 		}
-		if m.sum("accelscope_datapath_probes") < 3 {
-			return fmt.Errorf("%v probes", m.sum("accelscope_datapath_probes"))
+		if probes < 3 || probes != before {
+			return fmt.Errorf("%v probes, before %v", probes, before)
 		}
 		return nil
 	})

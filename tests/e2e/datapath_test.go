@@ -258,7 +258,7 @@ func listening(t *testing.T, port int) {
 // equal waits until all containers have the figures that their programs told.
 func (s *sensor) equal(want map[*container]moved) {
 	s.t.Helper()
-	eventually(s.t, 15*time.Second, func() error {
+	eventually(s.t, 30*time.Second, func() error {
 		m := s.fresh()
 		for c, w := range want {
 			if err := w.differs(m.moved(c.id)); err != nil {

@@ -46,7 +46,6 @@ func TestNames(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				opts.Timeout = 12 * time.Minute
 				if os.Getenv(churnVar) != "" { // 500 containers take a quarter of an hour
 					opts.Timeout = 40 * time.Minute
 				}
@@ -280,13 +279,18 @@ func (w *world) names(t *testing.T) {
 	if err := w.cri.RemovePod(ctx, pods[1]); err != nil {
 		t.Fatal(err)
 	}
-	s.fresh() // its interface counts from the beginning, after its series have ended
+	eventually(t, 30*time.Second, func() error { // the interface of the next counts from the beginning, after these series
+		if left := s.fresh().all("container_network_receive_bytes_total", "namespace", "ml"); len(left) != 0 {
+			return fmt.Errorf("the pod is gone, and has %v", left)
+		}
+		return nil
+	})
 	gone := slices.DeleteFunc(slices.Clone(owners), func(o owner) bool { return o.namespace != "ml" })
 	again := &guest.Pod{Namespace: "ml", Name: "train-0"}
 	w.runPod(t, again)
 	qps++
 	follower := inPod(again, "worker", w.run(t, again, w.member("worker", qps)), qps)
-	eventually(t, 15*time.Second, func() error {
+	eventually(t, 30*time.Second, func() error {
 		m := s.scrape()
 		if err := named(m, []owner{follower}); err != nil {
 			return err
@@ -402,7 +406,7 @@ func (w *world) lives(t *testing.T) {
 		return nil
 	}
 
-	eventually(t, 15*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		m := s.scrape()
 		return errors.Join(
 			is(m, first, "running"), is(m, created, "created"), is(m, sick, "running"), is(m, phoenix, "running"),
@@ -426,13 +430,13 @@ func (w *world) lives(t *testing.T) {
 	}
 	for _, command := range [][]string{{"exec", sick, "/bin/busybox", "touch", "/tmp/sick"}, {"pause", phoenix}} {
 		if command[0] == "pause" {
-			eventually(t, 15*time.Second, func() error {
+			eventually(t, 60*time.Second, func() error {
 				if count, err := w.docker.Do(ctx, "inspect", "-f", "{{.RestartCount}} {{.State.Running}}", phoenix); err != nil || strings.TrimSpace(count) != "1 true" {
 					return fmt.Errorf("%q, %w", count, err)
 				}
 				return nil
 			})
-			eventually(t, 10*time.Second, func() error {
+			eventually(t, 60*time.Second, func() error {
 				m := s.scrape()
 				return errors.Join(restarts(m, phoenix, 1), starts(m, phoenix, started(phoenix)), is(m, phoenix, "running"))
 			})
@@ -447,7 +451,7 @@ func (w *world) lives(t *testing.T) {
 	// As the kubelet does it: another container, whose attempt is the next.
 	sleeper.Restarts = 1
 	second := w.run(t, p, sleeper)
-	eventually(t, 15*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		m := s.scrape()
 		var exit error
 		if code := m.all("container_exit_code", "container_id", first); len(code) != 1 || code[0].GetGauge().GetValue() != 137 {
@@ -461,7 +465,7 @@ func (w *world) lives(t *testing.T) {
 	if err := w.cri.Remove(ctx, first); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 15*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		if left := s.scrape().all("container_state", "container_id", first, "state", "running"); len(left) != 0 && left[0].GetGauge().GetValue() != 0 {
 			return fmt.Errorf("a container that was removed is %v", left)
 		}

@@ -61,7 +61,7 @@ func (n node) counts() bool { return n.wantTier() != "tracepoint" }
 // patience is how long objects may take to show: at once when they are counted in the kernel, else until the next dump.
 func (n node) patience() time.Duration {
 	if n.counts() {
-		return 3 * time.Second
+		return 10 * time.Second
 	}
 	return 30 * time.Second
 }
@@ -130,7 +130,7 @@ func (n node) options(t *testing.T) vm.Options {
 		}
 	}
 	return vm.Options{
-		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 15 * time.Minute,
+		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 30 * time.Minute, // it takes 3 to 9
 		Env: []string{
 			nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + binary, workloadsVar + "=" + workloads,
 			rdmaTestVar + "=" + rdmaTest, accessTestVar + "=" + accessTest, movableVar + "=" + os.Getenv(movableVar),

@@ -111,18 +111,27 @@ func (p *prometheus) ask(expr string, instant bool, begin, end time.Time) (dashb
 	}, &a)
 }
 
-// complete waits until all targets were scraped, and returns a time at which they had been. In an emulator a scrape may
-// take too long; it ends what its target said before it began, so only what is older than the longest scrape is certain.
+// complete waits until all targets were scraped and traffic was seen, and returns a time at which that was so. In an emulator
+// a scrape may take too long; it ends what its target said before it began, so only what is older than the longest scrape is
+// certain. Of traffic a scrape alone tells nothing, and between two rounds of it there is none.
 func (p *prometheus) complete(targets int) time.Time {
 	p.t.Helper()
 	var at time.Time
-	eventually(p.t, 2*time.Minute, func() error {
+	eventually(p.t, 5*time.Minute, func() error {
 		at = time.Now().Add(-scrapeEvery - time.Second)
-		answer, err := p.ask("sum(up)", true, at, at)
-		if err == nil && (len(answer.Series) != 1 || answer.Series[0].Value.Value != float64(targets)) {
-			err = fmt.Errorf("up: %v", answer.Series)
+		for expr, least := range map[string]float64{
+			"sum(up)": float64(targets),
+			"sum(rate(container_rdma_transmit_bytes_total{workload!=''}[" + rateInterval + "]))": 1,
+		} {
+			answer, err := p.ask(expr, true, at, at)
+			if err != nil {
+				return err
+			}
+			if len(answer.Series) != 1 || answer.Series[0].Value.Value < least {
+				return fmt.Errorf("%s: %v, want %v", expr, answer.Series, least)
+			}
 		}
-		return err
+		return nil
 	})
 	return at
 }

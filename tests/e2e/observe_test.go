@@ -53,7 +53,7 @@ func TestObserve(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		opts.Share, opts.Timeout = t.TempDir(), 20*time.Minute
+		opts.Share = t.TempDir()
 		opts.Env = append(opts.Env, nvmlVar+"="+library, otelcolVar+"="+collector, deployVar+"="+deploy,
 			screensVar+"="+os.Getenv(screensVar), answersVar+"="+filepath.Join(opts.Share, "answers.json"))
 	}
@@ -83,7 +83,7 @@ func observe(t *testing.T) {
 	classic := startPrometheus(t, 9091, rules, targets)
 	native := startPrometheus(t, 9092, rules, targets, "--enable-feature=native-histograms")
 	begin := time.Now().Add(scrapeEvery)
-	w.happen(t)
+	w.happen(t, func() bool { return classic.raised() && native.raised() })
 	// What is asked for is what was at the end, each server has its own: in an emulator a scrape may take too long.
 	ends := map[*prometheus]time.Time{classic: classic.complete(len(targets)), native: native.complete(len(targets))}
 	end := ends[classic]
@@ -259,6 +259,25 @@ func evaluated(t *testing.T, p *prometheus, end time.Time) {
 		}
 	}
 	t.Logf("%d recording rules, %d active alerts", records, len(active))
+}
+
+// raised tells whether all alerts are active that must be.
+func (p *prometheus) raised() bool {
+	now := time.Now()
+	answer, err := p.ask("ALERTS", true, now, now)
+	if err != nil {
+		return false
+	}
+	active := map[string]bool{}
+	for _, s := range answer.Series {
+		active[s.Labels["alertname"]] = true
+	}
+	for name := range expected {
+		if !active[name] {
+			return false
+		}
+	}
+	return true
 }
 
 // histograms: each server stores one form, the other half of the queries finds nothing in it.

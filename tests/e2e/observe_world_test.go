@@ -189,14 +189,15 @@ func (w *watched) step(t *testing.T, i int) {
 	}
 }
 
-// happen lets time pass, with traffic, failures and errors.
-func (w *watched) happen(t *testing.T) {
+// happen lets time pass, with traffic, failures and errors: more of it until it is enough, for the tools of the fabric may be
+// slow, but not without an end.
+func (w *watched) happen(t *testing.T, enough func() bool) {
 	t.Helper()
 	last := 14
 	if os.Getenv(screensVar) != "" {
 		last = 64 // rates of the fabric are over five minutes
 	}
-	for i := 1; i <= last; i++ {
+	for i := 1; i <= last || i <= 4*last && !enough(); i++ {
 		begin := time.Now()
 		w.step(t, i)
 		w.count(t, i)

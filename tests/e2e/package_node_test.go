@@ -43,7 +43,7 @@ func packageOptions(t *testing.T) vm.Options {
 		sh(t, "dpkg-deb", "-b", "-Znone", tree, debOf(dir, version))
 	}
 	return vm.Options{
-		Kernel: "6.1", Devices: 2, Systemd: true, Timeout: 8 * time.Minute,
+		Kernel: "6.1", Devices: 2, Systemd: true, Timeout: 30 * time.Minute,
 		Env: []string{
 			packagesVar + "=" + dir, rdmaTestVar + "=" + rdmaTest, "DEBIAN_FRONTEND=noninteractive",
 			"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -111,9 +111,12 @@ func dpkg(t *testing.T, args ...string) {
 func (d *deployment) running(t *testing.T, version string) *sensor {
 	t.Helper()
 	s := service(t, "http://127.0.0.1:9847", http.DefaultClient)
-	if state := property(t, "ActiveState"); state != "active" {
-		t.Errorf("the service is %s", state)
-	}
+	eventually(t, 30*time.Second, func() error { // it answers before it tells systemd
+		if state := property(t, "ActiveState"); state != "active" {
+			return fmt.Errorf("the service is %s", state)
+		}
+		return nil
+	})
 	if s.scrape().sum("accelscope_build_info", "version", "v"+version) != 1 {
 		t.Errorf("not version %s: %v", version, s.scrape().all("accelscope_build_info"))
 	}
@@ -123,7 +126,7 @@ func (d *deployment) running(t *testing.T, version string) *sensor {
 // service is the process of the unit, once /readyz answers.
 func service(t *testing.T, url string, client *http.Client) *sensor {
 	t.Helper()
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		res, err := client.Get(url + "/readyz")
 		if err != nil {
 			return err

@@ -228,11 +228,15 @@ func (d *deployment) stop(t *testing.T) {
 	if result := property(t, "Result"); result != "success" {
 		t.Errorf("it ended with %s", result)
 	}
-	if left := bpfNow(t).beside(d.before); len(left) > 0 {
-		t.Errorf("left in the kernel: %v", left)
-	}
+	d.gone(t)
 	noEvents(t)
 	sh(t, "sh", "-c", "for p in /sys/fs/cgroup/kubepods/burstable/*/*/cgroup.kill; do echo 1 >$p; done")
+	eventually(t, 30*time.Second, func() error { // what is killed holds the device until it has ended
+		if left := sh(t, "sh", "-c", "cat /sys/fs/cgroup/kubepods/burstable/*/*/cgroup.procs"); left != "" {
+			return fmt.Errorf("killed, and still there: %q", left)
+		}
+		return nil
+	})
 	for _, c := range d.still {
 		c.rest(t)
 	}
@@ -273,7 +277,5 @@ func (d *deployment) remove(t *testing.T) {
 	if left != "" {
 		t.Errorf("left after the purge:\n%s", left)
 	}
-	if left := bpfNow(t).beside(d.before); len(left) > 0 {
-		t.Errorf("left in the kernel: %v", left)
-	}
+	d.gone(t)
 }

@@ -152,27 +152,42 @@ func (b bpfObjects) beside(others bpfObjects) bpfObjects {
 	return more
 }
 
-// alone: of the sensor, the kernel has only what the process that runs now holds.
+// alone: of the sensor, the kernel has only what the process that runs now holds. What ended it frees a moment later, and
+// probes may go with the traffic between two looks.
 func (d *deployment) alone(t *testing.T) {
 	t.Helper()
-	pid, now := mainPID(t), bpfNow(t).beside(d.before)
-	held := holds(t, pid)
-	for name, o := range now {
-		if held[name] { // and what it holds, holds its maps
-			for _, id := range o.Maps {
-				held[fmt.Sprint("map ", id)] = true
+	eventually(t, 30*time.Second, func() error {
+		pid, now := mainPID(t), bpfNow(t).beside(d.before)
+		held := holds(t, pid)
+		for name, o := range now {
+			if held[name] { // and what it holds, holds its maps
+				for _, id := range o.Maps {
+					held[fmt.Sprint("map ", id)] = true
+				}
 			}
 		}
-	}
-	for name, o := range now {
-		if !held[name] {
-			t.Errorf("process %d does not hold %s: %+v", pid, name, o)
+		for name, o := range now {
+			if !held[name] {
+				return fmt.Errorf("process %d does not hold %s: %+v", pid, name, o)
+			}
 		}
-	}
-	if len(now) < 10 {
-		t.Errorf("it has only %d programs, maps and links", len(now))
-	}
+		if len(now) < 10 {
+			return fmt.Errorf("it has only %d programs, maps and links", len(now))
+		}
+		return nil
+	})
 	noEvents(t)
+}
+
+// gone: of the sensor, the kernel has nothing any more. It frees programs a moment later.
+func (d *deployment) gone(t *testing.T) {
+	t.Helper()
+	eventually(t, 30*time.Second, func() error {
+		if left := bpfNow(t).beside(d.before); len(left) > 0 {
+			return fmt.Errorf("left in the kernel: %v", left)
+		}
+		return nil
+	})
 }
 
 // bpfFile is what the kernel tells of an open BPF object.

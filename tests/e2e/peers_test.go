@@ -74,7 +74,8 @@ func (n node) peers(t *testing.T) {
 	}
 	const ping = "exec stdbuf -oL ibv_rc_pingpong -d rxe0 -g 1 -p 18700 -n 100000000"
 	server := enter(t, "ping", "sh", "-c", ping)
-	client := enter(t, "pong", "sh", "-c", "sleep 2; "+ping+" 10.70.0.1")
+	listening(t, 18700)
+	client := enter(t, "pong", "sh", "-c", ping+" 10.70.0.1")
 	want := map[string]peer{}
 	for _, c := range []*container{server, client} {
 		own, _ := pingAddress(t, c.line(t, "  local address:"))
@@ -87,7 +88,7 @@ func (n node) peers(t *testing.T) {
 		t.Fatalf("the tool connects others: %+v", want)
 	}
 	shown := func() (workload string) {
-		eventually(t, 10*time.Second, func() error {
+		eventually(t, 30*time.Second, func() error {
 			got, err := s.peers(t, "")
 			if err != nil {
 				return err
@@ -143,7 +144,7 @@ func (n node) peers(t *testing.T) {
 		_ = c.cmd.Process.Kill()
 		_ = c.cmd.Wait()
 	}
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, 30*time.Second, func() error {
 		if got, err := s.peers(t, ""); len(got) != 0 || err != nil {
 			return fmt.Errorf("of processes that are gone: %+v, %w", got, err)
 		}

@@ -19,8 +19,9 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// healing is how long names may take after a runtime answers again, or a container begins.
-const healing = 5 * time.Second
+// healing is how long names may take after a runtime answers again, or a container begins: far longer than they do, even
+// on an emulator, and far shorter than until the runtime is asked for all it has.
+const healing = 20 * time.Second
 
 // sighting is when a container was shown under a name.
 type sighting struct{ first, last time.Time }
@@ -183,7 +184,7 @@ func (w *world) restarts(t *testing.T) {
 	pause := func(d time.Duration) func() error { return func() error { time.Sleep(d); return nil } }
 	// passing lasts until one more pod has come and gone.
 	passing := func() error {
-		limit := time.Now().Add(60 * time.Second)
+		limit := time.Now().Add(2 * time.Minute)
 		for before := made.Load(); made.Load() == before; time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(limit) {
 				return errors.New("no pod comes and goes any more")
@@ -275,7 +276,7 @@ func (w *world) restarts(t *testing.T) {
 
 // transient runs a pod for a moment.
 func (w *world) transient(ctx context.Context, d *diary, i int) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	p := &guest.Pod{Namespace: "load", Name: fmt.Sprint("load-", i), HostNetwork: true}
 	if err := w.cri.RunPod(ctx, p); err != nil {

@@ -85,7 +85,7 @@ func start(t *testing.T, args ...string) *sensor {
 			t.Logf("log of the sensor:\n%s", s.log)
 		}
 	})
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		res, err := http.Get(s.url + "/readyz")
 		if err != nil {
 			return err

@@ -7,6 +7,7 @@ package e2e
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -133,11 +134,15 @@ func (n node) truth(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Stop() //nolint:errcheck // the guest ends with the test
-	const write = "ib_write_bw -F -d rxe0 -x 1 -D 60 -q 3 -s 65536"
-	server := guest.PodContainer("default", "train-0", "worker", "sh", "-c", "exec "+write)
-	client := guest.PodContainer("default", "train-1", "worker", "sh", "-c", "sleep 2; exec "+write+" 10.70.0.1")
+	// It goes on until the containers are deleted, however long that takes.
+	const write, port = "exec ib_write_bw -F -d rxe0 -x 1 -D 3600 -q 3 -s 65536 -p 22000", 22000
+	server := guest.PodContainer("default", "train-0", "worker", "sh", "-c", write)
+	client := guest.PodContainer("default", "train-1", "worker", "sh", "-c", write+" 10.70.0.1")
 	var pids []int
-	for _, c := range []*guest.Container{&server, &client} {
+	for i, c := range []*guest.Container{&server, &client} {
+		if i == 1 {
+			listening(t, port)
+		}
 		c.Devices = []string{"/dev/infiniband/uverbs0"}
 		if n.cgroup != "" {
 			c.Cgroup = strings.Replace(c.Cgroup, "burstable/", "", 1)
@@ -188,6 +193,16 @@ func (n node) truth(t *testing.T) {
 				return fmt.Errorf("%.12s has registered %v bytes, VmPin is %v", id, got, want)
 			}
 		}
+		for id, want := range map[string]string{server.ID: "default/train-0/worker", client.ID: "default/train-1/worker"} {
+			for _, x := range m.all("container_rdma_resources", "container_id", id) {
+				if w := label(x, "workload"); w != want {
+					return fmt.Errorf("workload %q, want %s", w, want)
+				}
+			}
+		}
+		if v := m.sum("rdma_stat_sent_pkts", "device", "rxe0", "port", "1"); v == 0 {
+			return errors.New("the port has sent no packet")
+		}
 		return nil
 	})
 	m := s.fresh()
@@ -198,16 +213,6 @@ func (n node) truth(t *testing.T) {
 		if got["ah"] != 3 || got["mw"] != 2 {
 			t.Errorf("the uobject layer shows %v AHs and %v MWs, want 3 and 2", got["ah"], got["mw"])
 		}
-	}
-	for id, want := range map[string]string{server.ID: "default/train-0/worker", client.ID: "default/train-1/worker"} {
-		for _, x := range m.all("container_rdma_resources", "container_id", id) {
-			if w := label(x, "workload"); w != want {
-				t.Errorf("workload %q, want %s", w, want)
-			}
-		}
-	}
-	if v := m.sum("rdma_stat_sent_pkts", "device", "rxe0", "port", "1"); v == 0 {
-		t.Error("the port has sent no packet")
 	}
 	still.rest(t)
 	other.rest(t)

@@ -21,7 +21,7 @@ import (
 )
 
 // blockTimeout is how long a block may take, on a machine that is slow.
-const blockTimeout = 2 * time.Minute
+const blockTimeout = 5 * time.Minute
 
 // A stage is where the commands of one document are run.
 type stage struct {

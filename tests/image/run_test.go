@@ -39,7 +39,7 @@ func (m *image) command(t *testing.T, env []string, args ...string) *exec.Cmd {
 			}
 		})
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = append(append([]string{}, m.config.Config.Env...), env...)
@@ -154,7 +154,7 @@ func TestHealthcheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out string
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if out, err = check(); err == nil {
 			break
 		}

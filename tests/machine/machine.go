@@ -29,7 +29,11 @@ import (
 //go:embed init.sh
 var initScript string
 
-const bootTimeout = 30 * time.Second
+// Generous both, for a machine that is busy.
+const (
+	bootTimeout = 2 * time.Minute
+	buryTimeout = 30 * time.Second
+)
 
 // A Machine runs until it is closed.
 type Machine struct {
@@ -49,7 +53,8 @@ func Start(ctx context.Context, shared, copied string) (_ *Machine, err error) {
 	m := &Machine{dir: dir}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("machine: %w: %s", err, m.log.String()), m.Close())
+			closed := m.Close() // before that, the log is being written
+			err = errors.Join(fmt.Errorf("machine: %w: %s", err, m.log.String()), closed)
 		}
 	}()
 	script := filepath.Join(dir, "init.sh")
@@ -137,31 +142,38 @@ func (m *Machine) Close() error {
 // removeCgroup removes the cgroup that init.sh made, from wherever cgroup v2 is mounted here.
 func (m *Machine) removeCgroup() error {
 	for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		var dirs []string
-		err := filepath.WalkDir(filepath.Join(mount, m.Name()), func(path string, d fs.DirEntry, err error) error {
-			if err == nil && d.IsDir() {
-				dirs = append(dirs, path)
+		// The kernel may take a moment to bury the processes, and systemd makes another cgroup until it is dead.
+		for end := time.Now().Add(buryTimeout); ; time.Sleep(20 * time.Millisecond) {
+			err := removeTree(filepath.Join(mount, m.Name()))
+			if err == nil {
+				break
 			}
-			return err
-		})
+			if !errors.Is(err, syscall.EBUSY) || time.Now().After(end) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// removeTree removes a directory of cgroups, if there is one.
+func removeTree(root string) error {
+	var dirs []string
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			continue
+			return nil
 		}
-		if err != nil {
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, dir := range slices.Backward(dirs) { // what is in a directory first
+		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
-		}
-		for _, dir := range slices.Backward(dirs) { // what is in a directory first
-			// The kernel may take a moment to bury the processes.
-			for try := 0; ; try++ {
-				err := os.Remove(dir)
-				if err == nil {
-					break
-				}
-				if !errors.Is(err, syscall.EBUSY) || try == 100 {
-					return err
-				}
-				time.Sleep(20 * time.Millisecond)
-			}
 		}
 	}
 	return nil

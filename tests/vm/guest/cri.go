@@ -185,7 +185,7 @@ func (c *CRI) Create(ctx context.Context, p *Pod, m PodMember) (id string, err e
 
 // Exec runs a command in a container to its end and returns what it printed.
 func (c *CRI) Exec(ctx context.Context, id string, command ...string) (string, error) {
-	res, err := c.Runtime.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: 30})
+	res, err := c.Runtime.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: 80})
 	if err != nil {
 		return "", err
 	}

@@ -90,8 +90,14 @@ func containers(t *testing.T, root, programs string) {
 			t.Fatalf("no traffic:\n%s", log)
 		}
 	}
-	if log, err := c.Log(idle.ID); err != nil || !strings.Contains(log, "pd 1 cq 1 qp 4 srq 0 mr 1 bytes 8192") {
-		t.Errorf("log: %q, %v", log, err)
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		log, err := c.Log(idle.ID)
+		if err == nil && strings.Contains(log, "pd 1 cq 1 qp 4 srq 0 mr 1 bytes 8192") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("log: %q, %v", log, err)
+		}
 	}
 	out, err := c.Exec(ctx, client.ID, "ls", "/dev/infiniband")
 	if err != nil || out != "uverbs0\n" {
