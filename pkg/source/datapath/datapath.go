@@ -80,7 +80,7 @@ type place struct {
 	decided bool
 }
 
-// New begins to watch. It fails where the kernel allows no such probes, or none
+// New attaches the hooks if there is a device, and begins to watch. It fails where the kernel allows no such probes, or none
 // that are safe.
 func New(opts Options) (*Source, error) {
 	if err := errors.Join(supported(), hostPIDs(opts.Procfs)); err != nil {
@@ -88,6 +88,7 @@ func New(opts Options) (*Source, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s := newSource(opts, cancel)
+	s.follow(ctx) // so that the first Read knows what could be attached
 	go s.run(ctx)
 	return s, nil
 }

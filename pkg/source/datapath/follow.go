@@ -71,14 +71,13 @@ func newLoop(opts Options) loop {
 	}
 }
 
-// run is the loop: all that is attached and detached is so by this goroutine.
+// run is the loop: once it runs, all that is attached and detached is so by this goroutine.
 func (s *Source) run(ctx context.Context) {
 	defer close(s.done)
 	look := time.NewTicker(watchInterval)
 	defer look.Stop()
 	step := time.NewTimer(0)
 	defer step.Stop()
-	s.follow(ctx)
 	for {
 		select {
 		case <-ctx.Done():

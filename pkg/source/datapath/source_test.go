@@ -50,6 +50,31 @@ func startSource(t testing.TB, budget float64, c *costs, path string, sites []si
 	return s
 }
 
+// TestAtOnce: what could be attached is known from the first Read on. The device is a FAKE, an empty directory.
+func TestAtOnce(t *testing.T) {
+	if err := supported(); err != nil || os.Geteuid() != 0 {
+		t.Skip("no uprobes here, or not root: ", err)
+	}
+	sysfs := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(sysfs, "class/infiniband_verbs/uverbs0"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Options{Sysfs: sysfs, Procfs: "/proc"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	snap, _ := s.Read(t.Context())
+	for _, h := range snap.Hooks {
+		if h.State == model.StateAbsent {
+			t.Errorf("hook %s: %s", h.Name, h.Reason)
+		}
+	}
+	if len(snap.Hooks) == 0 {
+		t.Error("no hooks")
+	}
+}
+
 // watch tells the source of a fake.
 func (s *Source) watch(f *fake) {
 	s.events <- event{key: f.key, cgroup: 5, device: 3, qp: f.qp, existed: true}
