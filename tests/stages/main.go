@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command stages runs the stages of `make test`, each a make target, and prints how long each took. Stages of one lane run
+// one after the other, lanes side by side: guests spend much of their time waiting, and builds do not.
+//
+// The output of a stage goes to a log file and is shown if the stage fails. A stage whose log does not grow for five
+// minutes hangs: its process tree and the goroutines of its tests are printed, it is ended, and it has failed.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+func main() {
+	var r runner
+	flag.StringVar(&r.logs, "logs", "bin/test", "directory of the stages' logs")
+	flag.DurationVar(&r.silence, "silence", 5*time.Minute, "how long a stage may print nothing")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: stages [flags] LANE... (a lane: make targets, separated by commas)")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var lanes [][]string
+	for _, lane := range flag.Args() {
+		lanes = append(lanes, strings.Split(lane, ","))
+	}
+	if !r.run(ctx, lanes) {
+		os.Exit(1)
+	}
+}
+
+// runner runs stages and keeps their results.
+type runner struct {
+	logs    string
+	silence time.Duration
+
+	mu      sync.Mutex // of the terminal and of results
+	results []result
+}
+
+type result struct {
+	name string
+	took time.Duration
+	err  error
+}
+
+// run runs all stages, prints a table of them, and returns whether all passed.
+func (r *runner) run(ctx context.Context, lanes [][]string) bool {
+	began := time.Now()
+	if err := os.MkdirAll(r.logs, 0o755); err != nil {
+		fmt.Fprintln(os.Stderr, "stages:", err)
+		return false
+	}
+	var all sync.WaitGroup
+	for _, lane := range lanes {
+		all.Go(func() {
+			for _, name := range lane {
+				if ctx.Err() == nil {
+					r.stage(ctx, name)
+				}
+			}
+		})
+	}
+	all.Wait()
+
+	failed := 0
+	fmt.Println()
+	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(table, "stage\tresult\tseconds\t\n")
+	for _, s := range r.results {
+		verdict := "ok"
+		if s.err != nil {
+			verdict, failed = "FAILED", failed+1
+		}
+		fmt.Fprintf(table, "%s\t%s\t%.0f\t\n", s.name, verdict, s.took.Seconds())
+	}
+	fmt.Fprintf(table, "total\t\t%.0f\t\n", time.Since(began).Seconds())
+	table.Flush()
+	fmt.Printf("%d passed, %d failed\n", len(r.results)-failed, failed)
+	return failed == 0 && ctx.Err() == nil
+}
+
+// stage runs one stage and prints how it ended: what it reports of itself, and all of its log if it failed.
+func (r *runner) stage(ctx context.Context, name string) {
+	path := filepath.Join(r.logs, name+".log")
+	r.print(fmt.Sprintf("%s begins (%s)\n", name, path))
+	began := time.Now()
+	err := watch(ctx, path, r.silence, "make", name)
+	took := time.Since(began)
+	text, _ := os.ReadFile(path)
+	r.mu.Lock()
+	r.results = append(r.results, result{name, took, err})
+	r.mu.Unlock()
+	if err != nil {
+		r.print(fmt.Sprintf("%s FAILED after %.0f s: %v\n%s\n", name, took.Seconds(), err, tail(text)))
+		return
+	}
+	r.print(fmt.Sprintf("%s passed in %.0f s\n%s", name, took.Seconds(), summary(text)))
+}
+
+func (r *runner) print(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Print(text)
+}
+
+// shown marks the lines of a log that are printed when the stage has passed.
+const shown = "stage: "
+
+// summary returns the lines that a stage wants shown.
+func summary(log []byte) string {
+	var lines strings.Builder
+	for line := range strings.Lines(string(log)) {
+		if _, text, ok := strings.Cut(line, shown); ok {
+			lines.WriteString("  " + text)
+		}
+	}
+	return lines.String()
+}
+
+// tail returns the end of a log, and of what comes before it the lines that name a failure.
+func tail(log []byte) string {
+	const most = 64 << 10
+	if len(log) <= most {
+		return string(log)
+	}
+	var failures strings.Builder
+	for line := range strings.Lines(string(log[:len(log)-most])) {
+		if strings.Contains(line, "FAIL") {
+			failures.WriteString(line)
+		}
+	}
+	return failures.String() + "…\n" + string(log[len(log)-most:])
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestSilence plants what makes stages hang: a grandchild that holds the output and sleeps, and a Go test that waits for
+// ever. Both must end, with a report of the processes, and of the goroutines.
+func TestSilence(t *testing.T) {
+	if os.Getenv("ACCELSCOPE_HANG") != "" {
+		select {}
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	log, pid := filepath.Join(dir, "log"), filepath.Join(dir, "pid")
+	script := `setsid sleep 1000 & echo $! >` + pid + `; ACCELSCOPE_HANG=1 "$0" -test.run='^TestSilence$'; wait`
+	began := time.Now()
+	err = watch(t.Context(), log, 3*time.Second, "sh", "-c", script, exe)
+	if !errors.Is(err, errSilent) {
+		t.Errorf("the stage ended with %v after %v", err, time.Since(began))
+	}
+	text, _ := os.ReadFile(log)
+	for _, want := range []string{"no output for 3s; processes:", "sleep 1000", "stages.test", "goroutine ", "TestSilence"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the report lacks %q:\n%s", want, text)
+		}
+	}
+	left, err := os.ReadFile(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(left)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone(t, n)
+}
+
+// TestCancel ends a stage with everything in it.
+func TestCancel(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	pid := filepath.Join(t.TempDir(), "pid")
+	go func() {
+		defer cancel()
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			if text, _ := os.ReadFile(pid); len(text) > 0 {
+				return
+			}
+		}
+	}()
+	err := watch(ctx, filepath.Join(t.TempDir(), "log"), time.Hour, "sh", "-c", "sleep 1000 & echo $! >"+pid+"; wait")
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("ended with %v", err)
+	}
+	text, _ := os.ReadFile(pid)
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone(t, n)
+}
+
+// gone waits until a process has ended. It may be a zombie that nobody reaps.
+func gone(t *testing.T, pid int) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if p, ok := read(pid); !ok || p.state == "Z" {
+			return
+		}
+	}
+	_ = syscall.Kill(pid, syscall.SIGKILL)
+	t.Errorf("process %d is left behind", pid)
+}
+
+// TestStatus: a stage that fails has failed, one that passes has passed.
+func TestStatus(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	if err := watch(t.Context(), log, time.Hour, "true"); err != nil {
+		t.Error(err)
+	}
+	var exit *exec.ExitError
+	if err := watch(t.Context(), log, time.Hour, "sh", "-c", "echo said; exit 3"); !errors.As(err, &exit) || exit.ExitCode() != 3 {
+		t.Errorf("ended with %v, want exit status 3", err)
+	}
+	if text, _ := os.ReadFile(log); string(text) != "said\n" {
+		t.Errorf("the log is %q", text)
+	}
+}
+
+func TestSummary(t *testing.T) {
+	if got := summary([]byte("=== RUN\nstage: 5.10 truth\n    x_test.go:3: stage: 6.1 names\nok\n")); got != "  5.10 truth\n  6.1 names\n" {
+		t.Errorf("%q", got)
+	}
+	long := "--- FAIL: TestFirst\n" + strings.Repeat("x\n", 64<<10) + "end"
+	if got := tail([]byte(long)); !strings.HasPrefix(got, "--- FAIL: TestFirst\n…\n") || !strings.HasSuffix(got, "x\nend") {
+		t.Errorf("%.60q", got)
+	}
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+var errSilent = errors.New("no output")
+
+// quitTime is how long tests have to print their goroutines.
+const quitTime = 10 * time.Second
+
+// watch runs a program until it ends, until ctx ends, or until its log has not grown for a time. Then it ends the program
+// and all that it started.
+func watch(ctx context.Context, log string, silence time.Duration, name string, args ...string) error {
+	file, err := os.Create(log)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	cmd := exec.Command(name, args...)
+	cmd.Stdout, cmd.Stderr = file, file
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+
+	size, grew := int64(0), time.Now()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-ctx.Done():
+			kill(tree(cmd.Process.Pid))
+			<-ended
+			return ctx.Err()
+		case <-time.After(min(time.Second, silence/4)):
+		}
+		if info, err := file.Stat(); err == nil && info.Size() > size {
+			size, grew = info.Size(), time.Now()
+		}
+		if time.Since(grew) < silence {
+			continue
+		}
+		hung := tree(cmd.Process.Pid)
+		fmt.Fprintf(file, "\nno output for %v; processes:\n%s", silence, draw(hung))
+		quit(hung)
+		select {
+		case <-ended:
+		case <-time.After(quitTime):
+		}
+		kill(append(hung, tree(cmd.Process.Pid)...))
+		<-ended
+		return fmt.Errorf("%w for %v", errSilent, silence)
+	}
+}
+
+// quit asks the Go tests among the processes for their goroutines, which they print before they end.
+func quit(processes []process) {
+	for _, p := range processes {
+		if strings.HasSuffix(p.name, ".test") {
+			_ = syscall.Kill(p.pid, syscall.SIGQUIT)
+		}
+	}
+}
+
+func kill(processes []process) {
+	for _, p := range processes {
+		_ = syscall.Kill(p.pid, syscall.SIGKILL)
+	}
+}
