@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# image.sh ARCHIVE: builds deploy/docker/Dockerfile without a registry and without Docker, as root on Debian.
+# image.sh ARCHIVE: builds the Dockerfile of the top directory without a registry and without Docker, as root on Debian.
 #
 # The builder, a stand-in for golang:VERSION-bookworm, is made by debootstrap from the mirror that apt uses here, and kept
 # in $CACHE/image; Go, modules and compiled packages are those of this machine. `make image` sets the environment:
@@ -67,7 +67,6 @@ go list -C deploy/docker/sbom -deps . >/dev/null
 epoch=$(git log -1 --format=%ct 2>/dev/null || echo 0)
 image=localhost/accelscope:$TARGET-$ARCH
 buildah bud --quiet --isolation chroot --format docker --identity-label=false --timestamp "$epoch" \
-	-f deploy/docker/Dockerfile --ignorefile deploy/docker/Dockerfile.dockerignore \
 	--target "$TARGET" --platform "linux/$ARCH" -t "$image" \
 	--volume "$(go env GOROOT):/usr/local/go:ro" --volume "$(go env GOMODCACHE):/mnt/modules:ro" \
 	--volume "$work/go-build:/mnt/build" --volume "$work/debs:/var/cache/accelscope" \

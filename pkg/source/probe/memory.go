@@ -3,12 +3,18 @@
 package probe
 
 import (
+	"fmt"
+	"math/bits"
+	"os"
+
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
-// MapMemory is an upper bound of the kernel memory of all maps, in bytes, on a
-// machine with so many possible CPUs. What grows with the CPUs are the free
-// lists and one scratch buffer of 512 bytes: no counter is per CPU.
+// MapMemory returns an upper bound of the kernel memory of all maps, in bytes,
+// on a machine with that many possible CPUs. The bound does not include the
+// values of task storage, which grow with the threads that use RDMA: 128 bytes
+// for each.
 func MapMemory(opts Options, cpus int) (uint64, error) {
 	compiled, err := sizedSpecs(opts)
 	if err != nil {
@@ -17,37 +23,80 @@ func MapMemory(opts Options, cpus int) (uint64, error) {
 	var sum uint64
 	for _, spec := range compiled.all() {
 		for _, m := range spec.Maps {
-			sum += mapMemory(m, uint64(cpus))
+			n, err := mapMemory(m, uint64(cpus), uint64(os.Getpagesize()))
+			if err != nil {
+				return 0, err
+			}
+			sum += n
 		}
 	}
 	return sum, nil
 }
 
-// kernel/bpf/hashtab.c, generously: struct htab_elem is 48 bytes, a bucket 16,
-// and a preallocated map has an extra element for each CPU.
+// Sizes of kernel structures in bytes, the largest of Linux 5.10 to 6.18 on
+// 64-bit machines, without lock debugging and without PREEMPT_RT, which make
+// every lock larger. TestKernelStructures compares them with BTF.
 const (
-	element = 48
-	bucket  = 16
-	perCPU  = 64
+	arraySize   = 512  // struct bpf_array, kernel/bpf/arraymap.c
+	hashSize    = 1024 // struct bpf_htab, kernel/bpf/hashtab.c
+	storageSize = 512  // struct bpf_local_storage_map
+	elementSize = 48   // struct htab_elem, without key and value
+	bucketSize  = 16   // struct bucket and struct bpf_local_storage_map_bucket
+	pointerSize = 8
+
+	freeListSize  = 16 // struct pcpu_freelist_head, one for each CPU of a hash map
+	localListSize = 40 // struct bpf_lru_locallist, one for each CPU of an LRU hash map
+	locksSize     = 32 // bpf_htab.map_locked: HASHTAB_MAP_LOCK_COUNT counters for each CPU
+	counterSize   = 8  // bpf_map.elem_count, since 6.6
 )
 
-func mapMemory(m *ebpf.MapSpec, cpus uint64) uint64 {
-	keyValue := uint64(m.KeySize+7)/8*8 + uint64(m.ValueSize+7)/8*8
+// mapMemory returns an upper bound of the memory that the kernel allocates for
+// a map, and of the size that the kernel reports in fdinfo: the sum of
+// array_map_alloc, htab_map_alloc or bpf_local_storage_map_alloc. Page tables
+// and the descriptors of vmalloc are not part of it.
+func mapMemory(m *ebpf.MapSpec, cpus, page uint64) (uint64, error) {
 	entries := uint64(m.MaxEntries)
-	switch m.Type {
-	case ebpf.Hash, ebpf.LRUHash:
-		buckets := uint64(1)
-		for buckets < entries {
-			buckets *= 2
-		}
-		return (entries+cpus)*(element+keyValue) + buckets*bucket + cpus*perCPU
-	case ebpf.PerCPUArray:
-		return entries * keyValue * cpus
-	case ebpf.TaskStorage:
-		// Allocated with the first verbs call of a thread and freed with the
-		// thread: not bounded here, 128 bytes for each thread that uses RDMA.
-		return 0
+	value := roundUp(uint64(m.ValueSize), 8)
+	switch {
+	case m.Type == ebpf.Array:
+		// Without CAP_PERFMON, array_map_alloc rounds the entries up to a power of two.
+		// A map that can be mapped by a process has the structure on a page of its own.
+		return area(arraySize, page) + area(powerOfTwo(entries)*value, page), nil
+	case m.Type == ebpf.PerCPUArray:
+		entries = powerOfTwo(entries)
+		return area(arraySize+entries*pointerSize, page) + entries*value*cpus, nil
+	case (m.Type == ebpf.Hash || m.Type == ebpf.LRUHash) && m.Flags&unix.BPF_F_NO_PREALLOC == 0:
+		// prealloc_init adds an element for each CPU to a hash map. 5.10 charges an LRU
+		// hash map for these elements too, in htab_map_alloc.
+		elements := (entries + cpus) * (elementSize + roundUp(uint64(m.KeySize), 8) + value)
+		perCPU := uint64(max(freeListSize+pointerSize, localListSize) + locksSize + counterSize)
+		return area(hashSize, page) + area(powerOfTwo(entries)*bucketSize, page) + area(elements, page) + cpus*perCPU, nil
+	case m.Type == ebpf.TaskStorage:
+		// bpf_local_storage_map_alloc makes a bucket for each CPU, at least two.
+		return area(storageSize, page) + area(powerOfTwo(max(cpus, 2))*bucketSize, page), nil
 	default:
-		return entries * keyValue
+		return 0, fmt.Errorf("memory of map %s: type %s with flags %#x has no bound", m.Name, m.Type, m.Flags)
 	}
+}
+
+// area returns an upper bound of what bpf_map_area_alloc takes for size bytes:
+// kmalloc rounds up to a power of two, vmalloc to whole pages. Only areas of up
+// to 8 pages (PAGE_ALLOC_COSTLY_ORDER) come from kmalloc.
+func area(size, page uint64) uint64 {
+	if size <= page<<3 {
+		return max(powerOfTwo(size), page)
+	}
+	return roundUp(size, page)
+}
+
+// powerOfTwo rounds n up to a power of two, as roundup_pow_of_two does.
+func powerOfTwo(n uint64) uint64 {
+	if n <= 1 {
+		return 1
+	}
+	return 1 << bits.Len64(n-1)
+}
+
+func roundUp(n, multiple uint64) uint64 {
+	return (n + multiple - 1) / multiple * multiple
 }

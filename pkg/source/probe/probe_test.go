@@ -258,68 +258,6 @@ func TestNoDevice(t *testing.T) {
 	}
 }
 
-// TestMapMemory bounds what the maps take on a large node.
-func TestMapMemory(t *testing.T) {
-	const limit = 32 << 20
-	got, err := MapMemory(Options{MaxEntries: DefaultMaxEntries, MaxObjects: DefaultMaxObjects}, 256)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("256 CPUs: %.1f MiB", float64(got)/(1<<20))
-	if got > limit {
-		t.Errorf("the maps take %d bytes on 256 CPUs, want at most %d", got, limit)
-	}
-	small, err := MapMemory(Options{MaxEntries: DefaultMaxEntries, MaxObjects: DefaultMaxObjects}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got-small > 1<<20 {
-		t.Errorf("255 more CPUs take %d bytes more", got-small)
-	}
-}
-
-// TestMapMemoryOfKernel compares the bound with what this kernel says that it took.
-func TestMapMemoryOfKernel(t *testing.T) {
-	root(t)
-	types, err := hook.LoadTypes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	compiled, err := loadSpecs(Options{MaxEntries: DefaultMaxEntries, MaxObjects: DefaultMaxObjects}, types)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cpus, err := ebpf.PossibleCPU()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, spec := range compiled.all() {
-		o, err := hook.NewObject(spec, types, perTask)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for name, m := range o.Coll.Maps {
-			info, err := m.Info()
-			if err != nil {
-				t.Fatal(err)
-			}
-			took, ok := info.Memlock()
-			if !ok {
-				continue
-			}
-			bound := mapMemory(spec.Maps[name], uint64(cpus))
-			if m.Type() == ebpf.Array {
-				continue // a page at least
-			}
-			t.Logf("%-12s %9d bytes, bound %9d", name, took, bound)
-			if took > bound*5/4 {
-				t.Errorf("%s takes %d bytes, the bound says %d", name, took, bound)
-			}
-		}
-		o.Close()
-	}
-}
-
 // TestNames: every number that the programs can write has a name.
 func TestNames(t *testing.T) {
 	seen := map[string]bool{}

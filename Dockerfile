@@ -3,10 +3,10 @@
 # The image of the sensor: the binary, the C library that it needs to open NVIDIA's, and the certificates of
 # public authorities. No shell, no package manager.
 #
-#	docker build -f deploy/docker/Dockerfile -t accelscope .                  # BuildKit: Docker 23, or DOCKER_BUILDKIT=1
-#	docker build -f deploy/docker/Dockerfile -t accelscope:latest-fabric --target fabric .    # for the node that reads the fabric
-#	docker build -f deploy/docker/Dockerfile --platform linux/arm64 .         # cross-compiled, nothing is emulated
-#	make image                                                                # without a registry and without Docker
+#	docker build -t accelscope .                                         # BuildKit: Docker 23, or DOCKER_BUILDKIT=1
+#	docker build -t accelscope:latest-fabric --target fabric .           # for the node that reads the fabric
+#	docker build --platform linux/arm64 .                                # cross-compiled, nothing is emulated
+#	make image                                                           # without a registry and without Docker
 
 # Any Debian with Go, and gcc or the means to install it.
 ARG BUILDER=golang:1.26-bookworm
