@@ -77,13 +77,34 @@ func (n node) netlink(t *testing.T) {
 	for _, end := range []string{"0", "1"} {
 		sh(t, "rdma", "link", "add", "rxe"+end, "type", "rxe", "netdev", "v"+end)
 	}
-	cmd := exec.CommandContext(t.Context(), os.Getenv(rdmaTestVar), "-test.run=^TestGuest$", "-test.v")
+	tests := []string{"TestGuest", "TestGuest/Namespaces", "TestGuest/Reload", "TestGuestCounters"}
+	if n.module(t, vfsVar) != "" && n.module(t, movableVar) != "" {
+		tests = append(tests, "TestGuest/VFs")
+	}
+	out := n.packageTests(t, rdmaTestVar, "../../pkg/source/rdma", "^(TestGuest|TestGuestCounters)$", tests...)
+	if n.modules() && strings.Contains(out, "rxe0 cannot be moved") {
+		t.Error("rxe0 was not moved")
+	}
+}
+
+// packageTests runs tests of a package, compiled outside the guest, in the directory of the package, and returns their
+// output. Each of the named tests must pass: one that is skipped or does not run is a failure.
+func (n node) packageTests(t *testing.T, variable, dir, run string, names ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Getenv(variable), "-test.run="+run, "-test.v")
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "ACCELSCOPE_GUEST=1", "ACCELSCOPE_WORKLOADS="+os.Getenv(workloadsVar))
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
-	if err != nil || !strings.Contains(string(out), "--- PASS: TestGuest") {
+	if err != nil {
 		t.Errorf("failed: %v", err)
 	}
+	for _, name := range names {
+		if !strings.Contains(string(out), "--- PASS: "+name+" (") {
+			t.Errorf("%s did not pass", name)
+		}
+	}
+	return string(out)
 }
 
 // resource is an entry of `rdma -j resource show TYPE`.
