@@ -6,18 +6,14 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// movableVar holds the kernel module that lets rxe0 be moved to another namespace (pkg/source/rdma/testdata/movable.c),
-// which Soft-RoCE alone refuses. It takes the headers of the guest's kernel to build.
-const movableVar = "ACCELSCOPE_MOVABLE"
-
-// exclusive: devices belong to one network namespace each, and with the module rxe0 to another one than the sensor's.
+// exclusive runs the sensor while each RDMA device belongs to one network namespace. With the module, which lets rxe0
+// be moved, rxe0 belongs to another namespace than the sensor's.
 func (n node) exclusive(t *testing.T) {
 	sh(t, "rdma", "system", "set", "netns", "exclusive")
 	// The context of a test has ended when its cleanups run, and with it what sh starts.
@@ -25,7 +21,7 @@ func (n node) exclusive(t *testing.T) {
 		"rdma system set netns shared && exit 0; sleep 0.5; done; exit 1")
 	var inside []string
 	netns := ""
-	if module := os.Getenv(movableVar); module != "" {
+	if module := n.module(t, movableVar); module != "" {
 		sh(t, "insmod", module)
 		sh(t, "ip", "netns", "add", "moved")
 		sh(t, "rdma", "dev", "set", "rxe0", "netns", "moved")

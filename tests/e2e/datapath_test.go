@@ -37,6 +37,7 @@ func TestDataPath(t *testing.T) {
 				t.Run("port", n.port)
 				return
 			}
+			t.Run("hooks", n.datapathHooks)
 			t.Run("exact", n.exact)
 			t.Run("containers", n.seccomp)
 			t.Run("latency", n.latency)
@@ -47,6 +48,11 @@ func TestDataPath(t *testing.T) {
 			t.Run("budget", n.budget)
 		})
 	}
+}
+
+// datapathHooks runs the tests of the data path source that need an RDMA device.
+func (n node) datapathHooks(t *testing.T) {
+	n.packageTests(t, datapathTestVar, "../../pkg/source/datapath", "^(TestLoad|TestTiers)$", "TestLoad", "TestTiers")
 }
 
 // unsupported: a kernel that is too old is told, and costs nothing else.

@@ -20,10 +20,13 @@ import (
 
 // What the host tells the guest.
 const (
-	nodesVar     = "ACCELSCOPE_NODES"    // kernel[/tier[/cgroup layout]], separated by commas
-	binaryVar    = "ACCELSCOPE_BINARY"   // the program under test
-	rdmaTestVar  = "ACCELSCOPE_RDMATEST" // the tests of source/rdma
-	workloadsVar = "ACCELSCOPE_WORKLOAD" // directory of the C programs
+	nodesVar        = "ACCELSCOPE_NODES"        // kernel[/tier[/cgroup layout]], separated by commas
+	binaryVar       = "ACCELSCOPE_BINARY"       // the program under test
+	rdmaTestVar     = "ACCELSCOPE_RDMATEST"     // the tests of source/rdma
+	datapathTestVar = "ACCELSCOPE_DATAPATHTEST" // the tests of source/datapath
+	workloadsVar    = "ACCELSCOPE_WORKLOAD"     // directory of the C programs
+	movableVar      = "ACCELSCOPE_MOVABLE"      // the kernel module of pkg/source/rdma/testdata/movable.c
+	vfsVar          = "ACCELSCOPE_VFS"          // the kernel module of pkg/source/rdma/testdata/vfs.c
 )
 
 // node is one guest to test in.
@@ -73,6 +76,20 @@ func (n node) args(more ...string) []string {
 	return more
 }
 
+// modules tells whether the harness builds the test's kernel modules for this kernel.
+func (n node) modules() bool { return n.kernel == "6.1" }
+
+// module returns the path of the kernel module that an environment variable names, in the guest. It is empty for kernels
+// without modules.
+func (n node) module(t *testing.T, variable string) string {
+	t.Helper()
+	path := os.Getenv(variable)
+	if n.modules() && path == "" {
+		t.Fatalf("%s names no kernel module", variable)
+	}
+	return path
+}
+
 // beside lets other guests run beside this test's, as many as -parallel says.
 func beside(t *testing.T) {
 	if os.Getenv(binaryVar) == "" {
@@ -118,23 +135,46 @@ func (n node) options(t *testing.T) vm.Options {
 	}
 	const module = "github.com/accelscope/accelscope/"
 	dir := t.TempDir()
-	binary, rdmaTest, accessTest := filepath.Join(dir, "accelscope"), filepath.Join(dir, "rdma.test"), filepath.Join(dir, "access.test")
+	binary, rdmaTest := filepath.Join(dir, "accelscope"), filepath.Join(dir, "rdma.test")
+	accessTest, datapathTest := filepath.Join(dir, "access.test"), filepath.Join(dir, "datapath.test")
 	for _, args := range [][]string{
 		{"build", "-o", binary, module + "cmd/accelscope"},
 		{"test", "-c", "-o", rdmaTest, module + "pkg/source/rdma"},
 		{"test", "-c", "-o", accessTest, module + "pkg/source/access"},
+		{"test", "-c", "-o", datapathTest, module + "pkg/source/datapath"},
 	} {
 		build := exec.CommandContext(t.Context(), "go", args...)
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("go %v: %v: %s", args, err, out)
 		}
 	}
+	env := []string{
+		nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + binary, workloadsVar + "=" + workloads,
+		rdmaTestVar + "=" + rdmaTest, accessTestVar + "=" + accessTest, datapathTestVar + "=" + datapathTest,
+		"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+	}
 	return vm.Options{
 		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 30 * time.Minute, // it takes 3 to 9
-		Env: []string{
-			nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + binary, workloadsVar + "=" + workloads,
-			rdmaTestVar + "=" + rdmaTest, accessTestVar + "=" + accessTest, movableVar + "=" + os.Getenv(movableVar),
-			"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		},
+		Env: append(env, n.buildModules(t)...),
 	}
+}
+
+// buildModules builds, outside the guest, the kernel modules of the RDMA tests and returns the variables that name them.
+func (n node) buildModules(t *testing.T) (env []string) {
+	t.Helper()
+	if !n.modules() {
+		return nil
+	}
+	kernel, err := vm.FetchKernel(t.Context(), n.kernel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for variable, source := range map[string]string{movableVar: "movable.c", vfsVar: "vfs.c"} {
+		module, err := vm.BuildModule(t.Context(), kernel, filepath.Join("../../pkg/source/rdma/testdata", source))
+		if err != nil {
+			t.Fatal(err)
+		}
+		env = append(env, variable+"="+module)
+	}
+	return env
 }

@@ -69,7 +69,7 @@ func (n node) doctor(t *testing.T) {
 }
 
 // netlink runs the tests of the RDMA source on the live stack: its dumps, counters and number of requests against
-// iproute2 and sysfs.
+// iproute2 and sysfs, and with the kernel modules virtual functions and a device in another network namespace.
 func (n node) netlink(t *testing.T) {
 	for _, m := range []string{"ib_uverbs", "rdma_rxe"} {
 		sh(t, "modprobe", m)
@@ -77,12 +77,29 @@ func (n node) netlink(t *testing.T) {
 	for _, end := range []string{"0", "1"} {
 		sh(t, "rdma", "link", "add", "rxe"+end, "type", "rxe", "netdev", "v"+end)
 	}
-	cmd := exec.CommandContext(t.Context(), os.Getenv(rdmaTestVar), "-test.run=^TestGuest$", "-test.v")
+	tests := []string{"TestGuest", "TestGuest/Namespaces", "TestGuest/Reload", "TestGuestCounters"}
+	if n.module(t, vfsVar) != "" && n.module(t, movableVar) != "" {
+		tests = append(tests, "TestGuest/VFs")
+	}
+	n.packageTests(t, rdmaTestVar, "../../pkg/source/rdma", "^(TestGuest|TestGuestCounters)$", tests...)
+}
+
+// packageTests runs tests of a package, compiled outside the guest, in the directory of the package. Each of the named
+// tests must pass: one that is skipped or does not run is a failure.
+func (n node) packageTests(t *testing.T, variable, dir, run string, names ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Getenv(variable), "-test.run="+run, "-test.v")
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "ACCELSCOPE_GUEST=1", "ACCELSCOPE_WORKLOADS="+os.Getenv(workloadsVar))
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
-	if err != nil || !strings.Contains(string(out), "--- PASS: TestGuest") {
+	if err != nil {
 		t.Errorf("failed: %v", err)
+	}
+	for _, name := range names {
+		if !strings.Contains(string(out), "--- PASS: "+name+" (") {
+			t.Errorf("%s did not pass", name)
+		}
 	}
 }
 

@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 )
@@ -100,50 +98,12 @@ func unpacked(dir, version string) (Kernel, error) {
 
 // download replaces dir by the unpacked kernel package of a Debian suite.
 func download(ctx context.Context, dir, suite string) error {
-	sources, err := debianSources(suite)
+	r, err := openRepository(ctx, filepath.Dir(dir), suite)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return err
-	}
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), "download-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(tmp)
-	for _, d := range []string{"parts", "lists/partial", "cache/archives/partial", "root"} {
-		if err := os.MkdirAll(filepath.Join(tmp, d), 0o755); err != nil {
-			return err
-		}
-	}
-	for name, text := range sources {
-		if err := os.WriteFile(filepath.Join(tmp, "parts", name), []byte(text), 0o644); err != nil {
-			return err
-		}
-	}
-	if err := os.WriteFile(filepath.Join(tmp, "status"), nil, 0o644); err != nil {
-		return err
-	}
-	apt := func(name string, args ...string) (string, error) {
-		return output(ctx, tmp, name, append([]string{
-			"-o", "Dir::Etc::sourcelist=/dev/null",
-			"-o", "Dir::Etc::sourceparts=" + filepath.Join(tmp, "parts"),
-			"-o", "Dir::State::lists=" + filepath.Join(tmp, "lists"),
-			"-o", "Dir::State::status=" + filepath.Join(tmp, "status"),
-			"-o", "Dir::Cache=" + filepath.Join(tmp, "cache"),
-			"-o", "Acquire::Languages=none",
-			"-o", "APT::Sandbox::User=root", // the unprivileged user cannot write below the cache
-		}, args...)...)
-	}
-	if _, err := apt("apt-get", "update"); err != nil {
-		return err
-	}
-	find := func(pattern, of string) ([]string, error) {
-		depends, err := apt("apt-cache", "depends", of)
-		return regexp.MustCompile(pattern).FindAllString(depends, -1), err
-	}
-	names, err := find(`linux-image-[0-9]\S*`, "linux-image-amd64")
+	defer r.close()
+	names, err := r.depends(ctx, "linux-image-amd64", `linux-image-[0-9]\S*`)
 	if err != nil {
 		return err
 	}
@@ -152,23 +112,14 @@ func download(ctx context.Context, dir, suite string) error {
 	}
 	// Since forky the package of the image is empty: it depends on those that have the image, the modules, and the list
 	// of those that are built in.
-	parts, err := find(`linux-(binary|modules|base)-[0-9]\S*`, names[0])
+	parts, err := r.depends(ctx, names[0], `linux-(binary|modules|base)-[0-9]\S*`)
 	if err != nil {
 		return err
 	}
 	names = append(names, parts...)
-	if _, err := apt("apt-get", append([]string{"download"}, names...)...); err != nil {
+	root, err := r.unpack(ctx, names)
+	if err != nil {
 		return err
-	}
-	debs, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
-	if err != nil || len(debs) != len(names) {
-		return fmt.Errorf("apt-get download %v left %d packages: %w", names, len(debs), err)
-	}
-	root := filepath.Join(tmp, "root")
-	for _, deb := range debs {
-		if _, err := output(ctx, tmp, "dpkg-deb", "-x", deb, root); err != nil {
-			return err
-		}
 	}
 	image, err := place(root)
 	if err != nil {
@@ -181,7 +132,7 @@ func download(ctx context.Context, dir, suite string) error {
 		}
 	}
 	release := strings.TrimPrefix(filepath.Base(image), "vmlinuz-")
-	if _, err := output(ctx, tmp, "depmod", "-b", root, release); err != nil {
+	if _, err := output(ctx, root, "depmod", "-b", root, release); err != nil {
 		return err
 	}
 	sum, err := checksum(image)
@@ -218,74 +169,6 @@ func place(root string) (string, error) {
 		return "", err
 	}
 	return image, os.Rename(beside[0], image)
-}
-
-// debianSources returns the apt sources of this machine's own Debian release, by file name, with its suites
-// replaced by those of another: same mirror, same keys.
-func debianSources(suite string) (map[string]string, error) {
-	release, err := os.ReadFile("/etc/os-release")
-	if err != nil {
-		return nil, err
-	}
-	m := regexp.MustCompile(`(?m)^VERSION_CODENAME="?([a-z]+)`).FindSubmatch(release)
-	if m == nil {
-		return nil, errors.New("/etc/os-release has no VERSION_CODENAME: the guest needs a Debian machine")
-	}
-	files, err := filepath.Glob("/etc/apt/sources.list.d/*")
-	if err != nil {
-		return nil, err
-	}
-	sources := make(map[string]string)
-	for _, file := range append(files, "/etc/apt/sources.list") {
-		text, err := os.ReadFile(file)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if kept := retarget(filepath.Base(file), string(text), string(m[1]), suite); kept != "" {
-			sources[filepath.Base(file)] = kept
-		}
-	}
-	if len(sources) == 0 {
-		return nil, fmt.Errorf("apt has no Debian source for %s on this machine", m[1])
-	}
-	return sources, nil
-}
-
-// retarget returns those entries of an apt source file, of either format, that are for Debian's own suites of one
-// release, made to be for those of another: the code name, alone or with -updates or -security.
-func retarget(file, text, from, to string) string {
-	sep := "\n"
-	switch filepath.Ext(file) {
-	case ".list":
-	case ".sources":
-		sep = "\n\n"
-	default:
-		return ""
-	}
-	word := regexp.MustCompile(`\S+`)
-	text = regexp.MustCompile(`(?m)^#.*\n?`).ReplaceAllString(text, "")
-	var kept []string
-	for entry := range strings.SplitSeq(text, sep) {
-		entry = strings.TrimSpace(entry) + "\n"
-		debian := false
-		moved := word.ReplaceAllStringFunc(entry, func(w string) string {
-			switch w {
-			case from, from + "-updates", from + "-security":
-				debian = true
-				return to + strings.TrimPrefix(w, from)
-			}
-			return w
-		})
-		// The component tells Debian from others, who often name theirs otherwise.
-		main := slices.Contains(strings.Fields(entry), "main")
-		if debian && main && !strings.HasPrefix(entry, "deb-src") {
-			kept = append(kept, moved)
-		}
-	}
-	return strings.Join(kept, "\n")
 }
 
 func checksum(path string) (string, error) {

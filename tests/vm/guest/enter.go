@@ -5,6 +5,7 @@ package guest
 
 import (
 	"bytes"
+	"flag"
 	"os"
 	"regexp"
 	"strings"
@@ -23,7 +24,8 @@ const inside = "ACCELSCOPE_GUEST_TEST"
 //		return
 //	}
 //
-// opts.Command is set here. A guest that fails to run fails the test.
+// opts.Command is set here. The guest runs the sub-tests that -run selects: TestNode/6.1/netlink. A guest that fails to
+// run fails the test.
 func Enter(t *testing.T, opts vm.Options) bool {
 	t.Helper()
 	if os.Getenv(inside) == t.Name() {
@@ -37,6 +39,7 @@ func Enter(t *testing.T, opts vm.Options) bool {
 	for i, level := range levels {
 		levels[i] = "^" + regexp.QuoteMeta(level) + "$"
 	}
+	levels = append(levels, below(len(levels))...)
 	if opts.Share == "" {
 		opts.Share = t.TempDir()
 	}
@@ -55,4 +58,14 @@ func Enter(t *testing.T, opts vm.Options) bool {
 		t.Error("the guest found no such test")
 	}
 	return false
+}
+
+// below returns the patterns of -test.run for the levels of sub-tests after the first n. It returns none where the
+// pattern has alternatives or brackets, in which a slash may not separate levels.
+func below(n int) []string {
+	pattern := flag.Lookup("test.run").Value.String()
+	if levels := strings.Split(pattern, "/"); len(levels) > n && !strings.ContainsAny(pattern, "|[") {
+		return levels[n:]
+	}
+	return nil
 }

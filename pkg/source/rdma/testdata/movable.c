@@ -3,8 +3,7 @@
 // Lets a Soft-RoCE device be moved to another network namespace, for a test in the guest (TestGuest/Namespaces):
 // ib_device_set_netns_put asks that the driver has a disassociate_ucontext, and rdma_rxe of the guest's kernels has
 // none. This gives it one that does nothing, so no context may be open; all else of the move is the kernel's own.
-// To be built with the headers of the guest's kernel: make -C HEADERS M=DIRECTORY modules, with "obj-m += movable.o"
-// in the Makefile of DIRECTORY.
+// BuildModule of package tests/vm builds it.
 
 #include <linux/module.h>
 #include <rdma/ib_verbs.h>

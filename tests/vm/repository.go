@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// repository is a view of the packages of one Debian suite, with apt sources, lists and caches of its own, in a
+// temporary directory. The machine's own apt state stays as it is.
+type repository struct {
+	dir string
+}
+
+// openRepository creates the repository of a suite in a new directory below parent and downloads its package lists.
+// The caller closes the repository.
+func openRepository(ctx context.Context, parent, suite string) (*repository, error) {
+	sources, err := debianSources(suite)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(parent, "download-")
+	if err != nil {
+		return nil, err
+	}
+	r := &repository{dir: dir}
+	if err := r.update(ctx, sources); err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// close removes the directory of the repository and everything in it that was not moved elsewhere.
+func (r *repository) close() { os.RemoveAll(r.dir) }
+
+// update writes the apt sources, given by file name, and downloads the package lists.
+func (r *repository) update(ctx context.Context, sources map[string]string) error {
+	for _, d := range []string{"parts", "lists/partial", "cache/archives/partial", "root"} {
+		if err := os.MkdirAll(filepath.Join(r.dir, d), 0o755); err != nil {
+			return err
+		}
+	}
+	for name, text := range sources {
+		if err := os.WriteFile(filepath.Join(r.dir, "parts", name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(r.dir, "status"), nil, 0o644); err != nil {
+		return err
+	}
+	_, err := r.apt(ctx, "apt-get", "update")
+	return err
+}
+
+// apt runs a program of apt on the repository and returns its standard output.
+func (r *repository) apt(ctx context.Context, name string, args ...string) (string, error) {
+	return output(ctx, r.dir, name, append([]string{
+		"-o", "Dir::Etc::sourcelist=/dev/null",
+		"-o", "Dir::Etc::sourceparts=" + filepath.Join(r.dir, "parts"),
+		"-o", "Dir::State::lists=" + filepath.Join(r.dir, "lists"),
+		"-o", "Dir::State::status=" + filepath.Join(r.dir, "status"),
+		"-o", "Dir::Cache=" + filepath.Join(r.dir, "cache"),
+		"-o", "Acquire::Languages=none",
+		"-o", "APT::Sandbox::User=root", // the unprivileged user cannot write below the cache
+	}, args...)...)
+}
+
+// depends returns the names that match a pattern among a package and the packages it depends on.
+func (r *repository) depends(ctx context.Context, of, pattern string) ([]string, error) {
+	out, err := r.apt(ctx, "apt-cache", "depends", of)
+	return regexp.MustCompile(pattern).FindAllString(out, -1), err
+}
+
+// unpack downloads packages and returns the directory that holds their files. close removes that directory.
+func (r *repository) unpack(ctx context.Context, names []string) (root string, err error) {
+	if _, err := r.apt(ctx, "apt-get", append([]string{"download"}, names...)...); err != nil {
+		return "", err
+	}
+	debs, err := filepath.Glob(filepath.Join(r.dir, "*.deb"))
+	if err != nil || len(debs) != len(names) {
+		return "", fmt.Errorf("apt-get download %v left %d packages: %w", names, len(debs), err)
+	}
+	root = filepath.Join(r.dir, "root")
+	for _, deb := range debs {
+		if _, err := output(ctx, r.dir, "dpkg-deb", "-x", deb, root); err != nil {
+			return "", err
+		}
+	}
+	return root, nil
+}
+
+// debianSources returns the apt sources of this machine's own Debian release, by file name, with its suites
+// replaced by those of another: same mirror, same keys.
+func debianSources(suite string) (map[string]string, error) {
+	release, err := os.ReadFile("/etc/os-release")
+	if err != nil {
+		return nil, err
+	}
+	m := regexp.MustCompile(`(?m)^VERSION_CODENAME="?([a-z]+)`).FindSubmatch(release)
+	if m == nil {
+		return nil, errors.New("/etc/os-release has no VERSION_CODENAME: the guest needs a Debian machine")
+	}
+	files, err := filepath.Glob("/etc/apt/sources.list.d/*")
+	if err != nil {
+		return nil, err
+	}
+	sources := make(map[string]string)
+	for _, file := range append(files, "/etc/apt/sources.list") {
+		text, err := os.ReadFile(file)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if kept := retarget(filepath.Base(file), string(text), string(m[1]), suite); kept != "" {
+			sources[filepath.Base(file)] = kept
+		}
+	}
+	if len(sources) == 0 {
+		return nil, fmt.Errorf("apt has no Debian source for %s on this machine", m[1])
+	}
+	return sources, nil
+}
+
+// retarget returns those entries of an apt source file, of either format, that are for Debian's own suites of one
+// release, made to be for those of another: the code name, alone or with -updates or -security.
+func retarget(file, text, from, to string) string {
+	sep := "\n"
+	switch filepath.Ext(file) {
+	case ".list":
+	case ".sources":
+		sep = "\n\n"
+	default:
+		return ""
+	}
+	word := regexp.MustCompile(`\S+`)
+	text = regexp.MustCompile(`(?m)^#.*\n?`).ReplaceAllString(text, "")
+	var kept []string
+	for entry := range strings.SplitSeq(text, sep) {
+		entry = strings.TrimSpace(entry) + "\n"
+		debian := false
+		moved := word.ReplaceAllStringFunc(entry, func(w string) string {
+			switch w {
+			case from, from + "-updates", from + "-security":
+				debian = true
+				return to + strings.TrimPrefix(w, from)
+			}
+			return w
+		})
+		// The component tells Debian from others, who often name theirs otherwise.
+		main := slices.Contains(strings.Fields(entry), "main")
+		if debian && main && !strings.HasPrefix(entry, "deb-src") {
+			kept = append(kept, moved)
+		}
+	}
+	return strings.Join(kept, "\n")
+}
