@@ -109,7 +109,8 @@ func (s *sensor) descriptors() map[string]int {
 
 // short: processes that live for a moment are counted once each, and nothing of them stays.
 func (n node) short(t *testing.T) {
-	const total, together = 1000, 4
+	const together = 4
+	total := size(1000, 120)
 	s, keeper := n.watched(t, "--rdma.datapath=always")
 	before, files := s.fresh(), s.descriptors()
 	var all []*container
@@ -133,8 +134,9 @@ func (n node) short(t *testing.T) {
 	want := map[*container]moved{}
 	for _, c := range all {
 		c.rest(t)
-		want[c] = moved{"recv": 2 * total / together, "receive": 2 * 100 * total / together}
-		want[c].add("send", 2*total/together, 100)
+		requests := float64(2 * total / together)
+		want[c] = moved{"recv": requests, "receive": 100 * requests}
+		want[c].add("send", requests, 100)
 	}
 	s.equal(want)
 	eventually(t, 20*time.Second, func() error {

@@ -12,43 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/accelscope/accelscope/tests/vm/guest"
 )
-
-// TestDataPath: what containers post and poll, against what the programs in them tell of it.
-func TestDataPath(t *testing.T) {
-	beside(t)
-	names, parsed := nodes()
-	for i, name := range names {
-		n := parsed[i]
-		if n.tier != "" || n.cgroup != "" {
-			continue // which is of the control path, and of names
-		}
-		t.Run(name, func(t *testing.T) {
-			if !guest.Enter(t, n.options(t)) {
-				return
-			}
-			if n.kernel == "5.10" {
-				t.Run("unsupported", n.unsupported)
-				return
-			}
-			if n.kernel == "7" { // Soft-RoCE before has no counters of bytes
-				t.Run("port", n.port)
-				return
-			}
-			t.Run("hooks", n.datapathHooks)
-			t.Run("exact", n.exact)
-			t.Run("containers", n.seccomp)
-			t.Run("latency", n.latency)
-			t.Run("errors", n.completionErrors)
-			t.Run("short", n.short)
-			t.Run("harmless", n.harmless)
-			t.Run("exclusive", n.exclusive)
-			t.Run("budget", n.budget)
-		})
-	}
-}
 
 // datapathHooks runs the tests of the data path source that need an RDMA device.
 func (n node) datapathHooks(t *testing.T) {

@@ -81,9 +81,10 @@ func (n node) restart(t *testing.T) {
 	s.stop()
 }
 
-// churn: 300 short-lived cgroups, 20 at a time, are counted once each and forgotten after the grace time.
+// churn: many short-lived cgroups, 20 at a time, are counted once each and forgotten after the grace time.
 func (n node) churn(t *testing.T) {
-	const total, together, grace = 300, 20, 15 * time.Second
+	const together, grace = 20, 15 * time.Second
+	total := size(300, 60)
 	s := start(t, n.args("--grace="+grace.String())...)
 	before := s.scrape()
 	slots := make(chan struct{}, together)

@@ -33,13 +33,11 @@ const otelcolVar = "ACCELSCOPE_OTELCOL" // the OpenTelemetry Collector
 // podman.
 func TestNames(t *testing.T) {
 	beside(t)
-	names, parsed := nodes()
-	for i, name := range names {
-		t.Run(name, func(t *testing.T) {
-			n := parsed[i]
-			if n.tier != "" {
-				t.Skip("names do not depend on the tier of the probes")
-			}
+	for _, n := range nodes(namesScenarios) {
+		if n.tier != "" {
+			continue // names do not depend on the tier of the probes
+		}
+		t.Run(n.String(), func(t *testing.T) {
 			opts := n.options(t)
 			if os.Getenv(binaryVar) == "" {
 				collector, err := otel.Build(t.Context())
@@ -51,20 +49,24 @@ func TestNames(t *testing.T) {
 				}
 				opts.Env = append(opts.Env, otelcolVar+"="+collector, churnVar+"="+os.Getenv(churnVar))
 			}
-			if !guest.Enter(t, opts) {
-				return
+			if guest.Enter(t, opts) {
+				play(t, n, namesScenarios, newWorld(t))
 			}
-			w := newWorld(t)
-			if os.Getenv(churnVar) == "" { // else it is events that are wanted, many
-				t.Run("names", w.names)
-				t.Run("lives", w.lives)
-				t.Run("usage", w.usage)
-				t.Run("restarts", w.restarts)
-			}
-			t.Run("events", w.events)
 		})
 	}
 }
+
+// namesScenarios are the parts of TestNames.
+var namesScenarios = []scenario[*world]{
+	{"names", (*world).names, "6.1//v1", notMany},
+	{"lives", (*world).lives, "6.12", notMany},
+	{"usage", (*world).usage, "6.1//v1", notMany},
+	{"restarts", (*world).restarts, "6.12", notMany},
+	{"events", (*world).events, "6.12", nil},
+}
+
+// notMany tells whether it is not only events of many containers that are wanted.
+func notMany(node) bool { return os.Getenv(churnVar) == "" }
 
 // world is a guest with all runtimes.
 type world struct {

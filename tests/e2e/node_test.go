@@ -7,10 +7,11 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,24 +29,6 @@ const (
 	movableVar      = "ACCELSCOPE_MOVABLE"      // the kernel module of pkg/source/rdma/testdata/movable.c
 	vfsVar          = "ACCELSCOPE_VFS"          // the kernel module of pkg/source/rdma/testdata/vfs.c
 )
-
-// node is one guest to test in.
-type node struct {
-	kernel, tier, cgroup string
-}
-
-func nodes() (names []string, parsed []node) {
-	list := os.Getenv(nodesVar)
-	if list == "" {
-		list = "6.1"
-	}
-	for name := range strings.SplitSeq(list, ",") {
-		parts := append(strings.Split(name, "/"), "", "")
-		names = append(names, strings.ReplaceAll(name, "/", "_"))
-		parsed = append(parsed, node{parts[0], parts[1], parts[2]})
-	}
-	return names, parsed
-}
 
 // wantTier is the tier that the kernel is new enough for: less is a failure.
 func (n node) wantTier() string {
@@ -97,28 +80,47 @@ func beside(t *testing.T) {
 	}
 }
 
+// nodeScenarios are the parts of TestNode. Those of the data path come before the driver is reloaded, which leaves no device.
+var nodeScenarios = []scenario[node]{
+	{"doctor", node.doctor, "6.1 7 6.1/tracepoint", nil},
+	{"truth", node.truth, "6.12 6.1//v1", nil},
+	{"verbs", node.verbs, "5.10 7 6.1/tracepoint", nil},
+	{"failures", node.failures, "5.10", nil},
+	{"threads", node.threads, "6.1//v1", nil},
+	{"peers", node.peers, "6.12", nil},
+	{"dri", node.dri, "5.10", nil},
+	{"devices", node.devices, "6.1", nil},
+	{"restart", node.restart, "6.1//v1", nil},
+	{"churn", node.churn, "6.12", nil},
+	{"permissions", node.permissions, "6.1", node.plain}, // capabilities depend neither on the tier nor on the cgroup layout
+	{"datapath unsupported", node.unsupported, "5.10", func(n node) bool { return n.kernel == "5.10" && n.plain() }},
+	{"datapath port", node.port, "7", func(n node) bool { return n.kernel == "7" && n.plain() }}, // the first that counts bytes of rxe
+	{"datapath hooks", node.datapathHooks, "6.1", node.traces},
+	{"datapath exact", node.exact, "6.12", node.traces},
+	{"datapath containers", node.seccomp, "6.12", node.traces},
+	{"datapath latency", node.latency, "6.12", node.traces},
+	{"datapath errors", node.completionErrors, "6.1", node.traces},
+	{"datapath short", node.short, "6.1", node.traces},
+	{"datapath harmless", node.harmless, "6.12", node.traces},
+	{"datapath exclusive", node.exclusive, "6.1", node.traces},
+	{"datapath budget", node.budget, "6.1", node.traces},
+	{"reload", node.reload, "5.10 6.12", nil},
+	{"netlink", node.netlink, "5.10 6.1", nil},
+}
+
+// plain tells whether tier and cgroup layout are the kernel's own.
+func (n node) plain() bool { return n.tier == "" && n.cgroup == "" }
+
+// traces tells whether the data path can be traced, which takes 5.15. 7 is for what older kernels lack.
+func (n node) traces() bool { return n.plain() && n.kernel != "5.10" && n.kernel != "7" }
+
 func TestNode(t *testing.T) {
 	beside(t)
-	names, parsed := nodes()
-	for i, name := range names {
-		t.Run(name, func(t *testing.T) {
-			n := parsed[i]
-			if !guest.Enter(t, n.options(t)) {
-				return
+	for _, n := range nodes(nodeScenarios) {
+		t.Run(n.String(), func(t *testing.T) {
+			if guest.Enter(t, n.options(t)) {
+				play(t, n, nodeScenarios, n)
 			}
-			t.Run("doctor", n.doctor)
-			t.Run("truth", n.truth)
-			t.Run("verbs", n.verbs)
-			t.Run("failures", n.failures)
-			t.Run("threads", n.threads)
-			t.Run("peers", n.peers)
-			t.Run("dri", n.dri)
-			t.Run("devices", n.devices)
-			t.Run("restart", n.restart)
-			t.Run("churn", n.churn)
-			t.Run("permissions", n.permissions)
-			t.Run("reload", n.reload)
-			t.Run("netlink", n.netlink)
 		})
 	}
 }
@@ -133,30 +135,45 @@ func (n node) options(t *testing.T) vm.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const module = "github.com/accelscope/accelscope/"
-	dir := t.TempDir()
-	binary, rdmaTest := filepath.Join(dir, "accelscope"), filepath.Join(dir, "rdma.test")
-	accessTest, datapathTest := filepath.Join(dir, "access.test"), filepath.Join(dir, "datapath.test")
-	for _, args := range [][]string{
-		{"build", "-o", binary, module + "cmd/accelscope"},
-		{"test", "-c", "-o", rdmaTest, module + "pkg/source/rdma"},
-		{"test", "-c", "-o", accessTest, module + "pkg/source/access"},
-		{"test", "-c", "-o", datapathTest, module + "pkg/source/datapath"},
-	} {
-		build := exec.CommandContext(t.Context(), "go", args...)
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("go %v: %v: %s", args, err, out)
-		}
+	dir, err := binaries()
+	if err != nil {
+		t.Fatal(err)
 	}
 	env := []string{
-		nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + binary, workloadsVar + "=" + workloads,
-		rdmaTestVar + "=" + rdmaTest, accessTestVar + "=" + accessTest, datapathTestVar + "=" + datapathTest,
+		nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads,
+		rdmaTestVar + "=" + dir + "/rdma.test", accessTestVar + "=" + dir + "/access.test", datapathTestVar + "=" + dir + "/datapath.test",
 		"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	}
 	return vm.Options{
-		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 30 * time.Minute, // it takes 3 to 9
+		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 20 * time.Minute, // it takes 2 to 6
 		Env: append(env, n.buildModules(t)...),
 	}
+}
+
+// binaries builds what all guests run and returns its directory.
+var binaries = sync.OnceValues(func() (string, error) {
+	dir := filepath.Join(os.TempDir(), fmt.Sprint("accelscope-e2e-", os.Getpid()))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	const module = "github.com/accelscope/accelscope/"
+	for _, args := range [][]string{
+		{"build", "-o", dir + "/accelscope", module + "cmd/accelscope"},
+		{"test", "-c", "-o", dir + "/rdma.test", module + "pkg/source/rdma"},
+		{"test", "-c", "-o", dir + "/access.test", module + "pkg/source/access"},
+		{"test", "-c", "-o", dir + "/datapath.test", module + "pkg/source/datapath"},
+	} {
+		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("go %v: %w: %s", args, err, out)
+		}
+	}
+	return dir, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	os.RemoveAll(filepath.Join(os.TempDir(), fmt.Sprint("accelscope-e2e-", os.Getpid())))
+	os.Exit(code)
 }
 
 // buildModules builds, outside the guest, the kernel modules of the RDMA tests and returns the variables that name them.

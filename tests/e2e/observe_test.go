@@ -59,6 +59,7 @@ func TestObserve(t *testing.T) {
 	}
 	if guest.Enter(t, opts) {
 		observe(t)
+		touched(t, n, "Prometheus with the rules, and what the dashboards ask")
 		return
 	}
 	if screens := os.Getenv(screensVar); screens != "" && !t.Failed() {

@@ -49,6 +49,7 @@ func TestPackage(t *testing.T) {
 			t.Logf("%s took %v", step.name, time.Since(begin).Round(time.Second))
 		}
 	}
+	touched(t, node{}, "the Debian package under systemd")
 	if t.Failed() {
 		t.Logf("journal:\n%s", sh(t, "journalctl", "--no-pager", "-o", "short-monotonic", "-u", "accelscope"))
 	}

@@ -128,7 +128,7 @@ type metrics map[string]*dto.MetricFamily
 // scrape reads /metrics and checks what must hold of every scrape.
 func (s *sensor) scrape() metrics {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/metrics", nil)
 	if err != nil {
@@ -197,13 +197,13 @@ func (s *sensor) monotonic(m metrics) {
 	for name, family := range m {
 		if family.GetType() == dto.MetricType_COUNTER {
 			for _, x := range family.GetMetric() {
-				now[name+fmt.Sprint(x.GetLabel())] = x.GetCounter().GetValue()
+				now[series(name, x)] = x.GetCounter().GetValue()
 			}
 		}
 		if family.GetType() == dto.MetricType_HISTOGRAM {
 			for _, x := range family.GetMetric() {
 				h := x.GetHistogram()
-				series := name + fmt.Sprint(x.GetLabel())
+				series := series(name, x)
 				now[series+" count"] = float64(h.GetSampleCount())
 				now[series+" sum"] = h.GetSampleSum()
 				for _, b := range h.GetBucket() {
@@ -221,6 +221,15 @@ func (s *sensor) monotonic(m metrics) {
 		}
 	}
 	s.last = now
+}
+
+// series is a name with its labels. An emulated CPU takes long to print them as text, of each series of each scrape.
+func series(name string, m *dto.Metric) string {
+	text := []byte(name)
+	for _, l := range m.GetLabel() {
+		text = append(append(append(append(text, ' '), l.GetName()...), '='), l.GetValue()...)
+	}
+	return string(text)
 }
 
 func label(m *dto.Metric, name string) string {
@@ -282,7 +291,7 @@ func eventually(t *testing.T, limit time.Duration, f func() error) time.Duration
 		if time.Since(begin) > limit {
 			t.Fatalf("after %v: %v", limit, err)
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(250 * time.Millisecond)
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 // inside names the variable that holds, in the guest, the test that is to run there.
 const inside = "ACCELSCOPE_GUEST_TEST"
 
-// Enter makes a test run inside a guest: it boots one, runs the same test of the same binary in it and takes over
-// its outcome and its log. It returns true in the guest and false outside, where the caller has nothing left to do:
+// Enter makes a test run inside a guest: it boots one, runs the same test of the same binary in it, passes on what it
+// prints and takes over its outcome. It returns true in the guest and false outside, where the caller has nothing left to do:
 //
 //	if !guest.Enter(t, vm.Options{Kernel: "6.1", Devices: 2}) {
 //		return
@@ -43,21 +43,53 @@ func Enter(t *testing.T, opts vm.Options) bool {
 	if opts.Share == "" {
 		opts.Share = t.TempDir()
 	}
-	var out bytes.Buffer
-	opts.Stdout = &out
+	out := &lines{prefix: "[" + t.Name() + "] "}
+	opts.Stdout = out
 	opts.Command = []string{exe, "-test.run=" + strings.Join(levels, "/"), "-test.v", "-test.count=1"}
 	opts.Env = append(opts.Env, inside+"="+t.Name())
 	res, err := vm.Run(t.Context(), opts)
-	t.Logf("in the guest:\n%s", out.String())
+	out.flush()
 	switch {
 	case err != nil:
 		t.Error(err)
 	case res.Status != 0:
 		t.Errorf("exit status %d in the guest", res.Status)
-	case strings.Contains(out.String(), "no tests to run"):
+	case out.none:
 		t.Error("the guest found no such test")
 	}
 	return false
+}
+
+// lines passes lines on to the standard output as they come, so that a guest is seen to make progress.
+type lines struct {
+	prefix string
+	rest   []byte // of a line that has not ended
+	none   bool   // no test ran
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.rest = append(l.rest, p...)
+	if end := bytes.LastIndexByte(l.rest, '\n'); end >= 0 {
+		l.print(l.rest[:end+1])
+		l.rest = append(l.rest[:0], l.rest[end+1:]...)
+	}
+	return len(p), nil
+}
+
+func (l *lines) print(text []byte) {
+	var out bytes.Buffer
+	for line := range bytes.Lines(text) {
+		l.none = l.none || bytes.Contains(line, []byte("no tests to run"))
+		out.WriteString(l.prefix)
+		out.Write(line)
+	}
+	_, _ = os.Stdout.Write(out.Bytes()) // at once: other guests print too
+}
+
+func (l *lines) flush() {
+	if len(l.rest) > 0 {
+		_, _ = l.Write([]byte("\n"))
+	}
 }
 
 // below returns the patterns of -test.run for the levels of sub-tests after the first n. It returns none where the
