@@ -98,16 +98,29 @@ FUZZTIME ?= 30s
 fuzz:
 	@tests/fuzz.sh $(FUZZTIME)
 
+# What must hold, in stages with a time each (tests/stages). Stages of a lane, as "a,b,c", run one after the other, lanes side
+# by side: guests wait much of their time. What several stages need is built before them, once.
 .PHONY: test
-test: test-unit test-rules test-deploy test-dashboards test-image test-guest test-ansible test-guides ## Everything that must hold: units, rules, manifests, dashboards, the image, guests with 6.1, the role, the guides
+test: ## Everything that must hold: units, rules, manifests, dashboards, the image, guests with four kernels, the role, the guides
+	@go run ./tests/stages -first deps,artifacts -built deps,build,image,packages \
+		test-guest test-unit,test-image,test-ansible,test-guides,test-deploy,test-rules,test-dashboards,test-harness
+
+.PHONY: artifacts
+artifacts: build image packages
 
 .PHONY: test-unit
-test-unit: tracefs
-	@go test -race -timeout 40m ./...
+test-unit: deps tracefs
+	@go test -race -timeout 8m ./...
+
+# On a machine that is busy: two loops a CPU beside the tests.
+.PHONY: stress
+stress: deps tracefs ## The unit tests beside two busy loops per CPU
+	@for i in $$(seq $$((2 * $$(nproc)))); do (exec timeout 40m sh -c 'while :; do :; done') & done; \
+		trap 'kill $$(jobs -p)' EXIT; go test -count=1 -race -timeout 20m ./...
 
 # The first two archives are the same but for the tools: they also show that a build can be repeated.
 .PHONY: test-image
-test-image: need-promtool need-qemu-aarch64-static image ## The image: what is in it, that it runs, its bill of materials; compose
+test-image: deps image ## The image: what is in it, that it runs, its bill of materials; compose
 	@$(MAKE) image TARGET=fabric
 	@$(MAKE) image ARCH=$(if $(filter amd64,$(ARCH)),arm64,amd64)
 	@go test -tags image -count=1 -v ./tests/image
@@ -115,7 +128,7 @@ test-image: need-promtool need-qemu-aarch64-static image ## The image: what is i
 
 # A module of its own, for the libraries of kustomize and Helm.
 .PHONY: test-deploy
-test-deploy: ## Manifests for Kubernetes: rendered, decoded strictly, the same by kustomize and Helm
+test-deploy: deps ## Manifests for Kubernetes: rendered, decoded strictly, the same by kustomize and Helm
 	@go test -C tests/deploy -count=1 ./... # files outside a module do not count for its cache
 
 .PHONY: generate-deploy
@@ -124,12 +137,12 @@ generate-deploy: ## Copy the rules of Prometheus into what is for its operator
 
 # deploy/ansible: what it is, and what it does to a copy of this machine.
 .PHONY: test-ansible
-test-ansible: packages need-ansible-lint ## The Ansible role: lint, syntax, and applied with the deb to a copy of this machine
+test-ansible: deps packages ## The Ansible role: lint, syntax, and applied with the deb to a copy of this machine
 	@cd deploy/ansible && ansible-lint --offline -q -p && ansible-playbook --syntax-check install.yaml remove.yaml >/dev/null
 	@go test -tags vm -count=1 -timeout 30m -v ./tests/machine ./tests/ansible
 
 .PHONY: test-guides
-test-guides: tracefs ## The commands of README.md and deploy/README.md as printed, make demo among them
+test-guides: deps tracefs ## The commands of README.md and deploy/README.md as printed, make demo among them
 	@go test -tags vm -count=1 -timeout 30m -v ./tests/guides
 
 # BPF tracepoints are attached through tracefs, which not every machine mounts.
@@ -138,19 +151,19 @@ tracefs:
 	@[ -d /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing
 
 .PHONY: test-rules
-test-rules: need-promtool ## Rules and alerts of Prometheus: promtool, and that the tests notice changes
+test-rules: deps ## Rules and alerts of Prometheus: promtool, and that the tests notice changes
 	@go test -C tests/rules -count=1 . # files outside a module do not count for its cache
 
-# How many guests at once: each has two CPUs.
-GUESTS ?= $(shell n=$$(( $$(nproc) / 2 )); echo $$(( n > 1 ? n : 1 )))
+# How many guests at once: each has two CPUs, and waits half of the time.
+GUESTS ?= $(shell nproc)
 
 .PHONY: test-guest
-test-guest: build
-	@go test -tags vm -count=1 -timeout 120m -parallel $(GUESTS) -v ./tests/e2e
+test-guest: deps build image ## Guests: each scenario on one of four kernels, on cgroup v1, with tracepoints
+	@go test -tags vm -count=1 -timeout 50m -parallel $(GUESTS) -v ./tests/e2e
 
 # What the dashboards look like is among the unit tests. What they ask is checked with the parser of Prometheus, in a module of its own.
 .PHONY: test-dashboards
-test-dashboards: ## Dashboards: well-formed, up to date, every metric and label in the reference
+test-dashboards: deps ## Dashboards: well-formed, up to date, every metric and label in the reference
 	@go test -count=1 ./tests/dashboards/...
 	@go test -C tests/rules -count=1 ./reference ./dashboards # files outside a module do not count for its cache
 
@@ -159,10 +172,14 @@ screens: build ## Draw the dashboards from what a Prometheus in the guest answer
 	@ACCELSCOPE_SCREENS=$(CURDIR)/deploy/grafana/screens go test -tags vm -count=1 -timeout 20m -v -run 'TestObserve' ./tests/e2e
 
 .PHONY: test-kernels
-test-kernels: build ## The guest suite on 5.10, 6.1 and 6.12, with tracepoints and with fentry forced, on cgroup v1; bytes by port on 7
-	@ACCELSCOPE_NODES=5.10,6.1,6.12,6.1/tracepoint,6.12/fentry,6.1//v1 \
-		go test -tags vm -count=1 -timeout 120m -parallel $(GUESTS) -v -run 'TestNode|TestNames|TestDataPath|TestDeploy' ./tests/e2e
-	@ACCELSCOPE_NODES=7 go test -tags vm -count=1 -timeout 30m -v -run TestDataPath ./tests/e2e
+test-kernels: deps build image ## The guest suite at full length on 5.10, 6.1, 6.12 and 7, with tracepoints and with fentry forced, on cgroup v1
+	@ACCELSCOPE_NODES=5.10,6.1,6.12,7,6.1/tracepoint,6.12/fentry,6.1//v1 \
+		go test -tags vm -count=1 -timeout 180m -parallel $(GUESTS) -v -run 'TestNode|TestNames|TestDeploy' ./tests/e2e
+	@go test -tags vm -count=1 -timeout 60m -v ./tests/vm/...
+
+.PHONY: test-harness
+test-harness: deps ## What the tests stand on: a guest that hangs ends with a report
+	@go test -tags vm -count=1 -timeout 8m -v -run 'TestSilent|TestHung' ./tests/vm/...
 
 .PHONY: test-churn
 test-churn: build ## The lives of 500 containers, all of which must arrive as events (a quarter of an hour)

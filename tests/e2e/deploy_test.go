@@ -55,15 +55,15 @@ func TestDeploy(t *testing.T) {
 	}
 }
 
-// renderDeploy builds the image and renders the overlays, outside the guest.
+// renderDeploy copies the image and renders the overlays, outside the guest.
 func renderDeploy(t *testing.T, dir string) {
 	t.Helper()
-	sh(t, "make", "-C", "../..", "image", "IMAGE="+filepath.Join(dir, "image.tar"))
 	repository, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
 	sh(t, "cp", filepath.Join(repository, "deploy/README.md"), filepath.Join(dir, guide))
+	sh(t, "cp", filepath.Join(repository, "bin/accelscope-image.tar"), filepath.Join(dir, "image.tar")) // of make image
 	for _, overlay := range overlays {
 		text := sh(t, "go", "run", "-C", "../deploy", "./render", repository, "overlays/"+overlay)
 		if err := os.WriteFile(filepath.Join(dir, overlay+".json"), []byte(text), 0o600); err != nil {

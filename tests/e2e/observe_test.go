@@ -250,7 +250,7 @@ func evaluated(t *testing.T, p *prometheus, end time.Time) {
 	for _, s := range answer.Series {
 		name := s.Labels["alertname"]
 		active[name] = true
-		if expected[name]+tolerated[name]+tolerated[name+" "+s.Labels["source"]] == "" {
+		if expected[name]+tolerated[name]+tolerated[name+" "+s.Labels["source"]+s.Labels["problem"]] == "" {
 			t.Errorf("%s is active: %v", name, s.Labels)
 		}
 	}

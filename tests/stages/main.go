@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command stages runs the stages of `make test`, each a make target, and prints how long each took. Stages of one lane run
-// one after the other, lanes side by side: guests spend much of their time waiting, and builds do not.
+// one after the other, lanes side by side: guests spend much of their time waiting, and builds do not. The first lane has
+// precedence over the others: an emulated guest that gets no CPU looks like one that hangs.
 //
 // The output of a stage goes to a log file and is shown if the stage fails. A stage whose log does not grow for five
 // minutes hangs: its process tree and the goroutines of its tests are printed, it is ended, and it has failed.
@@ -23,6 +24,8 @@ import (
 
 func main() {
 	var r runner
+	first := flag.String("first", "", "stages that all others need, separated by commas")
+	built := flag.String("built", "", "targets that the stages of -first have made, separated by commas: not made again")
 	flag.StringVar(&r.logs, "logs", "bin/test", "directory of the stages' logs")
 	flag.DurationVar(&r.silence, "silence", 5*time.Minute, "how long a stage may print nothing")
 	flag.Usage = func() {
@@ -34,17 +37,25 @@ func main() {
 	defer stop()
 	var lanes [][]string
 	for _, lane := range flag.Args() {
-		lanes = append(lanes, strings.Split(lane, ","))
+		lanes = append(lanes, fields(lane))
 	}
-	if !r.run(ctx, lanes) {
+	for _, target := range fields(*built) {
+		r.built = append(r.built, "--old-file="+target)
+	}
+	if !r.run(ctx, fields(*first), lanes) {
 		os.Exit(1)
 	}
+}
+
+func fields(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
 }
 
 // runner runs stages and keeps their results.
 type runner struct {
 	logs    string
 	silence time.Duration
+	built   []string // options of make
 
 	mu      sync.Mutex // of the terminal and of results
 	results []result
@@ -57,18 +68,28 @@ type result struct {
 }
 
 // run runs all stages, prints a table of them, and returns whether all passed.
-func (r *runner) run(ctx context.Context, lanes [][]string) bool {
+func (r *runner) run(ctx context.Context, first []string, lanes [][]string) bool {
 	began := time.Now()
 	if err := os.MkdirAll(r.logs, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, "stages:", err)
 		return false
 	}
+	for _, name := range first {
+		if !r.stage(ctx, "make", name) {
+			lanes = nil // nothing can be built
+			break
+		}
+	}
 	var all sync.WaitGroup
-	for _, lane := range lanes {
+	for i, lane := range lanes {
+		command := append([]string{"make"}, r.built...)
+		if i > 0 {
+			command = append([]string{"nice", "-n", "5"}, command...)
+		}
 		all.Go(func() {
 			for _, name := range lane {
 				if ctx.Err() == nil {
-					r.stage(ctx, name)
+					r.stage(ctx, append(command, name)...)
 				}
 			}
 		})
@@ -92,12 +113,14 @@ func (r *runner) run(ctx context.Context, lanes [][]string) bool {
 	return failed == 0 && ctx.Err() == nil
 }
 
-// stage runs one stage and prints how it ended: what it reports of itself, and all of its log if it failed.
-func (r *runner) stage(ctx context.Context, name string) {
+// stage runs the command of one stage, which ends with its name, and prints how it ended: what it reports of itself, and
+// the end of its log if it failed.
+func (r *runner) stage(ctx context.Context, command ...string) bool {
+	name := command[len(command)-1]
 	path := filepath.Join(r.logs, name+".log")
 	r.print(fmt.Sprintf("%s begins (%s)\n", name, path))
 	began := time.Now()
-	err := watch(ctx, path, r.silence, "make", name)
+	err := watch(ctx, path, r.silence, command[0], command[1:]...)
 	took := time.Since(began)
 	text, _ := os.ReadFile(path)
 	r.mu.Lock()
@@ -105,9 +128,10 @@ func (r *runner) stage(ctx context.Context, name string) {
 	r.mu.Unlock()
 	if err != nil {
 		r.print(fmt.Sprintf("%s FAILED after %.0f s: %v\n%s\n", name, took.Seconds(), err, tail(text)))
-		return
+		return false
 	}
 	r.print(fmt.Sprintf("%s passed in %.0f s\n%s", name, took.Seconds(), summary(text)))
+	return true
 }
 
 func (r *runner) print(text string) {

@@ -4,12 +4,20 @@
 package guest
 
 import (
+	"bufio"
 	"bytes"
+	"context"
+	"errors"
 	"flag"
+	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"regexp"
+	"runtime/pprof"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/accelscope/accelscope/tests/vm"
 )
@@ -29,35 +37,79 @@ const inside = "ACCELSCOPE_GUEST_TEST"
 func Enter(t *testing.T, opts vm.Options) bool {
 	t.Helper()
 	if os.Getenv(inside) == t.Name() {
+		go report(os.Stdin, os.Stdout)
 		return true
 	}
+	if opts.Share == "" {
+		opts.Share = t.TempDir()
+	}
+	if err := run(t.Context(), t.Name(), opts, silence); err != nil {
+		t.Error(err)
+	}
+	return false
+}
+
+// silence is how long a test in a guest may print nothing, and quitTime how long it then has for its report.
+const (
+	silence  = 5 * time.Minute
+	quitTime = 30 * time.Second
+)
+
+var errSilent = errors.New("the guest makes no progress")
+
+// run runs a test of this binary in a guest. A test that prints nothing for a time is asked for its goroutines and the
+// processes of the guest, and ended with the guest.
+func run(ctx context.Context, test string, opts vm.Options, silence time.Duration) error {
 	exe, err := os.Executable()
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	levels := strings.Split(t.Name(), "/")
+	levels := strings.Split(test, "/")
 	for i, level := range levels {
 		levels[i] = "^" + regexp.QuoteMeta(level) + "$"
 	}
 	levels = append(levels, below(len(levels))...)
-	if opts.Share == "" {
-		opts.Share = t.TempDir()
-	}
-	out := &lines{prefix: "[" + t.Name() + "] "}
-	opts.Stdout = out
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stdin, asked := io.Pipe()
+	defer asked.Close()
+	out := &lines{prefix: "[" + test + "] "}
+	out.silent = time.AfterFunc(silence, func() {
+		go asked.Write([]byte(ask)) //nolint:errcheck // a guest that hangs reads nothing
+		time.AfterFunc(quitTime, func() { cancel(fmt.Errorf("%w: no output for %v", errSilent, silence)) })
+	})
+	defer out.silent.Stop()
+	out.silence = silence
+	opts.Stdin, opts.Stdout = stdin, out
 	opts.Command = []string{exe, "-test.run=" + strings.Join(levels, "/"), "-test.v", "-test.count=1"}
-	opts.Env = append(opts.Env, inside+"="+t.Name())
-	res, err := vm.Run(t.Context(), opts)
+	opts.Env = append(opts.Env, inside+"="+test)
+	res, err := vm.Run(ctx, opts)
 	out.flush()
-	switch {
+	switch cause := context.Cause(ctx); {
+	case cause != nil && err != nil:
+		return fmt.Errorf("%w: %w", cause, err)
 	case err != nil:
-		t.Error(err)
+		return err
 	case res.Status != 0:
-		t.Errorf("exit status %d in the guest", res.Status)
+		return fmt.Errorf("exit status %d in the guest", res.Status)
 	case out.none:
-		t.Error("the guest found no such test")
+		return errors.New("the guest found no such test")
 	}
-	return false
+	return nil
+}
+
+// ask is what the harness writes to a test that is silent.
+const ask = "report\n"
+
+// report prints all goroutines and the processes of the guest when it is asked.
+func report(in io.Reader, out io.Writer) {
+	for asked := bufio.NewScanner(in); asked.Scan(); {
+		if asked.Text()+"\n" == ask {
+			processes, _ := exec.Command("ps", "-eo", "pid,ppid,stat,wchan:24,etimes,args", "--forest").Output()
+			fmt.Fprintf(out, "processes:\n%s", processes)
+			_ = pprof.Lookup("goroutine").WriteTo(out, 2)
+		}
+	}
 }
 
 // lines passes lines on to the standard output as they come, so that a guest is seen to make progress.
@@ -65,9 +117,15 @@ type lines struct {
 	prefix string
 	rest   []byte // of a line that has not ended
 	none   bool   // no test ran
+
+	silent  *time.Timer // runs out when nothing is written for a time
+	silence time.Duration
 }
 
 func (l *lines) Write(p []byte) (int, error) {
+	if l.silent.Stop() { // it has not run out yet
+		l.silent.Reset(l.silence)
+	}
 	l.rest = append(l.rest, p...)
 	if end := bytes.LastIndexByte(l.rest, '\n'); end >= 0 {
 		l.print(l.rest[:end+1])

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// node is one guest to test in.
+type node struct {
+	kernel, tier, cgroup string
+}
+
+// String is what nodesVar calls it, as one level of a test's name.
+func (n node) String() string {
+	return strings.TrimRight(strings.Join([]string{n.kernel, n.tier, n.cgroup}, "_"), "_")
+}
+
+// A scenario is a part of a test in a guest. `make test` spreads them over the kernels, so that each runs once or twice;
+// `make test-kernels` runs all of them, at full length, on each node.
+type scenario[T any] struct {
+	name  string
+	run   func(T, *testing.T)
+	nodes string // those of `make test`: kernel[/tier[/cgroup layout]]
+	can   func(node) bool
+}
+
+func (s scenario[T]) on(n node) bool {
+	if s.can != nil && !s.can(n) {
+		return false
+	}
+	return whole() || slices.Contains(parse(strings.Fields(s.nodes)), n)
+}
+
+// whole tells whether nodes are named, as make test-kernels does: then everything runs at full length.
+func whole() bool { return os.Getenv(nodesVar) != "" }
+
+// size is how many of something a scenario takes: all, or few in make test.
+func size(all, few int) int {
+	if whole() {
+		return all
+	}
+	return few
+}
+
+func parse(names []string) (nodes []node) {
+	for _, name := range names {
+		parts := append(strings.Split(name, "/"), "", "")
+		nodes = append(nodes, node{parts[0], parts[1], parts[2]})
+	}
+	return nodes
+}
+
+// nodes are those that are named, or those that the scenarios name, the ones with most scenarios first.
+func nodes[T any](scenarios []scenario[T]) []node {
+	if whole() {
+		return parse(strings.Split(os.Getenv(nodesVar), ","))
+	}
+	var all []node
+	count := map[node]int{}
+	for _, s := range scenarios {
+		for _, n := range parse(strings.Fields(s.nodes)) {
+			if count[n]++; count[n] == 1 {
+				all = append(all, n)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b node) int { return count[b] - count[a] })
+	return all
+}
+
+// play runs the scenarios of a node, in the guest, and prints what ran for the stage's summary.
+func play[T any](t *testing.T, n node, scenarios []scenario[T], on T) {
+	var ran []string
+	for _, s := range scenarios {
+		if !s.on(n) {
+			continue
+		}
+		begin := time.Now()
+		if t.Run(strings.ReplaceAll(s.name, " ", "_"), func(t *testing.T) { s.run(on, t) }) {
+			ran = append(ran, fmt.Sprintf("%s %.0f s", s.name, time.Since(begin).Seconds()))
+		}
+	}
+	touched(t, n, ran...)
+}
+
+// touched prints which kernel a test ran on, with what.
+func touched(t *testing.T, n node, what ...string) {
+	t.Helper()
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("stage: %s, cgroup %s, probes %s: %s\n", strings.TrimSpace(string(release)), cmp.Or(n.cgroup, "v2"),
+		cmp.Or(n.tier, "by the kernel"), strings.Join(what, ", "))
+}
