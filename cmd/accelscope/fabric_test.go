@@ -275,15 +275,7 @@ func TestBinaryOnFabric(t *testing.T) {
 		if took, err := s.stop(); err != nil || took > 5*time.Second {
 			t.Errorf("SIGTERM: %v after %v", err, took)
 		}
-		s.until(func() string {
-			for _, pid := range tools.hanging() {
-				// Its number may be another's by now.
-				if line, _ := os.ReadFile("/proc/" + pid + "/cmdline"); string(line) == "sleep\x001000\x00" {
-					return "perfquery " + pid + " is left behind"
-				}
-			}
-			return ""
-		})
+		await(t, tools.ended)
 	})
 }
 
