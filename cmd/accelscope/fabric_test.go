@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/ibsim"
 )
 
@@ -242,7 +242,7 @@ func TestBinaryOnFabric(t *testing.T) {
 		}
 		s.awaitValue("infiniband_switch_port_symbol_error_total", 5, fmt.Sprintf("guid=0x%016x", want.Nodes[0].GUID), "port=2")
 		s.until(func() string { // a question may get lost
-			out, err := exec.CommandContext(t.Context(), filepath.Join(sim.Tools, "perfquery"), "-G", fmt.Sprintf("0x%016x", want.Nodes[0].GUID), "2").Output()
+			out, err := child.Command(t.Context(), filepath.Join(sim.Tools, "perfquery"), "-G", fmt.Sprintf("0x%016x", want.Nodes[0].GUID), "2").Output()
 			if err != nil || !strings.Contains(string(out), "SymbolErrorCounter:..............5\n") {
 				return fmt.Sprintf("the switch says: %v\n%s", err, out)
 			}
@@ -252,12 +252,12 @@ func TestBinaryOnFabric(t *testing.T) {
 
 	t.Run("doctor", func(t *testing.T) {
 		s.t = t
-		out, _ := exec.CommandContext(t.Context(), binary, append([]string{"doctor"}, append(args, "--fabric.interval=1m")...)...).CombinedOutput()
+		out, _ := child.Command(t.Context(), binary, append([]string{"doctor"}, append(args, "--fabric.interval=1m")...)...).CombinedOutput()
 		if !strings.Contains(string(out), "switches: 12, adapters: 64, links: 96") {
 			t.Errorf("doctor does not see the fabric:\n%s", out)
 		}
 		empty := t.TempDir()
-		out, _ = exec.CommandContext(t.Context(), binary, append([]string{"doctor"}, append(args, "--fabric.tools="+empty)...)...).CombinedOutput()
+		out, _ = child.Command(t.Context(), binary, append([]string{"doctor"}, append(args, "--fabric.tools="+empty)...)...).CombinedOutput()
 		if !strings.Contains(string(out), "infiniband-diags") {
 			t.Errorf("without tools doctor says:\n%s", out)
 		}

@@ -8,12 +8,12 @@ package e2e
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/vm"
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
@@ -124,7 +124,7 @@ func (n node) options(t *testing.T) vm.Options {
 		{"test", "-c", "-o", rdmaTest, module + "pkg/source/rdma"},
 		{"test", "-c", "-o", accessTest, module + "pkg/source/access"},
 	} {
-		build := exec.CommandContext(t.Context(), "go", args...)
+		build := child.Command(t.Context(), "go", args...)
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("go %v: %v: %s", args, err, out)
 		}

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
@@ -77,7 +77,7 @@ func (n node) netlink(t *testing.T) {
 	for _, end := range []string{"0", "1"} {
 		sh(t, "rdma", "link", "add", "rxe"+end, "type", "rxe", "netdev", "v"+end)
 	}
-	cmd := exec.CommandContext(t.Context(), os.Getenv(rdmaTestVar), "-test.run=^TestGuest$", "-test.v")
+	cmd := child.Command(t.Context(), os.Getenv(rdmaTestVar), "-test.run=^TestGuest$", "-test.v")
 	cmd.Env = append(os.Environ(), "ACCELSCOPE_GUEST=1", "ACCELSCOPE_WORKLOADS="+os.Getenv(workloadsVar))
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
