@@ -70,6 +70,8 @@ func startProcess(t *testing.T, binary string, args ...string) (url string, p *o
 	stop = func() (time.Duration, error) {
 		began := time.Now()
 		_ = cmd.Process.Signal(syscall.SIGTERM)
+		kill := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill(); _ = log.Close() })
+		defer kill.Stop()
 		for range address { // until the log ends: Wait closes the pipe
 		}
 		err := cmd.Wait()

