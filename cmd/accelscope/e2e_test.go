@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -20,6 +19,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
@@ -29,7 +29,7 @@ func build(t *testing.T) string {
 	binary := filepath.Join(t.TempDir(), "accelscope")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+	if out, err := child.Command(ctx, "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	return binary
@@ -48,7 +48,7 @@ func startProcess(t *testing.T, binary string, args ...string) (url string, p *o
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, binary, append(args, "--web.listen-address=127.0.0.1:0", "--log.format=json")...)
+	cmd := child.Command(ctx, binary, append(args, "--web.listen-address=127.0.0.1:0", "--log.format=json")...)
 	log, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -70,6 +70,8 @@ func startProcess(t *testing.T, binary string, args ...string) (url string, p *o
 	stop = func() (time.Duration, error) {
 		began := time.Now()
 		_ = cmd.Process.Signal(syscall.SIGTERM)
+		kill := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill(); _ = log.Close() })
+		defer kill.Stop()
 		for range address { // until the log ends: Wait closes the pipe
 		}
 		err := cmd.Wait()
@@ -154,7 +156,7 @@ func TestBinaryOnFakeNode(t *testing.T) {
 		if err := os.RemoveAll(m.SysFS()); err != nil {
 			t.Fatal(err)
 		}
-		out, err := exec.CommandContext(t.Context(), binary, append(args, "--strict", "--web.listen-address=127.0.0.1:0")...).
+		out, err := child.Command(t.Context(), binary, append(args, "--strict", "--web.listen-address=127.0.0.1:0")...).
 			CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "--strict: rdma") {
 			t.Errorf("without /sys: %v, want an error about rdma:\n%s", err, out)
@@ -165,7 +167,7 @@ func TestBinaryOnFakeNode(t *testing.T) {
 		_, args := fakeNode(t)
 		url, stop := start(t, binary, args...)
 		ready(t, url)
-		out, err := exec.CommandContext(t.Context(), binary, "top", "--once", "--interval=100ms", "--url="+url+"/metrics").Output()
+		out, err := child.Command(t.Context(), binary, "top", "--once", "--interval=100ms", "--url="+url+"/metrics").Output()
 		if err != nil || len(out) == 0 {
 			t.Errorf("top: %v, printed %q", err, out)
 		}
@@ -175,7 +177,7 @@ func TestBinaryOnFakeNode(t *testing.T) {
 	})
 
 	t.Run("version", func(t *testing.T) {
-		out, err := exec.CommandContext(t.Context(), binary, "version").Output()
+		out, err := child.Command(t.Context(), binary, "version").Output()
 		if err != nil || !strings.HasPrefix(string(out), "accelscope ") {
 			t.Errorf("version: %v, printed %q", err, out)
 		}
@@ -184,7 +186,7 @@ func TestBinaryOnFakeNode(t *testing.T) {
 	t.Run("the address is taken", func(t *testing.T) {
 		_, args := fakeNode(t)
 		url, stop := start(t, binary, args...)
-		cmd := exec.CommandContext(t.Context(), binary, append(args, "--web.listen-address="+strings.TrimPrefix(url, "http://"))...)
+		cmd := child.Command(t.Context(), binary, append(args, "--web.listen-address="+strings.TrimPrefix(url, "http://"))...)
 		var stderr strings.Builder
 		cmd.Stderr, cmd.Stdout = &stderr, io.Discard
 		if err := cmd.Run(); err == nil || !strings.Contains(stderr.String(), "address already in use") {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,12 +18,9 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/ibsim"
 )
-
-// fastScrape is how long most scrapes may take, whatever the tools do; none may take
-// longer than slack, which is for a busy machine.
-const fastScrape = 500 * time.Millisecond
 
 // narrowLink is one of the fabric that has lost lanes: between the first spine and leaf2.
 const narrowLink = 2
@@ -47,7 +43,7 @@ func TestBinaryOnFabric(t *testing.T) {
 	keepReaping(t, sim)
 	tools := wrapTools(t, sim.Tools)
 	_, args := fakeNode(t)
-	args = append(args, "--fabric.tools="+tools.dir, "--fabric.interval=4s")
+	args = append(args, "--fabric.tools="+tools.dir, "--fabric.interval=15s") // a round ends in that on a busy machine
 
 	t.Run("off", func(t *testing.T) {
 		s := startFabric(t, binary, args)
@@ -62,7 +58,7 @@ func TestBinaryOnFabric(t *testing.T) {
 		if code, _, body := get(t, s.url+fabricPath, ""); code != http.StatusServiceUnavailable || !strings.Contains(body, "switched off") {
 			t.Errorf("%d %s", code, body)
 		}
-		if took, err := s.stop(); err != nil || took > 5*time.Second {
+		if took, err := s.stop(); err != nil || took > drainTimeout+closeTimeout+slack {
 			t.Errorf("SIGTERM: %v after %v", err, took)
 		}
 		if calls := tools.calls(); len(calls) > 0 {
@@ -196,6 +192,15 @@ func TestBinaryOnFabric(t *testing.T) {
 			s.awaitValue("accelscope_source_state", 1, "source=fabric", "state=ok") // that before is known
 			before, _ := s.value("infiniband_fabric_queries_total", "tool="+tool, "result=timeout")
 			tools.hang(tool)
+			s.until(func() string { // a scrape that waits for a tool ends after the tool
+				running := tools.running()
+				s.scrape()
+				after := tools.running()
+				if !slices.ContainsFunc(running, func(pid string) bool { return slices.Contains(after, pid) }) {
+					return "no scrape ended while " + tool + " hung"
+				}
+				return ""
+			})
 			s.until(func() string {
 				families := s.scrape()
 				if after, _ := valueOf(families, "infiniband_fabric_queries_total", "tool="+tool, "result=timeout"); after <= before {
@@ -242,7 +247,7 @@ func TestBinaryOnFabric(t *testing.T) {
 		}
 		s.awaitValue("infiniband_switch_port_symbol_error_total", 5, fmt.Sprintf("guid=0x%016x", want.Nodes[0].GUID), "port=2")
 		s.until(func() string { // a question may get lost
-			out, err := exec.CommandContext(t.Context(), filepath.Join(sim.Tools, "perfquery"), "-G", fmt.Sprintf("0x%016x", want.Nodes[0].GUID), "2").Output()
+			out, err := child.Command(t.Context(), filepath.Join(sim.Tools, "perfquery"), "-G", fmt.Sprintf("0x%016x", want.Nodes[0].GUID), "2").Output()
 			if err != nil || !strings.Contains(string(out), "SymbolErrorCounter:..............5\n") {
 				return fmt.Sprintf("the switch says: %v\n%s", err, out)
 			}
@@ -252,12 +257,12 @@ func TestBinaryOnFabric(t *testing.T) {
 
 	t.Run("doctor", func(t *testing.T) {
 		s.t = t
-		out, _ := exec.CommandContext(t.Context(), binary, append([]string{"doctor"}, append(args, "--fabric.interval=1m")...)...).CombinedOutput()
+		out, _ := child.Command(t.Context(), binary, append([]string{"doctor"}, append(args, "--fabric.interval=1m")...)...).CombinedOutput()
 		if !strings.Contains(string(out), "switches: 12, adapters: 64, links: 96") {
 			t.Errorf("doctor does not see the fabric:\n%s", out)
 		}
 		empty := t.TempDir()
-		out, _ = exec.CommandContext(t.Context(), binary, append([]string{"doctor"}, append(args, "--fabric.tools="+empty)...)...).CombinedOutput()
+		out, _ = child.Command(t.Context(), binary, append([]string{"doctor"}, append(args, "--fabric.tools="+empty)...)...).CombinedOutput()
 		if !strings.Contains(string(out), "infiniband-diags") {
 			t.Errorf("without tools doctor says:\n%s", out)
 		}
@@ -272,18 +277,10 @@ func TestBinaryOnFabric(t *testing.T) {
 				t.Fatal("no perfquery is started")
 			}
 		}
-		if took, err := s.stop(); err != nil || took > 5*time.Second {
+		if took, err := s.stop(); err != nil || took > drainTimeout+closeTimeout+slack {
 			t.Errorf("SIGTERM: %v after %v", err, took)
 		}
-		s.until(func() string {
-			for _, pid := range tools.hanging() {
-				// Its number may be another's by now.
-				if line, _ := os.ReadFile("/proc/" + pid + "/cmdline"); string(line) == "sleep\x001000\x00" {
-					return "perfquery " + pid + " is left behind"
-				}
-			}
-			return ""
-		})
+		await(t, tools.ended)
 	})
 }
 
@@ -427,7 +424,7 @@ series:
 	return 0, false
 }
 
-const fabricTakes = 2 * time.Minute // to be read again, on a busy machine
+const fabricTakes = 4 * time.Minute // to be read again, on a busy machine
 
 // until waits until wrong is empty, and fails with what it says. Where a round takes
 // longer than its time, on a busy machine, nothing of it is told before the next one.
@@ -487,23 +484,19 @@ func (s *fabricSensor) await(complaint string, right func(*fabricAnswer) bool) *
 	}
 }
 
-// keepScraping scrapes until it is stopped. The scrapes must be fast: one that waits for
-// a tool that hangs takes seconds.
+// keepScraping scrapes until it is stopped. Every scrape must succeed.
 func (s *fabricSensor) keepScraping() (stop func()) {
 	end, done := make(chan struct{}), make(chan struct{})
-	var took []time.Duration
 	client := &http.Client{Timeout: time.Minute}
 	go func() {
 		defer close(done)
 		for {
-			began := time.Now()
 			answer, err := client.Get(s.url + "/metrics")
 			if err != nil {
 				s.t.Error(err)
 				return
 			}
 			answer.Body.Close()
-			took = append(took, time.Since(began))
 			select {
 			case <-end:
 				return
@@ -513,16 +506,7 @@ func (s *fabricSensor) keepScraping() (stop func()) {
 	}()
 	return func() {
 		close(end)
-		<-done
-		slices.Sort(took)
-		if len(took) == 0 {
-			return // the error was told
-		}
-		median, slowest := took[len(took)/2], took[len(took)-1]
-		s.t.Logf("%d scrapes: %s, the slowest %s", len(took), median, slowest)
-		if median > fastScrape || slowest > slack {
-			s.t.Errorf("scrapes took %s, the slowest %s", median, slowest)
-		}
+		<-done // the client has a timeout
 	}
 }
 

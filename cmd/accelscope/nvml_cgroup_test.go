@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
 	"github.com/accelscope/accelscope/tests/nvml"
 )
@@ -36,7 +37,7 @@ func TestNVMLRealProcesses(t *testing.T) {
 		}
 		leaves := containerCgroups(t, c)
 		for range 4 {
-			cmd := exec.CommandContext(t.Context(), "sleep", "300")
+			cmd := child.Command(t.Context(), "sleep", "300")
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}

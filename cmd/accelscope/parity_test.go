@@ -25,6 +25,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/collector"
 	"github.com/accelscope/accelscope/pkg/source/node"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // nodeCollectors are the collectors of node_exporter that the source node
@@ -206,7 +207,7 @@ func startPeer(t *testing.T, p peer, args ...string) func() string {
 	for _, c := range nodeCollectors {
 		args = append(args, "--collector."+c)
 	}
-	cmd := exec.CommandContext(ctx, p.binary, args...)
+	cmd := child.Command(ctx, p.binary, args...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

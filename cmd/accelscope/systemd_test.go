@@ -4,12 +4,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // notified is a socket as systemd has it, and what comes in.
@@ -71,7 +73,7 @@ func TestNotifyLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(exe, "-test.run=^TestNotifyHelper$")
+	cmd := child.Command(context.Background(), exe, "-test.run=^TestNotifyHelper$")
 	cmd.Env = append(os.Environ(), "ACCELSCOPE_TEST_NOTIFY=1")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -29,6 +29,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/openapi"
 )
 
@@ -250,7 +251,7 @@ func TestWebConfig(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				out, err := exec.CommandContext(ctx, binary, "--no-collector.probe", "--web.listen-address=127.0.0.1:0",
+				out, err := child.Command(ctx, binary, "--no-collector.probe", "--web.listen-address=127.0.0.1:0",
 					"--web.config.file="+path).CombinedOutput()
 				text := string(out)
 				if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 {

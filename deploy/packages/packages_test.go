@@ -13,12 +13,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // output runs a command and returns what it prints.
 func output(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), name, args...).Output()
+	out, err := child.Command(t.Context(), name, args...).Output()
 	if err != nil {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			t.Fatalf("%s %s: %v: %s%s", name, strings.Join(args, " "), err, out, exit.Stderr)
@@ -50,7 +52,7 @@ func TestVersions(t *testing.T) {
 	}
 	for i, b := range ordered[1:] {
 		a := ordered[i]
-		if err := exec.CommandContext(t.Context(), "dpkg", "--compare-versions", a, "lt", b).Run(); err != nil {
+		if err := child.Command(t.Context(), "dpkg", "--compare-versions", a, "lt", b).Run(); err != nil {
 			t.Errorf("dpkg: %s is not before %s", a, b)
 		}
 		if got := output(t, "rpm", "--eval", `%{lua:print(rpm.vercmp("`+a+`","`+b+`"))}`); got != "-1" {
@@ -63,7 +65,7 @@ func TestVersions(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"unknown", "v1", "nightly-1", "1.2.3; rm"} {
-		if out, err := exec.CommandContext(t.Context(), "./version.sh", bad).Output(); err == nil {
+		if out, err := child.Command(t.Context(), "./version.sh", bad).Output(); err == nil {
 			t.Errorf("%s becomes %s", bad, out)
 		}
 	}
@@ -85,7 +87,7 @@ func TestUnit(t *testing.T) {
 	if err := os.WriteFile(unit, []byte(here), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", unit).CombinedOutput()
+	out, err := child.Command(t.Context(), "systemd-analyze", "verify", "--man=no", unit).CombinedOutput()
 	for line := range strings.Lines(string(out)) {
 		if strings.Contains(line, "accelscope.service") { // and not a unit of this machine
 			t.Error(line)
@@ -105,14 +107,14 @@ func TestUnit(t *testing.T) {
 		}
 		if drop != "" {
 			output(t, "cp", drop, dir)
-			if out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", unit).CombinedOutput(); err != nil ||
+			if out, err := child.Command(t.Context(), "systemd-analyze", "verify", "--man=no", unit).CombinedOutput(); err != nil ||
 				strings.Contains(string(out), filepath.Base(drop)) {
 				t.Errorf("%s: %v: %s", drop, err, out)
 			}
 			continue
 		}
 		const most = "39" // tenths
-		out, err := exec.CommandContext(t.Context(), "systemd-analyze", "security", "--offline=true", "--no-pager",
+		out, err := child.Command(t.Context(), "systemd-analyze", "security", "--offline=true", "--no-pager",
 			"--threshold="+most, unit).Output()
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 		t.Log(lines[len(lines)-1])
@@ -180,7 +182,7 @@ func TestPackages(t *testing.T) {
 		if err := os.WriteFile(config, []byte("grace: 7m\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := exec.CommandContext(t.Context(), "rpm", "--root", root, "-V", "accelscope").Output(); err == nil ||
+		if out, err := child.Command(t.Context(), "rpm", "--root", root, "-V", "accelscope").Output(); err == nil ||
 			!strings.Contains(string(out), files[0]) {
 			t.Errorf("rpm -V sees no change: %s", out)
 		}
@@ -263,7 +265,7 @@ func libc(t *testing.T, program, depends, pattern string) {
 	t.Helper()
 	newest := ""
 	for _, v := range regexp.MustCompile(`GLIBC_([0-9.]+)`).FindAllStringSubmatch(output(t, "objdump", "-T", program), -1) {
-		if err := exec.CommandContext(t.Context(), "dpkg", "--compare-versions", v[1], "gt", newest).Run(); err == nil {
+		if err := child.Command(t.Context(), "dpkg", "--compare-versions", v[1], "gt", newest).Run(); err == nil {
 			newest = v[1]
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files and gen/metrics.md")
@@ -156,7 +157,7 @@ func TestPromtool(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.CommandContext(t.Context(), promtool, "check", "metrics")
+		cmd := child.Command(t.Context(), promtool, "check", "metrics")
 		cmd.Stdin = bytes.NewReader(golden)
 		out, err := cmd.CombinedOutput()
 		theirs := 0

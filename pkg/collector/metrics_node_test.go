@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // machine are made-up facts of a node, one of everything. That the names are
@@ -126,7 +127,7 @@ func TestMachineLint(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer golden.Close() //nolint:errcheck // read only
-	cmd := exec.CommandContext(t.Context(), "promtool", "check", "metrics")
+	cmd := child.Command(t.Context(), "promtool", "check", "metrics")
 	cmd.Stdin = golden
 	out, err := cmd.CombinedOutput()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {

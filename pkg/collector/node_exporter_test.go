@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // TestNodeExporter has the real node_exporter read a fake sysfs that says what
@@ -97,7 +98,7 @@ func runNodeExporter(t *testing.T, binary, sysfs string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, "--collector.disable-defaults", "--collector.infiniband",
+	cmd := child.Command(ctx, binary, "--collector.disable-defaults", "--collector.infiniband",
 		"--path.sysfs="+sysfs, "--web.listen-address=127.0.0.1:0", "--web.disable-exporter-metrics")
 	stderr, err := cmd.StderrPipe()
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 	"math/big"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/machine"
 )
 
@@ -72,7 +72,7 @@ func (n node) twoPackages(t *testing.T) (first, second string) {
 			{"sed", "-i", "s/^Version:.*/Version: " + version + "/", filepath.Join(tree, "DEBIAN/control")},
 			{"dpkg-deb", "-b", "-Znone", tree, file},
 		} {
-			if out, err := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput(); err != nil {
+			if out, err := child.Command(t.Context(), command[0], command[1:]...).CombinedOutput(); err != nil {
 				t.Fatalf("%v: %v: %s", command, err, out)
 			}
 		}

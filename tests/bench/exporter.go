@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
@@ -50,7 +51,7 @@ func (e exporter) start(ctx context.Context, m fixtures.Manifest) (*process, err
 	}
 	p := &process{
 		exporter: e,
-		cmd:      exec.CommandContext(ctx, e.path, e.args(m, addr)...),
+		cmd:      child.Command(ctx, e.path, e.args(m, addr)...),
 		url:      "http://" + addr + "/metrics",
 		client: &http.Client{
 			Transport: &http.Transport{DisableCompression: true},
@@ -59,7 +60,6 @@ func (e exporter) start(ctx context.Context, m fixtures.Manifest) (*process, err
 	}
 	p.cmd.Env = append(os.Environ(), e.environment...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 	p.cmd.WaitDelay = 5 * time.Second
 	begin := time.Now()

@@ -15,13 +15,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
@@ -154,7 +154,7 @@ func build(ctx context.Context, pkg, out string) error {
 		return nil // two exporters are one program
 	}
 	progress("building " + pkg)
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, pkg)
+	cmd := child.Command(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, pkg)
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building %s: %w\n%s", pkg, err, msg)
 	}

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
@@ -46,7 +47,7 @@ func findNodeExporter(ctx context.Context, mayBuild bool) string {
 			return path
 		}
 		progress("building " + nodeExporterModule)
-		cmd := exec.CommandContext(ctx, "go", "install", "-trimpath", "-ldflags=-s -w", nodeExporterModule)
+		cmd := child.Command(ctx, "go", "install", "-trimpath", "-ldflags=-s -w", nodeExporterModule)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+dir)
 		msg, err := cmd.CombinedOutput()
 		if err == nil {

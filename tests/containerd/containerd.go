@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/containerd/containerd/api/services/containers/v1"
@@ -21,6 +20,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // Namespace is that of Kubernetes, in which all containers are.
@@ -59,9 +60,8 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"
 		return nil, err
 	}
 	defer log.Close()
-	d.cmd = exec.Command("containerd", "--config", file)
+	d.cmd = child.Command(context.Background(), "containerd", "--config", file)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := d.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("containerd (Debian package containerd): %w", err)
 	}

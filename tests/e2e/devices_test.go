@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
@@ -26,7 +26,7 @@ const accessTestVar = "ACCELSCOPE_ACCESSTEST"
 // accessHooks runs the tests of the source on this kernel: fentry is what every kernel has, kprobe what others would take.
 func (n node) accessHooks(t *testing.T) {
 	for _, tier := range []string{"fentry", "kprobe"} {
-		cmd := exec.CommandContext(t.Context(), os.Getenv(accessTestVar), "-test.v")
+		cmd := child.Command(t.Context(), os.Getenv(accessTestVar), "-test.v")
 		cmd.Env = append(os.Environ(), "ACCELSCOPE_GUEST=1", "ACCELSCOPE_TEST_TIER="+tier)
 		out, err := cmd.CombinedOutput()
 		t.Logf("%s", out)

@@ -5,12 +5,12 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // driDevice is an entry of /driMapping.
@@ -70,7 +72,7 @@ func (n node) dri(t *testing.T) {
 	unload() // whoever was here before may have left it
 	want(nil)
 	sh(t, "modprobe", "virtio_gpu")
-	t.Cleanup(func() { _ = exec.Command("modprobe", "-r", "virtio_gpu").Run() })
+	t.Cleanup(func() { _ = child.Command(context.Background(), "modprobe", "-r", "virtio_gpu").Run() })
 	devices := byPath(t)
 	if len(devices) == 0 {
 		t.Fatal("virtio_gpu has made no card: is there no virtio-gpu-pci in the guest?")
@@ -92,7 +94,7 @@ func (n node) dri(t *testing.T) {
 // the kernel made. There is no udev in the guest until now.
 func byPath(t *testing.T) map[string]driDevice {
 	t.Helper()
-	udev := exec.Command("/lib/systemd/systemd-udevd")
+	udev := child.Command(context.Background(), "/lib/systemd/systemd-udevd")
 	if err := udev.Start(); err != nil {
 		t.Fatalf("apt-get install udev, which makes /dev/dri/by-path: %v", err)
 	}
@@ -100,7 +102,7 @@ func byPath(t *testing.T) map[string]driDevice {
 		_ = udev.Process.Kill()
 		_ = udev.Wait()
 	}()
-	eventually(t, 30*time.Second, func() error { return exec.Command("udevadm", "control", "--ping").Run() })
+	eventually(t, 30*time.Second, func() error { return child.Command(context.Background(), "udevadm", "control", "--ping").Run() })
 	sh(t, "udevadm", "trigger", "--action=add", "--subsystem-match=drm")
 	sh(t, "udevadm", "settle", "--timeout=30")
 

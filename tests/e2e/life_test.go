@@ -5,15 +5,17 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // restart: what existed before a crash is attributed again, once.
@@ -34,7 +36,7 @@ func (n node) restart(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				_ = exec.Command("churn", "rxe0").Run()
+				_ = child.Command(context.Background(), "churn", "rxe0").Run()
 			}
 		}
 	})
@@ -256,7 +258,7 @@ func unload(t *testing.T) time.Duration {
 	var refused time.Time
 	for _, m := range modules {
 		for loaded(m) {
-			out, err := exec.Command("modprobe", "-r", m).CombinedOutput()
+			out, err := child.Command(context.Background(), "modprobe", "-r", m).CombinedOutput()
 			if err == nil {
 				break
 			}

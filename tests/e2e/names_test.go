@@ -23,6 +23,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/otel"
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
@@ -181,7 +182,7 @@ func (w *world) slurm(t *testing.T, job string, command ...string) *exec.Cmd {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("sh", append([]string{"-c", `echo $$ >"$0/cgroup.procs"; exec "$@"`, dir}, command...)...)
+	cmd := child.Command(context.Background(), "sh", append([]string{"-c", `echo $$ >"$0/cgroup.procs"; exec "$@"`, dir}, command...)...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -7,14 +7,15 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/vm"
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
@@ -163,7 +164,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 		{"test", "-c", "-o", dir + "/access.test", module + "pkg/source/access"},
 		{"test", "-c", "-o", dir + "/datapath.test", module + "pkg/source/datapath"},
 	} {
-		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		if out, err := child.Command(context.Background(), "go", args...).CombinedOutput(); err != nil {
 			return "", fmt.Errorf("go %v: %w: %s", args, err, out)
 		}
 	}

@@ -36,9 +36,9 @@ var expected = map[string]string{
 
 // tolerated are alerts, maybe of one source or problem, that an emulator may raise, which is slow.
 var tolerated = map[string]string{
-	"RDMAVerbsSlow":                "verbs take as long as an emulated CPU lets them",
-	"FabricSwitchNotAnswering":     "a tool may be too slow for its deadline",
-	"AccelscopeSourceStuck":        "a read may take longer than the 2 s after which its source is stuck",
-	"AccelscopeSourceLost fabric":  "the tools may be too slow for the interval",
-	"GPULost stuck":                "a call of the library may take longer than the 2 s after which its GPU is stuck",
+	"RDMAVerbsSlow":               "verbs take as long as an emulated CPU lets them",
+	"FabricSwitchNotAnswering":    "a tool may be too slow for its deadline",
+	"AccelscopeSourceStuck":       "a read may take longer than the 2 s after which its source is stuck",
+	"AccelscopeSourceLost fabric": "the tools may be too slow for the interval",
+	"GPULost stuck":               "a call of the library may take longer than the 2 s after which its GPU is stuck",
 }

@@ -5,18 +5,19 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/dashboards"
 )
 
@@ -49,7 +50,7 @@ func startPrometheus(t *testing.T, port int, rules string, targets map[string]st
 	}
 	address := fmt.Sprint("127.0.0.1:", port)
 	log := &lockedBuffer{}
-	cmd := exec.Command("prometheus", append([]string{
+	cmd := child.Command(context.Background(), "prometheus", append([]string{
 		"--config.file=" + file, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + address,
 	}, args...)...)
 	cmd.Stdout, cmd.Stderr = log, log

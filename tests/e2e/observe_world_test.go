@@ -5,9 +5,9 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
 	"github.com/accelscope/accelscope/tests/ibsim"
 	"github.com/accelscope/accelscope/tests/nvml"
@@ -130,7 +131,7 @@ func (w *watched) startContainers(t *testing.T) {
 		"set eth0 up && "+
 		"ip link set eth1 up && exec sleep 10000")
 	eventually(t, 10*time.Second, func() error {
-		return exec.Command("nsenter", "-t", strconv.Itoa(net.cmd.Process.Pid), "-n", "ip", "link", "show",
+		return child.Command(context.Background(), "nsenter", "-t", strconv.Itoa(net.cmd.Process.Pid), "-n", "ip", "link", "show",
 			"eth0").Run()
 	})
 }

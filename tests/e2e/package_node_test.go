@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
@@ -90,7 +91,7 @@ func confined(t *testing.T, command string, more ...string) string {
 		t.Fatal(err)
 	}
 	sh(t, "systemctl", "daemon-reload")
-	if out, err := exec.CommandContext(t.Context(), "systemctl", "start", "confined.service").CombinedOutput(); err != nil {
+	if out, err := child.Command(t.Context(), "systemctl", "start", "confined.service").CombinedOutput(); err != nil {
 		t.Errorf("%s under the unit: %v: %s%s", command, err, out, sh(t, "journalctl", "--no-pager", "-u", "confined"))
 	}
 	out, err := os.ReadFile(file)

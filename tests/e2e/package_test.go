@@ -8,12 +8,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
@@ -138,7 +138,7 @@ func (d *deployment) doctor(t *testing.T) {
 		}
 	}
 	// Files of another user's process are seen, and no file system can be written.
-	other := exec.CommandContext(t.Context(), "setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", "sleep", "1000")
+	other := child.Command(t.Context(), "setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", "sleep", "1000")
 	if err := other.Start(); err != nil {
 		t.Fatal(err)
 	}

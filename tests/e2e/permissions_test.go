@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 const nobody = 65534
@@ -120,7 +122,7 @@ func confine(t *testing.T, uid int, paranoid string, caps []string) {
 // missing are the capabilities that doctor wants; err is how doctor ended.
 func (n node) missing(t *testing.T) (names string, err error) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), os.Getenv(binaryVar), n.args("doctor", "--json")...).Output()
+	out, err := child.Command(t.Context(), os.Getenv(binaryVar), n.args("doctor", "--json")...).Output()
 	var report struct {
 		Verdict string
 		Checks  []struct{ Area, Name, State, Reason string }

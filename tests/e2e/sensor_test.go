@@ -24,6 +24,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // sensor is a running accelscope.
@@ -71,7 +73,7 @@ func start(t *testing.T, args ...string) *sensor {
 		t: t, url: "http://" + address, log: &lockedBuffer{}, last: map[string]float64{},
 		ports: map[[2]string]float64{}, before: map[[2]string]float64{},
 	}
-	s.cmd = exec.Command(os.Getenv(binaryVar), append([]string{"--web.listen-address=" + address}, args...)...)
+	s.cmd = child.Command(context.Background(), os.Getenv(binaryVar), append([]string{"--web.listen-address=" + address}, args...)...)
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -298,7 +300,7 @@ func eventually(t *testing.T, limit time.Duration, f func() error) time.Duration
 // sh runs a command and returns what it printed.
 func sh(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), name, args...).Output()
+	out, err := child.Command(t.Context(), name, args...).Output()
 	if err != nil {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			err = fmt.Errorf("%w: %s", err, exit.Stderr)

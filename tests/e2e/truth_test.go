@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
@@ -88,7 +88,7 @@ func (n node) netlink(t *testing.T) {
 // tests must pass: one that is skipped or does not run is a failure.
 func (n node) packageTests(t *testing.T, variable, dir, run string, names ...string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Getenv(variable), "-test.run="+run, "-test.v")
+	cmd := child.Command(t.Context(), os.Getenv(variable), "-test.run="+run, "-test.v")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "ACCELSCOPE_GUEST=1", "ACCELSCOPE_WORKLOADS="+os.Getenv(workloadsVar))
 	out, err := cmd.CombinedOutput()

@@ -6,6 +6,7 @@ package e2e
 
 import (
 	"bufio"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -17,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // container is a cgroup as a runtime would make it, and the process in it: for what needs many, or a process that the
@@ -52,7 +55,7 @@ func enter(t *testing.T, name string, argv ...string) *container {
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c.cmd = exec.Command("sh", append([]string{"-c", `echo $$ >"$0/cgroup.procs"; exec "$@"`, c.dir}, argv...)...)
+	c.cmd = child.Command(context.Background(), "sh", append([]string{"-c", `echo $$ >"$0/cgroup.procs"; exec "$@"`, c.dir}, argv...)...)
 	c.cmd.Stderr = os.Stderr
 	var err error
 	if c.stdin, err = c.cmd.StdinPipe(); err != nil {

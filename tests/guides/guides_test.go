@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/machine"
 )
 
@@ -101,7 +101,7 @@ func known(t *testing.T, document string, found []block) map[string]command {
 func (s *stage) here(t *testing.T, c command) {
 	t.Helper()
 	begin := time.Now()
-	cmd := exec.CommandContext(t.Context(), "bash", "-c", c.text)
+	cmd := child.Command(t.Context(), "bash", "-c", c.text)
 	cmd.Dir, cmd.Env = s.checkout, append(os.Environ(), c.env)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s %s: %v: %s", c.env, c.text, err, out)
@@ -115,7 +115,7 @@ func (s *stage) start(t *testing.T) {
 	for name, pkg := range map[string]string{"render": "./render", "helm": "helm.sh/helm/v3/cmd/helm"} {
 		// Helm's releases are built like this: for which Kubernetes it renders.
 		const flags = "-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=37"
-		build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", flags, "-o", filepath.Join(s.dir, name), pkg)
+		build := child.Command(t.Context(), "go", "build", "-ldflags", flags, "-o", filepath.Join(s.dir, name), pkg)
 		build.Dir = filepath.Join(s.checkout, "tests/deploy")
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v: %s", pkg, err, out)
@@ -212,7 +212,7 @@ func files(s *stage, text string) error {
 
 // inManifests checks that what a command names is in the overlay that was applied.
 func inManifests(s *stage, text string) error {
-	out, err := exec.Command(filepath.Join(s.dir, "render"), s.checkout, "overlays/privileged").Output()
+	out, err := child.Command(context.Background(), filepath.Join(s.dir, "render"), s.checkout, "overlays/privileged").Output()
 	if err != nil {
 		return err
 	}

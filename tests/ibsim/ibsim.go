@@ -32,6 +32,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // Options say what is simulated.
@@ -192,13 +194,12 @@ func (f *Fabric) process(dir string, in, out *os.File, name string, args ...stri
 			return err
 		}
 	}
-	p := &process{cmd: exec.Command(path, args...), done: make(chan struct{})}
+	p := &process{cmd: child.Command(context.Background(), path, args...), done: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Env = dir, f.env
 	if in != nil {
 		p.cmd.Stdin = in
 	}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		return err
 	}

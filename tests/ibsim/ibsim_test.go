@@ -3,12 +3,13 @@
 package ibsim_test
 
 import (
+	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/ibsim"
 )
 
@@ -22,7 +23,7 @@ func TestFabric(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := func(tool string, args ...string) string {
-		out, err := exec.Command(filepath.Join(f.Tools, tool), args...).CombinedOutput()
+		out, err := child.Command(context.Background(), filepath.Join(f.Tools, tool), args...).CombinedOutput()
 		if err != nil {
 			t.Errorf("%s: %v\n%s", tool, err, out)
 		}
@@ -51,7 +52,7 @@ func TestFabric(t *testing.T) {
 		t.Error("no complaint of nonsense")
 	}
 	for range 12 { // places that are not given back would be gone
-		cmd := exec.Command(filepath.Join(f.Tools, "perfquery"), "-l", "1", "1-2")
+		cmd := child.Command(context.Background(), filepath.Join(f.Tools, "perfquery"), "-l", "1", "1-2")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/nvml"
 )
 
@@ -41,9 +42,9 @@ func (m *image) command(t *testing.T, env []string, args ...string) *exec.Cmd {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd := child.Command(ctx, args[0], args[1:]...)
 	cmd.Env = append(append([]string{}, m.config.Config.Env...), env...)
-	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Chroot: m.root}
+	cmd.Dir, cmd.SysProcAttr.Chroot = "/", m.root
 	return cmd
 }
 
@@ -60,7 +61,7 @@ func TestVersion(t *testing.T) {
 // The binary for ARM is cross-compiled. QEMU runs it with the libraries of its image.
 func TestVersionARM(t *testing.T) {
 	m := unpack(t, arm64)
-	out, err := exec.CommandContext(t.Context(), "qemu-aarch64-static", "-L", m.root, m.root+sensor, "version").CombinedOutput()
+	out, err := child.Command(t.Context(), "qemu-aarch64-static", "-L", m.root, m.root+sensor, "version").CombinedOutput()
 	want := m.config.Config.Labels["org.opencontainers.image.version"]
 	if err != nil || !strings.Contains(string(out), want) || !strings.Contains(string(out), "arm64") {
 		t.Errorf("%v: %q, want version %s", err, out, want)

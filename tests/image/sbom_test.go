@@ -11,11 +11,12 @@ import (
 	"encoding/json"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 type component struct {
@@ -56,7 +57,7 @@ func TestBill(t *testing.T) {
 				t.Errorf("beside the archive is another bill, or none: %v", err)
 			}
 			want := map[string]string{}
-			out, err := exec.CommandContext(t.Context(), "go", "version", "-m", m.root+sensor).Output()
+			out, err := child.Command(t.Context(), "go", "version", "-m", m.root+sensor).Output()
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -24,6 +24,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 //go:embed init.sh
@@ -65,10 +67,9 @@ func Start(ctx context.Context, shared, copied string) (_ *Machine, err error) {
 	if err := os.Mkdir(root, 0o755); err != nil {
 		return m, err
 	}
-	m.cmd = exec.Command("unshare", "--mount", "--pid", "--uts", "--ipc", "--net", "--fork", "--kill-child",
+	m.cmd = child.Command(context.Background(), "unshare", "--mount", "--pid", "--uts", "--ipc", "--net", "--fork", "--kill-child",
 		script, root, shared, copied)
 	m.cmd.Stdout, m.cmd.Stderr = &m.log, &m.log
-	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := m.cmd.Start(); err != nil {
 		return m, err
 	}
@@ -115,7 +116,7 @@ func (m *Machine) Name() string { return filepath.Base(m.dir) }
 // Command is a command in the machine, as root, in its root directory.
 func (m *Machine) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	enter := []string{"--target", strconv.Itoa(m.pid), "--mount", "--pid", "--cgroup", "--net", "--ipc", "--uts", "--", name}
-	cmd := exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
+	cmd := child.Command(ctx, "nsenter", append(enter, args...)...)
 	cmd.WaitDelay = time.Second // what it started may hold its output
 	cmd.Env = []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8",

@@ -10,10 +10,11 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // Library is the name of the file that Build makes.
@@ -28,7 +29,7 @@ func Build(ctx context.Context, dir string, old bool) (string, error) {
 	}
 	_, self, _, _ := runtime.Caller(0)
 	here := filepath.Dir(self)
-	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml")
+	list := child.Command(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml")
 	list.Dir = here
 	module, err := list.Output()
 	if err != nil {
@@ -47,7 +48,7 @@ func Build(ctx context.Context, dir string, old bool) (string, error) {
 	if old {
 		args = append(args, "-DOLD_LIBRARY")
 	}
-	if out, err := exec.CommandContext(ctx, "gcc", append(args, sources...)...).CombinedOutput(); err != nil {
+	if out, err := child.Command(ctx, "gcc", append(args, sources...)...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("gcc: %w\n%s", err, out)
 	}
 	return library, nil

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // Config of a Collector.
@@ -89,9 +91,8 @@ func Start(ctx context.Context, path string, config Config) (*Collector, error) 
 		return nil, err
 	}
 	c := &Collector{config: config, ended: make(chan struct{})}
-	c.cmd = exec.Command(path, "--config", "file:"+file)
+	c.cmd = child.Command(context.Background(), path, "--config", "file:"+file)
 	c.cmd.Stdout, c.cmd.Stderr = out, log
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := c.cmd.Start(); err != nil {
 		return nil, err
 	}

@@ -7,10 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 var errSilent = errors.New("no output")
@@ -26,9 +27,10 @@ func watch(ctx context.Context, log string, silence time.Duration, name string, 
 		return err
 	}
 	defer file.Close()
-	cmd := exec.Command(name, args...)
+	forever := context.WithoutCancel(ctx) // its end is not only that of the program
+	cmd := child.Command(forever, name, args...)
 	cmd.Stdout, cmd.Stderr = file, file
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr.Setpgid = true
 	if err := cmd.Start(); err != nil {
 		return err
 	}

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 //go:embed init.sh
@@ -84,7 +86,7 @@ func initramfs(ctx context.Context, k Kernel) (string, error) {
 	}); err != nil {
 		return "", err
 	}
-	cpio := exec.CommandContext(ctx, "cpio", "--quiet", "-o", "-H", "newc")
+	cpio := child.Command(ctx, "cpio", "--quiet", "-o", "-H", "newc")
 	cpio.Dir = tmp
 	cpio.Stdin = &files
 	archive, err := cpio.Output()

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // debian names the package that has a program, for those that are not in every installation.
@@ -23,7 +25,7 @@ var debian = map[string]string{
 
 // output runs a program in a directory and returns its standard output.
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
+	cmd := child.Command(ctx, name, args...)
 	cmd.Dir = dir
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -21,8 +21,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 //go:embed guest.sh
@@ -116,7 +117,7 @@ func boot(ctx context.Context, kernel Kernel, accel string, opts Options) (*Resu
 
 	ctx, cancel := context.WithTimeout(ctx, opts.Timeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", qemuArgs(kernel, initrd, accel, res, opts)...)
+	cmd := child.Command(ctx, "qemu-system-x86_64", qemuArgs(kernel, initrd, accel, res, opts)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	cmd.Stdout = opts.Stdout
@@ -130,7 +131,7 @@ func boot(ctx context.Context, kernel Kernel, accel string, opts Options) (*Resu
 	// process group QEMU does not get the terminal's Ctrl-C, which is for the harness to handle.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	cmd.SysProcAttr.Setpgid = true
 	if err := cmd.Start(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
 			return nil, fmt.Errorf("%w: install the Debian package %s", err, debian["qemu-system-x86_64"])

@@ -4,10 +4,10 @@ package access
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -22,6 +22,7 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 func TestMain(m *testing.M) {
@@ -256,9 +257,9 @@ func TestOwnProcesses(t *testing.T) {
 	if !ok {
 		t.Skip("no cgroup v2")
 	}
-	c := exec.Command("/proc/self/exe", "-test.run=^TestOwnProcesses$", "-test.v")
+	c := child.Command(context.Background(), "/proc/self/exe", "-test.run=^TestOwnProcesses$", "-test.v")
 	c.Env = append(os.Environ(), nestedVar+"=1")
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	c.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
 	in, _ := c.StdinPipe()
 	out, _ := c.StdoutPipe()
 	c.Stderr = os.Stderr
@@ -415,7 +416,7 @@ func TestAskedByDriver(t *testing.T) {
 	for version, g := range groups(t) {
 		s := counting(t, f.options(g.subsystem))
 		m := s.sensor.object.Coll.Maps[gen.DevicesMapOpening]
-		c := exec.Command("sh", "-c", `echo 0 >"$0/cgroup.procs"; echo; read x; exec 3</dev/zero`, g.dir)
+		c := child.Command(context.Background(), "sh", "-c", `echo 0 >"$0/cgroup.procs"; echo; read x; exec 3</dev/zero`, g.dir)
 		stdin, _ := c.StdinPipe()
 		stdout, _ := c.StdoutPipe()
 		if err := c.Start(); err != nil {

@@ -3,15 +3,16 @@
 package access
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // callerVar makes the test binary the program that is watched, in that cgroup;
@@ -69,7 +70,7 @@ var ways = map[string]func(path string) error{
 		return nil
 	},
 	"access": func(path string) error { return unix.Access(path, unix.R_OK) },
-	"run":    func(path string) error { return exec.Command(path).Run() },
+	"run":    func(path string) error { return child.Command(context.Background(), path).Run() },
 	"uring":  func(path string) error { return uringOpen(path, false) },
 	"worker": func(path string) error { return uringOpen(path, true) },
 	// hold keeps open files until standard input ends: two, one of them twice and in
@@ -89,9 +90,8 @@ var ways = map[string]func(path string) error{
 		if _, err := unix.Open(path, unix.O_PATH, 0); err != nil {
 			return err
 		}
-		child := exec.Command("sleep", "60")
+		child := child.Command(context.Background(), "sleep", "60")
 		child.ExtraFiles = []*os.File{first, second}
-		child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		if err := child.Start(); err != nil {
 			return err
 		}

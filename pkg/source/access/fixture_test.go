@@ -3,6 +3,7 @@
 package access
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -16,6 +17,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // tierVar is the tier to test; empty is the best one.
@@ -211,7 +214,7 @@ func (g group) do(t *testing.T, deeds ...string) {
 }
 
 func (g group) command(deeds ...string) *exec.Cmd {
-	c := exec.Command("/proc/self/exe", deeds...)
+	c := child.Command(context.Background(), "/proc/self/exe", deeds...)
 	c.Env = append(os.Environ(), callerVar+"="+g.dir)
 	return c
 }

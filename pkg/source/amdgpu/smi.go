@@ -8,14 +8,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/child"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -25,6 +24,7 @@ import (
 // started while one of them is asleep or could go there.
 type smi struct {
 	path     string
+	runner   child.Runner
 	log      *zap.Logger
 	interval time.Duration
 	deadline time.Duration
@@ -38,7 +38,10 @@ type smi struct {
 }
 
 func newSMI(path string, log *zap.Logger) *smi {
-	return &smi{path: path, log: log, interval: 30 * time.Second, deadline: 20 * time.Second, metered: map[string]bool{}}
+	return &smi{
+		path: path, log: log, interval: 30 * time.Second, deadline: 20 * time.Second, metered: map[string]bool{},
+		runner: child.Runner{MaxStuck: 1},
+	}
 }
 
 const (
@@ -49,9 +52,7 @@ const (
 	hottest    = 200 // degrees: what is hotter is no temperature
 )
 
-var errOutput = errors.New("amd-smi prints too much")
-
-// run asks amd-smi until ctx ends. One that cannot be ended is waited for.
+// run asks amd-smi until ctx ends.
 func (s *smi) run(ctx context.Context, awake func() bool) {
 	var told string
 	for {
@@ -92,38 +93,12 @@ func (s *smi) ask(ctx context.Context) (map[string]model.GPU, error) {
 	return parseSMI(static, metric)
 }
 
-// output runs it in a process group of its own, which is killed as a whole.
 func (s *smi) output(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, s.path, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
-	out := &bounded{}
-	cmd.Stdout = out
-	if err := cmd.Run(); err != nil {
-		switch {
-		case out.full:
-			err = errOutput
-		case ctx.Err() != nil:
-			err = ctx.Err()
-		}
+	out, _, err := s.runner.Run(ctx, child.Program{Path: s.path, Args: args, MaxStdout: maxOutput})
+	if err != nil {
 		return nil, fmt.Errorf("amd-smi %s: %w", args[0], err)
 	}
-	return out.kept.Bytes(), nil
-}
-
-// bounded keeps output up to a size. The buffer is not embedded: io.Copy would fill
-// it past Write.
-type bounded struct {
-	kept bytes.Buffer
-	full bool
-}
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.full = b.full || b.kept.Len()+len(p) > maxOutput; b.full {
-		return 0, errOutput
-	}
-	return b.kept.Write(p)
+	return out, nil
 }
 
 // smiStatic and smiMetric are the parts of its JSON that are used: a list with an

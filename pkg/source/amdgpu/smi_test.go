@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/child"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -94,7 +95,7 @@ func TestSMITrouble(t *testing.T) {
 	}{
 		{"garbage", "echo 'Traceback (most recent call last):'", nil},
 		{"fails", "echo '[]'; exit 3", nil},
-		{"endless", "exec yes '[{\"gpu\": 0},'", errOutput},
+		{"endless", "exec yes '[{\"gpu\": 0},'", child.ErrOutput},
 		{"hangs", "sleep 600 & echo $! >" + pid + "; sleep 600", context.DeadlineExceeded},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // trees are the real hierarchies of the machine that runs the tests: each test
@@ -132,7 +133,7 @@ func (tr tree) open(t *testing.T, o Options) *Source {
 // process starts a program that sleeps in the cgroup at path.
 func (tr tree) process(t *testing.T, path string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command("sleep", "60")
+	cmd := child.Command(context.Background(), "sleep", "60")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +303,7 @@ until rmdir "$0/$2" 2>&-; do sleep 0.01; done`
 		for i := range total {
 			fmt.Fprintf(&names, "churn-%d\n", i)
 		}
-		cmd := exec.Command("xargs", "-P", strconv.Itoa(together), "-n", "1", "sh", "-c", life, tr.dir(""), seen)
+		cmd := child.Command(context.Background(), "xargs", "-P", strconv.Itoa(together), "-n", "1", "sh", "-c", life, tr.dir(""), seen)
 		cmd.Stdin = strings.NewReader(names.String())
 		out, err := cmd.StdoutPipe()
 		if err != nil {
@@ -492,7 +493,7 @@ func TestCgroupNamespace(t *testing.T) {
 			pid := tr.process(t, dir).Process.Pid
 			targets = append(targets, fmt.Sprintf("%d:%d:%s", pid, tr.id(t, dir), tr.top+dir))
 		}
-		cmd := exec.Command("sh", "-c", `echo $$ > "$0/cgroup.procs" && exec unshare -C "$@"`,
+		cmd := child.Command(context.Background(), "sh", "-c", `echo $$ > "$0/cgroup.procs" && exec unshare -C "$@"`,
 			tr.dir("/pods/sensor"), os.Args[0], "-test.run=^TestCgroupNamespace$", "-test.v")
 		cmd.Env = append(os.Environ(), "ACCELSCOPE_TEST_ROOT="+tr.root,
 			"ACCELSCOPE_TEST_TARGET="+strings.Join(targets, " "))

@@ -5,6 +5,7 @@ package container
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +13,6 @@ import (
 	"maps"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 func TestMain(m *testing.M) {
@@ -336,7 +337,7 @@ func TestKernel(t *testing.T) {
 			_ = os.WriteFile(root+path+"/blkio.throttle.write_bps_device", []byte(value), 0)
 		}
 	}
-	hog := exec.Command("/proc/self/exe")
+	hog := child.Command(context.Background(), "/proc/self/exe")
 	hog.Env = append(os.Environ(), "CONTAINER_TEST_HELPER=hog", "CONTAINER_TEST_CGROUPS="+strings.Join(dirs, ":"))
 	if err := hog.Run(); err == nil || hog.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 		t.Fatalf("the kernel did not kill: %v", err)

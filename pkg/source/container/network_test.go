@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // TestNamespaces reads a fake procfs: the sandbox, a container beside it, one in
@@ -158,7 +158,7 @@ func TestNetworkOfAProcess(t *testing.T) {
 	pid := strconv.Itoa(p.Process.Pid)
 	name := fmt.Sprintf("asx%d", os.Getpid())
 	run(t, "ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", pid)
-	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", name).Run() })
+	t.Cleanup(func() { _ = child.Command(context.Background(), "ip", "link", "del", name).Run() })
 	inside := func(args ...string) string { return run(t, "nsenter", append([]string{"-t", pid, "-n"}, args...)...) }
 	run(t, "ip", "addr", "add", "198.18.77.1/30", "dev", name)
 	run(t, "ip", "link", "set", name, "up")
@@ -252,7 +252,7 @@ func TestConcurrent(t *testing.T) {
 
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(name, args...).Output()
+	out, err := child.Command(context.Background(), name, args...).Output()
 	if err != nil {
 		text := ""
 		if e, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -267,10 +267,10 @@ func run(t *testing.T, name string, args ...string) string {
 // something, and waits for its end.
 func startHelper(t *testing.T, what string, cgroups []string, clone uintptr) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe")
+	cmd := child.Command(context.Background(), "/proc/self/exe")
 	cmd.Env = append(os.Environ(), "CONTAINER_TEST_HELPER="+what, "CONTAINER_TEST_CGROUPS="+strings.Join(cgroups, ":"))
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: clone, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr.Cloneflags = clone
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"bufio"
+	"context"
 	"debug/elf"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // A fake is a process that uses a FAKE provider: there is no HCA here. See
@@ -42,7 +44,7 @@ func buildFake(t testing.TB) (path string, sites []site) {
 		t.Skip("needs root")
 	}
 	path = filepath.Join(t.TempDir(), "provider")
-	out, err := exec.Command("gcc", "-O2", "-Wall", "-o", path, "testdata/fake_provider.c", "-lpthread").CombinedOutput()
+	out, err := child.Command(context.Background(), "gcc", "-O2", "-Wall", "-o", path, "testdata/fake_provider.c", "-lpthread").CombinedOutput()
 	if err != nil {
 		t.Fatalf("gcc (and libibverbs-dev): %v\n%s", err, out)
 	}
@@ -80,7 +82,7 @@ func buildFake(t testing.TB) (path string, sites []site) {
 
 func startFake(t testing.TB, path string) *fake {
 	t.Helper()
-	f := &fake{Cmd: exec.Command(path), t: t}
+	f := &fake{Cmd: child.Command(context.Background(), path), t: t}
 	var err error
 	if f.in, err = f.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -622,7 +624,7 @@ func TestFineBucket(t *testing.T) {
 	if err := os.WriteFile(main, []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("gcc", "-O2", "-o", path, main).CombinedOutput(); err != nil {
+	if out, err := child.Command(context.Background(), "gcc", "-O2", "-o", path, main).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	values := []uint64{0, 1, math.MaxUint64}
@@ -632,7 +634,7 @@ func TestFineBucket(t *testing.T) {
 	for v := uint64(3); v < 20e9; v += v/50 + 1 {
 		values = append(values, v)
 	}
-	cmd := exec.Command(path)
+	cmd := child.Command(context.Background(), path)
 	cmd.Stdin = strings.NewReader(strings.Trim(fmt.Sprint(values), "[]"))
 	out, err := cmd.Output()
 	if err != nil {
@@ -677,7 +679,7 @@ func TestLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := exec.Command("ibv_rc_pingpong", "-d", "rxe0", "-g", "1", "-n", "1000000")
+	server := child.Command(context.Background(), "ibv_rc_pingpong", "-d", "rxe0", "-g", "1", "-n", "1000000")
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -707,7 +709,7 @@ func TestLoad(t *testing.T) {
 	if e := after[len(after)-1]; e.qp != connected.qp || e.key.Tgid != pid || e.cgroup != opened.cgroup || e.device != opened.device {
 		t.Errorf("%+v, want %+v", e, connected)
 	}
-	client := exec.Command("ibv_rc_pingpong", "-d", "rxe0", "-g", "1", "-n", "10", "localhost")
+	client := child.Command(context.Background(), "ibv_rc_pingpong", "-d", "rxe0", "-g", "1", "-n", "10", "localhost")
 	if out, err := client.CombinedOutput(); err != nil {
 		t.Logf("%v\n%s", err, out)
 	}

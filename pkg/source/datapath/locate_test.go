@@ -4,11 +4,11 @@ package datapath
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"reflect"
 	"runtime"
@@ -22,13 +22,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 func compile(t *testing.T, name string, flags ...string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), name)
 	args := append([]string{"-o", out, "testdata/" + name + ".c"}, flags...)
-	if b, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+	if b, err := child.Command(context.Background(), "gcc", args...).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v: make deps\n%s", err, b)
 	}
 	return out
@@ -36,7 +37,7 @@ func compile(t *testing.T, name string, flags ...string) string {
 
 // TestOffsets holds our offsets against rdma-core's header.
 func TestOffsets(t *testing.T) {
-	out, err := exec.Command(compile(t, "offsets")).Output()
+	out, err := child.Command(context.Background(), compile(t, "offsets")).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ type victim struct {
 
 func start(t *testing.T, binary string, args ...string) victim {
 	t.Helper()
-	cmd := exec.Command(binary, args...)
+	cmd := child.Command(context.Background(), binary, args...)
 	stdin, _ := cmd.StdinPipe()
 	stdout, _ := cmd.StdoutPipe()
 	cmd.Stderr = os.Stderr

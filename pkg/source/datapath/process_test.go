@@ -4,9 +4,9 @@ package datapath
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"testing"
 	"time"
 	"unsafe"
@@ -14,10 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 func TestProcess(t *testing.T) {
-	child := exec.Command("sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo; read x")
+	child := child.Command(context.Background(), "sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo; read x")
 	stdin, _ := child.StdinPipe()
 	stdout, _ := child.StdoutPipe()
 	if err := child.Start(); err != nil {

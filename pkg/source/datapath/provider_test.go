@@ -5,17 +5,19 @@ package datapath
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"debug/elf"
 	"encoding/binary"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // library is a file of Debian's multiarch directory.
@@ -78,7 +80,7 @@ var objdumpLine = regexp.MustCompile(`^ *([0-9a-f]+):\t((?:[0-9a-f]{2} )+) *(?:\
 // objdump disassembles in another way than we do.
 func objdump(t *testing.T, path string) map[uint64]instruction {
 	t.Helper()
-	out, err := exec.Command("objdump", "-d", "-w", path).Output()
+	out, err := child.Command(context.Background(), "objdump", "-d", "-w", path).Output()
 	if err != nil {
 		t.Fatalf("objdump %s: %v", path, err)
 	}
@@ -230,7 +232,7 @@ func TestOnlyBeginnings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("readelf", "-wF", path).Output()
+	out, err := child.Command(context.Background(), "readelf", "-wF", path).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@
 // Data is in units of 4 bytes, as the switches count it.
 //
 // Nothing here writes: each tool has a list of the options that it may get, and none
-// of them resets a counter (run.go, where alone a program is started).
+// of them resets a counter (run.go, which alone starts the tools).
 //
 // What a round costs: the sweep asks each node about three things and each switch
 // about each port (762 MADs where 12 switches of 40 ports join 64 hosts); perfquery

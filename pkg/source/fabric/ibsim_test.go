@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/ibsim"
 )
 
@@ -172,7 +172,7 @@ func TestTopology(t *testing.T) {
 		}
 	}
 	// The sweep as iblinkinfo sees it, in another format than the ones that are read.
-	out, err := exec.Command(filepath.Join(f.Tools, iblinkinfo), "-t", "10000").Output()
+	out, err := child.Command(context.Background(), filepath.Join(f.Tools, iblinkinfo), "-t", "10000").Output()
 	if links := strings.Count(string(out), "Active/  LinkUp"); err != nil || links != 2*len(net.Links) {
 		t.Errorf("iblinkinfo shows %d ends of links, want %d: %v", links, 2*len(net.Links), err)
 	}
@@ -215,7 +215,7 @@ func perf(t *testing.T, f *ibsim.Fabric, lid uint32, port int) string {
 	t.Helper()
 	var text string
 	for _, args := range [][]string{{"-x", "-t", "10000"}, {"-t", "10000"}} {
-		out, err := exec.Command(filepath.Join(f.Tools, perfquery), append(args, fmt.Sprint(lid), fmt.Sprint(port))...).Output()
+		out, err := child.Command(context.Background(), filepath.Join(f.Tools, perfquery), append(args, fmt.Sprint(lid), fmt.Sprint(port))...).Output()
 		if err != nil {
 			t.Fatalf("perfquery %v: %v", args, err)
 		}
@@ -401,7 +401,7 @@ func TestHang(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(8, 8, 4)
 	f := simulate(t, net)
-	sweep, err := exec.Command(filepath.Join(f.Tools, ibnetdiscover), "-t", "10000", "-p").Output()
+	sweep, err := child.Command(context.Background(), filepath.Join(f.Tools, ibnetdiscover), "-t", "10000", "-p").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,9 +3,9 @@
 package fabric
 
 import (
+	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/ibsim"
 )
 
@@ -51,7 +52,7 @@ func TestTwoPorts(t *testing.T) {
 	net.Nodes[host].Ports = 2
 	net.Links = append(net.Links, ibsim.Link{A: ibsim.End{Node: 0, Port: 20}, B: ibsim.End{Node: host, Port: 2}, Width: 12, Speed: "HDR"})
 	f := simulate(t, net)
-	out, err := exec.Command(filepath.Join(f.Tools, ibnetdiscover), "-p").Output()
+	out, err := child.Command(context.Background(), filepath.Join(f.Tools, ibnetdiscover), "-p").Output()
 	line := regexp.MustCompile(fmt.Sprintf(`(?m)^CA +([0-9]+)  1 0x%016x`, net.Nodes[host].PortGUID(1)))
 	m := line.FindSubmatch(out)
 	if err != nil || m == nil {

@@ -3,7 +3,6 @@
 package fabric
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,10 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
-	"syscall"
-	"time"
 
+	"github.com/accelscope/accelscope/pkg/child"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -30,10 +27,9 @@ const (
 )
 
 const (
-	maxOutput = 64 << 20    // of a tool: 10 000 nodes are about 10 MiB
-	maxStderr = 1 << 20     // of ibqueryerrors two lines for each host that does not answer
-	killed    = time.Second // what is killed may take to end
-	maxStuck  = 8           // tools that cannot be ended, before none is started
+	maxOutput = 64 << 20 // of a tool: 10 000 nodes are about 10 MiB
+	maxStderr = 1 << 20  // of ibqueryerrors two lines for each host that does not answer
+	maxStuck  = 8        // tools that cannot be ended, before none is started
 	install   = "install infiniband-diags, or say where it is with --fabric.tools"
 )
 
@@ -88,16 +84,16 @@ func (c command) check() error {
 
 // runner starts the tools.
 type runner struct {
-	paths  map[string]string
-	port   []string // options that choose the port
-	names  []string // and the file of names
-	count  func(tool, result string)
-	stuck  atomic.Int32
-	killed time.Duration
+	child.Runner
+
+	paths map[string]string
+	port  []string // options that choose the port
+	names []string // and the file of names
+	count func(tool, result string)
 }
 
 func newRunner(o Options, count func(tool, result string)) (*runner, error) {
-	r := &runner{paths: map[string]string{}, count: count, killed: killed}
+	r := &runner{Runner: child.Runner{MaxStuck: maxStuck}, paths: map[string]string{}, count: count}
 	if o.Port != "" {
 		p := port.FindStringSubmatch(o.Port)
 		if p == nil {
@@ -195,8 +191,7 @@ func (r *runner) errors(file string) command {
 }
 
 // output runs a tool until ctx ends, and returns what it prints; with an error,
-// what it printed before that. The tool has a process group of its own, which is
-// killed as a whole; one that does not even end then is left behind.
+// what it printed before that.
 func (r *runner) output(ctx context.Context, c command) ([]byte, error) {
 	out, err := r.start(ctx, c)
 	result := "ok"
@@ -217,62 +212,32 @@ func (r *runner) start(ctx context.Context, c command) ([]byte, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("%s: %w: the round is over", c.tool, errTimeout)
 	}
-	if n := r.stuck.Load(); n >= maxStuck {
-		return nil, fmt.Errorf("%d tools were killed and do not end: look at the HCA and its driver", n)
-	}
-	cmd := exec.CommandContext(ctx, r.paths[c.tool], c.args...)
-	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = r.killed
-	out, complaints := &bounded{size: maxOutput}, &bounded{size: maxStderr, cut: true}
-	cmd.Stdout, cmd.Stderr = out, complaints
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting %s: %w", c.tool, err)
-	}
-	var failed error
-	done := make(chan struct{})
-	go func() {
-		failed = cmd.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
-	select { // what is killed has a moment
-	case <-done:
-		return r.ended(ctx, c, out, complaints, failed)
-	case <-time.After(2 * r.killed):
-		r.stuck.Add(1)
-		go func() {
-			<-done
-			r.stuck.Add(-1)
-		}()
-		return nil, fmt.Errorf("%s: %w: killed, and does not end", c.tool, errTimeout)
-	}
-}
-
-// ended tells how a tool ended. That ibqueryerrors found errors is none.
-func (r *runner) ended(ctx context.Context, c command, out, complaints *bounded, err error) ([]byte, error) {
+	out, complaints, err := r.Run(ctx, child.Program{
+		Path: r.paths[c.tool], Args: c.args, Dir: "/",
+		Env:       []string{"LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
+		MaxStdout: maxOutput, MaxStderr: maxStderr,
+	})
 	var exit *exec.ExitError
 	found := c.tool == ibqueryerrors && (err == nil || errors.As(err, &exit) && exit.ExitCode() == 1)
 	switch {
-	case found:
-		return append(out.kept.Bytes(), complaints.kept.Bytes()...), nil // they say who did not answer
+	case found: // errors, which is none of the tool
+		return append(out, complaints...), nil // they say who did not answer
 	case err == nil:
-		return out.kept.Bytes(), nil
-	case out.full:
+		return out, nil
+	case errors.Is(err, child.ErrStuck):
+		return nil, fmt.Errorf("%s: %w: killed, and does not end", c.tool, errTimeout)
+	case errors.Is(err, child.ErrTooManyStuck):
+		return nil, fmt.Errorf("%d tools were killed and do not end: look at the HCA and its driver", maxStuck)
+	case errors.Is(err, child.ErrOutput):
 		return nil, fmt.Errorf("%s prints more than %d MiB: %w", c.tool, maxOutput>>20, errOutput)
 	case ctx.Err() != nil:
 		err = errTimeout
 	}
-	says := complaints.kept.String()
-	if m := fatal.FindSubmatch(out.kept.Bytes()); m != nil {
+	says := string(complaints)
+	if m := fatal.FindSubmatch(out); m != nil {
 		says += string(m[1])
 	}
-	return out.kept.Bytes(), &failure{c.tool, clean(lastLines(says)), err}
+	return out, &failure{c.tool, clean(lastLines(says)), err}
 }
 
 // failure is a tool that failed.
@@ -304,25 +269,4 @@ func lastLines(text string) string {
 	text = process.ReplaceAllString(text, "")
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })
 	return strings.Join(lines[max(0, len(lines)-3):], "; ")
-}
-
-// bounded keeps output up to a size; what is more ends the tool, or is cut off. The
-// buffer is not embedded: io.Copy would fill it past Write.
-type bounded struct {
-	kept bytes.Buffer
-	size int
-	cut  bool
-	full bool
-}
-
-func (b *bounded) Write(p []byte) (int, error) {
-	room := b.size - b.kept.Len()
-	if len(p) <= room {
-		return b.kept.Write(p)
-	}
-	if b.full = true; b.cut {
-		b.kept.Write(p[:room])
-		return len(p), nil
-	}
-	return 0, errOutput
 }

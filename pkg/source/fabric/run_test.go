@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // fakes makes a directory of scripts that stand for the tools: for what ibsim cannot
@@ -34,7 +34,7 @@ func fakes(t *testing.T, scripts map[string]string) string {
 // resetting asks the real tool which of its options reset or clear something.
 func resetting(t *testing.T, tool string) []string {
 	t.Helper()
-	help, _ := exec.Command("/usr/sbin/"+tool, "--help").CombinedOutput() // exit status 255
+	help, _ := child.Command(context.Background(), "/usr/sbin/"+tool, "--help").CombinedOutput() // exit status 255
 	var found []string
 	options := 0
 	line := regexp.MustCompile(`^  (--[A-Za-z_-]+)?(?:, )?(-[A-Za-z])?[ ,]`)
@@ -395,7 +395,7 @@ func TestSweepHangs(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "ports-hdr.out")); err != nil {
 		t.Fatal(err)
 	}
-	if err := exec.Command("mkfifo", filepath.Join(dir, "ports-hdr.out")).Run(); err != nil {
+	if err := child.Command(context.Background(), "mkfifo", filepath.Join(dir, "ports-hdr.out")).Run(); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -8,7 +8,6 @@ import (
 	"bufio"
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 	fake "github.com/accelscope/accelscope/tests/nvml"
 )
 
@@ -78,7 +78,7 @@ func scenario(t *testing.T) *fake.Scenario {
 // Every function of NVML that go-nvml refers to must be one of ours: one that is not
 // would be left to the dynamic linker. The truth is the source of go-nvml.
 func TestEveryFunctionIsBound(t *testing.T) {
-	module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
+	module, err := child.Command(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

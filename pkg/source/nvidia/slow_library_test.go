@@ -7,7 +7,6 @@ package nvidia
 import (
 	"math"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 	fake "github.com/accelscope/accelscope/tests/nvml"
 )
 
@@ -81,7 +81,7 @@ func TestListThroughTheLibrary(t *testing.T) {
 	for name, old := range map[string]bool{"new": false, "old": true} {
 		t.Run(name, func(t *testing.T) {
 			if old && os.Getenv("ACCELSCOPE_CHILD") == "" {
-				child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestListThroughTheLibrary$/^old$", "-test.v")
+				child := child.Command(t.Context(), os.Args[0], "-test.run=^TestListThroughTheLibrary$/^old$", "-test.v")
 				child.Env = append(os.Environ(), "ACCELSCOPE_CHILD=1")
 				if out, err := child.CombinedOutput(); err != nil || !strings.Contains(string(out), "PASS: TestListThroughTheLibrary/old") {
 					t.Errorf("%v: %s", err, out)

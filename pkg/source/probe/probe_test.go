@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -23,6 +22,7 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 func TestMain(m *testing.M) {
@@ -135,7 +135,7 @@ func TestTracepoints(t *testing.T) {
 	}
 	defer s.Close() //nolint:errcheck // tested below
 
-	caller := exec.Command("/proc/self/exe")
+	caller := child.Command(context.Background(), "/proc/self/exe")
 	caller.Env = append(os.Environ(), callerVar+"="+cgroup)
 	if out, err := caller.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

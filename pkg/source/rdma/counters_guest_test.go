@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -134,7 +133,7 @@ func TestGuestCounters(t *testing.T) {
 	}
 	// A server that waits for its client has brought its queue pair to INIT, and so
 	// to a port, as those that are bound are.
-	pingpong := exec.CommandContext(t.Context(), "ibv_rc_pingpong", "-d", "rxe0", "-g", "0")
+	pingpong := command(t.Context(), "ibv_rc_pingpong", "-d", "rxe0", "-g", "0")
 	if err := pingpong.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -266,7 +266,7 @@ func testVFs(t *testing.T, module string) {
 	if l, err := s.askInterface("lo", 3, time.Now().Add(time.Minute)); err != nil || l.told || l.count != 0 {
 		t.Errorf("lo: %+v, %v", l, err)
 	}
-	out, err := exec.Command("ip", "-s", "-d", "link", "show", "vfs0").CombinedOutput()
+	out, err := command(context.Background(), "ip", "-s", "-d", "link", "show", "vfs0").CombinedOutput()
 	t.Logf("iproute2 says: %v\n%s", err, out)
 	for _, want := range []string{"1099511627778", "2199023255554", "a0:88:c2:03:00:00:01:02", "a0:88:c2:03:00:00:02:02"} {
 		if !strings.Contains(string(out), want) {
@@ -327,7 +327,7 @@ func testNamespaces(t *testing.T) {
 		sh(t, "insmod "+module)
 	}
 	sh(t, fmt.Sprintf("ip netns attach moved %d", space.PID)) // iproute2 wants a name
-	out, err := exec.Command("rdma", "dev", "set", "rxe0", "netns", "moved").CombinedOutput()
+	out, err := command(context.Background(), "rdma", "dev", "set", "rxe0", "netns", "moved").CombinedOutput()
 	sh(t, "ip netns del moved")
 	if err != nil {
 		t.Logf("rxe0 cannot be moved: %v: %s", err, out)
@@ -448,7 +448,7 @@ func testMovedResources(t *testing.T, s *Source, space model.Namespace) {
 		t.Errorf("resources of the moved device (-iproute2 +got):\n%s", d)
 	}
 	in = append(in, "ibv_rc_pingpong", "-d", "rxe0", "-g", "1")
-	server := exec.CommandContext(t.Context(), in[0], in[1:]...)
+	server := command(t.Context(), in[0], in[1:]...)
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -525,7 +525,7 @@ var running []*exec.Cmd
 // workload starts a program that says "ready PID" and holds on until its input ends.
 func workload(t *testing.T, args ...string) (pid int) {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(os.Getenv("ACCELSCOPE_WORKLOADS"), args[0]), args[1:]...)
+	cmd := command(context.Background(), filepath.Join(os.Getenv("ACCELSCOPE_WORKLOADS"), args[0]), args[1:]...)
 	cmd.Stderr = os.Stderr
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -567,7 +567,7 @@ func iprouteIn(t *testing.T, prefix []string, args ...string) []map[string]any {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	args = slices.Concat(prefix, []string{"rdma", "-j"}, args)
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd := command(ctx, args[0], args[1:]...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -585,7 +585,7 @@ func iprouteIn(t *testing.T, prefix []string, args ...string) []map[string]any {
 
 func sh(t *testing.T, script string) {
 	t.Helper()
-	if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
+	if out, err := command(context.Background(), "sh", "-c", script).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", script, err, out)
 	}
 }

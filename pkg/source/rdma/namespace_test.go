@@ -3,6 +3,7 @@
 package rdma
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -12,19 +13,19 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // otherNamespace starts a process in a network namespace of its own.
 func otherNamespace(t *testing.T) model.Namespace {
 	t.Helper()
-	cmd := exec.Command("sleep", "600")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
+	cmd := child.Command(context.Background(), "sleep", "600")
+	cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNET
 	// The signal comes when the thread ends that started the process.
 	runtime.LockOSThread()
 	if err := cmd.Start(); err != nil {
@@ -36,6 +37,14 @@ func otherNamespace(t *testing.T) model.Namespace {
 		runtime.UnlockOSThread()
 	})
 	return model.Namespace{PID: cmd.Process.Pid, Inode: netns(t, strconv.Itoa(cmd.Process.Pid))}
+}
+
+// command makes a command that does not end with the thread that starts it: the package ends threads that entered a
+// network namespace, and any of them may have started a command before.
+func command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := child.Command(ctx, name, args...)
+	cmd.SysProcAttr = nil
+	return cmd
 }
 
 // netns is the network namespace of a process or thread.
@@ -239,7 +248,7 @@ func TestDenied(t *testing.T) {
 		}
 		return
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestDenied$", "-test.v")
+	cmd := command(context.Background(), "/proc/self/exe", "-test.run=^TestDenied$", "-test.v")
 	cmd.Env = append(os.Environ(), "ACCELSCOPE_DENIED="+strconv.Itoa(otherNamespace(t).PID), "GORACE=atexit_sleep_ms=0")
 	done := make(chan struct{})
 	onOwnThread(func() {

@@ -29,6 +29,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -102,7 +103,7 @@ func (d *daemon) start() {
 	log, err := os.OpenFile(filepath.Join(d.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	d.must(err)
 	defer log.Close()
-	d.cmd = exec.Command("containerd", "-c", filepath.Join(d.dir, "config.toml"))
+	d.cmd = child.Command(context.Background(), "containerd", "-c", filepath.Join(d.dir, "config.toml"))
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	d.must(d.cmd.Start())
 	deadline := time.Now().Add(time.Minute)

@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // liveEngine is a real engine of the test's own: its own directories, socket
@@ -67,10 +68,10 @@ func newLiveEngine(t *testing.T, debian, program string) *liveEngine {
 
 func (e *liveEngine) start() {
 	e.t.Helper()
-	e.cmd = exec.Command(e.args[0], e.args[1:]...)
+	e.cmd = child.Command(context.Background(), e.args[0], e.args[1:]...)
 	e.cmd.Env = append(os.Environ(), e.env...)
 	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
-	e.cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	e.cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
 	e.cmd.WaitDelay = 100 * time.Millisecond // containers may hold the pipe of the log
 	if err := e.cmd.Start(); err != nil {
 		e.t.Fatal(err)
@@ -392,7 +393,7 @@ func dockerd(t *testing.T) *liveEngine {
 disabled_plugins = ["io.containerd.grpc.v1.cri"]
 `), 0o644))
 	e.must(nil, os.WriteFile(sub("d.json"), []byte("{}"), 0o644)) // not the machine's
-	c := exec.Command(path, "--config", sub("c.toml"), "--root", sub("c"), "--state", sub("r"), "--address", sub("cs"))
+	c := child.Command(context.Background(), path, "--config", sub("c.toml"), "--root", sub("c"), "--state", sub("r"), "--address", sub("cs"))
 	e.must(nil, c.Start())
 	t.Cleanup(func() {
 		c.Process.Kill()
@@ -621,7 +622,7 @@ runtime = "runc"
 // podman runs a command on the engine's directories without the service.
 func (e *liveEngine) podman(args ...string) ([]byte, error) {
 	global := e.args[1:slices.Index(e.args, "system")]
-	cmd := exec.Command(e.args[0], slices.Concat(global, args)...)
+	cmd := child.Command(context.Background(), e.args[0], slices.Concat(global, args)...)
 	cmd.Env = append(os.Environ(), e.env...)
 	return cmd.CombinedOutput()
 }

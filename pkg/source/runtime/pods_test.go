@@ -5,6 +5,7 @@ package runtime
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"os"
@@ -18,6 +19,7 @@ import (
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // writeImage writes an image of one layer with a shell, as "docker save" does.
@@ -69,7 +71,7 @@ func TestPods(t *testing.T) {
 	writeImage(t, image, file)
 	ctr := func(args ...string) {
 		t.Helper()
-		if out, err := exec.Command("ctr", append([]string{"-a", d.socket(), "-n", "k8s.io"}, args...)...).CombinedOutput(); err != nil {
+		if out, err := child.Command(context.Background(), "ctr", append([]string{"-a", d.socket(), "-n", "k8s.io"}, args...)...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}

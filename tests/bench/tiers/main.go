@@ -14,7 +14,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -25,6 +24,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
@@ -137,7 +137,7 @@ func median(list []float64) float64 {
 // loops runs each loop once and notes its figure.
 func loops(workloads string, f figures) error {
 	for _, verb := range []string{"query", "reg"} {
-		out, err := exec.Command(filepath.Join(workloads, "loop"), "-d", "rxe0", "-n", "5000", verb).Output()
+		out, err := child.Command(context.Background(), filepath.Join(workloads, "loop"), "-d", "rxe0", "-n", "5000", verb).Output()
 		if err != nil {
 			return fmt.Errorf("loop %s: %w", verb, err)
 		}
@@ -159,7 +159,7 @@ func loops(workloads string, f figures) error {
 
 // sensor runs accelscope with one tier.
 func sensor(binary, tier string) (stop func() error, err error) {
-	cmd := exec.Command(binary, "--probe.tier="+tier, "--web.listen-address="+address, "--log.level=error")
+	cmd := child.Command(context.Background(), binary, "--probe.tier="+tier, "--web.listen-address="+address, "--log.level=error")
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return nil, err

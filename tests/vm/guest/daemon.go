@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 // daemon is a server of a runtime, which a test kills and starts again as it likes.
@@ -28,7 +30,7 @@ func (d *daemon) start(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	d.cmd = exec.Command(d.name, d.args...)
+	d.cmd = child.Command(context.Background(), d.name, d.args...)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	if err := d.cmd.Start(); err != nil {
 		return err

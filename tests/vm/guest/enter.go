@@ -12,13 +12,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"regexp"
 	"runtime/pprof"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
@@ -105,7 +105,7 @@ const ask = "report\n"
 func report(in io.Reader, out io.Writer) {
 	for asked := bufio.NewScanner(in); asked.Scan(); {
 		if asked.Text()+"\n" == ask {
-			processes, _ := exec.Command("ps", "-eo", "pid,ppid,stat,wchan:24,etimes,args", "--forest").Output()
+			processes, _ := child.Command(context.Background(), "ps", "-eo", "pid,ppid,stat,wchan:24,etimes,args", "--forest").Output()
 			fmt.Fprintf(out, "processes:\n%s", processes)
 			_ = pprof.Lookup("goroutine").WriteTo(out, 2)
 		}

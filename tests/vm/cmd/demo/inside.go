@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
@@ -29,7 +29,7 @@ func inside(ctx context.Context, o options) error {
 		return errors.Join(err, c.Stop())
 	}
 	defer log.Close()
-	cmd := exec.CommandContext(ctx, o.binary, o.args...)
+	cmd := child.Command(ctx, o.binary, o.args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	return errors.Join(cmd.Run(), c.Stop())
 }

@@ -10,11 +10,11 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"syscall"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
@@ -94,7 +94,7 @@ func top(ctx context.Context, o options, url string) error {
 		ctx, cancel = context.WithTimeout(ctx, o.last)
 		defer cancel()
 	}
-	cmd := exec.CommandContext(ctx, o.binary, "top", "--url", url)
+	cmd := child.Command(ctx, o.binary, "top", "--url", url)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
