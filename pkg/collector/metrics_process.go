@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"runtime"
 	runtimemetrics "runtime/metrics"
 	"strconv"
 	"strings"
@@ -28,7 +29,7 @@ func processMetrics() []metric {
 			}),
 		p.row("process_resident_memory_bytes", "Memory of this process that is resident (statm), in bytes.", p.resident),
 		p.row("process_start_time_seconds", "When this process started, in seconds since 1970.", p.start),
-		p.row("go_goroutines", "Goroutines that exist.", goMetric("/sched/goroutines:goroutines")),
+		p.row("go_goroutines", "Goroutines that exist.", goroutines),
 		p.row("go_threads", "Threads of the operating system that exist, those that hang in a system call included.",
 			goMetric("/sched/threads/total:threads")),
 		p.row("go_memstats_mallocs_total", "Heap objects allocated since the start.",
@@ -105,6 +106,13 @@ func (p *process) start() (float64, error) {
 	age := time.Duration(sinceBoot.Nano()) - time.Duration(ticks)*10*time.Millisecond
 	p.started = float64(time.Now().Add(-age).UnixMilli()) / 1e3
 	return p.started, nil
+}
+
+// goroutines returns the number of goroutines without those of the runtime, as
+// client_golang does. In Go 1.26, /sched/goroutines includes the runtime's: the
+// workers of the garbage collector are as many as GOMAXPROCS.
+func goroutines() (float64, error) {
+	return float64(runtime.NumGoroutine()), nil
 }
 
 // goMetric is the sum of figures of the Go runtime.
