@@ -82,7 +82,7 @@ func (r *Runner) Run(ctx context.Context, p Program) (stdout, stderr []byte, err
 		case <-late:
 			r.stuck.Add(1)
 			go func() {
-				<-ended
+				_ = <-ended // how it ended no longer matters
 				r.stuck.Add(-1)
 			}()
 			return nil, nil, fmt.Errorf("%w: %w", ctx.Err(), ErrStuck)
