@@ -67,7 +67,7 @@ var (
 		{caps: []string{"BPF"}, verdict: "yes", long: true}, // CAP_SYS_ADMIN is enough
 		{caps: []string{"PERFMON"}, verdict: "yes", long: true},
 		{caps: []string{"SYS_ADMIN"}, verdict: "no", lost: slices.Concat(noPath, noHooks)},
-		{caps: []string{"SYS_ADMIN"}, paranoid: "2", verdict: "yes", lost: []string{"permission CAP_SYS_ADMIN", "tier fentry"}, later: true},
+		{caps: []string{"SYS_ADMIN"}, paranoid: "2", verdict: "yes", lost: []string{"permission CAP_SYS_ADMIN", "tier fentry"}, later: true, long: true},
 		{
 			caps: []string{"SYS_ADMIN", "BPF"}, paranoid: "2", verdict: "no", long: true,
 			lost: append([]string{"permission CAP_BPF"}, noBPF...),
@@ -76,7 +76,7 @@ var (
 			caps: []string{"SYS_ADMIN", "PERFMON"}, paranoid: "2", verdict: "no", long: true,
 			lost: append([]string{"permission CAP_PERFMON"}, noBPF...),
 		},
-		{caps: []string{"SYS_PTRACE"}, verdict: "yes", lost: []string{"source container"}, later: true},
+		{caps: []string{"SYS_PTRACE"}, verdict: "yes", lost: []string{"source container"}, later: true, long: true},
 		{caps: []string{"DAC_READ_SEARCH"}, verdict: "yes", long: true}, // TestPackage shows what it is for
 		{caps: []string{"SYS_RESOURCE"}, verdict: "yes", long: true},    // 5.10 alone wants it
 		{hidden: true, verdict: "yes", lost: append([]string{"hooks of devices"}, noPath...)},

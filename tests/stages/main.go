@@ -5,7 +5,7 @@
 // precedence over the others: an emulated guest that gets no CPU looks like one that hangs.
 //
 // The output of a stage goes to a log file and is shown if the stage fails. A stage whose log does not grow for five
-// minutes hangs: its process tree and the goroutines of its tests are printed, it is ended, and it has failed.
+// minutes, while nothing is compiled, hangs: its process tree and the goroutines of its tests are printed, it is ended, and it has failed.
 package main
 
 import (

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -55,6 +56,10 @@ func watch(ctx context.Context, log string, silence time.Duration, name string, 
 			continue
 		}
 		hung := tree(cmd.Process.Pid)
+		if builds(hung) {
+			grew = time.Now()
+			continue
+		}
 		fmt.Fprintf(file, "\nno output for %v; processes:\n%s", silence, draw(hung))
 		quit(hung)
 		select {
@@ -65,6 +70,13 @@ func watch(ctx context.Context, log string, silence time.Duration, name string, 
 		<-ended
 		return fmt.Errorf("%w for %v", errSilent, silence)
 	}
+}
+
+// builds tells whether Go's tools or a C compiler are at work: they print nothing, and they end.
+func builds(processes []process) bool {
+	return slices.ContainsFunc(processes, func(p process) bool {
+		return slices.Contains([]string{"compile", "link", "asm", "cgo", "vet", "cc1", "ld"}, p.name)
+	})
 }
 
 // quit asks the Go tests among the processes for their goroutines, which they print before they end.
