@@ -99,11 +99,12 @@ fuzz:
 	@tests/fuzz.sh $(FUZZTIME)
 
 # What must hold, in stages with a time each (tests/stages). Stages of a lane, as "a,b,c", run one after the other, lanes side
-# by side: guests wait much of their time. What several stages need is built before them, once.
+# by side: guests wait much of their time. The unit tests, which use all CPUs, come last. What several stages need is built
+# before them, once.
 .PHONY: test
 test: ## Everything that must hold: units, rules, manifests, dashboards, the image, guests with four kernels, the role, the guides
 	@go run ./tests/stages -first deps,artifacts -built deps,build,image,packages \
-		test-guest test-unit,test-image,test-ansible,test-guides,test-deploy,test-rules,test-dashboards,test-harness
+		test-guest test-ansible,test-guides,test-image,test-harness,test-deploy,test-rules,test-dashboards,test-unit
 
 .PHONY: artifacts
 artifacts: build image packages

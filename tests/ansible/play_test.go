@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/accelscope/accelscope/tests/machine"
 )
@@ -61,7 +62,9 @@ func (n node) play(t *testing.T, playbook string, v vars, flags ...string) resul
 	if !n.systemd { // the first process is another one
 		name, args = "unshare", append([]string{"--mount", "--pid", "--fork", "--mount-proc", name}, args...)
 	}
+	began := time.Now()
 	out, err := n.Command(t.Context(), name, args...).CombinedOutput()
+	t.Logf("%s %v took %v", playbook, flags, time.Since(began).Round(time.Second))
 	r := result{failed: err != nil, raw: string(out)}
 	var task string // that the next lines are about
 	for line := range strings.Lines(r.raw) {

@@ -71,6 +71,8 @@ func (n node) doctor(t *testing.T) {
 // netlink runs the tests of the RDMA source on the live stack: its dumps, counters and number of requests against
 // iproute2 and sysfs, and with the kernel modules virtual functions and a device in another network namespace.
 func (n node) netlink(t *testing.T) {
+	// The devices are made anew, without what other scenarios did to them. movable may go when they have gone.
+	_ = child.Command(t.Context(), "sh", "-c", "rdma link delete rxe0; rdma link delete rxe1; rmmod movable").Run()
 	for _, m := range []string{"ib_uverbs", "rdma_rxe"} {
 		sh(t, "modprobe", m)
 	}

@@ -84,7 +84,7 @@ func (r *runner) run(ctx context.Context, first []string, lanes [][]string) bool
 	for i, lane := range lanes {
 		command := append([]string{"make"}, r.built...)
 		if i > 0 {
-			command = append([]string{"nice", "-n", "5"}, command...)
+			command = append([]string{"nice", "-n", "3"}, command...)
 		}
 		all.Go(func() {
 			for _, name := range lane {
