@@ -19,7 +19,7 @@ import (
 // ever. Both must end, with a report of the processes, and of the goroutines.
 func TestSilence(t *testing.T) {
 	if os.Getenv("ACCELSCOPE_HANG") != "" {
-		select {}
+		time.Sleep(time.Hour)
 	}
 	exe, err := os.Executable()
 	if err != nil {
@@ -48,6 +48,22 @@ func TestSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone(t, n)
+}
+
+// TestReport: a stage that ends by itself when its tests are asked for their goroutines has hung all the same.
+func TestReport(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(t.TempDir(), "log")
+	err = watch(t.Context(), log, 3*time.Second, "sh", "-c", `ACCELSCOPE_HANG=1 "$0" -test.run='^TestSilence$'`, exe)
+	if !errors.Is(err, errSilent) {
+		t.Errorf("the stage ended with %v", err)
+	}
+	if text, _ := os.ReadFile(log); !strings.Contains(string(text), "goroutine ") {
+		t.Errorf("no goroutines:\n%s", text)
+	}
 }
 
 // TestCancel ends a stage with everything in it.

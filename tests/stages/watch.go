@@ -35,14 +35,18 @@ func watch(ctx context.Context, log string, silence time.Duration, name string, 
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	var status error // once ended is closed
+	ended := make(chan struct{})
+	go func() {
+		status = cmd.Wait()
+		close(ended)
+	}()
 
 	size, grew := int64(0), time.Now()
 	for {
 		select {
-		case err := <-ended:
-			return err
+		case <-ended:
+			return status
 		case <-ctx.Done():
 			kill(tree(cmd.Process.Pid))
 			<-ended
