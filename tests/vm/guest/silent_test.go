@@ -46,4 +46,4 @@ func TestSilent(t *testing.T) {
 	}
 }
 
-func plantedHang() { select {} }
+func plantedHang() { time.Sleep(time.Hour) }
