@@ -99,12 +99,11 @@ fuzz:
 	@tests/fuzz.sh $(FUZZTIME)
 
 # What must hold, in stages with a time each (tests/stages). Stages of a lane, as "a,b,c", run one after the other, lanes side
-# by side: guests wait much of their time. The unit tests, which use all CPUs, come last. What several stages need is built
-# before them, once.
+# by side: guests and unit tests wait much of their time. What several stages need is built before them, once.
 .PHONY: test
 test: ## Everything that must hold: units, rules, manifests, dashboards, the image, guests with four kernels, the role, the guides
 	@go run ./tests/stages -first deps,artifacts -built deps,build,image,packages \
-		test-guest test-ansible,test-guides,test-image,test-harness,test-deploy,test-rules,test-dashboards,test-unit
+		test-guest test-unit,test-rules,test-deploy,test-dashboards test-ansible,test-guides,test-image,test-harness
 
 .PHONY: artifacts
 artifacts: build image packages
@@ -115,8 +114,8 @@ RACED   = $(shell go list ./... | grep -vxF "$$(go list $(UNRACED))")
 
 .PHONY: test-unit
 test-unit: deps tracefs
-	@go test -vet=off -race -timeout 8m $(RACED)
-	@go test -vet=off -timeout 8m $(UNRACED)
+	@go test -vet=off -race -timeout 15m $(RACED)
+	@go test -vet=off -timeout 15m $(UNRACED)
 
 # On a machine that is busy: two loops a CPU beside the tests.
 .PHONY: stress
