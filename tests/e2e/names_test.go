@@ -66,7 +66,7 @@ var namesScenarios = []scenario[*world]{
 	{"events", (*world).events, "6.12", nil},
 }
 
-// notMany tells whether it is not only events of many containers that are wanted.
+// notMany reports whether it is not only events of many containers that are wanted.
 func notMany(node) bool { return os.Getenv(churnVar) == "" }
 
 // world is a guest with all runtimes.

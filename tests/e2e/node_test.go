@@ -60,7 +60,7 @@ func (n node) args(more ...string) []string {
 	return more
 }
 
-// modules tells whether the harness builds the test's kernel modules for this kernel.
+// modules reports whether the harness builds the test's kernel modules for this kernel.
 func (n node) modules() bool { return n.kernel == "6.1" }
 
 // module returns the path of the kernel module that an environment variable names, in the guest. It is empty for kernels
@@ -109,10 +109,10 @@ var nodeScenarios = []scenario[node]{
 	{"netlink", node.netlink, "5.10 6.1", nil},
 }
 
-// plain tells whether tier and cgroup layout are the kernel's own.
+// plain reports whether tier and cgroup layout are the kernel's own.
 func (n node) plain() bool { return n.tier == "" && n.cgroup == "" }
 
-// traces tells whether the data path can be traced, which takes 5.15. 7 is for what older kernels lack.
+// traces reports whether the data path can be traced, which takes 5.15. 7 is for what older kernels lack.
 func (n node) traces() bool { return n.plain() && n.kernel != "5.10" && n.kernel != "7" }
 
 func TestNode(t *testing.T) {

@@ -40,7 +40,7 @@ func (s scenario[T]) on(n node) bool {
 	return whole() || slices.Contains(parse(strings.Fields(s.nodes)), n)
 }
 
-// whole tells whether nodes are named, as make test-kernels does: then everything runs at full length.
+// whole reports whether nodes are named, as make test-kernels does: then everything runs at full length.
 func whole() bool { return os.Getenv(nodesVar) != "" }
 
 // size is how many of something a scenario takes: all, or few in make test.

@@ -76,7 +76,7 @@ func watch(ctx context.Context, log string, silence time.Duration, name string, 
 	}
 }
 
-// builds tells whether Go's tools or a C compiler are at work: they print nothing, and they end.
+// builds reports whether Go's tools or a C compiler are at work: they print nothing, and they end.
 func builds(processes []process) bool {
 	return slices.ContainsFunc(processes, func(p process) bool {
 		return slices.Contains([]string{"compile", "link", "asm", "cgo", "vet", "cc1", "ld"}, p.name)
