@@ -159,8 +159,8 @@ tracefs:
 test-rules: deps ## Rules and alerts of Prometheus: promtool, and that the tests notice changes
 	@go test -C tests/rules -count=1 . # files outside a module do not count for its cache
 
-# How many guests at once: each has two CPUs, and waits half of the time.
-GUESTS ?= $(shell nproc)
+# How many guests at once: each has two CPUs, waits a third of the time, and takes up to 3 GiB.
+GUESTS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n : 4 )))
 
 .PHONY: test-guest
 test-guest: deps build image ## Guests: each scenario on one of four kernels, on cgroup v1, with tracepoints

@@ -10,7 +10,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/compose-spec/compose-go/v2/cli"
 	"github.com/compose-spec/compose-go/v2/types"
@@ -119,7 +121,9 @@ func TestPrometheus(t *testing.T) {
 		}
 	}
 	// What a symbolic link leads to is at home elsewhere: the rules are looked for beside the file that is named.
-	out, err := exec.CommandContext(t.Context(), "promtool", "check", "config", filepath.Join(root, "etc/prometheus/prometheus.yml")).CombinedOutput()
+	cmd := exec.CommandContext(t.Context(), "promtool", "check", "config", filepath.Join(root, "etc/prometheus/prometheus.yml"))
+	cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, 5*time.Second
+	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "alerts.yaml") || !strings.Contains(string(out), "recording.yaml") {
 		t.Errorf("%v: %s", err, out)
 	}

@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -194,14 +196,18 @@ func TestNotes(t *testing.T) {
 // that, at a file that does not exist.
 func TestArguments(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "accelscope")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/accelscope")
-	build.Dir = root(t)
-	if out, err := build.CombinedOutput(); err != nil {
+	run := func(name string, args ...string) ([]byte, error) {
+		cmd := exec.CommandContext(t.Context(), name, args...)
+		cmd.Dir = root(t)
+		cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, 5*time.Second
+		return cmd.CombinedOutput()
+	}
+	if out, err := run("go", "build", "-o", binary, "./cmd/accelscope"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	const missing = "/nonexistent/web.yaml"
 	ends := func(args []string) string {
-		out, err := exec.CommandContext(t.Context(), binary, append(args, "--web.config.file="+missing)...).CombinedOutput()
+		out, err := run(binary, append(args, "--web.config.file="+missing)...)
 		if err == nil {
 			t.Errorf("%v ends well", args)
 		}

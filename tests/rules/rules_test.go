@@ -13,7 +13,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"gopkg.in/yaml.v3"
 )
@@ -124,7 +126,9 @@ func tests(t *testing.T) map[string]testFile {
 
 func promtool(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "promtool", args...).CombinedOutput()
+	cmd := exec.CommandContext(t.Context(), "promtool", args...)
+	cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, 5*time.Second
+	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
