@@ -103,25 +103,31 @@ fuzz:
 .PHONY: test
 test: ## Everything that must hold: units, rules, manifests, dashboards, the image, guests with four kernels, the role, the guides
 	@go run ./tests/stages -first deps,artifacts -built deps,build,image,packages \
-		test-guest test-unit,test-rules,test-deploy,test-dashboards test-ansible,test-guides,test-image,test-harness
+		test-guest test-binary,test-unit,test-rules,test-dashboards test-ansible,test-guides,test-image,test-deploy,test-harness
 
 .PHONY: artifacts
 artifacts: build image packages
 
 # With the race detector where goroutines are: it takes tests several times as long. make lint has vet look at everything.
+BINARY  = ./cmd/accelscope
 UNRACED = ./deploy/... ./tests/... ./pkg/attribution ./pkg/model ./pkg/source/drm ./pkg/top
-RACED   = $(shell go list ./... | grep -vxF "$$(go list $(UNRACED))")
+RACED   = $(shell go list ./... | grep -vxF "$$(go list $(UNRACED) $(BINARY))")
 
 .PHONY: test-unit
-test-unit: deps tracefs
+test-unit: deps tracefs ## Units: the tests of all packages but the program's
 	@go test -vet=off -race -timeout 15m $(RACED)
 	@go test -vet=off -timeout 15m $(UNRACED)
 
+.PHONY: test-binary
+test-binary: deps tracefs ## The program: the real binary on fake nodes, GPUs and fabrics
+	@go test -vet=off -race -timeout 20m -v $(BINARY)
+
 # On a machine that is busy: two loops a CPU beside the tests.
 .PHONY: stress
-stress: deps tracefs ## The unit tests beside two busy loops per CPU
-	@for i in $$(seq $$((2 * $$(nproc)))); do (exec timeout 40m sh -c 'while :; do :; done') & done; \
-		trap 'kill $$(jobs -p)' EXIT; go test -count=1 -race -timeout 20m $(RACED); go test -count=1 -timeout 20m $(UNRACED)
+stress: deps tracefs ## Units and program beside two busy loops per CPU
+	@for i in $$(seq $$((2 * $$(nproc)))); do (exec timeout 45m sh -c 'while :; do :; done') & done; \
+		trap 'kill $$(jobs -p)' EXIT; \
+		go test -vet=off -count=1 -race -timeout 30m $(BINARY) $(RACED); go test -vet=off -count=1 -timeout 30m $(UNRACED)
 
 # The first two archives are the same but for the tools: they also show that a build can be repeated.
 .PHONY: test-image
