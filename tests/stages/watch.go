@@ -51,17 +51,17 @@ func watch(ctx context.Context, log string, silence time.Duration, name string, 
 			kill(tree(cmd.Process.Pid))
 			<-ended
 			return ctx.Err()
-		case <-time.After(min(time.Second, silence/4)):
+		case <-time.After(silence / 60):
 		}
-		if info, err := file.Stat(); err == nil && info.Size() > size {
+		info, err := file.Stat()
+		if err != nil {
+			return err
+		}
+		hung := tree(cmd.Process.Pid)
+		if info.Size() > size || builds(hung) {
 			size, grew = info.Size(), time.Now()
 		}
 		if time.Since(grew) < silence {
-			continue
-		}
-		hung := tree(cmd.Process.Pid)
-		if builds(hung) {
-			grew = time.Now()
 			continue
 		}
 		fmt.Fprintf(file, "\nno output for %v; processes:\n%s", silence, draw(hung))
