@@ -55,6 +55,8 @@ func watch(ctx context.Context, log string, silence time.Duration, name string, 
 		}
 		info, err := file.Stat()
 		if err != nil {
+			kill(tree(cmd.Process.Pid))
+			<-ended
 			return err
 		}
 		hung := tree(cmd.Process.Pid)
