@@ -66,13 +66,15 @@ func (r *Runner) Run(ctx context.Context, p Program) (stdout, stderr []byte, err
 	cmd.WaitDelay = grace
 	out, complaints := &bounded{size: p.MaxStdout}, &bounded{size: p.MaxStderr, cut: true}
 	cmd.Stdout, cmd.Stderr = out, complaints
-	ended := make(chan error, 1)
+	var status error // once ended is closed
+	ended := make(chan struct{})
 	go func() {
 		// The kernel sends the signal when the thread that started the program ends, and
 		// Go ends a thread together with a goroutine that is locked to it.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		ended <- cmd.Run()
+		status = cmd.Run()
+		close(ended)
 	}()
 	var late <-chan time.Time
 	for over := ctx.Done(); ; {
@@ -82,11 +84,12 @@ func (r *Runner) Run(ctx context.Context, p Program) (stdout, stderr []byte, err
 		case <-late:
 			r.stuck.Add(1)
 			go func() {
-				_ = <-ended // how it ended no longer matters
+				<-ended
 				r.stuck.Add(-1)
 			}()
 			return nil, nil, fmt.Errorf("%w: %w", ctx.Err(), ErrStuck)
-		case err = <-ended:
+		case <-ended:
+			err = status
 			switch {
 			case out.full:
 				err = ErrOutput
