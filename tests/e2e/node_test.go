@@ -112,7 +112,7 @@ var nodeScenarios = []scenario[node]{
 // plain reports whether tier and cgroup layout are the kernel's own.
 func (n node) plain() bool { return n.tier == "" && n.cgroup == "" }
 
-// traces reports whether the data path can be traced, which takes 5.15. 7 is for what older kernels lack.
+// traces reports whether the data path can be traced, for which 5.10 is too old. 7 is for what older kernels lack.
 func (n node) traces() bool { return n.plain() && n.kernel != "5.10" && n.kernel != "7" }
 
 func TestNode(t *testing.T) {

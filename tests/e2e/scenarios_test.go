@@ -37,7 +37,8 @@ func (s scenario[T]) on(n node) bool {
 	if s.can != nil && !s.can(n) {
 		return false
 	}
-	return whole() || slices.Contains(parse(strings.Fields(s.nodes)), n)
+	// Kernel 7 has what make test runs there: the other scenarios were never tried on it.
+	return whole() && n.kernel != "7" || slices.Contains(parse(strings.Fields(s.nodes)), n)
 }
 
 // whole reports whether nodes are named, as make test-kernels does: then everything runs at full length.
