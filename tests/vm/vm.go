@@ -247,7 +247,7 @@ func writeState(kernel Kernel, opts Options) (string, error) {
 	return state, nil
 }
 
-// What makes emulation faster by a quarter. QEMU runs "rep movsb" and "rep stosb", which the kernel and libc prefer where
+// What makes emulation faster. QEMU runs "rep movsb" and "rep stosb", which the kernel and libc prefer where
 // the CPU has ERMS or FSRM, one byte at a time; X86_FEATURE_REP_GOOD (112) is the same by words. Five levels of page
 // tables, SMAP and protection keys cost a little at each miss of the TLB and each copy to a user.
 // no_timer_check: the kernel would panic of a timer that is starved for a moment.
