@@ -23,11 +23,8 @@ import (
 )
 
 func main() {
-	var r runner
 	first := flag.String("first", "", "stages that all others need, separated by commas")
 	built := flag.String("built", "", "targets that the stages of -first have made, separated by commas: not made again")
-	flag.StringVar(&r.logs, "logs", "bin/test", "directory of the stages' logs")
-	flag.DurationVar(&r.silence, "silence", 5*time.Minute, "how long a stage may print nothing")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: stages [flags] LANE... (a lane: make targets, separated by commas)")
 		flag.PrintDefaults()
@@ -39,6 +36,7 @@ func main() {
 	for _, lane := range flag.Args() {
 		lanes = append(lanes, fields(lane))
 	}
+	var r runner
 	for _, target := range fields(*built) {
 		r.built = append(r.built, "--old-file="+target)
 	}
@@ -51,11 +49,14 @@ func fields(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
 }
 
+const (
+	logs    = "bin/test"      // directory of the stages' logs
+	silence = 5 * time.Minute // how long a stage may print nothing
+)
+
 // runner runs stages and keeps their results.
 type runner struct {
-	logs    string
-	silence time.Duration
-	built   []string // options of make
+	built []string // options of make
 
 	mu      sync.Mutex // of the terminal and of results
 	results []result
@@ -70,7 +71,7 @@ type result struct {
 // run runs all stages, prints a table of them, and returns whether all passed.
 func (r *runner) run(ctx context.Context, first []string, lanes [][]string) bool {
 	began := time.Now()
-	if err := os.MkdirAll(r.logs, 0o755); err != nil {
+	if err := os.MkdirAll(logs, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, "stages:", err)
 		return false
 	}
@@ -117,10 +118,10 @@ func (r *runner) run(ctx context.Context, first []string, lanes [][]string) bool
 // the end of its log if it failed.
 func (r *runner) stage(ctx context.Context, command ...string) bool {
 	name := command[len(command)-1]
-	path := filepath.Join(r.logs, name+".log")
+	path := filepath.Join(logs, name+".log")
 	r.print(fmt.Sprintf("%s begins (%s)\n", name, path))
 	began := time.Now()
-	err := watch(ctx, path, r.silence, command[0], command[1:]...)
+	err := watch(ctx, path, silence, command[0], command[1:]...)
 	took := time.Since(began)
 	text, _ := os.ReadFile(path)
 	r.mu.Lock()

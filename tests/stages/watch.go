@@ -17,8 +17,10 @@ import (
 
 var errSilent = errors.New("no output")
 
-// quitTime is how long tests have to print their goroutines.
-const quitTime = 10 * time.Second
+const (
+	longest  = time.Hour        // of a stage
+	quitTime = 10 * time.Second // in which tests print their goroutines
+)
 
 // watch runs a program until it ends, until ctx ends, or until its log has not grown for a time. Then it ends the program
 // and all that it started.
@@ -28,8 +30,10 @@ func watch(ctx context.Context, log string, silence time.Duration, name string, 
 		return err
 	}
 	defer file.Close()
-	forever := context.WithoutCancel(ctx) // its end is not only that of the program
-	cmd := child.Command(forever, name, args...)
+	// When ctx ends, not only the program does.
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest)
+	defer cancel()
+	cmd := child.Command(bounded, name, args...)
 	cmd.Stdout, cmd.Stderr = file, file
 	cmd.SysProcAttr.Setpgid = true
 	if err := cmd.Start(); err != nil {
@@ -42,38 +46,41 @@ func watch(ctx context.Context, log string, silence time.Duration, name string, 
 		close(ended)
 	}()
 
+	// end kills what the program started, and what is still left of processes that were seen before.
+	end := func(seen ...process) {
+		kill(append(seen, tree(cmd.Process.Pid)...))
+		<-ended
+	}
+
 	size, grew := int64(0), time.Now()
 	for {
 		select {
 		case <-ended:
 			return status
 		case <-ctx.Done():
-			kill(tree(cmd.Process.Pid))
-			<-ended
+			end()
 			return ctx.Err()
 		case <-time.After(silence / 60):
 		}
 		info, err := file.Stat()
 		if err != nil {
-			kill(tree(cmd.Process.Pid))
-			<-ended
+			end()
 			return err
 		}
-		hung := tree(cmd.Process.Pid)
-		if info.Size() > size || builds(hung) {
+		if info.Size() > size || builds(tree(cmd.Process.Pid)) {
 			size, grew = info.Size(), time.Now()
 		}
 		if time.Since(grew) < silence {
 			continue
 		}
+		hung := tree(cmd.Process.Pid)
 		fmt.Fprintf(file, "\nno output for %v; processes:\n%s", silence, draw(hung))
 		quit(hung)
 		select {
 		case <-ended:
 		case <-time.After(quitTime):
 		}
-		kill(append(hung, tree(cmd.Process.Pid)...))
-		<-ended
+		end(hung...)
 		return fmt.Errorf("%w for %v", errSilent, silence)
 	}
 }
