@@ -250,10 +250,9 @@ func writeState(kernel Kernel, opts Options) (string, error) {
 // What makes emulation faster. QEMU runs "rep movsb" and "rep stosb", which the kernel and libc prefer where
 // the CPU has ERMS or FSRM, one byte at a time; X86_FEATURE_REP_GOOD (112) is the same by words. Five levels of page
 // tables, SMAP and protection keys cost a little at each miss of the TLB and each copy to a user.
-// no_timer_check: the kernel would panic of a timer that is starved for a moment.
 const (
 	emulatedCPU    = "max,-erms,-fsrm,-la57,-smap,-smep,-pku"
-	emulatedKernel = "no_timer_check clearcpuid=112 init_on_alloc=0"
+	emulatedKernel = " clearcpuid=112 init_on_alloc=0"
 )
 
 // hostTSC returns the kernel options by which a guest trusts the emulated TSC, which is the host's. It would find the TSC
@@ -275,9 +274,10 @@ func hostTSC() string {
 }
 
 func qemuArgs(kernel Kernel, initrd, accel string, res *Result, opts Options) []string {
-	cpu, options := emulatedCPU, "console=ttyS0 quiet panic=-1 no_timer_check "+emulatedKernel+hostTSC()
-	if accel == "kvm" {
-		cpu, options = "host", "console=ttyS0 quiet panic=-1"
+	// no_timer_check: the kernel would panic of an emulated timer that is starved for a moment.
+	cpu, options := "host", "console=ttyS0 quiet panic=-1 no_timer_check"
+	if accel != "kvm" {
+		cpu, options = emulatedCPU, options+emulatedKernel+hostTSC()
 	}
 	args := []string{
 		"-M", "q35", "-accel", accel, "-cpu", cpu, "-m", "3072", "-smp", "2",
