@@ -34,8 +34,10 @@ func packageOptions(t *testing.T) vm.Options {
 	for _, version := range []string{older, newer} {
 		sh(t, "make", "-C", "../..", "packages", "VERSION=v"+version, "PACKAGES="+dir)
 	}
-	rdmaTest := filepath.Join(dir, "rdma.test")
-	sh(t, "go", "test", "-c", "-o", rdmaTest, "github.com/accelscope/accelscope/pkg/source/rdma")
+	tests, err := binaries()
+	if err != nil {
+		t.Fatal(err)
+	}
 	// Made anew without compression, which an emulated CPU takes long to undo.
 	for version, more := range map[string]string{older: "# as it was before", newer: ""} {
 		tree := filepath.Join(dir, version)
@@ -46,7 +48,7 @@ func packageOptions(t *testing.T) vm.Options {
 	return vm.Options{
 		Kernel: "6.1", Devices: 2, Systemd: true, Timeout: 30 * time.Minute,
 		Env: []string{
-			packagesVar + "=" + dir, rdmaTestVar + "=" + rdmaTest, "DEBIAN_FRONTEND=noninteractive",
+			packagesVar + "=" + dir, rdmaTestVar + "=" + tests + "/rdma.test", "DEBIAN_FRONTEND=noninteractive",
 			"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		},
 	}

@@ -23,9 +23,6 @@ const nobody = 65534
 // permissions: with the fewest capabilities the main job runs completely; with one less doctor says which one is
 // missing, and the rest goes on.
 func (n node) permissions(t *testing.T) {
-	if n.tier != "" || n.cgroup != "" {
-		t.Skip("capabilities do not depend on the tier asked for, nor on the cgroup layout")
-	}
 	least, admin := []string{"bpf", "perfmon"}, []string{"sys_admin"}
 	if n.kernel == "5.10" {
 		least, admin = append(least, "sys_resource"), append(admin, "sys_resource")
