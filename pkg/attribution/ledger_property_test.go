@@ -4,8 +4,10 @@ package attribution
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -235,6 +237,7 @@ func TestLedgerProperties(t *testing.T) {
 		figures := map[string]*deviceFigure{}
 		before := map[string]uint64{}
 		known := 0
+		history := fnv.New64a()
 		for refresh := range 200 {
 			w.step()
 			s := w.snapshot()
@@ -250,6 +253,7 @@ func TestLedgerProperties(t *testing.T) {
 				f.add(d.counter)
 			}
 			a := l.Attribute(s)
+			fmt.Fprintln(history, labeled(a))
 			sums, owned, now := map[truthKey]uint64{}, map[truthKey]uint64{}, map[string]uint64{}
 			for _, share := range a.Traffic {
 				direction := slices.Index(directionNames[:], share.Direction)
@@ -309,7 +313,28 @@ func TestLedgerProperties(t *testing.T) {
 		if known == 0 {
 			t.Errorf("seed %d: nobody ever got anything", seed)
 		}
+		if got := history.Sum64(); got != ledgerHistories[seed] {
+			t.Errorf("seed %d: the shares of the history have the checksum %#x, want %#x", seed, got, ledgerHistories[seed])
+		}
 	}
+}
+
+// ledgerHistories are checksums of all shares of a history, by seed. They hold the
+// arithmetic of the ledger still while its code is moved.
+var ledgerHistories = [15]uint64{
+	0x54c93b11ce249543, 0xf7945ab4999e02ca, 0x9fd2c8e1832fd3dd, 0x46d2ea94d87ef1c7, 0x3e7973b734ccbf23,
+	0x8a22e4ccc30e6851, 0xa42ef6cbcf107a4c, 0xf203e2ac27aae62f, 0x06833c7403caa990, 0x0bbf0c5ba78e0a7f,
+	0x40bc387fe5d07210, 0x753848d8886aa6ba, 0xf45ef378f5b4954d, 0x62e9d73641d0416e, 0xfc7dfc22114d77be,
+}
+
+// labeled lists the shares of traffic under the labels of their owners, sorted.
+func labeled(a Attribution) string {
+	lines := make([]string, len(a.Traffic))
+	for i, s := range a.Traffic {
+		lines[i] = fmt.Sprint(a.Owners[s.Owner], s.Device, s.Method, s.Direction, s.Sampled, s.Bytes)
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
 }
 
 func (f *deviceFigure) add(now [2][directions]uint64) {
