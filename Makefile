@@ -60,7 +60,7 @@ $(NFPM):
 .PHONY: generate
 generate: need-$(CLANG) need-llvm-strip-14 need-bpf_helpers ## Compile the BPF programs and write the metric reference
 	@go generate ./gen
-	@go test -count=1 ./pkg/collector -run TestReference -update >/dev/null
+	@go test -count=1 ./pkg/metrics -run TestReference -update >/dev/null
 
 .PHONY: check
 check: lint generated fuzz ## Format, vet, linters, headers, modules, generated files, fuzzing

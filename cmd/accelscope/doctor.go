@@ -13,7 +13,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/accelscope/accelscope/pkg/collector"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -39,10 +38,10 @@ func (c *doctorCmd) run(ctx context.Context, stdout io.Writer, log *zap.Logger) 
 	}
 	defer closeWithin(closeTimeout, s, log)
 	if c.Fabric {
-		awaitFabric(ctx, s.collector)
+		awaitFabric(ctx, s.engine)
 	}
-	facts, _, states := s.collector.All()
-	r := diagnose(thisHost(c.sensorFlags), states, facts)
+	now := s.engine.Refresh()
+	r := diagnose(thisHost(c.sensorFlags), now.States, now.Facts)
 	if s.hierarchy.Mount != "" {
 		where := strings.TrimSpace(fmt.Sprintf("%s, %s %s", s.hierarchy.Mode, s.hierarchy.Mount, s.hierarchy.Controller))
 		if s.namespace != "" {
@@ -91,7 +90,7 @@ func (r *report) add(area, name string, state model.State, reason, cure string) 
 }
 
 // diagnose reports on what the sources said and what the host allows.
-func diagnose(h host, sources []collector.SourceState, facts model.Snapshot) *report {
+func diagnose(h host, sources []model.SourceState, facts model.Snapshot) *report {
 	r := &report{}
 	for _, s := range sources {
 		r.add("source", s.Source, s.State, s.Reason, sourceCure(s))
@@ -154,7 +153,7 @@ func conditionOf(g *model.GPU) (state model.State, reason string) {
 // cgroups, a hook on the verbs, and either a hook on the objects or RDMA
 // netlink. Without an HCA no hook can be attached yet: then it counts which
 // tiers of hooks this kernel and these permissions allow.
-func (r *report) judge(sources []collector.SourceState, facts model.Snapshot, tiers map[string]bool) {
+func (r *report) judge(sources []model.SourceState, facts model.Snapshot, tiers map[string]bool) {
 	no := func(format string, args ...any) { r.Reasons = append(r.Reasons, fmt.Sprintf(format, args...)) }
 	states := map[string]model.State{}
 	for _, s := range sources {
@@ -232,7 +231,7 @@ func printable(s string) string {
 	}, s)
 }
 
-func sourceCure(s collector.SourceState) string {
+func sourceCure(s model.SourceState) string {
 	switch {
 	case s.State == model.StateOK:
 		return ""

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/accelscope/accelscope/pkg/collector"
+	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -21,12 +21,12 @@ const (
 
 // awaitFabric waits until the fabric was read once, which takes longer than a scrape
 // may.
-func awaitFabric(ctx context.Context, c *collector.Collector) {
+func awaitFabric(ctx context.Context, e *engine.Engine) {
 	ctx, cancel := context.WithTimeout(ctx, fabricPatience)
 	defer cancel()
 	for {
 		waiting := false
-		for _, s := range c.States() {
+		for _, s := range e.Refresh().States {
 			waiting = waiting || s.Source == "fabric" && s.State == model.StateStuck && s.Age < 0
 		}
 		if !waiting {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/accelscope/accelscope/pkg/collector"
+	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -36,23 +36,23 @@ func TestDoctorAwaitsFabric(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := collector.New(collector.Options{Sources: []collector.Registration{
-					{Source: slowSource{takes: tt.takes, err: tt.err}, Interval: time.Hour, Deadline: time.Hour},
-				}})
+				e := startEngine(t, engine.Options{}, engine.Registration{
+					Source: slowSource{takes: tt.takes, err: tt.err}, Interval: time.Hour, Deadline: time.Hour,
+				})
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				if !tt.patient {
 					cancel()
 				}
 				began := time.Now()
-				awaitFabric(ctx, c)
+				awaitFabric(ctx, e)
 				if took := time.Since(began); took < tt.waits || took > tt.waits+2*time.Second {
 					t.Errorf("waited %s, want %s", took, tt.waits)
 				}
-				if s := c.States()[0]; s.State != tt.state {
+				if s := e.Refresh().States[0]; s.State != tt.state {
 					t.Errorf("%+v, want %s", s, tt.state)
 				}
-				_ = c.Close() // one that hangs is left behind
+				_ = e.Close() // one that hangs is left behind
 			})
 		})
 	}

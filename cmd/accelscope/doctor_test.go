@@ -16,7 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/accelscope/accelscope/pkg/collector"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -69,10 +68,10 @@ var badFiles = map[string]string{
 	"sys/kernel/security/lockdown":        "none integrity [confidentiality]\n",
 }
 
-func states(state model.State, reason string, names ...string) []collector.SourceState {
-	var out []collector.SourceState
+func states(state model.State, reason string, names ...string) []model.SourceState {
+	var out []model.SourceState
 	for _, n := range names {
-		out = append(out, collector.SourceState{Source: n, State: state, Reason: reason})
+		out = append(out, model.SourceState{Source: n, State: state, Reason: reason})
 	}
 	return out
 }
@@ -87,7 +86,7 @@ func TestDoctorGolden(t *testing.T) {
 	tests := map[string]struct {
 		files   map[string]string
 		works   []string
-		sources []collector.SourceState
+		sources []model.SourceState
 		facts   model.Snapshot
 		verdict string
 	}{
@@ -177,7 +176,7 @@ func TestVerdict(t *testing.T) {
 	hook := func(name string, state model.State) model.Hook { return model.Hook{Name: name, State: state} }
 	ok := states(model.StateOK, "", "cgroup", "rdma", "probe")
 	tests := map[string]struct {
-		sources []collector.SourceState
+		sources []model.SourceState
 		facts   model.Snapshot
 		tiers   []string
 		want    string

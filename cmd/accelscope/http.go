@@ -119,9 +119,9 @@ func newRoutes(
 
 // known is what the REST requests tell of.
 func (s *sensor) known() api.Known {
-	facts, shares, states := s.collector.All()
-	k := api.Known{Facts: facts, Shares: shares}
-	for _, st := range states {
+	now := s.engine.Refresh()
+	k := api.Known{Facts: now.Facts, Shares: now.Shares}
+	for _, st := range now.States {
 		k.States = append(k.States, api.State{Source: st.Source, State: st.State, Reason: st.Reason})
 	}
 	return k

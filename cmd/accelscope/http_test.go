@@ -18,7 +18,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"go.uber.org/zap"
 
-	"github.com/accelscope/accelscope/pkg/collector"
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -33,12 +34,23 @@ func (verbs) Read(context.Context) (model.Snapshot, error) {
 	return model.Snapshot{Objects: []model.Objects{}, Verbs: []model.Verb{v}}, nil
 }
 
+// startEngine returns an engine that reads the sources until the test ends.
+func startEngine(t *testing.T, o engine.Options, sources ...engine.Registration) *engine.Engine {
+	t.Helper()
+	e := engine.New(o)
+	for _, r := range sources {
+		e.Add(r)
+	}
+	e.Start()
+	t.Cleanup(func() { _ = e.Close() })
+	return e
+}
+
 // encodeVerbs encodes the metrics of that source.
 func encodeVerbs(t *testing.T, sets ...string) encodeFunc {
 	t.Helper()
-	c := collector.New(collector.Options{Sources: []collector.Registration{{Source: verbs{}}}, Compat: sets})
-	t.Cleanup(func() { _ = c.Close() })
-	return c.Encode
+	e := startEngine(t, engine.Options{}, engine.Registration{Source: verbs{}})
+	return metrics.New(e, metrics.Options{Compat: sets}).Encode
 }
 
 func serve(t *testing.T, f webFlags, encode encodeFunc, ready func() (bool, []string)) *httptest.Server {
@@ -73,7 +85,7 @@ func get(t *testing.T, url, accept string) (int, http.Header, string) {
 
 func TestHandler(t *testing.T) {
 	done := false
-	s := serve(t, webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t, collector.Process), func() (bool, []string) {
+	s := serve(t, webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t, metrics.Process), func() (bool, []string) {
 		return done, []string{"rdma: absent: no HCA"}
 	})
 	if code, _, body := get(t, s.URL+"/readyz", ""); code != http.StatusServiceUnavailable {

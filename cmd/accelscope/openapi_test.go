@@ -18,7 +18,8 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/attribution"
-	"github.com/accelscope/accelscope/pkg/collector"
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/openapi"
 )
@@ -37,7 +38,7 @@ func (s source) Close() error                                 { return nil }
 // restNode is a sensor with made-up sources. That of AMD's GPUs has amd for an error.
 func restNode(t *testing.T, amd error) *sensor {
 	t.Helper()
-	var sources []collector.Registration
+	var sources []engine.Registration
 	for _, s := range []source{
 		{"rdma", model.Snapshot{HCAs: []model.HCA{{Name: "mlx5_0", NodeGUID: "9803:9bff:fe12:3456"}}}, nil},
 		{"nvidia", model.Snapshot{
@@ -56,10 +57,10 @@ func restNode(t *testing.T, amd error) *sensor {
 			}}},
 		}}}, nil},
 	} {
-		sources = append(sources, collector.Registration{Source: s})
+		sources = append(sources, engine.Registration{Source: s})
 	}
-	s := &sensor{collector: collector.New(collector.Options{Sources: sources})}
-	t.Cleanup(func() { _ = s.Close() })
+	s := &sensor{engine: startEngine(t, engine.Options{}, sources...)}
+	s.metrics = metrics.New(s.engine, metrics.Options{})
 	s.peers = func(context.Context) ([]model.Peer, error) {
 		return []model.Peer{{Cgroup: 7, Device: "mlx5_0", QPN: 1, Type: "RC"}}, nil
 	}
@@ -105,7 +106,7 @@ func TestOpenAPI(t *testing.T) {
 				s.peers = noPeers(tt.peers)
 			}
 			if tt.encode == nil {
-				tt.encode = s.collector.Encode
+				tt.encode = s.metrics.Encode
 			}
 			routes, description := restServer(t, s, tt.encode, tt.peers == nil)
 			mux := http.NewServeMux()
@@ -139,7 +140,7 @@ func TestOpenAPI(t *testing.T) {
 // The formats of the metrics are those that are described.
 func TestOpenAPIMetrics(t *testing.T) {
 	s := restNode(t, model.ErrAbsent)
-	routes, description := restServer(t, s, s.collector.Encode, true)
+	routes, description := restServer(t, s, s.metrics.Encode, true)
 	for _, accept := range []string{
 		"text/plain", "application/openmetrics-text;version=1.0.0",
 		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited",

@@ -23,7 +23,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/accelscope/accelscope/pkg/collector"
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/source/node"
 	"github.com/accelscope/accelscope/tests/child"
 )
@@ -181,16 +182,14 @@ func ourNode(t *testing.T, o node.Options) func() string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := collector.New(collector.Options{
-		Sources: []collector.Registration{{Source: source, Deadline: time.Minute}}, Reuse: time.Nanosecond,
-	})
-	t.Cleanup(func() { _ = c.Close() })
+	e := startEngine(t, engine.Options{Reuse: time.Nanosecond}, engine.Registration{Source: source, Deadline: time.Minute})
+	exporter := metrics.New(e, metrics.Options{})
 	return func() string {
-		text, err := c.Encode(expfmt.NewFormat(expfmt.TypeTextPlain), false)
+		text, err := exporter.Encode(expfmt.NewFormat(expfmt.TypeTextPlain), false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, s := range c.Snapshot().DeviceStates {
+		for _, s := range e.Last().Facts.DeviceStates {
 			t.Errorf("%s is %s: %s", s.Device, s.State, s.Reason)
 		}
 		return string(text)

@@ -41,7 +41,7 @@ func (s *sensor) peerShares(ctx context.Context) ([]attribution.PeerShare, error
 	if err != nil {
 		return nil, err
 	}
-	return attribution.Peers(found, s.collector.Snapshot().Entities), nil
+	return attribution.Peers(found, s.engine.Refresh().Facts.Entities), nil
 }
 
 type peersCmd struct {

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
-	"github.com/accelscope/accelscope/pkg/collector"
+	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -119,9 +119,7 @@ func TestPeersErrors(t *testing.T) {
 // A sensor without the probe says why it has no answer, one without a device
 // has an empty one.
 func TestPeerShares(t *testing.T) {
-	c := collector.New(collector.Options{})
-	t.Cleanup(func() { _ = c.Close() })
-	s := &sensor{collector: c, peers: noPeers(model.ErrUnsupported)}
+	s := &sensor{engine: startEngine(t, engine.Options{}), peers: noPeers(model.ErrUnsupported)}
 	if got, err := s.peerShares(t.Context()); got != nil || !errors.Is(err, model.ErrUnsupported) {
 		t.Errorf("%v, %v", got, err)
 	}

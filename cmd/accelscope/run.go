@@ -15,8 +15,8 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
 
-	"github.com/accelscope/accelscope/pkg/collector"
 	"github.com/accelscope/accelscope/pkg/event"
+	"github.com/accelscope/accelscope/pkg/metrics"
 )
 
 // How long the end may take: answering the scrapes that run, then closing.
@@ -73,7 +73,7 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 	}
 	sets := c.Compat
 	if !c.NoSelfMetrics {
-		sets = append(sets, collector.Process)
+		sets = append(sets, metrics.Process)
 	}
 	s, err := newSensor(c.sensorFlags, c.eventFlags, sets, log)
 	if err != nil {
@@ -86,7 +86,7 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 	}
 
 	var refreshed atomic.Bool
-	handler, err := newHandler(c.webFlags, s.collector.Encode, s.known, s.peerShares, func() (bool, []string) {
+	handler, err := newHandler(c.webFlags, s.metrics.Encode, s.known, s.peerShares, func() (bool, []string) {
 		if !refreshed.Load() {
 			return false, nil
 		}

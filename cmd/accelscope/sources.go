@@ -10,14 +10,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
-	"github.com/accelscope/accelscope/pkg/collector"
+	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/event"
+	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/access"
 	"github.com/accelscope/accelscope/pkg/source/amdgpu"
@@ -42,9 +42,10 @@ const (
 	deviceEvents = 15 * time.Second
 )
 
-// A sensor is the sources and the collector that reads them.
+// A sensor is the engine with its sources, and the exporter of what it reads.
 type sensor struct {
-	collector *collector.Collector
+	engine    *engine.Engine
+	metrics   *metrics.Exporter
 	hierarchy cgroup.Hierarchy // empty when cgroups are not read
 	namespace string           // where our own cgroup namespace begins; empty when it is the host's
 	peers     func(context.Context) ([]model.Peer, error)
@@ -88,8 +89,9 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 	v, revision := buildVersion()
 
 	s := &sensor{peers: noPeers(fmt.Errorf("the kernel is not probed (--no-collector.probe): %w", model.ErrUnsupported))}
-	var sources []collector.Registration
-	add := func(name string, source collector.Source, err error) {
+	s.engine = engine.New(engine.Options{Logger: log})
+	var sources []engine.Registration
+	add := func(name string, source engine.Source, err error) {
 		sources = append(sources, register(name, source, err))
 	}
 	var groups *cgroup.Source
@@ -184,10 +186,9 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 			s.peers = probes.Peers
 		}
 	}
-	var made atomic.Pointer[collector.Collector]
 	if f.DataPath != "off" {
 		o := datapath.Options{
-			Sysfs: f.Sysfs, Procfs: f.Procfs, Chosen: chosen(parsed.selected, &made), Logger: log.Named("datapath"),
+			Sysfs: f.Sysfs, Procfs: f.Procfs, Chosen: chosen(parsed.selected, s.engine), Logger: log.Named("datapath"),
 		}
 		if f.DataPath == "budget" {
 			o.Budget = f.PathBudget
@@ -219,16 +220,19 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 		add("node", source, err)
 	}
 	if e.Endpoint != "" {
-		events, err := newEvents(e, runtimes, &made, event.Options{
+		events, err := newEvents(e, runtimes, s.engine, event.Options{
 			NodeName: node, NodeIP: f.NodeIP, Version: v, Logger: log.Named("events"),
 		})
 		add("events", events, err)
 	}
 
-	s.collector = collector.New(collector.Options{
-		Sources: sources, Compat: compat, Version: v, Revision: revision, Logger: log, Node: node, Labels: f.Labels,
+	for _, r := range sources {
+		s.engine.Add(r)
+	}
+	s.engine.Start()
+	s.metrics = metrics.New(s.engine, metrics.Options{
+		Compat: compat, Version: v, Revision: revision, Node: node, Labels: f.Labels,
 	})
-	made.Store(s.collector)
 	if f.Strict {
 		for _, r := range sources {
 			if r.Err != nil && !errors.Is(r.Err, model.ErrAbsent) {
@@ -240,8 +244,8 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 }
 
 // gpuSources make what reads GPUs and counts who opens them; groups may be nil.
-func gpuSources(f sensorFlags, groups *cgroup.Source, log *zap.Logger) []collector.Registration {
-	var sources []collector.Registration
+func gpuSources(f sensorFlags, groups *cgroup.Source, log *zap.Logger) []engine.Registration {
+	var sources []engine.Registration
 	var cgroupOf func(int) (uint64, error)
 	var subsystem string
 	if groups != nil {
@@ -281,7 +285,7 @@ func gpuSources(f sensorFlags, groups *cgroup.Source, log *zap.Logger) []collect
 	return append(sources, register("amdgpu", amd, err))
 }
 
-func newKubelet(f sensorFlags, log *zap.Logger) (string, collector.Source, error) {
+func newKubelet(f sensorFlags, log *zap.Logger) (string, engine.Source, error) {
 	o := kubelet.Options{
 		Socket: f.PodResources, URL: f.KubeletURL, NodeIP: f.NodeIP,
 		TokenFile: f.KubeletTokenFile, CAFile: f.KubeletCAFile, Insecure: f.KubeletInsecure, Labels: f.Labels, Logger: log,
@@ -298,7 +302,7 @@ func newKubelet(f sensorFlags, log *zap.Logger) (string, collector.Source, error
 	return "kubelet", kube, err
 }
 
-func newFabric(f fabricFlags, log *zap.Logger) (string, collector.Source, error) {
+func newFabric(f fabricFlags, log *zap.Logger) (string, engine.Source, error) {
 	s, err := fabric.New(fabric.Options{
 		Tools: f.FabricTools, Port: f.FabricPort, NodeNameMap: f.FabricNames, Parallel: f.FabricParallel,
 		Interval: f.FabricInterval, Logger: log,
@@ -310,18 +314,15 @@ var errNoRuntime = fmt.Errorf("--events.otlp-endpoint needs the runtimes (--coll
 
 // newEvents makes what sends events; runtimes is where they come from.
 func newEvents(
-	f eventFlags, runtimes *runtime.Source, made *atomic.Pointer[collector.Collector], o event.Options,
-) (collector.Source, error) {
+	f eventFlags, runtimes *runtime.Source, e *engine.Engine, o event.Options,
+) (engine.Source, error) {
 	if runtimes == nil {
 		return nil, errNoRuntime
 	}
 	f.fill(&o)
 	o.Watch, o.Snapshot, o.Ready = runtimes.Watch, runtimes.Snapshot, runtimes.Ready()
 	o.Shares = func() attribution.Attribution {
-		if c := made.Load(); c != nil {
-			return c.Recent(deviceEvents)
-		}
-		return attribution.Attribution{}
+		return e.Recent(deviceEvents).Shares
 	}
 	return event.New(o)
 }
@@ -334,16 +335,12 @@ func (f eventFlags) fill(o *event.Options) {
 
 // chosen says whether the workload of a cgroup is selected, as far as the last
 // refresh knows its name.
-func chosen(selected *regexp.Regexp, made *atomic.Pointer[collector.Collector]) func(uint64) bool {
+func chosen(selected *regexp.Regexp, e *engine.Engine) func(uint64) bool {
 	if selected == nil {
 		return nil
 	}
 	return func(cgroup uint64) bool {
-		c := made.Load()
-		if c == nil {
-			return false
-		}
-		entity, known := c.Last().Entities[cgroup]
+		entity, known := e.Last().Facts.Entities[cgroup]
 		return known && selected.MatchString(entity.Workload)
 	}
 }
@@ -374,11 +371,11 @@ func nodeName(given string) string {
 }
 
 // register keeps the name of a source that could not be made.
-func register(name string, source collector.Source, err error) collector.Registration {
+func register(name string, source engine.Source, err error) engine.Registration {
 	if err != nil {
-		return collector.Registration{Source: unmade(name), Err: err}
+		return engine.Registration{Source: unmade(name), Err: err}
 	}
-	return collector.Registration{Source: source}
+	return engine.Registration{Source: source}
 }
 
 // unmade is the name of a source that could not be made.
@@ -403,12 +400,12 @@ func matchName(flag, expr string) (*regexp.Regexp, error) {
 }
 
 // refresh reads everything once.
-func (s *sensor) refresh() { s.collector.States() }
+func (s *sensor) refresh() { s.engine.Refresh() }
 
 // problems tells the sources that are not ok, a line each.
 func (s *sensor) problems() []string {
 	var lines []string
-	for _, st := range s.collector.States() {
+	for _, st := range s.engine.Refresh().States {
 		if st.State != model.StateOK {
 			lines = append(lines, fmt.Sprintf("%s: %s: %s", st.Source, st.State, st.Reason))
 		}
@@ -419,7 +416,7 @@ func (s *sensor) problems() []string {
 // degraded is the error of a sensor with a source that should work and does
 // not. That there is no HCA is not one.
 func (s *sensor) degraded() error {
-	for _, st := range s.collector.States() {
+	for _, st := range s.engine.Refresh().States {
 		if st.State != model.StateOK && st.State != model.StateAbsent {
 			return fmt.Errorf("%s is %s: %s", st.Source, st.State, st.Reason)
 		}
@@ -428,4 +425,4 @@ func (s *sensor) degraded() error {
 }
 
 // Close releases everything, the last source first.
-func (s *sensor) Close() error { return s.collector.Close() }
+func (s *sensor) Close() error { return s.engine.Close() }

@@ -10,7 +10,10 @@
 // book one HCA's figure on another.
 package model
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // ErrAbsent says that what a source reads does not exist on this node (no
 // HCA, no cgroup file system). It is a state, not a failure.
@@ -336,6 +339,17 @@ const (
 	StateStuck       State = "stuck"
 	StateQuarantined State = "quarantined"
 )
+
+// SourceState is the state of one source.
+type SourceState struct {
+	Source string
+	State  State  // ok, absent, unsupported, failed or stuck
+	Reason string // why it is not ok
+	// Took is how long its last answer took, Age how old that is: negative if there was
+	// none yet.
+	Took time.Duration
+	Age  time.Duration
+}
 
 // DeviceState is the state of one device in one source.
 type DeviceState struct {

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package engine reads all sources, joins their facts, and has them attributed to owners.
+//
+// A refresh reads every source once; concurrent callers share it, and so do callers within
+// one second. A source that hangs or panics loses its own facts and nothing else.
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const (
+	defaultReuse    = time.Second
+	defaultDeadline = 2 * time.Second
+)
+
+// Options of an Engine.
+type Options struct {
+	// Reuse is how long a refresh serves further callers; 1 s when zero.
+	Reuse  time.Duration
+	Logger *zap.Logger
+}
+
+// An Engine reads the sources that were added, and closes them.
+type Engine struct {
+	readers []*sourceReader
+	waiting []chan struct{} // for the first reading of each background source
+	reuse   time.Duration
+	log     *zap.Logger
+	base    context.Context // ends when the engine is closed
+	stop    context.CancelFunc
+
+	// mu guards the next three; it is not held during a refresh.
+	mu      sync.Mutex
+	latest  *Refresh
+	started bool
+	closed  bool
+
+	finished atomic.Pointer[Refresh]
+
+	// The following belong to the refresh in progress.
+	names   map[uint64]model.Entity // the last name of each cgroup that is not forgotten
+	retired retired
+	ledger  attribution.Ledger
+	states  stateLogger
+}
+
+// Refresh is the facts of one moment and their shares. It does not change once it is
+// returned.
+type Refresh struct {
+	At     time.Time
+	Facts  model.Snapshot
+	Shares attribution.Attribution
+	// States has the state of each source, in the order of the registrations.
+	States []model.SourceState
+
+	done chan struct{}
+}
+
+// New returns an engine without sources.
+func New(o Options) *Engine {
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	if o.Reuse == 0 {
+		o.Reuse = defaultReuse
+	}
+	base, stop := context.WithCancel(context.Background())
+	return &Engine{reuse: o.Reuse, log: o.Logger, base: base, stop: stop, states: stateLogger{log: o.Logger}}
+}
+
+// Add registers a source, before Start. Facts are merged in the order of the
+// registrations: of two sources that report the same fact, the later one wins.
+func (e *Engine) Add(reg Registration) {
+	if reg.Deadline == 0 {
+		reg.Deadline = defaultDeadline
+	}
+	e.readers = append(e.readers, &sourceReader{
+		Registration: reg,
+		base:         e.base,
+		log:          e.log.With(zap.String("source", reg.Source.Name())),
+	})
+}
+
+// Start starts to read the sources that have an interval. Until then a refresh is empty.
+func (e *Engine) Start() {
+	for _, r := range e.readers {
+		if r.Err == nil && r.Interval > 0 {
+			ready := make(chan struct{})
+			e.waiting = append(e.waiting, ready)
+			go r.background(ready)
+		}
+	}
+	e.mu.Lock()
+	e.started = true
+	e.mu.Unlock()
+}
+
+// Refresh returns the refresh in progress, the last one while it is recent, or a new one.
+// It is empty before Start, and after Close without any before.
+func (e *Engine) Refresh() *Refresh { return e.Recent(e.reuse) }
+
+// Recent returns the last refresh if it is at most as old as age, and a new one otherwise.
+func (e *Engine) Recent(age time.Duration) *Refresh {
+	e.mu.Lock()
+	r := e.latest
+	switch {
+	case !e.started || e.closed && r == nil:
+		e.mu.Unlock()
+		return &Refresh{}
+	case r == nil || !e.closed && r.stale(max(age, e.reuse)):
+		r = &Refresh{done: make(chan struct{})}
+		e.latest = r
+		e.mu.Unlock()
+		e.fill(r)
+		return r
+	}
+	e.mu.Unlock()
+	<-r.done
+	return r
+}
+
+// Last returns the last refresh that is complete, however old; it is empty before the
+// first. Last never waits and never reads.
+func (e *Engine) Last() *Refresh {
+	if r := e.finished.Load(); r != nil {
+		return r
+	}
+	return &Refresh{}
+}
+
+// Close stops reading and closes all sources at once, each within its deadline: some have
+// kernel state to restore. One that hangs is abandoned. The last refresh stays available.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	e.closed = true
+	last := e.latest
+	e.mu.Unlock()
+
+	e.stop()
+	if last != nil {
+		<-last.done
+	}
+	errs := make([]error, len(e.readers))
+	var wg sync.WaitGroup
+	for i, r := range e.readers {
+		if r.Err == nil {
+			wg.Go(func() { errs[i] = r.close() })
+		}
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (r *Refresh) stale(age time.Duration) bool {
+	select {
+	case <-r.done:
+		return time.Since(r.At) >= age
+	default:
+		return false
+	}
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// ErrStuck means that a source has not answered within its deadline.
+var ErrStuck = errors.New("stuck")
+
+// sourceReader keeps one source from harming the others: at most one goroutine is inside it,
+// no caller waits for it longer than its deadline, and it may panic.
+type sourceReader struct {
+	Registration
+	base context.Context // ends when the collector is closed
+	log  *zap.Logger
+
+	answered time.Time // when it last did; belongs to the refresh
+
+	mu      sync.Mutex
+	running *call
+	latest  reading // of a source that is read in the background
+}
+
+// call is one call into a source; its reading is set when done is closed.
+type call struct {
+	method string
+	start  time.Time
+	done   chan struct{}
+	reading
+}
+
+// reading is what a source answered.
+type reading struct {
+	facts model.Snapshot
+	err   error
+	took  time.Duration
+	at    time.Time
+}
+
+func (r *sourceReader) read() reading {
+	return r.do("Read", r.Source.Read)
+}
+
+func (r *sourceReader) resolve(cgroups []uint64, pids []int) reading {
+	return r.do("Resolve", func(ctx context.Context) (model.Snapshot, error) {
+		return r.Source.(Resolver).Resolve(ctx, cgroups, pids)
+	})
+}
+
+// do calls f, or joins the call of the same method that is still running. A
+// call that has had its time is not waited for again: the answer is ErrStuck
+// at once, until it returns.
+func (r *sourceReader) do(method string, f func(context.Context) (model.Snapshot, error)) reading {
+	limit := time.Now().Add(r.Deadline)
+	for {
+		c := r.join(method, f)
+		end := c.start.Add(r.Deadline)
+		if end.After(limit) {
+			end = limit
+		}
+		timer := time.NewTimer(time.Until(end))
+		select {
+		case <-c.done:
+			timer.Stop()
+		case <-timer.C:
+			return reading{err: fmt.Errorf("%w: %s has not returned within %s", ErrStuck, c.method, r.Deadline)}
+		}
+		if c.method == method {
+			return c.reading
+		}
+	}
+}
+
+func (r *sourceReader) join(method string, f func(context.Context) (model.Snapshot, error)) *call {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.running == nil {
+		r.running = &call{method: method, start: time.Now(), done: make(chan struct{})}
+		go r.run(r.running, f)
+	}
+	return r.running
+}
+
+func (r *sourceReader) run(c *call, f func(context.Context) (model.Snapshot, error)) {
+	// A polite source gives up by itself, just before it is given up.
+	ctx, cancel := context.WithTimeout(r.base, r.Deadline*9/10)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			c.facts, c.err = model.Snapshot{}, fmt.Errorf("panic in %s: %v", c.method, p)
+			r.log.Error(c.err.Error(), zap.Stack("stack"))
+		}
+		c.at = time.Now()
+		c.took = c.at.Sub(c.start)
+		r.mu.Lock()
+		r.running = nil
+		r.mu.Unlock()
+		close(c.done)
+	}()
+	c.facts, c.err = f(ctx)
+}
+
+// background reads the source at its interval until the collector is closed.
+// The first reading is there when ready is closed.
+func (r *sourceReader) background(ready chan<- struct{}) {
+	ticker := time.NewTicker(r.Interval)
+	defer ticker.Stop()
+	for first := true; ; first = false {
+		got := r.read()
+		r.mu.Lock()
+		r.latest = got
+		r.mu.Unlock()
+		if first {
+			close(ready)
+		}
+		select {
+		case <-r.base.Done():
+			return
+		case <-ticker.C:
+		}
+		if r.base.Err() != nil { // both were ready
+			return
+		}
+	}
+}
+
+// last is the last reading; of a source that has not answered yet, that.
+func (r *sourceReader) last() reading {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.latest.at.IsZero() && r.latest.err == nil {
+		return reading{err: fmt.Errorf("%w: no answer yet", ErrStuck)}
+	}
+	return r.latest
+}
+
+// close closes the source, unless a call hangs in it.
+func (r *sourceReader) close() error {
+	got := r.do("Close", func(context.Context) (model.Snapshot, error) {
+		return model.Snapshot{}, r.Source.Close()
+	})
+	if got.err != nil {
+		return fmt.Errorf("close %s: %w", r.Source.Name(), got.err)
+	}
+	return nil
+}

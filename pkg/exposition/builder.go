@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package exposition builds metric families from rows of values and writes them in the
+// formats that Prometheus accepts: the text format 0.0.4, OpenMetrics, and protobuf with
+// native histograms.
+//
+// Labels are prepared once and kept from one refresh to the next (LabelSet), so that a
+// refresh costs no allocation per series.
+package exposition
+
+import (
+	"slices"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const (
+	counter   = dto.MetricType_COUNTER
+	gauge     = dto.MetricType_GAUGE
+	untyped   = dto.MetricType_UNTYPED
+	histogram = dto.MetricType_HISTOGRAM
+)
+
+// Metric declares a metric family, or with a name in angle brackets a pattern of them: one
+// family for each counter of a driver, with the counter's name in place of the brackets.
+type Metric struct {
+	name, help string
+	typ        dto.MetricType
+	schema     *Schema
+}
+
+// Name returns the name, or the pattern.
+func (m *Metric) Name() string { return m.name }
+
+// IsPattern reports whether name stands for one family per counter.
+func IsPattern(name string) bool { return strings.ContainsRune(name, '<') }
+
+// NameOf puts the name of a driver's counter into a pattern. Characters that a metric name
+// cannot have become underscores.
+func NameOf(pattern, counter string) string {
+	before, rest, _ := strings.Cut(pattern, "<")
+	_, after, _ := strings.Cut(rest, ">")
+	return before + strings.Map(func(r rune) rune {
+		switch {
+		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_':
+			return r
+		}
+		return '_'
+	}, counter) + after
+}
+
+// Builder makes the metric families of a refresh. Names, help and labels are prepared
+// once; a refresh adds rows of values, which its scrapes share and which never change.
+// It is for one goroutine.
+type Builder struct {
+	schemas map[string]*Schema
+	labels  *labels
+	names   map[nameKey]*string // of the families made from patterns
+
+	// The refresh in progress.
+	out    []Family
+	opened map[string]bool
+	metric *Metric
+	name   *string // of the open family, nil when none is open
+	opens  uint64  // families opened since the start
+	start  int     // of the open family in rows
+	rows   []row
+}
+
+// Family is a metric family, from which every format is written.
+type Family struct {
+	name, help *string
+	typ        dto.MetricType
+	rows       []row
+}
+
+// Len returns the number of series.
+func (f *Family) Len() int { return len(f.rows) }
+
+// row is a series with a value or a histogram.
+type row struct {
+	labels    *LabelSet
+	value     float64
+	histogram durations
+}
+
+// nameKey is a pattern and the counter that it stands for.
+type nameKey struct {
+	metric  *Metric
+	counter string
+}
+
+// NewBuilder returns a Builder without metrics.
+func NewBuilder() *Builder {
+	return &Builder{
+		schemas: map[string]*Schema{},
+		labels:  newLabels(),
+		names:   map[nameKey]*string{},
+		opened:  map[string]bool{},
+	}
+}
+
+// Declare adds a metric with the names of all its labels, those of its owner first.
+func (b *Builder) Declare(name, help string, typ dto.MetricType, labels []string) *Metric {
+	return &Metric{name: name, help: help, typ: typ, schema: b.Schema(labels)}
+}
+
+// Schema returns the prepared label names. Metrics with the same names share it.
+func (b *Builder) Schema(names []string) *Schema {
+	key := strings.Join(names, ",")
+	s := b.schemas[key]
+	if s == nil {
+		s = newSchema(names)
+		b.schemas[key] = s
+	}
+	return s
+}
+
+// Begin begins a refresh.
+func (b *Builder) Begin() {
+	b.labels.begin()
+	clear(b.opened)
+	b.out = make([]Family, 0, len(b.out)+8)
+	b.rows = make([]row, 0, len(b.rows)+64)
+}
+
+// Metric begins the family of a metric; those of a pattern begin with OpenPart.
+func (b *Builder) Metric(m *Metric) {
+	b.close()
+	b.metric = m
+	if !IsPattern(m.name) {
+		b.open(&m.name)
+	}
+}
+
+// End returns the families of the refresh, sorted by name.
+func (b *Builder) End() []Family {
+	b.close()
+	b.labels.end()
+	if len(b.names) > 2*len(b.out) { // of drivers that are gone
+		clear(b.names)
+	}
+	slices.SortFunc(b.out, func(x, y Family) int { return strings.Compare(*x.name, *y.name) })
+	return b.out
+}
+
+// Kept is what a Builder keeps from one refresh to the next.
+type Kept struct {
+	Sets, Owners int // label sets, and labels of owners and GPUs
+	Used         int // label sets of the last refresh
+	Names        int // of families made from patterns
+}
+
+// Kept returns what is kept.
+func (b *Builder) Kept() Kept {
+	l := b.labels
+	return Kept{Sets: len(l.sets), Owners: len(l.owners), Used: l.used, Names: len(b.names)}
+}
+
+// open begins a family of the current metric. A second family of the same name (two
+// counters of a driver whose names become equal) is refused.
+func (b *Builder) open(name *string) bool {
+	b.close()
+	if b.opened[*name] {
+		return false
+	}
+	b.opened[*name] = true
+	b.opens++
+	b.name, b.start = name, len(b.rows)
+	return true
+}
+
+// OpenPart begins the family that a pattern has for a counter, and reports whether there
+// was none of this name before.
+func (b *Builder) OpenPart(counter string) bool {
+	k := nameKey{b.metric, counter}
+	name, ok := b.names[k]
+	if !ok {
+		name = new(string)
+		*name = NameOf(b.metric.name, counter)
+		b.names[k] = name
+	}
+	return b.open(name)
+}
+
+// close ends the open family; one without series is not exported.
+func (b *Builder) close() {
+	if b.name != nil && len(b.rows) > b.start {
+		rows := b.rows[b.start:len(b.rows):len(b.rows)]
+		b.out = append(b.out, Family{b.name, &b.metric.help, b.metric.typ, rows})
+	}
+	b.name = nil
+}
+
+// Owner returns the labels of an owner.
+func (b *Builder) Owner(o attribution.Owner) *OwnerLabels { return b.labels.owner(o) }
+
+// GPU returns the labels of a GPU, after those of an owner if there is one.
+func (b *Builder) GPU(o *OwnerLabels, id, uuid string) *OwnerLabels { return b.labels.gpu(o, id, uuid) }
+
+// Labels returns the label set of values under the label names of s.
+func (b *Builder) Labels(s *Schema, o *OwnerLabels, values ...string) *LabelSet {
+	return b.labels.get(s, o, values...)
+}
+
+// Add adds a series, unless the family has one with these labels already: the first of
+// two is kept.
+func (b *Builder) Add(set *LabelSet, value float64) {
+	b.addRow(row{labels: set, value: value})
+}
+
+func (b *Builder) addRow(r row) {
+	if r.labels.family != b.opens {
+		r.labels.family = b.opens
+		b.rows = append(b.rows, r)
+	}
+}
+
+// Value adds a series without an owner, with the values of its labels.
+func (b *Builder) Value(v float64, values ...string) {
+	b.Add(b.labels.get(b.metric.schema, nil, values...), v)
+}
+
+// Share adds a series with the labels of an owner.
+func (b *Builder) Share(v float64, o *OwnerLabels, values ...string) {
+	b.Add(b.labels.get(b.metric.schema, o, values...), v)
+}
+
+// Histogram adds a histogram with the labels of an owner.
+func (b *Builder) Histogram(h *model.Histogram, o *OwnerLabels, values ...string) {
+	b.addRow(row{labels: b.labels.get(b.metric.schema, o, values...), histogram: (*coarse)(h)})
+}
+
+// FineHistogram adds a histogram of four buckets per power of two.
+func (b *Builder) FineHistogram(h *model.FineHistogram, o *OwnerLabels, values ...string) {
+	b.addRow(row{labels: b.labels.get(b.metric.schema, o, values...), histogram: (*fine)(h)})
+}
+
+// StateSet adds a series for each of the states: 1 for the current one, 0 for the others.
+// A current state that is not among them gets a series, too.
+func (b *Builder) StateSet(current string, states []string, values ...string) {
+	b.ShareStates(nil, current, states, values...)
+}
+
+// ShareStates is StateSet with the labels of an owner.
+func (b *Builder) ShareStates(o *OwnerLabels, current string, states []string, values ...string) {
+	var buf [4]string
+	all := append(append(buf[:0], values...), "")
+	last := len(all) - 1
+	for _, s := range states {
+		all[last] = s
+		v := 0.0
+		if s == current {
+			v = 1
+		}
+		b.Share(v, o, all...)
+	}
+	if !slices.Contains(states, current) {
+		all[last] = current
+		b.Share(1, o, all...)
+	}
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exposition
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"sync"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+)
+
+// Page is the exposition of one refresh. Its families do not change.
+type Page struct {
+	Families []Family
+	// proto is made when the first scraper asks for it. bodies holds the compressed body
+	// of each format, for the second of two scrapers: they are small, and not many.
+	proto  func() []*dto.MetricFamily
+	bodies map[expfmt.FormatType][]byte
+}
+
+// NewPage returns the page of families.
+func NewPage(families []Family) *Page {
+	return &Page{
+		Families: families,
+		proto:    sync.OnceValue(func() []*dto.MetricFamily { return protoFamilies(families) }),
+		bodies:   map[expfmt.FormatType][]byte{},
+	}
+}
+
+// Proto returns the families as client_golang has them. They are shared: the caller must
+// not change them.
+func (p *Page) Proto() []*dto.MetricFamily { return p.proto() }
+
+// Encoder writes pages, one after the other: its buffers are kept. The zero Encoder is
+// ready.
+type Encoder struct {
+	mu   sync.Mutex
+	text text
+	gzip *gzip.Writer
+	size int // of the last body that was not compressed
+}
+
+// Encode returns a page in a format that expfmt negotiated, compressed by gzip if asked
+// for. The caller must not change the bytes.
+func (e *Encoder) Encode(p *Page, format expfmt.Format, compress bool) ([]byte, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if body := p.bodies[format.FormatType()]; compress && body != nil {
+		return body, nil
+	}
+	var out bytes.Buffer
+	if !compress {
+		out.Grow(e.size)
+		err := e.encode(&out, p, format)
+		e.size = out.Len()
+		return out.Bytes(), err
+	}
+	if e.gzip == nil {
+		e.gzip, _ = gzip.NewWriterLevel(&out, gzip.BestSpeed) // the level is valid
+	} else {
+		e.gzip.Reset(&out)
+	}
+	if err := e.encode(e.gzip, p, format); err != nil {
+		return nil, err
+	}
+	if err := e.gzip.Close(); err != nil {
+		return nil, fmt.Errorf("compress metrics: %w", err)
+	}
+	p.bodies[format.FormatType()] = out.Bytes()
+	return out.Bytes(), nil
+}
+
+func (e *Encoder) encode(out io.Writer, p *Page, format expfmt.Format) error {
+	e.text.out = out
+	switch format.FormatType() {
+	case expfmt.TypeTextPlain:
+		e.text.dialect = plainText
+		return e.text.write(p.Families)
+	case expfmt.TypeOpenMetrics:
+		e.text.dialect = openMetrics
+		return e.text.write(p.Families)
+	}
+	enc := expfmt.NewEncoder(out, format)
+	for _, f := range p.Proto() {
+		if err := enc.Encode(f); err != nil {
+			return fmt.Errorf("encode %s: %w", f.GetName(), err)
+		}
+	}
+	return nil
+}

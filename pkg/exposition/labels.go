@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exposition
+
+import (
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+)
+
+// Identity lists the labels of everything that is attributed.
+var Identity = []string{"workload", "namespace", "pod", "container", "container_id"}
+
+// GPULabels lists the labels of everything that belongs to a GPU.
+var GPULabels = []string{"gpu_id", "uuid"}
+
+// Schema is the label names of a metric. Metrics with the same names share it and their
+// label sets.
+type Schema struct {
+	names []string // as declared, the identity first
+	order []int    // of names, when sorted
+}
+
+func newSchema(names []string) *Schema {
+	s := &Schema{names: names, order: make([]int, len(names))}
+	for i := range s.order {
+		s.order[i] = i
+	}
+	slices.SortFunc(s.order, func(a, b int) int { return strings.Compare(names[a], names[b]) })
+	return s
+}
+
+// LabelSet is the prepared labels of a series.
+type LabelSet struct {
+	pairs  []*dto.LabelPair // sorted by name, shared with other sets
+	text   string           // the same as text: name="value",...
+	values []string         // as declared, the owner's left out
+	round  uint64           // of the refresh that used it last
+	family uint64           // that it was last added to
+}
+
+// Value returns the value of a label, counted without those of the owner.
+func (s *LabelSet) Value(i int) string { return s.values[i] }
+
+// labelKey finds a label set by its first three values after the identity and the labels
+// of a GPU. That is enough: no metric needs more of them to distinguish its series.
+type labelKey struct {
+	schema  *Schema
+	owner   *OwnerLabels
+	a, b, c string
+}
+
+// OwnerLabels is the labels of an owner, of a GPU, or of both. It lives as long as the
+// label sets that have them.
+type OwnerLabels struct {
+	pairs []*dto.LabelPair // in the order of Identity and GPULabels
+	round uint64
+}
+
+// gpuKey is a GPU with its owner, nil for the GPU itself.
+type gpuKey struct {
+	owner    *OwnerLabels
+	id, uuid string
+}
+
+type pairKey struct{ name, value string }
+
+// labels keeps the label sets from one refresh to the next, so that a series
+// is prepared once and only its value changes. What a refresh did not use is
+// dropped.
+type labels struct {
+	round  uint64
+	sets   map[labelKey]*LabelSet
+	owners map[attribution.Owner]*OwnerLabels
+	gpus   map[gpuKey]*OwnerLabels
+	pairs  map[pairKey]*dto.LabelPair
+	used   int // sets in this round
+	// replaced says that a set took the place of another in this round.
+	replaced bool
+}
+
+func newLabels() *labels {
+	return &labels{
+		sets:   map[labelKey]*LabelSet{},
+		owners: map[attribution.Owner]*OwnerLabels{},
+		gpus:   map[gpuKey]*OwnerLabels{},
+		pairs:  map[pairKey]*dto.LabelPair{},
+	}
+}
+
+func (l *labels) owner(id attribution.Owner) *OwnerLabels {
+	o := l.owners[id]
+	if o == nil {
+		o = &OwnerLabels{}
+		for i, v := range []string{id.Workload, id.Namespace, id.Pod, id.Container, id.ContainerID} {
+			o.pairs = append(o.pairs, &dto.LabelPair{Name: &Identity[i], Value: &v})
+		}
+		l.owners[id] = o
+	}
+	o.round = l.round
+	return o
+}
+
+// gpu returns the labels of a GPU, after those of an owner if there is one. The names that
+// the driver reports need not be valid UTF-8.
+func (l *labels) gpu(o *OwnerLabels, id, uuid string) *OwnerLabels {
+	k := gpuKey{o, id, uuid}
+	g := l.gpus[k]
+	if g == nil {
+		id, uuid = strings.ToValidUTF8(id, "\uFFFD"), strings.ToValidUTF8(uuid, "\uFFFD")
+		if valid := (gpuKey{o, id, uuid}); valid != k {
+			g = l.gpu(o, id, uuid)
+		} else {
+			g = &OwnerLabels{}
+			if o != nil {
+				g.pairs = slices.Clone(o.pairs)
+			}
+			g.pairs = append(g.pairs, &dto.LabelPair{Name: &GPULabels[0], Value: &id}, &dto.LabelPair{Name: &GPULabels[1], Value: &uuid})
+		}
+		l.gpus[k] = g
+	}
+	g.round = l.round
+	return g
+}
+
+// get returns the label set of the values, which follow the names of s.
+func (l *labels) get(s *Schema, o *OwnerLabels, values ...string) *LabelSet {
+	k := labelKey{schema: s, owner: o}
+	switch {
+	case len(values) > 2:
+		k.c = values[2]
+		fallthrough
+	case len(values) > 1:
+		k.b = values[1]
+		fallthrough
+	case len(values) > 0:
+		k.a = values[0]
+	}
+	set := l.sets[k]
+	if set == nil || len(values) > 3 && !slices.Equal(set.values, values) {
+		// Two values may become the same when they are made valid.
+		if valid, changed := validValues(values); changed {
+			set = l.get(s, o, valid...)
+		} else {
+			l.replaced = l.replaced || set != nil
+			set = l.prepare(s, o, values)
+		}
+		l.sets[k] = set
+	}
+	if set.round != l.round {
+		set.round = l.round
+		l.used++
+	}
+	return set
+}
+
+// validValues makes all values valid UTF-8 and says whether any was not.
+func validValues(values []string) (valid []string, changed bool) {
+	for i, v := range values {
+		if utf8.ValidString(v) {
+			continue
+		}
+		if !changed {
+			valid, changed = slices.Clone(values), true
+		}
+		valid[i] = strings.ToValidUTF8(v, "\uFFFD")
+	}
+	return valid, changed
+}
+
+func (l *labels) prepare(s *Schema, o *OwnerLabels, values []string) *LabelSet {
+	set := &LabelSet{pairs: make([]*dto.LabelPair, len(s.names)), values: slices.Clone(values)}
+	all := make([]*dto.LabelPair, 0, len(s.names))
+	if o != nil {
+		all = append(all, o.pairs...)
+	}
+	for i, v := range values {
+		all = append(all, l.pair(s.names[len(s.names)-len(values)+i], v))
+	}
+	for i, n := range s.order {
+		set.pairs[i] = all[n]
+	}
+	set.text = string(appendLabels(nil, set.pairs))
+	return set
+}
+
+func (l *labels) pair(name, value string) *dto.LabelPair {
+	k := pairKey{name, value}
+	p := l.pairs[k]
+	if p == nil {
+		p = &dto.LabelPair{Name: &name, Value: &value}
+		l.pairs[k] = p
+	}
+	return p
+}
+
+func (l *labels) begin() {
+	l.round++
+	l.used, l.replaced = 0, false
+}
+
+// end drops what was not used. The sets keep the pairs that they have.
+func (l *labels) end() {
+	if l.used == len(l.sets) && !l.replaced {
+		return
+	}
+	clear(l.pairs)
+	for k, set := range l.sets {
+		if set.round != l.round {
+			delete(l.sets, k)
+		}
+	}
+	for id, o := range l.owners {
+		if o.round != l.round {
+			delete(l.owners, id)
+		}
+	}
+	for k, o := range l.gpus {
+		if o.round != l.round {
+			delete(l.gpus, k)
+		}
+	}
+}

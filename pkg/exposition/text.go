@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exposition
+
+import (
+	"bytes"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+)
+
+// dialect is one of the two text formats. Prometheus prefers the second.
+type dialect int
+
+const (
+	plainText   dialect = iota // version 0.0.4
+	openMetrics                // versions 0.0.1 and 1.0.0
+)
+
+// text writes the text formats, byte by byte as expfmt does. That is most of
+// what a scrape takes beyond reading, so it is done here: the labels of a series
+// are text already, only its value is new.
+type text struct {
+	dialect
+	out    io.Writer
+	buffer []byte // kept for the next time
+	err    error  // the first of out
+}
+
+// flushSize bounds the buffer: all of the text of a busy node is many megabytes.
+const flushSize = 32 << 10
+
+func (t *text) write(families []Family) error {
+	t.err = nil
+	b := t.buffer[:0]
+	for i := range families {
+		f := &families[i]
+		b = t.header(b, f)
+		for j := range f.rows {
+			b = t.row(b, f, &f.rows[j])
+			if len(b) >= flushSize {
+				b = t.flush(b)
+			}
+		}
+	}
+	if t.dialect == openMetrics {
+		b = append(b, "# EOF\n"...)
+	}
+	t.buffer = t.flush(b)
+	return t.err
+}
+
+func (t *text) flush(b []byte) []byte {
+	if _, err := t.out.Write(b); err != nil && t.err == nil {
+		t.err = err
+	}
+	return b[:0]
+}
+
+func (d dialect) header(b []byte, f *Family) []byte {
+	name := *f.name
+	if d == openMetrics && f.typ == counter {
+		name = strings.TrimSuffix(name, "_total")
+	}
+	b = append(append(append(b, "# HELP "...), name...), ' ')
+	b = append(appendEscaped(b, *f.help, d == openMetrics), "\n# TYPE "...)
+	b = append(append(append(b, name...), ' '), d.typeName(f)...)
+	return append(b, '\n')
+}
+
+func (d dialect) row(b []byte, f *Family, r *row) []byte {
+	if f.typ == histogram {
+		return d.histogram(b, *f.name, r)
+	}
+	b = appendSeries(b, *f.name, "", r.labels.text, "")
+	return append(d.number(b, r.value), '\n')
+}
+
+func (d dialect) typeName(f *Family) string {
+	switch {
+	case f.typ == histogram:
+		return "histogram"
+	case f.typ == gauge:
+		return "gauge"
+	case f.typ == counter && (d == plainText || strings.HasSuffix(*f.name, "_total")):
+		return "counter"
+	case d == plainText:
+		return "untyped"
+	}
+	return "unknown"
+}
+
+// histogram appends the classic buckets; the native ones are in protobuf alone.
+func (d dialect) histogram(b []byte, name string, r *row) []byte {
+	labels := r.labels.text
+	s, seconds, buckets := r.histogram.in()
+	sum, next := uint64(0), 0
+	for i := range s.bounds {
+		next, sum = s.upTo(i, next, sum, buckets)
+		b = append(d.count(appendSeries(b, name, "_bucket", labels, s.le[d][i]), sum), '\n')
+	}
+	for _, n := range buckets[next:] {
+		sum += n
+	}
+	b = append(d.count(appendSeries(b, name, "_bucket", labels, s.le[d][len(s.bounds)]), sum), '\n')
+	b = append(d.number(appendSeries(b, name, "_sum", labels, ""), seconds), '\n')
+	return append(d.count(appendSeries(b, name, "_count", labels, ""), sum), '\n')
+}
+
+// appendSeries appends a name, its labels, one more if there is one, and a space.
+func appendSeries(b []byte, name, suffix, labels, label string) []byte {
+	b = append(append(b, name...), suffix...)
+	if labels != "" || label != "" {
+		b = append(append(b, '{'), labels...)
+		if labels != "" && label != "" {
+			b = append(b, ',')
+		}
+		b = append(append(b, label...), '}')
+	}
+	return append(b, ' ')
+}
+
+// number appends a value. OpenMetrics wants floats to look like such.
+func (d dialect) number(b []byte, v float64) []byte {
+	switch {
+	case math.IsNaN(v):
+		return append(b, "NaN"...)
+	case math.IsInf(v, 1):
+		return append(b, "+Inf"...)
+	case math.IsInf(v, -1):
+		return append(b, "-Inf"...)
+	}
+	start := len(b)
+	// What %g writes without an exponent; negative zero is a zero.
+	if n := int64(v); float64(n) == v && -1e6 < v && v < 1e6 {
+		b = strconv.AppendInt(b, n, 10)
+	} else {
+		b = strconv.AppendFloat(b, v, 'g', -1, 64)
+	}
+	if d == openMetrics && !bytes.ContainsAny(b[start:], "e.") {
+		b = append(b, ".0"...)
+	}
+	return b
+}
+
+// count appends a number of events, which OpenMetrics does not take for a float.
+func (d dialect) count(b []byte, n uint64) []byte {
+	if d == openMetrics {
+		return strconv.AppendUint(b, n, 10)
+	}
+	return d.number(b, float64(n))
+}
+
+// appendLabels appends labels as they are within braces.
+func appendLabels(b []byte, pairs []*dto.LabelPair) []byte {
+	for i, p := range pairs {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(b, p.GetName()...), `="`...)
+		b = append(appendEscaped(b, p.GetValue(), true), '"')
+	}
+	return b
+}
+
+func appendEscaped(b []byte, s string, quotes bool) []byte {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '\\':
+			b = append(b, `\\`...)
+		case c == '\n':
+			b = append(b, `\n`...)
+		case c == '"' && quotes:
+			b = append(b, `\"`...)
+		default:
+			b = append(b, c)
+		}
+	}
+	return b
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exposition
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+var formats = map[dialect]expfmt.FormatType{plainText: expfmt.TypeTextPlain, openMetrics: expfmt.TypeOpenMetrics}
+
+// encode writes families with the library.
+func encode(t *testing.T, families []*dto.MetricFamily, format expfmt.FormatType) string {
+	t.Helper()
+	var out bytes.Buffer
+	enc := expfmt.NewEncoder(&out, expfmt.NewFormat(format))
+	for _, f := range families {
+		if err := enc.Encode(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c, ok := enc.(expfmt.Closer); ok {
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out.String()
+}
+
+// compareText compares our text with that of the library.
+func compareText(t *testing.T, families []Family) {
+	t.Helper()
+	for d, format := range formats {
+		want := encode(t, protoFamilies(families), format)
+		var got bytes.Buffer
+		w := text{dialect: d, out: &got}
+		if err := w.write(families); err != nil || got.String() != want {
+			t.Errorf("dialect %d: %v (-library +ours):\n%s", d, err, cmp.Diff(want, got.String()))
+		}
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	f := Family{name: new("a_total"), help: new(`A "b" \ c` + "\nd"), typ: counter}
+	for _, v := range []float64{
+		0, math.Copysign(0, -1), 1, -1, 0.1, 1e-5, 999999, 1e6, 1234567, -999999, 1e20, 1e21, 1.5, 1 << 53, 1 << 62,
+		math.MaxUint64, math.MaxFloat64, math.SmallestNonzeroFloat64, math.NaN(), math.Inf(1), math.Inf(-1),
+	} {
+		f.rows = append(f.rows, row{labels: &LabelSet{}, value: v})
+	}
+	compareText(t, []Family{f})
+}
+
+// FuzzText: whatever names and figures are, the text is that of the library.
+func FuzzText(f *testing.F) {
+	f.Add("mlx5_0", "ml/train", "A.", 1.0, uint64(3), uint8(2), true)
+	f.Add("a\nb", "\"\\", "x\\\n\"", -0.5, uint64(1)<<60, uint8(200), false)
+	f.Add("", "名\xff", "", 1e21, uint64(0), uint8(0), true)
+	f.Fuzz(func(t *testing.T, device, workload, help string, value float64, count uint64, at uint8, total bool) {
+		name := "x"
+		if total {
+			name = "x_total"
+		}
+		l := newLabels()
+		owned := newSchema(append(slices.Clip(Identity), "device"))
+		set := l.get(owned, l.owner(ownerOf(workload)), device)
+		h := model.Histogram{SumSeconds: value}
+		h.Buckets[int(at)%len(h.Buckets)] = count
+		var small model.FineHistogram
+		small.Buckets[int(at)%len(small.Buckets)] = count
+		var families []Family
+		for _, typ := range []dto.MetricType{counter, gauge, untyped} {
+			families = append(families, Family{name: &name, help: &help, typ: typ, rows: []row{
+				{labels: set, value: value},
+				{labels: l.get(newSchema(nil), nil), value: float64(count)},
+			}})
+		}
+		families = append(families, Family{name: &name, help: &help, typ: histogram, rows: []row{
+			{labels: set, histogram: (*coarse)(&h)},
+			{labels: l.get(newSchema(nil), nil), histogram: (*coarse)(&h)},
+			{labels: set, histogram: (*fine)(&small)},
+		}})
+		compareText(t, families)
+	})
+}
+
+func ownerOf(workload string) attribution.Owner {
+	return attribution.OwnerOf(model.Entity{Workload: workload, Namespace: "ns", ContainerID: workload})
+}

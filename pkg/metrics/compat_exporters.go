@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/accelscope/accelscope/pkg/exposition"
+)
+
+// lensMetrics are named after what `rdma statistic` prints. They are untyped:
+// a counter would need a name that ends in _total.
+func lensMetrics() []metric {
+	return []metric{{
+		name: "rdma_stat_<counter>", typ: untyped, compat: CompatLens, labels: devicePortLabels,
+		help: "Hardware counter of the driver, under the driver's name; the port is empty for one of the whole device.",
+		emit: func(v *view, b *exposition.Builder) {
+			for _, name := range v.hw.names {
+				if b.OpenPart(name) {
+					for _, s := range v.hw.of(name) {
+						b.Add(s.labels, float64(s.value))
+					}
+				}
+			}
+		},
+	}}
+}
+
+// nodeExporterMetrics are those of node_exporter's infiniband collector, under
+// its names and with its help, so that the two can be exchanged.
+func nodeExporterMetrics() []metric {
+	rows := []metric{
+		{
+			name: "node_infiniband_info", typ: gauge,
+			labels: []string{"device", "board_id", "firmware_version", "hca_type"},
+			help:   "Non-numeric data from /sys/class/infiniband/<device>, value is always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, h := range v.facts.HCAs {
+					b.Value(1, h.Name, h.Board, h.Firmware, h.Type)
+				}
+			},
+		},
+		{
+			name: "node_infiniband_rate_bytes_per_second", typ: gauge, labels: devicePortLabels,
+			help: "Maximum signal transfer rate",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, p := range v.ports {
+					b.Add(p.labels, p.RateBits/8)
+				}
+			},
+		},
+		stateID("node_infiniband_state_id",
+			"State of the InfiniBand port (0: no change, 1: down, 2: init, 3: armed, 4: active, 5: act defer)",
+			func(p portView) int { return slices.Index(portStates, p.State) }),
+		stateID("node_infiniband_physical_state_id",
+			"Physical state of the InfiniBand port (0: no change, 1: sleep, 2: polling, 3: disable, 4: shift, "+
+				"5: link up, 6: link error recover, 7: phytest)",
+			func(p portView) int {
+				if i := slices.Index(physStates, p.PhysState); i >= 0 {
+					return i + 1
+				}
+				return -1
+			}),
+	}
+	for _, c := range []struct {
+		name, file string
+		unit       float64
+		help       string
+	}{
+		{
+			"excessive_buffer_overrun_errors", "excessive_buffer_overrun_errors", 1,
+			"Number of times that OverrunErrors consecutive flow control update periods occurred, " +
+				"each having at least one overrun error.",
+		},
+		{
+			"link_downed", "link_downed", 1,
+			"Number of times the link failed to recover from an error state and went down",
+		},
+		{
+			"link_error_recovery", "link_error_recovery", 1,
+			"Number of times the link successfully recovered from an error state",
+		},
+		{
+			"local_link_integrity_errors", "local_link_integrity_errors", 1,
+			"Number of times that the count of local physical errors exceeded the threshold specified by LocalPhyErrors.",
+		},
+		{
+			"multicast_packets_received", "multicast_rcv_packets", 1,
+			"Number of multicast packets received (including errors)",
+		},
+		{
+			"multicast_packets_transmitted", "multicast_xmit_packets", 1,
+			"Number of multicast packets transmitted (including errors)",
+		},
+		{
+			"port_constraint_errors_received", "port_rcv_constraint_errors", 1,
+			"Number of packets received on the switch physical port that are discarded",
+		},
+		{
+			"port_constraint_errors_transmitted", "port_xmit_constraint_errors", 1,
+			"Number of packets not transmitted from the switch physical port",
+		},
+		{"port_data_received_bytes", "port_rcv_data", wordBytes, "Number of data octets received on all links"},
+		{"port_data_transmitted_bytes", "port_xmit_data", wordBytes, "Number of data octets transmitted on all links"},
+		{
+			"port_discards_received", "port_rcv_discards", 1,
+			"Number of inbound packets discarded by the port because the port is down or congested",
+		},
+		{
+			"port_discards_transmitted", "port_xmit_discards", 1,
+			"Number of outbound packets discarded by the port because the port is down or congested",
+		},
+		{
+			"port_errors_received", "port_rcv_errors", 1,
+			"Number of packets containing an error that were received on this port",
+		},
+		{
+			"port_packets_received", "port_rcv_packets", 1,
+			"Number of packets received on all VLs by this port (including errors)",
+		},
+		{
+			"port_packets_transmitted", "port_xmit_packets", 1,
+			"Number of packets transmitted on all VLs from this port (including errors)",
+		},
+		{
+			"port_receive_remote_physical_errors", "port_rcv_remote_physical_errors", 1,
+			"Number of packets marked with the EBP (End of Bad Packet) delimiter received on the port.",
+		},
+		{
+			"port_receive_switch_relay_errors", "port_rcv_switch_relay_errors", 1,
+			"Number of packets that could not be forwarded by the switch.",
+		},
+		{
+			"port_transmit_wait", "port_xmit_wait", 1,
+			"Number of ticks during which the port had data to transmit but no data was sent during the entire tick",
+		},
+		{
+			"symbol_error", "symbol_error", 1,
+			"Number of minor link errors detected on one or more physical lanes.",
+		},
+		{
+			"unicast_packets_received", "unicast_rcv_packets", 1,
+			"Number of unicast packets received (including errors)",
+		},
+		{
+			"unicast_packets_transmitted", "unicast_xmit_packets", 1,
+			"Number of unicast packets transmitted (including errors)",
+		},
+		{
+			"vl15_dropped", "VL15_dropped", 1,
+			"Number of incoming VL15 packets dropped due to resource limitations.",
+		},
+	} {
+		rows = append(rows, pma("node_infiniband_"+c.name+"_total", c.file, c.unit, c.help))
+	}
+	for i := range rows {
+		rows[i].compat = CompatNodeExporter
+	}
+	return rows
+}
+
+// stateID is the row of a state as the number that the kernel gives it.
+func stateID(name, help string, of func(portView) int) metric {
+	return metric{
+		name: name, help: help, typ: gauge, labels: devicePortLabels,
+		emit: func(v *view, b *exposition.Builder) {
+			for _, p := range v.ports {
+				if id := of(p); id >= 0 {
+					b.Add(p.labels, float64(id))
+				}
+			}
+		},
+	}
+}
+
+// rdmaExporterMetrics are those of rdma_exporter that sysfs and netlink can
+// give: its data counters are in words of four bytes.
+func rdmaExporterMetrics() []metric {
+	return []metric{
+		{
+			name: "rdma_<counter>_total", typ: counter, compat: CompatRDMAExporter, labels: devicePortLabels,
+			help: "Counter of the port or of its driver, under its name in sysfs and in its unit there: " +
+				"the data counters count words of four bytes.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, name := range union(v.pma.names, v.hw.names) {
+					if !b.OpenPart(name) {
+						continue
+					}
+					for _, s := range v.pma.of(name) {
+						b.Add(s.labels, float64(s.value))
+					}
+					for _, s := range v.hw.of(name) {
+						if s.port() != "" {
+							b.Add(s.labels, float64(s.value))
+						}
+					}
+				}
+			},
+		},
+		{
+			name: "rdma_port_info", typ: gauge, compat: CompatRDMAExporter,
+			labels: []string{
+				"device", "port", "netdev", "link_layer", "state", "phys_state", "link_width", "link_speed", "pci_addr",
+			},
+			help: "What sysfs tells of a port that is no number. The value is always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, p := range v.ports {
+					width := ""
+					if p.Width > 0 {
+						width = strconv.Itoa(p.Width) + "X"
+					}
+					b.Value(1, p.hca.Name, p.number, p.Netdev, p.LinkLayer, p.State, p.PhysState, width, p.Speed,
+						p.hca.PCIAddress)
+				}
+			},
+		},
+	}
+}
+
+// union is the names of both, sorted.
+func union(a, b []string) []string {
+	names := slices.Concat(a, b)
+	slices.Sort(names)
+	return slices.Compact(names)
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"math"
+	"slices"
+	"strconv"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/accelscope/accelscope/pkg/exposition"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// containerMetrics are what containers and jobs use of the node, under the names
+// of cAdvisor and in its units, and what runtimes and the kubelet tell of them.
+func containerMetrics() []metric {
+	return slices.Concat(cpuMetrics(), memoryMetrics(), ioMetrics(), pressureMetrics(), networkMetrics(), lifeMetrics())
+}
+
+func cpuMetrics() []metric {
+	// Without a quota nothing is counted, as at cAdvisor.
+	limited := func(of func(*model.Usage) model.Optional) func(*model.Usage) model.Optional {
+		return func(u *model.Usage) model.Optional {
+			if !u.CPU.Quota.Known || math.IsInf(u.CPU.Quota.Value, 1) {
+				return model.Optional{}
+			}
+			return of(u)
+		}
+	}
+	return []metric{
+		{
+			name: "container_cpu_usage_seconds_total", typ: counter, owned: true, labels: []string{"cpu"},
+			help: "CPU time that the workload has used, in seconds; on all CPUs together, cpu is total.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, s := range v.shares.Usages {
+					if s.CPU.Total.Known {
+						b.Share(s.CPU.Total.Value, v.owners[s.Owner], "total")
+					}
+				}
+			},
+		},
+		usage("container_cpu_user_seconds_total", counter, "CPU time that the workload has used in user mode, in seconds.",
+			func(u *model.Usage) model.Optional { return u.CPU.User }),
+		usage("container_cpu_system_seconds_total", counter, "CPU time that the kernel has used for the workload, in seconds.",
+			func(u *model.Usage) model.Optional { return u.CPU.System }),
+		usage("container_cpu_cfs_periods_total", counter, "Periods of the CPU quota that have passed.",
+			limited(func(u *model.Usage) model.Optional { return u.CPU.Periods })),
+		usage("container_cpu_cfs_throttled_periods_total", counter, "Periods in which the CPU quota was used up.",
+			limited(func(u *model.Usage) model.Optional { return u.CPU.ThrottledPeriods })),
+		usage("container_cpu_cfs_throttled_seconds_total", counter,
+			"How long tasks had to wait for the next period of the CPU quota, in seconds.",
+			limited(func(u *model.Usage) model.Optional { return u.CPU.Throttled })),
+		usage("container_spec_cpu_quota", gauge, "CPU quota, in microseconds for each period; absent without one.",
+			limited(func(u *model.Usage) model.Optional { return u.CPU.Quota })),
+		usage("container_spec_cpu_period", gauge, "Period of the CPU quota, in microseconds.",
+			func(u *model.Usage) model.Optional { return u.CPU.Period }),
+		usage("container_spec_cpu_shares", gauge, "CPU shares; a weight of cgroup v2 is converted.",
+			func(u *model.Usage) model.Optional { return u.CPU.Shares }),
+	}
+}
+
+func memoryMetrics() []metric {
+	memory := func(name, help string, of func(*model.MemoryUsage) model.Optional) metric {
+		return usage(name, gauge, help, func(u *model.Usage) model.Optional { return of(&u.Memory) })
+	}
+	return []metric{
+		memory("container_memory_usage_bytes", "Memory that is charged to the workload, page cache included, in bytes.",
+			func(m *model.MemoryUsage) model.Optional { return m.Usage }),
+		memory("container_memory_max_usage_bytes", "Highest memory usage so far, in bytes.",
+			func(m *model.MemoryUsage) model.Optional { return m.Peak }),
+		memory("container_memory_working_set_bytes",
+			"Memory usage without the page cache that was not used lately, in bytes: what the kubelet evicts by.",
+			func(m *model.MemoryUsage) model.Optional { return m.WorkingSet }),
+		memory("container_memory_rss", "Anonymous memory, in bytes.",
+			func(m *model.MemoryUsage) model.Optional { return m.RSS }),
+		memory("container_memory_cache", "Page cache, in bytes.",
+			func(m *model.MemoryUsage) model.Optional { return m.Cache }),
+		memory("container_memory_swap", "Swap, in bytes.",
+			func(m *model.MemoryUsage) model.Optional { return m.Swap }),
+		memory("container_memory_mapped_file", "Files that are mapped into memory, in bytes.",
+			func(m *model.MemoryUsage) model.Optional { return m.MappedFile }),
+		memory("container_memory_kernel_usage", "Memory that the kernel uses for the workload, in bytes.",
+			func(m *model.MemoryUsage) model.Optional { return m.Kernel }),
+		memory("container_spec_memory_limit_bytes", "Memory limit, in bytes; 0 for none.",
+			func(m *model.MemoryUsage) model.Optional { return zeroForNone(m.Limit) }),
+		memory("container_spec_memory_swap_limit_bytes",
+			"Limit of swap (cgroup v2) or of memory and swap together (v1), in bytes; 0 for none.",
+			func(m *model.MemoryUsage) model.Optional { return zeroForNone(m.SwapLimit) }),
+		memory("container_spec_memory_reservation_limit_bytes",
+			"Memory that is protected (memory.min of cgroup v2) or the soft limit (v1), in bytes; 0 for none.",
+			func(m *model.MemoryUsage) model.Optional { return zeroForNone(m.Reservation) }),
+		// A counter would need a name that ends in _total.
+		usage("container_memory_failcnt", untyped, "How often the memory limit was hit.",
+			func(u *model.Usage) model.Optional { return u.Memory.LimitHits }),
+		usage("container_oom_events_total", counter, "Processes of the workload that the kernel killed for want of memory.",
+			func(u *model.Usage) model.Optional { return u.Memory.OOMKills }),
+		{
+			name: "container_memory_failures_total", typ: counter, owned: true, labels: []string{"failure_type", "scope"},
+			help: "Page faults, by type (pgfault, pgmajfault); of the cgroup itself (container) and of all below it, too " +
+				"(hierarchy), which on cgroup v2 are the same.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, s := range v.shares.Usages {
+					o, m := v.owners[s.Owner], &s.Memory
+					known(b, m.Faults, o, "pgfault", "container")
+					known(b, m.MajorFaults, o, "pgmajfault", "container")
+					known(b, m.FaultsBelow, o, "pgfault", "hierarchy")
+					known(b, m.MajorFaultsBelow, o, "pgmajfault", "hierarchy")
+				}
+			},
+		},
+	}
+}
+
+func ioMetrics() []metric {
+	disk := func(name, help string, of func(*model.DeviceIO) model.Optional) metric {
+		return metric{
+			name: name, typ: counter, owned: true, labels: []string{"device"}, help: help,
+			emit: func(v *view, b *exposition.Builder) {
+				for _, s := range v.shares.Usages {
+					for i := range s.IO {
+						known(b, of(&s.IO[i]), v.owners[s.Owner], s.IO[i].Device)
+					}
+				}
+			},
+		}
+	}
+	return []metric{
+		disk("container_fs_reads_bytes_total", "Bytes that the workload has read from the block device.",
+			func(d *model.DeviceIO) model.Optional { return d.ReadBytes }),
+		disk("container_fs_writes_bytes_total", "Bytes that the workload has written to the block device.",
+			func(d *model.DeviceIO) model.Optional { return d.WriteBytes }),
+		disk("container_fs_reads_total", "Reads from the block device.",
+			func(d *model.DeviceIO) model.Optional { return d.Reads }),
+		disk("container_fs_writes_total", "Writes to the block device.",
+			func(d *model.DeviceIO) model.Optional { return d.Writes }),
+		{
+			name: "container_blkio_device_usage_total", typ: counter, owned: true,
+			// The three that tell series apart come first, see labelKey.
+			labels: []string{"major", "minor", "operation", "device"},
+			help:   "Bytes that the workload has moved from or to the block device, by operation (Read, Write, Discard).",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, s := range v.shares.Usages {
+					for i := range s.IO {
+						d, o := &s.IO[i], v.owners[s.Owner]
+						major, minor := strconv.Itoa(int(d.Major)), strconv.Itoa(int(d.Minor))
+						known(b, d.ReadBytes, o, major, minor, "Read", d.Device)
+						known(b, d.WriteBytes, o, major, minor, "Write", d.Device)
+						known(b, d.DiscardBytes, o, major, minor, "Discard", d.Device)
+					}
+				}
+			},
+		},
+		usage("container_processes", gauge, "Processes of the workload.",
+			func(u *model.Usage) model.Optional { return u.Processes }),
+		usage("container_threads", gauge, "Threads of the workload.",
+			func(u *model.Usage) model.Optional { return u.Threads }),
+		usage("container_threads_max", gauge, "Most threads that the workload may have; 0 for no limit.",
+			func(u *model.Usage) model.Optional { return zeroForNone(u.ThreadsMax) }),
+	}
+}
+
+func pressureMetrics() []metric {
+	pressure := func(what, help string, of func(*model.Usage) model.Optional) metric {
+		return usage("container_pressure_"+what+"_seconds_total", counter, help+", in seconds.", of)
+	}
+	return []metric{
+		pressure("cpu_waiting", "How long some task of the workload waited for a CPU",
+			func(u *model.Usage) model.Optional { return u.CPU.Waiting }),
+		pressure("cpu_stalled", "How long all tasks of the workload waited for a CPU",
+			func(u *model.Usage) model.Optional { return u.CPU.Stalled }),
+		pressure("memory_waiting", "How long some task of the workload waited for memory",
+			func(u *model.Usage) model.Optional { return u.Memory.Waiting }),
+		pressure("memory_stalled", "How long all tasks of the workload waited for memory",
+			func(u *model.Usage) model.Optional { return u.Memory.Stalled }),
+		pressure("io_waiting", "How long some task of the workload waited for block devices",
+			func(u *model.Usage) model.Optional { return u.IOWaiting }),
+		pressure("io_stalled", "How long all tasks of the workload waited for block devices",
+			func(u *model.Usage) model.Optional { return u.IOStalled }),
+	}
+}
+
+func networkMetrics() []metric {
+	network := func(what, help string, of func(*model.Interface) uint64) metric {
+		return metric{
+			name: "container_network_" + what + "_total", typ: counter, owned: true, labels: []string{"interface"},
+			help: help + " on the interface of the pod, or of the container that is in none; " +
+				"not of those in the network of the node.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, s := range v.shares.Networks {
+					for i := range s.Interfaces {
+						b.Share(float64(of(&s.Interfaces[i])), v.owners[s.Owner], s.Interfaces[i].Name)
+					}
+				}
+			},
+		}
+	}
+	return []metric{
+		network("receive_bytes", "Bytes received", func(i *model.Interface) uint64 { return i.ReceiveBytes }),
+		network("receive_packets", "Packets received", func(i *model.Interface) uint64 { return i.ReceivePackets }),
+		network("receive_errors", "Errors while receiving", func(i *model.Interface) uint64 { return i.ReceiveErrors }),
+		network("receive_packets_dropped", "Packets dropped while receiving",
+			func(i *model.Interface) uint64 { return i.ReceiveDropped }),
+		network("transmit_bytes", "Bytes sent", func(i *model.Interface) uint64 { return i.TransmitBytes }),
+		network("transmit_packets", "Packets sent", func(i *model.Interface) uint64 { return i.TransmitPackets }),
+		network("transmit_errors", "Errors while sending", func(i *model.Interface) uint64 { return i.TransmitErrors }),
+		network("transmit_packets_dropped", "Packets dropped while sending",
+			func(i *model.Interface) uint64 { return i.TransmitDropped }),
+	}
+}
+
+// usage is the row of one figure of a cgroup.
+func usage(name string, typ dto.MetricType, help string, of func(*model.Usage) model.Optional) metric {
+	return metric{
+		name: name, typ: typ, owned: true, help: help,
+		emit: func(v *view, b *exposition.Builder) {
+			for _, s := range v.shares.Usages {
+				known(b, of(s.Usage), v.owners[s.Owner])
+			}
+		},
+	}
+}
+
+// zeroForNone is how cAdvisor writes that there is no limit.
+func zeroForNone(f model.Optional) model.Optional {
+	if math.IsInf(f.Value, 1) {
+		f.Value = 0
+	}
+	return f
+}
+
+// known adds a series for a figure that was collected.
+func known(b *exposition.Builder, f model.Optional, o *exposition.OwnerLabels, values ...string) {
+	if f.Known {
+		b.Share(f.Value, o, values...)
+	}
+}

@@ -1,0 +1,668 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// value finds a series by its name and some of its labels.
+func value(families []*dto.MetricFamily, name string, labels ...string) (float64, bool) {
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+	series:
+		for _, m := range f.Metric {
+			for _, want := range labels {
+				k, v, _ := strings.Cut(want, "=")
+				for _, l := range m.Label {
+					if l.GetName() == k && l.GetValue() != v {
+						continue series
+					}
+				}
+			}
+			return m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue(), true
+		}
+	}
+	return 0, false
+}
+
+func mustGather(t *testing.T, c collector) []*dto.MetricFamily {
+	t.Helper()
+	f, err := c.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestRefreshIsSharedAndReused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := &fake{name: "rdma", read: func(context.Context) (model.Snapshot, error) {
+			time.Sleep(100 * time.Millisecond)
+			return nodeHCAs(), nil
+		}}
+		c := newCollector(setup{Sources: []engine.Registration{{Source: slow}}})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		var wg sync.WaitGroup
+		var got [50][]*dto.MetricFamily
+		for i := range got {
+			wg.Go(func() { got[i] = mustGather(t, c) })
+		}
+		wg.Wait()
+		for i := range got {
+			if &got[i][0] != &got[0][0] {
+				t.Errorf("scrape %d got another refresh", i)
+			}
+		}
+		time.Sleep(999 * time.Millisecond)
+		mustGather(t, c)
+		if n := slow.count(); n != 1 {
+			t.Errorf("read %d times within the second, want once", n)
+		}
+		time.Sleep(time.Millisecond)
+		mustGather(t, c)
+		if n := slow.count(); n != 2 {
+			t.Errorf("read %d times after the second, want twice", n)
+		}
+	})
+}
+
+func TestStuckSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		stuck := &fake{name: "rdma", read: hang(release)}
+		sources := node()
+		sources[0] = engine.Registration{Source: stuck, Deadline: 500 * time.Millisecond}
+		c := newCollector(setup{Sources: sources})
+
+		start := time.Now()
+		families := mustGather(t, c)
+		if took := time.Since(start); took != 500*time.Millisecond {
+			t.Errorf("the first scrape took %s, want the deadline", took)
+		}
+		if v, _ := value(families, "accelscope_source_state", "source=rdma", "state=stuck"); v != 1 {
+			t.Error("the source is not told to be stuck")
+		}
+		if _, ok := value(families, "container_rdma_verbs_total"); !ok {
+			t.Error("the other sources' series are missing")
+		}
+		for range 20 {
+			time.Sleep(time.Second)
+			start = time.Now()
+			mustGather(t, c)
+			if took := time.Since(start); took != 0 {
+				t.Errorf("a later scrape waited %s for the stuck source", took)
+			}
+		}
+		if n := stuck.count(); n != 1 {
+			t.Errorf("%d reads hang, want one", n)
+		}
+		// Close does not wait longer than a scrape does.
+		if err := c.Close(); !errors.Is(err, engine.ErrStuck) {
+			t.Errorf("Close: %v, want %v", err, engine.ErrStuck)
+		}
+		close(release)
+	})
+}
+
+func TestStuckSourceRecovers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reads atomic.Int32
+		late := &fake{name: "rdma", read: func(context.Context) (model.Snapshot, error) {
+			if reads.Add(1) == 1 {
+				time.Sleep(10 * time.Second)
+			}
+			return nodeHCAs(), nil
+		}}
+		c := newCollector(setup{Sources: []engine.Registration{{Source: late}}})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		mustGather(t, c)
+		time.Sleep(15 * time.Second)
+		if v, ok := value(mustGather(t, c), "rdma_resources", "type=qp"); !ok || v != 12 {
+			t.Errorf("rdma_resources = %v, %v after the source came back", v, ok)
+		}
+	})
+}
+
+func TestPoliteSourceKeepsItsPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		polite := &fake{name: "rdma", read: func(ctx context.Context) (model.Snapshot, error) {
+			<-ctx.Done()
+			return nodeHCAs(), ctx.Err()
+		}}
+		c := newCollector(setup{Sources: []engine.Registration{{Source: polite}}})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		families := mustGather(t, c)
+		if v, _ := value(families, "accelscope_source_state", "state=failed"); v != 1 {
+			t.Error("the source is not told to have failed")
+		}
+		if _, ok := value(families, "rdma_resources"); !ok {
+			t.Error("what it had read is missing")
+		}
+	})
+}
+
+func TestPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, logged := observer.New(zapcore.InfoLevel)
+		sources := node()
+		sources[0].Source = &fake{name: "rdma", read: func(context.Context) (model.Snapshot, error) { panic("boom") }}
+		sources[2].Source = &fakeNames{
+			fake:    fake{name: "cgroup", facts: cgroupFacts()},
+			resolve: func(context.Context, []uint64, []int) (model.Snapshot, error) { panic("bang") },
+		}
+		c := newCollector(setup{Sources: sources, Logger: zap.New(log)})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		families := mustGather(t, c)
+		for _, source := range []string{"rdma", "cgroup"} {
+			if v, _ := value(families, "accelscope_source_state", "source="+source, "state=failed"); v != 1 {
+				t.Errorf("%s is not told to have failed", source)
+			}
+		}
+		if v, _ := value(families, "container_rdma_objects_created_total", "workload=", "type=qp"); v != 15 {
+			t.Errorf("%v QPs without names, want all 15", v)
+		}
+		if n := logged.FilterMessageSnippet("panic in").Len(); n != 2 {
+			t.Errorf("%d panics logged, want 2", n)
+		}
+	})
+}
+
+func TestStates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, logged := observer.New(zapcore.InfoLevel)
+		failing := errors.New("no such device")
+		rdma := &fake{name: "rdma"}
+		rdma.read = func(context.Context) (model.Snapshot, error) {
+			if rdma.count() == 3 {
+				return model.Snapshot{}, failing
+			}
+			return nodeHCAs(), nil
+		}
+		c := newCollector(setup{Logger: zap.New(log), Sources: []engine.Registration{
+			{Source: rdma},
+			{Source: &fake{name: "probe"}, Err: fmt.Errorf("old kernel: %w", model.ErrUnsupported)},
+			{Source: &fake{name: "cgroup", err: fmt.Errorf("no file system: %w", model.ErrAbsent)}},
+		}})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		want := []model.SourceState{
+			{Source: "rdma", State: model.StateOK},
+			{Source: "probe", State: model.StateUnsupported, Reason: "old kernel: unsupported", Age: -1},
+			{Source: "cgroup", State: model.StateAbsent, Reason: "no file system: absent"},
+		}
+		if d := cmp.Diff(want, c.states()); d != "" {
+			t.Error(d)
+		}
+		for range 4 {
+			time.Sleep(time.Second)
+			mustGather(t, c)
+		}
+		var told []string
+		for _, e := range logged.All() {
+			told = append(told, fmt.Sprint(e.ContextMap()["source"], " ", e.ContextMap()["state"]))
+		}
+		wantTold := []string{"rdma ok", "probe unsupported", "cgroup absent", "rdma failed", "rdma ok"}
+		if d := cmp.Diff(wantTold, told); d != "" {
+			t.Errorf("a change of state is to be told once:\n%s", d)
+		}
+	})
+}
+
+func TestBackgroundSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := &fake{name: "slow", read: func(context.Context) (model.Snapshot, error) {
+			time.Sleep(time.Second)
+			return nodeHCAs(), nil
+		}}
+		c := newCollector(setup{Sources: []engine.Registration{{Source: slow, Interval: time.Minute}}})
+		if _, ok := value(mustGather(t, c), "rdma_resources"); !ok {
+			t.Error("the first scrape did not wait for the first reading")
+		}
+		time.Sleep(30 * time.Second)
+		families := mustGather(t, c)
+		if v, _ := value(families, "accelscope_source_age_seconds"); v != 30 {
+			t.Errorf("age %v s, want 30", v)
+		}
+		time.Sleep(60 * time.Second)
+		if n := slow.count(); n != 2 {
+			t.Errorf("read %d times in 91 s at an interval of a minute, want 2", n)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		before := slow.count()
+		time.Sleep(5 * time.Minute)
+		if slow.count() != before || slow.closed != 1 {
+			t.Errorf("after Close: %d more reads, closed %d times", slow.count()-before, slow.closed)
+		}
+	})
+}
+
+// A name that is late must not move figures to nobody and back.
+func TestNamesHoldWhileTheResolverIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		late := names(nodeNames())
+		table := late.resolve
+		var asked atomic.Int32
+		late.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
+			if asked.Add(1) > 1 {
+				<-release
+			}
+			return table(ctx, cgroups, pids)
+		}
+		sources := node()
+		sources[2].Source = late
+		c := newCollector(setup{Sources: sources})
+		before := mustGather(t, c)
+		time.Sleep(time.Second)
+		after := mustGather(t, c)
+		if v, _ := value(after, "accelscope_source_state", "source=cgroup", "state=stuck"); v != 1 {
+			t.Error("the resolver is not told to be stuck")
+		}
+		compareShares(t, before, after)
+		time.Sleep(time.Second)
+		compareShares(t, before, mustGather(t, c))
+		if n := asked.Load(); n != 2 {
+			t.Errorf("asked %d times, want one that hangs", n)
+		}
+		close(release)
+		synctest.Wait()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func compareShares(t *testing.T, before, after []*dto.MetricFamily) {
+	t.Helper()
+	for _, workload := range []string{"workload=ml/train-0/main", "workload=slurm:42", "workload="} {
+		a, _ := value(before, "container_rdma_resources", workload, "type=qp")
+		b, ok := value(after, "container_rdma_resources", workload, "type=qp")
+		if !ok || a != b {
+			t.Errorf("%s: %v QPs, then %v", workload, a, b)
+		}
+	}
+}
+
+// The handshake of source.go: figures first, then names, after the refresh,
+// and nothing that is still in use.
+func TestForget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var calls []string
+		note := func(who string) func([]uint64) {
+			return func(ids []uint64) {
+				mu.Lock()
+				defer mu.Unlock()
+				calls = append(calls, fmt.Sprint(who, ids))
+			}
+		}
+		figures := &fakeFigures{fake: fake{name: "probe", facts: probeFacts()}, onForget: note("figures")}
+		namer := names(nodeNames())
+		namer.onForget = note("names")
+		table := namer.resolve
+		var expired []uint64
+		namer.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
+			s, err := table(ctx, cgroups, pids)
+			s.Expired = expired
+			return s, err
+		}
+		c := newCollector(setup{Sources: []engine.Registration{{Source: namer}, {Source: figures}}})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		hold := func(id, objects, bytes uint64) {
+			s := figures.facts
+			s.Objects = slices.Clone(s.Objects)
+			for i := range s.Objects {
+				if s.Objects[i].Cgroup == id {
+					s.Objects[i].Current = objects
+				}
+			}
+			s.Registered = []model.Registered{{Cgroup: id, Device: "mlx5_0", Memory: model.HostMemory, Bytes: bytes}}
+			figures.facts = s
+		}
+		for _, step := range []struct {
+			what    string
+			prepare func()
+			want    []string
+		}{
+			{"nothing expired", func() {}, nil},
+			{"still holds objects", func() { hold(101, 1, 0); expired = []uint64{101} }, nil},
+			{"still holds memory", func() { hold(101, 0, 1) }, nil},
+			{"holds nothing", func() { hold(101, 0, 0) }, []string{"figures[101]", "names[101]"}},
+			{
+				"no name was ever known", func() { hold(999, 0, 0); expired = []uint64{999} },
+				[]string{"figures[999]", "names[999]"},
+			},
+		} {
+			step.prepare()
+			calls = nil
+			time.Sleep(time.Second)
+			mustGather(t, c)
+			if d := cmp.Diff(step.want, calls, cmpopts.EquateEmpty()); d != "" {
+				t.Errorf("%s:\n%s", step.what, d)
+			}
+		}
+	})
+}
+
+// What a cgroup counted before it got its name, or before it was forgotten,
+// stays with its owner: totals do not fall while their series is there.
+func TestTotalsDoNotFall(t *testing.T) {
+	job := func(step int) model.Entity { return model.Entity{Workload: "slurm:42", Step: fmt.Sprint(step)} }
+	for name, tt := range map[string]struct {
+		workload string
+		first    map[uint64]model.Entity
+	}{
+		"nobody":       {"", map[uint64]model.Entity{}},
+		"steps of job": {"slurm:42", map[uint64]model.Entity{1: job(0), 2: job(1), 3: job(2)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testTotals(t, tt.workload, tt.first) })
+		})
+	}
+}
+
+func testTotals(t *testing.T, workload string, entities map[uint64]model.Entity) {
+	namer := names(entities)
+	table := namer.resolve
+	var expired []uint64
+	namer.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
+		s, err := table(ctx, cgroups, pids)
+		s.Expired = expired
+		return s, err
+	}
+	probe := &fakeFigures{fake: fake{name: "probe"}, onForget: func([]uint64) {}}
+	set := func(created map[uint64]uint64) {
+		probe.facts = model.Snapshot{Objects: []model.Objects{}}
+		for id, n := range created {
+			probe.facts.Objects = append(probe.facts.Objects,
+				model.Objects{Cgroup: id, Device: "rxe0", Type: model.QP, Created: n})
+			h := model.Histogram{Count: n, SumSeconds: float64(n)}
+			h.Buckets[3] = n
+			probe.facts.Verbs = append(probe.facts.Verbs,
+				model.Verb{Cgroup: id, Device: "rxe0", Verb: "create_qp", Duration: h})
+			probe.facts.VerbErrors = append(probe.facts.VerbErrors,
+				model.VerbError{Cgroup: id, Device: "rxe0", Verb: "create_qp", Errno: "ENOMEM", Count: n})
+		}
+	}
+	c := newCollector(setup{Sources: []engine.Registration{{Source: probe}, {Source: namer}}})
+	defer c.Close() //nolint:errcheck // nothing to lose
+	for _, step := range []struct {
+		what    string
+		prepare func()
+		want    float64 // 0: no series
+	}{
+		{"two", func() { set(map[uint64]uint64{1: 5, 2: 3}) }, 8},
+		{"one is over", func() { expired = []uint64{2} }, 8},
+		{"and is seen once more", func() { expired = nil }, 8},
+		{"and is gone", func() { set(map[uint64]uint64{1: 6}) }, 9},
+		{"another comes", func() { set(map[uint64]uint64{1: 6, 3: 1}) }, 10},
+		{"the probe does not answer", func() { probe.facts, probe.err = model.Snapshot{}, errors.New("gone") }, 0},
+		{"and is back", func() { set(map[uint64]uint64{1: 6, 3: 2}); probe.err = nil }, 11},
+	} {
+		step.prepare()
+		time.Sleep(time.Second)
+		families := mustGather(t, c)
+		for _, name := range []string{
+			"container_rdma_objects_created_total", "container_rdma_verbs_total", "container_rdma_verbs_errors_total",
+		} {
+			if v, ok := value(families, name, "workload="+workload); v != step.want || ok != (step.want > 0) {
+				t.Errorf("%s: %s is %v, want %v", step.what, name, v, step.want)
+			}
+		}
+	}
+	if workload == "" {
+		entities[1] = model.Entity{Workload: "late"}
+		time.Sleep(time.Second)
+		families := mustGather(t, c)
+		if v, _ := value(families, "container_rdma_objects_created_total", "workload="); v != 11 {
+			t.Errorf("after one got its name nobody made %v, want the 11 of before", v)
+		}
+		if v, _ := value(families, "container_rdma_objects_created_total", "workload=late"); v != 6 {
+			t.Errorf("the late one made %v, want its 6", v)
+		}
+		return
+	}
+	// When all is over, nothing is left: no series, no memory.
+	expired = []uint64{1, 3}
+	time.Sleep(time.Second)
+	mustGather(t, c)
+	set(nil)
+	expired = nil
+	time.Sleep(time.Second)
+	if v, ok := value(mustGather(t, c), "container_rdma_verbs_total", "workload="+workload); ok {
+		t.Errorf("a series of %v is left when its owner is over", v)
+	}
+}
+
+// TestTotalsOfSteps: the steps of a job leave one after the other. What each
+// counted is in the job's figures once, whoever carries what was left before;
+// the same where the probe counts verbs alone.
+func TestTotalsOfSteps(t *testing.T) {
+	for _, objects := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) { testSteps(t, objects) })
+	}
+}
+
+func testSteps(t *testing.T, objects bool) {
+	const steps = 12
+	entities := map[uint64]model.Entity{}
+	for id := uint64(1); id <= steps; id++ {
+		entities[id] = model.Entity{Workload: "slurm:42", Runtime: "slurm"}
+	}
+	namer := names(entities)
+	table := namer.resolve
+	var expired []uint64
+	namer.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
+		s, err := table(ctx, cgroups, pids)
+		s.Expired = expired
+		return s, err
+	}
+	probe := &fakeFigures{fake: fake{name: "probe"}, onForget: func([]uint64) {}}
+	c := newCollector(setup{Sources: []engine.Registration{{Source: probe}, {Source: namer}}})
+	defer c.Close() //nolint:errcheck // nothing to lose
+	for gone := range uint64(steps) {
+		for _, over := range []bool{false, true} {
+			expired = nil
+			if over {
+				expired = []uint64{gone + 1}
+			}
+			probe.facts = model.Snapshot{Verbs: []model.Verb{}}
+			for id := gone + 1; id <= steps; id++ {
+				h := model.Histogram{Count: 1, SumSeconds: 1}
+				h.Buckets[3] = 1
+				probe.facts.Verbs = append(probe.facts.Verbs,
+					model.Verb{Cgroup: id, Device: "rxe0", Verb: "create_qp", Duration: h})
+				if objects {
+					probe.facts.Objects = append(probe.facts.Objects,
+						model.Objects{Cgroup: id, Device: "rxe0", Type: model.QP, Created: 1})
+				}
+			}
+			time.Sleep(time.Second)
+			families := mustGather(t, c)
+			if v, _ := value(families, "container_rdma_verbs_total", "workload=slurm:42"); v != steps {
+				t.Fatalf("after %d steps are over the job has called %v verbs, want %d", gone, v, steps)
+			}
+			v, ok := value(families, "container_rdma_objects_created_total", "workload=slurm:42")
+			if ok != objects || objects && v != steps {
+				t.Fatalf("after %d steps are over the job has made %v objects, want %d", gone, v, steps)
+			}
+		}
+	}
+}
+
+// 50 clients scrape while one source hangs for ever, one panics and one is
+// read in the background: for the race detector.
+func TestConcurrentScrapes(t *testing.T) {
+	release := make(chan struct{})
+	well := node()
+	for i := range well {
+		well[i].Deadline = time.Minute // of a busy machine: they are told in every scrape
+	}
+	sources := append(well,
+		engine.Registration{Source: &fake{name: "hangs", read: hang(release)}, Deadline: 50 * time.Millisecond},
+		engine.Registration{Source: &fake{name: "panics", read: func(context.Context) (model.Snapshot, error) { panic("boom") }}},
+		engine.Registration{Source: &fake{name: "slow"}, Interval: 5 * time.Millisecond},
+	)
+	c := newCollector(setup{Sources: sources, Compat: CompatSets(), Reuse: time.Millisecond})
+	stop := time.Now().Add(300 * time.Millisecond)
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			for time.Now().Before(stop) {
+				start := time.Now()
+				families := mustGather(t, c)
+				if took := time.Since(start); took > 20*time.Second { // of a source that never answers
+					t.Errorf("a scrape took %s", took)
+				}
+				if v, _ := value(families, "container_rdma_resources", "workload=slurm:42", "type=qp"); v != 3 {
+					t.Errorf("slurm:42 holds %v QPs, want 3", v)
+				}
+				c.states()
+			}
+		})
+	}
+	wg.Wait()
+	if err := c.Close(); !errors.Is(err, engine.ErrStuck) {
+		t.Errorf("Close: %v, want %v", err, engine.ErrStuck)
+	}
+	close(release)
+}
+
+// What was collected last can be gathered after Close; nothing is read.
+func TestGatherAfterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rdma := &fake{name: "rdma", facts: nodeHCAs()}
+		c := newCollector(setup{Sources: []engine.Registration{{Source: rdma}}})
+		before := mustGather(t, c)
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if after := mustGather(t, c); len(after) != len(before) || rdma.count() != 1 {
+			t.Errorf("%d families after %d reads, want %d after one", len(after), rdma.count(), len(before))
+		}
+	})
+}
+
+// While a source that keeps figures is stuck nothing is forgotten: what it
+// holds is not known.
+func TestForgetWaitsForAStuckSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		forgot := 0
+		count := func([]uint64) { forgot++ }
+		namer := names(nodeNames())
+		namer.onForget = count
+		namer.resolve = func(context.Context, []uint64, []int) (model.Snapshot, error) {
+			return model.Snapshot{Expired: []uint64{101}}, nil
+		}
+		figures := &fakeFigures{fake: fake{name: "probe", read: hang(release)}, onForget: count}
+		c := newCollector(setup{Sources: []engine.Registration{{Source: figures}, {Source: namer}}})
+		mustGather(t, c)
+		if forgot != 0 {
+			t.Errorf("forgot %d times while a source was stuck", forgot)
+		}
+		close(release)
+		time.Sleep(time.Second)
+		mustGather(t, c)
+		if forgot != 2 {
+			t.Errorf("forgot %d times afterwards, want both", forgot)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestCloseBeforeTheFirstScrape(t *testing.T) {
+	c := newCollector(setup{Sources: node()})
+	for range 2 {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if families := mustGather(t, c); len(families) != 0 {
+		t.Errorf("%d families of closed sources", len(families))
+	}
+}
+
+// TestRecent: who does not need the newest costs no reading.
+func TestRecent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &fake{name: "probe", facts: probeFacts()}
+		c := newCollector(setup{Sources: []engine.Registration{{Source: src}}})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		for range 10 {
+			if len(c.Recent(10*time.Second).Shares.Verbs) == 0 {
+				t.Error("no figures")
+			}
+			time.Sleep(time.Second)
+		}
+		if n := src.count(); n != 1 {
+			t.Errorf("%d readings in 10 s", n)
+		}
+		if c.Recent(10 * time.Second); src.count() != 2 {
+			t.Errorf("%d readings after 10 s", src.count())
+		}
+	})
+}
+
+// TestNoAnswerYet: what has not answered is not ok.
+func TestNoAnswerYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		slow := &fake{name: "kubelet", read: hang(release)}
+		c := newCollector(setup{Sources: []engine.Registration{{Source: slow, Interval: time.Minute, Deadline: 10 * time.Second}}})
+		if s := c.states()[0]; s.State != model.StateStuck || s.Age >= 0 {
+			t.Errorf("%+v", s)
+		}
+		close(release)
+		synctest.Wait()
+		time.Sleep(2 * time.Second)
+		if s := c.states()[0]; s.State == model.StateStuck || s.Age < 0 {
+			t.Errorf("%+v", s)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRecentAfterClose: whoever asks late is answered, with nothing.
+func TestRecentAfterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCollector(setup{Sources: []engine.Registration{{Source: &fake{name: "probe", facts: probeFacts()}}}})
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if len(c.Recent(time.Second).Shares.Verbs) > 0 {
+			t.Error("figures that nobody read")
+		}
+	})
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package metrics exposes a refresh of the engine as Prometheus metrics.
+//
+// Every metric is a row of one table (table.go). What is described, collected and
+// documented (gen/metrics.md) comes from this table. An Exporter builds the families of a
+// refresh once; all scrapes of the refresh share them.
+package metrics
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/exposition"
+)
+
+// Options of an Exporter.
+type Options struct {
+	// Compat are the sets to export in addition to the metrics of accelscope: names in
+	// CompatSets, and Process.
+	Compat []string
+	// Node is the name of the node, Labels the labels and annotations of pods and
+	// containers that accelscope_workload_info shows as label_NAME.
+	Node   string
+	Labels []string
+
+	Version  string
+	Revision string
+}
+
+// Exporter turns the refreshes of an engine into metrics. Encode serves them; an Exporter
+// is a prometheus.Gatherer and a prometheus.Collector, too.
+type Exporter struct {
+	engine  *engine.Engine
+	metrics []metric
+	encoder exposition.Encoder
+
+	mu    sync.Mutex // for the rest
+	build *exposition.Builder
+	view  view
+	last  *engine.Refresh // of page
+	page  *exposition.Page
+}
+
+var (
+	_ prometheus.Gatherer  = (*Exporter)(nil)
+	_ prometheus.Collector = (*Exporter)(nil)
+)
+
+// New returns an exporter of what e reads.
+func New(e *engine.Engine, o Options) *Exporter {
+	x := &Exporter{
+		engine: e,
+		build:  exposition.NewBuilder(),
+		view:   view{node: o.Node, build: []string{o.Version, o.Revision, runtime.Version()}},
+	}
+	for _, m := range table(o.Labels) {
+		if m.compat == "" || slices.Contains(o.Compat, m.compat) {
+			m.declared = x.build.Declare(m.name, m.help, m.typ, m.labelNames())
+			x.metrics = append(x.metrics, m)
+		}
+	}
+	return x
+}
+
+// Encode returns the current metrics in a format that expfmt negotiated, compressed by
+// gzip if asked for. The caller must not change the bytes.
+func (x *Exporter) Encode(format expfmt.Format, compress bool) ([]byte, error) {
+	return x.encoder.Encode(x.current(), format, compress)
+}
+
+// Gather returns the current metric families. They are shared: the caller must not change
+// them.
+func (x *Exporter) Gather() ([]*dto.MetricFamily, error) {
+	return x.current().Proto(), nil
+}
+
+// Describe sends the descriptions of all metrics of the table, and those of the families
+// that its patterns have on this node now.
+func (x *Exporter) Describe(ch chan<- *prometheus.Desc) {
+	known := map[string]bool{}
+	for i := range x.metrics {
+		m := &x.metrics[i]
+		known[m.name] = true
+		if !exposition.IsPattern(m.name) {
+			ch <- prometheus.NewDesc(m.name, m.help, m.labelNames(), nil)
+		}
+	}
+	x.current().Describe(known, ch)
+}
+
+// Collect sends the series that Gather returns.
+func (x *Exporter) Collect(ch chan<- prometheus.Metric) {
+	x.current().Collect(ch)
+}
+
+// current returns the page of the engine's current refresh.
+func (x *Exporter) current() *exposition.Page {
+	r := x.engine.Refresh()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.page == nil || x.last != r {
+		x.last, x.page = r, exposition.NewPage(x.families(r))
+	}
+	return x.page
+}
+
+// families builds the metric families of a refresh; none of an engine that was closed
+// before its first.
+func (x *Exporter) families(r *engine.Refresh) []exposition.Family {
+	if r.At.IsZero() {
+		return nil
+	}
+	x.build.Begin()
+	x.view.fill(r, x.build)
+	for i := range x.metrics {
+		m := &x.metrics[i]
+		x.build.Metric(m.declared)
+		m.emit(&x.view, x.build)
+	}
+	return x.build.End()
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// fake is a source whose answers are made up: nothing here touches a kernel.
+type fake struct {
+	name  string
+	facts model.Snapshot
+	err   error
+	read  func(context.Context) (model.Snapshot, error) // instead of facts and err
+
+	mu     sync.Mutex
+	reads  int
+	closed int
+}
+
+func (f *fake) Name() string { return f.name }
+
+func (f *fake) Read(ctx context.Context) (model.Snapshot, error) {
+	f.mu.Lock()
+	f.reads++
+	f.mu.Unlock()
+	if f.read != nil {
+		return f.read(ctx)
+	}
+	return f.facts, f.err
+}
+
+func (f *fake) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed++
+	return nil
+}
+
+func (f *fake) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.reads
+}
+
+// fakeNames is a fake that is a Resolver too.
+type fakeNames struct {
+	fake
+	resolve  func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error)
+	onForget func([]uint64)
+}
+
+func (f *fakeNames) Resolve(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
+	return f.resolve(ctx, cgroups, pids)
+}
+
+func (f *fakeNames) Forget(cgroups []uint64) { f.onForget(cgroups) }
+
+// fakeFigures is a fake that keeps figures of cgroups.
+type fakeFigures struct {
+	fake
+	onForget func([]uint64)
+}
+
+func (f *fakeFigures) Forget(cgroups []uint64) { f.onForget(cgroups) }
+
+// names resolves from a table.
+func names(entities map[uint64]model.Entity) *fakeNames {
+	return &fakeNames{
+		fake: fake{name: "cgroup"},
+		resolve: func(_ context.Context, cgroups []uint64, _ []int) (model.Snapshot, error) {
+			s := model.Snapshot{Entities: map[uint64]model.Entity{}, UnresolvedCgroups: new(uint64)}
+			for _, id := range cgroups {
+				if e, ok := entities[id]; ok {
+					s.Entities[id] = e
+				} else {
+					*s.UnresolvedCgroups++
+				}
+			}
+			return s, nil
+		},
+		onForget: func([]uint64) {},
+	}
+}
+
+// nodeHCAs are an InfiniBand HCA with all it can tell, a RoCE one whose driver
+// has no counters/ and odd counter names, and a port that is down.
+func nodeHCAs() model.Snapshot {
+	return model.Snapshot{
+		HCAs: []model.HCA{
+			{
+				Name: "mlx5_0", Firmware: "28.39.1002", Board: "MT_0000000838", Type: "MT4129", NodeType: "CA",
+				NodeGUID: "946d:ae03:0012:3456", SysImageGUID: "946d:ae03:0012:3456", NodeDesc: "gpu01 mlx5_0",
+				PCIAddress: "0000:18:00.0", NUMANode: "0", CharDevice: "uverbs0",
+				Ports: []model.Port{{
+					Number: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "InfiniBand", LID: "0x1", SMLID: "0x1",
+					PortGUID: "946d:ae03:0012:3456", RateBits: 400e9, Width: 4, Speed: "NDR",
+					Counters: []model.Counter{
+						{Name: "port_rcv_data", Value: 1000},
+						{Name: "port_xmit_data", Value: 2000},
+						{Name: "port_rcv_packets", Value: 10},
+						{Name: "port_xmit_packets", Value: 20},
+						{Name: "unicast_rcv_packets", Value: 9},
+						{Name: "unicast_xmit_packets", Value: 19},
+						{Name: "multicast_rcv_packets", Value: 1},
+						{Name: "multicast_xmit_packets", Value: 1},
+						{Name: "port_xmit_wait", Value: 77},
+						{Name: "symbol_error", Value: 0},
+						{Name: "link_error_recovery", Value: 1},
+						{Name: "link_downed", Value: 2},
+						{Name: "port_rcv_errors", Value: 3},
+						{Name: "VL15_dropped", Value: 4},
+					},
+					HWCounters: []model.Counter{
+						{Name: "out_of_buffer", Value: 5},
+						{Name: "np_cnp_sent", Value: 6},
+						{Name: "np_cnp_sent", Value: 7}, // listed twice
+					},
+				}},
+				HWCounters: []model.Counter{{Name: "cmds_err", Value: 1}},
+			},
+			{
+				Name: "rocep1s0", CharDevice: "uverbs1",
+				Ports: []model.Port{{
+					Number: 1, State: "DOWN", PhysState: "Disabled", LinkLayer: "Ethernet", Netdev: "ens1",
+					HWCounters: []model.Counter{
+						{Name: "out_of_buffer", Value: 0},
+						{Name: "rx-odd name", Value: 1},
+						{Name: "rx_odd_name", Value: 2}, // the same when made valid
+						{Name: "", Value: 3},
+					},
+				}},
+			},
+		},
+		Resources: []model.Resource{
+			{Device: "mlx5_0", Type: model.PD, Count: 4},
+			{Device: "mlx5_0", Type: model.CQ, Count: 9},
+			{Device: "mlx5_0", Type: model.QP, Count: 12},
+			{Device: "mlx5_0", Type: model.MR, Count: 5},
+			{Device: "mlx5_0", Type: model.Context, Count: 3},
+			{Device: "rocep1s0", Type: model.QP, Count: 1},
+		},
+		DeviceStates: []model.DeviceState{{Source: "rdma", Device: "mlx5_0", State: model.StateOK}},
+	}
+}
+
+// probeFacts are three workloads and a cgroup without a name.
+func probeFacts() model.Snapshot {
+	latency := model.Histogram{Count: 7, SumSeconds: 0.02}
+	latency.Buckets[6], latency.Buckets[7], latency.Buckets[14] = 4, 2, 1
+	slow := model.Histogram{Count: 1, SumSeconds: 100}
+	slow.Buckets[model.HistogramBuckets-1] = 1
+	return model.Snapshot{
+		Objects: []model.Objects{
+			{Cgroup: 101, Device: "mlx5_0", Type: model.QP, Current: 6, Created: 8},
+			{Cgroup: 101, Device: "mlx5_0", Type: model.MR, Current: 2, Created: 2},
+			{Cgroup: 102, Device: "mlx5_0", Type: model.QP, Current: 1, Created: 1},
+			{Cgroup: 103, Device: "mlx5_0", Type: model.QP, Current: 2, Created: 5},
+			{Cgroup: 103, Device: "mlx5_0", Type: model.DEVXObj, Current: 3, Created: 3},
+			{Cgroup: 999, Device: "mlx5_0", Type: model.QP, Current: 1, Created: 1},
+		},
+		Registered: []model.Registered{
+			{Cgroup: 101, Device: "mlx5_0", Memory: model.HostMemory, Bytes: 1 << 20},
+			{Cgroup: 101, Device: "mlx5_0", Memory: model.GPUMemory, Bytes: 1 << 30},
+		},
+		Verbs: []model.Verb{
+			{Cgroup: 101, Device: "mlx5_0", Verb: "reg_mr", Duration: latency},
+			{Cgroup: 102, Device: "mlx5_0", Verb: "create_qp", Duration: slow},
+		},
+		VerbErrors: []model.VerbError{{Cgroup: 101, Device: "mlx5_0", Verb: "reg_mr", Errno: "ENOMEM", Count: 3}},
+		Hooks: []model.Hook{
+			{Name: "ib_uverbs_ioctl", Tier: "fentry", State: model.StateOK},
+			{Name: "ib_umem_dmabuf_get", State: model.StateUnsupported, Reason: "no such function"},
+		},
+		Maps:   []model.Map{{Name: "objects", Entries: 6, Capacity: 16384}},
+		Losses: []model.Loss{{Reason: "map_full", Count: 0}},
+	}
+}
+
+func nodeNames() map[uint64]model.Entity {
+	return map[uint64]model.Entity{
+		101: {
+			Workload: "ml/train-0/main", Namespace: "ml", Pod: "train-0", Container: "main", ContainerID: "0a1b",
+			PodUID: "11111111-2222", Runtime: "containerd", Cgroup: "/kubepods/pod11111111-2222/0a1b",
+		},
+		102: {Workload: "slurm:42", Runtime: "slurm", Step: "0", Cgroup: "/slurm/job_42/step_0"},
+		103: {Workload: "slurm:42", Runtime: "slurm", Step: "1", Cgroup: "/slurm/job_42/step_1"},
+	}
+}
+
+func cgroupFacts() model.Snapshot {
+	return model.Snapshot{RDMACgroups: []model.RDMACgroup{{Cgroup: 101, Device: "mlx5_0", Handles: 1, Objects: 9}}}
+}
+
+// node is a whole node that is well.
+func node() []engine.Registration {
+	n := names(nodeNames())
+	n.facts = cgroupFacts()
+	return []engine.Registration{
+		{Source: &fake{name: "rdma", facts: nodeHCAs()}},
+		{Source: &fake{name: "probe", facts: probeFacts()}},
+		{Source: n},
+	}
+}
+
+// hang blocks until release is closed, whatever the context says.
+func hang(release <-chan struct{}) func(context.Context) (model.Snapshot, error) {
+	return func(context.Context) (model.Snapshot, error) {
+		<-release
+		return model.Snapshot{}, fmt.Errorf("released")
+	}
+}

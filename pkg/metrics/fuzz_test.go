@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/accelscope/accelscope/pkg/engine"
+	facts "github.com/accelscope/accelscope/pkg/model"
+)
+
+// FuzzExposition: names come from drivers, firmware, cgroup paths and
+// runtimes. Whatever they are, a registry takes the metrics and the text can
+// be parsed.
+func FuzzExposition(f *testing.F) {
+	f.Add("mlx5_0", "out_of_buffer", "ml/train-0/main", "slurm:42", "reg_mr", "ACTIVE")
+	f.Add("", "", "", "", "", "")
+	f.Add("a\nb", "x y", "a\xff", "a\xfe", "\"", "\\")
+	f.Add("d", "stat_a", "名", "\x00", "a,b=c", "4: ACTIVE")
+	f.Fuzz(func(t *testing.T, device, counter, workload, other, verb, state string) {
+		s := facts.Snapshot{
+			HCAs: []facts.HCA{{
+				Name: device, NodeDesc: other, HWCounters: []facts.Counter{{Name: counter, Value: 1}},
+				Ports: []facts.Port{{
+					Number: 1, State: state, PhysState: state,
+					Counters:   []facts.Counter{{Name: counter, Value: 1}, {Name: counter + "_total", Value: 2}},
+					HWCounters: []facts.Counter{{Name: counter, Value: 3}, {Name: "stat_" + counter, Value: 4}},
+				}},
+			}},
+			Resources: []facts.Resource{{Device: device, Type: facts.ObjectType(verb), Count: 1}},
+			Objects:   []facts.Objects{{Cgroup: 1, Device: device, Type: facts.ObjectType(verb), Current: 1}},
+			Verbs:     []facts.Verb{{Cgroup: 1, Device: device, Verb: verb}, {Cgroup: 2, Device: device, Verb: verb}},
+			VerbErrors: []facts.VerbError{
+				{Cgroup: 1, Device: device, Verb: verb, Errno: other}, {Cgroup: 2, Device: device, Verb: verb, Errno: other},
+			},
+			Hooks:        []facts.Hook{{Name: verb, Tier: other, State: facts.State(state)}},
+			DeviceStates: []facts.DeviceState{{Source: "rdma", Device: device, State: facts.State(state)}},
+		}
+		named := names(map[uint64]facts.Entity{
+			1: {Workload: workload, Pod: other, Cgroup: other}, 2: {Workload: other, Cgroup: workload},
+		})
+		sources := []engine.Registration{{Source: &fake{name: "rdma", facts: s}}, {Source: named}}
+		c := newCollector(setup{Sources: sources, Compat: CompatSets()})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		r := prometheus.NewPedanticRegistry()
+		if err := r.Register(c); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Gather(); err != nil {
+			t.Fatal(err)
+		}
+		families, err := c.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := encode(t, families, expfmt.TypeTextPlain)
+		parser := expfmt.NewTextParser(model.LegacyValidation)
+		if _, err := parser.TextToMetricFamilies(strings.NewReader(text)); err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+	})
+}

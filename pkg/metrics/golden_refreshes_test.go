@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestGoldenRefreshes keeps the exposition of three refreshes: between the first and the
+// second a pod gets its name, between the second and the third a step of a job is
+// forgotten and an HCA goes. The order of lines is not part of it.
+func TestGoldenRefreshes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sources := node()
+		hcas := sources[0].Source.(*fake)
+		probe := &fakeFigures{fake: fake{name: "probe", facts: probeFacts()}, onForget: func([]uint64) {}}
+		namer := sources[2].Source.(*fakeNames)
+		sources[1].Source = probe
+		entities := nodeNames()
+		named := entities[101]
+		entities[101] = model.Entity{
+			Workload: "pod:11111111-2222/0a1b", ContainerID: "0a1b", PodUID: named.PodUID, Runtime: named.Runtime, Cgroup: named.Cgroup,
+		}
+		table := names(entities).resolve
+		var expired []uint64
+		namer.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
+			s, err := table(ctx, cgroups, pids)
+			s.Expired = expired
+			return s, err
+		}
+		c := newCollector(setup{Sources: sources, Node: "gpu01", Version: "1.0", Revision: "abc"})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		refresh := func(name string) {
+			t.Helper()
+			time.Sleep(2 * time.Second)
+			lines := strings.SplitAfter(encode(t, mustGather(t, c), expfmt.TypeTextPlain), "\n")
+			slices.Sort(lines)
+			compare(t, filepath.Join("testdata", "refreshes", name+".prom"), strings.Join(lines, ""))
+		}
+
+		refresh("1")
+
+		entities[101] = named
+		probe.facts = grown(probe.facts, 10)
+		expired = []uint64{102}
+		for i := range probe.facts.Objects { // what holds objects is not forgotten
+			if o := &probe.facts.Objects[i]; o.Cgroup == 102 {
+				o.Current = 0
+			}
+		}
+		refresh("2")
+
+		expired = nil
+		hcas.facts = nodeHCAs()
+		hcas.facts.HCAs = hcas.facts.HCAs[:1]
+		hcas.facts.Resources = hcas.facts.Resources[:5]
+		probe.facts = without(grown(probe.facts, 100), 102)
+		refresh("3")
+	})
+}
+
+// grown returns the facts after everything that accumulates has grown by n.
+func grown(s model.Snapshot, n uint64) model.Snapshot {
+	s.Objects, s.Verbs, s.VerbErrors = slices.Clone(s.Objects), slices.Clone(s.Verbs), slices.Clone(s.VerbErrors)
+	for i := range s.Objects {
+		s.Objects[i].Created += n
+	}
+	for i := range s.Verbs {
+		h := &s.Verbs[i].Duration
+		h.Count, h.SumSeconds, h.Buckets[8] = h.Count+n, h.SumSeconds+float64(n)/1024, h.Buckets[8]+n
+	}
+	for i := range s.VerbErrors {
+		s.VerbErrors[i].Count += n
+	}
+	return s
+}
+
+// without returns the facts without those of a cgroup.
+func without(s model.Snapshot, id uint64) model.Snapshot {
+	s.Objects = slices.DeleteFunc(slices.Clone(s.Objects), func(f model.Objects) bool { return f.Cgroup == id })
+	s.Verbs = slices.DeleteFunc(slices.Clone(s.Verbs), func(f model.Verb) bool { return f.Cgroup == id })
+	return s
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestGPUsSilent: of a GPU that is asleep or lost there is no figure, only that it is so.
+func TestGPUsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text := encode(t, gather(t, gpuNode(), CompatSets()...), expfmt.TypeTextPlain)
+		of := func(uuid string) map[string]bool {
+			names := map[string]bool{}
+			for line := range strings.Lines(text) {
+				if name, labels, ok := strings.Cut(line, "{"); ok && strings.Contains(strings.ToLower(labels), `uuid="`+uuid+`"`) {
+					names[name] = true
+				}
+			}
+			return names
+		}
+		if d := cmp.Diff(map[string]bool{"gpu_info": true, "gpu_suspended": true}, of("gpu-2")); d != "" {
+			t.Errorf("asleep:\n%s", d)
+		}
+		if d := cmp.Diff(map[string]bool{"gpu_info": true, "gpu_health": true, "gpu_problem": true}, of("gpu-3")); d != "" {
+			t.Errorf("lost:\n%s", d)
+		}
+	})
+}
+
+// TestGPUSharesAddUp: what is exposed of a GPU is the sum of what is exposed of its owners.
+func TestGPUSharesAddUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sums, figures := map[string]float64{}, map[string]float64{}
+		for _, f := range gather(t, gpuNode()) {
+			for _, m := range f.Metric {
+				label := map[string]string{}
+				for _, l := range m.Label {
+					label[l.GetName()] = l.GetValue()
+				}
+				k := label["uuid"] + label["engine"]
+				switch f.GetName() {
+				case "container_gpu_memory_used_bytes", "container_gpu_utilization_ratio", "container_gpu_processes":
+					sums[strings.TrimPrefix(f.GetName(), "container_")+k] += m.GetGauge().GetValue()
+				case "gpu_memory_used_bytes", "gpu_processes":
+					figures[f.GetName()+k] = m.GetGauge().GetValue()
+				case "gpu_engine_utilization_ratio":
+					if !strings.HasSuffix(k, "_active") { // not told by process
+						figures["gpu_utilization_ratio"+k] = m.GetGauge().GetValue()
+					}
+				}
+			}
+		}
+		delete(figures, "gpu_memory_used_bytesGPU-1") // it is used through its parts
+		if d := cmp.Diff(figures, sums); d != "" || len(sums) < 10 {
+			t.Errorf("(-figures +sums):\n%s", d)
+		}
+	})
+}
+
+// TestDCGMWorkload: a GPU has the labels of the one workload that was given it.
+func TestDCGMWorkload(t *testing.T) {
+	container := func(n int) model.Container {
+		return model.Container{
+			ID: fmt.Sprint("c", n), Runtime: "containerd", Name: "main", Namespace: "ml", Pod: fmt.Sprint("p", n), PodUID: fmt.Sprint("u", n),
+			Devices: []string{"/dev/nvidia0"},
+		}
+	}
+	for n, want := range []string{"", "p0", "", ""} {
+		synctest.Test(t, func(t *testing.T) {
+			facts := model.Snapshot{Containers: []model.Container{}, GPUs: []model.GPU{{
+				Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", Nodes: []string{"/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia0"},
+				Utilization: model.Some(0),
+			}}}
+			for i := range n {
+				facts.Containers = append(facts.Containers, container(i))
+			}
+			families := gather(t, []engine.Registration{{Source: &fake{name: "x", facts: facts}}}, CompatDCGM)
+			if _, ok := value(families, "DCGM_FI_DEV_GPU_UTIL", "pod="+want, "device=nvidia0", "UUID=GPU-0"); !ok {
+				t.Errorf("given to %d: not of %q", n, want)
+			}
+		})
+	}
+}
+
+func TestLastXID(t *testing.T) {
+	at := func(code uint64, seconds int64) model.XID {
+		return model.XID{Code: code, Count: 1, Last: time.Unix(seconds, 0)}
+	}
+	for _, c := range []struct {
+		xids []model.XID
+		want model.Optional
+	}{
+		{nil, model.Optional{}},
+		{[]model.XID{}, model.Some(0)},
+		{[]model.XID{at(13, 5), at(79, 9), at(31, 7)}, model.Some(79)},
+		{[]model.XID{{Code: 5}}, model.Some(0)}, // counted never
+	} {
+		if got := lastXID(&gpuView{GPU: &model.GPU{XIDs: c.xids}}); got != c.want {
+			t.Errorf("of %v it is %v", c.xids, got)
+		}
+	}
+}
+
+// TestUnknownCgroup: that a process's cgroup is not known is no cgroup that has no name.
+func TestUnknownCgroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, ok := value(gather(t, gpuNode()), "accelscope_unresolved_cgroups_total")
+		if !ok || n != 1 { // 999
+			t.Errorf("%v cgroups have no name", n)
+		}
+	})
+}
+
+// TestDCGMDashboard: what the public dashboard of dcgm-exporter (grafana.com 12239) asks
+// for is there, with the labels that it selects and groups by.
+func TestDCGMDashboard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		families := gather(t, gpuNode(), CompatDCGM)
+		for name, want := range map[string]float64{
+			"DEV_GPU_TEMP": 41, "DEV_POWER_USAGE": 312.5, "DEV_SM_CLOCK": 1980, "PROF_GR_ENGINE_ACTIVE": 0.625,
+			"PROF_PIPE_TENSOR_ACTIVE": 0.25, "DEV_FB_USED": 30 << 10, "DEV_FB_FREE": 49 << 10, "DEV_GPU_UTIL": 75,
+			"DEV_MEM_COPY_UTIL": 50, "DEV_TOTAL_ENERGY_CONSUMPTION": 123456789, "DEV_XID_ERRORS": 13,
+		} {
+			got, ok := value(families, "DCGM_FI_"+name, "Hostname=gpu01", "gpu=0", "UUID=GPU-0", "GPU_I_ID=", "GPU_I_PROFILE=",
+				"modelName=NVIDIA H100 80GB HBM3", "pci_bus_id=00000000:18:00.0", "DCGM_FI_DRIVER_VERSION=550.54.15")
+			if !ok || got != want {
+				t.Errorf("%s is %v, want %v", name, got, want)
+			}
+		}
+		if n, ok := value(families, "DCGM_FI_DEV_FB_USED", "gpu=1", "UUID=GPU-1", "GPU_I_ID=7", "GPU_I_PROFILE=1g.10gb"); !ok || n != 1000 {
+			t.Errorf("the MIG instance uses %v MiB", n)
+		}
+	})
+}
+
+// TestDCGMFigures: the names of dcgm-exporter have the driver's figures, whatever
+// processes tell.
+func TestDCGMFigures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		some := model.Some
+		busy := []model.Figure{{Name: "memory", Value: 0.75}}
+		families := gather(t, []engine.Registration{{Source: &fake{name: "nvidia", facts: model.Snapshot{
+			GPUs: []model.GPU{{
+				Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", Engines: busy,
+				Memory: model.VideoMemory{Total: some(10 << 20), Used: some(4 << 20), Free: some(6 << 20)},
+			}},
+			GPUProcesses: []model.GPUProcess{
+				{GPU: "GPU-0", PID: 1, Memory: some(4 << 20), Engines: busy},
+				{GPU: "GPU-0", PID: 2, Memory: some(4 << 20), Engines: busy},
+			},
+		}}}}, CompatDCGM)
+		for name, want := range map[string]float64{"MEM_COPY_UTIL": 75, "FB_USED": 4, "FB_FREE": 6} {
+			if got, ok := value(families, "DCGM_FI_DEV_"+name); !ok || got != want {
+				t.Errorf("%s is %v, want %v", name, got, want)
+			}
+		}
+	})
+}

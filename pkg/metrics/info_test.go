@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestInfo: what is known of workloads beyond their exposition.Identity, with the labels
+// that the user listed.
+func TestInfo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		facts := model.Snapshot{
+			Objects: []model.Objects{{Cgroup: 7, Device: "mlx5_0", Type: model.QP, Current: 1}},
+			Entities: map[uint64]model.Entity{
+				7: {Workload: "slurm:4711", Runtime: "slurm", User: "ada", Cgroup: "/slurm/uid_1/job_4711"},
+			},
+			JobSteps: []model.JobStep{{Job: "4711", Step: "0", User: "ada"}, {Job: "4711", Step: "batch", User: "ada"}},
+			Containers: []model.Container{{
+				ID: "a", Runtime: "containerd", Name: "worker", Namespace: "ml", Pod: "train-0", PodUID: "u1", Image: "train:1",
+				Labels: map[string]string{"team": "vision", "app.kubernetes.io/name": "x\"y"},
+			}},
+		}
+		c := newCollector(setup{
+			Sources: []engine.Registration{{Source: &fake{name: "all", facts: facts}}},
+			Node:    "gpu01", Labels: []string{"team", "app.kubernetes.io/name", "team", "app.kubernetes.io.name"},
+		})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		families, err := c.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := encode(t, families, expfmt.TypeTextPlain)
+		for _, want := range []string{
+			`accelscope_workload_info{cgroup="",container="worker",container_id="a",image="train:1",` +
+				`label_app_kubernetes_io_name="x\"y",label_team="vision",namespace="ml",node="gpu01",pod="train-0",pod_uid="u1",` +
+				`runtime="containerd",user="",workload="ml/train-0/worker"} 1`,
+			`accelscope_workload_info{cgroup="/slurm/uid_1/job_4711",container="",container_id="",image="",` +
+				`label_app_kubernetes_io_name="",label_team="",namespace="",node="gpu01",pod="",pod_uid="",` +
+				`runtime="slurm",user="ada",workload="slurm:4711"} 1`,
+			`accelscope_slurm_step_info{job="4711",step="0",user="ada",workload="slurm:4711"} 1`,
+			`accelscope_slurm_step_info{job="4711",step="batch",user="ada",workload="slurm:4711"} 1`,
+		} {
+			if !strings.Contains(text, want+"\n") {
+				t.Errorf("no series %s", want)
+			}
+		}
+	})
+}

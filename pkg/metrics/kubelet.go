@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"slices"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/exposition"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// kubeletMetrics are what the kubelet tells of devices and storage.
+func kubeletMetrics() []metric {
+	node := []string{"node"}
+	return []metric{
+		{
+			name: "node_k8s_gpu_allocation_rate", typ: gauge,
+			help: "GPUs that device plugins gave to containers, in percent of those that the node has to give. " +
+				"A MIG device counts as one, replicas of time-slicing as one together. GPUs of resource claims do not count.",
+			emit: func(v *view, b *exposition.Builder) {
+				allocated, all := gpus(v.facts)
+				if all > 0 {
+					b.Value(100 * float64(allocated) / float64(all))
+				}
+			},
+		},
+		{
+			name: "accelscope_kubelet_allocated_devices", typ: gauge, labels: []string{"resource"},
+			help: "Devices that the kubelet gave to containers, by device plugin or by claim (DRIVER/POOL).",
+			emit: func(v *view, b *exposition.Builder) {
+				given := newDevices()
+				for i := range v.facts.Allocatable { // none given is zero, if allocations are known
+					if v.facts.Allocations != nil {
+						given.of(v.facts.Allocatable[i].Resource)
+					}
+				}
+				for i := range v.facts.Allocations {
+					given.add(v.facts.Allocations[i].Resource, v.facts.Allocations[i].ID)
+				}
+				given.emit(b)
+			},
+		},
+		{
+			name: "accelscope_kubelet_allocatable_devices", typ: gauge, labels: []string{"resource"},
+			help: "Devices that the kubelet has to give to containers, given ones included. " +
+				"Those of resource claims are not told.",
+			emit: func(v *view, b *exposition.Builder) {
+				has := newDevices()
+				for i := range v.facts.Allocatable {
+					a := &v.facts.Allocatable[i]
+					has.of(a.Resource)
+					for _, id := range a.IDs {
+						has.add(a.Resource, id)
+					}
+				}
+				has.emit(b)
+			},
+		},
+		{
+			name: "pod_ephemeral_storage_usage_bytes", typ: gauge, labels: []string{"namespace", "pod", "node"},
+			help: "Ephemeral storage that the pod uses: writable layers, logs and emptyDir volumes.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.PodStorage {
+					p := &v.facts.PodStorage[i]
+					b.Value(float64(p.UsedBytes), p.Namespace, p.Pod, v.node)
+				}
+			},
+		},
+		nodeStorage("node_ephemeral_storage_usage_bytes", node,
+			"Used bytes of the file system that ephemeral storage is taken from.",
+			func(s *model.NodeStorage) float64 { return float64(s.UsedBytes) }),
+		nodeStorage("node_ephemeral_storage_available_bytes", node,
+			"Available bytes of the file system that ephemeral storage is taken from.",
+			func(s *model.NodeStorage) float64 { return float64(s.AvailableBytes) }),
+		nodeStorage("node_ephemeral_storage_capacity_bytes", node,
+			"Size of the file system that ephemeral storage is taken from.",
+			func(s *model.NodeStorage) float64 { return float64(s.CapacityBytes) }),
+		{
+			name: "node_ephemeral_storage_usage_percent", typ: gauge, labels: node,
+			help: "Used bytes of that file system in percent of its size: 0 to 100. " +
+				"Other exporters have a ratio of 0 to 1 under this name.",
+			emit: func(v *view, b *exposition.Builder) {
+				if s := v.facts.NodeStorage; s != nil && s.CapacityBytes > 0 {
+					b.Value(100*float64(s.UsedBytes)/float64(s.CapacityBytes), v.node)
+				}
+			},
+		},
+	}
+}
+
+func nodeStorage(name string, labels []string, help string, value func(*model.NodeStorage) float64) metric {
+	return metric{
+		name: name, typ: gauge, labels: labels, help: help,
+		emit: func(v *view, b *exposition.Builder) {
+			if v.facts.NodeStorage != nil {
+				b.Value(value(v.facts.NodeStorage), v.node)
+			}
+		},
+	}
+}
+
+// gpus counts the GPUs of device plugins: those that were given away, and all.
+// One that was given away is there, whatever the plugin says now. Without both
+// lists there are none to be counted.
+func gpus(facts *model.Snapshot) (allocated, all int) {
+	if facts.Allocations == nil || facts.Allocatable == nil {
+		return 0, 0
+	}
+	given, known := map[string]struct{}{}, map[string]struct{}{}
+	for i := range facts.Allocations {
+		if a := &facts.Allocations[i]; a.Claim == "" && attribution.IsGPU(a.Resource) {
+			given[attribution.WholeGPU(a.ID)] = struct{}{}
+			known[attribution.WholeGPU(a.ID)] = struct{}{}
+		}
+	}
+	for i := range facts.Allocatable {
+		if attribution.IsGPU(facts.Allocatable[i].Resource) {
+			for _, id := range facts.Allocatable[i].IDs {
+				known[attribution.WholeGPU(id)] = struct{}{}
+			}
+		}
+	}
+	return len(given), len(known)
+}
+
+// devices are the distinct devices of each resource.
+type devices struct {
+	resources []string
+	ids       map[string]map[string]struct{}
+}
+
+func newDevices() *devices { return &devices{ids: map[string]map[string]struct{}{}} }
+
+func (d *devices) of(resource string) map[string]struct{} {
+	ids := d.ids[resource]
+	if ids == nil {
+		ids = map[string]struct{}{}
+		d.ids[resource] = ids
+		d.resources = append(d.resources, resource)
+	}
+	return ids
+}
+
+func (d *devices) add(resource, id string) { d.of(resource)[id] = struct{}{} }
+
+func (d *devices) emit(b *exposition.Builder) {
+	slices.Sort(d.resources) // the kubelet tells them in any order
+	for _, resource := range d.resources {
+		b.Value(float64(len(d.ids[resource])), resource)
+	}
+}

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/accelscope/accelscope/pkg/exposition"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// nodeMetrics are those that node_exporter has for the node itself: names,
+// labels, types and values are its own, so that the two can be exchanged. A
+// test of cmd/accelscope compares them.
+func nodeMetrics() []metric {
+	rows := slices.Concat(
+		nodeSystemMetrics(),
+		nodeMemoryMetrics(),
+		nodeDiskMetrics(),
+		nodeFilesystemMetrics(),
+		nodeNetworkMetrics(),
+		hwmonMetrics(),
+	)
+	for i := range rows {
+		emit := rows[i].emit
+		rows[i].emit = func(v *view, b *exposition.Builder) {
+			if v.facts.Node != nil {
+				emit(v, b)
+			}
+		}
+	}
+	return rows
+}
+
+// cpuModes are the first columns of a CPU in /proc/stat, guestModes the last.
+var (
+	cpuModes   = []string{"user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"}
+	guestModes = []string{"user", "nice"}
+)
+
+func nodeSystemMetrics() []metric {
+	rows := []metric{
+		{
+			name: "node_cpu_seconds_total", typ: counter, labels: []string{"cpu", "mode"},
+			help: "Time that each CPU was in each mode, in seconds.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Node.CPUs {
+					c := &v.facts.Node.CPUs[i]
+					for mode, name := range cpuModes {
+						b.Value(c.Seconds[mode], c.ID, name)
+					}
+				}
+			},
+		},
+		{
+			name: "node_cpu_guest_seconds_total", typ: counter, labels: []string{"cpu", "mode"},
+			help: "Time that each CPU ran virtual machines, in seconds; it is part of user and nice.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Node.CPUs {
+					c := &v.facts.Node.CPUs[i]
+					for mode, name := range guestModes {
+						b.Value(c.Seconds[len(cpuModes)+mode], c.ID, name)
+					}
+				}
+			},
+		},
+		{
+			name: "node_cpu_core_throttles_total", typ: counter, labels: []string{"package", "core"},
+			help: "How often the core was slowed down because of heat.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, t := range v.facts.Node.Throttles {
+					if t.Core != "" {
+						b.Value(float64(t.Count), t.Package, t.Core)
+					}
+				}
+			},
+		},
+		{
+			name: "node_cpu_package_throttles_total", typ: counter, labels: []string{"package"},
+			help: "How often the package was slowed down because of heat.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, t := range v.facts.Node.Throttles {
+					if t.Core == "" {
+						b.Value(float64(t.Count), t.Package)
+					}
+				}
+			},
+		},
+		{
+			name: "node_uname_info", typ: gauge,
+			labels: []string{"nodename", "release", "version", "machine", "sysname", "domainname"},
+			help:   "What uname tells. The value is always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				if u := v.facts.Node.Uname; u != nil {
+					b.Value(1, u.Nodename, u.Release, u.Version, u.Machine, u.Sysname, u.Domainname)
+				}
+			},
+		},
+		{
+			name: "node_os_info", typ: gauge,
+			labels: []string{
+				"id", "version_id", "build_id", "id_like", "image_id", "image_version", "name", "pretty_name", "variant",
+				"variant_id", "version", "version_codename",
+			},
+			help: "What the distribution is (os-release). The value is always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				if o := v.facts.Node.OS; o != nil {
+					b.Value(1, o.ID, o.VersionID, o.BuildID, o.IDLike, o.ImageID, o.ImageVersion, o.Name, o.PrettyName,
+						o.Variant, o.VariantID, o.Version, o.VersionCodename)
+				}
+			},
+		},
+		{
+			name: "node_os_version", typ: gauge, labels: []string{"id", "id_like", "name"},
+			help: "The number that the version of the distribution begins with.",
+			emit: func(v *view, b *exposition.Builder) {
+				if o := v.facts.Node.OS; o != nil {
+					if version := leadingNumber(o.VersionID); version > 0 {
+						b.Value(version, o.ID, o.IDLike, o.Name)
+					}
+				}
+			},
+		},
+		nodeValue("node_os_support_end_timestamp_seconds", "When the distribution ends, in seconds since 1970.", gauge,
+			func(n *model.Node) (float64, bool) {
+				if n.OS == nil {
+					return 0, false
+				}
+				end, err := time.Parse(time.DateOnly, n.OS.SupportEnd)
+				return float64(end.Unix()), err == nil
+			}),
+		{
+			name: "node_time_seconds", typ: gauge, help: "Time of the node, in seconds since 1970.",
+			emit: func(v *view, b *exposition.Builder) {
+				if t := v.facts.Node.Time; !t.IsZero() {
+					b.Value(float64(t.UnixNano()) / 1e9)
+				}
+			},
+		},
+		{
+			name: "node_time_zone_offset_seconds", typ: gauge, labels: []string{"time_zone"},
+			help: "How much the time zone of this process is ahead of UTC, in seconds.",
+			emit: func(v *view, b *exposition.Builder) {
+				if t := v.facts.Node.Time; !t.IsZero() {
+					zone, offset := t.Zone()
+					b.Value(float64(offset), zone)
+				}
+			},
+		},
+		{
+			name: "node_time_clocksource_available_info", typ: gauge, labels: []string{"device", "clocksource"},
+			help: "Sources of time that the kernel could use. The value is always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, c := range v.facts.Node.Clocksources {
+					for _, name := range c.Available {
+						b.Value(1, c.Device, name)
+					}
+				}
+			},
+		},
+		{
+			name: "node_time_clocksource_current_info", typ: gauge, labels: []string{"device", "clocksource"},
+			help: "Source of time that the kernel uses. The value is always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, c := range v.facts.Node.Clocksources {
+					b.Value(1, c.Device, c.Current)
+				}
+			},
+		},
+	}
+	load := func(name, help string, of func(*model.Load) float64) metric {
+		return nodeValue(name, help, gauge, func(n *model.Node) (float64, bool) {
+			if n.Load == nil {
+				return 0, false
+			}
+			return of(n.Load), true
+		})
+	}
+	stat := func(name, help string, typ dto.MetricType, of func(*model.Stat) uint64) metric {
+		return nodeValue(name, help, typ, func(n *model.Node) (float64, bool) {
+			if n.Stat == nil {
+				return 0, false
+			}
+			return float64(of(n.Stat)), true
+		})
+	}
+	return append(rows,
+		load("node_load1", "Load average of 1 minute.", func(l *model.Load) float64 { return l.One }),
+		load("node_load5", "Load average of 5 minutes.", func(l *model.Load) float64 { return l.Five }),
+		load("node_load15", "Load average of 15 minutes.", func(l *model.Load) float64 { return l.Fifteen }),
+		stat("node_boot_time_seconds", "When the node booted, in seconds since 1970.", gauge,
+			func(s *model.Stat) uint64 { return s.BootTime }),
+		stat("node_intr_total", "Interrupts served.", counter, func(s *model.Stat) uint64 { return s.Interrupts }),
+		stat("node_context_switches_total", "Context switches.", counter,
+			func(s *model.Stat) uint64 { return s.ContextSwitches }),
+		stat("node_forks_total", "Tasks made.", counter, func(s *model.Stat) uint64 { return s.Forks }),
+		stat("node_procs_running", "Tasks that run or want to.", gauge, func(s *model.Stat) uint64 { return s.Running }),
+		stat("node_procs_blocked", "Tasks that wait for I/O.", gauge, func(s *model.Stat) uint64 { return s.Blocked }),
+		pressure("node_pressure_cpu_waiting_seconds_total", "cpu", somePressure),
+		pressure("node_pressure_io_waiting_seconds_total", "io", somePressure),
+		pressure("node_pressure_io_stalled_seconds_total", "io", fullPressure),
+		pressure("node_pressure_memory_waiting_seconds_total", "memory", somePressure),
+		pressure("node_pressure_memory_stalled_seconds_total", "memory", fullPressure),
+		pressure("node_pressure_irq_stalled_seconds_total", "irq", fullPressure),
+	)
+}
+
+// leadingNumber is 24.04 for 24.04.1, and 0 for what begins otherwise.
+func leadingNumber(s string) float64 {
+	end, point := 0, false
+	for end < len(s) && ('0' <= s[end] && s[end] <= '9' || s[end] == '.' && !point && end > 0) {
+		point = point || s[end] == '.'
+		end++
+	}
+	v, _ := strconv.ParseFloat(s[:end], 64)
+	return v
+}
+
+// nodeValue is the row of one value without labels.
+func nodeValue(name, help string, typ dto.MetricType, of func(*model.Node) (float64, bool)) metric {
+	return metric{name: name, help: help, typ: typ, emit: func(v *view, b *exposition.Builder) {
+		if value, ok := of(v.facts.Node); ok {
+			b.Value(value)
+		}
+	}}
+}
+
+func somePressure(p *model.Pressure) *float64 { return p.Some }
+func fullPressure(p *model.Pressure) *float64 { return p.Full }
+
+func pressure(name, resource string, of func(*model.Pressure) *float64) metric {
+	who := "some"
+	if strings.Contains(name, "_stalled_") {
+		who = "all"
+	}
+	return nodeValue(name, "Time that "+who+" tasks waited for "+resource+" (PSI), in seconds.", counter,
+		func(n *model.Node) (float64, bool) {
+			for i := range n.Pressure {
+				if p := &n.Pressure[i]; p.Resource == resource && of(p) != nil {
+					return *of(p), true
+				}
+			}
+			return 0, false
+		})
+}
+
+func nodeMemoryMetrics() []metric {
+	figures := func(name, help string, typ dto.MetricType, of func(*model.Node) []model.Figure) metric {
+		return metric{name: name, help: help, typ: typ, emit: func(v *view, b *exposition.Builder) {
+			for _, f := range of(v.facts.Node) {
+				if b.OpenPart(f.Name) {
+					b.Value(f.Value)
+				}
+			}
+		}}
+	}
+	return []metric{
+		figures("node_memory_<field>", "Line of /proc/meminfo, in bytes where the name ends so.", gauge,
+			func(n *model.Node) []model.Figure { return n.Memory }),
+		figures("node_vmstat_<field>", "Line of /proc/vmstat.", untyped,
+			func(n *model.Node) []model.Figure { return n.VM }),
+		figures("node_netstat_<field>", "Counter of a network protocol.", untyped,
+			func(n *model.Node) []model.Figure { return n.Netstat }),
+		figures("node_sockstat_<field>", "Sockets of a protocol in a state, or their memory.", gauge,
+			func(n *model.Node) []model.Figure { return n.Sockets }),
+		nodeValue("node_filefd_allocated", "Open files of all processes.", gauge, func(n *model.Node) (float64, bool) {
+			if n.Files == nil {
+				return 0, false
+			}
+			return n.Files.Allocated, true
+		}),
+		nodeValue("node_filefd_maximum", "Most open files of all processes.", gauge, func(n *model.Node) (float64, bool) {
+			if n.Files == nil {
+				return 0, false
+			}
+			return n.Files.Maximum, true
+		}),
+		nodeValue("node_entropy_available_bits", "Entropy that is available.", gauge, func(n *model.Node) (float64, bool) {
+			if n.Entropy == nil {
+				return 0, false
+			}
+			return float64(n.Entropy.Available), true
+		}),
+		nodeValue("node_entropy_pool_size_bits", "Most entropy that there can be.", gauge,
+			func(n *model.Node) (float64, bool) {
+				if n.Entropy == nil {
+					return 0, false
+				}
+				return float64(n.Entropy.PoolSize), true
+			}),
+	}
+}

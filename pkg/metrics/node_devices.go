@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"strconv"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/accelscope/accelscope/pkg/exposition"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+var deviceLabels = []string{"device"}
+
+// diskColumns are the columns of /proc/diskstats: the kernel counts sectors of
+// 512 bytes, and milliseconds.
+var diskColumns = []struct {
+	name string
+	typ  dto.MetricType
+	unit float64
+	help string
+}{
+	{"reads_completed_total", counter, 1, "Reads completed."},
+	{"reads_merged_total", counter, 1, "Reads merged."},
+	{"read_bytes_total", counter, 512, "Bytes read."},
+	{"read_time_seconds_total", counter, 1e-3, "Time that all reads took, in seconds."},
+	{"writes_completed_total", counter, 1, "Writes completed."},
+	{"writes_merged_total", counter, 1, "Writes merged."},
+	{"written_bytes_total", counter, 512, "Bytes written."},
+	{"write_time_seconds_total", counter, 1e-3, "Time that all writes took, in seconds."},
+	{"io_now", gauge, 1, "Reads and writes in progress."},
+	{"io_time_seconds_total", counter, 1e-3, "Time with anything in progress, in seconds."},
+	{"io_time_weighted_seconds_total", counter, 1e-3, "Time with anything in progress, times how much, in seconds."},
+	{"discards_completed_total", counter, 1, "Discards completed."},
+	{"discards_merged_total", counter, 1, "Discards merged."},
+	{"discarded_sectors_total", counter, 1, "Sectors discarded."},
+	{"discard_time_seconds_total", counter, 1e-3, "Time that all discards took, in seconds."},
+	{"flush_requests_total", counter, 1, "Flushes completed."},
+	{"flush_requests_time_seconds_total", counter, 1e-3, "Time that all flushes took, in seconds."},
+}
+
+func nodeDiskMetrics() []metric {
+	rows := []metric{
+		{
+			name: "node_disk_info", typ: gauge,
+			labels: []string{"device", "major", "minor", "path", "wwn", "model", "serial", "revision", "rotational"},
+			help:   "What a disk is, by sysfs and udev. The value is always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Node.Disks {
+					d := &v.facts.Node.Disks[i]
+					rotational := "0"
+					if d.Rotational {
+						rotational = "1"
+					}
+					b.Value(1, d.Name, strconv.FormatUint(d.Major, 10), strconv.FormatUint(d.Minor, 10),
+						d.Path, d.WWN, d.Model, d.Serial, d.Revision, rotational)
+				}
+			},
+		},
+		{
+			name: "node_disk_filesystem_info", typ: gauge, labels: []string{"device", "type", "usage", "uuid", "version"},
+			help: "File system on the disk, by udev. The value is always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Node.Disks {
+					d := &v.facts.Node.Disks[i]
+					if f := d.Filesystem; f != nil {
+						b.Value(1, d.Name, f.Type, f.Usage, f.UUID, f.Version)
+					}
+				}
+			},
+		},
+		{
+			name: "node_disk_device_mapper_info", typ: gauge,
+			labels: []string{"device", "name", "uuid", "vg_name", "lv_name", "lv_layer"},
+			help:   "What the device mapper calls the disk, by udev. The value is always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Node.Disks {
+					d := &v.facts.Node.Disks[i]
+					if m := d.Mapper; m != nil {
+						b.Value(1, d.Name, m.Name, m.UUID, m.Group, m.Volume, m.Layer)
+					}
+				}
+			},
+		},
+	}
+	for _, ata := range []string{"write_cache", "write_cache_enabled", "rotation_rate_rpm"} {
+		rows = append(rows, metric{
+			name: "node_disk_ata_" + ata, typ: gauge, labels: deviceLabels,
+			help: "Setting of an ATA disk, by udev.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Node.Disks {
+					for _, f := range v.facts.Node.Disks[i].ATA {
+						if f.Name == ata {
+							b.Value(f.Value, v.facts.Node.Disks[i].Name)
+						}
+					}
+				}
+			},
+		})
+	}
+	for column, c := range diskColumns {
+		rows = append(rows, metric{
+			name: "node_disk_" + c.name, typ: c.typ, labels: deviceLabels, help: c.help,
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Node.Disks {
+					if d := &v.facts.Node.Disks[i]; column < len(d.Stats) {
+						b.Value(float64(d.Stats[column])*c.unit, d.Name)
+					}
+				}
+			},
+		})
+	}
+	return rows
+}
+
+// filesystemLabels begin with what tells two of them apart.
+var filesystemLabels = []string{"mountpoint", "device", "fstype", "device_error"}
+
+func nodeFilesystemMetrics() []metric {
+	row := func(name, help string, of func(*model.Filesystem) (float64, bool)) metric {
+		return metric{
+			name: "node_filesystem_" + name, typ: gauge, labels: filesystemLabels, help: help,
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Node.Filesystems {
+					f := &v.facts.Node.Filesystems[i]
+					if value, ok := of(f); ok {
+						b.Value(value, f.MountPoint, f.Device, f.Type, f.Error)
+					}
+				}
+			},
+		}
+	}
+	figure := func(name, help string, of func(*model.Filesystem) float64) metric {
+		return row(name, help, func(f *model.Filesystem) (float64, bool) { return of(f), f.Error == "" })
+	}
+	return []metric{
+		row("device_error", "Whether the file system could not be asked (statfs failed or hangs): then its other series are missing.",
+			func(f *model.Filesystem) (float64, bool) { return asNumber(f.Error != ""), true }),
+		row("readonly", "Whether the file system is mounted read only.",
+			func(f *model.Filesystem) (float64, bool) { return asNumber(f.ReadOnly), true }),
+		figure("size_bytes", "Size of the file system.", func(f *model.Filesystem) float64 { return f.Size }),
+		figure("free_bytes", "What is free of it.", func(f *model.Filesystem) float64 { return f.Free }),
+		figure("avail_bytes", "What is free for users other than root.",
+			func(f *model.Filesystem) float64 { return f.Available }),
+		figure("files", "File nodes of the file system.", func(f *model.Filesystem) float64 { return f.FileNodes }),
+		figure("files_free", "File nodes that are free.", func(f *model.Filesystem) float64 { return f.FreeNodes }),
+		{
+			name: "node_filesystem_mount_info", typ: gauge, labels: []string{"mountpoint", "device", "major", "minor"},
+			help: "Device of a mount point. The value is always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Node.Filesystems {
+					if f := &v.facts.Node.Filesystems[i]; f.Error == "" {
+						b.Value(1, f.MountPoint, f.Device, f.Major, f.Minor)
+					}
+				}
+			},
+		},
+	}
+}
+
+func asNumber(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// netDevColumns are the columns of /proc/net/dev.
+var netDevColumns = [model.NetDevColumns]string{
+	"receive_bytes", "receive_packets", "receive_errs", "receive_drop", "receive_fifo", "receive_frame",
+	"receive_compressed", "receive_multicast",
+	"transmit_bytes", "transmit_packets", "transmit_errs", "transmit_drop", "transmit_fifo", "transmit_colls",
+	"transmit_carrier", "transmit_compressed",
+}
+
+func nodeNetworkMetrics() []metric {
+	var rows []metric
+	for column, name := range netDevColumns {
+		rows = append(rows, metric{
+			name: "node_network_" + name + "_total", typ: counter, labels: deviceLabels,
+			help: "Counter of a network interface: " + name + ".",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Node.NetDevs {
+					d := &v.facts.Node.NetDevs[i]
+					b.Value(float64(d.Stats[column]), d.Name)
+				}
+			},
+		})
+	}
+	rows = append(rows,
+		metric{
+			name: "node_network_receive_nohandler_total", typ: counter, labels: deviceLabels,
+			help: "Counter of a network interface: packets received that nobody took.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Node.NetDevs {
+					if d := &v.facts.Node.NetDevs[i]; d.NoHandler != nil {
+						b.Value(float64(*d.NoHandler), d.Name)
+					}
+				}
+			},
+		},
+		metric{
+			name: "node_network_up", typ: gauge, labels: deviceLabels,
+			help: "Whether the interface works (operstate).",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Node.NetClasses {
+					c := &v.facts.Node.NetClasses[i]
+					b.Value(asNumber(c.OperState == "up"), c.Name)
+				}
+			},
+		},
+		metric{
+			name: "node_network_info", typ: gauge,
+			labels: []string{"device", "address", "broadcast", "duplex", "operstate", "adminstate", "ifalias"},
+			help:   "What sysfs tells of an interface that is no number. The value is always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Node.NetClasses {
+					c := &v.facts.Node.NetClasses[i]
+					b.Value(1, c.Name, c.Address, c.Broadcast, c.Duplex, c.OperState, adminState(c.Flags), c.Alias)
+				}
+			},
+		})
+	for _, p := range []struct {
+		name string
+		typ  dto.MetricType
+		of   func(*model.NetClass) *int64
+	}{
+		{"address_assign_type", gauge, func(c *model.NetClass) *int64 { return c.AddressAssignType }},
+		{"carrier", gauge, func(c *model.NetClass) *int64 { return c.Carrier }},
+		{"carrier_changes_total", counter, func(c *model.NetClass) *int64 { return c.CarrierChanges }},
+		{"carrier_up_changes_total", counter, func(c *model.NetClass) *int64 { return c.CarrierUp }},
+		{"carrier_down_changes_total", counter, func(c *model.NetClass) *int64 { return c.CarrierDown }},
+		{"device_id", gauge, func(c *model.NetClass) *int64 { return c.DeviceID }},
+		{"dormant", gauge, func(c *model.NetClass) *int64 { return c.Dormant }},
+		{"flags", gauge, func(c *model.NetClass) *int64 { return c.Flags }},
+		{"iface_id", gauge, func(c *model.NetClass) *int64 { return c.Index }},
+		{"iface_link", gauge, func(c *model.NetClass) *int64 { return c.Link }},
+		{"iface_link_mode", gauge, func(c *model.NetClass) *int64 { return c.LinkMode }},
+		{"mtu_bytes", gauge, func(c *model.NetClass) *int64 { return c.MTU }},
+		{"name_assign_type", gauge, func(c *model.NetClass) *int64 { return c.NameAssignType }},
+		{"net_dev_group", gauge, func(c *model.NetClass) *int64 { return c.Group }},
+		{"speed_bytes", gauge, speedBytes},
+		{"transmit_queue_length", gauge, func(c *model.NetClass) *int64 { return c.QueueLength }},
+		{"protocol_type", gauge, func(c *model.NetClass) *int64 { return c.ProtocolType }},
+	} {
+		rows = append(rows, metric{
+			name: "node_network_" + p.name, typ: p.typ, labels: deviceLabels,
+			help: "As sysfs tells of the network interface (bytes: of the MTU, or per second of the speed): " +
+				strings.ReplaceAll(p.name, "_", " ") + ".",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Node.NetClasses {
+					c := &v.facts.Node.NetClasses[i]
+					if value := p.of(c); value != nil {
+						b.Value(float64(*value), c.Name)
+					}
+				}
+			},
+		})
+	}
+	return rows
+}
+
+// speedBytes is the speed in bytes per second; one that is not known, -1, is
+// -125000, as node_exporter has it.
+func speedBytes(c *model.NetClass) *int64 {
+	if c.SpeedMbits == nil {
+		return nil
+	}
+	return new(*c.SpeedMbits * 1000 * 1000 / 8)
+}
+
+// adminState is what the administrator wants an interface to be: IFF_UP.
+func adminState(flags *int64) string {
+	switch {
+	case flags == nil:
+		return "unknown"
+	case *flags&1 == 1:
+		return "up"
+	}
+	return "down"
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
+)
+
+// TestNodeExporter has the real node_exporter read a fake sysfs that says what
+// the facts say, and compares name, help, type, labels and value of all its
+// infiniband series.
+func TestNodeExporter(t *testing.T) {
+	binary, err := exec.LookPath("prometheus-node-exporter")
+	if err != nil {
+		t.Fatalf("node_exporter is missing: install the package prometheus-node-exporter: %v", err)
+	}
+	hcas := comparableHCAs()
+	sysfs := t.TempDir()
+	for _, h := range hcas {
+		writeHCA(t, filepath.Join(sysfs, "class/infiniband", h.Name), h)
+	}
+
+	want := infiniband(runNodeExporter(t, binary, sysfs))
+	got := infiniband(encode(t, gather(t, []engine.Registration{
+		{Source: &fake{name: "rdma", facts: model.Snapshot{HCAs: hcas}}},
+	}, CompatNodeExporter), expfmt.TypeTextPlain))
+	if len(want) < 50 {
+		t.Errorf("node_exporter shows %d lines only", len(want))
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("- node_exporter, + ours:\n%s", d)
+	}
+}
+
+// comparableHCAs have every counter that node_exporter knows, each with a value
+// of its own, and a second port in other states.
+func comparableHCAs() []model.HCA {
+	counters := []string{
+		"VL15_dropped", "excessive_buffer_overrun_errors", "link_downed", "link_error_recovery",
+		"local_link_integrity_errors", "multicast_rcv_packets", "multicast_xmit_packets", "port_rcv_constraint_errors",
+		"port_rcv_data", "port_rcv_discards", "port_rcv_errors", "port_rcv_packets", "port_rcv_remote_physical_errors",
+		"port_rcv_switch_relay_errors", "port_xmit_constraint_errors", "port_xmit_data", "port_xmit_discards",
+		"port_xmit_packets", "port_xmit_wait", "symbol_error", "unicast_rcv_packets", "unicast_xmit_packets",
+	}
+	active := model.Port{Number: 1, State: "ACTIVE", PhysState: "LinkUp", RateBits: 200e9, Width: 4, Speed: "HDR"}
+	for i, name := range counters {
+		active.Counters = append(active.Counters, model.Counter{Name: name, Value: uint64(1000 + i)})
+	}
+	down := model.Port{Number: 2, State: "DOWN", PhysState: "Polling", RateBits: 10e9, Width: 4, Speed: "SDR"}
+	down.Counters = []model.Counter{{Name: "link_downed", Value: 0}}
+	return []model.HCA{
+		{Name: "mlx5_0", Board: "MT_0000000838", Firmware: "20.35.1012", Type: "MT4123", Ports: []model.Port{active, down}},
+	}
+}
+
+func writeHCA(t *testing.T, dir string, h model.HCA) {
+	t.Helper()
+	files := map[string]string{"board_id": h.Board, "fw_ver": h.Firmware, "hca_type": h.Type}
+	for _, p := range h.Ports {
+		port := fmt.Sprintf("ports/%d/", p.Number)
+		files[port+"state"] = map[string]string{"ACTIVE": "4: ACTIVE", "DOWN": "1: DOWN"}[p.State]
+		files[port+"phys_state"] = map[string]string{"LinkUp": "5: LinkUp", "Polling": "2: Polling"}[p.PhysState]
+		files[port+"rate"] = fmt.Sprintf("%g Gb/sec (%dX %s)", p.RateBits/1e9, p.Width, p.Speed)
+		for _, c := range p.Counters {
+			files[port+"counters/"+c.Name] = fmt.Sprint(c.Value)
+		}
+	}
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// runNodeExporter returns its exposition. It says itself on which port it
+// listens.
+func runNodeExporter(t *testing.T, binary, sysfs string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	cmd := child.Command(ctx, binary, "--collector.disable-defaults", "--collector.infiniband",
+		"--path.sysfs="+sysfs, "--web.listen-address=127.0.0.1:0", "--web.disable-exporter-metrics")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait() //nolint:errcheck // it is killed
+	defer cancel()
+	address := ""
+	for lines := bufio.NewScanner(stderr); address == "" && lines.Scan(); {
+		if _, rest, ok := strings.Cut(lines.Text(), "address=127.0.0.1:"); ok {
+			address = "127.0.0.1:" + strings.Fields(rest)[0]
+		}
+	}
+	if address == "" {
+		t.Fatal("node_exporter does not say where it listens")
+	}
+	go io.Copy(io.Discard, stderr) //nolint:errcheck // so that it never blocks
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	rsp, err := client.Get("http://" + address + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rsp.Body.Close() //nolint:errcheck // read only
+	text, err := io.ReadAll(rsp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// infiniband are the lines of the families node_infiniband_*.
+func infiniband(text string) []string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, "node_infiniband_") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/exposition"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// hwmonMetrics are those of the sensors, a family for each property.
+func hwmonMetrics() []metric {
+	sensorLabels := []string{"chip", "sensor"}
+	figures := hwmonFamilies{of: map[string][]sensorFigure{}}
+	totals := hwmonFamilies{of: map[string][]sensorFigure{}, totals: true}
+	return []metric{
+		{
+			name: "node_hwmon_chip_names", typ: gauge, labels: []string{"chip", "chip_name"},
+			help: "Name of the driver of a chip. The value is always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Node.Chips {
+					if c := &v.facts.Node.Chips[i]; c.Name != "" {
+						b.Value(1, c.ID, c.Name)
+					}
+				}
+			},
+		},
+		{
+			name: "node_hwmon_sensor_label", typ: gauge, labels: []string{"chip", "sensor", "label"},
+			help: "Label that the driver gives to a sensor. The value is always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Node.Chips {
+					c := &v.facts.Node.Chips[i]
+					for _, s := range c.Sensors {
+						if s.Label != nil {
+							b.Value(1, c.ID, s.Name, *s.Label)
+						}
+					}
+				}
+			},
+		},
+		{
+			name: "node_hwmon_<property>", typ: gauge, labels: sensorLabels, emit: figures.emit,
+			help: "Figure of a sensor: temp_celsius, fan_rpm, in_volts, curr_amps, power_watt, freq_freq_mhz, " +
+				"its limits and alarms.",
+		},
+		{
+			name: "node_hwmon_<property>_joule_total", typ: counter, labels: sensorLabels, emit: totals.emit,
+			help: "Energy that a sensor counted.",
+		},
+	}
+}
+
+// hwmonFamilies puts the figures of all sensors into families. It is kept, so
+// that a refresh makes none of it anew.
+type hwmonFamilies struct {
+	totals bool
+	of     map[string][]sensorFigure
+	names  []string
+}
+
+type sensorFigure struct {
+	chip, sensor string
+	value        float64
+}
+
+func (h *hwmonFamilies) emit(v *view, b *exposition.Builder) {
+	for name := range h.of {
+		h.of[name] = h.of[name][:0]
+	}
+	for i := range v.facts.Node.Chips {
+		c := &v.facts.Node.Chips[i]
+		for j := range c.Sensors {
+			s := &c.Sensors[j]
+			for _, f := range s.Figures {
+				fam := hwmonFamilyOf(s, f.Name)
+				if fam.name == "" || fam.total != h.totals {
+					continue
+				}
+				label := s.Name
+				if fam.byLabel {
+					label = hwmonWord(*s.Label)
+				}
+				h.of[fam.name] = append(h.of[fam.name], sensorFigure{c.ID, label, f.Value * fam.unit / fam.per})
+			}
+		}
+	}
+	h.names = h.names[:0]
+	for name, figures := range h.of {
+		if len(figures) == 0 {
+			delete(h.of, name)
+			continue
+		}
+		h.names = append(h.names, name)
+	}
+	slices.Sort(h.names)
+	for _, name := range h.names {
+		if b.OpenPart(name) {
+			for _, f := range h.of[name] {
+				b.Value(f.value, f.chip, f.sensor)
+			}
+		}
+	}
+}
+
+// hwmonFamily is the family of one property of one kind of sensor. A figure is
+// multiplied with unit and divided by per: the kernel counts in thousandths and
+// in millionths, and node_exporter reckons so to the last bit.
+type hwmonFamily struct {
+	name      string // what stands for <property>; empty for no family
+	unit, per float64
+	total     bool // ends in _joule_total
+	byLabel   bool // the sensor is called by its label
+}
+
+func hwmonFamilyOf(s *model.Sensor, property string) hwmonFamily {
+	name := s.Type
+	switch {
+	case property == "input" && slices.ContainsFunc(s.Figures, func(f model.Figure) bool { return f.Name == "" }):
+		name += "_input"
+	case property != "" && property != "input":
+		name += "_" + hwmonWord(property)
+	}
+	one := hwmonFamily{name: name, unit: 1, per: 1}
+	milli := func(suffix string) hwmonFamily { return hwmonFamily{name: name + suffix, unit: 0.001, per: 1} }
+	micro := func(suffix string) hwmonFamily { return hwmonFamily{name: name + suffix, unit: 1, per: 1e6} }
+	switch s.Type {
+	case "beep_enable":
+		return hwmonFamily{name: "beep_enabled", unit: 1, per: 1}
+	case "vrm":
+		return hwmonFamily{name: "voltage_regulator_version", unit: 1, per: 1}
+	case "update_interval":
+		return hwmonFamily{name: "update_interval_seconds", unit: 0.001, per: 1}
+	}
+	switch property {
+	case "fault", "alarm":
+		return one
+	case "beep":
+		one.name += "_enabled"
+		return one
+	}
+	switch s.Type {
+	case "in", "cpu":
+		return milli("_volts")
+	case "temp":
+		if property != "type" {
+			return milli("_celsius")
+		}
+	case "curr":
+		return milli("_amps")
+	case "energy":
+		f := micro("")
+		f.total = true
+		return f
+	case "power":
+		if property == "accuracy" {
+			return micro("")
+		}
+		if property == "average_interval" || property == "average_interval_min" || property == "average_interval_max" {
+			return milli("_seconds")
+		}
+		return micro("_watt")
+	case "humidity":
+		return micro("")
+	case "fan":
+		switch property {
+		case "input", "min", "max", "target":
+			one.name += "_rpm"
+		}
+	case "freq":
+		if property == "input" {
+			f := micro("_freq_mhz")
+			f.byLabel = true
+			if s.Label == nil {
+				f.name = ""
+			}
+			return f
+		}
+	}
+	return one
+}
+
+// hwmonWord is a word as node_exporter has it in names and labels: in lower
+// case, and what is odd an underscore.
+func hwmonWord(s string) string {
+	return strings.Trim(strings.Map(func(r rune) rune {
+		switch {
+		case 'a' <= r && r <= 'z', '0' <= r && r <= '9', r == ':', r == '_':
+			return r
+		}
+		return '_'
+	}, strings.ToLower(s)), "_")
+}

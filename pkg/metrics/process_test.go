@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// The figures are those that client_golang's own collectors tell.
+func TestProcessMetrics(t *testing.T) {
+	c := newCollector(setup{Compat: []string{Process}})
+	defer c.Close() //nolint:errcheck // nothing to lose
+	ours := mustGather(t, c)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	theirs, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, slack := range map[string]float64{
+		"process_cpu_seconds_total":     1, // theirs counts in ticks, later
+		"process_resident_memory_bytes": 64 << 20,
+		"process_start_time_seconds":    1, // theirs knows the boot to the second
+		"go_goroutines":                 10,
+		"go_threads":                    10,
+		"go_memstats_mallocs_total":     1e6,
+	} {
+		got, ok := value(ours, name)
+		want, _ := value(theirs, name)
+		if !ok || got <= 0 || got < want-slack || got > want+slack {
+			t.Errorf("%s is %v, client_golang says %v", name, got, want)
+		}
+	}
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"slices"
+
+	"github.com/accelscope/accelscope/pkg/exposition"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+var (
+	sourceStates = []string{
+		string(model.StateOK), string(model.StateAbsent), string(model.StateUnsupported),
+		string(model.StateFailed), string(model.StateStuck),
+	}
+	deviceStates = append(slices.Clip(sourceStates), string(model.StateQuarantined))
+	// A hook is absent while there is no device to watch, too.
+	hookStates = []string{
+		string(model.StateOK), string(model.StateAbsent), string(model.StateUnsupported), string(model.StateFailed),
+	}
+)
+
+// selfMetrics are what the sensor tells of itself.
+func selfMetrics() []metric {
+	return []metric{
+		{
+			name: "accelscope_source_state", typ: gauge, labels: []string{"source", "state"},
+			help: "State of each source: 1 for the state it is in, 0 for the others.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, s := range v.states {
+					b.StateSet(string(s.State), sourceStates, s.Source)
+				}
+			},
+		},
+		{
+			name: "accelscope_source_duration_seconds", typ: gauge, labels: []string{"source"},
+			help: "How long the last answer of the source took.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, s := range v.states {
+					if s.Age >= 0 {
+						b.Value(s.Took.Seconds(), s.Source)
+					}
+				}
+			},
+		},
+		{
+			name: "accelscope_source_age_seconds", typ: gauge, labels: []string{"source"},
+			help: "How long ago the source answered last.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, s := range v.states {
+					if s.Age >= 0 {
+						b.Value(s.Age.Seconds(), s.Source)
+					}
+				}
+			},
+		},
+		{
+			name: "accelscope_device_state", typ: gauge, labels: []string{"source", "device", "state"},
+			help: "State of a device in a source: 1 for the state it is in, 0 for the others.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, d := range v.facts.DeviceStates {
+					b.StateSet(string(d.State), deviceStates, d.Source, d.Device)
+				}
+			},
+		},
+		{
+			name: "accelscope_probe_hook_state", typ: gauge, labels: []string{"hook", "tier", "state"},
+			help: "State of each hook in the kernel: 1 for the state it is in, 0 for the others. " +
+				"The tier is how it is attached, and empty when it is not.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, h := range v.facts.Hooks {
+					b.StateSet(string(h.State), hookStates, h.Name, h.Tier)
+				}
+			},
+		},
+		{
+			name: "accelscope_probe_map_entries", typ: gauge, labels: []string{"map"},
+			help: "Entries in a BPF map of the probe.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, m := range v.facts.Maps {
+					b.Value(float64(m.Entries), m.Name)
+				}
+			},
+		},
+		{
+			name: "accelscope_probe_map_capacity", typ: gauge, labels: []string{"map"},
+			help: "Entries that a BPF map of the probe has room for.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, m := range v.facts.Maps {
+					b.Value(float64(m.Capacity), m.Name)
+				}
+			},
+		},
+		{
+			name: "accelscope_probe_lost_total", typ: counter, labels: []string{"reason"},
+			help: "Events that the probe saw and could not record, by reason.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, l := range v.facts.Losses {
+					b.Value(float64(l.Count), l.Reason)
+				}
+			},
+		},
+		{
+			name: "accelscope_unresolved_cgroups_total", typ: counter,
+			help: "Cgroups that the kernel's counters speak of and that never got a name.",
+			emit: func(v *view, b *exposition.Builder) {
+				if n := v.facts.UnresolvedCgroups; n != nil {
+					b.Value(float64(*n))
+				}
+			},
+		},
+		{
+			name: "accelscope_build_info", typ: gauge, labels: []string{"version", "revision", "goversion"},
+			help: "The build of this sensor. The value is always 1.",
+			emit: func(v *view, b *exposition.Builder) { b.Value(1, v.build...) },
+		},
+	}
+}
