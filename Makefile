@@ -154,7 +154,7 @@ test-ansible: deps packages ## The Ansible role: lint, syntax, and applied with 
 	@go test -tags vm -count=1 -timeout 20m -v ./tests/ansible # alone: of several packages go shows nothing before their end
 
 .PHONY: test-guides
-test-guides: deps tracefs ## The commands of README.md and deploy/README.md as printed, make demo among them
+test-guides: deps tracefs ## The commands of README.md, docs and deploy/README.md as printed, make demo among them
 	@go test -tags vm -count=1 -timeout 20m -v ./tests/guides
 
 # BPF tracepoints are attached through tracefs, which not every machine mounts.

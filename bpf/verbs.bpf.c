@@ -117,7 +117,7 @@ static __always_inline __u32 command_verb(__u64 command)
 	return command < 64 ? commands[command] : VERB_OTHER;
 }
 
-/* The ioctl methods of the core's objects, four to an object. */
+/* The verb of each ioctl method of the core's objects, by object and method. */
 static const __u8 methods[18][8] = {
 	[0] = {VERB_OTHER, VERB_QUERY_DEVICE, VERB_QUERY_PORT, VERB_GET_CONTEXT, VERB_QUERY_DEVICE, VERB_QUERY_GID,
 	       VERB_QUERY_GID, VERB_QUERY_PORT},

@@ -29,6 +29,9 @@ var ruleName = regexp.MustCompile(`[a-zA-Z0-9_]+:[a-zA-Z0-9_]+(:[a-zA-Z0-9_]+)?`
 // flagName is a flag; in one that stands for many, a part is in capitals.
 var flagName = regexp.MustCompile(`--([a-z]+(?:[.-][a-zA-Z]+)*)`)
 
+// otherFlags are flags of other programs outside deploy: of helm, apt-get and nvidia-smi.
+var otherFlags = []string{"install", "namespace", "set", "no-install-recommends", "gpm-metrics"}
+
 // What the documents name must exist: every metric in the generated reference,
 // every flag in some command.
 func TestDocs(t *testing.T) {
@@ -81,7 +84,7 @@ func TestDocs(t *testing.T) {
 			}
 		}
 		for _, flag := range flagName.FindAllStringSubmatch(string(text), -1) {
-			if deploy && !ours(flag[1], flags) {
+			if deploy && !ours(flag[1], flags) || slices.Contains(otherFlags, flag[1]) {
 				continue
 			}
 			if strings.ToLower(flag[1]) == flag[1] && !slices.Contains(flags, flag[1]) {
@@ -93,10 +96,10 @@ func TestDocs(t *testing.T) {
 
 const deployDir = "../../deploy"
 
-// documents are those at the root, of the programs in bpf, and all below deploy.
+// documents returns the documents at the root, in docs and bpf, and all below deploy.
 func documents(t *testing.T) (files []string) {
 	t.Helper()
-	for _, pattern := range []string{"../../*.md", "../../bpf/*.md"} {
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../bpf/*.md"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 {
 			t.Fatal(pattern, err)

@@ -128,7 +128,7 @@ func TestUnit(t *testing.T) {
 var files = []string{
 	"/etc/accelscope/accelscope.yaml", "/etc/accelscope/web.yaml", "/etc/default/accelscope", "/usr/bin/accelscope",
 	"/usr/lib/systemd/system/accelscope.service", "/usr/share/accelscope/systemd/fabric.conf",
-	"/usr/share/doc/accelscope/README.md", "/usr/share/doc/accelscope/metrics.md",
+	"/usr/share/doc/accelscope/README.md", "/usr/share/doc/accelscope/docs/limits.md", "/usr/share/doc/accelscope/metrics.md",
 }
 
 // TestPackages builds both and looks inside.

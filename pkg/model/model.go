@@ -308,7 +308,7 @@ type JobStep struct {
 // Hook is one place in the kernel where a probe wants to be.
 type Hook struct {
 	Name   string // kernel function or tracepoint
-	Tier   string // fentry, kprobe, tracepoint; empty when not attached
+	Tier   string // fentry, kprobe, tracepoint, raw_tracepoint or iterator; empty when not attached
 	State  State
 	Reason string // why it is not attached
 }

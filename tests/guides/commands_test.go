@@ -33,13 +33,37 @@ const (
 // documents are the guides, and every command in them.
 var documents = map[string][]command{
 	"README.md": {
+		{text: "make image", place: none, why: "make test-image builds it"},
+		{text: "docker load -i bin/accelscope-image.tar", place: none, why: registry},
+		{text: "docker tag accelscope:latest $REGISTRY/accelscope:latest", place: none, why: registry},
+		{text: "docker push $REGISTRY/accelscope:latest", place: none, why: registry},
+		{text: "kubectl create namespace accelscope", place: none, why: cluster},
+		{text: "kubectl label namespace accelscope pod-security.kubernetes.io/enforce=privileged", place: none, why: cluster},
+		{text: "helm upgrade --install accelscope deploy/helm/accelscope " + helmFlags, place: none, why: cluster, check: values},
+		{text: "make packages", place: here},
+		{text: "apt-get install -y --no-install-recommends ./bin/accelscope_*_amd64.deb", place: node},
+		{text: "docker compose -f deploy/docker/compose.yaml up -d", place: none, why: compose, check: files},
+
 		{text: "make demo", place: here, env: "DEMO_SECONDS=20"},
 		{text: "make test", place: none, why: "runs this test"},
-		{text: "make run", place: serve},
-		{text: "bin/accelscope doctor", place: node},
-		{text: "bin/accelscope top", place: watch},
-		{text: "bin/accelscope peers", place: node},
+
+		{text: "accelscope doctor", place: node},
+		{text: "accelscope top", place: watch},
+		{text: "curl -s http://127.0.0.1:9847/readyz", place: node},
+		{text: "curl -s http://127.0.0.1:9847/metrics | grep ^accelscope_build_info", place: node},
+		{text: "echo 'workload.labels: [team]' >>/etc/accelscope/accelscope.yaml", place: node},
+		{text: "accelscope check --config.file=/etc/accelscope/accelscope.yaml", place: node},
+		{text: "systemctl restart accelscope", place: node},
 	},
+	"docs/rest.md": {
+		{text: "make run", place: serve},
+		{text: "curl -s http://127.0.0.1:9847/healthz", place: node},
+		{text: "curl -s http://127.0.0.1:9847/rdma", place: node},
+	},
+	"docs/performance.md":     {{text: "make bench", place: none, why: "asserts nothing, and needs an idle machine"}},
+	"docs/rdma-bytes.md":      {{text: "bin/accelscope peers", place: node}},
+	"docs/support-matrix.md":  {{text: "make test-kernels", place: none, why: "takes hours"}},
+	"docs/troubleshooting.md": {{text: "bin/accelscope doctor", place: node}},
 	"deploy/README.md": {
 		{text: "make build", place: here},
 		{text: "bin/accelscope doctor", place: node},

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,43 +24,72 @@ import (
 // blockTimeout is how long a block may take, on a machine that is slow.
 const blockTimeout = 5 * time.Minute
 
-// A stage is where the commands of one document are run.
+// A stage is where the commands of one document, or of several, are run.
 type stage struct {
 	*machine.Machine
 	checkout, dir string // the repository; a directory that the machine shares
 }
 
-// One after the other: both build bin/accelscope.
+// One after the other: all build bin/accelscope.
 func TestReadme(t *testing.T) { follow(t, "README.md") }
 
 func TestDeploy(t *testing.T) { follow(t, "deploy/README.md") }
 
-// follow runs a document from its beginning to its end.
-func follow(t *testing.T, document string) {
+// TestDocs runs the commands of all pages of docs on one machine. The page that starts a sensor comes first.
+func TestDocs(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatal("no pages", err)
+	}
+	order := []string{"docs/rest.md"}
+	for _, page := range pages {
+		if name := "docs/" + filepath.Base(page); !slices.Contains(order, name) {
+			order = append(order, name)
+		}
+	}
+	follow(t, order...)
+}
+
+// A page is a document with its commands.
+type page struct {
+	document string
+	blocks   []block
+	commands map[string]command
+}
+
+// follow runs documents from beginning to end, one after the other, on one machine.
+func follow(t *testing.T, documents ...string) {
 	checkout, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(checkout, document))
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, err := blocks(string(text))
-	if err != nil {
-		t.Fatalf("%s: %v", document, err)
-	}
-	commands := known(t, document, found)
 	s := &stage{checkout: checkout, dir: t.TempDir()}
-	for _, b := range found {
-		for _, text := range b.commands {
-			if c := commands[first(text)]; c.place == here {
-				s.here(t, c)
+	pages := make([]page, len(documents))
+	for i, document := range documents {
+		text, err := os.ReadFile(filepath.Join(checkout, document))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := blocks(string(text))
+		if err != nil {
+			t.Fatalf("%s: %v", document, err)
+		}
+		pages[i] = page{document, found, known(t, document, found)}
+	}
+	for _, p := range pages {
+		for _, b := range p.blocks {
+			for _, text := range b.commands {
+				if c := p.commands[first(text)]; c.place == here {
+					s.here(t, c)
+				}
 			}
 		}
 	}
 	s.start(t)
-	for _, b := range found {
-		s.play(t, document, b, commands)
+	for _, p := range pages {
+		for _, b := range p.blocks {
+			s.play(t, p.document, b, p.commands)
+		}
 	}
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guides runs the commands of README.md and of deploy/README.md as they are printed: a newcomer's path. A
-// command that is in no list of the test fails it, and so does an output that is not the one that is printed.
+// Package guides runs the commands of README.md, of the pages in docs and of deploy/README.md as they are printed: a
+// newcomer's path. A command that is in no list of the test fails it, and so does an output that is not the one that is
+// printed. It also follows the links of all documents.
 package guides
 
 import (

@@ -61,7 +61,7 @@ func record(event string, attrs ...string) Record {
 	return r
 }
 
-// The receiver of the README, on what it must and must not believe.
+// TestReplay shows what the receiver of docs/events.md accepts and what it refuses.
 func TestReplay(t *testing.T) {
 	const seq, id, count, lost = "accelscope.event.sequence", "container.id", "accelscope.snapshot.count", "accelscope.snapshot.lost"
 	v := Replay([]Record{

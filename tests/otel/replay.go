@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// View is what a receiver knows that does as the README says: it drops what it
-// has got, replaces its view by each whole snapshot, and applies what comes.
+// View is what a receiver knows that follows docs/events.md: it drops records
+// that it has, replaces its view by each whole snapshot, and applies the rest.
 type View struct {
 	Session    string
 	Containers map[string]Record // by id; the last record that told of each

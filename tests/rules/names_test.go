@@ -76,8 +76,10 @@ func TestNames(t *testing.T) {
 			}
 		}
 	}
+	ref["accelscope_workload_info"] = append(ref["accelscope_workload_info"], "label_team") // an example of --workload.labels
 	queries := regexp.MustCompile("(?s)```promql\n(.*?)```")
-	for _, file := range append(files(t, "runbooks/*.md"), files(t, "README.md")...) {
+	documents := slices.Concat(files(t, "runbooks/*.md"), files(t, "README.md"), files(t, "../../README.md"), files(t, "../../docs/*.md"))
+	for _, file := range documents {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -31,7 +31,7 @@ type Options struct {
 	// kernel: on another tree the source finds no device that it could name.
 	Sysfs string
 	// Tier is the only tier to try: fentry, kprobe or tracepoint. Empty tries
-	// them in this order for each hook.
+	// the tiers of each hook in the order of that hook.
 	Tier string
 	// MaxEntries bounds the (cgroup, device, verb) and (cgroup, device, type)
 	// combinations, MaxObjects the live objects, of which half may be connected queue

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+	gocmp "github.com/google/go-cmp/cmp"
+)
+
+const configurationPage = "../../docs/configuration.md"
+
+const configurationIntro = `<!-- Generated from the flags of cmd/accelscope by go test ./cmd/accelscope -run TestConfigurationPage -update; do not edit. -->
+
+# Configuration
+
+Every option of the sensor is a command-line flag, an environment variable and a key of a YAML file. A value from the
+command line has precedence over the environment, the environment over the file, and the file over the default.
+
+` + "`--config.file`" + ` names the file. Its keys are the names of the flags, on one level, without nesting:
+
+` + "```yaml" + `
+collector.node: false
+rdma.datapath: "budget"          # quote on, off, yes and no: YAML reads them as booleans
+workload.labels: [team, app.kubernetes.io/name]
+` + "```" + `
+
+- A key that does not exist is an error. ` + "`accelscope check --config.file=FILE`" + ` checks a file and starts nothing.
+- An option that takes a list takes values that are separated by commas. On the command line it may also be repeated, and
+  in the file it may be a YAML list.
+- A switch that is on by default has a negative form on the command line: ` + "`--no-collector.node`" + `.
+- Changes take effect at the next start. TLS and basic authentication are configured in the file that
+  ` + "`--web.config.file`" + ` names, as for every Prometheus exporter.
+`
+
+// configurationSections are the tables of the page. A flag belongs to the first section that lists its name or its prefix.
+var configurationSections = []struct {
+	title string
+	names []string
+}{
+	{"General", []string{"config.", "log.", "grace", "strict"}},
+	{"HTTP and metrics", []string{"web.", "metrics."}},
+	{"The node", []string{"path.", "node."}},
+	{"Collectors", []string{"collector."}},
+	{"RDMA", []string{"probe.", "rdma."}},
+	{"Names of workloads", []string{"runtime.", "workload.", "kubelet."}},
+	{"GPUs", []string{"gpu."}},
+	{"InfiniBand fabric", []string{"fabric."}},
+	{"Events", []string{"events."}},
+}
+
+// TestConfigurationPage keeps docs/configuration.md equal to the flags.
+func TestConfigurationPage(t *testing.T) {
+	var c cli
+	ctx, err := parse(&c, nil, io.Discard, io.Discard, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := configuration(t, ctx.Model.Node)
+	if *update {
+		if err := os.WriteFile(configurationPage, []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(configurationPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := gocmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("%s differs from the flags (go test -update writes it):\n%s", configurationPage, diff)
+	}
+}
+
+// configuration returns the page: the flags of the sensor by section, then those that only another command has.
+func configuration(t *testing.T, app *kong.Node) string {
+	t.Helper()
+	var page strings.Builder
+	page.WriteString(configurationIntro)
+	sensor := map[string]bool{"help": true}
+	var flags []*kong.Flag
+	for _, command := range app.Children {
+		if command.Name == "run" {
+			flags = slices.Concat(app.Flags, command.Flags)
+		}
+	}
+	written := 0
+	for _, section := range configurationSections {
+		fmt.Fprintf(&page, "\n## %s\n\n%s", section.title, configurationHead)
+		for _, flag := range flags {
+			of := func(name string) bool {
+				return flag.Name == name || strings.HasSuffix(name, ".") && strings.HasPrefix(flag.Name, name)
+			}
+			if !sensor[flag.Name] && slices.ContainsFunc(section.names, of) {
+				page.WriteString(configurationRow(flag))
+				sensor[flag.Name] = true
+				written++
+			}
+		}
+	}
+	for _, flag := range flags {
+		if !sensor[flag.Name] {
+			t.Errorf("--%s belongs to no section of %s", flag.Name, configurationPage)
+		}
+	}
+	if written < 50 {
+		t.Errorf("the sensor has %d flags, want 50 or more", written)
+	}
+	for _, command := range app.Children {
+		own := slices.DeleteFunc(slices.Clone(command.Flags), func(f *kong.Flag) bool { return sensor[f.Name] })
+		if len(own) == 0 {
+			continue
+		}
+		fmt.Fprintf(&page, "\n## accelscope %s\n\n%s\n\n%s", command.Name, command.Help, configurationHead)
+		for _, flag := range own {
+			page.WriteString(configurationRow(flag))
+		}
+	}
+	return page.String()
+}
+
+const configurationHead = "| flag | environment | YAML key | default | |\n|---|---|---|---|---|\n"
+
+// configurationRow returns the row of a flag.
+func configurationRow(flag *kong.Flag) string {
+	name, value, key := flag.Name, "", "`"+flag.Name+"`"
+	switch {
+	case flag.Tag.Negatable != "":
+		name = "[no-]" + name
+	case !flag.IsBool():
+		name += "=" + placeholder(flag)
+	}
+	if flag.Name == "config.file" {
+		key = ""
+	}
+	switch {
+	case flag.HasDefault:
+		value = "`" + flag.Default + "`"
+	case flag.IsBool():
+		value = "`false`"
+	}
+	envs := make([]string, len(flag.Envs))
+	for i, env := range flag.Envs {
+		envs[i] = "`" + env + "`"
+	}
+	help := strings.ReplaceAll(flag.Help, "|", `\|`)
+	return fmt.Sprintf("| `--%s` | %s | %s | %s | %s |\n", name, strings.Join(envs, ", "), key, value, help)
+}
+
+// placeholder returns what stands for the value of a flag.
+func placeholder(flag *kong.Flag) string {
+	name := flag.PlaceHolder
+	switch flag.Target.Interface().(type) {
+	case time.Duration:
+		name = cmp.Or(name, "DURATION")
+	case int, uint32, float64:
+		name = cmp.Or(name, "NUMBER")
+	}
+	name = cmp.Or(name, "VALUE")
+	if flag.IsSlice() {
+		name += ",…"
+	}
+	return name
+}
