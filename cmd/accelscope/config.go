@@ -52,7 +52,7 @@ type sensorFlags struct {
 	Node       bool `name:"collector.node" negatable:"" default:"true" help:"Read the node itself, as node_exporter does."`
 
 	Runtime bool     `name:"collector.runtime" negatable:"" default:"true" help:"Ask container runtimes for names and states."`
-	Sockets []string `name:"runtime.socket" placeholder:"KIND:PATH" help:"A containerd, cri or docker. Default: all found."`
+	Sockets []string `name:"runtime.socket" placeholder:"KIND:PATH" help:"As docker:/run/docker.sock; may be repeated. Default: all found."`
 	Labels  []string `name:"workload.labels" placeholder:"NAME" help:"Labels and annotations for accelscope_workload_info."`
 
 	kubeletFlags

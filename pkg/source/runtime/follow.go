@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -80,13 +79,9 @@ func (s *Source) discover(ctx context.Context, first bool) {
 	}
 }
 
-// device is the name of a place in DeviceStates: its kind, and the path if it
-// is not the only one.
+// device returns the name of a place in DeviceStates: the runtime or API, and the path if other places have that name.
 func (s *Source) device(p *place) string {
-	name := p.Kind
-	if strings.Contains(p.Path, "podman") {
-		name = "podman"
-	}
+	name := nameOfSocket(p.Socket)
 	if slices.ContainsFunc(s.places, func(q *place) bool { return q.device == name }) {
 		name += ":" + p.Path
 	}
@@ -113,7 +108,7 @@ func (s *Source) follow(ctx context.Context, p *place, settle func()) {
 			wait = maxSearch
 		} else {
 			if err == nil {
-				err = s.drive(ctx, p.Kind, at, f)
+				err = drivers[p.Kind](s.opt, at)(ctx, f)
 			}
 			if ctx.Err() != nil {
 				return
@@ -166,28 +161,13 @@ func (s *Source) sameAs(p *place, at string) *place {
 	return nil
 }
 
-// drive runs the driver of kind on the socket at path. What does not serve
-// containerd's API may serve the CRI.
-func (s *Source) drive(ctx context.Context, kind, path string, f feed) error {
-	switch kind {
-	case kindDocker:
-		return docker(path, s.opt.Labels)(ctx, f)
-	case kindContainerd:
-		err := containerd(path, s.opt.Procfs, s.opt.Labels)(ctx, f)
-		if status.Code(err) != codes.Unimplemented {
-			return err
-		}
-	}
-	return cri(path, s.opt.Labels)(ctx, f)
-}
-
 // tell notes the state of a place, and logs it when it is another one.
 func (s *Source) tell(p *place, state model.State, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if state != p.logged {
 		p.logged = state
-		s.opt.Logger.Info("runtime", zap.String("socket", p.at), zap.String("kind", p.Kind),
+		s.opt.Logger.Info("runtime", zap.String("socket", p.at), zap.String("kind", string(p.Kind)),
 			zap.String("state", string(state)), zap.String("reason", reason))
 	}
 	p.state, p.reason = state, reason

@@ -95,10 +95,10 @@ func New(o Options) (*Source, error) {
 	}
 	sockets := o.Sockets
 	if !s.explicit {
-		sockets = usual
+		sockets = defaultSockets()
 	}
-	// Of a socket that is given twice, containerd's own API tells the most.
-	for _, kind := range []string{kindContainerd, kindDocker, kindCRI} {
+	// If a socket is given twice, the API of the first runtime is used.
+	for _, kind := range apis() {
 		for _, sock := range sockets {
 			if sock.Kind == kind {
 				s.places = append(s.places, &place{Socket: sock, index: len(s.places)})
@@ -106,7 +106,7 @@ func New(o Options) (*Source, error) {
 		}
 	}
 	if len(s.places) < len(sockets) {
-		return nil, fmt.Errorf("runtime: the kind of a socket is none of containerd, cri, docker: %v", sockets)
+		return nil, fmt.Errorf("runtime: the kind of a socket is none of %s: %v", kinds(), sockets)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.end = cancel
