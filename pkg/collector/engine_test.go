@@ -210,10 +210,10 @@ func TestStates(t *testing.T) {
 		defer c.Close() //nolint:errcheck // nothing to lose
 		want := []SourceState{
 			{Source: "rdma", State: model.StateOK},
-			{Source: "probe", State: model.StateUnsupported, Reason: "old kernel: unsupported", Age: -1},
-			{Source: "cgroup", State: model.StateAbsent, Reason: "no file system: absent"},
+			{Source: "probe", State: model.StateUnsupported, Reason: "old kernel: unsupported", Err: model.ErrUnsupported, Age: -1},
+			{Source: "cgroup", State: model.StateAbsent, Reason: "no file system: absent", Err: model.ErrAbsent},
 		}
-		if d := cmp.Diff(want, c.States()); d != "" {
+		if d := cmp.Diff(want, c.States(), cmpopts.EquateErrors()); d != "" {
 			t.Error(d)
 		}
 		for range 4 {

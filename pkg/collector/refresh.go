@@ -185,6 +185,7 @@ func (c *Collector) states(readings []reading, now time.Time) []SourceState {
 			Source: r.Source.Name(),
 			State:  stateOf(got.err),
 			Reason: reason(got.err),
+			Err:    got.err,
 			Took:   got.took,
 			Age:    age,
 		}

@@ -16,6 +16,7 @@ type SourceState struct {
 	Source string
 	State  model.State // ok, absent, unsupported, failed or stuck
 	Reason string      // why it is not ok
+	Err    error       // the error of which Reason is the text
 	// Took is how long its last answer took; Age how long ago that was, and
 	// negative when there was none yet.
 	Took time.Duration

@@ -308,6 +308,7 @@ type Hook struct {
 	Tier   string // fentry, kprobe, tracepoint; empty when not attached
 	State  State
 	Reason string // why it is not attached
+	Err    error  // what attaching it returned, in Reason too; nil if it was not tried
 }
 
 // Map is the fill of one BPF map.

@@ -32,6 +32,7 @@ type place struct {
 	device string
 	state  model.State
 	reason string
+	err    error // of which reason is the text; nil if there is none
 	logged model.State
 }
 
@@ -67,9 +68,10 @@ func (s *Source) discover(ctx context.Context, first bool) {
 		}
 		if err != nil {
 			p.state, p.reason = judge(p, err)
+			p.err = err
 			continue
 		}
-		p.at, p.state, p.reason = at, model.StateFailed, at+" has not answered yet"
+		p.at, p.state, p.reason, p.err = at, model.StateFailed, at+" has not answered yet", nil
 		settle := func() {}
 		if first {
 			s.first.Add(1)
@@ -97,7 +99,7 @@ func (s *Source) follow(ctx context.Context, p *place, settle func()) {
 		if synced.IsZero() {
 			synced = time.Now()
 		}
-		s.tell(p, model.StateOK, "")
+		s.note(p, model.StateOK, "", nil)
 		settle()
 	}}
 	for {
@@ -114,7 +116,7 @@ func (s *Source) follow(ctx context.Context, p *place, settle func()) {
 				return
 			}
 			state, reason := judge(p, err)
-			s.tell(p, state, reason)
+			s.note(p, state, reason, err)
 			if !synced.IsZero() && time.Since(synced) > longLife {
 				wait = minPause
 			}
@@ -161,8 +163,8 @@ func (s *Source) sameAs(p *place, at string) *place {
 	return nil
 }
 
-// tell notes the state of a place, and logs it when it is another one.
-func (s *Source) tell(p *place, state model.State, reason string) {
+// note keeps the state of a place, and logs it if it has changed.
+func (s *Source) note(p *place, state model.State, reason string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if state != p.logged {
@@ -170,10 +172,10 @@ func (s *Source) tell(p *place, state model.State, reason string) {
 		s.opt.Logger.Info("runtime", zap.String("socket", p.at), zap.String("kind", string(p.Kind)),
 			zap.String("state", string(state)), zap.String("reason", reason))
 	}
-	p.state, p.reason = state, reason
+	p.state, p.reason, p.err = state, reason, err
 }
 
-// judge says what an error means, and what helps.
+// judge returns the state that an error means, and the reason with the cure.
 func judge(p *place, err error) (model.State, string) {
 	reason := clean(fmt.Sprintf("%s: %v", p.Path, err), maxImage)
 	switch {

@@ -21,6 +21,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -164,6 +165,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	defer s.mu.Unlock()
 	followed, usable := 0, 0
 	var failed []string
+	var errs []error
 	var gone string
 	for _, p := range s.places {
 		switch {
@@ -174,7 +176,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		case p.state == model.StateAbsent:
 			gone = p.reason
 		default:
-			failed = append(failed, p.reason)
+			failed, errs = append(failed, p.reason), append(errs, p.err)
 		}
 		if p.at != "" {
 			followed++
@@ -188,7 +190,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		return snap, absent(s.opt.Root, s.explicit)
 	case usable > 0:
 	case len(failed) > 0:
-		return snap, fmt.Errorf("runtime: %s", strings.Join(failed, "; "))
+		return snap, model.WithReason(fmt.Errorf("runtime: %s", strings.Join(failed, "; ")), errors.Join(errs...))
 	default:
 		return snap, absence("no runtime is there any more: " + gone)
 	}
