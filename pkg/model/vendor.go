@@ -52,6 +52,7 @@ type GPUVendor struct {
 	ProcessEngines []string // engines that its driver reports for each process
 	IdleIsZero     bool     // an engine that the driver leaves out of a process that it reports engines of is unused
 	HexSerial      bool     // its tools show the unique id of the ASIC as serial number: 0x and 16 digits
+	LibraryCure    string   // what helps if its source fails with ErrLibrary
 }
 
 // UnlistedNodes describes device nodes that sysfs does not list.
@@ -80,6 +81,7 @@ var GPUVendors = []GPUVendor{
 		NodePrefix: "/dev/nvidia", CharDriver: "nvidia", DeviceClass: ClassNVIDIA,
 		Unlisted:       &UnlistedNodes{PCIDriver: "nvidia", Minors: nvidiaMinors, Name: nvidiaNode},
 		ProcessEngines: []string{"sm", "memory", "encoder", "decoder"}, IdleIsZero: true,
+		LibraryCure: "make the driver's libnvidia-ml.so.1 visible, and name it with --gpu.nvml-library",
 	},
 	{Vendor: Intel, Resources: []string{"gpu.intel.com/"}, ExceptSuffix: "_monitoring"},
 }
