@@ -134,7 +134,7 @@ type webFlags struct {
 func parse(c *cli, args []string, stdout, stderr io.Writer, exit func(int)) (*kong.Context, error) {
 	parser, err := kong.New(c,
 		kong.Name("accelscope"),
-		kong.Description("Which container uses which RDMA HCA, how hard, and how well is it going?"),
+		kong.Description("Which container uses which RDMA HCA and which GPU, how hard, and how well is it going?"),
 		kong.DefaultEnvars("ACCELSCOPE"),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Writers(stdout, stderr),

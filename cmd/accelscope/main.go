@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command accelscope tells which container uses which RDMA HCA, how hard and
-// how well. It wires flags to sources, sources to the collector and the
-// collector to HTTP; what they do is in the packages below pkg.
+// Command accelscope shows which container uses which RDMA HCA and which GPU, how hard and how well. It connects flags
+// to sources, sources to the collector and the collector to HTTP. The packages below pkg do the work.
 package main
 
 import (
