@@ -52,7 +52,7 @@ type sensorFlags struct {
 	Node       bool `name:"collector.node" negatable:"" default:"true" help:"Read the node itself, as node_exporter does."`
 
 	Runtime bool     `name:"collector.runtime" negatable:"" default:"true" help:"Ask container runtimes for names and states."`
-	Sockets []string `name:"runtime.socket" placeholder:"KIND:PATH" help:"A containerd, cri or docker. Default: all found."`
+	Sockets []string `name:"runtime.socket" placeholder:"KIND:PATH" help:"As docker:/run/docker.sock; may be repeated. Default: all found."`
 	Labels  []string `name:"workload.labels" placeholder:"NAME" help:"Labels and annotations for accelscope_workload_info."`
 
 	kubeletFlags
@@ -134,7 +134,7 @@ type webFlags struct {
 func parse(c *cli, args []string, stdout, stderr io.Writer, exit func(int)) (*kong.Context, error) {
 	parser, err := kong.New(c,
 		kong.Name("accelscope"),
-		kong.Description("Which container uses which RDMA HCA, how hard, and how well is it going?"),
+		kong.Description("Which container uses which RDMA HCA and which GPU, how hard, and how well is it going?"),
 		kong.DefaultEnvars("ACCELSCOPE"),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Writers(stdout, stderr),

@@ -5,8 +5,10 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"unicode"
@@ -22,15 +24,14 @@ type doctorCmd struct {
 	JSON bool `name:"json" xor:"answer" help:"Print one JSON object instead of a table."`
 }
 
-// run makes and reads everything once, as the sensor would, and prints how it
-// went. What was attached is detached again.
+// run makes and reads all sources once, as the sensor would, and prints their states. It detaches what it attached.
 func (c *doctorCmd) run(ctx context.Context, stdout io.Writer, log *zap.Logger) error {
 	if c.Health {
 		return c.check(ctx)
 	}
-	c.Strict = false // the report is about what does not work
+	c.Strict = false // the report shows what does not work
 	if c.QPCounters == "manage" {
-		c.QPCounters = "use" // a look changes nothing
+		c.QPCounters = "use" // doctor changes nothing on the node
 	}
 	s, err := newSensor(c.sensorFlags, eventFlags{}, nil, zap.NewNop())
 	if err != nil {
@@ -62,7 +63,7 @@ func (c *doctorCmd) run(ctx context.Context, stdout io.Writer, log *zap.Logger) 
 	return err
 }
 
-// Verdicts: whether it can be told which container uses which HCA.
+// Verdicts: whether the sensor can attribute the use of HCAs to containers.
 const (
 	canRun      = "yes"
 	canRunLater = "yes, when an HCA appears"
@@ -86,10 +87,20 @@ type check struct {
 }
 
 func (r *report) add(area, name string, state model.State, reason, cure string) {
-	r.Checks = append(r.Checks, check{area, name, state, reason, cure})
+	r.Checks = append(r.Checks, check{area, name, state, withoutState(reason, state), cure})
 }
 
-// diagnose reports on what the sources said and what the host allows.
+// withoutState removes the state from the ends of each line of a reason, as the report shows the state in a column of its
+// own: errors that wrap model.ErrAbsent or model.ErrUnsupported have the text of that error there.
+func withoutState(reason string, state model.State) string {
+	lines := strings.Split(reason, "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimPrefix(strings.TrimSuffix(line, ": "+string(state)), string(state)+": ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// diagnose reports the states of the sources and what the host allows.
 func diagnose(h host, sources []model.SourceState, facts model.Snapshot) *report {
 	r := &report{}
 	for _, s := range sources {
@@ -131,7 +142,7 @@ func diagnose(h host, sources []model.SourceState, facts model.Snapshot) *report
 	return r
 }
 
-// conditionOf is how a GPU does, in the words of its vendor and of gpu_problem.
+// conditionOf returns the state of a GPU and describes it: its name, its place and its problems as gpu_problem names them.
 func conditionOf(g *model.GPU) (state model.State, reason string) {
 	about := []string{}
 	for _, text := range []string{g.Name, g.Profile, g.PCIAddress} {
@@ -219,8 +230,8 @@ func (r *report) print(w io.Writer) error {
 	return err
 }
 
-// printable keeps a text in its cell: a joined error has several lines, and a
-// path may be whatever a container made.
+// printable keeps a text in its cell: a joined error has several lines, and a container can choose the characters of a
+// path.
 func printable(s string) string {
 	s = strings.ReplaceAll(s, "\n", "; ")
 	return strings.Map(func(r rune) rune {
@@ -231,19 +242,22 @@ func printable(s string) string {
 	}, s)
 }
 
+// sourceCure returns what helps a source that is not ok; empty if nothing is known to help.
 func sourceCure(s model.SourceState) string {
 	switch {
 	case s.State == model.StateOK:
 		return ""
 	case s.Source == "rdma" && s.State == model.StateAbsent:
 		return "load the driver of the HCA (mlx5_ib, irdma, …); `make demo` shows a node with Soft-RoCE"
-	case s.Source == "nvidia" && s.State == model.StateFailed && strings.Contains(s.Reason, "libnvidia-ml"):
-		return "make the driver's libnvidia-ml.so.1 visible, and name it with --gpu.nvml-library"
+	case errors.Is(s.Err, model.ErrLibrary):
+		if v := model.FindGPUVendor(func(v *model.GPUVendor) bool { return v.Source == s.Source }); v != nil {
+			return v.LibraryCure
+		}
 	case s.Source == "cgroup" && s.State == model.StateAbsent:
 		return "mount the host's cgroup tree and name it with --path.cgroup"
 	case s.State == model.StateStuck && s.Source != "runtime" && s.Source != "kubelet" && s.Source != "fabric":
 		return "look for processes in state D and for messages of the driver in dmesg"
-	case strings.Contains(s.Reason, "permitted") || strings.Contains(s.Reason, "permission denied"):
+	case errors.Is(s.Err, os.ErrPermission):
 		return "run as root, or privileged in a container; the permissions below say what is missing"
 	}
 	return ""

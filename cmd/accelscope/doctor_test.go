@@ -16,6 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -66,6 +68,15 @@ var badFiles = map[string]string{
 	"proc/self/limits":                    "Max locked memory         65536                65536                bytes     \n",
 	"proc/sys/kernel/perf_event_paranoid": "3\n",
 	"sys/kernel/security/lockdown":        "none integrity [confidentiality]\n",
+}
+
+// failing returns the states of sources that fail with an error, as the engine reports it.
+func failing(err error, names ...string) []model.SourceState {
+	out := states(model.StateFailed, err.Error(), names...)
+	for i := range out {
+		out[i].Err = err
+	}
+	return out
 }
 
 func states(state model.State, reason string, names ...string) []model.SourceState {
@@ -123,13 +134,13 @@ func TestDoctorGolden(t *testing.T) {
 			files: goodFiles, works: []string{"netlink", "fentry"},
 			sources: append(states(model.StateOK, "", "cgroup", "probe"),
 				append(states(model.StateAbsent, "no device", "rdma"),
-					states(model.StateFailed, "libnvidia-ml.so.1: cannot open", "nvidia")...)...),
+					failing(model.WithReason(errors.New("libnvidia-ml.so.1: cannot open"), model.ErrLibrary), "nvidia")...)...),
 			verdict: canRunLater,
 		},
 		"no_permission": {
 			files: badFiles,
 			sources: append(states(model.StateOK, "", "cgroup", "rdma"),
-				states(model.StateFailed, "BPF: operation not permitted\nsecond line", "probe")...),
+				failing(errors.Join(fmt.Errorf("BPF: %w", unix.EPERM), errors.New("second line")), "probe")...),
 			verdict: cannotRun,
 		},
 	}
@@ -168,6 +179,32 @@ func TestDoctorGolden(t *testing.T) {
 				t.Errorf("JSON loses something (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestReasons checks that the report shows a reason without the state, and finds the cure by the error.
+func TestReasons(t *testing.T) {
+	const root, library = "run as root", "--gpu.nvml-library"
+	for name, tt := range map[string]struct {
+		source       string
+		err          error
+		reason, cure string // of the cure a part; empty: there is none
+	}{
+		"absent":               {"nvidia", fmt.Errorf("no NVIDIA driver is loaded: %w", model.ErrAbsent), "no NVIDIA driver is loaded", ""},
+		"unsupported, first":   {"probe", fmt.Errorf("%w: BPF", model.ErrUnsupported), "BPF", ""},
+		"several":              {"probe", errors.Join(fmt.Errorf("a: %w", model.ErrAbsent), errors.New("b")), "a\nb", ""},
+		"permission":           {"probe", fmt.Errorf("BPF: %w", unix.EACCES), "BPF: permission denied", root},
+		"permission of a hook": {"probe", hook.Failure(model.Hook{Name: "f", Reason: "fentry: x", Err: unix.EPERM}), "f: fentry: x", root},
+		"the text only":        {"probe", errors.New("not permitted: permission denied"), "not permitted: permission denied", ""},
+		"library":              {"nvidia", model.WithReason(errors.New("x"), model.ErrLibrary), "x", library},
+		"its name only":        {"nvidia", errors.New("libnvidia-ml"), "libnvidia-ml", ""},
+	} {
+		e := startEngine(t, engine.Options{}, engine.Registration{Source: unmade(tt.source), Err: tt.err})
+		r := diagnose(fakeHost(t, goodFiles), e.Refresh().States, model.Snapshot{})
+		got := r.Checks[0]
+		if got.Reason != tt.reason || !strings.Contains(got.Cure, tt.cure) || (got.Cure == "") != (tt.cure == "") {
+			t.Errorf("%s: %q → %q; want %q → %q", name, got.Reason, got.Cure, tt.reason, tt.cure)
+		}
 	}
 }
 

@@ -12,24 +12,24 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.yaml.in/yaml/v3"
 )
 
-// healthTimeout is all the time that the check takes: less than what whoever
-// starts it allows.
+// healthTimeout limits the whole check. It is less than what Docker and Kubernetes allow.
 const healthTimeout = 2500 * time.Millisecond
 
-// healthFlags are what doctor must know of a sensor that runs, to ask it.
+// healthFlags are the flags that doctor needs to reach a running sensor.
 type healthFlags struct {
 	listenFlags
 	Health bool `name:"health" xor:"answer" help:"Only ask the sensor that runs here whether it answers; exit 0 or 1."`
 }
 
-// check asks the sensor's own /healthz. It is for the health check of a
-// container, which has no shell and no client of HTTP: silent where all is well.
+// check requests /healthz of the sensor. It serves as the health check of a container that has no shell and no HTTP
+// client, and prints nothing if the sensor is healthy.
 func (f *healthFlags) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
@@ -43,16 +43,22 @@ func (f *healthFlags) check(ctx context.Context) error {
 	} else if secured {
 		scheme = "https"
 	}
+	var wanted atomic.Bool // the server asks for a certificate, of which the check has none
 	client := http.Client{
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
-			// Whatever the URL says: it is the sensor that is asked, never a proxy.
+			// Always dial the sensor, never a proxy.
 			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 				return new(net.Dialer).DialContext(ctx, network, address)
 			},
-			// Who signed the certificate, and for which name, is for others to check: this is the same machine, and
-			// nothing is sent that anybody may not read.
-			TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12},
+			TLSClientConfig: &tls.Config{
+				// The certificate is not checked: the sensor is on this machine, and the request holds no secret.
+				InsecureSkipVerify: true, MinVersion: tls.VersionTLS12,
+				GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+					wanted.Store(true)
+					return new(tls.Certificate), nil
+				},
+			},
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -65,18 +71,17 @@ func (f *healthFlags) check(ctx context.Context) error {
 	case err == nil:
 		defer resp.Body.Close()
 		return judgeHealth(address, resp)
-	case refusesStrangers(err):
-		return nil
+	case wanted.Load() && isAlert(err):
+		return nil // the server answered, and demands a certificate
 	}
 	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
-		err = wrapped.Err // without the URL, which nobody asked
+		err = wrapped.Err // without the URL, which is not the user's
 	}
 	return fmt.Errorf("not healthy: no answer at %s over %s: %w (if that is not where the sensor listens: set "+
 		"ACCELSCOPE_WEB_LISTEN_ADDRESS and ACCELSCOPE_WEB_CONFIG_FILE, or the configuration file, for both)", address, scheme, err)
 }
 
-// judgeHealth takes for an answer what comes before /healthz, too: the check
-// has no password, and may have come too often.
+// judgeHealth accepts refusals of authentication and of the rate limit: the check has no password, and the sensor runs.
 func judgeHealth(address string, resp *http.Response) error {
 	switch resp.StatusCode {
 	case http.StatusOK, http.StatusUnauthorized, http.StatusTooManyRequests:
@@ -85,22 +90,14 @@ func judgeHealth(address string, resp *http.Response) error {
 	return fmt.Errorf("not healthy: %s answers %s", address, resp.Status)
 }
 
-// refusesStrangers says that a server of TLS answered, and wants a certificate
-// of the client, which the check has not.
-func refusesStrangers(err error) bool {
+// isAlert reports whether err is a TLS alert from the server. The type of the alert is private to crypto/tls.
+func isAlert(err error) bool {
 	var remote *net.OpError
-	if !errors.As(err, &remote) || remote.Op != "remote error" {
-		return false
-	}
-	switch remote.Err.Error() { // crypto/tls does not export its alerts
-	case "tls: certificate required", "tls: handshake failure": // TLS 1.3, and 1.2, which has no better word
-		return true
-	}
-	return false
+	return errors.As(err, &remote) && remote.Op == "remote error"
 }
 
-// ownAddress is the first that can be asked. One without a host, or of every
-// interface, is this machine to the dialer, too.
+// ownAddress returns the first listen address that can be dialed. The dialer takes an address without a host, or of all
+// interfaces, as this machine.
 func (f *healthFlags) ownAddress() (string, error) {
 	for _, address := range f.ListenAddress {
 		if !strings.Contains(address, "://") {
@@ -110,8 +107,7 @@ func (f *healthFlags) ownAddress() (string, error) {
 	return "", fmt.Errorf("--health: none of --web.listen-address=%s is HOST:PORT", strings.Join(f.ListenAddress, ","))
 }
 
-// usesTLS reads as much of a configuration of exporter-toolkit as tells whether
-// it switches TLS on.
+// usesTLS reports whether a configuration file of exporter-toolkit enables TLS.
 func usesTLS(path string) (bool, error) {
 	if path == "" {
 		return false, nil

@@ -3,6 +3,8 @@
 package main
 
 import (
+	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -114,6 +116,24 @@ func TestNotHealthy(t *testing.T) {
 		t.Errorf("it may take %v", healthTimeout)
 	}
 	secured, _ := secure(t)
+	// A TLS server that refuses everybody, as exporter-toolkit does while it cannot read its certificate.
+	broken, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, errors.New("no certificate") },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { broken.Close() })
+	go func() {
+		for {
+			c, err := broken.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.(*tls.Conn).Handshake()
+			c.Close()
+		}
+	}()
 	unreadable := filepath.Join(t.TempDir(), "none.yaml")
 	for name, tt := range map[string]struct {
 		args []string
@@ -122,6 +142,7 @@ func TestNotHealthy(t *testing.T) {
 		"another server": {[]string{"--web.listen-address=" + refused}, "404"},
 		"nobody":         {[]string{"--web.listen-address=127.0.0.1:1"}, "connection refused"},
 		"hangs":          {[]string{"--web.listen-address=" + silent.Addr().String()}, "deadline"},
+		"broken TLS":     {[]string{"--web.listen-address=" + broken.Addr().String(), "--web.config.file=" + secured}, "internal error"},
 		"no TLS":         {[]string{"--web.listen-address=" + refused, "--web.config.file=" + secured}, "over https"},
 		"no file":        {[]string{"--web.listen-address=" + refused, "--web.config.file=" + unreadable}, "none.yaml"},
 		"no TCP":         {[]string{"--web.listen-address=vsock://:1"}, "HOST:PORT"},

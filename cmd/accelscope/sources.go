@@ -20,7 +20,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/access"
-	"github.com/accelscope/accelscope/pkg/source/amdgpu"
 	"github.com/accelscope/accelscope/pkg/source/cgroup"
 	"github.com/accelscope/accelscope/pkg/source/container"
 	"github.com/accelscope/accelscope/pkg/source/datapath"
@@ -28,7 +27,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/fabric"
 	"github.com/accelscope/accelscope/pkg/source/kubelet"
 	nodes "github.com/accelscope/accelscope/pkg/source/node"
-	"github.com/accelscope/accelscope/pkg/source/nvidia"
 	"github.com/accelscope/accelscope/pkg/source/probe"
 	"github.com/accelscope/accelscope/pkg/source/rdma"
 	"github.com/accelscope/accelscope/pkg/source/runtime"
@@ -269,20 +267,17 @@ func gpuSources(f sensorFlags, groups *cgroup.Source, log *zap.Logger) []engine.
 	}
 	dri, err := drm.New(drm.Options{Sysfs: f.Sysfs})
 	sources = append(sources, register("drm", dri, err))
-	nv, err := nvidia.New(nvidia.Options{
-		Library: f.NVML, Root: f.Host, Sysfs: f.Sysfs, Procfs: f.Procfs, Interval: f.GPUInterval, CgroupOf: cgroupOf,
-		Logger: log.Named("nvidia"),
-	})
-	sources = append(sources, register("nvidia", nv, err))
-	o := amdgpu.Options{
-		Root: f.Host, Sysfs: f.Sysfs, Procfs: f.Procfs, Interval: f.GPUInterval, SMI: f.AMDSMI, CgroupOf: cgroupOf,
-		Logger: log.Named("amdgpu"),
-	}
+	o := gpuOptions{flags: f, cgroupOf: cgroupOf}
 	if opens != nil {
-		o.Holders = opens.Holders
+		o.holders = opens.Holders
 	}
-	amd, err := amdgpu.New(o)
-	return append(sources, register("amdgpu", amd, err))
+	for _, c := range gpuConstructors {
+		name := c.vendor.Row().Source
+		o.log = log.Named(name)
+		source, err := c.make(o)
+		sources = append(sources, register(name, source, err))
+	}
+	return sources
 }
 
 func newKubelet(f sensorFlags, log *zap.Logger) (string, engine.Source, error) {

@@ -8,21 +8,22 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// gpuSources are the sources that tell of GPUs, by whose they are. The driver of AMD
-// comes first, being the one that the Primus Lens node exporter tells of.
-var gpuSources = []struct {
-	vendor model.Vendor
-	source string
-}{{model.AMD, "amdgpu"}, {model.NVIDIA, "nvidia"}}
+// gpuSources are the vendors with a source that reads their GPUs.
+var gpuSources = slices.DeleteFunc(slices.Clone(model.GPUVendors), func(v model.GPUVendor) bool { return v.Source == "" })
 
 func (k *Known) missingGPUs() error {
-	return k.missing(k.Facts.GPUs != nil, gpuSources[0].source, gpuSources[1].source)
+	names := make([]string, 0, len(gpuSources))
+	for _, v := range gpuSources {
+		names = append(names, v.Source)
+	}
+	return k.missing(k.Facts.GPUs != nil, names...)
 }
 
 // gpuIdentity tells which GPU is meant: behind the fields of the Primus Lens node
@@ -83,11 +84,11 @@ func gpuList(k *Known, _ *http.Request) (any, error) {
 	return k.inPart(out, len(out), k.missingGPUs())
 }
 
-// asicSerial is what amd-smi calls so of AMD: the unique id of the ASIC (0x and 16
-// digits), not the number of the board. Parts have that of their GPU.
+// asicSerial returns the serial number that the vendor's tools show. amd-smi shows the unique id of the ASIC (0x and 16
+// digits) and not the number of the board. A part has that of its GPU.
 func asicSerial(g *model.GPU) string {
 	id := cmp.Or(g.Parent, g.UUID)
-	if n, err := strconv.ParseUint(id, 16, 64); g.Vendor == model.AMD && len(id) == 16 && err == nil {
+	if n, err := strconv.ParseUint(id, 16, 64); g.Vendor.Row().HexSerial && len(id) == 16 && err == nil {
 		return fmt.Sprintf("0x%016X", n)
 	}
 	return g.Serial
@@ -153,25 +154,34 @@ func percent(part float64) *float64 {
 	return &p
 }
 
-// driverVersion answers /gpuDriverVersion: of the vendor that is asked for
-// (?vendor=), else of AMD, else of NVIDIA. The answer has room for one.
+// driverVersion answers /gpuDriverVersion: that of the requested vendor (?vendor=), else that of the first vendor with a
+// driver. The answer has room for one.
 func driverVersion(k *Known, r *http.Request) (any, error) {
 	vendor := model.Vendor(r.URL.Query().Get("vendor"))
-	if vendor != "" && vendor != model.AMD && vendor != model.NVIDIA {
-		return nil, statusError{fmt.Errorf("vendor is %q, and has to be %s or %s", vendor, model.AMD, model.NVIDIA), http.StatusBadRequest}
+	if vendor != "" && !slices.ContainsFunc(gpuSources, func(v model.GPUVendor) bool { return v.Vendor == vendor }) {
+		return nil, statusError{fmt.Errorf("vendor is %q, and has to be %s", vendor, vendorNames()), http.StatusBadRequest}
 	}
 	for _, s := range gpuSources {
-		if vendor != "" && vendor != s.vendor {
+		if vendor != "" && vendor != s.Vendor {
 			continue
 		}
 		for _, d := range k.Facts.GPUDrivers {
-			if d.Vendor == s.vendor && d.Version != "" {
+			if d.Vendor == s.Vendor && d.Version != "" {
 				return d.Version, nil
 			}
 		}
-		if err := k.missing(false, s.source); err != nil {
+		if err := k.missing(false, s.Source); err != nil {
 			return nil, err
 		}
 	}
 	return nil, statusError{errors.New("there is no GPU driver"), http.StatusNotFound}
+}
+
+// vendorNames lists the vendors for messages: "amd or nvidia".
+func vendorNames() string {
+	names := make([]string, 0, len(gpuSources))
+	for _, v := range gpuSources {
+		names = append(names, string(v.Vendor))
+	}
+	return strings.Join(names, " or ")
 }

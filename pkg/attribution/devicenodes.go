@@ -65,9 +65,9 @@ func (e *evidence) deviceNodes(unplaced []DeviceShare) {
 	}
 }
 
-// gpuNodes are the device nodes of single GPUs: /dev/nvidia0, /dev/dri/card0 or,
-// without any of these, /dev/dri/renderD128. A GPU has a card and a render node.
-func gpuNodes(paths []string) []string {
+// gpuNodes returns the device nodes of single GPUs among paths: /dev/nvidia0, /dev/dri/card0 or, if there is no card,
+// /dev/dri/renderD128. A GPU has a card and a render node.
+func gpuNodes(paths []string) (nodes []string) {
 	numbered := func(prefix string) (nodes []string) {
 		for _, path := range paths {
 			number, ok := strings.CutPrefix(path, prefix)
@@ -81,7 +81,12 @@ func gpuNodes(paths []string) []string {
 	if dri == nil {
 		dri = numbered("/dev/dri/renderD")
 	}
-	return append(numbered("/dev/nvidia"), dri...)
+	for _, v := range model.GPUVendors {
+		if v.NodePrefix != "" {
+			nodes = append(nodes, numbered(v.NodePrefix)...)
+		}
+	}
+	return append(nodes, dri...)
 }
 
 // requested books the GPUs that a container asked its runtime for.

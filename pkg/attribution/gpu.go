@@ -3,33 +3,26 @@
 package attribution
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// IsGPU says whether the devices of a resource of the kubelet are GPUs, or parts
-// of them. Those that Intel's plugin gives for monitoring are all of them, and
-// nobody's.
+// IsGPU reports whether the devices of a resource of the kubelet are GPUs, or parts of them.
 func IsGPU(resource string) bool {
-	for _, prefix := range []string{"nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu", "gpu.intel.com/"} {
-		if strings.HasPrefix(resource, prefix) {
-			return !strings.HasSuffix(resource, "_monitoring")
-		}
-	}
-	// AMD's plugin with resource_naming_strategy=mixed: amd.com/cpx_nps4.
-	partition, ok := strings.CutPrefix(resource, "amd.com/")
-	_, memory, mixed := strings.Cut(partition, "px_nps")
-	return ok && mixed && memory != ""
+	return model.FindGPUVendor(func(v *model.GPUVendor) bool { return v.Owns(resource) }) != nil
 }
 
-// givesGPU is IsGPU for resource claims, too, whose resource is DRIVER/POOL.
+// givesGPU reports whether a resource of the kubelet, or of a resource claim (DRIVER/POOL), is GPUs or parts of them.
 func givesGPU(resource string) bool {
-	return IsGPU(resource) || strings.HasPrefix(resource, "gpu.nvidia.com/") || strings.HasPrefix(resource, "gpu.amd.com/")
+	driver, _, claim := strings.Cut(resource, "/")
+	return IsGPU(resource) ||
+		model.FindGPUVendor(func(v *model.GPUVendor) bool { return claim && v.DRADriver != "" && v.DRADriver == driver }) != nil
 }
 
-// WholeGPU is the GPU that an id of a device plugin is a share of: UUID::2 of
-// NVIDIA's, nvidia0/vgpu2 of Google's, 0000:c1:00.0-slice-2 of AMD's.
+// WholeGPU returns the GPU that an id of a device plugin is a share of: UUID::2 of NVIDIA's, nvidia0/vgpu2 of Google's,
+// 0000:c1:00.0-slice-2 of AMD's.
 func WholeGPU(id string) string {
 	for _, separator := range []string{"::", "/vgpu", "-slice-"} {
 		id, _, _ = strings.Cut(id, separator)
@@ -37,11 +30,11 @@ func WholeGPU(id string) string {
 	return id
 }
 
-// gpus finds GPUs by what others call them.
+// gpus finds GPUs by the names that plugins, runtimes and device nodes give them.
 type gpus struct {
 	list                  []model.GPU
 	byUUID, byPCI, byNode map[string]*model.GPU
-	parents               map[string]bool // UUIDs of those that have parts
+	parents               map[string]bool // UUIDs of GPUs that have parts
 }
 
 func newGPUs(list []model.GPU) gpus {
@@ -59,14 +52,13 @@ func newGPUs(list []model.GPU) gpus {
 		put(g.byPCI, strings.ToLower(list[i].PCIAddress), &list[i])
 		for _, node := range list[i].Nodes {
 			if _, several := g.byNode[node]; several {
-				g.byNode[node] = nil // of a GPU instance that has several compute instances
+				g.byNode[node] = nil // a GPU instance with several compute instances
 			} else {
 				g.byNode[node] = &list[i]
 			}
 		}
-		// AMD's plugin calls the first partition by the PCI function that all of them share.
 		address := strings.ToLower(list[i].PCIAddress)
-		if whole := g.byPCI[address]; list[i].Vendor == model.AMD && whole != nil && whole.UUID == list[i].Parent {
+		if whole := g.byPCI[address]; whole != nil && whole.UUID == list[i].Parent && list[i].Vendor.Row().SharedAddress {
 			g.byPCI[address] = &list[i]
 		}
 		if parent := list[i].Parent; parent != "" && parent != list[i].UUID {
@@ -76,8 +68,8 @@ func newGPUs(list []model.GPU) gpus {
 	return g
 }
 
-// find gives the GPU of a plugin's id: the UUID, also of a part, the PCI address
-// (AMD), or the name of the device node (Google).
+// find returns the GPU with a plugin's id: the UUID, also of a part, the PCI address (AMD), or the name of the device
+// node (Google).
 func (g gpus) find(id string) *model.GPU {
 	if gpu := g.byUUID[id]; gpu != nil {
 		return gpu
@@ -88,26 +80,16 @@ func (g gpus) find(id string) *model.GPU {
 	return g.byNode["/dev/"+id]
 }
 
-// named are the GPUs that a runtime was asked for: by UUID, by number (also of a
-// part, 0:1), or all, which are the parts of those that have some. A number of a
-// vendor's is that of one of its GPUs (CDI: amd.com/gpu=0), otherwise of NVIDIA's
-// where the node has any: the names are those of its tools.
+// named returns the GPUs with a name that was requested from a runtime: a UUID, a PCI address, a number (of a part 0:1),
+// or all, which are the parts of GPUs that have parts. A name with a kind (CDI: amd.com/gpu=0) is that of one vendor.
 func (g gpus) named(name string) (found []*model.GPU) {
-	vendor := model.AMD
-	for i := range g.list {
-		if g.list[i].Vendor == model.NVIDIA {
-			vendor = model.NVIDIA
-		}
-	}
+	vendor := g.bareVendor()
 	kind, device, ok := strings.Cut(name, "=")
-	switch {
-	case !ok:
+	if !ok {
 		device = name
-	case strings.HasPrefix(kind, "nvidia.com/"):
-		vendor = model.NVIDIA
-	case strings.HasPrefix(kind, "amd.com/"):
-		vendor = model.AMD
-	default:
+	} else if v := model.FindGPUVendor(func(v *model.GPUVendor) bool { return slices.Contains(v.CDIKinds, kind) }); v != nil {
+		vendor = v.Vendor
+	} else {
 		return nil
 	}
 	if gpu := g.byUUID[device]; gpu != nil {
@@ -125,7 +107,18 @@ func (g gpus) named(name string) (found []*model.GPU) {
 	return found
 }
 
-// describeGPU fills in what is known of a GPU.
+// bareVendor returns the vendor that a number without a kind refers to: the one with bare names if the node has a GPU of
+// it, else that of the node's GPUs.
+func (g gpus) bareVendor() (vendor model.Vendor) {
+	for i := range g.list {
+		if i == 0 || g.list[i].Vendor.Row().BareNames {
+			vendor = g.list[i].Vendor
+		}
+	}
+	return vendor
+}
+
+// describeGPU sets the fields of the share that describe a GPU.
 func (s *DeviceShare) describeGPU(g *model.GPU) {
 	if g != nil {
 		s.GPU, s.Device, s.PCIAddress = g, valid(g.UUID), valid(strings.ToLower(g.PCIAddress))

@@ -23,18 +23,9 @@ type GPUShare struct {
 	// is not known where no process of the owner's tells.
 	Memory    model.Optional
 	Processes uint64
-	// Engines are the parts of the time in which they used each engine of which they
-	// tell. An engine of which no process can tell (see processEngines) has no shares.
+	// Engines are the parts of the time in which they used each engine that the driver reports for them. An engine that
+	// it reports for no process (see GPUVendor.ProcessEngines) has no shares.
 	Engines []model.Figure
-}
-
-// processEngines are the engines of GPUs of which drivers tell by process what they
-// tell of the GPU. NVIDIA's tells all of them for any process of which it tells one,
-// and of one that used none nothing: that is zero. Of AMD's what is not told is not
-// known: compute queues are not in gfx.
-var processEngines = map[model.Vendor][]string{
-	model.NVIDIA: {"sm", "memory", "encoder", "decoder"},
-	model.AMD:    {"gfx"},
 }
 
 // GPUFigures is what the shares of a GPU add up to: the GPU's own figures, raised
@@ -60,7 +51,7 @@ func gpuShares(s model.Snapshot, o *owners, given []DeviceShare) ([]GPUShare, []
 	of := func(g *model.GPU) *gpuUsers {
 		u := users[g]
 		if u == nil {
-			u = &gpuUsers{gpu: g, at: map[int]int{}}
+			u = &gpuUsers{gpu: g, vendor: g.Vendor.Row(), at: map[int]int{}}
 			users[g] = u
 		}
 		return u
@@ -113,6 +104,7 @@ func (o *owners) ofProcess(p *model.GPUProcess) int {
 // gpuUsers are the owners of the processes of one GPU.
 type gpuUsers struct {
 	gpu       *model.GPU
+	vendor    *model.GPUVendor
 	rows      []gpuUser
 	at        map[int]int // by owner
 	engines   []string    // of which processes tell
@@ -139,8 +131,8 @@ func (u *gpuUsers) add(owner int, p *model.GPUProcess) {
 	r.share.Processes++
 	u.processes++
 	r.share.Memory = add(r.share.Memory, p.Memory)
-	if p.Engines != nil && u.gpu.Vendor == model.NVIDIA {
-		for _, name := range processEngines[model.NVIDIA] {
+	if p.Engines != nil && u.vendor.IdleIsZero {
+		for _, name := range u.vendor.ProcessEngines {
 			r.used[name] += 0
 		}
 	}
@@ -195,9 +187,9 @@ func (u *gpuUsers) settle(f *GPUFigures) []GPUShare {
 	return out
 }
 
-// shared says whether processes can tell of an engine.
+// shared reports whether an engine is reported for processes.
 func (u *gpuUsers) shared(engine string) bool {
-	return slices.Contains(u.engines, engine) || slices.Contains(processEngines[u.gpu.Vendor], engine)
+	return slices.Contains(u.engines, engine) || slices.Contains(u.vendor.ProcessEngines, engine)
 }
 
 // names are the engines that have shares: of those that the GPU tells of, and others

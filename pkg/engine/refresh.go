@@ -183,6 +183,7 @@ func (e *Engine) sourceStates(readings []reading, now time.Time) []model.SourceS
 			Source: r.Source.Name(),
 			State:  stateOf(got.err),
 			Reason: reason(got.err),
+			Err:    got.err,
 			Took:   got.took,
 			Age:    age,
 		}

@@ -112,8 +112,14 @@ func (o *Object) Attach(h Hook, only string, symbols map[string]bool) model.Hook
 			out.Reason += "; "
 		}
 		out.Reason += fmt.Sprintf("%s: %v", t.Name, err)
+		out.Err = errors.Join(out.Err, err)
 	}
 	return out
+}
+
+// Failure returns the error of a hook that is not attached.
+func Failure(h model.Hook) error {
+	return model.WithReason(fmt.Errorf("%s: %s", h.Name, h.Reason), h.Err)
 }
 
 // missing names the first function of a tier that the kernel does not have.

@@ -211,10 +211,10 @@ func TestStates(t *testing.T) {
 		defer c.Close() //nolint:errcheck // nothing to lose
 		want := []model.SourceState{
 			{Source: "rdma", State: model.StateOK},
-			{Source: "probe", State: model.StateUnsupported, Reason: "old kernel: unsupported", Age: -1},
-			{Source: "cgroup", State: model.StateAbsent, Reason: "no file system: absent"},
+			{Source: "probe", State: model.StateUnsupported, Reason: "old kernel: unsupported", Err: model.ErrUnsupported, Age: -1},
+			{Source: "cgroup", State: model.StateAbsent, Reason: "no file system: absent", Err: model.ErrAbsent},
 		}
-		if d := cmp.Diff(want, c.states()); d != "" {
+		if d := cmp.Diff(want, c.states(), cmpopts.EquateErrors()); d != "" {
 			t.Error(d)
 		}
 		for range 4 {

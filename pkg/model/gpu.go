@@ -4,15 +4,6 @@ package model
 
 import "time"
 
-// Vendor is who makes a GPU.
-type Vendor string
-
-// The vendors.
-const (
-	NVIDIA Vendor = "nvidia"
-	AMD    Vendor = "amd"
-)
-
 // GPU is one GPU, or a part of one that is used as if it were one: a MIG instance,
 // a partition of an AMD accelerator. What the driver does not tell is empty, nil or
 // not known; of a GPU that cannot be read there is no more than its identity and
@@ -215,12 +206,10 @@ type DRIDevice struct {
 // DeviceClass says what a device node is for.
 type DeviceClass string
 
-// The classes of device nodes that are watched.
+// The classes of device nodes that are watched, besides those of single GPU vendors.
 const (
-	ClassRDMA   DeviceClass = "rdma"   // /dev/infiniband/*
-	ClassNVIDIA DeviceClass = "nvidia" // /dev/nvidia*
-	ClassAMDGPU DeviceClass = "amdgpu" // /dev/kfd
-	ClassDRI    DeviceClass = "dri"    // /dev/dri/*
+	ClassRDMA DeviceClass = "rdma" // /dev/infiniband/*
+	ClassDRI  DeviceClass = "dri"  // /dev/dri/*
 )
 
 // DeviceOpens is how often one cgroup opened a device node, and how often its

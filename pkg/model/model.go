@@ -311,6 +311,7 @@ type Hook struct {
 	Tier   string // fentry, kprobe, tracepoint, raw_tracepoint or iterator; empty when not attached
 	State  State
 	Reason string // why it is not attached
+	Err    error  // what attaching it returned, in Reason too; nil if it was not tried
 }
 
 // Map is the fill of one BPF map.
@@ -345,6 +346,7 @@ type SourceState struct {
 	Source string
 	State  State  // ok, absent, unsupported, failed or stuck
 	Reason string // why it is not ok
+	Err    error  // the error of which Reason is the text
 	// Took is how long its last answer took, Age how old that is: negative if there was
 	// none yet.
 	Took time.Duration

@@ -48,20 +48,33 @@ const (
 	others = "other"
 )
 
-// classOf is the class of a driver, as it calls its device numbers; empty when
-// it is not watched. Whether the misc devices are is for each of them to say.
+// classOf returns the class of a driver in /proc/devices; empty if its devices are not watched. Misc devices have a class
+// each.
 func classOf(driver string) model.DeviceClass {
-	switch {
+	switch v := vendorOf(driver); {
 	case strings.HasPrefix(driver, "infiniband"): // infiniband_verbs, _mad, _cm
 		return model.ClassRDMA
-	case strings.HasPrefix(driver, "nvidia"): // nvidia, nvidia-frontend, nvidia-uvm, nvidia-caps, nvidia-nvswitch
-		return model.ClassNVIDIA
-	case driver == "kfd":
-		return model.ClassAMDGPU
 	case driver == "drm":
 		return model.ClassDRI
+	case v != nil:
+		return v.DeviceClass
 	}
 	return ""
+}
+
+// vendorOf returns the GPU vendor with a driver in /proc/devices; nil if there is none.
+func vendorOf(driver string) *model.GPUVendor {
+	return model.FindGPUVendor(func(v *model.GPUVendor) bool {
+		return v.CharDriver != "" && strings.HasPrefix(driver, v.CharDriver)
+	})
+}
+
+// unlisted returns the nodes of a driver that sysfs does not list; nil if it lists all.
+func unlisted(driver string) *model.UnlistedNodes {
+	if v := vendorOf(driver); v != nil {
+		return v.Unlisted
+	}
+	return nil
 }
 
 // miscDevices are the watched ones of those that share the major of misc.
@@ -87,10 +100,9 @@ func majorsOf(text []byte) map[uint32]string {
 	return out
 }
 
-// list reads which device numbers are to be watched: the majors from
-// procfs/devices, the names from sysfs/dev/char/MAJOR:MINOR, the minors of misc
-// devices from sysfs/class/misc/NAME/dev. NVIDIA's devices are not in sysfs: the
-// minors of its GPUs are as many as sysfs/bus/pci/drivers/nvidia has devices.
+// list reads the device numbers to watch: the majors from procfs/devices, the names from sysfs/dev/char/MAJOR:MINOR, the
+// minors of misc devices from sysfs/class/misc/NAME/dev. For nodes that sysfs does not list (NVIDIA's) it counts the
+// GPUs in sysfs/bus/pci/drivers/NAME.
 func list(procfs, sysfs string) (nodes, error) {
 	n := newNodes()
 	text, err := os.ReadFile(filepath.Join(procfs, "devices"))
@@ -105,8 +117,11 @@ func list(procfs, sysfs string) (nodes, error) {
 		case class != "":
 			n.majors[major] = uint8(gen.DevicesWatchWATCH_ALL)
 			n.classes[major], n.drivers[major] = class, driver
-			if class == model.ClassNVIDIA {
-				n.addNVIDIA(sysfs, major, driver)
+			if u := unlisted(driver); u != nil {
+				gpus, _ := filepath.Glob(filepath.Join(sysfs, "bus/pci/drivers", u.PCIDriver, "*:*:*.*"))
+				for _, minor := range u.Minors(driver, len(gpus)) {
+					n.named[major<<minorBits|minor] = node{u.Name(driver, minor), class}
+				}
 			}
 		}
 	}
@@ -152,65 +167,23 @@ func (n *nodes) addMisc(sysfs string, major uint32) {
 	}
 }
 
-func (n *nodes) addNVIDIA(sysfs string, major uint32, driver string) {
-	var minors []uint32
-	switch driver {
-	case "nvidia", "nvidia-frontend", "nvidiactl", "nvidia-modeset": // one major
-		gpus, _ := filepath.Glob(filepath.Join(sysfs, "bus/pci/drivers/nvidia/*:*:*.*"))
-		for i := range min(len(gpus), 254) {
-			minors = append(minors, uint32(i))
-		}
-		minors = append(minors, 254, 255)
-	case "nvidia-uvm":
-		minors = []uint32{0, 1}
-	}
-	for _, minor := range minors {
-		n.named[major<<minorBits|minor] = node{nvidiaName(driver, minor), model.ClassNVIDIA}
-	}
-}
-
-// nvidiaName is how nvidia-modprobe calls the node of a minor.
-func nvidiaName(driver string, minor uint32) string {
-	switch driver {
-	case "nvidia", "nvidia-frontend", "nvidiactl", "nvidia-modeset":
-		switch minor {
-		case 255:
-			return "nvidiactl"
-		case 254:
-			return "nvidia-modeset"
-		}
-		return "nvidia" + strconv.Itoa(int(minor))
-	case "nvidia-uvm":
-		if minor == 1 {
-			return "nvidia-uvm-tools"
-		}
-		return driver
-	case "nvidia-caps":
-		return "nvidia-cap" + strconv.Itoa(int(minor))
-	case "nvidia-nvswitch":
-		if minor == 255 {
-			return "nvidia-nvswitchctl"
-		}
-	}
-	return driver + strconv.Itoa(int(minor))
-}
-
 // any says whether there is anything to watch.
 func (n *nodes) any() bool { return len(n.named) > 0 || len(n.classes) > 0 }
 
-// of is the node of a number: under that number where its name is not known.
+// of returns the node of a number. A node without a known name has the number as its name.
 func (n *nodes) of(rdev uint32) node {
 	if known, ok := n.named[rdev]; ok {
 		return known
 	}
-	class := n.classes[rdev>>minorBits]
-	switch {
-	case rdev&minorMask == minorMask:
+	major, minor := rdev>>minorBits, rdev&minorMask
+	class, driver := n.classes[major], n.drivers[major]
+	if minor == minorMask {
 		return node{others, class}
-	case class == model.ClassNVIDIA:
-		return node{nvidiaName(n.drivers[rdev>>minorBits], rdev&minorMask), class}
 	}
-	return node{fmt.Sprintf("%d:%d", rdev>>minorBits, rdev&minorMask), class}
+	if u := unlisted(driver); u != nil {
+		return node{u.Name(driver, minor), class}
+	}
+	return node{fmt.Sprintf("%d:%d", major, minor), class}
 }
 
 // clone is a copy.

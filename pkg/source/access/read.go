@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -116,7 +117,7 @@ func degraded(hooks []model.Hook) error {
 	var errs []error
 	for _, h := range hooks {
 		if h.State == model.StateFailed {
-			errs = append(errs, fmt.Errorf("%s: %s", h.Name, h.Reason))
+			errs = append(errs, hook.Failure(h))
 		}
 	}
 	return errors.Join(errs...)

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/drmfdinfo"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -83,7 +84,7 @@ func (n fakeProcs) file(pid, fd, minor int, name, fdinfo string) {
 			n.t.Fatal(err)
 		}
 	}
-	if err := unix.Mknod(device, unix.S_IFCHR|0o600, int(unix.Mkdev(drmMajor, uint32(minor)))); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := unix.Mknod(device, unix.S_IFCHR|0o600, int(unix.Mkdev(226, uint32(minor)))); err != nil && !errors.Is(err, unix.EEXIST) {
 		n.t.Fatalf("the tests need root: mknod %s: %v", device, err)
 	}
 	if err := os.Symlink(device, link); err != nil && !errors.Is(err, os.ErrExist) {
@@ -377,7 +378,7 @@ func TestRates(t *testing.T) {
 				start = busy
 			}
 			k := look{before: before, after: map[counterKey]counter{}, now: now, usages: map[use]*usage{}}
-			k.client(1, key, client{counts: true, memory: 1, engines: map[string]engine{"gfx": {busy: busy}}})
+			k.client(1, key, client{counts: true, memory: 1, engines: map[string]drmfdinfo.Engine{"gfx": {Busy: busy}}})
 			ratio := k.usages[use{"whole", 1}].engines["gfx"]
 			if ratio < 0 || ratio > 1 || i == 0 && k.usages[use{"whole", 1}].known {
 				t.Fatalf("look %d: %v", i, ratio)

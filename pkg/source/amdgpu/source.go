@@ -18,6 +18,7 @@ package amdgpu
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -92,12 +93,12 @@ const defaultInterval = 5 * time.Second
 // Name returns "amdgpu".
 func (s *Source) Name() string { return "amdgpu" }
 
-// Read returns GPUs, GPUDrivers, GPUProcesses and DeviceStates. The error is
+// Read returns GPUs, GPUDrivers, GPUProcesses and DeviceStates. The error wraps
 // model.ErrAbsent where there is no GPU of AMD. It takes no longer than a driver
 // is waited for.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if len(s.discover()) == 0 {
-		return model.Snapshot{}, model.ErrAbsent
+		return model.Snapshot{}, fmt.Errorf("no GPU with the amdgpu driver: %w", model.ErrAbsent)
 	}
 	timer := time.NewTimer(patience)
 	defer timer.Stop()

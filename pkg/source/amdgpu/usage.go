@@ -68,7 +68,7 @@ func (l *look) compute(pid int, c computeUse) {
 func (l *look) client(pid int, k counterKey, c client) {
 	used := c.memory > 0
 	for _, e := range c.engines {
-		used = used || e.busy > 0
+		used = used || e.Busy > 0
 	}
 	seen := l.seen(k)
 	if !used {
@@ -79,8 +79,8 @@ func (l *look) client(pid int, k counterKey, c client) {
 	u.known = u.known || seen && c.counts
 	for name, e := range c.engines {
 		k.engine = name
-		if rate, ok := l.rate(k, e.busy); ok {
-			u.engine(engineNames(name), rate/1e9/float64(max(e.capacity, 1)))
+		if rate, ok := l.rate(k, e.Busy); ok {
+			u.engine(engineNames(name), rate/1e9/float64(max(e.Capacity, 1)))
 		}
 	}
 }

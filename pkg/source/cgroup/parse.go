@@ -83,7 +83,7 @@ func (p *parser) pass(i int, seg string) {
 		p.unit = unescape(seg)
 		p.unitEnd = i + 1
 		p.manager = p.user && strings.HasPrefix(seg, "user@")
-		p.runtime = !p.user && runtimeUnits[seg]
+		p.runtime = !p.user && isRuntimeUnit(seg)
 	}
 	p.slices = p.slices && slice
 }
@@ -91,9 +91,9 @@ func (p *parser) pass(i int, seg string) {
 // container matches segment i and what follows against everything that holds
 // processes of somebody else than systemd.
 func (p *parser) container(i int, seg string) (model.Entity, int) {
-	if runtime, id := scope(seg); runtime == "podman" && isID(id) {
+	if runtime, id := scope(seg); runtime.Rootless && isID(id) {
 		return model.Entity{
-			Workload: "podman:" + id[:12], ContainerID: id, Runtime: runtime, Claimed: p.user || p.unit != "",
+			Workload: runtime.Name + ":" + id[:12], ContainerID: id, Runtime: runtime.Name, Claimed: p.user || p.unit != "",
 		}, i + 1
 	}
 	if p.user || p.unit != "" && !p.runtime {
@@ -112,52 +112,17 @@ func (p *parser) container(i int, seg string) (model.Entity, int) {
 		return model.Entity{Workload: "lxc:" + name, Runtime: "lxc"}, i + 1
 	}
 	if p.slices || p.runtime {
-		if runtime, id := scope(seg); runtime != "" && isID(id) {
-			return model.Entity{Workload: runtime + ":" + id[:12], ContainerID: id, Runtime: runtime}, i + 1
+		if runtime, id := scope(seg); runtime.Name != "" && isID(id) {
+			return model.Entity{Workload: runtime.Name + ":" + id[:12], ContainerID: id, Runtime: runtime.Name}, i + 1
 		}
 	}
 	if i+1 < len(p.segs) && isID(p.segs[i+1]) {
-		if runtime := parents[seg]; runtime != "" {
+		if runtime := runtimeOf(seg); runtime != "" {
 			id := p.segs[i+1]
 			return model.Entity{Workload: runtime + ":" + id[:12], ContainerID: id, Runtime: runtime}, i + 2
 		}
 	}
 	return model.Entity{}, 0
-}
-
-// runtimeUnits are the services below which only root's runtimes make cgroups.
-var runtimeUnits = map[string]bool{
-	"containerd.service": true, "docker.service": true, "crio.service": true, "kubelet.service": true,
-	"k3s.service": true, "k3s-agent.service": true, "rke2-server.service": true, "rke2-agent.service": true,
-}
-
-// parents are the cgroupfs driver's directories for containers without a pod:
-// dockerd's own, and that of containerd's CRI plugin.
-var parents = map[string]string{"docker": "docker", "k8s.io": "containerd"}
-
-// scopes are the prefixes of the names that runtimes give to the cgroup of a
-// container.
-var scopes = []struct{ prefix, runtime string }{
-	{"cri-containerd-", "containerd"},
-	{"nerdctl-", "containerd"},
-	{"crio-", "cri-o"},
-	{"docker-", "docker"},
-	{"libpod-payload-", "podman"},
-	{"libpod-", "podman"},
-}
-
-// scope splits the name of a container's cgroup; runtime is empty when it is
-// none, as is that of the monitor process beside a container.
-func scope(seg string) (runtime, id string) {
-	for _, s := range scopes {
-		if id, ok := strings.CutPrefix(seg, s.prefix); ok {
-			if strings.HasPrefix(id, "conmon-") {
-				return "", ""
-			}
-			return s.runtime, strings.TrimSuffix(id, ".scope")
-		}
-	}
-	return "", ""
 }
 
 // pod matches the cgroup of a pod at the start of segs and returns the pod's
@@ -208,8 +173,8 @@ func podColon(seg string) (uid, id, runtime string, ok bool) {
 	if uid, ok = podSlice(part[0]); !ok {
 		return "", "", "", false
 	}
-	runtime, _ = scope(part[1] + "-")
-	return uid, part[2], runtime, true
+	r, _ := scope(part[1] + "-")
+	return uid, part[2], r.Name, true
 }
 
 // podContainer is the entity of segs[n:], which lies below a pod's cgroup.
@@ -223,7 +188,7 @@ func podContainer(uid string, segs []string, n int) (model.Entity, int) {
 	if id == "" {
 		id = strings.TrimSuffix(segs[n], ".scope")
 	}
-	return podEntity(uid, id, runtime), n + 1
+	return podEntity(uid, id, runtime.Name), n + 1
 }
 
 func podEntity(uid, id, runtime string) model.Entity {

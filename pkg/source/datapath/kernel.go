@@ -118,7 +118,7 @@ func newKernel(opts Options) (*kernel, []model.Hook, error) {
 	// Without the first nobody tells of contexts; without the others little is lost.
 	if hooks[0].State != model.StateOK {
 		k.close()
-		return nil, hooks, fmt.Errorf("hook %s: %s", hooks[0].Name, hooks[0].Reason)
+		return nil, hooks, fmt.Errorf("hook %w", hook.Failure(hooks[0]))
 	}
 	return k, hooks, nil
 }

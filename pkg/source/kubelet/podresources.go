@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -119,10 +120,15 @@ func (p podResources) ask(method string, call func(podresourcesv1.PodResourcesLi
 	if _, err := os.Stat(string(p)); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("no socket %s: %w", string(p), model.ErrAbsent)
 	}
+	var dialed atomic.Pointer[error] // why the socket could not be dialed: a gRPC status has the text only
 	conn, err := grpc.NewClient("passthrough:///kubelet",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", string(p))
+			c, err := new(net.Dialer).DialContext(ctx, "unix", string(p))
+			if err != nil {
+				dialed.Store(&err)
+			}
+			return c, err
 		}),
 		grpc.WithNoProxy(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
@@ -140,7 +146,11 @@ func (p podResources) ask(method string, call func(podresourcesv1.PodResourcesLi
 	case st.Code() == codes.Unimplemented, st.Code() == codes.Unknown && strings.HasSuffix(st.Message(), "disabled"):
 		return fmt.Errorf("the kubelet does not serve %s (%s): %w", method, short(st.Message()), model.ErrUnsupported)
 	case st.Code() == codes.Unavailable:
-		return fmt.Errorf("%s: %s; is the kubelet running?", method, short(st.Message()))
+		err = fmt.Errorf("%s: %s; is the kubelet running?", method, short(st.Message()))
+		if reason := dialed.Load(); reason != nil {
+			err = model.WithReason(err, *reason)
+		}
+		return err
 	}
 	return fmt.Errorf("%s: %s: %s", method, st.Code(), short(st.Message()))
 }

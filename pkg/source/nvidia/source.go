@@ -130,6 +130,7 @@ func (s *Source) tend() time.Duration {
 	s.backOff(time.Now())
 	l, err := s.open(s.o)
 	if err != nil {
+		err = model.WithReason(err, model.ErrLibrary)
 		s.tell(err)
 		s.set(nil, err)
 		return time.Until(s.earliest)

@@ -204,7 +204,7 @@ func degraded(hooks []model.Hook) error {
 	var errs []error
 	for _, h := range hooks {
 		if h.State == model.StateFailed {
-			errs = append(errs, fmt.Errorf("%s: %s", h.Name, h.Reason))
+			errs = append(errs, hook.Failure(h))
 		}
 	}
 	return errors.Join(errs...)

@@ -29,6 +29,17 @@ const mobyNamespace = "moby"
 // maxNamespaces bounds the lists of one socket.
 const maxNamespaces = 1024
 
+// containerdOrCRI follows the containerd at path through its own API, or through the CRI if the socket serves only that.
+func containerdOrCRI(o Options, path string) driver {
+	return func(ctx context.Context, f feed) error {
+		err := containerd(path, o.Procfs, o.Labels)(ctx, f)
+		if status.Code(err) != codes.Unimplemented {
+			return err
+		}
+		return cri(path, o.Labels)(ctx, f)
+	}
+}
+
 // containerd follows the containerd at path through its own API: the services
 // of version 1 for namespaces, containers, tasks and events, which all releases
 // from 1.6 serve.
@@ -144,7 +155,7 @@ func (d *containerdDriver) fetch(ctx context.Context, ns, id string) (model.Cont
 	defer cancel()
 	got, err := d.containers.Get(ctx, &containers.GetContainerRequest{ID: id})
 	if status.Code(err) == codes.NotFound {
-		return model.Container{ID: tellID(ns, id), Runtime: kindContainerd, Name: nameOf(ns, "", id)}, false, nil
+		return model.Container{ID: tellID(ns, id), Runtime: model.RuntimeContainerd, Name: nameOf(ns, "", id)}, false, nil
 	}
 	if err != nil {
 		return model.Container{}, false, fmt.Errorf("container %s: %w", id, err)

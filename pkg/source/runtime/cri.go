@@ -64,7 +64,7 @@ func (d *criDriver) run(ctx context.Context) error {
 	relist := relistWithoutEvents
 	var received <-chan *api.ContainerEventResponse
 	var ended <-chan error
-	if d.runtime != kindContainerd || !strings.HasPrefix(strings.TrimPrefix(v.GetRuntimeVersion(), "v"), "1.") {
+	if d.runtime != model.RuntimeContainerd || !strings.HasPrefix(strings.TrimPrefix(v.GetRuntimeVersion(), "v"), "1.") {
 		stream, err := d.api.GetContainerEvents(ctx, &api.GetEventsRequest{})
 		if err != nil {
 			return fmt.Errorf("events: %w", err)

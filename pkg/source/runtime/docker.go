@@ -11,6 +11,8 @@ import (
 
 	"github.com/moby/moby/api/types/events"
 	"github.com/moby/moby/client"
+
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 const (
@@ -35,7 +37,7 @@ var errDockerEvents = errors.New("events came faster than they could be followed
 func docker(path string, labels []string) driver {
 	return func(ctx context.Context, f feed) error {
 		d := &dockerEngine{
-			feed: f, labels: labels, runtime: "docker",
+			feed: f, labels: labels, runtime: model.RuntimeDocker,
 			deadline: dockerDeadline, ping: dockerPing, again: dockerAgain,
 		}
 		return d.follow(ctx, path)
@@ -73,7 +75,7 @@ func (d *dockerEngine) follow(ctx context.Context, path string) error {
 		return err
 	}
 	if d.bodies.podman.Load() {
-		d.runtime = "podman"
+		d.runtime = model.RuntimePodman
 	}
 	why, err := d.subscribe(ctx)
 	if err != nil {

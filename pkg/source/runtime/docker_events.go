@@ -95,7 +95,7 @@ func (d *dockerEngine) named(m events.Message) model.Container {
 // suspect remembers a container that has a label exitCode: Docker copies it over
 // the attribute of that name.
 func (d *dockerEngine) suspect(id string, labels map[string]string) {
-	if _, ok := labels["exitCode"]; ok && d.runtime == "docker" && len(d.forged) < maxContainers {
+	if _, ok := labels["exitCode"]; ok && d.runtime == model.RuntimeDocker && len(d.forged) < maxContainers {
 		d.forged[id] = true
 	}
 }

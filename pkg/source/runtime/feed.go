@@ -2,26 +2,16 @@
 
 package runtime
 
-import (
-	"context"
+import "github.com/accelscope/accelscope/pkg/model"
 
-	"github.com/accelscope/accelscope/pkg/model"
-)
-
-// feed takes what one runtime tells. A driver calls sync once after it has
-// subscribed and listed, then event for what happens; sync again whenever it
-// has listed anew. The feed owns what it is given.
+// feed receives the containers and events of one runtime. A driver calls sync once after it has subscribed and listed,
+// then event for each event, and sync again after each further list. The feed owns its arguments.
 type feed interface {
-	// sync is the complete list of this socket; differences to what was known
-	// become events marked Reconciled.
+	// sync receives the complete list of this socket. Differences from the known containers become events that are
+	// marked Reconciled.
 	sync(all []model.Container)
-	// event tells that something happened; e.Container is the state after it;
-	// EventDelete removes it.
+	// event receives one event: e.Container is the state after it, EventDelete removes the container.
 	event(e model.Event)
-	// knows says whether a container of this socket is known to exist.
+	// knows reports whether a container of this socket is known to exist.
 	knows(id string) bool
 }
-
-// driver follows one runtime until it fails or ctx ends. It returns why (never
-// nil unless ctx is done).
-type driver func(ctx context.Context, f feed) error

@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -33,6 +32,7 @@ type place struct {
 	device string
 	state  model.State
 	reason string
+	err    error // of which reason is the text; nil if there is none
 	logged model.State
 }
 
@@ -68,9 +68,10 @@ func (s *Source) discover(ctx context.Context, first bool) {
 		}
 		if err != nil {
 			p.state, p.reason = judge(p, err)
+			p.err = err
 			continue
 		}
-		p.at, p.state, p.reason = at, model.StateFailed, at+" has not answered yet"
+		p.at, p.state, p.reason, p.err = at, model.StateFailed, at+" has not answered yet", nil
 		settle := func() {}
 		if first {
 			s.first.Add(1)
@@ -80,13 +81,9 @@ func (s *Source) discover(ctx context.Context, first bool) {
 	}
 }
 
-// device is the name of a place in DeviceStates: its kind, and the path if it
-// is not the only one.
+// device returns the name of a place in DeviceStates: the runtime or API, and the path if other places have that name.
 func (s *Source) device(p *place) string {
-	name := p.Kind
-	if strings.Contains(p.Path, "podman") {
-		name = "podman"
-	}
+	name := nameOfSocket(p.Socket)
 	if slices.ContainsFunc(s.places, func(q *place) bool { return q.device == name }) {
 		name += ":" + p.Path
 	}
@@ -102,7 +99,7 @@ func (s *Source) follow(ctx context.Context, p *place, settle func()) {
 		if synced.IsZero() {
 			synced = time.Now()
 		}
-		s.tell(p, model.StateOK, "")
+		s.note(p, model.StateOK, "", nil)
 		settle()
 	}}
 	for {
@@ -113,13 +110,13 @@ func (s *Source) follow(ctx context.Context, p *place, settle func()) {
 			wait = maxSearch
 		} else {
 			if err == nil {
-				err = s.drive(ctx, p.Kind, at, f)
+				err = drivers[p.Kind](s.opt, at)(ctx, f)
 			}
 			if ctx.Err() != nil {
 				return
 			}
 			state, reason := judge(p, err)
-			s.tell(p, state, reason)
+			s.note(p, state, reason, err)
 			if !synced.IsZero() && time.Since(synced) > longLife {
 				wait = minPause
 			}
@@ -166,34 +163,19 @@ func (s *Source) sameAs(p *place, at string) *place {
 	return nil
 }
 
-// drive runs the driver of kind on the socket at path. What does not serve
-// containerd's API may serve the CRI.
-func (s *Source) drive(ctx context.Context, kind, path string, f feed) error {
-	switch kind {
-	case kindDocker:
-		return docker(path, s.opt.Labels)(ctx, f)
-	case kindContainerd:
-		err := containerd(path, s.opt.Procfs, s.opt.Labels)(ctx, f)
-		if status.Code(err) != codes.Unimplemented {
-			return err
-		}
-	}
-	return cri(path, s.opt.Labels)(ctx, f)
-}
-
-// tell notes the state of a place, and logs it when it is another one.
-func (s *Source) tell(p *place, state model.State, reason string) {
+// note keeps the state of a place, and logs it if it has changed.
+func (s *Source) note(p *place, state model.State, reason string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if state != p.logged {
 		p.logged = state
-		s.opt.Logger.Info("runtime", zap.String("socket", p.at), zap.String("kind", p.Kind),
+		s.opt.Logger.Info("runtime", zap.String("socket", p.at), zap.String("kind", string(p.Kind)),
 			zap.String("state", string(state)), zap.String("reason", reason))
 	}
-	p.state, p.reason = state, reason
+	p.state, p.reason, p.err = state, reason, err
 }
 
-// judge says what an error means, and what helps.
+// judge returns the state that an error means, and the reason with the cure.
 func judge(p *place, err error) (model.State, string) {
 	reason := clean(fmt.Sprintf("%s: %v", p.Path, err), maxImage)
 	switch {

@@ -109,7 +109,7 @@ func TestPods(t *testing.T) {
 		return got.ContainerId
 	}
 	run("before", "sleep 1000")
-	o := func(kind string) Options {
+	o := func(kind model.RuntimeAPI) Options {
 		return Options{Sockets: []Socket{{kind, d.socket()}}, Labels: []string{"team", "owner"}}
 	}
 	native, other := open(t, o("containerd")), open(t, o("cri"))

@@ -87,7 +87,7 @@ func newRecord(ns string, m *containers.Container, labels []string) *record {
 	a := s.Annotations
 	r := &record{Container: model.Container{
 		ID:      tellID(ns, m.GetID()),
-		Runtime: kindContainerd,
+		Runtime: model.RuntimeContainerd,
 		Image:   first(a[annotationImageName], m.GetImage()),
 		Cgroup:  s.cgroup(m.GetID()),
 		Status:  model.ContainerCreated,

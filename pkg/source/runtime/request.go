@@ -9,27 +9,20 @@ import (
 	"strings"
 
 	"github.com/moby/moby/api/types/container"
+
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Whose GPUs can be asked for. NVIDIA's tools number them as its driver does; AMD's
-// in an order of their own, so that a number of theirs tells nobody which it is.
-const (
-	vendorNVIDIA = "nvidia"
-	vendorAMD    = "amd"
-
-	kindAMD = "amd.com/gpu"
-)
-
-// requested adds the GPUs called names, as one vendor's tools call them, to out. A
-// bare name is NVIDIA's.
-func requested(out []string, vendor string, names ...string) []string {
+// requested adds the GPUs that a vendor's tools call names to out. It drops numbers of tools that count the GPUs in an
+// order of their own, as AMD's do.
+func requested(out []string, vendor *model.GPUVendor, names ...string) []string {
 	for _, name := range names {
 		number := strings.Trim(name, "0123456789:") == "" // 0, or 0:1 of a MIG instance
-		if name == "" || name == "none" || name == "void" || number && vendor == vendorAMD {
+		if name == "" || name == "none" || name == "void" || number && !vendor.DriverNumbers {
 			continue
 		}
-		if vendor == vendorAMD {
-			name = kindAMD + "=" + name
+		if !vendor.BareNames {
+			name = vendor.CDIKinds[0] + "=" + name
 		}
 		if !slices.Contains(out, name) && len(out) < maxDevices {
 			out = append(out, name)
@@ -42,18 +35,16 @@ func requested(out []string, vendor string, names ...string) []string {
 // VENDOR/CLASS=NAME: nvidia.com/gpu=0.
 func cdiRequested(out []string, names ...string) []string {
 	for _, name := range names {
-		switch kind, device, _ := strings.Cut(strings.TrimSpace(name), "="); kind {
-		case "nvidia.com/gpu", "runtime.nvidia.com/gpu":
-			out = requested(out, vendorNVIDIA, device)
-		case kindAMD:
-			out = requested(out, vendorAMD, device)
+		kind, device, _ := strings.Cut(strings.TrimSpace(name), "=")
+		if v := model.FindGPUVendor(func(v *model.GPUVendor) bool { return slices.Contains(v.CDIKinds, kind) }); v != nil {
+			out = requested(out, v, device)
 		}
 	}
 	return out
 }
 
-// annotationCDI begins the annotations with which device plugins ask for devices of
-// the Container Device Interface; their values are lists of names.
+// annotationCDI is the prefix of the annotations with which device plugins request devices of the Container Device
+// Interface. Their values are lists of names.
 const annotationCDI = "cdi.k8s.io/"
 
 func cdiAnnotated(out []string, annotations map[string]string) []string {
@@ -66,9 +57,8 @@ func cdiAnnotated(out []string, annotations map[string]string) []string {
 	return out
 }
 
-// gpuRequests are the GPUs that the specification names: in annotations, and in a
-// hook that runs nvidia-container-cli, as ctr and nerdctl write it. A hook that looks
-// at the environment itself names none: images bring one.
+// gpuRequests returns the GPUs that the specification names: in annotations, and in a hook that runs nvidia-container-cli,
+// as ctr and nerdctl write it. A hook that reads the environment names none: the image sets the environment.
 func (s *spec) gpuRequests() []string {
 	out := cdiAnnotated(nil, s.Annotations)
 	for _, h := range slices.Concat(s.Hooks.Prestart, s.Hooks.CreateRuntime, s.Hooks.CreateContainer) {
@@ -76,15 +66,15 @@ func (s *spec) gpuRequests() []string {
 		cli := slices.IndexFunc(args, func(a string) bool { return path.Base(a) == "nvidia-container-cli" })
 		for _, arg := range args[max(cli, 0):] {
 			if list, ok := strings.CutPrefix(arg, "--device="); ok && cli >= 0 {
-				out = requested(out, vendorNVIDIA, strings.Split(list, ",")...)
+				out = requested(out, model.NVIDIA.Row(), strings.Split(list, ",")...)
 			}
 		}
 	}
 	return out
 }
 
-// allDevices says whether the rules of the device cgroup let the container open
-// any device, as those of a privileged one do. Later rules count.
+// allDevices reports whether the rules of the device cgroup let the container open any device, as those of a privileged
+// container do. A later rule overrides an earlier one.
 func (s *spec) allDevices() bool {
 	all := false
 	for _, r := range s.Linux.Resources.Devices {
@@ -101,22 +91,27 @@ func (s *spec) allDevices() bool {
 	return all
 }
 
-// dockerGPUs are the GPUs that Docker was asked for (--gpus, --device
-// nvidia.com/gpu=0). Of a count of them it gives the first.
+// dockerVendor returns the vendor of the GPUs that a device request asks Docker for; nil if it asks for none.
+func dockerVendor(r container.DeviceRequest) *model.GPUVendor {
+	gpu := slices.ContainsFunc(r.Capabilities, func(all []string) bool { return slices.Contains(all, "gpu") })
+	return model.FindGPUVendor(func(v *model.GPUVendor) bool {
+		if r.Driver == "" {
+			return gpu && v.BareNames
+		}
+		return r.Driver == v.DockerDriver
+	})
+}
+
+// dockerGPUs returns the GPUs that were requested from Docker (--gpus, --device nvidia.com/gpu=0). Of a number of GPUs
+// these are the first.
 func dockerGPUs(requests []container.DeviceRequest) []string {
 	var out []string
 	for _, r := range requests {
-		vendor := vendorNVIDIA
-		switch gpu := slices.ContainsFunc(r.Capabilities, func(all []string) bool { return slices.Contains(all, "gpu") }); {
+		vendor := dockerVendor(r)
+		switch {
 		case r.Driver == "cdi":
 			out = cdiRequested(out, r.DeviceIDs...)
-			continue
-		case r.Driver == vendorAMD:
-			vendor = vendorAMD
-		case r.Driver != vendorNVIDIA && (r.Driver != "" || !gpu):
-			continue
-		}
-		switch {
+		case vendor == nil:
 		case len(r.DeviceIDs) > 0:
 			out = requested(out, vendor, r.DeviceIDs...)
 		case r.Count < 0:

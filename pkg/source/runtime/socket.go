@@ -10,45 +10,39 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Kinds of sockets: the API that is spoken on them. Podman serves Docker's.
-const (
-	kindContainerd = "containerd"
-	kindCRI        = "cri"
-	kindDocker     = "docker"
-)
-
-// A Socket is where a runtime listens.
+// A Socket is the socket of a container runtime.
 type Socket struct {
-	Kind string // containerd, cri, docker
-	Path string // on the node, below Options.Root and Options.Run
+	Kind model.RuntimeAPI // API that is spoken on it
+	Path string           // on the node, below Options.Root and Options.Run
 }
 
-// usual is where runtimes listen unless they are told otherwise.
-var usual = []Socket{
-	{kindContainerd, "/run/containerd/containerd.sock"},
-	{kindContainerd, "/run/k3s/containerd/containerd.sock"},
-	{kindContainerd, "/run/k0s/containerd.sock"},
-	{kindContainerd, "/var/snap/microk8s/common/run/containerd.sock"},
-	{kindDocker, "/run/docker.sock"},
-	{kindDocker, "/var/run/docker.sock"},
-	{kindDocker, "/run/podman/podman.sock"},
-	{kindCRI, "/run/crio/crio.sock"},
+// defaultSockets lists the sockets at which the runtimes listen unless they are configured otherwise.
+func defaultSockets() []Socket {
+	var sockets []Socket
+	for _, r := range model.Runtimes {
+		for _, path := range r.Sockets {
+			sockets = append(sockets, Socket{r.API, path})
+		}
+	}
+	return sockets
 }
 
-// ParseSocket reads KIND:PATH, where PATH may be a URL: KIND:///PATH or
-// KIND:unix:///PATH. Of a bare path or unix:///PATH the name tells the kind; a
-// name that tells nothing is a CRI socket.
+// ParseSocket reads KIND:PATH, where PATH may be a URL: KIND:///PATH or KIND:unix:///PATH. A bare path or unix:///PATH
+// has the API of the runtime that its file name contains, else it is a CRI socket.
 func ParseSocket(s string) (Socket, error) {
-	kind, path, ok := strings.Cut(s, ":")
+	prefix, path, ok := strings.Cut(s, ":")
+	kind := model.RuntimeAPI(prefix)
 	switch {
 	case !ok:
 		kind, path = "", s
 	case kind == "unix":
 		kind = ""
-	case kind != kindContainerd && kind != kindCRI && kind != kindDocker:
-		return Socket{}, fmt.Errorf("socket %q: kind %q is none of containerd, cri, docker", s, kind)
+	case drivers[kind] == nil:
+		return Socket{}, fmt.Errorf("socket %q: kind %q is none of %s", s, kind, kinds())
 	}
 	path = strings.TrimPrefix(path, "unix:")
 	if rest, ok := strings.CutPrefix(path, "//"); ok {
@@ -63,24 +57,35 @@ func ParseSocket(s string) (Socket, error) {
 	return Socket{Kind: kind, Path: filepath.Clean(path)}, nil
 }
 
-func kindOf(path string) string {
+// kindOf returns the API of the runtime that the file name of a socket contains.
+func kindOf(path string) model.RuntimeAPI {
 	name := filepath.Base(path)
-	switch {
-	case strings.Contains(name, "containerd"):
-		return kindContainerd
-	case strings.Contains(name, "docker"), strings.Contains(name, "podman"):
-		return kindDocker
+	for _, r := range model.Runtimes {
+		if r.SocketWord != "" && strings.Contains(name, r.SocketWord) {
+			return r.API
+		}
 	}
-	return kindCRI
+	return model.APICRI
 }
 
-// A node is where we see a node's files.
+// nameOfSocket returns the runtime that the path of a socket contains, else the API.
+func nameOfSocket(s Socket) string {
+	name := string(s.Kind)
+	for _, r := range model.Runtimes {
+		if r.API == s.Kind && r.SocketWord != "" && strings.Contains(s.Path, r.SocketWord) {
+			name = r.Name
+		}
+	}
+	return name
+}
+
+// A node is the place at which this process sees the files of the node.
 type node struct {
 	root string
 	run  string // its /run; empty when that is below root as well
 }
 
-// at is where we see a path of the node.
+// at returns the path at which this process sees a path of the node.
 func (n node) at(path string) string {
 	rest, ok := strings.CutPrefix(path, "/run")
 	if ok && n.run != "" && (rest == "" || rest[0] == '/') {
@@ -89,11 +94,11 @@ func (n node) at(path string) string {
 	return filepath.Join(n.root, path)
 }
 
-// locate follows the symbolic links of path as the node does, so that /var/run
-// is not looked for in our own root, and returns where the socket is.
+// locate follows the symbolic links of path as the node does, so that /var/run is not resolved in the root of this
+// process, and returns the path of the socket.
 func (n node) locate(path string) (string, error) {
 	if n.run != "" && strings.HasPrefix(path, "/var/run/") {
-		path = strings.TrimPrefix(path, "/var") // the link may be where we see nothing
+		path = strings.TrimPrefix(path, "/var") // the link may be out of sight
 	}
 	at := "/" // on the node
 	rest := strings.Split(path, "/")

@@ -21,6 +21,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -95,10 +96,10 @@ func New(o Options) (*Source, error) {
 	}
 	sockets := o.Sockets
 	if !s.explicit {
-		sockets = usual
+		sockets = defaultSockets()
 	}
-	// Of a socket that is given twice, containerd's own API tells the most.
-	for _, kind := range []string{kindContainerd, kindDocker, kindCRI} {
+	// If a socket is given twice, the API of the first runtime is used.
+	for _, kind := range apis() {
 		for _, sock := range sockets {
 			if sock.Kind == kind {
 				s.places = append(s.places, &place{Socket: sock, index: len(s.places)})
@@ -106,7 +107,7 @@ func New(o Options) (*Source, error) {
 		}
 	}
 	if len(s.places) < len(sockets) {
-		return nil, fmt.Errorf("runtime: the kind of a socket is none of containerd, cri, docker: %v", sockets)
+		return nil, fmt.Errorf("runtime: the kind of a socket is none of %s: %v", kinds(), sockets)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.end = cancel
@@ -164,6 +165,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	defer s.mu.Unlock()
 	followed, usable := 0, 0
 	var failed []string
+	var errs []error
 	var gone string
 	for _, p := range s.places {
 		switch {
@@ -174,7 +176,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		case p.state == model.StateAbsent:
 			gone = p.reason
 		default:
-			failed = append(failed, p.reason)
+			failed, errs = append(failed, p.reason), append(errs, p.err)
 		}
 		if p.at != "" {
 			followed++
@@ -188,7 +190,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		return snap, absent(s.opt.Root, s.explicit)
 	case usable > 0:
 	case len(failed) > 0:
-		return snap, fmt.Errorf("runtime: %s", strings.Join(failed, "; "))
+		return snap, model.WithReason(fmt.Errorf("runtime: %s", strings.Join(failed, "; ")), errors.Join(errs...))
 	default:
 		return snap, absence("no runtime is there any more: " + gone)
 	}

@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -305,5 +308,20 @@ func TestReconnectStorm(t *testing.T) {
 	eventually(t, 2*soon, "8 lists", func() bool { return e.count("/containers/json") >= 8 })
 	if took := time.Since(began); took < 3*time.Second {
 		t.Errorf("8 lists in %v", took)
+	}
+}
+
+// TestFailedSockets checks that the error of a Read matches the errors of the sockets.
+func TestFailedSockets(t *testing.T) {
+	p := &place{Socket: Socket{model.APICRI, "/run/x.sock"}, at: "/run/x.sock"}
+	s := &Source{registry: newRegistry(time.Minute, time.Now), settled: make(chan struct{}), places: []*place{p}}
+	s.opt.Logger = zap.NewNop()
+	close(s.settled)
+	for _, err := range []error{unix.EACCES, unix.ECONNREFUSED} {
+		state, reason := judge(p, fmt.Errorf("dial: %w", err))
+		s.note(p, state, reason, fmt.Errorf("dial: %w", err))
+		if _, got := s.Read(t.Context()); !errors.Is(got, err) || got.Error() != "runtime: "+reason {
+			t.Errorf("%v; want %q, of %v", got, reason, err)
+		}
 	}
 }

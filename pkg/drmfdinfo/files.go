@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package drmfdinfo
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	drmMajor = 226 // include/drm/drm_file.h: DRM_MAJOR
+	maxFiles = 1 << 15
+	maxFile  = 1 << 20 // what is read of a file: 15000 locks
+	maxText  = 4 << 10 // what is kept of it
+)
+
+// Files calls f with the minor number and the fdinfo of each DRM node that a process has open, of the first 32768
+// descriptors. It calls f for no file of a process that has ended or must not be looked at.
+//
+// The minor number is the kernel's. The name of the file may be that of another node, as a container chooses it:
+// docker run --device /dev/dri/renderD129:/dev/dri/renderD128.
+func Files(procfs string, pid int, f func(minor uint32, fdinfo []byte)) {
+	dir := filepath.Join(procfs, strconv.Itoa(pid))
+	for _, name := range descriptors(filepath.Join(dir, "fd")) {
+		// AT_STATX_DONT_SYNC does not ask the server of a network or FUSE file system, which may never answer.
+		var st unix.Statx_t
+		err := unix.Statx(unix.AT_FDCWD, dir+"/fd/"+name, unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
+		if err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev_major != drmMajor {
+			continue
+		}
+		if text, err := read(dir + "/fdinfo/" + name); err == nil {
+			f(st.Rdev_minor, text)
+		}
+	}
+}
+
+func descriptors(dir string) []string {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(maxFiles)
+	if err != nil {
+		return nil
+	}
+	return names
+}
+
+// read reads a file of fdinfo without the locks on the file: the kernel lists them before the lines of the driver, and
+// a process may have as many as it likes.
+func read(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var text []byte
+	lines := bufio.NewScanner(io.LimitReader(f, maxFile))
+	for lines.Scan() && len(text) < maxText {
+		if line := lines.Bytes(); !bytes.HasPrefix(line, []byte("lock:")) {
+			text = append(append(text, line...), '\n')
+		}
+	}
+	return text, lines.Err()
+}

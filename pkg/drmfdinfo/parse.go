@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package drmfdinfo reads what the kernel's Direct Rendering Manager reports of each open of a GPU's device node in
+// /proc/PID/fdinfo/FD. The keys are those of Documentation/gpu/drm-usage-stats.rst, which drivers of all vendors use.
+package drmfdinfo
+
+import (
+	"bytes"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// A Client is one open of a device node. Descriptors that were duplicated, passed on or inherited are the same client.
+type Client struct {
+	Driver     string // drm-driver: amdgpu, i915, xe
+	PCIAddress string // drm-pdev in lower case; empty if the driver reports none
+	ID         uint64 // drm-client-id, unique among the clients of the device
+	// Memory is the resident size of the client's buffers by memory region (vram, gtt), in bytes: drm-resident-REGION,
+	// or drm-memory-REGION of kernels that lack it.
+	Memory map[string]uint64
+	// Engines are the engines that the client has used, by the driver's names for them (gfx, compute, render).
+	Engines map[string]Engine
+}
+
+// Engine is the use of one engine by one client.
+type Engine struct {
+	Busy     uint64 // nanoseconds, cumulative: drm-engine-NAME
+	Capacity uint64 // number of identical engines: drm-engine-capacity-NAME; 0 if it is not reported, which means 1
+}
+
+// Limits of what one client may cost: the driver decides how much it reports.
+const (
+	maxKeys     = 32 // memory regions, and engines
+	maxName     = 32 // of a region or an engine
+	maxCapacity = 1024
+	maxMemory   = 1 << 48 // more than any GPU has, and so little that no sum overflows
+)
+
+// Parse parses a file of fdinfo. It returns false if the file is not that of a client, or if the client has no id.
+func Parse(text []byte) (Client, bool) {
+	c := Client{Engines: map[string]Engine{}}
+	var older map[string]uint64 // drm-memory-REGION
+	identified := false
+	for line := range bytes.Lines(text) {
+		k, v, ok := bytes.Cut(line, []byte(":"))
+		if !ok {
+			continue
+		}
+		key, value := string(bytes.TrimSpace(k)), string(bytes.TrimSpace(v))
+		switch key {
+		case "drm-driver":
+			c.Driver = value
+		case "drm-pdev":
+			c.PCIAddress = strings.ToLower(value)
+		case "drm-client-id":
+			c.ID, identified = parseUint(value)
+		default:
+			if name, ok := strings.CutPrefix(key, "drm-resident-"); ok {
+				c.Memory = addRegion(c.Memory, name, value)
+			} else if name, ok := strings.CutPrefix(key, "drm-memory-"); ok {
+				older = addRegion(older, name, value)
+			} else if name, ok := strings.CutPrefix(key, "drm-engine-"); ok {
+				c.addEngine(name, value)
+			}
+		}
+	}
+	for name, size := range older {
+		if _, known := c.Memory[name]; !known {
+			c.Memory = add(c.Memory, name, size)
+		}
+	}
+	if !isPCIAddress(c.PCIAddress) {
+		c.PCIAddress = ""
+	}
+	return c, c.Driver != "" && identified
+}
+
+func addRegion(m map[string]uint64, name, value string) map[string]uint64 {
+	if size, ok := parseBytes(value); ok && isName(name) {
+		return add(m, name, size)
+	}
+	return m
+}
+
+func add(m map[string]uint64, name string, size uint64) map[string]uint64 {
+	if m == nil {
+		m = map[string]uint64{}
+	}
+	if _, known := m[name]; known || len(m) < maxKeys {
+		m[name] = size
+	}
+	return m
+}
+
+func (c *Client) addEngine(name, value string) {
+	name, isCapacity := strings.CutPrefix(name, "capacity-")
+	if !isName(name) {
+		return
+	}
+	e, known := c.Engines[name]
+	if !known && len(c.Engines) >= maxKeys {
+		return
+	}
+	if isCapacity {
+		n, ok := parseUint(value)
+		if !ok || n == 0 || n > maxCapacity {
+			return
+		}
+		e.Capacity = n
+	} else {
+		n, ok := parseUint(strings.TrimSuffix(value, " ns"))
+		if !ok || n > math.MaxInt64 { // a kernel that subtracted too much
+			return
+		}
+		e.Busy = n
+	}
+	c.Engines[name] = e
+}
+
+// isName reports whether s can be the name of a region or an engine.
+func isName(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= maxName
+}
+
+// isPCIAddress reports whether s has the form 0000:c1:00.0. The domain may have up to eight digits.
+func isPCIAddress(s string) bool {
+	if len(s) < len("0000:00:00.0") || len(s) > len("00000000:00:00.0") {
+		return false
+	}
+	for i := range len(s) {
+		switch left := len(s) - i; left {
+		case 2:
+			if s[i] != '.' {
+				return false
+			}
+		case 5, 8:
+			if s[i] != ':' {
+				return false
+			}
+		default:
+			if !strings.Contains("0123456789abcdef", s[i:i+1]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func parseUint(s string) (uint64, bool) {
+	n, err := strconv.ParseUint(s, 10, 64)
+	return n, err == nil
+}
+
+// parseBytes parses a size: 123 KiB, 4 MiB, or a number of bytes.
+func parseBytes(s string) (uint64, bool) {
+	number, unit, _ := strings.Cut(s, " ")
+	n, ok := parseUint(number)
+	shift := 0
+	switch unit {
+	case "":
+	case "KiB":
+		shift = 10
+	case "MiB":
+		shift = 20
+	default:
+		return 0, false
+	}
+	if !ok || n > maxMemory>>shift {
+		return 0, false
+	}
+	return n << shift, true
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import "errors"
+
+// ErrLibrary says that the library of a GPU driver cannot be loaded or initialized.
+var ErrLibrary = errors.New("library of the GPU driver")
+
+// WithReason returns an error with the text of err that also matches reason (errors.Is). It is for errors that lose
+// their cause on the way (a gRPC status, the text of a hook), and for text that explains the reason already.
+func WithReason(err, reason error) error {
+	if err == nil || reason == nil {
+		return err
+	}
+	return reasoned{err, reason}
+}
+
+type reasoned struct {
+	error
+	reason error
+}
+
+func (r reasoned) Unwrap() []error { return []error{r.error, r.reason} }

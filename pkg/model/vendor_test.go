@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import "testing"
+
+// TestVendorRows checks what the code that reads the rows relies on.
+func TestVendorRows(t *testing.T) {
+	bare := 0
+	seen := map[string]Vendor{} // what only one vendor can have
+	for _, v := range GPUVendors {
+		if v.Vendor.Row().Vendor != v.Vendor {
+			t.Errorf("%s has two rows", v.Vendor)
+		}
+		if v.BareNames {
+			bare++
+		} else if v.DockerDriver != "" && len(v.CDIKinds) == 0 {
+			t.Errorf("%s: the names that Docker is asked for have no kind", v.Vendor)
+		}
+		if (v.CharDriver == "") != (v.DeviceClass == "") {
+			t.Errorf("%s: driver %q, class %q", v.Vendor, v.CharDriver, v.DeviceClass)
+		}
+		unique := append([]string{v.Source, v.DRADriver, v.DockerDriver, v.NodePrefix}, v.CDIKinds...)
+		for _, name := range unique {
+			if other, taken := seen[name]; taken && name != "" && other != v.Vendor {
+				t.Errorf("%q is of %s and of %s", name, other, v.Vendor)
+			}
+			seen[name] = v.Vendor
+		}
+	}
+	if bare != 1 {
+		t.Errorf("%d vendors have bare names, want 1", bare)
+	}
+	if unknown := Vendor("other").Row(); unknown.Source != "" || unknown.SharedAddress {
+		t.Errorf("a vendor without a row: %+v", unknown)
+	}
+}
+
+func TestOwns(t *testing.T) {
+	for resource, want := range map[string]Vendor{
+		"nvidia.com/gpu": NVIDIA, "nvidia.com/gpu.shared": NVIDIA, "nvidia.com/mig-1g.10gb": NVIDIA, "nvidia.com/hostdev": "",
+		"amd.com/gpu": AMD, "amd.com/cpx_nps4": AMD, "amd.com/cpx": "", "amd.com/cpx_nps": "",
+		"gpu.intel.com/i915": Intel, "gpu.intel.com/xe": Intel, "gpu.intel.com/i915_monitoring": "",
+		"example.com/cpx_nps4": "", "rdma/hca": "", "": "",
+	} {
+		var got Vendor
+		if v := FindGPUVendor(func(v *GPUVendor) bool { return v.Owns(resource) }); v != nil {
+			got = v.Vendor
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", resource, got, want)
+		}
+	}
+}
