@@ -8,8 +8,9 @@
 // is in a system call. So the number of calls in progress is bounded: one for
 // each Call, Group.Limit for each Group. A panic in a call becomes an error.
 //
-// No caller waits for a call after the deadline of the call. What a late call
-// returns is discarded, unless Call.Late is Keep.
+// No caller waits for a call after the deadline of the call. A result that comes
+// later is discarded by Do and Join. Start is for callers that keep it: they ask
+// Pending.Returned from time to time.
 package hang
 
 import (
@@ -41,30 +42,17 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-// Late is what happens to the result of a call for which Do stopped waiting.
-type Late int
-
-const (
-	// Discard drops the result: it is too old to be used.
-	Discard Late = iota
-	// Keep makes the next Do return the result instead of calling again.
-	Keep
-)
-
-// Call makes one call at a time. The zero Call is ready and discards late
-// results. A Call is safe for concurrent use.
+// Call makes one call at a time. The zero Call is ready. A Call is safe for
+// concurrent use.
 type Call[T any] struct {
-	Late Late
-
-	mu       sync.Mutex
-	running  *Pending[T]
-	late     *Pending[T] // Do stopped waiting for this call; nil unless Late is Keep
-	closed   bool
-	released func()
+	mu      sync.Mutex
+	running *Pending[T]
+	closed  bool
+	release func() // nil unless Close was called while a call was in progress
 }
 
-// Start calls fn unless a call is in progress. It returns nil if fn is not called.
-// limit is the time that fn has.
+// Start calls fn unless a call is in progress, and does not wait for it. It returns
+// nil if fn is not called. limit is the time that fn has.
 func (c *Call[T]) Start(limit time.Duration, fn func() (T, error)) *Pending[T] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,16 +65,7 @@ func (c *Call[T]) Start(limit time.Duration, fn func() (T, error)) *Pending[T] {
 // Do calls fn and waits until it returns, limit has passed or ctx ends. The error
 // is ErrStuck if fn has not returned by then, and at once if a call is in progress.
 func (c *Call[T]) Do(ctx context.Context, limit time.Duration, fn func() (T, error)) (T, error) {
-	p := c.takeLate()
-	if p == nil {
-		p = c.Start(limit, fn)
-	}
-	if !p.wait(ctx) {
-		c.keep(p)
-		var none T
-		return none, ErrStuck
-	}
-	return p.value, p.err
+	return c.Start(limit, fn).Wait(ctx)
 }
 
 // Join is Do for callers that share a Call. If a call of the same method is in
@@ -94,8 +73,7 @@ func (c *Call[T]) Do(ctx context.Context, limit time.Duration, fn func() (T, err
 // method is in progress, Join waits for it and calls fn then. A call has limit from
 // its own start on, and Join takes no longer than limit altogether.
 //
-// The error is a StuckError with the method that has not returned. Join does not
-// take part in Keep.
+// The error is a StuckError with the method that has not returned.
 func (c *Call[T]) Join(ctx context.Context, method string, limit time.Duration, fn func() (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -138,7 +116,7 @@ func (c *Call[T]) Close(release func()) {
 	}
 	c.closed = true
 	if c.running != nil {
-		c.released = release
+		c.release = release
 		return
 	}
 	release()
@@ -149,31 +127,9 @@ func (c *Call[T]) start(method string, limit time.Duration, fn func() (T, error)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.running = nil
-		if c.released != nil {
-			c.released()
+		if c.release != nil {
+			c.release()
 		}
 	})
 	return c.running
-}
-
-func (c *Call[T]) keep(p *Pending[T]) {
-	if p == nil || c.Late != Keep {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.late = p
-}
-
-// takeLate returns the call whose late result is kept, if it has returned.
-func (c *Call[T]) takeLate() *Pending[T] {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.late == nil || c.running != nil {
-		return nil
-	}
-	p := c.late
-	c.late = nil
-	<-p.returned // its goroutine has nothing else to do
-	return p
 }

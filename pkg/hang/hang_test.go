@@ -59,7 +59,7 @@ func TestDo(t *testing.T) {
 
 // Only one caller waits for a call that hangs, and only for its limit. What the call
 // returns then is discarded.
-func TestStuckDiscard(t *testing.T) {
+func TestStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Call[int64]
 		b := newBlocked()
@@ -75,21 +75,6 @@ func TestStuckDiscard(t *testing.T) {
 			t.Error("it runs on after it returned")
 		}
 		took(t, "it returned", do, 2, nil, 0)
-	})
-}
-
-// A result that was kept is returned once.
-func TestStuckKeep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := Call[int64]{Late: Keep}
-		b := newBlocked()
-		do := func() (int64, error) { return c.Do(t.Context(), limit, b.call) }
-		took(t, "it hangs", do, 0, ErrStuck, limit)
-		took(t, "it still hangs", do, 0, ErrStuck, 0)
-		close(b.release)
-		synctest.Wait()
-		took(t, "it returned", do, 1, nil, 0)
-		took(t, "a new call", do, 2, nil, 0)
 	})
 }
 
@@ -126,15 +111,23 @@ func TestStart(t *testing.T) {
 		p := c.Start(limit, b.call)
 		if other := c.Start(limit, b.call); other != nil {
 			t.Error("two calls at a time")
-		} else {
+		} else if !other.Returned() {
 			took(t, "a call that was not made", func() (int64, error) { return other.Wait(t.Context()) }, 0, ErrStuck, 0)
 		}
 		time.Sleep(2 * time.Second)
 		took(t, "the rest of its limit", func() (int64, error) { return p.Wait(t.Context()) }, 0, ErrStuck, limit-2*time.Second)
+		if p.Returned() {
+			t.Error("it has not returned")
+		}
 		took(t, "past its deadline", func() (int64, error) { return p.Wait(t.Context()) }, 0, ErrStuck, 0)
 		close(b.release)
 		synctest.Wait()
-		took(t, "it returned", func() (int64, error) { return p.Wait(t.Context()) }, 1, nil, 0)
+		if !p.Returned() {
+			t.Error("it has returned")
+		}
+		for range 2 {
+			took(t, "kept", func() (int64, error) { return p.Wait(t.Context()) }, 1, nil, 0)
+		}
 	})
 }
 

@@ -33,6 +33,19 @@ func start[T any](method string, deadline time.Time, fn func() (T, error), done 
 	return p
 }
 
+// Returned reports whether the call has returned.
+func (p *Pending[T]) Returned() bool {
+	if p == nil {
+		return false
+	}
+	select {
+	case <-p.returned:
+		return true
+	default:
+		return false
+	}
+}
+
 // Wait waits until the call returns, its deadline has passed or ctx ends, and
 // returns the result of the call. The error is ErrStuck if there is none.
 func (p *Pending[T]) Wait(ctx context.Context) (T, error) {
@@ -51,15 +64,13 @@ func (p *Pending[T]) stuck() error {
 	return &StuckError{p.method}
 }
 
-// wait reports whether the call has returned.
+// wait is Wait without the result. It reports whether the call has returned.
 func (p *Pending[T]) wait(ctx context.Context) bool {
-	if p == nil {
-		return false
-	}
-	select {
-	case <-p.returned: // without a timer
+	if p.Returned() {
 		return true
-	default:
+	}
+	if p == nil || p.overdue() {
+		return false
 	}
 	timer := time.NewTimer(time.Until(p.deadline))
 	defer timer.Stop()
