@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/hang"
 )
 
 // reader makes the system calls on the files of one device and counts them. It
@@ -28,18 +30,18 @@ const bufferSize = 8 << 10
 type file struct {
 	name  string
 	fd    int // -1 while not kept open
-	pause backoff
+	pause hang.Backoff
 	err   error // of the last read
 }
 
 func (f *file) failed(now time.Time, err error) {
 	f.err = err
-	f.pause.failed(now)
+	f.pause.Failed(now)
 }
 
 func (f *file) succeeded() {
 	f.err = nil
-	f.pause = backoff{}
+	f.pause = hang.Backoff{}
 }
 
 // read gives the start of the file, at most size bytes, valid until the next

@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -39,7 +40,7 @@ type manager struct {
 	now      func() time.Time
 	log      *zap.Logger
 
-	listing flight
+	listing hang.Call[[]nlDevice]
 	stop    chan struct{}
 	done    chan struct{}
 
@@ -49,31 +50,42 @@ type manager struct {
 
 // managed is a device of a driver that binds queue pairs.
 type managed struct {
-	name   string
-	index  uint32
-	flight flight
-	stuck  bool
-	away   bool // not in sight, and there is something to give back should it return
-	ports  []*managedPort
+	index uint32
+	call  hang.Call[struct{}]
+	ports []*managedPort
+
+	// Under the lock of the manager.
+	name  string
+	stuck bool
+	held  bool // a port was taken when the last call returned
+	away  bool // not in sight, and there is something to give back should it return
 }
 
-// holds says whether there is something to give back.
-func (d *managed) holds() bool {
-	if !d.flight.begin() {
-		return true
-	}
-	defer d.flight.end()
-	return slices.ContainsFunc(d.ports, (*managedPort).taken)
+// holds reports whether there may be something to give back. It needs the lock of
+// the manager.
+func (d *managed) holds() bool { return d.call.Running() || d.held }
+
+// do makes a call for a device.
+func (m *manager) do(d *managed, limit time.Duration, fn func() error) error {
+	_, err := d.call.Do(context.Background(), limit, func() (struct{}, error) {
+		defer func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			d.held = slices.ContainsFunc(d.ports, (*managedPort).taken)
+		}()
+		return struct{}{}, fn()
+	})
+	return err
 }
 
-// managedPort belongs to the flight of its device; state and reason are read by
-// others and are under the manager's lock.
+// managedPort belongs to the call for its device; state and reason are read by
+// others and are under the lock of the manager.
 type managedPort struct {
 	number uint32
 	auto   bool     // the mode is ours
 	added  []uint32 // optional counters that we switched on
 	final  bool     // nothing more is tried
-	pause  backoff
+	pause  hang.Backoff
 
 	state  model.State // empty before the first try
 	reason string
@@ -138,12 +150,10 @@ func (m *manager) tick() {
 	}
 	each(len(devices), func(i int) {
 		d := devices[i]
-		_, err := do(context.Background(), &d.flight, m.deadline, func() (struct{}, error) {
-			return struct{}{}, m.visit(d)
-		})
+		err := m.do(d, m.deadline, func() error { return m.visit(d) })
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		d.stuck = errors.Is(err, errStuck)
+		d.stuck = errors.Is(err, hang.ErrStuck)
 	})
 }
 
@@ -155,7 +165,7 @@ func (m *manager) list() ([]*managed, error) {
 	if names, _ := os.ReadDir(m.root); len(names) > 0 && m.isSysfs(m.root) {
 		deadline := time.Now().Add(m.deadline)
 		var err error
-		all, err = do(context.Background(), &m.listing, m.deadline, func() ([]nlDevice, error) {
+		all, err = m.listing.Do(context.Background(), m.deadline, func() ([]nlDevice, error) {
 			return dump(m.dial, request{cmd: cmdGet}, deadline, parseDevice)
 		})
 		if err != nil {
@@ -223,7 +233,7 @@ func (m *manager) ports(name string) []*managedPort {
 	return all
 }
 
-// visit is the flight of a device.
+// visit is the call for a device at each tick.
 func (m *manager) visit(d *managed) error {
 	c, err := m.dial()
 	if err != nil {
@@ -233,7 +243,7 @@ func (m *manager) visit(d *managed) error {
 	deadline := time.Now().Add(m.deadline)
 	name := m.nameOf(d)
 	for _, p := range d.ports {
-		if p.final || p.pause.waiting(m.now()) || m.stopped() {
+		if p.final || p.pause.Waiting(m.now()) || m.stopped() {
 			continue
 		}
 		if p.auto {
@@ -271,7 +281,7 @@ func (m *manager) states() []model.DeviceState {
 		for _, p := range d.ports {
 			state, reason := p.state, p.reason
 			if d.stuck {
-				state, reason = model.StateStuck, errStuck.Error()+": its driver may hang"
+				state, reason = model.StateStuck, hang.ErrStuck.Error()+": its driver may hang"
 			}
 			if state != "" && state != model.StateOK {
 				all = append(all, model.DeviceState{

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -35,8 +36,8 @@ const (
 	movedEvery = 10 * time.Second
 	// movedStuck is after what time a look that has not ended is told.
 	movedStuck = time.Minute
-	// maxNamespaces is how many are looked into, maxHanging after how many that
-	// hang, and cost a thread each, a look gives up.
+	// maxNamespaces is the number of namespaces that are looked into, maxHanging
+	// that of calls in progress, those that hang included: each costs a thread.
 	maxNamespaces = 1024
 	maxHanging    = 16
 )
@@ -44,18 +45,34 @@ const (
 // errOther says that a process is not in the namespace that it was in.
 var errOther = errors.New("the process is gone or in another network namespace")
 
-// movedDevices is what the last look found. Looks are an errand of their own:
-// no Read waits for one.
+// movedDevices is the result of the last search. No Read waits for a search.
 type movedDevices struct {
-	flights map[uint64]*flight      // of the last look, by namespace; a look alone touches them
-	devices map[string]*movedDevice // by name; held as Source.mu says
+	asking  hang.Group[uint64, []nlDevice] // by the inode of the namespace
+	devices map[string]*movedDevice        // by name; under Source.mu
 
-	mu     sync.Mutex
-	busy   bool
-	began  time.Time
-	inodes []uint64 // of the namespaces looked into
-	found  []found
-	err    error
+	mu      sync.Mutex
+	looking hang.Call[[]found]
+	pending *hang.Pending[[]found] // the search in progress; nil if there is none
+	began   time.Time
+	inodes  []uint64 // of the namespaces of the last search
+	found   []found
+	err     error
+}
+
+// latest returns the devices of the last search that has ended.
+func (m *movedDevices) latest() []found {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.collect()
+	return m.found
+}
+
+// collect takes the result of a search that has ended. It needs mu.
+func (m *movedDevices) collect() {
+	if m.pending.Returned() {
+		m.found, m.err = m.pending.Wait(context.Background())
+		m.pending = nil
+	}
 }
 
 // found is a device and the namespace that shows it.
@@ -78,17 +95,13 @@ func (s *Source) lookForMoved(now time.Time) []uint64 {
 	m := &s.moved
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.collect()
 	due := now.Sub(m.began) >= movedEvery || !slices.Equal(inodes, m.inodes)
-	if len(spaces) == 0 || !due || m.busy {
+	if len(spaces) == 0 || !due || m.pending != nil {
 		return inodes
 	}
-	m.busy, m.began, m.inodes = true, now, inodes
-	go func() {
-		all, err := s.look(spaces)
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.busy, m.found, m.err = false, all, err
-	}()
+	m.began, m.inodes = now, inodes
+	m.pending = m.looking.Start(movedStuck, func() ([]found, error) { return s.look(spaces) })
 	return inodes
 }
 
@@ -112,8 +125,8 @@ func (s *Source) movedState(inodes []uint64, now time.Time) []model.DeviceState 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	state, err := model.StateFailed, m.err
-	if since := now.Sub(m.began); m.busy && since > movedStuck {
-		state, err = model.StateStuck, fmt.Errorf("%w: a look into network namespaces began %v ago", errStuck, since.Round(time.Second))
+	if since := now.Sub(m.began); m.pending != nil && since > movedStuck {
+		state, err = model.StateStuck, fmt.Errorf("%w: a look into network namespaces began %v ago", hang.ErrStuck, since.Round(time.Second))
 	}
 	if err == nil || len(inodes) == 0 {
 		return nil
@@ -134,23 +147,12 @@ func (s *Source) look(spaces []model.Namespace) ([]found, error) {
 		tooMany = fmt.Errorf("%d of %d network namespaces are not looked into", len(spaces)-maxNamespaces, len(spaces))
 		spaces = spaces[:maxNamespaces]
 	}
-	if s.moved.flights == nil {
-		s.moved.flights = map[uint64]*flight{}
-	}
-	flights, stuck := s.movedFlights(spaces)
 	shown, errs := make([][]nlDevice, len(spaces)), make([]error, len(spaces))
-	var hanging atomic.Int64
-	hanging.Store(stuck)
 	each(len(spaces), func(i int) {
-		if errs[i] = errStuck; flights[i] == nil || hanging.Load() >= maxHanging {
-			return
-		}
-		shown[i], errs[i] = do(context.Background(), flights[i], s.opt.Deadline, func() ([]nlDevice, error) {
-			return s.devicesIn(spaces[i])
+		n := spaces[i]
+		shown[i], errs[i] = s.moved.asking.Do(context.Background(), n.Inode, s.opt.Deadline, func() ([]nlDevice, error) {
+			return s.devicesIn(n)
 		})
-		if errors.Is(errs[i], errStuck) {
-			hanging.Add(1)
-		}
 	})
 	var all []found
 	r := reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
@@ -163,26 +165,6 @@ func (s *Source) look(spaces []model.Namespace) ([]found, error) {
 		}
 	}
 	return all, errors.Join(unseen(errs), tooMany)
-}
-
-// movedFlights are those of the namespaces, nil for one that hangs. Those that
-// hang, of these and of others, are counted and kept.
-func (s *Source) movedFlights(spaces []model.Namespace) (flights []*flight, hanging int64) {
-	for inode, f := range s.moved.flights {
-		if f.begin() {
-			f.end()
-			delete(s.moved.flights, inode)
-		}
-	}
-	hanging = int64(len(s.moved.flights))
-	flights = make([]*flight, len(spaces))
-	for i, n := range spaces {
-		if s.moved.flights[n.Inode] == nil {
-			flights[i] = &flight{}
-			s.moved.flights[n.Inode] = flights[i]
-		}
-	}
-	return flights, hanging
 }
 
 // unseen joins what was wrong with namespaces, but for those that are gone.

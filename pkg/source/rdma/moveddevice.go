@@ -26,9 +26,7 @@ type movedDevice struct {
 // meanwhile and is read there.
 func (s *Source) movedInSight(inodes []uint64) []*movedDevice {
 	m := &s.moved
-	m.mu.Lock()
-	all := m.found
-	m.mu.Unlock()
+	all := m.latest()
 	devices := make(map[string]*movedDevice, len(all))
 	for _, f := range all {
 		name := f.hca.Name
@@ -49,7 +47,7 @@ func (s *Source) movedInSight(inodes []uint64) []*movedDevice {
 	}
 	for name, d := range m.devices {
 		if devices[name] != d {
-			d.flight.close()
+			d.release()
 		}
 	}
 	m.devices = devices

@@ -37,14 +37,13 @@ func (s *Source) Objects(ctx context.Context) ([]model.Object, error) {
 	errs := make([]error, len(devices))
 	each(len(devices), func(i int) {
 		d := devices[i]
-		found[i], errs[i] = do(ctx, s.objectFlight(d.name), patience, func() ([]model.Object, error) {
+		found[i], errs[i] = s.objectCalls.Do(ctx, d.name, patience, func() ([]model.Object, error) {
 			return dumpObjects(s.dial, d, deadline)
 		})
 		if errs[i] != nil {
 			errs[i] = fmt.Errorf("rdma: objects of %s: %w", d.name, errs[i])
 		}
 	})
-	s.pruneObjectFlights()
 	for _, o := range found {
 		objects = append(objects, o...)
 	}
@@ -60,11 +59,9 @@ func (s *Source) DeviceNames(ctx context.Context) (map[uint32]string, error) {
 		return nil, fmt.Errorf("rdma: device names: %w", err)
 	}
 	names := make(map[uint32]string, len(all))
-	s.moved.mu.Lock()
-	for _, f := range s.moved.found {
+	for _, f := range s.moved.latest() {
 		names[f.hca.Index] = f.hca.Name
 	}
-	s.moved.mu.Unlock()
 	for _, d := range all {
 		names[d.index] = d.name
 	}
@@ -83,33 +80,9 @@ func (s *Source) listDevices(ctx context.Context, deadline time.Time) ([]nlDevic
 	if !s.isSysfs(s.root) {
 		return nil, fmt.Errorf("%w: %s is a copy", model.ErrUnsupported, s.root)
 	}
-	return do(ctx, s.objectFlight(""), time.Until(deadline), func() ([]nlDevice, error) {
+	return s.listCall.Do(ctx, time.Until(deadline), func() ([]nlDevice, error) {
 		return dump(s.dial, request{cmd: cmdGet}, deadline, parseDevice)
 	})
-}
-
-// objectFlight is that of a device, and for "" that of their listing.
-func (s *Source) objectFlight(device string) *flight {
-	s.objectMu.Lock()
-	defer s.objectMu.Unlock()
-	f := s.objectFlights[device]
-	if f == nil {
-		f = &flight{}
-		s.objectFlights[device] = f
-	}
-	return f
-}
-
-// pruneObjectFlights keeps those under way only.
-func (s *Source) pruneObjectFlights() {
-	s.objectMu.Lock()
-	defer s.objectMu.Unlock()
-	for name, f := range s.objectFlights {
-		if f.begin() {
-			f.end()
-			delete(s.objectFlights, name)
-		}
-	}
 }
 
 // dumpObjects dumps the tables of one device and finds out whose the entries

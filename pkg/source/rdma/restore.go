@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/hang"
 )
 
 // close ends the manager and gives back what it took, within its deadline.
@@ -23,7 +25,7 @@ func (m *manager) close() error {
 	case <-timer.C: // a device hangs; the others are given back
 	}
 	// One that was away may be back.
-	_, _ = do(context.Background(), &flight{}, time.Until(deadline)/2, m.list)
+	_, _ = new(hang.Call[[]*managed]).Do(context.Background(), time.Until(deadline)/2, m.list)
 	m.mu.Lock()
 	devices := make([]*managed, 0, len(m.devices))
 	var errs []error
@@ -44,9 +46,7 @@ func (m *manager) restoreAll(devices []*managed, deadline time.Time) []error {
 	errs := make([]error, len(devices))
 	each(len(devices), func(i int) {
 		d := devices[i]
-		_, err := do(context.Background(), &d.flight, time.Until(deadline), func() (struct{}, error) {
-			return struct{}{}, m.restore(d, deadline)
-		})
+		err := m.do(d, time.Until(deadline), func() error { return m.restore(d, deadline) })
 		if err != nil {
 			name := m.nameOf(d)
 			errs[i] = fmt.Errorf("counters of queue pairs of %s are not as before: %w: "+
@@ -56,7 +56,7 @@ func (m *manager) restoreAll(devices []*managed, deadline time.Time) []error {
 	return errs
 }
 
-// restore is the last flight of a device. What is quick and lasts comes first:
+// restore is the last call for a device. What is quick and lasts comes first:
 // once auto mode is off no more queue pairs are bound, and the mode is none when
 // the last one that is bound goes.
 func (m *manager) restore(d *managed, deadline time.Time) error {
@@ -136,7 +136,7 @@ func (m *manager) unbindAll(c *conn, d *managed, ports map[uint32]bool, deadline
 		}
 		for _, n := range e.qpns {
 			if !time.Now().Before(deadline) {
-				return fmt.Errorf("queue pairs stay bound as long as they are: %w", errStuck)
+				return fmt.Errorf("queue pairs stay bound as long as they are: %w", hang.ErrStuck)
 			}
 			// One that is gone is what it should be.
 			err := c.unbind(d.index, e.port, e.id, n, deadline)

@@ -10,12 +10,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -28,22 +28,29 @@ import (
 // and at once.
 const functionsEvery = 10 * time.Second
 
-// functions is what the last look at physical functions found. No Read waits for one.
+// functions is the result of the last look at physical functions. No Read waits for
+// a look.
 type functions struct {
-	pfs map[string]*physical // by HCA; a look alone touches them
+	pfs map[string]*physical // by HCA; belongs to the look in progress
 
-	mu    sync.Mutex
-	busy  bool
-	began time.Time
-	looks uint64     // that have begun
-	vfs   []model.VF // nil before the first look
-	err   error
+	looking hang.Call[[]model.VF]
+	pending *hang.Pending[[]model.VF] // the look in progress; nil if there is none
+	began   time.Time
+	looks   uint64     // number of looks that have begun
+	vfs     []model.VF // nil before the first look
+	err     error
 }
 
 // physical is a physical function.
 type physical struct {
-	flight flight
-	told   teller
+	call hang.Call[functionsOf]
+	told teller
+}
+
+// functionsOf is the result of one call for a physical function.
+type functionsOf struct {
+	vfs  []model.VF
+	told teller
 }
 
 // teller is what is remembered of a network interface that tells of virtual functions.
@@ -52,7 +59,7 @@ type teller struct {
 	// counts says that one of them was told a figure once. A driver that does not count
 	// cannot be told from one whose functions have moved nothing yet: both tell zeroes.
 	counts bool
-	pause  backoff
+	pause  hang.Backoff
 	err    error // of the last request
 }
 
@@ -60,23 +67,23 @@ type teller struct {
 // found them, and begins another when one is due.
 func (s *Source) readFunctions(hcas []model.HCA, now time.Time) ([]model.VF, []model.DeviceState) {
 	f := &s.functions
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.busy && now.Sub(f.began) >= functionsEvery {
-		f.busy, f.began = true, now
+	if f.pending.Returned() {
+		f.vfs, f.err = f.pending.Wait(context.Background())
+		f.pending = nil
+	}
+	if f.pending == nil && now.Sub(f.began) >= functionsEvery {
+		f.began = now
 		f.looks++
-		number, patience := f.looks, s.opt.Deadline
-		go func() {
-			vfs, err := s.lookAtFunctions(hcas, now, patience)
+		number, limit := f.looks, s.opt.Deadline
+		f.pending = f.looking.Start(limit, func() ([]model.VF, error) {
+			vfs, err := s.lookAtFunctions(hcas, now, limit)
 			for i := range vfs {
 				if vfs[i].Counted {
 					vfs[i].Look = number
 				}
 			}
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.busy, f.vfs, f.err = false, vfs, err
-		}()
+			return vfs, err
+		})
 	}
 	var states []model.DeviceState
 	if f.err != nil {
@@ -112,7 +119,7 @@ func hasCounters(h *model.HCA) bool {
 
 // lookAtFunctions looks at all physical functions. One that hangs, or fails, costs
 // its own.
-func (s *Source) lookAtFunctions(hcas []model.HCA, now time.Time, patience time.Duration) ([]model.VF, error) {
+func (s *Source) lookAtFunctions(hcas []model.HCA, now time.Time, limit time.Duration) ([]model.VF, error) {
 	virtual := map[string]*model.HCA{}
 	pfs := make([]*model.HCA, 0, len(hcas))
 	last := s.functions.pfs
@@ -130,14 +137,10 @@ func (s *Source) lookAtFunctions(hcas []model.HCA, now time.Time, patience time.
 	}
 	found, errs := make([][]model.VF, len(pfs)), make([]error, len(pfs))
 	each(len(pfs), func(i int) {
-		type result struct {
-			vfs  []model.VF
-			told teller
-		}
 		h, p := pfs[i], s.functions.pfs[pfs[i].Name]
 		before := p.told
-		r, err := do(context.Background(), &p.flight, patience, func() (r result, _ error) {
-			r.vfs, r.told = s.readPhysical(h, before, virtual, now, time.Now().Add(patience))
+		r, err := p.call.Do(context.Background(), limit, func() (r functionsOf, _ error) {
+			r.vfs, r.told = s.readPhysical(h, before, virtual, now, time.Now().Add(limit))
 			return r, nil
 		})
 		if err == nil {
@@ -182,13 +185,13 @@ func (s *Source) readPhysical(h *model.HCA, t teller, virtual map[string]*model.
 	switch {
 	case !away || !s.opt.Netlink || !s.genuine:
 		t.err = nil
-	case !t.pause.waiting(now):
+	case !t.pause.Waiting(now):
 		var l link
 		l, t.name, t.err = s.askInterfaces(r, h, int(n), t.name, deadline)
 		if t.err != nil && !l.told {
-			t.pause.failed(now)
+			t.pause.Failed(now)
 		} else {
-			t.pause = backoff{}
+			t.pause = hang.Backoff{}
 		}
 		t.counts = t.counts || slices.ContainsFunc(l.vfs, functionOf.moved)
 		for i := range l.vfs {
