@@ -194,7 +194,7 @@ func (d *device) open(n *node) (int, error) {
 	if n.open != nil {
 		return n.open(d.name)
 	}
-	return d.reader.openat(unix.AT_FDCWD, d.path, unix.O_RDONLY|unix.O_DIRECTORY)
+	return d.reader.openat(unix.AT_FDCWD, d.path, unix.O_DIRECTORY)
 }
 
 // scan reads what does not move and looks which ports and counters there are.
@@ -221,7 +221,7 @@ func (d *device) scan() {
 	d.hw.scan(r, d.dir)
 
 	var names []string
-	if fd, err := r.openat(d.dir, "ports", unix.O_RDONLY|unix.O_DIRECTORY); err == nil {
+	if fd, err := r.openat(d.dir, "ports", unix.O_DIRECTORY); err == nil {
 		names, _ = r.list(fd, func(s string) bool { return portNumber(s) > 0 })
 		r.close(fd)
 	}
@@ -265,7 +265,7 @@ func portNumber(s string) int {
 // scan looks which counters there are and keeps open what stays.
 func (g *group) scan(r *reader, device int) {
 	if g.dir < 0 {
-		fd, err := r.openat(device, g.path, unix.O_RDONLY|unix.O_DIRECTORY)
+		fd, err := r.openat(device, g.path, unix.O_DIRECTORY)
 		if err != nil {
 			return
 		}

@@ -10,12 +10,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
 )
 
-// reader makes the system calls on the files of one device and counts them. It
-// works on plain descriptors: what package os adds to each open (epoll, fcntl,
-// fstat) costs ten times the read. Opening is blocking on purpose.
+// reader makes the system calls on the files of one device and counts them. It keeps
+// descriptors open, which package boundedfile does not. An open may block: the call
+// for the device has a deadline.
 type reader struct {
 	calls  int
 	kept   *atomic.Int64 // descriptors that may still be kept, shared by all devices
@@ -56,7 +57,7 @@ func (r *reader) read(dir int, f *file, size int) ([]byte, error) {
 		}
 		r.forget(f)
 	}
-	fd, err := r.openat(dir, f.name, unix.O_RDONLY)
+	fd, err := r.openat(dir, f.name, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +75,7 @@ func (r *reader) read(dir int, f *file, size int) ([]byte, error) {
 
 // line reads an attribute that is not worth a descriptor; "" when there is none.
 func (r *reader) line(dir int, path string) string {
-	fd, err := r.openat(dir, path, unix.O_RDONLY)
+	fd, err := r.openat(dir, path, 0)
 	if err != nil {
 		return ""
 	}
@@ -89,7 +90,7 @@ func (r *reader) line(dir int, path string) string {
 // link gives what a symbolic link says, "" when it is none.
 func (r *reader) link(path string) string {
 	r.calls++
-	n, err := retry(func() (int, error) { return unix.Readlink(path, r.buffer) })
+	n, err := boundedfile.Retry(func() (int, error) { return unix.Readlink(path, r.buffer) })
 	if err != nil {
 		return ""
 	}
@@ -107,13 +108,12 @@ func (r *reader) forget(f *file) {
 
 func (r *reader) openat(dir int, path string, flags int) (int, error) {
 	r.calls++
-	return retry(func() (int, error) { return unix.Openat(dir, path, flags|unix.O_CLOEXEC, 0) })
+	return boundedfile.Open(dir, path, flags)
 }
 
 func (r *reader) pread(fd int, buf []byte) (int, error) {
 	r.calls++
-	n, err := retry(func() (int, error) { return unix.Pread(fd, buf, 0) })
-	return max(n, 0), err
+	return boundedfile.ReadStart(fd, buf)
 }
 
 func (r *reader) close(fd int) {
@@ -136,7 +136,7 @@ func (r *reader) list(dir int, valid func(string) bool) ([]string, error) {
 
 // directory lists a directory by its path; one that cannot be read is empty.
 func (r *reader) directory(path string, valid func(string) bool) []string {
-	fd, err := r.openat(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := r.openat(unix.AT_FDCWD, path, unix.O_DIRECTORY)
 	if err != nil {
 		return nil
 	}
@@ -153,7 +153,7 @@ func (r *reader) entries(dir int, fn func(entry)) error {
 	}
 	for {
 		r.calls++
-		n, err := retry(func() (int, error) { return unix.ReadDirent(dir, r.buffer) })
+		n, err := boundedfile.Retry(func() (int, error) { return unix.ReadDirent(dir, r.buffer) })
 		if err != nil || n <= 0 {
 			return err
 		}

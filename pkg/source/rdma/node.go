@@ -105,7 +105,7 @@ type charDevice struct {
 // of the same name, in different namespaces, nothing is said.
 func charDevices(dir string) map[string]charDevice {
 	r := reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
-	fd, err := r.openat(unix.AT_FDCWD, dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := r.openat(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
 	if err != nil {
 		return nil
 	}

@@ -357,7 +357,7 @@ func (s *Source) discover() error {
 // list marks what is there and returns how many names are.
 func (s *Source) list() (seen int, err error) {
 	if s.class < 0 {
-		fd, err := s.reader.openat(unix.AT_FDCWD, s.root, unix.O_RDONLY|unix.O_DIRECTORY)
+		fd, err := s.reader.openat(unix.AT_FDCWD, s.root, unix.O_DIRECTORY)
 		if errors.Is(err, unix.ENOENT) {
 			return 0, nil
 		}
