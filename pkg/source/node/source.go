@@ -54,7 +54,8 @@ import (
 )
 
 const (
-	// patience is how long what may hang is waited for.
+	// patience is the limit of a call that may hang: of one mount point, and with a
+	// quarter more of a part.
 	patience = time.Second
 	// coldAge is after what time what seldom changes is read again.
 	coldAge = time.Minute
@@ -72,11 +73,11 @@ type Options struct {
 
 // A Source reads the node.
 type Source struct {
-	log     *zap.Logger
-	now     func() time.Time
-	inline  []part
-	flights []*flight
-	told    map[string]string // what is wrong with each part, by the last read
+	log    *zap.Logger
+	now    func() time.Time
+	inline []part
+	slow   []*slowPart
+	told   map[string]string // what is wrong with each part, by the last read
 }
 
 // part is what one collector of node_exporter reads.
@@ -119,7 +120,7 @@ func New(o Options) (*Source, error) {
 	}
 	devs := &netDevReader{procfs: o.Procfs, sysfs: o.Sysfs}
 	mounts := newMountReader(o.Procfs, o.Root)
-	s.flights = []*flight{
+	s.slow = []*slowPart{
 		{part: part{"filesystem", mounts.read}},
 		{part: part{"netdev", devs.read}},
 	}
@@ -133,8 +134,8 @@ func New(o Options) (*Source, error) {
 		s.inline = append(s.inline,
 			part{"clocksource", func(_ time.Time, n *model.Node) error { return readClocksources(sys, n) }},
 			part{"throttle", cores.read})
-		s.flights = append(s.flights,
-			&flight{part: part{"netclass", classes.read}}, &flight{part: part{"hwmon", sensors.read}})
+		s.slow = append(s.slow,
+			&slowPart{part: part{"netclass", classes.read}}, &slowPart{part: part{"hwmon", sensors.read}})
 	}
 	return s, nil
 }
@@ -154,16 +155,14 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	told := s.told
 	s.told = nil
 	tell := func(name string, err error) { s.tell(&out, told, name, err) }
-	for _, f := range s.flights {
-		f.start(now)
+	for _, p := range s.slow {
+		p.start(now)
 	}
 	for _, p := range s.inline {
 		tell(p.name, p.read(now, n))
 	}
-	timer := time.NewTimer(patience + patience/4) // a mount point has had its patience by then
-	defer timer.Stop()
-	for _, f := range s.flights {
-		tell(f.name, f.wait(ctx, timer, n))
+	for _, p := range s.slow {
+		tell(p.name, p.wait(ctx, n))
 	}
 	for i := range n.Filesystems {
 		if f := &n.Filesystems[i]; f.Error == errHangs.Error() {
