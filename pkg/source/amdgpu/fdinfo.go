@@ -181,7 +181,8 @@ func parseBytes(s string) (uint64, bool) {
 }
 
 // readClient reads a file of fdinfo without the locks on the file, which the kernel
-// lists before the driver is asked: a process may have as many as it likes.
+// lists before the driver is asked: a process may have as many as it likes. So it
+// reads line by line, which package boundedfile does not.
 func readClient(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
