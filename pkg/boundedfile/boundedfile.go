@@ -19,11 +19,10 @@ import (
 )
 
 // ReadFile reads a file up to its end, but not more than limit bytes, into buf, which
-// it replaces if the file is longer. dir is an open directory for relative names,
-// or unix.AT_FDCWD. It takes an open, a close, and a read for each part that the
-// kernel returns and for the end.
-func ReadFile(dir int, name string, buf []byte, limit int) ([]byte, error) {
-	fd, err := Open(dir, name, 0)
+// it replaces if the file is longer. It takes an open, a close, and a read for each
+// part that the kernel returns and for the end.
+func ReadFile(name string, buf []byte, limit int) ([]byte, error) {
+	fd, err := Open(unix.AT_FDCWD, name, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: name, Err: err}
 	}
@@ -53,8 +52,8 @@ const firstBuffer = 4 << 10
 
 // ReadOnce is ReadFile with a single read of at most len(buf) bytes. The kernel
 // returns an attribute of sysfs or cgroupfs as a whole if the buffer holds it.
-func ReadOnce(dir int, name string, buf []byte) ([]byte, error) {
-	fd, err := Open(dir, name, 0)
+func ReadOnce(name string, buf []byte) ([]byte, error) {
+	fd, err := Open(unix.AT_FDCWD, name, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: name, Err: err}
 	}
@@ -66,7 +65,8 @@ func ReadOnce(dir int, name string, buf []byte) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// Open opens a file for reading. flags are added to O_RDONLY and O_CLOEXEC.
+// Open opens a file for reading. dir is an open directory for relative names, or
+// unix.AT_FDCWD. flags are added to O_RDONLY and O_CLOEXEC.
 func Open(dir int, name string, flags int) (int, error) {
 	return Retry(func() (int, error) { return unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC|flags, 0) })
 }

@@ -32,32 +32,45 @@ func TestReadFile(t *testing.T) {
 	for _, size := range []int{0, 1, 127, 128, 129, firstBuffer, 3*firstBuffer + 5} {
 		content := bytes.Repeat([]byte("0123456"), size/7+1)[:size]
 		name := write(t, content)
-		dir, base := filepath.Split(name)
-		fd, err := Open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
-		if err != nil {
-			t.Fatal(err)
-		}
 		for _, limit := range []int{1, 128, 1 << 20} {
 			for _, buf := range [][]byte{nil, make([]byte, 128), make([]byte, 0, 16), make([]byte, 1<<20)} {
 				want := content[:min(size, limit)]
-				for _, at := range []struct {
-					dir  int
-					name string
-				}{{unix.AT_FDCWD, name}, {fd, base}} {
-					got, err := ReadFile(at.dir, at.name, buf, limit)
-					if err != nil || !bytes.Equal(got, want) {
-						t.Errorf("%d bytes, limit %d, buffer of %d: %d bytes, %v", size, limit, cap(buf), len(got), err)
-					}
+				got, err := ReadFile(name, buf, limit)
+				if err != nil || !bytes.Equal(got, want) {
+					t.Errorf("%d bytes, limit %d, buffer of %d: %d bytes, %v", size, limit, cap(buf), len(got), err)
 				}
 			}
 		}
-		unix.Close(fd)
+	}
+}
+
+// A name is relative to an open directory.
+func TestOpen(t *testing.T) {
+	dir, base := filepath.Split(write(t, []byte("1\n")))
+	at, err := Open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(at)
+	fd, err := Open(at, base, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 16)
+	for _, want := range []string{"1\n", ""} {
+		if n, err := Read(fd, buf); err != nil || string(buf[:n]) != want {
+			t.Errorf("%q, %v; want %q", buf[:n], err, want)
+		}
+	}
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("flags %x, %v: a child would have the file", flags, err)
 	}
 }
 
 // The kernel returns /proc/self/maps in parts, a FIFO in those that were written.
 func TestReadFileInParts(t *testing.T) {
-	got, err := ReadFile(unix.AT_FDCWD, "/proc/self/smaps", make([]byte, 64<<10), 16<<20)
+	got, err := ReadFile("/proc/self/smaps", make([]byte, 64<<10), 16<<20)
 	if err != nil || !strings.Contains(string(got), "[vdso]") && !strings.Contains(string(got), "[vvar]") {
 		t.Errorf("%d bytes, %v: the last mappings are missing", len(got), err)
 	}
@@ -74,7 +87,7 @@ func TestReadFileInParts(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 		}
 	}()
-	got, err = ReadFile(unix.AT_FDCWD, name, make([]byte, 16), 1<<20)
+	got, err = ReadFile(name, make([]byte, 16), 1<<20)
 	if err != nil || string(got) != strings.Join(parts, "") {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
@@ -92,21 +105,21 @@ func fifo(t *testing.T) string {
 // A file that grows while it is read, as a hostile one may, ends at the limit.
 func TestGrowingFile(t *testing.T) {
 	const limit = 100 << 10
-	got, err := ReadFile(unix.AT_FDCWD, "/dev/zero", nil, limit)
+	got, err := ReadFile("/dev/zero", nil, limit)
 	if err != nil || len(got) != limit {
 		t.Errorf("%d bytes of a file without end, %v", len(got), err)
 	}
-	if got, err := ReadOnce(unix.AT_FDCWD, "/dev/zero", make([]byte, 128)); err != nil || len(got) != 128 {
+	if got, err := ReadOnce("/dev/zero", make([]byte, 128)); err != nil || len(got) != 128 {
 		t.Errorf("%d bytes of a file without end, %v", len(got), err)
 	}
 }
 
 func TestReadOnce(t *testing.T) {
 	name := write(t, []byte("0x1002\n"))
-	if got, err := ReadOnce(unix.AT_FDCWD, name, make([]byte, 64)); err != nil || string(got) != "0x1002\n" {
+	if got, err := ReadOnce(name, make([]byte, 64)); err != nil || string(got) != "0x1002\n" {
 		t.Errorf("%q, %v", got, err)
 	}
-	if got, err := ReadOnce(unix.AT_FDCWD, name, make([]byte, 3)); err != nil || string(got) != "0x1" {
+	if got, err := ReadOnce(name, make([]byte, 3)); err != nil || string(got) != "0x1" {
 		t.Errorf("%q, %v", got, err)
 	}
 }
@@ -141,8 +154,8 @@ func TestErrors(t *testing.T) {
 		"/proc/self/mem":              {"read", unix.EIO},
 	} {
 		buf := make([]byte, 64)
-		_, whole := ReadFile(unix.AT_FDCWD, name, buf, 64)
-		_, once := ReadOnce(unix.AT_FDCWD, name, buf)
+		_, whole := ReadFile(name, buf, 64)
+		_, once := ReadOnce(name, buf)
 		for _, err := range []error{whole, once} {
 			var path *os.PathError
 			if !errors.Is(err, want.err) || !errors.As(err, &path) || path.Op != want.op || path.Path != name {

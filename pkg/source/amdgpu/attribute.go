@@ -34,7 +34,7 @@ const maxRead = 128 << 10
 // because the driver computes a binary attribute again for each read. The open may
 // block in the driver.
 func (d *directory) read(name string) ([]byte, error) {
-	b, err := boundedfile.ReadFile(unix.AT_FDCWD, filepath.Join(d.path, name), d.buffer, maxRead)
+	b, err := boundedfile.ReadFile(filepath.Join(d.path, name), d.buffer, maxRead)
 	gone := errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO)
 	if gone {
 		d.gone++

@@ -9,15 +9,13 @@ import (
 	"os"
 	"strconv"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
 // readSome returns the start of a file of the kernel.
 func readSome(name string) ([]byte, error) {
 	var buffer [maxAttribute]byte // on the stack: most files are a number
-	b, err := boundedfile.ReadFile(unix.AT_FDCWD, name, buffer[:], len(buffer))
+	b, err := boundedfile.ReadFile(name, buffer[:], len(buffer))
 	return bytes.Clone(b), err
 }
 

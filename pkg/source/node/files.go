@@ -9,8 +9,6 @@ import (
 	"math"
 	"strconv"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
@@ -31,7 +29,7 @@ func (r *reader) file(path string) ([]byte, error) {
 	if r.buffer == nil {
 		r.buffer = make([]byte, 16<<10)
 	}
-	b, err := boundedfile.ReadFile(unix.AT_FDCWD, path, r.buffer, maxProc)
+	b, err := boundedfile.ReadFile(path, r.buffer, maxProc)
 	if err == nil {
 		r.buffer = b[:cap(b)]
 	}
@@ -41,7 +39,7 @@ func (r *reader) file(path string) ([]byte, error) {
 // attribute returns the content of a file of sysfs. A driver that answers EAGAIN is
 // not asked again.
 func attribute(path string, buf *[maxSys]byte) ([]byte, error) {
-	return boundedfile.ReadOnce(unix.AT_FDCWD, path, buf[:])
+	return boundedfile.ReadOnce(path, buf[:])
 }
 
 // number reads an unsigned attribute.

@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -144,7 +143,7 @@ func recall(o Options, address string, index int) model.GPU {
 
 // attribute returns the content of a small file of the kernel, or "" if it cannot be read.
 func attribute(path string) string {
-	b, err := boundedfile.ReadOnce(unix.AT_FDCWD, path, make([]byte, fileMax))
+	b, err := boundedfile.ReadOnce(path, make([]byte, fileMax))
 	if err != nil {
 		return ""
 	}
