@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -83,7 +84,7 @@ func (s *Source) hostNamespace() (uint64, error) {
 func (s *Source) namespaceOf(pid int) (uint64, error) {
 	var st unix.Stat_t
 	file := filepath.Join(s.procfs, strconv.Itoa(pid), "ns/net")
-	if _, err := retry(func() (int, error) { return 0, unix.Stat(file, &st) }); err != nil {
+	if _, err := boundedfile.Retry(func() (int, error) { return 0, unix.Stat(file, &st) }); err != nil {
 		return 0, &fs.PathError{Op: "stat", Path: file, Err: err}
 	}
 	return st.Ino, nil
