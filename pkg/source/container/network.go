@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -74,7 +73,7 @@ func (s *Source) hostNamespace() (uint64, error) {
 	if !errors.Is(err, fs.ErrPermission) {
 		return inode, err
 	}
-	if comm, _ := os.ReadFile(filepath.Join(s.procfs, "2/comm")); string(comm) != "kthreadd\n" {
+	if comm, _ := boundedfile.ReadOnce(filepath.Join(s.procfs, "2/comm"), make([]byte, 16)); string(comm) != "kthreadd\n" {
 		return 0, err
 	}
 	return s.namespaceOf(2)
