@@ -126,7 +126,8 @@ func (s *Source) movedState(inodes []uint64, now time.Time) []model.DeviceState 
 	defer m.mu.Unlock()
 	state, err := model.StateFailed, m.err
 	if since := now.Sub(m.began); m.pending != nil && since > movedStuck {
-		state, err = model.StateStuck, fmt.Errorf("%w: a look into network namespaces began %v ago", hang.ErrStuck, since.Round(time.Second))
+		since = since.Round(time.Second)
+		state, err = model.StateStuck, fmt.Errorf("%w: a look into network namespaces began %v ago", hang.ErrStuck, since)
 	}
 	if err == nil || len(inodes) == 0 {
 		return nil
