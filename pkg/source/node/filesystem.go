@@ -18,7 +18,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// What node_exporter leaves out unless told otherwise.
+// Mount points and file systems that node_exporter leaves out by default.
 var (
 	notMountPoints = regexp.MustCompile(
 		`^/(dev|proc|run/credentials/.+|sys|var/lib/docker/.+|var/lib/containers/storage/.+)($|/)`)
@@ -111,8 +111,8 @@ func (m *mountReader) parse(b []byte) error {
 	return nil
 }
 
-// belowRoot is how the node calls a mount point that its own root is mounted
-// above.
+// belowRoot returns the path that a mount point has on the node, if the root of the
+// node is mounted at root.
 func belowRoot(path, root string) string {
 	rest, ok := strings.CutPrefix(path, root)
 	switch {
@@ -149,12 +149,12 @@ func parseMount(line []byte) (model.Filesystem, error) {
 	}, nil
 }
 
-// unescape is what node_exporter undoes of the kernel's escapes.
+// unescape undoes the escapes of the kernel that node_exporter undoes.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t")
 
-// ask asks all mount points at once: the server of a network file system, or a disk,
-// may never answer. A mount point that has not answered within the limit hangs, and is
-// not asked again before it does.
+// ask calls statfs for all mount points at once: the server of a network file system,
+// or a disk, may never answer. A mount point that does not answer in time is not asked
+// again until it does.
 func (m *mountReader) ask() []model.Filesystem {
 	ctx := context.Background()
 	deadline := time.Now().Add(patience)

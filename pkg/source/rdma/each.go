@@ -4,7 +4,7 @@ package rdma
 
 import "sync"
 
-// each runs fn for 0 to n-1, at most inFlight at a time, and waits for all.
+// each calls fn for 0 to n-1, at most inFlight at a time, and waits for all of them.
 func each(n int, fn func(i int)) {
 	var wg sync.WaitGroup
 	next := make(chan int, n)
@@ -22,5 +22,5 @@ func each(n int, fn func(i int)) {
 	wg.Wait()
 }
 
-// inFlight is how many devices are read at the same time.
+// inFlight is the number of devices that are read at the same time.
 const inFlight = 16

@@ -45,9 +45,9 @@ func (f *file) succeeded() {
 	f.pause = hang.Backoff{}
 }
 
-// read gives the start of the file, at most size bytes, valid until the next
-// call. A kept descriptor sees fresh values; after the device was removed it
-// gives ENODEV, and is opened again once.
+// read returns the start of the file, at most size bytes, valid until the next call. A
+// kept descriptor returns fresh values. After the device was removed it returns ENODEV,
+// and the file is opened again once.
 func (r *reader) read(dir int, f *file, size int) ([]byte, error) {
 	buf := r.buffer[:size]
 	if f.fd >= 0 {
@@ -73,7 +73,7 @@ func (r *reader) read(dir int, f *file, size int) ([]byte, error) {
 	return buf[:n], err
 }
 
-// line reads an attribute that is not worth a descriptor; "" when there is none.
+// line returns an attribute that is not worth a kept descriptor, or "" if there is none.
 func (r *reader) line(dir int, path string) string {
 	fd, err := r.openat(dir, path, 0)
 	if err != nil {
@@ -87,7 +87,7 @@ func (r *reader) line(dir int, path string) string {
 	return parseLine(r.buffer[:n])
 }
 
-// link gives what a symbolic link says, "" when it is none.
+// link returns the target of a symbolic link, or "" if path is not one.
 func (r *reader) link(path string) string {
 	r.calls++
 	n, err := boundedfile.Retry(func() (int, error) { return unix.Readlink(path, r.buffer) })
@@ -121,8 +121,8 @@ func (r *reader) close(fd int) {
 	_ = unix.Close(fd)
 }
 
-// list gives the sorted names in an open directory that valid accepts, within
-// bounds.
+// list returns the sorted names in an open directory that valid accepts, at most
+// maxDevices.
 func (r *reader) list(dir int, valid func(string) bool) ([]string, error) {
 	names := []string{}
 	err := r.entries(dir, func(e entry) {
@@ -134,7 +134,7 @@ func (r *reader) list(dir int, valid func(string) bool) ([]string, error) {
 	return names, err
 }
 
-// directory lists a directory by its path; one that cannot be read is empty.
+// directory lists a directory by its path. An unreadable directory is empty.
 func (r *reader) directory(path string, valid func(string) bool) []string {
 	fd, err := r.openat(unix.AT_FDCWD, path, unix.O_DIRECTORY)
 	if err != nil {
@@ -169,7 +169,7 @@ type entry struct {
 	name  []byte
 }
 
-// entries walks over what getdents64 wrote.
+// entries iterates over the result of getdents64.
 func entries(b []byte) func(yield func(entry) bool) {
 	const head = 19 // d_ino, d_off, d_reclen, d_type
 	return func(yield func(entry) bool) {

@@ -20,17 +20,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// manageEvery is how often the manager looks for devices, and whether what it
-// set is still so.
+// manageEvery is the interval at which the manager looks for devices and checks the
+// modes that it set.
 const manageEvery = 10 * time.Second
 
 // manager has the kernel bind new queue pairs of mlx5 devices to a counter for
 // each thread that makes them, with the byte counters of the port. It touches
-// only ports whose mode is off and gives everything back when it ends: mode,
-// optional counters and queue pairs. A mode that anybody else sets is theirs.
+// only ports with mode off, and restores everything when it ends: mode, optional
+// counters and queue pairs. It leaves alone a mode that another tool sets, and also
+// one that a killed sensor left behind, which looks the same.
 //
-// It runs beside the reads: those change nothing in the kernel. What is left
-// behind by a sensor that was killed looks like another tool's.
+// It runs in a goroutine of its own: a Read changes nothing in the kernel.
 type manager struct {
 	root     string
 	dial     func() (*conn, error)
@@ -93,7 +93,7 @@ type managedPort struct {
 
 func (p *managedPort) taken() bool { return p.auto || len(p.added) > 0 }
 
-// manage begins to manage, once.
+// manage starts the manager, once.
 func (s *Source) manage() {
 	s.managerMu.Lock()
 	defer s.managerMu.Unlock()
@@ -142,11 +142,11 @@ func (m *manager) stopped() bool {
 	}
 }
 
-// tick takes ports that are free, and looks after those taken before.
+// tick takes ports that are free and checks those taken before.
 func (m *manager) tick() {
 	devices, err := m.list()
 	if err != nil {
-		return // the reads tell it
+		return // Read reports it
 	}
 	each(len(devices), func(i int) {
 		d := devices[i]
@@ -157,8 +157,8 @@ func (m *manager) tick() {
 	})
 }
 
-// list brings the set of devices up to date. One that left with something of ours
-// may be back: its mode and counters go along to another network namespace.
+// list updates the set of devices. A device that left with a mode of ours may come
+// back: it takes mode and counters along to another network namespace.
 func (m *manager) list() ([]*managed, error) {
 	var all []nlDevice
 	// Asking netlink would load ib_core where it is not.
@@ -194,7 +194,7 @@ func (m *manager) list() ([]*managed, error) {
 			devices = append(devices, d)
 			continue
 		}
-		// Another of its name says that its driver was loaded anew.
+		// Another device of this name means that its driver was reloaded.
 		other, ok := named[d.name]
 		if ok && other != index || len(m.devices) > maxDevices || !d.holds() {
 			delete(m.devices, index)
@@ -203,17 +203,16 @@ func (m *manager) list() ([]*managed, error) {
 	return devices, nil
 }
 
-// nameOf is the name of a device, which a listing may change.
+// nameOf returns the name of a device, which list may change.
 func (m *manager) nameOf(d *managed) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return d.name
 }
 
-// binds says whether the driver of a device is one that binds queue pairs to
-// counters that count bytes. The kernel lets auto mode be set also for drivers
-// that cannot, so the driver's name decides (device/driver, of a function or
-// of a subfunction).
+// binds reports whether the driver of a device binds queue pairs to counters of bytes.
+// The kernel accepts auto mode for other drivers, too, so the name of the driver
+// decides (device/driver, of a function or of a subfunction).
 func (m *manager) binds(name string) bool {
 	driver, err := os.Readlink(filepath.Join(m.root, name, "device/driver"))
 	if err != nil {
@@ -266,7 +265,7 @@ func (m *manager) say(d *managed, p *managedPort, state model.State, reason stri
 	p.state, p.reason = state, reason
 }
 
-// states tells what is not as it was asked for.
+// states returns the ports that cannot be managed.
 func (m *manager) states() []model.DeviceState {
 	if m == nil {
 		return nil

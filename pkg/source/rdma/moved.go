@@ -20,21 +20,19 @@ import (
 )
 
 // In the exclusive mode of the RDMA subsystem (rdma system set netns exclusive)
-// a device is seen in its own network namespace only, neither in sysfs nor
-// through netlink of any other. What was given to a pod is found by looking into
-// the namespaces that containers are in, in the background: there may be a
-// thousand of them.
+// sysfs and netlink show a device in its own network namespace only. A device that was
+// given to a pod is found by a search in the namespaces of containers. The search runs
+// in the background, as there may be a thousand namespaces.
 //
-// Those that were found are read with each Read, as the devices in sight are, by
-// the same reader and under the same rules. All it takes is the directory of the
-// device, opened once in a sysfs of its namespace, where the files are kept open,
-// and a socket made there, for what this device has, and another one for counters of
-// queue pairs where those are read: a thread and four system calls, some 100 us each,
-// beside what the device itself costs.
+// The devices found are read with each Read, by the same code as those of our own
+// namespace. This needs the directory of the device, opened once in a sysfs of its
+// namespace, a socket made in that namespace for the objects of the device, and another
+// socket for the counters of queue pairs where those are read. Entering the namespace
+// for a socket costs a thread and four system calls, about 100 us.
 const (
-	// movedEvery is how often they are looked into, unless they change.
+	// movedEvery is the interval of searches while the namespaces do not change.
 	movedEvery = 10 * time.Second
-	// movedStuck is after what time a look that has not ended is told.
+	// movedStuck is the time after which a search that has not ended is reported.
 	movedStuck = time.Minute
 	// maxNamespaces is the number of namespaces that are looked into, maxHanging
 	// that of calls in progress, those that hang included: each costs a thread.
@@ -42,7 +40,7 @@ const (
 	maxHanging    = 16
 )
 
-// errOther says that a process is not in the namespace that it was in.
+// errOther is the error of a namespace that its process has left.
 var errOther = errors.New("the process is gone or in another network namespace")
 
 // movedDevices is the result of the last search. No Read waits for a search.
@@ -81,7 +79,7 @@ type found struct {
 	space model.Namespace
 }
 
-// lookForMoved begins a look when one is due and returns the namespaces.
+// lookForMoved starts a search when one is due, and returns the inodes of the namespaces.
 func (s *Source) lookForMoved(now time.Time) []uint64 {
 	// Without a class/infiniband asking netlink would load ib_core.
 	if s.opt.Namespaces == nil || !s.opt.Netlink || !s.genuine || s.class < 0 {
@@ -105,8 +103,7 @@ func (s *Source) lookForMoved(now time.Time) []uint64 {
 	return inodes
 }
 
-// otherNamespaces are the namespaces that may hold devices which are not seen
-// here, by their inodes.
+// otherNamespaces returns the network namespaces other than our own, sorted by inode.
 func (s *Source) otherNamespaces() []model.Namespace {
 	var own unix.Stat_t
 	if err := unix.Stat(filepath.Join(s.opt.Procfs, "self/ns/net"), &own); err != nil {
@@ -119,7 +116,7 @@ func (s *Source) otherNamespaces() []model.Namespace {
 	return slices.CompactFunc(all, func(a, b model.Namespace) bool { return a.Inode == b.Inode })
 }
 
-// movedState says what was wrong with the last look, or that one hangs.
+// movedState reports a search that failed or hangs.
 func (s *Source) movedState(inodes []uint64, now time.Time) []model.DeviceState {
 	m := &s.moved
 	m.mu.Lock()
@@ -135,8 +132,8 @@ func (s *Source) movedState(inodes []uint64, now time.Time) []model.DeviceState 
 	return []model.DeviceState{{Source: s.Name(), Device: "netns", State: state, Reason: err.Error()}}
 }
 
-// look asks all namespaces for their devices. In the mode that is the default
-// each shows all devices, and there is nothing to ask.
+// look searches all namespaces for devices. In the default (shared) mode every
+// namespace shows all devices, and there is nothing to search for.
 func (s *Source) look(spaces []model.Namespace) ([]found, error) {
 	deadline := time.Now().Add(s.opt.Deadline)
 	shared, err := sharedMode(s.dial, deadline)
@@ -168,7 +165,7 @@ func (s *Source) look(spaces []model.Namespace) ([]found, error) {
 	return all, errors.Join(unseen(errs), tooMany)
 }
 
-// unseen joins what was wrong with namespaces, but for those that are gone.
+// unseen joins the errors of namespaces, except of those that are gone.
 func unseen(errs []error) error {
 	var first error
 	n := 0
@@ -186,8 +183,8 @@ func unseen(errs []error) error {
 	return fmt.Errorf("%d of %d network namespaces could not be looked into: %w", n, len(errs), first)
 }
 
-// sharedMode asks whether all namespaces show all devices (SYS_GET). Kernels
-// before 5.2 know no other mode.
+// sharedMode reports whether all namespaces show all devices (SYS_GET). Kernels before
+// 5.2 have no other mode.
 func sharedMode(dial func() (*conn, error), deadline time.Time) (shared bool, err error) {
 	c, err := dial()
 	if err != nil {
