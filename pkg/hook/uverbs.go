@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
 // Uverbs reads which HCA the uverbs character devices belong to, by their device
@@ -20,11 +22,11 @@ func Uverbs(sysfs string) (map[uint32]string, error) {
 	names := map[uint32]string{}
 	for _, e := range entries {
 		// abi_version is a file beside the devices, and a device may go meanwhile.
-		dev, err := os.ReadFile(filepath.Join(dir, e, "dev"))
+		dev, err := boundedfile.ReadOnce(filepath.Join(dir, e, "dev"), make([]byte, 64))
 		if err != nil {
 			continue
 		}
-		ibdev, err := os.ReadFile(filepath.Join(dir, e, "ibdev"))
+		ibdev, err := boundedfile.ReadOnce(filepath.Join(dir, e, "ibdev"), make([]byte, 128))
 		if err != nil {
 			continue
 		}

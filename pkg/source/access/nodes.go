@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -100,12 +101,16 @@ func majorsOf(text []byte) map[uint32]string {
 	return out
 }
 
+// maxDevicesFile is more than /proc/devices has: a line of up to 80 bytes for each of
+// 512 majors of characters and 512 of blocks.
+const maxDevicesFile = 128 << 10
+
 // list reads the device numbers to watch: the majors from procfs/devices, the names from sysfs/dev/char/MAJOR:MINOR, the
 // minors of misc devices from sysfs/class/misc/NAME/dev. For nodes that sysfs does not list (NVIDIA's) it counts the
 // GPUs in sysfs/bus/pci/drivers/NAME.
 func list(procfs, sysfs string) (nodes, error) {
 	n := newNodes()
-	text, err := os.ReadFile(filepath.Join(procfs, "devices"))
+	text, err := boundedfile.ReadFile(filepath.Join(procfs, "devices"), nil, maxDevicesFile)
 	if err != nil {
 		return n, fmt.Errorf("drivers of character devices: %w", err)
 	}
@@ -156,7 +161,7 @@ func (n *nodes) link(sysfs string, rdev uint32, class model.DeviceClass) {
 
 func (n *nodes) addMisc(sysfs string, major uint32) {
 	for name, class := range miscDevices {
-		text, err := os.ReadFile(filepath.Join(sysfs, "class/misc", name, "dev"))
+		text, err := boundedfile.ReadOnce(filepath.Join(sysfs, "class/misc", name, "dev"), make([]byte, 32))
 		if err != nil {
 			continue // its driver is not loaded
 		}

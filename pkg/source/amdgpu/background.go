@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -74,30 +75,26 @@ func (s *Source) discover() []found {
 func (s *Source) run(ctx context.Context) {
 	ticker := time.NewTicker(s.o.Interval)
 	defer ticker.Stop()
-	listings := make(chan *listing, 1)
-	listing := false // is under way: never two
+	var calls hang.Call[*listing]
+	var pending *hang.Pending[*listing] // the listing in progress
 	var told string
 	for {
 		s.wholly(ctx)
-		if gpus := s.known(); !listing && len(gpus) > 0 {
-			listing = true
-			go func() { listings <- s.list(gpus) }()
+		if gpus := s.known(); pending == nil && len(gpus) > 0 {
+			pending = calls.Start(patience, func() (*listing, error) { return s.list(gpus), nil })
 		}
-		// A listing that takes longer is used when it is there.
-		timer := time.NewTimer(patience)
-		for late := false; listing && !late; {
-			select {
-			case l := <-listings:
-				listing = false
-				s.tell(l, &told)
-			case <-timer.C:
-				late = true
-			case <-ctx.Done():
-				timer.Stop()
-				return
+		_, _ = pending.Wait(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if pending.Returned() { // a listing that comes late is used, too
+			l, err := pending.Wait(ctx)
+			if err != nil {
+				l = &listing{at: time.Now(), err: err}
 			}
+			s.tell(l, &told)
+			pending = nil
 		}
-		timer.Stop()
 		s.begun.Do(func() { close(s.first) })
 		select {
 		case <-ticker.C:

@@ -12,8 +12,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A card is one GPU that amdgpu drives. Everything that its driver is asked, its
-// own goroutine asks: one that does not answer holds up that goroutine alone.
+// A card is one GPU that amdgpu drives. One goroutine makes all calls into its driver,
+// so that a driver that hangs blocks no other card.
+//
+// It does not use package hang, which makes each call in a goroutine of its own: the
+// calls for a card share buffers and what was read before, and a scrape is answered
+// between two steps of the slow round.
 type card struct {
 	wake chan struct{}
 	stop context.CancelFunc

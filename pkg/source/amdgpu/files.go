@@ -9,35 +9,17 @@ import (
 	"os"
 	"strconv"
 
-	"golang.org/x/sys/unix"
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
-// readSome reads the start of a file of the kernel. What package os adds to an open
-// costs more than the read.
+// readSome returns the start of a file of the kernel.
 func readSome(name string) ([]byte, error) {
-	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: name, Err: err}
-	}
-	defer unix.Close(fd)
 	var buffer [maxAttribute]byte // on the stack: most files are a number
-	used := 0
-	for used < len(buffer) {
-		n, err := unix.Read(fd, buffer[used:])
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return nil, &os.PathError{Op: "read", Path: name, Err: err}
-		case n <= 0:
-			return bytes.Clone(buffer[:used]), nil
-		}
-		used += n
-	}
-	return bytes.Clone(buffer[:]), nil
+	b, err := boundedfile.ReadFile(name, buffer[:], len(buffer))
+	return bytes.Clone(b), err
 }
 
-// readNames reads the first names of a directory, unsorted.
+// readNames returns the first names in a directory, unsorted.
 func readNames(dir string, limit int) ([]string, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -51,7 +33,7 @@ func readNames(dir string, limit int) ([]string, error) {
 	return names, err
 }
 
-// numbers are the names that are process ids or file descriptors.
+// numbers returns the names that are process ids or file descriptors.
 func numbers(names []string) []int {
 	list := make([]int, 0, len(names))
 	for _, name := range names {

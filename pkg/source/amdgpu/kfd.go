@@ -187,7 +187,7 @@ type computeUse struct {
 	memory uint64
 	// copied is how long its SDMA queues worked, in microseconds, cumulative:
 	// sdma_GPUID. The kernel reads the counters in the memory of the process, which can
-	// hold that up for ever: see guard.
+	// hold that up for ever: see lister.measure.
 	copied      uint64
 	copiedKnown bool
 	// occupied is how many compute units its waves would fill at this moment:

@@ -4,6 +4,7 @@ package amdgpu
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -35,19 +37,28 @@ import (
 type lister struct {
 	o        Options
 	kfd      *kfd
-	compute  guard         // of what KFD reads in the memory of a process
-	clients  guard         // of fdinfo: a process that holds up one does not cost others the other
 	patience time.Duration // for all processes together
-	counters map[counterKey]counter
+
+	// Calls by process: of KFD, which reads in the memory of the process, and of
+	// fdinfo. A process that hangs KFD takes no place from a process in fdinfo.
+	compute                    hang.Group[int, []computeUse]
+	clients                    hang.Group[int, map[uint32][]client]
+	computeLimit, clientsLimit time.Duration
+	counters                   map[counterKey]counter
 }
 
 func newLister(o Options) *lister {
 	return &lister{
 		o: o, kfd: newKFD(o.Sysfs), patience: 2 * time.Second,
-		compute: guard{wait: 250 * time.Millisecond, limit: 16, out: map[int]chan struct{}{}},
-		clients: guard{wait: 250 * time.Millisecond, limit: 16, out: map[int]chan struct{}{}},
+		compute: hang.Group[int, []computeUse]{Limit: maxHanging}, computeLimit: processLimit,
+		clients: hang.Group[int, map[uint32][]client]{Limit: maxHanging}, clientsLimit: processLimit,
 	}
 }
+
+const (
+	processLimit = 250 * time.Millisecond
+	maxHanging   = 16 // each call that hangs costs a thread
+)
 
 // maxClients bounds the memory that containers can make the lister use.
 const maxClients = 1 << 14
@@ -80,29 +91,19 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 		if i < len(computing) {
 			compute = l.kfd.uses(pid, nodes, at)
 		}
-		measured := slices.Clone(compute) // not ours any more when that hangs
-		back := len(compute) == 0 || l.compute.run(pid, func() {
-			for i := range measured {
-				measured[i].measure()
-			}
-		})
-		if back {
-			for _, c := range measured {
-				look.compute(pid, c)
-			}
-		} else {
+		measured, computeErr := l.measure(pid, compute)
+		for _, c := range measured {
+			look.compute(pid, c)
+		}
+		if computeErr != nil {
 			for _, c := range compute {
 				look.memory(pid, c.gpu, c.memory)
 			}
 		}
-		var found map[uint32][]client
-		var clients map[uint32][]client
-		if l.clients.run(pid, func() { found = clientsOf(l.o.Procfs, pid) }) {
-			clients = found // not ours while that hangs
-		} else {
-			back = false
-		}
-		if !back {
+		clients, clientsErr := l.clients.Do(context.Background(), pid, l.clientsLimit, func() (map[uint32][]client, error) {
+			return clientsOf(l.o.Procfs, pid), nil
+		})
+		if computeErr != nil || clientsErr != nil {
 			hanging++
 		}
 		for minor, list := range clients {
@@ -128,6 +129,20 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 	}
 	l.counters = look.after
 	return l.processes(look.usages, at.totals), errors.Join(problems...)
+}
+
+// measure reads the figures of a process that may hang.
+func (l *lister) measure(pid int, compute []computeUse) ([]computeUse, error) {
+	if len(compute) == 0 {
+		return nil, nil
+	}
+	return l.compute.Do(context.Background(), pid, l.computeLimit, func() ([]computeUse, error) {
+		measured := slices.Clone(compute)
+		for i := range measured {
+			measured[i].measure()
+		}
+		return measured, nil
+	})
 }
 
 // candidates are the processes to look at, those of KFD first, then by id.

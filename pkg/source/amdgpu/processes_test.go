@@ -124,7 +124,7 @@ func (n fakeProcs) lister() *lister {
 
 // patient lets nothing be left out because the machine is busy.
 func patient(l *lister) *lister {
-	l.patience, l.compute.wait, l.clients.wait = time.Minute, time.Minute, time.Minute
+	l.patience, l.computeLimit, l.clientsLimit = time.Minute, time.Minute, time.Minute
 	return l
 }
 
@@ -276,16 +276,16 @@ func TestHang(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := n.lister()
-	l.compute.wait = 200 * time.Millisecond
+	l.computeLimit = 200 * time.Millisecond
 	for i := range 3 {
 		begin := time.Now()
 		got, err := l.list(threeGPUs(), time.Unix(int64(i), 0))
 		took := time.Since(begin)
-		l.compute.wait = time.Minute // whoever waits again
+		l.computeLimit = time.Minute // whoever waits again
 		if len(got) != 2 || got[0].Memory != model.Some(gibibyte) || got[0].Engines != nil {
 			t.Errorf("the process that hangs: %+v", got)
 		}
-		if i > 0 && (len(got[1].Engines) != 2 || took >= l.compute.wait/2) {
+		if i > 0 && (len(got[1].Engines) != 2 || took >= l.computeLimit/2) {
 			t.Errorf("the other one, after %v: %+v", took, got[1])
 		}
 		if !errors.Is(err, errBounded) {
@@ -300,7 +300,10 @@ func TestHang(t *testing.T) {
 	if err := os.Remove(fifo); err != nil {
 		t.Fatal(err)
 	}
-	<-l.compute.out[100] // it is back
+	await(t, func() bool { // it is back
+		_, err := l.compute.Do(t.Context(), 100, l.computeLimit, func() ([]computeUse, error) { return nil, nil })
+		return err == nil
+	})
 	n.compute(100, 51001, gibibyte, 0, 0)
 	n.list(l, threeGPUs(), 10)
 	if got := n.list(l, threeGPUs(), 11); len(got) != 2 || len(got[0].Engines) != 2 {

@@ -63,7 +63,7 @@ func TestHangersOfOneKind(t *testing.T) {
 	}
 	n.file(200, 5, 128, "renderD128", fdinfo("0000:c1:00.0", 11, gibibyte))
 	l := n.lister()
-	l.compute.wait = 10 * time.Millisecond
+	l.computeLimit = 10 * time.Millisecond
 	defer func() {
 		for _, f := range fifos {
 			if fd, err := unix.Open(f, unix.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {

@@ -20,7 +20,7 @@ const (
 
 // clean makes s fit for a label: bytes that are not printable UTF-8 are written
 // as \xNN, as systemd does, and what is too long ends in a hash of the whole,
-// so that two names never become one by cutting.
+// so that two names never become one by cutting. boundedfile.Line drops such bytes.
 func clean(s string, limit int) string {
 	if len(s) <= limit && plain(s) {
 		return s

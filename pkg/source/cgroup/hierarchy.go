@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -103,17 +104,23 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// hasWord says whether a file that lists controllers has one.
+// maxControllers is more than the names of all controllers take.
+const maxControllers = 4 << 10
+
+// hasWord reports whether a file that lists controllers lists word.
 func hasWord(file, word string) bool {
-	b, _ := os.ReadFile(file)
+	b, _ := boundedfile.ReadFile(file, nil, maxControllers)
 	return slices.Contains(strings.Fields(string(b)), word)
 }
 
 // cgroupID returns the id that the kernel gives to the cgroup at dir: its
 // inode number, which is what bpf_get_current_cgroup_id returns on v2.
 func cgroupID(dir string) (uint64, error) {
-	var st unix.Stat_t
-	if err := ignoringEINTR(func() error { return unix.Lstat(dir, &st) }); err != nil {
+	st, err := boundedfile.Retry(func() (st unix.Stat_t, err error) {
+		err = unix.Lstat(dir, &st)
+		return st, err
+	})
+	if err != nil {
 		return 0, &fs.PathError{Op: "stat", Path: dir, Err: err}
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
@@ -131,11 +138,7 @@ type subdir struct {
 // subdirs lists the directories in dir with getdents64, whose inode numbers
 // are the ids of cgroups: nothing has to be looked up by name.
 func subdirs(dir string) ([]subdir, error) {
-	var fd int
-	err := ignoringEINTR(func() (err error) {
-		fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		return err
-	})
+	fd, err := boundedfile.Open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
 	}
@@ -143,7 +146,7 @@ func subdirs(dir string) ([]subdir, error) {
 	var out []subdir
 	buf := make([]byte, 8<<10)
 	for {
-		n, err := unix.Getdents(fd, buf)
+		n, err := boundedfile.Retry(func() (int, error) { return unix.Getdents(fd, buf) })
 		if err != nil {
 			return out, &fs.PathError{Op: "getdents64", Path: dir, Err: err}
 		}
@@ -165,13 +168,12 @@ func subdirs(dir string) ([]subdir, error) {
 	}
 }
 
-func ignoringEINTR(f func() error) error {
-	for {
-		if err := f(); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
+// maxProcCgroup is more than /proc/PID/cgroup has: a line of up to a page for each of
+// the controllers of version 1. maxMountinfo has room for 4,000 mounts of a page each.
+const (
+	maxProcCgroup = 64 << 10
+	maxMountinfo  = 16 << 20
+)
 
 // procCgroup returns the path in the line of /proc/PID/cgroup that belongs to
 // the controller ("" for cgroup v2). Lines are ID:CONTROLLERS:PATH; a path may
@@ -208,19 +210,19 @@ var errOwnPart = errors.New("a cgroup namespace of our own, of which /sys/fs/cgr
 // below the mount's, searches the tree once for our own process: no path tells.
 // So it is in a pod that is not privileged, on cgroup v2.
 func newMountView(procfs string, h Hierarchy) mountView {
-	b, err := os.ReadFile(filepath.Join(procfs, "self/mountinfo"))
+	b, err := boundedfile.ReadFile(filepath.Join(procfs, "self/mountinfo"), nil, maxMountinfo)
 	if err != nil {
 		return mountView{root: "/"}
 	}
 	v := mountView{root: mountRoot(b, h.Mount)}
 	if !isOuter(v.root) {
-		b, _ = os.ReadFile(filepath.Join(procfs, "1/cgroup"))
+		b, _ = boundedfile.ReadFile(filepath.Join(procfs, "1/cgroup"), nil, maxProcCgroup)
 		if first, ok := procCgroup(b, h.Controller); ok && isOuter(first) {
 			v.blind = errOwnPart
 		}
 		return v
 	}
-	b, _ = os.ReadFile(filepath.Join(procfs, "self/cgroup"))
+	b, _ = boundedfile.ReadFile(filepath.Join(procfs, "self/cgroup"), nil, maxProcCgroup)
 	own, _ := procCgroup(b, h.Controller)
 	at := findSelf(h.Mount)
 	if at == "" {

@@ -10,8 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -32,7 +31,7 @@ func (s *Source) rdmaMount() string {
 	return ""
 }
 
-// readRDMA reads rdma.current of directories by cgroup id. It is missing where
+// readRDMA reads rdma.current in directories by cgroup id. The file is missing where
 // the controller is not enabled.
 func readRDMA(ctx context.Context, dirs map[uint64]string) []model.RDMACgroup {
 	out := []model.RDMACgroup{}
@@ -41,14 +40,11 @@ func readRDMA(ctx context.Context, dirs map[uint64]string) []model.RDMACgroup {
 		if ctx.Err() != nil {
 			break
 		}
-		fd, err := unix.Open(filepath.Join(dirs[id], "rdma.current"), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		b, err := boundedfile.ReadOnce(filepath.Join(dirs[id], "rdma.current"), buf)
 		if err != nil {
 			continue
 		}
-		if n, err := unix.Read(fd, buf); err == nil {
-			out = append(out, parseRDMA(id, string(buf[:n]))...)
-		}
-		_ = unix.Close(fd)
+		out = append(out, parseRDMA(id, string(b))...)
 	}
 	return out
 }

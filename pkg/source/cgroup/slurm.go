@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -61,7 +62,7 @@ func (s *Source) userOfProcess(g *group) string {
 	if !strings.Contains(strings.TrimPrefix(g.path, g.top), "/user/") {
 		return ""
 	}
-	procs, err := os.ReadFile(filepath.Join(s.hierarchy.Mount, g.path, "cgroup.procs"))
+	procs, err := boundedfile.ReadOnce(filepath.Join(s.hierarchy.Mount, g.path, "cgroup.procs"), make([]byte, 64))
 	if err != nil {
 		return ""
 	}
@@ -85,9 +86,12 @@ func (s *Source) userOf(g *group) string {
 	return s.jobs.users[g.top]
 }
 
+// maxStatus is more than the lines of /proc/PID/status up to Uid.
+const maxStatus = 4 << 10
+
 // realUser reads the real user id from /proc/PID/status, empty if it cannot.
 func realUser(status string) string {
-	b, err := os.ReadFile(status)
+	b, err := boundedfile.ReadOnce(status, make([]byte, maxStatus))
 	if err != nil {
 		return ""
 	}

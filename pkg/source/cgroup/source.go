@@ -36,6 +36,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -333,7 +334,7 @@ func (s *Source) tasks(ctx context.Context, pids []int) map[int]uint64 {
 // /proc/PID/cgroup; fs.ErrNotExist when it is gone, or is outside of the
 // mounted tree.
 func (s *Source) CgroupOf(pid int) (uint64, error) {
-	b, err := os.ReadFile(filepath.Join(s.procfs, strconv.Itoa(pid), "cgroup"))
+	b, err := boundedfile.ReadFile(filepath.Join(s.procfs, strconv.Itoa(pid), "cgroup"), make([]byte, 512), maxProcCgroup)
 	if errors.Is(err, unix.ESRCH) {
 		err = fs.ErrNotExist
 	}

@@ -4,10 +4,10 @@ package container
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -41,8 +41,11 @@ func (d *disks) name(procfs string, usages []model.Usage, now time.Time) error {
 	return err
 }
 
+// maxPartitions has room for 16,000 block devices.
+const maxPartitions = 1 << 20
+
 func (d *disks) load(procfs string) error {
-	b, err := os.ReadFile(filepath.Join(procfs, "partitions"))
+	b, err := boundedfile.ReadFile(filepath.Join(procfs, "partitions"), nil, maxPartitions)
 	if err != nil {
 		return fmt.Errorf("names of block devices: %w", err)
 	}

@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -73,7 +73,7 @@ func (s *Source) hostNamespace() (uint64, error) {
 	if !errors.Is(err, fs.ErrPermission) {
 		return inode, err
 	}
-	if comm, _ := os.ReadFile(filepath.Join(s.procfs, "2/comm")); string(comm) != "kthreadd\n" {
+	if comm, _ := boundedfile.ReadOnce(filepath.Join(s.procfs, "2/comm"), make([]byte, 16)); string(comm) != "kthreadd\n" {
 		return 0, err
 	}
 	return s.namespaceOf(2)
@@ -83,7 +83,7 @@ func (s *Source) hostNamespace() (uint64, error) {
 func (s *Source) namespaceOf(pid int) (uint64, error) {
 	var st unix.Stat_t
 	file := filepath.Join(s.procfs, strconv.Itoa(pid), "ns/net")
-	if _, err := retry(func() (int, error) { return 0, unix.Stat(file, &st) }); err != nil {
+	if _, err := boundedfile.Retry(func() (int, error) { return 0, unix.Stat(file, &st) }); err != nil {
 		return 0, &fs.PathError{Op: "stat", Path: file, Err: err}
 	}
 	return st.Ino, nil

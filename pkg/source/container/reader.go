@@ -14,43 +14,46 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
 const (
-	// maxFile is how much of a file is read; the largest, memory.stat, has 4 KiB.
+	// maxFile is how much of a file is read. The largest file, memory.stat, has 4 KiB.
 	maxFile = 64 << 10
-	// maxBelow is how many cgroups below a container's are searched for
-	// processes: whoever may make cgroups there may make any number.
+	// maxBelow is how many cgroups below the cgroup of a container are searched for
+	// processes. A container may make any number of them.
 	maxBelow = 256
 )
 
 // A reader reads files of cgroups, one after the other.
 type reader struct {
 	buf  []byte
-	gone bool  // the cgroup went away
-	err  error // the first that tells of something wrong
+	gone bool  // the cgroup was removed
+	err  error // the first failure
 }
 
-// readers are those that nobody uses now.
+// readers are the idle readers.
 var readers = sync.Pool{New: func() any { return &reader{buf: make([]byte, maxFile)} }}
 
-// open opens the directory of a cgroup. One that is not there is no error.
+// open opens the directory of a cgroup. A missing directory is no error.
 func (r *reader) open(dir string) (int, bool) {
-	fd, err := retry(func() (int, error) {
-		return unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	})
+	fd, err := boundedfile.Open(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
 		r.fail("open", err)
 	}
 	return fd, err == nil
 }
 
-// file returns what is in a file, good until the next call; nil when it is not
-// there. A file of a cgroup that was removed answers ENODEV, and a pressure file
-// of a kernel that does not count EOPNOTSUPP.
+// file returns the content of a file, valid until the next call, or nil if the file is
+// missing. A file of a removed cgroup answers ENODEV, and a pressure file of a kernel
+// that does not count EOPNOTSUPP.
+//
+// boundedfile.ReadFile reads until the end of a file. Here a first read of less than
+// 1024 bytes is all: the kernel returns a short file of a cgroup at once, and the read
+// that would find its end is half of the cost.
 func (r *reader) file(dir int, name string) []byte {
-	fd, err := retry(func() (int, error) { return unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	fd, err := boundedfile.Open(dir, name, 0)
 	if err != nil {
 		r.fail(name, err)
 		return nil
@@ -58,18 +61,12 @@ func (r *reader) file(dir int, name string) []byte {
 	defer unix.Close(fd)
 	n := 0
 	for n < len(r.buf) {
-		got, err := retry(func() (int, error) { return unix.Read(fd, r.buf[n:]) })
+		got, err := boundedfile.Read(fd, r.buf[n:])
 		if err != nil {
 			r.fail(name, err)
 			return nil
 		}
-		if got <= 0 {
-			break
-		}
-		n += got
-		// The kernel gives the whole of a short file at once, so that there is
-		// no need to read to its end.
-		if n < 1024 {
+		if n += got; got == 0 || n < 1024 {
 			break
 		}
 	}
@@ -92,14 +89,14 @@ func (r *reader) bad(name string, b []byte) {
 	}
 }
 
-// figure is the number in a file, divided by how many make one of ours.
+// figure returns the number in a file, divided by by.
 func (r *reader) figure(dir int, name string, by float64) model.Optional {
 	f := r.parse(dir, name, number)
 	f.Value /= by
 	return f
 }
 
-// limit is the limit in a file.
+// limit returns the limit in a file.
 func (r *reader) limit(dir int, name string) model.Optional { return r.parse(dir, name, limit) }
 
 func (r *reader) parse(dir int, name string, parse func([]byte) (float64, bool)) model.Optional {
@@ -115,8 +112,8 @@ func (r *reader) parse(dir int, name string, parse func([]byte) (float64, bool))
 	return model.Some(v)
 }
 
-// pairs hands over the lines of a file of names and numbers. A line that is not
-// understood is left out, and told. False when there is no such file.
+// pairs calls f for each line of a file of names and numbers. A line that cannot be
+// parsed is left out and is an error. pairs returns false if the file is missing.
 func (r *reader) pairs(dir int, name string, f func(key []byte, v float64)) bool {
 	b := r.file(dir, name)
 	if b == nil {
@@ -136,7 +133,7 @@ func (r *reader) pressure(dir int, name string, some, full *model.Optional) {
 	}
 }
 
-// populated says whether there is a process in a cgroup of version 2 or below.
+// populated reports whether there is a process in a cgroup of version 2 or below it.
 func (r *reader) populated(dir int) bool {
 	found := false
 	r.pairs(dir, "cgroup.events", func(key []byte, v float64) {
@@ -147,13 +144,13 @@ func (r *reader) populated(dir int) bool {
 
 // processes are the processes of a cgroup.
 type processes struct {
-	before int // the one that was told last time
+	before int // the process of the last read
 	first  int
-	stays  bool // it is still there
+	stays  bool // before is still there
 	count  int
 }
 
-// pid is the one that was told last time, if it is still there, else the first.
+// pid returns the process of the last read if it is still there, else the first.
 // Processes of a foreign process namespace show as 0.
 func (p *processes) pid() int {
 	if p.stays {
@@ -172,7 +169,7 @@ func (p *processes) add(pid int) {
 
 // processes reads cgroup.procs, which may be long.
 func (r *reader) processes(dir int, p *processes) bool {
-	fd, err := retry(func() (int, error) { return unix.Openat(dir, "cgroup.procs", unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	fd, err := boundedfile.Open(dir, "cgroup.procs", 0)
 	if err != nil {
 		r.fail("cgroup.procs", err)
 		return false
@@ -180,12 +177,12 @@ func (r *reader) processes(dir int, p *processes) bool {
 	defer unix.Close(fd)
 	kept := 0
 	for {
-		n, err := retry(func() (int, error) { return unix.Read(fd, r.buf[kept:]) })
+		n, err := boundedfile.Read(fd, r.buf[kept:])
 		if err != nil {
 			r.fail("cgroup.procs", err)
 			return false
 		}
-		if n <= 0 {
+		if n == 0 {
 			if kept > 0 {
 				r.bad("cgroup.procs", r.buf[:kept])
 			}
@@ -212,7 +209,7 @@ func (r *reader) processes(dir int, p *processes) bool {
 	}
 }
 
-// processesBelow adds those of the cgroups below.
+// processesBelow adds the processes of the cgroups below.
 func (r *reader) processesBelow(top string, p *processes) {
 	todo, seen := []string{top}, 0
 	for len(todo) > 0 {
@@ -232,14 +229,6 @@ func (r *reader) processesBelow(top string, p *processes) {
 				unix.Close(fd)
 				todo = append(todo, below)
 			}
-		}
-	}
-}
-
-func retry(f func() (int, error)) (int, error) {
-	for {
-		if n, err := f(); !errors.Is(err, unix.EINTR) {
-			return n, err
 		}
 	}
 }

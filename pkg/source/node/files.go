@@ -7,14 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"strconv"
 
-	"golang.org/x/sys/unix"
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
-// The most that is read of a file of procfs, and of sysfs (128 bytes, as
-// node_exporter has it).
+// The most that is read of a file of procfs, and of a file of sysfs (128 bytes, as
+// node_exporter reads).
 const (
 	maxProc = 16 << 20
 	maxSys  = 128
@@ -22,68 +21,25 @@ const (
 
 var errMalformed = errors.New("malformed")
 
-// reader reads whole files into a buffer of its own: what package os adds to
-// each open costs more than the read.
+// reader reads whole files into a buffer that it keeps.
 type reader struct{ buffer []byte }
 
-// file gives the content of a file of procfs, until the next call.
+// file returns the content of a file of procfs, valid until the next call.
 func (r *reader) file(path string) ([]byte, error) {
-	fd, err := open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(fd)
 	if r.buffer == nil {
 		r.buffer = make([]byte, 16<<10)
 	}
-	for size := 0; ; {
-		n, err := read(fd, r.buffer[size:])
-		if err != nil {
-			return nil, &os.PathError{Op: "read", Path: path, Err: err}
-		}
-		if size += n; n == 0 || size == maxProc {
-			return r.buffer[:size], nil
-		}
-		if size == len(r.buffer) {
-			r.buffer = append(r.buffer, make([]byte, len(r.buffer))...)
-		}
+	b, err := boundedfile.ReadFile(path, r.buffer, maxProc)
+	if err == nil {
+		r.buffer = b[:cap(b)]
 	}
+	return b, err
 }
 
-// attribute gives the content of a file of sysfs. A driver that answers EAGAIN
-// is not asked again.
+// attribute returns the content of a file of sysfs. A driver that answers EAGAIN is
+// not asked again.
 func attribute(path string, buf *[maxSys]byte) ([]byte, error) {
-	fd, err := open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(fd)
-	n, err := read(fd, buf[:])
-	if err != nil {
-		return nil, &os.PathError{Op: "read", Path: path, Err: err}
-	}
-	return buf[:n], nil
-}
-
-func open(path string) (int, error) {
-	for {
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if !errors.Is(err, unix.EINTR) {
-			if err != nil {
-				return -1, &os.PathError{Op: "open", Path: path, Err: err}
-			}
-			return fd, nil
-		}
-	}
-}
-
-func read(fd int, buf []byte) (int, error) {
-	for {
-		n, err := unix.Read(fd, buf)
-		if !errors.Is(err, unix.EINTR) {
-			return max(n, 0), err
-		}
-	}
+	return boundedfile.ReadOnce(path, buf[:])
 }
 
 // number reads an unsigned attribute.
@@ -100,13 +56,13 @@ func number(path string) (uint64, error) {
 	return v, nil
 }
 
-// cutLine gives the next line of b and what is behind it.
+// cutLine returns the next line of b and the rest of b.
 func cutLine(b []byte) (line, rest []byte) {
 	line, rest, _ = bytes.Cut(b, []byte("\n"))
 	return line, rest
 }
 
-// cutField gives the next word of b and what is behind it.
+// cutField returns the next word of b and the rest of b.
 func cutField(b []byte) (field, rest []byte) {
 	start := 0
 	for start < len(b) && (b[start] == ' ' || b[start] == '\t') {
@@ -119,7 +75,7 @@ func cutField(b []byte) (field, rest []byte) {
 	return b[start:end], b[end:]
 }
 
-// parseUint does not take what does not fit in 64 bits.
+// parseUint parses a decimal number that fits in 64 bits.
 func parseUint(b []byte) (uint64, bool) {
 	if len(b) == 0 {
 		return 0, false
@@ -135,8 +91,8 @@ func parseUint(b []byte) (uint64, bool) {
 	return v, true
 }
 
-// parseUints reads the numbers of a line, up to the room in values, and gives
-// how many there are.
+// parseUints parses the numbers of a line, at most len(values) of them, and returns
+// how many it found.
 func parseUints(b []byte, values []uint64) (int, bool) {
 	for i := range values {
 		var field []byte
@@ -152,7 +108,7 @@ func parseUints(b []byte, values []uint64) (int, bool) {
 	return len(values), true
 }
 
-// parseFloat is for what may be signed or have a point.
+// parseFloat parses a number that may have a sign or a fraction.
 func parseFloat(b []byte) (float64, bool) {
 	v, err := strconv.ParseFloat(string(b), 64)
 	return v, err == nil

@@ -4,19 +4,21 @@ package node
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// What node_exporter leaves out unless told otherwise.
+// Mount points and file systems that node_exporter leaves out by default.
 var (
 	notMountPoints = regexp.MustCompile(
 		`^/(dev|proc|run/credentials/.+|sys|var/lib/docker/.+|var/lib/containers/storage/.+)($|/)`)
@@ -31,8 +33,8 @@ var (
 	}()
 )
 
-// The most mount points that are shown, and that are asked at the same time,
-// those that hang included.
+// maxMounts is the most mount points that are shown, maxAskings the most that are
+// asked at the same time, those that hang included.
 const (
 	maxMounts  = 4096
 	maxAskings = 256
@@ -45,28 +47,22 @@ type mountReader struct {
 	statfs       func(path string, st *unix.Statfs_t) error
 
 	raw    []byte // mountinfo, as it was parsed last
-	mounts []*mount
-	askers chan struct{}
+	mounts []mount
+	// asking is by mount point without figures: a mount point that hangs does so on
+	// after mountinfo has changed.
+	asking hang.Group[model.Filesystem, unix.Statfs_t]
 }
 
-// mount is a mount point; it is asked by no more than one goroutine.
+// mount is a mount point.
 type mount struct {
 	model.Filesystem // without figures
 	path             string
-	asked            atomic.Bool
-}
-
-// reply is what one mount point answered.
-type reply struct {
-	index int
-	st    unix.Statfs_t
-	err   error
 }
 
 func newMountReader(procfs, root string) *mountReader {
 	return &mountReader{
 		procfs: procfs, root: filepath.Clean(root),
-		statfs: unix.Statfs, askers: make(chan struct{}, maxAskings),
+		statfs: unix.Statfs, asking: hang.Group[model.Filesystem, unix.Statfs_t]{Limit: maxAskings},
 	}
 }
 
@@ -88,14 +84,9 @@ func (m *mountReader) read(_ time.Time, n *model.Node) error {
 	return nil
 }
 
-// parse keeps the mounts that are still there, so that one that hangs is not
-// asked again.
+// parse replaces the mount points.
 func (m *mountReader) parse(b []byte) error {
-	old := make(map[model.Filesystem]*mount, len(m.mounts))
-	for _, k := range m.mounts {
-		old[k.Filesystem] = k
-	}
-	m.mounts = []*mount{}
+	m.mounts = []mount{}
 	seen := map[[3]string]bool{}
 	for len(b) > 0 && len(m.mounts) < maxMounts {
 		var line []byte
@@ -115,17 +106,13 @@ func (m *mountReader) parse(b []byte) error {
 			continue
 		}
 		seen[key] = true
-		k := old[f]
-		if k == nil {
-			k = &mount{Filesystem: f, path: path}
-		}
-		m.mounts = append(m.mounts, k)
+		m.mounts = append(m.mounts, mount{f, path})
 	}
 	return nil
 }
 
-// belowRoot is how the node calls a mount point that its own root is mounted
-// above.
+// belowRoot returns the path that a mount point has on the node, if the root of the
+// node is mounted at root.
 func belowRoot(path, root string) string {
 	rest, ok := strings.CutPrefix(path, root)
 	switch {
@@ -162,65 +149,41 @@ func parseMount(line []byte) (model.Filesystem, error) {
 	}, nil
 }
 
-// unescape is what node_exporter undoes of the kernel's escapes.
+// unescape undoes the escapes of the kernel that node_exporter undoes.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t")
 
-// ask asks all mount points at once, each in a goroutine: the server of a
-// network file system, or a disk, may never answer. Those that have not within
-// the time hang, and are left alone until they do.
+// ask calls statfs for all mount points at once: the server of a network file system,
+// or a disk, may never answer. A mount point that does not answer in time is not asked
+// again until it does.
 func (m *mountReader) ask() []model.Filesystem {
-	replies := make(chan reply, len(m.mounts))
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
+	ctx := context.Background()
+	deadline := time.Now().Add(patience)
+	pending := make([]*hang.Pending[unix.Statfs_t], len(m.mounts))
+	for i, k := range m.mounts {
+		pending[i] = m.asking.Start(ctx, k.Filesystem, time.Until(deadline), func() (st unix.Statfs_t, err error) {
+			err = m.statfs(k.path, &st)
+			return st, err
+		})
+	}
 	out := make([]model.Filesystem, len(m.mounts))
-	waiting, full := 0, len(m.askers) == maxAskings
 	for i, k := range m.mounts {
 		out[i] = k.Filesystem
-		out[i].Error = errHangs.Error()
-		if full || k.asked.Load() {
-			continue
-		}
-		select {
-		case m.askers <- struct{}{}:
-		case <-timer.C: // all of them hang
-			full = true
-			timer.Reset(0)
-			continue
-		}
-		waiting++
-		k.asked.Store(true)
-		go func() {
-			r := reply{index: i}
-			r.err = m.statfs(k.path, &r.st)
-			k.asked.Store(false)
-			<-m.askers
-			replies <- r // has room for all
-		}()
-	}
-	for ; waiting > 0; waiting-- {
-		select {
-		case r := <-replies:
-			r.into(&out[r.index])
-			continue
-		default:
-		}
-		select {
-		case r := <-replies:
-			r.into(&out[r.index])
-		case <-timer.C:
-			return out
-		}
+		st, err := pending[i].Wait(ctx)
+		fill(&out[i], &st, err)
 	}
 	return out
 }
 
-func (r *reply) into(f *model.Filesystem) {
-	if r.err != nil {
-		f.Error = r.err.Error()
-		return
+// fill adds the answer of a mount point.
+func fill(f *model.Filesystem, st *unix.Statfs_t, err error) {
+	switch {
+	case errors.Is(err, hang.ErrStuck):
+		f.Error = errHangs.Error()
+	case err != nil:
+		f.Error = err.Error()
+	default:
+		size := float64(st.Bsize)
+		f.Size, f.Free, f.Available = float64(st.Blocks)*size, float64(st.Bfree)*size, float64(st.Bavail)*size
+		f.FileNodes, f.FreeNodes = float64(st.Files), float64(st.Ffree)
 	}
-	f.Error = ""
-	size := float64(r.st.Bsize)
-	f.Size, f.Free, f.Available = float64(r.st.Blocks)*size, float64(r.st.Bfree)*size, float64(r.st.Bavail)*size
-	f.FileNodes, f.FreeNodes = float64(r.st.Files), float64(r.st.Ffree)
 }

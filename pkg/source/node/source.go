@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node reads what the kernel tells of the node as a whole: the facts
-// behind the metrics that node_exporter (1.12) has for its collectors cpu,
+// Package node reads figures of the node as a whole: the facts behind the metrics of
+// node_exporter (1.12) for its collectors cpu,
 // diskstats, entropy, filefd, filesystem, hwmon, loadavg, meminfo, netclass,
 // netdev, netstat, os, pressure, sockstat, stat, time, uname and vmstat, with the
 // defaults of its flags. A test of cmd/accelscope compares them series for
@@ -29,10 +29,10 @@
 // sensors, addresses of interfaces, what udev knows) is kept for a minute, or
 // until the thing that it belongs to is another one or changed its state.
 //
-// Each part fails alone, and is then told as a device of this source. A part
-// whose files the kernel does not have is left out. What may hang in a driver
-// (network interfaces, sensors, mount points) is waited for once, not longer
-// than a second, and left out until it answers.
+// Each part fails alone, and then has a state as a device of this source. A part
+// is left out if the kernel does not have its files. Parts that may hang in a driver
+// (network interfaces, sensors, mount points) are waited for once, for about a
+// second, and left out until they answer.
 package node
 
 import (
@@ -54,7 +54,8 @@ import (
 )
 
 const (
-	// patience is how long what may hang is waited for.
+	// patience is the limit of a call that may hang: of one mount point, and with a
+	// quarter more of a part.
 	patience = time.Second
 	// coldAge is after what time what seldom changes is read again.
 	coldAge = time.Minute
@@ -72,11 +73,11 @@ type Options struct {
 
 // A Source reads the node.
 type Source struct {
-	log     *zap.Logger
-	now     func() time.Time
-	inline  []part
-	flights []*flight
-	told    map[string]string // what is wrong with each part, by the last read
+	log    *zap.Logger
+	now    func() time.Time
+	inline []part
+	slow   []*slowPart
+	told   map[string]string // the failures of the last read, by part
 }
 
 // part is what one collector of node_exporter reads.
@@ -119,7 +120,7 @@ func New(o Options) (*Source, error) {
 	}
 	devs := &netDevReader{procfs: o.Procfs, sysfs: o.Sysfs}
 	mounts := newMountReader(o.Procfs, o.Root)
-	s.flights = []*flight{
+	s.slow = []*slowPart{
 		{part: part{"filesystem", mounts.read}},
 		{part: part{"netdev", devs.read}},
 	}
@@ -133,8 +134,8 @@ func New(o Options) (*Source, error) {
 		s.inline = append(s.inline,
 			part{"clocksource", func(_ time.Time, n *model.Node) error { return readClocksources(sys, n) }},
 			part{"throttle", cores.read})
-		s.flights = append(s.flights,
-			&flight{part: part{"netclass", classes.read}}, &flight{part: part{"hwmon", sensors.read}})
+		s.slow = append(s.slow,
+			&slowPart{part: part{"netclass", classes.read}}, &slowPart{part: part{"hwmon", sensors.read}})
 	}
 	return s, nil
 }
@@ -142,11 +143,11 @@ func New(o Options) (*Source, error) {
 // Name is "node".
 func (s *Source) Name() string { return "node" }
 
-// Close does nothing: what hangs ends when it can.
+// Close does nothing. A call that hangs ends when the driver answers.
 func (s *Source) Close() error { return nil }
 
-// Read reads all parts. One that cannot be read is told in the DeviceStates;
-// the error is that of a node of which nothing could be read.
+// Read reads all parts. A part that cannot be read has a DeviceState. The error is that
+// nothing could be read.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	now := s.now()
 	n := &model.Node{}
@@ -154,16 +155,14 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	told := s.told
 	s.told = nil
 	tell := func(name string, err error) { s.tell(&out, told, name, err) }
-	for _, f := range s.flights {
-		f.start(now)
+	for _, p := range s.slow {
+		p.start(now)
 	}
 	for _, p := range s.inline {
 		tell(p.name, p.read(now, n))
 	}
-	timer := time.NewTimer(patience + patience/4) // a mount point has had its patience by then
-	defer timer.Stop()
-	for _, f := range s.flights {
-		tell(f.name, f.wait(ctx, timer, n))
+	for _, p := range s.slow {
+		tell(p.name, p.wait(ctx, n))
 	}
 	for i := range n.Filesystems {
 		if f := &n.Filesystems[i]; f.Error == errHangs.Error() {
@@ -176,8 +175,8 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return out, nil
 }
 
-// tell notes how a part did, and logs what was not told of the last read. That
-// the kernel does not have it is fine.
+// tell adds the state of a part that failed, and logs a failure that the last read did
+// not have. It is no failure if the kernel does not have the files.
 func (s *Source) tell(out *model.Snapshot, told map[string]string, name string, err error) {
 	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
 		return
@@ -218,8 +217,8 @@ func readUname(_ time.Time, n *model.Node) error {
 	return nil
 }
 
-// readClocksources reads devices/system/clocksource. The label is the position
-// of the device, as node_exporter has it.
+// readClocksources reads devices/system/clocksource. The label is the index of the
+// device, as in node_exporter.
 func readClocksources(sys sysfs.FS, n *model.Node) error {
 	sources, err := sys.ClockSources()
 	if err != nil {
@@ -233,5 +232,6 @@ func readClocksources(sys sysfs.FS, n *model.Node) error {
 	return nil
 }
 
-// clean is a text that a label can hold.
+// clean returns s as valid UTF-8, as node_exporter does. boundedfile.Line would drop
+// bytes.
 func clean(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -287,7 +287,7 @@ func TestHungMount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(t, root, nil, nil)
 		m := newMountReader(root+"/proc", root+"/root")
-		s.flights = []*flight{{part: part{"filesystem", m.read}}}
+		s.slow = []*slowPart{{part: part{"filesystem", m.read}}}
 		release := make(chan struct{})
 		var asked atomic.Int64
 		m.statfs = func(path string, st *unix.Statfs_t) error {
@@ -335,7 +335,7 @@ func TestHungDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(t, root, nil, nil)
 		release := make(chan struct{})
-		s.flights = []*flight{
+		s.slow = []*slowPart{
 			{part: part{"hwmon", func(_ time.Time, n *model.Node) error {
 				<-release
 				n.Chips = []model.Chip{{ID: "x"}}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -140,14 +141,11 @@ func recall(o Options, address string, index int) model.GPU {
 	return g
 }
 
-// attribute is what a small file of the kernel says, empty when it cannot be read.
+// attribute returns the content of a small file of the kernel, or "" if it cannot be read.
 func attribute(path string) string {
-	f, err := os.Open(path)
+	b, err := boundedfile.ReadOnce(path, make([]byte, fileMax))
 	if err != nil {
 		return ""
 	}
-	defer func() { _ = f.Close() }()
-	b := make([]byte, fileMax)
-	n, _ := f.Read(b)
-	return strings.TrimSpace(string(b[:n]))
+	return strings.TrimSpace(string(b))
 }

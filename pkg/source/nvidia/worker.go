@@ -23,8 +23,13 @@ var (
 	errStuck = errors.New("a call into the driver has not returned")
 )
 
-// worker makes all calls for one device, in one goroutine: what is asked of it,
-// and between the questions its rounds.
+// worker makes all calls for one device in one goroutine: the questions of scrapes,
+// and the steps of its rounds between them.
+//
+// It does not use package hang, which makes each call in a goroutine of its own: the
+// calls for a device share what was read before, a question of a scrape has to wait
+// for a step at most and not for a round, and NVML may be closed only when no call
+// for any device is in progress.
 type worker struct {
 	hung time.Duration
 	jobs chan func()

@@ -64,10 +64,10 @@ func (s *Source) follow(ctx context.Context) {
 	}
 }
 
-// ask asks RDMA netlink for what the sensor does not know by itself, when
-// there is a reason to.
+// ask asks RDMA netlink for what the sensor does not see by itself, when there is a
+// reason to.
 func (s *Source) ask(ctx context.Context) {
-	if s.errand.busy() {
+	if !s.answered(ctx) {
 		return
 	}
 	sensor, renamed := s.sensor, s.renamed
@@ -76,7 +76,7 @@ func (s *Source) ask(ctx context.Context) {
 		return
 	}
 	s.renamed = false
-	s.errand = begin(ctx, func(ctx context.Context) {
+	s.start(ctx, func(ctx context.Context) {
 		if renamed {
 			sensor.reindex(ctx, s.opts)
 		}
@@ -89,69 +89,54 @@ func (s *Source) ask(ctx context.Context) {
 	})
 }
 
-// An errand asks a driver, which may hang. Nobody waits for it longer than is
-// good, and the going of the last device ends it.
-type errand struct {
-	cancel context.CancelFunc
-	done   chan struct{}
-}
+// askLimit is how long anything waits for RDMA netlink: for the first dump of the
+// objects, so that the first scrape has them, and before the sensor is closed.
+const askLimit = time.Second
 
-func begin(ctx context.Context, f func(context.Context)) *errand {
-	ctx, cancel := context.WithCancel(ctx)
-	e := &errand{cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(e.done)
-		defer cancel()
+// start calls f, which asks drivers and may hang. The sensor that goes ends ctx.
+func (s *Source) start(ctx context.Context, f func(context.Context)) {
+	ctx, s.stopAsking = context.WithCancel(ctx)
+	s.asking = s.sensor.call.Start(askLimit, func() (struct{}, error) {
 		f(ctx)
-	}()
-	return e
+		return struct{}{}, nil
+	})
 }
 
-// wait waits for the end, for so long, and tells whether it came.
-func (e *errand) wait(limit time.Duration) bool {
-	select {
-	case <-e.done:
-		return true
-	case <-time.After(limit):
-		return false
-	}
-}
-
-func (e *errand) busy() bool {
-	if e == nil {
-		return false
-	}
-	select {
-	case <-e.done:
-		return false
-	default:
+// answered reports whether nothing is being asked.
+func (s *Source) answered(ctx context.Context) bool {
+	if s.asking == nil {
 		return true
 	}
+	if !s.asking.Returned() {
+		return false
+	}
+	if _, err := s.asking.Wait(ctx); err != nil {
+		s.opts.Logger.Error("asking RDMA netlink", zap.Error(err))
+	}
+	s.stopAsking()
+	s.asking = nil
+	return true
 }
 
-// errandPatience is how long anything waits for an errand: for the first dump
-// of the objects, so that the first scrape knows them, and for its end.
-const errandPatience = time.Second
-
-// dismiss closes the sensor, at once or when its errand has ended. Its hooks
-// are gone in any case.
+// dismiss detaches the hooks and closes the sensor: now, or when what it asks for has
+// been answered.
 func (s *Source) dismiss() {
-	sensor, e := s.sensor, s.errand
-	s.sensor, s.errand = nil, nil
+	sensor := s.sensor
+	s.sensor = nil
 	sensor.detach()
-	if e == nil {
-		sensor.close()
-		return
+	if s.asking != nil {
+		s.stopAsking()
+		s.asking = nil
 	}
-	e.cancel()
-	if e.wait(errandPatience) {
+	closed := make(chan struct{})
+	sensor.call.Close(func() {
 		sensor.close()
-		return
+		close(closed)
+	})
+	select {
+	case <-closed:
+	case <-time.After(askLimit):
 	}
-	go func() {
-		<-e.done
-		sensor.close()
-	}()
 }
 
 func (s *Source) attach(ctx context.Context) {
@@ -167,12 +152,12 @@ func (s *Source) attach(ctx context.Context) {
 	s.mu.Unlock()
 	s.rename(true)
 	if sensor.objects != nil {
-		s.errand = begin(ctx, func(ctx context.Context) {
+		s.start(ctx, func(ctx context.Context) {
 			if err := sensor.adopt(ctx, s.opts); err != nil {
 				s.opts.Logger.Warn("not all objects made before the sensor started are attributed", zap.Error(err))
 			}
 		})
-		s.errand.wait(errandPatience)
+		_, _ = s.asking.Wait(ctx) // what takes longer goes on
 	}
 	s.opts.Logger.Info("hooks attached", zap.Stringer("tiers", tiersOf(hooks)))
 }

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -75,8 +76,9 @@ type Source struct {
 	// their names are still to be read.
 	devices, uverbs *listing
 	unnamed         int
-	renamed         bool // a device came, went or has another name: ask netlink
-	errand          *errand
+	renamed         bool                    // a device came, went or has another name: ask netlink
+	asking          *hang.Pending[struct{}] // what RDMA netlink is asked for; nil if nothing
+	stopAsking      context.CancelFunc      // ends asking
 
 	stop context.CancelFunc
 	done chan struct{}

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -24,6 +25,7 @@ type sensor struct {
 	objects *hook.Object // nil when no hook shows objects
 	peers   *hook.Object // nil when no hook shows connections
 	cgroups *hook.Object
+	call    hang.Call[struct{}] // of RDMA netlink, which asks drivers
 
 	mu      sync.Mutex // of what follows, which adopt changes while Read goes on
 	indexes map[uint32]string

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -55,7 +56,7 @@ func (m *manager) take(c *conn, name string, index uint32, p *managedPort, deadl
 	if err := c.setMode(index, p.number, maskPID, true, deadline); err != nil {
 		return m.undo(c, index, p, deadline, err)
 	}
-	p.auto, p.pause = true, backoff{}
+	p.auto, p.pause = true, hang.Backoff{}
 	return model.StateOK, ""
 }
 
@@ -87,7 +88,7 @@ func (m *manager) check(c *conn, index uint32, p *managedPort, deadline time.Tim
 func (m qpMode) ours() bool { return m.mode == modeAuto && m.mask == maskPID && m.optionals }
 
 func (m *manager) failed(p *managedPort, err error) (model.State, string) {
-	p.pause.failed(m.now())
+	p.pause.Failed(m.now())
 	switch {
 	case errors.Is(err, unix.EPERM):
 		p.final = true

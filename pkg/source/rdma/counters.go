@@ -101,7 +101,7 @@ func (b *boundCounters) read(dial func() (*conn, error), index uint32, now, dead
 	if b.never {
 		return
 	}
-	if b.stat.pause.waiting(now) {
+	if b.stat.pause.Waiting(now) {
 		t.failed("", &b.stat, now)
 		return
 	}

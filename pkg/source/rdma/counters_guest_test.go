@@ -38,8 +38,7 @@ func TestGuestCounters(t *testing.T) {
 		})
 		snap := mustRead(t, s)
 		if how == manageCounters {
-			eventually(t, func() bool { return s.manager != nil && s.manager.listing.begin() })
-			s.manager.listing.end()
+			eventually(t, func() bool { return s.manager != nil && !s.manager.listing.Running() })
 			s.manager.tick()
 			snap = mustRead(t, s)
 		}

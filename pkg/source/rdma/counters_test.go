@@ -158,7 +158,7 @@ func TestResting(t *testing.T) {
 
 	// What cannot be asked now is booked later.
 	k.refuse(cmdStatGet, unix.EIO)
-	for range patienceFails + 1 {
+	for range failsBeforePause + 1 {
 		want("while it fails", two)
 	}
 	k.mu.Lock()

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -32,8 +33,8 @@ type device struct {
 	// path is that in class/infiniband, empty when it is out of sight, function that
 	// of the PCI function behind it.
 	path, function string
-	flight         flight
-	pause          backoff
+	call           hang.Call[reading]
+	pause          hang.Backoff
 	state          model.DeviceState
 
 	// ---
@@ -106,7 +107,7 @@ func (t *tally) failed(where string, f *file, now time.Time) {
 	if t.bad++; t.bad == 1 {
 		t.where, t.first = where+f.name, f.err
 	}
-	if f.pause.waiting(now) {
+	if f.pause.Waiting(now) {
 		t.paused++
 	}
 }
@@ -121,9 +122,12 @@ func newDevice(name, path string, kept *atomic.Int64) *device {
 	d := &device{name: name, path: path, function: path + "/device", dir: -1, reader: reader{kept: kept}}
 	d.hw = group{path: "hw_counters", dir: -1}
 	d.tables = file{name: "RES_GET", fd: -1}
-	d.flight.clean = d.close
 	return d
 }
+
+// release closes all descriptors for good, at once or when the call that hangs
+// returns.
+func (d *device) release() { d.call.Close(d.close) }
 
 // read reads all figures of the device; deadline is that of netlink requests.
 func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
@@ -190,7 +194,7 @@ func (d *device) open(n *node) (int, error) {
 	if n.open != nil {
 		return n.open(d.name)
 	}
-	return d.reader.openat(unix.AT_FDCWD, d.path, unix.O_RDONLY|unix.O_DIRECTORY)
+	return d.reader.openat(unix.AT_FDCWD, d.path, unix.O_DIRECTORY)
 }
 
 // scan reads what does not move and looks which ports and counters there are.
@@ -217,7 +221,7 @@ func (d *device) scan() {
 	d.hw.scan(r, d.dir)
 
 	var names []string
-	if fd, err := r.openat(d.dir, "ports", unix.O_RDONLY|unix.O_DIRECTORY); err == nil {
+	if fd, err := r.openat(d.dir, "ports", unix.O_DIRECTORY); err == nil {
 		names, _ = r.list(fd, func(s string) bool { return portNumber(s) > 0 })
 		r.close(fd)
 	}
@@ -261,7 +265,7 @@ func portNumber(s string) int {
 // scan looks which counters there are and keeps open what stays.
 func (g *group) scan(r *reader, device int) {
 	if g.dir < 0 {
-		fd, err := r.openat(device, g.path, unix.O_RDONLY|unix.O_DIRECTORY)
+		fd, err := r.openat(device, g.path, unix.O_DIRECTORY)
 		if err != nil {
 			return
 		}
@@ -328,7 +332,7 @@ func (d *device) readPort(p *port, now time.Time, t *tally) {
 
 // readText says whether the attribute changed.
 func (d *device) readText(f *text, now time.Time, t *tally) bool {
-	if f.pause.waiting(now) {
+	if f.pause.Waiting(now) {
 		t.failed("", &f.file, now)
 		return false
 	}
@@ -361,7 +365,7 @@ func (d *device) readGroup(g *group, now time.Time, t *tally) []model.Counter {
 	counters := make([]model.Counter, 0, len(g.files))
 	for i := range g.files {
 		f := &g.files[i]
-		if f.pause.waiting(now) {
+		if f.pause.Waiting(now) {
 			t.failed(g.path+"/", f, now)
 			continue
 		}
@@ -391,7 +395,7 @@ func (d *device) readHW(c *conn, p *port, now, deadline time.Time, t *tally) []m
 	if c == nil || p.statless {
 		return d.readGroup(&p.hw, now, t)
 	}
-	if p.stat.pause.waiting(now) {
+	if p.stat.pause.Waiting(now) {
 		t.failed("", &p.stat, now)
 		return nil
 	}
@@ -425,7 +429,7 @@ func (d *device) readHW(c *conn, p *port, now, deadline time.Time, t *tally) []m
 // readResources asks how many objects this device has. What cannot be asked is
 // counted in t.
 func (d *device) readResources(c *conn, now, deadline time.Time, t *tally) []model.Resource {
-	if d.tables.pause.waiting(now) {
+	if d.tables.pause.Waiting(now) {
 		t.failed("", &d.tables, now)
 		return nil
 	}

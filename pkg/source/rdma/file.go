@@ -9,11 +9,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/hang"
 )
 
-// reader makes the system calls on the files of one device and counts them. It
-// works on plain descriptors: what package os adds to each open (epoll, fcntl,
-// fstat) costs ten times the read. Opening is blocking on purpose.
+// reader makes the system calls on the files of one device and counts them. It keeps
+// descriptors open, which package boundedfile does not. An open may block: the call
+// for the device has a deadline.
 type reader struct {
 	calls  int
 	kept   *atomic.Int64 // descriptors that may still be kept, shared by all devices
@@ -28,23 +31,23 @@ const bufferSize = 8 << 10
 type file struct {
 	name  string
 	fd    int // -1 while not kept open
-	pause backoff
+	pause hang.Backoff
 	err   error // of the last read
 }
 
 func (f *file) failed(now time.Time, err error) {
 	f.err = err
-	f.pause.failed(now)
+	f.pause.Failed(now)
 }
 
 func (f *file) succeeded() {
 	f.err = nil
-	f.pause = backoff{}
+	f.pause = hang.Backoff{}
 }
 
-// read gives the start of the file, at most size bytes, valid until the next
-// call. A kept descriptor sees fresh values; after the device was removed it
-// gives ENODEV, and is opened again once.
+// read returns the start of the file, at most size bytes, valid until the next call. A
+// kept descriptor returns fresh values. After the device was removed it returns ENODEV,
+// and the file is opened again once.
 func (r *reader) read(dir int, f *file, size int) ([]byte, error) {
 	buf := r.buffer[:size]
 	if f.fd >= 0 {
@@ -54,7 +57,7 @@ func (r *reader) read(dir int, f *file, size int) ([]byte, error) {
 		}
 		r.forget(f)
 	}
-	fd, err := r.openat(dir, f.name, unix.O_RDONLY)
+	fd, err := r.openat(dir, f.name, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -70,9 +73,9 @@ func (r *reader) read(dir int, f *file, size int) ([]byte, error) {
 	return buf[:n], err
 }
 
-// line reads an attribute that is not worth a descriptor; "" when there is none.
+// line returns an attribute that is not worth a kept descriptor, or "" if there is none.
 func (r *reader) line(dir int, path string) string {
-	fd, err := r.openat(dir, path, unix.O_RDONLY)
+	fd, err := r.openat(dir, path, 0)
 	if err != nil {
 		return ""
 	}
@@ -84,10 +87,10 @@ func (r *reader) line(dir int, path string) string {
 	return parseLine(r.buffer[:n])
 }
 
-// link gives what a symbolic link says, "" when it is none.
+// link returns the target of a symbolic link, or "" if path is not one.
 func (r *reader) link(path string) string {
 	r.calls++
-	n, err := retry(func() (int, error) { return unix.Readlink(path, r.buffer) })
+	n, err := boundedfile.Retry(func() (int, error) { return unix.Readlink(path, r.buffer) })
 	if err != nil {
 		return ""
 	}
@@ -105,13 +108,12 @@ func (r *reader) forget(f *file) {
 
 func (r *reader) openat(dir int, path string, flags int) (int, error) {
 	r.calls++
-	return retry(func() (int, error) { return unix.Openat(dir, path, flags|unix.O_CLOEXEC, 0) })
+	return boundedfile.Open(dir, path, flags)
 }
 
 func (r *reader) pread(fd int, buf []byte) (int, error) {
 	r.calls++
-	n, err := retry(func() (int, error) { return unix.Pread(fd, buf, 0) })
-	return max(n, 0), err
+	return boundedfile.ReadStart(fd, buf)
 }
 
 func (r *reader) close(fd int) {
@@ -119,8 +121,8 @@ func (r *reader) close(fd int) {
 	_ = unix.Close(fd)
 }
 
-// list gives the sorted names in an open directory that valid accepts, within
-// bounds.
+// list returns the sorted names in an open directory that valid accepts, at most
+// maxDevices.
 func (r *reader) list(dir int, valid func(string) bool) ([]string, error) {
 	names := []string{}
 	err := r.entries(dir, func(e entry) {
@@ -132,9 +134,9 @@ func (r *reader) list(dir int, valid func(string) bool) ([]string, error) {
 	return names, err
 }
 
-// directory lists a directory by its path; one that cannot be read is empty.
+// directory lists a directory by its path. An unreadable directory is empty.
 func (r *reader) directory(path string, valid func(string) bool) []string {
-	fd, err := r.openat(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := r.openat(unix.AT_FDCWD, path, unix.O_DIRECTORY)
 	if err != nil {
 		return nil
 	}
@@ -151,7 +153,7 @@ func (r *reader) entries(dir int, fn func(entry)) error {
 	}
 	for {
 		r.calls++
-		n, err := retry(func() (int, error) { return unix.ReadDirent(dir, r.buffer) })
+		n, err := boundedfile.Retry(func() (int, error) { return unix.ReadDirent(dir, r.buffer) })
 		if err != nil || n <= 0 {
 			return err
 		}
@@ -167,7 +169,7 @@ type entry struct {
 	name  []byte
 }
 
-// entries walks over what getdents64 wrote.
+// entries iterates over the result of getdents64.
 func entries(b []byte) func(yield func(entry) bool) {
 	const head = 19 // d_ino, d_off, d_reclen, d_type
 	return func(yield func(entry) bool) {

@@ -16,20 +16,21 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// manageEvery is how often the manager looks for devices, and whether what it
-// set is still so.
+// manageEvery is the interval at which the manager looks for devices and checks the
+// modes that it set.
 const manageEvery = 10 * time.Second
 
 // manager has the kernel bind new queue pairs of mlx5 devices to a counter for
 // each thread that makes them, with the byte counters of the port. It touches
-// only ports whose mode is off and gives everything back when it ends: mode,
-// optional counters and queue pairs. A mode that anybody else sets is theirs.
+// only ports with mode off, and restores everything when it ends: mode, optional
+// counters and queue pairs. It leaves alone a mode that another tool sets, and also
+// one that a killed sensor left behind, which looks the same.
 //
-// It runs beside the reads: those change nothing in the kernel. What is left
-// behind by a sensor that was killed looks like another tool's.
+// It runs in a goroutine of its own: a Read changes nothing in the kernel.
 type manager struct {
 	root     string
 	dial     func() (*conn, error)
@@ -39,7 +40,7 @@ type manager struct {
 	now      func() time.Time
 	log      *zap.Logger
 
-	listing flight
+	listing hang.Call[[]nlDevice]
 	stop    chan struct{}
 	done    chan struct{}
 
@@ -49,31 +50,42 @@ type manager struct {
 
 // managed is a device of a driver that binds queue pairs.
 type managed struct {
-	name   string
-	index  uint32
-	flight flight
-	stuck  bool
-	away   bool // not in sight, and there is something to give back should it return
-	ports  []*managedPort
+	index uint32
+	call  hang.Call[struct{}]
+	ports []*managedPort
+
+	// Under the lock of the manager.
+	name  string
+	stuck bool
+	held  bool // a port was taken when the last call returned
+	away  bool // not in sight, and there is something to give back should it return
 }
 
-// holds says whether there is something to give back.
-func (d *managed) holds() bool {
-	if !d.flight.begin() {
-		return true
-	}
-	defer d.flight.end()
-	return slices.ContainsFunc(d.ports, (*managedPort).taken)
+// holds reports whether there may be something to give back. It needs the lock of
+// the manager.
+func (d *managed) holds() bool { return d.call.Running() || d.held }
+
+// do makes a call for a device.
+func (m *manager) do(d *managed, limit time.Duration, fn func() error) error {
+	_, err := d.call.Do(context.Background(), limit, func() (struct{}, error) {
+		defer func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			d.held = slices.ContainsFunc(d.ports, (*managedPort).taken)
+		}()
+		return struct{}{}, fn()
+	})
+	return err
 }
 
-// managedPort belongs to the flight of its device; state and reason are read by
-// others and are under the manager's lock.
+// managedPort belongs to the call for its device; state and reason are read by
+// others and are under the lock of the manager.
 type managedPort struct {
 	number uint32
 	auto   bool     // the mode is ours
 	added  []uint32 // optional counters that we switched on
 	final  bool     // nothing more is tried
-	pause  backoff
+	pause  hang.Backoff
 
 	state  model.State // empty before the first try
 	reason string
@@ -81,7 +93,7 @@ type managedPort struct {
 
 func (p *managedPort) taken() bool { return p.auto || len(p.added) > 0 }
 
-// manage begins to manage, once.
+// manage starts the manager, once.
 func (s *Source) manage() {
 	s.managerMu.Lock()
 	defer s.managerMu.Unlock()
@@ -130,32 +142,30 @@ func (m *manager) stopped() bool {
 	}
 }
 
-// tick takes ports that are free, and looks after those taken before.
+// tick takes ports that are free and checks those taken before.
 func (m *manager) tick() {
 	devices, err := m.list()
 	if err != nil {
-		return // the reads tell it
+		return // Read reports it
 	}
 	each(len(devices), func(i int) {
 		d := devices[i]
-		_, err := do(context.Background(), &d.flight, m.deadline, func() (struct{}, error) {
-			return struct{}{}, m.visit(d)
-		})
+		err := m.do(d, m.deadline, func() error { return m.visit(d) })
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		d.stuck = errors.Is(err, errStuck)
+		d.stuck = errors.Is(err, hang.ErrStuck)
 	})
 }
 
-// list brings the set of devices up to date. One that left with something of ours
-// may be back: its mode and counters go along to another network namespace.
+// list updates the set of devices. A device that left with a mode of ours may come
+// back: it takes mode and counters along to another network namespace.
 func (m *manager) list() ([]*managed, error) {
 	var all []nlDevice
 	// Asking netlink would load ib_core where it is not.
 	if names, _ := os.ReadDir(m.root); len(names) > 0 && m.isSysfs(m.root) {
 		deadline := time.Now().Add(m.deadline)
 		var err error
-		all, err = do(context.Background(), &m.listing, m.deadline, func() ([]nlDevice, error) {
+		all, err = m.listing.Do(context.Background(), m.deadline, func() ([]nlDevice, error) {
 			return dump(m.dial, request{cmd: cmdGet}, deadline, parseDevice)
 		})
 		if err != nil {
@@ -184,7 +194,7 @@ func (m *manager) list() ([]*managed, error) {
 			devices = append(devices, d)
 			continue
 		}
-		// Another of its name says that its driver was loaded anew.
+		// Another device of this name means that its driver was reloaded.
 		other, ok := named[d.name]
 		if ok && other != index || len(m.devices) > maxDevices || !d.holds() {
 			delete(m.devices, index)
@@ -193,17 +203,16 @@ func (m *manager) list() ([]*managed, error) {
 	return devices, nil
 }
 
-// nameOf is the name of a device, which a listing may change.
+// nameOf returns the name of a device, which list may change.
 func (m *manager) nameOf(d *managed) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return d.name
 }
 
-// binds says whether the driver of a device is one that binds queue pairs to
-// counters that count bytes. The kernel lets auto mode be set also for drivers
-// that cannot, so the driver's name decides (device/driver, of a function or
-// of a subfunction).
+// binds reports whether the driver of a device binds queue pairs to counters of bytes.
+// The kernel accepts auto mode for other drivers, too, so the name of the driver
+// decides (device/driver, of a function or of a subfunction).
 func (m *manager) binds(name string) bool {
 	driver, err := os.Readlink(filepath.Join(m.root, name, "device/driver"))
 	if err != nil {
@@ -223,7 +232,7 @@ func (m *manager) ports(name string) []*managedPort {
 	return all
 }
 
-// visit is the flight of a device.
+// visit is the call for a device at each tick.
 func (m *manager) visit(d *managed) error {
 	c, err := m.dial()
 	if err != nil {
@@ -233,7 +242,7 @@ func (m *manager) visit(d *managed) error {
 	deadline := time.Now().Add(m.deadline)
 	name := m.nameOf(d)
 	for _, p := range d.ports {
-		if p.final || p.pause.waiting(m.now()) || m.stopped() {
+		if p.final || p.pause.Waiting(m.now()) || m.stopped() {
 			continue
 		}
 		if p.auto {
@@ -256,7 +265,7 @@ func (m *manager) say(d *managed, p *managedPort, state model.State, reason stri
 	p.state, p.reason = state, reason
 }
 
-// states tells what is not as it was asked for.
+// states returns the ports that cannot be managed.
 func (m *manager) states() []model.DeviceState {
 	if m == nil {
 		return nil
@@ -271,7 +280,7 @@ func (m *manager) states() []model.DeviceState {
 		for _, p := range d.ports {
 			state, reason := p.state, p.reason
 			if d.stuck {
-				state, reason = model.StateStuck, errStuck.Error()+": its driver may hang"
+				state, reason = model.StateStuck, hang.ErrStuck.Error()+": its driver may hang"
 			}
 			if state != "" && state != model.StateOK {
 				all = append(all, model.DeviceState{

@@ -39,11 +39,8 @@ func newManage(t *testing.T, tr tree, k *statKernel, change ...func(*Options)) *
 					return false
 				}
 			}
-			if !d.stuck && !d.flight.begin() { // its first visit ends; a test that ticks would find it busy
+			if !d.stuck && d.call.Running() { // its first visit ends; a test that ticks would find it busy
 				return false
-			}
-			if !d.stuck {
-				d.flight.end()
 			}
 		}
 		return true
@@ -449,7 +446,7 @@ func TestManageHangs(t *testing.T) {
 	}
 	wantPort(t, k, other, "closed", free)
 	close(hang)
-	eventually(t, func() bool { return m.devices[3].flight.begin() })
+	eventually(t, func() bool { return !m.devices[3].call.Running() })
 	wantPort(t, k, k.devices[0], "that came back after the end", free)
 }
 

@@ -15,47 +15,62 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // In the exclusive mode of the RDMA subsystem (rdma system set netns exclusive)
-// a device is seen in its own network namespace only, neither in sysfs nor
-// through netlink of any other. What was given to a pod is found by looking into
-// the namespaces that containers are in, in the background: there may be a
-// thousand of them.
+// sysfs and netlink show a device in its own network namespace only. A device that was
+// given to a pod is found by a search in the namespaces of containers. The search runs
+// in the background, as there may be a thousand namespaces.
 //
-// Those that were found are read with each Read, as the devices in sight are, by
-// the same reader and under the same rules. All it takes is the directory of the
-// device, opened once in a sysfs of its namespace, where the files are kept open,
-// and a socket made there, for what this device has, and another one for counters of
-// queue pairs where those are read: a thread and four system calls, some 100 us each,
-// beside what the device itself costs.
+// The devices found are read with each Read, by the same code as those of our own
+// namespace. This needs the directory of the device, opened once in a sysfs of its
+// namespace, a socket made in that namespace for the objects of the device, and another
+// socket for the counters of queue pairs where those are read. Entering the namespace
+// for a socket costs a thread and four system calls, about 100 us.
 const (
-	// movedEvery is how often they are looked into, unless they change.
+	// movedEvery is the interval of searches while the namespaces do not change.
 	movedEvery = 10 * time.Second
-	// movedStuck is after what time a look that has not ended is told.
+	// movedStuck is the time after which a search that has not ended is reported.
 	movedStuck = time.Minute
-	// maxNamespaces is how many are looked into, maxHanging after how many that
-	// hang, and cost a thread each, a look gives up.
+	// maxNamespaces is the number of namespaces that are looked into, maxHanging
+	// that of calls in progress, those that hang included: each costs a thread.
 	maxNamespaces = 1024
 	maxHanging    = 16
 )
 
-// errOther says that a process is not in the namespace that it was in.
+// errOther is the error of a namespace that its process has left.
 var errOther = errors.New("the process is gone or in another network namespace")
 
-// movedDevices is what the last look found. Looks are an errand of their own:
-// no Read waits for one.
+// movedDevices is the result of the last search. No Read waits for a search.
 type movedDevices struct {
-	flights map[uint64]*flight      // of the last look, by namespace; a look alone touches them
-	devices map[string]*movedDevice // by name; held as Source.mu says
+	asking  hang.Group[uint64, []nlDevice] // by the inode of the namespace
+	devices map[string]*movedDevice        // by name; under Source.mu
 
-	mu     sync.Mutex
-	busy   bool
-	began  time.Time
-	inodes []uint64 // of the namespaces looked into
-	found  []found
-	err    error
+	mu      sync.Mutex
+	looking hang.Call[[]found]
+	pending *hang.Pending[[]found] // the search in progress; nil if there is none
+	began   time.Time
+	inodes  []uint64 // of the namespaces of the last search
+	found   []found
+	err     error
+}
+
+// latest returns the devices of the last search that has ended.
+func (m *movedDevices) latest() []found {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.collect()
+	return m.found
+}
+
+// collect takes the result of a search that has ended. It needs mu.
+func (m *movedDevices) collect() {
+	if m.pending.Returned() {
+		m.found, m.err = m.pending.Wait(context.Background())
+		m.pending = nil
+	}
 }
 
 // found is a device and the namespace that shows it.
@@ -64,7 +79,7 @@ type found struct {
 	space model.Namespace
 }
 
-// lookForMoved begins a look when one is due and returns the namespaces.
+// lookForMoved starts a search when one is due, and returns the inodes of the namespaces.
 func (s *Source) lookForMoved(now time.Time) []uint64 {
 	// Without a class/infiniband asking netlink would load ib_core.
 	if s.opt.Namespaces == nil || !s.opt.Netlink || !s.genuine || s.class < 0 {
@@ -78,22 +93,17 @@ func (s *Source) lookForMoved(now time.Time) []uint64 {
 	m := &s.moved
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.collect()
 	due := now.Sub(m.began) >= movedEvery || !slices.Equal(inodes, m.inodes)
-	if len(spaces) == 0 || !due || m.busy {
+	if len(spaces) == 0 || !due || m.pending != nil {
 		return inodes
 	}
-	m.busy, m.began, m.inodes = true, now, inodes
-	go func() {
-		all, err := s.look(spaces)
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.busy, m.found, m.err = false, all, err
-	}()
+	m.began, m.inodes = now, inodes
+	m.pending = m.looking.Start(movedStuck, func() ([]found, error) { return s.look(spaces) })
 	return inodes
 }
 
-// otherNamespaces are the namespaces that may hold devices which are not seen
-// here, by their inodes.
+// otherNamespaces returns the network namespaces other than our own, sorted by inode.
 func (s *Source) otherNamespaces() []model.Namespace {
 	var own unix.Stat_t
 	if err := unix.Stat(filepath.Join(s.opt.Procfs, "self/ns/net"), &own); err != nil {
@@ -106,14 +116,15 @@ func (s *Source) otherNamespaces() []model.Namespace {
 	return slices.CompactFunc(all, func(a, b model.Namespace) bool { return a.Inode == b.Inode })
 }
 
-// movedState says what was wrong with the last look, or that one hangs.
+// movedState reports a search that failed or hangs.
 func (s *Source) movedState(inodes []uint64, now time.Time) []model.DeviceState {
 	m := &s.moved
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	state, err := model.StateFailed, m.err
-	if since := now.Sub(m.began); m.busy && since > movedStuck {
-		state, err = model.StateStuck, fmt.Errorf("%w: a look into network namespaces began %v ago", errStuck, since.Round(time.Second))
+	if since := now.Sub(m.began); m.pending != nil && since > movedStuck {
+		since = since.Round(time.Second)
+		state, err = model.StateStuck, fmt.Errorf("%w: a look into network namespaces began %v ago", hang.ErrStuck, since)
 	}
 	if err == nil || len(inodes) == 0 {
 		return nil
@@ -121,8 +132,8 @@ func (s *Source) movedState(inodes []uint64, now time.Time) []model.DeviceState 
 	return []model.DeviceState{{Source: s.Name(), Device: "netns", State: state, Reason: err.Error()}}
 }
 
-// look asks all namespaces for their devices. In the mode that is the default
-// each shows all devices, and there is nothing to ask.
+// look searches all namespaces for devices. In the default (shared) mode every
+// namespace shows all devices, and there is nothing to search for.
 func (s *Source) look(spaces []model.Namespace) ([]found, error) {
 	deadline := time.Now().Add(s.opt.Deadline)
 	shared, err := sharedMode(s.dial, deadline)
@@ -134,23 +145,12 @@ func (s *Source) look(spaces []model.Namespace) ([]found, error) {
 		tooMany = fmt.Errorf("%d of %d network namespaces are not looked into", len(spaces)-maxNamespaces, len(spaces))
 		spaces = spaces[:maxNamespaces]
 	}
-	if s.moved.flights == nil {
-		s.moved.flights = map[uint64]*flight{}
-	}
-	flights, stuck := s.movedFlights(spaces)
 	shown, errs := make([][]nlDevice, len(spaces)), make([]error, len(spaces))
-	var hanging atomic.Int64
-	hanging.Store(stuck)
 	each(len(spaces), func(i int) {
-		if errs[i] = errStuck; flights[i] == nil || hanging.Load() >= maxHanging {
-			return
-		}
-		shown[i], errs[i] = do(context.Background(), flights[i], s.opt.Deadline, func() ([]nlDevice, error) {
-			return s.devicesIn(spaces[i])
+		n := spaces[i]
+		shown[i], errs[i] = s.moved.asking.Do(context.Background(), n.Inode, s.opt.Deadline, func() ([]nlDevice, error) {
+			return s.devicesIn(n)
 		})
-		if errors.Is(errs[i], errStuck) {
-			hanging.Add(1)
-		}
 	})
 	var all []found
 	r := reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
@@ -165,27 +165,7 @@ func (s *Source) look(spaces []model.Namespace) ([]found, error) {
 	return all, errors.Join(unseen(errs), tooMany)
 }
 
-// movedFlights are those of the namespaces, nil for one that hangs. Those that
-// hang, of these and of others, are counted and kept.
-func (s *Source) movedFlights(spaces []model.Namespace) (flights []*flight, hanging int64) {
-	for inode, f := range s.moved.flights {
-		if f.begin() {
-			f.end()
-			delete(s.moved.flights, inode)
-		}
-	}
-	hanging = int64(len(s.moved.flights))
-	flights = make([]*flight, len(spaces))
-	for i, n := range spaces {
-		if s.moved.flights[n.Inode] == nil {
-			flights[i] = &flight{}
-			s.moved.flights[n.Inode] = flights[i]
-		}
-	}
-	return flights, hanging
-}
-
-// unseen joins what was wrong with namespaces, but for those that are gone.
+// unseen joins the errors of namespaces, except of those that are gone.
 func unseen(errs []error) error {
 	var first error
 	n := 0
@@ -203,8 +183,8 @@ func unseen(errs []error) error {
 	return fmt.Errorf("%d of %d network namespaces could not be looked into: %w", n, len(errs), first)
 }
 
-// sharedMode asks whether all namespaces show all devices (SYS_GET). Kernels
-// before 5.2 know no other mode.
+// sharedMode reports whether all namespaces show all devices (SYS_GET). Kernels before
+// 5.2 have no other mode.
 func sharedMode(dial func() (*conn, error), deadline time.Time) (shared bool, err error) {
 	c, err := dial()
 	if err != nil {

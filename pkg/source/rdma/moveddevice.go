@@ -21,14 +21,12 @@ type movedDevice struct {
 	node  *node
 }
 
-// movedInSight brings the devices that the last look found up to date, sorted by
-// name. One whose namespace is gone went along; one that is in sight, too, moved
-// meanwhile and is read there.
+// movedInSight returns the devices that the last search found, sorted by name. It leaves
+// out a device if its namespace is gone, and a device that came back to our own
+// namespace, where it is read.
 func (s *Source) movedInSight(inodes []uint64) []*movedDevice {
 	m := &s.moved
-	m.mu.Lock()
-	all := m.found
-	m.mu.Unlock()
+	all := m.latest()
 	devices := make(map[string]*movedDevice, len(all))
 	for _, f := range all {
 		name := f.hca.Name
@@ -49,15 +47,15 @@ func (s *Source) movedInSight(inodes []uint64) []*movedDevice {
 	}
 	for name, d := range m.devices {
 		if devices[name] != d {
-			d.flight.close()
+			d.release()
 		}
 	}
 	m.devices = devices
 	return slices.SortedFunc(maps.Values(devices), func(a, b *movedDevice) int { return strings.Compare(a.name, b.name) })
 }
 
-// newMoved is a device whose directory is in the sysfs of another namespace. The
-// PCI function behind it stays with the node.
+// newMoved makes a device that is read in another namespace. Its PCI function does not
+// move: sysfs shows PCI functions in every namespace.
 func (s *Source) newMoved(f found) *device {
 	d := newDevice(f.hca.Name, "", &s.kept)
 	d.function = s.pciFunction(f.hca.PCIAddress)
@@ -65,7 +63,7 @@ func (s *Source) newMoved(f found) *device {
 	return d
 }
 
-// nodeOf is what netlink knows in a namespace, of one device.
+// nodeOf returns the netlink view of one device in its namespace.
 func (s *Source) nodeOf(f found) *node {
 	name := f.hca.Name
 	return &node{
@@ -77,7 +75,7 @@ func (s *Source) nodeOf(f found) *node {
 	}
 }
 
-// readMoved tells a device that cannot be read all the same, without figures.
+// readMoved returns an unreadable device, too, without figures.
 func (s *Source) readMoved(ctx context.Context, d *movedDevice, now time.Time) *reading {
 	r := s.readDevice(ctx, d.device, now, d.node)
 	if r == nil {
@@ -87,8 +85,8 @@ func (s *Source) readMoved(ctx context.Context, d *movedDevice, now time.Time) *
 	return r
 }
 
-// movedHCA is a device as its namespace tells it. The PCI function and the
-// uverbs device stay with the node.
+// movedHCA returns a device as netlink lists it in its namespace. The PCI function and
+// the uverbs device have no namespace.
 func (s *Source) movedHCA(r *reader, d nlDevice, verbs charDevice, netns uint64) model.HCA {
 	h := model.HCA{
 		Name: d.name, Index: d.index, Firmware: d.firmware, NodeType: d.nodeType, NodeGUID: d.guid, SysImageGUID: d.sysGUID,

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -69,9 +70,7 @@ func openSysfs(path string) (int, error) {
 		return -1, told(err)
 	}
 	defer unix.Close(mount)
-	return retry(func() (int, error) {
-		return unix.Openat(mount, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	})
+	return boundedfile.Open(mount, path, unix.O_DIRECTORY)
 }
 
 // enterNamespace runs fn on a thread of its own in a network namespace, which it
@@ -79,7 +78,7 @@ func openSysfs(path string) (int, error) {
 // any more: its number may be another's by now.
 func (s *Source) enterNamespace(n model.Namespace, fn func() error) error {
 	path := filepath.Join(s.opt.Procfs, strconv.Itoa(n.PID), "ns/net")
-	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	fd, err := boundedfile.Open(unix.AT_FDCWD, path, 0)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH):
 		return errOther

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -59,7 +60,7 @@ func (c *conn) ask(b []byte, typ uint16, deadline time.Time, fn func(payload []b
 	}
 	c.seq++
 	c.calls++
-	if _, err := retry(func() (int, error) { return unix.Write(c.fd, b) }); err != nil {
+	if _, err := boundedfile.Retry(func() (int, error) { return unix.Write(c.fd, b) }); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
 	for {
@@ -156,15 +157,5 @@ func dump[T any](dial func() (*conn, error), r request, deadline time.Time,
 			continue
 		}
 		return all, err
-	}
-}
-
-// retry repeats a system call that a signal interrupted.
-func retry(call func() (int, error)) (int, error) {
-	for {
-		n, err := call()
-		if !errors.Is(err, unix.EINTR) {
-			return n, err
-		}
 	}
 }

@@ -55,7 +55,7 @@ func (s *Source) readNode(ctx context.Context) *node {
 	patience := s.opt.Deadline / 4
 	deadline := time.Now().Add(patience)
 	netlink := s.opt.Netlink && s.genuine
-	n, err := do(ctx, &s.nodeFlight, patience, func() (*node, error) {
+	n, err := s.nodeCall.Do(ctx, patience, func() (*node, error) {
 		n := &node{uverbs: charDevices(verbs), dial: s.dial}
 		if !netlink {
 			return n, nil
@@ -74,7 +74,7 @@ func (s *Source) readNode(ctx context.Context) *node {
 		s.opt.Logger.Info("RDMA devices are read without netlink", zap.Error(err))
 	}
 	switch {
-	case !errors.Is(err, errStuck):
+	case n != nil:
 		n.read, n.whole = now, s.whole(n, netlink)
 		s.node = n
 	case s.node == nil:
@@ -105,7 +105,7 @@ type charDevice struct {
 // of the same name, in different namespaces, nothing is said.
 func charDevices(dir string) map[string]charDevice {
 	r := reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
-	fd, err := r.openat(unix.AT_FDCWD, dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := r.openat(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
 	if err != nil {
 		return nil
 	}
@@ -134,7 +134,7 @@ func charDevices(dir string) map[string]charDevice {
 // nil without an error where the kernel cannot tell.
 func (s *Source) readResources(ctx context.Context) ([]model.Resource, error) {
 	deadline := time.Now().Add(s.opt.Deadline)
-	all, err := do(ctx, &s.resourceFlight, s.opt.Deadline, func() ([]model.Resource, error) {
+	all, err := s.resourceCall.Do(ctx, s.opt.Deadline, func() ([]model.Resource, error) {
 		return dump(s.dial, request{cmd: cmdResGet}, deadline, parseSummary)
 	})
 	if errors.Is(err, model.ErrUnsupported) {

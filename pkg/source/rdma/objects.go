@@ -17,10 +17,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Objects dumps the objects that processes have on all devices, from the
-// kernel's resource tracking. For each QP the driver asks the firmware, so it
-// is for starting and reconciling, never for a scrape. Without a device it
-// gives none; what could not be dumped is in the error, beside what could.
+// Objects dumps the objects of processes on all devices, from the resource tracking of
+// the kernel. The driver queries the firmware for each QP, so Objects is for the start
+// and for reconciling, never for a scrape. An error comes with the objects that could
+// be dumped.
 func (s *Source) Objects(ctx context.Context) ([]model.Object, error) {
 	objects := []model.Object{}
 	deadline, ok := ctx.Deadline()
@@ -37,41 +37,38 @@ func (s *Source) Objects(ctx context.Context) ([]model.Object, error) {
 	errs := make([]error, len(devices))
 	each(len(devices), func(i int) {
 		d := devices[i]
-		found[i], errs[i] = do(ctx, s.objectFlight(d.name), patience, func() ([]model.Object, error) {
+		found[i], errs[i] = s.objectCalls.Do(ctx, d.name, patience, func() ([]model.Object, error) {
 			return dumpObjects(s.dial, d, deadline)
 		})
 		if errs[i] != nil {
 			errs[i] = fmt.Errorf("rdma: objects of %s: %w", d.name, errs[i])
 		}
 	})
-	s.pruneObjectFlights()
 	for _, o := range found {
 		objects = append(objects, o...)
 	}
 	return objects, errors.Join(errs...)
 }
 
-// DeviceNames tells the names that the devices have now by their RDMA netlink
-// index, which stays when a device is renamed. Of those in other network
-// namespaces it tells the names that they had a moment ago.
+// DeviceNames returns the current names of the devices by their RDMA netlink index,
+// which stays when a device is renamed. Devices in other network namespaces have the
+// names that the last search found.
 func (s *Source) DeviceNames(ctx context.Context) (map[uint32]string, error) {
 	all, err := s.listDevices(ctx, time.Now().Add(s.opt.Deadline))
 	if err != nil {
 		return nil, fmt.Errorf("rdma: device names: %w", err)
 	}
 	names := make(map[uint32]string, len(all))
-	s.moved.mu.Lock()
-	for _, f := range s.moved.found {
+	for _, f := range s.moved.latest() {
 		names[f.hca.Index] = f.hca.Name
 	}
-	s.moved.mu.Unlock()
 	for _, d := range all {
 		names[d.index] = d.name
 	}
 	return names, nil
 }
 
-// listDevices asks netlink for all devices.
+// listDevices lists all devices by netlink.
 func (s *Source) listDevices(ctx context.Context, deadline time.Time) ([]nlDevice, error) {
 	if !s.opt.Netlink {
 		return nil, fmt.Errorf("%w: RDMA netlink is switched off", model.ErrUnsupported)
@@ -83,40 +80,15 @@ func (s *Source) listDevices(ctx context.Context, deadline time.Time) ([]nlDevic
 	if !s.isSysfs(s.root) {
 		return nil, fmt.Errorf("%w: %s is a copy", model.ErrUnsupported, s.root)
 	}
-	return do(ctx, s.objectFlight(""), time.Until(deadline), func() ([]nlDevice, error) {
+	return s.listCall.Do(ctx, time.Until(deadline), func() ([]nlDevice, error) {
 		return dump(s.dial, request{cmd: cmdGet}, deadline, parseDevice)
 	})
 }
 
-// objectFlight is that of a device, and for "" that of their listing.
-func (s *Source) objectFlight(device string) *flight {
-	s.objectMu.Lock()
-	defer s.objectMu.Unlock()
-	f := s.objectFlights[device]
-	if f == nil {
-		f = &flight{}
-		s.objectFlights[device] = f
-	}
-	return f
-}
-
-// pruneObjectFlights keeps those under way only.
-func (s *Source) pruneObjectFlights() {
-	s.objectMu.Lock()
-	defer s.objectMu.Unlock()
-	for name, f := range s.objectFlights {
-		if f.begin() {
-			f.end()
-			delete(s.objectFlights, name)
-		}
-	}
-}
-
-// dumpObjects dumps the tables of one device and finds out whose the entries
-// are: resource tracking names the thread that made an object, and nobody once
-// that thread is gone; then it is the one that made the protection domain or
-// the context it belongs to, or anything else in that context. What the kernel
-// made for itself is left out.
+// dumpObjects dumps the tables of one device and finds the process of each object.
+// Resource tracking names the thread that made an object, until that thread ends. Then
+// the process is that of the protection domain or context of the object, or of another
+// object in the context. Objects of the kernel are left out.
 func dumpObjects(dial func() (*conn, error), d nlDevice, deadline time.Time) ([]model.Object, error) {
 	dumps := make([][]record, len(tables))
 	domains, contexts := map[uint32]record{}, map[uint32]record{}
@@ -197,8 +169,8 @@ func (s *Source) readHoldings(ctx context.Context, now time.Time) []model.Holdin
 	return s.holdings
 }
 
-// holdings books objects on the processes that made them. What nobody is known
-// to have made is not booked: it remains with the device.
+// holdings counts objects by the processes that made them. An object without a known
+// process is not counted: it stays with the device.
 func holdings(objects []model.Object) []model.Holding {
 	type key struct {
 		device string

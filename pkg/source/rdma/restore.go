@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/hang"
 )
 
-// close ends the manager and gives back what it took, within its deadline.
+// close ends the manager and restores what it changed, within its deadline.
 func (m *manager) close() error {
 	close(m.stop)
 	deadline := time.Now().Add(m.deadline)
@@ -20,10 +22,10 @@ func (m *manager) close() error {
 	defer timer.Stop()
 	select {
 	case <-m.done:
-	case <-timer.C: // a device hangs; the others are given back
+	case <-timer.C: // a device hangs; the others are restored
 	}
-	// One that was away may be back.
-	_, _ = do(context.Background(), &flight{}, time.Until(deadline)/2, m.list)
+	// A device that was away may be back.
+	_, _ = new(hang.Call[[]*managed]).Do(context.Background(), time.Until(deadline)/2, m.list)
 	m.mu.Lock()
 	devices := make([]*managed, 0, len(m.devices))
 	var errs []error
@@ -44,9 +46,7 @@ func (m *manager) restoreAll(devices []*managed, deadline time.Time) []error {
 	errs := make([]error, len(devices))
 	each(len(devices), func(i int) {
 		d := devices[i]
-		_, err := do(context.Background(), &d.flight, time.Until(deadline), func() (struct{}, error) {
-			return struct{}{}, m.restore(d, deadline)
-		})
+		err := m.do(d, time.Until(deadline), func() error { return m.restore(d, deadline) })
 		if err != nil {
 			name := m.nameOf(d)
 			errs[i] = fmt.Errorf("counters of queue pairs of %s are not as before: %w: "+
@@ -56,9 +56,9 @@ func (m *manager) restoreAll(devices []*managed, deadline time.Time) []error {
 	return errs
 }
 
-// restore is the last flight of a device. What is quick and lasts comes first:
-// once auto mode is off no more queue pairs are bound, and the mode is none when
-// the last one that is bound goes.
+// restore is the last call for a device. It sets auto mode off first, which is quick:
+// no more queue pairs are bound then, and the mode becomes none when the last bound one
+// is destroyed.
 func (m *manager) restore(d *managed, deadline time.Time) error {
 	if !slices.ContainsFunc(d.ports, (*managedPort).taken) {
 		return nil
@@ -89,8 +89,8 @@ func (m *manager) restore(d *managed, deadline time.Time) error {
 	return errors.Join(errs...)
 }
 
-// dropAdded switches off the optional counters that were switched on for us, and
-// leaves others as they are by now.
+// dropAdded switches off the optional counters that the manager switched on, and no
+// others.
 func (m *manager) dropAdded(c *conn, index uint32, p *managedPort, deadline time.Time) error {
 	if len(p.added) == 0 {
 		return nil
@@ -119,10 +119,9 @@ func (m *manager) dropAdded(c *conn, index uint32, p *managedPort, deadline time
 	return nil
 }
 
-// unbindAll takes the queue pairs of these ports from the counters that auto
-// mode gave them: while one is bound the mode is not none, and nobody can set
-// another. There was none when the mode was set, and meanwhile nobody else could
-// bind one.
+// unbindAll unbinds the queue pairs of these ports from the counters of auto mode.
+// While a queue pair is bound the mode is not none, and no other mode can be set. None
+// was bound before the manager set the mode, so all of them are its own.
 func (m *manager) unbindAll(c *conn, d *managed, ports map[uint32]bool, deadline time.Time) error {
 	all, err := qpCounters(m.dial, d.index, deadline)
 	if err != nil {
@@ -136,9 +135,9 @@ func (m *manager) unbindAll(c *conn, d *managed, ports map[uint32]bool, deadline
 		}
 		for _, n := range e.qpns {
 			if !time.Now().Before(deadline) {
-				return fmt.Errorf("queue pairs stay bound as long as they are: %w", errStuck)
+				return fmt.Errorf("queue pairs stay bound as long as they are: %w", hang.ErrStuck)
 			}
-			// One that is gone is what it should be.
+			// A queue pair that is gone is unbound.
 			err := c.unbind(d.index, e.port, e.id, n, deadline)
 			if first == nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
 				first = err

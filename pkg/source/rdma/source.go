@@ -36,6 +36,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -103,7 +104,10 @@ type Source struct {
 	devices []*device // sorted by name
 	node    *node     // nil when the set of devices changed since it was read
 
-	nodeFlight, resourceFlight flight
+	nodeCall     hang.Call[*node]
+	resourceCall hang.Call[[]model.Resource]
+	listCall     hang.Call[[]nlDevice]
+	objectCalls  hang.Group[string, []model.Object] // by device
 
 	moved     movedDevices
 	functions functions
@@ -117,9 +121,6 @@ type Source struct {
 
 	holdings     []model.Holding
 	holdingsRead time.Time
-
-	objectMu      sync.Mutex
-	objectFlights map[string]*flight
 }
 
 // known is a name in class/infiniband; device is nil when it is left out.
@@ -156,15 +157,15 @@ func New(o Options) (*Source, error) {
 		return nil, fmt.Errorf("rdma: sysfs: %s is not a directory", o.Sysfs)
 	}
 	s := &Source{
-		opt:           o,
-		root:          filepath.Join(o.Sysfs, "class/infiniband"),
-		dial:          dialNetlink,
-		isSysfs:       isSysfs,
-		reader:        reader{buffer: make([]byte, bufferSize)},
-		class:         -1,
-		known:         map[string]*known{},
-		objectFlights: map[string]*flight{},
+		opt:     o,
+		root:    filepath.Join(o.Sysfs, "class/infiniband"),
+		dial:    dialNetlink,
+		isSysfs: isSysfs,
+		reader:  reader{buffer: make([]byte, bufferSize)},
+		class:   -1,
+		known:   map[string]*known{},
 	}
+	s.moved.asking.Limit = maxHanging
 	s.devicesIn, s.dialIn, s.openIn = s.namespaceDevices, s.dialNamespace, s.openNamespace
 	s.dialLink = dialLink
 	kept := uint64(max(o.KeptFiles, 0))
@@ -281,28 +282,28 @@ func (absent) Unwrap() error { return model.ErrAbsent }
 // readDevice gives nil when there are no figures; the device's state says why.
 // One whose counters all fail has the state of one that failed.
 func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *node) *reading {
-	if d.pause.waiting(now) {
+	if d.pause.Waiting(now) {
 		return nil
 	}
 	deadline := time.Now().Add(s.opt.Deadline)
-	r, err := do(ctx, &d.flight, s.opt.Deadline, func() (reading, error) { return d.read(now, deadline, n) })
+	r, err := d.call.Do(ctx, s.opt.Deadline, func() (reading, error) { return d.read(now, deadline, n) })
 	if err == nil && r.none() {
 		err = r.err()
 	}
 	state, reason := model.StateOK, ""
 	switch {
-	case errors.Is(err, errStuck):
+	case errors.Is(err, hang.ErrStuck):
 		state, reason = model.StateStuck, fmt.Sprintf("%v: its driver may hang", err)
 	case errors.Is(err, errGone):
 		state, reason = model.StateAbsent, err.Error()
 	case err != nil:
 		state, reason = model.StateFailed, err.Error()
-		if d.pause.failed(now); d.pause.waiting(now) {
+		if d.pause.Failed(now); d.pause.Waiting(now) {
 			state = model.StateQuarantined
-			reason = fmt.Sprintf("left alone for %v: %v", d.pause.until.Sub(now), err)
+			reason = fmt.Sprintf("left alone for %v: %v", d.pause.Left(now), err)
 		}
 	default:
-		d.pause = backoff{}
+		d.pause = hang.Backoff{}
 		if err := r.err(); err != nil {
 			reason = err.Error()
 		}
@@ -356,7 +357,7 @@ func (s *Source) discover() error {
 // list marks what is there and returns how many names are.
 func (s *Source) list() (seen int, err error) {
 	if s.class < 0 {
-		fd, err := s.reader.openat(unix.AT_FDCWD, s.root, unix.O_RDONLY|unix.O_DIRECTORY)
+		fd, err := s.reader.openat(unix.AT_FDCWD, s.root, unix.O_DIRECTORY)
 		if errors.Is(err, unix.ENOENT) {
 			return 0, nil
 		}
@@ -403,7 +404,7 @@ func (s *Source) drop(name string, k *known) {
 	delete(s.known, name)
 	s.node = nil
 	if k.device != nil {
-		k.device.flight.close()
+		k.device.release()
 	}
 }
 

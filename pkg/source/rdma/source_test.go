@@ -323,7 +323,7 @@ func TestBadFileIsLeftAlone(t *testing.T) {
 	tr.put(dev+"/ports/1/counters/link_downed", "garbage\n")
 	now := time.Unix(1e9, 0)
 	s := newSource(t, tr, func(o *Options) { o.Now = func() time.Time { return now } })
-	for range patienceFails {
+	for range failsBeforePause {
 		mustRead(t, s)
 	}
 	tr.put(dev+"/ports/1/counters/link_downed", "7\n")
@@ -440,9 +440,7 @@ func TestStuckAndRemoved(t *testing.T) {
 	}
 	unblock()
 	eventually(t, func() bool {
-		stuck.flight.mu.Lock()
-		defer stuck.flight.mu.Unlock()
-		return !stuck.flight.busy && stuck.dir == -1
+		return !stuck.call.Running() && stuck.dir == -1
 	})
 }
 

@@ -131,3 +131,9 @@ var hwCounters = strings.Fields(`duplicate_request implied_nak_seq_err local_ack
 	np_cnp_sent np_ecn_marked_roce_packets out_of_buffer out_of_sequence packet_seq_err
 	req_cqe_error resp_cqe_error rnr_nak_retry_err rx_atomic_requests rx_read_requests
 	rx_write_requests`)
+
+// The pause of hang.Backoff: how many failures come before it, and how long it is at first.
+const (
+	failsBeforePause = 3
+	shortestPause    = time.Minute
+)

@@ -39,7 +39,9 @@ func parseCounter(b []byte) (v uint64, ok bool, err error) {
 	return v, true, nil
 }
 
-// parseLine reads an attribute of one line. It gives "" for what is no text.
+// parseLine parses an attribute of one line. It returns "" for anything but printable
+// ASCII. boundedfile.Line would return a part of it, and a part of an identity (GUID,
+// board, LID) is another identity.
 func parseLine(b []byte) string {
 	b = bytes.TrimSpace(b)
 	if len(b) > 256 {

@@ -10,73 +10,79 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// What a virtual function has moved is told by the physical one's network
-// interface (IFLA_VF_STATS), wherever the function is. The kernel asks the firmware
-// for it, function by function, while it holds the lock of all network
-// configuration, and cannot be asked for one of them. So it is asked in the
-// background, every 10 s, only where there are virtual functions, and only if one of
-// them is not an HCA in sight with counters of its own: those that are tell more,
-// and at once.
+// The network interface of a physical function reports the traffic of its virtual
+// functions (IFLA_VF_STATS), wherever they are. The kernel queries the firmware for
+// each virtual function while it holds the lock of all network configuration, and has
+// no request for a single one. So it is asked in the background, every 10 s, and only
+// if a virtual function is not an HCA in our own namespace, which has counters of its
+// own that are better and always current.
 const functionsEvery = 10 * time.Second
 
-// functions is what the last look at physical functions found. No Read waits for one.
+// functions is the result of the last look at physical functions. No Read waits for
+// a look.
 type functions struct {
-	pfs map[string]*physical // by HCA; a look alone touches them
+	pfs map[string]*physical // by HCA; belongs to the look in progress
 
-	mu    sync.Mutex
-	busy  bool
-	began time.Time
-	looks uint64     // that have begun
-	vfs   []model.VF // nil before the first look
-	err   error
+	looking hang.Call[[]model.VF]
+	pending *hang.Pending[[]model.VF] // the look in progress; nil if there is none
+	began   time.Time
+	looks   uint64     // number of looks that have begun
+	vfs     []model.VF // nil before the first look
+	err     error
 }
 
 // physical is a physical function.
 type physical struct {
-	flight flight
-	told   teller
+	call hang.Call[functionsOf]
+	told teller
 }
 
-// teller is what is remembered of a network interface that tells of virtual functions.
+// functionsOf is the result of one call for a physical function.
+type functionsOf struct {
+	vfs  []model.VF
+	told teller
+}
+
+// teller is the state of a network interface that reports virtual functions.
 type teller struct {
 	name string
-	// counts says that one of them was told a figure once. A driver that does not count
-	// cannot be told from one whose functions have moved nothing yet: both tell zeroes.
+	// counts is true once a figure was not zero. Before that a driver that does not count
+	// looks like a driver with idle functions.
 	counts bool
-	pause  backoff
+	pause  hang.Backoff
 	err    error // of the last request
 }
 
-// readFunctions gives the virtual functions of the HCAs in sight as the last look
-// found them, and begins another when one is due.
+// readFunctions returns the virtual functions of the HCAs in sight as the last look
+// found them, and starts another look when one is due.
 func (s *Source) readFunctions(hcas []model.HCA, now time.Time) ([]model.VF, []model.DeviceState) {
 	f := &s.functions
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.busy && now.Sub(f.began) >= functionsEvery {
-		f.busy, f.began = true, now
+	if f.pending.Returned() {
+		f.vfs, f.err = f.pending.Wait(context.Background())
+		f.pending = nil
+	}
+	if f.pending == nil && now.Sub(f.began) >= functionsEvery {
+		f.began = now
 		f.looks++
-		number, patience := f.looks, s.opt.Deadline
-		go func() {
-			vfs, err := s.lookAtFunctions(hcas, now, patience)
+		number, limit := f.looks, s.opt.Deadline
+		f.pending = f.looking.Start(limit, func() ([]model.VF, error) {
+			vfs, err := s.lookAtFunctions(hcas, now, limit)
 			for i := range vfs {
 				if vfs[i].Counted {
 					vfs[i].Look = number
 				}
 			}
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.busy, f.vfs, f.err = false, vfs, err
-		}()
+			return vfs, err
+		})
 	}
 	var states []model.DeviceState
 	if f.err != nil {
@@ -85,8 +91,8 @@ func (s *Source) readFunctions(hcas []model.HCA, now time.Time) ([]model.VF, []m
 	return onlyAway(f.vfs, hcas), states
 }
 
-// onlyAway takes the figures of functions that came in sight since the last look: what
-// their own ports count is not told twice.
+// onlyAway removes the figures of functions that came in sight since the last look:
+// the traffic that their own ports count must not be reported twice.
 func onlyAway(vfs []model.VF, hcas []model.HCA) []model.VF {
 	if !slices.ContainsFunc(vfs, func(v model.VF) bool { return v.Counted }) {
 		return vfs
@@ -110,9 +116,8 @@ func hasCounters(h *model.HCA) bool {
 	return slices.ContainsFunc(h.Ports, func(p model.Port) bool { return len(p.Counters)+len(p.HWCounters) > 0 })
 }
 
-// lookAtFunctions looks at all physical functions. One that hangs, or fails, costs
-// its own.
-func (s *Source) lookAtFunctions(hcas []model.HCA, now time.Time, patience time.Duration) ([]model.VF, error) {
+// lookAtFunctions looks at all physical functions. Each of them hangs or fails alone.
+func (s *Source) lookAtFunctions(hcas []model.HCA, now time.Time, limit time.Duration) ([]model.VF, error) {
 	virtual := map[string]*model.HCA{}
 	pfs := make([]*model.HCA, 0, len(hcas))
 	last := s.functions.pfs
@@ -130,14 +135,10 @@ func (s *Source) lookAtFunctions(hcas []model.HCA, now time.Time, patience time.
 	}
 	found, errs := make([][]model.VF, len(pfs)), make([]error, len(pfs))
 	each(len(pfs), func(i int) {
-		type result struct {
-			vfs  []model.VF
-			told teller
-		}
 		h, p := pfs[i], s.functions.pfs[pfs[i].Name]
 		before := p.told
-		r, err := do(context.Background(), &p.flight, patience, func() (r result, _ error) {
-			r.vfs, r.told = s.readPhysical(h, before, virtual, now, time.Now().Add(patience))
+		r, err := p.call.Do(context.Background(), limit, func() (r functionsOf, _ error) {
+			r.vfs, r.told = s.readPhysical(h, before, virtual, now, time.Now().Add(limit))
 			return r, nil
 		})
 		if err == nil {
@@ -154,8 +155,8 @@ func (s *Source) lookAtFunctions(hcas []model.HCA, now time.Time, patience time.
 	return vfs, errors.Join(errs...)
 }
 
-// readPhysical lists the virtual functions of a physical one (device/sriov_numvfs
-// and device/virtfnN) and joins what is known of them.
+// readPhysical lists the virtual functions of a physical function
+// (device/sriov_numvfs and device/virtfnN) with their identities and figures.
 func (s *Source) readPhysical(h *model.HCA, t teller, virtual map[string]*model.HCA, now, deadline time.Time,
 ) ([]model.VF, teller) {
 	r := &reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
@@ -182,13 +183,13 @@ func (s *Source) readPhysical(h *model.HCA, t teller, virtual map[string]*model.
 	switch {
 	case !away || !s.opt.Netlink || !s.genuine:
 		t.err = nil
-	case !t.pause.waiting(now):
+	case !t.pause.Waiting(now):
 		var l link
 		l, t.name, t.err = s.askInterfaces(r, h, int(n), t.name, deadline)
 		if t.err != nil && !l.told {
-			t.pause.failed(now)
+			t.pause.Failed(now)
 		} else {
-			t.pause = backoff{}
+			t.pause = hang.Backoff{}
 		}
 		t.counts = t.counts || slices.ContainsFunc(l.vfs, functionOf.moved)
 		for i := range l.vfs {
@@ -204,8 +205,7 @@ func (s *Source) readPhysical(h *model.HCA, t teller, virtual map[string]*model.
 	return vfs, t
 }
 
-// joinGUIDs adds the GUIDs that the vendor's driver has in files, where no others are
-// known.
+// joinGUIDs adds missing GUIDs from the files of the vendor's driver.
 func joinGUIDs(r *reader, function string, vfs []model.VF) {
 	known := func(v model.VF) bool { return v.NodeGUID != "" && v.PortGUID != "" }
 	if !slices.ContainsFunc(vfs, func(v model.VF) bool { return !known(v) }) {

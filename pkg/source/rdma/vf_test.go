@@ -91,10 +91,7 @@ func (p *pf) look(t *testing.T) model.Snapshot {
 func settleFunctions(t *testing.T, s *Source) {
 	t.Helper()
 	for range 60000 {
-		s.functions.mu.Lock()
-		busy := s.functions.busy
-		s.functions.mu.Unlock()
-		if !busy {
+		if p := s.functions.pending; p == nil || p.Returned() {
 			return
 		}
 		time.Sleep(time.Millisecond)
@@ -225,7 +222,7 @@ func TestWrongInterfaces(t *testing.T) {
 func TestBadVFs(t *testing.T) {
 	p := newPF(t, []string{"ib0"}, "")
 	p.answers["ib0"] = failure(unix.EPERM)
-	for range patienceFails {
+	for range failsBeforePause {
 		snap := p.look(t)
 		if len(snap.VFs) != 1 || snap.VFs[0].Counted || states(snap) != "mlx5_0=ok sriov=failed" ||
 			!strings.Contains(snap.DeviceStates[1].Reason, "virtual functions of mlx5_0: ib0: rtnetlink: ") {

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hang
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Group makes calls for many keys, one at a time for each key, and bounds how many
+// hang at once. The zero Group is ready and has no bound. A Group is safe for
+// concurrent use.
+type Group[K comparable, T any] struct {
+	Limit int // the number of calls in progress, those that hang included
+
+	mu    sync.Mutex
+	calls map[K]*Pending[T] // in progress
+	freed chan struct{}     // closed when a call returns; nil while nothing waits for that
+}
+
+// Start calls fn for key unless a call for key is in progress. If Limit calls are in
+// progress, Start waits for one of them to return, unless all of them are past their
+// deadlines. limit is the time for this and for fn. Start returns nil if fn is not
+// called.
+func (g *Group[K, T]) Start(ctx context.Context, key K, limit time.Duration, fn func() (T, error)) *Pending[T] {
+	deadline := time.Now().Add(limit)
+	for {
+		p, freed := g.start(key, deadline, fn)
+		if p != nil || freed == nil {
+			return p
+		}
+		timer := time.NewTimer(time.Until(deadline))
+		select {
+		case <-freed:
+			timer.Stop()
+			continue
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		return nil
+	}
+}
+
+// Do is Start, and waits as Pending.Wait does.
+func (g *Group[K, T]) Do(ctx context.Context, key K, limit time.Duration, fn func() (T, error)) (T, error) {
+	return g.Start(ctx, key, limit, fn).Wait(ctx)
+}
+
+// start returns a channel to wait for if the group is full, and neither that nor a
+// call if there is nothing to wait for.
+func (g *Group[K, T]) start(key K, deadline time.Time, fn func() (T, error)) (*Pending[T], chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.calls[key] != nil {
+		return nil, nil
+	}
+	if g.Limit > 0 && len(g.calls) >= g.Limit {
+		if g.hangs() {
+			return nil, nil
+		}
+		if g.freed == nil {
+			g.freed = make(chan struct{})
+		}
+		return nil, g.freed
+	}
+	if g.calls == nil {
+		g.calls = map[K]*Pending[T]{}
+	}
+	g.calls[key] = start("", deadline, fn, func() { g.done(key) })
+	return g.calls[key], nil
+}
+
+func (g *Group[K, T]) done(key K) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.calls, key)
+	if g.freed != nil {
+		close(g.freed)
+		g.freed = nil
+	}
+}
+
+// hangs reports whether all calls in progress are past their deadlines.
+func (g *Group[K, T]) hangs() bool {
+	for _, p := range g.calls {
+		if !p.overdue() {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/hang"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// errHangs is the error of a part, or a mount point, that has not answered yet. The
+// text is that of node_exporter's label device_error.
+var errHangs = errors.New("mountpoint timeout")
+
+// slowPart is a part that may hang in a driver. Figures that come late are too old to
+// be used.
+type slowPart struct {
+	part
+	call    hang.Call[model.Node]
+	pending *hang.Pending[model.Node] // nil if an earlier call has not returned
+}
+
+func (p *slowPart) start(now time.Time) {
+	limit := patience + patience/4 // more than the mount points need
+	p.pending = p.call.Start(limit, func() (model.Node, error) {
+		var n model.Node
+		err := p.read(now, &n)
+		return n, err
+	})
+}
+
+// wait adds the result to n.
+func (p *slowPart) wait(ctx context.Context, n *model.Node) error {
+	got, err := p.pending.Wait(ctx)
+	if errors.Is(err, hang.ErrStuck) {
+		return errHangs
+	}
+	if got.Filesystems != nil {
+		n.Filesystems = got.Filesystems
+	}
+	if got.NetDevs != nil {
+		n.NetDevs = got.NetDevs
+	}
+	if got.NetClasses != nil {
+		n.NetClasses = got.NetClasses
+	}
+	if got.Chips != nil {
+		n.Chips = got.Chips
+	}
+	return err
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import "sync"
+
+// each calls fn for 0 to n-1, at most inFlight at a time, and waits for all of them.
+func each(n int, fn func(i int)) {
+	var wg sync.WaitGroup
+	next := make(chan int, n)
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	for range min(n, inFlight) {
+		wg.Go(func() {
+			for i := range next {
+				fn(i)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// inFlight is the number of devices that are read at the same time.
+const inFlight = 16
