@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* The verbs contexts of processes, and what probes took of their time. */
+/*
+ * State that the probes share: the verbs contexts of processes, the calls that threads are in, and the CPU time that probes
+ * take of processes.
+ */
 #ifndef ACCELSCOPE_CONTEXT_H
 #define ACCELSCOPE_CONTEXT_H
 
@@ -9,9 +12,10 @@
 #include "queues.h"
 
 /*
- * A uprobe can be preempted, and another thread on the same CPU enters the same program. Since 6.13 (arm64: 6.17) a program
- * of this type whose stack is 64 bytes or more has one of the CPU: each would write into the other's, pointers included.
- * A program with a tail call is excepted, also where it is never reached; the verifier takes it out.
+ * A uprobe program can be preempted, and another thread on the same CPU can then run the same program. Since 6.13 (arm64:
+ * 6.17) a kprobe program with a stack of 64 bytes or more uses a stack of the CPU: each thread would overwrite the variables
+ * of the other one, pointers included. The kernel excepts programs with a tail call, even if the tail call is never reached;
+ * the verifier removes it.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
@@ -39,7 +43,7 @@ struct {
 	__uint(max_entries, 65536);
 } path_events SEC(".maps");
 
-/* How many contexts a cgroup has, and may have: one must not take the room of others. */
+/* The number of contexts of each cgroup. The limit keeps one cgroup from filling the map. */
 #define CONTEXTS_OF_CGROUP 512
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -48,14 +52,15 @@ struct {
 	__type(value, __u32);
 } cgroup_contexts SEC(".maps");
 
+/* CPU time of calls with contexts that are not known, by process. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
 	__type(key, __u32);
-	__type(value, struct stranger);
-} strangers SEC(".maps");
+	__type(value, struct unknown_cost);
+} unknown_costs SEC(".maps");
 
-/* The queue pairs whose every work request is completed, by the address of their struct ib_qp. */
+/* Queue pairs with sq_sig_all: every work request gets a completion. By the address of the struct ib_qp. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -63,7 +68,7 @@ struct {
 	__type(value, __u8);
 } signal_all SEC(".maps");
 
-/* The numbers of the uverbs devices, for the iterator. */
+/* The device numbers of the uverbs devices, for the iterator "existing". */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -71,9 +76,10 @@ struct {
 	__type(value, __u8);
 } uverbs SEC(".maps");
 
-/* How much of one call is read at most: work requests, completions, and elements of lists. */
+/* The number of work requests, completions and list elements that are read of one call. */
 #define CALL_BOUND 16384
 
+/* Work requests of one call, by opcode. */
 struct tally {
 	__u64 posted[OPCODES];
 	__u64 bytes[OPCODES];
@@ -81,11 +87,11 @@ struct tally {
 
 /* A call that has not returned. */
 struct call {
-	__u64 sp; /* where its return will be; 0: none */
+	__u64 sp; /* the stack pointer at the entry; 0: no call */
 	__u64 object;
 	__u64 list;
 	__u64 bad;
-	__u64 owed_ns; /* what its entry took */
+	__u64 entry_ns; /* CPU time that the probe at the entry took */
 	struct context_key key;
 	__u32 qpn;
 	__u8 chosen;
@@ -93,11 +99,11 @@ struct call {
 	__u16 pad;
 };
 
-/* What a thread is in the middle of. */
+/* The calls that a thread is in. */
 struct thread {
 	struct call send, receive;
 	struct tally tally; /* of send */
-	__u32 from, to;     /* of its ring */
+	__u32 from, to;     /* places in the ring of the queue pair */
 	__u32 left;
 	__u32 pad;
 
@@ -106,16 +112,16 @@ struct thread {
 	__u64 poll_cq;
 	__u64 poll_list;
 	__u64 poll_ip;
-	__u64 poll_owed_ns;
-	/* Calls that found nothing: many, and booked together. */
+	__u64 poll_entry_ns;
+	/* Calls of this context that have not been added to its counters. */
 	struct context_key idle;
 	__u64 idle_ns;
 	__u64 idle_hits;
 
-	/* calibration */
+	/* written by the calibration programs only */
 	__u64 idle_sp, idle_list;
 
-	__u8 creates_all;
+	__u8 creates_signal_all; /* ib_create_qp_user was called with IB_SIGNAL_ALL_WR */
 	__u8 unused[7];
 };
 
@@ -128,10 +134,10 @@ struct {
 
 static const struct context_stat zero_stat;
 
-/* Whether a context is counted from the beginning: not while user space is to choose. */
+/* Whether contexts are counted from the start. Otherwise user space chooses them ("control"). */
 const volatile __u8 choose_all = 1;
 
-/* The stack pointer at the entry of a function, when it returns. */
+/* The stack pointer that the function had at its entry, computed at its return. */
 #if defined(__TARGET_ARCH_x86)
 #define SP_AT_RETURN(ctx) (PT_REGS_SP(ctx) - 8)
 #else
@@ -143,6 +149,7 @@ static __always_inline __u32 current_tgid(void)
 	return bpf_get_current_pid_tgid() >> 32;
 }
 
+/* What a trap at this probe costs the process, in ns. */
 static __always_inline __u64 trap_ns(void *ctx)
 {
 	return COOKIE_TRAP_NS(bpf_get_attach_cookie(ctx));
@@ -153,30 +160,33 @@ static __always_inline struct thread *this_thread(__u64 flags)
 	return bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, flags);
 }
 
+/* Adds CPU time that probes took of calls with a context. */
 static __always_inline void spend(struct context_stat *stat, __u32 calls, __u64 hits, __u64 ns)
 {
 	__sync_fetch_and_add(&stat->hits[calls], hits);
 	__sync_fetch_and_add(&stat->spent_ns[calls], ns);
 }
 
-static const struct stranger zero_stranger;
+static const struct unknown_cost zero_unknown_cost;
 
+/* Adds CPU time of a call with a context that is not known. */
 static __always_inline void spend_unknown(__u32 calls, __u64 ns)
 {
 	__u32 tgid = current_tgid();
-	struct stranger *s = bpf_map_lookup_elem(&strangers, &tgid);
+	struct unknown_cost *s = bpf_map_lookup_elem(&unknown_costs, &tgid);
 
 	if (!s) {
-		bpf_map_update_elem(&strangers, &tgid, &zero_stranger, BPF_NOEXIST);
-		s = bpf_map_lookup_elem(&strangers, &tgid);
+		bpf_map_update_elem(&unknown_costs, &tgid, &zero_unknown_cost, BPF_NOEXIST);
+		s = bpf_map_lookup_elem(&unknown_costs, &tgid);
 	}
 	if (s)
 		__sync_fetch_and_add(&s->spent_ns[calls], ns);
 }
 
 /*
- * Whether the process itself names the function where this probe is: at named, in its context or queue pair. A probe is on
- * a file, and another process may have given the functions there other names than they have.
+ * Reports whether the context or queue pair of the calling process (table) has the probed function as this operation. A
+ * probe is on a file and hits all processes that map it, and the process that was located may have registered the function
+ * as another operation.
  */
 static __always_inline bool is_named(__u64 cookie, __u64 ip, __u64 table)
 {
@@ -186,7 +196,7 @@ static __always_inline bool is_named(__u64 cookie, __u64 ip, __u64 table)
 	       function == ip - COOKIE_SKIP(cookie);
 }
 
-/* Reads the struct ibv_qp of a call, and finds its context: none for processes that nobody watches. */
+/* Reads the struct ibv_qp of a call and returns its context, or none if the context is not known. */
 static __always_inline struct context_stat *context_of(__u64 qp, struct user_qp *user, struct context_key *key)
 {
 	if (bpf_probe_read_user(user, sizeof(*user), (void *)qp))

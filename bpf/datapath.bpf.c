@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Counts what processes post to and poll from their queue pairs and completion
- * queues, by uprobes on the functions of their providers.
+ * Counts the work requests that processes post and the completions that they poll, with uprobes on the functions of their
+ * verbs providers:
  *
- * What a call did is known when it returns. A call that has an entry and no
- * return of its own is forgotten: a return belongs to an entry when it is at the
- * same place of the same stack, so neither nested calls nor returns that were
- * missed are taken for another.
+ *   post.h       ibv_post_send and ibv_post_recv
+ *   poll.h       ibv_poll_cq, and the calibration of the cost of a probe
+ *   wr.h         ibv_wr_*
+ *   lifecycle.h  contexts and queue pairs, seen in the kernel
+ *   queues.h     the durations of work requests
+ *   context.h    the state that these share
+ *
+ * The result of a call is known at its return. A return belongs to an entry of the same thread with the same stack pointer;
+ * an entry without a return is overwritten by the next one. So nested calls and missed returns are not mixed up.
+ *
+ * This file has the program "control", with which user space changes maps while the others use them.
  */
-
 #include "post.h"
 #include "poll.h"
 #include "wr.h"
@@ -16,7 +22,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* So that the types reach user space. */
+/* Makes bpf2go generate these types. */
 const enum opcode *unused_opcode __attribute__((unused));
 const enum calls *unused_calls __attribute__((unused));
 const enum completed *unused_completed __attribute__((unused));
@@ -24,8 +30,6 @@ const enum path_loss *unused_path_loss __attribute__((unused));
 const enum order *unused_order __attribute__((unused));
 const struct control_args *unused_control_args __attribute__((unused));
 const struct path_event *unused_path_event __attribute__((unused));
-
-/* What user space changes while others count. */
 
 struct removal {
 	__u32 tgid;
@@ -51,14 +55,14 @@ static long remove_latency(void *map, struct latency_key *key, struct latency *l
 }
 
 /*
- * Forgets what hangs on the contexts of a process, and says how much: a walk may lose its way among those who add and
- * remove meanwhile, and is to be repeated until nothing is left.
+ * Removes the queue pairs and durations of a process and returns their number. A walk may skip entries while other programs
+ * add and remove: user space repeats it until the number is 0.
  */
 static __noinline int remove_process(__u32 tgid)
 {
 	struct removal r = {.tgid = tgid};
 
-	bpf_map_delete_elem(&strangers, &tgid);
+	bpf_map_delete_elem(&unknown_costs, &tgid);
 	bpf_for_each_map_elem(&queues, remove_queue, &r, 0);
 	bpf_for_each_map_elem(&latencies, remove_latency, &r, 0);
 	return r.removed;

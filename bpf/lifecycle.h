@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What the kernel knows: contexts that are opened, queue pairs that come and go. */
+/* Follows verbs contexts and queue pairs in the kernel: contexts opened, queue pairs created, modified and destroyed. */
 #ifndef ACCELSCOPE_LIFECYCLE_H
 #define ACCELSCOPE_LIFECYCLE_H
 
+#include <rdma/ib_user_ioctl_cmds.h>
 #include "context.h"
 
-static __always_inline void tell(const struct context_key *key, __u64 cgroup, __u32 device, __u64 qp)
+static __always_inline void send_event(const struct context_key *key, __u64 cgroup, __u32 device, __u64 qp)
 {
 	struct path_event *e = bpf_ringbuf_reserve(&path_events, sizeof(*e), 0);
 
@@ -21,13 +22,13 @@ static __always_inline void tell(const struct context_key *key, __u64 cgroup, __
 	bpf_ringbuf_submit(e, 0);
 }
 
-/* Tells the ibv_wr_* functions of a queue pair apart from those of others. */
+/* A hash of the ibv_wr_* functions of a queue pair. */
 static __always_inline __u64 set_of(__u64 qp)
 {
 	__u64 functions[QP_EX_FUNCTIONS_COUNT] = {};
 	__u64 set = 1;
 
-	/* Those of a queue pair that has none are whatever is there: user space finds out. */
+	/* A queue pair that is not extended has other data there. User space finds out. */
 	if (bpf_probe_read_user(functions, sizeof(functions), (void *)(qp + QP_EX_FUNCTIONS)))
 		return set;
 	for (int i = 0; i < QP_EX_FUNCTIONS_COUNT; i++)
@@ -35,6 +36,7 @@ static __always_inline __u64 set_of(__u64 qp)
 	return set;
 }
 
+/* Sends an event if the functions of a queue pair are not among the last ones announced for its context. */
 static __always_inline void announce(struct context_stat *stat, const struct context_key *key, __u64 qp)
 {
 	__u64 set = set_of(qp);
@@ -42,18 +44,14 @@ static __always_inline void announce(struct context_stat *stat, const struct con
 	for (int i = 0; i < SETS; i++)
 		if (stat->sets[i] == set)
 			return;
-	if (stat->told >= SETS_TOLD)
+	if (stat->announced >= MAX_ANNOUNCED)
 		return;
-	stat->sets[stat->told % SETS] = set;
-	stat->told++;
-	tell(key, stat->cgroup, stat->device, qp);
+	stat->sets[stat->announced % SETS] = set;
+	stat->announced++;
+	send_event(key, stat->cgroup, stat->device, qp);
 }
 
-/* enum ib_qp_attr_mask: IB_QP_STATE; enum ib_qp_state: IB_QPS_RTS */
-#define QP_STATE 1
-#define RTS 3
-
-/* Counts one more context of a cgroup: the address of a context is the word of a process, which may have many. */
+/* Counts one more context of a cgroup. A process can make up any number of context addresses. */
 static __always_inline bool make_room(__u64 cgroup)
 {
 	__u32 none = 0, *n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
@@ -68,6 +66,7 @@ static __always_inline bool make_room(__u64 cgroup)
 	return true;
 }
 
+/* A queue pair changes its state: its context becomes known, and its ring starts when it can send. */
 static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __u32 mask)
 {
 	struct ib_uobject *uobject = (struct ib_uobject *)BPF_CORE_READ(handle, uobject);
@@ -77,7 +76,7 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 	struct queue *q;
 	__u32 state;
 
-	if (!uobject || !(mask & QP_STATE))
+	if (!uobject || !(mask & IB_QP_STATE))
 		return 0;
 	state = BPF_CORE_READ(attr, qp_state);
 	qp = BPF_CORE_READ(uobject, user_handle);
@@ -85,7 +84,7 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 		lose(PATH_LOSS_UNREADABLE);
 		return 0;
 	}
-	/* It is 0 as long as the queue pair is only being made. */
+	/* It is 0 while the queue pair is being created. */
 	if (!key.context)
 		return 0;
 	stat = bpf_map_lookup_elem(&contexts, &key);
@@ -105,21 +104,21 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 		stat->chosen = choose_all;
 	}
 	announce(stat, &key, qp);
-	if (state == RTS && !stat->ready && !stat->late) {
+	if (state == IB_QPS_RTS && !stat->ready && !stat->late) {
 		stat->late_ns = bpf_ktime_get_ns();
 		stat->late = 1;
 	}
-	if (state != IB_QPS_RESET && state != IB_QPS_INIT && state != RTS)
+	if (state != IB_QPS_RESET && state != IB_QPS_INIT && state != IB_QPS_RTS)
 		return 0;
 	q = make_queue(&key, BPF_CORE_READ(handle, qp_num), BPF_CORE_READ(handle, qp_type), 0);
-	if (!q || (state == RTS && !q->fresh))
+	if (!q || (state == IB_QPS_RTS && !q->fresh))
 		return 0;
-	/* Nothing is under way on it, whatever was missed before. */
+	/* No work request is outstanding in these states. */
 	out_of_step(q);
 	q->generation = stat->generation;
 	q->all = bpf_map_lookup_elem(&signal_all, &address) != 0;
 	q->in_step = 1;
-	q->fresh = state != RTS;
+	q->fresh = state != IB_QPS_RTS;
 	return 0;
 }
 
@@ -135,7 +134,7 @@ int BPF_PROG(fentry_modify, struct ib_qp *qp, struct ib_qp_attr *attr, int mask)
 	return modified(qp, attr, mask);
 }
 
-/* Before the number can be another's. */
+/* Runs before another queue pair can get the number. */
 static __noinline int destroyed(struct ib_qp *handle)
 {
 	struct ib_uobject *uobject = (struct ib_uobject *)BPF_CORE_READ(handle, uobject);
@@ -161,12 +160,13 @@ int BPF_PROG(fentry_destroy, struct ib_qp *qp)
 	return destroyed(qp);
 }
 
+/* A thread creates a queue pair: tracked() is called next. */
 static __noinline int creating(struct ib_qp_init_attr *attr)
 {
 	struct thread *t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
 
 	if (t)
-		t->creates_all = BPF_CORE_READ(attr, sq_sig_type) == IB_SIGNAL_ALL_WR;
+		t->creates_signal_all = BPF_CORE_READ(attr, sq_sig_type) == IB_SIGNAL_ALL_WR;
 	return 0;
 }
 
@@ -184,6 +184,7 @@ int BPF_PROG(fentry_create, void *device, void *pd, struct ib_qp_init_attr *attr
 
 #define OWNER(res, type) ((struct type *)((void *)(res)-bpf_core_field_offset(struct type, res)))
 
+/* A context was opened or a queue pair created. */
 static __noinline int tracked(struct rdma_restrack_entry *res)
 {
 	__u32 type = BPF_CORE_READ(res, type);
@@ -195,15 +196,15 @@ static __noinline int tracked(struct rdma_restrack_entry *res)
 
 	if (type == RDMA_RESTRACK_CTX) {
 		device = BPF_CORE_READ(OWNER(res, ib_ucontext), device);
-		tell(&key, current_cgroup(), BPF_CORE_READ(device, index), 0);
+		send_event(&key, current_cgroup(), BPF_CORE_READ(device, index), 0);
 		return 0;
 	}
 	if (type != RDMA_RESTRACK_QP || !BPF_CORE_READ(res, user))
 		return 0;
 	t = this_thread(0);
-	if (!t || !t->creates_all)
+	if (!t || !t->creates_signal_all)
 		return 0;
-	t->creates_all = 0;
+	t->creates_signal_all = 0;
 	address = (__u64)OWNER(res, ib_qp);
 	bpf_map_update_elem(&signal_all, &address, &yes, BPF_ANY);
 	return 0;
@@ -222,13 +223,11 @@ int BPF_PROG(fentry_track, struct rdma_restrack_entry *res)
 }
 
 /*
- * The queue pairs that exist: a struct path_event for each, without the address
- * of the context, which is in the memory of a process that is not running.
+ * Lists the existing queue pairs: a struct path_event for each, without the address of the context, which is in the memory
+ * of a process that is not running.
  */
 
-/* UVERBS_OBJECT_QP */
-#define OBJECT_QP 4
-/* How many objects of one file are looked at, and how many queue pairs of it told. */
+/* The number of objects of one file that are read, and of queue pairs of it that are listed. */
 #define OBJECTS_OF_FILE 65536
 #define QPS_OF_FILE 256
 
@@ -238,7 +237,7 @@ struct listing {
 	struct list_head *at;
 	__u64 cgroup;
 	__u32 tgid;
-	__u32 told;
+	__u32 listed;
 };
 
 static long list_object(__u32 i, struct listing *l)
@@ -248,18 +247,18 @@ static long list_object(__u32 i, struct listing *l)
 	struct path_event e = {};
 	struct ib_qp *qp;
 
-	if (!at || (__u64)at == l->head || l->told >= QPS_OF_FILE)
+	if (!at || (__u64)at == l->head || l->listed >= QPS_OF_FILE)
 		return 1;
 	object = (struct ib_uobject *)((void *)at - bpf_core_field_offset(struct ib_uobject, list));
 	l->at = BPF_CORE_READ(at, next);
-	if (BPF_CORE_READ(object, uapi_object, id) != OBJECT_QP)
+	if (BPF_CORE_READ(object, uapi_object, id) != UVERBS_OBJECT_QP)
 		return 0;
 	qp = BPF_CORE_READ(object, object);
 	e.key.tgid = l->tgid;
 	e.cgroup = l->cgroup;
 	e.qp = BPF_CORE_READ(object, user_handle);
 	e.device = BPF_CORE_READ(qp, device, index);
-	l->told++;
+	l->listed++;
 	bpf_seq_write(l->seq, &e, sizeof(e));
 	return 0;
 }

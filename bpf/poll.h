@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What processes poll from their completion queues. */
+/* Counts the completions that processes poll, and calibrates the cost of probes. */
 #ifndef ACCELSCOPE_POLL_H
 #define ACCELSCOPE_POLL_H
 
 #include "context.h"
 
-/* Empty polls that are booked together. */
+/* The number of polls without completions that are added to the counters together. */
 #define IDLE_HITS 32
 
 /*
- * Polling finds nothing nearly always: neither the clock nor the maps are asked
- * then, and the cost of both programs is part of what a trap is calibrated to.
+ * Most polls find no completion. For these, the programs read neither the clock nor a hash map, and the calibrated cost of
+ * a trap includes the cost of both programs.
  */
 SEC("uprobe/poll_cq")
 int poll_cq(struct pt_regs *ctx)
@@ -20,7 +20,7 @@ int poll_cq(struct pt_regs *ctx)
 	struct thread *t = this_thread(0);
 
 	if (!t) {
-		/* Only who is known costs memory. */
+		/* Only threads that poll on a known context get task storage. */
 		if (bpf_probe_read_user(&key.context, sizeof(key.context), (void *)PT_REGS_PARM1(ctx)) ||
 		    !bpf_map_lookup_elem(&contexts, &key)) {
 			spend_unknown(CALLS_POLL, trap_ns(ctx));
@@ -36,10 +36,11 @@ int poll_cq(struct pt_regs *ctx)
 	t->poll_cq = PT_REGS_PARM1(ctx);
 	t->poll_list = PT_REGS_PARM3(ctx);
 	t->poll_ip = PT_REGS_IP(ctx);
-	t->poll_owed_ns = trap_ns(ctx);
+	t->poll_entry_ns = trap_ns(ctx);
 	return 0;
 }
 
+/* A walk along the completions of one poll. */
 struct polled {
 	__u64 list;
 	struct context_stat *stat;
@@ -48,7 +49,7 @@ struct polled {
 	__u64 received;
 	__u64 received_bytes;
 	__u8 lost;
-	__u8 some; /* was received: no branch may depend on a sum, which the verifier would count out */
+	__u8 some; /* received is not 0. The verifier would follow each value of a sum that a branch depends on. */
 };
 
 static long walk_completion(__u32 i, struct polled *p)
@@ -66,7 +67,7 @@ static long walk_completion(__u32 i, struct polled *p)
 		__u32 status = wc.status < STATUSES ? wc.status : STATUSES - 1;
 
 		__sync_fetch_and_add(&stat->errors[status], 1);
-		/* From here on, all are completed: those, too, that did not ask for it. */
+		/* After an error, all work requests get completions, also those that are not signaled. */
 		q = queue_of(&p->key, wc.qp_num);
 		if (q) {
 			out_of_step(q);
@@ -75,13 +76,13 @@ static long walk_completion(__u32 i, struct polled *p)
 		return 0;
 	}
 	switch (wc.opcode) {
-	case 128: /* RECV */
-	case 129: /* RECV_RDMA_WITH_IMM */
-	case 133: /* TM_RECV */
-	case 134: /* TM_NO_TAG */
+	case IBV_WC_RECV:
+	case IBV_WC_RECV_RDMA_WITH_IMM:
+	case IBV_WC_TM_RECV:
+	case IBV_WC_TM_NO_TAG:
 		p->received++;
 		p->some = 1;
-		if (wc.wc_flags & WC_GRH && wc.byte_len >= GRH_BYTES) {
+		if (wc.wc_flags & IBV_WC_GRH && wc.byte_len >= GRH_BYTES) {
 			q = queue_of(&p->key, wc.qp_num);
 			if (q && q->ud)
 				wc.byte_len -= GRH_BYTES;
@@ -89,17 +90,18 @@ static long walk_completion(__u32 i, struct polled *p)
 		p->received_bytes += wc.byte_len;
 		return 0;
 	}
-	if (wc.opcode & 128)
+	if (wc.opcode & IBV_WC_RECV)
 		return 0;
 	q = queue_of(&p->key, wc.qp_num);
 	if (!q)
 		return 0;
 	check_generation(q, stat);
 	if (match(q, wc.wr_id, &posted) && posted.completed < COMPLETED && p->now > posted.ns)
-		book(&p->key, posted.completed, p->now - posted.ns);
+		record_duration(&p->key, posted.completed, p->now - posted.ns);
 	return 0;
 }
 
+/* Adds polls without completions to the counters of their context. */
 static __always_inline void flush_idle(struct thread *t)
 {
 	struct context_stat *stat;
@@ -139,7 +141,7 @@ int poll_cq_return(struct pt_regs *ctx)
 		t->idle.tgid = current_tgid();
 	}
 	t->idle_hits++;
-	t->idle_ns += t->poll_owed_ns + trap_ns(ctx);
+	t->idle_ns += t->poll_entry_ns + trap_ns(ctx);
 	if (n <= 0) {
 		if (t->idle_hits >= IDLE_HITS)
 			flush_idle(t);
@@ -177,7 +179,7 @@ int poll_cq_return(struct pt_regs *ctx)
 	return 0;
 }
 
-/* What the programs of poll_cq do when there is nothing, so that this is what a trap is found to cost. */
+/* Does the same work as the poll_cq programs do without a completion: the measured cost of a trap includes it. */
 SEC("uprobe/calibrate")
 int calibrate(struct pt_regs *ctx)
 {
@@ -188,7 +190,7 @@ int calibrate(struct pt_regs *ctx)
 		return 0;
 	t->idle_sp = PT_REGS_SP(ctx);
 	t->idle_list = PT_REGS_PARM3(ctx);
-	t->poll_owed_ns = trap_ns(ctx);
+	t->poll_entry_ns = trap_ns(ctx);
 	return 0;
 }
 

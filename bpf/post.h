@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What processes post by ibv_post_send and ibv_post_recv. */
+/* Counts the work requests that processes post with ibv_post_send and ibv_post_recv. */
 #ifndef ACCELSCOPE_POST_H
 #define ACCELSCOPE_POST_H
 
 #include "context.h"
 
+/* Adds the work requests of one call to the counters of its context. */
 static __always_inline void commit(struct context_stat *stat, struct tally *t)
 {
 	for (int i = 0; i < OPCODES; i++) {
@@ -16,7 +17,7 @@ static __always_inline void commit(struct context_stat *stat, struct tally *t)
 	}
 }
 
-/* The class of durations of an opcode; COMPLETED: none. */
+/* The class of an opcode in the histograms of durations; COMPLETED if it has none. */
 static __always_inline __u32 class_of(__u32 opcode)
 {
 	switch (opcode) {
@@ -36,20 +37,20 @@ static __always_inline __u32 class_of(__u32 opcode)
 	return COMPLETED;
 }
 
-/* Following lists in the memory of a process. */
+/* A walk along a list in the memory of a process. */
 struct walk {
-	__u64 at;   /* what is next */
-	__u64 stop; /* where to stop, or 0 */
+	__u64 at;   /* address of the next element */
+	__u64 stop; /* address to stop at, or 0 */
 	struct tally *tally;
 	struct queue *queue;
 	__u64 now;
 	__u64 bytes;
-	__u32 *left; /* how much may still be read; not here, where the verifier would count with it */
+	__u32 *left; /* elements that may still be read. A pointer, as the verifier would track a number here. */
 	__u32 signaled;
 	__u32 count;
-	__u8 lost; /* 1 + the reason for which the walk ended early */
+	__u8 lost; /* 1 + the path_loss for which the walk ended early */
 	__u8 all;
-	__u8 wide;
+	__u8 wide; /* elements are struct ibv_data_buf */
 	__u8 done;
 	__u8 some;
 };
@@ -107,7 +108,7 @@ static long walk_send(__u32 i, struct walk *w)
 		return 1;
 	}
 	op = wr.opcode < OPCODE_OTHER ? wr.opcode : OPCODE_OTHER;
-	/* These have no list, and what is in its place means something else. */
+	/* Their work requests have no list: other members are at its offsets. */
 	if (op != OPCODE_LOCAL_INV && op != OPCODE_BIND_MW && wr.num_sge > 0)
 		bytes = list_bytes(wr.sg_list, wr.num_sge, false, w->left, &w->lost);
 	if (op == OPCODE_TSO && !bpf_probe_read_user(&header, sizeof(header), (void *)(w->at + WR_TSO_HDR_SZ)))
@@ -116,7 +117,7 @@ static long walk_send(__u32 i, struct walk *w)
 		tally->posted[op]++;
 		tally->bytes[op] += bytes;
 	}
-	if (w->all || wr.send_flags & SEND_SIGNALED) {
+	if (w->all || wr.send_flags & IBV_SEND_SIGNALED) {
 		w->signaled++;
 		if (w->queue)
 			push(w->queue, wr.wr_id, class_of(op), w->now);
@@ -131,8 +132,8 @@ static long walk_receive(__u32 i, struct walk *w)
 		w->done = 1;
 		return 1;
 	}
-	/* struct ibv_recv_wr: next is where that of a send is. */
-	if (bpf_probe_read_user(&w->bytes, sizeof(w->bytes), (void *)(w->at + 8))) {
+	/* struct ibv_recv_wr */
+	if (bpf_probe_read_user(&w->bytes, sizeof(w->bytes), (void *)(w->at + RECV_WR_NEXT))) {
 		w->lost = 1 + PATH_LOSS_UNREADABLE;
 		return 1;
 	}
@@ -143,8 +144,8 @@ static long walk_receive(__u32 i, struct walk *w)
 }
 
 /*
- * The chain is walked at the entry: it must be complete by then, and a
- * completion may be polled by another thread before the call returns.
+ * Walks the chain of work requests at the entry: it is complete then, and another thread may poll a completion before the
+ * call returns.
  */
 SEC("uprobe/post_send")
 int post_send(struct pt_regs *ctx)
@@ -160,7 +161,7 @@ int post_send(struct pt_regs *ctx)
 
 	stat = context_of(PT_REGS_PARM1(ctx), &qp, &key);
 	if (!stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), key.context)) {
-		spend_unknown(CALLS_POST, 2 * trap_ns(ctx)); /* the return, too */
+		spend_unknown(CALLS_POST, 2 * trap_ns(ctx)); /* for the return probe, too */
 		return 0;
 	}
 	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -193,7 +194,7 @@ int post_send(struct pt_regs *ctx)
 		bpf_loop(CALL_BOUND + 1, walk_send, &w, 0);
 		t->to = t->from + w.signaled;
 		if (w.lost) {
-			/* It will be when the provider has read it. */
+			/* The page is in memory after the provider has read it. */
 			if (w.lost == 1 + PATH_LOSS_UNREADABLE)
 				t->send.unread = 1;
 			else
@@ -202,11 +203,11 @@ int post_send(struct pt_regs *ctx)
 				out_of_step(q);
 		}
 	}
-	t->send.owed_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
+	t->send.entry_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
 	return 0;
 }
 
-/* Walks once more, when something went wrong: what was not read, and what was not accepted. */
+/* Walks the chain again at the return, if it could not be read at the entry or the provider refused a work request. */
 static __noinline int walk_again(struct thread *t, int ret)
 {
 	struct queue *q;
@@ -229,7 +230,7 @@ static __noinline int walk_again(struct thread *t, int ret)
 	if (w.lost)
 		lose(w.lost == 1 + PATH_LOSS_CHAIN_CUT ? PATH_LOSS_CHAIN_CUT : PATH_LOSS_UNREADABLE);
 	if (ret && (!w.stop || w.at != w.stop)) {
-		/* It says that one was refused that is not in the chain: then nobody knows which were not. */
+		/* bad_wr is not in the chain: which work requests were accepted is unknown. */
 		__builtin_memset(&t->tally, 0, sizeof(t->tally));
 		if (q)
 			out_of_step(q);
@@ -260,7 +261,7 @@ int post_send_return(struct pt_regs *ctx)
 			walk_again(t, ret);
 		commit(stat, &t->tally);
 	}
-	spend(stat, CALLS_POST, 1, t->send.owed_ns + trap_ns(ctx) + bpf_ktime_get_ns() - now);
+	spend(stat, CALLS_POST, 1, t->send.entry_ns + trap_ns(ctx) + bpf_ktime_get_ns() - now);
 	return 0;
 }
 
@@ -276,7 +277,7 @@ int post_recv(struct pt_regs *ctx)
 
 	stat = context_of(PT_REGS_PARM1(ctx), &qp, &key);
 	if (!stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), key.context)) {
-		spend_unknown(CALLS_POST, 2 * trap_ns(ctx)); /* the return, too */
+		spend_unknown(CALLS_POST, 2 * trap_ns(ctx)); /* for the return probe, too */
 		return 0;
 	}
 	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -290,10 +291,10 @@ int post_recv(struct pt_regs *ctx)
 	t->receive.bad = PT_REGS_PARM3(ctx);
 	t->receive.key = key;
 	t->receive.chosen = stat->chosen;
-	/* The completion of a datagram does not tell that it is one. */
-	if (stat->chosen && qp.qp_type == QPT_UD)
+	/* poll_cq subtracts the GRH of datagrams. Their completions do not contain the type of the queue pair. */
+	if (stat->chosen && qp.qp_type == IBV_QPT_UD)
 		make_queue(&key, qp.qp_num, qp.qp_type, stat);
-	t->receive.owed_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
+	t->receive.entry_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
 	return 0;
 }
 
@@ -325,11 +326,11 @@ int post_recv_return(struct pt_regs *ctx)
 			lose(PATH_LOSS_UNREADABLE);
 		else if (!w.done)
 			lose(PATH_LOSS_CHAIN_CUT);
-		/* As of sends, whose refusal must be of the chain. */
+		/* As for sends: bad_wr must be in the chain. */
 		if (w.some && (!ret || w.at == w.stop))
 			__sync_fetch_and_add(&stat->posted[OPCODE_RECV], w.count);
 	}
-	spend(stat, CALLS_POST, 1, t->receive.owed_ns + trap_ns(ctx) + bpf_ktime_get_ns() - now);
+	spend(stat, CALLS_POST, 1, t->receive.entry_ns + trap_ns(ctx) + bpf_ktime_get_ns() - now);
 	return 0;
 }
 

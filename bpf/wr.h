@@ -1,31 +1,36 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Counts the work requests that processes post with ibv_wr_*. One thread builds them for one queue pair between ibv_wr_start
+ * and ibv_wr_complete or ibv_wr_abort.
+ */
 #ifndef ACCELSCOPE_WR_H
 #define ACCELSCOPE_WR_H
 
 #include "post.h"
 
-/* ibv_wr_*: what one thread puts together for one queue pair. */
-
-/* Work requests between ibv_wr_start and ibv_wr_complete. */
+/* The number of signaled work requests of a batch that get a duration. */
 #define SIGNALS 32
+
+/* A signaled work request. */
 struct signal {
 	__u64 wr_id;
 	__u64 completed;
 };
 
+/* The work requests between ibv_wr_start and ibv_wr_complete. */
 struct batch {
-	struct call call; /* object is the ibv_qp_ex; list whether it has begun; sp that of ibv_wr_complete */
+	struct call call; /* object: the struct ibv_qp_ex; list: 1 from ibv_wr_start on; sp: of ibv_wr_complete */
 	struct tally tally;
 	__u32 opcode;
 	__u32 signals;
-	__u8 cut;
+	__u8 cut; /* some signaled work requests are missing */
 	__u8 all;
 	__u8 pad[2];
 	__u32 from, to;
 	struct signal signal[SIGNALS];
 };
 
-/* A thread may fill two queue pairs at a time; the use of more is unheard of. */
+/* A thread may have open batches for two queue pairs. */
 struct batches {
 	struct batch of[2];
 	__u32 next;
@@ -44,7 +49,7 @@ static __always_inline struct batches *this_posting(__u64 flags)
 	return bpf_task_storage_get(&posting, bpf_get_current_task_btf(), 0, flags);
 }
 
-/* The batch that is open for a queue pair. */
+/* The open batch of a queue pair. */
 static __always_inline struct batch *batch_of(__u64 qp)
 {
 	struct batches *b = this_posting(0);
@@ -57,7 +62,7 @@ static __always_inline struct batch *batch_of(__u64 qp)
 	return 0;
 }
 
-/* That of a call, if the queue pair names the function so. */
+/* The open batch that a call belongs to, if the probed function is this operation of the queue pair. */
 static __always_inline struct batch *called(struct pt_regs *ctx)
 {
 	struct batch *b = batch_of(PT_REGS_PARM1(ctx));
@@ -92,7 +97,7 @@ int wr_start(struct pt_regs *ctx)
 	b = batch_of(address);
 	if (!b) {
 		b = &both->of[both->next++ & 1];
-		/* One was never completed, or its end not seen; or this thread fills three. */
+		/* It was not completed, or its end was not seen, or the thread has three open batches. */
 		if (b->call.list)
 			lose(PATH_LOSS_CALLS_FULL);
 	}
@@ -110,11 +115,11 @@ int wr_start(struct pt_regs *ctx)
 		q = make_queue(&key, qp.qp_num, qp.qp_type, stat);
 		b->all = q && q->all;
 	}
-	b->call.owed_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
+	b->call.entry_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
 	return 0;
 }
 
-/* All that begin a work request: the cookie tells which. */
+/* All functions that begin a work request. The cookie contains its opcode. */
 SEC("uprobe/wr_build")
 int wr_build(struct pt_regs *ctx)
 {
@@ -128,7 +133,7 @@ int wr_build(struct pt_regs *ctx)
 	if (!b)
 		return 0;
 	if (!b->call.chosen) {
-		b->call.owed_ns += COOKIE_TRAP_NS(cookie);
+		b->call.entry_ns += COOKIE_TRAP_NS(cookie);
 		return 0;
 	}
 	now = bpf_ktime_get_ns();
@@ -140,7 +145,7 @@ int wr_build(struct pt_regs *ctx)
 		b->tally.bytes[op] += (__u16)PT_REGS_PARM3(ctx);
 	if (bpf_probe_read_user(&wr, sizeof(wr), (void *)(b->call.object + QP_EX_WR_ID))) {
 		b->cut = 1;
-	} else if (b->all || wr.wr_flags & SEND_SIGNALED) {
+	} else if (b->all || wr.wr_flags & IBV_SEND_SIGNALED) {
 		at = b->signals;
 		if (at < SIGNALS) {
 			b->signal[at].wr_id = wr.wr_id;
@@ -150,17 +155,18 @@ int wr_build(struct pt_regs *ctx)
 			b->cut = 1;
 		}
 	}
-	b->call.owed_ns += COOKIE_TRAP_NS(cookie) + bpf_ktime_get_ns() - now;
+	b->call.entry_ns += COOKIE_TRAP_NS(cookie) + bpf_ktime_get_ns() - now;
 	return 0;
 }
 
+/* Adds bytes to the current work request. */
 static __always_inline int add_bytes(void *ctx, struct batch *b, __u64 bytes)
 {
 	__u32 op = b->opcode;
 
 	if (op < OPCODES && b->call.chosen)
 		b->tally.bytes[op] += bytes;
-	b->call.owed_ns += trap_ns(ctx);
+	b->call.entry_ns += trap_ns(ctx);
 	return 0;
 }
 
@@ -182,6 +188,7 @@ int wr_set_inline_data(struct pt_regs *ctx)
 	return b ? add_bytes(ctx, b, (__u32)PT_REGS_PARM3(ctx)) : 0;
 }
 
+/* Adds the bytes of a list to the current work request. */
 static __always_inline int add_list(struct pt_regs *ctx, bool wide)
 {
 	struct batch *b = called(ctx);
@@ -197,7 +204,7 @@ static __always_inline int add_list(struct pt_regs *ctx, bool wide)
 	bytes = list_bytes(PT_REGS_PARM3(ctx), n > CALL_BOUND ? CALL_BOUND + 1 : n, wide, &left, &lost);
 	if (lost)
 		lose(lost == 1 + PATH_LOSS_CHAIN_CUT ? PATH_LOSS_CHAIN_CUT : PATH_LOSS_UNREADABLE);
-	b->call.owed_ns += bpf_ktime_get_ns() - now;
+	b->call.entry_ns += bpf_ktime_get_ns() - now;
 	return add_bytes(ctx, b, bytes);
 }
 
@@ -244,7 +251,7 @@ int wr_complete(struct pt_regs *ctx)
 				out_of_step(q);
 		}
 	}
-	b->call.owed_ns += trap_ns(ctx) + bpf_ktime_get_ns() - now;
+	b->call.entry_ns += trap_ns(ctx) + bpf_ktime_get_ns() - now;
 	return 0;
 }
 
@@ -275,13 +282,13 @@ int wr_complete_return(struct pt_regs *ctx)
 		if ((int)PT_REGS_RC(ctx) == 0) {
 			commit(stat, &b->tally);
 		} else {
-			/* All of it was refused. */
+			/* ibv_wr_complete refuses all work requests of a batch. */
 			q = queue_of(&b->call.key, b->call.qpn);
 			if (q)
 				unpush(q, b->from, b->to, 0);
 		}
 	}
-	spend(stat, CALLS_POST, 1, b->call.owed_ns + trap_ns(ctx) + bpf_ktime_get_ns() - now);
+	spend(stat, CALLS_POST, 1, b->call.entry_ns + trap_ns(ctx) + bpf_ktime_get_ns() - now);
 	return 0;
 }
 
@@ -297,7 +304,7 @@ int wr_abort(struct pt_regs *ctx)
 	b->call.list = 0;
 	stat = bpf_map_lookup_elem(&contexts, &b->call.key);
 	if (stat)
-		spend(stat, CALLS_POST, 1, b->call.owed_ns + trap_ns(ctx));
+		spend(stat, CALLS_POST, 1, b->call.entry_ns + trap_ns(ctx));
 	return 0;
 }
 

@@ -200,10 +200,10 @@ func (k *kernel) fill(snap *model.Snapshot) {
 	snap.Losses = append(snap.Losses, model.Loss{Reason: "datapath_skipped", Count: k.object.Missed()})
 }
 
-// strangers tells what calls of contexts that are not known took of processes.
-func (k *kernel) strangers(f func(uint32, *gen.DatapathStranger)) error {
+// unknownCosts reads what calls with contexts that are not known cost processes.
+func (k *kernel) unknownCosts(f func(uint32, *gen.DatapathUnknownCost)) error {
 	var keys []uint32
-	var stats []gen.DatapathStranger
-	_, err := hook.Batches(k.object.Coll.Maps[gen.DatapathMapStrangers], &keys, &stats, f)
+	var stats []gen.DatapathUnknownCost
+	_, err := hook.Batches(k.object.Coll.Maps[gen.DatapathMapUnknownCosts], &keys, &stats, f)
 	return err
 }

@@ -342,7 +342,7 @@ func TestStranger(t *testing.T) {
 	f.do("idle", 100)
 	f.do("chain", 1)
 	spent := func() (ns [callGroups]uint64) {
-		if err := k.strangers(func(tgid uint32, s *gen.DatapathStranger) {
+		if err := k.unknownCosts(func(tgid uint32, s *gen.DatapathUnknownCost) {
 			if tgid == f.key.Tgid {
 				ns = s.SpentNs
 			}

@@ -45,7 +45,7 @@ func (s *Source) unseen() (over []uint32) {
 	s.mu.Lock()
 	err := errors.Join(
 		s.kernel.contexts(func(key gen.DatapathContextKey, _ *gen.DatapathContextStat) { told[key.Tgid] = true }),
-		s.kernel.strangers(func(tgid uint32, _ *gen.DatapathStranger) { told[tgid] = true }))
+		s.kernel.unknownCosts(func(tgid uint32, _ *gen.DatapathUnknownCost) { told[tgid] = true }))
 	s.mu.Unlock()
 	if err != nil {
 		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))

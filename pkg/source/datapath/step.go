@@ -103,7 +103,7 @@ func (s *Source) read() ([]reading, map[int][callGroups]time.Duration, error) {
 		pay(key.Tgid, stat.SpentNs)
 	})
 	s.readings = readings
-	err = errors.Join(err, s.kernel.strangers(func(tgid uint32, stat *gen.DatapathStranger) { pay(tgid, stat.SpentNs) }))
+	err = errors.Join(err, s.kernel.unknownCosts(func(tgid uint32, stat *gen.DatapathUnknownCost) { pay(tgid, stat.SpentNs) }))
 	return readings, spent, err
 }
 
