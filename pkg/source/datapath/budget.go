@@ -10,12 +10,12 @@ import (
 )
 
 // callGroups is the number of groups of calls that are switched together.
-const callGroups = int(gen.DatapathCallsCALLS)
+const Groups = int(gen.DatapathCallsCALLS)
 
 // The groups of calls.
 const (
-	post = int(gen.DatapathCallsCALLS_POST)
-	poll = int(gen.DatapathCallsCALLS_POLL)
+	Post = int(gen.DatapathCallsCALLS_POST)
+	Poll = int(gen.DatapathCallsCALLS_POLL)
 )
 
 // A budget decides which files are probed when, so that the probes take no more
@@ -59,7 +59,7 @@ const (
 // does not depend on what it sees, so that is right on average for a steady load. Of
 // bursts it tells too much, up to twice in simulations: they bring the credit that
 // opens windows. And what is bound by the CPU is slower while it is watched.
-type budget struct {
+type Budget struct {
 	limit  float64
 	toll   time.Duration // what one probe costs a process when attached or detached
 	random func() float64
@@ -70,41 +70,41 @@ type budget struct {
 }
 
 type unitID struct {
-	file  fileID
+	file  FileID
 	calls int
 }
 
 // A processLoad is what one process took so far, cumulative.
-type processLoad struct {
-	pid   int
-	cpu   time.Duration
-	spent [callGroups]time.Duration // of all files
+type ProcessLoad struct {
+	PID   int
+	CPU   time.Duration
+	Spent [Groups]time.Duration // of all files
 }
 
 // A fileLoad is a provider's file and who maps it.
-type fileLoad struct {
-	file   fileID
-	probes [callGroups]int // how many places are probed
-	pids   []int
+type FileLoad struct {
+	File   FileID
+	Probes [Groups]int // how many places are probed
+	PIDs   []int
 	// lingers: probes that were detached are still in the way, and count no more.
-	lingers [callGroups]bool
+	Lingers [Groups]bool
 }
 
 // A sampling says what the counts of a unit's processes are worth.
-type sampling struct {
+type Sampling struct {
 	// windowed: not all of the time is watched.
-	windowed bool
+	Windowed bool
 	// scale is the factor for what was counted since the last tick and for what was
 	// kept back before; 0 keeps it back: the period has not ended.
-	scale float64
+	Scale float64
 	// void: what was counted since the last tick is to be dropped. Probes come and go
 	// one after the other, which takes longer than a window: what is counted meanwhile
 	// is of a time that nobody knows. A window is from tick to tick.
-	void bool
+	Void bool
 	// begins: a window begins at this tick, and so void is over after it.
-	begins bool
+	Begins bool
 	// ratio is which part of the time was watched in the last period, 1 for all.
-	ratio float64
+	Ratio float64
 }
 
 // The bounds, in seconds of earnings and in time.
@@ -132,8 +132,8 @@ const (
 
 // newBudget makes one for a limit, 0 for none. toll is what attaching or detaching
 // one probe costs each process; random is in [0, 1).
-func newBudget(limit float64, toll time.Duration, random func() float64) *budget {
-	return &budget{
+func NewBudget(limit float64, toll time.Duration, random func() float64) *Budget {
+	return &Budget{
 		limit: limit, toll: toll, random: random,
 		units: map[unitID]*unit{}, processes: map[int]*account{},
 	}
@@ -142,7 +142,7 @@ func newBudget(limit float64, toll time.Duration, random func() float64) *budget
 // tick decides what is to be on, and when to be asked again at the latest. Files
 // and processes that are missing are forgotten. Whoever follows a decision says so
 // with switched.
-func (b *budget) tick(now time.Time, loads []processLoad, files []fileLoad) (map[fileID][callGroups]bool, time.Time) {
+func (b *Budget) Tick(now time.Time, loads []ProcessLoad, files []FileLoad) (map[FileID][Groups]bool, time.Time) {
 	elapsed := max(now.Sub(b.last), 0)
 	if b.last.IsZero() || now.Before(b.last) || elapsed > earnings {
 		elapsed = 0 // The clock was set, or everything slept.
@@ -152,36 +152,36 @@ func (b *budget) tick(now time.Time, loads []processLoad, files []fileLoad) (map
 	}
 	b.last = now
 	b.forget(loads, files)
-	wants := make(map[fileID][callGroups]bool, len(files))
+	wants := make(map[FileID][Groups]bool, len(files))
 	if b.limit == 0 {
 		for _, f := range files {
-			for c := range callGroups {
-				b.unit(now, f.file, c).want = true
+			for c := range Groups {
+				b.unit(now, f.File, c).want = true
 			}
-			wants[f.file] = [callGroups]bool{true, true}
+			wants[f.File] = [Groups]bool{true, true}
 		}
 		return wants, now.Add(maxLook)
 	}
 	b.earn(elapsed, loads, files)
 	next := now.Add(maxLook)
 	for _, f := range files {
-		var on [callGroups]bool
-		for c := range callGroups {
-			u := b.unit(now, f.file, c)
-			u.probes = f.probes[c]
-			at := u.decide(b, now, f.pids)
+		var on [Groups]bool
+		for c := range Groups {
+			u := b.unit(now, f.File, c)
+			u.probes = f.Probes[c]
+			at := u.decide(b, now, f.PIDs)
 			on[c] = u.want
 			if at.Before(next) {
 				next = at
 			}
 		}
-		wants[f.file] = on
+		wants[f.File] = on
 	}
 	return wants, next
 }
 
 // switched says that the probes of a unit were attached or detached.
-func (b *budget) switched(file fileID, calls int, on bool, at time.Time, pids []int) {
+func (b *Budget) Switched(file FileID, calls int, on bool, at time.Time, pids []int) {
 	u := b.units[unitID{file, calls}]
 	if u == nil || u.on == on {
 		return
@@ -196,7 +196,7 @@ func (b *budget) switched(file fileID, calls int, on bool, at time.Time, pids []
 
 // lingers says that what was detached stays in the way for a while. What it costs
 // until then is known from what it cost before.
-func (b *budget) lingers(file fileID, calls int, pids []int) {
+func (b *Budget) Lingers(file FileID, calls int, pids []int) {
 	if u := b.units[unitID{file, calls}]; u != nil {
 		u.linger(b.last, b.processes, pids)
 	}
@@ -204,22 +204,22 @@ func (b *budget) lingers(file fileID, calls int, pids []int) {
 
 // sampling says how to book what was counted until the last tick. Ask once after
 // each tick, before following its decisions.
-func (b *budget) sampling(file fileID, calls int) sampling {
+func (b *Budget) Sampling(file FileID, calls int) Sampling {
 	if u := b.units[unitID{file, calls}]; u != nil {
 		return u.sampling(b.last)
 	}
-	return sampling{scale: 1, ratio: 1}
+	return Sampling{Scale: 1, Ratio: 1}
 }
 
 // switching is what attaching and detaching cost a process so far, cumulative.
-func (b *budget) switching(pid int) time.Duration {
+func (b *Budget) Switching(pid int) time.Duration {
 	if a := b.processes[pid]; a != nil {
-		return time.Duration((a.tolls[post] + a.tolls[poll]) * float64(time.Second))
+		return time.Duration((a.tolls[Post] + a.tolls[Poll]) * float64(time.Second))
 	}
 	return 0
 }
 
-func (b *budget) unit(now time.Time, file fileID, calls int) *unit {
+func (b *Budget) unit(now time.Time, file FileID, calls int) *unit {
 	id := unitID{file, calls}
 	u := b.units[id]
 	if u == nil {
@@ -229,19 +229,19 @@ func (b *budget) unit(now time.Time, file fileID, calls int) *unit {
 	return u
 }
 
-func (b *budget) forget(loads []processLoad, files []fileLoad) {
+func (b *Budget) forget(loads []ProcessLoad, files []FileLoad) {
 	pids := make(map[int]bool, len(loads))
 	for _, l := range loads {
-		pids[l.pid] = true
+		pids[l.PID] = true
 	}
 	for pid := range b.processes {
 		if !pids[pid] {
 			delete(b.processes, pid)
 		}
 	}
-	ids := make(map[fileID]bool, len(files))
+	ids := make(map[FileID]bool, len(files))
 	for _, f := range files {
-		ids[f.file] = true
+		ids[f.File] = true
 	}
 	for id := range b.units {
 		if !ids[id.file] {
@@ -251,55 +251,55 @@ func (b *budget) forget(loads []processLoad, files []fileLoad) {
 }
 
 // earn books what processes took since the last tick.
-func (b *budget) earn(elapsed time.Duration, loads []processLoad, files []fileLoad) {
+func (b *Budget) earn(elapsed time.Duration, loads []ProcessLoad, files []FileLoad) {
 	windowed := map[int]bool{} // whose posting is
 	for _, f := range files {
-		for c := range callGroups {
-			if u := b.units[unitID{f.file, c}]; u != nil && u.lingers {
-				for _, pid := range f.pids {
+		for c := range Groups {
+			if u := b.units[unitID{f.File, c}]; u != nil && u.lingers {
+				for _, pid := range f.PIDs {
 					if a := b.processes[pid]; a != nil {
 						a.owed[c] += u.rates[pid] * elapsed.Seconds()
 					}
 				}
-				u.lingers = f.lingers[c]
+				u.lingers = f.Lingers[c]
 			}
 		}
-		if u := b.units[unitID{f.file, post}]; u != nil && !u.exact {
-			for _, pid := range f.pids {
+		if u := b.units[unitID{f.File, Post}]; u != nil && !u.exact {
+			for _, pid := range f.PIDs {
 				windowed[pid] = true
 			}
 		}
 	}
 	for _, l := range loads {
-		a := b.processes[l.pid]
+		a := b.processes[l.PID]
 		if a == nil {
-			b.processes[l.pid] = &account{processLoad: l, perSecond: trifle / 60}
+			b.processes[l.PID] = &account{ProcessLoad: l, perSecond: trifle / 60}
 			continue
 		}
-		a.book(l, elapsed.Seconds(), b.limit, windowed[l.pid])
+		a.book(l, elapsed.Seconds(), b.limit, windowed[l.PID])
 	}
 }
 
 // An account is what one process may spend and what it took, in seconds.
 type account struct {
-	processLoad
+	ProcessLoad
 	// credit may be negative; save is what the dearest of the windows that are waited
 	// for takes.
-	credit, save [callGroups]float64
+	credit, save [Groups]float64
 	// owed is for what was attached and detached since the last tick; hits and tolls
 	// are what was paid since ever.
-	owed, hits, tolls [callGroups]float64
+	owed, hits, tolls [Groups]float64
 	// age is for how long it is known, quiet since when nothing was spent, perSecond
 	// what it may spend in a second.
 	age, quiet, perSecond float64
 }
 
-func (a *account) book(l processLoad, elapsed, limit float64, windowed bool) {
-	cpu := max((l.cpu - a.cpu).Seconds(), 0)
+func (a *account) book(l ProcessLoad, elapsed, limit float64, windowed bool) {
+	cpu := max((l.CPU - a.CPU).Seconds(), 0)
 	// It did not wait for a probe to be attached for longer than it ran.
 	room := cpu
-	for c := range callGroups {
-		hit := max((l.spent[c] - a.spent[c]).Seconds(), 0)
+	for c := range Groups {
+		hit := max((l.Spent[c] - a.Spent[c]).Seconds(), 0)
 		paid := min(a.owed[c], room)
 		room -= paid
 		a.owed[c] = 0
@@ -310,7 +310,7 @@ func (a *account) book(l processLoad, elapsed, limit float64, windowed bool) {
 			a.quiet = 0
 		}
 	}
-	a.processLoad = l
+	a.ProcessLoad = l
 	a.quiet += elapsed
 
 	if elapsed > 0 {
@@ -327,16 +327,16 @@ func (a *account) book(l processLoad, elapsed, limit float64, windowed bool) {
 	part := 0.0
 	if windowed {
 		part = pollShare
-	} else if a.credit[post] >= 0 {
+	} else if a.credit[Post] >= 0 {
 		part = 0.5
 	}
-	posting := a.credit[post] + (1-part)*earned
-	a.credit[post] = min(posting, a.full(post))
-	a.credit[poll] = min(a.credit[poll]+part*earned+posting-a.credit[post], a.full(poll))
+	posting := a.credit[Post] + (1-part)*earned
+	a.credit[Post] = min(posting, a.full(Post))
+	a.credit[Poll] = min(a.credit[Poll]+part*earned+posting-a.credit[Post], a.full(Poll))
 	if a.quiet > time.Minute.Seconds() {
-		a.credit[post], a.credit[poll] = max(a.credit[post], 0), max(a.credit[poll], 0)
+		a.credit[Post], a.credit[Poll] = max(a.credit[Post], 0), max(a.credit[Poll], 0)
 	}
-	a.save = [callGroups]float64{}
+	a.save = [Groups]float64{}
 }
 
 // full is what an account holds at most.

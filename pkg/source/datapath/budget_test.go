@@ -17,21 +17,21 @@ import (
 // CPU time; who is bound by its CPU gets less done instead.
 type simProcess struct {
 	pid        int
-	file       fileID
+	file       FileID
 	begin, end time.Duration // of its life; end 0: forever
 	load       func(at time.Duration) simLoad
 	changes    []time.Duration // when load changes
 
 	cpu   float64
-	spent [callGroups]float64
-	toll  [callGroups]float64 // spent on switching
-	owes  [callGroups]float64
-	done  [callGroups]float64 // calls that it made
-	seen  [callGroups]float64 // of which it was told so far
-	kept  [callGroups]float64 // that wait for their period's end
-	exact [callGroups]float64
-	guess [callGroups]float64 // exact ones and scaled ones
-	hits  [callGroups]float64
+	spent [Groups]float64
+	toll  [Groups]float64 // spent on switching
+	owes  [Groups]float64
+	done  [Groups]float64 // calls that it made
+	seen  [Groups]float64 // of which it was told so far
+	kept  [Groups]float64 // that wait for their period's end
+	exact [Groups]float64
+	guess [Groups]float64 // exact ones and scaled ones
+	hits  [Groups]float64
 	trace []simSample
 }
 
@@ -46,11 +46,11 @@ type simSample struct{ at, cpu, spent float64 }
 
 type sim struct {
 	t         *testing.T
-	b         *budget
+	b         *Budget
 	limit     float64
 	random    *rand.Rand
 	processes []*simProcess
-	probes    [callGroups]int
+	probes    [Groups]int
 	late      time.Duration // how late ticks are at most
 	delay     time.Duration // until a switch happens
 	slow      time.Duration // how much later detaching does
@@ -68,8 +68,8 @@ const simToll = 10 * time.Microsecond
 func newSim(t *testing.T, limit float64, processes ...*simProcess) *sim {
 	random := rand.New(rand.NewPCG(1, 2))
 	return &sim{
-		t: t, b: newBudget(limit, simToll, random.Float64), limit: limit, random: random, processes: processes,
-		probes: [callGroups]int{2, 1}, late: 2 * time.Millisecond, delay: time.Millisecond,
+		t: t, b: NewBudget(limit, simToll, random.Float64), limit: limit, random: random, processes: processes,
+		probes: [Groups]int{2, 1}, late: 2 * time.Millisecond, delay: time.Millisecond,
 		on: map[unitID]bool{}, onTime: map[unitID]time.Duration{},
 	}
 }
@@ -112,9 +112,9 @@ func (p *simProcess) total() float64 { return p.spent[0] + p.spent[1] + p.toll[0
 func (p *simProcess) run(s *sim, dt float64) {
 	l := p.load(s.now)
 	work := l.cores * dt
-	rates := [callGroups]float64{l.posts, l.polls}
+	rates := [Groups]float64{l.posts, l.polls}
 	room := work
-	for c := range callGroups {
+	for c := range Groups {
 		paid := min(p.owes[c], room)
 		p.owes[c] = 0
 		p.toll[c] += paid
@@ -147,28 +147,28 @@ func (p *simProcess) run(s *sim, dt float64) {
 }
 
 // fold does what totals do.
-func (p *simProcess) fold(c int, how sampling) {
+func (p *simProcess) fold(c int, how Sampling) {
 	delta := p.hits[c] - p.seen[c]
 	p.seen[c] = p.hits[c]
-	if how.void {
+	if how.Void {
 		p.kept[c] = 0
 		return
 	}
 	p.kept[c] += delta
-	if !how.windowed {
+	if !how.Windowed {
 		p.exact[c] += delta
 	}
-	p.guess[c] += p.kept[c] * how.scale
-	if how.scale != 0 {
+	p.guess[c] += p.kept[c] * how.Scale
+	if how.Scale != 0 {
 		p.kept[c] = 0
 	}
 }
 
 // last folds what a process did since the last tick.
 func (s *sim) last(p *simProcess) {
-	for c := range callGroups {
+	for c := range Groups {
 		u := s.b.units[unitID{p.file, c}]
-		p.fold(c, sampling{windowed: !u.exact, scale: 1 / u.ratio, void: u.from.IsZero() && !u.exact})
+		p.fold(c, Sampling{Windowed: !u.exact, Scale: 1 / u.ratio, Void: u.from.IsZero() && !u.exact})
 	}
 }
 
@@ -181,31 +181,31 @@ func (s *sim) run(until time.Duration) {
 		if s.jump != nil {
 			at = at.Add(s.jump(s.now))
 		}
-		var loads []processLoad
-		files := map[fileID]*fileLoad{}
+		var loads []ProcessLoad
+		files := map[FileID]*FileLoad{}
 		for _, p := range s.processes {
 			if !p.lives(s.now) {
 				continue
 			}
-			loads = append(loads, processLoad{p.pid, seconds(p.cpu), [callGroups]time.Duration{seconds(p.spent[0]), seconds(p.spent[1])}})
+			loads = append(loads, ProcessLoad{p.pid, seconds(p.cpu), [Groups]time.Duration{seconds(p.spent[0]), seconds(p.spent[1])}})
 			f := files[p.file]
 			if f == nil {
-				f = &fileLoad{file: p.file, probes: s.probes}
+				f = &FileLoad{File: p.file, Probes: s.probes}
 				files[p.file] = f
 			}
-			f.pids = append(f.pids, p.pid)
+			f.PIDs = append(f.PIDs, p.pid)
 		}
-		var list []fileLoad
+		var list []FileLoad
 		for _, f := range files {
 			list = append(list, *f)
 		}
-		wants, next := s.b.tick(at, loads, list)
+		wants, next := s.b.Tick(at, loads, list)
 		s.ticks++
 		for _, f := range list {
-			for c := range callGroups {
-				how := s.b.sampling(f.file, c)
+			for c := range Groups {
+				how := s.b.Sampling(f.File, c)
 				for _, p := range s.processes {
-					if p.file == f.file && p.lives(s.now) {
+					if p.file == f.File && p.lives(s.now) {
 						p.fold(c, how)
 					}
 				}
@@ -217,15 +217,15 @@ func (s *sim) run(until time.Duration) {
 		wait := next.Sub(at)
 		changed := false
 		for _, f := range list {
-			for c, want := range wants[f.file] {
-				changed = changed || s.on[unitID{f.file, c}] != want
+			for c, want := range wants[f.File] {
+				changed = changed || s.on[unitID{f.File, c}] != want
 			}
 		}
 		if changed {
 			delay := s.delay
 			for _, f := range list {
-				for c, want := range wants[f.file] {
-					if s.on[unitID{f.file, c}] && !want {
+				for c, want := range wants[f.File] {
+					if s.on[unitID{f.File, c}] && !want {
 						delay = s.delay + s.slow
 					}
 				}
@@ -233,19 +233,19 @@ func (s *sim) run(until time.Duration) {
 			s.advance(s.now + delay)
 			wait = max(wait-delay, 0)
 			for _, f := range list {
-				for c, want := range wants[f.file] {
-					id := unitID{f.file, c}
+				for c, want := range wants[f.File] {
+					id := unitID{f.File, c}
 					if s.on[id] == want {
 						continue
 					}
 					s.on[id] = want
 					s.switches++
 					for _, p := range s.processes {
-						if p.file == f.file && p.lives(s.now) {
+						if p.file == f.File && p.lives(s.now) {
 							p.owes[c] += (time.Duration(s.probes[c]) * simToll).Seconds()
 						}
 					}
-					s.b.switched(f.file, c, want, at.Add(delay), f.pids)
+					s.b.Switched(f.File, c, want, at.Add(delay), f.PIDs)
 				}
 			}
 		}
@@ -316,7 +316,7 @@ func (s *sim) holds(allow time.Duration) {
 	s.t.Logf("worst minute %.3f %% of CPU (excess %v), %.1f ticks/s, %.2f switches/s",
 		100*worst, seconds(over), float64(s.ticks)/s.now.Seconds(), float64(s.switches)/s.now.Seconds())
 	for id, on := range s.onTime {
-		s.t.Logf("file %d %s: on %.3f %% of the time", id.file.inode, []string{"post", "poll"}[id.calls], 100*on.Seconds()/s.now.Seconds())
+		s.t.Logf("file %d %s: on %.3f %% of the time", id.file.Inode, []string{"post", "poll"}[id.calls], 100*on.Seconds()/s.now.Seconds())
 	}
 }
 
@@ -324,7 +324,7 @@ func (s *sim) ratio(c int) float64 {
 	return s.onTime[unitID{simFile, c}].Seconds() / s.now.Seconds()
 }
 
-var simFile = fileID{1, 1}
+var simFile = FileID{1, 1}
 
 func steady(pid int, l simLoad) *simProcess {
 	l.trap = 1.4e-6
@@ -334,7 +334,7 @@ func steady(pid int, l simLoad) *simProcess {
 // stays checks that everything was counted, exactly.
 func (p *simProcess) stays(t *testing.T) {
 	t.Helper()
-	for c := range callGroups {
+	for c := range Groups {
 		if missed := p.done[c] - p.exact[c]; missed > 2e-3*p.done[0]/p.cpu+p.done[c]*1e-2 {
 			t.Errorf("process %d, calls %d: %.0f of %.0f are not exact", p.pid, c, missed, p.done[c])
 		}
@@ -372,7 +372,7 @@ func TestBudgetOneProcess(t *testing.T) {
 			}
 			if test.post[0] == 1 && test.poll[0] == 1 {
 				p.stays(t)
-				if rate := float64(s.ticks) / s.now.Seconds(); rate > 11 || p.done[post] == 0 && rate > 4 {
+				if rate := float64(s.ticks) / s.now.Seconds(); rate > 11 || p.done[Post] == 0 && rate > 4 {
 					t.Errorf("%.1f ticks a second", rate)
 				}
 			}
@@ -400,14 +400,14 @@ func TestBudgetLateTicks(t *testing.T) {
 func TestBudgetUnbiased(t *testing.T) {
 	for _, l := range []simLoad{{cores: 0.3, posts: 5e4, polls: 2e5}, {cores: 0.001, posts: 1000, polls: 1000}} {
 		const runs = 10
-		var told [callGroups]float64
+		var told [Groups]float64
 		for seed := range uint64(runs) {
 			p := steady(1, l)
 			s := newSim(t, 0.01, p)
 			s.random = rand.New(rand.NewPCG(seed, 2))
 			s.b.random = s.random.Float64
 			s.run(10 * time.Minute)
-			for c := range callGroups {
+			for c := range Groups {
 				told[c] += p.guess[c] / p.done[c] / runs
 			}
 		}
@@ -428,7 +428,7 @@ func TestBudgetSlowDetach(t *testing.T) {
 			s.delay, s.slow = 10*time.Millisecond, slow
 			s.run(20 * time.Minute)
 			s.holds(0)
-			if r := p.guess[poll] / p.done[poll]; r < 0.7 || r > 1.3 {
+			if r := p.guess[Poll] / p.done[Poll]; r < 0.7 || r > 1.3 {
 				t.Errorf("%.3f of the polls are told", r)
 			}
 		})
@@ -447,10 +447,10 @@ func TestBudgetRanks(t *testing.T) {
 	s := newSim(t, 0.01, ranks...)
 	s.run(150 * time.Second)
 	s.holds(0)
-	if r := s.ratio(post); r < 0.99 {
+	if r := s.ratio(Post); r < 0.99 {
 		t.Errorf("posting is watched %.3f of the time", r)
 	}
-	if r := s.ratio(poll); r < 0.003 {
+	if r := s.ratio(Poll); r < 0.003 {
 		t.Errorf("polling is watched %.5f of the time", r)
 	}
 }
@@ -472,21 +472,21 @@ func TestBudgetBursts(t *testing.T) {
 	before := true
 	for at := 10 * time.Second; at <= 20*time.Minute; at += 10 * time.Second {
 		s.run(at)
-		if now := s.b.units[unitID{simFile, post}].exact; now != before {
+		if now := s.b.units[unitID{simFile, Post}].exact; now != before {
 			before = now
 			flaps++
 		}
 	}
 	// A burst that begins right after a look, and soon ends, is seen too late.
 	s.holds(30 * time.Millisecond)
-	if !before || !s.b.units[unitID{simFile, poll}].exact {
+	if !before || !s.b.units[unitID{simFile, Poll}].exact {
 		t.Error("not exact again, long after the last burst")
 	}
 	if flaps > 8 {
 		t.Errorf("changed between exact and windows %d times", flaps)
 	}
 	t.Logf("%d changes", flaps)
-	for c := range callGroups {
+	for c := range Groups {
 		t.Logf("calls %d: told %.3f of what was done", c, p.guess[c]/p.done[c])
 	}
 }
@@ -512,7 +512,7 @@ func TestBudgetJoinAndExit(t *testing.T) {
 	}
 	s.run(15 * time.Minute)
 	s.holds(0)
-	for c := range callGroups {
+	for c := range Groups {
 		if !s.b.units[unitID{simFile, c}].exact {
 			t.Errorf("calls %d: not exact again after the busy one went", c)
 		}
@@ -536,7 +536,7 @@ func TestBudgetClockJumps(t *testing.T) {
 	}
 	s.run(8 * time.Minute)
 	s.holds(0)
-	if r := s.ratio(poll); r < 0.005 {
+	if r := s.ratio(Poll); r < 0.005 {
 		t.Errorf("polling is watched %.4f of the time", r)
 	}
 }
@@ -555,7 +555,7 @@ func TestBudgetHopeless(t *testing.T) {
 	p := steady(1, simLoad{cores: 0.001, posts: 100_000, polls: 0})
 	s := newSim(t, 0.001, p)
 	s.run(20 * time.Minute)
-	t.Logf("%d switches, on for %v", s.switches, s.onTime[unitID{simFile, post}])
+	t.Logf("%d switches, on for %v", s.switches, s.onTime[unitID{simFile, Post}])
 	if n := s.switches; n < 4 || n > 50 {
 		t.Errorf("%d switches in 20 minutes", n)
 	}

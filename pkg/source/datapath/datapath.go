@@ -59,7 +59,7 @@ type Source struct {
 	// contexts are those whose functions were found, and worth is what the counts of
 	// a file's processes are worth.
 	contexts map[gen.DatapathContextKey]place
-	worth    map[fileID][callGroups]sampling
+	worth    map[FileID][Groups]Sampling
 	stats    model.DataPathStats
 	late     uint64 // contexts that are gone
 
@@ -72,7 +72,7 @@ type Source struct {
 // A place is where the functions of a context are: the file, and since when it
 // is probed (CLOCK_MONOTONIC, ns; 0: not yet), and whether the context is watched.
 type place struct {
-	file   fileID
+	file   FileID
 	probed uint64
 	cgroup uint64
 	chosen bool
@@ -83,7 +83,7 @@ type place struct {
 // New attaches the hooks if there is a device, and begins to watch. It fails where the kernel allows no such probes, or none
 // that are safe.
 func New(opts Options) (*Source, error) {
-	if err := errors.Join(supported(), hostPIDs(opts.Procfs)); err != nil {
+	if err := errors.Join(supported(), HostPIDs(opts.Procfs)); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -103,7 +103,7 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 		totals:   newTotals(opts.Budget),
 		forget:   map[uint64]bool{},
 		contexts: map[gen.DatapathContextKey]place{},
-		worth:    map[fileID][callGroups]sampling{},
+		worth:    map[FileID][Groups]Sampling{},
 		loop:     newLoop(opts),
 		stop:     stop,
 		done:     make(chan struct{}),
@@ -153,11 +153,11 @@ func (s *Source) deviceName(index uint32) string { return s.names[index] }
 // fold adds what was counted to the totals, between two steps: what is watched in
 // windows is kept back until they end. It is called under mu.
 func (s *Source) fold() error {
-	keepBack := func(key gen.DatapathContextKey) [callGroups]sampling {
+	keepBack := func(key gen.DatapathContextKey) [Groups]Sampling {
 		w := s.worthOf(key)
 		for c := range w {
-			if w[c].windowed {
-				w[c].scale = 0
+			if w[c].Windowed {
+				w[c].Scale = 0
 			}
 		}
 		return w
@@ -166,7 +166,7 @@ func (s *Source) fold() error {
 		s.totals.add(key, stat, keepBack(key))
 	})
 	return errors.Join(err, s.kernel.latencies(func(key gen.DatapathLatencyKey, l *gen.DatapathLatency) {
-		s.totals.addLatency(key, l, keepBack(key.Context)[poll])
+		s.totals.addLatency(key, l, keepBack(key.Context)[Poll])
 	}))
 }
 
@@ -178,21 +178,21 @@ func (s *Source) isLate(key gen.DatapathContextKey, stat *gen.DatapathContextSta
 
 // worthOf is what the counts of a context are worth. One whose functions were
 // not found yet may be hit all the same, by the probes of another process.
-func (s *Source) worthOf(key gen.DatapathContextKey) [callGroups]sampling {
+func (s *Source) worthOf(key gen.DatapathContextKey) [Groups]Sampling {
 	p, located := s.contexts[key]
 	w, ok := s.worth[p.file]
 	if !located && s.anyWindowed() {
-		return [callGroups]sampling{{windowed: true, ratio: 1}, {windowed: true, ratio: 1}}
+		return [Groups]Sampling{{Windowed: true, Ratio: 1}, {Windowed: true, Ratio: 1}}
 	}
 	if !ok {
-		return [callGroups]sampling{{scale: 1, ratio: 1}, {scale: 1, ratio: 1}}
+		return [Groups]Sampling{{Scale: 1, Ratio: 1}, {Scale: 1, Ratio: 1}}
 	}
 	return w
 }
 
 func (s *Source) anyWindowed() bool {
 	for _, w := range s.worth {
-		if w[post].windowed || w[poll].windowed {
+		if w[Post].Windowed || w[Poll].Windowed {
 			return true
 		}
 	}

@@ -14,17 +14,17 @@ import (
 // A file is a provider that processes map, and its probes: they are on the file,
 // and so hit whoever maps it.
 type file struct {
-	id    fileID
+	id    FileID
 	paths map[int]string // where to open it, by the process that maps it
-	sites map[site]bool
+	sites map[Site]bool
 	// links are what is attached, nil where the group is off.
-	links [callGroups]map[site]io.Closer
+	links [Groups]map[Site]io.Closer
 	// probed is since when (CLOCK_MONOTONIC, ns), 0: never.
-	probed [callGroups]uint64
+	probed [Groups]uint64
 	// closing: what was attached last is not gone yet.
-	closing [callGroups]atomic.Bool
+	closing [Groups]atomic.Bool
 	// failed are the sites that could not be probed.
-	failed map[site]failure
+	failed map[Site]failure
 }
 
 // A failure is why a site could not be probed, and when.
@@ -33,17 +33,17 @@ type failure struct {
 	at  time.Time
 }
 
-func newFile(id fileID) *file {
-	return &file{id: id, paths: map[int]string{}, sites: map[site]bool{}, failed: map[site]failure{}}
+func newFile(id FileID) *file {
+	return &file{id: id, paths: map[int]string{}, sites: map[Site]bool{}, failed: map[Site]failure{}}
 }
 
 // probes is how many places of a group are probed, the returns included.
 func (f *file) probes(calls int) int {
 	n := 0
 	for s := range f.sites {
-		if s.function.calls() == calls {
+		if s.Function.calls() == calls {
 			n++
-			if s.function.returns() {
+			if s.Function.Returns() {
 				n++
 			}
 		}
@@ -62,7 +62,7 @@ func (f *file) pids() []int {
 // failure is why a site of a group is not probed, nil when all are.
 func (f *file) failure(calls int) error {
 	for s, failed := range f.failed {
-		if s.function.calls() == calls {
+		if s.Function.calls() == calls {
 			return failed.err
 		}
 	}
@@ -73,17 +73,17 @@ func (f *file) failure(calls int) error {
 func (f *file) on(calls int) bool { return f.links[calls] != nil }
 
 // attach probes all sites of a group that are not probed yet.
-func (f *file) attach(calls int, probe func(path string, s site) (io.Closer, error)) error {
+func (f *file) attach(calls int, probe func(path string, s Site) (io.Closer, error)) error {
 	if f.links[calls] == nil {
-		f.links[calls] = map[site]io.Closer{}
+		f.links[calls] = map[Site]io.Closer{}
 	}
 	// Side by side, as a process may be about to post.
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var errs []error
-	var missing []site
+	var missing []Site
 	for s := range f.sites {
-		if s.function.calls() == calls && f.links[calls][s] == nil && time.Since(f.failed[s].at) >= retryInterval {
+		if s.Function.calls() == calls && f.links[calls][s] == nil && time.Since(f.failed[s].at) >= retryInterval {
 			missing = append(missing, s)
 		}
 	}
@@ -106,7 +106,7 @@ func (f *file) attach(calls int, probe func(path string, s site) (io.Closer, err
 }
 
 // open probes a site through any process that maps the file: some may have ended.
-func (f *file) open(s site, probe func(path string, s site) (io.Closer, error)) (io.Closer, error) {
+func (f *file) open(s Site, probe func(path string, s Site) (io.Closer, error)) (io.Closer, error) {
 	err := fmt.Errorf("no process maps it")
 	for _, path := range f.paths {
 		var link io.Closer
@@ -114,7 +114,7 @@ func (f *file) open(s site, probe func(path string, s site) (io.Closer, error)) 
 			return link, nil
 		}
 	}
-	return nil, fmt.Errorf("probing offset %#x of a provider: %w", s.offset, err)
+	return nil, fmt.Errorf("probing offset %#x of a provider: %w", s.Offset, err)
 }
 
 // detach ends the probes of a group, side by side: each waits for a grace period.

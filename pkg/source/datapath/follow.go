@@ -42,11 +42,11 @@ const (
 // loop is what the loop alone touches.
 type loop struct {
 	processes map[int]*watched
-	files     map[fileID]*file
-	budget    *budget
+	files     map[FileID]*file
+	budget    *Budget
 	// look finds the functions of a process, by its queue pair or, without one, as
 	// far as they are known.
-	look      func(p *process, qp uint64) (located, error)
+	look      func(p *Process, qp uint64) (Found, error)
 	costs     *costs // nil until measured
 	detaching sync.WaitGroup
 	readings  []reading
@@ -63,9 +63,9 @@ type loop struct {
 func newLoop(opts Options) loop {
 	return loop{
 		processes: map[int]*watched{},
-		files:     map[fileID]*file{},
-		budget:    newBudget(opts.Budget, toll, random),
-		look:      newLocator(opts.Procfs).look,
+		files:     map[FileID]*file{},
+		budget:    NewBudget(opts.Budget, toll, random),
+		look:      NewLocator(opts.Procfs).Look,
 		events:    make(chan event, maxEvents),
 		answers:   make(chan answer, maxLocating),
 	}
@@ -222,7 +222,7 @@ func (s *Source) release(reason string) {
 		return
 	}
 	for _, f := range s.files {
-		for c := range callGroups {
+		for c := range Groups {
 			if f.on(c) {
 				f.detach(c, &s.detaching)
 			}

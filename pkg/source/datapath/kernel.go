@@ -69,10 +69,10 @@ func supported() error {
 	if err != nil {
 		return err
 	}
-	return safe(symbols)
+	return Safe(symbols)
 }
 
-func safe(symbols map[string]bool) error {
+func Safe(symbols map[string]bool) error {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
 		return fmt.Errorf("kernel release: %w", err)
@@ -167,7 +167,7 @@ func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	defer coll.Close()
 	for _, name := range programs {
 		k.programs[name] = coll.DetachProgram(name)
-		if hasStackOfCPU(k.programs[name]) {
+		if HasCPUStack(k.programs[name]) {
 			k.close()
 			return nil, fmt.Errorf("%w: this kernel would run uprobes that can be preempted on a stack of the CPU (%s)",
 				model.ErrUnsupported, name)
@@ -223,14 +223,14 @@ func (k *kernel) next() (event, error) {
 // probe puts the programs of one function at its site in a file, for all
 // processes that map the file. A trap there costs them so many ns, at the entry
 // and at the return.
-func (k *kernel) probe(path string, s site, entry, ret uint32) (io.Closer, error) {
-	p := functionPrograms[s.function]
-	cookie := uint64(p.opcode)<<32 | uint64(s.skip)<<40 | uint64(s.function.named())<<48 // datapath.h
-	begin, err := k.attach(path, s.offset, p.entry, false, cookie|uint64(entry))
+func (k *kernel) probe(path string, s Site, entry, ret uint32) (io.Closer, error) {
+	p := functionPrograms[s.Function]
+	cookie := uint64(p.opcode)<<32 | uint64(s.Skip)<<40 | uint64(s.Function.TableOffset())<<48 // datapath.h
+	begin, err := k.attach(path, s.Offset, p.entry, false, cookie|uint64(entry))
 	if err != nil || p.ret == "" {
 		return begin, err
 	}
-	end, err := k.attach(path, s.offset, p.ret, true, cookie|uint64(ret))
+	end, err := k.attach(path, s.Offset, p.ret, true, cookie|uint64(ret))
 	if err != nil {
 		_ = begin.Close()
 		return nil, err

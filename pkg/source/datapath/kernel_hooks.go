@@ -46,30 +46,30 @@ func build(opcode gen.DatapathOpcode) programs {
 	return programs{entry: gen.DatapathProgWrBuild, opcode: opcode}
 }
 
-var functionPrograms = [functions]programs{
-	postSend: {entry: gen.DatapathProgPostSend, ret: gen.DatapathProgPostSendReturn},
-	postRecv: {entry: gen.DatapathProgPostRecv, ret: gen.DatapathProgPostRecvReturn},
-	pollCQ:   {entry: gen.DatapathProgPollCq, ret: gen.DatapathProgPollCqReturn},
+var functionPrograms = [Functions]programs{
+	PostSend: {entry: gen.DatapathProgPostSend, ret: gen.DatapathProgPostSendReturn},
+	PostRecv: {entry: gen.DatapathProgPostRecv, ret: gen.DatapathProgPostRecvReturn},
+	PollCQ:   {entry: gen.DatapathProgPollCq, ret: gen.DatapathProgPollCqReturn},
 
-	wrAtomicCmpSwp:   build(gen.DatapathOpcodeOPCODE_ATOMIC_CMP_AND_SWP),
-	wrAtomicFetchAdd: build(gen.DatapathOpcodeOPCODE_ATOMIC_FETCH_AND_ADD),
-	wrBindMW:         build(gen.DatapathOpcodeOPCODE_BIND_MW),
-	wrLocalInv:       build(gen.DatapathOpcodeOPCODE_LOCAL_INV),
-	wrRDMARead:       build(gen.DatapathOpcodeOPCODE_RDMA_READ),
-	wrRDMAWrite:      build(gen.DatapathOpcodeOPCODE_RDMA_WRITE),
-	wrRDMAWriteImm:   build(gen.DatapathOpcodeOPCODE_RDMA_WRITE_WITH_IMM),
-	wrSend:           build(gen.DatapathOpcodeOPCODE_SEND),
-	wrSendImm:        build(gen.DatapathOpcodeOPCODE_SEND_WITH_IMM),
-	wrSendInv:        build(gen.DatapathOpcodeOPCODE_SEND_WITH_INV),
-	wrSendTSO:        build(gen.DatapathOpcodeOPCODE_TSO),
+	WrAtomicCmpSwp:   build(gen.DatapathOpcodeOPCODE_ATOMIC_CMP_AND_SWP),
+	WrAtomicFetchAdd: build(gen.DatapathOpcodeOPCODE_ATOMIC_FETCH_AND_ADD),
+	WrBindMW:         build(gen.DatapathOpcodeOPCODE_BIND_MW),
+	WrLocalInv:       build(gen.DatapathOpcodeOPCODE_LOCAL_INV),
+	WrRDMARead:       build(gen.DatapathOpcodeOPCODE_RDMA_READ),
+	WrRDMAWrite:      build(gen.DatapathOpcodeOPCODE_RDMA_WRITE),
+	WrRDMAWriteImm:   build(gen.DatapathOpcodeOPCODE_RDMA_WRITE_WITH_IMM),
+	WrSend:           build(gen.DatapathOpcodeOPCODE_SEND),
+	WrSendImm:        build(gen.DatapathOpcodeOPCODE_SEND_WITH_IMM),
+	WrSendInv:        build(gen.DatapathOpcodeOPCODE_SEND_WITH_INV),
+	WrSendTSO:        build(gen.DatapathOpcodeOPCODE_TSO),
 
-	wrSetInlineData:     {entry: gen.DatapathProgWrSetInlineData},
-	wrSetInlineDataList: {entry: gen.DatapathProgWrSetInlineDataList},
-	wrSetSGE:            {entry: gen.DatapathProgWrSetSge},
-	wrSetSGEList:        {entry: gen.DatapathProgWrSetSgeList},
-	wrStart:             {entry: gen.DatapathProgWrStart},
-	wrComplete:          {entry: gen.DatapathProgWrComplete, ret: gen.DatapathProgWrCompleteReturn},
-	wrAbort:             {entry: gen.DatapathProgWrAbort},
+	WrSetInlineData:     {entry: gen.DatapathProgWrSetInlineData},
+	WrSetInlineDataList: {entry: gen.DatapathProgWrSetInlineDataList},
+	WrSetSGE:            {entry: gen.DatapathProgWrSetSge},
+	WrSetSGEList:        {entry: gen.DatapathProgWrSetSgeList},
+	WrStart:             {entry: gen.DatapathProgWrStart},
+	WrComplete:          {entry: gen.DatapathProgWrComplete, ret: gen.DatapathProgWrCompleteReturn},
+	WrAbort:             {entry: gen.DatapathProgWrAbort},
 }
 
 // userPrograms are all that need no type of the kernel's modules.

@@ -38,7 +38,7 @@ type fake struct {
 }
 
 // build compiles the fake and tells where its functions are in the file.
-func buildFake(t testing.TB) (path string, sites []site) {
+func buildFake(t testing.TB) (path string, sites []Site) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -57,11 +57,11 @@ func buildFake(t testing.TB) (path string, sites []site) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := map[string]function{
-		"post_send": postSend, "post_recv": postRecv, "poll_cq": pollCQ, "wr_rdma_write": wrRDMAWrite,
-		"wr_rdma_read": wrRDMARead, "wr_send": wrSend, "wr_send_tso": wrSendTSO, "wr_set_inline_data": wrSetInlineData,
-		"wr_set_inline_data_list": wrSetInlineDataList, "wr_set_sge": wrSetSGE, "wr_set_sge_list": wrSetSGEList,
-		"wr_start": wrStart, "wr_complete": wrComplete, "wr_abort": wrAbort,
+	names := map[string]Function{
+		"post_send": PostSend, "post_recv": PostRecv, "poll_cq": PollCQ, "wr_rdma_write": WrRDMAWrite,
+		"wr_rdma_read": WrRDMARead, "wr_send": WrSend, "wr_send_tso": WrSendTSO, "wr_set_inline_data": WrSetInlineData,
+		"wr_set_inline_data_list": WrSetInlineDataList, "wr_set_sge": WrSetSGE, "wr_set_sge_list": WrSetSGEList,
+		"wr_start": WrStart, "wr_complete": WrComplete, "wr_abort": WrAbort,
 	}
 	for _, s := range symbols {
 		fn, ok := names[s.Name]
@@ -70,7 +70,7 @@ func buildFake(t testing.TB) (path string, sites []site) {
 		}
 		for _, p := range f.Progs {
 			if p.Type == elf.PT_LOAD && p.Vaddr <= s.Value && s.Value < p.Vaddr+p.Filesz {
-				sites = append(sites, site{function: fn, offset: s.Value - p.Vaddr + p.Off})
+				sites = append(sites, Site{Function: fn, Offset: s.Value - p.Vaddr + p.Off})
 			}
 		}
 	}
@@ -155,12 +155,12 @@ func startKernel(t testing.TB) *kernel {
 // Traps of the test: what they cost is told to the programs.
 const entryNS, returnNS = 1000, 3000
 
-func (k *kernel) probeAll(t testing.TB, path string, sites []site, calls ...int) (detach func()) {
+func (k *kernel) probeAll(t testing.TB, path string, sites []Site, calls ...int) (detach func()) {
 	t.Helper()
 	var links []io.Closer
 	for _, s := range sites {
 		for _, c := range calls {
-			if s.function.calls() != c {
+			if s.Function.calls() != c {
 				continue
 			}
 			l, err := k.probe(path, s, entryNS, returnNS)
@@ -283,7 +283,7 @@ func TestCounts(t *testing.T) {
 	if err := k.insert(event{key: f.key, cgroup: 5, device: 3}, true); err != nil {
 		t.Fatal(err)
 	}
-	k.probeAll(t, path, sites, post, poll)
+	k.probeAll(t, path, sites, Post, Poll)
 	var last gen.DatapathContextStat
 	whole := ops{opWrite: {1, 128}, opSend: {1, 64}, opRead: {1, 4096}, opAtomic: {1, 8}, opInv: {1, 0}, opTSO: {1, 1054}}
 	for _, c := range []struct {
@@ -311,7 +311,7 @@ func TestCounts(t *testing.T) {
 		d := k.counted(t, f.key, &last)
 		checkOps(t, c.what, d, c.want)
 		// What empty polls cost is booked when there are some.
-		if d.Hits[post] != c.calls[post] || d.Hits[poll]+64*4 < c.calls[poll] || d.Hits[poll] > c.calls[poll] {
+		if d.Hits[Post] != c.calls[Post] || d.Hits[Poll]+64*4 < c.calls[Poll] || d.Hits[Poll] > c.calls[Poll] {
 			t.Errorf("%s: hits %v, want %v", c.what, d.Hits, c.calls)
 		}
 		for i, n := range d.Hits {
@@ -338,10 +338,10 @@ func TestStranger(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
 	f := startFake(t, path)
-	k.probeAll(t, path, sites, post, poll)
+	k.probeAll(t, path, sites, Post, Poll)
 	f.do("idle", 100)
 	f.do("chain", 1)
-	spent := func() (ns [callGroups]uint64) {
+	spent := func() (ns [Groups]uint64) {
 		if err := k.unknownCosts(func(tgid uint32, s *gen.DatapathUnknownCost) {
 			if tgid == f.key.Tgid {
 				ns = s.SpentNs
@@ -351,13 +351,13 @@ func TestStranger(t *testing.T) {
 		}
 		return ns
 	}
-	if got, want := spent(), [callGroups]uint64{post: 2 * entryNS, poll: 100 * (entryNS + returnNS)}; got != want {
+	if got, want := spent(), [Groups]uint64{Post: 2 * entryNS, Poll: 100 * (entryNS + returnNS)}; got != want {
 		t.Errorf("spent %v, want %v", got, want)
 	}
 	if err := k.remove(f.key.Tgid, f.key); err != nil {
 		t.Fatal(err)
 	}
-	if got := spent(); got != [callGroups]uint64{} {
+	if got := spent(); got != [Groups]uint64{} {
 		t.Errorf("%v stays", got)
 	}
 }
@@ -371,22 +371,22 @@ func TestNamed(t *testing.T) {
 	if err := k.insert(event{key: f.key}, true); err != nil {
 		t.Fatal(err)
 	}
-	called := map[function]function{postSend: postRecv, postRecv: postSend, pollCQ: postSend, wrStart: wrSetSGE, wrComplete: wrStart}
-	var wrong []site
+	called := map[Function]Function{PostSend: PostRecv, PostRecv: PostSend, PollCQ: PostSend, WrStart: WrSetSGE, WrComplete: WrStart}
+	var wrong []Site
 	for _, s := range sites {
-		if other, ok := called[s.function]; ok {
-			s.function = other
+		if other, ok := called[s.Function]; ok {
+			s.Function = other
 			wrong = append(wrong, s)
 		}
 	}
-	k.probeAll(t, path, wrong, post, poll)
+	k.probeAll(t, path, wrong, Post, Poll)
 	for _, what := range []string{"chain", "recv", "ex"} {
 		f.do(what, 0)
 		f.do(what, 3)
 	}
 	d := k.counted(t, f.key, new(gen.DatapathContextStat))
 	checkOps(t, "misnamed", d, ops{})
-	if d.Hits != [callGroups]uint64{} || d.Received != 0 {
+	if d.Hits != [Groups]uint64{} || d.Received != 0 {
 		t.Errorf("hits %v, %d received", d.Hits, d.Received)
 	}
 }
@@ -399,7 +399,7 @@ func TestPolled(t *testing.T) {
 	if err := k.insert(event{key: f.key}, true); err != nil {
 		t.Fatal(err)
 	}
-	k.probeAll(t, path, sites, post, poll)
+	k.probeAll(t, path, sites, Post, Poll)
 	f.do("polled", 0)
 	d := k.counted(t, f.key, &gen.DatapathContextStat{})
 	if d.Received != 4 || d.ReceivedBytes != 1000+500+(140-40)+140 {
@@ -411,8 +411,8 @@ func TestPolled(t *testing.T) {
 			t.Errorf("status %d: %d, want %d", status, n, want)
 		}
 	}
-	if d.Hits[poll] != 21 || d.SpentNs[poll] < 21*(entryNS+returnNS) {
-		t.Errorf("%d polls took %d ns", d.Hits[poll], d.SpentNs[poll])
+	if d.Hits[Poll] != 21 || d.SpentNs[Poll] < 21*(entryNS+returnNS) {
+		t.Errorf("%d polls took %d ns", d.Hits[Poll], d.SpentNs[Poll])
 	}
 }
 
@@ -424,7 +424,7 @@ func TestLost(t *testing.T) {
 	if err := k.insert(event{key: f.key}, true); err != nil {
 		t.Fatal(err)
 	}
-	k.probeAll(t, path, sites, post, poll)
+	k.probeAll(t, path, sites, Post, Poll)
 	var last gen.DatapathContextStat
 	f.do("unreadable", 0)
 	checkOps(t, "unreadable", k.counted(t, f.key, &last), ops{})
@@ -439,7 +439,7 @@ func TestLost(t *testing.T) {
 		t.Error(lost)
 	}
 	f.do("chain", 1)
-	if d := k.counted(t, f.key, &last); d.Posted[opSend] != 1 || d.Hits[post] != 1 {
+	if d := k.counted(t, f.key, &last); d.Posted[opSend] != 1 || d.Hits[Post] != 1 {
 		t.Errorf("%+v", d)
 	}
 }
@@ -456,7 +456,7 @@ func TestChosen(t *testing.T) {
 	if err := k.insert(event{key: f.key}, false); err != nil {
 		t.Fatal(err)
 	}
-	k.probeAll(t, path, sites, post, poll)
+	k.probeAll(t, path, sites, Post, Poll)
 	var last gen.DatapathContextStat
 	do := func() gen.DatapathContextStat {
 		f.do("chain", 4)
@@ -467,7 +467,7 @@ func TestChosen(t *testing.T) {
 	}
 	d := do()
 	checkOps(t, "not chosen", d, ops{})
-	if d.Received != 0 || d.Errors[12] != 0 || d.Hits[post] != 4+2+1+1 || d.Hits[poll] != 21 || d.SpentNs[post] < 8*entryNS {
+	if d.Received != 0 || d.Errors[12] != 0 || d.Hits[Post] != 4+2+1+1 || d.Hits[Poll] != 21 || d.SpentNs[Post] < 8*entryNS {
 		t.Errorf("%+v", d)
 	}
 	if err := k.mark(f.key, true, true); err != nil {
@@ -514,7 +514,7 @@ func TestDurations(t *testing.T) {
 	if err := k.insert(event{key: f.key}, true); err != nil {
 		t.Fatal(err)
 	}
-	k.probeAll(t, path, sites, post, poll)
+	k.probeAll(t, path, sites, Post, Poll)
 	check := func(what string, class gen.DatapathCompleted, least, most uint64) {
 		t.Helper()
 		// One that was preempted took longer.
@@ -561,15 +561,15 @@ func TestGap(t *testing.T) {
 	if err := k.insert(event{key: f.key}, true); err != nil {
 		t.Fatal(err)
 	}
-	detach := k.probeAll(t, path, sites, post, poll)
+	detach := k.probeAll(t, path, sites, Post, Poll)
 	f.do("distinct", 10)
 	before, _ := k.took(t, f, gen.DatapathCompletedCOMPLETED_SEND)
 	detach()
-	detach = k.probeAll(t, path, sites, post)
+	detach = k.probeAll(t, path, sites, Post)
 	f.do("same", 5)
 	detach()
 	k.gap(f.key)
-	k.probeAll(t, path, sites, post, poll)
+	k.probeAll(t, path, sites, Post, Poll)
 	f.do("same", 5)
 	if all, _ := k.took(t, f, gen.DatapathCompletedCOMPLETED_WRITE); all != 0 || before == 0 {
 		t.Errorf("%d durations across a gap, %d before", all, before)
@@ -737,7 +737,7 @@ func BenchmarkHit(b *testing.B) {
 		}
 	}
 	report("without")
-	k.probeAll(b, path, sites, post, poll)
+	k.probeAll(b, path, sites, Post, Poll)
 	report("foreign")
 	if err := k.insert(event{key: f.key}, false); err != nil {
 		b.Fatal(err)

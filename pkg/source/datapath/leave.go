@@ -20,7 +20,7 @@ func (s *Source) reap(now time.Time) {
 	s.reaped = now
 	var over []uint32
 	for pid, w := range s.processes {
-		if w.exited() {
+		if w.Exited() {
 			s.end(pid, w)
 			over = append(over, uint32(pid))
 		}
@@ -31,7 +31,7 @@ func (s *Source) reap(now time.Time) {
 	}
 	for id, f := range s.files {
 		// One whose probes are still going is the one that comes back.
-		if len(f.paths) == 0 && !f.closing[post].Load() && !f.closing[poll].Load() {
+		if len(f.paths) == 0 && !f.closing[Post].Load() && !f.closing[Poll].Load() {
 			delete(s.files, id)
 		}
 	}
@@ -54,10 +54,10 @@ func (s *Source) unseen() (over []uint32) {
 		if s.processes[int(tgid)] != nil {
 			continue
 		}
-		p, err := openProcess(s.opts.Procfs, int(tgid))
+		p, err := OpenProcess(s.opts.Procfs, int(tgid))
 		switch {
 		case err == nil:
-			p.close()
+			p.Close()
 			s.see(event{key: gen.DatapathContextKey{Tgid: tgid}})
 		case errors.Is(err, model.ErrAbsent):
 			over = append(over, tgid)
@@ -73,8 +73,8 @@ func (s *Source) end(pid int, w *watched) {
 		if len(f.paths) > 0 {
 			continue
 		}
-		f.probed = [callGroups]uint64{}
-		for c := range callGroups {
+		f.probed = [Groups]uint64{}
+		for c := range Groups {
 			if f.on(c) {
 				f.detach(c, &s.detaching)
 			}
@@ -87,7 +87,7 @@ func (s *Source) end(pid int, w *watched) {
 // dismiss lets go of the process, now or when nobody looks into it any more.
 func (w *watched) dismiss() {
 	if w.gone = true; !w.busy {
-		w.close()
+		w.Close()
 	}
 }
 
@@ -98,7 +98,7 @@ func (s *Source) bury(tgids ...uint32) {
 	err := s.fold()
 	over := map[uint32]*burial{}
 	for _, tgid := range tgids {
-		over[tgid] = &burial{spent: s.budget.switching(int(tgid))}
+		over[tgid] = &burial{spent: s.budget.Switching(int(tgid))}
 	}
 	err = errors.Join(err, s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
 		b := over[key.Tgid]
@@ -107,7 +107,7 @@ func (s *Source) bury(tgids ...uint32) {
 		}
 		b.cgroup = stat.Cgroup
 		b.contexts = append(b.contexts, key)
-		b.spent += time.Duration(stat.SpentNs[post] + stat.SpentNs[poll])
+		b.spent += time.Duration(stat.SpentNs[Post] + stat.SpentNs[Poll])
 		if s.wasLate(key, stat) {
 			s.late++
 		}
@@ -139,9 +139,9 @@ func (s *Source) wasLate(key gen.DatapathContextKey, stat *gen.DatapathContextSt
 		return s.isLate(key, stat)
 	}
 	for _, f := range s.files {
-		if f.probed[post] == 0 || stat.LateNs < f.probed[post] {
+		if f.probed[Post] == 0 || stat.LateNs < f.probed[Post] {
 			return true
 		}
 	}
-	return stat.Hits[post] == 0
+	return stat.Hits[Post] == 0
 }

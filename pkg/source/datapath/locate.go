@@ -23,17 +23,17 @@ const (
 )
 
 // operations are where struct ibv_context has its functions.
-var operations = map[function]int{postSend: 208, postRecv: 216, pollCQ: 96}
+var operations = map[Function]int{PostSend: 208, PostRecv: 216, PollCQ: 96}
 
 // extended is where struct ibv_qp_ex has its functions.
-var extended = map[function]int{
-	wrAtomicCmpSwp: 184, wrAtomicFetchAdd: 192, wrBindMW: 200, wrLocalInv: 208, wrRDMARead: 216, wrRDMAWrite: 224,
-	wrRDMAWriteImm: 232, wrSend: 240, wrSendImm: 248, wrSendInv: 256, wrSendTSO: 264, wrSetInlineData: 288,
-	wrSetInlineDataList: 296, wrSetSGE: 304, wrSetSGEList: 312, wrStart: 320, wrComplete: 328, wrAbort: 336,
+var extended = map[Function]int{
+	WrAtomicCmpSwp: 184, WrAtomicFetchAdd: 192, WrBindMW: 200, WrLocalInv: 208, WrRDMARead: 216, WrRDMAWrite: 224,
+	WrRDMAWriteImm: 232, WrSend: 240, WrSendImm: 248, WrSendInv: 256, WrSendTSO: 264, WrSetInlineData: 288,
+	WrSetInlineDataList: 296, WrSetSGE: 304, WrSetSGEList: 312, WrStart: 320, WrComplete: 328, WrAbort: 336,
 }
 
 // named is where a process names a function: in the struct ibv_context or ibv_qp_ex.
-func (f function) named() int {
+func (f Function) TableOffset() int {
 	if at, ok := operations[f]; ok {
 		return at
 	}
@@ -42,7 +42,7 @@ func (f function) named() int {
 
 // core are the functions that every extended QP has. Behind a struct ibv_qp that
 // is not extended lies something else.
-var core = []function{wrSetSGE, wrStart, wrComplete, wrAbort}
+var core = []Function{WrSetSGE, WrStart, WrComplete, WrAbort}
 
 // Bounds of the cache. A node has a few providers in a few versions.
 const (
@@ -52,23 +52,23 @@ const (
 
 // errNotReady says that the process has not filled in the structures yet: it is
 // worth to try again soon.
-var errNotReady = errors.New("verbs context is not filled in yet")
+var ErrNotReady = errors.New("verbs context is not filled in yet")
 
 // located is what was found out of a process's QP.
-type located struct {
-	context uint64 // address of its struct ibv_context
-	sites   []site
-	paths   map[fileID]string // where to open each file of sites, good until the process is closed
+type Found struct {
+	Context uint64 // address of its struct ibv_context
+	Sites   []Site
+	Paths   map[FileID]string // where to open each file of sites, good until the process is closed
 }
 
 // A locator finds where functions are probed, and remembers it by file. Its calls
 // may wait as long as the process lives, if that wants to be a nuisance: each
 // process deserves its own goroutine.
-type locator struct {
+type Locator struct {
 	procfs string
 
 	mu    sync.Mutex
-	files map[fileID]*image
+	files map[FileID]*image
 	clock uint64
 }
 
@@ -77,7 +77,7 @@ type image struct {
 	version version
 	refused error // it is no provider
 	points  map[uint64]spot
-	found   map[site]bool // those in points that a process named a function of verbs
+	found   map[Site]bool // those in points that a process named a function of verbs
 	used    uint64
 }
 
@@ -88,12 +88,12 @@ type spot struct {
 	err     error
 }
 
-func newLocator(procfs string) *locator {
-	return &locator{procfs: procfs, files: map[fileID]*image{}}
+func NewLocator(procfs string) *Locator {
+	return &Locator{procfs: procfs, files: map[FileID]*image{}}
 }
 
 // look is locate, or known while no QP is known.
-func (l *locator) look(p *process, qp uint64) (located, error) {
+func (l *Locator) Look(p *Process, qp uint64) (Found, error) {
 	if qp == 0 {
 		return l.known(p)
 	}
@@ -105,64 +105,64 @@ func (l *locator) look(p *process, qp uint64) (located, error) {
 // errNoProvider, errNoFunction or errNoPoint when post_send cannot be probed, and
 // model.ErrAbsent when the process is gone. Other functions that cannot be probed
 // are left out.
-func (l *locator) locate(p *process, qp uint64) (located, error) {
+func (l *Locator) locate(p *Process, qp uint64) (Found, error) {
 	var pointer [8]byte
 	if qp == 0 || qp%8 != 0 {
-		return located{}, fmt.Errorf("QP of process %d at %#x: not a structure's address", p.pid, qp)
+		return Found{}, fmt.Errorf("QP of process %d at %#x: not a structure's address", p.pid, qp)
 	}
-	if err := p.read(qp+qpContext, pointer[:]); err != nil {
-		return located{}, err
+	if err := p.Read(qp+qpContext, pointer[:]); err != nil {
+		return Found{}, err
 	}
 	context := binary.LittleEndian.Uint64(pointer[:])
 	if context == 0 {
-		return located{}, fmt.Errorf("process %d: %w", p.pid, errNotReady)
+		return Found{}, fmt.Errorf("process %d: %w", p.pid, ErrNotReady)
 	}
 	if context%8 != 0 {
-		return located{}, fmt.Errorf("context of process %d at %#x: not a structure's address", p.pid, context)
+		return Found{}, fmt.Errorf("context of process %d at %#x: not a structure's address", p.pid, context)
 	}
 	var ops [contextOps]byte
-	if err := p.read(context, ops[:]); err != nil {
-		return located{}, err
+	if err := p.Read(context, ops[:]); err != nil {
+		return Found{}, err
 	}
-	if binary.LittleEndian.Uint64(ops[operations[postSend]:]) == 0 {
-		return located{}, fmt.Errorf("process %d: %w", p.pid, errNotReady)
+	if binary.LittleEndian.Uint64(ops[operations[PostSend]:]) == 0 {
+		return Found{}, fmt.Errorf("process %d: %w", p.pid, ErrNotReady)
 	}
 	code, err := p.code()
 	if err != nil {
-		return located{}, err
+		return Found{}, err
 	}
 
-	f := finding{locator: l, process: p, code: code, located: located{context: context, paths: map[fileID]string{}}}
-	provider, err := f.add(postSend, ops[:], operations)
+	f := finding{Locator: l, process: p, code: code, Found: Found{Context: context, Paths: map[FileID]string{}}}
+	provider, err := f.add(PostSend, ops[:], operations)
 	if err != nil {
-		return located{}, fmt.Errorf("post_send of process %d: %w", p.pid, err)
+		return Found{}, fmt.Errorf("post_send of process %d: %w", p.pid, err)
 	}
-	for _, fn := range []function{postRecv, pollCQ} {
+	for _, fn := range []Function{PostRecv, PollCQ} {
 		// Not implemented is a function of libibverbs.
 		_, _ = f.add(fn, ops[:], operations)
 	}
 	var ex [qpSize]byte
-	if p.read(qp, ex[:]) == nil && f.extended(ex[:], provider) {
-		for fn := wrAtomicCmpSwp; fn < functions; fn++ {
+	if p.Read(qp, ex[:]) == nil && f.extended(ex[:], provider) {
+		for fn := WrAtomicCmpSwp; fn < Functions; fn++ {
 			if f.inFile(fn, ex[:], provider) {
 				_, _ = f.add(fn, ex[:], extended)
 			}
 		}
 	}
 	if err := p.alive(); err != nil {
-		return located{}, err
+		return Found{}, err
 	}
-	return f.located, nil
+	return f.Found, nil
 }
 
 // known gives the sites of the provider files that the process has mapped, as far
 // as they were located before, in whatever process.
-func (l *locator) known(p *process) (located, error) {
+func (l *Locator) known(p *Process) (Found, error) {
 	code, err := p.code()
 	if err != nil {
-		return located{}, err
+		return Found{}, err
 	}
-	result := located{paths: map[fileID]string{}}
+	result := Found{Paths: map[FileID]string{}}
 	for i := range code {
 		if !l.worth(code[i].file) {
 			continue
@@ -171,37 +171,37 @@ func (l *locator) known(p *process) (located, error) {
 		if err != nil {
 			continue // a file that is no provider, or was unmapped again
 		}
-		if result.paths[id] != "" {
+		if result.Paths[id] != "" {
 			continue
 		}
 		l.mu.Lock()
 		for s := range file.found {
-			result.sites = append(result.sites, s)
-			result.paths[id] = path
+			result.Sites = append(result.Sites, s)
+			result.Paths[id] = path
 		}
 		l.mu.Unlock()
 	}
-	slices.SortFunc(result.sites, func(a, b site) int {
-		return cmp.Or(cmp.Compare(a.file.inode, b.file.inode), cmp.Compare(a.offset, b.offset),
-			cmp.Compare(a.function, b.function))
+	slices.SortFunc(result.Sites, func(a, b Site) int {
+		return cmp.Or(cmp.Compare(a.File.Inode, b.File.Inode), cmp.Compare(a.Offset, b.Offset),
+			cmp.Compare(a.Function, b.Function))
 	})
 	return result, p.alive()
 }
 
 // finding is one call of locate.
 type finding struct {
-	*locator
-	process *process
+	*Locator
+	process *Process
 	code    []mapping
-	located
+	Found
 }
 
 // add finds the site of one function, and gives what maps tells of its file.
-func (f *finding) add(fn function, table []byte, offsets map[function]int) (fileID, error) {
+func (f *finding) add(fn Function, table []byte, offsets map[Function]int) (FileID, error) {
 	address := binary.LittleEndian.Uint64(table[offsets[fn]:])
 	m := find(f.code, address)
 	if m == nil {
-		return fileID{}, fmt.Errorf("%w: %#x is in no file", errNoProvider, address)
+		return FileID{}, fmt.Errorf("%w: %#x is in no file", errNoProvider, address)
 	}
 	id, file, path, err := f.open(f.process, m)
 	if err != nil {
@@ -215,30 +215,30 @@ func (f *finding) add(fn function, table []byte, offsets map[function]int) (file
 	if skip > math.MaxUint8 {
 		return m.file, fmt.Errorf("%w: it is %d bytes behind the entry", errNoPoint, skip)
 	}
-	s := site{file: id, function: fn, offset: spot.offset, skip: uint8(skip), stepped: spot.stepped}
+	s := Site{File: id, Function: fn, Offset: spot.offset, Skip: uint8(skip), Stepped: spot.stepped}
 	f.mu.Lock()
 	if len(file.found) < maxSites {
 		file.found[s] = true
 	}
 	f.mu.Unlock()
-	f.sites = append(f.sites, s)
-	f.paths[id] = path
+	f.Sites = append(f.Sites, s)
+	f.Paths[id] = path
 	return m.file, nil
 }
 
 // extended says whether the QP has functions of its own.
-func (f *finding) extended(ex []byte, provider fileID) bool {
-	return !slices.ContainsFunc(core, func(fn function) bool { return !f.inFile(fn, ex, provider) })
+func (f *finding) extended(ex []byte, provider FileID) bool {
+	return !slices.ContainsFunc(core, func(fn Function) bool { return !f.inFile(fn, ex, provider) })
 }
 
-func (f *finding) inFile(fn function, ex []byte, provider fileID) bool {
+func (f *finding) inFile(fn Function, ex []byte, provider FileID) bool {
 	m := find(f.code, binary.LittleEndian.Uint64(ex[extended[fn]:]))
 	return m != nil && m.file == provider
 }
 
 // worth says whether known has to open a file at all: those that are not cached
 // are not opened.
-func (l *locator) worth(mapped fileID) bool {
+func (l *Locator) worth(mapped FileID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.overlays() || (l.files[mapped] != nil && l.files[mapped].refused == nil)
@@ -246,9 +246,9 @@ func (l *locator) worth(mapped fileID) bool {
 
 // overlays says whether a file on overlayfs is cached: a container's mappings do
 // not tell that it is the same.
-func (l *locator) overlays() bool {
+func (l *Locator) overlays() bool {
 	for id := range l.files {
-		if id.device == overlaid {
+		if id.Device == overlaid {
 			return true
 		}
 	}
@@ -257,12 +257,12 @@ func (l *locator) overlays() bool {
 
 // open gives the file of a mapping if it is a provider's. The process holds it
 // open: what was checked is what is probed.
-func (l *locator) open(p *process, m *mapping) (fileID, *image, string, error) {
+func (l *Locator) open(p *Process, m *mapping) (FileID, *image, string, error) {
 	f := p.files[m.file]
 	if f == nil {
 		var err error
 		if f, err = p.open(m); err != nil {
-			return fileID{}, nil, "", err
+			return FileID{}, nil, "", err
 		}
 	}
 	id, known, err := l.file(f, m.file)
@@ -270,14 +270,14 @@ func (l *locator) open(p *process, m *mapping) (fileID, *image, string, error) {
 		if p.files[m.file] == nil {
 			f.Close()
 		}
-		return fileID{}, nil, "", err
+		return FileID{}, nil, "", err
 	}
 	p.files[m.file] = f
 	return id, known, l.procfs + "/self/fd/" + strconv.Itoa(int(f.Fd())), nil
 }
 
 // file gives what is known of a file, and looks at it when nothing is.
-func (l *locator) file(f *os.File, mapped fileID) (fileID, *image, error) {
+func (l *Locator) file(f *os.File, mapped FileID) (FileID, *image, error) {
 	id, v, err := identify(f, mapped)
 	if err != nil {
 		return id, nil, err
@@ -290,7 +290,7 @@ func (l *locator) file(f *os.File, mapped fileID) (fileID, *image, error) {
 	}
 	l.mu.Unlock()
 	if known == nil || known.version != v {
-		known = &image{version: v, points: map[uint64]spot{}, found: map[site]bool{}}
+		known = &image{version: v, points: map[uint64]spot{}, found: map[Site]bool{}}
 		o, err := openObject(f)
 		if err == nil {
 			err = o.provider()
@@ -302,11 +302,11 @@ func (l *locator) file(f *os.File, mapped fileID) (fileID, *image, error) {
 }
 
 // remember caches a file in place of the one that was not used for longest.
-func (l *locator) remember(id fileID, f *image) {
+func (l *Locator) remember(id FileID, f *image) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.files[id] == nil && len(l.files) >= maxFiles {
-		var oldest fileID
+		var oldest FileID
 		age := l.clock + 1
 		for id, f := range l.files {
 			if f.used < age {
@@ -320,7 +320,7 @@ func (l *locator) remember(id fileID, f *image) {
 }
 
 // spot finds where the function at an offset of a file is probed.
-func (l *locator) spot(known *image, f *os.File, offset uint64) spot {
+func (l *Locator) spot(known *image, f *os.File, offset uint64) spot {
 	l.mu.Lock()
 	s, ok := known.points[offset]
 	full := len(known.points) >= maxSites

@@ -48,23 +48,23 @@ func TestOffsets(t *testing.T) {
 		got := qpContext
 		if fn, err := strconv.Atoi(name); err == nil {
 			offsets := operations
-			if function(fn) >= wrAtomicCmpSwp {
+			if Function(fn) >= WrAtomicCmpSwp {
 				offsets = extended
 			}
-			got = offsets[function(fn)]
+			got = offsets[Function(fn)]
 		}
 		if got != want {
 			t.Errorf("%s is at %d, the header says %d", name, got, want)
 		}
 	}
-	if lines != int(functions)+1 {
-		t.Errorf("%d offsets of %d", lines, functions+1)
+	if lines != int(Functions)+1 {
+		t.Errorf("%d offsets of %d", lines, Functions+1)
 	}
 }
 
 // A victim is a running testdata/qp.
 type victim struct {
-	*process
+	*Process
 	base uint64
 	qps  map[string]uint64
 }
@@ -90,12 +90,12 @@ func start(t *testing.T, binary string, args ...string) victim {
 	if v.base = v.qps["base"]; v.base == 0 {
 		t.Fatal("the helper did not start")
 	}
-	p, err := openProcess("/proc", cmd.Process.Pid)
+	p, err := OpenProcess("/proc", cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.close)
-	v.process = p
+	t.Cleanup(p.Close)
+	v.Process = p
 	return v
 }
 
@@ -135,13 +135,13 @@ func TestLocate(t *testing.T) {
 	offsets, want := operationsOf(t, path)
 	binary := compile(t, "qp", "-ldl", "-libverbs")
 	v := start(t, binary, append([]string{path}, offsets...)...)
-	l := newLocator("/proc")
+	l := NewLocator("/proc")
 
-	if got, err := l.known(v.process); err != nil || len(got.sites) != 0 {
+	if got, err := l.known(v.Process); err != nil || len(got.Sites) != 0 {
 		t.Errorf("known before anything was located: %+v, %v", got, err)
 	}
-	id := func() fileID {
-		m := mappingOf(t, v.process, "librxe")
+	id := func() FileID {
+		m := mappingOf(t, v.Process, "librxe")
 		f, err := v.open(m)
 		if err != nil {
 			t.Fatal(err)
@@ -150,27 +150,27 @@ func TestLocate(t *testing.T) {
 		id, _, _ := identify(f, m.file)
 		return id
 	}()
-	sites := func(functions ...function) []site {
-		var s []site
-		for i, fn := range []function{postSend, postRecv, pollCQ, wrStart, wrComplete, wrAbort, wrSetSGE, wrRDMAWrite} {
+	sites := func(functions ...Function) []Site {
+		var s []Site
+		for i, fn := range []Function{PostSend, PostRecv, PollCQ, WrStart, WrComplete, WrAbort, WrSetSGE, WrRDMAWrite} {
 			for _, f := range functions {
 				if f == fn {
-					s = append(s, site{file: id, function: fn, offset: want[i].offset, stepped: want[i].stepped})
+					s = append(s, Site{File: id, Function: fn, Offset: want[i].offset, Stepped: want[i].stepped})
 				}
 			}
 		}
 		return s
 	}
-	basic := sites(postSend, postRecv, pollCQ)
-	all := append(basic[:3:3], sites(wrRDMAWrite)[0], sites(wrSetSGE)[0], sites(wrStart)[0], sites(wrComplete)[0], sites(wrAbort)[0])
-	for name, want := range map[string][]site{"plain": basic, "half": basic, "extended": all} {
-		got, err := l.locate(v.process, v.qps[name])
-		if err != nil || !reflect.DeepEqual(got.sites, want) {
-			t.Errorf("%s: %+v, %v; want %+v", name, got.sites, err, want)
+	basic := sites(PostSend, PostRecv, PollCQ)
+	all := append(basic[:3:3], sites(WrRDMAWrite)[0], sites(WrSetSGE)[0], sites(WrStart)[0], sites(WrComplete)[0], sites(WrAbort)[0])
+	for name, want := range map[string][]Site{"plain": basic, "half": basic, "extended": all} {
+		got, err := l.locate(v.Process, v.qps[name])
+		if err != nil || !reflect.DeepEqual(got.Sites, want) {
+			t.Errorf("%s: %+v, %v; want %+v", name, got.Sites, err, want)
 		}
 		var context [8]byte
-		_ = v.read(v.qps[name], context[:])
-		if got.context == 0 || got.context%8 != 0 || len(got.paths) != 1 || !same(t, got.paths[id], path) {
+		_ = v.Read(v.qps[name], context[:])
+		if got.Context == 0 || got.Context%8 != 0 || len(got.Paths) != 1 || !same(t, got.Paths[id], path) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -178,27 +178,27 @@ func TestLocate(t *testing.T) {
 	for name, want := range map[string]error{
 		"libc": errNoProvider, "libibverbs": errNoProvider, "anonymous": errNoProvider, "data": errNoProvider,
 		"nowhere": errNoProvider, "far": errNoProvider, "middle": errNoFunction,
-		"empty": errNotReady, "unfilled": errNotReady,
+		"empty": ErrNotReady, "unfilled": ErrNotReady,
 		"badcontext": unix.EFAULT, "badqp": unix.EFAULT, "unaligned": nil, "oddqp": nil, // any error
 	} {
-		got, err := l.locate(v.process, v.qps[name])
-		if v.qps[name] == 0 || err == nil || (want != nil && !errors.Is(err, want)) || got.sites != nil {
+		got, err := l.locate(v.Process, v.qps[name])
+		if v.qps[name] == 0 || err == nil || (want != nil && !errors.Is(err, want)) || got.Sites != nil {
 			t.Errorf("%s: %+v, %v; want %v", name, got, err, want)
 		}
 	}
 	for _, qp := range []uint64{0, 7, 8, 1 << 47, 1<<64 - 8} {
-		if _, err := l.locate(v.process, qp); err == nil {
+		if _, err := l.locate(v.Process, qp); err == nil {
 			t.Errorf("a QP at %#x", qp)
 		}
 	}
 
 	// Another process that maps the file, and one that does not.
 	second := start(t, binary, path)
-	if got, err := l.known(second.process); err != nil || len(got.sites) != len(all) || !same(t, got.paths[id], path) {
+	if got, err := l.known(second.Process); err != nil || len(got.Sites) != len(all) || !same(t, got.Paths[id], path) {
 		t.Errorf("known of another process: %+v, %v", got, err)
 	}
 	third := start(t, binary, library(t, "libibverbs/libsiw-rdmav34.so"))
-	if got, err := l.known(third.process); err != nil || len(got.sites) != 0 {
+	if got, err := l.known(third.Process); err != nil || len(got.Sites) != 0 {
 		t.Errorf("known of one without it: %+v, %v", got, err)
 	}
 	if len(third.files) != 0 && !l.overlays() { // there, what a file is shows when it is open only
@@ -228,7 +228,7 @@ func TestChangedFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newLocator("/proc")
+	l := NewLocator("/proc")
 	for i, content := range [][]byte{provider, other, provider} {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o755)
 		if err != nil {
@@ -251,12 +251,12 @@ func TestChangedFile(t *testing.T) {
 }
 
 func TestLocatorIsBounded(t *testing.T) {
-	l := newLocator("/proc")
+	l := NewLocator("/proc")
 	for i := range 10 * maxFiles {
 		l.clock++
-		l.remember(fileID{inode: uint64(i)}, &image{})
+		l.remember(FileID{Inode: uint64(i)}, &image{})
 	}
-	if len(l.files) != maxFiles || l.files[fileID{inode: 10*maxFiles - 1}] == nil {
+	if len(l.files) != maxFiles || l.files[FileID{Inode: 10*maxFiles - 1}] == nil {
 		t.Errorf("%d files", len(l.files))
 	}
 	known := &image{points: map[uint64]spot{}}
@@ -286,45 +286,45 @@ func TestProbeThroughPath(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	got, err := newLocator("/proc").locate(v.process, v.qps["extended"])
+	got, err := NewLocator("/proc").locate(v.Process, v.qps["extended"])
 	if err != nil {
 		t.Fatal(err)
 	}
 	prog := program(t)
-	for _, s := range got.sites {
-		address := addressOf(t, v.process, "librxe copy", s.offset)
+	for _, s := range got.Sites {
+		address := addressOf(t, v.Process, "librxe copy", s.Offset)
 		before, during, after := make([]byte, 1), make([]byte, 1), make([]byte, 1)
-		_ = v.read(address, before)
-		ex, err := link.OpenExecutable(got.paths[s.file])
+		_ = v.Read(address, before)
+		ex, err := link.OpenExecutable(got.Paths[s.File])
 		if err != nil {
 			t.Fatal(err)
 		}
 		var links []io.Closer
-		l, err := ex.Uprobe("", prog, &link.UprobeOptions{Address: s.offset})
+		l, err := ex.Uprobe("", prog, &link.UprobeOptions{Address: s.Offset})
 		if err != nil {
 			t.Fatalf("%+v: %v", s, err)
 		}
 		links = append(links, l)
-		if s.function.returns() {
-			if l, err = ex.Uretprobe("", prog, &link.UprobeOptions{Address: s.offset}); err != nil {
+		if s.Function.Returns() {
+			if l, err = ex.Uretprobe("", prog, &link.UprobeOptions{Address: s.Offset}); err != nil {
 				t.Fatalf("%+v: %v", s, err)
 			}
 			links = append(links, l)
 		}
-		_ = v.read(address, during)
+		_ = v.Read(address, during)
 		for _, l := range links {
 			l.Close()
 		}
-		_ = v.read(address, after)
+		_ = v.Read(address, after)
 		if during[0] != 0xcc || before[0] == 0xcc || after[0] != before[0] {
 			t.Errorf("%+v: %x, %x, %x: want a breakpoint in the middle", s, before, during, after)
 		}
 	}
-	if v.exited() {
+	if v.Exited() {
 		t.Error("it did not survive")
 	}
-	v.close()
-	if _, err := newLocator("/proc").locate(&process{pid: 1 << 22, procfs: "/proc", pidfd: -1}, 8); !errors.Is(err, model.ErrAbsent) {
+	v.Close()
+	if _, err := NewLocator("/proc").locate(&Process{pid: 1 << 22, procfs: "/proc", pidfd: -1}, 8); !errors.Is(err, model.ErrAbsent) {
 		t.Errorf("a process that is not: %v", err)
 	}
 }
@@ -343,7 +343,7 @@ func program(t *testing.T) *ebpf.Program {
 }
 
 // addressOf is where a process has what is at an offset of a file.
-func addressOf(t *testing.T, p *process, name string, offset uint64) uint64 {
+func addressOf(t *testing.T, p *Process, name string, offset uint64) uint64 {
 	t.Helper()
 	code, err := p.code()
 	if err != nil {
@@ -372,33 +372,33 @@ func TestContainersOfOneImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	binary := compile(t, "qp", "-ldl", "-libverbs")
-	l := newLocator("/proc")
+	l := NewLocator("/proc")
 	var victims []victim
-	var found []located
+	var found []Found
 	for range 2 {
 		v := start(t, binary, append([]string{filepath.Join(overlay(t, image), "librxe.so")}, offsets...)...)
-		got, err := l.locate(v.process, v.qps["plain"])
+		got, err := l.locate(v.Process, v.qps["plain"])
 		if err != nil {
 			t.Fatal(err)
 		}
 		victims, found = append(victims, v), append(found, got)
 	}
-	if !reflect.DeepEqual(found[0].sites, found[1].sites) || len(found[0].sites) != 3 {
-		t.Fatalf("%+v and %+v", found[0].sites, found[1].sites)
+	if !reflect.DeepEqual(found[0].Sites, found[1].Sites) || len(found[0].Sites) != 3 {
+		t.Fatalf("%+v and %+v", found[0].Sites, found[1].Sites)
 	}
-	s := found[0].sites[0]
-	ex, err := link.OpenExecutable(found[0].paths[s.file])
+	s := found[0].Sites[0]
+	ex, err := link.OpenExecutable(found[0].Paths[s.File])
 	if err != nil {
 		t.Fatal(err)
 	}
-	probe, err := ex.Uprobe("", program(t), &link.UprobeOptions{Address: s.offset})
+	probe, err := ex.Uprobe("", program(t), &link.UprobeOptions{Address: s.Offset})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer probe.Close()
 	for i, v := range victims {
 		b := make([]byte, 1)
-		if err := v.read(addressOf(t, v.process, "librxe", s.offset), b); err != nil || b[0] != 0xcc {
+		if err := v.Read(addressOf(t, v.Process, "librxe", s.Offset), b); err != nil || b[0] != 0xcc {
 			t.Errorf("container %d: %x, %v: want a breakpoint", i, b, err)
 		}
 	}

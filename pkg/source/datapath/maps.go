@@ -29,7 +29,7 @@ const (
 type mapping struct {
 	start, end uint64
 	offset     uint64 // of start in the file
-	file       fileID
+	file       FileID
 	path       string // in the process's view, and only fit to open it
 }
 
@@ -37,7 +37,7 @@ var errMaps = errors.New("not a list of mappings")
 
 // code reads which executable pieces of files the process has mapped, in the
 // order of their addresses.
-func (p *process) code() ([]mapping, error) {
+func (p *Process) code() ([]mapping, error) {
 	f, err := os.Open(p.path("maps"))
 	if err != nil {
 		return nil, cmp.Or(p.alive(), err)
@@ -57,7 +57,7 @@ func (p *process) code() ([]mapping, error) {
 func parseCode(r io.Reader) ([]mapping, error) {
 	var code []mapping
 	err := eachMapping(r, func(m mapping, perms string) error {
-		if perms[2] != 'x' || m.file.inode == 0 {
+		if perms[2] != 'x' || m.file.Inode == 0 {
 			return nil
 		}
 		if len(code) == maxCode {
@@ -113,8 +113,8 @@ func parseMapping(line string) (m mapping, perms string, ok bool) {
 	}
 	m.start, m.end = number(start, 16, 64), number(end, 16, 64)
 	m.offset = number(offset, 16, 64)
-	m.file.device = unix.Mkdev(uint32(number(major, 16, 32)), uint32(number(minor, 16, 32)))
-	m.file.inode = number(inode, 10, 64)
+	m.file.Device = unix.Mkdev(uint32(number(major, 16, 32)), uint32(number(minor, 16, 32)))
+	m.file.Inode = number(inode, 10, 64)
 	m.path = strings.TrimLeft(path, " ")
 	return m, perms, ok && m.start < m.end && m.offset+(m.end-m.start) >= m.offset
 }
@@ -139,7 +139,7 @@ func find(code []mapping, address uint64) *mapping {
 // open opens the file of a mapping, and makes sure that it is that very file: the
 // process may have mapped another one there meanwhile, or moved one to its path.
 // What the kernel tells of a mapping of ours must be what it tells of theirs.
-func (p *process) open(m *mapping) (*os.File, error) {
+func (p *Process) open(m *mapping) (*os.File, error) {
 	// Not opened before it is known what it is: to open a device does something.
 	fd, err := unix.Open(p.path("map_files", strconv.FormatUint(m.start, 16)+"-"+strconv.FormatUint(m.end, 16)),
 		unix.O_PATH|unix.O_CLOEXEC, 0)
@@ -169,7 +169,7 @@ func (p *process) open(m *mapping) (*os.File, error) {
 }
 
 // openInRoot finds a path as the process sees it. It needs CAP_SYS_PTRACE.
-func (p *process) openInRoot(path string) (int, error) {
+func (p *Process) openInRoot(path string) (int, error) {
 	root, err := os.Open(p.path("root"))
 	if err != nil {
 		return -1, err
@@ -201,19 +201,19 @@ func regular(fd int) error {
 
 // mappedID is how /proc/PID/maps tells a file. stat(2) differs on overlayfs, btrfs
 // and others, so it is mapped to see.
-func mappedID(procfs string, f *os.File) (fileID, error) {
+func mappedID(procfs string, f *os.File) (FileID, error) {
 	page, err := unix.Mmap(int(f.Fd()), 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_PRIVATE)
 	if err != nil {
-		return fileID{}, fmt.Errorf("map %s: %w", f.Name(), err)
+		return FileID{}, fmt.Errorf("map %s: %w", f.Name(), err)
 	}
 	defer unix.Munmap(page) //nolint:errcheck // ours
 	own, err := os.Open(procfs + "/self/maps")
 	if err != nil {
-		return fileID{}, err
+		return FileID{}, err
 	}
 	defer own.Close()
 	address := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(page))))
-	var id fileID
+	var id FileID
 	err = eachMapping(own, func(m mapping, _ string) error {
 		if m.start <= address && address < m.end {
 			id = m.file
@@ -224,7 +224,7 @@ func mappedID(procfs string, f *os.File) (fileID, error) {
 	if errors.Is(err, io.EOF) {
 		return id, nil
 	}
-	return fileID{}, cmp.Or(err, errMaps)
+	return FileID{}, cmp.Or(err, errMaps)
 }
 
 // A version of a file: with an inode's number that was used again, or other
@@ -246,7 +246,7 @@ var handleSeed = maphash.MakeSeed()
 
 // identify says which file a probe would be put into, and its version; mapped is
 // what maps tells.
-func identify(f *os.File, mapped fileID) (fileID, version, error) {
+func identify(f *os.File, mapped FileID) (FileID, version, error) {
 	var st unix.Stat_t
 	var fs unix.Statfs_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -259,7 +259,7 @@ func identify(f *os.File, mapped fileID) (fileID, version, error) {
 	if fs.Type == unix.BTRFS_SUPER_MAGIC {
 		// maps tells the device of the file system, where inode numbers are of a
 		// subvolume: those of two images are the same.
-		return fileID{device: uint64(st.Dev), inode: st.Ino}, v, nil
+		return FileID{Device: uint64(st.Dev), Inode: st.Ino}, v, nil
 	}
 	if fs.Type != unix.OVERLAYFS_SUPER_MAGIC || st.Ctim.Nsec == 0 { // an image that is mounted twice is two files
 		return mapped, v, nil
@@ -273,5 +273,5 @@ func identify(f *os.File, mapped fileID) (fileID, version, error) {
 	var h maphash.Hash
 	h.SetSeed(handleSeed)
 	h.Write(handle.Bytes()) // with the generation of the inode: one that is used again differs
-	return fileID{device: overlaid, inode: h.Sum64()}, v, nil
+	return FileID{Device: overlaid, Inode: h.Sum64()}, v, nil
 }

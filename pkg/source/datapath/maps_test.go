@@ -23,9 +23,9 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 `
 	got, err := parseCode(strings.NewReader(maps))
 	want := []mapping{
-		{0x55f0a0001000, 0x55f0a0002000, 0x1000, fileID{unix.Mkdev(0xfe, 0), 101}, "/bin/x"},
-		{0x7f0000000000, 0x7f0000001000, 0x2000, fileID{unix.Mkdev(0, 0x27), 1<<64 - 1}, `/a b\012c/lib.so (deleted)`},
-		{0x7f0000002000, 0x7f0000003000, 0xfffffffff000, fileID{unix.Mkdev(0x103, 0x1f4), 7}, "/memfd:x (deleted)"},
+		{0x55f0a0001000, 0x55f0a0002000, 0x1000, FileID{unix.Mkdev(0xfe, 0), 101}, "/bin/x"},
+		{0x7f0000000000, 0x7f0000001000, 0x2000, FileID{unix.Mkdev(0, 0x27), 1<<64 - 1}, `/a b\012c/lib.so (deleted)`},
+		{0x7f0000002000, 0x7f0000003000, 0xfffffffff000, FileID{unix.Mkdev(0x103, 0x1f4), 7}, "/memfd:x (deleted)"},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
@@ -89,7 +89,7 @@ func FuzzMaps(f *testing.F) {
 			return
 		}
 		for i, m := range code {
-			if m.start >= m.end || m.file.inode == 0 || (i > 0 && code[i-1].end > m.start) || find(code, m.start) != &code[i] || find(code, m.end-1) != &code[i] {
+			if m.start >= m.end || m.file.Inode == 0 || (i > 0 && code[i-1].end > m.start) || find(code, m.start) != &code[i] || find(code, m.end-1) != &code[i] {
 				t.Fatalf("%q: %+v", data, m)
 			}
 		}
@@ -140,7 +140,7 @@ func TestMappedFile(t *testing.T) {
 
 	// Whatever is opened, it must be what maps tells.
 	wrong := *m
-	wrong.file.inode++
+	wrong.file.Inode++
 	if f, err := p.open(&wrong); err == nil {
 		f.Close()
 		t.Error("another file was taken for it")
@@ -169,7 +169,7 @@ func overlay(t *testing.T, image string) string {
 func TestOverlay(t *testing.T) {
 	p := self(t)
 	images := []string{t.TempDir(), t.TempDir()}
-	var ids []fileID
+	var ids []FileID
 	for i, image := range []string{images[0], images[0], images[1]} {
 		if i != 1 {
 			if err := os.WriteFile(filepath.Join(image, "lib.so"), make([]byte, 8192), 0o755); err != nil {
@@ -195,13 +195,13 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-func self(t *testing.T) *process {
+func self(t *testing.T) *Process {
 	t.Helper()
-	p, err := openProcess("/proc", os.Getpid())
+	p, err := OpenProcess("/proc", os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.close)
+	t.Cleanup(p.Close)
 	return p
 }
 
@@ -219,7 +219,7 @@ func mapExecutable(t *testing.T, path string) {
 	t.Cleanup(func() { _ = unix.Munmap(b) })
 }
 
-func mappingOf(t *testing.T, p *process, part string) *mapping {
+func mappingOf(t *testing.T, p *Process, part string) *mapping {
 	t.Helper()
 	code, err := p.code()
 	if err != nil {

@@ -18,18 +18,18 @@ import (
 
 // A process is one that may use verbs. Its identity is its pidfd: a number that
 // was given to another process meanwhile is never taken for it.
-type process struct {
+type Process struct {
 	pid    int
 	procfs string
 	pidfd  int
 	// files are the providers that it maps, held so that what was checked is what
 	// is probed.
-	files map[fileID]*os.File
+	files map[FileID]*os.File
 }
 
 // openProcess takes hold of a process by the number of its thread group. It gives
 // model.ErrAbsent when there is none.
-func openProcess(procfs string, pid int) (*process, error) {
+func OpenProcess(procfs string, pid int) (*Process, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {
 	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
@@ -37,11 +37,11 @@ func openProcess(procfs string, pid int) (*process, error) {
 	case err != nil:
 		return nil, fmt.Errorf("pidfd_open(%d): %w", pid, err)
 	}
-	return &process{pid: pid, procfs: procfs, pidfd: fd, files: map[fileID]*os.File{}}, nil
+	return &Process{pid: pid, procfs: procfs, pidfd: fd, files: map[FileID]*os.File{}}, nil
 }
 
 // exited says whether all threads of the process have ended.
-func (p *process) exited() bool {
+func (p *Process) Exited() bool {
 	fds := []unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}
 	for {
 		n, err := unix.Poll(fds, 0)
@@ -53,8 +53,8 @@ func (p *process) exited() bool {
 
 // alive confirms that what was read by number was this process's. What the reads
 // said is moot when it was not.
-func (p *process) alive() error {
-	if p.exited() {
+func (p *Process) alive() error {
+	if p.Exited() {
 		return fmt.Errorf("process %d: %w", p.pid, model.ErrAbsent)
 	}
 	return nil
@@ -62,7 +62,7 @@ func (p *process) alive() error {
 
 // cpu is the time that all threads of the process ran, in user space and in the
 // kernel.
-func (p *process) cpu() (time.Duration, error) {
+func (p *Process) CPU() (time.Duration, error) {
 	// A process's CPU clock: clock_getcpuclockid(3).
 	clock := int32(^p.pid)<<3 | 2
 	var ts unix.Timespec
@@ -78,7 +78,7 @@ func (p *process) cpu() (time.Duration, error) {
 
 // read fills b from the process's memory. It needs CAP_SYS_PTRACE. The process
 // can let it wait as long as it lives, by memory that it serves itself.
-func (p *process) read(address uint64, b []byte) error {
+func (p *Process) Read(address uint64, b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}
@@ -98,12 +98,12 @@ func (p *process) read(address uint64, b []byte) error {
 }
 
 // path is that of one of the process's files in procfs.
-func (p *process) path(elem ...string) string {
+func (p *Process) path(elem ...string) string {
 	return filepath.Join(append([]string{p.procfs, strconv.Itoa(p.pid)}, elem...)...)
 }
 
 // close lets go of the process and of the files that it maps.
-func (p *process) close() {
+func (p *Process) Close() {
 	for _, f := range p.files {
 		f.Close()
 	}

@@ -24,16 +24,16 @@ func TestProcess(t *testing.T) {
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p, err := openProcess("/proc", child.Process.Pid)
+	p, err := OpenProcess("/proc", child.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.close()
+	defer p.Close()
 	_, _ = stdout.Read(make([]byte, 1)) // the loop is through
-	if p.exited() {
+	if p.Exited() {
 		t.Error("lives, and is said to have exited")
 	}
-	used, err := p.cpu()
+	used, err := p.CPU()
 	if err != nil || used <= 0 || used > time.Minute {
 		t.Errorf("CPU time %v, %v", used, err)
 	}
@@ -43,11 +43,11 @@ func TestProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Not waited for yet: its number is still its own, and it is gone all the same.
-	if !p.exited() {
+	if !p.Exited() {
 		t.Error("a zombie is said to live")
 	}
 	for i := range 2 {
-		if _, err := p.cpu(); !errors.Is(err, model.ErrAbsent) {
+		if _, err := p.CPU(); !errors.Is(err, model.ErrAbsent) {
 			t.Errorf("CPU time of one that ended: %v", err)
 		}
 		if _, err := p.code(); !errors.Is(err, model.ErrAbsent) {
@@ -57,10 +57,10 @@ func TestProcess(t *testing.T) {
 			_ = child.Wait()
 		}
 	}
-	if err := p.read(0x1000, make([]byte, 8)); !errors.Is(err, model.ErrAbsent) {
+	if err := p.Read(0x1000, make([]byte, 8)); !errors.Is(err, model.ErrAbsent) {
 		t.Errorf("memory of one that ended: %v", err)
 	}
-	if _, err := openProcess("/proc", child.Process.Pid); !errors.Is(err, model.ErrAbsent) {
+	if _, err := OpenProcess("/proc", child.Process.Pid); !errors.Is(err, model.ErrAbsent) {
 		t.Errorf("opening one that ended: %v", err)
 	}
 }
@@ -75,7 +75,7 @@ func TestCPU(t *testing.T) {
 	}
 	for rusage() < 50*time.Millisecond { // on a busy machine that is more than so much time
 	}
-	got, err := p.cpu()
+	got, err := p.CPU()
 	want := rusage()
 	if err != nil || got < 40*time.Millisecond || (want-got).Abs() > 100*time.Millisecond {
 		t.Errorf("%v, %v; rusage says %v", got, err, want)
@@ -95,8 +95,8 @@ func TestThreadIsNoProcess(t *testing.T) {
 		if pid == os.Getpid() {
 			continue
 		}
-		if p, err := openProcess("/proc", pid); !errors.Is(err, model.ErrAbsent) {
-			p.close()
+		if p, err := OpenProcess("/proc", pid); !errors.Is(err, model.ErrAbsent) {
+			p.Close()
 			t.Errorf("thread %d: %v", pid, err)
 		}
 	}
@@ -116,14 +116,14 @@ func TestReadMemory(t *testing.T) {
 	copy(pages[4088:], "to here.")
 	at := uint64(uintptr(unsafe.Pointer(&pages[0])))
 	b := make([]byte, 8)
-	if err := p.read(at+4088, b); err != nil || !bytes.Equal(b, []byte("to here.")) {
+	if err := p.Read(at+4088, b); err != nil || !bytes.Equal(b, []byte("to here.")) {
 		t.Errorf("%q, %v", b, err)
 	}
-	if err := p.read(at+4088, make([]byte, 9)); !errors.Is(err, unix.EFAULT) {
+	if err := p.Read(at+4088, make([]byte, 9)); !errors.Is(err, unix.EFAULT) {
 		t.Errorf("over the end: %v", err)
 	}
 	for _, address := range []uint64{0, 8, at + 4096, 1 << 47, 1<<64 - 1, 1<<64 - 4} {
-		if err := p.read(address, b); err == nil {
+		if err := p.Read(address, b); err == nil {
 			t.Errorf("%#x can be read", address)
 		}
 	}
@@ -139,13 +139,13 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 	before := count()
 	for range 50 {
-		p, err := openProcess("/proc", os.Getpid())
+		p, err := OpenProcess("/proc", os.Getpid())
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = newLocator("/proc").known(p)
-		p.close()
-		p.close()
+		_, _ = NewLocator("/proc").known(p)
+		p.Close()
+		p.Close()
 	}
 	if after := count(); after > before {
 		t.Errorf("%d descriptors, %d before", after, before)

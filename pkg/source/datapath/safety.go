@@ -74,7 +74,7 @@ func shadowStacksSafe(symbols map[string]bool, cpuinfo string) error {
 }
 
 // hasStackOfCPU says whether the kernel shows that stackOfCPU holds of a program.
-func hasStackOfCPU(program *ebpf.Program) bool {
+func HasCPUStack(program *ebpf.Program) bool {
 	info, err := program.Info()
 	if err != nil {
 		return false
@@ -105,7 +105,7 @@ const initialPIDs = 0xEFFFFFFC
 
 // hostPIDs says whether we and procfs number processes as the programs do: as the
 // node does.
-func hostPIDs(procfs string) error {
+func HostPIDs(procfs string) error {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
 		return fmt.Errorf("process namespace: %w", err)

@@ -18,7 +18,7 @@ import (
 // startSource is a Source whose kernel has no InfiniBand: nothing tells it of
 // processes but watch. It says what the FAKE provider's functions are, where the
 // locator would say that it is no provider.
-func startSource(t testing.TB, budget float64, c *costs, path string, sites []site) *Source {
+func startSource(t testing.TB, budget float64, c *costs, path string, sites []Site) *Source {
 	t.Helper()
 	k := startKernel(t)
 	sysfs := t.TempDir()
@@ -28,16 +28,16 @@ func startSource(t testing.TB, budget float64, c *costs, path string, sites []si
 	ctx, cancel := context.WithCancel(context.Background())
 	s := newSource(Options{Sysfs: sysfs, Procfs: "/proc", Budget: budget}, cancel)
 	s.kernel, s.costs, s.names = k, c, map[uint32]string{3: "fake0"}
-	s.look = func(p *process, qp uint64) (located, error) {
+	s.look = func(p *Process, qp uint64) (Found, error) {
 		var pointer [8]byte
-		if err := p.read(qp, pointer[:]); err != nil {
-			return located{}, err
+		if err := p.Read(qp, pointer[:]); err != nil {
+			return Found{}, err
 		}
-		id := fileID{1, 1}
-		found := located{context: binary.LittleEndian.Uint64(pointer[:]), paths: map[fileID]string{id: path}}
+		id := FileID{1, 1}
+		found := Found{Context: binary.LittleEndian.Uint64(pointer[:]), Paths: map[FileID]string{id: path}}
 		for _, at := range sites {
-			at.file = id
-			found.sites = append(found.sites, at)
+			at.File = id
+			found.Sites = append(found.Sites, at)
 		}
 		return found, nil
 	}

@@ -40,32 +40,32 @@ func (s *Source) step() time.Time {
 		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
 		if s.opts.Budget > 0 { // what is not known may be too much
 			for _, f := range s.files {
-				s.turn(f, post, false)
-				s.turn(f, poll, false)
+				s.turn(f, Post, false)
+				s.turn(f, Poll, false)
 			}
 		}
 		return now.Add(reapInterval)
 	}
-	var loads []processLoad
+	var loads []ProcessLoad
 	for pid, w := range s.processes {
-		if cpu, err := w.cpu(); err == nil {
-			loads = append(loads, processLoad{pid: pid, cpu: cpu, spent: spent[pid]})
+		if cpu, err := w.CPU(); err == nil {
+			loads = append(loads, ProcessLoad{PID: pid, CPU: cpu, Spent: spent[pid]})
 		}
 	}
-	files := make([]fileLoad, 0, len(s.files))
+	files := make([]FileLoad, 0, len(s.files))
 	for _, f := range s.files {
 		if !s.wanted(f) {
 			continue
 		}
-		files = append(files, fileLoad{
-			file: f.id, probes: [callGroups]int{f.probes(post), f.probes(poll)}, pids: f.pids(),
-			lingers: [callGroups]bool{f.closing[post].Load(), f.closing[poll].Load()},
+		files = append(files, FileLoad{
+			File: f.id, Probes: [Groups]int{f.probes(Post), f.probes(Poll)}, PIDs: f.pids(),
+			Lingers: [Groups]bool{f.closing[Post].Load(), f.closing[Poll].Load()},
 		})
 	}
-	wants, next := s.budget.tick(now, loads, files)
+	wants, next := s.budget.Tick(now, loads, files)
 	s.book(now, readings, loads)
 	for _, f := range s.files {
-		for c := range callGroups {
+		for c := range Groups {
 			if !s.turn(f, c, wants[f.id][c]) {
 				next = now.Add(closingWait)
 			}
@@ -86,12 +86,12 @@ func (s *Source) wanted(f *file) bool {
 }
 
 // read copies what the contexts have counted, and sums what it cost by process.
-func (s *Source) read() ([]reading, map[int][callGroups]time.Duration, error) {
+func (s *Source) read() ([]reading, map[int][Groups]time.Duration, error) {
 	readings := s.readings[:0]
-	spent := map[int][callGroups]time.Duration{}
-	pay := func(tgid uint32, ns [callGroups]uint64) {
+	spent := map[int][Groups]time.Duration{}
+	pay := func(tgid uint32, ns [Groups]uint64) {
 		sum := spent[int(tgid)]
-		for c := range callGroups {
+		for c := range Groups {
 			sum[c] += time.Duration(ns[c])
 		}
 		spent[int(tgid)] = sum
@@ -108,19 +108,19 @@ func (s *Source) read() ([]reading, map[int][callGroups]time.Duration, error) {
 }
 
 // book adds readings to the totals, for what they are worth now.
-func (s *Source) book(now time.Time, readings []reading, loads []processLoad) {
-	worth := make(map[fileID][callGroups]sampling, len(s.files))
+func (s *Source) book(now time.Time, readings []reading, loads []ProcessLoad) {
+	worth := make(map[FileID][Groups]Sampling, len(s.files))
 	ended, probes := false, 0
 	var unprobed error
 	for id, f := range s.files {
-		var w [callGroups]sampling
-		for c := range callGroups {
-			w[c] = s.budget.sampling(id, c)
-			ended = ended || w[c].begins || w[c].windowed && w[c].scale != 0
+		var w [Groups]Sampling
+		for c := range Groups {
+			w[c] = s.budget.Sampling(id, c)
+			ended = ended || w[c].Begins || w[c].Windowed && w[c].Scale != 0
 			probes += len(f.links[c])
 		}
 		worth[id] = w
-		unprobed = cmp.Or(unprobed, f.failure(post), f.failure(poll))
+		unprobed = cmp.Or(unprobed, f.failure(Post), f.failure(Poll))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,13 +134,13 @@ func (s *Source) book(now time.Time, readings []reading, loads []processLoad) {
 		}
 	}
 	for _, l := range loads {
-		took := l.spent[post] + l.spent[poll] + s.budget.switching(l.pid)
-		s.totals.spent(now, l.pid, s.processes[l.pid].cgroup, l.cpu, took)
+		took := l.Spent[Post] + l.Spent[Poll] + s.budget.Switching(l.PID)
+		s.totals.spent(now, l.PID, s.processes[l.PID].cgroup, l.CPU, took)
 	}
 	s.stats.Late, s.stats.Processes, s.stats.Probes = s.late+late, uint64(len(loads)), uint64(probes)
 	if ended {
 		err := s.kernel.latencies(func(key gen.DatapathLatencyKey, l *gen.DatapathLatency) {
-			s.totals.addLatency(key, l, s.worthOf(key.Context)[poll])
+			s.totals.addLatency(key, l, s.worthOf(key.Context)[Poll])
 		})
 		if err != nil {
 			s.opts.Logger.Debug("reading durations of the data path", zap.Error(err))
@@ -148,7 +148,7 @@ func (s *Source) book(now time.Time, readings []reading, loads []processLoad) {
 	}
 	for id, w := range worth {
 		for c := range w { // what comes next is of the window that has begun
-			w[c].void = w[c].void && !w[c].begins
+			w[c].Void = w[c].Void && !w[c].Begins
 		}
 		worth[id] = w
 	}
@@ -176,9 +176,9 @@ func (s *Source) turn(f *file, calls int, on bool) bool {
 			s.kernel.gap(key)
 		}
 		if !on { // the kernel takes them out after a grace period, and perf events one by one
-			s.budget.lingers(f.id, calls, f.pids())
+			s.budget.Lingers(f.id, calls, f.pids())
 		}
-		s.budget.switched(f.id, calls, on, time.Now(), f.pids())
+		s.budget.Switched(f.id, calls, on, time.Now(), f.pids())
 	}
 	return true
 }
@@ -193,7 +193,7 @@ func monotonic() uint64 {
 }
 
 // contextsOf are those whose functions are in a file.
-func (s *Source) contextsOf(id fileID) []gen.DatapathContextKey {
+func (s *Source) contextsOf(id FileID) []gen.DatapathContextKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var keys []gen.DatapathContextKey
@@ -206,9 +206,9 @@ func (s *Source) contextsOf(id fileID) []gen.DatapathContextKey {
 }
 
 // probe attaches to one site, and tells the programs what a trap there costs.
-func (s *Source) probe(path string, at site) (io.Closer, error) {
+func (s *Source) probe(path string, at Site) (io.Closer, error) {
 	entry := s.costs.emulated
-	if at.stepped {
+	if at.Stepped {
 		entry = s.costs.stepped
 	}
 	return s.kernel.probe(path, at, entry, s.costs.returned)

@@ -54,9 +54,9 @@ func flatten(s *gen.DatapathContextStat) (n [counts]uint64) {
 // callsOf is the group of calls that a count comes from.
 func callsOf(count int) int {
 	if count >= countReceived {
-		return poll
+		return Poll
 	}
-	return post
+	return Post
 }
 
 // direction is where the bytes that a count is of go, empty for what is none. What
@@ -125,7 +125,7 @@ type contextTotals struct {
 	pair    pairID
 	last    [counts]uint64
 	kept    [counts]uint64
-	how     [callGroups]sampling
+	how     [Groups]Sampling
 	latency [gen.DatapathCompletedCOMPLETED]*latencyTotals
 }
 
@@ -137,7 +137,7 @@ type pairTotals struct {
 	received  figure
 	durations [gen.DatapathCompletedCOMPLETED]*durationTotals
 	live      int
-	windowed  [callGroups]int // contexts that are not watched all the time
+	windowed  [Groups]int // contexts that are not watched all the time
 }
 
 type durationTotals struct {
@@ -164,8 +164,8 @@ func (t *totals) context(key gen.DatapathContextKey, stat *gen.DatapathContextSt
 	}
 	if c == nil {
 		c = &contextTotals{pair: id}
-		for g := range callGroups {
-			c.how[g] = sampling{scale: 1, ratio: 1}
+		for g := range Groups {
+			c.how[g] = Sampling{Scale: 1, Ratio: 1}
 		}
 		t.contexts[key] = c
 		t.of(id).live++
@@ -185,14 +185,14 @@ func (t *totals) of(id pairID) *pairTotals {
 
 // add books what a context counted since it was added last; how says what that is
 // worth, by group of calls.
-func (t *totals) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, how [callGroups]sampling) {
+func (t *totals) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, how [Groups]Sampling) {
 	c := t.context(key, stat)
 	p := t.of(c.pair)
-	for g := range callGroups {
-		if c.how[g].windowed && !how[g].windowed {
+	for g := range Groups {
+		if c.how[g].Windowed && !how[g].Windowed {
 			c.flush(p, g)
 		}
-		p.windowed[g] += truth(how[g].windowed) - truth(c.how[g].windowed)
+		p.windowed[g] += truth(how[g].Windowed) - truth(c.how[g].Windowed)
 	}
 	c.how = how
 	for i, n := range flatten(stat) {
@@ -200,10 +200,10 @@ func (t *totals) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, 
 		c.last[i] = n
 		c.book(p, i, delta)
 	}
-	if how[poll].windowed && how[poll].scale != 0 {
+	if how[Poll].Windowed && how[Poll].Scale != 0 {
 		for d, l := range c.latency {
 			if l != nil {
-				p.duration(d).add(&l.kept, false, how[poll].scale)
+				p.duration(d).add(&l.kept, false, how[Poll].Scale)
 				l.kept = gen.DatapathLatency{}
 			}
 		}
@@ -213,12 +213,12 @@ func (t *totals) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, 
 // book adds n to a count, or keeps it back.
 func (c *contextTotals) book(p *pairTotals, i int, n uint64) {
 	how := c.how[callsOf(i)]
-	if how.void {
+	if how.Void {
 		c.kept[i] = 0
 		return
 	}
 	n += c.kept[i]
-	if how.scale == 0 {
+	if how.Scale == 0 {
 		c.kept[i] = n
 		return
 	}
@@ -226,15 +226,15 @@ func (c *contextTotals) book(p *pairTotals, i int, n uint64) {
 	if n == 0 {
 		return
 	}
-	p.figures[i].add(n, p.windowed[callsOf(i)] == 0, how.scale)
+	p.figures[i].add(n, p.windowed[callsOf(i)] == 0, how.Scale)
 	if direction(i) == model.Receive {
-		p.received.add(n, p.windowed == [callGroups]int{}, how.scale)
+		p.received.add(n, p.windowed == [Groups]int{}, how.Scale)
 	}
 }
 
 // addLatency books the durations of a context that was added before. how is that of
 // polling.
-func (t *totals) addLatency(key gen.DatapathLatencyKey, l *gen.DatapathLatency, how sampling) {
+func (t *totals) addLatency(key gen.DatapathLatencyKey, l *gen.DatapathLatency, how Sampling) {
 	c := t.contexts[key.Context]
 	if c == nil || key.Completed >= uint32(len(c.latency)) {
 		return
@@ -250,14 +250,14 @@ func (t *totals) addLatency(key gen.DatapathLatencyKey, l *gen.DatapathLatency, 
 	}
 	last.last = *l
 	switch {
-	case how.void:
+	case how.Void:
 		last.kept = gen.DatapathLatency{}
 		return
-	case how.scale == 0:
+	case how.Scale == 0:
 		return
 	}
 	p := t.of(c.pair)
-	p.duration(int(key.Completed)).add(&last.kept, p.windowed[poll] == 0, how.scale)
+	p.duration(int(key.Completed)).add(&last.kept, p.windowed[Poll] == 0, how.Scale)
 	last.kept = gen.DatapathLatency{}
 }
 
@@ -290,27 +290,27 @@ func (t *totals) drop(key gen.DatapathContextKey) {
 		return
 	}
 	p := t.of(c.pair)
-	for g := range callGroups {
+	for g := range Groups {
 		c.flush(p, g)
 	}
 	p.live--
-	for g := range callGroups {
-		p.windowed[g] -= truth(c.how[g].windowed)
+	for g := range Groups {
+		p.windowed[g] -= truth(c.how[g].Windowed)
 	}
 	delete(t.contexts, key)
 }
 
 // flush books what is kept back of a group: its period does not end as it should.
 func (c *contextTotals) flush(p *pairTotals, calls int) {
-	c.how[calls].scale, c.how[calls].void = 1/max(c.how[calls].ratio, 1e-6), false
+	c.how[calls].Scale, c.how[calls].Void = 1/max(c.how[calls].Ratio, 1e-6), false
 	for i := range c.kept {
 		if callsOf(i) == calls {
 			c.book(p, i, 0)
 		}
 	}
 	for d, l := range c.latency {
-		if l != nil && calls == poll {
-			p.duration(d).add(&l.kept, p.windowed[poll] == 0, c.how[poll].scale)
+		if l != nil && calls == Poll {
+			p.duration(d).add(&l.kept, p.windowed[Poll] == 0, c.how[Poll].Scale)
 			l.kept = gen.DatapathLatency{}
 		}
 	}
@@ -371,7 +371,7 @@ func (t *totals) fill(snap *model.Snapshot, deviceName func(uint32) string) {
 		p, device := t.pairs[id], deviceName(id.device)
 		p.fill(snap, id.cgroup, device)
 		if ratio, ok := ratios[id]; ok {
-			for g, calls := range []model.Calls{post: model.PostCalls, poll: model.PollCalls} {
+			for g, calls := range []model.Calls{Post: model.PostCalls, Poll: model.PollCalls} {
 				snap.Sampling = append(snap.Sampling,
 					model.Sampling{Cgroup: id.cgroup, Device: device, Calls: calls, Ratio: ratio[g]})
 			}
@@ -391,13 +391,13 @@ func (t *totals) unnamed(deviceName func(uint32) string) bool {
 }
 
 // ratios are the lowest of the contexts that live.
-func (t *totals) ratios() map[pairID][callGroups]float64 {
-	ratios := make(map[pairID][callGroups]float64, len(t.pairs))
+func (t *totals) ratios() map[pairID][Groups]float64 {
+	ratios := make(map[pairID][Groups]float64, len(t.pairs))
 	for _, c := range t.contexts {
 		r, ok := ratios[c.pair]
-		for g := range callGroups {
-			if !ok || c.how[g].ratio < r[g] {
-				r[g] = c.how[g].ratio
+		for g := range Groups {
+			if !ok || c.how[g].Ratio < r[g] {
+				r[g] = c.how[g].Ratio
 			}
 		}
 		ratios[c.pair] = r
@@ -416,7 +416,7 @@ func (p *pairTotals) fill(snap *model.Snapshot, cgroup uint64, device string) {
 		seen := func(windowed bool) model.Seen {
 			return model.Seen{Sampled: sampled, Resting: !sampled && windowed}
 		}
-		posts, polls := seen(p.windowed[post] > 0), seen(p.windowed[poll] > 0)
+		posts, polls := seen(p.windowed[Post] > 0), seen(p.windowed[Poll] > 0)
 		var sent uint64
 		for i, f := range p.figures {
 			if direction(i) == model.Transmit {
@@ -431,7 +431,7 @@ func (p *pairTotals) fill(snap *model.Snapshot, cgroup uint64, device string) {
 		if n := value(p.received); n > 0 {
 			snap.Traffic = append(snap.Traffic, model.Traffic{
 				Cgroup: cgroup, Device: device, Method: model.MethodUprobe, Direction: model.Receive, Bytes: n,
-				Seen: seen(p.windowed != [callGroups]int{}),
+				Seen: seen(p.windowed != [Groups]int{}),
 			})
 		}
 		for i, name := range opcodeNames {

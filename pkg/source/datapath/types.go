@@ -5,39 +5,39 @@ package datapath
 import "github.com/accelscope/accelscope/gen"
 
 // A function is one of a provider's functions that are probed.
-type function uint8
+type Function uint8
 
 // The functions of struct ibv_context_ops, then those of struct ibv_qp_ex.
 const (
-	postSend function = iota
-	postRecv
-	pollCQ
+	PostSend Function = iota
+	PostRecv
+	PollCQ
 
-	wrAtomicCmpSwp
-	wrAtomicFetchAdd
-	wrBindMW
-	wrLocalInv
-	wrRDMARead
-	wrRDMAWrite
-	wrRDMAWriteImm
-	wrSend
-	wrSendImm
-	wrSendInv
-	wrSendTSO
-	wrSetInlineData
-	wrSetInlineDataList
-	wrSetSGE
-	wrSetSGEList
-	wrStart
-	wrComplete
-	wrAbort
+	WrAtomicCmpSwp
+	WrAtomicFetchAdd
+	WrBindMW
+	WrLocalInv
+	WrRDMARead
+	WrRDMAWrite
+	WrRDMAWriteImm
+	WrSend
+	WrSendImm
+	WrSendInv
+	WrSendTSO
+	WrSetInlineData
+	WrSetInlineDataList
+	WrSetSGE
+	WrSetSGEList
+	WrStart
+	WrComplete
+	WrAbort
 
-	functions
+	Functions
 )
 
 // calls is what a function is probed together with.
-func (f function) calls() int {
-	if f == pollCQ {
+func (f Function) calls() int {
+	if f == PollCQ {
 		return int(gen.DatapathCallsCALLS_POLL)
 	}
 	return int(gen.DatapathCallsCALLS_POST)
@@ -45,25 +45,25 @@ func (f function) calls() int {
 
 // returns says whether the function's return is probed, too: it tells what was
 // taken or done.
-func (f function) returns() bool {
-	return f == postSend || f == postRecv || f == pollCQ || f == wrComplete
+func (f Function) Returns() bool {
+	return f == PostSend || f == PostRecv || f == PollCQ || f == WrComplete
 }
 
 // A fileID is a file that is mapped, as /proc/PID/maps tells it.
-type fileID struct {
-	device, inode uint64
+type FileID struct {
+	Device, Inode uint64
 }
 
 // A site is where one function of one file is probed.
-type site struct {
-	file     fileID
-	function function
+type Site struct {
+	File     FileID
+	Function Function
 	// offset is that of the instruction in the file. Return probes are at the same
 	// place, which is before anything was pushed.
-	offset uint64
+	Offset uint64
 	// skip is how far behind the function's entry that is.
-	skip uint8
+	Skip uint8
 	// stepped: the kernel must single-step the instruction, which costs some ten
 	// times as much as one that it emulates.
-	stepped bool
+	Stepped bool
 }

@@ -30,7 +30,7 @@ const (
 
 // A watched process is one that uses verbs.
 type watched struct {
-	*process
+	*Process
 	cgroup uint64
 	// busy: it is being looked into, which may take as long as it lives. What else
 	// is seen of it queues. gone lets go of it when that has ended.
@@ -51,7 +51,7 @@ type attempt struct {
 // An answer is what was found in a process.
 type answer struct {
 	attempt
-	located
+	Found
 	of  *watched
 	err error
 }
@@ -63,13 +63,13 @@ func (s *Source) see(e event) { s.try(attempt{event: e, begun: time.Now()}) }
 func (s *Source) try(a attempt) {
 	pid := int(a.key.Tgid)
 	w := s.processes[pid]
-	if w != nil && w.exited() { // its number is another's by now
+	if w != nil && w.Exited() { // its number is another's by now
 		s.end(pid, w)
 		s.bury(uint32(pid))
 		w = nil
 	}
 	if w == nil {
-		p, err := openProcess(s.opts.Procfs, pid)
+		p, err := OpenProcess(s.opts.Procfs, pid)
 		if errors.Is(err, model.ErrAbsent) {
 			s.bury(uint32(pid))
 			return
@@ -78,7 +78,7 @@ func (s *Source) try(a attempt) {
 			s.opts.Logger.Debug("process is not watched", zap.Error(err))
 			return
 		}
-		w = &watched{process: p, cgroup: a.cgroup}
+		w = &watched{Process: p, cgroup: a.cgroup}
 		s.processes[pid] = w
 	}
 	if a.qp == 0 {
@@ -116,11 +116,11 @@ func (s *Source) locate(w *watched, a attempt) {
 	w.busy = true
 	go func() {
 		r := answer{attempt: a, of: w}
-		r.located, r.err = s.look(w.process, a.qp)
+		r.Found, r.err = s.look(w.Process, a.qp)
 		select {
 		case s.answers <- r:
 		case <-s.done:
-			w.close()
+			w.Close()
 		}
 	}()
 }
@@ -131,9 +131,9 @@ func (s *Source) learn(a answer) {
 	w.busy = false
 	switch {
 	case w.gone:
-		w.close()
+		w.Close()
 		return
-	case errors.Is(a.err, errNotReady):
+	case errors.Is(a.err, ErrNotReady):
 		s.postpone(a.attempt)
 		return
 	case errors.Is(a.err, model.ErrAbsent):
@@ -148,20 +148,20 @@ func (s *Source) learn(a answer) {
 	s.refuse(nil)
 	chosen := s.choose(a.cgroup)
 	w.chosen = w.chosen || chosen
-	s.add(pid, a.located)
+	s.add(pid, a.Found)
 	if a.qp == 0 {
 		return
 	}
-	a.key.Context = a.context
+	a.key.Context = a.Context
 	if a.existed {
 		if err := s.kernel.insert(a.event, chosen); err != nil {
 			s.opts.Logger.Debug("context is not watched", zap.Error(err))
 			return
 		}
 	}
-	s.put(a.key, place{file: a.file(postSend), cgroup: a.cgroup, chosen: chosen})
+	s.put(a.key, place{file: a.File(PostSend), cgroup: a.cgroup, chosen: chosen})
 	s.found = append(s.found, a.key)
-	s.opts.Logger.Debug("located", zap.Int("pid", pid), zap.Int("places", len(a.sites)),
+	s.opts.Logger.Debug("located", zap.Int("pid", pid), zap.Int("places", len(a.Sites)),
 		zap.Duration("after", time.Since(a.begun)))
 }
 
@@ -176,7 +176,7 @@ func (s *Source) settle() {
 			continue
 		}
 		if f := s.files[p.file]; f != nil {
-			p.probed = f.probed[post]
+			p.probed = f.probed[Post]
 		}
 		if err := s.kernel.mark(key, p.chosen, true); err != nil {
 			s.opts.Logger.Debug("context is not watched", zap.Error(err))
@@ -198,24 +198,24 @@ func (s *Source) refuse(err error) {
 }
 
 // file is the one that has a function.
-func (l *located) file(fn function) fileID {
-	for _, s := range l.sites {
-		if s.function == fn {
-			return s.file
+func (l *Found) File(fn Function) FileID {
+	for _, s := range l.Sites {
+		if s.Function == fn {
+			return s.File
 		}
 	}
-	return fileID{}
+	return FileID{}
 }
 
 // add remembers the sites of a process.
-func (s *Source) add(pid int, l located) {
-	for _, site := range l.sites {
-		f := s.files[site.file]
+func (s *Source) add(pid int, l Found) {
+	for _, site := range l.Sites {
+		f := s.files[site.File]
 		if f == nil {
-			f = newFile(site.file)
-			s.files[site.file] = f
+			f = newFile(site.File)
+			s.files[site.File] = f
 		}
-		f.paths[pid] = l.paths[site.file]
+		f.paths[pid] = l.Paths[site.File]
 		f.sites[site] = true
 	}
 }

@@ -47,7 +47,7 @@ func newUnit(now time.Time, calls int) *unit {
 }
 
 // decide says until when at most the decision holds.
-func (u *unit) decide(b *budget, now time.Time, pids []int) time.Time {
+func (u *unit) decide(b *Budget, now time.Time, pids []int) time.Time {
 	accounts := make(map[int]*account, len(pids))
 	for _, pid := range pids {
 		if a := b.processes[pid]; a != nil {
@@ -123,7 +123,7 @@ func (u *unit) relapse(now time.Time, accounts map[int]*account) {
 }
 
 // window is for a unit that is on for a while.
-func (u *unit) window(b *budget, now time.Time, accounts map[int]*account, longest time.Duration) time.Time {
+func (u *unit) window(b *Budget, now time.Time, accounts map[int]*account, longest time.Duration) time.Time {
 	for pid, a := range accounts {
 		if _, ok := u.before[pid]; !ok {
 			u.open(pid, a)
@@ -311,17 +311,17 @@ func (u *unit) end(now time.Time) {
 	u.last, u.from, u.ended = now, time.Time{}, true
 }
 
-func (u *unit) sampling(now time.Time) sampling {
+func (u *unit) sampling(now time.Time) Sampling {
 	switch {
 	case u.ended:
 		u.ended = false
-		return sampling{windowed: true, scale: u.scale, ratio: u.ratio}
+		return Sampling{Windowed: true, Scale: u.scale, Ratio: u.ratio}
 	case u.exact:
-		return sampling{scale: 1, ratio: 1}
+		return Sampling{Scale: 1, Ratio: 1}
 	}
 	// What is seen at the tick that a window begins with came before it.
 	begins := u.from.Equal(now)
-	return sampling{windowed: true, begins: begins, void: begins || u.from.IsZero(), ratio: u.ratio}
+	return Sampling{Windowed: true, Begins: begins, Void: begins || u.from.IsZero(), Ratio: u.ratio}
 }
 
 // rebase is for a clock that went back.
