@@ -23,6 +23,8 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 // Options say whom to watch and what it may cost.
@@ -59,7 +61,7 @@ type Source struct {
 	// contexts are those whose functions were found, and worth is what the counts of
 	// a file's processes are worth.
 	contexts map[gen.DatapathContextKey]place
-	worth    map[FileID][Groups]Sampling
+	worth    map[locate.FileID][budget.Groups]budget.Sampling
 	stats    model.DataPathStats
 	late     uint64 // contexts that are gone
 
@@ -72,7 +74,7 @@ type Source struct {
 // A place is where the functions of a context are: the file, and since when it
 // is probed (CLOCK_MONOTONIC, ns; 0: not yet), and whether the context is watched.
 type place struct {
-	file   FileID
+	file   locate.FileID
 	probed uint64
 	cgroup uint64
 	chosen bool
@@ -83,7 +85,7 @@ type place struct {
 // New attaches the hooks if there is a device, and begins to watch. It fails where the kernel allows no such probes, or none
 // that are safe.
 func New(opts Options) (*Source, error) {
-	if err := errors.Join(supported(), HostPIDs(opts.Procfs)); err != nil {
+	if err := errors.Join(supported(), locate.HostPIDs(opts.Procfs)); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -103,7 +105,7 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 		totals:   newTotals(opts.Budget),
 		forget:   map[uint64]bool{},
 		contexts: map[gen.DatapathContextKey]place{},
-		worth:    map[FileID][Groups]Sampling{},
+		worth:    map[locate.FileID][budget.Groups]budget.Sampling{},
 		loop:     newLoop(opts),
 		stop:     stop,
 		done:     make(chan struct{}),
@@ -153,7 +155,7 @@ func (s *Source) deviceName(index uint32) string { return s.names[index] }
 // fold adds what was counted to the totals, between two steps: what is watched in
 // windows is kept back until they end. It is called under mu.
 func (s *Source) fold() error {
-	keepBack := func(key gen.DatapathContextKey) [Groups]Sampling {
+	keepBack := func(key gen.DatapathContextKey) [budget.Groups]budget.Sampling {
 		w := s.worthOf(key)
 		for c := range w {
 			if w[c].Windowed {
@@ -166,7 +168,7 @@ func (s *Source) fold() error {
 		s.totals.add(key, stat, keepBack(key))
 	})
 	return errors.Join(err, s.kernel.latencies(func(key gen.DatapathLatencyKey, l *gen.DatapathLatency) {
-		s.totals.addLatency(key, l, keepBack(key.Context)[Poll])
+		s.totals.addLatency(key, l, keepBack(key.Context)[budget.Poll])
 	}))
 }
 
@@ -178,21 +180,21 @@ func (s *Source) isLate(key gen.DatapathContextKey, stat *gen.DatapathContextSta
 
 // worthOf is what the counts of a context are worth. One whose functions were
 // not found yet may be hit all the same, by the probes of another process.
-func (s *Source) worthOf(key gen.DatapathContextKey) [Groups]Sampling {
+func (s *Source) worthOf(key gen.DatapathContextKey) [budget.Groups]budget.Sampling {
 	p, located := s.contexts[key]
 	w, ok := s.worth[p.file]
 	if !located && s.anyWindowed() {
-		return [Groups]Sampling{{Windowed: true, Ratio: 1}, {Windowed: true, Ratio: 1}}
+		return [budget.Groups]budget.Sampling{{Windowed: true, Ratio: 1}, {Windowed: true, Ratio: 1}}
 	}
 	if !ok {
-		return [Groups]Sampling{{Scale: 1, Ratio: 1}, {Scale: 1, Ratio: 1}}
+		return [budget.Groups]budget.Sampling{{Scale: 1, Ratio: 1}, {Scale: 1, Ratio: 1}}
 	}
 	return w
 }
 
 func (s *Source) anyWindowed() bool {
 	for _, w := range s.worth {
-		if w[Post].Windowed || w[Poll].Windowed {
+		if w[budget.Post].Windowed || w[budget.Poll].Windowed {
 			return true
 		}
 	}

@@ -9,22 +9,25 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 // A file is a provider that processes map, and its probes: they are on the file,
 // and so hit whoever maps it.
 type file struct {
-	id    FileID
+	id    locate.FileID
 	paths map[int]string // where to open it, by the process that maps it
-	sites map[Site]bool
+	sites map[locate.Site]bool
 	// links are what is attached, nil where the group is off.
-	links [Groups]map[Site]io.Closer
+	links [budget.Groups]map[locate.Site]io.Closer
 	// probed is since when (CLOCK_MONOTONIC, ns), 0: never.
-	probed [Groups]uint64
+	probed [budget.Groups]uint64
 	// closing: what was attached last is not gone yet.
-	closing [Groups]atomic.Bool
+	closing [budget.Groups]atomic.Bool
 	// failed are the sites that could not be probed.
-	failed map[Site]failure
+	failed map[locate.Site]failure
 }
 
 // A failure is why a site could not be probed, and when.
@@ -33,15 +36,15 @@ type failure struct {
 	at  time.Time
 }
 
-func newFile(id FileID) *file {
-	return &file{id: id, paths: map[int]string{}, sites: map[Site]bool{}, failed: map[Site]failure{}}
+func newFile(id locate.FileID) *file {
+	return &file{id: id, paths: map[int]string{}, sites: map[locate.Site]bool{}, failed: map[locate.Site]failure{}}
 }
 
 // probes is how many places of a group are probed, the returns included.
 func (f *file) probes(calls int) int {
 	n := 0
 	for s := range f.sites {
-		if s.Function.calls() == calls {
+		if groupOf(s.Function) == calls {
 			n++
 			if s.Function.Returns() {
 				n++
@@ -62,7 +65,7 @@ func (f *file) pids() []int {
 // failure is why a site of a group is not probed, nil when all are.
 func (f *file) failure(calls int) error {
 	for s, failed := range f.failed {
-		if s.Function.calls() == calls {
+		if groupOf(s.Function) == calls {
 			return failed.err
 		}
 	}
@@ -73,17 +76,17 @@ func (f *file) failure(calls int) error {
 func (f *file) on(calls int) bool { return f.links[calls] != nil }
 
 // attach probes all sites of a group that are not probed yet.
-func (f *file) attach(calls int, probe func(path string, s Site) (io.Closer, error)) error {
+func (f *file) attach(calls int, probe func(path string, s locate.Site) (io.Closer, error)) error {
 	if f.links[calls] == nil {
-		f.links[calls] = map[Site]io.Closer{}
+		f.links[calls] = map[locate.Site]io.Closer{}
 	}
 	// Side by side, as a process may be about to post.
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var errs []error
-	var missing []Site
+	var missing []locate.Site
 	for s := range f.sites {
-		if s.Function.calls() == calls && f.links[calls][s] == nil && time.Since(f.failed[s].at) >= retryInterval {
+		if groupOf(s.Function) == calls && f.links[calls][s] == nil && time.Since(f.failed[s].at) >= retryInterval {
 			missing = append(missing, s)
 		}
 	}
@@ -106,7 +109,7 @@ func (f *file) attach(calls int, probe func(path string, s Site) (io.Closer, err
 }
 
 // open probes a site through any process that maps the file: some may have ended.
-func (f *file) open(s Site, probe func(path string, s Site) (io.Closer, error)) (io.Closer, error) {
+func (f *file) open(s locate.Site, probe func(path string, s locate.Site) (io.Closer, error)) (io.Closer, error) {
 	err := fmt.Errorf("no process maps it")
 	for _, path := range f.paths {
 		var link io.Closer

@@ -15,6 +15,8 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 const (
@@ -42,11 +44,11 @@ const (
 // loop is what the loop alone touches.
 type loop struct {
 	processes map[int]*watched
-	files     map[FileID]*file
-	budget    *Budget
+	files     map[locate.FileID]*file
+	budget    *budget.Budget
 	// look finds the functions of a process, by its queue pair or, without one, as
 	// far as they are known.
-	look      func(p *Process, qp uint64) (Found, error)
+	look      func(p *locate.Process, qp uint64) (locate.Found, error)
 	costs     *costs // nil until measured
 	detaching sync.WaitGroup
 	readings  []reading
@@ -63,9 +65,9 @@ type loop struct {
 func newLoop(opts Options) loop {
 	return loop{
 		processes: map[int]*watched{},
-		files:     map[FileID]*file{},
-		budget:    NewBudget(opts.Budget, toll, random),
-		look:      NewLocator(opts.Procfs).Look,
+		files:     map[locate.FileID]*file{},
+		budget:    budget.New(opts.Budget, toll, random),
+		look:      locate.New(opts.Procfs).Look,
 		events:    make(chan event, maxEvents),
 		answers:   make(chan answer, maxLocating),
 	}
@@ -222,7 +224,7 @@ func (s *Source) release(reason string) {
 		return
 	}
 	for _, f := range s.files {
-		for c := range Groups {
+		for c := range budget.Groups {
 			if f.on(c) {
 				f.detach(c, &s.detaching)
 			}

@@ -15,11 +15,11 @@ import (
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
-	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 // A kernel is the BPF side: the maps, the hooks in the kernel and the programs
@@ -69,18 +69,7 @@ func supported() error {
 	if err != nil {
 		return err
 	}
-	return Safe(symbols)
-}
-
-func Safe(symbols map[string]bool) error {
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return fmt.Errorf("kernel release: %w", err)
-	}
-	if err := shadowStacksSafe(symbols, "/proc/cpuinfo"); err != nil {
-		return err
-	}
-	return returnProbesSafe(symbols, unix.ByteSliceToString(name.Release[:]))
+	return locate.Safe(symbols)
 }
 
 // newKernel loads all programs and attaches the hooks in the kernel. It fails
@@ -167,7 +156,7 @@ func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	defer coll.Close()
 	for _, name := range programs {
 		k.programs[name] = coll.DetachProgram(name)
-		if HasCPUStack(k.programs[name]) {
+		if locate.HasCPUStack(k.programs[name]) {
 			k.close()
 			return nil, fmt.Errorf("%w: this kernel would run uprobes that can be preempted on a stack of the CPU (%s)",
 				model.ErrUnsupported, name)
@@ -223,7 +212,7 @@ func (k *kernel) next() (event, error) {
 // probe puts the programs of one function at its site in a file, for all
 // processes that map the file. A trap there costs them so many ns, at the entry
 // and at the return.
-func (k *kernel) probe(path string, s Site, entry, ret uint32) (io.Closer, error) {
+func (k *kernel) probe(path string, s locate.Site, entry, ret uint32) (io.Closer, error) {
 	p := functionPrograms[s.Function]
 	cookie := uint64(p.opcode)<<32 | uint64(s.Skip)<<40 | uint64(s.Function.TableOffset())<<48 // datapath.h
 	begin, err := k.attach(path, s.Offset, p.entry, false, cookie|uint64(entry))

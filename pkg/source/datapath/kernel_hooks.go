@@ -6,6 +6,8 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 // kernelHooks see contexts and queue pairs come and go. The first shows what is
@@ -46,31 +48,46 @@ func build(opcode gen.DatapathOpcode) programs {
 	return programs{entry: gen.DatapathProgWrBuild, opcode: opcode}
 }
 
-var functionPrograms = [Functions]programs{
-	PostSend: {entry: gen.DatapathProgPostSend, ret: gen.DatapathProgPostSendReturn},
-	PostRecv: {entry: gen.DatapathProgPostRecv, ret: gen.DatapathProgPostRecvReturn},
-	PollCQ:   {entry: gen.DatapathProgPollCq, ret: gen.DatapathProgPollCqReturn},
+var functionPrograms = [locate.Functions]programs{
+	locate.PostSend: {entry: gen.DatapathProgPostSend, ret: gen.DatapathProgPostSendReturn},
+	locate.PostRecv: {entry: gen.DatapathProgPostRecv, ret: gen.DatapathProgPostRecvReturn},
+	locate.PollCQ:   {entry: gen.DatapathProgPollCq, ret: gen.DatapathProgPollCqReturn},
 
-	WrAtomicCmpSwp:   build(gen.DatapathOpcodeOPCODE_ATOMIC_CMP_AND_SWP),
-	WrAtomicFetchAdd: build(gen.DatapathOpcodeOPCODE_ATOMIC_FETCH_AND_ADD),
-	WrBindMW:         build(gen.DatapathOpcodeOPCODE_BIND_MW),
-	WrLocalInv:       build(gen.DatapathOpcodeOPCODE_LOCAL_INV),
-	WrRDMARead:       build(gen.DatapathOpcodeOPCODE_RDMA_READ),
-	WrRDMAWrite:      build(gen.DatapathOpcodeOPCODE_RDMA_WRITE),
-	WrRDMAWriteImm:   build(gen.DatapathOpcodeOPCODE_RDMA_WRITE_WITH_IMM),
-	WrSend:           build(gen.DatapathOpcodeOPCODE_SEND),
-	WrSendImm:        build(gen.DatapathOpcodeOPCODE_SEND_WITH_IMM),
-	WrSendInv:        build(gen.DatapathOpcodeOPCODE_SEND_WITH_INV),
-	WrSendTSO:        build(gen.DatapathOpcodeOPCODE_TSO),
+	locate.WrAtomicCmpSwp:   build(gen.DatapathOpcodeOPCODE_ATOMIC_CMP_AND_SWP),
+	locate.WrAtomicFetchAdd: build(gen.DatapathOpcodeOPCODE_ATOMIC_FETCH_AND_ADD),
+	locate.WrBindMW:         build(gen.DatapathOpcodeOPCODE_BIND_MW),
+	locate.WrLocalInv:       build(gen.DatapathOpcodeOPCODE_LOCAL_INV),
+	locate.WrRDMARead:       build(gen.DatapathOpcodeOPCODE_RDMA_READ),
+	locate.WrRDMAWrite:      build(gen.DatapathOpcodeOPCODE_RDMA_WRITE),
+	locate.WrRDMAWriteImm:   build(gen.DatapathOpcodeOPCODE_RDMA_WRITE_WITH_IMM),
+	locate.WrSend:           build(gen.DatapathOpcodeOPCODE_SEND),
+	locate.WrSendImm:        build(gen.DatapathOpcodeOPCODE_SEND_WITH_IMM),
+	locate.WrSendInv:        build(gen.DatapathOpcodeOPCODE_SEND_WITH_INV),
+	locate.WrSendTSO:        build(gen.DatapathOpcodeOPCODE_TSO),
 
-	WrSetInlineData:     {entry: gen.DatapathProgWrSetInlineData},
-	WrSetInlineDataList: {entry: gen.DatapathProgWrSetInlineDataList},
-	WrSetSGE:            {entry: gen.DatapathProgWrSetSge},
-	WrSetSGEList:        {entry: gen.DatapathProgWrSetSgeList},
-	WrStart:             {entry: gen.DatapathProgWrStart},
-	WrComplete:          {entry: gen.DatapathProgWrComplete, ret: gen.DatapathProgWrCompleteReturn},
-	WrAbort:             {entry: gen.DatapathProgWrAbort},
+	locate.WrSetInlineData:     {entry: gen.DatapathProgWrSetInlineData},
+	locate.WrSetInlineDataList: {entry: gen.DatapathProgWrSetInlineDataList},
+	locate.WrSetSGE:            {entry: gen.DatapathProgWrSetSge},
+	locate.WrSetSGEList:        {entry: gen.DatapathProgWrSetSgeList},
+	locate.WrStart:             {entry: gen.DatapathProgWrStart},
+	locate.WrComplete:          {entry: gen.DatapathProgWrComplete, ret: gen.DatapathProgWrCompleteReturn},
+	locate.WrAbort:             {entry: gen.DatapathProgWrAbort},
 }
+
+// groupOf is what a function is probed together with.
+func groupOf(f locate.Function) int {
+	if f == locate.PollCQ {
+		return budget.Poll
+	}
+	return budget.Post
+}
+
+// The groups are those of the programs.
+var (
+	_ = [1]struct{}{}[budget.Post-int(gen.DatapathCallsCALLS_POST)]
+	_ = [1]struct{}{}[budget.Poll-int(gen.DatapathCallsCALLS_POLL)]
+	_ = [1]struct{}{}[budget.Groups-int(gen.DatapathCallsCALLS)]
+)
 
 // userPrograms are all that need no type of the kernel's modules.
 func userPrograms() []string {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 // reap lets go of the processes that have ended, now and then.
@@ -31,7 +33,7 @@ func (s *Source) reap(now time.Time) {
 	}
 	for id, f := range s.files {
 		// One whose probes are still going is the one that comes back.
-		if len(f.paths) == 0 && !f.closing[Post].Load() && !f.closing[Poll].Load() {
+		if len(f.paths) == 0 && !f.closing[budget.Post].Load() && !f.closing[budget.Poll].Load() {
 			delete(s.files, id)
 		}
 	}
@@ -54,7 +56,7 @@ func (s *Source) unseen() (over []uint32) {
 		if s.processes[int(tgid)] != nil {
 			continue
 		}
-		p, err := OpenProcess(s.opts.Procfs, int(tgid))
+		p, err := locate.OpenProcess(s.opts.Procfs, int(tgid))
 		switch {
 		case err == nil:
 			p.Close()
@@ -73,8 +75,8 @@ func (s *Source) end(pid int, w *watched) {
 		if len(f.paths) > 0 {
 			continue
 		}
-		f.probed = [Groups]uint64{}
-		for c := range Groups {
+		f.probed = [budget.Groups]uint64{}
+		for c := range budget.Groups {
 			if f.on(c) {
 				f.detach(c, &s.detaching)
 			}
@@ -107,7 +109,7 @@ func (s *Source) bury(tgids ...uint32) {
 		}
 		b.cgroup = stat.Cgroup
 		b.contexts = append(b.contexts, key)
-		b.spent += time.Duration(stat.SpentNs[Post] + stat.SpentNs[Poll])
+		b.spent += time.Duration(stat.SpentNs[budget.Post] + stat.SpentNs[budget.Poll])
 		if s.wasLate(key, stat) {
 			s.late++
 		}
@@ -139,9 +141,9 @@ func (s *Source) wasLate(key gen.DatapathContextKey, stat *gen.DatapathContextSt
 		return s.isLate(key, stat)
 	}
 	for _, f := range s.files {
-		if f.probed[Post] == 0 || stat.LateNs < f.probed[Post] {
+		if f.probed[budget.Post] == 0 || stat.LateNs < f.probed[budget.Post] {
 			return true
 		}
 	}
-	return stat.Hits[Post] == 0
+	return stat.Hits[budget.Post] == 0
 }

@@ -13,12 +13,13 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 // startSource is a Source whose kernel has no InfiniBand: nothing tells it of
 // processes but watch. It says what the FAKE provider's functions are, where the
 // locator would say that it is no provider.
-func startSource(t testing.TB, budget float64, c *costs, path string, sites []Site) *Source {
+func startSource(t testing.TB, limit float64, c *costs, path string, sites []locate.Site) *Source {
 	t.Helper()
 	k := startKernel(t)
 	sysfs := t.TempDir()
@@ -26,15 +27,15 @@ func startSource(t testing.TB, budget float64, c *costs, path string, sites []Si
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := newSource(Options{Sysfs: sysfs, Procfs: "/proc", Budget: budget}, cancel)
+	s := newSource(Options{Sysfs: sysfs, Procfs: "/proc", Budget: limit}, cancel)
 	s.kernel, s.costs, s.names = k, c, map[uint32]string{3: "fake0"}
-	s.look = func(p *Process, qp uint64) (Found, error) {
+	s.look = func(p *locate.Process, qp uint64) (locate.Found, error) {
 		var pointer [8]byte
 		if err := p.Read(qp, pointer[:]); err != nil {
-			return Found{}, err
+			return locate.Found{}, err
 		}
-		id := FileID{1, 1}
-		found := Found{Context: binary.LittleEndian.Uint64(pointer[:]), Paths: map[FileID]string{id: path}}
+		id := locate.FileID{Device: 1, Inode: 1}
+		found := locate.Found{Context: binary.LittleEndian.Uint64(pointer[:]), Paths: map[locate.FileID]string{id: path}}
 		for _, at := range sites {
 			at.File = id
 			found.Sites = append(found.Sites, at)
@@ -197,8 +198,8 @@ func BenchmarkBudget(b *testing.B) {
 		return float64(n) / total.Seconds()
 	}
 	var spent, watched float64
-	run := func(budget float64, d time.Duration) float64 {
-		s := startSource(b, budget, &measured, path, sites)
+	run := func(limit float64, d time.Duration) float64 {
+		s := startSource(b, limit, &measured, path, sites)
 		defer s.Close() //nolint:errcheck // closed again by the test
 		s.watch(f)
 		eventually(b, "never watched", func() bool { return s.figures(b).DataPath.Processes == 1 })

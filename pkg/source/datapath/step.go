@@ -13,15 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 // toll is what attaching or detaching one probe costs a process: its memory is
 // locked while the instruction is exchanged.
 const toll = 20 * time.Microsecond
-
-// closingWait is how often it is looked whether probes are gone that are to come
-// back.
-const closingWait = 5 * time.Millisecond
 
 func random() float64 { return rand.Float64() } //nolint:gosec // spreads windows, keeps no secret
 
@@ -40,34 +38,34 @@ func (s *Source) step() time.Time {
 		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
 		if s.opts.Budget > 0 { // what is not known may be too much
 			for _, f := range s.files {
-				s.turn(f, Post, false)
-				s.turn(f, Poll, false)
+				s.turn(f, budget.Post, false)
+				s.turn(f, budget.Poll, false)
 			}
 		}
 		return now.Add(reapInterval)
 	}
-	var loads []ProcessLoad
+	var loads []budget.ProcessLoad
 	for pid, w := range s.processes {
 		if cpu, err := w.CPU(); err == nil {
-			loads = append(loads, ProcessLoad{PID: pid, CPU: cpu, Spent: spent[pid]})
+			loads = append(loads, budget.ProcessLoad{PID: pid, CPU: cpu, Spent: spent[pid]})
 		}
 	}
-	files := make([]FileLoad, 0, len(s.files))
+	files := make([]budget.FileLoad, 0, len(s.files))
 	for _, f := range s.files {
 		if !s.wanted(f) {
 			continue
 		}
-		files = append(files, FileLoad{
-			File: f.id, Probes: [Groups]int{f.probes(Post), f.probes(Poll)}, PIDs: f.pids(),
-			Lingers: [Groups]bool{f.closing[Post].Load(), f.closing[Poll].Load()},
+		files = append(files, budget.FileLoad{
+			File: budget.File(f.id), Probes: [budget.Groups]int{f.probes(budget.Post), f.probes(budget.Poll)}, PIDs: f.pids(),
+			Lingers: [budget.Groups]bool{f.closing[budget.Post].Load(), f.closing[budget.Poll].Load()},
 		})
 	}
 	wants, next := s.budget.Tick(now, loads, files)
 	s.book(now, readings, loads)
 	for _, f := range s.files {
-		for c := range Groups {
-			if !s.turn(f, c, wants[f.id][c]) {
-				next = now.Add(closingWait)
+		for c := range budget.Groups {
+			if !s.turn(f, c, wants[budget.File(f.id)][c]) {
+				next = now.Add(budget.DetachWait)
 			}
 		}
 	}
@@ -86,12 +84,12 @@ func (s *Source) wanted(f *file) bool {
 }
 
 // read copies what the contexts have counted, and sums what it cost by process.
-func (s *Source) read() ([]reading, map[int][Groups]time.Duration, error) {
+func (s *Source) read() ([]reading, map[int][budget.Groups]time.Duration, error) {
 	readings := s.readings[:0]
-	spent := map[int][Groups]time.Duration{}
-	pay := func(tgid uint32, ns [Groups]uint64) {
+	spent := map[int][budget.Groups]time.Duration{}
+	pay := func(tgid uint32, ns [budget.Groups]uint64) {
 		sum := spent[int(tgid)]
-		for c := range Groups {
+		for c := range budget.Groups {
 			sum[c] += time.Duration(ns[c])
 		}
 		spent[int(tgid)] = sum
@@ -108,19 +106,19 @@ func (s *Source) read() ([]reading, map[int][Groups]time.Duration, error) {
 }
 
 // book adds readings to the totals, for what they are worth now.
-func (s *Source) book(now time.Time, readings []reading, loads []ProcessLoad) {
-	worth := make(map[FileID][Groups]Sampling, len(s.files))
+func (s *Source) book(now time.Time, readings []reading, loads []budget.ProcessLoad) {
+	worth := make(map[locate.FileID][budget.Groups]budget.Sampling, len(s.files))
 	ended, probes := false, 0
 	var unprobed error
 	for id, f := range s.files {
-		var w [Groups]Sampling
-		for c := range Groups {
-			w[c] = s.budget.Sampling(id, c)
+		var w [budget.Groups]budget.Sampling
+		for c := range budget.Groups {
+			w[c] = s.budget.Sampling(budget.File(id), c)
 			ended = ended || w[c].Begins || w[c].Windowed && w[c].Scale != 0
 			probes += len(f.links[c])
 		}
 		worth[id] = w
-		unprobed = cmp.Or(unprobed, f.failure(Post), f.failure(Poll))
+		unprobed = cmp.Or(unprobed, f.failure(budget.Post), f.failure(budget.Poll))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,13 +132,13 @@ func (s *Source) book(now time.Time, readings []reading, loads []ProcessLoad) {
 		}
 	}
 	for _, l := range loads {
-		took := l.Spent[Post] + l.Spent[Poll] + s.budget.Switching(l.PID)
+		took := l.Spent[budget.Post] + l.Spent[budget.Poll] + s.budget.Switching(l.PID)
 		s.totals.spent(now, l.PID, s.processes[l.PID].cgroup, l.CPU, took)
 	}
 	s.stats.Late, s.stats.Processes, s.stats.Probes = s.late+late, uint64(len(loads)), uint64(probes)
 	if ended {
 		err := s.kernel.latencies(func(key gen.DatapathLatencyKey, l *gen.DatapathLatency) {
-			s.totals.addLatency(key, l, s.worthOf(key.Context)[Poll])
+			s.totals.addLatency(key, l, s.worthOf(key.Context)[budget.Poll])
 		})
 		if err != nil {
 			s.opts.Logger.Debug("reading durations of the data path", zap.Error(err))
@@ -176,9 +174,9 @@ func (s *Source) turn(f *file, calls int, on bool) bool {
 			s.kernel.gap(key)
 		}
 		if !on { // the kernel takes them out after a grace period, and perf events one by one
-			s.budget.Lingers(f.id, calls, f.pids())
+			s.budget.Lingers(budget.File(f.id), calls, f.pids())
 		}
-		s.budget.Switched(f.id, calls, on, time.Now(), f.pids())
+		s.budget.Switched(budget.File(f.id), calls, on, time.Now(), f.pids())
 	}
 	return true
 }
@@ -193,7 +191,7 @@ func monotonic() uint64 {
 }
 
 // contextsOf are those whose functions are in a file.
-func (s *Source) contextsOf(id FileID) []gen.DatapathContextKey {
+func (s *Source) contextsOf(id locate.FileID) []gen.DatapathContextKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var keys []gen.DatapathContextKey
@@ -206,7 +204,7 @@ func (s *Source) contextsOf(id FileID) []gen.DatapathContextKey {
 }
 
 // probe attaches to one site, and tells the programs what a trap there costs.
-func (s *Source) probe(path string, at Site) (io.Closer, error) {
+func (s *Source) probe(path string, at locate.Site) (io.Closer, error) {
 	entry := s.costs.emulated
 	if at.Stepped {
 		entry = s.costs.stepped

@@ -9,6 +9,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 )
 
 // opcodeNames are rdma-core's words for enum ibv_wr_opcode, in the order of the
@@ -54,9 +55,9 @@ func flatten(s *gen.DatapathContextStat) (n [counts]uint64) {
 // callsOf is the group of calls that a count comes from.
 func callsOf(count int) int {
 	if count >= countReceived {
-		return Poll
+		return budget.Poll
 	}
-	return Post
+	return budget.Post
 }
 
 // direction is where the bytes that a count is of go, empty for what is none. What
@@ -125,7 +126,7 @@ type contextTotals struct {
 	pair    pairID
 	last    [counts]uint64
 	kept    [counts]uint64
-	how     [Groups]Sampling
+	how     [budget.Groups]budget.Sampling
 	latency [gen.DatapathCompletedCOMPLETED]*latencyTotals
 }
 
@@ -137,7 +138,7 @@ type pairTotals struct {
 	received  figure
 	durations [gen.DatapathCompletedCOMPLETED]*durationTotals
 	live      int
-	windowed  [Groups]int // contexts that are not watched all the time
+	windowed  [budget.Groups]int // contexts that are not watched all the time
 }
 
 type durationTotals struct {
@@ -164,8 +165,8 @@ func (t *totals) context(key gen.DatapathContextKey, stat *gen.DatapathContextSt
 	}
 	if c == nil {
 		c = &contextTotals{pair: id}
-		for g := range Groups {
-			c.how[g] = Sampling{Scale: 1, Ratio: 1}
+		for g := range budget.Groups {
+			c.how[g] = budget.Sampling{Scale: 1, Ratio: 1}
 		}
 		t.contexts[key] = c
 		t.of(id).live++
@@ -185,10 +186,10 @@ func (t *totals) of(id pairID) *pairTotals {
 
 // add books what a context counted since it was added last; how says what that is
 // worth, by group of calls.
-func (t *totals) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, how [Groups]Sampling) {
+func (t *totals) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, how [budget.Groups]budget.Sampling) {
 	c := t.context(key, stat)
 	p := t.of(c.pair)
-	for g := range Groups {
+	for g := range budget.Groups {
 		if c.how[g].Windowed && !how[g].Windowed {
 			c.flush(p, g)
 		}
@@ -200,10 +201,10 @@ func (t *totals) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, 
 		c.last[i] = n
 		c.book(p, i, delta)
 	}
-	if how[Poll].Windowed && how[Poll].Scale != 0 {
+	if how[budget.Poll].Windowed && how[budget.Poll].Scale != 0 {
 		for d, l := range c.latency {
 			if l != nil {
-				p.duration(d).add(&l.kept, false, how[Poll].Scale)
+				p.duration(d).add(&l.kept, false, how[budget.Poll].Scale)
 				l.kept = gen.DatapathLatency{}
 			}
 		}
@@ -228,13 +229,13 @@ func (c *contextTotals) book(p *pairTotals, i int, n uint64) {
 	}
 	p.figures[i].add(n, p.windowed[callsOf(i)] == 0, how.Scale)
 	if direction(i) == model.Receive {
-		p.received.add(n, p.windowed == [Groups]int{}, how.Scale)
+		p.received.add(n, p.windowed == [budget.Groups]int{}, how.Scale)
 	}
 }
 
 // addLatency books the durations of a context that was added before. how is that of
 // polling.
-func (t *totals) addLatency(key gen.DatapathLatencyKey, l *gen.DatapathLatency, how Sampling) {
+func (t *totals) addLatency(key gen.DatapathLatencyKey, l *gen.DatapathLatency, how budget.Sampling) {
 	c := t.contexts[key.Context]
 	if c == nil || key.Completed >= uint32(len(c.latency)) {
 		return
@@ -257,7 +258,7 @@ func (t *totals) addLatency(key gen.DatapathLatencyKey, l *gen.DatapathLatency, 
 		return
 	}
 	p := t.of(c.pair)
-	p.duration(int(key.Completed)).add(&last.kept, p.windowed[Poll] == 0, how.Scale)
+	p.duration(int(key.Completed)).add(&last.kept, p.windowed[budget.Poll] == 0, how.Scale)
 	last.kept = gen.DatapathLatency{}
 }
 
@@ -290,11 +291,11 @@ func (t *totals) drop(key gen.DatapathContextKey) {
 		return
 	}
 	p := t.of(c.pair)
-	for g := range Groups {
+	for g := range budget.Groups {
 		c.flush(p, g)
 	}
 	p.live--
-	for g := range Groups {
+	for g := range budget.Groups {
 		p.windowed[g] -= truth(c.how[g].Windowed)
 	}
 	delete(t.contexts, key)
@@ -309,8 +310,8 @@ func (c *contextTotals) flush(p *pairTotals, calls int) {
 		}
 	}
 	for d, l := range c.latency {
-		if l != nil && calls == Poll {
-			p.duration(d).add(&l.kept, p.windowed[Poll] == 0, c.how[Poll].Scale)
+		if l != nil && calls == budget.Poll {
+			p.duration(d).add(&l.kept, p.windowed[budget.Poll] == 0, c.how[budget.Poll].Scale)
 			l.kept = gen.DatapathLatency{}
 		}
 	}
@@ -371,7 +372,7 @@ func (t *totals) fill(snap *model.Snapshot, deviceName func(uint32) string) {
 		p, device := t.pairs[id], deviceName(id.device)
 		p.fill(snap, id.cgroup, device)
 		if ratio, ok := ratios[id]; ok {
-			for g, calls := range []model.Calls{Post: model.PostCalls, Poll: model.PollCalls} {
+			for g, calls := range []model.Calls{budget.Post: model.PostCalls, budget.Poll: model.PollCalls} {
 				snap.Sampling = append(snap.Sampling,
 					model.Sampling{Cgroup: id.cgroup, Device: device, Calls: calls, Ratio: ratio[g]})
 			}
@@ -391,11 +392,11 @@ func (t *totals) unnamed(deviceName func(uint32) string) bool {
 }
 
 // ratios are the lowest of the contexts that live.
-func (t *totals) ratios() map[pairID][Groups]float64 {
-	ratios := make(map[pairID][Groups]float64, len(t.pairs))
+func (t *totals) ratios() map[pairID][budget.Groups]float64 {
+	ratios := make(map[pairID][budget.Groups]float64, len(t.pairs))
 	for _, c := range t.contexts {
 		r, ok := ratios[c.pair]
-		for g := range Groups {
+		for g := range budget.Groups {
 			if !ok || c.how[g].Ratio < r[g] {
 				r[g] = c.how[g].Ratio
 			}
@@ -416,7 +417,7 @@ func (p *pairTotals) fill(snap *model.Snapshot, cgroup uint64, device string) {
 		seen := func(windowed bool) model.Seen {
 			return model.Seen{Sampled: sampled, Resting: !sampled && windowed}
 		}
-		posts, polls := seen(p.windowed[Post] > 0), seen(p.windowed[Poll] > 0)
+		posts, polls := seen(p.windowed[budget.Post] > 0), seen(p.windowed[budget.Poll] > 0)
 		var sent uint64
 		for i, f := range p.figures {
 			if direction(i) == model.Transmit {
@@ -431,7 +432,7 @@ func (p *pairTotals) fill(snap *model.Snapshot, cgroup uint64, device string) {
 		if n := value(p.received); n > 0 {
 			snap.Traffic = append(snap.Traffic, model.Traffic{
 				Cgroup: cgroup, Device: device, Method: model.MethodUprobe, Direction: model.Receive, Bytes: n,
-				Seen: seen(p.windowed != [Groups]int{}),
+				Seen: seen(p.windowed != [budget.Groups]int{}),
 			})
 		}
 		for i, name := range opcodeNames {

@@ -12,11 +12,12 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 )
 
 func testDevice(index uint32) string { return fmt.Sprintf("mlx5_%d", index) }
 
-var whole = [Groups]Sampling{{Scale: 1, Ratio: 1}, {Scale: 1, Ratio: 1}}
+var whole = [budget.Groups]budget.Sampling{{Scale: 1, Ratio: 1}, {Scale: 1, Ratio: 1}}
 
 // rows are the facts by name, and whether they rest.
 func rows(t *totals) (map[string]uint64, map[string]bool) {
@@ -72,7 +73,7 @@ func TestTotals(t *testing.T) {
 	s.Errors[12] = 1
 	tot.add(a, &s, whole)
 	tot.add(a, &s, whole)
-	tot.addLatency(gen.DatapathLatencyKey{Context: a}, &gen.DatapathLatency{SumNs: 5e9, Buckets: [98]uint64{3: 2}}, whole[Poll])
+	tot.addLatency(gen.DatapathLatencyKey{Context: a}, &gen.DatapathLatency{SumNs: 5e9, Buckets: [98]uint64{3: 2}}, whole[budget.Poll])
 	tot.add(b, &s, whole)
 	got, _ := rows(tot)
 	want(t, got, map[string]uint64{
@@ -82,12 +83,12 @@ func TestTotals(t *testing.T) {
 
 	// Polling in windows: what is received rests, though reads are seen all of.
 	how := whole
-	how[Poll] = Sampling{Windowed: true, Ratio: 1}
+	how[budget.Poll] = budget.Sampling{Windowed: true, Ratio: 1}
 	s.Bytes[gen.DatapathOpcodeOPCODE_RDMA_READ] += 7
 	s.ReceivedBytes += 10
 	s.Errors[12]++
 	tot.add(a, &s, how)
-	how[Poll].Scale, how[Poll].Ratio = 2.5, 0.4
+	how[budget.Poll].Scale, how[budget.Poll].Ratio = 2.5, 0.4
 	s.ReceivedBytes++
 	tot.add(a, &s, how)
 	got, resting := rows(tot)
@@ -112,7 +113,7 @@ func TestTotals(t *testing.T) {
 
 	// A window that is open when the process goes is scaled like the one before.
 	s.ReceivedBytes += 100
-	how[Poll].Scale = 0
+	how[budget.Poll].Scale = 0
 	tot.add(a, &s, how)
 	tot.exited(a.Tgid)
 	s.ReceivedBytes += 4
@@ -142,7 +143,7 @@ func TestTotalsProperties(t *testing.T) {
 		fine gen.DatapathLatency
 	}
 	var contexts []*live
-	windowed := [Groups]bool{}
+	windowed := [budget.Groups]bool{}
 	before, rested := map[string]uint64{}, map[string]bool{}
 	var scaled, counted float64
 	for step := range 1200 {
@@ -152,12 +153,12 @@ func TestTotalsProperties(t *testing.T) {
 			}})
 		}
 		how := whole
-		for g := range Groups {
+		for g := range budget.Groups {
 			if random.IntN(50) == 0 {
 				windowed[g] = !windowed[g]
 			}
 			if windowed[g] {
-				how[g] = Sampling{Windowed: true, Ratio: 1, Scale: float64(random.IntN(2))}
+				how[g] = budget.Sampling{Windowed: true, Ratio: 1, Scale: float64(random.IntN(2))}
 			}
 		}
 		for _, c := range contexts {
@@ -173,9 +174,9 @@ func TestTotalsProperties(t *testing.T) {
 			}
 			key := gen.DatapathLatencyKey{Context: c.key, Completed: 1}
 			seen.add(c.key, &c.stat, mine)
-			seen.addLatency(key, &c.fine, mine[Poll])
+			seen.addLatency(key, &c.fine, mine[budget.Poll])
 			all.add(c.key, &c.stat, whole)
-			all.addLatency(key, &c.fine, whole[Poll])
+			all.addLatency(key, &c.fine, whole[budget.Poll])
 		}
 		if len(contexts) > 0 && random.IntN(40) == 0 {
 			seen.exited(contexts[0].key.Tgid)

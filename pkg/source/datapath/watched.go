@@ -11,6 +11,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 const (
@@ -30,7 +32,7 @@ const (
 
 // A watched process is one that uses verbs.
 type watched struct {
-	*Process
+	*locate.Process
 	cgroup uint64
 	// busy: it is being looked into, which may take as long as it lives. What else
 	// is seen of it queues. gone lets go of it when that has ended.
@@ -51,7 +53,7 @@ type attempt struct {
 // An answer is what was found in a process.
 type answer struct {
 	attempt
-	Found
+	locate.Found
 	of  *watched
 	err error
 }
@@ -69,7 +71,7 @@ func (s *Source) try(a attempt) {
 		w = nil
 	}
 	if w == nil {
-		p, err := OpenProcess(s.opts.Procfs, pid)
+		p, err := locate.OpenProcess(s.opts.Procfs, pid)
 		if errors.Is(err, model.ErrAbsent) {
 			s.bury(uint32(pid))
 			return
@@ -133,7 +135,7 @@ func (s *Source) learn(a answer) {
 	case w.gone:
 		w.Close()
 		return
-	case errors.Is(a.err, ErrNotReady):
+	case errors.Is(a.err, locate.ErrNotReady):
 		s.postpone(a.attempt)
 		return
 	case errors.Is(a.err, model.ErrAbsent):
@@ -159,7 +161,7 @@ func (s *Source) learn(a answer) {
 			return
 		}
 	}
-	s.put(a.key, place{file: a.File(PostSend), cgroup: a.cgroup, chosen: chosen})
+	s.put(a.key, place{file: a.File(locate.PostSend), cgroup: a.cgroup, chosen: chosen})
 	s.found = append(s.found, a.key)
 	s.opts.Logger.Debug("located", zap.Int("pid", pid), zap.Int("places", len(a.Sites)),
 		zap.Duration("after", time.Since(a.begun)))
@@ -176,7 +178,7 @@ func (s *Source) settle() {
 			continue
 		}
 		if f := s.files[p.file]; f != nil {
-			p.probed = f.probed[Post]
+			p.probed = f.probed[budget.Post]
 		}
 		if err := s.kernel.mark(key, p.chosen, true); err != nil {
 			s.opts.Logger.Debug("context is not watched", zap.Error(err))
@@ -197,18 +199,8 @@ func (s *Source) refuse(err error) {
 	s.failed = err
 }
 
-// file is the one that has a function.
-func (l *Found) File(fn Function) FileID {
-	for _, s := range l.Sites {
-		if s.Function == fn {
-			return s.File
-		}
-	}
-	return FileID{}
-}
-
 // add remembers the sites of a process.
-func (s *Source) add(pid int, l Found) {
+func (s *Source) add(pid int, l locate.Found) {
 	for _, site := range l.Sites {
 		f := s.files[site.File]
 		if f == nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package datapath
+package locate
 
 import (
 	"bufio"
@@ -135,7 +135,7 @@ func TestLocate(t *testing.T) {
 	offsets, want := operationsOf(t, path)
 	binary := compile(t, "qp", "-ldl", "-libverbs")
 	v := start(t, binary, append([]string{path}, offsets...)...)
-	l := NewLocator("/proc")
+	l := New("/proc")
 
 	if got, err := l.known(v.Process); err != nil || len(got.Sites) != 0 {
 		t.Errorf("known before anything was located: %+v, %v", got, err)
@@ -228,7 +228,7 @@ func TestChangedFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := NewLocator("/proc")
+	l := New("/proc")
 	for i, content := range [][]byte{provider, other, provider} {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o755)
 		if err != nil {
@@ -251,7 +251,7 @@ func TestChangedFile(t *testing.T) {
 }
 
 func TestLocatorIsBounded(t *testing.T) {
-	l := NewLocator("/proc")
+	l := New("/proc")
 	for i := range 10 * maxFiles {
 		l.clock++
 		l.remember(FileID{Inode: uint64(i)}, &image{})
@@ -286,7 +286,7 @@ func TestProbeThroughPath(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	got, err := NewLocator("/proc").locate(v.Process, v.qps["extended"])
+	got, err := New("/proc").locate(v.Process, v.qps["extended"])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +324,7 @@ func TestProbeThroughPath(t *testing.T) {
 		t.Error("it did not survive")
 	}
 	v.Close()
-	if _, err := NewLocator("/proc").locate(&Process{pid: 1 << 22, procfs: "/proc", pidfd: -1}, 8); !errors.Is(err, model.ErrAbsent) {
+	if _, err := New("/proc").locate(&Process{pid: 1 << 22, procfs: "/proc", pidfd: -1}, 8); !errors.Is(err, model.ErrAbsent) {
 		t.Errorf("a process that is not: %v", err)
 	}
 }
@@ -372,7 +372,7 @@ func TestContainersOfOneImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	binary := compile(t, "qp", "-ldl", "-libverbs")
-	l := NewLocator("/proc")
+	l := New("/proc")
 	var victims []victim
 	var found []Found
 	for range 2 {

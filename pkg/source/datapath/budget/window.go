@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package datapath
+package budget
 
 import "time"
 
@@ -159,7 +159,7 @@ func (u *unit) window(b *Budget, now time.Time, accounts map[int]*account, longe
 // wait is for a unit that is off until all can pay for a window.
 func (u *unit) wait(now time.Time, accounts map[int]*account) time.Time {
 	if u.lingers {
-		return now.Add(closingWait)
+		return now.Add(DetachWait)
 	}
 	if !u.settled {
 		if dearest := u.settle(accounts); dearest > hopeless {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package datapath
+package budget
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ import (
 // CPU time; who is bound by its CPU gets less done instead.
 type simProcess struct {
 	pid        int
-	file       FileID
+	file       File
 	begin, end time.Duration // of its life; end 0: forever
 	load       func(at time.Duration) simLoad
 	changes    []time.Duration // when load changes
@@ -68,7 +68,7 @@ const simToll = 10 * time.Microsecond
 func newSim(t *testing.T, limit float64, processes ...*simProcess) *sim {
 	random := rand.New(rand.NewPCG(1, 2))
 	return &sim{
-		t: t, b: NewBudget(limit, simToll, random.Float64), limit: limit, random: random, processes: processes,
+		t: t, b: New(limit, simToll, random.Float64), limit: limit, random: random, processes: processes,
 		probes: [Groups]int{2, 1}, late: 2 * time.Millisecond, delay: time.Millisecond,
 		on: map[unitID]bool{}, onTime: map[unitID]time.Duration{},
 	}
@@ -182,7 +182,7 @@ func (s *sim) run(until time.Duration) {
 			at = at.Add(s.jump(s.now))
 		}
 		var loads []ProcessLoad
-		files := map[FileID]*FileLoad{}
+		files := map[File]*FileLoad{}
 		for _, p := range s.processes {
 			if !p.lives(s.now) {
 				continue
@@ -324,7 +324,7 @@ func (s *sim) ratio(c int) float64 {
 	return s.onTime[unitID{simFile, c}].Seconds() / s.now.Seconds()
 }
 
-var simFile = FileID{1, 1}
+var simFile = File{1, 1}
 
 func steady(pid int, l simLoad) *simProcess {
 	l.trap = 1.4e-6

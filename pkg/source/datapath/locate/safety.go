@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package datapath
+package locate
 
 import (
 	"bytes"
@@ -16,6 +16,19 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
+
+// Safe says whether uprobes and return probes are safe on this kernel. symbols are
+// names of kernel functions.
+func Safe(symbols map[string]bool) error {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return fmt.Errorf("kernel release: %w", err)
+	}
+	if err := shadowStacksSafe(symbols, "/proc/cpuinfo"); err != nil {
+		return err
+	}
+	return returnProbesSafe(symbols, unix.ByteSliceToString(name.Release[:]))
+}
 
 // returnProbesSafe says whether a return may be probed on this kernel. symbols
 // are names of kernel functions, release is uname -r.

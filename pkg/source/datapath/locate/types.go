@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package datapath
-
-import "github.com/accelscope/accelscope/gen"
+package locate
 
 // A function is one of a provider's functions that are probed.
 type Function uint8
@@ -34,14 +32,6 @@ const (
 
 	Functions
 )
-
-// calls is what a function is probed together with.
-func (f Function) calls() int {
-	if f == PollCQ {
-		return int(gen.DatapathCallsCALLS_POLL)
-	}
-	return int(gen.DatapathCallsCALLS_POST)
-}
 
 // returns says whether the function's return is probed, too: it tells what was
 // taken or done.

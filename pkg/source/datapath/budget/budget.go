@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package datapath
+package budget
 
 import (
 	"math"
 	"time"
-
-	"github.com/accelscope/accelscope/gen"
 )
 
 // callGroups is the number of groups of calls that are switched together.
-const Groups = int(gen.DatapathCallsCALLS)
+const Groups = 2
 
 // The groups of calls.
 const (
-	Post = int(gen.DatapathCallsCALLS_POST)
-	Poll = int(gen.DatapathCallsCALLS_POLL)
+	Post = iota
+	Poll
 )
 
 // A budget decides which files are probed when, so that the probes take no more
@@ -69,8 +67,11 @@ type Budget struct {
 	processes map[int]*account
 }
 
+// A File is a file that processes map.
+type File struct{ Device, Inode uint64 }
+
 type unitID struct {
-	file  FileID
+	file  File
 	calls int
 }
 
@@ -83,7 +84,7 @@ type ProcessLoad struct {
 
 // A fileLoad is a provider's file and who maps it.
 type FileLoad struct {
-	File   FileID
+	File   File
 	Probes [Groups]int // how many places are probed
 	PIDs   []int
 	// lingers: probes that were detached are still in the way, and count no more.
@@ -130,9 +131,13 @@ const (
 	earnings  = 10 * time.Second // over which CPU time is averaged
 )
 
-// newBudget makes one for a limit, 0 for none. toll is what attaching or detaching
+// DetachWait is how often it is looked whether probes are gone that are to come
+// back.
+const DetachWait = 5 * time.Millisecond
+
+// New makes one for a limit, 0 for none. toll is what attaching or detaching
 // one probe costs each process; random is in [0, 1).
-func NewBudget(limit float64, toll time.Duration, random func() float64) *Budget {
+func New(limit float64, toll time.Duration, random func() float64) *Budget {
 	return &Budget{
 		limit: limit, toll: toll, random: random,
 		units: map[unitID]*unit{}, processes: map[int]*account{},
@@ -142,7 +147,7 @@ func NewBudget(limit float64, toll time.Duration, random func() float64) *Budget
 // tick decides what is to be on, and when to be asked again at the latest. Files
 // and processes that are missing are forgotten. Whoever follows a decision says so
 // with switched.
-func (b *Budget) Tick(now time.Time, loads []ProcessLoad, files []FileLoad) (map[FileID][Groups]bool, time.Time) {
+func (b *Budget) Tick(now time.Time, loads []ProcessLoad, files []FileLoad) (map[File][Groups]bool, time.Time) {
 	elapsed := max(now.Sub(b.last), 0)
 	if b.last.IsZero() || now.Before(b.last) || elapsed > earnings {
 		elapsed = 0 // The clock was set, or everything slept.
@@ -152,7 +157,7 @@ func (b *Budget) Tick(now time.Time, loads []ProcessLoad, files []FileLoad) (map
 	}
 	b.last = now
 	b.forget(loads, files)
-	wants := make(map[FileID][Groups]bool, len(files))
+	wants := make(map[File][Groups]bool, len(files))
 	if b.limit == 0 {
 		for _, f := range files {
 			for c := range Groups {
@@ -181,7 +186,7 @@ func (b *Budget) Tick(now time.Time, loads []ProcessLoad, files []FileLoad) (map
 }
 
 // switched says that the probes of a unit were attached or detached.
-func (b *Budget) Switched(file FileID, calls int, on bool, at time.Time, pids []int) {
+func (b *Budget) Switched(file File, calls int, on bool, at time.Time, pids []int) {
 	u := b.units[unitID{file, calls}]
 	if u == nil || u.on == on {
 		return
@@ -196,7 +201,7 @@ func (b *Budget) Switched(file FileID, calls int, on bool, at time.Time, pids []
 
 // lingers says that what was detached stays in the way for a while. What it costs
 // until then is known from what it cost before.
-func (b *Budget) Lingers(file FileID, calls int, pids []int) {
+func (b *Budget) Lingers(file File, calls int, pids []int) {
 	if u := b.units[unitID{file, calls}]; u != nil {
 		u.linger(b.last, b.processes, pids)
 	}
@@ -204,7 +209,7 @@ func (b *Budget) Lingers(file FileID, calls int, pids []int) {
 
 // sampling says how to book what was counted until the last tick. Ask once after
 // each tick, before following its decisions.
-func (b *Budget) Sampling(file FileID, calls int) Sampling {
+func (b *Budget) Sampling(file File, calls int) Sampling {
 	if u := b.units[unitID{file, calls}]; u != nil {
 		return u.sampling(b.last)
 	}
@@ -219,7 +224,7 @@ func (b *Budget) Switching(pid int) time.Duration {
 	return 0
 }
 
-func (b *Budget) unit(now time.Time, file FileID, calls int) *unit {
+func (b *Budget) unit(now time.Time, file File, calls int) *unit {
 	id := unitID{file, calls}
 	u := b.units[id]
 	if u == nil {
@@ -239,7 +244,7 @@ func (b *Budget) forget(loads []ProcessLoad, files []FileLoad) {
 			delete(b.processes, pid)
 		}
 	}
-	ids := make(map[FileID]bool, len(files))
+	ids := make(map[File]bool, len(files))
 	for _, f := range files {
 		ids[f.File] = true
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package datapath
+package locate
 
 import (
 	"bytes"
@@ -143,7 +143,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = NewLocator("/proc").known(p)
+		_, _ = New("/proc").known(p)
 		p.Close()
 		p.Close()
 	}

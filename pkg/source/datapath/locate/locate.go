@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package datapath
+package locate
 
 import (
 	"cmp"
@@ -61,6 +61,16 @@ type Found struct {
 	Paths   map[FileID]string // where to open each file of sites, good until the process is closed
 }
 
+// File is the one that has a function.
+func (l *Found) File(fn Function) FileID {
+	for _, s := range l.Sites {
+		if s.Function == fn {
+			return s.File
+		}
+	}
+	return FileID{}
+}
+
 // A locator finds where functions are probed, and remembers it by file. Its calls
 // may wait as long as the process lives, if that wants to be a nuisance: each
 // process deserves its own goroutine.
@@ -88,7 +98,7 @@ type spot struct {
 	err     error
 }
 
-func NewLocator(procfs string) *Locator {
+func New(procfs string) *Locator {
 	return &Locator{procfs: procfs, files: map[FileID]*image{}}
 }
 
