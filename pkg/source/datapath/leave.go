@@ -100,7 +100,7 @@ func (s *Source) bury(tgids ...uint32) {
 	err := s.fold()
 	over := map[uint32]*burial{}
 	for _, tgid := range tgids {
-		over[tgid] = &burial{spent: s.budget.Switching(int(tgid))}
+		over[tgid] = &burial{spent: s.budget.SwitchingCost(int(tgid))}
 	}
 	err = errors.Join(err, s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
 		b := over[key.Tgid]

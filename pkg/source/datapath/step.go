@@ -57,7 +57,7 @@ func (s *Source) step() time.Time {
 		}
 		files = append(files, budget.FileLoad{
 			File: budget.File(f.id), Probes: [budget.Groups]int{f.probes(budget.Post), f.probes(budget.Poll)}, PIDs: f.pids(),
-			Lingers: [budget.Groups]bool{f.closing[budget.Post].Load(), f.closing[budget.Poll].Load()},
+			Detaching: [budget.Groups]bool{f.closing[budget.Post].Load(), f.closing[budget.Poll].Load()},
 		})
 	}
 	wants, next := s.budget.Tick(now, loads, files)
@@ -65,7 +65,7 @@ func (s *Source) step() time.Time {
 	for _, f := range s.files {
 		for c := range budget.Groups {
 			if !s.turn(f, c, wants[budget.File(f.id)][c]) {
-				next = now.Add(budget.DetachWait)
+				next = now.Add(budget.DetachInterval)
 			}
 		}
 	}
@@ -132,7 +132,7 @@ func (s *Source) book(now time.Time, readings []reading, loads []budget.ProcessL
 		}
 	}
 	for _, l := range loads {
-		took := l.Spent[budget.Post] + l.Spent[budget.Poll] + s.budget.Switching(l.PID)
+		took := l.Spent[budget.Post] + l.Spent[budget.Poll] + s.budget.SwitchingCost(l.PID)
 		s.totals.spent(now, l.PID, s.processes[l.PID].cgroup, l.CPU, took)
 	}
 	s.stats.Late, s.stats.Processes, s.stats.Probes = s.late+late, uint64(len(loads)), uint64(probes)
@@ -146,7 +146,7 @@ func (s *Source) book(now time.Time, readings []reading, loads []budget.ProcessL
 	}
 	for id, w := range worth {
 		for c := range w { // what comes next is of the window that has begun
-			w[c].Void = w[c].Void && !w[c].Begins
+			w[c].Discard = w[c].Discard && !w[c].Begins
 		}
 		worth[id] = w
 	}
@@ -174,7 +174,7 @@ func (s *Source) turn(f *file, calls int, on bool) bool {
 			s.kernel.gap(key)
 		}
 		if !on { // the kernel takes them out after a grace period, and perf events one by one
-			s.budget.Lingers(budget.File(f.id), calls, f.pids())
+			s.budget.Detaching(budget.File(f.id), calls, f.pids())
 		}
 		s.budget.Switched(budget.File(f.id), calls, on, time.Now(), f.pids())
 	}

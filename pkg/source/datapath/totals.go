@@ -214,7 +214,7 @@ func (t *totals) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, 
 // book adds n to a count, or keeps it back.
 func (c *contextTotals) book(p *pairTotals, i int, n uint64) {
 	how := c.how[callsOf(i)]
-	if how.Void {
+	if how.Discard {
 		c.kept[i] = 0
 		return
 	}
@@ -251,7 +251,7 @@ func (t *totals) addLatency(key gen.DatapathLatencyKey, l *gen.DatapathLatency, 
 	}
 	last.last = *l
 	switch {
-	case how.Void:
+	case how.Discard:
 		last.kept = gen.DatapathLatency{}
 		return
 	case how.Scale == 0:
@@ -303,7 +303,7 @@ func (t *totals) drop(key gen.DatapathContextKey) {
 
 // flush books what is kept back of a group: its period does not end as it should.
 func (c *contextTotals) flush(p *pairTotals, calls int) {
-	c.how[calls].Scale, c.how[calls].Void = 1/max(c.how[calls].Ratio, 1e-6), false
+	c.how[calls].Scale, c.how[calls].Discard = 1/max(c.how[calls].Ratio, 1e-6), false
 	for i := range c.kept {
 		if callsOf(i) == calls {
 			c.book(p, i, 0)

@@ -14,7 +14,7 @@ import (
 
 // A simProcess is a model of a process, not a real one: it does cores of work of
 // its own, in each second of which it posts and polls so often. A trap adds to its
-// CPU time; who is bound by its CPU gets less done instead.
+// CPU time; a process that is bound by its CPU gets less done instead.
 type simProcess struct {
 	pid        int
 	file       File
@@ -22,17 +22,17 @@ type simProcess struct {
 	load       func(at time.Duration) simLoad
 	changes    []time.Duration // when load changes
 
-	cpu   float64
-	spent [Groups]float64
-	toll  [Groups]float64 // spent on switching
-	owes  [Groups]float64
-	done  [Groups]float64 // calls that it made
-	seen  [Groups]float64 // of which it was told so far
-	kept  [Groups]float64 // that wait for their period's end
-	exact [Groups]float64
-	guess [Groups]float64 // exact ones and scaled ones
-	hits  [Groups]float64
-	trace []simSample
+	cpu       float64
+	spent     [Groups]float64
+	switching [Groups]float64 // spent on switching
+	owes      [Groups]float64
+	done      [Groups]float64 // calls that it made
+	seen      [Groups]float64 // of which the last tick has seen
+	kept      [Groups]float64 // that wait for their period's end
+	exact     [Groups]float64
+	guess     [Groups]float64 // exact ones and scaled ones
+	hits      [Groups]float64
+	trace     []simSample
 }
 
 type simLoad struct {
@@ -63,12 +63,12 @@ type sim struct {
 	switches int
 }
 
-const simToll = 10 * time.Microsecond
+const simSwitchCost = 10 * time.Microsecond
 
 func newSim(t *testing.T, limit float64, processes ...*simProcess) *sim {
 	random := rand.New(rand.NewPCG(1, 2))
 	return &sim{
-		t: t, b: New(limit, simToll, random.Float64), limit: limit, random: random, processes: processes,
+		t: t, b: New(limit, simSwitchCost, random.Float64), limit: limit, random: random, processes: processes,
 		probes: [Groups]int{2, 1}, late: 2 * time.Millisecond, delay: time.Millisecond,
 		on: map[unitID]bool{}, onTime: map[unitID]time.Duration{},
 	}
@@ -107,7 +107,9 @@ func (s *sim) advance(to time.Duration) {
 	}
 }
 
-func (p *simProcess) total() float64 { return p.spent[0] + p.spent[1] + p.toll[0] + p.toll[1] }
+func (p *simProcess) total() float64 {
+	return p.spent[0] + p.spent[1] + p.switching[0] + p.switching[1]
+}
 
 func (p *simProcess) run(s *sim, dt float64) {
 	l := p.load(s.now)
@@ -117,7 +119,7 @@ func (p *simProcess) run(s *sim, dt float64) {
 	for c := range Groups {
 		paid := min(p.owes[c], room)
 		p.owes[c] = 0
-		p.toll[c] += paid
+		p.switching[c] += paid
 		p.cpu += paid
 		room -= paid
 	}
@@ -150,7 +152,7 @@ func (p *simProcess) run(s *sim, dt float64) {
 func (p *simProcess) fold(c int, how Sampling) {
 	delta := p.hits[c] - p.seen[c]
 	p.seen[c] = p.hits[c]
-	if how.Void {
+	if how.Discard {
 		p.kept[c] = 0
 		return
 	}
@@ -168,7 +170,7 @@ func (p *simProcess) fold(c int, how Sampling) {
 func (s *sim) last(p *simProcess) {
 	for c := range Groups {
 		u := s.b.units[unitID{p.file, c}]
-		p.fold(c, Sampling{Windowed: !u.exact, Scale: 1 / u.ratio, Void: u.from.IsZero() && !u.exact})
+		p.fold(c, Sampling{Windowed: !u.exact, Scale: 1 / u.ratio, Discard: u.from.IsZero() && !u.exact})
 	}
 }
 
@@ -242,7 +244,7 @@ func (s *sim) run(until time.Duration) {
 					s.switches++
 					for _, p := range s.processes {
 						if p.file == f.File && p.lives(s.now) {
-							p.owes[c] += (time.Duration(s.probes[c]) * simToll).Seconds()
+							p.owes[c] += (time.Duration(s.probes[c]) * simSwitchCost).Seconds()
 						}
 					}
 					s.b.Switched(f.File, c, want, at.Add(delay), f.PIDs)
@@ -298,7 +300,7 @@ func (p *simProcess) worst(limit float64) (ratio, excess float64) {
 }
 
 // holds checks that no minute of any process took more than the limit, beyond
-// what nobody notices.
+// what is negligible.
 func (s *sim) holds(allow time.Duration) {
 	s.t.Helper()
 	worst, over := 0.0, math.Inf(-1)
@@ -316,7 +318,7 @@ func (s *sim) holds(allow time.Duration) {
 	s.t.Logf("worst minute %.3f %% of CPU (excess %v), %.1f ticks/s, %.2f switches/s",
 		100*worst, seconds(over), float64(s.ticks)/s.now.Seconds(), float64(s.switches)/s.now.Seconds())
 	for id, on := range s.onTime {
-		s.t.Logf("file %d %s: on %.3f %% of the time", id.file.Inode, []string{"post", "poll"}[id.calls], 100*on.Seconds()/s.now.Seconds())
+		s.t.Logf("file %d %s: on %.3f %% of the time", id.file.Inode, []string{"post", "poll"}[id.group], 100*on.Seconds()/s.now.Seconds())
 	}
 }
 
@@ -367,7 +369,7 @@ func TestBudgetOneProcess(t *testing.T) {
 				}
 				// What is bound by the CPU is slower in a window.
 				if r := p.guess[c] / p.done[c]; p.done[c] > 0 && !test.load.bound && (r < 0.85 || r > 1.15) {
-					t.Errorf("calls %d: %.3f of what was done is told", c, r)
+					t.Errorf("calls %d: %.3f of the calls are reported", c, r)
 				}
 			}
 			if test.post[0] == 1 && test.poll[0] == 1 {
@@ -395,12 +397,12 @@ func TestBudgetLateTicks(t *testing.T) {
 	}
 }
 
-// What is told of a steady load is right on average. That of bursts is not: credit
+// What is reported of a steady load is right on average. That of bursts is not: credit
 // comes with CPU time, so windows open more often while a burst takes it.
 func TestBudgetUnbiased(t *testing.T) {
 	for _, l := range []simLoad{{cores: 0.3, posts: 5e4, polls: 2e5}, {cores: 0.001, posts: 1000, polls: 1000}} {
 		const runs = 10
-		var told [Groups]float64
+		var reported [Groups]float64
 		for seed := range uint64(runs) {
 			p := steady(1, l)
 			s := newSim(t, 0.01, p)
@@ -408,12 +410,12 @@ func TestBudgetUnbiased(t *testing.T) {
 			s.b.random = s.random.Float64
 			s.run(10 * time.Minute)
 			for c := range Groups {
-				told[c] += p.guess[c] / p.done[c] / runs
+				reported[c] += p.guess[c] / p.done[c] / runs
 			}
 		}
-		for c, r := range told {
+		for c, r := range reported {
 			if r < 0.95 || r > 1.05 {
-				t.Errorf("%+v: calls %d: %.3f of what was done is told", l, c, r)
+				t.Errorf("%+v: calls %d: %.3f of the calls are reported", l, c, r)
 			}
 		}
 	}
@@ -429,7 +431,7 @@ func TestBudgetSlowDetach(t *testing.T) {
 			s.run(20 * time.Minute)
 			s.holds(0)
 			if r := p.guess[Poll] / p.done[Poll]; r < 0.7 || r > 1.3 {
-				t.Errorf("%.3f of the polls are told", r)
+				t.Errorf("%.3f of the polls are reported", r)
 			}
 		})
 	}
@@ -487,7 +489,7 @@ func TestBudgetBursts(t *testing.T) {
 	}
 	t.Logf("%d changes", flaps)
 	for c := range Groups {
-		t.Logf("calls %d: told %.3f of what was done", c, p.guess[c]/p.done[c])
+		t.Logf("calls %d: %.3f of them reported", c, p.guess[c]/p.done[c])
 	}
 }
 
@@ -551,7 +553,7 @@ func TestBudgetWithoutLimit(t *testing.T) {
 	}
 }
 
-func TestBudgetHopeless(t *testing.T) {
+func TestBudgetTooExpensive(t *testing.T) {
 	p := steady(1, simLoad{cores: 0.001, posts: 100_000, polls: 0})
 	s := newSim(t, 0.001, p)
 	s.run(20 * time.Minute)
