@@ -67,7 +67,7 @@ func newLoop(opts Options) loop {
 		processes: map[int]*watched{},
 		files:     map[locate.FileID]*file{},
 		budget:    budget.New(opts.Budget, toll, random),
-		look:      locate.New(opts.Procfs).Look,
+		look:      locate.New(opts.Procfs).Find,
 		events:    make(chan event, maxEvents),
 		answers:   make(chan answer, maxLocating),
 	}

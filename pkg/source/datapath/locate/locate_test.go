@@ -102,7 +102,7 @@ func start(t *testing.T, binary string, args ...string) victim {
 // operationsOf picks eight functions of a provider: six that begin with a push and
 // two that do not, which stand for its operations. Which is which only the guest
 // can tell, where there is a device.
-func operationsOf(t *testing.T, path string) (offsets []string, want []spot) {
+func operationsOf(t *testing.T, path string) (offsets []string, want []point) {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("disassembles x86")
@@ -125,7 +125,7 @@ func operationsOf(t *testing.T, path string) (offsets []string, want []spot) {
 	}
 	for i, address := range append(pushes[:6:6], others[:2]...) {
 		offsets = append(offsets, fmt.Sprintf("%#x", address))
-		want = append(want, spot{offset: offsetInFile(t, o, address), stepped: i >= 6})
+		want = append(want, point{offset: offsetInFile(t, o, address), stepped: i >= 6})
 	}
 	return offsets, want
 }
@@ -137,7 +137,7 @@ func TestLocate(t *testing.T) {
 	v := start(t, binary, append([]string{path}, offsets...)...)
 	l := New("/proc")
 
-	if got, err := l.known(v.Process); err != nil || len(got.Sites) != 0 {
+	if got, err := l.fromCache(v.Process); err != nil || len(got.Sites) != 0 {
 		t.Errorf("known before anything was located: %+v, %v", got, err)
 	}
 	id := func() FileID {
@@ -194,14 +194,14 @@ func TestLocate(t *testing.T) {
 
 	// Another process that maps the file, and one that does not.
 	second := start(t, binary, path)
-	if got, err := l.known(second.Process); err != nil || len(got.Sites) != len(all) || !same(t, got.Paths[id], path) {
+	if got, err := l.fromCache(second.Process); err != nil || len(got.Sites) != len(all) || !same(t, got.Paths[id], path) {
 		t.Errorf("known of another process: %+v, %v", got, err)
 	}
 	third := start(t, binary, library(t, "libibverbs/libsiw-rdmav34.so"))
-	if got, err := l.known(third.Process); err != nil || len(got.Sites) != 0 {
+	if got, err := l.fromCache(third.Process); err != nil || len(got.Sites) != 0 {
 		t.Errorf("known of one without it: %+v, %v", got, err)
 	}
-	if len(third.files) != 0 && !l.overlays() { // there, what a file is shows when it is open only
+	if len(third.files) != 0 && !l.hasOverlay() { // there, what a file is shows when it is open only
 		t.Errorf("%d files of one without it are held open", len(third.files))
 	}
 	if len(v.files) != 1 || len(second.files) != 1 {
@@ -239,7 +239,7 @@ func TestChangedFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _, err = l.file(f, id)
+		_, _, err = l.cached(f, id)
 		if (err == nil) != (i != 1) {
 			t.Errorf("version %d: %v", i, err)
 		}
@@ -254,15 +254,15 @@ func TestLocatorIsBounded(t *testing.T) {
 	l := New("/proc")
 	for i := range 10 * maxFiles {
 		l.clock++
-		l.remember(FileID{Inode: uint64(i)}, &image{})
+		l.insert(FileID{Inode: uint64(i)}, &cachedFile{})
 	}
 	if len(l.files) != maxFiles || l.files[FileID{Inode: 10*maxFiles - 1}] == nil {
 		t.Errorf("%d files", len(l.files))
 	}
-	known := &image{points: map[uint64]spot{}}
+	known := &cachedFile{points: map[uint64]point{}}
 	_, f := openLibrary(t, library(t, "libibverbs/librxe-rdmav34.so"))
 	for i := range uint64(2 * maxSites) {
-		l.spot(known, f, i)
+		l.point(known, f, i)
 	}
 	if len(known.points) != maxSites {
 		t.Errorf("%d functions", len(known.points))

@@ -7,13 +7,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,30 +19,30 @@ import (
 const (
 	// maxMaps bounds /proc/PID/maps: some hundred thousand lines.
 	maxMaps = 64 << 20
-	// maxCode bounds how many pieces of executable files a process has mapped.
+	// maxCode bounds the number of executable mappings of a process.
 	maxCode = 8192
 )
 
-// A mapping is a line of /proc/PID/maps.
+// mapping is a line of /proc/PID/maps.
 type mapping struct {
 	start, end uint64
 	offset     uint64 // of start in the file
 	file       FileID
-	path       string // in the process's view, and only fit to open it
+	path       string // in the mount namespace of the process
 }
 
 var errMaps = errors.New("not a list of mappings")
 
-// code reads which executable pieces of files the process has mapped, in the
-// order of their addresses.
+// code reads the executable mappings of files of the process, in the order of
+// their addresses.
 func (p *Process) code() ([]mapping, error) {
 	f, err := os.Open(p.path("maps"))
 	if err != nil {
-		return nil, cmp.Or(p.alive(), err)
+		return nil, cmp.Or(p.checkAlive(), err)
 	}
 	defer f.Close()
 	m, err := parseCode(io.LimitReader(f, maxMaps))
-	if gone := p.alive(); gone != nil {
+	if gone := p.checkAlive(); gone != nil {
 		return nil, gone
 	}
 	if err != nil {
@@ -53,7 +51,7 @@ func (p *Process) code() ([]mapping, error) {
 	return m, nil
 }
 
-// parseCode gives the executable mappings of files of /proc/PID/maps.
+// parseCode parses /proc/PID/maps and returns the executable mappings of files.
 func parseCode(r io.Reader) ([]mapping, error) {
 	var code []mapping
 	err := eachMapping(r, func(m mapping, perms string) error {
@@ -69,8 +67,7 @@ func parseCode(r io.Reader) ([]mapping, error) {
 	return code, err
 }
 
-// eachMapping parses /proc/PID/maps; the text of perms stays valid for the call.
-// The kernel writes a newline in a name as \012.
+// eachMapping parses /proc/PID/maps. The kernel writes a newline in a path as \012.
 func eachMapping(r io.Reader, f func(m mapping, perms string) error) error {
 	b := bufio.NewReaderSize(r, 32<<10) // a line holds a path: up to a page
 	last := uint64(0)
@@ -93,7 +90,7 @@ func eachMapping(r io.Reader, f func(m mapping, perms string) error) error {
 	}
 }
 
-// parseMapping reads a line such as
+// parseMapping parses a line such as
 //
 //	7f0a1000-7f0a5000 r-xp 00002000 fe:00 10135473     /usr/lib/librxe-rdmav34.so
 func parseMapping(line string) (m mapping, perms string, ok bool) {
@@ -119,7 +116,7 @@ func parseMapping(line string) (m mapping, perms string, ok bool) {
 	return m, perms, ok && m.start < m.end && m.offset+(m.end-m.start) >= m.offset
 }
 
-// find gives the mapping of an address, nil if there is none.
+// find returns the mapping of an address, nil if there is none.
 func find(code []mapping, address uint64) *mapping {
 	i, found := slices.BinarySearchFunc(code, address, func(m mapping, a uint64) int {
 		switch {
@@ -136,18 +133,18 @@ func find(code []mapping, address uint64) *mapping {
 	return &code[i]
 }
 
-// open opens the file of a mapping, and makes sure that it is that very file: the
-// process may have mapped another one there meanwhile, or moved one to its path.
-// What the kernel tells of a mapping of ours must be what it tells of theirs.
+// open opens the file of a mapping and checks that it is the same file: the process
+// may have mapped another one there meanwhile, or moved one to its path. To check,
+// it maps the file itself and compares the device and inode in /proc/self/maps.
 func (p *Process) open(m *mapping) (*os.File, error) {
-	// Not opened before it is known what it is: to open a device does something.
+	// With O_PATH, as opening a device has effects.
 	fd, err := unix.Open(p.path("map_files", strconv.FormatUint(m.start, 16)+"-"+strconv.FormatUint(m.end, 16)),
 		unix.O_PATH|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) { // CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE
 		fd, err = p.openInRoot(m.path)
 	}
 	if err != nil {
-		return nil, cmp.Or(p.alive(), fmt.Errorf("open %s of process %d: %w", m.path, p.pid, err))
+		return nil, cmp.Or(p.checkAlive(), fmt.Errorf("open %s of process %d: %w", m.path, p.pid, err))
 	}
 	defer unix.Close(fd)
 	if err := regular(fd); err != nil {
@@ -161,7 +158,7 @@ func (p *Process) open(m *mapping) (*os.File, error) {
 	if err == nil && id != m.file {
 		err = fmt.Errorf("%s is no longer what was mapped", m.path)
 	}
-	if err = cmp.Or(p.alive(), err); err != nil {
+	if err = cmp.Or(p.checkAlive(), err); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -177,101 +174,4 @@ func (p *Process) openInRoot(path string) (int, error) {
 	defer root.Close()
 	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
 	return unix.Openat2(int(root.Fd()), strings.ReplaceAll(path, `\012`, "\n"), how)
-}
-
-// regular refuses what is not a plain file, and FUSE: its server can let a reader
-// wait as long as it likes, the kernel that puts a probe into it included.
-func regular(fd int) error {
-	var st unix.Stat_t
-	var fs unix.Statfs_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return fmt.Errorf("%w: not a regular file", errNoProvider)
-	}
-	if err := unix.Fstatfs(fd, &fs); err != nil {
-		return err
-	}
-	if fs.Type == unix.FUSE_SUPER_MAGIC {
-		return fmt.Errorf("%w: on FUSE", errNoProvider)
-	}
-	return nil
-}
-
-// mappedID is how /proc/PID/maps tells a file. stat(2) differs on overlayfs, btrfs
-// and others, so it is mapped to see.
-func mappedID(procfs string, f *os.File) (FileID, error) {
-	page, err := unix.Mmap(int(f.Fd()), 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_PRIVATE)
-	if err != nil {
-		return FileID{}, fmt.Errorf("map %s: %w", f.Name(), err)
-	}
-	defer unix.Munmap(page) //nolint:errcheck // ours
-	own, err := os.Open(procfs + "/self/maps")
-	if err != nil {
-		return FileID{}, err
-	}
-	defer own.Close()
-	address := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(page))))
-	var id FileID
-	err = eachMapping(own, func(m mapping, _ string) error {
-		if m.start <= address && address < m.end {
-			id = m.file
-			return io.EOF
-		}
-		return nil
-	})
-	if errors.Is(err, io.EOF) {
-		return id, nil
-	}
-	return FileID{}, cmp.Or(err, errMaps)
-}
-
-// A version of a file: with an inode's number that was used again, or other
-// content, comes another time of change.
-type version struct {
-	size   int64
-	change unix.Timespec
-}
-
-const (
-	// overlaid is the device of files on overlayfs: the containers of one image
-	// share files, and their probes, below different devices.
-	overlaid = ^uint64(0)
-	// atHandleFID is AT_HANDLE_FID: a handle that identifies and opens nothing.
-	atHandleFID = 0x200
-)
-
-var handleSeed = maphash.MakeSeed()
-
-// identify says which file a probe would be put into, and its version; mapped is
-// what maps tells.
-func identify(f *os.File, mapped FileID) (FileID, version, error) {
-	var st unix.Stat_t
-	var fs unix.Statfs_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return mapped, version{}, err
-	}
-	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
-		return mapped, version{}, err
-	}
-	v := version{size: st.Size, change: st.Ctim}
-	if fs.Type == unix.BTRFS_SUPER_MAGIC {
-		// maps tells the device of the file system, where inode numbers are of a
-		// subvolume: those of two images are the same.
-		return FileID{Device: uint64(st.Dev), Inode: st.Ino}, v, nil
-	}
-	if fs.Type != unix.OVERLAYFS_SUPER_MAGIC || st.Ctim.Nsec == 0 { // an image that is mounted twice is two files
-		return mapped, v, nil
-	}
-	// The handle holds that of the file below. Before there were such handles (6.6)
-	// maps told of the file below.
-	handle, _, err := unix.NameToHandleAt(int(f.Fd()), "", unix.AT_EMPTY_PATH|atHandleFID)
-	if err != nil {
-		return mapped, v, nil
-	}
-	var h maphash.Hash
-	h.SetSeed(handleSeed)
-	h.Write(handle.Bytes()) // with the generation of the inode: one that is used again differs
-	return FileID{Device: overlaid, Inode: h.Sum64()}, v, nil
 }

@@ -16,19 +16,19 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A process is one that may use verbs. Its identity is its pidfd: a number that
-// was given to another process meanwhile is never taken for it.
+// Process is a process that may use verbs. A pidfd identifies it, so that another
+// process with the same number is not mistaken for it.
 type Process struct {
 	pid    int
 	procfs string
 	pidfd  int
-	// files are the providers that it maps, held so that what was checked is what
-	// is probed.
+	// files are the providers that it maps. They are kept open, so that the file that
+	// was checked is the one that is probed.
 	files map[FileID]*os.File
 }
 
-// openProcess takes hold of a process by the number of its thread group. It gives
-// model.ErrAbsent when there is none.
+// OpenProcess opens the process with a thread group id. It returns model.ErrAbsent
+// if there is none.
 func OpenProcess(procfs string, pid int) (*Process, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {
@@ -40,7 +40,7 @@ func OpenProcess(procfs string, pid int) (*Process, error) {
 	return &Process{pid: pid, procfs: procfs, pidfd: fd, files: map[FileID]*os.File{}}, nil
 }
 
-// exited says whether all threads of the process have ended.
+// Exited reports whether all threads of the process have ended.
 func (p *Process) Exited() bool {
 	fds := []unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}
 	for {
@@ -51,23 +51,23 @@ func (p *Process) Exited() bool {
 	}
 }
 
-// alive confirms that what was read by number was this process's. What the reads
-// said is moot when it was not.
-func (p *Process) alive() error {
+// checkAlive returns model.ErrAbsent if the process has ended. It is called after
+// reads by process id, which may have read another process then.
+func (p *Process) checkAlive() error {
 	if p.Exited() {
 		return fmt.Errorf("process %d: %w", p.pid, model.ErrAbsent)
 	}
 	return nil
 }
 
-// cpu is the time that all threads of the process ran, in user space and in the
+// CPU returns the CPU time of all threads of the process, in user space and in the
 // kernel.
 func (p *Process) CPU() (time.Duration, error) {
 	// A process's CPU clock: clock_getcpuclockid(3).
 	clock := int32(^p.pid)<<3 | 2
 	var ts unix.Timespec
 	err := unix.ClockGettime(clock, &ts)
-	if gone := p.alive(); gone != nil {
+	if gone := p.checkAlive(); gone != nil {
 		return 0, gone
 	}
 	if err != nil {
@@ -76,8 +76,8 @@ func (p *Process) CPU() (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
-// read fills b from the process's memory. It needs CAP_SYS_PTRACE. The process
-// can let it wait as long as it lives, by memory that it serves itself.
+// Read fills b from the process's memory. It needs CAP_SYS_PTRACE. The process can
+// make it block, with memory that it serves by userfaultfd.
 func (p *Process) Read(address uint64, b []byte) error {
 	if len(b) == 0 {
 		return nil
@@ -90,19 +90,19 @@ func (p *Process) Read(address uint64, b []byte) error {
 	case errors.Is(err, unix.ESRCH):
 		err = model.ErrAbsent
 	case err == nil && n < len(b):
-		err = unix.EFAULT // up to there it is readable
+		err = unix.EFAULT // the rest is not readable
 	case err == nil:
 		return nil
 	}
 	return fmt.Errorf("memory of process %d at %#x: %w", p.pid, address, err)
 }
 
-// path is that of one of the process's files in procfs.
+// path returns the path of one of the process's files in procfs.
 func (p *Process) path(elem ...string) string {
 	return filepath.Join(append([]string{p.procfs, strconv.Itoa(p.pid)}, elem...)...)
 }
 
-// close lets go of the process and of the files that it maps.
+// Close closes the pidfd and the files.
 func (p *Process) Close() {
 	for _, f := range p.files {
 		f.Close()

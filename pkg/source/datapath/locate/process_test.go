@@ -143,7 +143,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = New("/proc").known(p)
+		_, _ = New("/proc").fromCache(p)
 		p.Close()
 		p.Close()
 	}

@@ -11,22 +11,22 @@ import (
 	"io"
 )
 
-// errNoProvider says that a function is not in a file that may be probed.
+// errNoProvider means that a function is not in a file that may be probed.
 var errNoProvider = errors.New("not a verbs provider")
 
-// privateVersion begins the version of libibverbs' symbols that only its providers
-// need: IBVERBS_PRIVATE_34, by the ABI between the two.
+// privateVersion is the prefix of the symbol version of libibverbs that only
+// providers need, such as IBVERBS_PRIVATE_34.
 const privateVersion = "IBVERBS_PRIVATE_"
 
-// What an object may hold at most, and more than any provider does.
+// Bounds of what is read of an object. No provider reaches them.
 const (
 	maxSegments = 64
 	maxDynamic  = 1024
 	maxVersions = 1024
 )
 
-// An object is an executable file of this machine's kind, of which nothing is
-// believed. Package debug/elf reads as much as a file says that it holds.
+// object is an ELF file that is not trusted. Package debug/elf is not used, as it
+// reads as much as a file claims to contain.
 type object struct {
 	file    io.ReaderAt
 	machine elf.Machine
@@ -35,6 +35,7 @@ type object struct {
 	unwind  elf.Prog64 // PT_GNU_EH_FRAME
 }
 
+// openObject reads the headers of a 64-bit ELF file for x86-64 or arm64.
 func openObject(file io.ReaderAt) (*object, error) {
 	var raw [64]byte
 	if _, err := file.ReadAt(raw[:], 0); err != nil {
@@ -79,8 +80,8 @@ func openObject(file io.ReaderAt) (*object, error) {
 	return o, nil
 }
 
-// address is where the executable byte at an offset of the file would be, without
-// relocation.
+// address returns the address of the executable byte at an offset of the file,
+// without relocation.
 func (o *object) address(offset uint64) (uint64, error) {
 	for _, p := range o.loads {
 		if elf.ProgFlag(p.Flags)&elf.PF_X != 0 && p.Off <= offset && offset < p.Off+p.Filesz {
@@ -90,7 +91,7 @@ func (o *object) address(offset uint64) (uint64, error) {
 	return 0, fmt.Errorf("%w: no code at offset %#x", errNoProvider, offset)
 }
 
-// read fills b from the file with what is at an address.
+// read fills b with the bytes at an address.
 func (o *object) read(address uint64, b []byte) error {
 	for _, p := range o.loads {
 		if p.Vaddr <= address && address-p.Vaddr < p.Filesz && uint64(len(b)) <= p.Filesz-(address-p.Vaddr) {
@@ -101,9 +102,9 @@ func (o *object) read(address uint64, b []byte) error {
 	return fmt.Errorf("nothing at address %#x", address)
 }
 
-// provider says whether the object is a verbs provider: one that uses what
-// libibverbs has for providers. One that was linked with libibverbs statically
-// cannot be told from others, and is none.
+// provider returns an error unless the object is a verbs provider: it needs the
+// private symbols of libibverbs. A provider that is linked statically with
+// libibverbs is not recognized.
 func (o *object) provider() error {
 	tags, err := o.tags()
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Safe says whether uprobes and return probes are safe on this kernel. symbols are
-// names of kernel functions.
+// Safe returns model.ErrUnsupported if return probes can kill processes on this
+// kernel. symbols are the kernel's functions.
 func Safe(symbols map[string]bool) error {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
@@ -30,21 +30,21 @@ func Safe(symbols map[string]bool) error {
 	return returnProbesSafe(symbols, unix.ByteSliceToString(name.Release[:]))
 }
 
-// returnProbesSafe says whether a return may be probed on this kernel. symbols
-// are names of kernel functions, release is uname -r.
+// returnProbesSafe returns an error if return probes kill processes with a seccomp
+// filter. release is uname -r.
 //
-// On x86, 6.11 made the trap of a return probe a system call, which a seccomp
-// filter that does not know it answers with death: any container's. Filters let
-// it pass ("seccomp: passthrough uretprobe systemcall without filtering") since
-// 6.14-rc3, and 6.13.3 and 6.12.14. A distribution that took the fix into an
-// older base is refused: its release does not tell.
+// On x86, since 6.11 a return probe traps by a system call. A seccomp filter that
+// does not know it kills the process, as those of container runtimes do. Filters
+// let it pass since 6.14-rc3, 6.13.3 and 6.12.14 ("seccomp: passthrough uretprobe
+// systemcall without filtering"). A distribution that backported the fix is
+// refused, as its release does not show that.
 func returnProbesSafe(symbols map[string]bool, release string) error {
 	if !symbols["__x64_sys_uretprobe"] {
 		return nil
 	}
 	major, minor, patch, candidate, err := parseRelease(release)
 	if err != nil {
-		return fmt.Errorf("%w: kernel release %q does not tell whether return probes are safe", model.ErrUnsupported, release)
+		return fmt.Errorf("%w: kernel release %q does not show whether return probes are safe", model.ErrUnsupported, release)
 	}
 	safe := false
 	switch {
@@ -66,9 +66,9 @@ func returnProbesSafe(symbols map[string]bool, release string) error {
 		model.ErrUnsupported, release)
 }
 
-// shadowStacksSafe says whether a process with a shadow stack survives a return
-// probe: since 6.11, on x86. Where processes may have one, as /proc/cpuinfo tells,
-// nobody knows which of those that map a file later will.
+// shadowStacksSafe returns an error if return probes kill processes with a shadow
+// stack. Since 6.11 on x86 they do not. On older kernels the flags in /proc/cpuinfo
+// decide: any process that maps a probed file later may have a shadow stack.
 func shadowStacksSafe(symbols map[string]bool, cpuinfo string) error {
 	if symbols["__x64_sys_uretprobe"] {
 		return nil
@@ -86,7 +86,8 @@ func shadowStacksSafe(symbols map[string]bool, cpuinfo string) error {
 	return nil
 }
 
-// hasStackOfCPU says whether the kernel shows that stackOfCPU holds of a program.
+// HasCPUStack reports whether a loaded program uses a stack of the CPU, as far as
+// the kernel shows its compiled code.
 func HasCPUStack(program *ebpf.Program) bool {
 	info, err := program.Info()
 	if err != nil {
@@ -96,10 +97,10 @@ func HasCPUStack(program *ebpf.Program) bool {
 	return stackOfCPU(code)
 }
 
-// stackOfCPU says whether a compiled program has a stack that is the CPU's, not
-// the thread's: the compiler of x86-64 then loads its address into r9 (movabs), and
-// adds where the memory of this CPU is (add %gs:…). It is for programs that cannot
-// be preempted, and uprobes can: bpf/datapath.bpf.c.
+// stackOfCPU reports whether compiled code uses a stack of the CPU instead of the
+// thread's. The JIT compiler of x86-64 then loads its address into r9 (movabs) and
+// adds the base of this CPU's memory (add %gs:…). Such a stack is wrong for
+// programs that can be preempted, as uprobes can: bpf/context.h.
 func stackOfCPU(code []byte) bool {
 	for {
 		_, rest, found := bytes.Cut(code, []byte{0x49, 0xb9})
@@ -116,8 +117,8 @@ func stackOfCPU(code []byte) bool {
 // initialPIDs is the inode of the node's own process namespace (PROC_PID_INIT_INO).
 const initialPIDs = 0xEFFFFFFC
 
-// hostPIDs says whether we and procfs number processes as the programs do: as the
-// node does.
+// HostPIDs returns model.ErrUnsupported unless this process and procfs are in the
+// node's own PID namespace, as the BPF programs are.
 func HostPIDs(procfs string) error {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
@@ -133,8 +134,8 @@ func HostPIDs(procfs string) error {
 	return nil
 }
 
-// parseRelease reads 6.12.107+deb13-amd64, 6.18.44, 7.2.12+deb14-amd64, 6.14.0-rc2.
-// candidate says that it is a release candidate.
+// parseRelease parses 6.12.107+deb13-amd64, 6.18.44, 7.2.12+deb14-amd64 or
+// 6.14.0-rc2. candidate: it is a release candidate.
 func parseRelease(release string) (major, minor, patch int, candidate bool, err error) {
 	version, rest := release, ""
 	if i := strings.IndexFunc(release, func(r rune) bool { return r != '.' && (r < '0' || r > '9') }); i >= 0 {

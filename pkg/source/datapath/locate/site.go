@@ -11,30 +11,29 @@ import (
 	"golang.org/x/arch/x86/x86asm"
 )
 
-// errNoPoint says that a function cannot be probed without harm.
+// errNoPoint means that a function cannot be probed safely.
 var errNoPoint = errors.New("no instruction to probe")
 
 const (
-	// maxPrologue is how far from its beginning a function is probed at most.
+	// maxPrologue is the maximum distance of a probe from the function's entry.
 	maxPrologue = 64
-	// maxFunction is how many bytes of a function are looked at: one that is longer
-	// is taken for cut off.
+	// maxFunction is the number of bytes of a function that are read.
 	maxFunction = 64 << 10
 )
 
 var endbr64 = []byte{0xf3, 0x0f, 0x1e, 0xfa}
 
-// point chooses where a function is probed: on the first instruction that the
-// kernel emulates, as long as what is before it leaves the stack, the memory and
-// the arguments alone; else on the first one, which is then stepped. code is that
-// of the function, of which prologue bytes are before the return address is no
-// longer on top of the stack.
-func point(machine elf.Machine, code []byte, prologue uint64) (offset uint64, stepped bool, err error) {
+// choosePoint chooses where a function is probed: at the first instruction that the
+// kernel emulates, if the instructions before it change neither the stack, nor
+// memory, nor arguments; otherwise at the first instruction, which the kernel
+// single-steps. In the first prologue bytes of the code the return address is on
+// top of the stack.
+func choosePoint(machine elf.Machine, code []byte, prologue uint64) (offset uint64, stepped bool, err error) {
 	if machine != elf.EM_X86_64 {
 		if len(code) < 4 {
 			return 0, false, fmt.Errorf("%w: no code", errNoPoint)
 		}
-		return 0, true, nil // arm64 emulates few, and none that functions begin with
+		return 0, true, nil // arm64 emulates few instructions, and none at a function's entry
 	}
 	head := code[:min(uint64(len(code)), prologue, maxPrologue)]
 	for at := 0; at < len(head); {
@@ -42,8 +41,8 @@ func point(machine elf.Machine, code []byte, prologue uint64) (offset uint64, st
 		if emulated(rest) || (branches(rest) && at > 0 && !loops(code, at)) {
 			return uint64(at), false, nil
 		}
-		n, harmless := pass(rest)
-		if !harmless {
+		n, ok := harmless(rest)
+		if !ok {
 			break
 		}
 		at += n
@@ -54,10 +53,10 @@ func point(machine elf.Machine, code []byte, prologue uint64) (offset uint64, st
 	return 0, true, nil
 }
 
-// emulated says whether x86 kernels (arch/x86/kernel/uprobes.c, push_setup_xol_ops
-// and branch_setup_xol_ops, since 4.20) emulate an instruction, of those that
-// nothing jumps back to. Calls are emulated as well, but some kernels forget the
-// shadow stack then; longer nops only by newer ones.
+// emulated reports whether x86 kernels since 4.20 emulate an instruction
+// (arch/x86/kernel/uprobes.c, push_setup_xol_ops and branch_setup_xol_ops).
+// Conditional branches are left to branches. Calls are emulated too, but some
+// kernels ignore the shadow stack then; longer nops only by newer kernels.
 func emulated(code []byte) bool {
 	nop := bytes.TrimLeft(code, "\x66")
 	switch {
@@ -71,22 +70,21 @@ func emulated(code []byte) bool {
 	return len(nop) > 0 && nop[0] == 0x90 && len(code)-len(nop) <= 8
 }
 
-// branches says whether an instruction is a conditional branch, which is emulated,
-// too.
+// branches reports whether an instruction is a conditional branch, which the kernel
+// emulates.
 func branches(code []byte) bool {
 	return (len(code) >= 2 && code[0]&^15 == 0x70) || (len(code) >= 6 && code[0] == 0x0f && code[1]&^15 == 0x80)
 }
 
-// loops says whether anything in a function may jump back to what is between its
-// first instruction and the one at an offset, so that this is met more than once a
-// call.
+// loops reports whether a function may jump back to an instruction after the first
+// one, up to the offset, so that a probe there is hit more than once per call.
 func loops(code []byte, offset int) bool {
 	for at := 0; at < len(code); {
 		n := len(endbr64)
 		if !bytes.HasPrefix(code[at:], endbr64) {
 			inst, err := instructionAt(code[at:])
 			if err != nil {
-				return true // who knows
+				return true // unknown
 			}
 			n = inst.Len
 			target, relative := inst.Args[0].(x86asm.Rel)
@@ -102,15 +100,15 @@ func loops(code []byte, offset int) bool {
 // instructionAt decodes the first instruction of code.
 func instructionAt(code []byte) (x86asm.Inst, error) {
 	inst, err := x86asm.Decode(code, 64)
-	if err == nil && (inst.Op == 0 || inst.Len <= 0) { // what is left is no whole instruction
+	if err == nil && (inst.Op == 0 || inst.Len <= 0) { // an incomplete instruction
 		err = x86asm.ErrTruncated
 	}
 	return inst, err
 }
 
-// pass gives the length of an instruction, and whether a probe after it sees what
-// one before it would.
-func pass(code []byte) (n int, harmless bool) {
+// harmless returns the length of an instruction and whether a probe after it finds
+// the same stack, memory and arguments as one before it.
+func harmless(code []byte) (n int, ok bool) {
 	if bytes.HasPrefix(code, endbr64) {
 		return len(endbr64), true
 	}
@@ -123,14 +121,14 @@ func pass(code []byte) (n int, harmless bool) {
 		return inst.Len, true
 	case x86asm.MOV, x86asm.MOVZX, x86asm.MOVSX, x86asm.MOVSXD, x86asm.LEA,
 		x86asm.XOR, x86asm.AND, x86asm.OR, x86asm.ADD, x86asm.SUB, x86asm.SHL, x86asm.SHR, x86asm.SAR:
-		return inst.Len, free(inst.Args[0])
+		return inst.Len, isScratch(inst.Args[0])
 	}
 	return inst.Len, false
 }
 
-// free says whether an operand is a register that holds neither one of the first
-// four arguments, which are all that is read, nor what a function must keep.
-func free(arg x86asm.Arg) bool {
+// isScratch reports whether an operand is a register that contains none of the
+// first four arguments, which the programs read, and that a function need not keep.
+func isScratch(arg x86asm.Arg) bool {
 	switch arg {
 	case x86asm.AL, x86asm.AX, x86asm.EAX, x86asm.RAX,
 		x86asm.R8B, x86asm.R8W, x86asm.R8L, x86asm.R8,
@@ -142,9 +140,9 @@ func free(arg x86asm.Arg) bool {
 	return false
 }
 
-// steppable refuses a first instruction whose copy elsewhere is not sure to do the
-// same: a call pushes the wrong address, and none that a function does not begin
-// with was ever tried.
+// steppable returns an error if the first instruction may not work when the kernel
+// executes a copy of it elsewhere. A call would push the wrong address. Only
+// instructions that functions of real providers begin with are allowed.
 func steppable(code []byte) error {
 	if bytes.HasPrefix(code, endbr64) {
 		return nil

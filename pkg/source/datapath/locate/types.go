@@ -2,10 +2,10 @@
 
 package locate
 
-// A function is one of a provider's functions that are probed.
+// Function is a function of a verbs provider.
 type Function uint8
 
-// The functions of struct ibv_context_ops, then those of struct ibv_qp_ex.
+// The functions of struct ibv_context_ops, then of struct ibv_qp_ex.
 const (
 	PostSend Function = iota
 	PostRecv
@@ -33,27 +33,27 @@ const (
 	Functions
 )
 
-// returns says whether the function's return is probed, too: it tells what was
-// taken or done.
+// Returns reports whether the function's return is probed, too. It contains what
+// the provider accepted or completed.
 func (f Function) Returns() bool {
 	return f == PostSend || f == PostRecv || f == PollCQ || f == WrComplete
 }
 
-// A fileID is a file that is mapped, as /proc/PID/maps tells it.
+// FileID identifies a mapped file by the numbers in /proc/PID/maps.
 type FileID struct {
 	Device, Inode uint64
 }
 
-// A site is where one function of one file is probed.
+// Site is where one function of one file is probed.
 type Site struct {
 	File     FileID
 	Function Function
-	// offset is that of the instruction in the file. Return probes are at the same
-	// place, which is before anything was pushed.
+	// Offset is the offset of the instruction in the file. Return probes have the same
+	// offset: the return address is still on top of the stack there.
 	Offset uint64
-	// skip is how far behind the function's entry that is.
+	// Skip is the distance from the function's entry.
 	Skip uint8
-	// stepped: the kernel must single-step the instruction, which costs some ten
-	// times as much as one that it emulates.
+	// Stepped: the kernel single-steps the instruction, which costs about ten times as
+	// much as to emulate it.
 	Stepped bool
 }

@@ -10,37 +10,38 @@ import (
 	"math"
 )
 
-// A process can point its operations anywhere, and a file is shared by all
-// containers of an image: a probe in the middle of an instruction, or a return
-// probe where no return address is on top of the stack, would break all of them.
-// So only what the file's own unwind table (.eh_frame_hdr, which stripped files
-// keep) says to be the beginning of a function is probed.
+// A process can set its operations to any address, and all containers of an image
+// share a file: a probe in the middle of an instruction, or a return probe where no
+// return address is on top of the stack, would break all of them. So only addresses
+// are probed at which a function begins according to the file's unwind table
+// (.eh_frame_hdr, which stripped files keep).
 
-// errNoFunction says that no function is known to begin at an address.
+// errNoFunction means that no function is known to begin at an address.
 var errNoFunction = errors.New("no function begins there")
 
-// Pointer encodings of .eh_frame, and the only ones that linkers write.
+// Pointer encodings of .eh_frame. Linkers write no others.
 const (
 	ptrU4      = 0x03 // DW_EH_PE_udata4
 	ptrPCRel4  = 0x1b // DW_EH_PE_pcrel | DW_EH_PE_sdata4
 	ptrDataRel = 0x3b // DW_EH_PE_datarel | DW_EH_PE_sdata4
 )
 
-// maxCFI is more than the head of any entry of .eh_frame takes.
+// maxCFI is the number of bytes that are read of an entry of .eh_frame: more than
+// its head has.
 const maxCFI = 96
 
-// entryRules are how the return address is found at the beginning of a function:
-// on x86 it is on top of the stack, on arm64 still in its register.
+// entryRules are the rules for the return address at the beginning of a function:
+// on x86 it is on top of the stack, on arm64 in its register.
 var entryRules = map[elf.Machine]string{
 	elf.EM_X86_64:  "\x0c\x07\x08\x90\x01", // DW_CFA_def_cfa: rsp+8; DW_CFA_offset: rip at cfa-8
 	elf.EM_AARCH64: "\x0c\x1f\x00",         // DW_CFA_def_cfa: sp+0
 }
 
-// An extent is how long a function is, and its beginning, in which the return
-// address and the stack pointer stay where they were.
+// extent is the length of a function and of its prologue, in which the return
+// address and the stack pointer do not change.
 type extent struct{ size, prologue uint64 }
 
-// function finds the function that begins at an address.
+// function returns the extent of the function that begins at an address.
 func (o *object) function(address uint64) (extent, error) {
 	var head [12]byte
 	at := o.unwind.Vaddr
@@ -93,8 +94,8 @@ func (o *object) frame(at, address uint64) (extent, error) {
 	if r.bad {
 		return extent{}, fmt.Errorf("%w: bad entry", errNoFunction)
 	}
-	// The first instruction says up to where the rules of the beginning hold. A cold
-	// part of another function begins with rules of its own.
+	// The first instruction contains up to where the rules of the entry hold. A cold
+	// part of another function begins with other rules.
 	advance := uint64(0)
 	switch op := r.byte(); {
 	case r.bad, op == 0 && r.zeros():
@@ -114,9 +115,9 @@ func (o *object) frame(at, address uint64) (extent, error) {
 	return extent{size, min(advance*unit, size)}, nil
 }
 
-// common reads what entries have in common, and checks it: the rules at the
-// beginning of a function, and the encoding of addresses. It gives what the
-// entries' steps are multiples of.
+// common reads a common information entry (CIE) and checks it: the rules at the
+// beginning of a function and the encoding of addresses. It returns the code
+// alignment factor.
 func (o *object) common(at uint64) (uint64, error) {
 	b, err := o.entry(at)
 	if err != nil {
@@ -169,7 +170,7 @@ func (o *object) common(at uint64) (uint64, error) {
 	return unit, nil
 }
 
-// entry reads the beginning of what is at an address of .eh_frame, without its
+// entry reads the beginning of the entry at an address of .eh_frame, without its
 // length.
 func (o *object) entry(at uint64) ([]byte, error) {
 	var length [4]byte
@@ -187,7 +188,7 @@ func (o *object) entry(at uint64) ([]byte, error) {
 	return b, nil
 }
 
-// cfi reads call frame information; bad is set when it ends early.
+// cfi parses call frame information. bad is set if it ends early.
 type cfi struct {
 	b   []byte
 	bad bool
@@ -211,7 +212,7 @@ func (r *cfi) byte() byte {
 	return c
 }
 
-// number reads an unsigned LEB128 number; a signed one it passes over.
+// number reads an unsigned LEB128 number. It also skips a signed one.
 func (r *cfi) number() (n uint64) {
 	for shift := 0; shift < 63; shift += 7 {
 		c := r.byte()
@@ -236,7 +237,7 @@ func (r *cfi) text() string {
 	return ""
 }
 
-// zeros says that nothing but padding is left.
+// zeros reports whether only padding is left.
 func (r *cfi) zeros() bool {
 	for _, c := range r.b {
 		if c != 0 {
