@@ -342,7 +342,7 @@ func program(t *testing.T) *ebpf.Program {
 	return prog
 }
 
-// addressOf is where a process has what is at an offset of a file.
+// addressOf returns the address at which a process has mapped an offset of a file.
 func addressOf(t *testing.T, p *Process, name string, offset uint64) uint64 {
 	t.Helper()
 	code, err := p.code()

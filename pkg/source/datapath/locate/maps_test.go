@@ -138,7 +138,7 @@ func TestMappedFile(t *testing.T) {
 	f, err = p.open(m)
 	check("deleted", f, err)
 
-	// Whatever is opened, it must be what maps tells.
+	// Whatever is opened, it must be the file that maps has.
 	wrong := *m
 	wrong.file.Inode++
 	if f, err := p.open(&wrong); err == nil {

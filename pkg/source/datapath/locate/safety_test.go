@@ -17,7 +17,7 @@ func TestReturnProbesSafe(t *testing.T) {
 		"6.11.0":               false,
 		"6.11.0-29-generic":    false,
 		"6.11.11":              false,
-		"6.12.0-55.el10":       false, // may have the fix: nobody can tell
+		"6.12.0-55.el10":       false, // may have the fix, unknown
 		"6.12.13":              false,
 		"6.12.14":              true,
 		"6.12.107+deb13-amd64": true,
@@ -70,6 +70,6 @@ func TestStackOfCPU(t *testing.T) {
 	code := []byte("\x0f\x1f\x44\x00\x00\x0f\x1f\x00\x55\x48\x89\xe5\x53\x41\x55\x41\x56\x41\x57" +
 		"\x49\xb9\xf8\x1c\x50\x5b\x79\x60\x00\x00\x65\x4c\x03\x0c\x25\x28\xe0\xb0\x83\x49\x89\xfe")
 	if !stackOfCPU(code) || stackOfCPU(code[:30]) || stackOfCPU(nil) {
-		t.Error("a stack of the CPU is not told from none")
+		t.Error("a stack of the CPU is not recognized")
 	}
 }
