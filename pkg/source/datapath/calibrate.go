@@ -19,14 +19,14 @@ import (
 // costs are what one trap takes of the process that is hit, in ns: at an
 // instruction that the kernel emulates, at one that it steps over, and at a return,
 // in addition to the one at the entry.
-type costs struct{ emulated, stepped, returned uint32 }
+type trapCosts struct{ emulated, stepped, returned uint32 }
 
 // What is believed when nothing could be measured, and the bounds of what is
 // believed. 0.7 µs, 0.8 µs and, in a virtual machine, 9 µs were measured.
 var (
-	defaultCosts = costs{emulated: 2000, stepped: 12000, returned: 2000}
-	leastCosts   = costs{emulated: 200, stepped: 300, returned: 100}
-	mostCosts    = costs{emulated: 20_000, stepped: 100_000, returned: 20_000}
+	defaultTrapCosts = trapCosts{emulated: 2000, stepped: 12000, returned: 2000}
+	minTrapCosts     = trapCosts{emulated: 200, stepped: 300, returned: 100}
+	maxTrapCosts     = trapCosts{emulated: 20_000, stepped: 100_000, returned: 20_000}
 )
 
 const (
@@ -60,10 +60,10 @@ const (
 //     signals back.
 //   - The thread is locked, and a leaf never leaves it, so that the kernel finds the
 //     return address where it put it.
-func calibrate(attach func(path string, offset uint64, ret bool) (io.Closer, error)) (costs, error) {
+func calibrate(attach func(path string, offset uint64, ret bool) (io.Closer, error)) (trapCosts, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	c := defaultCosts
+	c := defaultTrapCosts
 	emulated, stepped := leaves()
 	var errs []error
 	if err := measure(emulated, emulatedLeaf, attach, &c.emulated, &c.returned); err != nil {
@@ -72,9 +72,9 @@ func calibrate(attach func(path string, offset uint64, ret bool) (io.Closer, err
 	if err := measure(stepped, steppedLeaf, attach, &c.stepped, nil); err != nil {
 		errs = append(errs, fmt.Errorf("traps that are stepped over: %w", err))
 	}
-	c.emulated = min(max(c.emulated, leastCosts.emulated), mostCosts.emulated)
-	c.stepped = min(max(c.stepped, leastCosts.stepped), mostCosts.stepped)
-	c.returned = min(max(c.returned, leastCosts.returned), mostCosts.returned)
+	c.emulated = min(max(c.emulated, minTrapCosts.emulated), maxTrapCosts.emulated)
+	c.stepped = min(max(c.stepped, minTrapCosts.stepped), maxTrapCosts.stepped)
+	c.returned = min(max(c.returned, minTrapCosts.returned), maxTrapCosts.returned)
 	if len(errs) > 0 {
 		return c, fmt.Errorf("what a probe costs is assumed: %w", errors.Join(errs...))
 	}

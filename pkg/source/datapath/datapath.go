@@ -54,16 +54,16 @@ type Source struct {
 	hooks  []model.Hook
 	failed error
 	// unprobed is why some calls are not watched that should be.
-	unprobed error
-	names    map[uint32]string // of the HCAs, by index
-	totals   *totals
-	forget   map[uint64]bool
+	unprobed  error
+	names     map[uint32]string // of the HCAs, by index
+	fold      *fold
+	forgotten map[uint64]bool
 	// contexts are those whose functions were found, and worth is what the counts of
 	// a file's processes are worth.
-	contexts map[gen.DatapathContextKey]place
-	worth    map[locate.FileID][budget.Groups]budget.Sampling
-	stats    model.DataPathStats
-	late     uint64 // contexts that are gone
+	contexts  map[gen.DatapathContextKey]contextState
+	samplings map[locate.FileID][budget.Groups]budget.Sampling
+	stats     model.DataPathStats
+	late      uint64 // contexts that are gone
 
 	loop
 
@@ -73,13 +73,13 @@ type Source struct {
 
 // A place is where the functions of a context are: the file, and since when it
 // is probed (CLOCK_MONOTONIC, ns; 0: not yet), and whether the context is watched.
-type place struct {
+type contextState struct {
 	file   locate.FileID
 	probed uint64
 	cgroup uint64
 	chosen bool
 	// decided: probed is final.
-	decided bool
+	final bool
 }
 
 // New attaches the hooks if there is a device, and begins to watch. It fails where the kernel allows no such probes, or none
@@ -100,15 +100,15 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 		opts.Logger = zap.NewNop()
 	}
 	return &Source{
-		opts:     opts,
-		hooks:    unattached("no RDMA device: the hooks come with the first one", model.StateAbsent),
-		totals:   newTotals(opts.Budget),
-		forget:   map[uint64]bool{},
-		contexts: map[gen.DatapathContextKey]place{},
-		worth:    map[locate.FileID][budget.Groups]budget.Sampling{},
-		loop:     newLoop(opts),
-		stop:     stop,
-		done:     make(chan struct{}),
+		opts:      opts,
+		hooks:     unattached("no RDMA device: the hooks come with the first one", model.StateAbsent),
+		fold:      newFold(opts.Budget),
+		forgotten: map[uint64]bool{},
+		contexts:  map[gen.DatapathContextKey]contextState{},
+		samplings: map[locate.FileID][budget.Groups]budget.Sampling{},
+		loop:      newLoop(opts),
+		stop:      stop,
+		done:      make(chan struct{}),
 	}
 }
 
@@ -127,7 +127,7 @@ func (s *Source) Forget(cgroups []uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range cgroups {
-		s.forget[id] = true
+		s.forgotten[id] = true
 	}
 }
 
@@ -138,12 +138,12 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	snap := model.Snapshot{Hooks: s.hooks}
 	err := errors.Join(s.failed, s.unprobed)
 	if s.kernel != nil {
-		err = errors.Join(err, s.fold())
+		err = errors.Join(err, s.drain())
 		s.kernel.fill(&snap)
 	}
-	s.totals.forget(s.forget)
-	clear(s.forget)
-	s.totals.fill(&snap, s.deviceName)
+	s.fold.forget(s.forgotten)
+	clear(s.forgotten)
+	s.fold.fill(&snap, s.deviceName)
 	stats := s.stats
 	snap.DataPath = &stats
 	return snap, err
@@ -154,9 +154,9 @@ func (s *Source) deviceName(index uint32) string { return s.names[index] }
 
 // fold adds what was counted to the totals, between two steps: what is watched in
 // windows is kept back until they end. It is called under mu.
-func (s *Source) fold() error {
+func (s *Source) drain() error {
 	keepBack := func(key gen.DatapathContextKey) [budget.Groups]budget.Sampling {
-		w := s.worthOf(key)
+		w := s.samplingsOf(key)
 		for c := range w {
 			if w[c].Windowed {
 				w[c].Scale = 0
@@ -165,24 +165,24 @@ func (s *Source) fold() error {
 		return w
 	}
 	err := s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
-		s.totals.add(key, stat, keepBack(key))
+		s.fold.add(key, stat, keepBack(key))
 	})
 	return errors.Join(err, s.kernel.latencies(func(key gen.DatapathLatencyKey, l *gen.DatapathLatency) {
-		s.totals.addLatency(key, l, keepBack(key.Context)[budget.Poll])
+		s.fold.addLatency(key, l, keepBack(key.Context)[budget.Poll])
 	}))
 }
 
 // isLate says whether a context was ready to send before its functions were probed.
 func (s *Source) isLate(key gen.DatapathContextKey, stat *gen.DatapathContextStat) bool {
 	p := s.contexts[key]
-	return p.decided && stat.Late != 0 && (p.probed == 0 || stat.LateNs < p.probed)
+	return p.final && stat.Late != 0 && (p.probed == 0 || stat.LateNs < p.probed)
 }
 
 // worthOf is what the counts of a context are worth. One whose functions were
 // not found yet may be hit all the same, by the probes of another process.
-func (s *Source) worthOf(key gen.DatapathContextKey) [budget.Groups]budget.Sampling {
+func (s *Source) samplingsOf(key gen.DatapathContextKey) [budget.Groups]budget.Sampling {
 	p, located := s.contexts[key]
-	w, ok := s.worth[p.file]
+	w, ok := s.samplings[p.file]
 	if !located && s.anyWindowed() {
 		return [budget.Groups]budget.Sampling{{Windowed: true, Ratio: 1}, {Windowed: true, Ratio: 1}}
 	}
@@ -193,7 +193,7 @@ func (s *Source) worthOf(key gen.DatapathContextKey) [budget.Groups]budget.Sampl
 }
 
 func (s *Source) anyWindowed() bool {
-	for _, w := range s.worth {
+	for _, w := range s.samplings {
 		if w[budget.Post].Windowed || w[budget.Poll].Windowed {
 			return true
 		}

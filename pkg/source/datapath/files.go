@@ -41,10 +41,10 @@ func newFile(id locate.FileID) *file {
 }
 
 // probes is how many places of a group are probed, the returns included.
-func (f *file) probes(calls int) int {
+func (f *file) probes(group int) int {
 	n := 0
 	for s := range f.sites {
-		if groupOf(s.Function) == calls {
+		if groupOf(s.Function) == group {
 			n++
 			if s.Function.Returns() {
 				n++
@@ -63,9 +63,9 @@ func (f *file) pids() []int {
 }
 
 // failure is why a site of a group is not probed, nil when all are.
-func (f *file) failure(calls int) error {
+func (f *file) failure(group int) error {
 	for s, failed := range f.failed {
-		if groupOf(s.Function) == calls {
+		if groupOf(s.Function) == group {
 			return failed.err
 		}
 	}
@@ -73,12 +73,12 @@ func (f *file) failure(calls int) error {
 }
 
 // on says whether a group is attached.
-func (f *file) on(calls int) bool { return f.links[calls] != nil }
+func (f *file) on(group int) bool { return f.links[group] != nil }
 
 // attach probes all sites of a group that are not probed yet.
-func (f *file) attach(calls int, probe func(path string, s locate.Site) (io.Closer, error)) error {
-	if f.links[calls] == nil {
-		f.links[calls] = map[locate.Site]io.Closer{}
+func (f *file) attach(group int, probe func(path string, s locate.Site) (io.Closer, error)) error {
+	if f.links[group] == nil {
+		f.links[group] = map[locate.Site]io.Closer{}
 	}
 	// Side by side, as a process may be about to post.
 	var mu sync.Mutex
@@ -86,7 +86,7 @@ func (f *file) attach(calls int, probe func(path string, s locate.Site) (io.Clos
 	var errs []error
 	var missing []locate.Site
 	for s := range f.sites {
-		if groupOf(s.Function) == calls && f.links[calls][s] == nil && time.Since(f.failed[s].at) >= retryInterval {
+		if groupOf(s.Function) == group && f.links[group][s] == nil && time.Since(f.failed[s].at) >= retryInterval {
 			missing = append(missing, s)
 		}
 	}
@@ -101,7 +101,7 @@ func (f *file) attach(calls int, probe func(path string, s locate.Site) (io.Clos
 				return
 			}
 			delete(f.failed, s)
-			f.links[calls][s] = link
+			f.links[group][s] = link
 		})
 	}
 	wg.Wait()
@@ -122,16 +122,16 @@ func (f *file) open(s locate.Site, probe func(path string, s locate.Site) (io.Cl
 
 // detach ends the probes of a group, side by side: each waits for a grace period.
 // Nothing waits for them but done.
-func (f *file) detach(calls int, done *sync.WaitGroup) {
-	links := f.links[calls]
-	f.links[calls] = nil
-	f.closing[calls].Store(true)
+func (f *file) detach(group int, done *sync.WaitGroup) {
+	links := f.links[group]
+	f.links[group] = nil
+	f.closing[group].Store(true)
 	done.Go(func() {
 		var wg sync.WaitGroup
 		for _, link := range links {
 			wg.Go(func() { _ = link.Close() })
 		}
 		wg.Wait()
-		f.closing[calls].Store(false)
+		f.closing[group].Store(false)
 	})
 }

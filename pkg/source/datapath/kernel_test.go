@@ -336,7 +336,7 @@ func TestCounts(t *testing.T) {
 
 // TestStranger: what probes take of a process that nobody watches is known, too.
 // FAKE provider.
-func TestStranger(t *testing.T) {
+func TestUnknownCost(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
 	f := startFake(t, path)

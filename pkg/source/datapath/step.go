@@ -19,7 +19,7 @@ import (
 
 // toll is what attaching or detaching one probe costs a process: its memory is
 // locked while the instruction is exchanged.
-const toll = 20 * time.Microsecond
+const switchCost = 20 * time.Microsecond
 
 func random() float64 { return rand.Float64() } //nolint:gosec // spreads windows, keeps no secret
 
@@ -38,11 +38,11 @@ func (s *Source) step() time.Time {
 		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
 		if s.opts.Budget > 0 { // what is not known may be too much
 			for _, f := range s.files {
-				s.turn(f, budget.Post, false)
-				s.turn(f, budget.Poll, false)
+				s.switchGroup(f, budget.Post, false)
+				s.switchGroup(f, budget.Poll, false)
 			}
 		}
-		return now.Add(reapInterval)
+		return now.Add(removeInterval)
 	}
 	var loads []budget.ProcessLoad
 	for pid, w := range s.processes {
@@ -52,7 +52,7 @@ func (s *Source) step() time.Time {
 	}
 	files := make([]budget.FileLoad, 0, len(s.files))
 	for _, f := range s.files {
-		if !s.wanted(f) {
+		if !s.isWanted(f) {
 			continue
 		}
 		files = append(files, budget.FileLoad{
@@ -61,10 +61,10 @@ func (s *Source) step() time.Time {
 		})
 	}
 	wants, next := s.budget.Tick(now, loads, files)
-	s.book(now, readings, loads)
+	s.count(now, readings, loads)
 	for _, f := range s.files {
 		for c := range budget.Groups {
-			if !s.turn(f, c, wants[budget.File(f.id)][c]) {
+			if !s.switchGroup(f, c, wants[budget.File(f.id)][c]) {
 				next = now.Add(budget.DetachInterval)
 			}
 		}
@@ -74,7 +74,7 @@ func (s *Source) step() time.Time {
 
 // wanted says whether a process that maps the file is to be watched: those that
 // are not pay for its probes, too.
-func (s *Source) wanted(f *file) bool {
+func (s *Source) isWanted(f *file) bool {
 	for pid := range f.paths {
 		if w := s.processes[pid]; w != nil && w.chosen {
 			return true
@@ -106,7 +106,7 @@ func (s *Source) read() ([]reading, map[int][budget.Groups]time.Duration, error)
 }
 
 // book adds readings to the totals, for what they are worth now.
-func (s *Source) book(now time.Time, readings []reading, loads []budget.ProcessLoad) {
+func (s *Source) count(now time.Time, readings []reading, loads []budget.ProcessLoad) {
 	worth := make(map[locate.FileID][budget.Groups]budget.Sampling, len(s.files))
 	ended, probes := false, 0
 	var unprobed error
@@ -122,23 +122,23 @@ func (s *Source) book(now time.Time, readings []reading, loads []budget.ProcessL
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.worth, s.unprobed = worth, unprobed
+	s.samplings, s.unprobed = worth, unprobed
 	late := uint64(0)
 	for i := range readings {
 		r := &readings[i]
-		s.totals.add(r.key, &r.stat, s.worthOf(r.key))
+		s.fold.add(r.key, &r.stat, s.samplingsOf(r.key))
 		if s.isLate(r.key, &r.stat) {
 			late++
 		}
 	}
 	for _, l := range loads {
 		took := l.Spent[budget.Post] + l.Spent[budget.Poll] + s.budget.SwitchingCost(l.PID)
-		s.totals.spent(now, l.PID, s.processes[l.PID].cgroup, l.CPU, took)
+		s.fold.update(now, l.PID, s.processes[l.PID].cgroup, l.CPU, took)
 	}
 	s.stats.Late, s.stats.Processes, s.stats.Probes = s.late+late, uint64(len(loads)), uint64(probes)
 	if ended {
 		err := s.kernel.latencies(func(key gen.DatapathLatencyKey, l *gen.DatapathLatency) {
-			s.totals.addLatency(key, l, s.worthOf(key.Context)[budget.Poll])
+			s.fold.addLatency(key, l, s.samplingsOf(key.Context)[budget.Poll])
 		})
 		if err != nil {
 			s.opts.Logger.Debug("reading durations of the data path", zap.Error(err))
@@ -154,29 +154,29 @@ func (s *Source) book(now time.Time, readings []reading, loads []budget.ProcessL
 
 // turn switches the probes of a group on or off, or adds those that are new. It
 // says no while it cannot.
-func (s *Source) turn(f *file, calls int, on bool) bool {
-	was := f.on(calls)
+func (s *Source) switchGroup(f *file, group int, on bool) bool {
+	was := f.on(group)
 	switch {
-	case on && f.closing[calls].Load():
+	case on && f.closing[group].Load():
 		return false // two at the same place would count twice
 	case on:
-		if err := f.attach(calls, s.probe); err != nil {
+		if err := f.attach(group, s.probe); err != nil {
 			s.opts.Logger.Warn("not all calls of a provider are watched on the data path", zap.Error(err))
 		}
 	case was:
-		f.detach(calls, &s.detaching)
+		f.detach(group, &s.detaching)
 	}
-	if on && f.probed[calls] == 0 && f.failure(calls) == nil {
-		f.probed[calls] = monotonic()
+	if on && f.probed[group] == 0 && f.failure(group) == nil {
+		f.probed[group] = monotonic()
 	}
 	if on != was {
 		for _, key := range s.contextsOf(f.id) {
 			s.kernel.gap(key)
 		}
 		if !on { // the kernel takes them out after a grace period, and perf events one by one
-			s.budget.Detaching(budget.File(f.id), calls, f.pids())
+			s.budget.Detaching(budget.File(f.id), group, f.pids())
 		}
-		s.budget.Switched(budget.File(f.id), calls, on, time.Now(), f.pids())
+		s.budget.Switched(budget.File(f.id), group, on, time.Now(), f.pids())
 	}
 	return true
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/accelscope/accelscope/gen"
 )
 
-func (s *Source) choose(cgroup uint64) bool { return s.opts.Chosen == nil || s.opts.Chosen(cgroup) }
+func (s *Source) isChosen(cgroup uint64) bool { return s.opts.Chosen == nil || s.opts.Chosen(cgroup) }
 
 // chooseAgain asks once more who is to be watched.
-func (s *Source) chooseAgain() {
+func (s *Source) updateChosen() {
 	if s.opts.Chosen == nil {
 		return
 	}
@@ -22,7 +22,7 @@ func (s *Source) chooseAgain() {
 	for key, p := range places {
 		chosen, ok := asked[p.cgroup]
 		if !ok {
-			chosen = s.choose(p.cgroup)
+			chosen = s.isChosen(p.cgroup)
 			asked[p.cgroup] = chosen
 		}
 		w := s.processes[int(key.Tgid)]
@@ -31,13 +31,13 @@ func (s *Source) chooseAgain() {
 		}
 		p.chosen = chosen
 		w.chosen = w.chosen || chosen
-		s.put(key, p)
-		s.found = append(s.found, key)
+		s.setContext(key, p)
+		s.newContexts = append(s.newContexts, key)
 		s.kernel.gap(key)
 	}
 }
 
-func (s *Source) put(key gen.DatapathContextKey, p place) {
+func (s *Source) setContext(key gen.DatapathContextKey, p contextState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.contexts[key] = p

@@ -15,21 +15,21 @@ import (
 )
 
 // reap lets go of the processes that have ended, now and then.
-func (s *Source) reap(now time.Time) {
-	if now.Sub(s.reaped) < reapInterval {
+func (s *Source) removeEnded(now time.Time) {
+	if now.Sub(s.removedAt) < removeInterval {
 		return
 	}
-	s.reaped = now
+	s.removedAt = now
 	var over []uint32
 	for pid, w := range s.processes {
 		if w.Exited() {
-			s.end(pid, w)
+			s.removeProcess(pid, w)
 			over = append(over, uint32(pid))
 		}
 	}
-	over = append(over, s.unseen()...)
+	over = append(over, s.checkUnobserved()...)
 	if len(over) > 0 {
-		s.bury(over...)
+		s.removeContexts(over...)
 	}
 	for id, f := range s.files {
 		// One whose probes are still going is the one that comes back.
@@ -37,12 +37,12 @@ func (s *Source) reap(now time.Time) {
 			delete(s.files, id)
 		}
 	}
-	s.chooseAgain()
+	s.updateChosen()
 }
 
 // unseen are the processes that ended before they could be seen. Those that
 // live, and pay for probes by calls that nobody asked for, are seen now.
-func (s *Source) unseen() (over []uint32) {
+func (s *Source) checkUnobserved() (over []uint32) {
 	told := map[uint32]bool{}
 	s.mu.Lock()
 	err := errors.Join(
@@ -60,7 +60,7 @@ func (s *Source) unseen() (over []uint32) {
 		switch {
 		case err == nil:
 			p.Close()
-			s.see(event{key: gen.DatapathContextKey{Tgid: tgid}})
+			s.observe(event{key: gen.DatapathContextKey{Tgid: tgid}})
 		case errors.Is(err, model.ErrAbsent):
 			over = append(over, tgid)
 		}
@@ -69,7 +69,7 @@ func (s *Source) unseen() (over []uint32) {
 }
 
 // end takes leave of a process: probes of a file go with the last that maps it.
-func (s *Source) end(pid int, w *watched) {
+func (s *Source) removeProcess(pid int, w *watched) {
 	for _, f := range s.files {
 		delete(f.paths, pid)
 		if len(f.paths) > 0 {
@@ -83,24 +83,24 @@ func (s *Source) end(pid int, w *watched) {
 		}
 	}
 	delete(s.processes, pid)
-	w.dismiss()
+	w.release()
 }
 
 // dismiss lets go of the process, now or when nobody looks into it any more.
-func (w *watched) dismiss() {
-	if w.gone = true; !w.busy {
+func (w *watched) release() {
+	if w.ended = true; !w.searching {
 		w.Close()
 	}
 }
 
 // bury keeps the totals of processes that are gone and drops the rest.
-func (s *Source) bury(tgids ...uint32) {
+func (s *Source) removeContexts(tgids ...uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.fold()
-	over := map[uint32]*burial{}
+	err := s.drain()
+	over := map[uint32]*endedProcess{}
 	for _, tgid := range tgids {
-		over[tgid] = &burial{spent: s.budget.SwitchingCost(int(tgid))}
+		over[tgid] = &endedProcess{spent: s.budget.SwitchingCost(int(tgid))}
 	}
 	err = errors.Join(err, s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
 		b := over[key.Tgid]
@@ -118,9 +118,9 @@ func (s *Source) bury(tgids ...uint32) {
 	for tgid, b := range over {
 		err = errors.Join(err, s.kernel.remove(tgid, b.contexts...))
 		if len(b.contexts) > 0 {
-			s.totals.settle(int(tgid), b.cgroup, b.spent)
+			s.fold.finish(int(tgid), b.cgroup, b.spent)
 		}
-		s.totals.exited(tgid)
+		s.fold.endProcess(tgid)
 	}
 	if err != nil {
 		s.opts.Logger.Debug("not all of what processes counted last is known", zap.Error(err))
@@ -128,7 +128,7 @@ func (s *Source) bury(tgids ...uint32) {
 }
 
 // A burial is what a process that is gone leaves.
-type burial struct {
+type endedProcess struct {
 	contexts []gen.DatapathContextKey
 	cgroup   uint64
 	spent    time.Duration
@@ -137,7 +137,7 @@ type burial struct {
 // wasLate is isLate in the end. One that ended before its functions were found was
 // late unless all that is probed was so before, and it was seen to post.
 func (s *Source) wasLate(key gen.DatapathContextKey, stat *gen.DatapathContextStat) bool {
-	if stat.Late == 0 || s.contexts[key].decided {
+	if stat.Late == 0 || s.contexts[key].final {
 		return s.isLate(key, stat)
 	}
 	for _, f := range s.files {

@@ -20,7 +20,7 @@ func testDevice(index uint32) string { return fmt.Sprintf("mlx5_%d", index) }
 var whole = [budget.Groups]budget.Sampling{{Scale: 1, Ratio: 1}, {Scale: 1, Ratio: 1}}
 
 // rows are the facts by name, and whether they rest.
-func rows(t *totals) (map[string]uint64, map[string]bool) {
+func rows(t *fold) (map[string]uint64, map[string]bool) {
 	var snap model.Snapshot
 	t.fill(&snap, testDevice)
 	out, resting := map[string]uint64{}, map[string]bool{}
@@ -62,8 +62,8 @@ func want(t *testing.T, got, want map[string]uint64) {
 	}
 }
 
-func TestTotals(t *testing.T) {
-	tot := newTotals(0.01)
+func TestFold(t *testing.T) {
+	tot := newFold(0.01)
 	a, b := gen.DatapathContextKey{Context: 1, Tgid: 10}, gen.DatapathContextKey{Context: 1, Tgid: 11}
 	s := gen.DatapathContextStat{Cgroup: 7, Device: 1}
 	s.Posted[gen.DatapathOpcodeOPCODE_RDMA_WRITE], s.Bytes[gen.DatapathOpcodeOPCODE_RDMA_WRITE] = 3, 3000
@@ -115,28 +115,28 @@ func TestTotals(t *testing.T) {
 	s.ReceivedBytes += 100
 	how[budget.Poll].Scale = 0
 	tot.add(a, &s, how)
-	tot.exited(a.Tgid)
+	tot.endProcess(a.Tgid)
 	s.ReceivedBytes += 4
 	tot.add(b, &s, whole)
 	got, resting = rows(tot)
 	if got["7 mlx5_1 receive"] != 604 || got["7 mlx5_1 receive sampled"] != 302 || resting["7 mlx5_1 receive"] {
 		t.Errorf("received %d exact, %d sampled", got["7 mlx5_1 receive"], got["7 mlx5_1 receive sampled"])
 	}
-	tot.exited(b.Tgid)
+	tot.endProcess(b.Tgid)
 	if again, _ := rows(tot); fmt.Sprint(again) != fmt.Sprint(got) {
 		t.Errorf("changed when the last process went: %v", again)
 	}
 	tot.forget(map[uint64]bool{7: true})
-	if got, _ = rows(tot); len(got) != 0 || len(tot.contexts)+len(tot.pairs) != 0 {
+	if got, _ = rows(tot); len(got) != 0 || len(tot.contexts)+len(tot.series) != 0 {
 		t.Errorf("not forgotten: %v", got)
 	}
 }
 
 // Whatever happens, no figure falls, and what is exact and what is sampled add up:
 // each context does the same to a pair of totals, one of which sees all of it.
-func TestTotalsProperties(t *testing.T) {
+func TestFoldProperties(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
-	seen, all := newTotals(0.01), newTotals(0)
+	seen, all := newFold(0.01), newFold(0)
 	type live struct {
 		key  gen.DatapathContextKey
 		stat gen.DatapathContextStat
@@ -179,8 +179,8 @@ func TestTotalsProperties(t *testing.T) {
 			all.addLatency(key, &c.fine, whole[budget.Poll])
 		}
 		if len(contexts) > 0 && random.IntN(40) == 0 {
-			seen.exited(contexts[0].key.Tgid)
-			all.exited(contexts[0].key.Tgid)
+			seen.endProcess(contexts[0].key.Tgid)
+			all.endProcess(contexts[0].key.Tgid)
 			contexts = contexts[1:]
 		}
 		now, resting := rows(seen)
@@ -195,8 +195,8 @@ func TestTotalsProperties(t *testing.T) {
 		before, rested = now, resting
 	}
 	for _, c := range contexts {
-		seen.exited(c.key.Tgid)
-		all.exited(c.key.Tgid)
+		seen.endProcess(c.key.Tgid)
+		all.endProcess(c.key.Tgid)
 	}
 	got, _ := rows(seen)
 	truth, _ := rows(all)
@@ -217,15 +217,15 @@ func TestTotalsProperties(t *testing.T) {
 }
 
 // Scaling loses no fraction, however many periods there are.
-func TestFigureFractions(t *testing.T) {
-	var f figure
+func TestSampledFractions(t *testing.T) {
+	var f count
 	for range 1_000_000 {
 		f.add(1, false, 1.3)
 	}
 	if f.sampled < 1_299_999 || f.sampled > 1_300_001 || f.exact != 0 {
 		t.Errorf("%+v, want 1.3 million", f)
 	}
-	f = figure{sampled: 1 << 60}
+	f = count{sampled: 1 << 60}
 	for range 10 {
 		f.add(1, false, 1.5)
 	}
@@ -254,12 +254,12 @@ func TestNames(t *testing.T) {
 }
 
 func TestSpending(t *testing.T) {
-	tot := newTotals(0.01)
+	tot := newFold(0.01)
 	at := time.Unix(1e9, 0)
 	for i := range 180 { // a second of CPU each, and 1 % of it for a minute, 0.5 % later
 		spent := time.Duration(min(i, 60))*10*time.Millisecond + time.Duration(max(i-60, 0))*5*time.Millisecond
-		tot.spent(at.Add(time.Duration(i)*time.Second), 1, 7, time.Duration(i)*time.Second, spent)
-		tot.spent(at.Add(time.Duration(i)*time.Second), 2, 7, time.Duration(i)*time.Second, 0)
+		tot.update(at.Add(time.Duration(i)*time.Second), 1, 7, time.Duration(i)*time.Second, spent)
+		tot.update(at.Add(time.Duration(i)*time.Second), 2, 7, time.Duration(i)*time.Second, 0)
 		wanted := map[int]float64{5: 0, 14: 0, 15: 0.01, 59: 0.01, 179: 0.005}
 		if w, ok := wanted[i]; ok {
 			got := tot.budgets()
@@ -271,7 +271,7 @@ func TestSpending(t *testing.T) {
 	if n := len(tot.spending.processes[1].samples); n > 14 {
 		t.Errorf("%d samples of a minute", n)
 	}
-	tot.exited(1)
+	tot.endProcess(1)
 	got := tot.budgets()
 	if got[0].SpentRatio != 0 || math.Abs(got[0].SpentSeconds-(0.6+119*0.005)) > 1e-9 {
 		t.Errorf("after its exit: %+v", got[0])
@@ -280,7 +280,7 @@ func TestSpending(t *testing.T) {
 	if len(tot.budgets()) != 0 {
 		t.Error("not forgotten")
 	}
-	if !math.IsInf(func() float64 { a := newTotals(0); a.spent(at, 1, 1, 0, 0); return a.budgets()[0].LimitRatio }(), 1) {
+	if !math.IsInf(func() float64 { a := newFold(0); a.update(at, 1, 1, 0, 0); return a.budgets()[0].LimitRatio }(), 1) {
 		t.Error("without a limit it is not infinite")
 	}
 }

@@ -36,10 +36,10 @@ type watched struct {
 	cgroup uint64
 	// busy: it is being looked into, which may take as long as it lives. What else
 	// is seen of it queues. gone lets go of it when that has ended.
-	busy, gone bool
-	queue      []attempt
-	opened     time.Time
-	chosen     bool // to be watched
+	searching, ended bool
+	queue            []attempt
+	openedAt         time.Time
+	chosen           bool // to be watched
 }
 
 // An attempt is an event to be tried.
@@ -51,7 +51,7 @@ type attempt struct {
 }
 
 // An answer is what was found in a process.
-type answer struct {
+type searchResult struct {
 	attempt
 	locate.Found
 	of  *watched
@@ -59,21 +59,21 @@ type answer struct {
 }
 
 // see takes notice of a context or a queue pair.
-func (s *Source) see(e event) { s.try(attempt{event: e, begun: time.Now()}) }
+func (s *Source) observe(e event) { s.enqueue(attempt{event: e, begun: time.Now()}) }
 
 // try has a process looked into, in its turn.
-func (s *Source) try(a attempt) {
+func (s *Source) enqueue(a attempt) {
 	pid := int(a.key.Tgid)
 	w := s.processes[pid]
 	if w != nil && w.Exited() { // its number is another's by now
-		s.end(pid, w)
-		s.bury(uint32(pid))
+		s.removeProcess(pid, w)
+		s.removeContexts(uint32(pid))
 		w = nil
 	}
 	if w == nil {
 		p, err := locate.OpenProcess(s.opts.Procfs, pid)
 		if errors.Is(err, model.ErrAbsent) {
-			s.bury(uint32(pid))
+			s.removeContexts(uint32(pid))
 			return
 		}
 		if err != nil {
@@ -84,10 +84,10 @@ func (s *Source) try(a attempt) {
 		s.processes[pid] = w
 	}
 	if a.qp == 0 {
-		if a.begun.Sub(w.opened) < openInterval {
+		if a.begun.Sub(w.openedAt) < openInterval {
 			return
 		}
-		w.opened = a.begun
+		w.openedAt = a.begun
 	}
 	if len(w.queue) < maxQueue {
 		w.queue = append(w.queue, a)
@@ -96,31 +96,31 @@ func (s *Source) try(a attempt) {
 
 // turns looks into the processes that have something queued, as many as there is
 // room for.
-func (s *Source) turns() {
+func (s *Source) startSearches() {
 	free := maxLocating
 	for _, w := range s.processes {
-		if w.busy {
+		if w.searching {
 			free--
 		}
 	}
 	for _, w := range s.processes {
-		if free > 0 && !w.busy && len(w.queue) > 0 {
+		if free > 0 && !w.searching && len(w.queue) > 0 {
 			a := w.queue[0]
 			w.queue = w.queue[1:]
-			s.locate(w, a)
+			s.search(w, a)
 			free--
 		}
 	}
 }
 
 // locate looks into a process, beside the loop.
-func (s *Source) locate(w *watched, a attempt) {
-	w.busy = true
+func (s *Source) search(w *watched, a attempt) {
+	w.searching = true
 	go func() {
-		r := answer{attempt: a, of: w}
-		r.Found, r.err = s.look(w.Process, a.qp)
+		r := searchResult{attempt: a, of: w}
+		r.Found, r.err = s.find(w.Process, a.qp)
 		select {
-		case s.answers <- r:
+		case s.results <- r:
 		case <-s.done:
 			w.Close()
 		}
@@ -128,29 +128,29 @@ func (s *Source) locate(w *watched, a attempt) {
 }
 
 // learn takes what was found.
-func (s *Source) learn(a answer) {
+func (s *Source) handleFound(a searchResult) {
 	pid, w := int(a.key.Tgid), a.of
-	w.busy = false
+	w.searching = false
 	switch {
-	case w.gone:
+	case w.ended:
 		w.Close()
 		return
 	case errors.Is(a.err, locate.ErrNotReady):
-		s.postpone(a.attempt)
+		s.retryLater(a.attempt)
 		return
 	case errors.Is(a.err, model.ErrAbsent):
 		return // reaped in a moment
 	case a.err != nil:
 		s.opts.Logger.Info("process is not watched on the data path", zap.Int("pid", pid), zap.Error(a.err))
 		if errors.Is(a.err, fs.ErrPermission) {
-			s.refuse(fmt.Errorf("%w: add CAP_SYS_PTRACE", a.err))
+			s.setFailed(fmt.Errorf("%w: add CAP_SYS_PTRACE", a.err))
 		}
 		return
 	}
-	s.refuse(nil)
-	chosen := s.choose(a.cgroup)
+	s.setFailed(nil)
+	chosen := s.isChosen(a.cgroup)
 	w.chosen = w.chosen || chosen
-	s.add(pid, a.Found)
+	s.addSites(pid, a.Found)
 	if a.qp == 0 {
 		return
 	}
@@ -161,16 +161,16 @@ func (s *Source) learn(a answer) {
 			return
 		}
 	}
-	s.put(a.key, place{file: a.File(locate.PostSend), cgroup: a.cgroup, chosen: chosen})
-	s.found = append(s.found, a.key)
+	s.setContext(a.key, contextState{file: a.File(locate.PostSend), cgroup: a.cgroup, chosen: chosen})
+	s.newContexts = append(s.newContexts, a.key)
 	s.opts.Logger.Debug("located", zap.Int("pid", pid), zap.Int("places", len(a.Sites)),
 		zap.Duration("after", time.Since(a.begun)))
 }
 
 // settle says that the functions of those that were found are probed, after the
 // step that has seen to it.
-func (s *Source) settle() {
-	for _, key := range s.found {
+func (s *Source) markFound() {
+	for _, key := range s.newContexts {
 		s.mu.Lock()
 		p, ok := s.contexts[key]
 		s.mu.Unlock()
@@ -186,21 +186,21 @@ func (s *Source) settle() {
 		if s.opts.Chosen != nil && p.probed != 0 {
 			p.probed = monotonic() // nothing of it was counted before
 		}
-		p.decided = true
-		s.put(key, p)
+		p.final = true
+		s.setContext(key, p)
 	}
-	s.found = s.found[:0]
+	s.newContexts = s.newContexts[:0]
 }
 
 // refuse says why processes cannot be looked into.
-func (s *Source) refuse(err error) {
+func (s *Source) setFailed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failed = err
 }
 
 // add remembers the sites of a process.
-func (s *Source) add(pid int, l locate.Found) {
+func (s *Source) addSites(pid int, l locate.Found) {
 	for _, site := range l.Sites {
 		f := s.files[site.File]
 		if f == nil {
@@ -213,29 +213,29 @@ func (s *Source) add(pid int, l locate.Found) {
 }
 
 // postpone tries again later, each time after twice as long.
-func (s *Source) postpone(a attempt) {
-	if a.tries == maxTries || len(s.waiting) == maxWaiting {
+func (s *Source) retryLater(a attempt) {
+	if a.tries == maxTries || len(s.retries) == maxWaiting {
 		return
 	}
 	a.at = time.Now().Add(min(firstRetry<<min(a.tries, 16), lastRetry))
 	a.tries++
-	s.waiting = append(s.waiting, a)
+	s.retries = append(s.retries, a)
 }
 
 // again tries what is due, and says when to come back for the rest.
-func (s *Source) again(now time.Time) (next time.Time) {
+func (s *Source) retryDue(now time.Time) (next time.Time) {
 	next = now.Add(lastRetry)
-	due := s.waiting
-	s.waiting = nil
+	due := s.retries
+	s.retries = nil
 	for _, a := range due {
 		if now.Before(a.at) {
-			s.waiting = append(s.waiting, a)
+			s.retries = append(s.retries, a)
 			if a.at.Before(next) {
 				next = a.at
 			}
 			continue
 		}
-		s.try(a)
+		s.enqueue(a)
 	}
 	return next
 }

@@ -30,7 +30,7 @@ const (
 	unsupportedInterval = 10 * time.Minute
 	// reapInterval is how often the processes are looked at: what the probes of one
 	// that is gone cost others is nothing until then.
-	reapInterval = time.Second
+	removeInterval = time.Second
 	// nameInterval is how often the names of the HCAs are asked for while one is
 	// missing: it came later, or was moved to another namespace.
 	nameInterval = 2 * time.Second
@@ -48,28 +48,28 @@ type loop struct {
 	budget    *budget.Budget
 	// look finds the functions of a process, by its queue pair or, without one, as
 	// far as they are known.
-	look      func(p *locate.Process, qp uint64) (locate.Found, error)
-	costs     *costs // nil until measured
+	find      func(p *locate.Process, qp uint64) (locate.Found, error)
+	costs     *trapCosts // nil until measured
 	detaching sync.WaitGroup
 	readings  []reading
 
-	events  chan event
-	answers chan answer
-	waiting []attempt                // to be tried again
-	found   []gen.DatapathContextKey // since the last step
-	reaped  time.Time
-	named   time.Time
-	retry   time.Time
+	events      chan event
+	results     chan searchResult
+	retries     []attempt                // to be tried again
+	newContexts []gen.DatapathContextKey // since the last step
+	removedAt   time.Time
+	namedAt     time.Time
+	attachAt    time.Time
 }
 
 func newLoop(opts Options) loop {
 	return loop{
 		processes: map[int]*watched{},
 		files:     map[locate.FileID]*file{},
-		budget:    budget.New(opts.Budget, toll, random),
-		look:      locate.New(opts.Procfs).Find,
+		budget:    budget.New(opts.Budget, switchCost, random),
+		find:      locate.New(opts.Procfs).Find,
 		events:    make(chan event, maxEvents),
-		answers:   make(chan answer, maxLocating),
+		results:   make(chan searchResult, maxLocating),
 	}
 }
 
@@ -90,24 +90,24 @@ func (s *Source) run(ctx context.Context) {
 			continue
 		case e := <-s.events:
 			if s.kernel != nil { // else it is of before the last release
-				s.see(e)
+				s.observe(e)
 			}
-		case a := <-s.answers:
-			s.learn(a)
+		case a := <-s.results:
+			s.handleFound(a)
 		case <-step.C:
 		}
 		if s.kernel == nil { // written by this goroutine alone
 			continue
 		}
 		now := time.Now()
-		s.reap(now)
-		s.rename(ctx, now)
-		next := s.again(now)
-		s.turns()
+		s.removeEnded(now)
+		s.nameMissing(ctx, now)
+		next := s.retryDue(now)
+		s.startSearches()
 		if at := s.step(); at.Before(next) {
 			next = at
 		}
-		s.settle()
+		s.markFound()
 		step.Reset(time.Until(next))
 	}
 }
@@ -119,7 +119,7 @@ func (s *Source) follow(ctx context.Context) {
 	switch {
 	case !present && s.kernel != nil:
 		s.release("no RDMA device: the hooks come with the next one")
-	case present && s.kernel == nil && !time.Now().Before(s.retry):
+	case present && s.kernel == nil && !time.Now().Before(s.attachAt):
 		s.attach(ctx)
 	}
 }
@@ -141,9 +141,9 @@ func (s *Source) attach(ctx context.Context) {
 	s.hooks, s.failed = hooks, err
 	s.mu.Unlock()
 	if err != nil {
-		s.retry = time.Now().Add(retryInterval)
+		s.attachAt = time.Now().Add(retryInterval)
 		if errors.Is(err, model.ErrUnsupported) {
-			s.retry = time.Now().Add(unsupportedInterval)
+			s.attachAt = time.Now().Add(unsupportedInterval)
 		}
 		return
 	}
@@ -181,7 +181,7 @@ func (s *Source) attach(ctx context.Context) {
 		key := gen.DatapathContextKey{Context: uint64(e.device), Tgid: e.key.Tgid}
 		if of[key]++; of[key] <= maxExisting {
 			e.existed = true
-			s.see(e)
+			s.observe(e)
 		}
 	}
 	s.opts.Logger.Info("data path hooks attached")
@@ -192,7 +192,7 @@ func (s *Source) nameDevices(ctx context.Context) {
 	if s.opts.DeviceNames == nil {
 		return
 	}
-	s.named = time.Now()
+	s.namedAt = time.Now()
 	ctx, cancel := context.WithTimeout(ctx, watchInterval)
 	defer cancel()
 	names, err := s.opts.DeviceNames(ctx)
@@ -206,12 +206,12 @@ func (s *Source) nameDevices(ctx context.Context) {
 }
 
 // rename asks again while there are figures of an HCA without a name.
-func (s *Source) rename(ctx context.Context, now time.Time) {
-	if now.Sub(s.named) < nameInterval {
+func (s *Source) nameMissing(ctx context.Context, now time.Time) {
+	if now.Sub(s.namedAt) < nameInterval {
 		return
 	}
 	s.mu.Lock()
-	missing := s.totals.unnamed(s.deviceName)
+	missing := s.fold.hasUnnamed(s.deviceName)
 	s.mu.Unlock()
 	if missing {
 		s.nameDevices(ctx)
@@ -232,14 +232,14 @@ func (s *Source) release(reason string) {
 	}
 	s.detaching.Wait()
 	s.mu.Lock()
-	err := s.fold()
-	s.totals.released()
+	err := s.drain()
+	s.fold.endAll()
 	s.late = s.stats.Late
 	k := s.kernel
 	s.kernel = nil
 	s.hooks = unattached(reason, model.StateAbsent)
 	clear(s.contexts)
-	clear(s.worth)
+	clear(s.samplings)
 	s.stats.Probes, s.stats.Processes = 0, 0
 	s.mu.Unlock()
 	if err != nil && !errors.Is(err, os.ErrClosed) {
@@ -247,9 +247,9 @@ func (s *Source) release(reason string) {
 	}
 	k.close()
 	for _, w := range s.processes {
-		w.dismiss()
+		w.release()
 	}
 	clear(s.processes)
 	clear(s.files)
-	s.waiting, s.found = nil, nil
+	s.retries, s.newContexts = nil, nil
 }
