@@ -10,7 +10,7 @@ import (
 
 func (s *Source) isChosen(cgroup uint64) bool { return s.opts.Chosen == nil || s.opts.Chosen(cgroup) }
 
-// chooseAgain asks once more who is to be watched.
+// updateChosen checks again which cgroups are chosen.
 func (s *Source) updateChosen() {
 	if s.opts.Chosen == nil {
 		return

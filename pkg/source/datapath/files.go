@@ -14,23 +14,22 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// A file is a provider that processes map, and its probes: they are on the file,
-// and so hit whoever maps it.
+// file is a provider that processes map. Its probes hit all of them.
 type file struct {
 	id    locate.FileID
-	paths map[int]string // where to open it, by the process that maps it
+	paths map[int]string // path to open it, by process that maps it
 	sites map[locate.Site]bool
-	// links are what is attached, nil where the group is off.
+	// links are the attached probes of a group, nil if it is detached.
 	links [budget.Groups]map[locate.Site]io.Closer
-	// probed is since when (CLOCK_MONOTONIC, ns), 0: never.
+	// probed is the time since which a group is probed (CLOCK_MONOTONIC, ns), 0: never.
 	probed [budget.Groups]uint64
-	// closing: what was attached last is not gone yet.
+	// closing: detached probes of a group are still in place.
 	closing [budget.Groups]atomic.Bool
 	// failed are the sites that could not be probed.
 	failed map[locate.Site]failure
 }
 
-// A failure is why a site could not be probed, and when.
+// failure is why and when a site could not be probed.
 type failure struct {
 	err error
 	at  time.Time
@@ -40,7 +39,7 @@ func newFile(id locate.FileID) *file {
 	return &file{id: id, paths: map[int]string{}, sites: map[locate.Site]bool{}, failed: map[locate.Site]failure{}}
 }
 
-// probes is how many places of a group are probed, the returns included.
+// probes returns the number of probed places of a group, returns included.
 func (f *file) probes(group int) int {
 	n := 0
 	for s := range f.sites {
@@ -62,7 +61,7 @@ func (f *file) pids() []int {
 	return pids
 }
 
-// failure is why a site of a group is not probed, nil when all are.
+// failure returns why a site of a group is not probed, nil if all are.
 func (f *file) failure(group int) error {
 	for s, failed := range f.failed {
 		if groupOf(s.Function) == group {
@@ -72,7 +71,7 @@ func (f *file) failure(group int) error {
 	return nil
 }
 
-// on says whether a group is attached.
+// on reports whether a group is attached.
 func (f *file) on(group int) bool { return f.links[group] != nil }
 
 // attach probes all sites of a group that are not probed yet.
@@ -80,7 +79,7 @@ func (f *file) attach(group int, probe func(path string, s locate.Site) (io.Clos
 	if f.links[group] == nil {
 		f.links[group] = map[locate.Site]io.Closer{}
 	}
-	// Side by side, as a process may be about to post.
+	// Concurrently, as a process may be about to post.
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var errs []error
@@ -120,8 +119,8 @@ func (f *file) open(s locate.Site, probe func(path string, s locate.Site) (io.Cl
 	return nil, fmt.Errorf("probing offset %#x of a provider: %w", s.Offset, err)
 }
 
-// detach ends the probes of a group, side by side: each waits for a grace period.
-// Nothing waits for them but done.
+// detach closes the probes of a group concurrently, as each waits for an RCU grace
+// period. It does not wait for them: done does.
 func (f *file) detach(group int, done *sync.WaitGroup) {
 	links := f.links[group]
 	f.links[group] = nil

@@ -29,7 +29,7 @@ func rows(t *fold) (map[string]uint64, map[string]bool) {
 			name += " sampled"
 		}
 		if _, twice := out[name]; twice {
-			panic(name + " is told twice")
+			panic(name + " is reported twice")
 		}
 		out[name], resting[name] = n, s.Resting
 	}

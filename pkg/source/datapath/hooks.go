@@ -10,10 +10,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// kernelHooks see contexts and queue pairs come and go. The first shows what is
-// to be probed. kprobe programs are skipped while the sensor itself is in a map of
-// theirs on that CPU, and it may be preempted there: what a queue pair lost by
-// that would never be watched. So fentry comes first, though it pins the module.
+// kernelHooks follow contexts and queue pairs. The first one finds what is to be
+// probed. The kernel skips kprobe programs on a CPU on which this process is in a
+// system call on one of their maps, where it can be preempted: a queue pair that is
+// missed then would never be counted. So fentry comes first, though it pins the
+// module.
 var kernelHooks = []hook.Hook{
 	{Name: "datapath_modify_qp", Tiers: tiers(gen.DatapathProgKprobeModify, gen.DatapathProgFentryModify)},
 	{Name: "datapath_destroy_qp", Tiers: tiers(gen.DatapathProgKprobeDestroy, gen.DatapathProgFentryDestroy)},
@@ -28,7 +29,7 @@ func tiers(kprobe, fentry string) []hook.Tier {
 	return []hook.Tier{hook.With(hook.Fentry, fentry), hook.With(hook.Kprobe, kprobe)}
 }
 
-// unattached are the hooks in one state.
+// unattached returns all hooks in one state.
 func unattached(reason string, state model.State) []model.Hook {
 	out := make([]model.Hook, 0, len(kernelHooks))
 	for _, h := range kernelHooks {
@@ -37,8 +38,8 @@ func unattached(reason string, state model.State) []model.Hook {
 	return out
 }
 
-// programs are those of one function: at its entry, and at its return or none.
-// opcode is what kind of work request it begins.
+// programs are the names of the programs at the entry and at the return of a
+// function, empty for none. opcode is that of the work requests which it begins.
 type programs struct {
 	entry, ret string
 	opcode     gen.DatapathOpcode
@@ -74,7 +75,7 @@ var functionPrograms = [locate.Functions]programs{
 	locate.WrAbort:             {entry: gen.DatapathProgWrAbort},
 }
 
-// groupOf is what a function is probed together with.
+// groupOf returns the group that a function is probed with.
 func groupOf(f locate.Function) int {
 	if f == locate.PollCQ {
 		return budget.Poll
@@ -82,14 +83,14 @@ func groupOf(f locate.Function) int {
 	return budget.Post
 }
 
-// The groups are those of the programs.
+// The groups of package budget are those of enum calls.
 var (
 	_ = [1]struct{}{}[budget.Post-int(gen.DatapathCallsCALLS_POST)]
 	_ = [1]struct{}{}[budget.Poll-int(gen.DatapathCallsCALLS_POLL)]
 	_ = [1]struct{}{}[budget.Groups-int(gen.DatapathCallsCALLS)]
 )
 
-// userPrograms are all that need no type of the kernel's modules.
+// userPrograms returns the programs that need no types of the kernel's modules.
 func userPrograms() []string {
 	seen := map[string]bool{}
 	var out []string

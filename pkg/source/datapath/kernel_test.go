@@ -39,7 +39,7 @@ type fake struct {
 	longest time.Duration
 }
 
-// build compiles the fake and tells where its functions are in the file.
+// buildFake compiles the fake and returns where its functions are in the file.
 func buildFake(t testing.TB) (path string, sites []locate.Site) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -154,7 +154,7 @@ func startKernel(t testing.TB) *kernel {
 	return k
 }
 
-// Traps of the test: what they cost is told to the programs.
+// The cost of traps that the test passes to the programs.
 const entryNS, returnNS = 1000, 3000
 
 func (k *kernel) probeAll(t testing.TB, path string, sites []locate.Site, calls ...int) (detach func()) {
@@ -276,7 +276,7 @@ func checkOps(t *testing.T, what string, d gen.DatapathContextStat, want ops) {
 	}
 }
 
-// TestCounts compares what is counted with what a process was told to do, with
+// TestCounts compares the counts with what a process was asked to do, with
 // a FAKE provider and no HCA.
 func TestCounts(t *testing.T) {
 	path, sites := buildFake(t)
@@ -334,7 +334,7 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestStranger: what probes take of a process that nobody watches is known, too.
+// TestUnknownCost: the cost of probes to a process without a known context is counted, too.
 // FAKE provider.
 func TestUnknownCost(t *testing.T) {
 	path, sites := buildFake(t)
@@ -408,7 +408,7 @@ func TestPolled(t *testing.T) {
 		t.Errorf("%d received, %d bytes", d.Received, d.ReceivedBytes)
 	}
 	for status, n := range d.Errors {
-		// A status that nobody knows is the last.
+		// An unknown status is counted as the last.
 		if want := map[int]uint64{12: 1, 23: 1}[status]; n != want {
 			t.Errorf("status %d: %d, want %d", status, n, want)
 		}
@@ -446,7 +446,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestChosen: only the cost of what nobody wants to know is counted, and what is
+// TestChosen: of a context that is not chosen only the cost is counted, and what is
 // removed is gone.
 func TestChosen(t *testing.T) {
 	path, sites := buildFake(t)
@@ -505,10 +505,10 @@ func TestChosen(t *testing.T) {
 	if len(left) != 1 || left[0] != other || snap.Maps[0].Entries != 1 || snap.Maps[2].Entries != 0 {
 		t.Errorf("left: %+v, %+v", left, snap.Maps)
 	}
-	f.do("chain", 1) // nobody's
+	f.do("chain", 1) // of a context that was removed
 }
 
-// TestDurations: how long work requests take, and when that cannot be told.
+// TestDurations: how long work requests take, and when that cannot be measured.
 func TestDurations(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
@@ -524,18 +524,18 @@ func TestDurations(t *testing.T) {
 			t.Errorf("%s: %d durations, %d of them about 2 ms, want %d to %d", what, all, right, least, most)
 		}
 	}
-	// The queue pair is older than we are: wr_ids that are the same tell nothing.
+	// The queue pair is older than we are: equal wr_ids identify nothing.
 	f.do("same", 20)
 	check("same wr_id", gen.DatapathCompletedCOMPLETED_WRITE, 0, 0)
 	k.gap(f.key)
 	f.do("distinct", 20)
 	check("distinct wr_ids", gen.DatapathCompletedCOMPLETED_SEND, 12, 13)
-	// One that was found tells where the others are.
+	// After one was found, the ring is in step.
 	f.do("same", 20)
 	check("same wr_id, in step", gen.DatapathCompletedCOMPLETED_WRITE, 20, 20)
 	f.do("retried", 10)
 	check("refused", gen.DatapathCompletedCOMPLETED_READ, 10, 10)
-	// All are completed, and nobody has told: out of step.
+	// All are completed, though sq_sig_all is not known: out of step.
 	f.do("all", 3)
 	check("sq_sig_all", gen.DatapathCompletedCOMPLETED_ATOMIC, 0, 0)
 	f.do("same", 5)

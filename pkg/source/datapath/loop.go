@@ -20,34 +20,33 @@ import (
 )
 
 const (
-	// watchInterval is how often it is looked whether there is a device. A driver
-	// reload waits for this at most.
+	// watchInterval is the time between checks for a device. A driver reload waits
+	// for this at most.
 	watchInterval = 500 * time.Millisecond
-	// retryInterval is for how long nothing is tried after the hooks could not be
-	// attached.
+	// retryInterval is the time until the next attempt after hooks could not be
+	// attached or a site could not be probed.
 	retryInterval = 30 * time.Second
-	// unsupportedInterval is the same where the kernel cannot: other modules may.
+	// unsupportedInterval is the same if the kernel lacks a feature: other modules
+	// may have it.
 	unsupportedInterval = 10 * time.Minute
-	// reapInterval is how often the processes are looked at: what the probes of one
-	// that is gone cost others is nothing until then.
+	// removeInterval is the time between checks for processes that have ended.
 	removeInterval = time.Second
-	// nameInterval is how often the names of the HCAs are asked for while one is
-	// missing: it came later, or was moved to another namespace.
+	// nameInterval is the time between reads of the names of HCAs while one is
+	// missing: it appeared later, or moved to another network namespace.
 	nameInterval = 2 * time.Second
-	// maxEvents are those that wait for the loop.
+	// maxEvents is the number of events that wait for the loop.
 	maxEvents = 1024
-	// maxExisting is how many queue pairs of a process are looked at on a device, of
-	// those that were there before.
+	// maxExisting is the number of queue pairs per process and device that are
+	// searched, of those that existed before the hooks.
 	maxExisting = 16
 )
 
-// loop is what the loop alone touches.
+// loop is the state that only the loop uses.
 type loop struct {
 	processes map[int]*watched
 	files     map[locate.FileID]*file
 	budget    *budget.Budget
-	// look finds the functions of a process, by its queue pair or, without one, as
-	// far as they are known.
+	// find finds the functions of a process: locate.Locator.Find.
 	find      func(p *locate.Process, qp uint64) (locate.Found, error)
 	costs     *trapCosts // nil until measured
 	detaching sync.WaitGroup
@@ -55,7 +54,7 @@ type loop struct {
 
 	events      chan event
 	results     chan searchResult
-	retries     []attempt                // to be tried again
+	retries     []attempt                // wait for another attempt
 	newContexts []gen.DatapathContextKey // since the last step
 	removedAt   time.Time
 	namedAt     time.Time
@@ -73,7 +72,7 @@ func newLoop(opts Options) loop {
 	}
 }
 
-// run is the loop: once it runs, all that is attached and detached is so by this goroutine.
+// run is the loop. Only this goroutine attaches and detaches.
 func (s *Source) run(ctx context.Context) {
 	defer close(s.done)
 	look := time.NewTicker(watchInterval)
@@ -89,14 +88,14 @@ func (s *Source) run(ctx context.Context) {
 			s.follow(ctx)
 			continue
 		case e := <-s.events:
-			if s.kernel != nil { // else it is of before the last release
+			if s.kernel != nil { // otherwise it is older than the last release
 				s.observe(e)
 			}
 		case a := <-s.results:
 			s.handleFound(a)
 		case <-step.C:
 		}
-		if s.kernel == nil { // written by this goroutine alone
+		if s.kernel == nil { // only this goroutine sets it
 			continue
 		}
 		now := time.Now()
@@ -113,7 +112,7 @@ func (s *Source) run(ctx context.Context) {
 }
 
 // follow attaches the hooks while there is a device and releases them with the
-// last one: they, too, would keep a driver from being reloaded.
+// last one: they would keep a driver from being reloaded.
 func (s *Source) follow(ctx context.Context) {
 	present := hasEntries(filepath.Join(s.opts.Sysfs, "class/infiniband_verbs"))
 	switch {
@@ -124,7 +123,7 @@ func (s *Source) follow(ctx context.Context) {
 	}
 }
 
-// hasEntries says whether there are directories in a directory.
+// hasEntries reports whether a directory has entries other than abi_version.
 func hasEntries(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -150,7 +149,7 @@ func (s *Source) attach(ctx context.Context) {
 	if s.costs == nil {
 		c, err := calibrate(k.calibration)
 		s.costs = &c
-		s.opts.Logger.Info("what a probe costs, in ns", zap.Uint32("trap", c.emulated),
+		s.opts.Logger.Info("cost of a probe in ns", zap.Uint32("trap", c.emulated),
 			zap.Uint32("single step", c.stepped), zap.Uint32("return", c.returned), zap.Error(err))
 	}
 	s.mu.Lock()
@@ -172,7 +171,7 @@ func (s *Source) attach(ctx context.Context) {
 	}()
 	existing, err := k.existing()
 	if err != nil {
-		s.opts.Logger.Warn("what was connected before is not watched on the data path", zap.Error(err))
+		s.opts.Logger.Warn("existing connections are not counted on the data path", zap.Error(err))
 	}
 	// The queue pairs of a process on a device have the same functions, or one of a
 	// few sets.
@@ -187,7 +186,7 @@ func (s *Source) attach(ctx context.Context) {
 	s.opts.Logger.Info("data path hooks attached")
 }
 
-// nameDevices asks for the names of the HCAs.
+// nameDevices reads the names of the HCAs.
 func (s *Source) nameDevices(ctx context.Context) {
 	if s.opts.DeviceNames == nil {
 		return
@@ -197,7 +196,7 @@ func (s *Source) nameDevices(ctx context.Context) {
 	defer cancel()
 	names, err := s.opts.DeviceNames(ctx)
 	if err != nil {
-		s.opts.Logger.Debug("cannot ask for the names of the devices", zap.Error(err))
+		s.opts.Logger.Debug("cannot read the names of the devices", zap.Error(err))
 		return
 	}
 	s.mu.Lock()
@@ -205,7 +204,7 @@ func (s *Source) nameDevices(ctx context.Context) {
 	s.names = names
 }
 
-// rename asks again while there are figures of an HCA without a name.
+// nameMissing reads the names again while a series has an HCA without a name.
 func (s *Source) nameMissing(ctx context.Context, now time.Time) {
 	if now.Sub(s.namedAt) < nameInterval {
 		return
@@ -218,7 +217,7 @@ func (s *Source) nameMissing(ctx context.Context, now time.Time) {
 	}
 }
 
-// release detaches everything and keeps the totals.
+// release detaches all probes and hooks and keeps the series.
 func (s *Source) release(reason string) {
 	if s.kernel == nil {
 		return
@@ -243,7 +242,7 @@ func (s *Source) release(reason string) {
 	s.stats.Probes, s.stats.Processes = 0, 0
 	s.mu.Unlock()
 	if err != nil && !errors.Is(err, os.ErrClosed) {
-		s.opts.Logger.Warn("what was counted last is lost", zap.Error(err))
+		s.opts.Logger.Warn("the last counts are lost", zap.Error(err))
 	}
 	k.close()
 	for _, w := range s.processes {

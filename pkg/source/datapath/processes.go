@@ -14,7 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// reap lets go of the processes that have ended, now and then.
+// removeEnded removes processes that have ended, once per removeInterval.
 func (s *Source) removeEnded(now time.Time) {
 	if now.Sub(s.removedAt) < removeInterval {
 		return
@@ -32,7 +32,7 @@ func (s *Source) removeEnded(now time.Time) {
 		s.removeContexts(over...)
 	}
 	for id, f := range s.files {
-		// One whose probes are still going is the one that comes back.
+		// A file with probes that are still being detached may be mapped again.
 		if len(f.paths) == 0 && !f.closing[budget.Post].Load() && !f.closing[budget.Poll].Load() {
 			delete(s.files, id)
 		}
@@ -40,19 +40,19 @@ func (s *Source) removeEnded(now time.Time) {
 	s.updateChosen()
 }
 
-// unseen are the processes that ended before they could be seen. Those that
-// live, and pay for probes by calls that nobody asked for, are seen now.
+// checkUnobserved returns processes in the kernel's maps that have ended before they
+// were observed. Those that exist, and pay for probes, are observed now.
 func (s *Source) checkUnobserved() (over []uint32) {
-	told := map[uint32]bool{}
+	found := map[uint32]bool{}
 	s.mu.Lock()
 	err := errors.Join(
-		s.kernel.contexts(func(key gen.DatapathContextKey, _ *gen.DatapathContextStat) { told[key.Tgid] = true }),
-		s.kernel.unknownCosts(func(tgid uint32, _ *gen.DatapathUnknownCost) { told[tgid] = true }))
+		s.kernel.contexts(func(key gen.DatapathContextKey, _ *gen.DatapathContextStat) { found[key.Tgid] = true }),
+		s.kernel.unknownCosts(func(tgid uint32, _ *gen.DatapathUnknownCost) { found[tgid] = true }))
 	s.mu.Unlock()
 	if err != nil {
 		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
 	}
-	for tgid := range told {
+	for tgid := range found {
 		if s.processes[int(tgid)] != nil {
 			continue
 		}
@@ -68,7 +68,8 @@ func (s *Source) checkUnobserved() (over []uint32) {
 	return over
 }
 
-// end takes leave of a process: probes of a file go with the last that maps it.
+// removeProcess removes a process. The probes of a file are detached with the last
+// process that maps it.
 func (s *Source) removeProcess(pid int, w *watched) {
 	for _, f := range s.files {
 		delete(f.paths, pid)
@@ -86,14 +87,15 @@ func (s *Source) removeProcess(pid int, w *watched) {
 	w.release()
 }
 
-// dismiss lets go of the process, now or when nobody looks into it any more.
+// release closes the process, or has the running search close it.
 func (w *watched) release() {
 	if w.ended = true; !w.searching {
 		w.Close()
 	}
 }
 
-// bury keeps the totals of processes that are gone and drops the rest.
+// removeContexts adds the last counts of processes that have ended to the series and
+// removes their entries from the kernel's maps.
 func (s *Source) removeContexts(tgids ...uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,19 +125,20 @@ func (s *Source) removeContexts(tgids ...uint32) {
 		s.fold.endProcess(tgid)
 	}
 	if err != nil {
-		s.opts.Logger.Debug("not all of what processes counted last is known", zap.Error(err))
+		s.opts.Logger.Debug("reading the last counts of processes", zap.Error(err))
 	}
 }
 
-// A burial is what a process that is gone leaves.
+// endedProcess is what a process had when it ended.
 type endedProcess struct {
 	contexts []gen.DatapathContextKey
 	cgroup   uint64
 	spent    time.Duration
 }
 
-// wasLate is isLate in the end. One that ended before its functions were found was
-// late unless all that is probed was so before, and it was seen to post.
+// wasLate is isLate for a context that has ended. If its functions were not found in
+// time, it was late unless all files were probed before it was ready to send and its
+// posts were seen.
 func (s *Source) wasLate(key gen.DatapathContextKey, stat *gen.DatapathContextStat) bool {
 	if stat.Late == 0 || s.contexts[key].final {
 		return s.isLate(key, stat)

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// maxLocating is how many processes are looked into at once, maxWaiting how
-	// many events wait to be tried again, and maxQueue those of one process.
+	// maxLocating is the number of processes that are searched at once, maxWaiting
+	// the number of events that wait for another attempt, maxQueue that of one process.
 	maxLocating = 64
 	maxWaiting  = 4096
 	maxQueue    = 256
@@ -25,24 +25,24 @@ const (
 	firstRetry = time.Millisecond
 	lastRetry  = time.Second
 	maxTries   = 30
-	// openInterval is how often at most it is looked what a process has mapped that
-	// opens contexts.
+	// openInterval is the minimum time between searches of a process that opens
+	// contexts.
 	openInterval = time.Second
 )
 
-// A watched process is one that uses verbs.
+// watched is a process that uses verbs.
 type watched struct {
 	*locate.Process
 	cgroup uint64
-	// busy: it is being looked into, which may take as long as it lives. What else
-	// is seen of it queues. gone lets go of it when that has ended.
+	// searching: a search is running, which may take as long as the process lives.
+	// Other events wait in queue. ended: the search closes the process.
 	searching, ended bool
 	queue            []attempt
 	openedAt         time.Time
-	chosen           bool // to be watched
+	chosen           bool // to be counted
 }
 
-// An attempt is an event to be tried.
+// attempt is an event and when to try it.
 type attempt struct {
 	event
 	begun time.Time
@@ -50,7 +50,7 @@ type attempt struct {
 	tries int
 }
 
-// An answer is what was found in a process.
+// searchResult is what was found in a process.
 type searchResult struct {
 	attempt
 	locate.Found
@@ -58,14 +58,14 @@ type searchResult struct {
 	err error
 }
 
-// see takes notice of a context or a queue pair.
+// observe handles a context or a queue pair.
 func (s *Source) observe(e event) { s.enqueue(attempt{event: e, begun: time.Now()}) }
 
-// try has a process looked into, in its turn.
+// enqueue queues a search of the process.
 func (s *Source) enqueue(a attempt) {
 	pid := int(a.key.Tgid)
 	w := s.processes[pid]
-	if w != nil && w.Exited() { // its number is another's by now
+	if w != nil && w.Exited() { // another process has its number
 		s.removeProcess(pid, w)
 		s.removeContexts(uint32(pid))
 		w = nil
@@ -77,7 +77,7 @@ func (s *Source) enqueue(a attempt) {
 			return
 		}
 		if err != nil {
-			s.opts.Logger.Debug("process is not watched", zap.Error(err))
+			s.opts.Logger.Debug("process is not counted", zap.Error(err))
 			return
 		}
 		w = &watched{Process: p, cgroup: a.cgroup}
@@ -94,8 +94,8 @@ func (s *Source) enqueue(a attempt) {
 	}
 }
 
-// turns looks into the processes that have something queued, as many as there is
-// room for.
+// startSearches starts the first search in the queue of each process, up to
+// maxLocating at once.
 func (s *Source) startSearches() {
 	free := maxLocating
 	for _, w := range s.processes {
@@ -113,7 +113,7 @@ func (s *Source) startSearches() {
 	}
 }
 
-// locate looks into a process, beside the loop.
+// search searches a process in a goroutine of its own.
 func (s *Source) search(w *watched, a attempt) {
 	w.searching = true
 	go func() {
@@ -127,7 +127,7 @@ func (s *Source) search(w *watched, a attempt) {
 	}()
 }
 
-// learn takes what was found.
+// handleFound handles the result of a search.
 func (s *Source) handleFound(a searchResult) {
 	pid, w := int(a.key.Tgid), a.of
 	w.searching = false
@@ -139,9 +139,9 @@ func (s *Source) handleFound(a searchResult) {
 		s.retryLater(a.attempt)
 		return
 	case errors.Is(a.err, model.ErrAbsent):
-		return // reaped in a moment
+		return // removeEnded removes it
 	case a.err != nil:
-		s.opts.Logger.Info("process is not watched on the data path", zap.Int("pid", pid), zap.Error(a.err))
+		s.opts.Logger.Info("process is not counted on the data path", zap.Int("pid", pid), zap.Error(a.err))
 		if errors.Is(a.err, fs.ErrPermission) {
 			s.setFailed(fmt.Errorf("%w: add CAP_SYS_PTRACE", a.err))
 		}
@@ -157,7 +157,7 @@ func (s *Source) handleFound(a searchResult) {
 	a.key.Context = a.Context
 	if a.existed {
 		if err := s.kernel.insert(a.event, chosen); err != nil {
-			s.opts.Logger.Debug("context is not watched", zap.Error(err))
+			s.opts.Logger.Debug("context is not counted", zap.Error(err))
 			return
 		}
 	}
@@ -167,8 +167,8 @@ func (s *Source) handleFound(a searchResult) {
 		zap.Duration("after", time.Since(a.begun)))
 }
 
-// settle says that the functions of those that were found are probed, after the
-// step that has seen to it.
+// markFound marks the contexts that were found since the last step. The step has
+// attached their probes.
 func (s *Source) markFound() {
 	for _, key := range s.newContexts {
 		s.mu.Lock()
@@ -181,10 +181,10 @@ func (s *Source) markFound() {
 			p.probed = f.probed[budget.Post]
 		}
 		if err := s.kernel.mark(key, p.chosen, true); err != nil {
-			s.opts.Logger.Debug("context is not watched", zap.Error(err))
+			s.opts.Logger.Debug("context is not counted", zap.Error(err))
 		}
 		if s.opts.Chosen != nil && p.probed != 0 {
-			p.probed = monotonic() // nothing of it was counted before
+			p.probed = monotonic() // it was not counted before
 		}
 		p.final = true
 		s.setContext(key, p)
@@ -192,14 +192,14 @@ func (s *Source) markFound() {
 	s.newContexts = s.newContexts[:0]
 }
 
-// refuse says why processes cannot be looked into.
+// setFailed sets the error that Read returns.
 func (s *Source) setFailed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failed = err
 }
 
-// add remembers the sites of a process.
+// addSites adds the sites of a process to their files.
 func (s *Source) addSites(pid int, l locate.Found) {
 	for _, site := range l.Sites {
 		f := s.files[site.File]
@@ -212,7 +212,7 @@ func (s *Source) addSites(pid int, l locate.Found) {
 	}
 }
 
-// postpone tries again later, each time after twice as long.
+// retryLater schedules another attempt, each time after twice as long.
 func (s *Source) retryLater(a attempt) {
 	if a.tries == maxTries || len(s.retries) == maxWaiting {
 		return
@@ -222,7 +222,7 @@ func (s *Source) retryLater(a attempt) {
 	s.retries = append(s.retries, a)
 }
 
-// again tries what is due, and says when to come back for the rest.
+// retryDue queues the attempts that are due and returns when the next one is.
 func (s *Source) retryDue(now time.Time) (next time.Time) {
 	next = now.Add(lastRetry)
 	due := s.retries

@@ -16,8 +16,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// startSource is a Source whose kernel has no InfiniBand: nothing tells it of
-// processes but watch. It says what the FAKE provider's functions are, where the
+// startSource is a Source whose kernel has no InfiniBand: only observeFake reports
+// processes. It returns what the FAKE provider's functions are, where the
 // locator would say that it is no provider.
 func startSource(t testing.TB, limit float64, c *trapCosts, path string, sites []locate.Site) *Source {
 	t.Helper()
@@ -76,7 +76,7 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// watch tells the source of a fake.
+// observeFake reports a fake to the source.
 func (s *Source) observeFake(f *fake) {
 	s.events <- event{key: f.key, cgroup: 5, device: 3, qp: f.qp, existed: true}
 }

@@ -17,26 +17,26 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// toll is what attaching or detaching one probe costs a process: its memory is
-// locked while the instruction is exchanged.
+// switchCost is what attaching or detaching one probe costs a process: its memory
+// map is locked while the instruction is replaced.
 const switchCost = 20 * time.Microsecond
 
-func random() float64 { return rand.Float64() } //nolint:gosec // spreads windows, keeps no secret
+func random() float64 { return rand.Float64() } //nolint:gosec // no secret depends on it
 
-// A reading is what one verbs context has counted so far.
+// reading is the counters of one verbs context.
 type reading struct {
 	key  gen.DatapathContextKey
 	stat gen.DatapathContextStat
 }
 
-// step asks the budget what is to be on and sees to it, and says when to come
-// back.
+// step passes what processes used to the budget, attaches and detaches probes as it
+// decides, and returns the time of the next step.
 func (s *Source) step() time.Time {
 	now := time.Now()
 	readings, spent, err := s.read()
 	if err != nil {
 		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
-		if s.opts.Budget > 0 { // what is not known may be too much
+		if s.opts.Budget > 0 { // unknown cost may exceed it
 			for _, f := range s.files {
 				s.switchGroup(f, budget.Post, false)
 				s.switchGroup(f, budget.Poll, false)
@@ -72,8 +72,8 @@ func (s *Source) step() time.Time {
 	return next
 }
 
-// wanted says whether a process that maps the file is to be watched: those that
-// are not pay for its probes, too.
+// isWanted reports whether a process that maps the file is to be counted. Other
+// processes that map it pay for its probes, too.
 func (s *Source) isWanted(f *file) bool {
 	for pid := range f.paths {
 		if w := s.processes[pid]; w != nil && w.chosen {
@@ -83,7 +83,7 @@ func (s *Source) isWanted(f *file) bool {
 	return false
 }
 
-// read copies what the contexts have counted, and sums what it cost by process.
+// read copies the counters of all contexts and adds up their cost by process.
 func (s *Source) read() ([]reading, map[int][budget.Groups]time.Duration, error) {
 	readings := s.readings[:0]
 	spent := map[int][budget.Groups]time.Duration{}
@@ -105,7 +105,7 @@ func (s *Source) read() ([]reading, map[int][budget.Groups]time.Duration, error)
 	return readings, spent, err
 }
 
-// book adds readings to the totals, for what they are worth now.
+// count adds readings to the series, scaled as the budget says.
 func (s *Source) count(now time.Time, readings []reading, loads []budget.ProcessLoad) {
 	worth := make(map[locate.FileID][budget.Groups]budget.Sampling, len(s.files))
 	ended, probes := false, 0
@@ -145,23 +145,23 @@ func (s *Source) count(now time.Time, readings []reading, loads []budget.Process
 		}
 	}
 	for id, w := range worth {
-		for c := range w { // what comes next is of the window that has begun
+		for c := range w { // the next counts belong to the window that has begun
 			w[c].Discard = w[c].Discard && !w[c].Begins
 		}
 		worth[id] = w
 	}
 }
 
-// turn switches the probes of a group on or off, or adds those that are new. It
-// says no while it cannot.
+// switchGroup attaches or detaches the probes of a group, or attaches new ones. It
+// returns false while it cannot.
 func (s *Source) switchGroup(f *file, group int, on bool) bool {
 	was := f.on(group)
 	switch {
 	case on && f.closing[group].Load():
-		return false // two at the same place would count twice
+		return false // two probes at one place would count twice
 	case on:
 		if err := f.attach(group, s.probe); err != nil {
-			s.opts.Logger.Warn("not all calls of a provider are watched on the data path", zap.Error(err))
+			s.opts.Logger.Warn("not all functions of a provider are probed on the data path", zap.Error(err))
 		}
 	case was:
 		f.detach(group, &s.detaching)
@@ -173,7 +173,7 @@ func (s *Source) switchGroup(f *file, group int, on bool) bool {
 		for _, key := range s.contextsOf(f.id) {
 			s.kernel.gap(key)
 		}
-		if !on { // the kernel takes them out after a grace period, and perf events one by one
+		if !on { // the kernel removes them after a grace period, perf events one by one
 			s.budget.Detaching(budget.File(f.id), group, f.pids())
 		}
 		s.budget.Switched(budget.File(f.id), group, on, time.Now(), f.pids())
@@ -181,7 +181,7 @@ func (s *Source) switchGroup(f *file, group int, on bool) bool {
 	return true
 }
 
-// monotonic is the clock of the programs.
+// monotonic returns CLOCK_MONOTONIC in ns, which the programs use.
 func monotonic() uint64 {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
@@ -190,7 +190,7 @@ func monotonic() uint64 {
 	return uint64(now.Nano())
 }
 
-// contextsOf are those whose functions are in a file.
+// contextsOf returns the contexts with functions in a file.
 func (s *Source) contextsOf(id locate.FileID) []gen.DatapathContextKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,7 +203,7 @@ func (s *Source) contextsOf(id locate.FileID) []gen.DatapathContextKey {
 	return keys
 }
 
-// probe attaches to one site, and tells the programs what a trap there costs.
+// probe probes a site. The cost of a trap is passed to the programs.
 func (s *Source) probe(path string, at locate.Site) (io.Closer, error) {
 	entry := s.costs.emulated
 	if at.Stepped {
