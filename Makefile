@@ -110,7 +110,7 @@ artifacts: build image packages
 
 # With the race detector where goroutines are: it takes tests several times as long. make lint has vet look at everything.
 BINARY  = ./cmd/accelscope
-UNRACED = ./deploy/... ./tests/... ./pkg/attribution ./pkg/model ./pkg/source/drm ./pkg/top
+UNRACED = ./deploy/... ./tests/... ./pkg/attribution ./pkg/model ./pkg/source/datapath/budget ./pkg/source/drm ./pkg/top
 RACED   = $(shell go list ./... | grep -vxF "$$(go list $(UNRACED) $(BINARY))")
 
 .PHONY: test-unit

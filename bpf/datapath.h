@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Keys and values of the data path: the ABI between datapath.bpf.c and
- * pkg/source/datapath.
+ * Keys and values of the maps of datapath.bpf.c, which pkg/source/datapath reads.
  */
 #ifndef ACCELSCOPE_DATAPATH_H
 #define ACCELSCOPE_DATAPATH_H
 
 #include "kernel.h"
 
-/* Work requests by opcode: enum ibv_wr_opcode in its order, then what it may get, then receives. */
+/* Opcodes of work requests: enum ibv_wr_opcode in its order, then opcodes that it lacks, then receives. */
 enum opcode {
 	OPCODE_RDMA_WRITE,
 	OPCODE_RDMA_WRITE_WITH_IMM,
@@ -26,17 +25,17 @@ enum opcode {
 	OPCODES,
 };
 
-/* enum ibv_wc_status, 0 to 23; what is beyond is counted as the last. */
+/* enum ibv_wc_status, 0 to IBV_WC_TM_RNDV_INCOMPLETE. Later ones are counted as the last. */
 #define STATUSES 24
 
-/* The calls that are probed together. */
+/* Groups of calls that are probed together. */
 enum calls {
 	CALLS_POST, /* post_send, post_recv, ibv_wr_* */
 	CALLS_POLL, /* poll_cq */
 	CALLS,
 };
 
-/* What durations are kept for. */
+/* Classes of work requests with histograms of durations. */
 enum completed {
 	COMPLETED_WRITE,
 	COMPLETED_READ,
@@ -45,41 +44,41 @@ enum completed {
 	COMPLETED,
 };
 
-/* Buckets of a duration: upper bounds 2^(i/4) * 2^-21 s up to 2^3 s, and the rest (model.FineHistogram). */
+/* Buckets of model.FineHistogram: upper bounds 2^(i/4) * 2^-21 s up to 2^3 s, then infinity. */
 #define FINE_BUCKETS 98
 
-/* A verbs context of a process: the address of its struct ibv_context. */
+/* A verbs context of a process. context is the address of its struct ibv_context. */
 struct context_key {
 	__u64 context;
 	__u32 tgid;
 	__u32 pad;
 };
 
-/* Sets of ibv_wr_* functions that are known of a context, and how often one more is told. */
+/* The number of sets of ibv_wr_* functions that are remembered of a context, and of events for new ones. */
 #define SETS 4
-#define SETS_TOLD 64
+#define MAX_ANNOUNCED 64
 
-/* All that a process did through one verbs context since it was first seen. */
+/* The counters of a verbs context since it was first seen. */
 struct context_stat {
 	__u64 cgroup;
 	__u32 device; /* index of the ib_device */
-	__u8 chosen;  /* whether to count: else only the cost is */
-	__u8 ready;   /* its functions are probed (set by user space) */
-	__u8 late;    /* a queue pair was ready to send before that */
+	__u8 chosen;  /* its calls are counted; otherwise only their cost */
+	__u8 ready;   /* its functions are probed (user space sets it) */
+	__u8 late;    /* a queue pair was ready to send before ready was set */
 	__u8 pad;
-	__u64 late_ns;         /* when the first of them was, CLOCK_MONOTONIC */
-	__u64 posted[OPCODES]; /* work requests that the provider took */
+	__u64 late_ns;         /* when late was set, CLOCK_MONOTONIC */
+	__u64 posted[OPCODES]; /* work requests that the provider accepted */
 	__u64 bytes[OPCODES];
 	__u64 received; /* completions of receives */
 	__u64 received_bytes;
 	__u64 errors[STATUSES];
-	__u64 hits[CALLS];     /* calls that were seen */
-	__u64 spent_ns[CALLS]; /* what all probes took of the process, the traps included */
-	__u32 queues;          /* that posts made, whose numbers are the process's word */
+	__u64 hits[CALLS];     /* calls that hit a probe */
+	__u64 spent_ns[CALLS]; /* CPU time that probes took of the process, traps included */
+	__u32 queues;          /* entries of the map queues that posts created */
 	__u32 pad2;
 	__u64 sets[SETS];
-	__u32 told;
-	__u32 generation; /* of the rings: one more after each gap in what was seen */
+	__u32 announced;
+	__u32 generation; /* increased after each gap in which calls were not probed */
 };
 
 struct latency_key {
@@ -100,12 +99,12 @@ struct queue_key {
 	__u32 qpn;
 };
 
-/* What probes took of a process by calls of contexts that are not known (yet): it pays all the same. */
-struct stranger {
+/* CPU time that probes took of a process in calls with contexts that are not (yet) known. */
+struct unknown_cost {
 	__u64 spent_ns[CALLS];
 };
 
-/* Told to user space: a context that was opened (qp 0), or a queue pair whose functions are not known yet. */
+/* Sent to user space: a context was opened (qp 0), or a queue pair has functions that are not known yet. */
 struct path_event {
 	struct context_key key;
 	__u64 cgroup;
@@ -116,9 +115,9 @@ struct path_event {
 
 /* The argument of the program "control". */
 enum order {
-	CONTROL_MARK, /* sets chosen and ready of one context */
-	CONTROL_GAP,  /* what is seen of one context is not continuous */
-	CONTROL_REMOVE, /* forgets one context; without one, what else is known of a process, and says how much that was */
+	CONTROL_MARK,   /* sets chosen and ready of a context */
+	CONTROL_GAP,    /* some calls of a context were not probed */
+	CONTROL_REMOVE, /* removes a context; without one, the other entries of a process, and returns their number */
 };
 
 struct control_args {
@@ -130,8 +129,8 @@ struct control_args {
 };
 
 /*
- * The cookie of an attached probe: what one trap at its place costs, the opcode that a function of ibv_wr_* makes, how far
- * behind the function's entry it is, and where in the context or the queue pair the function is named.
+ * The cookie of an attached probe: the cost of a trap in ns, the opcode of an ibv_wr_* function, the distance from the
+ * function's entry, and the offset of the function's address in the context or queue pair.
  */
 #define COOKIE_TRAP_NS(cookie) ((__u32)(cookie))
 #define COOKIE_OPCODE(cookie) ((__u8)((cookie) >> 32))
@@ -141,12 +140,12 @@ struct control_args {
 /* Why something could not be recorded. */
 enum path_loss {
 	PATH_LOSS_CONTEXTS_FULL,  /* no room for one more verbs context */
-	PATH_LOSS_UNREADABLE,     /* a work request or completion was not in memory */
-	PATH_LOSS_CHAIN_CUT,      /* a chain or a list longer than is followed */
-	PATH_LOSS_CALLS_FULL,     /* no room to remember a call until it returns */
+	PATH_LOSS_UNREADABLE,     /* a work request or completion could not be read */
+	PATH_LOSS_CHAIN_CUT,      /* a chain or list has more elements than are read */
+	PATH_LOSS_CALLS_FULL,     /* no room for the call that a thread is in */
 	PATH_LOSS_LATENCIES_FULL, /* no room for one more histogram */
 	PATH_LOSS_QUEUES_FULL,    /* no room for the work requests of one more queue pair */
-	PATH_LOSS_EVENTS_FULL,    /* user space was not told of a context */
+	PATH_LOSS_EVENTS_FULL,    /* no room for one more event */
 	PATH_LOSSES,
 };
 

@@ -145,19 +145,63 @@ static __always_inline int opened(__u32 rdev, int ret)
 	return 0;
 }
 
-/* System calls that open, by their numbers: open, creat, openat, openat2, open_by_handle_at, io_uring_enter. */
+/* System calls that open files: include/uapi/asm-generic/unistd.h, for all architectures since 5.1. */
+enum {
+	NR_IO_URING_ENTER = 426,
+	NR_OPENAT2 = 437,
+};
+
+#if defined(__TARGET_ARCH_x86)
+/* arch/x86/entry/syscalls/syscall_64.tbl */
+enum {
+	NR_OPEN = 2,
+	NR_CREAT = 85,
+	NR_OPENAT = 257,
+	NR_OPEN_BY_HANDLE_AT = 304,
+};
+
+/* arch/x86/entry/syscalls/syscall_32.tbl */
+enum {
+	NR_COMPAT_OPEN = 5,
+	NR_COMPAT_CREAT = 8,
+	NR_COMPAT_OPENAT = 295,
+	NR_COMPAT_OPEN_BY_HANDLE_AT = 342,
+};
+
+/* arch/x86/include/asm/thread_info.h, arch/x86/include/uapi/asm/unistd.h */
+#define TS_COMPAT 2
+#define X32_SYSCALL_BIT 0x40000000ULL
+#else
+/* include/uapi/asm-generic/unistd.h: without open and creat */
+enum {
+	NR_OPENAT = 56,
+	NR_OPEN_BY_HANDLE_AT = 265,
+};
+
+/* arch/arm64/tools/syscall_32.tbl */
+enum {
+	NR_COMPAT_OPEN = 5,
+	NR_COMPAT_CREAT = 8,
+	NR_COMPAT_OPENAT = 322,
+	NR_COMPAT_OPEN_BY_HANDLE_AT = 371,
+};
+
+/* arch/arm64/include/uapi/asm/ptrace.h */
+#define PSR_MODE32_BIT 0x10
+#endif
+
+/* Reports whether a system call may open a file. compat: it is one of a 32-bit program. */
 static __always_inline bool opens(__u64 nr, bool compat)
 {
-	if (nr == 437 || nr == 426)
+	if (nr == NR_OPENAT2 || nr == NR_IO_URING_ENTER)
 		return true;
+	if (compat)
+		return nr == NR_COMPAT_OPEN || nr == NR_COMPAT_CREAT || nr == NR_COMPAT_OPENAT ||
+		       nr == NR_COMPAT_OPEN_BY_HANDLE_AT;
 #if defined(__TARGET_ARCH_x86)
-	if (compat)
-		return nr == 5 || nr == 8 || nr == 295 || nr == 342;
-	return nr == 2 || nr == 85 || nr == 257 || nr == 304;
+	return nr == NR_OPEN || nr == NR_CREAT || nr == NR_OPENAT || nr == NR_OPEN_BY_HANDLE_AT;
 #else
-	if (compat)
-		return nr == 5 || nr == 8 || nr == 322 || nr == 371;
-	return nr == 56 || nr == 265;
+	return nr == NR_OPENAT || nr == NR_OPEN_BY_HANDLE_AT;
 #endif
 }
 
@@ -181,11 +225,10 @@ static __always_inline bool in_open(void)
 		return true;
 	regs = entry_registers(task);
 #if defined(__TARGET_ARCH_x86)
-	/* TS_COMPAT; and x32 has a bit of its own */
-	return opens(BPF_CORE_READ(regs, orig_ax) & ~0x40000000ULL, BPF_CORE_READ(task, thread_info.status) & 2);
+	return opens(BPF_CORE_READ(regs, orig_ax) & ~X32_SYSCALL_BIT,
+		     BPF_CORE_READ(task, thread_info.status) & TS_COMPAT);
 #else
-	/* PSR_MODE32_BIT */
-	return opens((__u32)BPF_CORE_READ(regs, syscallno), BPF_CORE_READ(regs, pstate) & 0x10);
+	return opens((__u32)BPF_CORE_READ(regs, syscallno), BPF_CORE_READ(regs, pstate) & PSR_MODE32_BIT);
 #endif
 }
 

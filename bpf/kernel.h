@@ -149,6 +149,7 @@ struct ib_cq {
 	struct rdma_restrack_entry res;
 };
 
+/* include/rdma/ib_verbs.h: enum ib_qp_type, ib_qp_state, ib_qp_attr_mask, ib_ah_flags */
 enum ib_qp_type {
 	IB_QPT_RC = 2,
 };
@@ -156,6 +157,18 @@ enum ib_qp_type {
 enum ib_qp_state {
 	IB_QPS_RESET,
 	IB_QPS_INIT,
+	IB_QPS_RTR,
+	IB_QPS_RTS,
+};
+
+enum ib_qp_attr_mask {
+	IB_QP_STATE = 1 << 0,
+	IB_QP_AV = 1 << 7,
+	IB_QP_DEST_QPN = 1 << 20,
+};
+
+enum ib_ah_flags {
+	IB_AH_GRH = 1,
 };
 
 struct ib_qp {

@@ -8,6 +8,8 @@
  * known for sure; deletes may run anywhere, so each live object remembers whom
  * it was booked on.
  */
+#include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/mlx5_user_ioctl_cmds.h>
 #include "maps.h"
 #include "cgroup.h"
 
@@ -393,34 +395,37 @@ int BPF_KPROBE(kprobe_restrack_commit_del, struct rdma_restrack_entry *res)
  * its queue pairs.
  */
 
-/* Classes of include/uapi/rdma/ib_user_ioctl_cmds.h and mlx5_user_ioctl_cmds.h; -1: restrack has it, or not an object. */
+/*
+ * The type of an object class: enum uverbs_default_objects and mlx5_ib_objects. -1 is what restrack tracks or what is no
+ * object: the device, completion channels and asynchronous event files.
+ */
 static __always_inline int uobject_type(__u32 class, __u32 driver)
 {
 	switch (class) {
-	case 0:  /* device */
-	case 1:  /* PD */
-	case 2:  /* completion channel: a file */
-	case 3:  /* CQ */
-	case 4:  /* QP */
-	case 5:  /* SRQ */
-	case 7:  /* MR */
-	case 16: /* asynchronous event file */
+	case UVERBS_OBJECT_DEVICE:
+	case UVERBS_OBJECT_PD:
+	case UVERBS_OBJECT_COMP_CHANNEL:
+	case UVERBS_OBJECT_CQ:
+	case UVERBS_OBJECT_QP:
+	case UVERBS_OBJECT_SRQ:
+	case UVERBS_OBJECT_MR:
+	case UVERBS_OBJECT_ASYNC_EVENT:
 		return -1;
-	case 6:
+	case UVERBS_OBJECT_AH:
 		return TYPE_AH;
-	case 8:
+	case UVERBS_OBJECT_MW:
 		return TYPE_MW;
-	case 9:
+	case UVERBS_OBJECT_FLOW:
 		return TYPE_FLOW;
-	case 10:
+	case UVERBS_OBJECT_XRCD:
 		return TYPE_XRCD;
-	case 12:
+	case UVERBS_OBJECT_WQ:
 		return TYPE_WQ;
-	case 14:
+	case UVERBS_OBJECT_DM:
 		return TYPE_DM;
-	case 0x1001:
+	case MLX5_IB_OBJECT_DEVX_OBJ:
 		return driver == RDMA_DRIVER_MLX5 ? TYPE_DEVX_OBJ : TYPE_OTHER;
-	case 0x1002:
+	case MLX5_IB_OBJECT_DEVX_UMEM:
 		return driver == RDMA_DRIVER_MLX5 ? TYPE_DEVX_UMEM : TYPE_OTHER;
 	}
 	return TYPE_OTHER;
@@ -522,13 +527,16 @@ static __always_inline __u32 exporter_memory(struct ib_umem_dmabuf *umem)
 	return MEMORY_DMABUF;
 }
 
+/* include/linux/err.h */
+#define MAX_ERRNO 4095
+
 static __always_inline int mapped(struct ib_umem_dmabuf *umem, __u64 bytes)
 {
 	struct mapping mapping = {.umem = (__u64)umem, .bytes = bytes};
 	__u32 tid = bpf_get_current_pid_tgid();
 
-	/* an errno in place of a pointer */
-	if ((__u64)umem >= (__u64)-4095)
+	/* ib_umem_dmabuf_get returned an error: IS_ERR */
+	if ((__u64)umem >= (__u64)-MAX_ERRNO)
 		return 0;
 	mapping.memory = exporter_memory(umem);
 	bpf_map_update_elem(&mappings, &tid, &mapping, BPF_ANY);

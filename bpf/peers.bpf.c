@@ -37,12 +37,6 @@ __u64 peer_losses[LOSSES];
 /* Entries made here less entries deleted here: user space makes some too. */
 __u64 live_peers;
 
-/* include/rdma/ib_verbs.h: enum ib_qp_attr_mask, ib_ah_flags */
-#define IB_QP_STATE (1 << 0)
-#define IB_QP_AV (1 << 7)
-#define IB_QP_DEST_QPN (1 << 20)
-#define IB_AH_GRH 1
-
 static __always_inline void lose(__u32 why)
 {
 	__sync_fetch_and_add(&peer_losses[why], 1);

@@ -1,40 +1,39 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * How long work requests take. Those of a queue pair that are to be completed
- * are completed in the order in which they were posted, so each queue pair has a
- * ring of them.
+ * Measures how long work requests take. Signaled work requests of a queue pair complete in the order in which they were
+ * posted, so each queue pair has a ring of them.
  *
- * A ring that was watched since before the queue pair could send is in step: a
- * completion belongs to its head, whatever its wr_id, which many programs never
- * change. Otherwise, and after a gap, a completion is looked up by its wr_id,
- * where these tell work requests apart; once one is found, the ring is in step.
+ * A ring that has seen all posts since before the queue pair could send is in step: a completion belongs to its head,
+ * whatever its wr_id, which many programs never change. Otherwise, and after a gap, a completion is looked up by its wr_id
+ * if these differ; once one is found, the ring is in step.
  */
 #ifndef ACCELSCOPE_QUEUES_H
 #define ACCELSCOPE_QUEUES_H
 
 #include "datapath.h"
 #include "fine.h"
+#include "libibverbs.h"
 
 #define RING 128 /* a power of two */
-#define NEAR 8   /* how far completions that several threads poll may be out of order */
+#define NEAR 8   /* the distance by which completions may be out of order if several threads poll */
 
 struct posted {
 	__u64 wr_id;
 	__u64 ns;
-	__u32 seq; /* its place in the order, from 1; else nothing is here */
+	__u32 seq; /* its number, from 1; the slot is empty if seq does not match */
 	__u32 completed;
 };
 
 struct queue {
-	__u32 head, tail; /* of all that was completed, of all that was posted */
+	__u32 head, tail; /* the number of completions, of posts */
 	__u32 since;      /* the tail at the last gap */
 	__u32 generation;
 	__u8 in_step;
-	__u8 same; /* work requests have the same wr_id */
-	__u8 odd;  /* completions in a row that were not in the ring */
-	__u8 all;  /* all are completed, not only those that ask for it (sq_sig_all) */
+	__u8 same; /* some work requests have the same wr_id */
+	__u8 odd;  /* the number of completions in a row that were not in the ring */
+	__u8 all;  /* sq_sig_all: all work requests are signaled */
 	__u8 ud;
-	__u8 fresh; /* it could not send since it was made or reset */
+	__u8 fresh; /* it has not been ready to send since it was created or reset */
 	__u8 pad[2];
 	struct posted ring[RING];
 };
@@ -61,7 +60,7 @@ static const struct latency zero_latency;
 
 __u64 path_losses[PATH_LOSSES];
 
-/* Counting them from outside would mean walking them. */
+/* The number of entries of queues: user space would have to walk the map. */
 __u64 live_queues;
 
 static __always_inline void lose(__u32 why)
@@ -76,9 +75,7 @@ static __always_inline struct queue *queue_of(const struct context_key *context,
 	return bpf_map_lookup_elem(&queues, &key);
 }
 
-/* IBV_QPT_UD, as in the kernel */
-#define QPT_UD 4
-/* What posts may make of one context: queue pairs that existed before the hooks. */
+/* The number of entries that posts of one context may create, for queue pairs that existed before the hooks. */
 #define QUEUES_OF_CONTEXT 256
 
 static __always_inline struct queue *make_queue(const struct context_key *context, __u32 qpn, __u32 type,
@@ -102,7 +99,7 @@ static __always_inline struct queue *make_queue(const struct context_key *contex
 		lose(PATH_LOSS_QUEUES_FULL);
 		return 0;
 	}
-	q->ud = type == QPT_UD;
+	q->ud = type == IBV_QPT_UD;
 	return q;
 }
 
@@ -112,7 +109,7 @@ static __always_inline void drop_queue(const struct queue_key *key)
 		__sync_fetch_and_add(&live_queues, -1);
 }
 
-/* What was posted before can be told from what follows by its wr_id only. */
+/* From here on, completions are looked up by wr_id. */
 static __always_inline void out_of_step(struct queue *q)
 {
 	q->in_step = 0;
@@ -131,8 +128,8 @@ static __always_inline void check_generation(struct queue *q, const struct conte
 }
 
 /*
- * Functions that are not static are verified once, and not again wherever they
- * are called: loops within loops would be too much otherwise. So they check.
+ * Adds a work request to the ring. The verifier verifies a function that is not static once, and not at each call: nested
+ * loops would exceed its limit otherwise. So these functions check their arguments.
  */
 __noinline int push(struct queue *q, __u64 wr_id, __u32 completed, __u64 now)
 {
@@ -153,18 +150,18 @@ __noinline int push(struct queue *q, __u64 wr_id, __u32 completed, __u64 now)
 				q->same = 1;
 		}
 	}
-	/* Full: what is there stays, so that some of a long queue are measured. */
+	/* If the ring is full, older entries stay, so that some work requests of a long queue are measured. */
 	if (p->seq - 1 - head < at - head)
 		return 0;
 	p->wr_id = wr_id;
 	p->ns = now;
 	p->completed = completed;
-	/* With its barrier: who sees the number sees the rest. */
+	/* With a barrier: a reader that sees the number sees the other members. */
 	__sync_lock_test_and_set(&p->seq, at + 1);
 	return 0;
 }
 
-/* Takes the last n back, which were not accepted; more was posted meanwhile: then nobody knows the order. */
+/* Removes the work requests that were not accepted. If another thread posted meanwhile, their order is unknown. */
 static __always_inline void unpush(struct queue *q, __u32 from, __u32 to, __u32 accepted)
 {
 	if (__sync_val_compare_and_swap(&q->tail, to, from + accepted) != to)
@@ -178,7 +175,7 @@ static __always_inline struct posted *at_place(struct queue *q, __u32 at, __u64 
 	return p->seq == at + 1 && p->wr_id == wr_id ? p : 0;
 }
 
-/* The work request of a completion, or none. */
+/* Finds the work request of a completion. Returns 0 if there is none. */
 __noinline int match(struct queue *q, __u64 wr_id, struct posted *out)
 {
 	struct posted *p = 0;
@@ -210,7 +207,7 @@ __noinline int match(struct queue *q, __u64 wr_id, struct posted *out)
 		return 0;
 	}
 	p = &q->ring[at % RING];
-	/* It was not kept, for want of room. */
+	/* The ring was full when it was posted. */
 	if (p->seq != at + 1)
 		return 0;
 	if (p->wr_id != wr_id) {
@@ -231,7 +228,8 @@ __noinline int match(struct queue *q, __u64 wr_id, struct posted *out)
 	return 1;
 }
 
-__noinline int book(const struct context_key *context, __u32 completed, __u64 ns)
+/* Adds a duration to a histogram. */
+__noinline int record_duration(const struct context_key *context, __u32 completed, __u64 ns)
 {
 	struct latency_key key = {.completed = completed};
 	struct latency *l;

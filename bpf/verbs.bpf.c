@@ -7,23 +7,18 @@
  * and fexit, kprobe and kretprobe, both at the file operations of the uverbs
  * character device, and the system call tracepoints. User space loads one.
  */
+#include <linux/ioctl.h>
+#include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/ib_user_verbs.h>
 #include "maps.h"
 #include "cgroup.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-#define RDMA_VERBS_IOCTL 0xc0181b01
+/* The first object id of the drivers, in the namespaces of include/uapi/rdma/ib_user_ioctl_cmds.h */
+#define UVERBS_ID_DRIVER_NS (1U << UVERBS_ID_NS_SHIFT)
 
-/* include/uapi/rdma/ib_user_ioctl_cmds.h */
-#define UVERBS_OBJECT_DEVICE 0
-#define UVERBS_METHOD_INVOKE_WRITE 0
-#define UVERBS_ATTR_WRITE_CMD 2
-#define UVERBS_ID_DRIVER_NS 0x1000
-
-/* include/uapi/rdma/ib_user_verbs.h */
-#define IB_USER_VERBS_CMD_COMMAND_MASK 0xff
-
-/* include/uapi/rdma/rdma_user_ioctl_cmds.h */
+/* include/uapi/rdma/rdma_user_ioctl_cmds.h, with a header that ends before the attributes */
 struct ib_uverbs_ioctl_hdr {
 	__u16 length;
 	__u16 object_id;
@@ -41,6 +36,8 @@ struct ib_uverbs_attr {
 	__u16 reserved;
 	__u64 data;
 };
+
+#define RDMA_VERBS_IOCTL _IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)
 
 /* How many attributes of an INVOKE_WRITE are searched for the command; libibverbs sends at most five. */
 #define MAX_ATTRS 8
@@ -94,47 +91,118 @@ static __always_inline void lose(__u32 why)
 	__sync_fetch_and_add(&verb_losses[why], 1);
 }
 
-/* The legacy commands, by number; what is not named is other. */
+/* The verb of each write command of include/uapi/rdma/ib_user_verbs.h. Any other command is VERB_OTHER. */
+#define COMMANDS 64
 /* clang-format off */
-static const __u8 commands[64] = {
-	[0] = VERB_GET_CONTEXT, [1] = VERB_QUERY_DEVICE, [2] = VERB_QUERY_PORT, [3] = VERB_ALLOC_PD,
-	[4] = VERB_DEALLOC_PD, [5] = VERB_CREATE_AH, [8] = VERB_DESTROY_AH, [9] = VERB_REG_MR,
-	[11] = VERB_REREG_MR, [13] = VERB_DEREG_MR, [14] = VERB_ALLOC_MW, [16] = VERB_DEALLOC_MW,
-	[17] = VERB_COMP_CHANNEL, [18] = VERB_CREATE_CQ, [19] = VERB_MODIFY_CQ, [20] = VERB_DESTROY_CQ,
-	[21] = VERB_POLL_CQ, [23] = VERB_REQ_NOTIFY_CQ, [24] = VERB_CREATE_QP, [25] = VERB_QUERY_QP,
-	[26] = VERB_MODIFY_QP, [27] = VERB_DESTROY_QP, [28] = VERB_POST_SEND, [29] = VERB_POST_RECV,
-	[30] = VERB_ATTACH_MCAST, [31] = VERB_DETACH_MCAST, [32] = VERB_CREATE_SRQ, [33] = VERB_MODIFY_SRQ,
-	[34] = VERB_QUERY_SRQ, [35] = VERB_DESTROY_SRQ, [36] = VERB_POST_RECV, [37] = VERB_XRCD,
-	[38] = VERB_XRCD, [39] = VERB_CREATE_SRQ, [40] = VERB_CREATE_QP, [50] = VERB_FLOW,
-	[51] = VERB_FLOW, [52] = VERB_WQ, [53] = VERB_WQ, [54] = VERB_WQ,
-	[55] = VERB_WQ, [56] = VERB_WQ, [57] = VERB_MODIFY_CQ,
+static const __u8 commands[COMMANDS] = {
+	[IB_USER_VERBS_CMD_GET_CONTEXT] = VERB_GET_CONTEXT,
+	[IB_USER_VERBS_CMD_QUERY_DEVICE] = VERB_QUERY_DEVICE,
+	[IB_USER_VERBS_CMD_QUERY_PORT] = VERB_QUERY_PORT,
+	[IB_USER_VERBS_CMD_ALLOC_PD] = VERB_ALLOC_PD,
+	[IB_USER_VERBS_CMD_DEALLOC_PD] = VERB_DEALLOC_PD,
+	[IB_USER_VERBS_CMD_CREATE_AH] = VERB_CREATE_AH,
+	[IB_USER_VERBS_CMD_DESTROY_AH] = VERB_DESTROY_AH,
+	[IB_USER_VERBS_CMD_REG_MR] = VERB_REG_MR,
+	[IB_USER_VERBS_CMD_REREG_MR] = VERB_REREG_MR,
+	[IB_USER_VERBS_CMD_DEREG_MR] = VERB_DEREG_MR,
+	[IB_USER_VERBS_CMD_ALLOC_MW] = VERB_ALLOC_MW,
+	[IB_USER_VERBS_CMD_DEALLOC_MW] = VERB_DEALLOC_MW,
+	[IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL] = VERB_COMP_CHANNEL,
+	[IB_USER_VERBS_CMD_CREATE_CQ] = VERB_CREATE_CQ,
+	[IB_USER_VERBS_CMD_RESIZE_CQ] = VERB_MODIFY_CQ,
+	[IB_USER_VERBS_CMD_DESTROY_CQ] = VERB_DESTROY_CQ,
+	[IB_USER_VERBS_CMD_POLL_CQ] = VERB_POLL_CQ,
+	[IB_USER_VERBS_CMD_REQ_NOTIFY_CQ] = VERB_REQ_NOTIFY_CQ,
+	[IB_USER_VERBS_CMD_CREATE_QP] = VERB_CREATE_QP,
+	[IB_USER_VERBS_CMD_QUERY_QP] = VERB_QUERY_QP,
+	[IB_USER_VERBS_CMD_MODIFY_QP] = VERB_MODIFY_QP,
+	[IB_USER_VERBS_CMD_DESTROY_QP] = VERB_DESTROY_QP,
+	[IB_USER_VERBS_CMD_POST_SEND] = VERB_POST_SEND,
+	[IB_USER_VERBS_CMD_POST_RECV] = VERB_POST_RECV,
+	[IB_USER_VERBS_CMD_ATTACH_MCAST] = VERB_ATTACH_MCAST,
+	[IB_USER_VERBS_CMD_DETACH_MCAST] = VERB_DETACH_MCAST,
+	[IB_USER_VERBS_CMD_CREATE_SRQ] = VERB_CREATE_SRQ,
+	[IB_USER_VERBS_CMD_MODIFY_SRQ] = VERB_MODIFY_SRQ,
+	[IB_USER_VERBS_CMD_QUERY_SRQ] = VERB_QUERY_SRQ,
+	[IB_USER_VERBS_CMD_DESTROY_SRQ] = VERB_DESTROY_SRQ,
+	[IB_USER_VERBS_CMD_POST_SRQ_RECV] = VERB_POST_RECV,
+	[IB_USER_VERBS_CMD_OPEN_XRCD] = VERB_XRCD,
+	[IB_USER_VERBS_CMD_CLOSE_XRCD] = VERB_XRCD,
+	[IB_USER_VERBS_CMD_CREATE_XSRQ] = VERB_CREATE_SRQ,
+	[IB_USER_VERBS_CMD_OPEN_QP] = VERB_CREATE_QP,
+	[IB_USER_VERBS_EX_CMD_CREATE_FLOW] = VERB_FLOW,
+	[IB_USER_VERBS_EX_CMD_DESTROY_FLOW] = VERB_FLOW,
+	[IB_USER_VERBS_EX_CMD_CREATE_WQ] = VERB_WQ,
+	[IB_USER_VERBS_EX_CMD_MODIFY_WQ] = VERB_WQ,
+	[IB_USER_VERBS_EX_CMD_DESTROY_WQ] = VERB_WQ,
+	[IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL] = VERB_WQ,
+	[IB_USER_VERBS_EX_CMD_DESTROY_RWQ_IND_TBL] = VERB_WQ,
+	[IB_USER_VERBS_EX_CMD_MODIFY_CQ] = VERB_MODIFY_CQ,
 };
 /* clang-format on */
 
 static __always_inline __u32 command_verb(__u64 command)
 {
 	command &= IB_USER_VERBS_CMD_COMMAND_MASK;
-	return command < 64 ? commands[command] : VERB_OTHER;
+	return command < COMMANDS ? commands[command] : VERB_OTHER;
 }
 
-/* The verb of each ioctl method of the core's objects, by object and method. */
-static const __u8 methods[18][8] = {
-	[0] = {VERB_OTHER, VERB_QUERY_DEVICE, VERB_QUERY_PORT, VERB_GET_CONTEXT, VERB_QUERY_DEVICE, VERB_QUERY_GID,
-	       VERB_QUERY_GID, VERB_QUERY_PORT},
-	[1] = {VERB_DEALLOC_PD},
-	[2] = {VERB_COMP_CHANNEL},
-	[3] = {VERB_CREATE_CQ, VERB_DESTROY_CQ},
-	[4] = {VERB_CREATE_QP, VERB_DESTROY_QP},
-	[5] = {VERB_CREATE_SRQ, VERB_DESTROY_SRQ},
-	[6] = {VERB_DESTROY_AH},
-	[7] = {VERB_REG_MR, VERB_DEREG_MR, VERB_ADVISE_MR, VERB_OTHER, VERB_REG_DMABUF_MR, VERB_REG_MR},
-	[8] = {VERB_DEALLOC_MW},
-	[9] = {VERB_FLOW, VERB_FLOW},
-	[10] = {VERB_XRCD},
-	[11] = {VERB_WQ},
-	[12] = {VERB_WQ, VERB_WQ},
-	[16] = {VERB_ASYNC_EVENT},
+/* Later members of enum uverbs_methods_device and uverbs_methods_mr, which the headers of Debian 12 lack. */
+#define UVERBS_METHOD_QUERY_PORT_SPEED 7
+#define UVERBS_METHOD_REG_MR 5
+
+/* The verb of each ioctl method: by object (enum uverbs_default_objects), then by method. */
+#define OBJECTS 18
+#define METHODS 8
+/* clang-format off */
+static const __u8 methods[OBJECTS][METHODS] = {
+	[UVERBS_OBJECT_DEVICE] = {
+		[UVERBS_METHOD_INVOKE_WRITE] = VERB_OTHER, /* its command decides */
+		[UVERBS_METHOD_INFO_HANDLES] = VERB_QUERY_DEVICE,
+		[UVERBS_METHOD_QUERY_PORT] = VERB_QUERY_PORT,
+		[UVERBS_METHOD_GET_CONTEXT] = VERB_GET_CONTEXT,
+		[UVERBS_METHOD_QUERY_CONTEXT] = VERB_QUERY_DEVICE,
+		[UVERBS_METHOD_QUERY_GID_TABLE] = VERB_QUERY_GID,
+		[UVERBS_METHOD_QUERY_GID_ENTRY] = VERB_QUERY_GID,
+		[UVERBS_METHOD_QUERY_PORT_SPEED] = VERB_QUERY_PORT,
+	},
+	[UVERBS_OBJECT_PD] = {[UVERBS_METHOD_PD_DESTROY] = VERB_DEALLOC_PD},
+	[UVERBS_OBJECT_COMP_CHANNEL] = {VERB_COMP_CHANNEL},
+	[UVERBS_OBJECT_CQ] = {
+		[UVERBS_METHOD_CQ_CREATE] = VERB_CREATE_CQ,
+		[UVERBS_METHOD_CQ_DESTROY] = VERB_DESTROY_CQ,
+	},
+	[UVERBS_OBJECT_QP] = {
+		[UVERBS_METHOD_QP_CREATE] = VERB_CREATE_QP,
+		[UVERBS_METHOD_QP_DESTROY] = VERB_DESTROY_QP,
+	},
+	[UVERBS_OBJECT_SRQ] = {
+		[UVERBS_METHOD_SRQ_CREATE] = VERB_CREATE_SRQ,
+		[UVERBS_METHOD_SRQ_DESTROY] = VERB_DESTROY_SRQ,
+	},
+	[UVERBS_OBJECT_AH] = {[UVERBS_METHOD_AH_DESTROY] = VERB_DESTROY_AH},
+	[UVERBS_OBJECT_MR] = {
+		[UVERBS_METHOD_DM_MR_REG] = VERB_REG_MR,
+		[UVERBS_METHOD_MR_DESTROY] = VERB_DEREG_MR,
+		[UVERBS_METHOD_ADVISE_MR] = VERB_ADVISE_MR,
+		[UVERBS_METHOD_QUERY_MR] = VERB_OTHER,
+		[UVERBS_METHOD_REG_DMABUF_MR] = VERB_REG_DMABUF_MR,
+		[UVERBS_METHOD_REG_MR] = VERB_REG_MR,
+	},
+	[UVERBS_OBJECT_MW] = {[UVERBS_METHOD_MW_DESTROY] = VERB_DEALLOC_MW},
+	[UVERBS_OBJECT_FLOW] = {
+		[UVERBS_METHOD_FLOW_DESTROY] = VERB_FLOW,
+		[UVERBS_METHOD_FLOW_DESTROY + 1] = VERB_FLOW,
+	},
+	[UVERBS_OBJECT_XRCD] = {[UVERBS_METHOD_XRCD_DESTROY] = VERB_XRCD},
+	[UVERBS_OBJECT_RWQ_IND_TBL] = {[UVERBS_METHOD_RWQ_IND_TBL_DESTROY] = VERB_WQ},
+	[UVERBS_OBJECT_WQ] = {
+		[UVERBS_METHOD_WQ_CREATE] = VERB_WQ,
+		[UVERBS_METHOD_WQ_DESTROY] = VERB_WQ,
+	},
+	[UVERBS_OBJECT_ASYNC_EVENT] = {[UVERBS_METHOD_ASYNC_EVENT_ALLOC] = VERB_ASYNC_EVENT},
 };
+/* clang-format on */
 
 static __always_inline __u32 ioctl_verb(__u64 arg)
 {
@@ -163,7 +231,7 @@ static __always_inline __u32 ioctl_verb(__u64 arg)
 		}
 		return VERB_OTHER;
 	}
-	if (in.hdr.object_id < 18 && in.hdr.method_id < 8)
+	if (in.hdr.object_id < OBJECTS && in.hdr.method_id < METHODS)
 		return methods[in.hdr.object_id][in.hdr.method_id];
 	return VERB_OTHER;
 }

@@ -18,17 +18,17 @@ type DatapathBatches struct {
 	Of [2]struct {
 		_    structs.HostLayout
 		Call struct {
-			_      structs.HostLayout
-			Sp     uint64
-			Object uint64
-			List   uint64
-			Bad    uint64
-			OwedNs uint64
-			Key    DatapathContextKey
-			Qpn    uint32
-			Chosen uint8
-			Unread uint8
-			Pad    uint16
+			_       structs.HostLayout
+			Sp      uint64
+			Object  uint64
+			List    uint64
+			Bad     uint64
+			EntryNs uint64
+			Key     DatapathContextKey
+			Qpn     uint32
+			Chosen  uint8
+			Unread  uint8
+			Pad     uint16
 		}
 		Tally struct {
 			_      structs.HostLayout
@@ -97,7 +97,7 @@ type DatapathContextStat struct {
 	Queues        uint32
 	Pad2          uint32
 	Sets          [4]uint64
-	Told          uint32
+	Announced     uint32
 	Generation    uint32
 }
 
@@ -201,60 +201,60 @@ type DatapathQueueKey struct {
 	Qpn     uint32
 }
 
-type DatapathStranger struct {
-	_       structs.HostLayout
-	SpentNs [2]uint64
-}
-
 type DatapathThread struct {
 	_    structs.HostLayout
 	Send struct {
-		_      structs.HostLayout
-		Sp     uint64
-		Object uint64
-		List   uint64
-		Bad    uint64
-		OwedNs uint64
-		Key    DatapathContextKey
-		Qpn    uint32
-		Chosen uint8
-		Unread uint8
-		Pad    uint16
+		_       structs.HostLayout
+		Sp      uint64
+		Object  uint64
+		List    uint64
+		Bad     uint64
+		EntryNs uint64
+		Key     DatapathContextKey
+		Qpn     uint32
+		Chosen  uint8
+		Unread  uint8
+		Pad     uint16
 	}
 	Receive struct {
-		_      structs.HostLayout
-		Sp     uint64
-		Object uint64
-		List   uint64
-		Bad    uint64
-		OwedNs uint64
-		Key    DatapathContextKey
-		Qpn    uint32
-		Chosen uint8
-		Unread uint8
-		Pad    uint16
+		_       structs.HostLayout
+		Sp      uint64
+		Object  uint64
+		List    uint64
+		Bad     uint64
+		EntryNs uint64
+		Key     DatapathContextKey
+		Qpn     uint32
+		Chosen  uint8
+		Unread  uint8
+		Pad     uint16
 	}
 	Tally struct {
 		_      structs.HostLayout
 		Posted [13]uint64
 		Bytes  [13]uint64
 	}
-	From       uint32
-	To         uint32
-	Left       uint32
-	Pad        uint32
-	PollSp     uint64
-	PollCq     uint64
-	PollList   uint64
-	PollIp     uint64
-	PollOwedNs uint64
-	Idle       DatapathContextKey
-	IdleNs     uint64
-	IdleHits   uint64
-	IdleSp     uint64
-	IdleList   uint64
-	CreatesAll uint8
-	Unused     [7]uint8
+	From             uint32
+	To               uint32
+	Left             uint32
+	Pad              uint32
+	PollSp           uint64
+	PollCq           uint64
+	PollList         uint64
+	PollIp           uint64
+	PollEntryNs      uint64
+	Idle             DatapathContextKey
+	IdleNs           uint64
+	IdleHits         uint64
+	IdleSp           uint64
+	IdleList         uint64
+	CreatesSignalAll uint8
+	Unused           [7]uint8
+}
+
+type DatapathUnknownCost struct {
+	_       structs.HostLayout
+	SpentNs [2]uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -269,8 +269,8 @@ const (
 	DatapathMapPosting              = "posting"
 	DatapathMapQueues               = "queues"
 	DatapathMapSignalAll            = "signal_all"
-	DatapathMapStrangers            = "strangers"
 	DatapathMapThreads              = "threads"
+	DatapathMapUnknownCosts         = "unknown_costs"
 	DatapathMapUverbs               = "uverbs"
 	DatapathProgCalibrate           = "calibrate"
 	DatapathProgCalibrateReturn     = "calibrate_return"
@@ -396,8 +396,8 @@ type DatapathMapSpecs struct {
 	Posting        *ebpf.MapSpec `ebpf:"posting"`
 	Queues         *ebpf.MapSpec `ebpf:"queues"`
 	SignalAll      *ebpf.MapSpec `ebpf:"signal_all"`
-	Strangers      *ebpf.MapSpec `ebpf:"strangers"`
 	Threads        *ebpf.MapSpec `ebpf:"threads"`
+	UnknownCosts   *ebpf.MapSpec `ebpf:"unknown_costs"`
 	Uverbs         *ebpf.MapSpec `ebpf:"uverbs"`
 }
 
@@ -447,8 +447,8 @@ type DatapathMaps struct {
 	Posting        *ebpf.Map `ebpf:"posting"`
 	Queues         *ebpf.Map `ebpf:"queues"`
 	SignalAll      *ebpf.Map `ebpf:"signal_all"`
-	Strangers      *ebpf.Map `ebpf:"strangers"`
 	Threads        *ebpf.Map `ebpf:"threads"`
+	UnknownCosts   *ebpf.Map `ebpf:"unknown_costs"`
 	Uverbs         *ebpf.Map `ebpf:"uverbs"`
 }
 
@@ -462,8 +462,8 @@ func (m *DatapathMaps) Close() error {
 		m.Posting,
 		m.Queues,
 		m.SignalAll,
-		m.Strangers,
 		m.Threads,
+		m.UnknownCosts,
 		m.Uverbs,
 	)
 }

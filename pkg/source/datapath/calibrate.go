@@ -16,73 +16,73 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// costs are what one trap takes of the process that is hit, in ns: at an
-// instruction that the kernel emulates, at one that it steps over, and at a return,
-// in addition to the one at the entry.
-type costs struct{ emulated, stepped, returned uint32 }
+// trapCosts are what one trap costs the process that is hit, in ns: at an
+// instruction that the kernel emulates, at one that it single-steps, and at a
+// return, in addition to the one at the entry.
+type trapCosts struct{ emulated, stepped, returned uint32 }
 
-// What is believed when nothing could be measured, and the bounds of what is
-// believed. 0.7 µs, 0.8 µs and, in a virtual machine, 9 µs were measured.
+// Defaults if nothing could be measured, and bounds of measured values. 0.7 µs,
+// 0.8 µs and, in a virtual machine, 9 µs were measured.
 var (
-	defaultCosts = costs{emulated: 2000, stepped: 12000, returned: 2000}
-	leastCosts   = costs{emulated: 200, stepped: 300, returned: 100}
-	mostCosts    = costs{emulated: 20_000, stepped: 100_000, returned: 20_000}
+	defaultTrapCosts = trapCosts{emulated: 2000, stepped: 12000, returned: 2000}
+	minTrapCosts     = trapCosts{emulated: 200, stepped: 300, returned: 100}
+	maxTrapCosts     = trapCosts{emulated: 20_000, stepped: 100_000, returned: 20_000}
 )
 
 const (
 	calibrateRounds = 25
-	calibrateCalls  = 100 // in each round
-	calibrateEnough = 5   // rounds, if time runs out
+	calibrateCalls  = 100 // per round
+	calibrateEnough = 5   // rounds, if they take too long
 	calibrateTime   = 500 * time.Millisecond
 )
 
-// calibrate measures what traps cost on this machine: it calls two functions of our
-// own executable with and without a probe. attach attaches the programs that are
-// used otherwise, at an offset of a file, to the return if ret. What cannot be
-// measured has its default, and the error says why.
+// calibrate measures what traps cost on this machine: it calls two functions of this
+// executable with and without a probe. attach attaches a program at an offset of a
+// file, to the return if ret. What cannot be measured has its default, and the error
+// is why.
 //
-// That is safe for the Go runtime, of a process that may have return probes at all
-// (returnProbesSafe: not under seccomp on some kernels):
+// This is safe for the Go runtime, in a process that may have return probes at all
+// (locate.Safe):
 //
 //   - The functions are leaves in assembly. They are NOSPLIT and call nothing, so
-//     their stack is never grown; what an emulated push or the kernel's return
-//     trampoline (three registers) writes below the stack pointer is within what
-//     NOSPLIT functions may use. Go keeps nothing below the stack pointer.
+//     their stack is never grown. An emulated push and the kernel's return trampoline
+//     (three registers) write below the stack pointer, within what NOSPLIT functions
+//     may use. Go keeps nothing below the stack pointer.
 //   - While a leaf runs, its return address may be the kernel's, which would be fatal
-//     for whoever walks the stack. Who does (the garbage collector's scan, the copy of
-//     a stack, the shrinking of one) waits until the goroutine is at a safe point. A
-//     function without pointer maps, as assembly is, has none (isAsyncSafePoint), nor
-//     has the trampoline, whose address is of no function. So a preemption signal
-//     returns and is tried again later, in the loop, which is Go.
-//   - A profiling signal does walk the stack where it hits, but gives up without a word
-//     at an address that it does not know.
-//   - While an instruction is stepped over, in a page of the kernel's, the kernel keeps
-//     signals back.
+//     for a walk of the stack. Scanning, copying and shrinking a stack wait until the
+//     goroutine is at a safe point. A function without pointer maps, as assembly is,
+//     has none (isAsyncSafePoint), nor has the trampoline, as its address belongs to
+//     no function. So a preemption signal returns and is tried again later, in the
+//     loop, which is Go.
+//   - A profiling signal walks the stack where it hits, but stops silently at an
+//     unknown address.
+//   - While the kernel single-steps an instruction in a page of its own, it holds back
+//     signals.
 //   - The thread is locked, and a leaf never leaves it, so that the kernel finds the
 //     return address where it put it.
-func calibrate(attach func(path string, offset uint64, ret bool) (io.Closer, error)) (costs, error) {
+func calibrate(attach func(path string, offset uint64, ret bool) (io.Closer, error)) (trapCosts, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	c := defaultCosts
+	c := defaultTrapCosts
 	emulated, stepped := leaves()
 	var errs []error
 	if err := measure(emulated, emulatedLeaf, attach, &c.emulated, &c.returned); err != nil {
 		errs = append(errs, fmt.Errorf("traps and return traps: %w", err))
 	}
 	if err := measure(stepped, steppedLeaf, attach, &c.stepped, nil); err != nil {
-		errs = append(errs, fmt.Errorf("traps that are stepped over: %w", err))
+		errs = append(errs, fmt.Errorf("traps that are single-stepped: %w", err))
 	}
-	c.emulated = min(max(c.emulated, leastCosts.emulated), mostCosts.emulated)
-	c.stepped = min(max(c.stepped, leastCosts.stepped), mostCosts.stepped)
-	c.returned = min(max(c.returned, leastCosts.returned), mostCosts.returned)
+	c.emulated = min(max(c.emulated, minTrapCosts.emulated), maxTrapCosts.emulated)
+	c.stepped = min(max(c.stepped, minTrapCosts.stepped), maxTrapCosts.stepped)
+	c.returned = min(max(c.returned, minTrapCosts.returned), maxTrapCosts.returned)
 	if len(errs) > 0 {
-		return c, fmt.Errorf("what a probe costs is assumed: %w", errors.Join(errs...))
+		return c, fmt.Errorf("the cost of a probe is assumed: %w", errors.Join(errs...))
 	}
 	return c, nil
 }
 
-// measure takes the cost of a trap at the entry of a leaf, and that of one at its
-// return unless nobody asks.
+// measure measures the cost of a trap at the entry of a leaf, and at its return
+// unless returned is nil.
 func measure(
 	pc uintptr, leaf func(), attach func(string, uint64, bool) (io.Closer, error), entry, returned *uint32,
 ) error {
@@ -127,8 +127,8 @@ func measure(
 	return nil
 }
 
-// hit is timed when a call should take longer than it did. A CPU may take a moment
-// to see a new instruction, an emulated one most of all.
+// hit is timed for a call that should take longer than before. A CPU may take a
+// moment to see a changed instruction, in virtual machines above all.
 func hit(leaf func(), before float64) (ns float64, err error) {
 	for range 5 {
 		if ns, err = timed(leaf); err != nil || ns >= before+50 {
@@ -139,8 +139,8 @@ func hit(leaf func(), before float64) (ns float64, err error) {
 	return ns, err
 }
 
-// timed is what a call takes of the CPU time of this thread, in ns: the lower
-// quartile of several rounds, as what disturbs them only adds.
+// timed returns the CPU time of this thread that a call takes, in ns: the lower
+// quartile of several rounds, as disturbances only add time.
 func timed(leaf func()) (float64, error) {
 	begin := time.Now()
 	rounds := make([]float64, 0, calibrateRounds)
@@ -174,8 +174,8 @@ func threadTime() (int64, error) {
 	return ts.Nano(), err
 }
 
-// fileOffset is where code of ours is in our executable, by /proc/self/maps, which
-// holds whether or not it is position-independent.
+// fileOffset returns the offset of code in this executable, by /proc/self/maps, which
+// works for position-independent code too.
 func fileOffset(pc uintptr) (uint64, error) {
 	f, err := os.Open("/proc/self/maps")
 	if err != nil {
@@ -204,13 +204,13 @@ func fileOffset(pc uintptr) (uint64, error) {
 //go:noescape
 func emulatedLeaf()
 
-// steppedLeaf begins with one that it must step over.
+// steppedLeaf begins with an instruction that the kernel single-steps.
 //
 //go:noescape
 func steppedLeaf()
 
-// leaves are the addresses of their first instructions: those of the Go functions
-// are of wrappers.
+// leaves returns the addresses of their first instructions: Go functions values
+// point to wrappers.
 //
 //go:noescape
 func leaves() (emulated, stepped uintptr)

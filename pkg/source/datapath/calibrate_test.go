@@ -115,9 +115,9 @@ func TestCalibrate(t *testing.T) {
 		t.Errorf("%d probes were attached, want 3", attached)
 	}
 	for _, bound := range []struct{ least, is, most uint32 }{
-		{leastCosts.emulated, c.emulated, mostCosts.emulated},
-		{c.emulated, c.stepped + c.emulated/2, mostCosts.stepped},
-		{leastCosts.returned, c.returned, mostCosts.returned},
+		{minTrapCosts.emulated, c.emulated, maxTrapCosts.emulated},
+		{c.emulated, c.stepped + c.emulated/2, maxTrapCosts.stepped},
+		{minTrapCosts.returned, c.returned, maxTrapCosts.returned},
 	} {
 		if bound.is <= bound.least || bound.is >= bound.most {
 			t.Errorf("%+v: %d is not between %d and %d", c, bound.is, bound.least, bound.most)
@@ -148,7 +148,7 @@ func TestCalibrateDefaults(t *testing.T) {
 		"is not hit":    func(string, uint64, bool) (io.Closer, error) { return nothing{}, nil },
 	} {
 		c, err := calibrate(attach)
-		if err == nil || c != defaultCosts {
+		if err == nil || c != defaultTrapCosts {
 			t.Errorf("%s: %+v, %v", name, c, err)
 		}
 		if name == "cannot attach" && !errors.Is(err, no) {

@@ -9,41 +9,43 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// A file is a provider that processes map, and its probes: they are on the file,
-// and so hit whoever maps it.
+// file is a provider that processes map. Its probes hit all of them.
 type file struct {
-	id    fileID
-	paths map[int]string // where to open it, by the process that maps it
-	sites map[site]bool
-	// links are what is attached, nil where the group is off.
-	links [callGroups]map[site]io.Closer
-	// probed is since when (CLOCK_MONOTONIC, ns), 0: never.
-	probed [callGroups]uint64
-	// closing: what was attached last is not gone yet.
-	closing [callGroups]atomic.Bool
+	id    locate.FileID
+	paths map[int]string // path to open it, by process that maps it
+	sites map[locate.Site]bool
+	// links are the attached probes of a group, nil if it is detached.
+	links [budget.Groups]map[locate.Site]io.Closer
+	// probed is the time since which a group is probed (CLOCK_MONOTONIC, ns), 0: never.
+	probed [budget.Groups]uint64
+	// closing: detached probes of a group are still in place.
+	closing [budget.Groups]atomic.Bool
 	// failed are the sites that could not be probed.
-	failed map[site]failure
+	failed map[locate.Site]failure
 }
 
-// A failure is why a site could not be probed, and when.
+// failure is why and when a site could not be probed.
 type failure struct {
 	err error
 	at  time.Time
 }
 
-func newFile(id fileID) *file {
-	return &file{id: id, paths: map[int]string{}, sites: map[site]bool{}, failed: map[site]failure{}}
+func newFile(id locate.FileID) *file {
+	return &file{id: id, paths: map[int]string{}, sites: map[locate.Site]bool{}, failed: map[locate.Site]failure{}}
 }
 
-// probes is how many places of a group are probed, the returns included.
-func (f *file) probes(calls int) int {
+// probes returns the number of probed places of a group, returns included.
+func (f *file) probes(group int) int {
 	n := 0
 	for s := range f.sites {
-		if s.function.calls() == calls {
+		if groupOf(s.Function) == group {
 			n++
-			if s.function.returns() {
+			if s.Function.Returns() {
 				n++
 			}
 		}
@@ -59,31 +61,31 @@ func (f *file) pids() []int {
 	return pids
 }
 
-// failure is why a site of a group is not probed, nil when all are.
-func (f *file) failure(calls int) error {
+// failure returns why a site of a group is not probed, nil if all are.
+func (f *file) failure(group int) error {
 	for s, failed := range f.failed {
-		if s.function.calls() == calls {
+		if groupOf(s.Function) == group {
 			return failed.err
 		}
 	}
 	return nil
 }
 
-// on says whether a group is attached.
-func (f *file) on(calls int) bool { return f.links[calls] != nil }
+// on reports whether a group is attached.
+func (f *file) on(group int) bool { return f.links[group] != nil }
 
 // attach probes all sites of a group that are not probed yet.
-func (f *file) attach(calls int, probe func(path string, s site) (io.Closer, error)) error {
-	if f.links[calls] == nil {
-		f.links[calls] = map[site]io.Closer{}
+func (f *file) attach(group int, probe func(path string, s locate.Site) (io.Closer, error)) error {
+	if f.links[group] == nil {
+		f.links[group] = map[locate.Site]io.Closer{}
 	}
-	// Side by side, as a process may be about to post.
+	// Concurrently, as a process may be about to post.
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var errs []error
-	var missing []site
+	var missing []locate.Site
 	for s := range f.sites {
-		if s.function.calls() == calls && f.links[calls][s] == nil && time.Since(f.failed[s].at) >= retryInterval {
+		if groupOf(s.Function) == group && f.links[group][s] == nil && time.Since(f.failed[s].at) >= retryInterval {
 			missing = append(missing, s)
 		}
 	}
@@ -98,7 +100,7 @@ func (f *file) attach(calls int, probe func(path string, s site) (io.Closer, err
 				return
 			}
 			delete(f.failed, s)
-			f.links[calls][s] = link
+			f.links[group][s] = link
 		})
 	}
 	wg.Wait()
@@ -106,7 +108,7 @@ func (f *file) attach(calls int, probe func(path string, s site) (io.Closer, err
 }
 
 // open probes a site through any process that maps the file: some may have ended.
-func (f *file) open(s site, probe func(path string, s site) (io.Closer, error)) (io.Closer, error) {
+func (f *file) open(s locate.Site, probe func(path string, s locate.Site) (io.Closer, error)) (io.Closer, error) {
 	err := fmt.Errorf("no process maps it")
 	for _, path := range f.paths {
 		var link io.Closer
@@ -114,21 +116,21 @@ func (f *file) open(s site, probe func(path string, s site) (io.Closer, error)) 
 			return link, nil
 		}
 	}
-	return nil, fmt.Errorf("probing offset %#x of a provider: %w", s.offset, err)
+	return nil, fmt.Errorf("probing offset %#x of a provider: %w", s.Offset, err)
 }
 
-// detach ends the probes of a group, side by side: each waits for a grace period.
-// Nothing waits for them but done.
-func (f *file) detach(calls int, done *sync.WaitGroup) {
-	links := f.links[calls]
-	f.links[calls] = nil
-	f.closing[calls].Store(true)
+// detach closes the probes of a group concurrently, as each waits for an RCU grace
+// period. It does not wait for them: done does.
+func (f *file) detach(group int, done *sync.WaitGroup) {
+	links := f.links[group]
+	f.links[group] = nil
+	f.closing[group].Store(true)
 	done.Go(func() {
 		var wg sync.WaitGroup
 		for _, link := range links {
 			wg.Go(func() { _ = link.Close() })
 		}
 		wg.Wait()
-		f.closing[calls].Store(false)
+		f.closing[group].Store(false)
 	})
 }

@@ -5,7 +5,6 @@ package datapath
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"runtime/debug"
@@ -13,37 +12,35 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/features"
-	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
-	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// A kernel is the BPF side: the maps, the hooks in the kernel and the programs
-// that probe puts into processes.
+// kernel is the BPF side: the maps, the hooks in the kernel and the programs that
+// are attached to processes.
 type kernel struct {
 	object   *hook.Object
 	programs map[string]*ebpf.Program
 	events   *ringbuf.Reader
 	sysfs    string
-	// multi: links of their own hold the probes (Linux 6.6). They go at once, where
-	// perf events, of which each waits for grace periods while the next stays, take
-	// a tenth of a second each.
+	// multi: probes are uprobe_multi links (Linux 6.6), which are detached at once.
+	// Perf events take a tenth of a second each, as each waits for grace periods.
 	multi bool
 
 	contextKeys  []gen.DatapathContextKey
 	contextStats []gen.DatapathContextStat
 	latencyKeys  []gen.DatapathLatencyKey
 	latencyStats []gen.DatapathLatency
-	entries      map[string]uint64 // by map, when it was last read
+	entries      map[string]uint64 // by map, at its last read
 }
 
-// supported says whether the kernel has what the programs need, and whether
-// return probes are safe. It asks for what exists, and for versions only where a
-// defect cannot be told otherwise.
+// supported returns an error if the kernel lacks what the programs need or its
+// return probes are unsafe. Existing features decide; versions only where a defect
+// cannot be recognized otherwise.
 func supported() error {
 	if err := hook.Usable(); err != nil {
 		return err
@@ -69,25 +66,14 @@ func supported() error {
 	if err != nil {
 		return err
 	}
-	return safe(symbols)
+	return locate.Safe(symbols)
 }
 
-func safe(symbols map[string]bool) error {
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return fmt.Errorf("kernel release: %w", err)
-	}
-	if err := shadowStacksSafe(symbols, "/proc/cpuinfo"); err != nil {
-		return err
-	}
-	return returnProbesSafe(symbols, unix.ByteSliceToString(name.Release[:]))
-}
-
-// newKernel loads all programs and attaches the hooks in the kernel. It fails
-// where the kernel lacks what that needs (model.ErrUnsupported), or where the
-// hook that shows queue pairs cannot be attached.
+// newKernel loads all programs and attaches the hooks in the kernel. It fails if the
+// kernel lacks a feature (model.ErrUnsupported) or the hook that reports queue pairs
+// cannot be attached.
 func newKernel(opts Options) (*kernel, []model.Hook, error) {
-	// The type information of the kernel is some megabytes, needed only here.
+	// The kernel's type information takes some megabytes and is needed only here.
 	defer debug.FreeOSMemory()
 
 	fail := func(err error) (*kernel, []model.Hook, error) {
@@ -115,7 +101,7 @@ func newKernel(opts Options) (*kernel, []model.Hook, error) {
 		hooks = append(hooks, k.object.Attach(h, "", symbols))
 	}
 	k.object.Attached()
-	// Without the first nobody tells of contexts; without the others little is lost.
+	// Without the first hook no context is found; without the others little is lost.
 	if hooks[0].State != model.StateOK {
 		k.close()
 		return nil, hooks, fmt.Errorf("hook %w", hook.Failure(hooks[0]))
@@ -123,7 +109,7 @@ func newKernel(opts Options) (*kernel, []model.Hook, error) {
 	return k, hooks, nil
 }
 
-// load makes the maps and loads programs.
+// load creates the maps and loads programs.
 func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	spec, err := gen.LoadDatapath()
 	if err != nil {
@@ -135,7 +121,7 @@ func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	}
 	err = errors.Join(spec.Variables[gen.DatapathVarCgroupSubsys].Set(subsys),
 		spec.Variables[gen.DatapathVarFineBounds].Set(fineBounds()),
-		spec.Variables[gen.DatapathVarChooseAll].Set(uint8(truth(opts.Chosen == nil))))
+		spec.Variables[gen.DatapathVarChooseAll].Set(uint8(toInt(opts.Chosen == nil))))
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +153,7 @@ func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	defer coll.Close()
 	for _, name := range programs {
 		k.programs[name] = coll.DetachProgram(name)
-		if hasStackOfCPU(k.programs[name]) {
+		if locate.HasCPUStack(k.programs[name]) {
 			k.close()
 			return nil, fmt.Errorf("%w: this kernel would run uprobes that can be preempted on a stack of the CPU (%s)",
 				model.ErrUnsupported, name)
@@ -180,9 +166,9 @@ func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	return k, nil
 }
 
-// fineBounds are the upper bounds of model.FineHistogram's buckets but for the
-// last, in whole nanoseconds rounded down. None is so close to a whole number
-// that the rounding of a float64 could matter.
+// fineBounds returns the upper bounds of model.FineHistogram's buckets except the
+// last one, in ns, rounded down. None is so close to an integer that the rounding of
+// a float64 matters.
 func fineBounds() (bounds [model.FineBuckets - 1]uint64) {
 	for i := range bounds {
 		bounds[i] = uint64(math.Ldexp(1e9*math.Exp2(float64(i%model.FineOctave)/model.FineOctave), i/model.FineOctave+model.FineMinExp))
@@ -190,15 +176,14 @@ func fineBounds() (bounds [model.FineBuckets - 1]uint64) {
 	return bounds
 }
 
-// An event is a context that was opened, or a queue pair whose functions are to
-// be found.
+// event is a context that was opened, or a queue pair with functions to be found.
 type event struct {
-	// key has no context (0) unless a program told.
+	// key.Context is 0 if the address is not known yet.
 	key    gen.DatapathContextKey
 	cgroup uint64
 	device uint32 // index of the ib_device
 	qp     uint64 // address of its struct ibv_qp; 0: none yet
-	// existed: it was there before the hooks were, and is to be inserted.
+	// existed: it is older than the hooks, and its context must be inserted.
 	existed bool
 }
 
@@ -206,7 +191,7 @@ func eventOf(e *gen.DatapathPathEvent) event {
 	return event{key: e.Key, cgroup: e.Cgroup, device: e.Device, qp: e.Qp}
 }
 
-// next waits for an event; os.ErrClosed when the kernel side was closed.
+// next waits for an event. It returns os.ErrClosed after close.
 func (k *kernel) next() (event, error) {
 	for {
 		record, err := k.events.Read()
@@ -220,65 +205,8 @@ func (k *kernel) next() (event, error) {
 	}
 }
 
-// probe puts the programs of one function at its site in a file, for all
-// processes that map the file. A trap there costs them so many ns, at the entry
-// and at the return.
-func (k *kernel) probe(path string, s site, entry, ret uint32) (io.Closer, error) {
-	p := functionPrograms[s.function]
-	cookie := uint64(p.opcode)<<32 | uint64(s.skip)<<40 | uint64(s.function.named())<<48 // datapath.h
-	begin, err := k.attach(path, s.offset, p.entry, false, cookie|uint64(entry))
-	if err != nil || p.ret == "" {
-		return begin, err
-	}
-	end, err := k.attach(path, s.offset, p.ret, true, cookie|uint64(ret))
-	if err != nil {
-		_ = begin.Close()
-		return nil, err
-	}
-	return closers{begin, end}, nil
-}
-
-// calibration puts a program at the entry or the return of a function of ours
-// that takes as long as those of a poll that finds nothing.
-func (k *kernel) calibration(path string, offset uint64, ret bool) (io.Closer, error) {
-	program := gen.DatapathProgCalibrate
-	if ret {
-		program = gen.DatapathProgCalibrateReturn
-	}
-	return k.attach(path, offset, program, ret, 0)
-}
-
-func (k *kernel) attach(path string, offset uint64, program string, ret bool, cookie uint64) (io.Closer, error) {
-	file, err := link.OpenExecutable(path)
-	if err != nil {
-		return nil, err
-	}
-	multi := &link.UprobeMultiOptions{Addresses: []uint64{offset}, Cookies: []uint64{cookie}}
-	one := &link.UprobeOptions{Address: offset, Cookie: cookie}
-	switch p := k.programs[program]; {
-	case k.multi && ret:
-		return file.UretprobeMulti(nil, p, multi)
-	case k.multi:
-		return file.UprobeMulti(nil, p, multi)
-	case ret:
-		return file.Uretprobe("", p, one)
-	default:
-		return file.Uprobe("", p, one)
-	}
-}
-
-// closers are closed side by side: each waits for a grace period.
-type closers [2]io.Closer
-
-func (c closers) Close() error {
-	first := make(chan error, 1)
-	go func() { first <- c[0].Close() }()
-	err := c[1].Close()
-	return errors.Join(<-first, err)
-}
-
-// close detaches the hooks, ends next and drops the maps. What probe attached is
-// its caller's to close.
+// close detaches the hooks, ends next and closes the maps. The caller closes what
+// probe returned.
 func (k *kernel) close() {
 	if k.events != nil {
 		if err := k.events.Close(); err != nil && !errors.Is(err, os.ErrClosed) {

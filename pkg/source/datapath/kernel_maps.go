@@ -17,14 +17,14 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// parseEvent takes apart what a program wrote.
+// parseEvent decodes an event.
 func parseEvent(raw []byte, e *gen.DatapathPathEvent) error {
 	return binary.Read(bytes.NewReader(raw), binary.NativeEndian, e)
 }
 
-// existing lists the queue pairs of all processes: those of the uverbs devices
-// (class/infiniband_verbs/uverbsN/dev) that are open, 256 of each open file at
-// most. Their contexts are not known (0), as they are in the processes' memory.
+// existing lists the queue pairs of all processes: those of open uverbs devices
+// (class/infiniband_verbs/uverbsN/dev), at most 256 per open file. Their contexts
+// are 0, as the addresses are in the processes' memory.
 func (k *kernel) existing() ([]event, error) {
 	if err := k.nameUverbs(); err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func (k *kernel) existing() ([]event, error) {
 	return out, nil
 }
 
-// nameUverbs tells the iterator which files are uverbs devices.
+// nameUverbs puts the device numbers of the uverbs devices into the iterator's map.
 func (k *kernel) nameUverbs() error {
 	devices, err := hook.Uverbs(k.sysfs)
 	if err != nil {
@@ -68,8 +68,8 @@ func (k *kernel) nameUverbs() error {
 	return nil
 }
 
-// insert puts a context that existed before the hooks, and whose address was
-// found since. One that a hook put meanwhile is marked only.
+// insert adds a context that is older than the hooks. If a hook has added it
+// meanwhile, insert only marks it.
 func (k *kernel) insert(e event, chosen bool) error {
 	stat := gen.DatapathContextStat{Cgroup: e.cgroup, Device: e.device}
 	if chosen {
@@ -85,8 +85,8 @@ func (k *kernel) insert(e event, chosen bool) error {
 	return nil
 }
 
-// mark says whether a context is to be counted, and whether its functions are
-// probed. Programs may count meanwhile: one of them does it.
+// mark sets whether a context is counted and whether its functions are probed. A
+// program does it, as other programs may count meanwhile.
 func (k *kernel) mark(key gen.DatapathContextKey, chosen, ready bool) error {
 	args := gen.DatapathControlArgs{Key: key, What: uint32(gen.DatapathOrderCONTROL_MARK)}
 	if chosen {
@@ -98,14 +98,14 @@ func (k *kernel) mark(key gen.DatapathContextKey, chosen, ready bool) error {
 	return k.order(&args)
 }
 
-// gap says that some calls of a context were not seen: how long work requests
-// take is then told by their wr_id only, until one of them was found.
+// gap records that some calls of a context were not probed. Durations are then
+// measured by wr_id only, until a completion is found.
 func (k *kernel) gap(key gen.DatapathContextKey) {
-	// A context that is gone has no gap.
+	// A context that no longer exists needs none.
 	_ = k.order(&gen.DatapathControlArgs{Key: key, What: uint32(gen.DatapathOrderCONTROL_GAP)})
 }
 
-// remove drops all that is known of a process, whose contexts these are.
+// remove removes contexts of a process and all other entries that it has.
 func (k *kernel) remove(tgid uint32, contexts ...gen.DatapathContextKey) error {
 	const remove = uint32(gen.DatapathOrderCONTROL_REMOVE)
 	for _, key := range contexts {
@@ -123,7 +123,7 @@ func (k *kernel) remove(tgid uint32, contexts ...gen.DatapathContextKey) error {
 	return nil
 }
 
-// maxWalks is how often what hangs on a process is walked over.
+// maxWalks bounds how often the entries of a process are walked.
 const maxWalks = 16
 
 // order changes one context.
@@ -138,7 +138,7 @@ func (k *kernel) order(args *gen.DatapathControlArgs) error {
 	return nil
 }
 
-// run runs the program that changes maps while others use them.
+// run runs the program "control".
 func (k *kernel) run(args *gen.DatapathControlArgs) (uint32, error) {
 	ret, err := k.programs[gen.DatapathProgControl].Run(&ebpf.RunOptions{Context: args})
 	if err != nil {
@@ -147,7 +147,8 @@ func (k *kernel) run(args *gen.DatapathControlArgs) (uint32, error) {
 	return ret, nil
 }
 
-// contexts tells of each context what it counted. What f is given is overwritten.
+// contexts calls f with the counters of each context, which are overwritten after
+// it returns.
 func (k *kernel) contexts(f func(gen.DatapathContextKey, *gen.DatapathContextStat)) error {
 	n, err := hook.Batches(k.object.Coll.Maps[gen.DatapathMapContexts], &k.contextKeys, &k.contextStats, f)
 	if err != nil {
@@ -157,7 +158,7 @@ func (k *kernel) contexts(f func(gen.DatapathContextKey, *gen.DatapathContextSta
 	return nil
 }
 
-// latencies tells the durations of each context.
+// latencies calls f with the durations of each context.
 func (k *kernel) latencies(f func(gen.DatapathLatencyKey, *gen.DatapathLatency)) error {
 	n, err := hook.Batches(k.object.Coll.Maps[gen.DatapathMapLatencies], &k.latencyKeys, &k.latencyStats, f)
 	if err != nil {
@@ -167,7 +168,7 @@ func (k *kernel) latencies(f func(gen.DatapathLatencyKey, *gen.DatapathLatency))
 	return nil
 }
 
-// lossReasons are the values of enum path_loss.
+// lossReasons are the names of enum path_loss.
 var lossReasons = [gen.DatapathPathLossPATH_LOSSES]string{
 	gen.DatapathPathLossPATH_LOSS_CONTEXTS_FULL:  "datapath_contexts_full",
 	gen.DatapathPathLossPATH_LOSS_UNREADABLE:     "datapath_unreadable",
@@ -178,7 +179,7 @@ var lossReasons = [gen.DatapathPathLossPATH_LOSSES]string{
 	gen.DatapathPathLossPATH_LOSS_EVENTS_FULL:    "datapath_events_full",
 }
 
-// fill tells how full the maps are, and what could not be recorded.
+// fill adds the size of the maps and the losses to a snapshot.
 func (k *kernel) fill(snap *model.Snapshot) {
 	vars := k.object.Coll.Variables
 	var queues uint64
@@ -200,10 +201,10 @@ func (k *kernel) fill(snap *model.Snapshot) {
 	snap.Losses = append(snap.Losses, model.Loss{Reason: "datapath_skipped", Count: k.object.Missed()})
 }
 
-// strangers tells what calls of contexts that are not known took of processes.
-func (k *kernel) strangers(f func(uint32, *gen.DatapathStranger)) error {
+// unknownCosts calls f with what calls with unknown contexts cost each process.
+func (k *kernel) unknownCosts(f func(uint32, *gen.DatapathUnknownCost)) error {
 	var keys []uint32
-	var stats []gen.DatapathStranger
-	_, err := hook.Batches(k.object.Coll.Maps[gen.DatapathMapStrangers], &keys, &stats, f)
+	var stats []gen.DatapathUnknownCost
+	_, err := hook.Batches(k.object.Coll.Maps[gen.DatapathMapUnknownCosts], &keys, &stats, f)
 	return err
 }

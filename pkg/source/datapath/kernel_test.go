@@ -21,6 +21,8 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 	"github.com/accelscope/accelscope/tests/child"
 )
 
@@ -37,8 +39,8 @@ type fake struct {
 	longest time.Duration
 }
 
-// build compiles the fake and tells where its functions are in the file.
-func buildFake(t testing.TB) (path string, sites []site) {
+// buildFake compiles the fake and returns where its functions are in the file.
+func buildFake(t testing.TB) (path string, sites []locate.Site) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -57,11 +59,11 @@ func buildFake(t testing.TB) (path string, sites []site) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := map[string]function{
-		"post_send": postSend, "post_recv": postRecv, "poll_cq": pollCQ, "wr_rdma_write": wrRDMAWrite,
-		"wr_rdma_read": wrRDMARead, "wr_send": wrSend, "wr_send_tso": wrSendTSO, "wr_set_inline_data": wrSetInlineData,
-		"wr_set_inline_data_list": wrSetInlineDataList, "wr_set_sge": wrSetSGE, "wr_set_sge_list": wrSetSGEList,
-		"wr_start": wrStart, "wr_complete": wrComplete, "wr_abort": wrAbort,
+	names := map[string]locate.Function{
+		"post_send": locate.PostSend, "post_recv": locate.PostRecv, "poll_cq": locate.PollCQ, "wr_rdma_write": locate.WrRDMAWrite,
+		"wr_rdma_read": locate.WrRDMARead, "wr_send": locate.WrSend, "wr_send_tso": locate.WrSendTSO, "wr_set_inline_data": locate.WrSetInlineData,
+		"wr_set_inline_data_list": locate.WrSetInlineDataList, "wr_set_sge": locate.WrSetSGE, "wr_set_sge_list": locate.WrSetSGEList,
+		"wr_start": locate.WrStart, "wr_complete": locate.WrComplete, "wr_abort": locate.WrAbort,
 	}
 	for _, s := range symbols {
 		fn, ok := names[s.Name]
@@ -70,7 +72,7 @@ func buildFake(t testing.TB) (path string, sites []site) {
 		}
 		for _, p := range f.Progs {
 			if p.Type == elf.PT_LOAD && p.Vaddr <= s.Value && s.Value < p.Vaddr+p.Filesz {
-				sites = append(sites, site{function: fn, offset: s.Value - p.Vaddr + p.Off})
+				sites = append(sites, locate.Site{Function: fn, Offset: s.Value - p.Vaddr + p.Off})
 			}
 		}
 	}
@@ -152,15 +154,15 @@ func startKernel(t testing.TB) *kernel {
 	return k
 }
 
-// Traps of the test: what they cost is told to the programs.
+// The cost of traps that the test passes to the programs.
 const entryNS, returnNS = 1000, 3000
 
-func (k *kernel) probeAll(t testing.TB, path string, sites []site, calls ...int) (detach func()) {
+func (k *kernel) probeAll(t testing.TB, path string, sites []locate.Site, calls ...int) (detach func()) {
 	t.Helper()
 	var links []io.Closer
 	for _, s := range sites {
 		for _, c := range calls {
-			if s.function.calls() != c {
+			if groupOf(s.Function) != c {
 				continue
 			}
 			l, err := k.probe(path, s, entryNS, returnNS)
@@ -274,7 +276,7 @@ func checkOps(t *testing.T, what string, d gen.DatapathContextStat, want ops) {
 	}
 }
 
-// TestCounts compares what is counted with what a process was told to do, with
+// TestCounts compares the counts with what a process was asked to do, with
 // a FAKE provider and no HCA.
 func TestCounts(t *testing.T) {
 	path, sites := buildFake(t)
@@ -283,7 +285,7 @@ func TestCounts(t *testing.T) {
 	if err := k.insert(event{key: f.key, cgroup: 5, device: 3}, true); err != nil {
 		t.Fatal(err)
 	}
-	k.probeAll(t, path, sites, post, poll)
+	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	var last gen.DatapathContextStat
 	whole := ops{opWrite: {1, 128}, opSend: {1, 64}, opRead: {1, 4096}, opAtomic: {1, 8}, opInv: {1, 0}, opTSO: {1, 1054}}
 	for _, c := range []struct {
@@ -311,7 +313,7 @@ func TestCounts(t *testing.T) {
 		d := k.counted(t, f.key, &last)
 		checkOps(t, c.what, d, c.want)
 		// What empty polls cost is booked when there are some.
-		if d.Hits[post] != c.calls[post] || d.Hits[poll]+64*4 < c.calls[poll] || d.Hits[poll] > c.calls[poll] {
+		if d.Hits[budget.Post] != c.calls[budget.Post] || d.Hits[budget.Poll]+64*4 < c.calls[budget.Poll] || d.Hits[budget.Poll] > c.calls[budget.Poll] {
 			t.Errorf("%s: hits %v, want %v", c.what, d.Hits, c.calls)
 		}
 		for i, n := range d.Hits {
@@ -332,17 +334,17 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestStranger: what probes take of a process that nobody watches is known, too.
+// TestUnknownCost: the cost of probes to a process without a known context is counted, too.
 // FAKE provider.
-func TestStranger(t *testing.T) {
+func TestUnknownCost(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
 	f := startFake(t, path)
-	k.probeAll(t, path, sites, post, poll)
+	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	f.do("idle", 100)
 	f.do("chain", 1)
-	spent := func() (ns [callGroups]uint64) {
-		if err := k.strangers(func(tgid uint32, s *gen.DatapathStranger) {
+	spent := func() (ns [budget.Groups]uint64) {
+		if err := k.unknownCosts(func(tgid uint32, s *gen.DatapathUnknownCost) {
 			if tgid == f.key.Tgid {
 				ns = s.SpentNs
 			}
@@ -351,13 +353,13 @@ func TestStranger(t *testing.T) {
 		}
 		return ns
 	}
-	if got, want := spent(), [callGroups]uint64{post: 2 * entryNS, poll: 100 * (entryNS + returnNS)}; got != want {
+	if got, want := spent(), [budget.Groups]uint64{budget.Post: 2 * entryNS, budget.Poll: 100 * (entryNS + returnNS)}; got != want {
 		t.Errorf("spent %v, want %v", got, want)
 	}
 	if err := k.remove(f.key.Tgid, f.key); err != nil {
 		t.Fatal(err)
 	}
-	if got := spent(); got != [callGroups]uint64{} {
+	if got := spent(); got != [budget.Groups]uint64{} {
 		t.Errorf("%v stays", got)
 	}
 }
@@ -371,22 +373,22 @@ func TestNamed(t *testing.T) {
 	if err := k.insert(event{key: f.key}, true); err != nil {
 		t.Fatal(err)
 	}
-	called := map[function]function{postSend: postRecv, postRecv: postSend, pollCQ: postSend, wrStart: wrSetSGE, wrComplete: wrStart}
-	var wrong []site
+	called := map[locate.Function]locate.Function{locate.PostSend: locate.PostRecv, locate.PostRecv: locate.PostSend, locate.PollCQ: locate.PostSend, locate.WrStart: locate.WrSetSGE, locate.WrComplete: locate.WrStart}
+	var wrong []locate.Site
 	for _, s := range sites {
-		if other, ok := called[s.function]; ok {
-			s.function = other
+		if other, ok := called[s.Function]; ok {
+			s.Function = other
 			wrong = append(wrong, s)
 		}
 	}
-	k.probeAll(t, path, wrong, post, poll)
+	k.probeAll(t, path, wrong, budget.Post, budget.Poll)
 	for _, what := range []string{"chain", "recv", "ex"} {
 		f.do(what, 0)
 		f.do(what, 3)
 	}
 	d := k.counted(t, f.key, new(gen.DatapathContextStat))
 	checkOps(t, "misnamed", d, ops{})
-	if d.Hits != [callGroups]uint64{} || d.Received != 0 {
+	if d.Hits != [budget.Groups]uint64{} || d.Received != 0 {
 		t.Errorf("hits %v, %d received", d.Hits, d.Received)
 	}
 }
@@ -399,20 +401,20 @@ func TestPolled(t *testing.T) {
 	if err := k.insert(event{key: f.key}, true); err != nil {
 		t.Fatal(err)
 	}
-	k.probeAll(t, path, sites, post, poll)
+	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	f.do("polled", 0)
 	d := k.counted(t, f.key, &gen.DatapathContextStat{})
 	if d.Received != 4 || d.ReceivedBytes != 1000+500+(140-40)+140 {
 		t.Errorf("%d received, %d bytes", d.Received, d.ReceivedBytes)
 	}
 	for status, n := range d.Errors {
-		// A status that nobody knows is the last.
+		// An unknown status is counted as the last.
 		if want := map[int]uint64{12: 1, 23: 1}[status]; n != want {
 			t.Errorf("status %d: %d, want %d", status, n, want)
 		}
 	}
-	if d.Hits[poll] != 21 || d.SpentNs[poll] < 21*(entryNS+returnNS) {
-		t.Errorf("%d polls took %d ns", d.Hits[poll], d.SpentNs[poll])
+	if d.Hits[budget.Poll] != 21 || d.SpentNs[budget.Poll] < 21*(entryNS+returnNS) {
+		t.Errorf("%d polls took %d ns", d.Hits[budget.Poll], d.SpentNs[budget.Poll])
 	}
 }
 
@@ -424,7 +426,7 @@ func TestLost(t *testing.T) {
 	if err := k.insert(event{key: f.key}, true); err != nil {
 		t.Fatal(err)
 	}
-	k.probeAll(t, path, sites, post, poll)
+	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	var last gen.DatapathContextStat
 	f.do("unreadable", 0)
 	checkOps(t, "unreadable", k.counted(t, f.key, &last), ops{})
@@ -439,12 +441,12 @@ func TestLost(t *testing.T) {
 		t.Error(lost)
 	}
 	f.do("chain", 1)
-	if d := k.counted(t, f.key, &last); d.Posted[opSend] != 1 || d.Hits[post] != 1 {
+	if d := k.counted(t, f.key, &last); d.Posted[opSend] != 1 || d.Hits[budget.Post] != 1 {
 		t.Errorf("%+v", d)
 	}
 }
 
-// TestChosen: only the cost of what nobody wants to know is counted, and what is
+// TestChosen: of a context that is not chosen only the cost is counted, and what is
 // removed is gone.
 func TestChosen(t *testing.T) {
 	path, sites := buildFake(t)
@@ -456,7 +458,7 @@ func TestChosen(t *testing.T) {
 	if err := k.insert(event{key: f.key}, false); err != nil {
 		t.Fatal(err)
 	}
-	k.probeAll(t, path, sites, post, poll)
+	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	var last gen.DatapathContextStat
 	do := func() gen.DatapathContextStat {
 		f.do("chain", 4)
@@ -467,7 +469,7 @@ func TestChosen(t *testing.T) {
 	}
 	d := do()
 	checkOps(t, "not chosen", d, ops{})
-	if d.Received != 0 || d.Errors[12] != 0 || d.Hits[post] != 4+2+1+1 || d.Hits[poll] != 21 || d.SpentNs[post] < 8*entryNS {
+	if d.Received != 0 || d.Errors[12] != 0 || d.Hits[budget.Post] != 4+2+1+1 || d.Hits[budget.Poll] != 21 || d.SpentNs[budget.Post] < 8*entryNS {
 		t.Errorf("%+v", d)
 	}
 	if err := k.mark(f.key, true, true); err != nil {
@@ -503,10 +505,10 @@ func TestChosen(t *testing.T) {
 	if len(left) != 1 || left[0] != other || snap.Maps[0].Entries != 1 || snap.Maps[2].Entries != 0 {
 		t.Errorf("left: %+v, %+v", left, snap.Maps)
 	}
-	f.do("chain", 1) // nobody's
+	f.do("chain", 1) // of a context that was removed
 }
 
-// TestDurations: how long work requests take, and when that cannot be told.
+// TestDurations: how long work requests take, and when that cannot be measured.
 func TestDurations(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
@@ -514,7 +516,7 @@ func TestDurations(t *testing.T) {
 	if err := k.insert(event{key: f.key}, true); err != nil {
 		t.Fatal(err)
 	}
-	k.probeAll(t, path, sites, post, poll)
+	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	check := func(what string, class gen.DatapathCompleted, least, most uint64) {
 		t.Helper()
 		// One that was preempted took longer.
@@ -522,18 +524,18 @@ func TestDurations(t *testing.T) {
 			t.Errorf("%s: %d durations, %d of them about 2 ms, want %d to %d", what, all, right, least, most)
 		}
 	}
-	// The queue pair is older than we are: wr_ids that are the same tell nothing.
+	// The queue pair is older than we are: equal wr_ids identify nothing.
 	f.do("same", 20)
 	check("same wr_id", gen.DatapathCompletedCOMPLETED_WRITE, 0, 0)
 	k.gap(f.key)
 	f.do("distinct", 20)
 	check("distinct wr_ids", gen.DatapathCompletedCOMPLETED_SEND, 12, 13)
-	// One that was found tells where the others are.
+	// After one was found, the ring is in step.
 	f.do("same", 20)
 	check("same wr_id, in step", gen.DatapathCompletedCOMPLETED_WRITE, 20, 20)
 	f.do("retried", 10)
 	check("refused", gen.DatapathCompletedCOMPLETED_READ, 10, 10)
-	// All are completed, and nobody has told: out of step.
+	// All are completed, though sq_sig_all is not known: out of step.
 	f.do("all", 3)
 	check("sq_sig_all", gen.DatapathCompletedCOMPLETED_ATOMIC, 0, 0)
 	f.do("same", 5)
@@ -561,15 +563,15 @@ func TestGap(t *testing.T) {
 	if err := k.insert(event{key: f.key}, true); err != nil {
 		t.Fatal(err)
 	}
-	detach := k.probeAll(t, path, sites, post, poll)
+	detach := k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	f.do("distinct", 10)
 	before, _ := k.took(t, f, gen.DatapathCompletedCOMPLETED_SEND)
 	detach()
-	detach = k.probeAll(t, path, sites, post)
+	detach = k.probeAll(t, path, sites, budget.Post)
 	f.do("same", 5)
 	detach()
 	k.gap(f.key)
-	k.probeAll(t, path, sites, post, poll)
+	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	f.do("same", 5)
 	if all, _ := k.took(t, f, gen.DatapathCompletedCOMPLETED_WRITE); all != 0 || before == 0 {
 		t.Errorf("%d durations across a gap, %d before", all, before)
@@ -737,7 +739,7 @@ func BenchmarkHit(b *testing.B) {
 		}
 	}
 	report("without")
-	k.probeAll(b, path, sites, post, poll)
+	k.probeAll(b, path, sites, budget.Post, budget.Poll)
 	report("foreign")
 	if err := k.insert(event{key: f.key}, false); err != nil {
 		b.Fatal(err)

@@ -13,12 +13,13 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// startSource is a Source whose kernel has no InfiniBand: nothing tells it of
-// processes but watch. It says what the FAKE provider's functions are, where the
+// startSource is a Source whose kernel has no InfiniBand: only observeFake reports
+// processes. It returns what the FAKE provider's functions are, where the
 // locator would say that it is no provider.
-func startSource(t testing.TB, budget float64, c *costs, path string, sites []site) *Source {
+func startSource(t testing.TB, limit float64, c *trapCosts, path string, sites []locate.Site) *Source {
 	t.Helper()
 	k := startKernel(t)
 	sysfs := t.TempDir()
@@ -26,18 +27,18 @@ func startSource(t testing.TB, budget float64, c *costs, path string, sites []si
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := newSource(Options{Sysfs: sysfs, Procfs: "/proc", Budget: budget}, cancel)
+	s := newSource(Options{Sysfs: sysfs, Procfs: "/proc", Budget: limit}, cancel)
 	s.kernel, s.costs, s.names = k, c, map[uint32]string{3: "fake0"}
-	s.look = func(p *process, qp uint64) (located, error) {
+	s.find = func(p *locate.Process, qp uint64) (locate.Found, error) {
 		var pointer [8]byte
-		if err := p.read(qp, pointer[:]); err != nil {
-			return located{}, err
+		if err := p.Read(qp, pointer[:]); err != nil {
+			return locate.Found{}, err
 		}
-		id := fileID{1, 1}
-		found := located{context: binary.LittleEndian.Uint64(pointer[:]), paths: map[fileID]string{id: path}}
+		id := locate.FileID{Device: 1, Inode: 1}
+		found := locate.Found{Context: binary.LittleEndian.Uint64(pointer[:]), Paths: map[locate.FileID]string{id: path}}
 		for _, at := range sites {
-			at.file = id
-			found.sites = append(found.sites, at)
+			at.File = id
+			found.Sites = append(found.Sites, at)
 		}
 		return found, nil
 	}
@@ -75,12 +76,12 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// watch tells the source of a fake.
-func (s *Source) watch(f *fake) {
+// observeFake reports a fake to the source.
+func (s *Source) observeFake(f *fake) {
 	s.events <- event{key: f.key, cgroup: 5, device: 3, qp: f.qp, existed: true}
 }
 
-func (s *Source) figures(t testing.TB) model.Snapshot {
+func (s *Source) snapshot(t testing.TB) model.Snapshot {
 	t.Helper()
 	snap, err := s.Read(t.Context())
 	if err != nil {
@@ -111,19 +112,19 @@ func descriptors(t testing.TB) int {
 // FAKE provider.
 func TestSourceLife(t *testing.T) {
 	path, sites := buildFake(t)
-	s := startSource(t, 0, &defaultCosts, path, sites)
+	s := startSource(t, 0, &defaultTrapCosts, path, sites)
 	before := descriptors(t)
 	const processes = 3
 	for range processes {
 		t.Run("", func(t *testing.T) {
 			f := startFake(t, path)
-			s.watch(f)
-			eventually(t, "never watched", func() bool { d := s.figures(t).DataPath; return d.Processes == 1 && d.Probes == uint64(len(sites)) })
+			s.observeFake(f)
+			eventually(t, "never watched", func() bool { d := s.snapshot(t).DataPath; return d.Processes == 1 && d.Probes == uint64(len(sites)) })
 			f.do("chain", 10)
 			f.do("recv", 7)
 		})
 		eventually(t, "probes or entries stay", func() bool {
-			snap := s.figures(t)
+			snap := s.snapshot(t)
 			for _, m := range snap.Maps {
 				if m.Entries != 0 {
 					return false
@@ -132,7 +133,7 @@ func TestSourceLife(t *testing.T) {
 			return snap.DataPath.Processes == 0 && snap.DataPath.Probes == 0
 		})
 	}
-	snap := s.figures(t)
+	snap := s.snapshot(t)
 	i := slices.IndexFunc(snap.Traffic, func(r model.Traffic) bool { return r.Direction == model.Transmit })
 	// write 128, send 64 and TSO 1054 in each chain
 	want := model.Traffic{
@@ -143,8 +144,8 @@ func TestSourceLife(t *testing.T) {
 	}
 	eventually(t, "descriptors stay", func() bool { return descriptors(t) <= before })
 	s.Forget([]uint64{5})
-	s.figures(t)
-	if snap := s.figures(t); len(snap.Traffic)+len(snap.WorkRequests)+len(snap.Budgets) != 0 {
+	s.snapshot(t)
+	if snap := s.snapshot(t); len(snap.Traffic)+len(snap.WorkRequests)+len(snap.Budgets) != 0 {
 		t.Errorf("%+v was forgotten", snap)
 	}
 }
@@ -152,19 +153,19 @@ func TestSourceLife(t *testing.T) {
 // TestSourceConcurrent: scrapes, processes and the end at the same time.
 func TestSourceConcurrent(t *testing.T) {
 	path, sites := buildFake(t)
-	s := startSource(t, 0.01, &defaultCosts, path, sites)
+	s := startSource(t, 0.01, &defaultTrapCosts, path, sites)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for range 50 {
-			s.figures(t)
+			s.snapshot(t)
 			s.Forget([]uint64{7})
 			time.Sleep(5 * time.Millisecond)
 		}
 	}()
 	for range 2 {
 		f := startFake(t, path)
-		s.watch(f)
+		s.observeFake(f)
 		f.do("idle", 1000)
 	}
 	<-done
@@ -197,13 +198,13 @@ func BenchmarkBudget(b *testing.B) {
 		return float64(n) / total.Seconds()
 	}
 	var spent, watched float64
-	run := func(budget float64, d time.Duration) float64 {
-		s := startSource(b, budget, &measured, path, sites)
+	run := func(limit float64, d time.Duration) float64 {
+		s := startSource(b, limit, &measured, path, sites)
 		defer s.Close() //nolint:errcheck // closed again by the test
-		s.watch(f)
-		eventually(b, "never watched", func() bool { return s.figures(b).DataPath.Processes == 1 })
+		s.observeFake(f)
+		eventually(b, "never watched", func() bool { return s.snapshot(b).DataPath.Processes == 1 })
 		r := rate(d)
-		snap := s.figures(b)
+		snap := s.snapshot(b)
 		spent = snap.Budgets[0].SpentRatio
 		for _, r := range snap.Sampling {
 			if r.Calls == model.PollCalls {
@@ -223,7 +224,7 @@ func BenchmarkBudget(b *testing.B) {
 			last = next
 		}
 		slices.Sort(kept)
-		run(0.01, time.Minute+spentStep)
+		run(0.01, time.Minute+sampleInterval)
 		b.ReportMetric(spent*100, "spent-%")
 		b.ReportMetric(watched*100, "watched-%")
 		b.ReportMetric(kept[rounds/2]*100, "throughput-%")

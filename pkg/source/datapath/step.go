@@ -13,70 +13,68 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// toll is what attaching or detaching one probe costs a process: its memory is
-// locked while the instruction is exchanged.
-const toll = 20 * time.Microsecond
+// switchCost is what attaching or detaching one probe costs a process: its memory
+// map is locked while the instruction is replaced.
+const switchCost = 20 * time.Microsecond
 
-// closingWait is how often it is looked whether probes are gone that are to come
-// back.
-const closingWait = 5 * time.Millisecond
+func random() float64 { return rand.Float64() } //nolint:gosec // no secret depends on it
 
-func random() float64 { return rand.Float64() } //nolint:gosec // spreads windows, keeps no secret
-
-// A reading is what one verbs context has counted so far.
+// reading is the counters of one verbs context.
 type reading struct {
 	key  gen.DatapathContextKey
 	stat gen.DatapathContextStat
 }
 
-// step asks the budget what is to be on and sees to it, and says when to come
-// back.
+// step passes what processes used to the budget, attaches and detaches probes as it
+// decides, and returns the time of the next step.
 func (s *Source) step() time.Time {
 	now := time.Now()
 	readings, spent, err := s.read()
 	if err != nil {
 		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
-		if s.opts.Budget > 0 { // what is not known may be too much
+		if s.opts.Budget > 0 { // unknown cost may exceed it
 			for _, f := range s.files {
-				s.turn(f, post, false)
-				s.turn(f, poll, false)
+				s.switchGroup(f, budget.Post, false)
+				s.switchGroup(f, budget.Poll, false)
 			}
 		}
-		return now.Add(reapInterval)
+		return now.Add(removeInterval)
 	}
-	var loads []processLoad
+	var loads []budget.ProcessLoad
 	for pid, w := range s.processes {
-		if cpu, err := w.cpu(); err == nil {
-			loads = append(loads, processLoad{pid: pid, cpu: cpu, spent: spent[pid]})
+		if cpu, err := w.CPU(); err == nil {
+			loads = append(loads, budget.ProcessLoad{PID: pid, CPU: cpu, Spent: spent[pid]})
 		}
 	}
-	files := make([]fileLoad, 0, len(s.files))
+	files := make([]budget.FileLoad, 0, len(s.files))
 	for _, f := range s.files {
-		if !s.wanted(f) {
+		if !s.isWanted(f) {
 			continue
 		}
-		files = append(files, fileLoad{
-			file: f.id, probes: [callGroups]int{f.probes(post), f.probes(poll)}, pids: f.pids(),
-			lingers: [callGroups]bool{f.closing[post].Load(), f.closing[poll].Load()},
+		files = append(files, budget.FileLoad{
+			File: budget.File(f.id), Probes: [budget.Groups]int{f.probes(budget.Post), f.probes(budget.Poll)}, PIDs: f.pids(),
+			Detaching: [budget.Groups]bool{f.closing[budget.Post].Load(), f.closing[budget.Poll].Load()},
 		})
 	}
-	wants, next := s.budget.tick(now, loads, files)
-	s.book(now, readings, loads)
+	wants, next := s.budget.Tick(now, loads, files)
+	s.count(now, readings, loads)
 	for _, f := range s.files {
-		for c := range callGroups {
-			if !s.turn(f, c, wants[f.id][c]) {
-				next = now.Add(closingWait)
+		for c := range budget.Groups {
+			if !s.switchGroup(f, c, wants[budget.File(f.id)][c]) {
+				next = now.Add(budget.DetachInterval)
 			}
 		}
 	}
 	return next
 }
 
-// wanted says whether a process that maps the file is to be watched: those that
-// are not pay for its probes, too.
-func (s *Source) wanted(f *file) bool {
+// isWanted reports whether a process that maps the file is to be counted. Other
+// processes that map it pay for its probes, too.
+func (s *Source) isWanted(f *file) bool {
 	for pid := range f.paths {
 		if w := s.processes[pid]; w != nil && w.chosen {
 			return true
@@ -85,13 +83,13 @@ func (s *Source) wanted(f *file) bool {
 	return false
 }
 
-// read copies what the contexts have counted, and sums what it cost by process.
-func (s *Source) read() ([]reading, map[int][callGroups]time.Duration, error) {
+// read copies the counters of all contexts and adds up their cost by process.
+func (s *Source) read() ([]reading, map[int][budget.Groups]time.Duration, error) {
 	readings := s.readings[:0]
-	spent := map[int][callGroups]time.Duration{}
-	pay := func(tgid uint32, ns [callGroups]uint64) {
+	spent := map[int][budget.Groups]time.Duration{}
+	pay := func(tgid uint32, ns [budget.Groups]uint64) {
 		sum := spent[int(tgid)]
-		for c := range callGroups {
+		for c := range budget.Groups {
 			sum[c] += time.Duration(ns[c])
 		}
 		spent[int(tgid)] = sum
@@ -103,87 +101,87 @@ func (s *Source) read() ([]reading, map[int][callGroups]time.Duration, error) {
 		pay(key.Tgid, stat.SpentNs)
 	})
 	s.readings = readings
-	err = errors.Join(err, s.kernel.strangers(func(tgid uint32, stat *gen.DatapathStranger) { pay(tgid, stat.SpentNs) }))
+	err = errors.Join(err, s.kernel.unknownCosts(func(tgid uint32, stat *gen.DatapathUnknownCost) { pay(tgid, stat.SpentNs) }))
 	return readings, spent, err
 }
 
-// book adds readings to the totals, for what they are worth now.
-func (s *Source) book(now time.Time, readings []reading, loads []processLoad) {
-	worth := make(map[fileID][callGroups]sampling, len(s.files))
+// count adds readings to the series, scaled as the budget says.
+func (s *Source) count(now time.Time, readings []reading, loads []budget.ProcessLoad) {
+	worth := make(map[locate.FileID][budget.Groups]budget.Sampling, len(s.files))
 	ended, probes := false, 0
 	var unprobed error
 	for id, f := range s.files {
-		var w [callGroups]sampling
-		for c := range callGroups {
-			w[c] = s.budget.sampling(id, c)
-			ended = ended || w[c].begins || w[c].windowed && w[c].scale != 0
+		var w [budget.Groups]budget.Sampling
+		for c := range budget.Groups {
+			w[c] = s.budget.Sampling(budget.File(id), c)
+			ended = ended || w[c].Begins || w[c].Windowed && w[c].Scale != 0
 			probes += len(f.links[c])
 		}
 		worth[id] = w
-		unprobed = cmp.Or(unprobed, f.failure(post), f.failure(poll))
+		unprobed = cmp.Or(unprobed, f.failure(budget.Post), f.failure(budget.Poll))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.worth, s.unprobed = worth, unprobed
+	s.samplings, s.unprobed = worth, unprobed
 	late := uint64(0)
 	for i := range readings {
 		r := &readings[i]
-		s.totals.add(r.key, &r.stat, s.worthOf(r.key))
+		s.fold.add(r.key, &r.stat, s.samplingsOf(r.key))
 		if s.isLate(r.key, &r.stat) {
 			late++
 		}
 	}
 	for _, l := range loads {
-		took := l.spent[post] + l.spent[poll] + s.budget.switching(l.pid)
-		s.totals.spent(now, l.pid, s.processes[l.pid].cgroup, l.cpu, took)
+		took := l.Spent[budget.Post] + l.Spent[budget.Poll] + s.budget.SwitchingCost(l.PID)
+		s.fold.update(now, l.PID, s.processes[l.PID].cgroup, l.CPU, took)
 	}
 	s.stats.Late, s.stats.Processes, s.stats.Probes = s.late+late, uint64(len(loads)), uint64(probes)
 	if ended {
 		err := s.kernel.latencies(func(key gen.DatapathLatencyKey, l *gen.DatapathLatency) {
-			s.totals.addLatency(key, l, s.worthOf(key.Context)[poll])
+			s.fold.addLatency(key, l, s.samplingsOf(key.Context)[budget.Poll])
 		})
 		if err != nil {
 			s.opts.Logger.Debug("reading durations of the data path", zap.Error(err))
 		}
 	}
 	for id, w := range worth {
-		for c := range w { // what comes next is of the window that has begun
-			w[c].void = w[c].void && !w[c].begins
+		for c := range w { // the next counts belong to the window that has begun
+			w[c].Discard = w[c].Discard && !w[c].Begins
 		}
 		worth[id] = w
 	}
 }
 
-// turn switches the probes of a group on or off, or adds those that are new. It
-// says no while it cannot.
-func (s *Source) turn(f *file, calls int, on bool) bool {
-	was := f.on(calls)
+// switchGroup attaches or detaches the probes of a group, or attaches new ones. It
+// returns false while it cannot.
+func (s *Source) switchGroup(f *file, group int, on bool) bool {
+	was := f.on(group)
 	switch {
-	case on && f.closing[calls].Load():
-		return false // two at the same place would count twice
+	case on && f.closing[group].Load():
+		return false // two probes at one place would count twice
 	case on:
-		if err := f.attach(calls, s.probe); err != nil {
-			s.opts.Logger.Warn("not all calls of a provider are watched on the data path", zap.Error(err))
+		if err := f.attach(group, s.probe); err != nil {
+			s.opts.Logger.Warn("not all functions of a provider are probed on the data path", zap.Error(err))
 		}
 	case was:
-		f.detach(calls, &s.detaching)
+		f.detach(group, &s.detaching)
 	}
-	if on && f.probed[calls] == 0 && f.failure(calls) == nil {
-		f.probed[calls] = monotonic()
+	if on && f.probed[group] == 0 && f.failure(group) == nil {
+		f.probed[group] = monotonic()
 	}
 	if on != was {
 		for _, key := range s.contextsOf(f.id) {
 			s.kernel.gap(key)
 		}
-		if !on { // the kernel takes them out after a grace period, and perf events one by one
-			s.budget.lingers(f.id, calls, f.pids())
+		if !on { // the kernel removes them after a grace period, perf events one by one
+			s.budget.Detaching(budget.File(f.id), group, f.pids())
 		}
-		s.budget.switched(f.id, calls, on, time.Now(), f.pids())
+		s.budget.Switched(budget.File(f.id), group, on, time.Now(), f.pids())
 	}
 	return true
 }
 
-// monotonic is the clock of the programs.
+// monotonic returns CLOCK_MONOTONIC in ns, which the programs use.
 func monotonic() uint64 {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
@@ -192,8 +190,8 @@ func monotonic() uint64 {
 	return uint64(now.Nano())
 }
 
-// contextsOf are those whose functions are in a file.
-func (s *Source) contextsOf(id fileID) []gen.DatapathContextKey {
+// contextsOf returns the contexts with functions in a file.
+func (s *Source) contextsOf(id locate.FileID) []gen.DatapathContextKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var keys []gen.DatapathContextKey
@@ -205,10 +203,10 @@ func (s *Source) contextsOf(id fileID) []gen.DatapathContextKey {
 	return keys
 }
 
-// probe attaches to one site, and tells the programs what a trap there costs.
-func (s *Source) probe(path string, at site) (io.Closer, error) {
+// probe probes a site. The cost of a trap is passed to the programs.
+func (s *Source) probe(path string, at locate.Site) (io.Closer, error) {
 	entry := s.costs.emulated
-	if at.stepped {
+	if at.Stepped {
 		entry = s.costs.stepped
 	}
 	return s.kernel.probe(path, at, entry, s.costs.returned)

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * State that the probes share: the verbs contexts of processes, the calls that threads are in, and the CPU time that probes
+ * take of processes.
+ */
+#ifndef ACCELSCOPE_CONTEXT_H
+#define ACCELSCOPE_CONTEXT_H
+
+#include "datapath.h"
+#include "cgroup.h"
+#include "libibverbs.h"
+#include "queues.h"
+
+/*
+ * A uprobe program can be preempted, and another thread on the same CPU can then run the same program. Since 6.13 (arm64:
+ * 6.17) a kprobe program with a stack of 64 bytes or more uses a stack of the CPU: each thread would overwrite the variables
+ * of the other one, pointers included. The kernel excepts programs with a tail call, even if the tail call is never reached;
+ * the verifier removes it.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} nowhere SEC(".maps");
+static const volatile __u8 never;
+
+#define STACK_OF_THREAD(ctx)                                                                                           \
+	do {                                                                                                           \
+		if (never)                                                                                             \
+			bpf_tail_call(ctx, &nowhere, 0);                                                               \
+	} while (0)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct context_key);
+	__type(value, struct context_stat);
+} contexts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 65536);
+} path_events SEC(".maps");
+
+/* The number of contexts of each cgroup. The limit keeps one cgroup from filling the map. */
+#define CONTEXTS_OF_CGROUP 512
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u64);
+	__type(value, __u32);
+} cgroup_contexts SEC(".maps");
+
+/* CPU time of calls with contexts that are not known, by process. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct unknown_cost);
+} unknown_costs SEC(".maps");
+
+/* Queue pairs with sq_sig_all: every work request gets a completion. By the address of the struct ib_qp. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u64);
+	__type(value, __u8);
+} signal_all SEC(".maps");
+
+/* The device numbers of the uverbs devices, for the iterator "existing". */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u8);
+} uverbs SEC(".maps");
+
+/* The number of work requests, completions and list elements that are read of one call. */
+#define CALL_BOUND 16384
+
+/* Work requests of one call, by opcode. */
+struct tally {
+	__u64 posted[OPCODES];
+	__u64 bytes[OPCODES];
+};
+
+/* A call that has not returned. */
+struct call {
+	__u64 sp; /* the stack pointer at the entry; 0: no call */
+	__u64 object;
+	__u64 list;
+	__u64 bad;
+	__u64 entry_ns; /* CPU time that the probe at the entry took */
+	struct context_key key;
+	__u32 qpn;
+	__u8 chosen;
+	__u8 unread;
+	__u16 pad;
+};
+
+/* The calls that a thread is in. */
+struct thread {
+	struct call send, receive;
+	struct tally tally; /* of send */
+	__u32 from, to;     /* places in the ring of the queue pair */
+	__u32 left;
+	__u32 pad;
+
+	/* poll_cq */
+	__u64 poll_sp;
+	__u64 poll_cq;
+	__u64 poll_list;
+	__u64 poll_ip;
+	__u64 poll_entry_ns;
+	/* Calls of this context that have not been added to its counters. */
+	struct context_key idle;
+	__u64 idle_ns;
+	__u64 idle_hits;
+
+	/* written by the calibration programs only */
+	__u64 idle_sp, idle_list;
+
+	__u8 creates_signal_all; /* ib_create_qp_user was called with IB_SIGNAL_ALL_WR */
+	__u8 unused[7];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+static const struct context_stat zero_stat;
+
+/* Whether contexts are counted from the start. Otherwise user space chooses them ("control"). */
+const volatile __u8 choose_all = 1;
+
+/* The stack pointer that the function had at its entry, computed at its return. */
+#if defined(__TARGET_ARCH_x86)
+#define SP_AT_RETURN(ctx) (PT_REGS_SP(ctx) - 8)
+#else
+#define SP_AT_RETURN(ctx) PT_REGS_SP(ctx)
+#endif
+
+static __always_inline __u32 current_tgid(void)
+{
+	return bpf_get_current_pid_tgid() >> 32;
+}
+
+/* What a trap at this probe costs the process, in ns. */
+static __always_inline __u64 trap_ns(void *ctx)
+{
+	return COOKIE_TRAP_NS(bpf_get_attach_cookie(ctx));
+}
+
+static __always_inline struct thread *this_thread(__u64 flags)
+{
+	return bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, flags);
+}
+
+/* Adds CPU time that probes took of calls with a context. */
+static __always_inline void spend(struct context_stat *stat, __u32 calls, __u64 hits, __u64 ns)
+{
+	__sync_fetch_and_add(&stat->hits[calls], hits);
+	__sync_fetch_and_add(&stat->spent_ns[calls], ns);
+}
+
+static const struct unknown_cost zero_unknown_cost;
+
+/* Adds CPU time of a call with a context that is not known. */
+static __always_inline void spend_unknown(__u32 calls, __u64 ns)
+{
+	__u32 tgid = current_tgid();
+	struct unknown_cost *s = bpf_map_lookup_elem(&unknown_costs, &tgid);
+
+	if (!s) {
+		bpf_map_update_elem(&unknown_costs, &tgid, &zero_unknown_cost, BPF_NOEXIST);
+		s = bpf_map_lookup_elem(&unknown_costs, &tgid);
+	}
+	if (s)
+		__sync_fetch_and_add(&s->spent_ns[calls], ns);
+}
+
+/*
+ * Reports whether the context or queue pair of the calling process (table) has the probed function as this operation. A
+ * probe is on a file and hits all processes that map it, and the process that was located may have registered the function
+ * as another operation.
+ */
+static __always_inline bool is_named(__u64 cookie, __u64 ip, __u64 table)
+{
+	__u64 function;
+
+	return !bpf_probe_read_user(&function, sizeof(function), (void *)(table + COOKIE_NAMED(cookie))) &&
+	       function == ip - COOKIE_SKIP(cookie);
+}
+
+/* Reads the struct ibv_qp of a call and returns its context, or none if the context is not known. */
+static __always_inline struct context_stat *context_of(__u64 qp, struct user_qp *user, struct context_key *key)
+{
+	if (bpf_probe_read_user(user, sizeof(*user), (void *)qp))
+		return 0;
+	key->context = user->context;
+	key->tgid = current_tgid();
+	key->pad = 0;
+	return bpf_map_lookup_elem(&contexts, key);
+}
+
+#endif

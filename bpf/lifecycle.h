@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Follows verbs contexts and queue pairs in the kernel: contexts opened, queue pairs created, modified and destroyed. */
+#ifndef ACCELSCOPE_LIFECYCLE_H
+#define ACCELSCOPE_LIFECYCLE_H
+
+#include <rdma/ib_user_ioctl_cmds.h>
+#include "context.h"
+
+static __always_inline void send_event(const struct context_key *key, __u64 cgroup, __u32 device, __u64 qp)
+{
+	struct path_event *e = bpf_ringbuf_reserve(&path_events, sizeof(*e), 0);
+
+	if (!e) {
+		lose(PATH_LOSS_EVENTS_FULL);
+		return;
+	}
+	e->key = *key;
+	e->cgroup = cgroup;
+	e->qp = qp;
+	e->device = device;
+	e->pad = 0;
+	bpf_ringbuf_submit(e, 0);
+}
+
+/* A hash of the ibv_wr_* functions of a queue pair. */
+static __always_inline __u64 set_of(__u64 qp)
+{
+	__u64 functions[QP_EX_FUNCTIONS_COUNT] = {};
+	__u64 set = 1;
+
+	/* A queue pair that is not extended has other data there. User space finds out. */
+	if (bpf_probe_read_user(functions, sizeof(functions), (void *)(qp + QP_EX_FUNCTIONS)))
+		return set;
+	for (int i = 0; i < QP_EX_FUNCTIONS_COUNT; i++)
+		set = set * 31 + functions[i];
+	return set;
+}
+
+/* Sends an event if the functions of a queue pair are not among the last ones announced for its context. */
+static __always_inline void announce(struct context_stat *stat, const struct context_key *key, __u64 qp)
+{
+	__u64 set = set_of(qp);
+
+	for (int i = 0; i < SETS; i++)
+		if (stat->sets[i] == set)
+			return;
+	if (stat->announced >= MAX_ANNOUNCED)
+		return;
+	stat->sets[stat->announced % SETS] = set;
+	stat->announced++;
+	send_event(key, stat->cgroup, stat->device, qp);
+}
+
+/* Counts one more context of a cgroup. A process can make up any number of context addresses. */
+static __always_inline bool make_room(__u64 cgroup)
+{
+	__u32 none = 0, *n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
+
+	if (!n) {
+		bpf_map_update_elem(&cgroup_contexts, &cgroup, &none, BPF_NOEXIST);
+		n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
+	}
+	if (!n || *n >= CONTEXTS_OF_CGROUP)
+		return false;
+	__sync_fetch_and_add(n, 1);
+	return true;
+}
+
+/* A queue pair changes its state: its context becomes known, and its ring starts when it can send. */
+static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __u32 mask)
+{
+	struct ib_uobject *uobject = (struct ib_uobject *)BPF_CORE_READ(handle, uobject);
+	struct context_key key = {.tgid = current_tgid()};
+	__u64 address = (__u64)handle, qp;
+	struct context_stat *stat;
+	struct queue *q;
+	__u32 state;
+
+	if (!uobject || !(mask & IB_QP_STATE))
+		return 0;
+	state = BPF_CORE_READ(attr, qp_state);
+	qp = BPF_CORE_READ(uobject, user_handle);
+	if (bpf_probe_read_user(&key.context, sizeof(key.context), (void *)qp)) {
+		lose(PATH_LOSS_UNREADABLE);
+		return 0;
+	}
+	/* It is 0 while the queue pair is being created. */
+	if (!key.context)
+		return 0;
+	stat = bpf_map_lookup_elem(&contexts, &key);
+	if (!stat) {
+		if (!make_room(current_cgroup())) {
+			lose(PATH_LOSS_CONTEXTS_FULL);
+			return 0;
+		}
+		bpf_map_update_elem(&contexts, &key, &zero_stat, BPF_NOEXIST);
+		stat = bpf_map_lookup_elem(&contexts, &key);
+		if (!stat) {
+			lose(PATH_LOSS_CONTEXTS_FULL);
+			return 0;
+		}
+		stat->device = BPF_CORE_READ(handle, device, index);
+		stat->cgroup = current_cgroup();
+		stat->chosen = choose_all;
+	}
+	announce(stat, &key, qp);
+	if (state == IB_QPS_RTS && !stat->ready && !stat->late) {
+		stat->late_ns = bpf_ktime_get_ns();
+		stat->late = 1;
+	}
+	if (state != IB_QPS_RESET && state != IB_QPS_INIT && state != IB_QPS_RTS)
+		return 0;
+	q = make_queue(&key, BPF_CORE_READ(handle, qp_num), BPF_CORE_READ(handle, qp_type), 0);
+	if (!q || (state == IB_QPS_RTS && !q->fresh))
+		return 0;
+	/* No work request is outstanding in these states. */
+	out_of_step(q);
+	q->generation = stat->generation;
+	q->all = bpf_map_lookup_elem(&signal_all, &address) != 0;
+	q->in_step = 1;
+	q->fresh = state != IB_QPS_RTS;
+	return 0;
+}
+
+SEC("kprobe/ib_modify_qp_with_udata")
+int BPF_KPROBE(kprobe_modify, struct ib_qp *qp, struct ib_qp_attr *attr, int mask)
+{
+	return modified(qp, attr, mask);
+}
+
+SEC("fentry/ib_modify_qp_with_udata")
+int BPF_PROG(fentry_modify, struct ib_qp *qp, struct ib_qp_attr *attr, int mask)
+{
+	return modified(qp, attr, mask);
+}
+
+/* Runs before another queue pair can get the number. */
+static __noinline int destroyed(struct ib_qp *handle)
+{
+	struct ib_uobject *uobject = (struct ib_uobject *)BPF_CORE_READ(handle, uobject);
+	struct queue_key key = {.tgid = current_tgid(), .qpn = BPF_CORE_READ(handle, qp_num)};
+	__u64 address = (__u64)handle;
+
+	bpf_map_delete_elem(&signal_all, &address);
+	if (uobject &&
+	    !bpf_probe_read_user(&key.context, sizeof(key.context), (void *)BPF_CORE_READ(uobject, user_handle)))
+		drop_queue(&key);
+	return 0;
+}
+
+SEC("kprobe/ib_destroy_qp_user")
+int BPF_KPROBE(kprobe_destroy, struct ib_qp *qp)
+{
+	return destroyed(qp);
+}
+
+SEC("fentry/ib_destroy_qp_user")
+int BPF_PROG(fentry_destroy, struct ib_qp *qp)
+{
+	return destroyed(qp);
+}
+
+/* A thread creates a queue pair: tracked() is called next. */
+static __noinline int creating(struct ib_qp_init_attr *attr)
+{
+	struct thread *t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (t)
+		t->creates_signal_all = BPF_CORE_READ(attr, sq_sig_type) == IB_SIGNAL_ALL_WR;
+	return 0;
+}
+
+SEC("kprobe/ib_create_qp_user")
+int BPF_KPROBE(kprobe_create, void *device, void *pd, struct ib_qp_init_attr *attr)
+{
+	return creating(attr);
+}
+
+SEC("fentry/ib_create_qp_user")
+int BPF_PROG(fentry_create, void *device, void *pd, struct ib_qp_init_attr *attr)
+{
+	return creating(attr);
+}
+
+#define OWNER(res, type) ((struct type *)((void *)(res)-bpf_core_field_offset(struct type, res)))
+
+/* A context was opened or a queue pair created. */
+static __noinline int tracked(struct rdma_restrack_entry *res)
+{
+	__u32 type = BPF_CORE_READ(res, type);
+	struct context_key key = {.tgid = current_tgid()};
+	struct ib_device *device;
+	struct thread *t;
+	__u64 address;
+	__u8 yes = 1;
+
+	if (type == RDMA_RESTRACK_CTX) {
+		device = BPF_CORE_READ(OWNER(res, ib_ucontext), device);
+		send_event(&key, current_cgroup(), BPF_CORE_READ(device, index), 0);
+		return 0;
+	}
+	if (type != RDMA_RESTRACK_QP || !BPF_CORE_READ(res, user))
+		return 0;
+	t = this_thread(0);
+	if (!t || !t->creates_signal_all)
+		return 0;
+	t->creates_signal_all = 0;
+	address = (__u64)OWNER(res, ib_qp);
+	bpf_map_update_elem(&signal_all, &address, &yes, BPF_ANY);
+	return 0;
+}
+
+SEC("kprobe/rdma_restrack_add")
+int BPF_KPROBE(kprobe_track, struct rdma_restrack_entry *res)
+{
+	return tracked(res);
+}
+
+SEC("fentry/rdma_restrack_add")
+int BPF_PROG(fentry_track, struct rdma_restrack_entry *res)
+{
+	return tracked(res);
+}
+
+/*
+ * Lists the existing queue pairs: a struct path_event for each, without the address of the context, which is in the memory
+ * of a process that is not running.
+ */
+
+/* The number of objects of one file that are read, and of queue pairs of it that are listed. */
+#define OBJECTS_OF_FILE 65536
+#define QPS_OF_FILE 256
+
+struct listing {
+	struct seq_file *seq;
+	__u64 head;
+	struct list_head *at;
+	__u64 cgroup;
+	__u32 tgid;
+	__u32 listed;
+};
+
+static long list_object(__u32 i, struct listing *l)
+{
+	struct list_head *at = l->at;
+	struct ib_uobject *object;
+	struct path_event e = {};
+	struct ib_qp *qp;
+
+	if (!at || (__u64)at == l->head || l->listed >= QPS_OF_FILE)
+		return 1;
+	object = (struct ib_uobject *)((void *)at - bpf_core_field_offset(struct ib_uobject, list));
+	l->at = BPF_CORE_READ(at, next);
+	if (BPF_CORE_READ(object, uapi_object, id) != UVERBS_OBJECT_QP)
+		return 0;
+	qp = BPF_CORE_READ(object, object);
+	e.key.tgid = l->tgid;
+	e.cgroup = l->cgroup;
+	e.qp = BPF_CORE_READ(object, user_handle);
+	e.device = BPF_CORE_READ(qp, device, index);
+	l->listed++;
+	bpf_seq_write(l->seq, &e, sizeof(e));
+	return 0;
+}
+
+SEC("iter/task_file")
+int existing(struct bpf_iter__task_file *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct file *file = ctx->file;
+	struct ib_uverbs_file *uverbs_file;
+	struct listing l = {};
+	__u32 rdev;
+
+	if (!task || !file)
+		return 0;
+	rdev = BPF_CORE_READ(file, f_inode, i_rdev);
+	if (!rdev || !bpf_map_lookup_elem(&uverbs, &rdev))
+		return 0;
+	uverbs_file = BPF_CORE_READ(file, private_data);
+	if (!uverbs_file)
+		return 0;
+	l.seq = ctx->meta->seq;
+	l.head = (__u64)uverbs_file + bpf_core_field_offset(struct ib_uverbs_file, uobjects);
+	l.at = BPF_CORE_READ(uverbs_file, uobjects.next);
+	l.tgid = BPF_CORE_READ(task, tgid);
+	l.cgroup = cgroup_of(task);
+	bpf_loop(OBJECTS_OF_FILE, list_object, &l, 0);
+	return 0;
+}
+
+#endif

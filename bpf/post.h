@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Counts the work requests that processes post with ibv_post_send and ibv_post_recv. */
+#ifndef ACCELSCOPE_POST_H
+#define ACCELSCOPE_POST_H
+
+#include "context.h"
+
+/* Adds the work requests of one call to the counters of its context. */
+static __always_inline void commit(struct context_stat *stat, struct tally *t)
+{
+	for (int i = 0; i < OPCODES; i++) {
+		if (!t->posted[i])
+			continue;
+		__sync_fetch_and_add(&stat->posted[i], t->posted[i]);
+		if (t->bytes[i])
+			__sync_fetch_and_add(&stat->bytes[i], t->bytes[i]);
+	}
+}
+
+/* The class of an opcode in the histograms of durations; COMPLETED if it has none. */
+static __always_inline __u32 class_of(__u32 opcode)
+{
+	switch (opcode) {
+	case OPCODE_RDMA_WRITE:
+	case OPCODE_RDMA_WRITE_WITH_IMM:
+		return COMPLETED_WRITE;
+	case OPCODE_RDMA_READ:
+		return COMPLETED_READ;
+	case OPCODE_SEND:
+	case OPCODE_SEND_WITH_IMM:
+	case OPCODE_SEND_WITH_INV:
+		return COMPLETED_SEND;
+	case OPCODE_ATOMIC_CMP_AND_SWP:
+	case OPCODE_ATOMIC_FETCH_AND_ADD:
+		return COMPLETED_ATOMIC;
+	}
+	return COMPLETED;
+}
+
+/* A walk along a list in the memory of a process. */
+struct walk {
+	__u64 at;   /* address of the next element */
+	__u64 stop; /* address to stop at, or 0 */
+	struct tally *tally;
+	struct queue *queue;
+	__u64 now;
+	__u64 bytes;
+	__u32 *left; /* elements that may still be read. A pointer, as the verifier would track a number here. */
+	__u32 signaled;
+	__u32 count;
+	__u8 lost; /* 1 + the path_loss for which the walk ended early */
+	__u8 all;
+	__u8 wide; /* elements are struct ibv_data_buf */
+	__u8 done;
+	__u8 some;
+};
+
+static long sum_sge(__u32 i, struct walk *w)
+{
+	struct user_sge sge;
+
+	if (bpf_probe_read_user(&sge, sizeof(sge), (void *)(w->at + i * sizeof(sge)))) {
+		w->lost = 1 + PATH_LOSS_UNREADABLE;
+		return 1;
+	}
+	w->bytes += w->wide ? (__u32)sge.wide : sge.length;
+	return 0;
+}
+
+/* The bytes of a scatter/gather list. */
+static __always_inline __u64 list_bytes(__u64 list, __u32 n, bool wide, __u32 *left, __u8 *lost)
+{
+	struct walk w = {.at = list, .wide = wide};
+
+	if (n > *left) {
+		*lost = 1 + PATH_LOSS_CHAIN_CUT;
+		n = *left;
+	}
+	*left -= n;
+	if (n == 1)
+		sum_sge(0, &w);
+	else if (n)
+		bpf_loop(n, sum_sge, &w, 0);
+	if (w.lost)
+		*lost = w.lost;
+	return w.bytes;
+}
+
+static long walk_send(__u32 i, struct walk *w)
+{
+	struct tally *tally = w->tally;
+	struct user_wr wr;
+	__u16 header = 0;
+	__u64 bytes = 0;
+	__u32 op;
+
+	if (!w->at || w->at == w->stop) {
+		w->done = 1;
+		return 1;
+	}
+	if (!*w->left) {
+		w->lost = 1 + PATH_LOSS_CHAIN_CUT;
+		return 1;
+	}
+	*w->left -= 1;
+	if (bpf_probe_read_user(&wr, sizeof(wr), (void *)w->at)) {
+		w->lost = 1 + PATH_LOSS_UNREADABLE;
+		return 1;
+	}
+	op = wr.opcode < OPCODE_OTHER ? wr.opcode : OPCODE_OTHER;
+	/* Their work requests have no list: other members are at its offsets. */
+	if (op != OPCODE_LOCAL_INV && op != OPCODE_BIND_MW && wr.num_sge > 0)
+		bytes = list_bytes(wr.sg_list, wr.num_sge, false, w->left, &w->lost);
+	if (op == OPCODE_TSO && !bpf_probe_read_user(&header, sizeof(header), (void *)(w->at + WR_TSO_HDR_SZ)))
+		bytes += header;
+	if (tally) {
+		tally->posted[op]++;
+		tally->bytes[op] += bytes;
+	}
+	if (w->all || wr.send_flags & IBV_SEND_SIGNALED) {
+		w->signaled++;
+		if (w->queue)
+			push(w->queue, wr.wr_id, class_of(op), w->now);
+	}
+	w->at = wr.next;
+	return w->lost != 0;
+}
+
+static long walk_receive(__u32 i, struct walk *w)
+{
+	if (!w->at || w->at == w->stop) {
+		w->done = 1;
+		return 1;
+	}
+	/* struct ibv_recv_wr */
+	if (bpf_probe_read_user(&w->bytes, sizeof(w->bytes), (void *)(w->at + RECV_WR_NEXT))) {
+		w->lost = 1 + PATH_LOSS_UNREADABLE;
+		return 1;
+	}
+	w->at = w->bytes;
+	w->count++;
+	w->some = 1;
+	return 0;
+}
+
+/*
+ * Walks the chain of work requests at the entry: it is complete then, and another thread may poll a completion before the
+ * call returns.
+ */
+SEC("uprobe/post_send")
+int post_send(struct pt_regs *ctx)
+{
+	STACK_OF_THREAD(ctx);
+	__u64 now = bpf_ktime_get_ns();
+	struct walk w = {.now = now};
+	struct context_stat *stat;
+	struct context_key key;
+	struct user_qp qp;
+	struct queue *q;
+	struct thread *t;
+
+	stat = context_of(PT_REGS_PARM1(ctx), &qp, &key);
+	if (!stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), key.context)) {
+		spend_unknown(CALLS_POST, 2 * trap_ns(ctx)); /* for the return probe, too */
+		return 0;
+	}
+	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!t) {
+		lose(PATH_LOSS_CALLS_FULL);
+		spend(stat, CALLS_POST, 1, trap_ns(ctx));
+		return 0;
+	}
+	t->send.sp = PT_REGS_SP(ctx);
+	t->send.object = PT_REGS_PARM1(ctx);
+	t->send.list = PT_REGS_PARM2(ctx);
+	t->send.bad = PT_REGS_PARM3(ctx);
+	t->send.key = key;
+	t->send.qpn = qp.qp_num;
+	t->send.chosen = stat->chosen;
+	t->send.unread = 0;
+	if (stat->chosen) {
+		__builtin_memset(&t->tally, 0, sizeof(t->tally));
+		q = make_queue(&key, qp.qp_num, qp.qp_type, stat);
+		w.at = t->send.list;
+		w.tally = &t->tally;
+		w.queue = q;
+		w.left = &t->left;
+		t->left = CALL_BOUND;
+		if (q) {
+			check_generation(q, stat);
+			w.all = q->all;
+			t->from = q->tail;
+		}
+		bpf_loop(CALL_BOUND + 1, walk_send, &w, 0);
+		t->to = t->from + w.signaled;
+		if (w.lost) {
+			/* The page is in memory after the provider has read it. */
+			if (w.lost == 1 + PATH_LOSS_UNREADABLE)
+				t->send.unread = 1;
+			else
+				lose(PATH_LOSS_CHAIN_CUT);
+			if (q)
+				out_of_step(q);
+		}
+	}
+	t->send.entry_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
+	return 0;
+}
+
+/* Walks the chain again at the return, if it could not be read at the entry or the provider refused a work request. */
+static __noinline int walk_again(struct thread *t, int ret)
+{
+	struct queue *q;
+	struct walk w = {};
+
+	if (!t)
+		return 0;
+	w.left = &t->left;
+	t->left = CALL_BOUND;
+	q = queue_of(&t->send.key, t->send.qpn);
+	w.at = t->send.list;
+	w.tally = &t->tally;
+	w.all = q && q->all;
+	__builtin_memset(&t->tally, 0, sizeof(t->tally));
+	if (ret && (bpf_probe_read_user(&w.stop, sizeof(w.stop), (void *)t->send.bad) || !w.stop)) {
+		lose(PATH_LOSS_UNREADABLE);
+		w.at = 0;
+	}
+	bpf_loop(CALL_BOUND + 1, walk_send, &w, 0);
+	if (w.lost)
+		lose(w.lost == 1 + PATH_LOSS_CHAIN_CUT ? PATH_LOSS_CHAIN_CUT : PATH_LOSS_UNREADABLE);
+	if (ret && (!w.stop || w.at != w.stop)) {
+		/* bad_wr is not in the chain: which work requests were accepted is unknown. */
+		__builtin_memset(&t->tally, 0, sizeof(t->tally));
+		if (q)
+			out_of_step(q);
+	} else if (q && ret) {
+		unpush(q, t->from, t->to, w.signaled);
+	}
+	return 0;
+}
+
+SEC("uretprobe/post_send")
+int post_send_return(struct pt_regs *ctx)
+{
+	STACK_OF_THREAD(ctx);
+	struct thread *t = this_thread(0);
+	struct context_stat *stat;
+	int ret = PT_REGS_RC(ctx);
+	__u64 now;
+
+	if (!t || t->send.sp != SP_AT_RETURN(ctx))
+		return 0;
+	now = bpf_ktime_get_ns();
+	t->send.sp = 0;
+	stat = bpf_map_lookup_elem(&contexts, &t->send.key);
+	if (!stat)
+		return 0;
+	if (t->send.chosen) {
+		if (ret || t->send.unread)
+			walk_again(t, ret);
+		commit(stat, &t->tally);
+	}
+	spend(stat, CALLS_POST, 1, t->send.entry_ns + trap_ns(ctx) + bpf_ktime_get_ns() - now);
+	return 0;
+}
+
+SEC("uprobe/post_recv")
+int post_recv(struct pt_regs *ctx)
+{
+	STACK_OF_THREAD(ctx);
+	__u64 now = bpf_ktime_get_ns();
+	struct context_stat *stat;
+	struct context_key key;
+	struct user_qp qp;
+	struct thread *t;
+
+	stat = context_of(PT_REGS_PARM1(ctx), &qp, &key);
+	if (!stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), key.context)) {
+		spend_unknown(CALLS_POST, 2 * trap_ns(ctx)); /* for the return probe, too */
+		return 0;
+	}
+	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!t) {
+		lose(PATH_LOSS_CALLS_FULL);
+		spend(stat, CALLS_POST, 1, trap_ns(ctx));
+		return 0;
+	}
+	t->receive.sp = PT_REGS_SP(ctx);
+	t->receive.list = PT_REGS_PARM2(ctx);
+	t->receive.bad = PT_REGS_PARM3(ctx);
+	t->receive.key = key;
+	t->receive.chosen = stat->chosen;
+	/* poll_cq subtracts the GRH of datagrams. Their completions do not contain the type of the queue pair. */
+	if (stat->chosen && qp.qp_type == IBV_QPT_UD)
+		make_queue(&key, qp.qp_num, qp.qp_type, stat);
+	t->receive.entry_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
+	return 0;
+}
+
+SEC("uretprobe/post_recv")
+int post_recv_return(struct pt_regs *ctx)
+{
+	STACK_OF_THREAD(ctx);
+	struct thread *t = this_thread(0);
+	struct context_stat *stat;
+	int ret = PT_REGS_RC(ctx);
+	struct walk w = {};
+	__u64 now;
+
+	if (!t || t->receive.sp != SP_AT_RETURN(ctx))
+		return 0;
+	now = bpf_ktime_get_ns();
+	t->receive.sp = 0;
+	stat = bpf_map_lookup_elem(&contexts, &t->receive.key);
+	if (!stat)
+		return 0;
+	if (t->receive.chosen) {
+		w.at = t->receive.list;
+		if (ret && (bpf_probe_read_user(&w.stop, sizeof(w.stop), (void *)t->receive.bad) || !w.stop)) {
+			w.lost = 1 + PATH_LOSS_UNREADABLE;
+			w.at = 0;
+		}
+		bpf_loop(CALL_BOUND + 1, walk_receive, &w, 0);
+		if (w.lost)
+			lose(PATH_LOSS_UNREADABLE);
+		else if (!w.done)
+			lose(PATH_LOSS_CHAIN_CUT);
+		/* As for sends: bad_wr must be in the chain. */
+		if (w.some && (!ret || w.at == w.stop))
+			__sync_fetch_and_add(&stat->posted[OPCODE_RECV], w.count);
+	}
+	spend(stat, CALLS_POST, 1, t->receive.entry_ns + trap_ns(ctx) + bpf_ktime_get_ns() - now);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hook
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const (
+	openEvent = "syscalls/sys_enter_openat"
+	anyCall   = "sys_enter" // a raw tracepoint
+)
+
+// root skips what needs BPF. As root, BPF must work.
+func root(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if err := Usable(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// counting returns a program that adds 1 to an element of the map "hits".
+func counting(kind ebpf.ProgramType, section, target string, element int64) *ebpf.ProgramSpec {
+	p := &ebpf.ProgramSpec{
+		Type: kind, SectionName: section + "/" + target, AttachTo: target, License: "GPL",
+		Instructions: asm.Instructions{
+			asm.StoreImm(asm.RFP, -4, element, asm.Word),
+			asm.Mov.Reg(asm.R2, asm.RFP),
+			asm.Add.Imm(asm.R2, -4),
+			asm.LoadMapPtr(asm.R1, 0).WithReference("hits"),
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, "end"),
+			asm.Mov.Imm(asm.R1, 1),
+			asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+			asm.Mov.Imm(asm.R0, 0).WithSymbol("end"),
+			asm.Return(),
+		},
+	}
+	if section == "fentry" {
+		p.AttachType = ebpf.AttachTraceFEntry
+	}
+	return p
+}
+
+// Elements of the map "hits".
+const (
+	firstHits = iota
+	tracepointHits
+	secondHits
+	elements
+)
+
+// testObject has programs that work and programs that cannot.
+func testObject(t *testing.T) *Object {
+	t.Helper()
+	root(t)
+	types, err := LoadTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rejected := counting(ebpf.TracePoint, "tracepoint", openEvent, firstHits)
+	rejected.Instructions = asm.Instructions{asm.Return()} // R0 is not set
+	spec := &ebpf.CollectionSpec{
+		Maps: map[string]*ebpf.MapSpec{
+			"hits":    {Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: elements},
+			"omitted": {Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1},
+		},
+		Programs: map[string]*ebpf.ProgramSpec{
+			// Not every machine allows fentry. The guest tests of the sources have it.
+			"first":      counting(ebpf.RawTracepoint, "raw_tracepoint", anyCall, firstHits),
+			"tracepoint": counting(ebpf.TracePoint, "tracepoint", openEvent, tracepointHits),
+			"second":     counting(ebpf.TracePoint, "tracepoint", openEvent, secondHits),
+			"absent":     counting(ebpf.Tracing, "fentry", "no_such_function", firstHits),
+			"eventless":  counting(ebpf.TracePoint, "tracepoint", "syscalls/sys_enter_none", firstHits),
+			"rejected":   rejected,
+		},
+	}
+	o, err := NewObject(spec, types, "omitted")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(o.Close)
+	return o
+}
+
+// hits opens a file and returns which elements increased.
+func (o *Object) hits(t *testing.T) (increased [elements]bool) {
+	t.Helper()
+	var before, after [elements]uint64
+	read := func(to *[elements]uint64) {
+		for i := range uint32(elements) {
+			if err := o.Coll.Maps["hits"].Lookup(i, &to[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	read(&before)
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	read(&after)
+	for i := range increased {
+		increased[i] = after[i] > before[i]
+	}
+	return increased
+}
+
+// present are the functions of a kernel that has the one of the first tier.
+var present = map[string]bool{anyCall: true}
+
+func TestAttach(t *testing.T) {
+	works := With(Tracepoint, "tracepoint")
+	for _, c := range []struct {
+		name    string
+		hook    Hook
+		only    string
+		symbols map[string]bool
+		want    model.Hook
+		reasons []string
+		hits    [elements]bool
+	}{
+		{
+			name: "the first tier", hook: Hook{Tiers: []Tier{With(Fentry, "first"), works}}, symbols: present,
+			want: model.Hook{Tier: Fentry, State: model.StateOK}, hits: [elements]bool{firstHits: true},
+		},
+		{
+			name: "the order of the hook", hook: Hook{Tiers: []Tier{works, With(Fentry, "first")}}, symbols: present,
+			want: model.Hook{Tier: Tracepoint, State: model.StateOK}, hits: [elements]bool{tracepointHits: true},
+		},
+		{
+			name: "the wanted tier", hook: Hook{Tiers: []Tier{With(Fentry, "first"), works}}, only: Tracepoint, symbols: present,
+			want: model.Hook{Tier: Tracepoint, State: model.StateOK}, hits: [elements]bool{tracepointHits: true},
+		},
+		{
+			name: "no such tier", hook: Hook{Tiers: []Tier{works}}, only: Fentry, symbols: present,
+			want: model.Hook{State: model.StateUnsupported}, reasons: []string{"no tier fentry"},
+		},
+		{
+			name: "the next tier without the function", hook: Hook{Tiers: []Tier{With(Fentry, "absent"), works}}, symbols: present,
+			want: model.Hook{Tier: Tracepoint, State: model.StateOK}, hits: [elements]bool{tracepointHits: true},
+		},
+		{
+			name: "no function", hook: Hook{Tiers: []Tier{With(Fentry, "absent"), With(Kprobe, "absent")}}, symbols: present,
+			want: model.Hook{State: model.StateFailed}, reasons: []string{"no function no_such_function"},
+		},
+		{
+			name: "no function, optional", hook: Hook{Optional: true, Tiers: []Tier{With(Fentry, "absent")}}, symbols: present,
+			want: model.Hook{State: model.StateUnsupported}, reasons: []string{"no function no_such_function"},
+		},
+		{
+			name: "the second function is missing", hook: Hook{Tiers: []Tier{With(Fentry, "first", "absent")}}, symbols: present,
+			want: model.Hook{State: model.StateFailed}, reasons: []string{"no function no_such_function"},
+		},
+		{
+			name: "a kernel without the function", hook: Hook{Tiers: []Tier{With(Fentry, "first"), works}},
+			symbols: map[string]bool{},
+			want:    model.Hook{Tier: Tracepoint, State: model.StateOK}, hits: [elements]bool{tracepointHits: true},
+		},
+		{
+			name: "a rejected program", hook: Hook{Tiers: []Tier{With(Tracepoint, "rejected")}}, symbols: present,
+			want: model.Hook{State: model.StateFailed}, reasons: []string{"tracepoint: ", "R0 !read_ok"},
+		},
+		{
+			name: "the next tier after a rejected program", hook: Hook{Tiers: []Tier{With(RawTracepoint, "rejected"), works}},
+			symbols: present, want: model.Hook{Tier: Tracepoint, State: model.StateOK}, hits: [elements]bool{tracepointHits: true},
+		},
+		{
+			name: "every reason", hook: Hook{Tiers: []Tier{With(Fentry, "absent"), With(Tracepoint, "rejected")}}, symbols: present,
+			want: model.Hook{State: model.StateFailed}, reasons: []string{"no_such_function; tracepoint: ", "R0 !read_ok"},
+		},
+		{
+			name: "all programs of a tier", hook: Hook{Tiers: []Tier{With(Tracepoint, "tracepoint", "second")}}, symbols: present,
+			want: model.Hook{Tier: Tracepoint, State: model.StateOK},
+			hits: [elements]bool{tracepointHits: true, secondHits: true},
+		},
+		{
+			name: "none of a tier", hook: Hook{Tiers: []Tier{With(Tracepoint, "tracepoint", "eventless")}}, symbols: present,
+			want: model.Hook{State: model.StateFailed}, reasons: []string{"attaching eventless"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := testObject(t)
+			c.hook.Name, c.want.Name = "open", "open"
+			got := o.Attach(c.hook, c.only, c.symbols)
+			for _, reason := range c.reasons {
+				if !strings.Contains(got.Reason, reason) {
+					t.Errorf("reason %q without %q", got.Reason, reason)
+				}
+			}
+			if len(c.reasons) == 0 && got.Reason != "" {
+				t.Errorf("reason %q", got.Reason)
+			}
+			if got.Reason = ""; got != c.want {
+				t.Errorf("%+v, want %+v", got, c.want)
+			}
+			if hits := o.hits(t); hits != c.hits {
+				t.Errorf("hits %v, want %v", hits, c.hits)
+			}
+			if o.Detach(); o.hits(t) != [elements]bool{} {
+				t.Error("hit after Detach")
+			}
+		})
+	}
+}
+
+// A hook on a function of a module that has no type information.
+func TestAttachModuleTypes(t *testing.T) {
+	o := testObject(t)
+	o.types.Modules = nil
+	h := Hook{ModuleTypes: true, Tiers: []Tier{With(Tracepoint, "tracepoint")}}
+	if got := o.Attach(h, "", present); got.State != model.StateUnsupported || !strings.Contains(got.Reason, "CONFIG_DEBUG_INFO_BTF_MODULES") {
+		t.Errorf("%+v", got)
+	}
+	if o.hits(t) != [elements]bool{} {
+		t.Error("attached")
+	}
+}
+
+// A function that /proc/kallsyms has and the kernel's types lack: ebpf.ErrNotSupported.
+func TestAttachWithoutType(t *testing.T) {
+	o := testObject(t)
+	for optional, want := range map[bool]model.State{false: model.StateFailed, true: model.StateUnsupported} {
+		h := Hook{Optional: optional, Tiers: []Tier{With(Fentry, "absent")}}
+		got := o.Attach(h, "", map[string]bool{"no_such_function": true})
+		if got.State != want || !strings.HasPrefix(got.Reason, "fentry: ") {
+			t.Errorf("optional %v: %+v, want %v", optional, got, want)
+		}
+	}
+}
+
+func TestNewObjectOmits(t *testing.T) {
+	o := testObject(t)
+	if o.Coll.Maps["omitted"] != nil || o.Coll.Maps["hits"] == nil || len(o.Coll.Programs) != 0 {
+		t.Errorf("maps %v, programs %v", o.Coll.Maps, o.Coll.Programs)
+	}
+}
+
+// Close closes all links, programs and maps.
+func TestClose(t *testing.T) {
+	descriptors := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	testObject(t).Close() // opens what the runtime and the library keep
+	before := descriptors()
+	o := testObject(t)
+	for _, tier := range []Tier{With(Fentry, "first"), With(Tracepoint, "tracepoint", "second")} {
+		if got := o.Attach(Hook{Tiers: []Tier{tier}}, "", present); got.State != model.StateOK {
+			t.Fatalf("%+v", got)
+		}
+	}
+	o.Attach(Hook{Tiers: []Tier{With(Tracepoint, "tracepoint", "eventless")}}, "", present) // closes what it opened
+	if len(o.links) != 3 || len(o.progs) != 3 {
+		t.Errorf("%d links, %d programs, want 3", len(o.links), len(o.progs))
+	}
+	if during := descriptors(); during < before+len(o.links)+len(o.progs) {
+		t.Errorf("%d descriptors, %d before", during, before)
+	}
+	o.Close()
+	if after := descriptors(); after != before {
+		t.Errorf("%d descriptors after Close, %d before", after, before)
+	}
+}
+
+// Missed keeps the count of programs that were detached.
+func TestMissed(t *testing.T) {
+	o := testObject(t)
+	o.skipped = 7
+	o.Attach(Hook{Tiers: []Tier{With(Fentry, "first")}}, "", present)
+	if n := o.Missed(); n != 7 {
+		t.Errorf("%d missed, want 7", n)
+	}
+	o.Detach()
+	if n := o.Missed(); n != 7 {
+		t.Errorf("%d missed after Detach, want 7", n)
+	}
+}
+
+type slowCloser struct{ begun, all chan struct{} }
+
+func (c slowCloser) Close() error {
+	c.begun <- struct{}{}
+	<-c.all
+	return errors.New("ignored")
+}
+
+// closeAll closes concurrently: each of these waits until all have begun.
+func TestCloseAll(t *testing.T) {
+	const n = 3
+	c := slowCloser{make(chan struct{}), make(chan struct{})}
+	go func() {
+		for range n {
+			<-c.begun
+		}
+		close(c.all)
+	}()
+	closeAll([]io.Closer{c, c, c})
+	select {
+	case <-c.all:
+	default:
+		t.Error("closeAll returned before the last Close")
+	}
+}

@@ -1,0 +1,564 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package budget
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"testing"
+	"time"
+)
+
+// A simProcess is a model of a process, not a real one: it does cores of work of
+// its own, in each second of which it posts and polls so often. A trap adds to its
+// CPU time; a process that is bound by its CPU gets less done instead.
+type simProcess struct {
+	pid        int
+	file       File
+	begin, end time.Duration // of its life; end 0: forever
+	load       func(at time.Duration) simLoad
+	changes    []time.Duration // when load changes
+
+	cpu       float64
+	spent     [Groups]float64
+	switching [Groups]float64 // spent on switching
+	owes      [Groups]float64
+	done      [Groups]float64 // calls that it made
+	seen      [Groups]float64 // of which the last tick has seen
+	kept      [Groups]float64 // that wait for their period's end
+	exact     [Groups]float64
+	guess     [Groups]float64 // exact ones and scaled ones
+	hits      [Groups]float64
+	trace     []simSample
+}
+
+type simLoad struct {
+	cores        float64
+	bound        bool // by its CPU
+	posts, polls float64
+	trap         float64 // s
+}
+
+type simSample struct{ at, cpu, spent float64 }
+
+type sim struct {
+	t         *testing.T
+	b         *Budget
+	limit     float64
+	random    *rand.Rand
+	processes []*simProcess
+	probes    [Groups]int
+	late      time.Duration // how late ticks are at most
+	delay     time.Duration // until a switch happens
+	slow      time.Duration // how much later detaching does
+	jump      func(at time.Duration) time.Duration
+
+	now      time.Duration
+	on       map[unitID]bool
+	onTime   map[unitID]time.Duration
+	ticks    int
+	switches int
+}
+
+const simSwitchCost = 10 * time.Microsecond
+
+func newSim(t *testing.T, limit float64, processes ...*simProcess) *sim {
+	random := rand.New(rand.NewPCG(1, 2))
+	return &sim{
+		t: t, b: New(limit, simSwitchCost, random.Float64), limit: limit, random: random, processes: processes,
+		probes: [Groups]int{2, 1}, late: 2 * time.Millisecond, delay: time.Millisecond,
+		on: map[unitID]bool{}, onTime: map[unitID]time.Duration{},
+	}
+}
+
+func (p *simProcess) lives(at time.Duration) bool { return at >= p.begin && (p.end == 0 || at < p.end) }
+
+// advance lets time pass, in pieces in which nothing changes.
+func (s *sim) advance(to time.Duration) {
+	cuts := []time.Duration{to}
+	for _, p := range s.processes {
+		for _, c := range append([]time.Duration{p.begin, p.end}, p.changes...) {
+			if c > s.now && c < to {
+				cuts = append(cuts, c)
+			}
+		}
+	}
+	slices.Sort(cuts)
+	for _, c := range slices.Compact(cuts) {
+		dt := (c - s.now).Seconds()
+		for _, p := range s.processes {
+			if p.lives(s.now) {
+				p.run(s, dt)
+				p.trace = append(p.trace, simSample{c.Seconds(), p.cpu, p.total()})
+				if p.end == c {
+					s.last(p)
+				}
+			}
+		}
+		for id, on := range s.on {
+			if on {
+				s.onTime[id] += c - s.now
+			}
+		}
+		s.now = c
+	}
+}
+
+func (p *simProcess) total() float64 {
+	return p.spent[0] + p.spent[1] + p.switching[0] + p.switching[1]
+}
+
+func (p *simProcess) run(s *sim, dt float64) {
+	l := p.load(s.now)
+	work := l.cores * dt
+	rates := [Groups]float64{l.posts, l.polls}
+	room := work
+	for c := range Groups {
+		paid := min(p.owes[c], room)
+		p.owes[c] = 0
+		p.switching[c] += paid
+		p.cpu += paid
+		room -= paid
+	}
+	if l.bound {
+		work = room
+		slower := 1.0
+		for c, r := range rates {
+			if s.on[unitID{p.file, c}] {
+				slower += r * l.trap
+			}
+		}
+		work /= slower
+	}
+	p.cpu += work
+	for c, r := range rates {
+		n := r * dt
+		if l.bound {
+			n = r * work
+		}
+		p.done[c] += n
+		if s.on[unitID{p.file, c}] {
+			p.hits[c] += n
+			p.spent[c] += n * l.trap
+			p.cpu += n * l.trap
+		}
+	}
+}
+
+// fold does what totals do.
+func (p *simProcess) fold(c int, how Sampling) {
+	delta := p.hits[c] - p.seen[c]
+	p.seen[c] = p.hits[c]
+	if how.Discard {
+		p.kept[c] = 0
+		return
+	}
+	p.kept[c] += delta
+	if !how.Windowed {
+		p.exact[c] += delta
+	}
+	p.guess[c] += p.kept[c] * how.Scale
+	if how.Scale != 0 {
+		p.kept[c] = 0
+	}
+}
+
+// last folds what a process did since the last tick.
+func (s *sim) last(p *simProcess) {
+	for c := range Groups {
+		u := s.b.units[unitID{p.file, c}]
+		p.fold(c, Sampling{Windowed: !u.exact, Scale: 1 / u.ratio, Discard: u.from.IsZero() && !u.exact})
+	}
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+func (s *sim) run(until time.Duration) {
+	epoch := time.Unix(1e9, 0)
+	for s.now < until {
+		at := epoch.Add(s.now)
+		if s.jump != nil {
+			at = at.Add(s.jump(s.now))
+		}
+		var loads []ProcessLoad
+		files := map[File]*FileLoad{}
+		for _, p := range s.processes {
+			if !p.lives(s.now) {
+				continue
+			}
+			loads = append(loads, ProcessLoad{p.pid, seconds(p.cpu), [Groups]time.Duration{seconds(p.spent[0]), seconds(p.spent[1])}})
+			f := files[p.file]
+			if f == nil {
+				f = &FileLoad{File: p.file, Probes: s.probes}
+				files[p.file] = f
+			}
+			f.PIDs = append(f.PIDs, p.pid)
+		}
+		var list []FileLoad
+		for _, f := range files {
+			list = append(list, *f)
+		}
+		wants, next := s.b.Tick(at, loads, list)
+		s.ticks++
+		for _, f := range list {
+			for c := range Groups {
+				how := s.b.Sampling(f.File, c)
+				for _, p := range s.processes {
+					if p.file == f.File && p.lives(s.now) {
+						p.fold(c, how)
+					}
+				}
+			}
+		}
+		if !next.After(at) {
+			s.t.Fatalf("asked to come again at %v, and it is %v", next, at)
+		}
+		wait := next.Sub(at)
+		changed := false
+		for _, f := range list {
+			for c, want := range wants[f.File] {
+				changed = changed || s.on[unitID{f.File, c}] != want
+			}
+		}
+		if changed {
+			delay := s.delay
+			for _, f := range list {
+				for c, want := range wants[f.File] {
+					if s.on[unitID{f.File, c}] && !want {
+						delay = s.delay + s.slow
+					}
+				}
+			}
+			s.advance(s.now + delay)
+			wait = max(wait-delay, 0)
+			for _, f := range list {
+				for c, want := range wants[f.File] {
+					id := unitID{f.File, c}
+					if s.on[id] == want {
+						continue
+					}
+					s.on[id] = want
+					s.switches++
+					for _, p := range s.processes {
+						if p.file == f.File && p.lives(s.now) {
+							p.owes[c] += (time.Duration(s.probes[c]) * simSwitchCost).Seconds()
+						}
+					}
+					s.b.Switched(f.File, c, want, at.Add(delay), f.PIDs)
+				}
+			}
+		}
+		s.advance(s.now + wait + time.Duration(s.random.Float64()*float64(s.late)))
+	}
+	for _, p := range s.processes {
+		if p.lives(s.now) {
+			s.last(p)
+		}
+	}
+}
+
+// worst is the highest part of its CPU time that probes took of a process in any
+// minute of its life, and what they took beyond the limit then.
+func (p *simProcess) worst(limit float64) (ratio, excess float64) {
+	at := func(when float64) (cpu, spent float64) {
+		i := sort.Search(len(p.trace), func(i int) bool { return p.trace[i].at >= when })
+		if i == len(p.trace) {
+			i--
+		}
+		b := p.trace[i]
+		a := simSample{at: p.begin.Seconds()}
+		if i > 0 {
+			a = p.trace[i-1]
+		}
+		part := 1.0
+		if b.at > a.at {
+			part = min((when-a.at)/(b.at-a.at), 1)
+		}
+		return a.cpu + part*(b.cpu-a.cpu), a.spent + part*(b.spent-a.spent)
+	}
+	end := p.trace[len(p.trace)-1].at
+	excess = math.Inf(-1)
+	for _, s := range append([]simSample{{at: p.begin.Seconds()}, {at: end - 60}}, p.trace...) {
+		for _, from := range []float64{s.at, s.at - 60} {
+			if from < p.begin.Seconds()-1e-9 || from+60 > end+1e-9 {
+				continue
+			}
+			cpu1, spent1 := at(from)
+			cpu2, spent2 := at(from + 60)
+			if over := spent2 - spent1 - limit*(cpu2-cpu1); over > excess {
+				excess = over
+			}
+			if cpu2 > cpu1 {
+				ratio = max(ratio, (spent2-spent1)/(cpu2-cpu1))
+			}
+		}
+	}
+	return ratio, excess
+}
+
+// holds checks that no minute of any process took more than the limit, beyond
+// what is negligible.
+func (s *sim) holds(allow time.Duration) {
+	s.t.Helper()
+	worst, over := 0.0, math.Inf(-1)
+	for _, p := range s.processes {
+		if len(p.trace) == 0 || p.trace[len(p.trace)-1].at-p.begin.Seconds() < 60 {
+			continue
+		}
+		ratio, excess := p.worst(s.limit)
+		worst, over = max(worst, ratio), max(over, excess)
+		if excess > (50*time.Microsecond + allow).Seconds() {
+			s.t.Errorf("process %d: a minute took %.3f %% of its CPU time, %v more than the limit of %.3g %%",
+				p.pid, 100*ratio, seconds(excess), 100*s.limit)
+		}
+	}
+	s.t.Logf("worst minute %.3f %% of CPU (excess %v), %.1f ticks/s, %.2f switches/s",
+		100*worst, seconds(over), float64(s.ticks)/s.now.Seconds(), float64(s.switches)/s.now.Seconds())
+	for id, on := range s.onTime {
+		s.t.Logf("file %d %s: on %.3f %% of the time", id.file.Inode, []string{"post", "poll"}[id.group], 100*on.Seconds()/s.now.Seconds())
+	}
+}
+
+func (s *sim) ratio(c int) float64 {
+	return s.onTime[unitID{simFile, c}].Seconds() / s.now.Seconds()
+}
+
+var simFile = File{1, 1}
+
+func steady(pid int, l simLoad) *simProcess {
+	l.trap = 1.4e-6
+	return &simProcess{pid: pid, file: simFile, load: func(time.Duration) simLoad { return l }}
+}
+
+// stays checks that everything was counted, exactly.
+func (p *simProcess) stays(t *testing.T) {
+	t.Helper()
+	for c := range Groups {
+		if missed := p.done[c] - p.exact[c]; missed > 2e-3*p.done[0]/p.cpu+p.done[c]*1e-2 {
+			t.Errorf("process %d, calls %d: %.0f of %.0f are not exact", p.pid, c, missed, p.done[c])
+		}
+	}
+}
+
+func TestBudgetOneProcess(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		load       simLoad
+		post, poll [2]float64 // what part of the time is watched
+	}{
+		{"idle", simLoad{cores: 0.001}, [2]float64{1, 1}, [2]float64{1, 1}},
+		{"quiet", simLoad{cores: 0.2, posts: 400, polls: 400}, [2]float64{1, 1}, [2]float64{1, 1}},
+		{"event-driven", simLoad{cores: 0.001, posts: 1000, polls: 1000}, [2]float64{0.0001, 0.02}, [2]float64{0.0001, 0.02}},
+		{"busy poller", simLoad{cores: 1, bound: true, polls: 5e6}, [2]float64{1, 1}, [2]float64{0.005, 0.012}},
+		{"busy poller, few posts", simLoad{cores: 1, bound: true, posts: 2000, polls: 1e6}, [2]float64{1, 1}, [2]float64{0.006, 0.02}},
+		{"posts and polls", simLoad{cores: 1, bound: true, posts: 5e4, polls: 2e5}, [2]float64{0.07, 0.13}, [2]float64{0.005, 0.02}},
+		{"bound by the network", simLoad{cores: 0.3, posts: 5e4, polls: 2e5}, [2]float64{0.02, 0.05}, [2]float64{0.002, 0.01}},
+		{"threads", simLoad{cores: 16, bound: true, posts: 1e6, polls: 1e6}, [2]float64{0.004, 0.02}, [2]float64{0.001, 0.006}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := steady(1, test.load)
+			s := newSim(t, 0.01, p)
+			s.run(10 * time.Minute)
+			s.holds(0)
+			for c, want := range [][2]float64{test.post, test.poll} {
+				if r := s.ratio(c); r < want[0]*0.999 || r > want[1] {
+					t.Errorf("calls %d: watched %.4f of the time, want %v", c, r, want)
+				}
+				// What is bound by the CPU is slower in a window.
+				if r := p.guess[c] / p.done[c]; p.done[c] > 0 && !test.load.bound && (r < 0.85 || r > 1.15) {
+					t.Errorf("calls %d: %.3f of the calls are reported", c, r)
+				}
+			}
+			if test.post[0] == 1 && test.poll[0] == 1 {
+				p.stays(t)
+				if rate := float64(s.ticks) / s.now.Seconds(); rate > 11 || p.done[Post] == 0 && rate > 4 {
+					t.Errorf("%.1f ticks a second", rate)
+				}
+			}
+		})
+	}
+}
+
+func TestBudgetLateTicks(t *testing.T) {
+	for _, test := range []struct {
+		late  time.Duration
+		allow time.Duration
+	}{{20 * time.Millisecond, 0}, {50 * time.Millisecond, 0}, {100 * time.Millisecond, 50 * time.Millisecond}} {
+		t.Run(fmt.Sprint(test.late), func(t *testing.T) {
+			p := steady(1, simLoad{cores: 1, bound: true, posts: 1e5, polls: 5e6})
+			s := newSim(t, 0.01, p)
+			s.late = test.late
+			s.run(10 * time.Minute)
+			s.holds(test.allow)
+		})
+	}
+}
+
+// What is reported of a steady load is right on average. That of bursts is not: credit
+// comes with CPU time, so windows open more often while a burst takes it.
+func TestBudgetUnbiased(t *testing.T) {
+	for _, l := range []simLoad{{cores: 0.3, posts: 5e4, polls: 2e5}, {cores: 0.001, posts: 1000, polls: 1000}} {
+		const runs = 10
+		var reported [Groups]float64
+		for seed := range uint64(runs) {
+			p := steady(1, l)
+			s := newSim(t, 0.01, p)
+			s.random = rand.New(rand.NewPCG(seed, 2))
+			s.b.random = s.random.Float64
+			s.run(10 * time.Minute)
+			for c := range Groups {
+				reported[c] += p.guess[c] / p.done[c] / runs
+			}
+		}
+		for c, r := range reported {
+			if r < 0.95 || r > 1.05 {
+				t.Errorf("%+v: calls %d: %.3f of the calls are reported", l, c, r)
+			}
+		}
+	}
+}
+
+// Probes go one after the other, each of which waits for all CPUs.
+func TestBudgetSlowDetach(t *testing.T) {
+	for _, slow := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond} {
+		t.Run(fmt.Sprint(slow), func(t *testing.T) {
+			p := steady(1, simLoad{cores: 0.4, posts: 300, polls: 2e5})
+			s := newSim(t, 0.01, p)
+			s.delay, s.slow = 10*time.Millisecond, slow
+			s.run(20 * time.Minute)
+			s.holds(0)
+			if r := p.guess[Poll] / p.done[Poll]; r < 0.7 || r > 1.3 {
+				t.Errorf("%.3f of the polls are reported", r)
+			}
+		})
+	}
+}
+
+func TestBudgetRanks(t *testing.T) {
+	var ranks []*simProcess
+	for i := range 192 {
+		l := simLoad{cores: 1, bound: true, posts: float64(100 * (i % 7)), polls: 1e5 + 2e4*float64(i)}
+		if i == 100 {
+			l = simLoad{cores: 1e-5} // the launcher, which does next to nothing
+		}
+		ranks = append(ranks, steady(i+1, l))
+	}
+	s := newSim(t, 0.01, ranks...)
+	s.run(150 * time.Second)
+	s.holds(0)
+	if r := s.ratio(Post); r < 0.99 {
+		t.Errorf("posting is watched %.3f of the time", r)
+	}
+	if r := s.ratio(Poll); r < 0.003 {
+		t.Errorf("polling is watched %.5f of the time", r)
+	}
+}
+
+// A process works quietly, and at full speed now and then.
+func TestBudgetBursts(t *testing.T) {
+	p := steady(1, simLoad{})
+	p.load = func(at time.Duration) simLoad {
+		if at > 2*time.Minute && at < 6*time.Minute && at%(20*time.Second) < 3*time.Second {
+			return simLoad{cores: 1, bound: true, posts: 1e5, polls: 2e6, trap: 1.4e-6}
+		}
+		return simLoad{cores: 0.3, posts: 300, polls: 300, trap: 1.4e-6}
+	}
+	for at := 2 * time.Minute; at < 6*time.Minute; at += 20 * time.Second {
+		p.changes = append(p.changes, at, at+3*time.Second)
+	}
+	s := newSim(t, 0.01, p)
+	var flaps int
+	before := true
+	for at := 10 * time.Second; at <= 20*time.Minute; at += 10 * time.Second {
+		s.run(at)
+		if now := s.b.units[unitID{simFile, Post}].exact; now != before {
+			before = now
+			flaps++
+		}
+	}
+	// A burst that begins right after a look, and soon ends, is seen too late.
+	s.holds(30 * time.Millisecond)
+	if !before || !s.b.units[unitID{simFile, Poll}].exact {
+		t.Error("not exact again, long after the last burst")
+	}
+	if flaps > 8 {
+		t.Errorf("changed between exact and windows %d times", flaps)
+	}
+	t.Logf("%d changes", flaps)
+	for c := range Groups {
+		t.Logf("calls %d: %.3f of them reported", c, p.guess[c]/p.done[c])
+	}
+}
+
+// Processes come and go in one file; the one that stays must be watched.
+func TestBudgetJoinAndExit(t *testing.T) {
+	stays := steady(1, simLoad{cores: 0.5, posts: 500, polls: 500})
+	all := []*simProcess{stays}
+	for i := range 200 {
+		p := steady(i+2, simLoad{cores: 0.5, posts: 300, polls: 300})
+		p.begin = time.Duration(i)*time.Second + 300*time.Millisecond
+		p.end = p.begin + 5*time.Second
+		all = append(all, p)
+	}
+	busy := steady(1000, simLoad{cores: 1, bound: true, polls: 1e6})
+	busy.begin, busy.end = 300*time.Second, 420*time.Second
+	all = append(all, busy)
+	s := newSim(t, 0.01, all...)
+	s.run(290 * time.Second)
+	stays.stays(t)
+	for _, p := range all[1:201] {
+		p.stays(t)
+	}
+	s.run(15 * time.Minute)
+	s.holds(0)
+	for c := range Groups {
+		if !s.b.units[unitID{simFile, c}].exact {
+			t.Errorf("calls %d: not exact again after the busy one went", c)
+		}
+	}
+	if len(s.b.processes) != 1 || len(s.b.units) != 2 {
+		t.Errorf("%d processes, %d units are remembered", len(s.b.processes), len(s.b.units))
+	}
+}
+
+func TestBudgetClockJumps(t *testing.T) {
+	p := steady(1, simLoad{cores: 1, bound: true, posts: 1000, polls: 1e6})
+	s := newSim(t, 0.01, p)
+	s.jump = func(at time.Duration) time.Duration {
+		switch {
+		case at > 4*time.Minute:
+			return -26 * time.Hour
+		case at > 2*time.Minute:
+			return time.Hour
+		}
+		return 0
+	}
+	s.run(8 * time.Minute)
+	s.holds(0)
+	if r := s.ratio(Poll); r < 0.005 {
+		t.Errorf("polling is watched %.4f of the time", r)
+	}
+}
+
+// A limit of zero is none, and a generous one lets everything be exact.
+func TestBudgetWithoutLimit(t *testing.T) {
+	for _, limit := range []float64{0, 10} {
+		p := steady(1, simLoad{cores: 1, bound: true, posts: 1e5, polls: 5e6})
+		s := newSim(t, limit, p)
+		s.run(time.Minute)
+		p.stays(t)
+	}
+}
+
+func TestBudgetTooExpensive(t *testing.T) {
+	p := steady(1, simLoad{cores: 0.001, posts: 100_000, polls: 0})
+	s := newSim(t, 0.001, p)
+	s.run(20 * time.Minute)
+	t.Logf("%d switches, on for %v", s.switches, s.onTime[unitID{simFile, Post}])
+	if n := s.switches; n < 4 || n > 50 {
+		t.Errorf("%d switches in 20 minutes", n)
+	}
+}

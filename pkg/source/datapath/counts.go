@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"math"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+)
+
+// opcodeNames are the names of enum opcode in bpf/datapath.h: those of enum
+// ibv_wr_opcode in lower case.
+var opcodeNames = [gen.DatapathOpcodeOPCODES]string{
+	"rdma_write", "rdma_write_with_imm", "send", "send_with_imm", "rdma_read", "atomic_cmp_and_swp",
+	"atomic_fetch_and_add", "local_inv", "bind_mw", "send_with_inv", "tso", "other", "recv",
+}
+
+// statusNames are the names of enum ibv_wc_status, 0 to 23.
+var statusNames = [statuses]string{
+	"success", "local_length_error", "local_qp_operation_error", "local_eec_operation_error",
+	"local_protection_error", "wr_flush_error", "mw_bind_error", "bad_response_error", "local_access_error",
+	"remote_invalid_request_error", "remote_access_error", "remote_operation_error", "retry_exceeded",
+	"rnr_retry_exceeded", "local_rdd_violation_error", "remote_invalid_rd_request", "remote_aborted_error",
+	"invalid_eec_number", "invalid_eec_state", "fatal_error", "response_timeout_error", "general_error",
+	"tag_matching_error", "tag_matching_rendezvous_incomplete",
+}
+
+// completedNames are the names of enum completed in bpf/datapath.h.
+var completedNames = [gen.DatapathCompletedCOMPLETED]string{"write", "read", "send", "atomic"}
+
+// Indexes of a context's counters in one array.
+const (
+	opcodes  = int(gen.DatapathOpcodeOPCODES)
+	statuses = len(gen.DatapathContextStat{}.Errors)
+
+	countRequests = 0
+	countBytes    = countRequests + opcodes
+	countReceived = countBytes + opcodes // bytes of completed receives
+	countErrors   = countReceived + 1
+	counters      = countErrors + statuses
+)
+
+// flatten puts the counters of a context into one array.
+func flatten(s *gen.DatapathContextStat) (n [counters]uint64) {
+	copy(n[countRequests:], s.Posted[:])
+	copy(n[countBytes:], s.Bytes[:])
+	n[countReceived] = s.ReceivedBytes
+	copy(n[countErrors:], s.Errors[:])
+	return n
+}
+
+// groupOfCounter returns the group of calls that a counter counts.
+func groupOfCounter(i int) int {
+	if i >= countReceived {
+		return budget.Poll
+	}
+	return budget.Post
+}
+
+// directionOf returns the direction of the bytes that a counter counts, empty if it
+// counts none. The bytes of reads and atomics are received, though they are counted
+// when the work request is posted.
+func directionOf(i int) model.Direction {
+	switch {
+	case i == countReceived:
+		return model.Receive
+	case i < countBytes || i > countReceived:
+		return ""
+	}
+	switch gen.DatapathOpcode(i - countBytes) {
+	case gen.DatapathOpcodeOPCODE_RDMA_READ, gen.DatapathOpcodeOPCODE_ATOMIC_CMP_AND_SWP,
+		gen.DatapathOpcodeOPCODE_ATOMIC_FETCH_AND_ADD:
+		return model.Receive
+	case gen.DatapathOpcodeOPCODE_RDMA_WRITE, gen.DatapathOpcodeOPCODE_RDMA_WRITE_WITH_IMM,
+		gen.DatapathOpcodeOPCODE_SEND, gen.DatapathOpcodeOPCODE_SEND_WITH_IMM,
+		gen.DatapathOpcodeOPCODE_SEND_WITH_INV, gen.DatapathOpcodeOPCODE_TSO:
+		return model.Transmit
+	}
+	return "" // A bind or an invalidation moves no bytes; the direction of other opcodes is unknown.
+}
+
+// count is a cumulative count in two parts: exact, and sampled in windows and
+// scaled. Neither part falls.
+type count struct {
+	exact, sampled uint64
+	fraction       float64 // of the sampled part, so that rounding loses nothing
+}
+
+func (c *count) add(n uint64, exact bool, scale float64) {
+	if exact {
+		c.exact += n
+		return
+	}
+	whole, fraction := math.Modf(float64(n) * scale)
+	c.fraction += fraction
+	if c.fraction >= 1 {
+		whole, c.fraction = whole+1, c.fraction-1
+	}
+	c.sampled += uint64(whole)
+}
+
+func (c *count) value(sampled bool) uint64 {
+	if sampled {
+		return c.sampled
+	}
+	return c.exact
+}
+
+// durations is a histogram of counts.
+type durations struct {
+	buckets              [model.FineBuckets]count
+	exactNS              float64
+	sampledNS            float64
+	hasExact, hasSampled bool
+}
+
+func (d *durations) add(l *gen.DatapathLatency, exact bool, scale float64) {
+	for i, n := range l.Buckets {
+		if n != 0 {
+			d.buckets[i].add(n, exact, scale)
+			d.hasExact, d.hasSampled = d.hasExact || exact, d.hasSampled || !exact
+		}
+	}
+	if exact {
+		d.exactNS += float64(l.SumNs)
+	} else {
+		d.sampledNS += float64(l.SumNs) * scale
+	}
+}
+
+// histogram returns one part of the durations, false if it is empty.
+func (d *durations) histogram(sampled bool) (h model.FineHistogram, ok bool) {
+	h.SumSeconds, ok = d.exactNS/1e9, d.hasExact
+	if sampled {
+		h.SumSeconds, ok = d.sampledNS/1e9, d.hasSampled
+	}
+	for i := range d.buckets {
+		h.Buckets[i] = d.buckets[i].value(sampled)
+		h.Count += h.Buckets[i]
+	}
+	return h, ok
+}
+
+// since returns the increase of a counter. A counter that fell started from 0.
+func since(n, last uint64) uint64 {
+	if n < last {
+		return n
+	}
+	return n - last
+}
+
+func toInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+)
+
+// fold adds the cumulative counters of verbs contexts to series of cgroups and
+// devices. For each context it keeps the last values and what is held back until a
+// period of windows ends. It is not safe for concurrent use.
+//
+// The exact part of a series grows only while all its contexts are probed all the
+// time. Otherwise it rests and the sampled part grows: by scaled counts of contexts
+// that are probed in windows, and by unscaled counts of the others. So the sum of
+// both is all that was counted. Received bytes come from posts (reads, atomics) and
+// from polls (receives): they are exact while both are.
+type fold struct {
+	contexts map[gen.DatapathContextKey]*contextCounts
+	series   map[seriesKey]*series
+	spending
+}
+
+// samplings are the samplings of the groups of one file.
+type samplings = [budget.Groups]budget.Sampling
+
+// exact is the sampling of what is probed all the time.
+var exact = samplings{{Scale: 1, Ratio: 1}, {Scale: 1, Ratio: 1}}
+
+// contextCounts is what is kept of a context that exists.
+type contextCounts struct {
+	series     seriesKey
+	last, held [counters]uint64
+	samplings  samplings
+	durations  [gen.DatapathCompletedCOMPLETED]*contextDurations
+}
+
+type contextDurations struct{ last, held gen.DatapathLatency }
+
+// newFold returns an empty fold. limit is that of the budget, 0 for none.
+func newFold(limit float64) *fold {
+	return &fold{
+		contexts: map[gen.DatapathContextKey]*contextCounts{},
+		series:   map[seriesKey]*series{},
+		spending: newSpending(limit),
+	}
+}
+
+func (f *fold) contextOf(key gen.DatapathContextKey, stat *gen.DatapathContextStat) *contextCounts {
+	id := seriesKey{stat.Cgroup, stat.Device}
+	c := f.contexts[key]
+	if c != nil && c.series != id { // another context at the same address, or in another cgroup
+		f.endContext(key)
+		c = nil
+	}
+	if c == nil {
+		c = &contextCounts{series: id, samplings: exact}
+		f.contexts[key] = c
+		f.seriesOf(id).contexts++
+	}
+	return c
+}
+
+// seriesOf returns a series, which may have been forgotten while contexts of it
+// exist.
+func (f *fold) seriesOf(id seriesKey) *series {
+	s := f.series[id]
+	if s == nil {
+		s = &series{}
+		f.series[id] = s
+	}
+	return s
+}
+
+// add adds what a context counted since the last call.
+func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, how samplings) {
+	c := f.contextOf(key, stat)
+	s := f.seriesOf(c.series)
+	for g := range how {
+		if c.samplings[g].Windowed && !how[g].Windowed {
+			c.flush(s, g)
+		}
+		s.windowed[g] += toInt(how[g].Windowed) - toInt(c.samplings[g].Windowed)
+	}
+	c.samplings = how
+	for i, n := range flatten(stat) {
+		delta := since(n, c.last[i])
+		c.last[i] = n
+		c.addTo(s, i, delta)
+	}
+	if poll := how[budget.Poll]; poll.Windowed && poll.Scale != 0 {
+		c.addDurations(s, false)
+	}
+}
+
+// addTo adds n to a counter of the series, or holds it back.
+func (c *contextCounts) addTo(s *series, i int, n uint64) {
+	how := c.samplings[groupOfCounter(i)]
+	n += c.held[i]
+	c.held[i] = 0
+	switch {
+	case how.Discard:
+	case how.Scale == 0:
+		c.held[i] = n
+	case n != 0:
+		s.counts[i].add(n, s.windowed[groupOfCounter(i)] == 0, how.Scale)
+		if directionOf(i) == model.Receive {
+			s.received.add(n, s.allExact(), how.Scale)
+		}
+	}
+}
+
+// addDurations adds the durations that are held back to the series.
+func (c *contextCounts) addDurations(s *series, exact bool) {
+	for i, d := range c.durations {
+		if d != nil {
+			s.durationsOf(i).add(&d.held, exact, c.samplings[budget.Poll].Scale)
+			d.held = gen.DatapathLatency{}
+		}
+	}
+}
+
+// addLatency adds the durations of a context after add. how is the sampling of
+// polling.
+func (f *fold) addLatency(key gen.DatapathLatencyKey, l *gen.DatapathLatency, how budget.Sampling) {
+	c := f.contexts[key.Context]
+	if c == nil || key.Completed >= uint32(len(c.durations)) {
+		return
+	}
+	d := c.durations[key.Completed]
+	if d == nil {
+		d = &contextDurations{}
+		c.durations[key.Completed] = d
+	}
+	d.held.SumNs += since(l.SumNs, d.last.SumNs)
+	for i, n := range l.Buckets {
+		d.held.Buckets[i] += since(n, d.last.Buckets[i])
+	}
+	d.last = *l
+	if how.Scale == 0 && !how.Discard {
+		return
+	}
+	if !how.Discard {
+		s := f.seriesOf(c.series)
+		s.durationsOf(int(key.Completed)).add(&d.held, s.windowed[budget.Poll] == 0, how.Scale)
+	}
+	d.held = gen.DatapathLatency{}
+}
+
+// flush adds what is held back of a group, when its period ends early. It is scaled
+// like the period before.
+func (c *contextCounts) flush(s *series, group int) {
+	how := &c.samplings[group]
+	how.Scale, how.Discard = 1/max(how.Ratio, 1e-6), false
+	for i := range c.held {
+		if groupOfCounter(i) == group {
+			c.addTo(s, i, 0)
+		}
+	}
+	if group == budget.Poll {
+		c.addDurations(s, s.windowed[budget.Poll] == 0)
+	}
+}
+
+// endContext removes a context. What it counted stays in the series.
+func (f *fold) endContext(key gen.DatapathContextKey) {
+	c := f.contexts[key]
+	if c == nil {
+		return
+	}
+	s := f.seriesOf(c.series)
+	for g := range c.samplings {
+		c.flush(s, g)
+	}
+	for g, how := range c.samplings {
+		s.windowed[g] -= toInt(how.Windowed)
+	}
+	s.contexts--
+	delete(f.contexts, key)
+}
+
+// endProcess removes the contexts of a process after their last add.
+func (f *fold) endProcess(tgid uint32) {
+	for key := range f.contexts {
+		if key.Tgid == tgid {
+			f.endContext(key)
+		}
+	}
+	delete(f.processes, int(tgid))
+}
+
+// endAll removes all contexts, before the kernel's maps are closed.
+func (f *fold) endAll() {
+	for key := range f.contexts {
+		f.endContext(key)
+	}
+	clear(f.processes)
+}
+
+// forget removes the series of cgroups. A series of which contexts exist starts
+// from 0.
+func (f *fold) forget(cgroups map[uint64]bool) {
+	for id, s := range f.series {
+		switch {
+		case !cgroups[id.cgroup]:
+		case s.contexts == 0:
+			delete(f.series, id)
+		default:
+			f.series[id] = &series{contexts: s.contexts, windowed: s.windowed}
+		}
+	}
+	f.forgetSpending(cgroups)
+}

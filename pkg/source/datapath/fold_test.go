@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+)
+
+func testDevice(index uint32) string { return fmt.Sprintf("mlx5_%d", index) }
+
+var whole = [budget.Groups]budget.Sampling{{Scale: 1, Ratio: 1}, {Scale: 1, Ratio: 1}}
+
+// rows are the facts by name, and whether they rest.
+func rows(t *fold) (map[string]uint64, map[string]bool) {
+	var snap model.Snapshot
+	t.fill(&snap, testDevice)
+	out, resting := map[string]uint64{}, map[string]bool{}
+	set := func(name string, s model.Seen, n uint64) {
+		if s.Sampled {
+			name += " sampled"
+		}
+		if _, twice := out[name]; twice {
+			panic(name + " is reported twice")
+		}
+		out[name], resting[name] = n, s.Resting
+	}
+	for _, r := range snap.Traffic {
+		set(fmt.Sprintf("%d %s %s", r.Cgroup, r.Device, r.Direction), r.Seen, r.Bytes)
+	}
+	for _, r := range snap.WorkRequests {
+		set(fmt.Sprintf("%d %s %s", r.Cgroup, r.Device, r.Opcode), r.Seen, r.Count)
+	}
+	for _, r := range snap.CompletionErrors {
+		set(fmt.Sprintf("%d %s %s", r.Cgroup, r.Device, r.Status), r.Seen, r.Count)
+	}
+	for _, r := range snap.Completions {
+		set(fmt.Sprintf("%d %s took %s", r.Cgroup, r.Device, r.Opcode), r.Seen, r.Duration.Count)
+	}
+	return out, resting
+}
+
+func want(t *testing.T, got, want map[string]uint64) {
+	t.Helper()
+	for name, n := range want {
+		if got[name] != n {
+			t.Errorf("%s: %d, want %d", name, got[name], n)
+		}
+	}
+	for name, n := range got {
+		if _, ok := want[name]; !ok {
+			t.Errorf("%s: %d, want none", name, n)
+		}
+	}
+}
+
+func TestFold(t *testing.T) {
+	tot := newFold(0.01)
+	a, b := gen.DatapathContextKey{Context: 1, Tgid: 10}, gen.DatapathContextKey{Context: 1, Tgid: 11}
+	s := gen.DatapathContextStat{Cgroup: 7, Device: 1}
+	s.Posted[gen.DatapathOpcodeOPCODE_RDMA_WRITE], s.Bytes[gen.DatapathOpcodeOPCODE_RDMA_WRITE] = 3, 3000
+	s.Posted[gen.DatapathOpcodeOPCODE_RDMA_READ], s.Bytes[gen.DatapathOpcodeOPCODE_RDMA_READ] = 2, 200
+	s.Posted[gen.DatapathOpcodeOPCODE_RECV] = 9
+	s.ReceivedBytes = 50
+	s.Errors[12] = 1
+	tot.add(a, &s, whole)
+	tot.add(a, &s, whole)
+	tot.addLatency(gen.DatapathLatencyKey{Context: a}, &gen.DatapathLatency{SumNs: 5e9, Buckets: [98]uint64{3: 2}}, whole[budget.Poll])
+	tot.add(b, &s, whole)
+	got, _ := rows(tot)
+	want(t, got, map[string]uint64{
+		"7 mlx5_1 transmit": 6000, "7 mlx5_1 receive": 500, "7 mlx5_1 rdma_write": 6, "7 mlx5_1 rdma_read": 4,
+		"7 mlx5_1 recv": 18, "7 mlx5_1 retry_exceeded": 2, "7 mlx5_1 took write": 2,
+	})
+
+	// Polling in windows: what is received rests, though reads are seen all of.
+	how := whole
+	how[budget.Poll] = budget.Sampling{Windowed: true, Ratio: 1}
+	s.Bytes[gen.DatapathOpcodeOPCODE_RDMA_READ] += 7
+	s.ReceivedBytes += 10
+	s.Errors[12]++
+	tot.add(a, &s, how)
+	how[budget.Poll].Scale, how[budget.Poll].Ratio = 2.5, 0.4
+	s.ReceivedBytes++
+	tot.add(a, &s, how)
+	got, resting := rows(tot)
+	want(t, got, map[string]uint64{
+		"7 mlx5_1 transmit": 6000, "7 mlx5_1 receive": 500, "7 mlx5_1 receive sampled": 7 + 27, "7 mlx5_1 rdma_write": 6,
+		"7 mlx5_1 rdma_read": 4, "7 mlx5_1 recv": 18, "7 mlx5_1 retry_exceeded": 2, "7 mlx5_1 retry_exceeded sampled": 2,
+		"7 mlx5_1 took write": 2,
+	})
+	for name, rests := range resting {
+		poll := strings.Contains(name, "receive") || strings.Contains(name, "retry") || strings.Contains(name, "took")
+		if rests != (poll && !strings.Contains(name, "sampled")) {
+			t.Errorf("%s rests: %v", name, rests)
+		}
+	}
+
+	// The other context is seen all of, and adds to what is sampled meanwhile.
+	tot.add(b, &s, whole)
+	got, _ = rows(tot)
+	if got["7 mlx5_1 receive"] != 500 || got["7 mlx5_1 receive sampled"] != 34+7+11 {
+		t.Errorf("received %d exact, %d sampled", got["7 mlx5_1 receive"], got["7 mlx5_1 receive sampled"])
+	}
+
+	// A window that is open when the process goes is scaled like the one before.
+	s.ReceivedBytes += 100
+	how[budget.Poll].Scale = 0
+	tot.add(a, &s, how)
+	tot.endProcess(a.Tgid)
+	s.ReceivedBytes += 4
+	tot.add(b, &s, whole)
+	got, resting = rows(tot)
+	if got["7 mlx5_1 receive"] != 604 || got["7 mlx5_1 receive sampled"] != 302 || resting["7 mlx5_1 receive"] {
+		t.Errorf("received %d exact, %d sampled", got["7 mlx5_1 receive"], got["7 mlx5_1 receive sampled"])
+	}
+	tot.endProcess(b.Tgid)
+	if again, _ := rows(tot); fmt.Sprint(again) != fmt.Sprint(got) {
+		t.Errorf("changed when the last process went: %v", again)
+	}
+	tot.forget(map[uint64]bool{7: true})
+	if got, _ = rows(tot); len(got) != 0 || len(tot.contexts)+len(tot.series) != 0 {
+		t.Errorf("not forgotten: %v", got)
+	}
+}
+
+// Whatever happens, no figure falls, and what is exact and what is sampled add up:
+// each context does the same to a pair of totals, one of which sees all of it.
+func TestFoldProperties(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	seen, all := newFold(0.01), newFold(0)
+	type live struct {
+		key  gen.DatapathContextKey
+		stat gen.DatapathContextStat
+		fine gen.DatapathLatency
+	}
+	var contexts []*live
+	windowed := [budget.Groups]bool{}
+	before, rested := map[string]uint64{}, map[string]bool{}
+	var scaled, counted float64
+	for step := range 1200 {
+		if len(contexts) < 6 && random.IntN(20) == 0 {
+			contexts = append(contexts, &live{key: gen.DatapathContextKey{Context: uint64(step), Tgid: uint32(step)}, stat: gen.DatapathContextStat{
+				Cgroup: uint64(1 + random.IntN(2)), Device: uint32(random.IntN(2)),
+			}})
+		}
+		how := whole
+		for g := range budget.Groups {
+			if random.IntN(50) == 0 {
+				windowed[g] = !windowed[g]
+			}
+			if windowed[g] {
+				how[g] = budget.Sampling{Windowed: true, Ratio: 1, Scale: float64(random.IntN(2))}
+			}
+		}
+		for _, c := range contexts {
+			c.stat.Posted[random.IntN(13)] += random.Uint64N(10)
+			c.stat.Bytes[random.IntN(13)] += random.Uint64N(1 << 40)
+			c.stat.ReceivedBytes += random.Uint64N(1 << 40)
+			c.stat.Errors[random.IntN(24)] += random.Uint64N(3)
+			c.fine.SumNs += 1000
+			c.fine.Buckets[random.IntN(98)]++
+			mine := how
+			if c.key.Tgid%2 == 0 {
+				mine = whole // of another file
+			}
+			key := gen.DatapathLatencyKey{Context: c.key, Completed: 1}
+			seen.add(c.key, &c.stat, mine)
+			seen.addLatency(key, &c.fine, mine[budget.Poll])
+			all.add(c.key, &c.stat, whole)
+			all.addLatency(key, &c.fine, whole[budget.Poll])
+		}
+		if len(contexts) > 0 && random.IntN(40) == 0 {
+			seen.endProcess(contexts[0].key.Tgid)
+			all.endProcess(contexts[0].key.Tgid)
+			contexts = contexts[1:]
+		}
+		now, resting := rows(seen)
+		for name, n := range before {
+			if m, ok := now[name]; !ok || m < n {
+				t.Fatalf("step %d: %s fell from %d to %d", step, name, n, m)
+			}
+			if rested[name] && resting[name] && now[name] != n {
+				t.Fatalf("step %d: %s rests, and went from %d to %d", step, name, n, now[name])
+			}
+		}
+		before, rested = now, resting
+	}
+	for _, c := range contexts {
+		seen.endProcess(c.key.Tgid)
+		all.endProcess(c.key.Tgid)
+	}
+	got, _ := rows(seen)
+	truth, _ := rows(all)
+	for name, n := range truth {
+		// All scales were 1, so the two together are what was done.
+		if sum := got[name] + got[name+" sampled"]; sum != n {
+			t.Errorf("%s: %d and %d, of %d", name, got[name], got[name+" sampled"], n)
+		}
+		scaled += float64(got[name+" sampled"])
+		counted += float64(got[name])
+	}
+	if scaled == 0 || counted == 0 {
+		t.Errorf("%g sampled, %g exact: nothing was tried", scaled, counted)
+	}
+	if len(seen.contexts) != 0 {
+		t.Errorf("%d contexts are remembered", len(seen.contexts))
+	}
+}
+
+// Scaling loses no fraction, however many periods there are.
+func TestSampledFractions(t *testing.T) {
+	var f count
+	for range 1_000_000 {
+		f.add(1, false, 1.3)
+	}
+	if f.sampled < 1_299_999 || f.sampled > 1_300_001 || f.exact != 0 {
+		t.Errorf("%+v, want 1.3 million", f)
+	}
+	f = count{sampled: 1 << 60}
+	for range 10 {
+		f.add(1, false, 1.5)
+	}
+	if f.sampled != 1<<60+15 {
+		t.Errorf("%d beyond 2^60, want 15", f.sampled-1<<60)
+	}
+}
+
+func TestNames(t *testing.T) {
+	seen := map[string]bool{}
+	for _, name := range append(append([]string{}, opcodeNames[:]...), statusNames[:]...) {
+		if name == "" || seen[name] || strings.ToLower(name) != name {
+			t.Errorf("name %q", name)
+		}
+		seen[name] = true
+	}
+	if model.FineBuckets != len(gen.DatapathLatency{}.Buckets) {
+		t.Error("the histograms of kernel and model differ")
+	}
+	// A reading of rdma-core's enum, where it is not the order of the words.
+	for status, name := range map[int]string{0: "success", 5: "wr_flush_error", 10: "remote_access_error", 12: "retry_exceeded", 13: "rnr_retry_exceeded", 21: "general_error"} {
+		if statusNames[status] != name {
+			t.Errorf("status %d is %s, want %s", status, statusNames[status], name)
+		}
+	}
+}
+
+func TestSpending(t *testing.T) {
+	tot := newFold(0.01)
+	at := time.Unix(1e9, 0)
+	for i := range 180 { // a second of CPU each, and 1 % of it for a minute, 0.5 % later
+		spent := time.Duration(min(i, 60))*10*time.Millisecond + time.Duration(max(i-60, 0))*5*time.Millisecond
+		tot.update(at.Add(time.Duration(i)*time.Second), 1, 7, time.Duration(i)*time.Second, spent)
+		tot.update(at.Add(time.Duration(i)*time.Second), 2, 7, time.Duration(i)*time.Second, 0)
+		wanted := map[int]float64{5: 0, 14: 0, 15: 0.01, 59: 0.01, 179: 0.005}
+		if w, ok := wanted[i]; ok {
+			got := tot.budgets()
+			if len(got) != 1 || math.Abs(got[0].SpentRatio-w) > 1e-9 || got[0].LimitRatio != 0.01 {
+				t.Errorf("after %d s: %+v, want %g", i, got, w)
+			}
+		}
+	}
+	if n := len(tot.spending.processes[1].samples); n > 14 {
+		t.Errorf("%d samples of a minute", n)
+	}
+	tot.endProcess(1)
+	got := tot.budgets()
+	if got[0].SpentRatio != 0 || math.Abs(got[0].SpentSeconds-(0.6+119*0.005)) > 1e-9 {
+		t.Errorf("after its exit: %+v", got[0])
+	}
+	tot.forget(map[uint64]bool{7: true})
+	if len(tot.budgets()) != 0 {
+		t.Error("not forgotten")
+	}
+	if !math.IsInf(func() float64 { a := newFold(0); a.update(at, 1, 1, 0, 0); return a.budgets()[0].LimitRatio }(), 1) {
+		t.Error("without a limit it is not infinite")
+	}
+}

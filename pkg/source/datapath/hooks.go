@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+)
+
+// kernelHooks follow contexts and queue pairs. The first one finds what is to be
+// probed. The kernel skips kprobe programs on a CPU on which this process is in a
+// system call on one of their maps, where it can be preempted: a queue pair that is
+// missed then would never be counted. So fentry comes first, though it pins the
+// module.
+var kernelHooks = []hook.Hook{
+	{Name: "datapath_modify_qp", Tiers: tiers(gen.DatapathProgKprobeModify, gen.DatapathProgFentryModify)},
+	{Name: "datapath_destroy_qp", Tiers: tiers(gen.DatapathProgKprobeDestroy, gen.DatapathProgFentryDestroy)},
+	{Name: "datapath_restrack_add", Tiers: tiers(gen.DatapathProgKprobeTrack, gen.DatapathProgFentryTrack)},
+	{
+		Name: "datapath_create_qp", Optional: true,
+		Tiers: tiers(gen.DatapathProgKprobeCreate, gen.DatapathProgFentryCreate),
+	},
+}
+
+func tiers(kprobe, fentry string) []hook.Tier {
+	return []hook.Tier{hook.With(hook.Fentry, fentry), hook.With(hook.Kprobe, kprobe)}
+}
+
+// unattached returns all hooks in one state.
+func unattached(reason string, state model.State) []model.Hook {
+	out := make([]model.Hook, 0, len(kernelHooks))
+	for _, h := range kernelHooks {
+		out = append(out, model.Hook{Name: h.Name, State: state, Reason: reason})
+	}
+	return out
+}
+
+// programs are the names of the programs at the entry and at the return of a
+// function, empty for none. opcode is that of the work requests which it begins.
+type programs struct {
+	entry, ret string
+	opcode     gen.DatapathOpcode
+}
+
+func build(opcode gen.DatapathOpcode) programs {
+	return programs{entry: gen.DatapathProgWrBuild, opcode: opcode}
+}
+
+var functionPrograms = [locate.Functions]programs{
+	locate.PostSend: {entry: gen.DatapathProgPostSend, ret: gen.DatapathProgPostSendReturn},
+	locate.PostRecv: {entry: gen.DatapathProgPostRecv, ret: gen.DatapathProgPostRecvReturn},
+	locate.PollCQ:   {entry: gen.DatapathProgPollCq, ret: gen.DatapathProgPollCqReturn},
+
+	locate.WrAtomicCmpSwp:   build(gen.DatapathOpcodeOPCODE_ATOMIC_CMP_AND_SWP),
+	locate.WrAtomicFetchAdd: build(gen.DatapathOpcodeOPCODE_ATOMIC_FETCH_AND_ADD),
+	locate.WrBindMW:         build(gen.DatapathOpcodeOPCODE_BIND_MW),
+	locate.WrLocalInv:       build(gen.DatapathOpcodeOPCODE_LOCAL_INV),
+	locate.WrRDMARead:       build(gen.DatapathOpcodeOPCODE_RDMA_READ),
+	locate.WrRDMAWrite:      build(gen.DatapathOpcodeOPCODE_RDMA_WRITE),
+	locate.WrRDMAWriteImm:   build(gen.DatapathOpcodeOPCODE_RDMA_WRITE_WITH_IMM),
+	locate.WrSend:           build(gen.DatapathOpcodeOPCODE_SEND),
+	locate.WrSendImm:        build(gen.DatapathOpcodeOPCODE_SEND_WITH_IMM),
+	locate.WrSendInv:        build(gen.DatapathOpcodeOPCODE_SEND_WITH_INV),
+	locate.WrSendTSO:        build(gen.DatapathOpcodeOPCODE_TSO),
+
+	locate.WrSetInlineData:     {entry: gen.DatapathProgWrSetInlineData},
+	locate.WrSetInlineDataList: {entry: gen.DatapathProgWrSetInlineDataList},
+	locate.WrSetSGE:            {entry: gen.DatapathProgWrSetSge},
+	locate.WrSetSGEList:        {entry: gen.DatapathProgWrSetSgeList},
+	locate.WrStart:             {entry: gen.DatapathProgWrStart},
+	locate.WrComplete:          {entry: gen.DatapathProgWrComplete, ret: gen.DatapathProgWrCompleteReturn},
+	locate.WrAbort:             {entry: gen.DatapathProgWrAbort},
+}
+
+// groupOf returns the group that a function is probed with.
+func groupOf(f locate.Function) int {
+	if f == locate.PollCQ {
+		return budget.Poll
+	}
+	return budget.Post
+}
+
+// The groups of package budget are those of enum calls.
+var (
+	_ = [1]struct{}{}[budget.Post-int(gen.DatapathCallsCALLS_POST)]
+	_ = [1]struct{}{}[budget.Poll-int(gen.DatapathCallsCALLS_POLL)]
+	_ = [1]struct{}{}[budget.Groups-int(gen.DatapathCallsCALLS)]
+)
+
+// userPrograms returns the programs that need no types of the kernel's modules.
+func userPrograms() []string {
+	seen := map[string]bool{}
+	var out []string
+	add := func(name string) {
+		if name != "" && !seen[name] {
+			seen[name] = true
+			out = append(out, name)
+		}
+	}
+	for _, p := range functionPrograms {
+		add(p.entry)
+		add(p.ret)
+	}
+	add(gen.DatapathProgCalibrate)
+	add(gen.DatapathProgCalibrateReturn)
+	add(gen.DatapathProgControl)
+	return out
+}

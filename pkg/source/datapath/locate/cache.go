@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package locate
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+)
+
+// Bounds of the cache. A node has a few providers in a few versions.
+const (
+	maxFiles = 64
+	maxSites = 256 // of a file
+)
+
+// cachedFile is the cache entry of one version of a file.
+type cachedFile struct {
+	version version
+	refused error // why it is no provider
+	points  map[uint64]point
+	found   map[Site]bool // points that are an operation of a process
+	used    uint64
+}
+
+// point is where the function at an offset is probed, or why it is not.
+type point struct {
+	offset  uint64
+	stepped bool
+	err     error
+}
+
+// mayBeCached reports whether a mapped file may be in the cache. fromCache opens no
+// other file.
+func (l *Locator) mayBeCached(mapped FileID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.hasOverlay() || (l.files[mapped] != nil && l.files[mapped].refused == nil)
+}
+
+// hasOverlay reports whether a file on overlayfs is cached. Each container maps it
+// with a device of its own.
+func (l *Locator) hasOverlay() bool {
+	for id := range l.files {
+		if id.Device == overlayDevice {
+			return true
+		}
+	}
+	return false
+}
+
+// openProvider opens the file of a mapping and returns an error if it is no
+// provider. The Process keeps it open, so that the file that was checked is the one
+// that is probed.
+func (l *Locator) openProvider(p *Process, m *mapping) (FileID, *cachedFile, string, error) {
+	f := p.files[m.file]
+	if f == nil {
+		var err error
+		if f, err = p.open(m); err != nil {
+			return FileID{}, nil, "", err
+		}
+	}
+	id, known, err := l.cached(f, m.file)
+	if err != nil {
+		if p.files[m.file] == nil {
+			f.Close()
+		}
+		return FileID{}, nil, "", err
+	}
+	p.files[m.file] = f
+	return id, known, l.procfs + "/self/fd/" + strconv.Itoa(int(f.Fd())), nil
+}
+
+// cached returns the cache entry of a file. If there is none, it reads the file.
+func (l *Locator) cached(f *os.File, mapped FileID) (FileID, *cachedFile, error) {
+	id, v, err := identify(f, mapped)
+	if err != nil {
+		return id, nil, err
+	}
+	l.mu.Lock()
+	l.clock++
+	known := l.files[id]
+	if known != nil {
+		known.used = l.clock
+	}
+	l.mu.Unlock()
+	if known == nil || known.version != v {
+		known = &cachedFile{version: v, points: map[uint64]point{}, found: map[Site]bool{}}
+		o, err := openObject(f)
+		if err == nil {
+			err = o.provider()
+		}
+		known.refused = err
+		l.insert(id, known)
+	}
+	return id, known, known.refused
+}
+
+// insert adds a file to the cache. If the cache is full, it removes the entry that was
+// not used for the longest time.
+func (l *Locator) insert(id FileID, f *cachedFile) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.files[id] == nil && len(l.files) >= maxFiles {
+		var oldest FileID
+		age := l.clock + 1
+		for id, f := range l.files {
+			if f.used < age {
+				oldest, age = id, f.used
+			}
+		}
+		delete(l.files, oldest)
+	}
+	f.used = l.clock
+	l.files[id] = f
+}
+
+// point returns where the function at an offset of a file is probed.
+func (l *Locator) point(known *cachedFile, f *os.File, offset uint64) point {
+	l.mu.Lock()
+	s, ok := known.points[offset]
+	full := len(known.points) >= maxSites
+	l.mu.Unlock()
+	if ok {
+		return s
+	}
+	s = disassemble(f, offset)
+	if !full {
+		l.mu.Lock()
+		known.points[offset] = s
+		l.mu.Unlock()
+	}
+	return s
+}
+
+// disassemble chooses where the function at an offset is probed.
+func disassemble(f *os.File, offset uint64) point {
+	o, err := openObject(f)
+	if err != nil {
+		return point{err: err}
+	}
+	address, err := o.address(offset)
+	if err != nil {
+		return point{err: err}
+	}
+	extent, err := o.function(address)
+	if err != nil {
+		return point{err: err}
+	}
+	code := make([]byte, min(extent.size, maxFunction))
+	if err := o.read(address, code); err != nil {
+		return point{err: fmt.Errorf("%w: %w", errNoFunction, err)}
+	}
+	skip, stepped, err := choosePoint(o.machine, code, extent.prologue)
+	return point{offset: offset + skip, stepped: stepped, err: err}
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package locate
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+)
+
+// Offsets in libibverbs' public structures in 64-bit processes. They are part of
+// its ABI: applications inline the calls through them.
+const (
+	qpContext  = 0   // struct ibv_qp: context
+	qpSize     = 344 // struct ibv_qp_ex, up to wr_abort
+	contextOps = 224 // struct ibv_context, up to ops.post_recv
+)
+
+// operations are the offsets of functions in struct ibv_context.
+var operations = map[Function]int{PostSend: 208, PostRecv: 216, PollCQ: 96}
+
+// extended are the offsets of functions in struct ibv_qp_ex.
+var extended = map[Function]int{
+	WrAtomicCmpSwp: 184, WrAtomicFetchAdd: 192, WrBindMW: 200, WrLocalInv: 208, WrRDMARead: 216, WrRDMAWrite: 224,
+	WrRDMAWriteImm: 232, WrSend: 240, WrSendImm: 248, WrSendInv: 256, WrSendTSO: 264, WrSetInlineData: 288,
+	WrSetInlineDataList: 296, WrSetSGE: 304, WrSetSGEList: 312, WrStart: 320, WrComplete: 328, WrAbort: 336,
+}
+
+// TableOffset is the offset of the function in struct ibv_context or ibv_qp_ex.
+func (f Function) TableOffset() int {
+	if at, ok := operations[f]; ok {
+		return at
+	}
+	return extended[f]
+}
+
+// requiredOfExtended are the functions that every extended QP has. Other data
+// follows a struct ibv_qp that is not extended.
+var requiredOfExtended = []Function{WrSetSGE, WrStart, WrComplete, WrAbort}
+
+// ErrNotReady means that the process has not filled in its structures yet. Callers
+// try again soon.
+var ErrNotReady = errors.New("verbs context is not filled in yet")
+
+// Found is what was found in a process.
+type Found struct {
+	Context uint64 // address of the struct ibv_context
+	Sites   []Site
+	Paths   map[FileID]string // path of each file of Sites, valid until the process is closed
+}
+
+// File returns the file that has a function, or the zero FileID.
+func (l *Found) File(fn Function) FileID {
+	for _, s := range l.Sites {
+		if s.Function == fn {
+			return s.File
+		}
+	}
+	return FileID{}
+}
+
+// Locator finds where functions are probed, and caches that by file. A hostile
+// process can make a call block as long as it lives, so each process needs a
+// goroutine of its own. A Locator is safe for concurrent use.
+type Locator struct {
+	procfs string
+
+	mu    sync.Mutex
+	files map[FileID]*cachedFile
+	clock uint64
+}
+
+// New returns a Locator with an empty cache.
+func New(procfs string) *Locator {
+	return &Locator{procfs: procfs, files: map[FileID]*cachedFile{}}
+}
+
+// Find returns the sites of the functions of a QP. qp is the address of its struct
+// ibv_qp in the process; if it is 0, Find returns the sites of the provider files
+// that the process has mapped, as far as they were located before.
+//
+// Errors are ErrNotReady while the structures are empty, model.ErrAbsent if the
+// process is gone, and others if post_send cannot be probed. Other functions that
+// cannot be probed are left out.
+func (l *Locator) Find(p *Process, qp uint64) (Found, error) {
+	if qp == 0 {
+		return l.fromCache(p)
+	}
+	return l.locate(p, qp)
+}
+
+// locate finds the functions of a QP. If post_send cannot be probed, it returns
+// errNoProvider, errNoFunction or errNoPoint.
+func (l *Locator) locate(p *Process, qp uint64) (Found, error) {
+	var pointer [8]byte
+	if qp == 0 || qp%8 != 0 {
+		return Found{}, fmt.Errorf("QP of process %d at %#x: not a structure's address", p.pid, qp)
+	}
+	if err := p.Read(qp+qpContext, pointer[:]); err != nil {
+		return Found{}, err
+	}
+	context := binary.LittleEndian.Uint64(pointer[:])
+	if context == 0 {
+		return Found{}, fmt.Errorf("process %d: %w", p.pid, ErrNotReady)
+	}
+	if context%8 != 0 {
+		return Found{}, fmt.Errorf("context of process %d at %#x: not a structure's address", p.pid, context)
+	}
+	var ops [contextOps]byte
+	if err := p.Read(context, ops[:]); err != nil {
+		return Found{}, err
+	}
+	if binary.LittleEndian.Uint64(ops[operations[PostSend]:]) == 0 {
+		return Found{}, fmt.Errorf("process %d: %w", p.pid, ErrNotReady)
+	}
+	code, err := p.code()
+	if err != nil {
+		return Found{}, err
+	}
+
+	f := search{Locator: l, process: p, code: code, Found: Found{Context: context, Paths: map[FileID]string{}}}
+	provider, err := f.add(PostSend, ops[:], operations)
+	if err != nil {
+		return Found{}, fmt.Errorf("post_send of process %d: %w", p.pid, err)
+	}
+	for _, fn := range []Function{PostRecv, PollCQ} {
+		// A function that the provider does not implement is one of libibverbs.
+		_, _ = f.add(fn, ops[:], operations)
+	}
+	var ex [qpSize]byte
+	if p.Read(qp, ex[:]) == nil && f.isExtended(ex[:], provider) {
+		for fn := WrAtomicCmpSwp; fn < Functions; fn++ {
+			if f.isIn(fn, ex[:], provider) {
+				_, _ = f.add(fn, ex[:], extended)
+			}
+		}
+	}
+	if err := p.checkAlive(); err != nil {
+		return Found{}, err
+	}
+	return f.Found, nil
+}
+
+// fromCache returns the sites of the provider files that the process has mapped,
+// as far as they were located before, in any process.
+func (l *Locator) fromCache(p *Process) (Found, error) {
+	code, err := p.code()
+	if err != nil {
+		return Found{}, err
+	}
+	result := Found{Paths: map[FileID]string{}}
+	for i := range code {
+		if !l.mayBeCached(code[i].file) {
+			continue
+		}
+		id, file, path, err := l.openProvider(p, &code[i])
+		if err != nil {
+			continue // no provider, or unmapped meanwhile
+		}
+		if result.Paths[id] != "" {
+			continue
+		}
+		l.mu.Lock()
+		for s := range file.found {
+			result.Sites = append(result.Sites, s)
+			result.Paths[id] = path
+		}
+		l.mu.Unlock()
+	}
+	slices.SortFunc(result.Sites, func(a, b Site) int {
+		return cmp.Or(cmp.Compare(a.File.Inode, b.File.Inode), cmp.Compare(a.Offset, b.Offset),
+			cmp.Compare(a.Function, b.Function))
+	})
+	return result, p.checkAlive()
+}
+
+// search is one call of locate.
+type search struct {
+	*Locator
+	process *Process
+	code    []mapping
+	Found
+}
+
+// add finds the site of one function and returns its file, as /proc/PID/maps
+// identifies it.
+func (f *search) add(fn Function, table []byte, offsets map[Function]int) (FileID, error) {
+	address := binary.LittleEndian.Uint64(table[offsets[fn]:])
+	m := find(f.code, address)
+	if m == nil {
+		return FileID{}, fmt.Errorf("%w: %#x is in no file", errNoProvider, address)
+	}
+	id, file, path, err := f.openProvider(f.process, m)
+	if err != nil {
+		return m.file, err
+	}
+	at := f.point(file, f.process.files[m.file], address-m.start+m.offset)
+	if at.err != nil {
+		return m.file, at.err
+	}
+	skip := at.offset - (address - m.start + m.offset)
+	if skip > math.MaxUint8 {
+		return m.file, fmt.Errorf("%w: it is %d bytes behind the entry", errNoPoint, skip)
+	}
+	s := Site{File: id, Function: fn, Offset: at.offset, Skip: uint8(skip), Stepped: at.stepped}
+	f.mu.Lock()
+	if len(file.found) < maxSites {
+		file.found[s] = true
+	}
+	f.mu.Unlock()
+	f.Sites = append(f.Sites, s)
+	f.Paths[id] = path
+	return m.file, nil
+}
+
+// isExtended reports whether the QP is a struct ibv_qp_ex.
+func (f *search) isExtended(ex []byte, provider FileID) bool {
+	return !slices.ContainsFunc(requiredOfExtended, func(fn Function) bool { return !f.isIn(fn, ex, provider) })
+}
+
+// isIn reports whether a function of a QP is in a file.
+func (f *search) isIn(fn Function, ex []byte, provider FileID) bool {
+	m := find(f.code, binary.LittleEndian.Uint64(ex[extended[fn]:]))
+	return m != nil && m.file == provider
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package locate
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Safe returns model.ErrUnsupported if return probes can kill processes on this
+// kernel. symbols are the kernel's functions.
+func Safe(symbols map[string]bool) error {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return fmt.Errorf("kernel release: %w", err)
+	}
+	if err := shadowStacksSafe(symbols, "/proc/cpuinfo"); err != nil {
+		return err
+	}
+	return returnProbesSafe(symbols, unix.ByteSliceToString(name.Release[:]))
+}
+
+// returnProbesSafe returns an error if return probes kill processes with a seccomp
+// filter. release is uname -r.
+//
+// On x86, since 6.11 a return probe traps by a system call. A seccomp filter that
+// does not know it kills the process, as those of container runtimes do. Filters
+// let it pass since 6.14-rc3, 6.13.3 and 6.12.14 ("seccomp: passthrough uretprobe
+// systemcall without filtering"). A distribution that backported the fix is
+// refused, as its release does not show that.
+func returnProbesSafe(symbols map[string]bool, release string) error {
+	if !symbols["__x64_sys_uretprobe"] {
+		return nil
+	}
+	major, minor, patch, candidate, err := parseRelease(release)
+	if err != nil {
+		return fmt.Errorf("%w: kernel release %q does not show whether return probes are safe", model.ErrUnsupported, release)
+	}
+	safe := false
+	switch {
+	case major != 6:
+		safe = major > 6
+	case minor == 12:
+		safe = patch >= 14
+	case minor == 13:
+		safe = patch >= 3
+	case minor == 14:
+		safe = !candidate
+	default:
+		safe = minor > 14
+	}
+	if safe {
+		return nil
+	}
+	return fmt.Errorf("%w: return probes on kernel %s kill processes under seccomp; fixed in 6.12.14, 6.13.3 and 6.14",
+		model.ErrUnsupported, release)
+}
+
+// shadowStacksSafe returns an error if return probes kill processes with a shadow
+// stack. Since 6.11 on x86 they do not. On older kernels the flags in /proc/cpuinfo
+// decide: any process that maps a probed file later may have a shadow stack.
+func shadowStacksSafe(symbols map[string]bool, cpuinfo string) error {
+	if symbols["__x64_sys_uretprobe"] {
+		return nil
+	}
+	b, err := os.ReadFile(cpuinfo)
+	if err != nil {
+		return fmt.Errorf("whether processes have shadow stacks: %w", err)
+	}
+	for _, flag := range []string{"user_shstk", "gcs"} {
+		if slices.Contains(strings.Fields(string(b)), flag) {
+			return fmt.Errorf("%w: on this kernel return probes kill processes with a shadow stack, which this CPU allows (%s)",
+				model.ErrUnsupported, flag)
+		}
+	}
+	return nil
+}
+
+// HasCPUStack reports whether a loaded program uses a stack of the CPU, as far as
+// the kernel shows its compiled code.
+func HasCPUStack(program *ebpf.Program) bool {
+	info, err := program.Info()
+	if err != nil {
+		return false
+	}
+	code, _ := info.JitedInsns()
+	return stackOfCPU(code)
+}
+
+// stackOfCPU reports whether compiled code uses a stack of the CPU instead of the
+// thread's. The JIT compiler of x86-64 then loads its address into r9 (movabs) and
+// adds the base of this CPU's memory (add %gs:…). Such a stack is wrong for
+// programs that can be preempted, as uprobes can: bpf/context.h.
+func stackOfCPU(code []byte) bool {
+	for {
+		_, rest, found := bytes.Cut(code, []byte{0x49, 0xb9})
+		if !found || len(rest) < 8 {
+			return false
+		}
+		if bytes.HasPrefix(rest[8:], []byte{0x65, 0x4c, 0x03, 0x0c, 0x25}) {
+			return true
+		}
+		code = rest
+	}
+}
+
+// initialPIDs is the inode of the node's own process namespace (PROC_PID_INIT_INO).
+const initialPIDs = 0xEFFFFFFC
+
+// HostPIDs returns model.ErrUnsupported unless this process and procfs are in the
+// node's own PID namespace, as the BPF programs are.
+func HostPIDs(procfs string) error {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
+		return fmt.Errorf("process namespace: %w", err)
+	}
+	self, err := os.Readlink(filepath.Join(procfs, "self"))
+	if err != nil {
+		return fmt.Errorf("process namespace of %s: %w", procfs, err)
+	}
+	if st.Ino != initialPIDs || self != strconv.Itoa(os.Getpid()) {
+		return fmt.Errorf("%w: share the node's process namespace (hostPID)", model.ErrUnsupported)
+	}
+	return nil
+}
+
+// parseRelease parses 6.12.107+deb13-amd64, 6.18.44, 7.2.12+deb14-amd64 or
+// 6.14.0-rc2. candidate: it is a release candidate.
+func parseRelease(release string) (major, minor, patch int, candidate bool, err error) {
+	version, rest := release, ""
+	if i := strings.IndexFunc(release, func(r rune) bool { return r != '.' && (r < '0' || r > '9') }); i >= 0 {
+		version, rest = release[:i], release[i:]
+	}
+	parts := strings.SplitN(version, ".", 4)
+	numbers := [3]int{}
+	for i, part := range parts[:min(len(parts), 3)] {
+		if numbers[i], err = strconv.Atoi(part); err != nil {
+			return 0, 0, 0, false, err
+		}
+	}
+	if len(parts) < 2 {
+		return 0, 0, 0, false, strconv.ErrSyntax
+	}
+	return numbers[0], numbers[1], numbers[2], strings.HasPrefix(rest, "-rc"), nil
+}

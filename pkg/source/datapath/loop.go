@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+)
+
+const (
+	// watchInterval is the time between checks for a device. A driver reload waits
+	// for this at most.
+	watchInterval = 500 * time.Millisecond
+	// retryInterval is the time until the next attempt after hooks could not be
+	// attached or a site could not be probed.
+	retryInterval = 30 * time.Second
+	// unsupportedInterval is the same if the kernel lacks a feature: other modules
+	// may have it.
+	unsupportedInterval = 10 * time.Minute
+	// removeInterval is the time between checks for processes that have ended.
+	removeInterval = time.Second
+	// nameInterval is the time between reads of the names of HCAs while one is
+	// missing: it appeared later, or moved to another network namespace.
+	nameInterval = 2 * time.Second
+	// maxEvents is the number of events that wait for the loop.
+	maxEvents = 1024
+	// maxExisting is the number of queue pairs per process and device that are
+	// searched, of those that existed before the hooks.
+	maxExisting = 16
+)
+
+// loop is the state that only the loop uses.
+type loop struct {
+	processes map[int]*watched
+	files     map[locate.FileID]*file
+	budget    *budget.Budget
+	// find finds the functions of a process: locate.Locator.Find.
+	find      func(p *locate.Process, qp uint64) (locate.Found, error)
+	costs     *trapCosts // nil until measured
+	detaching sync.WaitGroup
+	readings  []reading
+
+	events      chan event
+	results     chan searchResult
+	retries     []attempt                // wait for another attempt
+	newContexts []gen.DatapathContextKey // since the last step
+	removedAt   time.Time
+	namedAt     time.Time
+	attachAt    time.Time
+}
+
+func newLoop(opts Options) loop {
+	return loop{
+		processes: map[int]*watched{},
+		files:     map[locate.FileID]*file{},
+		budget:    budget.New(opts.Budget, switchCost, random),
+		find:      locate.New(opts.Procfs).Find,
+		events:    make(chan event, maxEvents),
+		results:   make(chan searchResult, maxLocating),
+	}
+}
+
+// run is the loop. Only this goroutine attaches and detaches.
+func (s *Source) run(ctx context.Context) {
+	defer close(s.done)
+	look := time.NewTicker(watchInterval)
+	defer look.Stop()
+	step := time.NewTimer(0)
+	defer step.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			s.release("")
+			return
+		case <-look.C:
+			s.follow(ctx)
+			continue
+		case e := <-s.events:
+			if s.kernel != nil { // otherwise it is older than the last release
+				s.observe(e)
+			}
+		case a := <-s.results:
+			s.handleFound(a)
+		case <-step.C:
+		}
+		if s.kernel == nil { // only this goroutine sets it
+			continue
+		}
+		now := time.Now()
+		s.removeEnded(now)
+		s.nameMissing(ctx, now)
+		next := s.retryDue(now)
+		s.startSearches()
+		if at := s.step(); at.Before(next) {
+			next = at
+		}
+		s.markFound()
+		step.Reset(time.Until(next))
+	}
+}
+
+// follow attaches the hooks while there is a device and releases them with the
+// last one: they would keep a driver from being reloaded.
+func (s *Source) follow(ctx context.Context) {
+	present := hasEntries(filepath.Join(s.opts.Sysfs, "class/infiniband_verbs"))
+	switch {
+	case !present && s.kernel != nil:
+		s.release("no RDMA device: the hooks come with the next one")
+	case present && s.kernel == nil && !time.Now().Before(s.attachAt):
+		s.attach(ctx)
+	}
+}
+
+// hasEntries reports whether a directory has entries other than abi_version.
+func hasEntries(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	names, _ := f.Readdirnames(4)
+	return slices.ContainsFunc(names, func(name string) bool { return name != "abi_version" })
+}
+
+func (s *Source) attach(ctx context.Context) {
+	k, hooks, err := newKernel(s.opts)
+	s.mu.Lock()
+	s.hooks, s.failed = hooks, err
+	s.mu.Unlock()
+	if err != nil {
+		s.attachAt = time.Now().Add(retryInterval)
+		if errors.Is(err, model.ErrUnsupported) {
+			s.attachAt = time.Now().Add(unsupportedInterval)
+		}
+		return
+	}
+	if s.costs == nil {
+		c, err := calibrate(k.calibration)
+		s.costs = &c
+		s.opts.Logger.Info("cost of a probe in ns", zap.Uint32("trap", c.emulated),
+			zap.Uint32("single step", c.stepped), zap.Uint32("return", c.returned), zap.Error(err))
+	}
+	s.mu.Lock()
+	s.kernel = k
+	s.mu.Unlock()
+	s.nameDevices(ctx)
+	go func() {
+		for {
+			e, err := k.next()
+			if err != nil {
+				return // closed
+			}
+			select {
+			case s.events <- e:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	existing, err := k.existing()
+	if err != nil {
+		s.opts.Logger.Warn("existing connections are not counted on the data path", zap.Error(err))
+	}
+	// The queue pairs of a process on a device have the same functions, or one of a
+	// few sets.
+	of := map[gen.DatapathContextKey]int{}
+	for _, e := range existing {
+		key := gen.DatapathContextKey{Context: uint64(e.device), Tgid: e.key.Tgid}
+		if of[key]++; of[key] <= maxExisting {
+			e.existed = true
+			s.observe(e)
+		}
+	}
+	s.opts.Logger.Info("data path hooks attached")
+}
+
+// nameDevices reads the names of the HCAs.
+func (s *Source) nameDevices(ctx context.Context) {
+	if s.opts.DeviceNames == nil {
+		return
+	}
+	s.namedAt = time.Now()
+	ctx, cancel := context.WithTimeout(ctx, watchInterval)
+	defer cancel()
+	names, err := s.opts.DeviceNames(ctx)
+	if err != nil {
+		s.opts.Logger.Debug("cannot read the names of the devices", zap.Error(err))
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names = names
+}
+
+// nameMissing reads the names again while a series has an HCA without a name.
+func (s *Source) nameMissing(ctx context.Context, now time.Time) {
+	if now.Sub(s.namedAt) < nameInterval {
+		return
+	}
+	s.mu.Lock()
+	missing := s.fold.hasUnnamed(s.deviceName)
+	s.mu.Unlock()
+	if missing {
+		s.nameDevices(ctx)
+	}
+}
+
+// release detaches all probes and hooks and keeps the series.
+func (s *Source) release(reason string) {
+	if s.kernel == nil {
+		return
+	}
+	for _, f := range s.files {
+		for c := range budget.Groups {
+			if f.on(c) {
+				f.detach(c, &s.detaching)
+			}
+		}
+	}
+	s.detaching.Wait()
+	s.mu.Lock()
+	err := s.drain()
+	s.fold.endAll()
+	s.late = s.stats.Late
+	k := s.kernel
+	s.kernel = nil
+	s.hooks = unattached(reason, model.StateAbsent)
+	clear(s.contexts)
+	clear(s.samplings)
+	s.stats.Probes, s.stats.Processes = 0, 0
+	s.mu.Unlock()
+	if err != nil && !errors.Is(err, os.ErrClosed) {
+		s.opts.Logger.Warn("the last counts are lost", zap.Error(err))
+	}
+	k.close()
+	for _, w := range s.processes {
+		w.release()
+	}
+	clear(s.processes)
+	clear(s.files)
+	s.retries, s.newContexts = nil, nil
+}

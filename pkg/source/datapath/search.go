@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+)
+
+const (
+	// maxLocating is the number of processes that are searched at once, maxWaiting
+	// the number of events that wait for another attempt, maxQueue that of one process.
+	maxLocating = 64
+	maxWaiting  = 4096
+	maxQueue    = 256
+	// firstRetry and lastRetry bound the time to the next attempt.
+	firstRetry = time.Millisecond
+	lastRetry  = time.Second
+	maxTries   = 30
+	// openInterval is the minimum time between searches of a process that opens
+	// contexts.
+	openInterval = time.Second
+)
+
+// watched is a process that uses verbs.
+type watched struct {
+	*locate.Process
+	cgroup uint64
+	// searching: a search is running, which may take as long as the process lives.
+	// Other events wait in queue. ended: the search closes the process.
+	searching, ended bool
+	queue            []attempt
+	openedAt         time.Time
+	chosen           bool // to be counted
+}
+
+// attempt is an event and when to try it.
+type attempt struct {
+	event
+	begun time.Time
+	at    time.Time
+	tries int
+}
+
+// searchResult is what was found in a process.
+type searchResult struct {
+	attempt
+	locate.Found
+	of  *watched
+	err error
+}
+
+// observe handles a context or a queue pair.
+func (s *Source) observe(e event) { s.enqueue(attempt{event: e, begun: time.Now()}) }
+
+// enqueue queues a search of the process.
+func (s *Source) enqueue(a attempt) {
+	pid := int(a.key.Tgid)
+	w := s.processes[pid]
+	if w != nil && w.Exited() { // another process has its number
+		s.removeProcess(pid, w)
+		s.removeContexts(uint32(pid))
+		w = nil
+	}
+	if w == nil {
+		p, err := locate.OpenProcess(s.opts.Procfs, pid)
+		if errors.Is(err, model.ErrAbsent) {
+			s.removeContexts(uint32(pid))
+			return
+		}
+		if err != nil {
+			s.opts.Logger.Debug("process is not counted", zap.Error(err))
+			return
+		}
+		w = &watched{Process: p, cgroup: a.cgroup}
+		s.processes[pid] = w
+	}
+	if a.qp == 0 {
+		if a.begun.Sub(w.openedAt) < openInterval {
+			return
+		}
+		w.openedAt = a.begun
+	}
+	if len(w.queue) < maxQueue {
+		w.queue = append(w.queue, a)
+	}
+}
+
+// startSearches starts the first search in the queue of each process, up to
+// maxLocating at once.
+func (s *Source) startSearches() {
+	free := maxLocating
+	for _, w := range s.processes {
+		if w.searching {
+			free--
+		}
+	}
+	for _, w := range s.processes {
+		if free > 0 && !w.searching && len(w.queue) > 0 {
+			a := w.queue[0]
+			w.queue = w.queue[1:]
+			s.search(w, a)
+			free--
+		}
+	}
+}
+
+// search searches a process in a goroutine of its own.
+func (s *Source) search(w *watched, a attempt) {
+	w.searching = true
+	go func() {
+		r := searchResult{attempt: a, of: w}
+		r.Found, r.err = s.find(w.Process, a.qp)
+		select {
+		case s.results <- r:
+		case <-s.done:
+			w.Close()
+		}
+	}()
+}
+
+// handleFound handles the result of a search.
+func (s *Source) handleFound(a searchResult) {
+	pid, w := int(a.key.Tgid), a.of
+	w.searching = false
+	switch {
+	case w.ended:
+		w.Close()
+		return
+	case errors.Is(a.err, locate.ErrNotReady):
+		s.retryLater(a.attempt)
+		return
+	case errors.Is(a.err, model.ErrAbsent):
+		return // removeEnded removes it
+	case a.err != nil:
+		s.opts.Logger.Info("process is not counted on the data path", zap.Int("pid", pid), zap.Error(a.err))
+		if errors.Is(a.err, fs.ErrPermission) {
+			s.setFailed(fmt.Errorf("%w: add CAP_SYS_PTRACE", a.err))
+		}
+		return
+	}
+	s.setFailed(nil)
+	chosen := s.isChosen(a.cgroup)
+	w.chosen = w.chosen || chosen
+	s.addSites(pid, a.Found)
+	if a.qp == 0 {
+		return
+	}
+	a.key.Context = a.Context
+	if a.existed {
+		if err := s.kernel.insert(a.event, chosen); err != nil {
+			s.opts.Logger.Debug("context is not counted", zap.Error(err))
+			return
+		}
+	}
+	s.setContext(a.key, contextState{file: a.File(locate.PostSend), cgroup: a.cgroup, chosen: chosen})
+	s.newContexts = append(s.newContexts, a.key)
+	s.opts.Logger.Debug("located", zap.Int("pid", pid), zap.Int("places", len(a.Sites)),
+		zap.Duration("after", time.Since(a.begun)))
+}
+
+// markFound marks the contexts that were found since the last step. The step has
+// attached their probes.
+func (s *Source) markFound() {
+	for _, key := range s.newContexts {
+		s.mu.Lock()
+		p, ok := s.contexts[key]
+		s.mu.Unlock()
+		if !ok {
+			continue
+		}
+		if f := s.files[p.file]; f != nil {
+			p.probed = f.probed[budget.Post]
+		}
+		if err := s.kernel.mark(key, p.chosen, true); err != nil {
+			s.opts.Logger.Debug("context is not counted", zap.Error(err))
+		}
+		if s.opts.Chosen != nil && p.probed != 0 {
+			p.probed = monotonic() // it was not counted before
+		}
+		p.final = true
+		s.setContext(key, p)
+	}
+	s.newContexts = s.newContexts[:0]
+}
+
+// setFailed sets the error that Read returns.
+func (s *Source) setFailed(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed = err
+}
+
+// addSites adds the sites of a process to their files.
+func (s *Source) addSites(pid int, l locate.Found) {
+	for _, site := range l.Sites {
+		f := s.files[site.File]
+		if f == nil {
+			f = newFile(site.File)
+			s.files[site.File] = f
+		}
+		f.paths[pid] = l.Paths[site.File]
+		f.sites[site] = true
+	}
+}
+
+// retryLater schedules another attempt, each time after twice as long.
+func (s *Source) retryLater(a attempt) {
+	if a.tries == maxTries || len(s.retries) == maxWaiting {
+		return
+	}
+	a.at = time.Now().Add(min(firstRetry<<min(a.tries, 16), lastRetry))
+	a.tries++
+	s.retries = append(s.retries, a)
+}
+
+// retryDue queues the attempts that are due and returns when the next one is.
+func (s *Source) retryDue(now time.Time) (next time.Time) {
+	next = now.Add(lastRetry)
+	due := s.retries
+	s.retries = nil
+	for _, a := range due {
+		if now.Before(a.at) {
+			s.retries = append(s.retries, a)
+			if a.at.Before(next) {
+				next = a.at
+			}
+			continue
+		}
+		s.enqueue(a)
+	}
+	return next
+}

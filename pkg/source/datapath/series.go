@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+)
+
+type seriesKey struct {
+	cgroup uint64
+	device uint32
+}
+
+// series is what one cgroup counted on one device.
+type series struct {
+	counts    [counters]count
+	received  count
+	durations [gen.DatapathCompletedCOMPLETED]*durations
+	contexts  int                // that exist
+	windowed  [budget.Groups]int // contexts that are probed in windows
+}
+
+func (s *series) allExact() bool { return s.windowed == [budget.Groups]int{} }
+
+func (s *series) durationsOf(completed int) *durations {
+	if s.durations[completed] == nil {
+		s.durations[completed] = &durations{}
+	}
+	return s.durations[completed]
+}
+
+// fill adds all series to a snapshot. A series without counts has no row. Series of
+// devices without a known name are left out.
+func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string) {
+	snap.Traffic, snap.WorkRequests = []model.Traffic{}, []model.WorkRequests{}
+	snap.CompletionErrors, snap.Completions = []model.CompletionErrors{}, []model.Completions{}
+	snap.Sampling = []model.Sampling{}
+	ids := make([]seriesKey, 0, len(f.series))
+	for id := range f.series {
+		if deviceName(id.device) != "" {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(a, b seriesKey) int {
+		return cmp.Or(cmp.Compare(a.cgroup, b.cgroup), cmp.Compare(a.device, b.device))
+	})
+	ratios := f.ratios()
+	for _, id := range ids {
+		s, device := f.series[id], deviceName(id.device)
+		for _, sampled := range []bool{false, true} {
+			s.fill(snap, id.cgroup, device, sampled)
+		}
+		if ratio, ok := ratios[id]; ok {
+			for g, calls := range []model.Calls{budget.Post: model.PostCalls, budget.Poll: model.PollCalls} {
+				snap.Sampling = append(snap.Sampling,
+					model.Sampling{Cgroup: id.cgroup, Device: device, Calls: calls, Ratio: ratio[g]})
+			}
+		}
+	}
+	snap.Budgets = f.budgets()
+}
+
+// hasUnnamed reports whether a series belongs to a device without a known name.
+func (f *fold) hasUnnamed(deviceName func(uint32) string) bool {
+	for id := range f.series {
+		if deviceName(id.device) == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// ratios returns the lowest sampling ratio of the contexts of each series.
+func (f *fold) ratios() map[seriesKey][budget.Groups]float64 {
+	ratios := make(map[seriesKey][budget.Groups]float64, len(f.series))
+	for _, c := range f.contexts {
+		r, ok := ratios[c.series]
+		for g, how := range c.samplings {
+			if !ok || how.Ratio < r[g] {
+				r[g] = how.Ratio
+			}
+		}
+		ratios[c.series] = r
+	}
+	return ratios
+}
+
+// fill adds the rows of the exact or of the sampled part.
+func (s *series) fill(snap *model.Snapshot, cgroup uint64, device string, sampled bool) {
+	seen := func(allExact bool) model.Seen {
+		return model.Seen{Sampled: sampled, Resting: !sampled && !allExact}
+	}
+	posts, polls := seen(s.windowed[budget.Post] == 0), seen(s.windowed[budget.Poll] == 0)
+	var sent uint64
+	for i := range s.counts {
+		if directionOf(i) == model.Transmit {
+			sent += s.counts[i].value(sampled)
+		}
+	}
+	addTraffic(snap, cgroup, device, model.Transmit, sent, posts)
+	addTraffic(snap, cgroup, device, model.Receive, s.received.value(sampled), seen(s.allExact()))
+	for i, name := range opcodeNames {
+		if n := s.counts[countRequests+i].value(sampled); n > 0 {
+			snap.WorkRequests = append(snap.WorkRequests, model.WorkRequests{
+				Cgroup: cgroup, Device: device, Opcode: name, Count: n, Bytes: s.counts[countBytes+i].value(sampled), Seen: posts,
+			})
+		}
+	}
+	for i, name := range statusNames {
+		if n := s.counts[countErrors+i].value(sampled); n > 0 {
+			snap.CompletionErrors = append(snap.CompletionErrors,
+				model.CompletionErrors{Cgroup: cgroup, Device: device, Status: name, Count: n, Seen: polls})
+		}
+	}
+	for i, d := range s.durations {
+		if d == nil {
+			continue
+		}
+		if h, ok := d.histogram(sampled); ok {
+			snap.Completions = append(snap.Completions,
+				model.Completions{Cgroup: cgroup, Device: device, Opcode: completedNames[i], Duration: h, Seen: polls})
+		}
+	}
+}
+
+func addTraffic(
+	snap *model.Snapshot, cgroup uint64, device string, direction model.Direction, bytes uint64, seen model.Seen,
+) {
+	if bytes > 0 {
+		snap.Traffic = append(snap.Traffic, model.Traffic{
+			Cgroup: cgroup, Device: device, Method: model.MethodUprobe, Direction: direction, Bytes: bytes, Seen: seen,
+		})
+	}
+}

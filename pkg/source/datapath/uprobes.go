@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"io"
+
+	"github.com/cilium/ebpf/link"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+)
+
+// probe attaches the programs of one function at its site in a file, for all
+// processes that map the file. entry and ret are the cost of a trap in ns.
+func (k *kernel) probe(path string, s locate.Site, entry, ret uint32) (io.Closer, error) {
+	p := functionPrograms[s.Function]
+	cookie := uint64(p.opcode)<<32 | uint64(s.Skip)<<40 | uint64(s.Function.TableOffset())<<48 // datapath.h
+	begin, err := k.attach(path, s.Offset, p.entry, false, cookie|uint64(entry))
+	if err != nil || p.ret == "" {
+		return begin, err
+	}
+	end, err := k.attach(path, s.Offset, p.ret, true, cookie|uint64(ret))
+	if err != nil {
+		_ = begin.Close()
+		return nil, err
+	}
+	return closers{begin, end}, nil
+}
+
+// calibration attaches a program to the entry or the return of a function of this
+// process. It takes as long as the programs of a poll without completions.
+func (k *kernel) calibration(path string, offset uint64, ret bool) (io.Closer, error) {
+	program := gen.DatapathProgCalibrate
+	if ret {
+		program = gen.DatapathProgCalibrateReturn
+	}
+	return k.attach(path, offset, program, ret, 0)
+}
+
+func (k *kernel) attach(path string, offset uint64, program string, ret bool, cookie uint64) (io.Closer, error) {
+	file, err := link.OpenExecutable(path)
+	if err != nil {
+		return nil, err
+	}
+	multi := &link.UprobeMultiOptions{Addresses: []uint64{offset}, Cookies: []uint64{cookie}}
+	one := &link.UprobeOptions{Address: offset, Cookie: cookie}
+	switch p := k.programs[program]; {
+	case k.multi && ret:
+		return file.UretprobeMulti(nil, p, multi)
+	case k.multi:
+		return file.UprobeMulti(nil, p, multi)
+	case ret:
+		return file.Uretprobe("", p, one)
+	default:
+		return file.Uprobe("", p, one)
+	}
+}
+
+// closers are closed concurrently: each waits for a grace period.
+type closers [2]io.Closer
+
+func (c closers) Close() error {
+	first := make(chan error, 1)
+	go func() { first <- c[0].Close() }()
+	err := c[1].Close()
+	return errors.Join(<-first, err)
+}
