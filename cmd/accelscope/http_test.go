@@ -29,9 +29,11 @@ type verbs struct{}
 func (verbs) Name() string { return "probe" }
 func (verbs) Close() error { return nil }
 func (verbs) Read(context.Context) (model.Snapshot, error) {
-	v := model.Verb{Cgroup: 1, Device: "mlx5_0", Verb: "reg_mr", Duration: model.Histogram{Count: 1}}
-	v.Duration.Buckets[3] = 1
-	return model.Snapshot{Objects: []model.Objects{}, Verbs: []model.Verb{v}}, nil
+	v := model.Series[model.VerbKey, model.Histogram]{
+		Cgroup: 1, Key: model.VerbKey{Device: "mlx5_0", Verb: "reg_mr"}, Value: model.Histogram{Count: 1},
+	}
+	v.Value.Buckets[3] = 1
+	return model.Snapshot{Objects: []model.Objects{}, Verbs: []model.Series[model.VerbKey, model.Histogram]{v}}, nil
 }
 
 // startEngine returns an engine that reads the sources until the test ends.

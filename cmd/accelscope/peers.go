@@ -34,14 +34,15 @@ func noPeers(why error) func(context.Context) ([]model.Peer, error) {
 	return func(context.Context) ([]model.Peer, error) { return nil, why }
 }
 
-// peerShares are the connected queue pairs with their owners. A queue pair of a
-// cgroup that the last refresh does not know is nobody's.
+// peerShares returns the connected queue pairs with their owners. A queue pair of a cgroup
+// without a name is unattributed.
 func (s *sensor) peerShares(ctx context.Context) ([]attribution.PeerShare, error) {
 	found, err := s.peers(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return attribution.Peers(found, s.engine.Refresh().Facts.Entities), nil
+	s.engine.Refresh() // names the cgroups of now
+	return attribution.Peers(found, s.engine.Owners()), nil
 }
 
 type peersCmd struct {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -42,9 +43,9 @@ func peersOutput(t *testing.T, args ...string) (string, error) {
 }
 
 func TestPeersTable(t *testing.T) {
-	worker := attribution.Owner{Workload: "ml/train-0/worker", ContainerID: "c1"}
-	evil := attribution.Owner{Workload: "docker:\x1b[2J\tx", ContainerID: "c2"}
-	qp := func(owner attribution.Owner, p model.Peer) attribution.PeerShare {
+	worker := identity.Owner{Workload: "ml/train-0/worker", ContainerID: "c1"}
+	evil := identity.Owner{Workload: "docker:\x1b[2J\tx", ContainerID: "c2"}
+	qp := func(owner identity.Owner, p model.Peer) attribution.PeerShare {
 		p.Type, p.Port = "RC", 1
 		return attribution.PeerShare{Owner: owner, Peer: p}
 	}
@@ -54,7 +55,7 @@ func TestPeersTable(t *testing.T) {
 		qp(worker, model.Peer{Device: "mlx5_0", QPN: 19, State: "ERR", RemoteGID: "::ffff:10.70.0.1", RemoteQPN: 92}),
 		qp(worker, model.Peer{Device: "mlx5_0", QPN: 20, State: "RTS", RemoteGID: "::ffff:10.70.0.2", RemoteQPN: 90}),
 		qp(evil, model.Peer{Device: "mlx5_1", QPN: 5, State: "RTR", RemoteLID: 7, RemoteQPN: 6}),
-		qp(attribution.Owner{}, model.Peer{Device: "mlx5_1", QPN: 6, State: "RTS", RemoteQPN: 5}),
+		qp(identity.Owner{}, model.Peer{Device: "mlx5_1", QPN: 6, State: "RTS", RemoteQPN: 5}),
 	}, nil)
 	const groups = `WORKLOAD           DEVICE  PORT  CONNECTED TO      QPS  STATE
 (no owner)         mlx5_1  1     (not known)       1    RTS
@@ -125,7 +126,7 @@ func TestPeerShares(t *testing.T) {
 	}
 	s.peers = func(context.Context) ([]model.Peer, error) { return []model.Peer{{Cgroup: 7, QPN: 1}}, nil }
 	got, err := s.peerShares(t.Context())
-	if len(got) != 1 || got[0].Owner != (attribution.Owner{}) || got[0].QPN != 1 || err != nil {
+	if len(got) != 1 || got[0].Owner != (identity.Owner{}) || got[0].QPN != 1 || err != nil {
 		t.Errorf("%+v, %v: want one of nobody", got, err)
 	}
 }

@@ -186,7 +186,7 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 	}
 	if f.DataPath != "off" {
 		o := datapath.Options{
-			Sysfs: f.Sysfs, Procfs: f.Procfs, Chosen: chosen(parsed.selected, s.engine), Logger: log.Named("datapath"),
+			Sysfs: f.Sysfs, Procfs: f.Procfs, Chosen: chosen(parsed.selected, s.engine.Owners()), Logger: log.Named("datapath"),
 		}
 		if f.DataPath == "budget" {
 			o.Budget = f.PathBudget
@@ -328,15 +328,14 @@ func (f eventFlags) fill(o *event.Options) {
 	o.CAFile, o.CertFile, o.KeyFile, o.HeadersFile = f.CAFile, f.CertFile, f.KeyFile, f.HeadersFile
 }
 
-// chosen says whether the workload of a cgroup is selected, as far as the last
-// refresh knows its name.
-func chosen(selected *regexp.Regexp, e *engine.Engine) func(uint64) bool {
+// chosen reports whether the workload of a cgroup is selected, by its last known name.
+func chosen(selected *regexp.Regexp, owners model.WorkloadNamer) func(model.CgroupID) bool {
 	if selected == nil {
 		return nil
 	}
-	return func(cgroup uint64) bool {
-		entity, known := e.Last().Facts.Entities[cgroup]
-		return known && selected.MatchString(entity.Workload)
+	return func(id model.CgroupID) bool {
+		workload, known := owners.Workload(id)
+		return known && selected.MatchString(workload)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/openapi"
 )
@@ -53,9 +54,18 @@ func request(t *testing.T, facts Facts, list ListPeers, method, target string) (
 	return answer.Code, answer.Body.String()
 }
 
+// attributed returns the shares of the facts of a first refresh.
+func attributed(s model.Snapshot) attribution.Attribution {
+	var owners identity.Table
+	var counters attribution.Counters
+	owners.Resolve(&s, nil)
+	counters.Credit(&s, &owners, nil)
+	return attribution.Attribute(&s, &owners, &counters, func(*attribution.Attribution) {})
+}
+
 // knows is a sensor with these facts, whose sources are all in one state.
 func knows(s model.Snapshot, state model.State) Facts {
-	k := Known{Facts: s, Shares: attribution.Attribute(s)}
+	k := Known{Facts: s, Shares: attributed(s)}
 	for _, source := range []string{"rdma", "drm", "nvidia", "amdgpu"} {
 		k.States = append(k.States, State{source, state, "of a reason"})
 	}

@@ -35,7 +35,7 @@ type gpuIdentity struct {
 	Parent string       `json:"parent_uuid"` // of a part: a MIG instance, a partition
 }
 
-func identity(g *model.GPU) gpuIdentity {
+func identify(g *model.GPU) gpuIdentity {
 	return gpuIdentity{ID: g.ID, UUID: g.UUID, Vendor: g.Vendor, Parent: g.Parent}
 }
 
@@ -74,7 +74,7 @@ func gpuList(k *Known, _ *http.Request) (any, error) {
 	for i := range k.Facts.GPUs {
 		g := &k.Facts.GPUs[i]
 		e := gpuEntry{
-			GPU: number(g), DRI: driOf(g, k.Facts.DRI), gpuIdentity: identity(g),
+			GPU: number(g), DRI: driOf(g, k.Facts.DRI), gpuIdentity: identify(g),
 			Profile: g.Profile, Nodes: append([]string{}, g.Nodes...), Suspended: g.Suspended, Problems: g.ActiveProblems(),
 		}
 		e.ASIC.MarketName, e.ASIC.DeviceID, e.ASIC.Serial = g.Name, g.PCIDevice, asicSerial(g)
@@ -132,7 +132,7 @@ func loads(k *Known, _ *http.Request) (any, error) {
 	out := []gpuLoad{}
 	for i := range k.Facts.GPUs {
 		g := &k.Facts.GPUs[i]
-		l := gpuLoad{GPU: number(g), gpuIdentity: identity(g)}
+		l := gpuLoad{GPU: number(g), gpuIdentity: identify(g)}
 		if g.Utilization.Known {
 			l.UsePct = percent(g.Utilization.Value)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -30,10 +31,10 @@ func somePeers(context.Context) ([]attribution.PeerShare, error) {
 			RemoteGID: "::ffff:10.70.0.1", RemoteQPN: 1<<24 - 1,
 		},
 		{Cgroup: 8, Device: "mlx5_0", QPN: 20, Type: "RC", State: "ERR", RemoteQPN: 6},
-	}, map[uint64]model.Entity{
+	}, identitytest.Table(map[model.CgroupID]identitytest.Entity{
 		7: {Workload: "ml/train-0/worker", Namespace: "ml", Pod: "train-0", Container: "worker", ContainerID: "c1"},
 		9: {Workload: "docker:x&y", ContainerID: "c2"},
-	}), nil
+	})), nil
 }
 
 func TestPeers(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -46,12 +45,14 @@ func facts() Known {
 		},
 		Objects: []model.Objects{
 			{Cgroup: 9, Device: "siw0", Type: model.QP, Current: 1},
-			{Cgroup: 9, Device: "mlx5_0", Type: model.QP, Current: 0, Created: 1},
+			{Cgroup: 9, Device: "mlx5_0", Type: model.QP, Current: 0},
 		},
-		Entities: map[uint64]model.Entity{9: {Workload: "docker:x", ContainerID: id("e"), Runtime: "docker"}},
+		Created: []model.Series[model.ObjectKey, model.Count]{
+			{Cgroup: 9, Key: model.ObjectKey{Device: "mlx5_0", Type: model.QP}, Value: 1},
+		},
+		Cgroups: []model.Cgroup{{ID: 9, Workload: "docker:x", ContainerID: id("e"), Runtime: "docker"}},
 	}
-	s.Entities = attribution.Name(&s, nil)
-	return Known{Facts: s, Shares: attribution.Attribute(s)}
+	return Known{Facts: s, Shares: attributed(s)}
 }
 
 func TestPods(t *testing.T) {
@@ -121,8 +122,7 @@ func TestPodsGPUs(t *testing.T) {
 	s.GPUProcesses = []model.GPUProcess{ // one that was given nothing, one that uses what it was given
 		{GPU: "GPU-1", PID: 10, Cgroup: 1}, {GPU: "GPU-1", PID: 11, Cgroup: 1}, {GPU: "MIG-1", PID: 12, Cgroup: 4},
 	}
-	s.Entities = map[uint64]model.Entity{1: {Workload: "x", ContainerID: "a"}, 4: {Workload: "y", ContainerID: "d"}}
-	s.Entities = attribution.Name(&s, nil)
+	s.Cgroups = []model.Cgroup{{ID: 1, Workload: "x", ContainerID: "a"}, {ID: 4, Workload: "y", ContainerID: "d"}}
 	_, body := request(t, knows(s, model.StateOK), nil, http.MethodGet, "/pods")
 	var containers []container
 	if err := json.Unmarshal([]byte(body), &containers); err != nil {
@@ -152,7 +152,7 @@ func TestPodsGPUs(t *testing.T) {
 
 // A node without containers has a list, and an empty one.
 func TestNoPods(t *testing.T) {
-	none := Known{Shares: attribution.Attribute(model.Snapshot{})}
+	none := Known{Shares: attributed(model.Snapshot{})}
 	if _, body := request(t, func() Known { return none }, nil, http.MethodGet, "/pods"); body != "[]" {
 		t.Errorf("%q", body)
 	}

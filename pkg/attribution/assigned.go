@@ -94,7 +94,7 @@ type podDevice struct {
 
 // assignedTable is the shares, which can be found by who has what.
 type assignedTable struct {
-	o     *owners
+	o     *users
 	rows  []DeviceShare
 	index map[assignedKey]int
 	ofPod map[podDevice]int // those of containers, by their pod
@@ -110,20 +110,18 @@ func (t *assignedTable) add(share DeviceShare) {
 	i := len(t.rows)
 	t.rows = append(t.rows, share)
 	t.index[k] = i
-	if owner := t.o.list[share.Owner]; owner.Container != "" {
+	if owner := t.o.labels(share.Owner); owner.Container != "" {
 		t.ofPod[podDevice{owner.Namespace, owner.Pod, k.thing}] = i
 	}
 }
 
 // addToPod adds a share of a pod, unless one of its containers has the device.
-func (t *assignedTable) addToPod(share DeviceShare, pod model.Entity) {
-	if i, ok := t.ofPod[podDevice{valid(pod.Namespace), valid(pod.Pod), share.thing()}]; ok {
+func (t *assignedTable) addToPod(share DeviceShare, namespace, pod, uid string) {
+	if i, ok := t.ofPod[podDevice{valid(namespace), valid(pod), share.thing()}]; ok {
 		t.rows[i].learn(&share)
 		return
 	}
-	share.Owner = t.o.number(model.Entity{
-		Workload: pod.Namespace + "/" + pod.Pod, Namespace: pod.Namespace, Pod: pod.Pod, PodUID: pod.PodUID,
-	})
+	share.Owner = t.o.ofPod(namespace, pod, uid)
 	t.add(share)
 }
 
@@ -168,18 +166,4 @@ func (t *assignedTable) nameShared(shared []DeviceShare, known func(*DeviceShare
 	}
 }
 
-// isPCI says whether s is the address of a PCI function: 0000:18:00.2.
-func isPCI(s string) bool {
-	const form = "hhhh:hh:hh.h"
-	if len(s) != len(form) {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		hex := '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
-		if form[i] == 'h' && !hex || form[i] != 'h' && c != form[i] {
-			return false
-		}
-	}
-	return true
-}
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -8,17 +8,56 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
 var (
-	train = Owner{Workload: "ml/train-0/main", Namespace: "ml", Pod: "train-0", Container: "main", ContainerID: "c1"}
-	job   = Owner{Workload: "slurm:42"}
+	train = identity.Owner{Workload: "ml/train-0/main", Namespace: "ml", Pod: "train-0", Container: "main", ContainerID: "c1"}
+	job   = identity.Owner{Workload: "slurm:42"}
 )
 
-func entities() map[uint64]model.Entity {
-	return map[uint64]model.Entity{
+// facts are those of one refresh, with the names of their cgroups.
+type facts struct {
+	model.Snapshot
+	Entities map[model.CgroupID]identitytest.Entity
+}
+
+// attribute attributes the facts of a first refresh.
+func attribute(f facts) Attribution {
+	var c Counters
+	return attributeNext(f, identitytest.Table(f.Entities), &c)
+}
+
+func attributeNext(f facts, owners *identity.Table, c *Counters) Attribution {
+	c.Credit(&f.Snapshot, owners, nil)
+	a := Attribute(&f.Snapshot, owners, c, func(*Attribution) {})
+	a.ids, a.index = nil, nil
+	return a
+}
+
+// created are the objects of a cgroup on a device that were made.
+func created(cgroup model.CgroupID, device string, typ model.ObjectType, n uint64) model.Series[model.ObjectKey, model.Count] {
+	return model.Series[model.ObjectKey, model.Count]{
+		Cgroup: cgroup, Key: model.ObjectKey{Device: device, Type: typ}, Value: model.Count(n),
+	}
+}
+
+func verbs(cgroup model.CgroupID, device, verb string, h model.Histogram) model.Series[model.VerbKey, model.Histogram] {
+	return model.Series[model.VerbKey, model.Histogram]{Cgroup: cgroup, Key: model.VerbKey{Device: device, Verb: verb}, Value: h}
+}
+
+func verbErrors(cgroup model.CgroupID, device, verb, errno string, n uint64) model.Series[model.VerbErrorKey, model.Count] {
+	return model.Series[model.VerbErrorKey, model.Count]{
+		Cgroup: cgroup, Key: model.VerbErrorKey{Device: device, Verb: verb, Errno: errno}, Value: model.Count(n),
+	}
+}
+
+func entities() map[uint64]identitytest.Entity {
+	return map[uint64]identitytest.Entity{
 		1: {
 			Workload: "ml/train-0/main", Namespace: "ml", Pod: "train-0", Container: "main", ContainerID: "c1",
 			PodUID: "u1", Runtime: "containerd", Cgroup: "/kubepods/podu1/c1",
@@ -30,8 +69,8 @@ func entities() map[uint64]model.Entity {
 }
 
 func TestAttributeProbe(t *testing.T) {
-	fast := model.Histogram{Count: 2, SumSeconds: 0.5}
-	got := Attribute(model.Snapshot{
+	fast := model.Histogram{Count: 2, Sum: 5e8}
+	got := attribute(facts{Entities: entities(), Snapshot: model.Snapshot{
 		HCAs: []model.HCA{{Name: "mlx5_0"}},
 		Resources: []model.Resource{
 			{Device: "mlx5_0", Type: model.QP, Count: 10},
@@ -39,33 +78,40 @@ func TestAttributeProbe(t *testing.T) {
 			{Device: "mlx5_1", Type: model.QP, Count: 0},
 		},
 		Objects: []model.Objects{
-			{Cgroup: 1, Device: "mlx5_0", Type: model.QP, Current: 4, Created: 9},
-			{Cgroup: 11, Device: "mlx5_0", Type: model.QP, Current: 1, Created: 1},
-			{Cgroup: 12, Device: "mlx5_0", Type: model.QP, Current: 2, Created: 3},
-			{Cgroup: 12, Device: "mlx5_0", Type: model.CQ, Current: 3, Created: 3},
-			{Cgroup: 1, Device: "mlx5_0", Type: model.DEVXObj, Current: 5, Created: 5}, // not counted by the kernel
-			{Cgroup: 99, Device: "mlx5_0", Type: model.QP, Current: 1, Created: 2},     // no entity
-			{Cgroup: 20, Device: "mlx5_0", Type: model.QP, Current: 1, Created: 1},     // entity without a name
-			{Cgroup: 1, Device: "gone_0", Type: model.QP, Current: 1, Created: 1},      // no device figure
+			{Cgroup: 1, Device: "mlx5_0", Type: model.QP, Current: 4},
+			{Cgroup: 11, Device: "mlx5_0", Type: model.QP, Current: 1},
+			{Cgroup: 12, Device: "mlx5_0", Type: model.QP, Current: 2},
+			{Cgroup: 12, Device: "mlx5_0", Type: model.CQ, Current: 3},
+			{Cgroup: 1, Device: "mlx5_0", Type: model.DEVXObj, Current: 5}, // not counted by the kernel
+			{Cgroup: 99, Device: "mlx5_0", Type: model.QP, Current: 1},     // without a name
+			{Cgroup: 20, Device: "mlx5_0", Type: model.QP, Current: 1},     // without a workload
+			{Cgroup: 1, Device: "gone_0", Type: model.QP, Current: 1},      // no device figure
+		},
+		Created: []model.Series[model.ObjectKey, model.Count]{
+			created(1, "mlx5_0", model.QP, 9),
+			created(11, "mlx5_0", model.QP, 1),
+			created(12, "mlx5_0", model.QP, 3),
+			created(12, "mlx5_0", model.CQ, 3),
+			created(1, "mlx5_0", model.DEVXObj, 5),
+			created(99, "mlx5_0", model.QP, 2),
+			created(20, "mlx5_0", model.QP, 1),
+			created(1, "gone_0", model.QP, 1),
 		},
 		Holdings:   []model.Holding{{Device: "mlx5_0", PID: 7, Type: model.QP, Count: 100}}, // not used
 		Registered: []model.Registered{{Cgroup: 1, Device: "mlx5_0", Memory: model.GPUMemory, Bytes: 4096}},
-		Verbs: []model.Verb{
-			{Cgroup: 11, Device: "mlx5_0", Verb: "reg_mr", Duration: fast},
-			{Cgroup: 12, Device: "mlx5_0", Verb: "reg_mr", Duration: fast},
+		Verbs: []model.Series[model.VerbKey, model.Histogram]{
+			verbs(11, "mlx5_0", "reg_mr", fast), verbs(12, "mlx5_0", "reg_mr", fast),
 		},
-		VerbErrors: []model.VerbError{
-			{Cgroup: 11, Device: "mlx5_0", Verb: "reg_mr", Errno: "ENOMEM", Count: 1},
-			{Cgroup: 12, Device: "mlx5_0", Verb: "reg_mr", Errno: "EFAULT", Count: 2},
-			{Cgroup: 12, Device: "mlx5_0", Verb: "reg_mr", Errno: "ENOMEM", Count: 3},
+		VerbErrors: []model.Series[model.VerbErrorKey, model.Count]{
+			verbErrors(11, "mlx5_0", "reg_mr", "ENOMEM", 1), verbErrors(12, "mlx5_0", "reg_mr", "EFAULT", 2),
+			verbErrors(12, "mlx5_0", "reg_mr", "ENOMEM", 3),
 		},
-		Entities: entities(),
-	})
+	}})
 	want := Attribution{
-		Owners: []Owner{{}, train, job},
+		Owners: []identity.Owner{{}, train, job},
 		Infos: []Info{
-			{Owner: 1, PodUID: "u1", Runtime: "containerd", Cgroup: "/kubepods/podu1/c1"},
-			{Owner: 2, Runtime: "slurm", Cgroup: "/system.slice/slurmstepd.scope/job_42"},
+			{1, identity.Info{PodUID: "u1", Runtime: "containerd", Cgroup: "/kubepods/podu1/c1"}},
+			{2, identity.Info{Runtime: "slurm", Cgroup: "/system.slice/slurmstepd.scope/job_42"}},
 		},
 		Devices: []model.Resource{
 			{Device: "mlx5_0", Type: model.QP, Count: 10},
@@ -89,32 +135,40 @@ func TestAttributeProbe(t *testing.T) {
 			{Owner: 0, Device: "mlx5_0", Memory: model.HostMemory},
 			{Owner: 0, Device: "mlx5_0", Memory: model.GPUMemory},
 		},
-		Verbs: []VerbShare{
-			{Owner: 2, Device: "mlx5_0", Verb: "reg_mr", Duration: model.Histogram{Count: 4, SumSeconds: 1}},
-		},
-		VerbErrors: []VerbErrorShare{
-			{Owner: 2, Device: "mlx5_0", Verb: "reg_mr", Errno: "ENOMEM", Count: 4},
-			{Owner: 2, Device: "mlx5_0", Verb: "reg_mr", Errno: "EFAULT", Count: 2},
+		CounterShares: CounterShares{
+			Created: []Share[model.ObjectKey, model.Count]{
+				{Owner: 1, Key: model.ObjectKey{Device: "mlx5_0", Type: model.QP}, Value: 9},
+				{Owner: 2, Key: model.ObjectKey{Device: "mlx5_0", Type: model.QP}, Value: 4},
+				{Owner: 2, Key: model.ObjectKey{Device: "mlx5_0", Type: model.CQ}, Value: 3},
+				{Owner: 1, Key: model.ObjectKey{Device: "mlx5_0", Type: model.DEVXObj}, Value: 5},
+				{Owner: 0, Key: model.ObjectKey{Device: "mlx5_0", Type: model.QP}, Value: 3},
+				{Owner: 1, Key: model.ObjectKey{Device: "gone_0", Type: model.QP}, Value: 1},
+			},
+			Verbs: []Share[model.VerbKey, model.Histogram]{
+				{Owner: 2, Key: model.VerbKey{Device: "mlx5_0", Verb: "reg_mr"}, Value: model.Histogram{Count: 4, Sum: 1e9}},
+			},
+			VerbErrors: []Share[model.VerbErrorKey, model.Count]{
+				{Owner: 2, Key: model.VerbErrorKey{Device: "mlx5_0", Verb: "reg_mr", Errno: "ENOMEM"}, Value: 4},
+				{Owner: 2, Key: model.VerbErrorKey{Device: "mlx5_0", Verb: "reg_mr", Errno: "EFAULT"}, Value: 2},
+			},
 		},
 		RDMACgroups: []RDMACgroupShare{},
 	}
-	if d := cmp.Diff(want, got); d != "" {
+	if d := cmp.Diff(want, got, cmpopts.IgnoreUnexported(Attribution{})); d != "" {
 		t.Error(d)
 	}
 }
 
 func TestAttributeNetlink(t *testing.T) {
-	got := Attribute(model.Snapshot{
+	got := attribute(facts{Entities: entities(), Snapshot: model.Snapshot{
 		HCAs:      []model.HCA{{Name: "rxe0"}},
 		Resources: []model.Resource{{Device: "rxe0", Type: model.QP, Count: 3}, {Device: "rxe0", Type: model.MR, Count: 1}},
 		Holdings: []model.Holding{
-			{Device: "rxe0", PID: 7, Type: model.QP, Count: 1},
+			{Device: "rxe0", PID: 7, Cgroup: 1, Type: model.QP, Count: 1},
 			{Device: "rxe0", PID: 8, Type: model.QP, Count: 1}, // its cgroup is not known
-			{Device: "rxe0", PID: 7, Type: model.MR, Count: 1, Bytes: 65536},
+			{Device: "rxe0", PID: 7, Cgroup: 1, Type: model.MR, Count: 1, Bytes: 65536},
 		},
-		Tasks:    map[int]uint64{7: 1},
-		Entities: entities(),
-	})
+	}})
 	want := []ObjectShare{
 		{Owner: 1, Device: "rxe0", Type: model.QP, Method: MethodNetlink, Current: 1},
 		{Owner: 0, Device: "rxe0", Type: model.QP, Method: MethodNetlink, Current: 2},
@@ -134,10 +188,10 @@ func TestAttributeNetlink(t *testing.T) {
 }
 
 // The controller charges every ancestor: only the topmost cgroup of an owner
-// may be counted, and a parent that belongs to nobody not at all.
+// may be counted, and an unattributed parent not at all.
 func TestRDMACgroupsAreNotCountedTwice(t *testing.T) {
 	e := entities()
-	e[10] = model.Entity{Workload: "slurm:42", Cgroup: "/system.slice/slurmstepd.scope/job_42"}
+	e[10] = identitytest.Entity{Workload: "slurm:42", Cgroup: "/system.slice/slurmstepd.scope/job_42"}
 	charge := func(cgroup, n uint64) model.RDMACgroup {
 		return model.RDMACgroup{Cgroup: cgroup, Device: "rxe0", Handles: n, Objects: 10 * n}
 	}
@@ -153,7 +207,7 @@ func TestRDMACgroupsAreNotCountedTwice(t *testing.T) {
 		"parent unnamed": {[]model.RDMACgroup{charge(5, 9), charge(1, 1)}, []RDMACgroupShare{{1, "rxe0", 1, 10}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := Attribute(model.Snapshot{RDMACgroups: tt.facts, Entities: e})
+			got := attribute(facts{Snapshot: model.Snapshot{RDMACgroups: tt.facts}, Entities: e})
 			if d := cmp.Diff(tt.want, got.RDMACgroups); d != "" {
 				t.Error(d)
 			}
@@ -162,32 +216,15 @@ func TestRDMACgroupsAreNotCountedTwice(t *testing.T) {
 }
 
 func TestInvalidNamesAreOneOwner(t *testing.T) {
-	got := Attribute(model.Snapshot{
+	got := attribute(facts{Snapshot: model.Snapshot{
 		Objects: []model.Objects{
 			{Cgroup: 1, Device: "rxe0", Type: model.QP, Current: 1},
 			{Cgroup: 2, Device: "rxe0", Type: model.QP, Current: 2},
 		},
-		Entities: map[uint64]model.Entity{1: {Workload: "a\xff"}, 2: {Workload: "a\xfe"}},
-	})
+	}, Entities: map[model.CgroupID]identitytest.Entity{1: {Workload: "a\xff"}, 2: {Workload: "a\xfe"}}})
 	want := []ObjectShare{{Owner: 1, Device: "rxe0", Type: model.QP, Method: MethodProbe, Current: 3}}
 	if d := cmp.Diff(want, got.Objects); d != "" {
 		t.Error(d)
-	}
-}
-
-func TestCommonPath(t *testing.T) {
-	for _, tt := range []struct{ a, b, want string }{
-		{"/a/b", "/a/b", "/a/b"},
-		{"/a/b", "/a/b/c", "/a/b"},
-		{"/a/b/c", "/a/b", "/a/b"},
-		{"/a/bc", "/a/bd", "/a"},
-		{"/a", "/b", ""},
-		{"", "/b", ""},
-		{"a", "b", ""},
-	} {
-		if got := commonPath(tt.a, tt.b); got != tt.want {
-			t.Errorf("commonPath(%q, %q) = %q, want %q", tt.a, tt.b, got, tt.want)
-		}
 	}
 }
 
@@ -200,10 +237,12 @@ func FuzzInvariants(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		s := randomSnapshot(r)
-		before := Attribute(s)
+		owners, counters := identitytest.Table(s.Entities), &Counters{}
+		before := attributeNext(s, owners, counters)
 		checkSums(t, s, before)
 		grow(r, &s)
-		after := Attribute(s)
+		owners.Resolve(identitytest.Facts(s.Entities), nil)
+		after := attributeNext(s, owners, counters)
 		checkSums(t, s, after)
 		if before.Objects == nil || s.Objects == nil {
 			return
@@ -217,7 +256,7 @@ func FuzzInvariants(f *testing.F) {
 	})
 }
 
-func checkSums(t *testing.T, s model.Snapshot, a Attribution) {
+func checkSums(t *testing.T, s facts, a Attribution) {
 	t.Helper()
 	type kind struct {
 		device string
@@ -243,7 +282,7 @@ func checkSums(t *testing.T, s model.Snapshot, a Attribution) {
 			t.Errorf("%v: shares add up to %d, the device has %d", k, sums[k], d.Count)
 		}
 		if !unowned[k] {
-			t.Errorf("%v: nothing said about what nobody owns", k)
+			t.Errorf("%v: no unattributed share", k)
 		}
 	}
 	for _, d := range s.Resources {
@@ -259,21 +298,20 @@ func cumulative(a Attribution) map[string]uint64 {
 		m[fmt.Sprint("created ", a.Owners[o.Owner], o.Device, o.Type)] = o.Created
 	}
 	for _, v := range a.Verbs {
-		m[fmt.Sprint("verbs ", a.Owners[v.Owner], v.Device, v.Verb)] = v.Duration.Count
+		m[fmt.Sprint("verbs ", a.Owners[v.Owner], v.Key)] = v.Value.Count
 	}
 	for _, v := range a.VerbErrors {
-		m[fmt.Sprint("errors ", a.Owners[v.Owner], v.Device, v.Verb, v.Errno)] = v.Count
+		m[fmt.Sprint("errors ", a.Owners[v.Owner], v.Key)] = uint64(v.Value)
 	}
 	return m
 }
 
-func randomSnapshot(r *rand.Rand) model.Snapshot {
-	s := model.Snapshot{Entities: map[uint64]model.Entity{}, Tasks: map[int]uint64{}}
+func randomSnapshot(r *rand.Rand) facts {
+	s := facts{Entities: map[model.CgroupID]identitytest.Entity{}}
 	for id := range uint64(8) {
 		if r.IntN(4) > 0 { // several ids share a workload
-			s.Entities[id] = model.Entity{Workload: fmt.Sprint("w", r.IntN(4))}
+			s.Entities[id] = identitytest.Entity{Workload: fmt.Sprint("w", r.IntN(4))}
 		}
-		s.Tasks[100+int(id)] = id
 	}
 	for _, d := range []string{"d0", "d1", "d2"} {
 		for _, typ := range []model.ObjectType{model.QP, model.MR} {
@@ -285,42 +323,38 @@ func randomSnapshot(r *rand.Rand) model.Snapshot {
 	if r.IntN(4) == 0 {
 		for range r.IntN(30) {
 			s.Holdings = append(s.Holdings, model.Holding{
-				Device: device(r), PID: 98 + r.IntN(10), Type: objectType(r), Count: r.Uint64N(9),
+				Device: device(r), PID: 98 + r.IntN(10), Cgroup: r.Uint64N(10), Type: objectType(r), Count: r.Uint64N(9),
 			})
 		}
 		return s
 	}
 	s.Objects = []model.Objects{}
 	for range r.IntN(40) {
-		s.Objects = append(s.Objects, model.Objects{
-			Cgroup: r.Uint64N(10), Device: device(r), Type: objectType(r), Current: r.Uint64N(9), Created: r.Uint64N(99),
-		})
-		s.Verbs = append(s.Verbs, model.Verb{
-			Cgroup: r.Uint64N(10), Device: device(r), Verb: "reg_mr", Duration: model.Histogram{Count: r.Uint64N(99)},
-		})
-		s.VerbErrors = append(s.VerbErrors, model.VerbError{
-			Cgroup: r.Uint64N(10), Device: device(r), Verb: "reg_mr", Errno: "ENOMEM", Count: r.Uint64N(9),
-		})
+		o := model.Objects{Cgroup: r.Uint64N(10), Device: device(r), Type: objectType(r), Current: r.Uint64N(9)}
+		s.Objects = append(s.Objects, o)
+		s.Created = append(s.Created, created(o.Cgroup, o.Device, o.Type, r.Uint64N(99)))
+		s.Verbs = append(s.Verbs, verbs(r.Uint64N(10), device(r), "reg_mr", model.Histogram{Count: r.Uint64N(99)}))
+		s.VerbErrors = append(s.VerbErrors, verbErrors(r.Uint64N(10), device(r), "reg_mr", "ENOMEM", r.Uint64N(9)))
 	}
 	return s
 }
 
 // grow lets time pass: what accumulates grows, what is current changes, and
 // new cgroups appear.
-func grow(r *rand.Rand, s *model.Snapshot) {
+func grow(r *rand.Rand, s *facts) {
 	for i := range s.Objects {
-		s.Objects[i].Created += r.Uint64N(9)
+		s.Created[i].Value += model.Count(r.Uint64N(9))
 		s.Objects[i].Current = r.Uint64N(9)
-		s.Verbs[i].Duration.Count += r.Uint64N(9)
-		s.VerbErrors[i].Count += r.Uint64N(9)
+		s.Verbs[i].Value.Count += r.Uint64N(9)
+		s.VerbErrors[i].Value += model.Count(r.Uint64N(9))
 	}
 	for i := range s.Resources {
 		s.Resources[i].Count = r.Uint64N(50)
 	}
 	if s.Objects != nil {
-		s.Objects = append(s.Objects,
-			model.Objects{Cgroup: 50, Device: device(r), Type: objectType(r), Current: 1, Created: 1})
-		s.Entities[50] = model.Entity{Workload: "w0"}
+		o := model.Objects{Cgroup: 50, Device: device(r), Type: objectType(r), Current: 1}
+		s.Objects, s.Created = append(s.Objects, o), append(s.Created, created(50, o.Device, o.Type, 1))
+		s.Entities[50] = identitytest.Entity{Workload: "w0"}
 	}
 }
 
@@ -332,22 +366,24 @@ func objectType(r *rand.Rand) model.ObjectType {
 
 // BenchmarkAttribute: 500 workloads that use 10 devices each.
 func BenchmarkAttribute(b *testing.B) {
-	s := model.Snapshot{Objects: []model.Objects{}, Registered: []model.Registered{}, Entities: map[uint64]model.Entity{}}
+	s := facts{Snapshot: model.Snapshot{Objects: []model.Objects{}, Registered: []model.Registered{}}, Entities: map[model.CgroupID]identitytest.Entity{}}
 	for d := range 10 {
 		dev := fmt.Sprint("mlx5_", d)
 		s.HCAs = append(s.HCAs, model.HCA{Name: dev})
 		for _, typ := range []model.ObjectType{model.PD, model.CQ, model.QP, model.MR, model.Context} {
 			s.Resources = append(s.Resources, model.Resource{Device: dev, Type: typ, Count: 5000})
 			for id := range uint64(500) {
-				s.Objects = append(s.Objects, model.Objects{Cgroup: id, Device: dev, Type: typ, Current: 3, Created: 9})
+				s.Objects = append(s.Objects, model.Objects{Cgroup: id, Device: dev, Type: typ, Current: 3})
+				s.Created = append(s.Created, created(id, dev, typ, 9))
 			}
 		}
 	}
 	for id := range uint64(500) {
-		s.Entities[id] = model.Entity{Workload: fmt.Sprint("ns/pod-", id, "/c"), ContainerID: fmt.Sprint(id)}
+		s.Entities[id] = identitytest.Entity{Workload: fmt.Sprint("ns/pod-", id, "/c"), ContainerID: fmt.Sprint(id)}
 	}
+	owners, counters := identitytest.Table(s.Entities), &Counters{}
 	b.ReportAllocs()
 	for b.Loop() {
-		Attribute(s)
+		attributeNext(s, owners, counters)
 	}
 }

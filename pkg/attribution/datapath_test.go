@@ -3,7 +3,6 @@
 package attribution
 
 import (
-	"math"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -11,30 +10,51 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
+func request(
+	cgroup model.CgroupID, opcode string, count, bytes uint64, sampled, resting bool,
+) model.Series[model.WorkRequestKey, model.Requests] {
+	return model.Series[model.WorkRequestKey, model.Requests]{
+		Cgroup: cgroup, Key: model.WorkRequestKey{Device: "d", Opcode: opcode, Sampled: sampled},
+		Value: model.Requests{Count: count, Bytes: bytes}, Resting: resting,
+	}
+}
+
+func failure(cgroup model.CgroupID, n model.Count, sampled, resting bool) model.Series[model.CompletionErrorKey, model.Count] {
+	return model.Series[model.CompletionErrorKey, model.Count]{
+		Cgroup: cgroup, Key: model.CompletionErrorKey{Device: "d", Status: "wr_flush_error", Sampled: sampled}, Value: n, Resting: resting,
+	}
+}
+
+func completion(
+	cgroup model.CgroupID, h model.FineHistogram, sampled, resting bool,
+) model.Series[model.CompletionKey, model.FineHistogram] {
+	return model.Series[model.CompletionKey, model.FineHistogram]{
+		Cgroup: cgroup, Key: model.CompletionKey{Device: "d", Opcode: "write", Sampled: sampled}, Value: h, Resting: resting,
+	}
+}
+
 // TestDataPathShares: the cgroups of an owner are summed, what is exact and what
 // is sampled apart, and a share rests when one of its cgroups does.
 func TestDataPathShares(t *testing.T) {
-	sampled, resting := model.Seen{Sampled: true}, model.Seen{Resting: true}
-	fast := func(n uint64) model.FineHistogram { return model.FineHistogram{Count: n, SumSeconds: float64(n)} }
-	got := Attribute(model.Snapshot{
-		Entities: entities(),
-		WorkRequests: []model.WorkRequests{
-			{Cgroup: 11, Device: "d", Opcode: "send", Count: 1, Bytes: 10},
-			{Cgroup: 12, Device: "d", Opcode: "send", Count: 2, Bytes: 20, Seen: resting},
-			{Cgroup: 12, Device: "d", Opcode: "send", Count: 7, Bytes: 70, Seen: sampled},
-			{Cgroup: 12, Device: "d", Opcode: "recv", Count: 3},
-			{Cgroup: 1, Device: "d", Opcode: "send", Count: 4, Bytes: 40},
-			{Cgroup: 99, Device: "d", Opcode: "send", Count: 5, Bytes: 50},
+	fast := func(n uint64) model.FineHistogram { return model.FineHistogram{Count: n, Sum: n} }
+	got := attribute(facts{Entities: entities(), Snapshot: model.Snapshot{
+		WorkRequests: []model.Series[model.WorkRequestKey, model.Requests]{
+			request(11, "send", 1, 10, false, false),
+			request(12, "send", 2, 20, false, true),
+			request(12, "send", 7, 70, true, false),
+			request(12, "recv", 3, 0, false, false),
+			request(1, "send", 4, 40, false, false),
+			request(99, "send", 5, 50, false, false),
 		},
-		CompletionErrors: []model.CompletionErrors{
-			{Cgroup: 11, Device: "d", Status: "wr_flush_error", Count: 1, Seen: resting},
-			{Cgroup: 12, Device: "d", Status: "wr_flush_error", Count: 2},
-			{Cgroup: 12, Device: "d", Status: "wr_flush_error", Count: 3, Seen: sampled},
+		CompletionErrors: []model.Series[model.CompletionErrorKey, model.Count]{
+			failure(11, 1, false, true),
+			failure(12, 2, false, false),
+			failure(12, 3, true, false),
 		},
-		Completions: []model.Completions{
-			{Cgroup: 11, Device: "d", Opcode: "write", Duration: fast(1)},
-			{Cgroup: 12, Device: "d", Opcode: "write", Duration: fast(2), Seen: resting},
-			{Cgroup: 12, Device: "d", Opcode: "write", Duration: fast(4), Seen: sampled},
+		Completions: []model.Series[model.CompletionKey, model.FineHistogram]{
+			completion(11, fast(1), false, false),
+			completion(12, fast(2), false, true),
+			completion(12, fast(4), true, false),
 		},
 		Sampling: []model.Sampling{
 			{Cgroup: 11, Device: "d", Calls: model.PollCalls, Ratio: 1},
@@ -42,31 +62,32 @@ func TestDataPathShares(t *testing.T) {
 			{Cgroup: 12, Device: "d", Calls: model.PostCalls, Ratio: 0.5},
 		},
 		Budgets: []model.Budget{
-			{Cgroup: 11, LimitRatio: math.Inf(1), SpentRatio: 0.5, SpentSeconds: 1},
-			{Cgroup: 12, LimitRatio: 0.01, SpentRatio: 0.2, SpentSeconds: 2},
+			{Cgroup: 11, SpentRatio: 0.5}, {Cgroup: 12, SpentRatio: 0.2},
 		},
-	})
+		Spent: []model.Series[model.SpentKey, model.CPUTime]{{Cgroup: 11, Value: 1e9}, {Cgroup: 12, Value: 2e9}},
+	}})
 	want := Attribution{
-		WorkRequests: []WorkRequestShare{
-			{Owner: 1, Device: "d", Opcode: "send", Count: 3, Bytes: 30, Seen: resting},
-			{Owner: 1, Device: "d", Opcode: "send", Count: 7, Bytes: 70, Seen: sampled},
-			{Owner: 1, Device: "d", Opcode: "recv", Count: 3},
-			{Owner: 2, Device: "d", Opcode: "send", Count: 4, Bytes: 40},
-			{Owner: 0, Device: "d", Opcode: "send", Count: 5, Bytes: 50},
-		},
-		CompletionErrors: []CompletionErrorShare{
-			{Owner: 1, Device: "d", Status: "wr_flush_error", Count: 3, Seen: resting},
-			{Owner: 1, Device: "d", Status: "wr_flush_error", Count: 3, Seen: sampled},
-		},
-		Completions: []CompletionShare{
-			{Owner: 1, Device: "d", Opcode: "write", Duration: fast(3), Seen: resting},
-			{Owner: 1, Device: "d", Opcode: "write", Duration: fast(4), Seen: sampled},
-		},
-		Sampling: []SamplingShare{
+		CounterShares: CounterShares{
+			WorkRequests: []Share[model.WorkRequestKey, model.Requests]{
+				{Owner: 1, Key: model.WorkRequestKey{Device: "d", Opcode: "send"}, Value: model.Requests{Count: 3, Bytes: 30}, Resting: true},
+				{Owner: 1, Key: model.WorkRequestKey{Device: "d", Opcode: "send", Sampled: true}, Value: model.Requests{Count: 7, Bytes: 70}},
+				{Owner: 1, Key: model.WorkRequestKey{Device: "d", Opcode: "recv"}, Value: model.Requests{Count: 3, Bytes: 0}},
+				{Owner: 2, Key: model.WorkRequestKey{Device: "d", Opcode: "send"}, Value: model.Requests{Count: 4, Bytes: 40}},
+				{Owner: 0, Key: model.WorkRequestKey{Device: "d", Opcode: "send"}, Value: model.Requests{Count: 5, Bytes: 50}},
+			},
+			CompletionErrors: []Share[model.CompletionErrorKey, model.Count]{
+				{Owner: 1, Key: model.CompletionErrorKey{Device: "d", Status: "wr_flush_error"}, Value: 3, Resting: true},
+				{Owner: 1, Key: model.CompletionErrorKey{Device: "d", Status: "wr_flush_error", Sampled: true}, Value: 3},
+			},
+			Completions: []Share[model.CompletionKey, model.FineHistogram]{
+				{Owner: 1, Key: model.CompletionKey{Device: "d", Opcode: "write"}, Value: fast(3), Resting: true},
+				{Owner: 1, Key: model.CompletionKey{Device: "d", Opcode: "write", Sampled: true}, Value: fast(4)},
+			},
+		}, Sampling: []SamplingShare{
 			{Owner: 1, Device: "d", Calls: model.PollCalls, Ratio: 0.25},
 			{Owner: 1, Device: "d", Calls: model.PostCalls, Ratio: 0.5},
 		},
-		Budgets: []BudgetShare{{Owner: 1, LimitRatio: math.Inf(1), SpentRatio: 0.5, SpentSeconds: 3}},
+		Budgets: []BudgetShare{{Owner: 1, SpentRatio: 0.5, Spent: 3e9}},
 	}
 	for what, pair := range map[string][2]any{
 		"work requests":     {want.WorkRequests, got.WorkRequests},
@@ -79,13 +100,9 @@ func TestDataPathShares(t *testing.T) {
 			t.Errorf("%s:\n%s", what, d)
 		}
 	}
-	none := Attribute(model.Snapshot{Entities: entities()})
+	none := attribute(facts{Entities: entities()})
 	if none.WorkRequests != nil || none.CompletionErrors != nil || none.Completions != nil || none.Sampling != nil ||
 		none.Budgets != nil || none.Traffic != nil {
 		t.Error("what was not collected is there")
-	}
-	var l Ledger
-	if a := l.Attribute(model.Snapshot{}); a.Traffic != nil {
-		t.Errorf("traffic of nothing: %v", a.Traffic)
 	}
 }

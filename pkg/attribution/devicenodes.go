@@ -28,7 +28,7 @@ func (e *evidence) deviceNodes(unplaced []DeviceShare) {
 		if c.Status == model.ContainerExited || c.Sandbox || len(c.Devices)+len(c.GPURequests) == 0 {
 			continue
 		}
-		owner := e.o.number(entityOf(c, model.Entity{}))
+		owner := e.o.ofContainer(c)
 		for _, name := range c.GPURequests {
 			e.requested(owner, name)
 		}
@@ -54,7 +54,7 @@ func (e *evidence) deviceNodes(unplaced []DeviceShare) {
 		}
 		nodes := gpuNodes(unknown)
 		if rows := given[owner]; len(rows) > 0 || told[owner] {
-			if len(rows) == 1 && len(nodes) == 1 { // of several nobody says which is which
+			if len(rows) == 1 && len(nodes) == 1 { // of several unattributed says which is which
 				e.t.rows[rows[0]].Node = nodes[0]
 			}
 			continue

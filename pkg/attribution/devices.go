@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"strings"
 
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -14,7 +15,7 @@ type DeviceShare struct {
 	Owner int
 	// Device is the HCA, or the UUID of the GPU; of what is none, and no PCI function
 	// either, it is how the plugin calls it, or the name of the device node of a GPU
-	// that nobody else tells of: nvidia0, dri/card1.
+	// that unattributed else tells of: nvidia0, dri/card1.
 	Device string
 	// Node is the path of the device node of a GPU that the workload has, where it is
 	// known.
@@ -39,7 +40,7 @@ type DeviceShare struct {
 // away, the device nodes of containers and the GPUs that they asked for, the
 // networks of pods, and the network namespace that a device was moved to. What several of them tell is one share,
 // and what is told of a pod adds none to those of its containers.
-func deviceShares(s model.Snapshot, o *owners) []DeviceShare {
+func (o *users) assigned(s *model.Snapshot) []DeviceShare {
 	if s.Allocations == nil && s.Containers == nil && s.Pods == nil && s.Namespaces == nil {
 		return nil
 	}
@@ -58,8 +59,8 @@ func deviceShares(s model.Snapshot, o *owners) []DeviceShare {
 
 // evidence is the facts of whose devices are, as they can be looked up.
 type evidence struct {
-	s     model.Snapshot
-	o     *owners
+	s     *model.Snapshot
+	o     *users
 	hcas  hcas
 	gpus  gpus
 	lives lives
@@ -73,7 +74,7 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 	for i := range e.s.Allocations {
 		a := &e.s.Allocations[i]
 		owner := e.holder(a)
-		if owner == nobody {
+		if owner == unattributed {
 			continue
 		}
 		share := DeviceShare{Owner: owner, Resource: valid(a.Resource), ID: valid(a.ID)}
@@ -86,7 +87,7 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 		}
 		switch {
 		case share.GPU != nil:
-		case isPCI(id):
+		case model.IsPCIAddress(id):
 			share.Device, share.PCIAddress, share.Given = "", strings.ToLower(id), true
 			share.describe(e.hcas.byPCI[share.PCIAddress])
 		case gpu && len(e.s.GPUs) > 0:
@@ -108,15 +109,12 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 // there yet.
 func (e *evidence) holder(a *model.Allocation) int {
 	if c := e.lives.containers[containerName{a.Namespace, a.Pod, a.Container}]; c != nil {
-		return e.o.number(entityOf(c, model.Entity{}))
+		return e.o.ofContainer(c)
 	}
 	if e.s.Containers != nil || a.Pod == "" {
-		return nobody
+		return unattributed
 	}
-	return e.o.number(model.Entity{ // nobody tells of containers: the names must do
-		Workload:  a.Namespace + "/" + a.Pod + "/" + a.Container,
-		Namespace: a.Namespace, Pod: a.Pod, Container: a.Container,
-	})
+	return e.o.a.Use(e.o.OfNames(a.Namespace, a.Pod, a.Container)) // no source lists containers
 }
 
 // networks books the devices behind the networks of pods.
@@ -128,7 +126,7 @@ func (e *evidence) networks() {
 		}
 		for _, n := range p.Networks {
 			var share DeviceShare
-			if isPCI(n.PCIAddress) {
+			if model.IsPCIAddress(n.PCIAddress) {
 				share.PCIAddress = strings.ToLower(n.PCIAddress)
 			}
 			if len(n.RDMADevice) < maxDeviceName {
@@ -139,34 +137,34 @@ func (e *evidence) networks() {
 				share.Device = "" // by now the name of another function
 			}
 			if share.PCIAddress != "" || share.HCA != nil {
-				e.t.addToPod(share, model.Entity{Namespace: p.Namespace, Pod: p.Name, PodUID: p.UID})
+				e.t.addToPod(share, p.Namespace, p.Name, p.UID)
 			}
 		}
 	}
 }
 
-// namespaces books the devices that were moved to a network namespace on whoever
-// is in it.
+// namespaces assigns the devices that were moved to a network namespace to the owner of the
+// processes in it.
 func (e *evidence) namespaces() {
-	in := make(map[uint64]model.Entity, len(e.s.Namespaces))
+	in := make(map[uint64]model.CgroupID, len(e.s.Namespaces))
 	for _, n := range e.s.Namespaces {
 		if !n.Host {
-			in[n.Inode] = e.s.Entities[n.Cgroup]
+			in[n.Inode] = n.Cgroup
 		}
 	}
 	for i := range e.s.HCAs {
 		h := &e.s.HCAs[i]
-		entity := in[h.Netns]
-		if h.Netns == 0 || entity.Workload == "" {
+		owner := e.o.Of(in[h.Netns])
+		if h.Netns == 0 || owner == identity.Unattributed {
 			continue
 		}
 		share := DeviceShare{Given: true}
 		share.describe(h)
-		if entity.Pod != "" {
-			e.t.addToPod(share, entity)
+		if labels := e.o.Owner(owner); labels.Pod != "" {
+			e.t.addToPod(share, labels.Namespace, labels.Pod, e.o.Info(owner).PodUID)
 			continue
 		}
-		share.Owner = e.o.number(entity)
+		share.Owner = e.o.a.Use(owner)
 		e.t.add(share)
 	}
 }

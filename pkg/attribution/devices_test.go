@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -72,13 +73,14 @@ func TestDevices(t *testing.T) {
 		return []model.Pod{p}
 	}
 	namespaces := []model.Namespace{{Inode: 4026531840, Cgroup: 1, Host: true}, {Inode: 4026532001, PID: 9, Cgroup: 7}}
-	inPod := map[uint64]model.Entity{7: {
+	inPod := map[model.CgroupID]identitytest.Entity{7: {
 		Workload: "ml/train-0/worker", Namespace: "ml", Pod: "train-0", Container: "worker", ContainerID: "c1", PodUID: "u1",
 	}}
 
 	for name, c := range map[string]struct {
-		facts model.Snapshot
-		want  []string
+		facts    model.Snapshot
+		entities map[model.CgroupID]identitytest.Entity
+		want     []string
 	}{
 		"nothing": {},
 		"a VF by its PCI address": {
@@ -161,32 +163,31 @@ func TestDevices(t *testing.T) {
 			want: []string{"ml/train-0() mlx5_1||0000:18:00.1|mlx5_0|p1"},
 		},
 		"moved to the namespace of a pod": {
-			facts: model.Snapshot{Namespaces: namespaces, Entities: inPod},
-			want:  []string{"ml/train-0() mlx5_3||0000:18:00.3|mlx5_0|n3"},
+			facts: model.Snapshot{Namespaces: namespaces}, entities: inPod,
+			want: []string{"ml/train-0() mlx5_3||0000:18:00.3|mlx5_0|n3"},
 		},
 		"moved to a namespace that nobody is known in": {
 			facts: model.Snapshot{Namespaces: namespaces},
 			want:  []string{},
 		},
 		"moved to the namespace of a container without a pod": {
-			facts: model.Snapshot{Namespaces: namespaces, Entities: map[uint64]model.Entity{
-				7: {Workload: "docker:web", ContainerID: "d1"},
-			}},
-			want: []string{"docker:web(d1) mlx5_3||0000:18:00.3|mlx5_0|n3"},
+			facts:    model.Snapshot{Namespaces: namespaces},
+			entities: map[model.CgroupID]identitytest.Entity{7: {Workload: "docker:d1", ContainerID: "d1", Runtime: "docker", Called: "web"}},
+			want:     []string{"docker:web(d1) mlx5_3||0000:18:00.3|mlx5_0|n3"},
 		},
 		"all that can be told of one device": {
 			facts: model.Snapshot{
 				Containers:  []model.Container{worker(nodes("/dev/infiniband/uverbs3"))},
 				Allocations: []model.Allocation{given(ib, "0000:18:00.3")},
-				Pods:        network("0000:18:00.3", "mlx5_3"), Namespaces: namespaces, Entities: inPod,
-			},
+				Pods:        network("0000:18:00.3", "mlx5_3"), Namespaces: namespaces,
+			}, entities: inPod,
 			want: []string{"ml/train-0/worker(c1) mlx5_3|nvidia.com/ib|0000:18:00.3|mlx5_0|n3"},
 		},
 		"the pod's evidence of one device": {
 			facts: model.Snapshot{
 				Containers: []model.Container{worker()},
-				Pods:       network("0000:18:00.3", "mlx5_3"), Namespaces: namespaces, Entities: inPod,
-			},
+				Pods:       network("0000:18:00.3", "mlx5_3"), Namespaces: namespaces,
+			}, entities: inPod,
 			want: []string{"ml/train-0() mlx5_3||0000:18:00.3|mlx5_0|n3"},
 		},
 		"the network names what is not seen": {
@@ -244,7 +245,7 @@ func TestDevices(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.facts.HCAs = sriov()
 			before := fmt.Sprintf("%+v", c.facts)
-			a := Attribute(c.facts)
+			a := attribute(facts{c.facts, c.entities})
 			if d := cmp.Diff(strings.Join(c.want, "\n"), strings.Join(assignments(a), "\n")); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}
@@ -258,20 +259,20 @@ func TestDevices(t *testing.T) {
 			}
 		})
 	}
-	if Attribute(model.Snapshot{HCAs: sriov()}).Assigned != nil {
+	if attribute(facts{Snapshot: model.Snapshot{HCAs: sriov()}}).Assigned != nil {
 		t.Error("nobody told of workloads, and they were given something")
 	}
 }
 
 // TestDevicesHostile: what containers and plugins say is made valid, once.
 func TestDevicesHostile(t *testing.T) {
-	a := Attribute(model.Snapshot{
+	a := attribute(facts{Snapshot: model.Snapshot{
 		Containers: []model.Container{worker(func(c *model.Container) { c.Pod = "train-\xff" })},
 		Allocations: []model.Allocation{
 			{Namespace: "ml", Pod: "train-\xff", Container: "worker", Resource: "x/\xff", ID: "\xff"},
 			{Namespace: "ml", Pod: "train-\xff", Container: "worker", Resource: "x/\xff", ID: "\xfe"},
 		},
-	})
+	}})
 	want := []string{"ml/train-\uFFFD/worker(c1) \uFFFD|x/\uFFFD|||"}
 	if d := cmp.Diff(want, assignments(a)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -283,8 +284,8 @@ func TestIsPCI(t *testing.T) {
 		"0000:18:00.2": true, "FFff:0a:1F.7": true, "": false, "0000:18:00": false, "0000:18:00.g": false,
 		"0000-18-00.2": false, "00000:18:00.2": false, "GPU-12345678": false,
 	} {
-		if isPCI(s) != want {
-			t.Errorf("isPCI(%q) is %v", s, !want)
+		if model.IsPCIAddress(s) != want {
+			t.Errorf("model.IsPCIAddress(%q) is %v", s, !want)
 		}
 	}
 }
@@ -304,7 +305,7 @@ func TestGPUNodes(t *testing.T) {
 		},
 		Allocations: []model.Allocation{{Namespace: "ml", Pod: "p", Container: "worker", Resource: "nvidia.com/gpu", ID: "GPU-5"}},
 	}
-	a := Attribute(s)
+	a := attribute(facts{Snapshot: s})
 	got := map[string]string{}
 	for _, d := range a.Assigned {
 		got[a.Owners[d.Owner].Workload+" "+d.Device] = d.Node

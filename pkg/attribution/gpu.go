@@ -74,7 +74,7 @@ func (g gpus) find(id string) *model.GPU {
 	if gpu := g.byUUID[id]; gpu != nil {
 		return gpu
 	}
-	if isPCI(id) {
+	if model.IsPCIAddress(id) {
 		return g.byPCI[strings.ToLower(id)]
 	}
 	return g.byNode["/dev/"+id]

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -112,7 +113,7 @@ func TestAssignedGPUs(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := Attribute(model.Snapshot{GPUs: mixed(), Containers: c.containers, Allocations: c.allocations})
+			a := attribute(facts{Snapshot: model.Snapshot{GPUs: mixed(), Containers: c.containers, Allocations: c.allocations}})
 			got := []string{}
 			for _, s := range a.Assigned {
 				uuid := ""
@@ -134,29 +135,31 @@ func TestAllDevices(t *testing.T) {
 		c.AllDevices, c.Devices = true, []string{"/dev/infiniband/uverbs0", "/dev/nvidia0", "/dev/dri/card1"}
 	})
 	gpus := []model.GPU{{UUID: "a", Nodes: []string{"/dev/nvidia0"}}}
-	a := Attribute(model.Snapshot{HCAs: sriov(), GPUs: gpus, Containers: []model.Container{all}})
+	a := attribute(facts{Snapshot: model.Snapshot{HCAs: sriov(), GPUs: gpus, Containers: []model.Container{all}}})
 	if len(a.Assigned) != 1 || a.Assigned[0].HCA == nil {
 		t.Errorf("it was given %v", assignments(a))
 	}
 }
 
 func TestAccessShares(t *testing.T) {
-	a := Attribute(model.Snapshot{
-		Entities: map[uint64]model.Entity{1: {Workload: "docker:a"}, 2: {Workload: "docker:a"}},
-		DeviceOpens: []model.DeviceOpens{
-			{Cgroup: 1, Device: "card0", Class: model.ClassDRI, Allowed: 1},
-			{Cgroup: 2, Device: "card0", Class: model.ClassDRI, Denied: 2},
-			{Cgroup: 9, Device: "card0", Class: model.ClassDRI, Allowed: 3},
-			{Cgroup: 1, Device: "kfd", Class: model.ClassAMDGPU, Allowed: 4},
+	card0, kfd := model.OpenKey{Device: "card0", Class: model.ClassDRI}, model.OpenKey{Device: "kfd", Class: model.ClassAMDGPU}
+	a := attribute(facts{Entities: map[model.CgroupID]identitytest.Entity{
+		1: {Workload: "docker:a"}, 2: {Workload: "docker:a"},
+	}, Snapshot: model.Snapshot{
+		DeviceOpens: []model.Series[model.OpenKey, model.Opens]{
+			{Cgroup: 1, Key: card0, Value: model.Opens{Allowed: 1}},
+			{Cgroup: 2, Key: card0, Value: model.Opens{Denied: 2}},
+			{Cgroup: 9, Key: card0, Value: model.Opens{Allowed: 3}},
+			{Cgroup: 1, Key: kfd, Value: model.Opens{Allowed: 4}},
 		},
 		DeviceHandles: []model.DeviceHandles{
 			{Cgroup: 1, Device: "kfd", Class: model.ClassAMDGPU, Count: 2},
 			{Cgroup: 2, Device: "kfd", Class: model.ClassAMDGPU, Count: 3},
 		},
-	})
+	}})
 	var got []string
 	for _, s := range a.DeviceOpens {
-		got = append(got, fmt.Sprint(a.Owners[s.Owner].Workload, " ", s.Device, " ", s.Class, " ", s.Allowed, " ", s.Denied))
+		got = append(got, fmt.Sprint(a.Owners[s.Owner].Workload, " ", s.Key.Device, " ", s.Key.Class, " ", s.Value.Allowed, " ", s.Value.Denied))
 	}
 	for _, s := range a.DeviceHandles {
 		got = append(got, fmt.Sprint(a.Owners[s.Owner].Workload, " ", s.Device, " ", s.Class, " ", s.Count))
@@ -165,7 +168,7 @@ func TestAccessShares(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if a := Attribute(model.Snapshot{}); a.DeviceOpens != nil || a.DeviceHandles != nil {
-		t.Error("nobody counted, and there are shares")
+	if a := attribute(facts{}); a.DeviceOpens != nil || a.DeviceHandles != nil {
+		t.Error("nothing was counted, and there are shares")
 	}
 }

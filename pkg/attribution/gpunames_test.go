@@ -18,7 +18,7 @@ func TestSharedNodes(t *testing.T) {
 			Vendor: model.NVIDIA, UUID: uuid, Parent: "GPU-0", Nodes: []string{"/dev/nvidia-caps/nvidia-cap21", own},
 		}
 	}
-	a := Attribute(model.Snapshot{
+	a := attribute(facts{Snapshot: model.Snapshot{
 		GPUs: []model.GPU{
 			{Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", Nodes: []string{"/dev/nvidia0"}},
 			part("MIG-a", "/dev/nvidia-caps/nvidia-cap22"), part("MIG-b", "/dev/nvidia-caps/nvidia-cap23"),
@@ -27,7 +27,7 @@ func TestSharedNodes(t *testing.T) {
 			ID: "c", Runtime: "docker", Name: "second",
 			Devices: []string{"/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap23"},
 		}},
-	})
+	}})
 	if got := fmt.Sprint(gpuRows(a)); got != "[MIG-b docker:second:, allocated]" {
 		t.Error(got)
 	}
@@ -43,14 +43,14 @@ func TestPartitions(t *testing.T) {
 		}
 	}
 	for _, resource := range []string{"amd.com/gpu", "amd.com/cpx_nps4"} {
-		a := Attribute(model.Snapshot{
+		a := attribute(facts{Snapshot: model.Snapshot{
 			GPUs:        []model.GPU{{Vendor: model.AMD, ID: "0", UUID: "aa", PCIAddress: "0000:c1:00.0"}, part(0), part(1)},
 			Allocations: []model.Allocation{{Namespace: "n", Pod: "p", Container: "c", Resource: resource, ID: "0000:c1:00.0"}},
 			Containers: []model.Container{{
 				ID: "c", Runtime: "containerd", Namespace: "n", Pod: "p", Name: "c", PodUID: "u",
 				Devices: []string{"/dev/kfd", "/dev/dri/renderD128"},
 			}},
-		})
+		}})
 		if len(a.Assigned) != 1 || a.Assigned[0].GPU == nil || a.Assigned[0].GPU.UUID != "aa:0" || a.Assigned[0].Resource != resource {
 			t.Errorf("%s: %+v", resource, a.Assigned)
 		}

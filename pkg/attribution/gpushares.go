@@ -39,10 +39,10 @@ type GPUFigures struct {
 	Engines   []model.Figure
 }
 
-// gpuShares books the processes of GPUs on their owners. given are the GPUs that
-// owners were given: who does not use his has a share of zero. Processes of a GPU
-// that is not there, or has parts, are of nothing that could be shown.
-func gpuShares(s model.Snapshot, o *owners, given []DeviceShare) ([]GPUShare, []GPUFigures) {
+// gpus gives the processes of GPUs to their owners. An owner that does not use a GPU that it
+// was assigned has a share of zero. Processes of a GPU that is not listed, or that has
+// parts, have no share.
+func (o *users) gpus(s *model.Snapshot) ([]GPUShare, []GPUFigures) {
 	if s.GPUs == nil {
 		return nil, nil
 	}
@@ -65,11 +65,11 @@ func gpuShares(s model.Snapshot, o *owners, given []DeviceShare) ([]GPUShare, []
 			continue
 		}
 		seen[k] = p.PID > 0
-		of(g).add(o.ofProcess(p), p)
+		of(g).add(o.ofCgroup(p.Cgroup), p)
 	}
-	for i := range given {
-		if g := given[i].GPU; g != nil && !index.parents[g.UUID] {
-			of(g).row(given[i].Owner).share.Allocated = true
+	for i := range o.a.Assigned {
+		if g := o.a.Assigned[i].GPU; g != nil && !index.parents[g.UUID] {
+			of(g).row(o.a.Assigned[i].Owner).share.Allocated = true
 		}
 	}
 	shares := make([]GPUShare, 0, len(s.GPUProcesses)+len(s.GPUs))
@@ -91,14 +91,6 @@ func gpuShares(s model.Snapshot, o *owners, given []DeviceShare) ([]GPUShare, []
 type process struct {
 	gpu *model.GPU
 	pid int
-}
-
-// ofProcess is the owner of the cgroup that a process was in; without it nobody.
-func (o *owners) ofProcess(p *model.GPUProcess) int {
-	if p.Cgroup == 0 {
-		return nobody
-	}
-	return o.ofCgroup(p.Cgroup)
 }
 
 // gpuUsers are the owners of the processes of one GPU.
@@ -145,7 +137,7 @@ func (u *gpuUsers) add(owner int, p *model.GPUProcess) {
 }
 
 // settle makes the shares add up to the figures, which it raises where they must
-// be. What no process accounts for is nobody's, who always has a share.
+// be. What no process accounts for is unattributed's, who always has a share.
 func (u *gpuUsers) settle(f *GPUFigures) []GPUShare {
 	out := make([]GPUShare, 0, len(u.rows)+1)
 	if !f.Listed {
@@ -156,7 +148,7 @@ func (u *gpuUsers) settle(f *GPUFigures) []GPUShare {
 		}
 		return out
 	}
-	u.row(nobody)
+	u.row(unattributed)
 	f.Processes = u.processes
 	f.Memory = u.settleMemory(f.Memory)
 	if f.Engines != nil {
@@ -171,7 +163,7 @@ func (u *gpuUsers) settle(f *GPUFigures) []GPUShare {
 	for i := range u.rows {
 		r := &u.rows[i]
 		r.share.Listed = true
-		if idle := r.share.Processes == 0 && r.share.Owner != nobody; idle {
+		if idle := r.share.Processes == 0 && r.share.Owner != unattributed; idle {
 			r.share.Memory = model.Some(0)
 			for _, name := range names {
 				r.used[name] = 0
@@ -208,7 +200,7 @@ func (u *gpuUsers) names(engines []model.Figure) (names []string) {
 	return names
 }
 
-// settleMemory books on nobody what no process has, and returns what is used then.
+// settleMemory books on unattributed what no process has, and returns what is used then.
 func (u *gpuUsers) settleMemory(used model.Optional) model.Optional {
 	if !used.Known {
 		return used
@@ -218,7 +210,7 @@ func (u *gpuUsers) settleMemory(used model.Optional) model.Optional {
 		sum += u.rows[i].share.Memory.Value
 	}
 	used.Value = max(used.Value, sum)
-	r := u.row(nobody)
+	r := u.row(unattributed)
 	r.share.Memory = model.Some(r.share.Memory.Value + used.Value - sum)
 	return used
 }
@@ -230,5 +222,5 @@ func (u *gpuUsers) settleEngine(e *model.Figure) {
 		sum += u.rows[i].used[e.Name]
 	}
 	e.Value = max(e.Value, sum)
-	u.row(nobody).used[e.Name] += e.Value - sum
+	u.row(unattributed).used[e.Name] += e.Value - sum
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -47,7 +48,7 @@ func TestGPUShares(t *testing.T) {
 	part := func(uuid string) model.GPU {
 		return model.GPU{Vendor: model.NVIDIA, UUID: uuid, Parent: "GPU-0", Memory: model.VideoMemory{Used: n(8)}}
 	}
-	entities := map[uint64]model.Entity{1: {Workload: "docker:a"}, 2: {Workload: "slurm:7"}, 3: {Workload: "slurm:7"}}
+	entities := map[model.CgroupID]identitytest.Entity{1: {Workload: "docker:a"}, 2: {Workload: "slurm:7"}, 3: {Workload: "slurm:7"}}
 	idle := []model.Container{{ID: "i", Runtime: "docker", Name: "idle", Devices: []string{"/dev/nvidia0"}}}
 
 	for name, c := range map[string]struct {
@@ -57,7 +58,7 @@ func TestGPUShares(t *testing.T) {
 		want       []string
 		figures    string // of the first
 	}{
-		"nobody": {
+		"unattributed": {
 			gpus: []model.GPU{gpu}, processes: []model.GPUProcess{},
 			want: []string{"GPU-0 : memory 100, 0 processes, sm 0.5"}, figures: "100 [{sm 0.5}] 0",
 		},
@@ -159,7 +160,7 @@ func TestGPUShares(t *testing.T) {
 		"no GPUs": {gpus: []model.GPU{}, processes: []model.GPUProcess{}, want: []string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := Attribute(model.Snapshot{GPUs: c.gpus, GPUProcesses: c.processes, Containers: c.containers, Entities: entities})
+			a := attribute(facts{model.Snapshot{GPUs: c.gpus, GPUProcesses: c.processes, Containers: c.containers}, entities})
 			if d := cmp.Diff(c.want, gpuRows(a)); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}
@@ -179,7 +180,7 @@ func TestGPUShares(t *testing.T) {
 			}
 		})
 	}
-	if a := Attribute(model.Snapshot{GPUProcesses: []model.GPUProcess{{GPU: "GPU-0", PID: 1}}}); a.GPUs != nil || a.GPUFigures != nil {
+	if a := attribute(facts{Snapshot: model.Snapshot{GPUProcesses: []model.GPUProcess{{GPU: "GPU-0", PID: 1}}}}); a.GPUs != nil || a.GPUFigures != nil {
 		t.Error("nobody looked for GPUs, and there are shares")
 	}
 }
@@ -190,7 +191,7 @@ func TestGPUSharesConserve(t *testing.T) {
 	for seed := range uint64(300) {
 		s := randomGPUs(rand.New(rand.NewPCG(seed, 4)))
 		before := fmt.Sprintf("%+v", s)
-		a := Attribute(s)
+		a := attribute(s)
 		if fmt.Sprintf("%+v", s) != before {
 			t.Fatalf("seed %d: the facts were changed", seed)
 		}
@@ -223,7 +224,7 @@ func TestGPUSharesConserve(t *testing.T) {
 	}
 }
 
-func checkGPU(t *testing.T, seed uint64, s *model.Snapshot, a *Attribution, f *GPUFigures, parent bool) {
+func checkGPU(t *testing.T, seed uint64, s *facts, a *Attribution, f *GPUFigures, parent bool) {
 	t.Helper()
 	var memory float64
 	var processes uint64
@@ -247,11 +248,11 @@ func checkGPU(t *testing.T, seed uint64, s *model.Snapshot, a *Attribution, f *G
 		if r.Memory.Value < 0 || slices.ContainsFunc(r.Engines, func(e model.Figure) bool { return e.Value < 0 }) {
 			t.Errorf("seed %d: a negative share: %+v", seed, r)
 		}
-		if r.Listed && r.Processes == 0 && r.Owner != nobody && (r.Memory != model.Some(0) || !r.Allocated) {
+		if r.Listed && r.Processes == 0 && r.Owner != unattributed && (r.Memory != model.Some(0) || !r.Allocated) {
 			t.Errorf("seed %d: who uses nothing has %+v", seed, r)
 		}
 	}
-	if parent && len(owners) > 0 || f.Listed && !owners[nobody] {
+	if parent && len(owners) > 0 || f.Listed && !owners[unattributed] {
 		t.Errorf("seed %d: %s has the owners %v", seed, f.GPU.UUID, owners)
 	}
 	seen, told := map[int]bool{}, false
@@ -290,7 +291,7 @@ func checkGPU(t *testing.T, seed uint64, s *model.Snapshot, a *Attribution, f *G
 // randomGPUs is a node of GPUs, parts of some, processes of known and unknown
 // owners, some listed twice or of a GPU that is not there, and containers that were
 // given any of the GPUs.
-func randomGPUs(r *rand.Rand) model.Snapshot {
+func randomGPUs(r *rand.Rand) facts {
 	chance := func(percent int) bool { return r.IntN(100) < percent }
 	optional := func(v float64) model.Optional {
 		if chance(80) {
@@ -310,7 +311,7 @@ func randomGPUs(r *rand.Rand) model.Snapshot {
 		}
 		return list
 	}
-	s := model.Snapshot{GPUs: []model.GPU{}, Containers: []model.Container{}, Entities: map[uint64]model.Entity{}}
+	s := facts{Snapshot: model.Snapshot{GPUs: []model.GPU{}, Containers: []model.Container{}}, Entities: map[model.CgroupID]identitytest.Entity{}}
 	for i := range r.IntN(5) {
 		g := model.GPU{
 			Vendor: model.NVIDIA, ID: fmt.Sprint(i), UUID: fmt.Sprint("GPU-", i), PCIAddress: fmt.Sprintf("0000:%02d:00.0", i),
@@ -334,7 +335,7 @@ func randomGPUs(r *rand.Rand) model.Snapshot {
 		return s.GPUs[r.IntN(len(s.GPUs))].UUID
 	}
 	for c := range uint64(6) {
-		s.Entities[c+1] = model.Entity{Workload: fmt.Sprint("job:", c/2)} // two cgroups each
+		s.Entities[c+1] = identitytest.Entity{Workload: fmt.Sprint("job:", c/2)} // two cgroups each
 	}
 	if chance(90) {
 		s.GPUProcesses = []model.GPUProcess{}

@@ -2,11 +2,14 @@
 
 package attribution
 
-import "github.com/accelscope/accelscope/pkg/model"
+import (
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/model"
+)
 
-// TrafficShare is what one owner moved over one device in one direction, in
-// bytes, as one method tells it. The shares of all methods together are what
-// the owner moved: no byte is in two of them.
+// TrafficShare is what one owner moved over one device in one direction, in bytes, as one
+// method counted it. The shares of all methods together are what the owner moved: no byte
+// is in two of them. Package traffic computes them.
 type TrafficShare struct {
 	Owner     int
 	Device    string
@@ -16,61 +19,17 @@ type TrafficShare struct {
 	Sampled   bool // see model.Seen; these are in no sum
 }
 
-// WorkRequestShare is the work requests of one opcode that one owner posted.
-type WorkRequestShare struct {
-	Owner  int
-	Device string
-	Opcode string
-	Count  uint64
-	Bytes  uint64
-	model.Seen
-}
-
-// CompletionErrorShare is the completions of one status that one owner polled.
-type CompletionErrorShare struct {
-	Owner  int
-	Device string
-	Status string
-	Count  uint64
-	model.Seen
-}
-
-// CompletionShare is how long the work requests of one owner took.
-type CompletionShare struct {
-	Owner    int
-	Device   string
-	Opcode   string
-	Duration model.FineHistogram
-	model.Seen
-}
-
-// SamplingShare is which part of the time an owner's calls are watched: the least
-// of its cgroups.
-type SamplingShare struct {
-	Owner  int
-	Device string
-	Calls  model.Calls
-	Ratio  float64
-}
-
-// BudgetShare is what probes cost an owner: ratios are the highest of its cgroups.
-type BudgetShare struct {
-	Owner                  int
-	LimitRatio, SpentRatio float64
-	SpentSeconds           float64
-}
-
 // PeerShare is a connected queue pair with its owner.
 type PeerShare struct {
-	Owner
+	identity.Owner
 	model.Peer
 }
 
-// Peers gives queue pairs their owners: entities have their names already.
-func Peers(peers []model.Peer, entities map[uint64]model.Entity) []PeerShare {
+// Peers gives queue pairs their owners.
+func Peers(peers []model.Peer, owners *identity.Table) []PeerShare {
 	shares := make([]PeerShare, len(peers))
 	for i, p := range peers {
-		shares[i] = PeerShare{OwnerOf(entities[p.Cgroup]), p}
+		shares[i] = PeerShare{owners.OwnerOf(p.Cgroup), p}
 	}
 	return shares
 }

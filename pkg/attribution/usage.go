@@ -17,9 +17,8 @@ type NetworkShare struct {
 	Interfaces []model.Interface
 }
 
-// usageShares gives each cgroup's figures to its owner. A cgroup without one has
-// no share: what is not known to be a container has no name to be shown under.
-func usageShares(s model.Snapshot, o *owners) []UsageShare {
+// usages gives each cgroup's values to its owner. An unattributed cgroup has no share.
+func (o *users) usages(s *model.Snapshot) []UsageShare {
 	if s.Usages == nil {
 		return nil
 	}
@@ -28,7 +27,7 @@ func usageShares(s model.Snapshot, o *owners) []UsageShare {
 	for i := range s.Usages {
 		u := &s.Usages[i]
 		owner := o.ofCgroup(u.Cgroup)
-		if owner == nobody {
+		if owner == unattributed {
 			continue
 		}
 		n, ok := at[owner]
@@ -43,9 +42,9 @@ func usageShares(s model.Snapshot, o *owners) []UsageShare {
 	return out
 }
 
-// addUsages is what two cgroups use together. What does not add up is that of
-// the first (the period of the quota) or the larger one (the time that tasks
-// waited); of the peaks nothing is known.
+// addUsages returns what two cgroups use together. Values that do not add up are those of
+// the first one (the period of the quota) or the larger ones (the time that tasks waited);
+// the common peak is not known.
 func addUsages(a model.Usage, b *model.Usage) model.Usage {
 	if !b.Created.IsZero() && (a.Created.IsZero() || b.Created.Before(a.Created)) {
 		a.Created = b.Created
@@ -124,12 +123,11 @@ next:
 	return out
 }
 
-// networkShares gives the interfaces of a network namespace to the pod that it
-// belongs to, or to the container when that is in none. The namespace of the
-// node is nobody's, whoever runs in it. Of an owner with two the first is
-// told: it is the one of the pod's sandbox, and the sum would fall when the
-// other ends.
-func networkShares(s model.Snapshot, o *owners) []NetworkShare {
+// networks gives the interfaces of a network namespace to the pod that it belongs to, or to
+// a container that is in no pod. The namespace of the node belongs to none. Of an owner
+// with two the first is used: it is that of the pod's sandbox, and the sum would fall when
+// the other one ends.
+func (o *users) networks(s *model.Snapshot) []NetworkShare {
 	if s.Namespaces == nil {
 		return nil
 	}
@@ -139,27 +137,12 @@ func networkShares(s model.Snapshot, o *owners) []NetworkShare {
 		if n.Host || len(n.Interfaces) == 0 {
 			continue
 		}
-		owner := o.number(podOf(s.Entities[n.Cgroup]))
-		if owner == nobody || seen[owner] {
+		owner := o.a.Use(o.PodOf(n.Cgroup))
+		if owner == unattributed || seen[owner] {
 			continue
 		}
 		seen[owner] = true
 		out = append(out, NetworkShare{owner, n.Interfaces})
 	}
 	return out
-}
-
-// podOf is the pod that an entity is part of, under the name that its own cgroup
-// has, or the entity itself.
-func podOf(e model.Entity) model.Entity {
-	pod := model.Entity{Namespace: e.Namespace, Pod: e.Pod, PodUID: e.PodUID, Runtime: e.Runtime}
-	switch {
-	case e.Pod != "":
-		pod.Workload = e.Namespace + "/" + e.Pod
-	case e.PodUID != "":
-		pod.Workload = "pod:" + e.PodUID
-	default:
-		return e
-	}
-	return pod
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -22,10 +24,9 @@ func workloads(a Attribution, owners ...int) []string {
 
 func TestUsageShares(t *testing.T) {
 	n := model.Some
-	a := Attribute(model.Snapshot{
-		Entities: entities(),
+	a := attribute(facts{Entities: entities(), Snapshot: model.Snapshot{
 		Usages: []model.Usage{
-			{Cgroup: 99, CPU: model.CPUUsage{Total: n(100)}}, // nobody's
+			{Cgroup: 99, CPU: model.CPUUsage{Total: n(100)}}, // unattributed
 			{Cgroup: 20, CPU: model.CPUUsage{Total: n(100)}}, // without a name
 			{Cgroup: 1, CPU: model.CPUUsage{Total: n(5)}, Memory: model.MemoryUsage{Peak: n(3)}},
 			{
@@ -44,7 +45,7 @@ func TestUsageShares(t *testing.T) {
 				},
 			},
 		},
-	})
+	}})
 	if len(a.Usages) != 2 {
 		t.Fatalf("%d shares", len(a.Usages))
 	}
@@ -70,25 +71,25 @@ func TestUsageShares(t *testing.T) {
 
 // TestUsageOfFacts: summing does not change the facts, which others read.
 func TestUsageOfFacts(t *testing.T) {
-	facts := []model.Usage{
+	usages := []model.Usage{
 		{Cgroup: 11, Threads: model.Some(1), IO: []model.DeviceIO{{Major: 8, Reads: model.Some(1)}}},
 		{Cgroup: 12, Threads: model.Some(2), IO: []model.DeviceIO{{Major: 8, Reads: model.Some(1)}}},
 	}
-	s := model.Snapshot{Entities: entities(), Usages: facts}
-	first, second := Attribute(s), Attribute(s)
+	f := facts{Entities: entities(), Snapshot: model.Snapshot{Usages: usages}}
+	first, second := attribute(f), attribute(f)
 	if d := cmp.Diff(first.Usages, second.Usages); d != "" {
 		t.Errorf("(-first +second)\n%s", d)
 	}
-	if first.Usages[0].Threads != model.Some(3) || facts[0].Threads != model.Some(1) || facts[0].IO[0].Reads != model.Some(1) {
-		t.Errorf("%v, facts %v", first.Usages[0].Threads, facts[0])
+	if first.Usages[0].Threads != model.Some(3) || usages[0].Threads != model.Some(1) || usages[0].IO[0].Reads != model.Some(1) {
+		t.Errorf("%v, facts %v", first.Usages[0].Threads, usages[0])
 	}
 }
 
 func TestNothingCollected(t *testing.T) {
-	if a := Attribute(model.Snapshot{}); a.Usages != nil || a.Networks != nil {
+	if a := attribute(facts{}); a.Usages != nil || a.Networks != nil {
 		t.Errorf("%v %v", a.Usages, a.Networks)
 	}
-	a := Attribute(model.Snapshot{Usages: []model.Usage{}, Namespaces: []model.Namespace{}})
+	a := attribute(facts{Snapshot: model.Snapshot{Usages: []model.Usage{}, Namespaces: []model.Namespace{}}})
 	if a.Usages == nil || a.Networks == nil {
 		t.Errorf("%v %v", a.Usages, a.Networks)
 	}
@@ -96,31 +97,31 @@ func TestNothingCollected(t *testing.T) {
 
 func TestNetworkShares(t *testing.T) {
 	e := entities()
-	e[2] = model.Entity{ // the sandbox of the same pod
+	e[2] = identitytest.Entity{ // the sandbox of the same pod
 		Workload: "ml/train-0", Namespace: "ml", Pod: "train-0", ContainerID: "s1", PodUID: "u1", Runtime: "containerd",
 	}
-	e[3] = model.Entity{Workload: "pod:u3/abc", ContainerID: "abc", PodUID: "u3"} // nobody told its name
-	e[4] = model.Entity{Workload: "docker:web", ContainerID: "d1", Runtime: "docker"}
-	e[5] = model.Entity{Workload: "ml/host/main", Namespace: "ml", Pod: "host", Container: "main", ContainerID: "h1"}
+	e[3] = identitytest.Entity{Workload: "pod:u3/abc", ContainerID: "abc", PodUID: "u3"} // without a name
+	e[4] = identitytest.Entity{Workload: "docker:d1", ContainerID: "d1", Runtime: "docker", Called: "web"}
+	e[5] = identitytest.Entity{Workload: "ml/host/main", Namespace: "ml", Pod: "host", Container: "main", ContainerID: "h1"}
 	eth := func(bytes uint64) []model.Interface { return []model.Interface{{Name: "eth0", ReceiveBytes: bytes}} }
-	a := Attribute(model.Snapshot{Entities: e, Namespaces: []model.Namespace{
+	a := attribute(facts{Entities: e, Snapshot: model.Snapshot{Namespaces: []model.Namespace{
 		{Inode: 1, Cgroup: 5, Host: true, Interfaces: eth(1000)}, // those of the node
 		{Inode: 2, Cgroup: 2, Interfaces: eth(1)},
 		{Inode: 3, Cgroup: 1, Interfaces: eth(100)}, // a container that has left its pod's
 		{Inode: 4, Cgroup: 3, Interfaces: eth(2)},
 		{Inode: 5, Cgroup: 4, Interfaces: eth(3)},
 		{Inode: 6, Cgroup: 11, Interfaces: eth(4)},
-		{Inode: 7, Cgroup: 99, Interfaces: eth(100)}, // nobody's
-	}})
-	alone := Attribute(model.Snapshot{Entities: e, Namespaces: []model.Namespace{{Inode: 8, Cgroup: 3}}})
+		{Inode: 7, Cgroup: 99, Interfaces: eth(100)}, // unattributed
+	}}})
+	alone := attribute(facts{Entities: e, Snapshot: model.Snapshot{Namespaces: []model.Namespace{{Inode: 8, Cgroup: 3}}}})
 	if len(alone.Owners) != 1 || len(alone.Networks) != 0 {
 		t.Errorf("a namespace without interfaces is shown: %v", alone.Owners)
 	}
-	got := map[Owner]uint64{}
+	got := map[identity.Owner]uint64{}
 	for _, s := range a.Networks {
 		got[a.Owners[s.Owner]] += s.Interfaces[0].ReceiveBytes
 	}
-	want := map[Owner]uint64{
+	want := map[identity.Owner]uint64{
 		{Workload: "ml/train-0", Namespace: "ml", Pod: "train-0"}: 1,
 		{Workload: "pod:u3"}:                        2,
 		{Workload: "docker:web", ContainerID: "d1"}: 3,

@@ -16,6 +16,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/attribution/traffic"
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -49,10 +51,10 @@ type Engine struct {
 	finished atomic.Pointer[Refresh]
 
 	// The following belong to the refresh in progress.
-	names   map[uint64]model.Entity // the last name of each cgroup that is not forgotten
-	retired retired
-	ledger  attribution.Ledger
-	states  stateLogger
+	owners   identity.Table
+	counters attribution.Counters
+	ledger   traffic.Ledger
+	states   stateLogger
 }
 
 // Refresh is the facts of one moment and their shares. It does not change once it is
@@ -138,6 +140,9 @@ func (e *Engine) Last() *Refresh {
 	}
 	return &Refresh{}
 }
+
+// Owners returns the owners of cgroups. Only Workload and OwnerOf may be called.
+func (e *Engine) Owners() *identity.Table { return &e.owners }
 
 // Close stops reading and closes all sources at once, each within its deadline: some have
 // kernel state to restore. One that hangs is abandoned. The last refresh stays available.

@@ -8,14 +8,14 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// forget tells the sources which cgroups are over: those that hold figures
-// first, those that hold names last, so that no figure is ever without its
-// name. It waits for the next refresh while one of them is stuck.
+// forget drops the cgroups that ended: first in the sources that count, last in those that
+// name, so that no counter is ever without its name. It waits for the next refresh while
+// one of the sources is stuck.
 func (e *Engine) forget(r *Refresh) {
 	if len(r.Facts.Expired) == 0 {
 		return
 	}
-	var figures, names []*sourceReader
+	var counting, naming []*sourceReader
 	for i, rd := range e.readers {
 		if _, ok := rd.Source.(Forgetter); !ok || rd.Err != nil {
 			continue
@@ -24,20 +24,21 @@ func (e *Engine) forget(r *Refresh) {
 			return
 		}
 		if _, ok := rd.Source.(Resolver); ok {
-			names = append(names, rd)
+			naming = append(naming, rd)
 		} else {
-			figures = append(figures, rd)
+			counting = append(counting, rd)
 		}
 	}
 	over := finished(&r.Facts)
 	if len(over) == 0 {
 		return
 	}
-	e.retired.forget(&r.Facts, over)
-	for _, id := range over {
-		delete(e.names, id)
+	for _, rd := range counting {
+		rd.forget(over)
 	}
-	for _, rd := range append(figures, names...) {
+	e.counters.Forget(over)
+	e.owners.Forget(over)
+	for _, rd := range naming {
 		rd.forget(over)
 	}
 }
@@ -51,7 +52,7 @@ func (r *sourceReader) forget(cgroups []uint64) {
 	r.Source.(Forgetter).Forget(cgroups)
 }
 
-// finished are the expired cgroups that hold nothing any more.
+// finished returns the expired cgroups that hold no objects and no registered memory.
 func finished(facts *model.Snapshot) []uint64 {
 	holds := make(map[uint64]bool)
 	for i := range facts.Objects {

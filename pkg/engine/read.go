@@ -51,9 +51,9 @@ func (r *sourceReader) read() reading {
 	return r.do("Read", r.Source.Read)
 }
 
-func (r *sourceReader) resolve(cgroups []uint64, pids []int) reading {
+func (r *sourceReader) resolve(ids []model.CgroupID) reading {
 	return r.do("Resolve", func(ctx context.Context) (model.Snapshot, error) {
-		return r.Source.(Resolver).Resolve(ctx, cgroups, pids)
+		return r.Source.(Resolver).Resolve(ctx, ids)
 	})
 }
 

@@ -5,11 +5,11 @@ package engine
 import (
 	"context"
 	"errors"
-	"maps"
 	"sync"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -17,12 +17,24 @@ import (
 func (e *Engine) fill(r *Refresh) {
 	defer close(r.done)
 	readings := e.readAll()
-	for _, got := range readings {
-		r.Facts.Merge(got.facts)
+	for i := range readings {
+		r.Facts.Merge(&readings[i].facts)
 	}
-	e.resolveAll(&r.Facts, readings)
-	e.retired.add(&r.Facts)
-	r.Shares = e.ledger.Attribute(r.Facts)
+	ids := r.Facts.CgroupIDs()
+	e.resolveAll(&r.Facts, ids, readings)
+	r.Facts.Containers = identity.Containers(r.Facts.Containers)
+	merges := e.owners.Resolve(&r.Facts, ids)
+	for _, m := range merges {
+		e.ledger.Merge(m)
+	}
+	e.counters.Credit(&r.Facts, &e.owners, merges)
+	r.Shares = attribution.Attribute(&r.Facts, &e.owners, &e.counters, func(a *attribution.Attribution) {
+		e.ledger.Settle(&r.Facts, a, &e.owners)
+		expired := e.owners.Expire(a.AssignedOwners())
+		e.counters.Expire(expired)
+		e.ledger.Expire(expired)
+		a.Traffic = e.ledger.Shares(a.Use)
+	})
 	r.At = time.Now()
 	r.States = e.sourceStates(readings, r.At)
 	e.states.update(r.States, r.Facts.DeviceStates)
@@ -67,11 +79,10 @@ func (e *Engine) awaitFirst() {
 	e.waiting = nil
 }
 
-// resolveAll asks the resolvers for the owners of all that was read. While one
-// of them cannot answer, what it told last still holds: a figure must not move
-// to nobody and back because a name was late.
-func (e *Engine) resolveAll(facts *model.Snapshot, readings []reading) {
-	cgroups, pids := subjects(facts)
+// resolveAll asks the resolvers for the names of the cgroups. While one of them does not
+// answer the last names hold (identity.Table), so that no value moves to another owner and
+// back because a name is late.
+func (e *Engine) resolveAll(facts *model.Snapshot, ids []model.CgroupID, readings []reading) {
 	answers := make([]reading, len(e.readers))
 	var wg sync.WaitGroup
 	for i, r := range e.readers {
@@ -79,93 +90,23 @@ func (e *Engine) resolveAll(facts *model.Snapshot, readings []reading) {
 			continue
 		}
 		if errors.Is(readings[i].err, ErrStuck) {
-			answers[i].err = readings[i].err
 			continue
 		}
-		wg.Go(func() { answers[i] = r.resolve(cgroups, pids) })
+		wg.Go(func() { answers[i] = r.resolve(ids) })
 	}
 	wg.Wait()
-	complete := true
-	// What a resolver tells of a container is newer than what was read.
+	// The containers that a resolver lists are newer than those that were read.
 	read := model.Snapshot{Containers: facts.Containers}
 	facts.Containers = nil
-	for i, a := range answers {
-		facts.Merge(a.facts)
+	for i := range answers {
+		a := &answers[i]
+		facts.Merge(&a.facts)
 		if a.err != nil {
-			complete = false
 			readings[i].err = errors.Join(readings[i].err, a.err)
 		}
 		readings[i].took += a.took
 	}
-	if !complete {
-		facts.Merge(model.Snapshot{Entities: missing(cgroups, facts.Entities, e.names)})
-	}
-	facts.Merge(read)
-	facts.Containers = attribution.Containers(facts.Containers)
-	if facts.Entities == nil {
-		return
-	}
-	facts.Entities = attribution.Name(facts, e.names)
-	if e.names == nil {
-		e.names = map[uint64]model.Entity{}
-	}
-	maps.Copy(e.names, facts.Entities)
-}
-
-// missing are the names of the cgroups that have none now and had one before.
-func missing(cgroups []uint64, now, before map[uint64]model.Entity) map[uint64]model.Entity {
-	names := map[uint64]model.Entity{}
-	for _, id := range cgroups {
-		if _, ok := now[id]; ok {
-			continue
-		}
-		if old, ok := before[id]; ok {
-			names[id] = old
-		}
-	}
-	return names
-}
-
-// subjects are the distinct cgroups and processes that facts speak of.
-func subjects(facts *model.Snapshot) (cgroups []uint64, pids []int) {
-	seen := map[uint64]struct{}{0: {}} // there is none of this number: of a process it is not known
-	add := func(id uint64) {
-		if _, ok := seen[id]; !ok {
-			seen[id] = struct{}{}
-			cgroups = append(cgroups, id)
-		}
-	}
-	each(facts.Objects, add, func(f *model.Objects) uint64 { return f.Cgroup })
-	each(facts.Registered, add, func(f *model.Registered) uint64 { return f.Cgroup })
-	each(facts.Verbs, add, func(f *model.Verb) uint64 { return f.Cgroup })
-	each(facts.VerbErrors, add, func(f *model.VerbError) uint64 { return f.Cgroup })
-	each(facts.RDMACgroups, add, func(f *model.RDMACgroup) uint64 { return f.Cgroup })
-	each(facts.Traffic, add, func(f *model.Traffic) uint64 { return f.Cgroup })
-	each(facts.WorkRequests, add, func(f *model.WorkRequests) uint64 { return f.Cgroup })
-	each(facts.CompletionErrors, add, func(f *model.CompletionErrors) uint64 { return f.Cgroup })
-	each(facts.Completions, add, func(f *model.Completions) uint64 { return f.Cgroup })
-	each(facts.Sampling, add, func(f *model.Sampling) uint64 { return f.Cgroup })
-	each(facts.Budgets, add, func(f *model.Budget) uint64 { return f.Cgroup })
-	each(facts.Usages, add, func(f *model.Usage) uint64 { return f.Cgroup })
-	each(facts.Namespaces, add, func(f *model.Namespace) uint64 { return f.Cgroup })
-	each(facts.GPUProcesses, add, func(f *model.GPUProcess) uint64 { return f.Cgroup })
-	each(facts.DeviceOpens, add, func(f *model.DeviceOpens) uint64 { return f.Cgroup })
-	each(facts.DeviceHandles, add, func(f *model.DeviceHandles) uint64 { return f.Cgroup })
-	seenPID := make(map[int]struct{})
-	for i := range facts.Holdings {
-		pid := facts.Holdings[i].PID
-		if _, ok := seenPID[pid]; !ok {
-			seenPID[pid] = struct{}{}
-			pids = append(pids, pid)
-		}
-	}
-	return cgroups, pids
-}
-
-func each[F any](facts []F, do func(uint64), cgroup func(*F) uint64) {
-	for i := range facts {
-		do(cgroup(&facts[i]))
-	}
+	facts.Merge(&read)
 }
 
 func (e *Engine) sourceStates(readings []reading, now time.Time) []model.SourceState {

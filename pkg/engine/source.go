@@ -9,28 +9,27 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A Source reads facts. A partial Snapshot together with an error is valid and
-// used. Read may be called again while an earlier call hangs only after that
-// one returned: the engine joins a stuck read instead of starting another.
+// A Source reads facts. A partial Snapshot together with an error is valid and used. Read
+// must be repeatable, as an answer that is late is lost: what a source counts is cumulative.
+// Read is not called again before it returned: the engine joins a stuck call.
 type Source interface {
 	Name() string
 	Read(ctx context.Context) (model.Snapshot, error)
 	Close() error
 }
 
-// A Resolver names the owners of what the sources of the same refresh saw. It
-// is asked after all of them have answered, so that no figure can be older
-// than its name. It returns Tasks for the process ids, Entities for the cgroup
-// ids and for the cgroups of those processes, and what is Expired.
+// A Resolver adds the names of the cgroups that occur in the facts of a refresh. It is asked
+// after all sources have answered, so that no value is newer than its name. It returns
+// Cgroups, Containers or Pods, and what is Expired.
 type Resolver interface {
-	Resolve(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error)
+	Resolve(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error)
 }
 
-// A Forgetter drops what it keeps of cgroups that are gone for longer than the
-// grace time. The engine calls the sources that hold figures before those that
-// hold names, after a refresh, never during one; Forget does not block.
+// A Forgetter drops what it keeps of cgroups that ended longer ago than the grace period. The
+// engine calls the sources that count before those that name, after a refresh, never during
+// one. Forget does not block.
 type Forgetter interface {
-	Forget(cgroups []uint64)
+	Forget(ids []model.CgroupID)
 }
 
 // Registration is a source and how it is to be read.

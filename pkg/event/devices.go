@@ -71,8 +71,8 @@ func (d *devices) update(a attribution.Attribution, now time.Time) []model.Event
 		}
 	}
 	for i := range a.Verbs {
-		if s := &a.Verbs[i]; s.Duration.Count > 0 {
-			open(s.Owner, s.Device)
+		if s := &a.Verbs[i]; s.Value.Count > 0 {
+			open(s.Owner, s.Key.Device)
 		}
 	}
 	for id, o := range d.openers {

@@ -16,7 +16,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 
-	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -175,7 +175,7 @@ func containerAttrs(c *model.Container) []attribute.KeyValue {
 	if c.Sandbox {
 		attrs = append(attrs, attribute.Bool(attrSandbox, true))
 	}
-	add(own(attrWorkload), attribution.WorkloadOf(*c))
+	add(own(attrWorkload), identity.WorkloadOf(c))
 	add(own(attrStatus), string(c.Status))
 	add(own(attrHealth), c.Health)
 	if len(c.Devices) > 0 {
@@ -244,7 +244,7 @@ func sentence(ev *model.Event) string {
 	return who + ": " + valid(string(ev.Type))
 }
 
-func calledOf(c *model.Container) string { return attribution.WorkloadOf(*c) }
+func calledOf(c *model.Container) string { return identity.WorkloadOf(c) }
 
 // valid keeps a name that is no UTF-8 from failing the whole batch.
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

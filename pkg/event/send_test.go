@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/otel"
 )
@@ -552,8 +553,8 @@ func TestDevices(t *testing.T) {
 	c.Health = "healthy"
 	shares := func() attribution.Attribution {
 		return attribution.Attribution{
-			Owners: []attribution.Owner{{}, {ContainerID: id}, {Workload: "slurm:7"}, {ContainerID: "gone", Namespace: "n", Pod: "p", Container: "c"}},
-			Infos:  []attribution.Info{{}, {}, {Runtime: "cri-o"}},
+			Owners: []identity.Owner{{}, {ContainerID: id}, {Workload: "slurm:7"}, {ContainerID: "gone", Namespace: "n", Pod: "p", Container: "c"}},
+			Infos:  []attribution.Info{{}, {}, {Info: identity.Info{Runtime: "cri-o"}}},
 			Objects: []attribution.ObjectShare{
 				{Owner: 1, Device: "mlx5_0", Type: model.Context, Current: 1},
 				{Owner: 1, Device: "mlx5_2", Type: model.Context},
@@ -562,7 +563,9 @@ func TestDevices(t *testing.T) {
 				{Owner: 3, Device: "mlx5_0", Type: model.Context, Created: 1},
 				{Device: "mlx5_9", Type: model.Context, Current: 1},
 			},
-			Verbs:      []attribution.VerbShare{{Owner: 1, Device: "mlx5_1", Duration: model.Histogram{Count: 1}}},
+			CounterShares: attribution.CounterShares{Verbs: []attribution.Share[model.VerbKey, model.Histogram]{
+				{Owner: 1, Key: model.VerbKey{Device: "mlx5_1"}, Value: model.Histogram{Count: 1}},
+			}},
 			Containers: []attribution.ContainerShare{{Owner: 1, Container: &c}},
 		}
 	}
@@ -607,10 +610,10 @@ func TestDevicesAreForgotten(t *testing.T) {
 	var d devices
 	now := time.Now()
 	a := attribution.Attribution{
-		Owners:  []attribution.Owner{{}, {ContainerID: "a"}},
+		Owners:  []identity.Owner{{}, {ContainerID: "a"}},
 		Objects: []attribution.ObjectShare{{Owner: 1, Device: "mlx5_0", Type: model.Context, Current: 1}},
 	}
-	none := attribution.Attribution{Owners: []attribution.Owner{{}}}
+	none := attribution.Attribution{Owners: []identity.Owner{{}}}
 	for i, step := range []struct {
 		a     attribution.Attribution
 		after time.Duration

@@ -14,7 +14,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -197,7 +197,7 @@ func (b *Builder) close() {
 }
 
 // Owner returns the labels of an owner.
-func (b *Builder) Owner(o attribution.Owner) *OwnerLabels { return b.labels.owner(o) }
+func (b *Builder) Owner(o identity.Owner) *OwnerLabels { return b.labels.owner(o) }
 
 // GPU returns the labels of a GPU, after those of an owner if there is one.
 func (b *Builder) GPU(o *OwnerLabels, id, uuid string) *OwnerLabels { return b.labels.gpu(o, id, uuid) }

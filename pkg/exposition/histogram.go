@@ -20,8 +20,11 @@ type (
 	fine   model.FineHistogram
 )
 
-func (h *coarse) in() (*shape, float64, []uint64) { return coarseShape, h.SumSeconds, h.Buckets[:] }
-func (h *fine) in() (*shape, float64, []uint64)   { return fineShape, h.SumSeconds, h.Buckets[:] }
+func (h *coarse) in() (*shape, float64, []uint64) {
+	return coarseShape, float64(h.Sum) / 1e9, h.Buckets[:]
+}
+
+func (h *fine) in() (*shape, float64, []uint64) { return fineShape, float64(h.Sum) / 1e9, h.Buckets[:] }
 
 // shape describes how a histogram is exposed: as a native one with the same buckets (the
 // overflow is in one more bucket), and as fewer classic buckets.

@@ -18,14 +18,14 @@ import (
 func TestNativeHistogram(t *testing.T) {
 	t.Run("coarse", func(t *testing.T) {
 		testHistograms(t, 0, model.HistogramMinExp, 13, 16, func(sum float64, fill func([]uint64)) durations {
-			h := model.Histogram{SumSeconds: sum}
+			h := model.Histogram{Sum: uint64(sum * 1e9)}
 			fill(h.Buckets[:])
 			return (*coarse)(&h)
 		})
 	})
 	t.Run("fine", func(t *testing.T) {
 		testHistograms(t, 2, model.FineMinExp, 25, 8, func(sum float64, fill func([]uint64)) durations {
-			h := model.FineHistogram{SumSeconds: sum}
+			h := model.FineHistogram{Sum: uint64(sum * 1e9)}
 			fill(h.Buckets[:])
 			return (*fine)(&h)
 		})

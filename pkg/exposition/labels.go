@@ -9,7 +9,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
 )
 
 // Identity lists the labels of everything that is attributed.
@@ -75,7 +75,7 @@ type pairKey struct{ name, value string }
 type labels struct {
 	round  uint64
 	sets   map[labelKey]*LabelSet
-	owners map[attribution.Owner]*OwnerLabels
+	owners map[identity.Owner]*OwnerLabels
 	gpus   map[gpuKey]*OwnerLabels
 	pairs  map[pairKey]*dto.LabelPair
 	used   int // sets in this round
@@ -86,13 +86,13 @@ type labels struct {
 func newLabels() *labels {
 	return &labels{
 		sets:   map[labelKey]*LabelSet{},
-		owners: map[attribution.Owner]*OwnerLabels{},
+		owners: map[identity.Owner]*OwnerLabels{},
 		gpus:   map[gpuKey]*OwnerLabels{},
 		pairs:  map[pairKey]*dto.LabelPair{},
 	}
 }
 
-func (l *labels) owner(id attribution.Owner) *OwnerLabels {
+func (l *labels) owner(id identity.Owner) *OwnerLabels {
 	o := l.owners[id]
 	if o == nil {
 		o = &OwnerLabels{}

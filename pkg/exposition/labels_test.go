@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
 )
 
 // TestInvalidValues: what becomes the same when it is made valid is one series.
@@ -44,7 +44,7 @@ func TestGPULabels(t *testing.T) {
 	s := newSchema([]string{"gpu_id", "uuid", "type", "scope", "block"})
 	l.begin()
 	a, b := l.gpu(nil, "0", "G\xff"), l.gpu(nil, "0", "G\xfe")
-	if a != b || l.gpu(nil, "1", "G\xff") == a || l.gpu(l.owner(attribution.Owner{Workload: "w"}), "0", "G\xff") == a {
+	if a != b || l.gpu(nil, "1", "G\xff") == a || l.gpu(l.owner(identity.Owner{Workload: "w"}), "0", "G\xff") == a {
 		t.Error("GPUs are mixed up")
 	}
 	x, y := l.get(s, a, "corrected", "volatile", "dram"), l.get(s, a, "corrected", "volatile", "sram")

@@ -6,13 +6,14 @@ import (
 	"bytes"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
-	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -73,7 +74,7 @@ func FuzzText(f *testing.F) {
 		l := newLabels()
 		owned := newSchema(append(slices.Clip(Identity), "device"))
 		set := l.get(owned, l.owner(ownerOf(workload)), device)
-		h := model.Histogram{SumSeconds: value}
+		h := model.Histogram{Sum: uint64(math.Abs(value) * 1e9)}
 		h.Buckets[int(at)%len(h.Buckets)] = count
 		var small model.FineHistogram
 		small.Buckets[int(at)%len(small.Buckets)] = count
@@ -93,6 +94,7 @@ func FuzzText(f *testing.F) {
 	})
 }
 
-func ownerOf(workload string) attribution.Owner {
-	return attribution.OwnerOf(model.Entity{Workload: workload, Namespace: "ns", ContainerID: workload})
+func ownerOf(workload string) identity.Owner {
+	workload = strings.ToValidUTF8(workload, "\uFFFD")
+	return identity.Owner{Workload: workload, Namespace: "ns", ContainerID: workload}
 }

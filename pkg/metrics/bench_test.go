@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -39,25 +40,27 @@ func big(ports, containers int) []engine.Registration {
 		}
 	}
 	probe := model.Snapshot{
-		Objects: []model.Objects{}, Registered: []model.Registered{}, Verbs: []model.Verb{}, VerbErrors: []model.VerbError{},
+		Objects: []model.Objects{}, Registered: []model.Registered{},
+		VerbErrors: []model.Series[model.VerbErrorKey, model.Count]{},
 	}
-	entities := map[uint64]model.Entity{}
+	entities := map[model.CgroupID]identitytest.Entity{}
 	for c := range containers {
 		id := uint64(c + 1)
-		entities[id] = model.Entity{
+		entities[id] = identitytest.Entity{
 			Workload: fmt.Sprint("ml/train-", c, "/main"), Namespace: "ml", Pod: fmt.Sprint("train-", c), Container: "main",
 			ContainerID: fmt.Sprintf("%064d", c), Runtime: "containerd", Cgroup: fmt.Sprint("/kubepods/", c),
 		}
 		device := fmt.Sprint("mlx5_", c%ports)
 		for _, typ := range objectTypes {
-			probe.Objects = append(probe.Objects, model.Objects{Cgroup: id, Device: device, Type: typ, Current: 1, Created: 2})
+			probe.Objects = append(probe.Objects, model.Objects{Cgroup: id, Device: device, Type: typ, Current: 1})
+			probe.Created = append(probe.Created, created(id, device, typ, 2))
 		}
 		probe.Registered = append(probe.Registered,
 			model.Registered{Cgroup: id, Device: device, Memory: model.HostMemory, Bytes: 1 << 30})
 		for _, verb := range []string{"reg_mr", "dereg_mr", "create_cq", "create_qp", "modify_qp", "alloc_pd"} {
-			h := model.Histogram{Count: 3, SumSeconds: 1e-4}
+			h := model.Histogram{Count: 3, Sum: 1e5}
 			h.Buckets[4], h.Buckets[5] = 2, 1
-			probe.Verbs = append(probe.Verbs, model.Verb{Cgroup: id, Device: device, Verb: verb, Duration: h})
+			probe.Verbs = append(probe.Verbs, verbs(id, device, verb, h))
 		}
 	}
 	return []engine.Registration{

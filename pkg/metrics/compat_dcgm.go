@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/exposition"
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -180,8 +180,8 @@ func (v *view) dcgm(b *exposition.Builder) []dcgmGPU {
 }
 
 // givenTo is to whom alone GPUs were given.
-func (v *view) givenTo() map[*model.GPU]attribution.Owner {
-	given := map[*model.GPU]attribution.Owner{}
+func (v *view) givenTo() map[*model.GPU]identity.Owner {
+	given := map[*model.GPU]identity.Owner{}
 	several := map[*model.GPU]bool{}
 	for i := range v.shares.GPUs {
 		s := &v.shares.GPUs[i]

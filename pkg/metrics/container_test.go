@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -50,7 +51,7 @@ func containerNode() []engine.Registration {
 		Memory: model.MemoryUsage{Usage: n(0), Limit: n(math.Inf(1))},
 	}
 	entities := nodeNames()
-	entities[104] = model.Entity{
+	entities[104] = identitytest.Entity{
 		Workload: "ml/train-0", Namespace: "ml", Pod: "train-0", ContainerID: "5a5a",
 		PodUID: "11111111-2222", Runtime: "containerd", Cgroup: "/kubepods/pod11111111-2222/5a5a",
 	}

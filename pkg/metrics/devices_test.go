@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -34,7 +35,7 @@ func TestDeviceInfo(t *testing.T) {
 		}
 		text := encode(t, gather(t, []engine.Registration{
 			{Source: &fake{name: "rdma", facts: facts}},
-			{Source: names(map[uint64]model.Entity{7: {Workload: "pod:u1/c1", ContainerID: "c1", PodUID: "u1"}})},
+			{Source: names(map[model.CgroupID]identitytest.Entity{7: {Workload: "pod:u1/c1", ContainerID: "c1", PodUID: "u1"}})},
 		}), expfmt.TypeTextPlain)
 		var got []string
 		for line := range strings.Lines(text) {

@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -105,7 +106,7 @@ func TestStuckSource(t *testing.T) {
 			t.Errorf("the first scrape took %s, want the deadline", took)
 		}
 		if v, _ := value(families, "accelscope_source_state", "source=rdma", "state=stuck"); v != 1 {
-			t.Error("the source is not told to be stuck")
+			t.Error("the source is not stuck")
 		}
 		if _, ok := value(families, "container_rdma_verbs_total"); !ok {
 			t.Error("the other sources' series are missing")
@@ -158,7 +159,7 @@ func TestPoliteSourceKeepsItsPart(t *testing.T) {
 		defer c.Close() //nolint:errcheck // nothing to lose
 		families := mustGather(t, c)
 		if v, _ := value(families, "accelscope_source_state", "state=failed"); v != 1 {
-			t.Error("the source is not told to have failed")
+			t.Error("the source has not failed")
 		}
 		if _, ok := value(families, "rdma_resources"); !ok {
 			t.Error("what it had read is missing")
@@ -173,7 +174,7 @@ func TestPanics(t *testing.T) {
 		sources[0].Source = &fake{name: "rdma", read: func(context.Context) (model.Snapshot, error) { panic("boom") }}
 		sources[2].Source = &fakeNames{
 			fake:    fake{name: "cgroup", facts: cgroupFacts()},
-			resolve: func(context.Context, []uint64, []int) (model.Snapshot, error) { panic("bang") },
+			resolve: func(context.Context, []model.CgroupID) (model.Snapshot, error) { panic("bang") },
 		}
 		c := newCollector(setup{Sources: sources, Logger: zap.New(log)})
 		defer c.Close() //nolint:errcheck // nothing to lose
@@ -269,11 +270,11 @@ func TestNamesHoldWhileTheResolverIsStuck(t *testing.T) {
 		late := names(nodeNames())
 		table := late.resolve
 		var asked atomic.Int32
-		late.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
+		late.resolve = func(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error) {
 			if asked.Add(1) > 1 {
 				<-release
 			}
-			return table(ctx, cgroups, pids)
+			return table(ctx, ids)
 		}
 		sources := node()
 		sources[2].Source = late
@@ -327,8 +328,8 @@ func TestForget(t *testing.T) {
 		namer.onForget = note("names")
 		table := namer.resolve
 		var expired []uint64
-		namer.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
-			s, err := table(ctx, cgroups, pids)
+		namer.resolve = func(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error) {
+			s, err := table(ctx, ids)
 			s.Expired = expired
 			return s, err
 		}
@@ -373,13 +374,15 @@ func TestForget(t *testing.T) {
 // What a cgroup counted before it got its name, or before it was forgotten,
 // stays with its owner: totals do not fall while their series is there.
 func TestTotalsDoNotFall(t *testing.T) {
-	job := func(step int) model.Entity { return model.Entity{Workload: "slurm:42", Step: fmt.Sprint(step)} }
+	job := func(step int) identitytest.Entity {
+		return identitytest.Entity{Workload: "slurm:42", Step: fmt.Sprint(step)}
+	}
 	for name, tt := range map[string]struct {
 		workload string
-		first    map[uint64]model.Entity
+		first    map[model.CgroupID]identitytest.Entity
 	}{
-		"nobody":       {"", map[uint64]model.Entity{}},
-		"steps of job": {"slurm:42", map[uint64]model.Entity{1: job(0), 2: job(1), 3: job(2)}},
+		"nobody":       {"", map[model.CgroupID]identitytest.Entity{}},
+		"steps of job": {"slurm:42", map[model.CgroupID]identitytest.Entity{1: job(0), 2: job(1), 3: job(2)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { testTotals(t, tt.workload, tt.first) })
@@ -387,27 +390,29 @@ func TestTotalsDoNotFall(t *testing.T) {
 	}
 }
 
-func testTotals(t *testing.T, workload string, entities map[uint64]model.Entity) {
+func testTotals(t *testing.T, workload string, entities map[model.CgroupID]identitytest.Entity) {
 	namer := names(entities)
 	table := namer.resolve
 	var expired []uint64
-	namer.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
-		s, err := table(ctx, cgroups, pids)
+	namer.resolve = func(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error) {
+		s, err := table(ctx, ids)
 		s.Expired = expired
 		return s, err
 	}
 	probe := &fakeFigures{fake: fake{name: "probe"}, onForget: func([]uint64) {}}
-	set := func(created map[uint64]uint64) {
-		probe.facts = model.Snapshot{Objects: []model.Objects{}}
-		for id, n := range created {
-			probe.facts.Objects = append(probe.facts.Objects,
-				model.Objects{Cgroup: id, Device: "rxe0", Type: model.QP, Created: n})
-			h := model.Histogram{Count: n, SumSeconds: float64(n)}
+	set := func(made map[model.CgroupID]uint64) {
+		probe.facts = model.Snapshot{
+			Objects: []model.Objects{}, Created: []model.Series[model.ObjectKey, model.Count]{},
+			Verbs: []model.Series[model.VerbKey, model.Histogram]{}, VerbErrors: []model.Series[model.VerbErrorKey, model.Count]{},
+		}
+		for id, n := range made {
+			probe.facts.Objects = append(probe.facts.Objects, model.Objects{Cgroup: id, Device: "rxe0", Type: model.QP})
+			probe.facts.Created = append(probe.facts.Created, created(id, "rxe0", model.QP, n))
+			h := model.Histogram{Count: n, Sum: n * 1e9}
 			h.Buckets[3] = n
 			probe.facts.Verbs = append(probe.facts.Verbs,
-				model.Verb{Cgroup: id, Device: "rxe0", Verb: "create_qp", Duration: h})
-			probe.facts.VerbErrors = append(probe.facts.VerbErrors,
-				model.VerbError{Cgroup: id, Device: "rxe0", Verb: "create_qp", Errno: "ENOMEM", Count: n})
+				verbs(id, "rxe0", "create_qp", h))
+			probe.facts.VerbErrors = append(probe.facts.VerbErrors, verbErrors(id, "rxe0", "create_qp", "ENOMEM", n))
 		}
 	}
 	c := newCollector(setup{Sources: []engine.Registration{{Source: probe}, {Source: namer}}})
@@ -417,13 +422,13 @@ func testTotals(t *testing.T, workload string, entities map[uint64]model.Entity)
 		prepare func()
 		want    float64 // 0: no series
 	}{
-		{"two", func() { set(map[uint64]uint64{1: 5, 2: 3}) }, 8},
+		{"two", func() { set(map[model.CgroupID]uint64{1: 5, 2: 3}) }, 8},
 		{"one is over", func() { expired = []uint64{2} }, 8},
 		{"and is seen once more", func() { expired = nil }, 8},
-		{"and is gone", func() { set(map[uint64]uint64{1: 6}) }, 9},
-		{"another comes", func() { set(map[uint64]uint64{1: 6, 3: 1}) }, 10},
+		{"and is gone", func() { set(map[model.CgroupID]uint64{1: 6}) }, 9},
+		{"another comes", func() { set(map[model.CgroupID]uint64{1: 6, 3: 1}) }, 10},
 		{"the probe does not answer", func() { probe.facts, probe.err = model.Snapshot{}, errors.New("gone") }, 0},
-		{"and is back", func() { set(map[uint64]uint64{1: 6, 3: 2}); probe.err = nil }, 11},
+		{"and is back", func() { set(map[model.CgroupID]uint64{1: 6, 3: 2}); probe.err = nil }, 11},
 	} {
 		step.prepare()
 		time.Sleep(time.Second)
@@ -437,19 +442,24 @@ func testTotals(t *testing.T, workload string, entities map[uint64]model.Entity)
 		}
 	}
 	if workload == "" {
-		entities[1] = model.Entity{Workload: "late"}
-		time.Sleep(time.Second)
-		families := mustGather(t, c)
-		if v, _ := value(families, "container_rdma_objects_created_total", "workload="); v != 11 {
-			t.Errorf("after one got its name nobody made %v, want the 11 of before", v)
-		}
-		if v, _ := value(families, "container_rdma_objects_created_total", "workload=late"); v != 6 {
-			t.Errorf("the late one made %v, want its 6", v)
+		// What was counted before the name was known stays unattributed.
+		entities[1] = identitytest.Entity{Workload: "late"}
+		for _, late := range []uint64{0, 4} {
+			set(map[model.CgroupID]uint64{1: 6 + late, 3: 2})
+			time.Sleep(time.Second)
+			families := mustGather(t, c)
+			if v, _ := value(families, "container_rdma_objects_created_total", "workload="); v != 11 {
+				t.Errorf("after one got its name %v are unattributed, want the 11 of before", v)
+			}
+			v, ok := value(families, "container_rdma_objects_created_total", "workload=late")
+			if v != float64(late) || !ok {
+				t.Errorf("the late one made %v, want %v", v, late)
+			}
 		}
 		return
 	}
-	// When all is over, nothing is left: no series, no memory.
-	expired = []uint64{1, 3}
+	// When all is over, no series is left. Cgroup 2 was seen once more, so it expires again.
+	expired = []uint64{1, 2, 3}
 	time.Sleep(time.Second)
 	mustGather(t, c)
 	set(nil)
@@ -471,15 +481,15 @@ func TestTotalsOfSteps(t *testing.T) {
 
 func testSteps(t *testing.T, objects bool) {
 	const steps = 12
-	entities := map[uint64]model.Entity{}
+	entities := map[model.CgroupID]identitytest.Entity{}
 	for id := uint64(1); id <= steps; id++ {
-		entities[id] = model.Entity{Workload: "slurm:42", Runtime: "slurm"}
+		entities[id] = identitytest.Entity{Workload: "slurm:42", Runtime: "slurm"}
 	}
 	namer := names(entities)
 	table := namer.resolve
 	var expired []uint64
-	namer.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
-		s, err := table(ctx, cgroups, pids)
+	namer.resolve = func(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error) {
+		s, err := table(ctx, ids)
 		s.Expired = expired
 		return s, err
 	}
@@ -492,15 +502,15 @@ func testSteps(t *testing.T, objects bool) {
 			if over {
 				expired = []uint64{gone + 1}
 			}
-			probe.facts = model.Snapshot{Verbs: []model.Verb{}}
+			probe.facts = model.Snapshot{Verbs: []model.Series[model.VerbKey, model.Histogram]{}}
 			for id := gone + 1; id <= steps; id++ {
-				h := model.Histogram{Count: 1, SumSeconds: 1}
+				h := model.Histogram{Count: 1, Sum: 1e9}
 				h.Buckets[3] = 1
 				probe.facts.Verbs = append(probe.facts.Verbs,
-					model.Verb{Cgroup: id, Device: "rxe0", Verb: "create_qp", Duration: h})
+					verbs(id, "rxe0", "create_qp", h))
 				if objects {
-					probe.facts.Objects = append(probe.facts.Objects,
-						model.Objects{Cgroup: id, Device: "rxe0", Type: model.QP, Created: 1})
+					probe.facts.Objects = append(probe.facts.Objects, model.Objects{Cgroup: id, Device: "rxe0", Type: model.QP})
+					probe.facts.Created = append(probe.facts.Created, created(id, "rxe0", model.QP, 1))
 				}
 			}
 			time.Sleep(time.Second)
@@ -579,7 +589,7 @@ func TestForgetWaitsForAStuckSource(t *testing.T) {
 		count := func([]uint64) { forgot++ }
 		namer := names(nodeNames())
 		namer.onForget = count
-		namer.resolve = func(context.Context, []uint64, []int) (model.Snapshot, error) {
+		namer.resolve = func(context.Context, []model.CgroupID) (model.Snapshot, error) {
 			return model.Snapshot{Expired: []uint64{101}}, nil
 		}
 		figures := &fakeFigures{fake: fake{name: "probe", read: hang(release)}, onForget: count}

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -51,12 +52,12 @@ func (f *fake) count() int {
 // fakeNames is a fake that is a Resolver too.
 type fakeNames struct {
 	fake
-	resolve  func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error)
+	resolve  func(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error)
 	onForget func([]uint64)
 }
 
-func (f *fakeNames) Resolve(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
-	return f.resolve(ctx, cgroups, pids)
+func (f *fakeNames) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error) {
+	return f.resolve(ctx, ids)
 }
 
 func (f *fakeNames) Forget(cgroups []uint64) { f.onForget(cgroups) }
@@ -70,21 +71,24 @@ type fakeFigures struct {
 func (f *fakeFigures) Forget(cgroups []uint64) { f.onForget(cgroups) }
 
 // names resolves from a table.
-func names(entities map[uint64]model.Entity) *fakeNames {
+func names(entities map[model.CgroupID]identitytest.Entity) *fakeNames {
 	return &fakeNames{
 		fake: fake{name: "cgroup"},
-		resolve: func(_ context.Context, cgroups []uint64, _ []int) (model.Snapshot, error) {
-			s := model.Snapshot{Entities: map[uint64]model.Entity{}, UnresolvedCgroups: new(uint64)}
-			for _, id := range cgroups {
+		resolve: func(_ context.Context, ids []model.CgroupID) (model.Snapshot, error) {
+			unresolved := uint64(0)
+			known := map[model.CgroupID]identitytest.Entity{}
+			for _, id := range ids {
 				if e, ok := entities[id]; ok {
-					s.Entities[id] = e
+					known[id] = e
 				} else {
-					*s.UnresolvedCgroups++
+					unresolved++
 				}
 			}
+			s := *identitytest.Facts(known)
+			s.UnresolvedCgroups = &unresolved
 			return s, nil
 		},
-		onForget: func([]uint64) {},
+		onForget: func([]model.CgroupID) {},
 	}
 }
 
@@ -149,30 +153,49 @@ func nodeHCAs() model.Snapshot {
 	}
 }
 
+func created(id model.CgroupID, device string, typ model.ObjectType, n uint64) model.Series[model.ObjectKey, model.Count] {
+	return model.Series[model.ObjectKey, model.Count]{
+		Cgroup: id, Key: model.ObjectKey{Device: device, Type: typ}, Value: model.Count(n),
+	}
+}
+
+func verbs(id model.CgroupID, device, verb string, h model.Histogram) model.Series[model.VerbKey, model.Histogram] {
+	return model.Series[model.VerbKey, model.Histogram]{Cgroup: id, Key: model.VerbKey{Device: device, Verb: verb}, Value: h}
+}
+
+func verbErrors(id model.CgroupID, device, verb, errno string, n uint64) model.Series[model.VerbErrorKey, model.Count] {
+	return model.Series[model.VerbErrorKey, model.Count]{
+		Cgroup: id, Key: model.VerbErrorKey{Device: device, Verb: verb, Errno: errno}, Value: model.Count(n),
+	}
+}
+
 // probeFacts are three workloads and a cgroup without a name.
 func probeFacts() model.Snapshot {
-	latency := model.Histogram{Count: 7, SumSeconds: 0.02}
+	latency := model.Histogram{Count: 7, Sum: 20e6}
 	latency.Buckets[6], latency.Buckets[7], latency.Buckets[14] = 4, 2, 1
-	slow := model.Histogram{Count: 1, SumSeconds: 100}
+	slow := model.Histogram{Count: 1, Sum: 100e9}
 	slow.Buckets[model.HistogramBuckets-1] = 1
 	return model.Snapshot{
 		Objects: []model.Objects{
-			{Cgroup: 101, Device: "mlx5_0", Type: model.QP, Current: 6, Created: 8},
-			{Cgroup: 101, Device: "mlx5_0", Type: model.MR, Current: 2, Created: 2},
-			{Cgroup: 102, Device: "mlx5_0", Type: model.QP, Current: 1, Created: 1},
-			{Cgroup: 103, Device: "mlx5_0", Type: model.QP, Current: 2, Created: 5},
-			{Cgroup: 103, Device: "mlx5_0", Type: model.DEVXObj, Current: 3, Created: 3},
-			{Cgroup: 999, Device: "mlx5_0", Type: model.QP, Current: 1, Created: 1},
+			{Cgroup: 101, Device: "mlx5_0", Type: model.QP, Current: 6},
+			{Cgroup: 101, Device: "mlx5_0", Type: model.MR, Current: 2},
+			{Cgroup: 102, Device: "mlx5_0", Type: model.QP, Current: 1},
+			{Cgroup: 103, Device: "mlx5_0", Type: model.QP, Current: 2},
+			{Cgroup: 103, Device: "mlx5_0", Type: model.DEVXObj, Current: 3},
+			{Cgroup: 999, Device: "mlx5_0", Type: model.QP, Current: 1},
+		},
+		Created: []model.Series[model.ObjectKey, model.Count]{
+			created(101, "mlx5_0", model.QP, 8), created(101, "mlx5_0", model.MR, 2), created(102, "mlx5_0", model.QP, 1),
+			created(103, "mlx5_0", model.QP, 5), created(103, "mlx5_0", model.DEVXObj, 3), created(999, "mlx5_0", model.QP, 1),
 		},
 		Registered: []model.Registered{
 			{Cgroup: 101, Device: "mlx5_0", Memory: model.HostMemory, Bytes: 1 << 20},
 			{Cgroup: 101, Device: "mlx5_0", Memory: model.GPUMemory, Bytes: 1 << 30},
 		},
-		Verbs: []model.Verb{
-			{Cgroup: 101, Device: "mlx5_0", Verb: "reg_mr", Duration: latency},
-			{Cgroup: 102, Device: "mlx5_0", Verb: "create_qp", Duration: slow},
+		Verbs: []model.Series[model.VerbKey, model.Histogram]{
+			verbs(101, "mlx5_0", "reg_mr", latency), verbs(102, "mlx5_0", "create_qp", slow),
 		},
-		VerbErrors: []model.VerbError{{Cgroup: 101, Device: "mlx5_0", Verb: "reg_mr", Errno: "ENOMEM", Count: 3}},
+		VerbErrors: []model.Series[model.VerbErrorKey, model.Count]{verbErrors(101, "mlx5_0", "reg_mr", "ENOMEM", 3)},
 		Hooks: []model.Hook{
 			{Name: "ib_uverbs_ioctl", Tier: "fentry", State: model.StateOK},
 			{Name: "ib_umem_dmabuf_get", State: model.StateUnsupported, Reason: "no such function"},
@@ -182,8 +205,8 @@ func probeFacts() model.Snapshot {
 	}
 }
 
-func nodeNames() map[uint64]model.Entity {
-	return map[uint64]model.Entity{
+func nodeNames() map[model.CgroupID]identitytest.Entity {
+	return map[model.CgroupID]identitytest.Entity{
 		101: {
 			Workload: "ml/train-0/main", Namespace: "ml", Pod: "train-0", Container: "main", ContainerID: "0a1b",
 			PodUID: "11111111-2222", Runtime: "containerd", Cgroup: "/kubepods/pod11111111-2222/0a1b",

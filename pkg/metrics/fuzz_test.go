@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	facts "github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -34,14 +35,16 @@ func FuzzExposition(f *testing.F) {
 			}},
 			Resources: []facts.Resource{{Device: device, Type: facts.ObjectType(verb), Count: 1}},
 			Objects:   []facts.Objects{{Cgroup: 1, Device: device, Type: facts.ObjectType(verb), Current: 1}},
-			Verbs:     []facts.Verb{{Cgroup: 1, Device: device, Verb: verb}, {Cgroup: 2, Device: device, Verb: verb}},
-			VerbErrors: []facts.VerbError{
-				{Cgroup: 1, Device: device, Verb: verb, Errno: other}, {Cgroup: 2, Device: device, Verb: verb, Errno: other},
+			Verbs: []facts.Series[facts.VerbKey, facts.Histogram]{
+				verbs(1, device, verb, facts.Histogram{}), verbs(2, device, verb, facts.Histogram{}),
+			},
+			VerbErrors: []facts.Series[facts.VerbErrorKey, facts.Count]{
+				verbErrors(1, device, verb, other, 0), verbErrors(2, device, verb, other, 0),
 			},
 			Hooks:        []facts.Hook{{Name: verb, Tier: other, State: facts.State(state)}},
 			DeviceStates: []facts.DeviceState{{Source: "rdma", Device: device, State: facts.State(state)}},
 		}
-		named := names(map[uint64]facts.Entity{
+		named := names(map[facts.CgroupID]identitytest.Entity{
 			1: {Workload: workload, Pod: other, Cgroup: other}, 2: {Workload: other, Cgroup: workload},
 		})
 		sources := []engine.Registration{{Source: &fake{name: "rdma", facts: s}}, {Source: named}}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 
+	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -28,13 +29,13 @@ func TestGoldenRefreshes(t *testing.T) {
 		sources[1].Source = probe
 		entities := nodeNames()
 		named := entities[101]
-		entities[101] = model.Entity{
+		entities[101] = identitytest.Entity{
 			Workload: "pod:11111111-2222/0a1b", ContainerID: "0a1b", PodUID: named.PodUID, Runtime: named.Runtime, Cgroup: named.Cgroup,
 		}
 		table := names(entities).resolve
 		var expired []uint64
-		namer.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
-			s, err := table(ctx, cgroups, pids)
+		namer.resolve = func(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error) {
+			s, err := table(ctx, ids)
 			s.Expired = expired
 			return s, err
 		}
@@ -71,16 +72,17 @@ func TestGoldenRefreshes(t *testing.T) {
 
 // grown returns the facts after everything that accumulates has grown by n.
 func grown(s model.Snapshot, n uint64) model.Snapshot {
-	s.Objects, s.Verbs, s.VerbErrors = slices.Clone(s.Objects), slices.Clone(s.Verbs), slices.Clone(s.VerbErrors)
-	for i := range s.Objects {
-		s.Objects[i].Created += n
+	s.Objects, s.Created = slices.Clone(s.Objects), slices.Clone(s.Created)
+	s.Verbs, s.VerbErrors = slices.Clone(s.Verbs), slices.Clone(s.VerbErrors)
+	for i := range s.Created {
+		s.Created[i].Value += model.Count(n)
 	}
 	for i := range s.Verbs {
-		h := &s.Verbs[i].Duration
-		h.Count, h.SumSeconds, h.Buckets[8] = h.Count+n, h.SumSeconds+float64(n)/1024, h.Buckets[8]+n
+		h := &s.Verbs[i].Value
+		h.Count, h.Sum, h.Buckets[8] = h.Count+n, h.Sum+n*1e9/1024, h.Buckets[8]+n
 	}
 	for i := range s.VerbErrors {
-		s.VerbErrors[i].Count += n
+		s.VerbErrors[i].Value += model.Count(n)
 	}
 	return s
 }
@@ -88,6 +90,11 @@ func grown(s model.Snapshot, n uint64) model.Snapshot {
 // without returns the facts without those of a cgroup.
 func without(s model.Snapshot, id uint64) model.Snapshot {
 	s.Objects = slices.DeleteFunc(slices.Clone(s.Objects), func(f model.Objects) bool { return f.Cgroup == id })
-	s.Verbs = slices.DeleteFunc(slices.Clone(s.Verbs), func(f model.Verb) bool { return f.Cgroup == id })
+	s.Created = slices.DeleteFunc(slices.Clone(s.Created), func(f model.Series[model.ObjectKey, model.Count]) bool {
+		return f.Cgroup == id
+	})
+	s.Verbs = slices.DeleteFunc(slices.Clone(s.Verbs), func(f model.Series[model.VerbKey, model.Histogram]) bool {
+		return f.Cgroup == id
+	})
 	return s
 }

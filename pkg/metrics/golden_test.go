@@ -4,7 +4,6 @@ package metrics
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -43,20 +42,13 @@ func nodes(t *testing.T) map[string][]engine.Registration {
 	noProbe[0].Source = &fake{name: "rdma", facts: func() model.Snapshot {
 		s := nodeHCAs()
 		s.Holdings = []model.Holding{
-			{Device: "mlx5_0", PID: 7, Type: model.QP, Count: 5},
-			{Device: "mlx5_0", PID: 7, Type: model.MR, Count: 2, Bytes: 4096},
+			{Device: "mlx5_0", PID: 7, Cgroup: 101, Type: model.QP, Count: 5},
+			{Device: "mlx5_0", PID: 7, Cgroup: 101, Type: model.MR, Count: 2, Bytes: 4096},
 		}
 		return s
 	}()}
 	noProbe[1] = engine.Registration{Source: &fake{name: "probe"}, Err: fmt.Errorf("kernel 4.18: %w", model.ErrUnsupported)}
-	byPID := names(nodeNames())
-	table := byPID.resolve
-	byPID.resolve = func(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
-		s, err := table(ctx, append(cgroups, 101), pids)
-		s.Tasks = map[int]uint64{7: 101}
-		return s, err
-	}
-	noProbe[2].Source = byPID
+	noProbe[2].Source = names(nodeNames())
 
 	stuck := node()
 	release := make(chan struct{})

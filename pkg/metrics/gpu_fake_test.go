@@ -146,11 +146,11 @@ func amdFacts() model.Snapshot {
 
 func accessFacts() model.Snapshot {
 	return model.Snapshot{
-		DeviceOpens: []model.DeviceOpens{
-			{Cgroup: 101, Device: "nvidia0", Class: model.ClassNVIDIA, Allowed: 3},
-			{Cgroup: 102, Device: "nvidia0", Class: model.ClassNVIDIA, Allowed: 1},
-			{Cgroup: 103, Device: "nvidia0", Class: model.ClassNVIDIA, Allowed: 1, Denied: 7},
-			{Cgroup: 999, Device: "renderD128", Class: model.ClassDRI, Denied: 1},
+		DeviceOpens: []model.Series[model.OpenKey, model.Opens]{
+			{Cgroup: 101, Key: model.OpenKey{Device: "nvidia0", Class: model.ClassNVIDIA}, Value: model.Opens{Allowed: 3}},
+			{Cgroup: 102, Key: model.OpenKey{Device: "nvidia0", Class: model.ClassNVIDIA}, Value: model.Opens{Allowed: 1}},
+			{Cgroup: 103, Key: model.OpenKey{Device: "nvidia0", Class: model.ClassNVIDIA}, Value: model.Opens{Allowed: 1, Denied: 7}},
+			{Cgroup: 999, Key: model.OpenKey{Device: "renderD128", Class: model.ClassDRI}, Value: model.Opens{Denied: 1}},
 		},
 		DeviceHandles: []model.DeviceHandles{
 			{Cgroup: 101, Device: "nvidia0", Class: model.ClassNVIDIA, Count: 2},

@@ -84,8 +84,8 @@ func accessMetrics() []metric {
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.DeviceOpens {
 					s := &v.shares.DeviceOpens[i]
-					b.Share(float64(s.Allowed), v.owners[s.Owner], s.Device, string(s.Class), "allowed")
-					b.Share(float64(s.Denied), v.owners[s.Owner], s.Device, string(s.Class), "denied")
+					b.Share(float64(s.Value.Allowed), v.owners[s.Owner], s.Key.Device, string(s.Key.Class), "allowed")
+					b.Share(float64(s.Value.Denied), v.owners[s.Owner], s.Key.Device, string(s.Key.Class), "denied")
 				}
 			},
 		},

@@ -27,7 +27,7 @@ func infoMetrics(labels []string) []metric {
 		emit: func(v *view, b *exposition.Builder) {
 			values := make([]string, 0, len(names))
 			for _, i := range v.shares.Infos {
-				values = append(values[:0], i.PodUID, i.Runtime, i.Image, i.User, v.node, i.Cgroup)
+				values = append(values[:0], i.PodUID, i.Runtime, i.Image, i.User, v.node, string(i.Cgroup))
 				for _, l := range listed {
 					values = append(values, i.Labels[l])
 				}

@@ -13,14 +13,14 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestInfo: what is known of workloads beyond their exposition.Identity, with the labels
+// TestInfo: what is known of workloads beyond their identity, with the labels
 // that the user listed.
 func TestInfo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		facts := model.Snapshot{
 			Objects: []model.Objects{{Cgroup: 7, Device: "mlx5_0", Type: model.QP, Current: 1}},
-			Entities: map[uint64]model.Entity{
-				7: {Workload: "slurm:4711", Runtime: "slurm", User: "ada", Cgroup: "/slurm/uid_1/job_4711"},
+			Cgroups: []model.Cgroup{
+				{ID: 7, Workload: "slurm:4711", Runtime: "slurm", User: "ada", Path: "/slurm/uid_1/job_4711"},
 			},
 			JobSteps: []model.JobStep{{Job: "4711", Step: "0", User: "ada"}, {Job: "4711", Step: "batch", User: "ada"}},
 			Containers: []model.Container{{

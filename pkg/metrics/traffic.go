@@ -38,8 +38,8 @@ const whole = " Absent while calls that tell it are sampled: it goes on where it
 // exact one rests: that would be a counter that stands still while the workload
 // does not. Bytes are shown nevertheless, or the sum over a device would not be
 // its figure.
-func exact(s model.Seen) bool   { return !s.Sampled && !s.Resting }
-func sampled(s model.Seen) bool { return s.Sampled }
+func exact(sampled, resting bool) bool { return !sampled && !resting }
+func sampled(sampled, _ bool) bool     { return sampled }
 
 func byteMetrics(sampled bool, twin, more string) []metric {
 	bytes := func(d model.Direction, help string) metric {
@@ -73,16 +73,17 @@ func byteMetrics(sampled bool, twin, more string) []metric {
 	}
 }
 
-func operationMetrics(chosen func(model.Seen) bool, twin, more string) []metric {
+func operationMetrics(chosen func(sampled, resting bool) bool, twin, more string) []metric {
 	const receive = "recv"
-	requests := func(name, help string, receives bool, of func(*attribution.WorkRequestShare) uint64) metric {
+	requests := func(name, help string, receives bool, of func(model.Requests) uint64) metric {
 		return metric{
 			name: name + twin + "_total", typ: counter, owned: true, labels: []string{"device", "method", "opcode"},
 			help: help + more,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.WorkRequests {
-					if s := &v.shares.WorkRequests[i]; chosen(s.Seen) && (receives || s.Opcode != receive) {
-						b.Share(float64(of(s)), v.owners[s.Owner], s.Device, string(model.MethodUprobe), s.Opcode)
+					s := &v.shares.WorkRequests[i]
+					if chosen(s.Key.Sampled, s.Resting) && (receives || s.Key.Opcode != receive) {
+						b.Share(float64(of(s.Value)), v.owners[s.Owner], s.Key.Device, string(model.MethodUprobe), s.Key.Opcode)
 					}
 				}
 			},
@@ -95,11 +96,11 @@ func operationMetrics(chosen func(model.Seen) bool, twin, more string) []metric 
 	return []metric{
 		requests("container_rdma_work_requests",
 			"Work requests that the workload has posted, by opcode, recv for receives: all of a chain, those that the provider "+
-				"refused left out.", true, func(s *attribution.WorkRequestShare) uint64 { return s.Count }),
+				"refused left out.", true, func(r model.Requests) uint64 { return r.Count }),
 		requests("container_rdma_work_request_bytes",
 			"Length of the scatter/gather lists of the work requests that the workload has posted, in bytes, by opcode. "+
 				"Not of receives, whose bytes are in container_rdma_receive_bytes_total once they have completed.",
-			false, func(s *attribution.WorkRequestShare) uint64 { return s.Bytes }),
+			false, func(r model.Requests) uint64 { return r.Bytes }),
 		{
 			name: "container_rdma_completion_errors" + twin + "_total", typ: counter, owned: true,
 			labels: []string{"device", "method", "status"},
@@ -107,8 +108,8 @@ func operationMetrics(chosen func(model.Seen) bool, twin, more string) []metric 
 				"ibv_start_poll are not seen." + more,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.CompletionErrors {
-					if s := &v.shares.CompletionErrors[i]; chosen(s.Seen) {
-						b.Share(float64(s.Count), v.owners[s.Owner], s.Device, string(model.MethodUprobe), s.Status)
+					if s := &v.shares.CompletionErrors[i]; chosen(s.Key.Sampled, s.Resting) {
+						b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device, string(model.MethodUprobe), s.Key.Status)
 					}
 				}
 			},
@@ -120,8 +121,8 @@ func operationMetrics(chosen func(model.Seen) bool, twin, more string) []metric 
 				"matched with a post are left out." + more,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Completions {
-					if s := &v.shares.Completions[i]; chosen(s.Seen) {
-						b.FineHistogram(&s.Duration, v.owners[s.Owner], s.Device, string(model.MethodUprobe), s.Opcode)
+					if s := &v.shares.Completions[i]; chosen(s.Key.Sampled, s.Resting) {
+						b.FineHistogram(&s.Value, v.owners[s.Owner], s.Key.Device, string(model.MethodUprobe), s.Key.Opcode)
 					}
 				}
 			},
@@ -131,10 +132,15 @@ func operationMetrics(chosen func(model.Seen) bool, twin, more string) []metric 
 
 // budgetMetrics are what is watched, and what that takes of the workloads.
 func budgetMetrics() []metric {
-	budget := func(name string, typ dto.MetricType, help string, of func(*attribution.BudgetShare) float64) metric {
+	budget := func(name string, typ dto.MetricType, help string,
+		of func(*model.DataPathStats, *attribution.BudgetShare) float64,
+	) metric {
 		return metric{name: name, typ: typ, owned: true, help: help, emit: func(v *view, b *exposition.Builder) {
+			if v.facts.DataPath == nil {
+				return
+			}
 			for i := range v.shares.Budgets {
-				b.Share(of(&v.shares.Budgets[i]), v.owners[v.shares.Budgets[i].Owner])
+				b.Share(of(v.facts.DataPath, &v.shares.Budgets[i]), v.owners[v.shares.Budgets[i].Owner])
 			}
 		}}
 	}
@@ -158,14 +164,14 @@ func budgetMetrics() []metric {
 		},
 		budget("accelscope_budget_limit_ratio", gauge,
 			"Part of a process's CPU time that probes on the data path may take (--rdma.datapath-budget), infinite without a limit.",
-			func(s *attribution.BudgetShare) float64 { return s.LimitRatio }),
+			func(d *model.DataPathStats, _ *attribution.BudgetShare) float64 { return d.LimitRatio }),
 		budget("accelscope_budget_spent_ratio", gauge,
 			"Part of its CPU time that probes on the data path took in the last minute, of the workload's process of which "+
 				"it was most. The cost of a hit is measured when the first probe is attached.",
-			func(s *attribution.BudgetShare) float64 { return s.SpentRatio }),
+			func(_ *model.DataPathStats, s *attribution.BudgetShare) float64 { return s.SpentRatio }),
 		budget("accelscope_datapath_spent_seconds_total", counter,
 			"CPU time that probes on the data path took of all processes of the workload, in seconds.",
-			func(s *attribution.BudgetShare) float64 { return s.SpentSeconds }),
+			func(_ *model.DataPathStats, s *attribution.BudgetShare) float64 { return float64(s.Spent) / 1e9 }),
 		stats("accelscope_datapath_processes", gauge, "Processes whose data path is watched.",
 			func(d *model.DataPathStats) uint64 { return d.Processes }),
 		stats("accelscope_datapath_probes", gauge, "Probes that are attached to functions of verbs providers.",

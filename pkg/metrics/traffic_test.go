@@ -3,7 +3,6 @@
 package metrics
 
 import (
-	"math"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/exposition"
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -21,10 +21,8 @@ import (
 // counted, and one that polls too much for it, on a device that they share.
 func trafficRefresh() *engine.Refresh {
 	var write model.FineHistogram
-	write.Count, write.SumSeconds = 6, 1e-3
+	write.Count, write.Sum = 6, 1e6
 	write.Buckets[0], write.Buckets[17], write.Buckets[18], write.Buckets[model.FineBuckets-1] = 1, 2, 2, 1
-	scaled := model.Seen{Sampled: true}
-	rests := model.Seen{Resting: true}
 	return &engine.Refresh{
 		At: time.Unix(1, 0),
 		Facts: model.Snapshot{
@@ -36,10 +34,10 @@ func trafficRefresh() *engine.Refresh {
 				},
 				{PF: "mlx5_0", Number: 1, TransmitBytes: 404},
 			},
-			DataPath: &model.DataPathStats{Processes: 3, Probes: 12, Late: 1},
+			DataPath: &model.DataPathStats{LimitRatio: 0.01, Processes: 3, Probes: 12, Late: 1},
 		},
 		Shares: attribution.Attribution{
-			Owners: []attribution.Owner{
+			Owners: []identity.Owner{
 				{},
 				{Workload: "ml/alone/main", Namespace: "ml", Pod: "alone", Container: "main", ContainerID: "0a"},
 				{Workload: "ml/exact/main", Namespace: "ml", Pod: "exact", Container: "main", ContainerID: "0b"},
@@ -55,29 +53,31 @@ func trafficRefresh() *engine.Refresh {
 				{Owner: 3, Device: "mlx5_0", Method: model.MethodUprobe, Direction: model.Transmit, Bytes: 66, Sampled: true},
 				{Owner: 3, Device: "mlx5_0", Method: model.MethodUprobe, Direction: model.Receive, Bytes: 67, Sampled: true},
 			},
-			WorkRequests: []attribution.WorkRequestShare{
-				{Owner: 2, Device: "mlx5_0", Opcode: "rdma_write", Count: 9, Bytes: 1 << 40},
-				{Owner: 2, Device: "mlx5_0", Opcode: "recv", Count: 8},
-				{Owner: 3, Device: "mlx5_0", Opcode: "send", Count: 404, Bytes: 404, Seen: rests},
-				{Owner: 3, Device: "mlx5_0", Opcode: "send", Count: 6, Bytes: 66, Seen: scaled},
-			},
-			CompletionErrors: []attribution.CompletionErrorShare{
-				{Owner: 2, Device: "mlx5_0", Status: "retry_exceeded", Count: 2},
-				{Owner: 3, Device: "mlx5_0", Status: "wr_flush_error", Count: 404, Seen: rests},
-				{Owner: 3, Device: "mlx5_0", Status: "wr_flush_error", Count: 3, Seen: scaled},
-			},
-			Completions: []attribution.CompletionShare{
-				{Owner: 2, Device: "mlx5_0", Opcode: "write", Duration: write},
-				{Owner: 3, Device: "mlx5_0", Opcode: "send", Duration: write, Seen: rests},
-				{Owner: 3, Device: "mlx5_0", Opcode: "atomic", Duration: write, Seen: scaled},
+			CounterShares: attribution.CounterShares{
+				WorkRequests: []attribution.Share[model.WorkRequestKey, model.Requests]{
+					{Owner: 2, Key: model.WorkRequestKey{Device: "mlx5_0", Opcode: "rdma_write"}, Value: model.Requests{Count: 9, Bytes: 1 << 40}},
+					{Owner: 2, Key: model.WorkRequestKey{Device: "mlx5_0", Opcode: "recv"}, Value: model.Requests{Count: 8, Bytes: 0}},
+					{Owner: 3, Key: model.WorkRequestKey{Device: "mlx5_0", Opcode: "send"}, Value: model.Requests{Count: 404, Bytes: 404}, Resting: true},
+					{Owner: 3, Key: model.WorkRequestKey{Device: "mlx5_0", Opcode: "send", Sampled: true}, Value: model.Requests{Count: 6, Bytes: 66}},
+				},
+				CompletionErrors: []attribution.Share[model.CompletionErrorKey, model.Count]{
+					{Owner: 2, Key: model.CompletionErrorKey{Device: "mlx5_0", Status: "retry_exceeded"}, Value: 2},
+					{Owner: 3, Key: model.CompletionErrorKey{Device: "mlx5_0", Status: "wr_flush_error"}, Value: 404, Resting: true},
+					{Owner: 3, Key: model.CompletionErrorKey{Device: "mlx5_0", Status: "wr_flush_error", Sampled: true}, Value: 3},
+				},
+				Completions: []attribution.Share[model.CompletionKey, model.FineHistogram]{
+					{Owner: 2, Key: model.CompletionKey{Device: "mlx5_0", Opcode: "write"}, Value: write},
+					{Owner: 3, Key: model.CompletionKey{Device: "mlx5_0", Opcode: "send"}, Value: write, Resting: true},
+					{Owner: 3, Key: model.CompletionKey{Device: "mlx5_0", Opcode: "atomic", Sampled: true}, Value: write},
+				},
 			},
 			Sampling: []attribution.SamplingShare{
 				{Owner: 2, Device: "mlx5_0", Calls: model.PostCalls, Ratio: 1},
 				{Owner: 3, Device: "mlx5_0", Calls: model.PollCalls, Ratio: 0.015},
 			},
 			Budgets: []attribution.BudgetShare{
-				{Owner: 2, LimitRatio: math.Inf(1), SpentRatio: 0.04, SpentSeconds: 1.5},
-				{Owner: 3, LimitRatio: 0.01, SpentRatio: 0.0099, SpentSeconds: 2.5},
+				{Owner: 2, SpentRatio: 0.04, Spent: 15e8},
+				{Owner: 3, SpentRatio: 0.0099, Spent: 25e8},
 			},
 		},
 	}

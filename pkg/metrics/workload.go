@@ -22,8 +22,7 @@ func resourceMetrics() []metric {
 	}
 }
 
-// workloadMetrics are the shares. Those of the zero entity have five empty
-// identity labels.
+// workloadMetrics are the shares. Those of the zero owner have five empty identity labels.
 func workloadMetrics() []metric {
 	return []metric{
 		{
@@ -63,7 +62,7 @@ func workloadMetrics() []metric {
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Verbs {
 					s := &v.shares.Verbs[i]
-					b.Share(float64(s.Duration.Count), v.owners[s.Owner], s.Device, s.Verb)
+					b.Share(float64(s.Value.Count), v.owners[s.Owner], s.Key.Device, s.Key.Verb)
 				}
 			},
 		},
@@ -73,7 +72,7 @@ func workloadMetrics() []metric {
 			help:   "Control-path verbs that failed, by errno.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.VerbErrors {
-					b.Share(float64(s.Count), v.owners[s.Owner], s.Device, s.Verb, s.Errno)
+					b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device, s.Key.Verb, s.Key.Errno)
 				}
 			},
 		},
@@ -83,7 +82,7 @@ func workloadMetrics() []metric {
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Verbs {
 					s := &v.shares.Verbs[i]
-					b.Histogram(&s.Duration, v.owners[s.Owner], s.Device, s.Verb)
+					b.Histogram(&s.Value, v.owners[s.Owner], s.Key.Device, s.Key.Verb)
 				}
 			},
 		},

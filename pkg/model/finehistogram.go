@@ -7,8 +7,8 @@ package model
 // microseconds, of which every one counts.
 type FineHistogram struct {
 	Count uint64
-	// SumSeconds is the sum of all durations.
-	SumSeconds float64
+	// Sum is the sum of all durations, in nanoseconds.
+	Sum uint64
 	// Buckets[i] counts the durations in (2^((i-1)/4), 2^(i/4)] · 2^FineMinExp
 	// seconds; the first one also holds everything shorter, and one more bucket at
 	// the end everything longer than 2^FineMaxExp.
@@ -23,11 +23,28 @@ const (
 	FineBuckets = (FineMaxExp-FineMinExp)*FineOctave + 2
 )
 
-// Add adds the counts of o.
-func (h *FineHistogram) Add(o *FineHistogram) {
-	h.Count += o.Count
-	h.SumSeconds += o.SumSeconds
-	for i, n := range o.Buckets {
+// Add adds the counts of v.
+func (h *FineHistogram) Add(v *FineHistogram) {
+	h.Count += v.Count
+	h.Sum += v.Sum
+	for i, n := range v.Buckets {
 		h.Buckets[i] += n
 	}
+}
+
+// Since returns what was counted after last.
+func (h *FineHistogram) Since(last *FineHistogram) FineHistogram {
+	d := *h
+	if h.Count < last.Count || h.Sum < last.Sum {
+		return d
+	}
+	d.Count -= last.Count
+	d.Sum -= last.Sum
+	for i, n := range last.Buckets {
+		if d.Buckets[i] < n {
+			return *h
+		}
+		d.Buckets[i] -= n
+	}
+	return d
 }

@@ -212,20 +212,11 @@ const (
 	ClassDRI  DeviceClass = "dri"  // /dev/dri/*
 )
 
-// DeviceOpens is how often one cgroup opened a device node, and how often its
-// device cgroup did not let it.
-type DeviceOpens struct {
-	Cgroup          uint64
-	Device          string // name of the node: uverbs0, nvidia0, nvidiactl, kfd, card0, renderD128
-	Class           DeviceClass
-	Allowed, Denied uint64
-}
-
 // DeviceHandles is how many open files of a device node the processes of one
 // cgroup have.
 type DeviceHandles struct {
-	Cgroup uint64
-	Device string
+	Cgroup CgroupID
+	Device string // name of the node: uverbs0, nvidia0, nvidiactl, kfd, card0, renderD128
 	Class  DeviceClass
 	Count  uint64
 }

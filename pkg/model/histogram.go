@@ -7,8 +7,8 @@ package model
 // Prometheus native histogram of schema 0, so nothing is rounded on the way.
 type Histogram struct {
 	Count uint64
-	// SumSeconds is the sum of all durations.
-	SumSeconds float64
+	// Sum is the sum of all durations, in nanoseconds.
+	Sum uint64
 	// Buckets[i] counts the durations in (2^(i-1), 2^i] · 2^HistogramMinExp
 	// seconds; the first one also holds everything shorter, and one more
 	// bucket at the end everything longer than 2^HistogramMaxExp.
@@ -22,11 +22,28 @@ const (
 	HistogramBuckets = HistogramMaxExp - HistogramMinExp + 2
 )
 
-// Add adds the counts of o.
-func (h *Histogram) Add(o Histogram) {
-	h.Count += o.Count
-	h.SumSeconds += o.SumSeconds
-	for i, n := range o.Buckets {
+// Add adds the counts of v.
+func (h *Histogram) Add(v *Histogram) {
+	h.Count += v.Count
+	h.Sum += v.Sum
+	for i, n := range v.Buckets {
 		h.Buckets[i] += n
 	}
+}
+
+// Since returns what was counted after last.
+func (h *Histogram) Since(last *Histogram) Histogram {
+	d := *h
+	if h.Count < last.Count || h.Sum < last.Sum {
+		return d
+	}
+	d.Count -= last.Count
+	d.Sum -= last.Sum
+	for i, n := range last.Buckets {
+		if d.Buckets[i] < n {
+			return *h
+		}
+		d.Buckets[i] -= n
+	}
+	return d
 }

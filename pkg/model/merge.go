@@ -2,49 +2,98 @@
 
 package model
 
-import (
-	"maps"
-	"slices"
-)
+import "slices"
 
-// Merge adds the facts of o to s. A slice that neither collected stays nil.
-func (s *Snapshot) Merge(o Snapshot) {
-	s.HCAs = join(s.HCAs, o.HCAs)
-	s.Resources = join(s.Resources, o.Resources)
-	s.Holdings = join(s.Holdings, o.Holdings)
-	s.Objects = join(s.Objects, o.Objects)
-	s.Registered = join(s.Registered, o.Registered)
-	s.Verbs = join(s.Verbs, o.Verbs)
-	s.VerbErrors = join(s.VerbErrors, o.VerbErrors)
-	s.RDMACgroups = join(s.RDMACgroups, o.RDMACgroups)
-	s.Traffic = join(s.Traffic, o.Traffic)
-	s.WorkRequests = join(s.WorkRequests, o.WorkRequests)
-	s.CompletionErrors = join(s.CompletionErrors, o.CompletionErrors)
-	s.Completions = join(s.Completions, o.Completions)
-	s.Sampling = join(s.Sampling, o.Sampling)
-	s.Budgets = join(s.Budgets, o.Budgets)
-	s.VFs = join(s.VFs, o.VFs)
-	s.Expired = join(s.Expired, o.Expired)
-	s.JobSteps = join(s.JobSteps, o.JobSteps)
-	s.Containers = join(s.Containers, o.Containers)
-	s.Pods = join(s.Pods, o.Pods)
-	s.Allocations = join(s.Allocations, o.Allocations)
-	s.Allocatable = join(s.Allocatable, o.Allocatable)
-	s.PodStorage = join(s.PodStorage, o.PodStorage)
-	s.Usages = join(s.Usages, o.Usages)
-	s.Namespaces = join(s.Namespaces, o.Namespaces)
-	s.GPUs = join(s.GPUs, o.GPUs)
-	s.GPUDrivers = join(s.GPUDrivers, o.GPUDrivers)
-	s.GPUProcesses = join(s.GPUProcesses, o.GPUProcesses)
-	s.DRI = join(s.DRI, o.DRI)
-	s.DeviceOpens = join(s.DeviceOpens, o.DeviceOpens)
-	s.DeviceHandles = join(s.DeviceHandles, o.DeviceHandles)
-	s.Hooks = join(s.Hooks, o.Hooks)
-	s.Maps = join(s.Maps, o.Maps)
-	s.Losses = join(s.Losses, o.Losses)
-	s.DeviceStates = join(s.DeviceStates, o.DeviceStates)
-	s.Tasks = joinMaps(s.Tasks, o.Tasks)
-	s.Entities = joinMaps(s.Entities, o.Entities)
+// lists has a line for every list of facts in a Snapshot; those that belong to cgroups name
+// the field.
+var lists = []factList{
+	list(func(s *Snapshot) *[]HCA { return &s.HCAs }),
+	list(func(s *Snapshot) *[]Resource { return &s.Resources }),
+	byCgroup(func(s *Snapshot) *[]Holding { return &s.Holdings }, func(f *Holding) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]Objects { return &s.Objects }, func(f *Objects) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]Registered { return &s.Registered }, func(f *Registered) CgroupID { return f.Cgroup }),
+	series(func(s *Snapshot) *[]Series[ObjectKey, Count] { return &s.Created }),
+	series(func(s *Snapshot) *[]Series[VerbKey, Histogram] { return &s.Verbs }),
+	series(func(s *Snapshot) *[]Series[VerbErrorKey, Count] { return &s.VerbErrors }),
+	byCgroup(func(s *Snapshot) *[]RDMACgroup { return &s.RDMACgroups }, func(f *RDMACgroup) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]Traffic { return &s.Traffic }, func(f *Traffic) CgroupID { return f.Cgroup }),
+	series(func(s *Snapshot) *[]Series[WorkRequestKey, Requests] { return &s.WorkRequests }),
+	series(func(s *Snapshot) *[]Series[CompletionErrorKey, Count] { return &s.CompletionErrors }),
+	series(func(s *Snapshot) *[]Series[CompletionKey, FineHistogram] { return &s.Completions }),
+	byCgroup(func(s *Snapshot) *[]Sampling { return &s.Sampling }, func(f *Sampling) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]Budget { return &s.Budgets }, func(f *Budget) CgroupID { return f.Cgroup }),
+	series(func(s *Snapshot) *[]Series[SpentKey, CPUTime] { return &s.Spent }),
+	list(func(s *Snapshot) *[]VF { return &s.VFs }),
+	byCgroup(func(s *Snapshot) *[]Usage { return &s.Usages }, func(f *Usage) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]Namespace { return &s.Namespaces }, func(f *Namespace) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]GPUProcess { return &s.GPUProcesses }, func(f *GPUProcess) CgroupID { return f.Cgroup }),
+	series(func(s *Snapshot) *[]Series[OpenKey, Opens] { return &s.DeviceOpens }),
+	byCgroup(func(s *Snapshot) *[]DeviceHandles { return &s.DeviceHandles }, func(f *DeviceHandles) CgroupID { return f.Cgroup }),
+	list(func(s *Snapshot) *[]Cgroup { return &s.Cgroups }),
+	list(func(s *Snapshot) *[]CgroupID { return &s.Expired }),
+	list(func(s *Snapshot) *[]JobStep { return &s.JobSteps }),
+	list(func(s *Snapshot) *[]Container { return &s.Containers }),
+	list(func(s *Snapshot) *[]Pod { return &s.Pods }),
+	list(func(s *Snapshot) *[]Allocation { return &s.Allocations }),
+	list(func(s *Snapshot) *[]Allocatable { return &s.Allocatable }),
+	list(func(s *Snapshot) *[]PodStorage { return &s.PodStorage }),
+	list(func(s *Snapshot) *[]GPU { return &s.GPUs }),
+	list(func(s *Snapshot) *[]GPUDriver { return &s.GPUDrivers }),
+	list(func(s *Snapshot) *[]DRIDevice { return &s.DRI }),
+	list(func(s *Snapshot) *[]Hook { return &s.Hooks }),
+	list(func(s *Snapshot) *[]Map { return &s.Maps }),
+	list(func(s *Snapshot) *[]Loss { return &s.Losses }),
+	list(func(s *Snapshot) *[]DeviceState { return &s.DeviceStates }),
+}
+
+// factList is one list of facts of any Snapshot.
+type factList interface {
+	merge(to, from *Snapshot)
+	cgroups(s *Snapshot, add func(CgroupID))
+}
+
+type listOf[T any] struct {
+	of     func(*Snapshot) *[]T
+	cgroup func(*T) CgroupID // nil for facts that belong to no cgroup
+}
+
+func list[T any](of func(*Snapshot) *[]T) factList { return listOf[T]{of: of} }
+
+func byCgroup[T any](of func(*Snapshot) *[]T, cgroup func(*T) CgroupID) factList {
+	return listOf[T]{of, cgroup}
+}
+
+func series[K comparable, V any](of func(*Snapshot) *[]Series[K, V]) factList {
+	return listOf[Series[K, V]]{of, func(f *Series[K, V]) CgroupID { return f.Cgroup }}
+}
+
+// merge does not copy the first list that has anything. Partial snapshots do not change: a
+// clipped list keeps append off their arrays.
+func (l listOf[T]) merge(to, from *Snapshot) {
+	a, b := l.of(to), *l.of(from)
+	switch {
+	case *a == nil:
+		*a = b
+	case len(b) > 0:
+		*a = append(slices.Clip(*a), b...)
+	}
+}
+
+func (l listOf[T]) cgroups(s *Snapshot, add func(CgroupID)) {
+	if l.cgroup == nil {
+		return
+	}
+	facts := *l.of(s)
+	for i := range facts {
+		add(l.cgroup(&facts[i]))
+	}
+}
+
+// Merge adds the facts of o to s. A list that neither collected stays nil.
+func (s *Snapshot) Merge(o *Snapshot) {
+	for _, l := range lists {
+		l.merge(s, o)
+	}
 	if o.NodeStorage != nil {
 		s.NodeStorage = o.NodeStorage
 	}
@@ -65,27 +114,22 @@ func (s *Snapshot) Merge(o Snapshot) {
 	}
 }
 
-// join does not copy the first slice that has anything: partial snapshots are
-// not changed either, so a clipped slice keeps append off its array.
-func join[T any](a, b []T) []T {
-	switch {
-	case a == nil:
-		return b
-	case len(b) == 0:
-		return a
+// CgroupIDs returns the cgroups that occur in the facts, each once.
+func (s *Snapshot) CgroupIDs() []CgroupID {
+	var ids []CgroupID
+	seen := map[CgroupID]struct{}{0: {}}
+	last := CgroupID(0)
+	for _, l := range lists {
+		l.cgroups(s, func(id CgroupID) {
+			if id == last { // rows of one cgroup often follow each other
+				return
+			}
+			last = id
+			if _, ok := seen[id]; !ok {
+				seen[id] = struct{}{}
+				ids = append(ids, id)
+			}
+		})
 	}
-	return append(slices.Clip(a), b...)
-}
-
-func joinMaps[K comparable, V any](a, b map[K]V) map[K]V {
-	switch {
-	case a == nil:
-		return b
-	case len(b) == 0:
-		return a
-	}
-	m := make(map[K]V, len(a)+len(b))
-	maps.Copy(m, a)
-	maps.Copy(m, b)
-	return m
+	return ids
 }

@@ -30,16 +30,17 @@ type Snapshot struct {
 	// Resources are the objects of each HCA as the kernel's resource tracking
 	// counts them, kernel-owned ones included: the device's own figure.
 	Resources []Resource
-	// Holdings are objects booked on the process that made them, from RDMA
-	// netlink: read only while no probe counts objects in the kernel.
+	// Holdings are the objects of each process, from RDMA netlink: read only while no probe
+	// counts objects in the kernel.
 	Holdings []Holding
 
-	// Objects, Registered, Verbs and VerbErrors are what cgroups did and hold,
-	// counted in the kernel.
+	// Objects and Registered are what cgroups hold, counted in the kernel; Created is how
+	// many objects they made, Verbs and VerbErrors the verbs that they called.
 	Objects    []Objects
 	Registered []Registered
-	Verbs      []Verb
-	VerbErrors []VerbError
+	Created    []Series[ObjectKey, Count]
+	Verbs      []Series[VerbKey, Histogram]
+	VerbErrors []Series[VerbErrorKey, Count]
 	// RDMACgroups is what the rdma cgroup controller charges to each cgroup.
 	RDMACgroups []RDMACgroup
 
@@ -47,20 +48,19 @@ type Snapshot struct {
 	// on the data path, Sampling how much of it is watched, and Budgets what that
 	// costs them. VFs are virtual functions, as their physical ones tell of them.
 	Traffic          []Traffic
-	WorkRequests     []WorkRequests
-	CompletionErrors []CompletionErrors
-	Completions      []Completions
+	WorkRequests     []Series[WorkRequestKey, Requests]
+	CompletionErrors []Series[CompletionErrorKey, Count]
+	Completions      []Series[CompletionKey, FineHistogram]
 	Sampling         []Sampling
 	Budgets          []Budget
+	Spent            []Series[SpentKey, CPUTime]
 	VFs              []VF
 
-	// Tasks maps the process ids in Holdings to the id of their cgroup.
-	Tasks map[int]uint64
-	// Entities maps the cgroup ids that occur in this snapshot to what runs
-	// there. An id that is missing has no known owner.
-	Entities map[uint64]Entity
-	// Expired are cgroup ids that are gone for longer than the grace time.
-	Expired []uint64
+	// Cgroups are the cgroups that occur in this snapshot and whose path is known. One that
+	// is missing is unattributed.
+	Cgroups []Cgroup
+	// Expired are the cgroups that ended longer ago than the grace period.
+	Expired []CgroupID
 
 	// JobSteps are the steps of the Slurm jobs on this node.
 	JobSteps []JobStep
@@ -88,7 +88,7 @@ type Snapshot struct {
 	DRI          []DRIDevice
 	// DeviceOpens and DeviceHandles are what cgroups do with the device nodes of HCAs
 	// and GPUs.
-	DeviceOpens   []DeviceOpens
+	DeviceOpens   []Series[OpenKey, Opens]
 	DeviceHandles []DeviceHandles
 	// Fabric is the InfiniBand subnet, where this node is the one that reads it.
 	Fabric *Fabric
@@ -218,6 +218,7 @@ type Object struct {
 type Holding struct {
 	Device string
 	PID    int
+	Cgroup CgroupID // of the process when the objects were listed; 0 if unknown
 	Type   ObjectType
 	Count  uint64
 	Bytes  uint64 // sum of the lengths of memory regions
@@ -229,7 +230,6 @@ type Objects struct {
 	Device  string
 	Type    ObjectType
 	Current uint64
-	Created uint64 // since the sensor started, or since its restart
 }
 
 // Memory says where registered memory lies.
@@ -252,50 +252,12 @@ type Registered struct {
 	Bytes  uint64
 }
 
-// Verb is what one cgroup called of one verb on one HCA.
-type Verb struct {
-	Cgroup   uint64
-	Device   string
-	Verb     string
-	Duration Histogram
-}
-
-// VerbError is how often a verb returned one errno.
-type VerbError struct {
-	Cgroup uint64
-	Device string
-	Verb   string
-	Errno  string // ENOMEM
-	Count  uint64
-}
-
 // RDMACgroup is one line of rdma.current: contexts and objects charged.
 type RDMACgroup struct {
 	Cgroup  uint64
 	Device  string
 	Handles uint64
 	Objects uint64
-}
-
-// Entity is what runs in a cgroup. The zero Entity is nobody.
-type Entity struct {
-	// Workload is the one readable key, never empty for an owner.
-	Workload    string
-	Namespace   string
-	Pod         string
-	Container   string
-	ContainerID string
-
-	// What follows is told by accelscope_workload_info only.
-	PodUID  string
-	Runtime string // containerd, cri-o, docker, podman, slurm, systemd
-	Image   string
-	User    string // whose Slurm job it is
-	Step    string // Slurm job step
-	Cgroup  string // path of the cgroup below its hierarchy
-	// Claimed says that whoever is not the system could have made the cgroup: its
-	// container id is a claim, and no proof.
-	Claimed bool
 }
 
 // JobStep is one step of a Slurm job.

@@ -51,37 +51,6 @@ type Traffic struct {
 	Seen
 }
 
-// WorkRequests are those that one cgroup posted on one HCA, by opcode. Those
-// that the provider refused are not among them.
-type WorkRequests struct {
-	Cgroup uint64
-	Device string
-	Opcode string // of ibv_wr_opcode: rdma_write, send_with_imm, …; recv for receives
-	Count  uint64
-	Bytes  uint64 // of their scatter/gather lists; 0 for receives, whose length is not known yet
-	Seen
-}
-
-// CompletionErrors are the completions that one cgroup polled from one HCA with
-// a status that is not success.
-type CompletionErrors struct {
-	Cgroup uint64
-	Device string
-	Status string // of ibv_wc_status: retry_exceeded, wr_flush_error, …
-	Count  uint64
-	Seen
-}
-
-// Completions is how long work requests took from being posted to their
-// completion being polled.
-type Completions struct {
-	Cgroup   uint64
-	Device   string
-	Opcode   string // write, read, send or atomic
-	Duration FineHistogram
-	Seen
-}
-
 // Calls are the calls of the data path that are probed together.
 type Calls string
 
@@ -101,21 +70,21 @@ type Sampling struct {
 	Ratio  float64
 }
 
-// Budget is what probes cost the processes of one cgroup, in their own CPU time.
+// Budget is what probes on the data path cost one cgroup at present.
 type Budget struct {
-	Cgroup uint64
-	// LimitRatio is the part of a process's CPU time that probes may take, infinite
-	// without a limit; SpentRatio is what they took in the last minute, of the
-	// process of which it was most.
-	LimitRatio, SpentRatio float64
-	// SpentSeconds is what they took of all processes since they are watched.
-	SpentSeconds float64
+	Cgroup CgroupID
+	// SpentRatio is the largest share of its own CPU time that probes took of a process in
+	// the last minute.
+	SpentRatio float64
 }
 
 // DataPathStats is the state of the probes on the data path.
 type DataPathStats struct {
-	Processes uint64 // that are watched
-	Probes    uint64 // that are attached
+	// LimitRatio is the share of a process's CPU time that probes may take, infinite without
+	// a limit.
+	LimitRatio float64
+	Processes  uint64 // that are watched
+	Probes     uint64 // that are attached
 	// Late counts the verbs contexts that were ready to send before their
 	// provider's functions were probed: what they did first is not counted.
 	Late uint64

@@ -36,15 +36,23 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// openRow is one row of Snapshot.DeviceOpens.
+type openRow = model.Series[model.OpenKey, model.Opens]
+
+// opened is what a cgroup opened of a device.
+func opened(g group, device string, class model.DeviceClass, n model.Opens) openRow {
+	return openRow{Cgroup: g.id, Key: model.OpenKey{Device: device, Class: class}, Value: n}
+}
+
 // read are the opens and handles of one cgroup.
-func read(t *testing.T, s *Source, g group) (opens []model.DeviceOpens, handles []model.DeviceHandles, snap model.Snapshot) {
+func read(t *testing.T, s *Source, g group) (opens []openRow, handles []model.DeviceHandles, snap model.Snapshot) {
 	t.Helper()
 	snap, err := s.Read(t.Context())
 	if err != nil && s.sensor.counts {
 		t.Fatal(err)
 	}
 	for _, o := range snap.DeviceOpens {
-		if o.Cgroup == g.id && o.Device != null {
+		if o.Cgroup == g.id && o.Key.Device != null {
 			opens = append(opens, o)
 		}
 	}
@@ -53,7 +61,7 @@ func read(t *testing.T, s *Source, g group) (opens []model.DeviceOpens, handles 
 			handles = append(handles, h)
 		}
 	}
-	slices.SortFunc(opens, func(a, b model.DeviceOpens) int { return strings.Compare(a.Device, b.Device) })
+	slices.SortFunc(opens, func(a, b openRow) int { return strings.Compare(a.Key.Device, b.Key.Device) })
 	return opens, handles, snap
 }
 
@@ -89,10 +97,10 @@ func TestOpens(t *testing.T) {
 			t.Logf("%q", deeds)
 			g.do(t, deeds...)
 			got, _, snap := read(t, s, g)
-			want := []model.DeviceOpens{
-				{Cgroup: g.id, Device: "card0", Class: model.ClassDRI, Denied: denied},
-				{Cgroup: g.id, Device: "other", Class: model.ClassDRI, Denied: 3},
-				{Cgroup: g.id, Device: "renderD128", Class: model.ClassDRI, Allowed: allowed},
+			want := []openRow{
+				opened(g, "card0", model.ClassDRI, model.Opens{Denied: denied}),
+				opened(g, "other", model.ClassDRI, model.Opens{Denied: 3}),
+				opened(g, "renderD128", model.ClassDRI, model.Opens{Allowed: allowed}),
 			}
 			if !slices.Equal(got, want) {
 				t.Errorf("counted %+v\n   want %+v", got, want)
@@ -350,8 +358,8 @@ func TestLaterDriver(t *testing.T) {
 		}
 		g.do(t, "open 7 /dev/full")
 		got, _, _ := read(t, s, g)
-		want := model.DeviceOpens{Cgroup: g.id, Device: "nvidia0", Class: model.ClassNVIDIA, Allowed: 7}
-		if !slices.Equal(got, []model.DeviceOpens{want}) {
+		want := opened(g, "nvidia0", model.ClassNVIDIA, model.Opens{Allowed: 7})
+		if !slices.Equal(got, []openRow{want}) {
 			t.Errorf("%s: %+v, want %+v", version, got, want)
 		}
 
@@ -361,7 +369,7 @@ func TestLaterDriver(t *testing.T) {
 		s.look()
 		g.do(t, "open 3 /dev/full")
 		got, _, _ = read(t, s, g)
-		both := []model.DeviceOpens{{Cgroup: g.id, Device: "kfd", Class: model.ClassAMDGPU, Allowed: 3}, want}
+		both := []openRow{opened(g, "kfd", model.ClassAMDGPU, model.Opens{Allowed: 3}), want}
 		if !slices.Equal(got, both) {
 			t.Errorf("%s: %+v, want %+v", version, got, both)
 		}
@@ -395,7 +403,7 @@ func TestFull(t *testing.T) {
 		other := newGroup(t, filepath.Dir(g.dir), "")
 		other.do(t, "open 3 /dev/full")
 		got, _, snap := read(t, s, g)
-		want := []model.DeviceOpens{{Cgroup: g.id, Device: "rdma_cm", Class: model.ClassRDMA, Allowed: 2}}
+		want := []openRow{opened(g, "rdma_cm", model.ClassRDMA, model.Opens{Allowed: 2})}
 		if !slices.Equal(got, want) || len(snap.DeviceOpens) != 1 {
 			t.Errorf("%+v, want %+v", snap.DeviceOpens, want)
 		}

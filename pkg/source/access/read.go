@@ -26,20 +26,18 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 		}
 		return snap, fmt.Errorf("no driver of HCAs or GPUs: %w", model.ErrAbsent)
 	}
-	for k := range s.retired {
-		if s.forget[k.cgroup] {
-			delete(s.retired, k)
-		}
-	}
+	s.totals.Forget(s.forget)
 	if s.sensor.counts {
-		snap.DeviceOpens = make([]model.DeviceOpens, 0, s.sensor.entries)
+		snap.DeviceOpens = make([]model.Series[model.OpenKey, model.Opens], 0, s.sensor.entries)
 	}
 	opened := map[handle]bool{}
 	err := s.sensor.each(func(k gen.DevicesAccessKey, v *gen.DevicesAccessCount) bool {
 		if s.forget[k.Cgroup] {
 			return true
 		}
-		snap.DeviceOpens = append(snap.DeviceOpens, s.opens(nodeKey{k.Cgroup, s.nodeOf(k.Rdev)}, v))
+		snap.DeviceOpens = append(snap.DeviceOpens, model.Series[model.OpenKey, model.Opens]{
+			Cgroup: k.Cgroup, Key: s.nodeOf(k.Rdev).key(), Value: model.Opens{Allowed: v.Allowed, Denied: v.Denied},
+		})
 		if v.Allowed > 0 {
 			opened[handle{k.Cgroup, k.Rdev}] = true
 		}
@@ -48,9 +46,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	if err != nil {
 		return snap, err
 	}
-	for k, v := range s.retired {
-		snap.DeviceOpens = append(snap.DeviceOpens, s.opens(k, &v))
-	}
+	snap.DeviceOpens = s.totals.AppendTo(snap.DeviceOpens)
 	s.addHandles(&snap, opened)
 	clear(s.forget)
 	s.sensor.self(&snap)
@@ -67,11 +63,7 @@ func (s *Source) stuck() error {
 		s.began.UTC().Format(time.RFC3339))
 }
 
-func (s *Source) opens(k nodeKey, v *gen.DevicesAccessCount) model.DeviceOpens {
-	return model.DeviceOpens{
-		Cgroup: k.cgroup, Device: k.node.name, Class: k.node.class, Allowed: v.Allowed, Denied: v.Denied,
-	}
-}
+func (n node) key() model.OpenKey { return model.OpenKey{Device: n.name, Class: n.class} }
 
 // nodeOf is the node of a number that was counted: its name may be newer than
 // the last look.

@@ -58,20 +58,20 @@ const (
 type Source struct {
 	o Options
 
-	mu      sync.Mutex
-	sensor  *sensor // nil until there is a device
-	nodes   nodes
-	retired map[nodeKey]gen.DevicesAccessCount
-	forget  map[uint64]bool
-	open    handles
-	listed  bool      // open is known
-	began   time.Time // when the listing under way began; zero when none is
-	lost    uint64
-	hooks   []model.Hook
-	failed  error // why there is no sensor though there are devices
-	files   error // why open files could not be listed last
-	retry   time.Time
-	full    bool // not all devices could be told to the programs
+	mu     sync.Mutex
+	sensor *sensor // nil until there is a device
+	nodes  nodes
+	totals model.Totals[model.OpenKey, model.Opens, *model.Opens] // of numbers that have another device now
+	forget map[uint64]bool
+	open   handles
+	listed bool      // open is known
+	began  time.Time // when the listing under way began; zero when none is
+	lost   uint64
+	hooks  []model.Hook
+	failed error // why there is no sensor though there are devices
+	files  error // why open files could not be listed last
+	retry  time.Time
+	full   bool // not all devices could be told to the programs
 
 	stop    context.CancelFunc
 	looking sync.WaitGroup
@@ -81,12 +81,6 @@ type Source struct {
 // closeLimit is how long Close waits for the listing of open files: a file that is
 // closed meanwhile is released by who lists it, and its driver may hang.
 const closeLimit = time.Second
-
-// nodeKey is under what the opens are kept of a number that is another device's now.
-type nodeKey struct {
-	cgroup uint64
-	node   node
-}
 
 // New attaches the hooks if a driver is there, and begins to look for drivers.
 // It fails when this kernel or these permissions allow no BPF at all.
@@ -105,7 +99,7 @@ func New(o Options) (*Source, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Source{
-		o: o, nodes: newNodes(), retired: map[nodeKey]gen.DevicesAccessCount{}, forget: map[uint64]bool{}, stop: cancel,
+		o: o, nodes: newNodes(), forget: map[uint64]bool{}, stop: cancel,
 		listing: make(chan struct{}),
 		hooks:   unattached("no driver of HCAs or GPUs: the hooks come with the first one", model.StateAbsent),
 	}
@@ -190,16 +184,9 @@ func (s *Source) retire(before *nodes) error {
 		if old.class == "" || old == s.nodes.of(k.Rdev) {
 			return false
 		}
-		s.keep(nodeKey{k.Cgroup, old}, v)
+		s.totals.Add(k.Cgroup, old.key(), model.Opens{Allowed: v.Allowed, Denied: v.Denied})
 		return true
 	})
-}
-
-func (s *Source) keep(k nodeKey, v *gen.DevicesAccessCount) {
-	sum := s.retired[k]
-	sum.Allowed += v.Allowed
-	sum.Denied += v.Denied
-	s.retired[k] = sum
 }
 
 // list lists the open files, and says when to list them next.

@@ -169,13 +169,26 @@ func eventually(t *testing.T, what string, ok func() bool) time.Duration {
 	return time.Since(start)
 }
 
-func resolve(t *testing.T, s *Source, ids []uint64, pids []int) model.Snapshot {
+func resolve(t *testing.T, s *Source, ids []uint64) model.Snapshot {
 	t.Helper()
-	out, err := s.Resolve(context.Background(), ids, pids)
+	out, err := s.Resolve(context.Background(), ids)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// byID returns the cgroups of a snapshot, each of which is listed once.
+func byID(t testing.TB, snap *model.Snapshot) map[model.CgroupID]model.Cgroup {
+	t.Helper()
+	all := make(map[model.CgroupID]model.Cgroup, len(snap.Cgroups))
+	for _, c := range snap.Cgroups {
+		if _, twice := all[c.ID]; twice {
+			t.Errorf("cgroup %d is listed twice: %+v", c.ID, snap.Cgroups)
+		}
+		all[c.ID] = c
+	}
+	return all
 }
 
 // A clock that is moved by hand.
@@ -199,11 +212,11 @@ func TestLifeAndDeath(t *testing.T) {
 		took := eventually(t, "the watch knows the container", func() bool { return known(s, id) })
 		t.Logf("known %v after mkdir", took)
 
-		want := model.Entity{
-			Workload: "pod:" + uid + "/" + id12, ContainerID: id64, PodUID: uid, Cgroup: tr.top + path,
+		want := model.Cgroup{
+			ID: id, Path: model.CgroupPath(tr.top + path), Workload: "pod:" + uid + "/" + id12, ContainerID: id64, PodUID: uid,
 		}
-		alive := resolve(t, s, []uint64{id}, nil)
-		if diff := cmp.Diff(map[uint64]model.Entity{id: want}, alive.Entities); diff != "" {
+		alive := resolve(t, s, []uint64{id})
+		if diff := cmp.Diff([]model.Cgroup{want}, alive.Cgroups); diff != "" {
 			t.Fatalf("(-want +got)\n%s", diff)
 		}
 
@@ -214,18 +227,18 @@ func TestLifeAndDeath(t *testing.T) {
 			return s.table.dead[id] != nil
 		})
 		c.advance(59 * time.Second)
-		dead := resolve(t, s, []uint64{id}, nil)
-		if dead.Entities[id] != want || len(dead.Expired) != 0 {
+		dead := resolve(t, s, []uint64{id})
+		if !slices.Equal(dead.Cgroups, []model.Cgroup{want}) || len(dead.Expired) != 0 {
 			t.Fatalf("in the grace time: %+v", dead)
 		}
 		c.advance(2 * time.Second)
-		gone := resolve(t, s, []uint64{id}, nil)
-		if diff := cmp.Diff([]uint64{id}, gone.Expired); diff != "" || gone.Entities[id] != want {
+		gone := resolve(t, s, []uint64{id})
+		if diff := cmp.Diff([]uint64{id}, gone.Expired); diff != "" || !slices.Equal(gone.Cgroups, []model.Cgroup{want}) {
 			t.Fatalf("after the grace time: %s %+v", diff, gone)
 		}
 		s.Forget(gone.Expired)
-		forgotten := resolve(t, s, []uint64{id}, nil)
-		if len(forgotten.Entities) != 0 || len(forgotten.Expired) != 0 || *forgotten.UnresolvedCgroups != 1 {
+		forgotten := resolve(t, s, []uint64{id})
+		if len(forgotten.Cgroups) != 0 || len(forgotten.Expired) != 0 || *forgotten.UnresolvedCgroups != 1 {
 			t.Fatalf("after Forget: %+v", forgotten)
 		}
 	})
@@ -236,10 +249,10 @@ func TestForgetAlive(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		s := tr.open(t, Options{})
 		id := tr.mkdir(t, "/a")
-		resolve(t, s, []uint64{id}, nil)
+		resolve(t, s, []uint64{id})
 		s.Forget([]uint64{id})
-		if e := resolve(t, s, []uint64{id}, nil).Entities[id]; e.Workload != "cgroup:"+tr.top+"/a" {
-			t.Errorf("%+v", e)
+		if out := resolve(t, s, []uint64{id}); byID(t, &out)[id].Workload != "cgroup:"+tr.top+"/a" {
+			t.Errorf("%+v", out.Cgroups)
 		}
 	})
 }
@@ -252,15 +265,18 @@ func TestPathReuse(t *testing.T) {
 		s := tr.open(t, Options{Grace: time.Minute, Now: c.now})
 		first := tr.mkdir(t, "/job")
 		eventually(t, "first known", func() bool { return known(s, first) })
-		resolve(t, s, []uint64{first}, nil)
+		resolve(t, s, []uint64{first})
 		tr.rmdir(t, "/job")
 		second := tr.mkdir(t, "/job")
 		if first == second {
 			t.Fatalf("the kernel used id %d twice", first)
 		}
-		out := resolve(t, s, []uint64{second, first}, nil)
-		want := model.Entity{Workload: "cgroup:" + tr.top + "/job", Cgroup: tr.top + "/job"}
-		if diff := cmp.Diff(map[uint64]model.Entity{first: want, second: want}, out.Entities); diff != "" {
+		out := resolve(t, s, []uint64{second, first})
+		named := func(id model.CgroupID) model.Cgroup {
+			return model.Cgroup{ID: id, Path: model.CgroupPath(tr.top + "/job"), Workload: "cgroup:" + tr.top + "/job"}
+		}
+		want := map[model.CgroupID]model.Cgroup{first: named(first), second: named(second)}
+		if diff := cmp.Diff(want, byID(t, &out)); diff != "" {
 			t.Fatalf("(-want +got)\n%s", diff)
 		}
 		eventually(t, "first is dead", func() bool {
@@ -269,22 +285,17 @@ func TestPathReuse(t *testing.T) {
 			return s.table.dead[first] != nil && s.table.dead[second] == nil
 		})
 		c.advance(2 * time.Minute)
-		expired := resolve(t, s, []uint64{second, first}, nil).Expired
+		expired := resolve(t, s, []uint64{second, first}).Expired
 		if diff := cmp.Diff([]uint64{first}, expired); diff != "" {
 			t.Fatalf("expired (-want +got)\n%s", diff)
 		}
 		s.Forget(expired)
-		out = resolve(t, s, []uint64{second}, []int{tr.process(t, "/job").Process.Pid})
-		if out.Entities[second] != want || *out.UnresolvedCgroups != 0 {
+		out = resolve(t, s, []uint64{second})
+		if !slices.Equal(out.Cgroups, []model.Cgroup{named(second)}) || *out.UnresolvedCgroups != 0 {
 			t.Errorf("second after the first was forgotten: %+v", out)
 		}
-		for _, id := range out.Tasks {
-			if id != second {
-				t.Errorf("process in %d, want %d", id, second)
-			}
-		}
-		if len(out.Tasks) != 1 {
-			t.Errorf("tasks %v", out.Tasks)
+		if id, err := s.CgroupOf(tr.process(t, "/job").Process.Pid); id != second || err != nil {
+			t.Errorf("process in %d, want %d: %v", id, second, err)
 		}
 	})
 }
@@ -335,9 +346,9 @@ until rmdir "$0/$2" 2>&-; do sleep 0.01; done`
 		}
 		waiting.Wait()
 		got := map[string]bool{}
-		snapshot := resolve(t, s, ids, nil)
-		for _, e := range snapshot.Entities {
-			got[e.Workload] = true
+		snapshot := resolve(t, s, ids)
+		for _, c := range byID(t, &snapshot) {
+			got[c.Workload] = true
 		}
 		for i := range total {
 			if want := fmt.Sprintf("cgroup:%s/churn-%d", tr.top, i); !got[want] {
@@ -352,7 +363,7 @@ until rmdir "$0/$2" 2>&-; do sleep 0.01; done`
 
 // Processes and threads lead to their cgroup; the kernel's own view of a
 // process's cgroup is the ground truth: it is listed in cgroup.procs.
-func TestTasks(t *testing.T) {
+func TestCgroupOf(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		s := tr.open(t, Options{})
 		id := tr.mkdir(t, "/a:b c")
@@ -363,16 +374,18 @@ func TestTasks(t *testing.T) {
 		}
 		gone := 1 << 22
 		thread := unix.Gettid()
-		out := resolve(t, s, nil, []int{pid, gone, thread})
 		own, err := s.CgroupOf(os.Getpid())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(map[int]uint64{pid: id, thread: own}, out.Tasks); diff != "" {
-			t.Errorf("tasks (-want +got)\n%s", diff)
+		for task, want := range map[int]model.CgroupID{pid: id, thread: own} {
+			if got, err := s.CgroupOf(task); got != want || err != nil {
+				t.Errorf("cgroup of %d is %d, want %d: %v", task, got, want, err)
+			}
 		}
-		if got := out.Entities[id].Workload; got != "cgroup:"+tr.top+"/a:b c" {
-			t.Errorf("entity %q", got)
+		out := resolve(t, s, []uint64{id})
+		if got := byID(t, &out)[id].Workload; got != "cgroup:"+tr.top+"/a:b c" {
+			t.Errorf("workload %q", got)
 		}
 		if _, err := s.CgroupOf(gone); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("process that is gone: %v", err)
@@ -395,9 +408,9 @@ func TestByHandle(t *testing.T) {
 		s.table.drop(id)
 		walks := s.walks
 		s.mu.Unlock()
-		out := resolve(t, s, []uint64{id, 1 << 60, 1 << 60}, nil)
-		if got := out.Entities[id].Workload; got != "cgroup:"+tr.top+"/a" || len(out.Entities) != 1 {
-			t.Errorf("%+v", out.Entities)
+		out := resolve(t, s, []uint64{id, 1 << 60, 1 << 60})
+		if got := byID(t, &out)[id].Workload; got != "cgroup:"+tr.top+"/a" || len(out.Cgroups) != 1 {
+			t.Errorf("%+v", out.Cgroups)
 		}
 		if *out.UnresolvedCgroups != 1 {
 			t.Errorf("%d unresolved, want 1", *out.UnresolvedCgroups)
@@ -521,9 +534,10 @@ func inNamespace(t *testing.T, targets string) {
 		if path == part[2] {
 			t.Fatalf("the process sees %q as the outside does: no namespace", path)
 		}
-		out := resolve(t, s, nil, []int{pid})
-		if out.Tasks[pid] != id || out.Entities[id].Cgroup != part[2] {
-			t.Errorf("process at %q: %+v, want cgroup %d %s", path, out, id, part[2])
+		of, err := s.CgroupOf(pid)
+		out := resolve(t, s, []uint64{of})
+		if of != id || string(byID(t, &out)[id].Path) != part[2] {
+			t.Errorf("process at %q: %d (%v) %+v, want cgroup %d %s", path, of, err, out, id, part[2])
 		}
 	}
 }

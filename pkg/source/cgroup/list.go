@@ -10,7 +10,7 @@ func (s *Source) Workloads() map[uint64]string {
 	s.drain()
 	paths := map[uint64]string{}
 	for path, g := range s.table.byPath {
-		if path == g.top && (g.entity.ContainerID != "" || g.entity.Runtime == "slurm") {
+		if path == g.top && (g.fact.ContainerID != "" || g.fact.Runtime == "slurm") {
 			paths[g.id] = path
 		}
 	}

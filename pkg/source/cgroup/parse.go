@@ -17,13 +17,13 @@ import (
 // must not take another's name. So the outermost pattern wins, and patterns of
 // the system's runtimes are not believed where an unprivileged user can make
 // them: below user.slice and below units other than the runtimes' own.
-func Parse(path string) model.Entity {
+func Parse(path string) model.Cgroup {
 	e, _ := parse(path)
 	return e
 }
 
 // parse also returns the part of path that is the workload's own cgroup.
-func parse(path string) (model.Entity, string) {
+func parse(path string) (model.Cgroup, string) {
 	p := parser{segs: strings.FieldsFunc(path, func(r rune) bool { return r == '/' }), slices: true}
 	e, n := p.run()
 	top := "/" + strings.Join(p.segs[:n], "/")
@@ -35,7 +35,7 @@ func parse(path string) (model.Entity, string) {
 	e.PodUID = clean(e.PodUID, maxLabel)
 	e.User = clean(e.User, maxLabel)
 	e.Step = clean(e.Step, maxLabel)
-	e.Cgroup = clean(top, maxPath)
+	e.Path = model.CgroupPath(clean(top, maxPath))
 	return e, top
 }
 
@@ -51,9 +51,9 @@ type parser struct {
 	runtime bool // the unit is a container runtime's or kubelet's service
 }
 
-// run returns the entity and how many segments are its own cgroup. The entity
+// run returns the workload and how many segments are its own cgroup. The result
 // has no workload when no pattern fits.
-func (p *parser) run() (model.Entity, int) {
+func (p *parser) run() (model.Cgroup, int) {
 	for i, seg := range p.segs {
 		if e, n := p.container(i, seg); n > 0 {
 			return e, n
@@ -61,9 +61,9 @@ func (p *parser) run() (model.Entity, int) {
 		p.pass(i, seg)
 	}
 	if p.unit != "" {
-		return model.Entity{Workload: "unit:" + p.unit, Runtime: "systemd"}, p.unitEnd
+		return model.Cgroup{Workload: "unit:" + p.unit, Runtime: "systemd"}, p.unitEnd
 	}
-	return model.Entity{}, len(p.segs)
+	return model.Cgroup{}, len(p.segs)
 }
 
 // pass notes what segment i tells of everything below it.
@@ -90,14 +90,14 @@ func (p *parser) pass(i int, seg string) {
 
 // container matches segment i and what follows against everything that holds
 // processes of somebody else than systemd.
-func (p *parser) container(i int, seg string) (model.Entity, int) {
+func (p *parser) container(i int, seg string) (model.Cgroup, int) {
 	if runtime, id := scope(seg); runtime.Rootless && isID(id) {
-		return model.Entity{
+		return model.Cgroup{
 			Workload: runtime.Name + ":" + id[:12], ContainerID: id, Runtime: runtime.Name, Claimed: p.user || p.unit != "",
 		}, i + 1
 	}
 	if p.user || p.unit != "" && !p.runtime {
-		return model.Entity{}, 0
+		return model.Cgroup{}, 0
 	}
 	if uid, n := pod(p.segs[i:]); n > 0 {
 		return podContainer(uid, p.segs, i+n)
@@ -109,20 +109,20 @@ func (p *parser) container(i int, seg string) (model.Entity, int) {
 		return e, i + n
 	}
 	if name, ok := strings.CutPrefix(seg, "lxc.payload."); ok && name != "" {
-		return model.Entity{Workload: "lxc:" + name, Runtime: "lxc"}, i + 1
+		return model.Cgroup{Workload: "lxc:" + name, Runtime: "lxc"}, i + 1
 	}
 	if p.slices || p.runtime {
 		if runtime, id := scope(seg); runtime.Name != "" && isID(id) {
-			return model.Entity{Workload: runtime.Name + ":" + id[:12], ContainerID: id, Runtime: runtime.Name}, i + 1
+			return model.Cgroup{Workload: runtime.Name + ":" + id[:12], ContainerID: id, Runtime: runtime.Name}, i + 1
 		}
 	}
 	if i+1 < len(p.segs) && isID(p.segs[i+1]) {
 		if runtime := runtimeOf(seg); runtime != "" {
 			id := p.segs[i+1]
-			return model.Entity{Workload: runtime + ":" + id[:12], ContainerID: id, Runtime: runtime}, i + 2
+			return model.Cgroup{Workload: runtime + ":" + id[:12], ContainerID: id, Runtime: runtime}, i + 2
 		}
 	}
-	return model.Entity{}, 0
+	return model.Cgroup{}, 0
 }
 
 // pod matches the cgroup of a pod at the start of segs and returns the pod's
@@ -177,12 +177,12 @@ func podColon(seg string) (uid, id, runtime string, ok bool) {
 	return uid, part[2], r.Name, true
 }
 
-// podContainer is the entity of segs[n:], which lies below a pod's cgroup.
+// podContainer returns the container of segs[n:], which lies below a pod's cgroup.
 // Only the runtime creates cgroups there, so any name is a container's, but
 // for the monitor processes, which are the pod's.
-func podContainer(uid string, segs []string, n int) (model.Entity, int) {
+func podContainer(uid string, segs []string, n int) (model.Cgroup, int) {
 	if n == len(segs) || strings.Contains(segs[n], "-conmon-") {
-		return model.Entity{Workload: "pod:" + uid, PodUID: uid}, n
+		return model.Cgroup{Workload: "pod:" + uid, PodUID: uid}, n
 	}
 	runtime, id := scope(segs[n])
 	if id == "" {
@@ -191,40 +191,40 @@ func podContainer(uid string, segs []string, n int) (model.Entity, int) {
 	return podEntity(uid, id, runtime.Name), n + 1
 }
 
-func podEntity(uid, id, runtime string) model.Entity {
+func podEntity(uid, id, runtime string) model.Cgroup {
 	short := id
 	if isID(id) {
 		short = id[:12]
 	}
-	return model.Entity{Workload: "pod:" + uid + "/" + short, ContainerID: id, PodUID: uid, Runtime: runtime}
+	return model.Cgroup{Workload: "pod:" + uid + "/" + short, ContainerID: id, PodUID: uid, Runtime: runtime}
 }
 
 // slurm matches slurm[_NODE]/uid_N/job_N[/step_S] of cgroup v1 and, in
 // systemd's tree, [NODE_]slurmstepd.scope/job_N[/step_S] of v2.
-func slurm(segs []string, slices bool) (model.Entity, int) {
+func slurm(segs []string, slices bool) (model.Cgroup, int) {
 	n, user := 0, ""
 	switch {
 	case segs[0] == "slurm", strings.HasPrefix(segs[0], "slurm_"):
 		if len(segs) < 2 {
-			return model.Entity{}, 0
+			return model.Cgroup{}, 0
 		}
 		if user = number(segs[1], "uid_"); user == "" {
-			return model.Entity{}, 0
+			return model.Cgroup{}, 0
 		}
 		n = 2
 	case slices && segs[0] == "slurmstepd.scope", slices && strings.HasSuffix(segs[0], "_slurmstepd.scope"):
 		n = 1
 	default:
-		return model.Entity{}, 0
+		return model.Cgroup{}, 0
 	}
 	if n == len(segs) {
-		return model.Entity{}, 0
+		return model.Cgroup{}, 0
 	}
 	job := number(segs[n], "job_")
 	if job == "" {
-		return model.Entity{}, 0
+		return model.Cgroup{}, 0
 	}
-	e := model.Entity{Workload: "slurm:" + job, Runtime: "slurm", User: user}
+	e := model.Cgroup{Workload: "slurm:" + job, Runtime: "slurm", User: user}
 	if n+1 < len(segs) {
 		if step, ok := strings.CutPrefix(segs[n+1], "step_"); ok {
 			e.Step = step

@@ -22,30 +22,30 @@ const (
 	uidStatic = "0123456789abcdef0123456789abcdef"
 )
 
-func inPod(uid, id, runtime, path string) model.Entity {
-	e := model.Entity{Workload: "pod:" + uid, PodUID: uid, Runtime: runtime, ContainerID: id, Cgroup: path}
+func inPod(uid, id, runtime, path string) model.Cgroup {
+	e := model.Cgroup{Workload: "pod:" + uid, PodUID: uid, Runtime: runtime, ContainerID: id, Path: model.CgroupPath(path)}
 	if id != "" {
 		e.Workload += "/" + id[:min(12, len(id))]
 	}
 	return e
 }
 
-func alone(runtime, path string) model.Entity {
-	return model.Entity{Workload: runtime + ":" + id12, Runtime: runtime, ContainerID: id64, Cgroup: path}
+func alone(runtime, path string) model.Cgroup {
+	return model.Cgroup{Workload: runtime + ":" + id12, Runtime: runtime, ContainerID: id64, Path: model.CgroupPath(path)}
 }
 
-func unit(name, path string) model.Entity {
-	return model.Entity{Workload: "unit:" + name, Runtime: "systemd", Cgroup: path}
+func unit(name, path string) model.Cgroup {
+	return model.Cgroup{Workload: "unit:" + name, Runtime: "systemd", Path: model.CgroupPath(path)}
 }
 
-func job(job, step, path string) model.Entity {
+func job(job, step, path string) model.Cgroup {
 	_, user, _ := strings.Cut(path, "/uid_") // in the path of cgroup v1 alone
 	user, _, _ = strings.Cut(user, "/")
-	return model.Entity{Workload: "slurm:" + job, Runtime: "slurm", User: user, Step: step, Cgroup: path}
+	return model.Cgroup{Workload: "slurm:" + job, Runtime: "slurm", User: user, Step: step, Path: model.CgroupPath(path)}
 }
 
-func bare(path string) model.Entity {
-	return model.Entity{Workload: "cgroup:" + path, Cgroup: path}
+func bare(path string) model.Cgroup {
+	return model.Cgroup{Workload: "cgroup:" + path, Path: model.CgroupPath(path)}
 }
 
 func TestParse(t *testing.T) {
@@ -61,7 +61,7 @@ func TestParse(t *testing.T) {
 		name string
 		top  string // the workload's own cgroup
 		sub  string // what the path has more
-		want func(top string) model.Entity
+		want func(top string) model.Cgroup
 	}{
 		// containerd, systemd driver
 		{"containerd burstable", burst + "/cri-containerd-" + id64 + ".scope", "", pod64("containerd")},
@@ -77,7 +77,7 @@ func TestParse(t *testing.T) {
 		{"cgroup root", "/custom.slice/custom-kubepods.slice/custom-kubepods-pod" + uidSD +
 			".slice/cri-containerd-" + id64 + ".scope", "", pod64("containerd")},
 		{"static pod", "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uidStatic +
-			".slice/cri-containerd-" + id64 + ".scope", "", func(top string) model.Entity {
+			".slice/cri-containerd-" + id64 + ".scope", "", func(top string) model.Cgroup {
 			return inPod(uidStatic, id64, "containerd", top)
 		}},
 		{"colons", "/system.slice/containerd.service/kubepods-besteffort-pod" + uidSD +
@@ -92,13 +92,13 @@ func TestParse(t *testing.T) {
 		{"cgroupfs nested", "/kubepods/burstable/pod" + uid + "/" + id64, "/a/b/c", pod64("")},
 		{"cgroupfs k3s", "/k3s/kubepods/burstable/pod" + uid + "/" + id64, "", pod64("")},
 		{"cgroupfs kubelet", "/kubelet/kubepods/besteffort/pod" + uid + "/" + id64, "", pod64("")},
-		{"cgroupfs static pod", "/kubepods/burstable/pod" + uidStatic + "/" + id64, "", func(top string) model.Entity {
+		{"cgroupfs static pod", "/kubepods/burstable/pod" + uidStatic + "/" + id64, "", func(top string) model.Cgroup {
 			return inPod(uidStatic, id64, "", top)
 		}},
-		{"cgroupfs short id", "/kubepods/burstable/pod" + uid + "/writer-container-2", "", func(top string) model.Entity {
-			return model.Entity{
+		{"cgroupfs short id", "/kubepods/burstable/pod" + uid + "/writer-container-2", "", func(top string) model.Cgroup {
+			return model.Cgroup{
 				Workload: "pod:" + uid + "/writer-container-2", ContainerID: "writer-container-2",
-				PodUID: uid, Cgroup: top,
+				PodUID: uid, Path: model.CgroupPath(top),
 			}
 		}},
 		// CRI-O
@@ -128,7 +128,7 @@ func TestParse(t *testing.T) {
 		{"podman split", "/system.slice/web.service/libpod-payload-" + id64, "", claimed},
 		{"podman rootless", user + "/user.slice/libpod-" + id64 + ".scope", "/container", claimed},
 		{"podman rootless split", user + "/app.slice/web.service/libpod-payload-" + id64, "", claimed},
-		{"podman conmon", "/machine.slice/libpod-conmon-" + id64 + ".scope", "", func(top string) model.Entity {
+		{"podman conmon", "/machine.slice/libpod-conmon-" + id64 + ".scope", "", func(top string) model.Cgroup {
 			return unit("libpod-conmon-"+id64+".scope", top)
 		}},
 		{"podman conmon cgroupfs", "/libpod_parent/libpod-conmon-" + id64, "", bare},
@@ -139,8 +139,8 @@ func TestParse(t *testing.T) {
 		{"ctr", "/default/web", "", bare},
 		{"nerdctl cgroupfs", "/default/" + id64, "", bare},
 		{"crio scope without pod", "/system.slice/crio-" + id64 + ".scope", "", alone12("cri-o")},
-		{"lxc", "/lxc.payload.web", "/system.slice/docker-" + id64 + ".scope", func(top string) model.Entity {
-			return model.Entity{Workload: "lxc:web", Runtime: "lxc", Cgroup: top}
+		{"lxc", "/lxc.payload.web", "/system.slice/docker-" + id64 + ".scope", func(top string) model.Cgroup {
+			return model.Cgroup{Workload: "lxc:web", Runtime: "lxc", Path: model.CgroupPath(top)}
 		}},
 		// Slurm
 		{"slurm v1", "/slurm/uid_1000/job_123", "/step_0/task_0", slurmJob("123", "0")},
@@ -153,7 +153,7 @@ func TestParse(t *testing.T) {
 			"slurm v2 node", "/system.slice/node17_slurmstepd.scope/job_5", "/step_interactive/slurm",
 			slurmJob("5", "interactive"),
 		},
-		{"slurm v2 daemon", "/system.slice/slurmstepd.scope", "/system", func(top string) model.Entity {
+		{"slurm v2 daemon", "/system.slice/slurmstepd.scope", "/system", func(top string) model.Cgroup {
 			return unit("slurmstepd.scope", top)
 		}},
 		{
@@ -249,8 +249,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func pod64(runtime string) func(string) model.Entity {
-	return func(top string) model.Entity {
+func pod64(runtime string) func(string) model.Cgroup {
+	return func(top string) model.Cgroup {
 		id := id64
 		if !strings.Contains(top, id64) {
 			id = ""
@@ -259,20 +259,20 @@ func pod64(runtime string) func(string) model.Entity {
 	}
 }
 
-func alone12(runtime string) func(string) model.Entity {
-	return func(top string) model.Entity { return alone(runtime, top) }
+func alone12(runtime string) func(string) model.Cgroup {
+	return func(top string) model.Cgroup { return alone(runtime, top) }
 }
 
-func unit64(name string) func(string) model.Entity {
-	return func(top string) model.Entity { return unit(name, top) }
+func unit64(name string) func(string) model.Cgroup {
+	return func(top string) model.Cgroup { return unit(name, top) }
 }
 
-func slurmJob(number, step string) func(string) model.Entity {
-	return func(top string) model.Entity { return job(number, step, top) }
+func slurmJob(number, step string) func(string) model.Cgroup {
+	return func(top string) model.Cgroup { return job(number, step, top) }
 }
 
 // claimed is a container of Podman that a user, or a unit, could have made up.
-func claimed(top string) model.Entity {
+func claimed(top string) model.Cgroup {
 	e := podman(top)
 	e.Claimed = true
 	return e
@@ -332,8 +332,8 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("label %q of %+v", label, e)
 			}
 		}
-		if !utf8.ValidString(e.Cgroup) || len(e.Cgroup) > maxPath || !strings.HasPrefix(e.Cgroup, "/") {
-			t.Errorf("cgroup %q", e.Cgroup)
+		if p := string(e.Path); !utf8.ValidString(p) || len(p) > maxPath || !strings.HasPrefix(p, "/") {
+			t.Errorf("path %q", p)
 		}
 		// What is below a workload that a pattern named is that workload.
 		if below := Parse(top + "/x"); !strings.HasPrefix(e.Workload, "cgroup:") && e.PodUID == "" &&

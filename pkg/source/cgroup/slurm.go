@@ -29,7 +29,7 @@ func (s *Source) jobSteps() []model.JobStep {
 	users := map[string]string{}
 	steps := []model.JobStep{}
 	for _, g := range s.table.byPath {
-		if g.entity.Runtime != "slurm" {
+		if g.fact.Runtime != "slurm" {
 			continue
 		}
 		if users[g.top] == "" {
@@ -41,9 +41,9 @@ func (s *Source) jobSteps() []model.JobStep {
 		if users[g.top] == "" {
 			users[g.top] = s.userOfProcess(g)
 		}
-		if g.entity.Step != "" && strings.HasSuffix(g.path, "/step_"+g.entity.Step) {
+		if g.fact.Step != "" && strings.HasSuffix(g.path, "/step_"+g.fact.Step) {
 			steps = append(steps, model.JobStep{
-				Job: strings.TrimPrefix(g.entity.Workload, "slurm:"), Step: g.entity.Step, User: g.top,
+				Job: strings.TrimPrefix(g.fact.Workload, "slurm:"), Step: g.fact.Step, User: g.top,
 			})
 		}
 	}
@@ -80,8 +80,8 @@ func (s *Source) userOfProcess(g *group) string {
 
 // userOf is the user of a job's cgroup, also of one that is over.
 func (s *Source) userOf(g *group) string {
-	if g.entity.User != "" {
-		return s.jobs.names.of(g.entity.User)
+	if g.fact.User != "" {
+		return s.jobs.names.of(g.fact.User)
 	}
 	return s.jobs.users[g.top]
 }

@@ -68,7 +68,7 @@ func TestJobSteps(t *testing.T) {
 			}
 			defer s.Close() //nolint:errcheck // nothing to lose
 			steps := func() []model.JobStep {
-				got, err := s.Resolve(t.Context(), nil, nil)
+				got, err := s.Resolve(t.Context(), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -99,11 +99,11 @@ func TestJobSteps(t *testing.T) {
 					t.Fatal(err)
 				}
 				user := func() string {
-					got, err := s.Resolve(t.Context(), []uint64{id}, nil)
+					got, err := s.Resolve(t.Context(), []uint64{id})
 					if err != nil {
 						t.Fatal(err)
 					}
-					return got.Entities[id].User
+					return byID(t, &got)[id].User
 				}
 				if got := user(); got != "new" {
 					t.Errorf("user of a job that runs: %q", got)

@@ -203,51 +203,45 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	return out, errors.Join(s.table.view.blind, s.noWatch)
 }
 
-// Resolve names the given cgroups and those of the given processes or threads
-// (/proc/PID/cgroup), and says which of the names that it ever told are of
-// cgroups dead for longer than the grace time. It also reads what the rdma
-// controller charges (rdma.current), where that is enabled, once for each of
-// these workloads. An id that never got a name is expired after the same time:
-// it is dead as a rule, and its figures would stay for ever. Ids and processes that are missing in the answer have no
-// known owner.
-func (s *Source) Resolve(ctx context.Context, cgroups []uint64, pids []int) (model.Snapshot, error) {
-	out := model.Snapshot{Entities: make(map[uint64]model.Entity, len(cgroups))}
-	if pids != nil {
-		out.Tasks = s.tasks(ctx, pids)
-	}
+// Resolve returns the given cgroups, as far as their paths are known, and which of the
+// cgroups that it ever returned ended longer ago than the grace period. An id whose path was
+// never known expires after the same time: as a rule it has ended, and its counters would
+// stay for ever. Where the rdma controller is enabled, Resolve also reads what it charges
+// (rdma.current) to each of these workloads.
+func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error) {
+	out := model.Snapshot{Cgroups: make([]model.Cgroup, 0, len(ids))}
 	rdma := s.rdmaMount()
 	var charged map[uint64]string
 
 	s.mu.Lock()
 	out.JobSteps = s.jobSteps()
-	name := func(id uint64) {
+	listed := make(map[model.CgroupID]bool, len(ids))
+	for _, id := range ids {
 		g := s.find(id)
-		if g == nil {
-			return
+		if g == nil || listed[id] {
+			continue
 		}
-		g.named = true
-		out.Entities[id] = g.entity
-		if g.entity.Runtime == "slurm" {
-			e := g.entity
-			e.User = s.userOf(g)
-			out.Entities[id] = e
+		g.named, listed[id] = true, true
+		fact := g.fact
+		fact.ID = id
+		if fact.Runtime == "slurm" {
+			fact.User = s.userOf(g)
 		}
+		out.Cgroups = append(out.Cgroups, fact)
 		if top := s.table.byPath[g.top]; rdma != "" && top != nil && charged[top.id] == "" {
 			if charged == nil {
 				charged = map[uint64]string{}
 			}
 			top.named = true
-			entity := top.entity
-			entity.User = out.Entities[id].User
-			out.Entities[top.id] = entity
+			if !listed[top.id] {
+				listed[top.id] = true
+				user := fact.User
+				fact = top.fact
+				fact.ID, fact.User = top.id, user
+				out.Cgroups = append(out.Cgroups, fact)
+			}
 			charged[top.id] = rdma + top.path
 		}
-	}
-	for _, id := range cgroups {
-		name(id)
-	}
-	for _, id := range out.Tasks {
-		name(id)
 	}
 	before := s.now().Add(-s.grace)
 	out.Expired = s.table.expire(before)
@@ -315,19 +309,6 @@ func (s *Source) Forget(cgroups []uint64) {
 		s.table.drop(id)
 		delete(s.unresolved, id)
 	}
-}
-
-func (s *Source) tasks(ctx context.Context, pids []int) map[int]uint64 {
-	tasks := make(map[int]uint64, len(pids))
-	for _, pid := range pids {
-		if ctx.Err() != nil {
-			break
-		}
-		if id, err := s.CgroupOf(pid); err == nil {
-			tasks[pid] = id
-		}
-	}
-	return tasks
 }
 
 // CgroupOf returns the id of the cgroup of a process or thread, from

@@ -142,8 +142,8 @@ func TestUnreadable(t *testing.T) {
 		t.Errorf("%+v", state)
 	}
 	id, _ := cgroupID(filepath.Join(s.hierarchy.Mount, "good/a"))
-	if e := resolve(t, s, []uint64{id}, nil).Entities[id]; e.Workload != "cgroup:/good/a" {
-		t.Errorf("%+v", e)
+	if got := resolve(t, s, []uint64{id}); byID(t, &got)[id].Workload != "cgroup:/good/a" {
+		t.Errorf("%+v", got.Cgroups)
 	}
 }
 
@@ -169,8 +169,8 @@ func TestNoWatches(t *testing.T) {
 	}
 	id, _ := cgroupID(dir)
 	c.advance(walkOnMiss)
-	if e := resolve(t, s, []uint64{id}, nil).Entities[id]; e.Workload != "cgroup:/b" {
-		t.Errorf("new cgroup is %+v", e)
+	if got := resolve(t, s, []uint64{id}); byID(t, &got)[id].Workload != "cgroup:/b" {
+		t.Errorf("new cgroup is %+v", got.Cgroups)
 	}
 	if _, err := s.Read(context.Background()); err != nil {
 		t.Errorf("the walk could watch again, but Read says %v", err)
@@ -262,7 +262,7 @@ func TestRDMACurrent(t *testing.T) {
 		}
 		return id
 	}
-	out := resolve(t, s, []uint64{id(pod + "/child"), id("a"), id("none")}, nil)
+	out := resolve(t, s, []uint64{id(pod + "/child"), id("a"), id("none")})
 	want := map[uint64][]model.RDMACgroup{
 		id(pod): {
 			{Cgroup: id(pod), Device: "mlx5_0", Handles: 2, Objects: 20},
@@ -277,7 +277,7 @@ func TestRDMACurrent(t *testing.T) {
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if e := out.Entities[id(pod)]; e.PodUID != uid {
+	if e := byID(t, &out)[id(pod)]; e.PodUID != uid {
 		t.Errorf("the pod that is charged has no name: %+v", e)
 	}
 }
@@ -415,9 +415,9 @@ func BenchmarkResolve500(b *testing.B) {
 	defer s.Close()
 	b.ReportAllocs()
 	for b.Loop() {
-		out, err := s.Resolve(context.Background(), ids, nil)
-		if err != nil || len(out.Entities) != len(ids) {
-			b.Fatal(len(out.Entities), err)
+		out, err := s.Resolve(context.Background(), ids)
+		if err != nil || len(out.Cgroups) != len(ids) {
+			b.Fatal(len(out.Cgroups), err)
 		}
 	}
 }

@@ -11,14 +11,14 @@ import (
 
 // A group is one cgroup, dead or alive.
 type group struct {
-	id     uint64
-	path   string // below the mount
-	entity model.Entity
-	top    string    // path below the mount of the workload's own cgroup
-	died   time.Time // zero while it lives
-	named  bool      // Resolve has told its name: it is kept until Forget
-	walk   uint64    // the last walk that met it
-	wd     int32     // its watch; zero if none
+	id    uint64
+	path  string       // below the mount
+	fact  model.Cgroup // without ID
+	top   string       // path below the mount of the workload's own cgroup
+	died  time.Time    // zero while it lives
+	named bool         // Resolve has told its name: it is kept until Forget
+	walk  uint64       // the last walk that met it
+	wd    int32        // its watch; zero if none
 }
 
 // maxPerOwner is how many living cgroups of one container, unit or user are
@@ -65,7 +65,7 @@ func (t *table) add(path string, id uint64, asked bool, now time.Time) (g *group
 		t.bury(g, now)
 	}
 	g.path = path
-	g.entity, g.top = parse(t.view.full(path))
+	g.fact, g.top = parse(t.view.full(path))
 	if t.view.ours == "" {
 		g.top = "/" + strings.Trim(strings.TrimPrefix(g.top, t.view.root), "/")
 	}
@@ -90,7 +90,7 @@ func (t *table) learn(path string, id uint64, now time.Time) *group {
 		return nil
 	}
 	g := &group{id: id, path: path, died: now}
-	g.entity, g.top = parse(path)
+	g.fact, g.top = parse(path)
 	t.byID[id], t.dead[id] = g, g
 	return g
 }

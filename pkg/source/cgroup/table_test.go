@@ -18,14 +18,14 @@ func TestLearn(t *testing.T) {
 		PathOf: func(got uint64) (string, bool) { return "/system.slice/flash.service", got == id },
 	}, "a")
 	for range 2 {
-		snap, err := s.Resolve(t.Context(), []uint64{id, stranger}, nil)
+		snap, err := s.Resolve(t.Context(), []uint64{id, stranger})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := snap.Entities[id].Workload; got != "unit:flash.service" {
+		if got := byID(t, &snap)[id].Workload; got != "unit:flash.service" {
 			t.Errorf("workload %q", got)
 		}
-		if _, ok := snap.Entities[stranger]; ok || *snap.UnresolvedCgroups != 1 {
+		if _, ok := byID(t, &snap)[stranger]; ok || *snap.UnresolvedCgroups != 1 {
 			t.Errorf("%d unresolved, want 1", *snap.UnresolvedCgroups)
 		}
 		if len(snap.Expired) != 0 {
@@ -33,7 +33,7 @@ func TestLearn(t *testing.T) {
 		}
 	}
 	now = now.Add(2 * time.Minute)
-	snap, err := s.Resolve(t.Context(), []uint64{id}, nil)
+	snap, err := s.Resolve(t.Context(), []uint64{id})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestLearn(t *testing.T) {
 	if s.table.byID[id] != nil || len(s.unresolved) > 0 {
 		t.Error("they are not forgotten")
 	}
-	if snap, err = s.Resolve(t.Context(), nil, nil); err != nil {
+	if snap, err = s.Resolve(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	if *snap.UnresolvedCgroups != 1 || len(snap.Expired) != 0 {

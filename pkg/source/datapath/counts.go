@@ -111,8 +111,7 @@ func (c *count) value(sampled bool) uint64 {
 // durations is a histogram of counts.
 type durations struct {
 	buckets              [model.FineBuckets]count
-	exactNS              float64
-	sampledNS            float64
+	sum                  count // in nanoseconds
 	hasExact, hasSampled bool
 }
 
@@ -123,18 +122,14 @@ func (d *durations) add(l *gen.DatapathLatency, exact bool, scale float64) {
 			d.hasExact, d.hasSampled = d.hasExact || exact, d.hasSampled || !exact
 		}
 	}
-	if exact {
-		d.exactNS += float64(l.SumNs)
-	} else {
-		d.sampledNS += float64(l.SumNs) * scale
-	}
+	d.sum.add(l.SumNs, exact, scale)
 }
 
 // histogram returns one part of the durations, false if it is empty.
 func (d *durations) histogram(sampled bool) (h model.FineHistogram, ok bool) {
-	h.SumSeconds, ok = d.exactNS/1e9, d.hasExact
+	h.Sum, ok = d.sum.value(sampled), d.hasExact
 	if sampled {
-		h.SumSeconds, ok = d.sampledNS/1e9, d.hasSampled
+		ok = d.hasSampled
 	}
 	for i := range d.buckets {
 		h.Buckets[i] = d.buckets[i].value(sampled)

@@ -144,6 +144,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	clear(s.forgotten)
 	s.fold.fill(&snap, s.deviceName)
 	stats := s.stats
+	stats.LimitRatio = s.fold.limitRatio()
 	snap.DataPath = &stats
 	return snap, err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,13 +38,13 @@ func rows(t *fold) (map[string]uint64, map[string]bool) {
 		set(fmt.Sprintf("%d %s %s", r.Cgroup, r.Device, r.Direction), r.Seen, r.Bytes)
 	}
 	for _, r := range snap.WorkRequests {
-		set(fmt.Sprintf("%d %s %s", r.Cgroup, r.Device, r.Opcode), r.Seen, r.Count)
+		set(fmt.Sprintf("%d %s %s", r.Cgroup, r.Key.Device, r.Key.Opcode), model.Seen{Sampled: r.Key.Sampled, Resting: r.Resting}, r.Value.Count)
 	}
 	for _, r := range snap.CompletionErrors {
-		set(fmt.Sprintf("%d %s %s", r.Cgroup, r.Device, r.Status), r.Seen, r.Count)
+		set(fmt.Sprintf("%d %s %s", r.Cgroup, r.Key.Device, r.Key.Status), model.Seen{Sampled: r.Key.Sampled, Resting: r.Resting}, uint64(r.Value))
 	}
 	for _, r := range snap.Completions {
-		set(fmt.Sprintf("%d %s took %s", r.Cgroup, r.Device, r.Opcode), r.Seen, r.Duration.Count)
+		set(fmt.Sprintf("%d %s took %s", r.Cgroup, r.Key.Device, r.Key.Opcode), model.Seen{Sampled: r.Key.Sampled, Resting: r.Resting}, r.Value.Count)
 	}
 	return out, resting
 }
@@ -80,6 +81,19 @@ func TestFold(t *testing.T) {
 		"7 mlx5_1 transmit": 6000, "7 mlx5_1 receive": 500, "7 mlx5_1 rdma_write": 6, "7 mlx5_1 rdma_read": 4,
 		"7 mlx5_1 recv": 18, "7 mlx5_1 retry_exceeded": 2, "7 mlx5_1 took write": 2,
 	})
+
+	var snap model.Snapshot
+	tot.fill(&snap, testDevice)
+	took := model.FineHistogram{Count: 2, Sum: 5e9, Buckets: [model.FineBuckets]uint64{3: 2}}
+	if len(snap.Completions) != 1 || snap.Completions[0].Value != took {
+		t.Errorf("completions %+v, want %+v", snap.Completions, took)
+	}
+	wrote := model.Series[model.WorkRequestKey, model.Requests]{
+		Cgroup: 7, Key: model.WorkRequestKey{Device: "mlx5_1", Opcode: "rdma_write"}, Value: model.Requests{Count: 6, Bytes: 6000},
+	}
+	if !slices.Contains(snap.WorkRequests, wrote) {
+		t.Errorf("work requests %+v, want %+v among them", snap.WorkRequests, wrote)
+	}
 
 	// Polling in windows: what is received rests, though reads are seen all of.
 	how := whole
@@ -255,6 +269,16 @@ func TestNames(t *testing.T) {
 
 func TestSpending(t *testing.T) {
 	tot := newFold(0.01)
+	// read is the ratio and the time of cgroup 7, which is the only one.
+	read := func() (ratio float64, spent model.CPUTime) {
+		t.Helper()
+		var snap model.Snapshot
+		tot.fill(&snap, testDevice)
+		if len(snap.Budgets) != 1 || snap.Budgets[0].Cgroup != 7 || len(snap.Spent) != 1 || snap.Spent[0].Cgroup != 7 {
+			t.Fatalf("budgets %+v, spent %+v, want one of each", snap.Budgets, snap.Spent)
+		}
+		return snap.Budgets[0].SpentRatio, snap.Spent[0].Value
+	}
 	at := time.Unix(1e9, 0)
 	for i := range 180 { // a second of CPU each, and 1 % of it for a minute, 0.5 % later
 		spent := time.Duration(min(i, 60))*10*time.Millisecond + time.Duration(max(i-60, 0))*5*time.Millisecond
@@ -262,9 +286,8 @@ func TestSpending(t *testing.T) {
 		tot.update(at.Add(time.Duration(i)*time.Second), 2, 7, time.Duration(i)*time.Second, 0)
 		wanted := map[int]float64{5: 0, 14: 0, 15: 0.01, 59: 0.01, 179: 0.005}
 		if w, ok := wanted[i]; ok {
-			got := tot.budgets()
-			if len(got) != 1 || math.Abs(got[0].SpentRatio-w) > 1e-9 || got[0].LimitRatio != 0.01 {
-				t.Errorf("after %d s: %+v, want %g", i, got, w)
+			if ratio, _ := read(); math.Abs(ratio-w) > 1e-9 {
+				t.Errorf("after %d s: %g, want %g", i, ratio, w)
 			}
 		}
 	}
@@ -272,15 +295,15 @@ func TestSpending(t *testing.T) {
 		t.Errorf("%d samples of a minute", n)
 	}
 	tot.endProcess(1)
-	got := tot.budgets()
-	if got[0].SpentRatio != 0 || math.Abs(got[0].SpentSeconds-(0.6+119*0.005)) > 1e-9 {
-		t.Errorf("after its exit: %+v", got[0])
+	if ratio, spent := read(); ratio != 0 || time.Duration(spent) != 600*time.Millisecond+119*5*time.Millisecond {
+		t.Errorf("after its exit: %g, %v", ratio, time.Duration(spent))
 	}
 	tot.forget(map[uint64]bool{7: true})
-	if len(tot.budgets()) != 0 {
-		t.Error("not forgotten")
+	var snap model.Snapshot
+	if tot.fill(&snap, testDevice); len(snap.Budgets)+len(snap.Spent) != 0 {
+		t.Errorf("not forgotten: %+v %+v", snap.Budgets, snap.Spent)
 	}
-	if !math.IsInf(func() float64 { a := newFold(0); a.update(at, 1, 1, 0, 0); return a.budgets()[0].LimitRatio }(), 1) {
-		t.Error("without a limit it is not infinite")
+	if limit, none := tot.limitRatio(), newFold(0).limitRatio(); limit != 0.01 || !math.IsInf(none, 1) {
+		t.Errorf("limit %g, and %g without one, want 0.01 and infinity", limit, none)
 	}
 }

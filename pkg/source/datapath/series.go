@@ -37,8 +37,10 @@ func (s *series) durationsOf(completed int) *durations {
 // fill adds all series to a snapshot. A series without counts has no row. Series of
 // devices without a known name are left out.
 func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string) {
-	snap.Traffic, snap.WorkRequests = []model.Traffic{}, []model.WorkRequests{}
-	snap.CompletionErrors, snap.Completions = []model.CompletionErrors{}, []model.Completions{}
+	snap.Traffic = []model.Traffic{}
+	snap.WorkRequests = []model.Series[model.WorkRequestKey, model.Requests]{}
+	snap.CompletionErrors = []model.Series[model.CompletionErrorKey, model.Count]{}
+	snap.Completions = []model.Series[model.CompletionKey, model.FineHistogram]{}
 	snap.Sampling = []model.Sampling{}
 	ids := make([]seriesKey, 0, len(f.series))
 	for id := range f.series {
@@ -62,7 +64,7 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string) {
 			}
 		}
 	}
-	snap.Budgets = f.budgets()
+	f.spending.fill(snap)
 }
 
 // hasUnnamed reports whether a series belongs to a device without a known name.
@@ -106,15 +108,18 @@ func (s *series) fill(snap *model.Snapshot, cgroup uint64, device string, sample
 	addTraffic(snap, cgroup, device, model.Receive, s.received.value(sampled), seen(s.allExact()))
 	for i, name := range opcodeNames {
 		if n := s.counts[countRequests+i].value(sampled); n > 0 {
-			snap.WorkRequests = append(snap.WorkRequests, model.WorkRequests{
-				Cgroup: cgroup, Device: device, Opcode: name, Count: n, Bytes: s.counts[countBytes+i].value(sampled), Seen: posts,
+			snap.WorkRequests = append(snap.WorkRequests, model.Series[model.WorkRequestKey, model.Requests]{
+				Cgroup: cgroup, Key: model.WorkRequestKey{Device: device, Opcode: name, Sampled: sampled},
+				Value: model.Requests{Count: n, Bytes: s.counts[countBytes+i].value(sampled)}, Resting: posts.Resting,
 			})
 		}
 	}
 	for i, name := range statusNames {
 		if n := s.counts[countErrors+i].value(sampled); n > 0 {
-			snap.CompletionErrors = append(snap.CompletionErrors,
-				model.CompletionErrors{Cgroup: cgroup, Device: device, Status: name, Count: n, Seen: polls})
+			snap.CompletionErrors = append(snap.CompletionErrors, model.Series[model.CompletionErrorKey, model.Count]{
+				Cgroup: cgroup, Key: model.CompletionErrorKey{Device: device, Status: name, Sampled: sampled},
+				Value: model.Count(n), Resting: polls.Resting,
+			})
 		}
 	}
 	for i, d := range s.durations {
@@ -122,8 +127,10 @@ func (s *series) fill(snap *model.Snapshot, cgroup uint64, device string, sample
 			continue
 		}
 		if h, ok := d.histogram(sampled); ok {
-			snap.Completions = append(snap.Completions,
-				model.Completions{Cgroup: cgroup, Device: device, Opcode: completedNames[i], Duration: h, Seen: polls})
+			snap.Completions = append(snap.Completions, model.Series[model.CompletionKey, model.FineHistogram]{
+				Cgroup: cgroup, Key: model.CompletionKey{Device: device, Opcode: completedNames[i], Sampled: sampled},
+				Value: h, Resting: polls.Resting,
+			})
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -134,6 +135,9 @@ func TestSourceLife(t *testing.T) {
 		})
 	}
 	snap := s.snapshot(t)
+	if !math.IsInf(snap.DataPath.LimitRatio, 1) {
+		t.Errorf("limit %g, want none", snap.DataPath.LimitRatio)
+	}
 	i := slices.IndexFunc(snap.Traffic, func(r model.Traffic) bool { return r.Direction == model.Transmit })
 	// write 128, send 64 and TSO 1054 in each chain
 	want := model.Traffic{
@@ -145,7 +149,7 @@ func TestSourceLife(t *testing.T) {
 	eventually(t, "descriptors stay", func() bool { return descriptors(t) <= before })
 	s.Forget([]uint64{5})
 	s.snapshot(t)
-	if snap := s.snapshot(t); len(snap.Traffic)+len(snap.WorkRequests)+len(snap.Budgets) != 0 {
+	if snap := s.snapshot(t); len(snap.Traffic)+len(snap.WorkRequests)+len(snap.Budgets)+len(snap.Spent) != 0 {
 		t.Errorf("%+v was forgotten", snap)
 	}
 }

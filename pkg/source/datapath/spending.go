@@ -3,7 +3,7 @@
 package datapath
 
 import (
-	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -89,20 +89,25 @@ func (s *spending) forgetSpending(cgroups map[uint64]bool) {
 	}
 }
 
-// budgets returns one row per cgroup. Its ratio is the highest of its processes.
-func (s *spending) budgets() []model.Budget {
-	limit := s.limit
-	if limit == 0 {
-		limit = math.Inf(1)
-	}
-	highest := map[uint64]float64{}
+// fill adds what probes took of each cgroup: the time, and the highest ratio of its
+// processes.
+func (s *spending) fill(snap *model.Snapshot) {
+	highest := map[model.CgroupID]float64{}
 	for _, p := range s.processes {
 		highest[p.cgroup] = max(highest[p.cgroup], p.ratio())
 	}
-	out := make([]model.Budget, 0, len(s.cgroups))
-	for id, spent := range s.cgroups {
-		out = append(out, model.Budget{Cgroup: id, LimitRatio: limit, SpentRatio: highest[id], SpentSeconds: spent.Seconds()})
+	snap.Budgets = make([]model.Budget, 0, len(s.cgroups))
+	snap.Spent = make([]model.Series[model.SpentKey, model.CPUTime], 0, len(s.cgroups))
+	for _, id := range slices.Sorted(maps.Keys(s.cgroups)) {
+		snap.Budgets = append(snap.Budgets, model.Budget{Cgroup: id, SpentRatio: highest[id]})
+		snap.Spent = append(snap.Spent, model.Series[model.SpentKey, model.CPUTime]{Cgroup: id, Value: model.CPUTime(s.cgroups[id])})
 	}
-	slices.SortFunc(out, func(a, b model.Budget) int { return cmp.Compare(a.Cgroup, b.Cgroup) })
-	return out
+}
+
+// limitRatio returns the share of its CPU time that probes may take of a process.
+func (s *spending) limitRatio() float64 {
+	if s.limit == 0 {
+		return math.Inf(1)
+	}
+	return s.limit
 }

@@ -159,7 +159,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		if p.facts == nil {
 			continue
 		}
-		out.Merge(p.facts.Snapshot)
+		out.Merge(&p.facts.Snapshot)
 		if answers[i] != nil && p.facts.finished != nil { // an old answer does not know who is new
 			finished = p.facts.finished
 		}

@@ -137,7 +137,7 @@ func BenchmarkDrain(b *testing.B) {
 	names := deviceNames{7: "mlx5_0"}
 	b.Run("snapshot", func(b *testing.B) {
 		for b.Loop() {
-			snap := model.Snapshot{Verbs: make([]model.Verb, 0, entries)}
+			snap := model.Snapshot{Verbs: make([]model.Series[model.VerbKey, model.Histogram], 0, entries)}
 			if err := s.readVerbs(&snap, names, all, none); err != nil || len(snap.Verbs) != entries {
 				b.Fatal(err, len(snap.Verbs))
 			}

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -173,7 +174,7 @@ func (s *Source) release() {
 		s.opts.Logger.Warn("totals of the last device are lost", zap.Error(err))
 	}
 	s.sensor.self(&last, &s.lost)
-	s.retired.add(&last)
+	s.gone.add(&last)
 	s.dismiss()
 	s.failed = nil
 	s.hooks = unattached("no RDMA device: the hooks come with the next one", model.StateAbsent)
@@ -213,7 +214,7 @@ func (s *Source) rename(changed bool) {
 		if err := s.sensor.readVerbs(&last, s.names, old, old); err != nil {
 			s.opts.Logger.Warn("totals of a device that is gone are lost", zap.Error(err))
 		}
-		s.retired.add(&last)
+		s.gone.add(&last)
 	}
 	if s.names == nil {
 		s.names = deviceNames{}
@@ -223,19 +224,36 @@ func (s *Source) rename(changed bool) {
 	s.unnamed--
 }
 
-// reindex gives objects the names that their devices have now: an index stays
-// with a device that is renamed, and the device's own figures are told under
-// its new name.
+// reindex gives objects the names that their devices have now: an index stays with a device
+// that is renamed. What was created before stays under the former name, as verbs do: that
+// name may be given to another device.
 func (s *sensor) reindex(ctx context.Context, opts Options) {
 	if opts.DeviceNames == nil {
 		return
 	}
 	names, err := opts.DeviceNames(ctx)
 	if err != nil {
-		opts.Logger.Debug("cannot ask for the names of the devices", zap.Error(err))
+		opts.Logger.Debug("cannot read the names of the devices", zap.Error(err))
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	given := map[uint32]string{}
+	for index, name := range names {
+		if former := s.deviceName(index); former != "" && former != name {
+			given[index] = former
+		}
+	}
+	if len(given) > 0 {
+		if _, err := s.eachHolding(func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) {
+			if former, ok := given[k.Device]; ok {
+				before := model.Count(v.Created - min(v.Created, s.renamed[k]))
+				s.former.Add(k.Cgroup, model.ObjectKey{Device: former, Type: objectType(k.Type)}, before)
+				s.renamed[k] = v.Created
+			}
+		}); err != nil {
+			opts.Logger.Warn("what was created under the former name of a device is lost", zap.Error(err))
+		}
+	}
 	maps.Copy(s.indexes, names)
 }

@@ -61,16 +61,16 @@ const (
 type Source struct {
 	opts Options
 
-	mu      sync.Mutex
-	sensor  *sensor // nil while there is no device
-	names   deviceNames
-	retired totals
-	lost    losses // of sensors that are gone
-	forget  map[uint64]bool
-	hooks   []model.Hook
-	failed  error // why there is no sensor though there is a device
-	retry   time.Time
-	last    lengths // of the last snapshot
+	mu     sync.Mutex
+	sensor *sensor // nil while there is no device
+	names  deviceNames
+	gone   totals
+	lost   losses // of sensors that are gone
+	forget map[uint64]bool
+	hooks  []model.Hook
+	failed error // why there is no sensor though there is a device
+	retry  time.Time
+	last   lengths // of the last snapshot
 
 	// Of follow alone: class/infiniband, class/infiniband_verbs, and how often
 	// their names are still to be read.
@@ -106,7 +106,6 @@ func New(opts Options) (*Source, error) {
 		opts:    opts,
 		devices: newListing(filepath.Join(opts.Sysfs, "class/infiniband")),
 		uverbs:  newListing(filepath.Join(opts.Sysfs, "class/infiniband_verbs")),
-		retired: newTotals(),
 		forget:  map[uint64]bool{},
 		stop:    cancel,
 		done:    make(chan struct{}),
@@ -171,19 +170,17 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	defer s.mu.Unlock()
 	snap := model.Snapshot{
 		Hooks:      s.hooks,
-		Verbs:      make([]model.Verb, 0, s.last.verbs),
-		VerbErrors: make([]model.VerbError, 0, s.last.errors),
+		Verbs:      make([]model.Series[model.VerbKey, model.Histogram], 0, s.last.verbs),
+		VerbErrors: make([]model.Series[model.VerbErrorKey, model.Count], 0, s.last.errors),
 	}
-	s.retired.forget(s.forget)
+	s.gone.forget(s.forget)
 	counting := s.sensor == nil && s.failed == nil || s.sensor != nil && s.sensor.objects != nil
 	if counting {
 		snap.Objects = make([]model.Objects, 0, s.last.objects)
+		snap.Created = make([]model.Series[model.ObjectKey, model.Count], 0, s.last.objects)
 		snap.Registered = make([]model.Registered, 0, s.last.registered)
 	}
-	s.retired.fill(&snap)
-	if !counting {
-		snap.Objects = nil // not counted is not zero
-	}
+	s.gone.fill(&snap)
 	lost := s.lost
 	if s.sensor == nil {
 		clear(s.forget)

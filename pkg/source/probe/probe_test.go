@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"go.uber.org/goleak"
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
@@ -151,21 +153,23 @@ func TestTracepoints(t *testing.T) {
 	}
 	got := map[string]uint64{}
 	for _, v := range snap.Verbs {
-		if v.Cgroup == id && v.Device == "null0" {
-			got[v.Verb] = v.Duration.Count
-			if v.Duration.SumSeconds <= 0 || sum(v.Duration.Buckets[:]) != v.Duration.Count {
-				t.Errorf("%s: %+v", v.Verb, v.Duration)
+		if v.Cgroup == id && v.Key.Device == "null0" {
+			got[v.Key.Verb] = v.Value.Count
+			if v.Value.Sum == 0 || sum(v.Value.Buckets[:]) != v.Value.Count {
+				t.Errorf("%s: %+v", v.Key.Verb, v.Value)
 			}
 		}
 	}
 	if got["reg_mr"] != 41 || got["create_qp"] != 3 {
 		t.Errorf("counted %v in cgroup %d, want 41 reg_mr and 3 create_qp; all: %+v", got, id, snap.Verbs)
 	}
-	want := model.VerbError{Cgroup: id, Device: "null0", Verb: "create_qp", Errno: "ENOTTY", Count: 3}
+	want := model.Series[model.VerbErrorKey, model.Count]{
+		Cgroup: id, Key: model.VerbErrorKey{Device: "null0", Verb: "create_qp", Errno: "ENOTTY"}, Value: 3,
+	}
 	if !slices.Contains(snap.VerbErrors, want) {
 		t.Errorf("errors %+v, want %+v", snap.VerbErrors, want)
 	}
-	if snap.Objects != nil {
+	if snap.Objects != nil || snap.Created != nil {
 		t.Error("this tier counts no objects, and zero is a measurement")
 	}
 
@@ -245,8 +249,8 @@ func TestNoDevice(t *testing.T) {
 	if err != nil {
 		t.Errorf("no device is a failure: %v", err)
 	}
-	if snap.Objects == nil || len(snap.Objects) != 0 {
-		t.Errorf("objects %v, want none", snap.Objects)
+	if snap.Objects == nil || len(snap.Objects) != 0 || snap.Created == nil || len(snap.Created) != 0 {
+		t.Errorf("objects %v, created %v, want none", snap.Objects, snap.Created)
 	}
 	for _, h := range snap.Hooks {
 		if h.State != model.StateAbsent {
@@ -291,34 +295,49 @@ func TestNames(t *testing.T) {
 
 // TestTotals: what a device that is gone has counted stays until its cgroup is forgotten.
 func TestTotals(t *testing.T) {
-	totals := newTotals()
+	var gone totals
+	verb := model.VerbKey{Device: "a", Verb: "reg_mr"}
+	failed := model.VerbErrorKey{Device: "a", Verb: "reg_mr", Errno: "ENOMEM"}
+	regions := model.ObjectKey{Device: "a", Type: model.MR}
 	snap := model.Snapshot{
-		Verbs:      []model.Verb{{Cgroup: 1, Device: "a", Verb: "reg_mr", Duration: model.Histogram{Count: 2, SumSeconds: 1}}},
-		VerbErrors: []model.VerbError{{Cgroup: 1, Device: "a", Verb: "reg_mr", Errno: "ENOMEM", Count: 1}},
-		Objects:    []model.Objects{{Cgroup: 1, Device: "a", Type: model.MR, Current: 7, Created: 9}, {Cgroup: 2, Created: 1}},
+		Verbs:      []model.Series[model.VerbKey, model.Histogram]{{Cgroup: 1, Key: verb, Value: model.Histogram{Count: 2, Sum: 1e9}}},
+		VerbErrors: []model.Series[model.VerbErrorKey, model.Count]{{Cgroup: 1, Key: failed, Value: 1}},
+		Objects:    []model.Objects{{Cgroup: 1, Device: "a", Type: model.MR, Current: 7}},
+		Registered: []model.Registered{{Cgroup: 1, Device: "a", Memory: model.HostMemory, Bytes: 4096}},
+		Created:    []createdRow{{Cgroup: 1, Key: regions, Value: 9}, {Cgroup: 2, Value: 1}},
 	}
-	totals.add(&snap)
-	totals.add(&snap)
-	var got model.Snapshot
-	totals.fill(&got)
-	if len(got.Verbs) != 1 || got.Verbs[0].Duration.Count != 4 || got.Verbs[0].Duration.SumSeconds != 2 {
+	gone.add(&snap)
+	gone.add(&snap)
+	got := model.Snapshot{Created: []createdRow{}}
+	gone.fill(&got)
+	want := model.Histogram{Count: 4, Sum: 2e9}
+	if len(got.Verbs) != 1 || got.Verbs[0].Cgroup != 1 || got.Verbs[0].Key != verb || got.Verbs[0].Value != want {
 		t.Errorf("verbs %+v", got.Verbs)
 	}
-	if len(got.VerbErrors) != 1 || got.VerbErrors[0].Count != 2 {
+	if !slices.Equal(got.VerbErrors, []model.Series[model.VerbErrorKey, model.Count]{{Cgroup: 1, Key: failed, Value: 2}}) {
 		t.Errorf("errors %+v", got.VerbErrors)
 	}
-	for _, o := range got.Objects {
-		if o.Cgroup == 1 && (o.Created != 18 || o.Current != 0) {
-			t.Errorf("objects %+v: a device that is gone holds none", o)
-		}
+	if len(got.Created) != 2 || !slices.Contains(got.Created, createdRow{Cgroup: 1, Key: regions, Value: 18}) ||
+		!slices.Contains(got.Created, createdRow{Cgroup: 2, Value: 2}) {
+		t.Errorf("created %+v", got.Created)
 	}
-	totals.forget(map[uint64]bool{1: true})
+	if len(got.Objects)+len(got.Registered) != 0 {
+		t.Errorf("objects %+v, registered %+v: a device that is gone holds none", got.Objects, got.Registered)
+	}
 	got = model.Snapshot{}
-	totals.fill(&got)
-	if len(got.Verbs)+len(got.VerbErrors) != 0 || len(got.Objects) != 1 {
+	if gone.fill(&got); got.Created != nil || len(got.Verbs) != 1 {
+		t.Errorf("created %+v where objects are not counted", got.Created)
+	}
+	gone.forget(map[model.CgroupID]bool{1: true})
+	got = model.Snapshot{Created: []createdRow{}}
+	gone.fill(&got)
+	if len(got.Verbs)+len(got.VerbErrors) != 0 || !slices.Equal(got.Created, []createdRow{{Cgroup: 2, Value: 2}}) {
 		t.Errorf("left after forgetting: %+v", got)
 	}
 }
+
+// createdRow is one row of Snapshot.Created.
+type createdRow = model.Series[model.ObjectKey, model.Count]
 
 // TestAdopt runs the bookkeeping of objects that were there before, with the
 // maps of this kernel and a netlink that this test plays: no InfiniBand here.
@@ -485,31 +504,94 @@ func TestAdoptBesideUnnumbered(t *testing.T) {
 	}
 }
 
-// TestRename: what is held on a device is told under the name that it has now.
+// TestRename: what is held on a device goes by the name that it has now. What was created
+// under a former name stays there.
 func TestRename(t *testing.T) {
 	root(t)
 	s := unhooked(t)
+	holdings := s.objects.Coll.Maps[gen.ObjectsMapHoldings]
 	key := gen.ObjectsHoldingKey{Cgroup: 42, Device: 3, Type: uint16(gen.ObjectsObjectTypeTYPE_QP)}
-	if err := s.objects.Coll.Maps[gen.ObjectsMapHoldings].Put(key, gen.ObjectsHolding{Current: 1, Created: 2}); err != nil {
-		t.Fatal(err)
+	count := func(current int64, created uint64) {
+		if err := holdings.Put(key, gen.ObjectsHolding{Current: current, Created: created}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	noted := gen.ObjectsDeviceName{Name: [64]int8{'r', 'x', 'e', '0'}}
 	if err := s.objects.Coll.Maps[gen.ObjectsMapDevices].Put(uint32(3), noted); err != nil {
 		t.Fatal(err)
 	}
-	opts := Options{DeviceNames: func(context.Context) (map[uint32]string, error) {
-		return map[uint32]string{3: "ibp24s0"}, nil
-	}}
-	for _, want := range []string{"rxe0", "ibp24s0"} {
-		var snap model.Snapshot
-		if err := s.readHoldings(&snap, nil); err != nil {
-			t.Fatal(err)
-		}
-		if len(snap.Objects) != 1 || snap.Objects[0].Device != want {
-			t.Errorf("%+v, want one on %s", snap.Objects, want)
-		}
-		s.reindex(t.Context(), opts)
+	rename := func(name string) {
+		s.reindex(t.Context(), Options{DeviceNames: func(context.Context) (map[uint32]string, error) {
+			return map[uint32]string{3: name}, nil
+		}})
 	}
+	// read reads twice: a read changes nothing.
+	read := func(after, device string, current uint64, created map[string]model.Count) {
+		t.Helper()
+		for range 2 {
+			var snap model.Snapshot
+			if err := s.readHoldings(&snap, nil); err != nil {
+				t.Fatal(err)
+			}
+			want := []model.Objects{{Cgroup: 42, Device: device, Type: model.QP, Current: current}}
+			if !slices.Equal(snap.Objects, want) {
+				t.Errorf("%s: held %+v, want %+v", after, snap.Objects, want)
+			}
+			if got := createdBy(t, &snap); !maps.Equal(got, created) {
+				t.Errorf("%s: created %v, want %v", after, got, created)
+			}
+		}
+	}
+	count(1, 2)
+	read("at first", "rxe0", 1, map[string]model.Count{"rxe0": 2})
+	rename("ibp24s0")
+	read("renamed", "ibp24s0", 1, map[string]model.Count{"rxe0": 2, "ibp24s0": 0})
+	count(4, 5)
+	read("three more", "ibp24s0", 4, map[string]model.Count{"rxe0": 2, "ibp24s0": 3})
+	rename("ibp24s0") // it has that name already
+	read("looked again", "ibp24s0", 4, map[string]model.Count{"rxe0": 2, "ibp24s0": 3})
+	rename("mlx5_0")
+	read("renamed again", "mlx5_0", 4, map[string]model.Count{"rxe0": 2, "ibp24s0": 3, "mlx5_0": 0})
+	rename("rxe0")
+	count(5, 6)
+	read("renamed back", "rxe0", 5, map[string]model.Count{"rxe0": 3, "ibp24s0": 3, "mlx5_0": 0})
+
+	// A cgroup that is forgotten takes all of it along, and would begin at zero.
+	var snap model.Snapshot
+	if err := s.readHoldings(&snap, map[model.CgroupID]bool{42: true}); err != nil || len(snap.Created)+len(snap.Objects) != 0 {
+		t.Errorf("forgotten: %+v %+v, %v", snap.Created, snap.Objects, err)
+	}
+	count(1, 1)
+	read("begun again", "rxe0", 1, map[string]model.Count{"rxe0": 1})
+
+	// The last device goes: what was created under each name stays.
+	rename("ibp24s0")
+	count(3, 3)
+	source := &Source{opts: Options{Logger: zap.NewNop()}, sensor: s, forget: map[model.CgroupID]bool{}}
+	source.release()
+	for range 2 {
+		snap, err := source.Read(t.Context())
+		if err != nil || len(snap.Objects) != 0 {
+			t.Errorf("device gone: held %+v, %v", snap.Objects, err)
+		}
+		if got := createdBy(t, &snap); !maps.Equal(got, map[string]model.Count{"rxe0": 1, "ibp24s0": 2}) {
+			t.Errorf("device gone: created %v", got)
+		}
+	}
+}
+
+// createdBy returns how many queue pairs cgroup 42 created, and all others none, by device:
+// rows of one key add up.
+func createdBy(t *testing.T, snap *model.Snapshot) map[string]model.Count {
+	t.Helper()
+	created := map[string]model.Count{}
+	for _, c := range snap.Created {
+		if c.Cgroup != 42 || c.Key.Type != model.QP {
+			t.Errorf("created by another cgroup, or another type: %+v", c)
+		}
+		created[c.Key.Device] += c.Value
+	}
+	return created
 }
 
 // unhooked is a sensor with the maps of this kernel and no hook.
@@ -523,7 +605,7 @@ func unhooked(t *testing.T) *sensor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &sensor{indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}}
+	s := &sensor{indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}, renamed: map[gen.ObjectsHoldingKey]uint64{}}
 	s.fill = map[string]uint64{}
 	if s.verbs, err = hook.NewObject(compiled.verbs, types, perTask); err != nil {
 		t.Fatal(err)

@@ -43,9 +43,8 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 			gone = append(gone, k)
 		}
 		if add(k.Cgroup, k.Rdev) {
-			snap.Verbs = append(snap.Verbs, model.Verb{
-				Cgroup: k.Cgroup, Device: names.of(k.Rdev), Verb: verbName(k.Verb),
-				Duration: histogram(v),
+			snap.Verbs = append(snap.Verbs, model.Series[model.VerbKey, model.Histogram]{
+				Cgroup: k.Cgroup, Key: model.VerbKey{Device: names.of(k.Rdev), Verb: verbName(k.Verb)}, Value: histogram(v),
 			})
 		}
 	})
@@ -64,9 +63,9 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 			goneErrors = append(goneErrors, k)
 		}
 		if add(k.Cgroup, k.Rdev) {
-			snap.VerbErrors = append(snap.VerbErrors, model.VerbError{
-				Cgroup: k.Cgroup, Device: names.of(k.Rdev), Verb: verbName(uint32(k.Verb)),
-				Errno: errnoName(k.Err), Count: *v,
+			snap.VerbErrors = append(snap.VerbErrors, model.Series[model.VerbErrorKey, model.Count]{
+				Cgroup: k.Cgroup, Value: model.Count(*v),
+				Key: model.VerbErrorKey{Device: names.of(k.Rdev), Verb: verbName(uint32(k.Verb)), Errno: errnoName(k.Err)},
 			})
 		}
 	})
@@ -81,25 +80,24 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 }
 
 func histogram(v *gen.VerbsVerbStat) model.Histogram {
-	h := model.Histogram{SumSeconds: float64(v.SumNs) / 1e9, Buckets: v.Buckets}
+	h := model.Histogram{Sum: v.SumNs, Buckets: v.Buckets}
 	for _, n := range v.Buckets {
 		h.Count += n
 	}
 	return h
 }
 
-// readHoldings adds the objects: those that the programs count and those that
-// were there before them.
-func (s *sensor) readHoldings(snap *model.Snapshot, forget map[uint64]bool) error {
+// readHoldings adds the objects: those that the programs count, and those that existed before
+// the programs.
+func (s *sensor) readHoldings(snap *model.Snapshot, forget map[model.CgroupID]bool) error {
 	if s.objects == nil {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := s.objects.Coll.Maps[gen.ObjectsMapHoldings]
 	counted := make(map[gen.ObjectsHoldingKey]bool, len(s.base))
 	var gone []gen.ObjectsHoldingKey
-	n, err := hook.Batches(m, &s.holdingKeys, &s.holdings, func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) {
+	n, err := s.eachHolding(func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) {
 		if forget[k.Cgroup] {
 			gone = append(gone, k)
 			return
@@ -108,36 +106,53 @@ func (s *sensor) readHoldings(snap *model.Snapshot, forget map[uint64]bool) erro
 		if ok {
 			counted[k] = true
 		}
-		s.addHolding(snap, k, held{v.Current + b.count, v.Bytes + b.bytes}, v.Created)
+		s.addHolding(snap, k, held{v.Current + b.count, v.Bytes + b.bytes})
+		s.addCreated(snap, k, v.Created)
 	})
 	if err == nil {
-		err = hook.Remove(m, gone)
+		err = hook.Remove(s.objects.Coll.Maps[gen.ObjectsMapHoldings], gone)
 	}
 	if err != nil {
 		return fmt.Errorf("objects: %w", err)
+	}
+	for _, k := range gone {
+		delete(s.renamed, k)
 	}
 	for k, b := range s.base {
 		switch {
 		case forget[k.Cgroup]:
 			delete(s.base, k)
 		case !counted[k]:
-			s.addHolding(snap, k, b, 0)
+			s.addHolding(snap, k, b)
+			s.addCreated(snap, k, 0)
 		}
 	}
+	s.former.Forget(forget)
+	snap.Created = s.former.AppendTo(snap.Created)
 	s.fill[gen.ObjectsMapHoldings] = n - uint64(len(gone))
 	return nil
 }
 
-func (s *sensor) addHolding(snap *model.Snapshot, k gen.ObjectsHoldingKey, now held, created uint64) {
+func (s *sensor) eachHolding(do func(gen.ObjectsHoldingKey, *gen.ObjectsHolding)) (uint64, error) {
+	return hook.Batches(s.objects.Coll.Maps[gen.ObjectsMapHoldings], &s.holdingKeys, &s.holdings, do)
+}
+
+func (s *sensor) addHolding(snap *model.Snapshot, k gen.ObjectsHoldingKey, now held) {
 	device, kind := s.deviceName(k.Device), objectType(k.Type)
-	snap.Objects = append(snap.Objects, model.Objects{
-		Cgroup: k.Cgroup, Device: device, Type: kind, Current: positive(now.count), Created: created,
-	})
+	snap.Objects = append(snap.Objects, model.Objects{Cgroup: k.Cgroup, Device: device, Type: kind, Current: positive(now.count)})
 	if kind == model.MR {
 		snap.Registered = append(snap.Registered, model.Registered{
 			Cgroup: k.Cgroup, Device: device, Memory: memoryName(k.Memory), Bytes: positive(now.bytes),
 		})
 	}
+}
+
+// addCreated adds how many objects were created under the present name of their device.
+func (s *sensor) addCreated(snap *model.Snapshot, k gen.ObjectsHoldingKey, created uint64) {
+	snap.Created = append(snap.Created, model.Series[model.ObjectKey, model.Count]{
+		Cgroup: k.Cgroup, Key: model.ObjectKey{Device: s.deviceName(k.Device), Type: objectType(k.Type)},
+		Value: model.Count(created - min(created, s.renamed[k])),
+	})
 }
 
 // positive is n, or zero in the moment between two increments of one object.

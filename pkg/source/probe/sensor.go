@@ -32,8 +32,12 @@ type sensor struct {
 	// base are the objects found when the hooks were attached. The programs
 	// subtract from the kernel's counts when one of them goes, which may make
 	// those negative; together they are right.
-	base   map[gen.ObjectsHoldingKey]held
-	booked uint64 // objects adopted, those gone included
+	base map[gen.ObjectsHoldingKey]held
+	// former is what was created under former names of devices, renamed how much of each
+	// counter of the kernel that is.
+	former  model.Totals[model.ObjectKey, model.Count, *model.Count]
+	renamed map[gen.ObjectsHoldingKey]uint64
+	booked  uint64 // objects adopted, those gone included
 	// joined are the peers adopted, those gone included; for unjoined was no room.
 	joined, unjoined uint64
 
@@ -74,7 +78,9 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 	if err = errors.Join(err, symbolsErr); err != nil {
 		return fail(err)
 	}
-	s := &sensor{opts: opts, indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}}
+	s := &sensor{
+		opts: opts, indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}, renamed: map[gen.ObjectsHoldingKey]uint64{},
+	}
 	s.fill = map[string]uint64{}
 	for _, made := range []struct {
 		o    **hook.Object

@@ -2,87 +2,40 @@
 
 package probe
 
-import (
-	"github.com/accelscope/accelscope/pkg/model"
-)
+import "github.com/accelscope/accelscope/pkg/model"
 
-type verbKey struct {
-	cgroup       uint64
-	device, verb string
-}
-
-type errorKey struct {
-	verbKey
-	errno string
-}
-
-type createdKey struct {
-	cgroup uint64
-	device string
-	kind   model.ObjectType
-}
-
-// totals are what devices that are gone have counted, by name. They stay in
-// the figures until their cgroup is forgotten, so that nothing falls.
+// totals are what cgroups counted on devices that are gone, or that had another name then.
 type totals struct {
-	verbs   map[verbKey]model.Histogram
-	errors  map[errorKey]uint64
-	created map[createdKey]uint64
+	verbs   model.Totals[model.VerbKey, model.Histogram, *model.Histogram]
+	errors  model.Totals[model.VerbErrorKey, model.Count, *model.Count]
+	created model.Totals[model.ObjectKey, model.Count, *model.Count]
 }
 
-func newTotals() totals {
-	return totals{
-		verbs:   map[verbKey]model.Histogram{},
-		errors:  map[errorKey]uint64{},
-		created: map[createdKey]uint64{},
-	}
-}
-
-// add keeps the totals of a snapshot; live objects and bytes are not kept.
+// add keeps the counters of a snapshot; live objects and bytes are not kept.
 func (t *totals) add(s *model.Snapshot) {
-	for _, v := range s.Verbs {
-		k := verbKey{v.Cgroup, v.Device, v.Verb}
-		h := t.verbs[k]
-		h.Add(v.Duration)
-		t.verbs[k] = h
+	for i := range s.Verbs {
+		t.verbs.Add(s.Verbs[i].Cgroup, s.Verbs[i].Key, s.Verbs[i].Value)
 	}
-	for _, e := range s.VerbErrors {
-		t.errors[errorKey{verbKey{e.Cgroup, e.Device, e.Verb}, e.Errno}] += e.Count
+	for i := range s.VerbErrors {
+		t.errors.Add(s.VerbErrors[i].Cgroup, s.VerbErrors[i].Key, s.VerbErrors[i].Value)
 	}
-	for _, o := range s.Objects {
-		t.created[createdKey{o.Cgroup, o.Device, o.Type}] += o.Created
+	for i := range s.Created {
+		t.created.Add(s.Created[i].Cgroup, s.Created[i].Key, s.Created[i].Value)
 	}
 }
 
-func (t *totals) forget(cgroups map[uint64]bool) {
-	for k := range t.verbs {
-		if cgroups[k.cgroup] {
-			delete(t.verbs, k)
-		}
-	}
-	for k := range t.errors {
-		if cgroups[k.cgroup] {
-			delete(t.errors, k)
-		}
-	}
-	for k := range t.created {
-		if cgroups[k.cgroup] {
-			delete(t.created, k)
-		}
-	}
+func (t *totals) forget(ids map[model.CgroupID]bool) {
+	t.verbs.Forget(ids)
+	t.errors.Forget(ids)
+	t.created.Forget(ids)
 }
 
-// fill adds the totals to a snapshot, where the same key may occur twice.
+// fill adds the counters to a snapshot, in which a key may be listed twice then. What was
+// created is left out unless objects are counted.
 func (t *totals) fill(s *model.Snapshot) {
-	for k, h := range t.verbs {
-		s.Verbs = append(s.Verbs, model.Verb{Cgroup: k.cgroup, Device: k.device, Verb: k.verb, Duration: h})
-	}
-	for k, n := range t.errors {
-		s.VerbErrors = append(s.VerbErrors, model.VerbError{
-			Cgroup: k.cgroup, Device: k.device, Verb: k.verb, Errno: k.errno, Count: n,
-		})
-	}
-	for k, n := range t.created {
-		s.Objects = append(s.Objects, model.Objects{Cgroup: k.cgroup, Device: k.device, Type: k.kind, Created: n})
+	s.Verbs = t.verbs.AppendTo(s.Verbs)
+	s.VerbErrors = t.errors.AppendTo(s.VerbErrors)
+	if s.Created != nil {
+		s.Created = t.created.AppendTo(s.Created)
 	}
 }

@@ -25,7 +25,7 @@ const (
 const maxLookups = 64
 
 // Forget drops the totals of these cgroups.
-func (s *Source) Forget(cgroups []uint64) { s.traffic.forget(cgroups) }
+func (s *Source) Forget(cgroups []uint64) { s.qpTotals.forget(cgroups) }
 
 // countsQPs says whether the counters of queue pairs are read.
 func (s *Source) countsQPs() bool {
@@ -41,7 +41,7 @@ func (s *Source) qpTraffic(devices []model.DeviceState) []model.Traffic {
 	for _, d := range devices {
 		there[d.Device] = true
 	}
-	return s.traffic.facts(there)
+	return s.qpTotals.facts(there)
 }
 
 // counterStates tells what is not as it was asked for.
@@ -62,7 +62,7 @@ func (s *Source) counterStates() []model.DeviceState {
 // reads it.
 type boundCounters struct {
 	device   string
-	book     *trafficBook
+	totals   *qpTotals
 	cgroupOf func(pid int) (uint64, error)
 
 	stat    file // stands for the dump
@@ -71,7 +71,7 @@ type boundCounters struct {
 	known   map[counterKey]*boundCounter
 	round   uint64
 	lookups int
-	live    map[trafficKey]bool // that counters counted in this round
+	live    map[liveKey]bool // that counters counted in this round
 }
 
 type counterKey struct{ port, id uint32 }
@@ -91,7 +91,7 @@ func (s *Source) newBoundCounters(device string) *boundCounters {
 		return nil
 	}
 	return &boundCounters{
-		device: device, book: &s.traffic, cgroupOf: s.opt.CgroupOf,
+		device: device, totals: &s.qpTotals, cgroupOf: s.opt.CgroupOf,
 		stat: file{name: "STAT_GET of queue pairs", fd: -1}, known: map[counterKey]*boundCounter{},
 	}
 }
@@ -108,20 +108,20 @@ func (b *boundCounters) read(dial func() (*conn, error), index uint32, now, dead
 	all, err := qpCounters(dial, index, deadline)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
 		b.never = true // before 5.3
-		b.book.counting(b.device, nil, true)
+		b.totals.setLive(b.device, nil, true)
 		return
 	}
 	whole := err == nil
 	q := &asker{dial: dial, index: index, deadline: deadline}
 	defer q.close()
 	b.round++
-	b.lookups, b.live = 0, map[trafficKey]bool{}
+	b.lookups, b.live = 0, map[liveKey]bool{}
 	for i := range all {
 		if e := b.counter(q, &all[i]); err == nil {
 			err = e
 		}
 	}
-	b.book.counting(b.device, b.live, whole)
+	b.totals.setLive(b.device, b.live, whole)
 	if whole {
 		b.primed = true
 		for k, c := range b.known {
@@ -172,14 +172,14 @@ func (b *boundCounters) add(owner uint64, d model.Direction, has bool, booked *u
 	if !has {
 		return nil
 	}
-	k := trafficKey{owner, b.device, d}
+	k := liveKey{owner, qpKey{b.device, d}}
 	b.live[k] = true
 	if bytes <= *booked && !first {
 		return nil
 	}
 	n := bytes - min(bytes, *booked)
 	*booked = bytes
-	return b.book.add(k, n)
+	return b.totals.add(k, n)
 }
 
 // continues says whether e is the same counter later on: numbers are used again.

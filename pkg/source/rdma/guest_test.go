@@ -99,7 +99,11 @@ func TestGuest(t *testing.T) {
 		want := map[model.ObjectType]string{
 			model.PD: "2 0", model.CQ: "3 0", model.QP: "4 0", model.MR: "2 1052672", model.SRQ: "1 0",
 		}
-		for _, h := range holdings(objects) {
+		cgroupOf := func(pid int) (model.CgroupID, error) { return model.CgroupID(pid) + 1, nil }
+		for _, h := range holdings(objects, cgroupOf) {
+			if h.Cgroup != model.CgroupID(h.PID)+1 {
+				t.Errorf("not in the cgroup of its process: %+v", h)
+			}
 			if w, ok := want[h.Type]; ok && h.PID == verbs {
 				if got := fmt.Sprintf("%d %d", h.Count, h.Bytes); got != w {
 					t.Errorf("the process holds %s of type %s, want %s", got, h.Type, w)
@@ -209,10 +213,13 @@ func TestGuest(t *testing.T) {
 	})
 
 	t.Run("Holdings", func(t *testing.T) {
-		s := newGuestSource(t, func(o *Options) { o.Holdings = func() bool { return true } })
+		s := newGuestSource(t, func(o *Options) {
+			o.Holdings = func() bool { return true }
+			o.CgroupOf = func(pid int) (model.CgroupID, error) { return model.CgroupID(pid) + 1, nil }
+		})
 		snap := mustRead(t, s)
 		if !slices.ContainsFunc(snap.Holdings, func(h model.Holding) bool {
-			return h.PID == verbs && h.Device == "rxe0" && h.Type == model.QP && h.Count == 4
+			return h.PID == verbs && h.Device == "rxe0" && h.Type == model.QP && h.Count == 4 && h.Cgroup == model.CgroupID(verbs)+1
 		}) {
 			t.Errorf("holdings %v lack the 4 QPs of process %d", snap.Holdings, verbs)
 		}

@@ -395,6 +395,7 @@ func TestReadThroughNetlink(t *testing.T) {
 	tr.put("class/infiniband/rxe1/node_guid", "0000:0000:0000:0bad\n") // another device of that name
 	s := netlinkSource(t, tr, recordedKernel(t))
 	s.opt.Holdings = func() bool { return true }
+	s.opt.CgroupOf = func(pid int) (model.CgroupID, error) { return model.CgroupID(pid) + 1, nil }
 	snap := mustRead(t, s)
 	if n := len(snap.HCAs[0].Ports[0].HWCounters); n != 15 {
 		t.Errorf("rxe0 has %d counters, want the 15 of netlink", n)
@@ -404,6 +405,11 @@ func TestReadThroughNetlink(t *testing.T) {
 	}
 	if len(snap.Resources) != 14 || len(snap.Holdings) == 0 {
 		t.Errorf("resources %v, holdings %v", snap.Resources, snap.Holdings)
+	}
+	for _, h := range snap.Holdings {
+		if h.Cgroup != model.CgroupID(h.PID)+1 {
+			t.Errorf("not in the cgroup of its process: %+v", h)
+		}
 	}
 
 	// A copy of a sysfs never asks netlink.

@@ -164,14 +164,15 @@ func (s *Source) readHoldings(ctx context.Context, now time.Time) []model.Holdin
 	}
 	s.holdings, s.holdingsRead = nil, now
 	if objects != nil {
-		s.holdings = holdings(objects)
+		s.holdings = holdings(objects, s.opt.CgroupOf)
 	}
 	return s.holdings
 }
 
-// holdings counts objects by the processes that made them. An object without a known
-// process is not counted: it stays with the device.
-func holdings(objects []model.Object) []model.Holding {
+// holdings counts the objects of each process that made them, with the cgroup that the
+// process is in now: at the next refresh it may have ended. An object whose process is not
+// known remains with the device.
+func holdings(objects []model.Object, cgroupOf func(int) (model.CgroupID, error)) []model.Holding {
 	type key struct {
 		device string
 		pid    int
@@ -190,7 +191,16 @@ func holdings(objects []model.Object) []model.Holding {
 		sums[k] = h
 	}
 	all := make([]model.Holding, 0, len(sums))
+	cgroups := map[int]model.CgroupID{}
 	for _, h := range sums {
+		id, known := cgroups[h.PID]
+		if !known && cgroupOf != nil {
+			if of, err := cgroupOf(h.PID); err == nil {
+				id = of
+			}
+			cgroups[h.PID] = id
+		}
+		h.Cgroup = id
 		all = append(all, h)
 	}
 	slices.SortFunc(all, func(a, b model.Holding) int {

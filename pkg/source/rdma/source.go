@@ -66,7 +66,8 @@ type Options struct {
 	// or binding new ones (manage), from the first Read until Close, which needs
 	// CAP_NET_ADMIN and kernel 6.15. Both take Netlink and CgroupOf.
 	QPCounters string
-	// CgroupOf tells the cgroup of a process, for these counters; nil is not known.
+	// CgroupOf returns the cgroup of a process, for these counters and for Holdings; nil if
+	// cgroups are not read.
 	CgroupOf func(pid int) (uint64, error)
 	// Procfs is where procfs is mounted; default /proc.
 	Procfs string
@@ -112,7 +113,7 @@ type Source struct {
 	moved     movedDevices
 	functions functions
 
-	traffic trafficBook
+	qpTotals qpTotals
 
 	// Close ends the manager whatever a Read waits for.
 	managerMu sync.Mutex

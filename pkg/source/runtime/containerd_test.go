@@ -325,7 +325,7 @@ func listed(t *testing.T, s *Source) model.Snapshot {
 }
 
 func told(s *Source) map[string]model.Container {
-	snap, _ := s.Resolve(context.Background(), nil, nil)
+	snap, _ := s.Resolve(context.Background(), nil)
 	return byID(snap.Containers)
 }
 

@@ -310,7 +310,7 @@ func TestCRIHostile(t *testing.T) {
 		s := open(t, Options{Sockets: []Socket{{"cri", path}}})
 		s.Read(t.Context())
 		s.Read(t.Context())
-		s.Resolve(t.Context(), nil, nil)
+		s.Resolve(t.Context(), nil)
 		if took := time.Since(began); took >= readyWithin {
 			t.Errorf("reads waited %v", took)
 		}

@@ -200,7 +200,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 // Resolve fills Containers from memory: all that exist and those that are gone
 // for less than the grace time. They are nil until a runtime has told what it
 // has. The slice is shared with other callers; nobody may change it.
-func (s *Source) Resolve(context.Context, []uint64, []int) (model.Snapshot, error) {
+func (s *Source) Resolve(context.Context, []model.CgroupID) (model.Snapshot, error) {
 	return model.Snapshot{Containers: s.registry.containers()}, nil
 }
 

@@ -125,7 +125,7 @@ func TestNoSocket(t *testing.T) {
 		if !errors.Is(err, model.ErrAbsent) || !strings.Contains(err.Error(), "--runtime.socket") {
 			t.Errorf("%v", err)
 		}
-		if snap, _ := s.Resolve(t.Context(), nil, nil); snap.Containers != nil {
+		if snap, _ := s.Resolve(t.Context(), nil); snap.Containers != nil {
 			t.Errorf("%v is told where nothing was collected", snap.Containers)
 		}
 		if len(snap.DeviceStates) != len(sockets) {
@@ -171,7 +171,7 @@ func TestSocketAppears(t *testing.T) {
 	if d := cmp.Diff(once, snap.DeviceStates); d != "" {
 		t.Error(d)
 	}
-	if all, _ := s.Resolve(t.Context(), nil, nil); len(all.Containers) != 2 {
+	if all, _ := s.Resolve(t.Context(), nil); len(all.Containers) != 2 {
 		t.Errorf("%v", all.Containers)
 	}
 }

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attribution
+
+import (
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// CounterShares are the counters of owners. A list is nil if it was not collected.
+type CounterShares struct {
+	Created          []Share[model.ObjectKey, model.Count]
+	Verbs            []Share[model.VerbKey, model.Histogram]
+	VerbErrors       []Share[model.VerbErrorKey, model.Count]
+	DeviceOpens      []Share[model.OpenKey, model.Opens]
+	WorkRequests     []Share[model.WorkRequestKey, model.Requests]
+	CompletionErrors []Share[model.CompletionErrorKey, model.Count]
+	Completions      []Share[model.CompletionKey, model.FineHistogram]
+	Spent            []Share[model.SpentKey, model.CPUTime]
+}
+
+// Counters has a Tracker for each counter. The zero Counters is ready; it is for one
+// goroutine.
+type Counters struct{ all []counter }
+
+func newCounters() []counter {
+	type (
+		s = *model.Snapshot
+		a = *CounterShares
+	)
+	return []counter{
+		count(func(s s) []model.Series[model.ObjectKey, model.Count] { return s.Created },
+			func(a a) *[]Share[model.ObjectKey, model.Count] { return &a.Created }),
+		count(func(s s) []model.Series[model.VerbKey, model.Histogram] { return s.Verbs },
+			func(a a) *[]Share[model.VerbKey, model.Histogram] { return &a.Verbs }),
+		count(func(s s) []model.Series[model.VerbErrorKey, model.Count] { return s.VerbErrors },
+			func(a a) *[]Share[model.VerbErrorKey, model.Count] { return &a.VerbErrors }),
+		count(func(s s) []model.Series[model.OpenKey, model.Opens] { return s.DeviceOpens },
+			func(a a) *[]Share[model.OpenKey, model.Opens] { return &a.DeviceOpens }),
+		count(func(s s) []model.Series[model.WorkRequestKey, model.Requests] { return s.WorkRequests },
+			func(a a) *[]Share[model.WorkRequestKey, model.Requests] { return &a.WorkRequests }),
+		count(func(s s) []model.Series[model.CompletionErrorKey, model.Count] { return s.CompletionErrors },
+			func(a a) *[]Share[model.CompletionErrorKey, model.Count] { return &a.CompletionErrors }),
+		count(func(s s) []model.Series[model.CompletionKey, model.FineHistogram] { return s.Completions },
+			func(a a) *[]Share[model.CompletionKey, model.FineHistogram] { return &a.Completions }),
+		count(func(s s) []model.Series[model.SpentKey, model.CPUTime] { return s.Spent },
+			func(a a) *[]Share[model.SpentKey, model.CPUTime] { return &a.Spent }),
+	}
+}
+
+// counter is a Tracker with the facts that it credits and the shares that it computes.
+type counter interface {
+	credit(s *model.Snapshot, owners *identity.Table)
+	share(a *CounterShares, owners *identity.Table, use func(identity.OwnerID) int)
+	Merge(m identity.Merge)
+	Forget(ids map[model.CgroupID]bool)
+	Expire(id identity.OwnerID)
+}
+
+type counterOf[K comparable, V any, P model.Cumulative[V]] struct {
+	Tracker[K, V, P]
+	facts  func(*model.Snapshot) []model.Series[K, V]
+	shares func(*CounterShares) *[]Share[K, V]
+}
+
+func count[K comparable, V any, P model.Cumulative[V]](
+	facts func(*model.Snapshot) []model.Series[K, V], shares func(*CounterShares) *[]Share[K, V],
+) counter {
+	return &counterOf[K, V, P]{facts: facts, shares: shares}
+}
+
+func (c *counterOf[K, V, P]) credit(s *model.Snapshot, owners *identity.Table) {
+	c.Credit(c.facts(s), owners)
+}
+
+func (c *counterOf[K, V, P]) share(a *CounterShares, owners *identity.Table, use func(identity.OwnerID) int) {
+	*c.shares(a) = c.Shares(owners, use)
+}
+
+// Credit credits the facts of a refresh, after merges.
+func (c *Counters) Credit(s *model.Snapshot, owners *identity.Table, merges []identity.Merge) {
+	if c.all == nil {
+		c.all = newCounters()
+	}
+	for _, t := range c.all {
+		for _, m := range merges {
+			t.Merge(m)
+		}
+		t.credit(s, owners)
+	}
+}
+
+// Forget notes that cgroups are forgotten.
+func (c *Counters) Forget(ids []model.CgroupID) {
+	set := make(map[model.CgroupID]bool, len(ids))
+	for _, id := range ids {
+		set[id] = true
+	}
+	for _, t := range c.all {
+		t.Forget(set)
+	}
+}
+
+// Expire drops the counters of owners that are gone.
+func (c *Counters) Expire(ids []identity.OwnerID) {
+	for _, t := range c.all {
+		for _, id := range ids {
+			t.Expire(id)
+		}
+	}
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attribution
+
+import "github.com/accelscope/accelscope/pkg/model"
+
+// SamplingShare is the part of the time in which an owner's calls are watched: the smallest
+// of its cgroups.
+type SamplingShare struct {
+	Owner  int
+	Device string
+	Calls  model.Calls
+	Ratio  float64
+}
+
+// BudgetShare is what probes on the data path cost an owner. SpentRatio is the highest of
+// its cgroups.
+type BudgetShare struct {
+	Owner      int
+	SpentRatio float64
+	Spent      model.CPUTime
+}
+
+func (o *users) sampling(s *model.Snapshot) []SamplingShare {
+	if s.Sampling == nil {
+		return nil
+	}
+	t := newTable[SamplingShare](len(s.Sampling))
+	for _, f := range s.Sampling {
+		owner := o.ofCgroup(f.Cgroup)
+		share := t.at(t.key(owner, f.Device, string(f.Calls)),
+			SamplingShare{Owner: owner, Device: f.Device, Calls: f.Calls, Ratio: f.Ratio})
+		share.Ratio = min(share.Ratio, f.Ratio)
+	}
+	return t.rows
+}
+
+func (o *users) budgets(s *model.Snapshot) []BudgetShare {
+	if s.Budgets == nil {
+		return nil
+	}
+	t := newTable[BudgetShare](len(s.Budgets))
+	at := func(owner int) *BudgetShare { return t.at(key{owner: owner}, BudgetShare{Owner: owner}) }
+	for _, f := range s.Budgets {
+		share := at(o.ofCgroup(f.Cgroup))
+		share.SpentRatio = max(share.SpentRatio, f.SpentRatio)
+	}
+	for _, f := range o.a.Spent {
+		at(f.Owner).Spent = f.Value
+	}
+	return t.rows
+}

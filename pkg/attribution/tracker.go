@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attribution
+
+import (
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A Tracker turns values that grow per cgroup into values that grow per owner. It credits
+// what a row has grown by since its last answer to the owner that the cgroup has now, once.
+// What is credited stays with the owner when the cgroup ends, and when a name changes.
+//
+// Answers may lack rows, and may come late: a row that is missing is kept. The zero Tracker
+// is ready; it is for one goroutine.
+type Tracker[K comparable, V any, P model.Cumulative[V]] struct {
+	rows     map[rowKey[K]]*trackedRow[V]
+	leaving  map[rowKey[K]]*trackedRow[V] // rows of forgotten cgroups
+	accounts []account[K, V]              // in the order of the first credit
+	index    map[accountKey[K]]int
+	answer   uint64 // counts answers
+	answered bool
+	order    []*trackedRow[V] // of the answer, by series
+}
+
+type rowKey[K comparable] struct {
+	cgroup model.CgroupID
+	key    K
+}
+
+type trackedRow[V any] struct {
+	last    V
+	answer  uint64 // that had it last
+	at      int    // in that answer
+	missing int    // answers in a row without it, once its cgroup is forgotten
+}
+
+type account[K comparable, V any] struct {
+	owner   identity.OwnerID
+	key     K
+	value   V
+	resting uint64 // the last answer in which a row was resting
+}
+
+type accountKey[K comparable] struct {
+	owner identity.OwnerID
+	key   K
+}
+
+// Share is what one owner counted under a key.
+type Share[K comparable, V any] struct {
+	Owner   int // index into Attribution.Owners
+	Key     K
+	Value   V
+	Resting bool // see model.Series; of any of its cgroups
+}
+
+// maxMissedAnswers is how many answers in a row may lack the row of a forgotten cgroup before
+// it is dropped. A source may list it once more, and an answer may be partial: a row that
+// is dropped too early is credited a second time.
+const maxMissedAnswers = 10
+
+// Credit credits the growth of each row. Nil means that nothing was collected.
+func (t *Tracker[K, V, P]) Credit(series []model.Series[K, V], owners *identity.Table) {
+	if t.answered = series != nil; !t.answered {
+		return
+	}
+	if t.rows == nil {
+		t.rows, t.index = map[rowKey[K]]*trackedRow[V]{}, map[accountKey[K]]int{}
+	}
+	t.answer++
+	series = t.find(series)
+	owner, of := identity.Unattributed, model.CgroupID(0)
+	for i := range series {
+		s, r := &series[i], t.order[i]
+		if s.Cgroup != of {
+			owner, of = owners.Of(s.Cgroup), s.Cgroup
+		}
+		grown := P(&s.Value).Since(&r.last)
+		r.last = s.Value
+		a := t.account(owner, s.Key)
+		P(&a.value).Add(&grown)
+		if s.Resting {
+			a.resting = t.answer
+		}
+	}
+	for k, r := range t.leaving {
+		if r.answer == t.answer {
+			r.missing = 0
+		} else if r.missing++; r.missing > maxMissedAnswers {
+			delete(t.leaving, k)
+			delete(t.rows, k)
+		}
+	}
+}
+
+// find finds the row of each series, and adds up series of one row.
+func (t *Tracker[K, V, P]) find(series []model.Series[K, V]) []model.Series[K, V] {
+	t.order = t.order[:0]
+	var sums []model.Series[K, V]
+	for i := range series {
+		s := &series[i]
+		k := rowKey[K]{s.Cgroup, s.Key}
+		r := t.rows[k]
+		if r == nil {
+			r = &trackedRow[V]{}
+			t.rows[k] = r
+		}
+		if r.answer != t.answer {
+			r.answer, r.at = t.answer, len(t.order)
+			t.order = append(t.order, r)
+			if sums != nil {
+				sums = append(sums, *s)
+			}
+			continue
+		}
+		if sums == nil {
+			sums = append(sums, series[:i]...)
+		}
+		first := &sums[r.at]
+		P(&first.Value).Add(&s.Value)
+		first.Resting = first.Resting || s.Resting
+	}
+	if sums != nil {
+		return sums
+	}
+	return series
+}
+
+func (t *Tracker[K, V, P]) account(owner identity.OwnerID, key K) *account[K, V] {
+	k := accountKey[K]{owner, key}
+	i, ok := t.index[k]
+	if !ok {
+		i = len(t.accounts)
+		t.index[k] = i
+		t.accounts = append(t.accounts, account[K, V]{owner: owner, key: key})
+	}
+	return &t.accounts[i]
+}
+
+// Shares returns what owners with a known cgroup counted, and what is unattributed; nil if
+// nothing was collected. use returns the index of an owner.
+func (t *Tracker[K, V, P]) Shares(owners *identity.Table, use func(identity.OwnerID) int) []Share[K, V] {
+	if !t.answered {
+		return nil
+	}
+	shares := make([]Share[K, V], 0, len(t.accounts))
+	for i := range t.accounts {
+		a := &t.accounts[i]
+		if a.owner == identity.Unattributed || owners.HasCgroup(a.owner) {
+			shares = append(shares, Share[K, V]{use(a.owner), a.key, a.value, a.resting == t.answer})
+		}
+	}
+	return shares
+}
+
+// Forget notes that cgroups are forgotten: their rows are dropped once answers lack them.
+func (t *Tracker[K, V, P]) Forget(ids map[model.CgroupID]bool) {
+	for k, r := range t.rows {
+		if ids[k.cgroup] {
+			if t.leaving == nil {
+				t.leaving = map[rowKey[K]]*trackedRow[V]{}
+			}
+			t.leaving[k] = r
+		}
+	}
+}
+
+// Merge gives everything of one owner to another one.
+func (t *Tracker[K, V, P]) Merge(m identity.Merge) {
+	for i := range t.accounts {
+		a := &t.accounts[i]
+		if a.owner != m.From {
+			continue
+		}
+		to := accountKey[K]{m.To, a.key}
+		if j, ok := t.index[to]; ok {
+			P(&t.accounts[j].value).Add(&a.value)
+			continue
+		}
+		delete(t.index, accountKey[K]{m.From, a.key})
+		a.owner = m.To
+		t.index[to] = i
+	}
+	t.Expire(m.From)
+}
+
+// Expire drops everything of an owner.
+func (t *Tracker[K, V, P]) Expire(id identity.OwnerID) {
+	kept := t.accounts[:0]
+	for i := range t.accounts {
+		a := &t.accounts[i]
+		if a.owner == id {
+			delete(t.index, accountKey[K]{id, a.key})
+			continue
+		}
+		t.index[accountKey[K]{a.owner, a.key}] = len(kept)
+		kept = append(kept, *a)
+	}
+	clear(t.accounts[len(kept):])
+	t.accounts = kept
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// readCounters reads the counters of all devices. A virtual function that shows no counters
+// of its own, as it is in a virtual machine or in another network namespace, has those
+// that its physical function keeps of it: never both. On Ethernet those count everything
+// that the function moves, by RDMA or not, and are left out.
+func (l *Ledger) readCounters(s *model.Snapshot) {
+	vfs := countedVFs(s)
+	for _, d := range l.order {
+		d.listed, d.hca, d.pci, d.isVF, d.read = false, nil, "", false, d.read[:0]
+	}
+	stale := map[*device]bool{}
+	for i := range s.HCAs {
+		h := &s.HCAs[i]
+		pci := ""
+		if len(vfs) > 0 {
+			pci = strings.ToLower(h.PCIAddress)
+		}
+		v := vfs[pci]
+		if v != nil {
+			l.rename(pci, h.Name)
+		}
+		d := l.device(h.Name)
+		if d.listed { // another of this name, in another namespace
+			continue
+		}
+		d.listed, d.hca, d.managementQPs = true, h, managementQPs(h)
+		d.read = portCounters(d.read[:0], h)
+		unread := d.state.counted && d.last[0].set != vfStats && h.Netns == 0
+		if v != nil && len(d.read) == 0 && !unread {
+			stale[d] = d.readVF(v, pci)
+		}
+		delete(vfs, pci)
+	}
+	for i := range s.VFs {
+		pci := strings.ToLower(s.VFs[i].PCIAddress)
+		v := vfs[pci]
+		if v == nil {
+			continue
+		}
+		delete(vfs, pci)
+		label := pci
+		if name := l.names[pci]; name != "" && !l.device(name).listed {
+			label = name
+		}
+		d := l.device(label)
+		d.listed = true
+		stale[d] = d.readVF(v, pci)
+	}
+	l.keepNames(s.VFs)
+	for _, d := range l.order {
+		d.advance(stale[d], d.listed || s.HCAs != nil)
+	}
+}
+
+// countedVFs returns the virtual functions of InfiniBand whose driver counts, by PCI address.
+func countedVFs(s *model.Snapshot) map[string]*model.VF {
+	if len(s.VFs) == 0 {
+		return nil
+	}
+	infiniband := map[string]bool{} // physical functions
+	for i := range s.HCAs {
+		infiniband[s.HCAs[i].Name] = slices.ContainsFunc(s.HCAs[i].Ports,
+			func(p model.Port) bool { return p.LinkLayer == "InfiniBand" })
+	}
+	vfs := make(map[string]*model.VF, len(s.VFs))
+	for i := range s.VFs {
+		v := &s.VFs[i]
+		if pci := strings.ToLower(v.PCIAddress); v.Counted && infiniband[v.PF] && model.IsPCIAddress(pci) && vfs[pci] == nil {
+			vfs[pci] = v
+		}
+	}
+	return vfs
+}
+
+// readVF reads the counters of a virtual function, and reports whether they are stale: its
+// physical function was not read since, so that what the function has moved is not known.
+func (d *device) readVF(v *model.VF, pci string) (stale bool) {
+	d.pci, d.isVF = pci, true
+	if d.state.counted && d.last[0].set == vfStats && d.reading == v.Look {
+		return true
+	}
+	d.reading = v.Look
+	d.read = append(d.read,
+		byteCounter{0, vfStats, transmit, v.TransmitBytes}, byteCounter{0, vfStats, receive, v.ReceiveBytes})
+	return false
+}
+
+// rename notes the name of the HCA of a virtual function: the function keeps it when the HCA
+// is no longer visible. What was credited under the address goes on under the name.
+func (l *Ledger) rename(pci, name string) {
+	if l.names[pci] == name {
+		return
+	}
+	if d := l.devices[pci]; d != nil && l.devices[name] == nil {
+		delete(l.devices, pci)
+		d.name = name
+		l.devices[name] = d
+		l.sorted = false
+	}
+	l.names[pci] = name
+}
+
+// keepNames drops the names of functions that are gone.
+func (l *Ledger) keepNames(vfs []model.VF) {
+	if len(l.names) == 0 {
+		return
+	}
+	kept := make(map[string]string, len(l.names))
+	for i := range vfs {
+		pci := strings.ToLower(vfs[i].PCIAddress)
+		if name, ok := l.names[pci]; ok {
+			kept[pci] = name
+		}
+	}
+	l.names = kept
+}

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A world is a node on which processes move bytes, of which everything is known.
+type world struct {
+	r       *rand.Rand
+	devices []*simDevice
+	cgroups []*simCgroup
+	next    uint64
+	names   int // how often containers got other names
+	// moved is what each owner has really moved: the truth.
+	moved map[truthKey]uint64
+	// answers says which sources answer in this refresh.
+	answers struct{ probe, uprobe, qpCounter, kernel bool }
+}
+
+type truthKey struct {
+	owner, device string
+	direction     int
+}
+
+type simDevice struct {
+	name    string
+	ports   int
+	counts  bool
+	counter [2][directions]uint64 // by port
+	kernel  uint64                // queue pairs of consumers in the kernel
+	hidden  bool
+	away    int // refreshes in which it is out of sight still
+	wasAway bool
+}
+
+// A simCgroup is a process, or several, of one owner.
+type simCgroup struct {
+	id      uint64
+	owner   string // empty for unattributed
+	over    int    // refreshes since its end
+	devices map[*simDevice]*simUse
+}
+
+type simUse struct {
+	live, made uint64
+	bytes      [directions]uint64 // payload, as the methods tell it
+	counted    [directions]uint64 // of it, by hardware counters
+	bound      bool               // to hardware counters
+	sampled    uint64
+	exact      bool
+}
+
+func (w *world) chance(percent int) bool { return w.r.IntN(100) < percent }
+
+func (w *world) step() {
+	for _, d := range w.devices {
+		if d.away == 0 && w.chance(2) { // the driver was loaded anew
+			d.counter = [2][directions]uint64{}
+		}
+		if d.away = max(d.away-1, 0); d.ports == 1 && w.r.IntN(200) == 0 {
+			d.away, d.wasAway = 2*maxMissedRefreshes, true
+		}
+		d.hidden = d.away > 0 || w.chance(5)
+		if d.kernel > 0 {
+			w.wire(d, "", w.r.IntN(directions), uint64(w.r.IntN(500))*4)
+		}
+		if w.chance(10) {
+			d.kernel = uint64(w.r.IntN(2)) * 3
+		}
+	}
+	if w.chance(5) {
+		w.names++
+	}
+	if w.chance(30) && len(w.cgroups) < 12 {
+		owner := fmt.Sprint("w", w.r.IntN(6))
+		if w.chance(8) {
+			owner = ""
+		}
+		w.next++
+		w.cgroups = append(w.cgroups, &simCgroup{id: w.next, owner: owner, devices: map[*simDevice]*simUse{}})
+	}
+	for _, c := range w.cgroups {
+		w.live(c)
+	}
+	w.cgroups = slices.DeleteFunc(w.cgroups, func(c *simCgroup) bool { return c.over > 3 })
+	w.answers.probe, w.answers.kernel = w.chance(95), w.chance(97)
+	w.answers.uprobe, w.answers.qpCounter = w.chance(90), w.chance(85)
+}
+
+// live lets a cgroup open devices, move bytes, close devices and end, in one
+// interval.
+func (w *world) live(c *simCgroup) {
+	if c.over > 0 {
+		c.over++
+		return
+	}
+	for _, d := range w.devices {
+		u := c.devices[d]
+		if u == nil {
+			if !w.chance(15) {
+				continue
+			}
+			u = &simUse{bound: w.chance(40), exact: w.chance(85)}
+			c.devices[d] = u
+		}
+		if u.live == 0 && w.chance(30) {
+			u.live, u.made = u.live+1, u.made+1
+		}
+		if u.live > 0 {
+			for direction := range directions {
+				payload := uint64(w.r.IntN(1000)) * 4
+				headers := uint64(w.r.IntN(50)) * 4
+				remote := uint64(w.r.IntN(2)*w.r.IntN(300)) * 4 // that the other side began: no method sees it
+				w.wire(d, c.owner, direction, payload+headers+remote)
+				if u.bound { // of some of the queue pairs
+					u.counted[direction] += payload / uint64(1+w.r.IntN(3))
+				}
+				if u.exact {
+					u.bytes[direction] += payload
+				} else {
+					u.sampled += payload
+				}
+			}
+			if w.chance(10) {
+				u.exact = !u.exact
+			}
+			if w.chance(10) {
+				u.bound = !u.bound
+			}
+		}
+		if u.live > 0 && w.chance(15) {
+			u.live = 0
+		}
+	}
+	if w.chance(4) {
+		c.over = 1
+		for _, u := range c.devices {
+			u.live = 0
+		}
+	}
+}
+
+func (w *world) wire(d *simDevice, owner string, direction int, bytes uint64) {
+	if d.counts {
+		d.counter[w.r.IntN(d.ports)][direction] += bytes
+	}
+	w.moved[truthKey{owner, d.name, direction}] += bytes
+}
+
+// snapshot is what the sources tell of it.
+func (w *world) snapshot() *node {
+	n := newNode()
+	n.Entities = map[model.CgroupID]entity{}
+	for _, d := range w.devices {
+		h := model.HCA{Name: d.name}
+		for p := range d.ports {
+			port := model.Port{Number: p + 1, LinkLayer: "InfiniBand"}
+			if d.counts {
+				port.Counters = []model.Counter{
+					{Name: "unicast_rcv_packets"}, {Name: "port_xmit_data", Value: d.counter[p][transmit] / 4},
+				}
+				if !d.hidden || p == 0 {
+					port.Counters = append(port.Counters, model.Counter{Name: "port_rcv_data", Value: d.counter[p][receive] / 4})
+				}
+			}
+			h.Ports = append(h.Ports, port)
+		}
+		if !d.hidden || d.ports > 1 {
+			n.HCAs = append(n.HCAs, h)
+		}
+		n.kernel(d.name, 2*uint64(d.ports)+d.kernel)
+	}
+	for _, c := range w.cgroups {
+		if c.owner != "" {
+			n.Entities[c.id] = entity{Workload: "docker:" + c.owner, ContainerID: c.owner, Called: fmt.Sprint(c.owner, " ", w.names)}
+		}
+		for _, d := range w.devices {
+			u := c.devices[d]
+			if u == nil {
+				continue
+			}
+			n.holds(c.id, d.name, u.live, u.made)
+			for direction, name := range directionNames {
+				f := model.Traffic{Cgroup: c.id, Device: d.name, Direction: name, Method: up, Bytes: u.bytes[direction]}
+				if f.Resting = !u.exact; w.answers.uprobe {
+					n.Traffic = append(n.Traffic, f)
+				}
+				f.Method, f.Bytes, f.Resting = qc, u.counted[direction], !u.bound
+				if w.answers.qpCounter && (u.bound || f.Bytes > 0) {
+					n.Traffic = append(n.Traffic, f)
+				}
+			}
+			if u.sampled > 0 && w.answers.uprobe {
+				n.Traffic = append(n.Traffic, model.Traffic{
+					Cgroup: c.id, Device: d.name, Direction: model.Transmit, Method: up, Bytes: u.sampled, Seen: model.Seen{Sampled: true},
+				})
+			}
+		}
+	}
+	if !w.answers.probe {
+		n.Objects, n.Created = nil, nil
+	}
+	if !w.answers.kernel {
+		n.Resources = nil
+	}
+	return n
+}
+
+// A deviceFigure is what Prometheus would have added up of a device, from what is
+// exported.
+type deviceFigure struct {
+	last [2][directions]uint64
+	sum  [directions]uint64
+}
+
+// TestLedgerProperties: whatever happens, to the byte: the shares of a device are
+// its figure, no share falls, none is more than its owner has moved, and what is
+// remembered is bounded.
+func TestLedgerProperties(t *testing.T) {
+	for seed := range uint64(15) {
+		w := &world{r: rand.New(rand.NewPCG(seed, 7)), moved: map[truthKey]uint64{}, devices: []*simDevice{
+			{name: "hca0", ports: 1, counts: true},
+			{name: "hca1", ports: 2, counts: true},
+			{name: "vf0", ports: 1, counts: true},
+			{name: "rxe0", ports: 1},
+		}}
+		l := books{asRecorded: true}
+		figures := map[string]*deviceFigure{}
+		before := map[string]uint64{}
+		known := 0
+		history := fnv.New64a()
+		for refresh := range 200 {
+			w.step()
+			s := w.snapshot()
+			for _, d := range w.devices {
+				if !d.counts || d.hidden {
+					continue
+				}
+				f := figures[d.name]
+				if f == nil {
+					f = &deviceFigure{}
+					figures[d.name] = f
+				}
+				f.add(d.counter)
+			}
+			a := l.attribute(s)
+			fmt.Fprintln(history, labeled(a))
+			sums, owned, now := map[truthKey]uint64{}, map[truthKey]uint64{}, map[string]uint64{}
+			for _, share := range a.Traffic {
+				direction := slices.Index(directionNames[:], share.Direction)
+				owner := a.Owners[share.Owner].ContainerID
+				series := fmt.Sprint(owner, " ", share.Device, " ", share.Method, " ", direction, " ", share.Sampled)
+				if _, twice := now[series]; twice {
+					t.Fatalf("seed %d, refresh %d: two of %s", seed, refresh, series)
+				}
+				now[series] = share.Bytes
+				if share.Sampled {
+					continue
+				}
+				sums[truthKey{"", share.Device, direction}] += share.Bytes
+				owned[truthKey{owner, share.Device, direction}] += share.Bytes
+			}
+			for _, d := range w.devices {
+				for direction := range directions {
+					// Of what was claimed while unattributed could see the device some was moved
+					// before, and had been the zero owner's.
+					if m := l.devices[d.name]; m != nil && d.wasAway {
+						for _, a := range m.directions[direction].accounts {
+							if !a.sampled {
+								sums[truthKey{"", d.name, direction}] -= a.free
+							}
+						}
+					}
+					if f := figures[d.name]; f != nil && !d.hidden && sums[truthKey{"", d.name, direction}] != f.sum[direction] {
+						t.Fatalf("seed %d, refresh %d: %s has moved %d, its shares are %d", seed, refresh, d.name,
+							f.sum[direction], sums[truthKey{"", d.name, direction}])
+					}
+				}
+			}
+			for series, bytes := range before {
+				if n, there := now[series]; there && n < bytes {
+					t.Fatalf("seed %d, refresh %d: %s fell from %d to %d", seed, refresh, series, bytes, n)
+				}
+			}
+			// That of unattributed may be away while its device is: it is remembered.
+			for series, bytes := range before {
+				if _, there := now[series]; !there && series[0] == ' ' {
+					now[series] = bytes
+				}
+			}
+			before = now
+			for k, bytes := range owned {
+				if k.owner != "" && bytes > w.moved[k] {
+					t.Fatalf("seed %d, refresh %d: %v has %d, and moved %d", seed, refresh, k, bytes, w.moved[k])
+				}
+				if k.owner != "" && bytes > 0 {
+					known++
+				}
+			}
+			if len(l.rows) > 12*4*2*3*(maxMissedRefreshes+5) || len(l.accounts) > 6*4*2*4 {
+				t.Fatalf("seed %d: %d rows, %d accounts", seed, len(l.rows), len(l.accounts))
+			}
+		}
+		if known == 0 {
+			t.Errorf("seed %d: no owner ever got anything", seed)
+		}
+		if got := history.Sum64(); got != ledgerHistories[seed] {
+			t.Errorf("seed %d: the shares of the history have the checksum %#x, want %#x", seed, got, ledgerHistories[seed])
+		}
+	}
+}
+
+// ledgerHistories are checksums of all shares of a history, by seed. They hold the
+// arithmetic of the ledger still while its code is moved.
+var ledgerHistories = [15]uint64{
+	0xd23eccaa1056ab8c, 0xfb8c1ccba2100e10, 0x14039fee46ca2a29, 0x0bc8b63e186d2495, 0xbfabb8bf7ce5abca,
+	0x626ea82dda73c1e1, 0xbd20c657a4f1df6c, 0x33266bad4c0cbccb, 0xfdc9b18584637dec, 0x5d7193f54cdfa014,
+	0x24ad719a8ac149f9, 0x8724e525bf5da647, 0x804d8d8a3e98a417, 0x7722c0ce25de7509, 0x63eda11e89d14888,
+}
+
+// labeled lists the shares of traffic by container id, sorted.
+func labeled(a attribution.Attribution) string {
+	lines := make([]string, len(a.Traffic))
+	for i, s := range a.Traffic {
+		lines[i] = fmt.Sprint(a.Owners[s.Owner].ContainerID, " ", s.Device, s.Method, s.Direction, s.Sampled, s.Bytes)
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func (f *deviceFigure) add(now [2][directions]uint64) {
+	for p := range now {
+		for direction := range directions {
+			value, last := now[p][direction]/4*4, f.last[p][direction]
+			if value < last {
+				last = 0
+			}
+			f.sum[direction] += value - last
+		}
+	}
+	f.last = now
+}
+
+// TestLedgerConverges: where the methods see all, and everybody is still there,
+// each owner has what it moved when all that was posted has been sent; and the
+// same history gives the same shares.
+func TestLedgerConverges(t *testing.T) {
+	for seed := range uint64(10) {
+		first := converge(t, seed)
+		if again := converge(t, seed); !slices.Equal(first, again) {
+			t.Fatalf("seed %d: %v, and again %v", seed, first, again)
+		}
+	}
+}
+
+func converge(t *testing.T, seed uint64) []attribution.TrafficShare {
+	r := rand.New(rand.NewPCG(seed, 9))
+	const owners = 5
+	var l books
+	var posted, wire [owners]uint64
+	var shares []attribution.TrafficShare
+	for refresh := range 60 {
+		var total uint64
+		n := newNode()
+		for i := range posted {
+			if refresh > 0 && refresh < 50 {
+				posted[i] += uint64(r.IntN(1<<uint(r.IntN(20)))) * 4
+			}
+			if behind := posted[i] - wire[i]; refresh == 59 {
+				wire[i] = posted[i]
+			} else if behind > 0 {
+				wire[i] += r.Uint64N(behind/4+1) * 4
+			}
+			total += wire[i]
+		}
+		n.device("d", total, 0)
+		for i := range posted {
+			n.holds(uint64(i), "d", 1, 1)
+			if i%2 == 0 {
+				n.tells(uint64(i), "d", qc, wire[i]) // hardware counts what is sent
+			}
+			n.tells(uint64(i), "d", up, posted[i])
+		}
+		shares = l.attribute(n).Traffic
+		var sum uint64
+		for _, s := range shares {
+			if s.Direction == model.Transmit {
+				sum += s.Bytes
+			}
+		}
+		if sum != total {
+			t.Fatalf("seed %d, refresh %d: %d of %d", seed, refresh, sum, total)
+		}
+	}
+	var got [owners]uint64
+	for _, s := range shares {
+		if s.Direction == model.Transmit && s.Owner > 0 {
+			got[s.Owner-1] += s.Bytes
+		}
+	}
+	if got != posted {
+		t.Errorf("seed %d: %v, moved %v", seed, got, posted)
+	}
+	return shares
+}
+
+// BenchmarkLedger is what traffic adds to Attribute: 138 ports, 300 owners, each
+// of which uses two of them, with both methods in both directions.
+func BenchmarkLedger(b *testing.B) {
+	for _, traffic := range []bool{false, true} {
+		b.Run(fmt.Sprintf("traffic=%v", traffic), func(b *testing.B) {
+			n := newNode()
+			for d := range 138 {
+				n.device(fmt.Sprint("mlx5_", d), uint64(d)<<30, 0)
+				p := &n.HCAs[d].Ports[0]
+				for i := range 20 {
+					p.Counters = append(p.Counters, model.Counter{Name: fmt.Sprint("port_other_", i)})
+				}
+			}
+			for id := range uint64(300) {
+				e := n.Entities[1]
+				e.Workload, e.ContainerID = fmt.Sprintf("ns/p%d/c", id), fmt.Sprint("c", id)
+				e.Pod = fmt.Sprint("p", id)
+				n.Entities[id] = e
+				for i := range uint64(2) {
+					d := fmt.Sprint("mlx5_", (id+i*69)%138)
+					n.holds(id, d, 1, 1)
+					for _, m := range []model.Method{up, qc} {
+						for _, direction := range directionNames {
+							n.Traffic = append(n.Traffic, model.Traffic{Cgroup: id, Device: d, Method: m, Direction: direction})
+						}
+					}
+				}
+			}
+			var l books
+			b.ReportAllocs()
+			for b.Loop() {
+				if !traffic {
+					attribution.Attribute(&n.Snapshot, &l.owners, &l.counters, func(*attribution.Attribution) {})
+					continue
+				}
+				for i := range n.HCAs {
+					n.HCAs[i].Ports[0].Counters[0].Value += 1000
+				}
+				for i := range n.Traffic {
+					n.Traffic[i].Bytes += 500
+				}
+				l.attribute(n)
+			}
+		})
+	}
+}

@@ -1,0 +1,1105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/identity/identitytest"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// books are a ledger with all that it depends on, as the engine keeps them.
+type books struct {
+	Ledger
+	owners   identity.Table
+	counters attribution.Counters
+	known    map[model.CgroupID]bool
+	// asRecorded does as the ledger did when its histories were recorded: missed refreshes of
+	// owners count only while the probe answers, and objects made are those of the facts.
+	asRecorded bool
+}
+
+// attribute runs a refresh. Cgroups without rows are forgotten before it, if the probe answers.
+func (l *books) attribute(n *node) attribution.Attribution {
+	s := &n.Snapshot
+	used := map[model.CgroupID]bool{}
+	for _, f := range s.Objects {
+		used[f.Cgroup] = true
+	}
+	for _, f := range s.Traffic {
+		used[f.Cgroup] = true
+	}
+	for _, f := range s.Namespaces {
+		used[f.Cgroup] = true
+	}
+	if l.known == nil {
+		l.known = map[model.CgroupID]bool{}
+	}
+	var gone []model.CgroupID
+	for id := range l.known {
+		if s.Objects != nil && !used[id] {
+			gone = append(gone, id)
+		}
+	}
+	maps.Copy(l.known, used)
+	l.forget(gone)
+	merges := l.owners.Resolve(n.names(used), nil)
+	for _, m := range merges {
+		l.Merge(m)
+	}
+	l.counters.Credit(s, &l.owners, merges)
+	a := attribution.Attribute(s, &l.owners, &l.counters, func(a *attribution.Attribution) {
+		if l.asRecorded {
+			l.createdOfFacts(s, a)
+		}
+		l.Settle(s, a, &l.owners)
+		if !l.asRecorded || s.Objects != nil {
+			l.Expire(l.owners.Expire(a.AssignedOwners()))
+		}
+		a.Traffic = l.Shares(a.Use)
+	})
+	return a
+}
+
+// createdOfFacts counts the objects made by the cgroups that are listed now: the number falls
+// when a cgroup is forgotten.
+func (l *books) createdOfFacts(s *model.Snapshot, a *attribution.Attribution) {
+	made := map[string]map[identity.OwnerID]uint64{}
+	for i := range a.Objects {
+		o := &a.Objects[i]
+		o.Created = 0
+		for _, f := range s.Created {
+			if f.Key.Device == o.Device && f.Key.Type == o.Type && l.owners.Of(f.Cgroup) == a.ID(o.Owner) {
+				o.Created += uint64(f.Value)
+			}
+		}
+		if made[o.Device] == nil {
+			made[o.Device] = map[identity.OwnerID]uint64{}
+		}
+		made[o.Device][a.ID(o.Owner)] += o.Created
+	}
+	for _, d := range l.order {
+		for id, u := range d.users {
+			if s.Objects != nil {
+				u.created = min(u.created, made[d.name][id])
+			}
+		}
+	}
+}
+
+func (l *books) forget(ids []model.CgroupID) {
+	l.owners.Forget(ids)
+	l.counters.Forget(ids)
+	for _, id := range ids {
+		delete(l.known, id)
+	}
+}
+
+type entity = identitytest.Entity
+
+// names returns the facts that name the cgroups that are used.
+func (n *node) names(used map[model.CgroupID]bool) *model.Snapshot {
+	entities := maps.Clone(n.Entities)
+	maps.DeleteFunc(entities, func(id model.CgroupID, _ entity) bool { return !used[id] })
+	return identitytest.Facts(entities)
+}
+
+// node is the facts of a node. Cgroup n is container cn, of a pod of its own; cgroups from 90
+// on are unattributed.
+type node struct {
+	model.Snapshot
+	Entities map[model.CgroupID]entity
+}
+
+func newNode() *node {
+	n := &node{Entities: map[model.CgroupID]entity{}, Snapshot: model.Snapshot{
+		HCAs: []model.HCA{}, Objects: []model.Objects{}, Created: []model.Series[model.ObjectKey, model.Count]{},
+		Resources: []model.Resource{}, Traffic: []model.Traffic{},
+	}}
+	for id := range uint64(10) {
+		n.Entities[id] = entity{
+			Workload: fmt.Sprintf("ns/p%d/c", id), Namespace: "ns", Pod: fmt.Sprint("p", id), Container: "c",
+			ContainerID: fmt.Sprint("c", id), Cgroup: fmt.Sprint("/", id),
+		}
+	}
+	return n
+}
+
+// device adds a RoCE device that has sent and received so many bytes.
+func (n *node) device(name string, sent, received uint64) *node {
+	n.HCAs = append(n.HCAs, model.HCA{Name: name, Ports: []model.Port{{
+		Number: 1, LinkLayer: "Ethernet", Counters: []model.Counter{
+			{Name: "port_xmit_data", Value: sent / 4},
+			{Name: "port_rcv_data", Value: received / 4},
+			{Name: "unicast_rcv_packets"},
+		},
+	}}})
+	return n.kernel(name, 1)
+}
+
+// kernel adds queue pairs of the kernel.
+func (n *node) kernel(name string, qps uint64) *node {
+	n.Resources = append(n.Resources, model.Resource{Device: name, Type: model.QP, Count: qps},
+		model.Resource{Device: name, Type: model.Context})
+	return n.sum(name, qps)
+}
+
+// sum makes the kernel's count that of all.
+func (n *node) sum(name string, qps uint64) *node {
+	var contexts uint64
+	for _, o := range n.Objects {
+		if o.Device == name && o.Type == model.QP {
+			qps += o.Current
+			contexts += o.Current
+		}
+	}
+	for i := range n.Resources {
+		if r := &n.Resources[i]; r.Device == name {
+			if r.Count = contexts; r.Type == model.QP {
+				r.Count = qps
+			}
+		}
+	}
+	return n
+}
+
+// holds adds n contexts and queue pairs of a cgroup, which has made so many.
+func (n *node) holds(cgroup uint64, device string, now, made uint64) *node {
+	for _, typ := range []model.ObjectType{model.Context, model.QP} {
+		n.Objects = append(n.Objects, model.Objects{Cgroup: cgroup, Device: device, Type: typ, Current: now})
+		n.Created = append(n.Created, model.Series[model.ObjectKey, model.Count]{
+			Cgroup: cgroup, Key: model.ObjectKey{Device: device, Type: typ}, Value: model.Count(made),
+		})
+		for i := range n.Resources {
+			if r := &n.Resources[i]; r.Device == device && r.Type == typ {
+				r.Count += now
+			}
+		}
+	}
+	return n
+}
+
+func (n *node) tells(cgroup uint64, device string, m model.Method, sent uint64, seen ...model.Seen) *node {
+	f := model.Traffic{Cgroup: cgroup, Device: device, Method: m, Direction: model.Transmit, Bytes: sent}
+	for _, s := range seen {
+		f.Seen = s
+	}
+	n.Traffic = append(n.Traffic, f)
+	return n
+}
+
+// sent is what a ledger has booked as transmitted, in the form "container method".
+func sent(t *testing.T, l *books, n *node) map[string]uint64 {
+	t.Helper()
+	got := map[string]uint64{}
+	a := l.attribute(n)
+	for _, s := range a.Traffic {
+		if s.Direction != model.Transmit {
+			continue
+		}
+		k := fmt.Sprint(a.Owners[s.Owner].ContainerID, " ", s.Method)
+		if o := a.Owners[s.Owner]; o.ContainerID == "" && o.Pod != "" {
+			k = fmt.Sprint(o.Workload, " ", s.Method)
+		}
+		if s.Sampled {
+			k += " sampled"
+		}
+		if s.Device != "d" {
+			k = s.Device + " " + k
+		}
+		if _, twice := got[k]; twice {
+			t.Errorf("two shares for %s", k)
+		}
+		got[k] = s.Bytes
+	}
+	return got
+}
+
+// moved lets the device d be in the network namespace of a container.
+func (n *node) moved() *node {
+	n.HCAs[0].Netns, n.Namespaces = 7, []model.Namespace{{Inode: 7, Cgroup: 1}}
+	return n
+}
+
+// twin makes cgroup 11 another one of container c1.
+func (n *node) twin() *node {
+	n.Entities[11] = n.Entities[1]
+	return n
+}
+
+// two use the device d.
+func (n *node) two() *node { return n.holds(1, "d", 1, 1).holds(2, "d", 1, 1) }
+
+func (n *node) without(change func(*node)) *node {
+	change(n)
+	return n
+}
+
+const (
+	up = model.MethodUprobe
+	qc = model.MethodQPCounter
+)
+
+var rests = model.Seen{Resting: true}
+
+type want = map[string]uint64
+
+// TestLedger: a row for each rule. What unattributed is known to have moved is " port".
+func TestLedger(t *testing.T) {
+	d := func(sent uint64) *node { return newNode().device("d", sent, 0) }
+	type step struct {
+		node *node
+		want want
+	}
+	for name, steps := range map[string][]step{
+		"of one owner alone, from the second refresh on": {
+			{d(1000).holds(1, "d", 1, 1), want{" port": 1000}},
+			{d(1500).holds(1, "d", 1, 1).tells(1, "d", up, 400), want{" port": 1000, "c1 port": 500, "c1 uprobe": 0}},
+			{d(1600).holds(1, "d", 0, 1).tells(1, "d", up, 480), want{" port": 1000, "c1 port": 600, "c1 uprobe": 0}},
+		},
+		"made after the last refresh": {
+			{d(0), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 1), want{" port": 0, "c1 port": 100}},
+		},
+		"made and gone between two refreshes, and the interval after": {
+			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 1).holds(2, "d", 0, 0), want{" port": 0, "c1 port": 100}},
+			{d(200).holds(1, "d", 1, 1).holds(2, "d", 0, 1), want{" port": 100, "c1 port": 100}},
+			{d(300).holds(1, "d", 1, 1).holds(2, "d", 0, 1), want{" port": 200, "c1 port": 100}},
+			{d(400).holds(1, "d", 1, 1).holds(2, "d", 0, 1), want{" port": 200, "c1 port": 200}},
+		},
+		"another owner": {
+			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 1), want{" port": 0, "c1 port": 100}},
+			{d(200).holds(2, "d", 1, 1), want{" port": 100, "c1 port": 100}},
+			{d(300).holds(2, "d", 1, 1), want{" port": 200, "c1 port": 100}},
+			{d(400).holds(2, "d", 1, 1), want{" port": 200, "c1 port": 100, "c2 port": 100}},
+		},
+		"a cgroup that unattributed knows": {
+			{d(0).holds(1, "d", 1, 1).holds(90, "d", 1, 1), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 1).holds(90, "d", 1, 1), want{" port": 100}},
+		},
+		"objects on a device whose name is not known": {
+			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 1).holds(2, "", 1, 1), want{" port": 100}},
+			{d(200).holds(1, "d", 1, 1).holds(2, "", 1, 1), want{" port": 200}},
+			{d(300).holds(1, "d", 1, 1).holds(2, "", 1, 1), want{" port": 200, "c1 port": 100}}, // on another one then
+			{d(400).holds(1, "d", 1, 1).holds(2, "", 1, 2), want{" port": 300, "c1 port": 100}},
+		},
+		"objects of one that is forgotten": {
+			{d(0).holds(1, "d", 1, 2).holds(2, "d", 0, 5).holds(90, "d", 0, 1).holds(3, "", 0, 1), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 2).holds(2, "d", 0, 5).holds(90, "d", 0, 1).holds(3, "", 0, 1), want{" port": 100}},
+			{d(200).holds(1, "d", 1, 2).holds(2, "d", 0, 5).holds(90, "d", 0, 1).holds(3, "", 0, 1), want{" port": 100, "c1 port": 100}},
+			{d(300).holds(1, "d", 1, 1), want{" port": 100, "c1 port": 200}},
+			{d(400).holds(1, "d", 1, 1).holds(2, "d", 0, 0), want{" port": 100, "c1 port": 300}},
+		},
+		"in another network namespace, with counters of its own": {
+			{d(0).holds(1, "d", 1, 1).moved(), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 1).moved(), want{" port": 0, "c1 port": 100}},
+			{d(200).holds(1, "d", 1, 1).holds(2, "d", 1, 1).moved(), want{" port": 100, "c1 port": 100}},
+		},
+		"a consumer in the kernel": {
+			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
+			{d(100).sum("d", 2).holds(1, "d", 1, 1), want{" port": 100}},
+			{d(200).holds(1, "d", 1, 1), want{" port": 200}},
+			{d(300).holds(1, "d", 1, 1), want{" port": 200, "c1 port": 100}},
+		},
+		"unattributed counts objects, or the kernel does not": {
+			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 1).without(func(n *node) { n.Objects = nil }), want{" port": 100}},
+			{d(200).holds(1, "d", 1, 1), want{" port": 200}},
+			{d(300).holds(1, "d", 1, 1), want{" port": 200, "c1 port": 100}},
+			{d(400).holds(1, "d", 1, 1).without(func(n *node) { n.Resources = nil }), want{" port": 300, "c1 port": 100}},
+		},
+		"several methods: the best of each owner": {
+			{d(0).holds(1, "d", 1, 1).holds(2, "d", 1, 1), want{" port": 0}},
+			{
+				d(1000).holds(1, "d", 1, 1).holds(2, "d", 1, 1).tells(1, "d", up, 100).tells(1, "d", qc, 120).tells(2, "d", up, 300),
+				want{" port": 580, "c1 uprobe": 0, "c1 qp_counter": 120, "c2 uprobe": 300},
+			},
+		},
+		"a better method that does not count any more": {
+			{d(0).two().tells(1, "d", up, 0).tells(1, "d", qc, 0), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 0}},
+			{d(120).two().tells(1, "d", up, 100).tells(1, "d", qc, 120), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 120}},
+			{d(240).two().tells(1, "d", up, 200).tells(1, "d", qc, 120, rests), want{" port": 20, "c1 uprobe": 100, "c1 qp_counter": 120}},
+			{d(360).two().tells(1, "d", qc, 120, rests), want{" port": 140, "c1 uprobe": 100, "c1 qp_counter": 120}},
+			{d(480).two().tells(1, "d", up, 400).tells(1, "d", qc, 120, rests), want{" port": 140, "c1 uprobe": 220, "c1 qp_counter": 120}},
+			{d(600).two().tells(1, "d", up, 500).tells(1, "d", qc, 240), want{" port": 140, "c1 uprobe": 220, "c1 qp_counter": 240}},
+		},
+		"a better method that sees some of it": {
+			{d(0).two().tells(1, "d", up, 0).tells(1, "d", qc, 0), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 0}},
+			{d(120).two().tells(1, "d", up, 100).tells(1, "d", qc, 60), want{" port": 20, "c1 uprobe": 40, "c1 qp_counter": 60}},
+			{d(240).two().tells(1, "d", up, 200).tells(1, "d", qc, 120), want{" port": 40, "c1 uprobe": 80, "c1 qp_counter": 120}},
+		},
+		"a better method that sees it later": {
+			{d(0).two().tells(1, "d", up, 0).tells(1, "d", qc, 0), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 0}},
+			// The rest of it is somebody else's.
+			{d(80).two().tells(1, "d", up, 100).tells(1, "d", qc, 30), want{" port": 0, "c1 uprobe": 50, "c1 qp_counter": 30}},
+			{d(160).two().tells(1, "d", up, 100).tells(1, "d", qc, 60), want{" port": 60, "c1 uprobe": 50, "c1 qp_counter": 50}},
+			{d(240).two().tells(1, "d", up, 100).tells(1, "d", qc, 105), want{" port": 135, "c1 uprobe": 50, "c1 qp_counter": 55}},
+		},
+		"a better method that did not answer once": {
+			{d(0).two().tells(1, "d", up, 0).tells(1, "d", qc, 0), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 0}},
+			{d(100).two().tells(1, "d", up, 100).tells(1, "d", qc, 100), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 100}},
+			{d(200).two().tells(1, "d", up, 200), want{" port": 0, "c1 uprobe": 100, "c1 qp_counter": 100}},
+			{d(300).two().tells(1, "d", up, 300).tells(1, "d", qc, 300), want{" port": 0, "c1 uprobe": 200, "c1 qp_counter": 100}},
+			{d(400).two().tells(1, "d", up, 400).tells(1, "d", qc, 400), want{" port": 0, "c1 uprobe": 200, "c1 qp_counter": 200}},
+		},
+		"a method that did not answer once is made up for": {
+			{d(0).two().tells(1, "d", up, 0), want{" port": 0, "c1 uprobe": 0}},
+			{d(100).two(), want{" port": 100, "c1 uprobe": 0}},
+			{d(300).two().tells(1, "d", up, 300), want{" port": 100, "c1 uprobe": 200}},
+			{d(600).two().tells(1, "d", up, 400), want{" port": 200, "c1 uprobe": 400}},
+		},
+		"what was the port's is not a method's later": {
+			{d(0).holds(1, "d", 1, 1).tells(1, "d", up, 0), want{" port": 0, "c1 uprobe": 0}},
+			{d(100).holds(1, "d", 1, 1), want{" port": 0, "c1 uprobe": 0, "c1 port": 100}},
+			{d(200).two().tells(1, "d", up, 200), want{" port": 100, "c1 uprobe": 0, "c1 port": 100}},
+			{d(300).two().tells(1, "d", up, 300), want{" port": 100, "c1 uprobe": 100, "c1 port": 100}},
+		},
+		"nor when they answer first while the device is not read": {
+			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 1), want{" port": 0, "c1 port": 100}},
+			{newNode().kernel("d", 1).two().tells(1, "d", up, 100), want{"c1 port": 100, "c1 uprobe": 0}},
+			{d(200).two().tells(1, "d", up, 150), want{" port": 100, "c1 port": 100, "c1 uprobe": 0}},
+			{d(300).two().tells(1, "d", up, 160), want{" port": 190, "c1 port": 100, "c1 uprobe": 10}},
+		},
+		"nor when they did, and then did not": {
+			{d(0).holds(1, "d", 1, 1).tells(3, "d", up, 0), want{" port": 0, "c3 uprobe": 0}},
+			{
+				newNode().kernel("d", 1).holds(1, "d", 1, 1).tells(3, "d", up, 0).tells(1, "d", up, 100),
+				want{"c1 uprobe": 0, "c3 uprobe": 0},
+			},
+			{d(100).holds(1, "d", 1, 1), want{" port": 0, "c1 port": 100, "c1 uprobe": 0, "c3 uprobe": 0}},
+			{d(200).two().tells(1, "d", up, 100), want{" port": 100, "c1 port": 100, "c1 uprobe": 0, "c3 uprobe": 0}},
+		},
+		"posted and not yet sent": {
+			{d(0).two(), want{" port": 0}},
+			{d(60).two().tells(1, "d", up, 100), want{" port": 0, "c1 uprobe": 60}},
+			{d(80).two().tells(1, "d", up, 100), want{" port": 0, "c1 uprobe": 80}},
+			{d(200).two().tells(1, "d", up, 100), want{" port": 100, "c1 uprobe": 100}},
+		},
+		"who claims too much keeps unattributed from what he moved": {
+			{d(0).two(), want{" port": 0}},
+			{
+				d(1000).two().tells(1, "d", up, math.MaxUint64).tells(2, "d", up, 400),
+				want{" port": 0, "c1 uprobe": 600, "c2 uprobe": 400},
+			},
+			{
+				d(2000).two().tells(1, "d", up, math.MaxUint64).tells(2, "d", up, 800),
+				want{" port": 0, "c1 uprobe": 1200, "c2 uprobe": 800},
+			},
+		},
+		"what waits is dropped with the last object": {
+			{d(0).two(), want{" port": 0}},
+			{d(0).two().tells(1, "d", up, 500), want{" port": 0, "c1 uprobe": 0}},
+			{d(0).holds(2, "d", 1, 1).holds(1, "d", 0, 1).tells(1, "d", up, 500), want{" port": 0, "c1 uprobe": 0}},
+			{d(0).holds(2, "d", 1, 1).holds(1, "d", 0, 1).tells(1, "d", up, 500), want{" port": 0, "c1 uprobe": 0}},
+			{
+				d(100).holds(2, "d", 1, 1).holds(3, "d", 1, 1).holds(1, "d", 0, 1).tells(1, "d", up, 500),
+				want{" port": 100, "c1 uprobe": 0},
+			},
+		},
+		"and not a moment before": {
+			{d(0).two(), want{" port": 0}},
+			{d(0).two().tells(1, "d", up, 500), want{" port": 0, "c1 uprobe": 0}},
+			{d(0).holds(2, "d", 1, 1).holds(1, "d", 0, 1).tells(1, "d", up, 500), want{" port": 0, "c1 uprobe": 0}},
+			{d(100).holds(2, "d", 1, 1).holds(1, "d", 0, 1).tells(1, "d", up, 500), want{" port": 0, "c1 uprobe": 100}},
+		},
+		"what waits is the port's when the device is the owner's alone": {
+			{d(0).two(), want{" port": 0}},
+			{d(60).two().tells(1, "d", up, 100), want{" port": 0, "c1 uprobe": 60}},
+			{d(60).holds(1, "d", 1, 1).tells(1, "d", up, 100), want{" port": 0, "c1 uprobe": 60}},
+			{d(60).holds(1, "d", 1, 1).tells(1, "d", up, 100), want{" port": 0, "c1 uprobe": 60}},
+			{d(100).holds(1, "d", 1, 1).tells(1, "d", up, 100), want{" port": 0, "c1 uprobe": 60, "c1 port": 40}},
+			{d(200).two().tells(1, "d", up, 100), want{" port": 100, "c1 uprobe": 60, "c1 port": 40}},
+		},
+		"who moves bytes uses the device": {
+			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 1).tells(2, "d", up, 30), want{" port": 70, "c2 uprobe": 30}},
+		},
+		"and so does one that unattributed knows": {
+			{d(0).holds(1, "d", 1, 1).tells(90, "d", up, 0), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 1).tells(90, "d", up, 30), want{" port": 100}},
+		},
+		"a context of somebody whom unattributed knows": {
+			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 1).without(func(n *node) { n.Resources[1].Count++ }), want{" port": 100}},
+		},
+		"objects of somebody whom unattributed knows, made and gone": {
+			{d(0).holds(1, "d", 1, 1).holds(90, "d", 0, 1), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 1).holds(90, "d", 0, 1), want{" port": 100}},
+			{d(200).holds(1, "d", 1, 1).holds(90, "d", 0, 1), want{" port": 100, "c1 port": 100}},
+			{d(300).holds(1, "d", 1, 1).holds(90, "d", 0, 2), want{" port": 200, "c1 port": 100}},
+		},
+		"a share that is exact by a better method does not rest": {
+			{d(0).two(), want{" port": 0}},
+			{
+				d(100).two().tells(1, "d", up, 10, model.Seen{Resting: true}).tells(1, "d", qc, 40),
+				want{" port": 60, "c1 uprobe": 0, "c1 qp_counter": 40},
+			},
+		},
+		"the counter began anew": {
+			{d(1000).holds(1, "d", 1, 1), want{" port": 1000}},
+			{d(40).holds(1, "d", 1, 1), want{" port": 1000, "c1 port": 40}},
+			{d(100).holds(1, "d", 1, 1), want{" port": 1000, "c1 port": 100}},
+		},
+		"a device that was not read": {
+			{d(0).holds(1, "d", 1, 1).tells(1, "d", up, 0), want{" port": 0, "c1 uprobe": 0}},
+			{newNode().kernel("d", 1).holds(1, "d", 1, 1).holds(2, "d", 1, 1).tells(1, "d", up, 100), want{"c1 uprobe": 0}},
+			{d(300).holds(1, "d", 1, 1).tells(1, "d", up, 200), want{" port": 100, "c1 uprobe": 200}},
+			{d(400).holds(1, "d", 1, 1).tells(1, "d", up, 300), want{" port": 100, "c1 uprobe": 300}},
+			{d(500).holds(1, "d", 1, 1).tells(1, "d", up, 400), want{" port": 100, "c1 uprobe": 300, "c1 port": 100}},
+		},
+		"windows of one of two cgroups": {
+			{d(0).two(), want{" port": 0}},
+			{d(1000).two().twin().tells(1, "d", up, 10, rests).tells(11, "d", up, 500), want{" port": 490, "c1 uprobe": 510}},
+			{d(2000).two().twin().tells(1, "d", up, 10, rests).tells(11, "d", up, 900), want{" port": 1090, "c1 uprobe": 910}},
+			{d(3000).two().twin().tells(1, "d", up, 110).tells(11, "d", up, 900), want{" port": 1990, "c1 uprobe": 1010}},
+		},
+		"windows": {
+			{d(0).two(), want{" port": 0}},
+			{
+				d(1000).two().tells(1, "d", up, 10, model.Seen{Resting: true}).tells(1, "d", up, 700, model.Seen{Sampled: true}),
+				want{" port": 990, "c1 uprobe": 10, "c1 uprobe sampled": 700},
+			},
+			{
+				d(2000).two().tells(1, "d", up, 30).tells(1, "d", up, 700, model.Seen{Sampled: true}),
+				want{" port": 1970, "c1 uprobe": 30, "c1 uprobe sampled": 700},
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var l books
+			for i, s := range steps {
+				if diff := cmp.Diff(s.want, sent(t, &l, s.node)); diff != "" {
+					t.Errorf("refresh %d:\n%s", i+1, diff)
+				}
+			}
+		})
+	}
+}
+
+// TestLedgerWithoutFigures: claims are booked as they are.
+func TestLedgerWithoutFigures(t *testing.T) {
+	rxe := func() *node {
+		n := newNode()
+		n.HCAs = []model.HCA{{Name: "d", Ports: []model.Port{{Number: 1, LinkLayer: "Ethernet"}}}}
+		return n.kernel("d", 1).holds(1, "d", 1, 1)
+	}
+	var l books
+	for i, s := range []struct {
+		node *node
+		want want
+	}{
+		{rxe().tells(1, "d", up, 100), want{"c1 uprobe": 100}},
+		{rxe().tells(1, "d", up, 300).tells(90, "d", up, 5), want{"c1 uprobe": 300}},
+		{rxe().tells(1, "d", up, 20), want{"c1 uprobe": 320}},
+		{rxe().tells(1, "d", up, math.MaxUint64), want{"c1 uprobe": math.MaxUint64}},
+		{rxe().tells(1, "d", up, 7), want{"c1 uprobe": math.MaxUint64}},
+	} {
+		if diff := cmp.Diff(s.want, sent(t, &l, s.node)); diff != "" {
+			t.Errorf("refresh %d:\n%s", i+1, diff)
+		}
+	}
+	// Of a device that no HCA is known of, only after a while: it may have figures.
+	l = books{}
+	for i := range maxMissedRefreshes + 2 {
+		got := sent(t, &l, newNode().tells(1, "x", up, 9))
+		if n := got["x c1 uprobe"]; (n == 9) != (i > maxMissedRefreshes-1) {
+			t.Errorf("refresh %d: %v", i+1, got)
+		}
+	}
+}
+
+// TestLedgerOneDirection: of a direction that a device does not count nothing is
+// said of unattributed.
+func TestLedgerOneDirection(t *testing.T) {
+	n := newNode().device("d", 100, 0).two()
+	p := &n.HCAs[0].Ports[0]
+	p.Counters = p.Counters[:1]
+	n.Traffic = append(n.Traffic, model.Traffic{Cgroup: 1, Device: "d", Method: up, Direction: model.Receive, Bytes: 9})
+	var l books
+	a := l.attribute(n)
+	if d := cmp.Diff([]attribution.TrafficShare{
+		{Device: "d", Method: model.MethodPort, Direction: model.Transmit, Bytes: 100},
+		{Owner: 1, Device: "d", Method: up, Direction: model.Receive, Bytes: 9},
+	}, a.Traffic); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestLedgerSaturated: a counter of 32 bits that stands at its end tells nothing,
+// and what the methods tell is booked without it.
+func TestLedgerSaturated(t *testing.T) {
+	narrow := func(words, claim uint64) *node {
+		n := newNode().device("d", words*4, 0)
+		n.HCAs[0].Ports[0].Counters = n.HCAs[0].Ports[0].Counters[:1]
+		return n.two().tells(1, "d", up, claim)
+	}
+	var l books
+	sent(t, &l, narrow(math.MaxUint32-10, 0))
+	for range maxMissedRefreshes {
+		got := sent(t, &l, narrow(math.MaxUint32, 1000))
+		if diff := cmp.Diff(want{" port": 4 * (math.MaxUint32 - 10), "c1 uprobe": 0}, got); diff != "" {
+			t.Fatal(diff)
+		}
+	}
+	if diff := cmp.Diff(want{"c1 uprobe": 1000}, sent(t, &l, narrow(math.MaxUint32, 1000))); diff != "" {
+		t.Error(diff)
+	}
+	for i, s := range []struct {
+		words, claim uint64
+		want         want
+	}{
+		{5, 1010, want{" port": 4 * (math.MaxUint32 - 10), "c1 uprobe": 1000}}, // reset: 20 bytes since
+		{100, 1020, want{" port": 4*(math.MaxUint32-10) + 360, "c1 uprobe": 1020}},
+	} {
+		if diff := cmp.Diff(s.want, sent(t, &l, narrow(s.words, s.claim))); diff != "" {
+			t.Errorf("%d: %s", i, diff)
+		}
+	}
+	wide := newNode().device("d", 4*math.MaxUint32, 0)
+	if diff := cmp.Diff(want{" port": 4 * math.MaxUint32}, sent(t, &books{}, wide)); diff != "" {
+		t.Errorf("64 bits: %s", diff)
+	}
+}
+
+// TestLedgerLeave: the bytes of an owner that is gone are unattributed, and not before.
+func TestLedgerLeave(t *testing.T) {
+	var l books
+	at := func(bytes uint64) *node { return newNode().device("d", bytes, 0) }
+	sent(t, &l, at(0).two())
+	sent(t, &l, at(100).two().tells(1, "d", up, 70).tells(2, "d", up, 20))
+	for i := range maxMissedRefreshes {
+		// No cgroup is listed.
+		if diff := cmp.Diff(want{" port": 10, "c1 uprobe": 70, "c2 uprobe": 20}, sent(t, &l, at(100))); diff != "" {
+			t.Fatalf("%d: %s", i, diff)
+		}
+	}
+	got := sent(t, &l, at(100).holds(1, "d", 1, 1))
+	if diff := cmp.Diff(want{" port": 30, "c1 uprobe": 70, "c1 port": 0}, got); diff != "" {
+		t.Error(diff)
+	}
+	for range maxMissedRefreshes + 1 {
+		got = sent(t, &l, at(100))
+	}
+	if diff := cmp.Diff(want{" port": 100}, got); diff != "" {
+		t.Error(diff)
+	}
+	if len(l.accounts) > 0 {
+		t.Errorf("%d accounts are left", len(l.accounts))
+	}
+	// Rows stay for as long as their source does not answer, and then go.
+	for range maxMissedRefreshes + 1 {
+		sent(t, &l, at(100).tells(3, "d", up, 0))
+	}
+	if len(l.rows) != 1 {
+		t.Errorf("%d rows are left", len(l.rows))
+	}
+}
+
+// TestLedgerWithoutProbe: an owner keeps its bytes while a cgroup of it is known, also while
+// no source lists the cgroup; once it is forgotten the owner expires, with a probe or without.
+func TestLedgerWithoutProbe(t *testing.T) {
+	at := func(bytes uint64, probe bool) *node {
+		n := newNode().device("d", bytes, 0)
+		if probe {
+			return n.holds(1, "d", 1, 1)
+		}
+		n.Objects = nil
+		return n
+	}
+	var l books
+	sent(t, &l, at(0, true))
+	sent(t, &l, at(100, true))
+	for range 2 * maxMissedRefreshes {
+		if d := cmp.Diff(want{" port": 100, "c1 port": 100}, sent(t, &l, at(200, false))); d != "" {
+			t.Fatal(d)
+		}
+	}
+	sent(t, &l, at(200, false).tells(2, "d", up, 30))
+	l.forget([]model.CgroupID{2})
+	for range maxMissedRefreshes + 1 {
+		sent(t, &l, at(200, false))
+	}
+	if d := cmp.Diff(want{" port": 100, "c1 port": 100}, sent(t, &l, at(200, false))); d != "" {
+		t.Error(d)
+	}
+	if got := sent(t, &l, at(300, true)); got["c1 port"] != 100 || got[" port"] != 200 {
+		t.Error(got)
+	}
+}
+
+// TestLedgerGivenVF: a virtual function that was given to one container is its
+// alone without a probe, too; a physical one needs one.
+func TestLedgerGivenVF(t *testing.T) {
+	at := func(bytes uint64, vf, allocated bool) *node {
+		n := vfNode(0, 0, true)
+		n.HCAs, n.VFs, n.Objects = n.HCAs[:0], nil, nil
+		n.device("d", bytes, 0)
+		n.HCAs[0].PCIAddress, n.HCAs[0].VF = "0000:18:00.2", vf
+		if !allocated {
+			n.Allocations = nil
+			n.Containers[0].Devices, n.HCAs[0].CharDevice = []string{"/dev/infiniband/uverbs0"}, "uverbs0"
+		}
+		return n
+	}
+	for _, tt := range []struct {
+		vf, allocated bool
+		want          want
+	}{
+		{true, true, want{" port": 200, "c1 port": 100}},
+		{false, true, want{" port": 300}},
+		{true, false, want{" port": 300}},
+	} {
+		var l books
+		var got want
+		for i := range uint64(3) {
+			got = sent(t, &l, at(100*(i+1), tt.vf, tt.allocated))
+		}
+		if d := cmp.Diff(tt.want, got); d != "" {
+			t.Errorf("VF %v, allocated %v:\n%s", tt.vf, tt.allocated, d)
+		}
+	}
+	// The probe stops answering: another one had objects there.
+	var l books
+	with := func(bytes uint64) *node {
+		n := at(bytes, true, true)
+		n.Objects = []model.Objects{}
+		return n.holds(1, "d", 1, 1).holds(2, "d", 1, 1)
+	}
+	for i := range uint64(4) {
+		sent(t, &l, with(100*i))
+	}
+	sent(t, &l, at(400, true, true))
+	if d := cmp.Diff(want{" port": 500}, sent(t, &l, at(500, true, true))); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestLedgerLateName: what a container moved before its runtime named it is its
+// own afterwards.
+func TestLedgerLateName(t *testing.T) {
+	early := entity{Workload: "pod:u1/c1", ContainerID: "c1", PodUID: "u1", Cgroup: "/1"}
+	at := func(bytes uint64, names ...entity) *node {
+		n := newNode().device("d", bytes, 0).holds(1, "d", 1, 1).tells(1, "d", up, bytes)
+		for i, e := range names {
+			n.Entities[uint64(i)+1] = e
+		}
+		return n
+	}
+	owners := func(l *books, n *node) map[string]uint64 {
+		got := map[string]uint64{}
+		a := l.attribute(n)
+		for _, s := range a.Traffic {
+			if s.Direction == model.Transmit {
+				got[fmt.Sprint(a.Owners[s.Owner].Workload, " ", s.Method)] += s.Bytes
+			}
+		}
+		return got
+	}
+	t.Run("later", func(t *testing.T) {
+		var l books
+		for i := range uint64(3) {
+			owners(&l, at(i*100, early))
+		}
+		for i := range uint64(2 * maxMissedRefreshes) {
+			got := owners(&l, at(300+i*100))
+			if d := cmp.Diff(want{" port": 0, "ns/p1/c port": 300 + i*100, "ns/p1/c uprobe": 0}, got); d != "" {
+				t.Fatalf("%d: %s", i, d)
+			}
+		}
+		if len(l.accounts) != 3 {
+			t.Errorf("%d accounts", len(l.accounts))
+		}
+	})
+	t.Run("one cgroup after the other", func(t *testing.T) {
+		named := newNode().Entities[1]
+		other := early
+		other.Cgroup = "/1/2"
+		both := func(bytes, first, second uint64, names ...entity) *node {
+			return at(0, names...).tells(2, "d", up, second).without(func(n *node) {
+				n.HCAs[0].Ports[0].Counters[0].Value = bytes / 4
+				n.Traffic[0].Bytes = first
+			}).holds(2, "d", 1, 1).holds(3, "d", 1, 1)
+		}
+		var l books
+		owners(&l, both(0, 0, 0, early, other))
+		owners(&l, both(400, 100, 200, early, other))
+		owners(&l, both(500, 150, 250, named, other))
+		got := owners(&l, both(600, 160, 290, named, named))
+		if d := cmp.Diff(want{" port": 150, "ns/p1/c uprobe": 450}, got); d != "" {
+			t.Error(d)
+		}
+		if len(l.accounts) != 1 {
+			t.Errorf("%d accounts", len(l.accounts))
+		}
+	})
+	t.Run("claimed", func(t *testing.T) {
+		claimed := early
+		claimed.Claimed = true
+		var l books
+		for i := range uint64(3) {
+			owners(&l, at(i*100, claimed))
+		}
+		if got := owners(&l, at(300)); got["pod:u1/c1 port"] != 200 {
+			t.Error(got)
+		}
+	})
+}
+
+// TestLedgerVanished: claims on a device that is not told of any more are booked in
+// the end, and are part of its figure when it comes back.
+func TestLedgerVanished(t *testing.T) {
+	at := func(bytes uint64, seen bool) *node {
+		n := newNode().device("d", bytes, 0).two().tells(1, "d", up, bytes)
+		if !seen {
+			n.HCAs = n.HCAs[:0]
+		}
+		return n
+	}
+	var l books
+	sent(t, &l, at(0, true))
+	sent(t, &l, at(100, true))
+	for i := range uint64(2 * maxMissedRefreshes) {
+		got := sent(t, &l, at(200+i*100, false))
+		if away := i >= maxMissedRefreshes; away != (got["c1 uprobe"] == 200+i*100) {
+			t.Errorf("%d: %v", i, got)
+		}
+	}
+	if d := cmp.Diff(want{" port": 1000, "c1 uprobe": 4000}, sent(t, &l, func() *node {
+		n := at(4000, true)
+		n.HCAs[0].Ports[0].Counters[0].Value = 5000 / 4
+		return n
+	}())); d != "" {
+		t.Error(d)
+	}
+	// That nothing is read says nothing.
+	l = books{}
+	sent(t, &l, at(0, true))
+	for range 2 * maxMissedRefreshes {
+		if got := sent(t, &l, at(100, false).without(func(n *node) { n.HCAs = nil })); got["c1 uprobe"] != 0 {
+			t.Fatal(got)
+		}
+	}
+}
+
+// TestLedgerKnowsWhoWasAbsent: an owner that unattributed tells of for a moment is shown
+// as it was.
+func TestLedgerKnowsWhoWasAbsent(t *testing.T) {
+	var l books
+	at := func() *node { return newNode().device("d", 100, 0) }
+	before := l.attribute(at().two().tells(1, "d", up, 70))
+	after := l.attribute(at())
+	info := func(a attribution.Attribution) attribution.Info {
+		for _, i := range a.Infos {
+			if a.Owners[i.Owner].ContainerID == "c1" {
+				i.Owner = 0
+				return i
+			}
+		}
+		return attribution.Info{}
+	}
+	if diff := cmp.Diff(info(before), info(after)); diff != "" || info(before).Cgroup == "" {
+		t.Error(diff)
+	}
+}
+
+// vfNode is a PF with a virtual function that was given to pod p1. Each look finds
+// another figure.
+func vfNode(pf, vf uint64, allocated bool) *node {
+	n := newNode().device("pf", pf, 0)
+	n.HCAs[0].PCIAddress = "0000:18:00.0"
+	n.HCAs[0].Ports[0].LinkLayer = "InfiniBand"
+	n.VFs = []model.VF{{PF: "pf", PCIAddress: "0000:18:00.2", Counted: true, TransmitBytes: vf, Look: vf}}
+	n.Containers = []model.Container{{
+		ID: "c1", Name: "c", Namespace: "ns", Pod: "p1", PodUID: "u1", Status: model.ContainerRunning,
+	}}
+	if allocated {
+		n.Allocations = []model.Allocation{{
+			Namespace: "ns", Pod: "p1", Container: "c", Resource: "nvidia.com/mlnx", ID: "0000:18:00.2",
+		}}
+	}
+	return n
+}
+
+// given makes another cgroup's container the one to which the function was given.
+func (n *node) given(to uint64) *node {
+	c, a := &n.Containers[0], &n.Allocations[0]
+	c.ID, c.Pod, c.PodUID = fmt.Sprint("c", to), fmt.Sprint("p", to), fmt.Sprint("u", to)
+	a.Pod = c.Pod
+	return n
+}
+
+// other adds another container of pod p1, which has the node of the function's HCA.
+func (n *node) other() *node {
+	n.Containers = append(n.Containers, model.Container{
+		ID: "c3", Name: "other", Namespace: "ns", Pod: "p1", PodUID: "u1", Status: model.ContainerRunning,
+		Devices: []string{"/dev/infiniband/uverbs7"},
+	})
+	return n
+}
+
+// hca adds the HCA of the virtual function.
+func (n *node) hca(h model.HCA) *node {
+	h.PCIAddress, h.VF, h.PF = "0000:18:00.2", true, "pf"
+	n.HCAs = append(n.HCAs, h)
+	return n
+}
+
+func (n *node) ethernet() *node {
+	n.HCAs[0].Ports[0].LinkLayer = "Ethernet"
+	return n
+}
+
+func TestLedgerVFs(t *testing.T) {
+	const pci = "0000:18:00.2"
+	moved := func(n *node, nodes ...string) *node {
+		n.Namespaces = []model.Namespace{{Inode: 7, Cgroup: 1}}
+		n.Containers[0].Devices = nodes
+		return n.hca(model.HCA{Name: "d", Netns: 7, CharDevice: "uverbs7"})
+	}
+	own := func(vf, port uint64) *node {
+		n := vfNode(0, vf, true).device("d", port, 0)
+		h := n.HCAs[1]
+		n.HCAs = n.HCAs[:1]
+		return n.hca(h)
+	}
+	type step struct {
+		node *node
+		want want
+	}
+	for name, steps := range map[string][]step{
+		"in a virtual machine": {
+			{vfNode(10*4, 100, true), want{"pf  port": 40, pci + "  port": 100}},
+			{vfNode(20*4, 300, true), want{"pf  port": 80, pci + "  port": 300}},
+			{vfNode(30*4, 350, true), want{"pf  port": 120, pci + "  port": 300, pci + " c1 port": 50}},
+		},
+		"on Ethernet, where not all of it is RDMA": {
+			{vfNode(0, 100, true).ethernet(), want{"pf  port": 0}},
+			{vfNode(0, 300, true).ethernet(), want{"pf  port": 0}},
+		},
+		"unattributed knows whose": {
+			{vfNode(0, 100, false), want{"pf  port": 0, pci + "  port": 100}},
+			{vfNode(0, 300, false), want{"pf  port": 0, pci + "  port": 300}},
+		},
+		"given away in between": {
+			{vfNode(0, 100, false), want{"pf  port": 0, pci + "  port": 100}},
+			{vfNode(0, 300, true), want{"pf  port": 0, pci + "  port": 300}},
+			{vfNode(0, 400, true), want{"pf  port": 0, pci + "  port": 400}},
+			{vfNode(0, 500, true), want{"pf  port": 0, pci + "  port": 400, pci + " c1 port": 100}},
+		},
+		"given to another one between two looks": {
+			{vfNode(0, 100, true), want{"pf  port": 0, pci + "  port": 100}},
+			{vfNode(0, 100, true), want{"pf  port": 0, pci + "  port": 100}},
+			{vfNode(0, 200, true), want{"pf  port": 0, pci + "  port": 200}},
+			{vfNode(0, 300, true), want{"pf  port": 0, pci + "  port": 200, pci + " c1 port": 100}},
+			{vfNode(0, 300, true).given(2), want{"pf  port": 0, pci + "  port": 200, pci + " c1 port": 100}},
+			{vfNode(0, 300, true).given(2), want{"pf  port": 0, pci + "  port": 200, pci + " c1 port": 100}},
+			{vfNode(0, 900, true).given(2), want{"pf  port": 0, pci + "  port": 800, pci + " c1 port": 100}},
+			{vfNode(0, 950, true).given(2), want{"pf  port": 0, pci + "  port": 850, pci + " c1 port": 100}},
+			{
+				vfNode(0, 999, true).given(2),
+				want{"pf  port": 0, pci + "  port": 850, pci + " c1 port": 100, pci + " c2 port": 49},
+			},
+		},
+		"in the network namespace of a pod, whose container has its node": {
+			{moved(vfNode(0, 100, false), "/dev/infiniband/uverbs7"), want{"pf  port": 0, " port": 100}},
+			{moved(vfNode(0, 150, false), "/dev/infiniband/uverbs7"), want{"pf  port": 0, " port": 150}},
+			{moved(vfNode(0, 160, false), "/dev/infiniband/uverbs7"), want{"pf  port": 0, " port": 150, "c1 port": 10}},
+		},
+		"or has not": {
+			{moved(vfNode(0, 100, false)), want{"pf  port": 0, " port": 100}},
+			{moved(vfNode(0, 150, false)), want{"pf  port": 0, " port": 150}},
+			{moved(vfNode(0, 160, false)), want{"pf  port": 0, " port": 150, "ns/p1 port": 10}},
+		},
+		"or two of them have": {
+			{moved(vfNode(0, 100, false).other(), "/dev/infiniband/uverbs7"), want{"pf  port": 0, " port": 100}},
+			{moved(vfNode(0, 150, false).other(), "/dev/infiniband/uverbs7"), want{"pf  port": 0, " port": 150}},
+			{
+				moved(vfNode(0, 160, false).other(), "/dev/infiniband/uverbs7"),
+				want{"pf  port": 0, " port": 150, "ns/p1 port": 10},
+			},
+		},
+		"used by another": {
+			{moved(vfNode(0, 100, false)), want{"pf  port": 0, " port": 100}},
+			{moved(vfNode(0, 150, false)), want{"pf  port": 0, " port": 150}},
+			{moved(vfNode(0, 160, false)).holds(2, "d", 1, 1), want{"pf  port": 0, " port": 160}},
+		},
+		"its HCA gets known, and is lost again": {
+			{vfNode(0, 100, true), want{"pf  port": 0, pci + "  port": 100}},
+			{vfNode(0, 120, true), want{"pf  port": 0, pci + "  port": 120}},
+			{vfNode(0, 300, true), want{"pf  port": 0, pci + "  port": 120, pci + " c1 port": 180}},
+			{moved(vfNode(0, 350, true)), want{"pf  port": 0, " port": 120, "c1 port": 230}},
+			{vfNode(0, 400, true), want{"pf  port": 0, " port": 120, "c1 port": 280}},
+		},
+		"in sight with counters of its own, then moved": {
+			{own(1000, 80).holds(1, "d", 1, 1), want{"pf  port": 0, " port": 80}},
+			{own(2000, 100).holds(1, "d", 1, 1), want{"pf  port": 0, " port": 80, "c1 port": 20}},
+			{moved(vfNode(0, 3000, true)), want{"pf  port": 0, " port": 80, "c1 port": 20}}, // another set of counters
+			{moved(vfNode(0, 3500, true)), want{"pf  port": 0, " port": 80, "c1 port": 520}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var l books
+			for i, s := range steps {
+				if diff := cmp.Diff(s.want, sent(t, &l, s.node)); diff != "" {
+					t.Errorf("refresh %d:\n%s", i+1, diff)
+				}
+			}
+		})
+	}
+}
+
+// TestLedgerPod: a device that a pod has to itself, and several of its containers
+// use, is the pod's.
+func TestLedgerPod(t *testing.T) {
+	at := func(bytes uint64, given bool) *node {
+		n := newNode().device("d", bytes, 0)
+		e := n.Entities[1]
+		e.Workload, e.Container, e.ContainerID = "ns/p1/other", "other", "c2"
+		n.Entities[2] = e
+		n.HCAs[0].PCIAddress = "0000:18:00.2"
+		n.Containers = []model.Container{
+			{ID: "c1", Name: "c", Namespace: "ns", Pod: "p1", Status: model.ContainerRunning},
+			{ID: "c2", Name: "other", Namespace: "ns", Pod: "p1", Status: model.ContainerRunning},
+		}
+		if given {
+			n.Allocations = []model.Allocation{{
+				Namespace: "ns", Pod: "p1", Container: "c", Resource: "r/vf", ID: "0000:18:00.2",
+			}}
+		}
+		return n.two()
+	}
+	for given, want := range map[bool]want{
+		true: {" port": 40, "ns/p1 port": 60}, false: {" port": 100},
+	} {
+		var l books
+		sent(t, &l, at(40, given))
+		if diff := cmp.Diff(want, sent(t, &l, at(100, given))); diff != "" {
+			t.Errorf("given away %v:\n%s", given, diff)
+		}
+	}
+}
+
+// TestLedgerPodThenMethod: what was the pod's by the port is not its container's
+// by uprobes that did not answer meanwhile.
+func TestLedgerPodThenMethod(t *testing.T) {
+	at := func(bytes uint64, users ...uint64) *node {
+		n := newNode().device("d", bytes, 0)
+		e := n.Entities[1]
+		e.ContainerID, e.Container = "c2", "other"
+		n.Entities[2] = e
+		n.HCAs[0].PCIAddress = "0000:18:00.2"
+		n.Containers = []model.Container{{ID: "c1", Name: "c", Namespace: "ns", Pod: "p1", Status: model.ContainerRunning}}
+		n.Allocations = []model.Allocation{{Namespace: "ns", Pod: "p1", Container: "c", Resource: "r/vf", ID: "0000:18:00.2"}}
+		for _, u := range users {
+			n.holds(u, "d", 1, 1)
+		}
+		return n
+	}
+	var l books
+	sent(t, &l, at(0, 1, 2).tells(1, "d", up, 0))
+	sent(t, &l, at(100, 1, 2))
+	got := sent(t, &l, at(200, 1, 2, 3).tells(1, "d", up, 200))
+	if d := cmp.Diff(want{" port": 100, "ns/p1 port": 100, "c1 uprobe": 0}, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestPortFigures(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pma, driver       []string
+		transmit, receive uint64
+	}{
+		"pma":    {pma: []string{"port_xmit_data", "port_rcv_data", "unicast_rcv_packets"}, transmit: 4, receive: 8},
+		"both":   {pma: []string{"port_xmit_data"}, driver: []string{"tx_bytes", "rx_bytes"}, transmit: 4},
+		"efa":    {driver: []string{"tx_bytes", "tx_pkts", "rx_bytes", "send_bytes"}, transmit: 1, receive: 3},
+		"rxe":    {driver: []string{"sent_pkts", "sent_bytes", "rcvd_bytes"}, transmit: 2, receive: 3},
+		"irdma":  {driver: []string{"ip4InOctets", "ip4OutOctets", "ip6InOctets", "ip6OutOctets"}, transmit: 6, receive: 4},
+		"erdma":  {driver: []string{"tx_bytes_cnt", "rx_bytes_cnt"}, transmit: 1, receive: 2},
+		"two":    {driver: []string{"tx_bytes_cnt", "tx_bytes"}, transmit: 2},
+		"siw":    {},
+		"no pma": {pma: []string{"port_xmit_wait"}, driver: []string{"rdma_tx_bytes"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var p model.Port
+			for i, n := range tt.pma {
+				p.Counters = append(p.Counters, model.Counter{Name: n, Value: uint64(i + 1)})
+			}
+			for i, n := range tt.driver {
+				p.HWCounters = append(p.HWCounters, model.Counter{Name: n, Value: uint64(i + 1)})
+			}
+			var got [directions]uint64
+			for _, f := range portCounters(nil, &model.HCA{Ports: []model.Port{p}}) {
+				got[f.direction] += f.value * f.set.unit()
+			}
+			if want := [directions]uint64{tt.transmit, tt.receive}; got != want {
+				t.Errorf("%v, want %v", got, want)
+			}
+		})
+	}
+}
+
+func TestManagementQPs(t *testing.T) {
+	for _, tt := range []struct {
+		typ, layer string
+		want       uint64
+	}{
+		{"MT4129", "Ethernet", 1},
+		{"MT4129", "InfiniBand", 3},
+		{"MT4113", "InfiniBand", 3},
+		{"MT4103", "InfiniBand", 2},
+		{"", "InfiniBand", 2},
+		{"MT", "InfiniBand", 2},
+		{"", "Unspecified", 0}, // efa
+	} {
+		h := &model.HCA{Type: tt.typ, Ports: []model.Port{{LinkLayer: tt.layer}}}
+		if got := managementQPs(h); got != tt.want {
+			t.Errorf("%s %s: %d, want %d", tt.typ, tt.layer, got, tt.want)
+		}
+	}
+}
+
+func TestFill(t *testing.T) {
+	const most = math.MaxUint64
+	for _, tt := range []struct {
+		n          uint64
+		want, got  []uint64
+		left, rest uint64 // of n, and of what is wanted
+	}{
+		{n: 10, want: []uint64{3, 0, 4}, got: []uint64{3, 0, 4}, left: 3},
+		{n: 7, want: []uint64{3, 0, 4}, got: []uint64{3, 0, 4}},
+		{n: 10, want: []uint64{9, 8}, got: []uint64{5, 5}, rest: 7},
+		{n: 11, want: []uint64{9, 9}, got: []uint64{5, 6}, rest: 7},
+		{n: 10, want: []uint64{most, 2, 6, most - 8}, got: []uint64{3, 2, 2, 3}, rest: most},
+		{n: 0, want: []uint64{5}, got: []uint64{0}, rest: 5},
+		{n: 5, left: 5},
+	} {
+		var accounts []*account
+		for _, n := range tt.want {
+			accounts = append(accounts, &account{report: n})
+		}
+		left := fill(tt.n, accounts, func(a *account) *uint64 { return &a.report })
+		sum, rest := left, uint64(0)
+		for i, a := range accounts {
+			sum += a.credited
+			rest = plus(rest, a.report)
+			if a.credited+a.report != tt.want[i] || len(tt.got) > 0 && a.credited != tt.got[i] {
+				t.Errorf("%d for %v: number %d has %d", tt.n, tt.want, i, a.credited)
+			}
+		}
+		if sum != tt.n || left != tt.left || len(tt.got) > 0 && rest != tt.rest {
+			t.Errorf("%d for %v: %d left and %d wanted, the sum is %d", tt.n, tt.want, left, rest, sum)
+		}
+	}
+}

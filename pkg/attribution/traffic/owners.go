@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"slices"
+
+	"github.com/accelscope/accelscope/pkg/identity"
+)
+
+// Merge gives everything of one owner to another one.
+func (l *Ledger) Merge(m identity.Merge) {
+	for _, d := range l.order {
+		if d.given == m.From {
+			d.given = m.To
+		}
+		if u := d.users[m.From]; u != nil {
+			delete(d.users, m.From)
+			d.use(m.To).add(u)
+		}
+		for i := range d.directions {
+			l.mergeAccounts(&d.directions[i], m)
+		}
+	}
+}
+
+func (l *Ledger) mergeAccounts(w *direction, m identity.Merge) {
+	w.accounts = slices.DeleteFunc(w.accounts, func(a *account) bool {
+		if a.owner != m.From {
+			return false
+		}
+		delete(l.accounts, a.key(w))
+		if b := l.accounts[accountKey{m.To, w, a.method, a.sampled}]; b != nil {
+			b.credited, b.free = b.credited+a.credited, plus(b.free, a.free)
+			b.waits, b.ahead, b.won = plus(b.waits, a.waits), plus(b.ahead, a.ahead), max(b.won, a.won)
+			a.closed = true
+			return true
+		}
+		a.owner = m.To
+		l.accounts[a.key(w)] = a
+		return false
+	})
+	l.rank(m.To, w)
+}
+
+// Expire makes the bytes of owners that are gone unattributed.
+func (l *Ledger) Expire(ids []identity.OwnerID) {
+	if len(ids) == 0 {
+		return
+	}
+	for _, d := range l.order {
+		for _, id := range ids {
+			delete(d.users, id)
+			if d.given == id {
+				d.given = identity.Unattributed
+			}
+		}
+		for i := range d.directions {
+			w := &d.directions[i]
+			w.accounts = slices.DeleteFunc(w.accounts, func(a *account) bool {
+				if !slices.Contains(ids, a.owner) {
+					return false
+				}
+				w.unattributed += a.credited
+				delete(l.accounts, a.key(w))
+				a.closed = true
+				return true
+			})
+		}
+	}
+}

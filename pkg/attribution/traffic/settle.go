@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/accelscope/accelscope/pkg/identity"
+)
+
+// An account is what one owner has in one direction of a device by one method.
+type account struct {
+	owner   identity.OwnerID
+	method  int
+	sampled bool
+	closed  bool // its owner expired, or was merged into another one
+
+	credited uint64 // part of the device's own counter
+	free     uint64 // credited while the device had no counters
+	waits    uint64 // reported, and not yet seen by the device
+	ahead    uint64 // reported, and not yet seen by the better method
+	won      uint64 // the last refresh in which the method was the one that counts
+
+	report   uint64 // of this interval
+	reported uint64 // the refresh of report
+	valid    bool   // the report is of this interval
+	live     bool   // not all rows of the report are resting
+	better   *account
+}
+
+type accountKey struct {
+	owner     identity.OwnerID
+	direction *direction
+	method    int
+	sampled   bool
+}
+
+func (a *account) key(w *direction) accountKey { return accountKey{a.owner, w, a.method, a.sampled} }
+
+func (l *Ledger) account(owner identity.OwnerID, w *direction, method int, sampled bool) *account {
+	key := accountKey{owner, w, method, sampled}
+	a := l.accounts[key]
+	if a == nil {
+		a = &account{owner: owner, method: method, sampled: sampled}
+		l.accounts[key] = a
+		w.accounts = append(w.accounts, a)
+		l.rank(owner, w)
+	}
+	return a
+}
+
+func (l *Ledger) rank(owner identity.OwnerID, w *direction) {
+	if worse := l.accounts[accountKey{owner, w, byUprobe, false}]; worse != nil {
+		worse.better = l.accounts[accountKey{owner, w, byQPCounter, false}]
+	}
+}
+
+// settle credits an interval of a device.
+func (l *Ledger) settle(d *device) {
+	for i := range d.directions {
+		for _, a := range d.directions[i].accounts {
+			if a.reported != l.refresh {
+				a.report, a.valid, a.live = 0, false, false
+			}
+			if a.report > 0 {
+				d.use(a.owner).active = true
+			}
+		}
+	}
+	exclusive := identity.Unattributed
+	if d.state.counted {
+		exclusive = l.exclusiveOwner(d)
+	}
+	for i := range d.directions {
+		w := &d.directions[i]
+		for _, a := range w.accounts {
+			if a.sampled {
+				a.free, a.report = plus(a.free, a.report), 0
+			}
+		}
+		switch {
+		case !w.counted:
+			l.settleUncounted(w)
+		case exclusive != identity.Unattributed:
+			l.settleExclusive(w, exclusive, d.moved[i])
+		default:
+			l.settleShared(w, d.moved[i])
+		}
+	}
+	for _, u := range d.users {
+		u.wasActive, u.active = u.active, false
+	}
+	d.wasUnknown, d.unknownUse = d.unknownUse, false
+	d.endedBefore, d.ended = d.ended, l.refresh
+}
+
+func (l *Ledger) settleExclusive(w *direction, owner identity.OwnerID, moved uint64) {
+	for _, a := range w.accounts {
+		a.report, a.waits, a.ahead = 0, 0, 0
+	}
+	a := l.account(owner, w, byPort, false)
+	a.credited += moved
+	a.won, w.exclusive = l.refresh, l.refresh
+}
+
+func (l *Ledger) settleShared(w *direction, moved uint64) {
+	if w.device.interval.begins { // what was credited without counters is part of them now
+		none := uint64(0)
+		moved = fill(moved, w.accounts, func(a *account) *uint64 {
+			if a.sampled {
+				return &none
+			}
+			return &a.free
+		})
+	}
+	l.choose(w)
+	left := fill(moved, w.accounts, func(a *account) *uint64 { return &a.report })
+	for _, a := range w.accounts {
+		if l.facts.Objects != nil && !w.device.isVF && !w.device.used(a.owner) {
+			a.waits, a.ahead = 0, 0
+		}
+	}
+	left = fill(left, w.accounts, func(a *account) *uint64 { return &a.waits })
+	for _, a := range w.accounts {
+		a.waits, a.report = plus(a.waits, a.report), 0
+	}
+	w.unattributed += left
+}
+
+func (l *Ledger) settleUncounted(w *direction) {
+	l.choose(w)
+	for _, a := range w.accounts {
+		a.free = plus(plus(a.free, a.report), a.waits)
+		a.report, a.waits = 0, 0
+	}
+}
+
+// choose leaves to a worse method what the better one does not count: only some of the
+// owner's queue pairs may have a counter. What the worse one reported earlier (it was
+// posted) the better one counts when it is sent, and does not report again: so the two
+// together never report more than one of them up to some moment and the other one after
+// it. A method that rests, or does not answer, has no part in this.
+func (l *Ledger) choose(w *direction) {
+	for _, a := range w.accounts {
+		if a.sampled {
+			continue
+		}
+		b := a.better
+		if b == nil || !b.live || !a.live {
+			a.ahead = 0
+		}
+		a.ahead = max(a.ahead, a.waits)
+		if b != nil && b.valid {
+			both := min(a.report, b.report)
+			a.report -= both
+			sent := min(b.report-both, a.ahead)
+			waited := min(sent, a.waits)
+			a.ahead -= sent
+			a.waits -= waited
+			b.report -= sent - waited
+			a.ahead = plus(a.ahead, a.report)
+		}
+		if a.report > 0 || a.live && (b == nil || !b.live) {
+			a.won = l.refresh
+		}
+	}
+}
+
+// fill credits n bytes to the accounts that want some, the smallest wants first: an owner
+// that reports more than there is must not keep others from what they moved. It returns
+// the rest.
+func fill(n uint64, accounts []*account, want func(*account) *uint64) uint64 {
+	var sum uint64
+	wanting := 0
+	for _, a := range accounts {
+		if w := *want(a); w > 0 {
+			sum = plus(sum, w)
+			wanting++
+		}
+	}
+	if wanting == 0 || n == 0 {
+		return n
+	}
+	in, short := accounts, sum > n
+	if short {
+		in = make([]*account, 0, wanting)
+		for _, a := range accounts {
+			if *want(a) > 0 {
+				in = append(in, a)
+			}
+		}
+		slices.SortStableFunc(in, func(a, b *account) int { return cmp.Compare(*want(a), *want(b)) })
+	}
+	for i, a := range in {
+		w := want(a)
+		got := *w
+		if short {
+			got = min(got, n/uint64(len(in)-i))
+		}
+		a.credited += got
+		*w -= got
+		n -= got
+	}
+	return n
+}
+
+// plus returns a+b, or the highest number there is: reports come from containers.
+func plus(a, b uint64) uint64 {
+	sum, carry := bits.Add64(a, b, 0)
+	if carry != 0 {
+		return math.MaxUint64
+	}
+	return sum
+}

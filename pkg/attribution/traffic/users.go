@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// use is how one owner uses a device.
+type use struct {
+	held, holds        bool   // objects at the last refresh, and now
+	created, createdBy uint64 // objects made until the last refresh, and until now: they only grow
+	active, wasActive  bool   // in this interval, and in the one before
+}
+
+func (u *use) add(o *use) {
+	u.held, u.holds = u.held || o.held, u.holds || o.holds
+	u.created, u.createdBy = u.created+o.created, u.createdBy+o.createdBy
+	u.active, u.wasActive = u.active || o.active, u.wasActive || o.wasActive
+}
+
+func (d *device) use(id identity.OwnerID) *use {
+	u := d.users[id]
+	if u == nil {
+		u = &use{}
+		d.users[id] = u
+	}
+	return u
+}
+
+// used reports whether an owner uses the device, or did in the interval before: the
+// counters of a port are read a moment before or after the objects.
+func (d *device) used(id identity.OwnerID) bool {
+	u := d.users[id]
+	return u != nil && (u.active || u.wasActive)
+}
+
+// unknownUsers are the objects on a device without a known owner.
+type unknownUsers struct {
+	counted          bool // by the kernel
+	qps, contexts    uint64
+	created, nowMade uint64 // until the last refresh, and until now
+}
+
+func (u *unknownUsers) add(r *attribution.ObjectShare) {
+	switch r.Type {
+	case model.QP:
+		u.qps = r.Current
+	case model.Context:
+		u.contexts = r.Current
+	}
+	u.nowMade += r.Created
+}
+
+// exist reports whether anything unknown may move bytes: a process without an owner, or a
+// consumer in the kernel (IPoIB, NVMe-oF, …).
+func (u *unknownUsers) exist(managementQPs uint64) bool {
+	made := u.nowMade > u.created
+	u.created = u.nowMade
+	return made || !u.counted || u.contexts > 0 || u.qps > managementQPs
+}
+
+// noteUse notes the owners that used a device since the last refresh: those that held
+// objects of any type then, made some since, or hold some now. A context is opened long
+// before the first byte is sent.
+func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
+	if s.Objects == nil {
+		for _, d := range l.order {
+			d.unknownUse = true
+		}
+		return
+	}
+	for _, d := range l.order {
+		d.unknown = unknownUsers{created: d.unknown.created}
+	}
+	for i := range a.Devices {
+		if r := &a.Devices[i]; r.Type == model.QP && s.Resources != nil {
+			if d := l.devices[r.Device]; d != nil {
+				d.unknown.counted = true
+			}
+		}
+	}
+	var d *device
+	var unknownHCAs uint64
+	for i := range a.Objects {
+		r := &a.Objects[i]
+		if r.Device == "" {
+			unknownHCAs += r.Created
+			continue
+		}
+		if d == nil || d.name != r.Device {
+			if d = l.devices[r.Device]; d == nil {
+				continue
+			}
+		}
+		owner := a.ID(r.Owner)
+		if owner == identity.Unattributed {
+			d.unknown.add(r)
+			continue
+		}
+		u := d.use(owner)
+		u.holds = u.holds || r.Current > 0
+		u.createdBy += r.Created
+	}
+	// Objects were made on an HCA whose name is not known. Those that were there before are
+	// on none whose name the probe knows, and so on none that has users here.
+	anywhere := unknownHCAs > l.unknownHCAs
+	l.unknownHCAs = unknownHCAs
+	for _, d := range l.order {
+		d.unknownUse = d.unknown.exist(d.managementQPs) || d.unknownUse || anywhere
+		for id, u := range d.users {
+			u.active = u.active || u.held || u.holds || u.createdBy > u.created
+			u.held, u.created, u.holds, u.createdBy = u.holds, max(u.created, u.createdBy), false, 0
+			if !u.held && !u.active && !u.wasActive && u.created == 0 {
+				delete(d.users, id)
+			}
+		}
+	}
+}
+
+// managementQPs returns how many queue pairs the kernel has for management datagrams: the
+// GSI of each port and on InfiniBand the SMI, for which mlx5 sends through one more. With
+// more partitions it has more: then a device never seems to have an exclusive owner.
+func managementQPs(h *model.HCA) (n uint64) {
+	for i := range h.Ports {
+		switch h.Ports[i].LinkLayer {
+		case "Ethernet":
+			n++
+		case "InfiniBand":
+			n += 2
+			if isMLX5(h) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// isMLX5 recognizes the driver by the PCI device id in hca_type, MT4123: ids below that of
+// Connect-IB, 4113, belong to mlx4.
+func isMLX5(h *model.HCA) bool {
+	id, err := strconv.Atoi(strings.TrimPrefix(h.Type, "MT"))
+	return err == nil && strings.HasPrefix(h.Type, "MT") && id >= 4113 && id < 10000
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import "github.com/accelscope/accelscope/pkg/model"
+
+// Of returns the owner of a cgroup.
+func (t *Table) Of(id model.CgroupID) OwnerID {
+	if c := t.cgroups[id]; c != nil {
+		return c.owner
+	}
+	return Unattributed
+}
+
+// Path returns the path of the workload's own cgroup, empty for a cgroup without a name.
+func (t *Table) Path(id model.CgroupID) model.CgroupPath {
+	if c := t.cgroups[id]; c != nil {
+		return c.Path
+	}
+	return ""
+}
+
+// PodOf returns the owner of the pod that a cgroup belongs to, and that of the cgroup
+// itself if it is in no pod.
+func (t *Table) PodOf(id model.CgroupID) OwnerID {
+	c := t.cgroups[id]
+	if c == nil || c.Pod == "" && c.PodUID == "" {
+		return t.Of(id)
+	}
+	n := c.pod()
+	return t.find(&n)
+}
+
+// OfContainer returns the owner of a container.
+func (t *Table) OfContainer(c *model.Container) OwnerID {
+	n := ofContainer(c, name{})
+	return t.find(&n)
+}
+
+// OfPod returns the owner of a pod. The uid may be empty.
+func (t *Table) OfPod(namespace, pod, uid string) OwnerID {
+	return t.find(&name{Owner: podOwner(namespace, pod), PodUID: uid})
+}
+
+// OfNames returns the owner of a container that is known by its names alone.
+func (t *Table) OfNames(namespace, pod, container string) OwnerID {
+	o := podOwner(namespace, pod)
+	o.Container = valid(container)
+	o.Workload += "/" + o.Container
+	return t.find(&name{Owner: o})
+}
+
+func (t *Table) find(n *name) OwnerID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.init()
+	id := t.place(n, false)
+	t.see(id, n)
+	return id
+}
+
+// Owner returns the labels of an owner.
+func (t *Table) Owner(id OwnerID) *Owner {
+	if int(id) < len(t.owners) && t.owners[id] != nil {
+		return &t.owners[id].labels
+	}
+	return &Owner{}
+}
+
+// Info returns what is known of an owner in addition to its labels.
+func (t *Table) Info(id OwnerID) *Info {
+	if int(id) < len(t.owners) && t.owners[id] != nil {
+		return &t.owners[id].info
+	}
+	return &Info{}
+}
+
+// HasCgroup reports whether a cgroup that is not forgotten belongs to the owner.
+func (t *Table) HasCgroup(id OwnerID) bool {
+	return int(id) < len(t.owners) && t.owners[id] != nil && t.owners[id].cgroups > 0
+}
+
+// SamePod reports whether two owners belong to one pod.
+func (t *Table) SamePod(a, b OwnerID) bool {
+	x, y := t.Owner(a), t.Owner(b)
+	return x.Pod != "" && x.Pod == y.Pod && x.Namespace == y.Namespace
+}
+
+// Workload returns the label workload of a cgroup, and whether the cgroup has an owner. It
+// may be called at any time.
+func (t *Table) Workload(id model.CgroupID) (workload string, known bool) {
+	o := t.OwnerOf(id)
+	return o.Workload, o.Workload != ""
+}
+
+// OwnerOf returns the labels of the owner of a cgroup. It may be called at any time.
+func (t *Table) OwnerOf(id model.CgroupID) Owner {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if id := t.Of(id); id != Unattributed {
+		return t.owners[id].labels
+	}
+	return Owner{}
+}
+
+// Label adds the labels of the containers and pods of s to the infos of their owners: a
+// container has those of its pod, too, and a pod those of its sandbox. It is called once
+// the owners of the refresh are known.
+func (t *Table) Label(s *model.Snapshot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	pods := podsByUID(s.Pods)
+	add := func(o Owner, labels map[string]string) {
+		if id, ok := t.byLabels[o]; ok {
+			info := &t.owners[id].info
+			info.Labels = union(labels, info.Labels)
+		}
+	}
+	for i := range s.Containers {
+		c := &s.Containers[i]
+		n := ofContainer(c, name{})
+		add(n.Owner, c.Labels)
+		if p := pods[c.PodUID]; p != nil {
+			add(n.Owner, p.Labels)
+		}
+		if c.Sandbox {
+			add(podOwner(c.Namespace, c.Pod), c.Labels)
+		}
+	}
+	for i := range s.Pods {
+		add(podOwner(s.Pods[i].Namespace, s.Pods[i].Name), s.Pods[i].Labels)
+	}
+}

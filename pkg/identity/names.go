@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// names finds the containers and pods of a refresh by what cgroup paths show.
+type names struct {
+	byID     map[string]*model.Container
+	byCgroup map[string]*model.Container
+	pods     map[string]*model.Pod
+}
+
+func newNames(s *model.Snapshot) *names {
+	n := &names{
+		byID:     make(map[string]*model.Container, len(s.Containers)),
+		byCgroup: map[string]*model.Container{},
+		pods:     podsByUID(s.Pods),
+	}
+	for i := range s.Containers {
+		c := &s.Containers[i]
+		n.byID[c.ID] = c
+		if c.Cgroup != "" && n.byCgroup[c.Cgroup] == nil { // exited ones are listed last
+			n.byCgroup[c.Cgroup] = c
+		}
+		if p := n.pods[c.PodUID]; p == nil && c.PodUID != "" && c.Pod != "" {
+			n.pods[c.PodUID] = &model.Pod{UID: c.PodUID, Namespace: c.Namespace, Name: c.Pod}
+		}
+	}
+	return n
+}
+
+// podsByUID finds pods by either UID.
+func podsByUID(list []model.Pod) map[string]*model.Pod {
+	pods := make(map[string]*model.Pod, len(list))
+	for i := range list {
+		p := &list[i]
+		pods[p.UID] = p
+		if p.StaticUID != "" {
+			pods[p.StaticUID] = p
+		}
+	}
+	return pods
+}
+
+// refine returns the name of a cgroup, and whether a runtime or the kubelet lists it.
+func (n *names) refine(cgroup *model.Cgroup) (refined name, listed bool) {
+	e := ofCgroup(cgroup)
+	if c := n.container(cgroup); c != nil {
+		return ofContainer(c, e), true
+	}
+	p := n.pods[cgroup.PodUID]
+	if cgroup.PodUID == "" || p == nil {
+		return e, false
+	}
+	id := e.ContainerID
+	e.Owner = podOwner(p.Namespace, p.Name)
+	if id == "" {
+		return e, true
+	}
+	// Of a container that is not listed yet.
+	e.ContainerID = id
+	e.Workload += "/" + id[:min(shortID, len(id))]
+	return e, false
+}
+
+// container finds the container of a cgroup by its id, or by the path of the cgroup or of
+// one above it: a path can belong to a container without its id only if it shows nothing
+// else.
+func (n *names) container(c *model.Cgroup) *model.Container {
+	if c.Claimed {
+		return nil
+	}
+	if c.ContainerID != "" {
+		return n.byID[c.ContainerID]
+	}
+	if !strings.HasPrefix(c.Workload, "cgroup:") || len(n.byCgroup) == 0 {
+		return nil
+	}
+	for path := string(c.Path); path != ""; path = path[:max(strings.LastIndexByte(path, '/'), 0)] {
+		if c := n.byCgroup[path]; c != nil {
+			return c
+		}
+	}
+	return nil
+}
+
+// holds reports whether the last name of a cgroup still holds, although no runtime lists
+// it any more: it is the same path, and the new name does not add the pod.
+func (last *name) holds(c *model.Cgroup, now *name) bool {
+	samePath := c.Path == last.Path && (valid(c.ContainerID) == last.ContainerID || c.ContainerID == "")
+	return samePath && (last.Pod != "" || now.Pod == "")
+}

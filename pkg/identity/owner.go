@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Owner is the identity labels of a workload. The cgroups of one workload (the steps of a
+// job, child cgroups) have the same Owner. The zero Owner is that of everything
+// unattributed. All strings are valid UTF-8.
+type Owner struct {
+	Workload    string // the readable key, never empty for an owner
+	Namespace   string
+	Pod         string
+	Container   string
+	ContainerID string
+}
+
+// OwnerID is the number of an owner in a Table while the owner lives. A new name of the
+// same container, pod or unit keeps it.
+type OwnerID int32
+
+// Unattributed is the number of the zero Owner.
+const Unattributed OwnerID = 0
+
+// Info is what accelscope_workload_info shows of an owner in addition to its labels.
+type Info struct {
+	PodUID  string
+	Runtime string
+	Image   string
+	User    string
+	Labels  map[string]string // of its containers and its pod
+	// Cgroup is the deepest cgroup path that holds all cgroups of the owner.
+	Cgroup model.CgroupPath
+}
+
+// WorkloadOf returns the label workload of a container: ns/pod/container, docker:NAME.
+func WorkloadOf(c *model.Container) string { return ofContainer(c, name{}).Workload }
+
+// name is what is known of a cgroup or a container: its labels and its info.
+type name struct {
+	Owner
+	PodUID, Runtime, Image, User string
+	Path                         model.CgroupPath
+	Claimed                      bool // see model.Cgroup
+}
+
+// ofCgroup returns the name that the path of a cgroup shows.
+func ofCgroup(c *model.Cgroup) name {
+	return name{
+		Owner:  Owner{Workload: valid(c.Workload), ContainerID: valid(c.ContainerID)},
+		PodUID: c.PodUID, Runtime: c.Runtime, User: c.User, Path: c.Path, Claimed: c.Claimed,
+	}
+}
+
+// ofContainer returns the name of a container. The labels come from the container alone,
+// so that they are the same for each of its cgroups; n has the rest.
+func ofContainer(c *model.Container, n name) name {
+	id := valid(c.ID)
+	n.Owner = Owner{ContainerID: id}
+	n.Image = c.Image
+	if n.Runtime == "" {
+		n.Runtime = c.Runtime
+	}
+	if n.Path == "" {
+		n.Path = model.CgroupPath(c.Cgroup)
+	}
+	if n.PodUID == "" {
+		n.PodUID = c.PodUID
+	}
+	switch {
+	case c.Pod == "" && c.Name == "":
+		n.Workload = valid(c.Runtime + ":" + c.ID[:min(shortID, len(c.ID))])
+	case c.Pod == "":
+		n.Workload = valid(c.Runtime + ":" + c.Name)
+	case c.Sandbox:
+		n.Owner = podOwner(c.Namespace, c.Pod)
+		n.ContainerID = id
+	default:
+		n.Namespace, n.Pod, n.Container = valid(c.Namespace), valid(c.Pod), valid(c.Name)
+		n.Workload = n.Namespace + "/" + n.Pod + "/" + n.Container
+	}
+	return n
+}
+
+// shortID is how much of a container id is in the label workload of a container without a
+// name.
+const shortID = 12
+
+// podOwner returns the labels of a pod.
+func podOwner(namespace, pod string) Owner {
+	namespace, pod = valid(namespace), valid(pod)
+	return Owner{Workload: namespace + "/" + pod, Namespace: namespace, Pod: pod}
+}
+
+// pod returns the name of the pod that n belongs to, or n itself without a pod.
+func (n *name) pod() name {
+	p := name{PodUID: n.PodUID, Runtime: n.Runtime}
+	switch {
+	case n.Pod != "":
+		p.Owner = podOwner(n.Namespace, n.Pod)
+	case n.PodUID != "":
+		p.Owner = Owner{Workload: "pod:" + valid(n.PodUID)}
+	default:
+		return *n
+	}
+	return p
+}
+
+// add adds what another cgroup or container of the same owner shows. The result does not
+// depend on the order.
+func (i *Info) add(n *name) {
+	i.PodUID = max(i.PodUID, n.PodUID)
+	i.Runtime = max(i.Runtime, n.Runtime)
+	i.Image = max(i.Image, n.Image)
+	i.User = max(i.User, n.User)
+	if i.Cgroup == "" || n.Path == "" { // a container may be known without its cgroup
+		i.Cgroup = max(i.Cgroup, n.Path)
+	} else {
+		i.Cgroup = CommonPath(i.Cgroup, n.Path)
+	}
+}
+
+// valid makes a name valid UTF-8. Names come from containers: two that become the same
+// are one owner.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+// CommonPath returns the deepest directory that holds both paths.
+func CommonPath(a, b model.CgroupPath) model.CgroupPath {
+	for !Within(b, a) {
+		a = a[:max(strings.LastIndexByte(string(a), '/'), 0)]
+	}
+	return a
+}
+
+// Within reports whether path is dir or lies below it.
+func Within(path, dir model.CgroupPath) bool {
+	return strings.HasPrefix(string(path), string(dir)) && (len(path) == len(dir) || dir == "" || path[len(dir)] == '/')
+}

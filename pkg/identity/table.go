@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package identity names the owners of cgroups and containers and gives each a number that
+// stays while the owner lives.
+//
+// The path of a cgroup shows an id or a unit; runtimes and the kubelet add names, often
+// later. Both are facts of a refresh: the package is pure, without a clock and without I/O.
+package identity
+
+import (
+	"cmp"
+	"sync"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A Table has the owners of all cgroups that are not forgotten. One goroutine calls its
+// methods; only Workload and OwnerOf may be called at any time. The zero Table is ready.
+//
+// An owner is recognized by its anchors: the id of its container, else the UID of its pod.
+// A new name with the same anchor changes the labels and not the number. Owners with equal
+// labels are one owner. A container id that a user could have claimed (model.Cgroup.Claimed)
+// is no anchor, and an owner to which a claimed cgroup ever belonged has none: a claimed
+// cgroup never follows the name of another one.
+type Table struct {
+	mu       sync.RWMutex // against Workload and OwnerOf
+	cgroups  map[model.CgroupID]*cgroup
+	owners   []*owner // by number; nil where the number is free
+	free     []OwnerID
+	freed    []OwnerID // in this round; free from the next one on
+	byLabels map[Owner]OwnerID
+	byAnchor map[anchor]OwnerID
+	round    uint64 // counts calls of Resolve
+	merges   []Merge
+	left     []Merge // owners that cgroups left in this round; To is Unattributed if for several
+}
+
+// A Merge says that everything of one owner belongs to another one from now on.
+type Merge struct{ From, To OwnerID }
+
+type cgroup struct {
+	name
+	owner OwnerID
+	seen  uint64 // the round that named it last
+}
+
+type owner struct {
+	labels  Owner
+	info    Info
+	anchors []anchor
+	claimed bool // a claimed cgroup belongs to it, or did
+	cgroups int  // that belong to it
+	seen    uint64
+	missed  int // calls of Expire in a row in which it was absent
+	expired bool
+}
+
+// anchor is the id of a container or the UID of a pod.
+type anchor struct{ container, pod string }
+
+func (n *name) anchor() anchor {
+	switch {
+	case n.Claimed:
+		return anchor{}
+	case n.ContainerID != "":
+		return anchor{container: n.ContainerID}
+	}
+	return anchor{pod: n.PodUID}
+}
+
+// Resolve names the cgroups of s (Cgroups, Containers, Pods). ids are the cgroups that occur
+// in s: those without a name keep the last one. Resolve returns the owners that became part
+// of others: two whose labels became equal, and an owner without an anchor whose cgroups
+// all belong to another one now.
+func (t *Table) Resolve(s *model.Snapshot, ids []model.CgroupID) []Merge {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.init()
+	t.round++
+	t.free = append(t.free, t.freed...)
+	t.freed, t.merges, t.left = t.freed[:0], nil, t.left[:0]
+	if len(s.Cgroups) > 0 {
+		names := newNames(s)
+		for i := range s.Cgroups {
+			t.resolve(names, &s.Cgroups[i])
+		}
+	}
+	for _, id := range ids {
+		if c := t.cgroups[id]; c != nil && c.seen != t.round {
+			t.see(c.owner, &c.name)
+		}
+	}
+	for i := range s.Containers {
+		n := ofContainer(&s.Containers[i], name{})
+		t.see(t.place(&n, true), &n)
+	}
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		for _, uid := range []string{p.UID, p.StaticUID} {
+			if _, known := t.byAnchor[anchor{pod: uid}]; known && uid != "" {
+				t.place(&name{Owner: podOwner(p.Namespace, p.Name), PodUID: uid}, true)
+			}
+		}
+	}
+	for _, m := range t.left {
+		if o := t.owners[m.From]; o != nil && o.cgroups == 0 && !o.claimed && len(o.anchors) == 0 && m.To != Unattributed {
+			t.merge(m.From, m.To)
+		}
+	}
+	return t.merges
+}
+
+func (t *Table) init() {
+	if t.cgroups == nil {
+		t.cgroups = map[model.CgroupID]*cgroup{}
+		t.owners = []*owner{{}}
+		t.byLabels = map[Owner]OwnerID{}
+		t.byAnchor = map[anchor]OwnerID{}
+	}
+}
+
+// resolve names one cgroup. Its last name holds until a runtime lists it under another one,
+// or its pod becomes known.
+func (t *Table) resolve(names *names, fact *model.Cgroup) {
+	now, listed := names.refine(fact)
+	if now.Workload == "" {
+		return
+	}
+	c := t.cgroups[fact.ID]
+	switch {
+	case c == nil:
+		c = &cgroup{}
+		t.cgroups[fact.ID] = c
+	case !listed && c.holds(fact, &now):
+		c.User = cmp.Or(fact.User, c.User)
+		now = c.name
+	case !listed:
+		listed = c.Pod == "" && now.Pod != ""
+	}
+	c.name, c.seen = now, t.round
+	owner := t.place(&now, listed)
+	if owner != c.owner {
+		t.leave(c.owner, owner)
+		c.owner = owner
+		t.owners[owner].cgroups++
+	}
+	if now.Claimed && !t.owners[owner].claimed {
+		t.owners[owner].claimed = true
+		t.dropAnchors(owner)
+	}
+	t.see(owner, &now)
+}
+
+// place returns the owner of a name, which it adds if there is none. A name that is listed
+// gives the owner its labels.
+func (t *Table) place(n *name, listed bool) OwnerID {
+	if n.Workload == "" {
+		return Unattributed
+	}
+	a := n.anchor()
+	anchored, ok := t.byAnchor[a]
+	if a == (anchor{}) {
+		ok = false
+	}
+	labeled, known := t.byLabels[n.Owner]
+	switch {
+	case ok && (!listed || known && labeled == anchored):
+		return anchored
+	case ok && known:
+		t.merge(anchored, labeled)
+		return labeled
+	case ok:
+		delete(t.byLabels, t.owners[anchored].labels)
+		t.owners[anchored].labels = n.Owner
+		t.byLabels[n.Owner] = anchored
+		return anchored
+	case !known:
+		labeled = t.add(n.Owner)
+	}
+	t.addAnchor(labeled, a)
+	return labeled
+}
+
+func (t *Table) add(labels Owner) OwnerID {
+	id := OwnerID(len(t.owners))
+	if n := len(t.free); n > 0 {
+		id, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		t.owners = append(t.owners, nil)
+	}
+	t.owners[id] = &owner{labels: labels}
+	t.byLabels[labels] = id
+	return id
+}
+
+func (t *Table) addAnchor(id OwnerID, a anchor) {
+	if o := t.owners[id]; a != (anchor{}) && !o.claimed {
+		o.anchors = append(o.anchors, a)
+		t.byAnchor[a] = id
+	}
+}
+
+func (t *Table) dropAnchors(id OwnerID) {
+	o := t.owners[id]
+	for _, a := range o.anchors {
+		delete(t.byAnchor, a)
+	}
+	o.anchors = nil
+}
+
+// leave notes that a cgroup of one owner belongs to another one now.
+func (t *Table) leave(from, to OwnerID) {
+	if from == Unattributed {
+		return
+	}
+	t.owners[from].cgroups--
+	for i := range t.left {
+		if m := &t.left[i]; m.From == from {
+			if m.To != to {
+				m.To = Unattributed
+			}
+			return
+		}
+	}
+	t.left = append(t.left, Merge{from, to})
+}
+
+// merge makes one owner part of another one.
+func (t *Table) merge(from, to OwnerID) {
+	for _, c := range t.cgroups {
+		if c.owner == from {
+			c.owner = to
+			t.owners[to].cgroups++
+		}
+	}
+	for i := range t.left {
+		if t.left[i].To == from {
+			t.left[i].To = to
+		}
+	}
+	o := t.owners[from]
+	anchors := o.anchors
+	t.remove(from)
+	if o.claimed && !t.owners[to].claimed {
+		t.owners[to].claimed = true
+		t.dropAnchors(to)
+	}
+	for _, a := range anchors {
+		t.addAnchor(to, a)
+	}
+	t.merges = append(t.merges, Merge{from, to})
+}
+
+func (t *Table) remove(id OwnerID) {
+	t.dropAnchors(id)
+	delete(t.byLabels, t.owners[id].labels)
+	t.owners[id] = nil
+	t.freed = append(t.freed, id)
+}
+
+// see adds what a cgroup or container of this round shows of its owner.
+func (t *Table) see(id OwnerID, n *name) {
+	if id == Unattributed {
+		return
+	}
+	o := t.owners[id]
+	if o.seen != t.round {
+		o.seen = t.round
+		o.info = Info{}
+	}
+	o.info.add(n)
+}

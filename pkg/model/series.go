@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+// Cumulative is implemented by pointers to values that only grow.
+type Cumulative[V any] interface {
+	*V
+	// Add adds the counts of v.
+	Add(v *V)
+	// Since returns what was counted after last: all of it if any part is smaller than in
+	// last, as the counter began again.
+	Since(last *V) V
+}
+
+// Series is a cumulative value that one cgroup counted under a key. A source may list a key
+// twice (two device numbers of one name): the values add up.
+type Series[K comparable, V any] struct {
+	Cgroup CgroupID
+	Key    K
+	Value  V
+	// Resting means that the value is exact and does not grow at present, as the calls of
+	// the data path are sampled. False for everything else.
+	Resting bool
+}
+
+// Keys of series.
+type (
+	// VerbKey is a control-path verb on one HCA.
+	VerbKey struct{ Device, Verb string }
+	// VerbErrorKey is a verb on one HCA and the errno that it returned: ENOMEM.
+	VerbErrorKey struct{ Device, Verb, Errno string }
+	// ObjectKey is the RDMA objects of one type on one HCA.
+	ObjectKey struct {
+		Device string
+		Type   ObjectType
+	}
+	// OpenKey is a device node.
+	OpenKey struct {
+		Device string // see DeviceHandles
+		Class  DeviceClass
+	}
+	// WorkRequestKey is the work requests of one opcode of ibv_wr_opcode that were posted to
+	// one HCA: rdma_write, send_with_imm, …; recv for receives.
+	WorkRequestKey struct {
+		Device, Opcode string
+		Sampled        bool // see Seen
+	}
+	// CompletionErrorKey is the completions with one status of ibv_wc_status that were
+	// polled from one HCA: retry_exceeded, wr_flush_error and so on.
+	CompletionErrorKey struct {
+		Device, Status string
+		Sampled        bool
+	}
+	// CompletionKey is the completions of one kind of opcode on one HCA: write, read, send
+	// or atomic.
+	CompletionKey struct {
+		Device, Opcode string
+		Sampled        bool
+	}
+	// SpentKey is that of a value that a cgroup has once.
+	SpentKey struct{}
+)
+
+// Count is a number of events.
+type Count uint64
+
+// Add adds v.
+func (c *Count) Add(v *Count) { *c += *v }
+
+// Since returns what was counted after last.
+func (c *Count) Since(last *Count) Count { return Count(since(uint64(*c), uint64(*last))) }
+
+// CPUTime is CPU time in nanoseconds.
+type CPUTime uint64
+
+// Add adds v.
+func (t *CPUTime) Add(v *CPUTime) { *t += *v }
+
+// Since returns what was spent after last.
+func (t *CPUTime) Since(last *CPUTime) CPUTime { return CPUTime(since(uint64(*t), uint64(*last))) }
+
+// Opens is how often a device node was opened, and how often the device cgroup denied it.
+type Opens struct{ Allowed, Denied uint64 }
+
+// Add adds v.
+func (o *Opens) Add(v *Opens) { o.Allowed, o.Denied = o.Allowed+v.Allowed, o.Denied+v.Denied }
+
+// Since returns what was counted after last.
+func (o *Opens) Since(last *Opens) Opens {
+	if o.Allowed < last.Allowed || o.Denied < last.Denied {
+		return *o
+	}
+	return Opens{o.Allowed - last.Allowed, o.Denied - last.Denied}
+}
+
+// Requests is a number of work requests and the bytes of their scatter/gather lists; no
+// bytes for receives, whose length is known when they complete.
+type Requests struct{ Count, Bytes uint64 }
+
+// Add adds v.
+func (r *Requests) Add(v *Requests) { r.Count, r.Bytes = r.Count+v.Count, r.Bytes+v.Bytes }
+
+// Since returns what was counted after last.
+func (r *Requests) Since(last *Requests) Requests {
+	if r.Count < last.Count || r.Bytes < last.Bytes {
+		return *r
+	}
+	return Requests{r.Count - last.Count, r.Bytes - last.Bytes}
+}
+
+func since(now, last uint64) uint64 {
+	if now < last {
+		return now
+	}
+	return now - last
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import "context"
+
+// The following interfaces are what sources use of each other.
+
+// CgroupResolver returns the cgroup that a process is in now.
+type CgroupResolver interface {
+	CgroupOf(pid int) (CgroupID, error)
+}
+
+// ObjectLister lists the RDMA objects of all devices.
+type ObjectLister interface {
+	Objects(ctx context.Context) ([]Object, error)
+}
+
+// DeviceNamer returns the names of RDMA devices by their netlink index.
+type DeviceNamer interface {
+	DeviceNames(ctx context.Context) (map[uint32]string, error)
+}
+
+// ObjectCounter reports whether objects are counted in the kernel.
+type ObjectCounter interface {
+	Counting() bool
+}
+
+// NamespaceLister lists the network namespaces that containers are in.
+type NamespaceLister interface {
+	Namespaces() []Namespace
+}
+
+// DeviceHolders returns the processes that have a device node of a GPU open, false while
+// that is not known.
+type DeviceHolders interface {
+	Holders() ([]int, bool)
+}
+
+// PathLog returns the path of a cgroup that was seen being created.
+type PathLog interface {
+	PathOf(id CgroupID) (CgroupPath, bool)
+}
+
+// WorkloadNamer returns the label workload of a cgroup, and whether it has an owner.
+type WorkloadNamer interface {
+	Workload(id CgroupID) (workload string, known bool)
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestFullQPTotals: what has a row grows on when there is no room for another one, which the
+// counter reports. A cgroup that is forgotten makes room.
+func TestFullQPTotals(t *testing.T) {
+	var all qpTotals
+	key := func(cgroup int) liveKey { return liveKey{model.CgroupID(cgroup), qpKey{"mlx5_0", model.Transmit}} }
+	for i := range maxQPTotals {
+		if err := all.add(key(i+1), 1); err != nil {
+			t.Fatalf("row %d: %v", i+1, err)
+		}
+	}
+	if err := all.add(key(maxQPTotals+1), 1); !errors.Is(err, errTooMany) {
+		t.Errorf("one too many: %v", err)
+	}
+	if err := all.add(key(7), 4); err != nil {
+		t.Errorf("one that has a row: %v", err)
+	}
+	facts := all.facts(nil)
+	if len(facts) != maxQPTotals || facts[6].Cgroup != 7 || facts[6].Bytes != 5 {
+		t.Errorf("%d rows, %+v among them", len(facts), facts[6])
+	}
+	all.forget([]model.CgroupID{9})
+	if err := all.add(key(maxQPTotals+1), 1); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+}
