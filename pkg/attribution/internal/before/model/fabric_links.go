@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+// FabricLink is a link with both of its ends.
+type FabricLink struct {
+	A, B         FabricPeer // in the order of Nodes and Ports
+	Width        int        // as of FabricPort
+	Speed        string
+	Narrow, Slow *bool // what either end says of it; true if one does
+}
+
+// Links are the links of the fabric, each once, whether both of its ends tell of it
+// or one.
+func (f *Fabric) Links() []FabricLink {
+	type cable struct{ a, b FabricPeer }
+	links := []FabricLink{}
+	seen := map[cable]int{}
+	for i := range f.Nodes {
+		n := &f.Nodes[i]
+		for j := range n.Ports {
+			p := &n.Ports[j]
+			if p.Peer == nil {
+				continue
+			}
+			here := FabricPeer{GUID: n.GUID, Port: p.Number}
+			if at, ok := seen[cable{*p.Peer, here}]; ok {
+				l := &links[at]
+				l.Narrow, l.Slow = either(l.Narrow, p.Narrow), either(l.Slow, p.Slow)
+				if l.Width == 0 {
+					l.Width, l.Speed = p.Width, p.Speed
+				}
+				continue
+			}
+			seen[cable{here, *p.Peer}] = len(links)
+			links = append(links, FabricLink{A: here, B: *p.Peer, Width: p.Width, Speed: p.Speed, Narrow: p.Narrow, Slow: p.Slow})
+		}
+	}
+	return links
+}
+
+// either is true if one of two is, and not known if both are not.
+func either(a, b *bool) *bool {
+	if a == nil || b != nil && *b {
+		return b
+	}
+	return a
+}

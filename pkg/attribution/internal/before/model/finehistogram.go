@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+// A FineHistogram is a Histogram with four buckets for each power of two: those
+// of a Prometheus native histogram of schema 2. What RDMA does takes
+// microseconds, of which every one counts.
+type FineHistogram struct {
+	Count uint64
+	// SumSeconds is the sum of all durations.
+	SumSeconds float64
+	// Buckets[i] counts the durations in (2^((i-1)/4), 2^(i/4)] · 2^FineMinExp
+	// seconds; the first one also holds everything shorter, and one more bucket at
+	// the end everything longer than 2^FineMaxExp.
+	Buckets [FineBuckets]uint64
+}
+
+// The range of the fine buckets: about 0.5 µs to 8 s, and the overflow.
+const (
+	FineMinExp  = -21
+	FineMaxExp  = 3
+	FineOctave  = 4 // buckets for each power of two
+	FineBuckets = (FineMaxExp-FineMinExp)*FineOctave + 2
+)
+
+// Add adds the counts of o.
+func (h *FineHistogram) Add(o *FineHistogram) {
+	h.Count += o.Count
+	h.SumSeconds += o.SumSeconds
+	for i, n := range o.Buckets {
+		h.Buckets[i] += n
+	}
+}
