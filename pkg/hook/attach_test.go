@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -293,18 +294,25 @@ func TestMissed(t *testing.T) {
 	}
 }
 
-type slowCloser struct{ begun, all chan struct{} }
+type slowCloser struct {
+	t          *testing.T
+	begun, all chan struct{}
+}
 
 func (c slowCloser) Close() error {
 	c.begun <- struct{}{}
-	<-c.all
+	select {
+	case <-c.all:
+	case <-time.After(10 * time.Second):
+		c.t.Error("the other Close calls have not begun")
+	}
 	return errors.New("ignored")
 }
 
 // closeAll closes concurrently: each of these waits until all have begun.
 func TestCloseAll(t *testing.T) {
 	const n = 3
-	c := slowCloser{make(chan struct{}), make(chan struct{})}
+	c := slowCloser{t, make(chan struct{}), make(chan struct{})}
 	go func() {
 		for range n {
 			<-c.begun

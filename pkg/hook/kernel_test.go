@@ -96,7 +96,7 @@ func TestSymbols(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]bool{}
-	for _, line := range strings.Split(string(text), "\n") {
+	for line := range strings.SplitSeq(string(text), "\n") {
 		if fields := strings.Fields(line); len(fields) >= 3 {
 			for _, prefix := range symbolPrefixes {
 				if strings.HasPrefix(fields[2], string(prefix)) {

@@ -81,7 +81,7 @@ type FileLoad struct {
 	Detaching [Groups]bool
 }
 
-// Sampling tells how to scale what processes of a unit counted.
+// Sampling is how to scale what processes of a unit counted.
 type Sampling struct {
 	// Windowed: the unit is probed in windows.
 	Windowed bool

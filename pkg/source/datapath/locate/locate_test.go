@@ -100,8 +100,8 @@ func start(t *testing.T, binary string, args ...string) victim {
 }
 
 // operationsOf picks eight functions of a provider: six that begin with a push and
-// two that do not, which stand for its operations. Which is which only the guest
-// can tell, where there is a device.
+// two that do not, which stand for its operations. The guest tests the real operations,
+// as it has a device.
 func operationsOf(t *testing.T, path string) (offsets []string, want []point) {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {
@@ -270,7 +270,7 @@ func TestLocatorIsBounded(t *testing.T) {
 }
 
 // TestProbeThroughPath attaches to what was located through the path that was
-// told, also when the file was deleted meanwhile, and looks at the breakpoint.
+// returned, also when the file was deleted meanwhile, and looks at the breakpoint.
 func TestProbeThroughPath(t *testing.T) {
 	original := library(t, "libibverbs/librxe-rdmav34.so")
 	offsets, _ := operationsOf(t, original)

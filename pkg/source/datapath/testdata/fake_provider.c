@@ -3,7 +3,7 @@
  * A FAKE verbs provider, because there is no HCA here, and a program that uses
  * it as libibverbs would: through the operations of its context and of its
  * queue pairs, in the layouts of the real <infiniband/verbs.h>. It moves
- * nothing; completions are made up. It does what it is told by lines on its
+ * nothing; completions are made up. It executes the lines on its
  * standard input and says "done" after each.
  */
 #include <errno.h>
