@@ -95,7 +95,7 @@ func TestRefreshIsSharedAndReused(t *testing.T) {
 func TestStuckSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		stuck := &fake{name: "rdma", read: hang(release)}
+		stuck := &fake{name: "rdma", read: hangs(release)}
 		sources := node()
 		sources[0] = engine.Registration{Source: stuck, Deadline: 500 * time.Millisecond}
 		c := newCollector(setup{Sources: sources})
@@ -535,7 +535,7 @@ func TestConcurrentScrapes(t *testing.T) {
 		well[i].Deadline = time.Minute // of a busy machine: they are told in every scrape
 	}
 	sources := append(well,
-		engine.Registration{Source: &fake{name: "hangs", read: hang(release)}, Deadline: 50 * time.Millisecond},
+		engine.Registration{Source: &fake{name: "hangs", read: hangs(release)}, Deadline: 50 * time.Millisecond},
 		engine.Registration{Source: &fake{name: "panics", read: func(context.Context) (model.Snapshot, error) { panic("boom") }}},
 		engine.Registration{Source: &fake{name: "slow"}, Interval: 5 * time.Millisecond},
 	)
@@ -592,7 +592,7 @@ func TestForgetWaitsForAStuckSource(t *testing.T) {
 		namer.resolve = func(context.Context, []model.CgroupID) (model.Snapshot, error) {
 			return model.Snapshot{Expired: []uint64{101}}, nil
 		}
-		figures := &fakeFigures{fake: fake{name: "probe", read: hang(release)}, onForget: count}
+		figures := &fakeFigures{fake: fake{name: "probe", read: hangs(release)}, onForget: count}
 		c := newCollector(setup{Sources: []engine.Registration{{Source: figures}, {Source: namer}}})
 		mustGather(t, c)
 		if forgot != 0 {
@@ -647,7 +647,7 @@ func TestRecent(t *testing.T) {
 func TestNoAnswerYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		slow := &fake{name: "kubelet", read: hang(release)}
+		slow := &fake{name: "kubelet", read: hangs(release)}
 		c := newCollector(setup{Sources: []engine.Registration{{Source: slow, Interval: time.Minute, Deadline: 10 * time.Second}}})
 		if s := c.states()[0]; s.State != model.StateStuck || s.Age >= 0 {
 			t.Errorf("%+v", s)

@@ -231,8 +231,8 @@ func node() []engine.Registration {
 	}
 }
 
-// hang blocks until release is closed, whatever the context says.
-func hang(release <-chan struct{}) func(context.Context) (model.Snapshot, error) {
+// hangs blocks until release is closed, whatever the context says.
+func hangs(release <-chan struct{}) func(context.Context) (model.Snapshot, error) {
 	return func(context.Context) (model.Snapshot, error) {
 		<-release
 		return model.Snapshot{}, fmt.Errorf("released")

@@ -53,7 +53,7 @@ func nodes(t *testing.T) map[string][]engine.Registration {
 	stuck := node()
 	release := make(chan struct{})
 	t.Cleanup(func() { close(release) })
-	stuck[0].Source = &fake{name: "rdma", read: hang(release)}
+	stuck[0].Source = &fake{name: "rdma", read: hangs(release)}
 
 	failed := node()
 	failed[1].Source = &fake{name: "probe", err: errors.New("map: bad file descriptor")}
