@@ -60,7 +60,8 @@ type Engine struct {
 // Refresh is the facts of one moment and their shares. It does not change once it is
 // returned.
 type Refresh struct {
-	At     time.Time
+	At time.Time
+	// Facts are what the sources read, without the series, which are in Shares.
 	Facts  model.Snapshot
 	Shares attribution.Attribution
 	// States has the state of each source, in the order of the registrations.

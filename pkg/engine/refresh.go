@@ -35,6 +35,7 @@ func (e *Engine) fill(r *Refresh) {
 		e.ledger.Expire(expired)
 		a.Traffic = e.ledger.Shares(a.Use)
 	})
+	r.Facts.DropSeries() // the counters have them
 	r.At = time.Now()
 	r.States = e.sourceStates(readings, r.At)
 	e.states.update(r.States, r.Facts.DeviceStates)

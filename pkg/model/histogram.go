@@ -24,26 +24,33 @@ const (
 
 // Add adds the counts of v.
 func (h *Histogram) Add(v *Histogram) {
-	h.Count += v.Count
-	h.Sum += v.Sum
-	for i, n := range v.Buckets {
-		h.Buckets[i] += n
-	}
+	h.Count, h.Sum = h.Count+v.Count, h.Sum+v.Sum
+	addBuckets(h.Buckets[:], v.Buckets[:])
 }
 
 // Since returns what was counted after last.
 func (h *Histogram) Since(last *Histogram) Histogram {
 	d := *h
-	if h.Count < last.Count || h.Sum < last.Sum {
-		return d
+	if h.Count < last.Count || h.Sum < last.Sum || !subtractBuckets(d.Buckets[:], last.Buckets[:]) {
+		return *h
 	}
-	d.Count -= last.Count
-	d.Sum -= last.Sum
-	for i, n := range last.Buckets {
-		if d.Buckets[i] < n {
-			return *h
-		}
-		d.Buckets[i] -= n
-	}
+	d.Count, d.Sum = h.Count-last.Count, h.Sum-last.Sum
 	return d
+}
+
+func addBuckets(to, from []uint64) {
+	for i, n := range from {
+		to[i] += n
+	}
+}
+
+// subtractBuckets reports whether no bucket falls below zero.
+func subtractBuckets(from, last []uint64) bool {
+	for i, n := range last {
+		if from[i] < n {
+			return false
+		}
+		from[i] -= n
+	}
+	return true
 }

@@ -50,21 +50,23 @@ var lists = []factList{
 type factList interface {
 	merge(to, from *Snapshot)
 	cgroups(s *Snapshot, add func(CgroupID))
+	drop(s *Snapshot)
 }
 
 type listOf[T any] struct {
 	of     func(*Snapshot) *[]T
 	cgroup func(*T) CgroupID // nil for facts that belong to no cgroup
+	series bool
 }
 
 func list[T any](of func(*Snapshot) *[]T) factList { return listOf[T]{of: of} }
 
 func byCgroup[T any](of func(*Snapshot) *[]T, cgroup func(*T) CgroupID) factList {
-	return listOf[T]{of, cgroup}
+	return listOf[T]{of: of, cgroup: cgroup}
 }
 
 func series[K comparable, V any](of func(*Snapshot) *[]Series[K, V]) factList {
-	return listOf[Series[K, V]]{of, func(f *Series[K, V]) CgroupID { return f.Cgroup }}
+	return listOf[Series[K, V]]{of, func(f *Series[K, V]) CgroupID { return f.Cgroup }, true}
 }
 
 // merge does not copy the first list that has anything. Partial snapshots do not change: a
@@ -86,6 +88,19 @@ func (l listOf[T]) cgroups(s *Snapshot, add func(CgroupID)) {
 	facts := *l.of(s)
 	for i := range facts {
 		add(l.cgroup(&facts[i]))
+	}
+}
+
+func (l listOf[T]) drop(s *Snapshot) {
+	if l.series {
+		*l.of(s) = nil
+	}
+}
+
+// DropSeries drops all series, which take most of the memory.
+func (s *Snapshot) DropSeries() {
+	for _, l := range lists {
+		l.drop(s)
 	}
 }
 

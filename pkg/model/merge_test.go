@@ -53,3 +53,14 @@ func TestListsAreComplete(t *testing.T) {
 		t.Error("a partial snapshot was changed")
 	}
 }
+
+// TestDropSeries: series go, and nothing else.
+func TestDropSeries(t *testing.T) {
+	s := Snapshot{
+		Verbs: []Series[VerbKey, Histogram]{{Cgroup: 1}}, Spent: []Series[SpentKey, CPUTime]{}, Objects: []Objects{{Cgroup: 1}},
+	}
+	s.DropSeries()
+	if s.Verbs != nil || s.Spent != nil || len(s.Objects) != 1 {
+		t.Errorf("%+v", s)
+	}
+}
