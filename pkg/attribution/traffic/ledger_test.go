@@ -109,7 +109,9 @@ type entity = identitytest.Entity
 func (n *node) names(used map[model.CgroupID]bool) *model.Snapshot {
 	entities := maps.Clone(n.Entities)
 	maps.DeleteFunc(entities, func(id model.CgroupID, _ entity) bool { return !used[id] })
-	return identitytest.Facts(entities)
+	s := identitytest.Facts(entities)
+	s.Containers = append(s.Containers, n.listed...)
+	return s
 }
 
 // node is the facts of a node. Cgroup n is container cn, of a pod of its own; cgroups from 90
@@ -117,6 +119,7 @@ func (n *node) names(used map[model.CgroupID]bool) *model.Snapshot {
 type node struct {
 	model.Snapshot
 	Entities map[model.CgroupID]entity
+	listed   []model.Container // by a runtime, in addition
 }
 
 func newNode() *node {
@@ -755,6 +758,51 @@ func TestLedgerLateName(t *testing.T) {
 			t.Error(got)
 		}
 	})
+}
+
+// TestLedgerRenames: bytes follow each new name that identity proves, also that of a pod that
+// was known by its UID, and of a container that is found by its cgroup path.
+func TestLedgerRenames(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before, after entity
+		listed        []model.Container
+		want          string
+	}{
+		"a pod by its UID": {
+			before: entity{Workload: "pod:u9", PodUID: "u9", Cgroup: "/u9"},
+			after:  entity{Workload: "pod:u9", PodUID: "u9", Cgroup: "/u9", Namespace: "ns", Pod: "p9"},
+			want:   "ns/p9",
+		},
+		"a container by its path": {
+			before: entity{Workload: "cgroup:/web", Cgroup: "/web"},
+			after:  entity{Workload: "cgroup:/web", Cgroup: "/web"},
+			listed: []model.Container{{ID: "c9", Runtime: "containerd", Name: "web", Cgroup: "/web"}},
+			want:   "containerd:web",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var l books
+			workloads := func(bytes uint64, e entity, listed []model.Container) map[string]uint64 {
+				n := newNode().device("d", bytes, 0).holds(1, "d", 1, 1)
+				n.Entities[1], n.listed = e, listed
+				a := l.attribute(n)
+				got := map[string]uint64{}
+				for _, s := range a.Traffic {
+					if s.Direction == model.Transmit {
+						got[a.Owners[s.Owner].Workload] += s.Bytes
+					}
+				}
+				return got
+			}
+			for i := range uint64(3) {
+				workloads(100*i, tt.before, nil)
+			}
+			got := workloads(300, tt.after, tt.listed)
+			if d := cmp.Diff(map[string]uint64{"": 0, tt.want: 300}, got); d != "" {
+				t.Error(d)
+			}
+		})
+	}
 }
 
 // TestLedgerVanished: claims on a device that is not told of any more are booked in
