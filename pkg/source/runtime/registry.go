@@ -29,9 +29,9 @@ type registry struct {
 	grace time.Duration
 	now   func() time.Time
 
-	mu      sync.Mutex
-	live    map[string]*entry // by id
-	removed []removed         // in the order of removal
+	mu       sync.Mutex
+	live     map[string]*entry // by id
+	removed  []removed         // in the order of removal
 	cached   []model.Container // for Resolve, never changed; nil if it must be rebuilt
 	synced   bool
 	lost     uint64
