@@ -58,7 +58,7 @@ type Source struct {
 
 	end     context.CancelFunc
 	running sync.WaitGroup
-	// settled is what Ready returns.
+	// settled is the channel of Ready.
 	settled chan struct{}
 
 	// first counts the sockets that New found and that are not settled.
