@@ -54,7 +54,7 @@ type counter interface {
 	share(a *CounterShares, owners *identity.Table, use func(identity.OwnerID) int)
 	Merge(m identity.Merge)
 	Forget(ids map[model.CgroupID]bool)
-	Expire(id identity.OwnerID)
+	Expire(ids map[identity.OwnerID]bool)
 }
 
 type counterOf[K comparable, V any, P model.Cumulative[V]] struct {
@@ -103,9 +103,14 @@ func (c *Counters) Forget(ids []model.CgroupID) {
 
 // Expire drops the counters of owners that are gone.
 func (c *Counters) Expire(ids []identity.OwnerID) {
+	if len(ids) == 0 {
+		return
+	}
+	set := make(map[identity.OwnerID]bool, len(ids))
+	for _, id := range ids {
+		set[id] = true
+	}
 	for _, t := range c.all {
-		for _, id := range ids {
-			t.Expire(id)
-		}
+		t.Expire(set)
 	}
 }

@@ -3,6 +3,8 @@
 package attribution
 
 import (
+	"slices"
+
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -182,16 +184,19 @@ func (t *Tracker[K, V, P]) Merge(m identity.Merge) {
 		a.owner = m.To
 		t.index[to] = i
 	}
-	t.Expire(m.From)
+	t.Expire(map[identity.OwnerID]bool{m.From: true})
 }
 
-// Expire drops everything of an owner.
-func (t *Tracker[K, V, P]) Expire(id identity.OwnerID) {
+// Expire drops everything of owners.
+func (t *Tracker[K, V, P]) Expire(ids map[identity.OwnerID]bool) {
+	if !slices.ContainsFunc(t.accounts, func(a account[K, V]) bool { return ids[a.owner] }) {
+		return
+	}
 	kept := t.accounts[:0]
 	for i := range t.accounts {
 		a := &t.accounts[i]
-		if a.owner == id {
-			delete(t.index, accountKey[K]{id, a.key})
+		if ids[a.owner] {
+			delete(t.index, accountKey[K]{a.owner, a.key})
 			continue
 		}
 		t.index[accountKey[K]{a.owner, a.key}] = len(kept)

@@ -126,10 +126,11 @@ func testTrackerHistory(t *testing.T, seed uint64) {
 					delete(before, k)
 				}
 			}
-			tracked.Expire(id)
-			again.Expire(id)
-			shuffled.Expire(id)
-			errors.Expire(id)
+			gone := map[identity.OwnerID]bool{id: true}
+			tracked.Expire(gone)
+			again.Expire(gone)
+			shuffled.Expire(gone)
+			errors.Expire(gone)
 		}
 
 		use := func(id identity.OwnerID) int { return int(id) }
@@ -182,7 +183,7 @@ func testTrackerHistory(t *testing.T, seed uint64) {
 		owners.Resolve(&model.Snapshot{}, nil)
 		tracked.Credit([]model.Series[model.VerbKey, model.Histogram]{}, &owners)
 		for _, id := range owners.Expire(nil) {
-			tracked.Expire(id)
+			tracked.Expire(map[identity.OwnerID]bool{id: true})
 		}
 	}
 	for i := range tracked.accounts {
