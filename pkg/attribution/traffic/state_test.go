@@ -4,7 +4,7 @@ package traffic
 
 import "testing"
 
-// TestNext walks the table of next row by row.
+// TestNext checks the table of next row by row.
 func TestNext(t *testing.T) {
 	uncounted, counted := state{}, state{counted: true}
 	waiting := func(missed int) state { return state{counted: true, missed: missed} }
