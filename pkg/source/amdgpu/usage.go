@@ -4,7 +4,7 @@ package amdgpu
 
 import "time"
 
-// use is one process on one GPU.
+// use identifies one process on one GPU.
 type use struct {
 	gpu string // UUID
 	pid int
@@ -24,7 +24,7 @@ func (u *usage) engine(name string, ratio float64) {
 	u.engines[name] = min(u.engines[name]+ratio, 1)
 }
 
-// look is one look at all processes.
+// look is one listing of all processes.
 type look struct {
 	before, after map[counterKey]counter
 	now           time.Time
@@ -85,7 +85,7 @@ func (l *look) client(pid int, k counterKey, c client) {
 	}
 }
 
-// engineNames are those of the model for those of the kernel.
+// engineNames returns the model's name of an engine.
 func engineNames(kernel string) string {
 	switch kernel {
 	case "dec":
@@ -96,9 +96,8 @@ func engineNames(kernel string) string {
 	return kernel
 }
 
-// counterKey is a counter of a client, or of a process of KFD. The one without an
-// engine says that the others were looked at: the kernel does not list an engine
-// that was never used.
+// counterKey identifies a counter of a client or of a KFD process. A key without an engine
+// records that the client was read: the kernel does not list an engine that was never used.
 type counterKey struct {
 	gpu    string
 	id     uint64
@@ -109,7 +108,7 @@ type counterKey struct {
 type counter struct {
 	value uint64
 	at    time.Time
-	low   bool // the last look gave less than value
+	low   bool // the last value was lower than value
 }
 
 func (l *look) seen(k counterKey) bool {
@@ -118,8 +117,7 @@ func (l *look) seen(k counterKey) bool {
 	return seen
 }
 
-// rate is how much a counter grew per second since the last look, not known at the
-// first.
+// rate returns the growth of a counter per second since the last listing; false at the first.
 func (l *look) rate(k counterKey, value uint64) (float64, bool) {
 	old, known := l.before[k]
 	if !known {
@@ -139,9 +137,9 @@ func (l *look) rate(k counterKey, value uint64) (float64, bool) {
 	return float64(grown) / elapsed, true
 }
 
-// next is the counter after a look and how much it grew. The kernel may tell less
-// than before for a moment; then the larger value holds. When it does so twice, the
-// counter began anew, as that of a process which has got the number of another.
+// next returns the counter after a reading and its growth. The kernel may report a lower value
+// for a moment; then the higher value is kept. A second lower value is a reset, for example
+// because the PID was reused.
 func (c counter) next(value uint64, now time.Time) (counter, uint64) {
 	switch {
 	case value >= c.value:
