@@ -4,8 +4,8 @@ package model
 
 import "slices"
 
-// lists has a line for every list of facts in a Snapshot; those that belong to cgroups name
-// the field.
+// lists has a line for every list of facts in a Snapshot; lists of facts with a cgroup name
+// its field.
 var lists = []factList{
 	list(func(s *Snapshot) *[]HCA { return &s.HCAs }),
 	list(func(s *Snapshot) *[]Resource { return &s.Resources }),
@@ -54,7 +54,7 @@ type factList interface {
 
 type listOf[T any] struct {
 	of     func(*Snapshot) *[]T
-	cgroup func(*T) CgroupID // nil for facts that belong to no cgroup
+	cgroup func(*T) CgroupID // nil for facts without a cgroup
 }
 
 func list[T any](of func(*Snapshot) *[]T) factList { return listOf[T]{of: of} }
@@ -67,8 +67,8 @@ func series[K comparable, V any](of func(*Snapshot) *[]Series[K, V]) factList {
 	return listOf[Series[K, V]]{of, func(f *Series[K, V]) CgroupID { return f.Cgroup }}
 }
 
-// merge does not copy the first list that has anything. Partial snapshots do not change: a
-// clipped list keeps append off their arrays.
+// merge does not copy the first non-empty list. Partial snapshots do not change: a clipped
+// list makes append allocate a new array.
 func (l listOf[T]) merge(to, from *Snapshot) {
 	a, b := l.of(to), *l.of(from)
 	switch {
@@ -89,7 +89,7 @@ func (l listOf[T]) cgroups(s *Snapshot, add func(CgroupID)) {
 	}
 }
 
-// Merge adds the facts of o to s. A list that neither collected stays nil.
+// Merge adds the facts of o to s. A list that is nil in both stays nil.
 func (s *Snapshot) Merge(o *Snapshot) {
 	for _, l := range lists {
 		l.merge(s, o)
@@ -114,7 +114,7 @@ func (s *Snapshot) Merge(o *Snapshot) {
 	}
 }
 
-// CgroupIDs returns the cgroups that occur in the facts, each once.
+// CgroupIDs returns the cgroups of all facts, each once.
 func (s *Snapshot) CgroupIDs() []CgroupID {
 	var ids []CgroupID
 	seen := map[CgroupID]struct{}{0: {}}
