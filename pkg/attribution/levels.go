@@ -4,7 +4,8 @@ package attribution
 
 import "github.com/accelscope/accelscope/pkg/model"
 
-// SamplingShare is the sampled share of an owner's calls: the minimum over its cgroups.
+// SamplingShare is the ratio of time in which an owner's calls are watched: the minimum over its
+// cgroups.
 type SamplingShare struct {
 	Owner  int
 	Device string

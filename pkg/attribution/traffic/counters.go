@@ -140,11 +140,11 @@ func unsaturated(counters []byteCounter) []byteCounter {
 
 // advance takes a reading of a device's counters and computes the bytes moved since the last
 // interval ended. A counter that fell was reset: its value is the growth, as in Prometheus.
-func (d *device) advance(stale, looked bool) {
+func (d *device) advance(stale, collected bool) {
 	d.moved = [directions]uint64{}
 	r := d.classify(stale)
 	wasCounted := d.state.counted
-	d.state, d.interval = next(d.state, r, d.listed, looked)
+	d.state, d.interval = next(d.state, r, d.listed, collected)
 	switch {
 	case !d.interval.ends || !d.state.counted:
 	case complete(d.read, d.last) && (!wasCounted || r == readAll):

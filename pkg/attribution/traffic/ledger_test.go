@@ -22,7 +22,7 @@ type testLedger struct {
 	owners   identity.Table
 	counters attribution.Counters
 	known    map[model.CgroupID]bool
-	// asRecorded selects the behaviour for which the histories were recorded: missed refreshes
+	// asRecorded selects the behavior for which the histories were recorded: missed refreshes
 	// of owners count only while the probe answers, and created objects are those of the
 	// facts.
 	asRecorded bool

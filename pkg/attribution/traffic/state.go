@@ -33,7 +33,7 @@ type interval struct {
 }
 
 // next returns the state of a device after a reading. listed reports that the device is listed,
-// looked that devices were listed at all.
+// collected that the list of devices was read.
 //
 //	state      reading                     next state  interval
 //	uncounted  nothing, listed             uncounted   ends: reports are credited as they are
@@ -43,7 +43,7 @@ type interval struct {
 //	counted    stale VF statistics         counted     open
 //	counted    part, at most 10 times      waiting     open; the next complete reading makes up for it
 //	counted    part, more often, or other  counted     ends without bytes; uncounted if nothing was read
-func next(s state, r reading, listed, looked bool) (state, interval) {
+func next(s state, r reading, listed, collected bool) (state, interval) {
 	switch {
 	case r == readStale:
 		return s, interval{}
@@ -55,7 +55,7 @@ func next(s state, r reading, listed, looked bool) (state, interval) {
 	case r == readAll:
 		return state{counted: true}, interval{ends: true}
 	}
-	if looked {
+	if collected {
 		s.missed++
 	}
 	switch {
