@@ -129,11 +129,11 @@ func openError(path string, ret nvml.Return) error {
 	cure := ""
 	switch ret {
 	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
-		cure = " (the driver was upgraded: load the new kernel module, or show us the library that belongs to it)"
+		cure = " (the driver was upgraded: load the new kernel module, or mount the library of this driver)"
 	case nvml.ERROR_DRIVER_NOT_LOADED:
 		cure = " (modprobe nvidia; in a container, /dev/nvidiactl is needed)"
 	case nvml.ERROR_NO_PERMISSION:
-		cure = " (the device nodes /dev/nvidia* are not ours to open)"
+		cure = " (the device nodes /dev/nvidia* cannot be opened)"
 	}
 	return fmt.Errorf("%s: nvmlInit: %s%s", path, ret.Error(), cure)
 }

@@ -193,8 +193,8 @@ func (s *sampler) merge(
 			found = make(map[user]*model.GPUProcess)
 		}
 		for _, l := range listed {
-			gpu, ours := gpuOf(l)
-			if !ours || l.Pid == 0 || l.Pid > math.MaxInt32 {
+			gpu, ok := gpuOf(l)
+			if !ok || l.Pid == 0 || l.Pid > math.MaxInt32 {
 				continue
 			}
 			u := user{gpu, int(l.Pid)}

@@ -166,7 +166,7 @@ func TestParts(t *testing.T) {
 			[]user{{"MIG-a", 1}, {"MIG-b", 2}, {"MIG-b", 4}, {"MIG-c", 3}},
 		},
 		{
-			"not for us to see", nil, true,
+			"no permission", nil, true,
 			[]user{{"MIG-a", 1}, {"MIG-b", 2}, {"MIG-b", 4}, {"MIG-c", 3}},
 		},
 		{"no processes", []nvml.ProcessInfo{}, false, []user{}},
@@ -211,7 +211,7 @@ func TestEnginesOfProcesses(t *testing.T) {
 		return processes
 	}
 	if p := list(); p[0].Engines != nil {
-		t.Errorf("at the first look: %v", p)
+		t.Errorf("at the first read: %v", p)
 	}
 	p := list()
 	want := []model.Figure{{Name: "sm", Value: 0.4}, {Name: "memory", Value: 0.3}, {Name: "encoder", Value: 0.2}, {Name: "decoder", Value: 0.1}}

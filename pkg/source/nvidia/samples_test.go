@@ -156,7 +156,7 @@ func TestSharesAreTheTruth(t *testing.T) {
 		if first := c.next(d.answer(0), time.UnixMicro(int64(d.now))); first != nil {
 			t.Fatalf("seed %d: the first read has shares of an unknown time: %v", seed, first)
 		}
-		for look := range 12 {
+		for read := range 12 {
 			length := time.Duration(3+rng.IntN(5)) * time.Second
 			if rng.IntN(4) == 0 { // late: the driver has forgotten the older samples
 				length = 40 * time.Second
@@ -164,7 +164,7 @@ func TestSharesAreTheTruth(t *testing.T) {
 			if rng.IntN(3) == 0 { // one process ends, another one starts
 				pids := slices.Sorted(maps.Keys(d.running))
 				delete(d.running, pids[rng.IntN(len(pids))])
-				d.running[1000+uint32(look)] = 0.3 + 0.7*rng.Float64()
+				d.running[1000+uint32(read)] = 0.3 + 0.7*rng.Float64()
 			}
 			d.run(length)
 			from := c.stamp
@@ -179,7 +179,7 @@ func TestSharesAreTheTruth(t *testing.T) {
 			}
 			want := d.truth(from, to)
 			if len(got) != len(want) {
-				t.Fatalf("seed %d, look %d: %d processes, and %d ran", seed, look, len(got), len(want))
+				t.Fatalf("seed %d, read %d: %d processes, and %d ran", seed, read, len(got), len(want))
 			}
 			sum := use{}
 			for pid, u := range got {
@@ -187,14 +187,14 @@ func TestSharesAreTheTruth(t *testing.T) {
 					sum[e] += u[e]
 					// The driver's resolution is one percent; its clock is not exact.
 					if math.Abs(u[e]-want[pid][e]) > 0.012 || u[e] > 1 || u[e] < 0 {
-						t.Errorf("seed %d, look %d, %s of %d: %.4f, and it was %.4f",
-							seed, look, sampledEngines[e], pid, u[e], want[pid][e])
+						t.Errorf("seed %d, read %d, %s of %d: %.4f, and it was %.4f",
+							seed, read, sampledEngines[e], pid, u[e], want[pid][e])
 					}
 				}
 			}
 			for e := range sum {
 				if sum[e] > 1+0.006*float64(len(got)) {
-					t.Errorf("seed %d, look %d: the processes used %.3f of %s", seed, look, sum[e], sampledEngines[e])
+					t.Errorf("seed %d, read %d: the processes used %.3f of %s", seed, read, sum[e], sampledEngines[e])
 				}
 			}
 			if t.Failed() {
@@ -252,8 +252,8 @@ func TestTwoRecords(t *testing.T) {
 	base := uint64(time.Now().UnixMicro())
 	var c cursor
 	var got map[int]use
-	for look := range uint64(2) {
-		at := base + look*5e6
+	for read := range uint64(2) {
+		at := base + read*5e6
 		got = c.next([]nvml.ProcessUtilizationSample{
 			{Pid: 7, TimeStamp: at, SmUtil: 80}, {Pid: 7, TimeStamp: at + 1e6, SmUtil: 40},
 		}, time.UnixMicro(int64(at)))
@@ -272,7 +272,7 @@ func TestIdle(t *testing.T) {
 	}
 	var c cursor
 	if got := c.next(nil, start); got == nil || len(got) != 0 || c.stamp != 0 {
-		t.Errorf("nothing at the first look: %v, cursor %d", got, c.stamp)
+		t.Errorf("nothing at the first read: %v, cursor %d", got, c.stamp)
 	}
 	c.next(one(start), start)
 	c.next(nil, start.Add(100*time.Millisecond))

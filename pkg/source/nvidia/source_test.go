@@ -260,7 +260,7 @@ func TestHiddenDevice(t *testing.T) {
 	}
 }
 
-func TestFailedFigure(t *testing.T) {
+func TestFailedValue(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
 	g := d.plug(address, "GPU-1", 0)
