@@ -179,7 +179,7 @@ func (c *card) publish(asked waiters) {
 	c.latest, c.late = s, false
 	c.mu.Unlock()
 	if s.err != nil && before == nil {
-		c.o.Logger.Warn("reading gpu_metrics: a newer version may support it",
+		c.o.Logger.Warn("parsing gpu_metrics",
 			zap.String("gpu", s.gpu.PCIAddress), zap.Error(s.err))
 	}
 	for _, done := range asked {

@@ -311,7 +311,7 @@ func TestUnknownTable(t *testing.T) {
 	if g := snap.GPUs[1]; g.Utilization != model.Some(1) || g.Temperatures == nil || !g.Memory.Used.Known || g.Throttles != nil {
 		t.Errorf("%+v", g)
 	}
-	if n := logs.FilterMessageSnippet("not known here").Len(); n != 1 {
+	if n := logs.FilterMessageSnippet("parsing gpu_metrics").Len(); n != 1 {
 		t.Errorf("logged %d times", n)
 	}
 }
@@ -385,7 +385,7 @@ func TestAbsent(t *testing.T) {
 	t.Parallel()
 	o := Options{Sysfs: t.TempDir(), Procfs: t.TempDir(), Interval: time.Millisecond}
 	o.Holders = func() ([]int, bool) {
-		t.Error("processes are looked at")
+		t.Error("processes are read")
 		return nil, true
 	}
 	s := start(t, o)

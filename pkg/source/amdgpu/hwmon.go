@@ -88,7 +88,7 @@ func (h *hwmon) limits(d *directory, g *model.GPU) {
 	for _, t := range h.temps {
 		for _, limit := range []struct{ file, name string }{{"_crit", "slowdown"}, {"_emergency", "shutdown"}} {
 			name := limit.name
-			if t.name != "junction" && len(h.temps) > 1 { // the limits refer to this sensor
+			if t.name != "junction" && len(h.temps) > 1 { // the limits of junction have no suffix
 				name += "_" + t.name
 			}
 			v := d.number(h.dir+t.prefix+limit.file, 1e-3)

@@ -75,7 +75,7 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 	pids, err3 := l.candidates(computing)
 	problems := []error{err, err2, err3}
 
-	look := look{before: l.counters, after: map[counterKey]counter{}, now: now, usages: map[use]*usage{}}
+	scan := usageScan{before: l.counters, after: map[counterKey]counter{}, now: now, usages: map[use]*usage{}}
 	owned := map[counterKey]bool{}
 	deadline := time.Now().Add(l.timeout)
 	hanging, full := 0, false
@@ -90,11 +90,11 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 		}
 		measured, computeErr := l.measure(pid, compute)
 		for _, c := range measured {
-			look.compute(pid, c)
+			scan.compute(pid, c)
 		}
 		if computeErr != nil {
 			for _, c := range compute {
-				look.memory(pid, c.gpu, c.memory)
+				scan.memory(pid, c.gpu, c.memory)
 			}
 		}
 		clients, clientsErr := l.clients.Do(context.Background(), pid, l.clientsLimit, func() (map[uint32][]client, error) {
@@ -114,7 +114,7 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 					continue
 				}
 				owned[k] = true
-				look.client(pid, k, c)
+				scan.client(pid, k, c)
 			}
 		}
 	}
@@ -124,8 +124,8 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 	if hanging > 0 {
 		problems = append(problems, fmt.Errorf("reading of %d processes hangs in the driver: their engines are %w", hanging, errBounded))
 	}
-	l.counters = look.after
-	return l.processes(look.usages, at.totals), errors.Join(problems...)
+	l.counters = scan.after
+	return l.processes(scan.usages, at.totals), errors.Join(problems...)
 }
 
 // measure reads the values of a process that may hang.

@@ -384,11 +384,11 @@ func TestRates(t *testing.T) {
 				busy = r.Uint64N(1e12)
 				start = busy
 			}
-			k := look{before: before, after: map[counterKey]counter{}, now: now, usages: map[use]*usage{}}
+			k := usageScan{before: before, after: map[counterKey]counter{}, now: now, usages: map[use]*usage{}}
 			k.client(1, key, client{counts: true, memory: 1, engines: map[string]drmfdinfo.Engine{"gfx": {Busy: busy}}})
 			ratio := k.usages[use{"whole", 1}].engines["gfx"]
 			if ratio < 0 || ratio > 1 || i == 0 && k.usages[use{"whole", 1}].known {
-				t.Fatalf("look %d: %v", i, ratio)
+				t.Fatalf("scan %d: %v", i, ratio)
 			}
 			used += ratio * step.Seconds()
 			before = k.after

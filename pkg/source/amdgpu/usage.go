@@ -24,14 +24,14 @@ func (u *usage) engine(name string, ratio float64) {
 	u.engines[name] = min(u.engines[name]+ratio, 1)
 }
 
-// look is one listing of all processes.
-type look struct {
+// usageScan computes the usage of all processes in one listing.
+type usageScan struct {
 	before, after map[counterKey]counter
 	now           time.Time
 	usages        map[use]*usage
 }
 
-func (l *look) usage(pid int, gpu string) *usage {
+func (l *usageScan) usage(pid int, gpu string) *usage {
 	u := l.usages[use{gpu, pid}]
 	if u == nil {
 		u = &usage{}
@@ -40,13 +40,13 @@ func (l *look) usage(pid int, gpu string) *usage {
 	return u
 }
 
-func (l *look) memory(pid int, gpu string, bytes uint64) {
+func (l *usageScan) memory(pid int, gpu string, bytes uint64) {
 	if bytes > 0 {
 		l.usage(pid, gpu).compute += bytes
 	}
 }
 
-func (l *look) compute(pid int, c computeUse) {
+func (l *usageScan) compute(pid int, c computeUse) {
 	k := counterKey{gpu: c.gpu, id: uint64(pid), kfd: true}
 	seen := l.seen(k)
 	if c.memory == 0 && c.copied == 0 && c.occupied == 0 {
@@ -65,7 +65,7 @@ func (l *look) compute(pid int, c computeUse) {
 	}
 }
 
-func (l *look) client(pid int, k counterKey, c client) {
+func (l *usageScan) client(pid int, k counterKey, c client) {
 	used := c.memory > 0
 	for _, e := range c.engines {
 		used = used || e.Busy > 0
@@ -111,14 +111,14 @@ type counter struct {
 	low   bool // the last value was lower than value
 }
 
-func (l *look) seen(k counterKey) bool {
+func (l *usageScan) seen(k counterKey) bool {
 	_, seen := l.before[k]
 	l.after[k] = counter{at: l.now}
 	return seen
 }
 
 // rate returns the growth of a counter per second since the last listing; false at the first.
-func (l *look) rate(k counterKey, value uint64) (float64, bool) {
+func (l *usageScan) rate(k counterKey, value uint64) (float64, bool) {
 	old, known := l.before[k]
 	if !known {
 		first := k
