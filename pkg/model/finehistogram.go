@@ -2,9 +2,9 @@
 
 package model
 
-// A FineHistogram is a Histogram with four buckets for each power of two: those
-// of a Prometheus native histogram of schema 2. What RDMA does takes
-// microseconds, of which every one counts.
+// A FineHistogram is a Histogram with four buckets for each power of two: those of a
+// Prometheus native histogram of schema 2. RDMA operations take microseconds, so a finer
+// resolution is needed.
 type FineHistogram struct {
 	Count uint64
 	// Sum is the sum of all durations, in nanoseconds.

@@ -2,9 +2,9 @@
 
 package model
 
-// A Histogram counts durations in buckets whose upper bounds are powers of two
-// of a second, as the kernel programs keep them. They are the buckets of a
-// Prometheus native histogram of schema 0, so nothing is rounded on the way.
+// A Histogram counts durations in buckets with powers of two of a second as upper bounds, like
+// the BPF programs. They are the buckets of a Prometheus native histogram of schema 0, so no
+// conversion rounds them.
 type Histogram struct {
 	Count uint64
 	// Sum is the sum of all durations, in nanoseconds.
@@ -28,7 +28,7 @@ func (h *Histogram) Add(v *Histogram) {
 	addBuckets(h.Buckets[:], v.Buckets[:])
 }
 
-// Since returns what was counted after last.
+// Since returns the counts after last.
 func (h *Histogram) Since(last *Histogram) Histogram {
 	d := *h
 	if h.Count < last.Count || h.Sum < last.Sum || !subtractBuckets(d.Buckets[:], last.Buckets[:]) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestListsAreComplete: every list of facts is merged, and every cgroup that occurs in one
-// is named.
+// TestListsAreComplete checks that every list of facts is merged, and that CgroupIDs returns
+// every cgroup in one.
 func TestListsAreComplete(t *testing.T) {
 	var facts, merged Snapshot
 	all := reflect.ValueOf(&facts).Elem()
