@@ -12,30 +12,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// lensGPUMetrics are those of Primus Lens beside gpu_utilization, which is always
-// there.
-func lensGPUMetrics() []metric {
-	rows := []metric{
-		gpuValue("gpu_socket_power_watts", gauge, "Power that the GPU draws, in watts, as gpu_power_watts.",
-			func(g *gpuView) model.Optional { return g.Power }),
-		gpuValue("gpu_pcie_bandwidth_mbs", gauge, "What the GPU receives and sends over PCIe, in 1,000,000 bits per second, the unit of "+
-			"amd-smi. Absent on AMD GPUs, whose driver tells it in no certain unit.",
-			func(g *gpuView) model.Optional {
-				both := add(g.PCIe.Receive, g.PCIe.Transmit)
-				return scaled(both, bitsPerByte/bitsPerMbit)
-			}),
-	}
-	for i := range rows {
-		rows[i].compat = CompatLens
-	}
-	return rows
-}
-
-// add is the sum of two numbers, known when both are.
-func add(a, b model.Optional) model.Optional {
-	return model.Optional{Value: a.Value + b.Value, Known: a.Known && b.Known}
-}
-
 // dcgmLabels are those of dcgm-exporter, the ones that tell series apart first; it
 // called the node Hostname before 2026, and hostname since. Of
 // a MIG instance gpu, UUID and device are those of its GPU. The workload is the one
