@@ -7,12 +7,18 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// lensMetrics are named after what `rdma statistic` prints. They are untyped:
-// a counter would need a name that ends in _total.
+var lensNotes = []string{
+	"`rdma_stat_<counter>`: `port` is empty for a counter of the whole device.",
+	"`gpu_pcie_bandwidth_mbs`: a megabit is 1,000,000 bits, as in amd-smi. The metric is absent for AMD GPUs, because their " +
+		"driver does not document the unit.",
+}
+
+// lensMetrics returns the counters that `rdma statistic` prints, under its names. They are
+// untyped: a counter would need a name that ends in _total.
 func lensMetrics() []metric {
 	return []metric{{
 		name: "rdma_stat_<counter>", typ: untyped, compat: CompatLens, labels: devicePortLabels,
-		help: "Hardware counter of the driver, under the driver's name; the port is empty for one of the whole device.",
+		help: "Hardware counter of the driver, under the driver's name.",
 		emit: func(v *view, b *exposition.Builder) {
 			for _, name := range v.hw.names {
 				if b.OpenPart(name) {
@@ -25,14 +31,13 @@ func lensMetrics() []metric {
 	}}
 }
 
-// lensGPUMetrics are those of Primus Lens beside gpu_utilization, which is always
-// there.
+// lensGPUMetrics returns the GPU metrics of Primus Lens except gpu_utilization, which is
+// always exported.
 func lensGPUMetrics() []metric {
 	rows := []metric{
-		gpuValue("gpu_socket_power_watts", gauge, "Power that the GPU draws, in watts, as gpu_power_watts.",
+		gpuValue("gpu_socket_power_watts", gauge, "Power that the GPU draws.",
 			func(g *gpuView) model.Optional { return g.Power }),
-		gpuValue("gpu_pcie_bandwidth_mbs", gauge, "What the GPU receives and sends over PCIe, in 1,000,000 bits per second, the unit of "+
-			"amd-smi. Absent on AMD GPUs, whose driver tells it in no certain unit.",
+		gpuValue("gpu_pcie_bandwidth_mbs", gauge, "Data that the GPU receives and sends over PCIe, in megabits per second.",
 			func(g *gpuView) model.Optional {
 				both := add(g.PCIe.Receive, g.PCIe.Transmit)
 				return scaled(both, bitsPerByte/bitsPerMbit)
@@ -44,7 +49,7 @@ func lensGPUMetrics() []metric {
 	return rows
 }
 
-// add is the sum of two numbers, known when both are.
+// add returns the sum of two values, known when both are known.
 func add(a, b model.Optional) model.Optional {
 	return model.Optional{Value: a.Value + b.Value, Known: a.Known && b.Known}
 }

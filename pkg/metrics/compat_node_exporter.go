@@ -8,8 +8,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/exposition"
 )
 
-// nodeExporterMetrics are those of node_exporter's infiniband collector, under
-// its names and with its help, so that the two can be exchanged.
+var nodeExporterNotes = []string{
+	"Names and descriptions are those of node_exporter's infiniband collector, so that one can replace the other.",
+}
+
+// nodeExporterMetrics returns the metrics of node_exporter's infiniband collector, with its
+// names and help, so that one can replace the other.
 func nodeExporterMetrics() []metric {
 	rows := []metric{
 		{
@@ -141,7 +145,7 @@ func nodeExporterMetrics() []metric {
 	return rows
 }
 
-// stateID is the row of a state as the number that the kernel gives it.
+// stateID returns the row of a state as the number of the kernel.
 func stateID(name, help string, of func(portView) int) metric {
 	return metric{
 		name: name, help: help, typ: gauge, labels: devicePortLabels,

@@ -9,14 +9,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/exposition"
 )
 
-// rdmaExporterMetrics are those of rdma_exporter that sysfs and netlink can
-// give: its data counters are in words of four bytes.
+var rdmaExporterNotes = []string{
+	"`rdma_<counter>_total`: the data counters count words of four bytes, as in sysfs.",
+}
+
+// rdmaExporterMetrics returns the metrics of rdma_exporter that sysfs and netlink provide.
+// Its data counters count words of four bytes.
 func rdmaExporterMetrics() []metric {
 	return []metric{
 		{
 			name: "rdma_<counter>_total", typ: counter, compat: CompatRDMAExporter, labels: devicePortLabels,
-			help: "Counter of the port or of its driver, under its name in sysfs and in its unit there: " +
-				"the data counters count words of four bytes.",
+			help: "Counter of the port or of its driver, with the name and unit of sysfs.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, name := range union(v.pma.names, v.hw.names) {
 					if !b.OpenPart(name) {
@@ -38,7 +41,7 @@ func rdmaExporterMetrics() []metric {
 			labels: []string{
 				"device", "port", "netdev", "link_layer", "state", "phys_state", "link_width", "link_speed", "pci_addr",
 			},
-			help: "What sysfs tells of a port that is no number. The value is always 1.",
+			help: "Network interface, states, link and PCI address of the port, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, p := range v.ports {
 					width := ""
@@ -53,7 +56,7 @@ func rdmaExporterMetrics() []metric {
 	}
 }
 
-// union is the names of both, sorted.
+// union returns the names of both lists, sorted and without duplicates.
 func union(a, b []string) []string {
 	names := slices.Concat(a, b)
 	slices.Sort(names)
