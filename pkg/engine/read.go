@@ -17,14 +17,14 @@ import (
 // ErrStuck means that a source has not answered within its deadline.
 var ErrStuck = errors.New("stuck")
 
-// sourceReader keeps one source from harming the others: at most one goroutine is inside it,
-// no caller waits for it longer than its deadline, and it may panic.
+// sourceReader isolates one source from the others: at most one goroutine calls the source,
+// no caller waits longer than the deadline, and a panic becomes an error.
 type sourceReader struct {
 	Registration
-	base context.Context // ends when the collector is closed
+	base context.Context // ends when the engine is closed
 	log  *zap.Logger
 
-	answered time.Time // when it last did; belongs to the refresh
+	answered time.Time // time of the last answer; belongs to the refresh
 
 	mu      sync.Mutex
 	running *call
@@ -39,7 +39,7 @@ type call struct {
 	reading
 }
 
-// reading is what a source answered.
+// reading is the answer of a source.
 type reading struct {
 	facts model.Snapshot
 	err   error
@@ -57,9 +57,8 @@ func (r *sourceReader) resolve(ids []model.CgroupID) reading {
 	})
 }
 
-// do calls f, or joins the call of the same method that is still running. A
-// call that has had its time is not waited for again: the answer is ErrStuck
-// at once, until it returns.
+// do calls f, or joins the running call of the same method. After the deadline of a call, do
+// returns ErrStuck at once until the call returns.
 func (r *sourceReader) do(method string, f func(context.Context) (model.Snapshot, error)) reading {
 	limit := time.Now().Add(r.Deadline)
 	for {
@@ -92,7 +91,7 @@ func (r *sourceReader) join(method string, f func(context.Context) (model.Snapsh
 }
 
 func (r *sourceReader) run(c *call, f func(context.Context) (model.Snapshot, error)) {
-	// A polite source gives up by itself, just before it is given up.
+	// A source that observes the context returns just before its caller stops waiting.
 	ctx, cancel := context.WithTimeout(r.base, r.Deadline*9/10)
 	defer cancel()
 	defer func() {
@@ -110,8 +109,8 @@ func (r *sourceReader) run(c *call, f func(context.Context) (model.Snapshot, err
 	c.facts, c.err = f(ctx)
 }
 
-// background reads the source at its interval until the collector is closed.
-// The first reading is there when ready is closed.
+// background reads the source at its interval until the engine is closed. It closes ready
+// after the first reading.
 func (r *sourceReader) background(ready chan<- struct{}) {
 	ticker := time.NewTicker(r.Interval)
 	defer ticker.Stop()
@@ -134,7 +133,7 @@ func (r *sourceReader) background(ready chan<- struct{}) {
 	}
 }
 
-// last is the last reading; of a source that has not answered yet, that.
+// last returns the last reading, or ErrStuck if the source has not answered yet.
 func (r *sourceReader) last() reading {
 	r.mu.Lock()
 	defer r.mu.Unlock()
