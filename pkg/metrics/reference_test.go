@@ -142,7 +142,7 @@ func familyPrefix(names map[string]bool, prefix string) bool {
 	return n > 1
 }
 
-// TestTable checks what holds for every row.
+// TestTable checks every row of the metric table.
 func TestTable(t *testing.T) {
 	seen := map[string]bool{}
 	for _, m := range table(nil) {
@@ -169,7 +169,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// FuzzNameOf: a driver may call a counter what it likes.
+// FuzzNameOf checks that any counter name of a driver becomes a valid metric name.
 func FuzzNameOf(f *testing.F) {
 	for _, name := range []string{"", "rx-bytes", "名", "\xff", "a{b=\"c\"} 1\n", "<x>"} {
 		f.Add(name)
