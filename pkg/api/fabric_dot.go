@@ -34,7 +34,7 @@ func fabricDOT(facts Facts) http.Handler {
 }
 
 // dot writes a fabric in the DOT language. Switches are boxes, red if their counters could
-// not be read. A link is labelled with its width and speed and the ports at its ends; a
+// not be read. The label of a link has its width and speed and the ports at its ends; a
 // degraded link is red.
 func dot(f *model.Fabric, missing error) []byte {
 	var out bytes.Buffer

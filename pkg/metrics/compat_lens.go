@@ -9,8 +9,8 @@ import (
 
 var lensNotes = []string{
 	"`rdma_stat_<counter>`: `port` is empty for a counter of the whole device.",
-	"`gpu_pcie_bandwidth_mbs`: a megabit is 1,000,000 bits, as in amd-smi. The metric is absent for AMD GPUs, because their " +
-		"driver does not document the unit.",
+	"`gpu_pcie_bandwidth_mbs`: a megabit is 1,000,000 bits, as in amd-smi. The metric is absent for AMD GPUs, because the unit " +
+		"of their driver is not certain.",
 }
 
 // lensMetrics returns the counters that `rdma statistic` prints, under its names. They are

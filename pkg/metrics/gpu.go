@@ -47,8 +47,8 @@ func gpuFigures(name string, typ dto.MetricType, label, help string, of func(*gp
 }
 
 var gpuNotes = []string{
-	"These families are absent for a GPU that is suspended or cannot be read. Values that the driver does not report are " +
-		"absent or, in labels, empty.",
+	"A GPU that is suspended or cannot be read has only `gpu_info`. Values that the driver does not report are absent or, in " +
+		"labels, empty.",
 	"`gpu_utilization`: NVML utilization rates, AMD file gpu_busy_percent. For a part of a GPU it is present only where the driver " +
 		"reports it.",
 	"`gpu_engine_utilization_ratio` and `gpu_memory_used_bytes` are read when the processes of the GPU are listed " +
@@ -77,7 +77,8 @@ func gpuMetrics() []metric {
 		[]metric{
 			gpuValue("gpu_utilization", gauge, "Fraction of time in which anything ran on the GPU, in percent (0 to 100).",
 				func(g *gpuView) model.Optional { return scaled(g.Utilization, percent) }),
-			gpuFigures("gpu_engine_utilization_ratio", gauge, "engine", "Fraction of time in which the engine of the GPU was busy (0 to 1).",
+			gpuFigures("gpu_engine_utilization_ratio", gauge, "engine",
+				"Fraction of time in which the engine of the GPU was busy (0 to 1).",
 				func(g *gpuView) []model.Figure { return g.figures.Engines }),
 		},
 		gpuMemoryMetrics(),

@@ -15,8 +15,8 @@ import (
 var gpuHealthNotes = []string{
 	"`gpu_health` is 0 while any series of `gpu_problem` is 1. It is absent where the state of the GPU is unknown.",
 	"`gpu_problem` has a series for every problem that the sensor checks. A GPU that is lost (fell off the bus) or stuck (a " +
-		"call into its driver has not returned) has no other metrics except its XIDs.",
-	"`gpu_suspended`: the sensor does not wake a suspended GPU; its other series are absent meanwhile.",
+		"call into its driver has not returned) has no other metrics except `gpu_info`, `gpu_health` and its XIDs.",
+	"`gpu_suspended`: the sensor does not wake a suspended GPU; its other series except `gpu_info` are absent meanwhile.",
 	"`gpu_ecc_errors_total`: `type` is `corrected`, `uncorrected` or `deferred`; `scope` is `volatile` (since the driver was " +
 		"loaded) or `aggregate` (over the life of the GPU); the block `all` is a sum over blocks.",
 	"`gpu_remapped_rows`: `cause` is `correctable` or `uncorrectable` errors.",

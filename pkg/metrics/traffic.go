@@ -133,8 +133,7 @@ var budgetNotes = []string{
 	"`accelscope_datapath_sampling_ratio`: `calls` is `post` (sent bytes, work requests) or `poll` (received bytes, errors, " +
 		"durations). The value is 1 when all calls are observed.",
 	"`accelscope_budget_limit_ratio`: the flag `--rdma.datapath-budget`, infinite without a limit.",
-	"`accelscope_budget_spent_ratio` is an estimate: the number of hits times the cost of a hit, which is measured when the " +
-		"first probe is attached.",
+	"`accelscope_budget_spent_ratio`: the cost of a probe hit is measured when the first probe is attached.",
 	"`accelscope_datapath_late_total`: the first operations of these contexts are not counted.",
 }
 
@@ -210,8 +209,10 @@ func vfMetrics() []metric {
 		}
 	}
 	return []metric{
-		vfCounter("transmit_bytes", "Bytes that the virtual function has sent, RDMA and other traffic.", func(f *model.VF) uint64 { return f.TransmitBytes }),
-		vfCounter("receive_bytes", "Bytes that the virtual function has received, RDMA and other traffic.", func(f *model.VF) uint64 { return f.ReceiveBytes }),
+		vfCounter("transmit_bytes", "Bytes that the virtual function has sent, RDMA and other traffic.",
+			func(f *model.VF) uint64 { return f.TransmitBytes }),
+		vfCounter("receive_bytes", "Bytes that the virtual function has received, RDMA and other traffic.",
+			func(f *model.VF) uint64 { return f.ReceiveBytes }),
 		vfCounter("transmit_packets", "Packets that the virtual function has sent, RDMA and other traffic.",
 			func(f *model.VF) uint64 { return f.TransmitPackets }),
 		vfCounter("receive_packets", "Packets that the virtual function has received, RDMA and other traffic.",
