@@ -26,7 +26,8 @@ func reference() string {
 	fmt.Fprint(&out, "<!-- Generated from the metric table in pkg/metrics by go test -update; do not edit. -->\n\n",
 		"# Metrics\n\n",
 		"*identity* stands for the labels `", strings.Join(exposition.Identity, "`, `"), "`. ",
-		"They are empty where they do not apply. The unattributed share has five empty identity labels.\n\n")
+		"They are empty where they do not apply. The unattributed share has five empty identity labels. ",
+		"*dcgm* stands for `", strings.Join(dcgmLabels, "`, `"), "`.\n\n")
 	all := groups(nil)
 	for _, g := range all {
 		fmt.Fprintf(&out, "- [%s](#%s)\n", g.title, anchor(g.title))
@@ -63,6 +64,9 @@ func anchor(title string) string {
 
 // labelsCell lists the labels of a metric.
 func labelsCell(m *metric) string {
+	if m.compat == CompatDCGM && slices.Equal(m.labels, dcgmLabels) {
+		return "*dcgm*"
+	}
 	var labels []string
 	if m.owned {
 		labels = append(labels, "*identity*")
