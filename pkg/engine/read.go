@@ -18,14 +18,14 @@ import (
 // ErrStuck means that a source has not answered within its deadline.
 var ErrStuck = errors.New("stuck")
 
-// sourceReader keeps one source from harming the others: at most one goroutine is inside it,
-// no caller waits for it longer than its deadline, and it may panic.
+// sourceReader isolates one source from the others: at most one goroutine calls the source,
+// no caller waits longer than the deadline, and a panic becomes an error.
 type sourceReader struct {
 	Registration
 	base context.Context // ends when the engine is closed
 	log  *zap.Logger
 
-	answered time.Time // when it last did; belongs to the refresh
+	answered time.Time // time of the last answer; belongs to the refresh
 
 	call hang.Call[reading]
 
@@ -33,7 +33,7 @@ type sourceReader struct {
 	latest reading // of a source that is read in the background
 }
 
-// reading is what a source answered.
+// reading is the answer of a source.
 type reading struct {
 	facts model.Snapshot
 	err   error
@@ -51,7 +51,8 @@ func (r *sourceReader) resolve(ids []model.CgroupID) reading {
 	})
 }
 
-// do calls f, or joins the call of the same method that is in progress.
+// do calls f, or joins the running call of the same method. After the deadline of a call, do
+// returns ErrStuck at once until the call returns.
 func (r *sourceReader) do(method string, f func(context.Context) (model.Snapshot, error)) reading {
 	begin := time.Now()
 	got, err := r.call.Join(context.Background(), method, r.Deadline, func() (reading, error) {
@@ -76,8 +77,8 @@ func (r *sourceReader) do(method string, f func(context.Context) (model.Snapshot
 	return got
 }
 
-// background reads the source at its interval until the engine is closed.
-// The first reading is there when ready is closed.
+// background reads the source at its interval until the engine is closed. It closes ready
+// after the first reading.
 func (r *sourceReader) background(ready chan<- struct{}) {
 	ticker := time.NewTicker(r.Interval)
 	defer ticker.Stop()
@@ -100,7 +101,7 @@ func (r *sourceReader) background(ready chan<- struct{}) {
 	}
 }
 
-// last returns the last reading, and an error while the source has not answered yet.
+// last returns the last reading, or ErrStuck if the source has not answered yet.
 func (r *sourceReader) last() reading {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -205,7 +205,10 @@ func TestAttach(t *testing.T) {
 			if len(c.reasons) == 0 && got.Reason != "" {
 				t.Errorf("reason %q", got.Reason)
 			}
-			if got.Reason = ""; got != c.want {
+			if got.Err != nil && !strings.Contains(got.Reason, got.Err.Error()) {
+				t.Errorf("the error is %v, the reason %q", got.Err, got.Reason)
+			}
+			if got.Reason, got.Err = "", nil; got != c.want {
 				t.Errorf("%+v, want %+v", got, c.want)
 			}
 			if hits := o.hits(t); hits != c.hits {

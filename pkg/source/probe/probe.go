@@ -48,8 +48,8 @@ type Options struct {
 	// (model.DeviceNamer). It may be nil.
 	DeviceNames func(context.Context) (map[uint32]string, error)
 	// Paths gets the paths of cgroups that are created. It may be nil.
-	Paths *PathLog
-	Logger      *zap.Logger
+	Paths  *PathLog
+	Logger *zap.Logger
 }
 
 // Defaults of Options.
