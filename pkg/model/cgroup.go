@@ -25,3 +25,18 @@ type Cgroup struct {
 	// ID is not verified.
 	Claimed bool
 }
+
+// RDMACgroup is one line of rdma.current: contexts and objects charged.
+type RDMACgroup struct {
+	Cgroup  uint64
+	Device  string
+	Handles uint64
+	Objects uint64
+}
+
+// JobStep is one step of a Slurm job.
+type JobStep struct {
+	Job  string
+	Step string // a number, or batch, extern, interactive
+	User string // its name, or its number if the node's own list lacks it; empty for root
+}
