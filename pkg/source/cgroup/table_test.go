@@ -10,8 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestLearn: a cgroup that no watch has met is named by who saw it being made,
-// and goes as the dead do.
+// TestLearn: Options.PathOf names a cgroup that the watch missed, and it expires like others.
 func TestLearn(t *testing.T) {
 	const id, stranger = 1 << 40, 1<<40 + 1
 	now := time.Unix(1000, 0)
@@ -39,13 +38,13 @@ func TestLearn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The figures of the stranger would stay for ever otherwise.
+	// Without expiry the counters of the unresolved cgroup would stay.
 	if !slices.Equal(snap.Expired, []uint64{id, stranger}) {
 		t.Errorf("expired %v, want both", snap.Expired)
 	}
 	s.Forget(snap.Expired)
 	if s.table.byID[id] != nil || len(s.unresolved) > 0 {
-		t.Error("they are not forgotten")
+		t.Error("Forget kept them")
 	}
 	if snap, err = s.Resolve(t.Context(), nil); err != nil {
 		t.Fatal(err)
