@@ -13,8 +13,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// tree is a FAKE sysfs: the links of class/drm as a 6.1 kernel makes them (seen in the guest with virtio-gpu). The
-// real ones are compared with the driver's own answers in tests/e2e/dri_test.go.
+// tree is a fake sysfs with the links of class/drm as created by a 6.1 kernel with virtio-gpu.
+// tests/e2e/dri_test.go compares the real ones with the answers of the driver.
 type tree struct {
 	t   *testing.T
 	dir string
@@ -36,7 +36,7 @@ func (f tree) link(target, name string) {
 	}
 }
 
-// add makes the device's directory with its nodes.
+// add creates the directory of the device with its nodes.
 func (f tree) add(device, driver string, nodes ...string) {
 	f.t.Helper()
 	for _, n := range nodes {
