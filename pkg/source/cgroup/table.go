@@ -136,8 +136,8 @@ func (t *table) lastAt(path string) (id uint64, ok bool) {
 	return id, ok
 }
 
-// sweep drops ended cgroups that Resolve never returned from a full table, at most once a
-// second, as it visits all of them.
+// sweep makes room in a full table: it drops the ended cgroups that Resolve never returned, at
+// most once a second, as it visits all of them.
 func (t *table) sweep(now time.Time) {
 	if len(t.byID) < t.limit || now.Sub(t.swept) < time.Second {
 		return
