@@ -441,7 +441,7 @@ func TestQueueOverflow(t *testing.T) {
 		}
 		late := tr.mkdir(t, "/late")
 		s.mu.Unlock()
-		eventually(t, "the one whose event was lost", func() bool { return known(s, late) })
+		eventually(t, "the cgroup of the lost event", func() bool { return known(s, late) })
 		eventually(t, "the walk after the overflow", func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()

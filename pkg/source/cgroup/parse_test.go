@@ -271,7 +271,7 @@ func slurmJob(number, step string) func(string) model.Cgroup {
 	return func(top string) model.Cgroup { return job(number, step, top) }
 }
 
-// claimed is a Podman container whose name a user or a unit may have chosen.
+// claimed is a Podman container. A user or a unit may have chosen its name.
 func claimed(top string) model.Cgroup {
 	e := podman(top)
 	e.Claimed = true
