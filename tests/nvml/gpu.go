@@ -160,7 +160,7 @@ var (
 )
 
 // SplitGPU switches MIG on for GPU n and gives it these devices instead of those
-// that it has. As with a real one, no utilization is told any more.
+// that it has. As a real GPU, it then reports no utilization.
 func (s *Scenario) SplitGPU(n int, profiles ...Profile) {
 	d := fmt.Sprint(n)
 	for m := range 7 {
