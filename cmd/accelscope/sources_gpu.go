@@ -7,38 +7,59 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/access"
 	"github.com/accelscope/accelscope/pkg/source/amdgpu"
+	"github.com/accelscope/accelscope/pkg/source/drm"
 	"github.com/accelscope/accelscope/pkg/source/nvidia"
 )
 
-// gpuOptions are what the sources of GPUs are made from.
-type gpuOptions struct {
-	flags    sensorFlags
-	cgroupOf func(pid int) (uint64, error) // nil if cgroups are not read
-	holders  func() ([]int, bool)          // processes that have GPU nodes open; nil if opens are not counted
-	log      *zap.Logger
+// newAccess makes the source that counts opens of device nodes.
+func (s *services) newAccess() engine.Registration {
+	o := access.Options{
+		Sysfs: s.Sysfs, Procfs: s.Procfs, Subsystem: s.subsystem(), MaxEntries: s.MapEntries, Interval: s.GPUInterval,
+		Logger: s.log.Named("access"),
+	}
+	if s.Tier == "fentry" || s.Tier == "kprobe" {
+		o.Tier = s.Tier
+	}
+	source, err := access.New(o)
+	if err == nil {
+		s.holders = source
+	}
+	return register("access", source, err)
 }
 
-// gpuConstructors has the constructor of each vendor's source, in the order in which the sources are registered.
+// newGPUs makes the sources of DRM devices and of the GPUs of each vendor.
+func (s *services) newGPUs() []engine.Registration {
+	dri, err := drm.New(drm.Options{Sysfs: s.Sysfs})
+	list := []engine.Registration{register("drm", dri, err)}
+	for _, c := range gpuConstructors {
+		name := c.vendor.Row().Source
+		source, err := c.construct(s, s.log.Named(name))
+		list = append(list, register(name, source, err))
+	}
+	return list
+}
+
+// gpuConstructors has the constructor of each vendor's source, in the order in which the
+// sources are registered.
 var gpuConstructors = []struct {
-	vendor model.Vendor
-	make   func(gpuOptions) (engine.Source, error)
+	vendor    model.Vendor
+	construct func(*services, *zap.Logger) (engine.Source, error)
 }{
 	{model.NVIDIA, newNVIDIA},
 	{model.AMD, newAMD},
 }
 
-func newNVIDIA(o gpuOptions) (engine.Source, error) {
-	f := o.flags
+func newNVIDIA(s *services, log *zap.Logger) (engine.Source, error) {
 	return nvidia.New(nvidia.Options{
-		Library: f.NVML, Root: f.Host, Sysfs: f.Sysfs, Procfs: f.Procfs, Interval: f.GPUInterval, CgroupOf: o.cgroupOf, Logger: o.log,
+		Library: s.NVML, Root: s.Host, Sysfs: s.Sysfs, Procfs: s.Procfs, Interval: s.GPUInterval, CgroupOf: s.cgroupOf(), Logger: log,
 	})
 }
 
-func newAMD(o gpuOptions) (engine.Source, error) {
-	f := o.flags
+func newAMD(s *services, log *zap.Logger) (engine.Source, error) {
 	return amdgpu.New(amdgpu.Options{
-		Root: f.Host, Sysfs: f.Sysfs, Procfs: f.Procfs, Interval: f.GPUInterval, SMI: f.AMDSMI,
-		CgroupOf: o.cgroupOf, Holders: o.holders, Logger: o.log,
+		Root: s.Host, Sysfs: s.Sysfs, Procfs: s.Procfs, Interval: s.GPUInterval, SMI: s.AMDSMI,
+		CgroupOf: s.cgroupOf(), Holders: s.holders.Holders, Logger: log,
 	})
 }

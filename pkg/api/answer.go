@@ -16,7 +16,7 @@ import (
 type answer struct {
 	Code    int    `json:"code"`    // 0, or the HTTP status of an error
 	Data    any    `json:"data"`    // null in an error
-	Message string `json:"message"` // success, what is wrong, or what is missing in the data
+	Message string `json:"message"` // success, the error, or the missing part of the data
 }
 
 // statusError is an error with another HTTP status than 503.
@@ -27,8 +27,8 @@ type statusError struct {
 
 var errMethod = statusError{errors.New("only GET and HEAD are answered"), http.StatusMethodNotAllowed}
 
-// enveloped answers with what ask gives. Data together with an error is what is
-// known in part: it is answered, and the message says what is missing.
+// enveloped answers with the result of ask in the envelope. Data together with an error is
+// a partial answer: the message contains the error.
 func enveloped(facts Facts, ask func(*Known, *http.Request) (data any, err error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !reads(w, r) {
@@ -56,8 +56,8 @@ func refuse(w http.ResponseWriter, err error) {
 	write(w, status, answer{Code: status, Message: err.Error()})
 }
 
-// inPart gives facts, n in number, with what the sources that tell them could not
-// tell. None are known for sure only where every source could look.
+// inPart returns n facts and the error of the sources that report them. No facts and an error
+// are an error only: it is then unknown whether there are any.
 func (k *Known) inPart(facts any, n int, missing error) (any, error) {
 	if n == 0 && missing != nil {
 		return nil, missing
@@ -65,11 +65,11 @@ func (k *Known) inPart(facts any, n int, missing error) (any, error) {
 	return facts, missing
 }
 
-// missing says why sources do not tell all there is. That a source has nothing to
-// tell of (absent) is no reason.
+// missing returns why sources do not report all facts. An absent source is no reason: it has
+// nothing to report.
 func (k *Known) missing(collected bool, sources ...string) error {
 	var why []string
-	registered, looks := false, false
+	registered, ok := false, false
 	for _, s := range k.States {
 		if !slices.Contains(sources, s.Source) {
 			continue
@@ -77,7 +77,7 @@ func (k *Known) missing(collected bool, sources ...string) error {
 		registered = true
 		switch s.State {
 		case model.StateOK:
-			looks = true
+			ok = true
 		case model.StateAbsent:
 		default:
 			why = append(why, fmt.Sprintf("%s is %s: %s", s.Source, s.State, s.Reason))
@@ -88,7 +88,7 @@ func (k *Known) missing(collected bool, sources ...string) error {
 		return fmt.Errorf("nobody looks: %s is switched off", strings.Join(sources, ", "))
 	case why != nil:
 		return errors.New(strings.Join(why, "; "))
-	case looks && !collected:
+	case ok && !collected:
 		return fmt.Errorf("%s has not told it yet", strings.Join(sources, ", "))
 	}
 	return nil

@@ -35,7 +35,7 @@ func described(t *testing.T) openapi.Description {
 	return loaded.Description
 }
 
-// request asks as a client does, and compares each answer with its description.
+// request sends a request as a client does, and checks the answer against openapi.yaml.
 func request(t *testing.T, facts Facts, list ListPeers, method, target string) (status int, body string) {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -63,7 +63,7 @@ func attributed(s model.Snapshot) attribution.Attribution {
 	return attribution.Attribute(&s, &owners, &counters, func(*attribution.Attribution) {})
 }
 
-// knows is a sensor with these facts, whose sources are all in one state.
+// knows returns the facts of a sensor that has all its sources in one state.
 func knows(s model.Snapshot, state model.State) Facts {
 	k := Known{Facts: s, Shares: attributed(s)}
 	for _, source := range []string{"rdma", "drm", "nvidia", "amdgpu"} {
@@ -72,8 +72,7 @@ func knows(s model.Snapshot, state model.State) Facts {
 	return func() Known { return k }
 }
 
-// seeds are the answers that the Primus Lens node exporter documents, and the path
-// of each.
+// seeds are the answers that the Primus Lens node exporter documents, by path.
 var seeds = map[string]string{
 	"/gpus": `{"code":0,"data":[{"gpu":0,"asic":{"market_name":"AMD Instinct MI300X","device_id":"0x74a1",
 		"asic_serial":"0x123456789"},"bus":{"bdf":"0000:c1:00.0"},"dri_device":{"card":"/dev/dri/card0",
@@ -91,7 +90,7 @@ var seeds = map[string]string{
 		"path":"/dev/infiniband/uverbs0","kind":"RDMA","uuid":"98:03:9b:ff:fe:12:34:56"}]}}]`,
 }
 
-// seedNode is the node of those answers, whose GPU has its device id for a UUID.
+// seedNode is the node of those answers. The UUID of its GPU is the device id.
 var seedNode = model.Snapshot{
 	HCAs: []model.HCA{{
 		Name: "mlx5_0", NodeGUID: "9803:9bff:fe12:3456", SysImageGUID: "9803:9bff:fe12:3456", CharDevice: "uverbs0",
@@ -110,8 +109,8 @@ var seedNode = model.Snapshot{
 	}},
 }
 
-// Every answer has the fields of the seed's, of the same types and values; there may
-// be more of them.
+// Every answer has the fields of the seed with the same types and values, and may have
+// more fields.
 func TestSeed(t *testing.T) {
 	for path, seed := range seeds {
 		status, body := request(t, knows(seedNode, model.StateOK), nil, http.MethodGet, path)
@@ -125,7 +124,7 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// reduce leaves the fields out of got that want does not have.
+// reduce removes the fields of got that want does not have.
 func reduce(got, want any) any {
 	switch w := want.(type) {
 	case map[string]any:
@@ -152,7 +151,7 @@ func reduce(got, want any) any {
 	return got
 }
 
-// What a node has none of is an empty answer, what nobody can tell is an error.
+// A node without devices gets an empty answer; an unknown number of devices is an error.
 func TestStates(t *testing.T) {
 	lists := map[string]string{"/gpus": "[]", "/cardMetrics": "[]", "/driMapping": "{}", "/rdma": "[]"}
 	source := map[string]string{"/gpus": "amdgpu", "/cardMetrics": "amdgpu", "/driMapping": "drm", "/rdma": "rdma", "/gpuDriverVersion": "amdgpu"}
@@ -196,7 +195,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// A vendor whose source fails costs its own GPUs, and the answer says so.
+// A failed source drops the GPUs of its vendor only, and the message of the answer says so.
 func TestInPart(t *testing.T) {
 	k := Known{Facts: seedNode, States: []State{{"nvidia", model.StateFailed, "no\nlibrary"}, {"amdgpu", model.StateOK, ""}}}
 	facts := func() Known { return k }
@@ -207,7 +206,7 @@ func TestInPart(t *testing.T) {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
 	}
-	// The version of AMD's driver is the whole answer.
+	// The version of AMD's driver answers the request completely.
 	for query, want := range map[string]string{
 		"":               `200 {"code":0,"data":"6.2.4","message":"success"}`,
 		"?vendor=amd":    `200 {"code":0,"data":"6.2.4","message":"success"}`,
@@ -221,8 +220,8 @@ func TestInPart(t *testing.T) {
 	}
 }
 
-// Every request is described (cmd/accelscope looks for the opposite), and the
-// description is served as it is.
+// Every request is described (cmd/accelscope checks the opposite), and the description is
+// served unchanged.
 func TestDescribed(t *testing.T) {
 	paths := described(t).Paths()
 	for path := range Handlers(nil, nil) {
@@ -235,8 +234,8 @@ func TestDescribed(t *testing.T) {
 	}
 }
 
-// An answer with a field too many, without one, or of another type is not as it is
-// described: if it were, none of the tests above would tell anything.
+// An answer with an additional field, a missing field or a field of another type does not
+// match the description. Otherwise the tests above would prove nothing.
 func TestMutants(t *testing.T) {
 	d := described(t)
 	json200 := http.Header{"Content-Type": {"application/json"}}
@@ -253,7 +252,7 @@ func TestMutants(t *testing.T) {
 		killed := 0
 		for what, mutant := range mutants(t, body) {
 			if d.Check(t, path, http.StatusOK, json200, mutant) == nil {
-				t.Errorf("%s, %s: the description takes %s", path, what, mutant)
+				t.Errorf("%s, %s: the description accepts %s", path, what, mutant)
 			}
 			killed++
 		}
@@ -265,19 +264,19 @@ func TestMutants(t *testing.T) {
 		}
 		for what, mutant := range mutants(t, failure) {
 			if d.Check(t, path, http.StatusServiceUnavailable, json200, mutant) == nil {
-				t.Errorf("%s, %s: the description takes the failure %s", path, what, mutant)
+				t.Errorf("%s, %s: the description accepts the failure %s", path, what, mutant)
 			}
 		}
 		if d.Check(t, path, http.StatusOK, json200, []byte(failure)) == nil || d.Check(t, path, 503, json200, []byte(body)) == nil {
-			t.Errorf("%s: the description takes one of an error and a success for the other", path)
+			t.Errorf("%s: the description accepts one of an error and a success for the other", path)
 		}
 		if d.Check(t, path, http.StatusTeapot, json200, []byte(failure)) == nil {
-			t.Errorf("%s: the description takes any status", path)
+			t.Errorf("%s: the description accepts any status", path)
 		}
 	}
 }
 
-// mutants are a JSON text with one thing wrong each.
+// mutants returns variants of a JSON text with one error each.
 func mutants(t *testing.T, body string) map[string][]byte {
 	t.Helper()
 	out := map[string][]byte{}
@@ -299,7 +298,7 @@ func mutants(t *testing.T, body string) map[string][]byte {
 		set(v)
 		switch v := v.(type) {
 		case map[string]any:
-			named := !strings.HasSuffix(at, ".counters") // whose keys are no fields
+			named := !strings.HasSuffix(at, ".counters") // the keys of counters are not fields
 			if named {
 				v["mutant"] = 1
 				keep(at + " with a field more")

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package api answers the REST requests. It presents what the collector has
-// joined and reads nothing itself.
+// Package api answers the REST requests from the refreshes of the engine.
 //
-// The requests that the Primus Lens node exporter has answer as that does, in its
-// envelope (see answer); what we know beyond it stands behind its fields. All of
-// them are described in openapi.yaml, which is served, too.
+// Requests of the Primus Lens node exporter get the same answers in the same envelope (see
+// answer), with additional fields after the original ones. openapi.yaml describes all
+// requests and is served, too.
 package api
 
 import (
@@ -17,18 +16,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Facts gives what is known now.
+// Facts returns the current facts.
 type Facts func() Known
 
-// Known is what is known: the facts, who has what share of them, and how the
-// sources do that they are from.
+// Known holds the facts of a refresh, the shares of owners, and the states of the sources.
 type Known struct {
 	Facts  model.Snapshot
 	Shares attribution.Attribution
 	States []State
 }
 
-// State is how a source does, and why it is not ok.
+// State is the state of a source and the reason for it.
 type State struct {
 	Source string
 	State  model.State
@@ -38,7 +36,7 @@ type State struct {
 //go:embed openapi.yaml
 var description []byte
 
-// Handlers are what answers the requests, by their paths. They take GET and HEAD.
+// Handlers returns the handlers of the requests by path. They accept GET and HEAD.
 func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
 	return map[string]http.Handler{
 		"/gpus":              enveloped(facts, gpuList),
@@ -52,12 +50,12 @@ func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
 		"/api/v1/fabric.dot": fewAtOnce(fabricDOT(facts)),
 		"/openapi.yaml": plain(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/yaml")
-			_, _ = w.Write(description) // a client that has left has no one to be told
+			_, _ = w.Write(description) // the client may have gone
 		}),
 	}
 }
 
-// plain refuses other methods as the requests without an envelope refuse.
+// plain refuses methods other than GET and HEAD, without an envelope.
 func plain(answer http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !reads(w, r) {
@@ -68,7 +66,7 @@ func plain(answer http.HandlerFunc) http.Handler {
 	})
 }
 
-// reads says whether a request is one that changes nothing.
+// reads reports whether the method is GET or HEAD, and otherwise sets the header Allow.
 func reads(w http.ResponseWriter, r *http.Request) bool {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return true
@@ -77,7 +75,7 @@ func reads(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// fail says why there is no answer.
+// fail answers with an error as {"error": …}.
 func fail(w http.ResponseWriter, status int, err error) {
 	write(w, status, map[string]string{"error": err.Error()})
 }
@@ -85,11 +83,11 @@ func fail(w http.ResponseWriter, status int, err error) {
 // write answers with v as JSON.
 func write(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
-	if err != nil { // of no value that there is here
+	if err != nil { // does not happen with the types of this package
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a client that has left has no one to be told
+	_, _ = w.Write(body) // the client may have gone
 }

@@ -14,15 +14,15 @@ type driDevice struct {
 	PCIAddress string `json:"pci_addr"`
 }
 
-// driEntry is one of /driMapping.
+// driEntry is an entry of /driMapping.
 type driEntry struct {
 	driDevice
 	CardID int    `json:"card_id"`
 	Driver string `json:"driver"`
 }
 
-// driMapping answers /driMapping: the devices of the Direct Rendering Manager,
-// whoever makes them, by the paths of their cards.
+// driMapping answers /driMapping: the devices of the Direct Rendering Manager of all
+// vendors, by the paths of their cards.
 func driMapping(k *Known, _ *http.Request) (any, error) {
 	out := map[string]driEntry{}
 	for _, d := range k.Facts.DRI {
@@ -33,11 +33,11 @@ func driMapping(k *Known, _ *http.Request) (any, error) {
 	return k.inPart(out, len(out), k.missing(k.Facts.DRI != nil, "drm"))
 }
 
-// hcaEntry is one HCA. Of several ports the first is told.
+// hcaEntry is one HCA with its first port.
 type hcaEntry struct {
 	Index        uint32 `json:"if_index"`
 	Name         string `json:"if_name"`
-	NodeGUID     string `json:"node_guid"` // in pairs, like all of them
+	NodeGUID     string `json:"node_guid"` // in pairs of digits, like all GUIDs here
 	SysImageGUID string `json:"sys_image_guid"`
 	PortGUID     string `json:"port_guid"`
 	LinkLayer    string `json:"link_layer"`
@@ -59,7 +59,7 @@ func rdmaList(k *Known, _ *http.Request) (any, error) {
 	return k.inPart(out, len(out), k.missing(k.Facts.HCAs != nil, "rdma"))
 }
 
-// pairs writes a GUID of the kernel (9803:9bff:fe12:3456) in pairs of digits.
+// pairs formats a GUID of the kernel (9803:9bff:fe12:3456) in pairs of digits.
 func pairs(guid string) string {
 	digits := strings.ReplaceAll(guid, ":", "")
 	if len(digits) != 16 {

@@ -10,11 +10,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxFabrics is how many answers about the fabric are made at once: one of some
-// thousand ports with their counters is some megabytes.
+// maxFabrics limits the concurrent answers about the fabric: an answer with some
+// thousand ports and their counters has several megabytes.
 const maxFabrics = 4
 
-// errNoFabric is for a node that can read a fabric and has none.
+// errNoFabric is the error of a node without a fabric.
 var errNoFabric = statusError{errors.New("there is no InfiniBand fabric"), http.StatusNotFound}
 
 // fabricEntry is the fabric: its nodes by GUID, and each link once.
@@ -29,8 +29,8 @@ type fabricNode struct {
 	Kind    string       `json:"kind"` // switch, ca, router
 	Name    string       `json:"name"`
 	LID     uint32       `json:"lid"`     // 0 without one
-	Queried *time.Time   `json:"queried"` // when its counters were read; null: never
-	Error   string       `json:"error"`   // why they are not newer
+	Queried *time.Time   `json:"queried"` // time of the last counters; null: never
+	Error   string       `json:"error"`   // why the counters are not newer
 	Ports   []fabricPort `json:"ports"`
 }
 
@@ -102,7 +102,7 @@ func fabricNodeOf(n *model.FabricNode) fabricNode {
 	return out
 }
 
-// moment is a time in UTC, nil for none.
+// moment returns a time in UTC, nil for the zero time.
 func moment(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -111,7 +111,7 @@ func moment(t time.Time) *time.Time {
 	return &t
 }
 
-// fewAtOnce refuses requests beyond maxFabrics that are answered at once.
+// fewAtOnce refuses requests while maxFabrics requests are being answered.
 func fewAtOnce(h http.Handler) http.Handler {
 	running := make(chan struct{}, maxFabrics)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -14,8 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fabricDOT answers /api/v1/fabric.dot: the fabric for Graphviz. An error is told as
-// that of /api/v1/fabric is; what is missing in part stands in a comment.
+// fabricDOT answers /api/v1/fabric.dot: the fabric for Graphviz. Errors are those of
+// /api/v1/fabric; the error of a partial answer is in a comment of the graph.
 func fabricDOT(facts Facts) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !reads(w, r) {
@@ -29,13 +29,13 @@ func fabricDOT(facts Facts) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "text/vnd.graphviz")
-		_, _ = w.Write(dot(f, missing)) // a client that has left has no one to be told
+		_, _ = w.Write(dot(f, missing)) // the client may have gone
 	})
 }
 
-// dot writes a fabric in the language of Graphviz. Switches are boxes, red if their
-// counters could not be read. A link has its
-// width and speed for a label and the ports at its ends; one that is degraded is red.
+// dot writes a fabric in the DOT language. Switches are boxes, red if their counters could
+// not be read. The label of a link has its width and speed and the ports at its ends; a
+// degraded link is red.
 func dot(f *model.Fabric, missing error) []byte {
 	var out bytes.Buffer
 	if missing != nil {
@@ -65,14 +65,13 @@ func dot(f *model.Fabric, missing error) []byte {
 	return out.Bytes()
 }
 
-// quoted is a text as Graphviz shows it unchanged: there are escapes (\N is the name of
-// the node) and entities of HTML in its labels. A text is no label of HTML when it is
-// in quotes.
+// quoted quotes a text so that Graphviz shows it unchanged. Graphviz interprets escapes (\N
+// is the name of the node) and HTML entities in labels, but no HTML tags in quoted text.
 func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `&`, `&amp;`).Replace(oneLine(s)) + `"`
 }
 
-// oneLine leaves no character that is not seen: those that are not valid included.
+// oneLine replaces characters that are not printable or not valid.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -18,8 +18,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// aFabric is a made-up one: two switches with two links, one of them degraded, an
-// adapter, a router without a link, and a link to something that nobody has told of.
+// aFabric returns a fabric with two switches and two links, one of them degraded, an adapter,
+// a router without a link, and a link to an unknown node.
 func aFabric() *model.Fabric {
 	yes, no := true, false
 	to := func(guid string, port int) *model.FabricPeer { return &model.FabricPeer{GUID: guid, Port: port} }
@@ -43,7 +43,7 @@ func aFabric() *model.Fabric {
 	}}
 }
 
-// fabricState is a sensor that reads a fabric, or none, and how that goes.
+// fabricState returns the facts of a sensor with a fabric or none, and a source state.
 func fabricState(f *model.Fabric, state model.State, reason string) Facts {
 	return func() Known {
 		return Known{Facts: model.Snapshot{Fabric: f}, States: []State{{"fabric", state, reason}}}
@@ -132,13 +132,13 @@ func TestFabricGraph(t *testing.T) {
 	}
 }
 
-// hostile are names that a node may have.
+// hostile lists node names with special characters.
 var hostile = []string{
 	`"]; x -- y [label="`, `\`, `\\`, `\"`, `a\`, `\N\G\n`, "a\nb", "a\x00b", "a\xffb", "<b>x</b>", "&lt;&amp;quot;", "// x", "/* x", "# x",
 	"#\n# x", "}", "graph", "名前", "\u202egnp", "\u2028", strings.Repeat(`\"`, 1<<10),
 }
 
-// FuzzQuoted: whatever a text is, in quotes it is one text, and the same.
+// FuzzQuoted checks that a quoted text is one token and shows the same text.
 func FuzzQuoted(f *testing.F) {
 	for _, s := range hostile {
 		f.Add(s)
@@ -152,8 +152,8 @@ func FuzzQuoted(f *testing.F) {
 	})
 }
 
-// What nodes call themselves makes no other graph of the fabric, and cannot end the
-// answer of either request.
+// Names of nodes change neither the structure of the graph nor the structure of the JSON
+// answer.
 func TestFabricHostile(t *testing.T) {
 	f := aFabric()
 	for i, name := range hostile {
@@ -182,7 +182,7 @@ func TestFabricHostile(t *testing.T) {
 	}
 }
 
-// More answers than are made at once are refused, and made afterwards.
+// Requests beyond the limit are refused, and answered afterwards.
 func TestFabricsAreLimited(t *testing.T) {
 	entered, open := make(chan struct{}), make(chan struct{})
 	facts := func() Known {
@@ -217,7 +217,7 @@ func TestFabricsAreLimited(t *testing.T) {
 	}
 }
 
-// graph is what Graphviz would see.
+// graph is a parsed DOT graph.
 type graph struct {
 	nodes map[string]map[string]string
 	edges []edge
@@ -228,9 +228,8 @@ type edge struct {
 	attributes map[string]string
 }
 
-// readDOT reads as much of the language of Graphviz as a fabric needs: statements of
-// nodes and of edges whose names are quoted, with attributes. It is strict: what it
-// does not know is an error.
+// readDOT parses the part of the DOT language that a fabric needs: statements of nodes and
+// edges with quoted names and attributes. Everything else is an error.
 func readDOT(t *testing.T, text string) graph {
 	t.Helper()
 	g := graph{nodes: map[string]map[string]string{}}
@@ -282,8 +281,8 @@ func readDOT(t *testing.T, text string) graph {
 	return g
 }
 
-// readQuoted reads a text in quotes as Graphviz's lexer does: a backslash hides a
-// quote or a backslash, and only that of a quote goes away.
+// readQuoted reads a quoted text as Graphviz's lexer does: a backslash escapes a quote or a
+// backslash, and only the backslash before a quote is removed.
 func readQuoted(text string) (s, rest string, err error) {
 	text, ok := strings.CutPrefix(text, `"`)
 	if !ok {
@@ -304,8 +303,8 @@ func readQuoted(text string) (s, rest string, err error) {
 	return "", "", fmt.Errorf("no end of %s", text)
 }
 
-// shown is what Graphviz makes of the escapes and entities of a label; of others than
-// quoted writes it makes something else.
+// shown returns the text that Graphviz shows for a label. It handles only the escapes and
+// entities that quoted writes.
 func shown(label string) string {
 	return strings.NewReplacer(`\\`, `\`, `\`, "an escape", "&amp;", "&", "&", "an entity").Replace(label)
 }

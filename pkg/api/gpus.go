@@ -26,8 +26,8 @@ func (k *Known) missingGPUs() error {
 	return k.missing(k.Facts.GPUs != nil, names...)
 }
 
-// gpuIdentity tells which GPU is meant: behind the fields of the Primus Lens node
-// exporter, whose number is one of each vendor's.
+// gpuIdentity identifies a GPU. Its fields follow the fields of the Primus Lens node exporter,
+// where each vendor numbers its own GPUs.
 type gpuIdentity struct {
 	ID     string       `json:"id"` // as in gpu_id of the metrics: 0; of a part 0:1
 	UUID   string       `json:"uuid"`
@@ -39,7 +39,7 @@ func identify(g *model.GPU) gpuIdentity {
 	return gpuIdentity{ID: g.ID, UUID: g.UUID, Vendor: g.Vendor, Parent: g.Parent}
 }
 
-// number is that of a GPU, or of the GPU that it is a part of.
+// number returns the number of a GPU; the number of a part is that of its GPU.
 func number(g *model.GPU) *int {
 	first, _, _ := strings.Cut(g.ID, ":")
 	if n, err := strconv.Atoi(first); err == nil {
@@ -48,8 +48,7 @@ func number(g *model.GPU) *int {
 	return nil
 }
 
-// gpuEntry is one GPU, or one part of a GPU, which follows it. What nobody tells is
-// empty.
+// gpuEntry is a GPU or a part of a GPU. Parts follow their GPU. Unknown values are empty.
 type gpuEntry struct {
 	GPU  *int `json:"gpu"`
 	ASIC struct {
@@ -65,7 +64,7 @@ type gpuEntry struct {
 	Profile   string   `json:"profile"` // of a part: 1g.10gb, CPX/NPS4
 	Nodes     []string `json:"nodes"`   // its device nodes
 	Suspended bool     `json:"suspended"`
-	Problems  []string `json:"problems"` // that it has now; null when nobody can tell
+	Problems  []string `json:"problems"` // current problems; null when unknown
 }
 
 // gpuList answers /gpus.
@@ -85,7 +84,7 @@ func gpuList(k *Known, _ *http.Request) (any, error) {
 }
 
 // asicSerial returns the serial number that the vendor's tools show. amd-smi shows the unique id of the ASIC (0x and 16
-// digits) and not the number of the board. A part has that of its GPU.
+// digits) and not the number of the board. The number of a part is that of its GPU.
 func asicSerial(g *model.GPU) string {
 	id := cmp.Or(g.Parent, g.UUID)
 	if n, err := strconv.ParseUint(id, 16, 64); g.Vendor.Row().HexSerial && len(id) == 16 && err == nil {
@@ -94,8 +93,8 @@ func asicSerial(g *model.GPU) string {
 	return g.Serial
 }
 
-// driOf is the device of the Direct Rendering Manager of a GPU: that of its device
-// nodes, or of its PCI function, which parts of a GPU share.
+// driOf returns the device of the Direct Rendering Manager of a GPU: from its device nodes,
+// or from its PCI address, which parts of a GPU share.
 func driOf(g *model.GPU, all []model.DRIDevice) driDevice {
 	d := driDevice{PCIAddress: g.PCIAddress}
 	for _, node := range g.Nodes {
@@ -118,8 +117,7 @@ func driOf(g *model.GPU, all []model.DRIDevice) driDevice {
 	return d
 }
 
-// gpuLoad is how busy a GPU and how full its memory is, from 0 to 100; null when
-// nobody knows.
+// gpuLoad is the utilization of a GPU and of its memory in percent, null when unknown.
 type gpuLoad struct {
 	GPU       *int     `json:"gpu"`
 	UsePct    *float64 `json:"gpu_use_percent"`
@@ -144,8 +142,8 @@ func loads(k *Known, _ *http.Request) (any, error) {
 	return k.inPart(out, len(out), k.missingGPUs())
 }
 
-// percent is a part of one as a number from 0 to 100, without the digits that
-// are the computer's. Of nothing there is no part.
+// percent returns a fraction in percent from 0 to 100, rounded to remove floating-point
+// noise. It returns nil for NaN and infinity.
 func percent(part float64) *float64 {
 	if math.IsNaN(part) || math.IsInf(part, 0) {
 		return nil
@@ -154,8 +152,8 @@ func percent(part float64) *float64 {
 	return &p
 }
 
-// driverVersion answers /gpuDriverVersion: that of the requested vendor (?vendor=), else that of the first vendor with a
-// driver. The answer has room for one.
+// driverVersion answers /gpuDriverVersion: the version of the requested vendor (?vendor=), or else of the first vendor with
+// a driver. The answer has one version only.
 func driverVersion(k *Known, r *http.Request) (any, error) {
 	vendor := model.Vendor(r.URL.Query().Get("vendor"))
 	if vendor != "" && !slices.ContainsFunc(gpuSources, func(v model.GPUVendor) bool { return v.Vendor == vendor }) {

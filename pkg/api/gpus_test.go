@@ -14,8 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// twoVendors is a node with a GPU in parts, one that is lost, one that sleeps, an
-// accelerator in partitions, and a DRI device that is no GPU.
+// twoVendors returns a node with a GPU in parts, a lost GPU, a suspended GPU, an accelerator
+// in partitions, and a DRI device that is not a GPU.
 var twoVendors = model.Snapshot{
 	GPUs: []model.GPU{
 		{
@@ -111,7 +111,7 @@ func TestGPUs(t *testing.T) {
 	}
 }
 
-// Of a node of NVIDIA's alone the driver is NVIDIA's.
+// On a node with NVIDIA GPUs only, the version is that of NVIDIA's driver.
 func TestNVIDIADriver(t *testing.T) {
 	k := Known{Facts: twoVendors, States: []State{{"nvidia", model.StateOK, ""}, {"amdgpu", model.StateAbsent, ""}}}
 	k.Facts.GPUDrivers = k.Facts.GPUDrivers[:1]

@@ -13,15 +13,13 @@ import (
 	"github.com/accelscope/accelscope/pkg/attribution"
 )
 
-// ListPeers lists the connected queue pairs that exist now, with their owners. The
-// error says why nobody knows.
+// ListPeers lists the connected queue pairs that exist now, with their owners.
 type ListPeers func(context.Context) ([]attribution.PeerShare, error)
 
-// maxListings is how many lists of peers are made at once: a large one is some
-// megabytes.
+// maxListings limits the concurrent lists of peers: a large list has several megabytes.
 const maxListings = 4
 
-// Peer is a connected queue pair and its other end. Who is not known is empty.
+// Peer is a connected queue pair and its remote end. An unknown owner has empty fields.
 type Peer struct {
 	Workload    string `json:"workload"`
 	Namespace   string `json:"namespace"`
@@ -33,14 +31,14 @@ type Peer struct {
 	QPN         uint32 `json:"qpn"`
 	Type        string `json:"type"`
 	State       string `json:"state"`
-	RemoteGID   string `json:"remote_gid"` // as an address: that of RoCE version 2 is one
+	RemoteGID   string `json:"remote_gid"` // as an IP address, which it is for RoCE version 2
 	RemoteQPN   uint32 `json:"remote_qpn"`
 	RemoteLID   uint32 `json:"remote_lid"` // 0 on RoCE
 }
 
 // peersHandler answers with the connected queue pairs of the node, of one workload
-// (?workload=), on one HCA (?device=) or of all: a JSON array. Where nobody looks
-// it is 503, and the reason in {"error": …}.
+// (?workload=), on one HCA (?device=) or of all: a JSON array. Where queue pairs cannot be
+// listed the status is 503 with the reason in {"error": …}.
 func peersHandler(list ListPeers) http.HandlerFunc {
 	running := make(chan struct{}, maxListings)
 	return func(w http.ResponseWriter, r *http.Request) {

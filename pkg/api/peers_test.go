@@ -17,8 +17,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Two queue pairs of a container, one of a cgroup that nobody knows, and one of
-// another container on another device.
+// Two queue pairs of a container, one of an unknown cgroup, and one of another container on
+// another device.
 func somePeers(context.Context) ([]attribution.PeerShare, error) {
 	return attribution.Peers([]model.Peer{
 		{
@@ -39,7 +39,7 @@ func somePeers(context.Context) ([]attribution.PeerShare, error) {
 
 func TestPeers(t *testing.T) {
 	const (
-		nobody = `{"workload":"","namespace":"","pod":"","container":"","container_id":"","device":"mlx5_0","port":0,` +
+		unknown = `{"workload":"","namespace":"","pod":"","container":"","container_id":"","device":"mlx5_0","port":0,` +
 			`"qpn":20,"type":"RC","state":"ERR","remote_gid":"","remote_qpn":6,"remote_lid":0}`
 		docker = `{"workload":"docker:x\u0026y","namespace":"","pod":"","container":"","container_id":"c2",` +
 			`"device":"mlx5_1","port":1,"qpn":30,"type":"UC","state":"RTR","remote_gid":"fe80::1","remote_qpn":31,` +
@@ -51,11 +51,11 @@ func TestPeers(t *testing.T) {
 		second = pod + `"port":1,"qpn":19,"type":"RC","state":"RTS","remote_gid":"","remote_qpn":5,"remote_lid":0}`
 	)
 	for query, want := range map[string]string{
-		"":                                       "[" + nobody + "," + docker + "," + first + "," + second + "]",
-		"?workload=&device=":                     "[" + nobody + "," + docker + "," + first + "," + second + "]",
+		"":                                       "[" + unknown + "," + docker + "," + first + "," + second + "]",
+		"?workload=&device=":                     "[" + unknown + "," + docker + "," + first + "," + second + "]",
 		"?workload=ml/train-0/worker":            "[" + first + "," + second + "]",
 		"?workload=docker:x%26y":                 "[" + docker + "]",
-		"?device=mlx5_0":                         "[" + nobody + "," + first + "," + second + "]",
+		"?device=mlx5_0":                         "[" + unknown + "," + first + "," + second + "]",
 		"?device=mlx5_1&workload=ml/train-0":     "[]",
 		"?device=mlx5":                           "[]",
 		"?device=mlx5_1&workload=docker%3Ax%26y": "[" + docker + "]",
@@ -70,16 +70,16 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// Where nobody looks, that is said, and it is not "none".
+// Without a source of queue pairs the answer is an error and not an empty list.
 func TestPeersUnknown(t *testing.T) {
-	unknown := func(context.Context) ([]attribution.PeerShare, error) { return nil, errors.New(`no "probe"`) }
-	code, body := request(t, nil, unknown, http.MethodGet, "/api/v1/peers")
+	failing := func(context.Context) ([]attribution.PeerShare, error) { return nil, errors.New(`no "probe"`) }
+	code, body := request(t, nil, failing, http.MethodGet, "/api/v1/peers")
 	if code != http.StatusServiceUnavailable || body != `{"error":"no \"probe\""}` {
 		t.Errorf("%d %s", code, body)
 	}
 }
 
-// More lists than are made at once are refused, and made afterwards.
+// Requests beyond the limit are refused, and answered afterwards.
 func TestPeersAreLimited(t *testing.T) {
 	entered, open := make(chan struct{}), make(chan struct{})
 	peers := Handlers(nil, func(context.Context) ([]attribution.PeerShare, error) {

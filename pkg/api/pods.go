@@ -30,7 +30,7 @@ type devices struct {
 	InfiniBand []hca `json:"infiniband"`
 }
 
-// gpu is a GPU that a container was given or uses. What nobody tells is empty.
+// gpu is a GPU that is assigned to a container or used by it. Unknown values are empty.
 type gpu struct {
 	Name   string `json:"name"`
 	ID     *int   `json:"id"` // the number in its path, or its own; null without one
@@ -41,7 +41,7 @@ type gpu struct {
 	Slot   string `json:"slot"` // PCI address
 }
 
-// hca is an HCA that a container was given or uses.
+// hca is an HCA that is assigned to a container or used by it.
 type hca struct {
 	Name string `json:"name"`
 	ID   uint32 `json:"id"` // index of the RDMA device
@@ -51,8 +51,8 @@ type hca struct {
 }
 
 // podsHandler answers with the live containers of the node, in pods or not, and the
-// GPUs and HCAs of each: a JSON array. An HCA is named when the container was
-// given its device node, was assigned it, or holds objects on it.
+// GPUs and HCAs of each: a JSON array. An HCA is listed when the container has its device
+// node, is assigned the HCA, or holds objects on it.
 func podsHandler(facts Facts) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		known := facts()
@@ -74,7 +74,7 @@ func pods(s *model.Snapshot, a *attribution.Attribution) []container {
 			used[d.Owner] = append(used[d.Owner], d.HCA.Name)
 		}
 	}
-	runs := map[int][]*model.GPU{} // GPUs by whose processes are on them
+	runs := map[int][]*model.GPU{} // GPUs by the owner of processes on them
 	for _, g := range a.GPUs {
 		if g.Processes > 0 {
 			runs[g.Owner] = append(runs[g.Owner], g.GPU)
@@ -97,8 +97,8 @@ func pods(s *model.Snapshot, a *attribution.Attribution) []container {
 	return out
 }
 
-// gpus are those that a container was given (by the kubelet, its device nodes, or
-// its runtime) and then those that its processes use all the same.
+// gpus returns the GPUs that are assigned to a container (by the kubelet, its device nodes, or
+// its runtime), and then the other GPUs that its processes use.
 func gpus(assigned []attribution.DeviceShare, used []*model.GPU) []gpu {
 	out, given := []gpu{}, map[string]bool{}
 	for _, d := range assigned {
@@ -120,8 +120,8 @@ func gpus(assigned []attribution.DeviceShare, used []*model.GPU) []gpu {
 	return out
 }
 
-// gpuOf is a GPU that is known, at the device node that the container has, or else
-// at its first one.
+// gpuOf returns a known GPU with the device node that the container has, or else with the
+// first device node of the GPU.
 func gpuOf(g *model.GPU, node string) gpu {
 	if node == "" && len(g.Nodes) > 0 {
 		node = g.Nodes[0]
@@ -133,7 +133,7 @@ func gpuOf(g *model.GPU, node string) gpu {
 	return gpu{Kind: "GPU", Name: g.Name, ID: id, Path: node, UUID: g.UUID, Serial: asicSerial(g), Slot: g.PCIAddress}
 }
 
-// numberIn is the number in the path of a device node.
+// numberIn returns the number in the path of a device node.
 func numberIn(node string) *int {
 	if id, err := strconv.Atoi(strings.TrimLeft(node, "/abcdefghijklmnopqrstuvwxyzD")); err == nil {
 		return &id

@@ -14,9 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The node: one pod that was assigned a GPU and has a device node, one container
-// of Docker with GPUs by their nodes, one that only holds objects, and some that
-// are not to be shown.
+// The node: a pod with an assigned GPU and a device node, a Docker container with the device
+// nodes of GPUs, a container that only holds objects, and containers that are not listed.
 func facts() Known {
 	id := func(c string) string { return c + "123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" }
 	s := model.Snapshot{
@@ -104,8 +103,8 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// GPUs that a source tells of have their names: those that a container was given, in
-// whatever way, and those that it uses all the same.
+// GPUs that a source reports have names: the GPUs that are assigned to a container in any
+// way, and the other GPUs that it uses.
 func TestPodsGPUs(t *testing.T) {
 	s := twoVendors
 	s.Containers = []model.Container{
@@ -119,7 +118,7 @@ func TestPodsGPUs(t *testing.T) {
 		{Namespace: "ml", Pod: "p", Container: "worker", Resource: "nvidia.com/mig-1g.10gb", ID: "MIG-1"},
 		{Namespace: "ml", Pod: "p", Container: "other", Resource: "nvidia.com/gpu", ID: "GPU-gone"},
 	}
-	s.GPUProcesses = []model.GPUProcess{ // one that was given nothing, one that uses what it was given
+	s.GPUProcesses = []model.GPUProcess{ // a container without an assigned GPU, and a container that uses its GPU
 		{GPU: "GPU-1", PID: 10, Cgroup: 1}, {GPU: "GPU-1", PID: 11, Cgroup: 1}, {GPU: "MIG-1", PID: 12, Cgroup: 4},
 	}
 	s.Cgroups = []model.Cgroup{{ID: 1, Workload: "x", ContainerID: "a"}, {ID: 4, Workload: "y", ContainerID: "d"}}
@@ -150,7 +149,7 @@ func TestPodsGPUs(t *testing.T) {
 	}
 }
 
-// A node without containers has a list, and an empty one.
+// A node without containers has an empty list.
 func TestNoPods(t *testing.T) {
 	none := Known{Shares: attributed(model.Snapshot{})}
 	if _, body := request(t, func() Known { return none }, nil, http.MethodGet, "/pods"); body != "[]" {

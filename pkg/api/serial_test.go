@@ -8,8 +8,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestASICSerial: of AMD it is what amd-smi calls so, the unique id, not the number of
-// the board.
+// TestASICSerial checks that the serial number of an AMD GPU is the unique id, as in amd-smi,
+// and not the number of the board.
 func TestASICSerial(t *testing.T) {
 	for want, g := range map[string]model.GPU{
 		"165":                {Vendor: model.NVIDIA, UUID: "GPU-0", Serial: "165"},

@@ -8,10 +8,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxDeviceName is the size of an ib_device's name in the kernel.
+// maxDeviceName is the size of the name of an ib_device in the kernel.
 const maxDeviceName = 64
 
-// hcas finds HCAs by what others call them.
+// hcas finds HCAs by PCI address, name or character device.
 type hcas struct {
 	byPCI, byName, byChar map[string]*model.HCA
 }
@@ -31,8 +31,8 @@ func newHCAs(list []model.HCA) hcas {
 	return h
 }
 
-// find gives the HCA of a PCI function; by its name only one that is not known
-// to be another function.
+// find returns the HCA with a PCI address. It matches by name only if the addresses do not
+// contradict each other.
 func (h hcas) find(pci, name string) *model.HCA {
 	if hca := h.byPCI[pci]; hca != nil {
 		return hca
@@ -43,7 +43,7 @@ func (h hcas) find(pci, name string) *model.HCA {
 	return nil
 }
 
-// describe fills in what is known of an HCA.
+// describe copies the names and addresses of an HCA to the share.
 func (s *DeviceShare) describe(h *model.HCA) {
 	if h == nil {
 		return
@@ -60,49 +60,48 @@ func (s *DeviceShare) describe(h *model.HCA) {
 	}
 }
 
-// thing tells devices apart: by the HCA, by the GPU, by the PCI function, or by
-// resource and id.
-type thing struct {
+// deviceKey identifies a device: by HCA, GPU, PCI function, or resource and ID.
+type deviceKey struct {
 	hca               *model.HCA
 	gpu               *model.GPU
 	pci, resource, id string
 }
 
-func (s *DeviceShare) thing() thing {
+func (s *DeviceShare) key() deviceKey {
 	switch {
 	case s.HCA != nil:
-		return thing{hca: s.HCA}
+		return deviceKey{hca: s.HCA}
 	case s.GPU != nil:
-		return thing{gpu: s.GPU}
+		return deviceKey{gpu: s.GPU}
 	case s.PCIAddress != "":
-		return thing{pci: s.PCIAddress}
+		return deviceKey{pci: s.PCIAddress}
 	case s.Device != "":
-		return thing{resource: s.Resource, id: s.Device}
+		return deviceKey{resource: s.Resource, id: s.Device}
 	}
-	return thing{resource: s.Resource, id: s.ID}
+	return deviceKey{resource: s.Resource, id: s.ID}
 }
 
 type assignedKey struct {
-	owner int
-	thing thing
+	owner  int
+	device deviceKey
 }
 
 type podDevice struct {
 	namespace, pod string
-	thing          thing
+	device         deviceKey
 }
 
-// assignedTable is the shares, which can be found by who has what.
+// assignedTable lists the shares and finds them by owner and device.
 type assignedTable struct {
 	o     *users
 	rows  []DeviceShare
 	index map[assignedKey]int
-	ofPod map[podDevice]int // those of containers, by their pod
+	ofPod map[podDevice]int // containers' rows by pod
 }
 
-// add adds a share, or to one that is there what it tells in addition.
+// add adds a share, or completes the existing share of the same owner and device.
 func (t *assignedTable) add(share DeviceShare) {
-	k := assignedKey{share.Owner, share.thing()}
+	k := assignedKey{share.Owner, share.key()}
 	if i, ok := t.index[k]; ok {
 		t.rows[i].learn(&share)
 		return
@@ -111,13 +110,13 @@ func (t *assignedTable) add(share DeviceShare) {
 	t.rows = append(t.rows, share)
 	t.index[k] = i
 	if owner := t.o.labels(share.Owner); owner.Container != "" {
-		t.ofPod[podDevice{owner.Namespace, owner.Pod, k.thing}] = i
+		t.ofPod[podDevice{owner.Namespace, owner.Pod, k.device}] = i
 	}
 }
 
 // addToPod adds a share of a pod, unless one of its containers has the device.
 func (t *assignedTable) addToPod(share DeviceShare, namespace, pod, uid string) {
-	if i, ok := t.ofPod[podDevice{valid(namespace), valid(pod), share.thing()}]; ok {
+	if i, ok := t.ofPod[podDevice{valid(namespace), valid(pod), share.key()}]; ok {
 		t.rows[i].learn(&share)
 		return
 	}
@@ -125,7 +124,7 @@ func (t *assignedTable) addToPod(share DeviceShare, namespace, pod, uid string) 
 	t.add(share)
 }
 
-// learn fills in what another share of the same device tells.
+// learn fills empty fields from another share of the same device.
 func (s *DeviceShare) learn(o *DeviceShare) {
 	if s.Resource == "" {
 		s.Resource, s.ID = o.Resource, o.ID
@@ -139,9 +138,8 @@ func (s *DeviceShare) learn(o *DeviceShare) {
 	s.Given = s.Given || o.Given
 }
 
-// nameShared gives the devices of a container the resource that it has a share of,
-// if there is one alone that they can be of. Where no device is known the resource
-// is told without.
+// nameShared sets the resource of a container's devices if the container has shares of one
+// resource only. If the container has no known device, it adds the resource without a device.
 func (t *assignedTable) nameShared(shared []DeviceShare, known func(*DeviceShare) bool) {
 	resources := map[int]string{}
 	for _, s := range shared {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package attribution computes what each owner has of every device: it joins the facts of
-// cgroups with their owners. It is pure (no clock, no I/O, no logger); Counters alone keeps
+// Package attribution computes each owner's share of every device: it joins the facts of
+// cgroups with their owners. It is pure (no clock, no I/O, no logger); only Counters keeps
 // values from one refresh to the next.
 //
-// The shares of a device add up to the device's own figure. What has no known owner is the
-// share of the zero Owner, which is always there, so that a missing share never has to be
+// The shares of a device add up to the device's own total. Whatever has no known owner is the
+// share of the zero Owner, which always exists, so that a missing share never has to be
 // read as zero.
 package attribution
 
@@ -24,40 +24,40 @@ const (
 	MethodNetlink Method = "netlink"
 )
 
-// Attribution is the shares of one refresh.
+// Attribution holds the shares of one refresh.
 type Attribution struct {
-	// Owners are the owners that have a share; the Owner fields below are indexes into it.
+	// Owners are the owners that have a share. The Owner fields below are indexes into it;
 	// Owners[0] is the zero Owner.
 	Owners []identity.Owner
-	// Infos is what else is known of each owner but the zero one.
+	// Infos are the details of each owner except the zero Owner.
 	Infos []Info
 
-	// CounterShares are the counters that Counters keeps.
 	CounterShares
-	// Devices are the devices' own figures, for every device that the kernel counted: the
-	// sum of the Objects of a device and type is its Count.
+	// Devices are the totals of every device that the kernel counted: Count is the sum of the
+	// Objects of a device and type.
 	Devices []model.Resource
 	Objects []ObjectShare
 	// Registered is nil if registered memory was not counted.
 	Registered []RegisteredShare
-	// RDMACgroups is what the rdma cgroup controller charged.
+	// RDMACgroups are the charges of the rdma cgroup controller.
 	RDMACgroups []RDMACgroupShare
-	// Traffic is the bytes of the data path, see package traffic.
+	// Traffic lists the bytes of the data path, see package traffic.
 	Traffic  []TrafficShare
 	Sampling []SamplingShare
 	Budgets  []BudgetShare
 	// Containers are all containers that runtimes and the kubelet list, with or without a
-	// share of anything.
+	// share.
 	Containers []ContainerShare
-	// Assigned are the devices that workloads were given; nil if no source lists workloads.
+	// Assigned are the devices that are assigned to workloads; nil if no source lists
+	// workloads.
 	Assigned []DeviceShare
-	// GPUs are the shares of GPUs, and GPUFigures what they add up to: one for each GPU of
-	// the facts, in their order. DeviceHandles is the open files of device nodes.
+	// GPUs are the shares of GPUs. GPUFigures are their sums, one for each GPU of the
+	// snapshot, in the same order. DeviceHandles counts the open files of device nodes.
 	GPUs          []GPUShare
 	GPUFigures    []GPUFigures
 	DeviceHandles []DeviceHandleShare
-	// Usages are what containers and jobs use of the node, Networks what their pods received
-	// and sent.
+	// Usages are the node resources that containers and jobs use, Networks the bytes and
+	// packets of pods.
 	Usages   []UsageShare
 	Networks []NetworkShare
 
@@ -65,14 +65,14 @@ type Attribution struct {
 	index map[identity.OwnerID]int
 }
 
-// Info is what is known of an owner in addition to its labels.
+// Info is the details of an owner that are not labels.
 type Info struct {
 	Owner int
 	identity.Info
 }
 
-// ObjectShare is what one owner holds of one object type on one device. Created is known
-// with MethodProbe only.
+// ObjectShare is the number of objects of one type that an owner holds on one device. Created
+// is known with MethodProbe only.
 type ObjectShare struct {
 	Owner   int
 	Device  string
@@ -90,7 +90,7 @@ type RegisteredShare struct {
 	Bytes  uint64
 }
 
-// RDMACgroupShare is what the rdma cgroup controller charged to one owner.
+// RDMACgroupShare is the rdma cgroup controller's charge of one owner.
 type RDMACgroupShare struct {
 	Owner   int
 	Device  string
@@ -104,7 +104,7 @@ type ContainerShare struct {
 	*model.Container
 }
 
-// Use returns the index of an owner in Owners, to which it is added at its first use.
+// Use returns the index of an owner in Owners and adds the owner if necessary.
 func (a *Attribution) Use(id identity.OwnerID) int {
 	if id == identity.Unattributed {
 		return unattributed
@@ -118,7 +118,7 @@ func (a *Attribution) Use(id identity.OwnerID) int {
 	return n
 }
 
-// ID returns the number of the owner at an index.
+// ID returns the ID of the owner at an index.
 func (a *Attribution) ID(owner int) identity.OwnerID { return a.ids[owner] }
 
 // AssignedOwners returns the owners of Assigned.
@@ -133,9 +133,9 @@ func (a *Attribution) AssignedOwners() []identity.OwnerID {
 // unattributed is the index of the zero Owner.
 const unattributed = 0
 
-// Attribute computes the shares of s, whose cgroups owners has resolved and whose counters c
-// has credited. Objects come from the probe; without one (s.Objects is nil) they come from
-// the Holdings of processes. traffic adds the shares of bytes.
+// Attribute computes the shares of s. owners has resolved the cgroups of s and c has credited
+// its counters. Objects come from the probe; without one (s.Objects is nil) they come from the
+// Holdings of processes. traffic adds the byte shares.
 func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic func(*Attribution)) Attribution {
 	a := Attribution{ids: []identity.OwnerID{identity.Unattributed}, index: map[identity.OwnerID]int{}}
 	o := &users{owners, &a}
@@ -165,7 +165,7 @@ func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic f
 	return a
 }
 
-// users finds the owners of facts and adds them to an Attribution.
+// users resolves owners and adds them to an Attribution.
 type users struct {
 	*identity.Table
 	a *Attribution
@@ -176,7 +176,7 @@ func (o *users) ofContainer(c *model.Container) int    { return o.a.Use(o.OfCont
 func (o *users) ofPod(namespace, name, uid string) int { return o.a.Use(o.OfPod(namespace, name, uid)) }
 func (o *users) labels(owner int) *identity.Owner      { return o.Owner(o.a.ids[owner]) }
 
-// containers gives each container its owner, which is that of its cgroups.
+// containers returns each container with the owner of its cgroups.
 func (o *users) containers(s *model.Snapshot) []ContainerShare {
 	if s.Containers == nil {
 		return nil

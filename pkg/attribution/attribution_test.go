@@ -20,7 +20,7 @@ var (
 	job   = identity.Owner{Workload: "slurm:42"}
 )
 
-// facts are those of one refresh, with the names of their cgroups.
+// facts are the facts of one refresh, with the names of their cgroups.
 type facts struct {
 	model.Snapshot
 	Entities map[model.CgroupID]identitytest.Entity
@@ -39,7 +39,7 @@ func attributeNext(f facts, owners *identity.Table, c *Counters) Attribution {
 	return a
 }
 
-// created are the objects of a cgroup on a device that were made.
+// created returns the number of objects that a cgroup created on a device.
 func created(cgroup model.CgroupID, device string, typ model.ObjectType, n uint64) model.Series[model.ObjectKey, model.Count] {
 	return model.Series[model.ObjectKey, model.Count]{
 		Cgroup: cgroup, Key: model.ObjectKey{Device: device, Type: typ}, Value: model.Count(n),
@@ -85,7 +85,7 @@ func TestAttributeProbe(t *testing.T) {
 			{Cgroup: 1, Device: "mlx5_0", Type: model.DEVXObj, Current: 5}, // not counted by the kernel
 			{Cgroup: 99, Device: "mlx5_0", Type: model.QP, Current: 1},     // without a name
 			{Cgroup: 20, Device: "mlx5_0", Type: model.QP, Current: 1},     // without a workload
-			{Cgroup: 1, Device: "gone_0", Type: model.QP, Current: 1},      // no device figure
+			{Cgroup: 1, Device: "gone_0", Type: model.QP, Current: 1},      // no device total
 		},
 		Created: []model.Series[model.ObjectKey, model.Count]{
 			created(1, "mlx5_0", model.QP, 9),
@@ -187,8 +187,8 @@ func TestAttributeNetlink(t *testing.T) {
 	}
 }
 
-// The controller charges every ancestor: only the topmost cgroup of an owner
-// may be counted, and an unattributed parent not at all.
+// The controller charges every ancestor: only the topmost cgroup of an owner may be counted,
+// and an unattributed parent must not be counted.
 func TestRDMACgroupsAreNotCountedTwice(t *testing.T) {
 	e := entities()
 	e[10] = identitytest.Entity{Workload: "slurm:42", Cgroup: "/system.slice/slurmstepd.scope/job_42"}
@@ -228,8 +228,8 @@ func TestInvalidNamesAreOneOwner(t *testing.T) {
 	}
 }
 
-// FuzzInvariants: whatever the facts, the shares add up to the device, and
-// what accumulates does not fall when the facts only grow.
+// FuzzInvariants checks that the shares add up to the device for any facts, and that counters
+// do not fall when the facts only grow.
 func FuzzInvariants(f *testing.F) {
 	for seed := range uint64(50) {
 		f.Add(seed)
@@ -274,10 +274,10 @@ func checkSums(t *testing.T, s facts, a Attribution) {
 		}
 		seen[id] = true
 	}
-	figures := map[kind]uint64{}
+	totals := map[kind]uint64{}
 	for _, d := range a.Devices {
 		k := kind{d.Device, d.Type}
-		figures[k] = d.Count
+		totals[k] = d.Count
 		if sums[k] != d.Count {
 			t.Errorf("%v: shares add up to %d, the device has %d", k, sums[k], d.Count)
 		}
@@ -286,8 +286,8 @@ func checkSums(t *testing.T, s facts, a Attribution) {
 		}
 	}
 	for _, d := range s.Resources {
-		if got, ok := figures[kind{d.Device, d.Type}]; !ok || got < d.Count {
-			t.Errorf("%s %s: the kernel counts %d, the figure is %d", d.Device, d.Type, d.Count, got)
+		if got, ok := totals[kind{d.Device, d.Type}]; !ok || got < d.Count {
+			t.Errorf("%s %s: the kernel counts %d, the total is %d", d.Device, d.Type, d.Count, got)
 		}
 	}
 }
@@ -339,8 +339,7 @@ func randomSnapshot(r *rand.Rand) facts {
 	return s
 }
 
-// grow lets time pass: what accumulates grows, what is current changes, and
-// new cgroups appear.
+// grow simulates time: counters grow, current values change, and new cgroups appear.
 func grow(r *rand.Rand, s *facts) {
 	for i := range s.Objects {
 		s.Created[i].Value += model.Count(r.Uint64N(9))

@@ -7,7 +7,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// CounterShares are the counters of owners. A list is nil if it was not collected.
+// CounterShares are the counters of owners. A list is nil if the counter was not collected.
 type CounterShares struct {
 	Created          []Share[model.ObjectKey, model.Count]
 	Verbs            []Share[model.VerbKey, model.Histogram]
@@ -19,8 +19,8 @@ type CounterShares struct {
 	Spent            []Share[model.SpentKey, model.CPUTime]
 }
 
-// Counters has a Tracker for each counter. The zero Counters is ready; it is for one
-// goroutine.
+// Counters holds one Tracker per counter. The zero Counters is ready to use. It is not safe
+// for concurrent use.
 type Counters struct{ all []counter }
 
 func newCounters() []counter {
@@ -48,13 +48,13 @@ func newCounters() []counter {
 	}
 }
 
-// counter is a Tracker with the facts that it credits and the shares that it computes.
+// counter is a Tracker with functions that select its input and its output.
 type counter interface {
 	credit(s *model.Snapshot, owners *identity.Table)
 	share(a *CounterShares, owners *identity.Table, use func(identity.OwnerID) int)
 	Merge(m identity.Merge)
 	Forget(ids map[model.CgroupID]bool)
-	Expire(id identity.OwnerID)
+	Expire(ids map[identity.OwnerID]bool)
 }
 
 type counterOf[K comparable, V any, P model.Cumulative[V]] struct {
@@ -77,7 +77,7 @@ func (c *counterOf[K, V, P]) share(a *CounterShares, owners *identity.Table, use
 	*c.shares(a) = c.Shares(owners, use)
 }
 
-// Credit credits the facts of a refresh, after merges.
+// Credit applies merges and then credits the series of a refresh.
 func (c *Counters) Credit(s *model.Snapshot, owners *identity.Table, merges []identity.Merge) {
 	if c.all == nil {
 		c.all = newCounters()
@@ -90,7 +90,7 @@ func (c *Counters) Credit(s *model.Snapshot, owners *identity.Table, merges []id
 	}
 }
 
-// Forget notes that cgroups are forgotten.
+// Forget marks cgroups as forgotten.
 func (c *Counters) Forget(ids []model.CgroupID) {
 	set := make(map[model.CgroupID]bool, len(ids))
 	for _, id := range ids {
@@ -101,11 +101,16 @@ func (c *Counters) Forget(ids []model.CgroupID) {
 	}
 }
 
-// Expire drops the counters of owners that are gone.
+// Expire drops the counters of expired owners.
 func (c *Counters) Expire(ids []identity.OwnerID) {
+	if len(ids) == 0 {
+		return
+	}
+	set := make(map[identity.OwnerID]bool, len(ids))
+	for _, id := range ids {
+		set[id] = true
+	}
 	for _, t := range c.all {
-		for _, id := range ids {
-			t.Expire(id)
-		}
+		t.Expire(set)
 	}
 }

@@ -33,8 +33,8 @@ func completion(
 	}
 }
 
-// TestDataPathShares: the cgroups of an owner are summed, what is exact and what
-// is sampled apart, and a share rests when one of its cgroups does.
+// TestDataPathShares checks that the cgroups of an owner are summed, exact and sampled values
+// separately, and that a share rests when one of its cgroups rests.
 func TestDataPathShares(t *testing.T) {
 	fast := func(n uint64) model.FineHistogram { return model.FineHistogram{Count: n, Sum: n} }
 	got := attribute(facts{Entities: entities(), Snapshot: model.Snapshot{
@@ -89,7 +89,7 @@ func TestDataPathShares(t *testing.T) {
 		},
 		Budgets: []BudgetShare{{Owner: 1, SpentRatio: 0.5, Spent: 3e9}},
 	}
-	for what, pair := range map[string][2]any{
+	for name, pair := range map[string][2]any{
 		"work requests":     {want.WorkRequests, got.WorkRequests},
 		"completion errors": {want.CompletionErrors, got.CompletionErrors},
 		"completions":       {want.Completions, got.Completions},
@@ -97,12 +97,12 @@ func TestDataPathShares(t *testing.T) {
 		"budgets":           {want.Budgets, got.Budgets},
 	} {
 		if d := cmp.Diff(pair[0], pair[1]); d != "" {
-			t.Errorf("%s:\n%s", what, d)
+			t.Errorf("%s:\n%s", name, d)
 		}
 	}
 	none := attribute(facts{Entities: entities()})
 	if none.WorkRequests != nil || none.CompletionErrors != nil || none.Completions != nil || none.Sampling != nil ||
 		none.Budgets != nil || none.Traffic != nil {
-		t.Error("what was not collected is there")
+		t.Error("there are shares of counters that were not collected")
 	}
 }

@@ -8,20 +8,19 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// deviceNodes books the HCAs and GPUs whose device nodes containers have. The
-// number in the name of a node is not that of the HCA. A container that may use
-// all devices of the node was given no GPU by having its node: it would look idle
-// on all of them.
+// deviceNodes adds the HCAs and GPUs of the device nodes that containers have. The number in
+// the name of a node differs from the number of the HCA. For a container that may use all
+// devices a device node is no assignment: the container would look idle on all of them.
 func (e *evidence) deviceNodes(unplaced []DeviceShare) {
-	given := map[int][]int{} // the GPUs that the kubelet told of, by owner
+	given := map[int][]int{} // GPUs that the kubelet reports, by owner
 	for i := range e.t.rows {
 		if r := &e.t.rows[i]; IsGPU(r.Resource) && r.GPU == nil {
 			given[r.Owner] = append(given[r.Owner], i)
 		}
 	}
-	told := map[int]bool{} // whose unknown nodes are GPUs that were told of
+	isUnplaced := map[int]bool{} // owners with GPUs that match no known node
 	for i := range unplaced {
-		told[unplaced[i].Owner] = true
+		isUnplaced[unplaced[i].Owner] = true
 	}
 	for i := range e.s.Containers {
 		c := &e.s.Containers[i]
@@ -47,14 +46,15 @@ func (e *evidence) deviceNodes(unplaced []DeviceShare) {
 				unknown = append(unknown, path)
 				continue
 			}
-			// That of a GPU in parts is a way to its parts, each of which has a node of its own.
+			// The node of a partitioned GPU gives access to its parts; each part has its own
+			// node.
 			if share.GPU == nil || !e.gpus.parents[share.GPU.UUID] {
 				e.t.add(share)
 			}
 		}
 		nodes := gpuNodes(unknown)
-		if rows := given[owner]; len(rows) > 0 || told[owner] {
-			if len(rows) == 1 && len(nodes) == 1 { // of several unattributed says which is which
+		if rows := given[owner]; len(rows) > 0 || isUnplaced[owner] {
+			if len(rows) == 1 && len(nodes) == 1 { // with several, the match is unknown
 				e.t.rows[rows[0]].Node = nodes[0]
 			}
 			continue
@@ -89,7 +89,7 @@ func gpuNodes(paths []string) (nodes []string) {
 	return append(nodes, dri...)
 }
 
-// requested books the GPUs that a container asked its runtime for.
+// requested adds the GPUs that a container requested from its runtime.
 func (e *evidence) requested(owner int, name string) {
 	for _, g := range e.gpus.named(name) {
 		share := DeviceShare{Owner: owner}

@@ -10,42 +10,41 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// DeviceShare is one device that a workload was given.
+// DeviceShare is one device that is assigned to a workload.
 type DeviceShare struct {
 	Owner int
-	// Device is the HCA, or the UUID of the GPU; of what is none, and no PCI function
-	// either, it is how the plugin calls it, or the name of the device node of a GPU
-	// that unattributed else tells of: nvidia0, dri/card1.
+	// Device is the HCA or the UUID of the GPU. For other devices without a PCI function it is
+	// the plugin's ID. For a GPU that no source lists it is the name of its device node:
+	// nvidia0, dri/card1.
 	Device string
-	// Node is the path of the device node of a GPU that the workload has, where it is
-	// known.
+	// Node is the path of the GPU's device node in the workload, if known.
 	Node string
-	// Resource and ID are those of the kubelet's allocation, empty without one.
+	// Resource and ID come from the kubelet's allocation; they are empty without one.
 	Resource   string
 	ID         string
 	PCIAddress string
-	// PF is the HCA of the physical function when this is a virtual one.
+	// PF is the HCA of the physical function if this is a virtual function.
 	PF string
-	// GUID is that of the port, or of the node where the port has none.
+	// GUID is the port's GUID, or the node's if the port has none.
 	GUID string
-	// HCA is nil for what is none and for one that is not seen, and so is GPU.
+	// HCA and GPU are nil if the device is of another kind or is not visible.
 	HCA *model.HCA
 	GPU *model.GPU
-	// Given says that it was given away as a whole: the PCI function by the kubelet, or
-	// the HCA to a network namespace.
+	// Given reports exclusive assignment: the kubelet allocated the PCI function, or the HCA
+	// is in the owner's network namespace.
 	Given bool
 }
 
-// deviceShares joins all that tells whose a device is: what the kubelet gave
-// away, the device nodes of containers and the GPUs that they asked for, the
-// networks of pods, and the network namespace that a device was moved to. What several of them tell is one share,
-// and what is told of a pod adds none to those of its containers.
+// assigned joins all sources of assignments: the kubelet's allocations, the device nodes and
+// GPU requests of containers, the networks of pods, and the network namespaces of devices.
+// Several sources of one assignment give one share. A pod gets no share of a device that one
+// of its containers has.
 func (o *users) assigned(s *model.Snapshot) []DeviceShare {
 	if s.Allocations == nil && s.Containers == nil && s.Pods == nil && s.Namespaces == nil {
 		return nil
 	}
 	e := evidence{
-		s: s, o: o, hcas: newHCAs(s.HCAs), gpus: newGPUs(s.GPUs), lives: newLives(s.Containers),
+		s: s, o: o, hcas: newHCAs(s.HCAs), gpus: newGPUs(s.GPUs), live: newLiveContainers(s.Containers),
 		t: assignedTable{o: o, rows: []DeviceShare{}, index: map[assignedKey]int{}, ofPod: map[podDevice]int{}},
 	}
 	shared, unplaced := e.allocations()
@@ -57,19 +56,18 @@ func (o *users) assigned(s *model.Snapshot) []DeviceShare {
 	return e.t.rows
 }
 
-// evidence is the facts of whose devices are, as they can be looked up.
+// evidence indexes the facts that assign devices to owners.
 type evidence struct {
-	s     *model.Snapshot
-	o     *users
-	hcas  hcas
-	gpus  gpus
-	lives lives
-	t     assignedTable
+	s    *model.Snapshot
+	o    *users
+	hcas hcas
+	gpus gpus
+	live liveContainers
+	t    assignedTable
 }
 
-// allocations books what the kubelet gave away. Of a resource that many share,
-// whose ids name no device, the shares are returned, and so are those of GPUs by an
-// id that is none of theirs.
+// allocations adds the kubelet's allocations. It returns two kinds without adding them: shared
+// resources with IDs that identify no device, and GPUs with an unknown ID.
 func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 	for i := range e.s.Allocations {
 		a := &e.s.Allocations[i]
@@ -81,7 +79,7 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 		id, gpu := a.ID, givesGPU(a.Resource)
 		if gpu {
 			id = WholeGPU(a.ID)
-			// A GPU that is given to several has a number behind its UUID.
+			// The ID of a time-sliced GPU is the UUID and a number.
 			share.Device = valid(id)
 			share.describeGPU(e.gpus.find(id))
 		}
@@ -104,11 +102,10 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 	return shared, unplaced
 }
 
-// holder is the owner of an allocation, of which the kubelet tells names only:
-// the container of these names that lives. Without one the pod is gone, or not
-// there yet.
+// holder returns the owner of an allocation. The kubelet reports names only, so it looks for a
+// live container with these names. Without one the pod has ended or has not started.
 func (e *evidence) holder(a *model.Allocation) int {
-	if c := e.lives.containers[containerName{a.Namespace, a.Pod, a.Container}]; c != nil {
+	if c := e.live.containers[containerName{a.Namespace, a.Pod, a.Container}]; c != nil {
 		return e.o.ofContainer(c)
 	}
 	if e.s.Containers != nil || a.Pod == "" {
@@ -117,11 +114,11 @@ func (e *evidence) holder(a *model.Allocation) int {
 	return e.o.a.Use(e.o.OfNames(a.Namespace, a.Pod, a.Container)) // no source lists containers
 }
 
-// networks books the devices behind the networks of pods.
+// networks adds the devices behind the networks of pods.
 func (e *evidence) networks() {
 	for i := range e.s.Pods {
 		p := &e.s.Pods[i]
-		if e.s.Containers != nil && !e.lives.pod(p) {
+		if e.s.Containers != nil && !e.live.pod(p) {
 			continue
 		}
 		for _, n := range p.Networks {
@@ -134,7 +131,7 @@ func (e *evidence) networks() {
 			}
 			share.describe(e.hcas.find(share.PCIAddress, share.Device))
 			if share.HCA == nil && e.hcas.byName[share.Device] != nil {
-				share.Device = "" // by now the name of another function
+				share.Device = "" // the name belongs to another function now
 			}
 			if share.PCIAddress != "" || share.HCA != nil {
 				e.t.addToPod(share, p.Namespace, p.Name, p.UID)
@@ -143,8 +140,7 @@ func (e *evidence) networks() {
 	}
 }
 
-// namespaces assigns the devices that were moved to a network namespace to the owner of the
-// processes in it.
+// namespaces assigns devices in a network namespace to the owner of the namespace's processes.
 func (e *evidence) namespaces() {
 	in := make(map[uint64]model.CgroupID, len(e.s.Namespaces))
 	for _, n := range e.s.Namespaces {
@@ -169,18 +165,18 @@ func (e *evidence) namespaces() {
 	}
 }
 
-// containerName is how the kubelet calls a container.
+// containerName identifies a container in the kubelet's API.
 type containerName struct{ namespace, pod, name string }
 
-// lives finds the containers of pods that live.
-type lives struct {
+// liveContainers finds the containers and pods that have not ended.
+type liveContainers struct {
 	containers map[containerName]*model.Container
-	uids       map[string]bool        // of pods
-	pods       map[containerName]bool // by name, of which no UID is told
+	uids       map[string]bool        // UIDs of pods
+	pods       map[containerName]bool // by name, of pods without a UID
 }
 
-func newLives(containers []model.Container) lives {
-	l := lives{
+func newLiveContainers(containers []model.Container) liveContainers {
+	l := liveContainers{
 		containers: make(map[containerName]*model.Container, len(containers)),
 		uids:       map[string]bool{}, pods: map[containerName]bool{},
 	}
@@ -202,13 +198,13 @@ func newLives(containers []model.Container) lives {
 	return l
 }
 
-func (l lives) pod(p *model.Pod) bool {
+func (l liveContainers) pod(p *model.Pod) bool {
 	return l.uids[p.UID] || p.StaticUID != "" && l.uids[p.StaticUID] ||
 		l.pods[containerName{namespace: p.Namespace, pod: p.Name}]
 }
 
-// newer says which of two containers of the same names is meant: a pod may have
-// been made anew, and a container restarted.
+// newer reports whether a replaces b, which has the same names: a pod may have been recreated,
+// and a container restarted.
 func newer(a, b *model.Container) bool {
 	running := func(c *model.Container) int {
 		if c.Status == model.ContainerRunning {

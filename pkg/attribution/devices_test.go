@@ -14,9 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// sriov is a node with a PF, two virtual functions in sight, of which the uverbs
-// devices are numbered the other way round, and one that was moved to the
-// namespace of a pod.
+// sriov returns a node with a PF, two visible virtual functions with uverbs devices in reverse
+// order, and a function in the network namespace of a pod.
 func sriov() []model.HCA {
 	port := func(guid string) []model.Port { return []model.Port{{Number: 1, PortGUID: guid}} }
 	return []model.HCA{
@@ -51,7 +50,7 @@ func given(resource, id string) model.Allocation {
 	return model.Allocation{Namespace: "ml", Pod: "train-0", Container: "worker", Resource: resource, ID: id}
 }
 
-// assignments are the rows: owner (container id), device, resource, PCI address, PF, GUID.
+// assignments formats the rows: owner (container ID), device, resource, PCI address, PF, GUID.
 func assignments(a Attribution) []string {
 	rows := []string{}
 	for _, s := range a.Assigned {
@@ -124,7 +123,7 @@ func TestDevices(t *testing.T) {
 				"ml/train-0/worker(c1) |rdma/a|||", "ml/train-0/worker(c1) |rdma/b|||",
 			},
 		},
-		"a device node alone, never by its number": {
+		"only a device node, never by its number": {
 			facts: model.Snapshot{Containers: []model.Container{
 				{ID: "d1", Runtime: "docker", Name: "web", Devices: []string{
 					"/dev/infiniband/uverbs1", "/dev/infiniband/uverbs10", "/dev/uverbs0", "uverbs0", "/dev/infiniband/",
@@ -140,7 +139,7 @@ func TestDevices(t *testing.T) {
 			facts: model.Snapshot{Containers: []model.Container{worker()}, Pods: network("", "mlx5_1")},
 			want:  []string{"ml/train-0() mlx5_1||0000:18:00.1|mlx5_0|p1"},
 		},
-		"a network whose name is that of another function": {
+		"a network with the name of another function": {
 			facts: model.Snapshot{Containers: []model.Container{worker()}, Pods: network("0000:99:00.1", "mlx5_1")},
 			want:  []string{"ml/train-0() ||0000:99:00.1||"},
 		},
@@ -166,7 +165,7 @@ func TestDevices(t *testing.T) {
 			facts: model.Snapshot{Namespaces: namespaces}, entities: inPod,
 			want: []string{"ml/train-0() mlx5_3||0000:18:00.3|mlx5_0|n3"},
 		},
-		"moved to a namespace that nobody is known in": {
+		"moved to a namespace without known processes": {
 			facts: model.Snapshot{Namespaces: namespaces},
 			want:  []string{},
 		},
@@ -175,7 +174,7 @@ func TestDevices(t *testing.T) {
 			entities: map[model.CgroupID]identitytest.Entity{7: {Workload: "docker:d1", ContainerID: "d1", Runtime: "docker", Called: "web"}},
 			want:     []string{"docker:web(d1) mlx5_3||0000:18:00.3|mlx5_0|n3"},
 		},
-		"all that can be told of one device": {
+		"all evidence of one device": {
 			facts: model.Snapshot{
 				Containers:  []model.Container{worker(nodes("/dev/infiniband/uverbs3"))},
 				Allocations: []model.Allocation{given(ib, "0000:18:00.3")},
@@ -190,18 +189,18 @@ func TestDevices(t *testing.T) {
 			}, entities: inPod,
 			want: []string{"ml/train-0() mlx5_3||0000:18:00.3|mlx5_0|n3"},
 		},
-		"the network names what is not seen": {
+		"the network names an invisible device": {
 			facts: model.Snapshot{
 				Containers:  []model.Container{worker()},
 				Allocations: []model.Allocation{given(ib, "0000:18:00.7")}, Pods: network("0000:18:00.7", "mlx5_7"),
 			},
 			want: []string{"ml/train-0/worker(c1) mlx5_7|nvidia.com/ib|0000:18:00.7||"},
 		},
-		"given to the dead": {
+		"allocated to an ended container": {
 			facts: model.Snapshot{Containers: []model.Container{worker(exited)}, Allocations: []model.Allocation{given(ib, "0000:18:00.1")}},
 			want:  []string{},
 		},
-		"a pod made anew": {
+		"a recreated pod": {
 			facts: model.Snapshot{
 				Containers: []model.Container{
 					worker(exited, func(c *model.Container) { c.Created = time.Unix(900, 0) }),
@@ -212,7 +211,7 @@ func TestDevices(t *testing.T) {
 			},
 			want: []string{"ml/train-0/worker(c2) mlx5_1|nvidia.com/ib|0000:18:00.1|mlx5_0|p1"},
 		},
-		"one that runs before a newer one that does not yet": {
+		"a running container and a newer one that does not run yet": {
 			facts: model.Snapshot{
 				Containers: []model.Container{
 					worker(func(c *model.Container) { c.ID, c.Status, c.Created = "c2", model.ContainerCreated, time.Unix(200, 0) }),
@@ -222,7 +221,7 @@ func TestDevices(t *testing.T) {
 			},
 			want: []string{"ml/train-0/worker(c1) mlx5_1|nvidia.com/ib|0000:18:00.1|mlx5_0|p1"},
 		},
-		"nobody tells of containers": {
+		"no source lists containers": {
 			facts: model.Snapshot{Allocations: []model.Allocation{given(ib, "0000:18:00.1")}},
 			want:  []string{"ml/train-0/worker() mlx5_1|nvidia.com/ib|0000:18:00.1|mlx5_0|p1"},
 		},
@@ -260,11 +259,12 @@ func TestDevices(t *testing.T) {
 		})
 	}
 	if attribute(facts{Snapshot: model.Snapshot{HCAs: sriov()}}).Assigned != nil {
-		t.Error("nobody told of workloads, and they were given something")
+		t.Error("there are assignments without a source of workloads")
 	}
 }
 
-// TestDevicesHostile: what containers and plugins say is made valid, once.
+// TestDevicesHostile checks that the texts of containers and plugins are made valid UTF-8
+// once.
 func TestDevicesHostile(t *testing.T) {
 	a := attribute(facts{Snapshot: model.Snapshot{
 		Containers: []model.Container{worker(func(c *model.Container) { c.Pod = "train-\xff" })},
@@ -290,7 +290,8 @@ func TestIsPCI(t *testing.T) {
 	}
 }
 
-// TestGPUNodes: a GPU that no kubelet tells of is known by its device node.
+// TestGPUNodes checks that a GPU that the kubelet does not list is identified by its device
+// node.
 func TestGPUNodes(t *testing.T) {
 	s := model.Snapshot{
 		Containers: []model.Container{

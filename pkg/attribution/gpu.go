@@ -9,20 +9,21 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// IsGPU reports whether the devices of a resource of the kubelet are GPUs, or parts of them.
+// IsGPU reports whether a kubelet resource consists of GPUs or parts of GPUs.
 func IsGPU(resource string) bool {
 	return model.FindGPUVendor(func(v *model.GPUVendor) bool { return v.Owns(resource) }) != nil
 }
 
-// givesGPU reports whether a resource of the kubelet, or of a resource claim (DRIVER/POOL), is GPUs or parts of them.
+// givesGPU reports whether a kubelet resource or a resource claim (DRIVER/POOL) consists of
+// GPUs or parts of GPUs.
 func givesGPU(resource string) bool {
 	driver, _, claim := strings.Cut(resource, "/")
 	return IsGPU(resource) ||
 		model.FindGPUVendor(func(v *model.GPUVendor) bool { return claim && v.DRADriver != "" && v.DRADriver == driver }) != nil
 }
 
-// WholeGPU returns the GPU that an id of a device plugin is a share of: UUID::2 of NVIDIA's, nvidia0/vgpu2 of Google's,
-// 0000:c1:00.0-slice-2 of AMD's.
+// WholeGPU returns the GPU that belongs to a device plugin's ID: UUID::2 (NVIDIA),
+// nvidia0/vgpu2 (Google), 0000:c1:00.0-slice-2 (AMD).
 func WholeGPU(id string) string {
 	for _, separator := range []string{"::", "/vgpu", "-slice-"} {
 		id, _, _ = strings.Cut(id, separator)
@@ -30,11 +31,11 @@ func WholeGPU(id string) string {
 	return id
 }
 
-// gpus finds GPUs by the names that plugins, runtimes and device nodes give them.
+// gpus finds GPUs by the names that plugins, runtimes and device nodes use.
 type gpus struct {
 	list                  []model.GPU
 	byUUID, byPCI, byNode map[string]*model.GPU
-	parents               map[string]bool // UUIDs of GPUs that have parts
+	parents               map[string]bool // UUIDs of partitioned GPUs
 }
 
 func newGPUs(list []model.GPU) gpus {
@@ -68,8 +69,8 @@ func newGPUs(list []model.GPU) gpus {
 	return g
 }
 
-// find returns the GPU with a plugin's id: the UUID, also of a part, the PCI address (AMD), or the name of the device
-// node (Google).
+// find returns the GPU with a plugin's ID: a UUID (also of a part), a PCI address (AMD), or
+// the name of a device node (Google).
 func (g gpus) find(id string) *model.GPU {
 	if gpu := g.byUUID[id]; gpu != nil {
 		return gpu
@@ -80,8 +81,9 @@ func (g gpus) find(id string) *model.GPU {
 	return g.byNode["/dev/"+id]
 }
 
-// named returns the GPUs with a name that was requested from a runtime: a UUID, a PCI address, a number (of a part 0:1),
-// or all, which are the parts of GPUs that have parts. A name with a kind (CDI: amd.com/gpu=0) is that of one vendor.
+// named returns the GPUs with a name that was requested from a runtime: a UUID, a PCI address,
+// a number (0:1 for a part), or all. For a partitioned GPU "all" means its parts. A name with
+// a kind (CDI: amd.com/gpu=0) selects one vendor.
 func (g gpus) named(name string) (found []*model.GPU) {
 	vendor := g.bareVendor()
 	kind, device, ok := strings.Cut(name, "=")
@@ -107,8 +109,8 @@ func (g gpus) named(name string) (found []*model.GPU) {
 	return found
 }
 
-// bareVendor returns the vendor that a number without a kind refers to: the one with bare names if the node has a GPU of
-// it, else that of the node's GPUs.
+// bareVendor returns the vendor of numbers without a kind: a vendor with BareNames if the node
+// has a GPU of it, else the vendor of the node's first GPU.
 func (g gpus) bareVendor() (vendor model.Vendor) {
 	for i := range g.list {
 		if i == 0 || g.list[i].Vendor.Row().BareNames {

@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// mixed is a node with GPUs of both vendors, one of NVIDIA's in parts.
+// mixed returns a node with GPUs of two vendors, one NVIDIA GPU partitioned.
 func mixed() []model.GPU {
 	return []model.GPU{
 		{Vendor: model.AMD, ID: "0", UUID: "aa", PCIAddress: "0000:c1:00.0", Nodes: []string{"/dev/dri/card2", "/dev/dri/renderD130"}},
@@ -30,7 +30,7 @@ func mixed() []model.GPU {
 	}
 }
 
-// TestAssignedGPUs: whoever tells of a GPU, it is one share that knows it.
+// TestAssignedGPUs checks that all sources of one assignment give one complete share.
 func TestAssignedGPUs(t *testing.T) {
 	nodes := func(paths ...string) func(*model.Container) { return func(c *model.Container) { c.Devices = paths } }
 	requests := func(names ...string) func(*model.Container) {
@@ -87,7 +87,7 @@ func TestAssignedGPUs(t *testing.T) {
 		"a PCI function that is no GPU": {
 			with(), kubelet("amd.com/gpu", "0000:99:00.0"), []string{" |amd.com/gpu|0000:99:00.0|"},
 		},
-		"by the node alone": {
+		"only by the node": {
 			with(nodes("/dev/dri/renderD130", "/dev/nvidia9")), nil,
 			[]string{"aa aa||0000:c1:00.0|/dev/dri/renderD130", " nvidia9|||/dev/nvidia9"},
 		},
@@ -129,7 +129,7 @@ func TestAssignedGPUs(t *testing.T) {
 	}
 }
 
-// TestAllDevices: HCAs that a container has because it has everything are not its own.
+// TestAllDevices checks that a container with access to all devices is assigned no HCA.
 func TestAllDevices(t *testing.T) {
 	all := worker(func(c *model.Container) {
 		c.AllDevices, c.Devices = true, []string{"/dev/infiniband/uverbs0", "/dev/nvidia0", "/dev/dri/card1"}
@@ -169,6 +169,6 @@ func TestAccessShares(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	if a := attribute(facts{}); a.DeviceOpens != nil || a.DeviceHandles != nil {
-		t.Error("nothing was counted, and there are shares")
+		t.Error("there are shares without counters")
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestSharedNodes: the node of a GPU instance is that of all its compute instances, and
-// gives none of them to anybody.
+// TestSharedNodes checks that the node of a GPU instance belongs to all its compute instances
+// and assigns none of them.
 func TestSharedNodes(t *testing.T) {
 	part := func(uuid, own string) model.GPU {
 		return model.GPU{
@@ -33,8 +33,8 @@ func TestSharedNodes(t *testing.T) {
 	}
 }
 
-// TestPartitions: AMD's plugin calls the first partition by the PCI address, and the
-// resource by the partition modes.
+// TestPartitions checks the names of AMD's plugin: the PCI address for the first partition,
+// and partition modes in the resource.
 func TestPartitions(t *testing.T) {
 	part := func(n int) model.GPU {
 		return model.GPU{
@@ -60,7 +60,8 @@ func TestPartitions(t *testing.T) {
 	}
 }
 
-// TestRequestedByAddress: nvidia-container-cli takes PCI addresses, too.
+// TestRequestedByAddress checks that a PCI address works as a requested name, as in
+// nvidia-container-cli.
 func TestRequestedByAddress(t *testing.T) {
 	g := newGPUs([]model.GPU{{Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", PCIAddress: "0000:1a:00.0"}})
 	if found := g.named("0000:1A:00.0"); !slices.Equal(found, []*model.GPU{&g.list[0]}) {

@@ -8,29 +8,29 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// GPUShare is what one owner has of one GPU, or of one part of a GPU. A GPU that
-// has parts has no shares: it is used through them.
+// GPUShare is one owner's share of one GPU, or of one part of a GPU. A partitioned GPU has no
+// shares of its own.
 type GPUShare struct {
 	Owner int
 	GPU   *model.GPU
-	// Allocated says that the owner was given it, which is known of those whose
-	// processes are not listed, too.
+	// Allocated reports that the GPU is assigned to the owner. It does not depend on the
+	// process list.
 	Allocated bool
-	// Listed says that the processes of the GPU were listed: only then is what follows
-	// known, and zero a measurement.
+	// Listed reports that the processes of the GPU were listed. Otherwise the following fields
+	// are unknown.
 	Listed bool
-	// Memory is what the processes of the owner have allocated on the GPU, in bytes. It
-	// is not known where no process of the owner's tells.
+	// Memory is the GPU memory that the owner's processes have allocated, in bytes. It is
+	// unknown if the driver reports it for none of them.
 	Memory    model.Optional
 	Processes uint64
-	// Engines are the parts of the time in which they used each engine that the driver reports for them. An engine that
-	// it reports for no process (see GPUVendor.ProcessEngines) has no shares.
+	// Engines are the owner's busy ratios of each engine that the driver reports per process.
+	// Other engines (see GPUVendor.ProcessEngines) have no shares.
 	Engines []model.Figure
 }
 
-// GPUFigures is what the shares of a GPU add up to: the GPU's own figures, raised
-// where those of its processes are more, as the two are not read at one instant.
-// An engine that the GPU itself does not tell of is not among them.
+// GPUFigures are the totals of a GPU, which are the sums of its shares: the GPU's own values,
+// raised to the sum of its processes where that is higher, because the two are not read at the
+// same instant. It has no engines that the GPU itself does not report.
 type GPUFigures struct {
 	GPU       *model.GPU
 	Listed    bool
@@ -39,9 +39,8 @@ type GPUFigures struct {
 	Engines   []model.Figure
 }
 
-// gpus gives the processes of GPUs to their owners. An owner that does not use a GPU that it
-// was assigned has a share of zero. Processes of a GPU that is not listed, or that has
-// parts, have no share.
+// gpus credits the processes of GPUs to their owners. An owner that does not use its assigned
+// GPU has a share of zero. Processes of an unlisted or partitioned GPU have no share.
 func (o *users) gpus(s *model.Snapshot) ([]GPUShare, []GPUFigures) {
 	if s.GPUs == nil {
 		return nil, nil
@@ -99,13 +98,13 @@ type gpuUsers struct {
 	vendor    *model.GPUVendor
 	rows      []gpuUser
 	at        map[int]int // by owner
-	engines   []string    // of which processes tell
+	engines   []string    // that processes report
 	processes uint64
 }
 
 type gpuUser struct {
 	share GPUShare
-	used  map[string]float64 // by engine, those of which its processes tell
+	used  map[string]float64 // by engine that processes report
 }
 
 func (u *gpuUsers) row(owner int) *gpuUser {
@@ -136,8 +135,8 @@ func (u *gpuUsers) add(owner int, p *model.GPUProcess) {
 	}
 }
 
-// settle makes the shares add up to the figures, which it raises where they must
-// be. What no process accounts for is unattributed's, who always has a share.
+// settle makes the shares add up to the totals and raises the totals where necessary. The
+// unattributed share, which always exists, gets the remainder.
 func (u *gpuUsers) settle(f *GPUFigures) []GPUShare {
 	out := make([]GPUShare, 0, len(u.rows)+1)
 	if !f.Listed {
@@ -179,13 +178,12 @@ func (u *gpuUsers) settle(f *GPUFigures) []GPUShare {
 	return out
 }
 
-// shared reports whether an engine is reported for processes.
+// shared reports whether the driver reports an engine per process.
 func (u *gpuUsers) shared(engine string) bool {
 	return slices.Contains(u.engines, engine) || slices.Contains(u.vendor.ProcessEngines, engine)
 }
 
-// names are the engines that have shares: of those that the GPU tells of, and others
-// of which its processes do.
+// names returns the engines that have shares: those of the GPU and those of its processes.
 func (u *gpuUsers) names(engines []model.Figure) (names []string) {
 	for _, e := range engines {
 		if u.shared(e.Name) {
@@ -200,7 +198,8 @@ func (u *gpuUsers) names(engines []model.Figure) (names []string) {
 	return names
 }
 
-// settleMemory books on unattributed what no process has, and returns what is used then.
+// settleMemory credits the remainder of the used memory to the unattributed share and returns
+// the total.
 func (u *gpuUsers) settleMemory(used model.Optional) model.Optional {
 	if !used.Known {
 		return used
@@ -215,7 +214,7 @@ func (u *gpuUsers) settleMemory(used model.Optional) model.Optional {
 	return used
 }
 
-// settleEngine does the same for an engine of the GPU.
+// settleEngine credits the remainder of an engine to the unattributed share.
 func (u *gpuUsers) settleEngine(e *model.Figure) {
 	var sum float64
 	for i := range u.rows {

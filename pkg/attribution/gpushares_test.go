@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// gpuRows are the shares in words: GPU, owner, memory, processes, engines.
+// gpuRows formats the shares: GPU, owner, memory, processes, engines.
 func gpuRows(a Attribution) []string {
 	rows := []string{}
 	for _, s := range a.GPUs {
@@ -56,13 +56,13 @@ func TestGPUShares(t *testing.T) {
 		processes  []model.GPUProcess
 		containers []model.Container
 		want       []string
-		figures    string // of the first
+		totals     string // of the first GPU
 	}{
 		"unattributed": {
 			gpus: []model.GPU{gpu}, processes: []model.GPUProcess{},
-			want: []string{"GPU-0 : memory 100, 0 processes, sm 0.5"}, figures: "100 [{sm 0.5}] 0",
+			want: []string{"GPU-0 : memory 100, 0 processes, sm 0.5"}, totals: "100 [{sm 0.5}] 0",
 		},
-		"owners of several cgroups, and what is left": {
+		"owners of several cgroups, and the remainder": {
 			gpus: []model.GPU{gpu}, processes: []model.GPUProcess{
 				{GPU: "GPU-0", PID: 1, Cgroup: 1, Memory: n(10), Engines: sm(0.25)},
 				{GPU: "GPU-0", PID: 2, Cgroup: 2, Memory: n(20), Engines: []model.Figure{}},
@@ -72,9 +72,9 @@ func TestGPUShares(t *testing.T) {
 				"GPU-0 docker:a: memory 10, 1 processes, sm 0.25", "GPU-0 slurm:7: memory 50, 2 processes, sm 0.125",
 				"GPU-0 : memory 40, 0 processes, sm 0.125",
 			},
-			figures: "100 [{sm 0.5}] 3",
+			totals: "100 [{sm 0.5}] 3",
 		},
-		"processes tell more than the GPU": {
+		"processes report more than the GPU": {
 			gpus: []model.GPU{gpu}, processes: []model.GPUProcess{
 				{GPU: "GPU-0", PID: 1, Cgroup: 1, Memory: n(90), Engines: sm(0.5)},
 				{GPU: "GPU-0", PID: 2, Cgroup: 2, Memory: n(30), Engines: sm(0.25)},
@@ -83,14 +83,14 @@ func TestGPUShares(t *testing.T) {
 				"GPU-0 docker:a: memory 90, 1 processes, sm 0.5", "GPU-0 slurm:7: memory 30, 1 processes, sm 0.25",
 				"GPU-0 : memory 0, 0 processes, sm 0",
 			},
-			figures: "120 [{sm 0.75}] 2",
+			totals: "120 [{sm 0.75}] 2",
 		},
 		"given and idle": {
 			gpus: []model.GPU{gpu}, processes: []model.GPUProcess{}, containers: idle,
 			want: []string{"GPU-0 docker:idle: memory 0, 0 processes, sm 0, allocated", "GPU-0 : memory 100, 0 processes, sm 0.5"},
 		},
-		"given, and nobody lists processes": {
-			gpus: []model.GPU{gpu}, containers: idle, want: []string{"GPU-0 docker:idle:, allocated"}, figures: "100 [{sm 0.5}] 0",
+		"given, and no process list": {
+			gpus: []model.GPU{gpu}, containers: idle, want: []string{"GPU-0 docker:idle:, allocated"}, totals: "100 [{sm 0.5}] 0",
 		},
 		"given, and the GPU cannot be read": {
 			gpus:      []model.GPU{{UUID: "GPU-0", Nodes: gpu.Nodes, Problems: []model.GPUCondition{{Name: model.ProblemLost, Active: true}}}},
@@ -99,9 +99,9 @@ func TestGPUShares(t *testing.T) {
 		"given, and the list of this GPU failed": {
 			gpus:       []model.GPU{{UUID: "GPU-0", Nodes: gpu.Nodes, Memory: gpu.Memory, Engines: sm(0.5), Unlisted: true}},
 			processes:  []model.GPUProcess{},
-			containers: idle, want: []string{"GPU-0 docker:idle:, allocated"}, figures: "100 [{sm 0.5}] 0",
+			containers: idle, want: []string{"GPU-0 docker:idle:, allocated"}, totals: "100 [{sm 0.5}] 0",
 		},
-		"what processes do not tell": {
+		"values that processes do not report": {
 			gpus: []model.GPU{gpu}, processes: []model.GPUProcess{
 				{GPU: "GPU-0", PID: 1, Cgroup: 1},
 				{GPU: "GPU-0", PID: 2, Cgroup: 2, Memory: n(30), Engines: sm(0.25)},
@@ -112,18 +112,18 @@ func TestGPUShares(t *testing.T) {
 				"GPU-0 : memory 70, 0 processes, sm 0.25",
 			},
 		},
-		"what the GPU does not tell": {
+		"values that the GPU does not report": {
 			gpus: []model.GPU{{UUID: "GPU-0"}}, processes: []model.GPUProcess{
 				{GPU: "GPU-0", PID: 1, Cgroup: 1, Memory: n(10), Engines: sm(0.25)},
 			},
-			want:    []string{"GPU-0 docker:a: memory 10, 1 processes, sm 0.25", "GPU-0 : memory ?, 0 processes"},
-			figures: "? [] 1",
+			want:   []string{"GPU-0 docker:a: memory 10, 1 processes, sm 0.25", "GPU-0 : memory ?, 0 processes"},
+			totals: "? [] 1",
 		},
 		"no owner": {
 			gpus: []model.GPU{gpu}, processes: []model.GPUProcess{
 				{GPU: "GPU-0", PID: 1, Memory: n(10), Engines: sm(0.25)}, {GPU: "GPU-0", PID: 2, Cgroup: 99, Memory: n(5)},
 			},
-			want: []string{"GPU-0 : memory 100, 2 processes, sm 0.5"}, figures: "100 [{sm 0.5}] 2",
+			want: []string{"GPU-0 : memory 100, 2 processes, sm 0.5"}, totals: "100 [{sm 0.5}] 2",
 		},
 		"listed twice, and of a GPU that is gone": {
 			gpus: []model.GPU{gpu}, processes: []model.GPUProcess{
@@ -140,9 +140,9 @@ func TestGPUShares(t *testing.T) {
 			want: []string{
 				"MIG-1 : memory 8, 0 processes", "MIG-2 docker:a: memory 7, 1 processes", "MIG-2 : memory 1, 0 processes",
 			},
-			figures: "100 [{sm 0.5}] 0",
+			totals: "100 [{sm 0.5}] 0",
 		},
-		"AMD's, whose compute queues are not seen": {
+		"AMD GPU with invisible compute queues": {
 			gpus: []model.GPU{{
 				Vendor: model.AMD, UUID: "aa", Memory: model.VideoMemory{Used: n(9)},
 				Engines: []model.Figure{{Name: "gfx", Value: 0.5}, {Name: "memory", Value: 0.25}},
@@ -155,7 +155,7 @@ func TestGPUShares(t *testing.T) {
 				"aa docker:a: memory 4, 1 processes, cu 0.5", "aa slurm:7: memory 4, 1 processes, gfx 0.125",
 				"aa : memory 1, 0 processes, gfx 0.375",
 			},
-			figures: "9 [{gfx 0.5} {memory 0.25}] 2",
+			totals: "9 [{gfx 0.5} {memory 0.25}] 2",
 		},
 		"no GPUs": {gpus: []model.GPU{}, processes: []model.GPUProcess{}, want: []string{}},
 	} {
@@ -165,9 +165,9 @@ func TestGPUShares(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", d)
 			}
 			if a.GPUs == nil || len(a.GPUFigures) != len(c.gpus) {
-				t.Errorf("%d figures of %d GPUs", len(a.GPUFigures), len(c.gpus))
+				t.Errorf("%d totals of %d GPUs", len(a.GPUFigures), len(c.gpus))
 			}
-			if c.figures == "" {
+			if c.totals == "" {
 				return
 			}
 			f := a.GPUFigures[0]
@@ -175,18 +175,18 @@ func TestGPUShares(t *testing.T) {
 			if f.Memory.Known {
 				used = fmt.Sprint(f.Memory.Value)
 			}
-			if got := fmt.Sprintf("%s %v %d", used, f.Engines, f.Processes); got != c.figures {
-				t.Errorf("the figures are %s, want %s", got, c.figures)
+			if got := fmt.Sprintf("%s %v %d", used, f.Engines, f.Processes); got != c.totals {
+				t.Errorf("the totals are %s, want %s", got, c.totals)
 			}
 		})
 	}
 	if a := attribute(facts{Snapshot: model.Snapshot{GPUProcesses: []model.GPUProcess{{GPU: "GPU-0", PID: 1}}}}); a.GPUs != nil || a.GPUFigures != nil {
-		t.Error("nobody looked for GPUs, and there are shares")
+		t.Error("there are shares of GPUs that were not collected")
 	}
 }
 
-// TestGPUSharesConserve: on any node the shares of each GPU are its figures, which
-// are never less than what the driver says, and no fact is changed.
+// TestGPUSharesConserve checks on random nodes that the shares of each GPU add up to its
+// totals, that no total is below the driver's value, and that no fact is changed.
 func TestGPUSharesConserve(t *testing.T) {
 	for seed := range uint64(300) {
 		s := randomGPUs(rand.New(rand.NewPCG(seed, 4)))
@@ -202,7 +202,7 @@ func TestGPUSharesConserve(t *testing.T) {
 		for i := range a.GPUFigures {
 			f := &a.GPUFigures[i]
 			if f.GPU != &s.GPUs[i] {
-				t.Fatalf("seed %d: figures of another GPU", seed)
+				t.Fatalf("seed %d: totals of another GPU", seed)
 			}
 			checkGPU(t, seed, &s, &a, f, parents[f.GPU.UUID])
 		}
@@ -219,7 +219,7 @@ func TestGPUSharesConserve(t *testing.T) {
 			delete(given, [2]any{r.Owner, r.GPU})
 		}
 		if len(given) > 0 {
-			t.Errorf("seed %d: no share for who was given %v", seed, given)
+			t.Errorf("seed %d: no share for the owners that are assigned %v", seed, given)
 		}
 	}
 }
@@ -243,27 +243,27 @@ func checkGPU(t *testing.T, seed uint64, s *facts, a *Attribution, f *GPUFigures
 			engines[e.Name] += e.Value
 		}
 		if r.Listed != f.Listed || !r.Listed && (r.Memory.Known || r.Engines != nil || r.Processes > 0 || !r.Allocated) {
-			t.Errorf("seed %d: a share of what is not known: %+v", seed, r)
+			t.Errorf("seed %d: a share of an unlisted GPU has values: %+v", seed, r)
 		}
 		if r.Memory.Value < 0 || slices.ContainsFunc(r.Engines, func(e model.Figure) bool { return e.Value < 0 }) {
 			t.Errorf("seed %d: a negative share: %+v", seed, r)
 		}
 		if r.Listed && r.Processes == 0 && r.Owner != unattributed && (r.Memory != model.Some(0) || !r.Allocated) {
-			t.Errorf("seed %d: who uses nothing has %+v", seed, r)
+			t.Errorf("seed %d: an owner without processes has %+v", seed, r)
 		}
 	}
 	if parent && len(owners) > 0 || f.Listed && !owners[unattributed] {
 		t.Errorf("seed %d: %s has the owners %v", seed, f.GPU.UUID, owners)
 	}
-	seen, told := map[int]bool{}, false
+	seen, reported := map[int]bool{}, false
 	for _, p := range s.GPUProcesses {
 		if p.GPU == f.GPU.UUID && !parent && !seen[p.PID] {
 			seen[p.PID] = true
-			told = told || slices.ContainsFunc(p.Engines, func(e model.Figure) bool { return e.Name == "gr_active" })
+			reported = reported || slices.ContainsFunc(p.Engines, func(e model.Figure) bool { return e.Name == "gr_active" })
 		}
 	}
 	if f.Listed && (int(processes) != len(seen) || f.Processes != processes) {
-		t.Errorf("seed %d: %d processes, figure %d, want %d", seed, processes, f.Processes, len(seen))
+		t.Errorf("seed %d: %d processes, total %d, want %d", seed, processes, f.Processes, len(seen))
 	}
 	if f.Memory.Known != f.GPU.Memory.Used.Known || f.Memory.Value < f.GPU.Memory.Used.Value {
 		t.Errorf("seed %d: %v of %v", seed, f.Memory, f.GPU.Memory.Used)
@@ -275,7 +275,7 @@ func checkGPU(t *testing.T, seed uint64, s *facts, a *Attribution, f *GPUFigures
 		t.Errorf("seed %d: %v of %v", seed, f.Engines, f.GPU.Engines)
 	}
 	for i, e := range f.Engines {
-		if e.Name == "gr_active" && !told { // no process can be told to use it
+		if e.Name == "gr_active" && !reported { // processes report no use of it
 			if _, ok := engines[e.Name]; ok || e != f.GPU.Engines[i] {
 				t.Errorf("seed %d: shares of %v", seed, e)
 			}
@@ -288,9 +288,8 @@ func checkGPU(t *testing.T, seed uint64, s *facts, a *Attribution, f *GPUFigures
 	}
 }
 
-// randomGPUs is a node of GPUs, parts of some, processes of known and unknown
-// owners, some listed twice or of a GPU that is not there, and containers that were
-// given any of the GPUs.
+// randomGPUs returns a node of GPUs, parts of some, processes of known and unknown owners,
+// some listed twice or on an unknown GPU, and containers that are assigned any of the GPUs.
 func randomGPUs(r *rand.Rand) facts {
 	chance := func(percent int) bool { return r.IntN(100) < percent }
 	optional := func(v float64) model.Optional {

@@ -4,7 +4,7 @@ package attribution
 
 import "github.com/accelscope/accelscope/pkg/model"
 
-// DeviceHandleShare is how many open files of a device node one owner has.
+// DeviceHandleShare is the number of open files of a device node of one owner.
 type DeviceHandleShare struct {
 	Owner  int
 	Device string

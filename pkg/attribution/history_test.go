@@ -11,14 +11,14 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A history is the random life of a node: cgroups of several owners count verbs, get names and
-// other names, end and are forgotten; answers are late, partial or lost.
+// A history simulates a node at random: cgroups of several owners count verbs, get names and
+// new names, end and are forgotten; answers are late, partial or lost.
 type history struct {
 	r       *rand.Rand
 	next    model.CgroupID
 	owners  []*historyOwner
 	cgroups []*historyCgroup
-	// noRestarts lets no counter of the kernel begin again.
+	// noRestarts prevents resets of kernel counters.
 	noRestarts bool
 }
 
@@ -32,31 +32,31 @@ type historyOwner struct {
 type ownerKind int
 
 const (
-	inPod    ownerKind = iota // a container that the kubelet names late, and again
+	inPod    ownerKind = iota // a container that the kubelet names late and then renames
 	ofJob                     // steps of a job
-	pod                       // a pod that is known by its UID first
-	claimed                   // the container id of an owner inPod, made by a user
-	byPath                    // found by its cgroup path, later under the name of an owner inPod
+	pod                       // a pod that is first known by its UID
+	claimed                   // the container ID of an owner inPod, claimed by a user
+	byPath                    // first known by its cgroup path, later by the name of an owner inPod
 	movable                   // its cgroups are renamed one after the other
 	late                      // without a name at first
-	nameless                  // never gets one
+	nameless                  // never gets a name
 	ownerKinds
 )
 
 type historyCgroup struct {
 	id        model.CgroupID
 	owner     *historyOwner
-	moved     int // renames of this cgroup alone
+	moved     int // renames of this cgroup only
 	age       int
-	counters  map[model.VerbKey]uint64 // what the source reports
-	delivered map[model.VerbKey]uint64 // what it reported in its last answer
-	died      int                      // refreshes since its end, 0 while it lives
+	counters  map[model.VerbKey]uint64 // the values that the source reports
+	delivered map[model.VerbKey]uint64 // the values of its last answer
+	died      int                      // refreshes since its end, 0 while it is alive
 	forgotten bool
-	lingers   int // refreshes that its rows are listed after it was forgotten
-	missing   int // answers in a row without its rows
+	lingers   int // refreshes in which its rows are listed after it was forgotten
+	missing   int // consecutive answers without its rows
 }
 
-// answer is what sources answer in one refresh.
+// answer is the answer of all sources in one refresh.
 type answer struct {
 	facts     model.Snapshot // Cgroups, Containers, Pods, Verbs and VerbErrors
 	forget    []model.CgroupID
@@ -64,7 +64,7 @@ type answer struct {
 	partial   bool
 }
 
-// delivery is what a row grew by since its last delivery.
+// delivery is the growth of a row since its last delivery.
 type delivery struct {
 	cgroup model.CgroupID
 	key    model.VerbKey
@@ -81,7 +81,7 @@ func newHistory(seed uint64) *history {
 
 func (h *history) chance(percent int) bool { return h.r.IntN(100) < percent }
 
-// step lets a refresh pass and returns its answers.
+// step simulates a refresh and returns its answers.
 func (h *history) step() answer {
 	var a answer
 	if h.chance(35) && len(h.cgroups) < 12 {
@@ -109,8 +109,8 @@ func (h *history) step() answer {
 	return a
 }
 
-// live lets a cgroup count, end, and be forgotten. One that is listed after it was forgotten
-// is forgotten once more.
+// live lets a cgroup count, end and be forgotten. A cgroup that is listed again is forgotten
+// again.
 func (h *history) live(c *historyCgroup, a *answer) {
 	c.age++
 	switch {
@@ -121,7 +121,7 @@ func (h *history) live(c *historyCgroup, a *answer) {
 	case c.died > 0:
 		if c.died++; c.died > 4 {
 			c.forgotten, c.lingers = true, h.r.IntN(3)
-			if h.chance(10) { // a source that has not noticed
+			if h.chance(10) { // the source has not noticed the end yet
 				c.lingers = 40
 			}
 			a.forget = append(a.forget, c.id)
@@ -134,7 +134,7 @@ func (h *history) live(c *historyCgroup, a *answer) {
 		}
 		for range h.r.IntN(4) {
 			k := model.VerbKey{Device: fmt.Sprint("mlx5_", h.r.IntN(2)), Verb: []string{"reg_mr", "create_qp", "dereg_mr"}[h.r.IntN(3)]}
-			if h.chance(1) && !h.noRestarts { // the kernel's counter is gone, and what replaces it is smaller
+			if h.chance(1) && !h.noRestarts { // the kernel's counter is replaced by a smaller one
 				c.counters[k] = uint64(h.r.IntN(int(c.delivered[k]) + 1))
 			}
 			c.counters[k] += uint64(h.r.IntN(1000))
@@ -142,7 +142,7 @@ func (h *history) live(c *historyCgroup, a *answer) {
 	}
 }
 
-// deliver lists the rows of all cgroups, in any order; sometimes some are missing.
+// deliver lists the rows of all cgroups in random order; some may be missing.
 func (h *history) deliver(a *answer) {
 	a.partial = h.chance(8)
 	a.facts.Verbs = []model.Series[model.VerbKey, model.Histogram]{}
@@ -196,7 +196,7 @@ func histogramOf(n uint64) model.Histogram {
 	return h
 }
 
-// names lists the cgroups, and the containers and pods that have names by now.
+// names lists the cgroups and the containers and pods that have names.
 func (h *history) names(s *model.Snapshot) {
 	s.Cgroups, s.Containers, s.Pods = []model.Cgroup{}, []model.Container{}, []model.Pod{}
 	for _, c := range h.cgroups {
@@ -228,7 +228,7 @@ func (h *history) names(s *model.Snapshot) {
 func (o *historyOwner) containerID() string { return fmt.Sprint("container", o.id) }
 func (o *historyOwner) path() string        { return fmt.Sprint("/owner", o.id) }
 
-// fact returns what the path of a cgroup shows.
+// fact returns the facts that the path of a cgroup contains.
 func (c *historyCgroup) fact() (model.Cgroup, bool) {
 	o := c.owner
 	f := model.Cgroup{ID: c.id, Path: model.CgroupPath(o.path())}

@@ -4,8 +4,8 @@ package attribution
 
 import "github.com/accelscope/accelscope/pkg/model"
 
-// SamplingShare is the part of the time in which an owner's calls are watched: the smallest
-// of its cgroups.
+// SamplingShare is the ratio of time in which an owner's calls are watched: the minimum over its
+// cgroups.
 type SamplingShare struct {
 	Owner  int
 	Device string
@@ -13,7 +13,7 @@ type SamplingShare struct {
 	Ratio  float64
 }
 
-// BudgetShare is what probes on the data path cost an owner. SpentRatio is the highest of
+// BudgetShare is the cost of data-path probes for one owner. SpentRatio is the maximum over
 // its cgroups.
 type BudgetShare struct {
 	Owner      int

@@ -16,7 +16,7 @@ func (t objectTable) of(owner int, device string, typ model.ObjectType) *ObjectS
 	return t.at(t.key(owner, device, string(typ)), ObjectShare{Owner: owner, Device: device, Type: typ})
 }
 
-// objects returns what owners hold: counted by the probe, or else listed by netlink.
+// objects returns the objects of each owner: counted by the probe, or else listed by netlink.
 func (o *users) objects(s *model.Snapshot) objectTable {
 	t := objectTable{newTable[ObjectShare](len(s.Objects) + len(s.Holdings) + len(s.Resources))}
 	for _, f := range s.Objects {
@@ -30,10 +30,9 @@ func (o *users) objects(s *model.Snapshot) objectTable {
 	return t
 }
 
-// settle makes the shares of a device equal to its figure: the rest is unattributed. Where
-// the shares exceed the figure it is raised to them: the two are not read at the same
-// instant, and some objects are hidden from the kernel's count (no_track) or of a type
-// that it does not count.
+// settle makes the shares of a device add up to its total: the remainder is unattributed. A
+// total below the sum of its shares is raised: the two are not read at the same instant, and
+// the kernel does not count some objects (no_track) and types.
 func (t objectTable) settle(s *model.Snapshot, created []Share[model.ObjectKey, model.Count]) ([]ObjectShare, []model.Resource) {
 	method := MethodProbe
 	if s.Objects == nil {
@@ -77,8 +76,8 @@ func (t objectTable) settle(s *model.Snapshot, created []Share[model.ObjectKey, 
 	return t.rows, devices
 }
 
-// registered returns the registered memory, counted by the probe. From netlink it is the
-// length of a region and not what is behind it: a GPU's memory counts as the host's.
+// registered returns the registered memory, counted by the probe. Netlink reports only the
+// length of a region, so GPU memory counts as host memory.
 func (o *users) registered(s *model.Snapshot) []RegisteredShare {
 	t := newTable[RegisteredShare](len(s.Registered) + len(s.Holdings) + 2*len(s.HCAs))
 	at := func(owner int, device string, m model.Memory) *RegisteredShare {
@@ -108,9 +107,9 @@ func (o *users) registered(s *model.Snapshot) []RegisteredShare {
 	return t.rows
 }
 
-// rdmaCgroups sums the charges of an owner's topmost cgroups: the controller charges a
-// cgroup for all that lie below it. For the same reason an unattributed cgroup has no
-// share: it may be the parent of cgroups that have one.
+// rdmaCgroups sums the charges of an owner's topmost cgroups: the controller charges a cgroup
+// for its descendants too. For the same reason an unattributed cgroup has no share: it may be
+// the parent of cgroups that have one.
 func (o *users) rdmaCgroups(s *model.Snapshot) []RDMACgroupShare {
 	facts := slices.Clone(s.RDMACgroups)
 	slices.SortStableFunc(facts, func(a, b model.RDMACgroup) int {

@@ -2,15 +2,14 @@
 
 package attribution
 
-// key distinguishes the shares of one kind, by numbers: strings would have to be hashed
-// whole for each fact.
+// key identifies a share by numbers: hashing strings for each fact would be slower.
 type key struct {
 	owner  int
 	device int32
 	what   int32 // object type, memory or class
 }
 
-// shareTable is a list of shares that can be found by their key.
+// shareTable is a list of shares that can be found by key.
 type shareTable[S any] struct {
 	rows  []S
 	index map[key]int
@@ -37,8 +36,8 @@ func (t *shareTable[S]) number(name string) int32 {
 	return n
 }
 
-// at returns the share of k, which it adds as given if there is none. The pointer is good
-// until the next call.
+// at returns the share with key k and adds share if there is none. The pointer is valid until
+// the next call.
 func (t *shareTable[S]) at(k key, share S) *S {
 	i, ok := t.index[k]
 	if !ok {

@@ -3,24 +3,26 @@
 package attribution
 
 import (
+	"slices"
+
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A Tracker turns values that grow per cgroup into values that grow per owner. It credits
-// what a row has grown by since its last answer to the owner that the cgroup has now, once.
-// What is credited stays with the owner when the cgroup ends, and when a name changes.
+// A Tracker converts counters per cgroup to counters per owner. It credits the growth of a row
+// since its last answer, once, to the current owner of the cgroup. The credit stays with the
+// owner when the cgroup ends, and when a name changes.
 //
-// Answers may lack rows, and may come late: a row that is missing is kept. The zero Tracker
-// is ready; it is for one goroutine.
+// Answers may be late and may lack rows: a missing row is kept. The zero Tracker is ready to
+// use. It is not safe for concurrent use.
 type Tracker[K comparable, V any, P model.Cumulative[V]] struct {
 	rows     map[rowKey[K]]*trackedRow[V]
 	leaving  map[rowKey[K]]*trackedRow[V] // rows of forgotten cgroups
 	accounts []account[K, V]              // in the order of the first credit
 	index    map[accountKey[K]]int
-	answer   uint64 // counts answers
+	answer   uint64 // number of the last answer
 	answered bool
-	order    []*trackedRow[V] // of the answer, by series
+	order    []*trackedRow[V] // rows of the answer, in its order
 }
 
 type rowKey[K comparable] struct {
@@ -30,9 +32,9 @@ type rowKey[K comparable] struct {
 
 type trackedRow[V any] struct {
 	last    V
-	answer  uint64 // that had it last
-	at      int    // in that answer
-	missing int    // answers in a row without it, once its cgroup is forgotten
+	answer  uint64 // the last answer that had the row
+	at      int    // index in that answer
+	missing int    // consecutive answers without the row after its cgroup was forgotten
 }
 
 type account[K comparable, V any] struct {
@@ -47,20 +49,20 @@ type accountKey[K comparable] struct {
 	key   K
 }
 
-// Share is what one owner counted under a key.
+// Share is the value of one owner for one key.
 type Share[K comparable, V any] struct {
 	Owner   int // index into Attribution.Owners
 	Key     K
 	Value   V
-	Resting bool // see model.Series; of any of its cgroups
+	Resting bool // see model.Series; true if any of its cgroups rests
 }
 
-// maxMissedAnswers is how many answers in a row may lack the row of a forgotten cgroup before
-// it is dropped. A source may list it once more, and an answer may be partial: a row that
-// is dropped too early is credited a second time.
+// maxMissedAnswers is the number of consecutive answers without the row of a forgotten cgroup
+// after which it is dropped. A source may list it once more, and an answer may be partial: a
+// row that is dropped too early is credited a second time.
 const maxMissedAnswers = 10
 
-// Credit credits the growth of each row. Nil means that nothing was collected.
+// Credit credits the growth of each row. A nil series means that nothing was collected.
 func (t *Tracker[K, V, P]) Credit(series []model.Series[K, V], owners *identity.Table) {
 	if t.answered = series != nil; !t.answered {
 		return
@@ -94,7 +96,7 @@ func (t *Tracker[K, V, P]) Credit(series []model.Series[K, V], owners *identity.
 	}
 }
 
-// find finds the row of each series, and adds up series of one row.
+// find finds the row of each series and sums series with the same row.
 func (t *Tracker[K, V, P]) find(series []model.Series[K, V]) []model.Series[K, V] {
 	t.order = t.order[:0]
 	var sums []model.Series[K, V]
@@ -138,7 +140,7 @@ func (t *Tracker[K, V, P]) account(owner identity.OwnerID, key K) *account[K, V]
 	return &t.accounts[i]
 }
 
-// Shares returns what owners with a known cgroup counted, and what is unattributed; nil if
+// Shares returns the values of the zero owner and of owners with a known cgroup; nil if
 // nothing was collected. use returns the index of an owner.
 func (t *Tracker[K, V, P]) Shares(owners *identity.Table, use func(identity.OwnerID) int) []Share[K, V] {
 	if !t.answered {
@@ -154,7 +156,7 @@ func (t *Tracker[K, V, P]) Shares(owners *identity.Table, use func(identity.Owne
 	return shares
 }
 
-// Forget notes that cgroups are forgotten: their rows are dropped once answers lack them.
+// Forget marks cgroups as forgotten: their rows are dropped once answers lack them.
 func (t *Tracker[K, V, P]) Forget(ids map[model.CgroupID]bool) {
 	for k, r := range t.rows {
 		if ids[k.cgroup] {
@@ -166,7 +168,7 @@ func (t *Tracker[K, V, P]) Forget(ids map[model.CgroupID]bool) {
 	}
 }
 
-// Merge gives everything of one owner to another one.
+// Merge moves the counters of one owner to another one.
 func (t *Tracker[K, V, P]) Merge(m identity.Merge) {
 	for i := range t.accounts {
 		a := &t.accounts[i]
@@ -182,16 +184,19 @@ func (t *Tracker[K, V, P]) Merge(m identity.Merge) {
 		a.owner = m.To
 		t.index[to] = i
 	}
-	t.Expire(m.From)
+	t.Expire(map[identity.OwnerID]bool{m.From: true})
 }
 
-// Expire drops everything of an owner.
-func (t *Tracker[K, V, P]) Expire(id identity.OwnerID) {
+// Expire drops everything of owners.
+func (t *Tracker[K, V, P]) Expire(ids map[identity.OwnerID]bool) {
+	if !slices.ContainsFunc(t.accounts, func(a account[K, V]) bool { return ids[a.owner] }) {
+		return
+	}
 	kept := t.accounts[:0]
 	for i := range t.accounts {
 		a := &t.accounts[i]
-		if a.owner == id {
-			delete(t.index, accountKey[K]{id, a.key})
+		if ids[a.owner] {
+			delete(t.index, accountKey[K]{a.owner, a.key})
 			continue
 		}
 		t.index[accountKey[K]{a.owner, a.key}] = len(kept)

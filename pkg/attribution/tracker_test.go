@@ -21,8 +21,8 @@ type (
 	errorTracker = Tracker[model.VerbErrorKey, model.Count, *model.Count]
 )
 
-// historyModel computes the counters of owners from a log of all deliveries, without deltas.
-// A token stands for an owner from its first delivery until it expires or is merged.
+// historyModel computes the counters of owners from a log of all deliveries, without deltas. A
+// token stands for an owner from its first delivery until it expires or is merged.
 type historyModel struct {
 	log    []credit
 	tokens map[identity.OwnerID]int
@@ -59,7 +59,7 @@ type accountOf struct {
 	key   model.VerbKey
 }
 
-// want returns the counters of the owners that are shown, and what expired.
+// want returns the counters of the visible owners and the expired counts.
 func (m *historyModel) want(owners *identity.Table) (shown map[accountOf]uint64, expired uint64) {
 	ids := map[int]identity.OwnerID{}
 	for id, token := range m.tokens {
@@ -78,8 +78,8 @@ func (m *historyModel) want(owners *identity.Table) (shown map[accountOf]uint64,
 	return shown, expired
 }
 
-// TestTrackerHistory: whatever happens, each owner has what its cgroups delivered while they
-// were its own, once; nothing is lost but with an owner that expires.
+// TestTrackerHistory checks on random histories that each owner has the deliveries of its
+// cgroups exactly once, and that only expiry of an owner loses counts.
 func TestTrackerHistory(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { testTrackerHistory(t, seed) })
@@ -126,10 +126,11 @@ func testTrackerHistory(t *testing.T, seed uint64) {
 					delete(before, k)
 				}
 			}
-			tracked.Expire(id)
-			again.Expire(id)
-			shuffled.Expire(id)
-			errors.Expire(id)
+			gone := map[identity.OwnerID]bool{id: true}
+			tracked.Expire(gone)
+			again.Expire(gone)
+			shuffled.Expire(gone)
+			errors.Expire(gone)
 		}
 
 		use := func(id identity.OwnerID) int { return int(id) }
@@ -182,7 +183,7 @@ func testTrackerHistory(t *testing.T, seed uint64) {
 		owners.Resolve(&model.Snapshot{}, nil)
 		tracked.Credit([]model.Series[model.VerbKey, model.Histogram]{}, &owners)
 		for _, id := range owners.Expire(nil) {
-			tracked.Expire(id)
+			tracked.Expire(map[identity.OwnerID]bool{id: true})
 		}
 	}
 	for i := range tracked.accounts {
@@ -212,7 +213,7 @@ func sharesOf(t *testing.T, shares []Share[model.VerbKey, model.Histogram]) map[
 	for _, s := range shares {
 		k := accountOf{identity.OwnerID(s.Owner), s.Key}
 		if _, twice := got[k]; twice {
-			t.Fatalf("%v is there twice", k)
+			t.Fatalf("%v is listed twice", k)
 		}
 		if s.Value != histogramOf(s.Value.Count) {
 			t.Fatalf("%v is %v", k, s.Value)

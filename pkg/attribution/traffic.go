@@ -7,16 +7,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TrafficShare is what one owner moved over one device in one direction, in bytes, as one
-// method counted it. The shares of all methods together are what the owner moved: no byte
-// is in two of them. Package traffic computes them.
+// TrafficShare is the number of bytes that one owner moved over one device in one direction,
+// as one method counted them. No byte is in the shares of two methods, so they can be added.
+// Package traffic computes them.
 type TrafficShare struct {
 	Owner     int
 	Device    string
 	Method    model.Method
 	Direction model.Direction
 	Bytes     uint64
-	Sampled   bool // see model.Seen; these are in no sum
+	Sampled   bool // see model.Seen; not part of any sum
 }
 
 // PeerShare is a connected queue pair with its owner.
@@ -25,7 +25,7 @@ type PeerShare struct {
 	model.Peer
 }
 
-// Peers gives queue pairs their owners.
+// Peers adds their owners to queue pairs.
 func Peers(peers []model.Peer, owners *identity.Table) []PeerShare {
 	shares := make([]PeerShare, len(peers))
 	for i, p := range peers {

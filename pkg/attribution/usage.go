@@ -4,20 +4,19 @@ package attribution
 
 import "github.com/accelscope/accelscope/pkg/model"
 
-// UsageShare is what one owner uses of the node.
+// UsageShare is the node resources that one owner uses.
 type UsageShare struct {
 	Owner int
 	*model.Usage
 }
 
-// NetworkShare is what the interfaces of one owner's network namespace have
-// counted.
+// NetworkShare is the interface counters of one owner's network namespace.
 type NetworkShare struct {
 	Owner      int
 	Interfaces []model.Interface
 }
 
-// usages gives each cgroup's values to its owner. An unattributed cgroup has no share.
+// usages credits each cgroup's values to its owner. An unattributed cgroup has no share.
 func (o *users) usages(s *model.Snapshot) []UsageShare {
 	if s.Usages == nil {
 		return nil
@@ -42,9 +41,9 @@ func (o *users) usages(s *model.Snapshot) []UsageShare {
 	return out
 }
 
-// addUsages returns what two cgroups use together. Values that do not add up are those of
-// the first one (the period of the quota) or the larger ones (the time that tasks waited);
-// the common peak is not known.
+// addUsages returns the sum of the usage of two cgroups. For values that cannot be added it
+// returns the first one (quota period) or the larger one (waiting times); the common peak is
+// unknown.
 func addUsages(a model.Usage, b *model.Usage) model.Usage {
 	if !b.Created.IsZero() && (a.Created.IsZero() || b.Created.Before(a.Created)) {
 		a.Created = b.Created
@@ -123,10 +122,9 @@ next:
 	return out
 }
 
-// networks gives the interfaces of a network namespace to the pod that it belongs to, or to
-// a container that is in no pod. The namespace of the node belongs to none. Of an owner
-// with two the first is used: it is that of the pod's sandbox, and the sum would fall when
-// the other one ends.
+// networks assigns the interfaces of a network namespace to its pod, or to a container outside
+// any pod. The node's namespace has no owner. If an owner has two namespaces, the first one is
+// used: it belongs to the pod's sandbox, and the sum would fall when the other one ends.
 func (o *users) networks(s *model.Snapshot) []NetworkShare {
 	if s.Namespaces == nil {
 		return nil

@@ -38,19 +38,19 @@ type Program struct {
 	Env       []string // nil: the sensor's
 	Dir       string   // empty: the sensor's
 	MaxStdout int      // bytes; a program that prints more is ended
-	MaxStderr int      // bytes; what exceeds them is dropped
+	MaxStderr int      // bytes; excess output is dropped
 }
 
 // Runner runs programs and counts those that do not end.
 type Runner struct {
 	MaxStuck int           // programs
-	Grace    time.Duration // in which a killed program has to end; 0: a second
+	Grace    time.Duration // for a killed program to end; 0: a second
 
 	stuck atomic.Int32
 }
 
-// Run runs a program until it ends or ctx does, and returns what it printed, also with
-// an error. When ctx ended first, the error wraps that of ctx.
+// Run runs a program until it ends or ctx ends, and returns its output, also with an error. If
+// ctx ended first, the error wraps that of ctx.
 func (r *Runner) Run(ctx context.Context, p Program) (stdout, stderr []byte, err error) {
 	if int(r.stuck.Load()) >= r.MaxStuck {
 		return nil, nil, ErrTooManyStuck
@@ -66,7 +66,7 @@ func (r *Runner) Run(ctx context.Context, p Program) (stdout, stderr []byte, err
 	cmd.WaitDelay = grace
 	out, complaints := &bounded{size: p.MaxStdout}, &bounded{size: p.MaxStderr, cut: true}
 	cmd.Stdout, cmd.Stderr = out, complaints
-	var status error // once ended is closed
+	var status error // valid once ended is closed
 	ended := make(chan struct{})
 	go func() {
 		// The kernel sends the signal when the thread that started the program ends, and
@@ -101,8 +101,8 @@ func (r *Runner) Run(ctx context.Context, p Program) (stdout, stderr []byte, err
 	}
 }
 
-// bounded keeps output up to a size; what exceeds it ends the program, or is cut off.
-// The buffer is not embedded: io.Copy would fill it without Write.
+// bounded keeps output up to a size; more output ends the program or is dropped. The buffer is
+// not embedded: io.Copy would bypass Write.
 type bounded struct {
 	kept bytes.Buffer
 	size int

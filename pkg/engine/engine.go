@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine reads all sources, joins their facts, and has them attributed to owners.
+// Package engine reads all sources, joins their facts, and attributes them to owners.
 //
 // A refresh reads every source once; concurrent callers share it, and so do callers within
-// one second. A source that hangs or panics loses its own facts and nothing else.
+// one second. A source that hangs or panics loses only its own facts.
 package engine
 
 import (
@@ -60,7 +60,8 @@ type Engine struct {
 // Refresh is the facts of one moment and their shares. It does not change once it is
 // returned.
 type Refresh struct {
-	At     time.Time
+	At time.Time
+	// Facts are what the sources read, without the series, which are in Shares.
 	Facts  model.Snapshot
 	Shares attribution.Attribution
 	// States has the state of each source, in the order of the registrations.
@@ -109,7 +110,7 @@ func (e *Engine) Start() {
 }
 
 // Refresh returns the refresh in progress, the last one while it is recent, or a new one.
-// It is empty before Start, and after Close without any before.
+// It is empty before Start, and after Close if there was no refresh before.
 func (e *Engine) Refresh() *Refresh { return e.Recent(e.reuse) }
 
 // Recent returns the last refresh if it is at most as old as age, and a new one otherwise.
@@ -145,7 +146,7 @@ func (e *Engine) Last() *Refresh {
 func (e *Engine) Owners() *identity.Table { return &e.owners }
 
 // Close stops reading and closes all sources at once, each within its deadline: some have
-// kernel state to restore. One that hangs is abandoned. The last refresh stays available.
+// kernel state to restore. A source that hangs is abandoned. The last refresh stays available.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	if e.closed {

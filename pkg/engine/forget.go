@@ -8,9 +8,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// forget drops the cgroups that ended: first in the sources that count, last in those that
-// name, so that no counter is ever without its name. It waits for the next refresh while
-// one of the sources is stuck.
+// forget drops the cgroups that ended: first in the sources that count, last in the sources
+// that name, so that no counter is ever without its name. While one of the sources is
+// stuck, forget waits for the next refresh.
 func (e *Engine) forget(r *Refresh) {
 	if len(r.Facts.Expired) == 0 {
 		return
@@ -29,17 +29,17 @@ func (e *Engine) forget(r *Refresh) {
 			counting = append(counting, rd)
 		}
 	}
-	over := finished(&r.Facts)
-	if len(over) == 0 {
+	ended := finished(&r.Facts)
+	if len(ended) == 0 {
 		return
 	}
 	for _, rd := range counting {
-		rd.forget(over)
+		rd.forget(ended)
 	}
-	e.counters.Forget(over)
-	e.owners.Forget(over)
+	e.counters.Forget(ended)
+	e.owners.Forget(ended)
 	for _, rd := range naming {
-		rd.forget(over)
+		rd.forget(ended)
 	}
 }
 
@@ -65,11 +65,11 @@ func finished(facts *model.Snapshot) []uint64 {
 			holds[f.Cgroup] = true
 		}
 	}
-	var over []uint64
+	var ended []uint64
 	for _, id := range facts.Expired {
 		if !holds[id] {
-			over = append(over, id)
+			ended = append(ended, id)
 		}
 	}
-	return over
+	return ended
 }

@@ -11,35 +11,29 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // ErrStuck means that a source has not answered within its deadline.
 var ErrStuck = errors.New("stuck")
 
-// sourceReader keeps one source from harming the others: at most one goroutine is inside it,
-// no caller waits for it longer than its deadline, and it may panic.
+// sourceReader isolates one source from the others: at most one goroutine calls the source,
+// no caller waits longer than the deadline, and a panic becomes an error.
 type sourceReader struct {
 	Registration
-	base context.Context // ends when the collector is closed
+	base context.Context // ends when the engine is closed
 	log  *zap.Logger
 
-	answered time.Time // when it last did; belongs to the refresh
+	answered time.Time // time of the last answer; belongs to the refresh
 
-	mu      sync.Mutex
-	running *call
-	latest  reading // of a source that is read in the background
+	call hang.Call[reading]
+
+	mu     sync.Mutex
+	latest reading // of a source that is read in the background
 }
 
-// call is one call into a source; its reading is set when done is closed.
-type call struct {
-	method string
-	start  time.Time
-	done   chan struct{}
-	reading
-}
-
-// reading is what a source answered.
+// reading is the answer of a source.
 type reading struct {
 	facts model.Snapshot
 	err   error
@@ -57,61 +51,34 @@ func (r *sourceReader) resolve(ids []model.CgroupID) reading {
 	})
 }
 
-// do calls f, or joins the call of the same method that is still running. A
-// call that has had its time is not waited for again: the answer is ErrStuck
-// at once, until it returns.
+// do calls f, or joins the running call of the same method. After the deadline of a call, do
+// returns ErrStuck at once until the call returns.
 func (r *sourceReader) do(method string, f func(context.Context) (model.Snapshot, error)) reading {
-	limit := time.Now().Add(r.Deadline)
-	for {
-		c := r.join(method, f)
-		end := c.start.Add(r.Deadline)
-		if end.After(limit) {
-			end = limit
-		}
-		timer := time.NewTimer(time.Until(end))
-		select {
-		case <-c.done:
-			timer.Stop()
-		case <-timer.C:
-			return reading{err: fmt.Errorf("%w: %s has not returned within %s", ErrStuck, c.method, r.Deadline)}
-		}
-		if c.method == method {
-			return c.reading
-		}
+	begin := time.Now()
+	got, err := r.call.Join(context.Background(), method, r.Deadline, func() (reading, error) {
+		// A source that heeds its context returns just before the deadline.
+		ctx, cancel := context.WithTimeout(r.base, r.Deadline*9/10)
+		defer cancel()
+		start := time.Now()
+		facts, err := f(ctx)
+		at := time.Now()
+		return reading{facts, err, at.Sub(start), at}, nil
+	})
+	var stuck *hang.StuckError
+	var panicked *hang.PanicError
+	switch {
+	case errors.As(err, &stuck):
+		return reading{err: fmt.Errorf("%w: %s has not returned within %s", ErrStuck, stuck.Method, r.Deadline)}
+	case errors.As(err, &panicked):
+		err = fmt.Errorf("panic in %s: %v", method, panicked.Value)
+		r.log.Error(err.Error(), zap.ByteString("stack", panicked.Stack))
+		return reading{err: err, took: time.Since(begin), at: time.Now()}
 	}
+	return got
 }
 
-func (r *sourceReader) join(method string, f func(context.Context) (model.Snapshot, error)) *call {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.running == nil {
-		r.running = &call{method: method, start: time.Now(), done: make(chan struct{})}
-		go r.run(r.running, f)
-	}
-	return r.running
-}
-
-func (r *sourceReader) run(c *call, f func(context.Context) (model.Snapshot, error)) {
-	// A polite source gives up by itself, just before it is given up.
-	ctx, cancel := context.WithTimeout(r.base, r.Deadline*9/10)
-	defer cancel()
-	defer func() {
-		if p := recover(); p != nil {
-			c.facts, c.err = model.Snapshot{}, fmt.Errorf("panic in %s: %v", c.method, p)
-			r.log.Error(c.err.Error(), zap.Stack("stack"))
-		}
-		c.at = time.Now()
-		c.took = c.at.Sub(c.start)
-		r.mu.Lock()
-		r.running = nil
-		r.mu.Unlock()
-		close(c.done)
-	}()
-	c.facts, c.err = f(ctx)
-}
-
-// background reads the source at its interval until the collector is closed.
-// The first reading is there when ready is closed.
+// background reads the source at its interval until the engine is closed. It closes ready
+// after the first reading.
 func (r *sourceReader) background(ready chan<- struct{}) {
 	ticker := time.NewTicker(r.Interval)
 	defer ticker.Stop()
@@ -134,7 +101,7 @@ func (r *sourceReader) background(ready chan<- struct{}) {
 	}
 }
 
-// last is the last reading; of a source that has not answered yet, that.
+// last returns the last reading, or ErrStuck if the source has not answered yet.
 func (r *sourceReader) last() reading {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fill reads, names and attributes, in this order. At most one call is in progress.
+// fill reads the sources, names the cgroups and attributes the facts. At most one call is in progress.
 func (e *Engine) fill(r *Refresh) {
 	defer close(r.done)
 	readings := e.readAll()
@@ -35,6 +35,7 @@ func (e *Engine) fill(r *Refresh) {
 		e.ledger.Expire(expired)
 		a.Traffic = e.ledger.Shares(a.Use)
 	})
+	r.Facts.DropSeries() // the counters have them
 	r.At = time.Now()
 	r.States = e.sourceStates(readings, r.At)
 	e.states.update(r.States, r.Facts.DeviceStates)
@@ -42,8 +43,8 @@ func (e *Engine) fill(r *Refresh) {
 	e.finished.Store(r)
 }
 
-// readAll reads all sources at once and waits for each no longer than its
-// deadline. The facts of one that is stuck are absent.
+// readAll reads all sources at once and waits for each at most until its
+// deadline. The facts of a stuck source are absent.
 func (e *Engine) readAll() []reading {
 	e.awaitFirst()
 	readings := make([]reading, len(e.readers))
@@ -62,8 +63,8 @@ func (e *Engine) readAll() []reading {
 	return readings
 }
 
-// awaitFirst waits for the first reading of the sources that are read in the
-// background, no longer than for one that is read here.
+// awaitFirst waits for the first reading of the background sources, at most for the
+// default deadline.
 func (e *Engine) awaitFirst() {
 	if e.waiting == nil {
 		return
@@ -79,8 +80,8 @@ func (e *Engine) awaitFirst() {
 	e.waiting = nil
 }
 
-// resolveAll asks the resolvers for the names of the cgroups. While one of them does not
-// answer the last names hold (identity.Table), so that no value moves to another owner and
+// resolveAll asks the resolvers for the names of the cgroups. While a resolver does not
+// answer, identity.Table keeps the last names, so that no value moves to another owner and
 // back because a name is late.
 func (e *Engine) resolveAll(facts *model.Snapshot, ids []model.CgroupID, readings []reading) {
 	answers := make([]reading, len(e.readers))
@@ -95,7 +96,7 @@ func (e *Engine) resolveAll(facts *model.Snapshot, ids []model.CgroupID, reading
 		wg.Go(func() { answers[i] = r.resolve(ids) })
 	}
 	wg.Wait()
-	// The containers that a resolver lists are newer than those that were read.
+	// The containers that a resolver lists are newer than the containers that sources read.
 	read := model.Snapshot{Containers: facts.Containers}
 	facts.Containers = nil
 	for i := range answers {

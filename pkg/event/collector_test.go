@@ -13,7 +13,7 @@ import (
 	"github.com/accelscope/accelscope/tests/otel"
 )
 
-// The tests in this file have a real OpenTelemetry Collector on the other end.
+// The tests in this file send to a real OpenTelemetry Collector.
 
 func TestSnapshotThenStream(t *testing.T) {
 	t.Parallel()
@@ -27,7 +27,7 @@ func TestSnapshotThenStream(t *testing.T) {
 	w.change(id, model.EventResume, model.ContainerRunning)
 	w.exit(id, 137)
 	var all []otel.Record
-	within(t, patience, func() string {
+	within(t, waitLimit, func() string {
 		all = records(t, c)
 		return map[bool]string{false: fmt.Sprintf("%d records", len(all))}[len(all) == 10]
 	})
@@ -73,14 +73,13 @@ func TestSnapshotThenStream(t *testing.T) {
 			t.Errorf("time %v", at)
 		}
 	}
-	within(t, patience, allTaken(e))
+	within(t, waitLimit, allTaken(e))
 	if s := e.Stats(); !s.Connected || s.Sent != 10 || s.Queued != 0 || s.Resent != 0 {
 		t.Errorf("%+v", s)
 	}
 }
 
-// What happens to a container that runs out of memory, and what its health check
-// says, with the attributes of each.
+// TestTroubles checks the records of an OOM kill and of a health check, with their attributes.
 func TestTroubles(t *testing.T) {
 	t.Parallel()
 	w := newWorld(0)
@@ -91,13 +90,13 @@ func TestTroubles(t *testing.T) {
 	w.mu.Lock()
 	sick, killed := w.live[id], uint32(137)
 	sick.Health = "unhealthy"
-	w.tell(model.Event{Type: model.EventHealth, Container: sick})
-	w.tell(model.Event{Type: model.EventOOM, Container: sick})
+	w.emit(model.Event{Type: model.EventHealth, Container: sick})
+	w.emit(model.Event{Type: model.EventOOM, Container: sick})
 	sick.Status, sick.ExitCode, sick.Health = model.ContainerExited, &killed, ""
-	w.tell(model.Event{Type: model.EventExit, Container: sick, ExitCode: &killed, Signal: 9})
+	w.emit(model.Event{Type: model.EventExit, Container: sick, ExitCode: &killed, Signal: 9})
 	w.mu.Unlock()
 	var all []otel.Record
-	within(t, patience, func() string {
+	within(t, waitLimit, func() string {
 		all = records(t, c)
 		return map[bool]string{false: fmt.Sprintf("%d records", len(all))}[len(all) == 7]
 	})
@@ -116,8 +115,8 @@ func TestTroubles(t *testing.T) {
 	}
 }
 
-// Nothing is told before the runtimes have told what there is, and then as it is:
-// what ended before did not end now.
+// TestReady checks that no record is sent before the runtimes were listed, and that the first
+// snapshot is correct: a container that ended earlier has no exit event.
 func TestReady(t *testing.T) {
 	t.Parallel()
 	w, ready := newWorld(0), make(chan struct{})
@@ -128,11 +127,11 @@ func TestReady(t *testing.T) {
 	w.exit(w.create(), 3)
 	time.Sleep(300 * time.Millisecond)
 	if all := records(t, c); started(e) || len(all) > 0 {
-		t.Errorf("started %v, %d records before anybody knows what exists", started(e), len(all))
+		t.Errorf("started %v, %d records before the containers are known", started(e), len(all))
 	}
 	close(ready)
 	var all []otel.Record
-	within(t, patience, func() string {
+	within(t, waitLimit, func() string {
 		all = records(t, c)
 		return map[bool]string{false: fmt.Sprintf("%d records", len(all))}[len(all) == 4]
 	})
@@ -142,16 +141,16 @@ func TestReady(t *testing.T) {
 		t.Errorf("%s; %d snapshots, exits %v; %v", w.differs(v), v.Snapshots, v.Exits, ended)
 	}
 	w.exit(w.create(), 4)
-	within(t, patience, func() string { return w.differs(otel.Replay(records(t, c))) })
+	within(t, waitLimit, func() string { return w.differs(otel.Replay(records(t, c))) })
 	if all = records(t, c); len(all) != 7 || all[6].Event != "container.exit" {
 		t.Errorf("%d records, the last one %s", len(all), all[len(all)-1].Event)
 	}
 }
 
-// The collector dies and comes back while containers come and go.
+// TestOutage stops and restarts the collector while containers come and go.
 func TestOutage(t *testing.T) {
 	t.Parallel()
-	w := newWorld(700) // more than a batch
+	w := newWorld(700) // more than one batch
 	config := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t)}
 	c := collector(t, config)
 	e := open(t, w, defaults, Options{Endpoint: config.Endpoint, Insecure: true})
@@ -165,7 +164,7 @@ func TestOutage(t *testing.T) {
 	slowly(40)
 	c.Kill()
 	slowly(300)
-	within(t, patience, func() string {
+	within(t, waitLimit, func() string {
 		if _, err := e.Read(t.Context()); err == nil || e.Stats().Connected {
 			return fmt.Sprintf("connected %v, error %v while the collector is away", e.Stats().Connected, err)
 		}
@@ -174,9 +173,9 @@ func TestOutage(t *testing.T) {
 	c = collector(t, config)
 	back := time.Now()
 	slowly(40)
-	within(t, patience, func() string { return w.differs(otel.Replay(records(t, c))) })
+	within(t, waitLimit, func() string { return w.differs(otel.Replay(records(t, c))) })
 	t.Logf("right %v after the return", time.Since(back).Round(time.Millisecond))
-	within(t, patience, allTaken(e)) // who came and went since is no difference
+	within(t, waitLimit, allTaken(e)) // a container that came and went since makes no difference
 	v := otel.Replay(records(t, c))
 	w.checkExits(t, v)
 	if v.Lost != 0 || v.Missing != 0 {
@@ -187,14 +186,14 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// More happens during the outage than the queue holds.
+// TestOverflow has more events during the outage than the queue holds.
 func TestOverflow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(10)
 	config := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t)}
 	c := collector(t, config)
 	e := open(t, w, defaults, Options{Endpoint: config.Endpoint, Insecure: true, QueueSize: 64})
-	within(t, patience, func() string { return w.differs(otel.Replay(records(t, c))) })
+	within(t, waitLimit, func() string { return w.differs(otel.Replay(records(t, c))) })
 	c.Kill()
 	w.churn(rand.New(rand.NewPCG(3, 4)), 1000)
 	if s := e.Stats(); s.Queued > 64 || dropped(s, lostOverflow) == 0 {
@@ -202,18 +201,18 @@ func TestOverflow(t *testing.T) {
 	}
 	c = collector(t, config)
 	back := time.Now()
-	within(t, patience, func() string { return w.differs(otel.Replay(records(t, c))) })
+	within(t, waitLimit, func() string { return w.differs(otel.Replay(records(t, c))) })
 	t.Logf("right %v after the return", time.Since(back).Round(time.Millisecond))
-	within(t, patience, allTaken(e))
+	within(t, waitLimit, allTaken(e))
 	v := otel.Replay(records(t, c))
 	w.checkExits(t, v)
 	if lost := dropped(e.Stats(), lostOverflow); lost == 0 || uint64(v.Lost) != lost || v.Missing != v.Lost {
-		t.Errorf("the snapshot says that %d were lost, %d numbers are missing, %d were dropped", v.Lost, v.Missing, lost)
+		t.Errorf("the snapshot reports %d lost, %d numbers are missing, %d were dropped", v.Lost, v.Missing, lost)
 	}
 }
 
-// The collector hangs, with its connections, and goes on: what it got before comes
-// once more, after what was given up, too.
+// TestHang stops the collector's process with its connections, and continues it: records that it
+// received before arrive again, also after the export timed out.
 func TestHang(t *testing.T) {
 	t.Parallel()
 	w := newWorld(10)
@@ -222,7 +221,7 @@ func TestHang(t *testing.T) {
 	timing := defaults
 	timing.export = 500 * time.Millisecond
 	e := open(t, w, timing, Options{Endpoint: config.Endpoint, Insecure: true})
-	within(t, patience, func() string { return w.differs(otel.Replay(records(t, c))) })
+	within(t, waitLimit, func() string { return w.differs(otel.Replay(records(t, c))) })
 	if err := c.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +230,7 @@ func TestHang(t *testing.T) {
 		w.churn(r, 2)
 		time.Sleep(15 * time.Millisecond)
 	}
-	within(t, patience, func() string {
+	within(t, waitLimit, func() string {
 		if _, err := e.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "does not answer") {
 			return fmt.Sprintf("error %v while the collector hangs", err)
 		}
@@ -240,8 +239,8 @@ func TestHang(t *testing.T) {
 	if err := c.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, func() string { return w.differs(otel.Replay(records(t, c))) })
-	within(t, patience, allTaken(e)) // who came and went since is no difference
+	within(t, waitLimit, func() string { return w.differs(otel.Replay(records(t, c))) })
+	within(t, waitLimit, allTaken(e)) // a container that came and went since makes no difference
 	v := otel.Replay(records(t, c))
 	w.checkExits(t, v)
 	if v.Lost != 0 || v.Missing != 0 {
@@ -259,7 +258,7 @@ func dropped(s *model.EventStats, reason string) uint64 {
 	return 0
 }
 
-// 5,000 containers live and die, on one connection.
+// TestOrderUnderLoad runs 5,000 events through one connection.
 func TestOrderUnderLoad(t *testing.T) {
 	t.Parallel()
 	w := newWorld(0)
@@ -272,7 +271,7 @@ func TestOrderUnderLoad(t *testing.T) {
 		w.exit(id, 0)
 		w.remove(id)
 	}
-	within(t, patience, allTaken(e))
+	within(t, waitLimit, allTaken(e))
 	all := records(t, c)
 	if len(all) != 2+4*containers {
 		t.Errorf("%d records", len(all))

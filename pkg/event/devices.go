@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// forgetAfter is how long a container must not have been seen to be
-	// forgotten: longer than anyone keeps the figures of one that is gone.
+	// forgetAfter is how long a container is remembered after it was last seen: longer than any
+	// value of a removed container is kept.
 	forgetAfter = time.Hour
 	maxOpeners  = 65536 // containers to remember
 )
@@ -30,15 +30,15 @@ type opener struct {
 	seen    time.Time
 }
 
-// update returns the events of what a tells of the first time: who holds a
-// context of a device, or ever did, or called a verb, has opened it.
+// update returns an event for each container in a that opened a device for the first time. A
+// container opened a device if it has or had a context of it, or called a verb on it.
 func (d *devices) update(a attribution.Attribution, now time.Time) []model.Event {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	told := make(map[string]*model.Container, len(a.Containers))
+	known := make(map[string]*model.Container, len(a.Containers))
 	for i := range a.Containers {
 		c := a.Containers[i].Container
-		told[c.ID] = c
+		known[c.ID] = c
 		d.see(c.ID, now)
 	}
 	for i := range a.Owners {
@@ -51,14 +51,14 @@ func (d *devices) update(a attribution.Attribution, now time.Time) []model.Event
 			return
 		}
 		ev := model.Event{Type: model.EventDevice, Time: now, Device: device}
-		if c := told[o.ContainerID]; c != nil {
+		if c := known[o.ContainerID]; c != nil {
 			ev.Container = *c
-			ev.Container.Status, ev.Container.Health = "", "" // of then: it may be gone, and that was told
+			ev.Container.Status, ev.Container.Health = "", "" // of an earlier time: the container may be gone, which was reported
 		} else {
 			ev.Container = model.Container{
 				ID: o.ContainerID, Namespace: o.Namespace, Pod: o.Pod, Name: o.Container,
 			}
-			if n := owner - 1; n < len(a.Infos) { // of each owner but the first
+			if n := owner - 1; n < len(a.Infos) { // the first owner has none
 				i := &a.Infos[n]
 				ev.Container.Runtime, ev.Container.PodUID, ev.Container.Image = i.Runtime, i.PodUID, i.Image
 			}
@@ -83,8 +83,7 @@ func (d *devices) update(a attribution.Attribution, now time.Time) []model.Event
 	return events
 }
 
-// has remembers that a container opened a device, and says whether that was
-// known.
+// has notes that a container opened a device, and reports whether that was known.
 func (d *devices) has(id, device string, now time.Time) bool {
 	o := d.openers[id]
 	if o == nil {
@@ -106,7 +105,7 @@ func (d *devices) see(id string, now time.Time) {
 	}
 }
 
-// opened are the devices of a container that were told, sorted.
+// opened returns the reported devices of a container, sorted.
 func (d *devices) opened(id string) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

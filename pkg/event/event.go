@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package event presents the lives of containers as OTLP logs over gRPC, so
-// that any OpenTelemetry Collector is the central server.
+// Package event sends the lives of containers as OTLP logs over gRPC, so that any OpenTelemetry
+// Collector can be the central server.
 //
-// What a receiver may rely on: a snapshot of all containers comes first and after
-// everything that may have cost an event (a full queue, a refusal, a connection
-// that was lost), then the stream. Records are numbered in their session, which is
-// one life of this process, and arrive in that order; a number that is missing is
-// an event that was lost, which the next snapshot says as well. A batch whose fate
-// is unknown is sent again with the same numbers and marked.
+// A receiver may rely on this: a snapshot of all containers comes first and after every possible
+// loss of events (a full queue, a refusal, a lost connection), then the stream. Records are
+// numbered per session and arrive in that order. A session is one run of this process. A missing
+// number is a lost event, and the next snapshot contains the number of lost events. A batch that
+// may have arrived is sent again with the same numbers and marked.
 //
-// Events go into a bounded queue (queue.go), of which one goroutine (send.go)
-// makes batches of records (record.go), one in flight at a time, on one connection
-// (wire.go) that is made anew, and greeted, after each loss. What an answer means
-// is in verdict.go. The SDK makes the records and writes them; its own queue and
-// retry would neither count, nor mark, nor keep what matters.
+// Events go into a bounded queue (queue.go). One goroutine (send.go) makes batches of records
+// (record.go) and sends them, one in flight at a time, on one connection (wire.go). After a loss it
+// makes a new connection and sends an empty request first. verdict.go interprets the answers. The
+// SDK makes and encodes the records. Its own queue and retry are not used, because they neither
+// count nor mark records.
 package event
 
 import (
@@ -37,35 +36,35 @@ import (
 type Options struct {
 	Endpoint string // HOST:PORT of the collector's OTLP receiver for gRPC
 	Insecure bool   // without TLS
-	// CAFile holds who signs the collector's certificate, PEM; empty for the
-	// system's authorities. CertFile and KeyFile are what we show to it.
+	// CAFile holds the CA certificates (PEM) for the collector's certificate; default the system's.
+	// CertFile and KeyFile hold the client certificate and its key.
 	CAFile, CertFile, KeyFile string
 	HeadersFile               string // lines "NAME: VALUE", sent with each call and never logged
-	QueueSize                 int    // most events to keep
+	QueueSize                 int    // maximum number of queued events
 
 	NodeName, NodeIP, Version string
 
-	// Watch has a function called with each event, in order; it does not block.
-	// Snapshot calls one with what exists at one moment, between two events.
+	// Watch subscribes a function to all events, in order. The function does not block. Snapshot
+	// calls a function with the existing containers, at one moment between two events.
 	Watch    func(func(model.Event))
 	Snapshot func(func([]model.Container))
-	// Ready is closed when Snapshot knows what exists; nil if it always does.
-	// Nothing is told before: a run would begin by saying that the node is empty.
+	// Ready is closed when Snapshot is complete; nil if it always is. Nothing is sent before, else
+	// a session would begin with an empty node.
 	Ready <-chan struct{}
-	// Shares tells who uses which HCA; nil leaves device_open events out.
+	// Shares returns the use of each HCA; nil disables device_open events.
 	Shares func() attribution.Attribution
 
 	Logger *zap.Logger
 }
 
-// timing is how long things may take. Tests have less of it.
+// timing holds the delays and time limits. Tests use shorter ones.
 type timing struct {
-	backoff, maxBackoff time.Duration // between two tries
-	export              time.Duration // of one call
-	snapshots           time.Duration // between two snapshots, at least
-	poll                time.Duration // of Shares
-	flush               time.Duration // for the rest, at the end
-	grace               time.Duration // after that, for who still asks somebody
+	backoff, maxBackoff time.Duration // between two attempts
+	export              time.Duration // time limit of one call
+	snapshots           time.Duration // minimum between two snapshots
+	poll                time.Duration // interval of Shares
+	flush               time.Duration // time limit for the queue at the end
+	grace               time.Duration // time limit after that, for a call of Snapshot or Shares
 }
 
 var defaults = timing{
@@ -73,8 +72,7 @@ var defaults = timing{
 	snapshots: 2 * time.Second, poll: 5 * time.Second, flush: 1500 * time.Millisecond, grace: 500 * time.Millisecond,
 }
 
-// An Exporter sends events. It is a source of the collector as well, which
-// tells what became of them.
+// An Exporter sends events. It is also a source, which reports the counts of events.
 type Exporter struct {
 	o        Options
 	t        timing
@@ -83,7 +81,7 @@ type Exporter struct {
 	devices  devices
 	renderer *renderer
 
-	ctx     context.Context // ends when nothing may be waited for any more
+	ctx     context.Context // ends when nothing may block any more
 	cancel  context.CancelFunc
 	closing chan struct{}
 	closed  sync.Once
@@ -91,25 +89,25 @@ type Exporter struct {
 
 	mu        sync.Mutex
 	connected bool
-	err       error // why events do not get through
+	err       error // reason why events are not delivered
 
-	// The following belong to the sender.
+	// The sender owns the following fields.
 	batch    []entry
 	failures int       // since the last success
 	torn     bool      // a part of the last snapshot did not arrive
-	strikes  int       // snapshots in a row that did not arrive whole
-	taken    time.Time // when the last snapshot was
-	told     string    // the last refusal that was logged
-	lost     uint64    // events that were logged as lost
+	strikes  int       // consecutive snapshots that did not arrive completely
+	taken    time.Time // time of the last snapshot
+	logged   string    // last refusal in the log
+	lost     uint64    // lost events that the log contains
 	final    bool      // the flush at the end
 }
 
-// New starts sending. The collector may be away; a file that cannot be read or
-// an endpoint that is none is an error.
+// New starts an Exporter. The collector may be unreachable. An unreadable file or an invalid
+// endpoint is an error.
 func New(o Options) (*Exporter, error) { return start(o, defaults) }
 
-// Check says whether New would take what the options say of the receiver. It
-// reads the files and connects to nobody.
+// Check reports whether New would accept the options of the receiver. It reads the files and makes
+// no connection.
 func (o Options) Check() error { return o.check(defaults) }
 
 func (o Options) check(t timing) error {
@@ -136,14 +134,14 @@ func start(o Options, t timing) (*Exporter, error) {
 		return nil, err
 	}
 	if o.Watch == nil || o.Snapshot == nil {
-		return nil, errors.New("nobody tells of containers: the runtime source is needed")
+		return nil, errors.New("no source of containers: the runtime source is needed")
 	}
 	log := o.Logger
 	if log == nil {
 		log = zap.NewNop()
 	}
 	if o.Insecure && o.HeadersFile != "" {
-		log.Warn("the headers, credentials maybe, are sent without TLS")
+		log.Warn("the headers, which may contain credentials, are sent without TLS")
 	}
 	e := &Exporter{
 		o: o, t: t, log: log, queue: newQueue(o.QueueSize), renderer: newRenderer(o, newSession()),
@@ -158,7 +156,7 @@ func start(o Options, t timing) (*Exporter, error) {
 	return e, nil
 }
 
-// newSession is a random UUID.
+// newSession returns a random UUID.
 func newSession() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -169,8 +167,8 @@ func newSession() string {
 // Name is "events".
 func (e *Exporter) Name() string { return "events" }
 
-// Read tells what became of the events so far; the error is why they do not
-// get through, with the cure.
+// Read returns the counts of events. The error is the reason why events are not delivered, with a
+// remedy.
 func (e *Exporter) Read(context.Context) (model.Snapshot, error) {
 	s := model.Snapshot{Events: e.Stats()}
 	e.mu.Lock()
@@ -178,7 +176,7 @@ func (e *Exporter) Read(context.Context) (model.Snapshot, error) {
 	return s, e.err
 }
 
-// Stats is what became of the events so far.
+// Stats returns the counts of events.
 func (e *Exporter) Stats() *model.EventStats {
 	s := e.queue.stats()
 	e.mu.Lock()
@@ -187,7 +185,7 @@ func (e *Exporter) Stats() *model.EventStats {
 	return s
 }
 
-// Close sends what is queued, within a bound, and counts the rest as dropped.
+// Close sends the queued events, within a time limit, and counts the rest as dropped.
 func (e *Exporter) Close() error {
 	e.closed.Do(func() {
 		e.queue.stop()
@@ -202,7 +200,7 @@ func (e *Exporter) Close() error {
 		select {
 		case <-finished:
 		case <-time.After(e.t.flush + e.t.grace):
-			e.log.Warn("somebody who was asked for containers or shares does not answer")
+			e.log.Warn("a call for containers or shares does not return")
 		}
 		e.cancel()
 		if lost := e.queue.stats().Queued; lost > 0 {
@@ -213,7 +211,7 @@ func (e *Exporter) Close() error {
 	return nil
 }
 
-// poll tells who opens which device for the first time.
+// poll queues an event when a container opens a device for the first time.
 func (e *Exporter) poll() {
 	tick := time.NewTicker(e.t.poll)
 	defer tick.Stop()

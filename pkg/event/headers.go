@@ -11,8 +11,8 @@ import (
 
 const maxHeaders = 64 << 10 // bytes of the file
 
-// readHeaders reads a file of headers into names and values, one after the
-// other. No error tells a value: they are secrets.
+// readHeaders reads a file of headers and returns names and values alternately. No error contains a
+// value, because values are secrets.
 func readHeaders(path string) ([]string, error) {
 	if path == "" {
 		return nil, nil
@@ -36,8 +36,7 @@ func readHeaders(path string) ([]string, error) {
 	return headers, nil
 }
 
-// parseHeaders reads lines of "NAME: VALUE"; empty ones and those that begin
-// with # are none.
+// parseHeaders parses lines of "NAME: VALUE". It skips empty lines and lines that begin with #.
 func parseHeaders(text string) ([]string, error) {
 	var headers []string
 	n := 0

@@ -10,22 +10,22 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Why an event did not arrive.
+// Reasons for the loss of an event.
 const (
 	lostOverflow = "overflow" // the queue was full
-	lostRefused  = "refused"  // the collector refused its batch for good
-	lostRejected = "rejected" // the collector took its batch without it
-	lostClosed   = "closed"   // the sensor ended
+	lostRefused  = "refused"  // the collector refused its batch permanently
+	lostRejected = "rejected" // the collector accepted its batch without it
+	lostClosed   = "closed"   // the sensor stopped
 )
 
-// Why a snapshot is sent.
+// Reasons for a snapshot.
 const (
 	reasonStart     = "start"
 	reasonGap       = "gap"       // events were lost
-	reasonReconnect = "reconnect" // who had the earlier ones may be gone
+	reasonReconnect = "reconnect" // the earlier records may be lost with the receiver
 )
 
-// kind says what an entry tells.
+// kind is the kind of a record.
 type kind int
 
 const (
@@ -35,26 +35,25 @@ const (
 	end                  // of a snapshot
 )
 
-// An entry is what one record tells. Its number is given when it is queued and
-// stays, however often it is sent.
+// An entry is the content of one record. Its number is assigned when it is queued and stays the
+// same when it is sent again.
 type entry struct {
 	kind     kind
 	seq      uint64
 	observed time.Time
-	event    model.Event // of a member only its container
-	// The following are those of a snapshot: the number of its beginning, which
-	// is its name, of how many containers, why, how many events were lost so far;
-	// of a member the devices that it has opened.
+	event    model.Event // a member has only the container
+	// Fields of a snapshot: the number of its begin record as its id, the number of containers, the
+	// reason, the number of events lost before it; and for a member the devices that it has opened.
 	snapshot uint64
 	count    int
 	reason   string
 	lost     uint64
 	opened   []string
 
-	resent bool // it was sent before, and nobody knows whether it arrived
+	resent bool // it was sent before and may have arrived
 }
 
-// size is roughly the bytes of the record.
+// size returns the approximate size of the record in bytes.
 func (e *entry) size() int {
 	c := &e.event.Container
 	n := 512 + len(c.ID) + len(c.Name) + len(c.Namespace) + len(c.Pod) + len(c.Image) + len(c.ImageID)
@@ -67,8 +66,8 @@ func (e *entry) size() int {
 	return n
 }
 
-// queue keeps what is to be sent, in order. Events are bounded by size; there is
-// one snapshot in it at most, which is bounded by the containers of the node.
+// queue holds the entries to send, in order. size limits the events. There is at most one snapshot
+// in the queue, which is limited by the containers of the node.
 type queue struct {
 	size int
 	wake chan struct{} // has an element after something was queued
@@ -80,8 +79,8 @@ type queue struct {
 	entries []entry
 	events  int    // in entries and in flight
 	parts   int    // of a snapshot, in entries and in flight
-	want    string // why a snapshot is to be sent
-	lost    uint64 // events, of the whole session
+	want    string // reason for the next snapshot; empty if none is needed
+	lost    uint64 // lost events of the session
 
 	sent, resent uint64
 	dropped      map[string]uint64
@@ -94,13 +93,13 @@ func newQueue(size int) *queue {
 	}
 }
 
-// offer queues an event, or counts it as lost. A quarter of the queue is kept
-// for what a snapshot cannot tell any more: how containers ended. An event that
-// is lost has a number, too, so that its absence shows.
+// offer queues an event, or counts it as lost. A quarter of the queue is reserved for the ends of
+// containers, which a snapshot cannot report later. A lost event has a number, too, so that
+// receivers see the gap.
 func (q *queue) offer(ev model.Event, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.started || q.closed { // the snapshot to come tells it; nobody is there to be told
+	if !q.started || q.closed { // the first snapshot contains it; after the end there is no receiver
 		return
 	}
 	q.seq++
@@ -117,7 +116,7 @@ func (q *queue) offer(ev model.Event, now time.Time) {
 	q.signal()
 }
 
-// snapshot queues what exists now. It is called between two events.
+// snapshot queues the existing containers. It is called between two events.
 func (q *queue) snapshot(containers []model.Container, opened func(id string) []string, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -146,15 +145,14 @@ func (q *queue) snapshot(containers []model.Container, opened func(id string) []
 	q.signal()
 }
 
-// due says whether a snapshot is to be taken: one is wanted and no other under
-// way.
+// due reports whether a snapshot is needed and none is queued or in flight.
 func (q *queue) due() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.want != "" && q.parts == 0
 }
 
-// ask wants a snapshot; that something was lost is the better reason.
+// ask requests a snapshot. An earlier reason is kept.
 func (q *queue) ask(reason string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -163,7 +161,7 @@ func (q *queue) ask(reason string) {
 	}
 }
 
-// take removes the next batch of at most records and roughly bytes.
+// take removes and returns the next batch of at most records entries and approximately bytes.
 func (q *queue) take(records, bytes int) []entry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -180,8 +178,8 @@ func (q *queue) take(records, bytes int) []entry {
 	return batch
 }
 
-// delivered books a batch that the collector took but for so many of it. It does
-// not say which ones: as many events are lost as may be among them.
+// delivered counts a batch that the collector accepted except for a number of rejected records. The
+// collector does not report which ones, so the maximum possible number of events counts as lost.
 func (q *queue) delivered(batch []entry, rejected int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -202,7 +200,7 @@ func (q *queue) delivered(batch []entry, rejected int) {
 	}
 }
 
-// refused books a batch that will never arrive.
+// refused counts a batch that will never arrive.
 func (q *queue) refused(batch []entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -216,7 +214,7 @@ func (q *queue) refused(batch []entry) {
 	q.gap(lostRefused, events)
 }
 
-// abandon counts what is still there as dropped.
+// abandon counts the events still queued as dropped.
 func (q *queue) abandon() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -224,7 +222,7 @@ func (q *queue) abandon() {
 	q.entries, q.events, q.parts, q.closed = nil, 0, 0, true
 }
 
-// stop takes no more events.
+// stop closes the queue for new events.
 func (q *queue) stop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -255,14 +253,14 @@ func (q *queue) signal() {
 	}
 }
 
-// losses is how many events were lost so far.
+// losses returns the number of lost events.
 func (q *queue) losses() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.lost
 }
 
-// empty says whether nothing waits.
+// empty reports whether the queue is empty.
 func (q *queue) empty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

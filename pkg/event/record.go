@@ -20,37 +20,36 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Attributes that the semantic conventions have no name for.
+// Attributes without a name in the semantic conventions.
 const (
 	attrSequence   = "accelscope.event.sequence"   // of the record in its session, from 1
 	attrResent     = "accelscope.event.resent"     // the record may have arrived before, with the same number
-	attrReconciled = "accelscope.event.reconciled" // nobody saw it happen
+	attrReconciled = "accelscope.event.reconciled" // derived from a list, not observed
 	attrSignal     = "accelscope.exit.signal"      // number of the signal that ended the container
-	attrDevice     = "accelscope.device"           // that was opened: mlx5_0
+	attrDevice     = "accelscope.device"           // that was opened, for example mlx5_0
 	attrWorkload   = "accelscope.workload"         // as on metrics
 	attrStatus     = "accelscope.container.status" // created, running, paused, exited
 	attrHealth     = "accelscope.container.health" // healthy, unhealthy, starting
 	attrSandbox    = "accelscope.container.sandbox"
-	attrGiven      = "accelscope.container.devices"        // device nodes that it was given
-	attrOpened     = "accelscope.container.opened_devices" // of a snapshot: what device_open events told
+	attrGiven      = "accelscope.container.devices"        // device nodes from the container's configuration
+	attrOpened     = "accelscope.container.opened_devices" // of a snapshot: the devices of earlier device_open events
 	attrSnapshot   = "accelscope.snapshot.id"              // number of the begin record
 	attrCount      = "accelscope.snapshot.count"           // of containers in it
 	attrReason     = "accelscope.snapshot.reason"          // start, gap, reconnect
-	attrLost       = "accelscope.snapshot.lost"            // events of this session that were lost so far
+	attrLost       = "accelscope.snapshot.lost"            // lost events of this session before the snapshot
 )
 
 const (
 	scopeName = "github.com/accelscope/accelscope/pkg/event"
 	maxValue  = 4096 // bytes of an attribute
 	maxLabels = 64   // of a container
-	// A container may be given thousands of devices, all of them with privileged.
+	// A container may have thousands of devices, all of the node if it is privileged.
 	maxDevices = 64
 )
 
-// A renderer makes records of entries. It is the processor of its own provider:
-// what the SDK emits it keeps until the batch is whole, for the queue in front
-// of it holds events, which are a fraction of the size of their records. The SDK
-// adds OTEL_RESOURCE_ATTRIBUTES to the resource, as its users expect.
+// A renderer makes records of entries. It is the processor of its own provider: it keeps what the
+// SDK emits until the batch is complete. The queue before it holds events, which are much smaller
+// than their records. The SDK adds OTEL_RESOURCE_ATTRIBUTES to the resource.
 type renderer struct {
 	logger otellog.Logger
 	batch  []sdklog.Record
@@ -80,7 +79,7 @@ func newRenderer(o Options, session string) *renderer {
 	return r
 }
 
-// Enabled is true: every event is wanted.
+// Enabled returns true for every record.
 func (r *renderer) Enabled(context.Context, sdklog.EnabledParameters) bool { return true }
 
 // OnEmit adds a record to the batch.
@@ -95,7 +94,7 @@ func (r *renderer) Shutdown(context.Context) error { return nil }
 // ForceFlush does nothing.
 func (r *renderer) ForceFlush(context.Context) error { return nil }
 
-// render returns the records of entries, good until the next call.
+// render returns the records of entries, valid until the next call.
 func (r *renderer) render(entries []entry) []sdklog.Record {
 	clear(r.batch)
 	r.batch = r.batch[:0]
@@ -147,7 +146,7 @@ func record(e *entry) (r otellog.Record) {
 	return r
 }
 
-// containerAttrs is what is known of a container; what is not is left out.
+// containerAttrs returns the attributes of a container. Empty fields are left out.
 func containerAttrs(c *model.Container) []attribute.KeyValue {
 	attrs := make([]attribute.KeyValue, 0, 24)
 	add := func(attr func(string) attribute.KeyValue, value string) {
@@ -212,41 +211,41 @@ func warns(ev *model.Event) bool {
 	return ev.Type == model.EventOOM || ev.Type == model.EventExit && ev.ExitCode != nil && *ev.ExitCode != 0
 }
 
-// sentence is the event in words.
+// sentence describes the event in one sentence.
 func sentence(ev *model.Event) string {
-	who := "container " + calledOf(&ev.Container)
+	subject := "container " + calledOf(&ev.Container)
 	switch ev.Type {
 	case model.EventCreate:
-		return who + " was created"
+		return subject + " was created"
 	case model.EventStart:
-		return who + " started"
+		return subject + " started"
 	case model.EventPause:
-		return who + " was paused"
+		return subject + " was paused"
 	case model.EventResume:
-		return who + " resumed"
+		return subject + " resumed"
 	case model.EventOOM:
-		return who + " ran out of memory"
+		return subject + " ran out of memory"
 	case model.EventExit:
 		switch {
 		case ev.Signal != 0:
-			return fmt.Sprintf("%s was ended by signal %d (%s)", who, ev.Signal, syscall.Signal(ev.Signal))
+			return fmt.Sprintf("%s was ended by signal %d (%s)", subject, ev.Signal, syscall.Signal(ev.Signal))
 		case ev.ExitCode != nil:
-			return fmt.Sprintf("%s exited with code %d", who, *ev.ExitCode)
+			return fmt.Sprintf("%s exited with code %d", subject, *ev.ExitCode)
 		}
-		return who + " exited"
+		return subject + " exited"
 	case model.EventDelete:
-		return who + " was deleted"
+		return subject + " was deleted"
 	case model.EventHealth:
-		return who + " is " + valid(ev.Container.Health)
+		return subject + " is " + valid(ev.Container.Health)
 	case model.EventDevice:
-		return who + " opened " + valid(ev.Device)
+		return subject + " opened " + valid(ev.Device)
 	}
-	return who + ": " + valid(string(ev.Type))
+	return subject + ": " + valid(string(ev.Type))
 }
 
 func calledOf(c *model.Container) string { return identity.WorkloadOf(c) }
 
-// valid keeps a name that is no UTF-8 from failing the whole batch.
+// valid replaces invalid UTF-8, which would make the whole batch fail.
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 func shorten(s string, limit int) string {

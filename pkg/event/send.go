@@ -15,14 +15,13 @@ import (
 const (
 	batchRecords = 512
 	batchBytes   = 1 << 20 // receivers take 4 MiB by default
-	maxStrikes   = 2       // doublings of the time between two snapshots: within 10 s, it was promised
+	maxStrikes   = 2       // limit for doubling the time between two snapshots: the contract is 10 s
 )
 
-// errLost says that a connection ended while nothing was being sent.
+// errLost is the error of a connection that ended while nothing was being sent.
 var errLost = errors.New("the connection was lost")
 
-// send waits until it is known what there is, then connects and sends, until
-// Close.
+// send waits until the containers are known, then connects and sends, until Close.
 func (e *Exporter) send() {
 	if e.o.Ready != nil {
 		select {
@@ -35,7 +34,7 @@ func (e *Exporter) send() {
 	for first := true; e.ctx.Err() == nil; {
 		w, err := e.connect()
 		if err == nil {
-			if !first { // who took the records so far may have lost them
+			if !first { // a new receiver may not have the earlier records
 				e.queue.ask(reasonReconnect)
 			}
 			first = false
@@ -50,7 +49,7 @@ func (e *Exporter) send() {
 	}
 }
 
-// connect makes a connection on which the collector takes something.
+// connect makes a connection and waits until the collector accepts an empty request.
 func (e *Exporter) connect() (*wire, error) {
 	w, err := dial(e.o, e.t.export)
 	if err != nil {
@@ -66,15 +65,14 @@ func (e *Exporter) connect() (*wire, error) {
 	return w, nil
 }
 
-// stream sends until there is nothing more to expect of the connection, and
-// tells why.
+// stream sends until the connection is lost or unusable, and returns the reason.
 func (e *Exporter) stream(w *wire) error {
 	for e.ctx.Err() == nil {
 		if w.lost() {
 			return errLost
 		}
 		if time.Now().After(e.next()) && e.queue.due() && !e.final {
-			e.tellLoss()
+			e.logLoss()
 			e.snapshot()
 		}
 		if len(e.batch) == 0 {
@@ -107,12 +105,12 @@ func (e *Exporter) deliver(w *wire) error {
 			e.batch[i].resent = e.batch[i].resent || a.sent
 		}
 		if !a.answered {
-			return a.err // a connection that does not answer is as good as lost
+			return a.err // treated as a lost connection
 		}
 	case refused, shut:
 		err := explain(e.o.Endpoint, a.err)
-		if err.Error() != e.told {
-			e.told = err.Error()
+		if err.Error() != e.logged {
+			e.logged = err.Error()
 			e.log.Warn("events were refused", zap.Int("records", len(e.batch)), zap.Error(err))
 		}
 		e.drop()
@@ -125,10 +123,10 @@ func (e *Exporter) deliver(w *wire) error {
 	return nil
 }
 
-// settle books the batch that the collector took.
+// settle counts the batch that the collector accepted.
 func (e *Exporter) settle(a answer) {
-	if a.rejected > 0 && a.message != e.told {
-		e.told = a.message
+	if a.rejected > 0 && a.message != e.logged {
+		e.logged = a.message
 		e.log.Warn("the collector rejected a part of a batch",
 			zap.Int("records", a.rejected), zap.String("reason", shorten(valid(a.message), maxMessage)))
 	}
@@ -144,8 +142,8 @@ func (e *Exporter) drop() {
 	e.batch = nil
 }
 
-// judgeSnapshot has a collector that never takes a whole snapshot asked less
-// often.
+// judgeSnapshot increases the time between snapshots while the collector does not accept a complete
+// one.
 func (e *Exporter) judgeSnapshot(whole bool) {
 	ended := false
 	for i := range e.batch {
@@ -165,11 +163,11 @@ func (e *Exporter) judgeSnapshot(whole bool) {
 	}
 }
 
-// next is when the next snapshot may be taken. It counts from when the last one
-// was taken, not refused: that takes a pause for each of its batches.
+// next returns the earliest time of the next snapshot. The time counts from the start of the last
+// snapshot, not from its refusal, which takes a pause for each batch.
 func (e *Exporter) next() time.Time { return e.taken.Add(e.t.snapshots << e.strikes) }
 
-// snapshot queues what exists now.
+// snapshot queues the existing containers.
 func (e *Exporter) snapshot() {
 	e.taken = time.Now()
 	e.o.Snapshot(func(containers []model.Container) {
@@ -177,16 +175,16 @@ func (e *Exporter) snapshot() {
 	})
 }
 
-// tellLoss logs what was lost since it was logged last.
-func (e *Exporter) tellLoss() {
+// logLoss logs the events lost since its last call.
+func (e *Exporter) logLoss() {
 	lost := e.queue.losses()
 	if lost > e.lost {
-		e.log.Warn("events were lost; a snapshot that says so follows", zap.Uint64("events", lost-e.lost))
+		e.log.Warn("events were lost; a snapshot follows", zap.Uint64("events", lost-e.lost))
 	}
 	e.lost = lost
 }
 
-// idle waits for something to do.
+// idle waits for the next thing to do.
 func (e *Exporter) idle(w *wire) {
 	var due <-chan time.Time
 	if e.queue.due() {
@@ -204,8 +202,8 @@ func (e *Exporter) idle(w *wire) {
 	}
 }
 
-// pause waits after a failure: longer each time, at least as long as the
-// collector asks for, and at random, for all nodes lose it at the same moment.
+// pause waits after a failure: longer each time, at least as long as the collector requests, and at
+// random, because all nodes lose the collector at the same moment.
 func (e *Exporter) pause(err error) {
 	wait := min(e.t.backoff<<min(e.failures, 16), e.t.maxBackoff)
 	wait = wait/2 + rand.N(wait/2+1)
@@ -217,17 +215,17 @@ func (e *Exporter) pause(err error) {
 	defer timer.Stop()
 	closing := e.closing
 	if e.final {
-		closing = nil // seen already
+		closing = nil // already handled
 	}
 	select {
 	case <-timer.C:
 	case <-e.ctx.Done():
-	case <-closing: // one more try, at once
+	case <-closing: // one more attempt, at once
 		e.final, e.failures = true, 0
 	}
 }
 
-// finished says whether nothing is left to do after Close.
+// finished reports whether nothing is left to do after Close.
 func (e *Exporter) finished() bool {
 	select {
 	case <-e.closing:
@@ -238,10 +236,10 @@ func (e *Exporter) finished() bool {
 	}
 }
 
-// fail notes why events do not get through.
+// fail stores the reason why events are not delivered.
 func (e *Exporter) fail(err error, connected bool) {
 	if errors.Is(err, errLost) {
-		err = nil // the next try will tell more
+		err = nil // the next attempt returns a better reason
 	} else {
 		err = explain(e.o.Endpoint, err)
 	}
@@ -253,7 +251,7 @@ func (e *Exporter) fail(err error, connected bool) {
 	}
 }
 
-// succeed notes that events get through.
+// succeed notes that events are delivered.
 func (e *Exporter) succeed() {
 	e.failures = 0
 	e.mu.Lock()

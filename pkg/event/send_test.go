@@ -22,13 +22,12 @@ import (
 	"github.com/accelscope/accelscope/tests/otel"
 )
 
-// The tests in this file have a fake receiver, made from the definitions of
-// OTLP: no real Collector can be made to misbehave like this.
+// The tests in this file use a fake receiver, made from the definitions of OTLP: a real Collector
+// cannot be made to fail like this.
 
 var ok = &collogs.ExportLogsServiceResponse{}
 
-// allTaken says what the exporter still keeps: what a receiver has it may not
-// have answered yet.
+// allTaken describes what the exporter still holds: the receiver may not have answered yet.
 func allTaken(e *Exporter) func() string {
 	return func() string {
 		e.queue.mu.Lock()
@@ -40,8 +39,8 @@ func allTaken(e *Exporter) func() string {
 	}
 }
 
-// A batch that was taken, with the connection cut before the answer, comes
-// again with the same numbers, and says so.
+// TestFateUnknown cuts the connection after a batch was received and before the answer: the batch
+// arrives again with the same numbers, and marked.
 func TestFateUnknown(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
@@ -58,8 +57,8 @@ func TestFateUnknown(t *testing.T) {
 	}
 	e := open(t, w, quick, Options{Endpoint: g.endpoint, Insecure: true})
 	w.churn(rand.New(rand.NewPCG(5, 6)), 20)
-	within(t, patience, func() string { return w.differs(r.view()) })
-	within(t, patience, allTaken(e))
+	within(t, waitLimit, func() string { return w.differs(r.view()) })
+	within(t, waitLimit, allTaken(e))
 	v := r.view()
 	w.checkExits(t, v)
 	if v.Duplicates == 0 || v.Missing != 0 || e.Stats().Resent == 0 {
@@ -67,22 +66,22 @@ func TestFateUnknown(t *testing.T) {
 	}
 }
 
-// A collector that comes back without what it had taken gets it again, though
-// nothing has happened since.
+// TestForgetful has a collector lose the records that it accepted. After its restart it receives a
+// snapshot, although nothing has happened.
 func TestForgetful(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
 	r.up(t)
 	w := newWorld(3)
 	e := open(t, w, quick, Options{Endpoint: r.endpoint, Insecure: true})
-	within(t, patience, allTaken(e))
+	within(t, waitLimit, allTaken(e))
 	r.down()
-	within(t, patience, func() string { return map[bool]string{true: "connected"}[e.Stats().Connected] })
+	within(t, waitLimit, func() string { return map[bool]string{true: "connected"}[e.Stats().Connected] })
 	r.mu.Lock()
 	r.got = nil
 	r.mu.Unlock()
 	r.up(t)
-	within(t, patience, func() string { return w.differs(r.view()) })
+	within(t, waitLimit, func() string { return w.differs(r.view()) })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.got[0].Attributes[attrReason] != reasonReconnect {
@@ -90,7 +89,8 @@ func TestForgetful(t *testing.T) {
 	}
 }
 
-// The last quarter of a queue is for how containers ended.
+// TestQueueKeepsExits checks that the last quarter of a queue is reserved for the ends of
+// containers.
 func TestQueueKeepsExits(t *testing.T) {
 	q := newQueue(100)
 	q.snapshot(nil, func(string) []string { return nil }, time.Now())
@@ -106,7 +106,7 @@ func TestQueueKeepsExits(t *testing.T) {
 	if len(batch) != 100 || batch[74].event.Type != model.EventHealth || batch[75].event.Type != model.EventExit {
 		t.Errorf("%d events", len(batch))
 	}
-	if batch[75].seq != 2+1001 { // what was lost has numbers, too
+	if batch[75].seq != 2+1001 { // lost events have numbers, too
 		t.Errorf("number %d", batch[75].seq)
 	}
 	if s := q.stats(); s.Queued != 100 || dropped(s, lostOverflow) != 926 {
@@ -118,7 +118,7 @@ func TestQueueKeepsExits(t *testing.T) {
 	}
 }
 
-// The collector asks to wait: nothing is lost, and it is not asked before.
+// TestThrottle has a collector request a wait: nothing is lost, and no request precedes its end.
 func TestThrottle(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
@@ -136,9 +136,9 @@ func TestThrottle(t *testing.T) {
 	r.up(t)
 	w := newWorld(3)
 	e := open(t, w, quick, Options{Endpoint: r.endpoint, Insecure: true})
-	within(t, patience, allTaken(e))
+	within(t, waitLimit, allTaken(e))
 	if wait := second.Sub(first); wait < 700*time.Millisecond {
-		t.Errorf("asked again after %v", wait)
+		t.Errorf("next request after %v", wait)
 	}
 	if s := e.Stats(); s.Sent != 5 || s.Resent != 5 {
 		t.Errorf("%+v", s)
@@ -165,26 +165,27 @@ func TestPermanentError(t *testing.T) {
 	r.up(t)
 	w := newWorld(3)
 	e := open(t, w, quick, Options{Endpoint: r.endpoint, Insecure: true})
-	within(t, patience, func() string { return w.differs(r.view()) })
+	within(t, waitLimit, func() string { return w.differs(r.view()) })
 	w.exit(w.create(), 1)
-	within(t, patience, func() string { return w.differs(r.view()) }) // the snapshot tells it
-	within(t, patience, allTaken(e))
+	within(t, waitLimit, func() string { return w.differs(r.view()) }) // the snapshot contains it
+	within(t, waitLimit, allTaken(e))
 	close(bad)
 	v := r.view()
 	if lost := dropped(e.Stats(), lostRefused); lost == 0 || v.Lost != int64(lost) || v.Missing != v.Lost {
-		t.Errorf("%d were refused, the snapshot says %d, %d numbers are missing", lost, v.Lost, v.Missing)
+		t.Errorf("%d were refused, the snapshot reports %d, %d numbers are missing", lost, v.Lost, v.Missing)
 	}
 }
 
-// Wrong credentials: said with the cure, and nothing is lost that has room.
+// TestUnauthenticated uses wrong credentials: the error contains a remedy, and nothing is lost that
+// fits in the queue.
 func TestUnauthenticated(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
-	r.greeting = status.Error(codes.Unauthenticated, "who are you?")
+	r.greeting = status.Error(codes.Unauthenticated, "unknown client")
 	r.up(t)
 	w := newWorld(3)
 	e := open(t, w, quick, Options{Endpoint: r.endpoint, Insecure: true})
-	within(t, patience, func() string {
+	within(t, waitLimit, func() string {
 		if _, err := e.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "check the headers file") {
 			return errText(err)
 		}
@@ -194,7 +195,7 @@ func TestUnauthenticated(t *testing.T) {
 	r.mu.Lock()
 	r.greeting = nil
 	r.mu.Unlock()
-	within(t, patience, func() string { return w.differs(r.view()) })
+	within(t, waitLimit, func() string { return w.differs(r.view()) })
 	w.checkExits(t, r.view())
 	if v := r.view(); v.Missing != 0 || v.Lost != 0 {
 		t.Errorf("%d missing, %d lost", v.Missing, v.Lost)
@@ -220,8 +221,8 @@ func TestPartialSuccess(t *testing.T) {
 	w := newWorld(3)
 	e := open(t, w, quick, Options{Endpoint: r.endpoint, Insecure: true})
 	w.exit(w.create(), 1)
-	within(t, patience, func() string { return w.differs(r.view()) })
-	within(t, patience, allTaken(e))
+	within(t, waitLimit, func() string { return w.differs(r.view()) })
+	within(t, waitLimit, allTaken(e))
 	if got := dropped(e.Stats(), lostRejected); got != 1 {
 		t.Errorf("%d rejected", got)
 	}
@@ -230,8 +231,8 @@ func TestPartialSuccess(t *testing.T) {
 	}
 }
 
-// A part of a snapshot that was rejected is no event that was lost, and another
-// snapshot follows all the same.
+// TestRejectedParts checks that a rejected part of a snapshot does not count as a lost event, and
+// that another snapshot follows.
 func TestRejectedParts(t *testing.T) {
 	q := newQueue(10)
 	q.snapshot(make([]model.Container, 1), func(string) []string { return nil }, time.Now())
@@ -241,14 +242,14 @@ func TestRejectedParts(t *testing.T) {
 	if s := q.stats(); lostOf(s) != 0 || q.losses() != 0 || q.want != reasonGap {
 		t.Errorf("%+v, %d lost, wants %q", s, q.losses(), q.want)
 	}
-	q.delivered(batch[2:], 2) // of which one may have been an event
+	q.delivered(batch[2:], 2) // one of which may have been an event
 	if s := q.stats(); dropped(s, lostRejected) != 1 || q.losses() != 1 || s.Queued != 0 || s.Sent != 1 {
 		t.Errorf("%+v, %d lost", s, q.losses())
 	}
 }
 
-// A collector that takes no snapshot is not asked for it all the time, and gets
-// one soon after an event was refused that is none.
+// TestRefusedSnapshots checks that a collector that refuses snapshots is not sent one all the time,
+// and receives one soon after another record was refused.
 func TestRefusedSnapshots(t *testing.T) {
 	e := &Exporter{t: quick, queue: newQueue(10)}
 	parts := []entry{{kind: begin}, {kind: member}, {kind: end}}
@@ -260,7 +261,7 @@ func TestRefusedSnapshots(t *testing.T) {
 		{parts, false, 1},
 		{[]entry{{kind: happened}}, false, 1},
 		{parts[:2], false, 1},
-		{parts[2:], true, 2}, // of which the first half is missing
+		{parts[2:], true, 2}, // the first half is missing
 		{append(parts, entry{kind: happened}), true, 0},
 	} {
 		e.batch = step.batch
@@ -271,7 +272,7 @@ func TestRefusedSnapshots(t *testing.T) {
 	}
 }
 
-// An answer that comes later than anyone waits.
+// TestSlow has an answer that arrives after the timeout.
 func TestSlow(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
@@ -287,15 +288,15 @@ func TestSlow(t *testing.T) {
 	w := newWorld(3)
 	e := open(t, w, timing, Options{Endpoint: r.endpoint, Insecure: true})
 	w.churn(rand.New(rand.NewPCG(7, 8)), 20)
-	within(t, patience, func() string { return w.differs(r.view()) })
-	within(t, patience, allTaken(e)) // who came and went since is no difference
+	within(t, waitLimit, func() string { return w.differs(r.view()) })
+	within(t, waitLimit, allTaken(e)) // a container that came and went since makes no difference
 	w.checkExits(t, r.view())
 }
 
-// A collector that hangs, or is away, does not hold up the end.
+// TestClose checks that an unreachable or hanging collector does not delay the end.
 func TestClose(t *testing.T) {
 	t.Parallel()
-	const limit = 20 * time.Second // of a busy machine; who does not give up takes longer
+	const limit = 20 * time.Second // on a busy machine; without a time limit Close takes longer
 	t.Run("away", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(1)
@@ -309,7 +310,7 @@ func TestClose(t *testing.T) {
 		if got := dropped(e.Stats(), lostClosed); got != 2 {
 			t.Errorf("%d counted", got)
 		}
-		w.create() // and nobody listens any more
+		w.create() // after the end
 	})
 	t.Run("hangs", func(t *testing.T) {
 		t.Parallel()
@@ -322,7 +323,7 @@ func TestClose(t *testing.T) {
 		}
 		r.up(t)
 		timing := quick
-		timing.export = patience // it is not the call that gives up
+		timing.export = waitLimit // the call must not time out
 		e := open(t, newWorld(1), timing, Options{Endpoint: r.endpoint, Insecure: true})
 		t.Cleanup(func() { close(release) })
 		<-asked
@@ -337,15 +338,15 @@ func TestClose(t *testing.T) {
 		r := newReceiver(t)
 		r.up(t)
 		timing := quick
-		timing.flush = patience // for which it has no use
+		timing.flush = waitLimit // must not be used
 		e := begun(t, newWorld(1), timing, Options{Endpoint: r.endpoint, Insecure: true, Ready: make(chan struct{})})
 		began := time.Now()
 		e.Close()
 		if took := time.Since(began); took > limit {
 			t.Errorf("took %v", took)
 		}
-		if v := r.view(); v.Session != "" { // it would be a guess
-			t.Errorf("told %d containers", len(v.Containers))
+		if v := r.view(); v.Session != "" { // it would be incomplete
+			t.Errorf("a snapshot of %d containers", len(v.Containers))
 		}
 	})
 	t.Run("flushes", func(t *testing.T) {
@@ -354,7 +355,7 @@ func TestClose(t *testing.T) {
 		r.up(t)
 		w := newWorld(1)
 		timing := defaults
-		timing.flush = patience // of a machine that may be busy
+		timing.flush = waitLimit // on a busy machine
 		e := open(t, w, timing, Options{Endpoint: r.endpoint, Insecure: true})
 		w.churn(rand.New(rand.NewPCG(9, 10)), 500)
 		e.Close()
@@ -365,7 +366,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// Whatever happens in whatever order, the receiver is right in the end.
+// TestRandom has random failures: the receiver's state is right in the end.
 func TestRandom(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(12) {
@@ -374,7 +375,7 @@ func TestRandom(t *testing.T) {
 			r := newReceiver(t)
 			g := newGate(t, r.endpoint)
 			random := rand.New(rand.NewPCG(seed, 1))
-			trouble := rand.New(rand.NewPCG(seed, 2)) // of the receiver, below its lock
+			trouble := rand.New(rand.NewPCG(seed, 2)) // of the receiver, guarded by its lock
 			bad := true
 			r.answer = func(_ int, batch []otel.Record) (bool, *collogs.ExportLogsServiceResponse, error) {
 				if !bad {
@@ -383,7 +384,7 @@ func TestRandom(t *testing.T) {
 				switch trouble.IntN(10) {
 				case 0:
 					return false, nil, status.Error(codes.Unavailable, "not now")
-				case 1: // taken by one of its exporters
+				case 1: // received by one of its exporters
 					return true, nil, status.Error(codes.Unavailable, "not all of it")
 				case 2:
 					return false, nil, status.Error(codes.InvalidArgument, "never")
@@ -417,7 +418,7 @@ func TestRandom(t *testing.T) {
 			r.mu.Lock()
 			bad = false
 			r.mu.Unlock()
-			within(t, patience, func() string {
+			within(t, waitLimit, func() string {
 				v := r.view()
 				if said := w.differs(v); said != "" {
 					return said
@@ -432,8 +433,8 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// A collector that is gone without a word, with its host or the network, is
-// noticed: on a quiet node, and with records on the way.
+// TestVanished drops all packets of a collector, as a host without power does: it is noticed on a
+// quiet node, and with records in flight.
 func TestVanished(t *testing.T) {
 	t.Parallel()
 	for name, happens := range map[string]bool{"quiet": false, "busy": true} {
@@ -444,16 +445,16 @@ func TestVanished(t *testing.T) {
 			g := newGate(t, r.endpoint)
 			w := newWorld(3)
 			timing := defaults
-			timing.export = time.Hour // it is not the call that gives up
+			timing.export = time.Hour // the call must not time out
 			e := open(t, w, timing, Options{Endpoint: g.endpoint, Insecure: true})
-			within(t, patience, allTaken(e))
-			time.Sleep(500 * time.Millisecond) // what is acknowledged is not sent again, which would be a sign of life
+			within(t, waitLimit, allTaken(e))
+			time.Sleep(500 * time.Millisecond) // unacknowledged data would be sent again, which would be noticed earlier
 			g.vanish(t)
 			began := time.Now()
 			if happens {
 				w.exit(w.create(), 1)
 			}
-			within(t, patience, func() string {
+			within(t, waitLimit, func() string {
 				r.mu.Lock()
 				defer r.mu.Unlock()
 				for i := range r.got {
@@ -464,16 +465,16 @@ func TestVanished(t *testing.T) {
 				return "no snapshot on another connection"
 			})
 			t.Logf("noticed after %v", time.Since(began).Round(10*time.Millisecond))
-			within(t, patience, func() string { return w.differs(r.view()) })
-			within(t, patience, allTaken(e))
+			within(t, waitLimit, func() string { return w.differs(r.view()) })
+			within(t, waitLimit, allTaken(e))
 			w.checkExits(t, r.view())
 		})
 	}
 }
 
-// A snapshot follows a gap within 10 s of its end, of which one is for the machine,
-// however long it was and however many snapshots were refused in it. That somebody
-// has vanished is known in that time, too.
+// TestPromise checks that a snapshot follows within 10 s of the end of a gap, one of which is for
+// the machine, for any length of the gap and any number of refused snapshots. A vanished host is
+// noticed in that time, too.
 func TestPromise(t *testing.T) {
 	const promise = 9 * time.Second
 	synctest.Test(t, func(t *testing.T) {
@@ -496,8 +497,8 @@ func TestPromise(t *testing.T) {
 	}
 }
 
-// A collector that has refused everything for long is right soon after it takes
-// something again, however the end of the refusals falls into a snapshot.
+// TestRefusalsEnd checks that a collector that refused everything for long is right soon after it
+// accepts records again, wherever in a snapshot the refusals end.
 func TestRefusalsEnd(t *testing.T) {
 	t.Parallel()
 	for name, last := range map[string]int{"between snapshots": 6, "within one": 5} {
@@ -519,7 +520,7 @@ func TestRefusalsEnd(t *testing.T) {
 			r.up(t)
 			w := newWorld(batchRecords + 88) // two batches
 			e := open(t, w, defaults, Options{Endpoint: r.endpoint, Insecure: true})
-			within(t, patience, allTaken(e))
+			within(t, waitLimit, allTaken(e))
 			if said := w.differs(r.view()); said != "" {
 				t.Fatal(said)
 			}
@@ -542,7 +543,8 @@ func lostOf(s *model.EventStats) (n uint64) {
 	return n
 }
 
-// Who opens a device is told once, and told again by snapshots.
+// TestDevices checks that the first opening of a device is reported once, and is part of each
+// snapshot.
 func TestDevices(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
@@ -570,12 +572,12 @@ func TestDevices(t *testing.T) {
 		}
 	}
 	open(t, w, quick, Options{Endpoint: r.endpoint, Insecure: true, Shares: shares})
-	told := func() (opened []string) {
+	reported := func() (opened []string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for _, record := range r.got {
 			if record.Event == "container.device_open" {
-				for _, state := range []string{attrStatus, attrHealth} { // which may be that of before its end
+				for _, state := range []string{attrStatus, attrHealth} { // which may be of an earlier time
 					if value, is := record.Attributes[state]; is {
 						t.Errorf("%s is %q", state, value)
 					}
@@ -585,16 +587,16 @@ func TestDevices(t *testing.T) {
 		}
 		return opened
 	}
-	within(t, patience, func() string {
-		return map[bool]string{false: fmt.Sprint(told())}[len(told()) >= 3]
+	within(t, waitLimit, func() string {
+		return map[bool]string{false: fmt.Sprint(reported())}[len(reported()) >= 3]
 	})
-	time.Sleep(5 * quick.poll) // to be told again
-	if got := fmt.Sprint(told()); got != "[train/job-1/worker mlx5_0 n/p/c mlx5_0 train/job-1/worker mlx5_1]" {
+	time.Sleep(5 * quick.poll) // for a duplicate
+	if got := fmt.Sprint(reported()); got != "[train/job-1/worker mlx5_0 n/p/c mlx5_0 train/job-1/worker mlx5_1]" {
 		t.Error(got)
 	}
 	r.down()
 	r.up(t)
-	within(t, patience, func() string {
+	within(t, waitLimit, func() string {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for _, record := range r.got {
@@ -602,7 +604,7 @@ func TestDevices(t *testing.T) {
 				return ""
 			}
 		}
-		return "no snapshot tells the devices"
+		return "no snapshot contains the devices"
 	})
 }
 
@@ -626,7 +628,7 @@ func TestDevicesAreForgotten(t *testing.T) {
 	}
 }
 
-// What comes from a container fails no batch and has a bound.
+// TestHostile checks that data from a container fails no batch and has a limit.
 func TestHostile(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
@@ -643,10 +645,10 @@ func TestHostile(t *testing.T) {
 	w.mu.Lock()
 	w.live[c.ID] = c
 	for range 20 {
-		w.tell(model.Event{Type: "odd\xff", Container: c, Device: "\xfd"})
+		w.emit(model.Event{Type: "odd\xff", Container: c, Device: "\xfd"})
 	}
 	w.mu.Unlock()
-	within(t, patience, func() string {
+	within(t, waitLimit, func() string {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		n := 0

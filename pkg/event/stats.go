@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// rpc is what the transport did for one call. gRPC tells it to the handler with
-// the context of the call, and may do so after the call has returned.
+// rpc is the state of one call in the transport. gRPC reports it to the handler with the context of
+// the call, possibly after the call has returned.
 type rpc struct {
 	sync.Mutex
 	sent     bool
@@ -19,7 +19,7 @@ type rpc struct {
 
 type rpcKey struct{}
 
-// HandleRPC notes that a request went out and that the server ended the call.
+// HandleRPC notes that a request was sent and that the server ended the call.
 func (w *wire) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	seen, ok := ctx.Value(rpcKey{}).(*rpc)
 	if !ok {

@@ -13,22 +13,22 @@ import (
 )
 
 const (
-	maxThrottle = time.Minute // the longest that a collector may ask us to wait
-	maxMessage  = 300         // bytes of what it says that are told
+	maxThrottle = time.Minute // longest wait that a collector may request
+	maxMessage  = 300         // bytes of its message that are logged
 )
 
-// verdict is what to do after a call.
+// verdict is the action after a call.
 type verdict int
 
 const (
 	taken   verdict = iota
 	again           // send the batch again
 	refused         // never send the batch again
-	shut            // nor anything else, before the collector takes a greeting again
+	shut            // send nothing until the collector accepts an empty request again
 )
 
-// judge follows the OTLP specification for what the server said. What happened
-// to the connection is always a reason to try again.
+// judge follows the OTLP specification for errors of the server. After an error of the connection
+// the batch is sent again.
 func judge(a answer) verdict {
 	if a.err == nil {
 		return taken
@@ -49,7 +49,7 @@ func judge(a answer) verdict {
 	return refused
 }
 
-// throttle is how long the collector asks us to wait.
+// throttle returns how long the collector asks to wait.
 func throttle(err error) (time.Duration, bool) {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.RetryInfo); ok {
@@ -59,8 +59,7 @@ func throttle(err error) (time.Duration, bool) {
 	return 0, false
 }
 
-// explain is err with the cure, where there is one. gRPC keeps the words of a
-// TLS error only.
+// explain adds a remedy to err if there is one. gRPC keeps only the text of a TLS error.
 func explain(endpoint string, err error) error {
 	s := status.Convert(err)
 	message := shorten(valid(s.Message()), maxMessage)
@@ -68,7 +67,7 @@ func explain(endpoint string, err error) error {
 	cure := ""
 	switch {
 	case has("signed by unknown authority"):
-		cure = "its certificate is signed by nobody who is trusted: give the CA's file"
+		cure = "no trusted CA signed its certificate: give the CA's file"
 	case has("certificate is valid for"), has("doesn't contain any IP SANs"), has("certificate is not valid for any names"):
 		cure = "its certificate is for another name: use that name as endpoint"
 	case has("certificate has expired"):

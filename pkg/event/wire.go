@@ -29,13 +29,13 @@ import (
 
 const (
 	connectTimeout = 5 * time.Second
-	// silence is how long the other host may answer nothing, neither data nor
-	// probes: it is gone, with its power or the network, and no reset tells it.
+	// silence is how long the other host may answer neither data nor probes before the connection
+	// is closed: a host without power or network sends no reset.
 	silence = 6 * time.Second
 )
 
-// dialer has the kernel find out who is gone, which gRPC's pings would as well:
-// but a server counts those, and ends connections with more than one in minutes.
+// dialer detects a lost host with keepalive probes of the kernel. gRPC's pings would do so as well,
+// but a server ends connections with more than one ping in some minutes.
 var dialer = net.Dialer{
 	KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence / 2, Interval: time.Second, Count: 3},
 	Control: func(_, _ string, conn syscall.RawConn) error {
@@ -47,10 +47,10 @@ var dialer = net.Dialer{
 	},
 }
 
-// wire is one connection to the collector. The SDK's exporter writes to it, and
-// tells neither how many records of a batch were rejected nor whether a batch
-// that failed had been sent: an interceptor and a stats handler on the connection
-// see that. Files are read for each connection, so that what is rotated is used.
+// wire is one connection to the collector. The SDK's exporter writes to it. The exporter does not
+// return how many records of a batch were rejected, nor whether a failed batch was sent: an
+// interceptor and a stats handler on the connection record that. Files are read for each
+// connection, so that a rotated file is used.
 type wire struct {
 	conn     *grpc.ClientConn
 	exporter *otlploggrpc.Exporter
@@ -59,19 +59,19 @@ type wire struct {
 	greeted  atomic.Bool
 	gone     chan struct{} // closed with the connection, after greet
 
-	answer answer // to the call that runs
+	answer answer // of the call in progress
 }
 
-// answer is what became of one call.
+// answer is the result of one call.
 type answer struct {
 	err      error
 	sent     bool // at least a part of the request went out
-	answered bool // err is what the server said, and not what happened to the connection
-	rejected int  // records of those that the server took the rest of
+	answered bool // err comes from the server, not from the connection
+	rejected int  // number of rejected records if the server accepted the rest
 	message  string
 }
 
-// dial makes a connection, which is only tried by greet.
+// dial prepares a connection. greet makes it.
 func dial(o Options, timeout time.Duration) (*wire, error) {
 	creds, err := transport(o)
 	if err != nil {
@@ -85,10 +85,10 @@ func dial(o Options, timeout time.Duration) (*wire, error) {
 		o.Endpoint,
 		grpc.WithTransportCredentials(creds),
 		grpc.WithUserAgent("accelscope/"+o.Version),
-		// No proxy from the environment, as with any dialer: a node reaches its
-		// collector directly, and probes would tell of the proxy only.
+		// No proxy from the environment, as with any dialer: a node reaches its collector directly,
+		// and keepalive probes would reach only the proxy.
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			if w.greeted.Load() { // gRPC would connect again by itself, and to whom is another question
+			if w.greeted.Load() { // gRPC would reconnect by itself, possibly to another collector
 				return nil, errLost
 			}
 			return dialer.DialContext(ctx, "tcp", address)
@@ -97,17 +97,17 @@ func dial(o Options, timeout time.Duration) (*wire, error) {
 		grpc.WithStatsHandler(w),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: connectTimeout}),
 		grpc.WithDisableServiceConfig(),
-		grpc.WithIdleTimeout(0), // the loss of the connection is to be noticed
+		grpc.WithIdleTimeout(0), // a lost connection must be noticed
 	)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Endpoint, err)
 	}
-	// Everything that the exporter would take from the environment is given.
+	// Set every option that the exporter would read from the environment.
 	w.exporter, err = otlploggrpc.New(context.Background(),
 		otlploggrpc.WithGRPCConn(w.conn),
 		otlploggrpc.WithHeaders(nil),
 		otlploggrpc.WithTimeout(timeout),
-		otlploggrpc.WithRetry(otlploggrpc.RetryConfig{}), // only who counts and marks may send again
+		otlploggrpc.WithRetry(otlploggrpc.RetryConfig{}), // only the Exporter sends again: it counts and marks
 	)
 	if err != nil {
 		return nil, errors.Join(err, w.conn.Close())
@@ -115,7 +115,7 @@ func dial(o Options, timeout time.Duration) (*wire, error) {
 	return w, nil
 }
 
-// transport is the security of the connection.
+// transport returns the transport security of the connection.
 func transport(o Options) (credentials.TransportCredentials, error) {
 	if o.Insecure {
 		if o.CAFile != "" || o.CertFile != "" || o.KeyFile != "" {
@@ -144,13 +144,13 @@ func transport(o Options) (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(config), nil
 }
 
-// greet connects and asks the collector to take nothing: whether it can be
-// reached, and would take anything from us, is known before a record is at stake.
+// greet connects and sends an empty request. It shows whether the collector is reachable and
+// accepts requests before a record is sent.
 func (w *wire) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
 	_, err := collogs.NewLogsServiceClient(w.conn).Export(ctx, &collogs.ExportLogsServiceRequest{})
-	if err != nil && status.Code(err) != codes.InvalidArgument { // who takes no empty request is there, too
+	if err != nil && status.Code(err) != codes.InvalidArgument { // the collector is reachable but rejects an empty request
 		return err
 	}
 	w.greeted.Store(true)
@@ -160,14 +160,14 @@ func (w *wire) greet(ctx context.Context) error {
 
 // watch closes gone when the connection is lost.
 func (w *wire) watch() {
-	if w.conn.GetState() == connectivity.Connecting { // gRPC uses a connection before it says that it is ready
+	if w.conn.GetState() == connectivity.Connecting { // gRPC uses a connection before its state is Ready
 		w.conn.WaitForStateChange(context.Background(), connectivity.Connecting)
 	}
 	w.conn.WaitForStateChange(context.Background(), connectivity.Ready)
 	close(w.gone)
 }
 
-// close ends a connection that was greeted or not.
+// close closes the connection.
 func (w *wire) close(greeted bool) {
 	_ = w.exporter.Shutdown(context.Background()) // holds nothing
 	_ = w.conn.Close()
@@ -176,7 +176,7 @@ func (w *wire) close(greeted bool) {
 	}
 }
 
-// lost says whether the connection is not the one that was greeted any more.
+// lost reports whether the connection that was greeted has ended.
 func (w *wire) lost() bool {
 	select {
 	case <-w.gone:
@@ -192,12 +192,12 @@ func (w *wire) export(ctx context.Context, records []sdklog.Record) answer {
 	err := w.exporter.Export(ctx, records)
 	a := w.answer
 	if a.err == nil && a.rejected == 0 && a.message == "" {
-		a.err = err // of the exporter itself; that of a partial success is told by the rest
+		a.err = err // the exporter's own error; that of a partial success is in the other fields
 	}
 	return a
 }
 
-// observe is the interceptor.
+// observe is the interceptor: it adds the headers and records the answer.
 func (w *wire) observe(
 	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {

@@ -80,13 +80,13 @@ func (a *authority) issue(name string) (cert, key string) {
 	return a.path(name + ".pem"), a.path(name + ".key")
 }
 
-// TLS with a real Collector: what works, and what is said when it does not.
+// TestTLS connects to a real Collector with TLS, and checks the errors of wrong configurations.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	a, other := newAuthority(t), newAuthority(t)
 	cert, key := a.issue("server")
 	clientCert, clientKey := a.issue("client")
-	strangerCert, strangerKey := other.issue("client")
+	otherCert, otherKey := other.issue("client")
 	plain := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t)}
 	tls := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t), CertFile: cert, KeyFile: key}
 	mtls := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t), CertFile: cert, KeyFile: key, ClientCAFile: a.path("ca.pem")}
@@ -104,13 +104,13 @@ func TestTLS(t *testing.T) {
 		"no certificate":  {o: Options{Endpoint: mtls.Endpoint, CAFile: a.path("ca.pem")}, fail: "give certificate and key"},
 		"plain for TLS":   {o: Options{Endpoint: plain.Endpoint, CAFile: a.path("ca.pem")}, fail: "use insecure"},
 		"TLS for plain":   {o: Options{Endpoint: tls.Endpoint, Insecure: true}, fail: "does it want TLS"},
-		"nobody":          {o: Options{Endpoint: freePort(t), Insecure: true}, fail: "is the collector running"},
-		"wrong authority": {o: Options{Endpoint: mtls.Endpoint, CAFile: a.path("ca.pem"), CertFile: strangerCert, KeyFile: strangerKey}, fail: "its CA signed"},
+		"nothing":         {o: Options{Endpoint: freePort(t), Insecure: true}, fail: "is the collector running"},
+		"wrong authority": {o: Options{Endpoint: mtls.Endpoint, CAFile: a.path("ca.pem"), CertFile: otherCert, KeyFile: otherKey}, fail: "its CA signed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := open(t, newWorld(2), quick, test.o)
-			within(t, patience, func() string {
+			within(t, waitLimit, func() string {
 				_, err := e.Read(t.Context())
 				switch s := e.Stats(); {
 				case test.fail == "" && (err != nil || s.Sent != 4):
@@ -141,7 +141,7 @@ func TestHeaders(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("# who we are\n\nAuthorization: Bearer secret-1\nX-Scope-OrgID:  tenant\n")
+	write("# our identity\n\nAuthorization: Bearer secret-1\nX-Scope-OrgID:  tenant\n")
 	open(t, newWorld(1), quick, Options{Endpoint: r.endpoint, Insecure: true, HeadersFile: file})
 	has := func(name, want string) func() string {
 		return func() string {
@@ -153,14 +153,14 @@ func TestHeaders(t *testing.T) {
 			return ""
 		}
 	}
-	within(t, patience, has("authorization", "Bearer secret-1"))
-	within(t, patience, has("x-scope-orgid", "tenant"))
-	// A token that was rotated is used with the next connection.
+	within(t, waitLimit, has("authorization", "Bearer secret-1"))
+	within(t, waitLimit, has("x-scope-orgid", "tenant"))
+	// A rotated token is used with the next connection.
 	write("authorization: Bearer secret-2\n")
 	r.down()
 	r.up(t)
-	within(t, patience, has("authorization", "Bearer secret-2"))
-	// A file that is broken is told, without what is in it.
+	within(t, waitLimit, has("authorization", "Bearer secret-2"))
+	// The error of an invalid file does not contain its content.
 	write("authorization=Bearer secret-3\n")
 	r.down()
 	r.up(t)
@@ -172,7 +172,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// Who was greeted is who gets the records: gRPC does not connect to somebody else.
+// TestOneConnection checks that records go only to the receiver of the empty request: gRPC does not
+// reconnect.
 func TestOneConnection(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
@@ -191,7 +192,7 @@ func TestOneConnection(t *testing.T) {
 	if judge(a) != again {
 		t.Errorf("%+v", a)
 	}
-	within(t, patience, func() string { return map[bool]string{false: "nobody notices the loss"}[w.lost()] })
+	within(t, waitLimit, func() string { return map[bool]string{false: "the loss is not noticed"}[w.lost()] })
 }
 
 func TestParseHeaders(t *testing.T) {
@@ -242,7 +243,7 @@ func TestJudge(t *testing.T) {
 		{answer{err: status.Error(codes.InvalidArgument, ""), answered: true, sent: true}, refused},
 		{answer{err: status.Error(codes.PermissionDenied, ""), answered: true, sent: true}, shut},
 		{answer{err: status.Error(codes.Internal, "the stream ended"), sent: true}, again},
-		{answer{err: status.Error(codes.Internal, "cannot be encoded")}, refused}, // or it would be tried for ever
+		{answer{err: status.Error(codes.Internal, "cannot be encoded")}, refused}, // or it would be sent again forever
 	} {
 		if got := judge(test.a); got != test.want {
 			t.Errorf("%+v: %d, want %d", test.a, got, test.want)

@@ -30,8 +30,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(settled{m}) }
 
-// settled runs the tests and lets what they ended end: goleak waits less than half a
-// second for it, and gRPC's goroutines may take longer on a busy machine.
+// settled runs the tests and waits for their goroutines: goleak waits less than half a second, and
+// gRPC's goroutines may take longer on a busy machine.
 type settled struct{ *testing.M }
 
 func (s settled) Run() int {
@@ -44,21 +44,21 @@ func (s settled) Run() int {
 	return code
 }
 
-// patience is how long a test waits for what must happen, on a busy machine.
-const patience = time.Minute
+// waitLimit is the time limit of a condition on a busy machine.
+const waitLimit = time.Minute
 
-// quick is for tests that are not about time.
+// quick is for tests that do not depend on time.
 var quick = timing{
 	backoff: 10 * time.Millisecond, maxBackoff: 200 * time.Millisecond, export: defaults.export,
-	snapshots: 50 * time.Millisecond, poll: 20 * time.Millisecond, flush: time.Second, grace: patience,
+	snapshots: 50 * time.Millisecond, poll: 20 * time.Millisecond, flush: time.Second, grace: waitLimit,
 }
 
-// world is a fake of the runtime source: containers that live, and who watches.
+// world is a fake of the runtime source: containers and watchers.
 type world struct {
 	mu       sync.Mutex
 	watchers []func(model.Event)
 	live     map[string]model.Container
-	exits    map[string]uint32 // of all that ever were
+	exits    map[string]uint32 // of all containers that ended
 	n        int
 }
 
@@ -86,7 +86,7 @@ func (w *world) snapshot(f func([]model.Container)) {
 	f(all)
 }
 
-func (w *world) tell(ev model.Event) {
+func (w *world) emit(ev model.Event) {
 	ev.Time = time.Now()
 	for _, f := range w.watchers {
 		f(ev)
@@ -99,7 +99,7 @@ func (w *world) change(id string, typ model.EventType, status model.ContainerSta
 	c := w.live[id]
 	c.Status = status
 	w.live[id] = c
-	w.tell(model.Event{Type: typ, Container: c})
+	w.emit(model.Event{Type: typ, Container: c})
 }
 
 func (w *world) create() string {
@@ -122,7 +122,7 @@ func (w *world) exit(id string, code uint32) {
 	c := w.live[id]
 	c.Status, c.ExitCode = model.ContainerExited, &code
 	w.live[id], w.exits[id] = c, code
-	w.tell(model.Event{Type: model.EventExit, Container: c, ExitCode: &code})
+	w.emit(model.Event{Type: model.EventExit, Container: c, ExitCode: &code})
 }
 
 func (w *world) remove(id string) {
@@ -130,10 +130,10 @@ func (w *world) remove(id string) {
 	defer w.mu.Unlock()
 	c := w.live[id]
 	delete(w.live, id)
-	w.tell(model.Event{Type: model.EventDelete, Container: c})
+	w.emit(model.Event{Type: model.EventDelete, Container: c})
 }
 
-// churn does n things to containers.
+// churn makes n changes to containers.
 func (w *world) churn(r *rand.Rand, n int) {
 	for range n {
 		w.mu.Lock()
@@ -157,7 +157,7 @@ func (w *world) churn(r *rand.Rand, n int) {
 	}
 }
 
-// differs says in what the view of a receiver is not the truth.
+// differs describes a difference between the view of a receiver and the true state.
 func (w *world) differs(v *otel.View) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -176,7 +176,7 @@ func (w *world) differs(v *otel.View) string {
 	return ""
 }
 
-// exitsOf checks that each exit arrived exactly once, or was said to be lost.
+// checkExits checks that each exit arrived exactly once, or was reported as lost.
 func (w *world) checkExits(t *testing.T, v *otel.View) {
 	t.Helper()
 	missing := 0
@@ -191,14 +191,14 @@ func (w *world) checkExits(t *testing.T, v *otel.View) {
 		}
 	}
 	if missing > 0 && v.Lost < int64(missing) {
-		t.Errorf("%d exits are missing, and only %d events were said to be lost", missing, v.Lost)
+		t.Errorf("%d exits are missing, and only %d events were reported lost", missing, v.Lost)
 	}
 	for _, wrong := range v.Wrong {
 		t.Error(wrong)
 	}
 }
 
-// within waits until f is empty, and fails with what it says.
+// within waits until f returns an empty text, and fails with the text.
 func within(t *testing.T, limit time.Duration, f func() string) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
@@ -214,11 +214,11 @@ func within(t *testing.T, limit time.Duration, f func() string) {
 	}
 }
 
-// open returns when the first snapshot was taken: what happens before is not told.
+// open returns after the first snapshot: earlier events are not sent.
 func open(t *testing.T, w *world, timing timing, o Options) *Exporter {
 	t.Helper()
 	e := begun(t, w, timing, o)
-	within(t, patience, func() string { return map[bool]string{false: "not started"}[started(e)] })
+	within(t, waitLimit, func() string { return map[bool]string{false: "not started"}[started(e)] })
 	return e
 }
 
@@ -245,8 +245,8 @@ func begun(t *testing.T, w *world, timing timing, o Options) *Exporter {
 
 var ports atomic.Uint32
 
-// freePort is an address to listen on, again and again. It is none of those that
-// the kernel gives to whoever asks for any: it would give it away in between.
+// freePort returns an address that can be used repeatedly. It is outside the range from which the
+// kernel assigns ports, so no other process gets it meanwhile.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for range 100 {
@@ -266,7 +266,7 @@ var build = sync.OnceValues(func() (string, error) {
 	return otel.Build(ctx)
 })
 
-// collector starts a real one.
+// collector starts a real collector.
 func collector(t *testing.T, config otel.Config) *otel.Collector {
 	t.Helper()
 	path, err := build()
@@ -292,8 +292,8 @@ func records(t *testing.T, c *otel.Collector) []otel.Record {
 	return all
 }
 
-// receiver is a fake of the collector, made from the definitions of OTLP: it does
-// what no healthy collector does.
+// receiver is a fake of the collector, made from the definitions of OTLP, for failures that no real
+// collector has.
 type receiver struct {
 	collogs.UnimplementedLogsServiceServer
 	endpoint string
@@ -302,7 +302,7 @@ type receiver struct {
 	mu      sync.Mutex
 	got     []otel.Record
 	headers metadata.MD
-	// answer decides on the nth batch, from 1; keep says whether it arrived.
+	// answer returns the answer to the nth batch, from 1; keep is false if the batch is discarded.
 	answer func(n int, records []otel.Record) (keep bool, response *collogs.ExportLogsServiceResponse, err error)
 	// greeting is the answer to a request without records.
 	greeting error
@@ -318,7 +318,7 @@ func newReceiver(t *testing.T) *receiver {
 func (r *receiver) up(t *testing.T) {
 	t.Helper()
 	var l net.Listener
-	within(t, patience, func() (s string) {
+	within(t, waitLimit, func() (s string) {
 		var err error
 		if l, err = net.Listen("tcp", r.endpoint); err != nil {
 			return err.Error()
@@ -398,8 +398,8 @@ func decode(req *collogs.ExportLogsServiceRequest) (all []otel.Record) {
 	return all
 }
 
-// A gate is a TCP proxy in front of a collector, which can cut connections
-// after so many bytes of answers, at any moment.
+// A gate is a TCP proxy in front of a collector. It can cut connections after a number of bytes of
+// answers, at any moment.
 type gate struct {
 	endpoint string
 	target   string
@@ -457,8 +457,8 @@ func (g *gate) accept() {
 	}
 }
 
-// vanish makes the near ends of all connections those of a host that lost its
-// power: the kernel drops what comes for them before it would acknowledge it.
+// vanish makes all connections behave like those of a host that lost its power: the kernel drops
+// incoming packets before it would acknowledge them.
 func (g *gate) vanish(t *testing.T) {
 	t.Helper()
 	g.mu.Lock()
@@ -480,7 +480,7 @@ func (g *gate) vanish(t *testing.T) {
 	}
 }
 
-// cut ends all connections; without open no other one is let through.
+// cut ends all connections. If open is false, no new connection is accepted.
 func (g *gate) cut(open bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

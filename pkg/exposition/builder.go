@@ -33,7 +33,7 @@ type Metric struct {
 	schema     *Schema
 }
 
-// Name returns the name, or the pattern.
+// Name returns the name or the pattern.
 func (m *Metric) Name() string { return m.name }
 
 // IsPattern reports whether name stands for one family per counter.
@@ -53,9 +53,9 @@ func NameOf(pattern, counter string) string {
 	}, counter) + after
 }
 
-// Builder makes the metric families of a refresh. Names, help and labels are prepared
+// Builder builds the metric families of a refresh. Names, help and labels are prepared
 // once; a refresh adds rows of values, which its scrapes share and which never change.
-// It is for one goroutine.
+// A Builder must be used by one goroutine at a time.
 type Builder struct {
 	schemas map[string]*Schema
 	labels  *labels
@@ -141,21 +141,21 @@ func (b *Builder) Metric(m *Metric) {
 func (b *Builder) End() []Family {
 	b.close()
 	b.labels.end()
-	if len(b.names) > 2*len(b.out) { // of drivers that are gone
+	if len(b.names) > 2*len(b.out) { // names of counters that no longer exist
 		clear(b.names)
 	}
 	slices.SortFunc(b.out, func(x, y Family) int { return strings.Compare(*x.name, *y.name) })
 	return b.out
 }
 
-// Kept is what a Builder keeps from one refresh to the next.
+// Kept is the size of the state that a Builder keeps between refreshes.
 type Kept struct {
 	Sets, Owners int // label sets, and labels of owners and GPUs
 	Used         int // label sets of the last refresh
 	Names        int // of families made from patterns
 }
 
-// Kept returns what is kept.
+// Kept returns the size of the kept state.
 func (b *Builder) Kept() Kept {
 	l := b.labels
 	return Kept{Sets: len(l.sets), Owners: len(l.owners), Used: l.used, Names: len(b.names)}
@@ -174,8 +174,8 @@ func (b *Builder) open(name *string) bool {
 	return true
 }
 
-// OpenPart begins the family that a pattern has for a counter, and reports whether there
-// was none of this name before.
+// OpenPart begins the family of a pattern for a counter. It returns false if there is a family
+// of this name already.
 func (b *Builder) OpenPart(counter string) bool {
 	k := nameKey{b.metric, counter}
 	name, ok := b.names[k]
@@ -202,13 +202,12 @@ func (b *Builder) Owner(o identity.Owner) *OwnerLabels { return b.labels.owner(o
 // GPU returns the labels of a GPU, after those of an owner if there is one.
 func (b *Builder) GPU(o *OwnerLabels, id, uuid string) *OwnerLabels { return b.labels.gpu(o, id, uuid) }
 
-// Labels returns the label set of values under the label names of s.
+// Labels returns the label set with the label names of s and these values.
 func (b *Builder) Labels(s *Schema, o *OwnerLabels, values ...string) *LabelSet {
 	return b.labels.get(s, o, values...)
 }
 
-// Add adds a series, unless the family has one with these labels already: the first of
-// two is kept.
+// Add adds a series. Of two series with the same labels the family keeps the first.
 func (b *Builder) Add(set *LabelSet, value float64) {
 	b.addRow(row{labels: set, value: value})
 }
@@ -240,8 +239,8 @@ func (b *Builder) FineHistogram(h *model.FineHistogram, o *OwnerLabels, values .
 	b.addRow(row{labels: b.labels.get(b.metric.schema, o, values...), histogram: (*fine)(h)})
 }
 
-// StateSet adds a series for each of the states: 1 for the current one, 0 for the others.
-// A current state that is not among them gets a series, too.
+// StateSet adds a series for each of the states: 1 for the current state, 0 for the others.
+// A current state that is not in the list gets a series, too.
 func (b *Builder) StateSet(current string, states []string, values ...string) {
 	b.ShareStates(nil, current, states, values...)
 }

@@ -34,7 +34,7 @@ func descOf(f *dto.MetricFamily) *prometheus.Desc {
 	return prometheus.NewDesc(f.GetName(), f.GetHelp(), names, nil)
 }
 
-// series is a prometheus.Metric that is built already.
+// series is a prebuilt prometheus.Metric.
 type series struct {
 	desc   *prometheus.Desc
 	metric *dto.Metric

@@ -16,8 +16,8 @@ import (
 // Page is the exposition of one refresh. Its families do not change.
 type Page struct {
 	Families []Family
-	// proto is made when the first scraper asks for it. bodies holds the compressed body
-	// of each format, for the second of two scrapers: they are small, and not many.
+	// proto is built for the first scrape that needs it. bodies keeps the compressed body
+	// of each format for further scrapes; compressed bodies are small and few.
 	proto  func() []*dto.MetricFamily
 	bodies map[expfmt.FormatType][]byte
 }
@@ -31,12 +31,12 @@ func NewPage(families []Family) *Page {
 	}
 }
 
-// Proto returns the families as client_golang has them. They are shared: the caller must
-// not change them.
+// Proto returns the families in the types of client_golang. They are shared: the caller
+// must not change them.
 func (p *Page) Proto() []*dto.MetricFamily { return p.proto() }
 
-// Encoder writes pages, one after the other: its buffers are kept. The zero Encoder is
-// ready.
+// Encoder writes pages one after the other and keeps its buffers. The zero Encoder is
+// ready to use.
 type Encoder struct {
 	mu   sync.Mutex
 	text text

@@ -9,7 +9,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// durations is a histogram of either resolution. A row refers to it, so nothing is copied.
+// durations is a histogram of either resolution. Rows refer to it without copying.
 type durations interface {
 	// in returns the shape, the sum in seconds, and the counts, which must not be changed.
 	in() (shape *shape, sum float64, buckets []uint64)
@@ -39,12 +39,12 @@ type shape struct {
 var (
 	// From 2^-20 s (1 µs) to 16 s, every second power of two.
 	coarseShape = newShape(0, model.HistogramMinExp, model.HistogramBuckets, 2)
-	// From 2^-21 s (0.5 µs) to 8 s, every one: completions take microseconds.
+	// From 2^-21 s (0.5 µs) to 8 s, every power of two: completions take microseconds.
 	fineShape = newShape(2, model.FineMinExp, model.FineBuckets, 1)
 )
 
-// newShape is the shape of a number of buckets of which the first one ends at
-// 2^exp and the last one holds the overflow.
+// newShape returns the shape of a histogram: its first bucket ends at 2^exp and its last
+// bucket holds the overflow.
 func newShape(schema int32, exp, buckets, octaves int) *shape {
 	s := &shape{schema: schema, first: exp << schema, step: octaves << schema}
 	for i := 0; i < buckets-1; i += s.step {

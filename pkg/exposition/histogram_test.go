@@ -13,8 +13,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestNativeHistogram takes the buckets back out of the wire format, by the
-// rules of native histograms: at schema n bucket k ends at 2^(k/2^n).
+// TestNativeHistogram decodes the buckets from the wire format by the rules of native
+// histograms: at schema n bucket k ends at 2^(k/2^n).
 func TestNativeHistogram(t *testing.T) {
 	t.Run("coarse", func(t *testing.T) {
 		testHistograms(t, 0, model.HistogramMinExp, 13, 16, func(sum float64, fill func([]uint64)) durations {
@@ -51,7 +51,7 @@ func testHistograms(
 			}
 		}))
 	}
-	// All in one family: a histogram must not get into another's share of the slabs.
+	// All in one family: histograms must not share memory of the slabs.
 	f := Family{name: new("x_seconds"), help: new("X."), typ: histogram}
 	for _, h := range cases {
 		f.rows = append(f.rows, row{labels: &LabelSet{}, histogram: h})

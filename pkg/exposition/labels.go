@@ -12,10 +12,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity"
 )
 
-// Identity lists the labels of everything that is attributed.
+// Identity lists the labels of metrics that are attributed to owners.
 var Identity = []string{"workload", "namespace", "pod", "container", "container_id"}
 
-// GPULabels lists the labels of everything that belongs to a GPU.
+// GPULabels lists the labels of metrics of GPUs.
 var GPULabels = []string{"gpu_id", "uuid"}
 
 // Schema is the label names of a metric. Metrics with the same names share it and their
@@ -46,8 +46,8 @@ type LabelSet struct {
 // Value returns the value of a label, counted without those of the owner.
 func (s *LabelSet) Value(i int) string { return s.values[i] }
 
-// labelKey finds a label set by its first three values after the identity and the labels
-// of a GPU. That is enough: no metric needs more of them to distinguish its series.
+// labelKey identifies a label set by its first three values after the identity and the GPU
+// labels. No metric needs more labels to distinguish its series.
 type labelKey struct {
 	schema  *Schema
 	owner   *OwnerLabels
@@ -55,7 +55,7 @@ type labelKey struct {
 }
 
 // OwnerLabels is the labels of an owner, of a GPU, or of both. It lives as long as the
-// label sets that have them.
+// label sets that contain them.
 type OwnerLabels struct {
 	pairs []*dto.LabelPair // in the order of Identity and GPULabels
 	round uint64
@@ -69,9 +69,8 @@ type gpuKey struct {
 
 type pairKey struct{ name, value string }
 
-// labels keeps the label sets from one refresh to the next, so that a series
-// is prepared once and only its value changes. What a refresh did not use is
-// dropped.
+// labels keeps the label sets from one refresh to the next, so that a series is prepared
+// once and only its value changes. Sets that a refresh did not use are dropped.
 type labels struct {
 	round  uint64
 	sets   map[labelKey]*LabelSet
@@ -79,7 +78,7 @@ type labels struct {
 	gpus   map[gpuKey]*OwnerLabels
 	pairs  map[pairKey]*dto.LabelPair
 	used   int // sets in this round
-	// replaced says that a set took the place of another in this round.
+	// replaced reports that a set replaced another one in this round.
 	replaced bool
 }
 
@@ -158,7 +157,7 @@ func (l *labels) get(s *Schema, o *OwnerLabels, values ...string) *LabelSet {
 	return set
 }
 
-// validValues makes all values valid UTF-8 and says whether any was not.
+// validValues makes all values valid UTF-8 and reports whether it changed any.
 func validValues(values []string) (valid []string, changed bool) {
 	for i, v := range values {
 		if utf8.ValidString(v) {
@@ -203,7 +202,7 @@ func (l *labels) begin() {
 	l.used, l.replaced = 0, false
 }
 
-// end drops what was not used. The sets keep the pairs that they have.
+// end drops unused labels. The remaining sets keep their pairs.
 func (l *labels) end() {
 	if l.used == len(l.sets) && !l.replaced {
 		return

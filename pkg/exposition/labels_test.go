@@ -9,7 +9,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity"
 )
 
-// TestInvalidValues: what becomes the same when it is made valid is one series.
+// TestInvalidValues checks that values that become equal when made valid give one series.
 func TestInvalidValues(t *testing.T) {
 	l := newLabels()
 	s := newSchema([]string{"interface"})
@@ -24,7 +24,7 @@ func TestInvalidValues(t *testing.T) {
 	l.end()
 }
 
-// TestReplacedValues: a series whose fourth label changes leaves nothing behind.
+// TestReplacedValues checks that a changed fourth label leaves no label set behind.
 func TestReplacedValues(t *testing.T) {
 	l := newLabels()
 	s := newSchema([]string{"a", "b", "c", "d"})
@@ -38,7 +38,7 @@ func TestReplacedValues(t *testing.T) {
 	}
 }
 
-// TestGPULabels: the names that drivers report of GPUs are made valid once, and go with the GPUs.
+// TestGPULabels checks that labels of GPUs are made valid once and removed with the GPUs.
 func TestGPULabels(t *testing.T) {
 	l := newLabels()
 	s := newSchema([]string{"gpu_id", "uuid", "type", "scope", "block"})

@@ -8,8 +8,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// protoFamilies are the families as client_golang and the protobuf format have
-// them.
+// protoFamilies converts families to the types of client_golang and the protobuf format.
 func protoFamilies(families []Family) []*dto.MetricFamily {
 	s := newSlabs(families)
 	out := make([]*dto.MetricFamily, len(families))
@@ -43,14 +42,14 @@ func (s *slab[T]) take(n int) []T {
 	return v
 }
 
-// slabs are families and series, each series with all its parts in one piece.
+// slabs allocates families and series; the parts of a series come from one allocation.
 type slabs struct {
 	families   slab[dto.MetricFamily]
 	counters   slab[counterSeries]
 	gauges     slab[gaugeSeries]
 	untyped    slab[untypedSeries]
 	histograms slab[histogramSeries]
-	// What histograms consist of, of each as many as its shape has.
+	// Parts of histograms; their number follows from the shape.
 	deltas  slab[int64]
 	buckets slab[classicBucket]
 	refs    slab[*dto.Bucket]
@@ -157,14 +156,14 @@ type classicBucket struct {
 	count  uint64
 }
 
-// histogram renders h twice, as its shape says.
+// histogram renders h with native and with classic buckets.
 func (s *slabs) histogram(h durations) *dto.Metric {
 	d := s.histograms.next()
 	d.metric.Histogram = &d.histogram
 	shape, sum, buckets := h.in()
 	d.sum, d.histogram.SampleSum = sum, &d.sum
-	// A count that differs from the buckets, because the kernel counted on
-	// while it was read, would have the whole histogram refused.
+	// The kernel may count while the histogram is read. Prometheus refuses a histogram
+	// with a count that differs from the sum of its buckets.
 	for _, n := range buckets {
 		d.count += n
 	}
@@ -174,8 +173,8 @@ func (s *slabs) histogram(h durations) *dto.Metric {
 	return &d.metric
 }
 
-// native sets one span over all buckets that are not empty. Without any it is
-// an empty span, which is what makes a histogram native.
+// native sets one span over all buckets that are not empty. Without any, the span is empty;
+// a span is required for Prometheus to treat the histogram as native.
 func (d *histogramSeries) native(s *shape, buckets []uint64, deltas []int64) {
 	first, last := 0, len(buckets)
 	for first < last && buckets[first] == 0 {

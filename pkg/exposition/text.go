@@ -20,17 +20,17 @@ const (
 	openMetrics                // versions 0.0.1 and 1.0.0
 )
 
-// text writes the text formats, byte by byte as expfmt does. That is most of
-// what a scrape takes beyond reading, so it is done here: the labels of a series
-// are text already, only its value is new.
+// text writes the text formats, byte by byte as expfmt does. It replaces expfmt because
+// encoding is most of the cost of a scrape: here the labels of a series are prepared text,
+// and only the value is formatted.
 type text struct {
 	dialect
 	out    io.Writer
-	buffer []byte // kept for the next time
-	err    error  // the first of out
+	buffer []byte // kept for the next page
+	err    error  // the first error of out
 }
 
-// flushSize bounds the buffer: all of the text of a busy node is many megabytes.
+// flushSize bounds the buffer: the text of a busy node has many megabytes.
 const flushSize = 32 << 10
 
 func (t *text) write(families []Family) error {
@@ -93,7 +93,7 @@ func (d dialect) typeName(f *Family) string {
 	return "unknown"
 }
 
-// histogram appends the classic buckets; the native ones are in protobuf alone.
+// histogram appends the classic buckets; only protobuf has native buckets.
 func (d dialect) histogram(b []byte, name string, r *row) []byte {
 	labels := r.labels.text
 	s, seconds, buckets := r.histogram.in()
@@ -110,7 +110,7 @@ func (d dialect) histogram(b []byte, name string, r *row) []byte {
 	return append(d.count(appendSeries(b, name, "_count", labels, ""), sum), '\n')
 }
 
-// appendSeries appends a name, its labels, one more if there is one, and a space.
+// appendSeries appends a name, its labels, an additional label if there is one, and a space.
 func appendSeries(b []byte, name, suffix, labels, label string) []byte {
 	b = append(append(b, name...), suffix...)
 	if labels != "" || label != "" {
@@ -123,7 +123,7 @@ func appendSeries(b []byte, name, suffix, labels, label string) []byte {
 	return append(b, ' ')
 }
 
-// number appends a value. OpenMetrics wants floats to look like such.
+// number appends a value. OpenMetrics requires a decimal point or an exponent in floats.
 func (d dialect) number(b []byte, v float64) []byte {
 	switch {
 	case math.IsNaN(v):
@@ -134,7 +134,7 @@ func (d dialect) number(b []byte, v float64) []byte {
 		return append(b, "-Inf"...)
 	}
 	start := len(b)
-	// What %g writes without an exponent; negative zero is a zero.
+	// Values that %g writes without an exponent; negative zero is a zero.
 	if n := int64(v); float64(n) == v && -1e6 < v && v < 1e6 {
 		b = strconv.AppendInt(b, n, 10)
 	} else {
@@ -146,7 +146,7 @@ func (d dialect) number(b []byte, v float64) []byte {
 	return b
 }
 
-// count appends a number of events, which OpenMetrics does not take for a float.
+// count appends a number of events, an integer in OpenMetrics.
 func (d dialect) count(b []byte, n uint64) []byte {
 	if d == openMetrics {
 		return strconv.AppendUint(b, n, 10)
@@ -154,7 +154,7 @@ func (d dialect) count(b []byte, n uint64) []byte {
 	return d.number(b, float64(n))
 }
 
-// appendLabels appends labels as they are within braces.
+// appendLabels appends labels in the form used within braces.
 func appendLabels(b []byte, pairs []*dto.LabelPair) []byte {
 	for i, p := range pairs {
 		if i > 0 {

@@ -61,7 +61,7 @@ func TestNumbers(t *testing.T) {
 	compareText(t, []Family{f})
 }
 
-// FuzzText: whatever names and figures are, the text is that of the library.
+// FuzzText checks that any names and values give the same text as the library.
 func FuzzText(f *testing.F) {
 	f.Add("mlx5_0", "ml/train", "A.", 1.0, uint64(3), uint8(2), true)
 	f.Add("a\nb", "\"\\", "x\\\n\"", -0.5, uint64(1)<<60, uint8(200), false)

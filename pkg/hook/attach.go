@@ -22,48 +22,48 @@ const (
 	Fentry     = "fentry"
 	Kprobe     = "kprobe"
 	Tracepoint = "tracepoint"
-	// RawTracepoint is no tier of the ladder: a hook that has it has no other.
+	// RawTracepoint is not one of the tiers to try in order: a hook with it has no other tier.
 	RawTracepoint = "raw_tracepoint"
 )
 
-// A Hook is one function of the kernel, or several that make sense only
-// together. Programs are attached in this order: ends before beginnings, so that
-// nothing is seen to begin whose end would be missed.
+// A Hook is one kernel function, or several functions that must be hooked together. Programs
+// are attached in this order, ends before beginnings, so that no end of a recorded beginning
+// is missed.
 type Hook struct {
 	Name  string
 	Tiers []Tier
-	// Optional: kernels without the function are complete without it.
+	// Optional: kernels without the function need no hook.
 	Optional bool
-	// ModuleTypes: reads types that only the BTF of modules describes.
+	// ModuleTypes: the programs read types that only the BTF of modules describes.
 	ModuleTypes bool
 }
 
-// A Tier is one way to attach a hook: the names of its programs.
+// A Tier is one method of attaching a hook, with the names of its programs.
 type Tier struct {
 	Name     string
 	Programs []string
 }
 
-// With is the tier of a name and its programs.
+// With returns the tier with a name and programs.
 func With(name string, programs ...string) Tier { return Tier{name, programs} }
 
 // An Object is one compiled BPF object: its maps, which all its programs share,
 // and its attached programs.
 type Object struct {
-	// Coll are the maps and variables, no programs.
+	// Coll has the maps and variables, no programs.
 	Coll *ebpf.Collection
 
 	spec  *ebpf.CollectionSpec
 	progs []*ebpf.Program
-	// skipped are the missed runs of programs that are gone.
+	// skipped counts the missed runs of detached programs.
 	skipped uint64
 	links   []link.Link
 	types   *Types
 	omit    string
 }
 
-// NewObject makes the maps of a compiled object. omit is the map that kprobe
-// programs do without, as kernels that need them do not have its type; or none.
+// NewObject creates the maps of a compiled object. omit is a map that kprobe programs do not
+// use, because kernels that need kprobes lack its type; it may be empty.
 func NewObject(spec *ebpf.CollectionSpec, types *Types, omit string) (*Object, error) {
 	base := spec.Copy()
 	base.Programs = nil
@@ -75,8 +75,8 @@ func NewObject(spec *ebpf.CollectionSpec, types *Types, omit string) (*Object, e
 	return &Object{spec: spec, Coll: coll, types: types, omit: omit}, nil
 }
 
-// Attach tries the tiers of a hook, or the only one that is wanted, and keeps the
-// first whose programs all attach. symbols are the functions that the kernel has.
+// Attach tries the tiers of a hook, or only the given one, and keeps the first one with all
+// programs attached. symbols are the functions of the kernel.
 func (o *Object) Attach(h Hook, only string, symbols map[string]bool) model.Hook {
 	out := model.Hook{Name: h.Name, State: model.StateUnsupported, Reason: "no tier " + only + " for this hook"}
 	if only == "" {
@@ -122,7 +122,7 @@ func Failure(h model.Hook) error {
 	return model.WithReason(fmt.Errorf("%s: %s", h.Name, h.Reason), h.Err)
 }
 
-// missing names the first function of a tier that the kernel does not have.
+// missing returns the first function of a tier that the kernel does not have.
 func (o *Object) missing(t Tier, symbols map[string]bool) string {
 	for _, name := range t.Programs {
 		if fn := o.spec.Programs[name].AttachTo; !symbols[fn] {
@@ -174,8 +174,8 @@ func attachProgram(p *ebpf.Program, spec *ebpf.ProgramSpec) (link.Link, error) {
 	case "kprobe":
 		return link.Kprobe(spec.AttachTo, p, nil)
 	case "kretprobe":
-		// With the kernel's own bound of calls under way, twice the CPUs: a
-		// larger one goes through tracefs and would outlive a crash of ours.
+		// With the kernel's default limit of concurrent calls, twice the CPUs: a larger one
+		// uses tracefs and would remain after a crash of the sensor.
 		return link.Kretprobe(spec.AttachTo, p, nil)
 	case "raw_tracepoint":
 		return link.AttachRawTracepoint(link.RawTracepointOptions{Name: spec.AttachTo, Program: p})
@@ -184,8 +184,8 @@ func attachProgram(p *ebpf.Program, spec *ebpf.ProgramSpec) (link.Link, error) {
 	return link.Tracepoint(group, name, p, nil)
 }
 
-// Missed counts the runs of programs that the kernel skipped, because the same
-// program was at work on that CPU; kernels before 5.12 do not tell.
+// Missed counts the runs of programs that the kernel skipped because the same program was
+// running on that CPU; kernels before 5.12 do not report them.
 func (o *Object) Missed() uint64 {
 	n := o.skipped
 	for _, p := range o.progs {
@@ -196,7 +196,7 @@ func (o *Object) Missed() uint64 {
 	return n
 }
 
-// Detach ends all programs. What holds a module goes first.
+// Detach detaches all programs, those that pin a module first.
 func (o *Object) Detach() {
 	closeAll(o.links)
 	o.skipped = o.Missed()
@@ -204,7 +204,7 @@ func (o *Object) Detach() {
 	o.links, o.progs = nil, nil
 }
 
-// closeAll closes side by side: each waits for a grace period of its own.
+// closeAll closes concurrently: each close waits for its own grace period.
 func closeAll[C io.Closer](list []C) {
 	var wg sync.WaitGroup
 	for _, c := range list {
@@ -213,10 +213,10 @@ func closeAll[C io.Closer](list []C) {
 	wg.Wait()
 }
 
-// Attached drops what only attaching needs: type information is megabytes.
+// Attached frees data that only attaching needs: type information takes megabytes.
 func (o *Object) Attached() { o.types, o.spec = nil, nil }
 
-// Close ends all programs and drops the maps.
+// Close detaches all programs and closes the maps.
 func (o *Object) Close() {
 	o.Detach()
 	o.Coll.Close()

@@ -21,7 +21,7 @@ const (
 	anyCall   = "sys_enter" // a raw tracepoint
 )
 
-// root skips what needs BPF. As root, BPF must work.
+// root skips the test if it cannot use BPF. For root, BPF must work.
 func root(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -63,7 +63,7 @@ const (
 	elements
 )
 
-// testObject has programs that work and programs that cannot.
+// testObject has programs that work and programs that fail.
 func testObject(t *testing.T) *Object {
 	t.Helper()
 	root(t)
@@ -79,7 +79,7 @@ func testObject(t *testing.T) *Object {
 			"omitted": {Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1},
 		},
 		Programs: map[string]*ebpf.ProgramSpec{
-			// Not every machine allows fentry. The guest tests of the sources have it.
+			// Not every machine supports fentry. The guest tests of the sources cover it.
 			"first":      counting(ebpf.RawTracepoint, "raw_tracepoint", anyCall, firstHits),
 			"tracepoint": counting(ebpf.TracePoint, "tracepoint", openEvent, tracepointHits),
 			"second":     counting(ebpf.TracePoint, "tracepoint", openEvent, secondHits),
@@ -120,7 +120,7 @@ func (o *Object) hits(t *testing.T) (increased [elements]bool) {
 	return increased
 }
 
-// present are the functions of a kernel that has the one of the first tier.
+// present are the functions of a kernel with the first tier's function.
 var present = map[string]bool{anyCall: true}
 
 func TestAttach(t *testing.T) {
@@ -205,7 +205,10 @@ func TestAttach(t *testing.T) {
 			if len(c.reasons) == 0 && got.Reason != "" {
 				t.Errorf("reason %q", got.Reason)
 			}
-			if got.Reason = ""; got != c.want {
+			if got.Err != nil && !strings.Contains(got.Reason, got.Err.Error()) {
+				t.Errorf("the error is %v, the reason %q", got.Err, got.Reason)
+			}
+			if got.Reason, got.Err = "", nil; got != c.want {
 				t.Errorf("%+v, want %+v", got, c.want)
 			}
 			if hits := o.hits(t); hits != c.hits {
@@ -218,7 +221,7 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// A hook on a function of a module that has no type information.
+// TestAttachModuleTypes has a hook on a function of a module without type information.
 func TestAttachModuleTypes(t *testing.T) {
 	o := testObject(t)
 	o.types.Modules = nil
@@ -231,7 +234,8 @@ func TestAttachModuleTypes(t *testing.T) {
 	}
 }
 
-// A function that /proc/kallsyms has and the kernel's types lack: ebpf.ErrNotSupported.
+// TestAttachWithoutType: a function is in /proc/kallsyms but not in the kernel's types:
+// ebpf.ErrNotSupported.
 func TestAttachWithoutType(t *testing.T) {
 	o := testObject(t)
 	for optional, want := range map[bool]model.State{false: model.StateFailed, true: model.StateUnsupported} {
@@ -250,7 +254,7 @@ func TestNewObjectOmits(t *testing.T) {
 	}
 }
 
-// Close closes all links, programs and maps.
+// TestClose checks that Close closes all links, programs and maps.
 func TestClose(t *testing.T) {
 	descriptors := func() int {
 		list, err := os.ReadDir("/proc/self/fd")
@@ -259,7 +263,7 @@ func TestClose(t *testing.T) {
 		}
 		return len(list)
 	}
-	testObject(t).Close() // opens what the runtime and the library keep
+	testObject(t).Close() // opens files that the runtime and the library keep
 	before := descriptors()
 	o := testObject(t)
 	for _, tier := range []Tier{With(Fentry, "first"), With(Tracepoint, "tracepoint", "second")} {
@@ -267,7 +271,7 @@ func TestClose(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 	}
-	o.Attach(Hook{Tiers: []Tier{With(Tracepoint, "tracepoint", "eventless")}}, "", present) // closes what it opened
+	o.Attach(Hook{Tiers: []Tier{With(Tracepoint, "tracepoint", "eventless")}}, "", present) // closes its files
 	if len(o.links) != 3 || len(o.progs) != 3 {
 		t.Errorf("%d links, %d programs, want 3", len(o.links), len(o.progs))
 	}
@@ -280,7 +284,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Missed keeps the count of programs that were detached.
+// TestMissed checks that the count of detached programs is kept.
 func TestMissed(t *testing.T) {
 	o := testObject(t)
 	o.skipped = 7
@@ -309,7 +313,8 @@ func (c slowCloser) Close() error {
 	return errors.New("ignored")
 }
 
-// closeAll closes concurrently: each of these waits until all have begun.
+// TestCloseAll checks that closeAll closes concurrently: each close waits until all have
+// begun.
 func TestCloseAll(t *testing.T) {
 	const n = 3
 	c := slowCloser{t, make(chan struct{}), make(chan struct{})}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hook attaches BPF programs to functions of the kernel: it finds out
-// what a kernel allows, relocates programs against its types, and tries the tiers
-// of each hook in their order. What exists decides, never a version.
+// Package hook attaches BPF programs to kernel functions: it detects the features of the
+// kernel, relocates programs against its types, and tries the tiers of each hook in order.
+// Only the existing functions and types matter, never a version.
 package hook
 
 import (
@@ -20,11 +20,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Usable tells whether BPF is allowed at all, with the cure.
+// Usable returns an error with the cure if BPF is not allowed.
 func Usable() error {
-	// 5.10 charges maps to RLIMIT_MEMLOCK; newer kernels need nothing raised.
+	// 5.10 charges maps to RLIMIT_MEMLOCK; newer kernels do not.
 	if err := rlimit.RemoveMemlock(); err != nil {
-		// Without CAP_BPF a newer kernel is taken for one that charges them.
+		// Without CAP_BPF a newer kernel appears to charge them.
 		return fmt.Errorf("BPF is not allowed (run as root, or with CAP_BPF and CAP_PERFMON, "+
 			"before Linux 5.11 with CAP_SYS_RESOURCE too): %w", err)
 	}
@@ -37,8 +37,8 @@ func Usable() error {
 	return nil
 }
 
-// Types is the BTF that the programs are relocated against: that of the kernel
-// and of the two modules that they look into, and of no other.
+// Types is the BTF for relocating programs: that of the kernel and of the two modules with
+// hooks.
 type Types struct {
 	Cache   *btf.Cache
 	Kernel  *btf.Spec
@@ -61,8 +61,8 @@ func LoadTypes() (*Types, error) {
 	return t, nil
 }
 
-// Subsystem is the value of a cgroup v1 controller in the kernel's enum
-// cgroup_subsys_id, which depends on its configuration; -1 for cgroup v2.
+// Subsystem returns the value of a cgroup v1 controller in the kernel's enum cgroup_subsys_id,
+// which depends on its configuration; -1 for cgroup v2.
 func (t *Types) Subsystem(name string) (int32, error) {
 	if name == "" {
 		return -1, nil
@@ -79,16 +79,16 @@ func (t *Types) Subsystem(name string) (int32, error) {
 	return 0, fmt.Errorf("%w: this kernel has no cgroup v1 controller %s", model.ErrUnsupported, name)
 }
 
-// All functions that are hooked, and few others, begin so; __x64_sys_uretprobe
-// tells how the kernel ends return probes.
+// Prefixes of all hooked functions, and of few others; __x64_sys_uretprobe shows how the
+// kernel ends return probes.
 var symbolPrefixes = [][]byte{
 	[]byte("ib_uverbs_"), []byte("ib_umem_"), []byte("rdma_"), []byte("uverbs_"), []byte("ib_modify_qp"),
 	[]byte("ib_destroy_qp"), []byte("ib_create_qp"), []byte("__x64_sys_uretprobe"),
 	[]byte("chrdev_open"), []byte("devcgroup_check_permission"),
 }
 
-// Symbols tells which of the functions that the hooks name exist, from
-// /proc/kallsyms: names are there even when addresses are hidden.
+// Symbols returns the functions of the hooks that exist, from /proc/kallsyms: names are listed
+// even if addresses are hidden.
 func Symbols() (map[string]bool, error) {
 	f, err := os.Open("/proc/kallsyms")
 	if err != nil {

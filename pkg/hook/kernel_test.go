@@ -17,7 +17,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// typesOf returns types that were encoded as a kernel has them.
+// typesOf returns types in the kernel's encoding.
 func typesOf(t *testing.T, types ...btf.Type) *Types {
 	t.Helper()
 	b, err := btf.NewBuilder(types, nil)
@@ -61,7 +61,7 @@ func TestSubsystem(t *testing.T) {
 	}
 }
 
-// /proc/cgroups lists the controllers in the order of the enum.
+// TestSubsystemOfThisKernel: /proc/cgroups lists the controllers in the order of the enum.
 func TestSubsystemOfThisKernel(t *testing.T) {
 	root(t)
 	types, err := LoadTypes()

@@ -8,11 +8,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// How many entries one system call fetches. Fetching one by one costs ten times as much.
+// batchSize is the number of entries per system call. Fetching one by one costs ten times as
+// much.
 const batchSize = 1024
 
-// Batches calls f with every entry of a hash map and returns how many there
-// are. keys and values are kept for the next call; they hold batchSize at most.
+// Batches calls f for every entry of a hash map and returns their number. keys and values are
+// buffers that the next call reuses; they have at most batchSize elements.
 func Batches[K, V any](m *ebpf.Map, keys *[]K, values *[]V, f func(K, *V)) (uint64, error) {
 	size := min(batchSize, int(m.MaxEntries()))
 	if len(*keys) < size {
@@ -35,7 +36,7 @@ func Batches[K, V any](m *ebpf.Map, keys *[]K, values *[]V, f func(K, *V)) (uint
 	}
 }
 
-// Remove deletes keys; one that is gone already is fine.
+// Remove deletes keys; missing keys are ignored.
 func Remove[K any](m *ebpf.Map, keys []K) error {
 	for _, k := range keys {
 		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {

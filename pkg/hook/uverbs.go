@@ -11,8 +11,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
-// Uverbs reads which HCA the uverbs character devices belong to, by their device
-// numbers as programs see them (class/infiniband_verbs/uverbsN/{dev,ibdev}).
+// Uverbs returns the HCAs of the uverbs character devices, by device number in the kernel's
+// format (class/infiniband_verbs/uverbsN/{dev,ibdev}).
 func Uverbs(sysfs string) (map[uint32]string, error) {
 	dir := filepath.Join(sysfs, "class/infiniband_verbs")
 	entries, err := readDirNames(dir)
@@ -21,7 +21,8 @@ func Uverbs(sysfs string) (map[uint32]string, error) {
 	}
 	names := map[uint32]string{}
 	for _, e := range entries {
-		// abi_version is a file beside the devices, and a device may go meanwhile.
+		// abi_version is a regular file in this directory, and a device may be removed
+		// meanwhile.
 		dev, err := boundedfile.ReadOnce(filepath.Join(dir, e, "dev"), make([]byte, 64))
 		if err != nil {
 			continue
@@ -40,7 +41,7 @@ func Uverbs(sysfs string) (map[uint32]string, error) {
 	return names, nil
 }
 
-// readDirNames lists a directory; one that is not there is empty.
+// readDirNames lists a directory; a missing directory is empty.
 func readDirNames(dir string) ([]string, error) {
 	f, err := os.Open(dir)
 	if os.IsNotExist(err) {

@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// big is a node of made-up facts: what is measured is everything but reading.
+// big returns sources with fixed facts, so that benchmarks measure everything except reading.
 func big(ports, containers int) []engine.Registration {
 	var s model.Snapshot
 	for i := range ports {
@@ -70,8 +70,8 @@ func big(ports, containers int) []engine.Registration {
 	}
 }
 
-// withGPUs adds GPUs with all that NVIDIA's tell, and processes of the containers on
-// each.
+// withGPUs adds GPUs with all values that NVIDIA reports, and processes of the containers on
+// each GPU.
 func withGPUs(sources []engine.Registration, gpus, processes, containers int) []engine.Registration {
 	var s model.Snapshot
 	some := model.Some
@@ -117,7 +117,7 @@ var nodesToMeasure = []struct {
 	{"138-ports-500-containers", 138, 500, 0, 0},
 }
 
-// sources are those of nodesToMeasure[i].
+// sources returns the sources of nodesToMeasure[i].
 func sources(i int) []engine.Registration {
 	n := nodesToMeasure[i]
 	s := big(n.ports, n.containers)
@@ -127,8 +127,8 @@ func sources(i int) []engine.Registration {
 	return s
 }
 
-// BenchmarkRefresh: from the facts to the families, and what stays in memory, the
-// made-up facts included.
+// BenchmarkRefresh measures building families from facts, and the memory that stays in use,
+// including the facts.
 func BenchmarkRefresh(b *testing.B) {
 	for i, n := range nodesToMeasure {
 		b.Run(n.name, func(b *testing.B) {
@@ -152,7 +152,7 @@ func BenchmarkRefresh(b *testing.B) {
 	}
 }
 
-// BenchmarkScrape: from the facts to the bytes, as Prometheus asks for them.
+// BenchmarkScrape measures a scrape, from facts to bytes.
 func BenchmarkScrape(b *testing.B) {
 	for i, n := range nodesToMeasure {
 		for _, compress := range []bool{false, true} {

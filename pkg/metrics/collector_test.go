@@ -17,7 +17,7 @@ type collector struct {
 	*Exporter
 }
 
-// setup says what a collector is made of.
+// setup has the parts of a collector.
 type setup struct {
 	Sources           []engine.Registration
 	Reuse             time.Duration
@@ -35,7 +35,7 @@ func newCollector(s setup) collector {
 	}
 	e.Start()
 	x := New(e, Options{Compat: s.Compat, Node: s.Node, Labels: s.Labels, Version: s.Version, Revision: s.Revision})
-	x.view.build[2] = "go1" // whatever builds the tests
+	x.view.build[2] = "go1" // independent of the Go version of the test
 	return collector{e, x}
 }
 

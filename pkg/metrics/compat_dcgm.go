@@ -12,48 +12,30 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// lensGPUMetrics are those of Primus Lens beside gpu_utilization, which is always
-// there.
-func lensGPUMetrics() []metric {
-	rows := []metric{
-		gpuValue("gpu_socket_power_watts", gauge, "Power that the GPU draws, in watts, as gpu_power_watts.",
-			func(g *gpuView) model.Optional { return g.Power }),
-		gpuValue("gpu_pcie_bandwidth_mbs", gauge, "What the GPU receives and sends over PCIe, in 1,000,000 bits per second, the unit of "+
-			"amd-smi. Absent on AMD GPUs, whose driver tells it in no certain unit.",
-			func(g *gpuView) model.Optional {
-				both := add(g.PCIe.Receive, g.PCIe.Transmit)
-				return scaled(both, bitsPerByte/bitsPerMbit)
-			}),
-	}
-	for i := range rows {
-		rows[i].compat = CompatLens
-	}
-	return rows
+var dcgmNotes = []string{
+	"`gpu`, `UUID` and `device` of a MIG instance are those of its GPU.",
+	"`container`, `namespace` and `pod` are the container that is allocated the GPU. They are empty if there are several or " +
+		"none.",
+	"`DCGM_FI_PROF_GR_ENGINE_ACTIVE`: on chips without GPU performance monitoring it is the utilization of the GPU.",
+	"`DCGM_FI_PROF_PIPE_TENSOR_ACTIVE` and `DCGM_FI_PROF_DRAM_ACTIVE` are absent on chips without GPU performance monitoring.",
 }
 
-// add is the sum of two numbers, known when both are.
-func add(a, b model.Optional) model.Optional {
-	return model.Optional{Value: a.Value + b.Value, Known: a.Known && b.Known}
-}
-
-// dcgmLabels are those of dcgm-exporter, the ones that tell series apart first; it
-// called the node Hostname before 2026, and hostname since. Of
-// a MIG instance gpu, UUID and device are those of its GPU. The workload is the one
-// that was given the GPU, empty if there are several or none.
+// dcgmLabels are the labels of dcgm-exporter. The labels that distinguish series come
+// first. dcgm-exporter called the node Hostname before 2026, and hostname since.
 var dcgmLabels = []string{
 	"gpu", "UUID", "GPU_I_ID", "GPU_I_PROFILE", "pci_bus_id", "device", "modelName", "Hostname", "hostname", "DCGM_FI_DRIVER_VERSION",
 	"container", "namespace", "pod",
 }
 
-// dcgmGPU is an NVIDIA GPU as dcgm-exporter calls it.
+// dcgmGPU is an NVIDIA GPU with the labels of dcgm-exporter.
 type dcgmGPU struct {
 	*gpuView
 	labels *exposition.LabelSet
 }
 
-// dcgmMetrics are the metrics of dcgm-exporter's public dashboard and most of its
-// default set, under DCGM's names and in its units. Its counters have names that no
-// counter may have here: they are untyped.
+// dcgmMetrics returns the metrics of dcgm-exporter's public dashboard and most of its
+// default set, with DCGM's names and units. Its counters are untyped here, because their
+// names do not end in _total.
 func dcgmMetrics() []metric {
 	row := func(name, help string, of func(*gpuView) model.Optional) metric {
 		return metric{
@@ -88,7 +70,7 @@ func dcgmMetrics() []metric {
 		row("DEV_POWER_USAGE", "Power draw, in watts.", func(g *gpuView) model.Optional { return g.Power }),
 		total("DEV_TOTAL_ENERGY_CONSUMPTION", "Energy used since the driver was loaded, in millijoules.",
 			func(g *gpuView) model.Optional { return scaled(g.Energy, milliPerUnit) }),
-		total("DEV_PCIE_REPLAY_COUNTER", "Packets that were sent again over PCIe.",
+		total("DEV_PCIE_REPLAY_COUNTER", "PCIe packets that were sent again.",
 			func(g *gpuView) model.Optional { return g.PCIe.Replays }),
 		row("DEV_GPU_UTIL", "Utilization of the GPU, in percent.",
 			func(g *gpuView) model.Optional { return scaled(g.Utilization, percent) }),
@@ -98,7 +80,7 @@ func dcgmMetrics() []metric {
 			func(g *gpuView) model.Optional { return scaled(engine("encoder")(g), percent) }),
 		row("DEV_DEC_UTIL", "Utilization of the decoder, in percent.",
 			func(g *gpuView) model.Optional { return scaled(engine("decoder")(g), percent) }),
-		row("DEV_XID_ERRORS", "The XID that was reported last, 0 for none.", lastXID),
+		row("DEV_XID_ERRORS", "XID that was reported last, 0 for none.", lastXID),
 		row("DEV_FB_FREE", "Memory that is free, in MiB.",
 			func(g *gpuView) model.Optional { return mib(g.Memory.Free) }),
 		row("DEV_FB_USED", "Memory that is used, in MiB.",
@@ -112,28 +94,27 @@ func dcgmMetrics() []metric {
 		row("DEV_ROW_REMAP_FAILURE", "Whether remapping of rows has failed (1) or not (0).", remapFailure),
 		total("DEV_ECC_SBE_VOL_TOTAL", "Corrected errors since the driver was loaded.", ecc("corrected", "volatile")),
 		total("DEV_ECC_DBE_VOL_TOTAL", "Uncorrected errors since the driver was loaded.", ecc("uncorrected", "volatile")),
-		total("DEV_ECC_SBE_AGG_TOTAL", "Corrected errors ever.", ecc("corrected", "aggregate")),
-		total("DEV_ECC_DBE_AGG_TOTAL", "Uncorrected errors ever.", ecc("uncorrected", "aggregate")),
-		row("PROF_GR_ENGINE_ACTIVE", "Part of the time in which the graphics or compute engine was active (0 to 1). On chips without "+
-			"GPU performance monitoring the utilization, which is nearly that.",
+		total("DEV_ECC_SBE_AGG_TOTAL", "Corrected errors over the life of the GPU.", ecc("corrected", "aggregate")),
+		total("DEV_ECC_DBE_AGG_TOTAL", "Uncorrected errors over the life of the GPU.", ecc("uncorrected", "aggregate")),
+		row("PROF_GR_ENGINE_ACTIVE", "Fraction of time in which the graphics or compute engine was active (0 to 1).",
 			func(g *gpuView) model.Optional {
 				if o := engine("gr_active")(g); o.Known {
 					return o
 				}
 				return g.Utilization
 			}),
-		row("PROF_PIPE_TENSOR_ACTIVE", "Part of the time in which the tensor pipes were active (0 to 1). Absent on chips without GPU "+
-			"performance monitoring.", engine("tensor_active")),
-		row("PROF_DRAM_ACTIVE", "Part of the time in which the memory was sending or receiving (0 to 1). Absent on chips without GPU "+
-			"performance monitoring.", engine("dram_active")),
-		row("PROF_PCIE_TX_BYTES", "Bytes per second sent over PCIe.",
+		row("PROF_PIPE_TENSOR_ACTIVE", "Fraction of time in which the tensor pipes were active (0 to 1).",
+			engine("tensor_active")),
+		row("PROF_DRAM_ACTIVE", "Fraction of time in which the memory was sending or receiving (0 to 1).",
+			engine("dram_active")),
+		row("PROF_PCIE_TX_BYTES", "Data sent over PCIe, in bytes per second.",
 			func(g *gpuView) model.Optional { return g.PCIe.Transmit }),
-		row("PROF_PCIE_RX_BYTES", "Bytes per second received over PCIe.",
+		row("PROF_PCIE_RX_BYTES", "Data received over PCIe, in bytes per second.",
 			func(g *gpuView) model.Optional { return g.PCIe.Receive }),
 	}
 }
 
-// dcgm are the NVIDIA GPUs with their labels, made once for all of a refresh.
+// dcgm returns the NVIDIA GPUs with their labels, computed once per refresh.
 func (v *view) dcgm(b *exposition.Builder) []dcgmGPU {
 	if v.dcgmGPUs != nil {
 		return v.dcgmGPUs
@@ -166,20 +147,20 @@ func (v *view) dcgm(b *exposition.Builder) []dcgmGPU {
 			_, instance, _ = strings.Cut(g.ID, ":")
 			instance = cmp.Or(g.Instance, instance)
 		}
-		who := given[g.GPU]
-		if parts[g.UUID] { // its memory is told of its parts alone, or sums would have it twice
+		owner := given[g.GPU]
+		if parts[g.UUID] { // only the parts report memory, or sums would count it twice
 			board, own := *g.GPU, *g
 			board.Memory, own.GPU = model.VideoMemory{}, &board
 			g = &own
 		}
 		v.dcgmGPUs = append(v.dcgmGPUs, dcgmGPU{g, b.Labels(b.Schema(dcgmLabels), nil,
 			board.ID, board.UUID, instance, g.Profile, busID(board.PCIAddress), nvidiaNode(board.Nodes), board.Name,
-			v.node, v.node, version, who.Container, who.Namespace, who.Pod)})
+			v.node, v.node, version, owner.Container, owner.Namespace, owner.Pod)})
 	}
 	return v.dcgmGPUs
 }
 
-// givenTo is to whom alone GPUs were given.
+// givenTo returns the GPUs that are allocated to exactly one owner, with this owner.
 func (v *view) givenTo() map[*model.GPU]identity.Owner {
 	given := map[*model.GPU]identity.Owner{}
 	several := map[*model.GPU]bool{}
@@ -198,8 +179,8 @@ func (v *view) givenTo() map[*model.GPU]identity.Owner {
 	return given
 }
 
-// busID is a PCI address as NVML writes it: with eight digits of the domain, and
-// in capitals.
+// busID formats a PCI address as NVML does: with eight digits of the domain, in
+// capitals.
 func busID(address string) string {
 	if address == "" {
 		return ""
@@ -207,7 +188,7 @@ func busID(address string) string {
 	return "0000" + strings.ToUpper(address)
 }
 
-// nvidiaNode is the name of the device node, nvidia0.
+// nvidiaNode returns the name of the device node, such as nvidia0.
 func nvidiaNode(nodes []string) string {
 	for _, node := range nodes {
 		if name := strings.TrimPrefix(node, "/dev/"); strings.HasPrefix(name, "nvidia") && !strings.Contains(name, "/") {

@@ -13,14 +13,28 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// containerMetrics are what containers and jobs use of the node, under the names
-// of cAdvisor and in its units, and what runtimes and the kubelet tell of them.
+var containerNotes = []string{
+	"Names and units are those of cAdvisor. The workload may also be a job or a service.",
+	"`container_cpu_usage_seconds_total`: `cpu` is always `total`.",
+	"`container_spec_cpu_quota` and the `container_cpu_cfs` families are absent without a CPU quota.",
+	"`container_spec_cpu_shares`: the weight of cgroup v2 is converted to shares.",
+	"`container_memory_failures_total`: `scope` is `container` for the cgroup itself and `hierarchy` for the cgroup and all " +
+		"cgroups below it. On cgroup v2 the two are equal.",
+	"The `container_network` families count on the interfaces of the pod, or of a container that belongs to no pod. They are " +
+		"absent for workloads in the network namespace of the node.",
+	"`container_start_time_seconds` is the start time that the runtime reports, or else the creation time of the cgroup.",
+	"`container_state` is `created`, `running`, `paused` or `exited`; `container_health` is `healthy`, `unhealthy` or " +
+		"`starting`.",
+}
+
+// containerMetrics returns the resource usage of containers and jobs, with the names and
+// units of cAdvisor, and the state that runtimes and the kubelet report.
 func containerMetrics() []metric {
 	return slices.Concat(cpuMetrics(), memoryMetrics(), ioMetrics(), pressureMetrics(), networkMetrics(), lifeMetrics())
 }
 
 func cpuMetrics() []metric {
-	// Without a quota nothing is counted, as at cAdvisor.
+	// cAdvisor has these metrics only with a quota.
 	limited := func(of func(*model.Usage) model.Optional) func(*model.Usage) model.Optional {
 		return func(u *model.Usage) model.Optional {
 			if !u.CPU.Quota.Known || math.IsInf(u.CPU.Quota.Value, 1) {
@@ -32,7 +46,7 @@ func cpuMetrics() []metric {
 	return []metric{
 		{
 			name: "container_cpu_usage_seconds_total", typ: counter, owned: true, labels: []string{"cpu"},
-			help: "CPU time that the workload has used, in seconds; on all CPUs together, cpu is total.",
+			help: "CPU time that the workload has used.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.Usages {
 					if s.CPU.Total.Known {
@@ -41,22 +55,22 @@ func cpuMetrics() []metric {
 				}
 			},
 		},
-		usage("container_cpu_user_seconds_total", counter, "CPU time that the workload has used in user mode, in seconds.",
+		usage("container_cpu_user_seconds_total", counter, "CPU time that the workload has used in user mode.",
 			func(u *model.Usage) model.Optional { return u.CPU.User }),
-		usage("container_cpu_system_seconds_total", counter, "CPU time that the kernel has used for the workload, in seconds.",
+		usage("container_cpu_system_seconds_total", counter, "CPU time that the kernel has used for the workload.",
 			func(u *model.Usage) model.Optional { return u.CPU.System }),
-		usage("container_cpu_cfs_periods_total", counter, "Periods of the CPU quota that have passed.",
+		usage("container_cpu_cfs_periods_total", counter, "Periods of the CPU quota that have elapsed.",
 			limited(func(u *model.Usage) model.Optional { return u.CPU.Periods })),
-		usage("container_cpu_cfs_throttled_periods_total", counter, "Periods in which the CPU quota was used up.",
+		usage("container_cpu_cfs_throttled_periods_total", counter, "Periods in which the workload used up its CPU quota.",
 			limited(func(u *model.Usage) model.Optional { return u.CPU.ThrottledPeriods })),
 		usage("container_cpu_cfs_throttled_seconds_total", counter,
-			"How long tasks had to wait for the next period of the CPU quota, in seconds.",
+			"Time that tasks waited for the next period of the CPU quota.",
 			limited(func(u *model.Usage) model.Optional { return u.CPU.Throttled })),
-		usage("container_spec_cpu_quota", gauge, "CPU quota, in microseconds for each period; absent without one.",
+		usage("container_spec_cpu_quota", gauge, "CPU time that the workload may use in each period, in microseconds.",
 			limited(func(u *model.Usage) model.Optional { return u.CPU.Quota })),
-		usage("container_spec_cpu_period", gauge, "Period of the CPU quota, in microseconds.",
+		usage("container_spec_cpu_period", gauge, "Length of a period of the CPU quota, in microseconds.",
 			func(u *model.Usage) model.Optional { return u.CPU.Period }),
-		usage("container_spec_cpu_shares", gauge, "CPU shares; a weight of cgroup v2 is converted.",
+		usage("container_spec_cpu_shares", gauge, "CPU shares of the workload.",
 			func(u *model.Usage) model.Optional { return u.CPU.Shares }),
 	}
 }
@@ -66,40 +80,39 @@ func memoryMetrics() []metric {
 		return usage(name, gauge, help, func(u *model.Usage) model.Optional { return of(&u.Memory) })
 	}
 	return []metric{
-		memory("container_memory_usage_bytes", "Memory that is charged to the workload, page cache included, in bytes.",
+		memory("container_memory_usage_bytes", "Memory that is charged to the workload, including page cache.",
 			func(m *model.MemoryUsage) model.Optional { return m.Usage }),
-		memory("container_memory_max_usage_bytes", "Highest memory usage so far, in bytes.",
+		memory("container_memory_max_usage_bytes", "Highest memory usage of the workload.",
 			func(m *model.MemoryUsage) model.Optional { return m.Peak }),
 		memory("container_memory_working_set_bytes",
-			"Memory usage without the page cache that was not used lately, in bytes: what the kubelet evicts by.",
+			"Memory usage without inactive page cache, the value that the kubelet uses for eviction.",
 			func(m *model.MemoryUsage) model.Optional { return m.WorkingSet }),
-		memory("container_memory_rss", "Anonymous memory, in bytes.",
+		memory("container_memory_rss", "Anonymous memory of the workload, in bytes.",
 			func(m *model.MemoryUsage) model.Optional { return m.RSS }),
-		memory("container_memory_cache", "Page cache, in bytes.",
+		memory("container_memory_cache", "Page cache that is charged to the workload, in bytes.",
 			func(m *model.MemoryUsage) model.Optional { return m.Cache }),
-		memory("container_memory_swap", "Swap, in bytes.",
+		memory("container_memory_swap", "Swap that the workload uses, in bytes.",
 			func(m *model.MemoryUsage) model.Optional { return m.Swap }),
-		memory("container_memory_mapped_file", "Files that are mapped into memory, in bytes.",
+		memory("container_memory_mapped_file", "Files that the workload has mapped into memory, in bytes.",
 			func(m *model.MemoryUsage) model.Optional { return m.MappedFile }),
 		memory("container_memory_kernel_usage", "Memory that the kernel uses for the workload, in bytes.",
 			func(m *model.MemoryUsage) model.Optional { return m.Kernel }),
-		memory("container_spec_memory_limit_bytes", "Memory limit, in bytes; 0 for none.",
+		memory("container_spec_memory_limit_bytes", "Memory limit of the workload, 0 for none.",
 			func(m *model.MemoryUsage) model.Optional { return zeroForNone(m.Limit) }),
 		memory("container_spec_memory_swap_limit_bytes",
-			"Limit of swap (cgroup v2) or of memory and swap together (v1), in bytes; 0 for none.",
+			"Limit of swap (cgroup v2) or of memory and swap together (v1), 0 for none.",
 			func(m *model.MemoryUsage) model.Optional { return zeroForNone(m.SwapLimit) }),
 		memory("container_spec_memory_reservation_limit_bytes",
-			"Memory that is protected (memory.min of cgroup v2) or the soft limit (v1), in bytes; 0 for none.",
+			"Protected memory (memory.min of cgroup v2) or soft limit (v1), 0 for none.",
 			func(m *model.MemoryUsage) model.Optional { return zeroForNone(m.Reservation) }),
 		// A counter would need a name that ends in _total.
-		usage("container_memory_failcnt", untyped, "How often the memory limit was hit.",
+		usage("container_memory_failcnt", untyped, "Times that the workload hit its memory limit.",
 			func(u *model.Usage) model.Optional { return u.Memory.LimitHits }),
-		usage("container_oom_events_total", counter, "Processes of the workload that the kernel killed for want of memory.",
+		usage("container_oom_events_total", counter, "Processes of the workload that the kernel killed because memory ran out.",
 			func(u *model.Usage) model.Optional { return u.Memory.OOMKills }),
 		{
 			name: "container_memory_failures_total", typ: counter, owned: true, labels: []string{"failure_type", "scope"},
-			help: "Page faults, by type (pgfault, pgmajfault); of the cgroup itself (container) and of all below it, too " +
-				"(hierarchy), which on cgroup v2 are the same.",
+			help: "Page faults of the workload, by type (pgfault, pgmajfault) and scope (container, hierarchy).",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.Usages {
 					o, m := v.owners[s.Owner], &s.Memory
@@ -131,15 +144,15 @@ func ioMetrics() []metric {
 			func(d *model.DeviceIO) model.Optional { return d.ReadBytes }),
 		disk("container_fs_writes_bytes_total", "Bytes that the workload has written to the block device.",
 			func(d *model.DeviceIO) model.Optional { return d.WriteBytes }),
-		disk("container_fs_reads_total", "Reads from the block device.",
+		disk("container_fs_reads_total", "Reads of the workload from the block device.",
 			func(d *model.DeviceIO) model.Optional { return d.Reads }),
-		disk("container_fs_writes_total", "Writes to the block device.",
+		disk("container_fs_writes_total", "Writes of the workload to the block device.",
 			func(d *model.DeviceIO) model.Optional { return d.Writes }),
 		{
 			name: "container_blkio_device_usage_total", typ: counter, owned: true,
-			// The three that tell series apart come first, see labelKey.
+			// The three that distinguish series come first, see labelKey.
 			labels: []string{"major", "minor", "operation", "device"},
-			help:   "Bytes that the workload has moved from or to the block device, by operation (Read, Write, Discard).",
+			help:   "Bytes that the workload has moved on the block device, by operation (Read, Write, Discard).",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.Usages {
 					for i := range s.IO {
@@ -156,27 +169,27 @@ func ioMetrics() []metric {
 			func(u *model.Usage) model.Optional { return u.Processes }),
 		usage("container_threads", gauge, "Threads of the workload.",
 			func(u *model.Usage) model.Optional { return u.Threads }),
-		usage("container_threads_max", gauge, "Most threads that the workload may have; 0 for no limit.",
+		usage("container_threads_max", gauge, "Maximum number of threads of the workload, 0 for no limit.",
 			func(u *model.Usage) model.Optional { return zeroForNone(u.ThreadsMax) }),
 	}
 }
 
 func pressureMetrics() []metric {
 	pressure := func(what, help string, of func(*model.Usage) model.Optional) metric {
-		return usage("container_pressure_"+what+"_seconds_total", counter, help+", in seconds.", of)
+		return usage("container_pressure_"+what+"_seconds_total", counter, help+".", of)
 	}
 	return []metric{
-		pressure("cpu_waiting", "How long some task of the workload waited for a CPU",
+		pressure("cpu_waiting", "Time during which some task of the workload waited for a CPU",
 			func(u *model.Usage) model.Optional { return u.CPU.Waiting }),
-		pressure("cpu_stalled", "How long all tasks of the workload waited for a CPU",
+		pressure("cpu_stalled", "Time during which all tasks of the workload waited for a CPU",
 			func(u *model.Usage) model.Optional { return u.CPU.Stalled }),
-		pressure("memory_waiting", "How long some task of the workload waited for memory",
+		pressure("memory_waiting", "Time during which some task of the workload waited for memory",
 			func(u *model.Usage) model.Optional { return u.Memory.Waiting }),
-		pressure("memory_stalled", "How long all tasks of the workload waited for memory",
+		pressure("memory_stalled", "Time during which all tasks of the workload waited for memory",
 			func(u *model.Usage) model.Optional { return u.Memory.Stalled }),
-		pressure("io_waiting", "How long some task of the workload waited for block devices",
+		pressure("io_waiting", "Time during which some task of the workload waited for block devices",
 			func(u *model.Usage) model.Optional { return u.IOWaiting }),
-		pressure("io_stalled", "How long all tasks of the workload waited for block devices",
+		pressure("io_stalled", "Time during which all tasks of the workload waited for block devices",
 			func(u *model.Usage) model.Optional { return u.IOStalled }),
 	}
 }
@@ -185,8 +198,7 @@ func networkMetrics() []metric {
 	network := func(what, help string, of func(*model.Interface) uint64) metric {
 		return metric{
 			name: "container_network_" + what + "_total", typ: counter, owned: true, labels: []string{"interface"},
-			help: help + " on the interface of the pod, or of the container that is in none; " +
-				"not of those in the network of the node.",
+			help: help + " on the network interface of the pod or container.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.Networks {
 					for i := range s.Interfaces {
@@ -210,7 +222,7 @@ func networkMetrics() []metric {
 	}
 }
 
-// usage is the row of one figure of a cgroup.
+// usage returns the row of one value of a cgroup.
 func usage(name string, typ dto.MetricType, help string, of func(*model.Usage) model.Optional) metric {
 	return metric{
 		name: name, typ: typ, owned: true, help: help,
@@ -222,7 +234,7 @@ func usage(name string, typ dto.MetricType, help string, of func(*model.Usage) m
 	}
 }
 
-// zeroForNone is how cAdvisor writes that there is no limit.
+// zeroForNone replaces an infinite limit by 0, as cAdvisor does.
 func zeroForNone(f model.Optional) model.Optional {
 	if math.IsInf(f.Value, 1) {
 		f.Value = 0
@@ -230,7 +242,7 @@ func zeroForNone(f model.Optional) model.Optional {
 	return f
 }
 
-// known adds a series for a figure that was collected.
+// known adds a series for a value that was collected.
 func known(b *exposition.Builder, f model.Optional, o *exposition.OwnerLabels, values ...string) {
 	if f.Known {
 		b.Share(f.Value, o, values...)

@@ -19,8 +19,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// containerNode is a pod with a limited container and its sandbox, a job without
-// limits, a container in Docker that has exited, and a cgroup without a name.
+// containerNode returns a pod with a limited container and its sandbox, a job without
+// limits, a Docker container that has exited, and a cgroup without a name.
 func containerNode() []engine.Registration {
 	n := model.Some
 	full := model.Usage{
@@ -91,7 +91,7 @@ func TestContainerGolden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text := encode(t, gather(t, containerNode()), expfmt.TypeTextPlain)
 		compare(t, filepath.Join("testdata", "container.prom"), text)
-		// Each figure of the full container is shown, each under its own name.
+		// Every metric of the container with all values has a series.
 		families := 0
 		for _, m := range containerMetrics() {
 			if strings.Contains(text, "\n"+m.name+"{") {
@@ -117,8 +117,7 @@ func TestContainerLint(t *testing.T) {
 	})
 }
 
-// TestContainerLabelsStay: label sets are prepared once, those of four labels
-// included.
+// TestContainerLabelsStay checks that label sets are prepared once, including sets of four labels.
 func TestContainerLabelsStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCollector(setup{Sources: containerNode(), Reuse: time.Nanosecond})

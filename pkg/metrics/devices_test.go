@@ -16,7 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestDeviceInfo: a VF that was moved to the namespace of its pod, and a GPU.
+// TestDeviceInfo checks a VF in the network namespace of its pod, and a GPU.
 func TestDeviceInfo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		facts := model.Snapshot{
@@ -45,21 +45,21 @@ func TestDeviceInfo(t *testing.T) {
 			}
 		}
 		slices.Sort(got)
-		const who = `container="worker",container_id="c1",`
+		const owner = `container="worker",container_id="c1",`
 		const where = `namespace="ml",`
 		want := []string{
-			`accelscope_workload_device_info{` + who + `device="GPU-1",guid="",` + where +
+			`accelscope_workload_device_info{` + owner + `device="GPU-1",guid="",` + where +
 				`pci_address="",pf_device="",pod="train-0",resource="nvidia.com/gpu",workload="ml/train-0/worker"} 1`,
-			`accelscope_workload_device_info{` + who + `device="mlx5_1",guid="n1",` + where +
+			`accelscope_workload_device_info{` + owner + `device="mlx5_1",guid="n1",` + where +
 				`pci_address="0000:18:00.1",pf_device="mlx5_0",pod="train-0",resource="nvidia.com/ib",workload="ml/train-0/worker"} 1`,
 		}
-		// What is registered on the moved device is somebody's or nobody's, as on any.
+		// Memory registered on the moved device is attributed as on any device.
 		for _, s := range []struct{ labels, value string }{
 			{`container="",container_id="",device="mlx5_0",memory="gpu",namespace="",pod="",workload=""`, "0"},
 			{`container="",container_id="",device="mlx5_0",memory="host",namespace="",pod="",workload=""`, "0"},
 			{`container="",container_id="",device="mlx5_1",memory="gpu",namespace="",pod="",workload=""`, "0"},
 			{`container="",container_id="",device="mlx5_1",memory="host",namespace="",pod="",workload=""`, "0"},
-			{who + `device="mlx5_1",memory="host",` + where + `pod="train-0",workload="ml/train-0/worker"`, "5"},
+			{owner + `device="mlx5_1",memory="host",` + where + `pod="train-0",workload="ml/train-0/worker"`, "5"},
 		} {
 			want = append(want, `container_rdma_registered_bytes{`+s.labels+`} `+s.value)
 		}

@@ -42,15 +42,15 @@ func TestTextIsThatOfTheLibrary(t *testing.T) {
 	}
 	t.Run("much", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			c := newCollector(setup{Sources: big(20, 50)}) // several buffers full
+			c := newCollector(setup{Sources: big(20, 50)}) // the text fills several buffers
 			defer c.Close()                                //nolint:errcheck // nothing to lose
 			compareText(t, c.current().Families)
 		})
 	})
 }
 
-// TestEncode: each format decodes to the families, compressed or not, and is
-// compressed once for each refresh.
+// TestEncode checks that each format decodes to the families, compressed or not, and is
+// compressed once per refresh.
 func TestEncode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCollector(setup{Sources: node(), Compat: CompatSets()})

@@ -95,7 +95,7 @@ func TestRefreshIsSharedAndReused(t *testing.T) {
 func TestStuckSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		stuck := &fake{name: "rdma", read: hang(release)}
+		stuck := &fake{name: "rdma", read: hangs(release)}
 		sources := node()
 		sources[0] = engine.Registration{Source: stuck, Deadline: 500 * time.Millisecond}
 		c := newCollector(setup{Sources: sources})
@@ -181,7 +181,7 @@ func TestPanics(t *testing.T) {
 		families := mustGather(t, c)
 		for _, source := range []string{"rdma", "cgroup"} {
 			if v, _ := value(families, "accelscope_source_state", "source="+source, "state=failed"); v != 1 {
-				t.Errorf("%s is not told to have failed", source)
+				t.Errorf("%s is not reported as failed", source)
 			}
 		}
 		if v, _ := value(families, "container_rdma_objects_created_total", "workload=", "type=qp"); v != 15 {
@@ -222,13 +222,13 @@ func TestStates(t *testing.T) {
 			time.Sleep(time.Second)
 			mustGather(t, c)
 		}
-		var told []string
+		var changes []string
 		for _, e := range logged.All() {
-			told = append(told, fmt.Sprint(e.ContextMap()["source"], " ", e.ContextMap()["state"]))
+			changes = append(changes, fmt.Sprint(e.ContextMap()["source"], " ", e.ContextMap()["state"]))
 		}
-		wantTold := []string{"rdma ok", "probe unsupported", "cgroup absent", "rdma failed", "rdma ok"}
-		if d := cmp.Diff(wantTold, told); d != "" {
-			t.Errorf("a change of state is to be told once:\n%s", d)
+		wantChanges := []string{"rdma ok", "probe unsupported", "cgroup absent", "rdma failed", "rdma ok"}
+		if d := cmp.Diff(wantChanges, changes); d != "" {
+			t.Errorf("each change of state is logged once:\n%s", d)
 		}
 	})
 }
@@ -263,7 +263,8 @@ func TestBackgroundSource(t *testing.T) {
 	})
 }
 
-// A name that is late must not move figures to nobody and back.
+// TestNamesHoldWhileTheResolverIsStuck checks that a late name does not move values to the
+// unattributed share and back.
 func TestNamesHoldWhileTheResolverIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -283,13 +284,13 @@ func TestNamesHoldWhileTheResolverIsStuck(t *testing.T) {
 		time.Sleep(time.Second)
 		after := mustGather(t, c)
 		if v, _ := value(after, "accelscope_source_state", "source=cgroup", "state=stuck"); v != 1 {
-			t.Error("the resolver is not told to be stuck")
+			t.Error("the resolver is not reported as stuck")
 		}
 		compareShares(t, before, after)
 		time.Sleep(time.Second)
 		compareShares(t, before, mustGather(t, c))
 		if n := asked.Load(); n != 2 {
-			t.Errorf("asked %d times, want one that hangs", n)
+			t.Errorf("called %d times, want 2 with one that hangs", n)
 		}
 		close(release)
 		synctest.Wait()
@@ -310,20 +311,20 @@ func compareShares(t *testing.T, before, after []*dto.MetricFamily) {
 	}
 }
 
-// The handshake of source.go: figures first, then names, after the refresh,
-// and nothing that is still in use.
+// TestForget checks the order of Forget (source.go): after the refresh, first the sources
+// that count, then the sources that name, and no cgroup that is still in use.
 func TestForget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var calls []string
-		note := func(who string) func([]uint64) {
+		note := func(source string) func([]uint64) {
 			return func(ids []uint64) {
 				mu.Lock()
 				defer mu.Unlock()
-				calls = append(calls, fmt.Sprint(who, ids))
+				calls = append(calls, fmt.Sprint(source, ids))
 			}
 		}
-		figures := &fakeFigures{fake: fake{name: "probe", facts: probeFacts()}, onForget: note("figures")}
+		counting := &fakeForgetter{fake: fake{name: "probe", facts: probeFacts()}, onForget: note("counters")}
 		namer := names(nodeNames())
 		namer.onForget = note("names")
 		table := namer.resolve
@@ -333,10 +334,10 @@ func TestForget(t *testing.T) {
 			s.Expired = expired
 			return s, err
 		}
-		c := newCollector(setup{Sources: []engine.Registration{{Source: namer}, {Source: figures}}})
+		c := newCollector(setup{Sources: []engine.Registration{{Source: namer}, {Source: counting}}})
 		defer c.Close() //nolint:errcheck // nothing to lose
 		hold := func(id, objects, bytes uint64) {
-			s := figures.facts
+			s := counting.facts
 			s.Objects = slices.Clone(s.Objects)
 			for i := range s.Objects {
 				if s.Objects[i].Cgroup == id {
@@ -344,7 +345,7 @@ func TestForget(t *testing.T) {
 				}
 			}
 			s.Registered = []model.Registered{{Cgroup: id, Device: "mlx5_0", Memory: model.HostMemory, Bytes: bytes}}
-			figures.facts = s
+			counting.facts = s
 		}
 		for _, step := range []struct {
 			what    string
@@ -354,10 +355,10 @@ func TestForget(t *testing.T) {
 			{"nothing expired", func() {}, nil},
 			{"still holds objects", func() { hold(101, 1, 0); expired = []uint64{101} }, nil},
 			{"still holds memory", func() { hold(101, 0, 1) }, nil},
-			{"holds nothing", func() { hold(101, 0, 0) }, []string{"figures[101]", "names[101]"}},
+			{"holds nothing", func() { hold(101, 0, 0) }, []string{"counters[101]", "names[101]"}},
 			{
 				"no name was ever known", func() { hold(999, 0, 0); expired = []uint64{999} },
-				[]string{"figures[999]", "names[999]"},
+				[]string{"counters[999]", "names[999]"},
 			},
 		} {
 			step.prepare()
@@ -371,8 +372,8 @@ func TestForget(t *testing.T) {
 	})
 }
 
-// What a cgroup counted before it got its name, or before it was forgotten,
-// stays with its owner: totals do not fall while their series is there.
+// TestTotalsDoNotFall checks that counts of a cgroup stay with its owner when the cgroup gets a
+// name and when it is forgotten: totals do not fall while their series exists.
 func TestTotalsDoNotFall(t *testing.T) {
 	job := func(step int) identitytest.Entity {
 		return identitytest.Entity{Workload: "slurm:42", Step: fmt.Sprint(step)}
@@ -381,7 +382,7 @@ func TestTotalsDoNotFall(t *testing.T) {
 		workload string
 		first    map[model.CgroupID]identitytest.Entity
 	}{
-		"nobody":       {"", map[model.CgroupID]identitytest.Entity{}},
+		"unattributed": {"", map[model.CgroupID]identitytest.Entity{}},
 		"steps of job": {"slurm:42", map[model.CgroupID]identitytest.Entity{1: job(0), 2: job(1), 3: job(2)}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -399,7 +400,7 @@ func testTotals(t *testing.T, workload string, entities map[model.CgroupID]ident
 		s.Expired = expired
 		return s, err
 	}
-	probe := &fakeFigures{fake: fake{name: "probe"}, onForget: func([]uint64) {}}
+	probe := &fakeForgetter{fake: fake{name: "probe"}, onForget: func([]uint64) {}}
 	set := func(made map[model.CgroupID]uint64) {
 		probe.facts = model.Snapshot{
 			Objects: []model.Objects{}, Created: []model.Series[model.ObjectKey, model.Count]{},
@@ -423,7 +424,7 @@ func testTotals(t *testing.T, workload string, entities map[model.CgroupID]ident
 		want    float64 // 0: no series
 	}{
 		{"two", func() { set(map[model.CgroupID]uint64{1: 5, 2: 3}) }, 8},
-		{"one is over", func() { expired = []uint64{2} }, 8},
+		{"one has ended", func() { expired = []uint64{2} }, 8},
 		{"and is seen once more", func() { expired = nil }, 8},
 		{"and is gone", func() { set(map[model.CgroupID]uint64{1: 6}) }, 9},
 		{"another comes", func() { set(map[model.CgroupID]uint64{1: 6, 3: 1}) }, 10},
@@ -449,16 +450,16 @@ func testTotals(t *testing.T, workload string, entities map[model.CgroupID]ident
 			time.Sleep(time.Second)
 			families := mustGather(t, c)
 			if v, _ := value(families, "container_rdma_objects_created_total", "workload="); v != 11 {
-				t.Errorf("after one got its name %v are unattributed, want the 11 of before", v)
+				t.Errorf("after a cgroup got its name %v are unattributed, want the 11 counted before", v)
 			}
 			v, ok := value(families, "container_rdma_objects_created_total", "workload=late")
 			if v != float64(late) || !ok {
-				t.Errorf("the late one made %v, want %v", v, late)
+				t.Errorf("the cgroup with the late name has created %v, want %v", v, late)
 			}
 		}
 		return
 	}
-	// When all is over, no series is left. Cgroup 2 was seen once more, so it expires again.
+	// When all cgroups have ended, no series is left. Cgroup 2 was seen once more, so it expires again.
 	expired = []uint64{1, 2, 3}
 	time.Sleep(time.Second)
 	mustGather(t, c)
@@ -466,13 +467,12 @@ func testTotals(t *testing.T, workload string, entities map[model.CgroupID]ident
 	expired = nil
 	time.Sleep(time.Second)
 	if v, ok := value(mustGather(t, c), "container_rdma_verbs_total", "workload="+workload); ok {
-		t.Errorf("a series of %v is left when its owner is over", v)
+		t.Errorf("a series of %v is left after its owner has ended", v)
 	}
 }
 
-// TestTotalsOfSteps: the steps of a job leave one after the other. What each
-// counted is in the job's figures once, whoever carries what was left before;
-// the same where the probe counts verbs alone.
+// TestTotalsOfSteps checks that the job's totals count each step once while its steps end one
+// after the other, also where the probe counts only verbs.
 func TestTotalsOfSteps(t *testing.T) {
 	for _, objects := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) { testSteps(t, objects) })
@@ -493,13 +493,13 @@ func testSteps(t *testing.T, objects bool) {
 		s.Expired = expired
 		return s, err
 	}
-	probe := &fakeFigures{fake: fake{name: "probe"}, onForget: func([]uint64) {}}
+	probe := &fakeForgetter{fake: fake{name: "probe"}, onForget: func([]uint64) {}}
 	c := newCollector(setup{Sources: []engine.Registration{{Source: probe}, {Source: namer}}})
 	defer c.Close() //nolint:errcheck // nothing to lose
 	for gone := range uint64(steps) {
-		for _, over := range []bool{false, true} {
+		for _, ended := range []bool{false, true} {
 			expired = nil
-			if over {
+			if ended {
 				expired = []uint64{gone + 1}
 			}
 			probe.facts = model.Snapshot{Verbs: []model.Series[model.VerbKey, model.Histogram]{}}
@@ -516,26 +516,26 @@ func testSteps(t *testing.T, objects bool) {
 			time.Sleep(time.Second)
 			families := mustGather(t, c)
 			if v, _ := value(families, "container_rdma_verbs_total", "workload=slurm:42"); v != steps {
-				t.Fatalf("after %d steps are over the job has called %v verbs, want %d", gone, v, steps)
+				t.Fatalf("after %d steps have ended the job has called %v verbs, want %d", gone, v, steps)
 			}
 			v, ok := value(families, "container_rdma_objects_created_total", "workload=slurm:42")
 			if ok != objects || objects && v != steps {
-				t.Fatalf("after %d steps are over the job has made %v objects, want %d", gone, v, steps)
+				t.Fatalf("after %d steps have ended the job has created %v objects, want %d", gone, v, steps)
 			}
 		}
 	}
 }
 
-// 50 clients scrape while one source hangs for ever, one panics and one is
+// TestConcurrentScrapes scrapes with 50 clients while one source hangs, one panics and one is
 // read in the background: for the race detector.
 func TestConcurrentScrapes(t *testing.T) {
 	release := make(chan struct{})
 	well := node()
 	for i := range well {
-		well[i].Deadline = time.Minute // of a busy machine: they are told in every scrape
+		well[i].Deadline = time.Minute // even a busy machine reads them in every scrape
 	}
 	sources := append(well,
-		engine.Registration{Source: &fake{name: "hangs", read: hang(release)}, Deadline: 50 * time.Millisecond},
+		engine.Registration{Source: &fake{name: "hangs", read: hangs(release)}, Deadline: 50 * time.Millisecond},
 		engine.Registration{Source: &fake{name: "panics", read: func(context.Context) (model.Snapshot, error) { panic("boom") }}},
 		engine.Registration{Source: &fake{name: "slow"}, Interval: 5 * time.Millisecond},
 	)
@@ -547,7 +547,7 @@ func TestConcurrentScrapes(t *testing.T) {
 			for time.Now().Before(stop) {
 				start := time.Now()
 				families := mustGather(t, c)
-				if took := time.Since(start); took > 20*time.Second { // of a source that never answers
+				if took := time.Since(start); took > 20*time.Second { // a scrape that waits for the source that hangs
 					t.Errorf("a scrape took %s", took)
 				}
 				if v, _ := value(families, "container_rdma_resources", "workload=slurm:42", "type=qp"); v != 3 {
@@ -564,7 +564,7 @@ func TestConcurrentScrapes(t *testing.T) {
 	close(release)
 }
 
-// What was collected last can be gathered after Close; nothing is read.
+// TestGatherAfterClose checks that Gather returns the last refresh after Close, without reading.
 func TestGatherAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdma := &fake{name: "rdma", facts: nodeHCAs()}
@@ -580,8 +580,8 @@ func TestGatherAfterClose(t *testing.T) {
 	})
 }
 
-// While a source that keeps figures is stuck nothing is forgotten: what it
-// holds is not known.
+// TestForgetWaitsForAStuckSource checks that nothing is forgotten while a source that counts is
+// stuck: the objects of its cgroups are unknown.
 func TestForgetWaitsForAStuckSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -592,8 +592,8 @@ func TestForgetWaitsForAStuckSource(t *testing.T) {
 		namer.resolve = func(context.Context, []model.CgroupID) (model.Snapshot, error) {
 			return model.Snapshot{Expired: []uint64{101}}, nil
 		}
-		figures := &fakeFigures{fake: fake{name: "probe", read: hang(release)}, onForget: count}
-		c := newCollector(setup{Sources: []engine.Registration{{Source: figures}, {Source: namer}}})
+		counting := &fakeForgetter{fake: fake{name: "probe", read: hangs(release)}, onForget: count}
+		c := newCollector(setup{Sources: []engine.Registration{{Source: counting}, {Source: namer}}})
 		mustGather(t, c)
 		if forgot != 0 {
 			t.Errorf("forgot %d times while a source was stuck", forgot)
@@ -622,7 +622,7 @@ func TestCloseBeforeTheFirstScrape(t *testing.T) {
 	}
 }
 
-// TestRecent: who does not need the newest costs no reading.
+// TestRecent checks that Recent does not read while the last refresh is recent enough.
 func TestRecent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := &fake{name: "probe", facts: probeFacts()}
@@ -630,7 +630,7 @@ func TestRecent(t *testing.T) {
 		defer c.Close() //nolint:errcheck // nothing to lose
 		for range 10 {
 			if len(c.Recent(10*time.Second).Shares.Verbs) == 0 {
-				t.Error("no figures")
+				t.Error("no verbs")
 			}
 			time.Sleep(time.Second)
 		}
@@ -643,11 +643,11 @@ func TestRecent(t *testing.T) {
 	})
 }
 
-// TestNoAnswerYet: what has not answered is not ok.
+// TestNoAnswerYet checks that a source without an answer is not ok.
 func TestNoAnswerYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		slow := &fake{name: "kubelet", read: hang(release)}
+		slow := &fake{name: "kubelet", read: hangs(release)}
 		c := newCollector(setup{Sources: []engine.Registration{{Source: slow, Interval: time.Minute, Deadline: 10 * time.Second}}})
 		if s := c.states()[0]; s.State != model.StateStuck || s.Age >= 0 {
 			t.Errorf("%+v", s)
@@ -664,7 +664,7 @@ func TestNoAnswerYet(t *testing.T) {
 	})
 }
 
-// TestRecentAfterClose: whoever asks late is answered, with nothing.
+// TestRecentAfterClose checks that Recent returns an empty refresh after Close.
 func TestRecentAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCollector(setup{Sources: []engine.Registration{{Source: &fake{name: "probe", facts: probeFacts()}}}})
@@ -672,7 +672,7 @@ func TestRecentAfterClose(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(c.Recent(time.Second).Shares.Verbs) > 0 {
-			t.Error("figures that nobody read")
+			t.Error("verbs without a reading")
 		}
 	})
 }

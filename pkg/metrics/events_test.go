@@ -23,6 +23,6 @@ func TestEventMetrics(t *testing.T) {
 		}
 	}
 	if _, ok := value(gather(t, nil), "accelscope_events_connected"); ok {
-		t.Error("who sends no events has metrics of them")
+		t.Error("a sensor that sends no events has metrics of events")
 	}
 }

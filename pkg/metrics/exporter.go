@@ -2,8 +2,8 @@
 
 // Package metrics exposes a refresh of the engine as Prometheus metrics.
 //
-// Every metric is a row of one table (table.go). What is described, collected and
-// documented (gen/metrics.md) comes from this table. An Exporter builds the families of a
+// Every metric is a row of one table (table.go). The descriptions, the series and the
+// reference (gen/metrics.md) come from this table. An Exporter builds the families of a
 // refresh once; all scrapes of the refresh share them.
 package metrics
 
@@ -53,7 +53,7 @@ var (
 	_ prometheus.Collector = (*Exporter)(nil)
 )
 
-// New returns an exporter of what e reads.
+// New returns an exporter of the refreshes of e.
 func New(e *engine.Engine, o Options) *Exporter {
 	x := &Exporter{
 		engine: e,
@@ -111,8 +111,8 @@ func (x *Exporter) current() *exposition.Page {
 	return x.page
 }
 
-// families builds the metric families of a refresh; none of an engine that was closed
-// before its first.
+// families builds the metric families of a refresh. There are none if the engine was closed
+// before its first refresh.
 func (x *Exporter) families(r *engine.Refresh) []exposition.Family {
 	if r.At.IsZero() {
 		return nil

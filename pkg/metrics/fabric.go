@@ -11,15 +11,15 @@ import (
 
 var fabricPortLabels = []string{"guid", "port"}
 
-// laneRates are the bits per second of a lane, in units of 1e9: those on the wire, and
-// those that are left of them for data. They are the figures of infiniband_exporter,
-// which does not count the error correction of HDR and later; only of XDR it has others.
+// laneRates lists the bit rates of a lane, in 1e9 bits per second: raw on the wire, and data
+// without the encoding. They are the values of infiniband_exporter, which ignores the
+// error correction of HDR and later. Only the values of XDR differ.
 var laneRates = map[string]struct{ raw, data float64 }{
 	"SDR": {2.5, 2}, "DDR": {5, 4}, "QDR": {10, 8}, "FDR10": {10.3125, 10}, "FDR": {14.0625, 13.64},
 	"EDR": {25.78125, 25}, "HDR": {50, 50}, "NDR": {100, 100}, "XDR": {200, 200},
 }
 
-// fabricView is the fabric as the rows of the table want it.
+// fabricView is the fabric, arranged for the rows of the metric table.
 type fabricView struct {
 	*model.Fabric // nil: not collected
 	nodes         map[string]*model.FabricNode
@@ -35,12 +35,12 @@ type fabricPort struct {
 	labels *exposition.LabelSet // guid, port
 }
 
-// noFabricErrors are the errors of an adapter's port as it has none. The tools leave out
-// what is zero, but a series that begins with its first error has no increase. Of two
-// series that are the same the first is believed, which is what the tools told.
+// noFabricErrors are error counters of 0 for the port of an adapter. The tools leave out
+// counters that are zero, but a series that begins with its first error has no increase.
+// Of two equal series the first one counts, the one that the tools reported.
 var noFabricErrors = func() (zeros []model.Counter) {
 	for _, c := range fabricErrors {
-		if c.counter != "QP1Dropped" { // which they never tell of adapters
+		if c.counter != "QP1Dropped" { // which the tools never report for adapters
 			zeros = append(zeros, model.Counter{Name: c.counter})
 		}
 	}
@@ -82,13 +82,24 @@ func (v *fabricView) fill(f *model.Fabric, b *exposition.Builder) {
 	}
 }
 
-// fabricMetrics are those of the whole fabric. Those of its switches and adapters have
-// the names of infiniband_exporter (see fabricNodeMetrics) where it has them.
+var fabricNotes = []string{
+	"Names of the metrics of switches and adapters follow infiniband_exporter where it has them. The word in brackets in a " +
+		"description is the name of the counter in perfquery.",
+	"`infiniband_fabric_nodes`: `type` is `switch`, `ca` (channel adapter) or `router`.",
+	"`infiniband_fabric_queries_total`: `result` is `ok`, `error` or `timeout`.",
+	"`infiniband_switch_up`: when it is 0, the counters of the switch are those of the last successful query.",
+	"`infiniband_switch_port_degraded`: `reason` is `width` (fewer lanes) or `speed` (lower speed), compared with the " +
+		"capability of both ends and with the expected value. The series is absent where these are unknown.",
+	"`infiniband_switch_uplink_info`, `infiniband_hca_uplink_info`: the type of the other end is `SW`, `CA` or `RT`.",
+}
+
+// fabricMetrics returns the metrics of the InfiniBand fabric. The metrics of switches and
+// adapters have the names of infiniband_exporter (see fabricNodeMetrics) where they exist.
 func fabricMetrics() []metric {
 	return append([]metric{
 		{
 			name: "infiniband_fabric_nodes", typ: gauge, labels: []string{"type"},
-			help: "Nodes of the InfiniBand fabric, by type: switch, ca (channel adapter), router.",
+			help: "Nodes of the InfiniBand fabric, by type (switch, ca, router).",
 			emit: func(v *view, b *exposition.Builder) {
 				if v.fabric.Fabric == nil {
 					return
@@ -112,7 +123,7 @@ func fabricMetrics() []metric {
 		},
 		{
 			name: "infiniband_fabric_discovered_timestamp_seconds", typ: gauge,
-			help: "When the topology of the InfiniBand fabric was read last, in seconds since 1970.",
+			help: "Unix time at which the topology of the InfiniBand fabric was last read.",
 			emit: func(v *view, b *exposition.Builder) {
 				if f := v.fabric.Fabric; f != nil && !f.Discovered.IsZero() {
 					b.Value(seconds(f.Discovered))
@@ -121,7 +132,7 @@ func fabricMetrics() []metric {
 		},
 		{
 			name: "infiniband_fabric_queries_total", typ: counter, labels: []string{"tool", "result"},
-			help: "Runs of the tools that read the InfiniBand fabric, by how they ended: ok, error, timeout.",
+			help: "Runs of the tools that read the InfiniBand fabric, by result (ok, error, timeout).",
 			emit: func(v *view, b *exposition.Builder) {
 				if f := v.fabric.Fabric; f != nil {
 					for _, q := range f.Queries {
@@ -133,7 +144,7 @@ func fabricMetrics() []metric {
 	}, fabricNodeMetrics()...)
 }
 
-// fabricNode is a row with a figure for each node of a kind that has it.
+// fabricNode returns a row with one value for each node of a kind. Nodes without the value are left out.
 func fabricNode(name, kind, help string, of func(*model.FabricNode) model.Optional) metric {
 	return metric{
 		name: name, typ: gauge, labels: []string{"guid"}, help: help,
@@ -151,8 +162,8 @@ func fabricNode(name, kind, help string, of func(*model.FabricNode) model.Option
 	}
 }
 
-// fabricSwitchPort is a row with a figure for each port of a switch that has it. Port
-// 0, to which the switch answers itself, has no link.
+// fabricSwitchPort returns a row with one value for each switch port that has the value. Port
+// 0 is the management port of the switch and has no link.
 func fabricSwitchPort(name, help string, of func(*model.FabricPort) model.Optional) metric {
 	return metric{
 		name: name, typ: gauge, labels: fabricPortLabels, help: help,

@@ -21,9 +21,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// smallFabric is a made-up fabric: two switches with two links between them, one of
-// them degraded; an adapter; a router; a switch that stopped answering; and a link to
-// something that nobody has told of.
+// smallFabric returns a fabric with two switches and two links between them, one of them
+// degraded; an adapter; a router; a switch that stopped answering; and a link to an
+// unknown node.
 func smallFabric() *model.Fabric {
 	yes, no := true, false
 	to := func(guid string, port int) *model.FabricPeer { return &model.FabricPeer{GUID: guid, Port: port} }
@@ -47,25 +47,25 @@ func smallFabric() *model.Fabric {
 					{Name: "SymbolErrorCounter", Value: 1<<32 - 1}, {Name: "PortRcvData", Value: 1 << 62},
 				}},
 				{Number: 4},
-				{Number: 5, Width: 4, Speed: "WDR", Peer: to("0x00000000000000ff", 7)}, // of a speed to come
+				{Number: 5, Width: 4, Speed: "WDR", Peer: to("0x00000000000000ff", 7)}, // an unknown speed
 			}},
 			{GUID: "0x0000000000000002", Kind: model.FabricSwitch, Name: "spine1", LID: 3, Queried: at, Error: "timed out", Ports: []model.FabricPort{
 				{Number: 1, Width: 2, Speed: "EDR", Peer: to("0x0000000000000001", 2), Counters: []model.Counter{{Name: "PortRcvErrors", Value: 9}}},
 				{Number: 2, Width: 4, Speed: "XDR", Peer: to("0x0000000000000001", 3)},
 			}},
 			{GUID: "0x0000000000000003", Kind: model.FabricSwitch, Name: "spine2", Error: "never answered"},
-			{GUID: "0x0000000000000004", Kind: model.FabricSwitch, Name: "spine3", LID: 5}, // not asked yet
+			{GUID: "0x0000000000000004", Kind: model.FabricSwitch, Name: "spine3", LID: 5}, // not queried yet
 			{GUID: "0x0000000000000011", Kind: model.FabricCA, Name: "node1 mlx5_0", LID: 9, Ports: []model.FabricPort{
 				{Number: 1, Width: 4, Speed: "HDR", Peer: to("0x0000000000000001", 1), Counters: []model.Counter{{Name: "SymbolErrorCounter", Value: 4}}},
-				{Number: 2, Counters: []model.Counter{}}, // it has no errors
-				{Number: 3},                              // nobody knows
+				{Number: 2, Counters: []model.Counter{}}, // no errors
+				{Number: 3},                              // unknown
 			}},
 			{GUID: "0x0000000000000021", Kind: model.FabricRouter, Name: "router", Ports: []model.FabricPort{{Number: 1}}},
 		},
 	}
 }
 
-// fabricFamilies are those that the fabric makes, without the rest.
+// fabricFamilies returns the families of the fabric only.
 func fabricFamilies(t *testing.T, f *model.Fabric) (out []*dto.MetricFamily) {
 	t.Helper()
 	sources := []engine.Registration{{Source: &fake{name: "fabric", facts: model.Snapshot{Fabric: f}}}}
@@ -85,8 +85,7 @@ func TestFabric(t *testing.T) {
 	compare(t, filepath.Join("testdata", "fabric.prom"), encode(t, fabricFamilies(t, smallFabric()), expfmt.TypeTextPlain))
 }
 
-// Where the fabric is not read there is no series of it, and where it is empty there
-// are zeros.
+// Without a fabric source there are no series of the fabric; an empty fabric has zeros.
 func TestNoFabric(t *testing.T) {
 	if f := fabricFamilies(t, nil); len(f) > 0 {
 		t.Errorf("%v", f)
@@ -102,8 +101,7 @@ func TestNoFabric(t *testing.T) {
 	}
 }
 
-// Dashboards of infiniband_exporter find what they ask for: its names and labels, as of
-// its version 0.10.0.
+// Dashboards of infiniband_exporter find its names and labels of version 0.10.0.
 func TestInfinibandExporterNames(t *testing.T) {
 	uplink := "port uplink uplink_guid uplink_lid uplink_port uplink_type"
 	want := map[string]string{
@@ -132,7 +130,7 @@ func TestInfinibandExporterNames(t *testing.T) {
 	}
 }
 
-// What nodes call themselves does not break the exposition, and does not mix them up.
+// Names of nodes do not break the exposition, and nodes of the same name stay separate.
 func TestFabricHostileNames(t *testing.T) {
 	names := []string{"", "\"} 1\nx{", `\`, "a\xffb", "\x00", "名前", strings.Repeat("x", 1<<12), "<b>&amp;"}
 	f := &model.Fabric{}
@@ -169,7 +167,7 @@ func TestFabricHostileNames(t *testing.T) {
 	}
 }
 
-// fatTree is a made-up fat tree of two levels, with all counters on every switch port.
+// fatTree returns a fat tree of two levels, with all counters on every switch port.
 func fatTree(leaves, spines, hostsOfLeaf int) *model.Fabric {
 	no := false
 	f := &model.Fabric{Discovered: time.UnixMilli(1700000000000)}
@@ -209,8 +207,8 @@ func fatTree(leaves, spines, hostsOfLeaf int) *model.Fabric {
 	return f
 }
 
-// TestFatTree: of a fat tree of 64 hosts every link is told, from both of its ends,
-// and every counter of every port.
+// TestFatTree checks that every link of a fat tree of 64 hosts is exported from both ends, and
+// every counter of every port.
 func TestFatTree(t *testing.T) {
 	const leaves, spines, hosts = 8, 8, 64
 	const links = hosts + leaves*spines
@@ -245,7 +243,7 @@ func TestFatTree(t *testing.T) {
 	if r, _ := value(families, "infiniband_switch_port_rate_bytes_per_second"); r != 50e9 {
 		t.Errorf("NDR over 4 lanes has %v bytes per second, want 400 Gb/s", r)
 	}
-	// Each end of a link has the other for its uplink.
+	// The uplink of each end of a link is the other end.
 	ends := map[string]string{}
 	for _, f := range families {
 		if !strings.HasSuffix(f.GetName(), "_uplink_info") {

@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fake is a source whose answers are made up: nothing here touches a kernel.
+// fake is a source with fixed answers.
 type fake struct {
 	name  string
 	facts model.Snapshot
@@ -62,13 +62,13 @@ func (f *fakeNames) Resolve(ctx context.Context, ids []model.CgroupID) (model.Sn
 
 func (f *fakeNames) Forget(cgroups []uint64) { f.onForget(cgroups) }
 
-// fakeFigures is a fake that keeps figures of cgroups.
-type fakeFigures struct {
+// fakeForgetter is a fake that is a Forgetter too.
+type fakeForgetter struct {
 	fake
 	onForget func([]uint64)
 }
 
-func (f *fakeFigures) Forget(cgroups []uint64) { f.onForget(cgroups) }
+func (f *fakeForgetter) Forget(cgroups []uint64) { f.onForget(cgroups) }
 
 // names resolves from a table.
 func names(entities map[model.CgroupID]identitytest.Entity) *fakeNames {
@@ -92,8 +92,8 @@ func names(entities map[model.CgroupID]identitytest.Entity) *fakeNames {
 	}
 }
 
-// nodeHCAs are an InfiniBand HCA with all it can tell, a RoCE one whose driver
-// has no counters/ and odd counter names, and a port that is down.
+// nodeHCAs returns an InfiniBand HCA with all attributes, a RoCE HCA without counters/ and with
+// invalid counter names, and a port that is down.
 func nodeHCAs() model.Snapshot {
 	return model.Snapshot{
 		HCAs: []model.HCA{
@@ -169,7 +169,7 @@ func verbErrors(id model.CgroupID, device, verb, errno string, n uint64) model.S
 	}
 }
 
-// probeFacts are three workloads and a cgroup without a name.
+// probeFacts returns the facts of three workloads and of a cgroup without a name.
 func probeFacts() model.Snapshot {
 	latency := model.Histogram{Count: 7, Sum: 20e6}
 	latency.Buckets[6], latency.Buckets[7], latency.Buckets[14] = 4, 2, 1
@@ -220,7 +220,7 @@ func cgroupFacts() model.Snapshot {
 	return model.Snapshot{RDMACgroups: []model.RDMACgroup{{Cgroup: 101, Device: "mlx5_0", Handles: 1, Objects: 9}}}
 }
 
-// node is a whole node that is well.
+// node returns the sources of a complete node without errors.
 func node() []engine.Registration {
 	n := names(nodeNames())
 	n.facts = cgroupFacts()
@@ -231,8 +231,8 @@ func node() []engine.Registration {
 	}
 }
 
-// hang blocks until release is closed, whatever the context says.
-func hang(release <-chan struct{}) func(context.Context) (model.Snapshot, error) {
+// hangs returns a read function that ignores its context and blocks until release is closed.
+func hangs(release <-chan struct{}) func(context.Context) (model.Snapshot, error) {
 	return func(context.Context) (model.Snapshot, error) {
 		<-release
 		return model.Snapshot{}, fmt.Errorf("released")

@@ -15,9 +15,8 @@ import (
 	facts "github.com/accelscope/accelscope/pkg/model"
 )
 
-// FuzzExposition: names come from drivers, firmware, cgroup paths and
-// runtimes. Whatever they are, a registry takes the metrics and the text can
-// be parsed.
+// FuzzExposition checks that a registry accepts the metrics and that the text can be parsed
+// for any names from drivers, firmware, cgroup paths and runtimes.
 func FuzzExposition(f *testing.F) {
 	f.Add("mlx5_0", "out_of_buffer", "ml/train-0/main", "slurm:42", "reg_mr", "ACTIVE")
 	f.Add("", "", "", "", "", "")

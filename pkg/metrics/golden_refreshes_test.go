@@ -24,7 +24,7 @@ func TestGoldenRefreshes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sources := node()
 		hcas := sources[0].Source.(*fake)
-		probe := &fakeFigures{fake: fake{name: "probe", facts: probeFacts()}, onForget: func([]uint64) {}}
+		probe := &fakeForgetter{fake: fake{name: "probe", facts: probeFacts()}, onForget: func([]uint64) {}}
 		namer := sources[2].Source.(*fakeNames)
 		sources[1].Source = probe
 		entities := nodeNames()
@@ -54,7 +54,7 @@ func TestGoldenRefreshes(t *testing.T) {
 		entities[101] = named
 		probe.facts = grown(probe.facts, 10)
 		expired = []uint64{102}
-		for i := range probe.facts.Objects { // what holds objects is not forgotten
+		for i := range probe.facts.Objects { // cgroups that hold objects are not forgotten
 			if o := &probe.facts.Objects[i]; o.Cgroup == 102 {
 				o.Current = 0
 			}
@@ -70,7 +70,7 @@ func TestGoldenRefreshes(t *testing.T) {
 	})
 }
 
-// grown returns the facts after everything that accumulates has grown by n.
+// grown returns the facts with all counters increased by n.
 func grown(s model.Snapshot, n uint64) model.Snapshot {
 	s.Objects, s.Created = slices.Clone(s.Objects), slices.Clone(s.Created)
 	s.Verbs, s.VerbErrors = slices.Clone(s.Verbs), slices.Clone(s.VerbErrors)

@@ -28,8 +28,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files and gen/metrics.md")
 
-// nodes are the fake nodes whose whole exposition is kept: one that is well,
-// and one for each way to fail.
+// nodes returns the fake nodes of the golden files: one without errors, and one for each kind of
+// failure.
 func nodes(t *testing.T) map[string][]engine.Registration {
 	noHCA := node()
 	noHCA[0].Source = &fake{
@@ -53,7 +53,7 @@ func nodes(t *testing.T) map[string][]engine.Registration {
 	stuck := node()
 	release := make(chan struct{})
 	t.Cleanup(func() { close(release) })
-	stuck[0].Source = &fake{name: "rdma", read: hang(release)}
+	stuck[0].Source = &fake{name: "rdma", read: hangs(release)}
 
 	failed := node()
 	failed[1].Source = &fake{name: "probe", err: errors.New("map: bad file descriptor")}
@@ -154,7 +154,7 @@ func TestPromtool(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		theirs := 0
 		for line := range strings.Lines(string(out)) {
-			if strings.HasPrefix(line, "DCGM_") { // of style: these names are not ours
+			if strings.HasPrefix(line, "DCGM_") { // a complaint about a name of DCGM
 				theirs++
 				continue
 			}
@@ -176,8 +176,7 @@ func TestPedanticRegistry(t *testing.T) {
 	}
 }
 
-// pedantic checks what is collected by a registry that checks all, and by
-// Prometheus's linter.
+// pedantic checks the collected metrics with a pedantic registry and with Prometheus's linter.
 func pedantic(t *testing.T, s setup) {
 	t.Helper()
 	c := newCollector(s)
@@ -191,14 +190,14 @@ func pedantic(t *testing.T, s setup) {
 		t.Fatal(err)
 	}
 	for _, p := range problems {
-		if strings.HasPrefix(p.Metric, "DCGM_") { // of style: these names are not ours
+		if strings.HasPrefix(p.Metric, "DCGM_") { // a complaint about a name of DCGM
 			continue
 		}
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
 }
 
-// TestGatherIsCollect: the fast way shows what a registry shows.
+// TestGatherIsCollect checks that Gather returns the same metrics as a registry.
 func TestGatherIsCollect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCollector(setup{Sources: append(node(), gpuNode()[:3]...), Compat: CompatSets()})
@@ -224,7 +223,7 @@ func TestGatherIsCollect(t *testing.T) {
 	})
 }
 
-// TestOpenMetrics: a series has the same name and value in both formats.
+// TestOpenMetrics checks that a series has the same name in both text formats.
 func TestOpenMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		families := gather(t, append(node(), gpuNode()[:3]...), CompatSets()...)

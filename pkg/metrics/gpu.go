@@ -14,7 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// bytesPerMiB and the like are what other exporters count in.
+// Units of other exporters and of the kernel.
 const (
 	bytesPerMiB  = 1 << 20
 	hertzPerMHz  = 1e6
@@ -24,7 +24,7 @@ const (
 	percent      = 100
 )
 
-// gpuValue is a metric with one figure for each GPU that tells it.
+// gpuValue returns the row of a metric with one value per GPU. GPUs that do not report the value are left out.
 func gpuValue(name string, typ dto.MetricType, help string, of func(*gpuView) model.Optional) metric {
 	return metric{name: name, typ: typ, gpu: true, help: help, emit: func(v *view, b *exposition.Builder) {
 		for i := range v.gpus {
@@ -35,7 +35,7 @@ func gpuValue(name string, typ dto.MetricType, help string, of func(*gpuView) mo
 	}}
 }
 
-// gpuFigures is a metric with several figures for each GPU, told apart by label.
+// gpuFigures returns the row of a metric with several values per GPU, distinguished by label.
 func gpuFigures(name string, typ dto.MetricType, label, help string, of func(*gpuView) []model.Figure) metric {
 	return metric{name: name, typ: typ, gpu: true, labels: []string{label}, help: help, emit: func(v *view, b *exposition.Builder) {
 		for i := range v.gpus {
@@ -46,18 +46,39 @@ func gpuFigures(name string, typ dto.MetricType, label, help string, of func(*gp
 	}}
 }
 
-// gpuMetrics are what GPUs do. Of one that is suspended or cannot be read the
-// sources tell none of it.
+var gpuNotes = []string{
+	"A GPU that is suspended or cannot be read has only `gpu_info`. Values that the driver does not report are absent or, in " +
+		"labels, empty.",
+	"`gpu_utilization`: NVML utilization rates, AMD file gpu_busy_percent. For a part of a GPU it is present only where the driver " +
+		"reports it.",
+	"`gpu_engine_utilization_ratio` and `gpu_memory_used_bytes` are read when the processes of the GPU are listed " +
+		"(`--gpu.process-interval`). Where the sum over the processes is larger than the value of the GPU, because the two are " +
+		"not read at the same instant, the sum is reported; the ratio may then exceed 1.",
+	"`gpu_engine_utilization_ratio`: the NVIDIA engines `*_active` are fractions of all cycles and need a chip with GPU " +
+		"performance monitoring (GPM).",
+	"`gpu_memory_used_bytes`, `gpu_memory_total_bytes`: NVML memory info; AMD files mem_info_vram_used and mem_info_vram_total.",
+	"`gpu_memory_reserved_bytes` is absent with drivers that count reserved memory as used.",
+	"`gpu_gtt_used_bytes`, `gpu_gtt_total_bytes`: AMD files mem_info_gtt_used and mem_info_gtt_total.",
+	"`gpu_temperature_celsius`: `sensor` is `gpu`, `memory`, `edge` or `junction`. `gpu_temperature_limit_celsius`: `limit` is " +
+		"`slowdown` or `shutdown`.",
+	"`gpu_fan_speed_ratio` is absent for a GPU without a fan.",
+	"`gpu_performance_state`: NVIDIA P0 is 0.",
+	"`gpu_throttled`: `idle` is one of the reasons.",
+	"`gpu_pcie_link_generation` falls while the GPU is idle.",
+	"`gpu_info` also describes a part of a GPU that is used like a GPU (a MIG instance, a partition). `parent_uuid` is then " +
+		"the UUID of its GPU.",
+	"`gpu_mode`: `mode` is `mig`, `compute`, `persistence` and others, `value` its setting.",
+	"`gpu_driver_info`: `library` is the version of NVML, `cuda` the most recent version of CUDA that the driver supports.",
+}
+
+// gpuMetrics returns the utilization, memory, board and link metrics of GPUs.
 func gpuMetrics() []metric {
 	return slices.Concat(
 		[]metric{
-			gpuValue("gpu_utilization", gauge, "Part of the time in which anything ran on the GPU, in percent (0 to 100): NVML "+
-				"utilization rates, AMD gpu_busy_percent. Of a part of a GPU only where the driver tells it.",
+			gpuValue("gpu_utilization", gauge, "Fraction of time in which anything ran on the GPU, in percent (0 to 100).",
 				func(g *gpuView) model.Optional { return scaled(g.Utilization, percent) }),
-			gpuFigures("gpu_engine_utilization_ratio", gauge, "engine", "Part of the time in which an engine of the GPU worked (0 to 1), "+
-				"when its processes were listed last (--gpu.process-interval). Where the processes tell more, as they are not read "+
-				"at the same instant, it is their sum, which may exceed 1. NVIDIA's *_active are parts of all cycles, on chips "+
-				"with GPU performance monitoring (GPM).",
+			gpuFigures("gpu_engine_utilization_ratio", gauge, "engine",
+				"Fraction of time in which the engine of the GPU was busy (0 to 1).",
 				func(g *gpuView) []model.Figure { return g.figures.Engines }),
 		},
 		gpuMemoryMetrics(),
@@ -71,47 +92,45 @@ func gpuMetrics() []metric {
 
 func gpuMemoryMetrics() []metric {
 	return []metric{
-		gpuValue("gpu_memory_used_bytes", gauge, "Memory of the GPU that is allocated, in bytes, when its processes were listed last "+
-			"(NVML memory info; AMD mem_info_vram_used). Where the processes tell more, it is their sum.",
+		gpuValue("gpu_memory_used_bytes", gauge, "GPU memory that is allocated.",
 			func(g *gpuView) model.Optional { return g.figures.Memory }),
-		gpuValue("gpu_memory_free_bytes", gauge, "Memory of the GPU that is not allocated, in bytes.",
+		gpuValue("gpu_memory_free_bytes", gauge, "GPU memory that is not allocated.",
 			func(g *gpuView) model.Optional { return g.Memory.Free }),
-		gpuValue("gpu_memory_total_bytes", gauge, "Memory of the GPU, in bytes (NVML memory info; AMD mem_info_vram_total).",
+		gpuValue("gpu_memory_total_bytes", gauge, "Size of the GPU memory.",
 			func(g *gpuView) model.Optional { return g.Memory.Total }),
-		gpuValue("gpu_memory_reserved_bytes", gauge, "Memory that the driver and the firmware of the GPU keep for themselves, in bytes. "+
-			"Absent with drivers that count it as used.",
+		gpuValue("gpu_memory_reserved_bytes", gauge, "GPU memory that the driver and the firmware reserve.",
 			func(g *gpuView) model.Optional { return g.Memory.Reserved }),
-		gpuValue("gpu_gtt_used_bytes", gauge, "Memory of the host that the GPU has mapped, in bytes (AMD mem_info_gtt_used).",
+		gpuValue("gpu_gtt_used_bytes", gauge, "Host memory that the GPU has mapped.",
 			func(g *gpuView) model.Optional { return g.GTT.Used }),
-		gpuValue("gpu_gtt_total_bytes", gauge, "Memory of the host that the GPU may map, in bytes (AMD mem_info_gtt_total).",
+		gpuValue("gpu_gtt_total_bytes", gauge, "Host memory that the GPU may map.",
 			func(g *gpuView) model.Optional { return g.GTT.Total }),
 	}
 }
 
-// gpuBoardMetrics are heat, power and clocks.
+// gpuBoardMetrics returns the metrics of temperature, power and clocks.
 func gpuBoardMetrics() []metric {
 	return []metric{
-		gpuFigures("gpu_temperature_celsius", gauge, "sensor", "Temperature of the GPU by sensor (gpu, memory, edge, junction), in "+
-			"degrees Celsius.", func(g *gpuView) []model.Figure { return g.Temperatures }),
-		gpuFigures("gpu_temperature_limit_celsius", gauge, "limit", "Temperature in degrees Celsius at which the GPU does what limit "+
-			"says: slowdown, shutdown.", func(g *gpuView) []model.Figure { return g.TemperatureLimits }),
-		gpuValue("gpu_power_watts", gauge, "Power that the GPU draws with its memory and board, in watts, as far as it measures "+
-			"them.", func(g *gpuView) model.Optional { return g.Power }),
-		gpuValue("gpu_power_limit_watts", gauge, "Power above which the GPU is slowed down, in watts.",
+		gpuFigures("gpu_temperature_celsius", gauge, "sensor", "Temperature of the GPU, by sensor.",
+			func(g *gpuView) []model.Figure { return g.Temperatures }),
+		gpuFigures("gpu_temperature_limit_celsius", gauge, "limit", "Temperature at which the GPU slows down or shuts down.",
+			func(g *gpuView) []model.Figure { return g.TemperatureLimits }),
+		gpuValue("gpu_power_watts", gauge, "Power that the GPU draws, including memory and board where it measures them.",
+			func(g *gpuView) model.Optional { return g.Power }),
+		gpuValue("gpu_power_limit_watts", gauge, "Power above which the GPU is slowed down.",
 			func(g *gpuView) model.Optional { return g.PowerLimit }),
-		gpuValue("gpu_energy_joules_total", counter, "Energy that the GPU has used since its driver was loaded, in joules.",
+		gpuValue("gpu_energy_joules_total", counter, "Energy that the GPU has used since its driver was loaded.",
 			func(g *gpuView) model.Optional { return g.Energy }),
-		gpuValue("gpu_fan_speed_ratio", gauge, "Speed of the fan (0 to 1). Absent without one.",
+		gpuValue("gpu_fan_speed_ratio", gauge, "Speed of the GPU's fan (0 to 1).",
 			func(g *gpuView) model.Optional { return g.FanSpeed }),
-		gpuValue("gpu_performance_state", gauge, "Performance state: 0 is the fastest (NVIDIA P0).",
+		gpuValue("gpu_performance_state", gauge, "Performance state of the GPU, 0 for the fastest.",
 			func(g *gpuView) model.Optional { return g.PerformanceState }),
-		gpuFigures("gpu_clock_hertz", gauge, "clock", "Frequency of a clock of the GPU now, in hertz.",
+		gpuFigures("gpu_clock_hertz", gauge, "clock", "Current frequency of the GPU's clock.",
 			func(g *gpuView) []model.Figure { return g.Clocks }),
-		gpuFigures("gpu_clock_max_hertz", gauge, "clock", "Highest frequency of a clock of the GPU, in hertz.",
+		gpuFigures("gpu_clock_max_hertz", gauge, "clock", "Highest frequency of the GPU's clock.",
 			func(g *gpuView) []model.Figure { return g.MaxClocks }),
 		{
 			name: "gpu_throttled", typ: gauge, gpu: true, labels: []string{"reason"},
-			help: "Whether the GPU is slowed down for the reason (1) or not (0). Idle is one, too.",
+			help: "Whether the GPU is slowed down for the reason (1) or not (0).",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, g := range v.gpus {
 					for _, c := range g.Throttles {
@@ -120,7 +139,7 @@ func gpuBoardMetrics() []metric {
 				}
 			},
 		},
-		gpuFigures("gpu_throttled_seconds_total", counter, "reason", "How long the GPU was slowed down for the reason, in seconds.",
+		gpuFigures("gpu_throttled_seconds_total", counter, "reason", "Time during which the GPU was slowed down, by reason.",
 			func(g *gpuView) []model.Figure { return g.Throttled }),
 	}
 }
@@ -130,24 +149,24 @@ func gpuPCIeMetrics() []metric {
 		return gpuValue("gpu_pcie_"+name, typ, help, func(g *gpuView) model.Optional { return of(&g.PCIe) })
 	}
 	return []metric{
-		pcie("link_generation", gauge, "Generation of PCIe that the GPU's link runs at. It falls while the GPU is idle.",
+		pcie("link_generation", gauge, "PCIe generation at which the GPU's link runs.",
 			func(p *model.GPUPCIe) model.Optional { return p.Generation }),
-		pcie("link_max_generation", gauge, "Highest generation of PCIe that the GPU in its slot is capable of.",
+		pcie("link_max_generation", gauge, "Highest PCIe generation that the GPU supports in its slot.",
 			func(p *model.GPUPCIe) model.Optional { return p.MaxGeneration }),
-		pcie("link_width_lanes", gauge, "Lanes of PCIe that the GPU's link has.",
+		pcie("link_width_lanes", gauge, "PCIe lanes that the GPU's link uses.",
 			func(p *model.GPUPCIe) model.Optional { return p.Width }),
-		pcie("link_max_width_lanes", gauge, "Lanes of PCIe that the GPU in its slot is capable of.",
+		pcie("link_max_width_lanes", gauge, "PCIe lanes that the GPU supports in its slot.",
 			func(p *model.GPUPCIe) model.Optional { return p.MaxWidth }),
-		pcie("replays_total", counter, "Packets that were sent again over PCIe.",
+		pcie("replays_total", counter, "PCIe packets that were sent again.",
 			func(p *model.GPUPCIe) model.Optional { return p.Replays }),
-		pcie("receive_bytes_per_second", gauge, "Bytes per second that the GPU received over PCIe in the last sample of its driver.",
+		pcie("receive_bytes_per_second", gauge, "Bytes per second that the GPU received over PCIe in the driver's last sample.",
 			func(p *model.GPUPCIe) model.Optional { return p.Receive }),
-		pcie("transmit_bytes_per_second", gauge, "Bytes per second that the GPU sent over PCIe in the last sample of its driver.",
+		pcie("transmit_bytes_per_second", gauge, "Bytes per second that the GPU sent over PCIe in the driver's last sample.",
 			func(p *model.GPUPCIe) model.Optional { return p.Transmit }),
 	}
 }
 
-// gpuLinkMetrics are the links between GPUs of one kind.
+// gpuLinkMetrics returns the metrics of links between GPUs, for one kind of link.
 func gpuLinkMetrics(kind model.LinkKind) []metric {
 	const link = "link"
 	technology := map[model.LinkKind]string{model.NVLink: "NVLink", model.XGMI: "XGMI"}[kind]
@@ -163,7 +182,7 @@ func gpuLinkMetrics(kind model.LinkKind) []metric {
 			}
 		}
 	}
-	figure := func(name string, typ dto.MetricType, help string, of func(*model.GPULink) model.Optional) metric {
+	linkValue := func(name string, typ dto.MetricType, help string, of func(*model.GPULink) model.Optional) metric {
 		return metric{
 			name: "gpu_" + string(kind) + "_" + name, typ: typ, gpu: true, labels: []string{link}, help: help,
 			emit: each(func(g *gpuView, l *model.GPULink, number string, b *exposition.Builder) {
@@ -174,15 +193,15 @@ func gpuLinkMetrics(kind model.LinkKind) []metric {
 		}
 	}
 	return []metric{
-		figure("up", gauge, "Whether the "+technology+" link is up (1) or not (0).",
+		linkValue("up", gauge, "Whether the "+technology+" link is up (1) or not (0).",
 			func(l *model.GPULink) model.Optional { return l.Up }),
-		figure("receive_bytes_total", counter, "Bytes that the GPU has received over the "+technology+" link.",
+		linkValue("receive_bytes_total", counter, "Bytes that the GPU has received over the "+technology+" link.",
 			func(l *model.GPULink) model.Optional { return l.Receive }),
-		figure("transmit_bytes_total", counter, "Bytes that the GPU has sent over the "+technology+" link.",
+		linkValue("transmit_bytes_total", counter, "Bytes that the GPU has sent over the "+technology+" link.",
 			func(l *model.GPULink) model.Optional { return l.Transmit }),
 		{
 			name: "gpu_" + string(kind) + "_errors_total", typ: counter, gpu: true, labels: []string{link, "type"},
-			help: "Errors of the " + technology + " link, by type, under the name that the driver has for them.",
+			help: "Errors of the " + technology + " link, by the driver's name of the error.",
 			emit: each(func(g *gpuView, l *model.GPULink, number string, b *exposition.Builder) {
 				for _, e := range l.Errors {
 					b.Share(float64(e.Value), g.labels, number, e.Name)
@@ -192,7 +211,7 @@ func gpuLinkMetrics(kind model.LinkKind) []metric {
 	}
 }
 
-// gpuIdentityMetrics are joined with the others by gpu_id and uuid.
+// gpuIdentityMetrics returns the metrics that describe GPUs. They are joined with the others by gpu_id and uuid.
 func gpuIdentityMetrics() []metric {
 	return []metric{
 		{
@@ -200,8 +219,7 @@ func gpuIdentityMetrics() []metric {
 			labels: []string{
 				"vendor", "name", "pci_address", "pci_device", "serial", "vbios", "parent_uuid", "profile", "numa_node", "nodes",
 			},
-			help: "What a GPU is, or a part of one that is used as if it were one (a MIG instance, a partition): parent_uuid is " +
-				"then that of its GPU. What the driver does not tell is empty. The value is always 1.",
+			help: "Vendor, model, serial number, PCI address and NUMA node of the GPU or GPU partition, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, g := range v.gpus {
 					b.Share(1, g.labels, string(g.Vendor), g.Name, g.PCIAddress, g.PCIDevice, g.Serial, g.VBIOS, g.Parent,
@@ -211,7 +229,7 @@ func gpuIdentityMetrics() []metric {
 		},
 		{
 			name: "gpu_mode", typ: gauge, gpu: true, labels: []string{"mode", "value"},
-			help: "What the GPU is switched to, by mode (mig, compute, persistence, …). The value is always 1.",
+			help: "Setting of the GPU's mode, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, g := range v.gpus {
 					for _, mode := range slices.Sorted(maps.Keys(g.Modes)) {
@@ -222,8 +240,7 @@ func gpuIdentityMetrics() []metric {
 		},
 		{
 			name: "gpu_driver_info", typ: gauge, labels: []string{"vendor", "version", "library", "cuda"},
-			help: "Versions of a vendor's GPU driver, of its library (NVML), and the most recent version of CUDA that it " +
-				"supports. The value is always 1.",
+			help: "Versions of the vendor's GPU driver and library, and the supported version of CUDA, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, d := range v.facts.GPUDrivers {
 					b.Value(1, string(d.Vendor), d.Version, d.Library, d.CUDA)
@@ -238,7 +255,7 @@ func scaled(o model.Optional, by float64) model.Optional {
 	return o
 }
 
-// truth is 1 for true.
+// truth returns 1 for true and 0 for false.
 func truth(is bool) float64 {
 	if is {
 		return 1

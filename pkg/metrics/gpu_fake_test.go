@@ -9,9 +9,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// gpuNode is a node of made-up GPUs: one of NVIDIA's that is shared and has had
-// errors, one in two MIG instances, one that is asleep, one that fell off the bus, and
-// one of AMD's. A container was given a MIG instance and does not use it.
+// gpuNode returns a node with NVIDIA GPUs (one shared and with errors, one with two MIG
+// instances, one suspended, one that fell off the bus) and an AMD GPU. A container is
+// allocated a MIG instance and does not use it.
 func gpuNode() []engine.Registration {
 	n := names(nodeNames())
 	n.facts = model.Snapshot{
@@ -119,9 +119,9 @@ func nvidiaFacts() model.Snapshot {
 			{GPU: "GPU-0", PID: 11, Cgroup: 101, Memory: some(20 << 30), Engines: []model.Figure{{Name: "sm", Value: 0.5}}},
 			{GPU: "GPU-0", PID: 12, Cgroup: 102, Memory: some(4 << 30), Engines: []model.Figure{{Name: "sm", Value: 0.125}}, MPS: true},
 			{GPU: "GPU-0", PID: 13, Cgroup: 103, Memory: some(2 << 30), Engines: []model.Figure{}, MPS: true},
-			{GPU: "GPU-0", PID: 14, Cgroup: 999, Engines: []model.Figure{{Name: "memory", Value: 0.25}}}, // nobody's
+			{GPU: "GPU-0", PID: 14, Cgroup: 999, Engines: []model.Figure{{Name: "memory", Value: 0.25}}}, // unattributed
 			{GPU: "MIG-1", PID: 15, Cgroup: 101, Memory: some(990 * mib)},
-			{GPU: "MIG-1", PID: 16, Memory: some(5 * mib)}, // its cgroup is not known
+			{GPU: "MIG-1", PID: 16, Memory: some(5 * mib)}, // with an unknown cgroup
 		},
 	}
 }

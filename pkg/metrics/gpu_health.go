@@ -12,12 +12,23 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// gpuHealthMetrics are what is wrong with GPUs.
+var gpuHealthNotes = []string{
+	"`gpu_health` is 0 while any series of `gpu_problem` is 1. It is absent where the state of the GPU is unknown.",
+	"`gpu_problem` has a series for every problem that the sensor checks. A GPU that is lost (fell off the bus) or stuck (a " +
+		"call into its driver has not returned) has no other metrics except `gpu_info`, `gpu_health` and its XIDs.",
+	"`gpu_suspended`: the sensor does not wake a suspended GPU; its other series except `gpu_info` are absent meanwhile.",
+	"`gpu_ecc_errors_total`: `type` is `corrected`, `uncorrected` or `deferred`; `scope` is `volatile` (since the driver was " +
+		"loaded) or `aggregate` (over the life of the GPU); the block `all` is a sum over blocks.",
+	"`gpu_remapped_rows`: `cause` is `correctable` or `uncorrectable` errors.",
+	"`gpu_xid_errors_total` counts from the start of the sensor.",
+}
+
+// gpuHealthMetrics returns the health and error metrics of GPUs.
 func gpuHealthMetrics() []metric {
 	return []metric{
 		{
 			name: "gpu_health", typ: gauge, gpu: true,
-			help: "Whether the GPU is healthy (1) or has any of the problems of gpu_problem (0). Absent where it cannot be told.",
+			help: "Whether the GPU is healthy (1) or has a problem (0).",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, g := range v.gpus {
 					if problems := g.ActiveProblems(); problems != nil {
@@ -28,8 +39,7 @@ func gpuHealthMetrics() []metric {
 		},
 		{
 			name: "gpu_problem", typ: gauge, gpu: true, labels: []string{"problem"},
-			help: "Whether the GPU has the problem (1) or not (0), for all problems that are looked for. One that is lost (fell " +
-				"off the bus) or stuck (a call into its driver has not returned) tells nothing else but its XIDs.",
+			help: "Whether the GPU has the problem (1) or not (0).",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, g := range v.gpus {
 					for _, p := range g.Problems {
@@ -40,8 +50,7 @@ func gpuHealthMetrics() []metric {
 		},
 		{
 			name: "gpu_suspended", typ: gauge, gpu: true,
-			help: "Whether runtime power management has put the GPU to sleep (1) or not (0). It is not woken: while it sleeps its " +
-				"other series are absent.",
+			help: "Whether runtime power management has suspended the GPU (1) or not (0).",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, g := range v.gpus {
 					if !unreadable(g.GPU) {
@@ -52,8 +61,7 @@ func gpuHealthMetrics() []metric {
 		},
 		{
 			name: "gpu_ecc_errors_total", typ: counter, gpu: true, labels: []string{"type", "scope", "block"},
-			help: "Errors in the memories of the GPU that ECC has found, by type (corrected, uncorrected, deferred), scope " +
-				"(volatile: since the driver was loaded, aggregate: ever) and block; the block all is a sum over blocks.",
+			help: "Memory errors of the GPU that ECC has found, by type, scope and block.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, g := range v.gpus {
 					for _, e := range g.Errors {
@@ -62,13 +70,13 @@ func gpuHealthMetrics() []metric {
 				}
 			},
 		},
-		gpuFigures("gpu_remapped_rows", gauge, "cause", "Rows of the GPU's memory that were replaced by spare ones, by cause: "+
-			"correctable or uncorrectable errors.", func(g *gpuView) []model.Figure { return g.RemappedRows }),
-		gpuFigures("gpu_retired_pages", gauge, "cause", "Pages of the GPU's memory that are not used any more, by cause.",
+		gpuFigures("gpu_remapped_rows", gauge, "cause", "Rows of GPU memory that were replaced by spare rows, by cause.",
+			func(g *gpuView) []model.Figure { return g.RemappedRows }),
+		gpuFigures("gpu_retired_pages", gauge, "cause", "Pages of GPU memory that were taken out of use, by cause.",
 			func(g *gpuView) []model.Figure { return g.RetiredPages }),
-		xid("gpu_xid_errors_total", counter, "How often the NVIDIA driver reported the error (XID) since the sensor looks.",
+		xid("gpu_xid_errors_total", counter, "Times that the NVIDIA driver has reported the error (XID).",
 			func(x *model.XID) model.Optional { return model.Some(float64(x.Count)) }),
-		xid("gpu_xid_last_timestamp_seconds", gauge, "When the NVIDIA driver reported the error (XID) last, in seconds since 1970.",
+		xid("gpu_xid_last_timestamp_seconds", gauge, "Unix time at which the NVIDIA driver last reported the error (XID).",
 			func(x *model.XID) model.Optional {
 				return model.Optional{Value: float64(x.Last.UnixMilli()) / milliPerUnit, Known: !x.Last.IsZero()}
 			}),
@@ -87,7 +95,7 @@ func xid(name string, typ dto.MetricType, help string, of func(*model.XID) model
 	}}
 }
 
-// unreadable says whether the driver tells nothing of a GPU now.
+// unreadable reports whether a GPU is lost or stuck: its driver then reports no values.
 func unreadable(g *model.GPU) bool {
 	return slices.ContainsFunc(g.Problems, func(c model.GPUCondition) bool {
 		return c.Active && (c.Name == model.ProblemLost || c.Name == model.ProblemStuck)

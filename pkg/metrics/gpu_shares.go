@@ -7,9 +7,26 @@ import (
 	"github.com/accelscope/accelscope/pkg/exposition"
 )
 
-// gpuShareMetrics are who uses which GPU.
+var gpuShareNotes = []string{
+	"The driver lists processes, their memory and engines every `--gpu.process-interval`; `gpu_listed_timestamp_seconds` is the " +
+		"time of the last list, which is before the time of the scrape.",
+	"A GPU that has parts (MIG instances, partitions) is used through its parts: processes, memory and utilization are those " +
+		"of the parts.",
+	"`container_gpu_memory_used_bytes`: the shares of a GPU add up to `gpu_memory_used_bytes`. Memory of the driver and of " +
+		"processes that the driver lists without memory is in the unattributed share, which has empty identity labels.",
+	"`container_gpu_utilization_ratio`: fraction of the time since the previous list. It covers the engines that the driver " +
+		"reports per process: NVIDIA `sm`, `memory`, `encoder`, `decoder`; AMD the engines of fdinfo, `sdma`, and `cu`, the " +
+		"fraction of compute units that are occupied. Where the GPU reports the engine, too, the shares add up to " +
+		"`gpu_engine_utilization_ratio`, and the rest is in the unattributed share.",
+	"`container_gpu_processes` counts processes whether the workload requested the GPU or not. This family and " +
+		"`container_gpu_memory_used_bytes` are 0 for a workload that was allocated the GPU and does not use it.",
+	"`container_gpu_allocated`: the kubelet allocated the GPU, the container has its device node, or the container requested it " +
+		"from its runtime. Access to all devices of the node (privileged) does not count. A GPU with " +
+		"`container_gpu_processes` at 0 is allocated and idle.",
+}
+
+// gpuShareMetrics returns the shares of GPUs that workloads use.
 func gpuShareMetrics() []metric {
-	const parts = " A GPU that has parts (MIG instances, partitions) is used through them, and has none."
 	share := func(name, help string, of func(*attribution.GPUShare) (float64, bool)) metric {
 		return metric{name: name, typ: gauge, owned: true, gpu: true, help: help, emit: func(v *view, b *exposition.Builder) {
 			for i := range v.shares.GPUs {
@@ -22,7 +39,7 @@ func gpuShareMetrics() []metric {
 	return []metric{
 		{
 			name: "gpu_processes", typ: gauge, gpu: true,
-			help: "Processes that use the GPU, as its driver lists them (--gpu.process-interval)." + parts,
+			help: "Processes that use the GPU.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, g := range v.gpus {
 					if g.figures.Listed {
@@ -33,8 +50,7 @@ func gpuShareMetrics() []metric {
 		},
 		{
 			name: "gpu_listed_timestamp_seconds", typ: gauge, gpu: true,
-			help: "When the processes of the GPU, its memory and its engines were read last, in seconds since 1970: all that is " +
-				"older than the scrape (--gpu.process-interval).",
+			help: "Unix time at which the processes, memory and engines of the GPU were last read.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, g := range v.gpus {
 					if !g.Listed.IsZero() {
@@ -43,18 +59,11 @@ func gpuShareMetrics() []metric {
 				}
 			},
 		},
-		share("container_gpu_memory_used_bytes", "Memory of the GPU that the processes of the workload have allocated, in bytes. "+
-			"The shares of a GPU add up to gpu_memory_used_bytes; what no process of a known workload has (the driver's own, "+
-			"processes whose memory the driver does not tell) has empty identity labels. 0 for who was given the GPU and does "+
-			"not use it."+parts,
+		share("container_gpu_memory_used_bytes", "GPU memory that the processes of the workload have allocated.",
 			func(s *attribution.GPUShare) (float64, bool) { return s.Memory.Value, s.Memory.Known }),
 		{
 			name: "container_gpu_utilization_ratio", typ: gauge, owned: true, gpu: true, labels: []string{"engine"},
-			help: "Part of the time since the last listing in which the processes of the workload used an engine of the GPU (0 to " +
-				"1), for engines of which the driver tells by process (NVIDIA: sm, memory, encoder, decoder; AMD: those of fdinfo, " +
-				"sdma, and cu, the part of the compute units that is occupied). Where the GPU tells of the engine, too, the shares " +
-				"add up to gpu_engine_utilization_ratio, and what no process of a known workload accounts for has empty identity " +
-				"labels." + parts,
+			help: "Fraction of time in which the processes of the workload used the engine of the GPU (0 to 1).",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.GPUs {
 					for _, e := range v.shares.GPUs[i].Engines {
@@ -63,24 +72,19 @@ func gpuShareMetrics() []metric {
 				}
 			},
 		},
-		share("container_gpu_processes", "Processes of the workload that use the GPU, whether it asked for one or not. 0 for who "+
-			"was given it and does not use it."+parts,
+		share("container_gpu_processes", "Processes of the workload that use the GPU.",
 			func(s *attribution.GPUShare) (float64, bool) { return float64(s.Processes), s.Listed }),
-		share("container_gpu_allocated", "1 for a workload that was given the GPU: by the kubelet, as a device node of its own, or "+
-			"because it asked its runtime for it. That it may use all devices of the node (privileged) does not count. With "+
-			"container_gpu_processes at 0 the GPU is allocated and idle.",
+		share("container_gpu_allocated", "GPU that is allocated to the workload, always 1.",
 			func(s *attribution.GPUShare) (float64, bool) { return 1, s.Allocated }),
 	}
 }
 
-// accessMetrics are what workloads do with the nodes of HCAs and GPUs in /dev.
+// accessMetrics returns the use of the device nodes of HCAs and GPUs in /dev by workloads.
 func accessMetrics() []metric {
-	const classes = " Classes: rdma (/dev/infiniband/*), nvidia (/dev/nvidia*), amdgpu (/dev/kfd), dri (/dev/dri/*)."
 	return []metric{
 		{
 			name: "container_device_opens_total", typ: counter, owned: true, labels: []string{"device", "class", "result"},
-			help: "How often the workload opened a device node since the sensor looks (allowed), and how often its device " +
-				"cgroup did not let it (denied), by the name of the node." + classes,
+			help: "Times that the workload opened the device node, by class and result (allowed, denied).",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.DeviceOpens {
 					s := &v.shares.DeviceOpens[i]
@@ -91,8 +95,7 @@ func accessMetrics() []metric {
 		},
 		{
 			name: "container_device_handles", typ: gauge, owned: true, labels: []string{"device", "class"},
-			help: "Open files of a device node that the processes of the workload have, by the name of the node. Absent where the " +
-				"kernel has no iterator over open files." + classes,
+			help: "Open files of the device node in the processes of the workload, by class.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.DeviceHandles {
 					s := &v.shares.DeviceHandles[i]

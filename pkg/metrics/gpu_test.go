@@ -16,7 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestGPUsSilent: of a GPU that is asleep or lost there is no figure, only that it is so.
+// TestGPUsSilent checks that a suspended or lost GPU has no metrics except this state.
 func TestGPUsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text := encode(t, gather(t, gpuNode(), CompatSets()...), expfmt.TypeTextPlain)
@@ -38,10 +38,10 @@ func TestGPUsSilent(t *testing.T) {
 	})
 }
 
-// TestGPUSharesAddUp: what is exposed of a GPU is the sum of what is exposed of its owners.
+// TestGPUSharesAddUp checks that the totals of a GPU are the sums over its owners.
 func TestGPUSharesAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sums, figures := map[string]float64{}, map[string]float64{}
+		sums, totals := map[string]float64{}, map[string]float64{}
 		for _, f := range gather(t, gpuNode()) {
 			for _, m := range f.Metric {
 				label := map[string]string{}
@@ -53,22 +53,22 @@ func TestGPUSharesAddUp(t *testing.T) {
 				case "container_gpu_memory_used_bytes", "container_gpu_utilization_ratio", "container_gpu_processes":
 					sums[strings.TrimPrefix(f.GetName(), "container_")+k] += m.GetGauge().GetValue()
 				case "gpu_memory_used_bytes", "gpu_processes":
-					figures[f.GetName()+k] = m.GetGauge().GetValue()
+					totals[f.GetName()+k] = m.GetGauge().GetValue()
 				case "gpu_engine_utilization_ratio":
-					if !strings.HasSuffix(k, "_active") { // not told by process
-						figures["gpu_utilization_ratio"+k] = m.GetGauge().GetValue()
+					if !strings.HasSuffix(k, "_active") { // not reported per process
+						totals["gpu_utilization_ratio"+k] = m.GetGauge().GetValue()
 					}
 				}
 			}
 		}
-		delete(figures, "gpu_memory_used_bytesGPU-1") // it is used through its parts
-		if d := cmp.Diff(figures, sums); d != "" || len(sums) < 10 {
-			t.Errorf("(-figures +sums):\n%s", d)
+		delete(totals, "gpu_memory_used_bytesGPU-1") // it is used through its parts
+		if d := cmp.Diff(totals, sums); d != "" || len(sums) < 10 {
+			t.Errorf("(-totals +sums):\n%s", d)
 		}
 	})
 }
 
-// TestDCGMWorkload: a GPU has the labels of the one workload that was given it.
+// TestDCGMWorkload checks that a GPU has the labels of the only workload that is allocated it.
 func TestDCGMWorkload(t *testing.T) {
 	container := func(n int) model.Container {
 		return model.Container{
@@ -87,7 +87,7 @@ func TestDCGMWorkload(t *testing.T) {
 			}
 			families := gather(t, []engine.Registration{{Source: &fake{name: "x", facts: facts}}}, CompatDCGM)
 			if _, ok := value(families, "DCGM_FI_DEV_GPU_UTIL", "pod="+want, "device=nvidia0", "UUID=GPU-0"); !ok {
-				t.Errorf("given to %d: not of %q", n, want)
+				t.Errorf("allocated to %d workloads: no series with %q", n, want)
 			}
 		})
 	}
@@ -104,7 +104,7 @@ func TestLastXID(t *testing.T) {
 		{nil, model.Optional{}},
 		{[]model.XID{}, model.Some(0)},
 		{[]model.XID{at(13, 5), at(79, 9), at(31, 7)}, model.Some(79)},
-		{[]model.XID{{Code: 5}}, model.Some(0)}, // counted never
+		{[]model.XID{{Code: 5}}, model.Some(0)}, // never counted
 	} {
 		if got := lastXID(&gpuView{GPU: &model.GPU{XIDs: c.xids}}); got != c.want {
 			t.Errorf("of %v it is %v", c.xids, got)
@@ -112,7 +112,8 @@ func TestLastXID(t *testing.T) {
 	}
 }
 
-// TestUnknownCgroup: that a process's cgroup is not known is no cgroup that has no name.
+// TestUnknownCgroup checks that a process with an unknown cgroup does not count as a cgroup
+// without a name.
 func TestUnknownCgroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, ok := value(gather(t, gpuNode()), "accelscope_unresolved_cgroups_total")
@@ -122,8 +123,8 @@ func TestUnknownCgroup(t *testing.T) {
 	})
 }
 
-// TestDCGMDashboard: what the public dashboard of dcgm-exporter (grafana.com 12239) asks
-// for is there, with the labels that it selects and groups by.
+// TestDCGMDashboard checks that the queries of the public dashboard of dcgm-exporter
+// (grafana.com 12239) find their metrics and labels.
 func TestDCGMDashboard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		families := gather(t, gpuNode(), CompatDCGM)
@@ -144,9 +145,9 @@ func TestDCGMDashboard(t *testing.T) {
 	})
 }
 
-// TestDCGMFigures: the names of dcgm-exporter have the driver's figures, whatever
-// processes tell.
-func TestDCGMFigures(t *testing.T) {
+// TestDCGMValues checks that metrics named after dcgm-exporter have the values of the driver,
+// independent of the processes.
+func TestDCGMValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		some := model.Some
 		busy := []model.Figure{{Name: "memory", Value: 0.75}}

@@ -9,12 +9,22 @@ import (
 	"github.com/accelscope/accelscope/pkg/exposition"
 )
 
-// infoMetrics tell what is known of workloads beyond their identity. The labels
-// and annotations that the user listed become label_NAME, as kube-state-metrics
-// has them.
+var infoNotes = []string{
+	"`accelscope_workload_info` is joined with other metrics by the identity labels. The labels and annotations that " +
+		"`--workload.labels` lists are added as `label_NAME`.",
+	"`accelscope_workload_device_info`: the device was assigned by the kubelet, as a device node, as a network of the pod, or " +
+		"by moving it into the network namespace of the workload. Unknown values are empty.",
+	"`container_device_opens_total` counts from the start of the sensor; `denied` are opens that the device cgroup refused. " +
+		"`device` is the name of the device node.",
+	"`container_device_handles` is absent where the kernel has no BPF iterator over open files.",
+	"`class` is `rdma` (/dev/infiniband/*), `nvidia` (/dev/nvidia*), `amdgpu` (/dev/kfd) or `dri` (/dev/dri/*).",
+}
+
+// infoMetrics returns the metrics that describe workloads. The labels and annotations
+// that the user listed become label_NAME, as in kube-state-metrics.
 func infoMetrics(labels []string) []metric {
 	names := []string{"pod_uid", "runtime", "image", "user", "node", "cgroup"}
-	listed := make([]string, 0, len(labels)) // as the workload has them
+	listed := make([]string, 0, len(labels)) // the names in the workload's own metadata
 	for _, l := range labels {
 		if name := labelName(l); !slices.Contains(names, name) {
 			names = append(names, name)
@@ -23,7 +33,7 @@ func infoMetrics(labels []string) []metric {
 	}
 	return []metric{{
 		name: "accelscope_workload_info", typ: gauge, owned: true, labels: names,
-		help: "What else is known of a workload; to be joined by the identity labels. The value is always 1.",
+		help: "Pod UID, runtime, image, user, node, cgroup and selected labels of the workload, always 1.",
 		emit: func(v *view, b *exposition.Builder) {
 			values := make([]string, 0, len(names))
 			for _, i := range v.shares.Infos {
@@ -36,7 +46,7 @@ func infoMetrics(labels []string) []metric {
 		},
 	}, {
 		name: "accelscope_slurm_step_info", typ: gauge, labels: []string{"workload", "job", "step", "user"},
-		help: "The steps of the Slurm jobs on the node and whose they are. The value is always 1.",
+		help: "Step of a Slurm job on the node and the user that runs it, always 1.",
 		emit: func(v *view, b *exposition.Builder) {
 			for _, s := range v.facts.JobSteps {
 				b.Value(1, "slurm:"+s.Job, s.Job, s.Step, s.User)
@@ -45,7 +55,7 @@ func infoMetrics(labels []string) []metric {
 	}}
 }
 
-// labelName is the label under which a label of a pod is shown.
+// labelName returns the name of the metric label for a label of a pod.
 func labelName(label string) string {
 	return "label_" + strings.Map(func(r rune) rune {
 		switch {

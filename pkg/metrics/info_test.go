@@ -13,8 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestInfo: what is known of workloads beyond their identity, with the labels
-// that the user listed.
+// TestInfo checks the info metrics of workloads, with the labels that the user listed.
 func TestInfo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		facts := model.Snapshot{

@@ -10,14 +10,22 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// kubeletMetrics are what the kubelet tells of devices and storage.
+var kubeletNotes = []string{
+	"`node_k8s_gpu_allocation_rate`: a MIG device counts as one GPU; the replicas of time-slicing count as one together. GPUs " +
+		"of resource claims do not count.",
+	"`accelscope_kubelet_allocated_devices`: the resource of a resource claim is DRIVER/POOL.",
+	"`accelscope_kubelet_allocatable_devices`: the kubelet does not report the devices of resource claims.",
+	"`pod_ephemeral_storage_usage_bytes`: writable layers, logs and emptyDir volumes.",
+	"`node_ephemeral_storage_usage_percent`: other exporters use this name for a ratio of 0 to 1.",
+}
+
+// kubeletMetrics returns the devices and storage that the kubelet reports.
 func kubeletMetrics() []metric {
 	node := []string{"node"}
 	return []metric{
 		{
 			name: "node_k8s_gpu_allocation_rate", typ: gauge,
-			help: "GPUs that device plugins gave to containers, in percent of those that the node has to give. " +
-				"A MIG device counts as one, replicas of time-slicing as one together. GPUs of resource claims do not count.",
+			help: "Fraction of the node's GPUs that are allocated to containers, in percent (0 to 100).",
 			emit: func(v *view, b *exposition.Builder) {
 				allocated, all := gpus(v.facts)
 				if all > 0 {
@@ -27,10 +35,10 @@ func kubeletMetrics() []metric {
 		},
 		{
 			name: "accelscope_kubelet_allocated_devices", typ: gauge, labels: []string{"resource"},
-			help: "Devices that the kubelet gave to containers, by device plugin or by claim (DRIVER/POOL).",
+			help: "Devices that the kubelet has allocated to containers, by resource.",
 			emit: func(v *view, b *exposition.Builder) {
 				given := newDevices()
-				for i := range v.facts.Allocatable { // none given is zero, if allocations are known
+				for i := range v.facts.Allocatable { // a resource without allocations is 0 if allocations are known
 					if v.facts.Allocations != nil {
 						given.of(v.facts.Allocatable[i].Resource)
 					}
@@ -43,8 +51,7 @@ func kubeletMetrics() []metric {
 		},
 		{
 			name: "accelscope_kubelet_allocatable_devices", typ: gauge, labels: []string{"resource"},
-			help: "Devices that the kubelet has to give to containers, given ones included. " +
-				"Those of resource claims are not told.",
+			help: "Devices that the kubelet can allocate, including those that are allocated, by resource.",
 			emit: func(v *view, b *exposition.Builder) {
 				has := newDevices()
 				for i := range v.facts.Allocatable {
@@ -59,7 +66,7 @@ func kubeletMetrics() []metric {
 		},
 		{
 			name: "pod_ephemeral_storage_usage_bytes", typ: gauge, labels: []string{"namespace", "pod", "node"},
-			help: "Ephemeral storage that the pod uses: writable layers, logs and emptyDir volumes.",
+			help: "Ephemeral storage that the pod uses.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.PodStorage {
 					p := &v.facts.PodStorage[i]
@@ -68,18 +75,17 @@ func kubeletMetrics() []metric {
 			},
 		},
 		nodeStorage("node_ephemeral_storage_usage_bytes", node,
-			"Used bytes of the file system that ephemeral storage is taken from.",
+			"Used space of the file system for ephemeral storage.",
 			func(s *model.NodeStorage) float64 { return float64(s.UsedBytes) }),
 		nodeStorage("node_ephemeral_storage_available_bytes", node,
-			"Available bytes of the file system that ephemeral storage is taken from.",
+			"Available space of the file system for ephemeral storage.",
 			func(s *model.NodeStorage) float64 { return float64(s.AvailableBytes) }),
 		nodeStorage("node_ephemeral_storage_capacity_bytes", node,
-			"Size of the file system that ephemeral storage is taken from.",
+			"Size of the file system for ephemeral storage.",
 			func(s *model.NodeStorage) float64 { return float64(s.CapacityBytes) }),
 		{
 			name: "node_ephemeral_storage_usage_percent", typ: gauge, labels: node,
-			help: "Used bytes of that file system in percent of its size: 0 to 100. " +
-				"Other exporters have a ratio of 0 to 1 under this name.",
+			help: "Used fraction of the file system for ephemeral storage, in percent (0 to 100).",
 			emit: func(v *view, b *exposition.Builder) {
 				if s := v.facts.NodeStorage; s != nil && s.CapacityBytes > 0 {
 					b.Value(100*float64(s.UsedBytes)/float64(s.CapacityBytes), v.node)
@@ -100,9 +106,8 @@ func nodeStorage(name string, labels []string, help string, value func(*model.No
 	}
 }
 
-// gpus counts the GPUs of device plugins: those that were given away, and all.
-// One that was given away is there, whatever the plugin says now. Without both
-// lists there are none to be counted.
+// gpus counts the GPUs of device plugins: the allocated ones, and all. An allocated GPU
+// counts even if the plugin no longer lists it. Unless both lists are known, gpus returns 0, 0.
 func gpus(facts *model.Snapshot) (allocated, all int) {
 	if facts.Allocations == nil || facts.Allocatable == nil {
 		return 0, 0
@@ -124,7 +129,7 @@ func gpus(facts *model.Snapshot) (allocated, all int) {
 	return len(given), len(known)
 }
 
-// devices are the distinct devices of each resource.
+// devices counts the distinct devices of each resource.
 type devices struct {
 	resources []string
 	ids       map[string]map[string]struct{}
@@ -145,7 +150,7 @@ func (d *devices) of(resource string) map[string]struct{} {
 func (d *devices) add(resource, id string) { d.of(resource)[id] = struct{}{} }
 
 func (d *devices) emit(b *exposition.Builder) {
-	slices.Sort(d.resources) // the kubelet tells them in any order
+	slices.Sort(d.resources) // the kubelet lists them in any order
 	for _, resource := range d.resources {
 		b.Value(float64(len(d.ids[resource])), resource)
 	}

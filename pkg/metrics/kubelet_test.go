@@ -15,8 +15,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// kubeletFacts are those of a node whose GPUs are shared in several ways, made
-// up: ten GPUs are given away of the 16 that there are, MIG devices included.
+// kubeletFacts returns a node that shares GPUs by several methods: 10 of 16 GPUs are allocated,
+// including MIG devices.
 func kubeletFacts() model.Snapshot {
 	given := func(pod, resource string, ids ...string) []model.Allocation {
 		var a []model.Allocation
@@ -39,7 +39,7 @@ func kubeletFacts() model.Snapshot {
 		PodStorage: []model.PodStorage{
 			{UID: "1", Namespace: "ml", Pod: "train", UsedBytes: 4096},
 			{UID: "2", Namespace: "ml", Pod: "empty", UsedBytes: 0},
-			{UID: "3", Namespace: "ml", Pod: "train", UsedBytes: 1}, // of the same name, made anew
+			{UID: "3", Namespace: "ml", Pod: "train", UsedBytes: 1}, // recreated under the same name
 		},
 		NodeStorage: &model.NodeStorage{UsedBytes: 250, AvailableBytes: 700, CapacityBytes: 1000},
 	}
@@ -48,7 +48,7 @@ func kubeletFacts() model.Snapshot {
 	s.Allocations = append(s.Allocations, given("b", "nvidia.com/gpu.shared", "GPU-5::2")...)
 	s.Allocations = append(s.Allocations, given("c", "nvidia.com/mig-1g.5gb", "MIG-a")...)
 	s.Allocations = append(s.Allocations, given("d", "amd.com/gpu", "0000:c1:00.0", "0000:c2:00.0", "0000:c3:00.0")...)
-	s.Allocations = append(s.Allocations, given("d", "amd.com/gpu", "0000:c1:00.0")...) // an init container's too
+	s.Allocations = append(s.Allocations, given("d", "amd.com/gpu", "0000:c1:00.0")...) // also of an init container
 	s.Allocations = append(s.Allocations, given("e", "gpu.intel.com/i915", "card0-0")...)
 	s.Allocations = append(s.Allocations, given("f", "gpu.intel.com/i915_monitoring", "all")...)
 	s.Allocations = append(s.Allocations, model.Allocation{
@@ -81,7 +81,7 @@ pod_ephemeral_storage_usage_bytes{namespace="ml",node="gpu01",pod="empty"} 0
 pod_ephemeral_storage_usage_bytes{namespace="ml",node="gpu01",pod="train"} 4096
 `
 
-// kubeletFamilies are the series of kubeletMetrics that the facts make.
+// kubeletFamilies returns the series of kubeletMetrics for the facts.
 func kubeletFamilies(t *testing.T, facts model.Snapshot) string {
 	t.Helper()
 	names := map[string]bool{}
@@ -117,7 +117,7 @@ func TestKubelet(t *testing.T) {
 	}
 }
 
-// TestKubeletKnowsNothing: what was not collected is not zero.
+// TestKubeletKnowsNothing checks that unknown values have no series, rather than 0.
 func TestKubeletKnowsNothing(t *testing.T) {
 	noGPU := kubeletFacts().Allocatable[6:] // rdma/hca_shared
 	for name, tt := range map[string]struct {
@@ -159,8 +159,8 @@ func TestKubeletKnowsNothing(t *testing.T) {
 	}
 }
 
-// TestMoreGivenThanThere: a GPU that its plugin has given up while a container
-// has it does not make it more than all of them.
+// TestMoreGivenThanThere checks that a GPU that is allocated but no longer listed by its plugin
+// counts in both numbers.
 func TestMoreGivenThanThere(t *testing.T) {
 	facts := kubeletFacts()
 	facts.Allocations = facts.Allocations[:2] // GPU-0, GPU-1

@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Series are prepared once, and what is gone leaves nothing behind.
+// Series are prepared once, and are removed with their workloads.
 func TestLabelsAreKeptAndDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdma, probe := &fake{name: "rdma", facts: nodeHCAs()}, &fake{name: "probe"}
@@ -46,12 +46,12 @@ func TestLabelsAreKeptAndDropped(t *testing.T) {
 		time.Sleep(time.Second)
 		mustGather(t, c)
 		if got := size(); got != idle {
-			t.Errorf("%v are left of the workloads that are gone, want %v", got, idle)
+			t.Errorf("%v are left of the removed workloads, want %v", got, idle)
 		}
 	})
 }
 
-// An info series has more labels than its key: a change must show.
+// An info series has more labels than its key; a change of these labels must be visible.
 func TestInfoChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdma := &fake{name: "rdma", facts: nodeHCAs()}

@@ -19,8 +19,8 @@ var (
 	containerHealths = []string{"healthy", "unhealthy", "starting"}
 )
 
-// lifeMetrics are what runtimes and the kubelet tell. A sandbox is not a
-// container that anybody started.
+// lifeMetrics returns the state of containers that runtimes and the kubelet report. Pod
+// sandboxes are left out: they are not containers of the user.
 func lifeMetrics() []metric {
 	life := func(name string, typ dto.MetricType, labels []string, help string,
 		emit func(*exposition.Builder, *exposition.OwnerLabels, *model.Container),
@@ -39,8 +39,7 @@ func lifeMetrics() []metric {
 	return []metric{
 		{
 			name: "container_start_time_seconds", typ: gauge, owned: true,
-			help: "When the workload was started, as the runtime says, or else when its cgroup was made, " +
-				"in seconds since 1970.",
+			help: "Unix time at which the workload started.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.Containers {
 					if s.Owner != 0 && !s.Started.IsZero() && s.Status != model.ContainerExited {
@@ -54,27 +53,27 @@ func lifeMetrics() []metric {
 				}
 			},
 		},
-		life("container_created_seconds", gauge, nil, "When the container was created, in seconds since 1970.",
+		life("container_created_seconds", gauge, nil, "Unix time at which the container was created.",
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *model.Container) {
 				if !c.Created.IsZero() {
 					b.Share(seconds(c.Created), o)
 				}
 			}),
 		life("container_state", gauge, []string{"state"},
-			"State of the container (created, running, paused, exited): 1 for the state it is in, 0 for the others.",
+			"State of the container, 1 for the current state and 0 for the others.",
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *model.Container) {
 				if c.Status != "" {
 					b.ShareStates(o, string(c.Status), containerStates)
 				}
 			}),
 		life("container_health", gauge, []string{"health"},
-			"What the health check of the container says (healthy, unhealthy, starting): 1 for that, 0 for the others.",
+			"Result of the container's health check, 1 for the current result and 0 for the others.",
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *model.Container) {
 				if c.Health != "" {
 					b.ShareStates(o, c.Health, containerHealths)
 				}
 			}),
-		life("container_restarts_total", counter, nil, "How often the container was started again.",
+		life("container_restarts_total", counter, nil, "Restarts of the container.",
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *model.Container) {
 				if c.Restarts != nil {
 					b.Share(float64(*c.Restarts), o)

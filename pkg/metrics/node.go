@@ -14,9 +14,19 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// nodeMetrics are those that node_exporter has for the node itself: names,
-// labels, types and values are its own, so that the two can be exchanged. A
-// test of cmd/accelscope compares them.
+var nodeNotes = []string{
+	"Names, labels, types and values are those of node_exporter, so that one can replace the other.",
+	"`node_cpu_guest_seconds_total` is part of the modes `user` and `nice` of `node_cpu_seconds_total`.",
+	"The `node_pressure` families are the kernel's pressure stall information (PSI).",
+	"`node_filesystem_device_error`: when it is 1, statfs failed or hangs, and the other series of the file system are absent.",
+	"`node_network_speed_bytes` is in bytes per second; -125000 stands for an unknown speed.",
+	"`node_hwmon_<property>`: `temp_celsius`, `fan_rpm`, `in_volts`, `curr_amps`, `power_watt`, `freq_freq_mhz`, and the limits " +
+		"and alarms of these.",
+}
+
+// nodeMetrics returns the metrics that node_exporter has for the node itself. Names,
+// labels, types and values are those of node_exporter, so that one can replace the other.
+// A test of cmd/accelscope compares them.
 func nodeMetrics() []metric {
 	rows := slices.Concat(
 		nodeSystemMetrics(),
@@ -47,7 +57,7 @@ func nodeSystemMetrics() []metric {
 	rows := []metric{
 		{
 			name: "node_cpu_seconds_total", typ: counter, labels: []string{"cpu", "mode"},
-			help: "Time that each CPU was in each mode, in seconds.",
+			help: "Time that the CPU spent in the mode.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.Node.CPUs {
 					c := &v.facts.Node.CPUs[i]
@@ -59,7 +69,7 @@ func nodeSystemMetrics() []metric {
 		},
 		{
 			name: "node_cpu_guest_seconds_total", typ: counter, labels: []string{"cpu", "mode"},
-			help: "Time that each CPU ran virtual machines, in seconds; it is part of user and nice.",
+			help: "Time that the CPU spent running virtual machines, by mode.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.Node.CPUs {
 					c := &v.facts.Node.CPUs[i]
@@ -71,7 +81,7 @@ func nodeSystemMetrics() []metric {
 		},
 		{
 			name: "node_cpu_core_throttles_total", typ: counter, labels: []string{"package", "core"},
-			help: "How often the core was slowed down because of heat.",
+			help: "Times that the core was slowed down because of heat.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, t := range v.facts.Node.Throttles {
 					if t.Core != "" {
@@ -82,7 +92,7 @@ func nodeSystemMetrics() []metric {
 		},
 		{
 			name: "node_cpu_package_throttles_total", typ: counter, labels: []string{"package"},
-			help: "How often the package was slowed down because of heat.",
+			help: "Times that the package was slowed down because of heat.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, t := range v.facts.Node.Throttles {
 					if t.Core == "" {
@@ -94,7 +104,7 @@ func nodeSystemMetrics() []metric {
 		{
 			name: "node_uname_info", typ: gauge,
 			labels: []string{"nodename", "release", "version", "machine", "sysname", "domainname"},
-			help:   "What uname tells. The value is always 1.",
+			help:   "System information from uname, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				if u := v.facts.Node.Uname; u != nil {
 					b.Value(1, u.Nodename, u.Release, u.Version, u.Machine, u.Sysname, u.Domainname)
@@ -107,7 +117,7 @@ func nodeSystemMetrics() []metric {
 				"id", "version_id", "build_id", "id_like", "image_id", "image_version", "name", "pretty_name", "variant",
 				"variant_id", "version", "version_codename",
 			},
-			help: "What the distribution is (os-release). The value is always 1.",
+			help: "Name and version of the distribution from os-release, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				if o := v.facts.Node.OS; o != nil {
 					b.Value(1, o.ID, o.VersionID, o.BuildID, o.IDLike, o.ImageID, o.ImageVersion, o.Name, o.PrettyName,
@@ -117,7 +127,7 @@ func nodeSystemMetrics() []metric {
 		},
 		{
 			name: "node_os_version", typ: gauge, labels: []string{"id", "id_like", "name"},
-			help: "The number that the version of the distribution begins with.",
+			help: "Leading number of the version of the distribution.",
 			emit: func(v *view, b *exposition.Builder) {
 				if o := v.facts.Node.OS; o != nil {
 					if version := leadingNumber(o.VersionID); version > 0 {
@@ -126,7 +136,7 @@ func nodeSystemMetrics() []metric {
 				}
 			},
 		},
-		nodeValue("node_os_support_end_timestamp_seconds", "When the distribution ends, in seconds since 1970.", gauge,
+		nodeValue("node_os_support_end_timestamp_seconds", "Unix time at which support of the distribution ends.", gauge,
 			func(n *model.Node) (float64, bool) {
 				if n.OS == nil {
 					return 0, false
@@ -135,7 +145,7 @@ func nodeSystemMetrics() []metric {
 				return float64(end.Unix()), err == nil
 			}),
 		{
-			name: "node_time_seconds", typ: gauge, help: "Time of the node, in seconds since 1970.",
+			name: "node_time_seconds", typ: gauge, help: "Unix time of the node.",
 			emit: func(v *view, b *exposition.Builder) {
 				if t := v.facts.Node.Time; !t.IsZero() {
 					b.Value(float64(t.UnixNano()) / 1e9)
@@ -144,7 +154,7 @@ func nodeSystemMetrics() []metric {
 		},
 		{
 			name: "node_time_zone_offset_seconds", typ: gauge, labels: []string{"time_zone"},
-			help: "How much the time zone of this process is ahead of UTC, in seconds.",
+			help: "Offset of the sensor's time zone from UTC.",
 			emit: func(v *view, b *exposition.Builder) {
 				if t := v.facts.Node.Time; !t.IsZero() {
 					zone, offset := t.Zone()
@@ -154,7 +164,7 @@ func nodeSystemMetrics() []metric {
 		},
 		{
 			name: "node_time_clocksource_available_info", typ: gauge, labels: []string{"device", "clocksource"},
-			help: "Sources of time that the kernel could use. The value is always 1.",
+			help: "Clock source that the kernel can use, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, c := range v.facts.Node.Clocksources {
 					for _, name := range c.Available {
@@ -165,7 +175,7 @@ func nodeSystemMetrics() []metric {
 		},
 		{
 			name: "node_time_clocksource_current_info", typ: gauge, labels: []string{"device", "clocksource"},
-			help: "Source of time that the kernel uses. The value is always 1.",
+			help: "Clock source that the kernel uses, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, c := range v.facts.Node.Clocksources {
 					b.Value(1, c.Device, c.Current)
@@ -190,17 +200,17 @@ func nodeSystemMetrics() []metric {
 		})
 	}
 	return append(rows,
-		load("node_load1", "Load average of 1 minute.", func(l *model.Load) float64 { return l.One }),
-		load("node_load5", "Load average of 5 minutes.", func(l *model.Load) float64 { return l.Five }),
-		load("node_load15", "Load average of 15 minutes.", func(l *model.Load) float64 { return l.Fifteen }),
-		stat("node_boot_time_seconds", "When the node booted, in seconds since 1970.", gauge,
+		load("node_load1", "Load average over 1 minute.", func(l *model.Load) float64 { return l.One }),
+		load("node_load5", "Load average over 5 minutes.", func(l *model.Load) float64 { return l.Five }),
+		load("node_load15", "Load average over 15 minutes.", func(l *model.Load) float64 { return l.Fifteen }),
+		stat("node_boot_time_seconds", "Unix time at which the node booted.", gauge,
 			func(s *model.Stat) uint64 { return s.BootTime }),
-		stat("node_intr_total", "Interrupts served.", counter, func(s *model.Stat) uint64 { return s.Interrupts }),
+		stat("node_intr_total", "Interrupts that were served.", counter, func(s *model.Stat) uint64 { return s.Interrupts }),
 		stat("node_context_switches_total", "Context switches.", counter,
 			func(s *model.Stat) uint64 { return s.ContextSwitches }),
-		stat("node_forks_total", "Tasks made.", counter, func(s *model.Stat) uint64 { return s.Forks }),
-		stat("node_procs_running", "Tasks that run or want to.", gauge, func(s *model.Stat) uint64 { return s.Running }),
-		stat("node_procs_blocked", "Tasks that wait for I/O.", gauge, func(s *model.Stat) uint64 { return s.Blocked }),
+		stat("node_forks_total", "Tasks that were created.", counter, func(s *model.Stat) uint64 { return s.Forks }),
+		stat("node_procs_running", "Tasks that are running or runnable.", gauge, func(s *model.Stat) uint64 { return s.Running }),
+		stat("node_procs_blocked", "Tasks that are blocked on I/O.", gauge, func(s *model.Stat) uint64 { return s.Blocked }),
 		pressure("node_pressure_cpu_waiting_seconds_total", "cpu", somePressure),
 		pressure("node_pressure_io_waiting_seconds_total", "io", somePressure),
 		pressure("node_pressure_io_stalled_seconds_total", "io", fullPressure),
@@ -210,7 +220,7 @@ func nodeSystemMetrics() []metric {
 	)
 }
 
-// leadingNumber is 24.04 for 24.04.1, and 0 for what begins otherwise.
+// leadingNumber returns 24.04 for 24.04.1, and 0 for text that does not begin with a number.
 func leadingNumber(s string) float64 {
 	end, point := 0, false
 	for end < len(s) && ('0' <= s[end] && s[end] <= '9' || s[end] == '.' && !point && end > 0) {
@@ -221,7 +231,7 @@ func leadingNumber(s string) float64 {
 	return v
 }
 
-// nodeValue is the row of one value without labels.
+// nodeValue returns the row of one value without labels.
 func nodeValue(name, help string, typ dto.MetricType, of func(*model.Node) (float64, bool)) metric {
 	return metric{name: name, help: help, typ: typ, emit: func(v *view, b *exposition.Builder) {
 		if value, ok := of(v.facts.Node); ok {
@@ -234,11 +244,11 @@ func somePressure(p *model.Pressure) *float64 { return p.Some }
 func fullPressure(p *model.Pressure) *float64 { return p.Full }
 
 func pressure(name, resource string, of func(*model.Pressure) *float64) metric {
-	who := "some"
+	tasks := "some"
 	if strings.Contains(name, "_stalled_") {
-		who = "all"
+		tasks = "all"
 	}
-	return nodeValue(name, "Time that "+who+" tasks waited for "+resource+" (PSI), in seconds.", counter,
+	return nodeValue(name, "Time during which "+tasks+" tasks waited for "+resource+".", counter,
 		func(n *model.Node) (float64, bool) {
 			for i := range n.Pressure {
 				if p := &n.Pressure[i]; p.Resource == resource && of(p) != nil {
@@ -260,13 +270,13 @@ func nodeMemoryMetrics() []metric {
 		}}
 	}
 	return []metric{
-		figures("node_memory_<field>", "Line of /proc/meminfo, in bytes where the name ends so.", gauge,
+		figures("node_memory_<field>", "Field of /proc/meminfo, in bytes if the name ends in _bytes.", gauge,
 			func(n *model.Node) []model.Figure { return n.Memory }),
-		figures("node_vmstat_<field>", "Line of /proc/vmstat.", untyped,
+		figures("node_vmstat_<field>", "Field of /proc/vmstat.", untyped,
 			func(n *model.Node) []model.Figure { return n.VM }),
 		figures("node_netstat_<field>", "Counter of a network protocol.", untyped,
 			func(n *model.Node) []model.Figure { return n.Netstat }),
-		figures("node_sockstat_<field>", "Sockets of a protocol in a state, or their memory.", gauge,
+		figures("node_sockstat_<field>", "Sockets of a protocol by state, or their memory.", gauge,
 			func(n *model.Node) []model.Figure { return n.Sockets }),
 		nodeValue("node_filefd_allocated", "Open files of all processes.", gauge, func(n *model.Node) (float64, bool) {
 			if n.Files == nil {
@@ -274,19 +284,19 @@ func nodeMemoryMetrics() []metric {
 			}
 			return n.Files.Allocated, true
 		}),
-		nodeValue("node_filefd_maximum", "Most open files of all processes.", gauge, func(n *model.Node) (float64, bool) {
+		nodeValue("node_filefd_maximum", "Maximum number of open files of all processes.", gauge, func(n *model.Node) (float64, bool) {
 			if n.Files == nil {
 				return 0, false
 			}
 			return n.Files.Maximum, true
 		}),
-		nodeValue("node_entropy_available_bits", "Entropy that is available.", gauge, func(n *model.Node) (float64, bool) {
+		nodeValue("node_entropy_available_bits", "Available entropy.", gauge, func(n *model.Node) (float64, bool) {
 			if n.Entropy == nil {
 				return 0, false
 			}
 			return float64(n.Entropy.Available), true
 		}),
-		nodeValue("node_entropy_pool_size_bits", "Most entropy that there can be.", gauge,
+		nodeValue("node_entropy_pool_size_bits", "Size of the entropy pool.", gauge,
 			func(n *model.Node) (float64, bool) {
 				if n.Entropy == nil {
 					return 0, false

@@ -14,7 +14,7 @@ import (
 
 var deviceLabels = []string{"device"}
 
-// diskColumns are the columns of /proc/diskstats: the kernel counts sectors of
+// diskColumns lists the columns of /proc/diskstats. The kernel counts sectors of
 // 512 bytes, and milliseconds.
 var diskColumns = []struct {
 	name string
@@ -22,23 +22,23 @@ var diskColumns = []struct {
 	unit float64
 	help string
 }{
-	{"reads_completed_total", counter, 1, "Reads completed."},
-	{"reads_merged_total", counter, 1, "Reads merged."},
-	{"read_bytes_total", counter, 512, "Bytes read."},
-	{"read_time_seconds_total", counter, 1e-3, "Time that all reads took, in seconds."},
-	{"writes_completed_total", counter, 1, "Writes completed."},
-	{"writes_merged_total", counter, 1, "Writes merged."},
-	{"written_bytes_total", counter, 512, "Bytes written."},
-	{"write_time_seconds_total", counter, 1e-3, "Time that all writes took, in seconds."},
+	{"reads_completed_total", counter, 1, "Reads that were completed."},
+	{"reads_merged_total", counter, 1, "Reads that were merged."},
+	{"read_bytes_total", counter, 512, "Bytes that were read."},
+	{"read_time_seconds_total", counter, 1e-3, "Time that all reads took."},
+	{"writes_completed_total", counter, 1, "Writes that were completed."},
+	{"writes_merged_total", counter, 1, "Writes that were merged."},
+	{"written_bytes_total", counter, 512, "Bytes that were written."},
+	{"write_time_seconds_total", counter, 1e-3, "Time that all writes took."},
 	{"io_now", gauge, 1, "Reads and writes in progress."},
-	{"io_time_seconds_total", counter, 1e-3, "Time with anything in progress, in seconds."},
-	{"io_time_weighted_seconds_total", counter, 1e-3, "Time with anything in progress, times how much, in seconds."},
-	{"discards_completed_total", counter, 1, "Discards completed."},
-	{"discards_merged_total", counter, 1, "Discards merged."},
-	{"discarded_sectors_total", counter, 1, "Sectors discarded."},
-	{"discard_time_seconds_total", counter, 1e-3, "Time that all discards took, in seconds."},
-	{"flush_requests_total", counter, 1, "Flushes completed."},
-	{"flush_requests_time_seconds_total", counter, 1e-3, "Time that all flushes took, in seconds."},
+	{"io_time_seconds_total", counter, 1e-3, "Time during which requests were in progress."},
+	{"io_time_weighted_seconds_total", counter, 1e-3, "Time during which requests were in progress, multiplied by their number."},
+	{"discards_completed_total", counter, 1, "Discards that were completed."},
+	{"discards_merged_total", counter, 1, "Discards that were merged."},
+	{"discarded_sectors_total", counter, 1, "Sectors that were discarded."},
+	{"discard_time_seconds_total", counter, 1e-3, "Time that all discards took."},
+	{"flush_requests_total", counter, 1, "Flushes that were completed."},
+	{"flush_requests_time_seconds_total", counter, 1e-3, "Time that all flushes took."},
 }
 
 func nodeDiskMetrics() []metric {
@@ -46,7 +46,7 @@ func nodeDiskMetrics() []metric {
 		{
 			name: "node_disk_info", typ: gauge,
 			labels: []string{"device", "major", "minor", "path", "wwn", "model", "serial", "revision", "rotational"},
-			help:   "What a disk is, by sysfs and udev. The value is always 1.",
+			help:   "Numbers, path, model, serial number and revision of the disk, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.Node.Disks {
 					d := &v.facts.Node.Disks[i]
@@ -61,7 +61,7 @@ func nodeDiskMetrics() []metric {
 		},
 		{
 			name: "node_disk_filesystem_info", typ: gauge, labels: []string{"device", "type", "usage", "uuid", "version"},
-			help: "File system on the disk, by udev. The value is always 1.",
+			help: "File system on the disk from udev, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.Node.Disks {
 					d := &v.facts.Node.Disks[i]
@@ -74,7 +74,7 @@ func nodeDiskMetrics() []metric {
 		{
 			name: "node_disk_device_mapper_info", typ: gauge,
 			labels: []string{"device", "name", "uuid", "vg_name", "lv_name", "lv_layer"},
-			help:   "What the device mapper calls the disk, by udev. The value is always 1.",
+			help:   "Device-mapper name, volume group and volume of the disk from udev, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.Node.Disks {
 					d := &v.facts.Node.Disks[i]
@@ -88,7 +88,7 @@ func nodeDiskMetrics() []metric {
 	for _, ata := range []string{"write_cache", "write_cache_enabled", "rotation_rate_rpm"} {
 		rows = append(rows, metric{
 			name: "node_disk_ata_" + ata, typ: gauge, labels: deviceLabels,
-			help: "Setting of an ATA disk, by udev.",
+			help: "Setting of the ATA disk from udev.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.Node.Disks {
 					for _, f := range v.facts.Node.Disks[i].ATA {
@@ -115,7 +115,7 @@ func nodeDiskMetrics() []metric {
 	return rows
 }
 
-// filesystemLabels begin with what tells two of them apart.
+// filesystemLabels begins with the labels that distinguish two file systems.
 var filesystemLabels = []string{"mountpoint", "device", "fstype", "device_error"}
 
 func nodeFilesystemMetrics() []metric {
@@ -132,23 +132,23 @@ func nodeFilesystemMetrics() []metric {
 			},
 		}
 	}
-	figure := func(name, help string, of func(*model.Filesystem) float64) metric {
+	size := func(name, help string, of func(*model.Filesystem) float64) metric {
 		return row(name, help, func(f *model.Filesystem) (float64, bool) { return of(f), f.Error == "" })
 	}
 	return []metric{
-		row("device_error", "Whether the file system could not be asked (statfs failed or hangs): then its other series are missing.",
+		row("device_error", "Whether statfs of the file system failed or hangs (1) or not (0).",
 			func(f *model.Filesystem) (float64, bool) { return asNumber(f.Error != ""), true }),
-		row("readonly", "Whether the file system is mounted read only.",
+		row("readonly", "Whether the file system is mounted read-only (1) or not (0).",
 			func(f *model.Filesystem) (float64, bool) { return asNumber(f.ReadOnly), true }),
-		figure("size_bytes", "Size of the file system.", func(f *model.Filesystem) float64 { return f.Size }),
-		figure("free_bytes", "What is free of it.", func(f *model.Filesystem) float64 { return f.Free }),
-		figure("avail_bytes", "What is free for users other than root.",
+		size("size_bytes", "Size of the file system.", func(f *model.Filesystem) float64 { return f.Size }),
+		size("free_bytes", "Free space of the file system.", func(f *model.Filesystem) float64 { return f.Free }),
+		size("avail_bytes", "Free space of the file system for users other than root.",
 			func(f *model.Filesystem) float64 { return f.Available }),
-		figure("files", "File nodes of the file system.", func(f *model.Filesystem) float64 { return f.FileNodes }),
-		figure("files_free", "File nodes that are free.", func(f *model.Filesystem) float64 { return f.FreeNodes }),
+		size("files", "Inodes of the file system.", func(f *model.Filesystem) float64 { return f.FileNodes }),
+		size("files_free", "Free inodes of the file system.", func(f *model.Filesystem) float64 { return f.FreeNodes }),
 		{
 			name: "node_filesystem_mount_info", typ: gauge, labels: []string{"mountpoint", "device", "major", "minor"},
-			help: "Device of a mount point. The value is always 1.",
+			help: "Device and device number of the mount point, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.Node.Filesystems {
 					if f := &v.facts.Node.Filesystems[i]; f.Error == "" {
@@ -167,7 +167,7 @@ func asNumber(b bool) float64 {
 	return 0
 }
 
-// netDevColumns are the columns of /proc/net/dev.
+// netDevColumns lists the columns of /proc/net/dev.
 var netDevColumns = [model.NetDevColumns]string{
 	"receive_bytes", "receive_packets", "receive_errs", "receive_drop", "receive_fifo", "receive_frame",
 	"receive_compressed", "receive_multicast",
@@ -180,7 +180,7 @@ func nodeNetworkMetrics() []metric {
 	for column, name := range netDevColumns {
 		rows = append(rows, metric{
 			name: "node_network_" + name + "_total", typ: counter, labels: deviceLabels,
-			help: "Counter of a network interface: " + name + ".",
+			help: "Counter " + name + " of the network interface.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.Node.NetDevs {
 					d := &v.facts.Node.NetDevs[i]
@@ -192,7 +192,7 @@ func nodeNetworkMetrics() []metric {
 	rows = append(rows,
 		metric{
 			name: "node_network_receive_nohandler_total", typ: counter, labels: deviceLabels,
-			help: "Counter of a network interface: packets received that nobody took.",
+			help: "Received packets that no protocol handler accepted.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.Node.NetDevs {
 					if d := &v.facts.Node.NetDevs[i]; d.NoHandler != nil {
@@ -203,7 +203,7 @@ func nodeNetworkMetrics() []metric {
 		},
 		metric{
 			name: "node_network_up", typ: gauge, labels: deviceLabels,
-			help: "Whether the interface works (operstate).",
+			help: "Whether the operational state of the network interface is up (1) or not (0).",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.Node.NetClasses {
 					c := &v.facts.Node.NetClasses[i]
@@ -214,7 +214,7 @@ func nodeNetworkMetrics() []metric {
 		metric{
 			name: "node_network_info", typ: gauge,
 			labels: []string{"device", "address", "broadcast", "duplex", "operstate", "adminstate", "ifalias"},
-			help:   "What sysfs tells of an interface that is no number. The value is always 1.",
+			help:   "Addresses, duplex mode, states and alias of the network interface, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.Node.NetClasses {
 					c := &v.facts.Node.NetClasses[i]
@@ -247,8 +247,7 @@ func nodeNetworkMetrics() []metric {
 	} {
 		rows = append(rows, metric{
 			name: "node_network_" + p.name, typ: p.typ, labels: deviceLabels,
-			help: "As sysfs tells of the network interface (bytes: of the MTU, or per second of the speed): " +
-				strings.ReplaceAll(p.name, "_", " ") + ".",
+			help: "Attribute " + strings.ReplaceAll(p.name, "_", " ") + " of the network interface in sysfs.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.Node.NetClasses {
 					c := &v.facts.Node.NetClasses[i]
@@ -262,8 +261,8 @@ func nodeNetworkMetrics() []metric {
 	return rows
 }
 
-// speedBytes is the speed in bytes per second; one that is not known, -1, is
-// -125000, as node_exporter has it.
+// speedBytes returns the speed in bytes per second. An unknown speed, -1, becomes
+// -125000, as in node_exporter.
 func speedBytes(c *model.NetClass) *int64 {
 	if c.SpeedMbits == nil {
 		return nil
@@ -271,7 +270,7 @@ func speedBytes(c *model.NetClass) *int64 {
 	return new(*c.SpeedMbits * 1000 * 1000 / 8)
 }
 
-// adminState is what the administrator wants an interface to be: IFF_UP.
+// adminState returns the administrative state of an interface, its flag IFF_UP.
 func adminState(flags *int64) string {
 	switch {
 	case flags == nil:

@@ -23,9 +23,8 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// TestNodeExporter has the real node_exporter read a fake sysfs that says what
-// the facts say, and compares name, help, type, labels and value of all its
-// infiniband series.
+// TestNodeExporter runs the real node_exporter on a fake sysfs with the same facts, and compares
+// name, help, type, labels and value of all its infiniband series.
 func TestNodeExporter(t *testing.T) {
 	binary, err := exec.LookPath("prometheus-node-exporter")
 	if err != nil {
@@ -49,8 +48,8 @@ func TestNodeExporter(t *testing.T) {
 	}
 }
 
-// comparableHCAs have every counter that node_exporter knows, each with a value
-// of its own, and a second port in other states.
+// comparableHCAs returns an HCA with every counter that node_exporter reads, each with a different
+// value, and with a second port in other states.
 func comparableHCAs() []model.HCA {
 	counters := []string{
 		"VL15_dropped", "excessive_buffer_overrun_errors", "link_downed", "link_error_recovery",
@@ -93,8 +92,7 @@ func writeHCA(t *testing.T, dir string, h model.HCA) {
 	}
 }
 
-// runNodeExporter returns its exposition. It says itself on which port it
-// listens.
+// runNodeExporter returns the exposition of node_exporter. It reads the port from the log.
 func runNodeExporter(t *testing.T, binary, sysfs string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -133,7 +131,7 @@ func runNodeExporter(t *testing.T, binary, sysfs string) string {
 	return string(text)
 }
 
-// infiniband are the lines of the families node_infiniband_*.
+// infiniband returns the lines of the families node_infiniband_*.
 func infiniband(text string) []string {
 	var lines []string
 	for line := range strings.Lines(text) {

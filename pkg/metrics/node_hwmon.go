@@ -10,7 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// hwmonMetrics are those of the sensors, a family for each property.
+// hwmonMetrics returns the metrics of hardware sensors, one family per property.
 func hwmonMetrics() []metric {
 	sensorLabels := []string{"chip", "sensor"}
 	figures := hwmonFamilies{of: map[string][]sensorFigure{}}
@@ -18,7 +18,7 @@ func hwmonMetrics() []metric {
 	return []metric{
 		{
 			name: "node_hwmon_chip_names", typ: gauge, labels: []string{"chip", "chip_name"},
-			help: "Name of the driver of a chip. The value is always 1.",
+			help: "Driver name of the chip, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.Node.Chips {
 					if c := &v.facts.Node.Chips[i]; c.Name != "" {
@@ -29,7 +29,7 @@ func hwmonMetrics() []metric {
 		},
 		{
 			name: "node_hwmon_sensor_label", typ: gauge, labels: []string{"chip", "sensor", "label"},
-			help: "Label that the driver gives to a sensor. The value is always 1.",
+			help: "Driver's label of the sensor, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.Node.Chips {
 					c := &v.facts.Node.Chips[i]
@@ -43,18 +43,17 @@ func hwmonMetrics() []metric {
 		},
 		{
 			name: "node_hwmon_<property>", typ: gauge, labels: sensorLabels, emit: figures.emit,
-			help: "Figure of a sensor: temp_celsius, fan_rpm, in_volts, curr_amps, power_watt, freq_freq_mhz, " +
-				"its limits and alarms.",
+			help: "Value, limit or alarm of the hardware sensor, in the unit of the name.",
 		},
 		{
 			name: "node_hwmon_<property>_joule_total", typ: counter, labels: sensorLabels, emit: totals.emit,
-			help: "Energy that a sensor counted.",
+			help: "Energy that the hardware sensor has counted.",
 		},
 	}
 }
 
-// hwmonFamilies puts the figures of all sensors into families. It is kept, so
-// that a refresh makes none of it anew.
+// hwmonFamilies groups the values of all sensors by family. It is kept between refreshes
+// to avoid allocations.
 type hwmonFamilies struct {
 	totals bool
 	of     map[string][]sensorFigure
@@ -105,14 +104,14 @@ func (h *hwmonFamilies) emit(v *view, b *exposition.Builder) {
 	}
 }
 
-// hwmonFamily is the family of one property of one kind of sensor. A figure is
-// multiplied with unit and divided by per: the kernel counts in thousandths and
-// in millionths, and node_exporter reckons so to the last bit.
+// hwmonFamily is the family of one property of one kind of sensor. A value is
+// multiplied by unit and divided by per: the kernel counts in thousandths and
+// millionths, and node_exporter computes the same, to the last bit.
 type hwmonFamily struct {
-	name      string // what stands for <property>; empty for no family
+	name      string // replaces <property>; empty for no family
 	unit, per float64
 	total     bool // ends in _joule_total
-	byLabel   bool // the sensor is called by its label
+	byLabel   bool // the label sensor is the label of the sensor
 }
 
 func hwmonFamilyOf(s *model.Sensor, property string) hwmonFamily {
@@ -182,8 +181,8 @@ func hwmonFamilyOf(s *model.Sensor, property string) hwmonFamily {
 	return one
 }
 
-// hwmonWord is a word as node_exporter has it in names and labels: in lower
-// case, and what is odd an underscore.
+// hwmonWord converts a word as node_exporter does for names and labels: to lower
+// case, with other characters replaced by underscores.
 func hwmonWord(s string) string {
 	return strings.Trim(strings.Map(func(r rune) rune {
 		switch {

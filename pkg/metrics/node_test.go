@@ -21,8 +21,8 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// machine are made-up facts of a node, one of everything. That the names are
-// those of node_exporter is shown in cmd/accelscope, with the real one.
+// machine returns facts of a node, one of each kind. cmd/accelscope compares the names with the
+// real node_exporter.
 func machine() *model.Node {
 	return &model.Node{
 		Time:         time.Unix(1763700000, 500000000).UTC(),
@@ -111,7 +111,7 @@ func TestMachine(t *testing.T) {
 		if _, err := registry.Gather(); err != nil {
 			t.Error(err)
 		}
-		// A second refresh makes no labels anew.
+		// A second refresh prepares no labels again.
 		before := c.build.Kept().Sets
 		time.Sleep(time.Second)
 		c.current()
@@ -121,7 +121,7 @@ func TestMachine(t *testing.T) {
 	})
 }
 
-// TestMachineLint: promtool finds nothing but names that node_exporter has so.
+// TestMachineLint checks that promtool complains only about names of node_exporter.
 func TestMachineLint(t *testing.T) {
 	golden, err := os.Open("testdata/machine.txt")
 	if err != nil {
@@ -142,7 +142,7 @@ func TestMachineLint(t *testing.T) {
 	}
 }
 
-// seriesNames are the series of a text, without their values.
+// seriesNames returns the series of a text, without their values.
 func seriesNames(t *testing.T, c collector, typ expfmt.FormatType) string {
 	t.Helper()
 	text, err := c.Encode(expfmt.NewFormat(typ), false)
@@ -158,7 +158,7 @@ func seriesNames(t *testing.T, c collector, typ expfmt.FormatType) string {
 	return out.String()
 }
 
-// TestNoMachine: a node that was not read has no series.
+// TestNoMachine checks that a node that was not read has no series.
 func TestNoMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, n := range []*model.Node{nil, {}} {

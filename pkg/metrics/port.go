@@ -16,7 +16,7 @@ var devicePortLabels = []string{"device", "port"}
 // wordBytes is the unit of port_rcv_data and port_xmit_data.
 const wordBytes = 4
 
-// The states of a port, in the words of the kernel and of the labels.
+// The states of a port: the names in sysfs and the values of the label.
 var (
 	portStates = []string{"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"}
 	physStates = []string{
@@ -28,7 +28,7 @@ var (
 	}
 )
 
-// stateLabel is the label of a state; one that is not known keeps its word.
+// stateLabel returns the label of a state; an unknown state keeps its name in lower case.
 func stateLabel(state string, states, labels []string) string {
 	if i := slices.Index(states, state); i >= 0 {
 		return labels[i]
@@ -36,7 +36,7 @@ func stateLabel(state string, states, labels []string) string {
 	return strings.ToLower(state)
 }
 
-// portErrors are the error counters of a port and what they are called here.
+// portErrors maps the error counters of a port in sysfs to values of the label type.
 var portErrors = []struct{ counter, typ string }{
 	{"symbol_error", "symbol"},
 	{"link_error_recovery", "link_recovery"},
@@ -53,7 +53,13 @@ var portErrors = []struct{ counter, typ string }{
 	{"VL15_dropped", "vl15_dropped"},
 }
 
-// portMetrics are what the devices and ports themselves tell.
+var portNotes = []string{
+	"`infiniband_port_errors_total`: most of these counters stop at their highest value.",
+	"`infiniband_device_info`: `netns` is the inode of the network namespace that the device was moved to, and empty in the " +
+		"namespace of the node.",
+}
+
+// portMetrics returns the metrics that devices and ports report about themselves.
 func portMetrics() []metric {
 	return []metric{
 		pma("infiniband_port_receive_data_bytes_total", "port_rcv_data", wordBytes,
@@ -61,22 +67,22 @@ func portMetrics() []metric {
 		pma("infiniband_port_transmit_data_bytes_total", "port_xmit_data", wordBytes,
 			"Data sent on all virtual lanes of the port, in bytes."),
 		pma("infiniband_port_receive_packets_total", "port_rcv_packets", 1,
-			"Packets received on all virtual lanes of the port, those with errors included."),
+			"Packets received on all virtual lanes of the port, including packets with errors."),
 		pma("infiniband_port_transmit_packets_total", "port_xmit_packets", 1,
-			"Packets sent on all virtual lanes of the port, those with errors included."),
+			"Packets sent on all virtual lanes of the port, including packets with errors."),
 		pma("infiniband_port_receive_unicast_packets_total", "unicast_rcv_packets", 1,
-			"Unicast packets received, those with errors included."),
+			"Unicast packets received, including packets with errors."),
 		pma("infiniband_port_transmit_unicast_packets_total", "unicast_xmit_packets", 1,
-			"Unicast packets sent, those with errors included."),
+			"Unicast packets sent, including packets with errors."),
 		pma("infiniband_port_receive_multicast_packets_total", "multicast_rcv_packets", 1,
-			"Multicast packets received, those with errors included."),
+			"Multicast packets received, including packets with errors."),
 		pma("infiniband_port_transmit_multicast_packets_total", "multicast_xmit_packets", 1,
-			"Multicast packets sent, those with errors included."),
+			"Multicast packets sent, including packets with errors."),
 		pma("infiniband_port_transmit_wait_total", "port_xmit_wait", 1,
-			"Ticks of the port's clock during which it had data to send and could not send any."),
+			"Ticks of the port's clock during which the port had data to send but could not send any."),
 		{
 			name: "infiniband_port_errors_total", typ: counter, labels: []string{"device", "port", "type"},
-			help: "Errors that the port counted, by type. Most of these counters stop at their highest value.",
+			help: "Errors that the port counted, by type.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, e := range portErrors {
 					for _, s := range v.pma.of(e.counter) {
@@ -87,7 +93,7 @@ func portMetrics() []metric {
 		},
 		{
 			name: "infiniband_port_state", typ: gauge, labels: []string{"device", "port", "state"},
-			help: "Logical state of the port: 1 for the state it is in, 0 for the others.",
+			help: "Logical state of the port, 1 for the current state and 0 for the others.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, p := range v.ports {
 					if p.State != "" {
@@ -98,7 +104,7 @@ func portMetrics() []metric {
 		},
 		{
 			name: "infiniband_port_physical_state", typ: gauge, labels: []string{"device", "port", "state"},
-			help: "Physical state of the port: 1 for the state it is in, 0 for the others.",
+			help: "Physical state of the port, 1 for the current state and 0 for the others.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, p := range v.ports {
 					if p.PhysState != "" {
@@ -107,11 +113,11 @@ func portMetrics() []metric {
 				}
 			},
 		},
-		portGauge("infiniband_port_rate_gbps", "Data rate of the port in gigabits per second.",
+		portGauge("infiniband_port_rate_gbps", "Data rate of the port, in gigabits per second.",
 			func(p *model.Port) float64 { return p.RateBits / 1e9 }),
-		portGauge("infiniband_port_rate_bytes_per_second", "Data rate of the port in bytes per second.",
+		portGauge("infiniband_port_rate_bytes_per_second", "Data rate of the port.",
 			func(p *model.Port) float64 { return p.RateBits / 8 }),
-		portGauge("infiniband_port_link_width_lanes", "Lanes that the link of the port has in use.",
+		portGauge("infiniband_port_link_width_lanes", "Lanes that the link of the port uses.",
 			func(p *model.Port) float64 { return float64(p.Width) }),
 		{
 			name: "infiniband_device_info", typ: gauge,
@@ -119,8 +125,7 @@ func portMetrics() []metric {
 				"device", "firmware", "board_id", "hca_type", "node_type", "node_guid", "sys_image_guid", "node_desc",
 				"pci_address", "numa_node", "uverbs", "is_vf", "pf_device", "netns",
 			},
-			help: "What the kernel tells of an HCA that is no number. The value is always 1. netns is the network namespace " +
-				"that it was moved to, by its inode.",
+			help: "Firmware, board, type, GUIDs, PCI address and network namespace of the RDMA device, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.HCAs {
 					h := &v.facts.HCAs[i]
@@ -132,7 +137,7 @@ func portMetrics() []metric {
 		{
 			name: "infiniband_port_info", typ: gauge,
 			labels: []string{"device", "port", "link_layer", "speed", "netdev", "lid", "sm_lid", "port_guid"},
-			help:   "What the kernel tells of a port that is no number. The value is always 1.",
+			help:   "Link layer, speed, network interface, LIDs and GUID of the port, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, p := range v.ports {
 					b.Value(1, p.hca.Name, p.number, p.LinkLayer, p.Speed, p.Netdev, p.LID, p.SMLID, p.PortGUID)
@@ -142,7 +147,7 @@ func portMetrics() []metric {
 	}
 }
 
-// inode is that of a namespace, empty for that of the node.
+// inode formats the inode of a network namespace; it is empty for the namespace of the node.
 func inode(n uint64) string {
 	if n == 0 {
 		return ""
@@ -150,7 +155,7 @@ func inode(n uint64) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// pma is the row of one counter of sysfs counters/, times its unit.
+// pma returns the row of a counter in the sysfs directory counters/, multiplied by its unit.
 func pma(name, file string, unit float64, help string) metric {
 	return metric{
 		name: name, help: help, typ: counter, labels: devicePortLabels,
@@ -162,7 +167,7 @@ func pma(name, file string, unit float64, help string) metric {
 	}
 }
 
-// portGauge is the row of a figure that is 0 where the kernel does not tell it.
+// portGauge returns the row of a port attribute. The row leaves out 0, which stands for an unknown value.
 func portGauge(name, help string, of func(*model.Port) float64) metric {
 	return metric{
 		name: name, help: help, typ: gauge, labels: devicePortLabels,

@@ -17,37 +17,43 @@ import (
 	"github.com/accelscope/accelscope/pkg/exposition"
 )
 
-// processMetrics are a few of the names that all Prometheus clients have for
-// their own process: those that cost next to nothing. The usual collectors of
-// client_golang take 30 system calls and more for theirs, on every scrape.
+var processNotes = []string{
+	"`go_goroutines` excludes the goroutines of the Go runtime, as client_golang does.",
+	"`go_threads` includes threads that are blocked in a system call.",
+	"`process_resident_memory_bytes` is read from /proc/self/statm.",
+}
+
+// processMetrics returns a few of the process metrics that Prometheus clients export, the
+// inexpensive ones. The collectors of client_golang need more than 30 system calls for
+// theirs on every scrape.
 func processMetrics() []metric {
 	p := &process{}
 	return []metric{
-		p.row("process_cpu_seconds_total", "CPU time, of user and system, that this process has used, in seconds.",
+		p.row("process_cpu_seconds_total", "CPU time that the sensor has used in user and system mode.",
 			func() (float64, error) {
 				var now unix.Timespec
 				err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &now)
 				return time.Duration(now.Nano()).Seconds(), err
 			}),
-		p.row("process_resident_memory_bytes", "Memory of this process that is resident (statm), in bytes.", p.resident),
-		p.row("process_start_time_seconds", "When this process started, in seconds since 1970.", p.start),
-		p.row("go_goroutines", "Goroutines that exist.", goroutines),
-		p.row("go_threads", "Threads of the operating system that exist, those that hang in a system call included.",
+		p.row("process_resident_memory_bytes", "Resident memory of the sensor.", p.resident),
+		p.row("process_start_time_seconds", "Unix time at which the sensor started.", p.start),
+		p.row("go_goroutines", "Goroutines of the sensor.", goroutines),
+		p.row("go_threads", "Operating system threads of the sensor.",
 			goMetric("/sched/threads/total:threads")),
-		p.row("go_memstats_mallocs_total", "Heap objects allocated since the start.",
+		p.row("go_memstats_mallocs_total", "Heap objects that the sensor has allocated.",
 			goMetric("/gc/heap/allocs:objects", "/gc/heap/tiny/allocs:objects")),
-		p.row("go_gc_heap_live_bytes", "Heap that was in use at the last garbage collection.",
+		p.row("go_gc_heap_live_bytes", "Heap memory that was in use at the last garbage collection.",
 			goMetric("/gc/heap/live:bytes")),
 	}
 }
 
-// process is what is kept of this process between refreshes.
+// process is the state that processMetrics keeps between refreshes.
 type process struct {
 	statm   *os.File
 	started float64
 }
 
-// row is the row of one figure, absent when it cannot be had.
+// row returns the row of one value, which is absent when it cannot be read.
 func (p *process) row(name, help string, read func() (float64, error)) metric {
 	m := metric{name: name, typ: gauge, help: help, compat: Process, emit: func(_ *view, b *exposition.Builder) {
 		if v, err := read(); err == nil {
@@ -82,7 +88,7 @@ func (p *process) resident() (float64, error) {
 	return pages * float64(os.Getpagesize()), err
 }
 
-// start reads when the process was started: field 22 of /proc/self/stat, in
+// start reads the start time of the process: field 22 of /proc/self/stat, in
 // hundredths of a second since boot.
 func (p *process) start() (float64, error) {
 	if p.started > 0 {
@@ -92,7 +98,7 @@ func (p *process) start() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The name of the program, in brackets, may have spaces.
+	// The name of the program, in brackets, may contain spaces.
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 20 {
 		return 0, fmt.Errorf("stat: %q", stat)
@@ -117,7 +123,7 @@ func goroutines() (float64, error) {
 	return float64(runtime.NumGoroutine()), nil
 }
 
-// goMetric is the sum of figures of the Go runtime.
+// goMetric returns the sum of metrics of the Go runtime.
 func goMetric(names ...string) func() (float64, error) {
 	samples := make([]runtimemetrics.Sample, len(names))
 	for i, name := range names {

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// The figures are those that client_golang's own collectors tell.
+// The values are those of client_golang's own collectors.
 func TestProcessMetrics(t *testing.T) {
 	c := newCollector(setup{Compat: []string{Process}})
 	defer c.Close() //nolint:errcheck // nothing to lose
@@ -21,9 +21,9 @@ func TestProcessMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, slack := range map[string]float64{
-		"process_cpu_seconds_total":     1, // theirs counts in ticks, later
+		"process_cpu_seconds_total":     1, // client_golang counts in ticks, and reads later
 		"process_resident_memory_bytes": 64 << 20,
-		"process_start_time_seconds":    1, // theirs knows the boot to the second
+		"process_start_time_seconds":    1, // client_golang has the boot time in seconds
 		"go_goroutines":                 10,
 		"go_threads":                    10,
 		"go_memstats_mallocs_total":     1e6,

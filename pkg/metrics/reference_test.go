@@ -4,9 +4,12 @@ package metrics
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/prometheus/common/model"
 
@@ -23,40 +26,127 @@ func reference() string {
 	fmt.Fprint(&out, "<!-- Generated from the metric table in pkg/metrics by go test -update; do not edit. -->\n\n",
 		"# Metrics\n\n",
 		"*identity* stands for the labels `", strings.Join(exposition.Identity, "`, `"), "`. ",
-		"They are empty where they do not apply; the share that nobody is known to own has all five empty.\n")
-	sections := []struct{ compat, title string }{
-		{"", "Without --metrics.compat"},
-		{Process, "Without --web.disable-exporter-metrics (the default)"},
-		{CompatLens, "With --metrics.compat=lens (the default)"},
-		{CompatNodeExporter, "With --metrics.compat=node_exporter"},
-		{CompatRDMAExporter, "With --metrics.compat=rdma_exporter"},
-		{CompatDCGM, "With --metrics.compat=dcgm"},
+		"They are empty where they do not apply. The unattributed share has five empty identity labels. ",
+		"*dcgm* stands for `", strings.Join(dcgmLabels, "`, `"), "`.\n\n")
+	all := groups(nil)
+	for _, g := range all {
+		fmt.Fprintf(&out, "- [%s](#%s)\n", g.title, anchor(g.title))
 	}
-	for _, section := range sections {
-		fmt.Fprintf(&out, "\n## %s\n\n| name | type | labels | what it is |\n|---|---|---|---|\n", section.title)
-		for _, m := range table(nil) {
-			if m.compat != section.compat {
-				continue
-			}
-			var labels []string
-			if m.owned {
-				labels = append(labels, "*identity*")
-			}
-			names := m.labels
-			if m.gpu {
-				names = slices.Concat(exposition.GPULabels, names)
-			}
-			for _, l := range names {
-				labels = append(labels, "`"+l+"`")
-			}
-			fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", m.name, strings.ToLower(m.typ.String()), strings.Join(labels, ", "),
+	for _, g := range all {
+		fmt.Fprintf(&out, "\n## %s\n\n| name | type | labels | description |\n|---|---|---|---|\n", g.title)
+		for i := range g.rows {
+			m := &g.rows[i]
+			fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", m.name, strings.ToLower(m.typ.String()), labelsCell(m),
 				strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(m.help))
+		}
+		for i, note := range g.notes {
+			if i == 0 {
+				fmt.Fprint(&out, "\nNotes:\n\n")
+			}
+			fmt.Fprintf(&out, "- %s\n", note)
 		}
 	}
 	return out.String()
 }
 
-// TestTable checks what holds for every row.
+// anchor returns the fragment that GitHub gives to a heading.
+func anchor(title string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case 'a' <= r && r <= 'z', r == '-', r == '_':
+			return r
+		}
+		return -1
+	}, strings.ToLower(title))
+}
+
+// labelsCell lists the labels of a metric.
+func labelsCell(m *metric) string {
+	if m.compat == CompatDCGM && slices.Equal(m.labels, dcgmLabels) {
+		return "*dcgm*"
+	}
+	var labels []string
+	if m.owned {
+		labels = append(labels, "*identity*")
+	}
+	names := m.labels
+	if m.gpu {
+		names = slices.Concat(exposition.GPULabels, names)
+	}
+	for _, l := range names {
+		labels = append(labels, "`"+l+"`")
+	}
+	return strings.Join(labels, ", ")
+}
+
+// privateWords are words that help and notes must not contain.
+var privateWords = regexp.MustCompile(`(?i)\b(tells?|told|telling|strangers?|takeleave|bury|buried|errands?|patience|sight|` +
+	`tellers?|trifles?|hopeless|nobody|somebody|whoever|whose|who|anew|beside)\b`)
+
+// TestHelp checks that HELP is one short sentence, except the help that is copied from node_exporter.
+func TestHelp(t *testing.T) {
+	for _, m := range table(nil) {
+		if m.compat == CompatNodeExporter {
+			continue
+		}
+		if n := utf8.RuneCountInString(m.help); n > 120 {
+			t.Errorf("%s: the help has %d characters: %s", m.name, n, m.help)
+		}
+		text, ended := strings.CutSuffix(m.help, ".")
+		if !ended || strings.ContainsAny(text, ";!?:") || strings.Contains(text, ". ") {
+			t.Errorf("%s: the help is not one sentence: %s", m.name, m.help)
+		}
+		if first, _ := utf8.DecodeRuneInString(m.help); !unicode.IsUpper(first) {
+			t.Errorf("%s: the help begins in lower case: %s", m.name, m.help)
+		}
+		if word := privateWords.FindString(m.help); word != "" {
+			t.Errorf("%s: the help contains %q: %s", m.name, word, m.help)
+		}
+	}
+}
+
+// TestNotes checks that the notes of a group name metrics and labels that exist, and that
+// compatibility sets have groups of their own.
+func TestNotes(t *testing.T) {
+	names := map[string]bool{}
+	for _, m := range table(nil) {
+		names[m.name] = true
+	}
+	word := regexp.MustCompile("`([^`]+)`")
+	looksLikeMetric := regexp.MustCompile(`^(accelscope|container|gpu|infiniband|rdma|node|pod|go|process|DCGM)_[A-Za-z0-9_<>]+$`)
+	for _, g := range groups(nil) {
+		for i := range g.rows {
+			if g.rows[i].compat != g.rows[0].compat {
+				t.Errorf("%s: %s belongs to another set than the first metric", g.title, g.rows[i].name)
+			}
+		}
+		for _, note := range g.notes {
+			if found := privateWords.FindString(note); found != "" {
+				t.Errorf("%s: %q in %q", g.title, found, note)
+			}
+			for _, name := range word.FindAllStringSubmatch(note, -1) {
+				if looksLikeMetric.MatchString(name[1]) && !names[name[1]] && !familyPrefix(names, name[1]) {
+					t.Errorf("%s: there is no metric %s", g.title, name[1])
+				}
+			}
+		}
+	}
+}
+
+// familyPrefix reports whether several metrics begin with a name, as in "the families container_network".
+func familyPrefix(names map[string]bool, prefix string) bool {
+	n := 0
+	for name := range names {
+		if strings.HasPrefix(name, prefix+"_") {
+			n++
+		}
+	}
+	return n > 1
+}
+
+// TestTable checks every row of the metric table.
 func TestTable(t *testing.T) {
 	seen := map[string]bool{}
 	for _, m := range table(nil) {
@@ -83,7 +173,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// FuzzNameOf: a driver may call a counter what it likes.
+// FuzzNameOf checks that any counter name of a driver becomes a valid metric name.
 func FuzzNameOf(f *testing.F) {
 	for _, name := range []string{"", "rx-bytes", "名", "\xff", "a{b=\"c\"} 1\n", "<x>"} {
 		f.Add(name)

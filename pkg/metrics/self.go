@@ -15,18 +15,23 @@ var (
 		string(model.StateFailed), string(model.StateStuck),
 	}
 	deviceStates = append(slices.Clip(sourceStates), string(model.StateQuarantined))
-	// A hook is absent while there is no device to watch, too.
+	// A hook is also absent while there is no device to observe.
 	hookStates = []string{
 		string(model.StateOK), string(model.StateAbsent), string(model.StateUnsupported), string(model.StateFailed),
 	}
 )
 
-// selfMetrics are what the sensor tells of itself.
+var selfNotes = []string{
+	"`accelscope_probe_hook_state`: `tier` is how the hook is attached; it is empty while the hook is not attached.",
+	"`accelscope_source_duration_seconds` and `accelscope_source_age_seconds` are absent until the source has answered once.",
+}
+
+// selfMetrics returns the metrics of the sensor itself.
 func selfMetrics() []metric {
 	return []metric{
 		{
 			name: "accelscope_source_state", typ: gauge, labels: []string{"source", "state"},
-			help: "State of each source: 1 for the state it is in, 0 for the others.",
+			help: "State of the source, 1 for the current state and 0 for the others.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.states {
 					b.StateSet(string(s.State), sourceStates, s.Source)
@@ -35,7 +40,7 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_source_duration_seconds", typ: gauge, labels: []string{"source"},
-			help: "How long the last answer of the source took.",
+			help: "Time that the last answer of the source took.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.states {
 					if s.Age >= 0 {
@@ -46,7 +51,7 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_source_age_seconds", typ: gauge, labels: []string{"source"},
-			help: "How long ago the source answered last.",
+			help: "Time since the last answer of the source.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.states {
 					if s.Age >= 0 {
@@ -57,7 +62,7 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_device_state", typ: gauge, labels: []string{"source", "device", "state"},
-			help: "State of a device in a source: 1 for the state it is in, 0 for the others.",
+			help: "State of the device in the source, 1 for the current state and 0 for the others.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, d := range v.facts.DeviceStates {
 					b.StateSet(string(d.State), deviceStates, d.Source, d.Device)
@@ -66,8 +71,7 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_probe_hook_state", typ: gauge, labels: []string{"hook", "tier", "state"},
-			help: "State of each hook in the kernel: 1 for the state it is in, 0 for the others. " +
-				"The tier is how it is attached, and empty when it is not.",
+			help: "State of the hook in the kernel, 1 for the current state and 0 for the others.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, h := range v.facts.Hooks {
 					b.StateSet(string(h.State), hookStates, h.Name, h.Tier)
@@ -76,7 +80,7 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_probe_map_entries", typ: gauge, labels: []string{"map"},
-			help: "Entries in a BPF map of the probe.",
+			help: "Entries in the BPF map of the probe.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, m := range v.facts.Maps {
 					b.Value(float64(m.Entries), m.Name)
@@ -85,7 +89,7 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_probe_map_capacity", typ: gauge, labels: []string{"map"},
-			help: "Entries that a BPF map of the probe has room for.",
+			help: "Maximum number of entries in the BPF map of the probe.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, m := range v.facts.Maps {
 					b.Value(float64(m.Capacity), m.Name)
@@ -94,7 +98,7 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_probe_lost_total", typ: counter, labels: []string{"reason"},
-			help: "Events that the probe saw and could not record, by reason.",
+			help: "Events that the probe could not record, by reason.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, l := range v.facts.Losses {
 					b.Value(float64(l.Count), l.Reason)
@@ -103,7 +107,7 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_unresolved_cgroups_total", typ: counter,
-			help: "Cgroups that the kernel's counters speak of and that never got a name.",
+			help: "Cgroups with kernel counters that never got a name.",
 			emit: func(v *view, b *exposition.Builder) {
 				if n := v.facts.UnresolvedCgroups; n != nil {
 					b.Value(float64(*n))
@@ -112,7 +116,7 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_build_info", typ: gauge, labels: []string{"version", "revision", "goversion"},
-			help: "The build of this sensor. The value is always 1.",
+			help: "Version, revision and Go version of the sensor, always 1.",
 			emit: func(v *view, b *exposition.Builder) { b.Value(1, v.build...) },
 		},
 	}

@@ -18,28 +18,28 @@ const (
 	CompatDCGM         = "dcgm"
 )
 
-// Process is the set of metrics that every Prometheus client has of its own process.
+// Process is the set of process metrics that Prometheus clients export.
 const Process = "process"
 
-// CompatSets are the compatibility sets that Options.Compat may name.
+// CompatSets returns the compatibility sets that Options.Compat may name.
 func CompatSets() []string {
 	return []string{CompatLens, CompatNodeExporter, CompatRDMAExporter, CompatDCGM}
 }
 
 // metric is a row of the metric table.
 type metric struct {
-	// name, or for a family per counter of a driver a pattern: its varying part is the
-	// word in angle brackets.
+	// name is the name, or a pattern for one family per counter of a driver: the word in
+	// angle brackets is its variable part.
 	name   string
 	help   string
 	typ    dto.MetricType
 	compat string   // the compatibility set it belongs to, or Process
 	owned  bool     // has the identity labels
 	gpu    bool     // has exposition.GPULabels
-	labels []string // beyond those; all of them bounded by the node
+	labels []string // further labels; the node bounds the number of their values
 	emit   func(*view, *exposition.Builder)
 
-	declared *exposition.Metric // once it is in an Exporter
+	declared *exposition.Metric // set by New
 }
 
 const (
@@ -49,32 +49,48 @@ const (
 	histogram = dto.MetricType_HISTOGRAM
 )
 
-// table returns the metric table. labels are those of Options.
+// group is a section of gen/metrics.md: the metrics of one subject and notes about them. The
+// notes hold what is too long for HELP, which is sent with every scrape.
+type group struct {
+	title string
+	notes []string
+	rows  []metric
+}
+
+// groups returns the metric table by subject. labels are those of Options.
+func groups(labels []string) []group {
+	return []group{
+		{"RDMA devices and ports", portNotes, portMetrics()},
+		{"RDMA virtual functions", vfNotes, vfMetrics()},
+		{"RDMA objects and verbs of workloads", workloadNotes, slices.Concat(resourceMetrics(), workloadMetrics())},
+		{"RDMA traffic of workloads", trafficNotes, trafficMetrics()},
+		{"RDMA traffic of workloads, sampled", sampledTrafficNotes, sampledTrafficMetrics()},
+		{"Probes on the RDMA data path", budgetNotes, budgetMetrics()},
+		{"Workloads and their devices", infoNotes, slices.Concat(infoMetrics(labels), devicesMetrics(), accessMetrics())},
+		{"Containers", containerNotes, containerMetrics()},
+		{"GPUs", gpuNotes, gpuMetrics()},
+		{"GPU health", gpuHealthNotes, gpuHealthMetrics()},
+		{"GPUs of workloads", gpuShareNotes, gpuShareMetrics()},
+		{"Kubelet", kubeletNotes, kubeletMetrics()},
+		{"Node", nodeNotes, nodeMetrics()},
+		{"InfiniBand fabric", fabricNotes, fabricMetrics()},
+		{"Events", eventNotes, eventMetrics()},
+		{"The sensor", selfNotes, selfMetrics()},
+		{"Without --web.disable-exporter-metrics (the default)", processNotes, processMetrics()},
+		{"With --metrics.compat=lens (the default)", lensNotes, slices.Concat(lensMetrics(), lensGPUMetrics())},
+		{"With --metrics.compat=node_exporter", nodeExporterNotes, nodeExporterMetrics()},
+		{"With --metrics.compat=rdma_exporter", rdmaExporterNotes, rdmaExporterMetrics()},
+		{"With --metrics.compat=dcgm", dcgmNotes, dcgmMetrics()},
+	}
+}
+
+// table returns the rows of all groups.
 func table(labels []string) []metric {
-	return slices.Concat(
-		portMetrics(),
-		resourceMetrics(),
-		workloadMetrics(),
-		trafficMetrics(),
-		infoMetrics(labels),
-		containerMetrics(),
-		devicesMetrics(),
-		gpuMetrics(),
-		gpuHealthMetrics(),
-		gpuShareMetrics(),
-		accessMetrics(),
-		kubeletMetrics(),
-		nodeMetrics(),
-		fabricMetrics(),
-		eventMetrics(),
-		selfMetrics(),
-		processMetrics(),
-		lensMetrics(),
-		lensGPUMetrics(),
-		nodeExporterMetrics(),
-		rdmaExporterMetrics(),
-		dcgmMetrics(),
-	)
+	var rows []metric
+	for _, g := range groups(labels) {
+		rows = append(rows, g.rows...)
+	}
+	return rows
 }
 
 func (m *metric) labelNames() []string {

@@ -3,7 +3,6 @@
 package metrics
 
 import (
-	"slices"
 	"strconv"
 
 	dto "github.com/prometheus/client_model/go"
@@ -13,39 +12,55 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// trafficMetrics are what workloads do on the data path, and what it costs them
-// to know. What was scaled up from windows of time has families of its own: it
-// is never in one sum with what was counted.
-func trafficMetrics() []metric {
-	return slices.Concat(
-		byteMetrics(false, "", ""),
-		operationMetrics(exact, "", whole),
-		byteMetrics(true, "_sampled", estimated),
-		operationMetrics(sampled, "_sampled", estimated),
-		budgetMetrics(),
-		vfMetrics(),
-	)
+var trafficNotes = []string{
+	"`method` is how the bytes are measured: `port` (counters of a port with one exclusive owner: all bytes on the wire), " +
+		"`qp_counter` (hardware counters of the workload's queue pairs) or `uprobe` (payload of the work requests that the " +
+		"workload posts and polls). No byte is counted by two methods.",
+	"Where the device counts bytes, the shares add up to the counter of the device. The unattributed share has empty identity " +
+		"labels: headers, retransmissions, traffic of the kernel, one-sided operations of the remote end, and calls that bypass " +
+		"`ibv_post_send`.",
+	"While the calls of a workload are sampled, its `uprobe` byte counters stand still and its traffic is in the unattributed " +
+		"share. When a workload is removed, all its bytes move to the unattributed share at once.",
+	"The families of work requests and completions are absent while the calls that they count are sampled. They continue at " +
+		"the same value when all calls are observed again.",
+	"`container_rdma_work_requests_total`: all requests of a chain, without those that the provider refused. The opcode of " +
+		"receives is `recv`.",
+	"`container_rdma_work_request_bytes_total`: without receives, which `container_rdma_receive_bytes_total` counts when they " +
+		"complete.",
+	"`container_rdma_completion_errors_total`: completions that are polled through `ibv_start_poll` are not counted.",
+	"`container_rdma_completion_duration_seconds`: `opcode` is `write`, `read`, `send` or `atomic`. The duration includes the " +
+		"time until the workload polls. Completions that match no observed post are left out.",
 }
 
-// estimated ends the help of all families that are scaled.
-const estimated = " Estimated: counted in windows of time and scaled up by the time between them, of which " +
-	"accelscope_datapath_sampling_ratio tells the part that was watched; never added to the family without _sampled."
+// trafficMetrics returns the metrics of workloads on the data path.
+func trafficMetrics() []metric {
+	return append(byteMetrics(false, "", "."), operationMetrics(exact, "", ".")...)
+}
 
-// whole ends the help of the families of operations that are not.
-const whole = " Absent while calls that tell it are sampled: it goes on where it was when all are watched again."
+var sampledTrafficNotes = []string{
+	"These families are estimates: events are counted in windows of time and scaled by the fraction of time that is observed " +
+		"(`accelscope_datapath_sampling_ratio`). Do not add them to the families without `_sampled`.",
+	"The notes on operations in the previous group apply here, too.",
+}
 
-// exact and sampled choose the rows of a family. While a figure is sampled its
-// exact one rests: that would be a counter that stands still while the workload
-// does not. Bytes are shown nevertheless, or the sum over a device would not be
-// its figure.
+// sampledTrafficMetrics returns the estimates of trafficMetrics. They have families of their own, because a sum of an
+// estimate and an exact count would be neither.
+func sampledTrafficMetrics() []metric {
+	const estimated = ", estimated from samples."
+	return append(byteMetrics(true, "_sampled", estimated), operationMetrics(sampled, "_sampled", estimated)...)
+}
+
+// exact and sampled select the rows of a family. The exact counter of an operation does not
+// grow while its calls are sampled, so exact leaves it out. Bytes are exported nevertheless:
+// the shares of a device add up to the counter of the device.
 func exact(sampled, resting bool) bool { return !sampled && !resting }
 func sampled(sampled, _ bool) bool     { return sampled }
 
-func byteMetrics(sampled bool, twin, more string) []metric {
+func byteMetrics(sampled bool, suffix, helpEnd string) []metric {
 	bytes := func(d model.Direction, help string) metric {
 		return metric{
-			name: "container_rdma_" + string(d) + "_bytes" + twin + "_total", typ: counter, owned: true,
-			labels: []string{"device", "method"}, help: help + more,
+			name: "container_rdma_" + string(d) + "_bytes" + suffix + "_total", typ: counter, owned: true,
+			labels: []string{"device", "method"}, help: help + helpEnd,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Traffic {
 					if s := &v.shares.Traffic[i]; s.Direction == d && s.Sampled == sampled {
@@ -55,34 +70,22 @@ func byteMetrics(sampled bool, twin, more string) []metric {
 			},
 		}
 	}
-	const methods = ", by the method that tells it: port (the counters of a port that the workload has alone: all bytes on the " +
-		"wire), qp_counter (hardware counters of its queue pairs) or uprobe (payload of what it posted and polled). No byte " +
-		"is in two methods. Where the device counts bytes, the shares add up to its own figure; what nobody is known to own " +
-		"(headers, retransmissions, the kernel's traffic, one-sided operations of the other end, calls that bypass " +
-		"ibv_post_send) has empty identity labels. While a workload's calls are sampled its uprobe bytes stand still, and what " +
-		"it moves is in that share, too; so are, with a jump, all bytes of a workload that is gone."
-	if twin != "" {
-		return []metric{
-			bytes(model.Transmit, "Bytes that the workload has sent by RDMA, by work requests posted."),
-			bytes(model.Receive, "Bytes that the workload has received by RDMA, by reads posted and receives completed."),
-		}
-	}
 	return []metric{
-		bytes(model.Transmit, "Bytes that the workload has sent by RDMA"+methods),
-		bytes(model.Receive, "Bytes that the workload has received by RDMA, those that it read included"+methods),
+		bytes(model.Transmit, "Bytes that the workload has sent by RDMA, by method of measurement"),
+		bytes(model.Receive, "Bytes that the workload has received or read by RDMA, by method of measurement"),
 	}
 }
 
-func operationMetrics(chosen func(sampled, resting bool) bool, twin, more string) []metric {
+func operationMetrics(selected func(sampled, resting bool) bool, suffix, helpEnd string) []metric {
 	const receive = "recv"
 	requests := func(name, help string, receives bool, of func(model.Requests) uint64) metric {
 		return metric{
-			name: name + twin + "_total", typ: counter, owned: true, labels: []string{"device", "method", "opcode"},
-			help: help + more,
+			name: name + suffix + "_total", typ: counter, owned: true, labels: []string{"device", "method", "opcode"},
+			help: help + helpEnd,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.WorkRequests {
 					s := &v.shares.WorkRequests[i]
-					if chosen(s.Key.Sampled, s.Resting) && (receives || s.Key.Opcode != receive) {
+					if selected(s.Key.Sampled, s.Resting) && (receives || s.Key.Opcode != receive) {
 						b.Share(float64(of(s.Value)), v.owners[s.Owner], s.Key.Device, string(model.MethodUprobe), s.Key.Opcode)
 					}
 				}
@@ -90,25 +93,23 @@ func operationMetrics(chosen func(sampled, resting bool) bool, twin, more string
 		}
 	}
 	durations := "container_rdma_completion_duration_seconds"
-	if twin != "" {
+	if suffix != "" {
 		durations = "container_rdma_completion_duration_sampled_seconds"
 	}
 	return []metric{
 		requests("container_rdma_work_requests",
-			"Work requests that the workload has posted, by opcode, recv for receives: all of a chain, those that the provider "+
-				"refused left out.", true, func(r model.Requests) uint64 { return r.Count }),
+			"Work requests that the workload has posted, by opcode", true,
+			func(r model.Requests) uint64 { return r.Count }),
 		requests("container_rdma_work_request_bytes",
-			"Length of the scatter/gather lists of the work requests that the workload has posted, in bytes, by opcode. "+
-				"Not of receives, whose bytes are in container_rdma_receive_bytes_total once they have completed.",
-			false, func(r model.Requests) uint64 { return r.Bytes }),
+			"Length of the scatter/gather lists of the work requests that the workload has posted, by opcode", false,
+			func(r model.Requests) uint64 { return r.Bytes }),
 		{
-			name: "container_rdma_completion_errors" + twin + "_total", typ: counter, owned: true,
+			name: "container_rdma_completion_errors" + suffix + "_total", typ: counter, owned: true,
 			labels: []string{"device", "method", "status"},
-			help: "Completions that the workload has polled with a status other than success, by status. Those taken through " +
-				"ibv_start_poll are not seen." + more,
+			help:   "Completions that the workload has polled with an error status, by status" + helpEnd,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.CompletionErrors {
-					if s := &v.shares.CompletionErrors[i]; chosen(s.Key.Sampled, s.Resting) {
+					if s := &v.shares.CompletionErrors[i]; selected(s.Key.Sampled, s.Resting) {
 						b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device, string(model.MethodUprobe), s.Key.Status)
 					}
 				}
@@ -116,12 +117,10 @@ func operationMetrics(chosen func(sampled, resting bool) bool, twin, more string
 		},
 		{
 			name: durations, typ: histogram, owned: true, labels: []string{"device", "method", "opcode"},
-			help: "How long signaled work requests took from being posted to their completion being polled, in seconds, by opcode " +
-				"(write, read, send, atomic): the time until the workload polled is in it. Those whose completion could not be " +
-				"matched with a post are left out." + more,
+			help: "Time from posting a signaled work request to polling its completion, by opcode" + helpEnd,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Completions {
-					if s := &v.shares.Completions[i]; chosen(s.Key.Sampled, s.Resting) {
+					if s := &v.shares.Completions[i]; selected(s.Key.Sampled, s.Resting) {
 						b.FineHistogram(&s.Value, v.owners[s.Owner], s.Key.Device, string(model.MethodUprobe), s.Key.Opcode)
 					}
 				}
@@ -130,7 +129,15 @@ func operationMetrics(chosen func(sampled, resting bool) bool, twin, more string
 	}
 }
 
-// budgetMetrics are what is watched, and what that takes of the workloads.
+var budgetNotes = []string{
+	"`accelscope_datapath_sampling_ratio`: `calls` is `post` (sent bytes, work requests) or `poll` (received bytes, errors, " +
+		"durations). The value is 1 when all calls are observed.",
+	"`accelscope_budget_limit_ratio`: the flag `--rdma.datapath-budget`, infinite without a limit.",
+	"`accelscope_budget_spent_ratio`: the cost of a probe hit is measured when the first probe is attached.",
+	"`accelscope_datapath_late_total`: the first operations of these contexts are not counted.",
+}
+
+// budgetMetrics returns the metrics of the probes on the data path: coverage and cost.
 func budgetMetrics() []metric {
 	budget := func(name string, typ dto.MetricType, help string,
 		of func(*model.DataPathStats, *attribution.BudgetShare) float64,
@@ -154,8 +161,7 @@ func budgetMetrics() []metric {
 	return []metric{
 		{
 			name: "accelscope_datapath_sampling_ratio", typ: gauge, owned: true, labels: []string{"device", "calls"},
-			help: "Part of the time during which the workload's calls are watched, 1 for all of it: post (what it sends), poll " +
-				"(what it receives, errors, durations).",
+			help: "Fraction of time during which the calls of the workload are observed, by kind of call (post, poll).",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.Sampling {
 					b.Share(s.Ratio, v.owners[s.Owner], s.Device, string(s.Calls))
@@ -163,31 +169,36 @@ func budgetMetrics() []metric {
 			},
 		},
 		budget("accelscope_budget_limit_ratio", gauge,
-			"Part of a process's CPU time that probes on the data path may take (--rdma.datapath-budget), infinite without a limit.",
+			"Maximum fraction of a process's CPU time that probes on the data path may use.",
 			func(d *model.DataPathStats, _ *attribution.BudgetShare) float64 { return d.LimitRatio }),
 		budget("accelscope_budget_spent_ratio", gauge,
-			"Part of its CPU time that probes on the data path took in the last minute, of the workload's process of which "+
-				"it was most. The cost of a hit is measured when the first probe is attached.",
+			"Highest fraction of its CPU time that a process of the workload spent in data-path probes in the last minute.",
 			func(_ *model.DataPathStats, s *attribution.BudgetShare) float64 { return s.SpentRatio }),
 		budget("accelscope_datapath_spent_seconds_total", counter,
-			"CPU time that probes on the data path took of all processes of the workload, in seconds.",
+			"CPU time that all processes of the workload spent in probes on the data path.",
 			func(_ *model.DataPathStats, s *attribution.BudgetShare) float64 { return float64(s.Spent) / 1e9 }),
-		stats("accelscope_datapath_processes", gauge, "Processes whose data path is watched.",
+		stats("accelscope_datapath_processes", gauge, "Processes with an observed data path.",
 			func(d *model.DataPathStats) uint64 { return d.Processes }),
-		stats("accelscope_datapath_probes", gauge, "Probes that are attached to functions of verbs providers.",
+		stats("accelscope_datapath_probes", gauge, "Probes attached to functions of verbs providers.",
 			func(d *model.DataPathStats) uint64 { return d.Probes }),
 		stats("accelscope_datapath_late_total", counter,
-			"Verbs contexts that were ready to send before the functions of their provider were probed: what they did first "+
-				"is not counted.", func(d *model.DataPathStats) uint64 { return d.Late }),
+			"Verbs contexts that were ready to send before the functions of their provider were probed.",
+			func(d *model.DataPathStats) uint64 { return d.Late }),
 	}
 }
 
-// vfMetrics are what physical functions tell of their virtual ones.
+var vfNotes = []string{
+	"The driver of the physical function counts all traffic of the virtual function, RDMA and other, also while the virtual " +
+		"function is assigned to a virtual machine or a network namespace.",
+	"`infiniband_vf_info`: values that the kernel does not report are empty.",
+}
+
+// vfMetrics returns the metrics that physical functions report about their virtual functions.
 func vfMetrics() []metric {
-	figure := func(what, help string, of func(*model.VF) uint64) metric {
+	vfCounter := func(what, help string, of func(*model.VF) uint64) metric {
 		return metric{
 			name: "infiniband_vf_" + what + "_total", typ: counter, labels: []string{"pf_device", "vf"},
-			help: help + ", RDMA and otherwise, as the driver of the physical function counts it, wherever the function is.",
+			help: help,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.VFs {
 					if f := &v.facts.VFs[i]; f.Counted {
@@ -198,17 +209,18 @@ func vfMetrics() []metric {
 		}
 	}
 	return []metric{
-		figure("transmit_bytes", "Bytes that the virtual function has sent", func(f *model.VF) uint64 { return f.TransmitBytes }),
-		figure("receive_bytes", "Bytes that the virtual function has received", func(f *model.VF) uint64 { return f.ReceiveBytes }),
-		figure("transmit_packets", "Packets that the virtual function has sent",
+		vfCounter("transmit_bytes", "Bytes that the virtual function has sent, RDMA and other traffic.",
+			func(f *model.VF) uint64 { return f.TransmitBytes }),
+		vfCounter("receive_bytes", "Bytes that the virtual function has received, RDMA and other traffic.",
+			func(f *model.VF) uint64 { return f.ReceiveBytes }),
+		vfCounter("transmit_packets", "Packets that the virtual function has sent, RDMA and other traffic.",
 			func(f *model.VF) uint64 { return f.TransmitPackets }),
-		figure("receive_packets", "Packets that the virtual function has received",
+		vfCounter("receive_packets", "Packets that the virtual function has received, RDMA and other traffic.",
 			func(f *model.VF) uint64 { return f.ReceivePackets }),
 		{
 			name: "infiniband_vf_info", typ: gauge,
 			labels: []string{"pf_device", "vf", "pci_address", "node_guid", "port_guid"},
-			help: "What the physical function tells of a virtual one that is no number; what the kernel does not tell is empty. " +
-				"The value is always 1.",
+			help:   "PCI address and GUIDs of the virtual function, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.VFs {
 					f := &v.facts.VFs[i]

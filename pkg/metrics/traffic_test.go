@@ -17,8 +17,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// trafficRefresh is made up: a pod that has a VF alone, one whose calls are all
-// counted, and one that polls too much for it, on a device that they share.
+// trafficRefresh returns a pod with a VF of its own, a pod with all calls observed, and a pod with
+// sampled calls, which share a device.
 func trafficRefresh() *engine.Refresh {
 	var write model.FineHistogram
 	write.Count, write.Sum = 6, 1e6
@@ -94,20 +94,20 @@ func TestTrafficGolden(t *testing.T) {
 			t.Errorf("%s is not shown", m.name)
 		}
 	}
-	// What rests, and the counters of a function that nobody counts.
+	// Resting counters, and the counters of a function without counters, have no series.
 	if strings.Contains(text, "404") || strings.Contains(text, `opcode="send"} 4`) {
-		t.Error("a figure that is not known is shown")
+		t.Error("an unknown value has a series")
 	}
 }
 
-// TestTrafficLabelsStay: series are prepared once, whatever a row is of.
+// TestTrafficLabelsStay checks that the series of all rows are prepared once.
 func TestTrafficLabelsStay(t *testing.T) {
 	b := newCollector(setup{})
 	r := trafficRefresh()
 	b.families(r)
 	b.families(r)
 	before := testing.AllocsPerRun(10, func() { b.families(r) })
-	for range 1000 { // as many rows again, of series that are there
+	for range 1000 { // as many rows again, for existing series
 		r.Shares.Traffic = append(r.Shares.Traffic, r.Shares.Traffic[3])
 		r.Shares.Completions = append(r.Shares.Completions, r.Shares.Completions[0])
 	}

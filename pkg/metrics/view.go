@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// view is what the rows of the metric table read: a refresh, arranged by metric.
+// view is a refresh, arranged for the rows of the metric table.
 type view struct {
 	facts  *model.Snapshot
 	shares *attribution.Attribution
@@ -23,7 +23,7 @@ type view struct {
 	owners []*exposition.OwnerLabels // of shares.Owners
 	gpus   []gpuView
 	users  []*exposition.OwnerLabels // of shares.GPUs: the owner with the GPU
-	// dcgmGPUs are nil until somebody asks for them.
+	// dcgmGPUs is nil until it is first used.
 	dcgmGPUs []dcgmGPU
 	ports    []portView
 	pma      columns // sysfs counters/
@@ -39,14 +39,14 @@ type portView struct {
 	labels *exposition.LabelSet // device, port
 }
 
-// gpuView is a GPU with the figures that its shares add up to.
+// gpuView is a GPU with the totals that its shares add up to.
 type gpuView struct {
 	*model.GPU
 	figures *attribution.GPUFigures
 	labels  *exposition.OwnerLabels // exposition.GPULabels
 }
 
-// columns are the counters by name: one name, its figure for each port.
+// columns holds counters by name, with one value per port.
 type columns struct {
 	round  uint64
 	byName map[string]*column
@@ -103,7 +103,7 @@ func (c *columns) end() {
 	}
 }
 
-// of is empty for columns that are nil.
+// of returns the samples of a counter; it is empty for columns that are nil.
 func (c *columns) of(name string) []sample {
 	if c == nil {
 		return nil

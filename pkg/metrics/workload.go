@@ -7,12 +7,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/exposition"
 )
 
-// resourceMetrics are the devices' own figures, which the shares add up to.
+// resourceMetrics returns the totals of devices, which the shares of workloads add up to.
 func resourceMetrics() []metric {
 	return []metric{
 		{
 			name: "rdma_resources", typ: gauge, labels: []string{"device", "type"},
-			help: "RDMA objects that exist on the device, those of the kernel included.",
+			help: "RDMA objects that exist on the device, including the kernel's own, by type.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, d := range v.shares.Devices {
 					b.Value(float64(d.Count), d.Device, string(d.Type))
@@ -22,13 +22,20 @@ func resourceMetrics() []metric {
 	}
 }
 
-// workloadMetrics are the shares. Those of the zero owner have five empty identity labels.
+var workloadNotes = []string{
+	"`container_rdma_resources`: the shares of a device add up to `rdma_resources`. The unattributed share has empty identity " +
+		"labels.",
+	"`container_rdma_objects_created_total` and the `container_rdma_verbs` families count from the moment the probe is " +
+		"attached; without the probe they are absent.",
+	"`container_rdma_registered_bytes`: `memory` is `host`, `gpu` (GPUDirect), or `dmabuf` for a buffer of any other device.",
+}
+
+// workloadMetrics returns the shares of workloads. The unattributed share has five empty identity labels.
 func workloadMetrics() []metric {
 	return []metric{
 		{
 			name: "container_rdma_resources", typ: gauge, owned: true, labels: []string{"device", "type"},
-			help: "RDMA objects that the workload holds. The shares of a device add up to rdma_resources; " +
-				"what nobody is known to own has empty identity labels.",
+			help: "RDMA objects that the workload holds, by type.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.Objects {
 					b.Share(float64(s.Current), v.owners[s.Owner], s.Device, string(s.Type))
@@ -37,7 +44,7 @@ func workloadMetrics() []metric {
 		},
 		{
 			name: "container_rdma_objects_created_total", typ: counter, owned: true, labels: []string{"device", "type"},
-			help: "RDMA objects that the workload has made since the sensor watches it.",
+			help: "RDMA objects that the workload has created, by type.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.Objects {
 					if s.Method == attribution.MethodProbe {
@@ -48,8 +55,7 @@ func workloadMetrics() []metric {
 		},
 		{
 			name: "container_rdma_registered_bytes", typ: gauge, owned: true, labels: []string{"device", "memory"},
-			help: "Length of the memory regions that the workload has registered, by where the memory lies: " +
-				"host, gpu (GPUDirect), or dmabuf for a buffer of any other device.",
+			help: "Length of the memory regions that the workload has registered, by kind of memory.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.Registered {
 					b.Share(float64(s.Bytes), v.owners[s.Owner], s.Device, string(s.Memory))
@@ -58,7 +64,7 @@ func workloadMetrics() []metric {
 		},
 		{
 			name: "container_rdma_verbs_total", typ: counter, owned: true, labels: []string{"device", "verb"},
-			help: "Control-path verbs that the workload has called, those that failed included.",
+			help: "Control-path verbs that the workload has called, including failed calls.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Verbs {
 					s := &v.shares.Verbs[i]
@@ -69,7 +75,7 @@ func workloadMetrics() []metric {
 		{
 			name: "container_rdma_verbs_errors_total", typ: counter, owned: true,
 			labels: []string{"device", "verb", "errno"},
-			help:   "Control-path verbs that failed, by errno.",
+			help:   "Control-path verbs of the workload that failed, by errno.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.VerbErrors {
 					b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device, s.Key.Verb, s.Key.Errno)
@@ -78,7 +84,7 @@ func workloadMetrics() []metric {
 		},
 		{
 			name: "container_rdma_verbs_duration_seconds", typ: histogram, owned: true, labels: []string{"device", "verb"},
-			help: "How long the control-path verbs of the workload took in the kernel.",
+			help: "Time that the control-path verbs of the workload took in the kernel.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Verbs {
 					s := &v.shares.Verbs[i]

@@ -9,10 +9,10 @@ type CgroupID = uint64
 // CgroupPath is the path of a cgroup below the root of its hierarchy.
 type CgroupPath string
 
-// Cgroup is what the path of a cgroup shows of the workload in it.
+// Cgroup describes the workload in a cgroup, as the cgroup's path identifies it.
 type Cgroup struct {
 	ID CgroupID
-	// Path is that of the workload's own cgroup: this one, or one above it.
+	// Path is the path of the workload's own cgroup: this one, or an ancestor.
 	Path CgroupPath
 	// Workload is never empty: pod:UID/ID, docker:ID, slurm:JOB, unit:NAME, cgroup:/PATH.
 	Workload    string
@@ -21,7 +21,22 @@ type Cgroup struct {
 	Runtime     string // containerd, cri-o, docker, podman, slurm, systemd
 	User        string // owner of the Slurm job
 	Step        string // of the Slurm job
-	// Claimed means that a user who is not root could have made the cgroup: its container
-	// id is a claim and no proof.
+	// Claimed reports that a user other than root could have created the cgroup: its container
+	// ID is not verified.
 	Claimed bool
+}
+
+// RDMACgroup is one line of rdma.current: contexts and objects charged.
+type RDMACgroup struct {
+	Cgroup  uint64
+	Device  string
+	Handles uint64
+	Objects uint64
+}
+
+// JobStep is one step of a Slurm job.
+type JobStep struct {
+	Job  string
+	Step string // a number, or batch, extern, interactive
+	User string // its name, or its number if the node's own list lacks it; empty for root
 }

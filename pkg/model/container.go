@@ -4,55 +4,54 @@ package model
 
 import "time"
 
-// Container is one container, as a runtime or the kubelet tells of it. What
-// one of them does not tell is empty.
+// Container is one container, as a runtime or the kubelet reports it. Fields that none of them
+// reports are empty.
 type Container struct {
-	ID      string // 64 hexadecimal digits as a rule; containerd lets a client choose
+	ID      string // usually 64 hexadecimal digits; containerd lets a client choose
 	Runtime string // containerd, cri-o, docker, podman
-	// Name is that of the pod's specification in a pod, else the one that the
-	// runtime knows it by.
+	// Name is the name in the pod's specification, or outside a pod the runtime's name.
 	Name string
-	// Namespace, Pod and PodUID are those of Kubernetes. PodUID is the one in
-	// the cgroup path, which of a static pod is the hash of its file.
+	// Namespace, Pod and PodUID are those of Kubernetes. PodUID is the UID in the cgroup path,
+	// which for a static pod is the hash of its file.
 	Namespace string
 	Pod       string
 	PodUID    string
-	// Sandbox is the container that only holds the namespaces of a pod.
+	// Sandbox marks the container that only holds the namespaces of a pod.
 	Sandbox bool
 
-	Image   string // as it was asked for: registry/name:tag
+	Image   string // as requested: registry/name:tag
 	ImageID string // its digest
-	// Labels are labels and annotations of the container and its pod, those that
-	// the user listed and no others.
+	// Labels are labels and annotations of the container and its pod: only those that the user
+	// listed.
 	Labels map[string]string
-	// Cgroup is the path below the root of the hierarchy, for containers whose
-	// id is not in it.
+	// Cgroup is the path below the root of the hierarchy, for containers without their ID in
+	// it.
 	Cgroup string
-	// PID of the first process as the host numbers it; 0 when none runs.
+	// PID is the PID of the first process in the host's namespace; 0 if none runs.
 	PID int
-	// Devices are the device nodes that it was given: /dev/infiniband/uverbs0.
+	// Devices are the device nodes in the container: /dev/infiniband/uverbs0.
 	Devices []string
-	// AllDevices says that it may use any device of the node (it is privileged):
-	// its Devices are no choice of anybody.
+	// AllDevices reports that it may use any device of the node (it is privileged): its
+	// Devices are not an assignment.
 	AllDevices bool
-	// GPURequests are the GPUs that the runtime was asked for by name, where they are no
-	// Devices yet (docker run --gpus): UUIDs, numbers, or all; amd.com/gpu=all where
-	// they are AMD's for sure.
+	// GPURequests are the GPUs that were requested from the runtime by name and are not in
+	// Devices (docker run --gpus): UUIDs, numbers, or all; amd.com/gpu=all if they are
+	// certainly AMD's.
 	GPURequests []string
 
 	Status   ContainerStatus
 	Health   string  // healthy, unhealthy, starting; empty without a health check
-	Restarts *uint64 // nil when nobody counts them
+	Restarts *uint64 // nil if unknown
 	Created  time.Time
 	Started  time.Time
 	Finished time.Time
-	ExitCode *uint32 // of one that has exited
+	ExitCode *uint32 // of an exited container
 }
 
-// ContainerStatus is what a container does.
+// ContainerStatus is the state of a container.
 type ContainerStatus string
 
-// The states of containers, of all runtimes in the same words.
+// The states of containers, the same for all runtimes.
 const (
 	ContainerCreated ContainerStatus = "created"
 	ContainerRunning ContainerStatus = "running"
@@ -60,20 +59,19 @@ const (
 	ContainerExited  ContainerStatus = "exited"
 )
 
-// Pod is one pod, as the kubelet tells of it.
+// Pod is one pod, as the kubelet reports it.
 type Pod struct {
 	UID string
-	// StaticUID is the hash of a static pod's file, which stands for the UID in
-	// the cgroup path.
+	// StaticUID is the hash of a static pod's file, which replaces the UID in the cgroup path.
 	StaticUID string
 	Namespace string
 	Name      string
-	Labels    map[string]string // those that the user listed, annotations included
+	Labels    map[string]string // those that the user listed, including annotations
 	Networks  []PodNetwork
 }
 
-// PodNetwork is one entry of the network-status annotation of a pod (Network
-// Plumbing Working Group), whose device-info names the device behind it.
+// PodNetwork is one entry of the network-status annotation of a pod (Network Plumbing Working
+// Group). Its device-info names the device.
 type PodNetwork struct {
 	Name       string // of the network attachment: namespace/name
 	Interface  string // in the pod
@@ -81,18 +79,18 @@ type PodNetwork struct {
 	RDMADevice string // mlx5_2
 }
 
-// Allocation is one device that the kubelet has given to a container, by device
-// plugin or claim.
+// Allocation is one device that the kubelet allocated to a container, by device plugin or
+// resource claim.
 type Allocation struct {
 	Namespace string
 	Pod       string
 	Container string
 	Resource  string // nvidia.com/gpu, rdma/hca_shared; of a claim DRIVER/POOL
-	ID        string // as the plugin calls it: a GPU's UUID, a PCI address, anything
+	ID        string // the plugin's ID: a GPU's UUID, a PCI address, any text
 	Claim     string // name of the resource claim; empty for device plugins
 }
 
-// Allocatable is how many devices of a resource the node has to give.
+// Allocatable is the number of allocatable devices of a resource.
 type Allocatable struct {
 	Resource string
 	IDs      []string
@@ -106,30 +104,30 @@ type PodStorage struct {
 	UsedBytes uint64
 }
 
-// NodeStorage is the file system that ephemeral storage is taken from.
+// NodeStorage is the file system that provides ephemeral storage.
 type NodeStorage struct {
 	UsedBytes      uint64
 	AvailableBytes uint64
 	CapacityBytes  uint64
 }
 
-// Event is something that happened to a container.
+// Event is an event in the life of a container.
 type Event struct {
 	Type EventType
-	// Time is when it happened, by the runtime's clock; of what was not seen
-	// happening, when it was noticed.
+	// Time is the time of the event, by the runtime's clock; for a reconciled event, the time
+	// of its detection.
 	Time time.Time
-	// Container is what is known of it after the event.
+	// Container is the container after the event.
 	Container Container
 	ExitCode  *uint32
 	Signal    int // that ended it; 0 for none
 	Device    string
-	// Reconciled says that nobody saw it happen: it was found when the list of a
-	// runtime was compared with what was known.
+	// Reconciled reports that the event was not observed: it was derived when the runtime's
+	// list was compared with the known containers.
 	Reconciled bool
 }
 
-// EventType says what happened.
+// EventType is the kind of an event.
 type EventType string
 
 // The events in the life of a container.
@@ -142,6 +140,6 @@ const (
 	EventExit   EventType = "exit"
 	EventDelete EventType = "delete"
 	EventHealth EventType = "health"
-	// EventDevice is that a container opened a device for the first time.
+	// EventDevice is the first open of a device by a container.
 	EventDevice EventType = "device_open"
 )

@@ -2,15 +2,14 @@
 
 package model
 
-// EventStats is what became of the events that were to be sent. It is nil when
-// none are.
+// EventStats counts sent and dropped events. It is nil if no events are sent.
 type EventStats struct {
-	// Sent are the records that the collector took, those of snapshots
-	// included; Resent those of them that it may have got before.
+	// Sent are the records that the receiver accepted, including those of snapshots; Resent
+	// the part of them that it may have received twice.
 	Sent   uint64
 	Resent uint64
-	// Dropped are the events that did not arrive, by reason; a reason that did
-	// not occur is there with zero.
+	// Dropped are the events that did not arrive, by reason; a reason that did not occur is
+	// listed with zero.
 	Dropped   []Loss
 	Queued    uint64
 	Capacity  uint64

@@ -7,11 +7,10 @@ type FabricLink struct {
 	A, B         FabricPeer // in the order of Nodes and Ports
 	Width        int        // as of FabricPort
 	Speed        string
-	Narrow, Slow *bool // what either end says of it; true if one does
+	Narrow, Slow *bool // as reported by the ends; true if one end reports it
 }
 
-// Links are the links of the fabric, each once, whether both of its ends tell of it
-// or one.
+// Links returns the links of the fabric, each once, even if both of its ends report it.
 func (f *Fabric) Links() []FabricLink {
 	type cable struct{ a, b FabricPeer }
 	links := []FabricLink{}
@@ -39,7 +38,7 @@ func (f *Fabric) Links() []FabricLink {
 	return links
 }
 
-// either is true if one of two is, and not known if both are not.
+// either returns whether one of two is true, and nil if both are nil.
 func either(a, b *bool) *bool {
 	if a == nil || b != nil && *b {
 		return b

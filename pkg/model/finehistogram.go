@@ -2,9 +2,9 @@
 
 package model
 
-// A FineHistogram is a Histogram with four buckets for each power of two: those
-// of a Prometheus native histogram of schema 2. What RDMA does takes
-// microseconds, of which every one counts.
+// A FineHistogram is a Histogram with four buckets for each power of two: those of a
+// Prometheus native histogram of schema 2. RDMA operations take microseconds, so a finer
+// resolution is needed.
 type FineHistogram struct {
 	Count uint64
 	// Sum is the sum of all durations, in nanoseconds.
@@ -25,26 +25,16 @@ const (
 
 // Add adds the counts of v.
 func (h *FineHistogram) Add(v *FineHistogram) {
-	h.Count += v.Count
-	h.Sum += v.Sum
-	for i, n := range v.Buckets {
-		h.Buckets[i] += n
-	}
+	h.Count, h.Sum = h.Count+v.Count, h.Sum+v.Sum
+	addBuckets(h.Buckets[:], v.Buckets[:])
 }
 
 // Since returns what was counted after last.
 func (h *FineHistogram) Since(last *FineHistogram) FineHistogram {
 	d := *h
-	if h.Count < last.Count || h.Sum < last.Sum {
-		return d
+	if h.Count < last.Count || h.Sum < last.Sum || !subtractBuckets(d.Buckets[:], last.Buckets[:]) {
+		return *h
 	}
-	d.Count -= last.Count
-	d.Sum -= last.Sum
-	for i, n := range last.Buckets {
-		if d.Buckets[i] < n {
-			return *h
-		}
-		d.Buckets[i] -= n
-	}
+	d.Count, d.Sum = h.Count-last.Count, h.Sum-last.Sum
 	return d
 }

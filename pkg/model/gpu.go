@@ -4,20 +4,19 @@ package model
 
 import "time"
 
-// GPU is one GPU, or a part of one that is used as if it were one: a MIG instance,
-// a partition of an AMD accelerator. What the driver does not tell is empty, nil or
-// not known; of a GPU that cannot be read there is no more than its identity and
-// its problems.
+// GPU is one GPU, or a part of one that is used like a GPU: a MIG instance, a partition of an
+// AMD accelerator. Values that the driver does not report are empty, nil or unknown; an
+// unreadable GPU has only its identity and its problems.
 type GPU struct {
 	Vendor Vendor
-	// ID is the number that the vendor's tools give it: 0; of a MIG instance that of
-	// its GPU and its own, 0:1.
+	// ID is the number in the vendor's tools: 0; for a MIG instance the numbers of its GPU and
+	// its own, 0:1.
 	ID string
-	// UUID is unique in the world and never empty: GPU-…, MIG-…; of AMD the unique id
-	// of the ASIC, or the PCI address where it has none.
+	// UUID is globally unique and never empty: GPU-…, MIG-…; for AMD the unique ID of the
+	// ASIC, or the PCI address without one.
 	UUID string
-	// Parent is the UUID of the GPU that it is a part of. One that has parts is used
-	// through them: it has no processes of its own.
+	// Parent is the UUID of the GPU that this is a part of. A GPU with parts has no processes
+	// of its own: they use the parts.
 	Parent string
 
 	Name       string // market name
@@ -26,63 +25,62 @@ type GPU struct {
 	PCIDevice  string // 0x74a1
 	NUMANode   string
 	VBIOS      string
-	// Nodes are the paths of the device nodes that are this GPU's alone: /dev/nvidia0,
+	// Nodes are the paths of the device nodes that belong to this GPU only: /dev/nvidia0,
 	// /dev/dri/card1, /dev/dri/renderD128, /dev/nvidia-caps/nvidia-cap21.
 	Nodes []string
-	// Profile is that of a part: 1g.10gb; the compute and memory partition modes of an
-	// AMD accelerator: CPX/NPS4.
+	// Profile is the profile of a part, 1g.10gb, or the compute and memory partition modes of
+	// an AMD accelerator, CPX/NPS4.
 	Profile string
-	// Instance is the number of the GPU instance that a MIG instance is (or is in), as
-	// the driver has it: not its place among them, which is in ID.
+	// Instance is the driver's number of the MIG instance's GPU instance. It differs from the
+	// index in ID.
 	Instance string
-	// Modes are what it is switched to, by the names of the vendor's tools (mig: enabled,
-	// compute: exclusive_process, persistence, mps): few, and bounded by the driver.
+	// Modes are the settings of the GPU, by the names of the vendor's tools (mig: enabled,
+	// compute: exclusive_process, persistence, mps). The driver bounds their number.
 	Modes map[string]string
-	// Suspended says that runtime power management has put it to sleep. It was not
-	// woken: nothing else is known of it now.
+	// Suspended reports that runtime power management has suspended the GPU. It was not woken:
+	// its other values are unknown.
 	Suspended bool
-	// Unlisted says that its processes could not be listed, while those of others were:
-	// that none of it is in GPUProcesses says nothing.
+	// Unlisted reports that only its processes could not be listed: GPUProcesses lacks them.
 	Unlisted bool
-	// Listed is when its processes, Memory and Engines were read.
+	// Listed is the time at which its processes, Memory and Engines were read.
 	Listed time.Time
 
-	// Utilization is the part of the time in which anything ran on it, from 0 to 1.
+	// Utilization is the ratio of time in which anything ran on it, 0 to 1.
 	Utilization Optional
-	// Memory and Engines are of the moment at which its processes were listed, so that
-	// the shares of these are shares of them. Engines are the parts of the time (0 to 1)
-	// in which each of its engines worked: sm, memory, encoder, decoder, gfx, compute, …
+	// Memory and Engines belong to the moment of the process list, so that shares of processes
+	// are consistent with them. Engines are the busy ratios (0 to 1) of each engine: sm,
+	// memory, encoder, decoder, gfx, compute, …
 	Memory  VideoMemory
 	Engines []Figure
-	GTT     VideoMemory // of the host, that an AMD GPU has mapped
+	GTT     VideoMemory // host memory that an AMD GPU has mapped
 
 	Temperatures      []Figure // in degrees Celsius, by sensor: gpu, memory, edge, junction
-	TemperatureLimits []Figure // by what happens there: slowdown, shutdown
+	TemperatureLimits []Figure // by their effect: slowdown, shutdown
 	Power, PowerLimit Optional // in watts
 	Energy            Optional // in joules, cumulative
 	FanSpeed          Optional // 0 to 1
 	PerformanceState  Optional // 0 is the fastest
 	Clocks, MaxClocks []Figure // in hertz: graphics, sm, memory, video, soc, fabric
 	Throttles         []GPUCondition
-	// Throttled is how long, cumulative and in seconds, it was slowed down for what.
+	// Throttled is the cumulative throttled time by reason, in seconds.
 	Throttled []Figure
 
 	PCIe  GPUPCIe
 	Links []GPULink
 
 	Errors []GPUErrors
-	// RemappedRows and RetiredPages are memory taken out of use, by cause: correctable,
+	// RemappedRows and RetiredPages count memory taken out of use, by cause: correctable,
 	// uncorrectable.
 	RemappedRows, RetiredPages []Figure
 	XIDs                       []XID
 
-	// Problems are all conditions that are looked for, present or not: a GPU is healthy
-	// when none is. Nil when its health is not known.
+	// Problems are all conditions that are checked, active or not: a GPU is healthy if none is
+	// active. Nil if its health is unknown.
 	Problems []GPUCondition
 }
 
-// ActiveProblems are the names of the problems that the GPU has: none of a healthy one, nil when
-// its health is not known.
+// ActiveProblems returns the names of the active problems: none for a healthy GPU, nil if its
+// health is unknown.
 func (g *GPU) ActiveProblems() []string {
 	if g.Problems == nil {
 		return nil
@@ -96,8 +94,8 @@ func (g *GPU) ActiveProblems() []string {
 	return names
 }
 
-// The conditions of Problems. They have the same names for all
-// vendors; each vendor tells those that it can.
+// The conditions of Problems. Their names are the same for all vendors; each vendor reports a
+// subset.
 const (
 	ProblemLost           = "lost"                // fell off the bus
 	ProblemStuck          = "stuck"               // a call into the driver has not returned
@@ -106,16 +104,16 @@ const (
 	ProblemRemapPending   = "row_remap_pending"   // rows are remapped at the next reset
 	ProblemRemapFailure   = "row_remap_failure"   // no spare rows are left
 	ProblemRetirePending  = "page_retire_pending" // pages are retired at the next reset
-	ProblemThermal        = "thermal_slowdown"    // the hardware is slowed down by heat
-	ProblemPowerBrake     = "power_brake"         // slowed down from outside: the power supply
-	ProblemLinkDown       = "link_down"           // an NVLink or XGMI link that was up is not
+	ProblemThermal        = "thermal_slowdown"    // the hardware is throttled by heat
+	ProblemPowerBrake     = "power_brake"         // throttled by an external signal of the power supply
+	ProblemLinkDown       = "link_down"           // an NVLink or XGMI link that was up is down
 	ProblemResetRequired  = "reset_required"      // the driver asks for a reset
 	ProblemInfoROM        = "inforom_corrupted"
 	ProblemPCIeDegraded   = "pcie_degraded" // fewer lanes than GPU and slot have
 	ProblemMemoryBadPages = "bad_pages"     // more bad pages than the driver tolerates
 )
 
-// GPUCondition is something that is so or not.
+// GPUCondition is a condition that is active or not.
 type GPUCondition struct {
 	Name   string
 	Active bool
@@ -126,25 +124,25 @@ type VideoMemory struct {
 	Total, Used, Free, Reserved Optional
 }
 
-// GPUPCIe is the link of a GPU to its slot.
+// GPUPCIe is the PCIe link of a GPU.
 type GPUPCIe struct {
 	Generation, MaxGeneration Optional
 	Width, MaxWidth           Optional // lanes
 	Replays                   Optional // cumulative
-	// Receive and Transmit are bytes per second in the last moments, as the GPU sees it.
+	// Receive and Transmit are the current bytes per second, from the GPU's point of view.
 	Receive, Transmit Optional
 }
 
 // LinkKind is the technology of a link between GPUs.
 type LinkKind string
 
-// The links.
+// The kinds of links.
 const (
 	NVLink LinkKind = "nvlink"
 	XGMI   LinkKind = "xgmi"
 )
 
-// GPULink is one link of a GPU to another one, or to a switch.
+// GPULink is one link of a GPU to another GPU or to a switch.
 type GPULink struct {
 	Kind              LinkKind
 	Number            int
@@ -158,12 +156,12 @@ type GPULink struct {
 type GPUErrors struct {
 	Type  string // corrected, uncorrected, deferred
 	Scope string // volatile: since the driver was loaded; aggregate: ever
-	Block string // where: dram, sram, l2_cache, umc, gfx, sdma, …; all where it is a sum
+	Block string // location: dram, sram, l2_cache, umc, gfx, sdma, …; all for a sum
 	Count uint64
 }
 
-// XID is how often the NVIDIA driver reported one of its errors since the sensor
-// looks, and when it did last.
+// XID counts one of the NVIDIA driver's errors since the sensor started, with the time of the
+// last one.
 type XID struct {
 	Code  uint64
 	Count uint64
@@ -180,40 +178,38 @@ type GPUDriver struct {
 
 // GPUProcess is one process that uses a GPU.
 type GPUProcess struct {
-	GPU string // UUID of the GPU, or of the part, that it uses
+	GPU string // UUID of the GPU or of the part
 	PID int
-	// Cgroup is the one that it was in when it was listed; 0 when not known.
+	// Cgroup is the cgroup of the process when it was listed; 0 if unknown.
 	Cgroup uint64
-	// Memory is what it has allocated on the GPU, in bytes.
+	// Memory is the memory that it has allocated on the GPU, in bytes.
 	Memory Optional
-	// Engines are the parts of the time since the last listing in which it used each
-	// engine of the GPU. Nil when not known, empty when it used none.
+	// Engines are the busy ratios of each engine by this process since the last listing. Nil
+	// if unknown, empty if it used none.
 	Engines []Figure
-	// MPS says that it shares the GPU through NVIDIA's multi-process service.
+	// MPS reports that it uses the GPU through NVIDIA's multi-process service.
 	MPS bool
 }
 
-// DRIDevice is one GPU as the kernel's Direct Rendering Manager shows it,
-// whoever makes it.
+// DRIDevice is one GPU in the kernel's Direct Rendering Manager, of any vendor.
 type DRIDevice struct {
 	Card       string // /dev/dri/card0
 	CardID     int
 	Render     string // /dev/dri/renderD128; empty without one
-	PCIAddress string // of the function behind it; empty where it has none
+	PCIAddress string // of its PCI function; empty if it has none
 	Driver     string // amdgpu, nvidia, virtio-pci
 }
 
-// DeviceClass says what a device node is for.
+// DeviceClass is the purpose of a device node.
 type DeviceClass string
 
-// The classes of device nodes that are watched, besides those of single GPU vendors.
+// The classes of device nodes that are watched, except those of a single GPU vendor.
 const (
 	ClassRDMA DeviceClass = "rdma" // /dev/infiniband/*
 	ClassDRI  DeviceClass = "dri"  // /dev/dri/*
 )
 
-// DeviceHandles is how many open files of a device node the processes of one
-// cgroup have.
+// DeviceHandles is the number of open files of a device node in one cgroup.
 type DeviceHandles struct {
 	Cgroup CgroupID
 	Device string // name of the node: uverbs0, nvidia0, nvidiactl, kfd, card0, renderD128

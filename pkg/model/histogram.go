@@ -2,9 +2,9 @@
 
 package model
 
-// A Histogram counts durations in buckets whose upper bounds are powers of two
-// of a second, as the kernel programs keep them. They are the buckets of a
-// Prometheus native histogram of schema 0, so nothing is rounded on the way.
+// A Histogram counts durations in buckets with powers of two of a second as upper bounds, like
+// the BPF programs. They are the buckets of a Prometheus native histogram of schema 0, so no
+// conversion rounds them.
 type Histogram struct {
 	Count uint64
 	// Sum is the sum of all durations, in nanoseconds.
@@ -24,26 +24,33 @@ const (
 
 // Add adds the counts of v.
 func (h *Histogram) Add(v *Histogram) {
-	h.Count += v.Count
-	h.Sum += v.Sum
-	for i, n := range v.Buckets {
-		h.Buckets[i] += n
+	h.Count, h.Sum = h.Count+v.Count, h.Sum+v.Sum
+	addBuckets(h.Buckets[:], v.Buckets[:])
+}
+
+// Since returns the counts after last.
+func (h *Histogram) Since(last *Histogram) Histogram {
+	d := *h
+	if h.Count < last.Count || h.Sum < last.Sum || !subtractBuckets(d.Buckets[:], last.Buckets[:]) {
+		return *h
+	}
+	d.Count, d.Sum = h.Count-last.Count, h.Sum-last.Sum
+	return d
+}
+
+func addBuckets(to, from []uint64) {
+	for i, n := range from {
+		to[i] += n
 	}
 }
 
-// Since returns what was counted after last.
-func (h *Histogram) Since(last *Histogram) Histogram {
-	d := *h
-	if h.Count < last.Count || h.Sum < last.Sum {
-		return d
-	}
-	d.Count -= last.Count
-	d.Sum -= last.Sum
-	for i, n := range last.Buckets {
-		if d.Buckets[i] < n {
-			return *h
+// subtractBuckets reports whether no bucket falls below zero.
+func subtractBuckets(from, last []uint64) bool {
+	for i, n := range last {
+		if from[i] < n {
+			return false
 		}
-		d.Buckets[i] -= n
+		from[i] -= n
 	}
-	return d
+	return true
 }

@@ -4,8 +4,8 @@ package model
 
 import "slices"
 
-// lists has a line for every list of facts in a Snapshot; those that belong to cgroups name
-// the field.
+// lists has a line for every list of facts in a Snapshot; lists of facts with a cgroup name
+// its field.
 var lists = []factList{
 	list(func(s *Snapshot) *[]HCA { return &s.HCAs }),
 	list(func(s *Snapshot) *[]Resource { return &s.Resources }),
@@ -50,25 +50,27 @@ var lists = []factList{
 type factList interface {
 	merge(to, from *Snapshot)
 	cgroups(s *Snapshot, add func(CgroupID))
+	drop(s *Snapshot)
 }
 
 type listOf[T any] struct {
 	of     func(*Snapshot) *[]T
 	cgroup func(*T) CgroupID // nil for facts that belong to no cgroup
+	series bool
 }
 
 func list[T any](of func(*Snapshot) *[]T) factList { return listOf[T]{of: of} }
 
 func byCgroup[T any](of func(*Snapshot) *[]T, cgroup func(*T) CgroupID) factList {
-	return listOf[T]{of, cgroup}
+	return listOf[T]{of: of, cgroup: cgroup}
 }
 
 func series[K comparable, V any](of func(*Snapshot) *[]Series[K, V]) factList {
-	return listOf[Series[K, V]]{of, func(f *Series[K, V]) CgroupID { return f.Cgroup }}
+	return listOf[Series[K, V]]{of, func(f *Series[K, V]) CgroupID { return f.Cgroup }, true}
 }
 
-// merge does not copy the first list that has anything. Partial snapshots do not change: a
-// clipped list keeps append off their arrays.
+// merge does not copy the first non-empty list. Partial snapshots do not change: a clipped
+// list makes append allocate a new array.
 func (l listOf[T]) merge(to, from *Snapshot) {
 	a, b := l.of(to), *l.of(from)
 	switch {
@@ -86,6 +88,19 @@ func (l listOf[T]) cgroups(s *Snapshot, add func(CgroupID)) {
 	facts := *l.of(s)
 	for i := range facts {
 		add(l.cgroup(&facts[i]))
+	}
+}
+
+func (l listOf[T]) drop(s *Snapshot) {
+	if l.series {
+		*l.of(s) = nil
+	}
+}
+
+// DropSeries drops all series, which take most of the memory.
+func (s *Snapshot) DropSeries() {
+	for _, l := range lists {
+		l.drop(s)
 	}
 }
 
@@ -114,7 +129,7 @@ func (s *Snapshot) Merge(o *Snapshot) {
 	}
 }
 
-// CgroupIDs returns the cgroups that occur in the facts, each once.
+// CgroupIDs returns the cgroups of all facts, each once.
 func (s *Snapshot) CgroupIDs() []CgroupID {
 	var ids []CgroupID
 	seen := map[CgroupID]struct{}{0: {}}

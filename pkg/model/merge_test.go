@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestListsAreComplete: every list of facts is merged, and every cgroup that occurs in one
-// is named.
+// TestListsAreComplete checks that every list of facts is merged, and that CgroupIDs returns
+// every cgroup in one.
 func TestListsAreComplete(t *testing.T) {
 	var facts, merged Snapshot
 	all := reflect.ValueOf(&facts).Elem()
@@ -51,5 +51,16 @@ func TestListsAreComplete(t *testing.T) {
 	merged.Merge(&a)
 	if merged.Merge(&b); a.HCAs[:2][1].Name != "" || merged.HCAs[1].Name != "b" {
 		t.Error("a partial snapshot was changed")
+	}
+}
+
+// TestDropSeries: series go, and nothing else.
+func TestDropSeries(t *testing.T) {
+	s := Snapshot{
+		Verbs: []Series[VerbKey, Histogram]{{Cgroup: 1}}, Spent: []Series[SpentKey, CPUTime]{}, Objects: []Objects{{Cgroup: 1}},
+	}
+	s.DropSeries()
+	if s.Verbs != nil || s.Spent != nil || len(s.Objects) != 1 {
+		t.Errorf("%+v", s)
 	}
 }

@@ -4,9 +4,8 @@ package model
 
 import "time"
 
-// Node is what the kernel tells of the node as a whole, in the words and the
-// order of the kernel: the names of node_exporter are made of them elsewhere.
-// A part that is nil was not collected.
+// Node is the kernel's report on the node as a whole, with the names and in the order of the
+// kernel: node_exporter's names are derived elsewhere. A part that is nil was not collected.
 type Node struct {
 	Time         time.Time
 	Clocksources []Clocksource
@@ -16,7 +15,7 @@ type Node struct {
 	Stat         *Stat
 	CPUs         []CPU
 	Throttles    []Throttle // thermal, of cores and packages
-	Memory       []Figure   // /proc/meminfo: in bytes where the name ends so
+	Memory       []Figure   // /proc/meminfo: in bytes if the name ends in _bytes
 	Pressure     []Pressure
 	Files        *Files
 	Entropy      *Entropy
@@ -32,7 +31,7 @@ type Node struct {
 	Chips       []Chip
 }
 
-// Figure is one value under a name of the kernel.
+// Figure is one value with a name.
 type Figure struct {
 	Name  string
 	Value float64
@@ -45,7 +44,7 @@ type Clocksource struct {
 	Available []string
 }
 
-// Uname is what uname(2) tells.
+// Uname is the result of uname(2).
 type Uname struct {
 	Sysname, Release, Version, Machine, Nodename, Domainname string
 }
@@ -64,7 +63,7 @@ type Load struct {
 
 // Stat is /proc/stat without the CPUs.
 type Stat struct {
-	Interrupts      uint64 // since boot, as the next two
+	Interrupts      uint64 // since boot, like the next two
 	ContextSwitches uint64
 	Forks           uint64
 	BootTime        uint64 // in seconds since 1970
@@ -75,24 +74,22 @@ type Stat struct {
 // CPUModes are the columns of a CPU in /proc/stat.
 const CPUModes = 10
 
-// CPU is how long one CPU was in each mode since boot, in seconds and in the
-// order of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal,
-// guest, guest_nice.
+// CPU is the time of one CPU in each mode since boot, in seconds and in the order of
+// /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice.
 type CPU struct {
 	ID      string
 	Seconds [CPUModes]float64
 }
 
-// Throttle is how often a core, or its package when Core is empty, was slowed
-// down because of heat.
+// Throttle counts how often a core, or its package if Core is empty, was throttled by heat.
 type Throttle struct {
 	Package string
 	Core    string
 	Count   uint64
 }
 
-// Pressure is one file of /proc/pressure: for how long tasks waited since boot,
-// in seconds. The kernel does not tell both of each resource.
+// Pressure is one file of /proc/pressure: how long tasks waited since boot, in seconds. The
+// kernel does not report both values for each resource.
 type Pressure struct {
 	Resource string   // cpu, io, memory, irq
 	Some     *float64 // at least one task waited
@@ -109,16 +106,16 @@ type Entropy struct {
 	Available, PoolSize uint64
 }
 
-// Disk is one line of /proc/diskstats, and what udev knows of the device.
+// Disk is one line of /proc/diskstats, with udev's properties of the device.
 type Disk struct {
 	Name         string
 	Major, Minor uint64
-	// Stats are the columns after the name, in the units of the kernel (sectors
-	// of 512 bytes, milliseconds), as many as it has.
+	// Stats are the columns after the name, in the kernel's units (sectors of 512 bytes,
+	// milliseconds); their number depends on the kernel.
 	Stats      []uint64
 	Rotational bool
 
-	// The rest is of udev, and empty where udev does not run.
+	// The other fields come from udev, and are empty without udev.
 	Path, WWN, Model, Serial, Revision string
 
 	Filesystem *DiskFilesystem
@@ -131,7 +128,7 @@ type DiskFilesystem struct {
 	Type, Usage, UUID, Version string
 }
 
-// DiskMapper is what the device mapper calls a disk.
+// DiskMapper is the device mapper's name of a disk.
 type DiskMapper struct {
 	Name, UUID, Group, Volume, Layer string
 }
@@ -141,26 +138,25 @@ type Filesystem struct {
 	Device, MountPoint, Type string
 	Major, Minor             string
 	ReadOnly                 bool
-	// Error is why the kernel does not tell the rest.
+	// Error is the reason for missing values.
 	Error                 string
-	Size, Free, Available float64 // bytes; Available is what is left to ordinary users
+	Size, Free, Available float64 // bytes; Available is free for ordinary users
 	FileNodes, FreeNodes  float64
 }
 
 // NetDevColumns are the columns of /proc/net/dev after the name.
 const NetDevColumns = 16
 
-// NetDev is one line of /proc/net/dev: what a network interface received and
-// sent, in the order of its columns.
+// NetDev is one line of /proc/net/dev: the received and sent counters of a network interface,
+// in the order of its columns.
 type NetDev struct {
 	Name  string
 	Stats [NetDevColumns]uint64
-	// NoHandler are packets that nobody took, from sysfs.
+	// NoHandler counts packets without a protocol handler, from sysfs.
 	NoHandler *uint64
 }
 
-// NetClass is /sys/class/net/NAME. What the driver does not tell is nil or
-// empty.
+// NetClass is /sys/class/net/NAME. Values that the driver does not report are nil or empty.
 type NetClass struct {
 	Name                                            string
 	Address, Broadcast, Duplex, OperState, Alias    string
@@ -168,13 +164,13 @@ type NetClass struct {
 	CarrierChanges, CarrierUp, CarrierDown          *int64
 	DeviceID, Dormant, Flags, Index, Link, LinkMode *int64
 	MTU, NameAssignType, Group                      *int64
-	SpeedMbits                                      *int64 // -1 for not known
+	SpeedMbits                                      *int64 // -1 if unknown
 	QueueLength, ProtocolType                       *int64
 }
 
 // Chip is one directory of /sys/class/hwmon.
 type Chip struct {
-	ID      string // made of its device: platform_coretemp_0
+	ID      string // derived from its device: platform_coretemp_0
 	Name    string // of the driver: coretemp; may be empty
 	Sensors []Sensor
 }
@@ -184,7 +180,7 @@ type Sensor struct {
 	Name  string // temp1
 	Type  string // temp
 	Label *string
-	// Figures are its properties (input, max, crit_alarm; empty for a file
-	// without one), in the units of the kernel: thousandths of degrees.
+	// Figures are its properties (input, max, crit_alarm; empty for a file without one), in
+	// the kernel's units: thousandths of degrees.
 	Figures []Figure
 }

@@ -4,11 +4,12 @@ package model
 
 import "errors"
 
-// ErrLibrary says that the library of a GPU driver cannot be loaded or initialized.
+// ErrLibrary reports that the library of a GPU driver cannot be loaded or initialized.
 var ErrLibrary = errors.New("library of the GPU driver")
 
-// WithReason returns an error with the text of err that also matches reason (errors.Is). It is for errors that lose
-// their cause on the way (a gRPC status, the text of a hook), and for text that explains the reason already.
+// WithReason returns an error with the text of err that also matches reason (errors.Is). It
+// serves errors that lose their cause (a gRPC status, the text of a hook), and texts that
+// explain the reason already.
 func WithReason(err, reason error) error {
 	if err == nil || reason == nil {
 		return err

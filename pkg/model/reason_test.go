@@ -18,10 +18,10 @@ func TestWithReason(t *testing.T) {
 		t.Errorf("text %q", err)
 	}
 	if !errors.Is(err, cause) || !errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrAbsent) {
-		t.Errorf("%v does not match the cause and the reason alone", err)
+		t.Errorf("%v does not match exactly the cause and the reason", err)
 	}
 	if WithReason(nil, unix.EPERM) != nil {
-		t.Error("a reason alone is no error")
+		t.Error("a reason without an error is an error")
 	}
 	if got := WithReason(cause, nil); !errors.Is(got, cause) || errors.Is(got, fs.ErrPermission) {
 		t.Errorf("without a reason: %v", got)

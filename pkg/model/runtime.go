@@ -23,14 +23,15 @@ const (
 type Runtime struct {
 	Name    string // value of the label runtime
 	API     RuntimeAPI
-	Sockets []string // default places of its socket
+	Sockets []string // default paths of its socket
 	// SocketWord is the part of a socket's path that identifies the runtime. Empty if there is none.
 	SocketWord string
-	Scopes     []string // prefixes of the cgroup of a container, which its id follows
+	Scopes     []string // prefixes of a container's cgroup, followed by its ID
 	// Parent is the directory in which the cgroupfs driver puts containers without a pod. Empty if there is none.
 	Parent string
-	Unit   string // systemd service below which only root's runtimes make cgroups; empty if there is none
-	// Rootless means that unprivileged users can make cgroups with these names: the container id is only a claim.
+	Unit   string // systemd service below which only root's runtimes create cgroups; empty if there is none
+	// Rootless reports that unprivileged users can create cgroups with these names: the
+	// container ID is not verified.
 	Rootless bool
 }
 

@@ -7,19 +7,19 @@ type Cumulative[V any] interface {
 	*V
 	// Add adds the counts of v.
 	Add(v *V)
-	// Since returns what was counted after last: all of it if any part is smaller than in
-	// last, as the counter began again.
+	// Since returns the counts after last: all of it if any part is smaller than in last,
+	// because the counter was reset.
 	Since(last *V) V
 }
 
-// Series is a cumulative value that one cgroup counted under a key. A source may list a key
-// twice (two device numbers of one name): the values add up.
+// Series is a cumulative value of one cgroup and key. A source may list a key twice (two
+// device numbers of one name): the values add up.
 type Series[K comparable, V any] struct {
 	Cgroup CgroupID
 	Key    K
 	Value  V
-	// Resting means that the value is exact and does not grow at present, as the calls of
-	// the data path are sampled. False for everything else.
+	// Resting means that the value is exact and does not grow at present, because the calls of
+	// the data path are being sampled. Other series never rest.
 	Resting bool
 }
 
@@ -57,7 +57,7 @@ type (
 		Device, Opcode string
 		Sampled        bool
 	}
-	// SpentKey is that of a value that a cgroup has once.
+	// SpentKey is the key of a value without further keys.
 	SpentKey struct{}
 )
 
@@ -67,7 +67,7 @@ type Count uint64
 // Add adds v.
 func (c *Count) Add(v *Count) { *c += *v }
 
-// Since returns what was counted after last.
+// Since returns the growth after last.
 func (c *Count) Since(last *Count) Count { return Count(since(uint64(*c), uint64(*last))) }
 
 // CPUTime is CPU time in nanoseconds.
@@ -76,16 +76,16 @@ type CPUTime uint64
 // Add adds v.
 func (t *CPUTime) Add(v *CPUTime) { *t += *v }
 
-// Since returns what was spent after last.
+// Since returns the time after last.
 func (t *CPUTime) Since(last *CPUTime) CPUTime { return CPUTime(since(uint64(*t), uint64(*last))) }
 
-// Opens is how often a device node was opened, and how often the device cgroup denied it.
+// Opens counts the opens of a device node, and the opens that the device cgroup denied.
 type Opens struct{ Allowed, Denied uint64 }
 
 // Add adds v.
 func (o *Opens) Add(v *Opens) { o.Allowed, o.Denied = o.Allowed+v.Allowed, o.Denied+v.Denied }
 
-// Since returns what was counted after last.
+// Since returns the counts after last.
 func (o *Opens) Since(last *Opens) Opens {
 	if o.Allowed < last.Allowed || o.Denied < last.Denied {
 		return *o
@@ -93,14 +93,14 @@ func (o *Opens) Since(last *Opens) Opens {
 	return Opens{o.Allowed - last.Allowed, o.Denied - last.Denied}
 }
 
-// Requests is a number of work requests and the bytes of their scatter/gather lists; no
-// bytes for receives, whose length is known when they complete.
+// Requests is a number of work requests and the bytes of their scatter/gather lists. Receives
+// have no bytes: their length is only known at completion.
 type Requests struct{ Count, Bytes uint64 }
 
 // Add adds v.
 func (r *Requests) Add(v *Requests) { r.Count, r.Bytes = r.Count+v.Count, r.Bytes+v.Bytes }
 
-// Since returns what was counted after last.
+// Since returns the counts after last.
 func (r *Requests) Since(last *Requests) Requests {
 	if r.Count < last.Count || r.Bytes < last.Bytes {
 		return *r

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestSince: what a counter grew by, and all of it where any part of it fell.
+// TestSince checks the growth of a counter, and the whole value if any part of it fell.
 func TestSince(t *testing.T) {
 	t.Run("Count", func(t *testing.T) { testSince(t, Count(5), 7, 0, 4) })
 	t.Run("Count, large", func(t *testing.T) { testSince(t, Count(math.MaxUint64-9), 9, 0, math.MaxUint64-10) })
@@ -48,7 +48,7 @@ func TestSince(t *testing.T) {
 	})
 }
 
-// testSince adds growth to last, and has restarted, each of which has a part that is smaller
+// testSince checks last plus growth, and each of restarted, which have a part that is smaller
 // than in last.
 func testSince[V comparable, P Cumulative[V]](t *testing.T, last, growth V, restarted ...V) {
 	t.Helper()
@@ -76,8 +76,8 @@ func testSince[V comparable, P Cumulative[V]](t *testing.T, last, growth V, rest
 	}
 }
 
-// TestSinceAddsUp: what was counted since each of many reads adds up to what was counted
-// altogether, however often the counter began again.
+// TestSinceAddsUp checks that the growths of many reads add up to the total count, however
+// often the counter was reset.
 func TestSinceAddsUp(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var counter, last, sum, want FineHistogram

@@ -4,9 +4,9 @@ package model
 
 import "context"
 
-// The following interfaces are what sources use of each other.
+// The following interfaces are used between sources.
 
-// CgroupResolver returns the cgroup that a process is in now.
+// CgroupResolver returns the current cgroup of a process.
 type CgroupResolver interface {
 	CgroupOf(pid int) (CgroupID, error)
 }
@@ -31,13 +31,13 @@ type NamespaceLister interface {
 	Namespaces() []Namespace
 }
 
-// DeviceHolders returns the processes that have a device node of a GPU open, false while
-// that is not known.
+// DeviceHolders returns the processes that have a device node of a GPU open, and false if they
+// are unknown.
 type DeviceHolders interface {
 	Holders() ([]int, bool)
 }
 
-// PathLog returns the path of a cgroup that was seen being created.
+// PathLog returns the path of a cgroup that was recorded when the cgroup was created.
 type PathLog interface {
 	PathOf(id CgroupID) (CgroupPath, bool)
 }

@@ -2,11 +2,11 @@
 
 package model
 
-// Totals keeps what cgroups counted with kernel counters that have gone: those of a device
-// that was removed, or of queue pairs that were destroyed. The zero Totals is ready. It is
-// not safe for concurrent use.
+// Totals keeps the counts of cgroups from kernel counters that no longer exist: those of
+// removed devices and of destroyed queue pairs. The zero Totals is ready to use. It is not
+// safe for concurrent use.
 type Totals[K comparable, V any, P Cumulative[V]] struct {
-	Limit int // rows at most; 0 is no limit
+	Limit int // maximum number of rows; 0 is no limit
 	rows  map[totalsKey[K]]P
 }
 

@@ -17,8 +17,8 @@ func sortedRows[V any, P Cumulative[V]](t *Totals[VerbKey, V, P]) []Series[VerbK
 	return rows
 }
 
-// TestTotals: values of one cgroup and key add up, those of another cgroup or key are another
-// row, and a cgroup that is forgotten has none.
+// TestTotals checks that values of one cgroup and key add up, that another cgroup or key is
+// another row, and that a forgotten cgroup has none.
 func TestTotals(t *testing.T) {
 	type row = Series[VerbKey, Histogram]
 	var totals Totals[VerbKey, Histogram, *Histogram]
@@ -47,7 +47,7 @@ func TestTotals(t *testing.T) {
 		t.Errorf("the value that was added is %+v now", value)
 	}
 
-	// What was returned is a copy, and what was there before stays first.
+	// The result is a copy, and the existing rows stay first.
 	totals.Add(1, a, value)
 	if !slices.Equal(rows, want) {
 		t.Errorf("rows changed after they were returned: %+v", rows)
@@ -67,15 +67,15 @@ func TestTotals(t *testing.T) {
 	}
 }
 
-// TestTotalsLimit: there is no room for another row, and the rows that exist grow on.
+// TestTotalsLimit checks that a full table rejects new rows and that existing rows still grow.
 func TestTotalsLimit(t *testing.T) {
 	type row = Series[VerbKey, Count]
 	totals := Totals[VerbKey, Count, *Count]{Limit: 2}
 	a, b := VerbKey{Device: "a"}, VerbKey{Device: "b"}
-	want := func(what string, rows ...row) {
+	want := func(name string, rows ...row) {
 		t.Helper()
 		if got := sortedRows(&totals); !slices.Equal(got, rows) {
-			t.Errorf("%s: %+v, want %+v", what, got, rows)
+			t.Errorf("%s: %+v, want %+v", name, got, rows)
 		}
 	}
 	if !totals.Add(1, a, 1) || !totals.Add(2, a, 2) {
@@ -86,7 +86,7 @@ func TestTotalsLimit(t *testing.T) {
 	}
 	want("full", row{Cgroup: 1, Key: a, Value: 1}, row{Cgroup: 2, Key: a, Value: 2})
 	if !totals.Add(2, a, 16) {
-		t.Error("a row that exists does not grow")
+		t.Error("an existing row does not grow")
 	}
 	want("grown", row{Cgroup: 1, Key: a, Value: 1}, row{Cgroup: 2, Key: a, Value: 18})
 	totals.Forget(map[CgroupID]bool{1: true})

@@ -2,14 +2,14 @@
 
 package model
 
-// Method says how a figure of the data path was obtained. The kernel sees none of
-// it: what a container moves is known from counters of hardware, or from probes
+// Method is the method by which a value of the data path was measured. The data path bypasses
+// the kernel: the bytes of a container are known only from hardware counters, or from probes
 // in the container's own processes.
 type Method string
 
 // The methods, best first.
 const (
-	// MethodPort: the counters of a port that belongs to one workload alone.
+	// MethodPort: the counters of a port with an exclusive owner.
 	MethodPort Method = "port"
 	// MethodQPCounter: hardware counters that queue pairs are bound to, through
 	// RDMA netlink.
@@ -19,7 +19,7 @@ const (
 	MethodUprobe Method = "uprobe"
 )
 
-// Direction of traffic, as the container sees it. What an RDMA read brings is
+// Direction is the direction of traffic, as the container sees it. Data from an RDMA read is
 // received.
 type Direction string
 
@@ -29,19 +29,19 @@ const (
 	Receive  Direction = "receive"
 )
 
-// Seen says how much of a cumulative figure was seen. The zero Seen is all of it.
+// Seen describes how completely a cumulative value was measured. The zero Seen is complete.
 //
-// A figure that is counted in windows of time, and scaled up, never adds to one
-// that is exact: there are two, and the exact one rests meanwhile.
+// A value that is counted in windows of time and scaled up is kept apart from the exact value,
+// which rests in the meantime.
 type Seen struct {
-	// Sampled: counted in windows, and scaled up by the time between them.
+	// Sampled: counted in windows of time and scaled up.
 	Sampled bool
-	// Resting: exact so far, and not counted on at present.
+	// Resting: exact, and not counted at present.
 	Resting bool
 }
 
-// Traffic is what one cgroup moved over one HCA in one direction since it is
-// watched, in bytes.
+// Traffic is the bytes that one cgroup moved over one HCA in one direction since watching
+// began.
 type Traffic struct {
 	Cgroup    uint64
 	Device    string
@@ -51,18 +51,17 @@ type Traffic struct {
 	Seen
 }
 
-// Calls are the calls of the data path that are probed together.
+// Calls are calls of the data path that are probed together.
 type Calls string
 
-// Posting tells of what is sent, polling of what is received, of errors and of
-// durations.
+// Posting measures sent data; polling measures received data, errors and durations.
 const (
 	PostCalls Calls = "post"
 	PollCalls Calls = "poll"
 )
 
-// Sampling is which part of the time the calls of one cgroup on one HCA are
-// watched, 1 for all of it.
+// Sampling is the ratio of time in which the calls of one cgroup on one HCA are watched; 1 is
+// always.
 type Sampling struct {
 	Cgroup uint64
 	Device string
@@ -70,42 +69,40 @@ type Sampling struct {
 	Ratio  float64
 }
 
-// Budget is what probes on the data path cost one cgroup at present.
+// Budget is the current cost of data-path probes for one cgroup.
 type Budget struct {
 	Cgroup CgroupID
-	// SpentRatio is the largest share of its own CPU time that probes took of a process in
-	// the last minute.
+	// SpentRatio is the largest share of a process's CPU time that probes used in the last
+	// minute.
 	SpentRatio float64
 }
 
 // DataPathStats is the state of the probes on the data path.
 type DataPathStats struct {
-	// LimitRatio is the share of a process's CPU time that probes may take, infinite without
-	// a limit.
+	// LimitRatio is the maximum share of a process's CPU time that probes may use, infinite
+	// without a limit.
 	LimitRatio float64
-	Processes  uint64 // that are watched
-	Probes     uint64 // that are attached
-	// Late counts the verbs contexts that were ready to send before their
-	// provider's functions were probed: what they did first is not counted.
+	Processes  uint64 // watched
+	Probes     uint64 // attached
+	// Late counts the verbs contexts that were ready to send before their provider's functions
+	// were probed: their first calls are not counted.
 	Late uint64
 }
 
-// VF is a virtual function as its physical one tells of it (IFLA_VF_INFO of the
-// network interface), wherever the function is: in a container or in a virtual
-// machine.
+// VF is a virtual function as reported by its physical function (IFLA_VF_INFO of the network
+// interface), also if the function is in a container or in a virtual machine.
 type VF struct {
 	PF         string // the HCA of the physical function
 	Number     int
-	PCIAddress string // empty when the kernel does not tell
-	NodeGUID   string // empty where it has none
+	PCIAddress string // empty if unknown
+	NodeGUID   string // empty if it has none
 	PortGUID   string
-	// Counted says whether the driver counts: the figures are then what the function
-	// has moved, by RDMA and otherwise, in bytes and packets.
+	// Counted reports that the driver counts: the following are all bytes and packets of the
+	// function, with or without RDMA.
 	Counted                         bool
 	TransmitBytes, ReceiveBytes     uint64
 	TransmitPackets, ReceivePackets uint64
-	// Look is the number of the look that read the figures, which are those of its
-	// time; it grows with each that read them. 0 without figures.
+	// Look is the sequence number of the reading of these counters; 0 without counters.
 	Look uint64
 }
 
@@ -117,7 +114,7 @@ type Peer struct {
 	QPN    uint32
 	Type   string // RC, UC, XRC_INI, …
 	State  string // INIT, RTR, RTS, …
-	// RemoteGID is empty where packets are not routed by it, RemoteLID 0 on RoCE.
+	// RemoteGID is empty if packets are not routed by it; RemoteLID is 0 on RoCE.
 	RemoteGID string
 	RemoteLID uint32
 	RemoteQPN uint32

@@ -10,19 +10,18 @@ type Optional struct {
 	Known bool
 }
 
-// Some is a number that was collected.
+// Some returns a number that was collected.
 func Some(v float64) Optional { return Optional{v, true} }
 
-// Usage is what one cgroup and all below it use of the node, from its
-// controllers. Times are in seconds, sizes in bytes; a limit that is not set is
-// infinite.
+// Usage is the node resources that one cgroup and its descendants use, from its controllers.
+// Times are in seconds, sizes in bytes; a limit that is not set is infinite.
 type Usage struct {
 	Cgroup uint64
-	// Created is when the cgroup was made, as far as its directory tells.
+	// Created is the time at which the cgroup was created, from its directory.
 	Created time.Time
 	CPU     CPUUsage
 	Memory  MemoryUsage
-	// IO is what the block devices did for it.
+	// IO is the I/O on block devices.
 	IO                   []DeviceIO
 	IOWaiting, IOStalled Optional // pressure
 
@@ -31,21 +30,21 @@ type Usage struct {
 	ThreadsMax Optional // pids.max
 }
 
-// CPUUsage is the time that tasks ran, and how they are held back.
+// CPUUsage is the CPU time of tasks and their throttling.
 type CPUUsage struct {
 	Total  Optional
 	User   Optional
 	System Optional
-	// Periods of the quota that have passed, those in which it was used up, and
-	// how long tasks had to wait for the next.
+	// Periods of the quota that have passed, those in which it was used up, and the throttled
+	// time.
 	Periods          Optional
 	ThrottledPeriods Optional
 	Throttled        Optional
-	// Quota and Period are in microseconds, as everybody has them.
+	// Quota and Period are in microseconds, as in the kernel.
 	Quota  Optional
 	Period Optional
-	Shares Optional // of version 1; a weight of version 2 is converted
-	// Waiting is how long some task had no CPU, Stalled how long none had.
+	Shares Optional // version 1; a weight of version 2 is converted
+	// Waiting is the time in which some task had no CPU, Stalled the time in which none had.
 	Waiting Optional
 	Stalled Optional
 }
@@ -54,7 +53,7 @@ type CPUUsage struct {
 type MemoryUsage struct {
 	Usage      Optional
 	Peak       Optional
-	WorkingSet Optional // usage without the page cache that was not used lately
+	WorkingSet Optional // usage without inactive page cache
 	RSS        Optional // anonymous memory
 	Cache      Optional
 	Swap       Optional
@@ -64,10 +63,10 @@ type MemoryUsage struct {
 	Limit       Optional
 	SwapLimit   Optional
 	Reservation Optional
-	LimitHits   Optional // how often the limit was in the way
+	LimitHits   Optional // how often the limit was hit
 
-	// Faults and MajorFaults are those of the cgroup itself, the next two those of
-	// all below it, too. Version 2 does not tell them apart: they are the same.
+	// Faults and MajorFaults count the cgroup itself, the next two also its descendants.
+	// Version 2 has one value for both.
 	Faults           Optional
 	MajorFaults      Optional
 	FaultsBelow      Optional
@@ -76,29 +75,29 @@ type MemoryUsage struct {
 	Waiting, Stalled Optional // pressure
 }
 
-// DeviceIO is what one block device did for a cgroup.
+// DeviceIO is the I/O of a cgroup on one block device.
 type DeviceIO struct {
-	Device       string // /dev/sda; MAJOR:MINOR when its name is not known
+	Device       string // /dev/sda; MAJOR:MINOR if its name is unknown
 	Major, Minor uint32
 
 	ReadBytes, WriteBytes, DiscardBytes Optional
 	Reads, Writes                       Optional
 }
 
-// Namespace is one network namespace that containers are in.
+// Namespace is one network namespace with containers in it.
 type Namespace struct {
-	// Inode is that of the namespace file, /proc/PID/ns/net.
+	// Inode is the inode of the namespace file, /proc/PID/ns/net.
 	Inode uint64
-	// PID is a process in it, and Cgroup that process's cgroup.
+	// PID is a process in it, and Cgroup the cgroup of this process.
 	PID    int
 	Cgroup uint64
-	// Host is the namespace of the node itself.
+	// Host reports that this is the namespace of the node itself.
 	Host bool
-	// Interfaces are what it has but for the loopback; not those of the node.
+	// Interfaces are its interfaces except the loopback; none for the node's namespace.
 	Interfaces []Interface
 }
 
-// Interface is one network interface and what it has counted (/proc/PID/net/dev).
+// Interface is one network interface with its counters (/proc/PID/net/dev).
 type Interface struct {
 	Name string
 

@@ -29,36 +29,39 @@ type GPUVendor struct {
 	Vendor Vendor
 	Source string // name of the source that reads its GPUs; empty if there is none
 
-	// Resources are prefixes of the kubelet's resources that are GPUs or parts of them. A resource that ends in
-	// ExceptSuffix stands for all GPUs of the node, for monitoring. IsPartition recognizes other resources that are parts.
+	// Resources are prefixes of the kubelet's resources that are GPUs or parts of GPUs. A
+	// resource that ends in ExceptSuffix stands for all GPUs of the node, for monitoring.
+	// IsPartition recognizes other resources that are parts.
 	Resources    []string
 	ExceptSuffix string
 	IsPartition  func(resource string) bool
-	DRADriver    string // of resource claims, of which the kubelet reports the resource DRIVER/POOL
+	DRADriver    string // for resource claims, which the kubelet reports as DRIVER/POOL
 
-	// CDIKinds are the kinds VENDOR/CLASS of its GPUs in the Container Device Interface. A requested GPU is kept as the
-	// first of them and its name, or as the bare name if BareNames is set: one vendor only has those.
+	// CDIKinds are the kinds VENDOR/CLASS of its GPUs in the Container Device Interface. A
+	// requested GPU is stored as the first kind and its name, or as the bare name if BareNames
+	// is set, which only one vendor may set.
 	CDIKinds      []string
 	BareNames     bool
-	DriverNumbers bool   // a number in a request is the one that the driver gives the GPU
+	DriverNumbers bool   // a number in a request is the driver's number of the GPU
 	DockerDriver  string // name of its driver in device requests of Docker
 
-	SharedAddress bool   // its device plugin calls the first part of a GPU by the PCI address of the GPU
-	NodePrefix    string // of the device node of one GPU, which a number follows; empty if it has only DRI nodes
+	SharedAddress bool   // its device plugin uses the PCI address of a GPU for its first part
+	NodePrefix    string // device node of one GPU without its number; empty if it has only DRI nodes
 	CharDriver    string // prefix of its drivers in /proc/devices; empty if it has only DRI nodes
 	DeviceClass   DeviceClass
 	Unlisted      *UnlistedNodes // nil if sysfs lists all of its device nodes
 
 	ProcessEngines []string // engines that its driver reports for each process
-	IdleIsZero     bool     // an engine that the driver leaves out of a process that it reports engines of is unused
-	HexSerial      bool     // its tools show the unique id of the ASIC as serial number: 0x and 16 digits
-	LibraryCure    string   // what helps if its source fails with ErrLibrary
+	IdleIsZero     bool     // an engine that the driver omits for a process with other engines is unused
+	HexSerial      bool     // its tools show the ASIC's unique ID as serial number: 0x and 16 digits
+	LibraryCure    string   // advice if its source fails with ErrLibrary
 }
 
 // UnlistedNodes describes device nodes that sysfs does not list.
 type UnlistedNodes struct {
 	PCIDriver string // driver of the GPUs below /sys/bus/pci/drivers
-	// Minors returns the minor numbers of a driver of /proc/devices on a node with a number of GPUs.
+	// Minors returns the minor numbers of a driver of /proc/devices on a node with a number of
+	// GPUs.
 	Minors func(driver string, gpus int) []uint32
 	Name   func(driver string, minor uint32) string // of the node in /dev
 }

@@ -4,10 +4,10 @@ package model
 
 import "testing"
 
-// TestVendorRows checks what the code that reads the rows relies on.
+// TestVendorRows checks the assumptions of the code that uses the rows.
 func TestVendorRows(t *testing.T) {
 	bare := 0
-	seen := map[string]Vendor{} // what only one vendor can have
+	seen := map[string]Vendor{} // names that must be unique
 	for _, v := range GPUVendors {
 		if v.Vendor.Row().Vendor != v.Vendor {
 			t.Errorf("%s has two rows", v.Vendor)

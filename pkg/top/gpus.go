@@ -10,18 +10,18 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// gpuHeader names the columns of the table of GPUs. BUSIEST is the engine of the GPU
-// that the workload used most, and for which part of the time.
+// gpuHeader names the columns of the table of GPUs. BUSIEST is the engine of the GPU that the
+// workload used most, with its busy ratio.
 var gpuHeader = []string{"WORKLOAD", "GPU", "PROCESSES", "MEMORY", "BUSIEST", "ALLOCATED"}
 
-// gpuUse is what one workload has of one GPU.
+// gpuUse is the GPU usage of workloads.
 type gpuUse struct {
 	memory, processes map[key]float64
 	engines           map[key]map[string]float64
 	allocated         map[key]bool
 }
 
-// parseGPUs reads who uses which GPU. A GPU is called by its vendor and number.
+// parseGPUs returns the GPU usage of workloads. A GPU is named by vendor and number.
 func parseGPUs(families map[string]*dto.MetricFamily) gpuUse {
 	names := map[string]string{}
 	for _, m := range families["gpu_info"].GetMetric() {

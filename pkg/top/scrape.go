@@ -18,22 +18,22 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// maxExposition bounds what is read of an answer.
+// maxExposition bounds the size of an answer.
 const maxExposition = 64 << 20
 
-// A key is one row: a workload on one HCA. The zero owner is nobody.
+// A key is one row: a workload on one HCA. The zero owner is unattributed.
 type key struct {
 	workload, containerID, device string
 }
 
-// A series is one counter of a row: which, and its other labels.
+// A series is one counter of a row: its name and its other labels.
 type series struct {
 	key
 	labels string // verb, or method
 }
 
-// A sample is what one scrape says, summed up per row as far as that loses
-// nothing: counters stay apart until their growth is known.
+// A sample is the result of one scrape, summed by row where possible: counters are kept apart
+// until their growth is known.
 type sample struct {
 	at         time.Time
 	objects    map[key]map[string]float64 // type → number
@@ -41,7 +41,7 @@ type sample struct {
 	errors     map[key]float64
 	verbs      map[series]float64
 	durations  map[series]histogram
-	// transmitted and received are bytes, by method and whether they are estimates.
+	// transmitted and received are bytes, by method and by exact or estimated.
 	transmitted map[series]float64
 	received    map[series]float64
 
@@ -77,7 +77,7 @@ func scrape(ctx context.Context, client *http.Client, url string) (*sample, erro
 	return s, nil
 }
 
-// errNoSensor says that something else answers at the URL.
+// errNoSensor reports that the URL belongs to another program.
 var errNoSensor = errors.New("these are not the metrics of accelscope")
 
 // parse reads an exposition in the text format.
@@ -87,11 +87,11 @@ func parse(r io.Reader) (*sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	ours := false
+	found := false
 	for name := range families {
-		ours = ours || strings.HasPrefix(name, "accelscope_")
+		found = found || strings.HasPrefix(name, "accelscope_")
 	}
-	if !ours {
+	if !found {
 		return nil, errNoSensor
 	}
 	s := &sample{
@@ -119,8 +119,8 @@ func parse(r io.Reader) (*sample, error) {
 	}
 	for _, m := range families["container_rdma_verbs_errors_total"].GetMetric() {
 		k, label := labels(m)
-		// An error of a query is an answer: libraries ask for every GID there
-		// could be, thousands of them, and most do not exist.
+		// An error of a query is a valid answer: libraries query every possible GID, thousands
+		// of them, and most do not exist.
 		if !strings.HasPrefix(label["verb"], "query_") {
 			s.errors[k] += value(m)
 		}
@@ -145,11 +145,11 @@ func parse(r io.Reader) (*sample, error) {
 	return s, nil
 }
 
-// sampled marks the methods of estimates.
+// sampled is the suffix of estimated methods.
 const sampled = "_sampled"
 
-// bytes adds the bytes of a family. Those that are estimates are series of their
-// own here, too: they go on where exact ones rest.
+// bytes adds the bytes of a family. Estimates are separate series here, too: they grow while
+// the exact ones rest.
 func (s *sample) bytes(family *dto.MetricFamily, to map[series]float64) {
 	suffix := ""
 	if strings.HasSuffix(family.GetName(), sampled+"_total") {
@@ -169,7 +169,7 @@ func labels(m *dto.Metric) (key, map[string]string) {
 	return key{label["workload"], label["container_id"], label["device"]}, label
 }
 
-// value is that of a counter, gauge or untyped metric.
+// value returns the value of a counter, gauge or untyped metric.
 func value(m *dto.Metric) float64 {
 	return m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue()
 }

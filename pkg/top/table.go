@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// header names the columns of a row. ERRORS counts since the sensor started,
-// without queries; rates and P99 are those of the last interval. TX/S and RX/S are
-// bytes, with a ~ where some are estimates.
+// header names the columns of a row. ERRORS counts since the sensor started, without queries;
+// rates and P99 are those of the last interval. TX/S and RX/S are bytes, with a ~ if some are
+// estimates.
 var header = []string{"WORKLOAD", "DEVICE", "QP", "CQ", "MR", "REGISTERED", "TX/S", "RX/S", "VERBS/S", "ERRORS", "P99"}
 
-// none stands for what is not known, or not defined: the rate of one scrape,
-// the latency of no call.
+// none stands for a value that is unknown or undefined: the rate of one scrape, the latency of
+// no call.
 const none = "-"
 
-// rows renders what now says, and what has grown since last, which may be nil.
-// They are sorted by name, so that they keep their place; no owner is last.
+// rows renders now, and the growth since last, which may be nil. Rows are sorted by name, so
+// that they keep their positions; the unattributed row is last.
 func rows(last, now *sample) [][]string {
 	keys := map[key]bool{}
 	for k := range now.objects {
@@ -82,8 +82,8 @@ func byName(a, b key) int {
 	)
 }
 
-// growth of a counter. One that fell was reset, when its sensor restarted, and
-// has grown to now since.
+// growth returns the growth of a counter. A counter that fell was reset by a restart of its
+// sensor.
 func growth(last, now float64) float64 {
 	if now < last {
 		return now
@@ -91,7 +91,7 @@ func growth(last, now float64) float64 {
 	return now - last
 }
 
-// add adds what now has grown over last to sum.
+// add adds the growth of now since last to sum.
 func add(sum, now, last histogram) histogram {
 	if now[math.Inf(1)] < last[math.Inf(1)] {
 		last = nil // reset
@@ -105,9 +105,9 @@ func add(sum, now, last histogram) histogram {
 	return sum
 }
 
-// quantile interpolates linearly within the bucket, as PromQL's
-// histogram_quantile does. above says that it lies above the highest bound,
-// which is returned. ok is false when nothing was counted.
+// quantile interpolates linearly within the bucket, like PromQL's histogram_quantile. above
+// reports that the result is above the highest bound, which is returned then. ok is false for
+// an empty histogram.
 func (h histogram) quantile(q float64) (seconds float64, above, ok bool) {
 	rank := q * h[math.Inf(1)]
 	if !(rank > 0) {
@@ -138,7 +138,7 @@ func p99(h histogram) string {
 	return duration(seconds)
 }
 
-// A rate is the growth of a counter in a second, which may be an estimate.
+// A rate is the growth of a counter per second, which may be an estimate.
 type rate struct {
 	perSecond float64
 	estimate  bool
@@ -198,7 +198,7 @@ func size(n float64) string {
 	return fmt.Sprintf("%.1f %s", n, units[i])
 }
 
-// duration keeps three digits.
+// duration formats a duration with three digits.
 func duration(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
 	digits := time.Duration(1)

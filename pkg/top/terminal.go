@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// minWorkload is how narrow the first column may become.
+// minWorkload is the minimum width of the first column.
 const minWorkload = 12
 
-// A screen draws tables: over the last one on a terminal, below it elsewhere.
-// The last one stays when the program ends.
+// A screen draws tables: over the previous one on a terminal, below it otherwise. The last
+// table stays when the program ends.
 type screen struct {
 	out   io.Writer
 	size  func() (columns, lines int) // zero: unlimited
@@ -47,13 +47,13 @@ func newScreen(out io.Writer, plain bool, title string) *screen {
 	return s
 }
 
-// draw shows the table of HCAs and, if there are GPUs, that of GPUs below it.
+// draw draws the table of HCAs and, if there are GPUs, the table of GPUs below it.
 func (s *screen) draw(hcas, gpus [][]string) error {
 	columns, height := s.size()
 	var lines []string
 	switch {
 	case len(hcas)+len(gpus) == 0:
-		lines = []string{"nobody uses an HCA or a GPU"}
+		lines = []string{"no workload uses an HCA or a GPU"}
 	case len(gpus) == 0:
 		lines = table(header, hcas, columns)
 	case len(hcas) == 0:
@@ -69,7 +69,7 @@ func (s *screen) draw(hcas, gpus [][]string) error {
 		more := len(lines) - height + 2
 		lines = append(lines[:height-2], fmt.Sprintf("… %d more", more))
 	}
-	// Home, every line up to its end, and nothing below: no flicker.
+	// Cursor home, clear each line to its end, and clear below: no flicker.
 	var b strings.Builder
 	b.WriteString("\x1b[H")
 	for _, l := range lines {
@@ -96,7 +96,7 @@ func (s *screen) print(lines []string) error {
 	return err
 }
 
-// message shows one line below the table.
+// message prints one line below the table.
 func (s *screen) message(text string) error {
 	if s.title != "" {
 		columns, _ := s.size()
@@ -108,8 +108,8 @@ func (s *screen) message(text string) error {
 	return err
 }
 
-// table aligns rows below the header, text to the left and numbers to the
-// right. What does not fit into the columns is taken from the workloads.
+// table aligns rows below the header, text to the left and numbers to the right. If they are
+// too wide it truncates the workloads.
 func table(header []string, rows [][]string, columns int) []string {
 	rows = append([][]string{header}, rows...)
 	width := make([]int, len(header))
@@ -135,8 +135,7 @@ func table(header []string, rows [][]string, columns int) []string {
 	return lines
 }
 
-// truncate cuts s to n characters, the last one of them an ellipsis. Zero does
-// not cut.
+// truncate cuts s to n characters, the last one an ellipsis. Zero means unlimited.
 func truncate(s string, n int) string {
 	if n <= 0 || utf8.RuneCountInString(s) <= n {
 		return s
@@ -144,8 +143,8 @@ func truncate(s string, n int) string {
 	return string([]rune(s)[:n-1]) + "…"
 }
 
-// escape makes a name from somewhere else harmless to a terminal: what does
-// not print, controls and invisible characters, is shown as an escape.
+// escape makes a foreign name safe for a terminal: control and invisible characters are
+// escaped.
 func escape(s string) string {
 	var b strings.Builder
 	for i, r := range s {

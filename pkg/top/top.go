@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package top shows in a terminal who uses what. It reads the metrics of any
-// running sensor over HTTP, as Prometheus would: it knows nothing that a
-// dashboard could not know.
+// Package top shows the users of devices in a terminal. It reads the metrics of any running
+// sensor over HTTP, like Prometheus, and uses no other data.
 //
-// scrape.go turns an exposition into a sample, table.go two samples into rows,
-// terminal.go rows into text.
+// scrape.go converts an exposition to a sample, table.go two samples to rows, terminal.go rows
+// to text.
 package top
 
 import (
@@ -17,7 +16,7 @@ import (
 	"time"
 )
 
-// Options say what to show, and where.
+// Options configure Run.
 type Options struct {
 	// URL of the metrics. A user and a password in it are used as basic auth.
 	URL string
@@ -25,18 +24,18 @@ type Options struct {
 	Interval time.Duration
 	// Once prints one table, after two scrapes, and ends.
 	Once bool
-	// Plain prints table after table instead of redrawing, as is done anyway
-	// when Out is not a terminal.
+	// Plain prints one table after another instead of redrawing. It is implied if Out is not a
+	// terminal.
 	Plain bool
 	Out   io.Writer
 }
 
-// scrapeTimeout bounds one scrape. A sensor answers within its deadlines, also
-// when a driver hangs.
+// scrapeTimeout bounds one scrape. A sensor answers within its own deadlines, also if a driver
+// hangs.
 const scrapeTimeout = 10 * time.Second
 
-// Run shows tables until ctx is done. A scrape that fails is told in one line
-// and tried again, except with Once, which returns the error.
+// Run shows tables until ctx is done. A failed scrape is reported in one line and retried,
+// except with Once, which returns the error.
 func Run(ctx context.Context, o Options) error {
 	u, err := url.Parse(o.URL)
 	if err != nil {

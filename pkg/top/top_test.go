@@ -21,12 +21,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// exposition is a sensor's answer, made up: a is called calls times, the nth
-// part of them slower than 1 ms, b holds objects and calls nothing.
+// exposition returns a sensor's answer: a is called calls times, slow of them slower than 1
+// ms, b holds objects and calls nothing.
 func exposition(calls, slow int) string {
 	const a = `workload="ml/train-0/worker",namespace="ml",pod="train-0",container="worker",container_id="c1",device="mlx5_0"`
 	const b = `workload="docker:b",container_id="c2",device="mlx5_0"`
-	const nobody = `workload="",namespace="",pod="",container="",container_id="",device="mlx5_0"`
+	const unattributed = `workload="",namespace="",pod="",container="",container_id="",device="mlx5_0"`
 	var s strings.Builder
 	fmt.Fprintf(&s, `# TYPE accelscope_build_info gauge
 accelscope_build_info{version="v1"} 1
@@ -57,7 +57,7 @@ container_rdma_transmit_bytes_total{%[1]s,method="uprobe"} %[4]d
 container_rdma_transmit_bytes_total{%[2]s,method="uprobe"} 3
 # TYPE container_rdma_receive_bytes_sampled_total counter
 container_rdma_receive_bytes_sampled_total{%[1]s,method="uprobe"} %[4]d
-`, a, b, nobody, calls, calls-slow)
+`, a, b, unattributed, calls, calls-slow)
 	return s.String()
 }
 
@@ -80,7 +80,7 @@ func TestRows(t *testing.T) {
 	b := func(tx string) []string {
 		return []string{"docker:b", "mlx5_0", "1", "-", "-", "-", tx, "-", "-", "-", "-"}
 	}
-	nobody := []string{"(no owner)", "mlx5_0", "1", "-", "-", "-", "-", "-", "-", "-", "-"}
+	unattributed := []string{"(no owner)", "mlx5_0", "1", "-", "-", "-", "-", "-", "-", "-", "-"}
 	a := func(tx, rx, rate, p99 string) []string {
 		return []string{"ml/train-0/worker", "mlx5_0", "4", "2", "3", "1.5 MiB", tx, rx, rate, "7", p99}
 	}
@@ -90,29 +90,29 @@ func TestRows(t *testing.T) {
 	}{
 		"one scrape has no rates": {
 			now:  exposition(100, 0),
-			want: [][]string{b("-"), a("-", "-", "-", "-"), nobody},
+			want: [][]string{b("-"), a("-", "-", "-", "-"), unattributed},
 		},
 		"growth over two seconds": {
 			last: exposition(100, 0), now: exposition(300, 0),
-			// All 200 lie below 2^-10 s: 99 % of that.
-			want: [][]string{b("0 B"), a("100 B", "~100 B", "100", "967µs"), nobody},
+			// All 200 are below 2^-10 s: 99 % of that.
+			want: [][]string{b("0 B"), a("100 B", "~100 B", "100", "967µs"), unattributed},
 		},
 		"latency of the interval only": {
 			last: exposition(100, 0), now: exposition(300, 200),
-			// All 200 between 2^-10 and 2^-9 s; what came before is fast.
-			want: [][]string{b("0 B"), a("100 B", "~100 B", "100", "1.94ms"), nobody},
+			// All 200 between 2^-10 and 2^-9 s; earlier calls are fast.
+			want: [][]string{b("0 B"), a("100 B", "~100 B", "100", "1.94ms"), unattributed},
 		},
 		"no call": {
 			last: exposition(100, 0), now: exposition(100, 0),
-			want: [][]string{b("0 B"), a("0 B", "0 B", "0.0", "-"), nobody},
+			want: [][]string{b("0 B"), a("0 B", "0 B", "0.0", "-"), unattributed},
 		},
 		"the sensor restarted": {
 			last: exposition(100000, 0), now: exposition(50, 0),
-			want: [][]string{b("0 B"), a("25 B", "~25 B", "25.0", "967µs"), nobody},
+			want: [][]string{b("0 B"), a("25 B", "~25 B", "25.0", "967µs"), unattributed},
 		},
 		"a workload appears": {
 			last: "accelscope_build_info 1\n", now: exposition(45, 0),
-			want: [][]string{b("2 B"), a("25 B", "~22 B", "25.0", "967µs"), nobody},
+			want: [][]string{b("2 B"), a("25 B", "~22 B", "25.0", "967µs"), unattributed},
 		},
 	}
 	for name, tt := range tests {
@@ -172,11 +172,11 @@ ml/train-0/worker  mlx5_0   4   2   3     1.5 MiB  100 B  ~100 B      100       
 		}
 	}
 	if !strings.Contains(narrow[2], "…  mlx5_0   4") {
-		t.Errorf("workload is not what was cut: %q", narrow[2])
+		t.Errorf("the workload was not truncated: %q", narrow[2])
 	}
 }
 
-// A container names itself: what it puts there must not reach the terminal.
+// A container chooses its name: control characters in it must not reach the terminal.
 func TestEscape(t *testing.T) {
 	for in, want := range map[string]string{
 		"ns/pod/c":        "ns/pod/c",
@@ -206,7 +206,7 @@ func TestRun(t *testing.T) {
 	var scrapes atomic.Int32
 	sensor := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, password, _ := r.BasicAuth(); user != "u" || password != "secret" {
-			http.Error(w, "who are you?", http.StatusUnauthorized)
+			http.Error(w, "not authorized", http.StatusUnauthorized)
 			return
 		}
 		n := scrapes.Add(1)
@@ -241,7 +241,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("error = %v, want one that says 401", err)
 		}
 	})
-	t.Run("an error is told and tried again", func(t *testing.T) {
+	t.Run("an error is reported and retried", func(t *testing.T) {
 		scrapes.Store(0)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -250,7 +250,7 @@ func TestRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := strings.Count(out.text.String(), "500 Internal Server Error"); got != 1 {
-			t.Errorf("the error is told %d times, want once:\n%s", got, out.text.String())
+			t.Errorf("the error is reported %d times, want once:\n%s", got, out.text.String())
 		}
 		if strings.Contains(out.text.String(), "secret") {
 			t.Errorf("the password is shown:\n%s", out.text.String())
@@ -270,7 +270,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// stopAfter ends the test when enough tables are written.
+// stopAfter ends the test after a number of tables.
 type stopAfter struct {
 	text   strings.Builder
 	tables int
@@ -303,11 +303,11 @@ func TestRedraw(t *testing.T) {
 		t.Errorf("%d lines on a terminal of 5 would scroll", n)
 	}
 	if !strings.Contains(text, "… 3 more") {
-		t.Errorf("what does not fit is not told: %q", text)
+		t.Errorf("truncated lines are not reported: %q", text)
 	}
 }
 
-// TestGPUs: who uses which GPU, beside HCAs or without any.
+// TestGPUs checks the table of GPUs, with and without HCAs.
 func TestGPUs(t *testing.T) {
 	const exposition = `accelscope_build_info 1
 # TYPE gpu_info gauge

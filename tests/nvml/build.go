@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nvml makes a fake of NVIDIA's management library, libnvidia-ml.so.1,
-// for tests on machines without a GPU: a program opens it as it opens the real one.
-// What it answers is a [Scenario], which a test may change while the program runs,
-// and it counts the calls that are made. See fake/nvml.c for what it is made from.
+// Package nvml builds a fake of NVIDIA's management library, libnvidia-ml.so.1, for tests on
+// machines without a GPU. Programs open it like the real one. A [Scenario] defines its
+// answers; a test may change it while the program runs. The library counts the calls.
+// fake/nvml.c names the sources of its behavior.
 package nvml
 
 import (
@@ -17,12 +17,12 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// Library is the name of the file that Build makes.
+// Library is the name of the file that Build creates.
 const Library = "libnvidia-ml.so.1"
 
-// Build compiles the library into dir, which it makes, and returns its path. An old
-// one lacks what drivers after R450 brought. It needs gcc, and go for the directory
-// of the vendor's header, which is a part of go-nvml.
+// Build compiles the library into dir, which it creates, and returns its path. An old library
+// lacks the functions that were added after R450. Build needs gcc, and go to find the vendor's
+// header in go-nvml.
 func Build(ctx context.Context, dir string, old bool) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err

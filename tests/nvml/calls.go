@@ -10,20 +10,20 @@ import (
 	"strings"
 )
 
-// The file of calls is a table: who was called, and how often.
+// The call file is a table of function names and counts.
 const (
 	callName = 56
 	callSize = callName + 8
 	callRoom = 4096
 )
 
-// Calls is how often each function was called for each device: "0:1 nvmlDeviceGetName",
-// and "- nvmlDeviceGetCount_v2" where there is no device. Loading and unloading the
-// library are "- dlopen" and "- dlclose", calls for a GPU while another one for it was
-// blocked are "0 while another call was blocked" as well.
+// Calls counts the calls of each function for each device: "0:1 nvmlDeviceGetName", and "-
+// nvmlDeviceGetCount_v2" without a device. Loading and unloading the library are "- dlopen"
+// and "- dlclose". A call for a GPU with a blocked call is also counted as "0 while another
+// call was blocked".
 type Calls map[string]uint64
 
-// Calls reads how often what was called until now, by all processes that use s.
+// Calls returns the calls of all processes that use s.
 func (s *Scenario) Calls() (Calls, error) {
 	table, err := os.ReadFile(s.calls)
 	if err != nil {
@@ -39,10 +39,10 @@ func (s *Scenario) Calls() (Calls, error) {
 	return c, nil
 }
 
-// Blocked is how often a GPU was asked while another call for it was blocked.
+// Blocked returns the number of calls for a GPU with a blocked call.
 func (c Calls) Blocked() uint64 { return c.Functions()["while another call was blocked"] }
 
-// Since are the calls that were made after earlier.
+// Since returns the calls after earlier.
 func (c Calls) Since(earlier Calls) Calls {
 	since := Calls{}
 	for name, n := range c {
@@ -53,7 +53,7 @@ func (c Calls) Since(earlier Calls) Calls {
 	return since
 }
 
-// Functions are the calls of each function, for all devices.
+// Functions returns the calls of each function, for all devices.
 func (c Calls) Functions() map[string]uint64 {
 	sum := map[string]uint64{}
 	for name, n := range c {
@@ -63,7 +63,7 @@ func (c Calls) Functions() map[string]uint64 {
 	return sum
 }
 
-// Of is how often the functions that begin with prefix were called for a device.
+// Of returns the number of calls for a device of functions with a prefix.
 func (c Calls) Of(device, prefix string) uint64 {
 	var sum uint64
 	for name, n := range c {

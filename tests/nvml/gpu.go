@@ -9,17 +9,17 @@ import (
 
 const (
 	mib = 1 << 20
-	// h100 has so much memory, of which the driver keeps some.
+	// The memory of an H100 and the part that the driver reserves.
 	h100Total, h100Reserved = 81559 * mib, 551 * mib
-	// overhead is what is used on a device beside what its processes have.
+	// overhead is the used memory of a device without processes.
 	overhead = 64 * mib
 	links    = 18 // NVLinks of an H100
 )
 
-// UUID is that of GPU n.
+// UUID returns the UUID of GPU n.
 func UUID(n int) string { return fmt.Sprintf("GPU-%08x-0000-4000-8000-%012x", 0xac0000+n, n) }
 
-// Address is the PCI address of GPU n, as sysfs has it.
+// Address returns the PCI address of GPU n in the format of sysfs.
 func Address(n int) string { return fmt.Sprintf("0000:%02x:00.0", 0x20+0x10*n) }
 
 // AddH100 adds GPU n: one of eight on a board, without processes.
@@ -95,8 +95,8 @@ func (s *Scenario) AddH100(n int) {
 	s.Balance()
 }
 
-// addErrors adds what broke: a corrected error in DRAM, an uncorrected one long ago,
-// a row remapped for each.
+// addErrors adds errors: a corrected one in DRAM, an old uncorrected one, a remapped row for
+// each.
 func (s *Scenario) addErrors(d string) {
 	for kind := range 2 { // corrected, uncorrected
 		for scope := range 2 { // volatile, aggregate
@@ -146,21 +146,21 @@ func (s *Scenario) addLinks(d string, n int) {
 	}
 }
 
-// A Profile is that of a MIG device.
+// A Profile is the profile of a MIG device.
 type Profile struct {
 	Name                string
 	Slices, SMs, Memory uint64 // Memory in MiB
 	instance            int    // number of the first GPU instance of this profile
 }
 
-// Profiles of an H100.
+// The profiles of an H100.
 var (
 	Profile1g = Profile{"1g.10gb", 1, 16, 9856, 7}
 	Profile3g = Profile{"3g.40gb", 3, 60, 40320, 1}
 )
 
-// SplitGPU switches MIG on for GPU n and gives it these devices instead of those
-// that it has. As a real GPU, it then reports no utilization.
+// SplitGPU enables MIG for GPU n and replaces its MIG devices. As on a real GPU, no
+// utilization is reported any more.
 func (s *Scenario) SplitGPU(n int, profiles ...Profile) {
 	d := fmt.Sprint(n)
 	for m := range 7 {
@@ -187,8 +187,7 @@ func (s *Scenario) SplitGPU(n int, profiles ...Profile) {
 	s.Balance()
 }
 
-// Balance makes the memory and the utilization of all devices what their processes
-// make of it.
+// Balance sets the memory and the utilization of all devices to the sums of their processes.
 func (s *Scenario) Balance() {
 	for _, d := range s.Devices() {
 		used, sm, mem := uint64(overhead), uint64(0), uint64(0)

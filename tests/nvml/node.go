@@ -11,12 +11,12 @@ import (
 	"strings"
 )
 
-// GPUs of a node.
+// GPUs is the number of GPUs of a node.
 const GPUs = 8
 
-// Node adds eight GPUs with these processes: on GPUs 0 to 4 several time-slice one,
-// on GPU 5 they share it through MPS, GPUs 6 and 7 are cut into MIG devices. The
-// processes are dealt over the twelve devices in turn; a process uses one.
+// Node adds eight GPUs with these processes: GPUs 0 to 4 are time-sliced, GPU 5 is shared
+// through MPS, GPUs 6 and 7 are split into MIG devices. The processes are distributed over the
+// twelve devices in turn; each uses one device.
 func (s *Scenario) Node(pids ...int) {
 	for n := range GPUs {
 		s.AddH100(n)
@@ -30,7 +30,7 @@ func (s *Scenario) Node(pids ...int) {
 		switch {
 		case p.Device == "5":
 			p.Kinds = "CM"
-		case i%len(devices) == 0: // draws as well, and decodes
+		case i%len(devices) == 0: // graphics and decoding as well
 			p.Kinds, p.Decoder = "CG", 1
 		}
 		s.Processes = append(s.Processes, p)
@@ -38,14 +38,14 @@ func (s *Scenario) Node(pids ...int) {
 	s.Balance()
 }
 
-// A Sensor is what a program needs to see a fake node with GPUs.
+// A Sensor is the configuration of a sensor for a fake node with GPUs.
 type Sensor struct {
 	Arguments   []string // of accelscope
 	Environment []string
 }
 
-// Bench makes eight GPUs with these processes, in the fake sysfs and procfs of a node
-// that has them, and the library with its scenario in dir: for benchmarks.
+// Bench creates eight GPUs with these processes, in the fake sysfs and procfs of a node, and
+// the library with its scenario in dir: for benchmarks.
 func Bench(ctx context.Context, dir, sysfs, procfs string, pids []int) (Sensor, error) {
 	library, err := Build(ctx, dir, false)
 	if err != nil {
@@ -67,8 +67,8 @@ func Bench(ctx context.Context, dir, sysfs, procfs string, pids []int) (Sensor, 
 	return Sensor{[]string{"--gpu.nvml-library=" + library}, s.Environment()}, s.Write()
 }
 
-// Bind writes what sysfs and procfs have of GPU n while the driver is bound to it. It
-// changes nothing that the library answers.
+// Bind writes the files of sysfs and procfs for GPU n with a bound driver. The answers of the
+// library do not change.
 func Bind(sysfs, procfs string, n int) error {
 	device := filepath.Join(sysfs, "bus/pci/devices", Address(n))
 	driver := filepath.Join(sysfs, "bus/pci/drivers/nvidia", Address(n))
@@ -92,9 +92,9 @@ func Bind(sysfs, procfs string, n int) error {
 	return os.Symlink("../../devices/"+Address(n), driver)
 }
 
-// Capabilities writes what the driver says in procfs of the device nodes of MIG devices.
+// Capabilities writes the driver's procfs files for the device nodes of MIG devices.
 func (s *Scenario) Capabilities(procfs string) error {
-	const perInstance, perGPU = 9, 15 * 9 // minors; the first are of the whole machine
+	const perInstance, perGPU = 9, 15 * 9 // minors; the first ones belong to the whole machine
 	for _, d := range s.Devices() {
 		gpu, _, is := strings.Cut(d, ":")
 		if !is {
@@ -121,7 +121,7 @@ func (s *Scenario) Capabilities(procfs string) error {
 	return nil
 }
 
-// Unbind is the opposite of Bind.
+// Unbind reverts Bind.
 func Unbind(sysfs, procfs string, n int) error {
 	if err := os.RemoveAll(filepath.Join(procfs, "driver/nvidia/gpus", Address(n))); err != nil {
 		return err
@@ -129,7 +129,7 @@ func Unbind(sysfs, procfs string, n int) error {
 	return os.Remove(filepath.Join(sysfs, "bus/pci/drivers/nvidia", Address(n)))
 }
 
-// Suspend sets what runtime power management says of GPU n: active, suspended.
+// Suspend sets the runtime power management status of GPU n: active, suspended.
 func Suspend(sysfs string, n int, status string) error {
 	return write(filepath.Join(sysfs, "bus/pci/devices", Address(n), "power/runtime_status"), status+"\n")
 }

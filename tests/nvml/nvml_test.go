@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestFake asks the fake through go-nvml, as the sensor does: what the scenario says
-// must come back, and what it says against a call.
+// TestFake calls the fake through go-nvml, like the sensor: it must return the values and the
+// failures of the scenario.
 func TestFake(t *testing.T) {
 	library, err := Build(t.Context(), t.TempDir(), false)
 	if err != nil {
@@ -30,14 +30,14 @@ func TestFake(t *testing.T) {
 		if err := s.Write(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(15 * time.Millisecond) // the library looks every 5 ms
+		time.Sleep(15 * time.Millisecond) // the library checks every 5 ms
 	}
 	t.Setenv("NVML_FAKE_SCENARIO", s.file)
 	t.Setenv("NVML_FAKE_CALLS", s.calls)
-	is := func(what string, got, want any) {
+	is := func(name string, got, want any) {
 		t.Helper()
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", what, diff)
+			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
 
@@ -81,7 +81,7 @@ func TestFake(t *testing.T) {
 	is("link", fields[1].Value[0], byte(3))
 	is("no such field", nv.Return(fields[2].NvmlReturn), nv.ERROR_NOT_SUPPORTED)
 
-	// Samples come once.
+	// Samples are returned once.
 	samples, ret := d.GetProcessUtilization(0)
 	is("samples", ret, nv.SUCCESS)
 	is("samples", len(samples) > 100, true)
@@ -90,7 +90,7 @@ func TestFake(t *testing.T) {
 		t.Errorf("samples of the future: %v", ret)
 	}
 
-	// MIG: devices of their own, and no samples.
+	// MIG: separate devices, and no samples.
 	gpu, _ := lib.DeviceGetHandleByIndex(6)
 	_, ret = gpu.GetProcessUtilization(0)
 	is("samples with MIG", ret, nv.ERROR_NOT_SUPPORTED)
@@ -105,7 +105,7 @@ func TestFake(t *testing.T) {
 	_, ret = mig.GetMemoryInfo()
 	is("a MIG device that is gone", ret, nv.ERROR_INVALID_ARGUMENT)
 
-	// Events: those that come after the registration.
+	// Events: those after the registration.
 	s.XID("0", 31)
 	write()
 	set, _ := lib.EventSetCreate()
@@ -119,7 +119,7 @@ func TestFake(t *testing.T) {
 	is("XID", event.EventData, uint64(79))
 	is("device of the XID", event.Device == d, true)
 
-	// A call that blocks, one that fails, and a GPU that is gone.
+	// A blocked call, a failing call, and a removed GPU.
 	s.Block("0", "nvmlDeviceGetPowerUsage")
 	s.Fail("0", "nvmlDeviceGetSerial", 999)
 	write()
@@ -136,7 +136,7 @@ func TestFake(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	if _, ret := d.GetName(); ret != nv.SUCCESS {
-		t.Errorf("beside a call that blocks: %v", ret)
+		t.Errorf("during a blocked call: %v", ret)
 	}
 	s.Heal("0", "nvmlDeviceGetPowerUsage")
 	write()
@@ -145,7 +145,7 @@ func TestFake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	is("calls beside one that was blocked", before.Blocked(), uint64(1))
+	is("calls during a blocked call", before.Blocked(), uint64(1))
 	s.Remove("0")
 	write()
 	_, ret = d.GetPowerUsage()
@@ -167,7 +167,8 @@ func TestFake(t *testing.T) {
 	is("shutdown", lib.Shutdown(), nv.SUCCESS)
 }
 
-// TestOldLibrary says what the old library lacks, and that it has what NVML always had.
+// TestOldLibrary checks which functions the old library lacks, and that it has the ones that
+// NVML always had.
 func TestOldLibrary(t *testing.T) {
 	functions := func(old bool) []string {
 		library, err := Build(t.Context(), t.TempDir(), old)

@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// System is the device of what is asked of no device.
+// System is the device of calls without a device.
 const System = "-"
 
-// Unknown is a number that NVML does not know.
+// Unknown is NVML's value for an unknown number.
 const Unknown = 1<<64 - 1
 
-// What a call may fail with: nvmlReturn_t of nvml.h.
+// Return codes of failing calls: nvmlReturn_t of nvml.h.
 const (
 	DriverNotLoaded = 9
 	GPUIsLost       = 15
@@ -34,13 +34,13 @@ type Process struct {
 	Device string // 0, or 0:1 for the MIG device 1 of GPU 0
 	PID    int
 	Memory uint64 // bytes, or Unknown
-	// What it uses of the engines, in percent, whenever the driver looks.
+	// The current usage of the engines, in percent.
 	SM, Mem, Encoder, Decoder uint64
-	// Kinds are the lists that it is in: C compute, G graphics, M clients of MPS.
+	// Kinds are the lists with the process: C compute, G graphics, M clients of MPS.
 	Kinds string
 }
 
-// Scenario is what the fake library answers. Change it, then Write it.
+// Scenario has the answers of the fake library. Changes take effect with Write.
 type Scenario struct {
 	Processes []Process
 
@@ -49,7 +49,7 @@ type Scenario struct {
 	events      []string
 }
 
-// New makes a scenario of a driver without GPUs; its files are in dir.
+// New returns a scenario of a driver without GPUs; its files are in dir.
 func New(dir string) (*Scenario, error) {
 	s := &Scenario{
 		file: filepath.Join(dir, "nvml.scenario"), calls: filepath.Join(dir, "nvml.calls"),
@@ -63,7 +63,7 @@ func New(dir string) (*Scenario, error) {
 	return s, s.Write()
 }
 
-// Environment is what a process needs to see s.
+// Environment returns the environment variables of a process that uses s.
 func (s *Scenario) Environment() []string {
 	return []string{"NVML_FAKE_SCENARIO=" + s.file, "NVML_FAKE_CALLS=" + s.calls}
 }
@@ -74,7 +74,7 @@ func (s *Scenario) Driver(version string) {
 	s.Set(System, "nvmlSystemGetNVMLVersion", "12."+version)
 }
 
-// Set sets what is returned for a key of a device: see fake/nvml.c.
+// Set sets the result for a key of a device: see fake/nvml.c.
 func (s *Scenario) Set(device, key string, values ...any) {
 	if s.values[device] == nil {
 		s.values[device] = map[string]string{}
@@ -82,43 +82,43 @@ func (s *Scenario) Set(device, key string, values ...any) {
 	s.values[device][key] = strings.TrimSpace(fmt.Sprintln(values...))
 }
 
-// Unset makes a key not supported.
+// Unset makes a key unsupported.
 func (s *Scenario) Unset(device, key string) { delete(s.values[device], key) }
 
-// Get is what was set.
+// Get returns the value of a key.
 func (s *Scenario) Get(device, key string) string { return s.values[device][key] }
 
-// UUID is that of a device.
+// UUID returns the UUID of a device.
 func (s *Scenario) UUID(device string) string { return s.Get(device, "nvmlDeviceGetUUID") }
 
 // Fail makes a function fail for a device; "*" is all functions.
 func (s *Scenario) Fail(device, function string, code int) { s.Set(device, "!"+function, code) }
 
-// Block makes a function not return, until it is healed.
+// Block makes a function block until Heal.
 func (s *Scenario) Block(device, function string) { s.Set(device, "!"+function, "block") }
 
 // Heal ends Fail and Block.
 func (s *Scenario) Heal(device, function string) { s.Unset(device, "!"+function) }
 
-// XID makes the driver report an error.
+// XID adds an error that the driver reports.
 func (s *Scenario) XID(device string, code uint64) {
 	s.events = append(s.events, fmt.Sprintln(device, "event", xidEvent, code))
 }
 
-// Remove takes a device away, with its processes and MIG devices. A GPU that goes
-// while the library is initialized is lost.
+// Remove removes a device, with its processes and MIG devices. A GPU that is removed while the
+// library is initialized is lost.
 func (s *Scenario) Remove(device string) {
 	is := func(d string) bool { return d == device || strings.HasPrefix(d, device+":") }
 	maps.DeleteFunc(s.values, func(d string, _ map[string]string) bool { return is(d) })
 	s.Processes = slices.DeleteFunc(s.Processes, func(p Process) bool { return is(p.Device) })
 }
 
-// Devices are the GPUs and MIG devices, in the order of their names.
+// Devices returns the GPUs and MIG devices, sorted by name.
 func (s *Scenario) Devices() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.values)), func(d string) bool { return d == System })
 }
 
-// Write makes the library see what s is now, at once and as a whole.
+// Write publishes s to the library atomically.
 func (s *Scenario) Write() error {
 	var b strings.Builder
 	for _, device := range slices.Sorted(maps.Keys(s.values)) {

@@ -9,7 +9,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The directions, as indexes.
+// The directions are indexes.
 const (
 	transmit = iota
 	receive
@@ -18,7 +18,8 @@ const (
 
 var directionNames = [directions]model.Direction{model.Transmit, model.Receive}
 
-// A set of counters counts the bytes of a port. Of several the first one is read.
+// A set of counters counts the bytes of a port. If a port has several sets, the first one is
+// read.
 type set uint8
 
 const (
@@ -28,10 +29,10 @@ const (
 	octets4             // ip4OutOctets, ip4InOctets: irdma, in addition to
 	octets6             // ip6OutOctets, ip6InOctets
 	erdmaSet            // tx_bytes_cnt, rx_bytes_cnt: erdma
-	vfStats             // the statistics that a PF keeps of a VF
+	vfStats             // the PF's statistics of a VF
 )
 
-// unit returns the bytes that one count of the set stands for.
+// unit returns the number of bytes per count.
 func (s set) unit() uint64 {
 	if s == pmaSet {
 		return 4
@@ -39,7 +40,7 @@ func (s set) unit() uint64 {
 	return 1
 }
 
-// A byteCounter is one counter of bytes of a device.
+// A byteCounter is one byte counter of a device.
 type byteCounter struct {
 	port      int
 	set       set
@@ -51,7 +52,7 @@ func (f byteCounter) same(o byteCounter) bool {
 	return f.port == o.port && f.set == o.set && f.direction == o.direction
 }
 
-// pmaCounter and driverCounter recognize counters by their names in sysfs counters/ and
+// pmaCounter recognizes a counter by its name in sysfs counters/, driverCounter in
 // hw_counters/.
 func pmaCounter(name string) (direction int, ok bool) {
 	switch name {
@@ -97,7 +98,7 @@ func portCounters(counters []byteCounter, h *model.HCA) []byteCounter {
 		wide := false
 		for j := range p.Counters {
 			c := &p.Counters[j]
-			// The set with counters of 64 bits has unicast packets, too.
+			// Only devices with 64-bit counters have these.
 			wide = wide || c.Name == "unicast_rcv_packets" || c.Name == "unicast_xmit_packets"
 			if direction, ok := pmaCounter(c.Name); ok {
 				counters = append(counters, byteCounter{p.Number, pmaSet, direction, c.Value})
@@ -125,9 +126,8 @@ func portCounters(counters []byteCounter, h *model.HCA) []byteCounter {
 	return counters
 }
 
-// unsaturated leaves out the counters that have stopped. One of 32 bits stays at its highest
-// value; one of 64 bits has that value for a moment at most, and waiting for the next
-// reading does no harm.
+// unsaturated drops saturated counters. A 32-bit counter stops at its maximum. A 64-bit
+// counter has that value only briefly, and the next reading makes up for the missed one.
 func unsaturated(counters []byteCounter) []byteCounter {
 	moving := counters[:0]
 	for _, f := range counters {
@@ -138,14 +138,13 @@ func unsaturated(counters []byteCounter) []byteCounter {
 	return moving
 }
 
-// advance takes a reading of a device's counters, and computes how many bytes it has moved
-// since the last interval ended. A counter that fell began again: its value was moved since
-// then, as Prometheus reads it, too.
-func (d *device) advance(stale, looked bool) {
+// advance takes a reading of a device's counters and computes the bytes moved since the last
+// interval ended. A counter that fell was reset: its value is the growth, as in Prometheus.
+func (d *device) advance(stale, collected bool) {
 	d.moved = [directions]uint64{}
 	r := d.classify(stale)
 	wasCounted := d.state.counted
-	d.state, d.interval = next(d.state, r, d.listed, looked)
+	d.state, d.interval = next(d.state, r, d.listed, collected)
 	switch {
 	case !d.interval.ends || !d.state.counted:
 	case complete(d.read, d.last) && (!wasCounted || r == readAll):
@@ -158,7 +157,7 @@ func (d *device) advance(stale, looked bool) {
 	}
 }
 
-// classify returns what was read.
+// classify returns the kind of reading.
 func (d *device) classify(stale bool) reading {
 	switch {
 	case stale:
@@ -173,7 +172,7 @@ func (d *device) classify(stale bool) reading {
 	return readPart
 }
 
-// complete reports whether all counters that were read before are read now.
+// complete reports whether read has all counters of before.
 func complete(read, before []byteCounter) bool {
 	for _, c := range before {
 		if find(read, c) == nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// readCounters reads the counters of all devices. A virtual function that shows no counters
-// of its own, as it is in a virtual machine or in another network namespace, has those
-// that its physical function keeps of it: never both. On Ethernet those count everything
-// that the function moves, by RDMA or not, and are left out.
+// readCounters reads the counters of all devices. A virtual function in a virtual machine or
+// in another network namespace shows no counters of its own; its physical function's
+// statistics are used instead, never both. On Ethernet those statistics include traffic other
+// than RDMA and are not used.
 func (l *Ledger) readCounters(s *model.Snapshot) {
 	vfs := countedVFs(s)
 	for _, d := range l.order {
@@ -30,7 +30,7 @@ func (l *Ledger) readCounters(s *model.Snapshot) {
 			l.rename(pci, h.Name)
 		}
 		d := l.device(h.Name)
-		if d.listed { // another of this name, in another namespace
+		if d.listed { // the same name in another namespace
 			continue
 		}
 		d.listed, d.hca, d.managementQPs = true, h, managementQPs(h)
@@ -62,7 +62,7 @@ func (l *Ledger) readCounters(s *model.Snapshot) {
 	}
 }
 
-// countedVFs returns the virtual functions of InfiniBand whose driver counts, by PCI address.
+// countedVFs returns the InfiniBand virtual functions with statistics, by PCI address.
 func countedVFs(s *model.Snapshot) map[string]*model.VF {
 	if len(s.VFs) == 0 {
 		return nil
@@ -82,8 +82,8 @@ func countedVFs(s *model.Snapshot) map[string]*model.VF {
 	return vfs
 }
 
-// readVF reads the counters of a virtual function, and reports whether they are stale: its
-// physical function was not read since, so that what the function has moved is not known.
+// readVF reads the counters of a virtual function. They are stale if the physical function was
+// not read since the last call.
 func (d *device) readVF(v *model.VF, pci string) (stale bool) {
 	d.pci, d.isVF = pci, true
 	if d.state.counted && d.last[0].set == vfStats && d.reading == v.Look {
@@ -95,8 +95,8 @@ func (d *device) readVF(v *model.VF, pci string) (stale bool) {
 	return false
 }
 
-// rename notes the name of the HCA of a virtual function: the function keeps it when the HCA
-// is no longer visible. What was credited under the address goes on under the name.
+// rename records the HCA name of a virtual function, which it keeps when the HCA is no longer
+// visible. The device that was stored under the address continues under the name.
 func (l *Ledger) rename(pci, name string) {
 	if l.names[pci] == name {
 		return
@@ -110,7 +110,7 @@ func (l *Ledger) rename(pci, name string) {
 	l.names[pci] = name
 }
 
-// keepNames drops the names of functions that are gone.
+// keepNames drops the names of functions that no longer exist.
 func (l *Ledger) keepNames(vfs []model.VF) {
 	if len(l.names) == 0 {
 		return

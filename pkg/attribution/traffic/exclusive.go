@@ -7,11 +7,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity"
 )
 
-// exclusiveOwner returns the only owner that used the device in the interval that ends now,
-// and Unattributed if there were several, or an unknown user. A device that is not
-// visible, and a virtual function while no objects are counted, belong to the owner that
-// they are assigned to, if that was so since before the interval began: its counters may
-// be one reading old.
+// exclusiveOwner returns the only owner that used the device in the interval that ends now, or
+// Unattributed if there were several owners or an unknown user. An invisible device, and a
+// virtual function while no objects are counted, belong to their assigned owner, if the
+// assignment is older than the previous interval: their counters may be one reading old.
 func (l *Ledger) exclusiveOwner(d *device) identity.OwnerID {
 	if d.interval.mixed {
 		return identity.Unattributed
@@ -57,8 +56,8 @@ func (l *Ledger) podOf(id identity.OwnerID) identity.OwnerID {
 	return l.owners.OfPod(o.Namespace, o.Pod, l.owners.Info(id).PodUID)
 }
 
-// noteAssigned notes since when a device whose objects need not be known is assigned to an
-// owner.
+// noteAssigned records since when a device is assigned to an owner, for devices that may be
+// attributed without objects.
 func (l *Ledger) noteAssigned() {
 	for _, d := range l.order {
 		given := identity.Unattributed
@@ -71,10 +70,10 @@ func (l *Ledger) noteAssigned() {
 	}
 }
 
-// assignedTo returns the owner that has the device to itself: the one to which the kubelet
-// has given its PCI function, or in whose network namespace it is. A device node is no
-// proof, but it says which container of a pod has the device. Of several containers it is
-// the pod.
+// assignedTo returns the exclusive owner by assignment: the kubelet allocated the PCI
+// function, or the device is in the owner's network namespace. A device node alone is no
+// proof, but it selects the container within a pod; with several containers the pod is the
+// owner.
 func (l *Ledger) assignedTo(d *device) identity.OwnerID {
 	if l.given == nil {
 		l.given = make(map[string][]int, len(l.assigned))
@@ -108,7 +107,7 @@ func (l *Ledger) assignedTo(d *device) identity.OwnerID {
 	return one
 }
 
-// label returns how a device is found among assigned devices.
+// label returns the device's key among assigned devices.
 func (d *device) label() string {
 	if d.hca != nil {
 		return d.hca.Name

@@ -2,28 +2,28 @@
 
 // Package traffic credits the bytes of devices to owners.
 //
-// A byte may be counted by several methods, and a device may have another owner at the next
-// refresh. So what a device has moved since its last reading is credited once, separately
+// Several methods may count the same byte, and a device may have another owner at the next
+// refresh. So the bytes that a device moved since its last reading are credited once, separately
 // for each direction:
 //
 //   - to the device's exclusive owner, by the counters of its port (see exclusiveOwner),
 //     whatever other methods counted;
-//   - else to each owner what hardware counters of its queue pairs report, and what uprobes
-//     report beyond that (see choose);
-//   - and the rest stays unattributed.
+//   - else to each owner the bytes that the hardware counters of its queue pairs report, and
+//     those that uprobes report beyond that (see choose);
+//   - the rest stays unattributed.
 //
 // So the shares of a device add up to its own counters, to the byte, from the first reading
-// on: what it had moved before is unattributed. More than it has moved is never credited.
+// on: bytes from before are unattributed. More than the device moved is never credited.
 // Where the methods report more (posted and not yet sent) the smallest reports are credited
 // first, and the excess waits until the device has moved more. The excess is dropped when
-// its owner leaves the device, which sends nothing then.
+// its owner stops using the device and sends nothing anymore.
 //
 // A device without counters has no unattributed share: reports are credited as they are.
-// The same holds for a device that has counters and is not listed for long; when it comes
-// back, these reports are part of what it has moved.
+// The same holds for a device with counters that is unlisted for long; when it comes
+// back, these reports are part of the bytes it moved.
 //
-// Nothing that is credited is taken back, except when an owner expires: its bytes are
-// unattributed then, and the sum stays.
+// A credit is final, except when an owner expires: its bytes become
+// unattributed, and the sum stays the same.
 package traffic
 
 import (
@@ -35,23 +35,23 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A Ledger keeps what is credited from one refresh to the next. The zero Ledger is ready; it
-// is for one goroutine.
+// A Ledger credits bytes and keeps the credits between refreshes. The zero Ledger is ready to
+// use. It is not safe for concurrent use.
 type Ledger struct {
 	refresh uint64
 	devices map[string]*device
-	order   []*device // by name when sorted
+	order   []*device // sorted by name if sorted
 	sorted  bool
-	names   map[string]string // of the HCAs of virtual functions, by PCI address
+	names   map[string]string // HCA names of virtual functions, by PCI address
 
 	accounts map[accountKey]*account
 	rows     map[rowKey]*row
-	// answered is the last refresh in which a method reported anything, and before the one
-	// before that.
+	// answered is the last refresh in which a method reported anything, before is the
+	// preceding one.
 	answered, before [methods]uint64
-	unknownHCAs      uint64 // objects made on HCAs without a known name
+	unknownHCAs      uint64 // objects created on HCAs without a known name
 
-	// The following are of one refresh.
+	// The following fields are valid during one refresh.
 	facts    *model.Snapshot
 	owners   *identity.Table
 	assigned []assigned
@@ -59,52 +59,52 @@ type Ledger struct {
 	reported []*row
 }
 
-// assigned is a device that an owner was given.
+// assigned is a device that is assigned to an owner.
 type assigned struct {
 	*attribution.DeviceShare
 	owner identity.OwnerID
 }
 
-// A device is one HCA, or one virtual function whose HCA is not visible here, under the name
-// that shares have.
+// A device is one HCA, or one virtual function without a visible HCA, under the name that its
+// shares have.
 type device struct {
 	name   string
 	listed bool // in this refresh
 	hca    *model.HCA
-	pci    string // of a virtual function that its physical function reports
-	isVF   bool   // the counters are those that the physical function keeps of it
+	pci    string // set for a virtual function that its physical function reports
+	isVF   bool   // the counters are the physical function's statistics
 
 	read, last []byteCounter // now, and at the end of the last interval
 	state      state
-	reading    uint64 // number of the reading of VF statistics
+	reading    uint64 // sequence number of the VF statistics
 	interval   interval
 	moved      [directions]uint64
-	// ended and endedBefore are the refreshes in which an interval ended last, and before.
+	// ended is the last refresh in which an interval ended, endedBefore is the preceding one.
 	ended, endedBefore uint64
 
-	managementQPs uint64 // queue pairs that the kernel has for itself
+	managementQPs uint64 // queue pairs that the kernel uses itself
 	users         map[identity.OwnerID]*use
 	unknown       unknownUsers
-	// unknownUse says that an unknown user may have used it in this interval, wasUnknown in
-	// the one before.
+	// unknownUse reports that an unknown user may have used the device in this interval,
+	// wasUnknown in the previous one.
 	unknownUse, wasUnknown bool
-	given                  identity.OwnerID // the owner that it is assigned to
-	since                  uint64           // the refresh in which that began
+	given                  identity.OwnerID // the owner that the device is assigned to
+	since                  uint64           // the refresh of the assignment
 
 	directions [directions]direction
 }
 
-// A direction is what a device sends, or what it receives.
+// A direction is the sent or the received bytes of a device.
 type direction struct {
 	device       *device
-	counted      bool   // the device has counters of it
+	counted      bool   // the device has counters for it
 	unattributed uint64 // bytes
-	exclusive    uint64 // the last refresh in which it had an exclusive owner
+	exclusive    uint64 // the last refresh with an exclusive owner
 	accounts     []*account
 }
 
-// Settle credits what devices have moved up to this refresh. a has the objects and assigned
-// devices of s.
+// Settle credits the bytes that devices moved up to this refresh. a has the objects and
+// assigned devices of s.
 func (l *Ledger) Settle(s *model.Snapshot, a *attribution.Attribution, owners *identity.Table) {
 	if l.devices == nil {
 		l.devices, l.names = map[string]*device{}, map[string]string{}
@@ -146,7 +146,7 @@ func (l *Ledger) Settle(s *model.Snapshot, a *attribution.Attribution, owners *i
 	}
 }
 
-// device returns the device of a name, which it adds if there is none.
+// device returns the device with a name and adds it if necessary.
 func (l *Ledger) device(name string) *device {
 	d := l.devices[name]
 	if d == nil {
@@ -168,7 +168,7 @@ func (l *Ledger) sort() {
 	}
 }
 
-// Shares returns all that is credited, device by device; nil if there are no devices. use
+// Shares returns all credited bytes, device by device; nil if there are no devices. use
 // returns the index of an owner.
 func (l *Ledger) Shares(use func(identity.OwnerID) int) []attribution.TrafficShare {
 	if len(l.order) == 0 {
@@ -194,8 +194,8 @@ func (l *Ledger) Shares(use func(identity.OwnerID) int) []attribution.TrafficSha
 	return out
 }
 
-// forgetRows drops the rows of cgroups that a source has forgotten. While a method does not
-// answer at all its rows stay, and go on later.
+// forgetRows drops the rows of cgroups that a source has forgotten. The rows of a method that
+// does not answer at all are kept.
 func (l *Ledger) forgetRows() {
 	for key, r := range l.rows {
 		if r.reported == l.refresh || l.answered[key.method] != l.refresh {
@@ -207,8 +207,8 @@ func (l *Ledger) forgetRows() {
 	}
 }
 
-// maxAbsent is how many devices are remembered that are gone and in which no owner has a
-// share: one that comes back goes on where it was.
+// maxAbsent is the maximum number of unlisted devices without shares that are remembered. A
+// remembered device continues its totals when it returns.
 const maxAbsent = 256
 
 func (l *Ledger) forgetDevices() {

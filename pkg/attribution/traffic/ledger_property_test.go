@@ -14,16 +14,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A world is a node on which processes move bytes, of which everything is known.
+// A world simulates a node on which processes move a known number of bytes.
 type world struct {
 	r       *rand.Rand
 	devices []*simDevice
 	cgroups []*simCgroup
 	next    uint64
-	names   int // how often containers got other names
-	// moved is what each owner has really moved: the truth.
+	names   int // how often containers were renamed
+	// moved is the true number of bytes of each owner.
 	moved map[truthKey]uint64
-	// answers says which sources answer in this refresh.
+	// answers selects the sources that answer in this refresh.
 	answers struct{ probe, uprobe, qpCounter, kernel bool }
 }
 
@@ -39,11 +39,11 @@ type simDevice struct {
 	counter [2][directions]uint64 // by port
 	kernel  uint64                // queue pairs of consumers in the kernel
 	hidden  bool
-	away    int // refreshes in which it is out of sight still
+	away    int // remaining refreshes in which it is not visible
 	wasAway bool
 }
 
-// A simCgroup is a process, or several, of one owner.
+// A simCgroup is one or more processes of one owner.
 type simCgroup struct {
 	id      uint64
 	owner   string // empty for unattributed
@@ -53,9 +53,9 @@ type simCgroup struct {
 
 type simUse struct {
 	live, made uint64
-	bytes      [directions]uint64 // payload, as the methods tell it
-	counted    [directions]uint64 // of it, by hardware counters
-	bound      bool               // to hardware counters
+	bytes      [directions]uint64 // payload, as the methods report it
+	counted    [directions]uint64 // the part that hardware counters count
+	bound      bool               // bound to hardware counters
 	sampled    uint64
 	exact      bool
 }
@@ -64,7 +64,7 @@ func (w *world) chance(percent int) bool { return w.r.IntN(100) < percent }
 
 func (w *world) step() {
 	for _, d := range w.devices {
-		if d.away == 0 && w.chance(2) { // the driver was loaded anew
+		if d.away == 0 && w.chance(2) { // the driver was reloaded
 			d.counter = [2][directions]uint64{}
 		}
 		if d.away = max(d.away-1, 0); d.ports == 1 && w.r.IntN(200) == 0 {
@@ -97,8 +97,7 @@ func (w *world) step() {
 	w.answers.uprobe, w.answers.qpCounter = w.chance(90), w.chance(85)
 }
 
-// live lets a cgroup open devices, move bytes, close devices and end, in one
-// interval.
+// live lets a cgroup open devices, move bytes, close devices and end in one interval.
 func (w *world) live(c *simCgroup) {
 	if c.over > 0 {
 		c.over++
@@ -120,9 +119,9 @@ func (w *world) live(c *simCgroup) {
 			for direction := range directions {
 				payload := uint64(w.r.IntN(1000)) * 4
 				headers := uint64(w.r.IntN(50)) * 4
-				remote := uint64(w.r.IntN(2)*w.r.IntN(300)) * 4 // that the other side began: no method sees it
+				remote := uint64(w.r.IntN(2)*w.r.IntN(300)) * 4 // started by the peer: no method counts it
 				w.wire(d, c.owner, direction, payload+headers+remote)
-				if u.bound { // of some of the queue pairs
+				if u.bound { // counted for some of the queue pairs
 					u.counted[direction] += payload / uint64(1+w.r.IntN(3))
 				}
 				if u.exact {
@@ -157,7 +156,7 @@ func (w *world) wire(d *simDevice, owner string, direction int, bytes uint64) {
 	w.moved[truthKey{owner, d.name, direction}] += bytes
 }
 
-// snapshot is what the sources tell of it.
+// snapshot returns the facts that the sources report.
 func (w *world) snapshot() *node {
 	n := newNode()
 	n.Entities = map[model.CgroupID]entity{}
@@ -216,16 +215,15 @@ func (w *world) snapshot() *node {
 	return n
 }
 
-// A deviceFigure is what Prometheus would have added up of a device, from what is
-// exported.
-type deviceFigure struct {
+// A deviceTotal sums the exported counters of a device as Prometheus does.
+type deviceTotal struct {
 	last [2][directions]uint64
 	sum  [directions]uint64
 }
 
-// TestLedgerProperties: whatever happens, to the byte: the shares of a device are
-// its figure, no share falls, none is more than its owner has moved, and what is
-// remembered is bounded.
+// TestLedgerProperties checks random histories, to the byte: the shares of a device add up to
+// its total, no share falls, no owner has more than it moved, and the memory of the ledger is
+// bounded.
 func TestLedgerProperties(t *testing.T) {
 	for seed := range uint64(15) {
 		w := &world{r: rand.New(rand.NewPCG(seed, 7)), moved: map[truthKey]uint64{}, devices: []*simDevice{
@@ -234,8 +232,8 @@ func TestLedgerProperties(t *testing.T) {
 			{name: "vf0", ports: 1, counts: true},
 			{name: "rxe0", ports: 1},
 		}}
-		l := books{asRecorded: true}
-		figures := map[string]*deviceFigure{}
+		l := testLedger{asRecorded: true}
+		totals := map[string]*deviceTotal{}
 		before := map[string]uint64{}
 		known := 0
 		history := fnv.New64a()
@@ -246,10 +244,10 @@ func TestLedgerProperties(t *testing.T) {
 				if !d.counts || d.hidden {
 					continue
 				}
-				f := figures[d.name]
+				f := totals[d.name]
 				if f == nil {
-					f = &deviceFigure{}
-					figures[d.name] = f
+					f = &deviceTotal{}
+					totals[d.name] = f
 				}
 				f.add(d.counter)
 			}
@@ -272,8 +270,8 @@ func TestLedgerProperties(t *testing.T) {
 			}
 			for _, d := range w.devices {
 				for direction := range directions {
-					// Of what was claimed while unattributed could see the device some was moved
-					// before, and had been the zero owner's.
+					// Some of the bytes that were reported while the device was not visible
+					// had been moved before and were unattributed.
 					if m := l.devices[d.name]; m != nil && d.wasAway {
 						for _, a := range m.directions[direction].accounts {
 							if !a.sampled {
@@ -281,7 +279,7 @@ func TestLedgerProperties(t *testing.T) {
 							}
 						}
 					}
-					if f := figures[d.name]; f != nil && !d.hidden && sums[truthKey{"", d.name, direction}] != f.sum[direction] {
+					if f := totals[d.name]; f != nil && !d.hidden && sums[truthKey{"", d.name, direction}] != f.sum[direction] {
 						t.Fatalf("seed %d, refresh %d: %s has moved %d, its shares are %d", seed, refresh, d.name,
 							f.sum[direction], sums[truthKey{"", d.name, direction}])
 					}
@@ -292,7 +290,7 @@ func TestLedgerProperties(t *testing.T) {
 					t.Fatalf("seed %d, refresh %d: %s fell from %d to %d", seed, refresh, series, bytes, n)
 				}
 			}
-			// That of unattributed may be away while its device is: it is remembered.
+			// The unattributed share is hidden while its device is; its value must be kept.
 			for series, bytes := range before {
 				if _, there := now[series]; !there && series[0] == ' ' {
 					now[series] = bytes
@@ -320,8 +318,8 @@ func TestLedgerProperties(t *testing.T) {
 	}
 }
 
-// ledgerHistories are checksums of all shares of a history, by seed. They hold the
-// arithmetic of the ledger still while its code is moved.
+// ledgerHistories are checksums of all shares of a history, by seed. They detect any change of
+// the ledger's arithmetic.
 var ledgerHistories = [15]uint64{
 	0xd23eccaa1056ab8c, 0xfb8c1ccba2100e10, 0x14039fee46ca2a29, 0x0bc8b63e186d2495, 0xbfabb8bf7ce5abca,
 	0x626ea82dda73c1e1, 0xbd20c657a4f1df6c, 0x33266bad4c0cbccb, 0xfdc9b18584637dec, 0x5d7193f54cdfa014,
@@ -338,7 +336,7 @@ func labeled(a attribution.Attribution) string {
 	return strings.Join(lines, "\n")
 }
 
-func (f *deviceFigure) add(now [2][directions]uint64) {
+func (f *deviceTotal) add(now [2][directions]uint64) {
 	for p := range now {
 		for direction := range directions {
 			value, last := now[p][direction]/4*4, f.last[p][direction]
@@ -351,9 +349,9 @@ func (f *deviceFigure) add(now [2][directions]uint64) {
 	f.last = now
 }
 
-// TestLedgerConverges: where the methods see all, and everybody is still there,
-// each owner has what it moved when all that was posted has been sent; and the
-// same history gives the same shares.
+// TestLedgerConverges checks that each owner has exactly the bytes it moved once all posted
+// bytes have been sent, if the methods count everything and no owner ends, and that the same
+// history gives the same shares.
 func TestLedgerConverges(t *testing.T) {
 	for seed := range uint64(10) {
 		first := converge(t, seed)
@@ -366,7 +364,7 @@ func TestLedgerConverges(t *testing.T) {
 func converge(t *testing.T, seed uint64) []attribution.TrafficShare {
 	r := rand.New(rand.NewPCG(seed, 9))
 	const owners = 5
-	var l books
+	var l testLedger
 	var posted, wire [owners]uint64
 	var shares []attribution.TrafficShare
 	for refresh := range 60 {
@@ -387,9 +385,9 @@ func converge(t *testing.T, seed uint64) []attribution.TrafficShare {
 		for i := range posted {
 			n.holds(uint64(i), "d", 1, 1)
 			if i%2 == 0 {
-				n.tells(uint64(i), "d", qc, wire[i]) // hardware counts what is sent
+				n.reports(uint64(i), "d", qc, wire[i]) // hardware counts sent bytes
 			}
-			n.tells(uint64(i), "d", up, posted[i])
+			n.reports(uint64(i), "d", up, posted[i])
 		}
 		shares = l.attribute(n).Traffic
 		var sum uint64
@@ -414,8 +412,8 @@ func converge(t *testing.T, seed uint64) []attribution.TrafficShare {
 	return shares
 }
 
-// BenchmarkLedger is what traffic adds to Attribute: 138 ports, 300 owners, each
-// of which uses two of them, with both methods in both directions.
+// BenchmarkLedger measures the cost of traffic in Attribute: 138 ports, 300 owners with two
+// ports each, both methods in both directions.
 func BenchmarkLedger(b *testing.B) {
 	for _, traffic := range []bool{false, true} {
 		b.Run(fmt.Sprintf("traffic=%v", traffic), func(b *testing.B) {
@@ -442,7 +440,7 @@ func BenchmarkLedger(b *testing.B) {
 					}
 				}
 			}
-			var l books
+			var l testLedger
 			b.ReportAllocs()
 			for b.Loop() {
 				if !traffic {

@@ -16,19 +16,20 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// books are a ledger with all that it depends on, as the engine keeps them.
-type books struct {
+// testLedger is a ledger with its dependencies, set up like in the engine.
+type testLedger struct {
 	Ledger
 	owners   identity.Table
 	counters attribution.Counters
 	known    map[model.CgroupID]bool
-	// asRecorded does as the ledger did when its histories were recorded: missed refreshes of
-	// owners count only while the probe answers, and objects made are those of the facts.
+	// asRecorded selects the behavior for which the histories were recorded: missed refreshes
+	// of owners count only while the probe answers, and created objects are those of the
+	// facts.
 	asRecorded bool
 }
 
-// attribute runs a refresh. Cgroups without rows are forgotten before it, if the probe answers.
-func (l *books) attribute(n *node) attribution.Attribution {
+// attribute runs a refresh. If the probe answers, it first forgets cgroups without rows.
+func (l *testLedger) attribute(n *node) attribution.Attribution {
 	s := &n.Snapshot
 	used := map[model.CgroupID]bool{}
 	for _, f := range s.Objects {
@@ -69,9 +70,9 @@ func (l *books) attribute(n *node) attribution.Attribution {
 	return a
 }
 
-// createdOfFacts counts the objects made by the cgroups that are listed now: the number falls
-// when a cgroup is forgotten.
-func (l *books) createdOfFacts(s *model.Snapshot, a *attribution.Attribution) {
+// createdOfFacts counts the objects created by the cgroups that are listed now: the number
+// falls when a cgroup is forgotten.
+func (l *testLedger) createdOfFacts(s *model.Snapshot, a *attribution.Attribution) {
 	made := map[string]map[identity.OwnerID]uint64{}
 	for i := range a.Objects {
 		o := &a.Objects[i]
@@ -95,7 +96,7 @@ func (l *books) createdOfFacts(s *model.Snapshot, a *attribution.Attribution) {
 	}
 }
 
-func (l *books) forget(ids []model.CgroupID) {
+func (l *testLedger) forget(ids []model.CgroupID) {
 	l.owners.Forget(ids)
 	l.counters.Forget(ids)
 	for _, id := range ids {
@@ -109,14 +110,17 @@ type entity = identitytest.Entity
 func (n *node) names(used map[model.CgroupID]bool) *model.Snapshot {
 	entities := maps.Clone(n.Entities)
 	maps.DeleteFunc(entities, func(id model.CgroupID, _ entity) bool { return !used[id] })
-	return identitytest.Facts(entities)
+	s := identitytest.Facts(entities)
+	s.Containers = append(s.Containers, n.listed...)
+	return s
 }
 
-// node is the facts of a node. Cgroup n is container cn, of a pod of its own; cgroups from 90
-// on are unattributed.
+// node is the facts of a node. Cgroup n is container cn in its own pod; cgroups from 90 on are
+// unattributed.
 type node struct {
 	model.Snapshot
 	Entities map[model.CgroupID]entity
+	listed   []model.Container // by a runtime, in addition
 }
 
 func newNode() *node {
@@ -133,7 +137,7 @@ func newNode() *node {
 	return n
 }
 
-// device adds a RoCE device that has sent and received so many bytes.
+// device adds a RoCE device with the given numbers of sent and received bytes.
 func (n *node) device(name string, sent, received uint64) *node {
 	n.HCAs = append(n.HCAs, model.HCA{Name: name, Ports: []model.Port{{
 		Number: 1, LinkLayer: "Ethernet", Counters: []model.Counter{
@@ -152,7 +156,7 @@ func (n *node) kernel(name string, qps uint64) *node {
 	return n.sum(name, qps)
 }
 
-// sum makes the kernel's count that of all.
+// sum sets the kernel's count to the sum of all objects.
 func (n *node) sum(name string, qps uint64) *node {
 	var contexts uint64
 	for _, o := range n.Objects {
@@ -171,7 +175,7 @@ func (n *node) sum(name string, qps uint64) *node {
 	return n
 }
 
-// holds adds n contexts and queue pairs of a cgroup, which has made so many.
+// holds adds n contexts and queue pairs of a cgroup and the number that it created.
 func (n *node) holds(cgroup uint64, device string, now, made uint64) *node {
 	for _, typ := range []model.ObjectType{model.Context, model.QP} {
 		n.Objects = append(n.Objects, model.Objects{Cgroup: cgroup, Device: device, Type: typ, Current: now})
@@ -187,7 +191,7 @@ func (n *node) holds(cgroup uint64, device string, now, made uint64) *node {
 	return n
 }
 
-func (n *node) tells(cgroup uint64, device string, m model.Method, sent uint64, seen ...model.Seen) *node {
+func (n *node) reports(cgroup uint64, device string, m model.Method, sent uint64, seen ...model.Seen) *node {
 	f := model.Traffic{Cgroup: cgroup, Device: device, Method: m, Direction: model.Transmit, Bytes: sent}
 	for _, s := range seen {
 		f.Seen = s
@@ -196,8 +200,8 @@ func (n *node) tells(cgroup uint64, device string, m model.Method, sent uint64, 
 	return n
 }
 
-// sent is what a ledger has booked as transmitted, in the form "container method".
-func sent(t *testing.T, l *books, n *node) map[string]uint64 {
+// sent returns the transmitted bytes that a ledger credited, by "container method".
+func sent(t *testing.T, l *testLedger, n *node) map[string]uint64 {
 	t.Helper()
 	got := map[string]uint64{}
 	a := l.attribute(n)
@@ -223,19 +227,19 @@ func sent(t *testing.T, l *books, n *node) map[string]uint64 {
 	return got
 }
 
-// moved lets the device d be in the network namespace of a container.
+// moved puts the device d in the network namespace of a container.
 func (n *node) moved() *node {
 	n.HCAs[0].Netns, n.Namespaces = 7, []model.Namespace{{Inode: 7, Cgroup: 1}}
 	return n
 }
 
-// twin makes cgroup 11 another one of container c1.
+// twin makes cgroup 11 a second cgroup of container c1.
 func (n *node) twin() *node {
 	n.Entities[11] = n.Entities[1]
 	return n
 }
 
-// two use the device d.
+// two adds two users of the device d.
 func (n *node) two() *node { return n.holds(1, "d", 1, 1).holds(2, "d", 1, 1) }
 
 func (n *node) without(change func(*node)) *node {
@@ -252,7 +256,7 @@ var rests = model.Seen{Resting: true}
 
 type want = map[string]uint64
 
-// TestLedger: a row for each rule. What unattributed is known to have moved is " port".
+// TestLedger has a row for each rule. The unattributed bytes of a port are " port".
 func TestLedger(t *testing.T) {
 	d := func(sent uint64) *node { return newNode().device("d", sent, 0) }
 	type step struct {
@@ -260,10 +264,10 @@ func TestLedger(t *testing.T) {
 		want want
 	}
 	for name, steps := range map[string][]step{
-		"of one owner alone, from the second refresh on": {
+		"an exclusive owner, from the second refresh on": {
 			{d(1000).holds(1, "d", 1, 1), want{" port": 1000}},
-			{d(1500).holds(1, "d", 1, 1).tells(1, "d", up, 400), want{" port": 1000, "c1 port": 500, "c1 uprobe": 0}},
-			{d(1600).holds(1, "d", 0, 1).tells(1, "d", up, 480), want{" port": 1000, "c1 port": 600, "c1 uprobe": 0}},
+			{d(1500).holds(1, "d", 1, 1).reports(1, "d", up, 400), want{" port": 1000, "c1 port": 500, "c1 uprobe": 0}},
+			{d(1600).holds(1, "d", 0, 1).reports(1, "d", up, 480), want{" port": 1000, "c1 port": 600, "c1 uprobe": 0}},
 		},
 		"made after the last refresh": {
 			{d(0), want{" port": 0}},
@@ -283,18 +287,18 @@ func TestLedger(t *testing.T) {
 			{d(300).holds(2, "d", 1, 1), want{" port": 200, "c1 port": 100}},
 			{d(400).holds(2, "d", 1, 1), want{" port": 200, "c1 port": 100, "c2 port": 100}},
 		},
-		"a cgroup that unattributed knows": {
+		"an unattributed cgroup": {
 			{d(0).holds(1, "d", 1, 1).holds(90, "d", 1, 1), want{" port": 0}},
 			{d(100).holds(1, "d", 1, 1).holds(90, "d", 1, 1), want{" port": 100}},
 		},
-		"objects on a device whose name is not known": {
+		"objects on a device without a known name": {
 			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
 			{d(100).holds(1, "d", 1, 1).holds(2, "", 1, 1), want{" port": 100}},
 			{d(200).holds(1, "d", 1, 1).holds(2, "", 1, 1), want{" port": 200}},
-			{d(300).holds(1, "d", 1, 1).holds(2, "", 1, 1), want{" port": 200, "c1 port": 100}}, // on another one then
+			{d(300).holds(1, "d", 1, 1).holds(2, "", 1, 1), want{" port": 200, "c1 port": 100}}, // these may be on another device
 			{d(400).holds(1, "d", 1, 1).holds(2, "", 1, 2), want{" port": 300, "c1 port": 100}},
 		},
-		"objects of one that is forgotten": {
+		"objects of a forgotten cgroup": {
 			{d(0).holds(1, "d", 1, 2).holds(2, "d", 0, 5).holds(90, "d", 0, 1).holds(3, "", 0, 1), want{" port": 0}},
 			{d(100).holds(1, "d", 1, 2).holds(2, "d", 0, 5).holds(90, "d", 0, 1).holds(3, "", 0, 1), want{" port": 100}},
 			{d(200).holds(1, "d", 1, 2).holds(2, "d", 0, 5).holds(90, "d", 0, 1).holds(3, "", 0, 1), want{" port": 100, "c1 port": 100}},
@@ -312,7 +316,7 @@ func TestLedger(t *testing.T) {
 			{d(200).holds(1, "d", 1, 1), want{" port": 200}},
 			{d(300).holds(1, "d", 1, 1), want{" port": 200, "c1 port": 100}},
 		},
-		"unattributed counts objects, or the kernel does not": {
+		"no source counts objects, or the kernel does not": {
 			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
 			{d(100).holds(1, "d", 1, 1).without(func(n *node) { n.Objects = nil }), want{" port": 100}},
 			{d(200).holds(1, "d", 1, 1), want{" port": 200}},
@@ -322,163 +326,163 @@ func TestLedger(t *testing.T) {
 		"several methods: the best of each owner": {
 			{d(0).holds(1, "d", 1, 1).holds(2, "d", 1, 1), want{" port": 0}},
 			{
-				d(1000).holds(1, "d", 1, 1).holds(2, "d", 1, 1).tells(1, "d", up, 100).tells(1, "d", qc, 120).tells(2, "d", up, 300),
+				d(1000).holds(1, "d", 1, 1).holds(2, "d", 1, 1).reports(1, "d", up, 100).reports(1, "d", qc, 120).reports(2, "d", up, 300),
 				want{" port": 580, "c1 uprobe": 0, "c1 qp_counter": 120, "c2 uprobe": 300},
 			},
 		},
-		"a better method that does not count any more": {
-			{d(0).two().tells(1, "d", up, 0).tells(1, "d", qc, 0), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 0}},
-			{d(120).two().tells(1, "d", up, 100).tells(1, "d", qc, 120), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 120}},
-			{d(240).two().tells(1, "d", up, 200).tells(1, "d", qc, 120, rests), want{" port": 20, "c1 uprobe": 100, "c1 qp_counter": 120}},
-			{d(360).two().tells(1, "d", qc, 120, rests), want{" port": 140, "c1 uprobe": 100, "c1 qp_counter": 120}},
-			{d(480).two().tells(1, "d", up, 400).tells(1, "d", qc, 120, rests), want{" port": 140, "c1 uprobe": 220, "c1 qp_counter": 120}},
-			{d(600).two().tells(1, "d", up, 500).tells(1, "d", qc, 240), want{" port": 140, "c1 uprobe": 220, "c1 qp_counter": 240}},
+		"a better method that stops counting": {
+			{d(0).two().reports(1, "d", up, 0).reports(1, "d", qc, 0), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 0}},
+			{d(120).two().reports(1, "d", up, 100).reports(1, "d", qc, 120), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 120}},
+			{d(240).two().reports(1, "d", up, 200).reports(1, "d", qc, 120, rests), want{" port": 20, "c1 uprobe": 100, "c1 qp_counter": 120}},
+			{d(360).two().reports(1, "d", qc, 120, rests), want{" port": 140, "c1 uprobe": 100, "c1 qp_counter": 120}},
+			{d(480).two().reports(1, "d", up, 400).reports(1, "d", qc, 120, rests), want{" port": 140, "c1 uprobe": 220, "c1 qp_counter": 120}},
+			{d(600).two().reports(1, "d", up, 500).reports(1, "d", qc, 240), want{" port": 140, "c1 uprobe": 220, "c1 qp_counter": 240}},
 		},
-		"a better method that sees some of it": {
-			{d(0).two().tells(1, "d", up, 0).tells(1, "d", qc, 0), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 0}},
-			{d(120).two().tells(1, "d", up, 100).tells(1, "d", qc, 60), want{" port": 20, "c1 uprobe": 40, "c1 qp_counter": 60}},
-			{d(240).two().tells(1, "d", up, 200).tells(1, "d", qc, 120), want{" port": 40, "c1 uprobe": 80, "c1 qp_counter": 120}},
+		"a better method that counts some of it": {
+			{d(0).two().reports(1, "d", up, 0).reports(1, "d", qc, 0), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 0}},
+			{d(120).two().reports(1, "d", up, 100).reports(1, "d", qc, 60), want{" port": 20, "c1 uprobe": 40, "c1 qp_counter": 60}},
+			{d(240).two().reports(1, "d", up, 200).reports(1, "d", qc, 120), want{" port": 40, "c1 uprobe": 80, "c1 qp_counter": 120}},
 		},
-		"a better method that sees it later": {
-			{d(0).two().tells(1, "d", up, 0).tells(1, "d", qc, 0), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 0}},
-			// The rest of it is somebody else's.
-			{d(80).two().tells(1, "d", up, 100).tells(1, "d", qc, 30), want{" port": 0, "c1 uprobe": 50, "c1 qp_counter": 30}},
-			{d(160).two().tells(1, "d", up, 100).tells(1, "d", qc, 60), want{" port": 60, "c1 uprobe": 50, "c1 qp_counter": 50}},
-			{d(240).two().tells(1, "d", up, 100).tells(1, "d", qc, 105), want{" port": 135, "c1 uprobe": 50, "c1 qp_counter": 55}},
+		"a better method that counts it later": {
+			{d(0).two().reports(1, "d", up, 0).reports(1, "d", qc, 0), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 0}},
+			// Another owner sent the rest.
+			{d(80).two().reports(1, "d", up, 100).reports(1, "d", qc, 30), want{" port": 0, "c1 uprobe": 50, "c1 qp_counter": 30}},
+			{d(160).two().reports(1, "d", up, 100).reports(1, "d", qc, 60), want{" port": 60, "c1 uprobe": 50, "c1 qp_counter": 50}},
+			{d(240).two().reports(1, "d", up, 100).reports(1, "d", qc, 105), want{" port": 135, "c1 uprobe": 50, "c1 qp_counter": 55}},
 		},
 		"a better method that did not answer once": {
-			{d(0).two().tells(1, "d", up, 0).tells(1, "d", qc, 0), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 0}},
-			{d(100).two().tells(1, "d", up, 100).tells(1, "d", qc, 100), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 100}},
-			{d(200).two().tells(1, "d", up, 200), want{" port": 0, "c1 uprobe": 100, "c1 qp_counter": 100}},
-			{d(300).two().tells(1, "d", up, 300).tells(1, "d", qc, 300), want{" port": 0, "c1 uprobe": 200, "c1 qp_counter": 100}},
-			{d(400).two().tells(1, "d", up, 400).tells(1, "d", qc, 400), want{" port": 0, "c1 uprobe": 200, "c1 qp_counter": 200}},
+			{d(0).two().reports(1, "d", up, 0).reports(1, "d", qc, 0), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 0}},
+			{d(100).two().reports(1, "d", up, 100).reports(1, "d", qc, 100), want{" port": 0, "c1 uprobe": 0, "c1 qp_counter": 100}},
+			{d(200).two().reports(1, "d", up, 200), want{" port": 0, "c1 uprobe": 100, "c1 qp_counter": 100}},
+			{d(300).two().reports(1, "d", up, 300).reports(1, "d", qc, 300), want{" port": 0, "c1 uprobe": 200, "c1 qp_counter": 100}},
+			{d(400).two().reports(1, "d", up, 400).reports(1, "d", qc, 400), want{" port": 0, "c1 uprobe": 200, "c1 qp_counter": 200}},
 		},
 		"a method that did not answer once is made up for": {
-			{d(0).two().tells(1, "d", up, 0), want{" port": 0, "c1 uprobe": 0}},
+			{d(0).two().reports(1, "d", up, 0), want{" port": 0, "c1 uprobe": 0}},
 			{d(100).two(), want{" port": 100, "c1 uprobe": 0}},
-			{d(300).two().tells(1, "d", up, 300), want{" port": 100, "c1 uprobe": 200}},
-			{d(600).two().tells(1, "d", up, 400), want{" port": 200, "c1 uprobe": 400}},
+			{d(300).two().reports(1, "d", up, 300), want{" port": 100, "c1 uprobe": 200}},
+			{d(600).two().reports(1, "d", up, 400), want{" port": 200, "c1 uprobe": 400}},
 		},
-		"what was the port's is not a method's later": {
-			{d(0).holds(1, "d", 1, 1).tells(1, "d", up, 0), want{" port": 0, "c1 uprobe": 0}},
+		"bytes credited by the port are not credited by a method later": {
+			{d(0).holds(1, "d", 1, 1).reports(1, "d", up, 0), want{" port": 0, "c1 uprobe": 0}},
 			{d(100).holds(1, "d", 1, 1), want{" port": 0, "c1 uprobe": 0, "c1 port": 100}},
-			{d(200).two().tells(1, "d", up, 200), want{" port": 100, "c1 uprobe": 0, "c1 port": 100}},
-			{d(300).two().tells(1, "d", up, 300), want{" port": 100, "c1 uprobe": 100, "c1 port": 100}},
+			{d(200).two().reports(1, "d", up, 200), want{" port": 100, "c1 uprobe": 0, "c1 port": 100}},
+			{d(300).two().reports(1, "d", up, 300), want{" port": 100, "c1 uprobe": 100, "c1 port": 100}},
 		},
 		"nor when they answer first while the device is not read": {
 			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
 			{d(100).holds(1, "d", 1, 1), want{" port": 0, "c1 port": 100}},
-			{newNode().kernel("d", 1).two().tells(1, "d", up, 100), want{"c1 port": 100, "c1 uprobe": 0}},
-			{d(200).two().tells(1, "d", up, 150), want{" port": 100, "c1 port": 100, "c1 uprobe": 0}},
-			{d(300).two().tells(1, "d", up, 160), want{" port": 190, "c1 port": 100, "c1 uprobe": 10}},
+			{newNode().kernel("d", 1).two().reports(1, "d", up, 100), want{"c1 port": 100, "c1 uprobe": 0}},
+			{d(200).two().reports(1, "d", up, 150), want{" port": 100, "c1 port": 100, "c1 uprobe": 0}},
+			{d(300).two().reports(1, "d", up, 160), want{" port": 190, "c1 port": 100, "c1 uprobe": 10}},
 		},
 		"nor when they did, and then did not": {
-			{d(0).holds(1, "d", 1, 1).tells(3, "d", up, 0), want{" port": 0, "c3 uprobe": 0}},
+			{d(0).holds(1, "d", 1, 1).reports(3, "d", up, 0), want{" port": 0, "c3 uprobe": 0}},
 			{
-				newNode().kernel("d", 1).holds(1, "d", 1, 1).tells(3, "d", up, 0).tells(1, "d", up, 100),
+				newNode().kernel("d", 1).holds(1, "d", 1, 1).reports(3, "d", up, 0).reports(1, "d", up, 100),
 				want{"c1 uprobe": 0, "c3 uprobe": 0},
 			},
 			{d(100).holds(1, "d", 1, 1), want{" port": 0, "c1 port": 100, "c1 uprobe": 0, "c3 uprobe": 0}},
-			{d(200).two().tells(1, "d", up, 100), want{" port": 100, "c1 port": 100, "c1 uprobe": 0, "c3 uprobe": 0}},
+			{d(200).two().reports(1, "d", up, 100), want{" port": 100, "c1 port": 100, "c1 uprobe": 0, "c3 uprobe": 0}},
 		},
 		"posted and not yet sent": {
 			{d(0).two(), want{" port": 0}},
-			{d(60).two().tells(1, "d", up, 100), want{" port": 0, "c1 uprobe": 60}},
-			{d(80).two().tells(1, "d", up, 100), want{" port": 0, "c1 uprobe": 80}},
-			{d(200).two().tells(1, "d", up, 100), want{" port": 100, "c1 uprobe": 100}},
+			{d(60).two().reports(1, "d", up, 100), want{" port": 0, "c1 uprobe": 60}},
+			{d(80).two().reports(1, "d", up, 100), want{" port": 0, "c1 uprobe": 80}},
+			{d(200).two().reports(1, "d", up, 100), want{" port": 100, "c1 uprobe": 100}},
 		},
-		"who claims too much keeps unattributed from what he moved": {
+		"an owner that reports too much takes nothing from the others": {
 			{d(0).two(), want{" port": 0}},
 			{
-				d(1000).two().tells(1, "d", up, math.MaxUint64).tells(2, "d", up, 400),
+				d(1000).two().reports(1, "d", up, math.MaxUint64).reports(2, "d", up, 400),
 				want{" port": 0, "c1 uprobe": 600, "c2 uprobe": 400},
 			},
 			{
-				d(2000).two().tells(1, "d", up, math.MaxUint64).tells(2, "d", up, 800),
+				d(2000).two().reports(1, "d", up, math.MaxUint64).reports(2, "d", up, 800),
 				want{" port": 0, "c1 uprobe": 1200, "c2 uprobe": 800},
 			},
 		},
-		"what waits is dropped with the last object": {
+		"an excess is dropped with the last object": {
 			{d(0).two(), want{" port": 0}},
-			{d(0).two().tells(1, "d", up, 500), want{" port": 0, "c1 uprobe": 0}},
-			{d(0).holds(2, "d", 1, 1).holds(1, "d", 0, 1).tells(1, "d", up, 500), want{" port": 0, "c1 uprobe": 0}},
-			{d(0).holds(2, "d", 1, 1).holds(1, "d", 0, 1).tells(1, "d", up, 500), want{" port": 0, "c1 uprobe": 0}},
+			{d(0).two().reports(1, "d", up, 500), want{" port": 0, "c1 uprobe": 0}},
+			{d(0).holds(2, "d", 1, 1).holds(1, "d", 0, 1).reports(1, "d", up, 500), want{" port": 0, "c1 uprobe": 0}},
+			{d(0).holds(2, "d", 1, 1).holds(1, "d", 0, 1).reports(1, "d", up, 500), want{" port": 0, "c1 uprobe": 0}},
 			{
-				d(100).holds(2, "d", 1, 1).holds(3, "d", 1, 1).holds(1, "d", 0, 1).tells(1, "d", up, 500),
+				d(100).holds(2, "d", 1, 1).holds(3, "d", 1, 1).holds(1, "d", 0, 1).reports(1, "d", up, 500),
 				want{" port": 100, "c1 uprobe": 0},
 			},
 		},
-		"and not a moment before": {
+		"an excess is not dropped earlier": {
 			{d(0).two(), want{" port": 0}},
-			{d(0).two().tells(1, "d", up, 500), want{" port": 0, "c1 uprobe": 0}},
-			{d(0).holds(2, "d", 1, 1).holds(1, "d", 0, 1).tells(1, "d", up, 500), want{" port": 0, "c1 uprobe": 0}},
-			{d(100).holds(2, "d", 1, 1).holds(1, "d", 0, 1).tells(1, "d", up, 500), want{" port": 0, "c1 uprobe": 100}},
+			{d(0).two().reports(1, "d", up, 500), want{" port": 0, "c1 uprobe": 0}},
+			{d(0).holds(2, "d", 1, 1).holds(1, "d", 0, 1).reports(1, "d", up, 500), want{" port": 0, "c1 uprobe": 0}},
+			{d(100).holds(2, "d", 1, 1).holds(1, "d", 0, 1).reports(1, "d", up, 500), want{" port": 0, "c1 uprobe": 100}},
 		},
-		"what waits is the port's when the device is the owner's alone": {
+		"an excess is credited by the port to an exclusive owner": {
 			{d(0).two(), want{" port": 0}},
-			{d(60).two().tells(1, "d", up, 100), want{" port": 0, "c1 uprobe": 60}},
-			{d(60).holds(1, "d", 1, 1).tells(1, "d", up, 100), want{" port": 0, "c1 uprobe": 60}},
-			{d(60).holds(1, "d", 1, 1).tells(1, "d", up, 100), want{" port": 0, "c1 uprobe": 60}},
-			{d(100).holds(1, "d", 1, 1).tells(1, "d", up, 100), want{" port": 0, "c1 uprobe": 60, "c1 port": 40}},
-			{d(200).two().tells(1, "d", up, 100), want{" port": 100, "c1 uprobe": 60, "c1 port": 40}},
+			{d(60).two().reports(1, "d", up, 100), want{" port": 0, "c1 uprobe": 60}},
+			{d(60).holds(1, "d", 1, 1).reports(1, "d", up, 100), want{" port": 0, "c1 uprobe": 60}},
+			{d(60).holds(1, "d", 1, 1).reports(1, "d", up, 100), want{" port": 0, "c1 uprobe": 60}},
+			{d(100).holds(1, "d", 1, 1).reports(1, "d", up, 100), want{" port": 0, "c1 uprobe": 60, "c1 port": 40}},
+			{d(200).two().reports(1, "d", up, 100), want{" port": 100, "c1 uprobe": 60, "c1 port": 40}},
 		},
-		"who moves bytes uses the device": {
+		"an owner that moves bytes uses the device": {
 			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
-			{d(100).holds(1, "d", 1, 1).tells(2, "d", up, 30), want{" port": 70, "c2 uprobe": 30}},
+			{d(100).holds(1, "d", 1, 1).reports(2, "d", up, 30), want{" port": 70, "c2 uprobe": 30}},
 		},
-		"and so does one that unattributed knows": {
-			{d(0).holds(1, "d", 1, 1).tells(90, "d", up, 0), want{" port": 0}},
-			{d(100).holds(1, "d", 1, 1).tells(90, "d", up, 30), want{" port": 100}},
+		"an unattributed cgroup that moves bytes uses the device": {
+			{d(0).holds(1, "d", 1, 1).reports(90, "d", up, 0), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 1).reports(90, "d", up, 30), want{" port": 100}},
 		},
-		"a context of somebody whom unattributed knows": {
+		"a context of an unattributed cgroup": {
 			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
 			{d(100).holds(1, "d", 1, 1).without(func(n *node) { n.Resources[1].Count++ }), want{" port": 100}},
 		},
-		"objects of somebody whom unattributed knows, made and gone": {
+		"objects of an unattributed cgroup, created and gone": {
 			{d(0).holds(1, "d", 1, 1).holds(90, "d", 0, 1), want{" port": 0}},
 			{d(100).holds(1, "d", 1, 1).holds(90, "d", 0, 1), want{" port": 100}},
 			{d(200).holds(1, "d", 1, 1).holds(90, "d", 0, 1), want{" port": 100, "c1 port": 100}},
 			{d(300).holds(1, "d", 1, 1).holds(90, "d", 0, 2), want{" port": 200, "c1 port": 100}},
 		},
-		"a share that is exact by a better method does not rest": {
+		"a share with an exact better method does not rest": {
 			{d(0).two(), want{" port": 0}},
 			{
-				d(100).two().tells(1, "d", up, 10, model.Seen{Resting: true}).tells(1, "d", qc, 40),
+				d(100).two().reports(1, "d", up, 10, model.Seen{Resting: true}).reports(1, "d", qc, 40),
 				want{" port": 60, "c1 uprobe": 0, "c1 qp_counter": 40},
 			},
 		},
-		"the counter began anew": {
+		"the counter was reset": {
 			{d(1000).holds(1, "d", 1, 1), want{" port": 1000}},
 			{d(40).holds(1, "d", 1, 1), want{" port": 1000, "c1 port": 40}},
 			{d(100).holds(1, "d", 1, 1), want{" port": 1000, "c1 port": 100}},
 		},
 		"a device that was not read": {
-			{d(0).holds(1, "d", 1, 1).tells(1, "d", up, 0), want{" port": 0, "c1 uprobe": 0}},
-			{newNode().kernel("d", 1).holds(1, "d", 1, 1).holds(2, "d", 1, 1).tells(1, "d", up, 100), want{"c1 uprobe": 0}},
-			{d(300).holds(1, "d", 1, 1).tells(1, "d", up, 200), want{" port": 100, "c1 uprobe": 200}},
-			{d(400).holds(1, "d", 1, 1).tells(1, "d", up, 300), want{" port": 100, "c1 uprobe": 300}},
-			{d(500).holds(1, "d", 1, 1).tells(1, "d", up, 400), want{" port": 100, "c1 uprobe": 300, "c1 port": 100}},
+			{d(0).holds(1, "d", 1, 1).reports(1, "d", up, 0), want{" port": 0, "c1 uprobe": 0}},
+			{newNode().kernel("d", 1).holds(1, "d", 1, 1).holds(2, "d", 1, 1).reports(1, "d", up, 100), want{"c1 uprobe": 0}},
+			{d(300).holds(1, "d", 1, 1).reports(1, "d", up, 200), want{" port": 100, "c1 uprobe": 200}},
+			{d(400).holds(1, "d", 1, 1).reports(1, "d", up, 300), want{" port": 100, "c1 uprobe": 300}},
+			{d(500).holds(1, "d", 1, 1).reports(1, "d", up, 400), want{" port": 100, "c1 uprobe": 300, "c1 port": 100}},
 		},
 		"windows of one of two cgroups": {
 			{d(0).two(), want{" port": 0}},
-			{d(1000).two().twin().tells(1, "d", up, 10, rests).tells(11, "d", up, 500), want{" port": 490, "c1 uprobe": 510}},
-			{d(2000).two().twin().tells(1, "d", up, 10, rests).tells(11, "d", up, 900), want{" port": 1090, "c1 uprobe": 910}},
-			{d(3000).two().twin().tells(1, "d", up, 110).tells(11, "d", up, 900), want{" port": 1990, "c1 uprobe": 1010}},
+			{d(1000).two().twin().reports(1, "d", up, 10, rests).reports(11, "d", up, 500), want{" port": 490, "c1 uprobe": 510}},
+			{d(2000).two().twin().reports(1, "d", up, 10, rests).reports(11, "d", up, 900), want{" port": 1090, "c1 uprobe": 910}},
+			{d(3000).two().twin().reports(1, "d", up, 110).reports(11, "d", up, 900), want{" port": 1990, "c1 uprobe": 1010}},
 		},
 		"windows": {
 			{d(0).two(), want{" port": 0}},
 			{
-				d(1000).two().tells(1, "d", up, 10, model.Seen{Resting: true}).tells(1, "d", up, 700, model.Seen{Sampled: true}),
+				d(1000).two().reports(1, "d", up, 10, model.Seen{Resting: true}).reports(1, "d", up, 700, model.Seen{Sampled: true}),
 				want{" port": 990, "c1 uprobe": 10, "c1 uprobe sampled": 700},
 			},
 			{
-				d(2000).two().tells(1, "d", up, 30).tells(1, "d", up, 700, model.Seen{Sampled: true}),
+				d(2000).two().reports(1, "d", up, 30).reports(1, "d", up, 700, model.Seen{Sampled: true}),
 				want{" port": 1970, "c1 uprobe": 30, "c1 uprobe sampled": 700},
 			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var l books
+			var l testLedger
 			for i, s := range steps {
 				if diff := cmp.Diff(s.want, sent(t, &l, s.node)); diff != "" {
 					t.Errorf("refresh %d:\n%s", i+1, diff)
@@ -488,46 +492,45 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// TestLedgerWithoutFigures: claims are booked as they are.
-func TestLedgerWithoutFigures(t *testing.T) {
+// TestLedgerWithoutCounters checks that reports are credited as they are.
+func TestLedgerWithoutCounters(t *testing.T) {
 	rxe := func() *node {
 		n := newNode()
 		n.HCAs = []model.HCA{{Name: "d", Ports: []model.Port{{Number: 1, LinkLayer: "Ethernet"}}}}
 		return n.kernel("d", 1).holds(1, "d", 1, 1)
 	}
-	var l books
+	var l testLedger
 	for i, s := range []struct {
 		node *node
 		want want
 	}{
-		{rxe().tells(1, "d", up, 100), want{"c1 uprobe": 100}},
-		{rxe().tells(1, "d", up, 300).tells(90, "d", up, 5), want{"c1 uprobe": 300}},
-		{rxe().tells(1, "d", up, 20), want{"c1 uprobe": 320}},
-		{rxe().tells(1, "d", up, math.MaxUint64), want{"c1 uprobe": math.MaxUint64}},
-		{rxe().tells(1, "d", up, 7), want{"c1 uprobe": math.MaxUint64}},
+		{rxe().reports(1, "d", up, 100), want{"c1 uprobe": 100}},
+		{rxe().reports(1, "d", up, 300).reports(90, "d", up, 5), want{"c1 uprobe": 300}},
+		{rxe().reports(1, "d", up, 20), want{"c1 uprobe": 320}},
+		{rxe().reports(1, "d", up, math.MaxUint64), want{"c1 uprobe": math.MaxUint64}},
+		{rxe().reports(1, "d", up, 7), want{"c1 uprobe": math.MaxUint64}},
 	} {
 		if diff := cmp.Diff(s.want, sent(t, &l, s.node)); diff != "" {
 			t.Errorf("refresh %d:\n%s", i+1, diff)
 		}
 	}
-	// Of a device that no HCA is known of, only after a while: it may have figures.
-	l = books{}
+	// For a device without an HCA reports are credited after a while: it may have counters.
+	l = testLedger{}
 	for i := range maxMissedRefreshes + 2 {
-		got := sent(t, &l, newNode().tells(1, "x", up, 9))
+		got := sent(t, &l, newNode().reports(1, "x", up, 9))
 		if n := got["x c1 uprobe"]; (n == 9) != (i > maxMissedRefreshes-1) {
 			t.Errorf("refresh %d: %v", i+1, got)
 		}
 	}
 }
 
-// TestLedgerOneDirection: of a direction that a device does not count nothing is
-// said of unattributed.
+// TestLedgerOneDirection checks that a direction without a counter has no unattributed share.
 func TestLedgerOneDirection(t *testing.T) {
 	n := newNode().device("d", 100, 0).two()
 	p := &n.HCAs[0].Ports[0]
 	p.Counters = p.Counters[:1]
 	n.Traffic = append(n.Traffic, model.Traffic{Cgroup: 1, Device: "d", Method: up, Direction: model.Receive, Bytes: 9})
-	var l books
+	var l testLedger
 	a := l.attribute(n)
 	if d := cmp.Diff([]attribution.TrafficShare{
 		{Device: "d", Method: model.MethodPort, Direction: model.Transmit, Bytes: 100},
@@ -537,15 +540,15 @@ func TestLedgerOneDirection(t *testing.T) {
 	}
 }
 
-// TestLedgerSaturated: a counter of 32 bits that stands at its end tells nothing,
-// and what the methods tell is booked without it.
+// TestLedgerSaturated checks that a saturated 32-bit counter is ignored and reports are
+// credited without it.
 func TestLedgerSaturated(t *testing.T) {
-	narrow := func(words, claim uint64) *node {
+	narrow := func(words, bytes uint64) *node {
 		n := newNode().device("d", words*4, 0)
 		n.HCAs[0].Ports[0].Counters = n.HCAs[0].Ports[0].Counters[:1]
-		return n.two().tells(1, "d", up, claim)
+		return n.two().reports(1, "d", up, bytes)
 	}
-	var l books
+	var l testLedger
 	sent(t, &l, narrow(math.MaxUint32-10, 0))
 	for range maxMissedRefreshes {
 		got := sent(t, &l, narrow(math.MaxUint32, 1000))
@@ -557,28 +560,29 @@ func TestLedgerSaturated(t *testing.T) {
 		t.Error(diff)
 	}
 	for i, s := range []struct {
-		words, claim uint64
+		words, bytes uint64
 		want         want
 	}{
 		{5, 1010, want{" port": 4 * (math.MaxUint32 - 10), "c1 uprobe": 1000}}, // reset: 20 bytes since
 		{100, 1020, want{" port": 4*(math.MaxUint32-10) + 360, "c1 uprobe": 1020}},
 	} {
-		if diff := cmp.Diff(s.want, sent(t, &l, narrow(s.words, s.claim))); diff != "" {
+		if diff := cmp.Diff(s.want, sent(t, &l, narrow(s.words, s.bytes))); diff != "" {
 			t.Errorf("%d: %s", i, diff)
 		}
 	}
 	wide := newNode().device("d", 4*math.MaxUint32, 0)
-	if diff := cmp.Diff(want{" port": 4 * math.MaxUint32}, sent(t, &books{}, wide)); diff != "" {
+	if diff := cmp.Diff(want{" port": 4 * math.MaxUint32}, sent(t, &testLedger{}, wide)); diff != "" {
 		t.Errorf("64 bits: %s", diff)
 	}
 }
 
-// TestLedgerLeave: the bytes of an owner that is gone are unattributed, and not before.
-func TestLedgerLeave(t *testing.T) {
-	var l books
+// TestLedgerExpire checks that the bytes of an owner are unattributed once it expires, and not
+// before.
+func TestLedgerExpire(t *testing.T) {
+	var l testLedger
 	at := func(bytes uint64) *node { return newNode().device("d", bytes, 0) }
 	sent(t, &l, at(0).two())
-	sent(t, &l, at(100).two().tells(1, "d", up, 70).tells(2, "d", up, 20))
+	sent(t, &l, at(100).two().reports(1, "d", up, 70).reports(2, "d", up, 20))
 	for i := range maxMissedRefreshes {
 		// No cgroup is listed.
 		if diff := cmp.Diff(want{" port": 10, "c1 uprobe": 70, "c2 uprobe": 20}, sent(t, &l, at(100))); diff != "" {
@@ -598,17 +602,18 @@ func TestLedgerLeave(t *testing.T) {
 	if len(l.accounts) > 0 {
 		t.Errorf("%d accounts are left", len(l.accounts))
 	}
-	// Rows stay for as long as their source does not answer, and then go.
+	// Rows are kept while their source does not answer, and are dropped afterwards.
 	for range maxMissedRefreshes + 1 {
-		sent(t, &l, at(100).tells(3, "d", up, 0))
+		sent(t, &l, at(100).reports(3, "d", up, 0))
 	}
 	if len(l.rows) != 1 {
 		t.Errorf("%d rows are left", len(l.rows))
 	}
 }
 
-// TestLedgerWithoutProbe: an owner keeps its bytes while a cgroup of it is known, also while
-// no source lists the cgroup; once it is forgotten the owner expires, with a probe or without.
+// TestLedgerWithoutProbe checks that an owner keeps its bytes while one of its cgroups is
+// known, even if no source lists the cgroup, and expires once it is forgotten, with a probe or
+// without.
 func TestLedgerWithoutProbe(t *testing.T) {
 	at := func(bytes uint64, probe bool) *node {
 		n := newNode().device("d", bytes, 0)
@@ -618,7 +623,7 @@ func TestLedgerWithoutProbe(t *testing.T) {
 		n.Objects = nil
 		return n
 	}
-	var l books
+	var l testLedger
 	sent(t, &l, at(0, true))
 	sent(t, &l, at(100, true))
 	for range 2 * maxMissedRefreshes {
@@ -626,7 +631,7 @@ func TestLedgerWithoutProbe(t *testing.T) {
 			t.Fatal(d)
 		}
 	}
-	sent(t, &l, at(200, false).tells(2, "d", up, 30))
+	sent(t, &l, at(200, false).reports(2, "d", up, 30))
 	l.forget([]model.CgroupID{2})
 	for range maxMissedRefreshes + 1 {
 		sent(t, &l, at(200, false))
@@ -639,8 +644,8 @@ func TestLedgerWithoutProbe(t *testing.T) {
 	}
 }
 
-// TestLedgerGivenVF: a virtual function that was given to one container is its
-// alone without a probe, too; a physical one needs one.
+// TestLedgerGivenVF checks that a virtual function that is allocated to one container belongs
+// to it also without a probe; a physical function requires one.
 func TestLedgerGivenVF(t *testing.T) {
 	at := func(bytes uint64, vf, allocated bool) *node {
 		n := vfNode(0, 0, true)
@@ -661,7 +666,7 @@ func TestLedgerGivenVF(t *testing.T) {
 		{false, true, want{" port": 300}},
 		{true, false, want{" port": 300}},
 	} {
-		var l books
+		var l testLedger
 		var got want
 		for i := range uint64(3) {
 			got = sent(t, &l, at(100*(i+1), tt.vf, tt.allocated))
@@ -670,8 +675,8 @@ func TestLedgerGivenVF(t *testing.T) {
 			t.Errorf("VF %v, allocated %v:\n%s", tt.vf, tt.allocated, d)
 		}
 	}
-	// The probe stops answering: another one had objects there.
-	var l books
+	// The probe stops answering: another owner had objects there.
+	var l testLedger
 	with := func(bytes uint64) *node {
 		n := at(bytes, true, true)
 		n.Objects = []model.Objects{}
@@ -686,18 +691,18 @@ func TestLedgerGivenVF(t *testing.T) {
 	}
 }
 
-// TestLedgerLateName: what a container moved before its runtime named it is its
-// own afterwards.
+// TestLedgerLateName checks that a container keeps the bytes that it moved before its runtime
+// named it.
 func TestLedgerLateName(t *testing.T) {
 	early := entity{Workload: "pod:u1/c1", ContainerID: "c1", PodUID: "u1", Cgroup: "/1"}
 	at := func(bytes uint64, names ...entity) *node {
-		n := newNode().device("d", bytes, 0).holds(1, "d", 1, 1).tells(1, "d", up, bytes)
+		n := newNode().device("d", bytes, 0).holds(1, "d", 1, 1).reports(1, "d", up, bytes)
 		for i, e := range names {
 			n.Entities[uint64(i)+1] = e
 		}
 		return n
 	}
-	owners := func(l *books, n *node) map[string]uint64 {
+	owners := func(l *testLedger, n *node) map[string]uint64 {
 		got := map[string]uint64{}
 		a := l.attribute(n)
 		for _, s := range a.Traffic {
@@ -708,7 +713,7 @@ func TestLedgerLateName(t *testing.T) {
 		return got
 	}
 	t.Run("later", func(t *testing.T) {
-		var l books
+		var l testLedger
 		for i := range uint64(3) {
 			owners(&l, at(i*100, early))
 		}
@@ -727,12 +732,12 @@ func TestLedgerLateName(t *testing.T) {
 		other := early
 		other.Cgroup = "/1/2"
 		both := func(bytes, first, second uint64, names ...entity) *node {
-			return at(0, names...).tells(2, "d", up, second).without(func(n *node) {
+			return at(0, names...).reports(2, "d", up, second).without(func(n *node) {
 				n.HCAs[0].Ports[0].Counters[0].Value = bytes / 4
 				n.Traffic[0].Bytes = first
 			}).holds(2, "d", 1, 1).holds(3, "d", 1, 1)
 		}
-		var l books
+		var l testLedger
 		owners(&l, both(0, 0, 0, early, other))
 		owners(&l, both(400, 100, 200, early, other))
 		owners(&l, both(500, 150, 250, named, other))
@@ -747,7 +752,7 @@ func TestLedgerLateName(t *testing.T) {
 	t.Run("claimed", func(t *testing.T) {
 		claimed := early
 		claimed.Claimed = true
-		var l books
+		var l testLedger
 		for i := range uint64(3) {
 			owners(&l, at(i*100, claimed))
 		}
@@ -757,17 +762,62 @@ func TestLedgerLateName(t *testing.T) {
 	})
 }
 
-// TestLedgerVanished: claims on a device that is not told of any more are booked in
-// the end, and are part of its figure when it comes back.
+// TestLedgerRenames: bytes follow each new name that identity proves, also that of a pod that
+// was known by its UID, and of a container that is found by its cgroup path.
+func TestLedgerRenames(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before, after entity
+		listed        []model.Container
+		want          string
+	}{
+		"a pod by its UID": {
+			before: entity{Workload: "pod:u9", PodUID: "u9", Cgroup: "/u9"},
+			after:  entity{Workload: "pod:u9", PodUID: "u9", Cgroup: "/u9", Namespace: "ns", Pod: "p9"},
+			want:   "ns/p9",
+		},
+		"a container by its path": {
+			before: entity{Workload: "cgroup:/web", Cgroup: "/web"},
+			after:  entity{Workload: "cgroup:/web", Cgroup: "/web"},
+			listed: []model.Container{{ID: "c9", Runtime: "containerd", Name: "web", Cgroup: "/web"}},
+			want:   "containerd:web",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var l testLedger
+			workloads := func(bytes uint64, e entity, listed []model.Container) map[string]uint64 {
+				n := newNode().device("d", bytes, 0).holds(1, "d", 1, 1)
+				n.Entities[1], n.listed = e, listed
+				a := l.attribute(n)
+				got := map[string]uint64{}
+				for _, s := range a.Traffic {
+					if s.Direction == model.Transmit {
+						got[a.Owners[s.Owner].Workload] += s.Bytes
+					}
+				}
+				return got
+			}
+			for i := range uint64(3) {
+				workloads(100*i, tt.before, nil)
+			}
+			got := workloads(300, tt.after, tt.listed)
+			if d := cmp.Diff(map[string]uint64{"": 0, tt.want: 300}, got); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+// TestLedgerVanished checks that reports on an unlisted device are credited after a while, and
+// are part of its total when it comes back.
 func TestLedgerVanished(t *testing.T) {
 	at := func(bytes uint64, seen bool) *node {
-		n := newNode().device("d", bytes, 0).two().tells(1, "d", up, bytes)
+		n := newNode().device("d", bytes, 0).two().reports(1, "d", up, bytes)
 		if !seen {
 			n.HCAs = n.HCAs[:0]
 		}
 		return n
 	}
-	var l books
+	var l testLedger
 	sent(t, &l, at(0, true))
 	sent(t, &l, at(100, true))
 	for i := range uint64(2 * maxMissedRefreshes) {
@@ -783,8 +833,8 @@ func TestLedgerVanished(t *testing.T) {
 	}())); d != "" {
 		t.Error(d)
 	}
-	// That nothing is read says nothing.
-	l = books{}
+	// A refresh without HCAs does not count as missed.
+	l = testLedger{}
 	sent(t, &l, at(0, true))
 	for range 2 * maxMissedRefreshes {
 		if got := sent(t, &l, at(100, false).without(func(n *node) { n.HCAs = nil })); got["c1 uprobe"] != 0 {
@@ -793,12 +843,12 @@ func TestLedgerVanished(t *testing.T) {
 	}
 }
 
-// TestLedgerKnowsWhoWasAbsent: an owner that unattributed tells of for a moment is shown
-// as it was.
-func TestLedgerKnowsWhoWasAbsent(t *testing.T) {
-	var l books
+// TestLedgerRemembersAbsentOwner checks that an owner that is not listed for a moment is shown
+// as before.
+func TestLedgerRemembersAbsentOwner(t *testing.T) {
+	var l testLedger
 	at := func() *node { return newNode().device("d", 100, 0) }
-	before := l.attribute(at().two().tells(1, "d", up, 70))
+	before := l.attribute(at().two().reports(1, "d", up, 70))
 	after := l.attribute(at())
 	info := func(a attribution.Attribution) attribution.Info {
 		for _, i := range a.Infos {
@@ -814,8 +864,8 @@ func TestLedgerKnowsWhoWasAbsent(t *testing.T) {
 	}
 }
 
-// vfNode is a PF with a virtual function that was given to pod p1. Each look finds
-// another figure.
+// vfNode returns a PF with a virtual function that is allocated to pod p1. Its statistics
+// differ in each refresh.
 func vfNode(pf, vf uint64, allocated bool) *node {
 	n := newNode().device("pf", pf, 0)
 	n.HCAs[0].PCIAddress = "0000:18:00.0"
@@ -832,7 +882,7 @@ func vfNode(pf, vf uint64, allocated bool) *node {
 	return n
 }
 
-// given makes another cgroup's container the one to which the function was given.
+// given allocates the function to another cgroup's container.
 func (n *node) given(to uint64) *node {
 	c, a := &n.Containers[0], &n.Allocations[0]
 	c.ID, c.Pod, c.PodUID = fmt.Sprint("c", to), fmt.Sprint("p", to), fmt.Sprint("u", to)
@@ -840,7 +890,7 @@ func (n *node) given(to uint64) *node {
 	return n
 }
 
-// other adds another container of pod p1, which has the node of the function's HCA.
+// other adds another container of pod p1 that has the node of the function's HCA.
 func (n *node) other() *node {
 	n.Containers = append(n.Containers, model.Container{
 		ID: "c3", Name: "other", Namespace: "ns", Pod: "p1", PodUID: "u1", Status: model.ContainerRunning,
@@ -888,17 +938,17 @@ func TestLedgerVFs(t *testing.T) {
 			{vfNode(0, 100, true).ethernet(), want{"pf  port": 0}},
 			{vfNode(0, 300, true).ethernet(), want{"pf  port": 0}},
 		},
-		"unattributed knows whose": {
+		"unassigned": {
 			{vfNode(0, 100, false), want{"pf  port": 0, pci + "  port": 100}},
 			{vfNode(0, 300, false), want{"pf  port": 0, pci + "  port": 300}},
 		},
-		"given away in between": {
+		"allocated in between": {
 			{vfNode(0, 100, false), want{"pf  port": 0, pci + "  port": 100}},
 			{vfNode(0, 300, true), want{"pf  port": 0, pci + "  port": 300}},
 			{vfNode(0, 400, true), want{"pf  port": 0, pci + "  port": 400}},
 			{vfNode(0, 500, true), want{"pf  port": 0, pci + "  port": 400, pci + " c1 port": 100}},
 		},
-		"given to another one between two looks": {
+		"allocated to another pod between two readings": {
 			{vfNode(0, 100, true), want{"pf  port": 0, pci + "  port": 100}},
 			{vfNode(0, 100, true), want{"pf  port": 0, pci + "  port": 100}},
 			{vfNode(0, 200, true), want{"pf  port": 0, pci + "  port": 200}},
@@ -912,17 +962,17 @@ func TestLedgerVFs(t *testing.T) {
 				want{"pf  port": 0, pci + "  port": 850, pci + " c1 port": 100, pci + " c2 port": 49},
 			},
 		},
-		"in the network namespace of a pod, whose container has its node": {
+		"in the network namespace of a pod with its node in a container": {
 			{moved(vfNode(0, 100, false), "/dev/infiniband/uverbs7"), want{"pf  port": 0, " port": 100}},
 			{moved(vfNode(0, 150, false), "/dev/infiniband/uverbs7"), want{"pf  port": 0, " port": 150}},
 			{moved(vfNode(0, 160, false), "/dev/infiniband/uverbs7"), want{"pf  port": 0, " port": 150, "c1 port": 10}},
 		},
-		"or has not": {
+		"in the network namespace of a pod without its node": {
 			{moved(vfNode(0, 100, false)), want{"pf  port": 0, " port": 100}},
 			{moved(vfNode(0, 150, false)), want{"pf  port": 0, " port": 150}},
 			{moved(vfNode(0, 160, false)), want{"pf  port": 0, " port": 150, "ns/p1 port": 10}},
 		},
-		"or two of them have": {
+		"in the network namespace of a pod with its node in two containers": {
 			{moved(vfNode(0, 100, false).other(), "/dev/infiniband/uverbs7"), want{"pf  port": 0, " port": 100}},
 			{moved(vfNode(0, 150, false).other(), "/dev/infiniband/uverbs7"), want{"pf  port": 0, " port": 150}},
 			{
@@ -942,7 +992,7 @@ func TestLedgerVFs(t *testing.T) {
 			{moved(vfNode(0, 350, true)), want{"pf  port": 0, " port": 120, "c1 port": 230}},
 			{vfNode(0, 400, true), want{"pf  port": 0, " port": 120, "c1 port": 280}},
 		},
-		"in sight with counters of its own, then moved": {
+		"visible with its own counters, then moved": {
 			{own(1000, 80).holds(1, "d", 1, 1), want{"pf  port": 0, " port": 80}},
 			{own(2000, 100).holds(1, "d", 1, 1), want{"pf  port": 0, " port": 80, "c1 port": 20}},
 			{moved(vfNode(0, 3000, true)), want{"pf  port": 0, " port": 80, "c1 port": 20}}, // another set of counters
@@ -950,7 +1000,7 @@ func TestLedgerVFs(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var l books
+			var l testLedger
 			for i, s := range steps {
 				if diff := cmp.Diff(s.want, sent(t, &l, s.node)); diff != "" {
 					t.Errorf("refresh %d:\n%s", i+1, diff)
@@ -960,8 +1010,8 @@ func TestLedgerVFs(t *testing.T) {
 	}
 }
 
-// TestLedgerPod: a device that a pod has to itself, and several of its containers
-// use, is the pod's.
+// TestLedgerPod checks that a device that is assigned to one pod and used by several of its
+// containers belongs to the pod.
 func TestLedgerPod(t *testing.T) {
 	at := func(bytes uint64, given bool) *node {
 		n := newNode().device("d", bytes, 0)
@@ -983,7 +1033,7 @@ func TestLedgerPod(t *testing.T) {
 	for given, want := range map[bool]want{
 		true: {" port": 40, "ns/p1 port": 60}, false: {" port": 100},
 	} {
-		var l books
+		var l testLedger
 		sent(t, &l, at(40, given))
 		if diff := cmp.Diff(want, sent(t, &l, at(100, given))); diff != "" {
 			t.Errorf("given away %v:\n%s", given, diff)
@@ -991,8 +1041,8 @@ func TestLedgerPod(t *testing.T) {
 	}
 }
 
-// TestLedgerPodThenMethod: what was the pod's by the port is not its container's
-// by uprobes that did not answer meanwhile.
+// TestLedgerPodThenMethod checks that bytes that the port credited to a pod are not credited
+// to its container by uprobes that did not answer in between.
 func TestLedgerPodThenMethod(t *testing.T) {
 	at := func(bytes uint64, users ...uint64) *node {
 		n := newNode().device("d", bytes, 0)
@@ -1007,10 +1057,10 @@ func TestLedgerPodThenMethod(t *testing.T) {
 		}
 		return n
 	}
-	var l books
-	sent(t, &l, at(0, 1, 2).tells(1, "d", up, 0))
+	var l testLedger
+	sent(t, &l, at(0, 1, 2).reports(1, "d", up, 0))
 	sent(t, &l, at(100, 1, 2))
-	got := sent(t, &l, at(200, 1, 2, 3).tells(1, "d", up, 200))
+	got := sent(t, &l, at(200, 1, 2, 3).reports(1, "d", up, 200))
 	if d := cmp.Diff(want{" port": 100, "ns/p1 port": 100, "c1 uprobe": 0}, got); d != "" {
 		t.Error(d)
 	}
@@ -1075,7 +1125,7 @@ func TestFill(t *testing.T) {
 	for _, tt := range []struct {
 		n          uint64
 		want, got  []uint64
-		left, rest uint64 // of n, and of what is wanted
+		left, rest uint64 // of n, and of the wants
 	}{
 		{n: 10, want: []uint64{3, 0, 4}, got: []uint64{3, 0, 4}, left: 3},
 		{n: 7, want: []uint64{3, 0, 4}, got: []uint64{3, 0, 4}},

@@ -9,7 +9,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The methods, as indexes.
+// The methods are indexes.
 const (
 	byPort = iota
 	byQPCounter
@@ -19,16 +19,16 @@ const (
 
 var methodNames = [methods]model.Method{model.MethodPort, model.MethodQPCounter, model.MethodUprobe}
 
-// A row is what a method reports of one cgroup.
+// A row is the bytes that a method reports for one cgroup.
 type row struct {
 	rowKey
 	now, last uint64
 	reported  uint64 // the refresh of now
 	credited  uint64 // the refresh of last; 0 for never
-	began     uint64 // the refresh in which it began: the method had answered without it before
+	began     uint64 // the first refresh of the row, if the method had answered without it before
 	missed    int
-	resting   bool     // all of it
-	account   *account // to which it was credited last
+	resting   bool     // all of its facts rest
+	account   *account // the account of the last credit
 }
 
 type rowKey struct {
@@ -38,7 +38,8 @@ type rowKey struct {
 	sampled   bool
 }
 
-// report notes what methods report of cgroups since the last interval of their device.
+// report records the bytes that methods report for cgroups since the last interval of their
+// device.
 func (l *Ledger) report(facts []model.Traffic) {
 	l.before = l.answered
 	l.reported = l.reported[:0]
@@ -105,9 +106,9 @@ func (l *Ledger) reportRow(r *row) {
 	a.report = plus(a.report, moved)
 }
 
-// current reports whether the growth of a row is of this interval, or was at least not
-// credited by another method meanwhile. A row is new, or was missing for a while as its
-// source did not answer; then another method took its place.
+// current reports whether the growth of a row belongs to this interval, or was at least not
+// credited by another method in the meantime. A row may be new, or may have been missing while
+// its source did not answer; then another method was used.
 func (l *Ledger) current(r *row, owner identity.OwnerID) bool {
 	if r.credited != 0 && r.credited >= r.direction.device.ended {
 		return true

@@ -8,7 +8,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity"
 )
 
-// Merge gives everything of one owner to another one.
+// Merge moves the accounts of one owner to another one.
 func (l *Ledger) Merge(m identity.Merge) {
 	for _, d := range l.order {
 		if d.given == m.From {
@@ -43,7 +43,7 @@ func (l *Ledger) mergeAccounts(w *direction, m identity.Merge) {
 	l.rank(m.To, w)
 }
 
-// Expire makes the bytes of owners that are gone unattributed.
+// Expire makes the bytes of expired owners unattributed.
 func (l *Ledger) Expire(ids []identity.OwnerID) {
 	if len(ids) == 0 {
 		return

@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity"
 )
 
-// An account is what one owner has in one direction of a device by one method.
+// An account is the bytes of one owner in one direction of a device by one method.
 type account struct {
 	owner   identity.OwnerID
 	method  int
@@ -20,13 +20,13 @@ type account struct {
 
 	credited uint64 // part of the device's own counter
 	free     uint64 // credited while the device had no counters
-	waits    uint64 // reported, and not yet seen by the device
-	ahead    uint64 // reported, and not yet seen by the better method
-	won      uint64 // the last refresh in which the method was the one that counts
+	waits    uint64 // reported, not yet counted by the device
+	ahead    uint64 // reported, not yet counted by the better method
+	won      uint64 // the last refresh in which this method was used
 
 	report   uint64 // of this interval
 	reported uint64 // the refresh of report
-	valid    bool   // the report is of this interval
+	valid    bool   // report belongs to this interval
 	live     bool   // not all rows of the report are resting
 	better   *account
 }
@@ -58,7 +58,7 @@ func (l *Ledger) rank(owner identity.OwnerID, w *direction) {
 	}
 }
 
-// settle credits an interval of a device.
+// settle credits the bytes of an interval.
 func (l *Ledger) settle(d *device) {
 	for i := range d.directions {
 		for _, a := range d.directions[i].accounts {
@@ -107,7 +107,7 @@ func (l *Ledger) settleExclusive(w *direction, owner identity.OwnerID, moved uin
 }
 
 func (l *Ledger) settleShared(w *direction, moved uint64) {
-	if w.device.interval.begins { // what was credited without counters is part of them now
+	if w.device.interval.begins { // bytes credited without counters are part of them now
 		none := uint64(0)
 		moved = fill(moved, w.accounts, func(a *account) *uint64 {
 			if a.sampled {
@@ -138,11 +138,11 @@ func (l *Ledger) settleUncounted(w *direction) {
 	}
 }
 
-// choose leaves to a worse method what the better one does not count: only some of the
-// owner's queue pairs may have a counter. What the worse one reported earlier (it was
-// posted) the better one counts when it is sent, and does not report again: so the two
-// together never report more than one of them up to some moment and the other one after
-// it. A method that rests, or does not answer, has no part in this.
+// choose reduces the report of the worse method to the bytes that the better one does not
+// count: only some of the owner's queue pairs may have a hardware counter. The worse method
+// reports bytes when they are posted, the better one when they are sent. The better one does
+// not report them again, so both together never exceed one method before some moment plus the
+// other one after it. A method that rests or does not answer is ignored.
 func (l *Ledger) choose(w *direction) {
 	for _, a := range w.accounts {
 		if a.sampled {
@@ -169,9 +169,8 @@ func (l *Ledger) choose(w *direction) {
 	}
 }
 
-// fill credits n bytes to the accounts that want some, the smallest wants first: an owner
-// that reports more than there is must not keep others from what they moved. It returns
-// the rest.
+// fill credits n bytes to the accounts that want some, the smallest wants first: an owner that
+// reports too much must not take bytes from the others. It returns the remainder.
 func fill(n uint64, accounts []*account, want func(*account) *uint64) uint64 {
 	var sum uint64
 	wanting := 0
@@ -207,7 +206,7 @@ func fill(n uint64, accounts []*account, want func(*account) *uint64) uint64 {
 	return n
 }
 
-// plus returns a+b, or the highest number there is: reports come from containers.
+// plus returns a+b, or the maximum on overflow: the values come from containers.
 func plus(a, b uint64) uint64 {
 	sum, carry := bits.Add64(a, b, 0)
 	if carry != 0 {

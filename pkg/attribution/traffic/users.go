@@ -11,11 +11,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// use is how one owner uses a device.
+// use describes how one owner uses a device.
 type use struct {
-	held, holds        bool   // objects at the last refresh, and now
-	created, createdBy uint64 // objects made until the last refresh, and until now: they only grow
-	active, wasActive  bool   // in this interval, and in the one before
+	held, holds        bool   // has objects at the last refresh, and now
+	created, createdBy uint64 // created objects until the last refresh, and until now: never decrease
+	active, wasActive  bool   // in this interval, and in the previous one
 }
 
 func (u *use) add(o *use) {
@@ -33,8 +33,8 @@ func (d *device) use(id identity.OwnerID) *use {
 	return u
 }
 
-// used reports whether an owner uses the device, or did in the interval before: the
-// counters of a port are read a moment before or after the objects.
+// used reports whether an owner uses the device in this interval or did in the previous one:
+// port counters are read slightly before or after the objects.
 func (d *device) used(id identity.OwnerID) bool {
 	u := d.users[id]
 	return u != nil && (u.active || u.wasActive)
@@ -57,17 +57,17 @@ func (u *unknownUsers) add(r *attribution.ObjectShare) {
 	u.nowMade += r.Created
 }
 
-// exist reports whether anything unknown may move bytes: a process without an owner, or a
-// consumer in the kernel (IPoIB, NVMe-oF, …).
+// exist reports whether an unknown user may move bytes: a process without an owner, or a
+// kernel consumer (IPoIB, NVMe-oF, …).
 func (u *unknownUsers) exist(managementQPs uint64) bool {
 	made := u.nowMade > u.created
 	u.created = u.nowMade
 	return made || !u.counted || u.contexts > 0 || u.qps > managementQPs
 }
 
-// noteUse notes the owners that used a device since the last refresh: those that held
-// objects of any type then, made some since, or hold some now. A context is opened long
-// before the first byte is sent.
+// noteUse records the owners that used a device since the last refresh: they held objects
+// then, created some since, or hold some now. A context is opened long before the first byte
+// is sent.
 func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 	if s.Objects == nil {
 		for _, d := range l.order {
@@ -107,8 +107,8 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 		u.holds = u.holds || r.Current > 0
 		u.createdBy += r.Created
 	}
-	// Objects were made on an HCA whose name is not known. Those that were there before are
-	// on none whose name the probe knows, and so on none that has users here.
+	// New objects on an HCA without a known name may be on any device. Earlier ones are on no
+	// device that has users here.
 	anywhere := unknownHCAs > l.unknownHCAs
 	l.unknownHCAs = unknownHCAs
 	for _, d := range l.order {
@@ -123,9 +123,10 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 	}
 }
 
-// managementQPs returns how many queue pairs the kernel has for management datagrams: the
-// GSI of each port and on InfiniBand the SMI, for which mlx5 sends through one more. With
-// more partitions it has more: then a device never seems to have an exclusive owner.
+// managementQPs returns the number of queue pairs that the kernel uses for management
+// datagrams: the GSI of each port and on InfiniBand the SMI, for which mlx5 sends through one
+// more. Additional partitions need more queue pairs: then a device never appears to have an
+// exclusive owner.
 func managementQPs(h *model.HCA) (n uint64) {
 	for i := range h.Ports {
 		switch h.Ports[i].LinkLayer {

@@ -39,12 +39,12 @@ func TestMain(m *testing.M) {
 // openRow is one row of Snapshot.DeviceOpens.
 type openRow = model.Series[model.OpenKey, model.Opens]
 
-// opened is what a cgroup opened of a device.
+// opened returns the opens of a device by a cgroup.
 func opened(g group, device string, class model.DeviceClass, n model.Opens) openRow {
 	return openRow{Cgroup: g.id, Key: model.OpenKey{Device: device, Class: class}, Value: n}
 }
 
-// read are the opens and handles of one cgroup.
+// read returns the opens and handles of one cgroup.
 func read(t *testing.T, s *Source, g group) (opens []openRow, handles []model.DeviceHandles, snap model.Snapshot) {
 	t.Helper()
 	snap, err := s.Read(t.Context())
@@ -65,7 +65,7 @@ func read(t *testing.T, s *Source, g group) (opens []openRow, handles []model.De
 	return opens, handles, snap
 }
 
-// TestOpens counts what one program opens, and what it may not.
+// TestOpens counts the opens and denied opens of one program.
 func TestOpens(t *testing.T) {
 	for version, g := range groups(t) {
 		t.Run(version, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestOpens(t *testing.T) {
 				}
 			}
 
-			// Forgotten: no entry stays in the kernel.
+			// A forgotten cgroup has no entry in the kernel.
 			s.Forget([]uint64{g.id})
 			if got, handles, _ := read(t, s, g); len(got)+len(handles) != 0 {
 				t.Errorf("after Forget: %+v %+v", got, handles)
@@ -129,7 +129,7 @@ func TestOpens(t *testing.T) {
 	}
 }
 
-// TestHandles counts open files while they are held, each once.
+// TestHandles checks that open files are counted while they are open, each once.
 func TestHandles(t *testing.T) {
 	for version, g := range groups(t) {
 		t.Run(version, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestHandles(t *testing.T) {
 			want.Count = 0
 			wanted := []model.DeviceHandles{want}
 			if !s.sensor.counts {
-				wanted = nil // nobody knows that it was ever opened
+				wanted = nil // its opens are unknown
 			}
 			eventually(t, func() error {
 				_, got, _ := read(t, s, g)
@@ -191,7 +191,7 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-// TestStuck: what was listed once is not told for ever.
+// TestStuck checks that an old listing is not reported while a new one hangs.
 func TestStuck(t *testing.T) {
 	s := listing(t, newTree(t, "1 drm").options(""))
 	s.stop()
@@ -206,7 +206,7 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-// TestBlockDevices: they have numbers of their own.
+// TestBlockDevices checks that block devices with the same numbers are not counted.
 func TestBlockDevices(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -234,11 +234,11 @@ func TestBlockDevices(t *testing.T) {
 	}
 }
 
-// nestedVar makes the test binary a sensor in a process namespace of its own.
+// nestedVar makes the test binary a sensor in its own process namespace.
 const nestedVar = "ACCELSCOPE_TEST_NESTED"
 
-// TestOwnProcesses: in a process namespace of its own the iterator sees the sensor's
-// processes alone: then nothing is said of handles, and not that there are none.
+// TestOwnProcesses: in its own process namespace the iterator lists only the sensor's
+// processes: then handles are unknown, not zero.
 func TestOwnProcesses(t *testing.T) {
 	if os.Getenv(nestedVar) != "" {
 		f := newTree(t, "1 kfd")
@@ -246,7 +246,7 @@ func TestOwnProcesses(t *testing.T) {
 		s := start(t, f.options(""))
 		os.Stdout.WriteString("ready\n")
 		if line, _ := bufio.NewReader(os.Stdin).ReadString('\n'); line == "" {
-			t.Fatal("nobody")
+			t.Fatal("no line on standard input")
 		}
 		s.list()
 		snap, err := s.Read(t.Context())
@@ -322,7 +322,7 @@ func eventually(t *testing.T, f func() error) {
 	}
 }
 
-// TestLaterDriver begins without a driver, and finds the one that comes.
+// TestLaterDriver starts without a driver, and finds one that is loaded later.
 func TestLaterDriver(t *testing.T) {
 	f := newTree(t)
 	s := counting(t, f.options(""))
@@ -336,7 +336,7 @@ func TestLaterDriver(t *testing.T) {
 		}
 	}
 	if _, ok := s.Holders(); ok {
-		t.Error("nobody has looked who has devices open")
+		t.Error("the processes with open devices are unknown")
 	}
 	f.name(t, "1:7", "nvidia0")
 	f.load(t, "1 nvidia")
@@ -349,9 +349,9 @@ func TestLaterDriver(t *testing.T) {
 	if !s.sensor.counts {
 		t.Skip(degraded(s.hooks))
 	}
-	// From here on the test looks: a look under way may tell what was there before.
+	// From here on the test scans: a scan in progress may report the previous devices.
 	s.stop()
-	s.looking.Wait()
+	s.scanning.Wait()
 	for version, g := range groups(t) {
 		if g.subsystem != "" {
 			continue
@@ -363,10 +363,10 @@ func TestLaterDriver(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", version, got, want)
 		}
 
-		// The number becomes that of another device: what was counted stays under the old name.
+		// The number is reused by another device: the counts stay under the old name.
 		f.load(t, "1 kfd")
 		f.name(t, "1:7", "kfd")
-		s.look()
+		s.scan()
 		g.do(t, "open 3 /dev/full")
 		got, _, _ = read(t, s, g)
 		both := []openRow{opened(g, "kfd", model.ClassAMDGPU, model.Opens{Allowed: 3}), want}
@@ -374,9 +374,9 @@ func TestLaterDriver(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", version, got, both)
 		}
 
-		// Its driver is unloaded: no open is counted, none is lost.
+		// The driver is unloaded: no open is counted, none is lost.
 		f.load(t)
-		s.look()
+		s.scan()
 		g.do(t, "open 3 /dev/full")
 		if got, _, _ = read(t, s, g); !slices.Equal(got, both) {
 			t.Errorf("%s: %+v, want %+v", version, got, both)
@@ -416,8 +416,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestAskedByDriver: what a driver asks while it is opened is no open. kfd does,
-// and is not here: the test notes the open by hand.
+// TestAskedByDriver checks that permission checks by a driver during an open are not counted
+// as opens. kfd makes them; without kfd the test adds the open to the map.
 func TestAskedByDriver(t *testing.T) {
 	f := newTree(t, "1 drm")
 	f.name(t, "1:5", "card0")
@@ -446,7 +446,7 @@ func TestAskedByDriver(t *testing.T) {
 	}
 }
 
-// TestTier wants the best tier: fentry, on x86 from the oldest kernel on.
+// TestTier requires the best tier: fentry, on x86 from the oldest kernel on.
 func TestTier(t *testing.T) {
 	f := newTree(t, "1 drm")
 	s := counting(t, f.options(""))

@@ -13,9 +13,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 )
 
-// BenchmarkOpen opens and closes /dev/null, whose number is looked at and not
-// watched, and /dev/full, which is watched, without the hooks and with those of
-// each tier that the kernel has. stat is an unrelated system call.
+// BenchmarkOpen opens and closes /dev/null, which is not watched, and /dev/full, which is
+// watched, without the hooks and with those of each tier that the kernel supports. stat is an
+// unrelated system call.
 func BenchmarkOpen(b *testing.B) {
 	f := benchTree(b)
 	calls := func(b *testing.B) {
@@ -55,14 +55,14 @@ func BenchmarkOpen(b *testing.B) {
 	b.Run("again_without", calls)
 }
 
-// BenchmarkFiles lists open files: what one of these files adds, of which none
-// is of a watched device or all are; and what the machine's own cost.
+// BenchmarkFiles lists open files: the cost per file if none or all are of a watched device,
+// and the cost of the machine's own files.
 func BenchmarkFiles(b *testing.B) {
 	s, err := New(benchTree(b).options(""))
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer s.Close() //nolint:errcheck // the benchmark is over
+	defer s.Close() //nolint:errcheck // the benchmark has ended
 	s.stop()
 	<-s.listing
 	list := func(b *testing.B) float64 {
@@ -98,8 +98,8 @@ func BenchmarkFiles(b *testing.B) {
 	}
 }
 
-// BenchmarkLook looks which devices there are: 64 terminals stand in for them.
-func BenchmarkLook(b *testing.B) {
+// BenchmarkScan scans the devices: 64 terminals stand in for them.
+func BenchmarkScan(b *testing.B) {
 	f := newTree(b, "4 drm", "1 misc")
 	var n nodes
 	var err error
@@ -111,7 +111,7 @@ func BenchmarkLook(b *testing.B) {
 	b.ReportMetric(float64(len(n.named)), "devices")
 }
 
-// benchTree watches /dev/full alone.
+// benchTree watches /dev/full only.
 func benchTree(b *testing.B) tree {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root")

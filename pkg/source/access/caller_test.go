@@ -15,31 +15,31 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// callerVar makes the test binary the program that is watched, in that cgroup;
-// what it does stands in the arguments.
+// callerVar makes the test binary the watched program, in this cgroup; its arguments are
+// actions.
 const callerVar = "ACCELSCOPE_TEST_CALLER"
 
-// call enters the cgroup and does what it is told to: "WAY TIMES PATH" each.
-func call(cgroup string, deeds []string) error {
+// call enters the cgroup and runs actions: "NAME TIMES PATH" each.
+func call(cgroup string, list []string) error {
 	if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte("0"), 0); err != nil {
 		return err
 	}
-	for _, deed := range deeds {
-		var way, path string
+	for _, text := range list {
+		var name, path string
 		var times int
-		if _, err := fmt.Sscan(deed, &way, &times, &path); err != nil {
-			return fmt.Errorf("%s: %w", deed, err)
+		if _, err := fmt.Sscan(text, &name, &times, &path); err != nil {
+			return fmt.Errorf("%s: %w", text, err)
 		}
 		for range times {
-			if err := ways[way](path); err != nil {
-				return fmt.Errorf("%s: %w", deed, err)
+			if err := actions[name](path); err != nil {
+				return fmt.Errorf("%s: %w", text, err)
 			}
 		}
 	}
 	return nil
 }
 
-// closing closes what was opened; what is refused must be refused with EPERM.
+// closing closes an opened file; a denied open must have failed with EPERM.
 func closing(fd int, err error, allowed bool) error {
 	if err == nil {
 		err = unix.Close(fd)
@@ -53,7 +53,7 @@ func closing(fd int, err error, allowed bool) error {
 	return err
 }
 
-var ways = map[string]func(path string) error{
+var actions = map[string]func(path string) error{
 	"open": func(path string) error {
 		fd, err := unix.Open(path, unix.O_RDWR, 0)
 		return closing(fd, err, true)
@@ -62,7 +62,7 @@ var ways = map[string]func(path string) error{
 		fd, err := unix.Open(path, unix.O_PATH, 0)
 		return closing(fd, err, true)
 	},
-	// fail opens what its driver does not open.
+	// fail opens a device that has no driver.
 	"fail": func(path string) error {
 		if fd, err := unix.Open(path, unix.O_RDWR, 0); !errors.Is(err, unix.ENXIO) {
 			return fmt.Errorf("opened as %d: %w", fd, errors.Join(err, os.ErrInvalid))
@@ -73,8 +73,8 @@ var ways = map[string]func(path string) error{
 	"run":    func(path string) error { return child.Command(context.Background(), path).Run() },
 	"uring":  func(path string) error { return uringOpen(path, false) },
 	"worker": func(path string) error { return uringOpen(path, true) },
-	// hold keeps open files until standard input ends: two, one of them twice and in
-	// a child process, and one of which only the path.
+	// hold keeps open files until standard input ends: two, one of them twice and in a child
+	// process, and one with O_PATH.
 	"hold": func(path string) error {
 		first, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {
@@ -118,7 +118,7 @@ var ways = map[string]func(path string) error{
 		if err != nil {
 			return err
 		}
-		defer unix.Close(fd) //nolint:errcheck // the test is over
+		defer unix.Close(fd) //nolint:errcheck // the test has ended
 		_, err = unix.InotifyAddWatch(fd, path, unix.IN_OPEN)
 		return closing(-1, err, false)
 	},

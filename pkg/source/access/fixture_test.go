@@ -21,14 +21,14 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// tierVar is the tier to test; empty is the best one.
+// tierVar selects the tier to test; empty is the best one.
 const tierVar = "ACCELSCOPE_TEST_TIER"
 
-// null is not looked at.
+// null is a device that is not watched.
 const null = "null"
 
-// tree is a procfs and a sysfs that call devices that every machine has by the
-// names of those that are watched: a stand-in for drivers that are not there.
+// tree is a procfs and a sysfs in which common devices have the names of watched ones: they
+// stand in for missing drivers.
 type tree struct{ dir string }
 
 func newTree(t testing.TB, drivers ...string) tree {
@@ -40,7 +40,7 @@ func newTree(t testing.TB, drivers ...string) tree {
 		}
 	}
 	f.load(t, drivers...)
-	f.name(t, "1:3", null) // which everybody opens
+	f.name(t, "1:3", null) // opened by many programs
 	return f
 }
 
@@ -53,7 +53,7 @@ func (f tree) load(t testing.TB, drivers ...string) {
 	}
 }
 
-// name gives a number its name.
+// name sets the name of a number.
 func (f tree) name(t testing.TB, number, name string) {
 	t.Helper()
 	link := filepath.Join(f.dir, "sys/dev/char", number)
@@ -63,7 +63,7 @@ func (f tree) name(t testing.TB, number, name string) {
 	}
 }
 
-// misc makes a number that of the misc device that is watched.
+// misc sets the number of the watched misc device.
 func (f tree) misc(t testing.TB, number string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(f.dir, "sys/class/misc/rdma_cm/dev"), []byte(number+"\n"), 0o644); err != nil {
@@ -78,7 +78,7 @@ func (f tree) options(subsystem string) Options {
 	}
 }
 
-// start makes a source.
+// start returns a source.
 func start(t *testing.T, o Options) *Source {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -92,8 +92,8 @@ func start(t *testing.T, o Options) *Source {
 	return s
 }
 
-// listing makes a source that lists open files. It skips in a process namespace of
-// its own; that of the guest is the first one.
+// listing returns a source that lists open files. It skips the test in a nested process
+// namespace; the guest runs tests in the initial one.
 func listing(t *testing.T, o Options) *Source {
 	t.Helper()
 	if err := nodePIDs(); err != nil && os.Getenv("ACCELSCOPE_GUEST") == "" {
@@ -102,8 +102,8 @@ func listing(t *testing.T, o Options) *Source {
 	return start(t, o)
 }
 
-// counting makes a source with hooks. It skips where the kernel has neither tier,
-// as it may be built without kprobes; those of the guest have both.
+// counting returns a source with hooks. It skips the test if the kernel supports neither tier,
+// for example without kprobes; the guest kernels support both.
 func counting(t *testing.T, o Options) *Source {
 	t.Helper()
 	if unhooked != nil {
@@ -120,18 +120,17 @@ func counting(t *testing.T, o Options) *Source {
 	return s
 }
 
-// unhooked is why this kernel attaches no hook.
+// unhooked is the error of attaching on this kernel.
 var unhooked error
 
-// A group is a cgroup of a test that may not open /dev/zero, nor 1:4000, which
-// does not exist.
+// A group is a test cgroup that may not open /dev/zero or 1:4000, which does not exist.
 type group struct {
 	subsystem string // as of Options
 	dir       string
 	id        uint64
 }
 
-// groups are one of cgroup v2 and one of v1, where this machine has them.
+// groups returns a cgroup of v2 and one of v1, if this machine has them.
 func groups(t *testing.T) map[string]group {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -183,7 +182,7 @@ func newGroup(t *testing.T, root, subsystem string) group {
 	return group{subsystem, dir, info.Sys().(*syscall.Stat_t).Ino}
 }
 
-// refuse attaches what a runtime attaches to a cgroup of v2: a program that decides.
+// refuse attaches a device program to a cgroup of v2, as a runtime does.
 func refuse(t *testing.T, dir string) {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -205,7 +204,7 @@ func refuse(t *testing.T, dir string) {
 	t.Cleanup(func() { _ = l.Close(); _ = p.Close() })
 }
 
-// do runs a program in the cgroup.
+// do runs actions in the cgroup.
 func (g group) do(t *testing.T, deeds ...string) {
 	t.Helper()
 	if out, err := g.command(deeds...).CombinedOutput(); err != nil {

@@ -16,17 +16,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxHandles bounds the open files that are told apart; a node has some thousand.
+// maxHandles bounds the open files that are counted; a node has some thousand.
 const maxHandles = 65536
 
-// ofCgroup is how many of these one cgroup has: one part in so many, so that none
-// leaves nothing for the others.
+// ofCgroup is the part of maxHandles for one cgroup, as a divisor: no cgroup can use up the
+// space of the others.
 const ofCgroup = 8
 
-// listLimit bounds the time that a listing takes.
+// listLimit bounds the duration of a listing.
 const listLimit = 10 * time.Second
 
-// A handle is what an open file is counted for.
+// A handle is the key of a count of open files.
 type handle struct {
 	cgroup uint64
 	rdev   uint32
@@ -35,15 +35,15 @@ type handle struct {
 // handles are the open files of watched devices at one moment.
 type handles struct {
 	counts map[handle]uint64 // distinct open files
-	pids   map[int]bool      // who has them; whether any of them is a GPU's
-	lost   uint64            // for how many was no room
+	pids   map[int]bool      // processes with open files; true if one of the files is a GPU's
+	lost   uint64            // number of files that exceeded the limits
 }
 
-// initialPIDs is the inode of the node's own process namespace (PROC_PID_INIT_INO).
+// initialPIDs is the inode of the node's initial process namespace (PROC_PID_INIT_INO).
 const initialPIDs = 0xEFFFFFFC
 
-// nodePIDs is an error in a process namespace of our own: the iterator lists the
-// processes of the reader's namespace, and to it nobody else has anything open.
+// nodePIDs returns an error in any other process namespace: the iterator lists the processes
+// of the reader's namespace only.
 func nodePIDs() error {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
@@ -55,8 +55,8 @@ func nodePIDs() error {
 	return nil
 }
 
-// listFiles runs the iterator over all open files of all processes. A file that
-// several processes have, or one has twice, is one for each of their cgroups.
+// listFiles runs the iterator over all open files of all processes. A file that is open in
+// several processes, or twice in one, is counted once for each of their cgroups.
 func (s *sensor) listFiles(isGPU func(rdev uint32) bool) (handles, error) {
 	r, err := s.files.Open()
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *sensor) listFiles(isGPU func(rdev uint32) bool) (handles, error) {
 	return readFiles(again{r, time.Now().Add(listLimit)}, isGPU, maxHandles)
 }
 
-// readFiles reads a struct open_file for each.
+// readFiles reads a struct open_file for each file.
 func readFiles(r io.Reader, isGPU func(rdev uint32) bool, limit int) (handles, error) {
 	type file struct {
 		address uint64
@@ -101,9 +101,9 @@ func readFiles(r io.Reader, isGPU func(rdev uint32) bool, limit int) (handles, e
 	}
 }
 
-// again goes on where the kernel pauses: after each million files of which none
-// was to be told. It gives up: processes may share one large table of
-// descriptors, which costs them nothing, and the kernel goes through it for each.
+// again continues reading where the kernel pauses: after each million files without a result.
+// It gives up at a deadline: processes may share one large descriptor table at no cost, and
+// the kernel walks it for each of them.
 type again struct {
 	io.Reader
 	until time.Time

@@ -17,19 +17,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A node is a device node: its name below /dev, without the directory, and what
-// it is for.
+// A node is a device node: its base name in /dev, and its class.
 type node struct {
 	name  string
 	class model.DeviceClass
 }
 
-// nodes are the device numbers that are watched: how each major is, and what is
-// known of the numbers that exist, by the kernel's own dev_t
-// (include/linux/kdev_t.h).
+// nodes are the device numbers that are watched: the class of each major, and the nodes of
+// existing numbers, by the kernel's own dev_t (include/linux/kdev_t.h).
 type nodes struct {
 	majors  [numMajors]uint8
-	classes map[uint32]model.DeviceClass // by major, where all of it is of one class
+	classes map[uint32]model.DeviceClass // by major, if all of its minors have one class
 	drivers map[uint32]string            // of these majors
 	named   map[uint32]node
 }
@@ -39,18 +37,18 @@ func newNodes() nodes {
 }
 
 const (
-	// numMajors is the size of the programs' table.
+	// numMajors is the size of the BPF programs' table.
 	numMajors = 4096
 	minorBits = 20
 	minorMask = 1<<minorBits - 1
 
-	// others stands for denied opens of numbers that do not exist, as minorMask
-	// does in the programs' counts.
+	// others is the name for denied opens of numbers that do not exist, like minorMask in the
+	// programs' counts.
 	others = "other"
 )
 
-// classOf returns the class of a driver in /proc/devices; empty if its devices are not watched. Misc devices have a class
-// each.
+// classOf returns the class of a driver in /proc/devices; empty if its devices are not
+// watched. Misc devices have individual classes.
 func classOf(driver string) model.DeviceClass {
 	switch v := vendorOf(driver); {
 	case strings.HasPrefix(driver, "infiniband"): // infiniband_verbs, _mad, _cm
@@ -78,7 +76,7 @@ func unlisted(driver string) *model.UnlistedNodes {
 	return nil
 }
 
-// miscDevices are the watched ones of those that share the major of misc.
+// miscDevices are the watched devices with the major of misc.
 var miscDevices = map[string]model.DeviceClass{"rdma_cm": model.ClassRDMA}
 
 // majorsOf parses /proc/devices: the drivers of character devices by major.
@@ -91,7 +89,7 @@ func majorsOf(text []byte) map[uint32]string {
 			break
 		}
 		number, driver, _ := strings.Cut(line, " ")
-		// A name may occur with several majors, a major with several names: tty's.
+		// A name may occur with several majors, and a major with several names (tty).
 		if major, err := strconv.ParseUint(number, 10, 32); err == nil && major < numMajors {
 			if old, ok := out[uint32(major)]; !ok || classOf(old) == "" {
 				out[uint32(major)] = driver
@@ -101,8 +99,8 @@ func majorsOf(text []byte) map[uint32]string {
 	return out
 }
 
-// maxDevicesFile is more than /proc/devices has: a line of up to 80 bytes for each of
-// 512 majors of characters and 512 of blocks.
+// maxDevicesFile is more than the size of /proc/devices: a line of up to 80 bytes for each of
+// 512 character and 512 block majors.
 const maxDevicesFile = 128 << 10
 
 // list reads the device numbers to watch: the majors from procfs/devices, the names from sysfs/dev/char/MAJOR:MINOR, the
@@ -151,7 +149,7 @@ func list(procfs, sysfs string) (nodes, error) {
 	return n, nil
 }
 
-// link takes the name of a number from sysfs. One that is gone has none.
+// link reads the name of a number from sysfs. A removed device has none.
 func (n *nodes) link(sysfs string, rdev uint32, class model.DeviceClass) {
 	number := fmt.Sprintf("%d:%d", rdev>>minorBits, rdev&minorMask)
 	if target, err := os.Readlink(filepath.Join(sysfs, "dev/char", number)); err == nil {
@@ -172,10 +170,10 @@ func (n *nodes) addMisc(sysfs string, major uint32) {
 	}
 }
 
-// any says whether there is anything to watch.
+// any reports whether there is anything to watch.
 func (n *nodes) any() bool { return len(n.named) > 0 || len(n.classes) > 0 }
 
-// of returns the node of a number. A node without a known name has the number as its name.
+// of returns the node of a number. Without a known name, the number is its name.
 func (n *nodes) of(rdev uint32) node {
 	if known, ok := n.named[rdev]; ok {
 		return known
@@ -191,13 +189,13 @@ func (n *nodes) of(rdev uint32) node {
 	return node{fmt.Sprintf("%d:%d", major, minor), class}
 }
 
-// clone is a copy.
+// clone returns a copy.
 func (n *nodes) clone() nodes {
 	return nodes{n.majors, maps.Clone(n.classes), maps.Clone(n.drivers), maps.Clone(n.named)}
 }
 
-// add takes what is new, keeps what is gone, and says whether a number has
-// become that of another device.
+// add adds new nodes and keeps removed ones. It reports whether a number now belongs to
+// another device.
 func (n *nodes) add(now nodes) (other bool) {
 	for major, driver := range now.drivers {
 		if old, ok := n.drivers[major]; ok && old != driver {
@@ -215,7 +213,7 @@ func (n *nodes) add(now nodes) (other bool) {
 	return other
 }
 
-// parseNumber parses "226:128".
+// parseNumber parses a number like "226:128".
 func parseNumber(text string) (uint32, bool) {
 	first, second, _ := strings.Cut(text, ":")
 	major, err := strconv.ParseUint(first, 10, 32)

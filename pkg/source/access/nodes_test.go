@@ -20,8 +20,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// drivers is a /proc/devices with everything that is watched, put together from
-// what the drivers register: two majors of uverbs, and NVIDIA's three names of one.
+// drivers is a /proc/devices with all watched drivers: two majors of uverbs, and NVIDIA's
+// three names of one major.
 const drivers = `Character devices:
   1 mem
   4 /dev/vc/0
@@ -88,7 +88,7 @@ func TestList(t *testing.T) {
 			t.Errorf("major %d is watched %d, want %d", major, how, want)
 		}
 	}
-	// What no file names.
+	// Numbers without a file.
 	for rdev, want := range map[uint32]node{
 		195<<20 | 7: {"nvidia7", nvidia}, 236<<20 | 21: {"nvidia-cap21", nvidia}, 234<<20 | 255: {"nvidia-nvswitchctl", nvidia},
 		226<<20 | 5: {"226:5", dri}, 226<<20 | minorMask: {others, dri}, 4 << 20: {"4:0", ""},
@@ -103,7 +103,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestNothing: neither driver: no directory is read.
+// TestNothing checks that no directory is read without a driver.
 func TestNothing(t *testing.T) {
 	f := newTree(t, "1 mem")
 	n, err := list(filepath.Join(f.dir, "proc"), filepath.Join(f.dir, "none"))
@@ -124,7 +124,7 @@ func FuzzMajorsOf(f *testing.F) {
 	})
 }
 
-// records are what the iterator writes, and pauses between.
+// records are the records of the iterator, with pauses.
 type records struct{ reads []any }
 
 func (r *records) Read(p []byte) (int, error) {
@@ -154,7 +154,7 @@ func TestReadFiles(t *testing.T) {
 	}
 	text := record(file(1, 7, 5, 100), file(1, 7, 5, 101), file(1, 8, 5, 102), file(2, 7, 5, 100), file(3, 7, 6, 100), file(4, 7, 6, 103))
 	isGPU := func(rdev uint32) bool { return rdev == 5 }
-	// A record is cut, and the kernel pauses.
+	// A record is split by a pause of the kernel.
 	r := again{&records{[]any{unix.EAGAIN, text[:30], unix.EAGAIN, text[30:]}}, time.Now().Add(time.Minute)}
 	got, err := readFiles(r, isGPU, 3*ofCgroup)
 	want := map[handle]uint64{{7, 5}: 2, {8, 5}: 1, {7, 6}: 1}
@@ -168,7 +168,7 @@ func TestReadFiles(t *testing.T) {
 		t.Errorf("cut: %v", err)
 	}
 
-	// One cgroup has more than there is room for: the others have what they have.
+	// One cgroup exceeds its limit: the others keep theirs.
 	var many []gen.DevicesOpenFile
 	for i := range uint64(100) {
 		many = append(many, file(i, 7, 5, 100))
@@ -188,8 +188,9 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// TestNotAllTold: who may have a device open is not said to have none.
-func TestNotAllTold(t *testing.T) {
+// TestIncompleteListing checks that a process is not reported as having no open device if its
+// files were not counted.
+func TestIncompleteListing(t *testing.T) {
 	s := &Source{listed: true, nodes: newNodes()}
 	for lost, want := range []int{1, 0} {
 		s.open.lost = uint64(lost)

@@ -54,7 +54,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	return snap, errors.Join(s.files, s.stuck(), degraded(s.hooks))
 }
 
-// stuck is the error of a listing that does not end.
+// stuck returns the error of a listing that does not end.
 func (s *Source) stuck() error {
 	if s.began.IsZero() || time.Since(s.began) < stuckAfter {
 		return nil
@@ -65,8 +65,7 @@ func (s *Source) stuck() error {
 
 func (n node) key() model.OpenKey { return model.OpenKey{Device: n.name, Class: n.class} }
 
-// nodeOf is the node of a number that was counted: its name may be newer than
-// the last look.
+// nodeOf returns the node of a counted number. Its name may be newer than the last scan.
 func (s *Source) nodeOf(rdev uint32) node {
 	class, known := s.nodes.classes[rdev>>minorBits], s.nodes.named[rdev]
 	if known.name == "" && class != "" && rdev&minorMask != minorMask {
@@ -75,8 +74,8 @@ func (s *Source) nodeOf(rdev uint32) node {
 	return s.nodes.of(rdev)
 }
 
-// addHandles adds the open files as they were listed last; who has opened a
-// device and has it no more has none.
+// addHandles adds the open files of the last listing, and zeros for devices that were opened
+// and are not open anymore.
 func (s *Source) addHandles(snap *model.Snapshot, opened map[handle]bool) {
 	if !s.listed || s.stuck() != nil {
 		return
@@ -97,14 +96,14 @@ func (s *Source) addHandles(snap *model.Snapshot, opened map[handle]bool) {
 		add(k, count)
 	}
 	if s.open.lost > 0 {
-		return // not all were told apart: it may have one
+		return // some files were not counted: it may have one
 	}
 	for k := range opened {
 		add(k, 0)
 	}
 }
 
-// degraded is the error of hooks that failed.
+// degraded returns the errors of hooks that failed.
 func degraded(hooks []model.Hook) error {
 	var errs []error
 	for _, h := range hooks {
@@ -115,8 +114,8 @@ func degraded(hooks []model.Hook) error {
 	return errors.Join(errs...)
 }
 
-// Holders are the processes that had a device node of a GPU open when they were
-// listed last, false while that is not known.
+// Holders returns the processes that had a device node of a GPU open at the last listing, and
+// false if they are unknown.
 func (s *Source) Holders() ([]int, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

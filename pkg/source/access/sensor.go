@@ -16,7 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// accessHooks are in the kernel itself, so that none of them pins a module.
+// accessHooks are hooks in the core kernel, so none of them pins a module.
 var accessHooks = []hook.Hook{
 	{Name: "chrdev_open", Tiers: []hook.Tier{
 		hook.With(hook.Fentry, gen.DevicesProgFexitChrdevOpen, gen.DevicesProgFentryChrdevOpen),
@@ -30,25 +30,25 @@ var accessHooks = []hook.Hook{
 }
 
 const (
-	// filesHook is the iterator over open files, and the tier that it is reported as.
+	// filesHook is the iterator over open files, filesTier the name of its tier.
 	filesHook, filesTier = "task_file", "iterator"
-	// stackSize is that of a kernel stack on machines with pages of 4 KiB.
+	// stackSize is the size of a kernel stack on machines with pages of 4 KiB.
 	stackSize = 16384
 )
 
-// A sensor is the attached hooks and their maps.
+// A sensor has the attached hooks and their maps.
 type sensor struct {
 	object *hook.Object
 	counts bool       // opens are counted
-	files  *link.Iter // nil where the kernel cannot list open files
+	files  *link.Iter // nil if the kernel cannot list open files
 
-	told    map[uint32]bool // device numbers that the programs know
+	watched map[uint32]bool // device numbers in the map of the programs
 	keys    []gen.DevicesAccessKey
 	values  []gen.DevicesAccessCount
 	entries uint64 // at the last read
 }
 
-// unattached are all hooks in one state.
+// unattached returns all hooks in one state.
 func unattached(reason string, state model.State) []model.Hook {
 	var out []model.Hook
 	for _, h := range accessHooks {
@@ -57,9 +57,9 @@ func unattached(reason string, state model.State) []model.Hook {
 	return append(out, model.Hook{Name: filesHook, State: state, Reason: reason})
 }
 
-// newSensor attaches what can be attached. It fails when that is nothing.
+// newSensor attaches the available hooks. It fails if there is none.
 func newSensor(opts Options) (*sensor, []model.Hook, error) {
-	// The type information of the kernel is some megabytes, needed only here.
+	// The kernel's type information takes some megabytes and is needed only here.
 	defer debug.FreeOSMemory()
 
 	fail := func(err error) (*sensor, []model.Hook, error) {
@@ -77,7 +77,7 @@ func newSensor(opts Options) (*sensor, []model.Hook, error) {
 	if err != nil {
 		return fail(err)
 	}
-	s := &sensor{told: map[uint32]bool{}}
+	s := &sensor{watched: map[uint32]bool{}}
 	if s.object, err = hook.NewObject(spec, types, ""); err != nil {
 		return fail(err)
 	}
@@ -115,7 +115,7 @@ func loadSpec(opts Options, types *hook.Types) (*ebpf.CollectionSpec, error) {
 	)
 }
 
-// attachFiles makes the iterator. Nothing runs before it is read.
+// attachFiles attaches the iterator. It does not run until it is read.
 func (s *sensor) attachFiles(spec *ebpf.CollectionSpec, types *hook.Types) model.Hook {
 	fail := func(err error) model.Hook {
 		return model.Hook{Name: filesHook, State: model.StateUnsupported, Reason: err.Error()}
@@ -146,33 +146,32 @@ func (s *sensor) close() {
 	s.object.Close()
 }
 
-// watch tells the programs what to look for. The numbers come first, so that no
-// number that exists is taken for one that does not.
+// watch updates the device numbers and majors of the programs. Numbers come first, so that no
+// existing number is counted as a non-existing one.
 func (s *sensor) watch(n *nodes) error {
 	m := s.object.Coll.Maps[gen.DevicesMapDeviceNodes]
 	var gone []uint32
-	for rdev := range s.told {
+	for rdev := range s.watched {
 		if _, ok := n.named[rdev]; !ok {
 			gone = append(gone, rdev)
-			delete(s.told, rdev)
+			delete(s.watched, rdev)
 		}
 	}
 	err := hook.Remove(m, gone)
 	for rdev := range n.named {
-		if s.told[rdev] {
+		if s.watched[rdev] {
 			continue
 		}
 		if put := m.Put(rdev, uint8(1)); put != nil { // more than 1024 of them
 			err = errors.Join(err, fmt.Errorf("device %d:%d: %w", rdev>>minorBits, rdev&minorMask, put))
 			break
 		}
-		s.told[rdev] = true
+		s.watched[rdev] = true
 	}
 	return errors.Join(err, s.object.Coll.Variables[gen.DevicesVarMajors].Set(n.majors))
 }
 
-// each calls f with what was counted, and deletes the entries for which it
-// returns true.
+// each calls f for every counter, and deletes the entries for which it returns true.
 func (s *sensor) each(f func(gen.DevicesAccessKey, *gen.DevicesAccessCount) (drop bool)) error {
 	m := s.object.Coll.Maps[gen.DevicesMapDeviceOpens]
 	var gone []gen.DevicesAccessKey
@@ -196,7 +195,7 @@ var lossNames = [gen.DevicesAccessLossACCESS_LOSSES]string{
 	gen.DevicesAccessLossLOSS_OPEN_RETURN_MISSED: "device_open_return_missed",
 }
 
-// self adds the state of the map, and what could not be counted.
+// self adds the state of the map, and the losses.
 func (s *sensor) self(snap *model.Snapshot) {
 	snap.Maps = append(snap.Maps, model.Map{
 		Name: gen.DevicesMapDeviceOpens, Entries: s.entries,

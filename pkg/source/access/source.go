@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access counts in the kernel who opens the device nodes of HCAs and GPUs,
-// who may not, and who has them open. The programs are in bpf/devices.bpf.c;
-// bpf/README.md tells what each hooks, costs and misses.
+// Package access counts opens, denied opens and open files of the device nodes of HCAs and
+// GPUs in the kernel. The programs are in bpf/devices.bpf.c; bpf/README.md describes their
+// hooks, costs and limits.
 //
-// The hooks come with the first driver whose devices are watched, and stay: they
-// pin no module. Which numbers those are, and how they are called, is looked up
-// every two seconds; the programs know numbers only. Open files are listed in the
-// background, by an iterator of the kernel over all open files.
+// The hooks are attached with the first driver of watched devices, and stay attached: they pin
+// no module. Device numbers and names are read every two seconds; the programs know only
+// numbers. An iterator of the kernel lists all open files in the background.
 package access
 
 import (
@@ -25,12 +24,11 @@ import (
 
 // Options configure a Source.
 type Options struct {
-	Sysfs  string // where sysfs is mounted: /sys
-	Procfs string // /proc
+	Sysfs  string // mount point of sysfs: /sys
+	Procfs string // mount point of procfs: /proc
 	// Tier is the only tier to try: fentry or kprobe. Empty tries them in this order.
 	Tier string
-	// Subsystem is the cgroup v1 controller whose ids tell workloads apart; empty for
-	// version 2.
+	// Subsystem is the cgroup v1 controller that identifies workloads; empty for version 2.
 	Subsystem string
 	// MaxEntries bounds the map: one per cgroup and device node. Zero is 8192.
 	MaxEntries uint32
@@ -43,14 +41,15 @@ const (
 	defaultMaxEntries = 8192
 	defaultInterval   = 5 * time.Second
 
-	// lookInterval is how often the drivers are looked at.
-	lookInterval = 2 * time.Second
-	// retryInterval is how long after a failure the hooks are tried again, as long as
-	// none of them could be attached.
+	// scanInterval is the interval between scans of the drivers.
+	scanInterval = 2 * time.Second
+	// retryInterval is the pause before the hooks are tried again, if none of them could be
+	// attached.
 	retryInterval = 30 * time.Second
-	// idleFactor: listing open files takes this part of one CPU at most.
+	// idleFactor limits listing of open files to 1/idleFactor of one CPU.
 	idleFactor = 20
-	// stuckAfter is when what was listed before is not told any more.
+	// stuckAfter is the duration of a listing after which the previous one is no longer
+	// reported.
 	stuckAfter = 30 * time.Second
 )
 
@@ -61,29 +60,29 @@ type Source struct {
 	mu     sync.Mutex
 	sensor *sensor // nil until there is a device
 	nodes  nodes
-	totals model.Totals[model.OpenKey, model.Opens, *model.Opens] // of numbers that have another device now
+	totals model.Totals[model.OpenKey, model.Opens, *model.Opens] // of numbers that belong to another device now
 	forget map[uint64]bool
 	open   handles
 	listed bool      // open is known
-	began  time.Time // when the listing under way began; zero when none is
+	began  time.Time // start of the listing in progress; zero if there is none
 	lost   uint64
 	hooks  []model.Hook
-	failed error // why there is no sensor though there are devices
-	files  error // why open files could not be listed last
+	failed error // why the sensor is nil although there are devices
+	files  error // error of the last listing of open files
 	retry  time.Time
-	full   bool // not all devices could be told to the programs
+	full   bool // the map of the programs has no room for all devices
 
-	stop    context.CancelFunc
-	looking sync.WaitGroup
-	listing chan struct{} // closed when the listing has ended
+	stop     context.CancelFunc
+	scanning sync.WaitGroup
+	listing  chan struct{} // closed when the listing has ended
 }
 
-// closeLimit is how long Close waits for the listing of open files: a file that is
-// closed meanwhile is released by who lists it, and its driver may hang.
+// closeLimit is how long Close waits for the listing of open files. The listing may have to
+// release a file that was closed in the meantime, and the file's driver may hang.
 const closeLimit = time.Second
 
-// New attaches the hooks if a driver is there, and begins to look for drivers.
-// It fails when this kernel or these permissions allow no BPF at all.
+// New attaches the hooks if there is a driver, and scans for drivers periodically. It fails if
+// the kernel or the permissions do not allow BPF.
 func New(o Options) (*Source, error) {
 	if err := hook.Usable(); err != nil {
 		return nil, err
@@ -103,9 +102,9 @@ func New(o Options) (*Source, error) {
 		listing: make(chan struct{}),
 		hooks:   unattached("no driver of HCAs or GPUs: the hooks come with the first one", model.StateAbsent),
 	}
-	look := func() time.Duration { s.look(); return lookInterval }
-	look()
-	s.looking.Go(func() { every(ctx, look) })
+	scan := func() time.Duration { s.scan(); return scanInterval }
+	scan()
+	s.scanning.Go(func() { every(ctx, scan) })
 	go func() {
 		defer close(s.listing)
 		every(ctx, s.list)
@@ -113,7 +112,7 @@ func New(o Options) (*Source, error) {
 	return s, nil
 }
 
-// every calls f until the end, and waits between as long as f says.
+// every calls f repeatedly until ctx ends, with pauses that f returns.
 func every(ctx context.Context, f func() time.Duration) {
 	for {
 		wait := time.NewTimer(f())
@@ -129,9 +128,9 @@ func every(ctx context.Context, f func() time.Duration) {
 // Name returns "access".
 func (s *Source) Name() string { return "access" }
 
-// look reads which devices there are and tells the programs, which are attached
-// when it finds the first.
-func (s *Source) look() {
+// scan reads the existing devices and updates the programs, which it attaches when it finds
+// the first device.
+func (s *Source) scan() {
 	now, err := list(s.o.Procfs, s.o.Sysfs)
 	if err != nil {
 		s.o.Logger.Debug("cannot list the device numbers", zap.Error(err))
@@ -150,7 +149,7 @@ func (s *Source) look() {
 		err = s.retire(&before)
 	}
 	if err = errors.Join(err, s.sensor.watch(&now)); err != nil {
-		// The same every two seconds, where there are more devices than the map has room for.
+		// Logged once: if the map has no room, this repeats at every scan.
 		if !s.full {
 			s.o.Logger.Warn("a device is not watched", zap.Error(err))
 		}
@@ -158,7 +157,7 @@ func (s *Source) look() {
 	s.full = err != nil
 }
 
-// attach makes the sensor, which takes a moment that nobody is to wait for.
+// attach creates the sensor. It takes some time, so the lock is not held.
 func (s *Source) attach() bool {
 	sensor, hooks, err := newSensor(s.o)
 	s.mu.Lock()
@@ -176,8 +175,8 @@ func (s *Source) attach() bool {
 	return true
 }
 
-// retire keeps, under the name that a number had before, what was counted for
-// it when the number is another device's now.
+// retire keeps the counts of device numbers that belong to another device now, under the
+// previous names.
 func (s *Source) retire(before *nodes) error {
 	return s.sensor.each(func(k gen.DevicesAccessKey, v *gen.DevicesAccessCount) bool {
 		old := before.of(k.Rdev)
@@ -189,7 +188,7 @@ func (s *Source) retire(before *nodes) error {
 	})
 }
 
-// list lists the open files, and says when to list them next.
+// list lists the open files and returns the time until the next listing.
 func (s *Source) list() time.Duration {
 	begin := time.Now()
 	s.mu.Lock()
@@ -212,7 +211,7 @@ func (s *Source) list() time.Duration {
 	return max(s.o.Interval, idleFactor*time.Since(begin))
 }
 
-// Forget drops what is kept of cgroups that are gone.
+// Forget drops the counts of removed cgroups.
 func (s *Source) Forget(cgroups []uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,10 +220,10 @@ func (s *Source) Forget(cgroups []uint64) {
 	}
 }
 
-// Close removes the programs.
+// Close detaches the programs.
 func (s *Source) Close() error {
 	s.stop()
-	s.looking.Wait()
+	s.scanning.Wait()
 	select {
 	case <-s.listing:
 	case <-time.After(closeLimit):

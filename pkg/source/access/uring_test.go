@@ -41,26 +41,26 @@ func hasUring() bool {
 	return errno == 0
 }
 
-// uringOpen opens and closes a path through io_uring: in the system call that
-// hands it over, or by a worker.
+// uringOpen opens and closes a path through io_uring: in the submitting system call, or in a
+// worker.
 func uringOpen(path string, worker bool) error {
 	var p uringParams
 	ring, _, errno := unix.Syscall(sysURingSetup, 1, uintptr(unsafe.Pointer(&p)), 0)
 	if errno != 0 {
 		return fmt.Errorf("io_uring_setup: %w", errno)
 	}
-	defer unix.Close(int(ring)) //nolint:errcheck // the test is over
+	defer unix.Close(int(ring)) //nolint:errcheck // the test has ended
 	const protection, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED | unix.MAP_POPULATE
 	rings, err := unix.Mmap(int(ring), 0, 4096, protection, flags) // both rings, since 5.4
 	if err != nil {
 		return err
 	}
-	defer unix.Munmap(rings) //nolint:errcheck // the test is over
+	defer unix.Munmap(rings) //nolint:errcheck // the test has ended
 	sqes, err := unix.Mmap(int(ring), offSQEs, 64, protection, flags)
 	if err != nil {
 		return err
 	}
-	defer unix.Munmap(sqes) //nolint:errcheck // the test is over
+	defer unix.Munmap(sqes) //nolint:errcheck // the test has ended
 	name := append([]byte(path), 0)
 	sqes[0] = opOpenat
 	if worker {
@@ -73,7 +73,8 @@ func uringOpen(path string, worker bool) error {
 	order.PutUint32(sqes[28:], unix.O_RDONLY)
 	order.PutUint32(rings[p.sq[6]:], 0) // the first entry
 	order.PutUint32(rings[p.sq[1]:], 1)
-	// A signal, as the Go runtime sends them, ends the waiting, but what was submitted is told as a success.
+	// A signal of the Go runtime interrupts the wait, but the submission is reported as a
+	// success.
 	tail := (*uint32)(unsafe.Pointer(&rings[p.cq[1]]))
 	for submit := uintptr(1); atomic.LoadUint32(tail) == 0; submit = 0 {
 		_, _, errno := unix.Syscall6(sysURingEnter, ring, submit, 1, enterGetEvents, 0, 0)
@@ -89,8 +90,8 @@ func uringOpen(path string, worker bool) error {
 	return unix.Close(int(res))
 }
 
-// opens32 writes a program of 32 bits that opens a path so often, and asks as
-// often by access(2). It is none where such programs do not run.
+// opens32 writes a 32-bit program that opens a path and checks it with access(2), each this
+// many times. It returns "" if 32-bit programs do not run.
 func opens32(t *testing.T, path string, times byte) string {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {

@@ -14,13 +14,13 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// directory reads the attributes below one directory of sysfs. It notices when the
-// device is gone.
+// directory reads the sysfs attributes below one directory. It detects the removal of the
+// device.
 type directory struct {
 	path   string
 	buffer []byte
-	asked  int // attributes that the driver answered for
-	gone   int // those of them for which the device was not there any more
+	asked  int // attributes that the driver answered
+	gone   int // the part of them that reported a removed device
 }
 
 func newDirectory(path string) *directory {
@@ -30,9 +30,8 @@ func newDirectory(path string) *directory {
 // maxRead is more than the 28 bytes of each of 4096 bad pages.
 const maxRead = 128 << 10
 
-// read returns the start of a file, valid until the next call. The buffer is large
-// because the driver computes a binary attribute again for each read. The open may
-// block in the driver.
+// read returns the start of a file, valid until the next call. The buffer is large because the
+// driver computes a binary attribute again for each read. The open may block in the driver.
 func (d *directory) read(name string) ([]byte, error) {
 	b, err := boundedfile.ReadFile(filepath.Join(d.path, name), d.buffer, maxRead)
 	gone := errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO)
@@ -45,7 +44,7 @@ func (d *directory) read(name string) ([]byte, error) {
 	return b, err
 }
 
-// lost reports whether the device was gone at all reads since the last call.
+// lost reports whether all reads since the last call reported a removed device.
 func (d *directory) lost() bool {
 	lost := d.asked > 0 && d.gone == d.asked
 	d.asked, d.gone = 0, 0
@@ -90,12 +89,12 @@ func parseLine(b []byte) string { return boundedfile.Line(b, maxLine) }
 
 const maxLine = 256
 
-// put appends a figure if it is known.
-func put(figures []model.Figure, name string, v model.Optional) []model.Figure {
+// put appends a value if it is known.
+func put(values []model.Figure, name string, v model.Optional) []model.Figure {
 	if !v.Known {
-		return figures
+		return values
 	}
-	return append(figures, model.Figure{Name: name, Value: v.Value})
+	return append(values, model.Figure{Name: name, Value: v.Value})
 }
 
 // percent converts a percentage to a ratio.

@@ -13,7 +13,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// listing is who used the GPUs at one moment, and what the GPUs told of it then.
+// listing is the list of GPU processes, with the memory and engines of the GPUs at the same
+// moment.
 type listing struct {
 	at        time.Time
 	processes []model.GPUProcess
@@ -21,8 +22,8 @@ type listing struct {
 	gpus      map[string]model.GPU // by UUID; memory and engines only
 }
 
-// measured sets memory and engines of a GPU to what they were when its processes
-// were listed, so that their shares are shares of it.
+// measured sets the memory and engines of a GPU to the values of the listing, so that the
+// shares of its processes add up to them.
 func (l *listing) measured(g *model.GPU) {
 	if l == nil || g.Suspended || !g.Memory.Used.Known && g.Engines == nil {
 		return
@@ -32,7 +33,7 @@ func (l *listing) measured(g *model.GPU) {
 	}
 }
 
-// misses says that a GPU was not there yet when the processes were listed.
+// misses reports whether a GPU did not exist when the processes were listed.
 func (l *listing) misses(uuid string) bool {
 	if l == nil {
 		return false
@@ -41,8 +42,8 @@ func (l *listing) misses(uuid string) bool {
 	return !ok
 }
 
-// discover looks which cards there are: a card that came has a goroutine from then
-// on, one that went has not.
+// discover updates the list of cards: it starts a goroutine for a new card and stops that of a
+// removed one.
 func (s *Source) discover() []found {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,33 +67,33 @@ func (s *Source) discover() []found {
 	}
 	s.cards = cards
 	if len(cards) == 0 {
-		s.listed = nil // nobody lists, and it is not stuck
+		s.listed = nil // nothing is listed, and the listing is not stuck
 	}
 	return cards
 }
 
-// run reads in the background what is slow, each Interval.
+// run reads slow values in the background, every Interval.
 func (s *Source) run(ctx context.Context) {
 	ticker := time.NewTicker(s.o.Interval)
 	defer ticker.Stop()
 	var calls hang.Call[*listing]
 	var pending *hang.Pending[*listing] // the listing in progress
-	var told string
+	var logged string
 	for {
-		s.wholly(ctx)
+		s.readSlow(ctx)
 		if gpus := s.known(); pending == nil && len(gpus) > 0 {
-			pending = calls.Start(patience, func() (*listing, error) { return s.list(gpus), nil })
+			pending = calls.Start(scrapeTimeout, func() (*listing, error) { return s.list(gpus), nil })
 		}
 		_, _ = pending.Wait(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if pending.Returned() { // a listing that comes late is used, too
+		if pending.Returned() { // a late listing is used, too
 			l, err := pending.Wait(ctx)
 			if err != nil {
 				l = &listing{at: time.Now(), err: err}
 			}
-			s.tell(l, &told)
+			s.publish(l, &logged)
 			pending = nil
 		}
 		s.begun.Do(func() { close(s.first) })
@@ -104,20 +105,20 @@ func (s *Source) run(ctx context.Context) {
 	}
 }
 
-// wholly has all cards read all of it, and waits for those that answer.
-func (s *Source) wholly(ctx context.Context) {
-	// It tells which nodes are partitions of what; before the cards, which need it.
+// readSlow forces a full read of every card and waits for the cards that answer.
+func (s *Source) readSlow(ctx context.Context) {
+	// The topology maps render nodes to partitions. The cards depend on it.
 	if nodes, err := s.kfd.topology(); err == nil || nodes != nil {
 		s.mu.Lock()
 		s.parents = renderParents(nodes)
 		s.mu.Unlock()
 	}
-	timer := time.NewTimer(2 * patience)
+	timer := time.NewTimer(2 * scrapeTimeout)
 	defer timer.Stop()
 	var asked []<-chan struct{}
 	for _, c := range s.discover() {
 		if !c.overdue(time.Now()) {
-			asked = append(asked, c.ask(wholly))
+			asked = append(asked, c.ask(full))
 		}
 	}
 	for _, done := range asked {
@@ -125,7 +126,7 @@ func (s *Source) wholly(ctx context.Context) {
 	}
 }
 
-// known are the GPUs as they were read last.
+// known returns the GPUs as of their last read.
 func (s *Source) known() []model.GPU {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,7 +138,7 @@ func (s *Source) known() []model.GPU {
 	return gpus
 }
 
-// awake says that no GPU is suspended, or would be without us.
+// awake reports whether no GPU is suspended, or would be without the source's reads.
 func (s *Source) awake() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,15 +159,15 @@ func (s *Source) list(gpus []model.GPU) *listing {
 	return l
 }
 
-// tell makes a listing known; the same trouble is told once.
-func (s *Source) tell(l *listing, told *string) {
+// publish publishes a listing and logs a new error once.
+func (s *Source) publish(l *listing, logged *string) {
 	s.mu.Lock()
 	s.listed = l
 	s.mu.Unlock()
 	if l.err == nil {
-		*told = ""
-	} else if l.err.Error() != *told {
-		*told = l.err.Error()
-		s.o.Logger.Warn("some users of GPUs are not known", zap.Error(l.err))
+		*logged = ""
+	} else if l.err.Error() != *logged {
+		*logged = l.err.Error()
+		s.o.Logger.Warn("listing the users of GPUs", zap.Error(l.err))
 	}
 }

@@ -12,93 +12,92 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A card is one GPU that amdgpu drives. One goroutine makes all calls into its driver,
-// so that a driver that hangs blocks no other card.
+// A card is one GPU with the amdgpu driver. One goroutine makes all calls into the driver for
+// it, so that a hung driver blocks no other card.
 //
-// It does not use package hang, which makes each call in a goroutine of its own: the
-// calls for a card share buffers and what was read before, and a scrape is answered
-// between two steps of the slow round.
+// It does not use package hang, which makes each call in its own goroutine: the calls for a
+// card share buffers and earlier values, and a scrape is answered between two steps of a slow
+// round.
 type card struct {
 	wake chan struct{}
 	stop context.CancelFunc
 
 	mu      sync.Mutex
-	waiting [2]waiters // for what is quick, for all of it
-	since   time.Time  // when the driver was asked what it has not answered; zero while nothing is asked
-	late    bool       // it has not answered somebody in time, and not yet
-	told    state      // what was read last
+	waiting [2]waiters // for a quick read, for a full read
+	since   time.Time  // start of the unanswered call; zero if there is none
+	late    bool       // a caller gave up waiting for the call in progress
+	latest  state      // result of the last read
 
-	reader // of the goroutine
+	reader // used by the goroutine only
 }
 
-// state is what is known of a card.
+// state is the result of reading a card.
 type state struct {
-	read       bool // it has been read, or left asleep
+	read       bool // read at least once, or found suspended
 	gpu        model.GPU
 	partitions []partitionActivity
-	sleeper    bool  // it is asleep, or goes there by itself
-	err        error // of its gpu_metrics
+	sleeper    bool  // suspended, or suspends itself when idle
+	err        error // error of its gpu_metrics
 }
 
-// patience is how long a scrape waits for a driver. What takes longer is what it
-// told last, and stuck when one attribute takes longer than hungAfter.
+// scrapeTimeout is how long a scrape waits for a driver; after that it uses the last values. A
+// card is stuck if one attribute takes longer than hungAfter.
 const (
-	patience  = 800 * time.Millisecond
-	hungAfter = 2 * time.Second
+	scrapeTimeout = 800 * time.Millisecond
+	hungAfter     = 2 * time.Second
 )
 
 // newCard starts the goroutine of a card; path is its device directory.
 func newCard(o *Options, path, address string) *card {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &card{wake: make(chan struct{}, 1), stop: stop, reader: newReader(o, path)}
-	c.told.gpu = model.GPU{Vendor: model.AMD, PCIAddress: address, UUID: address}
+	c.latest.gpu = model.GPU{Vendor: model.AMD, PCIAddress: address, UUID: address}
 	go c.run(ctx, address)
 	return c
 }
 
-// waiters are told by closing their channels.
+// waiters are notified by closing their channels.
 type waiters []chan struct{}
 
-// What can be asked for.
+// Kinds of reads.
 const (
-	quickly = iota
-	wholly
+	quick = iota
+	full
 )
 
-// ask has the card read what is quick, or all of it; the channel is closed when
-// it is known.
-func (c *card) ask(what int) <-chan struct{} {
+// ask requests a quick or a full read; the channel is closed after it.
+func (c *card) ask(kind int) <-chan struct{} {
 	done := make(chan struct{})
 	c.mu.Lock()
-	if len(c.waiting[what]) < maxWaiting {
-		c.waiting[what] = append(c.waiting[what], done)
+	if len(c.waiting[kind]) < maxWaiting {
+		c.waiting[kind] = append(c.waiting[kind], done)
 	}
 	c.mu.Unlock()
 	select {
 	case c.wake <- struct{}{}:
-	default: // it will look
+	default: // already woken
 	}
 	return done
 }
 
-// maxWaiting is more than who ever waits: a scrape and the background.
+// maxWaiting is more than the number of callers: a scrape and the background.
 const maxWaiting = 16
 
-// overdue says that the driver has not answered for longer than anybody waits.
+// overdue reports whether the driver has not answered within scrapeTimeout.
 func (c *card) overdue(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.late || !c.since.IsZero() && now.Sub(c.since) >= patience
+	return c.late || !c.since.IsZero() && now.Sub(c.since) >= scrapeTimeout
 }
 
-// stuck says that the driver has not answered for so long that it must hang.
+// stuck reports whether the driver has not answered within hungAfter.
 func (c *card) stuck(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.since.IsZero() && now.Sub(c.since) >= hungAfter
 }
 
-// giveUp has nobody wait for it until it has answered.
+// giveUp makes callers skip the card until it has answered.
 func (c *card) giveUp() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,14 +107,14 @@ func (c *card) giveUp() {
 func (c *card) last() state {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.told
+	return c.latest
 }
 
 func (c *card) run(ctx context.Context, address string) {
 	c.begin()
 	c.identify(address)
 	c.mu.Lock()
-	c.told.gpu = c.identity // whatever becomes of the rest
+	c.latest.gpu = c.identity // valid even if later reads fail
 	c.mu.Unlock()
 	for {
 		c.end()
@@ -124,7 +123,7 @@ func (c *card) run(ctx context.Context, address string) {
 			return
 		case <-c.wake:
 		}
-		all := c.take(wholly)
+		all := c.take(full)
 		c.answer(len(all) > 0)
 		if len(all) == 0 {
 			continue
@@ -135,15 +134,15 @@ func (c *card) run(ctx context.Context, address string) {
 			}
 			c.begin()
 			step()
-			c.answer(false) // a scrape comes in between
+			c.answer(false) // a scrape may be waiting
 		}
 		c.publish(all)
 	}
 }
 
-// answer reads what is quick, if it has to be or somebody waits for it.
+// answer performs a quick read if must is set or a caller waits for one.
 func (c *card) answer(must bool) {
-	asked := c.take(quickly)
+	asked := c.take(quick)
 	if !must && len(asked) == 0 {
 		return
 	}
@@ -152,11 +151,11 @@ func (c *card) answer(must bool) {
 	c.publish(asked)
 }
 
-func (c *card) take(what int) waiters {
+func (c *card) take(kind int) waiters {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	asked := c.waiting[what]
-	c.waiting[what] = nil
+	asked := c.waiting[kind]
+	c.waiting[kind] = nil
 	return asked
 }
 
@@ -172,15 +171,15 @@ func (c *card) end() {
 	c.since, c.late = time.Time{}, false
 }
 
-// publish makes what was read known, and tells those who asked.
+// publish publishes the result of a read and notifies the callers.
 func (c *card) publish(asked waiters) {
 	s := c.state()
 	c.mu.Lock()
-	before := c.told.err
-	c.told, c.late = s, false
+	before := c.latest.err
+	c.latest, c.late = s, false
 	c.mu.Unlock()
 	if s.err != nil && before == nil {
-		c.o.Logger.Warn("a part of what the GPU tells is not known here: a newer version may know it",
+		c.o.Logger.Warn("parsing gpu_metrics",
 			zap.String("gpu", s.gpu.PCIAddress), zap.Error(s.err))
 	}
 	for _, done := range asked {

@@ -19,7 +19,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// hang makes an attribute one that does not answer who opens it: a pipe. What is called has it answer.
+// hang replaces an attribute by a pipe that blocks on open. answer makes it answer.
 func (n *node) hang(name string) (answer func(b []byte)) {
 	n.t.Helper()
 	path := n.path(name)
@@ -33,8 +33,9 @@ func (n *node) hang(name string) (answer func(b []byte)) {
 		hanging = false
 		n.check(os.WriteFile(path+".new", b, 0o600))
 		n.check(os.Link(path, path+".old"))
-		n.check(os.Rename(path+".new", path)) // from now on
-		// Who waits gets the end of the file. A writer only opens while there is a reader.
+		n.check(os.Rename(path+".new", path)) // for later opens
+		// Blocked readers get the end of the file. A writer can only open while there is a
+		// reader.
 		if fd, err := unix.Open(path+".old", unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
 			unix.Close(fd)
 		}
@@ -43,14 +44,15 @@ func (n *node) hang(name string) (answer func(b []byte)) {
 	return answer
 }
 
-// fail makes an attribute one of a device that is not there: one without a driver (ENXIO). It needs root.
+// fail makes an attribute report a removed device: a device node without a driver (ENXIO). It
+// requires root.
 func (n *node) fail(name string) {
 	n.t.Helper()
 	n.check(os.RemoveAll(n.path(name)))
 	n.check(unix.Mknod(n.path(name), unix.S_IFCHR|0o600, int(unix.Mkdev(250, 4000))))
 }
 
-// waking are the attributes for which amdgpu or the PCI core resumes the device.
+// waking returns the attributes for which amdgpu or the PCI core resumes the device.
 func (n *node) waking() []string {
 	n.t.Helper()
 	var names []string
@@ -70,7 +72,7 @@ func (n *node) waking() []string {
 	return slices.Compact(names)
 }
 
-// promptly reads, which takes no time of a driver that hangs for ever.
+// promptly reads and checks that the read does not wait for a hung driver.
 func promptly(t *testing.T, s *Source) model.Snapshot {
 	t.Helper()
 	began := time.Now()
@@ -81,14 +83,14 @@ func promptly(t *testing.T, s *Source) model.Snapshot {
 	return snap
 }
 
-// asked is how many wait for the quick figures of a card.
+// asked returns the number of callers that wait for a quick read.
 func (c *card) asked() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.waiting[quickly])
+	return len(c.waiting[quick])
 }
 
-// eventually reads until it is so.
+// eventually reads until so returns true.
 func eventually(t *testing.T, s *Source, so func(model.Snapshot) bool) model.Snapshot {
 	t.Helper()
 	var snap model.Snapshot
@@ -99,7 +101,8 @@ func eventually(t *testing.T, s *Source, so func(model.Snapshot) bool) model.Sna
 	return snap
 }
 
-// TestStuck: the driver of the second of two does not answer. That costs its own figures, and nobody's time again.
+// TestStuck: the driver of one of two cards does not answer. Only its own values are missing,
+// and no later read waits for it.
 func TestStuck(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "mi250")
@@ -111,7 +114,7 @@ func TestStuck(t *testing.T) {
 	snap := promptly(t, s)
 	if stuck := snap.GPUs[1].Problems != nil || snap.DeviceStates[1].State != model.StateOK; len(snap.GPUs) != 2 ||
 		stuck && time.Since(began) < hungAfter {
-		t.Errorf("it is late only, and told as stuck: %+v", snap)
+		t.Errorf("it is only late, but reported as stuck: %+v", snap)
 	}
 	eventually(t, s, func(snap model.Snapshot) bool {
 		return snap.DeviceStates[1].State == model.StateStuck && snap.GPUs[0].Utilization.Known && snap.GPUs[0].Memory.Used.Known
@@ -135,7 +138,7 @@ func TestStuck(t *testing.T) {
 			Problems: []model.GPUCondition{{Name: model.ProblemStuck, Active: true}},
 		}
 		got := snap.GPUs[1]
-		got.Unlisted = false // depends on when its processes are listed, which does not need it
+		got.Unlisted = false // depends on when its processes are listed
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got  %+v\nwant %+v", got, want)
 		}
@@ -149,7 +152,7 @@ func TestStuck(t *testing.T) {
 	})
 }
 
-// TestSuspended: whatever wakes a device hangs here, so a reader of it would be stuck.
+// TestSuspended: attributes that wake the device hang here, so reading one would be stuck.
 func TestSuspended(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "radeon")
@@ -178,7 +181,8 @@ func TestSuspended(t *testing.T) {
 	}
 }
 
-// TestGoesToSleep: one that goes to sleep after 5 s by itself is not read again before it could.
+// TestGoesToSleep checks that a GPU that suspends itself after 5 s is not read before it
+// could.
 func TestGoesToSleep(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "radeon")
@@ -189,7 +193,7 @@ func TestGoesToSleep(t *testing.T) {
 	for _, name := range n.waking() {
 		n.hang(name)
 	}
-	n.write("mem_info_vram_used", "4096\n") // what the driver keeps in memory: it is read on
+	n.write("mem_info_vram_used", "4096\n") // read from the driver's memory, even then
 	got := eventually(t, s, func(snap model.Snapshot) bool { return snap.GPUs[0].Memory.Used == model.Some(4096) })
 	g := got.GPUs[0]
 	g.Memory, g.Listed, g.Unlisted = first.Memory, first.Listed, first.Unlisted
@@ -198,7 +202,7 @@ func TestGoesToSleep(t *testing.T) {
 	}
 	r := reader{autosuspend: 5 * time.Second, touched: time.Unix(100, 0)}
 	if !r.rest(time.Unix(106, 0)) || r.rest(time.Unix(108, 0)) {
-		t.Error("it is left alone for too short, or for too long")
+		t.Error("it is not read for too short or too long a time")
 	}
 }
 
@@ -220,7 +224,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestSlot: the link of a Radeon to its slot is that of the switch on the board.
+// TestSlot checks that the link of a Radeon to its slot is that of the switch on the board.
 func TestSlot(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "radeon")
@@ -235,7 +239,7 @@ func TestSlot(t *testing.T) {
 	}
 }
 
-// TestBoundAgain: the sensors are in another directory then.
+// TestBoundAgain: after a rebind the sensors are in another directory.
 func TestBoundAgain(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "mi250")
@@ -286,7 +290,8 @@ func TestHotPlug(t *testing.T) {
 	}
 }
 
-// TestUnknownTable: it is told, in the log once, and costs what only it would have told.
+// TestUnknownTable checks that an unknown table is logged once and only its own values are
+// missing.
 func TestUnknownTable(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "mi250")
@@ -306,12 +311,12 @@ func TestUnknownTable(t *testing.T) {
 	if g := snap.GPUs[1]; g.Utilization != model.Some(1) || g.Temperatures == nil || !g.Memory.Used.Known || g.Throttles != nil {
 		t.Errorf("%+v", g)
 	}
-	if n := logs.FilterMessageSnippet("not known here").Len(); n != 1 {
-		t.Errorf("told %d times", n)
+	if n := logs.FilterMessageSnippet("parsing gpu_metrics").Len(); n != 1 {
+		t.Errorf("logged %d times", n)
 	}
 }
 
-// TestMissing: each attribute that gives an error (EISDIR here) costs its figure.
+// TestMissing checks that each failing attribute (EISDIR here) affects only its own value.
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "mi250")
@@ -336,7 +341,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestReset: a device that is being reset when it is found does not tell its unique id. It has it later.
+// TestReset checks that a device that is found during a reset gets its unique ID later.
 func TestReset(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "mi250")
@@ -347,7 +352,7 @@ func TestReset(t *testing.T) {
 	if snap := read(t, s); snap.GPUs[1].UUID != "0000:c9:00.0" || snap.GPUs[1].Serial == "" {
 		t.Errorf("%+v", snap.GPUs[1])
 	}
-	n.write("new", "00000daf897162b1\n") // one that was not there for a moment would be one that never is
+	n.write("new", "00000daf897162b1\n") // a missing file would count as unsupported
 	n.check(os.Rename(n.path("new"), n.path("unique_id")))
 	eventually(t, s, func(snap model.Snapshot) bool { return snap.GPUs[1].UUID == "00000daf897162b1" })
 }
@@ -363,7 +368,7 @@ func TestLinkDown(t *testing.T) {
 	}
 	table("270:2=1")
 	o := n.options()
-	o.Interval = time.Hour // from here on, only scrapes read
+	o.Interval = time.Hour // from now on, only scrapes read
 	s := whole(t, start(t, o))
 	down := func(snap model.Snapshot) bool {
 		return active(snap.GPUs[len(snap.GPUs)-1].Problems, model.ProblemLinkDown)
@@ -375,12 +380,12 @@ func TestLinkDown(t *testing.T) {
 	eventually(t, s, down)
 }
 
-// TestAbsent: where there is no GPU, no process is looked at.
+// TestAbsent checks that no process is read without a GPU.
 func TestAbsent(t *testing.T) {
 	t.Parallel()
 	o := Options{Sysfs: t.TempDir(), Procfs: t.TempDir(), Interval: time.Millisecond}
 	o.Holders = func() ([]int, bool) {
-		t.Error("processes are looked at")
+		t.Error("processes are read")
 		return nil, true
 	}
 	s := start(t, o)

@@ -9,7 +9,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// describe writes what a table tells on one line.
+// describe formats a table on one line.
 func describe(t table) string {
 	var words []string
 	add := func(name string, v model.Optional) {
@@ -17,18 +17,18 @@ func describe(t table) string {
 			words = append(words, fmt.Sprintf("%s %g", name, v.Value))
 		}
 	}
-	figures := func(fs []model.Figure) {
+	list := func(fs []model.Figure) {
 		for _, f := range fs {
 			add(f.Name, model.Some(f.Value))
 		}
 	}
-	figures(t.temperatures)
+	list(t.temperatures)
 	add("power", t.power)
 	add("gfx", t.gfx)
 	add("memory", t.memory)
 	add("video", t.video)
 	add("energy", t.energy)
-	figures(t.clocks)
+	list(t.clocks)
 	add("gen", t.pcie.Generation)
 	add("width", t.pcie.Width)
 	add("replays", t.pcie.Replays)

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// place is where a card is found. No driver is asked for it.
+// place is the location of a card. It is found without calling the driver.
 type place struct {
 	path       string // device directory
 	address    string // PCI
@@ -19,13 +19,12 @@ type place struct {
 	partitions [][]string // nodes of each partition after the first, which has those of the card
 }
 
-// maxCards bounds how many cards are looked at.
+// maxCards is the maximum number of cards that are read.
 const maxCards = 64
 
-// discover lists the cards that amdgpu drives, by their PCI address: the links of
-// class/drm. The nodes of the further partitions of an accelerator belong to
-// devices of their own, amdgpu_xcp.N; parents says of which card they are, by the
-// minor number of the render node.
+// discover lists the cards with the amdgpu driver by PCI address, from the links of class/drm.
+// The nodes of further partitions of an accelerator belong to devices of their own,
+// amdgpu_xcp.N; parents maps the minor numbers of their render nodes to their cards.
 func discover(sysfs string, parents map[int]string) []place {
 	dir := filepath.Join(sysfs, "class/drm")
 	names, err := readNames(dir, maxNames)
@@ -75,7 +74,7 @@ func discover(sysfs string, parents map[int]string) []place {
 	return list
 }
 
-// renderParents says on which card each render node computes, as KFD tells it.
+// renderParents returns the card of each render node, as KFD reports it.
 func renderParents(nodes []kfdNode) map[int]string {
 	parents := map[int]string{}
 	for _, n := range nodes {
@@ -86,14 +85,13 @@ func renderParents(nodes []kfdNode) map[int]string {
 	return parents
 }
 
-// slot0 is an address without the function: KFD puts the number of the partition
-// in its place.
+// slot0 returns an address with function 0: KFD uses the function for the partition number.
 func slot0(address string) string {
 	device, _, _ := strings.Cut(address, ".")
 	return device
 }
 
-// minor is the number of the render node among nodes.
+// minor returns the minor number of the render node among nodes.
 func minor(nodes []string) int {
 	for _, n := range nodes {
 		if _, number, ok := strings.Cut(n, "renderD"); ok {
@@ -112,7 +110,7 @@ func driverOf(device string) string {
 	return filepath.Base(link)
 }
 
-// isPCI says whether a name is a PCI address: 0000:c1:00.0.
+// isPCI reports whether a name is a PCI address: 0000:c1:00.0.
 func isPCI(name string) bool {
 	domain, rest, ok := strings.Cut(name, ":")
 	return ok && len(domain) >= 4 && len(rest) == len("c1:00.0") && rest[2] == ':' && rest[5] == '.'

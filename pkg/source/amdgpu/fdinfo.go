@@ -17,8 +17,9 @@ type client struct {
 	// id is unique on the GPU: drm-client-id, or pasid in the old format, the number of the address space.
 	id     uint64
 	memory uint64 // in its VRAM, in bytes
-	// counts means that engines are known: an engine that is missing was never used. The old format has percentages
-	// since the client was opened, from which recent use cannot be computed.
+	// counts reports that engines are known: an engine that is missing was never used. The old
+	// format has percentages since the client was opened, from which recent use cannot be
+	// computed.
 	counts  bool
 	engines map[string]drmfdinfo.Engine // gfx, compute, dma, dec, enc, jpeg, vpe
 }

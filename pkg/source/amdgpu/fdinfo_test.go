@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/drmfdinfo"
 )
 
-// TestFdinfo: the formats of the kernels, written from amdgpu_fdinfo.c of each.
+// TestFdinfo uses the formats of several kernels, written from their amdgpu_fdinfo.c.
 func TestFdinfo(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string
@@ -35,7 +35,7 @@ func TestFdinfo(t *testing.T) {
 			},
 			ok: true,
 		},
-		"evicted from VRAM": { // resident is less than what older kernels call memory
+		"evicted from VRAM": { // resident is less than the memory of older kernels
 			text: "drm-driver:\tamdgpu\ndrm-client-id:\t1\ndrm-pdev:\t0000:03:00.0\ndrm-memory-vram:\t8 MiB\ndrm-resident-vram:\t0\n",
 			want: client{address: "0000:03:00.0", id: 1, counts: true, engines: map[string]drmfdinfo.Engine{}}, ok: true,
 		},

@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
-// readSome returns the start of a file of the kernel.
+// readSome returns the start of a kernel file.
 func readSome(name string) ([]byte, error) {
 	var buffer [maxAttribute]byte // on the stack: most files are a number
 	b, err := boundedfile.ReadFile(name, buffer[:], len(buffer))

@@ -9,7 +9,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// hwmon is what the sensors of a card are called, in device/hwmon/hwmonN.
+// hwmon has the names of a card's sensors in device/hwmon/hwmonN.
 type hwmon struct {
 	dir    string // hwmon/hwmon3/
 	temps  []sensor
@@ -18,13 +18,13 @@ type hwmon struct {
 	pwm    bool
 }
 
-// sensor is one file and what it is called here.
+// sensor is one file and its exported name.
 type sensor struct{ prefix, name string }
 
-// labels are the names of what hwmon calls otherwise.
+// labels maps hwmon's labels to exported names.
 var labels = map[string]string{"mem": "memory", "sclk": "graphics", "mclk": "memory"}
 
-// findHwmon looks which sensors there are: their labels do not wake the device.
+// findHwmon lists the sensors. Reading their labels does not wake the device.
 func findHwmon(d *directory) hwmon {
 	names := d.names("hwmon")
 	i := slices.IndexFunc(names, func(n string) bool { return strings.HasPrefix(n, "hwmon") })
@@ -59,8 +59,8 @@ func label(d *directory, dir, prefix, otherwise string) string {
 	return name
 }
 
-// read takes the sensors: temperatures are in millidegrees, power is in microwatts,
-// clocks are in hertz, pwm1 is from 0 to 255.
+// read reads the sensors: temperatures in millidegrees, power in microwatts, clocks in hertz,
+// pwm1 from 0 to 255.
 func (h *hwmon) read(d *directory, g *model.GPU) {
 	if h.dir == "" {
 		return
@@ -79,8 +79,8 @@ func (h *hwmon) read(d *directory, g *model.GPU) {
 	}
 }
 
-// limits are what seldom changes: where it slows down (crit) and is switched off
-// (emergency), and what it may take.
+// limits reads values that seldom change: the temperatures of throttling (crit) and of
+// shutdown (emergency), and the power cap.
 func (h *hwmon) limits(d *directory, g *model.GPU) {
 	if h.dir == "" {
 		return
@@ -88,7 +88,7 @@ func (h *hwmon) limits(d *directory, g *model.GPU) {
 	for _, t := range h.temps {
 		for _, limit := range []struct{ file, name string }{{"_crit", "slowdown"}, {"_emergency", "shutdown"}} {
 			name := limit.name
-			if t.name != "junction" && len(h.temps) > 1 { // the one that the others are measured against
+			if t.name != "junction" && len(h.temps) > 1 { // the limits of junction have no suffix
 				name += "_" + t.name
 			}
 			v := d.number(h.dir+t.prefix+limit.file, 1e-3)

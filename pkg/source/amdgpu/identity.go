@@ -14,16 +14,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// identify reads what does not change and does not wake the device: vendor and
-// device from what the PCI core remembers; unique_id, serial_number, product_name
-// and vbios_version from what amdgpu has read when it was bound. root is that of
-// the node, for the names of libdrm. A device that is being reset does not tell its
-// unique_id (EPERM): settled is false then.
+// identify reads constant properties without waking the device: vendor and device from the PCI
+// core; unique_id, serial_number, product_name and vbios_version as amdgpu read them when it
+// was bound. root is the root of the node, for the names of libdrm. During a reset the device
+// does not report its unique_id (EPERM): settled is false then.
 func identify(d *directory, address, root string) (g model.GPU, settled bool) {
 	g = model.GPU{
 		Vendor: model.AMD, PCIAddress: address,
 		PCIDevice: d.line("device"), VBIOS: d.line("vbios_version"),
-		Serial: told(d.line("serial_number")), Name: told(d.line("product_name")),
+		Serial: clean(d.line("serial_number")), Name: clean(d.line("product_name")),
 	}
 	if node := d.line("numa_node"); node != "-1" {
 		g.NUMANode = node
@@ -44,16 +43,16 @@ func identify(d *directory, address, root string) (g model.GPU, settled bool) {
 	return g, settled
 }
 
-// told is "" for what boards without the data say.
-func told(s string) string {
+// clean returns "" for the placeholders of boards without the data.
+func clean(s string) string {
 	if s == "N/A" || strings.Trim(s, "0") == "" {
 		return ""
 	}
 	return s
 }
 
-// marketName looks in the list of libdrm: lines of device, revision and name,
-// 744C, C8, AMD Radeon RX 7900 XTX.
+// marketName searches libdrm's list: lines of device, revision and name, 744C, C8, AMD Radeon
+// RX 7900 XTX.
 func marketName(file, device, revision string) string {
 	f, err := os.Open(file)
 	if err != nil {
@@ -75,11 +74,11 @@ func marketName(file, device, revision string) string {
 	return ""
 }
 
-// maxIDs is more lines than libdrm's list will have.
+// maxIDs is more than the number of lines of libdrm's list.
 const maxIDs = 1 << 14
 
-// driver is the version of amdgpu: its own, where AMD's package is installed, or
-// the kernel's.
+// driver returns the version of amdgpu: its own if AMD's package is installed, else the
+// kernel's.
 func driver(sysfs, procfs string) []model.GPUDriver {
 	d := &directory{path: sysfs, buffer: make([]byte, 256)}
 	version := d.line("module/amdgpu/version")

@@ -12,23 +12,22 @@ import (
 	"strings"
 )
 
-// kfdNode is one GPU, or one partition of one, as KFD (the part of amdgpu that
-// runs compute) knows it: /sys/class/kfd/kfd/topology/nodes/N, files gpu_id and
-// properties.
+// kfdNode is one GPU, or one partition of a GPU, in the topology of KFD (the part of amdgpu
+// that runs compute): /sys/class/kfd/kfd/topology/nodes/N, files gpu_id and properties.
 type kfdNode struct {
-	gpuID uint32 // names the files of its processes; changes when the driver is loaded again
-	// renderMinor is that of its render node. It tells partitions apart, which share
-	// the PCI address; noMinor where the kernel does not tell.
+	gpuID uint32 // in the file names of its processes; changes when the driver is reloaded
+	// renderMinor is the minor number of its render node; noMinor if the kernel does not
+	// report it. It distinguishes partitions, which share the PCI address.
 	renderMinor int
 	address     string // PCI: 0000:c1:00.0
-	uniqueID    uint64 // of the ASIC, on newer kernels of the partition; 0 where it has none
+	uniqueID    uint64 // of the ASIC, on newer kernels of the partition; 0 if unknown
 	units       uint64 // compute units
-	sdma        uint64 // SDMA engines, those for XGMI included
+	sdma        uint64 // SDMA engines, including those for XGMI
 }
 
 const noMinor = -1
 
-// kfd reads the topology, again whenever its generation has changed.
+// kfd reads the topology, and reads it again when its generation changes.
 type kfd struct {
 	root       string // /sys/class/kfd/kfd
 	generation string
@@ -37,19 +36,19 @@ type kfd struct {
 
 func newKFD(sysfs string) *kfd { return &kfd{root: filepath.Join(sysfs, "class/kfd/kfd")} }
 
-// What hostile or broken input may cost.
+// Limits for hostile or broken input.
 const (
 	maxNodes     = 1024
 	maxProcesses = 1 << 15
 	maxContexts  = 64 // secondary contexts of one process
 	maxAttribute = 4 << 10
-	maxEngines   = 64 // of one GPU: more SDMA engines are not believed
+	maxEngines   = 64 // of one GPU: larger numbers are ignored
 	maxUnits     = 1 << 16
 )
 
-// topology gives the GPUs of KFD: none, without an error, where there is no KFD.
-// Nodes without a gpu_id are CPUs. The kernel lets those alone read a node who
-// may use its render node (EPERM): that node is left out and told as an error.
+// topology returns the GPUs of KFD: none, without an error, if there is no KFD. Nodes without
+// a gpu_id are CPUs. The kernel restricts a node to users of its render node (EPERM): an
+// unreadable node is skipped and reported as an error.
 func (k *kfd) topology() ([]kfdNode, error) {
 	generation, err := readSome(filepath.Join(k.root, "topology/generation_id"))
 	switch {
@@ -79,7 +78,7 @@ func (k *kfd) topology() ([]kfdNode, error) {
 	}
 	k.nodes, k.generation = nodes, string(generation)
 	if len(problems) > 0 {
-		k.nodes = nil // it may be readable the next time
+		k.nodes = nil // it may become readable
 	}
 	return nodes, errors.Join(problems...)
 }
@@ -105,7 +104,7 @@ func readNode(dir string) (kfdNode, error) {
 	return node, nil
 }
 
-// parseProperties reads lines of a name and a decimal number.
+// parseProperties parses lines of a name and a decimal number.
 func parseProperties(text []byte) kfdNode {
 	n := kfdNode{renderMinor: noMinor}
 	var location, domain, simds, perUnit uint64
@@ -146,8 +145,8 @@ func parseProperties(text []byte) kfdNode {
 	return n
 }
 
-// processes gives the ids of the processes that have KFD open, as the first pid
-// namespace numbers them: the directories of /sys/class/kfd/kfd/proc.
+// processes returns the PIDs, in the initial PID namespace, of the processes that have KFD
+// open: the directories of /sys/class/kfd/kfd/proc.
 func (k *kfd) processes() ([]int, error) {
 	names, err := readNames(filepath.Join(k.root, "proc"), maxProcesses)
 	if errors.Is(err, os.ErrNotExist) { // before 5.8, or no KFD
@@ -159,8 +158,8 @@ func (k *kfd) processes() ([]int, error) {
 	return numbers(names), nil
 }
 
-// contexts are the directories of a process: its own one, and since 6.19 one below
-// it for each further context that it made.
+// contexts returns the directories of a process: one for its first context, and since 6.19 one
+// below it for each further context.
 func (k *kfd) contexts(pid int) []string {
 	dir := filepath.Join(k.root, "proc", strconv.Itoa(pid))
 	dirs := []string{dir}
@@ -176,27 +175,27 @@ func (k *kfd) contexts(pid int) []string {
 	return dirs
 }
 
-// computeUse is what KFD tells of one process on one GPU.
+// computeUse is the usage of one GPU by one process, as KFD reports it.
 type computeUse struct {
 	kfdNode
 	gpu      string // UUID
 	asleep   bool
 	contexts []string
-	// memory is what it has allocated in the memory of the GPU, in bytes: vram_GPUID. A
-	// process has the file for every GPU of the node, used or not.
+	// memory is the GPU memory that it allocated, in bytes: vram_GPUID. A process has this
+	// file for every GPU of the node, used or not.
 	memory uint64
-	// copied is how long its SDMA queues worked, in microseconds, cumulative:
-	// sdma_GPUID. The kernel reads the counters in the memory of the process, which can
-	// hold that up for ever: see lister.measure.
+	// copied is the time for which its SDMA queues were busy, in microseconds, cumulative:
+	// sdma_GPUID. The kernel reads the counters from the memory of the process, which may
+	// block for ever: see lister.measure.
 	copied      uint64
 	copiedKnown bool
-	// occupied is how many compute units its waves would fill at this moment:
+	// occupied is the number of compute units that its waves occupy at this moment:
 	// stats_GPUID/cu_occupancy, which not all generations have.
 	occupied      uint64
 	occupiedKnown bool
 }
 
-// uses reads what the kernel answers from its own memory.
+// uses reads the values that the kernel has in its own memory.
 func (k *kfd) uses(pid int, nodes []kfdNode, at places) []computeUse {
 	contexts := k.contexts(pid)
 	var list []computeUse
@@ -214,7 +213,7 @@ func (k *kfd) uses(pid int, nodes []kfdNode, at places) []computeUse {
 	return list
 }
 
-// measure reads the rest, which may hang. Occupancy asks the GPU.
+// measure reads the other values, which may hang. Occupancy is read from the GPU.
 func (c *computeUse) measure() {
 	c.copied, c.copiedKnown = c.sum("sdma_%d")
 	if !c.asleep {
@@ -222,8 +221,8 @@ func (c *computeUse) measure() {
 	}
 }
 
-// sum adds up the files of that name with the GPU's id, of the contexts that have
-// it: what is gone, or not of this kernel, does not count.
+// sum adds the files with that name and the GPU's ID over all contexts; missing files are
+// ignored.
 func (c *computeUse) sum(format string) (total uint64, known bool) {
 	name := fmt.Sprintf(format, c.gpuID)
 	for _, dir := range c.contexts {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestTopology works on the FAKE tree of processes_test.go.
+// TestTopology uses the fake tree of processes_test.go.
 func TestTopology(t *testing.T) {
 	n := newFakeProcs(t)
 	k := newKFD(n.sys)
@@ -37,7 +37,7 @@ func TestTopology(t *testing.T) {
 	}
 	want(first)
 
-	// The topology is read again when it has changed, and not before.
+	// The topology is read again only when it has changed.
 	n.write(n.kfd("topology/nodes/2/gpu_id"), "61002\n")
 	n.write(n.kfd("topology/nodes/2/properties"), "location_id 49664\ndomain 65536\nsimd_count 8\ndrm_render_minor 0\nsimd_per_cu 0\n"+
 		"num_sdma_engines 18446744073709551615\nunique_id -3\nnonsense\n\n")
@@ -46,7 +46,7 @@ func TestTopology(t *testing.T) {
 	second := kfdNode{gpuID: 61002, renderMinor: noMinor, address: "10000:c2:00.0", sdma: maxEngines}
 	want(first, second)
 
-	// A node that cannot be read costs itself, until it can.
+	// An unreadable node is skipped until it becomes readable.
 	n.write(n.kfd("topology/generation_id"), "4\n")
 	properties := n.kfd("topology/nodes/1/properties")
 	if err := os.Rename(properties, properties+"x"); err != nil {

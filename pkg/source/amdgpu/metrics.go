@@ -12,41 +12,39 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A gpu_metrics file starts with its size (two bytes), then the revision of its
-// format and of its content (one byte each). Fields that a chip does not fill are
-// all ones.
+// A gpu_metrics file starts with its size (two bytes), then the revision of its format and of
+// its content (one byte each). Unused fields are all ones.
 const (
 	metricsHeader = 4
 	maxAttributes = 512
 )
 
-// errRevision says that a table is of a revision that nobody here knows.
+// errRevision reports a table with an unsupported revision.
 var errRevision = errors.New("unknown revision")
 
-// joules are in one count of an energy accumulator.
+// joules is the unit of energy accumulators.
 const joules = 1.0 / (1 << 16)
 
-// table is what one gpu_metrics file tells, in the units of the model.
+// table is the content of one gpu_metrics file, in the units of the model.
 type table struct {
 	revision           string
-	gfx, memory, video model.Optional // parts of the time, 0 to 1
+	gfx, memory, video model.Optional // busy ratios, 0 to 1
 	temperatures       []model.Figure
 	power, energy      model.Optional
 	clocks             []model.Figure
-	throttles          []model.GPUCondition // nil where the table has no bits for it
+	throttles          []model.GPUCondition // nil if the table has no throttle bits
 	cycles             model.Optional       // of the firmware
-	throttled          []model.Figure       // in how many of these it was slowed down
-	clock              float64              // seconds, when the table was filled
+	throttled          []model.Figure       // the part of them with throttling
+	clock              float64              // time of the table, in seconds
 	pcie               model.GPUPCIe
 	links              []model.GPULink
 	partitions         []partitionActivity
 }
 
-// partitionActivity is how busy one partition is.
+// partitionActivity is the busy ratio of one partition.
 type partitionActivity struct{ gfx, video model.Optional }
 
-// values are the raw numbers of a table: of each field those that are filled, by
-// their index.
+// values are the raw numbers of a table: for each field the filled ones, by index.
 type values struct {
 	of    fields
 	parts []fields
@@ -57,7 +55,7 @@ type reading struct {
 	raw   uint64
 }
 
-// parseMetrics reads a gpu_metrics file.
+// parseMetrics parses a gpu_metrics file.
 func parseMetrics(b []byte) (table, error) {
 	if len(b) < metricsHeader {
 		return table{}, fmt.Errorf("gpu_metrics: %d bytes: %w", len(b), errRevision)
@@ -86,7 +84,7 @@ func parseMetrics(b []byte) (table, error) {
 	return t, nil
 }
 
-// read takes a struct apart.
+// read reads the members of a struct.
 func (v *values) read(l layout, b []byte) {
 	at := metricsHeader
 	at = members(l.members, b, at, &v.of)
@@ -102,8 +100,7 @@ func (v *values) read(l layout, b []byte) {
 	}
 }
 
-// members reads the members of a struct that goes on at the given offset, and
-// gives the offset after it.
+// members reads the members of a struct from the given offset and returns the offset after it.
 func members(ms []member, b []byte, at int, into *fields) int {
 	for _, m := range ms {
 		at = align(at, m.width)
@@ -122,7 +119,7 @@ func members(ms []member, b []byte, at int, into *fields) int {
 
 func align(at, width int) int { return (at + width - 1) / width * width }
 
-// add keeps a number that is not all ones.
+// add stores a number unless it is all ones.
 func (r *fields) add(i id, index int, b []byte) {
 	var raw uint64
 	filled := false
@@ -135,9 +132,9 @@ func (r *fields) add(i id, index int, b []byte) {
 	}
 }
 
-// attributes reads a table of revision 1.9: after the header a count, then for each
-// attribute 64 bits that say its type (bits 20-23), its number (10-19) and how many
-// values there are (0-9), and these, without any alignment.
+// attributes reads a table of revision 1.9: after the header a count, then for each attribute
+// 64 bits with its type (bits 20-23), its number (10-19) and its number of values (0-9),
+// followed by the values without alignment.
 func (v *values) attributes(b []byte) bool {
 	const head = metricsHeader + 4
 	if len(b) < head {
@@ -155,7 +152,7 @@ func (v *values) attributes(b []byte) bool {
 		code := binary.LittleEndian.Uint64(b[at:])
 		at += 8
 		kind, number, n := code>>20&0xf, code>>10&0x3ff, int(code&0x3ff)
-		if kind > 7 { // nobody knows how long it is
+		if kind > 7 { // unknown size
 			return false
 		}
 		width := 1 << (kind / 2)
@@ -164,7 +161,7 @@ func (v *values) attributes(b []byte) bool {
 		}
 		field := attributes[number]
 		if n == 1 && (field == xgmiRead || field == xgmiWritten) {
-			field = ignored // of all links together
+			field = ignored // sum over all links
 		}
 		for i := range n {
 			if field != ignored {
@@ -176,7 +173,7 @@ func (v *values) attributes(b []byte) bool {
 	return true
 }
 
-// sensors are the names of the temperatures: those of hwmon where both have them.
+// sensors are the names of temperatures, the same as hwmon's where both exist.
 var sensors = []struct {
 	id   id
 	name string
@@ -209,12 +206,12 @@ func (t *table) take(v *values) {
 		}
 	}
 	for _, r := range v.of[temperatureHBM] {
-		if r.raw != 0 { // a stack that is not there
+		if r.raw != 0 { // an absent stack
 			t.temperatures = append(t.temperatures, model.Figure{Name: "hbm" + strconv.Itoa(r.index), Value: float64(r.raw)})
 		}
 	}
 	for _, c := range clockNames {
-		// Of several the fastest: the others may be asleep.
+		// The fastest of several: the others may be asleep.
 		if len(v.of[c.id]) > 0 {
 			mhz := slices.MaxFunc(v.of[c.id], func(a, b reading) int { return int(a.raw) - int(b.raw) }).raw
 			t.clocks = append(t.clocks, model.Figure{Name: c.name, Value: float64(mhz) * 1e6})
@@ -223,11 +220,11 @@ func (t *table) take(v *values) {
 	if w, ok := v.of.first(power); ok {
 		t.power = model.Some(w)
 	}
-	// What a count is, is known of data center chips only.
+	// The unit is known for data center chips only.
 	if e, ok := v.of.first(energy); ok && len(v.of[busyGFX]) > 0 {
 		t.energy = model.Some(e * joules)
 	}
-	// The second die of an MI250 leaves both to the first, which counts for the board.
+	// The second die of an MI250 reports zeros for both: the first one counts for the board.
 	if t.power == model.Some(0) && t.energy == model.Some(0) {
 		t.power, t.energy = model.Optional{}, model.Optional{}
 	}
@@ -245,7 +242,7 @@ func (t *table) take(v *values) {
 	}
 }
 
-// videoOf is the mean of the video engines of all partitions.
+// videoOf returns the mean of the video engines of all partitions.
 func videoOf(parts []fields) model.Optional {
 	var all fields
 	for i := range parts {
@@ -288,7 +285,7 @@ func (t *table) takeLinks(v *values) {
 	slices.SortFunc(t.links, func(a, b model.GPULink) int { return a.Number - b.Number })
 }
 
-// fields are the numbers of each field.
+// fields are the readings of each field.
 type fields [ids][]reading
 
 func (r *fields) first(i id) (float64, bool) {
@@ -298,8 +295,8 @@ func (r *fields) first(i id) (float64, bool) {
 	return float64(r[i][0].raw), true
 }
 
-// mean is that of percentages, as a part of 1. One that cannot be is left out:
-// some firmware writes them in other units.
+// mean returns the mean of percentages, as a ratio. Impossible values are ignored: some
+// firmware uses other units.
 func (r *fields) mean(i id) model.Optional {
 	sum, n := 0.0, 0
 	for _, v := range r[i] {
@@ -314,7 +311,7 @@ func (r *fields) mean(i id) model.Optional {
 	return model.Some(sum / float64(n) / 100)
 }
 
-// generation is that of PCIe at so many GT/s.
+// generation returns the PCIe generation with this speed in GT/s.
 func generation(gigatransfers float64) model.Optional {
 	for i, speed := range []float64{2.5, 5, 8, 16, 32, 64} {
 		if gigatransfers == speed {

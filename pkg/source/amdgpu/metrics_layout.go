@@ -4,7 +4,7 @@ package amdgpu
 
 import "slices"
 
-// id is one field of a gpu_metrics table, whatever its revision.
+// id is one field of a gpu_metrics table, independent of the revision.
 type id uint8
 
 const (
@@ -29,8 +29,8 @@ const (
 	clockMemory
 	clockFabric
 	clockVideo
-	throttleStatus // bits that mean the same on every chip
-	cycles         // of the firmware, in which the following were counted
+	throttleStatus // bits with the same meaning on every chip
+	cycles         // firmware cycles, the base of the following counters
 	cyclesProchot
 	cyclesPower
 	cyclesThermal
@@ -43,7 +43,7 @@ const (
 	xgmiRead // KiB
 	xgmiWritten
 	xgmiStatus // 1 or 0
-	ids        // how many there are
+	ids        // number of IDs
 )
 
 // member is a member of a C struct, or an array.
@@ -61,14 +61,14 @@ func u32s(i id, n int) member  { return member{i, 4, n} }
 func u64s(i id, n int) member  { return member{i, 8, n} }
 func skip(width, n int) member { return member{ignored, width, n} }
 
-// layout is the struct of one revision, after the header, with the alignment
-// of a 64-bit machine: struct gpu_metrics_vFORMAT_CONTENT of the kernel's
-// kgd_pp_interface.h. The header says how large it is.
+// layout is the struct of one revision, after the header, with the alignment of a 64-bit
+// machine: struct gpu_metrics_vFORMAT_CONTENT of the kernel's kgd_pp_interface.h. The header
+// has its size.
 type layout struct {
 	members []member
 	size    int
-	// partitions is how many structs of stride bytes are at the end, each with the
-	// members of partition; 0 for none. A 32-bit number follows them.
+	// partitions is the number of structs of stride bytes at the end, each with the members of
+	// partition; 0 for none. A 32-bit number follows them.
 	partitions, stride int
 	partition          []member
 }
@@ -79,7 +79,7 @@ var (
 		u16(temperatureVRGFX), u16(temperatureVRSoC), u16(temperatureVRMemory),
 	}
 	activity1 = []member{u16(activityGFX), u16(activityMemory), u16(activityVideo), u16(power)}
-	// Averages of graphics, SoC, memory, two of video and decoder; then what they are now.
+	// Averages of graphics, SoC, memory, two of video and decoder; then the current values.
 	clocks1 = []member{
 		skip(2, 7), u16(clockGFX), u16(clockSoC), u16(clockMemory), u16(clockVideo), skip(2, 3),
 	}
@@ -119,8 +119,8 @@ var (
 	v17 = slices.Concat(
 		instinct, []member{skip(8, 1)}, counters, residency, locks, pcieXGMI, naks, xgmi, xgmiStates, clocks4)
 
-	// The units of temperatures, power and activity in tables of APUs before 2.4
-	// differ between chips: those are taken from the other files.
+	// The units of temperatures, power and activity in tables of APUs before 2.4 differ
+	// between chips: these values are read from other files.
 	v21 = []member{
 		skip(2, 14), skip(8, 1), skip(2, 12), skip(2, 6), u16(clockGFX), u16(clockSoC), u16(clockMemory), u16(clockFabric),
 		u16(clockVideo), skip(2, 11), skip(4, 1), skip(2, 4),
@@ -128,9 +128,9 @@ var (
 	v22 = slices.Concat(v21, []member{u64(throttleStatus)})
 )
 
-// layouts are those of each revision: two of 1.6, which the kernel changed after
-// it had been there. What PCIe carries is in none of them: the kernel says that it
-// is told in GB/s, AMD's tools that it is Mb/s, and both are of both directions.
+// layouts are the structs of each revision. 1.6 has two: the kernel changed it later. The PCIe
+// bandwidth is in none of them: the kernel documents GB/s, AMD's tools Mb/s, and both values
+// are the sum of both directions.
 var layouts = map[[2]uint8][]layout{
 	{1, 0}: {{size: 80, members: v10}},
 	{1, 1}: {{size: 96, members: v11}},
@@ -143,7 +143,7 @@ var layouts = map[[2]uint8][]layout{
 		{size: 384, members: slices.Concat(instinct, video5, counters, residency, status, pcieXGMI, naks, xgmi, clocks4)},
 	},
 	{1, 7}: {{size: 2208, members: v17, partitions: 8, stride: 232, partition: partitionOf(32)}},
-	// AMD's own driver has one more array in it than the kernel.
+	// AMD's own driver has one more array here than the kernel.
 	{1, 8}: {
 		{size: 3360, members: v17, partitions: 8, stride: 376, partition: partitionOf(40)},
 		{size: 3872, members: v17, partitions: 8, stride: 440, partition: partitionOf(40)},
@@ -156,9 +156,9 @@ var layouts = map[[2]uint8][]layout{
 	{2, 2}: {{size: 128, members: v22}},
 	{2, 3}: {{size: 152, members: slices.Concat(v22, []member{skip(2, 12)})}},
 	{2, 4}: {{size: 168, members: slices.Concat(v22, []member{skip(2, 18)})}},
-	// Its clocks are averages; what its residencies count is not told. Its activities are
-	// hundredths of a percent with some firmware, and of video with all: the kernel divides
-	// them in gpu_busy_percent, not here.
+	// Its clocks are averages; the unit of its residencies is undocumented. Its activities are
+	// hundredths of a percent with some firmware, and those of video with all: the kernel
+	// divides them in gpu_busy_percent, not here.
 	{3, 0}: {{size: 264, members: []member{
 		skip(2, 49), skip(8, 1), skip(4, 1), skip(2, 1), skip(4, 4),
 		skip(2, 19), u16(clockGFX), u16(clockSoC), skip(2, 2), u16(clockFabric), u16(clockVideo), u16(clockMemory),
@@ -166,13 +166,13 @@ var layouts = map[[2]uint8][]layout{
 	}}},
 }
 
-// partitionOf are the members of amdgpu_xcp_metrics that are of use: how busy
-// the XCCs, and after the JPEG engines the VCNs, of a partition are.
+// partitionOf returns the members of amdgpu_xcp_metrics that are used: the activity of a
+// partition's XCCs and, after the JPEG engines, of its VCNs.
 func partitionOf(jpegs int) []member {
 	return []member{u32s(partitionGFX, 8), skip(2, jpegs), u16s(partitionVideo, 4)}
 }
 
-// attributes are the fields of a table of revision 1.9, by their number in enum
+// attributes maps the attributes of revision 1.9 to fields, by their number in enum
 // amdgpu_metrics_attr_id.
 var attributes = map[uint64]id{
 	0: temperatureHotspot, 1: temperatureMemory, 2: temperatureVRSoC, 3: power, 4: activityGFX, 5: activityMemory,

@@ -14,7 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestLayouts holds each layout against the size of its struct: no other sum of members has it.
+// TestLayouts compares each layout with the size of its struct.
 func TestLayouts(t *testing.T) {
 	for revision, list := range layouts {
 		for _, l := range list {
@@ -48,7 +48,8 @@ func TestMI100(t *testing.T) {
 	}
 	want := table{
 		revision: "1.3", gfx: model.Some(0), memory: model.Some(0), video: model.Some(0), power: model.Some(36),
-		// The energy accumulator is 59231: after 1655 s at 36 W that is no count of 15 µJ. It is not told.
+		// The energy accumulator is 59231: after 1655 s at 36 W that is no count of 15 µJ. It
+		// is not reported.
 		temperatures: []model.Figure{
 			{Name: "edge", Value: 45},
 			{Name: "junction", Value: 49},
@@ -116,7 +117,7 @@ func TestRevisions(t *testing.T) {
 	}
 }
 
-// TestUnknownRevisions: what is not known is told, and not guessed.
+// TestUnknownRevisions checks that an unknown revision is an error.
 func TestUnknownRevisions(t *testing.T) {
 	for _, c := range []string{"120 1.42 4:2=1", "120 4.0", "128 1.3", "80 2.0"} {
 		if _, err := parseMetrics(metrics(t, strings.Fields(c))); !errors.Is(err, errRevision) {
@@ -130,7 +131,7 @@ func TestUnknownRevisions(t *testing.T) {
 	}
 }
 
-// attribute writes one of revision 1.9: kind 2 is u16, 4 u32, 6 u64.
+// attribute returns an attribute of revision 1.9: kind 2 is u16, 4 u32, 6 u64.
 func attribute(b []byte, number, kind uint64, values ...uint64) []byte {
 	b = binary.LittleEndian.AppendUint64(b, kind<<20|number<<10|uint64(len(values)))
 	for _, v := range values {
@@ -151,7 +152,7 @@ func attributeTable() []byte {
 	b = attribute(b, 0, 2, 61)
 	b = attribute(b, 1, 2, 0xffff)
 	b = attribute(b, 3, 2, 700)
-	b = attribute(b, 500, 4, 1, 2, 3) // of a later kernel
+	b = attribute(b, 500, 4, 1, 2, 3) // from a later kernel
 	b = attribute(b, 7, 6, 65536)
 	b = attribute(b, 20, 4, 77)
 	b = attribute(b, 29, 6, 1, 2, math.MaxUint64)
@@ -169,7 +170,7 @@ func TestAttributes(t *testing.T) {
 	if text, want := describe(got), "junction 61 power 700 energy 1 graphics 2.1e+09 link 0 1024 link 1 2048"; text != want {
 		t.Errorf("got  %s\nwant %s", text, want)
 	}
-	for n := metricsHeader + 4; n < len(b); n++ { // cut off anywhere
+	for n := metricsHeader + 4; n < len(b); n++ { // truncated anywhere
 		short := append([]byte(nil), b[:n]...)
 		binary.LittleEndian.PutUint16(short, uint16(n))
 		if _, err := parseMetrics(short); !errors.Is(err, errRevision) {
@@ -178,7 +179,7 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// TestThrottling: of 1000 cycles in 2 s it was slowed down by heat in 250; the counters have 32 bits.
+// TestThrottling: 250 of 1000 cycles in 2 s were throttled by heat; the counters have 32 bits.
 func TestThrottling(t *testing.T) {
 	at := func(clock float64, cycles, hot uint32) table {
 		return table{clock: clock, cycles: model.Some(float64(cycles)), throttled: []model.Figure{{Name: throttleThermal, Value: float64(hot)}}}
@@ -189,11 +190,11 @@ func TestThrottling(t *testing.T) {
 		seconds float64
 		active  bool
 	}{
-		{at(10, math.MaxUint32-99, math.MaxUint32), 0, false}, // whatever was before
+		{at(10, math.MaxUint32-99, math.MaxUint32), 0, false}, // earlier values do not matter
 		{at(12, 900, 249), 0.5, true},
 		{at(13, 1400, 249), 0.5, false},
-		{at(14, 1500, 400), 0.5, false}, // the driver was loaded again: more than all of them
-		{at(1, 5, 1), 0.5, false},       // and the node started again
+		{at(14, 1500, 400), 0.5, false}, // the driver was reloaded: more than all of them
+		{at(1, 5, 1), 0.5, false},       // the node was restarted
 		{at(2, 105, 101), 1.5, true},
 	} {
 		seconds, now := s.add(c.table)

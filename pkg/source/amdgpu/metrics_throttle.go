@@ -4,15 +4,15 @@ package amdgpu
 
 import "github.com/accelscope/accelscope/pkg/model"
 
-// The reasons for which a GPU is slowed down.
+// The throttle reasons of a GPU.
 const (
-	throttlePower   = "power"          // it takes all that it may
-	throttleCurrent = "current"        // a regulator gives all that it can
+	throttlePower   = "power"          // it reaches its power limit
+	throttleCurrent = "current"        // a regulator reaches its current limit
 	throttleThermal = "thermal"        // the chip is hot
 	throttleMemory  = "thermal_memory" // the memory is
 	throttleVR      = "thermal_vr"     // a voltage regulator is
-	throttleProchot = "prochot"        // somebody outside says so
-	throttleCPU     = "cpu"            // the cores of an APU are hot: no trouble of the GPU
+	throttleProchot = "prochot"        // an external signal
+	throttleCPU     = "cpu"            // the cores of an APU are hot: not a problem of the GPU
 	throttleOther   = "other"
 )
 
@@ -33,7 +33,7 @@ var reasons = []struct {
 
 func bits(from, to int) uint64 { return (1<<(to-from+1) - 1) << from }
 
-// residencies are what the firmware counts of its cycles instead, on MI300 and later.
+// residencies are the cycle counters that the firmware has instead, on MI300 and later.
 var residencies = []struct {
 	name string
 	id   id
@@ -61,15 +61,15 @@ func (t *table) takeThrottles(v *values) {
 	}
 }
 
-// throttling turns what the firmware counted between two tables into seconds. How
-// long a cycle is, is not told; that cycles are of the same length is enough.
+// throttling converts the cycles that the firmware counted between two tables to seconds. The
+// length of a cycle is unknown but constant.
 type throttling struct {
 	last    table
-	seconds map[string]float64 // since the sensor looks
+	seconds map[string]float64 // since the sensor started
 }
 
-// add gives how long it was slowed down for what since the first table, and whether
-// it was between the last two; nil where the table does not tell.
+// add returns the throttled seconds by reason since the first table, and whether each reason
+// was active between the last two tables; nil if the table has no counters.
 func (s *throttling) add(t table) (seconds []model.Figure, now []model.GPUCondition) {
 	last := s.last
 	s.last = t
@@ -79,7 +79,7 @@ func (s *throttling) add(t table) (seconds []model.Figure, now []model.GPUCondit
 	if s.seconds == nil {
 		s.seconds = map[string]float64{}
 	}
-	// The counters are of 32 bits; they start again when the driver does.
+	// The counters have 32 bits; they restart with the driver.
 	cycles := uint32(t.cycles.Value) - uint32(last.cycles.Value)
 	elapsed := t.clock - last.clock
 	for _, r := range t.throttled {
@@ -98,8 +98,8 @@ func (s *throttling) add(t table) (seconds []model.Figure, now []model.GPUCondit
 	return seconds, now
 }
 
-func find(figures []model.Figure, name string) (float64, bool) {
-	for _, f := range figures {
+func find(values []model.Figure, name string) (float64, bool) {
+	for _, f := range values {
 		if f.Name == name {
 			return f.Value, true
 		}

@@ -11,15 +11,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// slot finds the function whose link is the one to the slot, and the port at its
-// other end. A Radeon has a switch of its own on the board: its GPU is always at
-// full speed, and the outer end of the switch is what counts.
+// slot returns the function that is linked to the slot, and the port at its other end. A
+// Radeon has a switch on the board: the link between switch and GPU is always at full speed,
+// so the outer link of the switch is read.
 func slot(device string) (outer, port string) {
 	for outer = device; ; outer = filepath.Dir(outer) {
 		parent := filepath.Dir(outer)
 		d := &directory{path: parent, buffer: make([]byte, 64)}
 		class := d.line("class")
-		if !strings.HasPrefix(class, "0x0604") { // no bridge: the end of the bus
+		if !strings.HasPrefix(class, "0x0604") { // not a bridge: the end of the bus
 			return outer, ""
 		}
 		if d.line("vendor") != "0x1002" {
@@ -28,8 +28,8 @@ func slot(device string) (outer, port string) {
 	}
 }
 
-// readPCIe reads current_link_speed and _width of the link to the slot, and what
-// both of its ends can. It wakes a suspended device.
+// readPCIe reads current_link_speed and _width of the link to the slot, and the maximum that
+// both ends support. It wakes a suspended device.
 func readPCIe(outer, port string) model.GPUPCIe {
 	d := &directory{path: outer, buffer: make([]byte, 64)}
 	p := model.GPUPCIe{
@@ -44,7 +44,7 @@ func readPCIe(outer, port string) model.GPUPCIe {
 	return p
 }
 
-// speed reads "16.0 GT/s PCIe".
+// speed parses "16.0 GT/s PCIe".
 func speed(line string) model.Optional {
 	number, _, _ := strings.Cut(line, " ")
 	v, err := strconv.ParseFloat(number, 64)
@@ -54,7 +54,7 @@ func speed(line string) model.Optional {
 	return generation(v)
 }
 
-// width reads a number of lanes: 0 and 255 are those of no link.
+// width parses a number of lanes: 0 and 255 mean that there is no link.
 func width(line string) model.Optional {
 	v, err := strconv.ParseUint(line, 10, 8)
 	if err != nil || v == 0 || v == math.MaxUint8 {

@@ -10,8 +10,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// places finds GPUs by the minor numbers of their nodes, and by the PCI address
-// where there is one GPU alone at it: partitions share it.
+// places finds GPUs by the minor numbers of their nodes, and by a PCI address that only one
+// GPU has: partitions share it.
 type places struct {
 	minors    map[int]string
 	addresses map[string]string // empty for several

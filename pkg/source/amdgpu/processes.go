@@ -16,31 +16,29 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A lister lists the processes that use AMD GPUs, from KFD, which knows compute,
-// and from fdinfo, which knows whoever has a node open. It keeps the counters of
-// the last look. One goroutine uses it: it reads some files for each process.
+// A lister lists the processes that use AMD GPUs, from KFD (compute) and from fdinfo (all
+// users of a node). It keeps the counters of the last listing. It reads some files for each
+// process and is not safe for concurrent use.
 //
-// Memory that compute allocates is in both: in KFD's vram_* when it is allocated
-// through KFD, and in fdinfo because it is mapped in the address space that belongs
-// to the render node, which every compute process opens. Neither has all: fdinfo
-// misses what is shared with the CPU (SVM), and there is none before 5.14; KFD
-// misses graphics. And fdinfo counts for this GPU the memory of others that is mapped
-// in the address space: in a hive of XGMI, with peer access, that of all GPUs, and what
-// other processes export. So what KFD tells is the memory of a process that has any by
-// KFD, and fdinfo that of others; what the first draw is nobody's.
+// Compute memory is in both: in KFD's vram_* if it was allocated through KFD, and in fdinfo
+// because it is mapped in the address space of the render node, which every compute process
+// opens. Neither is complete: fdinfo lacks memory shared with the CPU (SVM) and requires Linux
+// 5.14; KFD lacks graphics. And fdinfo counts for this GPU the memory of others that is mapped
+// in the address space: in an XGMI hive, with peer access, that of all GPUs, and memory
+// exported by other processes. So the memory of a process with KFD memory is KFD's value, and
+// that of others is fdinfo's value; graphics memory of the former is unattributed.
 //
-// Engines are those of fdinfo under their names there, with decoder and encoder for
-// dec and enc; sdma is the time in which copy queues of compute worked, by the
-// number of SDMA engines; cu is the part of the compute units that is occupied at
-// the moment of the look: a sample, not a part of the time. The kernel does not tell
-// how long the other queues of compute worked.
+// Engines have fdinfo's names, with decoder and encoder for dec and enc; sdma is the busy
+// ratio of the copy queues of compute, divided by the number of SDMA engines; cu is the ratio
+// of compute units that is occupied at the moment of the listing: a sample, not a ratio of
+// time. The kernel does not report how long the other compute queues were busy.
 type lister struct {
-	o        Options
-	kfd      *kfd
-	patience time.Duration // for all processes together
+	o       Options
+	kfd     *kfd
+	timeout time.Duration // for all processes together
 
-	// Calls by process: of KFD, which reads in the memory of the process, and of
-	// fdinfo. A process that hangs KFD takes no place from a process in fdinfo.
+	// Calls by process: of KFD, which reads the memory of the process, and of fdinfo. A
+	// process that hangs KFD does not use a slot of fdinfo.
 	compute                    hang.Group[int, []computeUse]
 	clients                    hang.Group[int, map[uint32][]client]
 	computeLimit, clientsLimit time.Duration
@@ -49,7 +47,7 @@ type lister struct {
 
 func newLister(o Options) *lister {
 	return &lister{
-		o: o, kfd: newKFD(o.Sysfs), patience: 2 * time.Second,
+		o: o, kfd: newKFD(o.Sysfs), timeout: 2 * time.Second,
 		compute: hang.Group[int, []computeUse]{Limit: maxHanging}, computeLimit: processLimit,
 		clients: hang.Group[int, map[uint32][]client]{Limit: maxHanging}, clientsLimit: processLimit,
 	}
@@ -57,20 +55,19 @@ func newLister(o Options) *lister {
 
 const (
 	processLimit = 250 * time.Millisecond
-	maxHanging   = 16 // each call that hangs costs a thread
+	maxHanging   = 16 // each hung call occupies a thread
 )
 
 // maxClients bounds the memory that containers can make the lister use.
 const maxClients = 1 << 14
 
-// errBounded is that something was left out, which the message tells.
+// errBounded reports that a limit was exceeded and some results are missing.
 var errBounded = errors.New("left out")
 
-// list gives the processes that have memory of a GPU of cards, or have used an
-// engine of it, sorted. A client that several processes have is that one's which
-// computes, else that with the lowest id, which is mostly the one that opened it.
-// What a process that ends meanwhile does not tell any more is missing. An error
-// comes with what could be read.
+// list returns the processes that have memory of a GPU of cards or have used its engines,
+// sorted. A client that several processes have is credited to the one that computes, else to
+// the lowest PID, which is usually the one that opened it. A process that ends during the
+// listing may be missing. An error comes with the readable part.
 func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, error) {
 	at := locate(cards)
 	nodes, err := l.kfd.topology()
@@ -78,13 +75,13 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 	pids, err3 := l.candidates(computing)
 	problems := []error{err, err2, err3}
 
-	look := look{before: l.counters, after: map[counterKey]counter{}, now: now, usages: map[use]*usage{}}
+	scan := usageScan{before: l.counters, after: map[counterKey]counter{}, now: now, usages: map[use]*usage{}}
 	owned := map[counterKey]bool{}
-	deadline := time.Now().Add(l.patience)
+	deadline := time.Now().Add(l.timeout)
 	hanging, full := 0, false
 	for i, pid := range pids {
 		if time.Now().After(deadline) {
-			problems = append(problems, fmt.Errorf("%d of %d processes in %v: the rest is %w", i, len(pids), l.patience, errBounded))
+			problems = append(problems, fmt.Errorf("%d of %d processes in %v: the rest is %w", i, len(pids), l.timeout, errBounded))
 			break
 		}
 		var compute []computeUse
@@ -93,11 +90,11 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 		}
 		measured, computeErr := l.measure(pid, compute)
 		for _, c := range measured {
-			look.compute(pid, c)
+			scan.compute(pid, c)
 		}
 		if computeErr != nil {
 			for _, c := range compute {
-				look.memory(pid, c.gpu, c.memory)
+				scan.memory(pid, c.gpu, c.memory)
 			}
 		}
 		clients, clientsErr := l.clients.Do(context.Background(), pid, l.clientsLimit, func() (map[uint32][]client, error) {
@@ -117,7 +114,7 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 					continue
 				}
 				owned[k] = true
-				look.client(pid, k, c)
+				scan.client(pid, k, c)
 			}
 		}
 	}
@@ -127,11 +124,11 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 	if hanging > 0 {
 		problems = append(problems, fmt.Errorf("reading of %d processes hangs in the driver: their engines are %w", hanging, errBounded))
 	}
-	l.counters = look.after
-	return l.processes(look.usages, at.totals), errors.Join(problems...)
+	l.counters = scan.after
+	return l.processes(scan.usages, at.totals), errors.Join(problems...)
 }
 
-// measure reads the figures of a process that may hang.
+// measure reads the values of a process that may hang.
 func (l *lister) measure(pid int, compute []computeUse) ([]computeUse, error) {
 	if len(compute) == 0 {
 		return nil, nil
@@ -145,7 +142,7 @@ func (l *lister) measure(pid int, compute []computeUse) ([]computeUse, error) {
 	})
 }
 
-// candidates are the processes to look at, those of KFD first, then by id.
+// candidates returns the processes to read, those of KFD first, then by PID.
 func (l *lister) candidates(computing []int) ([]int, error) {
 	slices.Sort(computing)
 	others, known := []int(nil), false
@@ -170,15 +167,15 @@ func (l *lister) candidates(computing []int) ([]int, error) {
 	return slices.Concat(computing, others), err
 }
 
-// processes are the usages as the model has them. The cgroup is that of now: a
-// process that ends later keeps it.
+// processes converts usages to the model. The cgroup is resolved now: a process that ends
+// later keeps it.
 func (l *lister) processes(usages map[use]*usage, totals map[string]float64) []model.GPUProcess {
 	list := make([]model.GPUProcess, 0, len(usages))
 	cgroups := map[int]uint64{}
 	computes := map[int]bool{}
 	for k, u := range usages {
 		if total, known := totals[k.gpu]; known && float64(u.compute) > total {
-			u.compute = 0 // an APU: what is asked for as VRAM, is GTT (since 6.10)
+			u.compute = 0 // an APU: VRAM allocations are GTT (since 6.10)
 		}
 		computes[k.pid] = computes[k.pid] || u.compute > 0
 	}

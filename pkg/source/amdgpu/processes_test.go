@@ -21,9 +21,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fakeProcs is a FAKE of /sys/class/kfd and of /proc, made from the kernel's sources: kfd_topology.c, kfd_process.c,
-// amdgpu_fdinfo.c (5.15, 6.1, 6.14). There is no AMD GPU where the tests run. The device nodes that descriptors lead
-// to have the true numbers (226:128 and so on): the test makes them and needs root.
+// fakeProcs is a FAKE of /sys/class/kfd and of /proc, made from the kernel's sources:
+// kfd_topology.c, kfd_process.c, amdgpu_fdinfo.c (5.15, 6.1, 6.14). There is no AMD GPU where
+// the tests run. The device nodes of descriptors have the true numbers (226:128 and so on):
+// the test creates them and requires root.
 type fakeProcs struct {
 	t         *testing.T
 	sys, proc string
@@ -52,7 +53,7 @@ func (n fakeProcs) write(name, text string) {
 	}
 }
 
-// gpu adds a node of the topology with 304 compute units and 16 SDMA engines, as an MI300X has.
+// gpu adds a node of the topology with 304 compute units and 16 SDMA engines, like an MI300X.
 func (n fakeProcs) gpu(number, gpuID, location, minor int) {
 	n.t.Helper()
 	dir := n.kfd("topology/nodes/" + strconv.Itoa(number))
@@ -62,7 +63,7 @@ func (n fakeProcs) gpu(number, gpuID, location, minor int) {
 		"num_sdma_engines 2\nnum_sdma_xgmi_engines 14\nunique_id 8000123456789012345\nnum_xcc 8\n", location, minor))
 }
 
-// compute writes the files that KFD has of a process for a GPU.
+// compute writes KFD's files of a process for a GPU.
 func (n fakeProcs) compute(pid, gpuID int, vram, sdma uint64, cu int) {
 	n.t.Helper()
 	dir := n.kfd("proc/" + strconv.Itoa(pid))
@@ -73,7 +74,8 @@ func (n fakeProcs) compute(pid, gpuID int, vram, sdma uint64, cu int) {
 	n.write(fmt.Sprintf("%s/stats_%d/evicted_ms", dir, gpuID), "0\n")
 }
 
-// file gives the process a descriptor of the node with that minor number, under the name that its container has for it.
+// file gives the process a descriptor of the node with that minor number, with the name in its
+// container.
 func (n fakeProcs) file(pid, fd, minor int, name, fdinfo string) {
 	n.t.Helper()
 	dir := filepath.Join(n.proc, strconv.Itoa(pid))
@@ -99,7 +101,7 @@ func (n fakeProcs) info(pid, fd int, fdinfo string) {
 		"pos:\t0\nflags:\t02100002\nmnt_id:\t26\nino:\t612\n"+fdinfo)
 }
 
-// fdinfo is what a kernel since 6.13 writes.
+// fdinfo returns the text of a kernel since 6.13.
 func fdinfo(address string, client int, vram uint64, engines ...string) string {
 	return fmt.Sprintf("drm-driver:\tamdgpu\ndrm-client-id:\t%d\ndrm-pdev:\t%s\npasid:\t32771\n"+
 		"drm-total-vram:\t99999999 KiB\ndrm-shared-vram:\t0\ndrm-resident-vram:\t%d KiB\ndrm-purgeable-vram:\t0\n"+
@@ -112,7 +114,7 @@ func engineTime(name string, d time.Duration) string {
 }
 
 func (n fakeProcs) lister() *lister {
-	return patient(newLister(Options{
+	return unlimited(newLister(Options{
 		Sysfs: n.sys, Procfs: n.proc, CgroupOf: func(pid int) (uint64, error) {
 			if pid == 104 {
 				return 0, errors.New("gone")
@@ -122,9 +124,9 @@ func (n fakeProcs) lister() *lister {
 	}))
 }
 
-// patient lets nothing be left out because the machine is busy.
-func patient(l *lister) *lister {
-	l.patience, l.computeLimit, l.clientsLimit = time.Minute, time.Minute, time.Minute
+// unlimited raises the time limits, for busy machines.
+func unlimited(l *lister) *lister {
+	l.timeout, l.computeLimit, l.clientsLimit = time.Minute, time.Minute, time.Minute
 	return l
 }
 
@@ -147,7 +149,7 @@ func wantProcesses(t *testing.T, got []model.GPUProcess, want ...model.GPUProces
 	}
 }
 
-// threeGPUs are a whole accelerator and two partitions of another.
+// threeGPUs returns a whole accelerator and two partitions of another.
 func threeGPUs() []model.GPU {
 	return []model.GPU{
 		{UUID: "whole", PCIAddress: "0000:c1:00.0", Nodes: []string{"/dev/dri/card1", "/dev/dri/renderD128"}},
@@ -166,16 +168,16 @@ func TestProcesses(t *testing.T) {
 	n.gpu(2, 51002, 0xc600, 129)
 	n.gpu(3, 51003, 0xc600, 130)
 
-	// 100 computes and draws: KFD knows 10 GiB, its two clients have these and 2 more, which are nobody's. A process that it started, with a
-	// lower number, has inherited the first.
+	// 100 computes and draws: KFD reports 10 GiB, its two clients have these and 2 more, which
+	// are unattributed. A process that it started, with a lower PID, has inherited the first.
 	n.compute(100, 51001, 10*gibibyte, 1000, 76)
 	n.compute(100, 51002, 0, 0, 0)
 	n.compute(100, 51003, 0, 0, 0)
 	n.file(100, 5, 128, "renderD128", fdinfo("0000:c1:00.0", 11, 10*gibibyte, engineTime("compute", time.Second)))
 	n.file(100, 6, 128, "renderD128", fdinfo("0000:c1:00.0", 12, 2*gibibyte, engineTime("gfx", time.Second)))
 	n.file(99, 5, 128, "renderD128", fdinfo("0000:c1:00.0", 11, 10*gibibyte, engineTime("compute", time.Second)))
-	// 101 computes on a partition; part of its memory is shared with the CPU, which is in no client. Its container
-	// has another name for the node. It has a second context.
+	// 101 computes on a partition; part of its memory is shared with the CPU and not in a
+	// client. Its container uses another name for the node. It has a second context.
 	n.compute(101, 51003, 6*gibibyte, 0, 0)
 	n.write(n.kfd("proc/101/context_1/vram_51003"), fmt.Sprintln(2*gibibyte))
 	n.file(101, 9, 130, "renderD128", fdinfo("0000:c6:00.0", 13, 1*gibibyte))
@@ -184,7 +186,8 @@ func TestProcesses(t *testing.T) {
 	n.file(103, 3, 1, "card1", fdinfo("0000:c1:00.0", 21, gibibyte, engineTime("dec", 2*time.Second)))
 	n.file(103, 4, 128, "renderD128", fdinfo("0000:c1:00.0", 22, gibibyte/2))
 	n.file(103, 5, 128, "renderD128", fdinfo("0000:c1:00.0", 22, gibibyte/2))
-	// 104 is on a kernel of 5.15, so to speak. 105 looked at the card and did nothing; 106 has another driver.
+	// 104 has the format of kernel 5.15. 105 opened the card and did nothing; 106 has another
+	// driver.
 	n.file(104, 3, 129, "renderD129", "pdev:\t0000:c6:00.0\npasid:\t32770\nvram mem:\t4096 kB\ngtt mem:\t8 kB\ncpu mem:\t0 kB\ngfx0:\t3.7%\n")
 	n.file(105, 3, 128, "renderD128", fdinfo("0000:c1:00.0", 23, 0))
 	n.file(106, 3, 128, "renderD128", strings.Replace(fdinfo("0000:c1:00.0", 24, gibibyte), "amdgpu", "i915", 1))
@@ -206,8 +209,8 @@ func TestProcesses(t *testing.T) {
 		process("whole", 103, gibibyte/2),
 	)
 
-	// Ten seconds later: 2.5 s of compute, 0.5 s of gfx; SDMA 8 s of the 160 that 16 engines have; 102 has decoded for
-	// 5 s and begun to encode.
+	// Ten seconds later: 2.5 s of compute, 0.5 s of gfx; SDMA 8 s of the 160 that 16 engines
+	// have; 102 has decoded for 5 s and begun to encode.
 	n.compute(100, 51001, 10*gibibyte, 1000+8e6, 152)
 	both := fdinfo("0000:c1:00.0", 11, 10*gibibyte, engineTime("compute", 3500*time.Millisecond))
 	n.info(100, 5, both)
@@ -234,7 +237,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestHolders: with a list of who has a node open, nobody else is looked at, but those of KFD.
+// TestHolders checks that only the given processes and those of KFD are read.
 func TestHolders(t *testing.T) {
 	n := newFakeProcs(t)
 	n.gpu(1, 51001, 0xc100, 128)
@@ -258,14 +261,14 @@ func TestHolders(t *testing.T) {
 	if got, want := pids(), []int{100, 101, 102, 103}; !reflect.DeepEqual(got, want) {
 		t.Errorf("without: %v, want %v", got, want)
 	}
-	l.patience = 0
+	l.timeout = 0
 	if _, err := l.list(threeGPUs(), time.Unix(2, 0)); !errors.Is(err, errBounded) {
 		t.Errorf("without time: %v, want errBounded", err)
 	}
 }
 
-// TestHang: a process whose counters cannot be read, here a FIFO that nobody writes to, costs its engines, and the
-// waiting only once.
+// TestHang: the counters of a process, here a FIFO without a writer, cannot be read. Only its
+// engines are missing, and only the first listing waits.
 func TestHang(t *testing.T) {
 	n := newFakeProcs(t)
 	n.gpu(1, 51001, 0xc100, 128)
@@ -281,7 +284,7 @@ func TestHang(t *testing.T) {
 		begin := time.Now()
 		got, err := l.list(threeGPUs(), time.Unix(int64(i), 0))
 		took := time.Since(begin)
-		l.computeLimit = time.Minute // whoever waits again
+		l.computeLimit = time.Minute // for repeated waits
 		if len(got) != 2 || got[0].Memory != model.Some(gibibyte) || got[0].Engines != nil {
 			t.Errorf("the process that hangs: %+v", got)
 		}
@@ -300,7 +303,7 @@ func TestHang(t *testing.T) {
 	if err := os.Remove(fifo); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() bool { // it is back
+	await(t, func() bool { // it has returned
 		_, err := l.compute.Do(t.Context(), 100, l.computeLimit, func() ([]computeUse, error) { return nil, nil })
 		return err == nil
 	})
@@ -311,9 +314,10 @@ func TestHang(t *testing.T) {
 	}
 }
 
-// TestRealProc looks at the real processes of this machine, which has no AMD GPU: nothing is found, nothing fails.
+// TestRealProc reads the real processes of this machine without an AMD GPU: none is found, no
+// read fails.
 func TestRealProc(t *testing.T) {
-	l := patient(newLister(Options{Sysfs: t.TempDir(), Procfs: "/proc"}))
+	l := unlimited(newLister(Options{Sysfs: t.TempDir(), Procfs: "/proc"}))
 	begin := time.Now()
 	got, err := l.list(threeGPUs(), begin)
 	if err != nil || len(got) != 0 {
@@ -323,8 +327,8 @@ func TestRealProc(t *testing.T) {
 	t.Logf("%v, with about %d files", time.Since(begin).Round(time.Microsecond), len(entries))
 }
 
-// TestCounter: whatever a counter says, its growth is never more than what it rose by; of one that only rises
-// it is all of that, but for dips that it makes up for.
+// TestCounter checks that the growth never exceeds the rise of the counter, and that a counter
+// that only rises, apart from dips, has all of its growth counted.
 func TestCounter(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
@@ -346,7 +350,7 @@ func TestCounter(t *testing.T) {
 			switch r.IntN(20) {
 			case 0:
 				value, falls = r.Uint64N(last+1), true
-			case 1: // a dip of one look
+			case 1: // a dip of one reading
 				read(last / 2)
 			}
 			read(value)
@@ -359,12 +363,12 @@ func TestCounter(t *testing.T) {
 		}
 	}
 	if c, grown := (counter{value: 10, low: true}).next(3, time.Time{}); grown != 0 || c.value != 3 {
-		t.Errorf("began anew: %+v, %d", c, grown)
+		t.Errorf("reset: %+v, %d", c, grown)
 	}
 }
 
-// TestRates: over any number of looks, the ratios of a client's engine times the time add up to what its counter grew
-// by, as long as the engine is not used more than all of the time.
+// TestRates checks that the ratios of an engine times the time add up to the growth of its
+// counter, unless the engine was used for more than all of the time.
 func TestRates(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
@@ -380,11 +384,11 @@ func TestRates(t *testing.T) {
 				busy = r.Uint64N(1e12)
 				start = busy
 			}
-			k := look{before: before, after: map[counterKey]counter{}, now: now, usages: map[use]*usage{}}
+			k := usageScan{before: before, after: map[counterKey]counter{}, now: now, usages: map[use]*usage{}}
 			k.client(1, key, client{counts: true, memory: 1, engines: map[string]drmfdinfo.Engine{"gfx": {Busy: busy}}})
 			ratio := k.usages[use{"whole", 1}].engines["gfx"]
 			if ratio < 0 || ratio > 1 || i == 0 && k.usages[use{"whole", 1}].known {
-				t.Fatalf("look %d: %v", i, ratio)
+				t.Fatalf("scan %d: %v", i, ratio)
 			}
 			used += ratio * step.Seconds()
 			before = k.after

@@ -9,32 +9,32 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// reader is what the goroutine of a card works with.
+// reader has the data of a card's goroutine.
 type reader struct {
 	o        *Options
 	dir      *directory
 	sysfs    *directory
 	identity model.GPU
-	settled  bool // the identity is known for good
+	settled  bool // the identity is complete
 	hwmon    hwmon
-	blocks   []string // of RAS
+	blocks   []string // RAS blocks
 	outer    string   // PCIe function at the slot
-	port     string   // and the slot
-	// autosuspend is after what time the device goes to sleep by itself; 0 if it does not.
+	port     string   // port of the slot
+	// autosuspend is the idle time after which the device suspends itself; 0 if it does not.
 	autosuspend time.Duration
-	touched     time.Time // when it was kept from that
+	touched     time.Time // last read, which delays the suspension
 
 	asleep     bool
 	resting    bool
 	lost       bool
-	quick      model.GPU // what is read on a scrape
+	quick      model.GPU // values of the last quick read
 	table      table
 	err        error
 	throttling throttling
-	slow       model.GPU // what is read in the background
+	slow       model.GPU // values of the last full read
 	health     health
 	up         map[int]bool // links that have been up
-	degraded   bool         // the PCIe link had too few lanes when it was last at full speed
+	degraded   bool         // the PCIe link had too few lanes when last at full speed
 }
 
 func newReader(o *Options, path string) reader {
@@ -48,9 +48,9 @@ func (r *reader) identify(address string) {
 	r.outer, r.port = slot(r.dir.path)
 }
 
-// sleeps looks whether the device is suspended, or on the way there or back.
-// runtime_status and autosuspend_delay_ms are of the power management core: it is
-// not woken for them.
+// sleeps reports whether the device is suspended, suspending or resuming. runtime_status and
+// autosuspend_delay_ms belong to the power management core: reading them does not wake the
+// device.
 func (r *reader) sleeps() bool {
 	status := r.dir.line("power/runtime_status")
 	r.autosuspend = 0
@@ -62,16 +62,15 @@ func (r *reader) sleeps() bool {
 	return status == "suspended" || status == "suspending" || status == "resuming"
 }
 
-// rest says that the device is left alone, so that it can go to sleep: every
-// reading puts that off by its delay.
+// rest reports whether the device must not be read, so that it can suspend itself: every read
+// delays that.
 func (r *reader) rest(now time.Time) bool {
 	return r.autosuspend > 0 && !r.touched.IsZero() && now.Sub(r.touched) < r.autosuspend+r.autosuspend/4+time.Second
 }
 
-// readQuick reads what a scrape waits for: runtime_status, gpu_metrics and the
-// sensors of hwmon, and the percentages of those that the table does not tell.
-// amdgpu resumes the device for each of them (before Linux 6.15, and later for
-// gpu_metrics again), so all that only if it is awake.
+// readQuick reads the values for a scrape: runtime_status, gpu_metrics, the hwmon sensors, and
+// percentages that the table lacks. Reading any of them makes amdgpu resume the device (before
+// Linux 6.15, and later again for gpu_metrics), so they are only read if it is awake.
 func (r *reader) readQuick(now time.Time) {
 	r.asleep = r.sleeps()
 	if r.resting = r.rest(now); r.asleep || r.resting {
@@ -91,7 +90,7 @@ func (r *reader) readQuick(now time.Time) {
 		g.Utilization = percent(r.dir.number("gpu_busy_percent", 1))
 	}
 	r.lost = r.dir.lost()
-	if g.Power.Value == 0 { // also of the second die of an MI250
+	if g.Power.Value == 0 { // also the second die of an MI250
 		g.Power = r.table.power
 	}
 	for _, t := range r.table.temperatures {

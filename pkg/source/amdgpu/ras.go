@@ -11,19 +11,18 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// RAS is what amdgpu calls its error counting: device/ras/BLOCK_err_count has the
-// errors of one block since the driver was loaded, gpu_vram_bad_pages the pages of
-// memory that are taken out of use.
+// RAS is amdgpu's error counting: device/ras/BLOCK_err_count has the errors of one block since
+// the driver was loaded, gpu_vram_bad_pages the memory pages that are out of use.
 const (
 	errorSuffix = "_err_count"
 	badPages    = "ras/gpu_vram_bad_pages"
 	threshold   = "module/amdgpu/parameters/bad_page_threshold"
 )
 
-// errorTypes are the names of a line of BLOCK_err_count.
+// errorTypes are the error types in BLOCK_err_count.
 var errorTypes = map[string]string{"ue": "uncorrected", "ce": "corrected", "de": "deferred"}
 
-// parseErrors reads "ue: 0\nce: 3\n", since 6.9 with a line for deferred errors.
+// parseErrors parses "ue: 0\nce: 3\n", since 6.9 with a line for deferred errors.
 func parseErrors(block string, b []byte) []model.GPUErrors {
 	var errs []model.GPUErrors
 	for line := range bytes.Lines(b) {
@@ -39,12 +38,11 @@ func parseErrors(block string, b []byte) []model.GPUErrors {
 	return errs
 }
 
-// pages are those of gpu_vram_bad_pages: out of use, to be so after the next
-// reset, and those that could not be taken out.
+// pages counts the pages of gpu_vram_bad_pages: out of use, out of use after the next reset,
+// and those that could not be reserved.
 type pages struct{ reserved, pending, failed int }
 
-// parsePages reads lines of an address, a size and a letter:
-// 0x00000001 : 0x00001000 : R.
+// parsePages parses lines of an address, a size and a letter: 0x00000001 : 0x00001000 : R.
 func parsePages(b []byte) pages {
 	var p pages
 	for line := range bytes.Lines(b) {
@@ -64,15 +62,15 @@ func parsePages(b []byte) pages {
 	return p
 }
 
-// health is what RAS tells of a card.
+// health is the RAS state of a card.
 type health struct {
 	errors  []model.GPUErrors
 	pages   pages
-	counted bool // pages are
+	counted bool // pages is known
 	tooMany bool
 }
 
-// rasBlocks are the blocks that are counted.
+// rasBlocks returns the blocks with error counters.
 func rasBlocks(d *directory) []string {
 	var blocks []string
 	for _, file := range d.names("ras") {
@@ -92,8 +90,8 @@ func (h *health) block(d *directory, name string) {
 	}
 }
 
-// badPages reads the pages; the module's parameter says how many are too many, if
-// somebody has set it.
+// badPages reads the pages and compares their number with the module's threshold parameter, if
+// it is set.
 func (h *health) badPages(d *directory, sysfs *directory) {
 	b, err := d.read(badPages)
 	if err != nil {
@@ -104,8 +102,8 @@ func (h *health) badPages(d *directory, sysfs *directory) {
 	h.tooMany = h.pages.failed > 0 || limit.Value > 0 && float64(h.pages.reserved+h.pages.pending) >= limit.Value
 }
 
-// tell adds what is known to a GPU.
-func (h *health) tell(g *model.GPU) {
+// describe sets the errors and problems of a GPU.
+func (h *health) describe(g *model.GPU) {
 	g.Errors = h.errors
 	if h.errors != nil {
 		uncorrected := slices.ContainsFunc(h.errors, func(e model.GPUErrors) bool {

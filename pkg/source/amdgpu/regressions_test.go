@@ -16,8 +16,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestPeers: in a hive the memory of a process on one GPU is mapped in its address space on the others, where fdinfo
-// counts it, too (kfd_mem_attach: the VRAM of the same hive is the same buffer object). It is the memory of one GPU.
+// TestPeers: in a hive the memory of a process on one GPU is mapped in its address space on
+// the others, where fdinfo counts it, too (kfd_mem_attach: the VRAM of the same hive is the
+// same buffer object). It must be counted for one GPU.
 func TestPeers(t *testing.T) {
 	n := newFakeProcs(t)
 	n.gpu(1, 51001, 0xc100, 128)
@@ -37,7 +38,8 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// TestLocks: a process cannot hide behind locks on the node, which the kernel lists before what the driver tells.
+// TestLocks checks that a process cannot hide behind locks on the node, which the kernel lists
+// before the lines of the driver.
 func TestLocks(t *testing.T) {
 	n := newFakeProcs(t)
 	n.gpu(1, 51001, 0xc100, 128)
@@ -48,7 +50,8 @@ func TestLocks(t *testing.T) {
 	}
 }
 
-// TestHangersOfOneKind: containers whose counters hang KFD do not hide who draws.
+// TestHangersOfOneKind checks that containers with hung KFD counters do not hide graphics
+// processes.
 func TestHangersOfOneKind(t *testing.T) {
 	n := newFakeProcs(t)
 	n.gpu(1, 51001, 0xc100, 128)
@@ -77,7 +80,7 @@ func TestHangersOfOneKind(t *testing.T) {
 	}
 }
 
-// TestFewerLanes: a Radeon takes lanes away while it is idle: that is no problem of its health.
+// TestFewerLanes: a Radeon reduces its lanes while it is idle: that is not a problem.
 func TestFewerLanes(t *testing.T) {
 	r := reader{}
 	for _, c := range []struct {
@@ -94,7 +97,7 @@ func TestFewerLanes(t *testing.T) {
 	}
 }
 
-// TestManyBadPages: all of them count.
+// TestManyBadPages checks that all pages count.
 func TestManyBadPages(t *testing.T) {
 	n := newNode(t, "mi250")
 	n.write("ras/gpu_vram_bad_pages", strings.Repeat("0x00000001 : 0x00001000 : R\n", 1000))
@@ -105,7 +108,7 @@ func TestManyBadPages(t *testing.T) {
 	}
 }
 
-// TestOldListing: when listing does not come back, the memory of the GPU does not stand still.
+// TestOldListing checks that the memory of the GPU is updated when a listing hangs.
 func TestOldListing(t *testing.T) {
 	n := newNode(t, "mi250")
 	o := n.options()
@@ -120,7 +123,7 @@ func TestOldListing(t *testing.T) {
 	}
 }
 
-// TestEnergyDoesNotFall: amd-smi does not stand in for a table that cannot be read for once.
+// TestEnergyDoesNotFall checks that amd-smi does not replace a table that is unreadable once.
 func TestEnergyDoesNotFall(t *testing.T) {
 	s := newSMI("", zap.NewNop())
 	s.gpus, s.at = map[string]model.GPU{"0000:c1:00.0": {Energy: model.Some(990)}}, time.Now()
@@ -131,7 +134,8 @@ func TestEnergyDoesNotFall(t *testing.T) {
 	}
 }
 
-// TestPartsOfTheSameMoment: the engines of partitions, too, are those of when the processes were listed.
+// TestPartsOfTheSameMoment checks that the engines of partitions also belong to the moment of
+// the listing.
 func TestPartsOfTheSameMoment(t *testing.T) {
 	o := newNode(t, "mi300x").options()
 	o.Interval = 20 * time.Millisecond
@@ -156,7 +160,8 @@ func TestPartsOfTheSameMoment(t *testing.T) {
 	}
 }
 
-// TestAllGoneAndBack: when all cards were away, listing is not stuck when they come back.
+// TestAllGoneAndBack checks that the listing is not stuck when all cards were removed and
+// return.
 func TestAllGoneAndBack(t *testing.T) {
 	n := newNode(t, "mi250")
 	s := start(t, n.options())
@@ -165,14 +170,14 @@ func TestAllGoneAndBack(t *testing.T) {
 	if _, err := s.Read(t.Context()); !errors.Is(err, model.ErrAbsent) {
 		t.Fatal(err)
 	}
-	eventually(t, s, func(model.Snapshot) bool { // one that was under way may come yet
+	eventually(t, s, func(model.Snapshot) bool { // a listing in progress may still arrive
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.listed == nil
 	})
 }
 
-// TestAPU: what KFD gives as VRAM is memory of the host on an APU (apu_prefer_gtt): fdinfo says how much is not.
+// TestAPU: on an APU KFD's VRAM is host memory (apu_prefer_gtt): fdinfo has the real amount.
 func TestAPU(t *testing.T) {
 	n := newFakeProcs(t)
 	n.gpu(1, 51001, 0xc100, 128)

@@ -13,16 +13,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// steps are what is read in the background, each of them short: a scrape comes in
-// between. They collect into a GPU that is used when all of them are done. pcie_bw
-// is not read: it counts for a second before it answers.
+// steps returns the short steps of a full read, between which a scrape can be answered. Their
+// results are used once all of them are done. pcie_bw is not read: it blocks for a second.
 func (r *reader) steps() []func() {
 	switch {
 	case r.asleep || r.lost:
 		r.slow, r.health = model.GPU{}, health{}
 		return nil
 	case r.resting:
-		return []func(){func() { r.readMemory(&r.slow) }} // of what the driver keeps in memory itself
+		return []func(){func() { r.readMemory(&r.slow) }} // values that the driver has in memory
 	}
 	var g model.GPU
 	var h health
@@ -30,7 +29,7 @@ func (r *reader) steps() []func() {
 		func() { r.readMemory(&g) },
 		func() { r.readEngines(&g) },
 		func() {
-			r.hwmon = findHwmon(r.dir) // it has another number when the driver was bound again
+			r.hwmon = findHwmon(r.dir) // the number changes when the driver is bound again
 			r.hwmon.limits(r.dir, &g)
 			r.readMaxClocks(&g)
 		},
@@ -54,7 +53,7 @@ func (r *reader) steps() []func() {
 	return append(steps, func() { r.slow, r.health, r.touched = g, h, time.Now() })
 }
 
-// readMemory reads mem_info_*, in bytes: what the driver has given away.
+// readMemory reads mem_info_*, in bytes: allocated and total memory.
 func (r *reader) readMemory(g *model.GPU) {
 	g.Memory = videoMemory(r.dir, "mem_info_vram")
 	g.GTT = videoMemory(r.dir, "mem_info_gtt")
@@ -68,7 +67,7 @@ func videoMemory(d *directory, name string) model.VideoMemory {
 	return m
 }
 
-// readEngines takes how busy the engines are as the processes are listed.
+// readEngines reads the busy ratios of the engines when processes are listed.
 func (r *reader) readEngines(g *model.GPU) {
 	memory, video := r.table.memory, r.table.video
 	if !memory.Known {
@@ -82,7 +81,7 @@ func (r *reader) readEngines(g *model.GPU) {
 	g.Engines = put(g.Engines, "video", video)
 }
 
-// readMaxClocks reads pp_dpm_*: the fastest of the levels.
+// readMaxClocks reads the highest level of pp_dpm_*.
 func (r *reader) readMaxClocks(g *model.GPU) {
 	for _, c := range []struct{ file, name string }{
 		{"pp_dpm_sclk", "graphics"},
@@ -97,7 +96,7 @@ func (r *reader) readMaxClocks(g *model.GPU) {
 	}
 }
 
-// parseLevels gives the fastest clock of lines such as "1: 2100Mhz *", in hertz.
+// parseLevels returns the highest clock of lines like "1: 2100Mhz *", in hertz.
 func parseLevels(b []byte) model.Optional {
 	var fastest model.Optional
 	for line := range bytes.Lines(b) {
@@ -111,7 +110,7 @@ func parseLevels(b []byte) model.Optional {
 	return fastest
 }
 
-// readModes reads how an accelerator is divided: SPX, CPX, …; NPS1, NPS4, ….
+// readModes reads the partition modes of an accelerator: SPX, CPX, …; NPS1, NPS4, ….
 func (r *reader) readModes(g *model.GPU) {
 	for _, m := range []struct{ file, name string }{
 		{"current_compute_partition", "compute_partition"},
@@ -127,7 +126,7 @@ func (r *reader) readModes(g *model.GPU) {
 	}
 }
 
-// state puts together what is known of the device now.
+// state combines the values of the last reads.
 func (r *reader) state() state {
 	g := r.identity
 	if r.asleep {
@@ -148,8 +147,8 @@ func (r *reader) state() state {
 		g.Profile = strings.Trim(s.Modes["compute_partition"]+"/"+s.Modes["memory_partition"], "/")
 	}
 	g.PCIe = s.PCIe
-	// Of the fifth generation some kernels make the first in the table: it is asked where
-	// the PCI core does not know.
+	// Some kernels write generation 1 for generation 5 in the table: it is used only if the
+	// PCI core does not know the values.
 	if !s.PCIe.Width.Known || !s.PCIe.Generation.Known {
 		g.PCIe.Width, g.PCIe.Generation = q.PCIe.Width, q.PCIe.Generation
 	}
@@ -161,8 +160,8 @@ func (r *reader) state() state {
 	return state{read: true, gpu: g, partitions: r.table.partitions, sleeper: r.autosuspend > 0, err: r.err}
 }
 
-// links remembers which links were up. Their errors are those of the RAS block
-// xgmi_wafl: xgmi_error is not read, because that clears it.
+// links returns the links and records which ones were up. Their errors are those of the RAS
+// block xgmi_wafl: reading xgmi_error would clear it.
 func (r *reader) links() []model.GPULink {
 	links := slices.Clone(r.quick.Links)
 	for _, l := range links {
@@ -173,15 +172,15 @@ func (r *reader) links() []model.GPULink {
 	return links
 }
 
-// problems are those that this device can have.
+// problems sets the problems that this device can have.
 func (r *reader) problems(g *model.GPU) {
 	add := func(name string, active bool) {
 		g.Problems = append(g.Problems, model.GPUCondition{Name: name, Active: active})
 	}
 	add(model.ProblemLost, false)
 	add(model.ProblemStuck, false)
-	r.health.tell(g)
-	if g.Throttles != nil && g.Throttled == nil { // where cycles are counted, one is no problem yet
+	r.health.describe(g)
+	if g.Throttles != nil && g.Throttled == nil { // with cycle counters an active reason is not a problem
 		add(model.ProblemThermal, active(g.Throttles, throttleThermal, throttleMemory, throttleVR))
 		add(model.ProblemPowerBrake, active(g.Throttles, throttleProchot))
 	}
@@ -191,8 +190,8 @@ func (r *reader) problems(g *model.GPU) {
 		}))
 	}
 	if p := g.PCIe; p.Width.Known && p.MaxWidth.Known {
-		// A Radeon that has little to do takes lanes away, too (pp_dpm_pcie: 2.5GT/s, x1):
-		// how many there are is seen at full speed.
+		// An idle Radeon also reduces its lanes (pp_dpm_pcie: 2.5GT/s, x1): the width is
+		// compared at full speed.
 		if p.Width.Value >= p.MaxWidth.Value || p.Generation.Known && p.Generation == p.MaxGeneration {
 			r.degraded = p.Width.Value < p.MaxWidth.Value
 		}

@@ -18,10 +18,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// smi is amd-smi, AMD's tool, as a source of last resort: in the background, with a
-// deadline, and what it prints fills in only what the kernel has not told (a guest
-// has no sensors, a board without FRU no name). It asks every GPU, so it is not
-// started while one of them is asleep or could go there.
+// smi is AMD's tool amd-smi, a source of last resort. It runs in the background with a
+// deadline, and fills in only values that the kernel does not report (a guest has no sensors,
+// a board without FRU no name). It reads every GPU, so it is not started while one of them is
+// asleep or could fall asleep.
 type smi struct {
 	path     string
 	runner   child.Runner
@@ -32,31 +32,31 @@ type smi struct {
 	mu   sync.Mutex
 	gpus map[string]model.GPU // by PCI address
 	at   time.Time
-	// metered are the GPUs of which the kernel has told the energy: what amd-smi read
-	// half a minute ago would make that fall when the kernel does not tell for once.
-	metered map[string]bool
+	// kernelEnergy has the GPUs with an energy counter of the kernel: an older value of
+	// amd-smi would make the counter fall if the kernel's is missing once.
+	kernelEnergy map[string]bool
 }
 
 func newSMI(path string, log *zap.Logger) *smi {
 	return &smi{
-		path: path, log: log, interval: 30 * time.Second, deadline: 20 * time.Second, metered: map[string]bool{},
+		path: path, log: log, interval: 30 * time.Second, deadline: 20 * time.Second, kernelEnergy: map[string]bool{},
 		runner: child.Runner{MaxStuck: 1},
 	}
 }
 
 const (
-	maxOutput  = 4 << 20 // of amd-smi
-	maxSMI     = 1024    // GPUs in it
-	smiOld     = 3       // intervals after which what it told is too old
-	smiTrouble = "amd-smi is of no help: leave out --gpu.amd-smi, or look at what it prints"
-	hottest    = 200 // degrees: what is hotter is no temperature
+	maxOutput  = 4 << 20 // of amd-smi's output
+	maxSMI     = 1024    // GPUs in the output
+	smiOld     = 3       // intervals after which its values are too old
+	smiTrouble = "running amd-smi"
+	hottest    = 200 // degrees Celsius: higher values are invalid
 )
 
-// run asks amd-smi until ctx ends.
+// run runs amd-smi periodically until ctx ends.
 func (s *smi) run(ctx context.Context, awake func() bool) {
-	var told string
+	var logged string
 	for {
-		pause := time.Second // until somebody is awake
+		pause := time.Second // until all GPUs are awake
 		if awake() {
 			pause = s.interval
 			gpus, err := s.ask(ctx)
@@ -64,9 +64,9 @@ func (s *smi) run(ctx context.Context, awake func() bool) {
 				s.mu.Lock()
 				s.gpus, s.at = gpus, time.Now()
 				s.mu.Unlock()
-				told = ""
-			} else if ctx.Err() == nil && err.Error() != told {
-				told = err.Error()
+				logged = ""
+			} else if ctx.Err() == nil && err.Error() != logged {
+				logged = err.Error()
 				s.log.Warn(smiTrouble, zap.Error(err))
 			}
 		}
@@ -78,7 +78,7 @@ func (s *smi) run(ctx context.Context, awake func() bool) {
 	}
 }
 
-// ask starts it twice: for what does not change, and for what does.
+// ask runs amd-smi twice: for constant and for changing values.
 func (s *smi) ask(ctx context.Context) (map[string]model.GPU, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.deadline)
 	defer cancel()
@@ -101,8 +101,8 @@ func (s *smi) output(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// smiStatic and smiMetric are the parts of its JSON that are used: a list with an
-// element per GPU, since ROCm 7 below gpu_data.
+// smiStatic and smiMetric are the used parts of its JSON: a list with an element per GPU,
+// since ROCm 7 below gpu_data.
 type smiStatic struct {
 	GPU int `json:"gpu"`
 	Bus struct {
@@ -137,11 +137,10 @@ type smiMetric struct {
 	} `json:"energy"`
 }
 
-// quantity is a number with its unit, a bare number, or a string that says that
-// there is none.
+// quantity is a number with its unit, a bare number, or a string for an unavailable value.
 type quantity struct{ model.Optional }
 
-// UnmarshalJSON takes {"value": 131, "unit": "W"}, 131 and "N/A".
+// UnmarshalJSON accepts {"value": 131, "unit": "W"}, 131 and "N/A".
 func (q *quantity) UnmarshalJSON(b []byte) error {
 	with := struct {
 		Value json.RawMessage `json:"value"`
@@ -160,17 +159,17 @@ func (q *quantity) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// parseSMI joins the two outputs by the number of the GPU.
+// parseSMI joins the two outputs by GPU number.
 func parseSMI(static, metric []byte) (map[string]model.GPU, error) {
 	var statics []smiStatic
 	var metrics []smiMetric
 	if err := errors.Join(unwrap(static, &statics), unwrap(metric, &metrics)); err != nil {
-		return nil, fmt.Errorf("reading what amd-smi prints: %w", err)
+		return nil, fmt.Errorf("parsing the output of amd-smi: %w", err)
 	}
 	gpus := map[string]model.GPU{}
 	for _, st := range statics[:min(len(statics), maxSMI)] {
 		g := model.GPU{
-			Name: told(parseLine([]byte(st.ASIC.Name))), Serial: told(parseLine([]byte(st.Board.Serial))),
+			Name: clean(parseLine([]byte(st.ASIC.Name))), Serial: clean(parseLine([]byte(st.Board.Serial))),
 			PowerLimit: st.Limit.Power.Optional,
 		}
 		for _, m := range metrics[:min(len(metrics), maxSMI)] {
@@ -191,7 +190,7 @@ func parseSMI(static, metric []byte) (map[string]model.GPU, error) {
 		if !isPCI(address) {
 			continue
 		}
-		if _, partition := gpus[address]; !partition { // the first stands for the card
+		if _, partition := gpus[address]; !partition { // the first one stands for the card
 			gpus[address] = g
 		}
 	}
@@ -210,15 +209,15 @@ func unwrap[T any](b []byte, list *[]T) error {
 	return json.Unmarshal(b, list)
 }
 
-// merge fills in what is not known.
+// merge fills in unknown values.
 func (s *smi) merge(g *model.GPU) {
 	s.mu.Lock()
 	other, ok := s.gpus[g.PCIAddress]
 	old := time.Since(s.at) > smiOld*s.interval
 	if g.Energy.Known {
-		s.metered[g.PCIAddress] = true
+		s.kernelEnergy[g.PCIAddress] = true
 	}
-	if s.metered[g.PCIAddress] {
+	if s.kernelEnergy[g.PCIAddress] {
 		other.Energy = model.Optional{}
 	}
 	s.mu.Unlock()

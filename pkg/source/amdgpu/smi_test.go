@@ -21,8 +21,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fakeSMI is a FAKE amd-smi: a shell script. What the good one prints has the form of amd-smi static and metric
-// --json of ROCm 6.3, with the numbers of an MI300X; the one of ROCm 7 has it below gpu_data.
+// fakeSMI is a FAKE amd-smi: a shell script. The output of the good one has the form of
+// amd-smi static and metric --json of ROCm 6.3, with the numbers of an MI300X; that of ROCm 7
+// is below gpu_data.
 func fakeSMI(t *testing.T, body string) *smi {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "amd-smi")
@@ -34,8 +35,8 @@ func fakeSMI(t *testing.T, body string) *smi {
 	return s
 }
 
-// program writes one while nobody forks, who would have it open for writing until its exec: then it cannot be started
-// (ETXTBSY).
+// program writes a script while no process is forked: a child would have it open for writing
+// until its exec, and starting it would fail (ETXTBSY).
 func program(path, text string) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -67,7 +68,7 @@ func TestSMI(t *testing.T) {
 	}
 }
 
-// TestSMIMerge: what the kernel tells stays.
+// TestSMIMerge checks that values of the kernel are kept.
 func TestSMIMerge(t *testing.T) {
 	t.Parallel()
 	s := newSMI("", zap.NewNop())
@@ -121,18 +122,18 @@ func TestSMITrouble(t *testing.T) {
 				if child, _ = strconv.Atoi(parseLine(b)); child > 0 {
 					break
 				}
-				if s.deadline *= 2; s.deadline > time.Minute { // it had not begun to hang
+				if s.deadline *= 2; s.deadline > time.Minute { // it had not started to hang
 					t.Fatal("it starts nothing")
 				}
 			}
-			for range 3000 { // what is killed takes a moment to go, and may stay a zombie
+			for range 3000 { // a killed process takes a moment to end, and may stay a zombie
 				stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(child), "stat"))
 				if err != nil || strings.Contains(string(stat), ") Z ") {
 					return
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			t.Error("what amd-smi had started goes on")
+			t.Error("a child of amd-smi is still running")
 			_ = unix.Kill(child, unix.SIGKILL)
 		})
 	}
@@ -141,7 +142,7 @@ func TestSMITrouble(t *testing.T) {
 	}
 }
 
-// TestSMIOfSleepers: it is not started while a GPU could go to sleep, and fills in on a scrape else.
+// TestSMIOfSleepers checks that amd-smi is not started while a GPU could suspend itself.
 func TestSMIOfSleepers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -161,7 +162,7 @@ func TestSMIOfSleepers(t *testing.T) {
 			continue
 		}
 		read(t, s)
-		time.Sleep(1300 * time.Millisecond) // it looks again each second
+		time.Sleep(1300 * time.Millisecond) // it checks again every second
 		if _, err := os.Stat(ran); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: amd-smi was started", c.tree)
 		}

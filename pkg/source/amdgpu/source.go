@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package amdgpu reads AMD GPUs from what the kernel shows of them: the sysfs
-// files of the amdgpu driver, KFD and the fdinfo of processes.
+// Package amdgpu reads AMD GPUs from the sysfs files of the amdgpu driver, from KFD and from
+// the fdinfo of processes.
 //
-// Each card has a goroutine, which alone asks its driver: a driver that does not
-// answer costs the figures of its card. On a scrape it reads gpu_metrics, a binary
-// table that has most of what changes, and the sensors of hwmon: six to a dozen
-// files. Each Interval it reads the rest (memory, errors, links, limits), and the
-// processes are listed right after.
+// Each card has a goroutine, which makes all calls into its driver: a hung driver affects only
+// the values of its card. A scrape reads gpu_metrics, a binary table with most changing
+// values, and the hwmon sensors: six to a dozen files. The other values (memory, errors,
+// links, limits) are read every Interval, directly followed by the list of processes.
 //
-// Nothing wakes a GPU that is suspended, and one that goes to sleep by itself is
-// left alone for longer than it needs to do so: reading puts that off.
+// A suspended GPU is not woken. A GPU that suspends itself when idle is left alone for longer
+// than it needs to do so, because reading delays the suspension.
 //
-// A partitioned accelerator is a GPU with all that is measured once, and its
-// partitions after it with their nodes: the first has those of the card.
+// A partitioned accelerator is listed as a GPU with all values, followed by its partitions
+// with their nodes: the first partition has the nodes of the card.
 package amdgpu
 
 import (
@@ -31,17 +30,17 @@ import (
 
 // Options configure a Source.
 type Options struct {
-	Root   string // of the node: /
-	Sysfs  string // where sysfs is mounted: /sys
-	Procfs string // /proc
-	// Interval is how often processes, and all that is slow to tell, are read.
+	Root   string // root of the node: /
+	Sysfs  string // mount point of sysfs: /sys
+	Procfs string // mount point of procfs: /proc
+	// Interval is how often processes and other slow values are read.
 	Interval time.Duration
-	// SMI is the path of amd-smi, which tells what the kernel does not; empty for none.
+	// SMI is the path of amd-smi, which fills in values that the kernel lacks; empty for none.
 	SMI string
-	// CgroupOf gives the id of the cgroup of a process; nil when nobody knows.
+	// CgroupOf returns the cgroup ID of a process; may be nil.
 	CgroupOf func(pid int) (uint64, error)
-	// Holders gives the processes that have a device node of a GPU open, false while
-	// nobody knows: then all processes are looked at.
+	// Holders returns the processes that have a device node of a GPU open. It returns false if
+	// they are unknown: then all processes are read.
 	Holders func() ([]int, bool)
 	Logger  *zap.Logger
 }
@@ -54,8 +53,8 @@ type Source struct {
 	smi    *smi
 	stop   context.CancelFunc
 	ended  sync.WaitGroup
-	first  chan struct{} // closed when the background has read all of it once, or nobody waits for that
-	begun  sync.Once     // closes it
+	first  chan struct{} // closed after the first full read, or when a Read stopped waiting for it
+	begun  sync.Once     // closes first
 
 	mu      sync.Mutex
 	cards   []found
@@ -64,13 +63,13 @@ type Source struct {
 	closed  bool
 }
 
-// found is a card and where it is.
+// found is a card and its location.
 type found struct {
 	*card
 	place
 }
 
-// New makes a Source. It reads nothing yet that a driver could hold up.
+// New returns a Source. It calls no driver yet.
 func New(o Options) (*Source, error) {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
@@ -82,7 +81,7 @@ func New(o Options) (*Source, error) {
 	s := &Source{o: o, lister: newLister(o), kfd: newKFD(o.Sysfs), stop: stop, first: make(chan struct{})}
 	if o.SMI != "" {
 		s.smi = newSMI(o.SMI, o.Logger)
-		go s.smi.run(ctx, s.awake) // nobody waits for it: it may be one that cannot be ended
+		go s.smi.run(ctx, s.awake) // not waited for: amd-smi may be unkillable
 	}
 	s.ended.Go(func() { s.run(ctx) })
 	return s, nil
@@ -94,24 +93,23 @@ const defaultInterval = 5 * time.Second
 func (s *Source) Name() string { return "amdgpu" }
 
 // Read returns GPUs, GPUDrivers, GPUProcesses and DeviceStates. The error wraps
-// model.ErrAbsent where there is no GPU of AMD. It takes no longer than a driver
-// is waited for.
+// model.ErrAbsent if there is no AMD GPU. It waits for the drivers for at most scrapeTimeout.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if len(s.discover()) == 0 {
 		return model.Snapshot{}, fmt.Errorf("no GPU with the amdgpu driver: %w", model.ErrAbsent)
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(scrapeTimeout)
 	defer timer.Stop()
 	out := wait(ctx, timer, s.first)
-	if !out { // not again
+	if !out { // do not wait again
 		s.begun.Do(func() { close(s.first) })
 	}
-	cards := s.discover() // with their partitions now
+	cards := s.discover() // partitions are known now
 	late := make([]bool, len(cards))
 	asked := make([]<-chan struct{}, len(cards))
 	for i, c := range cards {
 		if late[i] = c.overdue(time.Now()); !late[i] {
-			asked[i] = c.ask(quickly)
+			asked[i] = c.ask(quick)
 		}
 	}
 	for i := range cards {
@@ -119,7 +117,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 			late[i] = !wait(ctx, timer, asked[i])
 		}
 	}
-	if !out { // what hangs is not stuck before it had its time
+	if !out { // a hung card is late even if it is not stuck yet
 		for i, c := range cards {
 			late[i] = c.overdue(time.Now()) || !c.last().read
 		}
@@ -135,7 +133,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return s.snapshot(cards, late, listed), nil
 }
 
-// wait waits until done is closed or there is no time left.
+// wait waits until done is closed or the time is up.
 func wait(ctx context.Context, timer *time.Timer, done <-chan struct{}) bool {
 	select {
 	case <-done:
@@ -157,7 +155,7 @@ func (s *Source) snapshot(cards []found, late []bool, listed *listing) model.Sna
 		GPUs: make([]model.GPU, 0, len(cards)), GPUDrivers: driver(s.o.Sysfs, s.o.Procfs),
 		DeviceStates: make([]model.DeviceState, 0, len(cards)),
 	}
-	old := listed != nil && time.Since(listed.at) > 3*s.o.Interval+patience
+	old := listed != nil && time.Since(listed.at) > 3*s.o.Interval+scrapeTimeout
 	for i, c := range cards {
 		st := c.last()
 		stuck := late[i] && c.stuck(time.Now())
@@ -190,7 +188,7 @@ func (s *Source) snapshot(cards []found, late []bool, listed *listing) model.Sna
 		if old {
 			snap.DeviceStates = append(snap.DeviceStates, model.DeviceState{
 				Source: s.Name(), Device: "processes", State: model.StateStuck,
-				Reason: "listing processes has not come back",
+				Reason: "listing processes has not returned",
 			})
 		} else {
 			snap.GPUProcesses = listed.processes
@@ -204,7 +202,7 @@ func (s *Source) snapshot(cards []found, late []bool, listed *listing) model.Sna
 	return snap
 }
 
-// stuckGPU is what there is to tell of a GPU whose driver does not answer.
+// stuckGPU returns the constant properties of a GPU with a hung driver.
 func stuckGPU(g model.GPU) model.GPU {
 	return model.GPU{
 		Vendor: g.Vendor, UUID: g.UUID, Name: g.Name, Serial: g.Serial, PCIAddress: g.PCIAddress, PCIDevice: g.PCIDevice,
@@ -212,8 +210,8 @@ func stuckGPU(g model.GPU) model.GPU {
 	}
 }
 
-// divide gives the GPU its number and nodes, or its partitions after it: these have
-// the nodes then, and are what processes use.
+// divide sets the number and nodes of the GPU, or appends its partitions: then these have the
+// nodes, and processes use them.
 func divide(g model.GPU, activity []partitionActivity, p place, id string) []model.GPU {
 	g.ID = id
 	if len(p.partitions) == 0 {
@@ -237,7 +235,7 @@ func divide(g model.GPU, activity []partitionActivity, p place, id string) []mod
 	return gpus
 }
 
-// Close ends what runs in the background, but for what a driver holds up.
+// Close stops the background goroutines, except calls that hang in a driver.
 func (s *Source) Close() error {
 	s.stop()
 	s.mu.Lock()

@@ -27,12 +27,13 @@ func start(t *testing.T, o Options) *Source {
 	return s
 }
 
-// whole waits until all of the cards was read: on a machine that is busy that takes longer than a Read waits.
+// whole waits for a full read of all cards, which may take longer than a Read on a busy
+// machine.
 func whole(t *testing.T, s *Source) *Source {
 	t.Helper()
 	for _, c := range s.discover() {
 		select {
-		case <-c.ask(wholly):
+		case <-c.ask(full):
 		case <-time.After(time.Minute):
 			t.Fatal("a card is not read")
 		}
@@ -40,7 +41,7 @@ func whole(t *testing.T, s *Source) *Source {
 	return s
 }
 
-// ready is whole, and waits until processes were listed then: the Interval must be short.
+// ready is whole, and then waits for a list of processes: the Interval must be short.
 func ready(t *testing.T, s *Source) *Source {
 	t.Helper()
 	whole(t, s)
@@ -53,7 +54,7 @@ func ready(t *testing.T, s *Source) *Source {
 	return s
 }
 
-// await waits until it is so.
+// await waits until so returns true.
 func await(t *testing.T, so func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !so(); time.Sleep(10 * time.Millisecond) {
@@ -103,7 +104,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// render writes what is known as JSON: an Optional is its number, or not there.
+// render formats the known values as JSON: an Optional is its number, or missing.
 func render(t *testing.T, snap model.Snapshot) []byte {
 	t.Helper()
 	b, err := json.Marshal(snap)
@@ -156,8 +157,8 @@ func known(v any) any {
 	return v
 }
 
-// TestListing: a process of KFD that computes on a partition is that partition's, in the second listing, too, and
-// the memory of the card is of the moment of the listing.
+// TestListing checks that a KFD process on a partition belongs to that partition, also in the
+// second listing, and that the memory of the card belongs to the moment of the listing.
 func TestListing(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "mi300x")
@@ -169,7 +170,7 @@ func TestListing(t *testing.T) {
 	o.Holders = func() ([]int, bool) { return nil, true }
 	s := ready(t, start(t, o))
 	for range 3 {
-		// What was listed too long ago is not told, as on a machine that is busy.
+		// On a busy machine the listing may be too old to be returned.
 		snap := eventually(t, s, func(snap model.Snapshot) bool { return snap.GPUProcesses != nil })
 		got := map[string]float64{}
 		for _, p := range snap.GPUProcesses {
@@ -192,7 +193,7 @@ func TestListing(t *testing.T) {
 	}
 }
 
-// TestTogether reads from several sides while a card comes and goes: for the race detector.
+// TestTogether reads concurrently while a card comes and goes: for the race detector.
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "mi250")

@@ -11,17 +11,18 @@ import (
 	"testing"
 )
 
-// node is a FAKE of a node with AMD GPUs, made from a file of testdata, which says where its facts are from. There is
-// no AMD GPU where the tests run.
+// node is a FAKE of a node with AMD GPUs, made from a file of testdata, which names the origin
+// of its values. There is no AMD GPU where the tests run.
 type node struct {
 	t                 *testing.T
 	root, sysfs, proc string
 	device            string // directory of the last device
 }
 
-// newNode makes the tree of a file. Its lines: @ DIRECTORY of what follows; PATH = TEXT with | for a new line;
-// PATH -> TARGET; table PATH SIZE REVISION OFFSET:WIDTH=NUMBER …, a gpu_metrics table that is else unfilled; a path
-// with a slash in front is below sysfs; ^ is before one below the root.
+// newNode creates the tree of a file. Its lines: @ DIRECTORY of the following lines; PATH =
+// TEXT with | for a new line; PATH -> TARGET; table PATH SIZE REVISION OFFSET:WIDTH=NUMBER …,
+// a gpu_metrics table that is otherwise unfilled; a path with a leading slash is below sysfs;
+// ^ marks a path below the root.
 func newNode(t *testing.T, file string) *node {
 	t.Helper()
 	root := t.TempDir()
@@ -82,8 +83,8 @@ func (n *node) check(err error) {
 	}
 }
 
-// metrics makes a table of SIZE REVISION OFFSET:WIDTH=NUMBER …: not from the layouts that are tested, but from the
-// offsets of the C structs.
+// metrics returns a table of SIZE REVISION OFFSET:WIDTH=NUMBER …: not from the tested layouts,
+// but from the offsets of the C structs.
 func metrics(t testing.TB, fields []string) []byte {
 	t.Helper()
 	number := func(s string) uint64 {

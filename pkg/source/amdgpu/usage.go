@@ -4,7 +4,7 @@ package amdgpu
 
 import "time"
 
-// use is one process on one GPU.
+// use identifies one process on one GPU.
 type use struct {
 	gpu string // UUID
 	pid int
@@ -24,14 +24,14 @@ func (u *usage) engine(name string, ratio float64) {
 	u.engines[name] = min(u.engines[name]+ratio, 1)
 }
 
-// look is one look at all processes.
-type look struct {
+// usageScan computes the usage of all processes in one listing.
+type usageScan struct {
 	before, after map[counterKey]counter
 	now           time.Time
 	usages        map[use]*usage
 }
 
-func (l *look) usage(pid int, gpu string) *usage {
+func (l *usageScan) usage(pid int, gpu string) *usage {
 	u := l.usages[use{gpu, pid}]
 	if u == nil {
 		u = &usage{}
@@ -40,13 +40,13 @@ func (l *look) usage(pid int, gpu string) *usage {
 	return u
 }
 
-func (l *look) memory(pid int, gpu string, bytes uint64) {
+func (l *usageScan) memory(pid int, gpu string, bytes uint64) {
 	if bytes > 0 {
 		l.usage(pid, gpu).compute += bytes
 	}
 }
 
-func (l *look) compute(pid int, c computeUse) {
+func (l *usageScan) compute(pid int, c computeUse) {
 	k := counterKey{gpu: c.gpu, id: uint64(pid), kfd: true}
 	seen := l.seen(k)
 	if c.memory == 0 && c.copied == 0 && c.occupied == 0 {
@@ -65,7 +65,7 @@ func (l *look) compute(pid int, c computeUse) {
 	}
 }
 
-func (l *look) client(pid int, k counterKey, c client) {
+func (l *usageScan) client(pid int, k counterKey, c client) {
 	used := c.memory > 0
 	for _, e := range c.engines {
 		used = used || e.Busy > 0
@@ -85,7 +85,7 @@ func (l *look) client(pid int, k counterKey, c client) {
 	}
 }
 
-// engineNames are those of the model for those of the kernel.
+// engineNames returns the model's name of an engine.
 func engineNames(kernel string) string {
 	switch kernel {
 	case "dec":
@@ -96,9 +96,8 @@ func engineNames(kernel string) string {
 	return kernel
 }
 
-// counterKey is a counter of a client, or of a process of KFD. The one without an
-// engine says that the others were looked at: the kernel does not list an engine
-// that was never used.
+// counterKey identifies a counter of a client or of a KFD process. A key without an engine
+// records that the client was read: the kernel does not list an engine that was never used.
 type counterKey struct {
 	gpu    string
 	id     uint64
@@ -109,18 +108,17 @@ type counterKey struct {
 type counter struct {
 	value uint64
 	at    time.Time
-	low   bool // the last look gave less than value
+	low   bool // the last value was lower than value
 }
 
-func (l *look) seen(k counterKey) bool {
+func (l *usageScan) seen(k counterKey) bool {
 	_, seen := l.before[k]
 	l.after[k] = counter{at: l.now}
 	return seen
 }
 
-// rate is how much a counter grew per second since the last look, not known at the
-// first.
-func (l *look) rate(k counterKey, value uint64) (float64, bool) {
+// rate returns the growth of a counter per second since the last listing; false at the first.
+func (l *usageScan) rate(k counterKey, value uint64) (float64, bool) {
 	old, known := l.before[k]
 	if !known {
 		first := k
@@ -139,9 +137,9 @@ func (l *look) rate(k counterKey, value uint64) (float64, bool) {
 	return float64(grown) / elapsed, true
 }
 
-// next is the counter after a look and how much it grew. The kernel may tell less
-// than before for a moment; then the larger value holds. When it does so twice, the
-// counter began anew, as that of a process which has got the number of another.
+// next returns the counter after a reading and its growth. The kernel may report a lower value
+// for a moment; then the higher value is kept. A second lower value is a reset, for example
+// because the PID was reused.
 func (c counter) next(value uint64, now time.Time) (counter, uint64) {
 	switch {
 	case value >= c.value:

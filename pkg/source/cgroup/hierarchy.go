@@ -45,10 +45,14 @@ type Hierarchy struct {
 // enumeration (NAME_cgrp_id).
 var controllers = []string{"memory", "pids", "devices", "cpu", "cpuacct", "cpuset", "freezer"}
 
-// findHierarchy chooses the tree below root, usually /sys/fs/cgroup: root
-// itself when it is cgroup v2; the first of controllers that is mounted below
-// root; the v2 tree beside them when no such controller is mounted, or when
-// the memory controller is with v2. ErrAbsent when there is none.
+// findHierarchy selects the tree below root, usually /sys/fs/cgroup: root itself
+// when it is cgroup v2; the first of controllers that is mounted below root; the
+// v2 tree next to them when no such controller is mounted, or when v2 has the
+// memory controller. It returns ErrAbsent when there is no tree.
+//
+// containerd/cgroups.Mode (v3.1.3) is too little: it takes no root (a container
+// may have the host's tree elsewhere), never looks again, selects no tree and
+// reports Legacy where none is mounted. TestLibraryMode compares the modes.
 func findHierarchy(root string) (Hierarchy, error) {
 	if isV2(root) {
 		return Hierarchy{Mode: V2, Mount: root}, nil
@@ -177,8 +181,12 @@ const (
 
 // procCgroup returns the path in the line of /proc/PID/cgroup that belongs to
 // the controller ("" for cgroup v2). Lines are ID:CONTROLLERS:PATH; a path may
-// hold colons, but no newline. The kernel appends " (deleted)" for a process
-// that has outlived its cgroup; a cgroup may also be called so.
+// contain colons, but no newline. The kernel appends " (deleted)" for a process
+// that has outlived its cgroup; a cgroup may also have that name.
+//
+// It runs for each process of a scrape: ParseCgroupFileUnified of
+// containerd/cgroups (v3.1.3) makes a map of all hierarchies and fails on a line
+// that it does not understand.
 func procCgroup(b []byte, controller string) (path string, ok bool) {
 	for line := range bytes.Lines(b) {
 		part := strings.SplitN(strings.TrimSuffix(string(line), "\n"), ":", 3)

@@ -14,9 +14,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// rdmaMount returns where the rdma controller keeps its files, by the paths of
-// the followed tree: that tree on v2, when the controller is enabled below its
-// root, or the v1 hierarchy of its own. Empty when there is none.
+// rdmaMount returns the mount with the files of the rdma controller: the followed
+// tree on v2, when the controller is enabled below its root, or the controller's own
+// v1 hierarchy. It is empty when there is none.
 func (s *Source) rdmaMount() string {
 	h := s.hierarchy
 	if h.Controller == "" {
@@ -49,8 +49,12 @@ func readRDMA(ctx context.Context, dirs map[uint64]string) []model.RDMACgroup {
 	return out
 }
 
-// parseRDMA parses lines of DEVICE hca_handle=N hca_object=N, in which newer
-// kernels may have more fields.
+// parseRDMA parses lines of DEVICE hca_handle=N hca_object=N, to which newer kernels
+// may add fields.
+//
+// cgroup2.Manager.StatFiltered of containerd/cgroups (v3.1.3) drops a line with another
+// field, reports a value that it cannot parse as 0, and reads rdma.max for each cgroup,
+// too (BenchmarkRDMA).
 func parseRDMA(id uint64, text string) []model.RDMACgroup {
 	var out []model.RDMACgroup
 	for line := range strings.Lines(text) {

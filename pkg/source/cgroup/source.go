@@ -48,10 +48,9 @@ type Options struct {
 	Grace  time.Duration // how long the names of the dead are kept; 5 min
 	// MaxCgroups is how many cgroups are known at most; 65536.
 	MaxCgroups int
-	// PathOf tells the path below the root of its hierarchy that a cgroup had
-	// when it was made, for those that are gone before a watch can tell. Nil:
-	// nobody knows.
-	PathOf func(id uint64) (string, bool)
+	// PathOf returns the path below the root of its hierarchy that a cgroup had when it was
+	// created (model.PathLog), for cgroups that end before the watch lists them. It may be nil.
+	PathOf func(id model.CgroupID) (model.CgroupPath, bool)
 	Logger *zap.Logger
 	Now    func() time.Time // time.Now
 }
@@ -63,7 +62,7 @@ type Source struct {
 	root      string
 	procfs    string
 	grace     time.Duration
-	pathOf    func(id uint64) (string, bool)
+	pathOf    func(id model.CgroupID) (model.CgroupPath, bool)
 	now       func() time.Time
 	log       *zap.Logger
 	mount     *os.File // for pathByID; nil on a copy of a tree
@@ -291,7 +290,7 @@ func (s *Source) find(id uint64) *group {
 	}
 	if s.pathOf != nil {
 		if path, ok := s.pathOf(id); ok {
-			if g := s.table.learn(path, id, s.now()); g != nil {
+			if g := s.table.learn(string(path), id, s.now()); g != nil {
 				return g
 			}
 		}

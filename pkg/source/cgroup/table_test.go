@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // TestLearn: a cgroup that no watch has met is named by who saw it being made,
@@ -15,7 +17,7 @@ func TestLearn(t *testing.T) {
 	now := time.Unix(1000, 0)
 	s := fakeTree(t, Options{
 		Grace: time.Minute, Now: func() time.Time { return now },
-		PathOf: func(got uint64) (string, bool) { return "/system.slice/flash.service", got == id },
+		PathOf: func(got model.CgroupID) (model.CgroupPath, bool) { return "/system.slice/flash.service", got == id },
 	}, "a")
 	for range 2 {
 		snap, err := s.Resolve(t.Context(), []uint64{id, stranger})

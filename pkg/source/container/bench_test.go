@@ -15,18 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// containers are 110 pods of two containers and a sandbox.
+// containers is 110 pods of two containers and a sandbox.
 const containers = 330
 
-// BenchmarkRead reads fake trees, whose files cost what opening and reading
-// costs; what the kernel needs to sum up its counters comes on top.
+// BenchmarkRead reads fake trees. Their files cost as much as opening and reading does; the kernel
+// needs more time to sum up its counters.
 func BenchmarkRead(b *testing.B) {
 	b.Run("v2", func(b *testing.B) { benchRead(b, true) })
 	b.Run("v1", func(b *testing.B) { benchRead(b, false) })
 }
 
-// BenchmarkKernel reads real cgroups that nobody is in, as this machine has
-// them mounted.
+// BenchmarkKernel reads real cgroups without processes, as this machine has them mounted.
 func BenchmarkKernel(b *testing.B) {
 	v2, v1 := mounts(b)
 	mount := v2
@@ -116,8 +115,8 @@ func benchTree(b *testing.B, v2 bool) (mount string, paths []string) {
 	return filepath.Join(root, "memory"), paths
 }
 
-// BenchmarkLibrary reads the same trees with containerd/cgroups/v3, without the
-// limits, the processes and the networks, which that does not tell.
+// BenchmarkLibrary reads the same trees with containerd/cgroups/v3, which has no limits, processes
+// and networks.
 func BenchmarkLibrary(b *testing.B) {
 	b.Run("v2", func(b *testing.B) {
 		mount, paths := benchTree(b, true)
@@ -139,7 +138,7 @@ func BenchmarkLibrary(b *testing.B) {
 		mount, paths := benchTree(b, false)
 		root := filepath.Dir(mount)
 		write(b, root, map[string]string{"proc/partitions": partitions})
-		for _, path := range paths { // what it insists on
+		for _, path := range paths { // files that it requires
 			more := map[string]string{"cpuacct" + path + "/cpuacct.usage_percpu": "0 0 0 0\n"}
 			for _, f := range []string{"kmem.max_usage_in_bytes", "kmem.failcnt", "kmem.limit_in_bytes"} {
 				more["memory"+path+"/memory."+f] = "0\n"
@@ -160,7 +159,7 @@ func BenchmarkLibrary(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				_, _ = c.Stat() // blkio has no file of the name that it wants
+				_, _ = c.Stat() // the name of a blkio file differs
 			}
 		}
 	})

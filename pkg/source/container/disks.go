@@ -11,18 +11,18 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// reloadDisks is how often the list of disks is read for one that is not in it.
+// reloadDisks is the minimum time between two reads of the list of disks for unknown ones.
 const reloadDisks = 10 * time.Second
 
 type device struct{ major, minor uint32 }
 
-// disks are the names of the block devices, from /proc/partitions.
+// disks holds the names of the block devices, from /proc/partitions.
 type disks struct {
 	names  map[device]string
 	loaded time.Time
 }
 
-// name gives the devices in the usages their names.
+// name sets the names of the devices in the usages.
 func (d *disks) name(procfs string, usages []model.Usage, now time.Time) error {
 	var err error
 	for i := range usages {

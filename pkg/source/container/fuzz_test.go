@@ -10,8 +10,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// FuzzParse hands the same bytes to all parsers: none panics, and none makes a
-// number out of what is none.
+// FuzzParse passes the same bytes to all parsers: none panics, and none returns a value for an
+// invalid number.
 func FuzzParse(f *testing.F) {
 	for _, text := range fakeV2() {
 		f.Add([]byte(text))
@@ -24,8 +24,8 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		lines := strings.Count(string(b), "\n") + 1
-		sound := func(figures ...model.Optional) {
-			for _, v := range figures {
+		sound := func(values ...model.Optional) {
+			for _, v := range values {
 				if math.IsNaN(v.Value) || v.Value < 0 || !v.Known && v.Value != 0 {
 					t.Errorf("%v", v)
 				}

@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// helper joins the cgroups, works, says that it is ready, and waits until its
-// standard input ends.
+// helper joins the cgroups, works, reports that it is ready, and waits until its standard input
+// ends.
 func helper(what string) error {
 	for dir := range strings.SplitSeq(os.Getenv("CONTAINER_TEST_CGROUPS"), ":") {
 		if dir == "" {
@@ -76,7 +76,7 @@ func touch(size int) {
 	}
 }
 
-// work uses some of everything that is counted.
+// work uses some of each resource that is counted.
 func work() error {
 	touch(8 << 20)
 	for end := time.Now().Add(400 * time.Millisecond); time.Now().Before(end); {
@@ -109,7 +109,7 @@ func work() error {
 	return err
 }
 
-// mounts are where the kernel has mounted cgroups, from mountinfo.
+// mounts returns the mount points of cgroups, from mountinfo.
 func mounts(t testing.TB) (v2 string, v1 map[string]string) {
 	t.Helper()
 	v1 = map[string]string{}
@@ -128,21 +128,21 @@ func mounts(t testing.TB) (v2 string, v1 map[string]string) {
 	return v2, v1
 }
 
-// A figure is one that is read, and the file of the kernel that it is compared
-// with: the number after key, or the only one.
-type figure struct {
+// A kernelValue is a value and the file of the kernel with which it is compared: the number after
+// key, or the only number.
+type kernelValue struct {
 	controller string // of version 1
 	file, key  string
 	unit       float64
 	of         func(*model.Usage) model.Optional
-	less       string // what memory.stat says of this is taken off
+	less       string // field of memory.stat that is subtracted
 }
 
-// id tells the figures apart.
-func (f figure) id() string { return f.file + " " + f.key + " " + f.less }
+// id identifies the value.
+func (f kernelValue) id() string { return f.file + " " + f.key + " " + f.less }
 
 var (
-	v1Figures = []figure{
+	v1Values = []kernelValue{
 		{"cpu", "cpu.shares", "", 1, func(u *model.Usage) model.Optional { return u.CPU.Shares }, ""},
 		{"cpu", "cpu.cfs_period_us", "", 1, func(u *model.Usage) model.Optional { return u.CPU.Period }, ""},
 		{"cpu", "cpu.cfs_quota_us", "", 1, func(u *model.Usage) model.Optional { return u.CPU.Quota }, ""},
@@ -172,7 +172,7 @@ var (
 		{"pids", "pids.current", "", 1, func(u *model.Usage) model.Optional { return u.Threads }, ""},
 		{"pids", "pids.max", "", 1, func(u *model.Usage) model.Optional { return u.ThreadsMax }, ""},
 	}
-	v2Figures = []figure{
+	v2Values = []kernelValue{
 		{"cpu", "cpu.stat", "usage_usec", 1e-6, func(u *model.Usage) model.Optional { return u.CPU.Total }, ""},
 		{"cpu", "cpu.stat", "user_usec", 1e-6, func(u *model.Usage) model.Optional { return u.CPU.User }, ""},
 		{"cpu", "cpu.stat", "system_usec", 1e-6, func(u *model.Usage) model.Optional { return u.CPU.System }, ""},
@@ -198,7 +198,7 @@ var (
 		{"pids", "pids.current", "", 1, func(u *model.Usage) model.Optional { return u.Threads }, ""},
 		{"pids", "pids.max", "", 1, func(u *model.Usage) model.Optional { return u.ThreadsMax }, ""},
 	}
-	pressureFigures = []figure{
+	pressureValues = []kernelValue{
 		{"", "cpu.pressure", "some", 1e-6, func(u *model.Usage) model.Optional { return u.CPU.Waiting }, ""},
 		{"", "cpu.pressure", "full", 1e-6, func(u *model.Usage) model.Optional { return u.CPU.Stalled }, ""},
 		{"", "memory.pressure", "some", 1e-6, func(u *model.Usage) model.Optional { return u.Memory.Waiting }, ""},
@@ -210,8 +210,8 @@ var (
 
 func workingSetOf(u *model.Usage) model.Optional { return u.Memory.WorkingSet }
 
-// truth reads a figure with nothing of the package: text/scanner of fmt.
-func (f figure) truth(t *testing.T, dir string) (model.Optional, string) {
+// truth reads a value without the package: with the scanner of fmt.
+func (f kernelValue) truth(t *testing.T, dir string) (model.Optional, string) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, f.file))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
@@ -239,15 +239,15 @@ func (f figure) truth(t *testing.T, dir string) (model.Optional, string) {
 		t.Fatalf("%s: %v", f.file, err)
 	}
 	if f.less != "" {
-		less, _ := figure{file: "memory.stat", key: f.less, unit: 1}.truth(t, dir)
+		less, _ := kernelValue{file: "memory.stat", key: f.less, unit: 1}.truth(t, dir)
 		v -= min(v, uint64(less.Value))
 	}
 	return model.Some(float64(v) * f.unit), string(b)
 }
 
-// TestKernel makes a cgroup on whatever this machine has mounted, has a real
-// process use some of everything in it, with a quota, a limit and an OOM kill, and
-// compares each figure with the file of the kernel.
+// TestKernel makes a cgroup in the hierarchies of this machine, runs a real process in it that uses
+// some of each resource, with a quota, a limit and an OOM kill, and compares each value with the
+// file of the kernel.
 func TestKernel(t *testing.T) {
 	v2, v1 := mounts(t)
 	top := fmt.Sprintf("/container-test-%d", os.Getpid())
@@ -298,21 +298,20 @@ func TestKernel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Each controller is where it is: there are kernels that have memory in
-	// version 2 only.
-	var all []figure
-	for _, f := range v1Figures {
+	// Some kernels have the memory controller only in version 2.
+	var all []kernelValue
+	for _, f := range v1Values {
 		if v1[f.controller] != "" {
 			all = append(all, f)
 		}
 	}
-	for _, f := range v2Figures {
+	for _, f := range v2Values {
 		if v1[f.controller] == "" {
 			all = append(all, f)
 		}
 	}
 	if v2 != "" {
-		all = append(all, pressureFigures...)
+		all = append(all, pressureValues...)
 	}
 	if root := v1["cpu"]; root != "" {
 		set(root, "cpu.cfs_quota_us", "20000")
@@ -350,7 +349,7 @@ func TestKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dirOf := func(f figure) string {
+	dirOf := func(f kernelValue) string {
 		if root := v1[f.controller]; root != "" {
 			return root + path
 		}
@@ -372,7 +371,7 @@ func TestKernel(t *testing.T) {
 			after, text := f.truth(t, dirOf(f))
 			ours := f.of(&got)
 			switch {
-			case before[i] != after || equal[f.id()]: // it moved meanwhile
+			case before[i] != after || equal[f.id()]: // it changed meanwhile
 			case same(ours, after):
 				equal[f.id()] = true
 			default:
@@ -382,10 +381,10 @@ func TestKernel(t *testing.T) {
 	}
 	for _, f := range all {
 		if !equal[f.id()] {
-			t.Errorf("%s does not stand still", f.id())
+			t.Errorf("%s keeps changing", f.id())
 		}
 	}
-	// What must have been seen for sure, so that no zero is compared with a zero.
+	// These values must not be zero, so that no zero is compared with a zero.
 	for name, f := range map[string]model.Optional{
 		"cpu": got.CPU.Total, "user": got.CPU.User, "periods": got.CPU.Periods, "throttled": got.CPU.Throttled,
 		"throttled periods": got.CPU.ThrottledPeriods, "memory": got.Memory.Usage, "rss": got.Memory.RSS,
@@ -407,13 +406,13 @@ func TestKernel(t *testing.T) {
 		t.Errorf("made %s ago", age)
 	}
 	checkIO(t, s, v1, v2, path)
-	if len(v1) == 0 || v1["memory"] != "" { // it cannot read some of each
+	if len(v1) == 0 || v1["memory"] != "" { // the library cannot read some of each
 		checkLibrary(t, s, v1, v2, path)
 	}
 	checkBelow(t, s, mount, path)
 }
 
-// checkLibrary compares what containerd/cgroups/v3 tells, too.
+// checkLibrary also compares the values of containerd/cgroups/v3.
 func checkLibrary(t *testing.T, s *Source, v1 map[string]string, v2, path string) {
 	t.Helper()
 	type row struct {
@@ -490,8 +489,8 @@ func checkLibrary(t *testing.T, s *Source, v1 map[string]string, v2, path string
 	t.Error(unequal)
 }
 
-// TestVanishes reads real cgroups that come and go meanwhile: they are read or
-// they are left out, and nobody complains.
+// TestVanishes reads real cgroups that come and go meanwhile: each is read or left out, without an
+// error.
 func TestVanishes(t *testing.T) {
 	v2, v1 := mounts(t)
 	mount := v2
@@ -512,7 +511,7 @@ func TestVanishes(t *testing.T) {
 			var st unix.Stat_t
 			if os.Mkdir(mount+path, 0o755) == nil && unix.Stat(mount+path, &st) == nil {
 				mu.Lock()
-				groups[st.Ino] = path // and those that were there stay in the list
+				groups[st.Ino] = path // earlier ones stay in the list
 				mu.Unlock()
 			}
 			_ = os.Remove(mount + fmt.Sprintf("%s/%d", top, (i+10)%20))
@@ -573,7 +572,7 @@ func sharesIn(t *testing.T, v2 bool) float64 {
 	return 333
 }
 
-// same forgives what another order of floating point operations costs.
+// same ignores rounding differences of floating point operations.
 func same(a, b model.Optional) bool {
 	return a == b || a.Known && b.Known && math.Abs(a.Value-b.Value) <= 1e-9*math.Abs(b.Value)
 }
@@ -591,7 +590,7 @@ func checkIO(t *testing.T, s *Source, v1 map[string]string, v2, path string) {
 	}
 	format := "rbytes=%.0f wbytes=%.0f rios=%.0f wios=%.0f dbytes=%.0f"
 	var got []model.DeviceIO
-	for range 100 { // until it stands still
+	for range 100 { // until it stops changing
 		usage, _ := only(t, s)
 		got, before, lines = usage.IO, lines, map[string]string{}
 		if root := v1["blkio"]; root != "" {
@@ -637,7 +636,7 @@ func checkIO(t *testing.T, s *Source, v1 map[string]string, v2, path string) {
 	}
 }
 
-// checkBelow starts a process in a cgroup below: it is the workload's, too.
+// checkBelow starts a process in a cgroup below, which also belongs to the workload.
 func checkBelow(t *testing.T, s *Source, mount, path string) {
 	t.Helper()
 	if err := os.MkdirAll(mount+path+"/below", 0o755); err != nil {

@@ -17,18 +17,18 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Namespaces returns the network namespaces that the workloads were in at the
-// last Read. The caller must not change what the slices in it hold.
+// Namespaces returns the network namespaces of the workloads at the last Read. The caller must not
+// change the contents of the slices in it.
 func (s *Source) Namespaces() []model.Namespace {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.namespaces)
 }
 
-// look reads the namespaces of the processes of groups, each once, and how many
-// interfaces had no place. Without the namespace of the node it finds none: what
-// the node sends and receives must not be shown as a pod's.
-func (s *Source) look(groups []group) (spaces []model.Namespace, tooMany uint64, err error) {
+// readNamespaces reads the namespaces of the processes of groups, each once. tooMany is the number
+// of interfaces beyond the limit. It returns none if the namespace of the node is not known: the
+// node's traffic must not be reported as a pod's.
+func (s *Source) readNamespaces(groups []group) (spaces []model.Namespace, tooMany uint64, err error) {
 	spaces = []model.Namespace{}
 	host, err := s.hostNamespace()
 	if err != nil {
@@ -49,14 +49,14 @@ func (s *Source) look(groups []group) (spaces []model.Namespace, tooMany uint64,
 		n := model.Namespace{Inode: inode, PID: g.known.pid, Cgroup: g.id, Host: inode == host}
 		if !n.Host {
 			b := r.net(s.procfs, n.PID)
-			// The process may have ended, and another one have its number.
+			// The process may have ended, and another one may have its pid.
 			if now, gone := s.namespaceOf(n.PID); gone != nil || now != inode || b == nil {
 				continue
 			}
 			var more uint64
 			var ok bool
 			if n.Interfaces, more, ok = parseNetDev(b); !ok && err == nil {
-				err = fmt.Errorf("net/dev of process %d is not understood", n.PID)
+				err = fmt.Errorf("net/dev of process %d cannot be parsed", n.PID)
 			}
 			tooMany += more
 		}
@@ -66,8 +66,8 @@ func (s *Source) look(groups []group) (spaces []model.Namespace, tooMany uint64,
 	return spaces, tooMany, err
 }
 
-// hostNamespace returns that of the node: of its first process, or of the first
-// of the kernel's own where we may not look at that one, for it may do more.
+// hostNamespace returns the namespace of the node: that of its first process, or of the first
+// kernel thread if the first process may not be inspected because it has more capabilities.
 func (s *Source) hostNamespace() (uint64, error) {
 	inode, err := s.namespaceOf(1)
 	if !errors.Is(err, fs.ErrPermission) {
@@ -89,8 +89,8 @@ func (s *Source) namespaceOf(pid int) (uint64, error) {
 	return st.Ino, nil
 }
 
-// net reads /proc/PID/net/dev, the interfaces of that process's namespace. The
-// file is cut at the size of the buffer, behind a whole line.
+// net reads /proc/PID/net/dev, the interfaces of that process's namespace. The file is cut at the
+// size of the buffer, after a whole line.
 func (r *reader) net(procfs string, pid int) []byte {
 	b := r.file(unix.AT_FDCWD, filepath.Join(procfs, strconv.Itoa(pid), "net/dev"))
 	if len(b) == len(r.buf) {

@@ -24,8 +24,8 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// TestNamespaces reads a fake procfs: the sandbox, a container beside it, one in
-// the network of the node, and one whose process is gone.
+// TestNamespaces reads a fake procfs: a sandbox, a container in the same network, one in the
+// network of the node, and one without a process.
 func TestNamespaces(t *testing.T) {
 	root := t.TempDir()
 	var paths []string
@@ -62,7 +62,7 @@ func TestNamespaces(t *testing.T) {
 		{Inode: inode(t, filepath.Join(s.procfs, "1/ns/net")), PID: host, Cgroup: groups[2].id, Host: true},
 	}
 	if len(s.Namespaces()) > 0 {
-		t.Error("namespaces before anybody has read")
+		t.Error("namespaces before the first Read")
 	}
 	if d := cmp.Diff(want, read(t, s).Namespaces); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
@@ -90,13 +90,13 @@ func TestNamespaces(t *testing.T) {
 		t.Errorf("listed %d times in 10 s; %+v", listed, got)
 	}
 	want[0].Interfaces = s.Namespaces()[0].Interfaces
-	// The process that was told stays, whoever comes before it.
+	// The process reported before stays, even if another one precedes it.
 	write(t, root, map[string]string{groups[0].path + "/cgroup.procs": "9\n" + pid(0) + "\n"})
 	write(t, s.procfs, map[string]string{"9/ns/net": "", "9/net/dev": netDev})
 	if d := cmp.Diff(want, read(t, s).Namespaces); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}
-	// Nobody looks before the next read.
+	// Namespaces change only with the next Read.
 	if err := os.RemoveAll(root + "/docker"); err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestNamespaces(t *testing.T) {
 	if got := read(t, s).Namespaces; len(got) != 0 || len(s.Namespaces()) != 0 {
 		t.Errorf("%d namespaces later", len(got))
 	}
-	// Which is the node's is not known any more.
+	// The namespace of the node is not known.
 	if err := os.RemoveAll(filepath.Join(s.procfs, "1")); err != nil {
 		t.Fatal(err)
 	}
@@ -151,8 +151,8 @@ func TestParseNetDev(t *testing.T) {
 	}
 }
 
-// TestNetworkOfAProcess compares with ip, for a real process in a real network
-// namespace that has sent and received something.
+// TestNetworkOfAProcess compares with ip, for a real process in a real network namespace that has
+// sent and received packets.
 func TestNetworkOfAProcess(t *testing.T) {
 	p := startHelper(t, "wait", nil, unix.CLONE_NEWNET)
 	pid := strconv.Itoa(p.Process.Pid)
@@ -165,7 +165,7 @@ func TestNetworkOfAProcess(t *testing.T) {
 	inside("ip", "addr", "add", "198.18.77.2/30", "dev", "eth0")
 	inside("ip", "link", "set", "eth0", "up")
 	inside("ip", "link", "set", "lo", "up")
-	// An address that nobody has: the requests for it go through the wire.
+	// An unused address: the requests for it are sent on the link.
 	inside("sh", "-c", "for i in 1 2 3; do echo x > /dev/udp/198.18.77.1/9; done 2>/dev/null; "+
 		"ip neigh replace 198.18.77.1 lladdr "+strings.TrimSpace(readFile(t, "/sys/class/net/"+name+"/address"))+" dev eth0; "+
 		"bash -c 'for i in 1 2 3; do echo x > /dev/udp/198.18.77.1/9; done'")
@@ -199,10 +199,10 @@ func TestNetworkOfAProcess(t *testing.T) {
 		}
 		return
 	}
-	t.Error("the counters do not stand still")
+	t.Error("the counters keep changing")
 }
 
-// fromIP reads what ip prints.
+// fromIP parses the output of ip.
 func fromIP(t *testing.T, text string) []model.Interface {
 	t.Helper()
 	type side struct{ Bytes, Packets, Errors, Dropped uint64 }
@@ -227,7 +227,7 @@ func fromIP(t *testing.T, text string) []model.Interface {
 	return list
 }
 
-// TestConcurrent: Namespaces may be asked for while a read goes on.
+// TestConcurrent calls Namespaces during a Read.
 func TestConcurrent(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, below("/docker/x", fakeV2()))
@@ -263,8 +263,7 @@ func run(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// startHelper runs this test binary as a process that joins cgroups, does
-// something, and waits for its end.
+// startHelper runs this test binary as a process that joins cgroups, works, and waits for its end.
 func startHelper(t *testing.T, what string, cgroups []string, clone uintptr) *exec.Cmd {
 	t.Helper()
 	cmd := child.Command(context.Background(), "/proc/self/exe")

@@ -10,16 +10,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// noLimit is above every limit: version 1 writes the highest page as one.
+// noLimit is the value from which a limit means none: version 1 reports the highest page as no
+// limit.
 const noLimit = 1 << 62
 
-// number returns the one number in b.
+// number parses the number in b.
 func number(b []byte) (float64, bool) {
 	v, err := strconv.ParseUint(string(bytes.TrimSpace(b)), 10, 64)
 	return float64(v), err == nil
 }
 
-// limit returns the one limit in b: infinite when there is none.
+// limit parses the limit in b: infinite if there is none.
 func limit(b []byte) (float64, bool) {
 	switch string(bytes.TrimSpace(b)) {
 	case "max", "-1":
@@ -32,8 +33,7 @@ func limit(b []byte) (float64, bool) {
 	return v, ok
 }
 
-// pairs hands over the lines NAME NUMBER of b, and says whether all were
-// understood.
+// pairs calls f for the lines NAME NUMBER of b, and reports whether all could be parsed.
 func pairs(b []byte, f func(key []byte, v float64)) bool {
 	all := true
 	for len(b) > 0 {
@@ -50,8 +50,8 @@ func pairs(b []byte, f func(key []byte, v float64)) bool {
 	return all
 }
 
-// parsePressure reads the lines "some" and "full" of a pressure file, whose total
-// is in microseconds.
+// parsePressure parses the lines "some" and "full" of a pressure file. Their total is in
+// microseconds.
 func parsePressure(b []byte, some, full *model.Optional) bool {
 	all := true
 	for len(b) > 0 {
@@ -72,7 +72,7 @@ func parsePressure(b []byte, some, full *model.Optional) bool {
 	return all
 }
 
-// parseDevice reads MAJOR:MINOR.
+// parseDevice parses MAJOR:MINOR.
 func parseDevice(b []byte) (major, minor uint32, ok bool) {
 	left, right, ok := bytes.Cut(b, []byte{':'})
 	if !ok {
@@ -83,15 +83,14 @@ func parseDevice(b []byte) (major, minor uint32, ok bool) {
 	return uint32(x), uint32(y), err == nil && err2 == nil
 }
 
-// parseIO reads io.stat: lines of a device and figures NAME=NUMBER. Older
-// kernels also name devices without any, in front of the next one (5.10) or on a line
-// of their own.
+// parseIO parses io.stat: lines of a device and values NAME=NUMBER. Older kernels also list devices
+// without values, before the next one (5.10) or on a line of their own.
 func parseIO(b []byte) ([]model.DeviceIO, bool) {
 	devices, all := []model.DeviceIO{}, true
 	for len(b) > 0 {
 		var line []byte
 		line, b, _ = bytes.Cut(b, []byte{'\n'})
-		d, named, figures := model.DeviceIO{}, false, false
+		d, named, values := model.DeviceIO{}, false, false
 		for len(line) > 0 {
 			var word []byte
 			word, line, _ = bytes.Cut(line, []byte{' '})
@@ -104,8 +103,8 @@ func parseIO(b []byte) ([]model.DeviceIO, bool) {
 				}
 				continue
 			}
-			to := ioFigure(&d, string(name))
-			if to == nil { // of a policy
+			to := ioValue(&d, string(name))
+			if to == nil { // of an I/O policy
 				continue
 			}
 			v, err := strconv.ParseUint(string(value), 10, 64)
@@ -113,16 +112,16 @@ func parseIO(b []byte) ([]model.DeviceIO, bool) {
 				all = false
 				continue
 			}
-			*to, figures = model.Some(float64(v)), true
+			*to, values = model.Some(float64(v)), true
 		}
-		if named && figures {
+		if named && values {
 			devices = append(devices, d)
 		}
 	}
 	return devices, all
 }
 
-func ioFigure(d *model.DeviceIO, name string) *model.Optional {
+func ioValue(d *model.DeviceIO, name string) *model.Optional {
 	switch name {
 	case "rbytes":
 		return &d.ReadBytes
@@ -138,8 +137,8 @@ func ioFigure(d *model.DeviceIO, name string) *model.Optional {
 	return nil
 }
 
-// parseBlkio reads a file of the blkio controller: lines of a device, what it
-// did, and how much of that. Sync, Async and Total are the same again.
+// parseBlkio parses a file of the blkio controller: lines of a device, an operation and a value.
+// Sync, Async and Total are sums and are ignored by the caller.
 func parseBlkio(b []byte, f func(major, minor uint32, operation string, v float64)) bool {
 	all := true
 	for len(b) > 0 {
@@ -161,23 +160,22 @@ func parseBlkio(b []byte, f func(major, minor uint32, operation string, v float6
 	return all
 }
 
-// maxInterfaces is how many interfaces of a namespace are read: a container
-// that may make some may make any number.
+// maxInterfaces limits the interfaces of a namespace: a container with the capability can make any
+// number.
 const maxInterfaces = 32
 
-// parseNetDev reads /proc/PID/net/dev without the interfaces that are of no
-// interest, which are those that cAdvisor leaves out: the loopback, and what is
-// there for containers inside of the container, whose traffic is counted on
-// the way out. It says how many there was no place for.
+// parseNetDev parses /proc/PID/net/dev without the interfaces that cAdvisor leaves out: the
+// loopback, and those of nested containers, whose traffic is counted at the outer interface.
+// tooMany is the number of interfaces beyond the limit.
 func parseNetDev(b []byte) (list []model.Interface, tooMany uint64, ok bool) {
 	list, ok = []model.Interface{}, true
 	for n := 0; len(b) > 0; n++ {
 		var line []byte
 		line, b, _ = bytes.Cut(b, []byte{'\n'})
-		if n < 2 { // head
+		if n < 2 { // headings
 			continue
 		}
-		at := bytes.LastIndexByte(line, ':') // an alias may have one, too
+		at := bytes.LastIndexByte(line, ':') // an alias may contain one, too
 		if at < 0 {
 			ok = false
 			continue
@@ -208,7 +206,7 @@ func ignored(name []byte) bool {
 	return string(name) == "lo" || bytes.HasPrefix(name, []byte("veth")) || bytes.HasPrefix(name, []byte("docker"))
 }
 
-// parseFields reads the numbers in b, those that have a place.
+// parseFields parses the numbers in b and stores those with a destination.
 func parseFields(b []byte, to []*uint64) bool {
 	for _, p := range to {
 		b = bytes.TrimLeft(b, " ")
@@ -225,7 +223,7 @@ func parseFields(b []byte, to []*uint64) bool {
 	return true
 }
 
-// parsePartitions reads /proc/partitions: lines of MAJOR, MINOR, blocks, name.
+// parsePartitions parses /proc/partitions: lines of MAJOR, MINOR, blocks, name.
 func parsePartitions(b []byte) map[device]string {
 	names := map[device]string{}
 	for line := range bytes.Lines(b) {

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// maxFile is how much of a file is read. The largest file, memory.stat, has 4 KiB.
+	// maxFile is the size limit of a file. The largest file, memory.stat, has 4 KiB.
 	maxFile = 64 << 10
-	// maxBelow is how many cgroups below the cgroup of a container are searched for
-	// processes. A container may make any number of them.
+	// maxBelow limits the search for processes in the cgroups below the cgroup of a container. A
+	// container may make any number of them.
 	maxBelow = 256
 )
 
@@ -45,13 +45,13 @@ func (r *reader) open(dir string) (int, bool) {
 	return fd, err == nil
 }
 
-// file returns the content of a file, valid until the next call, or nil if the file is
-// missing. A file of a removed cgroup answers ENODEV, and a pressure file of a kernel
-// that does not count EOPNOTSUPP.
+// file returns the content of a file, valid until the next call, or nil if the file is missing. A
+// file of a removed cgroup returns ENODEV, a pressure file of a kernel without accounting
+// EOPNOTSUPP.
 //
-// boundedfile.ReadFile reads until the end of a file. Here a first read of less than
-// 1024 bytes is all: the kernel returns a short file of a cgroup at once, and the read
-// that would find its end is half of the cost.
+// boundedfile.ReadFile reads until the end of a file. Here a first read of less than 1024 bytes is
+// complete: the kernel returns a short file of a cgroup at once, and the read that finds its end is
+// half of the cost.
 func (r *reader) file(dir int, name string) []byte {
 	fd, err := boundedfile.Open(dir, name, 0)
 	if err != nil {
@@ -85,15 +85,15 @@ func (r *reader) fail(what string, err error) {
 
 func (r *reader) bad(name string, b []byte) {
 	if r.err == nil {
-		r.err = fmt.Errorf("%s: %.40q is not understood", name, b)
+		r.err = fmt.Errorf("%s: %.40q cannot be parsed", name, b)
 	}
 }
 
-// figure returns the number in a file, divided by by.
-func (r *reader) figure(dir int, name string, by float64) model.Optional {
-	f := r.parse(dir, name, number)
-	f.Value /= by
-	return f
+// value returns the number in a file, divided by by.
+func (r *reader) value(dir int, name string, by float64) model.Optional {
+	v := r.parse(dir, name, number)
+	v.Value /= by
+	return v
 }
 
 // limit returns the limit in a file.
@@ -144,14 +144,14 @@ func (r *reader) populated(dir int) bool {
 
 // processes are the processes of a cgroup.
 type processes struct {
-	before int // the process of the last read
+	before int // pid of the last read
 	first  int
-	stays  bool // before is still there
+	stays  bool // before is still in the cgroup
 	count  int
 }
 
-// pid returns the process of the last read if it is still there, else the first.
-// Processes of a foreign process namespace show as 0.
+// pid returns the process of the last read if it is still in the cgroup, else the first. The pid of
+// a process outside of the pid namespace is 0.
 func (p *processes) pid() int {
 	if p.stays {
 		return p.before
@@ -209,7 +209,7 @@ func (r *reader) processes(dir int, p *processes) bool {
 	}
 }
 
-// processesBelow adds the processes of the cgroups below.
+// processesBelow adds the processes of the cgroups below top.
 func (r *reader) processesBelow(top string, p *processes) {
 	todo, seen := []string{top}, 0
 	for len(todo) > 0 {

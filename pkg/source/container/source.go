@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package container reads what containers and jobs use of the node: the files of
-// their cgroups, version 1, version 2 or some of each, and the interfaces of their
-// network namespaces.
+// Package container reads the resource usage of containers and jobs: the files of their cgroups,
+// version 1, version 2 or both, and the interfaces of their network namespaces.
 //
-// It reads the cgroup of each workload on the scrape and keeps nothing open
-// between two. A file that is not there leaves its figure unknown, one that
-// cannot be read or understood costs its own figure and is told as the state of
-// that cgroup; a cgroup that goes away meanwhile is left out.
+// Read reads the cgroup of each workload and keeps no file open. A missing file leaves its value
+// unknown. An unreadable file drops only its own value and is reported as the state of that cgroup.
+// A cgroup that is removed meanwhile is left out.
 //
-// The files are read here and not through containerd/cgroups/v3, with which the
-// tests compare. Its statistics tell a file that is missing as a zero and do not
-// have the limits, the swap of version 1 or the kernel memory of version 2. Its
-// reader for version 1 gives up on all controllers when one file is missing (no
-// swap accounting, no kmem) and reads /proc/partitions for each cgroup, and both
-// log to a global logger. It tells half of what is read here, in twice the time and
-// with ten times the memory (BenchmarkLibrary, BenchmarkRead).
+// The files are read here and not through containerd/cgroups/v3, with which the tests compare. Its
+// statistics report a missing file as zero and do not contain the limits, the swap of version 1 or
+// the kernel memory of version 2. Its reader for version 1 fails for all controllers if one file is
+// missing (no swap accounting, no kmem) and reads /proc/partitions for each cgroup, and both log to
+// a global logger. It returns half of these values, in twice the time and with ten times the memory
+// (BenchmarkLibrary, BenchmarkRead).
 package container
 
 import (
@@ -39,59 +36,57 @@ import (
 // Options of a Source.
 type Options struct {
 	Procfs string // /proc
-	// Mount is where the tree is mounted that the paths below are of, V2
-	// whether that is cgroup v2. The controllers of version 1, and version 2
-	// beside them, are looked for in the directories next to it.
+	// Mount is the mount point of the tree that contains the paths below, V2 whether that is cgroup
+	// v2. The controllers of version 1, and a version 2 tree, are searched in the directories next
+	// to it.
 	Mount string
 	V2    bool
-	// Groups tells the workloads to read: the id of the cgroup of each, which is
-	// its inode, and the path below the mount. More tells the paths of
-	// others whose id is not known; nil: there are none.
+	// Groups returns the workloads to read: the id of each cgroup, which is its inode, and the path
+	// below the mount. More returns the paths of others with unknown ids; nil: there are none.
 	Groups func() map[uint64]string
 	More   func() []string
-	// NamespacesOnly leaves out what workloads use: only the namespaces that they
-	// are in are told, without the interfaces, as they were up to 10 s ago.
+	// NamespacesOnly disables the usage: Read returns only the namespaces, without the interfaces,
+	// at most 10 s old.
 	NamespacesOnly bool
 	Logger         *zap.Logger
-	Now            func() time.Time // time.Now
+	Now            func() time.Time // default time.Now
 }
 
 const (
-	// workers is how many cgroups are read at a time. The kernel may take a
-	// while to sum up memory.stat on a node of many cores.
+	// workers is the number of cgroups that are read at a time. On a node with many cores the
+	// kernel needs some time to sum up memory.stat.
 	workers = 4
-	// maxFailed is how many cgroups that cannot be read are told.
+	// maxFailed limits the states of cgroups that cannot be read.
 	maxFailed = 16
-	// lookAgain is how old the namespaces may be where they alone are wanted.
-	lookAgain = 10 * time.Second
+	// maxNamespacesAge is the maximum age of the namespaces with NamespacesOnly.
+	maxNamespacesAge = 10 * time.Second
 )
 
-// A Source reads the cgroups of workloads. Its methods may be called at any time
-// from anywhere.
+// A Source reads the cgroups of workloads. Its methods may be called concurrently.
 type Source struct {
 	procfs string
 	mount  string
 	trees  trees
 	groups func() map[uint64]string
 	more   func() []string
-	only   bool // the namespaces
+	only   bool // only the namespaces
 	now    func() time.Time
 
-	mu         sync.Mutex // for all that follows
-	known      map[uint64]known
-	namespaces []model.Namespace // of the last look
-	looked     time.Time
-	tooMany    uint64 // interfaces that had no place, at most at once
-	disks      disks
+	mu             sync.Mutex // guards the following fields
+	known          map[uint64]known
+	namespaces     []model.Namespace // of the last Read
+	namespacesRead time.Time
+	tooMany        uint64 // highest number of interfaces beyond the limit in one Read
+	disks          disks
 }
 
-// known is what is remembered of a cgroup from one read to the next.
+// known is the state of a cgroup that is kept between reads.
 type known struct {
 	pid     int // a process in it
 	created time.Time
 }
 
-// group is a cgroup to be read, and what was read.
+// group is a cgroup to read, with the result.
 type group struct {
 	id    uint64
 	path  string
@@ -101,7 +96,7 @@ type group struct {
 	err   error
 }
 
-// New finds the controllers. ErrAbsent when no cgroup tree is mounted.
+// New finds the controllers. It returns ErrAbsent if no cgroup hierarchy is mounted.
 func New(o Options) (*Source, error) {
 	if o.Mount == "" {
 		return nil, fmt.Errorf("no cgroup hierarchy is mounted: %w", model.ErrAbsent)
@@ -126,7 +121,7 @@ func New(o Options) (*Source, error) {
 // Name is "container".
 func (s *Source) Name() string { return "container" }
 
-// Close has nothing to release.
+// Close does nothing.
 func (s *Source) Close() error { return nil }
 
 // Read reads the cgroups of all workloads and the network namespaces of their
@@ -164,7 +159,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if ctx.Err() != nil { // not all were read
 		return out, ctx.Err()
 	}
-	spaces, tooMany, err := s.look(groups)
+	spaces, tooMany, err := s.readNamespaces(groups)
 	if s.only {
 		out.Usages = nil
 		for i := range spaces {
@@ -176,7 +171,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	defer s.mu.Unlock()
 	s.namespaces, s.tooMany = spaces, max(s.tooMany, tooMany)
 	if err == nil {
-		s.looked = s.now()
+		s.namespacesRead = s.now()
 	}
 	s.known = make(map[uint64]known, len(groups))
 	for i := range groups {
@@ -188,18 +183,18 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return out, errors.Join(err, s.disks.name(s.procfs, out.Usages, s.now()))
 }
 
-// recent is what was read last, where that will do.
+// recent returns the namespaces of the last Read if they are recent enough.
 func (s *Source) recent() ([]model.Namespace, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.only || s.looked.IsZero() || s.now().Sub(s.looked) >= lookAgain {
+	if !s.only || s.namespacesRead.IsZero() || s.now().Sub(s.namespacesRead) >= maxNamespacesAge {
 		return nil, false
 	}
 	return slices.Clone(s.namespaces), true
 }
 
-// list returns the cgroups to be read, the oldest first: ids grow, and the
-// sandbox of a pod is made before the containers that share its network.
+// list returns the cgroups to read, the oldest first: ids grow, and the sandbox of a pod is made
+// before the containers that share its network.
 func (s *Source) list() []group {
 	var paths map[uint64]string
 	if s.groups != nil {
@@ -243,14 +238,13 @@ func (s *Source) read(r *reader, g *group) {
 		return
 	}
 	s.trees.read(r, g.path, &g.usage)
-	// The files of a cgroup that was removed are not there either.
+	// The files of a removed cgroup are missing, too.
 	var st unix.Stat_t
 	r.gone = r.gone || unix.Stat(s.mount+g.path, &st) != nil || st.Ino != g.id
 	g.gone, g.err = r.gone, r.err
 }
 
-// readProcesses reads the directory of the cgroup and the processes in it and in
-// those below.
+// readProcesses reads the directory of the cgroup, its processes and those of the cgroups below.
 func (s *Source) readProcesses(r *reader, g *group) {
 	dir, ok := r.open(s.mount + g.path)
 	if !ok {
@@ -260,10 +254,10 @@ func (s *Source) readProcesses(r *reader, g *group) {
 	defer unix.Close(dir)
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil || st.Ino != g.id {
-		r.gone = true // another one has its name
+		r.gone = true // another cgroup has its path
 		return
 	}
-	// The time changes when something is made in the directory.
+	// The modification time changes when an entry is made in the directory.
 	if made := time.Unix(st.Mtim.Unix()); g.known.created.IsZero() || made.Before(g.known.created) {
 		g.known.created = made
 	}
@@ -272,7 +266,7 @@ func (s *Source) readProcesses(r *reader, g *group) {
 	if !r.processes(dir, &p) {
 		return
 	}
-	if st.Nlink != 2 { // a directory has two links, and one more for each in it
+	if st.Nlink != 2 { // a directory has two links, and one more for each subdirectory
 		r.processesBelow(s.mount+g.path, &p)
 	}
 	g.known.pid = p.pid()

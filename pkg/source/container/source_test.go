@@ -22,9 +22,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The trees in this file are fakes: directories with the files of a kernel that
-// this machine does not run, or with what no kernel would write. kernel_test.go
-// reads real ones.
+// The trees in this file are fakes: directories with the files of another kernel, or with invalid
+// content. kernel_test.go reads real ones.
 
 func write(t testing.TB, root string, files map[string]string) {
 	t.Helper()
@@ -48,7 +47,7 @@ func inode(t testing.TB, path string) uint64 {
 	return st.Ino
 }
 
-// below puts a directory before the names of files.
+// below adds a directory to the names of files.
 func below(dir string, files map[string]string) map[string]string {
 	out := map[string]string{}
 	for name, text := range files {
@@ -57,7 +56,7 @@ func below(dir string, files map[string]string) map[string]string {
 	return out
 }
 
-// fakeV2 are the files of a cgroup of version 2, Linux 6.12.
+// fakeV2 returns the files of a cgroup of version 2, Linux 6.12.
 func fakeV2() map[string]string {
 	return map[string]string{
 		"cgroup.procs": "41\n42\n43\n",
@@ -105,7 +104,7 @@ func usageV2() model.Usage {
 	}
 }
 
-// fakeV1 are the files of a cgroup of version 1 on Linux 6.12, by controller.
+// fakeV1 returns the files of a cgroup of version 1 on Linux 6.12, by controller.
 func fakeV1(path string) map[string]string {
 	files := map[string]string{}
 	for controller, f := range map[string]map[string]string{
@@ -176,7 +175,7 @@ func read(t testing.TB, s *Source) model.Snapshot {
 	return got
 }
 
-// only reads the one workload that there is.
+// only reads the only workload.
 func only(t testing.TB, s *Source) (model.Usage, []model.DeviceState) {
 	t.Helper()
 	got := read(t, s)
@@ -233,8 +232,8 @@ func TestV1(t *testing.T) {
 	}
 }
 
-// TestHybrid: pressure comes from the tree of version 2 beside those of version
-// 1, but not of a cgroup there that nobody is in.
+// TestHybrid checks that pressure comes from the secondary tree of version 2, but not from a cgroup
+// without processes there.
 func TestHybrid(t *testing.T) {
 	for populated := range 2 {
 		root := t.TempDir()
@@ -257,15 +256,14 @@ func TestHybrid(t *testing.T) {
 	}
 }
 
-// TestHybridV2: workloads are told of the tree of version 2, which has some
-// of the controllers.
+// TestHybridV2 identifies workloads in the tree of version 2, which has some of the controllers.
 func TestHybridV2(t *testing.T) {
 	root := t.TempDir()
 	files := fakeV2()
 	write(t, root, below("/unified/docker/x", files))
 	write(t, root, map[string]string{
 		"unified/cgroup.controllers": "memory\n", "pids/docker/x/pids.current": "5\n", "pids/docker/x/pids.max": "6\n",
-		"unified/cgroup.procs": "", "pids/cgroup.procs": "", "memory/none": "", // nothing is mounted there
+		"unified/cgroup.procs": "", "pids/cgroup.procs": "", "memory/none": "", // not mount points
 	})
 	got, _ := only(t, fake(t, root+"/unified", true, "/docker/x"))
 	want := usageV2()
@@ -275,8 +273,8 @@ func TestHybridV2(t *testing.T) {
 	}
 }
 
-// TestMissing takes away one file after the other: what is not there is unknown,
-// everything else is as before, and nobody complains.
+// TestMissing removes one file after the other: its values are unknown, the others are unchanged,
+// and there is no error.
 func TestMissing(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, below("/docker/x", fakeV2()))
@@ -304,10 +302,10 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// lacks takes from u what a file of version 2 tells.
+// lacks removes the values of a file of version 2 from u.
 func lacks(u *model.Usage, file string) {
-	none := func(figures ...*model.Optional) {
-		for _, f := range figures {
+	none := func(values ...*model.Optional) {
+		for _, f := range values {
 			*f = model.Optional{}
 		}
 	}
@@ -353,8 +351,8 @@ func lacks(u *model.Usage, file string) {
 	}
 }
 
-// TestGarbage spoils one file after the other: that costs what the file tells,
-// at most, and is told.
+// TestGarbage writes invalid content to one file after the other: it drops at most the values of
+// that file, and is reported.
 func TestGarbage(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, below("/docker/x", fakeV2()))
@@ -367,7 +365,7 @@ func TestGarbage(t *testing.T) {
 			empty := junk == "" && slices.Contains([]string{
 				"cgroup.procs", "cpu.stat", "memory.stat", "memory.events", "io.stat", "cpu.pressure", "memory.pressure", "io.pressure",
 			}, name) || junk == "\n" && name == "io.stat"
-			if told := len(states) > 0; told == empty {
+			if reported := len(states) > 0; reported == empty {
 				t.Errorf("%s %q: states %v", name, junk, states)
 			}
 			want := usageV2()
@@ -385,7 +383,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// TestBadLine: a line that is not understood costs itself.
+// TestBadLine checks that a line that cannot be parsed drops only itself.
 func TestBadLine(t *testing.T) {
 	root := t.TempDir()
 	files := fakeV2()
@@ -428,7 +426,7 @@ func TestHugeNumbers(t *testing.T) {
 	}
 }
 
-// TestGone: a cgroup that is gone, or whose name another one has, is left out.
+// TestGone checks that a removed cgroup, or one replaced at the same path, is left out.
 func TestGone(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, below("/docker/x", fakeV2()))
@@ -448,7 +446,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestUnreadable: what cannot be read is told for some, not for all.
+// TestUnreadable checks that the number of reported failures is limited.
 func TestUnreadable(t *testing.T) {
 	root := t.TempDir()
 	var paths []string
@@ -468,7 +466,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestNested: processes below the cgroup are those of the workload, too.
+// TestNested checks that processes below the cgroup belong to the workload.
 func TestNested(t *testing.T) {
 	root := t.TempDir()
 	files := fakeV2()
@@ -486,7 +484,7 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// TestMore: containers that are known by their path only.
+// TestMore checks containers that are known only by their path.
 func TestMore(t *testing.T) {
 	root := t.TempDir()
 	for _, path := range []string{"/docker/x", "/my/own", "/other"} {
@@ -507,7 +505,7 @@ func TestMore(t *testing.T) {
 	}
 }
 
-// TestCreated: the time stays when the directory's changes.
+// TestCreated checks that the time stays when the directory changes.
 func TestCreated(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, below("/docker/x", fakeV2()))
@@ -535,7 +533,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestDeadline: what was read in time is told.
+// TestDeadline checks that the values read in time are returned.
 func TestDeadline(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, below("/docker/x", fakeV2()))

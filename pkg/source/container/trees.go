@@ -15,18 +15,18 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// trees are where the controllers are mounted.
+// trees holds the mount points of the controllers.
 type trees struct {
-	v2 string            // empty if nowhere
+	v2 string            // empty if not mounted
 	v1 map[string]string // by controller
-	// beside says that v2 is not the tree that workloads are told of: a runtime
-	// may have made a cgroup there and put nothing into it.
-	beside bool
+	// secondary means that the cgroups of workloads are not identified in v2: a runtime may have
+	// made a cgroup there without processes.
+	secondary bool
 }
 
-// findTrees looks for the other hierarchies next to the mount.
+// findTrees looks for the other hierarchies in the directory of the mount.
 func findTrees(mount string, v2 bool) (trees, error) {
-	t := trees{v1: map[string]string{}, beside: !v2}
+	t := trees{v1: map[string]string{}, secondary: !v2}
 	if v2 {
 		t.v2 = mount
 	}
@@ -38,7 +38,7 @@ func findTrees(mount string, v2 bool) (trees, error) {
 	for _, e := range entries {
 		dir := filepath.Join(parent, e.Name())
 		switch {
-		case dir == t.v2 || !exists(filepath.Join(dir, "cgroup.procs")): // nothing is mounted there
+		case dir == t.v2 || !exists(filepath.Join(dir, "cgroup.procs")): // not a mount point of cgroups
 			continue
 		case exists(filepath.Join(dir, "cgroup.controllers")):
 			t.v2 = cmp.Or(t.v2, dir)
@@ -58,8 +58,8 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// A controller is what is read of a controller: its name in version 1, the files
-// there, and those in version 2.
+// A controller is a controller with its name in version 1 and the functions that read its files in
+// each version.
 type controller struct {
 	v1     string
 	readV1 func(*reader, int, *model.Usage)
@@ -74,7 +74,7 @@ var controllers = []controller{
 	{"pids", (*reader).pids, (*reader).pids},
 }
 
-// read reads the files of all controllers, each where it is mounted.
+// read reads the files of all controllers from their mount points.
 func (t *trees) read(r *reader, path string, u *model.Usage) {
 	for _, c := range controllers {
 		if t.v1[c.v1] == "" {
@@ -93,7 +93,7 @@ func (t *trees) read(r *reader, path string, u *model.Usage) {
 		return
 	}
 	defer unix.Close(dir)
-	if t.beside && !r.populated(dir) {
+	if t.secondary && !r.populated(dir) {
 		return
 	}
 	for _, c := range controllers {

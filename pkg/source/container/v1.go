@@ -8,16 +8,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// ticks is how many of the units of cpuacct.stat make a second (USER_HZ): the
-// same on every architecture that we run on.
+// ticks is the number of units of cpuacct.stat in a second (USER_HZ), the same on all supported
+// architectures.
 const ticks = 100
 
-// cpuV1 reads cpu.shares, cpu.cfs_period_us, cpu.cfs_quota_us and, where there is a quota,
-// cpu.stat, in nanoseconds.
+// cpuV1 reads cpu.shares, cpu.cfs_period_us, cpu.cfs_quota_us and, if there is a quota, cpu.stat,
+// in nanoseconds.
 func (r *reader) cpuV1(dir int, u *model.Usage) {
 	c := &u.CPU
-	c.Shares = r.figure(dir, "cpu.shares", 1)
-	c.Period = r.figure(dir, "cpu.cfs_period_us", 1)
+	c.Shares = r.value(dir, "cpu.shares", 1)
+	c.Period = r.value(dir, "cpu.cfs_period_us", 1)
 	c.Quota = r.limit(dir, "cpu.cfs_quota_us")
 	if !c.Quota.Known || math.IsInf(c.Quota.Value, 1) {
 		return
@@ -36,7 +36,7 @@ func (r *reader) cpuV1(dir int, u *model.Usage) {
 
 // cpuacctV1 reads cpuacct.usage, in nanoseconds, and cpuacct.stat, in ticks.
 func (r *reader) cpuacctV1(dir int, u *model.Usage) {
-	u.CPU.Total = r.figure(dir, "cpuacct.usage", 1e9)
+	u.CPU.Total = r.value(dir, "cpuacct.usage", 1e9)
 	r.pairs(dir, "cpuacct.stat", func(key []byte, v float64) {
 		switch string(key) {
 		case "user":
@@ -47,14 +47,14 @@ func (r *reader) cpuacctV1(dir int, u *model.Usage) {
 	})
 }
 
-// memoryV1 reads the files of the memory controller. Those of swap and of kernel
-// memory are there only where these are counted.
+// memoryV1 reads the files of the memory controller. Those of swap and of kernel memory exist only
+// if the kernel accounts for them.
 func (r *reader) memoryV1(dir int, u *model.Usage) {
 	m := &u.Memory
-	m.Usage = r.figure(dir, "memory.usage_in_bytes", 1)
-	m.Peak = r.figure(dir, "memory.max_usage_in_bytes", 1)
-	m.LimitHits = r.figure(dir, "memory.failcnt", 1)
-	m.Kernel = r.figure(dir, "memory.kmem.usage_in_bytes", 1)
+	m.Usage = r.value(dir, "memory.usage_in_bytes", 1)
+	m.Peak = r.value(dir, "memory.max_usage_in_bytes", 1)
+	m.LimitHits = r.value(dir, "memory.failcnt", 1)
+	m.Kernel = r.value(dir, "memory.kmem.usage_in_bytes", 1)
 	m.Limit = r.limit(dir, "memory.limit_in_bytes")
 	m.SwapLimit = r.limit(dir, "memory.memsw.limit_in_bytes")
 	m.Reservation = r.limit(dir, "memory.soft_limit_in_bytes")
@@ -89,7 +89,7 @@ func (r *reader) memoryV1(dir int, u *model.Usage) {
 	})
 }
 
-// workingSet is computed as the kubelet does.
+// workingSet computes the working set as the kubelet does.
 func workingSet(usage, inactiveFile model.Optional) model.Optional {
 	if !usage.Known || !inactiveFile.Known {
 		return model.Optional{}
@@ -97,9 +97,8 @@ func workingSet(usage, inactiveFile model.Optional) model.Optional {
 	return model.Some(max(0, usage.Value-inactiveFile.Value))
 }
 
-// blkioV1 reads blkio.throttle.io_service_bytes and io_serviced, which count
-// with every scheduler, those with the cgroups below where the kernel has
-// them (4.17).
+// blkioV1 reads blkio.throttle.io_service_bytes and io_serviced, which count with every scheduler,
+// including the cgroups below if the kernel supports it (4.17).
 func (r *reader) blkioV1(dir int, u *model.Usage) {
 	bytes := r.blkio(dir, u, "blkio.throttle.io_service_bytes", func(d *model.DeviceIO, op string) *model.Optional {
 		switch op {
@@ -145,7 +144,7 @@ func (r *reader) blkio(dir int, u *model.Usage, name string, place func(*model.D
 	return true
 }
 
-// deviceIn finds a device, or adds it. There are few.
+// deviceIn finds a device, or adds it. The list is short.
 func deviceIn(u *model.Usage, major, minor uint32) *model.DeviceIO {
 	for i := range u.IO {
 		if d := &u.IO[i]; d.Major == major && d.Minor == minor {
@@ -158,6 +157,6 @@ func deviceIn(u *model.Usage, major, minor uint32) *model.DeviceIO {
 
 // pids reads pids.current and pids.max, in both versions.
 func (r *reader) pids(dir int, u *model.Usage) {
-	u.Threads = r.figure(dir, "pids.current", 1)
+	u.Threads = r.value(dir, "pids.current", 1)
 	u.ThreadsMax = r.limit(dir, "pids.max")
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// cpuV2 reads cpu.stat, in microseconds, cpu.max and cpu.weight. Without the
-// controller a cgroup has the first, with the times only.
+// cpuV2 reads cpu.stat, in microseconds, cpu.max and cpu.weight. Without the controller a cgroup
+// has only cpu.stat, with the times.
 func (r *reader) cpuV2(dir int, u *model.Usage) {
 	c := &u.CPU
 	r.pairs(dir, "cpu.stat", func(key []byte, v float64) {
@@ -38,7 +38,7 @@ func (r *reader) cpuV2(dir int, u *model.Usage) {
 			r.bad("cpu.max", b)
 		}
 	}
-	if weight := r.figure(dir, "cpu.weight", 1); weight.Known && weight.Value >= 1 && weight.Value <= 10000 {
+	if weight := r.value(dir, "cpu.weight", 1); weight.Known && weight.Value >= 1 && weight.Value <= 10000 {
 		c.Shares = model.Some(sharesOf(weight.Value))
 	}
 }
@@ -48,16 +48,16 @@ func sharesOf(weight float64) float64 {
 	return float64(2 + (uint64(weight)-1)*262142/9999)
 }
 
-// memoryV2 reads the files of the memory controller. Older kernels have no
-// memory.peak (5.19), and no kernel in memory.stat (5.18).
+// memoryV2 reads the files of the memory controller. Older kernels have no memory.peak (5.19), and
+// no field kernel in memory.stat (5.18).
 func (r *reader) memoryV2(dir int, u *model.Usage) {
 	m := &u.Memory
-	m.Usage = r.figure(dir, "memory.current", 1)
+	m.Usage = r.value(dir, "memory.current", 1)
 	if !m.Usage.Known && r.gone {
 		return
 	}
-	m.Peak = r.figure(dir, "memory.peak", 1)
-	m.Swap = r.figure(dir, "memory.swap.current", 1)
+	m.Peak = r.value(dir, "memory.peak", 1)
+	m.Swap = r.value(dir, "memory.swap.current", 1)
 	m.Limit = r.limit(dir, "memory.max")
 	m.SwapLimit = r.limit(dir, "memory.swap.max")
 	m.Reservation = r.limit(dir, "memory.min")

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drm reads how the kernel's Direct Rendering Manager numbers GPUs,
-// whoever makes them.
+// Package drm reads the numbers of GPUs in the kernel's Direct Rendering Manager, for all
+// vendors.
 //
-// Everything is in the symbolic links of /sys/class/drm: a card's own link names
-// the device that it is of, and with it the PCI function; a render node of the
-// same device belongs to the card; the device's driver link names the driver. No
-// attribute is read, so that no GPU is woken. /dev/dri/by-path, which others read,
-// is made by udev from the same links, and is missing where there is no udev.
+// All data comes from the symbolic links of /sys/class/drm: a card's link names its device,
+// and with it the PCI function; a render node of the same device belongs to the card; the
+// device's driver link names the driver. No attribute is read, so no GPU is woken. udev makes
+// /dev/dri/by-path from the same links; without udev it is missing.
 //
-// It is read on the scrape: a directory and one lstat for each card. As long as
-// these are the same links, what they say cannot have changed and is not read
-// again; a card that was removed and added again has another inode.
+// A scrape reads a directory and calls lstat for each card. While the links are the same,
+// their targets cannot change and are not read again; a card that was removed and added again
+// has another inode.
 package drm
 
 import (
@@ -34,7 +33,7 @@ import (
 
 // Options configure a Source.
 type Options struct {
-	Sysfs string // where sysfs is mounted: /sys
+	Sysfs string // mount point of sysfs: /sys
 }
 
 // Source reads the DRI devices of the node.
@@ -42,30 +41,28 @@ type Source struct {
 	class string
 
 	mu    sync.Mutex
-	links []link // of the cards that devices was read from
+	links []link // of the cards in devices
 	known []model.DRIDevice
 }
 
-// link is the symbolic link of a card, as it can be told from one that is made
-// later under the same name.
+// link identifies the symbolic link of a card, also among later links with the same name.
 type link struct {
 	name    string
 	inode   uint64
 	changed time.Time
 }
 
-// New makes a Source.
+// New returns a Source.
 func New(o Options) (*Source, error) { return &Source{class: filepath.Join(o.Sysfs, "class/drm")}, nil }
 
 // Name returns "drm".
 func (s *Source) Name() string { return "drm" }
 
-// maxCards is more than a node with 16 accelerators in 8 partitions each has.
+// maxCards is more than the cards of a node with 16 accelerators with 8 partitions each.
 const maxCards = 1024
 
-// Read returns DRI, sorted by number. The error wraps model.ErrAbsent where the
-// kernel has no DRM or no card. More than maxCards are an error, and the first of
-// them are returned.
+// Read returns DRI, sorted by number. The error wraps model.ErrAbsent if the kernel has no DRM
+// or no card. With more than maxCards cards it returns the first ones and an error.
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +80,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 		}
 		info, err := e.Info()
 		if err != nil {
-			continue // gone since
+			continue // removed since
 		}
 		links = append(links, link{e.Name(), inode(info), info.ModTime()})
 	}
@@ -93,19 +90,19 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	}
 	if len(links) > maxCards {
 		links = links[:maxCards]
-		err = fmt.Errorf("%s has more than %d cards: the rest is left out", s.class, maxCards)
+		err = fmt.Errorf("%s has more than %d cards: some are missing", s.class, maxCards)
 	}
 	if !slices.Equal(links, s.links) {
 		s.known = s.devices(links, entries)
 		s.links = links
 		if len(s.known) < len(links) {
-			s.links = nil // one went while we looked: look again
+			s.links = nil // a card was removed during the read: read again
 		}
 	}
 	return model.Snapshot{DRI: slices.Clone(s.known)}, err
 }
 
-// Close does nothing.
+// Close returns nil.
 func (s *Source) Close() error { return nil }
 
 // devices reads the links of all cards and render nodes.
@@ -137,8 +134,8 @@ func (s *Source) devices(cards []link, entries []fs.DirEntry) []model.DRIDevice 
 	return devices
 }
 
-// device is the directory of the device that a node is of:
-// ../../devices/pci0000:00/0000:00:01.0 for .../drm/card0 below it.
+// device returns the device directory of a node: ../../devices/pci0000:00/0000:00:01.0 for
+// .../drm/card0 below it.
 func (s *Source) device(node string) (string, bool) {
 	target, err := os.Readlink(filepath.Join(s.class, node))
 	if err != nil {
@@ -149,9 +146,9 @@ func (s *Source) device(node string) (string, bool) {
 
 var pciFunction = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
-// pciAddress is the PCI function that a device is, or that it is the virtio device
-// of. A display behind a USB controller is not that controller, and a partition of
-// an accelerator is a platform device.
+// pciAddress returns the PCI function of a device, or of its virtio device. A display on USB
+// does not get the address of the USB controller, and a partition of an accelerator is a
+// platform device.
 func pciAddress(device string) string {
 	name := path.Base(device)
 	if strings.HasPrefix(name, "virtio") {
@@ -163,7 +160,7 @@ func pciAddress(device string) string {
 	return name
 }
 
-// number is N of a name like cardN; a connector, card0-DP-1, is none.
+// number returns N of a name like cardN; a connector, card0-DP-1, has none.
 func number(name, prefix string) (int, bool) {
 	digits, ok := strings.CutPrefix(name, prefix)
 	if !ok || digits == "" || digits[0] < '0' || digits[0] > '9' {

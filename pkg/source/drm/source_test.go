@@ -13,8 +13,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// tree is a FAKE sysfs: the links of class/drm as a 6.1 kernel makes them (seen in the guest with virtio-gpu). The
-// real ones are compared with the driver's own answers in tests/e2e/dri_test.go.
+// tree is a FAKE sysfs: the links of class/drm like in a 6.1 kernel (seen in the guest with
+// virtio-gpu). tests/e2e/dri_test.go compares the real ones with the driver's own answers.
 type tree struct {
 	t   *testing.T
 	dir string
@@ -36,7 +36,7 @@ func (f tree) link(target, name string) {
 	}
 }
 
-// add makes the device's directory with its nodes.
+// add adds the device's directory with its nodes.
 func (f tree) add(device, driver string, nodes ...string) {
 	f.t.Helper()
 	for _, n := range nodes {
@@ -128,7 +128,8 @@ func TestHotPlug(t *testing.T) {
 	second := model.DRIDevice{Card: "/dev/dri/card1", CardID: 1, PCIAddress: "0000:00:02.0", Driver: "amdgpu"}
 	wantDevices(t, s, first, second)
 
-	// The same number for another device: the names in the directory are the same as before.
+	// The number is reused by another device: the names in the directory are the same as
+	// before.
 	f.remove("pci0000:00/0000:00:01.0", "card0", "renderD128")
 	f.add("pci0000:00/0000:00:03.0", "nouveau", "card0", "renderD128")
 	first.PCIAddress, first.Driver = "0000:00:03.0", "nouveau"
@@ -138,7 +139,7 @@ func TestHotPlug(t *testing.T) {
 	wantDevices(t, s, first)
 }
 
-// TestUnchanged: while the cards are the same, their links are not read again.
+// TestUnchanged checks that links are not read again while the cards are the same.
 func TestUnchanged(t *testing.T) {
 	f := newTree(t)
 	f.add("pci0000:00/0000:00:01.0", "amdgpu", "card0")

@@ -16,28 +16,28 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// answers are the counters of a node.
+// answers holds the counters of a node.
 type answers struct {
 	ports   map[int][]model.Counter // by number
 	at      time.Time
-	problem string // why that is not newer
-	failed  int    // rounds since it answered
+	problem string // why the counters are old
+	failed  int    // failed rounds since the last answer
 
-	// fewer says that it is asked only for ports with a link and those that it has
-	// answered for: it did not answer for another. Switches count ports that they do
-	// not have, as halves of ports.
+	// fewer limits the requests to ports with a link and ports that have answered before: a request
+	// for another port failed. Switches report ports that they do not have, as the halves of split
+	// ports.
 	fewer bool
 }
 
-// fail keeps what was read.
+// fail stores an error and keeps the counters.
 func (a *answers) fail(err error) {
 	a.problem = err.Error()
 	a.failed++
 }
 
-// ask reads the counters: of the hosts in one go, of the switches a few at once, the
-// ones that answered last time first.
-func (s *Source) ask(ctx context.Context, sweep string, swept bool) {
+// readCounters reads the counters: those of the hosts in one run, those of the switches a few at a
+// time, beginning with the switches that answered last time.
+func (s *Source) readCounters(ctx context.Context, sweep string, swept bool) {
 	var jobs []string
 	for guid, n := range s.found.nodes {
 		if n.kind == model.FabricSwitch {
@@ -52,17 +52,17 @@ func (s *Source) ask(ctx context.Context, sweep string, swept bool) {
 	hosts := ""
 	switch {
 	case !s.run.has(ibqueryerrors):
-		hosts = s.hostsFail(errors.New("ibqueryerrors is not installed"))
+		hosts = s.failHosts(errors.New("ibqueryerrors is not installed"))
 	case swept:
-		all.Go(func() { hosts = s.askHosts(ctx, sweep) })
+		all.Go(func() { hosts = s.readHosts(ctx, sweep) })
 	default:
-		hosts = s.hostsFail(errors.New("the sweep failed"))
+		hosts = s.failHosts(errors.New("the sweep failed"))
 	}
 	next := make(chan string)
 	for range min(s.parallel, len(jobs)) {
 		all.Go(func() {
 			for guid := range next {
-				s.askSwitch(ctx, guid, shared)
+				s.readSwitch(ctx, guid, shared)
 			}
 		})
 	}
@@ -72,12 +72,13 @@ func (s *Source) ask(ctx context.Context, sweep string, swept bool) {
 	close(next)
 	all.Wait()
 	for _, guid := range jobs {
-		s.tell(guid, s.known[guid].problem)
+		s.logState(guid, s.known[guid].problem)
 	}
-	s.tell("hosts", hosts)
+	s.logState("hosts", hosts)
 }
 
-// sharedLIDs are those that more than one node has, for a moment of a subnet manager.
+// sharedLIDs returns the LIDs that more than one node has, which can happen while a subnet manager
+// assigns them.
 func sharedLIDs(t *topology) map[uint32]bool {
 	count := map[uint32]int{}
 	for _, n := range t.nodes {
@@ -91,12 +92,12 @@ func sharedLIDs(t *topology) map[uint32]bool {
 	return shared
 }
 
-// askSwitch reads the counters of a switch, all of them or none.
-func (s *Source) askSwitch(ctx context.Context, guid string, shared map[uint32]bool) {
+// readSwitch reads the counters of a switch, all of them or none.
+func (s *Source) readSwitch(ctx context.Context, guid string, shared map[uint32]bool) {
 	n, a := s.found.nodes[guid], s.known[guid]
 	switch {
 	case time.Since(s.discovered) > maxRounds*s.interval:
-		a.fail(errors.New("its LID may be another one by now: no sweep has succeeded for long"))
+		a.fail(errors.New("its LID may have changed: no sweep has succeeded for too long"))
 		return
 	case n.lid == 0:
 		a.fail(errors.New("it has no LID: the fabric needs a subnet manager (opensm)"))
@@ -113,7 +114,8 @@ func (s *Source) askSwitch(ctx context.Context, guid string, shared map[uint32]b
 	}
 	ports, err := s.counters(ctx, n.lid, all)
 	if err != nil && len(ports) > 0 && ctx.Err() == nil {
-		// It answered, but not for each port. For one that it has, that is a question that got lost.
+		// The switch answered, but not for each port. If one of these ports has answered before,
+		// the request was lost.
 		first := slices.IndexFunc(all, func(p int) bool { return ports[p] == nil })
 		if first >= 0 && !slices.Contains(some, all[first]) {
 			ports, err = s.counters(ctx, n.lid, some)
@@ -131,8 +133,8 @@ func (s *Source) askSwitch(ctx context.Context, guid string, shared map[uint32]b
 	a.at, a.problem, a.failed = time.Now(), "", 0
 }
 
-// numbers are those of the node's ports, or of fewer: those with a link, and those that
-// it has answered for.
+// numbers returns the numbers of the node's ports; if fewer is set, only of those with a link and
+// those that have answered before.
 func (n *node) numbers(fewer bool, answered map[int][]model.Counter) []int {
 	numbers := []int{}
 	for number, p := range n.ports {
@@ -144,13 +146,13 @@ func (n *node) numbers(fewer bool, answered map[int][]model.Counter) []int {
 	return numbers
 }
 
-// noExtended is what perfquery says where the question for extended counters fails,
-// and the one before, what there is to ask for, does not.
+// noExtended is in the output of perfquery if the request for extended counters fails after the
+// request for the capability mask succeeded.
 const noExtended = "perfextquery"
 
-// counters asks for the extended counters, and for the others where they do not come
-// with these. With an error come those of the ports that were answered for.
-func (s *Source) counters(ctx context.Context, lid uint32, numbers []int) (map[int]figures, error) {
+// counters requests the extended counters, and the others if they are not part of these. On an
+// error it returns the ports that answered.
+func (s *Source) counters(ctx context.Context, lid uint32, numbers []int) (map[int]counterValues, error) {
 	if len(numbers) == 0 {
 		return nil, nil
 	}
@@ -168,13 +170,13 @@ func (s *Source) counters(ctx context.Context, lid uint32, numbers []int) (map[i
 	case err != nil:
 		return short, err
 	case !whole(short, numbers, "SymbolErrorCounter"):
-		return short, fmt.Errorf("perfquery does not tell of each port: %w", errOutput)
-	case mask&hasExtended == 0: // a switch that counts with 32 bits, and no further
+		return short, fmt.Errorf("perfquery does not report each port: %w", errOutput)
+	case mask&hasExtended == 0: // a switch with 32-bit counters only
 		return short, nil
 	case failed != nil:
 		return short, failed
 	case !whole(ports, numbers, "PortXmitData"):
-		return ports, fmt.Errorf("perfquery does not tell of each port: %w", errOutput)
+		return ports, fmt.Errorf("perfquery does not report each port: %w", errOutput)
 	}
 	for number, f := range ports {
 		for name, v := range short[number] {
@@ -186,8 +188,8 @@ func (s *Source) counters(ctx context.Context, lid uint32, numbers []int) (map[i
 	return ports, nil
 }
 
-// whole says whether each port has a counter.
-func whole(ports map[int]figures, numbers []int, counter string) bool {
+// whole reports whether each port has the counter.
+func whole(ports map[int]counterValues, numbers []int, counter string) bool {
 	for _, number := range numbers {
 		if _, ok := ports[number][counter]; !ok {
 			return false
@@ -196,8 +198,8 @@ func whole(ports map[int]figures, numbers []int, counter string) bool {
 	return true
 }
 
-// hostsFail keeps what was read of all that is no switch.
-func (s *Source) hostsFail(err error) string {
+// failHosts stores an error for all nodes except switches and keeps their counters.
+func (s *Source) failHosts(err error) string {
 	for guid, n := range s.found.nodes {
 		if n.kind != model.FabricSwitch {
 			s.known[guid].fail(err)
@@ -208,30 +210,31 @@ func (s *Source) hostsFail(err error) string {
 
 var errSilent = errors.New("ibqueryerrors: no answer")
 
-// askHosts reads the errors at the ends that are no switches, and says what is wrong.
-func (s *Source) askHosts(ctx context.Context, sweep string) string {
+// readHosts reads the error counters of all nodes except switches, and returns a description of the
+// errors.
+func (s *Source) readHosts(ctx context.Context, sweep string) string {
 	out, err := s.run.output(ctx, s.run.errors(sweep))
 	ports, silent, unknown, complete := parseErrors(out)
 	switch {
 	case err != nil:
-		return s.hostsFail(err)
+		return s.failHosts(err)
 	case !complete:
-		return s.hostsFail(fmt.Errorf("ibqueryerrors does not get to the end: %w", errOutput))
+		return s.failHosts(fmt.Errorf("ibqueryerrors does not get to the end: %w", errOutput))
 	}
-	told := map[string]map[int][]model.Counter{}
+	counted := map[string]map[int][]model.Counter{}
 	for p, f := range ports {
 		guid := s.found.nodeOf(p.guid)
-		if told[guid] == nil {
-			told[guid] = map[int][]model.Counter{}
+		if counted[guid] == nil {
+			counted[guid] = map[int][]model.Counter{}
 		}
-		told[guid][p.port] = f.list()
+		counted[guid][p.port] = f.list()
 	}
 	at, failed := time.Now(), 0
 	for guid, n := range s.found.nodes {
 		if n.kind == model.FabricSwitch {
 			continue
 		}
-		a, lost := s.known[guid], unknown > 0 && told[guid] == nil
+		a, lost := s.known[guid], unknown > 0 && counted[guid] == nil
 		read := map[int][]model.Counter{}
 		for number, p := range n.ports {
 			lost = lost || silent[p.lid]
@@ -242,7 +245,7 @@ func (s *Source) askHosts(ctx context.Context, sweep string) string {
 			failed++
 			continue
 		}
-		maps.Copy(read, told[guid])
+		maps.Copy(read, counted[guid])
 		a.ports, a.at, a.problem, a.failed = read, at, "", 0
 	}
 	if failed > 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// names are the counters of PortCounters and PortCountersExtended, in the order that
-// they are told in. Where both attributes have one, the 64 bits of the latter count.
+// names lists the counters of PortCounters and PortCountersExtended in the order of the result. If
+// both attributes have a counter, the 64-bit one is used.
 var names = []string{
 	"PortXmitData", "PortRcvData", "PortXmitPkts", "PortRcvPkts",
 	"PortUnicastXmitPkts", "PortUnicastRcvPkts", "PortMulticastXmitPkts", "PortMulticastRcvPkts",
@@ -30,11 +30,11 @@ var isName = func() map[string]bool {
 	return set
 }()
 
-// figures are counters by name.
-type figures map[string]uint64
+// counterValues holds counters by name.
+type counterValues map[string]uint64
 
-// list is never nil.
-func (f figures) list() []model.Counter {
+// list returns the counters in the order of names; never nil.
+func (f counterValues) list() []model.Counter {
 	list := make([]model.Counter, 0, len(f))
 	for _, name := range names {
 		if v, ok := f[name]; ok {
@@ -51,23 +51,23 @@ const (
 	hasQP1Dropped = 1 << 15
 )
 
-// Of perfquery: the port, and what its performance manager has.
+// perfHeader matches the line of perfquery with the port and the capability mask.
 var perfHeader = regexp.MustCompile(`^# Port (?:extended )?counters: Lid [0-9]+ port ([0-9]+) \(CapMask: 0x([0-9A-Fa-f]{1,4})`)
 
-// parsePerfquery reads what perfquery prints of each port, and the capability mask.
-// Counters that the switch does not have are printed too, as zeros: they are left out.
+// parsePerfquery parses the counters of each port and the capability mask. perfquery prints
+// counters that the switch does not have as zeros: they are left out.
 //
 //	# Port counters: Lid 2 port 1 (CapMask: 0x1300)
 //	SymbolErrorCounter:..............5
-func parsePerfquery(text []byte) (ports map[int]figures, mask uint64) {
-	ports = map[int]figures{}
-	var at figures
+func parsePerfquery(text []byte) (ports map[int]counterValues, mask uint64) {
+	ports = map[int]counterValues{}
+	var at counterValues
 	for line := range lines(text) {
 		if m := perfHeader.FindSubmatch(line); m != nil {
 			number, _ := strconv.Atoi(string(m[1]))
 			mask, _ = strconv.ParseUint(string(m[2]), 16, 16)
 			if at = nil; number <= maxPort {
-				at = figures{}
+				at = counterValues{}
 				ports[number] = at
 			}
 			continue
@@ -91,8 +91,8 @@ func parsePerfquery(text []byte) (ports map[int]figures, mask uint64) {
 	return ports, mask
 }
 
-// Of ibqueryerrors: a port, not all of them, and a counter with its value, which is
-// followed by another unit of it.
+// Lines of ibqueryerrors: a port (but not the sum of all ports), a counter with its value, which
+// may be repeated in another unit, the number of failures, and a port that did not answer.
 var (
 	errorLine  = regexp.MustCompile(`^   GUID 0x([0-9a-f]{1,16}) port ([0-9]+):(.*)$`)
 	errorEntry = regexp.MustCompile(`\[([A-Za-z0-9]+) == ([0-9]+)(?: \([^)]*\))?\]`)
@@ -100,14 +100,15 @@ var (
 	unanswered = regexp.MustCompile(`^ibwarn: .* query failed on .*, Lid ([0-9]+) port [0-9]+$`)
 )
 
-// parseErrors reads ibqueryerrors: the counters that are not zero, of ports that have
-// errors, the LIDs that did not answer, and how many more questions were not answered,
-// where the complaints are cut off. Without a summary it did not get to the end, as
-// where it prints nothing. In a complaint a name comes before the LID, never after it.
+// parseErrors parses the output of ibqueryerrors. It returns the counters that are not zero, of
+// ports with errors, the LIDs that did not answer, and the number of further requests without an
+// answer, which the tool does not list when its warnings are cut off. complete is false without a
+// summary: the tool did not finish, or printed nothing. In a warning the name of a node precedes
+// the LID.
 //
 //	GUID 0x100002 port 1: [SymbolErrorCounter == 5] [PortXmitData == 80928 (316.125KB)]
-func parseErrors(text []byte) (ports map[end]figures, silent map[uint32]bool, unknown int, complete bool) {
-	ports, silent = map[end]figures{}, map[uint32]bool{}
+func parseErrors(text []byte) (ports map[end]counterValues, silent map[uint32]bool, unknown int, complete bool) {
+	ports, silent = map[end]counterValues{}, map[uint32]bool{}
 	for line := range lines(text) {
 		if m := unanswered.FindSubmatch(line); m != nil {
 			lid, _ := strconv.ParseUint(string(m[1]), 10, 32)
@@ -123,7 +124,7 @@ func parseErrors(text []byte) (ports map[end]figures, silent map[uint32]bool, un
 		if err != nil || number > maxPort {
 			continue
 		}
-		f := figures{}
+		f := counterValues{}
 		for _, entry := range errorEntry.FindAllSubmatch(m[3], -1) {
 			v, err := strconv.ParseUint(string(entry[2]), 10, 64)
 			if err == nil && isName[string(entry[1])] {

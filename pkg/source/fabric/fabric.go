@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fabric reads an InfiniBand subnet with the tools of infiniband-diags, in
-// the background, from one port that is in it. Each round is
+// Package fabric reads an InfiniBand subnet with the tools of infiniband-diags, in the background,
+// from one port of the subnet. Each round runs:
 //
 //   - one sweep, `ibnetdiscover --ports`: every port of every node, its link and the
-//     other end of that. The sweep is kept in a file, from which the same tool then
-//     tells, without asking anybody, the names (--list) and which node a port belongs
-//     to, and iblinkinfo what the links could be: "Could be 12X" is what makes a link
-//     narrow or slow, and without iblinkinfo that is not known.
-//   - `perfquery --extended --loop_ports LID 1-N` for each switch, a few at once: the
-//     64-bit counters, and on newer switches the errors. Where it does not tell the
-//     errors, they come from a second perfquery without --extended, 32 bits and less,
-//     where a counter that is full stays so. One process and one deadline for each
-//     switch is what keeps a switch that hangs from costing the others.
-//   - `ibqueryerrors --data --skip-sl --ca --router` once: the errors at the hosts'
-//     ends. It tells ports that have some; the counters of other ports are an empty
-//     list. A host that hangs delays this run by a second. Its --details are
-//     not asked for: up to rdma-core 64 it prints the fields of PortXmitDiscardDetails
-//     under the names of PortRcvErrorDetails, and those under the names of these.
+//     other end of the link. The sweep is kept in a file, from which the same tool then
+//     prints, without requests, the names (--list) and the node of each port, and
+//     iblinkinfo the capabilities of the links: a link is narrow or slow if iblinkinfo
+//     prints "Could be 12X". Without iblinkinfo that is not known.
+//   - `perfquery --extended --loop_ports LID 1-N` for each switch, a few at a time: the
+//     64-bit counters, and on newer switches the errors. On other switches the errors come
+//     from a second perfquery without --extended, with 32 bits and less; a full counter
+//     keeps its maximum. One process and one deadline per switch keep a switch that hangs
+//     from delaying the others.
+//   - `ibqueryerrors --data --skip-sl --ca --router` once: the errors at the hosts' ends.
+//     It prints only ports with errors; the counters of other ports are an empty list. A
+//     host that hangs delays this run by a second. --details is not used: up to rdma-core
+//     64 it prints the fields of PortXmitDiscardDetails under the names of
+//     PortRcvErrorDetails, and vice versa.
 //
 // Data is in units of 4 bytes, as the switches count it.
 //
-// Nothing here writes: each tool has a list of the options that it may get, and none
-// of them resets a counter (run.go, which alone starts the tools).
+// The tools only read: each tool has a list of allowed options, and none of them resets a counter.
+// Only run.go starts the tools.
 //
-// What a round costs: the sweep asks each node about three things and each switch
-// about each port (762 MADs where 12 switches of 40 ports join 64 hosts); perfquery
-// 1 + N for a switch of N ports, twice where the errors come separately (984 there);
-// ibqueryerrors 1 for each host and 2 for each of its ports (192 there).
+// Requests of a round: the sweep sends about three to each node and one per port of each switch
+// (762 MADs for 12 switches of 40 ports and 64 hosts); perfquery 1 + N for a switch of N ports,
+// twice that if the errors are read separately (984 in that fabric); ibqueryerrors 1 for each host
+// and 2 for each of its ports (192 in that fabric).
 //
-// A switch that does not answer keeps its last figures, with the time that they are
-// of. It is asked last from then on. One that the sweep does not find is gone. LIDs
-// are those of the same round's sweep, where that fails those of the last: a subnet
-// manager that hands out others after it can make a round's figures those of another
-// switch. By those of a sweep that is older than maxRounds nobody is asked.
+// A switch that does not answer keeps its last counters and their time, and is read last from then
+// on. A node that the sweep does not find is dropped. LIDs come from the sweep of the same round,
+// or from the last one if that fails: if a subnet manager assigns others after the sweep, the
+// counters of one round may belong to another switch. LIDs from a sweep older than maxRounds are
+// not used.
 package fabric
 
 import (
@@ -54,19 +54,19 @@ import (
 
 // Options configure a Source.
 type Options struct {
-	Tools       string        // directory of the tools; empty: the usual places
-	Port        string        // HCA/PORT to read it from; empty: the tools' choice, the first active one
-	NodeNameMap string        // file with names of nodes, as ibnetdiscover takes it; empty: the tools' own
-	Parallel    int           // most switches that are asked at once; 0: 4
-	Interval    time.Duration // how often Read is called; 0: a minute
+	Tools       string        // directory of the tools; empty: the default directories
+	Port        string        // HCA/PORT to read from; empty: the tools' default, the first active port
+	NodeNameMap string        // file with names of nodes, in the format of ibnetdiscover; empty: the tools' default
+	Parallel    int           // maximum number of switches that are read at a time; 0: 4
+	Interval    time.Duration // interval of Read; 0: a minute
 	Logger      *zap.Logger
 }
 
-// Deadlines, all of them within that of Read.
+// Deadlines, shorter than that of Read.
 const (
 	localDeadline  = 10 * time.Second // of a tool that reads a file
-	switchDeadline = 10 * time.Second // of a switch; perfquery gives up after three of no answer
-	maxRounds      = 5                // without a sweep, after which LIDs are not believed
+	switchDeadline = 10 * time.Second // of a switch; perfquery gives up after three attempts without an answer
+	maxRounds      = 5                // maximum age of LIDs in rounds
 )
 
 // Source reads the fabric.
@@ -76,11 +76,11 @@ type Source struct {
 	parallel int
 	interval time.Duration
 	deadline time.Duration // of a switch
-	root     string        // of /sys and /dev
+	root     string        // prefix of /sys and /dev
 
-	told map[string]string // what was told last, by what it is about
+	problems map[string]string // last logged problem by part
 
-	// What the last sweep found and the last answers to the questions after it.
+	// Result of the last sweep, and the last counters.
 	found      *topology
 	discovered time.Time
 	known      map[string]*answers // by node GUID
@@ -89,8 +89,7 @@ type Source struct {
 	queries map[model.FabricQueries]uint64
 }
 
-// New makes a Source. The error is model.ErrUnsupported where infiniband-diags is
-// not installed.
+// New returns a Source. The error is model.ErrUnsupported if infiniband-diags is not installed.
 func New(o Options) (*Source, error) {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
@@ -103,7 +102,7 @@ func New(o Options) (*Source, error) {
 	}
 	s := &Source{
 		log: o.Logger, parallel: min(o.Parallel, 64), interval: o.Interval, deadline: switchDeadline, root: "/",
-		told: map[string]string{}, known: map[string]*answers{}, queries: map[model.FabricQueries]uint64{},
+		problems: map[string]string{}, known: map[string]*answers{}, queries: map[model.FabricQueries]uint64{},
 	}
 	var err error
 	s.run, err = newRunner(o, s.count)
@@ -116,12 +115,11 @@ func New(o Options) (*Source, error) {
 // Name returns "fabric".
 func (s *Source) Name() string { return "fabric" }
 
-// Close releases nothing: what Read starts ends with Read.
+// Close does nothing: the processes that Read starts end with Read.
 func (s *Source) Close() error { return nil }
 
-// Read returns Fabric. Where the sweep fails, that is the nodes of the last one that
-// did not, with counters that are new, and the error. What concerns one switch is in
-// its Error.
+// Read returns Fabric. If the sweep fails, it contains the nodes of the last sweep with new
+// counters, and Read returns the error, too. A node's error is in its field Error.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.budget(ctx))
 	defer cancel()
@@ -129,7 +127,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if err != nil {
 		return model.Snapshot{}, err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // it is in a directory for such files
+	defer os.RemoveAll(dir) //nolint:errcheck // the directory is for temporary files
 	sweep := filepath.Join(dir, "sweep")
 	found, err := s.discover(ctx, sweep)
 	if found != nil {
@@ -139,12 +137,12 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		return model.Snapshot{}, err
 	}
 	s.forget()
-	s.ask(ctx, sweep, found != nil)
+	s.readCounters(ctx, sweep, found != nil)
 	return model.Snapshot{Fabric: s.fabric()}, err
 }
 
-// budget is how long a round may take: less than Read may, for that what is killed
-// can end.
+// budget returns the time limit of a round: shorter than that of Read, because killed processes
+// need time to end.
 func (s *Source) budget(ctx context.Context) time.Duration {
 	left := s.interval
 	if end, ok := ctx.Deadline(); ok {
@@ -153,7 +151,7 @@ func (s *Source) budget(ctx context.Context) time.Duration {
 	return left * 9 / 10
 }
 
-// tempDir makes a directory for the sweep. A container may have but /dev/shm for that.
+// tempDir makes a directory for the sweep. In a container only /dev/shm may be writable.
 func tempDir() (string, error) {
 	var errs []error
 	for _, parent := range []string{os.TempDir(), "/dev/shm", "/run"} {
@@ -171,7 +169,7 @@ func (s *Source) discover(ctx context.Context, sweep string) (*topology, error) 
 	half, cancel := context.WithTimeout(ctx, time.Until(deadlineOf(ctx))/2)
 	defer cancel()
 	ports, err := s.run.output(half, s.run.sweep(sweep))
-	if err != nil && !errors.Is(err, errTimeout) { // as where the fabric changes meanwhile
+	if err != nil && !errors.Is(err, errTimeout) { // for instance because the fabric changed meanwhile
 		s.log.Debug("the fabric is swept again", zap.Error(err))
 		ports, err = s.run.output(half, s.run.sweep(sweep))
 	}
@@ -189,24 +187,24 @@ func (s *Source) discover(ctx context.Context, sweep string) (*topology, error) 
 	t := parseTopology(ports, names, owners)
 	switch {
 	case len(t.nodes) == 0:
-		return nil, fmt.Errorf("ibnetdiscover tells no node: %w", errOutput)
+		return nil, fmt.Errorf("ibnetdiscover prints no node: %w", errOutput)
 	case !t.linked():
 		return nil, errNoLink
 	}
 	problem := ""
 	if t.unread > 0 {
-		problem = fmt.Sprintf("%d lines are not understood", t.unread)
+		problem = fmt.Sprintf("%d lines cannot be parsed", t.unread)
 	}
-	s.tell(ibnetdiscover, problem)
+	s.logState(ibnetdiscover, problem)
 	if !s.run.has(iblinkinfo) {
-		s.tell(iblinkinfo, "it is not installed: which links are narrow or slow is not known")
+		s.logState(iblinkinfo, "it is not installed: which links are narrow or slow is not known")
 		return t, nil
 	}
 	if links, err := s.local(ctx, s.run.links(sweep)); err != nil {
-		s.tell(iblinkinfo, err.Error())
+		s.logState(iblinkinfo, err.Error())
 	} else {
 		t.parseLinks(links)
-		s.tell(iblinkinfo, "")
+		s.logState(iblinkinfo, "")
 	}
 	return t, nil
 }
@@ -217,18 +215,18 @@ func (s *Source) local(ctx context.Context, c command) ([]byte, error) {
 	return s.run.output(ctx, c)
 }
 
-// deadlineOf is that of a context that has one.
+// deadlineOf returns the deadline of a context that has one.
 func deadlineOf(ctx context.Context) time.Time {
 	end, _ := ctx.Deadline()
 	return end
 }
 
-// forget drops what was told by nodes that are gone, and makes room for new ones.
+// forget drops the counters of nodes that are gone, and creates entries for new ones.
 func (s *Source) forget() {
 	maps.DeleteFunc(s.known, func(guid string, _ *answers) bool {
 		gone := s.found.nodes[guid] == nil
 		if gone {
-			delete(s.told, guid)
+			delete(s.problems, guid)
 		}
 		return gone
 	})
@@ -239,7 +237,7 @@ func (s *Source) forget() {
 	}
 }
 
-// fabric joins what is known. Nothing of it changes later.
+// fabric returns the result of the round. It does not change later.
 func (s *Source) fabric() *model.Fabric {
 	f := &model.Fabric{Discovered: s.discovered, Nodes: make([]model.FabricNode, 0, len(s.found.nodes))}
 	for _, guid := range slices.Sorted(maps.Keys(s.found.nodes)) {
@@ -264,15 +262,15 @@ func (s *Source) count(tool, result string) {
 	s.mu.Unlock()
 }
 
-// tell logs what is wrong with something, unless that was told last; "" is nothing.
-func (s *Source) tell(about, problem string) {
-	if s.told[about] == problem {
+// logState logs the problem of a part if it has changed; an empty problem means none.
+func (s *Source) logState(about, problem string) {
+	if s.problems[about] == problem {
 		return
 	}
-	if s.told[about] = problem; problem == "" {
-		delete(s.told, about)
-		s.log.Info("answers again", zap.String("of", about))
+	if s.problems[about] = problem; problem == "" {
+		delete(s.problems, about)
+		s.log.Info("part of the fabric is read again", zap.String("part", about))
 		return
 	}
-	s.log.Warn("part of the fabric is not read", zap.String("of", about), zap.String("why", problem))
+	s.log.Warn("part of the fabric is not read", zap.String("part", about), zap.String("reason", problem))
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/accelscope/accelscope/tests/ibsim"
 )
 
-// simulate starts a fabric of at least 64 hosts in ibsim, with a real opensm, which
-// ends with the test. The tools run on its host0.
+// simulate starts a fabric of at least 64 hosts in ibsim, with a real opensm, until the end of the
+// test. The tools run on its host0.
 func simulate(t *testing.T, net *ibsim.Net) *ibsim.Fabric {
 	t.Helper()
 	f, err := ibsim.Start(t.Context(), ibsim.Options{Net: net.String(), Host: net.Nodes[net.Find("host0 mlx5_0")].ID()})
@@ -55,8 +55,9 @@ func read(t *testing.T, s *Source) *model.Fabric {
 	return got.Fabric
 }
 
-// readBut reads until each node answers but those that cannot: on a busy machine the tools give up too early, and what
-// they do not get is asked for in the next round. It returns the last one, and how many there were.
+// readBut reads until each node answers except those that cannot: on a busy machine the tools give
+// up too early, and the next round repeats their requests. It returns the last result and the
+// number of rounds.
 func readBut(t *testing.T, s *Source, silent ...ibsim.Node) (got *model.Fabric, rounds uint64) {
 	t.Helper()
 	lost := func(n model.FabricNode) bool {
@@ -84,7 +85,7 @@ func find(t *testing.T, f *model.Fabric, n ibsim.Node) model.FabricNode {
 	t.Helper()
 	i := slices.IndexFunc(f.Nodes, func(m model.FabricNode) bool { return m.GUID == guidOf(n) })
 	if i < 0 {
-		t.Fatalf("%s is not there", n.Name)
+		t.Fatalf("%s is missing", n.Name)
 	}
 	return f.Nodes[i]
 }
@@ -98,9 +99,9 @@ func counter(p model.FabricPort, name string) (uint64, bool) {
 	return 0, false
 }
 
-// TestTopology compares with the net file that ibsim was given, node by node and port
-// by port: names that look like the tools' own separators, two nodes of one name, a
-// link that lost lanes and one that lost speed.
+// TestTopology compares the topology with the net file of ibsim, node by node and port by port:
+// with names that resemble the tools' separators, two nodes with one name, a link with fewer lanes
+// and one with less speed.
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(8, 8, 4)
@@ -156,7 +157,7 @@ func TestTopology(t *testing.T) {
 			t.Errorf("%s: %s %q, error %q, queried %v", n.Name, g.Kind, g.Name, g.Error, g.Queried)
 		}
 		if other := lids[g.LID]; other != "" || g.LID == 0 {
-			t.Errorf("%s: LID %d is that of %q too", n.Name, g.LID, other)
+			t.Errorf("%s: LID %d belongs to %q, too", n.Name, g.LID, other)
 		}
 		lids[g.LID] = n.Name
 		if len(g.Ports) != n.Ports {
@@ -171,15 +172,15 @@ func TestTopology(t *testing.T) {
 			}
 		}
 	}
-	// The sweep as iblinkinfo sees it, in another format than the ones that are read.
+	// Compare with iblinkinfo in another format.
 	out, err := child.Command(context.Background(), filepath.Join(f.Tools, iblinkinfo), "-t", "10000").Output()
 	if links := strings.Count(string(out), "Active/  LinkUp"); err != nil || links != 2*len(net.Links) {
 		t.Errorf("iblinkinfo shows %d ends of links, want %d: %v", links, 2*len(net.Links), err)
 	}
 }
 
-// injected are values for counters that need their 64 bits, fill all of theirs, or
-// are small, on the switch's end of three links.
+// injected lists counters that need 64 bits, are full, or are small, at the switch's end of three
+// links.
 var injected = []struct {
 	port      int
 	attribute string
@@ -199,7 +200,7 @@ var injected = []struct {
 	{3, "PortCounters", "ExcessiveBufferOverrunErrors", 11},
 	{3, "PortCounters", "VL15Dropped", 12},
 	{3, "PortCounters", "PortXmitWait", 4294967295},
-	// Port 20 has no link: nothing else changes these.
+	// Port 20 has no link: nothing else changes its counters.
 	{20, "PortCountersExtended", "PortXmitData", 18446744073709551615},
 	{20, "PortCountersExtended", "PortRcvData", 1234567890123},
 	{20, "PortCountersExtended", "PortXmitPkts", 9876543210},
@@ -207,10 +208,10 @@ var injected = []struct {
 	{20, "PortCountersExtended", "PortUnicastXmitPkts", 21},
 	{20, "PortCountersExtended", "PortUnicastRcvPkts", 22},
 	{20, "PortCountersExtended", "PortMulticastXmitPkts", 23},
-	// An answer of ibsim ends before PortMulticastRcvPkts.
+	// ibsim's answer ends before PortMulticastRcvPkts.
 }
 
-// perf is what perfquery tells a user of a port, in one text.
+// perf returns the output of perfquery for a port.
 func perf(t *testing.T, f *ibsim.Fabric, lid uint32, port int) string {
 	t.Helper()
 	var text string
@@ -224,8 +225,8 @@ func perf(t *testing.T, f *ibsim.Fabric, lid uint32, port int) string {
 	return text
 }
 
-// TestCounters compares with what the simulator was told, and asks with the tools
-// themselves, directly before and after, whether reading changed anything.
+// TestCounters compares the counters with those injected, and reads them with the tools before and
+// after to check that reading changes nothing.
 func TestCounters(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(8, 8, 4)
@@ -248,7 +249,7 @@ func TestCounters(t *testing.T) {
 		was, _ := parsePerfquery([]byte(before[i]))
 		is, _ := parsePerfquery([]byte(after[i]))
 		if len(was[port]) < 12 {
-			t.Fatalf("perfquery tells %d counters", len(was[port]))
+			t.Fatalf("perfquery prints %d counters", len(was[port]))
 		}
 		for name, v := range was[port] {
 			if is[port][name] < v {
@@ -274,15 +275,15 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// TestFaults cuts links and injects errors while rounds are read: in none of them a
-// counter falls, and the round after them tells the fabric as it is.
+// TestFaults cuts links and injects errors between and within rounds: no counter falls in any of
+// them, and the round after them returns the true state.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(8, 8, 4)
 	f := simulate(t, net)
 	s := source(t, Options{Tools: f.Tools, Parallel: 3})
 	first := read(t, s)
-	cut := []int{7, 13, 50} // places in Links: of spines and of a host
+	cut := []int{7, 13, 50} // indexes of Links: two spines' and a host's
 	last := map[string]uint64{}
 	for i, link := range cut {
 		done := make(chan *model.Fabric, 1)
@@ -293,7 +294,7 @@ func TestFaults(t *testing.T) {
 			}
 			done <- got.Fabric
 		}()
-		time.Sleep(time.Duration(i) * 50 * time.Millisecond) // in the sweep, and after it
+		time.Sleep(time.Duration(i) * 50 * time.Millisecond) // within the sweep, and after it
 		console(t, f, "Unlink %s", net.Port(net.Links[link].A))
 		console(t, f, "PerformanceSet %s PortCounters.LinkDownedCounter=%d", net.Port(net.Links[link].A), i+1)
 		got := <-done
@@ -309,7 +310,7 @@ func TestFaults(t *testing.T) {
 			}
 		}
 	}
-	// The way to a switch may have been cut: the subnet manager finds another.
+	// The path to a switch may have been cut: the subnet manager finds another.
 	got, _ := readBut(t, s)
 	if i := slices.IndexFunc(got.Nodes, func(n model.FabricNode) bool { return n.Error != "" }); i >= 0 {
 		t.Fatalf("%s: %s", got.Nodes[i].Name, got.Nodes[i].Error)
@@ -329,14 +330,14 @@ func TestFaults(t *testing.T) {
 		if !net.Nodes[l.B.Node].Switch && slices.ContainsFunc(got.Nodes, func(n model.FabricNode) bool {
 			return n.GUID == guidOf(net.Nodes[l.B.Node])
 		}) {
-			t.Errorf("%s is still there", net.Nodes[l.B.Node].Name)
+			t.Errorf("%s is still listed", net.Nodes[l.B.Node].Name)
 		}
 	}
 }
 
-// TestSilence: the performance manager of a switch stops answering, the switch
-// itself is there. It keeps what it told, the others go on, and it comes back. Then it
-// goes, with its hosts, and at last the link that all is read through.
+// TestSilence stops the performance manager of a switch: the switch keeps its counters, the others
+// are read, and it recovers. Then the switch is removed with its hosts, and at last the link of the
+// reading port.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(8, 8, 4)
@@ -355,7 +356,7 @@ func TestSilence(t *testing.T) {
 		}
 		return v
 	}
-	const classPortInfo = 1 // attribute: what perfquery asks first
+	const classPortInfo = 1 // attribute of perfquery's first request
 	console(t, f, "Error %q[0] 100 %d", silent.ID(), classPortInfo)
 	set(silent, 5)
 	set(other, 6)
@@ -383,7 +384,7 @@ func TestSilence(t *testing.T) {
 	if got, want := len(s.known), len(net.Nodes)-1-8; got != want {
 		t.Errorf("%d nodes are kept, want %d", got, want)
 	}
-	// What is known stays, with the reason.
+	// The known state stays, with the reason.
 	console(t, f, "Unlink %s", net.Port(ibsim.End{Node: net.Find("host0 mlx5_0"), Port: 1}))
 	alone, err := s.Read(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "has no link") || len(alone.Fabric.Nodes) != len(net.Nodes)-1-8 {
@@ -394,9 +395,9 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestHang: what asks a switch hangs, and does not end by itself, which ibsim's cannot
-// be made to do: a script stands for perfquery at that LID, and starts another
-// program. The others are complete, Read returns in time, nothing is left running.
+// TestHang has the request to a switch hang, which ibsim cannot do: a script stands for perfquery
+// at that LID, and starts another program. The other switches are complete, Read returns in time,
+// and no process is left.
 func TestHang(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(8, 8, 4)
@@ -417,8 +418,8 @@ func TestHang(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := source(t, Options{Tools: tools, Parallel: 1}) // the hanging one is in front of all
-	got, rounds := readBut(t, s, net.Nodes[0])         // without its deadline, no other would get an answer
+	s := source(t, Options{Tools: tools, Parallel: 1}) // the hanging one precedes all others
+	got, rounds := readBut(t, s, net.Nodes[0])         // without its deadline, no other would be read
 	for _, n := range net.Nodes {
 		g := find(t, got, n)
 		hangs := n.Name == "leaf0"
@@ -429,7 +430,7 @@ func TestHang(t *testing.T) {
 	if !slices.Contains(got.Queries, model.FabricQueries{Tool: perfquery, Result: "timeout", Count: rounds}) {
 		t.Errorf("queries: %v", got.Queries)
 	}
-	// A round that is over before the switch's turn asks it no more, and returns.
+	// A round that ends before the switch's turn does not read it, and returns.
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	s.deadline = time.Minute
@@ -441,19 +442,19 @@ func TestHang(t *testing.T) {
 		t.Fatalf("it hung %q: %v", text, err)
 	}
 	for pid := range strings.FieldsSeq(string(text)) {
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) { // what was killed takes a moment
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) { // a killed process takes a moment to end
 			state, err := os.ReadFile("/proc/" + pid + "/stat")
 			if err != nil || strings.Contains(string(state), ") Z ") {
 				break
 			}
 			if time.Now().After(end) {
-				t.Fatalf("process %s is still there: %s", pid, state)
+				t.Fatalf("process %s still runs: %s", pid, state)
 			}
 		}
 	}
 }
 
-// TestNodeNameMap: names are those of the file, as it is now.
+// TestNodeNameMap checks that names come from the current content of the file.
 func TestNodeNameMap(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(1, 2, 1)
@@ -461,7 +462,7 @@ func TestNodeNameMap(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "names")
 	s := Options{Tools: f.Tools, NodeNameMap: file}
 	if _, err := New(s); err == nil {
-		t.Error("no complaint of a file that is not there")
+		t.Error("no error for a missing file")
 	}
 	name := func(text string) {
 		if err := os.WriteFile(file, []byte(guidOf(net.Nodes[0])+" \""+text+"\"\n"), 0o644); err != nil {
@@ -475,10 +476,10 @@ func TestNodeNameMap(t *testing.T) {
 		got := read(t, src)
 		n := find(t, got, net.Nodes[0])
 		if n.Name != want || n.Ports[0].Narrow == nil {
-			t.Errorf("it is called %q, want %q: %+v", n.Name, want, n.Ports[0])
+			t.Errorf("the name is %q, want %q: %+v", n.Name, want, n.Ports[0])
 		}
 		if host := find(t, got, net.Nodes[net.Find("host1 mlx5_0")]); host.Name != "host1 mlx5_0" {
-			t.Errorf("a host is called %q", host.Name)
+			t.Errorf("the name of a host is %q", host.Name)
 		}
 	}
 }

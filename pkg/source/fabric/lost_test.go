@@ -17,9 +17,9 @@ import (
 	"github.com/accelscope/accelscope/tests/ibsim"
 )
 
-// TestSilentHost: the performance manager of a host does not answer. What the others
-// tell is complete, and what it told before stays. The switch's does not either: the
-// error says what the real perfquery says when it ends.
+// TestSilentHost stops the performance manager of a host and of a switch. The other nodes are
+// complete, and the host keeps its counters. The error of the switch contains the last message of
+// the real perfquery.
 func TestSilentHost(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(2, 4, 1)
@@ -44,7 +44,7 @@ func TestSilentHost(t *testing.T) {
 	}
 }
 
-// TestTwoPorts: the LID of a host with two is that of its first.
+// TestTwoPorts checks that the LID of a host with two ports is that of the first.
 func TestTwoPorts(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(1, 2, 1)
@@ -63,8 +63,8 @@ func TestTwoPorts(t *testing.T) {
 	}
 }
 
-// TestLostQuestion: one question about a port is lost, once. The counters of all ports
-// stay, and are asked for again.
+// TestLostQuestion loses one request for a port, once. The counters of all ports stay, and are read
+// in the next round.
 func TestLostQuestion(t *testing.T) {
 	s, _, dir := fabricOf(t, `file=perfquery.out; case "$*" in *--extended*) file=perfquery-extended.out;; esac
 case "$*" in
@@ -86,8 +86,8 @@ esac`)
 	}
 }
 
-// TestFewerPortsLink: of a switch that does not answer for all of its ports, one that it
-// answers for loses its link: its counters say why.
+// TestFewerPortsLink has a switch that does not answer for all of its ports. A port that has
+// answered loses its link: its counters are still read.
 func TestFewerPortsLink(t *testing.T) {
 	s, _, dir := fabricOf(t, `file=perfquery.out; case "$*" in *--extended*) file=perfquery-extended.out;; esac
 port 1 $file
@@ -105,7 +105,8 @@ case "$*" in *1-40) echo "perfquery: iberror: failed: perfextquery"; exit 255;; 
 	}
 }
 
-// TestNoSweep: who is not asked for that says so, and by LIDs that are old nobody is.
+// TestNoSweep checks the errors of nodes that are not read without a sweep, and that old LIDs are
+// not used.
 func TestNoSweep(t *testing.T) {
 	s, asked, dir := fabricOf(t, each+`perfquery-extended.out; echo SymbolErrorCounter:..............1; done`)
 	script := "printf '## Summary: 2 nodes checked\n'"

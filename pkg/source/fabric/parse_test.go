@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// sample is what a tool printed, in ibsim.
+// sample returns the output of a tool in ibsim.
 func sample(t testing.TB, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name))
@@ -51,7 +51,7 @@ func TestParseTopology(t *testing.T) {
 	if got := leaf.ports[2]; !reflect.DeepEqual(got, want) {
 		t.Errorf("port 2: %+v, want %+v", got, want)
 	}
-	if got := leaf.ports[3]; !reflect.DeepEqual(got, &portState{lid: 2}) { // it says 4x SDR, and has no link
+	if got := leaf.ports[3]; !reflect.DeepEqual(got, &portState{lid: 2}) { // printed as 4x SDR, without a link
 		t.Errorf("port 3: %+v", got)
 	}
 	if got := node2.ports[1].peer; *got != (model.FabricPeer{GUID: leafGUID, Port: 2}) {
@@ -59,8 +59,7 @@ func TestParseTopology(t *testing.T) {
 	}
 }
 
-// TestHostileNames: names that are made to look like what surrounds them, as no tool
-// of ours printed them but as they would. They change no link.
+// TestHostileNames uses names that imitate the text around them. They change no link.
 func TestHostileNames(t *testing.T) {
 	for _, name := range []string{
 		"", "'", `"`, `""`, "' - '", "( 'x' - 'y' )", "- SW 9 9 0x9 ( ", `x" enhanced port 0 lid 9 lmc 0`,
@@ -96,22 +95,22 @@ func TestHostileNames(t *testing.T) {
 			t.Errorf("%q: %d ends of links", name, links)
 		}
 		if !utf8.ValidString(leaf.name) || len(leaf.name) > maxName || strings.ContainsAny(leaf.name, "\n\t\r") {
-			t.Errorf("%q: called %q", name, leaf.name)
+			t.Errorf("%q: the name is %q", name, leaf.name)
 		}
 	}
 }
 
-// TestLines: single lines of ibnetdiscover --ports, as its source prints them.
+// TestLines parses single lines of ibnetdiscover --ports, as in its source.
 func TestLines(t *testing.T) {
 	peer := &model.FabricPeer{GUID: "0x0000000000000002", Port: 1}
 	for _, c := range []struct {
 		line string
-		want *portState // nil: not understood
+		want *portState // nil: cannot be parsed
 	}{
 		{"SW     2  1 0x0000000000000001 ?? ??? - CA     1  1 0x0000000000000002 ( 'a' - 'b' )", &portState{peer: peer}},
 		{"SW     2  1 0x0000000000000001 2x XDR - CA     1  1 0x0000000000000002 ( 'a' - 'b' )", &portState{width: 2, speed: "XDR", peer: peer}},
 		{"SW     2  1 0x0000000000000001 2x \x01\x02 - CA     1  1 0x0000000000000002 ( 'a' - 'b' )", &portState{width: 2, peer: peer}},
-		{"SW 65535 254 0x0000000000000001 4x SDR                                    ''", nil}, // another port
+		{"SW 65535 254 0x0000000000000001 4x SDR                                    ''", nil}, // port out of range
 		{"SW     2  1 0x0000000000000001 4x SDR                                    'x'", &portState{}},
 		{"SW     2  1 0x0000000000000001 4x HDR - CA     1  1 0x00000000000", nil},
 		{"SW     2  1 0x0000000000000001 4x HDR -", nil},
@@ -135,7 +134,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestCutShort: a text that ends anywhere tells less, and nothing else.
+// TestCutShort cuts a text at every position: the result is a part of that of the full text.
 func TestCutShort(t *testing.T) {
 	ports, list, owners := sample(t, "ports-hdr.out"), sample(t, "list-hdr.out"), sample(t, "owners-hdr.out")
 	whole := parseTopology(ports, list, owners)
@@ -172,11 +171,11 @@ func TestParseCould(t *testing.T) {
 
 func TestParsePerfquery(t *testing.T) {
 	ports, mask := parsePerfquery(sample(t, "perfquery-extended.out"))
-	want := figures{
+	want := counterValues{
 		"PortXmitData": 17784, "PortRcvData": 17856, "PortXmitPkts": 247, "PortRcvPkts": 248,
 		"PortUnicastXmitPkts": 0, "PortUnicastRcvPkts": 0, "PortMulticastXmitPkts": 0, "PortMulticastRcvPkts": 0,
 	}
-	if mask != 0x1300 || !reflect.DeepEqual(ports, map[int]figures{1: want}) {
+	if mask != 0x1300 || !reflect.DeepEqual(ports, map[int]counterValues{1: want}) {
 		t.Errorf("%x: %v", mask, ports)
 	}
 	text := sample(t, "perfquery.out")
@@ -193,17 +192,17 @@ func TestParsePerfquery(t *testing.T) {
 	if _, dropped := ports[1]["QP1Dropped"]; wait || !dropped {
 		t.Errorf("with another capability mask: %v", ports)
 	}
-	// Of port 255 are the sums of all of them.
+	// Port 255 is the sum of all ports.
 	ports, _ = parsePerfquery(bytes.ReplaceAll(text, []byte("port 1 "), []byte("port 255 ")))
 	if len(ports) != 0 {
-		t.Errorf("the sum is a port: %v", ports)
+		t.Errorf("the sum is listed as a port: %v", ports)
 	}
 }
 
 func TestParseErrors(t *testing.T) {
 	ports, silent, unknown, complete := parseErrors(sample(t, "errors.out"))
 	leaf := "0x0000000000200000"
-	want := map[end]figures{
+	want := map[end]counterValues{
 		{leaf, 1}: {"SymbolErrorCounter": 5, "LinkDownedCounter": 2, "PortXmitData": 52632, "PortRcvData": 52704, "PortXmitPkts": 731, "PortRcvPkts": 732},
 		{leaf, 2}: {"PortRcvErrors": 7, "PortXmitDiscards": 9, "PortXmitData": 3456, "PortRcvData": 3456, "PortXmitPkts": 48, "PortRcvPkts": 48},
 		{leaf, 7}: {"PortXmitWait": 123456, "PortXmitData": 1234567899195, "PortRcvData": 9876552930, "PortXmitPkts": 454, "PortRcvPkts": 463},
@@ -215,18 +214,18 @@ func TestParseErrors(t *testing.T) {
 		t.Errorf("no errors: %v %v", complete, ports)
 	}
 	if _, _, _, complete := parseErrors(sample(t, "errors-no-sm.out")); complete {
-		t.Error("it said nothing, with exit status 0, and that is taken for no errors")
+		t.Error("no output is taken for no errors")
 	}
 	text := strings.Replace(string(sample(t, "errors.out")), "## Suppressed:", "##          12 PMA query failures\n## Suppressed:", 1)
-	// The name of the host that does not answer is made to look like one that does.
+	// The name of the host that does not answer imitates another host.
 	text += "ibwarn: [7] query_cap_mask: classportinfo query failed on me, Lid 8 port 1, Lid 9 port 1\n"
 	if _, silent, unknown, _ := parseErrors([]byte(text)); unknown != 11 || !reflect.DeepEqual(silent, map[uint32]bool{9: true}) {
 		t.Errorf("%d questions without an answer, want 11; %v", unknown, silent)
 	}
 }
 
-// FuzzTopology takes the four texts as one, and few lines of them, which the fuzzer
-// makes something of sooner.
+// FuzzTopology uses the four texts as one input, and few lines of them, so that the fuzzer is
+// faster.
 func FuzzTopology(f *testing.F) {
 	few := func(name string, from int) []byte {
 		return bytes.Join(bytes.SplitAfter(sample(f, name), []byte("\n"))[from:from+3], nil)

@@ -18,7 +18,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The tools. Without the last two less is known.
+// The tools. The last two are optional.
 const (
 	ibnetdiscover = "ibnetdiscover"
 	perfquery     = "perfquery"
@@ -28,8 +28,8 @@ const (
 
 const (
 	maxOutput = 64 << 20 // of a tool: 10 000 nodes are about 10 MiB
-	maxStderr = 1 << 20  // of ibqueryerrors two lines for each host that does not answer
-	maxStuck  = 8        // tools that cannot be ended, before none is started
+	maxStderr = 1 << 20  // of ibqueryerrors: two lines for each host that does not answer
+	maxStuck  = 8        // killed tools that have not ended, beyond which none is started
 	install   = "install infiniband-diags, or say where it is with --fabric.tools"
 )
 
@@ -39,9 +39,9 @@ var (
 	errTimeout = errors.New("no answer in time")
 )
 
-// options are what a tool may get. None of them resets a counter: perfquery does so
-// for -r and -R, ibqueryerrors for -k and -K. A short option, one that is not here,
-// or a third operand of perfquery, its reset mask, is refused.
+// options lists the allowed options of each tool. None of them resets a counter: -r and -R of
+// perfquery and -k and -K of ibqueryerrors do. A short option, an option that is not listed, and a
+// third operand of perfquery, its reset mask, are refused.
 var options = map[string][]string{
 	ibnetdiscover: {"--ports", "--list", "--cache", "--load-cache", "--node-name-map", "--Ca", "--Port"},
 	perfquery:     {"--extended", "--loop_ports", "--Ca", "--Port"},
@@ -54,13 +54,13 @@ var (
 	port    = regexp.MustCompile(`^([A-Za-z0-9_][A-Za-z0-9_.-]{0,63})/([1-9][0-9]{0,2})$`)
 )
 
-// command is a tool and what it gets.
+// command is a tool with its arguments.
 type command struct {
 	tool string
 	args []string
 }
 
-// check refuses what is not on the list.
+// check refuses arguments that are not listed.
 func (c command) check() error {
 	operands := 0
 	for _, a := range c.args {
@@ -87,8 +87,8 @@ type runner struct {
 	child.Runner
 
 	paths map[string]string
-	port  []string // options that choose the port
-	names []string // and the file of names
+	port  []string // options for the port
+	names []string // option for the file of names
 	count func(tool, result string)
 }
 
@@ -141,12 +141,12 @@ func (r *runner) command(tool string, names bool, args ...string) command {
 	return command{tool, args}
 }
 
-// sweep asks the fabric, and keeps the answers in a file.
+// sweep reads the fabric and stores the result in a file.
 func (r *runner) sweep(file string) command {
 	return r.command(ibnetdiscover, true, "--ports", "--cache="+file)
 }
 
-// list and owners ask that file for the names, and for the nodes of ports.
+// list and owners print the names and the nodes of ports from that file.
 func (r *runner) list(file string) command {
 	return r.command(ibnetdiscover, true, "--list", "--load-cache="+file)
 }
@@ -155,12 +155,12 @@ func (r *runner) owners(file string) command {
 	return r.command(ibnetdiscover, true, "--load-cache="+file)
 }
 
-// links asks it for what links could be.
+// links prints the capabilities of the links from that file.
 func (r *runner) links(file string) command {
 	return r.command(iblinkinfo, true, "--line", "--load-cache="+file)
 }
 
-// counters asks a switch for its ports' counters.
+// counters reads the counters of a switch's ports.
 func (r *runner) counters(extended bool, lid uint32, ports []int) command {
 	args := []string{"--loop_ports"}
 	if extended {
@@ -169,7 +169,7 @@ func (r *runner) counters(extended bool, lid uint32, ports []int) command {
 	return r.command(perfquery, false, append(args, strconv.FormatUint(uint64(lid), 10), ranges(ports))...)
 }
 
-// ranges is how perfquery takes ports: sorted ones as 1-40, or 1,3,5.
+// ranges formats sorted ports for perfquery: 1-40, or 1,3,5.
 func ranges(ports []int) string {
 	if n := len(ports); n > 1 && ports[n-1]-ports[0] == n-1 {
 		return fmt.Sprintf("%d-%d", ports[0], ports[n-1])
@@ -181,17 +181,15 @@ func ranges(ports []int) string {
 	return strings.Join(list, ",")
 }
 
-// errors asks all nodes of the sweep that are no switches for errors: for all, not
-// for those beyond the thresholds of a file. A host that does not answer costs two
-// questions of three tries each: at the tool's own second for each, nine such hosts
-// would cost the round.
+// errors reads the errors of all nodes of the sweep except switches, without thresholds. A host
+// that does not answer costs two requests of three attempts each: with the tool's default of a
+// second per attempt, nine such hosts would take the whole round.
 func (r *runner) errors(file string) command {
 	return r.command(ibqueryerrors, false,
 		"--data", "--skip-sl", "--ca", "--router", "--timeout=200", "--threshold-file="+os.DevNull, "--load-cache="+file)
 }
 
-// output runs a tool until ctx ends, and returns what it prints; with an error,
-// what it printed before that.
+// output runs a tool until ctx ends, and returns its output; on an error, the output before it.
 func (r *runner) output(ctx context.Context, c command) ([]byte, error) {
 	out, err := r.start(ctx, c)
 	result := "ok"
@@ -210,7 +208,7 @@ func (r *runner) start(ctx context.Context, c command) ([]byte, error) {
 		return nil, err
 	}
 	if ctx.Err() != nil {
-		return nil, fmt.Errorf("%s: %w: the round is over", c.tool, errTimeout)
+		return nil, fmt.Errorf("%s: %w: the round has ended", c.tool, errTimeout)
 	}
 	out, complaints, err := r.Run(ctx, child.Program{
 		Path: r.paths[c.tool], Args: c.args, Dir: "/",
@@ -220,8 +218,8 @@ func (r *runner) start(ctx context.Context, c command) ([]byte, error) {
 	var exit *exec.ExitError
 	found := c.tool == ibqueryerrors && (err == nil || errors.As(err, &exit) && exit.ExitCode() == 1)
 	switch {
-	case found: // errors, which is none of the tool
-		return append(out, complaints...), nil // they say who did not answer
+	case found: // found errors in the fabric, not an error of the tool
+		return append(out, complaints...), nil // they contain the LIDs that did not answer
 	case err == nil:
 		return out, nil
 	case errors.Is(err, child.ErrStuck):
@@ -233,38 +231,37 @@ func (r *runner) start(ctx context.Context, c command) ([]byte, error) {
 	case ctx.Err() != nil:
 		err = errTimeout
 	}
-	says := string(complaints)
+	message := string(complaints)
 	if m := fatal.FindSubmatch(out); m != nil {
-		says += string(m[1])
+		message += string(m[1])
 	}
-	return out, &failure{c.tool, clean(lastLines(says)), err}
+	return out, &failure{c.tool, clean(lastLines(message)), err}
 }
 
-// failure is a tool that failed.
+// failure is the error of a tool.
 type failure struct {
-	tool, says string
-	err        error
+	tool, message string
+	err           error
 }
 
-// Error is a line.
+// Error returns one line.
 func (f *failure) Error() string {
-	if f.says == "" {
+	if f.message == "" {
 		return fmt.Sprintf("%s: %v", f.tool, f.err)
 	}
-	return fmt.Sprintf("%s: %v: %s", f.tool, f.err, f.says)
+	return fmt.Sprintf("%s: %v: %s", f.tool, f.err, f.message)
 }
 
-// Unwrap is how the process ended.
+// Unwrap returns the error of the process.
 func (f *failure) Unwrap() error { return f.err }
 
-// fatal is why a tool ends, which is among what it prints, behind the path that it was
-// started by.
+// fatal matches the reason of a failure in the output of a tool, after the path of the tool.
 var fatal = regexp.MustCompile(`(?m)^(?:/.*/)?((?:[a-z]+: iberror: |ibpanic: ).*)$`)
 
-// process is what warnings begin with, and differs each time.
+// process matches the beginning of a warning, which contains the process id.
 var process = regexp.MustCompile(`(?m)^ib[a-z]+: \[[0-9]+\] `)
 
-// lastLines is the end of what a tool says when it fails, in one line.
+// lastLines returns the last three lines of an error output in one line.
 func lastLines(text string) string {
 	text = process.ReplaceAllString(text, "")
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })

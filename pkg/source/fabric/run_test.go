@@ -18,8 +18,8 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// fakes makes a directory of scripts that stand for the tools: for what ibsim cannot
-// be made to do.
+// fakes makes a directory of scripts that stand for the tools, for failures that ibsim does not
+// have.
 func fakes(t *testing.T, scripts map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,7 +31,7 @@ func fakes(t *testing.T, scripts map[string]string) string {
 	return dir
 }
 
-// resetting asks the real tool which of its options reset or clear something.
+// resetting returns the options of the real tool that reset or clear something.
 func resetting(t *testing.T, tool string) []string {
 	t.Helper()
 	help, _ := child.Command(context.Background(), "/usr/sbin/"+tool, "--help").CombinedOutput() // exit status 255
@@ -49,13 +49,13 @@ func resetting(t *testing.T, tool string) []string {
 		}
 	}
 	if options < 10 {
-		t.Fatalf("%s --help tells %d options (Debian package infiniband-diags):\n%s", tool, options, help)
+		t.Fatalf("%s --help lists %d options (Debian package infiniband-diags):\n%s", tool, options, help)
 	}
 	return found
 }
 
-// TestNeverReset: no command line that this package can make has an option that
-// resets a counter. Which ones do, the tools say themselves.
+// TestNeverReset checks that no command line of this package has an option that resets a counter,
+// according to the tools' help.
 func TestNeverReset(t *testing.T) {
 	var dangerous []string
 	for tool := range options {
@@ -71,7 +71,7 @@ func TestNeverReset(t *testing.T) {
 			if slices.Contains(dangerous, o) || !strings.HasPrefix(o, "--") {
 				t.Errorf("%s may get %s", tool, o)
 			}
-			// getopt_long takes the beginning of an option for it.
+			// getopt_long accepts an abbreviation of an option.
 			for _, d := range dangerous {
 				if strings.HasPrefix(d, o) {
 					t.Errorf("%s may get %s, the beginning of %s", tool, o, d)
@@ -102,7 +102,7 @@ func TestNeverReset(t *testing.T) {
 	if _, err := os.Stat(ran); err == nil {
 		t.Error("perfquery -R was started")
 	}
-	// All that it makes, of all that it may be told, is allowed; a value stays one.
+	// All commands with any configured values are allowed, and a value stays one argument.
 	file := filepath.Join(t.TempDir(), "-K -k=x")
 	if err := os.WriteFile(file, nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -147,8 +147,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestOutput: a tool that prints 10 MiB, one that does not stop, and one that complains
-// without end.
+// TestOutput runs a tool that prints 10 MiB, one that never stops printing, and one that never
+// stops printing errors.
 func TestOutput(t *testing.T) {
 	zeros := "tr '\\0' x < /dev/zero"
 	dir := fakes(t, map[string]string{
@@ -166,21 +166,21 @@ func TestOutput(t *testing.T) {
 		t.Errorf("%d bytes: %v", len(out), err)
 	}
 	if top := parseTopology(out, out, out); len(top.nodes) > 0 || top.unread != 2 {
-		t.Errorf("it is taken for %d nodes, %d lines not understood", len(top.nodes), top.unread)
+		t.Errorf("%d nodes, %d lines not parsed", len(top.nodes), top.unread)
 	}
 	if out, err = r.output(t.Context(), r.counters(true, 1, []int{1})); len(out) > 0 || !errors.Is(err, errOutput) {
 		t.Errorf("%d bytes without an end: %v", len(out), err)
 	}
 	_, err = r.output(t.Context(), r.errors("x"))
 	if err == nil || len(err.Error()) > 2*maxName || strings.Contains(err.Error(), "[12]") {
-		t.Errorf("complaints: %v", err)
+		t.Errorf("error output: %v", err)
 	}
 	if want := []string{"ibnetdiscover ok", "perfquery error", "ibqueryerrors error"}; !slices.Equal(results, want) {
 		t.Errorf("%q, want %q", results, want)
 	}
 }
 
-// TestEnvironment: the tools get nothing of ours.
+// TestEnvironment checks that the tools do not inherit the environment.
 func TestEnvironment(t *testing.T) {
 	t.Setenv("LD_PRELOAD_OF_OURS", "x")
 	dir := fakes(t, map[string]string{ibnetdiscover: "env; pwd", perfquery: ""})
@@ -194,7 +194,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestMissing: which tools are needed, and which are of use.
+// TestMissing checks the required and the optional tools.
 func TestMissing(t *testing.T) {
 	for _, tools := range []map[string]string{{}, {ibnetdiscover: ""}, {perfquery: ""}} {
 		_, err := New(Options{Tools: fakes(t, tools)})
@@ -207,8 +207,8 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestReason: what helps, where the real ibnetdiscover cannot open a port. This
-// machine has none; the rest is made of files.
+// TestReason checks the remedy if the real ibnetdiscover cannot open a port. This machine has no
+// port; the other cases use made files.
 func TestReason(t *testing.T) {
 	s := source(t, Options{})
 	put := func(path string) {
@@ -218,7 +218,7 @@ func TestReason(t *testing.T) {
 		}
 	}
 	s.root = t.TempDir()
-	tell := func(want string, state error) {
+	check := func(want string, state error) {
 		t.Helper()
 		got, err := s.Read(t.Context())
 		if err == nil || !strings.Contains(err.Error(), want) || got.Fabric != nil {
@@ -228,20 +228,21 @@ func TestReason(t *testing.T) {
 			t.Errorf("%v is not %v", err, state)
 		}
 	}
-	tell("this node has no HCA", model.ErrAbsent)
+	check("this node has no HCA", model.ErrAbsent)
 	put("sys/class/infiniband/mlx5_0/node_guid")
-	tell("modprobe ib_umad", model.ErrUnsupported)
+	check("modprobe ib_umad", model.ErrUnsupported)
 	put("sys/class/infiniband_mad/abi_version")
-	tell("a container needs it mounted", model.ErrUnsupported)
+	check("a container needs it mounted", model.ErrUnsupported)
 	put("dev/infiniband/umad0")
-	tell("no InfiniBand port to read the fabric from", nil)
-	if err := os.Symlink("nowhere", filepath.Join(s.root, "dev/infiniband/umad1")); err != nil { // root may open all that there is
+	check("no InfiniBand port to read the fabric from", nil)
+	if err := os.Symlink("nowhere", filepath.Join(s.root, "dev/infiniband/umad1")); err != nil { // root may open all existing files
 		t.Fatal(err)
 	}
-	tell("run as root", model.ErrUnsupported)
+	check("run as root", model.ErrUnsupported)
 }
 
-// fabricOf is the fabric of the samples, told by scripts. What perfquery gets is kept.
+// fabricOf reads the fabric of the samples, printed by scripts. The arguments of perfquery are
+// kept.
 func fabricOf(t *testing.T, perf string) (s *Source, asked func() string, dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -252,7 +253,7 @@ func fabricOf(t *testing.T, perf string) (s *Source, asked func() string, dir st
 	}
 	s = source(t, Options{Tools: fakes(t, map[string]string{
 		ibnetdiscover: `cd ` + dir + `; case "$*" in *--ports*) cat ports-hdr.out;; *--list*) cat list-hdr.out;; *) cat owners-hdr.out;; esac`,
-		// port N: the sample as that of another port.
+		// port N: the sample with another port number.
 		perfquery: `cd ` + dir + `; echo "$*" >> asked; port() { sed "s/ port 1 / port $1 /" "$2"; }` + "\n" + perf,
 	})})
 	return s, func() string {
@@ -275,7 +276,7 @@ func leafOf(t *testing.T, s *Source) model.FabricNode {
 
 const each = "for p in $(seq 40); do port $p "
 
-// TestOldSwitch counts with 32 bits only.
+// TestOldSwitch reads a switch with 32-bit counters only.
 func TestOldSwitch(t *testing.T) {
 	s, _, _ := fabricOf(t, `case "$*" in *--extended*) echo "perfquery: iberror: failed: perfextquery"; exit 255;; esac
 `+each+`perfquery.out; done | sed s/0x1300/0x1000/`)
@@ -284,11 +285,11 @@ func TestOldSwitch(t *testing.T) {
 		t.Errorf("%d %v: %q, %v", v, ok, n.Error, n.Ports[39].Counters)
 	}
 	if n.Ports[0].Narrow != nil || n.Ports[0].Slow != nil {
-		t.Error("what links could be is known without iblinkinfo")
+		t.Error("the capabilities of links are known without iblinkinfo")
 	}
 }
 
-// TestNewSwitch tells the errors with the extended counters, and is not asked again.
+// TestNewSwitch reads a switch that has the errors in the extended counters, with one request.
 func TestNewSwitch(t *testing.T) {
 	s, asked, _ := fabricOf(t, each+`perfquery-extended.out; echo SymbolErrorCounter:..............5000000000; done`)
 	n := leafOf(t, s)
@@ -300,8 +301,8 @@ func TestNewSwitch(t *testing.T) {
 	}
 }
 
-// TestFewerPorts: a switch that does not answer for all of its ports is asked for
-// those with a link.
+// TestFewerPorts has a switch that does not answer for all of its ports: those with a link are
+// read.
 func TestFewerPorts(t *testing.T) {
 	s, asked, dir := fabricOf(t, `file=perfquery.out; case "$*" in *--extended*) file=perfquery-extended.out;; esac
 case "$*" in
@@ -320,7 +321,7 @@ esac`)
 			t.Errorf("round %d: %v, %v: %s", i, n.Ports[1].Counters, n.Ports[2].Counters, n.Error)
 		}
 	}
-	// The subnet manager gives it another LID, then a host's, then none.
+	// The subnet manager assigns another LID, then that of a host, then none.
 	ports := string(sample(t, "ports-hdr.out"))
 	for lid, want := range map[string]string{"77": "", " 3": "another node has its LID 3", " 0": "no LID"} {
 		text := regexp.MustCompile(`SW     2`).ReplaceAllString(ports, "SW    "+lid)
@@ -335,12 +336,12 @@ esac`)
 			t.Errorf("LID %s: perfquery %s", lid, got)
 		}
 		if n.Queried.IsZero() || len(n.Ports[1].Counters) != 21 {
-			t.Errorf("LID %s: what was read is gone", lid)
+			t.Errorf("LID %s: the counters are gone", lid)
 		}
 	}
 }
 
-// TestNotWhole: perfquery ends well and has not told all ports.
+// TestNotWhole has a perfquery that succeeds without printing all ports.
 func TestNotWhole(t *testing.T) {
 	s, _, _ := fabricOf(t, "port 1 perfquery-extended.out")
 	n := leafOf(t, s)
@@ -349,9 +350,8 @@ func TestNotWhole(t *testing.T) {
 	}
 }
 
-// TestHosts: what ibqueryerrors tells of the hosts, and what follows from what it does
-// not. That it says nothing, with exit status 0, is how it fails without a subnet
-// manager.
+// TestHosts checks the counters of the hosts for several outputs of ibqueryerrors. Without a subnet
+// manager it prints nothing and exits with status 0.
 func TestHosts(t *testing.T) {
 	errs := "printf '   GUID 0xb8cef60300000101 port 1: [SymbolErrorCounter == 5]\n\n## Summary: 2 nodes checked\n"
 	s, _, _ := fabricOf(t, "exit 1")
@@ -364,7 +364,7 @@ func TestHosts(t *testing.T) {
 		{"true", "does not get to the end", "does not get to the end", "[]", "[]"},
 		{errs + "'; exit 1", "", "", "[{SymbolErrorCounter 5}]", "[] and read"},
 		{"exit 255", "exit status 255", "exit status 255", "[{SymbolErrorCounter 5}]", "[] and read"}, // as before
-		// By whom is not known, then it is node2: of the other nothing is lost.
+		// Without the LIDs of the silent hosts, node2 must be silent: the other host loses nothing.
 		{errs + "##          2 PMA query failures\\n'; exit 1", "", "no answer", "[{SymbolErrorCounter 5}]", "[] and read"},
 		{strings.ReplaceAll(errs, "300000101", "300000999") + "##          1 PMA query failures\\n'; " +
 			"echo 'ibwarn: [7] print_errors: query failed on x, Lid 1 port 1, Lid 3 port 1' >&2", "", "no answer", "[] and read", "[] and read"},
@@ -387,7 +387,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// TestSweepHangs: Read ends in time, with what was known.
+// TestSweepHangs checks that Read ends in time and keeps the known nodes.
 func TestSweepHangs(t *testing.T) {
 	t.Parallel()
 	s, _, dir := fabricOf(t, each+`perfquery-extended.out; echo SymbolErrorCounter:..............1; done`)
@@ -409,7 +409,7 @@ func TestSweepHangs(t *testing.T) {
 	}
 }
 
-// TestLeftBehind: the files of the sweeps are not.
+// TestLeftBehind checks that the files of the sweeps are removed.
 func TestLeftBehind(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	s, _, _ := fabricOf(t, "exit 1")
@@ -417,6 +417,6 @@ func TestLeftBehind(t *testing.T) {
 	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
 		t.Errorf("%v: %v", left, err)
 	}
-	t.Setenv("TMPDIR", "/proc/nowhere") // as in a container that may write nowhere but in /dev/shm
+	t.Setenv("TMPDIR", "/proc/nowhere") // as in a container in which only /dev/shm is writable
 	read(t, s)
 }

@@ -17,19 +17,19 @@ import (
 )
 
 const (
-	maxPort = 254 // 255 means all of them
+	maxPort = 254 // 255 is the sum of all ports
 	maxName = 256
 )
 
-// topology is a sweep.
+// topology is the result of a sweep.
 type topology struct {
 	nodes  map[string]*node  // by node GUID
 	owner  map[string]string // node GUID by port GUID
 	raw    map[string]string // names by node GUID, as the tools print them
-	unread int               // lines that are not understood
+	unread int               // number of lines that cannot be parsed
 }
 
-// node is a node and its ports by number.
+// node is a node with its ports by number.
 type node struct {
 	kind, name string
 	lid        uint32
@@ -44,13 +44,13 @@ type portState struct {
 	narrow, slow *bool
 }
 
-// end is a port as the tools call it.
+// end is a port in the output of the tools.
 type end struct {
 	guid string // of the port
 	port int
 }
 
-// Of ibnetdiscover without options, where names are behind a #.
+// Lines of ibnetdiscover without options. Names follow a #.
 var (
 	switchLine = regexp.MustCompile(`^switchguid=0x([0-9a-f]{1,16})\(([0-9a-f]{1,16})\)`)
 	nodeLine   = regexp.MustCompile(`^(?:ca|rt)guid=0x([0-9a-f]{1,16})`)
@@ -58,15 +58,15 @@ var (
 	originLine = regexp.MustCompile(`^# Initiated from node ([0-9a-f]{16}) port ([0-9a-f]{16})$`)
 )
 
-// Of ibnetdiscover --list: the kind, the node GUID, and the name up to the last quote.
+// listLine matches a line of ibnetdiscover --list: the kind, the node GUID, and the name up to the
+// last quote.
 var listLine = regexp.MustCompile(`^(Switch|Ca|Router)\t : 0x([0-9a-f]{1,16}) ports [0-9]+ devid 0x[0-9a-f]+ vendid 0x[0-9a-f]+ "(.*)"$`)
 
 var kinds = map[string]string{"Switch": model.FabricSwitch, "Ca": model.FabricCA, "Router": model.FabricRouter}
 
-// parseTopology joins what ibnetdiscover prints with --ports, with --list and
-// without: the first has ports, by the GUIDs of ports, the second nodes and their
-// names, the third says which node a port belongs to. The names in the first are
-// not read: a name may hold all that separates them.
+// parseTopology joins the output of ibnetdiscover with --ports, with --list and without options:
+// the first lists ports by port GUID, the second nodes and their names, the third the node of each
+// port. The names in the first are not parsed: a name may contain its separators.
 func parseTopology(ports, list, owners []byte) *topology {
 	t := &topology{nodes: map[string]*node{}, owner: map[string]string{}, raw: map[string]string{}}
 	t.parseOwners(owners)
@@ -88,7 +88,7 @@ func parseTopology(ports, list, owners []byte) *topology {
 	return t
 }
 
-// lines are those of a text that are not empty.
+// lines returns the lines of a text that are not empty.
 func lines(text []byte) func(func([]byte) bool) {
 	return func(yield func([]byte) bool) {
 		for line := range bytes.Lines(text) {
@@ -115,11 +115,11 @@ func (t *topology) parseOwners(text []byte) {
 	}
 }
 
-// nodeOf is the node of a port, where that is not known one with the port's GUID.
+// nodeOf returns the node of a port; if it is not known, the GUID of the port.
 func (t *topology) nodeOf(guid string) string { return cmp.Or(t.owner[guid], guid) }
 
-// parsePort reads a line of ibnetdiscover --ports: the port's kind, LID, number, GUID,
-// width and speed, and the first four of the other end, if there is one; then names.
+// parsePort parses a line of ibnetdiscover --ports: the port's kind, LID, number, GUID, width and
+// speed, and kind, LID, number and GUID of the other end if there is one; then names.
 //
 //	SW     2  1 0xb8cef60300000010 4x HDR - CA     1  1 0xb8cef60300000101 ( 'leaf1' - 'node1' )
 //	SW     2  3 0xb8cef60300000010 4x SDR                                    'leaf1'
@@ -150,16 +150,16 @@ func (t *topology) parsePort(line string) bool {
 		n = &node{kind: f[0], ports: map[int]*portState{}}
 		t.nodes[guid] = n
 	}
-	if lid != 0 { // the last is that of the first port
+	if lid != 0 { // the last line is that of the first port
 		n.lid = lid
 	}
-	if n.ports[here.port] == nil { // of two the first is believed
+	if n.ports[here.port] == nil { // of duplicates the first counts
 		n.ports[here.port] = p
 	}
 	return true
 }
 
-// parseEnd reads kind, LID, number and GUID of a port.
+// parseEnd parses kind, LID, number and GUID of a port.
 func parseEnd(f []string) (end, uint32, bool) {
 	lid, err := strconv.ParseUint(f[1], 10, 32)
 	number, bad := strconv.Atoi(f[2])
@@ -171,12 +171,12 @@ func parseEnd(f []string) (end, uint32, bool) {
 	return end{padded(digits), number}, uint32(lid), true
 }
 
-// padded is a GUID as the model has it.
+// padded returns a GUID in the format of the model.
 func padded(digits string) string {
 	return "0x" + strings.Repeat("0", max(0, 16-len(digits))) + strings.ToLower(digits)
 }
 
-// parseWidth reads 4x; ?? is 0.
+// parseWidth parses 4x; ?? is 0.
 func parseWidth(s string) int {
 	lanes, err := strconv.Atoi(strings.TrimSuffix(s, "x"))
 	if err != nil || lanes < 0 || lanes > 64 {
@@ -185,7 +185,7 @@ func parseWidth(s string) int {
 	return lanes
 }
 
-// parseSpeed reads HDR; ??? is none.
+// parseSpeed parses HDR; ??? is empty.
 func parseSpeed(s string) string {
 	if len(s) > 8 || strings.ContainsFunc(s, func(r rune) bool { return (r < 'A' || r > 'Z') && (r < '0' || r > '9') }) {
 		return ""
@@ -193,7 +193,7 @@ func parseSpeed(s string) string {
 	return s
 }
 
-// clean makes a name or a message of what somebody else wrote: valid, one line, bounded.
+// clean returns an untrusted name or message as valid UTF-8 in one line of limited length.
 func clean(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	s = strings.Map(func(r rune) rune {
@@ -208,7 +208,7 @@ func clean(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// linked says whether there is a link at all.
+// linked reports whether any port has a link.
 func (t *topology) linked() bool {
 	for _, n := range t.nodes {
 		for _, p := range n.ports {
@@ -220,7 +220,7 @@ func (t *topology) linked() bool {
 	return false
 }
 
-// fact is the node with what is known of its counters.
+// fact returns the node with its counters.
 func (n *node) fact(guid string, known *answers) model.FabricNode {
 	f := model.FabricNode{GUID: guid, Kind: n.kind, Name: n.name, LID: n.lid, Ports: make([]model.FabricPort, 0, len(n.ports))}
 	if known != nil {
@@ -239,13 +239,13 @@ func (n *node) fact(guid string, known *answers) model.FabricNode {
 	return f
 }
 
-// Of iblinkinfo --line, between the names: LID, number, a place for the chassis's own
-// number, the link, and GUID, LID, number of the other end.
+// linkMiddle matches the part of iblinkinfo --line between the names: LID, number, the chassis's
+// own number, the link, and GUID, LID and number of the other end.
 var linkMiddle = regexp.MustCompile(
 	`^ +[0-9]+ +([0-9]+)\[ *[0-9]*\] ==\([^"]*\)==>  0x([0-9a-f]{16}) +[0-9]+ +[0-9]+\[ *[0-9]*\] "`)
 
-// parseLinks reads iblinkinfo --line, which says of a link what both ends could do
-// better. The names on both sides of it are known, so none can pass for a link:
+// parseLinks parses iblinkinfo --line, which prints for a link the better capabilities that both
+// ends have. The names on both sides are known, so no name can be mistaken for a link:
 //
 //	0x…10 "   leaf1"   2  1[  ] ==( 4X  53.125 Gbps Active/  LinkUp)==>  0x…101   1  1[  ] "node1" (Could be 12X )
 func (t *topology) parseLinks(text []byte) {
@@ -274,8 +274,8 @@ func (t *topology) parseLinks(text []byte) {
 	}
 }
 
-// parseCould reads "Could be 12X Could be 53.125 Gbps)": wider, faster. What the tool
-// cannot name, "undefined (32)", is not known.
+// parseCould parses "Could be 12X Could be 53.125 Gbps)": wider, faster. It returns nil for a
+// capability that the tool prints as "undefined (32)".
 func parseCould(s string) (narrow, slow *bool) {
 	narrow, slow = new(bool), new(bool)
 	for part := range strings.SplitSeq(s, "Could be ") {

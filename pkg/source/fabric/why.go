@@ -16,11 +16,11 @@ import (
 
 var errNoLink = errors.New("the port that the fabric is read from has no link: look at ibstat, or choose another one with --fabric.port")
 
-// reason says why the sweep fails, and what helps: the tools say the same of a module
-// that is not loaded, a device that is not there and one that may not be opened.
+// reason adds the cause of a failed sweep and a remedy: the tools print the same message for a
+// missing module, a missing device and a device without permission.
 func (s *Source) reason(err error) error {
 	var f *failure
-	if !errors.As(err, &f) || !strings.Contains(f.says, "port (") { // can't open UMAD port (mlx5_0:1), or of MAD
+	if !errors.As(err, &f) || !strings.Contains(f.message, "port (") { // can't open UMAD port (mlx5_0:1), or MAD port
 		return err
 	}
 	if _, missing := os.Stat(filepath.Join(s.root, "sys/class/infiniband_mad/abi_version")); missing != nil {

@@ -26,23 +26,23 @@ import (
 var errNoURL = fmt.Errorf(
 	"no URL of the kubelet: set --kubelet.url, or NODE_IP in a pod with a service account: %w", model.ErrAbsent)
 
-// maxFile is the largest token or CA file.
+// maxFile is the size limit of a token or CA file.
 const maxFile = 1 << 20
 
-// client asks the kubelet over HTTPS. It follows no redirect and uses no proxy,
-// so the token goes to the kubelet and to nobody else.
+// client sends requests to the kubelet over HTTPS. It follows no redirect and uses no proxy, so
+// that only the kubelet receives the token.
 type client struct {
 	base      *url.URL
 	tokenFile string
-	caFile    string // empty when the certificate is not checked
+	caFile    string // empty if the certificate is not checked
 	insecure  bool
 
 	mu   sync.Mutex
-	ca   []byte // that http trusts
+	ca   []byte // the CA that http uses
 	http *http.Client
 }
 
-// newClient returns nil when there is no URL and none can be guessed.
+// newClient returns nil if there is no URL and no default for it.
 func newClient(o Options, log *zap.Logger) (*client, error) {
 	text := o.URL
 	if text == "" {
@@ -52,7 +52,7 @@ func newClient(o Options, log *zap.Logger) (*client, error) {
 		text = "https://" + net.JoinHostPort(o.NodeIP, "10250")
 	}
 	base, err := url.Parse(text)
-	// The text is not repeated: it may hold a password.
+	// The error does not contain the text, which may contain a password.
 	if err != nil || base.Scheme != "https" || base.Hostname() == "" || base.User != nil || base.RawQuery != "" {
 		return nil, errors.New("kubelet: --kubelet.url must be https://HOST:PORT without user and query, " +
 			"--node.ip an address")
@@ -60,14 +60,13 @@ func newClient(o Options, log *zap.Logger) (*client, error) {
 	c := &client{base: base, tokenFile: o.TokenFile, caFile: o.CAFile, insecure: o.Insecure}
 	if o.Insecure {
 		c.caFile = ""
-		log.Warn("the kubelet's certificate is not checked: whoever takes its address gets the token",
+		log.Warn("the kubelet's certificate is not checked: any host with its address receives the token",
 			zap.String("url", text))
 	}
 	return c, nil
 }
 
-// get asks for a path and lets decode read the answer. What is wrong is told
-// with the cure.
+// get requests a path and passes the answer to decode. Errors contain a remedy.
 func (c *client) get(
 	ctx context.Context, path string, decode func(io.Reader) (*facts, error),
 ) (*facts, error) {
@@ -82,13 +81,13 @@ func (c *client) get(
 	if c.tokenFile != "" {
 		token, err := readSmall(c.tokenFile)
 		if err != nil {
-			return nil, fmt.Errorf("%w; --kubelet.token-file names the token", err)
+			return nil, fmt.Errorf("%w; --kubelet.token-file names the token's file", err)
 		}
 		request.Header.Set("Authorization", "Bearer "+string(bytes.TrimSpace(token)))
 	}
 	response, err := h.Do(request)
 	if err != nil {
-		return nil, certificateCure(err)
+		return nil, withRemedy(err)
 	}
 	defer response.Body.Close()
 	if err := statusError(response.StatusCode, path); err != nil {
@@ -101,14 +100,14 @@ func (c *client) get(
 	return f, err
 }
 
-// trusted is the HTTP client that trusts what the CA file says now. It speaks
-// HTTP/1.1: a connection on which an answer came too late is never used again.
+// trusted returns an HTTP client for the current content of the CA file. It uses HTTP/1.1: a
+// connection with a late answer is never used again.
 func (c *client) trusted() (*http.Client, error) {
 	var ca []byte
 	if c.caFile != "" {
 		var err error
 		if ca, err = readSmall(c.caFile); err != nil {
-			return nil, fmt.Errorf("%w; --kubelet.ca-file names who signs the kubelet's certificate", err)
+			return nil, fmt.Errorf("%w; --kubelet.ca-file names the CA of the kubelet's certificate", err)
 		}
 	}
 	c.mu.Lock()
@@ -116,7 +115,7 @@ func (c *client) trusted() (*http.Client, error) {
 	if c.http != nil && bytes.Equal(ca, c.ca) {
 		return c.http, nil
 	}
-	config := &tls.Config{InsecureSkipVerify: c.insecure} //nolint:gosec // the user's wish
+	config := &tls.Config{InsecureSkipVerify: c.insecure} //nolint:gosec // configured by the user
 	if c.caFile != "" {
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(ca) {
@@ -131,7 +130,7 @@ func (c *client) trusted() (*http.Client, error) {
 		Transport: &http.Transport{
 			TLSClientConfig:        config,
 			DisableCompression:     true,
-			MaxConnsPerHost:        2, // one for each question
+			MaxConnsPerHost:        2, // one for each request of a Read
 			MaxResponseHeaderBytes: 64 << 10,
 			IdleConnTimeout:        time.Minute,
 		},
@@ -148,8 +147,8 @@ func (c *client) close() {
 	}
 }
 
-// statusError says what a status means. The body is not told: a server may
-// repeat the token there.
+// statusError converts a status to an error. The error does not contain the body, because a server
+// may repeat the token there.
 func statusError(code int, path string) error {
 	got := fmt.Sprintf("GET %s: %d %s", path, code, http.StatusText(code))
 	switch {
@@ -161,7 +160,8 @@ func statusError(code int, path string) error {
 	case code == http.StatusForbidden && path == summaryPath:
 		return errors.New(got + ": RBAC must let the service account get nodes/stats or nodes/proxy")
 	case code == http.StatusForbidden:
-		// No failure: before 1.33 it is the right to run commands in pods, which few want to give for labels.
+		// Not a failure: before 1.33 it needs the right to run commands in pods, which is too much
+		// for labels.
 		return fmt.Errorf("%s: RBAC must let the service account get nodes/pods, or nodes/proxy where the kubelet is "+
 			"older than Kubernetes 1.33: %w", got, model.ErrUnsupported)
 	case code == http.StatusNotFound, code == http.StatusMethodNotAllowed, code == http.StatusNotImplemented:
@@ -172,26 +172,26 @@ func statusError(code int, path string) error {
 	return errors.New(got)
 }
 
-// certificateCure adds what helps when the certificate is the trouble.
-func certificateCure(err error) error {
+// withRemedy adds a remedy to an error of the certificate.
+func withRemedy(err error) error {
 	var invalid x509.CertificateInvalidError
 	var wrongHost x509.HostnameError
 	var unknown x509.UnknownAuthorityError
 	switch {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return fmt.Errorf("%w; the kubelet's certificate must be renewed (or the clock is wrong); "+
-			"--kubelet.insecure-skip-verify does without", err)
+			"--kubelet.insecure-skip-verify disables the check", err)
 	case errors.As(err, &wrongHost):
 		return fmt.Errorf("%w; use the name that the certificate has in --kubelet.url, or "+
 			"--kubelet.insecure-skip-verify", err)
 	case errors.As(err, &unknown), errors.As(err, &invalid):
-		return fmt.Errorf("%w; --kubelet.ca-file must hold who signed the kubelet's certificate "+
+		return fmt.Errorf("%w; --kubelet.ca-file must hold the CA of the kubelet's certificate "+
 			"(it is self-signed without serverTLSBootstrap), or use --kubelet.insecure-skip-verify", err)
 	}
 	return err
 }
 
-// readSmall reads a file that is not larger than maxFile.
+// readSmall reads a file of at most maxFile bytes.
 func readSmall(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -58,15 +58,16 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestToken: a wrong token is told with the cure, a rotated one is used.
+// TestToken checks that the error for a wrong token contains a remedy, and that a rotated token is
+// used.
 func TestToken(t *testing.T) {
 	a := serveAPI(t, onePod("train"), oneSummary(1))
 	s := open(t, a.options())
-	wrong := func(cure string) {
+	wrong := func(remedy string) {
 		t.Helper()
 		got, err := s.Read(limit(t, time.Minute))
-		if err == nil || !strings.Contains(err.Error(), cure) || strings.Contains(err.Error(), "stale") {
-			t.Errorf("error %v, want %q in it", err, cure)
+		if err == nil || !strings.Contains(err.Error(), remedy) || strings.Contains(err.Error(), "stale") {
+			t.Errorf("error %v, want %q in it", err, remedy)
 		}
 		if st, _ := state(t, got, "pods"); st != model.StateFailed {
 			t.Errorf("state %s", st)
@@ -95,8 +96,8 @@ func TestToken(t *testing.T) {
 	right()
 }
 
-// TestStatus: what a status means, with the cure; and what the kubelet says in
-// its body, a token perhaps, is in no error and no log.
+// TestStatus checks the error of each status and its remedy. No error and no log contains the body,
+// which may contain a token.
 func TestStatus(t *testing.T) {
 	for _, tt := range []struct {
 		code          int
@@ -131,15 +132,15 @@ func TestStatus(t *testing.T) {
 					t.Errorf("%s: %s %q, want %s with %q", part, st, reason, tt.state, text)
 				}
 			}
-			if told := fmt.Sprint(err, got, logs.All()); strings.Contains(told, secret) {
-				t.Errorf("the token is told: %s", told)
+			if text := fmt.Sprint(err, got, logs.All()); strings.Contains(text, secret) {
+				t.Errorf("the text contains the token: %s", text)
 			}
 		})
 	}
 }
 
-// TestOlder: a kubelet before Kubernetes 1.33 refuses /pods to the manifests' service account, for good. That is not a
-// failure, for which somebody would be called on every node.
+// TestOlder uses a kubelet before Kubernetes 1.33, which always refuses /pods to the manifests'
+// service account. That is not a failure: it would cause an alert on every node.
 func TestOlder(t *testing.T) {
 	a := serveAPI(t, "", oneSummary(1))
 	refuse := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }
@@ -155,7 +156,7 @@ func TestOlder(t *testing.T) {
 	}
 }
 
-// TestRedirect: the token goes to nobody else.
+// TestRedirect checks that only the kubelet receives the token.
 func TestRedirect(t *testing.T) {
 	a := serveAPI(t, onePod("train"), oneSummary(1))
 	var asked atomic.Int32
@@ -163,18 +164,17 @@ func TestRedirect(t *testing.T) {
 	defer other.Close()
 	a.setPods(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusFound) })
 	o := a.options()
-	o.Insecure = true // or it would be the certificate that keeps it from going there
+	o.Insecure = true // else the certificate would prevent the request
 	got, err := open(t, o).Read(limit(t, time.Minute))
 	if err == nil || !strings.Contains(err.Error(), "redirects are not followed") || asked.Load() != 0 {
-		t.Errorf("%v, the other was asked %d times", err, asked.Load())
+		t.Errorf("%v, the other received %d requests", err, asked.Load())
 	}
 	if len(got.PodStorage) != 1 {
 		t.Errorf("%+v", got)
 	}
 }
 
-// TestCertificates: whom to trust, and what to do when it is not whom one
-// meets.
+// TestCertificates checks the accepted certificates, and the remedies for the others.
 func TestCertificates(t *testing.T) {
 	a := serveAPI(t, onePod("train"), oneSummary(1))
 	other := newAuthority(t)
@@ -190,7 +190,7 @@ func TestCertificates(t *testing.T) {
 		until    time.Time
 		caFile   string
 		insecure bool
-		wrong    string // in the error; empty when all is well
+		wrong    string // in the error; empty if the certificate is accepted
 	}{
 		"good":        {a.ca, "127.0.0.1", soon, a.caFile, false, ""},
 		"one of two":  {a.ca, "127.0.0.1", soon, file(string(other.pem) + string(a.ca.pem)), false, ""},
@@ -214,14 +214,13 @@ func TestCertificates(t *testing.T) {
 			case tt.wrong != "" && (err == nil || !strings.Contains(err.Error(), tt.wrong) || got.Pods != nil):
 				t.Errorf("error %v, want %q in it", err, tt.wrong)
 			case tt.wrong != "" && strings.Contains(err.Error(), secret):
-				t.Errorf("the token is told: %v", err)
+				t.Errorf("the error contains the token: %v", err)
 			}
 		})
 	}
 }
 
-// TestNewAuthority: the kubelet gets a certificate of another authority, and
-// the CA file says so a little later.
+// TestNewAuthority has the kubelet use a certificate of another CA, and updates the CA file later.
 func TestNewAuthority(t *testing.T) {
 	a := serveAPI(t, onePod("train"), oneSummary(1))
 	s := open(t, a.options())
@@ -233,7 +232,7 @@ func TestNewAuthority(t *testing.T) {
 	a.certificate.Store(&certificate)
 	a.close()
 	if _, err := s.Read(limit(t, time.Minute)); err == nil {
-		t.Error("who signed the new certificate is not known, and no error")
+		t.Error("no error for a certificate of an unknown CA")
 	}
 	writeFile(t, a.caFile, string(other.pem))
 	if got, err := s.Read(limit(t, time.Minute)); err != nil || len(got.Pods) != 1 {
@@ -241,8 +240,8 @@ func TestNewAuthority(t *testing.T) {
 	}
 }
 
-// TestConnections: they are kept from one read to the next, and a kubelet that
-// drops them is connected to again.
+// TestConnections checks that connections are kept between reads and made again when the kubelet
+// closes them.
 func TestConnections(t *testing.T) {
 	a := serveAPI(t, onePod("train"), oneSummary(1))
 	s := open(t, a.options())

@@ -21,11 +21,11 @@ import (
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// largeNode is n pods with two containers each, as the three servers tell them.
-// One of each list is marshaled and then repeated under other names.
+// largeNode returns n pods with two containers each, as the three servers encode them. One entry of
+// each list is encoded and repeated under other names.
 func largeNode(t *testing.T, n int) (pods, summary []byte, given *podresourcesv1.ListPodResourcesResponse) {
 	t.Helper()
-	const number = "00000" // what is another in each pod
+	const number = "00000" // placeholder for the number of the pod
 	pod := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "train-" + number, Namespace: "ml", UID: number + "000-1111-2222-3333-444444444444",
@@ -80,8 +80,8 @@ func largeNode(t *testing.T, n int) (pods, summary []byte, given *podresourcesv1
 	return repeated(&corev1.PodList{Items: []corev1.Pod{pod}}, `"items":[`), repeated(stats, `"pods":[`), given
 }
 
-// TestTenThousandPods: more than any node runs, over both protocols. What it
-// takes in memory is that of the facts, not that of the answers.
+// TestTenThousandPods reads more pods than any node runs, over both protocols. The memory is that
+// of the result, not that of the answers.
 func TestTenThousandPods(t *testing.T) {
 	const n = 10000
 	pods, summary, resources := largeNode(t, n)
@@ -121,10 +121,10 @@ func TestTenThousandPods(t *testing.T) {
 	runtime.KeepAlive(source)
 }
 
-// heap is what is alive, in bytes.
+// heap returns the bytes of live objects.
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // what is in a pool goes with the second one
+	runtime.GC() // the second one also empties pools
 	return int64(heapObjects())
 }
 
@@ -134,7 +134,7 @@ func heapObjects() uint64 {
 	return s[0].Value.Uint64()
 }
 
-// watchHeap tells the largest heap there was, garbage included.
+// watchHeap returns the largest heap, garbage included.
 func watchHeap(stop <-chan struct{}, peak chan<- uint64) {
 	var most uint64
 	for {
@@ -148,7 +148,7 @@ func watchHeap(stop <-chan struct{}, peak chan<- uint64) {
 	}
 }
 
-// TestTooLarge: a message beyond the limit is refused, and the last facts stand.
+// TestTooLarge checks that a message beyond the limit is refused, and that the last answer is kept.
 func TestTooLarge(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	l := devices("train", "GPU-0")

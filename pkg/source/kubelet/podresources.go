@@ -21,22 +21,20 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxMessage is the largest answer that is taken. gRPC's own limit, 4 MiB, is
-// less than what a node with thousands of pods answers.
+// maxMessage is the size limit of an answer. gRPC's default, 4 MiB, is too small for a node with
+// thousands of pods.
 const maxMessage = 64 << 20
 
-// maxFacts is how many facts of a kind an answer may hold: more than any node
-// can run, and few enough to be kept.
+// maxFacts limits the entries of a kind in an answer: more than any node can run.
 const maxFacts = 1 << 16
 
-var errTooMany = fmt.Errorf("more than %d facts in one answer", maxFacts)
+var errTooMany = fmt.Errorf("more than %d entries in one answer", maxFacts)
 
 // podResources is the path of the PodResources socket.
 type podResources string
 
-// list asks which devices the containers were given, by device plugins and by
-// claims (dynamic resources). The answer is refused as a whole when it is too
-// large.
+// list requests the devices that were allocated to containers, by device plugins and by claims
+// (dynamic resources). An answer beyond the limit is refused as a whole.
 func (p podResources) list(ctx context.Context) (*facts, error) {
 	f := &facts{Snapshot: model.Snapshot{Allocations: []model.Allocation{}}}
 	err := p.ask("List", func(c podresourcesv1.PodResourcesListerClient) error {
@@ -77,7 +75,7 @@ func appendAllocations(
 				add(c.GetDriverName()+"/"+c.GetPoolName(), c.GetDeviceName())
 				continue
 			}
-			// Kubelets before 1.31 tell only VENDOR/CLASS=NAME.
+			// Kubelets before 1.31 report only VENDOR/CLASS=NAME.
 			for _, cdi := range c.GetCdiDevices() {
 				kind, _, _ := strings.Cut(cdi.GetName(), "=")
 				add(kind, cdi.GetName())
@@ -87,8 +85,8 @@ func appendAllocations(
 	return to
 }
 
-// allocatable asks which devices the plugins of the node have to give. Devices
-// of dynamic resource allocation are not among them.
+// allocatable requests the devices that the plugins of the node can allocate. Devices of dynamic
+// resource allocation are not among them.
 func (p podResources) allocatable(ctx context.Context) (*facts, error) {
 	f := &facts{Snapshot: model.Snapshot{Allocatable: []model.Allocatable{}}}
 	err := p.ask("GetAllocatableResources", func(c podresourcesv1.PodResourcesListerClient) error {
@@ -96,7 +94,7 @@ func (p podResources) allocatable(ctx context.Context) (*facts, error) {
 		if len(r.GetDevices()) > maxFacts {
 			return errTooMany
 		}
-		at := map[string]int{} // a resource comes once for each NUMA node
+		at := map[string]int{} // a resource is repeated for each NUMA node
 		for _, d := range r.GetDevices() {
 			i, ok := at[d.GetResourceName()]
 			if !ok {
@@ -114,13 +112,13 @@ func (p podResources) allocatable(ctx context.Context) (*facts, error) {
 	return f, nil
 }
 
-// ask dials the socket and calls a method. The error is ErrAbsent without a
-// socket, ErrUnsupported when the kubelet does not serve the method.
+// ask dials the socket and calls a method. The error is ErrAbsent without a socket, ErrUnsupported
+// if the kubelet does not serve the method.
 func (p podResources) ask(method string, call func(podresourcesv1.PodResourcesListerClient) error) error {
 	if _, err := os.Stat(string(p)); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("no socket %s: %w", string(p), model.ErrAbsent)
 	}
-	var dialed atomic.Pointer[error] // why the socket could not be dialed: a gRPC status has the text only
+	var dialed atomic.Pointer[error] // error of dialing the socket: a gRPC status has only its text
 	conn, err := grpc.NewClient("passthrough:///kubelet",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -137,12 +135,12 @@ func (p podResources) ask(method string, call func(podresourcesv1.PodResourcesLi
 		return err
 	}
 	err = call(podresourcesv1.NewPodResourcesListerClient(conn))
-	_ = conn.Close() // it only says whether it was closed before
+	_ = conn.Close() // fails only if it was closed before
 	st, ok := status.FromError(err)
 	switch {
 	case err == nil, !ok:
 		return err
-	// Kubelets before 1.28 answer so while the method's feature gate is off.
+	// Kubelets before 1.28 return this while the method's feature gate is off.
 	case st.Code() == codes.Unimplemented, st.Code() == codes.Unknown && strings.HasSuffix(st.Message(), "disabled"):
 		return fmt.Errorf("the kubelet does not serve %s (%s): %w", method, short(st.Message()), model.ErrUnsupported)
 	case st.Code() == codes.Unavailable:

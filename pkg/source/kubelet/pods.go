@@ -16,8 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Annotations of pods that mean something here. The kubelet sets the first two
-// itself, whatever the pod's author wrote there.
+// Annotations of pods that are used. The kubelet overwrites the first two.
 const (
 	sourceAnnotation      = "kubernetes.io/config.source" // api, file, http
 	hashAnnotation        = "kubernetes.io/config.hash"
@@ -25,13 +24,13 @@ const (
 	networksAnnotationOld = "k8s.v1.cni.cncf.io/networks-status"
 )
 
-// What an author of pods may make of a label, and how many networks count.
+// Limits of a label's length, and of the networks of a pod.
 const (
 	maxLabel    = 1024
 	maxNetworks = 64
 )
 
-// podJSON is what is read of a pod (core/v1 Pod).
+// podJSON holds the fields that are used of a pod (core/v1 Pod).
 type podJSON struct {
 	Metadata struct {
 		Name        string            `json:"name"`
@@ -59,7 +58,7 @@ type containerJSON struct {
 	LastState stateJSON `json:"lastState"`
 }
 
-// stateJSON is a ContainerState: one of them is there, or none for waiting.
+// stateJSON is a ContainerState: one field is set, or none while waiting.
 type stateJSON struct {
 	Running *struct {
 		Started stamp `json:"startedAt"`
@@ -74,10 +73,10 @@ type terminatedJSON struct {
 	ID       string `json:"containerID"`
 }
 
-// stamp is a time; zero when it is none. The runtimes say 1970 for never.
+// stamp is a time; zero if it is invalid. Runtimes report 1970 for never.
 type stamp struct{ time.Time }
 
-// UnmarshalJSON is for encoding/json.
+// UnmarshalJSON implements json.Unmarshaler.
 func (s *stamp) UnmarshalJSON(b []byte) error {
 	if s.Time.UnmarshalJSON(b) != nil || s.Unix() <= 0 {
 		s.Time = time.Time{}
@@ -85,13 +84,12 @@ func (s *stamp) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// pods asks for the pods that the kubelet runs, with their containers.
+// pods requests the pods that the kubelet runs, with their containers.
 func (c *client) pods(ctx context.Context, labels []string) (*facts, error) {
 	return c.get(ctx, "/pods", func(body io.Reader) (*facts, error) { return decodePods(body, labels) })
 }
 
-// decodePods reads a core/v1 PodList. A pod that is not as it should be is left
-// out and told in the error.
+// decodePods parses a core/v1 PodList. An invalid pod is left out and reported in the error.
 func decodePods(body io.Reader, labels []string) (*facts, error) {
 	f := &facts{Snapshot: model.Snapshot{Pods: []model.Pod{}, Containers: []model.Container{}}}
 	ended, live := map[podName]struct{}{}, map[podName]struct{}{}
@@ -108,7 +106,7 @@ func decodePods(body io.Reader, labels []string) (*facts, error) {
 				return err
 			}
 			if m := &p.Metadata; m.UID == "" || m.Namespace == "" || m.Name == "" {
-				s.spoilt(errors.New("a pod without UID, namespace or name"))
+				s.invalid(errors.New("a pod without UID, namespace or name"))
 				return nil
 			}
 			name := podName{p.Metadata.Namespace, p.Metadata.Name}
@@ -132,7 +130,7 @@ func decodePods(body io.Reader, labels []string) (*facts, error) {
 	if err != nil {
 		return nil, err
 	}
-	for name := range live { // a new pod may have the name of one that ended
+	for name := range live { // a new pod may have the name of an ended one
 		delete(ended, name)
 	}
 	f.finished = ended
@@ -142,8 +140,8 @@ func decodePods(body io.Reader, labels []string) (*facts, error) {
 func (p *podJSON) pod(labels []string) model.Pod {
 	m := &p.Metadata
 	pod := model.Pod{UID: m.UID, Namespace: m.Namespace, Name: m.Name}
-	// The hash that the author of a pod of the API writes there is not one: it
-	// would take the name of another's containers.
+	// Ignore the hash of a pod from the API: its author could claim the containers of another pod
+	// with it.
 	if source := m.Annotations[sourceAnnotation]; source == "file" || source == "http" {
 		pod.StaticUID = m.Annotations[hashAnnotation]
 	}
@@ -158,7 +156,7 @@ func (p *podJSON) pod(labels []string) model.Pod {
 		if pod.Labels == nil {
 			pod.Labels = make(map[string]string, len(labels))
 		}
-		// A copy: the whole annotation is not kept for its beginning.
+		// A copy, so that the beginning does not keep the whole annotation in memory.
 		pod.Labels[l] = strings.Clone(strings.ToValidUTF8(value[:min(len(value), maxLabel)], ""))
 	}
 	status := m.Annotations[networksAnnotation]
@@ -169,13 +167,13 @@ func (p *podJSON) pod(labels []string) model.Pod {
 	return pod
 }
 
-// networkJSON is an entry of the network-status annotation, as the Network
-// Plumbing Working Group's specification has it.
+// networkJSON is an entry of the network-status annotation, as specified by the Network Plumbing
+// Working Group.
 type networkJSON struct {
 	Name      string `json:"name"`
 	Interface string `json:"interface"`
 	Device    struct {
-		Type string `json:"type"` // pci; vdpa and memif are not read
+		Type string `json:"type"` // pci; vdpa and memif are not supported
 		PCI  struct {
 			Address string `json:"pci-address"`
 			RDMA    string `json:"rdma-device"`
@@ -183,14 +181,14 @@ type networkJSON struct {
 	} `json:"device-info"`
 }
 
-// parseNetworks returns the networks that have a PCI device. The text is written
-// by the CNI or by the pod's author: what is no network is left out.
+// parseNetworks returns the networks with a PCI device. The annotation is written by the CNI or by
+// the pod's author: invalid entries are left out.
 func parseNetworks(status string) []model.PodNetwork {
 	if status == "" || len(status) > maxValue {
 		return nil
 	}
 	var entries []networkJSON
-	_ = json.Unmarshal([]byte(status), &entries) // of an error the rest is left
+	_ = json.Unmarshal([]byte(status), &entries) // after an error the parsed entries are used
 	var out []model.PodNetwork
 	for i := range entries {
 		e := &entries[i]
@@ -208,8 +206,8 @@ func parseNetworks(status string) []model.PodNetwork {
 	return out
 }
 
-// appendContainers adds the containers of the pod that were made. The PodUID is
-// that in their cgroup paths.
+// appendContainers adds the created containers of the pod. Their PodUID is that in their cgroup
+// paths.
 func (p *podJSON) appendContainers(to []model.Container, pod *model.Pod) []model.Container {
 	for _, list := range [][]containerJSON{p.Status.Init, p.Status.Containers, p.Status.Ephemeral} {
 		for i := range list {
@@ -235,7 +233,7 @@ func (j *containerJSON) container() model.Container {
 	}
 	ended := j.State.Terminated
 	if ended == nil && j.State.Running == nil {
-		// It waits to be made again: the id is that of the one that ended.
+		// The container waits for a restart: the id belongs to the ended one.
 		if last := j.LastState.Terminated; last != nil && (last.ID == "" || last.ID == j.ID) {
 			ended = last
 		}

@@ -31,7 +31,7 @@ func body(t *testing.T, v any) io.Reader {
 
 func id(digit string) string { return strings.Repeat(digit, 64) }
 
-// TestContainers: every kind of container in every state, as core/v1 has them.
+// TestContainers decodes every kind of container in every state of core/v1.
 func TestContainers(t *testing.T) {
 	started, finished := time.Unix(1700000000, 0), time.Unix(1700000100, 0)
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(started)}}
@@ -56,7 +56,7 @@ func TestContainers(t *testing.T) {
 				{
 					Name: "main", ContainerID: "containerd://" + id("2"), Image: "registry/llm:1",
 					ImageID: "registry/llm@sha256:77", RestartCount: 3, State: running,
-					LastTerminationState: terminated("containerd://"+id("9"), 137), // another container, of before
+					LastTerminationState: terminated("containerd://"+id("9"), 137), // an earlier container
 				},
 				{
 					Name: "loops", ContainerID: "containerd://" + id("3"), RestartCount: 7, State: waiting,
@@ -64,12 +64,12 @@ func TestContainers(t *testing.T) {
 				},
 				{
 					Name: "made", ContainerID: "containerd://" + id("4"), State: waiting,
-					LastTerminationState: terminated("containerd://"+id("8"), 1), // of before, too
+					LastTerminationState: terminated("containerd://"+id("8"), 1), // an earlier container, too
 				},
 				{Name: "not yet", State: waiting},
 				{Name: "odd", ContainerID: "no-runtime"},
 				{
-					Name: "lost", ContainerID: "containerd://" + id("6"), // the kubelet knows no more of it
+					Name: "lost", ContainerID: "containerd://" + id("6"), // its state is lost
 					State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 						ExitCode: 137, StartedAt: metav1.NewTime(time.Unix(0, 0)),
 					}},
@@ -113,8 +113,8 @@ func TestContainers(t *testing.T) {
 	}
 }
 
-// TestStatic: the hash of a static pod is believed where the kubelet says that
-// the pod came from a file, and not where its author says it.
+// TestStatic checks that the hash of a static pod is used if the kubelet reports that the pod comes
+// from a file, and ignored if the author of the pod writes it.
 func TestStatic(t *testing.T) {
 	for source, want := range map[string]string{"file": "hash", "http": "hash", "api": "", "": ""} {
 		list := onePod("kube-proxy")
@@ -136,8 +136,8 @@ func TestStatic(t *testing.T) {
 	}
 }
 
-// TestNetworks: the annotation as the specification and its CNIs write it, and
-// as an author of pods may.
+// TestNetworks parses the annotation of the specification and of its CNIs, and those of a hostile
+// author.
 func TestNetworks(t *testing.T) {
 	const vf = `{"name":"ml/ib","interface":"net1","ips":["10.1.1.7"],"mac":"00:00","dns":{},"device-info":` +
 		`{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:18:00.A","rdma-device":"mlx5_2",` +
@@ -180,8 +180,8 @@ func TestNetworks(t *testing.T) {
 
 const goodPod = `{"metadata":{"name":"a","namespace":"b","uid":"c"}}`
 
-// TestGarbage: what is no answer is refused as a whole, what is no pod costs
-// that pod, what is not known is skipped.
+// TestGarbage checks that an invalid answer is refused as a whole, that an invalid pod drops only
+// itself, and that unknown fields are skipped.
 func TestGarbage(t *testing.T) {
 	for name, tt := range map[string]struct {
 		body  string
@@ -236,7 +236,7 @@ func pods(f *facts) int {
 	return len(f.Pods)
 }
 
-// TestEndless: an answer that does not end is given up by its size.
+// TestEndless checks that an endless answer is refused by its size.
 func TestEndless(t *testing.T) {
 	s := newStream(forever(" "))
 	s.total = 1 << 16
@@ -255,7 +255,7 @@ func (f forever) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestSummary: what is not measured yet is not zero.
+// TestSummary checks that a value that is not measured yet is not zero.
 func TestSummary(t *testing.T) {
 	for name, tt := range map[string]struct {
 		body  string
@@ -285,7 +285,7 @@ func TestSummary(t *testing.T) {
 			}
 			if got == nil {
 				if tt.pods >= 0 {
-					t.Errorf("nothing, want %d pods", tt.pods)
+					t.Errorf("no result, want %d pods", tt.pods)
 				}
 				return
 			}
@@ -296,8 +296,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// FuzzPods: whatever the kubelet says, and whatever authors write into their
-// pods, for both of the answers.
+// FuzzPods decodes any answer of the kubelet to both requests.
 func FuzzPods(f *testing.F) {
 	for _, list := range []*corev1.PodList{{}, onePod("train")} {
 		b, err := json.Marshal(list)

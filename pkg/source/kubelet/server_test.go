@@ -31,8 +31,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The servers here stand for a kubelet, which a unit test cannot run. What they
-// say is made from the kubelet's own types.
+// The servers in this file stand for a kubelet, which a unit test cannot run. Their answers use the
+// kubelet's own types.
 
 // lister is a PodResources server.
 type lister struct {
@@ -59,7 +59,7 @@ func (l *lister) GetAllocatableResources(
 	return l.allocatable(ctx)
 }
 
-// devices are what a pod of this name has, and the node.
+// devices returns the devices of a pod with this name, and of the node.
 func devices(pod string, ids ...string) *lister {
 	return &lister{
 		list: func(context.Context) (*podresourcesv1.ListPodResourcesResponse, error) {
@@ -79,8 +79,8 @@ func devices(pod string, ids ...string) *lister {
 	}
 }
 
-// serveSocket serves at path until stop is called or the test ends. Stopping
-// removes the socket, as a kubelet that ends does.
+// serveSocket serves at path until stop is called or the test ends. stop removes the socket, as a
+// kubelet does at its end.
 func serveSocket(t *testing.T, path string, l podresourcesv1.PodResourcesListerServer) (stop func()) {
 	t.Helper()
 	listener, err := net.Listen("unix", path)
@@ -156,21 +156,20 @@ func sign(t *testing.T, c *x509.Certificate, by *authority) ([]byte, *ecdsa.Priv
 	return raw, key
 }
 
-// api is a kubelet's HTTPS API: it wants a token, and its parts can be changed
-// while it serves.
+// api is a kubelet's HTTPS API: it requires a token, and its parts can be changed while it serves.
 type api struct {
 	url            string
 	tokenFile      string
 	caFile         string
 	ca             *authority
-	token          atomic.Pointer[string] // that it accepts
+	token          atomic.Pointer[string] // the accepted token
 	pods, summary  atomic.Pointer[http.HandlerFunc]
 	newConnections atomic.Int32
 	certificate    atomic.Pointer[tls.Certificate]
 	close          func()
 }
 
-// answer serves v as JSON; a string or bytes as they are.
+// answer returns v as JSON; a string or bytes unchanged.
 func answer(t *testing.T, v any) http.HandlerFunc {
 	t.Helper()
 	var body []byte
@@ -236,14 +235,14 @@ func serveAPI(t *testing.T, pods, summary any) *api {
 func (a *api) setPods(h http.HandlerFunc)    { a.pods.Store(&h) }
 func (a *api) setSummary(h http.HandlerFunc) { a.summary.Store(&h) }
 
-// setToken changes the token that is accepted and the file.
+// setToken changes the accepted token and the file.
 func (a *api) setToken(t *testing.T, token string) {
 	t.Helper()
 	a.token.Store(&token)
 	writeFile(t, a.tokenFile, token+"\n")
 }
 
-// options are those of a source that can ask a.
+// options returns the options of a source for a.
 func (a *api) options() Options {
 	return Options{URL: a.url, TokenFile: a.tokenFile, CAFile: a.caFile, Socket: "/nonexistent/kubelet.sock"}
 }
@@ -255,7 +254,7 @@ func writeFile(t *testing.T, path, text string) {
 	}
 }
 
-// open makes a source that the test closes.
+// open makes a source and closes it at the end of the test.
 func open(t *testing.T, o Options) *Source {
 	t.Helper()
 	s, err := New(o)

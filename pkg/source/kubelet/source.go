@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelet asks the kubelet of this node which pods it runs, which
-// devices it gave them and how much storage they use.
+// Package kubelet requests from the node's kubelet the pods that it runs, the devices allocated to
+// them and their use of storage.
 //
-// Four questions are asked at once, and each of them fails alone (Read):
+// Read sends four requests at once, each of which may fail alone:
 //
 //	pod-resources  PodResources v1 List, gRPC over the kubelet's socket
 //	allocatable    PodResources v1 GetAllocatableResources, the same
 //	pods           GET /pods, HTTPS
 //	summary        GET /stats/summary, HTTPS
 //
-// A read costs a connection and a call for each of the first two, a request on a
-// kept connection and a look at the token and CA files for the others. The socket
-// is dialed anew by its path each time: a kubelet that was restarted has put
-// another one there, and one that hangs may still hold the old one. PodResources
-// v1 has no watch (k8s.io/kubelet v0.37), and its Get tells nothing that List does
+// A read costs a connection and a call for each of the first two, a request on a kept connection
+// and reading the token and CA files for the others. The socket is dialed by its path each time: a
+// restarted kubelet creates another one, and a hanging one may still have the old one open.
+// PodResources v1 has no watch (k8s.io/kubelet v0.37), and its Get returns nothing that List does
 // not, so a new pod is known after the next Read.
 //
-// The answers are decoded one pod at a time, so that the memory they take is
-// that of the facts and of the largest pod, whatever the answer weighs.
+// The answers are decoded one pod at a time, so that memory is needed only for the result and the
+// largest pod.
 //
-// What pods say of themselves (labels, annotations) is written by who may edit
-// them: it names things and proves nothing. Allocations cannot be forged.
+// Labels and annotations of pods are written by their authors: they are used as names, never as
+// proof. Allocations cannot be forged.
 package kubelet
 
 import (
@@ -41,57 +40,54 @@ import (
 
 // Options of a Source.
 type Options struct {
-	// Socket is that of PodResources; /var/lib/kubelet/pod-resources/kubelet.sock.
-	// Its directory, not the socket itself, is to be mounted into a container.
+	// Socket is the PodResources socket; default /var/lib/kubelet/pod-resources/kubelet.sock. Mount
+	// its directory into a container, not the socket itself.
 	Socket string
-	// URL is the kubelet's HTTPS API. Empty: https://NodeIP:10250 where NodeIP is
-	// given and TokenFile exists; without these nothing is asked over HTTPS.
+	// URL is the kubelet's HTTPS API; default https://NodeIP:10250 if NodeIP is set and TokenFile
+	// exists, else no request is sent over HTTPS.
 	URL    string
 	NodeIP string
-	// TokenFile holds a bearer token and is read each time, for tokens rotate.
+	// TokenFile holds a bearer token. It is read each time because tokens rotate.
 	TokenFile string
-	// CAFile holds the certificates (PEM) that the kubelet's must be signed by.
-	// Empty: the authorities of the system.
+	// CAFile holds the CA certificates (PEM) for the kubelet's certificate; default the system's.
 	CAFile   string
-	Insecure bool // the kubelet's certificate is not checked
-	// Labels are the labels and annotations of pods to be told; no others are.
+	Insecure bool // do not check the kubelet's certificate
+	// Labels lists the labels and annotations of pods to return.
 	Labels []string
 	Logger *zap.Logger
-	Now    func() time.Time // time.Now
+	Now    func() time.Time // default time.Now
 }
 
-// keep is how long the facts of a question that fails are told on: longer than
-// a restart of the kubelet takes, and no longer than the names of the dead.
+// keep is how long the last answer to a failing request is returned: longer than a restart of the
+// kubelet takes, and no longer than the names of removed containers.
 const keep = 5 * time.Minute
 
-// A Source asks one kubelet. Read must not be called twice at a time.
+// A Source sends requests to one kubelet. Read must not be called concurrently.
 type Source struct {
 	parts []*part
 	https *client // nil without a URL
 	now   func() time.Time
 }
 
-// part is one question to the kubelet and what is known of the answer.
+// part is one request to the kubelet and its last answer.
 type part struct {
 	name string
-	// read returns nil when nothing can be said. Facts that come with an error
-	// are good, and not all.
+	// read returns nil if there is no result. A result with an error is valid but incomplete.
 	read  func(context.Context) (*facts, error)
 	facts *facts
-	at    time.Time // of the last facts; zero when there never were any
+	at    time.Time // time of facts; zero if there never was an answer
 	err   error
 }
 
-// facts are what an answer says.
+// facts is the content of an answer.
 type facts struct {
 	model.Snapshot
-	finished map[podName]struct{} // pods that will not run again
+	finished map[podName]struct{} // pods that have ended
 }
 
 type podName struct{ namespace, name string }
 
-// New makes a source. It reads nothing but TokenFile's existence; the error says
-// that the URL cannot be one.
+// New returns a Source. It checks only that TokenFile exists; an invalid URL is an error.
 func New(o Options) (*Source, error) {
 	log := o.Logger
 	if log == nil {
@@ -125,7 +121,7 @@ func New(o Options) (*Source, error) {
 // Name is "kubelet".
 func (s *Source) Name() string { return "kubelet" }
 
-// Close drops the connections.
+// Close closes the connections.
 func (s *Source) Close() error {
 	if s.https != nil {
 		s.https.close()
@@ -133,16 +129,15 @@ func (s *Source) Close() error {
 	return nil
 }
 
-// Read asks the kubelet and returns Pods, Containers, Allocations, Allocatable,
-// PodStorage, NodeStorage, and a DeviceState for each of the four questions. It
-// takes no longer than ctx allows.
+// Read sends the requests and returns Pods, Containers, Allocations, Allocatable, PodStorage,
+// NodeStorage, and a DeviceState for each of the four requests. It returns before the deadline of
+// ctx.
 //
-// A question that fails costs its own facts only: its last good ones are told
-// for 5 minutes more, their age is in the reason of its state, and after that
-// they are gone (nil). The error holds the failures. Without any there is one
-// only if no question was answered: ErrAbsent when there is neither a socket nor
-// a URL, ErrUnsupported when the kubelet does not know the questions. A socket
-// that was there before and is not now is a failure.
+// A request that fails drops only its own result: its last answer is returned for 5 minutes, with
+// its age in the reason of its state, and is dropped after that (nil). The error contains the
+// failures. Without a failure there is an error only if no request was answered: ErrAbsent if there
+// is neither a socket nor a URL, ErrUnsupported if the kubelet does not support the requests. A
+// socket that disappears is a failure.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	answers := make([]*facts, len(s.parts))
 	var wg sync.WaitGroup
@@ -160,19 +155,19 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 			continue
 		}
 		out.Merge(&p.facts.Snapshot)
-		if answers[i] != nil && p.facts.finished != nil { // an old answer does not know who is new
+		if answers[i] != nil && p.facts.finished != nil { // an old answer may lack new pods
 			finished = p.facts.finished
 		}
 	}
 	out.Allocations = running(out.Allocations, finished)
 	err := s.verdict()
-	if !errors.Is(err, model.ErrAbsent) { // else there is nothing to have states
+	if !errors.Is(err, model.ErrAbsent) { // without a kubelet there are no states
 		out.DeviceStates = s.states(now)
 	}
 	return out, err
 }
 
-// update takes the answer, or lets the last one stand while it is not too old.
+// update stores the answer, or keeps the last one until it is too old.
 func (p *part) update(answer *facts, now time.Time) {
 	if answer != nil {
 		p.facts, p.at = answer, now
@@ -182,12 +177,12 @@ func (p *part) update(answer *facts, now time.Time) {
 		p.facts = nil
 	}
 	if !p.at.IsZero() && errors.Is(p.err, model.ErrAbsent) {
-		// Not %w: it was there, so this is a failure.
-		p.err = fmt.Errorf("it is gone: %v; is the kubelet running?", p.err) //nolint:errorlint // see above
+		// Not %w: it existed before, so this is a failure.
+		p.err = fmt.Errorf("the socket disappeared: %v; is the kubelet running?", p.err) //nolint:errorlint // see above
 	}
 }
 
-// verdict is the error of a Read.
+// verdict returns the error of a Read.
 func (s *Source) verdict() error {
 	var failed, missing []error
 	for _, p := range s.parts {
@@ -204,7 +199,7 @@ func (s *Source) verdict() error {
 		if i < 0 {
 			return s.absent()
 		}
-		failed = missing[i : i+1] // something is there
+		failed = missing[i : i+1] // the kubelet exists
 	}
 	if failed == nil {
 		return nil
@@ -212,7 +207,7 @@ func (s *Source) verdict() error {
 	return fmt.Errorf("kubelet: %w", errors.Join(failed...))
 }
 
-// absent says once what all parts lack, two of them each.
+// absent joins the reasons of all parts, each once: two parts share one.
 func (s *Source) absent() error {
 	reasons := make([]string, 0, len(s.parts))
 	for _, p := range s.parts {
@@ -237,7 +232,7 @@ func (s *Source) states(now time.Time) []model.DeviceState {
 		if p.err != nil {
 			state.Reason = p.err.Error()
 			if age := now.Sub(p.at); p.facts != nil && age > 0 {
-				state.Reason += fmt.Sprintf(" (its facts are %s old)", age.Round(time.Second))
+				state.Reason += fmt.Sprintf(" (the last answer is %s old)", age.Round(time.Second))
 			}
 		}
 		states = append(states, state)
@@ -245,9 +240,9 @@ func (s *Source) states(now time.Time) []model.DeviceState {
 	return states
 }
 
-// running drops what was given to pods that have ended: kubelets before 1.34
-// list them until they are deleted (kubernetes/kubernetes#119423), though their
-// devices may be another's by now.
+// running drops the allocations of pods that have ended: kubelets before 1.34 list them until they
+// are deleted (kubernetes/kubernetes#119423), although their devices may be allocated to another
+// pod.
 func running(all []model.Allocation, finished map[podName]struct{}) []model.Allocation {
 	ended := func(a model.Allocation) bool {
 		_, ok := finished[podName{a.Namespace, a.Pod}]
@@ -259,7 +254,7 @@ func running(all []model.Allocation, finished map[podName]struct{}) []model.Allo
 	return slices.DeleteFunc(slices.Clone(all), ended)
 }
 
-// short bounds what a server says of its failure.
+// short limits the length of an error message of a server.
 func short(text string) string {
 	const most = 256
 	if len(text) > most {

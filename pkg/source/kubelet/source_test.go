@@ -26,12 +26,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// clock is a time that the test sets.
+// clock is a clock that the test sets.
 type clock struct{ now time.Time }
 
 func (c *clock) read() time.Time { return c.now }
 
-// limit ends what takes too long for a test.
+// limit limits the time of a call.
 func limit(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -74,7 +74,7 @@ func oneSummary(used uint64) *statsv1alpha1.Summary {
 	}
 }
 
-// TestRead: all four questions, and what becomes of the answers.
+// TestRead checks the results of all four requests.
 func TestRead(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	serveSocket(t, socket, devices("train", "GPU-0", "GPU-1"))
@@ -111,7 +111,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestAbsent: a node without a kubelet is no failure.
+// TestAbsent checks that a node without a kubelet is not a failure.
 func TestAbsent(t *testing.T) {
 	got, err := open(t, Options{Socket: filepath.Join(t.TempDir(), "no.sock")}).Read(t.Context())
 	if !errors.Is(err, model.ErrAbsent) {
@@ -122,7 +122,8 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// TestNoURL: half of a kubelet is enough, and the other half says so.
+// TestNoURL checks that the socket alone is enough, and that the other parts report the missing
+// URL.
 func TestNoURL(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	serveSocket(t, socket, devices("train", "GPU-0"))
@@ -135,7 +136,7 @@ func TestNoURL(t *testing.T) {
 	}
 }
 
-// TestRestart: the last facts stand while the kubelet is away, and its new
+// TestRestart checks that the last answers are kept while the kubelet restarts, and that its new
 // socket is found at once.
 func TestRestart(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
@@ -171,7 +172,7 @@ func TestRestart(t *testing.T) {
 	if got, err = read(); err != nil || len(got.Allocations) != 1 || got.Allocations[0].Pod != "new" {
 		t.Errorf("back: %+v, %v", got, err)
 	}
-	// The old one hangs on to a socket that has no name any more.
+	// The old kubelet still serves a socket without a path.
 	if err := os.Remove(socket); err != nil {
 		t.Fatal(err)
 	}
@@ -181,8 +182,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestNobodyListens: a socket is there, its kubelet was killed.
-func TestNobodyListens(t *testing.T) {
+// TestNoListener uses the socket of a kubelet that was killed.
+func TestNoListener(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
@@ -203,8 +204,8 @@ func TestNobodyListens(t *testing.T) {
 	}
 }
 
-// TestSlow: what does not answer costs its own facts, and no more time than
-// the deadline.
+// TestSlow checks that a request without an answer drops only its own result, and takes no longer
+// than the deadline.
 func TestSlow(t *testing.T) {
 	hang := make(chan struct{})
 	t.Cleanup(func() { close(hang) })
@@ -231,7 +232,7 @@ func TestSlow(t *testing.T) {
 	o := a.options()
 	o.Socket = socket
 	start := time.Now()
-	got, err := open(t, o).Read(limit(t, 5*time.Second)) // the others have so long, on a busy machine too
+	got, err := open(t, o).Read(limit(t, 5*time.Second)) // the others have as long, on a busy machine too
 	if took := time.Since(start); took > 20*time.Second {
 		t.Errorf("took %s", took)
 	}
@@ -251,7 +252,7 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestSilentSocket: something listens and never says a word, or no gRPC.
+// TestSilentSocket uses a socket with a listener that never answers, or does not use gRPC.
 func TestSilentSocket(t *testing.T) {
 	for name, say := range map[string]string{"silent": "", "garbage": "HTTP/1.1 400 Bad Request\r\n\r\n\xff\x00garbage"} {
 		t.Run(name, func(t *testing.T) {
@@ -285,8 +286,8 @@ func TestSilentSocket(t *testing.T) {
 	}
 }
 
-// TestUnimplemented: a method that the kubelet does not serve is not a failure,
-// and costs nothing else.
+// TestUnimplemented checks that a method that the kubelet does not serve is not a failure, and does
+// not affect the others.
 func TestUnimplemented(t *testing.T) {
 	disabled := devices("train", "GPU-0")
 	disabled.allocatable = func(context.Context) (*podresourcesv1.AllocatableResourcesResponse, error) {
@@ -317,8 +318,8 @@ func TestUnimplemented(t *testing.T) {
 	})
 }
 
-// TestPartialFailure: each question fails alone, first without facts and then
-// with those of before; a failure is never hidden by what is only absent.
+// TestPartialFailure has each request fail alone, first without and then with an earlier answer. A
+// failure is never hidden by an absent part.
 func TestPartialFailure(t *testing.T) {
 	broken := func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "panic", http.StatusInternalServerError) }
 	has := func(s model.Snapshot) map[string]bool {
@@ -383,7 +384,7 @@ func TestPartialFailure(t *testing.T) {
 	}
 }
 
-// TestAllocations: device plugins of all kinds and resource claims.
+// TestAllocations checks device plugins of all kinds and resource claims.
 func TestAllocations(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	resources := func(name string, ids ...string) *podresourcesv1.ContainerDevices {
@@ -445,8 +446,8 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestFinished: what a pod had that has ended is not given to it any more,
-// unless a new pod of the same name has it.
+// TestFinished checks that allocations of an ended pod are dropped, unless a new pod has the same
+// name.
 func TestFinished(t *testing.T) {
 	for name, tt := range map[string]struct {
 		phases []corev1.PodPhase // of pods of the same name
@@ -476,8 +477,8 @@ func TestFinished(t *testing.T) {
 	}
 }
 
-// TestFinishedLongAgo: that a pod has ended is not believed of an old answer,
-// for another may run under its name.
+// TestFinishedLongAgo checks that an old answer does not end a pod, because another pod may have
+// its name.
 func TestFinishedLongAgo(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	serveSocket(t, socket, devices("train", "GPU-0"))

@@ -9,9 +9,8 @@ import (
 	"io"
 )
 
-// How large an answer over HTTPS, and one pod in it, may be. An object in etcd
-// has no more than 1.5 MiB, of which each byte may be six in JSON (\u003c): one
-// pod must not cost the others.
+// Size limits of an answer over HTTPS, and of one pod in it. An object in etcd has at most 1.5 MiB,
+// and each byte may become six in JSON (\u003c): one large pod must not drop the others.
 const (
 	maxBody  = 512 << 20
 	maxValue = 16 << 20
@@ -22,15 +21,14 @@ var (
 	errValue = fmt.Errorf("one value in it is larger than %d bytes", maxValue)
 )
 
-// stream reads a JSON document piece by piece. Pieces that are not what they
-// should be are counted, and the rest goes on.
+// stream decodes a JSON document value by value. Invalid values are counted and skipped.
 type stream struct {
 	*json.Decoder
 	body  io.Reader
-	total int64 // bytes that the document may still have
-	value int64 // bytes that may still be read for the current value
-	bad   int   // pieces that are not what they should be
-	first error // why the first of them is not
+	total int64 // bytes left for the document
+	value int64 // bytes left for the current value
+	bad   int   // number of invalid values
+	first error // error of the first invalid value
 }
 
 func newStream(body io.Reader) *stream {
@@ -39,7 +37,7 @@ func newStream(body io.Reader) *stream {
 	return s
 }
 
-// Read is for the decoder.
+// Read implements io.Reader for the decoder.
 func (s *stream) Read(p []byte) (int, error) {
 	switch {
 	case s.total <= 0:
@@ -53,8 +51,8 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// object calls field for each field of the object that comes next; field takes
-// its value from the stream. Null has none.
+// object calls field for each field of the next object; field reads its value from the stream. Null
+// has no fields.
 func (s *stream) object(field func(name string) error) error {
 	return s.inside('{', func() error {
 		name, err := s.Token()
@@ -66,7 +64,7 @@ func (s *stream) object(field func(name string) error) error {
 	})
 }
 
-// array calls element for each element of the array that comes next.
+// array calls element for each element of the next array.
 func (s *stream) array(element func() error) error { return s.inside('[', element) }
 
 func (s *stream) inside(open json.Delim, next func() error) error {
@@ -76,7 +74,7 @@ func (s *stream) inside(open json.Delim, next func() error) error {
 		return err
 	}
 	if t != open {
-		return fmt.Errorf("no %v where one should be", open)
+		return fmt.Errorf("no %v where one is expected", open)
 	}
 	for s.More() {
 		s.value = maxValue
@@ -88,30 +86,29 @@ func (s *stream) inside(open json.Delim, next func() error) error {
 	return err
 }
 
-// take decodes the next value into v. It is false when v is not to be used; that
-// a type in it is wrong is no error, but counted.
+// take decodes the next value into v. It returns false if v is not valid; a wrong type in it is
+// counted and is not an error.
 func (s *stream) take(v any) (bool, error) {
 	err := s.Decode(v)
 	if _, wrong := errors.AsType[*json.UnmarshalTypeError](err); wrong {
-		s.spoilt(err)
+		s.invalid(err)
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// spoilt counts a piece that cannot be used.
-func (s *stream) spoilt(err error) {
+// invalid counts a value that cannot be used.
+func (s *stream) invalid(err error) {
 	s.bad++
 	if s.first == nil {
 		s.first = err
 	}
 }
 
-// skip leaves the next value out.
+// skip skips the next value.
 func (s *stream) skip() error { return s.Decode(new(ignored)) }
 
-// end is the error of a document that does not end here, or has not listed what
-// it should.
+// end returns an error if the document does not end here, or has no list.
 func (s *stream) end(listed bool) error {
 	s.value = maxValue
 	switch _, err := s.Token(); {
@@ -125,16 +122,16 @@ func (s *stream) end(listed bool) error {
 	return nil
 }
 
-// losses is the error of the pieces that could not be used, nil without any.
+// losses returns the error of the invalid values, nil if there are none.
 func (s *stream) losses() error {
 	if s.bad == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d entries are not as they should be; the first: %s", s.bad, short(s.first.Error()))
+	return fmt.Errorf("%d entries are invalid; the first: %s", s.bad, short(s.first.Error()))
 }
 
-// ignored is a JSON value that nobody wants.
+// ignored is a JSON value that is not used.
 type ignored struct{}
 
-// UnmarshalJSON is for encoding/json.
+// UnmarshalJSON implements json.Unmarshaler.
 func (*ignored) UnmarshalJSON([]byte) error { return nil }

@@ -9,22 +9,22 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// summaryPath is that of the Summary API.
+// summaryPath is the path of the Summary API.
 const summaryPath = "/stats/summary"
 
-// storageJSON is what is read of a FsStats, in bytes.
+// storageJSON holds the fields that are used of a FsStats, in bytes.
 type storageJSON struct {
 	Used      *uint64 `json:"usedBytes"`
 	Available *uint64 `json:"availableBytes"`
 	Capacity  *uint64 `json:"capacityBytes"`
 }
 
-// nodeJSON is what is read of NodeStats: the file system of the kubelet's root.
+// nodeJSON holds the field that is used of NodeStats: the file system of the kubelet's root.
 type nodeJSON struct {
 	FS *storageJSON `json:"fs"`
 }
 
-// podStatsJSON is what is read of PodStats.
+// podStatsJSON holds the fields that are used of PodStats.
 type podStatsJSON struct {
 	Pod struct {
 		Name      string `json:"name"`
@@ -34,13 +34,13 @@ type podStatsJSON struct {
 	Ephemeral *storageJSON `json:"ephemeral-storage"`
 }
 
-// summary asks how much ephemeral storage the node has and its pods use.
+// summary requests the ephemeral storage of the node and its use by pods.
 func (c *client) summary(ctx context.Context) (*facts, error) {
 	return c.get(ctx, summaryPath, decodeSummary)
 }
 
-// decodeSummary reads a Summary (stats/v1alpha1). What the kubelet has not
-// measured yet is left out.
+// decodeSummary parses a Summary (stats/v1alpha1). Values that the kubelet has not measured yet are
+// left out.
 func decodeSummary(body io.Reader) (*facts, error) {
 	f := &facts{Snapshot: model.Snapshot{PodStorage: []model.PodStorage{}}}
 	s := newStream(body)

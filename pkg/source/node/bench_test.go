@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// BenchmarkRead: this machine, and a node of files in the place of a large one:
-// 256 CPUs, 126 interfaces, 40 disks, 20 chips, 1,000 mount points of which 30
-// are shown. Files on a disk are faster than those that a driver writes.
+// BenchmarkRead reads this machine, and files that stand for a large node: 256 CPUs, 126
+// interfaces, 40 disks, 20 chips, 1,000 mount points of which 30 are listed. Files on a disk are
+// faster than those of a driver.
 func BenchmarkRead(b *testing.B) {
 	b.Run("this-machine", func(b *testing.B) {
 		s, err := New(Options{})

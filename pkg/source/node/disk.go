@@ -13,18 +13,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// notDisks are devices that node_exporter does not show: partitions of what
-// has many, memory, loops.
+// notDisks matches devices that node_exporter leaves out: partitions, memory, loop devices.
 var notDisks = regexp.MustCompile(`^(z?ram|loop|fd|(h|s|v|xv)d[a-z]|nvme\d+n\d+p)\d+$`)
 
-// The most disks, and columns of each, that are read.
+// Limits of disks, and of columns of each.
 const (
 	maxDisks    = 4096
 	diskColumns = 17
 )
 
-// diskReader reads /proc/diskstats. What udev knows, and whether a disk
-// rotates, is kept for a while.
+// diskReader reads /proc/diskstats. udev's properties and the rotational flag are cached.
 type diskReader struct {
 	reader              *reader
 	procfs, sysfs, udev string
@@ -32,7 +30,7 @@ type diskReader struct {
 }
 
 type knownDisk struct {
-	model.Disk // without figures
+	model.Disk // without counters
 	hidden     bool
 	read       time.Time
 }
@@ -42,7 +40,7 @@ func (d *diskReader) read(now time.Time, n *model.Node) error {
 	if err != nil {
 		return err
 	}
-	b = bytes.Clone(b) // udev's files are read into the same buffer
+	b = bytes.Clone(b) // udev's files use the same buffer
 	known := make(map[string]*knownDisk, len(d.known))
 	disks := make([]model.Disk, 0, len(d.known))
 	for len(b) > 0 && len(known) < maxDisks {
@@ -84,8 +82,8 @@ func (d *diskReader) read(now time.Time, n *model.Node) error {
 	return nil
 }
 
-// describe reads block/NAME/queue/rotational and the file of udev's database:
-// lines E:KEY=VALUE among others.
+// describe reads block/NAME/queue/rotational and the file of udev's database, which contains lines
+// E:KEY=VALUE.
 func (d *diskReader) describe(disk *model.Disk) {
 	*disk = model.Disk{Name: disk.Name, Major: disk.Major, Minor: disk.Minor}
 	// The kernel shows cciss/c0d0 as cciss!c0d0.

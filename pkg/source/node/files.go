@@ -12,8 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
-// The most that is read of a file of procfs, and of a file of sysfs (128 bytes, as
-// node_exporter reads).
+// Size limits of a file in procfs, and of a file in sysfs (128 bytes, as in node_exporter).
 const (
 	maxProc = 16 << 20
 	maxSys  = 128
@@ -21,7 +20,7 @@ const (
 
 var errMalformed = errors.New("malformed")
 
-// reader reads whole files into a buffer that it keeps.
+// reader reads whole files into a reused buffer.
 type reader struct{ buffer []byte }
 
 // file returns the content of a file of procfs, valid until the next call.
@@ -36,8 +35,7 @@ func (r *reader) file(path string) ([]byte, error) {
 	return b, err
 }
 
-// attribute returns the content of a file of sysfs. A driver that answers EAGAIN is
-// not asked again.
+// attribute returns the content of a file of sysfs. It does not retry after EAGAIN.
 func attribute(path string, buf *[maxSys]byte) ([]byte, error) {
 	return boundedfile.ReadOnce(path, buf[:])
 }

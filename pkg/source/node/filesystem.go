@@ -33,42 +33,42 @@ var (
 	}()
 )
 
-// maxMounts is the most mount points that are shown, maxAskings the most that are
-// asked at the same time, those that hang included.
+// maxMounts limits the mount points in the result, maxCalls the calls of statfs in progress,
+// including those that hang.
 const (
-	maxMounts  = 4096
-	maxAskings = 256
+	maxMounts = 4096
+	maxCalls  = 256
 )
 
-// mountReader asks the kernel about each mount point of the node.
+// mountReader calls statfs for each mount point of the node.
 type mountReader struct {
 	reader
 	procfs, root string
 	statfs       func(path string, st *unix.Statfs_t) error
 
-	raw    []byte // mountinfo, as it was parsed last
+	raw    []byte // last mountinfo that was parsed
 	mounts []mount
-	// asking is by mount point without figures: a mount point that hangs does so on
-	// after mountinfo has changed.
-	asking hang.Group[model.Filesystem, unix.Statfs_t]
+	// calls is keyed by mount point without values: a mount point that hangs still does so after
+	// mountinfo has changed.
+	calls hang.Group[model.Filesystem, unix.Statfs_t]
 }
 
 // mount is a mount point.
 type mount struct {
-	model.Filesystem // without figures
+	model.Filesystem // without values
 	path             string
 }
 
 func newMountReader(procfs, root string) *mountReader {
 	return &mountReader{
 		procfs: procfs, root: filepath.Clean(root),
-		statfs: unix.Statfs, asking: hang.Group[model.Filesystem, unix.Statfs_t]{Limit: maxAskings},
+		statfs: unix.Statfs, calls: hang.Group[model.Filesystem, unix.Statfs_t]{Limit: maxCalls},
 	}
 }
 
 func (m *mountReader) read(_ time.Time, n *model.Node) error {
 	b, err := m.file(m.procfs + "/1/mountinfo")
-	if err != nil { // that of the first process is hidden
+	if err != nil { // that of the first process is not readable
 		b, err = m.file(m.procfs + "/self/mountinfo")
 	}
 	if err != nil {
@@ -80,7 +80,7 @@ func (m *mountReader) read(_ time.Time, n *model.Node) error {
 		}
 		m.raw = append(m.raw[:0], b...)
 	}
-	n.Filesystems = m.ask()
+	n.Filesystems = m.statfsAll()
 	return nil
 }
 
@@ -102,7 +102,7 @@ func (m *mountReader) parse(b []byte) error {
 		path := filepath.Join(m.root, f.MountPoint)
 		f.Device, f.MountPoint, f.Type = clean(f.Device), clean(f.MountPoint), clean(f.Type)
 		key := [3]string{f.Device, f.MountPoint, f.Type}
-		if seen[key] { // mounted twice: only the first is shown
+		if seen[key] { // mounted twice: only the first is listed
 			continue
 		}
 		seen[key] = true
@@ -149,18 +149,17 @@ func parseMount(line []byte) (model.Filesystem, error) {
 	}, nil
 }
 
-// unescape undoes the escapes of the kernel that node_exporter undoes.
+// unescape replaces the escapes of the kernel that node_exporter replaces.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t")
 
-// ask calls statfs for all mount points at once: the server of a network file system,
-// or a disk, may never answer. A mount point that does not answer in time is not asked
-// again until it does.
-func (m *mountReader) ask() []model.Filesystem {
+// statfsAll calls statfs for all mount points at once, because the server of a network file system
+// or a disk may never answer. While a call for a mount point hangs, no other is made for it.
+func (m *mountReader) statfsAll() []model.Filesystem {
 	ctx := context.Background()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(callTimeout)
 	pending := make([]*hang.Pending[unix.Statfs_t], len(m.mounts))
 	for i, k := range m.mounts {
-		pending[i] = m.asking.Start(ctx, k.Filesystem, time.Until(deadline), func() (st unix.Statfs_t, err error) {
+		pending[i] = m.calls.Start(ctx, k.Filesystem, time.Until(deadline), func() (st unix.Statfs_t, err error) {
 			err = m.statfs(k.path, &st)
 			return st, err
 		})
@@ -174,7 +173,7 @@ func (m *mountReader) ask() []model.Filesystem {
 	return out
 }
 
-// fill adds the answer of a mount point.
+// fill adds the result of statfs.
 func fill(f *model.Filesystem, st *unix.Statfs_t, err error) {
 	switch {
 	case errors.Is(err, hang.ErrStuck):

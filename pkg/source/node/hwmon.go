@@ -14,30 +14,28 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// sensorTypes are the kinds of files in a directory of hwmon that node_exporter
-// knows.
+// sensorTypes lists the types of sensors that node_exporter supports.
 var sensorTypes = []string{
 	"vrm", "beep_enable", "update_interval", "in", "cpu", "fan", "pwm", "temp", "curr", "power", "energy", "humidity",
 	"intrusion", "freq",
 }
 
-// maxSensorFiles bounds the files of one chip.
+// maxSensorFiles limits the files of one chip.
 const maxSensorFiles = 4096
 
-// hwmonReader reads class/hwmon. Names and limits are kept for a while: they
-// are four of five files.
+// hwmonReader reads class/hwmon. Names and limits are cached: they are four of five files.
 type hwmonReader struct {
 	dir  string
 	kept map[string]*chip
 }
 
-// chip is one directory, as long as it stays the same one.
+// chip is one directory with one inode.
 type chip struct {
 	inode      uint64
-	id, driver string // as node_exporter makes them of the device and the name
+	id, driver string // derived from the device and the name as in node_exporter
 	nameFile   string
 	sensors    []*sensor
-	hot        []*sensorFile
+	hot        []*sensorFile // read by every scrape
 	read       time.Time
 }
 
@@ -86,8 +84,8 @@ func (h *hwmonReader) read(now time.Time, n *model.Node) error {
 	return nil
 }
 
-// unique tells apart the chips of one device: by the driver's name, and by
-// number where that is the same, too.
+// unique returns distinct ids for the chips of one device: it adds the driver's name, or the
+// directory's if the names are equal.
 func (h *hwmonReader) unique(dir string) string {
 	c := h.kept[dir]
 	same, sameName := 0, 0
@@ -109,7 +107,7 @@ func (h *hwmonReader) unique(dir string) string {
 	return c.id + "_" + suffix
 }
 
-// newChip reads all of a chip. Old drivers have their files with the device.
+// newChip reads all files of a chip. Old drivers have them in the directory of the device.
 func newChip(dir string) *chip {
 	c := &chip{}
 	var buf [maxSys]byte
@@ -137,9 +135,9 @@ func newChip(dir string) *chip {
 	return c
 }
 
-// scan reads the files of a directory that belong to sensors.
+// scan reads the files of sensors in a directory.
 func (c *chip) scan(dir string, sensors map[string]*sensor) {
-	entries, _ := os.ReadDir(dir) // one that cannot be read has none
+	entries, _ := os.ReadDir(dir) // an unreadable directory has no sensors
 	for _, e := range entries[:min(len(entries), maxSensorFiles)] {
 		typ, number, property, ok := splitSensor(e.Name())
 		if !ok || e.IsDir() || !slices.Contains(sensorTypes, typ) {
@@ -164,7 +162,7 @@ func (c *chip) scan(dir string, sensors map[string]*sensor) {
 			continue
 		}
 		f.parse(b, err)
-		if typ == "beep_enable" { // it is on or not
+		if typ == "beep_enable" { // its value is on or off
 			f.ok = true
 			if f.value != 1 {
 				f.value = 0
@@ -182,7 +180,7 @@ func (c *chip) scan(dir string, sensors map[string]*sensor) {
 	}
 }
 
-// isCold says whether a property is a setting or a limit.
+// isCold reports whether a property is a setting or a limit.
 func isCold(typ, property string) bool {
 	switch typ {
 	case "vrm", "beep_enable", "update_interval":
@@ -242,15 +240,15 @@ func splitSensor(file string) (typ string, number int, property string, ok bool)
 		number, err := strconv.Atoi(file[first:end])
 		return file[:first], number, strings.TrimPrefix(file[end:], "_"), err == nil
 	}
-	// A digit within the property: in_foo1bar.
+	// not used
 	if under := strings.LastIndexByte(file[:first], '_'); under > 0 {
 		return file[:under], 0, file[under+1:], true
 	}
 	return "", 0, "", false
 }
 
-// labelOf is a name as node_exporter has it in labels: in lower case, and what
-// is odd an underscore.
+// labelOf returns a name in node_exporter's format of labels: in lower case, with underscores for
+// other characters.
 func labelOf(name string) string {
 	return strings.Trim(strings.Map(func(r rune) rune {
 		switch {

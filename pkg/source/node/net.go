@@ -16,12 +16,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxDevices bounds the interfaces, chips and CPUs that are read.
+// maxDevices limits the interfaces, chips and CPUs.
 const maxDevices = 8192
 
-// netDevReader reads /proc/1/net/dev. node_exporter asks netlink, which shows
-// the same sums in the network namespace of the asking process; what only
-// netlink has, rx_nohandler, is in sysfs.
+// netDevReader reads /proc/1/net/dev. node_exporter uses netlink, which returns the same counters
+// for the network namespace of the caller. rx_nohandler, which only netlink has, is in sysfs.
 type netDevReader struct {
 	reader
 	procfs, sysfs string
@@ -63,7 +62,7 @@ func parseNetDevs(b []byte) ([]model.NetDev, error) {
 		name := bytes.TrimSpace(line[:max(colon, 0)])
 		d := model.NetDev{Name: string(name)}
 		count, ok := parseUints(line[colon+1:], d.Stats[:])
-		// No interface has a name that leads elsewhere.
+		// No interface name contains a path.
 		if !ok || count < len(d.Stats) || len(name) == 0 || bytes.ContainsRune(name, '/') || name[0] == '.' {
 			return nil, fmt.Errorf("net/dev: %w: %.80q", errMalformed, line)
 		}
@@ -72,30 +71,29 @@ func parseNetDevs(b []byte) ([]model.NetDev, error) {
 	return devs, nil
 }
 
-// netClassReader reads class/net. An interface has two dozen attributes, some of
-// which take the lock of all of networking; on a node with hundreds of pods they
-// would be most of what a scrape costs. So all are read when the link changed
-// or the last time is long ago, and three that tell of a change every time.
+// netClassReader reads class/net. An interface has two dozen attributes. Reading some of them takes
+// the kernel's global networking lock, so on a node with hundreds of pods they would be most of the
+// cost of a scrape. Every read reads three attributes that show a change. All attributes are read
+// only after a change and after coldAge.
 type netClassReader struct {
 	dir  string
 	lib  sysfs.FS
 	kept map[string]*netClass
-	// elsewhere lists the interfaces of the node, nil where this process shares
-	// its network namespace.
+	// elsewhere lists the interfaces of the node, nil if this process shares its network namespace.
 	elsewhere func() ([]model.NetDev, error)
 }
 
-// errForeign: the interfaces of a pod are not taken for those of the node.
+// errForeign prevents that the interfaces of a pod are reported as those of the node.
 var errForeign = errors.New("sysfs shows another network namespace than the node's: mount the node's /sys, or use its network")
 
 type netClass struct {
 	model.NetClass
-	inode uint64 // of the entry: another one is another interface
+	inode uint64 // of the entry: it differs for another interface of the same name
 	hot   [3]string
 	read  time.Time
 }
 
-// hotAttributes move when any other attribute does that is no setting.
+// hotAttributes change with any other attribute that is not a setting.
 var hotAttributes = [3]string{"carrier_changes", "operstate", "flags"}
 
 func (c *netClassReader) read(now time.Time, n *model.Node) error {
@@ -115,7 +113,7 @@ func (c *netClassReader) read(now time.Time, n *model.Node) error {
 		if k == nil || k.inode != inode || changed || now.Sub(k.read) >= coldAge {
 			class, err := c.lib.NetClassByIface(name)
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
-				continue // it went away
+				continue // it was removed
 			}
 			if err != nil {
 				return fmt.Errorf("interface %s: %w", name, err)
@@ -144,19 +142,19 @@ func (c *netClassReader) read(now time.Time, n *model.Node) error {
 	return nil
 }
 
-// sharesNetwork says whether this process is in the network namespace of the
-// first one, or cannot know.
+// sharesNetwork reports whether this process is in the network namespace of the first one. It
+// returns true if that is not known.
 func sharesNetwork(procfs string) bool {
 	node, err1 := os.Readlink(procfs + "/1/ns/net")
 	own, err2 := os.Readlink(procfs + "/self/ns/net")
 	return err1 != nil || err2 != nil || node == own
 }
 
-// hot reads what tells of a change since k was read.
+// hot reads the attributes that show a change since k was read.
 func (c *netClassReader) hot(name string, k *netClass) (values [3]string, changed bool) {
 	var buf [maxSys]byte
 	for i, attr := range hotAttributes {
-		b, _ := attribute(c.dir+"/"+name+"/"+attr, &buf) // one that cannot be read does not change
+		b, _ := attribute(c.dir+"/"+name+"/"+attr, &buf) // an unreadable attribute does not change
 		if k != nil && k.hot[i] == string(b) {
 			values[i] = k.hot[i]
 			continue
@@ -166,7 +164,7 @@ func (c *netClassReader) hot(name string, k *netClass) (values [3]string, change
 	return values, changed
 }
 
-// inodeOf is 0 for what cannot be told.
+// inodeOf returns the inode of an entry, 0 if it is not known.
 func inodeOf(e os.DirEntry) uint64 {
 	if info, err := e.Info(); err == nil {
 		if st, ok := info.Sys().(*syscall.Stat_t); ok {

@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// osReader reads os-release, once a minute: it changes with an upgrade.
+// osReader reads os-release once a minute: only an upgrade changes it.
 type osReader struct {
 	reader
 	root  string
@@ -35,8 +35,7 @@ func (o *osReader) read(now time.Time, n *model.Node) error {
 	return nil
 }
 
-// parseOSRelease parses lines KEY=VALUE, whose values are quoted as a shell
-// wants them.
+// parseOSRelease parses lines KEY=VALUE with shell quoting.
 func parseOSRelease(text string) model.OSRelease {
 	v := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -52,7 +51,7 @@ func parseOSRelease(text string) model.OSRelease {
 	}
 }
 
-// unquote takes the quotes off, and the backslashes in double ones.
+// unquote removes the quotes, and the backslashes within double quotes.
 func unquote(s string) string {
 	if len(s) < 2 || s[0] != s[len(s)-1] || s[0] != '"' && s[0] != '\'' {
 		return s

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// TestSplitSensor: names of files as drivers have them, and odd ones, with what
-// the expression of node_exporter makes of them.
+// TestSplitSensor compares names of files with the matches of node_exporter's expression.
 func TestSplitSensor(t *testing.T) {
 	for file, want := range map[string]string{
 		"temp1_input": "temp 1 input", "temp10_crit_alarm": "temp 10 crit_alarm", "pwm2": "pwm 2 ", "in0_input": "in 0 input",
@@ -55,8 +54,7 @@ func TestParseUint(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever the files hold, nothing panics, and what is given is
-// bounded.
+// FuzzParse checks that no content of the files causes a panic or exceeds a limit.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{
 		"cpu0 1 2 3\nintr 5\n", "MemTotal: 5 kB\nActive(file): 1 kB\n(:\n", "a\nb\n eth0: 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6\n",

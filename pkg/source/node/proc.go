@@ -15,15 +15,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// userHZ is the unit of the times in /proc/stat: hundredths of a second on
-// everything that Linux runs on.
+// userHZ is the unit of the times in /proc/stat: hundredths of a second on all architectures of
+// Linux.
 const userHZ = 100
 
 // idleMode is the column of a CPU's idle time.
 const idleMode = 3
 
-// hotplugged is by how much less a CPU must have idled than before, in
-// seconds, to be taken for a new one.
+// hotplugged is the decrease of the idle time in seconds from which a CPU counts
+// as a new one.
 const hotplugged = 3
 
 // procReader reads the small files of procfs.
@@ -31,8 +31,8 @@ type procReader struct {
 	reader
 	dir string
 	lib procfs.FS
-	// cpus are the figures of the last read: the kernel lets idle and iowait
-	// times fall, and a counter never does.
+	// cpus holds the last times: the kernel may decrease idle and iowait times, but a counter must
+	// not fall.
 	cpus map[string]*model.CPU
 }
 
@@ -71,7 +71,7 @@ func (p *procReader) readStat(_ time.Time, n *model.Node) error {
 	return nil
 }
 
-// parseStat parses /proc/stat. Lines that it does not know are skipped.
+// parseStat parses /proc/stat. It skips unknown lines.
 func parseStat(b []byte) (model.Stat, []model.CPU, error) {
 	stat, cpus := model.Stat{}, []model.CPU{}
 	for len(b) > 0 {
@@ -130,8 +130,8 @@ func (p *procReader) readMemory(_ time.Time, n *model.Node) error {
 	return err
 }
 
-// parseMemory names the lines as node_exporter does: Active(file) is
-// Active_file, and what has a unit, which is kB always, ends in _bytes.
+// parseMemory names the lines as node_exporter does: Active(file) is Active_file, and the name of a
+// value with a unit, which is always kB, ends in _bytes.
 func parseMemory(b []byte) ([]model.Figure, error) {
 	figures := make([]model.Figure, 0, 64)
 	for len(b) > 0 && len(figures) < maxFigures {
@@ -158,11 +158,10 @@ func parseMemory(b []byte) ([]model.Figure, error) {
 	return figures, nil
 }
 
-// maxFigures bounds what a file of names and values can give.
+// maxFigures limits the values of a file with names and values.
 const maxFigures = 1024
 
-// readPressure reads /proc/pressure, which a kernel may lack or have switched
-// off.
+// readPressure reads /proc/pressure, which a kernel may not have or may have disabled.
 func (p *procReader) readPressure(_ time.Time, n *model.Node) error {
 	for _, resource := range []string{"cpu", "io", "memory", "irq"} {
 		stats, err := p.lib.PSIStatsForResource(resource)
@@ -178,7 +177,7 @@ func (p *procReader) readPressure(_ time.Time, n *model.Node) error {
 	return nil
 }
 
-// stalled is a total, which the kernel gives in microseconds, in seconds.
+// stalled converts a total from microseconds to seconds.
 func stalled(l *procfs.PSILine) *float64 {
 	if l == nil {
 		return nil

@@ -16,8 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The fields that node_exporter exports of vmstat and of the protocols unless
-// told otherwise.
+// The default fields of node_exporter for vmstat and for the protocols.
 var (
 	vmFields      = regexp.MustCompile(`^(oom_kill|pgpg|pswp|pg.*fault).*`)
 	netstatFields = regexp.MustCompile(`^(.*_(InErrors|InErrs)|Ip_Forwarding|Ip(6|Ext)_(InOctets|OutOctets)|` +
@@ -26,10 +25,10 @@ var (
 		`Udp6?_(InDatagrams|OutDatagrams|NoPorts|RcvbufErrors|SndbufErrors))$`)
 )
 
-// names remembers of each field whether it is exported: an expression takes
-// longer than all of the reading.
+// names caches for each field whether it is exported: matching the expression takes longer than
+// reading the files.
 type names struct {
-	vm, netstat map[string]string // empty for one that is not
+	vm, netstat map[string]string // name by field, empty if it is not exported
 	key         []byte
 }
 
@@ -113,7 +112,7 @@ func (p *procReader) readNetstat(k *names, n *model.Node) error {
 	return nil
 }
 
-// appendTable takes pairs of lines: PROTOCOL: NAMES and PROTOCOL: VALUES.
+// appendTable parses pairs of lines: PROTOCOL: NAMES and PROTOCOL: VALUES.
 func (k *names) appendTable(figures []model.Figure, b []byte) ([]model.Figure, error) {
 	for len(b) > 0 {
 		var heads, values []byte
@@ -148,8 +147,8 @@ func (k *names) appendField(figures []model.Figure, protocol, name, value []byte
 	return figures
 }
 
-// readSockets reads sockstat and sockstat6 in /proc/1/net: memory is in pages
-// and, where node_exporter has it, in bytes.
+// readSockets reads sockstat and sockstat6 in /proc/1/net. Memory is in pages and, as in
+// node_exporter, also in bytes.
 func (p *procReader) readSockets(_ time.Time, n *model.Node) error {
 	from := p.lib
 	if own, err := procfs.NewFS(p.dir + "/1"); err == nil {

@@ -11,12 +11,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// errHangs is the error of a part, or a mount point, that has not answered yet. The
-// text is that of node_exporter's label device_error.
+// errHangs is the error of a part, or a mount point, that has not answered yet. The text is that of
+// node_exporter's label device_error.
 var errHangs = errors.New("mountpoint timeout")
 
-// slowPart is a part that may hang in a driver. Figures that come late are too old to
-// be used.
+// slowPart is a part that may hang in a driver. A late result is discarded.
 type slowPart struct {
 	part
 	call    hang.Call[model.Node]
@@ -24,7 +23,7 @@ type slowPart struct {
 }
 
 func (p *slowPart) start(now time.Time) {
-	limit := patience + patience/4 // more than the mount points need
+	limit := callTimeout + callTimeout/4 // longer than that of a mount point
 	p.pending = p.call.Start(limit, func() (model.Node, error) {
 		var n model.Node
 		err := p.read(now, &n)

@@ -1,38 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node reads figures of the node as a whole: the facts behind the metrics of
-// node_exporter (1.12) for its collectors cpu,
-// diskstats, entropy, filefd, filesystem, hwmon, loadavg, meminfo, netclass,
-// netdev, netstat, os, pressure, sockstat, stat, time, uname and vmstat, with the
-// defaults of its flags. A test of cmd/accelscope compares them series for
-// series with the real one.
+// Package node reads the state of the node: the values behind the metrics of
+// node_exporter (1.12) for its collectors cpu, diskstats, entropy, filefd,
+// filesystem, hwmon, loadavg, meminfo, netclass, netdev, netstat, os, pressure,
+// sockstat, stat, time, uname and vmstat, with the defaults of its flags. A test of
+// cmd/accelscope compares them series for series with node_exporter.
 //
-// What it leaves out of them: node_cpu_online, node_cpu_isolated, and
-// node_filesystem_purgeable_bytes, a figure of macOS that is 0 here. What it
-// leaves out of the defaults of node_exporter: the collectors arp, bcache,
-// bcachefs, bonding, btrfs, conntrack, cpufreq, dmi, dmmultipath, edac,
-// fibrechannel, ipvs, kernel_hung, mdadm, nfs, nfsd, nvme, powersupplyclass,
-// rapl, schedstat, selinux, softnet, tapestats, textfile, thermal_zone, timex,
-// udp_queues, watchdog, xfs and zfs. Its infiniband is a compatibility set of
-// the collector. Of /proc/meminfo every line is read, as node_exporter did for
-// years; 1.12 has a list.
+// Missing series of these collectors: node_cpu_online, node_cpu_isolated, and
+// node_filesystem_purgeable_bytes, a value of macOS that is 0 on Linux. Missing
+// default collectors: arp, bcache, bcachefs, bonding, btrfs, conntrack, cpufreq,
+// dmi, dmmultipath, edac, fibrechannel, ipvs, kernel_hung, mdadm, nfs, nfsd, nvme,
+// powersupplyclass, rapl, schedstat, selinux, softnet, tapestats, textfile,
+// thermal_zone, timex, udp_queues, watchdog, xfs and zfs. The package metrics has
+// the collector infiniband as a compatibility set. Every line of /proc/meminfo is
+// read, as in node_exporter before 1.12, which has a list.
 //
-// Namespaces: in a container /proc/net and /proc/self are those of its own
-// namespaces. So mount points, interfaces and protocols are read below
-// /proc/1, which are the node's when the container sees the node's processes,
-// and only where that cannot be read from /proc/self. Interfaces in sysfs are
-// those of the network namespace that it was mounted in: where they are others
-// than in /proc/1/net/dev, netclass fails and says so. Mount points are reached
-// below the node's root.
+// Namespaces: in a container /proc/net and /proc/self show the container's own
+// namespaces. So mount points, interfaces and protocols are read below /proc/1,
+// which shows the node's namespaces if the container sees the node's processes, and
+// below /proc/self only if /proc/1 cannot be read. sysfs shows the interfaces of
+// the network namespace in which it was mounted: if they differ from those in
+// /proc/1/net/dev, netclass fails with an error. Mount points are accessed below the
+// node's root.
 //
-// A read is for a scrape, so it is cheap: what seldom changes (limits of
-// sensors, addresses of interfaces, what udev knows) is kept for a minute, or
-// until the thing that it belongs to is another one or changed its state.
+// Read is called for each scrape, so it must be cheap: values that change rarely
+// (limits of sensors, addresses of interfaces, properties from udev) are cached for
+// a minute, or until the device is replaced or changes its state.
 //
-// Each part fails alone, and then has a state as a device of this source. A part
-// is left out if the kernel does not have its files. Parts that may hang in a driver
-// (network interfaces, sensors, mount points) are waited for once, for about a
-// second, and left out until they answer.
+// A part that fails does not affect the others, and has a state as a device of this
+// source. A part is left out if the kernel does not have its files. Parts that may
+// hang in a driver (network interfaces, sensors, mount points) delay one Read by
+// about a second, and are left out until they answer.
 package node
 
 import (
@@ -54,39 +52,39 @@ import (
 )
 
 const (
-	// patience is the limit of a call that may hang: of one mount point, and with a
-	// quarter more of a part.
-	patience = time.Second
-	// coldAge is after what time what seldom changes is read again.
+	// callTimeout is the time limit of a call that may hang: of statfs for one mount point, and
+	// with a quarter more of a part.
+	callTimeout = time.Second
+	// coldAge is the maximum age of cached values that change rarely.
 	coldAge = time.Minute
 )
 
 // Options of a Source.
 type Options struct {
-	// Procfs, Sysfs and Root are where /proc, /sys and / of the node are seen;
-	// these when empty.
+	// Procfs, Sysfs and Root are the paths at which /proc, /sys and / of the node are mounted;
+	// default these.
 	Procfs, Sysfs, Root string
 	Logger              *zap.Logger
-	// Now is the clock; time.Now when nil.
+	// Now is the clock; default time.Now.
 	Now func() time.Time
 }
 
 // A Source reads the node.
 type Source struct {
-	log    *zap.Logger
-	now    func() time.Time
-	inline []part
-	slow   []*slowPart
-	told   map[string]string // the failures of the last read, by part
+	log      *zap.Logger
+	now      func() time.Time
+	inline   []part
+	slow     []*slowPart
+	failures map[string]string // of the last read, by part
 }
 
-// part is what one collector of node_exporter reads.
+// part is the equivalent of one collector of node_exporter.
 type part struct {
 	name string
 	read func(now time.Time, n *model.Node) error
 }
 
-// New makes a Source. It fails when there is no procfs.
+// New returns a Source. It fails if there is no procfs.
 func New(o Options) (*Source, error) {
 	o.Procfs, o.Sysfs, o.Root = or(o.Procfs, "/proc"), or(o.Sysfs, "/sys"), or(o.Root, "/")
 	if o.Logger == nil {
@@ -146,27 +144,27 @@ func (s *Source) Name() string { return "node" }
 // Close does nothing. A call that hangs ends when the driver answers.
 func (s *Source) Close() error { return nil }
 
-// Read reads all parts. A part that cannot be read has a DeviceState. The error is that
-// nothing could be read.
+// Read reads all parts. A part that cannot be read has a DeviceState. Read returns an error if no
+// part of procfs could be read.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	now := s.now()
 	n := &model.Node{}
 	out := model.Snapshot{Node: n}
-	told := s.told
-	s.told = nil
-	tell := func(name string, err error) { s.tell(&out, told, name, err) }
+	before := s.failures
+	s.failures = nil
+	record := func(name string, err error) { s.recordState(&out, before, name, err) }
 	for _, p := range s.slow {
 		p.start(now)
 	}
 	for _, p := range s.inline {
-		tell(p.name, p.read(now, n))
+		record(p.name, p.read(now, n))
 	}
 	for _, p := range s.slow {
-		tell(p.name, p.wait(ctx, n))
+		record(p.name, p.wait(ctx, n))
 	}
 	for i := range n.Filesystems {
 		if f := &n.Filesystems[i]; f.Error == errHangs.Error() {
-			tell("filesystem "+f.MountPoint, errHangs)
+			record("filesystem "+f.MountPoint, errHangs)
 		}
 	}
 	if n.Stat == nil && n.Memory == nil && n.Load == nil {
@@ -175,9 +173,9 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return out, nil
 }
 
-// tell adds the state of a part that failed, and logs a failure that the last read did
-// not have. It is no failure if the kernel does not have the files.
-func (s *Source) tell(out *model.Snapshot, told map[string]string, name string, err error) {
+// recordState adds the state of a part that failed, and logs the failure if the last read did not
+// have it. Missing files are not a failure: the kernel does not have the part.
+func (s *Source) recordState(out *model.Snapshot, before map[string]string, name string, err error) {
 	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
 		return
 	}
@@ -187,13 +185,13 @@ func (s *Source) tell(out *model.Snapshot, told map[string]string, name string, 
 	}
 	out.DeviceStates = append(out.DeviceStates,
 		model.DeviceState{Source: "node", Device: name, State: state, Reason: reason})
-	if told[name] != reason {
+	if before[name] != reason {
 		s.log.Warn("a part of the node cannot be read", zap.String("part", name), zap.Error(err))
 	}
-	if s.told == nil {
-		s.told = map[string]string{}
+	if s.failures == nil {
+		s.failures = map[string]string{}
 	}
-	s.told[name] = reason
+	s.failures[name] = reason
 }
 
 func or(s, other string) string {
@@ -203,7 +201,7 @@ func or(s, other string) string {
 	return s
 }
 
-// readUname asks uname(2).
+// readUname calls uname(2).
 func readUname(_ time.Time, n *model.Node) error {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

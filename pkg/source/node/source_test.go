@@ -21,8 +21,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The trees of files here are made up and stand for a machine; how procfs and
-// sysfs really look is compared in cmd/accelscope, with node_exporter.
+// The trees of files in this file stand for a machine. A test in cmd/accelscope compares the real
+// procfs and sysfs with node_exporter.
 func write(t testing.TB, root string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -57,8 +57,8 @@ func mustRead(t testing.TB, s *Source) model.Snapshot {
 	return got
 }
 
-// TestThisMachine: the kernel of the test has all of the parts that do not need
-// hardware, and nothing fails.
+// TestThisMachine reads this machine: the kernel has all parts that do not need hardware, and
+// nothing fails.
 func TestThisMachine(t *testing.T) {
 	s, err := New(Options{})
 	if err != nil {
@@ -74,17 +74,17 @@ func TestThisMachine(t *testing.T) {
 	n := reflect.ValueOf(*got.Node)
 	for i := range n.NumField() {
 		switch name := n.Type().Field(i).Name; name {
-		case "Chips", "Throttles", "Pressure", "Clocksources", "Disks": // not everywhere
+		case "Chips", "Throttles", "Pressure", "Clocksources", "Disks": // not on every machine
 		default:
 			if f := n.Field(i); f.IsZero() || f.Kind() == reflect.Slice && f.Len() == 0 {
-				t.Errorf("%s: nothing", name)
+				t.Errorf("%s is empty", name)
 			}
 		}
 	}
 }
 
-// TestAlone: what is missing is left out, what is malformed costs itself and is
-// told once.
+// TestAlone checks that a missing part is left out, and that a malformed file drops only its own
+// part and is logged once.
 func TestAlone(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{
@@ -126,19 +126,19 @@ func TestAlone(t *testing.T) {
 	empty := t.TempDir()
 	write(t, empty, map[string]string{"proc/x": ""})
 	if _, err := newSource(t, empty, nil, nil).Read(t.Context()); !errors.Is(err, model.ErrAbsent) {
-		t.Errorf("a node without anything: %v", err)
+		t.Errorf("an empty procfs: %v", err)
 	}
 }
 
-// TestNoProcfs: without procfs there is no source.
+// TestNoProcfs checks that there is no source without procfs.
 func TestNoProcfs(t *testing.T) {
 	if _, err := New(Options{Procfs: t.TempDir() + "/none"}); err == nil {
 		t.Error("no error")
 	}
 }
 
-// TestCounterNeverFalls: the kernel lets the idle time of a CPU fall; only one
-// that was plugged in anew starts again.
+// TestCounterNeverFalls lets the idle time of a CPU fall: only a CPU that was plugged in again
+// starts from a lower value.
 func TestCounterNeverFalls(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{"sys/x": "", "proc/stat": "cpu0 100 0 0 5000 700\ncpu1 1 1 1 1 1\n"})
@@ -150,12 +150,12 @@ func TestCounterNeverFalls(t *testing.T) {
 	}{
 		{"cpu0 101 0 0 4990 650\n", 1.01, 50, 7},
 		{"cpu0 101 0 0 5100 800\n", 1.01, 51, 8},
-		{"cpu0 3 0 0 200 1\n", .03, 2, .01}, // another one
+		{"cpu0 3 0 0 200 1\n", .03, 2, .01}, // a new CPU
 	} {
 		write(t, root, map[string]string{"proc/stat": step.stat})
 		cpus := mustRead(t, s).Node.CPUs
 		if len(cpus) != 1 {
-			t.Errorf("%d CPUs, and one is gone", len(cpus))
+			t.Errorf("%d CPUs, one must be gone", len(cpus))
 		}
 		c := cpus[0]
 		if c.Seconds[0] != step.user || c.Seconds[3] != step.idle || c.Seconds[4] != step.iowait {
@@ -164,8 +164,8 @@ func TestCounterNeverFalls(t *testing.T) {
 	}
 }
 
-// TestInterfaces: what seldom changes is read again when the link moved, when
-// the interface is another one, and after a minute.
+// TestInterfaces checks that attributes are read again after a link change, after a replacement of
+// the interface, and after a minute.
 func TestInterfaces(t *testing.T) {
 	root := t.TempDir()
 	now := time.Unix(1e9, 0)
@@ -196,7 +196,7 @@ func TestInterfaces(t *testing.T) {
 	now = now.Add(coldAge)
 	check("a minute later", 1400)
 	set(map[string]string{"mtu": "1300\n"})
-	if err := os.Rename(root+"/sys/class/net/eth0", root+"/old"); err != nil { // so that its inode is not used again
+	if err := os.Rename(root+"/sys/class/net/eth0", root+"/old"); err != nil { // so that its inode is not reused
 		t.Fatal(err)
 	}
 	set(map[string]string{"mtu": "1200\n", "operstate": "up\n", "carrier_changes": "2\n", "flags": "0x1003\n"})
@@ -209,7 +209,7 @@ func TestInterfaces(t *testing.T) {
 	}
 }
 
-// TestForeignInterfaces: in a pod, its own sysfs is not taken for the node's.
+// TestForeignInterfaces checks that the sysfs of a pod is not taken for that of the node.
 func TestForeignInterfaces(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{
@@ -235,7 +235,7 @@ func TestForeignInterfaces(t *testing.T) {
 	}
 }
 
-// TestSensors: figures are read each time, limits once a minute.
+// TestSensors checks that values are read each time, limits once a minute.
 func TestSensors(t *testing.T) {
 	root := t.TempDir()
 	now := time.Unix(1e9, 0)
@@ -264,7 +264,7 @@ func TestSensors(t *testing.T) {
 	}
 }
 
-// TestSerial: a virtio disk has only ID_SERIAL.
+// TestSerial checks a virtio disk, which has only ID_SERIAL.
 func TestSerial(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{
@@ -279,8 +279,8 @@ func TestSerial(t *testing.T) {
 
 const twoMounts = "20 1 259:2 / / rw shared:1 - ext4 /dev/nvme0n1p2 rw\n21 1 0:63 / /mnt/nfs rw - nfs4 10.0.0.1:/export rw\n"
 
-// TestHungMount: a mount point whose server is gone delays one read by a second
-// and no other, costs its own figures, and is asked again when it answers.
+// TestHungMount checks that a mount point that hangs delays only one read by a second, lacks only
+// its own values, and is read again when it answers.
 func TestHungMount(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{"proc/1/mountinfo": twoMounts, "proc/loadavg": "1 2 3\n"})
@@ -289,17 +289,17 @@ func TestHungMount(t *testing.T) {
 		m := newMountReader(root+"/proc", root+"/root")
 		s.slow = []*slowPart{{part: part{"filesystem", m.read}}}
 		release := make(chan struct{})
-		var asked atomic.Int64
+		var calls atomic.Int64
 		m.statfs = func(path string, st *unix.Statfs_t) error {
 			if strings.HasSuffix(path, "nfs") {
-				asked.Add(1)
+				calls.Add(1)
 				<-release
 			}
 			st.Bsize, st.Blocks = 4096, 10
 			return nil
 		}
 		began := time.Now()
-		look := func(when string, took time.Duration, wrong int) {
+		check := func(when string, took time.Duration, wrong int) {
 			t.Helper()
 			got := mustRead(t, s)
 			f := got.Node.Filesystems
@@ -314,21 +314,21 @@ func TestHungMount(t *testing.T) {
 			}
 			began = time.Now()
 		}
-		look("it hangs", patience, 1)
-		look("it still hangs", 0, 1)
-		// It hangs on when the table of mounts changed.
+		check("it hangs", callTimeout, 1)
+		check("it still hangs", 0, 1)
+		// It still hangs after the table of mounts changed.
 		write(t, root, map[string]string{"proc/1/mountinfo": twoMounts + "22 1 0:99 / /proc rw - proc proc rw\n"})
-		look("another table", 0, 1)
-		if n := asked.Load(); n != 1 {
-			t.Errorf("asked %d times while it hung", n)
+		check("another table", 0, 1)
+		if n := calls.Load(); n != 1 {
+			t.Errorf("%d calls of statfs while it hung", n)
 		}
 		close(release)
 		synctest.Wait()
-		look("it answers", 0, 0)
+		check("it answers", 0, 0)
 	})
 }
 
-// TestHungDriver: a part that hangs or panics costs itself.
+// TestHungDriver checks that a part that hangs or panics drops only itself.
 func TestHungDriver(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{"proc/loadavg": "1 2 3\n"})
@@ -356,12 +356,12 @@ func TestHungDriver(t *testing.T) {
 				t.Error(got)
 			}
 		}
-		if took := time.Since(began); took > 2*patience {
+		if took := time.Since(began); took > 2*callTimeout {
 			t.Errorf("three reads took %s", took)
 		}
 		close(release)
 		synctest.Wait()
-		states() // takes note that it came back
+		states() // so that the recovery is noted
 		if got := states(); got != "netdev failed;1" {
 			t.Error(got)
 		}

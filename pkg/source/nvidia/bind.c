@@ -2,16 +2,15 @@
 
 //go:build cgo
 
-// go-nvml refers to the functions of NVML by name, and leaves it to the dynamic
-// linker to find them at the first call of each. That ends the process where one
-// is missing, does not start it at all where the linker binds at the start (-z
-// now), and keeps the first library for ever: what the main program is bound to is
-// never unloaded, so that a driver that is upgraded below us could not be read
-// until a restart.
+// go-nvml refers to the functions of NVML by name and lets the dynamic linker resolve each at
+// its first call. This ends the process if a function is missing, prevents its start if the
+// linker binds eagerly (-z now), and keeps the first library open for ever: a library that the
+// main program is bound to is never unloaded, so an upgraded driver could not be read until a
+// restart.
 //
-// So the functions are defined here: each jumps to where its slot points. Opening
-// a library fills the slots, closing it empties them. They are hidden: the library
-// does not see them, and neither does a program that links with NVML itself.
+// Therefore this file defines the functions: each jumps to the address in its slot. Opening a
+// library fills the slots, closing it empties them. The functions are hidden: they are not
+// visible to the library, or to a program that links with NVML itself.
 
 #include "bind.h"
 
@@ -19,7 +18,7 @@
 #include <stddef.h>
 #include <string.h>
 
-// missing stands for a function that is not there, whatever its parameters are.
+// missing stands for any function that the library lacks, with any parameters.
 static int missing(void)
 {
 	return 13; // NVML_ERROR_FUNCTION_NOT_FOUND
@@ -35,7 +34,7 @@ static const char *missing_text(void)
 #elif defined(__aarch64__)
 #define JUMP(name) "hint #34\n\tadrp x16, slot_" #name "\n\tldr x16, [x16, #:lo12:slot_" #name "]\n\tbr x16\n"
 #else
-#error "how does this architecture jump through a pointer?"
+#error "no jump through a pointer is defined for this architecture"
 #endif
 
 #define DEFINE(name, otherwise)                                                                                        \

@@ -21,47 +21,47 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// device is one GPU. Only its worker touches what is not atomic.
+// device is one GPU. Only its worker may access fields that are not atomic.
 type device struct {
 	*worker
 	o       Options
 	lib     *library
 	sampler *sampler
 	xids    *xids
-	notify  func(why error) // wakes the keeper, which opens the library again if there is a reason
-	// address is where it is on the bus, index its place among the devices. One that
-	// the kernel does not show is found by its index.
+	notify  func(why error) // wakes the keeper; a non-nil why makes it reopen the library
+	// address is the PCI address, index the position among the devices. A device that the
+	// kernel does not list is found by its index.
 	address string
 	index   int
-	since   time.Time // when it was seen first, by this driver
-	begun   time.Time // when the driver should have initialized it
+	since   time.Time // when this driver first listed it
+	begun   time.Time // deadline of the driver's initialization
 
 	attached  atomic.Pointer[attachment]
-	last      atomic.Pointer[reading]     // what it told last
-	identity  atomic.Pointer[[]model.GPU] // of the device and of its parts: what remains when it does not answer
-	shown     told                        // by the last round that was complete
-	draft     told                        // of the round that is under way
+	last      atomic.Pointer[reading]     // last reading
+	identity  atomic.Pointer[[]model.GPU] // of the device and its parts, for when it does not answer
+	shown     roundResult                 // of the last complete round
+	draft     roundResult                 // of the round in progress
 	parts     []part
 	health    health
-	reasons   uint64 // that it knows
-	err, slow error  // why it, or what is slow of it, could not be read last
+	reasons   uint64 // supported throttle reasons
+	err, slow error  // why the device, or its slow values, could not be read last
 }
 
-// told is what a round tells. It appears as a whole, so that the memory of a device
-// and that of its processes are of one moment.
-type told struct {
+// roundResult is the result of a round. It is published as a whole, so that the memory of a
+// device and of its processes belong to the same moment.
+type roundResult struct {
 	facts     model.GPU
 	parts     []model.GPU
 	processes []model.GPUProcess // nil when not listed
 }
 
-// attachment is the handle of a device that answered.
+// attachment is the NVML handle of a device that answered.
 type attachment struct {
 	handle nvml.Device
 	uuid   string
 }
 
-// reading is what a device told.
+// reading is the result of reading a device.
 type reading struct {
 	id        string
 	gpus      []model.GPU
@@ -69,17 +69,17 @@ type reading struct {
 	err       error
 }
 
-// longestStart is how long the driver takes for a GPU at its first use: without
-// persistence mode it initializes it then, one after the other.
+// longestStart is the time that the driver needs to initialize a GPU at its first use without
+// persistence mode. It initializes one GPU after the other.
 const longestStart = 3 * time.Second
 
-// errHidden says that the kernel has a GPU that was not given to us.
-var errHidden = errors.New("not visible: its device node is not ours to open")
+// errHidden reports a GPU that the kernel lists and this container may not open.
+var errHidden = errors.New("not visible: its device node cannot be opened")
 
-// key is what a device is known by while it has not told its name.
+// key identifies a device while its UUID is unknown.
 func (d *device) key() string { return d.address + "#" + strconv.Itoa(d.index) }
 
-// round is what the worker does every interval.
+// round returns the steps that the worker runs every interval.
 func (d *device) round() []func() {
 	steps := []func(){
 		d.attach, d.readModes, d.readSlowly,
@@ -99,7 +99,7 @@ func (d *device) round() []func() {
 	return steps
 }
 
-// attach gets the handle of the device, and what of it does not change.
+// attach gets the handle of the device and its constant properties.
 func (d *device) attach() {
 	if d.attached.Load() != nil {
 		return
@@ -111,12 +111,12 @@ func (d *device) attach() {
 	} else {
 		handle, ret = d.lib.DeviceGetHandleByIndex(d.index)
 	}
-	if ret == nvml.ERROR_NO_PERMISSION || ret == nvml.ERROR_NOT_FOUND && !d.ours() {
+	if ret == nvml.ERROR_NO_PERMISSION || ret == nvml.ERROR_NOT_FOUND && !d.hasNode() {
 		d.err = errHidden
 		return
 	}
 	if ret == nvml.ERROR_UNKNOWN || ret == nvml.ERROR_NOT_FOUND {
-		ret = nvml.ERROR_GPU_IS_LOST // is what drivers say of one that fell off the bus before anybody asked for it
+		ret = nvml.ERROR_GPU_IS_LOST // drivers report this for a GPU that fell off the bus before its first use
 	}
 	d.health.lost = false
 	if !d.noted("nvmlDeviceGetHandle", ret) {
@@ -135,27 +135,27 @@ func (d *device) attach() {
 	d.notify(nil)
 }
 
-// forget has what was read before a sleep not told after it.
+// forget drops the values from before the device was suspended.
 func (d *device) forget() {
-	who := slices.Clone(*d.identity.Load())
-	for i := range who {
-		who[i].Unlisted = true
+	gpus := slices.Clone(*d.identity.Load())
+	for i := range gpus {
+		gpus[i].Unlisted = true
 	}
-	d.shown = told{facts: who[0], parts: who[1:]}
+	d.shown = roundResult{facts: gpus[0], parts: gpus[1:]}
 	d.last.Store(nil)
 }
 
-// ours says whether its device node is there: then a device that the driver does not
-// find is one that it could not initialize. Opening it would initialize it.
-func (d *device) ours() bool {
+// hasNode reports whether the device node exists. A device with a node that the driver does
+// not find could not be initialized. Opening the node would initialize it.
+func (d *device) hasNode() bool {
 	return slices.ContainsFunc((*d.identity.Load())[0].Nodes, func(node string) bool {
 		_, err := os.Lstat(node)
 		return err == nil && strings.HasPrefix(node, "/dev/nvidia")
 	})
 }
 
-// noted says whether a call succeeded, and remembers what its failure says about
-// the device, or about the library.
+// noted reports whether a call succeeded and records what its failure means for the device or
+// for the library.
 func (d *device) noted(call string, ret nvml.Return) bool {
 	switch ret {
 	case nvml.SUCCESS:
@@ -169,14 +169,14 @@ func (d *device) noted(call string, ret nvml.Return) bool {
 	case nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH:
 		d.notify(fmt.Errorf("%s: %w", call, ret))
 	}
-	if !figureOnly(ret) {
+	if !valueOnly(ret) {
 		d.err = fmt.Errorf("%s: %w", call, ret)
 	}
 	return false
 }
 
-// figureOnly says of a failure that it is one of the figure, and none of the device.
-func figureOnly(ret nvml.Return) bool {
+// valueOnly reports whether a failure concerns one value and not the device.
+func valueOnly(ret nvml.Return) bool {
 	switch ret {
 	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NOT_FOUND, nvml.ERROR_NO_PERMISSION, nvml.ERROR_FUNCTION_NOT_FOUND,
 		nvml.ERROR_INVALID_ARGUMENT:
@@ -187,7 +187,7 @@ func figureOnly(ret nvml.Return) bool {
 
 func (d *device) readSlowly() { d.lib.slowly(d.attached.Load().handle, &d.draft.facts) }
 
-// receives and transmits take 20 ms each, for which the driver measures.
+// receives and transmits block for 20 ms each while the driver measures.
 func (d *device) receives() {
 	d.draft.facts.PCIe.Receive = d.lib.throughput(d.attached.Load().handle, nvml.PCIE_UTIL_RX_BYTES)
 }
@@ -199,7 +199,7 @@ func (d *device) transmits() {
 func (d *device) readLinks() { d.draft.facts.Links = d.lib.links(d.attached.Load().handle) }
 
 func (d *device) readParts() {
-	if parts, facts, told := d.lib.partsOf(d.o, d.attached.Load().handle, d.draft.facts); told {
+	if parts, facts, ok := d.lib.partsOf(d.o, d.attached.Load().handle, d.draft.facts); ok {
 		d.parts, d.draft.parts = parts, facts
 	}
 	for i := range d.parts {
@@ -207,7 +207,8 @@ func (d *device) readParts() {
 	}
 }
 
-// readProcesses reads what is shared by them, too, so that it is of one moment.
+// readProcesses also reads the memory and engines that processes share, so that all belong to
+// the same moment.
 func (d *device) readProcesses() {
 	a, g, now := d.attached.Load(), &d.draft.facts, time.Now()
 	g.Memory = d.lib.memory(a.handle)
@@ -223,13 +224,13 @@ func (d *device) readProcesses() {
 	}
 }
 
-// publish shows what the round has read.
+// publish publishes the results of the round.
 func (d *device) publish() {
 	d.shown = d.draft
 	d.identify()
 }
 
-// identify publishes who the device and its parts are.
+// identify publishes the identity of the device and of its parts.
 func (d *device) identify() {
 	all := append([]model.GPU{d.shown.facts}, d.shown.parts...)
 	for i, g := range all {
@@ -242,14 +243,13 @@ func (d *device) identify() {
 	d.identity.Store(&all)
 }
 
-// asleep says whether the device is suspended, which asking the kernel does not
-// change.
+// asleep reports whether the device is suspended. The query to the kernel does not wake it.
 func (d *device) asleep() bool {
 	return suspended(d.o.Sysfs, (*d.identity.Load())[0].PCIAddress)
 }
 
-// read asks the device what is cheap. What of it cannot be read now is its
-// identity and its problems, or that it sleeps.
+// read returns the quick values of the device. If it cannot be read, it returns the identity
+// with the known problems or the suspended state.
 func (d *device) read(ctx context.Context) reading {
 	r := reading{id: d.name()}
 	if d.asleep() {
@@ -268,7 +268,7 @@ func (d *device) read(ctx context.Context) reading {
 		r.gpus = d.named(func(*model.GPU) {})
 		return r
 	case errors.Is(err, errStuck):
-		d.last.Store(nil) // it is old when the call returns
+		d.last.Store(nil) // outdated when the call returns
 		r.gpus = d.unread(health{stuck: true})
 	default: // the library is being closed
 		r.gpus = d.named(func(*model.GPU) {})
@@ -277,7 +277,7 @@ func (d *device) read(ctx context.Context) reading {
 	return r
 }
 
-// name is how the state of the device is told: by its number once NVML has told it.
+// name returns the name in device states: the NVML index once it is known.
 func (d *device) name() string {
 	if d.attached.Load() == nil && d.address != "" {
 		return d.address
@@ -285,7 +285,7 @@ func (d *device) name() string {
 	return (*d.identity.Load())[0].ID
 }
 
-// named is who the device and its parts are; nothing while its name is not known.
+// named returns the identity of the device and of its parts; nil while its UUID is unknown.
 func (d *device) named(fill func(*model.GPU)) []model.GPU {
 	gpus := slices.Clone(*d.identity.Load())
 	if gpus[0].UUID == "" {
@@ -297,8 +297,8 @@ func (d *device) named(fill func(*model.GPU)) []model.GPU {
 	return gpus
 }
 
-// unread is what remains of a device that cannot be read: who it is, what is wrong
-// with it, if that is known, and its XIDs, which say why.
+// unread returns what is known of an unreadable device: its identity, its problems and its
+// XIDs, which may be the cause.
 func (d *device) unread(h health) []model.GPU {
 	problems := h.fatal()
 	if !slices.ContainsFunc(problems, active) {
@@ -311,14 +311,14 @@ func (d *device) unread(h health) []model.GPU {
 	return gpus
 }
 
-// answer is what the worker tells who asks.
+// answer reads the device for a scrape, in the worker.
 func (d *device) answer() reading {
-	r := d.look()
+	r := d.collect()
 	d.last.Store(&r)
 	return r
 }
 
-func (d *device) look() reading {
+func (d *device) collect() reading {
 	r := reading{id: d.name()}
 	if d.attached.Load() == nil {
 		d.attach()
@@ -340,7 +340,7 @@ func (d *device) look() reading {
 	}
 	g.XIDs = d.xids.of(a.uuid)
 	if g.Problems = d.problems(&g); d.err != nil && !slices.ContainsFunc(g.Problems, active) {
-		g.Problems = nil // who does not answer well does not say that it is
+		g.Problems = nil // a failing device does not report that it is healthy
 	}
 	r.gpus, r.processes = append([]model.GPU{g}, d.shown.parts...), d.shown.processes
 	for i := range r.gpus[1:] {

@@ -21,38 +21,38 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// driver is a fake: the mocks of go-nvml, and a tree of sysfs and procfs files. What
-// a test did not set up is not there, and calling it fails the test.
+// driver is a fake: go-nvml's mocks, and a tree of sysfs and procfs files. A function that a
+// test did not set up is missing, and calling it fails the test.
 type driver struct {
 	t       *testing.T
 	options Options
-	symbols []string // that the library has besides those of all libraries
+	symbols []string // that the library has in addition to the common ones
 	opens   atomic.Int64
 	closes  atomic.Int64
 
 	mu      sync.Mutex
-	fails   error // of opening
+	fails   error // error of opening
 	devices map[string]*gpu
 }
 
-// gpu is one GPU of it.
+// gpu is one GPU of the fake driver.
 type gpu struct {
 	mock.Device
 	uuid  string
 	index int
 
 	calls  atomic.Int64
-	inside atomic.Int64 // calls that do not return
-	ret    atomic.Int64 // what all calls return
+	inside atomic.Int64 // calls that have not returned
+	ret    atomic.Int64 // return code of all calls
 	mu     sync.Mutex
-	block  chan struct{} // until this is closed no call returns
+	block  chan struct{} // calls block until it is closed
 	parts  []*mock.Device
 	mig    int
 }
 
 const address = "0000:c1:00.0"
 
-// newDriver has a driver and no GPU.
+// newDriver returns a driver without a GPU.
 func newDriver(t *testing.T) *driver {
 	t.Helper()
 	d := &driver{t: t, devices: make(map[string]*gpu), options: Options{
@@ -79,7 +79,7 @@ func (d *driver) write(path, content string) {
 	}
 }
 
-// power sets what runtime power management says of a GPU.
+// power sets the runtime power management status of a GPU.
 func (d *driver) power(address, status string) {
 	d.t.Helper()
 	d.write(filepath.Join(d.options.Sysfs, "bus/pci/devices", address, "power/runtime_status"), status+"\n")
@@ -96,7 +96,7 @@ func (d *driver) plug(address, uuid string, index int) *gpu {
 	return g
 }
 
-// unplug takes a GPU away.
+// unplug removes a GPU.
 func (d *driver) unplug(address string) {
 	d.t.Helper()
 	d.mu.Lock()
@@ -171,7 +171,7 @@ func (d *driver) open(Options) (*library, error) {
 	}, nil
 }
 
-// enter is the beginning of every call.
+// enter is called first by every call.
 func (g *gpu) enter() nvml.Return {
 	g.calls.Add(1)
 	g.mu.Lock()
@@ -185,7 +185,7 @@ func (g *gpu) enter() nvml.Return {
 	return nvml.Return(g.ret.Load())
 }
 
-// hang has calls not return, until the function that it returns is called.
+// hang makes calls block until heal is called.
 func (g *gpu) hang(t *testing.T) (heal func()) {
 	t.Helper()
 	block := make(chan struct{})
@@ -202,13 +202,13 @@ func (g *gpu) hang(t *testing.T) (heal func()) {
 	return heal
 }
 
-// caught waits until a call does not return.
+// caught waits until a call blocks.
 func (g *gpu) caught(t *testing.T) {
 	t.Helper()
 	eventually(t, "no call hangs", func() bool { return g.inside.Load() > 0 })
 }
 
-// settle waits for the steps that are under way.
+// settle waits for steps in progress.
 func settle(t *testing.T, s *Source) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), long)
@@ -233,7 +233,7 @@ func answer[T any](g *gpu, v T) func() (T, nvml.Return) {
 	}
 }
 
-// newGPU has the functions of all libraries, and no other.
+// newGPU returns a GPU with the functions that all libraries have.
 func newGPU(uuid string, index int) *gpu {
 	g := &gpu{uuid: uuid, index: index}
 	g.GetUUIDFunc = answer(g, uuid)
@@ -269,7 +269,7 @@ func newGPU(uuid string, index int) *gpu {
 	return g
 }
 
-// split makes these MIG instances of g, by UUID.
+// split sets the MIG instances of g, by UUID.
 func (g *gpu) split(uuids ...string) {
 	var parts []*mock.Device
 	for i, uuid := range uuids {
@@ -309,12 +309,12 @@ var migSymbols = []string{
 
 var errRefused = errors.New("refused")
 
-// has says whether a condition is there and active.
+// has reports whether a condition is present and active.
 func has(conditions []model.GPUCondition, name string) bool {
 	return slices.Contains(conditions, model.GPUCondition{Name: name, Active: true})
 }
 
-// state is that of a device.
+// state returns the state of a device.
 func state(s model.Snapshot, device string) model.State {
 	for _, d := range s.DeviceStates {
 		if d.Device == device {

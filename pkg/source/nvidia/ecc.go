@@ -27,7 +27,7 @@ var (
 		{"volatile", nvml.VOLATILE_ECC},
 		{"aggregate", nvml.AGGREGATE_ECC},
 	}
-	// The memories on the chip, of which chips since Turing tell the sum as sram.
+	// The memories on the chip. Chips since Turing report their sum as sram.
 	eccCaches = []eccBlock{
 		{"l1_cache", nvml.MEMORY_LOCATION_L1_CACHE},
 		{"l2_cache", nvml.MEMORY_LOCATION_L2_CACHE},
@@ -43,8 +43,8 @@ type eccBlock struct {
 	kind nvml.MemoryLocation
 }
 
-// hasECC says whether ECC is on (nvmlDeviceGetEccMode): without it there is nothing to
-// count, and 36 calls to learn that.
+// hasECC reports whether ECC is enabled (nvmlDeviceGetEccMode). It saves 36 calls on devices
+// without ECC.
 func (l *library) hasECC(d nvml.Device) bool {
 	if !l.has("nvmlDeviceGetEccMode") {
 		return true
@@ -53,11 +53,10 @@ func (l *library) hasECC(d nvml.Device) bool {
 	return ret == nvml.SUCCESS && mode == nvml.FEATURE_ENABLED
 }
 
-// eccErrors reads nvmlDeviceGetMemoryErrorCounter for each place in which errors of a
-// type can be, in such a way that no error is in two of them: where sram is told, the
-// caches that it is the sum of are not asked for. Where no place is told there is the
-// sum over all, of nvmlDeviceGetTotalEccErrors. Of a part of a GPU the driver tells the
-// uncorrected volatile ones on the chip.
+// eccErrors reads nvmlDeviceGetMemoryErrorCounter for each location of errors of a type. No
+// error is in two locations: if sram is reported, its caches are not read. If no location is
+// reported, it reads the total of nvmlDeviceGetTotalEccErrors. For a part of a GPU the driver
+// reports only uncorrected volatile errors on the chip.
 func (l *library) eccErrors(d nvml.Device) []model.GPUErrors {
 	var errors []model.GPUErrors
 	for _, t := range eccTypes {

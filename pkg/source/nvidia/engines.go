@@ -10,11 +10,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// deviceEngines are what the driver samples of a device: those of the processes first.
+// deviceEngines are the engines that the driver samples per device, those of processes first.
 var deviceEngines = [...]struct {
 	name    string
 	samples nvml.SamplingType
-	symbol  string // of the function that has the newest figure alone
+	symbol  string // the function that returns only the newest value
 	newest  func(nvml.Device) (uint32, nvml.Return)
 }{
 	{"sm", nvml.GPU_UTILIZATION_SAMPLES, "nvmlDeviceGetUtilizationRates", newestSM},
@@ -42,16 +42,16 @@ func rate(get func(nvml.Device) (uint32, uint32, nvml.Return)) func(nvml.Device)
 	}
 }
 
-// meter tells what the engines of one device did since it was last asked.
-type meter struct {
+// engineUsage reads the usage of the engines of one device since the previous read.
+type engineUsage struct {
 	l       *library
 	cursors [len(deviceEngines)]uint64 // newest sample of each engine, in microseconds
 }
 
-// read gives the engines that the driver tells of. Their use is the mean of its own
-// samples since the last look (nvmlDeviceGetSamples), as that of the processes is; at
-// the first look, and where samples are not kept, the newest figure there is.
-func (m *meter) read(d nvml.Device) []model.Figure {
+// read returns the usage of the engines that the driver reports: the mean of the driver's own
+// samples since the previous read (nvmlDeviceGetSamples), as for processes. At the first read,
+// and if the driver keeps no samples, it is the newest value.
+func (m *engineUsage) read(d nvml.Device) []model.Figure {
 	var engines []model.Figure
 	for i, e := range deviceEngines {
 		u, known := m.mean(d, e.samples, &m.cursors[i])
@@ -66,7 +66,7 @@ func (m *meter) read(d nvml.Device) []model.Figure {
 	return engines
 }
 
-func (m *meter) mean(d nvml.Device, kind nvml.SamplingType, after *uint64) (float64, bool) {
+func (m *engineUsage) mean(d nvml.Device, kind nvml.SamplingType, after *uint64) (float64, bool) {
 	if !m.l.has("nvmlDeviceGetSamples") {
 		return 0, false
 	}

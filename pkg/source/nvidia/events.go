@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// eventWait is how long one wait for an event takes, and so stopping.
+	// eventWait is the maximum duration of one wait for an event, and of stopping.
 	eventWait = 500 * time.Millisecond
-	// maxXIDs bounds the codes of one device; the driver knows of fewer than 200. What
-	// comes after that counts as code 0, which is none.
+	// maxXIDs bounds the codes of one device; the driver has fewer than 200. Further codes
+	// count as code 0, which is not an XID.
 	maxXIDs = 256
 )
 
-// xids counts the errors that the driver reports, for devices by UUID. It outlives the
-// library: what was counted stays when that is opened again.
+// xids counts the errors that the driver reports, for devices by UUID. The counts are kept
+// when the library is reopened.
 type xids struct {
 	mu     sync.Mutex
 	counts map[string]map[uint64]model.XID
@@ -33,7 +33,7 @@ type xids struct {
 
 func newXIDs() *xids { return &xids{counts: make(map[string]map[uint64]model.XID)} }
 
-// of gives what a device reported, by code: nil when nobody ever listened to it.
+// of returns the errors of a device by code; nil if the device was never watched.
 func (x *xids) of(uuid string) []model.XID {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -66,10 +66,10 @@ func (x *xids) add(uuid string, code uint64, now time.Time) {
 	codes[code] = model.XID{Code: code, Count: codes[code].Count + 1, Last: now}
 }
 
-// watch counts the critical XIDs of one device (nvmlEventSetWait on
-// nvmlEventTypeXidCriticalError) until stop is closed, or the device or the library
-// is gone. Each device has a set of its own: one that hangs costs its own XIDs. The
-// driver remembers nothing for us: what happens while nobody listens is not counted.
+// watch counts the critical XIDs of one device (nvmlEventSetWait with
+// nvmlEventTypeXidCriticalError) until stop is closed, or the device or the library is gone.
+// Each device has its own event set: a hung device affects only its own XIDs. The driver does
+// not queue events: XIDs without a watcher are not counted.
 func (x *xids) watch(l *library, d nvml.Device, uuid string, stop <-chan struct{}) {
 	for _, symbol := range []string{"nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetFree"} {
 		if !l.has(symbol) {
@@ -80,7 +80,7 @@ func (x *xids) watch(l *library, d nvml.Device, uuid string, stop <-chan struct{
 		return
 	}
 	for x.listenTo(l, d, uuid, stop) {
-		select { // an error that stays must not keep us busy
+		select { // avoid a busy loop if the error persists
 		case <-stop:
 			return
 		case <-time.After(eventWait):
@@ -88,14 +88,13 @@ func (x *xids) watch(l *library, d nvml.Device, uuid string, stop <-chan struct{
 	}
 }
 
-// listenTo makes a set and counts its events; it is true when that is to be tried
-// again.
+// listenTo creates a set and counts its events. It returns true if it should be called again.
 func (x *xids) listenTo(l *library, d nvml.Device, uuid string, stop <-chan struct{}) bool {
 	set, ret := l.EventSetCreate()
 	if ret != nvml.SUCCESS {
 		return transient(ret)
 	}
-	defer func() { _ = l.EventSetFree(set) }() // it goes with the library at the latest
+	defer func() { _ = l.EventSetFree(set) }() // closing the library frees it in any case
 	if ret := d.RegisterEvents(nvml.EventTypeXidCriticalError, set); ret != nvml.SUCCESS {
 		return transient(ret)
 	}
@@ -117,8 +116,8 @@ func (x *xids) listenTo(l *library, d nvml.Device, uuid string, stop <-chan stru
 	}
 }
 
-// transient says of a failure that another try may go well, as one that is lost may
-// come back. All the rest goes well when the library is opened again.
+// transient reports whether a failure may disappear by itself, like a lost device that comes
+// back. Other failures end when the library is reopened.
 func transient(ret nvml.Return) bool {
 	switch ret {
 	case nvml.ERROR_UNKNOWN, nvml.ERROR_GPU_IS_LOST, nvml.ERROR_OPERATING_SYSTEM, nvml.ERROR_INSUFFICIENT_RESOURCES:

@@ -16,24 +16,24 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// happening is what a wait for events returns.
-type happening struct {
+// waitResult is the result of a wait for events.
+type waitResult struct {
 	event nvml.EventData
 	ret   nvml.Return
 }
 
-// events is a fake library whose waits return what is sent to them, and time out as
-// long as there is nothing. One device listens to it.
+// events is a fake library: its waits return the results that are sent to it, and time out
+// otherwise. It has one device.
 type events struct {
 	*library
-	mu        sync.Mutex
-	open      map[nvml.EventSet]bool
-	made      int
-	happening chan happening
+	mu      sync.Mutex
+	open    map[nvml.EventSet]bool
+	made    int
+	results chan waitResult
 }
 
 func newEvents() *events {
-	e := &events{open: map[nvml.EventSet]bool{}, happening: make(chan happening)}
+	e := &events{open: map[nvml.EventSet]bool{}, results: make(chan waitResult)}
 	e.library = mocked(&mock.Interface{
 		EventSetCreateFunc: func() (nvml.EventSet, nvml.Return) {
 			e.mu.Lock()
@@ -57,7 +57,7 @@ func newEvents() *events {
 				return nvml.EventData{}, nvml.ERROR_INVALID_ARGUMENT
 			}
 			select {
-			case h := <-e.happening:
+			case h := <-e.results:
 				return h.event, h.ret
 			case <-time.After(min(time.Duration(ms)*time.Millisecond, 5*time.Millisecond)):
 				return nvml.EventData{}, nvml.ERROR_TIMEOUT
@@ -68,10 +68,11 @@ func newEvents() *events {
 }
 
 func (e *events) xid(code uint64) {
-	e.happening <- happening{nvml.EventData{EventType: nvml.EventTypeXidCriticalError, EventData: code}, nvml.SUCCESS}
+	e.results <- waitResult{nvml.EventData{EventType: nvml.EventTypeXidCriticalError, EventData: code}, nvml.SUCCESS}
 }
 
-// watching starts a watch; end stops it, and fails if it does not end or leaves a set.
+// watching starts a watch; end stops it, and fails if the watch does not end or does not free
+// a set.
 func (e *events) watching(t *testing.T, x *xids, d nvml.Device) (end func(), done chan struct{}) {
 	stop := make(chan struct{})
 	done = make(chan struct{})
@@ -94,11 +95,11 @@ func ended(t *testing.T, done <-chan struct{}) {
 	select {
 	case <-done:
 	case <-time.After(long):
-		t.Fatal("it still watches, or does not yet")
+		t.Fatal("the watch did not end, or did not start")
 	}
 }
 
-// listener is a fake device: what registering with it returns.
+// listener returns a fake device with these results of registering.
 func listener(rets ...nvml.Return) *mock.Device {
 	return &mock.Device{RegisterEventsFunc: func(types uint64, _ nvml.EventSet) nvml.Return {
 		if types != nvml.EventTypeXidCriticalError {
@@ -120,19 +121,19 @@ func counts(xs []model.XID) map[uint64]uint64 {
 	return m
 }
 
-// TestXIDs counts on a fake library, which is then opened anew.
+// TestXIDs counts with a fake library and with its successor.
 func TestXIDs(t *testing.T) {
 	x, e := newXIDs(), newEvents()
 	if x.of("GPU-a") != nil {
-		t.Error("nobody has listened yet")
+		t.Error("there are XIDs before the first watch")
 	}
 	begin := time.Now()
 	end, _ := e.watching(t, x, listener(nvml.SUCCESS))
 	e.xid(79)
 	e.xid(13)
 	time.Sleep(20 * time.Millisecond) // some waits time out
-	// It is taken when the others are counted.
-	e.happening <- happening{nvml.EventData{EventType: nvml.EventTypeDoubleBitEccError, EventData: 5}, nvml.SUCCESS}
+	// It is received when the others are counted.
+	e.results <- waitResult{nvml.EventData{EventType: nvml.EventTypeDoubleBitEccError, EventData: 5}, nvml.SUCCESS}
 	between := time.Now()
 	e.xid(79)
 	end()
@@ -147,26 +148,26 @@ func TestXIDs(t *testing.T) {
 	e = newEvents()
 	end, done := e.watching(t, x, listener(nvml.SUCCESS))
 	e.xid(13)
-	e.happening <- happening{ret: nvml.ERROR_UNINITIALIZED} // the library is closed
+	e.results <- waitResult{ret: nvml.ERROR_UNINITIALIZED} // the library is closed
 	ended(t, done)
 	end()
 	if got := counts(x.of("GPU-a")); got[13] != 2 || got[79] != 2 {
-		t.Errorf("after the library was opened anew: %v", got)
+		t.Errorf("after the library was reopened: %v", got)
 	}
 }
 
-// TestXIDsAgain: a set that an unknown error leaves in an undefined state, says NVML, is
-// made anew; so is that of a device that was lost: it may be reset.
+// TestXIDsAgain checks that the set is created again after an unknown error, which leaves it
+// in an undefined state according to NVML, and after a lost device, which may be reset.
 func TestXIDsAgain(t *testing.T) {
 	x, e := newXIDs(), newEvents()
 	end, done := e.watching(t, x, listener(nvml.ERROR_UNKNOWN, nvml.SUCCESS))
-	e.xid(31) // is not taken before there is a set
-	e.happening <- happening{ret: nvml.ERROR_UNKNOWN}
+	e.xid(31) // not received before there is a set
+	e.results <- waitResult{ret: nvml.ERROR_UNKNOWN}
 	e.xid(31)
 	if got := counts(x.of("GPU-a")); e.made != 3 || got[31] < 1 {
 		t.Errorf("%d sets, %v", e.made, got)
 	}
-	e.happening <- happening{ret: nvml.ERROR_GPU_IS_LOST}
+	e.results <- waitResult{ret: nvml.ERROR_GPU_IS_LOST}
 	e.xid(31)
 	end()
 	ended(t, done)
@@ -175,8 +176,8 @@ func TestXIDsAgain(t *testing.T) {
 	}
 }
 
-// TestXIDsOfNobody: watching ends by itself where there is nothing to watch.
-func TestXIDsOfNobody(t *testing.T) {
+// TestXIDsUnsupported checks that watching ends by itself if the device has no events.
+func TestXIDsUnsupported(t *testing.T) {
 	for _, ret := range []nvml.Return{nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_UNINITIALIZED} {
 		e, x := newEvents(), newXIDs()
 		_, done := e.watching(t, x, listener(ret))

@@ -12,8 +12,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// gpmEngines are the counters of GPM that are told, percentages of the time between
-// two looks. Other profilers are not in the way, nor is GPM in theirs.
+// gpmEngines are the exported GPM counters, percentages of the time between two reads. GPM and
+// other profilers do not disturb each other.
 var gpmEngines = [...]struct {
 	metric nvml.GpmMetricId
 	name   string
@@ -29,8 +29,8 @@ var gpmEngines = [...]struct {
 	{nvml.GPM_METRIC_INTEGER_UTIL, "integer_active"},
 }
 
-// gpm reads the GPM counters of one device, or of one of its GPU instances. GPM compares
-// two states of the counters: the one of the last look is kept.
+// gpm reads the GPM counters of one device, or of one of its GPU instances. GPM compares two
+// samples of the counters; the previous one is kept.
 type gpm struct {
 	l                *library
 	asked, supported bool
@@ -38,9 +38,8 @@ type gpm struct {
 	filled           bool
 }
 
-// read gives the counters of chips that have them (Hopper and later): what they tell of
-// the time since the last look, and nothing at the first. take puts the state of now
-// into a sample.
+// read returns the counters of chips with GPM (Hopper and later) since the previous read, and
+// nil at the first. take fills a sample with the current state.
 func (g *gpm) read(d nvml.Device, take func(nvml.GpmSample) nvml.Return) []model.Figure {
 	if !g.prepare(d) {
 		return nil
@@ -70,7 +69,7 @@ func (g *gpm) read(d nvml.Device, take func(nvml.GpmSample) nvml.Return) []model
 	return engines
 }
 
-// prepare asks once whether the chip has GPM, and makes room for two states of it.
+// prepare checks once whether the chip has GPM, and allocates two samples.
 func (g *gpm) prepare(d nvml.Device) bool {
 	if g.asked {
 		return g.supported
@@ -99,11 +98,11 @@ func (g *gpm) prepare(d nvml.Device) bool {
 	return true
 }
 
-// close gives the memory of the states back. The library must still be open.
+// close frees the samples. The library must still be open.
 func (g *gpm) close() {
 	for _, sample := range []*nvml.GpmSample{&g.before, &g.after} {
 		if *sample != nil {
-			_ = g.l.GpmSampleFree(*sample) // what does not want to go stays with the library
+			_ = g.l.GpmSampleFree(*sample) // on failure the library keeps it
 			*sample = nil
 		}
 	}

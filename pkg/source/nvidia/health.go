@@ -12,37 +12,37 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// health is what the driver says of a device other than by figures.
+// health is the state of the device that the driver reports, apart from values.
 type health struct {
 	lost, stuck, reset, inforom bool
-	// Of what memory was taken out of use, nil when not told.
+	// Memory repairs; nil if not reported.
 	remapPending, remapFailure, retirePending *bool
-	linksUp                                   map[int]bool // that ever were
-	narrow                                    *bool        // the link to the slot, when it was used last
+	linksUp                                   map[int]bool // links that were up at some time
+	narrow                                    *bool        // PCIe link narrower than possible, when last in use
 }
 
-// criticalXIDs are those after which NVIDIA's catalog asks for a reset of the GPU,
-// or a look at the hardware: they are no fault of the program.
+// criticalXIDs are the XIDs for which NVIDIA's catalog asks for a reset of the GPU or an
+// inspection of the hardware: the application does not cause them.
 var criticalXIDs = []uint64{48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 156, 158}
 
-// fatal are the problems of a device that cannot be read.
+// fatal returns the problems that are known even if the device cannot be read.
 func (h health) fatal() []model.GPUCondition {
 	conditions := []model.GPUCondition{
 		{Name: model.ProblemLost, Active: h.lost},
 		{Name: model.ProblemStuck, Active: h.stuck},
 		{Name: model.ProblemResetRequired, Active: h.reset},
 	}
-	if h.inforom { // told by the way only
+	if h.inforom { // only reported as an error of other calls
 		conditions = append(conditions, model.GPUCondition{Name: model.ProblemInfoROM, Active: true})
 	}
 	return conditions
 }
 
-// problems are all that can be told of a device that was read.
+// problems returns all known conditions of a device that was read.
 func (d *device) problems(g *model.GPU) []model.GPUCondition {
 	all := d.health.fatal()
 	add := func(name string, active bool) { all = append(all, model.GPUCondition{Name: name, Active: active}) }
-	told := func(name string, active *bool) {
+	addKnown := func(name string, active *bool) {
 		if active != nil {
 			add(name, *active)
 		}
@@ -53,7 +53,7 @@ func (d *device) problems(g *model.GPU) []model.GPUCondition {
 		}))
 	}
 	errors := slices.Clone(g.Errors)
-	for _, p := range d.shown.parts { // of a GPU with MIG the driver tells volatile ones by part only
+	for _, p := range d.shown.parts { // with MIG the driver reports volatile errors only per part
 		errors = append(errors, p.Errors...)
 	}
 	if slices.ContainsFunc(errors, uncorrected) {
@@ -61,9 +61,9 @@ func (d *device) problems(g *model.GPU) []model.GPUCondition {
 			return uncorrected(e) && e.Count > 0
 		}))
 	}
-	told(model.ProblemRemapPending, d.health.remapPending)
-	told(model.ProblemRemapFailure, d.health.remapFailure)
-	told(model.ProblemRetirePending, d.health.retirePending)
+	addKnown(model.ProblemRemapPending, d.health.remapPending)
+	addKnown(model.ProblemRemapFailure, d.health.remapFailure)
+	addKnown(model.ProblemRetirePending, d.health.retirePending)
 	for _, t := range g.Throttles {
 		switch t.Name {
 		case reasonThermal:
@@ -77,7 +77,7 @@ func (d *device) problems(g *model.GPU) []model.GPUCondition {
 			return l.Up.Known && l.Up.Value == 0 && d.health.linksUp[l.Number]
 		}))
 	}
-	told(model.ProblemPCIeDegraded, d.health.narrow)
+	addKnown(model.ProblemPCIeDegraded, d.health.narrow)
 	return all
 }
 
@@ -85,7 +85,7 @@ func active(c model.GPUCondition) bool { return c.Active }
 
 func uncorrected(e model.GPUErrors) bool { return e.Type == "uncorrected" && e.Scope == "volatile" }
 
-// readHealth reads what is told of the health of memory, and which links there are.
+// readHealth reads the state of memory repairs and the existing links.
 func (d *device) readHealth() {
 	handle := d.attached.Load().handle
 	d.health.remapPending, d.health.remapFailure, d.health.retirePending = nil, nil, nil
@@ -111,8 +111,8 @@ func (d *device) readHealth() {
 	}
 }
 
-// readPCIe reads generation and lanes of the link to the slot: what it has now, and
-// what GPU and slot can have together.
+// readPCIe reads the PCIe generation and width: the current values, and the maximum that GPU
+// and slot support together.
 func (d *device) readPCIe(handle nvml.Device) {
 	link := &d.draft.facts.PCIe
 	for _, f := range []struct {
@@ -137,7 +137,7 @@ func (d *device) readPCIe(handle nvml.Device) {
 	if narrow {
 		if use, ret := handle.GetUtilizationRates(); ret == nvml.SUCCESS && use.Gpu == 0 {
 			if d.health.narrow != nil {
-				return // lanes may be switched off while nobody uses the GPU
+				return // unused lanes may be switched off while the GPU is idle
 			}
 			narrow = false
 		}
@@ -145,7 +145,7 @@ func (d *device) readPCIe(handle nvml.Device) {
 	d.health.narrow = &narrow
 }
 
-// readModes reads what an administrator may switch at any time.
+// readModes reads settings that an administrator can change at any time.
 func (d *device) readModes() {
 	handle := d.attached.Load().handle
 	modes := make(map[string]string)
@@ -164,7 +164,7 @@ func (d *device) readModes() {
 		modes["ecc"] = enabled(v == nvml.FEATURE_ENABLED)
 	}
 	if slices.ContainsFunc(d.draft.processes, func(p model.GPUProcess) bool { return p.MPS }) {
-		modes["mps"] = enabled(true) // without a client nobody can tell
+		modes["mps"] = enabled(true) // not detectable without a client
 	}
 	d.draft.facts.Modes = modes
 	d.draft.facts.PowerLimit = model.Optional{}

@@ -14,7 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Each problem is told when what is looked at is known, and active when it is so.
+// TestProblems checks that each condition is reported if its input is known, and active only
+// if it applies.
 func TestProblems(t *testing.T) {
 	yes, no, now := true, false, time.Now()
 	link := func(up float64) []model.GPULink {
@@ -26,7 +27,7 @@ func TestProblems(t *testing.T) {
 	}{
 		"xid": {
 			model.ProblemXID,
-			func(d *device, g *model.GPU) { // one that is a fault of the program, one that an earlier driver told
+			func(d *device, g *model.GPU) { // one caused by the application, one reported by an earlier driver
 				d.since = now
 				g.XIDs = []model.XID{{Code: 13, Count: 9, Last: now.Add(1)}, {Code: 79, Count: 1, Last: now.Add(-1)}}
 			},
@@ -109,11 +110,11 @@ func TestProblems(t *testing.T) {
 			d, g := &device{}, model.GPU{}
 			set(d, &g)
 			if !slices.Contains(d.problems(&g), model.GPUCondition{Name: c.problem, Active: active}) {
-				t.Errorf("%s: not told as %t: %+v", name, active, d.problems(&g))
+				t.Errorf("%s: not reported as %t: %+v", name, active, d.problems(&g))
 			}
 		}
 		if p := (&device{}).problems(&model.GPU{}); len(p) != 3 {
-			t.Errorf("of what is not known is told %+v", p)
+			t.Errorf("unknown conditions are reported: %+v", p)
 		}
 	}
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fileMax bounds what is read of a file of the kernel.
+// fileMax is the maximum number of bytes read from a kernel file.
 const fileMax = 4096
 
-// describe tells what of a device does not change while it is there.
+// describe returns the constant properties of a device.
 func describe(o Options, handle nvml.Device, address string, index int) model.GPU {
 	g := model.GPU{Vendor: model.NVIDIA, PCIAddress: address}
 	if v, ret := handle.GetIndex(); ret == nvml.SUCCESS {
@@ -49,7 +49,7 @@ func describe(o Options, handle nvml.Device, address string, index int) model.GP
 	return g
 }
 
-// known is a text that NVML told, empty if it did not.
+// known returns a text from NVML, or "" if the call failed.
 func known(v string, ret nvml.Return) string {
 	if ret != nvml.SUCCESS {
 		return ""
@@ -57,7 +57,7 @@ func known(v string, ret nvml.Return) string {
 	return strings.ToValidUTF8(strings.TrimSpace(v), "")
 }
 
-// pciAddress is the address as the kernel writes it: NVML has domains of eight digits.
+// pciAddress returns the address in the kernel's format: NVML uses domains of eight digits.
 func pciAddress(p nvml.PciInfo) string {
 	if p.BusId[0] == 0 {
 		return ""
@@ -65,8 +65,8 @@ func pciAddress(p nvml.PciInfo) string {
 	return fmt.Sprintf("%04x:%02x:%02x.0", p.Domain, p.Bus, p.Device)
 }
 
-// locate adds what sysfs says of the PCI function: numa_node, and the nodes of the
-// Direct Rendering Manager (drm/cardN, drm/renderDN).
+// locate reads properties of the PCI function from sysfs: numa_node and the DRM device nodes
+// (drm/cardN, drm/renderDN).
 func locate(sysfs string, g *model.GPU) {
 	if g.PCIAddress == "" {
 		return
@@ -89,15 +89,15 @@ func locate(sysfs string, g *model.GPU) {
 	}
 }
 
-// suspended says whether runtime power management put a PCI function to sleep
+// suspended reports whether runtime power management has suspended a PCI function
 // (power/runtime_status).
 func suspended(sysfs, address string) bool {
 	return address != "" &&
 		attribute(filepath.Join(sysfs, "bus/pci/devices", address, "power/runtime_status")) == "suspended"
 }
 
-// bound are the addresses of the PCI functions that the driver has, sorted; false
-// where the kernel does not show any driver of that name.
+// bound returns the sorted addresses of the PCI functions that are bound to the driver; false
+// if the kernel has no such driver.
 func bound(sysfs string) ([]string, bool) {
 	entries, err := os.ReadDir(filepath.Join(sysfs, "bus/pci/drivers/nvidia"))
 	if err != nil {
@@ -105,7 +105,7 @@ func bound(sysfs string) ([]string, bool) {
 	}
 	var addresses []string
 	for _, e := range entries {
-		// A virtual function is a GPU of a virtual machine.
+		// A virtual function is the GPU of a virtual machine.
 		_, virtual := os.Lstat(filepath.Join(sysfs, "bus/pci/devices", e.Name(), "physfn"))
 		if strings.Count(e.Name(), ":") == 2 && virtual != nil {
 			addresses = append(addresses, e.Name())
@@ -115,7 +115,7 @@ func bound(sysfs string) ([]string, bool) {
 	return addresses, true
 }
 
-// recall tells who is at an address without asking the device: the driver's own
+// recall returns the identity at an address without calling NVML, from the driver's
 // /proc/driver/nvidia/gpus/ADDRESS/information.
 func recall(o Options, address string, index int) model.GPU {
 	g := model.GPU{Vendor: model.NVIDIA, ID: strconv.Itoa(index), UUID: address, PCIAddress: address}
@@ -126,7 +126,7 @@ func recall(o Options, address string, index int) model.GPU {
 		case "Model":
 			g.Name = value
 		case "GPU UUID":
-			if !strings.Contains(value, "?") { // not known before its first use
+			if !strings.Contains(value, "?") { // unknown before its first use
 				g.UUID = value
 			}
 		case "Video BIOS":
@@ -141,7 +141,7 @@ func recall(o Options, address string, index int) model.GPU {
 	return g
 }
 
-// attribute returns the content of a small file of the kernel, or "" if it cannot be read.
+// attribute returns the content of a small kernel file, or "" if it cannot be read.
 func attribute(path string) string {
 	b, err := boundedfile.ReadOnce(path, make([]byte, fileMax))
 	if err != nil {

@@ -19,19 +19,19 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// libraryName is how the dynamic linker knows NVML.
+// libraryName is the name of NVML for the dynamic linker.
 const libraryName = "libnvidia-ml.so.1"
 
-// libraryDirs are where NVML is below the root of a node that is not ours: those
-// of the distributions, of NVIDIA's driver container and of Google's nodes.
+// libraryDirs are the directories of NVML below the root of the node: those of distributions,
+// of NVIDIA's driver container and of Google's nodes.
 var libraryDirs = []string{
 	"usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib",
 	"run/nvidia/driver/usr/lib/x86_64-linux-gnu", "run/nvidia/driver/usr/lib/aarch64-linux-gnu",
 	"run/nvidia/driver/usr/lib64", "home/kubernetes/bin/nvidia/lib64",
 }
 
-// library is NVML, opened. A function that an old library lacks may be called all
-// the same (see bind.c), but has says so before.
+// library is the opened NVML. Functions that an old library lacks can be called safely (see
+// bind.c); has reports whether they exist.
 type library struct {
 	nvml.Interface
 	lookup func(symbol string) bool
@@ -41,7 +41,7 @@ type library struct {
 	known map[string]bool
 }
 
-// has says whether the library has a function, by the name that it has in C.
+// has reports whether the library has a function, by its C name.
 func (l *library) has(symbol string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,10 +56,10 @@ func (l *library) has(symbol string) bool {
 	return has
 }
 
-// close gives the library back. Nobody may be inside of it.
+// close closes the library. No call into it may be in progress.
 func (l *library) close() error { return l.shut() }
 
-// openLibrary opens the first library that is there, and initializes it.
+// openLibrary opens and initializes the first existing library.
 func openLibrary(o Options) (*library, error) {
 	paths := []string{o.Library}
 	if o.Library == "" {
@@ -79,7 +79,7 @@ func openLibrary(o Options) (*library, error) {
 	return nil, fmt.Errorf("%s (--gpu.nvml-library says where it is)", strings.Join(reasons, "; "))
 }
 
-// errNotLoaded says that there is no library at a path, or none for us.
+// errNotLoaded reports that a path has no usable library.
 var errNotLoaded = errors.New("not loaded")
 
 func openPath(path string) (*library, error) {
@@ -92,7 +92,7 @@ func openPath(path string) (*library, error) {
 		return nil, fmt.Errorf("%w: %s", errNotLoaded, C.GoString(reason))
 	}
 	l := &library{
-		Interface: nvml.New(nvml.WithLibraryPath(path)), // this opens it once more
+		Interface: nvml.New(nvml.WithLibraryPath(path)), // opens the library once more
 		lookup: func(symbol string) bool {
 			name := C.CString(symbol)
 			defer C.free(unsafe.Pointer(name))
@@ -102,7 +102,7 @@ func openPath(path string) (*library, error) {
 	l.shut = func() error {
 		if ret := l.Shutdown(); ret != nvml.SUCCESS {
 			err := fmt.Errorf("nvmlShutdown: %w", ret)
-			C.nvml_unbind(handle, 2) // go-nvml closes only what it could shut down
+			C.nvml_unbind(handle, 2) // go-nvml closes a library only if its shutdown succeeded
 			return err
 		}
 		C.nvml_unbind(handle, 1)
@@ -116,7 +116,7 @@ func openPath(path string) (*library, error) {
 	return l, nil
 }
 
-// initialize does not mind that there is no GPU (yet), and touches none.
+// initialize initializes NVML without touching GPUs; there may be none yet.
 func (l *library) initialize() nvml.Return {
 	if l.has("nvmlInitWithFlags") {
 		return l.InitWithFlags(nvml.INIT_FLAG_NO_GPUS)
@@ -124,16 +124,16 @@ func (l *library) initialize() nvml.Return {
 	return l.Init()
 }
 
-// openError says what helps.
+// openError returns the error of opening a library with its cause.
 func openError(path string, ret nvml.Return) error {
 	cure := ""
 	switch ret {
 	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
-		cure = " (the driver was upgraded: load the new kernel module, or show us the library that belongs to it)"
+		cure = " (the driver was upgraded: load the new kernel module, or mount the library of this driver)"
 	case nvml.ERROR_DRIVER_NOT_LOADED:
 		cure = " (modprobe nvidia; in a container, /dev/nvidiactl is needed)"
 	case nvml.ERROR_NO_PERMISSION:
-		cure = " (the device nodes /dev/nvidia* are not ours to open)"
+		cure = " (the device nodes /dev/nvidia* cannot be opened)"
 	}
 	return fmt.Errorf("%s: nvmlInit: %s%s", path, ret.Error(), cure)
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Source cannot be made without cgo.
+// Source cannot be created without cgo.
 type Source struct{}
 
-// New returns an error that wraps model.ErrUnsupported, as NVML is a C library, or
-// model.ErrAbsent where there is no NVIDIA driver that it could be missed for.
+// New returns an error: without cgo NVML, a C library, cannot be used. It wraps
+// model.ErrUnsupported, or model.ErrAbsent if there is no NVIDIA driver.
 func New(o Options) (*Source, error) {
 	if _, err := os.Stat(filepath.Join(o.Procfs, "driver/nvidia/version")); err != nil && o.Library == "" {
 		return nil, fmt.Errorf("no NVIDIA driver is loaded: %w", model.ErrAbsent)
@@ -33,5 +33,5 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	return model.Snapshot{}, model.ErrUnsupported
 }
 
-// Close does nothing.
+// Close returns nil.
 func (s *Source) Close() error { return nil }

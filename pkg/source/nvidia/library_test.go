@@ -23,8 +23,8 @@ import (
 	fake "github.com/accelscope/accelscope/tests/nvml"
 )
 
-// fakeLibrary builds the fake libnvidia-ml.so.1 of tests/nvml, which has what drivers
-// after R450 brought or not.
+// fakeLibrary builds the fake libnvidia-ml.so.1 of tests/nvml, with or without the functions
+// that were added after R450.
 func fakeLibrary(t *testing.T, old bool) string {
 	t.Helper()
 	path, err := builtFake(old)
@@ -57,7 +57,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// scenario is what the fake libraries of this test answer: one GPU.
+// scenario returns the answers of the fake libraries: one GPU.
 func scenario(t *testing.T) *fake.Scenario {
 	t.Helper()
 	s, err := fake.New(t.TempDir())
@@ -75,8 +75,8 @@ func scenario(t *testing.T) *fake.Scenario {
 	return s
 }
 
-// Every function of NVML that go-nvml refers to must be one of ours: one that is not
-// would be left to the dynamic linker. The truth is the source of go-nvml.
+// TestEveryFunctionIsBound compares bind.c with the source of go-nvml: a function of NVML that
+// is missing in bind.c would be resolved by the dynamic linker.
 func TestEveryFunctionIsBound(t *testing.T) {
 	module, err := child.Command(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
 	if err != nil {
@@ -129,8 +129,8 @@ func difference(a, b []string) []string {
 	return only
 }
 
-// The library is a fake. A function that it lacks would end this process, were it
-// left to the dynamic linker.
+// TestOldLibraryLacksFunctions uses a fake library. A missing function would end this process
+// if the dynamic linker resolved it.
 func TestOldLibraryLacksFunctions(t *testing.T) {
 	scenario(t)
 	l, err := openLibrary(Options{Library: fakeLibrary(t, true)})
@@ -157,8 +157,8 @@ func TestOldLibraryLacksFunctions(t *testing.T) {
 	}
 }
 
-// An upgraded driver has another library, at another path or at the same: it must be
-// the one that is called, and the first one must be gone.
+// TestAnotherLibraryIsOpened checks that the library of an upgraded driver, at another path or
+// at the same one, is called, and that the first library is unloaded.
 func TestAnotherLibraryIsOpened(t *testing.T) {
 	scenario(t)
 	before, after := fakeLibrary(t, true), fakeLibrary(t, false)
@@ -202,7 +202,7 @@ func TestAnotherLibraryIsOpened(t *testing.T) {
 func TestNoLibrary(t *testing.T) {
 	_, err := openLibrary(Options{Library: filepath.Join(t.TempDir(), libraryName)})
 	if err == nil || !strings.Contains(err.Error(), "cannot open shared object file") {
-		t.Errorf("the linker's reason is not told: %v", err)
+		t.Errorf("the linker's reason is missing: %v", err)
 	}
 	s := scenario(t)
 	s.Fail(fake.System, "nvmlInit", fake.VersionMismatch)
@@ -211,14 +211,14 @@ func TestNoLibrary(t *testing.T) {
 	}
 	path := fakeLibrary(t, false)
 	if _, err := openLibrary(Options{Library: path}); err == nil || !strings.Contains(err.Error(), "driver was upgraded") {
-		t.Errorf("no cure is told: %v", err)
+		t.Errorf("the cure is missing: %v", err)
 	}
 	if maps, _ := os.ReadFile("/proc/self/maps"); strings.Contains(string(maps), path) {
 		t.Error("a library that could not be initialized is still mapped")
 	}
 }
 
-// The whole source on the fake library: eight GPUs, two of them with MIG.
+// TestSourceOnFakeLibrary reads eight GPUs, two of them with MIG, through the fake library.
 func TestSourceOnFakeLibrary(t *testing.T) {
 	s := scenario(t)
 	s.Remove("0")
@@ -250,7 +250,7 @@ func TestSourceOnFakeLibrary(t *testing.T) {
 	}
 }
 
-// long is enough for what comes by itself, on a machine that is busy.
+// long is the timeout for asynchronous events on a busy machine.
 const long = 30 * time.Second
 
 // eventually waits until good is true.
@@ -263,7 +263,7 @@ func eventually(t *testing.T, what string, good func() bool) {
 	}
 }
 
-// until reads until what is read is as it should be.
+// until reads until the snapshot is good.
 func until(t *testing.T, s *Source, good func(model.Snapshot) bool) model.Snapshot {
 	t.Helper()
 	var snapshot model.Snapshot

@@ -14,16 +14,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxLinks bounds what a library may claim; the header knows of 18.
+// maxLinks bounds the number of links that the library reports; nvml.h has 18.
 const maxLinks = 64
 
-// The fields of one link, in the order in which they are asked for: first the bytes.
+// The fields of one link, in the order of the request: bytes first.
 const (
 	linkTransmit  = iota // payload, KiB
 	linkReceive          // payload, KiB
 	linkTransmit5        // all bytes, NVLink 5
 	linkReceive5
-	linkErrors // from here on
+	linkErrors // first error field
 )
 
 var linkFields = []struct {
@@ -50,7 +50,7 @@ var linkFields = []struct {
 	{nvml.FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, "symbol"},
 }
 
-// linkCounters are those of links before the fields above.
+// linkCounters are the error counters of drivers without the fields above.
 var linkCounters = []struct {
 	counter nvml.NvLinkErrorCounter
 	name    string
@@ -62,10 +62,10 @@ var linkCounters = []struct {
 	{nvml.NVLINK_ERROR_DL_ECC_DATA, "ecc_data"},
 }
 
-// links reads the NVLinks that the GPU has: state (nvmlDeviceGetNvLinkState), remote
-// end, bytes and errors. Those whose state the driver does not tell do not exist. Three
-// calls for a link, five more on drivers that do not tell errors as fields. Nil where
-// the driver knows nothing of NVLink.
+// links reads the NVLinks of the GPU: state (nvmlDeviceGetNvLinkState), remote end, bytes and
+// errors. A link without a state does not exist. It makes three calls per link, and five more
+// on drivers that do not report errors as fields. It returns nil if the driver does not
+// support NVLink.
 func (l *library) links(d nvml.Device) []model.GPULink {
 	if !l.has("nvmlDeviceGetNvLinkState") {
 		return nil
@@ -73,8 +73,8 @@ func (l *library) links(d nvml.Device) []model.GPULink {
 	count := uint64(nvml.NVLINK_MAX_LINKS)
 	n := []nvml.FieldValue{{FieldId: nvml.FI_DEV_NVLINK_LINK_COUNT}}
 	if l.fields(d, n) {
-		if told, ok := unsigned(n[0]); ok {
-			count = min(told, maxLinks)
+		if reported, ok := unsigned(n[0]); ok {
+			count = min(reported, maxLinks)
 		}
 	}
 	var links []model.GPULink
@@ -96,9 +96,9 @@ func (l *library) links(d nvml.Device) []model.GPULink {
 	return links
 }
 
-// linkTraffic reads the fields of a link in one call. Bytes are payload (of
-// NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_*, in KiB); on chips that count only all bytes
-// (NVML_FI_DEV_NVLINK_COUNT_*_BYTES) they are these.
+// linkTraffic reads the fields of a link in one call. Bytes are payload
+// (NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_*, in KiB); on chips that count only all bytes they
+// include the protocol overhead (NVML_FI_DEV_NVLINK_COUNT_*_BYTES).
 func (l *library) linkTraffic(d nvml.Device, link *model.GPULink) {
 	values := make([]nvml.FieldValue, len(linkFields))
 	for i, f := range linkFields {
@@ -123,8 +123,8 @@ func (l *library) linkTraffic(d nvml.Device, link *model.GPULink) {
 	}
 }
 
-// remote gives the PCI address of the other end (nvmlDeviceGetNvLinkRemotePciInfo), in
-// the form of sysfs; empty when it is not told.
+// remote returns the PCI address of the remote end (nvmlDeviceGetNvLinkRemotePciInfo) in the
+// format of sysfs, or "" if it is not reported.
 func (l *library) remote(d nvml.Device, link int) string {
 	if !l.has("nvmlDeviceGetNvLinkRemotePciInfo_v2") && !l.has("nvmlDeviceGetNvLinkRemotePciInfo") {
 		return ""
@@ -157,13 +157,13 @@ func bytes(kib, all nvml.FieldValue) model.Optional {
 	return model.Optional{}
 }
 
-// fields asks for values in one call (nvmlDeviceGetFieldValues); each of them says for
-// itself whether it was told.
+// fields requests values in one call (nvmlDeviceGetFieldValues); each value has its own return
+// code.
 func (l *library) fields(d nvml.Device, values []nvml.FieldValue) bool {
 	return l.has("nvmlDeviceGetFieldValues") && d.GetFieldValues(values) == nvml.SUCCESS
 }
 
-// unsigned gives a field that counts, if it was told.
+// unsigned returns the value of a counter field, if it was reported.
 func unsigned(v nvml.FieldValue) (uint64, bool) {
 	if nvml.Return(v.NvmlReturn) != nvml.SUCCESS {
 		return 0, false
@@ -171,8 +171,8 @@ func unsigned(v nvml.FieldValue) (uint64, bool) {
 	return integer(nvml.ValueType(v.ValueType), v.Value)
 }
 
-// integer takes a number out of the union nvmlValue_t. Values that are not available
-// (all ones) or negative are none.
+// integer returns a number from the union nvmlValue_t. It rejects unavailable (all ones) and
+// negative values.
 func integer(kind nvml.ValueType, v [8]byte) (uint64, bool) {
 	n := binary.NativeEndian.Uint64(v[:])
 	switch kind {

@@ -25,10 +25,9 @@ type part struct {
 // partsMax is more than any GPU has.
 const partsMax = 64
 
-// partsOf lists the MIG instances of a device, which come and go at any time; one of
-// another profile may get the UUID of one that was there. told is false when that
-// failed, which says nothing of them.
-func (l *library) partsOf(o Options, handle nvml.Device, whole model.GPU) (parts []part, facts []model.GPU, told bool) {
+// partsOf lists the MIG instances of a device, which can change at any time: an instance with
+// another profile may reuse a UUID. ok is false if the list could not be read.
+func (l *library) partsOf(o Options, handle nvml.Device, whole model.GPU) (parts []part, facts []model.GPU, ok bool) {
 	if whole.Modes["mig"] != "enabled" || !l.has("nvmlDeviceGetMaxMigDeviceCount") ||
 		!l.has("nvmlDeviceGetMigDeviceHandleByIndex") {
 		return nil, nil, true
@@ -44,7 +43,7 @@ func (l *library) partsOf(o Options, handle nvml.Device, whole model.GPU) (parts
 		}
 		uuid, ret := h.GetUUID()
 		if ret != nvml.SUCCESS || uuid == "" {
-			continue // went away between the two calls
+			continue // destroyed between the two calls
 		}
 		p := part{handle: h, uuid: uuid, gpuInstance: -1, computeInstance: -1}
 		if l.has("nvmlDeviceGetGpuInstanceId") {
@@ -72,7 +71,7 @@ func (l *library) describePart(o Options, p part, whole model.GPU) model.GPU {
 	if p.gpuInstance >= 0 {
 		g.Instance = strconv.Itoa(p.gpuInstance)
 	}
-	if _, profile, told := strings.Cut(g.Name, " MIG "); told {
+	if _, profile, ok := strings.Cut(g.Name, " MIG "); ok {
 		g.Profile = profile
 	} else if l.has("nvmlDeviceGetAttributes_v2") || l.has("nvmlDeviceGetAttributes") {
 		if a, ret := p.handle.GetAttributes(); ret == nvml.SUCCESS {
@@ -87,8 +86,8 @@ func (l *library) describePart(o Options, p part, whole model.GPU) model.GPU {
 	return g
 }
 
-// profileOf is the profile as nvidia-smi writes it: 1g.10gb, or 1c.3g.40gb when the
-// compute instance is a part of the GPU instance.
+// profileOf returns the profile as nvidia-smi writes it: 1g.10gb, or 1c.3g.40gb if the compute
+// instance is a part of the GPU instance.
 func profileOf(a nvml.DeviceAttributes) string {
 	gigabytes := (a.MemorySizeMB + 1023) / 1024
 	s := fmt.Sprintf("%dg.%dgb", a.GpuInstanceSliceCount, gigabytes)
@@ -98,9 +97,9 @@ func profileOf(a nvml.DeviceAttributes) string {
 	return s
 }
 
-// capabilities are the nodes that let a process use an instance, by
-// /proc/driver/nvidia/capabilities/gpuN/mig/giG/ciC/access. The other one that it needs,
-// that of giG, is that of all compute instances in there.
+// capabilities returns the device nodes that give access to an instance, from
+// /proc/driver/nvidia/capabilities/gpuN/mig/giG/ciC/access. The node of giG is also required,
+// but it is shared by all compute instances of the GPU instance.
 func capabilities(procfs, minor string, p part) []string {
 	file := filepath.Join(procfs, "driver/nvidia/capabilities/gpu"+minor, "mig", "gi"+strconv.Itoa(p.gpuInstance),
 		"ci"+strconv.Itoa(p.computeInstance), "access")

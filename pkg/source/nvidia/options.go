@@ -2,15 +2,14 @@
 
 // Package nvidia reads NVIDIA GPUs through NVML, the library of the driver.
 //
-// A driver may hang, in any call and for ever. So each GPU has one goroutine, a
-// worker, which makes all calls for it: Read asks all workers at once what is
-// cheap, waits for half a second at most, and does not wait again for one that has
-// not come back. Between the questions a worker reads what is slow (processes, ECC,
-// links) every Options.Interval. A keeper opens the library, and opens it again when
-// the driver was reloaded, when a GPU came or went, or when the library does not
-// match the driver any more.
+// Any call into the driver may hang for ever. So each GPU has one goroutine, a worker, which
+// makes all calls for it: Read asks all workers concurrently for values that are cheap, waits
+// for half a second at most, and does not wait for a worker that is still busy from an earlier
+// Read. Between reads a worker reads slow values (processes, ECC, links) every
+// Options.Interval. A keeper opens the library, and reopens it when the driver was reloaded,
+// when a GPU was added or removed, or when the library does not match the driver anymore.
 //
-// A GPU that runtime power management has suspended is not asked anything.
+// A GPU that runtime power management has suspended is not read.
 package nvidia
 
 import (
@@ -21,15 +20,15 @@ import (
 
 // Options configure a Source.
 type Options struct {
-	// Library is the path of libnvidia-ml.so.1, empty for the usual places, those
-	// below Root included.
+	// Library is the path of libnvidia-ml.so.1; empty for the usual directories, also below
+	// Root.
 	Library string
-	Root    string // of the node: /
-	Sysfs   string // where sysfs is mounted: /sys
-	Procfs  string // /proc
-	// Interval is how often processes, and all that is slow to tell, are read.
+	Root    string // root of the node: /
+	Sysfs   string // mount point of sysfs: /sys
+	Procfs  string // mount point of procfs: /proc
+	// Interval is how often processes and other slow values are read.
 	Interval time.Duration
-	// CgroupOf gives the id of the cgroup of a process; nil when nobody knows.
+	// CgroupOf returns the cgroup ID of a process; may be nil.
 	CgroupOf func(pid int) (uint64, error)
 	Logger   *zap.Logger
 }

@@ -18,31 +18,30 @@ import (
 )
 
 const (
-	// maxProcesses bounds the processes of one device, or part. What is more belongs
-	// to nobody.
+	// maxProcesses bounds the processes of one device or part. Further ones are ignored.
 	maxProcesses = 4096
-	// noInstance is the instance of a process that is in none, or of which the driver
-	// does not say in which it is.
+	// noInstance is the instance of a process outside any instance, or with an unknown
+	// instance.
 	noInstance = math.MaxUint32
 )
 
-// A sampler lists the processes of one device, and what the engines did since the last
-// listing. One goroutine uses it.
+// A sampler lists the processes of one device and the usage of its engines since the last
+// listing. It is not safe for concurrent use.
 type sampler struct {
 	l        *library
 	cgroupOf func(int) (uint64, error)
 	cursor   cursor
-	meter    meter
+	usage    engineUsage
 	gpm      gpm
-	parts    map[string]*gpm // of the parts, by UUID
+	parts    map[string]*gpm // by UUID of the part
 }
 
-// newSampler makes the sampler of one device; cgroupOf may be nil.
+// newSampler returns the sampler of one device; cgroupOf may be nil.
 func newSampler(l *library, cgroupOf func(int) (uint64, error)) *sampler {
-	return &sampler{l: l, cgroupOf: cgroupOf, meter: meter{l: l}, gpm: gpm{l: l}, parts: make(map[string]*gpm)}
+	return &sampler{l: l, cgroupOf: cgroupOf, usage: engineUsage{l: l}, gpm: gpm{l: l}, parts: make(map[string]*gpm)}
 }
 
-// close gives back what the library keeps for the sampler, while it is open.
+// close frees the sampler's memory in the library, which must still be open.
 func (s *sampler) close() {
 	s.gpm.close()
 	for uuid := range s.parts {
@@ -55,15 +54,14 @@ func (s *sampler) forget(uuid string) {
 	delete(s.parts, uuid)
 }
 
-// list gives the processes of the device, or of its parts where it has some, by GPU and
-// pid, and what the engines of the device did. Processes are nil where no list is
-// supported. They have engines from the second listing on; those of parts never: the
-// driver samples no processes of them, and neither on a virtual GPU. The error wraps a
-// nvml.Return.
+// list returns the processes of the device, or of its parts if it has any, sorted by GPU and
+// PID, and the usage of the device's engines. Processes are nil if no list is supported. They
+// have engines from the second listing on. On parts and on virtual GPUs the driver does not
+// sample processes. The error wraps a nvml.Return.
 func (s *sampler) list(
 	d nvml.Device, uuid string, parts []part, now time.Time,
 ) (processes []model.GPUProcess, engines []model.Figure, err error) {
-	engines = append(s.meter.read(d), s.gpm.read(d, d.GpmSampleGet)...)
+	engines = append(s.usage.read(d), s.gpm.read(d, d.GpmSampleGet)...)
 	var uses map[int]use
 	if len(parts) == 0 {
 		uses = s.uses(d, now)
@@ -96,12 +94,12 @@ func (s *sampler) list(
 	return processes, engines, nil
 }
 
-// engines gives what GPM tells of each part, by UUID: the driver tells nothing else of
-// what the engines of a part do, and GPM nothing of parts that share a GPU instance.
+// engines returns the GPM counters of each part, by UUID. The driver has no other engine usage
+// of parts, and GPM has none of parts that share a GPU instance.
 func (s *sampler) engines(d nvml.Device, parts []part) map[string][]model.Figure {
 	all := make(map[string][]model.Figure)
 	for _, p := range parts {
-		if p.gpuInstance < 0 || !alone(p, parts) {
+		if p.gpuInstance < 0 || !sole(p, parts) {
 			continue
 		}
 		if s.parts[p.uuid] == nil {
@@ -118,15 +116,15 @@ func (s *sampler) engines(d nvml.Device, parts []part) map[string][]model.Figure
 	return all
 }
 
-// user is one process on one GPU, or part of it.
+// user is one process on one GPU or part.
 type user struct {
 	gpu string
 	pid int
 }
 
-// running merges the lists of the device. Of a device with parts it has all processes,
-// with their instances, for who may see them; where that leaves some of them in no
-// part, the parts are asked. It is nil when no list is supported.
+// running merges the lists of the device. The list of a device with parts has all processes
+// with their instances, if the caller has permission. If some instances are unknown, it reads
+// the lists of the parts. It returns nil if no list is supported.
 func (s *sampler) running(d nvml.Device, uuid string, parts []part) (map[user]*model.GPUProcess, error) {
 	if len(parts) == 0 {
 		return s.merge(d, func(nvml.ProcessInfo) (string, bool) { return uuid, true })
@@ -136,7 +134,7 @@ func (s *sampler) running(d nvml.Device, uuid string, parts []part) (map[user]*m
 		for _, part := range parts {
 			if p.GpuInstanceId == uint32(part.gpuInstance) &&
 				(p.ComputeInstanceId == uint32(part.computeInstance) ||
-					p.ComputeInstanceId == noInstance && alone(part, parts)) {
+					p.ComputeInstanceId == noInstance && sole(part, parts)) {
 				return part.uuid, true
 			}
 		}
@@ -159,15 +157,15 @@ func (s *sampler) running(d nvml.Device, uuid string, parts []part) (map[user]*m
 	return found, nil
 }
 
-// alone says whether a part has its GPU instance for itself.
-func alone(p part, parts []part) bool {
+// sole reports whether a part is the only one of its GPU instance.
+func sole(p part, parts []part) bool {
 	return !slices.ContainsFunc(parts, func(o part) bool {
 		return o.gpuInstance == p.gpuInstance && o.computeInstance != p.computeInstance
 	})
 }
 
-// merge reads the compute, graphics and MPS lists of a device. A process can be in
-// several of them, and is told with the same memory in each.
+// merge reads the compute, graphics and MPS lists of a device. A process can be in several
+// lists, with the same memory in each.
 func (s *sampler) merge(
 	d nvml.Device, gpuOf func(nvml.ProcessInfo) (string, bool),
 ) (map[user]*model.GPUProcess, error) {
@@ -186,7 +184,7 @@ func (s *sampler) merge(
 		}
 		listed, ret := kind.list(d)
 		if ret != nvml.SUCCESS {
-			if figureOnly(ret) {
+			if valueOnly(ret) {
 				continue
 			}
 			return nil, fmt.Errorf("%s: %w", kind.symbol, ret)
@@ -195,8 +193,8 @@ func (s *sampler) merge(
 			found = make(map[user]*model.GPUProcess)
 		}
 		for _, l := range listed {
-			gpu, ours := gpuOf(l)
-			if !ours || l.Pid == 0 || l.Pid > math.MaxInt32 {
+			gpu, ok := gpuOf(l)
+			if !ok || l.Pid == 0 || l.Pid > math.MaxInt32 {
 				continue
 			}
 			u := user{gpu, int(l.Pid)}
@@ -217,8 +215,8 @@ func (s *sampler) merge(
 	return found, nil
 }
 
-// uses reads the samples of the device since the last time
-// (nvmlDeviceGetProcessUtilization); nil where they are not known.
+// uses returns the usage per process since the last call (nvmlDeviceGetProcessUtilization);
+// nil if unknown.
 func (s *sampler) uses(d nvml.Device, now time.Time) map[int]use {
 	if !s.l.has("nvmlDeviceGetProcessUtilization") {
 		return nil
@@ -231,9 +229,8 @@ func (s *sampler) uses(d nvml.Device, now time.Time) map[int]use {
 	return nil
 }
 
-// processUtilization calls nvmlDeviceGetProcessUtilization. Between the question for
-// the number of samples and the one for the samples there may be more of them: go-nvml
-// then slices its buffer beyond its end.
+// processUtilization calls nvmlDeviceGetProcessUtilization. If samples are added between its
+// two calls, go-nvml slices its buffer beyond its end.
 func processUtilization(d nvml.Device, after uint64) (samples []nvml.ProcessUtilizationSample, ret nvml.Return) {
 	defer func() {
 		if recover() != nil {
@@ -245,13 +242,13 @@ func processUtilization(d nvml.Device, after uint64) (samples []nvml.ProcessUtil
 			break
 		}
 	}
-	if ret == nvml.ERROR_INSUFFICIENT_SIZE && len(samples) == 0 { // a count of none
+	if ret == nvml.ERROR_INSUFFICIENT_SIZE && len(samples) == 0 { // an empty list
 		return nil, nvml.ERROR_NOT_FOUND
 	}
 	return samples, ret
 }
 
-// hasVersion says whether the library has a function in any version.
+// hasVersion reports whether the library has any version of a function.
 func (l *library) hasVersion(symbol string) bool {
 	return l.has(symbol+"_v3") || l.has(symbol+"_v2") || l.has(symbol)
 }

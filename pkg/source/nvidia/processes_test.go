@@ -19,14 +19,13 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// mocked is a library of which only has is real, and that lacks some functions. The
-// tests of this package that use it see go-nvml's mocks, fakes of its Go interface, and
-// no driver: what a real libnvidia-ml.so.1 returns is not shown by them.
+// mocked returns a library with mocks of go-nvml's Go interface; only has is real, and some
+// functions are missing. Tests with it do not show the results of a real libnvidia-ml.so.1.
 func mocked(i nvml.Interface, lacks ...string) *library {
 	return &library{Interface: i, lookup: func(symbol string) bool { return !slices.Contains(lacks, symbol) }}
 }
 
-// lists is a fake device with these lists and samples; nil is not supported.
+// lists returns a fake device with these lists and samples; nil means not supported.
 func lists(compute, graphics, mps []nvml.ProcessInfo, samples func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return)) *mock.Device {
 	answer := func(l []nvml.ProcessInfo) func() ([]nvml.ProcessInfo, nvml.Return) {
 		return func() ([]nvml.ProcessInfo, nvml.Return) {
@@ -47,7 +46,7 @@ func lists(compute, graphics, mps []nvml.ProcessInfo, samples func(uint64) ([]nv
 	}
 }
 
-// noEngines are the functions whose absence leaves the engines of the device out.
+// noEngines are the functions without which the device reports no engines.
 var noEngines = []string{
 	"nvmlDeviceGetSamples", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetDecoderUtilization",
 	"nvmlDeviceGetJpgUtilization", "nvmlDeviceGetOfaUtilization", "nvmlGpmQueryDeviceSupport",
@@ -87,14 +86,14 @@ func TestListFailures(t *testing.T) {
 	}
 	none := []nvml.ProcessInfo{}
 	if got, _, err := s.list(lists(none, nil, nil, nil), "GPU-1", nil, time.Now()); got == nil || len(got) != 0 || err != nil {
-		t.Errorf("nobody is there: %v %v", got, err)
+		t.Errorf("without processes: %v %v", got, err)
 	}
 	d := lists(none, none, none, nil)
 	d.GetGraphicsRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_GPU_IS_LOST }
 	if got, _, err := s.list(d, "GPU-1", nil, time.Now()); got != nil || !errors.Is(err, nvml.ERROR_GPU_IS_LOST) {
 		t.Errorf("the GPU is lost: %v %v", got, err)
 	}
-	// An old library: the mock panics where something is called that is not there.
+	// An old library: the mock panics if a missing function is called.
 	old := &mock.Device{GetComputeRunningProcessesFunc: d.GetComputeRunningProcessesFunc}
 	lacks := slices.Concat(noEngines, []string{"nvmlDeviceGetProcessUtilization"})
 	for _, v := range []string{"", "_v2", "_v3"} {
@@ -133,7 +132,7 @@ func TestParts(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		compute []nvml.ProcessInfo
-		handles bool // asked
+		handles bool // handles of the parts are used
 		want    []user
 	}{
 		{
@@ -155,7 +154,7 @@ func TestParts(t *testing.T) {
 			[]user{{"MIG-a", 1}, {"MIG-b", 2}, {"MIG-b", 4}, {"MIG-c", 3}},
 		},
 		{
-			"instances are not told",
+			"no instances are reported",
 			[]nvml.ProcessInfo{whole(1, 9), whole(2, 9)},
 			true,
 			[]user{{"MIG-a", 1}, {"MIG-b", 2}, {"MIG-b", 4}, {"MIG-c", 3}},
@@ -167,10 +166,10 @@ func TestParts(t *testing.T) {
 			[]user{{"MIG-a", 1}, {"MIG-b", 2}, {"MIG-b", 4}, {"MIG-c", 3}},
 		},
 		{
-			"not for us to see", nil, true,
+			"no permission", nil, true,
 			[]user{{"MIG-a", 1}, {"MIG-b", 2}, {"MIG-b", 4}, {"MIG-c", 3}},
 		},
-		{"nobody", []nvml.ProcessInfo{}, false, []user{}},
+		{"no processes", []nvml.ProcessInfo{}, false, []user{}},
 	} {
 		before := len(handles[0].GetComputeRunningProcessesCalls())
 		d := lists(c.compute, nil, nil, samples)
@@ -191,8 +190,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestEnginesOfProcesses: the first listing knows nothing, the second one what was
-// since, and who was not sampled did nothing. The cursor is the driver's.
+// TestEnginesOfProcesses checks that usage is known from the second listing on, and that a
+// process without samples was idle. The cursor comes from the driver.
 func TestEnginesOfProcesses(t *testing.T) {
 	now := time.Now()
 	var asked []uint64
@@ -212,7 +211,7 @@ func TestEnginesOfProcesses(t *testing.T) {
 		return processes
 	}
 	if p := list(); p[0].Engines != nil {
-		t.Errorf("at the first look: %v", p)
+		t.Errorf("at the first read: %v", p)
 	}
 	p := list()
 	want := []model.Figure{{Name: "sm", Value: 0.4}, {Name: "memory", Value: 0.3}, {Name: "encoder", Value: 0.2}, {Name: "decoder", Value: 0.1}}
@@ -220,15 +219,15 @@ func TestEnginesOfProcesses(t *testing.T) {
 		t.Errorf("%v and %v", p[0].Engines, p[1].Engines)
 	}
 	if first := uint64(now.UnixMicro()) + 1; !slices.Equal(asked, []uint64{0, first}) {
-		t.Errorf("asked for what is after %v, want 0 and %d", asked, first)
+		t.Errorf("requested samples after %v, want 0 and %d", asked, first)
 	}
 	if ret = nvml.ERROR_NOT_FOUND; list()[0].Engines == nil {
-		t.Error("no samples: nobody did anything, and that is known")
+		t.Error("without samples all processes must be idle")
 	}
 	if ret = nvml.ERROR_NOT_SUPPORTED; list()[0].Engines != nil {
 		t.Error("engines that are not supported")
 	}
-	// go-nvml slices its buffer beyond the end when samples come between its calls.
+	// go-nvml slices its buffer beyond its end if samples are added between its calls.
 	d.GetProcessUtilizationFunc = func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 		n := 2
 		return make([]nvml.ProcessUtilizationSample, 1)[:n], nvml.ERROR_INSUFFICIENT_SIZE
@@ -238,8 +237,8 @@ func TestEnginesOfProcesses(t *testing.T) {
 	}
 }
 
-// TestEnginesOfDevices: the means of the samples since the last look, else the newest
-// figure; GPM from the second look on.
+// TestEnginesOfDevices checks the mean of the samples since the previous read, else the newest
+// value; GPM from the second read on.
 func TestEnginesOfDevices(t *testing.T) {
 	value := func(n uint32) (v [8]byte) {
 		binary.NativeEndian.PutUint32(v[:], n)
@@ -247,13 +246,13 @@ func TestEnginesOfDevices(t *testing.T) {
 	}
 	var got, freed int
 	samples := [2]*mock.GpmSample{{}, {}}
-	looks, taken := 0, map[nvml.GpmSample]int{} // when the states are of
+	reads, taken := 0, map[nvml.GpmSample]int{} // when the samples were taken
 	library := mocked(&mock.Interface{
 		GpmSampleAllocFunc: func() (nvml.GpmSample, nvml.Return) { got++; return samples[got-1], nvml.SUCCESS },
 		GpmSampleFreeFunc:  func(nvml.GpmSample) nvml.Return { freed++; return nvml.SUCCESS },
 		GpmMetricsGetFunc: func(g *nvml.GpmMetricsGetType) nvml.Return {
-			if taken[g.Sample1] != looks-1 || taken[g.Sample2] != looks {
-				t.Errorf("at look %d the states of %d and %d are compared", looks, taken[g.Sample1], taken[g.Sample2])
+			if taken[g.Sample1] != reads-1 || taken[g.Sample2] != reads {
+				t.Errorf("read %d compares the samples %d and %d", reads, taken[g.Sample1], taken[g.Sample2])
 			}
 			for i := range g.NumMetrics {
 				m := &g.Metrics[i]
@@ -275,7 +274,7 @@ func TestEnginesOfDevices(t *testing.T) {
 	d := &mock.Device{
 		GetSamplesFunc: func(kind nvml.SamplingType, after uint64) (nvml.ValueType, []nvml.Sample, nvml.Return) {
 			switch kind {
-			case nvml.GPU_UTILIZATION_SAMPLES: // one before the cursor, and a place that was not written
+			case nvml.GPU_UTILIZATION_SAMPLES: // one before the cursor, and an unwritten element
 				return nvml.VALUE_TYPE_UNSIGNED_INT, []nvml.Sample{
 					{TimeStamp: after, SampleValue: value(100)},
 					{TimeStamp: at + 1, SampleValue: value(20)},
@@ -295,8 +294,8 @@ func TestEnginesOfDevices(t *testing.T) {
 		GetOfaUtilizationFunc:     func() (uint32, uint32, nvml.Return) { return math.MaxUint32, 0, nvml.SUCCESS },
 		GpmQueryDeviceSupportFunc: func() (nvml.GpmSupport, nvml.Return) { return nvml.GpmSupport{IsSupportedDevice: 1}, nvml.SUCCESS },
 		GpmSampleGetFunc: func(g nvml.GpmSample) nvml.Return {
-			looks++
-			taken[g] = looks
+			reads++
+			taken[g] = reads
 			return nvml.SUCCESS
 		},
 		GetComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_GPU_IS_LOST },
@@ -319,13 +318,13 @@ func TestEnginesOfDevices(t *testing.T) {
 		t.Errorf("then %v, want %v", second, want)
 	}
 	s.list(d, "GPU-1", nil, time.Now())
-	if s.close(); got != 2 || freed != 2 || looks != 3 {
+	if s.close(); got != 2 || freed != 2 || reads != 3 {
 		t.Errorf("%d states of GPM were made and %d freed", got, freed)
 	}
 }
 
-// TestEnginesOfParts: GPM by GPU instance, where a part has that for itself. What is
-// kept for a part goes with it.
+// TestEnginesOfParts checks GPM of parts that do not share their GPU instance. The samples of
+// a part are freed when it ends.
 func TestEnginesOfParts(t *testing.T) {
 	made, freed := 0, 0
 	instance := map[nvml.GpmSample]int{}

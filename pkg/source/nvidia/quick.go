@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// clocks are the domains that NVML tells the speed of.
+// clocks are the clock domains of NVML.
 var clocks = []struct {
 	name   string
 	domain nvml.ClockType
@@ -29,7 +29,7 @@ const (
 	reasonPowerBrake = "hw_power_brake_slowdown"
 )
 
-// reasons are the bits of nvmlClocksEventReasons, by the names of nvidia-smi.
+// reasons are the bits of nvmlClocksEventReasons, by nvidia-smi's names.
 var reasons = []struct {
 	name string
 	bit  uint64
@@ -51,8 +51,8 @@ const (
 	mega      = 1e6
 )
 
-// quick reads what is cheap: eleven calls, none of which waits for a measurement.
-// It stops at the first that says that the device is lost.
+// quick reads the values that are cheap: eleven calls, none of which waits for a measurement.
+// It stops at the first call that reports a lost device.
 func (d *device) quick(handle nvml.Device, g *model.GPU) {
 	use, ret := handle.GetUtilizationRates()
 	if d.noted("nvmlDeviceGetUtilizationRates", ret) {
@@ -84,7 +84,8 @@ func (d *device) quick(handle nvml.Device, g *model.GPU) {
 	g.Throttles = d.throttles(handle)
 }
 
-// memoryTemperature is that of HBM, in degrees; GDDR and old chips have none.
+// memoryTemperature returns the HBM temperature, in degrees Celsius; GDDR and old chips have
+// none.
 func (d *device) memoryTemperature(handle nvml.Device) (float64, bool) {
 	if !d.lib.has("nvmlDeviceGetFieldValues") {
 		return 0, false
@@ -95,10 +96,11 @@ func (d *device) memoryTemperature(handle nvml.Device) (float64, bool) {
 		return 0, false
 	}
 	v := binary.NativeEndian.Uint32(field[0].Value[:])
-	return float64(v), v != 0 && v != ^uint32(0) // 0 is what old drivers say where there is no sensor
+	return float64(v), v != 0 && v != ^uint32(0) // old drivers return 0 without a sensor
 }
 
-// supportedReasons are the reasons that a device knows: all, if it does not say.
+// supportedReasons returns the throttle reasons that a device supports: all, if it does not
+// report them.
 func (l *library) supportedReasons(handle nvml.Device) uint64 {
 	var known uint64
 	ret := nvml.ERROR_FUNCTION_NOT_FOUND
@@ -114,7 +116,7 @@ func (l *library) supportedReasons(handle nvml.Device) uint64 {
 	return known
 }
 
-// throttles tells of every reason that the device knows whether it is one now.
+// throttles returns each supported throttle reason and whether it is active.
 func (d *device) throttles(handle nvml.Device) []model.GPUCondition {
 	var now uint64
 	var ret nvml.Return

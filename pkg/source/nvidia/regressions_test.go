@@ -21,8 +21,8 @@ func healthy(g model.GPU) bool {
 	return g.Problems != nil && !slices.ContainsFunc(g.Problems, func(c model.GPUCondition) bool { return c.Active })
 }
 
-// A GPU whose handle cannot be had ("Unable to determine the device handle: Unknown
-// Error") is not told as healthy.
+// TestNoHandle checks that a GPU without a handle ("Unable to determine the device handle:
+// Unknown Error") is not reported as healthy.
 func TestNoHandle(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
@@ -33,7 +33,7 @@ func TestNoHandle(t *testing.T) {
 	}
 }
 
-// The same of one that answered before: its driver firmware died.
+// TestNothingAnswers checks the same for a GPU that answered before: its firmware died.
 func TestNothingAnswers(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
@@ -48,8 +48,8 @@ func TestNothingAnswers(t *testing.T) {
 	}
 }
 
-// Without persistence mode the driver initializes a GPU at its first use, for seconds
-// each, one after the other.
+// TestSlowToStart: without persistence mode the driver initializes one GPU after the other at
+// their first use, which takes seconds each.
 func TestSlowToStart(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
@@ -59,15 +59,15 @@ func TestSlowToStart(t *testing.T) {
 	for end := time.Now().Add(hungAfter + 500*time.Millisecond); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		got, _ := s.Read(t.Context())
 		if len(got.GPUs) > 0 && has(got.GPUs[0].Problems, model.ProblemStuck) && time.Since(begun) < longestStart {
-			t.Fatalf("being initialized is told as stuck: %+v", got.GPUs[0])
+			t.Fatalf("a GPU during initialization is reported as stuck: %+v", got.GPUs[0])
 		}
 	}
 	heal()
 	until(t, s, ready(1))
 }
 
-// An idle GPU may run its link with fewer lanes: nvidia-smi says so of
-// pcie.link.width.current.
+// TestIdleLinkIsHealthy: an idle GPU may reduce its link width, see pcie.link.width.current in
+// nvidia-smi.
 func TestIdleLinkIsHealthy(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
@@ -81,8 +81,8 @@ func TestIdleLinkIsHealthy(t *testing.T) {
 	}
 }
 
-// What was counted of a GPU stays told when it is lost: it says why.
-func TestLostTellsXIDs(t *testing.T) {
+// TestLostReportsXIDs checks that a lost GPU keeps its XIDs: they may be the cause.
+func TestLostReportsXIDs(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
 	g := d.plug(address, "GPU-1", 0)
@@ -97,8 +97,8 @@ func TestLostTellsXIDs(t *testing.T) {
 	}
 }
 
-// The UUID of a MIG device is made of the numbers of its instances: one of another
-// profile may get it, within one interval.
+// TestPartIsRemade: the UUID of a MIG device depends on the numbers of its instances: a device
+// with another profile may get the same UUID within one interval.
 func TestPartIsRemade(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
@@ -117,8 +117,8 @@ func TestPartIsRemade(t *testing.T) {
 	until(t, s, func(s model.Snapshot) bool { return len(s.GPUs) == 2 && s.GPUs[1].Profile == "1g.10gb+me" })
 }
 
-// The node of a GPU instance is that of all compute instances in it: who was given one
-// of them was not given the others.
+// TestNodesOfComputeInstances: the node of a GPU instance belongs to all its compute
+// instances; it does not assign the other ones.
 func TestNodesOfComputeInstances(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
@@ -141,7 +141,8 @@ func TestNodesOfComputeInstances(t *testing.T) {
 	}
 }
 
-// What a GPU told before it slept is not what it does when it is awake again.
+// TestNothingStaleAfterSleep checks that values from before a suspension are not reported
+// afterwards.
 func TestNothingStaleAfterSleep(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
@@ -150,18 +151,18 @@ func TestNothingStaleAfterSleep(t *testing.T) {
 	until(t, s, ready(1))
 	d.power(address, "suspended")
 	until(t, s, func(s model.Snapshot) bool { return s.GPUs[0].Suspended })
-	heal := g.hang(t) // it takes its time to wake up
+	heal := g.hang(t) // it is slow to wake up
 	d.power(address, "active")
 	time.Sleep(3 * d.options.Interval)
 	got, _ := s.Read(t.Context())
 	if got.GPUs[0].Utilization.Known || got.GPUs[0].Power.Known {
-		t.Errorf("figures from before: %+v", got.GPUs[0])
+		t.Errorf("values from before the suspension: %+v", got.GPUs[0])
 	}
 	heal()
 	until(t, s, ready(1))
 }
 
-// A wait for events that does not return does not end the workers.
+// TestHungEventsCostEventsOnly checks that a hung wait for events does not end the workers.
 func TestHungEventsCostEventsOnly(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
@@ -189,7 +190,7 @@ func TestHungEventsCostEventsOnly(t *testing.T) {
 	s := newSource(d.options, open, 5*time.Millisecond)
 	t.Cleanup(func() { _ = s.Close() })
 	until(t, s, ready(1))
-	ended(t, waits) // somebody waits for events
+	ended(t, waits) // a wait for events is in progress
 	d.mkdir("bus/pci/drivers/nvidia/0000:c2:00.0")
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if got, err := s.Read(t.Context()); err != nil || len(got.GPUs) != 1 || !got.GPUs[0].Utilization.Known {
@@ -203,7 +204,8 @@ func TestHungEventsCostEventsOnly(t *testing.T) {
 	until(t, s, func(model.Snapshot) bool { return d.opens.Load() > 1 })
 }
 
-// An error of the process list is not forgotten each time that a round begins.
+// TestListErrorStays checks that an error of the process list is reported while the next round
+// runs.
 func TestListErrorStays(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)

@@ -13,44 +13,43 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// What the driver samples of a process, in the order of use.
+// The engines that the driver samples per process, in the order of use.
 var sampledEngines = [...]string{"sm", "memory", "encoder", "decoder"}
 
-// use is the part of the time, 0 to 1, in which a process used each sampled engine.
+// use is the busy ratio of each sampled engine for one process, 0 to 1.
 type use [len(sampledEngines)]float64
 
 const (
-	// How long one sample stands for: the driver samples each second on some chips,
-	// six times a second on others. The shorter one is for stamps that are odd.
+	// The sampling period: one second on some chips, a sixth of a second on others.
+	// shortestPeriod is used for implausible timestamps.
 	longestPeriod  = uint64(time.Second / time.Microsecond)
 	shortestPeriod = longestPeriod / 10
-	// remembered is how far back samples are there for sure. The driver keeps 72 or
-	// 100 of them; what is older than that may have been overwritten.
+	// remembered is the time for which the driver certainly keeps samples. It keeps 72 or 100
+	// of them; older ones may have been overwritten.
 	remembered = 10 * longestPeriod
 )
 
-// cursor is how far the samples of one device were read. Each device has its own: the
-// samples of one that is read later are not older for that.
+// cursor is the position in the samples of one device. It belongs to the device: the samples
+// of a device that is read later are not older.
 type cursor struct {
-	// stamp is the newest one that was seen, in microseconds; 0 before the first.
+	// stamp is the newest timestamp, in microseconds; 0 before the first.
 	stamp uint64
-	// wall says that stamps are of the clock, as they should be.
+	// wall reports that timestamps are wall clock time, as documented.
 	wall bool
-	// series says that the driver answers with the samples themselves, which are taken
-	// each period: the shortest time between two of them so far.
+	// series reports that the driver returns the samples themselves, one per period; period is
+	// the shortest time between two of them.
 	series bool
 	period uint64
 }
 
-// next takes the samples after the cursor, and moves it. It gives the use of the
-// processes in the window from the cursor to the newest sample, nil where there is no
-// such window: at the first look the samples are of nobody knows how long.
+// next processes the samples after the cursor and moves it. It returns the usage of each
+// process in the window from the cursor to the newest sample, nil without a window: the
+// samples of the first call cover an unknown time.
 //
-// A driver answers in one of two forms. NVML describes one record for each process, with
-// what it used on average since the cursor, stamped with the last moment at which it
-// used anything: that is the use, whatever the stamp. Where a process has more records
-// than that they are the samples: then one stands for the period before it, and a
-// process that has none of an instant did not run.
+// Drivers answer in one of two forms. NVML documents one record per process with its mean
+// usage since the cursor and the time of its last activity: that mean is the usage, whatever
+// the timestamp. If a process has more records, they are the samples: each stands for the
+// period before it, and a process without a sample at an instant did not run.
 func (c *cursor) next(samples []nvml.ProcessUtilizationSample, now time.Time) map[int]use {
 	fresh := c.fresh(samples)
 	if len(fresh) == 0 {
@@ -82,7 +81,7 @@ func (c *cursor) next(samples []nvml.ProcessUtilizationSample, now time.Time) ma
 	return uses
 }
 
-// weights are the parts of the window that samples stand for.
+// weights returns the part of the window that each sample stands for.
 func (c *cursor) weights(fresh []nvml.ProcessUtilizationSample, from uint64) []float64 {
 	if c.period == 0 {
 		c.period = longestPeriod
@@ -107,9 +106,9 @@ func (c *cursor) weights(fresh []nvml.ProcessUtilizationSample, from uint64) []f
 	return weights
 }
 
-// fresh are the samples after the cursor, by time, one for a process and an instant:
-// the driver is asked for these alone, and yet repeats some, and leaves places of its
-// array as it found them, with processes 0 and percentages in the millions.
+// fresh returns the samples after the cursor, sorted by time, one per process and instant. The
+// driver repeats some older samples, and leaves array elements unwritten, with PID 0 and
+// percentages in the millions.
 func (c *cursor) fresh(samples []nvml.ProcessUtilizationSample) []nvml.ProcessUtilizationSample {
 	fresh := make([]nvml.ProcessUtilizationSample, 0, len(samples))
 	for _, s := range samples {
@@ -131,10 +130,10 @@ func (c *cursor) fresh(samples []nvml.ProcessUtilizationSample) []nvml.ProcessUt
 	})
 }
 
-// nothing is the answer where no process ran since the cursor. That time must not be
-// part of the next window: the cursor follows the clock, at a distance, because the
-// newest samples may not be there yet. Stamps that are of another clock, or ahead of
-// one that was set back, are found anew.
+// nothing handles an answer without running processes. The idle time must not be part of the
+// next window: the cursor follows the clock, with a margin because the newest samples may be
+// missing. Timestamps of another clock, or ahead of a clock that was set back, reset the
+// cursor.
 func (c *cursor) nothing(now time.Time) map[int]use {
 	wall := uint64(max(now.UnixMicro(), 0))
 	if !c.wall || c.stamp > wall {

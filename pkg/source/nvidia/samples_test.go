@@ -17,18 +17,17 @@ import (
 
 const sixth = 166_667 // µs between two samples of most chips
 
-// simulation is a simulated truth: what ran at each instant at which the driver looked. It
-// is a fake, made from what nvml.h says of nvmlDeviceGetProcessUtilization, in both
-// forms in which it can be read.
+// simulation simulates what ran at each sampling instant. It is a fake driver, made from the
+// documentation of nvmlDeviceGetProcessUtilization in nvml.h, with both forms of the answer.
 type simulation struct {
 	rng     *rand.Rand
-	means   bool // one record for a process, with its mean
-	kept    int  // samples that the driver remembers
-	repeats bool // gives samples that are older than the cursor, too, some of them twice
-	rubbish bool // leaves places of its array as they were
+	means   bool // one record per process, with its mean
+	kept    int  // number of samples that the driver keeps
+	repeats bool // also returns samples before the cursor, some of them twice
+	rubbish bool // leaves array elements unwritten
 	now     uint64
 	samples []instant
-	running map[uint32]float64 // how likely a process does something
+	running map[uint32]float64 // probability that a process is active
 }
 
 type instant struct {
@@ -36,7 +35,7 @@ type instant struct {
 	uses map[uint32][4]uint32
 }
 
-// run lets time go by.
+// run advances the time.
 func (d *simulation) run(length time.Duration) {
 	for end := d.now + uint64(length.Microseconds()); d.now+sixth <= end; {
 		d.now += sixth + uint64(d.rng.IntN(3)) - 1
@@ -51,7 +50,7 @@ func (d *simulation) run(length time.Duration) {
 				n := d.rng.IntN(left[e] + 1)
 				u[e], left[e] = uint32(n), left[e]-n
 			}
-			if u != [4]uint32{} { // only who did anything has a sample
+			if u != [4]uint32{} { // only active processes have a sample
 				s.uses[pid] = u
 			}
 		}
@@ -62,7 +61,7 @@ func (d *simulation) run(length time.Duration) {
 	}
 }
 
-// answer is what the driver says of the samples after a stamp.
+// answer returns the driver's answer for the samples after a timestamp.
 func (d *simulation) answer(after uint64) []nvml.ProcessUtilizationSample {
 	var out []nvml.ProcessUtilizationSample
 	record := func(pid uint32, at uint64, u [4]uint32) {
@@ -109,12 +108,12 @@ func (d *simulation) answer(after uint64) []nvml.ProcessUtilizationSample {
 	return out
 }
 
-// first is the first instant of which there are samples.
+// first returns the timestamp of the oldest sample.
 func (d *simulation) first() uint64 {
 	return d.samples[slices.IndexFunc(d.samples, func(s instant) bool { return len(s.uses) > 0 })].at
 }
 
-// truth is what processes did in (from, to], as far as the driver remembers.
+// truth returns the true usage in (from, to], as far as the driver keeps it.
 func (d *simulation) truth(from, to uint64) map[int]use {
 	uses, n := map[int]use{}, 0.0
 	for _, s := range d.samples {
@@ -139,8 +138,8 @@ func (d *simulation) truth(from, to uint64) map[int]use {
 	return uses
 }
 
-// TestSharesAreTheTruth compares what the cursor makes of the samples with the truth
-// that they were taken from, in both forms of the answer (a fake driver: see there).
+// TestSharesAreTheTruth compares the cursor's result with the simulated usage, in both forms
+// of the answer.
 func TestSharesAreTheTruth(t *testing.T) {
 	for seed := range uint64(120) {
 		rng := rand.New(rand.NewPCG(seed, 4))
@@ -155,9 +154,9 @@ func TestSharesAreTheTruth(t *testing.T) {
 		d.run(4 * time.Second)
 		var c cursor
 		if first := c.next(d.answer(0), time.UnixMicro(int64(d.now))); first != nil {
-			t.Fatalf("seed %d: shares at the first look, of nobody knows which time: %v", seed, first)
+			t.Fatalf("seed %d: the first read has shares of an unknown time: %v", seed, first)
 		}
-		for look := range 12 {
+		for read := range 12 {
 			length := time.Duration(3+rng.IntN(5)) * time.Second
 			if rng.IntN(4) == 0 { // late: the driver has forgotten the older samples
 				length = 40 * time.Second
@@ -165,7 +164,7 @@ func TestSharesAreTheTruth(t *testing.T) {
 			if rng.IntN(3) == 0 { // one process ends, another one starts
 				pids := slices.Sorted(maps.Keys(d.running))
 				delete(d.running, pids[rng.IntN(len(pids))])
-				d.running[1000+uint32(look)] = 0.3 + 0.7*rng.Float64()
+				d.running[1000+uint32(read)] = 0.3 + 0.7*rng.Float64()
 			}
 			d.run(length)
 			from := c.stamp
@@ -174,28 +173,28 @@ func TestSharesAreTheTruth(t *testing.T) {
 			to := c.stamp
 			switch {
 			case d.means:
-				to = d.now // it says nothing of when who ran
-			case d.samples[0].at > from+sixth+2: // nobody knows what ran before the first that is there
+				to = d.now // the timestamps do not show when a process ran
+			case d.samples[0].at > from+sixth+2: // it is unknown what ran before the oldest sample
 				from = d.first() - 1
 			}
 			want := d.truth(from, to)
 			if len(got) != len(want) {
-				t.Fatalf("seed %d, look %d: %d processes, and %d ran", seed, look, len(got), len(want))
+				t.Fatalf("seed %d, read %d: %d processes, and %d ran", seed, read, len(got), len(want))
 			}
 			sum := use{}
 			for pid, u := range got {
 				for e := range u {
 					sum[e] += u[e]
-					// A whole percent is the resolution of the driver; its clock is not exact.
+					// The driver's resolution is one percent; its clock is not exact.
 					if math.Abs(u[e]-want[pid][e]) > 0.012 || u[e] > 1 || u[e] < 0 {
-						t.Errorf("seed %d, look %d, %s of %d: %.4f, and it was %.4f",
-							seed, look, sampledEngines[e], pid, u[e], want[pid][e])
+						t.Errorf("seed %d, read %d, %s of %d: %.4f, and it was %.4f",
+							seed, read, sampledEngines[e], pid, u[e], want[pid][e])
 					}
 				}
 			}
 			for e := range sum {
 				if sum[e] > 1+0.006*float64(len(got)) {
-					t.Errorf("seed %d, look %d: the processes used %.3f of %s", seed, look, sum[e], sampledEngines[e])
+					t.Errorf("seed %d, read %d: the processes used %.3f of %s", seed, read, sum[e], sampledEngines[e])
 				}
 			}
 			if t.Failed() {
@@ -205,9 +204,9 @@ func TestSharesAreTheTruth(t *testing.T) {
 	}
 }
 
-// TestCursorOfADeviceAlone shows that windows do not depend on other devices: two
-// devices with the same samples, one read before and one after time went by.
-func TestCursorOfADeviceAlone(t *testing.T) {
+// TestCursorPerDevice checks that windows do not depend on other devices: two devices have the
+// same samples, and one is read later.
+func TestCursorPerDevice(t *testing.T) {
 	base := uint64(time.Now().UnixMicro())
 	sample := func(at uint64, util uint32) nvml.ProcessUtilizationSample {
 		return nvml.ProcessUtilizationSample{Pid: 7, TimeStamp: base + at, SmUtil: util}
@@ -230,8 +229,8 @@ func TestSeries(t *testing.T) {
 	}
 	var c cursor
 	c.next([]nvml.ProcessUtilizationSample{s(1, 0, 5), s(2, 0, 5)}, now)
-	// A second each; the second process is missing at the first and the last, and is
-	// told twice of at the one between.
+	// Each sample covers a second; the second process has no first and last sample, and two
+	// samples at the instant between.
 	got := c.next([]nvml.ProcessUtilizationSample{
 		s(1, 3, 60), s(1, 1, 100), s(2, 2, 80), s(2, 2, 80), s(1, 2, 20), s(1, 0, 100),
 	}, now)
@@ -241,20 +240,20 @@ func TestSeries(t *testing.T) {
 	if want := 80.0 / 300; math.Abs(got[2][0]-want) > 1e-9 {
 		t.Errorf("second: %v, want %v", got[2][0], want)
 	}
-	// Nothing ran from 3 to 7: the one sample stands for one second of five. It is
-	// known by now that these are samples.
+	// Nothing ran from 3 to 7: the sample stands for one second of five. The cursor has seen
+	// that these are samples.
 	if got := c.next([]nvml.ProcessUtilizationSample{s(1, 8, 100)}, now)[1][0]; math.Abs(got-0.2) > 1e-9 {
 		t.Errorf("after a pause: %v, want 0.2", got)
 	}
 }
 
-// TestTwoRecords: a process that is told of twice did not do both.
+// TestTwoRecords checks that two records of a process are not added.
 func TestTwoRecords(t *testing.T) {
 	base := uint64(time.Now().UnixMicro())
 	var c cursor
 	var got map[int]use
-	for look := range uint64(2) {
-		at := base + look*5e6
+	for read := range uint64(2) {
+		at := base + read*5e6
 		got = c.next([]nvml.ProcessUtilizationSample{
 			{Pid: 7, TimeStamp: at, SmUtil: 80}, {Pid: 7, TimeStamp: at + 1e6, SmUtil: 40},
 		}, time.UnixMicro(int64(at)))
@@ -264,8 +263,8 @@ func TestTwoRecords(t *testing.T) {
 	}
 }
 
-// TestIdle shows that time in which nothing ran is not part of the next window, that
-// it is known to be nothing, and that clocks that jump are survived.
+// TestIdle checks that idle time is not part of the next window, that it counts as zero usage,
+// and that jumps of the clock have no effect.
 func TestIdle(t *testing.T) {
 	start := time.Now()
 	one := func(at time.Time) []nvml.ProcessUtilizationSample {
@@ -273,7 +272,7 @@ func TestIdle(t *testing.T) {
 	}
 	var c cursor
 	if got := c.next(nil, start); got == nil || len(got) != 0 || c.stamp != 0 {
-		t.Errorf("nothing at the first look: %v, cursor %d", got, c.stamp)
+		t.Errorf("nothing at the first read: %v, cursor %d", got, c.stamp)
 	}
 	c.next(one(start), start)
 	c.next(nil, start.Add(100*time.Millisecond))
@@ -289,7 +288,7 @@ func TestIdle(t *testing.T) {
 		t.Error("the clock was set back, and the cursor is ahead of all samples to come")
 	}
 
-	var odd cursor // stamps since the machine was started
+	var odd cursor // timestamps since boot
 	odd.next([]nvml.ProcessUtilizationSample{{Pid: 7, TimeStamp: 5e6, SmUtil: 50}}, start)
 	odd.next(nil, start)
 	if odd.stamp != 0 {

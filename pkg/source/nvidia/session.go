@@ -17,31 +17,31 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// session is the time for which the library is open: the same devices all along.
+// session is the time from opening to closing the library. Its set of devices is constant.
 type session struct {
 	o         Options
 	lib       *library
-	addresses []string // as the kernel shows them
+	addresses []string // as listed by the kernel
 	devices   []*device
 	driver    model.GPUDriver
 
 	watched   map[nvml.Device]bool
 	unwatched bool
-	unwatch   chan struct{} // closed to end what watches
-	quiet     chan struct{} // closed when nobody does
+	unwatch   chan struct{} // closed to stop the watchers
+	quiet     chan struct{} // closed when all watchers have ended
 	watchers  sync.WaitGroup
 }
 
-// devicesMax bounds what a library may claim.
+// devicesMax bounds the number of devices that the library reports.
 const devicesMax = 256
 
-// newSession starts a worker for each device. They are found by what the kernel
-// shows, so that one that sleeps is not touched and one that is lost has a name;
-// where it shows nothing, by the count of NVML.
+// newSession starts a worker for each device. It uses the kernel's list of devices, so that
+// suspended devices are not touched and lost devices keep a name; without the list it uses
+// NVML's count.
 //
-// before is who they were when the library was open last, for the same driver.
+// before has the devices of the previous session with the same driver.
 func newSession(
-	o Options, l *library, addresses []string, before map[string]acquaintance, x *xids, notify func(error),
+	o Options, l *library, addresses []string, before map[string]knownDevice, x *xids, notify func(error),
 ) *session {
 	s := &session{
 		o: o, lib: l, addresses: addresses, driver: l.driver(),
@@ -50,7 +50,7 @@ func newSession(
 	if len(addresses) == 0 {
 		count, ret := l.DeviceGetCount()
 		if ret != nvml.SUCCESS {
-			o.Logger.Warn("the number of GPUs is not known", zap.Error(ret))
+			o.Logger.Warn("cannot read the number of GPUs", zap.Error(ret))
 		}
 		addresses = make([]string, min(max(count, 0), devicesMax))
 	}
@@ -61,8 +61,8 @@ func newSession(
 			begun: time.Now().Add(time.Duration(len(addresses)) * longestStart),
 		}
 		d.shown.facts = recall(o, address, i)
-		if who, was := before[d.key()]; was {
-			d.shown.facts, d.since = who.gpu, who.since
+		if known, ok := before[d.key()]; ok {
+			d.shown.facts, d.since = known.gpu, known.since
 		}
 		d.identify()
 		s.devices = append(s.devices, d)
@@ -71,7 +71,7 @@ func newSession(
 	return s
 }
 
-// driver tells the versions.
+// driver returns the versions of the driver, of NVML and of CUDA.
 func (l *library) driver() model.GPUDriver {
 	d := model.GPUDriver{Vendor: model.NVIDIA}
 	d.Version = known(l.SystemGetDriverVersion())
@@ -90,7 +90,7 @@ func (l *library) driver() model.GPUDriver {
 	return d
 }
 
-// read asks all devices at once. What a device does not tell costs that device only.
+// read reads all devices concurrently. An unreadable device does not affect the others.
 func (s *session) read(ctx context.Context) model.Snapshot {
 	readings := make([]reading, len(s.devices))
 	var wg sync.WaitGroup
@@ -120,7 +120,7 @@ func (s *session) read(ctx context.Context) model.Snapshot {
 	return snapshot
 }
 
-// watch has the XIDs of the devices counted that have answered.
+// watch starts counting the XIDs of the devices that have answered.
 func (s *session) watch(x *xids) {
 	for _, d := range s.devices {
 		if a := d.attached.Load(); a != nil && !s.unwatched && !s.watched[a.handle] {
@@ -130,8 +130,8 @@ func (s *session) watch(x *xids) {
 	}
 }
 
-// endWatch says whether nobody watches any more. There is no way back: XIDs are counted
-// again when the library has been opened again.
+// endWatch reports whether all watchers have ended. XIDs are counted again when the library
+// has been reopened.
 func (s *session) endWatch() bool {
 	if s.unwatched {
 		return within(s.quiet)
@@ -145,10 +145,10 @@ func (s *session) endWatch() bool {
 	return within(s.quiet)
 }
 
-// end stops all workers and closes the library. It does neither while a call hangs:
-// the devices that answer go on.
+// end stops all workers and closes the library. While a call hangs it does neither, so that
+// the other devices can still be read.
 func (s *session) end() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	for _, d := range s.devices {
 		if _, err := ask(ctx, d.worker, func() struct{} { return struct{}{} }); errors.Is(err, errStuck) || errors.Is(err, errLate) {
@@ -177,24 +177,24 @@ func (s *session) end() bool {
 	return true
 }
 
-// acquaintance is a device as an earlier session knew it.
-type acquaintance struct {
+// knownDevice is a device of an earlier session.
+type knownDevice struct {
 	gpu   model.GPU
 	since time.Time
 }
 
-// identities tell who the devices are, to the next session.
-func (s *session) identities() map[string]acquaintance {
-	all := make(map[string]acquaintance, len(s.devices))
+// identities returns the devices for the next session.
+func (s *session) identities() map[string]knownDevice {
+	all := make(map[string]knownDevice, len(s.devices))
 	for _, d := range s.devices {
-		if who := (*d.identity.Load())[0]; who.UUID != "" {
-			all[d.key()] = acquaintance{who, d.since}
+		if gpu := (*d.identity.Load())[0]; gpu.UUID != "" {
+			all[d.key()] = knownDevice{gpu, d.since}
 		}
 	}
 	return all
 }
 
-// within waits for a channel to be closed, for as long as a call may take.
+// within waits until a channel is closed, for at most two seconds.
 func within(done <-chan struct{}) bool {
 	timer := time.NewTimer(2 * time.Second)
 	defer timer.Stop()

@@ -12,12 +12,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// slowly fills in what takes the driver many calls to tell, of a GPU or of a part of
-// one: errors of its memory, energy, limits. What the driver does not tell of it is
-// absent. Of a part there are errors: the rest is the whole GPU's, and not there once
-// more.
+// slowly reads values that need many calls, of a GPU or of a part: memory errors, energy,
+// limits. Values that the driver does not report are absent. A part has only errors: the other
+// values belong to the whole GPU.
 func (l *library) slowly(d nvml.Device, g *model.GPU) {
-	if g.Errors = nil; g.Parent != "" || l.hasECC(d) { // which may have been switched off
+	if g.Errors = nil; g.Parent != "" || l.hasECC(d) { // ECC may have been disabled
 		g.Errors = l.eccErrors(d)
 	}
 	if g.Parent != "" {
@@ -31,9 +30,9 @@ func (l *library) slowly(d nvml.Device, g *model.GPU) {
 	g.RetiredPages = l.retiredPages(d)
 }
 
-// memory reads nvmlDeviceGetMemoryInfo_v2 (bytes). What it calls used is without
-// what the driver and the firmware reserve: total is used, reserved and free. An older
-// library has nvmlDeviceGetMemoryInfo only, in whose used the reserve is included.
+// memory reads nvmlDeviceGetMemoryInfo_v2 (bytes). Its used memory excludes the part that
+// driver and firmware reserve: total is used, reserved and free. An older library has only
+// nvmlDeviceGetMemoryInfo, which includes the reserve in the used memory.
 func (l *library) memory(d nvml.Device) model.VideoMemory {
 	if l.has("nvmlDeviceGetMemoryInfo_v2") {
 		if m, ret := d.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
@@ -75,8 +74,8 @@ func (l *library) replays(d nvml.Device) model.Optional {
 	return model.Some(float64(n))
 }
 
-// throughput reads nvmlDeviceGetPcieThroughput, KB/s over the 20 ms for which it
-// blocks. The header says KB here and KiB where it means 1024.
+// throughput reads nvmlDeviceGetPcieThroughput, in KB/s over the 20 ms for which it blocks.
+// nvml.h uses KB for 1000 and KiB for 1024 bytes.
 func (l *library) throughput(d nvml.Device, counter nvml.PcieUtilCounter) model.Optional {
 	if !l.has("nvmlDeviceGetPcieThroughput") {
 		return model.Optional{}
@@ -88,8 +87,8 @@ func (l *library) throughput(d nvml.Device, counter nvml.PcieUtilCounter) model.
 	return model.Some(float64(kb) * 1e3)
 }
 
-// temperatureLimits reads nvmlDeviceGetTemperatureThreshold, degrees Celsius. The
-// limits of newer chips that are relative to a margin (T.Limit) are not these.
+// temperatureLimits reads nvmlDeviceGetTemperatureThreshold, in degrees Celsius. It does not
+// read the relative limits of newer chips (T.Limit).
 func (l *library) temperatureLimits(d nvml.Device) []model.Figure {
 	if !l.has("nvmlDeviceGetTemperatureThreshold") {
 		return nil
@@ -111,9 +110,9 @@ func (l *library) temperatureLimits(d nvml.Device) []model.Figure {
 	return limits
 }
 
-// violations are what throttled tells, by the names of the throttle reasons where a
-// counter is that of a reason. The field is asked where there is no policy, or where
-// the function for policies, which goes with CUDA 14, is not there.
+// violations are the counters that throttled reads, by throttle reason where one matches. The
+// field is read if there is no policy, or if the library lacks the function for policies,
+// which CUDA 14 removes.
 var violations = []struct {
 	name   string
 	policy nvml.PerfPolicyType
@@ -129,14 +128,14 @@ var violations = []struct {
 	{"hw_power_brake_slowdown", nvml.PERF_POLICY_COUNT, nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN},
 }
 
-// throttled reads nvmlDeviceGetViolationStatus, and NVML_FI_DEV_CLOCKS_EVENT_REASON_*
-// for what that does not tell. Both are in nanoseconds since the driver was loaded.
+// throttled reads nvmlDeviceGetViolationStatus, and NVML_FI_DEV_CLOCKS_EVENT_REASON_* for the
+// others. Both are in nanoseconds since the driver was loaded.
 func (l *library) throttled(d nvml.Device) []model.Figure {
 	values := make([]nvml.FieldValue, len(violations))
 	for i, v := range violations {
 		values[i].FieldId = v.field
 	}
-	told := l.fields(d, values)
+	fieldsRead := l.fields(d, values)
 	var seconds []model.Figure
 	for i, v := range violations {
 		ns, ok := uint64(0), false
@@ -144,7 +143,7 @@ func (l *library) throttled(d nvml.Device) []model.Figure {
 			t, ret := d.GetViolationStatus(v.policy)
 			ns, ok = t.ViolationTime, ret == nvml.SUCCESS && t.ViolationTime != math.MaxUint64
 		}
-		if !ok && told {
+		if !ok && fieldsRead {
 			ns, ok = unsigned(values[i])
 		}
 		if ok {
@@ -154,8 +153,8 @@ func (l *library) throttled(d nvml.Device) []model.Figure {
 	return seconds
 }
 
-// remappedRows reads nvmlDeviceGetRemappedRows: what was repaired with spare rows
-// since the GPU was made.
+// remappedRows reads nvmlDeviceGetRemappedRows: rows that were replaced by spare rows since
+// the GPU was manufactured.
 func (l *library) remappedRows(d nvml.Device) []model.Figure {
 	if !l.has("nvmlDeviceGetRemappedRows") {
 		return nil
@@ -170,8 +169,8 @@ func (l *library) remappedRows(d nvml.Device) []model.Figure {
 	}
 }
 
-// retiredPages reads nvmlDeviceGetRetiredPages: pages that chips before Ampere no
-// longer use, for repeated corrected errors and for uncorrected ones.
+// retiredPages reads nvmlDeviceGetRetiredPages: pages that chips before Ampere no longer use,
+// because of repeated corrected errors or of uncorrected ones.
 func (l *library) retiredPages(d nvml.Device) []model.Figure {
 	if !l.has("nvmlDeviceGetRetiredPages") {
 		return nil

@@ -19,7 +19,7 @@ import (
 	fake "github.com/accelscope/accelscope/tests/nvml"
 )
 
-// opened is the fake library, and the handle of its only GPU.
+// opened opens the fake library and returns the handle of its only GPU.
 func opened(t *testing.T, s *fake.Scenario, old bool) (*library, nvml.Device) {
 	t.Helper()
 	if err := s.Write(); err != nil {
@@ -46,8 +46,8 @@ func figure(figures []model.Figure, name string) float64 {
 	return -1
 }
 
-// TestSlowlyThroughTheLibrary reads the fake library by its C functions: that of new
-// drivers, and one that lacks what came after R450.
+// TestSlowlyThroughTheLibrary reads the fake library through its C functions, with all
+// functions and without those added after R450.
 func TestSlowlyThroughTheLibrary(t *testing.T) {
 	for name, old := range map[string]bool{"new": false, "old": true} {
 		t.Run(name, func(t *testing.T) {
@@ -74,9 +74,9 @@ func TestSlowlyThroughTheLibrary(t *testing.T) {
 	}
 }
 
-// TestListThroughTheLibrary: the fake library answers with the samples themselves, six
-// times a second. The old one has a process for itself: go-nvml chooses the versions of
-// the lists for good, by the first library that has them.
+// TestListThroughTheLibrary: the fake library returns six samples per second. The old one runs
+// in its own process: go-nvml keeps the versions of the list functions of the first library
+// that has them.
 func TestListThroughTheLibrary(t *testing.T) {
 	for name, old := range map[string]bool{"new": false, "old": true} {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestListThroughTheLibrary(t *testing.T) {
 			list()
 			time.Sleep(400 * time.Millisecond)
 			p, engines := list()
-			// Of as many samples as there were meanwhile.
+			// The number of samples depends on the elapsed time.
 			about := func(p model.GPUProcess, engine string, want float64) bool {
 				return math.Abs(figure(p.Engines, engine)-want) < 1e-9
 			}
@@ -168,9 +168,9 @@ func TestXIDsThroughTheLibrary(t *testing.T) {
 		defer close(done)
 		x.watch(l, d, "GPU-1", stop)
 	}()
-	seen := func(what string, good func() bool) {
+	seen := func(name string, good func() bool) {
 		t.Helper()
-		eventually(t, what, good)
+		eventually(t, name, good)
 	}
 	seen("it does not listen", func() bool { return x.of("GPU-1") != nil })
 	s.XID("0", 79)

@@ -17,7 +17,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// field is what a fake driver has for a field of a scope.
+// field identifies a field and its scope.
 type field struct{ id, scope uint32 }
 
 func fieldsOf(have map[field]uint64) func([]nvml.FieldValue) nvml.Return {
@@ -34,7 +34,7 @@ func fieldsOf(have map[field]uint64) func([]nvml.FieldValue) nvml.Return {
 	}
 }
 
-// slowDevice is a fake GPU that tells what it can.
+// slowDevice returns a fake GPU with all supported values.
 func slowDevice() *mock.Device {
 	return &mock.Device{
 		GetMemoryInfo_v2Func: func() (nvml.Memory_v2, nvml.Return) {
@@ -72,7 +72,7 @@ func slowDevice() *mock.Device {
 			if l == nvml.MEMORY_LOCATION_SRAM || l == nvml.MEMORY_LOCATION_DRAM {
 				return uint64(t)*100 + uint64(s)*10 + uint64(l), nvml.SUCCESS
 			}
-			return 1000, nvml.SUCCESS // in sram already
+			return 1000, nvml.SUCCESS // included in sram
 		},
 		GetTotalEccErrorsFunc: func(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return) { return 4, nvml.SUCCESS },
 		GetRemappedRowsFunc:   func() (int, int, bool, bool, nvml.Return) { return 2, 0, true, false, nvml.SUCCESS },
@@ -108,8 +108,7 @@ func TestSlowly(t *testing.T) {
 	}
 }
 
-// TestSlowlyOfAnOldLibrary: the mock panics where something is called that the library
-// does not have.
+// TestSlowlyOfAnOldLibrary: the mock panics if a missing function is called.
 func TestSlowlyOfAnOldLibrary(t *testing.T) {
 	lacks := []string{
 		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetFieldValues", "nvmlDeviceGetViolationStatus",
@@ -125,8 +124,7 @@ func TestSlowlyOfAnOldLibrary(t *testing.T) {
 	}
 }
 
-// TestSlowlyOfAPart: the mock panics where the part is asked for what is the whole
-// GPU's.
+// TestSlowlyOfAPart: the mock panics if a value of the whole GPU is read from the part.
 func TestSlowlyOfAPart(t *testing.T) {
 	d := slowDevice()
 	g := model.GPU{Parent: "GPU-1"}
@@ -161,9 +159,9 @@ func TestECC(t *testing.T) {
 	l := mocked(nil)
 	got := l.eccErrors(d)
 	if len(got) != 4 || slices.ContainsFunc(got, func(e model.GPUErrors) bool { return e.Block != "all" || e.Count != 4 }) {
-		t.Errorf("where no place is told: %v", got)
+		t.Errorf("without any location: %v", got)
 	}
-	// A chip before Turing: no sram, but its parts.
+	// A chip before Turing: no sram, but the caches.
 	d.GetMemoryErrorCounterFunc = func(
 		_ nvml.MemoryErrorType, _ nvml.EccCounterType, l nvml.MemoryLocation,
 	) (uint64, nvml.Return) {
@@ -222,7 +220,7 @@ func TestLinks(t *testing.T) {
 		{nvml.FI_DEV_NVLINK_LINK_COUNT, 0}:          5,
 		{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, 0}:  2,
 		{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, 0}:  0,
-		{nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, 0}:    9999, // with the overhead: not asked twice
+		{nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, 0}:    9999, // with overhead: not read
 		{nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, 3}:    5000,
 		{nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES, 3}:     math.MaxUint64, // not available
 		{nvml.FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, 3}: 6,
@@ -243,7 +241,7 @@ func TestLinks(t *testing.T) {
 	}
 	d.GetFieldValuesFunc = fieldsOf(map[field]uint64{{nvml.FI_DEV_NVLINK_LINK_COUNT, 0}: 1 << 40})
 	if mocked(nil).links(d); len(d.GetNvLinkStateCalls()) != 5+maxLinks {
-		t.Errorf("%d links were asked for, as many as the library claims", len(d.GetNvLinkStateCalls())-5)
+		t.Errorf("%d links were read, as many as the library reports", len(d.GetNvLinkStateCalls())-5)
 	}
 }
 
@@ -261,7 +259,7 @@ func TestInteger(t *testing.T) {
 		{nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, 7 << 40, 7 << 40, true},
 		{nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, math.MaxUint64, 0, false},
 		{nvml.VALUE_TYPE_UNSIGNED_LONG, 7, 7, true},
-		{nvml.VALUE_TYPE_UNSIGNED_INT, 0xdead_0000_0007, 7, true}, // the rest of the union is what it was
+		{nvml.VALUE_TYPE_UNSIGNED_INT, 0xdead_0000_0007, 7, true}, // the rest of the union is undefined
 		{nvml.VALUE_TYPE_UNSIGNED_INT, math.MaxUint32, 0, false},
 		{nvml.VALUE_TYPE_UNSIGNED_SHORT, 0xdead_0007, 7, true},
 		{nvml.VALUE_TYPE_SIGNED_INT, 0xffff_fff0, 0, false},
@@ -277,7 +275,7 @@ func TestInteger(t *testing.T) {
 	}
 }
 
-// everything is what the steps of a round read of a device, or of a part.
+// everything reads all slow values of a device or part.
 func everything(l *library, d nvml.Device, g *model.GPU) {
 	g.Memory = l.memory(d)
 	if l.slowly(d, g); g.Parent != "" {

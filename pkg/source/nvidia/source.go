@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// patience is how long Read waits, for all devices together, and Close for what
-	// is under way.
-	patience = 500 * time.Millisecond
-	// defaultInterval is that of Options without one.
+	// readTimeout is the maximum duration of Read for all devices together, and of Close for
+	// calls in progress.
+	readTimeout = 500 * time.Millisecond
+	// defaultInterval is used if Options has no Interval.
 	defaultInterval = 5 * time.Second
-	// A library that cannot be opened is tried again after one second, then after
-	// twice as long each time, up to a minute.
+	// Opening the library is retried after one second, then after twice the previous pause, up
+	// to a minute.
 	shortestPause = time.Second
 	longestPause  = time.Minute
 )
@@ -36,25 +36,25 @@ type Source struct {
 	open  func(Options) (*library, error)
 	xids  *xids
 	again chan struct{} // wakes the keeper
-	ready chan struct{} // closed when the keeper has looked once
+	ready chan struct{} // closed after the first attempt of the keeper
 	stop  chan struct{}
 	done  chan struct{}
 	once  sync.Once
 
-	// Of the keeper: when it opens the library at the earliest, how long it pauses
-	// after that, and who was there since the driver was loaded.
+	// Used by the keeper: the earliest time to open the library, the pause after that, and the
+	// devices since the driver was loaded.
 	earliest time.Time
 	pause    time.Duration
 	shortest time.Duration
-	before   map[string]acquaintance
+	before   map[string]knownDevice
 
 	mu      sync.Mutex
 	session *session // nil while the library is not open
-	err     error    // why
-	reopen  error    // why the session is of no use any more
+	err     error    // why session is nil
+	reopen  error    // why the session must be replaced
 }
 
-// New makes a Source, which looks for the driver in the background. The error wraps
+// New returns a Source and looks for the driver in the background. The error wraps
 // model.ErrUnsupported in a build without cgo.
 func New(o Options) (*Source, error) {
 	return newSource(o, openLibrary, shortestPause), nil
@@ -68,7 +68,7 @@ func newSource(o Options, open func(Options) (*library, error), shortest time.Du
 		o.Interval = defaultInterval
 	}
 	s := &Source{
-		o: o, open: open, xids: newXIDs(), shortest: shortest, err: errors.New("NVML is being opened"),
+		o: o, open: open, xids: newXIDs(), shortest: shortest, err: errors.New("opening NVML"),
 		again: make(chan struct{}, 1), ready: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.keep()
@@ -78,11 +78,11 @@ func newSource(o Options, open func(Options) (*library, error), shortest time.Du
 // Name returns "nvidia".
 func (s *Source) Name() string { return "nvidia" }
 
-// keep opens the library and keeps it fit, until Close.
+// keep opens the library, and reopens it when necessary, until Close.
 func (s *Source) keep() {
 	defer close(s.done)
 	for {
-		timer := time.NewTimer(s.tend())
+		timer := time.NewTimer(s.maintain())
 		s.once.Do(func() { close(s.ready) })
 		select {
 		case <-timer.C:
@@ -96,9 +96,9 @@ func (s *Source) keep() {
 	}
 }
 
-// tend opens the library when there is a driver, and again when it has to be. It
-// returns when to look again.
-func (s *Source) tend() time.Duration {
+// maintain opens the library if there is a driver and reopens it when necessary. It returns
+// the time until the next call.
+func (s *Source) maintain() time.Duration {
 	addresses, there := bound(s.o.Sysfs)
 	s.mu.Lock()
 	current, why := s.session, s.reopen
@@ -109,15 +109,15 @@ func (s *Source) tend() time.Duration {
 			return s.o.Interval
 		}
 		if why == nil {
-			why = fmt.Errorf("the driver had the GPUs %v and has %v", current.addresses, addresses)
+			why = fmt.Errorf("the driver's GPUs changed from %v to %v", current.addresses, addresses)
 		}
 		if wait := time.Until(s.earliest); wait > 0 {
 			return wait
 		}
 		if !s.tearDown() {
-			return s.o.Interval // a call has not returned: nobody may close the library below it
+			return s.o.Interval // a call has not returned: the library must stay open
 		}
-		s.o.Logger.Info("NVML is opened again", zap.Error(why))
+		s.o.Logger.Info("reopening NVML", zap.Error(why))
 	}
 	if !there && s.o.Library == "" && attribute(filepath.Join(s.o.Procfs, "driver/nvidia/version")) == "" {
 		s.before = nil
@@ -131,7 +131,7 @@ func (s *Source) tend() time.Duration {
 	l, err := s.open(s.o)
 	if err != nil {
 		err = model.WithReason(err, model.ErrLibrary)
-		s.tell(err)
+		s.logOnce(err)
 		s.set(nil, err)
 		return time.Until(s.earliest)
 	}
@@ -139,7 +139,8 @@ func (s *Source) tend() time.Duration {
 	return s.o.Interval
 }
 
-// backOff has the next opening wait: the longer, the sooner it comes after this one.
+// backOff sets the earliest time of the next attempt. The pause grows if attempts follow each
+// other quickly.
 func (s *Source) backOff(now time.Time) {
 	if now.Sub(s.earliest) > longestPause {
 		s.pause = 0
@@ -148,12 +149,12 @@ func (s *Source) backOff(now time.Time) {
 	s.earliest = now.Add(s.pause)
 }
 
-// tell logs a failure once.
-func (s *Source) tell(err error) {
+// logOnce logs a failure once.
+func (s *Source) logOnce(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil || s.err.Error() != err.Error() {
-		s.o.Logger.Warn("NVML cannot be opened", zap.Error(err))
+		s.o.Logger.Warn("cannot open NVML", zap.Error(err))
 	}
 }
 
@@ -163,8 +164,8 @@ func (s *Source) set(current *session, err error) {
 	s.session, s.err, s.reopen = current, err, nil
 }
 
-// wake is what a device calls when it has been found, and with a reason when the
-// library is of no use any more.
+// wake is called by a device that has answered for the first time, or with a reason to reopen
+// the library.
 func (s *Source) wake(why error) {
 	if why != nil {
 		s.mu.Lock()
@@ -177,7 +178,7 @@ func (s *Source) wake(why error) {
 	}
 }
 
-// tearDown ends the session, if no call of it hangs.
+// tearDown ends the session, unless one of its calls hangs.
 func (s *Source) tearDown() bool {
 	s.mu.Lock()
 	current := s.session
@@ -194,14 +195,14 @@ func (s *Source) tearDown() bool {
 	if s.before = nil; !reloaded {
 		s.before = current.identities()
 	}
-	s.set(nil, errors.New("NVML is being opened again"))
+	s.set(nil, errors.New("reopening NVML"))
 	return true
 }
 
 // Read returns GPUs, GPUDrivers, GPUProcesses and DeviceStates. The error wraps
-// model.ErrAbsent where there is no NVIDIA driver.
+// model.ErrAbsent if there is no NVIDIA driver.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	select {
 	case <-s.ready:
@@ -216,13 +217,13 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return current.read(ctx), nil
 }
 
-// Close gives NVML back, unless a call into it hangs: that one is left behind.
+// Close closes NVML, unless a call into it hangs: then that call is abandoned.
 func (s *Source) Close() error {
 	close(s.stop)
 	select {
 	case <-s.done:
-	case <-time.After(2 * patience):
-		s.o.Logger.Warn("a call into NVML has not returned and is left behind")
+	case <-time.After(2 * readTimeout):
+		s.o.Logger.Warn("abandoning a call into NVML that has not returned")
 	}
 	return nil
 }

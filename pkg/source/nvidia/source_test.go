@@ -21,7 +21,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// ready says that all n GPUs answer, and what is slow of them was read.
+// ready returns a condition: all n GPUs answer, and their slow values were read.
 func ready(n int) func(model.Snapshot) bool {
 	return func(s model.Snapshot) bool {
 		return len(s.GPUs) == n && !slices.ContainsFunc(s.GPUs, func(g model.GPU) bool {
@@ -30,7 +30,7 @@ func ready(n int) func(model.Snapshot) bool {
 	}
 }
 
-// identity is what remains of a GPU that cannot be read.
+// identity returns the part of a GPU that is known when it cannot be read.
 func identity(g model.GPU) model.GPU {
 	return model.GPU{
 		Vendor: g.Vendor, ID: g.ID, UUID: g.UUID, Parent: g.Parent, Name: g.Name, Serial: g.Serial, PCIAddress: g.PCIAddress,
@@ -44,8 +44,8 @@ func onlyIdentity(g model.GPU) bool {
 	return reflect.DeepEqual(g, bare)
 }
 
-// The driver of this test, and of those below, is a fake. The library is the oldest
-// one: any function that not all libraries have is missing, and calling it panics.
+// TestOneGPU uses a fake driver, as do the tests below. Its library is the oldest one: calling
+// a function that not all libraries have panics.
 func TestOneGPU(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
@@ -134,9 +134,9 @@ func TestStuckDevice(t *testing.T) {
 			t.Errorf("the stuck GPU: %+v %+v", g, got.DeviceStates)
 		}
 	}
-	// On a machine that is very busy it hangs for longer than that by now.
+	// On a very busy machine it may count as hung.
 	if g := got.GPUs[1]; took < time.Second && (!g.Utilization.Known || state(got, "1") != model.StateOK) {
-		t.Errorf("the GPU is late only, and does not tell what it told last: %+v %+v", g, got.DeviceStates)
+		t.Errorf("the GPU is only late and does not return its last values: %+v %+v", g, got.DeviceStates)
 	}
 	got = until(t, s, func(s model.Snapshot) bool { return state(s, "1") == model.StateStuck })
 	check(got)
@@ -146,12 +146,12 @@ func TestStuckDevice(t *testing.T) {
 		got, _ = s.Read(t.Context())
 		check(got)
 	}
-	if took := time.Since(begun); took > 10*patience { // half of what it is when each waits
-		t.Errorf("20 reads beside a stuck GPU took %v", took)
+	if took := time.Since(begun); took > 10*readTimeout { // half of the time that waiting in each read would take
+		t.Errorf("20 reads with a stuck GPU took %v", took)
 	}
-	// The last of them may be on their way out.
-	eventually(t, "goroutines are left", func() bool { return runtime.NumGoroutine() <= goroutines+2 })
-	// What the bus shows changes: the library must not be closed below the call.
+	// The last ones may be about to end.
+	eventually(t, "goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines+2 })
+	// The device list changes: the library must stay open during the call.
 	d.plug("0000:c3:00.0", "GPU-3", 2)
 	time.Sleep(5 * d.options.Interval)
 	if d.closes.Load() != 0 {
@@ -196,8 +196,8 @@ func TestCloseEndsEverything(t *testing.T) {
 	if d.closes.Load() != 1 {
 		t.Errorf("the library was closed %d times", d.closes.Load())
 	}
-	// The last of them is on its way out.
-	eventually(t, "goroutines are left", func() bool { return runtime.NumGoroutine() <= goroutines })
+	// The last one is about to end.
+	eventually(t, "goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines })
 	if _, err := s.Read(context.Background()); err == nil {
 		t.Error("a closed source reads")
 	}
@@ -218,7 +218,7 @@ func TestLostDevice(t *testing.T) {
 	if state(got, "0") != model.StateFailed || state(got, "1") != model.StateOK || !got.GPUs[1].Utilization.Known {
 		t.Errorf("states %+v", got.DeviceStates)
 	}
-	// It keeps its name when the library is opened again.
+	// The GPU keeps its name when the library is reopened.
 	d.plug("0000:c3:00.0", "GPU-3", 2)
 	got = until(t, s, func(s model.Snapshot) bool {
 		return len(s.GPUs) == 3 && s.GPUs[2].Utilization.Known && has(s.GPUs[0].Problems, model.ProblemLost)
@@ -230,7 +230,8 @@ func TestLostDevice(t *testing.T) {
 	until(t, s, ready(3))
 }
 
-// A GPU that was lost before we came is told by the driver's own file.
+// TestLostFromTheStart checks that a GPU that was lost earlier is identified by the driver's
+// proc file.
 func TestLostFromTheStart(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
@@ -252,14 +253,14 @@ func TestHiddenDevice(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
 	d.plug(address, "GPU-1", 0)
-	d.mkdir("bus/pci/drivers/nvidia/0000:c2:00.0") // the kernel has it, NVML does not show it to us
+	d.mkdir("bus/pci/drivers/nvidia/0000:c2:00.0") // the kernel lists it, NVML hides it
 	got := until(t, d.source(), ready(1))
 	if len(got.DeviceStates) != 1 {
 		t.Errorf("states %+v", got.DeviceStates)
 	}
 }
 
-func TestFailedFigure(t *testing.T) {
+func TestFailedValue(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
 	g := d.plug(address, "GPU-1", 0)
@@ -271,7 +272,8 @@ func TestFailedFigure(t *testing.T) {
 	}
 }
 
-// The driver is unloaded and loaded, and the library does not open for a while.
+// TestDriverReload: the driver is unloaded and loaded, and the library cannot be opened for a
+// while.
 func TestDriverReload(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
@@ -300,7 +302,8 @@ func TestDriverReload(t *testing.T) {
 	until(t, s, ready(1))
 }
 
-// An error that stays does not have the library opened all the time.
+// TestReopeningBacksOff checks that a persistent error does not reopen the library all the
+// time.
 func TestReopeningBacksOff(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
@@ -316,7 +319,7 @@ func TestReopeningBacksOff(t *testing.T) {
 		_, _ = s.Read(t.Context())
 		return d.opens.Load() >= 3
 	})
-	// Pauses of 5, 10, 20 … ms lie between.
+	// The pauses are 5, 10, 20 … ms.
 	n := d.opens.Load()
 	if took := time.Since(begun); n > 12 || took < 5*time.Millisecond*(1<<(n-1)-1) {
 		t.Errorf("opened %d times in %v", n, took)
@@ -335,7 +338,7 @@ func TestHotPlug(t *testing.T) {
 	until(t, s, ready(1))
 	d.plug("0000:01:00.0", "GPU-0", 1)
 	got = until(t, s, ready(2))
-	if got.GPUs[0].UUID != "GPU-0" { // in the order of the bus
+	if got.GPUs[0].UUID != "GPU-0" { // in the order of PCI addresses
 		t.Errorf("%+v", got.GPUs)
 	}
 	d.unplug(address)
@@ -364,7 +367,7 @@ func TestMIG(t *testing.T) {
 	if !reflect.DeepEqual(identity(got.GPUs[2]), want) || got.GPUs[0].UUID != "GPU-1" || got.GPUs[0].Modes["mig"] != "enabled" {
 		t.Errorf("got  %+v\nwant %+v", got.GPUs[2], want)
 	}
-	g.split("MIG-c", "MIG-d", "MIG-e") // reconfigured: the old ones are gone
+	g.split("MIG-c", "MIG-d", "MIG-e") // reconfigured: the old instances are gone
 	got = until(t, s, func(s model.Snapshot) bool { return len(s.GPUs) == 4 })
 	for i, uuid := range []string{"GPU-1", "MIG-c", "MIG-d", "MIG-e"} {
 		if got.GPUs[i].UUID != uuid {
@@ -425,7 +428,7 @@ func TestSuspendedIsNotTouched(t *testing.T) {
 	}
 }
 
-// Where the kernel shows no functions of the driver, the count of NVML is used.
+// TestByIndex: if the kernel lists no devices of the driver, NVML's count is used.
 func TestByIndex(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)

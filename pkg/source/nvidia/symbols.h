@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Every function of NVML that go-nvml refers to, sorted: TestEveryFunctionIsBound
-// says what is missing here when go-nvml is upgraded.
+// All functions of NVML that go-nvml refers to, sorted: TestEveryFunctionIsBound reports
+// missing ones after an upgrade of go-nvml.
 NVML(nvmlComputeInstanceDestroy)
 NVML(nvmlComputeInstanceGetInfo)
 NVML(nvmlComputeInstanceGetInfo_v2)

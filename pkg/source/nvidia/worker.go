@@ -11,25 +11,22 @@ import (
 	"time"
 )
 
-// hungAfter is how long a step may take before it is told that it hangs, or an
-// interval where that is longer: a driver may be busy for some seconds, and what it
-// told last bridges them.
-const hungAfter = 4 * patience
+// hungAfter is the minimum time after which a step counts as hung; a longer interval replaces
+// it. A driver may be busy for some seconds, during which the last reading is used.
+const hungAfter = 4 * readTimeout
 
-// errLate says that the worker is still at what it does, errStuck that it has been
-// for so long that a call into the driver must hang.
+// errLate reports that the worker is still busy, errStuck that a call into the driver hangs.
 var (
-	errLate  = errors.New("the device is busy with what was asked before")
+	errLate  = errors.New("the device is busy with an earlier request")
 	errStuck = errors.New("a call into the driver has not returned")
 )
 
-// worker makes all calls for one device in one goroutine: the questions of scrapes,
-// and the steps of its rounds between them.
+// worker makes all calls for one device in one goroutine: the reads of scrapes, and the steps
+// of its rounds between them.
 //
-// It does not use package hang, which makes each call in a goroutine of its own: the
-// calls for a device share what was read before, a question of a scrape has to wait
-// for a step at most and not for a round, and NVML may be closed only when no call
-// for any device is in progress.
+// It does not use package hang, which makes each call in its own goroutine: the calls for a
+// device share what was read before, a scrape waits for one step at most and not for a round,
+// and NVML may be closed only when no call for any device is in progress.
 type worker struct {
 	hung time.Duration
 	jobs chan func()
@@ -37,17 +34,17 @@ type worker struct {
 	done chan struct{}
 
 	mu      sync.Mutex
-	began   time.Time // the step under way; zero while there is none
+	began   time.Time // start of the step in progress; zero if there is none
 	ended   bool
-	overdue bool // somebody gave up waiting for what it does now
+	overdue bool // a caller gave up waiting for the step in progress
 }
 
 func newWorker(interval time.Duration) *worker {
 	return &worker{hung: max(hungAfter, interval), jobs: make(chan func()), stop: make(chan struct{}), done: make(chan struct{})}
 }
 
-// run makes a round of steps at once and every interval, until stop. Whoever asks
-// does not wait for the end of a round: that of a step is enough.
+// run runs a round of steps immediately and then every interval, until stop. A caller of ask
+// waits for the end of a step, not of a round.
 func (w *worker) run(interval time.Duration, round []func()) {
 	defer close(w.done)
 	tick := time.NewTicker(interval)
@@ -88,7 +85,7 @@ func (w *worker) step(job func()) {
 	w.mu.Unlock()
 }
 
-// late says how the step under way does, if it was given up.
+// late returns the state of a step in progress that was given up.
 func (w *worker) late() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -101,7 +98,7 @@ func (w *worker) late() error {
 	return errStuck
 }
 
-// giveUp is what is left to whoever has no more time to wait.
+// giveUp returns the error for a caller that stops waiting.
 func (w *worker) giveUp() error {
 	w.mu.Lock()
 	w.overdue = !w.began.IsZero()
@@ -112,7 +109,7 @@ func (w *worker) giveUp() error {
 	return errLate
 }
 
-// end lets the goroutine go when its step is done; done tells when.
+// end stops the goroutine after its current step and then closes done.
 func (w *worker) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,8 +119,8 @@ func (w *worker) end() {
 	}
 }
 
-// ask has the worker call fn. The error is errLate or errStuck when ctx ends before
-// that, and at once when a step that was given up is still under way.
+// ask calls fn in the worker. The error is errLate or errStuck if ctx ends first; it is
+// immediate while a step that was given up is in progress.
 func ask[T any](ctx context.Context, w *worker, fn func() T) (T, error) {
 	var none T
 	if err := w.late(); err != nil {

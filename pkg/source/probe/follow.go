@@ -124,6 +124,7 @@ func (s *Source) answered(ctx context.Context) bool {
 func (s *Source) dismiss() {
 	sensor := s.sensor
 	s.sensor = nil
+	s.opts.Paths.set(nil)
 	sensor.detach()
 	if s.asking != nil {
 		s.stopAsking()
@@ -150,6 +151,7 @@ func (s *Source) attach(ctx context.Context) {
 		return
 	}
 	s.sensor = sensor
+	s.opts.Paths.set(sensor.cgroups.Coll.Maps[gen.CgroupsMapPaths])
 	s.mu.Unlock()
 	s.rename(true)
 	if sensor.objects != nil {

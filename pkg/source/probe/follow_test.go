@@ -25,7 +25,7 @@ func TestDismiss(t *testing.T) {
 			"it hangs":         {func(ctx context.Context) { <-ctx.Done(); <-release }, askLimit},
 			"it panics":        {func(context.Context) { panic("driver") }, 0},
 		} {
-			s := &Source{opts: Options{Logger: zap.NewNop()}, sensor: &sensor{}}
+			s := &Source{opts: Options{Logger: zap.NewNop(), Paths: &PathLog{}}, sensor: &sensor{}}
 			sensor := s.sensor
 			if c.ask != nil {
 				s.start(t.Context(), c.ask)

@@ -24,7 +24,7 @@ func TestMapMemory(t *testing.T) {
 	if os.Getpagesize() > 4<<10 {
 		limit = 32 << 20
 	}
-	got, err := MapMemory(defaults, 256)
+	got, err := totalMemory(defaults, 256)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestMapMemory(t *testing.T) {
 	if got > limit {
 		t.Errorf("the maps take %d bytes on 256 CPUs, want at most %d", got, limit)
 	}
-	small, err := MapMemory(defaults, 1)
+	small, err := totalMemory(defaults, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,13 +20,12 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Options say where to look, how much to keep and whom to ask.
+// Options of a Source.
 type Options struct {
 	// Sysfs is where sysfs is mounted. The programs always see the running
 	// kernel: on another tree the source finds no device that it could name.
@@ -41,14 +40,16 @@ type Options struct {
 	// Subsystem is the cgroup v1 controller whose hierarchy tells workloads
 	// apart, empty for cgroup v2.
 	Subsystem string
-	// Objects lists the objects that exist, and CgroupOf tells the cgroup of a
-	// process: for what was there before the hooks. Either may be nil.
+	// Objects lists the objects that existed before the hooks, and CgroupOf returns the
+	// cgroup of a process (model.ObjectLister, model.CgroupResolver). Either may be nil.
 	Objects  func(context.Context) ([]model.Object, error)
-	CgroupOf func(pid int) (uint64, error)
-	// DeviceNames tells the names of the devices by index, for those that are
-	// renamed. It may be nil.
+	CgroupOf func(pid int) (model.CgroupID, error)
+	// DeviceNames returns the names of the devices by index, for those that are renamed
+	// (model.DeviceNamer). It may be nil.
 	DeviceNames func(context.Context) (map[uint32]string, error)
-	Logger      *zap.Logger
+	// Paths gets the paths of cgroups that are created. It may be nil.
+	Paths  *PathLog
+	Logger *zap.Logger
 }
 
 // Defaults of Options.
@@ -98,6 +99,9 @@ func New(opts Options) (*Source, error) {
 	if opts.Logger == nil {
 		opts.Logger = zap.NewNop()
 	}
+	if opts.Paths == nil {
+		opts.Paths = &PathLog{}
+	}
 	if err := hook.Usable(); err != nil {
 		return nil, err
 	}
@@ -133,35 +137,20 @@ func (s *Source) Close() error {
 	return nil
 }
 
-// Counting tells whether objects are counted in the kernel.
+// Counting reports whether objects are counted in the kernel.
 func (s *Source) Counting() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sensor != nil && s.sensor.objects != nil
 }
 
-// Forget drops the figures of these cgroups at the next Read.
+// Forget drops the counters of these cgroups at the next Read.
 func (s *Source) Forget(cgroups []uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range cgroups {
 		s.forget[id] = true
 	}
-}
-
-// CgroupPath is the path, below the root of its hierarchy, of a cgroup that was
-// made since the hooks are there.
-func (s *Source) CgroupPath(id uint64) (string, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.sensor == nil {
-		return "", false
-	}
-	var path gen.CgroupsCgroupPath
-	if err := s.sensor.cgroups.Coll.Maps[gen.CgroupsMapPaths].Lookup(id, &path); err != nil {
-		return "", false
-	}
-	return cString(path.Path[:]), true
 }
 
 // Read drains the kernel's maps.

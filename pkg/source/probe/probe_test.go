@@ -187,7 +187,7 @@ func TestTracepoints(t *testing.T) {
 		if err := os.Remove(dir); err != nil {
 			t.Fatal(err)
 		}
-		if path, _ := s.CgroupPath(inode(info)); path != "/"+filepath.Base(cgroup)+"/"+strconv.Itoa(i) {
+		if path, _ := s.opts.Paths.PathOf(inode(info)); string(path) != "/"+filepath.Base(cgroup)+"/"+strconv.Itoa(i) {
 			lost++
 			t.Logf("cgroup %s is known as %q", dir, path)
 		}
@@ -567,7 +567,7 @@ func TestRename(t *testing.T) {
 	// The last device goes: what was created under each name stays.
 	rename("ibp24s0")
 	count(3, 3)
-	source := &Source{opts: Options{Logger: zap.NewNop()}, sensor: s, forget: map[model.CgroupID]bool{}}
+	source := &Source{opts: Options{Logger: zap.NewNop(), Paths: &PathLog{}}, sensor: s, forget: map[model.CgroupID]bool{}}
 	source.release()
 	for range 2 {
 		snap, err := source.Read(t.Context())

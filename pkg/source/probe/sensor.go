@@ -150,10 +150,6 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 // specs are the compiled objects.
 type specs struct{ verbs, objects, peers, cgroups *ebpf.CollectionSpec }
 
-func (c specs) all() []*ebpf.CollectionSpec {
-	return []*ebpf.CollectionSpec{c.verbs, c.objects, c.peers, c.cgroups}
-}
-
 // loadSpecs are the compiled objects, sized and set to the cgroup hierarchy.
 func loadSpecs(opts Options, types *hook.Types) (specs, error) {
 	subsys, err := types.Subsystem(opts.Subsystem)

@@ -29,7 +29,7 @@ func (s *Source) Forget(cgroups []uint64) { s.qpTotals.forget(cgroups) }
 
 // countsQPs says whether the counters of queue pairs are read.
 func (s *Source) countsQPs() bool {
-	return (s.opt.QPCounters == useCounters || s.opt.QPCounters == manageCounters) && s.opt.Netlink && s.opt.CgroupOf != nil
+	return (s.opt.QPCounters == useCounters || s.opt.QPCounters == manageCounters) && s.enabled && s.opt.CgroupOf != nil
 }
 
 // qpTraffic is what the counters of queue pairs told. devices are those there are.

@@ -517,7 +517,8 @@ func testReload(t *testing.T) {
 
 func newGuestSource(t *testing.T, change ...func(*Options)) *Source {
 	t.Helper()
-	o := Options{Netlink: true, Deadline: 10 * time.Second}
+	o := Options{Deadline: 10 * time.Second}
+	o.Netlink = NewNetlink(o)
 	for _, c := range change {
 		c(&o)
 	}

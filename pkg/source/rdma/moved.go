@@ -82,7 +82,7 @@ type found struct {
 // lookForMoved starts a search when one is due, and returns the inodes of the namespaces.
 func (s *Source) lookForMoved(now time.Time) []uint64 {
 	// Without a class/infiniband asking netlink would load ib_core.
-	if s.opt.Namespaces == nil || !s.opt.Netlink || !s.genuine || s.class < 0 {
+	if s.opt.Namespaces == nil || !s.enabled || !s.genuine || s.class < 0 {
 		return nil
 	}
 	spaces := s.otherNamespaces()

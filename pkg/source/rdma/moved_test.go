@@ -214,7 +214,7 @@ func movedSource(t *testing.T, tr tree, x *exclusive, spaces *[]model.Namespace,
 	t.Helper()
 	x.t = t
 	s := newSource(t, tr, append(change, func(o *Options) {
-		o.Netlink = true
+		o.Netlink = NewNetlink(*o)
 		o.Namespaces = func() []model.Namespace { return *spaces }
 	})...)
 	s.isSysfs = func(string) bool { return true }

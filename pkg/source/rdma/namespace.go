@@ -74,8 +74,12 @@ func openSysfs(path string) (int, error) {
 }
 
 // enterNamespace runs fn on a thread of its own in a network namespace, which it
-// finds through a process in it. It gives errOther when the process is not there
-// any more: its number may be another's by now.
+// finds through a process in it. It returns errOther when that process is gone or its
+// number belongs to another process now.
+//
+// vishvananda/netns (v0.0.5) wraps open and setns and leaves the thread to its caller.
+// nl.GetNetlinkSocketAt (netlink v1.3.1) ignores an error of the setns back and gives the
+// thread to other goroutines, which would then run in the namespace of a pod.
 func (s *Source) enterNamespace(n model.Namespace, fn func() error) error {
 	path := filepath.Join(s.opt.Procfs, strconv.Itoa(n.PID), "ns/net")
 	fd, err := boundedfile.Open(unix.AT_FDCWD, path, 0)
@@ -108,8 +112,8 @@ func (s *Source) enterNamespace(n model.Namespace, fn func() error) error {
 	return <-done
 }
 
-// onOwnThread runs fn on a thread that ends with it: a goroutine that ends while
-// it is locked to its thread takes that along, with the namespace it is in.
+// onOwnThread runs fn on a thread that ends with fn: a goroutine that ends while it is
+// locked to its thread ends that thread, which is in another namespace.
 func onOwnThread(fn func()) {
 	go func() {
 		runtime.LockOSThread()

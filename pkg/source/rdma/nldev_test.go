@@ -374,7 +374,7 @@ func TestNetlinkDoesNotWaitForEver(t *testing.T) {
 // netlinkSource reads a fake tree of the devices that answer tells of.
 func netlinkSource(t *testing.T, tr tree, dial func() (*conn, error)) *Source {
 	t.Helper()
-	s := newSource(t, tr, func(o *Options) { o.Netlink = true })
+	s := newSource(t, tr, func(o *Options) { o.Netlink = NewNetlink(*o) })
 	s.isSysfs = func(string) bool { return true }
 	s.dial = dial
 	return s
@@ -413,7 +413,7 @@ func TestReadThroughNetlink(t *testing.T) {
 	}
 
 	// A copy of a sysfs never asks netlink.
-	s = newSource(t, tr, func(o *Options) { o.Netlink = true })
+	s = newSource(t, tr, func(o *Options) { o.Netlink = NewNetlink(*o) })
 	s.dial = func() (*conn, error) { t.Error("netlink was asked about a copy"); return nil, unix.EPERM }
 	if snap := mustRead(t, s); snap.Resources != nil || len(snap.HCAs[0].Ports[0].HWCounters) != 1 {
 		t.Errorf("resources %v, counters %v", snap.Resources, snap.HCAs[0].Ports[0].HWCounters)

@@ -54,7 +54,7 @@ func (s *Source) readNode(ctx context.Context) *node {
 	verbs := filepath.Join(s.opt.Sysfs, "class/infiniband_verbs")
 	patience := s.opt.Deadline / 4
 	deadline := time.Now().Add(patience)
-	netlink := s.opt.Netlink && s.genuine
+	netlink := s.enabled && s.genuine
 	n, err := s.nodeCall.Do(ctx, patience, func() (*node, error) {
 		n := &node{uverbs: charDevices(verbs), dial: s.dial}
 		if !netlink {

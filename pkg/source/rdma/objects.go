@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -16,74 +15,6 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
-
-// Objects dumps the objects of processes on all devices, from the resource tracking of
-// the kernel. The driver queries the firmware for each QP, so Objects is for the start
-// and for reconciling, never for a scrape. An error comes with the objects that could
-// be dumped.
-func (s *Source) Objects(ctx context.Context) ([]model.Object, error) {
-	objects := []model.Object{}
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		deadline = time.Now().Add(10 * time.Second)
-	}
-	patience := time.Until(deadline)
-	all, err := s.listDevices(ctx, deadline)
-	if err != nil {
-		return nil, fmt.Errorf("rdma: objects: %w", err)
-	}
-	devices := slices.DeleteFunc(all, func(d nlDevice) bool { return !s.chosen(d.name) })
-	found := make([][]model.Object, len(devices))
-	errs := make([]error, len(devices))
-	each(len(devices), func(i int) {
-		d := devices[i]
-		found[i], errs[i] = s.objectCalls.Do(ctx, d.name, patience, func() ([]model.Object, error) {
-			return dumpObjects(s.dial, d, deadline)
-		})
-		if errs[i] != nil {
-			errs[i] = fmt.Errorf("rdma: objects of %s: %w", d.name, errs[i])
-		}
-	})
-	for _, o := range found {
-		objects = append(objects, o...)
-	}
-	return objects, errors.Join(errs...)
-}
-
-// DeviceNames returns the current names of the devices by their RDMA netlink index,
-// which stays when a device is renamed. Devices in other network namespaces have the
-// names that the last search found.
-func (s *Source) DeviceNames(ctx context.Context) (map[uint32]string, error) {
-	all, err := s.listDevices(ctx, time.Now().Add(s.opt.Deadline))
-	if err != nil {
-		return nil, fmt.Errorf("rdma: device names: %w", err)
-	}
-	names := make(map[uint32]string, len(all))
-	for _, f := range s.moved.latest() {
-		names[f.hca.Index] = f.hca.Name
-	}
-	for _, d := range all {
-		names[d.index] = d.name
-	}
-	return names, nil
-}
-
-// listDevices lists all devices by netlink.
-func (s *Source) listDevices(ctx context.Context, deadline time.Time) ([]nlDevice, error) {
-	if !s.opt.Netlink {
-		return nil, fmt.Errorf("%w: RDMA netlink is switched off", model.ErrUnsupported)
-	}
-	// Asking netlink would load ib_core where it is not.
-	if names, err := os.ReadDir(s.root); len(names) == 0 && (err == nil || errors.Is(err, os.ErrNotExist)) {
-		return nil, nil
-	}
-	if !s.isSysfs(s.root) {
-		return nil, fmt.Errorf("%w: %s is a copy", model.ErrUnsupported, s.root)
-	}
-	return s.listCall.Do(ctx, time.Until(deadline), func() ([]nlDevice, error) {
-		return dump(s.dial, request{cmd: cmdGet}, deadline, parseDevice)
-	})
-}
 
 // dumpObjects dumps the tables of one device and finds the process of each object.
 // Resource tracking names the thread that made an object, until that thread ends. Then
@@ -149,7 +80,7 @@ const holdingsEvery = 15 * time.Second
 
 // readHoldings counts the objects of each process, at most every 15 s.
 func (s *Source) readHoldings(ctx context.Context, now time.Time) []model.Holding {
-	if s.opt.Holdings == nil || !s.genuine || !s.opt.Netlink || !s.opt.Holdings() {
+	if s.opt.Holdings == nil || !s.genuine || !s.enabled || !s.opt.Holdings() {
 		s.holdings, s.holdingsRead = nil, time.Time{}
 		return nil
 	}

@@ -55,9 +55,9 @@ type Options struct {
 	// than half of what the process may open. Each costs the kernel 4 KiB.
 	// What is above is opened for each read.
 	KeptFiles int
-	// Netlink says that RDMA netlink may be used. It is used for devices of a
-	// real sysfs only, never for a copy of one.
-	Netlink bool
+	// Netlink reads RDMA netlink, for devices of a real sysfs only, never for a copy of one;
+	// nil does without. It is made of the same options.
+	Netlink *Netlink
 	// Holdings is asked at each Read whether objects are to be counted by
 	// process, as they are while no probe counts them in the kernel. nil is no.
 	Holdings func() bool
@@ -83,11 +83,8 @@ type Options struct {
 
 // Source reads the RDMA devices of a node.
 type Source struct {
-	opt  Options
-	root string // of class/infiniband
-	dial func() (*conn, error)
-	// isSysfs is true of a path on a real sysfs.
-	isSysfs func(path string) bool
+	opt Options
+	*Netlink
 	// devicesIn tells what a network namespace shows, dialIn opens RDMA netlink and
 	// openIn the directory of a device there. dialLink opens rtnetlink.
 	devicesIn func(n model.Namespace) ([]nlDevice, error)
@@ -107,10 +104,7 @@ type Source struct {
 
 	nodeCall     hang.Call[*node]
 	resourceCall hang.Call[[]model.Resource]
-	listCall     hang.Call[[]nlDevice]
-	objectCalls  hang.Group[string, []model.Object] // by device
 
-	moved     movedDevices
 	functions functions
 
 	qpTotals qpTotals
@@ -131,9 +125,7 @@ type known struct {
 	device *device
 }
 
-// New makes a Source. It reads nothing yet; that there is no HCA is what Read
-// says.
-func New(o Options) (*Source, error) {
+func (o *Options) setDefaults() {
 	if o.Sysfs == "" {
 		o.Sysfs = "/sys"
 	}
@@ -152,21 +144,27 @@ func New(o Options) (*Source, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+}
+
+// New makes a Source. It reads nothing yet; that there is no HCA is what Read
+// says.
+func New(o Options) (*Source, error) {
+	o.setDefaults()
 	if st, err := os.Stat(o.Sysfs); err != nil {
 		return nil, fmt.Errorf("rdma: sysfs: %w", err)
 	} else if !st.IsDir() {
 		return nil, fmt.Errorf("rdma: sysfs: %s is not a directory", o.Sysfs)
 	}
+	if o.Netlink == nil {
+		o.Netlink = newNetlink(o)
+	}
 	s := &Source{
 		opt:     o,
-		root:    filepath.Join(o.Sysfs, "class/infiniband"),
-		dial:    dialNetlink,
-		isSysfs: isSysfs,
+		Netlink: o.Netlink,
 		reader:  reader{buffer: make([]byte, bufferSize)},
 		class:   -1,
 		known:   map[string]*known{},
 	}
-	s.moved.asking.Limit = maxHanging
 	s.devicesIn, s.dialIn, s.openIn = s.namespaceDevices, s.dialNamespace, s.openNamespace
 	s.dialLink = dialLink
 	kept := uint64(max(o.KeptFiles, 0))
@@ -224,7 +222,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		snap.Resources = []model.Resource{}
 	} else {
 		n = s.readNode(ctx)
-		if s.opt.Netlink && s.genuine {
+		if s.enabled && s.genuine {
 			wg.Go(func() { snap.Resources, resourceErr = s.readResources(ctx) })
 		}
 	}
@@ -394,11 +392,6 @@ func (s *Source) list() (seen int, err error) {
 		return 0, fmt.Errorf("%s: %w", s.root, err)
 	}
 	return seen, nil
-}
-
-func (s *Source) chosen(name string) bool {
-	return (s.opt.Include == nil || s.opt.Include.MatchString(name)) &&
-		(s.opt.Exclude == nil || !s.opt.Exclude.MatchString(name))
 }
 
 func (s *Source) drop(name string, k *known) {

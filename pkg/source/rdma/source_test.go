@@ -26,6 +26,9 @@ func newSource(t testing.TB, tr tree, change ...func(*Options)) *Source {
 	for _, c := range change {
 		c(&o)
 	}
+	if o.Netlink != nil {
+		o.Netlink = NewNetlink(o) // with all options
+	}
 	s, err := New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -455,7 +455,8 @@ func (k *statKernel) del(d *statDevice, p *statPort, a asks, handle []byte) ([][
 func counterSource(t *testing.T, tr tree, k *statKernel, mode string, change ...func(*Options)) *Source {
 	t.Helper()
 	s := newSource(t, tr, append([]func(*Options){func(o *Options) {
-		o.Netlink, o.QPCounters, o.Deadline = true, mode, time.Minute
+		o.QPCounters, o.Deadline = mode, time.Minute
+		o.Netlink = NewNetlink(*o)
 		o.CgroupOf = func(pid int) (uint64, error) {
 			if pid >= 1000 {
 				return 0, unix.ESRCH

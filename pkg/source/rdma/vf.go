@@ -181,7 +181,7 @@ func (s *Source) readPhysical(h *model.HCA, t teller, virtual map[string]*model.
 		away = away || !inSight[i]
 	}
 	switch {
-	case !away || !s.opt.Netlink || !s.genuine:
+	case !away || !s.enabled || !s.genuine:
 		t.err = nil
 	case !t.pause.Waiting(now):
 		var l link

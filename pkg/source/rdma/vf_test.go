@@ -60,7 +60,7 @@ func newPF(t *testing.T, interfaces []string, names ...string) *pf {
 		p.dir(function + "/net/" + n)
 	}
 	p.Source = newSource(t, p.tree, func(o *Options) {
-		o.Netlink = true
+		o.Netlink = NewNetlink(*o)
 		o.Now = func() time.Time { return p.now }
 	})
 	p.isSysfs = func(string) bool { return true }

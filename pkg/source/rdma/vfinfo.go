@@ -6,26 +6,24 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// filterVF asks for virtual functions (RTEXT_FILTER_VF of rtnetlink.h).
-const filterVF = 1
-
-// link is what RTM_GETLINK tells of a network interface about virtual functions
+// link is the part of an RTM_GETLINK reply that describes virtual functions
 // (include/uapi/linux/if_link.h).
 type link struct {
 	parent string       // IFLA_PARENT_DEV_NAME, the PCI function; empty before 5.14
 	count  int          // IFLA_NUM_VF, 0 without
-	told   bool         // there is an IFLA_VFINFO_LIST
-	vfs    []functionOf // by number; the kernel leaves out those that the driver cannot tell of
+	told   bool         // the reply has an IFLA_VFINFO_LIST
+	vfs    []functionOf // by number; the kernel omits those that the driver cannot report
 }
 
 // functionOf is one IFLA_VF_INFO.
 type functionOf struct {
-	told               bool
-	nodeGUID, portGUID string // empty without, and while nobody gave it one
-	// In bytes and packets, as the function sees it. The kernel tells zeroes where the
+	told               bool   // the list has this function
+	nodeGUID, portGUID string // empty without, and before an administrator sets one
+	// In bytes and packets, as the function sees it. The kernel reports zeroes where the
 	// driver does not count.
 	rxBytes, txBytes, rxPackets, txPackets uint64
 }
@@ -33,22 +31,21 @@ type functionOf struct {
 // linkRequest is an RTM_GETLINK of one interface with its virtual functions and
 // their statistics.
 func linkRequest(name string, seq uint32) []byte {
-	b := make([]byte, unix.SizeofNlMsghdr+unix.SizeofIfInfomsg)
-	b = native.AppendUint16(b, uint16(unix.SizeofNlAttr+len(name)+1))
-	b = native.AppendUint16(b, unix.IFLA_IFNAME)
-	b = append(append(b, name...), 0)
-	b = append(b, make([]byte, align4(len(b))-len(b))...)
-	b = appendU32(b, unix.IFLA_EXT_MASK, filterVF)
-	native.PutUint32(b, uint32(len(b)))
-	native.PutUint16(b[4:], unix.RTM_GETLINK)
-	native.PutUint16(b[6:], unix.NLM_F_REQUEST)
-	native.PutUint32(b[8:], seq)
-	return b
+	r := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
+	r.Seq = seq
+	r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	r.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(nl.RTEXT_FILTER_VF)))
+	return r.Serialize()
 }
 
-// parseLink reads the reply. What it gives beside an error is good: the length of an
-// attribute has 16 bits, which the list of some 200 functions exceeds; then the kernel
-// writes all of them, and where the next attribute begins is not known.
+// parseLink parses the reply. Functions returned with an error are correct: the length of
+// an attribute has 16 bits, which the list of some 200 functions exceeds. Then the kernel
+// writes all functions, and the start of the next attribute is unknown.
+//
+// netlink.LinkDeserialize (v1.3.1) cannot replace it: parseVfInfo skips both GUIDs and
+// numbers functions by position, which is wrong after a function that the kernel omits.
+// A list that exceeds 16 bits is EINVAL, without any function.
 func parseLink(payload []byte) (link, error) {
 	var l link
 	if len(payload) < unix.SizeofIfInfomsg {
@@ -74,7 +71,7 @@ func parseLink(payload []byte) (link, error) {
 	return l, a.err
 }
 
-// known is of how many functions something is told.
+// known counts the functions in the list.
 func (l *link) known() (n int) {
 	for _, f := range l.vfs {
 		if f.told {
@@ -84,8 +81,8 @@ func (l *link) known() (n int) {
 	return n
 }
 
-// function reads one IFLA_VF_INFO. Its attributes are structures that begin with the
-// number (u32), but for the statistics.
+// function parses one IFLA_VF_INFO. Its attributes are structures that begin with the
+// number (u32), except the statistics.
 func (l *link) function(b []byte) error {
 	var f functionOf
 	number := -1
@@ -114,8 +111,8 @@ func (l *link) function(b []byte) error {
 	return a.err
 }
 
-// guid is that of a struct ifla_vf_guid: the number, four bytes of padding, and the
-// GUID in the machine's own order. Zero is none.
+// guid parses a struct ifla_vf_guid: the number, four bytes of padding, and the GUID in
+// native byte order. Zero means that there is none.
 func (a *attrs) guid() string {
 	if len(a.data) != 16 {
 		a.err = a.short(16)
@@ -148,5 +145,5 @@ func (f *functionOf) statistics(b []byte) error {
 	return a.err
 }
 
-// moved says whether anything was counted.
+// moved reports whether any counter is not zero.
 func (f functionOf) moved() bool { return f.rxBytes|f.txBytes|f.rxPackets|f.txPackets != 0 }

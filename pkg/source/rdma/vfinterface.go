@@ -16,14 +16,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxInterfaces is how many network interfaces of one function are tried: in the
-// switchdev mode each virtual function has a representor there.
+// maxInterfaces limits the network interfaces tried per physical function: in switchdev
+// mode each virtual function has a representor there.
 const maxInterfaces = 16
 
 // askInterfaces asks the network interfaces of a function (device/net/*) until one
-// tells of its n virtual functions, and gives its name. The first is the one that
-// told before, the next that of the HCA's port: neither a representor nor an IPoIB
-// interface of another partition, whose names are longer, too.
+// reports its n virtual functions, and returns the name of that interface. It starts with
+// the interface that reported them last time, then tries the one of the HCA's port, then
+// shorter names before longer ones: representors and the IPoIB interfaces of other
+// partitions have longer names.
 func (s *Source) askInterfaces(r *reader, h *model.HCA, n int, before string, deadline time.Time,
 ) (link, string, error) {
 	names := r.directory(filepath.Join(s.root, h.Name, "device/net"), validInterface)
@@ -54,8 +55,9 @@ func (s *Source) askInterfaces(r *reader, h *model.HCA, n int, before string, de
 	return link{}, "", nil
 }
 
-// askInterface asks for what one network interface tells of virtual functions, n of
-// which are expected.
+// askInterface requests the virtual functions of one network interface, of which n are
+// expected. The buffer grows with n: nl.NetlinkSocket.Receive (netlink v1.3.1) has 64 KiB
+// and fails with EINVAL on a longer reply, which some 200 functions make.
 func (s *Source) askInterface(name string, n int, deadline time.Time) (l link, err error) {
 	c, err := s.dialLink()
 	if err != nil {
@@ -73,7 +75,7 @@ func (s *Source) askInterface(name string, n int, deadline time.Time) (l link, e
 	return l, err
 }
 
-// dialLink opens a socket of rtnetlink.
+// dialLink opens an rtnetlink socket.
 func dialLink() (*conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {

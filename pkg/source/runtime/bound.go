@@ -10,8 +10,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// What is kept of one container at most. Whoever starts a container chooses
-// its labels and annotations, and most of these strings become labels of metrics.
+// Limits for one container. The author of a container chooses its labels and annotations, and most
+// of these strings become labels of metrics.
 const (
 	maxString  = 256
 	maxImage   = 512
@@ -20,7 +20,7 @@ const (
 	maxDevices = 1024
 )
 
-// bound makes c valid and small, and returns it.
+// bound replaces invalid strings in c, cuts what exceeds the limits, and returns c.
 func bound(c *model.Container) *model.Container {
 	for _, s := range []*string{
 		&c.ID, &c.Runtime, &c.Name, &c.Namespace, &c.Pod, &c.PodUID, (*string)(&c.Status), &c.Health,
@@ -55,8 +55,7 @@ func bound(c *model.Container) *model.Container {
 	return c
 }
 
-// clean is s in valid UTF-8 and at most n bytes of it, control characters
-// replaced.
+// clean returns at most n bytes of s as valid UTF-8, with control characters replaced.
 func clean(s string, n int) string {
 	if len(s) > n {
 		s = s[:n]
@@ -78,8 +77,8 @@ func clean(s string, n int) string {
 	}, s)
 }
 
-// pick is the entries of the maps that names lists; of the same name the last
-// one's. nil when there are none.
+// pick returns the entries of the maps that names lists. If several maps have a name, the last one
+// is used. It returns nil if there are no entries.
 func pick(names []string, from ...map[string]string) map[string]string {
 	var out map[string]string
 	for _, name := range names {
@@ -95,8 +94,8 @@ func pick(names []string, from ...map[string]string) map[string]string {
 	return out
 }
 
-// isID says whether s is 64 hexadecimal digits, as all but containerd's own
-// clients name containers.
+// isID reports whether s is 64 hexadecimal digits. All runtimes except containerd's own clients
+// name containers like this.
 func isID(s string) bool {
 	return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == ""
 }

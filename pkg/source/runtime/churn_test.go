@@ -24,8 +24,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestContainerdChurn has containers of a real containerd come and go, four at a
-// time: each is told from create to delete, in order, once, with its code.
+// TestContainerdChurn creates and removes containers of a real containerd, four at a time. Each is
+// reported once and in order from create to delete, with its exit code.
 func TestContainerdChurn(t *testing.T) {
 	t.Parallel()
 	const workers, each = 4, 8
@@ -75,26 +75,26 @@ func TestContainerdChurn(t *testing.T) {
 		}
 	}
 	if left := replay(r.events); len(left) != 0 {
-		t.Errorf("who replays the events knows of %v", left)
+		t.Errorf("a replay of the events has %v", left)
 	}
 }
 
-// gone is a containerd that has no container any more.
+// gone is a containerd without containers.
 type gone struct{ containers.ContainersClient }
 
 func (gone) Get(context.Context, *containers.GetContainerRequest, ...grpc.CallOption) (*containers.GetContainerResponse, error) {
 	return nil, status.Error(codes.NotFound, "gone")
 }
 
-// TestContainerdLate has the events of a container that is gone before the first of them is followed, as on a busy
-// node: it is told all the same.
+// TestContainerdLate handles the events of a container that was removed before its first event is
+// handled, as on a busy node: it is reported nevertheless.
 func TestContainerdLate(t *testing.T) {
 	f := newTestFeed()
 	d := &containerdDriver{feed: f, containers: gone{}, known: map[string]bool{}, pods: map[string]podLabels{}}
 	for i, e := range []proto.Message{
 		&events.ContainerCreate{ID: "c"}, &events.TaskStart{ContainerID: "c", Pid: 7},
 		&events.TaskExit{ContainerID: "c", ID: "c", Pid: 7, ExitStatus: 3}, &events.ContainerDelete{ID: "c"},
-		&events.TaskStart{ContainerID: "never", Pid: 8}, // of one whose beginning nobody saw
+		&events.TaskStart{ContainerID: "never", Pid: 8}, // a container without a create event
 	} {
 		body, err := anypb.New(e)
 		if err != nil {
@@ -117,7 +117,7 @@ func TestContainerdLate(t *testing.T) {
 	}
 }
 
-// TestReconnectLeaksNothing has a runtime that fails at once, many times.
+// TestReconnectLeaksNothing runs a driver many times for a runtime that fails at once.
 func TestReconnectLeaksNothing(t *testing.T) {
 	f := &fakeCRI{name: "cri-o"}
 	path := startCRI(t, f)

@@ -23,7 +23,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// mobyNamespace is Docker's, which tells of its containers itself.
+// mobyNamespace is Docker's namespace. The Docker driver reports its containers.
 const mobyNamespace = "moby"
 
 // maxNamespaces bounds the lists of one socket.
@@ -40,9 +40,8 @@ func containerdOrCRI(o Options, path string) driver {
 	}
 }
 
-// containerd follows the containerd at path through its own API: the services
-// of version 1 for namespaces, containers, tasks and events, which all releases
-// from 1.6 serve.
+// containerd follows the containerd at path through its own API: version 1 of the services for
+// namespaces, containers, tasks and events. All releases from 1.6 on serve them.
 func containerd(path, procfs string, labels []string) driver {
 	return func(ctx context.Context, f feed) error {
 		c, err := dial(path)
@@ -60,7 +59,7 @@ func containerd(path, procfs string, labels []string) driver {
 	}
 }
 
-// containerdDriver is one life of a connection to containerd.
+// containerdDriver is the state of one connection to containerd.
 type containerdDriver struct {
 	feed
 	procfs     string
@@ -70,18 +69,17 @@ type containerdDriver struct {
 	tasks      tasks.TasksClient
 	version    version.VersionClient
 
-	known map[string]bool // ids that were told with their names
-	pods  map[string]podLabels
+	known map[string]bool      // ids that were reported with their names
+	pods  map[string]podLabels // by the id of the sandbox
 }
 
-// podLabels are those of a pod that its containers do not have themselves, by
-// the id of its sandbox.
+// podLabels are the labels of a pod. The containers of the pod do not carry them.
 type podLabels map[string]string
 
 func (d *containerdDriver) run(ctx context.Context, api events.EventsClient) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// A runtime that hangs takes requests for streams all the same.
+	// A runtime that hangs still accepts requests for streams.
 	if err := d.check(ctx); err != nil {
 		return err
 	}
@@ -138,7 +136,7 @@ func receive[T any](ctx context.Context, recv func() (T, error)) (<-chan T, <-ch
 	return received, ended
 }
 
-// check asks for the version, which costs containerd nothing.
+// check requests the version, the cheapest call of containerd.
 func (d *containerdDriver) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -148,14 +146,13 @@ func (d *containerdDriver) check(ctx context.Context) error {
 	return nil
 }
 
-// fetch asks for one container; of one that is gone only the id is known, and
-// false is returned.
+// fetch requests one container. It returns false and only the id if the container is gone.
 func (d *containerdDriver) fetch(ctx context.Context, ns, id string) (model.Container, bool, error) {
 	ctx, cancel := context.WithTimeout(inNamespace(ctx, ns), callTimeout)
 	defer cancel()
 	got, err := d.containers.Get(ctx, &containers.GetContainerRequest{ID: id})
 	if status.Code(err) == codes.NotFound {
-		return model.Container{ID: tellID(ns, id), Runtime: model.RuntimeContainerd, Name: nameOf(ns, "", id)}, false, nil
+		return model.Container{ID: qualifiedID(ns, id), Runtime: model.RuntimeContainerd, Name: nameOf(ns, "", id)}, false, nil
 	}
 	if err != nil {
 		return model.Container{}, false, fmt.Errorf("container %s: %w", id, err)
@@ -170,7 +167,7 @@ func inNamespace(ctx context.Context, ns string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", ns)
 }
 
-// moment is a time that may not be set.
+// moment converts a time that may not be set.
 func moment(t *timestamppb.Timestamp) time.Time {
 	if t == nil || !t.IsValid() || t.AsTime().Unix() <= 0 {
 		return time.Time{}
@@ -178,8 +175,8 @@ func moment(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
-// taskStatus is a task's state in the words of the model; empty when containerd
-// could not learn it from the shim.
+// taskStatus maps the states of a task to those of the model. A state that containerd did not get
+// from the shim is missing.
 var taskStatus = map[task.Status]model.ContainerStatus{
 	task.Status_CREATED: model.ContainerCreated,
 	task.Status_RUNNING: model.ContainerRunning,
@@ -188,14 +185,14 @@ var taskStatus = map[task.Status]model.ContainerStatus{
 	task.Status_PAUSING: model.ContainerPaused,
 }
 
-// happened tells one event, and returns of which container, and whether that
-// exists after it.
+// happened reports one event. It returns the id of the container and whether the container exists
+// after the event.
 func (d *containerdDriver) happened(ctx context.Context, env *types.Envelope) (id string, exists bool, err error) {
 	h, ok := parseEvent(env)
 	if !ok || env.GetNamespace() == mobyNamespace {
 		return "", false, nil
 	}
-	id = tellID(env.GetNamespace(), h.id)
+	id = qualifiedID(env.GetNamespace(), h.id)
 	c, create := model.Container{ID: id}, h.event.Type == model.EventCreate
 	exists = true
 	switch {
@@ -210,10 +207,10 @@ func (d *containerdDriver) happened(ctx context.Context, env *types.Envelope) (i
 		switch {
 		case exists:
 		case !create:
-			return id, false, nil // its deletion was told
+			return id, false, nil // its deletion was reported
 		case d.known[id]:
-			return id, true, nil // its deletion is yet to come
-		default: // as are its start and its end
+			return id, true, nil // its deletion follows
+		default: // its start and its end follow
 			exists, d.known[id] = true, true
 		}
 		if c.Image == "" {
@@ -223,7 +220,7 @@ func (d *containerdDriver) happened(ctx context.Context, env *types.Envelope) (i
 	c.PID, c.Started, c.Finished = h.pid, h.started, h.finished
 	h.event.Container = c
 	d.event(h.event)
-	if h.event.Type == model.EventOOM { // which does not say what it does now
+	if h.event.Type == model.EventOOM { // which does not contain the state
 		return "", false, nil
 	}
 	return id, exists, nil

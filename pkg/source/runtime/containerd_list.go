@@ -18,9 +18,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// relist tells all containers. Events come a moment later than a list shows what
-// they tell, and go on while one is made: of containers that events tell of
-// meanwhile they are believed, and the list adds their names only.
+// relist reports all containers. An event may arrive after a list that already shows its effect,
+// and events continue while the list is made. If there were events for a container meanwhile, they
+// determine its state and the list adds only its names.
 func (d *containerdDriver) relist(ctx context.Context, received <-chan *types.Envelope) error {
 	listed, err := d.list(ctx)
 	if err != nil {
@@ -64,11 +64,11 @@ func (d *containerdDriver) relist(ctx context.Context, received <-chan *types.En
 	return nil
 }
 
-// list asks for all containers of all namespaces and what their tasks do.
+// list requests all containers of all namespaces and the states of their tasks.
 func (d *containerdDriver) list(ctx context.Context) ([]model.Container, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	// This one needs no shim.
+	// This call does not involve a shim.
 	quick, done := context.WithTimeout(ctx, callTimeout)
 	defer done()
 	all, err := d.namespaces.List(quick, &namespaces.ListNamespacesRequest{})
@@ -84,16 +84,16 @@ func (d *containerdDriver) list(ctx context.Context) ([]model.Container, error) 
 			return nil, err
 		}
 	}
-	told := make([]model.Container, 0, len(records))
+	described := make([]model.Container, 0, len(records))
 	for _, r := range records {
-		told = append(told, d.describe(r))
+		described = append(described, d.describe(r))
 	}
-	return told, nil
+	return described, nil
 }
 
 func (d *containerdDriver) listNamespace(ctx context.Context, ns string, records []*record) ([]*record, error) {
 	ctx = inNamespace(ctx, ns)
-	// A stream, since the specifications of a full node do not fit a message.
+	// A stream, because the specifications of a full node exceed the size limit of a message.
 	stream, err := d.containers.ListStream(ctx, &containers.ListContainersRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("containers of %s: %w", ns, err)
@@ -128,15 +128,15 @@ func (d *containerdDriver) listNamespace(ctx context.Context, ns string, records
 	return records, nil
 }
 
-// notePod remembers the labels of a pod.
+// notePod keeps the labels of a pod.
 func (d *containerdDriver) notePod(r *record) {
 	if r.Sandbox && r.Labels != nil {
 		d.pods[r.ID] = r.Labels
 	}
 }
 
-// describe is the container of r with the labels of its pod, which count more
-// than its own.
+// describe returns the container of r with the labels of its pod, which override the labels of the
+// container.
 func (d *containerdDriver) describe(r *record) model.Container {
 	if pod := d.pods[r.sandbox]; pod != nil && !r.Sandbox {
 		r.Labels = pick(d.labels, r.Labels, pod)

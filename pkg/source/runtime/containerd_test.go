@@ -34,8 +34,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A daemon is a real containerd of the test's own, that of the system's package,
-// with real runc.
+// A daemon is a real containerd of the system's package, started for the test, with real runc.
 type daemon struct {
 	*testing.T
 	dir    string
@@ -44,8 +43,8 @@ type daemon struct {
 	rootfs string
 }
 
-// withoutCRI is for containers that look like the CRI plugin's, which would not
-// start if it saw them.
+// withoutCRI is for containers that imitate those of the CRI plugin, which would not start if it
+// saw them.
 const withoutCRI = `disabled_plugins = ["io.containerd.grpc.v1.cri"]
 `
 
@@ -97,7 +96,7 @@ func (d *daemon) must(err error) {
 	}
 }
 
-// start starts containerd and returns when it answers.
+// start starts containerd and waits until it answers.
 func (d *daemon) start() {
 	d.Helper()
 	log, err := os.OpenFile(filepath.Join(d.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -132,7 +131,7 @@ func (d *daemon) kill() {
 	d.cmd = nil
 }
 
-// destroy ends all tasks, so that no shim is left, and containerd.
+// destroy ends all tasks, so that no shim remains, and containerd.
 func (d *daemon) destroy() {
 	if d.cmd == nil { // the test ended halfway
 		d.start()
@@ -164,7 +163,7 @@ func (d *daemon) endTask(ctx context.Context, id string) {
 
 func (d *daemon) ctx(ns string) context.Context { return inNamespace(d.Context(), ns) }
 
-// memory is what the containers of these ids may use.
+// memory limits the memory of the containers with these ids.
 var memory = map[string]*specs.LinuxResources{"oom": {Memory: &specs.LinuxMemory{Limit: new(int64(16 << 20))}}}
 
 func (d *daemon) spec(id string, annotations map[string]string, args ...string) *anypb.Any {
@@ -205,7 +204,7 @@ func (d *daemon) run(ns, id, script string) int {
 
 func (d *daemon) startTask(ns, id string) int {
 	d.Helper()
-	own, err := anypb.New(&options.Options{Root: filepath.Join(d.dir, "runc")}) // ids of other daemons do not meet ours
+	own, err := anypb.New(&options.Options{Root: filepath.Join(d.dir, "runc")}) // separate from the ids of other daemons
 	d.must(err)
 	own.TypeUrl = strings.TrimPrefix(own.TypeUrl, "type.googleapis.com/")
 	api := tasks.NewTasksClient(d.conn)
@@ -219,8 +218,7 @@ func (d *daemon) startTask(ns, id string) int {
 	return int(got.GetPid())
 }
 
-// exec runs a second process in a container and waits for its end, which is
-// not the container's.
+// exec runs a second process in a container and waits for its end. The container continues.
 func (d *daemon) exec(ns, id, script string) {
 	d.Helper()
 	b, err := json.Marshal(&specs.Process{Args: []string{"/bin/sh", "-c", script}, Cwd: "/"})
@@ -239,7 +237,7 @@ func (d *daemon) exec(ns, id, script string) {
 	}
 }
 
-// end deletes a container that runs.
+// end deletes a running container.
 func (d *daemon) end(ns, id string) {
 	d.endTask(d.ctx(ns), id)
 	d.delete(ns, id)
@@ -251,7 +249,7 @@ func (d *daemon) delete(ns, id string) {
 	d.must(err)
 }
 
-// recorder is who watches a source.
+// recorder records the events of a source.
 type recorder struct {
 	mu     sync.Mutex
 	known  map[string]model.Container // at the snapshot
@@ -273,7 +271,7 @@ func record1(s *Source) *recorder {
 	return r
 }
 
-// of is what happened to a container, in short.
+// of returns the events of a container in short form.
 func (r *recorder) of(id string) (out []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -286,10 +284,10 @@ func (r *recorder) of(id string) (out []string) {
 	return out
 }
 
-// soon is when what must become true has done so, on a busy machine too.
+// soon is the time limit of a condition on a busy machine.
 const soon = 30 * time.Second
 
-// eventually waits for what must become true.
+// eventually waits for a condition.
 func eventually(t *testing.T, within time.Duration, what string, f func() bool) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -302,7 +300,8 @@ func eventually(t *testing.T, within time.Duration, what string, f func() bool) 
 	return time.Since(began)
 }
 
-// listed reads until each socket has told what it has: a busy machine takes longer than the first Read waits.
+// listed reads until each socket was listed, which on a busy machine takes longer than the first
+// Read waits.
 func listed(t *testing.T, s *Source) model.Snapshot {
 	t.Helper()
 	began := time.Now()
@@ -324,7 +323,7 @@ func listed(t *testing.T, s *Source) model.Snapshot {
 	return snap
 }
 
-func told(s *Source) map[string]model.Container {
+func resolved(s *Source) map[string]model.Container {
 	snap, _ := s.Resolve(context.Background(), nil)
 	return byID(snap.Containers)
 }
@@ -345,7 +344,7 @@ const (
 	appID     = "2222222222222222222222222222222222222222222222222222222222222222"
 )
 
-// createPod makes a sandbox and a container as containerd's CRI plugin does.
+// createPod creates a sandbox and a container as containerd's CRI plugin does.
 func (d *daemon) createPod() (created time.Time) {
 	labels := func(kind string) map[string]string {
 		return map[string]string{
@@ -388,7 +387,7 @@ func TestContainerd(t *testing.T) {
 	if len(snap.DeviceStates) != 1 || snap.DeviceStates[0] != (model.DeviceState{Source: "runtime", Device: "containerd", State: model.StateOK}) {
 		t.Fatalf("%+v", snap.DeviceStates)
 	}
-	started := told(s)[appID].Started // of a task that was started before there was somebody to listen
+	started := resolved(s)[appID].Started // the task was started before the subscription
 	if started.Sub(created) < -50*time.Millisecond || started.Sub(ran) > 5*time.Second {
 		t.Errorf("started %v, made %v, ran %v", started, created, ran)
 	}
@@ -398,41 +397,41 @@ func TestContainerd(t *testing.T) {
 		sandboxID: {
 			ID: sandboxID, Runtime: "containerd", Namespace: "ml", Pod: "train-0", PodUID: podUID, Sandbox: true,
 			Image: "registry/pause:3.9", Labels: pod, Devices: []string{"/dev/infiniband/uverbs0"},
-			Status: "created", Created: told(s)[sandboxID].Created,
+			Status: "created", Created: resolved(s)[sandboxID].Created,
 		},
 		appID: {
 			ID: appID, Runtime: "containerd", Name: "worker", Namespace: "ml", Pod: "train-0", PodUID: podUID,
 			Image: "registry/train:1", ImageID: "sha256:beef", Labels: pod, Devices: []string{"/dev/infiniband/uverbs0"},
 			PID: app, Status: "running", Restarts: &restarts, Created: created, Started: started,
 		},
-	}, told(s)); d != "" {
-		t.Fatalf("the first read, what is there:\n%s", d)
+	}, resolved(s)); d != "" {
+		t.Fatalf("the containers after the first read:\n%s", d)
 	}
 
 	r := record1(s)
 	d.run("default", "web", "sleep 2; exit 3")
-	eventually(t, soon, "the exit is told", func() bool { return len(r.of("web")) == 3 })
-	web := told(s)["web"]
+	eventually(t, soon, "the exit event", func() bool { return len(r.of("web")) == 3 })
+	web := resolved(s)["web"]
 	if web.Name != "web" || web.Cgroup != "/"+filepath.Base(d.dir)+"-web" || web.Image != "img" || web.Started.IsZero() || !web.Finished.After(web.Started) || web.PID != 0 {
 		t.Errorf("%+v", web)
 	}
 	d.endTask(d.ctx("default"), "web")
 	pid := d.startTask("default", "web") // a second run, which is killed
-	eventually(t, soon, "the second start", func() bool { return told(s)["web"].PID == pid })
+	eventually(t, soon, "the second start", func() bool { return resolved(s)["web"].PID == pid })
 	api := tasks.NewTasksClient(d.conn)
-	eventually(t, soon, "the pause", func() bool { // runc soon gives up freezing: a busy machine takes longer
+	eventually(t, soon, "the pause", func() bool { // runc gives up freezing after a short time, which a busy machine may exceed
 		_, err := api.Pause(d.ctx("default"), &tasks.PauseTaskRequest{ContainerID: "web"})
 		return err == nil
 	})
 	_, err := api.Resume(d.ctx("default"), &tasks.ResumeTaskRequest{ContainerID: "web"})
 	d.must(err)
 	d.must(unix.Kill(pid, unix.SIGKILL))
-	eventually(t, soon, "the second exit", func() bool { return told(s)["web"].Status == "exited" })
+	eventually(t, soon, "the second exit", func() bool { return resolved(s)["web"].Status == "exited" })
 	d.endTask(d.ctx("default"), "web")
 	d.delete("default", "web")
 	d.run("other", "web", "sleep 1000")
 	eventually(t, soon, "the deletion and the other web", func() bool {
-		return len(r.of("web")) == 8 && told(s)["other/web"].Status == "running"
+		return len(r.of("web")) == 8 && resolved(s)["other/web"].Status == "running"
 	})
 	if d := cmp.Diff([]string{
 		"create web created", "start web running", "exit web exited code=3",
@@ -441,8 +440,9 @@ func TestContainerd(t *testing.T) {
 		t.Error(d)
 	}
 	d.run("default", "oom", "tail /dev/zero; exit 9")
-	eventually(t, soon, "the end for want of memory", func() bool { return told(s)["oom"].Status == "exited" })
-	// The kernel's notice and the exit come by two ways: the runtime passes them on in either order.
+	eventually(t, soon, "the end by OOM", func() bool { return resolved(s)["oom"].Status == "exited" })
+	// The kernel's notice and the exit arrive on different paths: the runtime reports them in
+	// either order.
 	eventually(t, soon, "what the runtime says of it", func() bool {
 		events := strings.Join(r.of("oom"), "\n")
 		return strings.Contains(events, "oom oom ") && strings.Contains(events, "exit oom exited code=")
@@ -455,13 +455,13 @@ func TestContainerd(t *testing.T) {
 	}, r.of("other/web")); d != "" {
 		t.Error(d)
 	}
-	if told(s)["web"].Name != "web" || told(s)["other/web"].Name != "other/web" {
-		t.Errorf("names: %+v", told(s))
+	if resolved(s)["web"].Name != "web" || resolved(s)["other/web"].Name != "other/web" {
+		t.Errorf("names: %+v", resolved(s))
 	}
 }
 
-// TestContainerdKilled kills containerd while a container ends, while another
-// one goes on and while names are read all the time.
+// TestContainerdKilled kills containerd while one container ends and another one runs, and reads
+// names all the time.
 func TestContainerdKilled(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t, withoutCRI)
@@ -485,7 +485,7 @@ func TestContainerdKilled(t *testing.T) {
 				return
 			case <-time.After(2 * time.Millisecond):
 			}
-			if c := told(s)[appID]; c.Pod != "train-0" || c.Name != "worker" || c.Status != "running" {
+			if c := resolved(s)[appID]; c.Pod != "train-0" || c.Name != "worker" || c.Status != "running" {
 				select {
 				case wrong <- fmt.Sprintf("%+v", c):
 				default:
@@ -495,15 +495,15 @@ func TestContainerdKilled(t *testing.T) {
 	})
 	for round := range 2 {
 		d.kill()
-		eventually(t, soon, "the state is told", func() bool { return state(s) != model.StateOK })
+		eventually(t, soon, "the state is reported", func() bool { return state(s) != model.StateOK })
 		if round == 0 {
 			d.must(unix.Kill(pid, unix.SIGKILL))
 		}
 		time.Sleep(200 * time.Millisecond)
 		d.start()
-		t.Logf("healed %v after it answered", eventually(t, soon, "it is followed again", func() bool { return state(s) == model.StateOK }))
+		t.Logf("healed %v after it answered", eventually(t, soon, "followed again", func() bool { return state(s) == model.StateOK }))
 		if round == 0 {
-			d.endTask(d.ctx("default"), "ends") // events come again
+			d.endTask(d.ctx("default"), "ends") // events arrive again
 			d.delete("default", "ends")
 			eventually(t, soon, "events", func() bool { return len(r.of("ends")) == 2 })
 		}
@@ -516,16 +516,16 @@ func TestContainerdKilled(t *testing.T) {
 	default:
 	}
 	ends := r.of("ends")
-	ends[0] = strings.TrimSuffix(ends[0], " R") // containerd tells of it late: after the list, or before
+	ends[0] = strings.TrimSuffix(ends[0], " R") // containerd reports it after the list or before
 	if d := cmp.Diff([]string{"exit ends exited code=137 signal=9", "delete ends exited"}, ends); d != "" {
 		t.Error(d)
 	}
 	if other := slices.Concat(r.of(appID), r.of(sandboxID), r.of("never")); other != nil {
-		t.Errorf("told of what did not change: %q", other)
+		t.Errorf("events of an unchanged container: %q", other)
 	}
 }
 
-// TestContainerdHangs stops containerd, which goes on taking connections.
+// TestContainerdHangs stops containerd. Its socket continues to accept connections.
 func TestContainerdHangs(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t, withoutCRI)
@@ -535,7 +535,7 @@ func TestContainerdHangs(t *testing.T) {
 	d.must(d.cmd.Process.Signal(unix.SIGSTOP))
 	t.Cleanup(func() { d.cmd.Process.Signal(unix.SIGCONT) })
 	took := eventually(t, checkEvery+callTimeout+soon, "stuck", func() bool { return state(s) == model.StateStuck })
-	if c := told(s)[appID]; c.Pod != "train-0" {
+	if c := resolved(s)[appID]; c.Pod != "train-0" {
 		t.Errorf("%+v", c)
 	}
 	d.must(d.cmd.Process.Signal(unix.SIGCONT))

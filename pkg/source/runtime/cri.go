@@ -15,16 +15,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// How often a CRI runtime is listed: one that tells no events, and one that does.
+// Intervals between lists of a CRI runtime, with and without events.
 const (
 	relistWithoutEvents = 5 * time.Second
 	relistWithEvents    = time.Minute
 )
 
-// cri follows the runtime at path through the Container Runtime Interface. Its
-// events are taken where they are told to all that listen; containerd before
-// 2.0 has one queue for all, and who reads it takes the kubelet's events away.
-// Without events, it is listed every 5 seconds.
+// cri follows the runtime at path through the Container Runtime Interface. It subscribes to events
+// unless the runtime is containerd before 2.0: that has one queue for all subscribers, so a second
+// subscriber would take the events of the kubelet. Without events, cri lists the containers every 5
+// seconds.
 func cri(path string, labels []string) driver {
 	return func(ctx context.Context, f feed) error {
 		c, err := dial(path)
@@ -32,22 +32,22 @@ func cri(path string, labels []string) driver {
 			return err
 		}
 		defer c.close()
-		d := &criDriver{feed: f, labels: labels, api: api.NewRuntimeServiceClient(c), told: map[string]criContainer{}}
+		d := &criDriver{feed: f, labels: labels, api: api.NewRuntimeServiceClient(c), statuses: map[string]criContainer{}}
 		return c.why(d.run(ctx))
 	}
 }
 
-// criDriver is one life of a connection to a CRI runtime.
+// criDriver is the state of one connection to a CRI runtime.
 type criDriver struct {
 	feed
 	labels  []string
 	api     api.RuntimeServiceClient
 	runtime string
-	// told is what was learnt of containers beyond lists.
-	told map[string]criContainer
+	// statuses holds the latest answer of status for each container.
+	statuses map[string]criContainer
 }
 
-// criContainer is what one call told of a container in a state.
+// criContainer holds the answer of status for a container, and the state at that time.
 type criContainer struct {
 	state   api.ContainerState
 	details model.Container
@@ -86,7 +86,7 @@ func (d *criDriver) run(ctx context.Context) error {
 		case e := <-received:
 			err = d.happened(ctx, e)
 		case end := <-ended:
-			// A runtime that tells none ends the stream in one of several ways.
+			// Runtimes without events end the stream with different errors.
 			if code := status.Code(end); code == codes.Unavailable || code == codes.Canceled {
 				return fmt.Errorf("events: %w", end)
 			}
@@ -114,7 +114,7 @@ func (d *criDriver) version(ctx context.Context) (*api.VersionResponse, error) {
 	return v, nil
 }
 
-// list tells all sandboxes and containers.
+// list reports all sandboxes and containers.
 func (d *criDriver) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -132,34 +132,34 @@ func (d *criDriver) list(ctx context.Context) error {
 		pods[p.GetId()] = p
 		all = append(all, d.sandbox(p, p.GetState()))
 	}
-	told := make(map[string]criContainer, len(containers.GetContainers()))
+	statuses := make(map[string]criContainer, len(containers.GetContainers()))
 	for i, m := range containers.GetContainers() {
 		if i >= maxContainers {
 			break
 		}
-		k, known := d.told[m.GetId()]
+		k, known := d.statuses[m.GetId()]
 		if !known || k.state != m.GetState() {
 			details, err := d.status(ctx, m.GetId())
 			if status.Code(err) == codes.NotFound {
-				continue // deleted since
+				continue // deleted meanwhile
 			}
 			if err != nil {
 				return err
 			}
 			k = criContainer{m.GetState(), details}
 		}
-		told[m.GetId()] = k
+		statuses[m.GetId()] = k
 		c := k.details
 		d.name(&c, m, podOrNil(pods[m.GetPodSandboxId()]))
 		all = append(all, c)
 	}
-	d.told = told
+	d.statuses = statuses
 	d.sync(all)
 	return nil
 }
 
-// status asks for what lists do not tell: times, the exit code, and, where the
-// runtime's verbose answer has them, process and devices.
+// status requests what lists do not contain: times, the exit code, and, if the verbose answer of
+// the runtime has them, process and devices.
 func (d *criDriver) status(ctx context.Context, id string) (model.Container, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -172,7 +172,7 @@ func (d *criDriver) status(ctx context.Context, id string) (model.Container, err
 	return c, nil
 }
 
-// criEvents are the events of the interface in our words.
+// criEvents maps the events of the interface to those of the model.
 var criEvents = map[api.ContainerEventType]model.EventType{
 	api.ContainerEventType_CONTAINER_CREATED_EVENT: model.EventCreate,
 	api.ContainerEventType_CONTAINER_STARTED_EVENT: model.EventStart,
@@ -180,7 +180,7 @@ var criEvents = map[api.ContainerEventType]model.EventType{
 	api.ContainerEventType_CONTAINER_DELETED_EVENT: model.EventDelete,
 }
 
-// happened tells one event, which brings the state of the whole pod.
+// happened reports one event, which contains the state of the whole pod.
 func (d *criDriver) happened(ctx context.Context, e *api.ContainerEventResponse) error {
 	id, pod := e.GetContainerId(), e.GetPodSandboxStatus()
 	out := model.Event{Type: criEvents[e.GetContainerEventType()], Time: nanos(e.GetCreatedAt())}
@@ -208,7 +208,7 @@ func (d *criDriver) happened(ctx context.Context, e *api.ContainerEventResponse)
 		d.name(&c, s, podOrNil(pod))
 		out.Container, known = c, true
 	}
-	if !known { // it was removed meanwhile, or the runtime could not say more
+	if !known { // it was removed meanwhile, or the runtime does not know its state
 		return d.list(ctx)
 	}
 	if out.Type == model.EventExit {

@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A podOf is a sandbox, as a list or an event tells of it.
+// A podOf is a sandbox in a list or in an event.
 type podOf interface {
 	GetId() string
 	GetMetadata() *api.PodSandboxMetadata
@@ -20,7 +20,7 @@ type podOf interface {
 	GetCreatedAt() int64
 }
 
-// podOrNil is p, or nil of no pod.
+// podOrNil returns p, or a nil interface if p is nil.
 func podOrNil[T any, P interface {
 	*T
 	podOf
@@ -32,7 +32,7 @@ func podOrNil[T any, P interface {
 	return p
 }
 
-// sandbox is the container that holds a pod's namespaces.
+// sandbox returns the container that holds the namespaces of a pod.
 func (d *criDriver) sandbox(p podOf, state api.PodSandboxState) model.Container {
 	m := p.GetMetadata()
 	c := model.Container{
@@ -48,7 +48,7 @@ func (d *criDriver) sandbox(p podOf, state api.PodSandboxState) model.Container 
 	return c
 }
 
-// A criNamed is a container, as a list or a status tells of it.
+// A criNamed is a container in a list or in a status.
 type criNamed interface {
 	GetId() string
 	GetMetadata() *api.ContainerMetadata
@@ -60,8 +60,8 @@ type criNamed interface {
 	GetCreatedAt() int64
 }
 
-// name adds to c what lists and statuses tell alike. pod may be nil; its labels
-// count more than the container's own.
+// name adds the fields to c that lists and statuses have in common. pod may be nil. Its labels
+// override the labels of the container.
 func (d *criDriver) name(c *model.Container, m criNamed, pod podOf) {
 	restarts := uint64(m.GetMetadata().GetAttempt())
 	c.ID, c.Runtime, c.Restarts = m.GetId(), d.runtime, &restarts
@@ -85,7 +85,7 @@ func (d *criDriver) name(c *model.Container, m criNamed, pod podOf) {
 	}[m.GetState()]
 }
 
-// times is what a status tells of a container's life.
+// times returns the start, the end and the exit code of a status.
 func times(s *api.ContainerStatus) model.Container {
 	c := model.Container{Started: nanos(s.GetStartedAt()), Finished: nanos(s.GetFinishedAt())}
 	if s.GetState() == api.ContainerState_CONTAINER_EXITED {
@@ -95,7 +95,7 @@ func times(s *api.ContainerStatus) model.Container {
 	return c
 }
 
-// parseInfo adds what the verbose answer tells, as containerd and CRI-O write it.
+// parseInfo adds the fields of the verbose answer, in the format of containerd and CRI-O.
 func parseInfo(c *model.Container, id string, b []byte) {
 	var info struct {
 		PID         int             `json:"pid"`
@@ -117,7 +117,7 @@ func parseInfo(c *model.Container, id string, b []byte) {
 	c.GPURequests = info.Config.gpuRequests(cdiAnnotated(c.GPURequests, info.Config.Annotations))
 }
 
-// nanos is a time in nanoseconds since 1970 that may not be set.
+// nanos converts a time in nanoseconds since 1970 that may not be set.
 func nanos(n int64) time.Time {
 	if n <= 0 {
 		return time.Time{}

@@ -22,9 +22,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fakeCRI is a fake of a CRI runtime, made of the interface's own types: no
-// CRI-O is to be had in a unit test. Containerd's real CRI plugin is tested in
-// the guest.
+// fakeCRI is a fake CRI runtime, made of the types of the interface, because CRI-O is not available
+// in a unit test. Containerd's real CRI plugin is tested in the guest.
 type fakeCRI struct {
 	api.UnimplementedRuntimeServiceServer
 	name, version string
@@ -95,8 +94,8 @@ func (f *fakeCRI) GetContainerEvents(_ *api.GetEventsRequest, s api.RuntimeServi
 	}
 }
 
-// tell sends an event with the state of the container.
-func (f *fakeCRI) tell(t api.ContainerEventType, id string) {
+// send sends an event with the state of the container.
+func (f *fakeCRI) send(t api.ContainerEventType, id string) {
 	f.mu.Lock()
 	e := &api.ContainerEventResponse{
 		ContainerId: id, ContainerEventType: t, CreatedAt: at(100).UnixNano(),
@@ -109,7 +108,7 @@ func (f *fakeCRI) tell(t api.ContainerEventType, id string) {
 	f.events <- e
 }
 
-// serve serves a gRPC server at a new socket below /tmp.
+// serve starts a gRPC server at a new socket below /tmp.
 func serve(t *testing.T, register func(*grpc.Server)) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "as-cri-")
@@ -187,8 +186,8 @@ func TestCRI(t *testing.T) {
 			AllDevices: true, GPURequests: []string{"0"},
 			Devices: []string{"/dev/infiniband/uverbs1"}, Status: "running", Restarts: &restarts, Created: at(2), Started: at(3),
 		},
-	}, told(s)); d != "" {
-		t.Fatalf("the first read, what is there:\n%s", d)
+	}, resolved(s)); d != "" {
+		t.Fatalf("the containers after the first read:\n%s", d)
 	}
 	r := record1(s)
 	set := func(id string, s *api.ContainerStatus) {
@@ -199,29 +198,29 @@ func TestCRI(t *testing.T) {
 		}
 	}
 	set("c2", criStatus("c2", api.ContainerState_CONTAINER_CREATED, 0))
-	f.tell(api.ContainerEventType_CONTAINER_CREATED_EVENT, "c2")
+	f.send(api.ContainerEventType_CONTAINER_CREATED_EVENT, "c2")
 	set("c2", criStatus("c2", api.ContainerState_CONTAINER_RUNNING, 0))
-	f.tell(api.ContainerEventType_CONTAINER_STARTED_EVENT, "c2")
-	eventually(t, soon, "the start with its process", func() bool { return told(s)["c2"].PID == 4242 })
+	f.send(api.ContainerEventType_CONTAINER_STARTED_EVENT, "c2")
+	eventually(t, soon, "the start with its process", func() bool { return resolved(s)["c2"].PID == 4242 })
 	set("c2", criStatus("c2", api.ContainerState_CONTAINER_EXITED, 137))
-	f.tell(api.ContainerEventType_CONTAINER_STOPPED_EVENT, "c2")
-	f.tell(api.ContainerEventType_CONTAINER_STOPPED_EVENT, "c2")
+	f.send(api.ContainerEventType_CONTAINER_STOPPED_EVENT, "c2")
+	f.send(api.ContainerEventType_CONTAINER_STOPPED_EVENT, "c2")
 	set("c2", nil)
-	f.tell(api.ContainerEventType_CONTAINER_DELETED_EVENT, "c2")
+	f.send(api.ContainerEventType_CONTAINER_DELETED_EVENT, "c2")
 	eventually(t, soon, "the deletion", func() bool { return len(r.of("c2")) == 4 })
 	if d := cmp.Diff([]string{
 		"create c2 created", "start c2 running", "exit c2 exited code=137 signal=9", "delete c2 exited",
 	}, r.of("c2")); d != "" {
 		t.Error(d)
 	}
-	// What it was given was told with its start.
-	if got := told(s)["c2"]; !got.AllDevices || len(got.GPURequests) != 1 || got.Pod != "train-0" || got.Name != "worker" || !got.Finished.Equal(at(4)) {
+	// The devices were reported with the start.
+	if got := resolved(s)["c2"]; !got.AllDevices || len(got.GPURequests) != 1 || got.Pod != "train-0" || got.Name != "worker" || !got.Finished.Equal(at(4)) {
 		t.Errorf("%+v", got)
 	}
 }
 
-// TestCRIWithoutEvents follows a runtime that tells none, and containerd 1.7,
-// which has them for one reader only.
+// TestCRIWithoutEvents follows a runtime without events, and containerd 1.7, which has events for
+// one reader only.
 func TestCRIWithoutEvents(t *testing.T) {
 	for _, name := range []string{"cri-o", "containerd"} {
 		t.Run(name, func(t *testing.T) {
@@ -253,14 +252,13 @@ func TestCRIWithoutEvents(t *testing.T) {
 	}
 }
 
-// TestCRIOfContainerdAPI is a socket that was taken for containerd's and serves
-// the CRI only.
+// TestCRIOfContainerdAPI follows a socket that is named as containerd's and serves only the CRI.
 func TestCRIOfContainerdAPI(t *testing.T) {
 	t.Parallel()
 	f := &fakeCRI{name: "odd", containers: map[string]*api.ContainerStatus{"c1": criStatus("c1", api.ContainerState_CONTAINER_RUNNING, 0)}}
 	s := open(t, Options{Sockets: []Socket{{"containerd", startCRI(t, f)}}})
 	listed(t, s)
-	if c := told(s)["c1"]; c.Runtime != "odd" || c.Pod != "train-0" {
+	if c := resolved(s)["c1"]; c.Runtime != "odd" || c.Pod != "train-0" {
 		t.Errorf("%+v", c)
 	}
 }
@@ -277,7 +275,7 @@ func TestCRIHostile(t *testing.T) {
 		}
 		s := open(t, Options{Sockets: []Socket{{"cri", startCRI(t, f)}}})
 		listed(t, s)
-		all := told(s)
+		all := resolved(s)
 		if c := all["c1"]; c.Name != "a?b?" || len(c.Runtime) > maxString || c.Status != "created" || !c.Created.IsZero() {
 			t.Errorf("%+v", c)
 		}
@@ -296,8 +294,8 @@ func TestCRIHostile(t *testing.T) {
 		if err == nil || snap.DeviceStates[0].State != model.StateFailed || len(snap.DeviceStates[0].Reason) > maxImage+100 {
 			t.Errorf("%v, %+v", err, snap.DeviceStates)
 		}
-		if told(s) == nil || len(told(s)) != 0 {
-			t.Errorf("%v", told(s))
+		if resolved(s) == nil || len(resolved(s)) != 0 {
+			t.Errorf("%v", resolved(s))
 		}
 	})
 	t.Run("slow", func(t *testing.T) {

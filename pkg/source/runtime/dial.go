@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// callTimeout is how long a runtime may take for one answer. Listing asks
-	// each container's shim.
+	// callTimeout is the deadline of one call. A list requests the state of each container from its
+	// shim, so listTimeout is longer.
 	callTimeout = 3 * time.Second
 	listTimeout = 30 * time.Second
-	// maxMessage is what containerd sends at most.
+	// maxMessage is the size limit of a message, the same as containerd's.
 	maxMessage = 16 << 20
 )
 
-// How often a runtime is asked whether it lives, and for a list to compare with.
-// A subscription is not confirmed, so the first list may miss what happened
-// before it held: another one follows soon.
+// Intervals of liveness checks and of lists. A runtime does not confirm a subscription, so the
+// first list may miss what happened before the subscription took effect: a second list follows
+// soon.
 const (
 	checkEvery  = 5 * time.Second
 	recheck     = time.Second
 	relistEvery = 5 * time.Minute
-	// relistQuiet is how long an event may take that a list was faster than.
+	// relistQuiet is the assumed maximum delay of an event behind a list that shows its effect.
 	relistQuiet   = 50 * time.Millisecond
 	relistLongest = time.Second
 )
@@ -39,11 +39,11 @@ const (
 // conn is a connection to a runtime's gRPC server.
 type conn struct {
 	*grpc.ClientConn
-	dialed atomic.Pointer[error] // why the socket could not be dialed
+	dialed atomic.Pointer[error] // error of dialing the socket
 }
 
-// dial makes a connection for one life of a runtime: the first call dials, and
-// when it breaks the driver ends.
+// dial connects to the gRPC server at path. The first call dials. When the connection breaks, the
+// driver ends.
 func dial(path string) (*conn, error) {
 	c := &conn{}
 	var err error
@@ -67,7 +67,7 @@ func dial(path string) (*conn, error) {
 	return c, nil
 }
 
-// why is err, or what the socket said when that is the reason for it.
+// why returns the error of dialing the socket if that caused err, else err.
 func (c *conn) why(err error) error {
 	if dialed := c.dialed.Load(); dialed != nil && status.Code(err) == codes.Unavailable {
 		return *dialed
@@ -75,5 +75,5 @@ func (c *conn) why(err error) error {
 	return err
 }
 
-// close ends the connection; that it was broken already is no news.
+// close closes the connection. It may be broken already.
 func (c *conn) close() { _ = c.Close() }

@@ -16,24 +16,23 @@ import (
 )
 
 const (
-	dockerDeadline = 10 * time.Second // of a call
+	dockerDeadline = 10 * time.Second // per call
 	dockerPing     = 30 * time.Second
-	dockerAgain    = 5 * time.Minute // a list, should an event have been lost
+	dockerAgain    = 5 * time.Minute // list, because an event may have been lost
 	dockerWorkers  = 4
-	// The engine drops events without a word when nobody takes them for 100 ms,
-	// so they are taken at once and wait here.
+	// The engine silently drops events that are not received within 100 ms, so they are received at
+	// once and queued.
 	dockerQueue = 4096
 )
 
-var errDockerEvents = errors.New("events came faster than they could be followed")
+var errDockerEvents = errors.New("events came faster than they could be handled")
 
-// docker follows an engine that serves the Docker Engine API on the Unix socket
-// path: Docker itself (API 1.40 and later) or podman. It subscribes to /events,
-// asks /containers/json and once /containers/ID/json of each; from then on it
-// inspects a container when that is created or started. A /_ping every 30 s
-// notices an engine that hangs. Of the containers' labels those in labels are
-// kept. Devices that a device request asks for (--gpus) have no path and are
-// not told.
+// docker follows an engine that serves the Docker Engine API on the Unix socket path: Docker itself
+// (API 1.40 and later) or podman. It subscribes to /events, then requests /containers/json, and
+// /containers/ID/json of each container. Later it inspects a container when it is created or
+// started. A /_ping every 30 s detects an engine that hangs. It keeps those labels of the
+// containers that labels lists. Devices of a device request (--gpus) have no path and are not
+// reported.
 func docker(path string, labels []string) driver {
 	return func(ctx context.Context, f feed) error {
 		d := &dockerEngine{
@@ -54,9 +53,9 @@ type dockerEngine struct {
 	again    time.Duration
 	api      *client.Client
 	bodies   *dockerBodies
-	// queue holds the events that came and were not handled yet.
+	// queue holds the events that were received and not handled yet.
 	queue <-chan events.Message
-	// forged are the containers whose events may tell a wrong exit code.
+	// forged lists the containers with a label that may replace the exit code in their events.
 	forged map[string]bool
 }
 
@@ -112,7 +111,7 @@ func (d *dockerEngine) call(ctx context.Context, f func(context.Context) error) 
 	return f(ctx)
 }
 
-// pings notices an engine that hangs; the first one agrees on a version of the API.
+// pings detects an engine that hangs. The first call negotiates the version of the API.
 func (d *dockerEngine) pings(ctx context.Context) error {
 	return d.call(ctx, func(ctx context.Context) error {
 		if _, err := d.api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
@@ -125,13 +124,14 @@ func (d *dockerEngine) pings(ctx context.Context) error {
 	})
 }
 
-// subscribe asks for the events from now on, into the queue. Why that was closed is in why.
+// subscribe requests the events from now on, into the queue. The error that closed the queue is
+// sent to why.
 func (d *dockerEngine) subscribe(ctx context.Context) (why <-chan error, err error) {
-	// podman says died and remove. Without this list, each health check would
-	// send three events.
+	// podman names the events died and remove. Without this filter, each health check would cause
+	// three events.
 	filter := make(client.Filters).Add("type", string(events.ContainerEventType)).Add("event",
 		"create", "start", "die", "died", "oom", "pause", "unpause", "rename", "destroy", "remove", "health_status")
-	// The answer begins before the subscription does: since closes the gap.
+	// The answer begins before the subscription takes effect: since closes the gap.
 	now := time.Now()
 	since := fmt.Sprintf("%d.%09d", now.Unix(), now.Nanosecond())
 	stream := d.api.Events(ctx, client.EventsListOptions{Since: since, Filters: filter})

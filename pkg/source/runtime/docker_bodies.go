@@ -13,20 +13,20 @@ import (
 	"time"
 )
 
-// dockerMaxBody is what may be read of an answer, and of /events from one event
-// to the next. The list of 5,000 containers is about 10 MB.
+// dockerMaxBody is the size limit of an answer, and of /events between two events. The list of
+// 5,000 containers is about 10 MB.
 const dockerMaxBody = 64 << 20
 
 var errDockerBody = errors.New("the answer is larger than 64 MiB")
 
-// dockerBodies dials the socket and bounds what is read of each answer, which
-// the client library does not.
+// dockerBodies dials the socket and limits the size of each answer. The client library does not
+// limit it.
 type dockerBodies struct {
 	*http.Transport
-	dialed atomic.Pointer[error] // why the socket could not be dialed: the library hides it
+	dialed atomic.Pointer[error] // error of dialing the socket, which the library hides
 	events atomic.Pointer[dockerBody]
-	// podman says that it is Podman who answers: /_ping has this header. Asked
-	// for its version it would ask the package manager for that of its parts.
+	// podman is true if Podman answers: its /_ping has a header for that. A request for the version
+	// would make Podman query the package manager.
 	podman atomic.Bool
 }
 
@@ -49,7 +49,7 @@ func newDockerBodies(path string, deadline time.Duration) *dockerBodies {
 	return b
 }
 
-// RoundTrip is that of http.RoundTripper.
+// RoundTrip implements http.RoundTripper.
 func (b *dockerBodies) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := b.Transport.RoundTrip(r)
 	if err != nil {
@@ -66,7 +66,7 @@ func (b *dockerBodies) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// refill is to be called after each event.
+// refill resets the size limit after an event.
 func (b *dockerBodies) refill() {
 	if body := b.events.Load(); body != nil {
 		body.read.Store(0)

@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// dockerInspected is a container as /containers/ID/json tells it.
+// dockerInspected converts the answer of /containers/ID/json.
 func dockerInspected(i *container.InspectResponse, runtime string, labels []string) model.Container {
 	restarts := uint64(max(i.RestartCount, 0))
 	c := model.Container{
@@ -50,7 +50,7 @@ func dockerInspected(i *container.InspectResponse, runtime string, labels []stri
 	return c
 }
 
-// dockerListed is a container as /containers/json tells it.
+// dockerListed converts an entry of /containers/json.
 func dockerListed(s *container.Summary, runtime string, labels []string) model.Container {
 	c := model.Container{
 		ID: s.ID, Runtime: runtime, Image: s.Image, ImageID: s.ImageID,
@@ -69,9 +69,9 @@ func dockerListed(s *container.Summary, runtime string, labels []string) model.C
 	return c
 }
 
-// dockerIdentity names c. The labels with which dockershim and cri-dockerd mark
-// a pod's containers count in those that are named as theirs: k8s_CONTAINER_POD….
-// An image can bring labels but cannot choose the name of a container.
+// dockerIdentity sets the name of c. It uses the pod labels of dockershim and cri-dockerd only if
+// the name of the container has their format, k8s_CONTAINER_POD…: an image can bring labels but
+// cannot choose the name of a container.
 func dockerIdentity(c *model.Container, name string, labels map[string]string) {
 	c.Name = strings.TrimPrefix(name, "/")
 	pod, namespace := labels["io.kubernetes.pod.name"], labels["io.kubernetes.pod.namespace"]
@@ -83,7 +83,7 @@ func dockerIdentity(c *model.Container, name string, labels map[string]string) {
 	c.Name = labels["io.kubernetes.container.name"]
 }
 
-// dockerStatus puts the states of Docker and podman into our words.
+// dockerStatus maps the states of Docker and podman to those of the model.
 func dockerStatus(s container.ContainerState) model.ContainerStatus {
 	switch s {
 	case container.StateCreated, "configured", "initialized":
@@ -98,7 +98,7 @@ func dockerStatus(s container.ContainerState) model.ContainerStatus {
 	return ""
 }
 
-// dockerHealth is empty for what is not a state of health.
+// dockerHealth returns a state of health, empty for any other value.
 func dockerHealth(s container.HealthStatus) string {
 	switch s {
 	case container.Healthy, container.Unhealthy, container.Starting:
@@ -107,7 +107,7 @@ func dockerHealth(s container.HealthStatus) string {
 	return ""
 }
 
-// dockerTime is zero for what is not a time.
+// dockerTime parses a time. It returns zero if s is not a time.
 func dockerTime(s string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil || t.Year() <= 1 {

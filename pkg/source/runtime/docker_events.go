@@ -14,9 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// handle tells what an event of /events says. What the engine answers when it
-// is asked about a container may be ahead of its events: an event is believed
-// in what it is about.
+// handle reports one event of /events. The answer to an inspection may be newer than the events
+// received: for the field that an event is about, the event is used.
 func (d *dockerEngine) handle(ctx context.Context, m events.Message) {
 	if m.Type != events.ContainerEventType || !isID(m.Actor.ID) {
 		return
@@ -45,10 +44,10 @@ func (d *dockerEngine) handle(ctx context.Context, m events.Message) {
 	case "health_status":
 		e.Type, e.Container = model.EventHealth, d.named(m)
 		e.Container.Health = dockerHealth(container.HealthStatus(detail))
-		if e.Container.Health == "" { // podman says it elsewhere
+		if e.Container.Health == "" { // the event of podman does not contain it
 			e.Container.Health = d.learn(ctx, m).Health
 		}
-	case "rename": // to be created once more tells nothing but the name
+	case "rename": // a second create event changes only the name
 		e.Type, e.Container = model.EventCreate, d.named(m)
 	case "destroy", "remove":
 		delete(d.forged, m.Actor.ID)
@@ -59,8 +58,8 @@ func (d *dockerEngine) handle(ctx context.Context, m events.Message) {
 	d.feed.event(e)
 }
 
-// started is the container of a start at a time. The engine may tell of a later
-// run of it already, or of the end of this one.
+// started returns the container of a start event. The engine may already report a later run of the
+// container, or the end of this run.
 func (d *dockerEngine) started(ctx context.Context, m events.Message, at time.Time) model.Container {
 	c := d.learn(ctx, m)
 	if c.Started.IsZero() || c.Started.After(at) {
@@ -70,21 +69,21 @@ func (d *dockerEngine) started(ctx context.Context, m events.Message, at time.Ti
 	return c
 }
 
-// learn asks for the container of an event. Of one that cannot be inspected,
-// because it is gone for instance, is told what the event says.
+// learn inspects the container of an event. If that fails, for instance because the container is
+// gone, it returns the fields of the event.
 func (d *dockerEngine) learn(ctx context.Context, m events.Message) model.Container {
 	c, err := d.inspect(ctx, m.Actor.ID)
 	if err != nil {
 		c = d.named(m)
 		c.Labels = pick(d.labels, m.Actor.Attributes)
-		delete(c.Labels, "name") // those of the engine stand in their places
+		delete(c.Labels, "name") // the engine overwrites these two labels in the attributes
 		delete(c.Labels, "image")
 	}
 	return c
 }
 
-// named is what an event says of its container: the engine copies the labels
-// into the attributes.
+// named returns the container with the fields of the event. The engine copies the labels into the
+// attributes.
 func (d *dockerEngine) named(m events.Message) model.Container {
 	a := m.Actor.Attributes
 	c := model.Container{ID: m.Actor.ID, Runtime: d.runtime, Image: a["image"]}
@@ -92,15 +91,15 @@ func (d *dockerEngine) named(m events.Message) model.Container {
 	return c
 }
 
-// suspect remembers a container that has a label exitCode: Docker copies it over
-// the attribute of that name.
+// suspect notes a container that has a label exitCode: Docker overwrites the attribute exitCode
+// with it.
 func (d *dockerEngine) suspect(id string, labels map[string]string) {
 	if _, ok := labels["exitCode"]; ok && d.runtime == model.RuntimeDocker && len(d.forged) < maxContainers {
 		d.forged[id] = true
 	}
 }
 
-// exitCode is nil when it is not known for certain.
+// exitCode returns the exit code of an exit event, nil if it is not certain.
 func (d *dockerEngine) exitCode(ctx context.Context, m events.Message, at time.Time) *uint32 {
 	if d.forged[m.Actor.ID] {
 		c, err := d.inspect(ctx, m.Actor.ID)

@@ -33,11 +33,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fakeEngine is not an engine. It answers as the Docker Engine API's types say,
-// where a real one cannot be made to behave as badly as a test needs.
+// fakeEngine answers with the types of the Docker Engine API, for tests that a real engine cannot
+// be made to fail.
 type fakeEngine struct {
 	socket string
-	api    string // the highest version it speaks
+	api    string // the highest supported version
 	server *httptest.Server
 	over   chan struct{}
 
@@ -46,7 +46,7 @@ type fakeEngine struct {
 	calls      map[string]int
 	filters    string
 	streams    []chan string
-	// handle answers instead of the engine where it is not nil and says so.
+	// handle answers instead of the engine if it is set and returns true.
 	handle func(w http.ResponseWriter, r *http.Request) bool
 }
 
@@ -174,7 +174,7 @@ func (e *fakeEngine) stream() chan string {
 	return e.streams[len(e.streams)-1]
 }
 
-// send sends an event to the last that subscribed.
+// send sends an event to the latest subscriber.
 func (e *fakeEngine) send(action, id string, at time.Time, attributes ...string) {
 	m := events.Message{
 		Type: "container", Action: events.Action(action), Time: at.Unix(), TimeNano: at.UnixNano(),
@@ -219,12 +219,12 @@ func (e *fakeEngine) drop(id string) {
 	delete(e.containers, id)
 }
 
-// driver is docker with less patience.
+// driver is docker with shorter time limits.
 func (e *fakeEngine) driver(deadline time.Duration) driver {
-	return func(ctx context.Context, f feed) error { return impatient(f, deadline).follow(ctx, e.socket) }
+	return func(ctx context.Context, f feed) error { return withDeadline(f, deadline).follow(ctx, e.socket) }
 }
 
-func impatient(f feed, deadline time.Duration) *dockerEngine {
+func withDeadline(f feed, deadline time.Duration) *dockerEngine {
 	return &dockerEngine{
 		feed: f, runtime: "docker", labels: []string{"app"},
 		deadline: deadline, ping: 100 * time.Millisecond, again: time.Hour,
@@ -249,7 +249,7 @@ func (nothing) sync([]model.Container) {}
 func (nothing) event(model.Event)      {}
 func (nothing) knows(string) bool      { return false }
 
-// TestDockerOrder: what an engine answers is ahead of the events it has sent.
+// TestDockerOrder inspects containers in a newer state than the events received.
 func TestDockerOrder(t *testing.T) {
 	t.Parallel()
 	e := newFakeEngine(t)
@@ -271,7 +271,7 @@ func TestDockerOrder(t *testing.T) {
 		t.Errorf("after all %+v", c)
 	}
 
-	// Created, gone, and never to be inspected.
+	// Created and removed, so every inspection fails.
 	gone := fmt.Sprintf("%064d", 2)
 	e.send("create", gone, at(70), "app", "x", "secret", "y")
 	e.send("start", gone, at(71))
@@ -284,7 +284,7 @@ func TestDockerOrder(t *testing.T) {
 	e.send("destroy", gone, at(73))
 	f.lived(gone, "create", "start", "oom", "exit 193", "delete")
 
-	// Health by event; podman's has none in it.
+	// Health by event; the event of podman does not contain it.
 	health := func(s container.HealthStatus) func(*container.InspectResponse) {
 		return func(c *container.InspectResponse) { c.State.Health = &container.Health{Status: s} }
 	}
@@ -299,14 +299,14 @@ func TestDockerOrder(t *testing.T) {
 	e.put(3, "running", at(80), time.Time{}, health("healthy"))
 	e.send("health_status", well, at(84))
 
-	// What is unknown means nothing, as does what is not a container.
+	// Unknown events and events of other objects are ignored.
 	for _, action := range []string{"", "update", "exec_die", "resize", "health", "diet", "\x00", "kill", "stop", "restart"} {
 		e.send(action, well, at(85), "exitCode", "9")
 	}
 	last := e.stream()
 	last <- `{"Type":"network","Action":"die","Actor":{"ID":"` + well + `"}}` + "\n"
 	last <- `{"Type":"container","Action":"die","Actor":{"ID":"../../` + well[6:] + `"}}` + "\n{}\n\x1e null []\n"
-	f.wait("another subscription", func() bool { return e.stream() != last }) // the last line was no event
+	f.wait("another subscription", func() bool { return e.stream() != last }) // the last line is no event
 	e.send("die", well, at(90), "exitCode", "-1")
 	f.lived(well, "create", "start", "health healthy", "health unhealthy", "health healthy", "exit")
 	if want := "died"; !strings.Contains(e.filters, want) || strings.Contains(e.filters, "exec") {
@@ -314,7 +314,7 @@ func TestDockerOrder(t *testing.T) {
 	}
 }
 
-// TestDockerGap: the events end right after the list.
+// TestDockerGap has the events end right after the list.
 func TestDockerGap(t *testing.T) {
 	t.Parallel()
 	e := newFakeEngine(t)
@@ -332,12 +332,12 @@ func TestDockerGap(t *testing.T) {
 	f.lived(comes, "create reconciled", "start reconciled")
 	f.lived(stays, "create reconciled", "start reconciled")
 
-	// Events between the subscription and the list, some of them of containers
-	// that the list does not have.
+	// Events between the subscription and the list, some of them of containers that are not in the
+	// list.
 	e.intercept(func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path == "/containers/json" {
 			now := time.Now()
-			e.send("die", goes, now, "exitCode", "1") // was told already
+			e.send("die", goes, now, "exitCode", "1") // a duplicate
 			e.send("destroy", goes, now)
 			e.send("create", fmt.Sprintf("%064d", 5), now)
 			e.send("die", stays, at.Add(-time.Second), "exitCode", "1")
@@ -355,8 +355,8 @@ func TestDockerGap(t *testing.T) {
 	f.lived(stays, "create reconciled", "start reconciled")
 }
 
-// TestDockerCodes: exits that happen while a list is made keep their codes, in a
-// list that is made again and in that of the next connection.
+// TestDockerCodes checks that exits during a list keep their codes, in a repeated list and in that
+// of the next connection.
 func TestDockerCodes(t *testing.T) {
 	t.Parallel()
 	for name, reconnect := range map[string]bool{"again": false, "reconnect": true} {
@@ -384,7 +384,7 @@ func TestDockerCodes(t *testing.T) {
 			f.lived(forger, "create", "start reconciled")
 			e.intercept(func(_ http.ResponseWriter, r *http.Request) bool {
 				if r.URL.Path == "/events" {
-					armed.Store(true) // no list is made on the stream that was closed
+					armed.Store(true) // no list is requested on the closed stream
 				}
 				if r.URL.Path != "/containers/json" || !armed.CompareAndSwap(true, false) {
 					return false
@@ -394,7 +394,7 @@ func TestDockerCodes(t *testing.T) {
 				e.drop(gone)
 				if !reconnect {
 					e.drop(forger)
-					e.send("die", forger, now, "exitCode", "99") // its label's
+					e.send("die", forger, now, "exitCode", "99") // that of its label
 					e.send("destroy", forger, now)
 				}
 				e.put(2, "running", ms(2), ms(1), func(c *container.InspectResponse) { c.State.Pid = 2002 })
@@ -440,8 +440,8 @@ func TestDockerCodes(t *testing.T) {
 	}
 }
 
-// TestDockerBad: an engine that hangs or talks nonsense is left, and leaves
-// nothing behind.
+// TestDockerBad checks that the driver ends if an engine hangs or sends invalid answers, and leaks
+// nothing.
 func TestDockerBad(t *testing.T) {
 	t.Parallel()
 	at := time.Now().Add(-time.Minute)
@@ -473,7 +473,7 @@ func TestDockerBad(t *testing.T) {
 			e.intercept(c.handle)
 			deadline := 10 * time.Second
 			if strings.Contains(name, "hang") {
-				deadline = 5 * time.Second // of what does not hang, on a busy machine
+				deadline = 5 * time.Second // for an engine that does not hang, on a busy machine
 			}
 			if err := e.try(t, nothing{}, deadline); !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %q, want %q", err, c.want)
@@ -525,7 +525,7 @@ func TestDockerBad(t *testing.T) {
 				}
 			}()
 		}}, sent: &sent}
-		f.engine = impatient(f, time.Minute)
+		f.engine = withDeadline(f, time.Minute)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		if err := f.engine.follow(ctx, e.socket); !errors.Is(err, errDockerEvents) {
@@ -551,8 +551,7 @@ func (b *blocked) event(e model.Event) {
 	b.feed.event(e)
 }
 
-// TestDockerInspectFails: a container that cannot be inspected costs its
-// details, no more.
+// TestDockerInspectFails checks that a container without inspection lacks only its details.
 func TestDockerInspectFails(t *testing.T) {
 	t.Parallel()
 	e := newFakeEngine(t)
@@ -564,7 +563,7 @@ func TestDockerInspectFails(t *testing.T) {
 		switch {
 		case strings.Contains(r.URL.Path, stuck):
 			return hang(w, r)
-		case strings.Contains(r.URL.Path, odd): // of another
+		case strings.Contains(r.URL.Path, odd): // of another container
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			json.NewEncoder(w).Encode(e.containers[well])
@@ -590,8 +589,8 @@ func TestDockerInspectFails(t *testing.T) {
 	}
 }
 
-// TestDockerMany: 5,000 containers are listed with one call each, and none
-// later.
+// TestDockerMany checks that 5,000 containers are listed with one call each, and that no call
+// follows.
 func TestDockerMany(t *testing.T) {
 	e := newFakeEngine(t)
 	at := time.Now().Add(-time.Minute)
@@ -618,7 +617,7 @@ func TestDockerMany(t *testing.T) {
 	}
 }
 
-// TestDockerVersions: the version is agreed on. Docker 29 speaks 1.44 and later.
+// TestDockerVersions checks that the version is negotiated. Docker 29 supports 1.44 and later.
 func TestDockerVersions(t *testing.T) {
 	t.Parallel()
 	for api, want := range map[string]string{"1.41": "1.41", "1.52": "1.52", "1.99": client.MaxAPIVersion} {
@@ -638,7 +637,7 @@ func TestDockerVersions(t *testing.T) {
 		select {
 		case v := <-got:
 			if v != want {
-				t.Errorf("the engine speaks %s, was asked in %s", api, v)
+				t.Errorf("the engine supports %s, the request used %s", api, v)
 			}
 		case <-time.After(soon):
 			t.Errorf("%s: no list", api)
@@ -646,7 +645,7 @@ func TestDockerVersions(t *testing.T) {
 	}
 }
 
-// TestDockerPods: the labels of dockershim and cri-dockerd.
+// TestDockerPods checks the labels of dockershim and cri-dockerd.
 func TestDockerPods(t *testing.T) {
 	labels := map[string]string{
 		"io.kubernetes.pod.name": "p", "io.kubernetes.pod.namespace": "ns", "io.kubernetes.pod.uid": "u",
@@ -661,7 +660,7 @@ func TestDockerPods(t *testing.T) {
 	}{
 		{"/k8s_main_p_ns_u_0", labels, "ns p u main false"},
 		{"/k8s_POD_p_ns_u_0", sandbox, "ns p u POD true"},
-		{"/web", labels, "   web false"}, // labels of its image
+		{"/web", labels, "   web false"}, // the labels come from its image
 		{"/k8s_mine", nil, "   k8s_mine false"},
 	} {
 		i := &container.InspectResponse{Name: c.name, Config: &container.Config{Labels: c.labels}}
@@ -672,7 +671,7 @@ func TestDockerPods(t *testing.T) {
 	}
 }
 
-// TestDockerBody: what never ends is cut; events are counted one by one.
+// TestDockerBody checks that an endless answer is cut, and that the limit holds per event.
 func TestDockerBody(t *testing.T) {
 	endless := func(string) *dockerBodies {
 		b := newDockerBodies("", time.Second)
@@ -693,7 +692,7 @@ type forever struct{}
 
 func (forever) Read(p []byte) (int, error) { return len(p), nil }
 
-// FuzzDockerInspect: whatever an engine says of a container does no harm.
+// FuzzDockerInspect checks the limits of a container for any answer of an engine.
 func FuzzDockerInspect(f *testing.F) {
 	f.Add([]byte(`{"Id":"a","Created":"2026-01-01T00:00:00Z","Name":"/k8s_a","RestartCount":-1,"State":{"Status":"exited","ExitCode":-1,
 		"StartedAt":"2026-01-01T00:00:00Z","Health":{"Status":"x"}},"Config":{"Image":"\ud800","Labels":{"a":"\u0000"}},
@@ -712,7 +711,7 @@ func FuzzDockerInspect(f *testing.F) {
 	})
 }
 
-// FuzzDockerEvents: nor does what it says in its events.
+// FuzzDockerEvents checks the limits of a container for any event of an engine.
 func FuzzDockerEvents(f *testing.F) {
 	id := strings.Repeat("a", 64)
 	f.Add([]byte(`{"Type":"container","Action":"die","Actor":{"ID":"` + id + `","Attributes":{"exitCode":"137"}},"timeNano":1}`))

@@ -17,17 +17,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// sync tells the list and what came in meanwhile. Of containers that are known,
-// the events tell what they do, codes included, and the list adds names; of the
-// others the list tells what they do, which may be ahead of their events.
+// sync reports the list and the events queued meanwhile. For containers that are known, the events
+// determine the state and the exit code, and the list adds names. For other containers the list
+// determines the state, which may be newer than their events.
 func (d *dockerEngine) sync(ctx context.Context) error {
 	all, err := d.list(ctx)
 	if err != nil {
 		return err
 	}
 	var later []events.Message
-	touched := map[string]bool{} // whether it exists after the last event of its life
-	outdated := map[string]int{} // how many of later are of an earlier life
+	touched := map[string]bool{} // whether it exists after the last event that creates, starts, ends or removes it
+	outdated := map[string]int{} // number of entries of later that belong to an earlier run
 	for range len(d.queue) {
 		m := <-d.queue
 		id, action := m.Actor.ID, m.Action
@@ -40,7 +40,7 @@ func (d *dockerEngine) sync(ctx context.Context) error {
 				outdated[id] = len(later)
 				continue
 			}
-		case events.ActionOOM: // which is told before the end that it brings
+		case events.ActionOOM: // which precedes the exit that it causes
 			if known {
 				d.handle(ctx, m)
 				continue
@@ -55,7 +55,7 @@ func (d *dockerEngine) sync(ctx context.Context) error {
 		if ok && !alive {
 			continue
 		}
-		if ok { // what it does was told
+		if ok { // its events determine the state
 			c.Status, c.PID, c.Health, c.Started = "", 0, "", time.Time{}
 		}
 		kept, exists[c.ID] = append(kept, c), true
@@ -75,8 +75,8 @@ func (d *dockerEngine) sync(ctx context.Context) error {
 	return nil
 }
 
-// list asks for all containers and inspects each, a few at a time. One that
-// cannot be inspected is told as the list tells it.
+// list requests all containers and inspects each, a few at a time. If an inspection fails, it uses
+// the entry of the list.
 func (d *dockerEngine) list(ctx context.Context) ([]model.Container, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*d.deadline)
 	defer cancel()
@@ -106,7 +106,7 @@ func (d *dockerEngine) list(ctx context.Context) ([]model.Container, error) {
 		d.suspect(c.ID, c.Labels)
 		if i < maxContainers {
 			next <- i
-		} else { // more than are kept: to be counted
+		} else { // exceeds the limit: it is only counted
 			all[i] = dockerListed(c, d.runtime, d.labels)
 		}
 	}
@@ -115,7 +115,7 @@ func (d *dockerEngine) list(ctx context.Context) ([]model.Container, error) {
 	return slices.DeleteFunc(all, func(c model.Container) bool { return c.ID == "" }), nil
 }
 
-// inspect says what a container is now.
+// inspect returns the current state of a container.
 func (d *dockerEngine) inspect(ctx context.Context, id string) (c model.Container, err error) {
 	err = d.call(ctx, func(ctx context.Context) error {
 		answer, err := d.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
@@ -123,7 +123,7 @@ func (d *dockerEngine) inspect(ctx context.Context, id string) (c model.Containe
 			return err
 		}
 		if answer.Container.ID != id {
-			return fmt.Errorf("asked for container %s, was told of %q", id, answer.Container.ID)
+			return fmt.Errorf("requested container %s, received %q", id, answer.Container.ID)
 		}
 		c = dockerInspected(&answer.Container, d.runtime, d.labels)
 		return nil

@@ -30,8 +30,8 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// liveEngine is a real engine of the test's own: its own directories, socket
-// and mount namespace, no network.
+// liveEngine is a real engine of the test: with its own directories, socket and mount namespace,
+// without network.
 type liveEngine struct {
 	t      *testing.T
 	dir    string
@@ -49,7 +49,7 @@ func newLiveEngine(t *testing.T, debian, program string) *liveEngine {
 	if err != nil {
 		t.Fatalf("%v: install the Debian package %s", err, debian)
 	}
-	dir, err := os.MkdirTemp("", "e") // sockets need short paths
+	dir, err := os.MkdirTemp("", "e") // the path of a socket has a limit
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func (e *liveEngine) start() {
 	e.cmd.Env = append(os.Environ(), e.env...)
 	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
 	e.cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
-	e.cmd.WaitDelay = 100 * time.Millisecond // containers may hold the pipe of the log
+	e.cmd.WaitDelay = 100 * time.Millisecond // containers may keep the pipe of the log open
 	if err := e.cmd.Start(); err != nil {
 		e.t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func (e *liveEngine) start() {
 	}
 }
 
-// kill ends the engine without a chance to say so.
+// kill kills the engine.
 func (e *liveEngine) kill() {
 	e.cmd.Process.Kill()
 	e.cmd.Wait()
@@ -110,7 +110,7 @@ func (e *liveEngine) end() {
 	kill.Stop()
 }
 
-// importImage makes the image "box" of busybox alone, with a label.
+// importImage creates the image "box" with busybox alone and a label.
 func (e *liveEngine) importImage() {
 	e.t.Helper()
 	path, err := exec.LookPath("busybox")
@@ -132,7 +132,7 @@ func (e *liveEngine) importImage() {
 		w.WriteHeader(&tar.Header{Name: "bin/" + n, Typeflag: tar.TypeSymlink, Linkname: "busybox"})
 	}
 	w.Close()
-	// The image poses as a pod's.
+	// The labels of the image imitate those of a pod.
 	answer, err := e.api.ImageImport(e.t.Context(), client.ImageImportSource{Source: &b, SourceName: "-"}, "box",
 		client.ImageImportOptions{Changes: []string{
 			"LABEL io.kubernetes.pod.name=victim io.kubernetes.pod.namespace=prod io.kubernetes.container.name=main",
@@ -178,7 +178,7 @@ func (e *liveEngine) must(_ any, err error) {
 	}
 }
 
-// truth is what the engine itself says, asked and read without the library.
+// truth returns the state in the engine's own API, read without the library.
 func (e *liveEngine) truth() map[string]string {
 	e.t.Helper()
 	c := http.Client{Transport: &http.Transport{
@@ -218,7 +218,7 @@ func (e *liveEngine) truth() map[string]string {
 	return out
 }
 
-// follower drives the driver into a registry, as the Source does.
+// follower connects the driver to a registry, as the Source does.
 type follower struct {
 	t     *testing.T
 	r     *registry
@@ -285,7 +285,7 @@ func brief(e model.Event) string {
 	return s
 }
 
-// wait waits for what to be true.
+// wait waits for a condition.
 func (f *follower) wait(what string, ok func() bool) {
 	f.t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
@@ -295,7 +295,8 @@ func (f *follower) wait(what string, ok func() bool) {
 	}
 }
 
-// pauses pauses a container. Runc soon gives up freezing: a busy machine takes longer.
+// pauses pauses a container. runc gives up freezing after a short time, which a busy machine may
+// exceed.
 func (f *follower) pauses(e *liveEngine, id string) {
 	f.t.Helper()
 	f.wait("the pause", func() bool {
@@ -315,7 +316,7 @@ func (f *follower) container(id string) (c model.Container) {
 	return c
 }
 
-// catches says whether a process has a handler for a signal.
+// catches reports whether a process has a handler for a signal.
 func catches(pid int, s unix.Signal) bool {
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	_, mask, _ := strings.Cut(string(status), "SigCgt:")
@@ -324,7 +325,7 @@ func catches(pid int, s unix.Signal) bool {
 	return n&(1<<(s-1)) != 0
 }
 
-// life is what was told of a container.
+// life returns the events of a container in short form.
 func (f *follower) life(id string) (events []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -340,7 +341,7 @@ func (f *follower) life(id string) (events []string) {
 func (f *follower) lived(id string, want ...string) {
 	f.t.Helper()
 	f.wait(strings.Join(want, ", "), func() bool { return len(f.life(id)) >= len(want) })
-	time.Sleep(50 * time.Millisecond) // for what should not come
+	time.Sleep(50 * time.Millisecond) // for unexpected events
 	if got := f.life(id); !slices.Equal(got, want) {
 		f.t.Errorf("%s lived %q, not %q", f.container(id).Name, got, want)
 	}
@@ -358,7 +359,7 @@ func (f *follower) failures() int {
 	return len(f.errs)
 }
 
-// agrees waits until what is known is what the engine says.
+// agrees waits until the known state equals the state in the engine.
 func (f *follower) agrees(e *liveEngine) {
 	f.t.Helper()
 	var known, truth map[string]string
@@ -380,7 +381,7 @@ func (f *follower) agrees(e *liveEngine) {
 	}
 }
 
-// dockerd starts an engine, and containerd for it, which outlives it.
+// dockerd starts an engine and its containerd, which outlives the engine.
 func dockerd(t *testing.T) *liveEngine {
 	t.Helper()
 	e := newLiveEngine(t, "docker.io", "dockerd")
@@ -392,7 +393,7 @@ func dockerd(t *testing.T) *liveEngine {
 	e.must(nil, os.WriteFile(sub("c.toml"), []byte(`version = 2
 disabled_plugins = ["io.containerd.grpc.v1.cri"]
 `), 0o644))
-	e.must(nil, os.WriteFile(sub("d.json"), []byte("{}"), 0o644)) // not the machine's
+	e.must(nil, os.WriteFile(sub("d.json"), []byte("{}"), 0o644)) // instead of the machine's configuration
 	c := child.Command(context.Background(), path, "--config", sub("c.toml"), "--root", sub("c"), "--state", sub("r"), "--address", sub("cs"))
 	e.must(nil, c.Start())
 	t.Cleanup(func() {
@@ -408,8 +409,8 @@ disabled_plugins = ["io.containerd.grpc.v1.cri"]
 	return e
 }
 
-// sweep ends the processes that name the engine's directory, and their
-// children: the shims and containers of an engine that was killed.
+// sweep ends the processes that have the engine's directory in their arguments, and their children:
+// the shims and containers of a killed engine.
 func (e *liveEngine) sweep() {
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, l := range lines {
@@ -425,8 +426,8 @@ func (e *liveEngine) sweep() {
 	}
 }
 
-// TestDockerEngine follows a real Docker Engine through the lives of real
-// containers, its death and a hang.
+// TestDockerEngine follows a real Docker Engine through the lives of real containers, a crash and a
+// hang of the engine.
 func TestDockerEngine(t *testing.T) {
 	t.Parallel()
 	e := dockerd(t)
@@ -456,7 +457,7 @@ func TestDockerEngine(t *testing.T) {
 		t.Errorf("first is %+v", c)
 	}
 
-	// One that may use everything, and one that asks for GPUs; nothing starts them here.
+	// One privileged container, and one with a GPU request, which is not started.
 	privileged := e.create("privileged", "sleep 1000", func(_ *container.Config, h *container.HostConfig) { h.Privileged = true })
 	waiting := e.create("waiting", "sleep 1000", func(_ *container.Config, h *container.HostConfig) {
 		h.DeviceRequests = []container.DeviceRequest{{DeviceIDs: []string{"1", "GPU-5"}, Capabilities: [][]string{{"gpu"}}}}
@@ -470,7 +471,7 @@ func TestDockerEngine(t *testing.T) {
 		t.Errorf("waiting is %+v", c)
 	}
 
-	// A label of that name replaces the exit code in Docker's events.
+	// A label exitCode replaces the exit code in Docker's events.
 	forged := e.run("forged", "exit 3", func(c *container.Config, _ *container.HostConfig) {
 		c.Labels = map[string]string{"exitCode": "42"}
 	})
@@ -484,15 +485,16 @@ func TestDockerEngine(t *testing.T) {
 	f.wait("the new name", func() bool { return f.container(killed).Name == "renamed" })
 	e.must(e.api.ContainerKill(ctx, killed, client.ContainerKillOptions{Signal: "KILL"}))
 	f.wait("the end of what was paused", func() bool { return slices.Contains(f.life(killed), "exit 137 signal 9") })
-	time.Sleep(50 * time.Millisecond) // for what should not come
+	time.Sleep(50 * time.Millisecond) // for unexpected events
 	paused := f.life(killed)
-	if len(paused) > 6 && slices.Equal(paused[2:4], paused[4:6]) { // a busy engine hears of it from containerd later, and says it again
+	if len(paused) > 6 && slices.Equal(paused[2:4], paused[4:6]) { // a busy engine may receive it late from containerd, and report it twice
 		paused = slices.Delete(paused, 4, 6)
 	}
 	if want := []string{"create", "start", "pause", "resume", "exit 137 signal 9"}; !slices.Equal(paused, want) {
 		t.Errorf("killed lived %q, not %q", paused, want)
 	}
-	// A child is what ends for want of memory: of a container that ends with it the engine may tell its end only.
+	// The OOM killer ends a child: if the container ends with it, the engine may report only the
+	// end of the container.
 	oom := e.run("oom", "(a=aaaaaaaaaaaaaaaa; while :; do a=$a$a; done); sleep 1000", func(_ *container.Config, h *container.HostConfig) {
 		h.Memory = 20 << 20
 		h.MemorySwap = h.Memory
@@ -502,8 +504,8 @@ func TestDockerEngine(t *testing.T) {
 	f.lived(oom, "create", "start", "oom", "exit 137 signal 9")
 	again := e.run("again", "trap 'exit 5' TERM; while :; do sleep 0.05; done")
 	f.wait("that it catches SIGTERM", func() bool { return catches(f.container(again).PID, unix.SIGTERM) })
-	patience := 60 // the engine's own is 10 s
-	e.must(e.api.ContainerRestart(ctx, again, client.ContainerRestartOptions{Timeout: &patience}))
+	timeout := 60 // the default is 10 s
+	e.must(e.api.ContainerRestart(ctx, again, client.ContainerRestartOptions{Timeout: &timeout}))
 	f.lived(again, "create", "start", "exit 5", "start")
 	policy := e.run("policy", "exit 7", func(_ *container.Config, h *container.HostConfig) {
 		h.RestartPolicy = container.RestartPolicy{Name: "on-failure", MaximumRetryCount: 2}
@@ -524,7 +526,7 @@ func TestDockerEngine(t *testing.T) {
 	f.lived(health, "create", "start", "health unhealthy", "health healthy")
 	f.agrees(e)
 
-	// The engine is killed, and with it, at its next start, what runs.
+	// The engine is killed. Its next start ends the running containers.
 	never := e.create("never", "exit 0")
 	f.lived(never, "create")
 	before := f.container(first)
@@ -541,7 +543,7 @@ func TestDockerEngine(t *testing.T) {
 		t.Errorf("first lived %q", life)
 	}
 
-	// The engine hangs, and goes on.
+	// The engine hangs, and continues.
 	n, failures := f.synced(), f.failures()
 	e.must(nil, e.cmd.Process.Signal(unix.SIGSTOP))
 	f.wait("that it hangs", func() bool { return f.failures() > failures })
@@ -602,13 +604,13 @@ runtime = "runc"
 	e.must(e.api.ContainerKill(ctx, killed, client.ContainerKillOptions{Signal: "KILL"}))
 	f.lived(killed, "create", "start", "pause", "resume", "exit 137 signal 9")
 	again := e.run("again", "trap 'exit 5' TERM; while :; do sleep 0.05; done")
-	patience := 60 // podman's own is none
+	timeout := 60 // podman has no default
 	f.wait("that it catches SIGTERM", func() bool { return catches(f.container(again).PID, unix.SIGTERM) })
-	e.must(e.api.ContainerRestart(ctx, again, client.ContainerRestartOptions{Timeout: &patience}))
+	e.must(e.api.ContainerRestart(ctx, again, client.ContainerRestartOptions{Timeout: &timeout}))
 	f.lived(again, "create", "start", "exit 5", "start")
 	f.agrees(e)
 
-	// Containers live on without the service, and end without it.
+	// Containers run on without the service, and end without it.
 	e.kill()
 	if out, err := e.podman("rm", "-f", "-t", "0", "again"); err != nil {
 		t.Fatalf("podman rm: %v: %s", err, out)
@@ -619,7 +621,7 @@ runtime = "runc"
 	f.lived(first, "create reconciled", "start reconciled")
 }
 
-// podman runs a command on the engine's directories without the service.
+// podman runs a command in the engine's directories without the service.
 func (e *liveEngine) podman(args ...string) ([]byte, error) {
 	global := e.args[1:slices.Index(e.args, "system")]
 	cmd := child.Command(context.Background(), e.args[0], slices.Concat(global, args)...)

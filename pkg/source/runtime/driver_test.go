@@ -10,7 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestDrivers compares the APIs of the rows with those that have a driver.
+// TestDrivers compares the APIs of the rows with the drivers.
 func TestDrivers(t *testing.T) {
 	served := slices.Sorted(slices.Values(apis()))
 	if spoken := slices.Sorted(maps.Keys(drivers)); !slices.Equal(served, spoken) {

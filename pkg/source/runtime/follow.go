@@ -21,39 +21,39 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A place is where a socket may be. What changes is guarded by the Source's
-// mutex.
+// A place is a path at which a socket may be. The mutex of the Source guards the fields that
+// change.
 type place struct {
 	Socket
 	index int
-	// at is where the socket was found, links followed; empty until it was.
+	// at is the path of the socket with links resolved; empty until it is found.
 	at     string
 	alias  bool // an earlier place is the same socket
 	device string
 	state  model.State
 	reason string
-	err    error // of which reason is the text; nil if there is none
+	err    error // error that reason describes; nil if there is none
 	logged model.State
 }
 
-// How often places without a socket are looked at, and a socket that fails is
-// tried again: more and more seldom.
+// Intervals between searches for missing sockets, and between attempts to follow a socket that
+// fails. They double up to the maximum.
 const (
 	minSearch, maxSearch = time.Second, 10 * time.Second
 	minPause, maxPause   = 100 * time.Millisecond, 2 * time.Second
-	// longLife is how long a connection has to live after its list for the next
-	// one to be made at once: a list costs the runtime a call per container.
+	// longLife is the minimum lifetime of a connection after its list for the next attempt to
+	// follow without a longer pause: a list costs the runtime a call per container.
 	longLife = 10 * time.Second
 )
 
-// search looks for sockets that appear.
+// search finds sockets that appear.
 func (s *Source) search(ctx context.Context) {
 	for pause := minSearch; sleep(ctx, pause); pause = min(2*pause, maxSearch) {
 		s.discover(ctx, false)
 	}
 }
 
-// discover begins to follow the sockets that were not there before.
+// discover starts to follow the sockets that were missing before.
 func (s *Source) discover(ctx context.Context, first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,15 +123,15 @@ func (s *Source) follow(ctx context.Context, p *place, settle func()) {
 			pause = min(2*wait, maxPause)
 		}
 		settle()
-		// Not all sensors of a fleet, nor all of a node, at once.
+		// random, so that the sensors of a fleet or the sockets of a node do not reconnect at once
 		if !sleep(ctx, wait/2+rand.N(wait/2)) {
 			return
 		}
 	}
 }
 
-// isAlias notes whether the place is the socket of another one, who tells of its
-// containers then.
+// isAlias updates whether the place is the same socket as an earlier one. The earlier place reports
+// the containers then.
 func (s *Source) isAlias(p *place, at string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,14 +140,14 @@ func (s *Source) isAlias(p *place, at string) bool {
 	if !p.alias && p.device == "" {
 		p.device = s.device(p)
 	}
-	if p.alias && q.state == model.StateOK { // which tells of all that this one told
+	if p.alias && q.state == model.StateOK { // it reports all containers that this place reported
 		s.registry.sync(p.index, nil)
 	}
 	return p.alias
 }
 
-// sameAs is the first place that is the socket at a path as well, by another
-// path or another mount; nil when p is the first.
+// sameAs returns the first earlier place with the same socket under another path or mount, nil if
+// there is none.
 func (s *Source) sameAs(p *place, at string) *place {
 	own, err := os.Stat(at)
 	if err != nil {
@@ -163,7 +163,7 @@ func (s *Source) sameAs(p *place, at string) *place {
 	return nil
 }
 
-// note keeps the state of a place, and logs it if it has changed.
+// note stores the state of a place and logs a change.
 func (s *Source) note(p *place, state model.State, reason string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +175,7 @@ func (s *Source) note(p *place, state model.State, reason string, err error) {
 	p.state, p.reason, p.err = state, reason, err
 }
 
-// judge returns the state that an error means, and the reason with the cure.
+// judge returns the state for an error, and the reason with a remedy.
 func judge(p *place, err error) (model.State, string) {
 	reason := clean(fmt.Sprintf("%s: %v", p.Path, err), maxImage)
 	switch {
@@ -195,7 +195,7 @@ func judge(p *place, err error) (model.State, string) {
 	return model.StateFailed, reason
 }
 
-// sleep says whether ctx lives on after d.
+// sleep waits for d and reports whether ctx is still alive.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

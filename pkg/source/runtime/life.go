@@ -8,8 +8,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// compare makes events of the differences between what is known of a container
-// and what a list says of it.
+// compare emits events for the differences between the known state of a container and its entry in
+// a list.
 func (r *registry) compare(socket int, c *model.Container, now time.Time) {
 	e := model.Event{Type: model.EventCreate, Time: now, Container: *c, Reconciled: true}
 	known := r.admit(socket, c, e)
@@ -23,7 +23,7 @@ func (r *registry) compare(socket int, c *model.Container, now time.Time) {
 	switch c.Status {
 	case model.ContainerRunning, model.ContainerPaused:
 		if !runs(known) || anotherRun(known, c) {
-			// Of a run that a list shows no event is late.
+			// A list shows this run, so none of its events is late.
 			known.ran, known.Finished = 0, time.Time{}
 			happen(model.EventStart)
 		}
@@ -42,10 +42,10 @@ func (r *registry) compare(socket int, c *model.Container, now time.Time) {
 			happen(model.EventHealth)
 		}
 	case model.ContainerExited:
-		known.PID = 0 // whichever run it was
+		known.PID = 0 // of any run
 		happen(model.EventExit)
 	case model.ContainerCreated:
-		// Containerd forgets a run when its task is deleted.
+		// Containerd drops a run when its task is deleted.
 		if runs(known) {
 			e.Container.PID, e.Container.Finished, e.Container.ExitCode = 0, time.Time{}, nil
 			happen(model.EventExit)
@@ -53,8 +53,7 @@ func (r *registry) compare(socket int, c *model.Container, now time.Time) {
 	}
 }
 
-// happen applies one event to what is known and tells it, unless it changes
-// nothing or is late.
+// happen applies an event to the known state and emits it, unless it changes nothing or is late.
 func (r *registry) happen(known *entry, e model.Event) {
 	c := &e.Container
 	switch e.Type {
@@ -68,7 +67,7 @@ func (r *registry) happen(known *entry, e model.Event) {
 		}
 		if runs(known) {
 			if !anotherRun(known, c) {
-				// A pause before the start was one of an earlier run.
+				// A pause that precedes the start belongs to an earlier run.
 				r.happen(known, model.Event{Type: model.EventResume, Time: e.Time, Reconciled: true})
 				known.listed = time.Time{}
 				return
@@ -104,28 +103,28 @@ func (r *registry) happen(known *entry, e model.Event) {
 	switch {
 	case e.Reconciled:
 		known.listed = r.now()
-	case e.Type != model.EventOOM && e.Type != model.EventHealth: // which may be of any run
+	case e.Type != model.EventOOM && e.Type != model.EventHealth: // which may belong to any run
 		known.listed = time.Time{}
 	}
 	r.emit(known, e)
 }
 
-// lateEvents is how long an event may take that a list was faster than.
+// lateEvents is the assumed maximum delay of an event behind a list that shows its effect.
 const lateEvents = 10 * time.Second
 
-// fresh says whether what is known is from a list that was made just now.
+// fresh reports whether the known state is from a recent list.
 func (r *registry) fresh(known *entry) bool {
 	return r.now().Sub(known.listed) < lateEvents
 }
 
-// late says whether an event of a time is older than the list that what is known
-// is from. Nothing else asks what time it was: clocks are set back.
+// late reports whether an event is older than the list that set the known state. Nothing else
+// compares times, because clocks may be set back.
 func (r *registry) late(known *entry, at time.Time, e model.Event) bool {
 	return !e.Reconciled && r.fresh(known) && (at.Before(known.Started) || at.Before(known.Finished))
 }
 
-// exit applies the end of a run and says whether it is that of the run that is
-// known, and the first.
+// exit applies the end of a run. It reports whether the event is the first one for the end of the
+// known run.
 func (r *registry) exit(known *entry, e *model.Event) bool {
 	c := &e.Container
 	if e.ExitCode == nil {
@@ -139,7 +138,7 @@ func (r *registry) exit(known *entry, e *model.Event) bool {
 		at = e.Time
 	}
 	if known.Status == model.ContainerExited {
-		// It was told without the code, which is learnt now.
+		// The exit was reported without its code.
 		if known.ExitCode == nil && (known.ran == 0 || c.PID == 0 || known.ran == c.PID) {
 			known.ExitCode = e.ExitCode
 		}
@@ -164,7 +163,7 @@ func (r *registry) exit(known *entry, e *model.Event) bool {
 	return true
 }
 
-// signalOf is the signal that an exit status tells of, as shells do: 128 more.
+// signalOf returns the signal of an exit status, which is 128 plus the signal, as in a shell.
 func signalOf(code uint32) int {
 	if code > 128 && code <= 128+64 {
 		return int(code - 128)
@@ -172,12 +171,12 @@ func signalOf(code uint32) int {
 	return 0
 }
 
-// runs says whether a container has a process.
+// runs reports whether a container has a process.
 func runs(known *entry) bool {
 	return known.Status == model.ContainerRunning || known.Status == model.ContainerPaused
 }
 
-// anotherRun says whether c, which runs, was started again since.
+// anotherRun reports whether c runs and was started again since the known start.
 func anotherRun(known *entry, c *model.Container) bool {
 	if known.PID != 0 && c.PID != 0 {
 		return known.PID != c.PID
@@ -185,13 +184,13 @@ func anotherRun(known *entry, c *model.Container) bool {
 	return !known.Started.IsZero() && c.Started.Sub(known.Started) > time.Second
 }
 
-// replaced says whether c is another container that was given the name of one
-// that is gone. Docker lists the time of creation in seconds.
+// replaced reports whether c is a new container with the name of a removed one. Docker lists the
+// time of creation in seconds.
 func replaced(known, c *model.Container) bool {
 	return !known.Created.IsZero() && c.Created.Sub(known.Created) > time.Second && !isID(c.ID)
 }
 
-// describe brings what is known of a container, its life apart, up to date.
+// describe updates the known fields of a container except its state.
 func describe(known, c *model.Container) {
 	fill := func(dst *string, src string) {
 		if src != "" {

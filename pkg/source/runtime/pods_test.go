@@ -22,8 +22,8 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// writeImage writes an image of one layer with a shell, as "docker save" does.
-// Its labels pose as another pod's and as nerdctl's.
+// writeImage writes an image of one layer with a shell, as "docker save" does. Its labels imitate
+// those of another pod and of nerdctl.
 func writeImage(t *testing.T, name, file string) {
 	t.Helper()
 	archive := func(files map[string][]byte, order ...string) []byte {
@@ -55,8 +55,8 @@ func writeImage(t *testing.T, name, file string) {
 	}
 }
 
-// TestPods makes pods through the CRI of a real containerd, and follows it by
-// its own API and by the CRI at the same time: both tell the same.
+// TestPods creates pods through the CRI of a real containerd, and follows it by its own API and by
+// the CRI at the same time: both report the same.
 func TestPods(t *testing.T) {
 	t.Parallel()
 	const image = "example.test/train:1"
@@ -118,12 +118,13 @@ func TestPods(t *testing.T) {
 	r, r2 := record1(native), record1(other)
 	id := run("after", "exit 7")
 	same := func() bool {
-		a, b := told(native), told(other)
+		a, b := resolved(native), resolved(other)
 		return len(a) == 3 && len(b) == 3 && a[id].Status == "exited" && b[id].Status == "exited"
 	}
 	eventually(t, soon, "both know all", same)
 	ignore := cmp.Options{
-		// The CRI does not tell a sandbox's process nor image; containerd tells no start before it was listened to.
+		// The CRI does not report the process and the image of a sandbox. containerd does not
+		// report a start before the subscription.
 		cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".Started" || p.Last().String() == ".Finished" }, cmp.Ignore()),
 		cmp.FilterValues(func(a, b model.Container) bool { return a.Sandbox && b.Sandbox },
 			cmp.Transformer("sandbox", func(c model.Container) model.Container {
@@ -132,10 +133,10 @@ func TestPods(t *testing.T) {
 			})),
 		cmpopts.EquateApproxTime(time.Second),
 	}
-	if d := cmp.Diff(told(native), told(other), ignore); d != "" {
+	if d := cmp.Diff(resolved(native), resolved(other), ignore); d != "" {
 		t.Errorf("native, CRI:\n%s", d)
 	}
-	got := told(native)[id]
+	got := resolved(native)[id]
 	restarts := uint64(2)
 	if d := cmp.Diff(model.Container{
 		ID: id, Runtime: "containerd", Name: "after", Namespace: "ml", Pod: "train-0", PodUID: podUID, Image: image, ImageID: got.ImageID,
@@ -151,12 +152,12 @@ func TestPods(t *testing.T) {
 		t.Errorf("by CRI: %q", events)
 	}
 
-	// Who runs the image otherwise gets neither a pod nor a name of it.
+	// Other containers of the image get neither a pod nor a name from it.
 	ctr("container", "create", image, "evil")
 	ctr("container", "create", image, appID)
-	eventually(t, soon, "ctr's containers", func() bool { return len(told(native)) == 5 })
+	eventually(t, soon, "ctr's containers", func() bool { return len(resolved(native)) == 5 })
 	for _, id := range []string{"k8s.io/evil", appID} {
-		c := told(native)[id]
+		c := resolved(native)[id]
 		if c.Pod != "" || c.Namespace != "" || c.PodUID != "" || c.Sandbox || c.Restarts != nil || c.Name == "db" || c.Image != image {
 			t.Errorf("%+v", c)
 		}

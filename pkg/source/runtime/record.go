@@ -16,7 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Where containerd's CRI plugin and its other clients keep what they know.
+// Labels, annotations and extensions that containerd's CRI plugin and other clients use.
 const (
 	labelPodName       = "io.kubernetes.pod.name"
 	labelPodNamespace  = "io.kubernetes.pod.namespace"
@@ -36,57 +36,56 @@ const (
 	annotationContainerType = "io.kubernetes.cri.container-type"
 	annotationImageName     = "io.kubernetes.cri.image-name"
 
-	// Containerd 1.6 to 2.x name them so.
+	// Names in containerd 1.6 to 2.x.
 	extensionContainer = "io.cri-containerd.container.metadata"
 	extensionSandbox   = "io.cri-containerd.sandbox.metadata"
 )
 
-// record is a container as containerd knows it, and the sandbox that it is in.
+// record is a container of containerd, and its sandbox.
 type record struct {
 	model.Container
 	sandbox string
 }
 
-// tellID is the id of a container for others. Ids that clients choose are told
-// with their namespace, since another one may have the same.
-func tellID(ns, id string) string {
+// qualifiedID returns the id of a container in the model. It adds the namespace to ids that clients
+// choose, because they are unique only within it.
+func qualifiedID(ns, id string) string {
 	if isID(id) || ns == "default" {
 		return id
 	}
 	return ns + "/" + id
 }
 
-// tellName is a name that is told with its namespace, unless that is one of the
-// usual ones.
-func tellName(ns, name string) string {
+// qualifiedName adds the namespace to a name, unless it is one of the usual namespaces.
+func qualifiedName(ns, name string) string {
 	if ns == "default" || ns == "k8s.io" {
 		return name
 	}
 	return ns + "/" + name
 }
 
-// nameOf is the name of a container that is in no pod: the one it was given,
-// else its id. Of an id that nobody chose its first digits say as much.
+// nameOf returns the name of a container without a pod: the given name, else its id. A generated id
+// is no name.
 func nameOf(ns, given, id string) string {
 	switch {
 	case given != "":
-		return tellName(ns, given)
+		return qualifiedName(ns, given)
 	case isID(id):
 		return ""
 	}
-	return tellName(ns, id)
+	return qualifiedName(ns, id)
 }
 
-// newRecord reads what containerd keeps of a container. Its clients copy the
-// labels of the image to the container, so the labels do not tell whose it is:
-// that is read from the record of the CRI plugin, an extension, which no image
-// brings. Without a record a container of the namespace k8s.io is in the pod
-// that its labels name if its cgroup is that pod's, where only root puts it.
+// newRecord converts a container of containerd. Its clients copy the labels of the image to the
+// container, so labels do not prove which pod it belongs to. The record of the CRI plugin, an
+// extension, does: an image cannot contain it. Without that record, a container of the namespace
+// k8s.io belongs to the pod that its labels name if its cgroup is in that pod's cgroup, which only
+// root can choose.
 func newRecord(ns string, m *containers.Container, labels []string) *record {
 	s := parseSpec(m.GetSpec().GetValue())
 	a := s.Annotations
 	r := &record{Container: model.Container{
-		ID:      tellID(ns, m.GetID()),
+		ID:      qualifiedID(ns, m.GetID()),
 		Runtime: model.RuntimeContainerd,
 		Image:   first(a[annotationImageName], m.GetImage()),
 		Cgroup:  s.cgroup(m.GetID()),
@@ -127,8 +126,7 @@ func newRecord(ns string, m *containers.Container, labels []string) *record {
 	return r
 }
 
-// setPod takes the names of the pod from labels and annotations that are not
-// an image's.
+// setPod sets the names of the pod from labels and annotations that do not come from an image.
 func (r *record) setPod(l, a map[string]string) {
 	r.sandbox = a[annotationSandboxID]
 	r.Pod = first(l[labelPodName], a[annotationSandboxName])
@@ -139,9 +137,9 @@ func (r *record) setPod(l, a map[string]string) {
 	}
 }
 
-// nerdctlName is the name that nerdctl gave a container; empty of one that is
-// not nerdctl's. Its own labels have the container's id in them, which an image
-// cannot know, unless somebody chose that id beforehand.
+// nerdctlName returns the name that nerdctl gave a container, empty if nerdctl did not create it.
+// nerdctl's labels contain the id of the container. An image cannot contain it, unless the user
+// chose the id beforehand.
 func nerdctlName(ns string, m *containers.Container) string {
 	l := m.GetLabels()
 	if !isID(m.GetID()) || l[labelNerdctlNamespace] != ns || path.Base(l[labelNerdctlState]) != m.GetID() {
@@ -150,7 +148,7 @@ func nerdctlName(ns string, m *containers.Container) string {
 	return l[labelNerdctlName]
 }
 
-// first is the first value that is not empty.
+// first returns the first value that is not empty.
 func first(values ...string) string {
 	for _, v := range values {
 		if v != "" {
@@ -160,7 +158,7 @@ func first(values ...string) string {
 	return ""
 }
 
-// setTask adds what the container's task does.
+// setTask sets the state of the container from its task.
 func (r *record) setTask(t *task.Process, procfs string) {
 	r.Status, r.PID = taskStatus[t.GetStatus()], int(t.GetPid())
 	switch r.Status {
@@ -180,7 +178,7 @@ type happening struct {
 	event             model.Event // without its container
 }
 
-// parseEvent reads an event; false for those that do not concern us.
+// parseEvent parses an event. It returns false for events that are not used.
 func parseEvent(env *types.Envelope) (happening, bool) {
 	at := moment(env.GetTimestamp())
 	h := happening{event: model.Event{Time: at}}
@@ -191,7 +189,7 @@ func parseEvent(env *types.Envelope) (happening, bool) {
 	switch e := body.(type) {
 	case *events.ContainerCreate:
 		h.id, h.image, h.event.Type = e.GetID(), e.GetImage(), model.EventCreate
-	case *events.ContainerUpdate: // to what is known already, creation adds what changed
+	case *events.ContainerUpdate: // reported as a second create event, which updates the fields that changed
 		h.id, h.image, h.event.Type = e.GetID(), e.GetImage(), model.EventCreate
 	case *events.ContainerDelete:
 		h.id, h.event.Type = e.GetID(), model.EventDelete
@@ -199,7 +197,7 @@ func parseEvent(env *types.Envelope) (happening, bool) {
 		h.id, h.pid, h.started, h.event.Type = e.GetContainerID(), int(e.GetPid()), at, model.EventStart
 	case *events.TaskExit:
 		h.exit(e)
-	case *events.TaskDelete: // says the same, should the exit have been missed
+	case *events.TaskDelete: // contains the same fields, in case the exit was missed
 		h.exit(e)
 	case *events.TaskOOM:
 		h.id, h.event.Type = e.GetContainerID(), model.EventOOM
@@ -211,7 +209,7 @@ func parseEvent(env *types.Envelope) (happening, bool) {
 	return h, h.id != "" && h.event.Type != ""
 }
 
-// exited is what TaskExit and TaskDelete have in common.
+// exited is the interface that TaskExit and TaskDelete share.
 type exited interface {
 	GetContainerID() string
 	GetID() string
@@ -220,8 +218,8 @@ type exited interface {
 	GetExitedAt() *timestamppb.Timestamp
 }
 
-// exit is the end of the first process of a container; that of another one,
-// whose id is not the container's, concerns nobody.
+// exit parses the end of the first process of a container. It ignores other processes, which have
+// ids of their own.
 func (h *happening) exit(e exited) {
 	if e.GetID() != "" && e.GetID() != e.GetContainerID() {
 		return

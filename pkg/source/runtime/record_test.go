@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// TestRecordOfImage has images whose labels pose as a pod's and as nerdctl's.
+// TestRecordOfImage checks images with labels that imitate those of a pod and of nerdctl.
 func TestRecordOfImage(t *testing.T) {
 	id := strings.Repeat("ab", 32)
 	pod := map[string]string{
@@ -66,8 +66,8 @@ func TestRecordOfImage(t *testing.T) {
 	}
 }
 
-// TestRecordLabels has an image whose label is also the pod's: the pod's counts,
-// and that of no image in a container of the CRI.
+// TestRecordLabels checks an image with a label that the pod has, too: the label of the pod counts,
+// and in a container of the CRI no label of an image does.
 func TestRecordLabels(t *testing.T) {
 	d := &containerdDriver{labels: []string{"team", "role"}, pods: map[string]podLabels{"sb": {"team": "vision"}}}
 	image := map[string]string{"team": "an image's", "role": "an image's"}
@@ -85,13 +85,13 @@ func TestRecordLabels(t *testing.T) {
 	}
 }
 
-func TestTellID(t *testing.T) {
+func TestQualifiedID(t *testing.T) {
 	id := strings.Repeat("ab", 32)
 	for in, want := range map[[2]string]string{
 		{"default", "web"}: "web", {"k8s.io", "web"}: "k8s.io/web", {"other", "web"}: "other/web",
 		{"default", id}: id, {"k8s.io", id}: id, {"other", id}: id,
 	} {
-		if got := tellID(in[0], in[1]); got != want {
+		if got := qualifiedID(in[0], in[1]); got != want {
 			t.Errorf("%v: %s, want %s", in, got, want)
 		}
 	}

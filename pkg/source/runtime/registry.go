@@ -14,26 +14,25 @@ import (
 
 const (
 	maxContainers = 16384 // that exist, of all runtimes
-	maxDead       = 4096  // that are gone and still told
+	maxRemoved    = 4096  // that are gone and still returned by containers
 )
 
-// registry is what is known of containers. It turns what runtimes tell into
-// events: what exists and what it does changes by an event and in no other way,
-// so that whoever replays them all knows the same. Names and labels are brought
-// up to date without one, and so is an exit code that is learnt late. While a
-// runtime cannot be reached nothing changes.
+// registry holds the known containers and turns what runtimes report into events. Existence and
+// state change only by an event, so a consumer that replays all events has the same state. Names,
+// labels and an exit code that arrives late are updated without an event. While a runtime cannot be
+// reached nothing changes.
 //
-// Several sockets may tell of the same container. The first of them in the
-// order of sockets is believed, and the others' word is that it exists: when
-// the first has it no more, the next one goes on with what is known.
+// Several sockets may report the same container. The first of them in the order of sockets
+// determines its state, the others only that it exists. When the first no longer has the container,
+// the next one continues from the known state.
 type registry struct {
 	grace time.Duration
 	now   func() time.Time
 
 	mu       sync.Mutex
 	live     map[string]*entry // by id
-	dead     []dead            // in the order of their deaths
-	told     []model.Container // for Resolve, never changed; nil is to be built
+	removed  []removed         // in the order of removal
+	cached   []model.Container // for Resolve, never changed; nil if it must be rebuilt
 	synced   bool
 	lost     uint64
 	watchers []func(model.Event)
@@ -41,16 +40,16 @@ type registry struct {
 
 type entry struct {
 	model.Container
-	// sockets are those that tell of it, in their order; the first is believed.
+	// sockets are the sockets that report it, in order; the first determines the state.
 	sockets []int
-	// ran is the first process of the run that has ended.
+	// ran is the first process of the last run, which has ended.
 	ran int
-	// listed is when a list last changed it, zero once an event did: an event
-	// that comes right after a list may be older than that.
+	// listed is the time when a list last changed the state, zero once an event did: an event that
+	// arrives right after a list may be older than the list.
 	listed time.Time
 }
 
-type dead struct {
+type removed struct {
 	model.Container
 	at time.Time
 }
@@ -81,21 +80,21 @@ func (f *socketFeed) knows(id string) bool {
 	return known != nil && known.sockets[0] == f.socket
 }
 
-// watch has f called with each event from now on.
+// watch subscribes f to all events from now on.
 func (r *registry) watch(f func(model.Event)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.watchers = append(r.watchers, f)
 }
 
-// snapshot calls f with what exists, between two events.
+// snapshot calls f with the existing containers, between two events.
 func (r *registry) snapshot(f func([]model.Container)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f(r.list())
 }
 
-// cgroups are those of the containers that exist whose ids are not in the paths.
+// cgroups returns the cgroups of those existing containers that have no id in the path.
 func (r *registry) cgroups() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,9 +107,9 @@ func (r *registry) cgroups() []string {
 	return paths
 }
 
-// list is what exists, in the order of sockets and ids.
+// list returns the existing containers, ordered by socket and id.
 func (r *registry) list() []model.Container {
-	out := make([]model.Container, 0, len(r.live)+len(r.dead))
+	out := make([]model.Container, 0, len(r.live)+len(r.removed))
 	for _, known := range slices.SortedFunc(maps.Values(r.live), func(a, b *entry) int {
 		return cmp.Or(cmp.Compare(a.sockets[0], b.sockets[0]), cmp.Compare(a.ID, b.ID))
 	}) {
@@ -119,33 +118,33 @@ func (r *registry) list() []model.Container {
 	return out
 }
 
-// containers is what exists and what is gone not long ago; nil before any
-// runtime has told what it has. Nobody changes the slice.
+// containers returns the existing and the recently removed containers, nil before any runtime was
+// listed. The slice must not be changed.
 func (r *registry) containers() []model.Container {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.bury()
-	if r.told == nil && r.synced {
-		r.told = r.list()
-		for i := range r.dead {
-			r.told = append(r.told, r.dead[i].Container)
+	r.expire()
+	if r.cached == nil && r.synced {
+		r.cached = r.list()
+		for i := range r.removed {
+			r.cached = append(r.cached, r.removed[i].Container)
 		}
 	}
-	return r.told
+	return r.cached
 }
 
-// losses is what was told and not kept.
+// losses returns the number of reported containers that exceeded the limit.
 func (r *registry) losses() []model.Loss {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return []model.Loss{{Reason: "containers_full", Count: r.lost}}
 }
 
-// sync compares all that the runtime at socket has with what is known of it.
+// sync compares the list of the runtime at socket with the known containers.
 func (r *registry) sync(socket int, all []model.Container) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.told, r.synced = nil, true
+	r.cached, r.synced = nil, true
 	now := r.now()
 	seen := make(map[string]bool, len(all))
 	for i := range all {
@@ -166,12 +165,12 @@ func (r *registry) sync(socket int, all []model.Container) {
 		if c.ID == "" || !seen[c.ID] {
 			continue
 		}
-		seen[c.ID] = false // of one that is listed twice the first is believed
+		seen[c.ID] = false // of duplicate entries the first counts
 		r.compare(socket, c, now)
 	}
 }
 
-// event is what happened to one container, as its runtime tells it.
+// event applies one event of a runtime.
 func (r *registry) event(socket int, e model.Event) {
 	c := bound(&e.Container)
 	if c.ID == "" {
@@ -179,7 +178,7 @@ func (r *registry) event(socket int, e model.Event) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.told = nil
+	r.cached = nil
 	if e.Time.IsZero() {
 		e.Time = r.now()
 	}
@@ -188,8 +187,8 @@ func (r *registry) event(socket int, e model.Event) {
 		r.remove(socket, c.ID, e)
 		return
 	case e.Type != model.EventCreate && r.live[c.ID] == nil &&
-		slices.ContainsFunc(r.dead, func(d dead) bool { return d.ID == c.ID }):
-		return // late news of one that is gone
+		slices.ContainsFunc(r.removed, func(d removed) bool { return d.ID == c.ID }):
+		return // an event of a removed container
 	}
 	known := r.admit(socket, c, e)
 	if known == nil || e.Type == model.EventCreate {
@@ -198,12 +197,12 @@ func (r *registry) event(socket int, e model.Event) {
 	r.happen(known, e)
 }
 
-// admit returns what is known of the container, which is created if nothing
-// is; nil when there is no room, or another socket is believed.
+// admit returns the known container and creates it if it is new. It returns nil if there is no
+// room, or if another socket determines its state.
 func (r *registry) admit(socket int, c *model.Container, e model.Event) *entry {
 	known, sockets := r.live[c.ID], []int{socket}
 	if known != nil {
-		if i, told := slices.BinarySearch(known.sockets, socket); !told {
+		if i, found := slices.BinarySearch(known.sockets, socket); !found {
 			known.sockets = slices.Insert(known.sockets, i, socket)
 		}
 		if known.sockets[0] != socket {
@@ -220,7 +219,7 @@ func (r *registry) admit(socket int, c *model.Container, e model.Event) *entry {
 		r.lost++
 		return nil
 	}
-	r.dead = slices.DeleteFunc(r.dead, func(d dead) bool { return d.ID == c.ID })
+	r.removed = slices.DeleteFunc(r.removed, func(d removed) bool { return d.ID == c.ID })
 	known = &entry{Container: *c, sockets: sockets}
 	known.Status, known.PID, known.Health = model.ContainerCreated, 0, ""
 	known.Started, known.Finished, known.ExitCode = time.Time{}, time.Time{}, nil
@@ -231,14 +230,13 @@ func (r *registry) admit(socket int, c *model.Container, e model.Event) *entry {
 	return known
 }
 
-// remove tells that a container does not exist any more, if it did and no other
-// socket has it.
+// remove emits the deletion of a container if it exists and no other socket reports it.
 func (r *registry) remove(socket int, id string, e model.Event) {
 	known := r.live[id]
 	if known == nil {
 		return
 	}
-	if i, told := slices.BinarySearch(known.sockets, socket); !told {
+	if i, found := slices.BinarySearch(known.sockets, socket); !found {
 		return
 	} else if len(known.sockets) > 1 {
 		known.sockets = slices.Delete(known.sockets, i, i+1)
@@ -250,24 +248,25 @@ func (r *registry) remove(socket int, id string, e model.Event) {
 	e.Type = model.EventDelete
 	delete(r.live, id)
 	r.emit(known, e)
-	known.Status = model.ContainerExited // also if it never ran: it does not wait to
-	r.dead = append(r.dead, dead{known.Container, r.now()})
-	r.bury()
+	known.Status = model.ContainerExited // even if it never ran: its creation is final
+	r.removed = append(r.removed, removed{known.Container, r.now()})
+	r.expire()
 }
 
-// bury drops what is gone for long, and the oldest when there are too many.
-func (r *registry) bury() {
-	n := max(0, len(r.dead)-maxDead)
-	for oldest := r.now().Add(-r.grace); n < len(r.dead) && r.dead[n].at.Before(oldest); {
+// expire drops containers that were removed before the grace time, and the oldest if there are too
+// many.
+func (r *registry) expire() {
+	n := max(0, len(r.removed)-maxRemoved)
+	for oldest := r.now().Add(-r.grace); n < len(r.removed) && r.removed[n].at.Before(oldest); {
 		n++
 	}
 	if n > 0 {
-		clear(r.dead[:n])
-		r.dead, r.told = r.dead[n:], nil
+		clear(r.removed[:n])
+		r.removed, r.cached = r.removed[n:], nil
 	}
 }
 
-// emit tells an event and the state after it.
+// emit sends an event with the state after it to the watchers.
 func (r *registry) emit(known *entry, e model.Event) {
 	e.Container = known.Container
 	for _, f := range r.watchers {

@@ -21,7 +21,7 @@ var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func at(seconds int) time.Time { return epoch.Add(time.Duration(seconds) * time.Second) }
 
-// testFeed is a registry with the feed of one socket and the events it told.
+// testFeed is a registry with the feed of one socket. It records the events.
 type testFeed struct {
 	*socketFeed
 	clock  time.Time
@@ -36,7 +36,7 @@ func newTestFeed() *testFeed {
 	return f
 }
 
-// line is an event in short: R of one that was reconciled, code and signal.
+// line returns an event in short form: R if reconciled, code and signal.
 func line(e model.Event) string {
 	s := fmt.Sprintf("%s %s %s", e.Type, e.Container.ID, e.Container.Status)
 	if e.ExitCode != nil {
@@ -73,7 +73,7 @@ func ev(t model.EventType, sec int, c model.Container) model.Event {
 	return model.Event{Type: t, Time: at(sec), Container: c, ExitCode: c.ExitCode}
 }
 
-func TestRegistryTells(t *testing.T) {
+func TestRegistryEmits(t *testing.T) {
 	sync := func(all ...model.Container) func(*testFeed) {
 		return func(f *testFeed) { f.sync(all) }
 	}
@@ -99,7 +99,7 @@ func TestRegistryTells(t *testing.T) {
 			},
 		},
 		{
-			"told twice",
+			"reported twice",
 			[]func(*testFeed){
 				event("create", 1, a), event("create", 1, a),
 				event("start", 2, running("a", 7, 2)), event("start", 2, running("a", 7, 2)),
@@ -113,7 +113,7 @@ func TestRegistryTells(t *testing.T) {
 			},
 		},
 		{
-			"a list of what nobody saw",
+			"a list without earlier events",
 			[]func(*testFeed){sync(running("a", 7, 1), hasExited("b", 8, 2, 9), model.Container{ID: "c", Status: "paused"},
 				model.Container{ID: "d", Status: "created"}, model.Container{ID: "e"})},
 			[]string{
@@ -144,7 +144,7 @@ func TestRegistryTells(t *testing.T) {
 			[]string{"create a created R", "start a running pid=7 R", "exit a exited R"},
 		},
 		{
-			"a status that nobody knows changes nothing",
+			"an unknown status changes nothing",
 			[]func(*testFeed){sync(running("a", 7, 1)), sync(model.Container{ID: "a"})},
 			[]string{"create a created R", "start a running pid=7 R"},
 		},
@@ -162,7 +162,7 @@ func TestRegistryTells(t *testing.T) {
 			[]string{"create a created R", "start a running pid=8 R"},
 		},
 		{
-			"an end before the start's time is the same run's", // runc tells the start after the process ended
+			"an end before the time of the start belongs to the same run", // runc reports the start after the process ended
 			[]func(*testFeed){event("create", 1, a), event("start", 3, running("a", 7, 3)), event("exit", 2, hasExited("a", 7, 2, 0))},
 			[]string{"create a created", "start a running pid=7", "exit a exited code=0"},
 		},
@@ -178,12 +178,12 @@ func TestRegistryTells(t *testing.T) {
 			},
 		},
 		{
-			"a start whose end nobody saw",
+			"a start without an end of the run before",
 			[]func(*testFeed){event("create", 1, a), event("start", 2, running("a", 7, 2)), event("start", 4, running("a", 9, 4))},
 			[]string{"create a created", "start a running pid=7", "exit a exited R", "start a running pid=9"},
 		},
 		{
-			"an event of one that nobody knew",
+			"an event of an unknown container",
 			[]func(*testFeed){event("start", 2, running("a", 7, 2))},
 			[]string{"create a created R", "start a running pid=7"},
 		},
@@ -222,7 +222,7 @@ func TestRegistryTells(t *testing.T) {
 			"a clock that is set back after a list",
 			[]func(*testFeed){
 				sync(running("a", 0, 3600), hasExited("b", 8, 3600, 0)),
-				event("exit", 1800, hasExited("a", 0, 1800, 3)), // older than the list, for all that is known
+				event("exit", 1800, hasExited("a", 0, 1800, 3)), // older than the list, as far as is known
 				func(f *testFeed) { f.clock = f.clock.Add(lateEvents) },
 				event("exit", 1800, hasExited("a", 0, 1800, 4)), event("start", 1900, running("b", 8, 1900)),
 			},
@@ -250,14 +250,14 @@ func TestRegistryTells(t *testing.T) {
 				t.Error(d)
 			}
 			if d := cmp.Diff(replay(f.events), byID(f.list())); d != "" {
-				t.Errorf("what the events tell, what is known:\n%s", d)
+				t.Errorf("state by the events, known state:\n%s", d)
 			}
 		})
 	}
 }
 
-// TestRegistryLearnsCodes has an exit that is told without its code, which is
-// learnt from a list or an event later, and not of another run.
+// TestRegistryLearnsCodes reports an exit without its code. A list or an event of the same run adds
+// the code later.
 func TestRegistryLearnsCodes(t *testing.T) {
 	for name, learn := range map[string]func(*testFeed){
 		"a list":             func(f *testFeed) { f.sync([]model.Container{hasExited("a", 0, 5, 42)}) },
@@ -278,8 +278,8 @@ func TestRegistryLearnsCodes(t *testing.T) {
 	}
 }
 
-// TestRegistryOneOfTwo has two sockets tell of the same containers: each event
-// is told once, as the first socket tells it, until that has them no more.
+// TestRegistryOneOfTwo has two sockets report the same containers: each event is emitted once, as
+// the first socket reports it, until that socket no longer has the container.
 func TestRegistryOneOfTwo(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   func(first, second *socketFeed)
@@ -343,7 +343,7 @@ func TestRegistryOneOfTwo(t *testing.T) {
 				t.Error(d)
 			}
 			if d := cmp.Diff(replay(f.events), byID(f.list())); d != "" {
-				t.Errorf("what the events tell, what is known:\n%s", d)
+				t.Errorf("state by the events, known state:\n%s", d)
 			}
 			if n := len(f.list()); n != len(byID(f.list())) {
 				t.Errorf("%d containers in a snapshot", n)
@@ -352,7 +352,7 @@ func TestRegistryOneOfTwo(t *testing.T) {
 	}
 }
 
-// replay is what somebody knows who only ever heard the events.
+// replay returns the state that follows from the events alone.
 func replay(events []model.Event) map[string]model.Container {
 	known := map[string]model.Container{}
 	for _, e := range events {
@@ -373,13 +373,13 @@ func byID(all []model.Container) map[string]model.Container {
 	return m
 }
 
-// world is a runtime as it truly is.
+// world is the true state of a runtime.
 type world struct {
 	*rand.Rand
 	clock      int
 	containers map[string]*model.Container
-	// pids says that lists and events tell of processes, as containerd's; else
-	// of times, as Docker's.
+	// pids means that lists and events contain processes, as containerd's; else they contain times,
+	// as Docker's.
 	pids bool
 	pid  int
 }
@@ -432,30 +432,29 @@ func (w *world) exit(c *model.Container) {
 	c.Status, c.Finished, c.ExitCode = model.ContainerExited, at(w.clock), new(uint32(w.clock))
 }
 
-// list is what a list tells of the world while it changes: each container is
-// looked at at another time. It returns the events of that time, too.
+// list returns a list that is made while the world changes: each container is read at another time.
+// It also returns the events of that time.
 func (w *world) list() (all []model.Container, meanwhile []model.Event) {
 	for _, id := range slices.Sorted(maps.Keys(w.containers)) {
 		for w.IntN(3) == 0 {
 			meanwhile = append(meanwhile, w.step())
 		}
 		if c := w.containers[id]; c != nil {
-			told := *c
+			listed := *c
 			if w.pids {
-				told.Started = time.Time{}
+				listed.Started = time.Time{}
 			} else {
-				told.PID = 0
+				listed.PID = 0
 			}
-			all = append(all, told)
+			all = append(all, listed)
 		}
 	}
 	return all, meanwhile
 }
 
-// TestRegistryIsTrue has a runtime do anything at all, with connections that
-// break, lists that take time and events that come after newer lists. What is
-// known is what the events tell, and after each list and what waited behind it
-// is the truth.
+// TestRegistryIsTrue drives a runtime at random, with broken connections, slow lists and events
+// that arrive after newer lists. The known state always equals the state by the events. After each
+// list and the events queued behind it, it also equals the true state.
 func TestRegistryIsTrue(t *testing.T) {
 	for seed := range uint64(150) {
 		w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), containers: map[string]*model.Container{}, pids: seed%2 == 0}
@@ -481,14 +480,14 @@ func TestRegistryIsTrue(t *testing.T) {
 				}
 			}
 			known := byID(f.list())
-			if told := replay(f.events); !reflect.DeepEqual(told, known) {
-				t.Fatalf("seed %d: what the events tell, what is known:\n%s", seed, cmp.Diff(told, known))
+			if replayed := replay(f.events); !reflect.DeepEqual(replayed, known) {
+				t.Fatalf("seed %d: state by the events, known state:\n%s", seed, cmp.Diff(replayed, known))
 			}
 			if !connected {
 				continue
 			}
 			if truth, known := states(w.containers), states(pointers(known)); !maps.Equal(truth, known) {
-				t.Fatalf("seed %d: the truth, what is known:\n%s\n%s", seed, cmp.Diff(truth, known),
+				t.Fatalf("seed %d: true state, known state:\n%s\n%s", seed, cmp.Diff(truth, known),
 					strings.Join(lines(f.events), "\n"))
 			}
 		}
@@ -506,7 +505,8 @@ func pointers(m map[string]model.Container) map[string]*model.Container {
 	return out
 }
 
-// states is what has to be right: a code is unknown when its event was lost.
+// states returns the part of the state that must be right: an exit code is unknown if its event was
+// lost.
 func states(m map[string]*model.Container) map[string]string {
 	out := map[string]string{}
 	for id, c := range m {
@@ -515,8 +515,8 @@ func states(m map[string]*model.Container) map[string]string {
 	return out
 }
 
-// grammar says what is wrong with a stream of events: everything begins with a
-// create, a run has one start and one exit.
+// grammar checks a stream of events: everything begins with a create, and a run has one start and
+// one exit.
 func grammar(events []model.Event) error {
 	status := map[string]model.EventType{}
 	for i, e := range events {
@@ -527,7 +527,7 @@ func grammar(events []model.Event) error {
 			ok = was == ""
 		case model.EventStart:
 			ok = was == model.EventCreate || was == model.EventExit
-		case model.EventExit: // of one that was found exited there is no start
+		case model.EventExit: // a container that was found exited has no start
 			ok = was == model.EventStart || was == model.EventCreate
 		case model.EventDelete:
 			ok = was == model.EventCreate || was == model.EventExit
@@ -547,29 +547,29 @@ func grammar(events []model.Event) error {
 	return nil
 }
 
-func TestRegistryKeepsNamesOfTheDead(t *testing.T) {
+func TestRegistryKeepsNamesOfRemoved(t *testing.T) {
 	f := newTestFeed()
 	if f.containers() != nil {
-		t.Error("containers are told before any list")
+		t.Error("containers are returned before any list")
 	}
 	f.sync([]model.Container{running("a", 7, 0)})
 	f.event(ev(model.EventDelete, 1, model.Container{ID: "a"}))
 	f.clock = at(299)
-	told := f.containers()
-	if len(told) != 1 || told[0].ID != "a" || told[0].Status != model.ContainerExited || len(f.list()) != 0 {
-		t.Errorf("told %v, exist %v", told, f.list())
+	got := f.containers()
+	if len(got) != 1 || got[0].ID != "a" || got[0].Status != model.ContainerExited || len(f.list()) != 0 {
+		t.Errorf("returned %v, exist %v", got, f.list())
 	}
-	if again := f.containers(); &again[0] != &told[0] {
-		t.Error("the list was made again for nothing")
+	if again := f.containers(); &again[0] != &got[0] {
+		t.Error("the list was rebuilt without need")
 	}
 	f.clock = at(301)
-	if told := f.containers(); told == nil || len(told) != 0 {
-		t.Errorf("after the grace time %v", told)
+	if got := f.containers(); got == nil || len(got) != 0 {
+		t.Errorf("after the grace time %v", got)
 	}
 	f.event(ev(model.EventDelete, 1, model.Container{ID: "a"}))
 	f.event(ev(model.EventCreate, 302, model.Container{ID: "a"}))
-	if told := f.containers(); len(told) != 1 {
-		t.Errorf("one that came back is told %d times", len(told))
+	if got := f.containers(); len(got) != 1 {
+		t.Errorf("a container that was created again is returned %d times", len(got))
 	}
 }
 
@@ -584,8 +584,8 @@ func TestRegistryIsBounded(t *testing.T) {
 		t.Errorf("%d containers, lost %v", n, lost)
 	}
 	f.sync(nil)
-	if n := len(f.containers()); n != maxDead {
-		t.Errorf("%d dead ones are kept", n)
+	if n := len(f.containers()); n != maxRemoved {
+		t.Errorf("%d removed containers are kept", n)
 	}
 }
 

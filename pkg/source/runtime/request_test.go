@@ -18,7 +18,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// encode writes what its own package declares, as the runtimes do.
+// encode encodes a message with the types of its own package, as the runtimes do.
 func encode(t *testing.T, v any) []byte {
 	t.Helper()
 	b, err := json.Marshal(v)
@@ -44,7 +44,7 @@ func TestAllDevices(t *testing.T) {
 		rules []specs.LinuxDeviceCgroup
 		want  bool
 	}{
-		"nobody says":           {nil, false},
+		"no rules":              {nil, false},
 		"none":                  {[]specs.LinuxDeviceCgroup{none}, false},
 		"privileged":            {[]specs.LinuxDeviceCgroup{rule(true, "", "rwm")}, true},
 		"after none":            {[]specs.LinuxDeviceCgroup{none, rule(true, "a", "rwm", -1, -1)}, true},
@@ -75,7 +75,7 @@ func ctrHook(args ...string) specs.Hook {
 	)}
 }
 
-// prestart is where ctr puts its hook to this day.
+// prestart returns the hooks at the place where ctr writes its hook.
 func prestart(hooks ...specs.Hook) *specs.Hooks {
 	return &specs.Hooks{Prestart: hooks} //nolint:staticcheck // deprecated, as above
 }
@@ -114,7 +114,7 @@ func TestGPURequestsOfSpec(t *testing.T) {
 	}
 }
 
-// TestRecordDevices has a container of containerd's CRI plugin, as it is kept.
+// TestRecordDevices checks a container of containerd's CRI plugin, as containerd stores it.
 func TestRecordDevices(t *testing.T) {
 	config := api.ContainerConfig{
 		Metadata:    &api.ContainerMetadata{Name: "main"},
@@ -135,7 +135,7 @@ func TestRecordDevices(t *testing.T) {
 	if !r.AllDevices || !slices.Equal(r.GPURequests, []string{"2", "GPU-5"}) || len(r.Devices) != 2 {
 		t.Errorf("%+v", r.Container)
 	}
-	// The same, as its CRI tells it.
+	// The same in the answer of its CRI.
 	var c model.Container
 	parseInfo(&c, "x", encode(t, map[string]any{"pid": 7, "config": &config, "runtimeSpec": json.RawMessage(privileged)}))
 	if !c.AllDevices || !slices.Equal(c.GPURequests, []string{"2", "GPU-5"}) || c.PID != 7 {
@@ -174,7 +174,7 @@ func TestDockerGPUs(t *testing.T) {
 	}
 }
 
-// What a client asks for is bounded, however much it is.
+// The number of a client's requests has a limit.
 func TestGPURequestsAreBounded(t *testing.T) {
 	many := dockerGPUs([]container.DeviceRequest{{Driver: "nvidia", Count: 1 << 40}, {Driver: "nvidia", DeviceIDs: []string{"GPU-1"}}})
 	if len(many) != maxDevices {
@@ -186,7 +186,7 @@ func TestGPURequestsAreBounded(t *testing.T) {
 	}
 }
 
-// What containers may use is kept when a later word of them does not tell it.
+// The devices of a container are kept when a later event does not contain them.
 func TestDescribeDevices(t *testing.T) {
 	known := model.Container{ID: "a"}
 	describe(&known, &model.Container{ID: "a", AllDevices: true, GPURequests: []string{"0"}})

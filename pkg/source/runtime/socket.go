@@ -98,7 +98,7 @@ func (n node) at(path string) string {
 // process, and returns the path of the socket.
 func (n node) locate(path string) (string, error) {
 	if n.run != "" && strings.HasPrefix(path, "/var/run/") {
-		path = strings.TrimPrefix(path, "/var") // the link may be out of sight
+		path = strings.TrimPrefix(path, "/var") // the link may be outside the mount
 	}
 	at := "/" // on the node
 	rest := strings.Split(path, "/")
@@ -106,7 +106,7 @@ func (n node) locate(path string) (string, error) {
 		name := rest[0]
 		rest = rest[1:]
 		if name == "" {
-			continue // "/" itself need not be there: /run may be all that we see
+			continue // "/" itself may be missing: only /run may be mounted
 		}
 		next := filepath.Join(at, name) // ".." of the root is the root
 		target, err := os.Readlink(n.at(next))

@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package runtime follows the container runtimes of a node: containerd by its
-// own API, CRI-O and others by the CRI, Docker and Podman by Docker's.
+// Package runtime follows the container runtimes of a node: containerd by its own API, CRI-O and
+// others by the CRI, Docker and Podman by Docker's API.
 //
-// A runtime is not asked per scrape. Each socket is followed by a goroutine that
-// subscribes to events, then lists what there is, and from then on changes what
-// is known as events come; it lists again a second later, as a subscription is
-// not confirmed, and every few minutes, should an event be lost. When the
-// connection breaks, what is known stays, so that no name is lost while a
-// runtime restarts. The next list is compared with it, and the differences are
-// told as events that nobody saw happen.
+// A scrape sends no request to a runtime. A goroutine per socket subscribes to events, then lists
+// the containers, and from then on applies the events. It lists again a second later, because a
+// subscription is not confirmed, and every few minutes, because an event may be lost. When the
+// connection breaks, the known containers stay, so that no name is lost while a runtime restarts.
+// The next list is compared with them, and each difference becomes an event marked Reconciled.
 //
-// So there is one truth, the registry, for names and for events alike. Sockets
-// that appear later are found, and each is dialed by its path each time: a
-// runtime that restarts makes a new one.
+// The registry is the only source of both names and events. Sockets that appear later are found.
+// Each socket is dialed by its path each time, because a runtime that restarts creates a new one.
 //
-// Containers of Docker are told by Docker: its namespace in containerd, moby, is
-// left out, since containerd does not know their names.
+// Docker reports its own containers: its namespace in containerd, moby, is left out, because
+// containerd does not have their names.
 package runtime
 
 import (
@@ -32,10 +29,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Options are what a Source can be told. The zero value follows the sockets at
-// the usual places.
+// Options configure a Source. The zero value follows the sockets at the default paths.
 type Options struct {
-	// Sockets are those to follow; none are those at the usual places.
+	// Sockets lists the sockets to follow; default those at the default paths.
 	Sockets []Socket
 	// Root is where the node's root is mounted; default /.
 	Root string
@@ -45,10 +41,10 @@ type Options struct {
 	Procfs string
 	// Labels names the labels and annotations that are kept.
 	Labels []string
-	// Grace is how long containers that are gone are still told, so that late
-	// figures have names; default 5 minutes.
+	// Grace is how long Resolve returns containers after their removal, so that late values have
+	// names; default 5 minutes.
 	Grace time.Duration
-	// Logger is told once about each change of a socket's state; default none.
+	// Logger receives one line for each change of a socket's state; default none.
 	Logger *zap.Logger
 	// Now is the clock of the grace time; default time.Now.
 	Now func() time.Time
@@ -62,7 +58,7 @@ type Source struct {
 
 	end     context.CancelFunc
 	running sync.WaitGroup
-	// settled is what Ready returns.
+	// settled is the channel of Ready.
 	settled chan struct{}
 
 	// first counts the sockets that New found and that are not settled.
@@ -72,8 +68,7 @@ type Source struct {
 	places []*place
 }
 
-// New makes a Source and begins to follow the sockets that exist. That there
-// is none is what Read says.
+// New returns a Source that follows the existing sockets. If there is none, Read returns an error.
 func New(o Options) (*Source, error) {
 	if o.Root == "" {
 		o.Root = "/"
@@ -127,28 +122,27 @@ func (s *Source) node() node { return node{s.opt.Root, s.opt.Run} }
 // Name is "runtime".
 func (s *Source) Name() string { return "runtime" }
 
-// Close ends what follows the sockets and waits for it.
+// Close stops following the sockets and waits for the goroutines.
 func (s *Source) Close() error {
 	s.end()
 	s.running.Wait()
 	return nil
 }
 
-// readyWithin is how long sockets have until Ready says so without them.
+// readyWithin is the time limit of Ready.
 const readyWithin = 5 * time.Second
 
-// Ready is closed when each socket that was there when the Source was made has
-// been listed once or has failed, and 5 s after New at the latest: who takes a
-// snapshot then does not take what exists already for new.
+// Ready is closed when each socket that existed when the Source was made has been listed once or
+// has failed, at the latest 5 s after New. A snapshot after that does not report existing
+// containers as new.
 func (s *Source) Ready() <-chan struct{} { return s.settled }
 
-// firstRead is how long the first Read waits for runtimes to tell what they
-// have, so that the first scrape has names.
+// firstRead is how long the first Read waits for the lists of the runtimes, so that the first
+// scrape has names.
 const firstRead = time.Second
 
-// Read fills DeviceStates, one for each socket, and Losses. It asks no runtime.
-// Without any socket it gives ErrAbsent; that none of them can be followed is
-// an error as well.
+// Read fills DeviceStates, one for each socket, and Losses. It sends no request to a runtime. It
+// returns ErrAbsent if there is no socket, and another error if none of them can be followed.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	select {
 	case <-s.settled:
@@ -197,27 +191,26 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return snap, nil
 }
 
-// Resolve fills Containers from memory: all that exist and those that are gone
-// for less than the grace time. They are nil until a runtime has told what it
-// has. The slice is shared with other callers; nobody may change it.
+// Resolve fills Containers from memory: all that exist and those removed within the grace time.
+// They are nil until a runtime was listed. The slice is shared with other callers and must not be
+// changed.
 func (s *Source) Resolve(context.Context, []model.CgroupID) (model.Snapshot, error) {
 	return model.Snapshot{Containers: s.registry.containers()}, nil
 }
 
-// Watch has f called with every event from now on, in order, one at a time. f
-// must not block, and not call the Source.
+// Watch subscribes f to every event from now on, in order, one at a time. f must not block, and not
+// call the Source.
 func (s *Source) Watch(f func(model.Event)) { s.registry.watch(f) }
 
-// Snapshot calls f with the containers that exist, at one moment between two
-// events: what Watch told before is in it, what it tells later is not. f must
-// not block, and not call the Source. The list is f's own.
+// Snapshot calls f with the existing containers, at one moment between two events: the list
+// contains the effect of all earlier events that Watch delivers, and of no later one. f must not
+// block, and not call the Source. The list belongs to f.
 func (s *Source) Snapshot(f func([]model.Container)) { s.registry.snapshot(f) }
 
-// Cgroups returns the cgroups of the containers that exist, of those whose ids
-// are not in the paths.
+// Cgroups returns the cgroups of those existing containers that have no id in the path.
 func (s *Source) Cgroups() []string { return s.registry.cgroups() }
 
-// absence is ErrAbsent in words of its own: who tells it says the state already.
+// absence is ErrAbsent with a text that does not repeat the state, which the caller prints.
 type absence string
 
 func (a absence) Error() string { return string(a) }

@@ -45,7 +45,7 @@ func TestParseSocket(t *testing.T) {
 	}
 }
 
-// TestLocate has a node's root that is mounted elsewhere, with links in it.
+// TestLocate uses a node's root that is mounted elsewhere, with links in it.
 func TestLocate(t *testing.T) {
 	root := t.TempDir()
 	must := func(err error) {
@@ -76,7 +76,7 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// TestLocateRun has the node's /run at a place of its own: with the rest of its root, and without.
+// TestLocateRun mounts the node's /run separately: with the rest of its root, and without.
 func TestLocateRun(t *testing.T) {
 	dir, err := os.MkdirTemp("", "run")
 	if err != nil {
@@ -126,7 +126,7 @@ func TestNoSocket(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		if snap, _ := s.Resolve(t.Context(), nil); snap.Containers != nil {
-			t.Errorf("%v is told where nothing was collected", snap.Containers)
+			t.Errorf("containers %v without a list", snap.Containers)
 		}
 		if len(snap.DeviceStates) != len(sockets) {
 			t.Errorf("%v", snap.DeviceStates)
@@ -137,8 +137,8 @@ func TestNoSocket(t *testing.T) {
 	}
 }
 
-// TestSocketAppears has CRI-O installed while the sensor runs, at a place that
-// is reached by two paths, one of which was given as containerd's.
+// TestSocketAppears creates the socket of CRI-O later, at a place with two paths, one of them
+// configured as containerd's.
 func TestSocketAppears(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -150,7 +150,7 @@ func TestSocketAppears(t *testing.T) {
 	path := startCRI(t, f)
 	for link, target := range map[string]string{"run/crio": filepath.Dir(path), "var": "/"} {
 		os.MkdirAll(filepath.Dir(filepath.Join(root, link)), 0o755)
-		if link == "run/crio" { // what is mounted there
+		if link == "run/crio" { // the mounted directory
 			os.MkdirAll(filepath.Join(root, link), 0o755)
 			if err := os.Rename(path, filepath.Join(root, link, "crio.sock")); err != nil {
 				t.Fatal(err)
@@ -176,8 +176,8 @@ func TestSocketAppears(t *testing.T) {
 	}
 }
 
-// TestHung is a runtime that takes connections and never says a word, beside
-// one that is well.
+// TestHung follows a runtime that accepts connections and never answers, and a second one that
+// answers.
 func TestHung(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "s.sock")
@@ -192,14 +192,14 @@ func TestHung(t *testing.T) {
 	s := open(t, Options{Sockets: []Socket{{"containerd", path}, {"cri", other}}})
 	s.Read(t.Context())
 	if took := time.Since(began); took >= callTimeout {
-		t.Errorf("it waits for the one that hangs: %v", took)
+		t.Errorf("Read waits for the one that hangs: %v", took)
 	}
 	eventually(t, soon, "the other is followed", func() bool {
 		snap, err := s.Read(t.Context())
 		if snap.DeviceStates[0].State == model.StateOK {
 			t.Fatalf("%+v", snap.DeviceStates)
 		}
-		return err == nil && snap.DeviceStates[1].State == model.StateOK && told(s)["c1"].Pod != ""
+		return err == nil && snap.DeviceStates[1].State == model.StateOK && resolved(s)["c1"].Pod != ""
 	})
 	eventually(t, callTimeout+soon, "stuck", func() bool { return state(s) == model.StateStuck })
 	if snap, err := s.Read(t.Context()); err != nil || !strings.Contains(snap.DeviceStates[0].Reason, "restart it") {
@@ -207,7 +207,7 @@ func TestHung(t *testing.T) {
 	}
 }
 
-// TestRefused is the socket file of a runtime that died.
+// TestRefused uses the socket file of a runtime that ended.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "s.sock")
@@ -225,13 +225,13 @@ func TestRefused(t *testing.T) {
 		}
 		return strings.Contains(snap.DeviceStates[0].Reason, "the runtime does not run")
 	})
-	if time.Sleep(0); told(s) == nil {
+	if time.Sleep(0); resolved(s) == nil {
 		t.Error("nil")
 	}
 }
 
-// TestSameSocket has one socket under two paths that are no links of each other,
-// as two mounts of it are.
+// TestSameSocket has one socket under two paths that are not links of each other, as with two
+// mounts.
 func TestSameSocket(t *testing.T) {
 	t.Parallel()
 	f := &fakeCRI{name: "cri-o", containers: map[string]*api.ContainerStatus{"c1": criStatus("c1", api.ContainerState_CONTAINER_RUNNING, 0)}}
@@ -246,7 +246,7 @@ func TestSameSocket(t *testing.T) {
 	}
 	s.mu.Lock()
 	if !s.places[1].alias {
-		t.Error("it is followed twice")
+		t.Error("the socket is followed twice")
 	}
 	s.mu.Unlock()
 	// The first path is gone: the second is a socket of its own.
@@ -258,7 +258,7 @@ func TestSameSocket(t *testing.T) {
 	}
 }
 
-// TestReady has a runtime that answers late, and one that never does.
+// TestReady follows a runtime that answers late, and one that never answers.
 func TestReady(t *testing.T) {
 	t.Parallel()
 	f := &fakeCRI{name: "cri-o"}
@@ -291,8 +291,8 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// TestReconnectStorm has connections that break right after the list: the pauses, half of them random, are 0.1 s and
-// twice that each time, up to 2 s.
+// TestReconnectStorm has connections that break right after the list: the pauses, half of them
+// random, start at 0.1 s and double up to 2 s.
 func TestReconnectStorm(t *testing.T) {
 	t.Parallel()
 	e := newFakeEngine(t)

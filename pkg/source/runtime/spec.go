@@ -12,7 +12,7 @@ import (
 // maxSpec is the longest specification that is read, in bytes.
 const maxSpec = 4 << 20
 
-// spec is what is read of a container's OCI runtime specification.
+// spec holds the fields that are used of a container's OCI runtime specification.
 type spec struct {
 	Annotations map[string]string `json:"annotations"`
 	Hooks       struct {
@@ -31,13 +31,13 @@ type spec struct {
 	} `json:"linux"`
 }
 
-// hook is a program that is run before the container's own.
+// hook is a program that runs before the container's own.
 type hook struct {
 	Path string   `json:"path"`
 	Args []string `json:"args"`
 }
 
-// deviceRule is one rule of the device cgroup; what it does not say is any.
+// deviceRule is one rule of the device cgroup; a missing field matches any value.
 type deviceRule struct {
 	Allow  bool   `json:"allow"`
 	Type   string `json:"type"`
@@ -46,7 +46,7 @@ type deviceRule struct {
 	Access string `json:"access"`
 }
 
-// parseSpec reads a specification; of one that cannot be read nothing is known.
+// parseSpec parses a specification. It returns the zero value on an error.
 func parseSpec(b []byte) spec {
 	var s spec
 	if len(b) > maxSpec || json.Unmarshal(b, &s) != nil {
@@ -55,7 +55,7 @@ func parseSpec(b []byte) spec {
 	return s
 }
 
-// devices are the device nodes; empty, not nil, when there is none.
+// devices returns the device nodes; empty, not nil, if there is none.
 func (s *spec) devices() []string {
 	out := make([]string, 0, min(len(s.Linux.Devices), maxDevices))
 	for _, d := range s.Linux.Devices {
@@ -66,9 +66,9 @@ func (s *spec) devices() []string {
 	return out
 }
 
-// cgroup is where the specification puts the container of this id, as a path
-// below the root of the hierarchy; empty if the path names the container, since
-// it is found by its name then.
+// cgroup returns the cgroup in which the specification puts the container, as a path below the root
+// of the hierarchy. It returns an empty path if the path contains the id, which is then enough to
+// find the container.
 func (s *spec) cgroup(id string) string {
 	p := s.Linux.CgroupsPath
 	if p == "" || isID(id) && strings.Contains(p, id) {
@@ -83,8 +83,8 @@ func (s *spec) cgroup(id string) string {
 	return p
 }
 
-// inPod says whether the specification puts the container into the cgroup of the
-// pod of this UID, as the kubelet names those: /kubepods/burstable/podUID/ID or
+// inPod reports whether the specification puts the container into the cgroup of the pod with this
+// UID, in the format of the kubelet: /kubepods/burstable/podUID/ID or
 // kubepods-burstable-podUID.slice:PREFIX:ID.
 func (s *spec) inPod(uid string) bool {
 	p := s.Linux.CgroupsPath
@@ -96,8 +96,8 @@ func (s *spec) inPod(uid string) bool {
 		func(part string) bool { return part == "pod"+uid || strings.HasSuffix(part, slice) })
 }
 
-// unitPath is the cgroup of the unit that runc makes of SLICE:PREFIX:NAME:
-// a-b.slice is within a.slice.
+// unitPath returns the cgroup of the unit that runc creates for SLICE:PREFIX:NAME: a-b.slice is
+// within a.slice.
 func unitPath(slice, prefix, name string) string {
 	if slice == "" {
 		slice = "system.slice"
@@ -127,8 +127,8 @@ func unitPath(slice, prefix, name string) string {
 	return p.String() + "/" + name + ".scope"
 }
 
-// criRecord is what is read of the record that containerd's CRI plugin keeps with
-// each container and sandbox, as JSON.
+// criRecord holds the fields that are used of the JSON record that containerd's CRI plugin stores
+// with each container and sandbox.
 type criRecord struct {
 	Metadata struct {
 		ImageRef string
@@ -146,7 +146,7 @@ type criRecord struct {
 	}
 }
 
-// criDevices is what a container's configuration of the CRI says of devices.
+// criDevices holds the devices in a container's configuration of the CRI.
 type criDevices struct {
 	CDI []struct {
 		Name string `json:"name"`
@@ -161,7 +161,7 @@ func (d *criDevices) gpuRequests(out []string) []string {
 	return out
 }
 
-// parseCRIRecord reads the record and says whether it could.
+// parseCRIRecord parses the record and reports whether it succeeded.
 func parseCRIRecord(b []byte) (criRecord, bool) {
 	var m criRecord
 	if len(b) == 0 || len(b) > maxSpec || json.Unmarshal(b, &m) != nil {

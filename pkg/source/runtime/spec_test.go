@@ -20,7 +20,7 @@ import (
 func TestCgroupOfSpec(t *testing.T) {
 	id := strings.Repeat("ab", 32)
 	for _, c := range []struct{ id, path, want string }{
-		{id, "/kubepods/burstable/podX/" + id, ""}, // the path tells
+		{id, "/kubepods/burstable/podX/" + id, ""}, // the path contains the id
 		{id, "kubepods-burstable-podX.slice:cri-containerd:" + id, ""},
 		{"web", "/default/web", "/default/web"},
 		{"web", "default/web/../x", "/default/x"},
@@ -42,7 +42,7 @@ func TestCgroupOfSpec(t *testing.T) {
 	}
 }
 
-// TestParseSpec reads what the specification's own package writes.
+// TestParseSpec parses the output of the specification's own package.
 func TestParseSpec(t *testing.T) {
 	b, err := json.Marshal(&specs.Spec{
 		Annotations: map[string]string{"a": "b"},

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processStart is when a process began, as field 22 of /proc/PID/stat has it in
-// hundredths of a second since the machine booted; zero when that is not known.
-// Containerd's lists do not tell when a task was started.
+// processStart returns the start time of a process, from field 22 of /proc/PID/stat in hundredths
+// of a second since boot, zero if it is not known. The lists of containerd do not contain the start
+// of a task.
 func processStart(procfs string, pid int) time.Time {
 	b, err := os.ReadFile(filepath.Join(procfs, strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -29,8 +29,8 @@ func processStart(procfs string, pid int) time.Time {
 	return time.Now().Add(-age).Round(0)
 }
 
-// parseStart reads field 22 of a line of stat. The second field is the name of
-// the program in parentheses, with anything in it.
+// parseStart parses field 22 of a line of stat. The second field is the program's name in
+// parentheses, which may contain any character.
 func parseStart(b []byte) (ticks int64, ok bool) {
 	i := bytes.LastIndexByte(b, ')')
 	fields := bytes.Fields(b[i+1:])

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The parts of the fake NVML that are not NVML: see nvml.c.
+// The internal interface of the fake NVML: see nvml.c.
 
 #pragma once
 
-#define NVML_NO_UNVERSIONED_FUNC_DEFS // the old names are functions of their own
+#define NVML_NO_UNVERSIONED_FUNC_DEFS // the old names are functions, too
 #include <nvml.h>
 
-// A device is a GPU (mig -1) or a MIG device of it, as it was when its handle was
-// given out.
+// A device is a GPU (mig -1) or one of its MIG devices, with its properties when its handle
+// was created.
 struct nvmlDevice_st {
 	int gpu, mig;
 	char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
@@ -25,14 +25,13 @@ struct process {
 	char kinds[4];                  // C: compute, G: graphics, M: client of MPS
 };
 
-// An event of the scenario, in the order in which they happen.
+// An event of the scenario, in the order of the file.
 struct event {
 	int gpu, mig;
 	unsigned long long type, data;
 };
 
-// A scenario is a file that was read. It is never freed: a call that blocks may
-// be in it for ever.
+// A scenario is the parsed file. It is never freed: a blocked call may use it for ever.
 struct scenario {
 	struct line {
 		char *key, *value;
@@ -42,10 +41,11 @@ struct scenario {
 	int n, faults, nprocesses, nevents;
 };
 
-// scenario is the newest one, read again when the file of NVML_FAKE_SCENARIO is another.
+// scenario returns the current scenario. It reads the file of NVML_FAKE_SCENARIO again if it
+// was replaced.
 const struct scenario *scenario(void);
 
-// value is what the scenario has for the key of a device (NULL: of the system), or NULL.
+// value returns the scenario's value for the key of a device (NULL: of the system), or NULL.
 const char *value(const struct scenario *s, const device *d, const char *key);
 
 // name writes the key of a function: its name without _v2.
@@ -54,16 +54,15 @@ void name(char key[128], const char *function);
 // count adds one to the calls of a function, in the file of NVML_FAKE_CALLS.
 void count(const device *d, const char *function);
 
-// begin counts a call and says how it fails: by the scenario, because the library
-// is not initialised, because the device is gone. It does not return while the
-// scenario blocks the call.
+// begin counts a call and returns its failure: by the scenario, because the library is not
+// initialised, or because the device is gone. It blocks while the scenario blocks the call.
 nvmlReturn_t begin(const device *d, const char *function);
 
-// numbers reads up to n numbers that the scenario has for a key into v.
+// numbers parses up to n numbers of the scenario's value for a key into v.
 nvmlReturn_t numbers(const device *d, const char *key, int n, unsigned long long *v);
 
-// fault is what the scenario has against a call for a device: a code, or -1 to block it.
+// fault returns the scenario's failure of a call for a device: a code, or -1 to block it.
 int fault(const struct scenario *s, const device *d, const char *function);
 
-// find is the handle of the GPU, or of the MIG device of it, or NULL.
+// find returns the handle of a GPU or of one of its MIG devices, or NULL.
 device *find(int gpu, int mig);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The functions that return what one line of the scenario says. A line of the
-// tables below is a function; without OLD_LIBRARY there are those that drivers
-// after R450 brought.
+// Functions that return one line of the scenario. Each line of the tables below is a function;
+// OLD_LIBRARY omits those that were added after R450.
 
 #include "fake.h"
 
@@ -28,7 +27,7 @@ static nvmlReturn_t text(const device *d, const char *function, char *out, unsig
 	return NVML_SUCCESS;
 }
 
-// get reads the n numbers for a call with arguments (-1: no more of them).
+// get parses the n numbers for a call with arguments (-1: no more arguments).
 static nvmlReturn_t get(const device *d, const char *function, int a, int b, int c, int n, unsigned long long *v)
 {
 	const int arguments[] = {a, b, c};
@@ -90,7 +89,7 @@ static nvmlReturn_t get(const device *d, const char *function, int a, int b, int
 		return r;                                                                                              \
 	}
 
-// A struct of nothing but fields of type E.
+// A struct with fields of type E only.
 #define STRUCT(F, T, E)                                                                                                \
 	nvmlReturn_t F(nvmlDevice_t d, T *out)                                                                         \
 	{                                                                                                              \
@@ -187,7 +186,7 @@ nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t d, nvmlPerfPolicyType_t p
 	return r;
 }
 
-// It is measured, for so long.
+// The call blocks for the duration of the measurement.
 nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t d, nvmlPcieUtilCounter_t counter, unsigned int *out)
 {
 	nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
@@ -217,7 +216,7 @@ nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t d, nvmlDeviceAttributes_t *
 	return r;
 }
 
-// pages gives as many addresses as there are: the first numbers.
+// pages returns as many addresses as there are: ascending numbers.
 static nvmlReturn_t pages(const device *d, const char *function, int cause, unsigned int *n, unsigned long long *out)
 {
 	unsigned long long have;
@@ -250,7 +249,7 @@ nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t d, nvmlPageRetirementCaus
 	return r;
 }
 
-// pci reads "00000000:18:00.0 DEVICE SUBSYSTEM" for a key.
+// pci parses "00000000:18:00.0 DEVICE SUBSYSTEM" for a key.
 static nvmlReturn_t pci(const device *d, const char *key, nvmlPciInfo_t *out)
 {
 	const char *v = value(scenario(), d, key);
@@ -298,7 +297,7 @@ PAIR(nvmlDeviceGetJpgUtilization, unsigned int, unsigned int);
 PAIR(nvmlDeviceGetOfaUtilization, unsigned int, unsigned int);
 PAIR(nvmlDeviceGetGspFirmwareMode, unsigned int, unsigned int);
 
-// The value is total, reserved, free, used; the older function has its own.
+// The value is total, reserved, free, used; the older function has a value of its own.
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t d, nvmlMemory_v2_t *out)
 {
 	unsigned long long v[4];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What has more than one answer: processes and their samples, events, fields, GPM.
+// Functions with several results: processes and their samples, events, fields, GPM.
 
 #include "fake.h"
 
@@ -17,8 +17,7 @@ static unsigned long long now(void) // microseconds
 	return t.tv_sec * 1000000ULL + t.tv_nsec / 1000;
 }
 
-// uses says whether p is listed for d: the processes of MIG devices are those of
-// their GPU as well.
+// uses returns whether p is listed for d: a GPU also lists the processes of its MIG devices.
 static int uses(const device *d, const struct process *p)
 {
 	return p->gpu == d->gpu && (d->mig < 0 || p->mig == d->mig);
@@ -70,7 +69,7 @@ LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, 'G', nvmlProcessInfo_t)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, 'M', nvmlProcessInfo_t)
 #endif
 
-// The driver samples six times a second and keeps so many samples.
+// The driver samples six times a second and keeps this many samples.
 enum { PERIOD = 166667, KEPT = 100 };
 
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t d, nvmlProcessUtilizationSample_t *out, unsigned int *n,
@@ -91,7 +90,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t d, nvmlProcessUtilizat
 		for (int i = 0; at > last && i < s->nprocesses; i++) {
 			const struct process *p = &s->processes[i];
 
-			// Only those that did anything have a sample.
+			// Only active processes have a sample.
 			if (!uses(d.handle, p) || !(p->sm | p->mem | p->enc | p->dec) || found++ >= room || !out)
 				continue;
 			out[found - 1] = (nvmlProcessUtilizationSample_t){p->pid, at, p->sm, p->mem, p->enc, p->dec};
@@ -103,14 +102,13 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t d, nvmlProcessUtilizat
 	return !out || found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-// The utilization of the device does not change between two samples of it. Others are
-// not sampled.
+// The utilization of the device is constant between its samples. Others are not sampled.
 nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t d, nvmlSamplingType_t type, unsigned long long last,
 				  nvmlValueType_t *kind, unsigned int *n, nvmlSample_t *out)
 {
 	static const struct {
 		const char *key;
-		int second; // of the numbers
+		int second; // selects the second one of the numbers
 	} sampled[NVML_SAMPLINGTYPE_COUNT] = {
 		[NVML_GPU_UTILIZATION_SAMPLES] = {"nvmlDeviceGetUtilizationRates", 0},
 		[NVML_MEMORY_UTILIZATION_SAMPLES] = {"nvmlDeviceGetUtilizationRates", 1},
@@ -145,7 +143,7 @@ nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t d, nvmlSamplingType_t type, unsig
 	return found ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }
 
-// A set takes what happens on the GPUs that are registered with it.
+// A set receives the events of its registered GPUs.
 struct nvmlEventSet_st {
 	unsigned long long types[64];
 	int next; // of the events of the scenario
@@ -187,7 +185,7 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t d, unsigned long long types, 
 	return NVML_SUCCESS;
 }
 
-// lost says whether a GPU has fallen off the bus, which ends a wait.
+// lost returns whether a GPU has fallen off the bus, which ends a wait.
 static int lost(const struct scenario *s, int gpu)
 {
 	device d = {.gpu = gpu, .mig = -1};
@@ -322,7 +320,7 @@ nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t d, nvmlGpmSample_t sample)
 	return r;
 }
 
-// A GPU instance has the metrics of the first MIG device in it.
+// A GPU instance has the metrics of its first MIG device.
 nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t d, unsigned int instance, nvmlGpmSample_t sample)
 {
 	nvmlReturn_t r = begin(d.handle, __func__);

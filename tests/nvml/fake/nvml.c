@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // This is a fake of NVIDIA's management library, for tests on machines without a
-// GPU: made from the vendor's header and what it documents, not from the library.
-// The file named by NVML_FAKE_SCENARIO says what it answers, line by line, and is
+// GPU: made from the vendor's header and its documentation, not from the library.
+// The file named by NVML_FAKE_SCENARIO has the answers, line by line, and is
 // read again when another one is renamed into its place:
 //
 //	DEVICE KEY VALUE
 //
 // DEVICE is - for the system, 0 for a GPU, 0:1 for a MIG device of it. KEY is the
 // name of a function without _v2, followed by its arguments (nvmlDeviceGetClockInfo.1),
-// VALUE what it returns: a string, or numbers in the order of the parameters or of the
-// fields of the struct. What has no line is not supported. Besides these:
+// VALUE the result: a string, or numbers in the order of the parameters or of the
+// fields of the struct. A function without a line is not supported. Other lines:
 //
 //	0 !nvmlDeviceGetPowerUsage 15	the call fails with this code; !* for all calls
 //	0 !nvmlDeviceGetPowerUsage block	the call blocks until the line is gone
-//	0 process PID MEMORY SM MEM ENC DEC KINDS	see struct process; MEMORY of 2^64-1 is not known
-//	0 event TYPE DATA	happened; only ever append
+//	0 process PID MEMORY SM MEM ENC DEC KINDS	see struct process; MEMORY of 2^64-1 is unknown
+//	0 event TYPE DATA	an event; new events are appended
 //	0 field.ID.SCOPE [uUdi] VALUE	a field, of the type unsigned int, unsigned long long, double, int
 //	0 gpm.ID VALUE	a metric of GPM
 //
-// As with the real one, which GPUs there are is decided when it is initialised; one
-// that goes later is lost, a MIG device that goes is an invalid argument.
+// As in the real library, initialisation determines the set of GPUs; a GPU
+// that is removed later is lost, a removed MIG device is an invalid argument.
 
 #include "fake.h"
 
@@ -75,7 +75,7 @@ int fault(const struct scenario *s, const device *d, const char *function)
 
 nvmlReturn_t begin(const device *d, const char *function)
 {
-	static int blocked[MOST]; // calls for each GPU that are blocked now
+	static int blocked[MOST]; // blocked calls for each GPU
 	const struct scenario *s = scenario();
 	const char *uuid;
 	int code, blocks = 0;
@@ -197,7 +197,7 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *out)
 	return r ? r : give(found, out);
 }
 
-// The address may lack the domain, and the function of the device.
+// The address may lack the domain and the PCI function.
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *address, nvmlDevice_t *out)
 {
 	nvmlReturn_t r = begin(NULL, __func__);

@@ -20,7 +20,7 @@ static int by_key(const void *a, const void *b)
 	return strcmp(((const struct line *)a)->key, ((const struct line *)b)->key);
 }
 
-// device_of reads "0" or "0:1".
+// device_of parses "0" or "0:1".
 static void device_of(const char *text, int *gpu, int *mig)
 {
 	*mig = -1;
@@ -28,37 +28,37 @@ static void device_of(const char *text, int *gpu, int *mig)
 		*gpu = -1;
 }
 
-// add reads one line, "DEVICE KEY VALUE".
+// add parses one line, "DEVICE KEY VALUE".
 static void add(struct scenario *s, char *line)
 {
-	char who[16], key[96];
+	char dev[16], key[96];
 	int at = 0;
 
-	if (sscanf(line, "%15s %95s %n", who, key, &at) < 2)
+	if (sscanf(line, "%15s %95s %n", dev, key, &at) < 2)
 		return;
 	if (!strcmp(key, "process")) {
 		struct process *p = &s->processes[s->nprocesses++];
 
-		device_of(who, &p->gpu, &p->mig);
+		device_of(dev, &p->gpu, &p->mig);
 		sscanf(line + at, "%u %llu %u %u %u %u %3s", &p->pid, &p->memory, &p->sm, &p->mem, &p->enc, &p->dec,
 		       p->kinds);
 	} else if (!strcmp(key, "event")) {
 		struct event *e = &s->events[s->nevents++];
 
-		device_of(who, &e->gpu, &e->mig);
+		device_of(dev, &e->gpu, &e->mig);
 		sscanf(line + at, "%llu %llu", &e->type, &e->data);
 	} else {
 		struct line *l = &s->lines[s->n++];
 
-		l->key = malloc(strlen(who) + strlen(key) + 2);
-		sprintf(l->key, "%s %s", who, key);
+		l->key = malloc(strlen(dev) + strlen(key) + 2);
+		sprintf(l->key, "%s %s", dev, key);
 		l->value = line + at;
 		s->faults += key[0] == '!';
 	}
 }
 
-// load reads the file, and says in had which one that was: by now another one may be in
-// its place, of another size.
+// load reads the file and sets had to its status: the file may have been replaced since the
+// caller's stat.
 static struct scenario *load(const char *path, struct stat *had)
 {
 	struct scenario *s = calloc(1, sizeof(*s));
@@ -85,7 +85,7 @@ static struct scenario *load(const char *path, struct stat *had)
 const struct scenario *scenario(void)
 {
 	static struct scenario *newest;
-	static struct timespec looked;
+	static struct timespec checked;
 	static struct stat had;
 	const char *path = getenv("NVML_FAKE_SCENARIO");
 	struct timespec now;
@@ -93,9 +93,9 @@ const struct scenario *scenario(void)
 
 	pthread_mutex_lock(&lock);
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-	if (!newest || now.tv_sec != looked.tv_sec || now.tv_nsec - looked.tv_nsec > 5000000) {
-		looked = now;
-		// It is renamed into its place: another one has another inode or time.
+	if (!newest || now.tv_sec != checked.tv_sec || now.tv_nsec - checked.tv_nsec > 5000000) {
+		checked = now;
+		// A replaced file has another inode or time.
 		if (path && !stat(path, &st) &&
 		    (!newest || st.st_ino != had.st_ino || memcmp(&st.st_mtim, &had.st_mtim, sizeof(st.st_mtim))))
 			newest = load(path, &had);
@@ -106,7 +106,7 @@ const struct scenario *scenario(void)
 	return newest;
 }
 
-static void who(char text[16], const device *d)
+static void device_name(char text[16], const device *d)
 {
 	if (!d)
 		strcpy(text, "-");
@@ -118,11 +118,11 @@ static void who(char text[16], const device *d)
 
 const char *value(const struct scenario *s, const device *d, const char *key)
 {
-	char device[16], full[160];
+	char dev[16], full[160];
 	struct line want = {.key = full}, *found;
 
-	who(device, d);
-	snprintf(full, sizeof(full), "%s %s", device, key);
+	device_name(dev, d);
+	snprintf(full, sizeof(full), "%s %s", dev, key);
 	found = bsearch(&want, s->lines, s->n, sizeof(*s->lines), by_key);
 	return found ? found->value : NULL;
 }
@@ -137,9 +137,9 @@ void name(char key[128], const char *function)
 		key[n - 3] = 0;
 }
 
-// The file of calls is a table of these, the unused ones zero.
+// The call file is a table of these; unused ones are zero.
 struct calls {
-	char who[56]; // "0:1 nvmlDeviceGetName"
+	char name[56]; // "0:1 nvmlDeviceGetName"
 	unsigned long long count;
 };
 
@@ -148,11 +148,11 @@ void count(const device *d, const char *function)
 	static struct calls *table;
 	static unsigned int size;
 	const char *path = getenv("NVML_FAKE_CALLS");
-	char device[16], key[56];
+	char dev[16], key[56];
 	unsigned int h = 5381;
 
-	who(device, d);
-	snprintf(key, sizeof(key), "%s %s", device, function);
+	device_name(dev, d);
+	snprintf(key, sizeof(key), "%s %s", dev, function);
 	for (char *c = key; *c; c++)
 		h = h * 33 + (unsigned char)*c;
 	pthread_mutex_lock(&lock);
@@ -172,9 +172,9 @@ void count(const device *d, const char *function)
 	for (unsigned int i = 0; table && i < size; i++) {
 		struct calls *c = &table[(h + i) % size];
 
-		if (!c->who[0])
-			strcpy(c->who, key);
-		if (!strcmp(c->who, key)) {
+		if (!c->name[0])
+			strcpy(c->name, key);
+		if (!strcmp(c->name, key)) {
 			c->count++;
 			break;
 		}

@@ -4,31 +4,16 @@ package metrics
 
 import (
 	"slices"
-	"strconv"
 
 	"github.com/accelscope/accelscope/pkg/exposition"
 )
 
-// lensMetrics are named after what `rdma statistic` prints. They are untyped:
-// a counter would need a name that ends in _total.
-func lensMetrics() []metric {
-	return []metric{{
-		name: "rdma_stat_<counter>", typ: untyped, compat: CompatLens, labels: devicePortLabels,
-		help: "Hardware counter of the driver, under the driver's name; the port is empty for one of the whole device.",
-		emit: func(v *view, b *exposition.Builder) {
-			for _, name := range v.hw.names {
-				if b.OpenPart(name) {
-					for _, s := range v.hw.of(name) {
-						b.Add(s.labels, float64(s.value))
-					}
-				}
-			}
-		},
-	}}
+var nodeExporterNotes = []string{
+	"Names and descriptions are those of node_exporter's infiniband collector, so that one can replace the other.",
 }
 
-// nodeExporterMetrics are those of node_exporter's infiniband collector, under
-// its names and with its help, so that the two can be exchanged.
+// nodeExporterMetrics returns the metrics of node_exporter's infiniband collector, with its
+// names and help, so that one can replace the other.
 func nodeExporterMetrics() []metric {
 	rows := []metric{
 		{
@@ -160,7 +145,7 @@ func nodeExporterMetrics() []metric {
 	return rows
 }
 
-// stateID is the row of a state as the number that the kernel gives it.
+// stateID returns the row of a state as the number of the kernel.
 func stateID(name, help string, of func(portView) int) metric {
 	return metric{
 		name: name, help: help, typ: gauge, labels: devicePortLabels,
@@ -172,55 +157,4 @@ func stateID(name, help string, of func(portView) int) metric {
 			}
 		},
 	}
-}
-
-// rdmaExporterMetrics are those of rdma_exporter that sysfs and netlink can
-// give: its data counters are in words of four bytes.
-func rdmaExporterMetrics() []metric {
-	return []metric{
-		{
-			name: "rdma_<counter>_total", typ: counter, compat: CompatRDMAExporter, labels: devicePortLabels,
-			help: "Counter of the port or of its driver, under its name in sysfs and in its unit there: " +
-				"the data counters count words of four bytes.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, name := range union(v.pma.names, v.hw.names) {
-					if !b.OpenPart(name) {
-						continue
-					}
-					for _, s := range v.pma.of(name) {
-						b.Add(s.labels, float64(s.value))
-					}
-					for _, s := range v.hw.of(name) {
-						if s.port() != "" {
-							b.Add(s.labels, float64(s.value))
-						}
-					}
-				}
-			},
-		},
-		{
-			name: "rdma_port_info", typ: gauge, compat: CompatRDMAExporter,
-			labels: []string{
-				"device", "port", "netdev", "link_layer", "state", "phys_state", "link_width", "link_speed", "pci_addr",
-			},
-			help: "What sysfs tells of a port that is no number. The value is always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, p := range v.ports {
-					width := ""
-					if p.Width > 0 {
-						width = strconv.Itoa(p.Width) + "X"
-					}
-					b.Value(1, p.hca.Name, p.number, p.Netdev, p.LinkLayer, p.State, p.PhysState, width, p.Speed,
-						p.hca.PCIAddress)
-				}
-			},
-		},
-	}
-}
-
-// union is the names of both, sorted.
-func union(a, b []string) []string {
-	names := slices.Concat(a, b)
-	slices.Sort(names)
-	return slices.Compact(names)
 }

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MapMemory returns an upper bound of the kernel memory of all maps, in bytes,
+// totalMemory returns an upper bound of the kernel memory of all maps, in bytes,
 // on a machine with that many possible CPUs. The bound does not include the
 // values of task storage, which grow with the threads that use RDMA: 128 bytes
 // for each.
-func MapMemory(opts Options, cpus int) (uint64, error) {
+func totalMemory(opts Options, cpus int) (uint64, error) {
 	compiled, err := sizedSpecs(opts)
 	if err != nil {
 		return 0, err
@@ -99,4 +99,8 @@ func powerOfTwo(n uint64) uint64 {
 
 func roundUp(n, multiple uint64) uint64 {
 	return (n + multiple - 1) / multiple * multiple
+}
+
+func (c specs) all() []*ebpf.CollectionSpec {
+	return []*ebpf.CollectionSpec{c.verbs, c.objects, c.peers, c.cgroups}
 }

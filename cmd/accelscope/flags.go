@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"regexp"
+
+	"github.com/accelscope/accelscope/pkg/source/runtime"
+)
+
+// parsedFlags are the flags of a sensor that have a form.
+type parsedFlags struct {
+	include, exclude, selected *regexp.Regexp
+	sockets                    []runtime.Socket
+}
+
+func (f sensorFlags) parse() (p parsedFlags, err error) {
+	if p.include, err = matchName("--collector.rdma.device-include", f.DeviceInclude); err != nil {
+		return p, err
+	}
+	if p.exclude, err = matchName("--collector.rdma.device-exclude", f.DeviceExclude); err != nil {
+		return p, err
+	}
+	if p.selected, err = matchName("--rdma.datapath-select", f.PathSelect); err != nil {
+		return p, err
+	}
+	// Without an interval these would be read while somebody scrapes.
+	if f.KubeletInterval <= 0 {
+		return p, fmt.Errorf("--kubelet.interval=%s: want more than 0", f.KubeletInterval)
+	}
+	if f.FabricInterval <= 0 {
+		return p, fmt.Errorf("--fabric.interval=%s: want more than 0", f.FabricInterval)
+	}
+	p.sockets, err = parseSockets(f.Sockets)
+	return p, err
+}
+
+// parseSockets reads the values of --runtime.socket.
+func parseSockets(values []string) ([]runtime.Socket, error) {
+	var sockets []runtime.Socket
+	for _, v := range values {
+		s, err := runtime.ParseSocket(v)
+		if err != nil {
+			return nil, fmt.Errorf("--runtime.socket=%s: %w", v, err)
+		}
+		sockets = append(sockets, s)
+	}
+	return sockets, nil
+}
+
+// matchName compiles an anchored expression; none is nil.
+func matchName(flag, expr string) (*regexp.Regexp, error) {
+	if expr == "" {
+		return nil, nil
+	}
+	re, err := regexp.Compile("^(?:" + expr + ")$")
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	return re, nil
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/metrics"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/cgroup"
+)
+
+// A sensor is the engine with its sources, and the exporter of what it reads.
+type sensor struct {
+	engine    *engine.Engine
+	metrics   *metrics.Exporter
+	hierarchy cgroup.Hierarchy // empty when cgroups are not read
+	namespace string           // the cgroup that is the root of our cgroup namespace; empty for the host's
+	peers     func(context.Context) ([]model.Peer, error)
+}
+
+// newSensor makes the sources that are switched on. One that cannot be made is registered
+// with the reason; only --strict makes that an error.
+func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*sensor, error) {
+	parsed, err := f.parse()
+	if err != nil {
+		return nil, err
+	}
+	s := newServices(f, e, parsed, log)
+	sources := s.sources()
+	out := &sensor{engine: s.engine, peers: s.peers}
+	if s.cgroups != nil {
+		out.hierarchy, out.namespace = s.cgroups.Hierarchy(), s.cgroups.Namespace()
+	}
+	for _, r := range sources {
+		s.engine.Add(r)
+	}
+	s.engine.Start()
+	v, revision := buildVersion()
+	out.metrics = metrics.New(s.engine, metrics.Options{
+		Compat: compat, Version: v, Revision: revision, Node: nodeName(f.NodeName), Labels: f.Labels,
+	})
+	if f.Strict {
+		for _, r := range sources {
+			if r.Err != nil && !errors.Is(r.Err, model.ErrAbsent) {
+				return nil, errors.Join(fmt.Errorf("--strict: %s: %w", r.Source.Name(), r.Err), out.Close())
+			}
+		}
+	}
+	return out, nil
+}
+
+// nodeName returns the name of the node: the given one, or the host name.
+func nodeName(given string) string {
+	if given != "" {
+		return given
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// refresh reads everything once.
+func (s *sensor) refresh() { s.engine.Refresh() }
+
+// problems lists the sources that are not ok, a line each.
+func (s *sensor) problems() []string {
+	var lines []string
+	for _, st := range s.engine.Refresh().States {
+		if st.State != model.StateOK {
+			lines = append(lines, fmt.Sprintf("%s: %s: %s", st.Source, st.State, st.Reason))
+		}
+	}
+	return lines
+}
+
+// degraded returns the error of a source that should work and does not. A missing HCA is
+// no error.
+func (s *sensor) degraded() error {
+	for _, st := range s.engine.Refresh().States {
+		if st.State != model.StateOK && st.State != model.StateAbsent {
+			return fmt.Errorf("%s is %s: %s", st.Source, st.State, st.Reason)
+		}
+	}
+	return nil
+}
+
+// Close closes all sources.
+func (s *sensor) Close() error { return s.engine.Close() }

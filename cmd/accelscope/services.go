@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/cgroup"
+	"github.com/accelscope/accelscope/pkg/source/probe"
+	"github.com/accelscope/accelscope/pkg/source/rdma"
+	"github.com/accelscope/accelscope/pkg/source/runtime"
+)
+
+// services is what sources use of each other. Constructors set it in the order of
+// dependencies: each uses what the ones before it have set. The service of a source that is
+// not there answers that nothing is known.
+type services struct {
+	sensorFlags
+	events eventFlags
+	parsedFlags
+	log *zap.Logger
+
+	engine  *engine.Engine
+	paths   *probe.PathLog // the probe writes it, the cgroup source reads it
+	netlink *rdma.Netlink
+
+	cgroups    *cgroup.Source  // nil if cgroups are not read
+	runtimes   *runtime.Source // nil if runtimes are not read
+	namespaces model.NamespaceLister
+	objects    model.ObjectCounter
+	holders    model.DeviceHolders
+	peers      func(context.Context) ([]model.Peer, error)
+}
+
+func newServices(f sensorFlags, e eventFlags, parsed parsedFlags, log *zap.Logger) *services {
+	s := &services{sensorFlags: f, events: e, parsedFlags: parsed, log: log}
+	s.engine = engine.New(engine.Options{Logger: log})
+	s.paths = &probe.PathLog{}
+	s.netlink = rdma.NewNetlink(s.rdmaOptions())
+	s.namespaces, s.objects, s.holders = unknown{}, unknown{}, unknown{}
+	s.peers = noPeers(fmt.Errorf("the kernel is not probed (--no-collector.probe): %w", model.ErrUnsupported))
+	return s
+}
+
+// sources makes the sources that are switched on, in the order in which they are registered:
+// of two equal facts that of the later source is used, and states are listed in this order.
+func (s *services) sources() []engine.Registration {
+	var list []engine.Registration
+	add := func(on bool, construct func() engine.Registration) {
+		if on {
+			list = append(list, construct())
+		}
+	}
+	add(s.CgroupTree, s.newCgroup)
+	add(s.Runtime, s.newRuntime)
+	add(s.Containers || s.RDMA && s.cgroups != nil, s.newContainer)
+	var probed []engine.Registration // made before rdma, which uses it, and registered after it
+	if s.Probe {
+		probed = append(probed, s.newProbe())
+	}
+	add(s.RDMA, s.newRDMA)
+	list = append(list, probed...)
+	add(s.DataPath != "off", s.newDataPath)
+	add(s.Access, s.newAccess)
+	if s.GPU {
+		list = append(list, s.newGPUs()...)
+	}
+	add(s.Kubelet, s.newKubelet)
+	add(s.Fabric, s.newFabric)
+	add(s.Node, s.newNode)
+	add(s.events.Endpoint != "", s.newEvents)
+	return list
+}
+
+// cgroupOf returns how to find the cgroup of a process, nil if cgroups are not read.
+func (s *services) cgroupOf() func(pid int) (model.CgroupID, error) {
+	if s.cgroups == nil {
+		return nil
+	}
+	return model.CgroupResolver(s.cgroups).CgroupOf
+}
+
+// subsystem returns the cgroup v1 controller whose cgroups BPF programs count by, empty for
+// cgroup v2.
+func (s *services) subsystem() string {
+	if s.cgroups == nil {
+		return ""
+	}
+	return s.cgroups.Subsystem()
+}
+
+// unknown stands for the services of sources that are not there.
+type unknown struct{}
+
+func (unknown) Counting() bool                { return false }
+func (unknown) Namespaces() []model.Namespace { return nil }
+func (unknown) Holders() ([]int, bool)        { return nil, false }
+
+// register keeps the name of a source that could not be made.
+func register(name string, source engine.Source, err error) engine.Registration {
+	if err != nil {
+		return engine.Registration{Source: unmade(name), Err: err}
+	}
+	return engine.Registration{Source: source}
+}
+
+// unmade is the name of a source that could not be made.
+type unmade string
+
+func (u unmade) Name() string { return string(u) }
+
+func (u unmade) Read(context.Context) (model.Snapshot, error) { return model.Snapshot{}, nil }
+
+func (u unmade) Close() error { return nil }

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"regexp"
+
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath"
+	"github.com/accelscope/accelscope/pkg/source/fabric"
+	"github.com/accelscope/accelscope/pkg/source/probe"
+	"github.com/accelscope/accelscope/pkg/source/rdma"
+)
+
+// rdmaOptions are the options that the RDMA source shares with the netlink client.
+func (s *services) rdmaOptions() rdma.Options {
+	return rdma.Options{
+		QPCounters: s.QPCounters,
+		Sysfs:      s.Sysfs, Procfs: s.Procfs, Include: s.include, Exclude: s.exclude, Logger: s.log.Named("rdma"),
+	}
+}
+
+func (s *services) newRDMA() engine.Registration {
+	o := s.rdmaOptions()
+	o.Netlink, o.CgroupOf, o.Namespaces = s.netlink, s.cgroupOf(), s.namespaces.Namespaces
+	o.Holdings = func() bool { return !s.objects.Counting() } // also while the probe does not count yet
+	source, err := rdma.New(o)
+	return register("rdma", source, err)
+}
+
+func (s *services) newProbe() engine.Registration {
+	o := probe.Options{
+		Sysfs: s.Sysfs, MaxEntries: s.MapEntries, MaxObjects: s.MaxObjects, Logger: s.log.Named("probe"),
+		Subsystem: s.subsystem(), CgroupOf: s.cgroupOf(), Paths: s.paths,
+	}
+	if s.Tier != "auto" {
+		o.Tier = s.Tier
+	}
+	if s.RDMA {
+		o.Objects, o.DeviceNames = model.ObjectLister(s.netlink).Objects, model.DeviceNamer(s.netlink).DeviceNames
+	}
+	source, err := probe.New(o)
+	if s.peers = noPeers(err); err == nil {
+		s.objects, s.peers = source, source.Peers
+	}
+	return register("probe", source, err)
+}
+
+func (s *services) newDataPath() engine.Registration {
+	o := datapath.Options{
+		Sysfs: s.Sysfs, Procfs: s.Procfs, Chosen: chosen(s.selected, s.engine.Owners()), Logger: s.log.Named("datapath"),
+		Subsystem: s.subsystem(),
+	}
+	if s.DataPath == "budget" {
+		o.Budget = s.PathBudget
+	}
+	if s.RDMA {
+		o.DeviceNames = s.netlink.DeviceNames
+	}
+	source, err := datapath.New(o)
+	return register("datapath", source, err)
+}
+
+// chosen reports whether the workload of a cgroup is selected, by its last known name.
+func chosen(selected *regexp.Regexp, owners model.WorkloadNamer) func(model.CgroupID) bool {
+	if selected == nil {
+		return nil
+	}
+	return func(id model.CgroupID) bool {
+		workload, known := owners.Workload(id)
+		return known && selected.MatchString(workload)
+	}
+}
+
+func (s *services) newFabric() engine.Registration {
+	source, err := fabric.New(fabric.Options{
+		Tools: s.FabricTools, Port: s.FabricPort, NodeNameMap: s.FabricNames, Parallel: s.FabricParallel,
+		Interval: s.FabricInterval, Logger: s.log.Named("fabric"),
+	})
+	r := register("fabric", source, err)
+	r.Interval, r.Deadline = s.FabricInterval, s.FabricInterval
+	return r
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/event"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/cgroup"
+	"github.com/accelscope/accelscope/pkg/source/container"
+	"github.com/accelscope/accelscope/pkg/source/kubelet"
+	nodes "github.com/accelscope/accelscope/pkg/source/node"
+	"github.com/accelscope/accelscope/pkg/source/runtime"
+)
+
+const (
+	// kubeletDeadline is how long the kubelet may take; no scrape waits for it.
+	kubeletDeadline = 10 * time.Second
+	// deviceEvents is how old the shares may be from which the first use of a device is
+	// known. Scrapes are as frequent, and a refresh for this alone costs as much.
+	deviceEvents = 15 * time.Second
+)
+
+func (s *services) newCgroup() engine.Registration {
+	source, err := cgroup.New(cgroup.Options{
+		Root: s.Cgroup, Procfs: s.Procfs, Passwd: filepath.Join(s.Host, "etc/passwd"), Grace: s.Grace,
+		Logger: s.log.Named("cgroup"), PathOf: model.PathLog(s.paths).PathOf,
+	})
+	s.cgroups = source
+	return register("cgroup", source, err)
+}
+
+func (s *services) newRuntime() engine.Registration {
+	root, run := s.Host, s.Run
+	if len(s.sockets) > 0 { // a given path is one that this process sees
+		root, run = "/", ""
+	}
+	source, err := runtime.New(runtime.Options{
+		Sockets: s.sockets, Root: root, Run: run, Procfs: s.Procfs, Labels: s.Labels, Grace: s.Grace,
+		Logger: s.log.Named("runtime"),
+	})
+	s.runtimes = source
+	return register("runtime", source, err)
+}
+
+// newContainer makes the source of containers; the RDMA source uses the network namespaces
+// that it lists.
+func (s *services) newContainer() engine.Registration {
+	if s.cgroups == nil {
+		return register("container", nil, fmt.Errorf("cgroups are not read: %w", model.ErrUnsupported))
+	}
+	hierarchy := s.cgroups.Hierarchy()
+	o := container.Options{
+		NamespacesOnly: !s.Containers,
+		Procfs:         s.Procfs, Mount: hierarchy.Mount, V2: hierarchy.Controller == "",
+		Groups: s.cgroups.Workloads, Logger: s.log.Named("container"),
+	}
+	if s.runtimes != nil {
+		o.More = s.runtimes.Cgroups
+	}
+	source, err := container.New(o)
+	if err == nil {
+		s.namespaces = source
+	}
+	return register("container", source, err)
+}
+
+func (s *services) newKubelet() engine.Registration {
+	o := kubelet.Options{
+		Socket: s.PodResources, URL: s.KubeletURL, NodeIP: s.NodeIP,
+		TokenFile: s.KubeletTokenFile, CAFile: s.KubeletCAFile, Insecure: s.KubeletInsecure, Labels: s.Labels,
+		Logger: s.log.Named("kubelet"),
+	}
+	const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
+	o.TokenFile = cmp.Or(o.TokenFile, account+"token")
+	if o.CAFile == "" && o.TokenFile == account+"token" {
+		o.CAFile = account + "ca.crt"
+	}
+	if o.Socket == "" {
+		o.Socket = filepath.Join(s.Host, "var/lib/kubelet/pod-resources/kubelet.sock")
+	}
+	source, err := kubelet.New(o)
+	r := register("kubelet", source, err)
+	r.Interval, r.Deadline = s.KubeletInterval, kubeletDeadline
+	return r
+}
+
+func (s *services) newNode() engine.Registration {
+	source, err := nodes.New(nodes.Options{
+		Procfs: s.Procfs, Sysfs: s.Sysfs, Root: s.Host, Logger: s.log.Named("node"),
+	})
+	return register("node", source, err)
+}
+
+var errNoRuntime = fmt.Errorf("--events.otlp-endpoint needs the runtimes (--collector.runtime): %w", model.ErrUnsupported)
+
+// newEvents makes the source that sends the events of the runtimes.
+func (s *services) newEvents() engine.Registration {
+	if s.runtimes == nil {
+		return register("events", nil, errNoRuntime)
+	}
+	v, _ := buildVersion()
+	o := event.Options{NodeName: nodeName(s.NodeName), NodeIP: s.NodeIP, Version: v, Logger: s.log.Named("events")}
+	s.events.fill(&o)
+	o.Watch, o.Snapshot, o.Ready = s.runtimes.Watch, s.runtimes.Snapshot, s.runtimes.Ready()
+	o.Shares = func() attribution.Attribution { return s.engine.Recent(deviceEvents).Shares }
+	source, err := event.New(o)
+	return register("events", source, err)
+}
+
+// fill sets the options that are flags.
+func (f eventFlags) fill(o *event.Options) {
+	o.Endpoint, o.Insecure, o.QueueSize = f.Endpoint, f.Insecure, f.QueueSize
+	o.CAFile, o.CertFile, o.KeyFile, o.HeadersFile = f.CAFile, f.CertFile, f.KeyFile, f.HeadersFile
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// counting counts verbs of one cgroup, and names it.
+type counting struct {
+	n    uint64
+	read func(n uint64)
+}
+
+func (c *counting) Name() string { return "counting" }
+func (c *counting) Close() error { return nil }
+
+func (c *counting) Read(context.Context) (model.Snapshot, error) {
+	c.n++
+	n := c.n
+	c.read(n)
+	return model.Snapshot{Verbs: []model.Series[model.VerbKey, model.Histogram]{{
+		Cgroup: 7, Key: model.VerbKey{Device: "mlx5_0", Verb: "reg_mr"}, Value: model.Histogram{Count: n, Sum: 10 * n},
+	}}}, nil
+}
+
+func (c *counting) Resolve(context.Context, []model.CgroupID) (model.Snapshot, error) {
+	return model.Snapshot{Cgroups: []model.Cgroup{{ID: 7, Workload: "slurm:7"}}}, nil
+}
+
+// TestLostAnswers: counters of owners are exact, whatever becomes of single answers.
+func TestLostAnswers(t *testing.T) {
+	for name, read := range map[string]func(n uint64){
+		"slower than its deadline every second time": func(n uint64) {
+			if n%2 == 0 {
+				time.Sleep(3 * time.Second)
+			}
+		},
+		"panics every third time": func(n uint64) {
+			if n%3 == 0 {
+				panic("boom")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				source := &counting{read: read}
+				e := New(Options{})
+				e.Add(Registration{Source: source, Deadline: time.Second})
+				e.Start()
+				answers := 0
+				for range 50 {
+					time.Sleep(2 * time.Second)
+					r := e.Refresh()
+					if r.Shares.Verbs == nil {
+						continue
+					}
+					answers++
+					v := r.Shares.Verbs
+					if n := v[len(v)-1].Value; len(v) > 2 || n.Count > source.n || n.Sum != 10*n.Count {
+						t.Fatalf("%+v after %d reads", v, source.n)
+					}
+				}
+				if answers < 20 || answers == 50 {
+					t.Errorf("%d of 50 refreshes have an answer", answers)
+				}
+				source.read = func(uint64) {}
+				time.Sleep(5 * time.Second)
+				var sum uint64
+				for _, v := range e.Refresh().Shares.Verbs {
+					sum += v.Value.Count
+				}
+				if sum != source.n {
+					t.Errorf("%d verbs are credited, %d were counted", sum, source.n)
+				}
+				if err := e.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestNotStarted: an engine that was not started reads nothing.
+func TestNotStarted(t *testing.T) {
+	e := New(Options{})
+	e.Add(Registration{Source: &counting{read: func(uint64) { t.Error("read") }}})
+	if r := e.Refresh(); !r.At.IsZero() || r.States != nil {
+		t.Errorf("%+v", r)
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+}

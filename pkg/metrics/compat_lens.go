@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"github.com/accelscope/accelscope/pkg/exposition"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+var lensNotes = []string{
+	"`rdma_stat_<counter>`: `port` is empty for a counter of the whole device.",
+	"`gpu_pcie_bandwidth_mbs`: a megabit is 1,000,000 bits, as in amd-smi. The metric is absent for AMD GPUs, because the unit " +
+		"of their driver is not certain.",
+}
+
+// lensMetrics returns the counters that `rdma statistic` prints, under its names. They are
+// untyped: a counter would need a name that ends in _total.
+func lensMetrics() []metric {
+	return []metric{{
+		name: "rdma_stat_<counter>", typ: untyped, compat: CompatLens, labels: devicePortLabels,
+		help: "Hardware counter of the driver, under the driver's name.",
+		emit: func(v *view, b *exposition.Builder) {
+			for _, name := range v.hw.names {
+				if b.OpenPart(name) {
+					for _, s := range v.hw.of(name) {
+						b.Add(s.labels, float64(s.value))
+					}
+				}
+			}
+		},
+	}}
+}
+
+// lensGPUMetrics returns the GPU metrics of Primus Lens except gpu_utilization, which is
+// always exported.
+func lensGPUMetrics() []metric {
+	rows := []metric{
+		gpuValue("gpu_socket_power_watts", gauge, "Power that the GPU draws.",
+			func(g *gpuView) model.Optional { return g.Power }),
+		gpuValue("gpu_pcie_bandwidth_mbs", gauge, "Data that the GPU receives and sends over PCIe, in megabits per second.",
+			func(g *gpuView) model.Optional {
+				both := add(g.PCIe.Receive, g.PCIe.Transmit)
+				return scaled(both, bitsPerByte/bitsPerMbit)
+			}),
+	}
+	for i := range rows {
+		rows[i].compat = CompatLens
+	}
+	return rows
+}
+
+// add returns the sum of two values, known when both are known.
+func add(a, b model.Optional) model.Optional {
+	return model.Optional{Value: a.Value + b.Value, Known: a.Known && b.Known}
+}

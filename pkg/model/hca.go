@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+// Counter is one cumulative value with the driver's name for it.
+type Counter struct {
+	Name  string
+	Value uint64
+}
+
+// HCA is one RDMA device.
+type HCA struct {
+	Name  string // name of the ib_device, as in /sys/class/infiniband
+	Index uint32 // RDMA netlink device index; 0 is valid, and also the value without netlink
+
+	// The following are empty if the kernel does not report them.
+	Firmware     string // fw_ver
+	Board        string // board_id
+	Type         string // hca_type
+	NodeType     string // node_type without its number: "CA"
+	NodeGUID     string // node_guid, in the kernel's format
+	SysImageGUID string // sys_image_guid
+	NodeDesc     string // node_desc
+	PCIAddress   string // of its PCI function: 0000:18:00.0
+	NUMANode     string // device/numa_node, empty when -1
+	CharDevice   string // uverbsN
+	// PF is the HCA of the physical function, VF reports whether this is a virtual one. The PF
+	// may be invisible.
+	VF bool
+	PF string
+	// Netns is the inode of the device's network namespace; 0 for the node's.
+	Netns uint64
+
+	Ports []Port
+	// HWCounters are the driver's counters for the whole device.
+	HWCounters []Counter
+}
+
+// Port is one port of an HCA.
+type Port struct {
+	Number    int
+	State     string // ACTIVE, DOWN, INIT, ARMED, ACTIVE_DEFER, NOP
+	PhysState string // LinkUp, Disabled, Polling, …
+	LinkLayer string // InfiniBand, Ethernet
+	Netdev    string // network interface of a RoCE port
+	LID       string // in the kernel's format: 0x1
+	SMLID     string
+	PortGUID  string // lower half of GID 0
+
+	// RateBits is the data rate in bits per second, Width the number of lanes and Speed the
+	// name of the lane speed (SDR … XDR); empty if unknown.
+	RateBits float64
+	Width    int
+	Speed    string
+
+	// Counters is the PMA set (sysfs counters/), in the kernel's units: port_*_data count
+	// words of four bytes. HWCounters is the driver's set (sysfs hw_counters/, RDMA netlink
+	// STAT_GET).
+	Counters   []Counter
+	HWCounters []Counter
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+// Resource is the number of objects of one type on one HCA.
+type Resource struct {
+	Device string
+	Type   ObjectType
+	Count  uint64
+}
+
+// ObjectType is a kind of RDMA object, with the names of the kernel's resource tracking and
+// uverbs object classes.
+type ObjectType string
+
+// The object types. The first seven are those of rdma_restrack.
+const (
+	PD        ObjectType = "pd"
+	CQ        ObjectType = "cq"
+	QP        ObjectType = "qp"
+	CMID      ObjectType = "cm_id"
+	MR        ObjectType = "mr"
+	Context   ObjectType = "ctx"
+	SRQ       ObjectType = "srq"
+	AH        ObjectType = "ah"
+	MW        ObjectType = "mw"
+	Flow      ObjectType = "flow"
+	XRCD      ObjectType = "xrcd"
+	WQ        ObjectType = "wq"
+	DM        ObjectType = "dm"
+	DEVXObj   ObjectType = "devx_obj"
+	DEVXUmem  ObjectType = "devx_umem"
+	OtherType ObjectType = "other"
+)
+
+// Object is one live object as RDMA netlink dumps it.
+type Object struct {
+	Device string
+	Index  uint32 // device index
+	Type   ObjectType
+	ID     uint32 // restrack id: LQPN for a QP, CQN, MRN, PDN, CTXN, …
+	// PID is the thread that created it or, if that thread has ended, the one that created its
+	// protection domain or context; 0 if unknown.
+	PID   int
+	Bytes uint64 // length of a memory region
+	// The following fields belong to a connected queue pair: the number of its other end, its
+	// own port, and its numbers in enum ib_qp_type and ib_qp_state.
+	RemoteQPN, Port uint32
+	QPType, QPState uint8
+}
+
+// Holding is the number of objects of one type that one process created.
+type Holding struct {
+	Device string
+	PID    int
+	Cgroup CgroupID // of the process when the objects were listed; 0 if unknown
+	Type   ObjectType
+	Count  uint64
+	Bytes  uint64 // sum of the lengths of memory regions
+}
+
+// Objects is the number of objects of one type that one cgroup holds on one HCA.
+type Objects struct {
+	Cgroup  uint64
+	Device  string
+	Type    ObjectType
+	Current uint64
+}
+
+// Memory is the kind of registered memory.
+type Memory string
+
+// Memory kinds: host was pinned by ib_umem_get, gpu is a dma-buf of a GPU driver, dmabuf that
+// of any other exporter.
+const (
+	HostMemory   Memory = "host"
+	GPUMemory    Memory = "gpu"
+	DMABufMemory Memory = "dmabuf"
+)
+
+// Registered is the length of all live memory regions of one cgroup on one
+// HCA, in bytes.
+type Registered struct {
+	Cgroup uint64
+	Device string
+	Memory Memory
+	Bytes  uint64
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package model holds the facts that sources read and that other packages join and present. It
+// imports the standard library only.
+//
+// A Source returns a partial Snapshot; the engine merges the partial ones into one, which does
+// not change afterwards. In every slice and map nil means "not collected" and empty means
+// "collected, and there is none": zero is a measurement. Facts contain their device, so that a
+// join can never credit one HCA's value to another.
+package model
+
+// Snapshot is the set of facts of one moment.
+type Snapshot struct {
+	// HCAs are the RDMA devices of the node, sorted by name.
+	HCAs []HCA
+	// Resources are the objects of each HCA as counted by the kernel's resource tracking,
+	// including kernel-owned ones: the device's own total.
+	Resources []Resource
+	// Holdings are the objects of each process, from RDMA netlink: read only while no probe
+	// counts objects in the kernel.
+	Holdings []Holding
+
+	// Objects and Registered are the current objects and memory of cgroups, counted in the
+	// kernel. Created counts the objects that they created, Verbs and VerbErrors the verbs
+	// that they called.
+	Objects    []Objects
+	Registered []Registered
+	Created    []Series[ObjectKey, Count]
+	Verbs      []Series[VerbKey, Histogram]
+	VerbErrors []Series[VerbErrorKey, Count]
+	// RDMACgroups are the rdma cgroup controller's charges.
+	RDMACgroups []RDMACgroup
+
+	// Traffic, WorkRequests, CompletionErrors and Completions are the data-path counters of
+	// cgroups, Sampling the ratio of time in which they are watched, and Budgets the cost of
+	// the probes. VFs are virtual functions, as their physical functions report them.
+	Traffic          []Traffic
+	WorkRequests     []Series[WorkRequestKey, Requests]
+	CompletionErrors []Series[CompletionErrorKey, Count]
+	Completions      []Series[CompletionKey, FineHistogram]
+	Sampling         []Sampling
+	Budgets          []Budget
+	Spent            []Series[SpentKey, CPUTime]
+	VFs              []VF
+
+	// Cgroups are the cgroups of this snapshot that have a known path. The others are
+	// unattributed.
+	Cgroups []Cgroup
+	// Expired are the cgroups that ended before the grace period.
+	Expired []CgroupID
+
+	// JobSteps are the steps of the Slurm jobs on this node.
+	JobSteps []JobStep
+	// Containers and Pods are reported by runtimes and the kubelet. Several of them may report
+	// the same container.
+	Containers []Container
+	Pods       []Pod
+	// Allocations are the devices that the kubelet allocated, Allocatable the devices that it
+	// has.
+	Allocations []Allocation
+	Allocatable []Allocatable
+	PodStorage  []PodStorage
+	NodeStorage *NodeStorage
+	// Usages are the node resources that cgroups use, Namespaces the counters of their
+	// networks.
+	Usages     []Usage
+	Namespaces []Namespace
+	// Node is the node itself.
+	Node *Node
+
+	// GPUs are the GPUs of the node and their parts, each after its parent; GPUProcesses are
+	// the processes that use them. DRI has the kernel's numbers of GPUs.
+	GPUs         []GPU
+	GPUDrivers   []GPUDriver
+	GPUProcesses []GPUProcess
+	DRI          []DRIDevice
+	// DeviceOpens and DeviceHandles count the opens and open files of device nodes of HCAs and
+	// GPUs.
+	DeviceOpens   []Series[OpenKey, Opens]
+	DeviceHandles []DeviceHandles
+	// Fabric is the InfiniBand subnet, if this node reads it.
+	Fabric *Fabric
+	// Events counts sent and dropped events.
+	Events *EventStats
+
+	// Hooks, Maps and Losses are the state of the sensor's own probes.
+	Hooks  []Hook
+	Maps   []Map
+	Losses []Loss
+	// DeviceStates lists the state of each device, by source.
+	DeviceStates []DeviceState
+	// DataPath is the state of the probes on the data path.
+	DataPath *DataPathStats
+	// UnresolvedCgroups counts cgroup IDs in the kernel's counters that were never resolved to
+	// a path.
+	UnresolvedCgroups *uint64
+}

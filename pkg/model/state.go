@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"errors"
+	"time"
+)
+
+// ErrAbsent reports that the object of a source does not exist on this node (no HCA, no cgroup
+// file system). It is a state, not a failure.
+var ErrAbsent = errors.New("absent")
+
+// ErrUnsupported reports that the object exists, but that this kernel, driver or build cannot
+// report its values.
+var ErrUnsupported = errors.New("unsupported")
+
+// Hook is one kernel function or tracepoint for a probe.
+type Hook struct {
+	Name   string // kernel function or tracepoint
+	Tier   string // fentry, kprobe, tracepoint, raw_tracepoint or iterator; empty if not attached
+	State  State
+	Reason string // why it is not attached
+	Err    error  // the error of attaching, also in Reason; nil if it was not tried
+}
+
+// Map is the fill of one BPF map.
+type Map struct {
+	Name     string
+	Entries  uint64
+	Capacity uint64
+}
+
+// Loss counts what a probe could not record.
+type Loss struct {
+	Reason string
+	Count  uint64
+}
+
+// State is the state of a source, a device or a hook.
+type State string
+
+// The states. Hooks are absent while there is no device to watch. A device is quarantined if
+// it failed too often and is not read anymore.
+const (
+	StateOK          State = "ok"
+	StateAbsent      State = "absent"
+	StateUnsupported State = "unsupported"
+	StateFailed      State = "failed"
+	StateStuck       State = "stuck"
+	StateQuarantined State = "quarantined"
+)
+
+// SourceState is the state of one source.
+type SourceState struct {
+	Source string
+	State  State  // ok, absent, unsupported, failed or stuck
+	Reason string // why it is not ok
+	Err    error  // the error with the text Reason
+	// Took is the duration of its last answer, Age the time since then: negative if there was
+	// none.
+	Took time.Duration
+	Age  time.Duration
+}
+
+// DeviceState is the state of one device in one source.
+type DeviceState struct {
+	Source string
+	Device string
+	State  State
+	Reason string
+}

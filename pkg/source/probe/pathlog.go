@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"sync"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// PathLog has the paths of cgroups that were created while hooks are attached
+// (bpf/cgroups.bpf.c). A Source writes it; it may be read before there is one. The zero
+// PathLog is empty.
+type PathLog struct {
+	mu    sync.Mutex
+	paths *ebpf.Map // nil while nothing is attached
+}
+
+// PathOf returns the path of a cgroup below the root of its hierarchy.
+func (l *PathLog) PathOf(id model.CgroupID) (model.CgroupPath, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.paths == nil {
+		return "", false
+	}
+	var path gen.CgroupsCgroupPath
+	if err := l.paths.Lookup(id, &path); err != nil {
+		return "", false
+	}
+	return model.CgroupPath(cString(path.Path[:])), true
+}
+
+// set sets the map of attached hooks, nil when they are detached.
+func (l *PathLog) set(paths *ebpf.Map) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.paths = paths
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/hang"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Netlink reads RDMA netlink. It lists the objects and the names of devices for other
+// sources, too, and needs none of them.
+type Netlink struct {
+	enabled          bool
+	root             string // of class/infiniband
+	include, exclude *regexp.Regexp
+	deadline         time.Duration
+	dial             func() (*conn, error)
+	// isSysfs reports whether a path is on a real sysfs.
+	isSysfs func(path string) bool
+
+	listCall    hang.Call[[]nlDevice]
+	objectCalls hang.Group[string, []model.Object] // by device
+	moved       movedDevices                       // in other network namespaces, found by a Source
+}
+
+// NewNetlink returns a client for the devices that o chooses. It opens nothing yet.
+func NewNetlink(o Options) *Netlink {
+	o.setDefaults()
+	n := newNetlink(o)
+	n.enabled = true
+	return n
+}
+
+func newNetlink(o Options) *Netlink {
+	n := &Netlink{
+		root:    filepath.Join(o.Sysfs, "class/infiniband"),
+		include: o.Include, exclude: o.Exclude, deadline: o.Deadline,
+		dial: dialNetlink, isSysfs: isSysfs,
+	}
+	n.moved.asking.Limit = maxHanging
+	return n
+}
+
+func (n *Netlink) chosen(name string) bool {
+	return (n.include == nil || n.include.MatchString(name)) && (n.exclude == nil || !n.exclude.MatchString(name))
+}
+
+// Objects dumps the objects of processes on all devices, from the resource tracking of
+// the kernel. The driver queries the firmware for each QP, so Objects is for the start
+// and for reconciling, never for a scrape. An error comes with the objects that could
+// be dumped.
+func (n *Netlink) Objects(ctx context.Context) ([]model.Object, error) {
+	objects := []model.Object{}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(10 * time.Second)
+	}
+	limit := time.Until(deadline)
+	all, err := n.listDevices(ctx, deadline)
+	if err != nil {
+		return nil, fmt.Errorf("rdma: objects: %w", err)
+	}
+	devices := slices.DeleteFunc(all, func(d nlDevice) bool { return !n.chosen(d.name) })
+	found := make([][]model.Object, len(devices))
+	errs := make([]error, len(devices))
+	each(len(devices), func(i int) {
+		d := devices[i]
+		found[i], errs[i] = n.objectCalls.Do(ctx, d.name, limit, func() ([]model.Object, error) {
+			return dumpObjects(n.dial, d, deadline)
+		})
+		if errs[i] != nil {
+			errs[i] = fmt.Errorf("rdma: objects of %s: %w", d.name, errs[i])
+		}
+	})
+	for _, o := range found {
+		objects = append(objects, o...)
+	}
+	return objects, errors.Join(errs...)
+}
+
+// DeviceNames returns the current names of the devices by their RDMA netlink index,
+// which stays when a device is renamed. Devices in other network namespaces have the
+// names that the last search found.
+func (n *Netlink) DeviceNames(ctx context.Context) (map[uint32]string, error) {
+	all, err := n.listDevices(ctx, time.Now().Add(n.deadline))
+	if err != nil {
+		return nil, fmt.Errorf("rdma: device names: %w", err)
+	}
+	names := make(map[uint32]string, len(all))
+	for _, f := range n.moved.latest() {
+		names[f.hca.Index] = f.hca.Name
+	}
+	for _, d := range all {
+		names[d.index] = d.name
+	}
+	return names, nil
+}
+
+// listDevices lists all devices by netlink.
+func (n *Netlink) listDevices(ctx context.Context, deadline time.Time) ([]nlDevice, error) {
+	if !n.enabled {
+		return nil, fmt.Errorf("%w: RDMA netlink is switched off", model.ErrUnsupported)
+	}
+	// A netlink request would load ib_core where it is not loaded.
+	if names, err := os.ReadDir(n.root); len(names) == 0 && (err == nil || errors.Is(err, os.ErrNotExist)) {
+		return nil, nil
+	}
+	if !n.isSysfs(n.root) {
+		return nil, fmt.Errorf("%w: %s is a copy", model.ErrUnsupported, n.root)
+	}
+	return n.listCall.Do(ctx, time.Until(deadline), func() ([]nlDevice, error) {
+		return dump(n.dial, request{cmd: cmdGet}, deadline, parseDevice)
+	})
+}
