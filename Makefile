@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Everything that a person or CI calls. `make` alone tells what there is.
+# All commands of the project, for people and CI. `make` alone lists them.
 
 SHELL         := /bin/bash
 .SHELLFLAGS   := -eu -o pipefail -c
@@ -21,7 +21,7 @@ export BPF2GO_STRIP  := llvm-strip-14
 export BPF2GO_CFLAGS := -O2 -g -Wall -Werror -I/usr/include/$(shell uname -m)-linux-gnu
 
 .PHONY: help
-help: ## Tell what there is
+help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo

@@ -24,7 +24,7 @@ struct {
 	__type(value, struct cgroup_path);
 } scratch SEC(".maps");
 
-/* Tells whether a cgroup is in the hierarchy that current_cgroup() looks at: ids are unique in one only. */
+/* Returns whether a cgroup is in the hierarchy of current_cgroup(): ids are unique within one hierarchy only. */
 static __always_inline bool watched(struct cgroup *cgroup)
 {
 	struct cgroup_subsys_state *css;

@@ -40,7 +40,7 @@ __u8 majors[MAJORS];
 
 __u64 access_losses[ACCESS_LOSSES];
 
-/* Size of a kernel stack, for kernels that do not tell where a thread's registers are. Set by user space. */
+/* Size of a kernel stack, for kernels without bpf_task_pt_regs(). Set by user space. */
 const volatile __u32 stack_size = 16384;
 
 /* So that the types reach user space. */
@@ -214,7 +214,7 @@ static __always_inline struct pt_regs___entry *entry_registers(struct task_struc
 	return BPF_CORE_READ(task, stack) + stack_size - bpf_core_type_size(struct pt_regs___entry);
 }
 
-/* Tells whether the thread is in a system call that opens, and not in access(2) and its like. */
+/* Returns whether the thread is in a system call that opens files, unlike access(2). */
 static __always_inline bool in_open(void)
 {
 	struct task_struct___devices *task = (void *)bpf_get_current_task();

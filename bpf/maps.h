@@ -184,7 +184,7 @@ struct peer {
 enum watch {
 	WATCH_NONE,
 	WATCH_ALL,   /* all minors */
-	WATCH_NODES, /* those minors that are told */
+	WATCH_NODES, /* the minors in a map */
 };
 
 /* What could not be recorded of opens, and why. */
@@ -207,7 +207,7 @@ struct access_count {
 
 /* An open file of a watched device, as a process has it. */
 struct open_file {
-	__u64 file; /* tells files apart */
+	__u64 file; /* identifies the file */
 	__u64 cgroup;
 	__u32 rdev;
 	__u32 tgid;

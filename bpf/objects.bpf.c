@@ -503,7 +503,7 @@ int BPF_KRETPROBE(kretprobe_destroy_uobject, int ret)
 
 /*
  * GPUDirect: a dma-buf is mapped in the thread that then makes a memory region
- * of it; who exported the buffer tells whose memory it is.
+ * of it. The exporter of the buffer shows which device has the memory.
  */
 
 static __always_inline bool begins(const char *name, const char *with, int n)

@@ -11,122 +11,122 @@ import (
 
 // cli is everything a user can set. kong fills it, in this order of precedence:
 // command line, environment (ACCELSCOPE_ and the flag's name), the YAML file of
-// --config.file (keys are the names of the flags), default.
+// --config.file (its keys are the names of the flags), default.
 //
 // Unknown environment variables are not refused: Kubernetes itself sets
-// ACCELSCOPE_PORT and its like in every pod beside a Service of that name.
+// ACCELSCOPE_PORT and similar variables if a Service has the name accelscope.
 type cli struct {
 	Run     runCmd     `cmd:"" default:"withargs" help:"Run the sensor (default)."`
-	Doctor  doctorCmd  `cmd:"" help:"Try every source, probe and permission once; say what is wrong and what helps."`
-	Check   checkCmd   `cmd:"" help:"Check flags, environment and configuration files, and start nothing."`
-	Top     topCmd     `cmd:"" help:"Show who uses what, from any running sensor."`
-	Peers   peersCmd   `cmd:"" help:"Show who is connected to whom, from any running sensor."`
+	Doctor  doctorCmd  `cmd:"" help:"Try every source, probe and permission once. Show what fails and the cure."`
+	Check   checkCmd   `cmd:"" help:"Check flags, environment and configuration files without starting the sensor."`
+	Top     topCmd     `cmd:"" help:"Show workloads and the devices they use, from a running sensor."`
+	Peers   peersCmd   `cmd:"" help:"Show connections between workloads and remote ports, from a running sensor."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
-	ConfigFile string `name:"config.file" placeholder:"FILE" help:"YAML file; its keys are the names of the flags."`
+	ConfigFile string `name:"config.file" placeholder:"FILE" help:"YAML configuration file. Its keys are the names of the flags."`
 	LogLevel   string `name:"log.level" enum:"debug,info,warn,error" default:"info" help:"Lowest level to log (${enum})."`
-	LogFormat  string `name:"log.format" enum:"console,json" default:"console" help:"Format of the log (${enum})."`
+	LogFormat  string `name:"log.format" enum:"console,json" default:"console" help:"Log format (${enum})."`
 }
 
-// sensorFlags say what is read and how: run and doctor share them.
+// sensorFlags select what the sensor reads. run and doctor share them.
 type sensorFlags struct {
-	Sysfs  string `name:"path.sysfs" default:"/sys" placeholder:"DIR" help:"Where sysfs is mounted."`
-	Procfs string `name:"path.procfs" default:"/proc" placeholder:"DIR" help:"Where procfs is mounted."`
-	Cgroup string `name:"path.cgroup" default:"/sys/fs/cgroup" placeholder:"DIR" help:"Where the cgroup tree is mounted."`
-	Run    string `name:"path.run" placeholder:"DIR" help:"The node's /run: sockets of runtimes. Default: run in --path.host."`
-	Host   string `name:"path.host" default:"/" placeholder:"DIR" help:"The node's root: sockets of runtimes, file systems, users."`
+	Sysfs  string `name:"path.sysfs" default:"/sys" placeholder:"DIR" help:"Mount point of sysfs."`
+	Procfs string `name:"path.procfs" default:"/proc" placeholder:"DIR" help:"Mount point of procfs."`
+	Cgroup string `name:"path.cgroup" default:"/sys/fs/cgroup" placeholder:"DIR" help:"Mount point of the cgroup hierarchy."`
+	Run    string `name:"path.run" placeholder:"DIR" help:"/run of the node, with the sockets of runtimes. Default: run below --path.host."`
+	Host   string `name:"path.host" default:"/" placeholder:"DIR" help:"Root directory of the node: sockets of runtimes, file systems, users."`
 
 	RDMA          bool   `name:"collector.rdma" negatable:"" default:"true" help:"Read HCAs, ports and their counters."`
-	DeviceInclude string `name:"collector.rdma.device-include" placeholder:"REGEXP" help:"Read only HCAs that match."`
-	DeviceExclude string `name:"collector.rdma.device-exclude" placeholder:"REGEXP" help:"HCAs not to be read; the probe still counts."`
-	CgroupTree    bool   `name:"collector.cgroup" negatable:"" default:"true" help:"Name the owners of cgroups."`
-	Probe         bool   `name:"collector.probe" negatable:"" default:"true" help:"Count verbs and objects in the kernel."`
+	DeviceInclude string `name:"collector.rdma.device-include" placeholder:"REGEXP" help:"Read only HCAs with a matching name."`
+	DeviceExclude string `name:"collector.rdma.device-exclude" placeholder:"REGEXP" help:"HCAs to skip. Probes still count on them."`
+	CgroupTree    bool   `name:"collector.cgroup" negatable:"" default:"true" help:"Map cgroups to their owners."`
+	Probe         bool   `name:"collector.probe" negatable:"" default:"true" help:"Count verbs and RDMA objects in the kernel, with BPF."`
 
-	Tier       string `name:"probe.tier" enum:"auto,fentry,kprobe,tracepoint" default:"auto" help:"How to attach (${enum})."`
-	MapEntries uint32 `name:"probe.map-entries" default:"8192" help:"Most series the probes keep: (cgroup, HCA, verb)."`
-	MaxObjects uint32 `name:"probe.max-objects" default:"65536" help:"Most live RDMA objects the probes follow; half as many peers."`
+	Tier       string `name:"probe.tier" enum:"auto,fentry,kprobe,tracepoint" default:"auto" help:"How BPF programs attach (${enum})."`
+	MapEntries uint32 `name:"probe.map-entries" default:"8192" help:"Maximum number of (cgroup, HCA, verb) series that probes count."`
+	MaxObjects uint32 `name:"probe.max-objects" default:"65536" help:"Maximum number of live RDMA objects in BPF maps. Half as many peers."`
 
 	dataPathFlags
 
-	Containers bool `name:"collector.container" negatable:"" default:"true" help:"Read what containers use of the node."`
-	Node       bool `name:"collector.node" negatable:"" default:"true" help:"Read the node itself, as node_exporter does."`
+	Containers bool `name:"collector.container" negatable:"" default:"true" help:"Read CPU, memory, I/O and network use of containers."`
+	Node       bool `name:"collector.node" negatable:"" default:"true" help:"Read metrics of the node, as node_exporter does."`
 
-	Runtime bool     `name:"collector.runtime" negatable:"" default:"true" help:"Ask container runtimes for names and states."`
-	Sockets []string `name:"runtime.socket" placeholder:"KIND:PATH" help:"As docker:/run/docker.sock; may be repeated. Default: all found."`
-	Labels  []string `name:"workload.labels" placeholder:"NAME" help:"Labels and annotations for accelscope_workload_info."`
+	Runtime bool     `name:"collector.runtime" negatable:"" default:"true" help:"Read names and states of containers from runtimes."`
+	Sockets []string `name:"runtime.socket" placeholder:"KIND:PATH" help:"Socket, as docker:/run/docker.sock. Default: all that exist."`
+	Labels  []string `name:"workload.labels" placeholder:"NAME" help:"Labels and annotations in accelscope_workload_info."`
 
 	kubeletFlags
 	gpuFlags
 	fabricFlags
 
-	NodeName string `name:"node.name" env:"ACCELSCOPE_NODE_NAME,NODE_NAME" placeholder:"NAME" help:"The node. Default: the host name."`
-	NodeIP   string `name:"node.ip" env:"ACCELSCOPE_NODE_IP,NODE_IP" placeholder:"ADDR" help:"Address of the node."`
+	NodeName string `name:"node.name" env:"ACCELSCOPE_NODE_NAME,NODE_NAME" placeholder:"NAME" help:"Name of the node. Default: the host name."`
+	NodeIP   string `name:"node.ip" env:"ACCELSCOPE_NODE_IP,NODE_IP" placeholder:"ADDR" help:"IP address of the node."`
 
-	Grace  time.Duration `name:"grace" default:"5m" help:"How long what is gone keeps its name and totals."`
-	Strict bool          `name:"strict" help:"End when a source is not fully usable."`
+	Grace  time.Duration `name:"grace" default:"5m" help:"How long an ended workload keeps its name and counters."`
+	Strict bool          `name:"strict" help:"Exit when a source is not fully usable."`
 }
 
-// dataPathFlags say what may be done to know what containers move.
+// dataPathFlags configure how the bytes of containers are counted.
 type dataPathFlags struct {
-	DataPath   string  `name:"rdma.datapath" enum:"off,budget,always" default:"off" help:"Probe what processes post and poll (${enum})."`
-	PathBudget float64 `name:"rdma.datapath-budget" default:"0.01" placeholder:"RATIO" help:"Part of a process's CPU time it may cost."`
-	PathSelect string  `name:"rdma.datapath-select" placeholder:"REGEXP" help:"Probe only workloads (ns/pod/container) that match."`
-	QPCounters string  `name:"rdma.qp-counters" enum:"off,use,manage" default:"off" help:"Counters of queue pairs (${enum})."`
+	DataPath   string  `name:"rdma.datapath" enum:"off,budget,always" default:"off" help:"Count posts and polls with uprobes (${enum})."`
+	PathBudget float64 `name:"rdma.datapath-budget" default:"0.01" placeholder:"RATIO" help:"Maximum CPU share of probes in a process."`
+	PathSelect string  `name:"rdma.datapath-select" placeholder:"REGEXP" help:"Probe only matching workloads (ns/pod/container)."`
+	QPCounters string  `name:"rdma.qp-counters" enum:"off,use,manage" default:"off" help:"Read hardware counters of queue pairs (${enum})."`
 }
 
-// kubeletFlags say how the kubelet is asked.
+// kubeletFlags configure access to the kubelet.
 type kubeletFlags struct {
-	Kubelet          bool          `name:"collector.kubelet" negatable:"" default:"true" help:"Ask the kubelet for pods and devices."`
-	PodResources     string        `name:"kubelet.pod-resources" placeholder:"PATH" help:"Its PodResources. Default: the usual place."`
-	KubeletURL       string        `name:"kubelet.url" placeholder:"URL" help:"The kubelet. Default: https://NODE_IP:10250 in a pod."`
+	Kubelet          bool          `name:"collector.kubelet" negatable:"" default:"true" help:"Read pods and devices from the kubelet."`
+	PodResources     string        `name:"kubelet.pod-resources" placeholder:"PATH" help:"PodResources socket. Default: the kubelet's."`
+	KubeletURL       string        `name:"kubelet.url" placeholder:"URL" help:"Kubelet. Default: https://NODE_IP:10250 in a pod."`
 	KubeletTokenFile string        `name:"kubelet.token-file" placeholder:"FILE" help:"Bearer token. Default: the service account's."`
-	KubeletCAFile    string        `name:"kubelet.ca-file" placeholder:"FILE" help:"Who signs for it. Default: the cluster."`
-	KubeletInsecure  bool          `name:"kubelet.insecure-skip-verify" help:"Do not check the kubelet's certificate."`
-	KubeletInterval  time.Duration `name:"kubelet.interval" default:"15s" help:"How often the kubelet is asked."`
+	KubeletCAFile    string        `name:"kubelet.ca-file" placeholder:"FILE" help:"CA of the kubelet. Default: the cluster's."`
+	KubeletInsecure  bool          `name:"kubelet.insecure-skip-verify" help:"Do not verify the kubelet's certificate."`
+	KubeletInterval  time.Duration `name:"kubelet.interval" default:"15s" help:"Interval between requests to the kubelet."`
 }
 
-// gpuFlags say how GPUs are read.
+// gpuFlags configure how GPUs are read.
 type gpuFlags struct {
-	GPU         bool          `name:"collector.gpu" negatable:"" default:"true" help:"Read GPUs and who uses them."`
-	Access      bool          `name:"collector.access" negatable:"" default:"true" help:"Count who opens HCAs and GPUs."`
-	GPUInterval time.Duration `name:"gpu.process-interval" default:"5s" help:"How often users of GPUs are listed."`
-	NVML        string        `name:"gpu.nvml-library" placeholder:"PATH" help:"libnvidia-ml.so.1. Default: the usual places."`
-	AMDSMI      string        `name:"gpu.amd-smi" placeholder:"PATH" help:"amd-smi, for what amdgpu does not tell. Default: not used."`
+	GPU         bool          `name:"collector.gpu" negatable:"" default:"true" help:"Read GPUs and the processes that use them."`
+	Access      bool          `name:"collector.access" negatable:"" default:"true" help:"Count opens of the device nodes of HCAs and GPUs."`
+	GPUInterval time.Duration `name:"gpu.process-interval" default:"5s" help:"Interval between listings of GPU processes."`
+	NVML        string        `name:"gpu.nvml-library" placeholder:"PATH" help:"libnvidia-ml.so.1. Default: found in standard directories."`
+	AMDSMI      string        `name:"gpu.amd-smi" placeholder:"PATH" help:"amd-smi, for values that amdgpu lacks. Default: disabled."`
 }
 
-// fabricFlags say how the InfiniBand fabric is read, by one node for all.
+// fabricFlags configure how one node reads the InfiniBand fabric.
 type fabricFlags struct {
-	Fabric         bool          `name:"collector.fabric" help:"Read the InfiniBand fabric; on one node for each fabric."`
-	FabricInterval time.Duration `name:"fabric.interval" default:"1m" help:"How often the fabric is read."`
-	FabricTools    string        `name:"fabric.tools" placeholder:"DIR" help:"Where infiniband-diags is. Default: the usual places."`
-	FabricPort     string        `name:"fabric.port" placeholder:"HCA/PORT" help:"Port to read it from. Default: the first active one."`
-	FabricNames    string        `name:"fabric.node-name-map" placeholder:"FILE" help:"Names of nodes, as ibnetdiscover takes them."`
-	FabricParallel int           `name:"fabric.parallel" default:"4" help:"Most switches to ask at once."`
+	Fabric         bool          `name:"collector.fabric" help:"Read the InfiniBand fabric. Enable on one node per fabric."`
+	FabricInterval time.Duration `name:"fabric.interval" default:"1m" help:"Interval between reads of the fabric."`
+	FabricTools    string        `name:"fabric.tools" placeholder:"DIR" help:"Directory of infiniband-diags. Default: standard directories."`
+	FabricPort     string        `name:"fabric.port" placeholder:"HCA/PORT" help:"Port to read the fabric from. Default: the first active."`
+	FabricNames    string        `name:"fabric.node-name-map" placeholder:"FILE" help:"Node name map, in the format of ibnetdiscover."`
+	FabricParallel int           `name:"fabric.parallel" default:"4" help:"Maximum number of switches to query in parallel."`
 }
 
-// eventFlags say where events go.
+// eventFlags configure the endpoint that receives events.
 type eventFlags struct {
-	Endpoint    string `name:"events.otlp-endpoint" placeholder:"HOST:PORT" help:"Who takes events (OTLP over gRPC). Default: nobody."`
+	Endpoint    string `name:"events.otlp-endpoint" placeholder:"HOST:PORT" help:"OTLP/gRPC endpoint that receives events. Default: disabled."`
 	Insecure    bool   `name:"events.otlp-insecure" help:"Send events without TLS."`
-	CAFile      string `name:"events.otlp-ca-file" placeholder:"FILE" help:"Who signs for it. Default: the system's authorities."`
-	CertFile    string `name:"events.otlp-cert-file" placeholder:"FILE" help:"Certificate to show to it."`
-	KeyFile     string `name:"events.otlp-key-file" placeholder:"FILE" help:"Key of that certificate."`
-	HeadersFile string `name:"events.otlp-headers-file" placeholder:"FILE" help:"Headers to send with events, a line NAME: VALUE each."`
-	QueueSize   int    `name:"events.queue-size" default:"8192" help:"Most events to keep while the collector is away."`
+	CAFile      string `name:"events.otlp-ca-file" placeholder:"FILE" help:"CA of the endpoint's certificate. Default: the system's CAs."`
+	CertFile    string `name:"events.otlp-cert-file" placeholder:"FILE" help:"Client certificate."`
+	KeyFile     string `name:"events.otlp-key-file" placeholder:"FILE" help:"Key of the client certificate."`
+	HeadersFile string `name:"events.otlp-headers-file" placeholder:"FILE" help:"File with headers to send, one NAME: VALUE per line."`
+	QueueSize   int    `name:"events.queue-size" default:"8192" help:"Maximum number of events to queue while the endpoint is unavailable."`
 }
 
-// listenFlags say where the sensor answers: run and the health check share them.
+// listenFlags configure where the sensor listens. run and the health check share them.
 type listenFlags struct {
-	ListenAddress []string `name:"web.listen-address" default:":9847" placeholder:"ADDR" help:"Where to listen; may be repeated."`
-	WebConfig     string   `name:"web.config.file" placeholder:"FILE" help:"TLS and authentication (exporter-toolkit)."`
+	ListenAddress []string `name:"web.listen-address" default:":9847" placeholder:"ADDR" help:"Address to listen on. May be repeated."`
+	WebConfig     string   `name:"web.config.file" placeholder:"FILE" help:"File that configures TLS and authentication (exporter-toolkit)."`
 }
 
-// webFlags say how the sensor answers.
+// webFlags configure the HTTP server and the metrics it serves.
 type webFlags struct {
 	listenFlags
 	TelemetryPath string   `name:"web.telemetry-path" default:"/metrics" placeholder:"PATH" help:"Path of the metrics."`
-	NoSelfMetrics bool     `name:"web.disable-exporter-metrics" help:"Leave out go_* and process_*."`
-	Compat        []string `name:"metrics.compat" enum:"lens,node_exporter,rdma_exporter,dcgm" default:"lens" help:"Add names (${enum})."`
+	NoSelfMetrics bool     `name:"web.disable-exporter-metrics" help:"Omit go_* and process_* metrics."`
+	Compat        []string `name:"metrics.compat" enum:"lens,node_exporter,rdma_exporter,dcgm" default:"lens" help:"Names to add (${enum})."`
 }
 
 // parse reads args, the environment and the configuration file into c. What
@@ -146,7 +146,7 @@ func parse(c *cli, args []string, stdout, stderr io.Writer, exit func(int)) (*ko
 	return parser.Parse(args)
 }
 
-// BeforeResolve adds the configuration file to where values come from. It runs
+// BeforeResolve adds the configuration file as a resolver. It runs
 // when the command line and the environment are known and nothing is set yet.
 func (c *cli) BeforeResolve(ctx *kong.Context) error {
 	var path string

@@ -17,7 +17,7 @@ import (
 // maxConfigSize bounds what is read of a configuration file.
 const maxConfigSize = 1 << 20
 
-// A configFile is one flat mapping from the names of flags to values, a scalar
+// configFile is one flat mapping from the names of flags to values, a scalar
 // or a list of scalars. Flat, because names nest: collector.rdma is a switch
 // and collector.rdma.device-include an option below it.
 type configFile struct {
@@ -80,7 +80,7 @@ func (c *configFile) errorf(at *yaml.Node, format string, args ...any) error {
 	return fmt.Errorf("%s: line %d: %w", c.path, at.Line, fmt.Errorf(format, args...))
 }
 
-// checkKeys refuses keys that are the name of no flag of any command: the same
+// checkKeys rejects keys that are the name of no flag of any command: the same
 // file serves run, doctor and top.
 func (c *configFile) checkKeys(app *kong.Application) error {
 	known := map[string]bool{}
@@ -107,7 +107,7 @@ func (c *configFile) checkKeys(app *kong.Application) error {
 func (c *configFile) Validate(*kong.Application) error { return nil }
 
 // Resolve implements kong.Resolver. kong lets a resolver win over the
-// environment, so one that is set there is left alone.
+// environment, so a flag that is set there returns no value here.
 func (c *configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 	node := c.values[flag.Name]
 	if node == nil {
@@ -122,8 +122,7 @@ func (c *configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (an
 	if err != nil {
 		return nil, err
 	}
-	// Parsed into a throw-away target first, only kong knows how: that way the
-	// error can name the line.
+	// Parse into a temporary target first, so that the error can name the line.
 	target := reflect.New(flag.Target.Type()).Elem()
 	if err := flag.Parse(kong.Scan().PushTyped(value, kong.FlagValueToken), target); err != nil {
 		return nil, c.errorf(node, "%w", err)

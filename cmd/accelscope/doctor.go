@@ -70,14 +70,14 @@ const (
 	cannotRun   = "no"
 )
 
-// A report is what doctor prints.
+// report is the output of doctor.
 type report struct {
 	Verdict string   `json:"verdict"`
 	Reasons []string `json:"reasons,omitempty"` // why the verdict is no
 	Checks  []check  `json:"checks"`
 }
 
-// A check is the state of one thing that the sensor uses.
+// check is the state of one thing that the sensor uses.
 type check struct {
 	Area   string      `json:"area"` // source, hook, map, device, gpu, fabric, permission, kernel, tier
 	Name   string      `json:"name"`
@@ -142,7 +142,7 @@ func diagnose(h host, sources []model.SourceState, facts model.Snapshot) *report
 	return r
 }
 
-// conditionOf returns the state of a GPU and describes it: its name, its place and its problems as gpu_problem names them.
+// conditionOf returns the state of a GPU, its name, its PCI address and its problems with their names in gpu_problem.
 func conditionOf(g *model.GPU) (state model.State, reason string) {
 	about := []string{}
 	for _, text := range []string{g.Name, g.Profile, g.PCIAddress} {
@@ -160,10 +160,9 @@ func conditionOf(g *model.GPU) (state model.State, reason string) {
 	return state, strings.Join(about, ", ")
 }
 
-// judge gives the verdict. The main job needs three things: the owners of
-// cgroups, a hook on the verbs, and either a hook on the objects or RDMA
-// netlink. Without an HCA no hook can be attached yet: then it counts which
-// tiers of hooks this kernel and these permissions allow.
+// judge sets the verdict. The main job needs the owners of cgroups, a hook on
+// verbs, and either a hook on objects or RDMA netlink. Without an HCA no hook
+// can be attached yet: then the tiers decide that kernel and permissions allow.
 func (r *report) judge(sources []model.SourceState, facts model.Snapshot, tiers map[string]bool) {
 	no := func(format string, args ...any) { r.Reasons = append(r.Reasons, fmt.Sprintf(format, args...)) }
 	states := map[string]model.State{}
@@ -242,7 +241,7 @@ func printable(s string) string {
 	}, s)
 }
 
-// sourceCure returns what helps a source that is not ok; empty if nothing is known to help.
+// sourceCure returns a cure for a source that is not ok, or "" if none is known.
 func sourceCure(s model.SourceState) string {
 	switch {
 	case s.State == model.StateOK:

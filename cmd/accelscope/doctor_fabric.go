@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// fabricPatience is how long doctor waits for a fabric, which may be large.
-	fabricPatience = time.Minute
-	// maxSilent is how many switches that do not answer are told by name.
+	// fabricTimeout limits how long doctor waits for a fabric, which may be large.
+	fabricTimeout = time.Minute
+	// maxSilent is the maximum number of switches without counters that are listed by name.
 	maxSilent = 10
 )
 
-// awaitFabric waits until the fabric was read once, which takes longer than a scrape
-// may.
+// awaitFabric waits until the fabric was read once, which may take longer than a
+// scrape.
 func awaitFabric(ctx context.Context, e *engine.Engine) {
-	ctx, cancel := context.WithTimeout(ctx, fabricPatience)
+	ctx, cancel := context.WithTimeout(ctx, fabricTimeout)
 	defer cancel()
 	for {
 		waiting := false
@@ -40,8 +40,7 @@ func awaitFabric(ctx context.Context, e *engine.Engine) {
 	}
 }
 
-// fabric reports on what was read of the fabric: how large it is, and who does not
-// tell its counters.
+// fabric adds the size of the fabric and the nodes that do not report counters.
 func (r *report) fabric(f *model.Fabric) {
 	if f == nil {
 		return
@@ -59,12 +58,12 @@ func (r *report) fabric(f *model.Fabric) {
 		count[model.FabricSwitch], count[model.FabricCA], len(f.Links())), "")
 	for i, n := range switches {
 		if i == maxSilent {
-			r.add("fabric", "other switches", model.StateFailed, fmt.Sprintf("%d more do not tell their counters", len(switches)-i), "")
+			r.add("fabric", "other switches", model.StateFailed, fmt.Sprintf("%d more do not report their counters", len(switches)-i), "")
 			break
 		}
 		r.add("fabric", cmp.Or(n.Name, n.GUID), model.StateFailed, n.Error, "")
 	}
-	if len(adapters) > 0 { // they are asked in one go: mostly all of them, or a few that hang
+	if len(adapters) > 0 { // one command reads all of them: mostly all fail, or a few that hang
 		r.add("fabric", "adapters", model.StateFailed,
 			fmt.Sprintf("%d of %d: %s", len(adapters), count[model.FabricCA], adapters[0].Error), "")
 	}

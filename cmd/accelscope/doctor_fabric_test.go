@@ -29,7 +29,7 @@ func TestDoctorAwaitsFabric(t *testing.T) {
 	}{
 		"quick":   {takes: 100 * time.Millisecond, waits: 100 * time.Millisecond, state: model.StateOK, patient: true},
 		"slow":    {takes: 20 * time.Second, waits: 20 * time.Second, state: model.StateOK, patient: true},
-		"hangs":   {takes: time.Hour, waits: fabricPatience, state: model.StateStuck, patient: true},
+		"hangs":   {takes: time.Hour, waits: fabricTimeout, state: model.StateStuck, patient: true},
 		"fails":   {takes: 5 * time.Second, err: model.ErrUnsupported, waits: 5 * time.Second, state: model.StateUnsupported, patient: true},
 		"ctrl-C":  {takes: time.Hour, waits: 2 * time.Second, state: model.StateStuck}, // the first refresh is not cut short
 		"no ibsw": {err: fmt.Errorf("no tools: %w", model.ErrAbsent), state: model.StateAbsent, patient: true},
@@ -101,7 +101,7 @@ func TestDoctorFabric(t *testing.T) {
 		want = append(want, fmt.Sprintf("fabric  0x%d             failed  timed out; again", i))
 	}
 	want = append(want,
-		"fabric  other switches  failed  2 more do not tell their counters", "fabric  adapters        failed  1 of 1: not ?[31masked")
+		"fabric  other switches  failed  2 more do not report their counters", "fabric  adapters        failed  1 of 1: not ?[31masked")
 	got, _, _ := strings.Cut(out.String(), "\n\n")
 	if d := cmp.Diff(want, strings.Split(got, "\n")); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

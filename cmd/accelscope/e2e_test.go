@@ -43,7 +43,7 @@ func start(t *testing.T, binary string, args ...string) (url string, stop func()
 	return url, stop
 }
 
-// startProcess is start that tells the process, too.
+// startProcess is start that also returns the process.
 func startProcess(t *testing.T, binary string, args ...string) (url string, p *os.Process, stop func() (time.Duration, error)) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

@@ -138,10 +138,10 @@ func TestBinaryOnFabric(t *testing.T) {
 			}
 			return ""
 		})
-		// The errors are told with both ends' names.
+		// Errors are reported with the names of both ends.
 		s.awaitValue("infiniband_switch_uplink_info", 1, guid, "port=2", "switch=leaf0", "uplink=host1 mlx5_0", "uplink_port=1")
 		if _, ok := s.value("infiniband_switch_uplink_info", guid, "port=3"); ok {
-			t.Error("the link that was cut is still told")
+			t.Error("the link that was cut is still reported")
 		}
 		if reply, err := sim.Console("Link " + want.Port(cut) + " " + want.Port(ibsim.End{Node: want.Find("host2 mlx5_0"), Port: 1})); err != nil {
 			t.Fatal(err, reply)
@@ -206,7 +206,7 @@ func TestBinaryOnFabric(t *testing.T) {
 				if after, _ := valueOf(families, "infiniband_fabric_queries_total", "tool="+tool, "result=timeout"); after <= before {
 					return tool + " hangs, and nobody says so"
 				}
-				// What was known is still told.
+				// The last known values are still reported.
 				if v, _ := valueOf(families, "infiniband_fabric_nodes", "type=ca"); v != 64 {
 					return fmt.Sprintf("%s hangs: %v adapters", tool, v)
 				}
@@ -228,7 +228,7 @@ func TestBinaryOnFabric(t *testing.T) {
 		}
 		s.until(func() string {
 			if s.scrape()["infiniband_port_receive_data_bytes_total"] == nil {
-				return "the HCAs are not told"
+				return "the HCAs are not reported"
 			}
 			return ""
 		})
@@ -327,7 +327,7 @@ func changes(tool, arg string) bool {
 	return !slices.Contains([]string{"ibnetdiscover", "iblinkinfo", "smpquery", "sminfo", "saquery", "ibstat"}, tool)
 }
 
-// wrapped are tools that leave a trace, and hang when they are told to.
+// wrapped are tools that leave a trace, and hang if a file requests it.
 type wrapped struct {
 	t   *testing.T
 	dir string
@@ -426,8 +426,8 @@ series:
 
 const fabricTakes = 4 * time.Minute // to be read again, on a busy machine
 
-// until waits until wrong is empty, and fails with what it says. Where a round takes
-// longer than its time, on a busy machine, nothing of it is told before the next one.
+// until waits until wrong returns "", and fails with its last result. A round that
+// takes longer than its time, on a busy machine, is reported with the next one.
 func (s *fabricSensor) until(wrong func() string) {
 	s.t.Helper()
 	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
@@ -530,7 +530,7 @@ type fabricEnd struct {
 	Port int
 }
 
-// asked says whether all switches have told their counters.
+// asked reports whether all switches have reported their counters.
 func (f *fabricAnswer) asked() bool {
 	for _, n := range f.Nodes {
 		if n.Kind == "switch" && (n.Queried == nil || n.Error != "") {

@@ -23,8 +23,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A host is what doctor asks of the machine itself. What cannot be asked of a
-// directory is a function.
+// host is the part of the machine that doctor examines: directories, and functions for what no directory shows.
 type host struct {
 	sysfs, procfs string
 	release       string // of the kernel
@@ -43,17 +42,17 @@ func thisHost(f sensorFlags) host {
 	return host{f.Sysfs, f.Procfs, release, os.Geteuid(), f.Tier, dialRDMANetlink, tryTier}
 }
 
-// tiers are the ways to attach a hook, best first, and what lets each be.
+// tiers are the methods to attach a hook, best first, and what each requires.
 var tiers = []struct{ name, cure string }{
-	{"fentry", "needs Linux 5.11, CONFIG_DEBUG_INFO_BTF, CONFIG_FUNCTION_TRACER and CAP_SYS_ADMIN; the kprobe tier does without"},
+	{"fentry", "needs Linux 5.13, CONFIG_DEBUG_INFO_BTF, CONFIG_FUNCTION_TRACER and CAP_SYS_ADMIN; the kprobe tier does without"},
 	{"kprobe", "needs CONFIG_KPROBES, CAP_BPF and CAP_PERFMON"},
-	{"tracepoint", "needs Linux 5.11, tracefs (mount -t tracefs tracefs /sys/kernel/tracing), CAP_BPF and CAP_PERFMON"},
+	{"tracepoint", "needs Linux 5.13, tracefs (mount -t tracefs tracefs /sys/kernel/tracing), CAP_BPF and CAP_PERFMON"},
 }
 
 // check adds what the host allows to r and returns the tiers that can be used.
 func (h host) check(r *report) map[string]bool {
 	tried, usable := map[string]error{}, map[string]bool{}
-	hooks := false // whether any can be attached
+	hooks := false // whether a hook of any tier can be attached
 	for _, t := range tiers {
 		err := h.attach(t.name)
 		tried[t.name] = err
@@ -84,8 +83,8 @@ func (h host) check(r *report) map[string]bool {
 	return usable
 }
 
-// checkCapabilities tells of each capability that can matter what is lost
-// without it. hooks says whether any could be attached.
+// checkCapabilities adds each capability that matters and what needs it. hooks
+// is whether a hook could be attached.
 func (h host) checkCapabilities(r *report, hooks bool) {
 	set, err := effectiveCapabilities(filepath.Join(h.procfs, "self/status"))
 	if err != nil {
@@ -101,7 +100,7 @@ func (h host) checkCapabilities(r *report, hooks bool) {
 			r.add("permission", name, model.StateFailed, "missing: "+why, "run as root, or privileged in a container, or "+cure)
 		}
 	}
-	// better is needed for a better tier only: without it, nothing has failed.
+	// better adds a capability that only a better tier needs: its lack is no failure.
 	better := func(ok bool, name, why string) {
 		if ok {
 			r.add("permission", name, model.StateOK, why, "")
@@ -130,15 +129,15 @@ func (h host) checkCapabilities(r *report, hooks bool) {
 	}
 }
 
-// paranoid is /proc/sys/kernel/perf_event_paranoid, or 0. Kernels of Debian
-// know 3: then CAP_PERFMON is not enough for a hook.
+// paranoid returns /proc/sys/kernel/perf_event_paranoid, or 0. Kernels of Debian
+// also have level 3, for which CAP_PERFMON is not enough to attach a hook.
 func (h host) paranoid() int {
 	data, _ := os.ReadFile(filepath.Join(h.procfs, "sys/kernel/perf_event_paranoid"))
 	level, _ := strconv.Atoi(strings.TrimSpace(string(data)))
 	return level
 }
 
-// memlockUnlimited reads the hard limit in /proc/self/limits, in a line like
+// memlockUnlimited reads the hard limit from /proc/self/limits, in a line like
 // "Max locked memory  unlimited  unlimited  bytes".
 func (h host) memlockUnlimited() bool {
 	data, _ := os.ReadFile(filepath.Join(h.procfs, "self/limits"))
@@ -147,8 +146,8 @@ func (h host) memlockUnlimited() bool {
 	return len(values) > 1 && values[1] == "unlimited"
 }
 
-// before says whether the kernel is older than major.minor; one whose release
-// is not a version is taken for a new one.
+// before reports whether the kernel is older than major.minor. A release that is
+// not a version counts as newer.
 func (h host) before(major, minor int) bool {
 	var a, b int
 	if _, err := fmt.Sscanf(h.release, "%d.%d", &a, &b); err != nil {
@@ -174,7 +173,7 @@ func effectiveCapabilities(status string) (uint64, error) {
 }
 
 // checkLockdown reads /sys/kernel/security/lockdown: "none [integrity] …".
-// The file is missing where the kernel has no lockdown.
+// A kernel without lockdown does not have the file.
 func (h host) checkLockdown(r *report) {
 	data, err := os.ReadFile(filepath.Join(h.sysfs, "kernel/security/lockdown"))
 	mode := "none"
@@ -200,7 +199,7 @@ func (h host) checkPath(r *report, name, path, cure string) {
 	r.add("kernel", name, model.StateOK, "", "")
 }
 
-// stateOf is the state that an error of the system means.
+// stateOf returns the state for a system error.
 func stateOf(err error) model.State {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -211,7 +210,7 @@ func stateOf(err error) model.State {
 	return model.StateFailed
 }
 
-// dialRDMANetlink opens a socket of the family that ib_core serves.
+// dialRDMANetlink opens and closes a socket of the family NETLINK_RDMA, which ib_core serves.
 func dialRDMANetlink() error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
 	if err != nil {
@@ -220,12 +219,12 @@ func dialRDMANetlink() error {
 	return unix.Close(fd)
 }
 
-// tryTier attaches a program that does nothing and detaches it: what a kernel
-// allows is known by trying only. bpf_fentry_test1 is in every kernel with
-// BPF, and nobody calls it.
+// tryTier attaches and detaches a program that does nothing, to find out whether
+// the kernel allows it. bpf_fentry_test1 is in every kernel with BPF and is
+// called by tests of the kernel only.
 func tryTier(tier string) error {
-	_ = rlimit.RemoveMemlock() // without it the load says what is missing
-	if tier != "kprobe" {      // the others keep a call's start with its task
+	_ = rlimit.RemoveMemlock() // if this fails, so does the load, with the reason
+	if tier != "kprobe" {      // the others store a call's start in task storage
 		if err := features.HaveMapType(ebpf.TaskStorage); err != nil {
 			return err
 		}

@@ -18,13 +18,13 @@ import (
 	"github.com/accelscope/accelscope/pkg/api"
 )
 
-const fabricPath = "/api/v1/fabric" // with .dot behind it for Graphviz
+const fabricPath = "/api/v1/fabric" // with the suffix .dot for Graphviz
 
-// Bounds of the HTTP server. A scraper that is slow, or many of them, must not
-// hold memory or goroutines without end.
+// Limits of the HTTP server. Slow or many scrapers must not hold memory or
+// goroutines without end.
 const (
-	maxScrapes        = 16               // at once; more are told to come back
-	bodyTimeout       = 10 * time.Second // of a scrape to be taken off us
+	maxScrapes        = 16               // in parallel; more get status 503
+	bodyTimeout       = 10 * time.Second // to write the body of a scrape
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
 	writeTimeout      = time.Minute
@@ -44,7 +44,7 @@ func newServer(handler http.Handler, log *zap.Logger) *http.Server {
 	}
 }
 
-// newHandler serves what newRoutes gives.
+// newHandler returns a handler of all routes.
 func newHandler(
 	f webFlags, encode encodeFunc, facts api.Facts, peers api.ListPeers, ready func() (bool, []string), log *zap.Logger,
 ) (http.Handler, error) {
@@ -59,9 +59,9 @@ func newHandler(
 	return mux, nil
 }
 
-// newRoutes are the landing page, the metrics, the REST requests, /healthz (the
-// process answers) and /readyz, by the patterns of their requests. ready says
-// whether the first refresh is done and what is not ok.
+// newRoutes returns the landing page, the metrics, the REST requests, /healthz
+// and /readyz, by the patterns of http.ServeMux. ready returns whether the first
+// refresh is done, and the sources that are not ok.
 func newRoutes(
 	f webFlags, encode encodeFunc, facts api.Facts, peers api.ListPeers, ready func() (bool, []string), log *zap.Logger,
 ) (map[string]http.Handler, error) {
@@ -108,7 +108,7 @@ func newRoutes(
 	metrics := "GET " + f.TelemetryPath
 	switch {
 	case !strings.HasPrefix(f.TelemetryPath, "/") || strings.ContainsAny(f.TelemetryPath, " {}") ||
-		path.Clean(f.TelemetryPath) != f.TelemetryPath: // ServeMux panics at one that no request can have
+		path.Clean(f.TelemetryPath) != f.TelemetryPath: // ServeMux panics at a path that no request can have
 		return nil, fmt.Errorf("--web.telemetry-path: %q is not a path like /metrics", f.TelemetryPath)
 	case f.TelemetryPath == "/" || routes[f.TelemetryPath] != nil || routes[metrics] != nil:
 		return nil, fmt.Errorf("--web.telemetry-path: %s is taken", f.TelemetryPath)
@@ -117,7 +117,7 @@ func newRoutes(
 	return routes, nil
 }
 
-// known is what the REST requests tell of.
+// known returns the facts and shares for REST requests.
 func (s *sensor) known() api.Known {
 	now := s.engine.Refresh()
 	k := api.Known{Facts: now.Facts, Shares: now.Shares}
@@ -127,10 +127,10 @@ func (s *sensor) known() api.Known {
 	return k
 }
 
-// encodeFunc gives the metrics in a format, compressed or not.
+// encodeFunc encodes the metrics in a format, compressed or not.
 type encodeFunc func(format expfmt.Format, compress bool) ([]byte, error)
 
-// metricsHandler answers scrapes in the format and compression that they ask for.
+// metricsHandler answers scrapes in the format and compression that they request.
 func metricsHandler(encode encodeFunc, log *zap.Logger) http.Handler {
 	formats := expfmt.DefaultOpenMetricsAcceptedFormats()
 	running := make(chan struct{}, maxScrapes)
@@ -156,13 +156,13 @@ func metricsHandler(encode encodeFunc, log *zap.Logger) http.Handler {
 		if compress {
 			h.Set("Content-Encoding", "gzip")
 		}
-		// A scraper that does not read must not keep its place.
+		// A scraper that does not read must not block others.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(bodyTimeout))
-		_, _ = w.Write(body) // a scraper that has left has no one to be told
+		_, _ = w.Write(body) // it fails if the scraper has closed the connection
 	})
 }
 
-// acceptsGzip says whether an Accept-Encoding names gzip, or all, with a weight
+// acceptsGzip reports whether an Accept-Encoding names gzip, or *, with a weight
 // that is not zero.
 func acceptsGzip(header string) bool {
 	for part := range strings.SplitSeq(header, ",") {

@@ -23,7 +23,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// verbs is a source that tells of one verb, which has a histogram.
+// verbs is a source of one verb, which has a histogram.
 type verbs struct{}
 
 func (verbs) Name() string { return "probe" }

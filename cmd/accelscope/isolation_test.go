@@ -273,7 +273,7 @@ func TestIsolation(t *testing.T) {
 		}
 		checkStates(t, got, state, map[string]string{"rdma": "ok", "cgroup": "ok", "container": "ok"})
 		if !strings.Contains(got.body, `infiniband_port_state{device="`+hca[2].Name+`",port="1",state="active"} 1`) {
-			t.Error("a port is not told because its counters fail")
+			t.Error("a port is not reported because its counters fail")
 		}
 
 		// A device vanishes while the sensor runs.
@@ -316,7 +316,7 @@ func TestIsolation(t *testing.T) {
 			t.Errorf("sources (-want +got):\n%s", diff)
 		}
 		if body := ready(t, url); !strings.Contains(body, "cgroup: stuck: ") {
-			t.Errorf("/readyz does not tell what is stuck:\n%s", body)
+			t.Errorf("/readyz does not list what is stuck:\n%s", body)
 		}
 		bounded(t, url)
 		ends(t, stop)
@@ -372,7 +372,7 @@ func TestIsolation(t *testing.T) {
 			t.Errorf("sources (-want +got):\n%s", diff)
 		}
 		if strings.Contains(got.body, `source="rdma"`) || len(got.figures()) > 0 {
-			t.Error("the source is told though it is off")
+			t.Error("the source is reported although it is off")
 		}
 		if body := ready(t, url); body != "ready\n" {
 			t.Errorf("/readyz: %q, want all well", body)
@@ -382,7 +382,7 @@ func TestIsolation(t *testing.T) {
 }
 
 // checkStates compares the states of devices and sources; besides the devices
-// that are given, one cgroup must be told as failed.
+// that are given, one cgroup must be reported as failed.
 func checkStates(t *testing.T, e exposition, devices, sources map[string]string) {
 	t.Helper()
 	got := e.states("accelscope_device_state")
@@ -394,7 +394,7 @@ func checkStates(t *testing.T, e exposition, devices, sources map[string]string)
 		}
 	}
 	if cgroups != 1 {
-		t.Errorf("%d cgroups are told as unreadable, want 1", cgroups)
+		t.Errorf("%d cgroups are reported as unreadable, want 1", cgroups)
 	}
 	if diff := cmp.Diff(devices, got); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)

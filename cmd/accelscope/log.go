@@ -11,9 +11,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// newLogger logs to w. Level and format are checked by the parser of flags. On
-// the journal, a line of the console format has the journal's time and priority
-// instead of one of its own.
+// newLogger returns a logger that writes to w. The parser of flags has checked
+// level and format. If w is the journal, a line of the console format has the
+// journal's priority and no time, as the journal adds it.
 func newLogger(w io.Writer, level, format string) (*zap.Logger, error) {
 	lvl, err := zapcore.ParseLevel(level)
 	if err != nil {
@@ -34,5 +34,5 @@ func newLogger(w io.Writer, level, format string) (*zap.Logger, error) {
 	return zap.New(zapcore.NewCore(enc, zapcore.Lock(zapcore.AddSync(w)), lvl)), nil
 }
 
-// bridge is the logger for libraries that want log/slog.
+// bridge returns a log/slog logger that writes to log, for libraries that need one.
 func bridge(log *zap.Logger) *slog.Logger { return slog.New(zapslog.NewHandler(log.Core())) }

@@ -20,19 +20,18 @@ import (
 
 func main() {
 	// One thread runs Go code: the sensor waits more than it computes, and more
-	// threads cost more in waking each other and in memory than they save. One
-	// that waits in a system call, for a driver that hangs say, does not count.
+	// threads cost more wake-ups and memory than they save. A thread that waits
+	// in a system call, such as for a driver that hangs, is not limited by this.
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(1)
 	}
-	// A second signal finds the default action again and ends the process.
+	// A second signal has the default action again and ends the process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	os.Exit(exitStatus(run(ctx, os.Args[1:], os.Stdout, os.Stderr), os.Stderr))
 }
 
-// run is the program without the process: it returns when ctx is done or the
-// command is.
+// run runs the command in args. It returns when the command or ctx is done.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var c cli
 	command, err := parse(&c, args, stdout, stderr, os.Exit)
@@ -59,7 +58,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return c.Run.run(ctx, log)
 }
 
-// errCannotRun is doctor's answer "no"; the reason is already printed.
+// errCannotRun is the verdict "no" of doctor, which has printed the reason.
 var errCannotRun = errors.New("the main job cannot run")
 
 func exitStatus(err error, stderr io.Writer) int {

@@ -43,14 +43,14 @@ func TestNVMLFailures(t *testing.T) {
 			t.Errorf("the last XID was %v ago", age)
 		}
 		if healthOf(e, nvml.UUID(1)) != 1 {
-			t.Errorf("XID 31 is an error of a program, the GPU is told as %v", problemsOf(e, nvml.UUID(1)))
+			t.Errorf("XID 31 is an error of a program, the GPU is reported as %v", problemsOf(e, nvml.UUID(1)))
 		}
 
 		n.XID("3", 79)
 		n.Fail("3", "*", nvml.GPUIsLost)
 		n.write(t)
 		lost := nvml.UUID(3)
-		e = n.until(t, "the GPU is told as lost", func(e exposition) bool { return slices.Contains(problemsOf(e, lost), "lost") })
+		e = n.until(t, "the GPU is reported as lost", func(e exposition) bool { return slices.Contains(problemsOf(e, lost), "lost") })
 		if healthOf(e, lost) != 0 {
 			t.Error("a GPU that is lost is healthy")
 		}
@@ -64,7 +64,7 @@ func TestNVMLFailures(t *testing.T) {
 		}
 		others(t, before, e, lost)
 		rising(t, before, e)
-		// The driver still tells what happens on the others, and does not busy us.
+		// The driver still reports events of the others, and the source does not poll it.
 		calls, began := n.called(t), time.Now()
 		n.XID("4", 94)
 		n.write(t)
@@ -89,13 +89,13 @@ func TestNVMLFailures(t *testing.T) {
 				n.Block("2", function)
 				n.write(t)
 				stuck := nvml.UUID(2)
-				e := n.until(t, "the GPU is told as stuck", func(e exposition) bool { return slices.Contains(problemsOf(e, stuck), "stuck") })
+				e := n.until(t, "the GPU is reported as stuck", func(e exposition) bool { return slices.Contains(problemsOf(e, stuck), "stuck") })
 				others(t, before, e, stuck)
 				for range 3 {
 					time.Sleep(1100 * time.Millisecond)
 					e = scrape(t, n.url)
 					if e.nvidia() == "stuck" {
-						t.Error("the source is told as stuck")
+						t.Error("the source is reported as stuck")
 					}
 					others(t, before, e, stuck)
 					conserved(t, e)
@@ -109,7 +109,7 @@ func TestNVMLFailures(t *testing.T) {
 				}
 				n.Heal("2", function)
 				n.write(t)
-				e = n.until(t, "the GPU is told when the call has returned", func(e exposition) bool {
+				e = n.until(t, "the GPU is reported when the call has returned", func(e exposition) bool {
 					return healthOf(e, stuck) == 1 && e.sum("container_gpu_processes", "", "") == float64(len(n.Processes))
 				})
 				n.owners(t, e)
@@ -195,8 +195,8 @@ func TestNVMLFailures(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.until(t, "a GPU that woke up", func(e exposition) bool {
-			_, told := e.by("gpu_utilization", "uuid")[nvml.UUID(4)]
-			return told
+			_, reported := e.by("gpu_utilization", "uuid")[nvml.UUID(4)]
+			return reported
 		})
 		if err := nvml.Suspend(n.SysFS(), 4, "suspended"); err != nil {
 			t.Fatal(err)
@@ -222,10 +222,10 @@ func TestNVMLFailures(t *testing.T) {
 		before := n.listening(t)
 		n.Block("2", "*")
 		n.write(t)
-		n.until(t, "the GPU is told as stuck", func(e exposition) bool { return slices.Contains(problemsOf(e, nvml.UUID(2)), "stuck") })
+		n.until(t, "the GPU is reported as stuck", func(e exposition) bool { return slices.Contains(problemsOf(e, nvml.UUID(2)), "stuck") })
 		n.Fail("3", "*", nvml.GPUIsLost)
 		n.write(t)
-		n.until(t, "the GPU is told as lost", func(e exposition) bool { return slices.Contains(problemsOf(e, nvml.UUID(3)), "lost") })
+		n.until(t, "the GPU is reported as lost", func(e exposition) bool { return slices.Contains(problemsOf(e, nvml.UUID(3)), "lost") })
 		time.Sleep(2 * time.Second) // the others are listened to anew
 		n.XID("4", 94)
 		n.write(t)
@@ -245,7 +245,7 @@ func TestNVMLFailures(t *testing.T) {
 			t.Error("a GPU that never answered is healthy")
 		}
 		// The first answer may take long.
-		n.until(t, "the GPU is told as stuck", func(e exposition) bool {
+		n.until(t, "the GPU is reported as stuck", func(e exposition) bool {
 			return slices.Contains(problemsOf(e, nvml.UUID(2)), "stuck")
 		})
 		n.Heal("2", "nvmlDeviceGetName")
@@ -260,7 +260,7 @@ func TestNVMLFailures(t *testing.T) {
 		for range 2 {
 			n.until(t, "the source answers for itself", func(e exposition) bool {
 				if e.nvidia() == "ok" {
-					t.Error("a library that hangs is told as ok")
+					t.Error("a library that hangs is reported as ok")
 				}
 				return e.nvidia() == "failed" // and not stuck
 			})

@@ -247,7 +247,7 @@ func conserved(t *testing.T, e exposition) {
 	}
 	engines := e.by("gpu_engine_utilization_ratio", "uuid", "engine")
 	for key, sum := range e.by("container_gpu_utilization_ratio", "uuid", "engine") {
-		if own, told := engines[key]; told && math.Abs(own-sum) > 1e-6 {
+		if own, reported := engines[key]; reported && math.Abs(own-sum) > 1e-6 {
 			t.Errorf("%s: owners use %v, the device %v", key, sum, own)
 		}
 		if sum < 0 || sum > 1+1e-9 {
@@ -315,8 +315,8 @@ func problemsOf(e exposition, id string) []string {
 }
 
 func healthOf(e exposition, id string) float64 {
-	v, told := e.by("gpu_health", "uuid")[id]
-	if !told {
+	v, reported := e.by("gpu_health", "uuid")[id]
+	if !reported {
 		return -1
 	}
 	return v

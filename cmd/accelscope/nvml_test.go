@@ -55,7 +55,7 @@ func TestNVML(t *testing.T) {
 		golden(t, "gpu_node.txt", normalised(e))
 		want := map[string]float64{}
 		for _, p := range n.Processes {
-			if !strings.Contains(p.Device, ":") { // nobody can tell with MIG
+			if !strings.Contains(p.Device, ":") { // the driver does not report it with MIG
 				want[n.UUID(p.Device)] += float64(p.SM) / 100
 			}
 		}
@@ -140,7 +140,7 @@ func TestNVML(t *testing.T) {
 			"gpu_utilization", "gpu_temperature_celsius", "gpu_power_watts", "gpu_clock_hertz", "gpu_throttled",
 			"gpu_memory_used_bytes", "gpu_energy_joules_total", "gpu_ecc_errors_total", "gpu_nvlink_up",
 		} {
-			if _, told := e.by(family, "uuid")[nvml.UUID(0)]; !told {
+			if _, reported := e.by(family, "uuid")[nvml.UUID(0)]; !reported {
 				t.Errorf("no %s", family)
 			}
 		}
@@ -176,7 +176,7 @@ func TestNVML(t *testing.T) {
 		n.owners(t, e)
 		conserved(t, e)
 		if _, still := e.by("gpu_info", "uuid")[gone]; still {
-			t.Error("a MIG device that is gone is still told")
+			t.Error("a removed MIG device is still reported")
 		}
 	})
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/accelscope/accelscope/tests/openapi"
 )
 
-// source is one that tells what it was made with.
+// source is a source with fixed facts.
 type source struct {
 	name  string
 	facts model.Snapshot

@@ -246,8 +246,8 @@ func (w *tree) sensors(sysfs string) {
 	w.link(sysfs+"/class/hwmon/hwmon20", "../../devices/platform/w83627hf.656/hwmon/hwmon20")
 }
 
-// fakeProc is procfs. root is where the node's root is seen: a mount point may
-// be told with it.
+// fakeProc returns the files of procfs. root is the path of the node's root: a
+// mount point may begin with it.
 func fakeProc(root string) map[string]string {
 	mounts := []struct{ major, point, options, typ, device, super string }{
 		{"259:2", "/", "rw,relatime", "ext4", "/dev/nvme0n1p2", "rw"},

@@ -44,7 +44,7 @@ type peer struct {
 	args    []string // that give it the defaults of 1.12
 	// theirs are series that we leave out, ours those that it does not have.
 	theirs, ours *regexp.Regexp
-	twins        bool // it can tell apart two chips of one device
+	twins        bool // it distinguishes two chips of one device
 	// unlabelled are labels that it does not have, by the beginning of a name.
 	unlabelled map[string]string
 }
@@ -66,8 +66,8 @@ func peers(t *testing.T) []peer {
 		unlabelled: map[string]string{
 			"node_disk_info": "rotational", "node_filesystem_": "device_error", "node_network_info": "adminstate",
 		},
-		// It tells whether a file system is read only when it tells its size, and
-		// knows no sensors of frequencies.
+		// It reports whether a file system is read-only only with its size, and
+		// reads no sensors of frequencies.
 		ours: regexp.MustCompile(`^node_(filesystem_mount_info|pressure_irq_stalled_seconds_total|hwmon_freq_freq_mhz|` +
 			`os_support_end_timestamp_seconds)\{|` +
 			`^node_filesystem_readonly\{.*"/missing"|^node_hwmon_sensor_label\{.*sensor="freq`),
@@ -151,7 +151,7 @@ func lacks(drop map[string]string, name, label string) bool {
 	return false
 }
 
-// differences tells what is not equal; same says whether two values are.
+// differences returns what is not equal. same reports whether two values are.
 func differences(p peer, want, got nodeFigures, same func(name string, want, got float64) bool) []string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(want)) {
@@ -248,9 +248,9 @@ func startPeer(t *testing.T, p peer, args ...string) func() string {
 	}
 }
 
-// TestNodeParityOnFakeRoot: on a tree of files both tell the same, to the last
-// bit. What the kernel answers itself, for the machine of the test, may move
-// between the two: statfs and the time.
+// TestNodeParityOnFakeRoot: on a tree of files both report the same, to the last
+// bit. Only statfs and the time, which the kernel of the machine returns, may
+// change between the two.
 func TestNodeParityOnFakeRoot(t *testing.T) {
 	for _, p := range peers(t) {
 		t.Run(p.version, func(t *testing.T) {
@@ -288,8 +288,7 @@ func TestNodeParityOnFakeRoot(t *testing.T) {
 	}
 }
 
-// planted changes one thing of ours after the other: each must be told, or the
-// comparison is none.
+// planted changes one series after the other: the comparison must report each.
 func planted(t *testing.T, p peer, want nodeFigures, text string, same func(string, float64, float64) bool) {
 	for name, change := range map[string][2]string{
 		"value":  {`node_cpu_seconds_total{cpu="1",mode="irq"} `, `node_cpu_seconds_total{cpu="1",mode="irq"} 1`},
@@ -326,8 +325,8 @@ var moving = []struct {
 }
 
 // TestNodeParityOnThisMachine: on the files of this machine the series, types
-// and labels are equal, and what counts lies between what node_exporter told
-// before and what it tells after.
+// and labels are equal, and counters are between the values that node_exporter
+// reports before and after.
 func TestNodeParityOnThisMachine(t *testing.T) {
 	for _, p := range peers(t) {
 		t.Run(p.version, func(t *testing.T) {

@@ -29,7 +29,7 @@ const (
 	maxPeersBody = 64 << 20
 )
 
-// noPeers is the answer of a sensor that does not look.
+// noPeers returns a function that fails with why, for a sensor that does not list peers.
 func noPeers(why error) func(context.Context) ([]model.Peer, error) {
 	return func(context.Context) ([]model.Peer, error) { return nil, why }
 }
@@ -41,16 +41,16 @@ func (s *sensor) peerShares(ctx context.Context) ([]attribution.PeerShare, error
 	if err != nil {
 		return nil, err
 	}
-	s.engine.Refresh() // names the cgroups of now
+	s.engine.Refresh() // updates the owners of cgroups
 	return attribution.Peers(found, s.engine.Owners()), nil
 }
 
 type peersCmd struct {
-	URL      string `name:"url" default:"http://127.0.0.1:9847" help:"A sensor; http://USER:PASSWORD@HOST works."`
-	Workload string `name:"workload" placeholder:"NAME" help:"Only this workload."`
-	Device   string `name:"device" placeholder:"NAME" help:"Only this HCA."`
-	QPs      bool   `name:"qps" help:"One line for each queue pair, with both numbers."`
-	JSON     bool   `name:"json" help:"Print the sensor's answer as it is."`
+	URL      string `name:"url" default:"http://127.0.0.1:9847" help:"URL of a sensor, also as http://USER:PASSWORD@HOST."`
+	Workload string `name:"workload" placeholder:"NAME" help:"Show only this workload."`
+	Device   string `name:"device" placeholder:"NAME" help:"Show only this HCA."`
+	QPs      bool   `name:"qps" help:"Print one line per queue pair, with the local and the remote number."`
+	JSON     bool   `name:"json" help:"Print the JSON answer of the sensor."`
 }
 
 func (c *peersCmd) run(ctx context.Context, stdout io.Writer) error {
@@ -81,16 +81,16 @@ func (c *peersCmd) run(ctx context.Context, stdout io.Writer) error {
 	return table.Flush()
 }
 
-// ask asks the sensor.
+// ask requests the peers from the sensor and returns the body of the answer.
 func (c *peersCmd) ask(ctx context.Context) ([]byte, error) {
 	u, err := url.Parse(c.URL)
 	if parse, ok := errors.AsType[*url.Error](err); ok {
-		return nil, fmt.Errorf("--url: %w", parse.Err) // it would tell the password
+		return nil, fmt.Errorf("--url: %w", parse.Err) // err itself contains the password
 	}
 	if u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("--url: want http://… or https://…, not %q", u.Redacted())
 	}
-	u.Path = strings.TrimSuffix(u.Path, "/metrics") // as top takes it
+	u.Path = strings.TrimSuffix(u.Path, "/metrics") // top has that URL
 	u = u.JoinPath(peersPath)
 	filter := url.Values{}
 	if c.Workload != "" {
@@ -119,17 +119,17 @@ func (c *peersCmd) ask(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", u.Redacted(), err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		var told struct{ Error string }
-		if json.Unmarshal(body, &told) == nil && told.Error != "" {
-			return nil, fmt.Errorf("%s answers %s: %s", u.Redacted(), resp.Status, printable(told.Error))
+		var answer struct{ Error string }
+		if json.Unmarshal(body, &answer) == nil && answer.Error != "" {
+			return nil, fmt.Errorf("%s answers %s: %s", u.Redacted(), resp.Status, printable(answer.Error))
 		}
 		return nil, fmt.Errorf("%s answers %s", u.Redacted(), resp.Status)
 	}
 	return body, nil
 }
 
-// groupRows has a line for all queue pairs of a workload that lead to one remote
-// port; the sensor has sorted them by workload.
+// groupRows returns one row for all queue pairs of a workload that are connected
+// to one remote port. The sensor has sorted peers by workload.
 func groupRows(peers []api.Peer) [][]string {
 	type group struct {
 		workload, containerID, device, remote string
@@ -155,7 +155,7 @@ func groupRows(peers []api.Peer) [][]string {
 	return rows
 }
 
-// queueRows has a line for each queue pair.
+// queueRows returns one row per queue pair.
 func queueRows(peers []api.Peer) [][]string {
 	rows := [][]string{{"WORKLOAD", "DEVICE", "PORT", "QPN", "TYPE", "STATE", "CONNECTED TO", "REMOTE QPN"}}
 	for _, p := range peers {
@@ -167,7 +167,7 @@ func queueRows(peers []api.Peer) [][]string {
 	return rows
 }
 
-// remote is where a queue pair leads to: a GID, or a LID in a subnet without.
+// remote returns the GID of the remote port, or its LID in a subnet without GIDs.
 func remote(p api.Peer) string {
 	switch {
 	case p.RemoteGID != "":
@@ -175,10 +175,10 @@ func remote(p api.Peer) string {
 	case p.RemoteLID != 0:
 		return fmt.Sprint("LID ", p.RemoteLID)
 	}
-	return "(not known)" // connected before the sensor looked
+	return "(not known)" // connected before the sensor started
 }
 
-// summary is the one state of all, or how many are in which, most first.
+// summary returns the state that all queue pairs have, or the number in each state, most first.
 func summary(states map[string]int) string {
 	names := slices.SortedFunc(maps.Keys(states), func(a, b string) int {
 		return cmp.Or(cmp.Compare(states[b], states[a]), cmp.Compare(a, b))

@@ -86,7 +86,7 @@ docker:?[2J?x  mlx5_1  1     5    RC    RTR    LID 7         6
 	}
 }
 
-// What cannot be shown is told, with the reason; a password is not.
+// What cannot be shown is reported, with the reason but without the password.
 func TestPeersErrors(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, password, ok := r.BasicAuth(); !ok || user != "me" || password != "hunter2" {

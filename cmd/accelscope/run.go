@@ -19,10 +19,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/metrics"
 )
 
-// How long the end may take: answering the scrapes that run, then closing.
+// Limits for ending: first of running scrapes, then of closing the sources.
 const (
 	drainTimeout = 2 * time.Second
-	closeTimeout = 6 * time.Second // a refresh, then what the sources put back
+	closeTimeout = 6 * time.Second // a refresh, then detaching and restoring
 )
 
 type runCmd struct {
@@ -31,8 +31,8 @@ type runCmd struct {
 	eventFlags
 }
 
-// checkCmd says whether the sensor would take its configuration: flags,
-// environment, and the files that they name. It starts nothing.
+// checkCmd checks the configuration of the sensor: flags, environment, and the
+// files that they name. It starts nothing.
 type checkCmd struct{ runCmd }
 
 func (c *checkCmd) run(stdout io.Writer) error {
@@ -58,7 +58,7 @@ func (c *checkCmd) run(stdout io.Writer) error {
 	return nil
 }
 
-// validate reads the file that TLS and authentication are configured in.
+// validate checks the file that configures TLS and authentication.
 func (f listenFlags) validate() error {
 	if err := web.Validate(f.WebConfig); err != nil {
 		return fmt.Errorf("--web.config.file=%s: %w", f.WebConfig, err)
@@ -101,9 +101,9 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 		flags := &web.FlagConfig{WebListenAddresses: &c.ListenAddress, WebConfigFile: &c.WebConfig}
 		served <- web.ListenAndServe(server, flags, bridge(log))
 	}()
-	tell := func(state string) {
+	notifySystemd := func(state string) {
 		if err := notify(state); err != nil {
-			log.Warn("systemd was not told", zap.String("state", state), zap.Error(err))
+			log.Warn("notifying systemd failed", zap.String("state", state), zap.Error(err))
 		}
 	}
 	first := make(chan struct{})
@@ -123,35 +123,34 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 				shutdown(server, log)
 				return fmt.Errorf("--strict: %w", err)
 			}
-			tell("READY=1")
+			notifySystemd("READY=1")
 		case <-ctx.Done():
 			log.Info("ending")
-			tell("STOPPING=1")
+			notifySystemd("STOPPING=1")
 			shutdown(server, log)
 			return nil
 		}
 	}
 }
 
-// hasHCA says whether the kernel shows an RDMA device.
+// hasHCA reports whether the kernel has an RDMA device.
 func hasHCA(sysfs string) bool {
 	devices, err := os.ReadDir(filepath.Join(sysfs, "class/infiniband"))
 	return err == nil && len(devices) > 0
 }
 
-// shutdown lets running scrapes finish, for a while.
+// shutdown stops the server and waits for running scrapes, up to drainTimeout.
 func shutdown(server *http.Server, log *zap.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
 	defer cancel()
 	if err := server.Shutdown(ctx); err != nil {
 		log.Warn("cutting off scrapes that still run", zap.Error(err))
-		_ = server.Close() // what is left ends with the process
+		_ = server.Close() // the rest ends with the process
 	}
 }
 
-// closeWithin closes s, and gives up on it when it hangs. What does not close
-// is told and no more: ending the process releases everything, and a driver
-// that is stuck must not keep it from ending.
+// closeWithin closes s and logs a failure or the end of limit. The kernel releases
+// everything at the end of the process, which a driver that hangs must not delay.
 func closeWithin(limit time.Duration, s io.Closer, log *zap.Logger) {
 	done := make(chan error, 1)
 	go func() { done <- s.Close() }()

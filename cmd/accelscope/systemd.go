@@ -12,13 +12,12 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// notify tells systemd how the service does, as sd_notify(3) says: READY=1,
-// STOPPING=1. A process that systemd did not start, or whose unit is not of
-// Type=notify, has nobody to tell and no error.
+// notify sends the state of the service to systemd, as in sd_notify(3): READY=1
+// or STOPPING=1. It does nothing if systemd did not start the process or the
+// unit is not of Type=notify.
 //
-// There is no watchdog. What gets stuck here is a driver or a runtime, by
-// itself: its source says so in its metrics, the others go on, and a restart
-// would cure nothing.
+// There is no watchdog. A driver or a runtime can hang, but then only its source
+// is stuck, which the metrics show, and a restart would not cure it.
 func notify(state string) error {
 	name := os.Getenv("NOTIFY_SOCKET")
 	if name == "" {
@@ -35,8 +34,8 @@ func notify(state string) error {
 	return nil
 }
 
-// onJournal says whether w leads to the journal, which has a time of its own
-// for each line: systemd.exec(5), JOURNAL_STREAM.
+// onJournal reports whether w is the journal, which adds the time to each line:
+// systemd.exec(5), JOURNAL_STREAM.
 func onJournal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -54,8 +53,8 @@ func onJournal(w io.Writer) bool {
 	return ok && uint64(st.Dev) == device && st.Ino == inode
 }
 
-// journalLevel puts before the level what makes it the journal's priority:
-// sd-daemon(3). journalctl does not show it.
+// journalLevel adds the prefix of sd-daemon(3) from which the journal takes the
+// priority. journalctl does not show it.
 func journalLevel(l zapcore.Level, enc zapcore.PrimitiveArrayEncoder) {
 	priority := "<6>"
 	switch {

@@ -62,11 +62,11 @@ func TestNotify(t *testing.T) {
 	}
 	conn := notified(t)
 	if err := notify("STOPPING=1"); err != nil || received(t, conn) != "STOPPING=1" {
-		t.Errorf("not told: %v", err)
+		t.Errorf("not sent: %v", err)
 	}
 }
 
-// The sensor is ready when /readyz says so, and tells of its end.
+// The sensor is ready for systemd when it is for /readyz, and reports its end.
 func TestNotifyLife(t *testing.T) {
 	conn := notified(t)
 	exe, err := os.Executable()
@@ -79,13 +79,13 @@ func TestNotifyLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := received(t, conn); got != "READY=1" {
-		t.Errorf("first it told %q", got)
+		t.Errorf("first it sent %q", got)
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if got := received(t, conn); got != "STOPPING=1" {
-		t.Errorf("then it told %q", got)
+		t.Errorf("then it sent %q", got)
 	}
 	_ = cmd.Wait() // main ends the test's process as well
 }

@@ -11,10 +11,10 @@ import (
 )
 
 type topCmd struct {
-	URL      string        `name:"url" default:"http://127.0.0.1:9847/metrics" help:"Metrics of a sensor; http://USER:PASSWORD@HOST works."`
-	Interval time.Duration `name:"interval" default:"2s" help:"Time between two scrapes; rates are those of one interval."`
-	Once     bool          `name:"once" help:"Print one table, after two scrapes, and end."`
-	Plain    bool          `name:"plain" help:"Print table after table, as is done when not on a terminal."`
+	URL      string        `name:"url" default:"http://127.0.0.1:9847/metrics" help:"Metrics of a sensor, also as http://USER:PASSWORD@HOST."`
+	Interval time.Duration `name:"interval" default:"2s" help:"Time between two scrapes. Rates are over one interval."`
+	Once     bool          `name:"once" help:"Print one table after two scrapes, then exit."`
+	Plain    bool          `name:"plain" help:"Print one table after another, as without a terminal."`
 }
 
 func (c *topCmd) run(ctx context.Context, stdout io.Writer) error {

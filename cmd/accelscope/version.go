@@ -21,7 +21,7 @@ func (versionCmd) run(stdout io.Writer) error {
 	return err
 }
 
-// buildVersion tells the version and the revision this program was built from.
+// buildVersion returns the version and the revision that the program was built from.
 func buildVersion() (v, revision string) {
 	v, revision = version, "unknown"
 	info, ok := debug.ReadBuildInfo()

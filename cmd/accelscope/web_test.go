@@ -190,7 +190,7 @@ func TestWebConfig(t *testing.T) {
 				t.Fatalf("not ready in a minute: %d %s", code, body)
 			}
 		}
-		// What tells of other tenants, and all else too.
+		// The requests that show other tenants, and all others.
 		_, _, text := fetch(t, client, url+"/openapi.yaml", "right")
 		described := openapi.Load(t, text)
 		for _, path := range append(described.Paths(), "/nothing") {
@@ -204,7 +204,7 @@ func TestWebConfig(t *testing.T) {
 				}
 			}
 		}
-		// The node has an HCA, no GPU, no probe that could tell of peers, and reads no fabric.
+		// The node has an HCA, no GPU, no probe that lists peers, and reads no fabric.
 		for _, path := range described.Paths() {
 			want := http.StatusOK
 			switch path {
@@ -265,7 +265,7 @@ func TestWebConfig(t *testing.T) {
 		}
 	})
 
-	// The path of the metrics tells where it was set.
+	// The path of the metrics shows where it was set.
 	t.Run("precedence", func(t *testing.T) {
 		_, args := fakeNode(t)
 		file := filepath.Join(t.TempDir(), "accelscope.yaml")

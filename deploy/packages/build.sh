@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # usage: build.sh VERSION [DIRECTORY]
-# Builds the deb and the rpm of VERSION, as git describe tells it, into DIRECTORY (default: bin). GOARCH=arm64 is built
+# Builds the deb and the rpm of VERSION, from git describe, into DIRECTORY (default: bin). GOARCH=arm64 is built
 # by a cross compiler. Wants nfpm in $NFPM.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
@@ -44,8 +44,8 @@ gzip -9nc CHANGELOG.md >"$STAGE/changelog.gz"
 
 mkdir -p "$out"
 package() { # KIND FILE RELEASE
-	told=$(RELEASE=$3 "${NFPM:-nfpm}" package -f deploy/packages/nfpm.yaml -p "$1" -t "$out/$2" 2>&1) ||
-		{ echo "$told" >&2 && exit 1; }
+	output=$(RELEASE=$3 "${NFPM:-nfpm}" package -f deploy/packages/nfpm.yaml -p "$1" -t "$out/$2" 2>&1) ||
+		{ echo "$output" >&2 && exit 1; }
 	ls -s --block-size=K "$out/$2"
 }
 # A deb without a revision is one of a project that packages itself; an rpm always has a release.

@@ -95,3 +95,45 @@ type Snapshot struct {
 	// a path.
 	UnresolvedCgroups *uint64
 }
+
+// lists has a line for every list of facts in a Snapshot; lists of facts with a cgroup name
+// its field.
+var lists = []factList{
+	list(func(s *Snapshot) *[]HCA { return &s.HCAs }),
+	list(func(s *Snapshot) *[]Resource { return &s.Resources }),
+	byCgroup(func(s *Snapshot) *[]Holding { return &s.Holdings }, func(f *Holding) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]Objects { return &s.Objects }, func(f *Objects) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]Registered { return &s.Registered }, func(f *Registered) CgroupID { return f.Cgroup }),
+	series(func(s *Snapshot) *[]Series[ObjectKey, Count] { return &s.Created }),
+	series(func(s *Snapshot) *[]Series[VerbKey, Histogram] { return &s.Verbs }),
+	series(func(s *Snapshot) *[]Series[VerbErrorKey, Count] { return &s.VerbErrors }),
+	byCgroup(func(s *Snapshot) *[]RDMACgroup { return &s.RDMACgroups }, func(f *RDMACgroup) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]Traffic { return &s.Traffic }, func(f *Traffic) CgroupID { return f.Cgroup }),
+	series(func(s *Snapshot) *[]Series[WorkRequestKey, Requests] { return &s.WorkRequests }),
+	series(func(s *Snapshot) *[]Series[CompletionErrorKey, Count] { return &s.CompletionErrors }),
+	series(func(s *Snapshot) *[]Series[CompletionKey, FineHistogram] { return &s.Completions }),
+	byCgroup(func(s *Snapshot) *[]Sampling { return &s.Sampling }, func(f *Sampling) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]Budget { return &s.Budgets }, func(f *Budget) CgroupID { return f.Cgroup }),
+	series(func(s *Snapshot) *[]Series[SpentKey, CPUTime] { return &s.Spent }),
+	list(func(s *Snapshot) *[]VF { return &s.VFs }),
+	byCgroup(func(s *Snapshot) *[]Usage { return &s.Usages }, func(f *Usage) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]Namespace { return &s.Namespaces }, func(f *Namespace) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]GPUProcess { return &s.GPUProcesses }, func(f *GPUProcess) CgroupID { return f.Cgroup }),
+	series(func(s *Snapshot) *[]Series[OpenKey, Opens] { return &s.DeviceOpens }),
+	byCgroup(func(s *Snapshot) *[]DeviceHandles { return &s.DeviceHandles }, func(f *DeviceHandles) CgroupID { return f.Cgroup }),
+	list(func(s *Snapshot) *[]Cgroup { return &s.Cgroups }),
+	list(func(s *Snapshot) *[]CgroupID { return &s.Expired }),
+	list(func(s *Snapshot) *[]JobStep { return &s.JobSteps }),
+	list(func(s *Snapshot) *[]Container { return &s.Containers }),
+	list(func(s *Snapshot) *[]Pod { return &s.Pods }),
+	list(func(s *Snapshot) *[]Allocation { return &s.Allocations }),
+	list(func(s *Snapshot) *[]Allocatable { return &s.Allocatable }),
+	list(func(s *Snapshot) *[]PodStorage { return &s.PodStorage }),
+	list(func(s *Snapshot) *[]GPU { return &s.GPUs }),
+	list(func(s *Snapshot) *[]GPUDriver { return &s.GPUDrivers }),
+	list(func(s *Snapshot) *[]DRIDevice { return &s.DRI }),
+	list(func(s *Snapshot) *[]Hook { return &s.Hooks }),
+	list(func(s *Snapshot) *[]Map { return &s.Maps }),
+	list(func(s *Snapshot) *[]Loss { return &s.Losses }),
+	list(func(s *Snapshot) *[]DeviceState { return &s.DeviceStates }),
+}

@@ -18,7 +18,7 @@ type costs struct {
 	memory   memory
 }
 
-// scrape asks p, and tells what that took.
+// scrape scrapes p and returns the cost.
 func (c *costs) scrape(ctx context.Context, p *process, scrapes int) error {
 	begin, err := cpuTime(p.pid())
 	if err != nil {

@@ -123,7 +123,7 @@ func progress(format string, args ...any) {
 }
 
 // prepare builds our own programs into dir and returns what is to be measured.
-// A program that this machine lacks is told and left out.
+// A program that this machine lacks is reported and skipped.
 func prepare(ctx context.Context, dir string, all []exporter, only string) ([]exporter, error) {
 	names := strings.Split(only, ",")
 	var use []exporter

@@ -38,7 +38,7 @@ func readMemory(pid int) (memory, error) {
 	field := func(name string) float64 {
 		_, rest, _ := bytes.Cut(b, []byte("\n"+name+":"))
 		var kB float64
-		fmt.Sscan(string(rest), &kB) // zero when the kernel does not tell
+		fmt.Sscan(string(rest), &kB) // zero if the kernel does not report it
 		return kB * 1024 / 1e6
 	}
 	return memory{rss: field("VmRSS"), peak: field("VmHWM"), anon: field("RssAnon")}, nil

@@ -54,8 +54,8 @@ func (s Series) Points() []Point {
 	return s.Values
 }
 
-// Told tells whether an answer has anything to show: a number, or a native histogram.
-func (a Answer) Told() bool {
+// HasData reports whether an answer has a number or a native histogram.
+func (a Answer) HasData() bool {
 	for _, s := range a.Series {
 		if len(s.Histograms) > 0 || len(s.Histogram) > 0 {
 			return true

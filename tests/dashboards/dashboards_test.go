@@ -38,7 +38,7 @@ var units = regexp.MustCompile(`^(none|short|bytes|Bps|ops|pps|percent|percentun
 // core are the panels that every Grafana has.
 var core = []string{"row", "timeseries", "stat", "table", "heatmap", "state-timeline"}
 
-// TestDashboards: what Grafana would not tell, or would tell nobody but who looks.
+// TestDashboards checks for errors that Grafana does not report, or shows only in the dashboard.
 func TestDashboards(t *testing.T) {
 	uids, titles := map[string]string{}, map[string]string{}
 	for _, d := range load(t) {
@@ -184,7 +184,7 @@ func panel(t *testing.T, d Dashboard, p Panel) {
 		if !strings.Contains(q.Expr, `instance=~"$node"`) {
 			t.Errorf("all nodes, whatever was chosen: %s", q.Expr)
 		}
-		// A legend tells series apart: Grafana shows all labels where there is none.
+		// A legend distinguishes series: without one, Grafana shows all labels.
 		if q.Legend == "" && p.Type != "stat" {
 			t.Errorf("no legend: %s", q.Expr)
 		}

@@ -147,7 +147,7 @@ fabric: {enabled: true}
 	}
 }
 
-// TestPort: where another has 9847, everybody is told.
+// TestPort: another port than 9847 is set in all manifests that use it.
 func TestPort(t *testing.T) {
 	for _, web := range []string{"", "\nweb: {configSecret: x}"} {
 		o := helm(t, "port: 9900"+web)
@@ -161,7 +161,7 @@ func TestPort(t *testing.T) {
 	}
 }
 
-// TestOlder: before Kubernetes 1.30, AppArmor is told by an annotation.
+// TestOlder: before Kubernetes 1.30, an annotation sets the AppArmor profile.
 func TestOlder(t *testing.T) {
 	c, err := Chart(root(t))
 	if err != nil {

@@ -170,7 +170,7 @@ func (n node) completionErrors(t *testing.T) {
 		}
 	}
 	if want["retry_exceeded"] != 1 || want["wr_flush_error"] != 3 {
-		t.Fatalf("the program told of %v", want)
+		t.Fatalf("the program printed %v", want)
 	}
 	m := s.fresh()
 	if diff := cmp.Diff(want, m.by("container_rdma_completion_errors_total", "status", "container_id", c.id)); diff != "" {

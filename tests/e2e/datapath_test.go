@@ -19,7 +19,7 @@ func (n node) datapathHooks(t *testing.T) {
 	n.packageTests(t, datapathTestVar, "../../pkg/source/datapath", "^(TestLoad|TestTiers)$", "TestLoad", "TestTiers")
 }
 
-// unsupported: a kernel that is too old is told, and costs nothing else.
+// unsupported: a kernel that is too old is reported, and nothing else fails.
 func (n node) unsupported(t *testing.T) {
 	s := start(t, n.args("--rdma.datapath=always")...)
 	m := s.fresh()
@@ -68,7 +68,7 @@ func (m metrics) moved(id string) moved {
 	return out
 }
 
-// differs tells what is not as the program says. Of what it says nothing but the bytes must be none.
+// differs returns an error for what differs from the program's output. Only the bytes may be missing there.
 func (m moved) differs(got moved) error {
 	for _, direction := range []string{"transmit", "receive"} {
 		if got[direction] != m[direction] {
@@ -116,7 +116,7 @@ func posted(t *testing.T, operation string, chains float64, lines []string) move
 		}
 	}
 	if len(want) == 0 {
-		t.Errorf("posts told nothing: %q", lines)
+		t.Errorf("posts printed nothing: %q", lines)
 	}
 	want[opcodes[operation][1]+" durations"] = chains
 	return want
@@ -155,8 +155,8 @@ func trials() []trial {
 	}
 }
 
-// told is the number of requests and their size, as the tool prints them.
-func told(t *testing.T, lines []string) (count, bytes float64) {
+// printed returns the number of requests and their size that the tool printed.
+func printed(t *testing.T, lines []string) (count, bytes float64) {
 	t.Helper()
 	for i, line := range lines {
 		if strings.HasPrefix(line, " #bytes") && i+1 < len(lines) {
@@ -171,14 +171,14 @@ func told(t *testing.T, lines []string) (count, bytes float64) {
 			}
 		}
 	}
-	t.Errorf("the tool did not tell what it did: %q", lines)
+	t.Errorf("the tool did not print what it did: %q", lines)
 	return 0, 0
 }
 
 // wants is what the containers of a trial moved.
 func (x trial) wants(t *testing.T, client []string) (server, of moved) {
 	t.Helper()
-	count, bytes := told(t, client)
+	count, bytes := printed(t, client)
 	server, of = moved{}, moved{}
 	of.add(x.opcode, count, bytes)
 	if x.duplex {
@@ -225,7 +225,7 @@ func listening(t *testing.T, port int) {
 	})
 }
 
-// equal waits until all containers have the figures that their programs told.
+// equal waits until all containers have the values that their programs printed.
 func (s *sensor) equal(want map[*container]moved) {
 	s.t.Helper()
 	eventually(s.t, 30*time.Second, func() error {
@@ -244,7 +244,7 @@ func (n node) exact(t *testing.T) {
 	s, keeper := n.watched(t, "--rdma.datapath=always")
 	want := map[*container]moved{}
 
-	// Many containers at once, of one process each. Its own program also tells what it signaled, what was refused and
+	// Many containers at once, of one process each. Our program also prints what it signaled, what was refused and
 	// what it aborted.
 	type own struct {
 		operation string
@@ -304,7 +304,7 @@ func (n node) exact(t *testing.T) {
 		want[clients[i]] = moved{}
 		for lines := clients[i].rest(t); len(lines) > 0; lines = lines[1:] {
 			if strings.HasPrefix(lines[0], " #bytes") {
-				count, bytes := told(t, lines)
+				count, bytes := printed(t, lines)
 				want[clients[i]].add(x.opcode, count, bytes)
 			}
 		}

@@ -79,7 +79,7 @@ func (n node) devices(t *testing.T) {
 		t.Cleanup(func() { _ = d.Delete(t.Context(), c.ID) })
 		return c
 	}
-	// Files of the shared root are how the test tells a container to go on.
+	// The test creates a file in the shared root to let a container continue.
 	const tmp = "/run/guest/rootfs/tmp"
 	_ = os.Remove(filepath.Join(tmp, "close-devices"))
 	said := func(c guest.Container, line string) {

@@ -45,7 +45,7 @@ type mill struct {
 	done atomic.Int64
 
 	mu    sync.Mutex
-	codes map[string]uint32       // that the CRI told, by container id
+	codes map[string]uint32       // that the CRI reported, by container id
 	lives map[string][2]time.Time // from before creation until after removal
 	lost  []error                 // of requests whose answer the runtime took with it
 }
@@ -226,7 +226,7 @@ func (w *world) events(t *testing.T) {
 
 	milling.Wait()
 	took := time.Since(begin)
-	// during tells whether a container may have lived while nobody told of it.
+	// during reports whether a container may have lived while no events were sent.
 	during := func(id string) bool {
 		return m.lives[id][0].Before(up.Add(reconciled)) && m.lives[id][1].After(down)
 	}
@@ -252,7 +252,7 @@ func (w *world) events(t *testing.T) {
 		case len(exits) == 1 && exits[0].Attributes["accelscope.event.reconciled"] == "true" && during(id):
 			marked++
 		case len(exits) == 0 && during(id):
-			hidden++ // it lived and was removed while nobody told of it
+			hidden++ // it lived and was removed while no events were sent
 		default:
 			t.Errorf("%.12s exited with %d; %d exits arrived: %v", id, code, len(exits), attributes(exits))
 		}

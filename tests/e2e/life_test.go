@@ -232,7 +232,7 @@ func (n node) reload(t *testing.T) {
 	}
 	again := enter(t, "after the reload", "verbs", "-d", "rxe0", "-q", "3", "-m", "4096")
 	again.line(t, "device")
-	eventually(t, n.patience(), func() error {
+	eventually(t, n.delay(), func() error {
 		if qps := s.fresh().sum("container_rdma_resources", "container_id", again.id, "type", "qp", "device", "rxe0"); qps != 3 {
 			return fmt.Errorf("%v QPs after the reload, want 3", qps)
 		}
@@ -251,7 +251,7 @@ func (n node) reload(t *testing.T) {
 	}
 }
 
-// unload removes the modules of the RDMA stack and tells how long it had to retry, from the first refusal on.
+// unload removes the modules of the RDMA stack and returns how long it had to retry, from the first refusal on.
 func unload(t *testing.T) time.Duration {
 	t.Helper()
 	begin := time.Now()

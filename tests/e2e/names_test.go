@@ -229,7 +229,7 @@ func (w *world) names(t *testing.T) {
 	defer w.podman.Do(context.Background(), "rm", "-f", "-t", "0", id) //nolint:errcheck // the guest ends with the test
 	owners = append(owners, owner{identity{workload: "podman:solo", id: id}, "podman", guest.Image, "", float64(qps), false})
 
-	// ctr, with a cgroup that does not tell its id.
+	// ctr, with a cgroup path that does not contain its id.
 	qps++
 	plain := guest.Container{ID: "plain-1", Cgroup: "/jobs/one", Devices: uverbs, Mounts: []string{w.programs}, Command: w.verbs(qps)}
 	if _, err := w.containerd.Run(ctx, plain); err != nil {

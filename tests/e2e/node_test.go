@@ -20,7 +20,7 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// What the host tells the guest.
+// Environment variables that the host sets in the guest.
 const (
 	nodesVar        = "ACCELSCOPE_NODES"        // kernel[/tier[/cgroup layout]], separated by commas
 	binaryVar       = "ACCELSCOPE_BINARY"       // the program under test
@@ -42,11 +42,11 @@ func (n node) wantTier() string {
 	return "fentry"
 }
 
-// counts tells whether the tier counts objects in the kernel.
+// counts reports whether the tier counts objects in the kernel.
 func (n node) counts() bool { return n.wantTier() != "tracepoint" }
 
-// patience is how long objects may take to show: at once when they are counted in the kernel, else until the next dump.
-func (n node) patience() time.Duration {
+// delay returns how long objects may take to appear: short if the kernel counts them, else until the next dump.
+func (n node) delay() time.Duration {
 	if n.counts() {
 		return 10 * time.Second
 	}

@@ -114,7 +114,7 @@ func (p *prometheus) ask(expr string, instant bool, begin, end time.Time) (dashb
 
 // complete waits until all targets were scraped and traffic was seen, and returns a time at which that was so. In an emulator
 // a scrape may take too long; it ends what its target said before it began, so only what is older than the longest scrape is
-// certain. Of traffic a scrape alone tells nothing, and between two rounds of it there is none.
+// certain. One scrape alone shows no traffic, and between two rounds of traffic there is none.
 func (p *prometheus) complete(targets int) time.Time {
 	p.t.Helper()
 	var at time.Time

@@ -22,7 +22,7 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// What the host tells the guest, beside what it tells other tests.
+// Environment variables that the host sets in the guest, in addition to those of other tests.
 const (
 	nvmlVar    = "ACCELSCOPE_NVML"    // the fake of NVIDIA's library
 	deployVar  = "ACCELSCOPE_DEPLOY"  // the directory deploy of the repository
@@ -180,9 +180,9 @@ func panels(t *testing.T, p *prometheus, all []dashboards.Dashboard, begin, end 
 				why, listed := unanswered[name]
 				used[name] = listed
 				switch {
-				case !answer.Told() && !listed:
+				case !answer.HasData() && !listed:
 					t.Errorf("%s: no data, and no reason for that is listed:\n%s", name, q.Expr)
-				case answer.Told() && listed:
+				case answer.HasData() && listed:
 					t.Errorf("%s: has data, and is listed as one that has none: %s", name, why)
 				}
 				if keep == nil {
@@ -202,7 +202,7 @@ func panels(t *testing.T, p *prometheus, all []dashboards.Dashboard, begin, end 
 		}
 		for _, v := range d.Templating.List[1:] {
 			selector := strings.TrimPrefix(v.Text()[:strings.LastIndex(v.Text(), ",")], "label_values(")
-			if answer, err := p.ask(d.Expand(selector, values), true, begin, end); err != nil || !answer.Told() {
+			if answer, err := p.ask(d.Expand(selector, values), true, begin, end); err != nil || !answer.HasData() {
 				t.Errorf("%s: nothing to choose for $%s: %v", d.File, v.Name, err)
 			}
 		}
@@ -233,9 +233,9 @@ func evaluated(t *testing.T, p *prometheus, end time.Time) {
 		}
 		why, listed := unrecorded[r.Name]
 		switch {
-		case !answer.Told() && !listed:
+		case !answer.HasData() && !listed:
 			t.Errorf("%s has no series, and no reason for that is listed", r.Name)
-		case answer.Told() && listed:
+		case answer.HasData() && listed:
 			t.Errorf("%s has series, and is listed as one that has none: %s", r.Name, why)
 		}
 	}
@@ -262,7 +262,7 @@ func evaluated(t *testing.T, p *prometheus, end time.Time) {
 	t.Logf("%d recording rules, %d active alerts", records, len(active))
 }
 
-// raised tells whether all alerts are active that must be.
+// raised reports whether all expected alerts are active.
 func (p *prometheus) raised() bool {
 	now := time.Now()
 	answer, err := p.ask("ALERTS", true, now, now)
@@ -293,8 +293,8 @@ func histograms(t *testing.T, classic, native *prometheus, ends map[*prometheus]
 		}{{classic, true, false}, {native, false, true}} {
 			for series, want := range map[string]bool{name + "_bucket": x.buckets, name: x.together} {
 				answer, err := x.p.ask("count("+series+")", true, ends[x.p], ends[x.p])
-				if err != nil || answer.Told() != want {
-					t.Errorf("%s: %s is stored: %v, want %v; %v", x.p.url, series, answer.Told(), want, err)
+				if err != nil || answer.HasData() != want {
+					t.Errorf("%s: %s is stored: %v, want %v; %v", x.p.url, series, answer.HasData(), want, err)
 				}
 			}
 		}

@@ -114,7 +114,7 @@ func dpkg(t *testing.T, args ...string) {
 func (d *deployment) running(t *testing.T, version string) *sensor {
 	t.Helper()
 	s := service(t, "http://127.0.0.1:9847", http.DefaultClient)
-	eventually(t, 30*time.Second, func() error { // it answers before it tells systemd
+	eventually(t, 30*time.Second, func() error { // it answers before it notifies systemd
 		if state := property(t, "ActiveState"); state != "active" {
 			return fmt.Errorf("the service is %s", state)
 		}

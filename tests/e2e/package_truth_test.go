@@ -62,7 +62,7 @@ func (d *deployment) probing(t *testing.T, s *sensor) {
 	})
 }
 
-// scrapeOn scrapes until it is told to stop, then it tells how many processes answered. What must hold of every scrape
+// scrapeOn scrapes until stop is called, which returns how many processes answered. What must hold of every scrape
 // holds within the life of each: no counter falls.
 func scrapeOn(t *testing.T) (stop func() (lives int)) {
 	t.Helper()
@@ -190,7 +190,7 @@ func (d *deployment) gone(t *testing.T) {
 	})
 }
 
-// bpfFile is what the kernel tells of an open BPF object.
+// bpfFile is what the kernel reports of an open BPF object.
 var bpfFile = regexp.MustCompile(`(?m)^(prog|map|link)_id:\s*(\d+)$`)
 
 // holds are the BPF objects that a process has open, by kind and id. An open link names its program as well.

@@ -131,7 +131,7 @@ func (n node) peers(t *testing.T) {
 	}
 	t.Logf("%s%s", table, groups)
 
-	// Netlink tells the numbers of what was connected before, and no GID.
+	// Netlink reports the numbers of earlier connections, but no GID.
 	s.stop()
 	s = start(t, n.args()...)
 	for id, p := range want {

@@ -243,7 +243,7 @@ func label(m *dto.Metric, name string) string {
 	return ""
 }
 
-// match tells whether a series has all these labels, given as name, value, name, value.
+// match reports whether a series has all these labels, given as name, value, name, value.
 func match(m *dto.Metric, labels []string) bool {
 	for pair := range slices.Chunk(labels, 2) {
 		if label(m, pair[0]) != pair[1] {

@@ -389,7 +389,7 @@ func (n node) failures(t *testing.T) {
 		want[verb+" "+errno] += count
 	}
 	if len(want) < 6 {
-		t.Fatalf("the program told of too few failures: %v", want)
+		t.Fatalf("the program printed too few failures: %v", want)
 	}
 	m := s.fresh()
 	got := map[string]float64{}
@@ -413,7 +413,7 @@ func (n node) threads(t *testing.T) {
 		c.line(t, "thread")
 	}
 	want := map[string]float64{"qp": 8, "cq": 8, "pd": 8, "mr": 8}
-	eventually(t, n.patience(), func() error {
+	eventually(t, n.delay(), func() error {
 		m := s.fresh() // the last thread ends after its line
 		got := m.by("container_rdma_resources", "type", "container_id", c.id)
 		for kind, count := range want {

@@ -38,7 +38,7 @@ func digest(name string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// cgroupRoot is the hierarchy that tells containers apart: memory's on cgroup v1.
+// cgroupRoot is the hierarchy that identifies containers: memory's on cgroup v1.
 func cgroupRoot() string {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return "/sys/fs/cgroup"

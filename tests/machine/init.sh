@@ -57,6 +57,6 @@ hostname machine
 cd "$root"
 pivot_root . mnt
 umount -l /mnt
-mount --make-rshared / # which systemd does where it is not told of a container: services see what is mounted later
+mount --make-rshared / # as systemd does outside of containers: services see what is mounted later
 exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin container=accelscope-test \
 	/lib/systemd/systemd --unit=basic.target --log-target=journal --show-status=0

@@ -106,7 +106,7 @@ func (m *Machine) state(ctx context.Context) string {
 		}
 		m.pid = pid
 	}
-	out, _ := m.Command(ctx, "systemctl", "is-system-running").Output() // its status tells nothing more
+	out, _ := m.Command(ctx, "systemctl", "is-system-running").Output() // its exit status adds nothing
 	return strings.TrimSpace(string(out))
 }
 
@@ -143,7 +143,7 @@ func (m *Machine) Close() error {
 // removeCgroup removes the cgroup that init.sh made, from wherever cgroup v2 is mounted here.
 func (m *Machine) removeCgroup() error {
 	for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		// The kernel may take a moment to bury the processes, and systemd makes another cgroup until it is dead.
+		// The processes may take a moment to end, and systemd makes another cgroup until it is dead.
 		for end := time.Now().Add(buryTimeout); ; time.Sleep(20 * time.Millisecond) {
 			err := removeTree(filepath.Join(mount, m.Name()))
 			if err == nil {

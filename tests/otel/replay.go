@@ -11,7 +11,7 @@ import (
 // that it has, replaces its view by each whole snapshot, and applies the rest.
 type View struct {
 	Session    string
-	Containers map[string]Record // by id; the last record that told of each
+	Containers map[string]Record // by id; the last record of each
 	// Exits are the exit records by container id, over all sessions.
 	Exits map[string][]Record
 	// Opened are the devices that each container opened, from events and snapshots.

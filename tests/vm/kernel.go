@@ -26,7 +26,7 @@ var suites = map[string]string{
 // Kernel is a Debian kernel, downloaded and unpacked, not installed.
 type Kernel struct {
 	Version string // as asked for: "6.1"
-	Release string // as uname -r tells it: "6.1.0-56-amd64"
+	Release string // as uname -r prints it: "6.1.0-56-amd64"
 	Image   string // path of vmlinuz
 	Root    string // directory with lib/modules/Release
 }

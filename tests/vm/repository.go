@@ -159,7 +159,7 @@ func retarget(file, text, from, to string) string {
 			}
 			return w
 		})
-		// The component tells Debian from others, who often name theirs otherwise.
+		// The component identifies Debian: other distributors often use another one.
 		main := slices.Contains(strings.Fields(entry), "main")
 		if debian && main && !strings.HasPrefix(entry, "deb-src") {
 			kept = append(kept, moved)

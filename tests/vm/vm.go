@@ -47,12 +47,12 @@ type Options struct {
 	Devices int           // number of rxe devices, 0 to 2; rxeN is on vN of a veth pair, with address 10.(70+N).0.1
 	Systemd bool          // the first process is systemd, with a journal and D-Bus, without udev and the machine's own units
 	Forward int           // port on 127.0.0.1 that leads to port 9847 of the guest; 0: the guest has no network
-	Stdin   io.Reader     // standard input of the command; its end is not told to the command
+	Stdin   io.Reader     // standard input of the command; its end is not passed on to the command
 	Stdout  io.Writer     // standard output and standard error of the command
 	Timeout time.Duration // of the whole run; default: 5 minutes
 }
 
-// Result tells how the command ended.
+// Result is how the command ended.
 type Result struct {
 	Status    int    // exit status; 128+N after signal N
 	Share     string // directory that the guest wrote
@@ -188,7 +188,7 @@ func boot(ctx context.Context, kernel Kernel, accel string, opts Options) (*Resu
 // only busy.
 const lockups = 4
 
-// locked tells whether the guest hangs.
+// locked reports whether the guest hangs.
 func (r *Result) locked() bool {
 	log, _ := os.ReadFile(r.KernelLog)
 	return bytes.Count(log, []byte("soft lockup")) >= lockups
@@ -201,13 +201,13 @@ var (
 	noBreakpoint = regexp.MustCompile(`\] Oops: int3: [\s\S]*?\] Code: (?:[0-9a-f]{2} )*(?:[0-9abd-f][0-9a-f]|c[0-9abd-f]) <`)
 )
 
-// faulted tells whether the emulator made the kernel die.
+// faulted reports whether the emulator made the kernel crash.
 func (r *Result) faulted() bool {
 	log, _ := os.ReadFile(r.KernelLog)
 	return noOperation.Match(log) || noBreakpoint.Match(log)
 }
 
-// writeState makes SHARE/.vm, which tells the guest what to do and where the guest tells how it went.
+// writeState makes SHARE/.vm, which holds the command for the guest and then its result.
 func writeState(kernel Kernel, opts Options) (string, error) {
 	if len(opts.Command) == 0 {
 		return "", errors.New("no command")

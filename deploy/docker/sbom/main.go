@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command sbom tells what a binary of Go and an image around it are made of: a bill of materials in CycloneDX, and
+// Command sbom lists what a Go binary and an image around it are made of: a bill of materials in CycloneDX, and
 // the texts of the licenses of all modules, which their terms want beside the binary.
 //
 // Modules are those that the linker wrote into the binary; nothing is taken from go.mod, which names more. Their

@@ -56,7 +56,7 @@ func moduleCache() (cache, error) {
 
 var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([.-].*)?$`)
 
-// licenses reads the texts at the root of a module. A module without one is told by nil.
+// licenses reads the texts at the root of a module. It returns nil for a module without one.
 func (c cache) licenses(m module) ([]license, error) {
 	dir := c.goroot
 	if m.Path != std {

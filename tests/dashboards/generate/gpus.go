@@ -53,7 +53,7 @@ func gpuUsers() row {
 			shares(15, by("workload", "container_gpu_memory_used_bytes"+s), "{{workload}}")...).stacked().leads(workloadLink),
 		graph("Compute in use by workload", "GPUs' worth of compute units in use, summed over GPUs: 1 is one GPU all of the time. "+
 			"NVIDIA: sm, AMD: cu. What MIG "+
-			"instances do, no driver tells by process.", "none",
+			"instances do, no driver reports by process.", "none",
 			shares(15, by("workload", "container_gpu_utilization_ratio"+sel(chosen, own, `engine=~"sm|cu"`)),
 				"{{workload}}")...).stacked().leads(workloadLink),
 		graph("Engines by workload", "Use of each engine by the processes of a workload, in the last --gpu.process-interval.",
@@ -90,7 +90,7 @@ func gpuHealth() row {
 			"driver was loaded.", "none", []string{"instance", "gpu_id", "uuid", "problem"},
 			query{expr: by("instance, gpu_id, uuid, problem", "gpu_problem"+s+" == 1"), legend: "Has it"}),
 		table("XIDs", "Errors that NVIDIA's driver reported while the sensor looks, by code, and when the last was. NVIDIA's XID "+
-			"catalog tells what they mean.", "none",
+			"catalog explains them.", "none",
 			[]string{"instance", "gpu_id", "uuid", "xid"},
 			query{expr: top(50, by("instance, gpu_id, uuid, xid", "gpu_xid_errors_total"+s)), legend: "Times"},
 			query{

@@ -112,7 +112,7 @@ func hcaPorts() row {
 			"milliseconds do not show; waiting for credits does, in Transmit wait.", "percentunit",
 			query{expr: used("transmit"), legend: legend + " sent"},
 			query{expr: used("receive"), legend: legend + " received", below: true}),
-		graph("Errors by type", "Errors per second that the ports counted, by type. Counters that stop at their highest value tell "+
+		graph("Errors by type", "Errors per second that the ports counted, by type. Counters that stop at their highest value show "+
 			"nothing any more: clear them "+
 			"with the vendor's tools. A link that is trained again counts some.", "suffix:/s",
 			query{

@@ -132,7 +132,7 @@ func workloadGPUs() row {
 		each("GPU memory", "Memory that the processes of the workload have on GPUs.", "bytes",
 			by("workload", "container_gpu_memory_used_bytes"+s)),
 		each("GPUs in use", "Use of the compute units, summed over GPUs: 1 is one GPU all of the time. MIG instances and virtual "+
-			"GPUs do not tell it.", "none",
+			"GPUs do not report it.", "none",
 			by("workload", "container_gpu_utilization_ratio"+sel(own, `engine=~"sm|cu"`))),
 		table("Given and not used", "GPUs that a workload was given and on which it has no process now. A job that has just begun, "+
 			"or ends, is one, too.", "none",

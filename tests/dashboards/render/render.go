@@ -123,11 +123,11 @@ func (f frame) draw() {
 	}
 	f.rect(f.x, f.y, f.w, f.h, "#fff", ` stroke="#d5d9de" rx="2"`)
 	f.text(f.x+8, f.y+15, 11, "start", "#1b1f24", ` font-weight="bold"`, f.panel.Title)
-	told := false
+	hasData := false
 	for _, a := range f.answers {
-		told = told || a.Told()
+		hasData = hasData || a.HasData()
 	}
-	if !told {
+	if !hasData {
 		f.text(f.x+f.w/2, f.y+f.h/2+8, 11, "middle", "#8a929b", "", "No data here")
 		return
 	}

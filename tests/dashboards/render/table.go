@@ -57,7 +57,7 @@ func (f frame) table() {
 		cells := slices.Clone(r.cells)
 		for i, q := range f.panel.Targets {
 			text := ""
-			if v, told := r.values[q.Ref]; told {
+			if v, ok := r.values[q.Ref]; ok {
 				text = format(v, f.unit("byName", titles[i]))
 			}
 			cells = append(cells, text)

@@ -63,7 +63,7 @@ func containers(t *testing.T, root, programs string) {
 		t.Errorf("cgroup of process %d: %q, %v", pid, cgroup, err)
 	}
 
-	// The rdma controller tells, independently of what is tested elsewhere, that all hold verbs contexts.
+	// The rdma controller shows, independently of other tests, that all hold verbs contexts.
 	for _, o := range []guest.Container{server, client, idle} {
 		current := filepath.Join(root, o.Cgroup, "rdma.current")
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {

@@ -7,8 +7,8 @@
 
 static int times = 3, wrong;
 
-// tell prints what happened to a verb that should have failed n times with one errno.
-static void tell(const char *verb, int want, int got[static 256])
+// report prints what happened to a verb that should have failed n times with one errno.
+static void report(const char *verb, int want, int got[static 256])
 {
 	for (int e = 0; e < 256; e++) {
 		if (!got[e])
@@ -26,7 +26,7 @@ static void tell(const char *verb, int want, int got[static 256])
 			errno = 0;                        \
 			got[(uint8_t)(failed)]++;         \
 		}                                         \
-		tell(verb, want, got);                    \
+		report(verb, want, got);                  \
 	} while (0)
 
 int main(int argc, char **argv)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// posts moves data between queue pairs of its own and tells what it posted and polled, to the byte: the ground truth for
+// posts moves data between queue pairs of its own and prints what it posted and polled, to the byte: the ground truth for
 // probes on the data path. What the provider refuses (-r) and what is aborted (always one, with -x) is not counted.
 
 #include "workload.h"
@@ -252,7 +252,7 @@ static int ascending(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-// spin polls an empty CQ and tells, each second, how often a second of CPU time allows.
+// spin polls an empty CQ and prints, each second, the number of polls per second of CPU time.
 static void spin(void)
 {
 	struct ibv_wc wc;
@@ -272,7 +272,7 @@ static void spin(void)
 	}
 }
 
-// die_alone connects with a process that is killed, posts what nobody answers, and tells which completions come of it.
+// die_alone connects with a process that is killed, posts to it without an answer, and prints the completions.
 static void die_alone(int peer, pid_t child)
 {
 	struct end e = new_end();

@@ -82,7 +82,7 @@ static ssize_t peek(pid_t tid, void *to, uint64_t from, size_t size)
 	return process_vm_readv(tid, &local, 1, &remote, 1, 0);
 }
 
-// on_uverbs tells whether a file descriptor is a uverbs device, and which.
+// on_uverbs returns whether a file descriptor is a uverbs device, and which.
 static int on_uverbs(pid_t tid, uint64_t fd, char device[16])
 {
 	char link[64], path[128];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the workloads share. Each is one file with one purpose; -h tells its usage.
+// Functions that the workloads share. Each workload is one file with one purpose; -h prints its usage.
 
 #pragma once
 

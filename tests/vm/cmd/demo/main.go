@@ -2,7 +2,7 @@
 
 // Command demo shows accelscope at work without hardware: in a guest with Soft-RoCE, two containers of two pods
 // exchange RDMA traffic; accelscope runs beside them, its port forwarded to this machine, where `accelscope top`
-// tells which of them does what. It ends at SIGINT, SIGTERM, or DEMO_SECONDS after the first table.
+// shows what each of them does. It ends at SIGINT, SIGTERM, or DEMO_SECONDS after the first table.
 // Arguments after the flags go to accelscope.
 package main
 

@@ -59,7 +59,7 @@ func outside(ctx context.Context, o options) error {
 		fmt.Printf("demo: %s answers; Ctrl-C ends the demo\n\n", url)
 		err = top(ctx, o, url)
 	}
-	// A guest that ends by itself ended the table too, and is the error to tell.
+	// A guest that ends by itself also ends the table, and its error is returned.
 	alone := ctx.Err() != nil
 	cancel()
 	if guestErr := <-ended; alone {
