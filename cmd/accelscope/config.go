@@ -33,8 +33,8 @@ type sensorFlags struct {
 	Sysfs  string `name:"path.sysfs" default:"/sys" placeholder:"DIR" help:"Mount point of sysfs."`
 	Procfs string `name:"path.procfs" default:"/proc" placeholder:"DIR" help:"Mount point of procfs."`
 	Cgroup string `name:"path.cgroup" default:"/sys/fs/cgroup" placeholder:"DIR" help:"Mount point of the cgroup hierarchy."`
-	Run    string `name:"path.run" placeholder:"DIR" help:"/run of the node, with the sockets of runtimes. Default: run below --path.host."`
-	Host   string `name:"path.host" default:"/" placeholder:"DIR" help:"Root directory of the node: sockets of runtimes, file systems, users."`
+	Run    string `name:"path.run" placeholder:"DIR" help:"/run of the node, with runtime sockets. Default: run below --path.host."`
+	Host   string `name:"path.host" default:"/" placeholder:"DIR" help:"Root of the node: runtime sockets, file systems, users."`
 
 	RDMA          bool   `name:"collector.rdma" negatable:"" default:"true" help:"Read HCAs, ports and their counters."`
 	DeviceInclude string `name:"collector.rdma.device-include" placeholder:"REGEXP" help:"Read only HCAs with a matching name."`
@@ -59,7 +59,7 @@ type sensorFlags struct {
 	gpuFlags
 	fabricFlags
 
-	NodeName string `name:"node.name" env:"ACCELSCOPE_NODE_NAME,NODE_NAME" placeholder:"NAME" help:"Name of the node. Default: the host name."`
+	NodeName string `name:"node.name" env:"ACCELSCOPE_NODE_NAME,NODE_NAME" placeholder:"NAME" help:"Node name. Default: the host name."`
 	NodeIP   string `name:"node.ip" env:"ACCELSCOPE_NODE_IP,NODE_IP" placeholder:"ADDR" help:"IP address of the node."`
 
 	Grace  time.Duration `name:"grace" default:"5m" help:"How long an ended workload keeps its name and counters."`
@@ -98,7 +98,7 @@ type gpuFlags struct {
 type fabricFlags struct {
 	Fabric         bool          `name:"collector.fabric" help:"Read the InfiniBand fabric. Enable on one node per fabric."`
 	FabricInterval time.Duration `name:"fabric.interval" default:"1m" help:"Interval between reads of the fabric."`
-	FabricTools    string        `name:"fabric.tools" placeholder:"DIR" help:"Directory of infiniband-diags. Default: standard directories."`
+	FabricTools    string        `name:"fabric.tools" placeholder:"DIR" help:"Path of infiniband-diags. Default: standard directories."`
 	FabricPort     string        `name:"fabric.port" placeholder:"HCA/PORT" help:"Port to read the fabric from. Default: the first active."`
 	FabricNames    string        `name:"fabric.node-name-map" placeholder:"FILE" help:"Node name map, in the format of ibnetdiscover."`
 	FabricParallel int           `name:"fabric.parallel" default:"4" help:"Maximum number of switches to query in parallel."`
@@ -106,7 +106,7 @@ type fabricFlags struct {
 
 // eventFlags configure the endpoint that receives events.
 type eventFlags struct {
-	Endpoint    string `name:"events.otlp-endpoint" placeholder:"HOST:PORT" help:"OTLP/gRPC endpoint that receives events. Default: disabled."`
+	Endpoint    string `name:"events.otlp-endpoint" placeholder:"HOST:PORT" help:"OTLP/gRPC receiver of events. Default: disabled."`
 	Insecure    bool   `name:"events.otlp-insecure" help:"Send events without TLS."`
 	CAFile      string `name:"events.otlp-ca-file" placeholder:"FILE" help:"CA of the endpoint's certificate. Default: the system's CAs."`
 	CertFile    string `name:"events.otlp-cert-file" placeholder:"FILE" help:"Client certificate."`
@@ -118,7 +118,7 @@ type eventFlags struct {
 // listenFlags configure where the sensor listens. run and the health check share them.
 type listenFlags struct {
 	ListenAddress []string `name:"web.listen-address" default:":9847" placeholder:"ADDR" help:"Address to listen on. May be repeated."`
-	WebConfig     string   `name:"web.config.file" placeholder:"FILE" help:"File that configures TLS and authentication (exporter-toolkit)."`
+	WebConfig     string   `name:"web.config.file" placeholder:"FILE" help:"Configures TLS and authentication (exporter-toolkit)."`
 }
 
 // webFlags configure the HTTP server and the metrics it serves.
@@ -126,7 +126,7 @@ type webFlags struct {
 	listenFlags
 	TelemetryPath string   `name:"web.telemetry-path" default:"/metrics" placeholder:"PATH" help:"Path of the metrics."`
 	NoSelfMetrics bool     `name:"web.disable-exporter-metrics" help:"Omit go_* and process_* metrics."`
-	Compat        []string `name:"metrics.compat" enum:"lens,node_exporter,rdma_exporter,dcgm" default:"lens" help:"Names to add (${enum})."`
+	Compat        []string `name:"metrics.compat" enum:"lens,node_exporter,rdma_exporter,dcgm" default:"lens" help:"Add names (${enum})."`
 }
 
 // parse reads args, the environment and the configuration file into c. What

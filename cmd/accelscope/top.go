@@ -11,7 +11,7 @@ import (
 )
 
 type topCmd struct {
-	URL      string        `name:"url" default:"http://127.0.0.1:9847/metrics" help:"Metrics of a sensor, also as http://USER:PASSWORD@HOST."`
+	URL      string        `name:"url" default:"http://127.0.0.1:9847/metrics" help:"Metrics of a sensor. http://USER:PASSWORD@HOST works."`
 	Interval time.Duration `name:"interval" default:"2s" help:"Time between two scrapes. Rates are over one interval."`
 	Once     bool          `name:"once" help:"Print one table after two scrapes, then exit."`
 	Plain    bool          `name:"plain" help:"Print one table after another, as without a terminal."`
