@@ -214,9 +214,9 @@ type mountView struct {
 var errOwnPart = errors.New("a cgroup namespace of our own, of which /sys/fs/cgroup shows our own part: " +
 	"mount the host's /sys, or share its cgroup namespace (privileged)")
 
-// newMountView reads PROC/self/mountinfo and, when our namespace's root lies
-// below the mount's, searches the tree once for our own process: no path tells.
-// So it is in a pod that is not privileged, on cgroup v2.
+// newMountView reads PROC/self/mountinfo. If our namespace's root lies below the mount's,
+// as in a pod that is not privileged on cgroup v2, it searches the tree once for our own
+// process, since no file has that path.
 func newMountView(procfs string, h Hierarchy) mountView {
 	b, err := boundedfile.ReadFile(filepath.Join(procfs, "self/mountinfo"), nil, maxMountinfo)
 	if err != nil {

@@ -60,7 +60,7 @@ func (m *manager) take(c *conn, name string, index uint32, p *managedPort, deadl
 	return model.StateOK, ""
 }
 
-// undo gives back what was taken before err.
+// undo resets what take changed before err.
 func (m *manager) undo(c *conn, index uint32, p *managedPort, deadline time.Time, err error) (model.State, string) {
 	if e := m.dropAdded(c, index, p, deadline); e != nil {
 		err = fmt.Errorf("%w; and %w", err, e)
@@ -71,8 +71,8 @@ func (m *manager) undo(c *conn, index uint32, p *managedPort, deadline time.Time
 	return m.failed(p, err)
 }
 
-// check looks whether the mode is still as it was set. If not it is left to
-// whoever changed it.
+// check reads whether the mode is still as it was set. If another tool changed it, the
+// port is no longer managed.
 func (m *manager) check(c *conn, index uint32, p *managedPort, deadline time.Time) (model.State, string) {
 	mode, err := c.mode(index, p.number, deadline)
 	if err != nil {

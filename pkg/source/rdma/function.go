@@ -9,18 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxFunctions is how many virtual functions a physical one may have: PCI gives
-// their number 16 bits, and no HCA comes near.
+// maxFunctions limits the virtual functions of a physical one. Their number in PCI has 16
+// bits, and no HCA has that many.
 const maxFunctions = 4096
 
-// pciFunction is the path of a PCI function.
+// pciFunction returns the path of a PCI function.
 func (s *Source) pciFunction(address string) string {
 	return filepath.Join(s.opt.Sysfs, "bus/pci/devices", address)
 }
 
-// physicalFunction says whether the PCI function at a path is a virtual one,
-// and how the HCA of the physical one is called, if it is in sight
-// (physfn/infiniband/).
+// physicalFunction reports whether the PCI function at a path is virtual, and returns the
+// name of the HCA of its physical function, if this namespace shows it (physfn/infiniband/).
 func physicalFunction(r *reader, path string) (vf bool, pf string) {
 	if r.link(path+"/physfn") == "" {
 		return false, ""
@@ -29,10 +28,9 @@ func physicalFunction(r *reader, path string) (vf bool, pf string) {
 	return true, strings.Join(names, ",")
 }
 
-// virtualGUIDs reads what GUID a physical function, at a path, has given to the
-// node or port of each of its virtual ones (sriov/N/{node,port}), by their PCI
-// addresses. The files come with the driver of the vendor, for InfiniBand; other
-// drivers have none.
+// virtualGUIDs reads the node or port GUIDs that a physical function assigned to its
+// virtual functions (sriov/N/{node,port}), by their PCI addresses. Only the vendor's
+// driver (MLNX_OFED) has these files, for InfiniBand.
 func virtualGUIDs(r *reader, path, of string) map[string]string {
 	guids := map[string]string{}
 	for _, n := range r.directory(path+"/sriov", func(s string) bool { return isNumber(s) }) {
@@ -51,9 +49,9 @@ func isNumber(s string) bool {
 	return len(s) > 0 && len(s) <= 5 && strings.Trim(s, "0123456789") == ""
 }
 
-// functionOf finds the PCI function of a device that is out of sight by its node
-// GUID, among the virtual functions of the devices that are in sight. Of two that
-// have it neither is.
+// functionOf finds the PCI function of a device that this namespace does not show by its
+// node GUID, among the virtual functions of the devices that it shows. It returns "" if
+// two of them have that GUID.
 func (s *Source) functionOf(r *reader, guid string) string {
 	found := ""
 	for _, name := range r.directory(s.root, validDevice) {

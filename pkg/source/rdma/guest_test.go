@@ -271,7 +271,7 @@ func testVFs(t *testing.T, module string) {
 	if _, err := s.askInterface("none0", 3, time.Now().Add(time.Minute)); !errors.Is(err, unix.ENODEV) {
 		t.Errorf("no such interface: %v", err)
 	}
-	if l, err := s.askInterface("lo", 3, time.Now().Add(time.Minute)); err != nil || l.told || l.count != 0 {
+	if l, err := s.askInterface("lo", 3, time.Now().Add(time.Minute)); err != nil || l.listed || l.count != 0 {
 		t.Errorf("lo: %+v, %v", l, err)
 	}
 	out, err := command(context.Background(), "ip", "-s", "-d", "link", "show", "vfs0").CombinedOutput()

@@ -35,10 +35,10 @@ func TestLibraryVFs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := link{parent: theirs.Attrs().ParentDev, count: len(theirs.Attrs().Vfs), told: true}
+			want := link{parent: theirs.Attrs().ParentDev, count: len(theirs.Attrs().Vfs), listed: true}
 			for i, v := range theirs.Attrs().Vfs {
 				want.vfs = append(want.vfs, functionOf{
-					told: true, nodeGUID: ours.vfs[i].nodeGUID, portGUID: ours.vfs[i].portGUID,
+					listed: true, nodeGUID: ours.vfs[i].nodeGUID, portGUID: ours.vfs[i].portGUID,
 					rxBytes: v.RxBytes, txBytes: v.TxBytes, rxPackets: v.RxPackets, txPackets: v.TxPackets,
 				})
 			}

@@ -16,8 +16,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// namespaceDevices dumps the devices that a namespace shows. The socket is made in
-// there: what it tells depends on that.
+// namespaceDevices dumps the devices of a namespace. The reply depends on the namespace
+// in which the socket is opened.
 func (s *Source) namespaceDevices(n model.Namespace) (devices []nlDevice, err error) {
 	err = s.enterNamespace(n, func() error {
 		devices, err = dump(s.dial, request{cmd: cmdGet}, time.Now().Add(s.opt.Deadline), parseDevice)
@@ -26,8 +26,8 @@ func (s *Source) namespaceDevices(n model.Namespace) (devices []nlDevice, err er
 	return devices, err
 }
 
-// dialNamespace opens a socket of RDMA netlink in a namespace, which any thread may
-// use. While it is open the namespace does not end.
+// dialNamespace opens an RDMA netlink socket in a namespace. Any thread may use it. The
+// namespace exists at least as long as the socket.
 func (s *Source) dialNamespace(n model.Namespace) (c *conn, err error) {
 	err = s.enterNamespace(n, func() error {
 		c, err = s.dial()
@@ -37,7 +37,7 @@ func (s *Source) dialNamespace(n model.Namespace) (c *conn, err error) {
 }
 
 // openNamespace opens the directory of a device (class/infiniband/NAME) in the sysfs
-// of a namespace, which shows what the node's does not.
+// of a namespace, which shows devices that the node's sysfs does not.
 func (s *Source) openNamespace(n model.Namespace, name string) (dir int, err error) {
 	err = s.enterNamespace(n, func() error {
 		dir, err = openSysfs("class/infiniband/" + name)
@@ -47,10 +47,10 @@ func (s *Source) openNamespace(n model.Namespace, name string) (dir int, err err
 }
 
 // openSysfs opens a directory of the sysfs of the thread's own network namespace,
-// whatever is mounted: the mount is nowhere in the file system, and is gone with
-// the last file that is open in it. It keeps no namespace from ending. Linux 5.2.
+// whatever is mounted: the mount is detached (fsmount), and the kernel removes it with the
+// last file that is open in it. It does not hold the namespace. Linux 5.2.
 func openSysfs(path string) (int, error) {
-	told := func(err error) error {
+	wrap := func(err error) error {
 		if errors.Is(err, unix.EPERM) {
 			return fmt.Errorf("mount of a sysfs: %w: add CAP_SYS_ADMIN", err)
 		}
@@ -58,24 +58,24 @@ func openSysfs(path string) (int, error) {
 	}
 	fs, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
-		return -1, told(err)
+		return -1, wrap(err)
 	}
 	defer unix.Close(fs)
 	if err := unix.FsconfigCreate(fs); err != nil {
-		return -1, told(err)
+		return -1, wrap(err)
 	}
 	const safe = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, safe)
 	if err != nil {
-		return -1, told(err)
+		return -1, wrap(err)
 	}
 	defer unix.Close(mount)
 	return boundedfile.Open(mount, path, unix.O_DIRECTORY)
 }
 
 // enterNamespace runs fn on a thread of its own in a network namespace, which it
-// finds through a process in it. It returns errOther when that process is gone or its
-// number belongs to another process now.
+// opens through a process in it. It returns errOther when that process has ended or its
+// PID belongs to another process now.
 //
 // vishvananda/netns (v0.0.5) wraps open and setns and leaves the thread to its caller.
 // nl.GetNetlinkSocketAt (netlink v1.3.1) ignores an error of the setns back and gives the
@@ -121,8 +121,8 @@ func onOwnThread(fn func()) {
 			fn()
 			return
 		}
-		// The main thread does not end, and /proc/self is what it is. While it is
-		// held here fn gets another.
+		// The main thread does not end, and /proc/self shows its namespaces. While this
+		// goroutine holds it, fn runs on another.
 		started := make(chan struct{})
 		onOwnThread(func() {
 			close(started)

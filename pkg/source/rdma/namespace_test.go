@@ -114,8 +114,7 @@ func TestEnterNamespace(t *testing.T) {
 	}
 }
 
-// TestOwnThread: the main thread is never given away, even when it is the one
-// that a goroutine got.
+// TestOwnThread: fn never runs on the main thread, even when the calling goroutine does.
 func TestOwnThread(t *testing.T) {
 	done := make(chan int, 200)
 	for range cap(done) {
@@ -177,7 +176,7 @@ func TestOpenSysfs(t *testing.T) {
 			dir = -1
 		}
 		if len(names) != want {
-			t.Fatalf("%s: %v; netlink tells of %d", where, names, want)
+			t.Fatalf("%s: %v; netlink lists %d", where, names, want)
 		}
 		shown[where] = fmt.Sprint(names)
 		if err := unix.Unlinkat(dir, "lo", 0); !errors.Is(err, unix.EROFS) {
@@ -226,7 +225,7 @@ func TestGoneNamespaces(t *testing.T) {
 	}
 }
 
-// TestDenied runs itself without the capabilities: which one is missing is said.
+// TestDenied runs itself without the capabilities: the error names the missing one.
 func TestDenied(t *testing.T) {
 	s := newSource(t, newTree(t))
 	if pid := os.Getenv("ACCELSCOPE_DENIED"); pid != "" {

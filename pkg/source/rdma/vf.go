@@ -21,49 +21,50 @@ import (
 
 // The network interface of a physical function reports the traffic of its virtual
 // functions (IFLA_VF_STATS), wherever they are. The kernel queries the firmware for
-// each virtual function while it holds the lock of all network configuration, and has
-// no request for a single one. So it is asked in the background, every 10 s, and only
-// if a virtual function is not an HCA in our own namespace, which has counters of its
-// own that are better and always current.
+// each virtual function while it holds the lock of all network configuration (rtnl), and
+// has no request for a single one. So the request is sent in the background, every 10 s,
+// and only if a virtual function is not an HCA in our own namespace: the port counters of
+// such an HCA are read instead.
 const functionsEvery = 10 * time.Second
 
-// functions is the result of the last look at physical functions. No Read waits for
-// a look.
+// functions is the result of the last read of the physical functions. Reads run in the
+// background; Source.Read does not wait for them.
 type functions struct {
-	pfs map[string]*physical // by HCA; belongs to the look in progress
+	pfs map[string]*physical // by HCA; belongs to the read in progress
 
-	looking hang.Call[[]model.VF]
-	pending *hang.Pending[[]model.VF] // the look in progress; nil if there is none
+	call    hang.Call[[]model.VF]
+	pending *hang.Pending[[]model.VF] // the read in progress; nil if there is none
 	began   time.Time
-	looks   uint64     // number of looks that have begun
-	vfs     []model.VF // nil before the first look
+	reads   uint64     // number of reads that have begun
+	vfs     []model.VF // nil before the first read
 	err     error
 }
 
 // physical is a physical function.
 type physical struct {
-	call hang.Call[functionsOf]
-	told teller
+	call  hang.Call[functionsOf]
+	state interfaceState
 }
 
 // functionsOf is the result of one call for a physical function.
 type functionsOf struct {
-	vfs  []model.VF
-	told teller
+	vfs   []model.VF
+	state interfaceState
 }
 
-// teller is the state of a network interface that reports virtual functions.
-type teller struct {
+// interfaceState is the state of the network interface that reports the virtual functions
+// of a physical function.
+type interfaceState struct {
 	name string
-	// counts is true once a figure was not zero. Before that a driver that does not count
+	// counts is true once a counter was not zero. Before that a driver that does not count
 	// looks like a driver with idle functions.
 	counts bool
 	pause  hang.Backoff
 	err    error // of the last request
 }
 
-// readFunctions returns the virtual functions of the HCAs in sight as the last look
-// found them, and starts another look when one is due.
+// readFunctions returns the virtual functions of hcas from the last read that ended, and
+// starts another read when one is due.
 func (s *Source) readFunctions(hcas []model.HCA, now time.Time) ([]model.VF, []model.DeviceState) {
 	f := &s.functions
 	if f.pending.Returned() {
@@ -72,10 +73,10 @@ func (s *Source) readFunctions(hcas []model.HCA, now time.Time) ([]model.VF, []m
 	}
 	if f.pending == nil && now.Sub(f.began) >= functionsEvery {
 		f.began = now
-		f.looks++
-		number, limit := f.looks, s.opt.Deadline
-		f.pending = f.looking.Start(limit, func() ([]model.VF, error) {
-			vfs, err := s.lookAtFunctions(hcas, now, limit)
+		f.reads++
+		number, limit := f.reads, s.opt.Deadline
+		f.pending = f.call.Start(limit, func() ([]model.VF, error) {
+			vfs, err := s.readAllFunctions(hcas, now, limit)
 			for i := range vfs {
 				if vfs[i].Counted {
 					vfs[i].Look = number
@@ -91,21 +92,21 @@ func (s *Source) readFunctions(hcas []model.HCA, now time.Time) ([]model.VF, []m
 	return onlyAway(f.vfs, hcas), states
 }
 
-// onlyAway removes the figures of functions that came in sight since the last look:
-// the traffic that their own ports count must not be reported twice.
+// onlyAway removes the counters of functions that are HCAs of this namespace since the
+// last read: the traffic that their own ports count must not be reported twice.
 func onlyAway(vfs []model.VF, hcas []model.HCA) []model.VF {
 	if !slices.ContainsFunc(vfs, func(v model.VF) bool { return v.Counted }) {
 		return vfs
 	}
-	inSight := map[string]bool{}
+	shown := map[string]bool{}
 	for i := range hcas {
 		if h := &hcas[i]; h.VF && hasCounters(h) {
-			inSight[h.PCIAddress] = true
+			shown[h.PCIAddress] = true
 		}
 	}
 	vfs = slices.Clone(vfs)
 	for i, v := range vfs {
-		if v.Counted && inSight[v.PCIAddress] {
+		if v.Counted && shown[v.PCIAddress] {
 			vfs[i] = model.VF{PF: v.PF, Number: v.Number, PCIAddress: v.PCIAddress, NodeGUID: v.NodeGUID, PortGUID: v.PortGUID}
 		}
 	}
@@ -116,8 +117,9 @@ func hasCounters(h *model.HCA) bool {
 	return slices.ContainsFunc(h.Ports, func(p model.Port) bool { return len(p.Counters)+len(p.HWCounters) > 0 })
 }
 
-// lookAtFunctions looks at all physical functions. Each of them hangs or fails alone.
-func (s *Source) lookAtFunctions(hcas []model.HCA, now time.Time, limit time.Duration) ([]model.VF, error) {
+// readAllFunctions reads all physical functions. One that hangs or fails does not affect
+// the others.
+func (s *Source) readAllFunctions(hcas []model.HCA, now time.Time, limit time.Duration) ([]model.VF, error) {
 	virtual := map[string]*model.HCA{}
 	pfs := make([]*model.HCA, 0, len(hcas))
 	last := s.functions.pfs
@@ -136,13 +138,13 @@ func (s *Source) lookAtFunctions(hcas []model.HCA, now time.Time, limit time.Dur
 	found, errs := make([][]model.VF, len(pfs)), make([]error, len(pfs))
 	each(len(pfs), func(i int) {
 		h, p := pfs[i], s.functions.pfs[pfs[i].Name]
-		before := p.told
+		before := p.state
 		r, err := p.call.Do(context.Background(), limit, func() (r functionsOf, _ error) {
-			r.vfs, r.told = s.readPhysical(h, before, virtual, now, time.Now().Add(limit))
+			r.vfs, r.state = s.readPhysical(h, before, virtual, now, time.Now().Add(limit))
 			return r, nil
 		})
 		if err == nil {
-			found[i], p.told, err = r.vfs, r.told, r.told.err
+			found[i], p.state, err = r.vfs, r.state, r.state.err
 		}
 		if err != nil {
 			errs[i] = fmt.Errorf("virtual functions of %s: %w", h.Name, err)
@@ -156,29 +158,29 @@ func (s *Source) lookAtFunctions(hcas []model.HCA, now time.Time, limit time.Dur
 }
 
 // readPhysical lists the virtual functions of a physical function
-// (device/sriov_numvfs and device/virtfnN) with their identities and figures.
-func (s *Source) readPhysical(h *model.HCA, t teller, virtual map[string]*model.HCA, now, deadline time.Time,
-) ([]model.VF, teller) {
+// (device/sriov_numvfs and device/virtfnN) with their GUIDs and counters.
+func (s *Source) readPhysical(h *model.HCA, t interfaceState, virtual map[string]*model.HCA, now, deadline time.Time,
+) ([]model.VF, interfaceState) {
 	r := &reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
 	function := filepath.Join(s.root, h.Name, "device")
 	n, err := strconv.ParseUint(r.line(unix.AT_FDCWD, function+"/sriov_numvfs"), 10, 16)
 	if n = min(n, maxFunctions); err != nil || n == 0 {
-		return nil, teller{}
+		return nil, interfaceState{}
 	}
 	vfs := make([]model.VF, n)
-	inSight := make([]bool, n)
+	shown := make([]bool, n)
 	away := false
 	for i := range vfs {
 		v := &vfs[i]
 		v.PF, v.Number = h.Name, i
 		v.PCIAddress = pciAddress(r.link(function + "/virtfn" + strconv.Itoa(i)))
 		if own := virtual[v.PCIAddress]; own != nil {
-			v.NodeGUID, inSight[i] = own.NodeGUID, hasCounters(own)
+			v.NodeGUID, shown[i] = own.NodeGUID, hasCounters(own)
 			for _, p := range own.Ports {
 				v.PortGUID = cmp.Or(v.PortGUID, p.PortGUID)
 			}
 		}
-		away = away || !inSight[i]
+		away = away || !shown[i]
 	}
 	switch {
 	case !away || !s.enabled || !s.genuine:
@@ -186,7 +188,7 @@ func (s *Source) readPhysical(h *model.HCA, t teller, virtual map[string]*model.
 	case !t.pause.Waiting(now):
 		var l link
 		l, t.name, t.err = s.askInterfaces(r, h, int(n), t.name, deadline)
-		if t.err != nil && !l.told {
+		if t.err != nil && !l.listed {
 			t.pause.Failed(now)
 		} else {
 			t.pause = hang.Backoff{}
@@ -195,7 +197,7 @@ func (s *Source) readPhysical(h *model.HCA, t teller, virtual map[string]*model.
 		for i := range l.vfs {
 			f, v := &l.vfs[i], &vfs[i]
 			v.NodeGUID, v.PortGUID = cmp.Or(v.NodeGUID, f.nodeGUID), cmp.Or(v.PortGUID, f.portGUID)
-			if v.Counted = f.told && t.counts && !inSight[i]; v.Counted {
+			if v.Counted = f.listed && t.counts && !shown[i]; v.Counted {
 				v.TransmitBytes, v.ReceiveBytes = f.txBytes, f.rxBytes
 				v.TransmitPackets, v.ReceivePackets = f.txPackets, f.rxPackets
 			}

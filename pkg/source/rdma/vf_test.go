@@ -42,7 +42,7 @@ func newLink(parent string, count uint32, vfs ...[]byte) []byte {
 		attrStr(unix.IFLA_PARENT_DEV_NAME, parent))
 }
 
-// pf is a node with a PF, whose interfaces answer to RTM_GETLINK as they are told to.
+// pf is a node with a PF, whose interfaces answer RTM_GETLINK from answers.
 type pf struct {
 	tree
 	*Source
@@ -78,7 +78,7 @@ func newPF(t *testing.T, interfaces []string, names ...string) *pf {
 	return p
 }
 
-// look reads until the facts are those of now.
+// look reads until the result is from the current time.
 func (p *pf) look(t *testing.T) model.Snapshot {
 	t.Helper()
 	settleFunctions(t, p.Source)
@@ -96,11 +96,11 @@ func settleFunctions(t *testing.T, s *Source) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	t.Fatal("the look does not end")
+	t.Fatal("the read does not end")
 }
 
-// TestVFs: one VF is in sight, one in a container or virtual machine, one has no
-// GUID but that of the vendor's files.
+// TestVFs: one VF is an HCA of the namespace, one is in a container or virtual machine,
+// and one has a GUID only in the files of the vendor's driver.
 func TestVFs(t *testing.T) {
 	p := newPF(t, []string{"ib7", "ib0.8001", "ib0"}, "mlx5_1", "", "")
 	p.put("class/infiniband/mlx5_1/ports/1/counters/port_xmit_data", "5\n")
@@ -109,7 +109,7 @@ func TestVFs(t *testing.T) {
 		vfInfo(1, [4]uint64{10, 20, 3000, 4000}, 0xa088c20300001101, 0xa088c20300001201),
 		vfInfo(2, [4]uint64{}, 0, 0))
 	if snap := mustRead(t, p.Source); snap.VFs != nil {
-		t.Errorf("before the first look: %+v", snap.VFs)
+		t.Errorf("before the first read: %+v", snap.VFs)
 	}
 	snap := p.look(t)
 	want := []model.VF{
@@ -134,7 +134,7 @@ func TestVFs(t *testing.T) {
 	p.now = p.now.Add(functionsEvery - 1)
 	for range 3 {
 		if d := cmp.Diff(want, mustRead(t, p.Source).VFs); d != "" {
-			t.Errorf("without another look (-want +got):\n%s", d)
+			t.Errorf("without another read (-want +got):\n%s", d)
 		}
 	}
 	settleFunctions(t, p.Source)
@@ -142,12 +142,12 @@ func TestVFs(t *testing.T) {
 		t.Error("asked before it was due")
 	}
 	if p.look(t); p.asked.Load() != asked+1 {
-		t.Errorf("%d requests for one look", p.asked.Load()-asked)
+		t.Errorf("%d requests for one read", p.asked.Load()-asked)
 	}
-	// Zeroes of all: they were counted before, and so they are.
+	// All are zero after they were counted: they are still counted.
 	p.answers["ib0"] = newLink("", 3, vfInfo(0, [4]uint64{}), vfInfo(1, [4]uint64{}), vfInfo(2, [4]uint64{}))
 	if v := p.look(t).VFs; !v[1].Counted || v[1].ReceiveBytes != 0 || v[1].Look != 4 || v[0].Look != 0 {
-		t.Errorf("zeroes after figures: %+v", v[1])
+		t.Errorf("zeroes after other values: %+v", v[1])
 	}
 	// Without VFs nothing is asked, and there are none.
 	p.put("devices/pci0000:15/0000:18:00.0/sriov_numvfs", "0\n")
@@ -157,8 +157,8 @@ func TestVFs(t *testing.T) {
 	}
 }
 
-// TestVFsInSight are not asked for: they have counters of their own.
-func TestVFsInSight(t *testing.T) {
+// TestShownVFs: VFs that the namespace shows are not requested, as they have port counters.
+func TestShownVFs(t *testing.T) {
 	p := newPF(t, []string{"ib0"}, "mlx5_1", "mlx5_2")
 	for _, n := range []string{"mlx5_1", "mlx5_2"} {
 		p.put("class/infiniband/"+n+"/ports/1/counters/port_xmit_data", "5\n")
@@ -176,7 +176,7 @@ func TestVFsInSight(t *testing.T) {
 	if v := p.look(t).VFs; len(v) != 2 || v[0].Counted || !v[1].Counted || p.asked.Load() == 0 {
 		t.Errorf("%+v, asked %d times", v, p.asked.Load())
 	}
-	// It comes back: what its port counts is not told twice, not even until the next look.
+	// It comes back: the traffic that its port counts is not reported twice, not even before the next read.
 	settleFunctions(t, p.Source)
 	p.link("class/infiniband/mlx5_2", link)
 	snap := mustRead(t, p.Source)
@@ -185,7 +185,7 @@ func TestVFsInSight(t *testing.T) {
 	}
 }
 
-// TestUncountedVFs: what the kernel tells of a driver that does not count.
+// TestUncountedVFs: the kernel reports zeroes for a driver that does not count.
 func TestUncountedVFs(t *testing.T) {
 	p := newPF(t, []string{"ens1"}, "", "")
 	p.answers["ens1"] = newLink("", 2, vfInfo(0, [4]uint64{}, 1, 2), vfInfo(1, [4]uint64{}))
@@ -194,8 +194,8 @@ func TestUncountedVFs(t *testing.T) {
 	}
 }
 
-// TestWrongInterfaces: one of another function, a representor, and one that is not
-// in this network namespace, as it is when sysfs is another's, tell nothing.
+// TestWrongInterfaces: an interface of another function, a representor, and one that is
+// not in this network namespace (sysfs is of another) are not used.
 func TestWrongInterfaces(t *testing.T) {
 	figures := vfInfo(0, [4]uint64{1, 1, 1, 1})
 	for name, answer := range map[string][]byte{
@@ -218,7 +218,7 @@ func TestWrongInterfaces(t *testing.T) {
 	}
 }
 
-// TestBadVFs: what fails is said, costs no other fact, and is left alone for a while.
+// TestBadVFs: a failure is reported, affects no other fact, and pauses the requests.
 func TestBadVFs(t *testing.T) {
 	p := newPF(t, []string{"ib0"}, "")
 	p.answers["ib0"] = failure(unix.EPERM)
@@ -247,8 +247,8 @@ func TestBadVFs(t *testing.T) {
 	close(block)
 }
 
-// TestManyVFs: their list is longer than the length of an attribute can tell. The
-// kernel writes all of them, and 16 bits of the length.
+// TestManyVFs: their list is longer than the 16 bits of an attribute's length. The kernel
+// writes all of them, and the lower 16 bits of the length.
 func TestManyVFs(t *testing.T) {
 	const n = 520
 	var vfs []byte
@@ -274,13 +274,13 @@ func TestManyVFs(t *testing.T) {
 		}
 	}
 	if counted == 0 || counted == n || states(snap) != "mlx5_0=ok sriov=failed" ||
-		!strings.Contains(snap.DeviceStates[1].Reason, fmt.Sprintf("ib0 tells of %d of %d", counted, n)) {
+		!strings.Contains(snap.DeviceStates[1].Reason, fmt.Sprintf("ib0 reports %d of %d", counted, n)) {
 		t.Errorf("%d counted: %+v", counted, snap.DeviceStates[1:])
 	}
 }
 
-// TestRecordedVFs: what a real kernel (6.1) wrote of the driver in testdata/vfs.c, which
-// names a GUID and figures for each of three functions; see TestGuest.
+// TestRecordedVFs parses the reply of a real kernel (6.1) with the driver in
+// testdata/vfs.c, which has a GUID and counters for each of three functions; see TestGuest.
 func TestRecordedVFs(t *testing.T) {
 	b, err := os.ReadFile("testdata/6.1/getlink_vf.bin")
 	if err != nil {
@@ -292,7 +292,6 @@ func TestRecordedVFs(t *testing.T) {
 		t.Fatal(done, err)
 	}
 	checkRecorded(t, l)
-	// Of the request nothing is left to chance, either.
 	r := linkRequest("vfs0", 1)
 	if !bytes.Contains(r, []byte("vfs0\x00")) || len(r)%4 != 0 || int(native.Uint32(r)) != len(r) {
 		t.Errorf("request %x", r)
@@ -301,10 +300,10 @@ func TestRecordedVFs(t *testing.T) {
 
 func checkRecorded(t *testing.T, l link) {
 	t.Helper()
-	want := link{parent: "vfs", count: 3, told: true}
+	want := link{parent: "vfs", count: 3, listed: true}
 	for i := range uint64(3) {
 		want.vfs = append(want.vfs, functionOf{
-			told: true, nodeGUID: guidText(0xa088c20300000100 + i), portGUID: guidText(0xa088c20300000200 + i),
+			listed: true, nodeGUID: guidText(0xa088c20300000100 + i), portGUID: guidText(0xa088c20300000200 + i),
 			rxPackets: 10 + i, txPackets: 20 + i, rxBytes: 1<<40 + i, txBytes: 1<<41 + i,
 		})
 	}

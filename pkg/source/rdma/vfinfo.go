@@ -15,14 +15,14 @@ import (
 type link struct {
 	parent string       // IFLA_PARENT_DEV_NAME, the PCI function; empty before 5.14
 	count  int          // IFLA_NUM_VF, 0 without
-	told   bool         // the reply has an IFLA_VFINFO_LIST
+	listed bool         // the reply has an IFLA_VFINFO_LIST
 	vfs    []functionOf // by number; the kernel omits those that the driver cannot report
 }
 
 // functionOf is one IFLA_VF_INFO.
 type functionOf struct {
-	told               bool   // the list has this function
-	nodeGUID, portGUID string // empty without, and before an administrator sets one
+	listed             bool   // the list has this function
+	nodeGUID, portGUID string // empty if missing, and before an administrator sets one
 	// In bytes and packets, as the function sees it. The kernel reports zeroes where the
 	// driver does not count.
 	rxBytes, txBytes, rxPackets, txPackets uint64
@@ -54,10 +54,10 @@ func parseLink(payload []byte) (link, error) {
 	a := attrs{rest: payload[unix.SizeofIfInfomsg:]}
 	for a.next() {
 		switch {
-		case a.typ == unix.IFLA_NUM_VF && !l.told:
+		case a.typ == unix.IFLA_NUM_VF && !l.listed:
 			l.count = int(min(a.u32(), maxFunctions))
-		case a.typ == unix.IFLA_VFINFO_LIST && !l.told: // comes after IFLA_NUM_VF
-			l.told, l.vfs = true, make([]functionOf, l.count)
+		case a.typ == unix.IFLA_VFINFO_LIST && !l.listed: // comes after IFLA_NUM_VF
+			l.listed, l.vfs = true, make([]functionOf, l.count)
 			if err := walk(a.data, unix.IFLA_VF_INFO, l.function); err != nil {
 				return l, err
 			}
@@ -65,7 +65,7 @@ func parseLink(payload []byte) (link, error) {
 			l.parent = string(a.text())
 		}
 	}
-	if a.err == nil && l.told && len(payload) > math.MaxUint16 && l.known() < l.count {
+	if a.err == nil && l.listed && len(payload) > math.MaxUint16 && l.known() < l.count {
 		return l, errTruncated // and the cut was between two of them
 	}
 	return l, a.err
@@ -74,7 +74,7 @@ func parseLink(payload []byte) (link, error) {
 // known counts the functions in the list.
 func (l *link) known() (n int) {
 	for _, f := range l.vfs {
-		if f.told {
+		if f.listed {
 			n++
 		}
 	}
@@ -105,7 +105,7 @@ func (l *link) function(b []byte) error {
 		}
 	}
 	if a.err == nil && number >= 0 && number < len(l.vfs) {
-		f.told = true
+		f.listed = true
 		l.vfs[number] = f
 	}
 	return a.err

@@ -43,11 +43,11 @@ func (s *Source) askInterfaces(r *reader, h *model.HCA, n int, before string, de
 		switch {
 		case errors.Is(err, unix.ENODEV): // renamed, or not in this network namespace
 			continue
-		case err != nil && !l.told:
+		case err != nil && !l.listed:
 			return link{}, "", fmt.Errorf("%s: %w", name, err)
-		case l.told && l.count == n && (l.parent == "" || l.parent == h.PCIAddress):
+		case l.listed && l.count == n && (l.parent == "" || l.parent == h.PCIAddress):
 			if err != nil {
-				err = fmt.Errorf("%s tells of %d of %d: %w", name, l.known(), n, err)
+				err = fmt.Errorf("%s reports %d of %d: %w", name, l.known(), n, err)
 			}
 			return l, name, err
 		}
