@@ -74,6 +74,7 @@ lint: $(LINT) need-clang-format need-git
 	@$(LINT) run --build-tags vm,image ./...
 	@clang-format --dry-run -Werror bpf/*.[ch] pkg/source/nvidia/*.[ch] tests/nvml/fake/*.[ch]
 	@go mod tidy -diff
+	@go run ./tests/words
 	@missing=$$($(SOURCES) | xargs grep -L 'SPDX-License-Identifier: .*Apache-2.0' || true); \
 		[ -z "$$missing" ] || { echo "no SPDX-License-Identifier in:"; echo "$$missing"; exit 1; }
 
