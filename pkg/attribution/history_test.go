@@ -200,7 +200,7 @@ func histogramOf(n uint64) model.Histogram {
 func (h *history) names(s *model.Snapshot) {
 	s.Cgroups, s.Containers, s.Pods = []model.Cgroup{}, []model.Container{}, []model.Pod{}
 	for _, c := range h.cgroups {
-		if fact, known := c.fact(); known && !(c.forgotten && c.lingers < 0) {
+		if fact, known := c.fact(); known && (!c.forgotten || c.lingers >= 0) {
 			s.Cgroups = append(s.Cgroups, fact)
 		}
 	}

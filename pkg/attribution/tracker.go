@@ -23,6 +23,7 @@ type Tracker[K comparable, V any, P model.Cumulative[V]] struct {
 	answer   uint64 // number of the last answer
 	answered bool
 	order    []*trackedRow[V] // rows of the answer, in its order
+	grown    V                // by the row in progress; a local variable would be allocated for each row
 }
 
 type rowKey[K comparable] struct {
@@ -78,10 +79,10 @@ func (t *Tracker[K, V, P]) Credit(series []model.Series[K, V], owners *identity.
 		if s.Cgroup != of {
 			owner, of = owners.Of(s.Cgroup), s.Cgroup
 		}
-		grown := P(&s.Value).Since(&r.last)
+		t.grown = P(&s.Value).Since(&r.last)
 		r.last = s.Value
 		a := t.account(owner, s.Key)
-		P(&a.value).Add(&grown)
+		P(&a.value).Add(&t.grown)
 		if s.Resting {
 			a.resting = t.answer
 		}

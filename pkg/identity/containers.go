@@ -8,8 +8,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Containers joins the containers that several sources list under the same id. Of two
-// values for one field the first is kept; the order is that of the first mention.
+// Containers merges the containers that several sources list under the same id. Of two values
+// for one field it keeps the first. The order is that of the first occurrence.
 func Containers(facts []model.Container) []model.Container {
 	if facts == nil {
 		return nil
@@ -35,8 +35,8 @@ func joinContainers(a model.Container, b *model.Container) model.Container {
 			*dst = src
 		}
 	}
-	// A pod's name and that of its container come together, or a runtime that does not
-	// know pods would name the container after its id.
+	// The pod name and the container name come from one source, as a runtime without pods
+	// would name the container after its id.
 	if a.Pod == "" && b.Pod != "" {
 		a.Namespace, a.Pod, a.Name, a.Sandbox = b.Namespace, b.Pod, b.Name, b.Sandbox
 	}
@@ -77,7 +77,7 @@ func joinContainers(a model.Container, b *model.Container) model.Container {
 	return a
 }
 
-// union returns both sets of labels; of two values for one label the second set's.
+// union returns both sets of labels. The second set wins for a label in both.
 func union(a, b map[string]string) map[string]string {
 	if len(a) == 0 {
 		return b

@@ -4,7 +4,8 @@ package identity
 
 import "github.com/accelscope/accelscope/pkg/model"
 
-// maxMissedRefreshes is for how many refreshes an owner is kept without a known cgroup.
+// maxMissedRefreshes is the number of refreshes for which an owner without a known cgroup is
+// kept.
 const maxMissedRefreshes = 10
 
 // Forget drops cgroups.
@@ -19,9 +20,9 @@ func (t *Table) Forget(ids []model.CgroupID) {
 	}
 }
 
-// Expire returns the owners that are absent for more than maxMissedRefreshes refreshes: they
-// have no known cgroup, no assigned device, and are no pod with such an owner. Their labels
-// stay while a refresh lists them. Expire is called once at the end of each refresh.
+// Expire returns the owners that were absent for more than maxMissedRefreshes refreshes: they
+// have no known cgroup, no assigned device, and are not the pod of a present owner. Their
+// labels stay while a refresh lists them. Expire is called once at the end of each refresh.
 func (t *Table) Expire(assigned []OwnerID) []OwnerID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -29,7 +30,7 @@ func (t *Table) Expire(assigned []OwnerID) []OwnerID {
 	for _, id := range assigned {
 		present[id] = true
 	}
-	pods := map[Owner]bool{} // of owners that are present
+	pods := map[Owner]bool{} // of present owners
 	for id, o := range t.owners {
 		if o != nil && (present[id] || o.cgroups > 0) {
 			present[id] = true

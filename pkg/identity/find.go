@@ -12,7 +12,7 @@ func (t *Table) Of(id model.CgroupID) OwnerID {
 	return Unattributed
 }
 
-// Path returns the path of the workload's own cgroup, empty for a cgroup without a name.
+// Path returns the path of the cgroup of the workload, or "" for an unresolved cgroup.
 func (t *Table) Path(id model.CgroupID) model.CgroupPath {
 	if c := t.cgroups[id]; c != nil {
 		return c.Path
@@ -20,8 +20,8 @@ func (t *Table) Path(id model.CgroupID) model.CgroupPath {
 	return ""
 }
 
-// PodOf returns the owner of the pod that a cgroup belongs to, and that of the cgroup
-// itself if it is in no pod.
+// PodOf returns the owner of the pod of a cgroup, or the owner of the cgroup if it is in no
+// pod.
 func (t *Table) PodOf(id model.CgroupID) OwnerID {
 	c := t.cgroups[id]
 	if c == nil || c.Pod == "" && c.PodUID == "" {
@@ -42,7 +42,7 @@ func (t *Table) OfPod(namespace, pod, uid string) OwnerID {
 	return t.find(&name{Owner: podOwner(namespace, pod), PodUID: uid})
 }
 
-// OfNames returns the owner of a container that is known by its names alone.
+// OfNames returns the owner of a container from its names only.
 func (t *Table) OfNames(namespace, pod, container string) OwnerID {
 	o := podOwner(namespace, pod)
 	o.Container = valid(container)
@@ -67,7 +67,7 @@ func (t *Table) Owner(id OwnerID) *Owner {
 	return &Owner{}
 }
 
-// Info returns what is known of an owner in addition to its labels.
+// Info returns the info of an owner: data in addition to its labels.
 func (t *Table) Info(id OwnerID) *Info {
 	if int(id) < len(t.owners) && t.owners[id] != nil {
 		return &t.owners[id].info
@@ -75,7 +75,7 @@ func (t *Table) Info(id OwnerID) *Info {
 	return &Info{}
 }
 
-// HasCgroup reports whether a cgroup that is not forgotten belongs to the owner.
+// HasCgroup reports whether the owner has a known cgroup.
 func (t *Table) HasCgroup(id OwnerID) bool {
 	return int(id) < len(t.owners) && t.owners[id] != nil && t.owners[id].cgroups > 0
 }
@@ -103,9 +103,9 @@ func (t *Table) OwnerOf(id model.CgroupID) Owner {
 	return Owner{}
 }
 
-// Label adds the labels of the containers and pods of s to the infos of their owners: a
-// container has those of its pod, too, and a pod those of its sandbox. It is called once
-// the owners of the refresh are known.
+// Label adds the labels of the containers and pods of s to the infos of their owners. A
+// container also gets the labels of its pod, and a pod those of its sandbox. Label is called
+// when the owners of the refresh are known.
 func (t *Table) Label(s *model.Snapshot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

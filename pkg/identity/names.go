@@ -8,7 +8,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// names finds the containers and pods of a refresh by what cgroup paths show.
+// names finds the containers and pods of a refresh by the ids and paths of cgroups.
 type names struct {
 	byID     map[string]*model.Container
 	byCgroup map[string]*model.Container
@@ -24,7 +24,7 @@ func newNames(s *model.Snapshot) *names {
 	for i := range s.Containers {
 		c := &s.Containers[i]
 		n.byID[c.ID] = c
-		if c.Cgroup != "" && n.byCgroup[c.Cgroup] == nil { // exited ones are listed last
+		if c.Cgroup != "" && n.byCgroup[c.Cgroup] == nil { // exited containers are listed last
 			n.byCgroup[c.Cgroup] = c
 		}
 		if p := n.pods[c.PodUID]; p == nil && c.PodUID != "" && c.Pod != "" {
@@ -34,7 +34,7 @@ func newNames(s *model.Snapshot) *names {
 	return n
 }
 
-// podsByUID finds pods by either UID.
+// podsByUID indexes pods by both UIDs.
 func podsByUID(list []model.Pod) map[string]*model.Pod {
 	pods := make(map[string]*model.Pod, len(list))
 	for i := range list {
@@ -62,15 +62,14 @@ func (n *names) refine(cgroup *model.Cgroup) (refined name, listed bool) {
 	if id == "" {
 		return e, true
 	}
-	// Of a container that is not listed yet.
+	// The container is not listed yet.
 	e.ContainerID = id
 	e.Workload += "/" + id[:min(shortID, len(id))]
 	return e, false
 }
 
-// container finds the container of a cgroup by its id, or by the path of the cgroup or of
-// one above it: a path can belong to a container without its id only if it shows nothing
-// else.
+// container finds the container of a cgroup by its id, or by the path of the cgroup or of a
+// parent. A path is used only if it contains no other identity.
 func (n *names) container(c *model.Cgroup) *model.Container {
 	if c.Claimed {
 		return nil
@@ -89,8 +88,8 @@ func (n *names) container(c *model.Cgroup) *model.Container {
 	return nil
 }
 
-// holds reports whether the last name of a cgroup still holds, although no runtime lists
-// it any more: it is the same path, and the new name does not add the pod.
+// holds reports whether the last name of a cgroup still applies although no runtime lists it
+// any more: the path is the same, and the new name does not add the pod.
 func (last *name) holds(c *model.Cgroup, now *name) bool {
 	samePath := c.Path == last.Path && (valid(c.ContainerID) == last.ContainerID || c.ContainerID == "")
 	return samePath && (last.Pod != "" || now.Pod == "")

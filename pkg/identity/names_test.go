@@ -51,10 +51,10 @@ func TestName(t *testing.T) {
 		before     map[uint64]entity
 		want       entity
 	}{
-		"by id":             {entity: inPod, containers: []model.Container{worker}, want: named},
-		"not listed":        {entity: inPod, want: inPod},
-		"listed before":     {entity: inPod, before: map[uint64]entity{7: named}, want: named},
-		"the id came again": {entity: static, before: map[uint64]entity{7: named}, want: static},
+		"by id":            {entity: inPod, containers: []model.Container{worker}, want: named},
+		"not listed":       {entity: inPod, want: inPod},
+		"listed before":    {entity: inPod, before: map[uint64]entity{7: named}, want: named},
+		"the id is reused": {entity: static, before: map[uint64]entity{7: named}, want: static},
 		"a sandbox": {
 			entity:     inPod,
 			containers: []model.Container{{ID: id, Sandbox: true, Name: "POD", Namespace: "ml", Pod: "train-0", PodUID: "u1"}},
@@ -63,7 +63,7 @@ func TestName(t *testing.T) {
 				Cgroup: inPod.Cgroup,
 			},
 		},
-		"its pod alone": {
+		"only its pod": {
 			entity: inPod, pods: []model.Pod{{UID: "u1", Namespace: "ml", Name: "train-0"}},
 			want: entity{
 				Workload: "ml/train-0/0123456789ab", Namespace: "ml", Pod: "train-0", ContainerID: id, PodUID: "u1",
@@ -76,12 +76,12 @@ func TestName(t *testing.T) {
 				Workload: "kube-system/etcd", Namespace: "kube-system", Pod: "etcd", PodUID: "hash", Cgroup: "/kubepods/podhash",
 			},
 		},
-		"a job whose user is learned late": {
+		"a job with a user found later": {
 			entity: entity{Workload: "slurm:7", User: "ada", Runtime: "slurm", Cgroup: "/slurm/job_7"},
 			before: map[uint64]entity{7: {Workload: "slurm:7", Runtime: "slurm", Cgroup: "/slurm/job_7"}},
 			want:   entity{Workload: "slurm:7", User: "ada", Runtime: "slurm", Cgroup: "/slurm/job_7"},
 		},
-		"a job that is over": {
+		"an ended job": {
 			entity: entity{Workload: "slurm:7", Runtime: "slurm", Cgroup: "/slurm/job_7"},
 			before: map[uint64]entity{7: {Workload: "slurm:7", User: "ada", Runtime: "slurm", Cgroup: "/slurm/job_7"}},
 			want:   entity{Workload: "slurm:7", User: "ada", Runtime: "slurm", Cgroup: "/slurm/job_7"},
@@ -100,7 +100,7 @@ func TestName(t *testing.T) {
 				Workload: "containerd:web", ContainerID: "web", Runtime: "containerd", Cgroup: "/default/web/child",
 			},
 		},
-		"a child whose container is forgotten": {
+		"a child of a forgotten container": {
 			entity: free,
 			before: map[uint64]entity{
 				7: {Workload: "containerd:web", ContainerID: "web", Runtime: "containerd", Cgroup: "/default/web/child"},
@@ -109,7 +109,7 @@ func TestName(t *testing.T) {
 				Workload: "containerd:web", ContainerID: "web", Runtime: "containerd", Cgroup: "/default/web/child",
 			},
 		},
-		"a sandbox whose pod is known late": {
+		"a sandbox with a pod listed later": {
 			entity: inPod, pods: []model.Pod{{UID: "u1", Namespace: "ml", Name: "train-0"}},
 			before: map[uint64]entity{7: inPod},
 			want: entity{
@@ -122,7 +122,7 @@ func TestName(t *testing.T) {
 			containers: []model.Container{worker},
 			want:       entity{Workload: "podman:0123456789ab", ContainerID: id, Runtime: "podman", Cgroup: "/u/x", Claimed: true},
 		},
-		"by a cgroup that is used again": {
+		"by a reused cgroup path": {
 			entity: free,
 			containers: []model.Container{
 				{ID: "web", Runtime: "containerd", Name: "web", Cgroup: "/default/web"},
@@ -190,6 +190,6 @@ func TestContainers(t *testing.T) {
 		t.Error(d)
 	}
 	if Containers(nil) != nil {
-		t.Error("there are containers, and none was listed")
+		t.Error("want nil without a list of containers")
 	}
 }

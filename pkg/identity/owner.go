@@ -8,9 +8,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Owner is the identity labels of a workload. The cgroups of one workload (the steps of a
-// job, child cgroups) have the same Owner. The zero Owner is that of everything
-// unattributed. All strings are valid UTF-8.
+// Owner holds the identity labels of a workload. The cgroups of one workload (the steps of a
+// job, child cgroups) have the same Owner. The zero Owner is that of everything unattributed.
+// All strings are valid UTF-8.
 type Owner struct {
 	Workload    string // the readable key, never empty for an owner
 	Namespace   string
@@ -19,28 +19,29 @@ type Owner struct {
 	ContainerID string
 }
 
-// OwnerID is the number of an owner in a Table while the owner lives. A new name of the
-// same container, pod or unit keeps it.
+// OwnerID is the number of an owner in a Table as long as the owner exists. A new name of the
+// same container, pod or unit does not change it.
 type OwnerID int32
 
 // Unattributed is the number of the zero Owner.
 const Unattributed OwnerID = 0
 
-// Info is what accelscope_workload_info shows of an owner in addition to its labels.
+// Info holds the data that accelscope_workload_info shows in addition to the labels of an
+// owner.
 type Info struct {
 	PodUID  string
 	Runtime string
 	Image   string
 	User    string
 	Labels  map[string]string // of its containers and its pod
-	// Cgroup is the deepest cgroup path that holds all cgroups of the owner.
+	// Cgroup is the deepest path that contains all cgroups of the owner.
 	Cgroup model.CgroupPath
 }
 
 // WorkloadOf returns the label workload of a container: ns/pod/container, docker:NAME.
 func WorkloadOf(c *model.Container) string { return ofContainer(c, name{}).Workload }
 
-// name is what is known of a cgroup or a container: its labels and its info.
+// name holds the labels and the info of a cgroup or a container.
 type name struct {
 	Owner
 	PodUID, Runtime, Image, User string
@@ -48,7 +49,7 @@ type name struct {
 	Claimed                      bool // see model.Cgroup
 }
 
-// ofCgroup returns the name that the path of a cgroup shows.
+// ofCgroup returns the name derived from the path of a cgroup.
 func ofCgroup(c *model.Cgroup) name {
 	return name{
 		Owner:  Owner{Workload: valid(c.Workload), ContainerID: valid(c.ContainerID)},
@@ -56,8 +57,8 @@ func ofCgroup(c *model.Cgroup) name {
 	}
 }
 
-// ofContainer returns the name of a container. The labels come from the container alone,
-// so that they are the same for each of its cgroups; n has the rest.
+// ofContainer returns the name of a container. Its labels come only from the container, so that
+// they are the same for each of its cgroups; n provides the other fields.
 func ofContainer(c *model.Container, n name) name {
 	id := valid(c.ID)
 	n.Owner = Owner{ContainerID: id}
@@ -86,7 +87,7 @@ func ofContainer(c *model.Container, n name) name {
 	return n
 }
 
-// shortID is how much of a container id is in the label workload of a container without a
+// shortID is the length of the container id in the label workload of a container without a
 // name.
 const shortID = 12
 
@@ -96,7 +97,7 @@ func podOwner(namespace, pod string) Owner {
 	return Owner{Workload: namespace + "/" + pod, Namespace: namespace, Pod: pod}
 }
 
-// pod returns the name of the pod that n belongs to, or n itself without a pod.
+// pod returns the name of the pod of n, or n itself without a pod.
 func (n *name) pod() name {
 	p := name{PodUID: n.PodUID, Runtime: n.Runtime}
 	switch {
@@ -110,7 +111,7 @@ func (n *name) pod() name {
 	return p
 }
 
-// add adds what another cgroup or container of the same owner shows. The result does not
+// add merges the data of another cgroup or container of the same owner. The result does not
 // depend on the order.
 func (i *Info) add(n *name) {
 	i.PodUID = max(i.PodUID, n.PodUID)
@@ -124,11 +125,11 @@ func (i *Info) add(n *name) {
 	}
 }
 
-// valid makes a name valid UTF-8. Names come from containers: two that become the same
-// are one owner.
+// valid makes a name valid UTF-8. Names come from containers: two that become equal are one
+// owner.
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// CommonPath returns the deepest directory that holds both paths.
+// CommonPath returns the deepest directory that contains both paths.
 func CommonPath(a, b model.CgroupPath) model.CgroupPath {
 	for !Within(b, a) {
 		a = a[:max(strings.LastIndexByte(string(a), '/'), 0)]

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity names the owners of cgroups and containers and gives each a number that
-// stays while the owner lives.
+// Package identity finds the owners of cgroups and containers and gives each a number that
+// stays as long as the owner exists.
 //
-// The path of a cgroup shows an id or a unit; runtimes and the kubelet add names, often
-// later. Both are facts of a refresh: the package is pure, without a clock and without I/O.
+// The path of a cgroup contains an id or a unit. Runtimes and the kubelet add names, often
+// later. Both are facts of a refresh: the package has no clock and no I/O.
 package identity
 
 import (
@@ -14,14 +14,14 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A Table has the owners of all cgroups that are not forgotten. One goroutine calls its
-// methods; only Workload and OwnerOf may be called at any time. The zero Table is ready.
+// Table holds the owners of all known cgroups. Its methods are called by one goroutine; only
+// Workload and OwnerOf may be called concurrently. The zero Table is ready.
 //
-// An owner is recognized by its anchors: the id of its container, else the UID of its pod.
-// A new name with the same anchor changes the labels and not the number. Owners with equal
-// labels are one owner. A container id that a user could have claimed (model.Cgroup.Claimed)
-// is no anchor, and an owner to which a claimed cgroup ever belonged has none: a claimed
-// cgroup never follows the name of another one.
+// An owner is recognized by its anchors: the id of its container, else the UID of its pod. A
+// new name with the same anchor changes the labels and not the number. Owners with equal labels
+// are one owner. A container id that a user could have claimed (model.Cgroup.Claimed) is not an
+// anchor, and an owner that ever had a claimed cgroup has none: a claimed cgroup never follows
+// the name of another one.
 type Table struct {
 	mu       sync.RWMutex // against Workload and OwnerOf
 	cgroups  map[model.CgroupID]*cgroup
@@ -35,23 +35,23 @@ type Table struct {
 	left     []Merge // owners that cgroups left in this round; To is Unattributed if for several
 }
 
-// A Merge says that everything of one owner belongs to another one from now on.
+// Merge states that everything of the owner From belongs to the owner To from now on.
 type Merge struct{ From, To OwnerID }
 
 type cgroup struct {
 	name
 	owner OwnerID
-	seen  uint64 // the round that named it last
+	seen  uint64 // the last round with its name
 }
 
 type owner struct {
 	labels  Owner
 	info    Info
 	anchors []anchor
-	claimed bool // a claimed cgroup belongs to it, or did
-	cgroups int  // that belong to it
+	claimed bool // it has or had a claimed cgroup
+	cgroups int  // number of its cgroups
 	seen    uint64
-	missed  int // calls of Expire in a row in which it was absent
+	missed  int // consecutive calls of Expire while absent
 	expired bool
 }
 
@@ -68,10 +68,10 @@ func (n *name) anchor() anchor {
 	return anchor{pod: n.PodUID}
 }
 
-// Resolve names the cgroups of s (Cgroups, Containers, Pods). ids are the cgroups that occur
-// in s: those without a name keep the last one. Resolve returns the owners that became part
-// of others: two whose labels became equal, and an owner without an anchor whose cgroups
-// all belong to another one now.
+// Resolve assigns the cgroups of s to owners (Cgroups, Containers, Pods). ids are the cgroups
+// that occur in s: those without a name keep the last one. Resolve returns the owners that
+// became part of others: two with equal labels, and an owner without an anchor if all its
+// cgroups now belong to another owner.
 func (t *Table) Resolve(s *model.Snapshot, ids []model.CgroupID) []Merge {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,8 +119,8 @@ func (t *Table) init() {
 	}
 }
 
-// resolve names one cgroup. Its last name holds until a runtime lists it under another one,
-// or its pod becomes known.
+// resolve assigns one cgroup to an owner. Its last name applies until a runtime lists it under
+// another one, or its pod becomes known.
 func (t *Table) resolve(names *names, fact *model.Cgroup) {
 	now, listed := names.refine(fact)
 	if now.Workload == "" {
@@ -151,8 +151,8 @@ func (t *Table) resolve(names *names, fact *model.Cgroup) {
 	t.see(owner, &now)
 }
 
-// place returns the owner of a name, which it adds if there is none. A name that is listed
-// gives the owner its labels.
+// place returns the owner of a name and adds one if there is none. A listed name sets the
+// labels of the owner.
 func (t *Table) place(n *name, listed bool) OwnerID {
 	if n.Workload == "" {
 		return Unattributed
@@ -208,7 +208,7 @@ func (t *Table) dropAnchors(id OwnerID) {
 	o.anchors = nil
 }
 
-// leave notes that a cgroup of one owner belongs to another one now.
+// leave records that a cgroup now belongs to another owner.
 func (t *Table) leave(from, to OwnerID) {
 	if from == Unattributed {
 		return
@@ -258,7 +258,7 @@ func (t *Table) remove(id OwnerID) {
 	t.freed = append(t.freed, id)
 }
 
-// see adds what a cgroup or container of this round shows of its owner.
+// see adds the data of a cgroup or container of this round to the info of its owner.
 func (t *Table) see(id OwnerID, n *name) {
 	if id == Unattributed {
 		return

@@ -21,10 +21,10 @@ func pathOf(id model.CgroupID, workload, container string) model.Cgroup {
 	return model.Cgroup{ID: id, Path: model.CgroupPath("/" + workload), Workload: workload, ContainerID: container}
 }
 
-// TestRenames: an owner keeps its number under a new name, if its anchor proves that it is
-// the same, or all its cgroups belong to the new one.
+// TestRenames: an owner keeps its number under a new name if its anchor is the same, or if all
+// its cgroups belong to the new name.
 func TestRenames(t *testing.T) {
-	t.Run("a container that is named late", func(t *testing.T) {
+	t.Run("container named later", func(t *testing.T) {
 		var table Table
 		table.Resolve(&model.Snapshot{Cgroups: []model.Cgroup{pathOf(1, "docker:c1", "c1"), pathOf(2, "docker:c1", "c1")}}, nil)
 		before := table.Of(1)
@@ -35,7 +35,7 @@ func TestRenames(t *testing.T) {
 			t.Errorf("%d %d, merges %v, %+v", table.Of(1), table.Of(2), merges, table.Owner(before))
 		}
 	})
-	t.Run("a pod that is named late", func(t *testing.T) {
+	t.Run("pod named later", func(t *testing.T) {
 		var table Table
 		fact := model.Cgroup{ID: 1, Path: "/pods/u1", Workload: "pod:u1", PodUID: "u1"}
 		table.Resolve(&model.Snapshot{Cgroups: []model.Cgroup{fact}}, nil)
@@ -45,7 +45,7 @@ func TestRenames(t *testing.T) {
 			t.Errorf("%d, before %d, %+v", table.Of(1), before, table.Owner(table.Of(1)))
 		}
 	})
-	t.Run("a container that is found by its path", func(t *testing.T) {
+	t.Run("container found by its path", func(t *testing.T) {
 		var table Table
 		facts := []model.Cgroup{{ID: 1, Path: "/web", Workload: "cgroup:/web"}, {ID: 2, Path: "/web/a", Workload: "cgroup:/web/a"}}
 		table.Resolve(&model.Snapshot{Cgroups: facts}, nil)
@@ -70,7 +70,7 @@ func TestRenames(t *testing.T) {
 			t.Errorf("%v after the last one", m)
 		}
 	})
-	t.Run("two that get one name", func(t *testing.T) {
+	t.Run("two owners with one name", func(t *testing.T) {
 		var table Table
 		pod := func(id model.CgroupID, uid string) model.Cgroup {
 			return model.Cgroup{ID: id, Path: model.CgroupPath("/" + uid), Workload: "pod:" + uid, PodUID: uid}
@@ -84,7 +84,7 @@ func TestRenames(t *testing.T) {
 			t.Errorf("%v, %d and %d", merges, table.Of(1), table.Of(2))
 		}
 	})
-	t.Run("a cgroup that claims a container", func(t *testing.T) {
+	t.Run("cgroup that claims a container", func(t *testing.T) {
 		var table Table
 		claim := pathOf(2, "podman:c1", "c1")
 		claim.Claimed = true
@@ -100,11 +100,11 @@ func TestRenames(t *testing.T) {
 			t.Errorf("%v", m)
 		}
 	})
-	t.Run("a cgroup without a name", func(t *testing.T) {
+	t.Run("cgroup without a name", func(t *testing.T) {
 		var table Table
 		table.Resolve(&model.Snapshot{}, nil)
 		if m := table.Resolve(&model.Snapshot{Cgroups: []model.Cgroup{pathOf(1, "unit:a", "")}}, nil); m != nil {
-			t.Errorf("%v: what was counted before stays unattributed", m)
+			t.Errorf("%v: counters from before the name must stay unattributed", m)
 		}
 	})
 }
@@ -142,7 +142,7 @@ func TestExpire(t *testing.T) {
 		t.Errorf("%v expired, want %v", e, []OwnerID{owner, pod})
 	}
 	if table.Owner(owner).Container != "main" {
-		t.Error("the labels are gone at once")
+		t.Error("the labels were removed at once")
 	}
 	if e := next(); e != nil || *table.Owner(owner) != (Owner{}) {
 		t.Errorf("%v, %+v", e, table.Owner(owner))
@@ -152,9 +152,9 @@ func TestExpire(t *testing.T) {
 	}
 }
 
-// TestTableProperties: whatever runtimes list, no two owners have equal labels, an anchor
-// belongs to one owner, a claimed cgroup never follows a name, an owner with a cgroup is
-// present, and the info is the one that a fresh table computes from the same facts.
+// TestTableProperties: for any lists of the runtimes, no two owners have equal labels, an
+// anchor belongs to one owner, a claimed cgroup never follows a name, an owner with a cgroup is
+// present, and the info equals that of a new table with the same facts.
 func TestTableProperties(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 11))
@@ -230,7 +230,7 @@ func checkTable(t *testing.T, table, fresh *Table, known map[model.CgroupID]mode
 	}
 	for id := range known {
 		cgroups[table.Of(id)]++
-		// Where the name of now is the name that a fresh table gives, so is the info.
+		// If a new table returns the same name, it returns the same info.
 		if got, want := table.OwnerOf(id), fresh.OwnerOf(id); got == want {
 			a, b := table.Info(table.Of(id)), fresh.Info(fresh.Of(id))
 			a.Labels, b.Labels = nil, nil
@@ -246,8 +246,8 @@ func checkTable(t *testing.T, table, fresh *Table, known map[model.CgroupID]mode
 	}
 }
 
-// sameMembers reports whether both tables give the same cgroups, under the same names, to the
-// owner of one. A name that is no longer listed holds in one of them alone.
+// sameMembers reports whether both tables assign the same cgroups with the same names to an
+// owner. A name that is no longer listed applies in only one of them.
 func sameMembers(a, b *Table, known map[model.CgroupID]model.Cgroup, id model.CgroupID) bool {
 	for other := range known {
 		member := a.Of(other) == a.Of(id)

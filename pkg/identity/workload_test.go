@@ -8,7 +8,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The key is the one that metrics have.
+// TestWorkloadOf: WorkloadOf returns the label of the metrics.
 func TestWorkloadOf(t *testing.T) {
 	for _, test := range []struct {
 		c    model.Container

@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"testing"
@@ -66,8 +67,20 @@ func big(ports, containers int) []engine.Registration {
 	return []engine.Registration{
 		{Source: &fake{name: "rdma", facts: s}},
 		{Source: &fake{name: "probe", facts: probe}},
-		{Source: names(entities)},
+		{Source: answering(entities)},
 	}
+}
+
+// answering names all entities, without any work.
+func answering(entities map[model.CgroupID]identitytest.Entity) *fakeNames {
+	n := names(nil)
+	s := *identitytest.Facts(entities)
+	for i := range s.Cgroups { // as paths show them: containers would be another measurement
+		s.Cgroups[i].Workload = entities[s.Cgroups[i].ID].Workload
+	}
+	s.Containers = nil
+	n.resolve = func(context.Context, []model.CgroupID) (model.Snapshot, error) { return s, nil }
+	return n
 }
 
 // withGPUs adds GPUs with all values that NVIDIA reports, and processes of the containers on

@@ -11,16 +11,16 @@ import (
 	"unicode/utf8"
 )
 
-// The longest label and path in bytes. Whoever creates cgroups chooses their
-// names, of up to 255 bytes each, with everything but '/', NUL and newline.
+// The maximum length of a label and a path in bytes. The creator of a cgroup chooses its name:
+// up to 255 bytes, any byte except '/', NUL and newline.
 const (
 	maxLabel = 253
 	maxPath  = 1024
 )
 
-// clean makes s fit for a label: bytes that are not printable UTF-8 are written
-// as \xNN, as systemd does, and what is too long ends in a hash of the whole,
-// so that two names never become one by cutting. boundedfile.Line drops such bytes.
+// clean makes s valid as a label. It writes bytes that are not printable UTF-8 as \xNN, as
+// systemd does. The end of a string that is too long is replaced by a hash of the whole, so
+// that two names stay different. boundedfile.Line drops such bytes.
 func clean(s string, limit int) string {
 	if len(s) <= limit && plain(s) {
 		return s

@@ -27,8 +27,8 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// trees are the real hierarchies of the machine that runs the tests: each test
-// of this file runs on all of them, and fails when there is none.
+// trees returns the real hierarchies of this machine. Each test of this file runs on all of
+// them and fails if there is none.
 func trees(t *testing.T, test func(t *testing.T, tree tree)) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make cgroups")
@@ -62,7 +62,7 @@ func trees(t *testing.T, test func(t *testing.T, tree tree)) {
 
 var nextTop atomic.Int64
 
-// A tree is a hierarchy and a cgroup of our own in it.
+// tree is a hierarchy with a cgroup of the test.
 type tree struct{ root, mount, top string }
 
 func (tr tree) dir(path string) string { return tr.mount + tr.top + path }
@@ -75,8 +75,8 @@ func (tr tree) mkdir(t *testing.T, path string) uint64 {
 	return tr.id(t, path)
 }
 
-// id asks another interface of the kernel than the source does: the file
-// handle that identifies the cgroup.
+// id returns the cgroup id from the file handle, another kernel interface than that of the
+// source.
 func (tr tree) id(t *testing.T, path string) uint64 {
 	t.Helper()
 	h, _, err := unix.NameToHandleAt(unix.AT_FDCWD, tr.dir(path), 0)
@@ -150,7 +150,7 @@ func end(cmd *exec.Cmd) {
 	_ = cmd.Wait()
 }
 
-// known looks into the table only: what the watch alone has found.
+// known reports whether the watch alone has found the id.
 func known(s *Source, id uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +178,7 @@ func resolve(t *testing.T, s *Source, ids []uint64) model.Snapshot {
 	return out
 }
 
-// byID returns the cgroups of a snapshot, each of which is listed once.
+// byID returns the cgroups of a snapshot and fails if one is listed twice.
 func byID(t testing.TB, snap *model.Snapshot) map[model.CgroupID]model.Cgroup {
 	t.Helper()
 	all := make(map[model.CgroupID]model.Cgroup, len(snap.Cgroups))
@@ -191,15 +191,14 @@ func byID(t testing.TB, snap *model.Snapshot) map[model.CgroupID]model.Cgroup {
 	return all
 }
 
-// A clock that is moved by hand.
+// clock is a manual clock.
 type clock struct{ ns atomic.Int64 }
 
 func (c *clock) now() time.Time          { return time.Unix(1e9, c.ns.Load()) }
 func (c *clock) advance(d time.Duration) { c.ns.Add(int64(d)) }
 
-// A cgroup is known without being asked for, from the root or from deep below
-// directories that are themselves new; its name is told after its death, then
-// expires, and then is forgotten.
+// TestLifeAndDeath: a cgroup is found without a lookup, below the root or below other new
+// directories. After its end its name is still returned, then expires, and then is dropped.
 func TestLifeAndDeath(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		var c clock
@@ -244,7 +243,7 @@ func TestLifeAndDeath(t *testing.T) {
 	})
 }
 
-// The living are never forgotten, whoever asks for it.
+// TestForgetAlive: Forget does not drop existing cgroups.
 func TestForgetAlive(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		s := tr.open(t, Options{})
@@ -257,8 +256,8 @@ func TestForgetAlive(t *testing.T) {
 	})
 }
 
-// A container that is made anew under the name of a dead one: both are told
-// apart, and forgetting the first does not forget the second.
+// TestPathReuse: a container created with the path of an ended one has its own id, and Forget
+// of the first keeps the second.
 func TestPathReuse(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		var c clock
@@ -300,9 +299,9 @@ func TestPathReuse(t *testing.T) {
 	})
 }
 
-// Short-lived containers, 20 at a time: every one is known by id afterwards.
-// They are made outside of this process, as containers are, and end as soon as
-// the watch has seen them: on a busy machine any fixed time is too short.
+// TestChurn: each of many short-lived containers, 20 at a time, is found. They are created
+// outside of this process, as containers are, and end when the watch has seen them: on a busy
+// machine any fixed time is too short.
 func TestChurn(t *testing.T) {
 	const total, together = 300, 20
 	const life = `mkdir "$0/$2" && echo $(stat -c %i "$0/$2") "$2"
@@ -361,8 +360,7 @@ until rmdir "$0/$2" 2>&-; do sleep 0.01; done`
 	})
 }
 
-// Processes and threads lead to their cgroup; the kernel's own view of a
-// process's cgroup is the ground truth: it is listed in cgroup.procs.
+// TestCgroupOf compares the cgroup of processes and threads with cgroup.procs.
 func TestCgroupOf(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		s := tr.open(t, Options{})
@@ -397,14 +395,14 @@ func TestCgroupOf(t *testing.T) {
 	})
 }
 
-// What the watch has not told is found by asking the kernel for the id.
+// TestByHandle: a cgroup missed by the watch is found by its file handle.
 func TestByHandle(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		s := tr.open(t, Options{})
 		id := tr.mkdir(t, "/a")
 		eventually(t, "known", func() bool { return known(s, id) })
 		s.mu.Lock()
-		s.table.bury(s.table.byID[id], s.now())
+		s.table.end(s.table.byID[id], s.now())
 		s.table.drop(id)
 		walks := s.walks
 		s.mu.Unlock()
@@ -423,7 +421,7 @@ func TestByHandle(t *testing.T) {
 	})
 }
 
-// More events than the kernel's queue holds: the tree is walked instead.
+// TestQueueOverflow: after an overflow of the event queue the tree is walked.
 func TestQueueOverflow(t *testing.T) {
 	limit, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	if err != nil {
@@ -432,7 +430,7 @@ func TestQueueOverflow(t *testing.T) {
 	n, _ := strconv.Atoi(strings.TrimSpace(string(limit)))
 	trees(t, func(t *testing.T, tr tree) {
 		s := tr.open(t, Options{})
-		s.mu.Lock() // the reader of events cannot go on
+		s.mu.Lock() // stops the reader of events
 		walks := s.walks
 		for i := range n/2 + 500 {
 			dir := tr.dir(fmt.Sprintf("/q%d", i))
@@ -443,7 +441,7 @@ func TestQueueOverflow(t *testing.T) {
 		}
 		late := tr.mkdir(t, "/late")
 		s.mu.Unlock()
-		eventually(t, "the one whose event was lost", func() bool { return known(s, late) })
+		eventually(t, "the cgroup of the lost event", func() bool { return known(s, late) })
 		eventually(t, "the walk after the overflow", func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -452,8 +450,8 @@ func TestQueueOverflow(t *testing.T) {
 	})
 }
 
-// The kernel does not end the watch of a cgroup that is removed; the source
-// has to, or a busy node runs out of them.
+// The kernel keeps the watch of a removed cgroup. The source must remove it, or a busy node
+// runs out of watches.
 func TestWatchesAreGivenBack(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		s := tr.open(t, Options{})
@@ -487,8 +485,8 @@ func TestWatchesAreGivenBack(t *testing.T) {
 	})
 }
 
-// A sensor in a cgroup namespace of its own sees its paths relative to that.
-// The test runs itself there; the tree is the same mount.
+// A sensor in its own cgroup namespace sees paths relative to it. The test runs itself there;
+// the tree is the same mount.
 func TestCgroupNamespace(t *testing.T) {
 	if target := os.Getenv("ACCELSCOPE_TEST_TARGET"); target != "" {
 		inNamespace(t, target)
@@ -517,7 +515,7 @@ func TestCgroupNamespace(t *testing.T) {
 	})
 }
 
-// mkLeaf makes a cgroup for processes beside those that have children.
+// mkLeaf creates a cgroup for processes next to cgroups with children.
 func (tr tree) mkLeaf(t *testing.T, path string) string {
 	tr.mkdir(t, path+"/leaf")
 	return path + "/leaf"

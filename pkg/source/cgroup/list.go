@@ -2,8 +2,8 @@
 
 package cgroup
 
-// Workloads returns the paths below the mount of the cgroups that containers and
-// Slurm jobs have now, by id: of each its own and not those below it.
+// Workloads returns, by id, the paths below the mount of the cgroups of current containers and
+// Slurm jobs. It lists only the own cgroup of each, not those below it.
 func (s *Source) Workloads() map[uint64]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

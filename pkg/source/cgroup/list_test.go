@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestWorkloads follows a fake tree: each container and job is listed once, by
-// its own cgroup and its inode, and nothing else is.
+// TestWorkloads: each container and job of a fake tree is listed once, with its own cgroup and
+// inode, and nothing else.
 func TestWorkloads(t *testing.T) {
 	id := strings.Repeat("0a", 32)
 	want := []string{
@@ -24,7 +24,7 @@ func TestWorkloads(t *testing.T) {
 		"/system.slice/slurmstepd.scope/job_8",
 	}
 	others := []string{
-		"/user.slice/user-1000.slice/docker-" + id + ".scope", // a user says so
+		"/user.slice/user-1000.slice/docker-" + id + ".scope", // created by a user
 		"/system.slice/sshd.service", "/lxc.payload.web", "/kubepods/burstable/pod1-2",
 		want[0] + "/docker/" + id, want[3] + "/step_0", want[4] + "/step_0/user/task_0",
 	}

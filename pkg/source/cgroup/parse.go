@@ -8,21 +8,21 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Parse says what runs in the cgroup at path, from the path alone: the pod and
-// container as containerd, CRI-O, Docker and Podman place them with either
-// cgroup driver, the Slurm job and step, the systemd unit, or else the path
-// itself. What lies below a workload's cgroup belongs to the workload.
+// Parse returns the workload of the cgroup at path, from the path alone: the pod and container
+// as placed by containerd, CRI-O, Docker and Podman with either cgroup driver, the Slurm job
+// and step, the systemd unit, or else the path itself. A cgroup below the cgroup of a workload
+// belongs to the workload.
 //
-// Whoever may create cgroups below its own (a container, a user's session)
-// must not take another's name. So the outermost pattern wins, and patterns of
-// the system's runtimes are not believed where an unprivileged user can make
-// them: below user.slice and below units other than the runtimes' own.
+// A process that may create cgroups below its own (in a container or a user session) must not
+// take the name of another workload. So the outermost pattern wins, and patterns of the system
+// runtimes are ignored where an unprivileged user can create them: below user.slice and below
+// units other than those of the runtimes.
 func Parse(path string) model.Cgroup {
 	e, _ := parse(path)
 	return e
 }
 
-// parse also returns the part of path that is the workload's own cgroup.
+// parse also returns the part of path that is the cgroup of the workload.
 func parse(path string) (model.Cgroup, string) {
 	p := parser{segs: strings.FieldsFunc(path, func(r rune) bool { return r == '/' }), slices: true}
 	e, n := p.run()
@@ -39,20 +39,20 @@ func parse(path string) (model.Cgroup, string) {
 	return e, top
 }
 
-// A parser goes from the root down; the fields are what it has passed.
+// parser walks a path from the root; its fields hold the state of the segments passed.
 type parser struct {
 	segs   []string
-	slices bool // systemd slices only, that is, systemd's own tree
-	user   bool // user.slice
+	slices bool // only systemd slices passed: the tree of systemd
+	user   bool // inside user.slice
 
-	unit    string // the unit, for a user's unit with its manager
+	unit    string // the unit; a user unit includes its manager
 	unitEnd int
-	manager bool // the unit is a user's systemd, whose units are next
-	runtime bool // the unit is a container runtime's or kubelet's service
+	manager bool // the unit is a user manager; its units follow
+	runtime bool // the unit is the service of a container runtime or the kubelet
 }
 
-// run returns the workload and how many segments are its own cgroup. The result
-// has no workload when no pattern fits.
+// run returns the workload and the number of segments of its cgroup. The result has no workload
+// if no pattern matches.
 func (p *parser) run() (model.Cgroup, int) {
 	for i, seg := range p.segs {
 		if e, n := p.container(i, seg); n > 0 {
@@ -66,7 +66,7 @@ func (p *parser) run() (model.Cgroup, int) {
 	return model.Cgroup{}, len(p.segs)
 }
 
-// pass notes what segment i tells of everything below it.
+// pass updates the state for the segments below segment i.
 func (p *parser) pass(i int, seg string) {
 	slice := strings.HasSuffix(seg, ".slice")
 	switch {
@@ -88,8 +88,8 @@ func (p *parser) pass(i int, seg string) {
 	p.slices = p.slices && slice
 }
 
-// container matches segment i and what follows against everything that holds
-// processes of somebody else than systemd.
+// container matches segment i and the following ones against the patterns of everything but
+// systemd units.
 func (p *parser) container(i int, seg string) (model.Cgroup, int) {
 	if runtime, id := scope(seg); runtime.Rootless && isID(id) {
 		return model.Cgroup{
@@ -125,9 +125,8 @@ func (p *parser) container(i int, seg string) (model.Cgroup, int) {
 	return model.Cgroup{}, 0
 }
 
-// pod matches the cgroup of a pod at the start of segs and returns the pod's
-// UID and how many segments led there. The kubelet's tree may have any parent
-// (--cgroup-root).
+// pod matches the cgroup of a pod at the start of segs. It returns the UID and the number of
+// segments. The kubelet tree may have any parent (--cgroup-root).
 func pod(segs []string) (uid string, n int) {
 	if uid, ok := podSlice(segs[0]); ok {
 		return uid, 1
@@ -163,8 +162,8 @@ func podSlice(seg string) (uid string, ok bool) {
 	return "", false
 }
 
-// podColon matches SLICE:PREFIX:ID, which runc makes of a systemd path when it
-// is told to use the cgroupfs driver.
+// podColon matches SLICE:PREFIX:ID, which runc creates from a systemd path with the cgroupfs
+// driver.
 func podColon(seg string) (uid, id, runtime string, ok bool) {
 	part := strings.Split(seg, ":")
 	if len(part) != 3 || part[2] == "" {
@@ -177,9 +176,9 @@ func podColon(seg string) (uid, id, runtime string, ok bool) {
 	return uid, part[2], r.Name, true
 }
 
-// podContainer returns the container of segs[n:], which lies below a pod's cgroup.
-// Only the runtime creates cgroups there, so any name is a container's, but
-// for the monitor processes, which are the pod's.
+// podContainer returns the container of segs[n:], below the cgroup of a pod. Only the runtime
+// creates cgroups there, so any name is a container, except for monitor processes, which belong
+// to the pod.
 func podContainer(uid string, segs []string, n int) (model.Cgroup, int) {
 	if n == len(segs) || strings.Contains(segs[n], "-conmon-") {
 		return model.Cgroup{Workload: "pod:" + uid, PodUID: uid}, n
@@ -199,8 +198,8 @@ func podEntity(uid, id, runtime string) model.Cgroup {
 	return model.Cgroup{Workload: "pod:" + uid + "/" + short, ContainerID: id, PodUID: uid, Runtime: runtime}
 }
 
-// slurm matches slurm[_NODE]/uid_N/job_N[/step_S] of cgroup v1 and, in
-// systemd's tree, [NODE_]slurmstepd.scope/job_N[/step_S] of v2.
+// slurm matches slurm[_NODE]/uid_N/job_N[/step_S] of cgroup v1 and, in the tree of systemd,
+// [NODE_]slurmstepd.scope/job_N[/step_S] of v2.
 func slurm(segs []string, slices bool) (model.Cgroup, int) {
 	n, user := 0, ""
 	switch {
@@ -233,7 +232,7 @@ func slurm(segs []string, slices bool) (model.Cgroup, int) {
 	return e, n + 1
 }
 
-// number returns the digits behind prefix, empty if there is anything else.
+// number returns the digits after prefix, or "" if other characters follow.
 func number(seg, prefix string) string {
 	digits, ok := strings.CutPrefix(seg, prefix)
 	if !ok || strings.Trim(digits, "0123456789") != "" {
@@ -242,7 +241,7 @@ func number(seg, prefix string) string {
 	return digits
 }
 
-// isID says whether s is the id of a container: 64 hexadecimal digits.
+// isID reports whether s is a container id: 64 hexadecimal digits.
 func isID(s string) bool {
 	return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == ""
 }
@@ -256,6 +255,6 @@ func isUnit(seg string) bool {
 	return false
 }
 
-// unescape undoes the underscore that systemd puts before a unit's name that
-// would be mistaken for a file of the cgroup.
+// unescape removes the underscore with which systemd prefixes unit names that look like cgroup
+// files.
 func unescape(unit string) string { return strings.TrimPrefix(unit, "_") }

@@ -18,7 +18,7 @@ const (
 	other = "aaaaaaaaaaaa6c5b4a392817060f5e4d3c2b1a0998877665544332211ffeedd0"
 	uid   = "5d9ef7a1-6a2c-4f0b-9d3e-1b2c3d4e5f60"
 	uidSD = "5d9ef7a1_6a2c_4f0b_9d3e_1b2c3d4e5f60"
-	// uidStatic is that of a pod from a manifest on the node's disk.
+	// uidStatic is the UID of a static pod.
 	uidStatic = "0123456789abcdef0123456789abcdef"
 )
 
@@ -39,7 +39,7 @@ func unit(name, path string) model.Cgroup {
 }
 
 func job(job, step, path string) model.Cgroup {
-	_, user, _ := strings.Cut(path, "/uid_") // in the path of cgroup v1 alone
+	_, user, _ := strings.Cut(path, "/uid_") // only in a path of cgroup v1
 	user, _, _ = strings.Cut(user, "/")
 	return model.Cgroup{Workload: "slurm:" + job, Runtime: "slurm", User: user, Step: step, Path: model.CgroupPath(path)}
 }
@@ -59,8 +59,8 @@ func TestParse(t *testing.T) {
 	)
 	for _, tt := range []struct {
 		name string
-		top  string // the workload's own cgroup
-		sub  string // what the path has more
+		top  string // the cgroup of the workload
+		sub  string // rest of the path
 		want func(top string) model.Cgroup
 	}{
 		// containerd, systemd driver
@@ -85,7 +85,7 @@ func TestParse(t *testing.T) {
 		{"colons at the root", "/kubepods-pod" + uidSD + ".slice:cri-containerd:" + id64, "/x", pod64("containerd")},
 		{"colons crio", "/kubepods-pod" + uidSD + ".slice:crio:" + id64, "", pod64("cri-o")},
 		{"colons docker", "/kubepods-pod" + uidSD + ".slice:docker:" + id64, "", pod64("docker")},
-		// cgroupfs driver: the path does not tell the runtime
+		// cgroupfs driver: the path does not contain the runtime
 		{"cgroupfs burstable", "/kubepods/burstable/pod" + uid + "/" + id64, "", pod64("")},
 		{"cgroupfs besteffort", "/kubepods/besteffort/pod" + uid + "/" + id64, "", pod64("")},
 		{"cgroupfs guaranteed", "/kubepods/pod" + uid + "/" + id64, "", pod64("")},
@@ -191,7 +191,7 @@ func TestParse(t *testing.T) {
 		{"plain", "/lab/rdma/a", "", bare},
 		{"unit's name in a plain tree", "/lab/bob/sshd.service", "", bare},
 
-		// hostile: a name that belongs to somebody else, below one's own
+		// hostile: a name of another workload, below the own cgroup
 		{
 			"pod in a pod", burst + "/cri-containerd-" + id64 + ".scope", guar + "/crio-" + other + ".scope",
 			pod64("containerd"),
@@ -271,7 +271,7 @@ func slurmJob(number, step string) func(string) model.Cgroup {
 	return func(top string) model.Cgroup { return job(number, step, top) }
 }
 
-// claimed is a container of Podman that a user, or a unit, could have made up.
+// claimed is a Podman container. A user or a unit may have chosen its name.
 func claimed(top string) model.Cgroup {
 	e := podman(top)
 	e.Claimed = true
@@ -280,7 +280,8 @@ func claimed(top string) model.Cgroup {
 
 var docker, podman = alone12("docker"), alone12("podman")
 
-// Names of any bytes become labels: valid, bounded, and still different.
+// TestParseHostileBytes: names of any bytes become valid and bounded labels that stay
+// different.
 func TestParseHostileBytes(t *testing.T) {
 	long := "/" + strings.Repeat("x", 250) + "/" + strings.Repeat("y", 250)
 	seen := map[string]string{}
@@ -335,7 +336,7 @@ func FuzzParse(f *testing.F) {
 		if p := string(e.Path); !utf8.ValidString(p) || len(p) > maxPath || !strings.HasPrefix(p, "/") {
 			t.Errorf("path %q", p)
 		}
-		// What is below a workload that a pattern named is that workload.
+		// A cgroup below a workload that a pattern matched belongs to that workload.
 		if below := Parse(top + "/x"); !strings.HasPrefix(e.Workload, "cgroup:") && e.PodUID == "" &&
 			e.Runtime != "systemd" && below.Workload != e.Workload {
 			t.Errorf("%q is %q, a child is %q", top, e.Workload, below.Workload)

@@ -9,20 +9,21 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// kubeletUnits are the services that start the kubelet, some of them with a runtime of their own: only root makes
-// cgroups below them, as below those of the runtimes.
+// kubeletUnits lists the services that start the kubelet, some with a runtime of their own. As
+// below the services of runtimes, only root creates cgroups below them.
 var kubeletUnits = []string{
 	"kubelet.service", "k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service",
 }
 
-// isRuntimeUnit reports whether a service is one below which only root's runtimes make cgroups.
+// isRuntimeUnit reports whether only runtimes of root create cgroups below a service.
 func isRuntimeUnit(unit string) bool {
 	return slices.Contains(kubeletUnits, unit) ||
 		slices.ContainsFunc(model.Runtimes, func(r model.Runtime) bool { return r.Unit == unit })
 }
 
-// runtimeOf returns the runtime of which the cgroupfs driver puts containers without a pod into a directory: dockerd,
-// and the CRI plugin of containerd. It is empty for other directories.
+// runtimeOf returns the runtime that places containers without a pod into a directory with the
+// cgroupfs driver: dockerd, and the CRI plugin of containerd. It returns "" for other
+// directories.
 func runtimeOf(dir string) string {
 	for _, r := range model.Runtimes {
 		if r.Parent != "" && r.Parent == dir {
@@ -32,8 +33,8 @@ func runtimeOf(dir string) string {
 	return ""
 }
 
-// scope splits the name of a container's cgroup into runtime and id. Both are empty if seg is no such name, or that of
-// the monitor process of a container.
+// scope splits the cgroup name of a container into runtime and id. Both are empty for other
+// names and for the monitor process of a container.
 func scope(seg string) (runtime model.Runtime, id string) {
 	for _, r := range model.Runtimes {
 		for _, prefix := range r.Scopes {

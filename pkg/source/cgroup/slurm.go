@@ -16,15 +16,14 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// jobs knows whose the Slurm jobs are, without a prolog script. On cgroup v1
-// the path says so (uid_N); on v2 the processes of a step do, which belong to
-// the user of the job below step_S/user.
+// jobs finds the users of Slurm jobs without a prolog script. On cgroup v1 the path contains
+// the user (uid_N). On v2 it is the user of the processes below step_S/user.
 type jobs struct {
-	users map[string]string // by the path of the job's cgroup; "" is not known yet
+	users map[string]string // by the path of the job cgroup; "" while unknown
 	names passwd
 }
 
-// jobSteps tells the steps of living jobs and learns whose they are. Under s.mu.
+// jobSteps returns the steps of running jobs and looks up their users. It needs s.mu.
 func (s *Source) jobSteps() []model.JobStep {
 	users := map[string]string{}
 	steps := []model.JobStep{}
@@ -57,7 +56,7 @@ func (s *Source) jobSteps() []model.JobStep {
 	return steps
 }
 
-// userOfProcess is the user of the first process of a task, empty if g is none.
+// userOfProcess returns the user of the first process of a task, or "" if g is not a task.
 func (s *Source) userOfProcess(g *group) string {
 	if !strings.Contains(strings.TrimPrefix(g.path, g.top), "/user/") {
 		return ""
@@ -71,14 +70,14 @@ func (s *Source) userOfProcess(g *group) string {
 		return ""
 	}
 	uid := realUser(filepath.Join(s.procfs, pid, "status"))
-	// Root is what slurmstepd is until it becomes the user.
+	// slurmstepd runs as root until it switches to the user.
 	if uid == "" || uid == "0" {
 		return ""
 	}
 	return s.jobs.names.of(uid)
 }
 
-// userOf is the user of a job's cgroup, also of one that is over.
+// userOf returns the user of the cgroup of a job, including an ended one.
 func (s *Source) userOf(g *group) string {
 	if g.fact.User != "" {
 		return s.jobs.names.of(g.fact.User)
@@ -86,10 +85,10 @@ func (s *Source) userOf(g *group) string {
 	return s.jobs.users[g.top]
 }
 
-// maxStatus is more than the lines of /proc/PID/status up to Uid.
+// maxStatus exceeds the length of /proc/PID/status up to Uid.
 const maxStatus = 4 << 10
 
-// realUser reads the real user id from /proc/PID/status, empty if it cannot.
+// realUser reads the real user id from /proc/PID/status. It returns "" on an error.
 func realUser(status string) string {
 	b, err := boundedfile.ReadOnce(status, make([]byte, maxStatus))
 	if err != nil {
@@ -103,15 +102,15 @@ func realUser(status string) string {
 	return ""
 }
 
-// passwd is the names of the users of the node, from its file; who is known to
-// a directory service alone goes by number. It is read again when it changes.
+// passwd holds the user names of the passwd file. It is read again when the file changes. Users
+// of a directory service are shown by number.
 type passwd struct {
 	path    string
 	changed time.Time
 	names   map[string]string
 }
 
-// Users beyond this many are numbers.
+// maxUsers is the maximum number of user names; other users are shown by number.
 const maxUsers = 65536
 
 func (p *passwd) of(uid string) string {

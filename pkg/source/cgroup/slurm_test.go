@@ -13,8 +13,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Slurm is not on this machine: these are trees as slurmstepd makes them, of
-// real directories, and a /proc with one process of a user and one of root.
+// TestJobSteps uses trees as created by slurmstepd, in real directories, and a /proc with one
+// process of a user and one of root.
 func TestJobSteps(t *testing.T) {
 	const me, stepd = "77\n", "78\n"
 	v2 := "system.slice/slurmstepd.scope/"
@@ -31,7 +31,7 @@ func TestJobSteps(t *testing.T) {
 			[]model.JobStep{
 				{Job: "7", Step: "0", User: "ada"},
 				{Job: "7", Step: "extern", User: "ada"},
-				{Job: "8", Step: "batch", User: "999"}, // in no list of users
+				{Job: "8", Step: "batch", User: "999"}, // not in passwd
 			},
 		},
 		"v2": {
@@ -44,7 +44,7 @@ func TestJobSteps(t *testing.T) {
 				v2 + "job_10/step_0/user/task_0/cgroup.procs":     stepd,
 			},
 			[]model.JobStep{
-				{Job: "10", Step: "0"}, // not the user's yet
+				{Job: "10", Step: "0"}, // still runs as root
 				{Job: "7", Step: "0", User: "ada"},
 				{Job: "7", Step: "extern", User: "ada"},
 				{Job: "9", Step: "0"},
@@ -77,7 +77,7 @@ func TestJobSteps(t *testing.T) {
 			if d := cmp.Diff(c.want, steps()); d != "" {
 				t.Error(d)
 			}
-			// A user who is new in the list has a name from then on.
+			// A user added to passwd has a name from then on.
 			write(t, filepath.Dir(passwd), map[string]string{"passwd": "new:x:999:1::/:/bin/sh\n"})
 			later := time.Now().Add(time.Minute)
 			if err := os.Chtimes(passwd, later, later); err != nil {
@@ -91,7 +91,7 @@ func TestJobSteps(t *testing.T) {
 					t.Errorf("user of job 8: %q", step.User)
 				}
 			}
-			// One that is over goes by the same name, where its path tells the number.
+			// An ended job has the same user, if its path contains the number.
 			if name == "v1" {
 				dir := filepath.Join(root, "memory/slurm/uid_999/job_8/step_batch")
 				id, err := cgroupID(dir)
@@ -106,7 +106,7 @@ func TestJobSteps(t *testing.T) {
 					return byID(t, &got)[id].User
 				}
 				if got := user(); got != "new" {
-					t.Errorf("user of a job that runs: %q", got)
+					t.Errorf("user of a running job: %q", got)
 				}
 				if err := os.RemoveAll(filepath.Join(root, "memory/slurm/uid_999")); err != nil {
 					t.Fatal(err)
@@ -117,7 +117,7 @@ func TestJobSteps(t *testing.T) {
 					}
 				}
 				if got := user(); got != "new" {
-					t.Errorf("user of a job that is over: %q", got)
+					t.Errorf("user of an ended job: %q", got)
 				}
 			}
 		})

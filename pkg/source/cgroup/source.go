@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cgroup names what runs in a cgroup.
+// Package cgroup finds the workloads that cgroups belong to.
 //
-// The id of a cgroup is the key under which the kernel counts. This source
-// keeps a table of ids and paths of the cgroup tree and says from the path
-// alone which pod, container, job or unit it is (Parse). It watches the tree,
-// for a container may be gone when its figures are read: a watch tells of a
-// cgroup when it is made, not when it is first read. The names of the
-// dead are kept for a grace time and until nobody holds figures of them.
+// The kernel counts by cgroup id. This source keeps a table of the ids and paths of the cgroup
+// tree, and derives the pod, container, job or unit from the path alone (Parse). It watches the
+// tree, because a container may have ended when its counters are read: a watch reports a cgroup
+// when it is created. The names of ended cgroups are kept for a grace period and until no
+// counters of them are left.
 //
-// It reads no file between scrapes; all it does then is to follow mkdir and
-// rmdir. On cgroup v1 one hierarchy stands for all, see Hierarchy.
+// Between scrapes it reads no file and only follows mkdir and rmdir. On cgroup v1 it follows
+// one hierarchy, see Hierarchy.
 //
-// The watch tells the name of a new cgroup and not its id, and ids are listed
-// only between the mkdir and rmdir of the siblings: a cgroup that lives for less
-// than some 100 ms on a busy node can be gone by then. Whoever saw it being made
-// names it (Options.PathOf); else it stays without a name and is counted.
+// The watch reports the name of a new cgroup without its id, and ids are listed only between
+// the mkdir and rmdir of siblings: a cgroup that exists for less than some 100 ms on a busy
+// node may have ended by the time of the listing. Options.PathOf then returns its path;
+// otherwise it stays unresolved and is counted.
 package cgroup
 
 import (
@@ -40,23 +39,22 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Options of a Source. The zero value is for the node itself.
+// Options configure a Source. The zero value is for the host.
 type Options struct {
-	Root   string        // where cgroups are mounted; /sys/fs/cgroup
-	Procfs string        // /proc
-	Passwd string        // names of the users; /etc/passwd
-	Grace  time.Duration // how long the names of the dead are kept; 5 min
-	// MaxCgroups is how many cgroups are known at most; 65536.
+	Root   string        // mount point of cgroups; default /sys/fs/cgroup
+	Procfs string        // default /proc
+	Passwd string        // user names; default /etc/passwd
+	Grace  time.Duration // how long the names of ended cgroups are kept; default 5 min
+	// MaxCgroups is the maximum number of cgroups in the table; default 65536.
 	MaxCgroups int
 	// PathOf returns the path below the root of its hierarchy that a cgroup had when it was
 	// created (model.PathLog), for cgroups that end before the watch lists them. It may be nil.
 	PathOf func(id model.CgroupID) (model.CgroupPath, bool)
 	Logger *zap.Logger
-	Now    func() time.Time // time.Now
+	Now    func() time.Time // default time.Now
 }
 
-// A Source follows one cgroup hierarchy. Its methods may be called at any time
-// from anywhere.
+// Source follows one cgroup hierarchy. Its methods may be called concurrently.
 type Source struct {
 	hierarchy Hierarchy
 	root      string
@@ -65,41 +63,41 @@ type Source struct {
 	pathOf    func(id model.CgroupID) (model.CgroupPath, bool)
 	now       func() time.Time
 	log       *zap.Logger
-	mount     *os.File // for pathByID; nil on a copy of a tree
+	mount     *os.File // for pathByID; nil if not on a cgroup file system
 	inotify   *os.File
 	events    syscall.RawConn
 	done      chan struct{} // closed when run has returned
 	close     func() error
 
-	mu         sync.Mutex // for all that follows
+	mu         sync.Mutex // protects the fields below
 	table      *table
 	watched    map[int32]*group // by watch descriptor
 	entering   []*group         // to be watched and listed
-	removed    []string         // paths of which the watch says so
-	noWatch    error            // why not everything is watched
+	removed    []string         // removed paths, as reported by the watch
+	noWatch    error            // why some cgroups are not watched
 	unreadable map[string]error // by path
 	walks      uint64
 	walked     time.Time
-	// unresolved are the ids that nobody could name, and since when. They stay
-	// so until they are forgotten: what was once counted as no one's must not
-	// become someone's later.
-	unresolved  map[uint64]time.Time
-	strangers   uint64 // how many there ever were
-	jobs        jobs
-	toldNoWatch bool
-	buf         [16 << 10]byte // of events
+	// unresolved holds the ids without a known path, with the time of the lookup. They stay
+	// unresolved until Forget: counters once unattributed must not move to a workload
+	// later.
+	unresolved      map[uint64]time.Time
+	unresolvedCount uint64 // total number of unresolved ids
+	jobs            jobs
+	warnedNoWatch   bool
+	buf             [16 << 10]byte // for inotify events
 }
 
-// How often the tree is walked at most: for an id that is not known, and when
-// not everything can be watched.
+// Minimum intervals of walks of the tree: for an unknown id, and while some cgroups are not
+// watched.
 const (
 	walkOnMiss  = time.Second
 	walkUnseen  = 30 * time.Second
 	staleSuffix = " (deleted)"
 )
 
-// New reads the tree and starts to follow it. The error is ErrAbsent when no
-// cgroup hierarchy is mounted.
+// New reads the tree and starts to follow it. It returns ErrAbsent if no cgroup hierarchy is
+// mounted.
 func New(o Options) (*Source, error) {
 	root, err := filepath.Abs(cmp.Or(o.Root, "/sys/fs/cgroup"))
 	if err != nil {
@@ -148,18 +146,18 @@ func New(o Options) (*Source, error) {
 	return s, nil
 }
 
-// Name is "cgroup".
+// Name returns "cgroup".
 func (s *Source) Name() string { return "cgroup" }
 
-// Hierarchy is the tree that is followed.
+// Hierarchy returns the hierarchy that the source follows.
 func (s *Source) Hierarchy() Hierarchy { return s.hierarchy }
 
-// Namespace is the cgroup below the mount that is the root of our own cgroup
-// namespace, empty when we share the host's.
+// Namespace returns the root of the own cgroup namespace as a path below the mount, or "" in
+// the namespace of the host.
 func (s *Source) Namespace() string { return s.table.view.ours }
 
-// Subsystem is the v1 controller whose cgroup ids the kernel programs are to
-// use, empty for cgroup v2.
+// Subsystem returns the v1 controller that defines the cgroup ids for kernel programs, or ""
+// for cgroup v2.
 func (s *Source) Subsystem() string { return s.hierarchy.Controller }
 
 // Close ends the watch.
@@ -177,9 +175,9 @@ func (s *Source) stop() error {
 	return err
 }
 
-// Read returns the state of the source: which cgroups cannot be read, how many
-// had no place in the table. The error says that the tree is gone, that it is
-// not the node's, or that it can only be walked; names are still told then.
+// Read returns the state of the source: the unreadable cgroups and the number that exceeded the
+// table. The error reports that the tree no longer exists, is not that of the node, or can only
+// be walked; names are still resolved then.
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	if _, err := cgroupID(s.hierarchy.Mount); err != nil {
 		return model.Snapshot{}, fmt.Errorf("cgroup mount: %w", err)
@@ -202,11 +200,10 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	return out, errors.Join(s.table.view.blind, s.noWatch)
 }
 
-// Resolve returns the given cgroups, as far as their paths are known, and which of the
-// cgroups that it ever returned ended longer ago than the grace period. An id whose path was
-// never known expires after the same time: as a rule it has ended, and its counters would
-// stay for ever. Where the rdma controller is enabled, Resolve also reads what it charges
-// (rdma.current) to each of these workloads.
+// Resolve returns the given cgroups with a known path, and the previously returned cgroups that
+// ended before the grace period. An unresolved id expires after the same time: usually it has
+// ended, and its counters would otherwise stay. If the rdma controller is enabled, Resolve also
+// reads rdma.current of these workloads.
 func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error) {
 	out := model.Snapshot{Cgroups: make([]model.Cgroup, 0, len(ids))}
 	rdma := s.rdmaMount()
@@ -250,8 +247,8 @@ func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snaps
 		}
 	}
 	slices.Sort(out.Expired)
-	strangers := s.strangers
-	out.UnresolvedCgroups = &strangers
+	unresolved := s.unresolvedCount
+	out.UnresolvedCgroups = &unresolved
 	s.mu.Unlock()
 
 	if rdma != "" {
@@ -260,8 +257,8 @@ func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snaps
 	return out, ctx.Err()
 }
 
-// find returns the cgroup, at first from the table. One that is not there is
-// too new for it, or was never seen: then it is dead, or cannot be watched.
+// find returns a cgroup from the table, or else looks it up. An id missing from the table is
+// new, ended before it was listed, or cannot be watched.
 func (s *Source) find(id uint64) *group {
 	if g := s.table.byID[id]; g != nil {
 		return g
@@ -296,11 +293,11 @@ func (s *Source) find(id uint64) *group {
 		}
 	}
 	s.unresolved[id] = s.now()
-	s.strangers++
+	s.unresolvedCount++
 	return nil
 }
 
-// Forget drops the names of dead cgroups, and those that never got one.
+// Forget drops the names of ended cgroups and the unresolved ids.
 func (s *Source) Forget(cgroups []uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -310,9 +307,8 @@ func (s *Source) Forget(cgroups []uint64) {
 	}
 }
 
-// CgroupOf returns the id of the cgroup of a process or thread, from
-// /proc/PID/cgroup; fs.ErrNotExist when it is gone, or is outside of the
-// mounted tree.
+// CgroupOf returns the cgroup id of a process or thread, from /proc/PID/cgroup. It returns
+// fs.ErrNotExist if the process ended or is outside the mounted tree.
 func (s *Source) CgroupOf(pid int) (uint64, error) {
 	b, err := boundedfile.ReadFile(filepath.Join(s.procfs, strconv.Itoa(pid), "cgroup"), make([]byte, 512), maxProcCgroup)
 	if errors.Is(err, unix.ESRCH) {

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// write makes files of a fake tree: what no machine of ours has mounted.
+// write creates the files of a fake tree.
 func write(t *testing.T, root string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -37,7 +37,7 @@ func write(t *testing.T, root string, files map[string]string) {
 	}
 }
 
-// Fake trees, for this machine is mounted in one way only.
+// TestFindHierarchy uses fake trees, as a machine has only one layout.
 func TestFindHierarchy(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -105,9 +105,8 @@ func fakeTree(t *testing.T, o Options, dirs ...string) *Source {
 	return s
 }
 
-// A directory that cannot be read costs only what is below it. Permissions do
-// not bind root, but the length of a path does: anybody who may create cgroups
-// can nest them deeper than a path can say.
+// TestUnreadable: an unreadable directory omits only its own subtree. Root may read any
+// directory, so the path is too long: any user who may create cgroups can nest them that deep.
 func TestUnreadable(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{"cgroup.controllers": ""})
@@ -147,8 +146,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// Without watches, unknown ids and deaths are found by walking, and the state
-// of the source says so.
+// TestNoWatches: without watches, walks find unknown ids and ended cgroups, and Read reports
+// the reason.
 func TestNoWatches(t *testing.T) {
 	var c clock
 	s := fakeTree(t, Options{Now: c.now}, "a")
@@ -173,18 +172,19 @@ func TestNoWatches(t *testing.T) {
 		t.Errorf("new cgroup is %+v", got.Cgroups)
 	}
 	if _, err := s.Read(context.Background()); err != nil {
-		t.Errorf("the walk could watch again, but Read says %v", err)
+		t.Errorf("the walk could watch again, but Read returns %v", err)
 	}
 }
 
-// A full table refuses, and counts; the dead that nobody asked for make place.
+// TestFullTable: a full table counts what does not fit. Ended cgroups that Resolve never
+// returned make room.
 func TestFullTable(t *testing.T) {
 	s := fakeTree(t, Options{MaxCgroups: 3}, "a", "b", "c", "d")
 	out, err := s.Read(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []model.Loss{{Reason: "cgroup_table_full", Count: 2}} // the root is one too
+	want := []model.Loss{{Reason: "cgroup_table_full", Count: 2}} // the root is counted too
 	if diff := gocmp.Diff(want, out.Losses); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -193,7 +193,7 @@ func TestFullTable(t *testing.T) {
 	}
 }
 
-// One owner's many cgroups do not take the table from the others.
+// TestManyOfOneOwner: many cgroups of one owner do not fill the table.
 func TestManyOfOneOwner(t *testing.T) {
 	var c clock
 	tab := newTable(mountView{root: "/"}, 65536, func(*group) {})
@@ -205,21 +205,21 @@ func TestManyOfOneOwner(t *testing.T) {
 		t.Errorf("%d known, %d refused", len(tab.byID), tab.refused)
 	}
 	if g, _ := tab.add(pod+"/seen", 1<<40, true, c.now()); g == nil {
-		t.Error("one that was asked for is refused")
+		t.Error("a requested id is refused")
 	}
 	if g, _ := tab.add("/docker/"+id64, 1<<41, false, c.now()); g == nil {
-		t.Error("another owner's is refused")
+		t.Error("a cgroup of another owner is refused")
 	}
 	for _, g := range tab.byID {
-		tab.bury(g, c.now())
+		tab.end(g, c.now())
 	}
 	if len(tab.owned) != 0 {
-		t.Errorf("owned by the dead: %v", tab.owned)
+		t.Errorf("owners without cgroups: %v", tab.owned)
 	}
 }
 
-// When a path is seen to have a new owner before the events of the old one's
-// end are read, what was below the old one is dead too.
+// TestReuseBeforeEvents: when a path has a new cgroup before the events of the old one are
+// read, the cgroups below the old one have ended, too.
 func TestReuseBeforeEvents(t *testing.T) {
 	var c clock
 	tab := newTable(mountView{root: "/"}, 100, func(*group) {})
@@ -240,8 +240,7 @@ func TestReuseBeforeEvents(t *testing.T) {
 	}
 }
 
-// A fake: the kernel of this machine has no rdma controller. The text is what
-// kernel/cgroup/rdma.c prints.
+// TestRDMACurrent uses a fake file in the format of kernel/cgroup/rdma.c.
 func TestRDMACurrent(t *testing.T) {
 	root := t.TempDir()
 	pod := "kubepods/burstable/pod" + uid + "/" + id64
@@ -249,7 +248,7 @@ func TestRDMACurrent(t *testing.T) {
 		"cgroup.controllers":     "memory rdma",
 		"cgroup.subtree_control": "memory rdma",
 		pod + "/rdma.current":    "mlx5_0 hca_handle=2 hca_object=20 \nmlx5_1 hca_handle=0 hca_object=0 \n",
-		// The parent's figure has its children's in it.
+		// The value of the parent includes that of the child.
 		pod + "/child/rdma.current": "mlx5_0 hca_handle=1 hca_object=7 \n",
 		"a/rdma.current":            "garbage\nmlx5_0 hca_handle=x hca_object=1\nmlx5_0 index=1 hca_handle=1 hca_object=3\n",
 		"none/cgroup.procs":         "",
@@ -278,7 +277,7 @@ func TestRDMACurrent(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	if e := byID(t, &out)[id(pod)]; e.PodUID != uid {
-		t.Errorf("the pod that is charged has no name: %+v", e)
+		t.Errorf("the charged pod has no name: %+v", e)
 	}
 }
 
@@ -318,8 +317,8 @@ func TestMountView(t *testing.T) {
 	}
 }
 
-// TestOwnNamespace makes trees and places by chance. What the kernel tells of a cgroup to whoever looks from another
-// namespace (cgroup_path_ns: as many ".." as it takes, then down) must lead back to it.
+// TestOwnNamespace creates random trees. The path of a cgroup as seen from another namespace
+// (cgroup_path_ns: ".." for each level up, then down) must lead back to it.
 func TestOwnNamespace(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	place := func() string {
@@ -359,7 +358,7 @@ func TestOwnNamespace(t *testing.T) {
 	}
 }
 
-// TestBlind has nodes of which a sensor sees its own part alone, or cannot find itself.
+// TestBlind: nodes on which a sensor sees only its own part of the tree, or cannot find itself.
 func TestBlind(t *testing.T) {
 	for name, tt := range map[string]struct {
 		root, first string // of the mount, and the cgroup of process 1

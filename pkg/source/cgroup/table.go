@@ -9,34 +9,34 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A group is one cgroup, dead or alive.
+// group is one cgroup, existing or ended.
 type group struct {
 	id    uint64
 	path  string       // below the mount
 	fact  model.Cgroup // without ID
-	top   string       // path below the mount of the workload's own cgroup
-	died  time.Time    // zero while it lives
-	named bool         // Resolve has told its name: it is kept until Forget
-	walk  uint64       // the last walk that met it
+	top   string       // path below the mount of the cgroup of the workload
+	died  time.Time    // zero while it exists
+	named bool         // Resolve returned it: kept until Forget
+	walk  uint64       // the last walk that found it
 	wd    int32        // its watch; zero if none
 }
 
-// maxPerOwner is how many living cgroups of one container, unit or user are
-// known before anybody asks for them, so that none of them can take the whole table.
+// maxPerOwner limits the existing cgroups of one container, unit or user that are listed before
+// a lookup, so that none can fill the table.
 const maxPerOwner = 4096
 
-// A table knows cgroups by id and, the living, by path. A path may be used
-// again, an id never is.
+// table holds cgroups by id and the existing ones by path. The kernel reuses paths, but never
+// ids.
 type table struct {
 	view    mountView
 	limit   int
 	byID    map[uint64]*group
 	byPath  map[string]*group
 	dead    map[uint64]*group
-	owned   map[string]int // living cgroups by owner
+	owned   map[string]int // existing cgroups by owner
 	swept   time.Time
 	onDeath func(*group)
-	// refused counts the cgroups for which there was no place.
+	// refused counts the cgroups that did not fit.
 	refused uint64
 }
 
@@ -47,29 +47,28 @@ func newTable(view mountView, limit int, onDeath func(*group)) *table {
 	}
 }
 
-// add notes that the cgroup id lives at path and says whether that is news.
-// Nil when there is no place; the owner's share of it does not bind ids that
-// are asked for.
-func (t *table) add(path string, id uint64, asked bool, now time.Time) (g *group, fresh bool) {
+// add records an existing cgroup. fresh reports that it is new. It returns nil if the table is
+// full or, unless requested, if its owner has maxPerOwner cgroups.
+func (t *table) add(path string, id uint64, requested bool, now time.Time) (g *group, fresh bool) {
 	g = t.byID[id]
 	if g != nil && g.path == path && g.died.IsZero() {
 		return g, false
 	}
 	if old := t.byPath[path]; old != nil {
-		t.buryTree(old, now)
+		t.endTree(old, now)
 	}
 	if g == nil {
 		g = &group{id: id}
 		t.sweep(now)
 	} else if g.died.IsZero() { // renamed
-		t.bury(g, now)
+		t.end(g, now)
 	}
 	g.path = path
 	g.fact, g.top = parse(t.view.full(path))
 	if t.view.ours == "" {
 		g.top = "/" + strings.Trim(strings.TrimPrefix(g.top, t.view.root), "/")
 	}
-	if t.byID[id] == nil && len(t.byID) >= t.limit || !asked && t.owned[g.owner()] >= maxPerOwner {
+	if t.byID[id] == nil && len(t.byID) >= t.limit || !requested && t.owned[g.owner()] >= maxPerOwner {
 		t.refused++
 		return nil, false
 	}
@@ -81,8 +80,8 @@ func (t *table) add(path string, id uint64, asked bool, now time.Time) (g *group
 	return g, true
 }
 
-// learn notes a cgroup that is dead already, by its path below the root of the
-// hierarchy. Nil when there is no place.
+// learn records an ended cgroup by its path below the root of the hierarchy. It returns nil if
+// the table is full.
 func (t *table) learn(path string, id uint64, now time.Time) *group {
 	t.sweep(now)
 	if len(t.byID) >= t.limit {
@@ -95,7 +94,7 @@ func (t *table) learn(path string, id uint64, now time.Time) *group {
 	return g
 }
 
-// owner is whoever may create cgroups here: below user.slice the user.
+// owner returns the path of the owner that may create cgroups here: below user.slice the user.
 func (g *group) owner() string {
 	if rest, ok := strings.CutPrefix(g.path, "/user.slice/"); ok {
 		user, _, _ := strings.Cut(rest, "/")
@@ -104,8 +103,8 @@ func (g *group) owner() string {
 	return g.top
 }
 
-// bury notes that a living cgroup is gone.
-func (t *table) bury(g *group, now time.Time) {
+// end records the end of a cgroup.
+func (t *table) end(g *group, now time.Time) {
 	g.died = now
 	t.dead[g.id] = g
 	delete(t.byPath, g.path)
@@ -115,19 +114,18 @@ func (t *table) bury(g *group, now time.Time) {
 	}
 }
 
-// buryTree buries a cgroup whose name another one has already, and what was
-// below it: the events that tell so may still be waiting, for watches that end
-// with it.
-func (t *table) buryTree(g *group, now time.Time) {
+// endTree records the end of a cgroup and those below it when another cgroup already has its
+// path: the events of their removal may not have been read, and their watches end with them.
+func (t *table) endTree(g *group, now time.Time) {
 	for path, below := range t.byPath {
 		if strings.HasPrefix(path, strings.TrimSuffix(g.path, "/")+"/") && below != g {
-			t.bury(below, now)
+			t.end(below, now)
 		}
 	}
-	t.bury(g, now)
+	t.end(g, now)
 }
 
-// lastAt returns the id of the cgroup that died last at path.
+// lastAt returns the id of the last ended cgroup at path.
 func (t *table) lastAt(path string) (id uint64, ok bool) {
 	var died time.Time
 	for _, g := range t.dead {
@@ -138,8 +136,8 @@ func (t *table) lastAt(path string) (id uint64, ok bool) {
 	return id, ok
 }
 
-// sweep makes place in a full table at the cost of the dead whose name nobody
-// has heard; once a second, for it looks at all of them.
+// sweep makes room in a full table: it drops the ended cgroups that Resolve never returned, at
+// most once a second, as it visits all of them.
 func (t *table) sweep(now time.Time) {
 	if len(t.byID) < t.limit || now.Sub(t.swept) < time.Second {
 		return
@@ -152,8 +150,8 @@ func (t *table) sweep(now time.Time) {
 	}
 }
 
-// expire drops the unnamed that are dead since before the given time and
-// returns the named.
+// expire drops the cgroups that ended before the given time and were never returned by Resolve.
+// It returns the ids of the others that ended before.
 func (t *table) expire(before time.Time) []uint64 {
 	ids := []uint64{}
 	for id, g := range t.dead {
@@ -168,7 +166,7 @@ func (t *table) expire(before time.Time) []uint64 {
 	return ids
 }
 
-// drop forgets a dead cgroup. Its path may belong to a living one by now.
+// drop removes an ended cgroup. Its path may already belong to a new one.
 func (t *table) drop(id uint64) {
 	if t.dead[id] != nil {
 		delete(t.dead, id)

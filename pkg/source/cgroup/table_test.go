@@ -10,24 +10,23 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestLearn: a cgroup that no watch has met is named by who saw it being made,
-// and goes as the dead do.
+// TestLearn: Options.PathOf names a cgroup that the watch missed, and it expires like others.
 func TestLearn(t *testing.T) {
-	const id, stranger = 1 << 40, 1<<40 + 1
+	const id, unknown = 1 << 40, 1<<40 + 1
 	now := time.Unix(1000, 0)
 	s := fakeTree(t, Options{
 		Grace: time.Minute, Now: func() time.Time { return now },
 		PathOf: func(got model.CgroupID) (model.CgroupPath, bool) { return "/system.slice/flash.service", got == id },
 	}, "a")
 	for range 2 {
-		snap, err := s.Resolve(t.Context(), []uint64{id, stranger})
+		snap, err := s.Resolve(t.Context(), []uint64{id, unknown})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := byID(t, &snap)[id].Workload; got != "unit:flash.service" {
 			t.Errorf("workload %q", got)
 		}
-		if _, ok := byID(t, &snap)[stranger]; ok || *snap.UnresolvedCgroups != 1 {
+		if _, ok := byID(t, &snap)[unknown]; ok || *snap.UnresolvedCgroups != 1 {
 			t.Errorf("%d unresolved, want 1", *snap.UnresolvedCgroups)
 		}
 		if len(snap.Expired) != 0 {
@@ -39,13 +38,13 @@ func TestLearn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The figures of the stranger would stay for ever otherwise.
-	if !slices.Equal(snap.Expired, []uint64{id, stranger}) {
+	// Without expiry the counters of the unresolved cgroup would stay.
+	if !slices.Equal(snap.Expired, []uint64{id, unknown}) {
 		t.Errorf("expired %v, want both", snap.Expired)
 	}
 	s.Forget(snap.Expired)
 	if s.table.byID[id] != nil || len(s.unresolved) > 0 {
-		t.Error("they are not forgotten")
+		t.Error("Forget kept them")
 	}
 	if snap, err = s.Resolve(t.Context(), nil); err != nil {
 		t.Fatal(err)

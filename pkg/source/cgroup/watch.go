@@ -15,15 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchMask asks for directories that come and go. Not for files: kubelet and
-// systemd write to those all day.
+// watchMask selects the creation and removal of directories. It excludes files, which kubelet
+// and systemd write all the time.
 const watchMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_ONLYDIR | unix.IN_EXCL_UNLINK
 
-// maxUnreadable is how many cgroups that cannot be read are told by name.
+// maxUnreadable is the maximum number of unreadable cgroups reported by name.
 const maxUnreadable = 16
 
-// openWatch makes the inotify instance. Without one the tree is walked when an
-// id is not known.
+// openWatch opens the inotify instance. Without one the tree is walked for unknown ids.
 func (s *Source) openWatch() {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -46,15 +45,15 @@ func (s *Source) run() {
 	})
 }
 
-// step does the most urgent thing and says whether there may be more.
+// step does the most urgent work and reports whether more may be left.
 func (s *Source) step(fd uintptr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.readEvents(fd) || s.follow()
 }
 
-// drain handles the events that are waiting: those of a whole queue
-// (fs.inotify.max_queued_events) at most.
+// drain handles the pending events, at most those of a full queue
+// (fs.inotify.max_queued_events).
 func (s *Source) drain() {
 	if s.events == nil {
 		return
@@ -67,8 +66,7 @@ func (s *Source) drain() {
 	}
 }
 
-// readEvents notes the new cgroups at once, for they may be gone in a moment,
-// and leaves the rest to follow.
+// readEvents lists new cgroups at once, as they may end soon, and leaves the rest to follow.
 func (s *Source) readEvents(fd uintptr) bool {
 	n, err := unix.Read(int(fd), s.buf[:])
 	if err != nil || n <= 0 {
@@ -100,8 +98,8 @@ func (s *Source) readEvents(fd uintptr) bool {
 			s.removed = append(s.removed, join(parent.path, name))
 		}
 	}
-	// One list of a directory has all of its new children, and waits but once
-	// for those who change it.
+	// One listing of a directory has all of its new children and waits only once for
+	// concurrent changes.
 	for _, g := range grown {
 		s.scan(g, false)
 	}
@@ -111,8 +109,8 @@ func (s *Source) readEvents(fd uintptr) bool {
 	return true
 }
 
-// follow enters one new cgroup, or else buries one that was removed. False
-// when there is none.
+// follow enters one new cgroup, or records the end of a removed one. It returns false if there
+// is none.
 func (s *Source) follow() bool {
 	if n := len(s.entering); n > 0 {
 		g := s.entering[n-1]
@@ -126,19 +124,19 @@ func (s *Source) follow() bool {
 	}
 	path := s.removed[n-1]
 	s.removed = s.removed[:n-1]
-	if g := s.table.byPath[path]; g != nil && s.gone(g) {
-		s.table.bury(g, s.now())
+	if g := s.table.byPath[path]; g != nil && s.isEnded(g) {
+		s.table.end(g, s.now())
 	}
 	return true
 }
 
-// gone asks the file system: an event may be older than the name's new owner.
-func (s *Source) gone(g *group) bool {
+// isEnded checks the file system: another cgroup may have taken the path since the event.
+func (s *Source) isEnded(g *group) bool {
 	id, err := cgroupID(s.hierarchy.Mount + g.path)
 	return err == nil && id != g.id || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
-// walk visits the whole tree, for what no event told.
+// walk visits the whole tree, to find changes without an event.
 func (s *Source) walk() {
 	s.walked = s.now()
 	s.walks++
@@ -161,21 +159,20 @@ func (s *Source) walk() {
 		s.enter(g, true)
 	}
 	for _, g := range s.table.byPath {
-		if g.walk != s.walks && s.gone(g) {
-			s.table.bury(g, s.walked)
+		if g.walk != s.walks && s.isEnded(g) {
+			s.table.end(g, s.walked)
 		}
 	}
 }
 
-// enter watches a cgroup, and then lists it: a child that comes meanwhile is
-// in the list or is an event.
+// enter first watches a cgroup and then lists it, so that no child is missed.
 func (s *Source) enter(g *group, all bool) {
 	g.walk = s.walks
 	s.watch(g)
 	s.scan(g, all)
 }
 
-// scan notes the children of a cgroup; the new ones, or all, are to be entered.
+// scan lists the children of a cgroup and queues the new ones, or all, to be entered.
 func (s *Source) scan(g *group, all bool) {
 	dirs, err := subdirs(s.hierarchy.Mount + g.path)
 	if err != nil {
@@ -203,8 +200,8 @@ func (s *Source) watch(g *group) {
 			s.watched[g.wd] = g
 		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.ENOMEM):
 			s.noWatch = fmt.Errorf("inotify: %w (raise fs.inotify.max_user_watches)", err)
-			if !s.toldNoWatch {
-				s.toldNoWatch = true
+			if !s.warnedNoWatch {
+				s.warnedNoWatch = true
 				s.log.Warn("not all cgroups can be watched; short-lived ones may stay without a name",
 					zap.Error(s.noWatch))
 			}
@@ -214,8 +211,8 @@ func (s *Source) watch(g *group) {
 	})
 }
 
-// unwatch gives back the watch of a dead cgroup. The kernel does not do so: a
-// kernfs directory keeps its link count when it is removed.
+// unwatch removes the watch of an ended cgroup. The kernel does not remove it: a kernfs
+// directory keeps its link count when it is removed.
 func (s *Source) unwatch(g *group) {
 	if g.wd == 0 || s.watched[g.wd] != g {
 		return
@@ -225,7 +222,7 @@ func (s *Source) unwatch(g *group) {
 	g.wd = 0
 }
 
-// cannotRead notes a cgroup that is there and cannot be read.
+// cannotRead records an existing cgroup that cannot be read.
 func (s *Source) cannotRead(path string, err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || len(s.unreadable) >= maxUnreadable {
 		return

@@ -16,27 +16,27 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// lossMark remembers how much was lost when objects were last adopted, and how
-// often in a row not all that exist could be listed.
+// lossMark holds the loss count and time of the last adoption, and the number of failed
+// adoptions in a row.
 type lossMark struct {
 	lost  uint64
 	at    time.Time
 	fails int
 }
 
-// How often the sensor's view is put right after a loss, at most: a dump of
-// queue pairs is a firmware command for each of them. After a failure it is
-// twice as long each time, up to an hour.
+// reconcileInterval is the minimum interval of reconciling after a loss: a dump of queue pairs
+// is a firmware command for each of them. The interval doubles after each failure, up to an
+// hour.
 const reconcileInterval = time.Minute
 
-// due says whether to adopt again.
+// due reports whether to adopt again.
 func (m lossMark) due(now time.Time, lost uint64) bool {
 	return (m.fails > 0 || m.lost != lost) && now.Sub(m.at) >= reconcileInterval<<min(m.fails, 6)
 }
 
-// adopt books the objects that existed before the hooks were attached, once
-// each: what a program has seen is known by its restrack id. A device that
-// cannot be listed costs its own objects, and is tried again later.
+// adopt records the objects that existed before the hooks were attached, once each: objects
+// that a program has seen are recognized by their restrack id. A device that cannot be listed
+// omits its own objects and is tried again later.
 func (s *sensor) adopt(ctx context.Context, opts Options) error {
 	if opts.Objects == nil {
 		return nil
@@ -50,10 +50,10 @@ func (s *sensor) adopt(ctx context.Context, opts Options) error {
 	return err
 }
 
-// adoptListed books what RDMA netlink lists.
+// adoptListed records the objects that RDMA netlink lists.
 //
-// An object may go between the dump and its booking, when no program knows it
-// yet. The second dump tells, and what it lacks is taken back.
+// An object may be destroyed between the dump and its record, when no program has seen it.
+// Objects missing from a second dump are removed again.
 func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 	found, err := list(ctx, opts)
 	seen, unnumbered, seenErr := s.seen()
@@ -62,7 +62,7 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 	}
 	adopted := map[gen.ObjectsAdoptedKey]gen.ObjectsObject{}
 	for _, o := range found {
-		// The first of a device has the id 0 by right.
+		// The first object of a device has the id 0.
 		if code, ok := typeCode(o.Type); ok && o.ID == 0 {
 			delete(unnumbered, gen.ObjectsAdoptedKey{Device: o.Index, Type: uint32(code)})
 		}
@@ -71,31 +71,31 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 	for _, o := range found {
 		code, ok := typeCode(o.Type)
 		key := gen.ObjectsAdoptedKey{Device: o.Index, Type: uint32(code), Id: o.ID}
-		// The programs do not see CM ids go: they stay with nobody.
+		// The programs do not see the end of CM ids: they stay unattributed.
 		if !ok || seen[key] || o.Type == model.CMID {
 			continue
 		}
-		// Perhaps the one whose id we missed: nobody's is better than twice.
+		// May be the object counted without its id: better missing than counted twice.
 		if unnumbered[gen.ObjectsAdoptedKey{Device: key.Device, Type: key.Type}] {
 			doubtful++
 			continue
 		}
 		value := gen.ObjectsObject{Device: o.Index, Id: o.ID, Type: code, Bytes: o.Bytes}
 		if o.PID != 0 && opts.CgroupOf != nil {
-			// No such process any more: the object is nobody's.
+			// Without the process the object stays unattributed.
 			if id, err := opts.CgroupOf(o.PID); err == nil {
 				value.Cgroup = id
 			}
 		}
-		if bookErr := s.book(key, value, o.Device); bookErr != nil {
-			err = errors.Join(err, bookErr)
+		if recordErr := s.record(key, value, o.Device); recordErr != nil {
+			err = errors.Join(err, recordErr)
 			break
 		}
-		s.join(o, value.Cgroup)
+		s.addPeer(o, value.Cgroup)
 		adopted[key] = value
 	}
 	if doubtful > 0 {
-		err = errors.Join(err, fmt.Errorf("%d objects exist beside one that was seen without its id", doubtful))
+		err = errors.Join(err, fmt.Errorf("%d objects may be the same as one counted without its id", doubtful))
 	}
 	if len(adopted) == 0 {
 		return err
@@ -104,29 +104,29 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 	if seen, _, seenErr = s.seen(); seenErr != nil {
 		return errors.Join(err, seenErr)
 	}
-	gone := maps.Clone(adopted)
-	parted := maps.Clone(adopted)
+	destroyed := maps.Clone(adopted)
+	missing := maps.Clone(adopted)
 	for _, o := range again {
 		key := gen.ObjectsAdoptedKey{Device: o.Index, Id: o.ID}
 		if code, ok := typeCode(o.Type); ok {
 			key.Type = uint32(code)
 		}
-		delete(parted, key)
-		// One that was just being made when it was dumped is known twice.
+		delete(missing, key)
+		// An object dumped during its creation is counted by a program, too.
 		if !seen[key] {
-			delete(gone, key)
+			delete(destroyed, key)
 		}
 	}
-	for key, value := range gone {
-		s.unbook(key, value)
+	for key, value := range destroyed {
+		s.unrecord(key, value)
 	}
-	for key := range parted {
-		s.part(key)
+	for key := range missing {
+		s.removePeer(key)
 	}
 	return errors.Join(err, againErr)
 }
 
-// list is what exists, as far as it can be listed.
+// list returns the existing objects that can be listed.
 func list(ctx context.Context, opts Options) ([]model.Object, error) {
 	objects, err := opts.Objects(ctx)
 	if err != nil {
@@ -135,8 +135,8 @@ func list(ctx context.Context, opts Options) ([]model.Object, error) {
 	return objects, err
 }
 
-// book hands one object to the programs and to the base counts.
-func (s *sensor) book(key gen.ObjectsAdoptedKey, o gen.ObjectsObject, device string) error {
+// record passes one object to the programs and adds it to the base counts.
+func (s *sensor) record(key gen.ObjectsAdoptedKey, o gen.ObjectsObject, device string) error {
 	err := s.objects.Coll.Maps[gen.ObjectsMapAdopted].Update(key, o, ebpf.UpdateNoExist)
 	switch {
 	case errors.Is(err, ebpf.ErrKeyExist):
@@ -146,7 +146,7 @@ func (s *sensor) book(key gen.ObjectsAdoptedKey, o gen.ObjectsObject, device str
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.booked++
+	s.recorded++
 	if _, ok := s.indexes[key.Device]; !ok {
 		s.indexes[key.Device] = device
 	}
@@ -156,9 +156,9 @@ func (s *sensor) book(key gen.ObjectsAdoptedKey, o gen.ObjectsObject, device str
 	return nil
 }
 
-// unbook takes back an object that went unseen. One that a program has taken,
-// or is about to, is left to it.
-func (s *sensor) unbook(key gen.ObjectsAdoptedKey, o gen.ObjectsObject) {
+// unrecord removes an object that ended unseen. It keeps an object that a program has taken or
+// is about to take.
+func (s *sensor) unrecord(key gen.ObjectsAdoptedKey, o gen.ObjectsObject) {
 	m := s.objects.Coll.Maps[gen.ObjectsMapAdopted]
 	var now gen.ObjectsObject
 	if m.Lookup(key, &now) != nil || now.Hidden != 0 || m.Delete(key) != nil {
@@ -166,7 +166,7 @@ func (s *sensor) unbook(key gen.ObjectsAdoptedKey, o gen.ObjectsObject) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.booked--
+	s.recorded--
 	k := holdingKeyOf(o)
 	b := s.base[k]
 	s.base[k] = held{b.count - 1, b.bytes - int64(o.Bytes)}
@@ -176,9 +176,8 @@ func holdingKeyOf(o gen.ObjectsObject) gen.ObjectsHoldingKey {
 	return gen.ObjectsHoldingKey{Cgroup: o.Cgroup, Device: o.Device, Type: uint16(o.Type), Memory: uint16(o.Memory)}
 }
 
-// seen are the objects that the programs know, and the devices and types of
-// those that they know without an id: the return of rdma_restrack_add, which
-// tells it, is yet to come or was missed.
+// seen returns the objects that the programs count, and the devices and types of those counted
+// without an id: the return of rdma_restrack_add, which has the id, is pending or was missed.
 func (s *sensor) seen() (known, unnumbered map[gen.ObjectsAdoptedKey]bool, err error) {
 	known, unnumbered = map[gen.ObjectsAdoptedKey]bool{}, map[gen.ObjectsAdoptedKey]bool{}
 	var keys []uint64
@@ -192,13 +191,13 @@ func (s *sensor) seen() (known, unnumbered map[gen.ObjectsAdoptedKey]bool, err e
 			known[key] = true
 		})
 	if err != nil {
-		return nil, nil, fmt.Errorf("objects seen so far: %w", err)
+		return nil, nil, fmt.Errorf("objects seen by the programs: %w", err)
 	}
 	return known, unnumbered, nil
 }
 
-// lost counts the objects that could not be counted. One whose return was missed
-// is: its making is counted at the entry.
+// lost returns the number of objects that could not be counted. An object with a missed return
+// is counted: the programs count at the entry.
 func (s *sensor) lost() uint64 {
 	var counts [gen.VerbsLossLOSSES]uint64
 	if s.objects.Coll.Variables[gen.ObjectsVarObjectLosses].Get(&counts) != nil {

@@ -19,12 +19,11 @@ import (
 	"github.com/accelscope/accelscope/tests/bench/ringbuffer"
 )
 
-// BenchmarkCall is a verbs call that takes no time: the write() of a REG_MR
-// command to /dev/null, which stands in for a uverbs device. It is made without
-// programs, with those of the tracepoint tier, the only one that a kernel
-// without InfiniBand can have and the dearest, and with an event for each call
-// in a ring buffer, as sensors do that do not aggregate in the kernel. getpid
-// is an unrelated system call.
+// BenchmarkCall measures a verbs call that takes no time: the write() of a REG_MR command to
+// /dev/null in place of a uverbs device. It runs without programs, with those of the tracepoint
+// tier, which is the most expensive one and the only one without InfiniBand, and with an event
+// per call in a ring buffer, as in sensors that do not aggregate in the kernel. getpid is an
+// unrelated system call.
 func BenchmarkCall(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root")
@@ -33,7 +32,7 @@ func BenchmarkCall(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer unix.Close(null) //nolint:errcheck // the benchmark is over
+	defer unix.Close(null) //nolint:errcheck // the benchmark ended
 	command := []byte{9, 0, 0, 0, 0, 0, 0, 0}
 	calls := func(b *testing.B) {
 		runtime.LockOSThread()
@@ -84,7 +83,7 @@ func onWrites(enter, exit asm.Instructions) (out []io.Closer, err error) {
 	return out, nil
 }
 
-// BenchmarkDrain reads 1,024 histograms: as Read does, in batches, and one by one.
+// BenchmarkDrain reads 1,024 histograms in batches, as Read does, and one by one.
 func BenchmarkDrain(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root")
@@ -131,7 +130,7 @@ func BenchmarkDrain(b *testing.B) {
 			}
 		}
 	})
-	// What Read adds: the conversion, and the map of errors.
+	// The additional work of Read: conversion, and the map of errors.
 	all := func(uint64, uint32) bool { return true }
 	none := func(uint64, uint32) bool { return false }
 	names := deviceNames{7: "mlx5_0"}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// fakeSysfs shows one HCA and its uverbs device, whose number is that of
-// another character device: a fake, because there is no HCA.
+// fakeSysfs returns a sysfs with one HCA and its uverbs device, with the number of another
+// character device.
 func fakeSysfs(t testing.TB, dev, name string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -31,8 +31,8 @@ func fakeSysfs(t testing.TB, dev, name string) string {
 	return root
 }
 
-// testCgroup makes a cgroup in the hierarchy that this machine uses for its
-// containers, and tells which that is.
+// testCgroup creates a cgroup in the hierarchy that this machine uses for containers, and
+// returns its controller.
 func testCgroup(t *testing.T) (subsystem, dir string) {
 	t.Helper()
 	root := "/sys/fs/cgroup"

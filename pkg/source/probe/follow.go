@@ -15,11 +15,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// How often the devices are looked at. A driver reload waits for this at most;
-// waking up costs more than looking.
+// watchInterval is the interval at which the devices are listed. A driver reload waits at most
+// this long; waking up costs more than listing.
 const watchInterval = 500 * time.Millisecond
 
-// How long after a failed attempt the hooks are tried again while a device is there.
+// retryInterval is the time between a failed attempt to attach the hooks and the next one.
 const retryInterval = 30 * time.Second
 
 func (s *Source) watch(ctx context.Context) {
@@ -36,15 +36,15 @@ func (s *Source) watch(ctx context.Context) {
 	}
 }
 
-// follow looks at the devices and attaches or releases the hooks. It is all
-// that the probe does between scrapes, so a look is a few system calls.
+// follow lists the devices and attaches or releases the hooks. The probe does nothing else
+// between scrapes, at the cost of a few system calls.
 //
-// A device that was given to another network namespace, as those of pods are in
-// the exclusive mode of the RDMA subsystem, is not in our class/infiniband. Its
-// uverbs device has no namespace, and what it does is seen all the same.
+// A device in another network namespace (exclusive mode of the RDMA subsystem), as those of
+// pods, is not in class/infiniband. Its uverbs device has no namespace, and its calls are
+// counted.
 func (s *Source) follow(ctx context.Context) {
-	changed, err := s.devices.look()
-	moved, uverbsErr := s.uverbs.look()
+	changed, err := s.devices.poll()
+	moved, uverbsErr := s.uverbs.poll()
 	if err = errors.Join(err, uverbsErr); err != nil {
 		s.opts.Logger.Debug("cannot list the RDMA devices", zap.Error(err))
 		return
@@ -61,14 +61,13 @@ func (s *Source) follow(ctx context.Context) {
 	case attached:
 		s.rename(changed || moved)
 		s.renamed = s.renamed || changed
-		s.ask(ctx)
+		s.queryNetlink(ctx)
 	}
 }
 
-// ask asks RDMA netlink for what the sensor does not see by itself, when there is a
-// reason to.
-func (s *Source) ask(ctx context.Context) {
-	if !s.answered(ctx) {
+// queryNetlink queries RDMA netlink, if needed, for data that the programs do not see.
+func (s *Source) queryNetlink(ctx context.Context) {
+	if !s.queryDone(ctx) {
 		return
 	}
 	sensor, renamed := s.sensor, s.renamed
@@ -90,45 +89,45 @@ func (s *Source) ask(ctx context.Context) {
 	})
 }
 
-// askLimit is how long anything waits for RDMA netlink: for the first dump of the
-// objects, so that the first scrape has them, and before the sensor is closed.
-const askLimit = time.Second
+// queryLimit is how long callers wait for RDMA netlink: for the first dump of the objects, so
+// that the first scrape has them, and before the sensor is closed.
+const queryLimit = time.Second
 
-// start calls f, which asks drivers and may hang. The sensor that goes ends ctx.
+// start calls f, which queries drivers and may hang. Closing the sensor ends ctx.
 func (s *Source) start(ctx context.Context, f func(context.Context)) {
-	ctx, s.stopAsking = context.WithCancel(ctx)
-	s.asking = s.sensor.call.Start(askLimit, func() (struct{}, error) {
+	ctx, s.cancelQuery = context.WithCancel(ctx)
+	s.query = s.sensor.call.Start(queryLimit, func() (struct{}, error) {
 		f(ctx)
 		return struct{}{}, nil
 	})
 }
 
-// answered reports whether nothing is being asked.
-func (s *Source) answered(ctx context.Context) bool {
-	if s.asking == nil {
+// queryDone reports whether no query is in progress.
+func (s *Source) queryDone(ctx context.Context) bool {
+	if s.query == nil {
 		return true
 	}
-	if !s.asking.Returned() {
+	if !s.query.Returned() {
 		return false
 	}
-	if _, err := s.asking.Wait(ctx); err != nil {
-		s.opts.Logger.Error("asking RDMA netlink", zap.Error(err))
+	if _, err := s.query.Wait(ctx); err != nil {
+		s.opts.Logger.Error("querying RDMA netlink", zap.Error(err))
 	}
-	s.stopAsking()
-	s.asking = nil
+	s.cancelQuery()
+	s.query = nil
 	return true
 }
 
-// dismiss detaches the hooks and closes the sensor: now, or when what it asks for has
-// been answered.
-func (s *Source) dismiss() {
+// closeSensor detaches the hooks and closes the sensor, at once or when the query in progress
+// returns.
+func (s *Source) closeSensor() {
 	sensor := s.sensor
 	s.sensor = nil
 	s.opts.Paths.set(nil)
 	sensor.detach()
-	if s.asking != nil {
-		s.stopAsking()
-		s.asking = nil
+	if s.query != nil {
+		s.cancelQuery()
+		s.query = nil
 	}
 	closed := make(chan struct{})
 	sensor.call.Close(func() {
@@ -137,7 +136,7 @@ func (s *Source) dismiss() {
 	})
 	select {
 	case <-closed:
-	case <-time.After(askLimit):
+	case <-time.After(queryLimit):
 	}
 }
 
@@ -160,13 +159,13 @@ func (s *Source) attach(ctx context.Context) {
 				s.opts.Logger.Warn("not all objects made before the sensor started are attributed", zap.Error(err))
 			}
 		})
-		_, _ = s.asking.Wait(ctx) // what takes longer goes on
+		_, _ = s.query.Wait(ctx) // a longer query continues in the background
 	}
 	s.opts.Logger.Info("hooks attached", zap.Stringer("tiers", tiersOf(hooks)))
 }
 
-// release detaches everything and keeps the totals, so that the driver can be
-// unloaded and no counter falls.
+// release detaches all hooks and keeps the totals, so that the driver can be unloaded and no
+// counter falls.
 func (s *Source) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,17 +175,16 @@ func (s *Source) release() {
 		s.opts.Logger.Warn("totals of the last device are lost", zap.Error(err))
 	}
 	s.sensor.self(&last, &s.lost)
-	s.gone.add(&last)
-	s.dismiss()
+	s.former.add(&last)
+	s.closeSensor()
 	s.failed = nil
 	s.hooks = unattached("no RDMA device: the hooks come with the next one", model.StateAbsent)
-	s.opts.Logger.Info("last RDMA device gone, hooks released")
+	s.opts.Logger.Info("last RDMA device removed, hooks released")
 }
 
-// rename reads which uverbs device belongs to which HCA when the devices
-// changed, and once more at the next look: a device is listed before it has its
-// number. When a number has changed hands, what was counted under it stays with
-// the old name.
+// rename reads the uverbs devices of the HCAs after a change, and once more at the next poll: a
+// device is listed before it has its number. If another device has taken over a number, the
+// counters under that number stay with the former name.
 func (s *Source) rename(changed bool) {
 	if changed {
 		s.unnamed = 2
@@ -214,9 +212,9 @@ func (s *Source) rename(changed bool) {
 		var last model.Snapshot
 		old := func(_ uint64, rdev uint32) bool { return given[rdev] }
 		if err := s.sensor.readVerbs(&last, s.names, old, old); err != nil {
-			s.opts.Logger.Warn("totals of a device that is gone are lost", zap.Error(err))
+			s.opts.Logger.Warn("totals of a removed device are lost", zap.Error(err))
 		}
-		s.gone.add(&last)
+		s.former.add(&last)
 	}
 	if s.names == nil {
 		s.names = deviceNames{}
@@ -226,9 +224,9 @@ func (s *Source) rename(changed bool) {
 	s.unnamed--
 }
 
-// reindex gives objects the names that their devices have now: an index stays with a device
-// that is renamed. What was created before stays under the former name, as verbs do: that
-// name may be given to another device.
+// reindex updates the device names of objects: the index of a renamed device stays. Counts of
+// created objects stay under the former name, as verbs do, because another device may get that
+// name.
 func (s *sensor) reindex(ctx context.Context, opts Options) {
 	if opts.DeviceNames == nil {
 		return
@@ -254,7 +252,7 @@ func (s *sensor) reindex(ctx context.Context, opts Options) {
 				s.renamed[k] = v.Created
 			}
 		}); err != nil {
-			opts.Logger.Warn("what was created under the former name of a device is lost", zap.Error(err))
+			opts.Logger.Warn("counts of created objects under the former name of a device are lost", zap.Error(err))
 		}
 	}
 	maps.Copy(s.indexes, names)

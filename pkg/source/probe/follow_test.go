@@ -11,36 +11,36 @@ import (
 	"go.uber.org/zap"
 )
 
-// A sensor that goes ends what it asks RDMA netlink for, and is closed when that has
-// returned. A driver that hangs delays that by askLimit, and only once.
-func TestDismiss(t *testing.T) {
+// TestCloseSensor: closing a sensor cancels its RDMA netlink query and closes it when the query
+// returned. A hanging driver delays this by queryLimit, and only once.
+func TestCloseSensor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		for name, c := range map[string]struct {
-			ask  func(context.Context)
-			want time.Duration
+			query func(context.Context)
+			want  time.Duration
 		}{
-			"nothing is asked": {nil, 0},
-			"it returns":       {func(ctx context.Context) { <-ctx.Done() }, 0},
-			"it hangs":         {func(ctx context.Context) { <-ctx.Done(); <-release }, askLimit},
-			"it panics":        {func(context.Context) { panic("driver") }, 0},
+			"no query":   {nil, 0},
+			"it returns": {func(ctx context.Context) { <-ctx.Done() }, 0},
+			"it hangs":   {func(ctx context.Context) { <-ctx.Done(); <-release }, queryLimit},
+			"it panics":  {func(context.Context) { panic("driver") }, 0},
 		} {
 			s := &Source{opts: Options{Logger: zap.NewNop(), Paths: &PathLog{}}, sensor: &sensor{}}
 			sensor := s.sensor
-			if c.ask != nil {
-				s.start(t.Context(), c.ask)
+			if c.query != nil {
+				s.start(t.Context(), c.query)
 			}
 			synctest.Wait()
-			if got, want := s.answered(t.Context()), c.ask == nil || name == "it panics"; got != want {
-				t.Errorf("%s: answered %v, want %v", name, got, want)
+			if got, want := s.queryDone(t.Context()), c.query == nil || name == "it panics"; got != want {
+				t.Errorf("%s: done %v, want %v", name, got, want)
 			}
 			begin := time.Now()
-			s.dismiss()
-			if took := time.Since(begin); took != c.want || s.sensor != nil || s.asking != nil {
+			s.closeSensor()
+			if took := time.Since(begin); took != c.want || s.sensor != nil || s.query != nil {
 				t.Errorf("%s: took %v, want %v; %+v", name, took, c.want, s)
 			}
-			if p := sensor.call.Start(askLimit, nil); p != nil {
-				t.Errorf("%s: the sensor asks on", name)
+			if p := sensor.call.Start(queryLimit, nil); p != nil {
+				t.Errorf("%s: the sensor starts another query", name)
 			}
 		}
 		close(release)

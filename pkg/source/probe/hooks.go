@@ -24,14 +24,13 @@ var verbHooks = []hook.Hook{
 	}},
 }
 
-// Objects are made and deleted some thousand times a second at the very most,
-// so what counts is not the cost of a hook but that it waits for no one: kprobes
-// do not pin the module they are on, and fentry programs of one function are
-// skipped when one preempts another. Each function that loses its last fentry
-// program costs a grace period of 0.1 s and more, one after the other, and a
-// driver reload would wait for all of them.
+// Objects are created and deleted at most some thousand times a second, so a hook must not
+// block anything, and its cost matters less: kprobes do not pin their module, and fentry
+// programs of one function are skipped when one preempts another. Each function that loses its
+// last fentry program costs a grace period of 0.1 s or more, one after the other, and a driver
+// reload would wait for all of them.
 var objectHooks = []hook.Hook{
-	// Destruction in steps: since 2026, and in the stable kernels that took it.
+	// Destruction in steps: since 2026, and in stable kernels with the backport.
 	{Name: stepsHook, Optional: true, Tiers: []hook.Tier{
 		hook.With(hook.Kprobe,
 			gen.ObjectsProgKprobeRestrackCommitDel, gen.ObjectsProgKprobeRestrackAbortDel,
@@ -62,26 +61,26 @@ var objectHooks = []hook.Hook{
 	}},
 }
 
-// peersHook sees who is connected to whom. A queue pair is modified three times in
-// its life: the tiers are in the order of the objects'.
+// peersHook records the connections of queue pairs. A queue pair is modified three times: the
+// tiers are in the order of the object hooks.
 var peersHook = hook.Hook{Name: "ib_modify_qp_with_udata", Optional: true, Tiers: []hook.Tier{
 	hook.With(hook.Kprobe, gen.PeersProgKprobeDestroyQp, gen.PeersProgKretprobeModifyQp, gen.PeersProgKprobeModifyQp),
 	hook.With(hook.Fentry, gen.PeersProgFentryDestroyQp, gen.PeersProgFexitModifyQp),
 }}
 
-// cgroupHook names the cgroups that are gone before anybody could look.
+// cgroupHook records the paths of cgroups that end before they are listed.
 var cgroupHook = hook.Hook{Name: "cgroup_mkdir", Optional: true, Tiers: []hook.Tier{
 	hook.With(hook.RawTracepoint, gen.CgroupsProgCgroupMade),
 }}
 
-// restrackHook is the hook without which no object can be counted, stepsHook
-// the one that kernels with its functions need beside it.
+// restrackHook is needed to count any object. stepsHook is needed in addition on kernels with
+// its functions.
 const (
 	restrackHook = "rdma_restrack_add"
 	stepsHook    = "rdma_restrack_begin_del"
 )
 
-// unattached are all hooks in one state.
+// unattached returns all hooks in one state.
 func unattached(reason string, state model.State) []model.Hook {
 	var out []model.Hook
 	for _, h := range slices.Concat(verbHooks, objectHooks, []hook.Hook{peersHook, cgroupHook}) {
@@ -94,7 +93,7 @@ type tierList []string
 
 func (t tierList) String() string { return strings.Join(t, " ") }
 
-// tiersOf tells the tier of each attached hook.
+// tiersOf returns the tier of each attached hook.
 func tiersOf(hooks []model.Hook) tierList {
 	var out tierList
 	for _, h := range hooks {

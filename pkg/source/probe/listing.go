@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A listing is a directory of sysfs that is looked at several times a second
-// and seldom changes. It stays open, for opening costs more than reading, and
-// a change shows in what getdents64 gives: inode numbers and names.
+// listing is a directory of sysfs that is read several times a second and seldom changes. It
+// stays open, as opening costs more than reading. A change shows in the result of getdents64:
+// inode numbers and names.
 type listing struct {
 	path    string
-	fd      int // -1 while there is no directory
+	fd      int // -1 if there is no directory
 	entries int // devices
 	seen    []byte
 	buffer  []byte
@@ -25,10 +25,10 @@ type listing struct {
 
 func newListing(path string) *listing { return &listing{path: path, fd: -1} }
 
-// look says whether the entries are others than at the last look. A directory
-// that is not there is empty. One that was removed and made again, as those of
-// a driver's modules are, is another directory: the old one has no entries.
-func (l *listing) look() (changed bool, err error) {
+// poll reports whether the entries changed since the last poll. A missing directory is empty. A
+// directory that was removed and created again, as by the modules of a driver, is another
+// directory: the old one has no entries.
+func (l *listing) poll() (changed bool, err error) {
 	n, err := l.read()
 	if err != nil || n == 0 {
 		l.close()
@@ -51,7 +51,7 @@ func (l *listing) close() {
 	}
 }
 
-// read fills the buffer and returns how many entries there are.
+// read fills the buffer and returns the number of entries.
 func (l *listing) read() (int, error) {
 	l.buffer = l.buffer[:0]
 	if l.fd < 0 {
@@ -77,8 +77,8 @@ func (l *listing) read() (int, error) {
 	}
 }
 
-// countEntries counts the records that getdents64 wrote, except ., .. and
-// abi_version, a file that is beside the devices of class/infiniband_verbs.
+// countEntries counts the getdents64 records, except ., .. and abi_version, a file of
+// class/infiniband_verbs.
 func countEntries(b []byte) int {
 	const head = 19 // d_ino, d_off, d_reclen, d_type
 	count := 0

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// A look tells what came, went and was replaced, also of the directory itself.
+// TestListing: a poll reports added, removed and replaced entries, also of the directory
+// itself.
 func TestListing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "class")
 	l := newListing(dir)
@@ -20,40 +21,40 @@ func TestListing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	look := func(what string, changed bool, entries int) {
+	poll := func(what string, changed bool, entries int) {
 		t.Helper()
-		got, err := l.look()
+		got, err := l.poll()
 		must(err)
 		if got != changed || l.entries != entries {
 			t.Errorf("%s: changed %v, %d entries, want %v, %d", what, got, l.entries, changed, entries)
 		}
-		if got, err := l.look(); got || err != nil || l.entries != entries {
-			t.Errorf("%s, second look: changed %v, %d entries, %v", what, got, l.entries, err)
+		if got, err := l.poll(); got || err != nil || l.entries != entries {
+			t.Errorf("%s, second poll: changed %v, %d entries, %v", what, got, l.entries, err)
 		}
 	}
-	look("no directory", false, 0)
+	poll("no directory", false, 0)
 	must(os.MkdirAll(filepath.Join(dir, "mlx5_0"), 0o755))
-	look("first device", true, 1)
-	for i := range 500 { // more than one system call gives
+	poll("first device", true, 1)
+	for i := range 500 { // more than fit in one system call
 		must(os.Mkdir(filepath.Join(dir, fmt.Sprint("a_device_with_a_long_name_", i)), 0o755))
 	}
-	look("many devices", true, 501)
+	poll("many devices", true, 501)
 	must(os.Mkdir(filepath.Join(dir, "next"), 0o755))
 	must(os.Remove(filepath.Join(dir, "mlx5_0")))
 	must(os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, "mlx5_0")))
-	look("another device of the same name", true, 501)
+	poll("another device of the same name", true, 501)
 	must(os.RemoveAll(dir))
-	look("class gone", true, 0)
+	poll("class removed", true, 0)
 	must(os.MkdirAll(filepath.Join(dir, "mlx5_0"), 0o755))
-	look("class back", true, 1)
+	poll("class back", true, 1)
 	must(os.RemoveAll(dir))
 	must(os.MkdirAll(filepath.Join(dir, "mlx5_0"), 0o755))
-	if _, err := l.look(); err != nil || l.entries != 1 {
-		t.Errorf("class replaced between two looks: %d entries, %v, want 1", l.entries, err)
+	if _, err := l.poll(); err != nil || l.entries != 1 {
+		t.Errorf("class replaced between two polls: %d entries, %v, want 1", l.entries, err)
 	}
 	must(os.RemoveAll(dir))
 	must(os.WriteFile(dir, nil, 0o644))
-	if _, err := l.look(); err == nil {
+	if _, err := l.poll(); err == nil {
 		t.Error("a file is listed")
 	}
 }

@@ -79,9 +79,9 @@ func mapMemory(m *ebpf.MapSpec, cpus, page uint64) (uint64, error) {
 	}
 }
 
-// area returns an upper bound of what bpf_map_area_alloc takes for size bytes:
-// kmalloc rounds up to a power of two, vmalloc to whole pages. Only areas of up
-// to 8 pages (PAGE_ALLOC_COSTLY_ORDER) come from kmalloc.
+// area returns an upper bound of the memory that bpf_map_area_alloc allocates for size bytes:
+// kmalloc rounds up to a power of two, vmalloc to whole pages. Only areas of up to 8 pages
+// (PAGE_ALLOC_COSTLY_ORDER) come from kmalloc.
 func area(size, page uint64) uint64 {
 	if size <= page<<3 {
 		return max(powerOfTwo(size), page)

@@ -41,8 +41,8 @@ func TestMapMemory(t *testing.T) {
 	}
 }
 
-// A kernelLayout has the sizes of a kernel's structures, from its BTF, and the
-// function that computes the memory of a map which the kernel reports in fdinfo.
+// kernelLayout holds the sizes of the structures of a kernel, from its BTF, and the function
+// that computes the memory of a map as reported in fdinfo.
 type kernelLayout struct {
 	name                 string
 	array, hash, storage uint64
@@ -106,7 +106,7 @@ func footprint(_ kernelLayout, m *ebpf.MapSpec, cpus, page uint64) uint64 {
 	return align(uint64(m.MaxEntries)*align(uint64(m.KeySize)+value, 8), page)
 }
 
-// charged is the cost that the map_alloc functions of 5.10 hand to bpf_map_charge_init.
+// charged returns the cost that the map_alloc functions of 5.10 pass to bpf_map_charge_init.
 func charged(l kernelLayout, m *ebpf.MapSpec, cpus, page uint64) uint64 {
 	entries, value := uint64(m.MaxEntries), align(uint64(m.ValueSize), 8)
 	element := 48 + align(uint64(m.KeySize), 8) + value

@@ -89,7 +89,7 @@ func objectType(t uint16) model.ObjectType {
 	return model.OtherType
 }
 
-// typeCode is the kernel side's number of an object type.
+// typeCode returns the number that the programs use for an object type.
 func typeCode(t model.ObjectType) (uint8, bool) {
 	for i, name := range objectTypes {
 		if name == t {
@@ -121,8 +121,8 @@ var lossNames = [gen.VerbsLossLOSSES + 1]string{
 	gen.VerbsLossLOSSES:             "program_skipped",
 }
 
-// errnoName is the symbol of an errno, or its number when it has none: the
-// kernel uses some that user space never defined (512 and above).
+// errnoName returns the symbol of an errno, or its number if it has none: the kernel uses some
+// that user space does not define (512 and above).
 func errnoName(n uint16) string {
 	if name := unix.ErrnoName(unix.Errno(n)); name != "" {
 		return name
@@ -144,7 +144,7 @@ func cString(b []int8) string {
 // deviceNames maps the device number of a uverbs character device to its HCA.
 type deviceNames map[uint32]string
 
-// of is the name of a device number, or the number itself while sysfs has not told.
+// of returns the name of a device number, or the number itself while sysfs lists no name.
 func (n deviceNames) of(rdev uint32) string {
 	if name, ok := n[rdev]; ok {
 		return name

@@ -11,9 +11,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// PathLog has the paths of cgroups that were created while hooks are attached
-// (bpf/cgroups.bpf.c). A Source writes it; it may be read before there is one. The zero
-// PathLog is empty.
+// PathLog holds the paths of cgroups created while hooks are attached (bpf/cgroups.bpf.c). A
+// Source writes it. It may be read before the Source exists. The zero PathLog is empty.
 type PathLog struct {
 	mu    sync.Mutex
 	paths *ebpf.Map // nil while nothing is attached

@@ -17,13 +17,13 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Peers lists the connected queue pairs of processes with their other ends, as
-// the programs saw them being connected. Of one that was connected before the
-// hooks were there RDMA netlink told all but the remote GID and LID. The state
-// is the one that its process last set: an error that the HCA met is not seen.
+// Peers lists the connected queue pairs of processes with their remote ends, as seen by the
+// programs. For a queue pair connected before the hooks were attached, RDMA netlink provides
+// everything but the remote GID and LID. The state is the last one set by the process: errors
+// met by the HCA are not visible.
 //
-// Without a device there are none. ErrUnsupported, or what went wrong, says that
-// nobody looks.
+// Without a device the list is empty. The error is ErrUnsupported, or the reason why the hooks
+// failed.
 func (s *Source) Peers(context.Context) ([]model.Peer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,7 +43,7 @@ func (s *Source) Peers(context.Context) ([]model.Peer, error) {
 // the hooks of objects.
 func (s *sensor) attachPeers(symbols map[string]bool) model.Hook {
 	out := model.Hook{
-		Name: peersHook.Name, State: model.StateUnsupported, Reason: "of no use without the hooks of objects",
+		Name: peersHook.Name, State: model.StateUnsupported, Reason: "needs the hooks of objects",
 	}
 	if s.objects != nil {
 		out = s.peers.Attach(peersHook, s.opts.Tier, symbols)
@@ -65,7 +65,7 @@ func (s *sensor) readPeers() ([]model.Peer, error) {
 		func(k gen.PeersPeerKey, v *gen.PeersPeer) {
 			p := model.Peer{
 				Cgroup: v.Cgroup, Device: s.deviceName(k.Device), Port: v.Port, QPN: k.Qpn,
-				Type: wordOf(queueTypes, v.Type), State: wordOf(queueStates, v.State),
+				Type: nameOf(queueTypes, v.Type), State: nameOf(queueStates, v.State),
 				RemoteLID: v.Lid, RemoteQPN: v.Qpn,
 			}
 			if v.Routed != 0 {
@@ -79,26 +79,25 @@ func (s *sensor) readPeers() ([]model.Peer, error) {
 	return found, nil
 }
 
-// Of include/rdma/ib_verbs.h: enum ib_qp_state and the types that are connected.
+// Names from include/rdma/ib_verbs.h: enum ib_qp_state and the types of connected queue pairs.
 var (
 	queueStates = []string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
 	queueTypes  = []string{2: "RC", 3: "UC", 9: "XRC_INI", 10: "XRC_TGT"}
 )
 
-// readyToReceive is the first state in which a queue pair knows its other end.
+// readyToReceive is the first state in which a queue pair has a remote end.
 const readyToReceive = 2
 
-// wordOf is the word for a number, or the number where there is none.
-func wordOf(words []string, n uint32) string {
-	if n < uint32(len(words)) && words[n] != "" {
-		return words[n]
+// nameOf returns the name of a number, or the number if it has no name.
+func nameOf(names []string, n uint32) string {
+	if n < uint32(len(names)) && names[n] != "" {
+		return names[n]
 	}
 	return strconv.FormatUint(uint64(n), 10)
 }
 
-// join notes the other end of a queue pair that was connected before the hooks
-// were attached.
-func (s *sensor) join(o model.Object, cgroup uint64) {
+// addPeer records the remote end of a queue pair connected before the hooks were attached.
+func (s *sensor) addPeer(o model.Object, cgroup uint64) {
 	if s.peers == nil || o.Type != model.QP || o.RemoteQPN == 0 || o.QPState < readyToReceive {
 		return
 	}
@@ -117,8 +116,8 @@ func (s *sensor) join(o model.Object, cgroup uint64) {
 	}
 }
 
-// part forgets a queue pair that went before the hooks could see it go.
-func (s *sensor) part(key gen.ObjectsAdoptedKey) {
+// removePeer removes a queue pair that was destroyed before the hooks could see it.
+func (s *sensor) removePeer(key gen.ObjectsAdoptedKey) {
 	if s.peers == nil || key.Type != uint32(gen.ObjectsObjectTypeTYPE_QP) {
 		return
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// peersOf reads the peers, in the order of their numbers.
+// peersOf reads the peers, sorted by number.
 func peersOf(t *testing.T, s *sensor) []model.Peer {
 	t.Helper()
 	found, err := s.readPeers()
@@ -28,8 +28,7 @@ func peersOf(t *testing.T, s *sensor) []model.Peer {
 	return found
 }
 
-// TestPeers reads what the programs would write into the maps of this kernel: it
-// has no InfiniBand.
+// TestPeers reads the maps of this kernel with entries as written by the programs.
 func TestPeers(t *testing.T) {
 	root(t)
 	s := unhooked(t)
@@ -68,9 +67,9 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// TestPeersBefore: queue pairs that were connected before the hooks were there,
-// from a netlink that this test plays. One goes between the two dumps, one was
-// seen by a program meanwhile, and some are not connected.
+// TestPeersBefore: queue pairs connected before the hooks were attached, from a fake netlink.
+// One ends between the two dumps, one is seen by a program meanwhile, and some are not
+// connected.
 func TestPeersBefore(t *testing.T) {
 	root(t)
 	s := unhooked(t)
@@ -108,19 +107,19 @@ func TestPeersBefore(t *testing.T) {
 	var snap model.Snapshot
 	s.self(&snap, &losses{})
 	i := slices.IndexFunc(snap.Maps, func(m model.Map) bool { return m.Name == gen.PeersMapPeers })
-	if i < 0 || snap.Maps[i].Entries != 1 { // the other was not counted, as no program made it
+	if i < 0 || snap.Maps[i].Entries != 1 { // the other entry was not written by a program
 		t.Errorf("maps: %+v", snap.Maps)
 	}
 }
 
-// TestPeersFull: what has no room is counted.
+// TestPeersFull: queue pairs that exceed the map are counted.
 func TestPeersFull(t *testing.T) {
 	root(t)
 	s := unhooked(t)
 	m := s.peers.Coll.Maps[gen.PeersMapPeers]
 	const more = 3
 	for i := range m.MaxEntries() + more {
-		s.join(model.Object{Index: 3, Type: model.QP, ID: i, RemoteQPN: 1, QPState: 3}, 42)
+		s.addPeer(model.Object{Index: 3, Type: model.QP, ID: i, RemoteQPN: 1, QPState: 3}, 42)
 	}
 	var lost losses
 	s.self(&model.Snapshot{}, &lost)
@@ -132,7 +131,7 @@ func TestPeersFull(t *testing.T) {
 	}
 }
 
-// TestPeersSized: who has more objects has more peers.
+// TestPeersSized: more objects make room for more peers.
 func TestPeersSized(t *testing.T) {
 	for objects, want := range map[uint32]uint32{1: 1, DefaultMaxObjects: 32768, 1 << 20: 1 << 19} {
 		compiled, err := sizedSpecs(Options{MaxEntries: DefaultMaxEntries, MaxObjects: objects})
@@ -145,7 +144,8 @@ func TestPeersSized(t *testing.T) {
 	}
 }
 
-// TestPeersUnseen: no device has no peer, and a tier that sees none says why.
+// TestPeersUnseen: without a device the list is empty, and a tier without connections returns
+// the reason.
 func TestPeersUnseen(t *testing.T) {
 	root(t)
 	for _, x := range []struct {
@@ -161,7 +161,7 @@ func TestPeersUnseen(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer s.Close() //nolint:errcheck // of TestTracepoints
+			defer s.Close() //nolint:errcheck // TestTracepoints tests it
 			got, err := s.Peers(t.Context())
 			if !errors.Is(err, x.want) || len(got) != 0 || (got == nil) != (x.want != nil) {
 				t.Errorf("%#v, %v", got, err)

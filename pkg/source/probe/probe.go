@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package probe counts in the kernel what each cgroup does on each HCA: verbs
-// system calls with their durations and errors, and live RDMA objects with the
-// bytes registered. The programs are in bpf/; bpf/README.md tells what each
-// hooks, costs and misses.
+// Package probe counts in the kernel the activity of each cgroup on each HCA: verbs system
+// calls with their durations and errors, and live RDMA objects with the registered bytes. The
+// programs are in bpf/; bpf/README.md lists the hooks of each, their cost and what they miss.
 //
-// The hooks follow the devices. A hook on a module's function pins the module,
-// so they are there only while an RDMA device is: they go with the last one,
-// which leaves the driver free to be reloaded, and come back with the next.
+// The hooks follow the devices. A hook on a function of a module pins the module, so hooks are
+// attached only while an RDMA device exists: they are released with the last one, so that the
+// driver can be reloaded, and attached again with the next.
 package probe
 
 import (
@@ -25,20 +24,20 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Options of a Source.
+// Options configure a Source.
 type Options struct {
-	// Sysfs is where sysfs is mounted. The programs always see the running
-	// kernel: on another tree the source finds no device that it could name.
+	// Sysfs is the mount point of sysfs. The programs always see the running kernel: with
+	// another tree the source finds no name for a device.
 	Sysfs string
 	// Tier is the only tier to try: fentry, kprobe or tracepoint. Empty tries
 	// the tiers of each hook in the order of that hook.
 	Tier string
-	// MaxEntries bounds the (cgroup, device, verb) and (cgroup, device, type)
-	// combinations, MaxObjects the live objects, of which half may be connected queue
-	// pairs. Zero takes the defaults.
+	// MaxEntries limits the (cgroup, device, verb) and (cgroup, device, type) combinations.
+	// MaxObjects limits the live objects, half of which may be connected queue pairs. Zero
+	// selects the defaults.
 	MaxEntries, MaxObjects uint32
-	// Subsystem is the cgroup v1 controller whose hierarchy tells workloads
-	// apart, empty for cgroup v2.
+	// Subsystem is the cgroup v1 controller with the cgroups of workloads, empty for cgroup
+	// v2.
 	Subsystem string
 	// Objects lists the objects that existed before the hooks, and CgroupOf returns the
 	// cgroup of a process (model.ObjectLister, model.CgroupResolver). Either may be nil.
@@ -47,7 +46,7 @@ type Options struct {
 	// DeviceNames returns the names of the devices by index, for those that are renamed
 	// (model.DeviceNamer). It may be nil.
 	DeviceNames func(context.Context) (map[uint32]string, error)
-	// Paths gets the paths of cgroups that are created. It may be nil.
+	// Paths receives the paths of created cgroups. It may be nil.
 	Paths  *PathLog
 	Logger *zap.Logger
 }
@@ -58,28 +57,28 @@ const (
 	DefaultMaxObjects = 65536
 )
 
-// Source is the probe.
+// Source attaches the hooks and reads the maps.
 type Source struct {
 	opts Options
 
 	mu     sync.Mutex
-	sensor *sensor // nil while there is no device
+	sensor *sensor // nil without a device
 	names  deviceNames
-	gone   totals
-	lost   losses // of sensors that are gone
+	former totals // of removed devices and former device names
+	lost   losses // of closed sensors
 	forget map[uint64]bool
 	hooks  []model.Hook
-	failed error // why there is no sensor though there is a device
+	failed error // why there is no sensor despite a device
 	retry  time.Time
-	last   lengths // of the last snapshot
+	last   lengths // lengths of the last snapshot
 
-	// Of follow alone: class/infiniband, class/infiniband_verbs, and how often
-	// their names are still to be read.
+	// Used only by follow: class/infiniband, class/infiniband_verbs, and how often their
+	// names must still be read.
 	devices, uverbs *listing
 	unnamed         int
-	renamed         bool                    // a device came, went or has another name: ask netlink
-	asking          *hang.Pending[struct{}] // what RDMA netlink is asked for; nil if nothing
-	stopAsking      context.CancelFunc      // ends asking
+	renamed         bool                    // a device was added, removed or renamed: query netlink
+	query           *hang.Pending[struct{}] // RDMA netlink query in progress; nil if none
+	cancelQuery     context.CancelFunc      // cancels query
 
 	stop context.CancelFunc
 	done chan struct{}
@@ -87,8 +86,8 @@ type Source struct {
 
 type lengths struct{ verbs, errors, objects, registered int }
 
-// New attaches the hooks when there is a device and begins to follow the
-// devices. It fails when this kernel or these permissions allow no BPF at all.
+// New attaches the hooks if there is a device and starts to follow the devices. It fails if the
+// kernel or the permissions do not allow BPF.
 func New(opts Options) (*Source, error) {
 	if opts.MaxEntries == 0 {
 		opts.MaxEntries = DefaultMaxEntries
@@ -120,10 +119,10 @@ func New(opts Options) (*Source, error) {
 	return s, nil
 }
 
-// Name is "probe".
+// Name returns "probe".
 func (s *Source) Name() string { return "probe" }
 
-// Close detaches everything.
+// Close detaches all hooks.
 func (s *Source) Close() error {
 	s.stop()
 	<-s.done
@@ -132,7 +131,7 @@ func (s *Source) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sensor != nil {
-		s.dismiss()
+		s.closeSensor()
 	}
 	return nil
 }
@@ -153,7 +152,7 @@ func (s *Source) Forget(cgroups []uint64) {
 	}
 }
 
-// Read drains the kernel's maps.
+// Read reads the maps.
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,14 +161,14 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 		Verbs:      make([]model.Series[model.VerbKey, model.Histogram], 0, s.last.verbs),
 		VerbErrors: make([]model.Series[model.VerbErrorKey, model.Count], 0, s.last.errors),
 	}
-	s.gone.forget(s.forget)
+	s.former.forget(s.forget)
 	counting := s.sensor == nil && s.failed == nil || s.sensor != nil && s.sensor.objects != nil
 	if counting {
 		snap.Objects = make([]model.Objects, 0, s.last.objects)
 		snap.Created = make([]model.Series[model.ObjectKey, model.Count], 0, s.last.objects)
 		snap.Registered = make([]model.Registered, 0, s.last.registered)
 	}
-	s.gone.fill(&snap)
+	s.former.fill(&snap)
 	lost := s.lost
 	if s.sensor == nil {
 		clear(s.forget)
@@ -187,7 +186,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	return snap, degraded(s.hooks)
 }
 
-// degraded is the error of a probe that lacks a hook it needs.
+// degraded returns the error of a probe that lacks a required hook.
 func degraded(hooks []model.Hook) error {
 	var errs []error
 	for _, h := range hooks {

@@ -38,10 +38,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// callerVar makes the test binary the program that is watched, in that cgroup.
+// callerVar makes the test binary the observed program, in that cgroup.
 const callerVar = "ACCELSCOPE_TEST_CALLER"
 
-// call makes 41 writes of what begins like REG_MR, and 3 ioctls like CREATE_QP.
+// call makes 41 writes that begin like REG_MR, and 3 ioctls like CREATE_QP.
 func call(cgroup string) error {
 	if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte("0"), 0); err != nil {
 		return err
@@ -65,7 +65,7 @@ func call(cgroup string) error {
 	return nil
 }
 
-// root skips what needs BPF. As root, on any kernel that we support, BPF must work.
+// root skips tests that need BPF. As root, BPF must work on any supported kernel.
 func root(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -73,9 +73,8 @@ func root(t *testing.T) {
 	}
 }
 
-// TestLoad loads every program whose hook this machine's kernel can have, with
-// the tier chosen by hand, and reports the rest. Programs on functions of
-// ib_core and ib_uverbs load where those modules are: in the guest.
+// TestLoad loads every program that this kernel can have, with the tier selected explicitly,
+// and logs the others. Programs on functions of ib_core and ib_uverbs load in the guest.
 func TestLoad(t *testing.T) {
 	root(t)
 	types, err := hook.LoadTypes()
@@ -95,7 +94,7 @@ func TestLoad(t *testing.T) {
 		defer o.Close()
 		for _, p := range spec.Programs {
 			if p.Type == ebpf.Tracing {
-				continue // its function is not in a kernel without InfiniBand
+				continue // no such function without InfiniBand
 			}
 			one := spec.Copy()
 			one.Programs = map[string]*ebpf.ProgramSpec{p.Name: one.Programs[p.Name]}
@@ -113,7 +112,7 @@ func TestLoad(t *testing.T) {
 			case p.Type != ebpf.Kprobe:
 				t.Errorf("%s: %+v", p.Name, err)
 			default:
-				// Its types are not in a kernel without InfiniBand.
+				// No such types without InfiniBand.
 				t.Logf("%s: %v", p.Name, err)
 			}
 		}
@@ -124,9 +123,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestTracepoints attaches the last tier to this machine's kernel and counts
-// the calls of a device that stands in for uverbs: /dev/null, whose device
-// number is told to the programs. The ioctl fails with ENOTTY, as it must.
+// TestTracepoints attaches the last tier and counts the calls of /dev/null in place of a uverbs
+// device, with its device number passed to the programs. The ioctl must fail with ENOTTY.
 func TestTracepoints(t *testing.T) {
 	root(t)
 	subsystem, cgroup := testCgroup(t)
@@ -170,10 +168,10 @@ func TestTracepoints(t *testing.T) {
 		t.Errorf("errors %+v, want %+v", snap.VerbErrors, want)
 	}
 	if snap.Objects != nil || snap.Created != nil {
-		t.Error("this tier counts no objects, and zero is a measurement")
+		t.Error("this tier does not count objects: want nil, not zero")
 	}
 
-	// A cgroup that lives for as long as two system calls take is known by name.
+	// The path of a cgroup that exists only for two system calls is recorded.
 	lost := 0
 	for i := range 300 {
 		dir := filepath.Join(cgroup, strconv.Itoa(i))
@@ -189,33 +187,33 @@ func TestTracepoints(t *testing.T) {
 		}
 		if path, _ := s.opts.Paths.PathOf(inode(info)); string(path) != "/"+filepath.Base(cgroup)+"/"+strconv.Itoa(i) {
 			lost++
-			t.Logf("cgroup %s is known as %q", dir, path)
+			t.Logf("cgroup %s has the path %q", dir, path)
 		}
 	}
 	if lost > 0 {
-		t.Errorf("%d of 300 cgroups have no name", lost)
+		t.Errorf("%d of 300 cgroups have no path", lost)
 	}
 
-	// Forgotten: no entry stays in the kernel.
+	// After Forget no entry stays in the kernel.
 	s.Forget([]uint64{id})
 	if snap, err = s.Read(t.Context()); err != nil {
 		t.Error(err)
 	}
 	for _, v := range snap.Verbs {
 		if v.Cgroup == id {
-			t.Errorf("%+v is not forgotten", v)
+			t.Errorf("%+v is still in the map", v)
 		}
 	}
-	// The device goes to another network namespace: the hooks stay, for its
-	// uverbs device is there and is used.
+	// The device moves to another network namespace: the hooks stay, as its uverbs device
+	// still exists and is used.
 	if err := os.RemoveAll(filepath.Join(sysfs, "class/infiniband/null0")); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(3 * watchInterval)
 	if !attached(s) {
-		t.Error("the hooks are released while a uverbs device is there")
+		t.Error("the hooks were released despite a uverbs device")
 	}
-	// It goes for good: the hooks are released, the totals of others stay.
+	// The device is removed: the hooks are released, the totals of other cgroups stay.
 	if err := os.RemoveAll(filepath.Join(sysfs, "class/infiniband_verbs/uverbs0")); err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +236,7 @@ func attached(s *Source) bool {
 	return s.sensor != nil
 }
 
-// TestNoDevice: without a device nothing is loaded, and it is not a failure.
+// TestNoDevice: without a device nothing is loaded and Read returns no error.
 func TestNoDevice(t *testing.T) {
 	root(t)
 	s, err := New(Options{Sysfs: t.TempDir()})
@@ -289,11 +287,11 @@ func TestNames(t *testing.T) {
 		t.Errorf("errnos are called %s", got)
 	}
 	if (deviceNames{}).of(231<<20|192) != "231:192" {
-		t.Error("a device number without a name is not told as one")
+		t.Error("a device number without a name is not shown as a number")
 	}
 }
 
-// TestTotals: what a device that is gone has counted stays until its cgroup is forgotten.
+// TestTotals: the counters of a removed device stay until their cgroup is forgotten.
 func TestTotals(t *testing.T) {
 	var gone totals
 	verb := model.VerbKey{Device: "a", Verb: "reg_mr"}
@@ -322,7 +320,7 @@ func TestTotals(t *testing.T) {
 		t.Errorf("created %+v", got.Created)
 	}
 	if len(got.Objects)+len(got.Registered) != 0 {
-		t.Errorf("objects %+v, registered %+v: a device that is gone holds none", got.Objects, got.Registered)
+		t.Errorf("objects %+v, registered %+v: a removed device has none", got.Objects, got.Registered)
 	}
 	got = model.Snapshot{}
 	if gone.fill(&got); got.Created != nil || len(got.Verbs) != 1 {
@@ -332,19 +330,19 @@ func TestTotals(t *testing.T) {
 	got = model.Snapshot{Created: []createdRow{}}
 	gone.fill(&got)
 	if len(got.Verbs)+len(got.VerbErrors) != 0 || !slices.Equal(got.Created, []createdRow{{Cgroup: 2, Value: 2}}) {
-		t.Errorf("left after forgetting: %+v", got)
+		t.Errorf("left after Forget: %+v", got)
 	}
 }
 
 // createdRow is one row of Snapshot.Created.
 type createdRow = model.Series[model.ObjectKey, model.Count]
 
-// TestAdopt runs the bookkeeping of objects that were there before, with the
-// maps of this kernel and a netlink that this test plays: no InfiniBand here.
+// TestAdopt adopts objects that existed before, with the maps of this kernel and a fake
+// netlink.
 func TestAdopt(t *testing.T) {
 	root(t)
 	s := unhooked(t)
-	// A program has seen QP 11 already; MR 5 goes between the two dumps.
+	// A program has already seen QP 11; MR 5 ends between the two dumps.
 	seen := gen.ObjectsObject{Cgroup: 1, Device: 3, Type: uint8(gen.ObjectsObjectTypeTYPE_QP), Id: 11}
 	if err := s.objects.Coll.Maps[gen.ObjectsMapObjects].Put(uint64(0xffff), seen); err != nil {
 		t.Fatal(err)
@@ -407,8 +405,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestAdoptWhatCanBeListed: a device that cannot be listed costs its own
-// objects, and CM ids, of which no program sees the end, are left to nobody.
+// TestAdoptWhatCanBeListed: a device that cannot be listed omits its own objects. CM ids stay
+// unattributed, as no program sees their end.
 func TestAdoptWhatCanBeListed(t *testing.T) {
 	root(t)
 	s := unhooked(t)
@@ -446,10 +444,10 @@ func TestAdoptWhatCanBeListed(t *testing.T) {
 	}
 }
 
-// TestAdoptBesideUnnumbered: an object that a program counts without knowing its
-// id is not adopted once more, and what could be it waits until it is gone. The
-// id of a device's first object is 0.
-func TestAdoptBesideUnnumbered(t *testing.T) {
+// TestAdoptUnnumbered: an object that a program counts without its id is not adopted again.
+// Listed objects that may be this object are adopted when it has ended. The first object of a
+// device has the id 0.
+func TestAdoptUnnumbered(t *testing.T) {
 	root(t)
 	s := unhooked(t)
 	unnumbered := gen.ObjectsObject{Cgroup: 42, Device: 3, Type: uint8(gen.ObjectsObjectTypeTYPE_QP)}
@@ -504,8 +502,8 @@ func TestAdoptBesideUnnumbered(t *testing.T) {
 	}
 }
 
-// TestRename: what is held on a device goes by the name that it has now. What was created
-// under a former name stays there.
+// TestRename: live objects have the current name of their device. Counts of created objects
+// stay under the former name.
 func TestRename(t *testing.T) {
 	root(t)
 	s := unhooked(t)
@@ -548,23 +546,23 @@ func TestRename(t *testing.T) {
 	read("renamed", "ibp24s0", 1, map[string]model.Count{"rxe0": 2, "ibp24s0": 0})
 	count(4, 5)
 	read("three more", "ibp24s0", 4, map[string]model.Count{"rxe0": 2, "ibp24s0": 3})
-	rename("ibp24s0") // it has that name already
-	read("looked again", "ibp24s0", 4, map[string]model.Count{"rxe0": 2, "ibp24s0": 3})
+	rename("ibp24s0") // no change of the name
+	read("same name", "ibp24s0", 4, map[string]model.Count{"rxe0": 2, "ibp24s0": 3})
 	rename("mlx5_0")
 	read("renamed again", "mlx5_0", 4, map[string]model.Count{"rxe0": 2, "ibp24s0": 3, "mlx5_0": 0})
 	rename("rxe0")
 	count(5, 6)
 	read("renamed back", "rxe0", 5, map[string]model.Count{"rxe0": 3, "ibp24s0": 3, "mlx5_0": 0})
 
-	// A cgroup that is forgotten takes all of it along, and would begin at zero.
+	// Forget drops all counters of a cgroup; it starts at zero again.
 	var snap model.Snapshot
 	if err := s.readHoldings(&snap, map[model.CgroupID]bool{42: true}); err != nil || len(snap.Created)+len(snap.Objects) != 0 {
 		t.Errorf("forgotten: %+v %+v, %v", snap.Created, snap.Objects, err)
 	}
 	count(1, 1)
-	read("begun again", "rxe0", 1, map[string]model.Count{"rxe0": 1})
+	read("after Forget", "rxe0", 1, map[string]model.Count{"rxe0": 1})
 
-	// The last device goes: what was created under each name stays.
+	// The last device is removed: counts of created objects stay under each name.
 	rename("ibp24s0")
 	count(3, 3)
 	source := &Source{opts: Options{Logger: zap.NewNop(), Paths: &PathLog{}}, sensor: s, forget: map[model.CgroupID]bool{}}
@@ -572,16 +570,16 @@ func TestRename(t *testing.T) {
 	for range 2 {
 		snap, err := source.Read(t.Context())
 		if err != nil || len(snap.Objects) != 0 {
-			t.Errorf("device gone: held %+v, %v", snap.Objects, err)
+			t.Errorf("device removed: held %+v, %v", snap.Objects, err)
 		}
 		if got := createdBy(t, &snap); !maps.Equal(got, map[string]model.Count{"rxe0": 1, "ibp24s0": 2}) {
-			t.Errorf("device gone: created %v", got)
+			t.Errorf("device removed: created %v", got)
 		}
 	}
 }
 
-// createdBy returns how many queue pairs cgroup 42 created, and all others none, by device:
-// rows of one key add up.
+// createdBy returns the number of queue pairs created by cgroup 42, by device. It adds rows of
+// one key and fails on rows of others.
 func createdBy(t *testing.T, snap *model.Snapshot) map[string]model.Count {
 	t.Helper()
 	created := map[string]model.Count{}
@@ -594,7 +592,7 @@ func createdBy(t *testing.T, snap *model.Snapshot) map[string]model.Count {
 	return created
 }
 
-// unhooked is a sensor with the maps of this kernel and no hook.
+// unhooked returns a sensor with the maps of this kernel and no hook.
 func unhooked(t *testing.T) *sensor {
 	t.Helper()
 	types, err := hook.LoadTypes()

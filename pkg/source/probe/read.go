@@ -13,7 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// buffers are kept between reads.
+// buffers are reused between reads.
 type buffers struct {
 	verbKeys    []gen.VerbsVerbKey
 	verbStats   []gen.VerbsVerbStat
@@ -25,16 +25,15 @@ type buffers struct {
 	fill map[string]uint64 // entries of each map at the last read
 }
 
-// read adds what the kernel counted to snap and deletes the entries of
-// forgotten cgroups.
+// read adds the counters of the kernel to snap and deletes the entries of forgotten cgroups.
 func (s *sensor) read(snap *model.Snapshot, names deviceNames, forget map[uint64]bool) error {
 	drop := func(cgroup uint64, _ uint32) bool { return forget[cgroup] }
 	keep := func(cgroup uint64, _ uint32) bool { return !forget[cgroup] }
 	return errors.Join(s.readVerbs(snap, names, keep, drop), s.readHoldings(snap, forget))
 }
 
-// readVerbs adds the verbs of the (cgroup, device number) pairs that add
-// chooses, and deletes the entries that drop chooses.
+// readVerbs adds the verbs of the (cgroup, device number) pairs that add selects, and deletes
+// the entries that drop selects.
 func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop func(uint64, uint32) bool) error {
 	m := s.verbs.Coll.Maps[gen.VerbsMapVerbs]
 	var gone []gen.VerbsVerbKey
@@ -87,8 +86,7 @@ func histogram(v *gen.VerbsVerbStat) model.Histogram {
 	return h
 }
 
-// readHoldings adds the objects: those that the programs count, and those that existed before
-// the programs.
+// readHoldings adds the objects: those counted by the programs, and those that existed before.
 func (s *sensor) readHoldings(snap *model.Snapshot, forget map[model.CgroupID]bool) error {
 	if s.objects == nil {
 		return nil
@@ -147,7 +145,7 @@ func (s *sensor) addHolding(snap *model.Snapshot, k gen.ObjectsHoldingKey, now h
 	}
 }
 
-// addCreated adds how many objects were created under the present name of their device.
+// addCreated adds the number of objects created under the current name of their device.
 func (s *sensor) addCreated(snap *model.Snapshot, k gen.ObjectsHoldingKey, created uint64) {
 	snap.Created = append(snap.Created, model.Series[model.ObjectKey, model.Count]{
 		Cgroup: k.Cgroup, Key: model.ObjectKey{Device: s.deviceName(k.Device), Type: objectType(k.Type)},
@@ -155,13 +153,13 @@ func (s *sensor) addCreated(snap *model.Snapshot, k gen.ObjectsHoldingKey, creat
 	})
 }
 
-// positive is n, or zero in the moment between two increments of one object.
+// positive returns n, or zero between two increments for one object.
 func positive(n int64) uint64 {
 	return uint64(max(n, 0))
 }
 
-// deviceName is the name that a program noted when it saw the device, or the
-// one that reindex was told since. One that is gone keeps its last name.
+// deviceName returns the name that a program recorded for the device, or the one of the last
+// reindex. A removed device keeps its last name.
 func (s *sensor) deviceName(index uint32) string {
 	if name, ok := s.indexes[index]; ok {
 		return name
@@ -174,7 +172,7 @@ func (s *sensor) deviceName(index uint32) string {
 	return s.indexes[index]
 }
 
-// self adds the state of the maps themselves, and the losses to those given.
+// self adds the fill of the maps to snap, and the losses of the programs to losses.
 func (s *sensor) self(snap *model.Snapshot, losses *losses) {
 	s.addMaps(snap, s.verbs, gen.VerbsMapVerbs, gen.VerbsMapVerbErrors)
 	losses.add(s.verbs, gen.VerbsVarVerbLosses)
@@ -184,8 +182,8 @@ func (s *sensor) self(snap *model.Snapshot, losses *losses) {
 	vars := s.objects.Coll.Variables
 	s.fill[gen.ObjectsMapObjects] = variable(vars[gen.ObjectsVarLiveObjects])
 	s.mu.Lock()
-	// The programs only subtract from the one, this process only adds to the other.
-	s.fill[gen.ObjectsMapAdopted] = s.booked + variable(vars[gen.ObjectsVarLiveAdopted])
+	// The programs decrement the variable; this process increments recorded.
+	s.fill[gen.ObjectsMapAdopted] = s.recorded + variable(vars[gen.ObjectsVarLiveAdopted])
 	s.mu.Unlock()
 	s.addMaps(snap, s.objects, gen.ObjectsMapHoldings, gen.ObjectsMapObjects, gen.ObjectsMapAdopted)
 	losses.add(s.objects, gen.ObjectsVarObjectLosses)
@@ -216,8 +214,8 @@ func variable(v *ebpf.Variable) uint64 {
 	return n
 }
 
-// losses are counts of what could not be recorded, by reason; the last one is
-// of programs that the kernel skipped.
+// losses counts data that could not be recorded, by reason; the last entry counts programs that
+// the kernel skipped.
 type losses [gen.VerbsLossLOSSES + 1]uint64
 
 func (l *losses) add(o *hook.Object, name string) {

@@ -17,50 +17,51 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A sensor is one set of attached hooks and their maps: from the appearance of
-// the first device to the going of the last.
+// sensor is one set of attached hooks and their maps, from the first device to the removal of
+// the last.
 type sensor struct {
 	opts    Options
 	verbs   *hook.Object
-	objects *hook.Object // nil when no hook shows objects
-	peers   *hook.Object // nil when no hook shows connections
+	objects *hook.Object // nil if no hook counts objects
+	peers   *hook.Object // nil if no hook counts connections
 	cgroups *hook.Object
-	call    hang.Call[struct{}] // of RDMA netlink, which asks drivers
+	call    hang.Call[struct{}] // RDMA netlink query, which may hang in a driver
 
-	mu      sync.Mutex // of what follows, which adopt changes while Read goes on
+	mu      sync.Mutex // protects the fields below, which adopt changes during a Read
 	indexes map[uint32]string
-	// base are the objects found when the hooks were attached. The programs
-	// subtract from the kernel's counts when one of them goes, which may make
-	// those negative; together they are right.
+	// base counts the objects found when the hooks were attached. The programs subtract
+	// from their own counts when one of them ends, which may make those negative; the sums
+	// are correct.
 	base map[gen.ObjectsHoldingKey]held
-	// former is what was created under former names of devices, renamed how much of each
-	// counter of the kernel that is.
-	former  model.Totals[model.ObjectKey, model.Count, *model.Count]
-	renamed map[gen.ObjectsHoldingKey]uint64
-	booked  uint64 // objects adopted, those gone included
-	// joined are the peers adopted, those gone included; for unjoined was no room.
+	// former counts the objects created under former device names; renamed is their number
+	// in each counter of the kernel.
+	former   model.Totals[model.ObjectKey, model.Count, *model.Count]
+	renamed  map[gen.ObjectsHoldingKey]uint64
+	recorded uint64 // objects adopted, including ended ones
+	// joined counts the adopted peers, including ended ones; unjoined counts those that
+	// exceeded the map.
 	joined, unjoined uint64
 
 	adoptedAt lossMark
 	buffers
 }
 
-// held is a count of objects and their bytes.
+// held is a number of objects and their bytes.
 type held struct{ count, bytes int64 }
 
-// perTask is the map that kprobe programs do without; 5.10 has no such type.
+// perTask is the map that kprobe programs do not need; 5.10 lacks its type.
 const perTask = gen.VerbsMapTaskCalls
 
-// newSensor attaches what can be attached. It fails when neither verbs nor
-// objects can be counted.
+// newSensor attaches the hooks that the kernel supports. It fails if neither verbs nor objects
+// can be counted.
 func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
-	// The type information of the kernel is some megabytes, needed only here.
+	// The BTF of the kernel takes some megabytes and is needed only here.
 	defer debug.FreeOSMemory()
 
 	fail := func(err error) (*sensor, []model.Hook, error) {
 		return nil, unattached(err.Error(), model.StateFailed), err
 	}
-	// /proc/kallsyms takes the kernel longer to write than all the rest takes us.
+	// Reading /proc/kallsyms takes longer than everything else.
 	symbols := make(chan map[string]bool, 1)
 	var symbolsErr error
 	go func() {
@@ -117,15 +118,15 @@ func (s *sensor) all() []*hook.Object {
 	return out
 }
 
-// attachObjects attaches the hooks of objects; without the one that sees them
-// made and deleted the others are of no use.
+// attachObjects attaches the hooks of objects. Without the hook of creation and deletion the
+// others are useless.
 func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 	var out []model.Hook
 	usable := true
 	for _, h := range objectHooks {
 		if !usable {
 			out = append(out, model.Hook{
-				Name: h.Name, State: model.StateUnsupported, Reason: "of no use without the hooks before it",
+				Name: h.Name, State: model.StateUnsupported, Reason: "needs the hooks listed before it",
 			})
 			continue
 		}
@@ -133,8 +134,8 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 		out = append(out, got)
 		switch h.Name {
 		case stepsHook:
-			// A kernel that deletes in steps, and whose steps we cannot see,
-			// would leave us with objects that never go.
+			// If the kernel deletes in steps and the hook fails, objects would
+			// never end.
 			usable = got.State != model.StateFailed
 		case restrackHook:
 			usable = got.State == model.StateOK
@@ -150,7 +151,7 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 // specs are the compiled objects.
 type specs struct{ verbs, objects, peers, cgroups *ebpf.CollectionSpec }
 
-// loadSpecs are the compiled objects, sized and set to the cgroup hierarchy.
+// loadSpecs returns the compiled objects, sized and set to the cgroup hierarchy.
 func loadSpecs(opts Options, types *hook.Types) (specs, error) {
 	subsys, err := types.Subsystem(opts.Subsystem)
 	if err != nil {
@@ -168,8 +169,7 @@ func loadSpecs(opts Options, types *hook.Types) (specs, error) {
 	)
 }
 
-// sizedSpecs are the compiled objects with the bounds of the maps that grow with
-// the load.
+// sizedSpecs returns the compiled objects with the limits of the maps that grow with the load.
 func sizedSpecs(opts Options) (c specs, err error) {
 	for _, one := range []struct {
 		spec **ebpf.CollectionSpec
@@ -184,7 +184,7 @@ func sizedSpecs(opts Options) (c specs, err error) {
 	c.objects.Maps[gen.ObjectsMapHoldings].MaxEntries = opts.MaxEntries
 	c.objects.Maps[gen.ObjectsMapObjects].MaxEntries = opts.MaxObjects
 	c.objects.Maps[gen.ObjectsMapAdopted].MaxEntries = opts.MaxObjects
-	// Who connects has other objects, too.
+	// A process with connections has other objects, too.
 	c.peers.Maps[gen.PeersMapPeers].MaxEntries = max(opts.MaxObjects/2, 1)
 	return c, nil
 }
@@ -204,11 +204,11 @@ func (s *sensor) close() {
 	}
 }
 
-// showDevices tells the tracepoint programs which device numbers are uverbs devices.
+// showDevices passes the device numbers of uverbs devices to the tracepoint programs.
 func (s *sensor) showDevices(names deviceNames) {
 	for rdev := range names {
 		if err := s.verbs.Coll.Maps[gen.VerbsMapRdevs].Put(rdev, uint8(1)); err != nil {
-			s.opts.Logger.Warn("a uverbs device is not watched") // more than 1024 of them
+			s.opts.Logger.Warn("a uverbs device is not watched") // more than 1024 uverbs devices
 			return
 		}
 	}

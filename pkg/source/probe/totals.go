@@ -4,7 +4,7 @@ package probe
 
 import "github.com/accelscope/accelscope/pkg/model"
 
-// totals are what cgroups counted on devices that are gone, or that had another name then.
+// totals holds the counters of cgroups on removed devices and under former device names.
 type totals struct {
 	verbs   model.Totals[model.VerbKey, model.Histogram, *model.Histogram]
 	errors  model.Totals[model.VerbErrorKey, model.Count, *model.Count]
@@ -30,8 +30,8 @@ func (t *totals) forget(ids map[model.CgroupID]bool) {
 	t.created.Forget(ids)
 }
 
-// fill adds the counters to a snapshot, in which a key may be listed twice then. What was
-// created is left out unless objects are counted.
+// fill adds the counters to a snapshot, in which a key may then be listed twice. Created is
+// omitted unless objects are counted.
 func (t *totals) fill(s *model.Snapshot) {
 	s.Verbs = t.verbs.AppendTo(s.Verbs)
 	s.VerbErrors = t.errors.AppendTo(s.VerbErrors)

@@ -16,8 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Netlink reads RDMA netlink. It lists the objects and the names of devices for other
-// sources, too, and needs none of them.
+// Netlink reads RDMA netlink. Other sources use it to list objects and device names.
 type Netlink struct {
 	enabled          bool
 	root             string // of class/infiniband
@@ -46,7 +45,7 @@ func newNetlink(o Options) *Netlink {
 		include: o.Include, exclude: o.Exclude, deadline: o.Deadline,
 		dial: dialNetlink, isSysfs: isSysfs,
 	}
-	n.moved.asking.Limit = maxHanging
+	n.moved.listCalls.Limit = maxHanging
 	return n
 }
 
@@ -54,10 +53,10 @@ func (n *Netlink) chosen(name string) bool {
 	return (n.include == nil || n.include.MatchString(name)) && (n.exclude == nil || !n.exclude.MatchString(name))
 }
 
-// Objects dumps the objects of processes on all devices, from the resource tracking of
-// the kernel. The driver queries the firmware for each QP, so Objects is for the start
-// and for reconciling, never for a scrape. An error comes with the objects that could
-// be dumped.
+// Objects dumps the RDMA objects of processes on all devices, from the resource tracking of the
+// kernel. The driver queries the firmware for each QP, so Objects is used at the start and to
+// reconcile, never in a scrape. With an error it returns the objects of the dumps that
+// succeeded.
 func (n *Netlink) Objects(ctx context.Context) ([]model.Object, error) {
 	objects := []model.Object{}
 	deadline, ok := ctx.Deadline()
@@ -87,9 +86,8 @@ func (n *Netlink) Objects(ctx context.Context) ([]model.Object, error) {
 	return objects, errors.Join(errs...)
 }
 
-// DeviceNames returns the current names of the devices by their RDMA netlink index,
-// which stays when a device is renamed. Devices in other network namespaces have the
-// names that the last search found.
+// DeviceNames returns the current device names by RDMA netlink index, which a rename does not
+// change. Devices in other network namespaces have the names that the last search found.
 func (n *Netlink) DeviceNames(ctx context.Context) (map[uint32]string, error) {
 	all, err := n.listDevices(ctx, time.Now().Add(n.deadline))
 	if err != nil {
@@ -110,7 +108,7 @@ func (n *Netlink) listDevices(ctx context.Context, deadline time.Time) ([]nlDevi
 	if !n.enabled {
 		return nil, fmt.Errorf("%w: RDMA netlink is switched off", model.ErrUnsupported)
 	}
-	// A netlink request would load ib_core where it is not loaded.
+	// A netlink request would load ib_core.
 	if names, err := os.ReadDir(n.root); len(names) == 0 && (err == nil || errors.Is(err, os.ErrNotExist)) {
 		return nil, nil
 	}

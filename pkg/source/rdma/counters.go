@@ -14,25 +14,25 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// What Options.QPCounters can be.
+// The values of Options.QPCounters.
 const (
 	useCounters    = "use"
 	manageCounters = "manage"
 )
 
-// maxLookups is how many queue pairs are asked for their creator in one read:
-// each is a query of the firmware.
+// maxLookups is the maximum number of creator lookups in one read. Each lookup queries the
+// firmware.
 const maxLookups = 64
 
 // Forget drops the totals of these cgroups.
 func (s *Source) Forget(cgroups []uint64) { s.qpTotals.forget(cgroups) }
 
-// countsQPs says whether the counters of queue pairs are read.
+// countsQPs reports whether the counters of queue pairs are read.
 func (s *Source) countsQPs() bool {
 	return (s.opt.QPCounters == useCounters || s.opt.QPCounters == manageCounters) && s.enabled && s.opt.CgroupOf != nil
 }
 
-// qpTraffic is what the counters of queue pairs told. devices are those there are.
+// qpTraffic returns the bytes that queue pair counters counted on these devices.
 func (s *Source) qpTraffic(devices []model.DeviceState) []model.Traffic {
 	if !s.countsQPs() {
 		return nil
@@ -41,15 +41,15 @@ func (s *Source) qpTraffic(devices []model.DeviceState) []model.Traffic {
 	for _, d := range devices {
 		there[d.Device] = true
 	}
-	return s.qpTotals.facts(there)
+	return s.qpTotals.traffic(there)
 }
 
-// counterStates tells what is not as it was asked for.
+// counterStates returns the states of queue pair counters that do not work as configured.
 func (s *Source) counterStates() []model.DeviceState {
 	if mode := s.opt.QPCounters; (mode == useCounters || mode == manageCounters) && s.opt.CgroupOf == nil {
 		return []model.DeviceState{{
 			Source: s.Name(), Device: "qp-counters", State: model.StateUnsupported,
-			Reason: "the cgroups of processes are not known: no queue pairs are bound to counters, and none are read",
+			Reason: "the cgroups of processes are unknown: no queue pairs are bound to counters and no counters are read",
 		}}
 	}
 	s.managerMu.Lock()
@@ -58,31 +58,31 @@ func (s *Source) counterStates() []model.DeviceState {
 	return m.states()
 }
 
-// boundCounters are the counters of one device. They belong to the goroutine that
-// reads it.
+// boundCounters holds the queue pair counters of one device. It belongs to the goroutine that
+// reads the device.
 type boundCounters struct {
 	device   string
 	totals   *qpTotals
 	cgroupOf func(pid int) (uint64, error)
 
-	stat    file // stands for the dump
-	never   bool // this kernel has none
-	primed  bool // what there was when it was first read is the past
+	stat    file // backoff state of the dump
+	never   bool // the kernel does not support them
+	primed  bool // the first read ended: bytes counted before it are not credited
 	known   map[counterKey]*boundCounter
 	round   uint64
 	lookups int
-	live    map[liveKey]bool // that counters counted in this round
+	live    map[liveKey]bool // rows that a counter updated in this round
 }
 
 type counterKey struct{ port, id uint32 }
 
-// boundCounter is what is known of a counter.
+// boundCounter is the state of one counter.
 type boundCounter struct {
 	last   qpCounter
-	tx, rx uint64            // that are in the book, or never will be
-	owner  uint64            // cgroup, 0 while it is not known
-	single bool              // all of its queue pairs are of one thread
-	qps    map[uint32]uint64 // cgroups of queue pairs that were asked for
+	tx, rx uint64            // bytes already credited, or never to be credited
+	owner  uint64            // cgroup, 0 while unknown
+	single bool              // one thread created all of its queue pairs
+	qps    map[uint32]uint64 // cgroups of queue pairs, as looked up
 	round  uint64
 }
 
@@ -96,7 +96,7 @@ func (s *Source) newBoundCounters(device string) *boundCounters {
 	}
 }
 
-// read brings the book up to date. What cannot be read is counted in t.
+// read credits the bytes counted since the last read. It records failures in t.
 func (b *boundCounters) read(dial func() (*conn, error), index uint32, now, deadline time.Time, t *tally) {
 	if b.never {
 		return
@@ -107,12 +107,12 @@ func (b *boundCounters) read(dial func() (*conn, error), index uint32, now, dead
 	}
 	all, err := qpCounters(dial, index, deadline)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
-		b.never = true // before 5.3
+		b.never = true // kernels before 5.3
 		b.totals.setLive(b.device, nil, true)
 		return
 	}
-	whole := err == nil
-	q := &asker{dial: dial, index: index, deadline: deadline}
+	complete := err == nil
+	q := &creatorLookup{dial: dial, index: index, deadline: deadline}
 	defer q.close()
 	b.round++
 	b.lookups, b.live = 0, map[liveKey]bool{}
@@ -121,8 +121,8 @@ func (b *boundCounters) read(dial func() (*conn, error), index uint32, now, dead
 			err = e
 		}
 	}
-	b.totals.setLive(b.device, b.live, whole)
-	if whole {
+	b.totals.setLive(b.device, b.live, complete)
+	if complete {
 		b.primed = true
 		for k, c := range b.known {
 			if c.round != b.round {
@@ -138,8 +138,8 @@ func (b *boundCounters) read(dial func() (*conn, error), index uint32, now, dead
 	b.stat.succeeded()
 }
 
-// counter books what one counter counted since it was seen last.
-func (b *boundCounters) counter(q *asker, e *qpCounter) error {
+// counter credits the bytes that one counter counted since the last read.
+func (b *boundCounters) counter(q *creatorLookup, e *qpCounter) error {
 	k := counterKey{e.port, e.id}
 	c := b.known[k]
 	if c == nil || !c.continues(e) {
@@ -150,13 +150,13 @@ func (b *boundCounters) counter(q *asker, e *qpCounter) error {
 		b.known[k] = c
 	}
 	c.round, c.last = b.round, *e
-	// By PID alone, no type is told.
+	// A counter bound by PID only has no queue pair type.
 	c.single = e.mode == modeAuto && (c.single || e.pid != 0 || !e.byType)
 	owner := b.owner(q, c)
 	first := owner != c.owner
 	c.owner = owner
 	if owner == 0 {
-		// What is of one thread is booked when that becomes known.
+		// The bytes of one thread are credited when its cgroup becomes known.
 		if !c.single {
 			c.tx, c.rx = e.tx, e.rx
 		}
@@ -167,24 +167,24 @@ func (b *boundCounters) counter(q *asker, e *qpCounter) error {
 		b.add(owner, model.Receive, e.hasRx, &c.rx, e.rx, first))
 }
 
-// add books what was counted, and the first time of an owner also nothing.
-func (b *boundCounters) add(owner uint64, d model.Direction, has bool, booked *uint64, bytes uint64, first bool) error {
+// add credits newly counted bytes. The first call for an owner creates a row even for 0 bytes.
+func (b *boundCounters) add(owner uint64, d model.Direction, has bool, credited *uint64, bytes uint64, first bool) error {
 	if !has {
 		return nil
 	}
 	k := liveKey{owner, qpKey{b.device, d}}
 	b.live[k] = true
-	if bytes <= *booked && !first {
+	if bytes <= *credited && !first {
 		return nil
 	}
-	n := bytes - min(bytes, *booked)
-	*booked = bytes
+	n := bytes - min(bytes, *credited)
+	*credited = bytes
 	return b.totals.add(k, n)
 }
 
-// continues says whether e is the same counter later on: numbers are used again.
-// When it is not sure it is, so that nothing is booked twice. Only byte counters
-// are compared, as others have 32 bits in hardware, and wrap.
+// continues reports whether e is the same counter, as the kernel reuses counter numbers. In
+// doubt it returns true, so that no byte is credited twice. Only byte counters are compared:
+// other counters have 32 bits in hardware and wrap.
 func (c *boundCounter) continues(e *qpCounter) bool {
 	l := &c.last
 	if l.hasTx && e.hasTx && e.tx < l.tx || l.hasRx && e.hasRx && e.rx < l.rx || l.mode != e.mode || l.kernel != e.kernel {
@@ -196,10 +196,10 @@ func (c *boundCounter) continues(e *qpCounter) bool {
 	return slices.ContainsFunc(e.qpns, func(n uint32) bool { return slices.Contains(l.qpns, n) })
 }
 
-// owner is the cgroup of the thread that a counter is of, as it was when it was
-// seen first, or the one cgroup of all its queue pairs. It is 0 when that is not
-// known, and for queue pairs of several cgroups.
-func (b *boundCounters) owner(q *asker, c *boundCounter) uint64 {
+// owner returns the cgroup of the thread of a counter, as first seen, or the common cgroup of
+// all its queue pairs. It returns 0 if the cgroup is unknown or the queue pairs belong to
+// several cgroups.
+func (b *boundCounters) owner(q *creatorLookup, c *boundCounter) uint64 {
 	e := &c.last
 	switch {
 	case e.kernel:
@@ -237,21 +237,22 @@ func (b *boundCounters) owner(q *asker, c *boundCounter) uint64 {
 	return owner
 }
 
-// creator is the cgroup of who made a queue pair, and whether that is for good.
-func (b *boundCounters) creator(q *asker, port, qpn uint32) (id uint64, known bool) {
+// creator returns the cgroup of the process that created a queue pair. known reports that the
+// result is final.
+func (b *boundCounters) creator(q *creatorLookup, port, qpn uint32) (id uint64, known bool) {
 	pid, err := q.creator(port, qpn)
 	if err != nil {
-		return 0, slices.ContainsFunc(never, func(e error) bool { return errors.Is(err, e) })
+		return 0, slices.ContainsFunc(finalErrors, func(e error) bool { return errors.Is(err, e) })
 	}
 	return b.cgroup(pid)
 }
 
-// never are the errors of a kernel that will not tell later either: the object is
-// gone, or it does not know the command.
-var never = []error{unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP}
+// finalErrors lists errors after which a retry is useless: the object no longer exists, or the
+// kernel does not support the command.
+var finalErrors = []error{unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP}
 
-// cgroup is 0 for a process that is gone, or has none, and when that cannot be known
-// at present.
+// cgroup returns the cgroup of a process. It returns 0 if the process ended, has no cgroup, or
+// cannot be read now; known reports that the result is final.
 func (b *boundCounters) cgroup(pid uint32) (id uint64, known bool) {
 	if pid == 0 || pid > math.MaxInt32 {
 		return 0, true
@@ -263,16 +264,15 @@ func (b *boundCounters) cgroup(pid uint32) (id uint64, known bool) {
 	return id, true
 }
 
-// asker asks for the creators of queue pairs on a socket that it opens when it
-// is needed.
-type asker struct {
+// creatorLookup looks up creators of queue pairs on a socket that it opens on first use.
+type creatorLookup struct {
 	dial     func() (*conn, error)
 	index    uint32
 	deadline time.Time
 	c        *conn
 }
 
-func (q *asker) creator(port, qpn uint32) (pid uint32, err error) {
+func (q *creatorLookup) creator(port, qpn uint32) (pid uint32, err error) {
 	if q.c == nil {
 		if q.c, err = q.dial(); err != nil {
 			return 0, err
@@ -281,7 +281,7 @@ func (q *asker) creator(port, qpn uint32) (pid uint32, err error) {
 	return q.c.creator(q.index, port, qpn, q.deadline)
 }
 
-func (q *asker) close() {
+func (q *creatorLookup) close() {
 	if q.c != nil {
 		q.c.close()
 	}

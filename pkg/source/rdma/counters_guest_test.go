@@ -14,10 +14,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestGuestCounters runs inside the guest of tests/vm, as TestGuest. Soft-RoCE
-// binds no queue pairs, though its kernel lets auto mode be set: managing must
-// leave it as it is. What a manager would send is tried by hand, and compared
-// with what iproute2 tells.
+// TestGuestCounters runs in the guest of tests/vm, as TestGuest. Soft-RoCE does not bind queue
+// pairs, though its kernel accepts auto mode: the manager must leave the mode unchanged. The
+// test also sends the commands of the manager itself and compares the result with iproute2.
 func TestGuestCounters(t *testing.T) {
 	if os.Getenv("ACCELSCOPE_GUEST") == "" {
 		t.Skip("needs a live RDMA stack: runs in the guest of tests/vm")
@@ -28,7 +27,7 @@ func TestGuestCounters(t *testing.T) {
 				return fmt.Sprint(l["qp auto"], l["mode"], l)
 			}
 		}
-		t.Fatal("iproute2 knows no rxe0")
+		t.Fatal("iproute2 does not list rxe0")
 		return ""
 	}
 	before := mode()
@@ -111,14 +110,14 @@ func TestGuestCounters(t *testing.T) {
 		t.Errorf("iproute2: the mode was %s and is %s", before, now)
 	}
 	if err := c.unbind(index, 1, 1, 0xffffff, deadline); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("to unbind what is not there: %v", err)
+		t.Errorf("unbind a queue pair that does not exist: %v", err)
 	}
 	o, err := c.optionals(index, 1, deadline)
 	t.Logf("optional counters %v, %v", o, err)
 	if len(o) != 0 {
-		t.Error("Soft-RoCE has none")
+		t.Error("Soft-RoCE has no optional counters")
 	}
-	// None to set is all there are.
+	// An empty list switches all optional counters off.
 	t.Logf("setting none: %v", c.setOptionals(index, 1, nil, deadline))
 	if err := c.setOptionals(index, 1, []uint32{0}, deadline); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("to set a counter that is not optional: %v", err)
@@ -126,12 +125,12 @@ func TestGuestCounters(t *testing.T) {
 	if all, err := qpCounters(dialNetlink, index, deadline); err != nil || len(all) != 0 {
 		t.Errorf("%v, %v", all, err)
 	}
-	// A live queue pair's creator: this process has none, so one that nobody has.
+	// This process has no queue pair, so look up one that does not exist.
 	if _, err := c.creator(index, 1, 0xffffff, deadline); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("%v", err)
 	}
-	// A server that waits for its client has brought its queue pair to INIT, and so
-	// to a port, as those that are bound are.
+	// A server waiting for its client has its queue pair in INIT, and so on a port, as
+	// bound queue pairs do.
 	pingpong := command(t.Context(), "ibv_rc_pingpong", "-d", "rxe0", "-g", "0")
 	if err := pingpong.Start(); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// traffic is "device cgroup transmit/receive" of what a Read tells.
+// traffic returns the Traffic of a Read as "device cgroup direction bytes".
 func traffic(t *testing.T, s *Source) string {
 	t.Helper()
 	snap := mustRead(t, s)
@@ -34,7 +34,8 @@ func traffic(t *testing.T, s *Source) string {
 	return strings.Join(all, ", ")
 }
 
-// rows is what traffic gives for one device, of cgroup, transmitted and received.
+// rows returns the expected traffic of one device, for rows of cgroup, transmitted and received
+// bytes.
 func rows(of ...[3]uint64) string {
 	var all []string
 	for _, r := range of {
@@ -50,7 +51,7 @@ func wantTraffic(t *testing.T, s *Source, what string, of ...[3]uint64) {
 	}
 }
 
-// resting is "device cgroup direction" of what no counter counts.
+// resting returns the rows without a live counter as "device cgroup direction".
 func resting(t *testing.T, s *Source) string {
 	t.Helper()
 	snap, err := s.Read(t.Context())
@@ -66,8 +67,7 @@ func resting(t *testing.T, s *Source) string {
 	return strings.Join(all, ", ")
 }
 
-// newUse is a device with auto mode by PID and byte counters, as an administrator
-// may have set it.
+// newUse creates a device in auto mode by PID with byte counters, as set by an administrator.
 func newUse(t *testing.T) (*statKernel, *statDevice, *Source) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 1)
@@ -80,7 +80,7 @@ func TestUseCounters(t *testing.T) {
 	k, d, s := newUse(t)
 	k.create(d, 10, 101)
 	k.move(d, 10, 1<<40, 1<<41)
-	wantTraffic(t, s, "what was before is the past", [3]uint64{1, 0, 0})
+	wantTraffic(t, s, "bytes before the first read are not credited", [3]uint64{1, 0, 0})
 	k.move(d, 10, 5, 7)
 	wantTraffic(t, s, "after it", [3]uint64{1, 5, 7})
 
@@ -96,24 +96,24 @@ func TestUseCounters(t *testing.T) {
 	// A thread ends, its queue pairs do not.
 	k.exit(102)
 	k.move(d, 11, 10, 0)
-	wantTraffic(t, s, "a thread that ended", [3]uint64{1, 1115, 7}, [3]uint64{2, 3, 4})
+	wantTraffic(t, s, "thread ended", [3]uint64{1, 1115, 7}, [3]uint64{2, 3, 4})
 
-	// Counters go with their last queue pair; what they told stays.
+	// A counter ends with its last queue pair; its bytes stay.
 	k.destroy(d, 11)
 	k.destroy(d, 20)
-	wantTraffic(t, s, "counters that went", [3]uint64{1, 1115, 7}, [3]uint64{2, 3, 4})
+	wantTraffic(t, s, "counters ended", [3]uint64{1, 1115, 7}, [3]uint64{2, 3, 4})
 
 	s.Forget([]uint64{2, 9})
-	wantTraffic(t, s, "a cgroup that is forgotten", [3]uint64{1, 1115, 7})
+	wantTraffic(t, s, "cgroup forgotten", [3]uint64{1, 1115, 7})
 	if len(d.counters) != 1 || len(s.devices[0].bound.known) != 1 {
-		t.Errorf("%d counters are there, %d known", len(d.counters), len(s.devices[0].bound.known))
+		t.Errorf("device has %d counters, source has %d", len(d.counters), len(s.devices[0].bound.known))
 	}
 	if k.asked() != nil {
-		t.Errorf("to use counters is to change nothing: %v", k.asked())
+		t.Errorf("mode use changed settings: %v", k.asked())
 	}
 }
 
-// TestResting: what no counter counts at present is said to rest.
+// TestResting: a row without a live counter is resting.
 func TestResting(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 2)
@@ -125,17 +125,17 @@ func TestResting(t *testing.T) {
 	want := func(what string, of ...string) {
 		t.Helper()
 		if got := resting(t, s); got != strings.Join(of, ", ") {
-			t.Errorf("%s: %q rests, want %q", what, got, of)
+			t.Errorf("%s: resting rows %q, want %q", what, got, of)
 		}
 	}
 	const one, two = "mlx5_0 1 receive, mlx5_0 1 transmit", "mlx5_0 2 receive, mlx5_0 2 transmit"
 	k.create(d, 10, 101)
 	k.create(d, 20, 201)
 	k.create(k.devices[1], 20, 201)
-	want("all are counted")
-	want("also while nothing moves")
+	want("all counted")
+	want("no traffic")
 	k.destroy(d, 20)
-	want("gone", two)
+	want("ended", two)
 	want("again", two)
 	k.mu.Lock()
 	d.ports[1].mode = modeManual // auto mode was switched off
@@ -148,18 +148,18 @@ func TestResting(t *testing.T) {
 	k.mu.Unlock()
 	want("shared", one, two)
 	k.destroy(d, 10)
-	want("not any more", one)
+	want("queue pair without counter", one)
 	k.destroy(d, 21)
 	k.mu.Lock()
 	*d.ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
 	k.mu.Unlock()
 	k.create(d, 22, 101)
-	want("another of the first", two)
+	want("counter of the first cgroup again", two)
 
-	// What cannot be asked now is booked later.
+	// Bytes of a failed read are credited later.
 	k.refuse(cmdStatGet, unix.EIO)
 	for range failsBeforePause + 1 {
-		want("while it fails", two)
+		want("during failures", two)
 	}
 	k.mu.Lock()
 	k.refuses[cmdStatGet] = unix.EOPNOTSUPP
@@ -167,11 +167,11 @@ func TestResting(t *testing.T) {
 	for _, d := range s.devices {
 		d.bound.stat.succeeded()
 	}
-	want("a kernel that cannot", one, two, "mlx5_1 2 receive, mlx5_1 2 transmit")
+	want("kernel without support", one, two, "mlx5_1 2 receive, mlx5_1 2 transmit")
 }
 
-// TestRestsWithoutDevice: the counters went with the device.
-func TestRestsWithoutDevice(t *testing.T) {
+// TestRestingWithoutDevice: the counters ended with the device.
+func TestRestingWithoutDevice(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 1)
 	*k.devices[0].ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
@@ -186,7 +186,7 @@ func TestRestsWithoutDevice(t *testing.T) {
 	}
 }
 
-func TestCounterNumbersAreUsedAgain(t *testing.T) {
+func TestReusedCounterNumbers(t *testing.T) {
 	k, d, s := newUse(t)
 	wantTraffic(t, s, "nothing")
 	k.create(d, 10, 101)
@@ -206,17 +206,17 @@ func TestCounterNumbersAreUsedAgain(t *testing.T) {
 	again(12, 201, 100, 1900)
 	wantTraffic(t, s, "the same thread, with less", [3]uint64{1, 500, 500}, [3]uint64{2, 1000, 2800})
 	again(13, 201, 1100, 100)
-	wantTraffic(t, s, "less the other way", [3]uint64{1, 500, 500}, [3]uint64{2, 2100, 2900})
+	wantTraffic(t, s, "fewer received bytes", [3]uint64{1, 500, 500}, [3]uint64{2, 2100, 2900})
 	again(14, 201, 1110, 150)
-	// It may be the one of before: what is not sure is not booked twice.
+	// It may be the same counter: in doubt no byte is credited twice.
 	wantTraffic(t, s, "the same thread, with more", [3]uint64{1, 500, 500}, [3]uint64{2, 2110, 2950})
 	again(15, 301, 2000, 2000)
 	k.exit(301)
-	wantTraffic(t, s, "nobody's", [3]uint64{1, 500, 500}, [3]uint64{2, 2110, 2950})
+	wantTraffic(t, s, "unknown cgroup", [3]uint64{1, 500, 500}, [3]uint64{2, 2110, 2950})
 	again(16, 301, 3000, 3000)
-	wantTraffic(t, s, "another's", [3]uint64{1, 500, 500}, [3]uint64{2, 2110, 2950}, [3]uint64{3, 3000, 3000})
+	wantTraffic(t, s, "another cgroup", [3]uint64{1, 500, 500}, [3]uint64{2, 2110, 2950}, [3]uint64{3, 3000, 3000})
 
-	// Others than byte counters have 32 bits, and wrap.
+	// Counters other than byte counters have 32 bits and wrap.
 	k.mu.Lock()
 	d.counters[0].errors = 1<<32 - 1
 	k.mu.Unlock()
@@ -227,8 +227,8 @@ func TestCounterNumbersAreUsedAgain(t *testing.T) {
 	wantTraffic(t, s, "wrapped", [3]uint64{1, 500, 500}, [3]uint64{2, 2110, 2950}, [3]uint64{3, 3000, 3000})
 }
 
-// Without a PID the creator of the queue pair is asked for, and what cannot be
-// known is nobody's.
+// TestOwnersWithoutPID: without a PID the source looks up the creator of the queue pair. The
+// bytes of an unknown creator are not credited.
 func TestOwnersWithoutPID(t *testing.T) {
 	k, d, s := newUse(t)
 	var visible atomic.Bool
@@ -243,7 +243,7 @@ func TestOwnersWithoutPID(t *testing.T) {
 	k.create(d, 10, 101)
 	k.create(d, 20, 201)
 	k.create(d, 30, 301)
-	k.create(d, 40, 1000) // whose cgroup is not known yet
+	k.create(d, 40, 1000) // its cgroup is not known yet
 	for _, q := range d.qps {
 		q.pd = q.qpn
 		d.pds[q.pd] = q.qpn
@@ -260,16 +260,16 @@ func TestOwnersWithoutPID(t *testing.T) {
 	before := k.queried()
 	wantTraffic(t, s, "again", [3]uint64{1, 8, 8}, [3]uint64{2, 8, 8})
 	if n := k.queried() - before; n != len(d.counters) {
-		t.Errorf("%d queries of the firmware for %d counters: queue pairs were asked for again", n, len(d.counters))
+		t.Errorf("%d queries of the firmware for %d counters: queue pairs were looked up again", n, len(d.counters))
 	}
 
-	// What is of one thread is booked when that becomes known.
+	// The bytes of one thread are credited when its cgroup becomes known.
 	visible.Store(true)
 	k.move(d, 40, 1, 1)
 	wantTraffic(t, s, "later", [3]uint64{1, 8, 8}, [3]uint64{2, 8, 8}, [3]uint64{10, 9, 9})
 }
 
-// A counter that was bound by hand may have queue pairs of several containers.
+// TestManualCounters: a manually bound counter may have queue pairs of several containers.
 func TestManualCounters(t *testing.T) {
 	k, d, s := newUse(t)
 	*d.ports[1] = statPort{}
@@ -288,25 +288,25 @@ func TestManualCounters(t *testing.T) {
 	d.qp(20).counter = d.counters[0]
 	k.mu.Unlock()
 	k.move(d, 20, 100, 100)
-	wantTraffic(t, s, "of two: nobody's", [3]uint64{1, 3, 3})
+	wantTraffic(t, s, "of two containers", [3]uint64{1, 3, 3})
 	k.destroy(d, 20)
 	k.move(d, 11, 4, 4)
-	wantTraffic(t, s, "of one again", [3]uint64{1, 7, 7})
+	wantTraffic(t, s, "of one container again", [3]uint64{1, 7, 7})
 }
 
-// Who made a queue pair is asked again until it is known, or known that it is not.
+// TestLookupFails: the creator of a queue pair is looked up until the result is final.
 func TestLookupFails(t *testing.T) {
 	for name, c := range map[string]struct {
 		set   func(k *statKernel, s *Source)
 		again bool
 	}{
-		"busy":         {func(k *statKernel, _ *Source) { k.refuse(cmdQPGet, unix.EBUSY) }, true},
-		"firmware":     {func(k *statKernel, _ *Source) { k.refuse(cmdQPGet, unix.EIO) }, true},
-		"gone":         {func(k *statKernel, _ *Source) { k.refuse(cmdQPGet, unix.ENOENT) }, false},
-		"before 5.3":   {func(k *statKernel, _ *Source) { k.refuse(cmdQPGet, unix.EOPNOTSUPP) }, false},
-		"no file":      {func(_ *statKernel, s *Source) { s.cgroupFails(unix.EMFILE) }, true},
-		"process gone": {func(_ *statKernel, s *Source) { s.cgroupFails(unix.ESRCH) }, false},
-		"no cgroup":    {func(_ *statKernel, s *Source) { s.cgroupFails(os.ErrNotExist) }, false},
+		"busy":          {func(k *statKernel, _ *Source) { k.refuse(cmdQPGet, unix.EBUSY) }, true},
+		"firmware":      {func(k *statKernel, _ *Source) { k.refuse(cmdQPGet, unix.EIO) }, true},
+		"no object":     {func(k *statKernel, _ *Source) { k.refuse(cmdQPGet, unix.ENOENT) }, false},
+		"before 5.3":    {func(k *statKernel, _ *Source) { k.refuse(cmdQPGet, unix.EOPNOTSUPP) }, false},
+		"no file":       {func(_ *statKernel, s *Source) { s.cgroupFails(unix.EMFILE) }, true},
+		"process ended": {func(_ *statKernel, s *Source) { s.cgroupFails(unix.ESRCH) }, false},
+		"no cgroup":     {func(_ *statKernel, s *Source) { s.cgroupFails(os.ErrNotExist) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -321,7 +321,7 @@ func TestLookupFails(t *testing.T) {
 			for i := range 3 {
 				wantTraffic(t, s, "not known")
 				if asked := b.lookups == 1; asked != (c.again || i == 0) {
-					t.Errorf("read %d: asked %v", i, asked)
+					t.Errorf("read %d: lookups %v", i, asked)
 				}
 			}
 			b.cgroupOf = cgroupOf
@@ -336,7 +336,7 @@ func TestLookupFails(t *testing.T) {
 			k.move(d, 10, 7, 8)
 			wantTraffic(t, s, "counted", [3]uint64{1, 7, 8})
 			if wantTraffic(t, s, "counted", [3]uint64{1, 7, 8}); b.lookups != 0 {
-				t.Error("asked again")
+				t.Error("looked up again")
 			}
 		})
 	}
@@ -346,7 +346,7 @@ func (s *Source) cgroupFails(err error) {
 	s.devices[0].bound.cgroupOf = func(int) (uint64, error) { return 0, err }
 }
 
-// Fewer queue pairs are asked for in one read than a container can make.
+// TestLookupsAreBounded: a read looks up fewer queue pairs than a container can create.
 func TestLookupsAreBounded(t *testing.T) {
 	k, d, s := newUse(t)
 	*d.ports[1] = statPort{}
@@ -368,8 +368,8 @@ func TestLookupsAreBounded(t *testing.T) {
 	wantTraffic(t, s, "after it", [3]uint64{1, 6, 0})
 }
 
-// A driver or kernel without the command is asked once and stays well; any other
-// error costs the figures of this read, and they do not fall.
+// TestCountersFail: a driver or kernel without the command gets one request and the device
+// stays ok. Any other error omits the counters of this read, and sums do not fall.
 func TestCountersFail(t *testing.T) {
 	for _, e := range []unix.Errno{unix.EINVAL, unix.EOPNOTSUPP} {
 		k, _, s := newUse(t)
@@ -388,7 +388,7 @@ func TestCountersFail(t *testing.T) {
 	mustRead(t, s)
 	k.refuse(cmdStatGet, unix.EIO)
 	for range 2 {
-		wantTraffic(t, s, "while it fails", [3]uint64{1, 5, 5})
+		wantTraffic(t, s, "during failures", [3]uint64{1, 5, 5})
 	}
 	if r := mustRead(t, s).DeviceStates[0].Reason; !strings.Contains(r, "input/output error") {
 		t.Errorf("reason %q", r)
@@ -408,7 +408,7 @@ func TestCountersOff(t *testing.T) {
 	}
 }
 
-// The kernel sends empty messages for ever when an entry fits into none.
+// TestEndlessDump: the kernel sends empty messages without end if an entry exceeds a message.
 func TestEndlessDump(t *testing.T) {
 	n := 0
 	_, err := qpCounters(fakeKernel(t, func(r []byte) [][]byte {
@@ -424,8 +424,8 @@ func TestEndlessDump(t *testing.T) {
 	}
 }
 
-// Counters of a port that take long, as many are bound, are not asked for at
-// each read.
+// TestSlowStatistics: counters of a port that are slow to read, because many are bound, are not
+// read each time.
 func TestSlowStatistics(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 1)
@@ -451,7 +451,7 @@ func TestSlowStatistics(t *testing.T) {
 			t.Errorf("%v, want %d", c, want)
 		}
 		if delay.Load() == 0 && time.Since(began) >= slowRead { // because the machine is busy
-			s.devices[0].ports[0].slow = slow{}
+			s.devices[0].ports[0].slow = slowCounters{}
 		}
 	}
 	read(0, 1)
@@ -460,7 +460,7 @@ func TestSlowStatistics(t *testing.T) {
 	read(time.Millisecond, 3)
 	slow := s.devices[0].ports[0].slow
 	read(time.Millisecond, 3)
-	read(slowPart*slowRead/2, 3)
+	read(slowPause*slowRead/2, 3)
 	delay.Store(0)
 	now = slow.until
 	read(0, 4)
@@ -484,7 +484,7 @@ func TestParseStatistics(t *testing.T) {
 	}
 	for n := range len(whole) {
 		if all, err := parseQPCounters(nil, whole[:n]); n > 0 && err == nil && len(all) > 0 {
-			t.Errorf("%d of %d bytes pass for whole", n, len(whole))
+			t.Errorf("%d of %d bytes pass for complete", n, len(whole))
 		}
 	}
 	for name, b := range map[string][]byte{
@@ -497,7 +497,7 @@ func TestParseStatistics(t *testing.T) {
 		}
 	}
 	if _, err := parseQPCounters(make([]qpCounter, maxBound), whole); !errors.Is(err, errTooMany) {
-		t.Errorf("more than are kept: %v", err)
+		t.Errorf("more than the limit: %v", err)
 	}
 
 	for name, c := range map[string]struct {
@@ -508,7 +508,7 @@ func TestParseStatistics(t *testing.T) {
 		"off":          {attrU32(attrStatMode, 0), qpMode{}, true},
 		"auto, 6.12":   {slices.Concat(attrU32(attrStatMode, 1), attrU32(attrStatMask, 3)), qpMode{mode: 1, mask: 3}, true},
 		"auto, 6.15":   {slices.Concat(attrU32(attrStatMode, 1), attrU32(attrStatMask, 2), attr(attrOptionals, 1)), qpMode{1, 2, true}, true},
-		"not told":     {attrU32(attrStatMask, 2), qpMode{mask: 2}, false},
+		"missing":      {attrU32(attrStatMask, 2), qpMode{mask: 2}, false},
 		"of two bytes": {attr(attrStatMode, 1, 0), qpMode{}, false},
 	} {
 		if m, err := parseMode(c.b); (err == nil) != c.ok || c.ok && m != c.want {
@@ -524,7 +524,7 @@ func TestParseStatistics(t *testing.T) {
 	}
 }
 
-// FuzzStatistics: whatever the bytes are, they are decoded or refused.
+// FuzzStatistics decodes or rejects any bytes.
 func FuzzStatistics(f *testing.F) {
 	f.Add(nest(attrStatCounter, nest(attrStatCounter+1, attrU32(attrPortIndex, 1), attrU32(attrCounterID, 7), attrU32(attrStatMode, 1),
 		attrU32(attrPID, 41), nest(attrQP, nest(attrQPEntry, attrU32(attrLQPN, 5))),

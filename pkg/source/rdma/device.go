@@ -18,20 +18,19 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// attrsAge is after what time the attributes of a port that seldom move (LIDs,
-// interface) are read again, if its state did not change meanwhile.
+// attrsAge is the interval at which the attributes of a port that seldom change (LIDs,
+// interface) are read again while the port state stays the same.
 const attrsAge = 5 * time.Minute
 
-// errGone says that a device was removed while it was read.
-var errGone = errors.New("went away while it was read")
+// errGone is the error of a device that was removed during a read.
+var errGone = errors.New("device was removed during the read")
 
-// device is one entry of /sys/class/infiniband, as long as it stays there. What
-// is above the line belongs to Read, what is below to the goroutine that reads
-// the device.
+// device is one entry of /sys/class/infiniband. The fields above the line belong to Read, those
+// below to the goroutine that reads the device.
 type device struct {
 	name string
-	// path is that in class/infiniband, empty when it is out of sight, function that
-	// of the PCI function behind it.
+	// path is the directory in class/infiniband, empty for a device in another network
+	// namespace; function is the directory of its PCI function.
 	path, function string
 	call           hang.Call[reading]
 	pause          hang.Backoff
@@ -40,28 +39,28 @@ type device struct {
 	// ---
 	reader reader
 	dir    int // the device's directory, -1 while not open
-	scans  int // how often the directory tree was looked through
+	scans  int // number of scans of the directory tree
 	hca    model.HCA
 	ports  []*port
 	hw     group
 	node   *node
 	names  map[string]string // interned names of netlink counters
-	bound  *boundCounters    // nil when they are not read
-	tables file              // stands for RES_GET
+	bound  *boundCounters    // nil if they are not read
+	tables file              // backoff state of RES_GET
 }
 
 // port is one directory of ports/.
 type port struct {
 	state, phys, rate text
-	base              model.Port // without figures
+	base              model.Port // without counters
 	attrsRead         time.Time
 	counters, hw      group
-	stat              file // stands for STAT_GET of this port
-	statless          bool // STAT_GET knows no counters: read the files
-	slow              slow // what STAT_GET gave when that took long
+	stat              file         // backoff state of STAT_GET for this port
+	statless          bool         // STAT_GET reports no counters: read the files
+	slow              slowCounters // last result of a slow STAT_GET
 }
 
-// text is an attribute whose parsed form is kept while it does not change.
+// text is an attribute that is parsed again only when it changes.
 type text struct {
 	file
 	raw string
@@ -70,21 +69,21 @@ type text struct {
 // group is a directory of counters.
 type group struct {
 	path  string // below the device's directory
-	dir   int    // -1 while there is none
+	dir   int    // -1 if it does not exist
 	files []file
 }
 
-// reading is what one read of a device gave.
+// reading is the result of one read of a device.
 type reading struct {
 	hca             model.HCA
-	resources       []model.Resource // where the node does not ask for them
+	resources       []model.Resource // if readResources of the Source does not cover the device
 	links, counters tally
 }
 
-// none says that not a single figure could be read.
+// none reports whether the read returned no value at all.
 func (r *reading) none() bool { return r.links.good+r.counters.good == 0 }
 
-// err says what could not be read, nil when everything could.
+// err describes the attributes or counters that could not be read. It is nil if all were read.
 func (r *reading) err() error {
 	switch {
 	case r.counters.bad > 0:
@@ -95,8 +94,8 @@ func (r *reading) err() error {
 	return nil
 }
 
-// tally counts the files of one read that gave something and those that did
-// not, of which some are left alone for now.
+// tally counts the files that were read and those that failed. paused counts failed files that
+// back off.
 type tally struct {
 	good, bad, paused int
 	where             string
@@ -125,11 +124,10 @@ func newDevice(name, path string, kept *atomic.Int64) *device {
 	return d
 }
 
-// release closes all descriptors for good, at once or when the call that hangs
-// returns.
+// release closes all descriptors, or lets a hanging call close them when it returns.
 func (d *device) release() { d.call.Close(d.close) }
 
-// read reads all figures of the device; deadline is that of netlink requests.
+// read reads all attributes and counters of the device. deadline limits netlink requests.
 func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 	b := buffers.Get().(*[bufferSize]byte)
 	defer buffers.Put(b)
@@ -145,7 +143,7 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 		}
 		d.dir = fd
 	}
-	// A device appears before all of its ports do, so one look is not enough.
+	// A device may appear before its ports, so scan twice.
 	if d.scans < 2 {
 		d.scan()
 		d.scans++
@@ -197,7 +195,7 @@ func (d *device) open(n *node) (int, error) {
 	return d.reader.openat(unix.AT_FDCWD, d.path, unix.O_DIRECTORY)
 }
 
-// scan reads what does not move and looks which ports and counters there are.
+// scan reads the constant attributes and finds the ports and counters.
 func (d *device) scan() {
 	r := &d.reader
 	line := func(name string) string { return r.line(d.dir, name) }
@@ -253,7 +251,7 @@ func newPort(name string) *port {
 	}
 }
 
-// portNumber is 0 for what is not the name of a port.
+// portNumber parses the name of a port directory. It returns 0 for any other name.
 func portNumber(s string) int {
 	n, err := strconv.ParseUint(s, 10, 8)
 	if err != nil || strconv.FormatUint(n, 10) != s {
@@ -262,7 +260,7 @@ func portNumber(s string) int {
 	return int(n)
 }
 
-// scan looks which counters there are and keeps open what stays.
+// scan lists the counters. It keeps the open files if the list did not change.
 func (g *group) scan(r *reader, device int) {
 	if g.dir < 0 {
 		fd, err := r.openat(device, g.path, unix.O_DIRECTORY)
@@ -299,11 +297,11 @@ func (g *group) close(r *reader) {
 	}
 }
 
-// readPort brings the state of a port up to date, and what seldom moves when it
-// did or is old.
+// readPort reads the state of a port. It reads the other attributes when the state changed or
+// they are older than attrsAge.
 func (d *device) readPort(p *port, now time.Time, t *tally) {
-	moved := d.readText(&p.state, now, t)
-	if moved {
+	changed := d.readText(&p.state, now, t)
+	if changed {
 		p.base.State = parseNumbered(p.state.raw)
 	}
 	if d.readText(&p.phys, now, t) {
@@ -312,7 +310,7 @@ func (d *device) readPort(p *port, now time.Time, t *tally) {
 	if d.readText(&p.rate, now, t) {
 		p.base.RateBits, p.base.Width, p.base.Speed, _ = parseRate(p.rate.raw)
 	}
-	if !moved && now.Sub(p.attrsRead) < attrsAge {
+	if !changed && now.Sub(p.attrsRead) < attrsAge {
 		return
 	}
 	p.attrsRead = now
@@ -324,13 +322,13 @@ func (d *device) readPort(p *port, now time.Time, t *tally) {
 	p.base.SMLID = line("sm_lid")
 	p.base.PortGUID = parsePortGUID(line("gids/0"))
 	if p.base.PortGUID == "" && d.hca.VF && p.base.Number == 1 {
-		// The subnet manager gives a port its GID; the PF knows the GUID before.
+		// A port has no GID before the subnet manager assigns it; the PF exposes the GUID.
 		p.base.PortGUID = virtualGUIDs(&d.reader, d.function+"/physfn", "port")[d.hca.PCIAddress]
 	}
 	p.base.Netdev = line("gid_attrs/ndevs/0")
 }
 
-// readText says whether the attribute changed.
+// readText reads an attribute and reports whether it changed.
 func (d *device) readText(f *text, now time.Time, t *tally) bool {
 	if f.pause.Waiting(now) {
 		t.failed("", &f.file, now)
@@ -356,8 +354,8 @@ func (d *device) readText(f *text, now time.Time, t *tally) bool {
 	return true
 }
 
-// readGroup reads a directory of counters one after the other: each read may
-// be a command to the firmware. It gives nil where there is no directory.
+// readGroup reads the counters of a directory one by one: each read may be a firmware command.
+// It returns nil if the directory does not exist.
 func (d *device) readGroup(g *group, now time.Time, t *tally) []model.Counter {
 	if g.dir < 0 {
 		return nil
@@ -389,8 +387,8 @@ func (d *device) readGroup(g *group, now time.Time, t *tally) []model.Counter {
 	return counters
 }
 
-// readHW asks RDMA netlink for the driver's counters of a port, which is one
-// query of the firmware for all of them, and reads the files where it cannot.
+// readHW reads the hardware counters of a port by RDMA netlink, one firmware query for all of
+// them, and from the files if netlink has no counters.
 func (d *device) readHW(c *conn, p *port, now, deadline time.Time, t *tally) []model.Counter {
 	if c == nil || p.statless {
 		return d.readGroup(&p.hw, now, t)
@@ -417,7 +415,7 @@ func (d *device) readHW(c *conn, p *port, now, deadline time.Time, t *tally) []m
 		p.slow.took(time.Since(began), now, counters)
 		return counters
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EMSGSIZE):
-		// The driver has none, or more than fit in a message.
+		// The driver has no counters, or more than fit in a message.
 		p.statless = true
 		return d.readGroup(&p.hw, now, t)
 	}
@@ -426,8 +424,7 @@ func (d *device) readHW(c *conn, p *port, now, deadline time.Time, t *tally) []m
 	return nil
 }
 
-// readResources asks how many objects this device has. What cannot be asked is
-// counted in t.
+// readResources reads the number of objects of this device (RES_GET). It records failures in t.
 func (d *device) readResources(c *conn, now, deadline time.Time, t *tally) []model.Resource {
 	if d.tables.pause.Waiting(now) {
 		t.failed("", &d.tables, now)
@@ -450,7 +447,7 @@ func (d *device) readResources(c *conn, now, deadline time.Time, t *tally) []mod
 	return all
 }
 
-// intern gives the name of a counter without a copy for each reading.
+// intern returns the name of a counter without an allocation per read.
 func (d *device) intern(b []byte) (string, bool) {
 	if s, ok := d.names[string(b)]; ok {
 		return s, true
@@ -466,7 +463,7 @@ func (d *device) intern(b []byte) (string, bool) {
 	return s, true
 }
 
-// close gives back all descriptors; a later read starts anew.
+// close closes all descriptors. A later read opens them again.
 func (d *device) close() {
 	d.closePorts()
 	d.hw.close(&d.reader)

@@ -15,16 +15,16 @@ import (
 )
 
 // reader makes the system calls on the files of one device and counts them. It keeps
-// descriptors open, which package boundedfile does not. An open may block: the call
-// for the device has a deadline.
+// descriptors open, unlike package boundedfile. An open may block: the call for the device has
+// a deadline.
 type reader struct {
 	calls  int
 	kept   *atomic.Int64 // descriptors that may still be kept, shared by all devices
 	buffer []byte
 }
 
-// bufferSize is more than any attribute (a page), than any single netlink reply
-// (NLMSG_GOODSIZE), and holds a directory of a hundred devices.
+// bufferSize exceeds any attribute (a page) and any single netlink reply (NLMSG_GOODSIZE), and
+// holds a directory of a hundred devices.
 const bufferSize = 8 << 10
 
 // file is one attribute below an open directory.
@@ -73,7 +73,7 @@ func (r *reader) read(dir int, f *file, size int) ([]byte, error) {
 	return buf[:n], err
 }
 
-// line returns an attribute that is not worth a kept descriptor, or "" if there is none.
+// line returns an attribute without keeping its descriptor open, or "" if there is none.
 func (r *reader) line(dir int, path string) string {
 	fd, err := r.openat(dir, path, 0)
 	if err != nil {

@@ -24,11 +24,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestGuest compares what the source says of live Soft-RoCE devices with what
-// iproute2 says. It runs inside the guest of tests/vm (ACCELSCOPE_GUEST=1),
-// where ACCELSCOPE_WORKLOADS is the directory of the workload programs: compile
-// it with go test -c and give the binary to tests/vm/cmd/guest. With
-// ACCELSCOPE_RECORD=DIR the kernel's replies are kept there: testdata is that.
+// TestGuest compares the source with iproute2 on live Soft-RoCE devices. It runs in the guest
+// of tests/vm (ACCELSCOPE_GUEST=1), where ACCELSCOPE_WORKLOADS is the directory of the workload
+// programs: compile it with go test -c and pass the binary to tests/vm/cmd/guest. With
+// ACCELSCOPE_RECORD=DIR it writes the replies of the kernel to DIR, for testdata.
 func TestGuest(t *testing.T) {
 	if os.Getenv("ACCELSCOPE_GUEST") == "" {
 		t.Skip("needs a live RDMA stack: runs in the guest of tests/vm")
@@ -73,7 +72,7 @@ func TestGuest(t *testing.T) {
 			}
 			want, got := []string{}, []string{}
 			for _, e := range iproute(t, "resource", "show", c.key) {
-				if e["pid"] != nil { // the kernel's own have none
+				if e["pid"] != nil { // kernel objects have no PID
 					want = append(want, fmt.Sprintf("%v %v %v pid %v len %v",
 						e["ifname"], c.key, e[c.id], e["pid"], e["mrlen"]))
 				}
@@ -93,7 +92,7 @@ func TestGuest(t *testing.T) {
 				t.Errorf("%s (-iproute2 +got):\n%s", c.key, d)
 			}
 			if len(got) == 0 && c.typ != model.CMID {
-				t.Errorf("no %s: nothing was compared", c.key)
+				t.Errorf("no %s: iproute2 lists none", c.key)
 			}
 		}
 		want := map[model.ObjectType]string{
@@ -115,7 +114,7 @@ func TestGuest(t *testing.T) {
 			delete(want, model.SRQ)
 		}
 		if len(want) != 0 {
-			t.Errorf("not seen of the process: %v", want)
+			t.Errorf("missing objects of the process: %v", want)
 		}
 	})
 
@@ -165,7 +164,7 @@ func TestGuest(t *testing.T) {
 		if d := cmp.Diff(want, got); d != "" || len(got) < 20 {
 			t.Errorf("%d counters (-iproute2 +got):\n%s", len(got), d)
 		}
-		// The same from the files, where the kernel has no netlink to offer.
+		// Compare with the files, as read on a kernel without netlink.
 		files, err := New(Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -229,9 +228,9 @@ func TestGuest(t *testing.T) {
 		pid := workload(t, "threads", "-d", "rxe0", "-n", "3")
 		want := map[int]int{pid: 9}
 		if old {
-			want = map[int]int{0: 9} // contexts are not dumped: nobody is known
+			want = map[int]int{0: 9} // contexts are not dumped: no process is known
 		}
-		eventually(t, func() bool { // a thread that was joined takes a moment to end in the kernel
+		eventually(t, func() bool { // a joined thread ends in the kernel a moment later
 			objects, err := s.Objects(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -258,8 +257,8 @@ func TestGuest(t *testing.T) {
 	t.Run("Reload", testReload)
 }
 
-// testVFs asks the kernel for the virtual functions of the module that is made of
-// testdata/vfs.c; with ACCELSCOPE_RECORD the reply is kept.
+// testVFs reads the virtual functions of the module built from testdata/vfs.c. With
+// ACCELSCOPE_RECORD it writes the reply.
 func testVFs(t *testing.T, module string) {
 	sh(t, "insmod "+module)
 	t.Cleanup(func() { sh(t, "rmmod vfs") })
@@ -276,10 +275,10 @@ func testVFs(t *testing.T, module string) {
 		t.Errorf("lo: %+v, %v", l, err)
 	}
 	out, err := command(context.Background(), "ip", "-s", "-d", "link", "show", "vfs0").CombinedOutput()
-	t.Logf("iproute2 says: %v\n%s", err, out)
+	t.Logf("iproute2: %v\n%s", err, out)
 	for _, want := range []string{"1099511627778", "2199023255554", "a0:88:c2:03:00:00:01:02", "a0:88:c2:03:00:00:02:02"} {
 		if !strings.Contains(string(out), want) {
-			t.Errorf("iproute2 does not say %s", want)
+			t.Errorf("iproute2 does not list %s", want)
 		}
 	}
 	if dir := os.Getenv("ACCELSCOPE_RECORD"); dir != "" {
@@ -302,10 +301,9 @@ func testVFs(t *testing.T, module string) {
 	}
 }
 
-// testNamespaces moves a device to the namespace of a process, as a CNI plugin
-// does for a pod, and finds it there. Soft-RoCE says no before it can give up the
-// contexts of its users; with ACCELSCOPE_MOVABLE, the module that is made of
-// testdata/movable.c, it does not. What can be seen without is seen all the same.
+// testNamespaces moves a device to the namespace of a process, as a CNI plugin does for a pod,
+// and finds it there. Soft-RoCE does not support the move without the module built from
+// testdata/movable.c (ACCELSCOPE_MOVABLE). Without it, the test covers the rest.
 func testNamespaces(t *testing.T) {
 	before := mustRead(t, newGuestSource(t)).HCAs
 	sh(t, "rdma system set netns exclusive") // only while there is no other namespace
@@ -341,7 +339,7 @@ func testNamespaces(t *testing.T) {
 	if err != nil {
 		t.Logf("rxe0 cannot be moved: %v: %s", err, out)
 		if os.Getenv("ACCELSCOPE_MOVABLE") != "" || !strings.Contains(string(out), "Operation not supported") {
-			t.Error("and it should")
+			t.Error("the move must succeed")
 		}
 		if got := read(); len(got) != 2 || got[0].Netns != 0 || got[1].Netns != 0 {
 			t.Errorf("HCAs %+v", got)
@@ -351,7 +349,7 @@ func testNamespaces(t *testing.T) {
 	if got := read(); len(got) != 2 || got[0].Name != "rxe0" || got[0].Netns != space.Inode {
 		t.Fatalf("HCAs %+v", got)
 	}
-	// What the container sends meanwhile is in the next Read, without another look.
+	// The next Read has the traffic of the container without another search.
 	sh(t, fmt.Sprintf("nsenter -t %d -n sh -c 'ip link set lo up; ibv_rc_pingpong -d rxe0 -g 1 -n 100 & "+
 		"sleep 0.5; ibv_rc_pingpong -d rxe0 -g 1 -n 100 127.0.0.1 && wait'", space.PID))
 	got := mustRead(t, s).HCAs
@@ -376,17 +374,17 @@ func testNamespaces(t *testing.T) {
 	if d := cmp.Diff(want, moved); d != "" {
 		t.Errorf("moved (-before +after):\n%s", d)
 	}
-	told := map[string]string{}
+	listed := map[string]string{}
 	for name, v := range iprouteIn(t, []string{"nsenter", "-t", fmt.Sprint(space.PID), "-n"}, "statistic", "show")[0] {
 		if name != "ifname" && name != "port" && name != "ifindex" {
-			told[name] = fmt.Sprint(v)
+			listed[name] = fmt.Sprint(v)
 		}
 	}
-	if d := cmp.Diff(told, counted); d != "" || len(told) < 10 {
+	if d := cmp.Diff(listed, counted); d != "" || len(listed) < 10 {
 		t.Errorf("counters of the moved device (-iproute2 +got):\n%s", d)
 	}
 	if n, err := strconv.Atoi(counted["sent_pkts"]); err != nil || n < 400 {
-		t.Errorf("sent_pkts %q after 200 messages of 4 KiB each way", counted["sent_pkts"])
+		t.Errorf("sent_pkts %q after 200 messages of 4 KiB in each direction", counted["sent_pkts"])
 	}
 	testMovedResources(t, s, space)
 	d := s.moved.devices["rxe0"]
@@ -402,12 +400,12 @@ func testNamespaces(t *testing.T) {
 	for range 20 {
 		s.readDevice(t.Context(), s.devices[0], time.Now(), s.node)
 	}
-	t.Logf("a Read of one in sight takes %v", time.Since(start)/20)
+	t.Logf("a Read of a local device takes %v", time.Since(start)/20)
 	if got[1].Netns != 0 || len(got[1].Ports) != 1 {
 		t.Errorf("rxe1 moved, too: %+v", got[1])
 	}
 	if _, err := os.Stat("/sys/class/infiniband/rxe0"); err == nil {
-		t.Error("rxe0 is still in sight: nothing was shown")
+		t.Error("rxe0 is still local: the test shows nothing")
 	}
 	names, err := s.DeviceNames(t.Context())
 	if err != nil || names[got[0].Index] != "rxe0" {
@@ -428,11 +426,11 @@ func testNamespaces(t *testing.T) {
 	}
 }
 
-// testMovedResources: the objects of a device that was moved, of which one process in
-// its namespace has some, are those that iproute2 tells there.
+// testMovedResources compares the object counts of a moved device with iproute2 in its
+// namespace, where one process has objects.
 func testMovedResources(t *testing.T, s *Source, space model.Namespace) {
 	in := []string{"nsenter", "-t", fmt.Sprint(space.PID), "-n"}
-	told := func() (all map[string]string) {
+	listed := func() (all map[string]string) {
 		all = map[string]string{}
 		for _, e := range iprouteIn(t, in[:4], "resource", "show") {
 			for typ, n := range e {
@@ -453,7 +451,7 @@ func testMovedResources(t *testing.T, s *Source, space model.Namespace) {
 		return all
 	}
 	before := read()
-	if d := cmp.Diff(told(), before); d != "" || len(before) < 5 {
+	if d := cmp.Diff(listed(), before); d != "" || len(before) < 5 {
 		t.Errorf("resources of the moved device (-iproute2 +got):\n%s", d)
 	}
 	in = append(in, "ibv_rc_pingpong", "-d", "rxe0", "-g", "1")
@@ -467,13 +465,13 @@ func testMovedResources(t *testing.T, s *Source, space model.Namespace) {
 	}()
 	eventually(t, func() bool {
 		now := read()
-		return now["qp"] != before["qp"] && now["mr"] != before["mr"] && cmp.Diff(told(), now) == ""
+		return now["qp"] != before["qp"] && now["mr"] != before["mr"] && cmp.Diff(listed(), now) == ""
 	})
 	t.Logf("the moved device has %v, and with another queue pair %v", before, read())
 }
 
-// testReload: a source is never in the way of a driver reload, and does not
-// bring the modules back by looking.
+// testReload: an open source does not block a driver reload, and reading does not load the
+// modules again.
 func testReload(t *testing.T) {
 	space := otherNamespace(t)
 	s := newGuestSource(t, func(o *Options) {
@@ -483,7 +481,7 @@ func testReload(t *testing.T) {
 	if got := names(mustRead(t, s)); got != "rxe0 rxe1" {
 		t.Fatalf("HCAs %q", got)
 	}
-	// In the shared mode each namespace shows what the node's does.
+	// In the shared mode each namespace shows all devices.
 	if d, err := s.devicesIn(space); len(d) != 2 || err != nil {
 		t.Errorf("the namespace shows %v, %v", d, err)
 	}
@@ -532,7 +530,7 @@ func newGuestSource(t *testing.T, change ...func(*Options)) *Source {
 
 var running []*exec.Cmd
 
-// workload starts a program that says "ready PID" and holds on until its input ends.
+// workload starts a program that prints "ready PID" and runs until its input ends.
 func workload(t *testing.T, args ...string) (pid int) {
 	t.Helper()
 	cmd := command(context.Background(), filepath.Join(os.Getenv("ACCELSCOPE_WORKLOADS"), args[0]), args[1:]...)
@@ -566,7 +564,7 @@ func stopWorkloads() {
 	running = nil
 }
 
-// iproute is the JSON that iproute2's rdma prints, numbers as written.
+// iproute returns the JSON output of `rdma`, with numbers as written.
 func iproute(t *testing.T, args ...string) []map[string]any {
 	t.Helper()
 	return iprouteIn(t, nil, args...)
@@ -600,7 +598,7 @@ func sh(t *testing.T, script string) {
 	}
 }
 
-// recordReplies keeps the replies to each request as the kernel wrote them.
+// recordReplies writes the replies of the kernel to each request.
 func recordReplies(t *testing.T, dir string) {
 	index := uint32(0)
 	for _, d := range mustDump(t) {

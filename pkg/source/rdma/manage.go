@@ -20,17 +20,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// manageEvery is the interval at which the manager looks for devices and checks the
+// manageEvery is the interval at which the manager lists the devices and checks the
 // modes that it set.
 const manageEvery = 10 * time.Second
 
-// manager has the kernel bind new queue pairs of mlx5 devices to a counter for
-// each thread that makes them, with the byte counters of the port. It touches
-// only ports with mode off, and restores everything when it ends: mode, optional
-// counters and queue pairs. It leaves alone a mode that another tool sets, and also
-// one that a killed sensor left behind, which looks the same.
+// manager makes the kernel bind new queue pairs of mlx5 devices to one counter per thread that
+// creates them, with the byte counters of the port. It changes only ports with mode off, and
+// restores mode, optional counters and queue pairs when it ends. It does not change a mode that
+// another tool set, nor one that a killed sensor left behind: both look the same.
 //
-// It runs in a goroutine of its own: a Read changes nothing in the kernel.
+// It runs in its own goroutine: a Read changes nothing in the kernel.
 type manager struct {
 	root     string
 	dial     func() (*conn, error)
@@ -58,11 +57,10 @@ type managed struct {
 	name  string
 	stuck bool
 	held  bool // a port was taken when the last call returned
-	away  bool // not in sight, and there is something to give back should it return
+	away  bool // not listed by netlink, but must be restored if it returns
 }
 
-// holds reports whether there may be something to give back. It needs the lock of
-// the manager.
+// holds reports whether something may have to be restored. It needs the lock of the manager.
 func (d *managed) holds() bool { return d.call.Running() || d.held }
 
 // do makes a call for a device.
@@ -78,13 +76,13 @@ func (m *manager) do(d *managed, limit time.Duration, fn func() error) error {
 	return err
 }
 
-// managedPort belongs to the call for its device; state and reason are read by
-// others and are under the lock of the manager.
+// managedPort belongs to the call for its device. state and reason are also read elsewhere and
+// need the lock of the manager.
 type managedPort struct {
 	number uint32
-	auto   bool     // the mode is ours
-	added  []uint32 // optional counters that we switched on
-	final  bool     // nothing more is tried
+	auto   bool     // the manager set the mode
+	added  []uint32 // optional counters that the manager switched on
+	final  bool     // no more attempts
 	pause  hang.Backoff
 
 	state  model.State // empty before the first try
@@ -142,7 +140,7 @@ func (m *manager) stopped() bool {
 	}
 }
 
-// tick takes ports that are free and checks those taken before.
+// tick sets the mode of ports with mode off and checks the ports set before.
 func (m *manager) tick() {
 	devices, err := m.list()
 	if err != nil {
@@ -157,11 +155,12 @@ func (m *manager) tick() {
 	})
 }
 
-// list updates the set of devices. A device that left with a mode of ours may come
-// back: it takes mode and counters along to another network namespace.
+// list updates the set of devices. A device in a mode of the manager is kept when it
+// disappears: it keeps mode and counters when it moves to another network namespace, and may
+// come back.
 func (m *manager) list() ([]*managed, error) {
 	var all []nlDevice
-	// Asking netlink would load ib_core where it is not.
+	// A netlink request would load ib_core.
 	if names, _ := os.ReadDir(m.root); len(names) > 0 && m.isSysfs(m.root) {
 		deadline := time.Now().Add(m.deadline)
 		var err error
@@ -210,7 +209,7 @@ func (m *manager) nameOf(d *managed) string {
 	return d.name
 }
 
-// binds reports whether the driver of a device binds queue pairs to counters of bytes.
+// binds reports whether the device driver binds queue pairs to byte counters.
 // The kernel accepts auto mode for other drivers, too, so the name of the driver
 // decides (device/driver, of a function or of a subfunction).
 func (m *manager) binds(name string) bool {
@@ -247,16 +246,16 @@ func (m *manager) visit(d *managed) error {
 		}
 		if p.auto {
 			state, reason := m.check(c, d.index, p, deadline)
-			m.say(d, p, state, reason)
+			m.setState(d, p, state, reason)
 		} else {
 			state, reason := m.take(c, name, d.index, p, deadline)
-			m.say(d, p, state, reason)
+			m.setState(d, p, state, reason)
 		}
 	}
 	return nil
 }
 
-func (m *manager) say(d *managed, p *managedPort, state model.State, reason string) {
+func (m *manager) setState(d *managed, p *managedPort, state model.State, reason string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if state == model.StateOK && p.state != state {

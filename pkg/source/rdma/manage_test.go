@@ -21,7 +21,7 @@ const (
 	taken = "mode 1 mask 2 true,, on cc_rx_ce_pkts rdma_tx_bytes rdma_rx_bytes"
 )
 
-// newManage reads once and waits until the manager has seen all devices.
+// newManage reads once and waits until the manager has visited all devices.
 func newManage(t *testing.T, tr tree, k *statKernel, change ...func(*Options)) *Source {
 	t.Helper()
 	s := counterSource(t, tr, k, manageCounters, change...)
@@ -39,7 +39,7 @@ func newManage(t *testing.T, tr tree, k *statKernel, change ...func(*Options)) *
 					return false
 				}
 			}
-			if !d.stuck && d.call.Running() { // its first visit ends; a test that ticks would find it busy
+			if !d.stuck && d.call.Running() { // wait for the first visit: a tick during it does nothing
 				return false
 			}
 		}
@@ -55,7 +55,7 @@ func wantPort(t *testing.T, k *statKernel, d *statDevice, what, want string) {
 	}
 }
 
-// refusal is the state of the counters of mlx5_0, port 1.
+// refusal returns the state of the counters of mlx5_0, port 1.
 func refusal(t *testing.T, s *Source) model.DeviceState {
 	t.Helper()
 	for _, d := range mustRead(t, s).DeviceStates {
@@ -70,7 +70,7 @@ func TestManage(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 2)
 	d := k.devices[0]
-	k.create(d, 5, 101) // before: it is not bound
+	k.create(d, 5, 101) // created before auto mode: not bound
 	s := newManage(t, tr, k)
 	wantPort(t, k, d, "managed", taken)
 	wantPort(t, k, k.devices[1], "managed", taken)
@@ -87,7 +87,7 @@ func TestManage(t *testing.T) {
 	before := len(k.asked())
 	s.manager.tick()
 	if n := len(k.asked()); n != before || n != 4 {
-		t.Errorf("%d changes, then %d: two are for each device, once", before, n)
+		t.Errorf("%d changes, then %d: want two for each device, once", before, n)
 	}
 
 	if err := s.Close(); err != nil {
@@ -100,13 +100,13 @@ func TestManage(t *testing.T) {
 	}
 }
 
-// Ports that anybody else set are not touched, and what is bound is read.
+// TestManageRefuses: ports set by others are not changed, and bound counters are read.
 func TestManageRefuses(t *testing.T) {
 	for name, set := range map[string]func(k *statKernel, d *statDevice){
 		"by type":  func(_ *statKernel, d *statDevice) { d.ports[1].mode, d.ports[1].mask = modeAuto, 1 },
 		"manually": func(k *statKernel, d *statDevice) { k.create(d, 9, 101); k.bind(d, 9) },
-		// A sensor that was killed leaves its ports like this.
-		"as we do": func(k *statKernel, d *statDevice) {
+		// The state that a killed sensor leaves behind.
+		"same mode": func(k *statKernel, d *statDevice) {
 			*d.ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
 			k.create(d, 9, 101)
 		},
@@ -124,20 +124,20 @@ func TestManageRefuses(t *testing.T) {
 			}
 			if d.qp(9) != nil {
 				k.move(d, 9, 3, 3)
-				wantTraffic(t, s, "used all the same", [3]uint64{1, 3, 3})
+				wantTraffic(t, s, "read nevertheless", [3]uint64{1, 3, 3})
 			}
 			if err := s.Close(); err != nil {
 				t.Error(err)
 			}
 			wantPort(t, k, d, "closed", before)
 			if k.asked() != nil {
-				t.Errorf("asked for %v", k.asked())
+				t.Errorf("changes %v", k.asked())
 			}
 		})
 	}
 }
 
-// A port that is given free later is taken then.
+// TestManageLater: a port that becomes free later is set then.
 func TestManageLater(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 1)
@@ -150,13 +150,13 @@ func TestManageLater(t *testing.T) {
 	late := k.plug(tr, 1)
 	s.manager.tick()
 	wantPort(t, k, d, "given free", taken)
-	wantPort(t, k, late, "that came later", taken)
+	wantPort(t, k, late, "added later", taken)
 	if r := refusal(t, s); r.State != "" {
 		t.Errorf("%+v", r)
 	}
 }
 
-// What another tool changes afterwards is its own, also when the sensor ends.
+// TestManageLoses: a mode that another tool sets afterwards stays, also when the sensor ends.
 func TestManageLoses(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 1)
@@ -176,7 +176,7 @@ func TestManageLoses(t *testing.T) {
 	}
 	wantPort(t, k, d, "closed", "mode 1 mask 3 true,, on cc_rx_ce_pkts rdma_tx_packets")
 
-	// Also in the last moment.
+	// Also right before the sensor ends.
 	d.ports[1].mode, d.ports[1].mask, d.ports[1].opcnt = modeNone, 0, false
 	s = newManage(t, tr, k)
 	k.mu.Lock()
@@ -188,7 +188,7 @@ func TestManageLoses(t *testing.T) {
 	wantPort(t, k, d, "closed", "mode 1 mask 2 false,, on cc_rx_ce_pkts rdma_tx_packets")
 }
 
-// pull takes a device away, as to another network namespace: what was set stays.
+// pull removes a device as a move to another network namespace does: its settings stay.
 func (k *statKernel) pull() (putBack func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -201,12 +201,12 @@ func (k *statKernel) pull() (putBack func()) {
 	}
 }
 
-// A device that is away for a while is ours when it is back.
+// TestManageAway: a device that comes back is still managed.
 func TestManageAway(t *testing.T) {
 	for name, meanwhile := range map[string]func(m *manager, putBack func()){
 		"seen again":      func(m *manager, putBack func()) { m.tick(); putBack(); m.tick() },
 		"back at the end": func(m *manager, putBack func()) { m.tick(); putBack() },
-		"away for many looks": func(m *manager, putBack func()) {
+		"away for many ticks": func(m *manager, putBack func()) {
 			m.tick()
 			m.tick()
 			m.tick()
@@ -234,14 +234,14 @@ func TestManageAway(t *testing.T) {
 	}
 }
 
-// Nothing is said of a device that is away, and nothing of it done.
+// TestManageAwayLost: a missing device has no state and is not changed.
 func TestManageAwayLost(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 1)
 	s := newManage(t, tr, k)
 	d := k.devices[0]
 	k.mu.Lock()
-	d.ports[1].mask = 3 // another tool's
+	d.ports[1].mask = 3 // set by another tool
 	k.mu.Unlock()
 	s.manager.tick()
 	if r := refusal(t, s); r.State != model.StateUnsupported {
@@ -259,8 +259,8 @@ func TestManageAwayLost(t *testing.T) {
 	wantPort(t, k, d, "closed", "mode 1 mask 3 true,, on cc_rx_ce_pkts")
 }
 
-// What is away at the end cannot be given back, which is said, unless the driver was
-// loaded anew, or there is nothing to give back.
+// TestManageLeft: Close reports a device that is missing and cannot be restored, unless its
+// driver was reloaded or there is nothing to restore.
 func TestManageLeft(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 2)
@@ -276,14 +276,14 @@ func TestManageLeft(t *testing.T) {
 
 	tr = newTree(t)
 	k = newStatKernel(t, tr, 2)
-	k.devices[1].ports[1].mode = modeManual // another's
+	k.devices[1].ports[1].mode = modeManual // set by another tool
 	s = newManage(t, tr, k)
 	k.mu.Lock()
 	k.devices[0].index = 99
 	k.devices[0].ports[1] = &statPort{}
 	k.devices = k.devices[:1]
 	k.mu.Unlock()
-	eventually(t, func() bool { // the manager itself may be at it: then a tick does nothing
+	eventually(t, func() bool { // a tick does nothing while the manager visits the device
 		s.manager.tick()
 		s.manager.mu.Lock()
 		defer s.manager.mu.Unlock()
@@ -294,7 +294,7 @@ func TestManageLeft(t *testing.T) {
 	}
 }
 
-// Without the cgroups of processes what is bound would be of no use.
+// TestNoCgroups: bound counters are useless without the cgroups of processes.
 func TestNoCgroups(t *testing.T) {
 	for _, mode := range []string{useCounters, manageCounters} {
 		tr := newTree(t)
@@ -308,13 +308,13 @@ func TestNoCgroups(t *testing.T) {
 			}
 		}
 		if err := s.Close(); err != nil || s.manager != nil || k.asked() != nil {
-			t.Errorf("%s: %v, asked for %v", mode, err, k.asked())
+			t.Errorf("%s: %v, changes %v", mode, err, k.asked())
 		}
 	}
 }
 
-// A Read that hangs is not in the way of giving back, and one that comes later does
-// not begin anew.
+// TestCloseWhileRead: a hanging Read does not block the restore, and a later Read does not
+// start the manager again.
 func TestCloseWhileRead(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 1)
@@ -336,7 +336,7 @@ func TestCloseWhileRead(t *testing.T) {
 	}
 	mustRead(t, s)
 	if s.manager != nil {
-		t.Error("it manages after the end")
+		t.Error("the manager runs after Close")
 	}
 }
 
@@ -352,7 +352,7 @@ func TestManageCannot(t *testing.T) {
 		"not of this mode":  {func(k *statKernel) { k.refuses[cmdStatSet] = unix.EOPNOTSUPP }, model.StateUnsupported, "not supported"},
 		"tool in between":   {func(k *statKernel) { k.refuses[cmdStatSet] = unix.EBUSY }, model.StateUnsupported, "another tool"},
 		"firmware error":    {func(k *statKernel) { k.refuses[cmdStatSet] = unix.EIO }, model.StateFailed, "input/output"},
-		"nothing is told":   {func(k *statKernel) { k.refuses[cmdStatStatus] = unix.EIO }, model.StateFailed, "input/output"},
+		"status fails":      {func(k *statKernel) { k.refuses[cmdStatStatus] = unix.EIO }, model.StateFailed, "input/output"},
 		"byte counters off": {func(k *statKernel) { k.devices[0].ports[1].optional = nil }, model.StateUnsupported, "6.15"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -376,7 +376,7 @@ func TestManageCannot(t *testing.T) {
 	}
 }
 
-// When the mode cannot be set the optional counters go back at once.
+// TestManageHalfWay: if the mode cannot be set the optional counters are restored at once.
 func TestManageHalfWay(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 1)
@@ -397,13 +397,13 @@ func TestManageHalfWay(t *testing.T) {
 	p := &managedPort{number: 1}
 	state, reason := m.take(c, "mlx5_0", 3, p, time.Now().Add(time.Minute))
 	if state != model.StateUnsupported || p.auto || p.added != nil || len(k.asked()) != 2 {
-		t.Errorf("%s %s, %+v, asked for %v", state, reason, p, k.asked())
+		t.Errorf("%s %s, %+v, changes %v", state, reason, p, k.asked())
 	}
-	wantPort(t, k, d, "half way", free)
+	wantPort(t, k, d, "mode not set", free)
 }
 
-// Devices of drivers that cannot bind, and those left out, are not touched: the
-// kernel would let the mode be set.
+// TestNotManaged: excluded devices and drivers that cannot bind are not changed, though the
+// kernel would accept the mode.
 func TestNotManaged(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 4)
@@ -413,11 +413,11 @@ func TestNotManaged(t *testing.T) {
 	newManage(t, tr, k, func(o *Options) { o.Exclude = regexp.MustCompile("^mlx5_3$") })
 	if got := k.asked(); !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "mlx5_2 ") }) ||
 		slices.ContainsFunc(got, func(s string) bool { return !strings.HasPrefix(s, "mlx5_2 ") }) {
-		t.Errorf("asked for %v", got)
+		t.Errorf("changes %v", got)
 	}
 }
 
-// A device that hangs costs itself: others are managed and given back.
+// TestManageHangs: a hanging device does not affect others: they are managed and restored.
 func TestManageHangs(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 1)
@@ -447,10 +447,10 @@ func TestManageHangs(t *testing.T) {
 	wantPort(t, k, other, "closed", free)
 	close(hang)
 	eventually(t, func() bool { return !m.devices[3].call.Running() })
-	wantPort(t, k, k.devices[0], "that came back after the end", free)
+	wantPort(t, k, k.devices[0], "returned after Close", free)
 }
 
-// What cannot be unbound is told, and no new one is bound.
+// TestUnbindFails: Close reports queue pairs that cannot be unbound, and no new one is bound.
 func TestUnbindFails(t *testing.T) {
 	for _, e := range []unix.Errno{unix.EIO, unix.ENOENT} {
 		tr := newTree(t)
@@ -467,6 +467,6 @@ func TestUnbindFails(t *testing.T) {
 		k.create(d, 12, 101)
 		k.destroy(d, 10)
 		k.destroy(d, 11)
-		wantPort(t, k, d, "when they are gone", free)
+		wantPort(t, k, d, "queue pairs destroyed", free)
 	}
 }

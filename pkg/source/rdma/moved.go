@@ -19,37 +19,37 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// In the exclusive mode of the RDMA subsystem (rdma system set netns exclusive)
-// sysfs and netlink show a device in its own network namespace only. A device that was
-// given to a pod is found by a search in the namespaces of containers. The search runs
-// in the background, as there may be a thousand namespaces.
+// In the exclusive mode of the RDMA subsystem (rdma system set netns exclusive) sysfs and
+// netlink show a device only in its own network namespace. A device that was moved into a pod
+// is found by a search in the network namespaces of containers. The search runs in the
+// background, as there may be a thousand namespaces.
 //
-// The devices found are read with each Read, by the same code as those of our own
-// namespace. This needs the directory of the device, opened once in a sysfs of its
-// namespace, a socket made in that namespace for the objects of the device, and another
-// socket for the counters of queue pairs where those are read. Entering the namespace
-// for a socket costs a thread and four system calls, about 100 us.
+// Each Read reads the found devices with the same code as the devices of its own namespace.
+// This needs the directory of the device, opened once in a sysfs of its namespace, a socket
+// created in that namespace for the objects of the device, and another socket for queue pair
+// counters if they are read. Entering the namespace for a socket takes a thread and four system
+// calls, about 100 us.
 const (
 	// movedEvery is the interval of searches while the namespaces do not change.
 	movedEvery = 10 * time.Second
 	// movedStuck is the time after which a search that has not ended is reported.
 	movedStuck = time.Minute
-	// maxNamespaces is the number of namespaces that are looked into, maxHanging
-	// that of calls in progress, those that hang included: each costs a thread.
+	// maxNamespaces is the maximum number of namespaces searched. maxHanging is the maximum
+	// number of calls in progress, including calls that hang: each occupies a thread.
 	maxNamespaces = 1024
 	maxHanging    = 16
 )
 
-// errOther is the error of a namespace that its process has left.
-var errOther = errors.New("the process is gone or in another network namespace")
+// errOther is the error of a process that ended or moved to another namespace.
+var errOther = errors.New("the process ended or is in another network namespace")
 
 // movedDevices is the result of the last search. No Read waits for a search.
 type movedDevices struct {
-	asking  hang.Group[uint64, []nlDevice] // by the inode of the namespace
-	devices map[string]*movedDevice        // by name; under Source.mu
+	listCalls hang.Group[uint64, []nlDevice] // by the inode of the namespace
+	devices   map[string]*movedDevice        // by name; under Source.mu
 
 	mu      sync.Mutex
-	looking hang.Call[[]found]
+	search  hang.Call[[]found]
 	pending *hang.Pending[[]found] // the search in progress; nil if there is none
 	began   time.Time
 	inodes  []uint64 // of the namespaces of the last search
@@ -75,13 +75,13 @@ func (m *movedDevices) collect() {
 
 // found is a device and the namespace that shows it.
 type found struct {
-	hca   model.HCA // without figures
+	hca   model.HCA // without counters
 	space model.Namespace
 }
 
-// lookForMoved starts a search when one is due, and returns the inodes of the namespaces.
-func (s *Source) lookForMoved(now time.Time) []uint64 {
-	// Without a class/infiniband asking netlink would load ib_core.
+// startSearch starts a search when one is due, and returns the inodes of the namespaces.
+func (s *Source) startSearch(now time.Time) []uint64 {
+	// Without class/infiniband a netlink request would load ib_core.
 	if s.opt.Namespaces == nil || !s.enabled || !s.genuine || s.class < 0 {
 		return nil
 	}
@@ -99,11 +99,11 @@ func (s *Source) lookForMoved(now time.Time) []uint64 {
 		return inodes
 	}
 	m.began, m.inodes = now, inodes
-	m.pending = m.looking.Start(movedStuck, func() ([]found, error) { return s.look(spaces) })
+	m.pending = m.search.Start(movedStuck, func() ([]found, error) { return s.search(spaces) })
 	return inodes
 }
 
-// otherNamespaces returns the network namespaces other than our own, sorted by inode.
+// otherNamespaces returns the network namespaces other than its own, sorted by inode.
 func (s *Source) otherNamespaces() []model.Namespace {
 	var own unix.Stat_t
 	if err := unix.Stat(filepath.Join(s.opt.Procfs, "self/ns/net"), &own); err != nil {
@@ -124,7 +124,7 @@ func (s *Source) movedState(inodes []uint64, now time.Time) []model.DeviceState 
 	state, err := model.StateFailed, m.err
 	if since := now.Sub(m.began); m.pending != nil && since > movedStuck {
 		since = since.Round(time.Second)
-		state, err = model.StateStuck, fmt.Errorf("%w: a look into network namespaces began %v ago", hang.ErrStuck, since)
+		state, err = model.StateStuck, fmt.Errorf("%w: a search of network namespaces started %v ago", hang.ErrStuck, since)
 	}
 	if err == nil || len(inodes) == 0 {
 		return nil
@@ -132,9 +132,9 @@ func (s *Source) movedState(inodes []uint64, now time.Time) []model.DeviceState 
 	return []model.DeviceState{{Source: s.Name(), Device: "netns", State: state, Reason: err.Error()}}
 }
 
-// look searches all namespaces for devices. In the default (shared) mode every
-// namespace shows all devices, and there is nothing to search for.
-func (s *Source) look(spaces []model.Namespace) ([]found, error) {
+// search searches all namespaces for devices. In the default (shared) mode every namespace
+// shows all devices, and no search is needed.
+func (s *Source) search(spaces []model.Namespace) ([]found, error) {
 	deadline := time.Now().Add(s.opt.Deadline)
 	shared, err := sharedMode(s.dial, deadline)
 	if err != nil || shared {
@@ -142,13 +142,13 @@ func (s *Source) look(spaces []model.Namespace) ([]found, error) {
 	}
 	var tooMany error
 	if len(spaces) > maxNamespaces {
-		tooMany = fmt.Errorf("%d of %d network namespaces are not looked into", len(spaces)-maxNamespaces, len(spaces))
+		tooMany = fmt.Errorf("%d of %d network namespaces were not searched", len(spaces)-maxNamespaces, len(spaces))
 		spaces = spaces[:maxNamespaces]
 	}
 	shown, errs := make([][]nlDevice, len(spaces)), make([]error, len(spaces))
 	each(len(spaces), func(i int) {
 		n := spaces[i]
-		shown[i], errs[i] = s.moved.asking.Do(context.Background(), n.Inode, s.opt.Deadline, func() ([]nlDevice, error) {
+		shown[i], errs[i] = s.moved.listCalls.Do(context.Background(), n.Inode, s.opt.Deadline, func() ([]nlDevice, error) {
 			return s.devicesIn(n)
 		})
 	})
@@ -162,11 +162,11 @@ func (s *Source) look(spaces []model.Namespace) ([]found, error) {
 			}
 		}
 	}
-	return all, errors.Join(unseen(errs), tooMany)
+	return all, errors.Join(unsearched(errs), tooMany)
 }
 
-// unseen joins the errors of namespaces, except of those that are gone.
-func unseen(errs []error) error {
+// unsearched joins the errors of namespaces, except of those that no longer exist.
+func unsearched(errs []error) error {
 	var first error
 	n := 0
 	for _, err := range errs {
@@ -180,7 +180,7 @@ func unseen(errs []error) error {
 	if first == nil {
 		return nil
 	}
-	return fmt.Errorf("%d of %d network namespaces could not be looked into: %w", n, len(errs), first)
+	return fmt.Errorf("%d of %d network namespaces could not be searched: %w", n, len(errs), first)
 }
 
 // sharedMode reports whether all namespaces show all devices (SYS_GET). Kernels before

@@ -21,10 +21,9 @@ import (
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
-// sriov writes a PF, mlx5_0, with virtual functions whose HCAs are in sight or,
-// without a name, not. It is constructed: the links are those of the kernel's PCI
-// core (drivers/pci/iov.c), the files of sriov/ those of the vendor's driver,
-// which no machine here has.
+// sriov writes a PF, mlx5_0, with virtual functions, with an HCA where a name is given. The
+// tree is constructed: the links are those of the PCI core (drivers/pci/iov.c), the files of
+// sriov/ those of the vendor driver.
 func (tr tree) sriov(names ...string) {
 	tr.hca(0, 1)
 	const bus = "devices/pci0000:15/"
@@ -89,7 +88,7 @@ func TestVirtualFunctions(t *testing.T) {
 	}
 }
 
-// TestCrowdedNode compares with what the writer of a whole node says it wrote.
+// TestCrowdedNode compares the HCAs of a full node with the written tree.
 func TestCrowdedNode(t *testing.T) {
 	dir := t.TempDir()
 	m, err := fixtures.Write(dir, fixtures.Options{ComputeHCAs: 2, VFs: 2, InfiniBand: true, Seed: 1})
@@ -109,9 +108,9 @@ func TestCrowdedNode(t *testing.T) {
 	}
 }
 
-// exclusive is a node in the exclusive mode: what netlink tells depends on the
-// namespace that it is asked in. The replies are constructed from the kernel's
-// headers (include/uapi/rdma/rdma_netlink.h).
+// exclusive is a node in the exclusive mode: netlink replies depend on the network namespace of
+// the socket. The replies are constructed from the kernel headers
+// (include/uapi/rdma/rdma_netlink.h).
 type exclusive struct {
 	t      *testing.T
 	mode   [][]byte            // the reply to SYS_GET
@@ -119,15 +118,15 @@ type exclusive struct {
 	refuse map[uint64]error    // entering it
 	shut   map[uint64]error    // opening a device in its sysfs
 	hang   map[uint64]chan struct{}
-	sysfs  map[uint64]tree // what else it shows; a port that is up for each device without
+	sysfs  map[uint64]tree // sysfs by namespace; a device without files has one active port
 	stats  []byte          // the reply to STAT_GET, nil for none
 	counts []byte          // the reply to RES_GET, nil for none
 	dials  atomic.Int64    // into namespaces
 
-	mu      sync.Mutex // of what follows, and of what a test changes
+	mu      sync.Mutex // protects the fields below and those that a test changes
 	entered []uint64
-	asked   atomic.Int64 // for the mode
-	hanging atomic.Int64 // calls that hang, or did
+	asked   atomic.Int64 // SYS_GET requests
+	hanging atomic.Int64 // calls that hang or hung
 }
 
 func (x *exclusive) devicesIn(n model.Namespace) ([]nlDevice, error) {
@@ -146,7 +145,7 @@ func (x *exclusive) devicesIn(n model.Namespace) ([]nlDevice, error) {
 	return dump(dial, request{cmd: cmdGet}, time.Now().Add(time.Minute), parseDevice)
 }
 
-// openIn opens a device in a tree that stands for the sysfs of the namespace.
+// openIn opens a device in a fake sysfs of the namespace.
 func (x *exclusive) openIn(n model.Namespace, device string) (int, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -165,7 +164,7 @@ func (x *exclusive) openIn(n model.Namespace, device string) (int, error) {
 	return unix.Open(tr.path("class/infiniband/"+device), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 }
 
-// dialIn asks in a namespace for the counters of a device.
+// dialIn opens a socket in a namespace, for the counters of a device.
 func (x *exclusive) dialIn(model.Namespace) (*conn, error) {
 	x.dials.Add(1)
 	return fakeKernel(x.t, func(r []byte) [][]byte {
@@ -181,7 +180,7 @@ func (x *exclusive) dialIn(model.Namespace) (*conn, error) {
 	})()
 }
 
-// counted is the reply to RES_GET of one device.
+// counted returns the RES_GET reply of one device.
 func counted(index uint32, name string, pds uint64) []byte {
 	entry := func(name string, n uint64) []byte {
 		return nest(attrSummaryEntry, attrStr(attrSummaryName, name), attrU64(attrSummaryCurr, n))
@@ -190,7 +189,7 @@ func counted(index uint32, name string, pds uint64) []byte {
 		nest(attrSummary, entry("pd", pds), entry("qp", pds+1)))
 }
 
-// dial asks in the namespace of the node, which shows no devices.
+// dial opens a socket in the namespace of the node, which shows no devices.
 func (x *exclusive) dial() (*conn, error) {
 	return fakeKernel(x.t, func(r []byte) [][]byte {
 		if native.Uint16(r[4:]) != nldev(cmdSysGet) {
@@ -203,13 +202,13 @@ func (x *exclusive) dial() (*conn, error) {
 
 func mode(shared byte) [][]byte { return [][]byte{reply(cmdSysGet, 0, attr(attrSharedNetns, shared))} }
 
-func told(index uint32, name string, guid uint64) []byte {
+func getReply(index uint32, name string, guid uint64) []byte {
 	return reply(cmdGet, unix.NLM_F_MULTI, attrU32(attrDevIndex, index), attrStr(attrDevName, name), attrU32(attrPortIndex, 1),
 		attrStr(attrFirmware, "28.39.3004"), attrU64(attrNodeGUID, guid), attrU64(attrSysImageGUID, 0xa088c20300000000),
 		attr(attrNodeType, 1))
 }
 
-// movedSource reads tr, where the devices of x are not.
+// movedSource returns a source for tr, which lacks the devices of x.
 func movedSource(t *testing.T, tr tree, x *exclusive, spaces *[]model.Namespace, change ...func(*Options)) *Source {
 	t.Helper()
 	x.t = t
@@ -222,7 +221,7 @@ func movedSource(t *testing.T, tr tree, x *exclusive, spaces *[]model.Namespace,
 	return s
 }
 
-// settle waits for the look that the last Read began.
+// settle waits for the search that the last Read started.
 func settle(t *testing.T, s *Source) {
 	t.Helper()
 	for range 60000 {
@@ -234,13 +233,13 @@ func settle(t *testing.T, s *Source) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	t.Fatal("the look does not end")
+	t.Fatal("the search does not end")
 }
 
 func TestMoved(t *testing.T) {
 	tr := newTree(t)
 	tr.sriov("mlx5_1", "", "")
-	tr.uverbs(42, "mlx5_2", "0000:18:00.2") // of mlx5_3 nobody tells one
+	tr.uverbs(42, "mlx5_2", "0000:18:00.2") // mlx5_3 has none
 	pod := newTree(t)
 	pod.hca(2, 1000)
 	pod.put("class/infiniband/mlx5_2/node_guid", "a088:c203:0000:0102\n")
@@ -248,8 +247,8 @@ func TestMoved(t *testing.T) {
 	x := &exclusive{
 		mode: mode(0),
 		shows: map[uint64][][]byte{
-			11: {told(2, "mlx5_2", 0xa088c20300000102), told(9, "mlx5_9", 0xdead)},
-			12: {told(3, "mlx5_3", 0xa088c20300000103)},
+			11: {getReply(2, "mlx5_2", 0xa088c20300000102), getReply(9, "mlx5_9", 0xdead)},
+			12: {getReply(3, "mlx5_3", 0xa088c20300000103)},
 		},
 		sysfs:  map[uint64]tree{11: pod},
 		shut:   map[uint64]error{12: unix.EPERM},
@@ -280,7 +279,7 @@ func TestMoved(t *testing.T) {
 				},
 			}},
 		},
-		// This one cannot be read, and is told all the same.
+		// This one cannot be read but is reported.
 		{
 			Name: "mlx5_3", Index: 3, Firmware: "28.39.3004", NodeType: "CA", NodeGUID: "a088:c203:0000:0103",
 			SysImageGUID: "a088:c203:0000:0000", PCIAddress: "0000:18:00.3", NUMANode: "1", VF: true, PF: "mlx5_0", Netns: 12,
@@ -298,12 +297,12 @@ func TestMoved(t *testing.T) {
 	if got := states(snap); got != "mlx5_0=ok mlx5_1=ok mlx5_2=ok mlx5_3=failed" || snap.DeviceStates[2].Reason != "" {
 		t.Errorf("states %s: %+v", got, snap.DeviceStates)
 	}
-	// What the node's own namespace hides is asked for in that of the device.
+	// Resources that the own namespace hides are read in the namespace of the device.
 	resources := []model.Resource{{Device: "mlx5_2", Type: model.PD, Count: 5}, {Device: "mlx5_2", Type: model.QP, Count: 6}}
 	if d := cmp.Diff(resources, snap.Resources); d != "" {
 		t.Errorf("resources (-want +got):\n%s", d)
 	}
-	// Figures are those of the Read.
+	// Counters are those of the Read.
 	pod.put("class/infiniband/mlx5_2/ports/1/counters/port_xmit_data", "77\n")
 	x.mu.Lock()
 	delete(x.shut, 12)
@@ -323,7 +322,7 @@ func TestMoved(t *testing.T) {
 		t.Errorf("names by index %v, %v", names, err)
 	}
 
-	// It moved to another namespace, or came back: what was open is let go.
+	// The device moved to another namespace or came back: its descriptors are closed.
 	old := s.moved.devices["mlx5_2"].device
 	shows := x.shows[11]
 	x.shows[11], x.shows[12] = nil, append(x.shows[12], shows...)
@@ -341,7 +340,7 @@ func TestMoved(t *testing.T) {
 	settle(t, s)
 	x.asked.Store(1)
 
-	// Not again before it is due, unless the namespaces change.
+	// No search before it is due, unless the namespaces change.
 	read := func() string {
 		t.Helper()
 		mustRead(t, s)
@@ -350,21 +349,21 @@ func TestMoved(t *testing.T) {
 	}
 	now = now.Add(movedEvery - 1)
 	if read(); x.asked.Load() != 1 {
-		t.Errorf("looked %d times", x.asked.Load())
+		t.Errorf("%d searches", x.asked.Load())
 	}
 	now = now.Add(1)
 	if read(); x.asked.Load() != 2 {
-		t.Errorf("looked %d times", x.asked.Load())
+		t.Errorf("%d searches", x.asked.Load())
 	}
-	// A namespace that is gone takes its devices along at once.
+	// Devices of an ended namespace disappear at once.
 	spaces = spaces[:2]
 	if got := names(mustRead(t, s)); got != "mlx5_0 mlx5_1 mlx5_3" {
 		t.Errorf("HCAs %q", got)
 	}
 	if settle(t, s); x.asked.Load() != 3 {
-		t.Errorf("looked %d times", x.asked.Load())
+		t.Errorf("%d searches", x.asked.Load())
 	}
-	// Back in the shared mode, nothing is moved.
+	// In the shared mode no device is moved.
 	x.mode = mode(1)
 	now = now.Add(movedEvery)
 	if got := read(); got != "mlx5_0 mlx5_1" {
@@ -372,15 +371,14 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// TestMovedResources: what cannot be asked costs the figures of this device, and is
-// left alone after a while.
+// TestMovedResources: a failing RES_GET omits the resources of this device and backs off.
 func TestMovedResources(t *testing.T) {
 	tr := newTree(t)
 	tr.hca(0, 1)
 	pod := newTree(t)
 	pod.hca(2, 1)
 	x := &exclusive{
-		mode: mode(0), shows: map[uint64][][]byte{11: {told(2, "mlx5_2", 0xa088c20300000002)}}, sysfs: map[uint64]tree{11: pod},
+		mode: mode(0), shows: map[uint64][][]byte{11: {getReply(2, "mlx5_2", 0xa088c20300000002)}}, sysfs: map[uint64]tree{11: pod},
 		stats: reply(cmdStatGet, 0, mlx5Stats()),
 	}
 	now := time.Unix(1000, 0)
@@ -402,7 +400,7 @@ func TestMovedResources(t *testing.T) {
 	x.counts = counted(2, "mlx5_2", 5)
 	x.mu.Unlock()
 	if snap := mustRead(t, s); len(snap.Resources) != 0 {
-		t.Errorf("not left alone: %+v", snap.Resources)
+		t.Errorf("no backoff: %+v", snap.Resources)
 	}
 	now = now.Add(shortestPause)
 	mustRead(t, s)
@@ -412,8 +410,7 @@ func TestMovedResources(t *testing.T) {
 	}
 }
 
-// TestMovedCounters: queue pairs of a device that was moved are bound as before, and
-// what they count there is booked.
+// TestMovedCounters: the bytes of bound queue pairs of a moved device are credited.
 func TestMovedCounters(t *testing.T) {
 	tr := newTree(t)
 	tr.hca(0, 1)
@@ -421,7 +418,7 @@ func TestMovedCounters(t *testing.T) {
 	k := newStatKernel(t, pod, 0)
 	d := k.plug(pod, 2)
 	*d.ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
-	x := &exclusive{mode: mode(0), shows: map[uint64][][]byte{11: {told(d.index, d.name, d.guid)}}, sysfs: map[uint64]tree{11: pod}}
+	x := &exclusive{mode: mode(0), shows: map[uint64][][]byte{11: {getReply(d.index, d.name, d.guid)}}, sysfs: map[uint64]tree{11: pod}}
 	s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}}, func(o *Options) {
 		o.QPCounters, o.CgroupOf = useCounters, func(pid int) (uint64, error) { return uint64(pid), nil }
 	})
@@ -437,21 +434,21 @@ func TestMovedCounters(t *testing.T) {
 	}
 }
 
-func TestNothingIsMoved(t *testing.T) {
+func TestNoMovedDevices(t *testing.T) {
 	for name, reply := range map[string][][]byte{
 		"shared":           mode(1),
 		"before Linux 5.2": {failure(unix.EOPNOTSUPP)},
-		"not told":         {reply(cmdSysGet, 0)},
+		"no attribute":     {reply(cmdSysGet, 0)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr := newTree(t)
 			tr.hca(0, 1)
-			x := &exclusive{mode: reply, shows: map[uint64][][]byte{11: {told(2, "mlx5_2", 1)}}}
+			x := &exclusive{mode: reply, shows: map[uint64][][]byte{11: {getReply(2, "mlx5_2", 1)}}}
 			s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}})
 			mustRead(t, s)
 			settle(t, s)
 			if snap := mustRead(t, s); names(snap) != "mlx5_0" || states(snap) != "mlx5_0=ok" || x.asked.Load() != 1 {
-				t.Errorf("%q %q, asked %d times", names(snap), states(snap), x.asked.Load())
+				t.Errorf("%q %q, %d requests", names(snap), states(snap), x.asked.Load())
 			}
 			if len(x.entered) > 0 {
 				t.Errorf("entered %v", x.entered)
@@ -460,15 +457,15 @@ func TestNothingIsMoved(t *testing.T) {
 	}
 }
 
-// TestAllMoved: a node whose HCAs are all in pods has HCAs; one without drivers
-// is not asked.
+// TestAllMoved: a node with all HCAs in pods has HCAs. A node without drivers gets no netlink
+// request.
 func TestAllMoved(t *testing.T) {
 	tr := newTree(t)
 	pod := newTree(t)
 	pod.put("class/infiniband/mlx5_2/node_guid", "a088:c203:0000:0102\n")
 	x := &exclusive{
 		mode:  mode(0),
-		shows: map[uint64][][]byte{11: {told(2, "mlx5_2", 0xa088c20300000102)}},
+		shows: map[uint64][][]byte{11: {getReply(2, "mlx5_2", 0xa088c20300000102)}},
 		sysfs: map[uint64]tree{11: pod},
 	}
 	s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}})
@@ -490,18 +487,19 @@ func TestAllMoved(t *testing.T) {
 		settle(t, s)
 	}
 	if x.asked.Load() != before {
-		t.Error("netlink was asked, which loads ib_core")
+		t.Error("sent a netlink request, which loads ib_core")
 	}
 }
 
-// TestBadNamespaces: each costs itself, and what helps is said.
+// TestBadNamespaces: an unreadable namespace does not affect others, and the reason names the
+// missing capability.
 func TestBadNamespaces(t *testing.T) {
 	tr := newTree(t)
 	tr.hca(0, 1)
 	hang := make(chan struct{})
 	x := &exclusive{
 		mode:  mode(0),
-		shows: map[uint64][][]byte{11: {told(2, "mlx5_2", 1)}, 12: {told(3, "mlx5_3", 1), {1, 2, 3}}},
+		shows: map[uint64][][]byte{11: {getReply(2, "mlx5_2", 1)}, 12: {getReply(3, "mlx5_3", 1), {1, 2, 3}}},
 		refuse: map[uint64]error{
 			13: errOther, 14: fmt.Errorf("setns: %w: add CAP_SYS_ADMIN", unix.EPERM),
 		},
@@ -520,14 +518,14 @@ func TestBadNamespaces(t *testing.T) {
 	}
 	settle(t, s)
 	snap := mustRead(t, s)
-	// What was told before the garbage is believed.
+	// Devices before the garbage are kept.
 	if got := names(snap); got != "mlx5_0 mlx5_2 mlx5_3" || states(snap) != "mlx5_0=ok mlx5_2=ok mlx5_3=ok netns=failed" {
 		t.Errorf("HCAs %q, states %q", got, states(snap))
 	}
-	if reason := snap.DeviceStates[3].Reason; !strings.HasPrefix(reason, "3 of 5 network namespaces could not be looked into") {
+	if reason := snap.DeviceStates[3].Reason; !strings.HasPrefix(reason, "3 of 5 network namespaces could not be searched") {
 		t.Errorf("reason %q", reason)
 	}
-	// It hangs on: nothing else of it is started. Then it comes back.
+	// While the call hangs no other call is started for it. Then it returns.
 	now = now.Add(movedEvery)
 	mustRead(t, s)
 	settle(t, s)
@@ -547,7 +545,7 @@ func TestBadNamespaces(t *testing.T) {
 	}
 }
 
-// TestManyHang: a look gives up before it has used up the threads.
+// TestManyHang: a search ends before hanging calls use up the threads.
 func TestManyHang(t *testing.T) {
 	tr := newTree(t)
 	tr.hca(0, 1)
@@ -561,7 +559,7 @@ func TestManyHang(t *testing.T) {
 	s := movedSource(t, tr, x, &spaces, func(o *Options) { o.Deadline = 50 * time.Millisecond })
 	mustRead(t, s)
 	settle(t, s)
-	s.opt.Deadline = time.Minute // the device itself is not to be late
+	s.opt.Deadline = time.Minute // the device read must not time out
 	snap := mustRead(t, s)
 	if reason := snap.DeviceStates[1].Reason; !strings.Contains(reason, "1024 of 1024") || !strings.Contains(reason, "100 of 1124") {
 		t.Errorf("reason %q", reason)
@@ -572,8 +570,8 @@ func TestManyHang(t *testing.T) {
 	close(hang)
 }
 
-// TestStuckLook: the kernel does not even tell the mode.
-func TestStuckLook(t *testing.T) {
+// TestStuckSearch: SYS_GET hangs.
+func TestStuckSearch(t *testing.T) {
 	tr := newTree(t)
 	tr.hca(0, 1)
 	now := time.Unix(1000, 0)
@@ -589,7 +587,7 @@ func TestStuckLook(t *testing.T) {
 		}
 		return x.dial()
 	}
-	s.node = &node{whole: true} // the rest does not ask
+	s.node = &node{complete: true} // readNode sends no request
 	s.opt.Deadline = 10 * time.Millisecond
 	_, _ = s.Read(t.Context())
 	now = now.Add(movedStuck + time.Second)

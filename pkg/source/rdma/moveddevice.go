@@ -14,17 +14,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// movedDevice is a device that is read in another namespace.
+// movedDevice is a device in another network namespace.
 type movedDevice struct {
 	*device
 	found found
 	node  *node
 }
 
-// movedInSight returns the devices that the last search found, sorted by name. It leaves
-// out a device if its namespace is gone, and a device that came back to our own
-// namespace, where it is read.
-func (s *Source) movedInSight(inodes []uint64) []*movedDevice {
+// readableMoved returns the devices that the last search found, sorted by name. It omits a
+// device if its namespace no longer exists, and a device that came back to the namespace of the
+// sensor.
+func (s *Source) readableMoved(inodes []uint64) []*movedDevice {
 	m := &s.moved
 	all := m.latest()
 	devices := make(map[string]*movedDevice, len(all))
@@ -54,8 +54,8 @@ func (s *Source) movedInSight(inodes []uint64) []*movedDevice {
 	return slices.SortedFunc(maps.Values(devices), func(a, b *movedDevice) int { return strings.Compare(a.name, b.name) })
 }
 
-// newMoved makes a device that is read in another namespace. Its PCI function does not
-// move: sysfs shows PCI functions in every namespace.
+// newMoved creates the device for a search result. Its PCI function does not move: sysfs shows
+// PCI functions in every namespace.
 func (s *Source) newMoved(f found) *device {
 	d := newDevice(f.hca.Name, "", &s.kept)
 	d.function = s.pciFunction(f.hca.PCIAddress)
@@ -75,7 +75,8 @@ func (s *Source) nodeOf(f found) *node {
 	}
 }
 
-// readMoved returns an unreadable device, too, without figures.
+// readMoved reads a device in another namespace. For an unreadable device it returns a reading
+// without counters.
 func (s *Source) readMoved(ctx context.Context, d *movedDevice, now time.Time) *reading {
 	r := s.readDevice(ctx, d.device, now, d.node)
 	if r == nil {

@@ -15,9 +15,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// conn is a socket of a netlink family, as a rule RDMA's, for one goroutine. It lives for
-// one read only: an open one pins ib_core and would be in the way of a driver
-// reload, and making one when ib_core is not there loads it again.
+// conn is a netlink socket, usually of RDMA netlink, for one goroutine. It is open for one read
+// only: an open socket pins ib_core and blocks a driver reload, and opening one loads ib_core.
 type conn struct {
 	fd    int
 	seq   uint32
@@ -25,11 +24,10 @@ type conn struct {
 	calls int // requests sent
 }
 
-// recvBuffer is what the kernel fills at most in one message of a dump.
+// recvBuffer is the maximum size of one message of a dump.
 const recvBuffer = 32 << 10
 
-// dialNetlink opens a socket. It gives ErrUnsupported where the kernel has no
-// RDMA netlink.
+// dialNetlink opens a socket. It returns ErrUnsupported if the kernel has no RDMA netlink.
 func dialNetlink() (*conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
 	switch {
@@ -43,7 +41,7 @@ func dialNetlink() (*conn, error) {
 
 func (c *conn) close() { _ = unix.Close(c.fd) }
 
-// request asks for one command and hands every reply to fn.
+// request sends one command and passes every reply to fn.
 func (c *conn) request(r request, deadline time.Time, fn func(payload []byte) error) error {
 	if err := c.ask(r.encode(c.seq+1), nldev(r.cmd), deadline, fn); err != nil {
 		return fmt.Errorf("RDMA netlink: command %d: %w", r.cmd, err)
@@ -51,9 +49,9 @@ func (c *conn) request(r request, deadline time.Time, fn func(payload []byte) er
 	return nil
 }
 
-// ask sends a message with the next sequence number and hands every reply, which
-// has the type, to fn. The kernel works on it inside send, where no deadline
-// reaches: the caller is a goroutine that can be given up.
+// ask sends a message with the next sequence number and passes every reply of type typ to fn.
+// The kernel handles the message inside send, which has no deadline: the caller must be a
+// goroutine that may be abandoned.
 func (c *conn) ask(b []byte, typ uint16, deadline time.Time, fn func(payload []byte) error) error {
 	if c.buf == nil {
 		c.buf = make([]byte, recvBuffer)
@@ -74,7 +72,7 @@ func (c *conn) ask(b []byte, typ uint16, deadline time.Time, fn func(payload []b
 	}
 }
 
-// receive does not block but in poll: as a rule the answer is there already.
+// receive receives one message. It blocks only in poll: usually the reply is already there.
 func (c *conn) receive(deadline time.Time) (int, error) {
 	for {
 		n, from, err := unix.Recvfrom(c.fd, c.buf, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
@@ -103,7 +101,7 @@ func (c *conn) receive(deadline time.Time) (int, error) {
 	}
 }
 
-// request is one nldev command, for one device and port where they are given.
+// request is one nldev command, optionally for one device and port.
 type request struct {
 	cmd   uint16
 	dump  bool
@@ -136,8 +134,8 @@ func appendU32(b []byte, typ uint16, v uint32) []byte {
 	return native.AppendUint32(b, v)
 }
 
-// dump collects all replies to a dump. One that a change interrupted, or that
-// lost a message, is asked for again on a fresh socket.
+// dump collects all replies to a dump. It repeats a dump that a change interrupted or that lost
+// a message, on a new socket.
 func dump[T any](dial func() (*conn, error), r request, deadline time.Time,
 	parse func([]T, []byte) ([]T, error),
 ) ([]T, error) {

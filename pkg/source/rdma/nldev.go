@@ -14,9 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// What follows decodes RDMA netlink (include/uapi/rdma/rdma_netlink.h). The
-// functions take bytes and trust none of them: an attribute that is not known
-// is skipped, one that does not fit is an error.
+// This file decodes RDMA netlink (include/uapi/rdma/rdma_netlink.h). The functions do not trust
+// their input: they skip unknown attributes and return an error for malformed ones.
 
 // Commands of the nldev client (enum rdma_nldev_command).
 const (
@@ -76,10 +75,10 @@ const (
 var (
 	errTruncated   = errors.New("truncated netlink message")
 	errInterrupted = errors.New("netlink dump was interrupted by a change")
-	errTooMany     = errors.New("more entries than are kept")
+	errTooMany     = errors.New("more entries than the limit")
 )
 
-// Bounds of what one reply may make us keep.
+// Limits on the entries kept of one reply.
 const (
 	maxDevices  = 4096
 	maxCounters = 1024
@@ -88,10 +87,10 @@ const (
 
 var native = binary.NativeEndian
 
-// nldev is the message type of a command: the client number above the command.
+// nldev returns the message type of a command: the client number above the command.
 func nldev(cmd uint16) uint16 { return 5<<10 | cmd }
 
-// attrs walks over netlink attributes.
+// attrs iterates over netlink attributes.
 type attrs struct {
 	rest []byte
 	typ  uint16
@@ -118,7 +117,7 @@ func (a *attrs) next() bool {
 	return true
 }
 
-// walk hands the content of each attribute of one type to fn.
+// walk passes the content of each attribute of one type to fn.
 func walk(b []byte, typ uint16, fn func([]byte) error) error {
 	a := attrs{rest: b}
 	for a.next() {
@@ -132,7 +131,7 @@ func walk(b []byte, typ uint16, fn func([]byte) error) error {
 	return a.err
 }
 
-// walkTable hands each entry of each table to fn.
+// walkTable passes each entry of each table to fn.
 func walkTable(b []byte, table, entry uint16, fn func([]byte) error) error {
 	return walk(b, table, func(b []byte) error { return walk(b, entry, fn) })
 }
@@ -161,7 +160,7 @@ func (a *attrs) u64() uint64 {
 	return native.Uint64(a.data)
 }
 
-// text is the string up to its NUL, in the message's own memory.
+// text returns the string up to its NUL, without a copy.
 func (a *attrs) text() []byte {
 	for i, c := range a.data {
 		if c == 0 {
@@ -173,8 +172,8 @@ func (a *attrs) text() []byte {
 
 func align4(n int) int { return (n + 3) &^ 3 }
 
-// messages hands the payload of each reply of one type to a request to fn and
-// says whether the last one has been seen. Replies to other requests are skipped.
+// messages passes the payload of each reply of one type to fn and reports whether it saw the
+// last one. It skips replies to other requests.
 func messages(b []byte, typ uint16, seq uint32, fn func(payload []byte) error) (done bool, err error) {
 	for len(b) > 0 {
 		if len(b) < unix.SizeofNlMsghdr {
@@ -216,7 +215,7 @@ func messages(b []byte, typ uint16, seq uint32, fn func(payload []byte) error) (
 	return false, nil
 }
 
-// errno is the negative error number that leads an NLMSG_ERROR or NLMSG_DONE.
+// errno returns the error number of an NLMSG_ERROR or NLMSG_DONE.
 func errno(payload []byte) error {
 	if len(payload) < 4 {
 		return nil
@@ -227,7 +226,7 @@ func errno(payload []byte) error {
 	return nil
 }
 
-// nlDevice is an RDMA device as a GET dump tells it.
+// nlDevice is an RDMA device as listed by a GET dump.
 type nlDevice struct {
 	index    uint32
 	name     string
@@ -267,7 +266,7 @@ func parseDevice(devices []nlDevice, payload []byte) ([]nlDevice, error) {
 	return append(devices, d), nil
 }
 
-// nodeType is the word that sysfs has for an enum rdma_node_type.
+// nodeType returns the sysfs name of an enum rdma_node_type.
 func nodeType(n uint8) string {
 	words := []string{"", "CA", "switch", "router", "RNIC", "usNIC", "usNIC UDP", "unspecified"}
 	if int(n) < len(words) {
@@ -276,8 +275,8 @@ func nodeType(n uint8) string {
 	return ""
 }
 
-// parseShared reads the reply to SYS_GET: whether all network namespaces share
-// all devices, as they do unless the node's administrator says otherwise.
+// parseShared parses the reply to SYS_GET. shared reports whether all network namespaces share
+// all devices, which is the default.
 func parseShared(payload []byte) (shared bool, err error) {
 	shared = true
 	err = walk(payload, attrSharedNetns, func(b []byte) error {
@@ -288,7 +287,7 @@ func parseShared(payload []byte) (shared bool, err error) {
 	return shared, err
 }
 
-// parseSummary reads one device's reply to RES_GET.
+// parseSummary parses the reply to RES_GET for one device.
 func parseSummary(resources []model.Resource, payload []byte) ([]model.Resource, error) {
 	var device string
 	var table []byte
@@ -327,8 +326,8 @@ func parseSummary(resources []model.Resource, payload []byte) ([]model.Resource,
 	return resources, err
 }
 
-// summaryType is empty for what the model has no word for: counters and what
-// later kernels add.
+// summaryType returns the object type of a name. It returns "" for types that the model does
+// not have: counters and types of later kernels.
 func summaryType(name []byte) model.ObjectType {
 	switch t := model.ObjectType(name); t {
 	case model.PD, model.CQ, model.QP, model.CMID, model.MR, model.Context, model.SRQ:
@@ -337,8 +336,8 @@ func summaryType(name []byte) model.ObjectType {
 	return ""
 }
 
-// parseStats reads the reply to STAT_GET of one port. intern gives the string
-// of a counter's name, or false for a name to leave out.
+// parseStats parses the reply to STAT_GET for one port. intern returns the string of a counter
+// name, or false for a counter to omit.
 func parseStats(counters []model.Counter, payload []byte, intern func([]byte) (string, bool)) ([]model.Counter, error) {
 	err := walkTable(payload, attrHWCounters, attrHWCounter, func(b []byte) error {
 		var c model.Counter
@@ -378,15 +377,15 @@ type record struct {
 	qpType, state uint8
 }
 
-// table says how the objects of one type are dumped.
+// table describes the dump of one object type.
 type table struct {
 	typ  model.ObjectType
 	cmd  uint16
-	attr uint16 // the nested table; its entries are the next number
-	id   uint16 // the attribute that numbers an entry
+	attr uint16 // the nested table; its entries have the next attribute number
+	id   uint16 // attribute with the number of an entry
 }
 
-// tables lists contexts and protection domains first: the others lead to them.
+// tables lists contexts and protection domains first, because other objects refer to them.
 var tables = []table{
 	{model.Context, cmdCtxGet, attrCtx, attrCtxN},
 	{model.PD, cmdPDGet, attrPD, attrPDN},
@@ -397,7 +396,7 @@ var tables = []table{
 	{model.CMID, cmdCMIDGet, attrCMID, attrCMIDN},
 }
 
-// parse reads one message of a restrack dump.
+// parse parses one message of a restrack dump.
 func (t table) parse(records []record, payload []byte) ([]record, error) {
 	err := walkTable(payload, t.attr, t.attr+1, func(b []byte) error {
 		r, err := t.entry(b)
@@ -439,7 +438,7 @@ func (t table) entry(b []byte) (record, error) {
 	return r, a.err
 }
 
-// connection reads an attribute of a queue pair's connection.
+// connection parses an attribute of the connection of a queue pair.
 func (r *record) connection(a *attrs) {
 	switch a.typ {
 	case attrPortIndex:
@@ -453,13 +452,13 @@ func (r *record) connection(a *attrs) {
 	}
 }
 
-// validDevice accepts what may be the name of an ib_device, a path element and
-// a label value.
+// validDevice accepts names that are valid for an ib_device, as a path element and as a label
+// value.
 func validDevice(name string) bool {
 	return len(name) > 0 && len(name) < 64 && name[0] != '.' && onlyWord(name, "-.:")
 }
 
-// validCounter accepts the names that drivers give their counters.
+// validCounter accepts the counter names that drivers use.
 func validCounter(name string) bool {
 	return len(name) > 0 && len(name) <= 64 && name[0] != '.' && name != "lifespan" && onlyWord(name, "-.")
 }

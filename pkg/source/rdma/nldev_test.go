@@ -18,8 +18,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// recorded is a reply of a live 6.1 kernel with two Soft-RoCE devices, as
-// TestGuest wrote it.
+// recorded returns a reply of a live 6.1 kernel with two Soft-RoCE devices, as written by
+// TestGuest.
 func recorded(t testing.TB, name string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata/6.1", name+".bin"))
@@ -69,9 +69,9 @@ func TestRecordedReplies(t *testing.T) {
 	if _, err := parseAll(t, b, cmdCtxGet, tables[0].parse); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("contexts on 5.10: %v, want EINVAL", err)
 	}
-	// What the workloads held (two PDs, three CQs, four QPs, two MRs of 1 MiB
-	// and 4 KiB, one SRQ; and one of each, with 1 MiB, of three threads that
-	// ended: they have no PID), and what the kernel has for itself.
+	// Objects of the workloads (two PDs, three CQs, four QPs, two MRs of 1 MiB and 4 KiB,
+	// one SRQ; and one of each, with 1 MiB, of three threads that ended and have no PID),
+	// and objects of the kernel.
 	want := map[model.ObjectType]string{
 		model.Context: "2 0 0 0", model.PD: "6 1 3 0", model.CQ: "7 1 3 0", model.QP: "8 1 3 0",
 		model.MR: "5 0 3 4198400", model.SRQ: "1 0 0 0", model.CMID: "0 0 0 0",
@@ -92,13 +92,13 @@ func TestRecordedReplies(t *testing.T) {
 			}
 		}
 		if got := fmt.Sprint(len(records), kernel, orphans, bytes); got != want[tb.typ] {
-			t.Errorf("%s: %s (entries, of the kernel, of nobody, bytes), want %s", tb.typ, got, want[tb.typ])
+			t.Errorf("%s: %s (entries, of the kernel, without process, bytes), want %s", tb.typ, got, want[tb.typ])
 		}
 	}
 }
 
-// Every prefix of a real reply is an error or incomplete, never a panic and
-// never complete.
+// TestTruncatedReplies: every prefix of a real reply is an error or incomplete, never a panic
+// and never complete.
 func TestTruncatedReplies(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.bin")
 	if err != nil || len(files) == 0 {
@@ -119,7 +119,7 @@ func TestTruncatedReplies(t *testing.T) {
 	}
 }
 
-// parsers decode a reply as that of each command.
+// parsers decode a reply with the parser of each command.
 var parsers = func() []func(b []byte) (bool, error) {
 	all := []func(b []byte) (bool, error){
 		func(b []byte) (bool, error) { return decode(b, cmdGet, parseDevice) },
@@ -148,7 +148,7 @@ func decode[T any](b []byte, cmd uint16, parse func([]T, []byte) ([]T, error)) (
 	})
 }
 
-// FuzzNldev: whatever the bytes are, they are decoded or refused.
+// FuzzNldev decodes or rejects any bytes.
 func FuzzNldev(f *testing.F) {
 	files, err := filepath.Glob("testdata/*/*.bin")
 	if err != nil {
@@ -163,7 +163,7 @@ func FuzzNldev(f *testing.F) {
 	}
 	f.Add(reply(cmdStatGet, 0, mlx5Stats()))
 	f.Add(mode(0)[0])
-	f.Add(told(3, "mlx5_0", 1))
+	f.Add(getReply(3, "mlx5_0", 1))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := slices.Clone(b)
 		for _, try := range parsers {
@@ -175,8 +175,8 @@ func FuzzNldev(f *testing.F) {
 	})
 }
 
-// The builders below make replies that no kernel here gives: those of vendor
-// drivers, and broken ones. They are constructed from the kernel's headers.
+// The builders below make replies that were not recorded: those of vendor drivers, and
+// malformed ones. They are constructed from the kernel headers.
 
 func attr(typ uint16, data ...byte) []byte {
 	b := native.AppendUint16(nil, uint16(4+len(data)))
@@ -242,7 +242,7 @@ func TestMessages(t *testing.T) {
 		n    int // devices
 	}{
 		"one":              {ok, true, nil, 1},
-		"another's":        {message(nldev(cmdGet), 0, 2, attrStr(attrDevName, "x")), false, nil, 0},
+		"other request":    {message(nldev(cmdGet), 0, 2, attrStr(attrDevName, "x")), false, nil, 0},
 		"other command":    {reply(cmdResGet, 0), false, nil, 0},
 		"noop first":       {slices.Concat(message(unix.NLMSG_NOOP, 0, 1), ok), true, nil, 1},
 		"multi, no end":    {reply(cmdGet, unix.NLM_F_MULTI, attrStr(attrDevName, "x")), false, nil, 1},
@@ -282,7 +282,7 @@ func TestParseShared(t *testing.T) {
 	}{
 		"shared":       {attr(attrSharedNetns, 1), true, nil},
 		"exclusive":    {slices.Concat(attr(99, 7), attr(attrSharedNetns, 0)), false, nil},
-		"not told":     {attr(99, 0), true, nil},
+		"missing":      {attr(99, 0), true, nil},
 		"of two bytes": {attr(attrSharedNetns, 0, 0), true, errTruncated},
 		"truncated":    {[]byte{9, 0}, true, errTruncated},
 	} {
@@ -292,9 +292,8 @@ func TestParseShared(t *testing.T) {
 	}
 }
 
-// fakeKernel answers requests on one end of a socket pair: this machine has no
-// RDMA netlink. answer gives the datagrams for one request, its sequence
-// number already in them.
+// fakeKernel answers requests on one end of a socket pair, in place of RDMA netlink. answer
+// returns the datagrams for one request, including its sequence number.
 func fakeKernel(t *testing.T, answer func(r []byte) [][]byte) func() (*conn, error) {
 	return func() (*conn, error) {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -328,7 +327,7 @@ func failure(e unix.Errno) []byte {
 	return message(unix.NLMSG_ERROR, 0, 1, native.AppendUint32(nil, uint32(-int32(e))))
 }
 
-// recordedKernel answers as the live one did.
+// recordedKernel answers with the recorded replies.
 func recordedKernel(t *testing.T) func() (*conn, error) {
 	all := map[uint16][]byte{
 		cmdGet: recorded(t, "get"), cmdResGet: recorded(t, "res"), cmdStatGet: recorded(t, "stat"),
@@ -371,7 +370,7 @@ func TestNetlinkDoesNotWaitForEver(t *testing.T) {
 	}
 }
 
-// netlinkSource reads a fake tree of the devices that answer tells of.
+// netlinkSource returns a source for a fake tree with the devices that answer lists.
 func netlinkSource(t *testing.T, tr tree, dial func() (*conn, error)) *Source {
 	t.Helper()
 	s := newSource(t, tr, func(o *Options) { o.Netlink = NewNetlink(*o) })
@@ -412,16 +411,16 @@ func TestReadThroughNetlink(t *testing.T) {
 		}
 	}
 
-	// A copy of a sysfs never asks netlink.
+	// A source for a copy of sysfs sends no netlink request.
 	s = newSource(t, tr, func(o *Options) { o.Netlink = NewNetlink(*o) })
-	s.dial = func() (*conn, error) { t.Error("netlink was asked about a copy"); return nil, unix.EPERM }
+	s.dial = func() (*conn, error) { t.Error("netlink request for a copy"); return nil, unix.EPERM }
 	if snap := mustRead(t, s); snap.Resources != nil || len(snap.HCAs[0].Ports[0].HWCounters) != 1 {
 		t.Errorf("resources %v, counters %v", snap.Resources, snap.HCAs[0].Ports[0].HWCounters)
 	}
 }
 
-// A driver without counters in netlink, or with more than a message holds, is
-// asked once; the files are read instead.
+// TestStatFallsBackToFiles: a driver without counters in netlink, or with more than fit in a
+// message, gets one request; then the files are read.
 func TestStatFallsBackToFiles(t *testing.T) {
 	for _, e := range []unix.Errno{unix.EINVAL, unix.EOPNOTSUPP, unix.EMSGSIZE} {
 		asked := make(chan bool, 10)
@@ -444,14 +443,15 @@ func TestStatFallsBackToFiles(t *testing.T) {
 				t.Errorf("%v: index %d (-want +got):\n%s", e, h.Index, d)
 			}
 		}
-		// Once for each look at the device's directory.
+		// One request for each scan of the device directory.
 		if len(asked) != 2 {
-			t.Errorf("%v: asked %d times", e, len(asked))
+			t.Errorf("%v: %d requests", e, len(asked))
 		}
 	}
 }
 
-// Constructed: what threads made that ended, at every step of the ladder.
+// TestOwner: objects of threads that ended, at every step of the lookup. The records are
+// constructed.
 func TestOwner(t *testing.T) {
 	pds := map[uint32]record{1: {pid: 100}, 2: {ctx: 8, hasCtx: true}, 3: {ctx: 9, hasCtx: true}}
 	contexts := map[uint32]record{8: {pid: 300}, 9: {}}
@@ -528,7 +528,7 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// This machine may have no RDMA netlink at all; it must say so.
+// TestNoNetlink: without RDMA netlink the error is ErrUnsupported.
 func TestNoNetlink(t *testing.T) {
 	c, err := dialNetlink()
 	if err == nil {
@@ -536,7 +536,7 @@ func TestNoNetlink(t *testing.T) {
 		t.Skip("this kernel has RDMA netlink")
 	}
 	if !errors.Is(err, model.ErrUnsupported) || !strings.Contains(err.Error(), "ib_core") {
-		t.Errorf("%v: want ErrUnsupported and the cure", err)
+		t.Errorf("%v: want ErrUnsupported and the module to load", err)
 	}
 	tr := newTree(t)
 	tr.hca(0, 1)

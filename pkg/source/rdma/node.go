@@ -17,25 +17,26 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// noIndex stands for a device that netlink does not know: 0 is an index.
+// noIndex is the index of a device that netlink does not list: 0 is a valid index.
 const noIndex = math.MaxUint32
 
-// nodeRetry is after what time the node is read again when it lacks something:
-// a device shows in sysfs before netlink and uverbs know it.
+// nodeRetry is the interval at which an incomplete node is read again: a device appears in
+// sysfs before netlink and uverbs list it.
 const nodeRetry = 15 * time.Second
 
-// node is what is read for all devices together, once for each set of devices.
+// node holds the netlink and uverbs data of all devices. It is read once for each set of
+// devices.
 type node struct {
-	read    time.Time
-	whole   bool // nothing is missing
-	uverbs  map[string]charDevice
-	devices map[string]nlDevice // what netlink knows, by name
-	dial    func() (*conn, error)
-	open    func(device string) (int, error) // its directory; nil for that in class/infiniband
-	away    bool                             // in another namespace: the dump of readResources hides it
+	read     time.Time
+	complete bool // nothing is missing
+	uverbs   map[string]charDevice
+	devices  map[string]nlDevice // as listed by netlink, by name
+	dial     func() (*conn, error)
+	open     func(device string) (int, error) // opens its directory; nil for a directory in class/infiniband
+	away     bool                             // in another namespace: readResources of the Source does not cover it
 }
 
-// index gives the netlink index of the device that the files show.
+// index returns the netlink index of the device with this name and GUID.
 func (n *node) index(name, guid string) uint32 {
 	if d, ok := n.devices[name]; ok && d.guid == guid {
 		return d.index
@@ -43,19 +44,19 @@ func (n *node) index(name, guid string) uint32 {
 	return noIndex
 }
 
-// readNode gives what is known when the answer does not come in time, and asks
-// again at the next read. It takes a quarter of the time at most: the devices,
-// which wait for it, need the rest.
+// readNode returns the data of all devices. If the call takes too long it returns the previous
+// data and calls again at the next read. It uses at most a quarter of the deadline, as the
+// device reads wait for it.
 func (s *Source) readNode(ctx context.Context) *node {
 	now := s.opt.Now()
-	if s.node != nil && (s.node.whole || now.Sub(s.node.read) < nodeRetry) {
+	if s.node != nil && (s.node.complete || now.Sub(s.node.read) < nodeRetry) {
 		return s.node
 	}
 	verbs := filepath.Join(s.opt.Sysfs, "class/infiniband_verbs")
-	patience := s.opt.Deadline / 4
-	deadline := time.Now().Add(patience)
+	limit := s.opt.Deadline / 4
+	deadline := time.Now().Add(limit)
 	netlink := s.enabled && s.genuine
-	n, err := s.nodeCall.Do(ctx, patience, func() (*node, error) {
+	n, err := s.nodeCall.Do(ctx, limit, func() (*node, error) {
 		n := &node{uverbs: charDevices(verbs), dial: s.dial}
 		if !netlink {
 			return n, nil
@@ -75,7 +76,7 @@ func (s *Source) readNode(ctx context.Context) *node {
 	}
 	switch {
 	case n != nil:
-		n.read, n.whole = now, s.whole(n, netlink)
+		n.read, n.complete = now, s.complete(n, netlink)
 		s.node = n
 	case s.node == nil:
 		return &node{}
@@ -83,8 +84,8 @@ func (s *Source) readNode(ctx context.Context) *node {
 	return s.node
 }
 
-// whole says whether n knows all devices.
-func (s *Source) whole(n *node, netlink bool) bool {
+// complete reports whether n contains all devices.
+func (s *Source) complete(n *node, netlink bool) bool {
 	for _, d := range s.devices {
 		if _, ok := n.devices[d.name]; netlink && !ok || n.uverbs[d.name].name == "" {
 			return false
@@ -96,13 +97,13 @@ func (s *Source) whole(n *node, netlink bool) bool {
 // charDevice is the uverbs device of an HCA.
 type charDevice struct {
 	name string // uverbsN
-	pci  string // the function behind it
+	pci  string // address of the PCI function
 }
 
-// charDevices reads which uverbsN belongs to which device, by its name
-// (/sys/class/infiniband_verbs/uverbsN/ibdev). This class has no namespaces:
-// those of devices that were moved to another one are there, too. Of two devices
-// of the same name, in different namespaces, nothing is said.
+// charDevices returns the uverbs devices by the name of their HCA
+// (/sys/class/infiniband_verbs/uverbsN/ibdev). This class has no namespaces: it also lists
+// devices that were moved to another one. If two devices in different namespaces have the same
+// name, the result for that name is empty.
 func charDevices(dir string) map[string]charDevice {
 	r := reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
 	fd, err := r.openat(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
@@ -130,8 +131,8 @@ func charDevices(dir string) map[string]charDevice {
 	return of
 }
 
-// readResources asks how many objects each device in sight has (RES_GET). It gives
-// nil without an error where the kernel cannot tell.
+// readResources reads the number of objects of each device in the own network namespace
+// (RES_GET). It returns nil without an error if the kernel does not support it.
 func (s *Source) readResources(ctx context.Context) ([]model.Resource, error) {
 	deadline := time.Now().Add(s.opt.Deadline)
 	all, err := s.resourceCall.Do(ctx, s.opt.Deadline, func() ([]model.Resource, error) {

@@ -16,10 +16,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// dumpObjects dumps the tables of one device and finds the process of each object.
-// Resource tracking names the thread that made an object, until that thread ends. Then
-// the process is that of the protection domain or context of the object, or of another
-// object in the context. Objects of the kernel are left out.
+// dumpObjects dumps the objects of one device and finds the process of each. Resource tracking
+// reports the thread that created an object until that thread ends. After that, the process is
+// the creator of the protection domain or context of the object, or of another object in the
+// context. Kernel objects are omitted.
 func dumpObjects(dial func() (*conn, error), d nlDevice, deadline time.Time) ([]model.Object, error) {
 	dumps := make([][]record, len(tables))
 	domains, contexts := map[uint32]record{}, map[uint32]record{}
@@ -100,9 +100,8 @@ func (s *Source) readHoldings(ctx context.Context, now time.Time) []model.Holdin
 	return s.holdings
 }
 
-// holdings counts the objects of each process that made them, with the cgroup that the
-// process is in now: at the next refresh it may have ended. An object whose process is not
-// known remains with the device.
+// holdings counts the objects of each process, with the current cgroup of the process: at the
+// next refresh it may have ended. An object with an unknown process remains with the device.
 func holdings(objects []model.Object, cgroupOf func(int) (model.CgroupID, error)) []model.Holding {
 	type key struct {
 		device string

@@ -11,9 +11,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestHoldings: the objects of a process are in the cgroup that it is in when they are
-// listed. Each process is looked up once, though it has objects on several devices; without
-// a cgroup it is in 0.
+// TestHoldings: objects get the current cgroup of their process. Each process is looked up
+// once, also with objects on several devices. Without a cgroup it is 0.
 func TestHoldings(t *testing.T) {
 	objects := []model.Object{
 		{Device: "mlx5_1", Type: model.MR, ID: 3, PID: 100, Bytes: 10},
@@ -37,7 +36,7 @@ func TestHoldings(t *testing.T) {
 	looked := map[int]int{}
 	cgroupOf := func(pid int) (model.CgroupID, error) {
 		looked[pid]++
-		if pid == 666 { // an id beside an error means nothing
+		if pid == 666 { // an id returned with an error is ignored
 			return 99, unix.ESRCH
 		}
 		return map[int]model.CgroupID{100: 42, 200: 43}[pid], nil
@@ -52,9 +51,9 @@ func TestHoldings(t *testing.T) {
 		want[i].Cgroup = 0
 	}
 	if d := cmp.Diff(want, holdings(objects, nil)); d != "" {
-		t.Errorf("where cgroups are not read (-want +got)\n%s", d)
+		t.Errorf("without cgroups (-want +got)\n%s", d)
 	}
 	if all := holdings([]model.Object{}, cgroupOf); all == nil || len(all) != 0 {
-		t.Errorf("of no object: %v", all)
+		t.Errorf("without objects: %v", all)
 	}
 }

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// qpCounter is a counter as a STAT_GET dump tells it.
+// qpCounter is a counter as listed by a STAT_GET dump.
 type qpCounter struct {
 	port, id uint32
 	mode     uint32
-	pid      uint32 // the thread, in our namespace; 0 when it is gone or not told
-	kernel   bool   // the queue pairs are the kernel's
+	pid      uint32 // the thread, in the own PID namespace; 0 if it ended or is not reported
+	kernel   bool   // the queue pairs belong to the kernel
 	byType   bool   // auto mode by the type of queue pairs, and maybe by PID
 	qpns     []uint32
 	tx, rx   uint64
@@ -20,8 +20,8 @@ type qpCounter struct {
 	hasRx    bool
 }
 
-// qpCounters dumps the counters of a device. Each costs a query of the firmware,
-// and one for each optional counter; where there is none it costs nothing.
+// qpCounters dumps the counters of a device. Each counter costs a firmware query, plus one for
+// each optional counter.
 func qpCounters(dial func() (*conn, error), index uint32, deadline time.Time) ([]qpCounter, error) {
 	c, err := dial()
 	if err != nil {
@@ -31,19 +31,19 @@ func qpCounters(dial func() (*conn, error), index uint32, deadline time.Time) ([
 	r := statRequest{request: request{cmd: cmdStatGet, dump: true, index: &index}}
 	r.attrs = appendU32(nil, attrStatRes, attrQP)
 	all := []qpCounter{}
-	barren := 0
+	empty := 0
 	err = c.statistic(r, deadline, func(payload []byte) error {
 		n := len(all)
 		if all, err = parseQPCounters(all, payload); err != nil {
 			return err
 		}
-		// An entry that fits into no message is tried again for ever. The first
-		// message is a small one.
-		if barren++; len(all) > n {
-			barren = 0
+		// The kernel retries an entry that exceeds a message without end. The
+		// first message is a small one.
+		if empty++; len(all) > n {
+			empty = 0
 		}
 		switch {
-		case barren == 4:
+		case empty == 4:
 			return errTooBig
 		case time.Now().After(deadline):
 			return os.ErrDeadlineExceeded
@@ -102,7 +102,7 @@ func parseQPCounter(b []byte) (e qpCounter, err error) {
 	return e, a.err
 }
 
-// value takes what is of interest of one hardware counter.
+// value parses one hardware counter and keeps the byte counters.
 func (e *qpCounter) value(b []byte) error {
 	var name []byte
 	var value uint64
@@ -128,10 +128,10 @@ func (e *qpCounter) value(b []byte) error {
 	return nil
 }
 
-// creator asks who made a queue pair: its thread, or when that is gone the one
-// that made its protection domain or opened the device. 0 is not known.
+// creator returns the thread that created a queue pair. If the thread ended, it returns the
+// thread that created the protection domain or opened the device, or 0 if unknown.
 func (c *conn) creator(index, port, qpn uint32, deadline time.Time) (pid uint32, err error) {
-	// The QP costs a query of the firmware, the others nothing.
+	// Only the QP lookup queries the firmware.
 	qp, err := c.one(tableOf(cmdQPGet), index, port, qpn, deadline)
 	if err != nil || qp.pid != 0 || qp.inKernel || !qp.hasPD {
 		return qp.pid, err
@@ -153,7 +153,7 @@ func tableOf(cmd uint16) table {
 	return table{}
 }
 
-// one asks for one object by its number. The port is that of objects which have one.
+// one reads one object by its number. port is set for objects that have a port.
 func (c *conn) one(t table, index, port, id uint32, deadline time.Time) (r record, err error) {
 	q := statRequest{request: request{cmd: t.cmd, index: &index, port: port}, attrs: appendU32(nil, t.id, id)}
 	err = c.statistic(q, deadline, func(payload []byte) (err error) {

@@ -11,15 +11,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxQPTotals is how many sums of cgroups are kept.
+// maxQPTotals is the maximum number of rows.
 const maxQPTotals = 1 << 16
 
-// qpTotals is the bytes that counters of queue pairs counted for each cgroup. A counter goes
-// with its last queue pair; its bytes stay until the cgroup is forgotten.
+// qpTotals holds the bytes that queue pair counters counted for each cgroup. A counter ends
+// with its last queue pair; its bytes stay until Forget drops the cgroup.
 type qpTotals struct {
 	mu     sync.Mutex
 	totals model.Totals[qpKey, model.Count, *model.Count]
-	live   map[string]map[liveKey]bool // that counters count now, by device
+	live   map[string]map[liveKey]bool // rows with a live counter, by device
 }
 
 type qpKey struct {
@@ -42,23 +42,23 @@ func (t *qpTotals) add(k liveKey, bytes uint64) error {
 	return nil
 }
 
-// setLive notes what the counters of a device count. After a read that was not whole the
-// rest is as before: the next read adds it.
-func (t *qpTotals) setLive(device string, live map[liveKey]bool, whole bool) {
+// setLive sets the rows with a live counter of a device. After an incomplete read the previous
+// rows stay live.
+func (t *qpTotals) setLive(device string, live map[liveKey]bool, complete bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.live == nil {
 		t.live = map[string]map[liveKey]bool{}
 	}
-	if !whole {
+	if !complete {
 		maps.Copy(live, t.live[device])
 	}
 	t.live[device] = live
 }
 
-// facts returns the sums. A sum that no counter counts at present rests: auto mode was
-// switched off, its queue pairs are gone, or they share a counter with those of others.
-func (t *qpTotals) facts(there map[string]bool) []model.Traffic {
+// traffic returns the rows. A row without a live counter is resting: auto mode was switched off,
+// its queue pairs ended, or they share a counter with queue pairs of other cgroups.
+func (t *qpTotals) traffic(there map[string]bool) []model.Traffic {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.DeleteFunc(t.live, func(device string, _ map[liveKey]bool) bool { return !there[device] })
@@ -77,11 +77,11 @@ func (t *qpTotals) facts(there map[string]bool) []model.Traffic {
 }
 
 func (t *qpTotals) forget(ids []model.CgroupID) {
-	gone := make(map[model.CgroupID]bool, len(ids))
+	ended := make(map[model.CgroupID]bool, len(ids))
 	for _, id := range ids {
-		gone[id] = true
+		ended[id] = true
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.totals.Forget(gone)
+	t.totals.Forget(ended)
 }

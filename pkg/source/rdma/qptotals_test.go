@@ -9,8 +9,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestFullQPTotals: what has a row grows on when there is no room for another one, which the
-// counter reports. A cgroup that is forgotten makes room.
+// TestFullQPTotals: existing rows grow when the limit is reached. A new row is an error until
+// Forget drops a cgroup.
 func TestFullQPTotals(t *testing.T) {
 	var all qpTotals
 	key := func(cgroup int) liveKey { return liveKey{model.CgroupID(cgroup), qpKey{"mlx5_0", model.Transmit}} }
@@ -25,9 +25,9 @@ func TestFullQPTotals(t *testing.T) {
 	if err := all.add(key(7), 4); err != nil {
 		t.Errorf("one that has a row: %v", err)
 	}
-	facts := all.facts(nil)
-	if len(facts) != maxQPTotals || facts[6].Cgroup != 7 || facts[6].Bytes != 5 {
-		t.Errorf("%d rows, %+v among them", len(facts), facts[6])
+	rows := all.traffic(nil)
+	if len(rows) != maxQPTotals || rows[6].Cgroup != 7 || rows[6].Bytes != 5 {
+		t.Errorf("%d rows, %+v among them", len(rows), rows[6])
 	}
 	all.forget([]model.CgroupID{9})
 	if err := all.add(key(maxQPTotals+1), 1); err != nil {

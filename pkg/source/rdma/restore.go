@@ -14,7 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hang"
 )
 
-// close ends the manager and restores what it changed, within its deadline.
+// close ends the manager and restores its changes, within its deadline.
 func (m *manager) close() error {
 	close(m.stop)
 	deadline := time.Now().Add(m.deadline)
@@ -22,9 +22,9 @@ func (m *manager) close() error {
 	defer timer.Stop()
 	select {
 	case <-m.done:
-	case <-timer.C: // a device hangs; the others are restored
+	case <-timer.C: // a device hangs; restore the others
 	}
-	// A device that was away may be back.
+	// A device that was missing may be back.
 	_, _ = new(hang.Call[[]*managed]).Do(context.Background(), time.Until(deadline)/2, m.list)
 	m.mu.Lock()
 	devices := make([]*managed, 0, len(m.devices))
@@ -56,9 +56,9 @@ func (m *manager) restoreAll(devices []*managed, deadline time.Time) []error {
 	return errs
 }
 
-// restore is the last call for a device. It sets auto mode off first, which is quick:
-// no more queue pairs are bound then, and the mode becomes none when the last bound one
-// is destroyed.
+// restore is the last call for a device. It first switches auto mode off, which is quick: the
+// kernel binds no more queue pairs then, and the mode becomes none when the last bound queue
+// pair is destroyed.
 func (m *manager) restore(d *managed, deadline time.Time) error {
 	if !slices.ContainsFunc(d.ports, (*managedPort).taken) {
 		return nil
@@ -89,8 +89,7 @@ func (m *manager) restore(d *managed, deadline time.Time) error {
 	return errors.Join(errs...)
 }
 
-// dropAdded switches off the optional counters that the manager switched on, and no
-// others.
+// dropAdded switches off only the optional counters that the manager switched on.
 func (m *manager) dropAdded(c *conn, index uint32, p *managedPort, deadline time.Time) error {
 	if len(p.added) == 0 {
 		return nil
@@ -119,9 +118,9 @@ func (m *manager) dropAdded(c *conn, index uint32, p *managedPort, deadline time
 	return nil
 }
 
-// unbindAll unbinds the queue pairs of these ports from the counters of auto mode.
-// While a queue pair is bound the mode is not none, and no other mode can be set. None
-// was bound before the manager set the mode, so all of them are its own.
+// unbindAll unbinds the queue pairs of these ports from the counters of auto mode. While a
+// queue pair is bound the mode is not none, and no other mode can be set. None was bound before
+// the manager set the mode, so all bindings are its own.
 func (m *manager) unbindAll(c *conn, d *managed, ports map[uint32]bool, deadline time.Time) error {
 	all, err := qpCounters(m.dial, d.index, deadline)
 	if err != nil {
@@ -135,20 +134,20 @@ func (m *manager) unbindAll(c *conn, d *managed, ports map[uint32]bool, deadline
 		}
 		for _, n := range e.qpns {
 			if !time.Now().Before(deadline) {
-				return fmt.Errorf("queue pairs stay bound as long as they are: %w", hang.ErrStuck)
+				return fmt.Errorf("queue pairs stay bound until they are destroyed: %w", hang.ErrStuck)
 			}
-			// A queue pair that is gone is unbound.
+			// A destroyed queue pair is unbound.
 			err := c.unbind(d.index, e.port, e.id, n, deadline)
 			if first == nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
 				first = err
 			}
 		}
 	}
-	// Those of raw packets are hidden from who lacks CAP_NET_RAW.
+	// Without CAP_NET_RAW the kernel hides raw packet queue pairs.
 	for port := range ports {
 		mode, err := c.mode(d.index, port, deadline)
 		if err == nil && mode.mode != modeNone {
-			err = fmt.Errorf("the mode of port %d is %v as long as queue pairs are bound that cannot be unbound", port, mode)
+			err = fmt.Errorf("the mode of port %d is %v while queue pairs are bound that cannot be unbound", port, mode)
 		}
 		if err != nil {
 			return errors.Join(err, first)

@@ -8,22 +8,22 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// slow keeps the counters of a port for a while when it took long to read them.
-// To each of them the kernel adds that of every counter that queue pairs are
-// bound to, and asks the firmware each time: 40 counters of a port, with 64
-// threads that have queue pairs, are thousands of queries.
-type slow struct {
+// slowCounters caches the counters of a port after a slow read. The kernel adds to each the
+// value of every counter bound to queue pairs, with one firmware query per addition: 40
+// counters of a port and 64 threads with queue pairs make thousands of queries.
+type slowCounters struct {
 	counters []model.Counter
 	until    time.Time
 }
 
 const (
-	slowRead = 50 * time.Millisecond
-	slowPart = 20 // of the time is between two reads that are slow
+	slowRead  = 50 * time.Millisecond
+	slowPause = 20 // pause after a slow read, in multiples of its duration
 )
 
-func (s *slow) took(took time.Duration, now time.Time, counters []model.Counter) {
-	if *s = (slow{}); took >= slowRead {
-		*s = slow{counters, now.Add(slowPart * took)}
+// took keeps the counters if reading them took at least slowRead.
+func (s *slowCounters) took(took time.Duration, now time.Time, counters []model.Counter) {
+	if *s = (slowCounters{}); took >= slowRead {
+		*s = slowCounters{counters, now.Add(slowPause * took)}
 	}
 }

@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rdma reads what the kernel tells of RDMA devices: their attributes
-// and counters from /sys/class/infiniband, the driver's counters and the
-// objects that exist from RDMA netlink.
+// Package rdma reads RDMA devices: attributes and counters from /sys/class/infiniband, hardware
+// counters and objects from RDMA netlink.
 //
-// A scrape is system calls, and on hardware every file of counters/ is a
-// command to the firmware. So discovery is one directory listing, files are
-// read by pread on descriptors that stay open, the driver's counters come from
-// one netlink request per port, and nothing that does not move is read twice.
+// A scrape consists of system calls, and on hardware each file of counters/ is a firmware
+// command. So discovery is one directory listing, files are read by pread on descriptors that
+// stay open, one netlink request per port reads the hardware counters, and constant attributes
+// are read once.
 //
-// A device in another network namespace (see the exclusive mode of the RDMA
-// subsystem) is looked for there, in the background, and then read as those in
-// sight are. What virtual functions do that are out of sight altogether, in virtual
-// machines, their physical functions tell.
+// A device in another network namespace (exclusive mode of the RDMA subsystem) is found there
+// by a search in the background, and then read like a local device. Physical functions report
+// the traffic of virtual functions that have no local HCA, such as those of virtual machines.
 //
-// Devices fail alone. Each is read in a goroutine of its own that can be given
-// up; one that hangs costs its own figures until it comes back, one that only
-// fails is left alone for longer and longer, and a file that fails costs
-// itself.
+// Devices fail independently. Each is read in its own goroutine, which may be abandoned. A
+// device that hangs loses only its own values until it returns. A device that fails is read at
+// growing intervals. An unreadable file drops only its own counter.
 package rdma
 
 import (
@@ -40,44 +37,43 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Options are what a Source can be told. The zero value reads all devices of
-// /sys, without netlink.
+// Options configure a Source. The zero value reads all devices of /sys, without netlink.
 type Options struct {
-	// Sysfs is where sysfs is mounted; default /sys.
+	// Sysfs is the mount point of sysfs; default /sys.
 	Sysfs string
-	// Include and Exclude choose devices by name; nil includes all and
-	// excludes none. No file of a device that is left out is ever opened: the
-	// drivers of restricted functions log an error at every read.
+	// Include and Exclude select devices by name; nil includes all and excludes none. Files
+	// of an excluded device are never opened: drivers of restricted functions log an error
+	// at every read.
 	Include, Exclude *regexp.Regexp
-	// Deadline is how long one device may take; default 2 s.
+	// Deadline is the time limit for one device; default 2 s.
 	Deadline time.Duration
-	// KeptFiles is how many files may stay open; default 4096, and never more
-	// than half of what the process may open. Each costs the kernel 4 KiB.
-	// What is above is opened for each read.
+	// KeptFiles is the maximum number of files kept open; default 4096, and at most half of
+	// RLIMIT_NOFILE. Each costs 4 KiB of kernel memory. Further files are opened for each
+	// read.
 	KeptFiles int
-	// Netlink reads RDMA netlink, for devices of a real sysfs only, never for a copy of one;
-	// nil does without. It is made of the same options.
+	// Netlink reads RDMA netlink, only for devices of a real sysfs, never for a copy; nil
+	// disables it. It must be created with the same options.
 	Netlink *Netlink
-	// Holdings is asked at each Read whether objects are to be counted by
-	// process, as they are while no probe counts them in the kernel. nil is no.
+	// Holdings reports, at each Read, whether to count objects by process: yes while no
+	// probe counts them in the kernel. nil means no.
 	Holdings func() bool
-	// QPCounters says what may be done with the counters that mlx5 binds queue
-	// pairs to: nothing (off, or empty), reading those that are bound already (use),
-	// or binding new ones (manage), from the first Read until Close, which needs
-	// CAP_NET_ADMIN and kernel 6.15. Both take Netlink and CgroupOf.
+	// QPCounters selects the use of counters that mlx5 binds queue pairs to: none ("off" or
+	// ""), read the bound ones ("use"), or also bind new queue pairs ("manage"), from the
+	// first Read until Close. "manage" needs CAP_NET_ADMIN and kernel 6.15. Both need
+	// Netlink and CgroupOf.
 	QPCounters string
 	// CgroupOf returns the cgroup of a process, for these counters and for Holdings; nil if
 	// cgroups are not read.
 	CgroupOf func(pid int) (uint64, error)
-	// Procfs is where procfs is mounted; default /proc.
+	// Procfs is the mount point of procfs; default /proc.
 	Procfs string
-	// Namespaces tells the network namespaces that containers are in, at each
-	// Read and without delay. Devices that were moved to one of them are looked
-	// for in it, which needs CAP_SYS_ADMIN. nil is none.
+	// Namespaces returns, without delay, the network namespaces of containers. Each Read
+	// calls it. Devices moved to one of them are searched there, which needs CAP_SYS_ADMIN.
+	// nil means none.
 	Namespaces func() []model.Namespace
-	// Logger is told once about each change of a device; default none.
+	// Logger receives one line for each state change of a device; default none.
 	Logger *zap.Logger
-	// Now is the clock of the pauses; default time.Now.
+	// Now is the clock for backoff; default time.Now.
 	Now func() time.Time
 }
 
@@ -85,8 +81,8 @@ type Options struct {
 type Source struct {
 	opt Options
 	*Netlink
-	// devicesIn tells what a network namespace shows, dialIn opens RDMA netlink and
-	// openIn the directory of a device there. dialLink opens rtnetlink.
+	// devicesIn lists the devices of a network namespace; dialIn opens RDMA netlink there
+	// and openIn the directory of a device. dialLink opens rtnetlink.
 	devicesIn func(n model.Namespace) ([]nlDevice, error)
 	dialIn    func(n model.Namespace) (*conn, error)
 	openIn    func(n model.Namespace, device string) (int, error)
@@ -96,11 +92,11 @@ type Source struct {
 	mu      sync.Mutex // held by Read and Close
 	reader  reader     // for the listing
 	class   int        // class/infiniband, -1 while not open
-	genuine bool       // it is on sysfs
+	genuine bool       // class is on a real sysfs
 	round   uint64
 	known   map[string]*known
 	devices []*device // sorted by name
-	node    *node     // nil when the set of devices changed since it was read
+	node    *node     // nil after the set of devices changed
 
 	nodeCall     hang.Call[*node]
 	resourceCall hang.Call[[]model.Resource]
@@ -109,16 +105,16 @@ type Source struct {
 
 	qpTotals qpTotals
 
-	// Close ends the manager whatever a Read waits for.
+	// Close ends the manager without waiting for a Read.
 	managerMu sync.Mutex
-	manager   *manager // nil until Read begins it, and after Close
+	manager   *manager // nil until Read starts it, and after Close
 	unmanaged bool     // Close was called
 
 	holdings     []model.Holding
 	holdingsRead time.Time
 }
 
-// known is a name in class/infiniband; device is nil when it is left out.
+// known is an entry of class/infiniband; device is nil if the entry is excluded.
 type known struct {
 	inode  uint64
 	round  uint64
@@ -146,8 +142,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// New makes a Source. It reads nothing yet; that there is no HCA is what Read
-// says.
+// New creates a Source. It reads nothing yet: Read reports missing HCAs.
 func New(o Options) (*Source, error) {
 	o.setDefaults()
 	if st, err := os.Stat(o.Sysfs); err != nil {
@@ -176,13 +171,12 @@ func New(o Options) (*Source, error) {
 	return s, nil
 }
 
-// Name is "rdma".
+// Name returns "rdma".
 func (s *Source) Name() string { return "rdma" }
 
-// Close gives back what was set to count queue pairs, within Options.Deadline, of
-// which an error tells what is not as before, and then all descriptors, when the
-// Read that is under way has ended. A device that hangs gives back its own when it
-// comes back.
+// Close restores the queue pair counter settings within Options.Deadline; the error lists the
+// settings that could not be restored. Then it waits for a Read in progress and closes all
+// descriptors. A hanging device closes its own when it returns.
 func (s *Source) Close() error {
 	unmanaged := s.stopManaging()
 	s.mu.Lock()
@@ -191,15 +185,14 @@ func (s *Source) Close() error {
 		s.drop(name, k)
 	}
 	s.devices = nil
-	s.movedInSight(nil)
+	s.readableMoved(nil)
 	s.closeClass()
 	return unmanaged
 }
 
-// Read fills HCAs, those in other network namespaces included, DeviceStates, VFs as
-// they were a moment ago and, through netlink, Resources, Holdings and Traffic.
-// Without an HCA it gives ErrAbsent. What goes wrong with one device is said
-// in its DeviceState; the error is about what concerns all of them.
+// Read fills HCAs, including those in other network namespaces, DeviceStates, recent VFs and,
+// through netlink, Resources, Holdings and Traffic. Without an HCA it returns ErrAbsent.
+// DeviceStates report the failures of single devices; the error covers all devices.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,8 +201,8 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	}
 	s.manage()
 	now := s.opt.Now()
-	spaces := s.lookForMoved(now)
-	moved := s.movedInSight(spaces)
+	spaces := s.startSearch(now)
+	moved := s.readableMoved(spaces)
 	seen := len(s.devices)
 	snap := model.Snapshot{
 		HCAs:         make([]model.HCA, 0, seen+len(moved)),
@@ -263,23 +256,23 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return snap, resourceErr
 }
 
-// absent says why there is nothing to read.
+// absent returns the reason why there is nothing to read.
 func (s *Source) absent() error {
 	if n := len(s.known); n > 0 {
-		return absent(fmt.Sprintf("all %d devices of %s are left out by the device filters", n, s.root))
+		return absent(fmt.Sprintf("all %d devices of %s are excluded by the device filters", n, s.root))
 	}
 	return absent(fmt.Sprintf("no device in %s: load the driver of the HCA", s.root))
 }
 
-// absent is ErrAbsent in words of its own: who tells it says the state already.
+// absent is an ErrAbsent with its own text: the state is reported separately.
 type absent string
 
 func (a absent) Error() string { return string(a) }
 
 func (absent) Unwrap() error { return model.ErrAbsent }
 
-// readDevice gives nil when there are no figures; the device's state says why.
-// One whose counters all fail has the state of one that failed.
+// readDevice reads one device and sets its state. It returns nil if no value could be read. The
+// state of a device with only failing counters is failed.
 func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *node) *reading {
 	if d.pause.Waiting(now) {
 		return nil
@@ -299,7 +292,7 @@ func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *no
 		state, reason = model.StateFailed, err.Error()
 		if d.pause.Failed(now); d.pause.Waiting(now) {
 			state = model.StateQuarantined
-			reason = fmt.Sprintf("left alone for %v: %v", d.pause.Left(now), err)
+			reason = fmt.Sprintf("not read for %v: %v", d.pause.Left(now), err)
 		}
 	default:
 		d.pause = hang.Backoff{}
@@ -309,7 +302,7 @@ func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *no
 		switch c := r.counters; {
 		case c.good > 0 || c.bad == 0:
 		case c.paused == c.bad:
-			state = model.StateQuarantined // its ports are told all the same
+			state = model.StateQuarantined // the ports are still reported
 		default:
 			state = model.StateFailed
 		}
@@ -325,13 +318,13 @@ func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *no
 	return &r
 }
 
-// discover brings the set of devices up to date by listing class/infiniband. A
-// device that was removed and came back has another inode.
+// discover updates the set of devices by listing class/infiniband. A device that was removed
+// and came back has another inode.
 func (s *Source) discover() error {
 	s.round++
 	seen, err := s.list()
 	if err != nil || seen == 0 {
-		// The directory of modules that were unloaded stays empty for ever.
+		// The open directory stays empty after the modules were unloaded.
 		s.closeClass()
 		if seen, err = s.list(); err != nil {
 			return err
@@ -353,7 +346,7 @@ func (s *Source) discover() error {
 	return nil
 }
 
-// list marks what is there and returns how many names are.
+// list marks the present devices and returns their number.
 func (s *Source) list() (seen int, err error) {
 	if s.class < 0 {
 		fd, err := s.reader.openat(unix.AT_FDCWD, s.root, unix.O_DIRECTORY)
@@ -409,7 +402,7 @@ func (s *Source) closeClass() {
 	}
 }
 
-// isSysfs tells the kernel's own tree from a copy, of which netlink knows nothing.
+// isSysfs distinguishes the real sysfs from a copy, for which netlink does not apply.
 func isSysfs(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && st.Type == unix.SYSFS_MAGIC

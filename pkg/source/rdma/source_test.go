@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newSource(t testing.TB, tr tree, change ...func(*Options)) *Source {
 	t.Helper()
-	o := Options{Sysfs: tr.root, Deadline: time.Minute} // nothing is late because the machine is busy
+	o := Options{Sysfs: tr.root, Deadline: time.Minute} // long enough for a busy machine
 	for _, c := range change {
 		c(&o)
 	}
@@ -46,7 +46,7 @@ func mustRead(t testing.TB, s *Source) model.Snapshot {
 	return snap
 }
 
-// states is device=state of each device.
+// states returns "device=state" of each device.
 func states(snap model.Snapshot) string {
 	var all []string
 	for _, d := range snap.DeviceStates {
@@ -106,7 +106,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// A later Read must not change what an earlier one returned.
+// TestSnapshotIsImmutable: a later Read does not change an earlier snapshot.
 func TestSnapshotIsImmutable(t *testing.T) {
 	tr := newTree(t)
 	dev := tr.hca(0, 1)
@@ -123,7 +123,7 @@ func TestSnapshotIsImmutable(t *testing.T) {
 	}
 }
 
-// Gate A4: what a scrape costs in system calls when everything is kept open.
+// TestSystemCalls counts the system calls of a scrape with all files kept open.
 func TestSystemCalls(t *testing.T) {
 	const hcas = 10
 	tr := newTree(t)
@@ -142,9 +142,9 @@ func TestSystemCalls(t *testing.T) {
 	mustRead(t, s)
 	before := calls()
 	mustRead(t, s)
-	figures := len(pmaCounters) + len(hwCounters) + 3 // state, phys_state, rate
-	listing := 3                                      // lseek, getdents64 twice
-	if got, want := calls()-before, hcas*figures+listing; got != want {
+	values := len(pmaCounters) + len(hwCounters) + 3 // state, phys_state, rate
+	listing := 3                                     // lseek, getdents64 twice
+	if got, want := calls()-before, hcas*values+listing; got != want {
 		t.Errorf("%d system calls, want %d", got, want)
 	}
 }
@@ -234,8 +234,8 @@ func TestDevicesComeAndGo(t *testing.T) {
 	}
 }
 
-// A device shows in class/infiniband before the rest of the kernel knows it: what
-// is missing is asked for again, and not at each read.
+// TestLateUverbs: a device appears in class/infiniband before its uverbs device. The missing
+// data is read again, but not at each read.
 func TestLateUverbs(t *testing.T) {
 	tr := newTree(t)
 	tr.hca(0, 1)
@@ -274,7 +274,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// What one file does must cost that file alone.
+// TestBadFiles: a bad file drops only its own counter.
 func TestBadFiles(t *testing.T) {
 	const rcv = "/ports/1/counters/port_rcv_data"
 	for name, c := range map[string]struct {
@@ -286,11 +286,11 @@ func TestBadFiles(t *testing.T) {
 		"EIO":       {func(tr tree, dev string) { tr.link(dev+rcv, "/proc/self/mem") }, "input/output error"},
 		"dangling":  {func(tr tree, dev string) { tr.link(dev+rcv, "nothing") }, "no such file"},
 		"no PMA":    {func(tr tree, dev string) { tr.put(dev+rcv, "N/A (no PMA)\n") }, ""},
-		"empty":     {func(tr tree, dev string) { tr.put(dev+rcv, "") }, "not what the kernel"},
-		"garbage":   {func(tr tree, dev string) { tr.put(dev+rcv, "12 monkeys\n") }, "not what the kernel"},
-		"negative":  {func(tr tree, dev string) { tr.put(dev+rcv, "-1\n") }, "not what the kernel"},
-		"too big":   {func(tr tree, dev string) { tr.put(dev+rcv, "18446744073709551616\n") }, "not what the kernel"},
-		"10 MiB":    {func(tr tree, dev string) { tr.put(dev+rcv, strings.Repeat("1", 10<<20)) }, "not what the kernel"},
+		"empty":     {func(tr tree, dev string) { tr.put(dev+rcv, "") }, "malformed content"},
+		"garbage":   {func(tr tree, dev string) { tr.put(dev+rcv, "12 monkeys\n") }, "malformed content"},
+		"negative":  {func(tr tree, dev string) { tr.put(dev+rcv, "-1\n") }, "malformed content"},
+		"too big":   {func(tr tree, dev string) { tr.put(dev+rcv, "18446744073709551616\n") }, "malformed content"},
+		"10 MiB":    {func(tr tree, dev string) { tr.put(dev+rcv, strings.Repeat("1", 10<<20)) }, "malformed content"},
 		"removed":   {func(tr tree, dev string) { tr.remove(dev + rcv) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -319,8 +319,8 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// A file that keeps failing is left alone for a minute.
-func TestBadFileIsLeftAlone(t *testing.T) {
+// TestFailingFileBacksOff: a file that keeps failing is not read for a minute.
+func TestFailingFileBacksOff(t *testing.T) {
 	tr := newTree(t)
 	dev := tr.hca(0, 1)
 	tr.put(dev+"/ports/1/counters/link_downed", "garbage\n")
@@ -372,7 +372,7 @@ func TestMissingDirectories(t *testing.T) {
 	}
 }
 
-// A file that blocks for ever costs its device, for as long as it blocks.
+// TestStuck: a file that blocks makes its device stuck until it returns.
 func TestStuck(t *testing.T) {
 	for _, file := range []string{
 		"fw_ver", "ports/1/state", "ports/1/counters/link_downed", "ports/1/hw_counters/out_of_buffer",
@@ -384,16 +384,16 @@ func TestStuck(t *testing.T) {
 			unblock := tr.fifo(tr.hca(1, 1) + "/" + file)
 			tr.hca(2, 1)
 			s := newSource(t, tr, func(o *Options) { o.Deadline = time.Second })
-			// The others may be late once, too.
+			// The other devices may time out once.
 			eventually(t, func() bool { return states(mustRead(t, s)) == "mlx5_0=ok mlx5_1=stuck mlx5_2=ok" })
-			s.opt.Deadline = time.Hour // whoever waits again, waits for ever
+			s.opt.Deadline = time.Hour // a read that waits for a stuck device blocks
 			for range 3 {
 				snap := mustRead(t, s)
 				if got := states(snap); got != "mlx5_0=ok mlx5_1=stuck mlx5_2=ok" {
 					t.Errorf("states %q", got)
 				}
 				if got := names(snap); got != "mlx5_0 mlx5_2" {
-					t.Errorf("HCAs %q: figures of a stuck device must not be repeated", got)
+					t.Errorf("HCAs %q: values of a stuck device must not be repeated", got)
 				}
 			}
 			tr.remove("class/infiniband/mlx5_1/" + file)
@@ -404,8 +404,8 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-// More devices hang than are read at the same time: the others are read all the
-// same, and after the first time nobody waits for those that hang.
+// TestManyStuck: when more devices hang than are read at the same time, the others are still
+// read, and only the first Read waits for hanging devices.
 func TestManyStuck(t *testing.T) {
 	t.Parallel()
 	tr := newTree(t)
@@ -416,8 +416,8 @@ func TestManyStuck(t *testing.T) {
 	}
 	tr.hca(90, 1)
 	s := newSource(t, tr, func(o *Options) { o.Deadline = 500 * time.Millisecond })
-	eventually(t, func() bool { return names(mustRead(t, s)) == "mlx5_90" }) // it may be late once, too
-	s.opt.Deadline = time.Hour                                               // whoever waits again, waits for ever
+	eventually(t, func() bool { return names(mustRead(t, s)) == "mlx5_90" }) // it may time out once
+	s.opt.Deadline = time.Hour                                               // a read that waits for a stuck device blocks
 	for range 2 {
 		if got := names(mustRead(t, s)); got != "mlx5_90" {
 			t.Errorf("HCAs %q", got)
@@ -425,7 +425,7 @@ func TestManyStuck(t *testing.T) {
 	}
 }
 
-// A device is removed while its read hangs: nothing of it remains.
+// TestStuckAndRemoved: a device is removed during a hanging read and leaves nothing behind.
 func TestStuckAndRemoved(t *testing.T) {
 	t.Parallel()
 	tr := newTree(t)
@@ -437,7 +437,7 @@ func TestStuckAndRemoved(t *testing.T) {
 	stuck := s.devices[1]
 	tr.remove(dev)
 	s.opt.Deadline = time.Minute
-	eventually(t, func() bool { return states(mustRead(t, s)) != "mlx5_0=stuck" }) // it may be late once, too
+	eventually(t, func() bool { return states(mustRead(t, s)) != "mlx5_0=stuck" }) // it may time out once
 	if got := states(mustRead(t, s)); got != "mlx5_0=ok" {
 		t.Errorf("states %q", got)
 	}
@@ -472,13 +472,13 @@ func TestQuarantine(t *testing.T) {
 			t.Errorf("read %d: %s, want %s", i, got, want)
 		}
 	}
-	// The pauses double, and during one the device is not touched.
+	// The pauses double. The device is not read during a pause.
 	for _, minutes := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		pause := minutes * time.Minute
 		calls := s.devices[1].reader.calls
 		now = now.Add(pause - time.Second)
 		if read(); s.devices[1].reader.calls != calls {
-			t.Fatalf("read before the pause of %v was over", pause)
+			t.Fatalf("read before the pause of %v ended", pause)
 		}
 		now = now.Add(time.Second)
 		if got := read(); got != "quarantined" || s.devices[1].reader.calls == calls {
@@ -494,8 +494,8 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
-// A device that tells the state of its port but no counter is not asked for
-// counters any more; the port is still told.
+// TestQuarantineOfCounters: counters of a device that reports its port state but no counter are
+// not read; the port is still reported.
 func TestQuarantineOfCounters(t *testing.T) {
 	tr := newTree(t)
 	dev := tr.hca(0, 1)
@@ -512,7 +512,7 @@ func TestQuarantineOfCounters(t *testing.T) {
 			t.Errorf("read %d: %s, want %s", i, got, want)
 		}
 		if len(snap.HCAs) != 1 || snap.HCAs[0].Ports[0].State != "ACTIVE" {
-			t.Errorf("read %d: the port is gone: %v", i, snap.HCAs)
+			t.Errorf("read %d: no port: %v", i, snap.HCAs)
 		}
 	}
 	calls := s.devices[0].reader.calls
@@ -522,13 +522,13 @@ func TestQuarantineOfCounters(t *testing.T) {
 	}
 }
 
-// No file of an excluded device is ever opened.
+// TestFilters: no file of an excluded device is opened.
 func TestFilters(t *testing.T) {
 	tr := newTree(t)
 	for n := range 4 {
 		dev := tr.hca(n, 1)
 		if n != 2 {
-			tr.fifo(dev + "/fw_ver") // would be told as stuck
+			tr.fifo(dev + "/fw_ver") // would make the device stuck
 		}
 	}
 	s := newSource(t, tr, func(o *Options) {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What follows speaks of the counters that queue pairs are bound to: the
-// STAT commands of nldev.c, and the rules of drivers/infiniband/core/counters.c.
+// This file implements the STAT commands of nldev.c for counters bound to queue pairs.
+// drivers/infiniband/core/counters.c defines their rules.
 
 const (
 	cmdStatSet    = 16
@@ -22,44 +22,44 @@ const (
 const (
 	attrQPEntry     = 20  // nested
 	attrStatMode    = 74  // u32, enum rdma_nl_counter_mode
-	attrStatRes     = 75  // u32, which attribute names the objects
+	attrStatRes     = 75  // u32, attribute number of the object type
 	attrStatMask    = 76  // u32, enum rdma_nl_counter_mask
-	attrStatCounter = 77  // nested; its entries are the next number
+	attrStatCounter = 77  // nested; its entries have the next attribute number
 	attrCounterID   = 79  // u32
 	attrHWIndex     = 94  // u32
-	attrHWDynamic   = 95  // u8: an optional counter, and whether it counts
-	attrOptionals   = 104 // u8, since 6.15: optional counters are bound, too
+	attrHWDynamic   = 95  // u8: present for an optional counter; whether it is on
+	attrOptionals   = 104 // u8, since 6.15: also binds optional counters
 )
 
 // Modes of a port, and of a counter.
 const (
 	modeNone   = 0
-	modeAuto   = 1 // new queue pairs are bound by themselves
+	modeAuto   = 1 // the kernel binds new queue pairs
 	modeManual = 2
 
 	maskPID = 2 // one counter for each thread that creates queue pairs
 )
 
-// The byte counters of mlx5, optional ones since 6.15. They count whole packets
-// of the queue pairs, also those that the other side asked for.
+// The byte counters of mlx5, optional ones since 6.15. They count whole packets of the queue
+// pairs, including those that the remote side requested.
 const (
 	txBytes = "rdma_tx_bytes"
 	rxBytes = "rdma_rx_bytes"
 )
 
-// maxBound is how many counters of a device are kept, maxOptional how many
-// optional ones a port may have.
+// maxBound is the maximum number of counters of a device, maxOptional that of optional counters
+// of a port.
 const (
 	maxBound    = 1 << 14
 	maxOptional = 256
 )
 
-var errTooBig = errors.New("a counter of more queue pairs than the kernel puts into a message")
+var errTooBig = errors.New("a counter has more queue pairs than fit in a message")
 
-// statRequest is a request with the attributes that STAT commands take.
+// statRequest is a request with the attributes of STAT commands.
 type statRequest struct {
 	request
-	acknowledge bool // what the kernel answers is of another type
+	acknowledge bool // request an NLMSG_ERROR as the reply
 	attrs       []byte
 }
 
@@ -87,10 +87,10 @@ func appendU8(b []byte, typ uint16, v uint8) []byte {
 	return append(b, v, 0, 0, 0)
 }
 
-// qpMode is how the queue pairs of a port are bound to counters.
+// qpMode is the mode in which a port binds queue pairs to counters.
 type qpMode struct {
 	mode, mask uint32
-	optionals  bool // those that the port has on are bound, too
+	optionals  bool // optional counters that are on are bound, too
 }
 
 func (m qpMode) String() string {
@@ -105,8 +105,8 @@ func (m qpMode) String() string {
 	return fmt.Sprintf("mode %d", m.mode)
 }
 
-// mode asks for that of a port (STAT_GET with a resource and a mode, whose value
-// does not matter): no command to the firmware.
+// mode reads the mode of a port (STAT_GET with a resource and a mode, of any value). It causes
+// no firmware command.
 func (c *conn) mode(index, port uint32, deadline time.Time) (m qpMode, err error) {
 	r := statRequest{request: request{cmd: cmdStatGet, index: &index, port: port}}
 	r.attrs = appendU32(appendU32(nil, attrStatRes, attrQP), attrStatMode, modeManual)
@@ -118,26 +118,26 @@ func (c *conn) mode(index, port uint32, deadline time.Time) (m qpMode, err error
 }
 
 func parseMode(payload []byte) (m qpMode, err error) {
-	told := false
+	present := false
 	a := attrs{rest: payload}
 	for a.next() {
 		switch a.typ {
 		case attrStatMode:
-			m.mode, told = a.u32(), true
+			m.mode, present = a.u32(), true
 		case attrStatMask:
 			m.mask = a.u32()
 		case attrOptionals:
 			m.optionals = a.u8() != 0
 		}
 	}
-	if a.err == nil && !told {
+	if a.err == nil && !present {
 		a.err = fmt.Errorf("%w: no mode", errTruncated)
 	}
 	return m, a.err
 }
 
-// setMode switches auto mode on, by a mask, or off with none. The attribute of
-// optional counters is one that kernels before 6.15 refuse with EINVAL.
+// setMode switches auto mode on, with a mask, or off, with mask 0. Kernels before 6.15 reject
+// the attribute for optional counters with EINVAL.
 func (c *conn) setMode(index, port, mask uint32, optionals bool, deadline time.Time) error {
 	r := statRequest{request: request{cmd: cmdStatSet, index: &index, port: port}, acknowledge: true}
 	r.attrs = appendU32(appendU32(nil, attrStatRes, attrQP), attrStatMode, modeAuto)
@@ -148,8 +148,8 @@ func (c *conn) setMode(index, port, mask uint32, optionals bool, deadline time.T
 	return c.statistic(r, deadline, ignore)
 }
 
-// unbind takes a queue pair from its counter, which goes with the last one. The
-// kernel does so while the port is not in auto mode only.
+// unbind removes a queue pair from its counter. The counter ends with its last queue pair. The
+// kernel allows this only while the port is not in auto mode.
 func (c *conn) unbind(index, port, counter, qpn uint32, deadline time.Time) error {
 	r := statRequest{request: request{cmd: cmdStatDel, index: &index, port: port}, acknowledge: true}
 	r.attrs = appendU32(appendU32(nil, attrStatRes, attrQP), attrCounterID, counter)
@@ -157,14 +157,14 @@ func (c *conn) unbind(index, port, counter, qpn uint32, deadline time.Time) erro
 	return c.statistic(r, deadline, ignore)
 }
 
-// optional is a counter of a port that can be switched.
+// optional is an optional counter of a port.
 type optional struct {
 	name  string
 	index uint32
 	on    bool
 }
 
-// optionals asks which counters of a port can be switched (STAT_GET_STATUS).
+// optionals lists the optional counters of a port (STAT_GET_STATUS).
 func (c *conn) optionals(index, port uint32, deadline time.Time) (all []optional, err error) {
 	r := request{cmd: cmdStatStatus, index: &index, port: port}
 	err = c.request(r, deadline, func(payload []byte) (err error) {
@@ -201,8 +201,8 @@ func parseOptionals(all []optional, payload []byte) ([]optional, error) {
 	return all, err
 }
 
-// setOptionals switches on these counters of a port, by their indexes, and off
-// all others that can be switched.
+// setOptionals switches on the optional counters of a port with these indexes, and all others
+// off.
 func (c *conn) setOptionals(index, port uint32, on []uint32, deadline time.Time) error {
 	r := statRequest{request: request{cmd: cmdStatSet, index: &index, port: port}, acknowledge: true}
 	r.attrs = native.AppendUint16(r.attrs, uint16(unix.SizeofNlAttr+8*len(on)))

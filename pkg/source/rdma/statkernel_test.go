@@ -13,21 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// statKernel stands in for a kernel with mlx5 devices, which no machine here has:
-// no other driver binds queue pairs to counters that count bytes. It is made from
-// the definitions of drivers/infiniband/core/{nldev,counters}.c and of
-// hw/mlx5/counters.c, in 6.15 and before, and keeps their rules: who may set which
-// mode when, which queue pairs are bound, what is refused with which error.
+// statKernel simulates a kernel with mlx5 devices: no other driver binds queue pairs to byte
+// counters. It follows drivers/infiniband/core/{nldev,counters}.c and hw/mlx5/counters.c, of
+// 6.15 and before: which modes can be set when, which queue pairs are bound, and which errors
+// are returned.
 type statKernel struct {
 	t  *testing.T
 	mu sync.Mutex
 
 	devices []*statDevice
-	old     bool // before 6.15: no byte counters, the attribute for them is unknown
+	old     bool // before 6.15: no byte counters and no attribute for them
 	denied  bool // no CAP_NET_ADMIN
 	refuses map[uint16]unix.Errno
-	changes []string // that were asked for
-	queries int      // of the firmware
+	changes []string // settings that were requested
+	queries int      // firmware queries
 }
 
 type statDevice struct {
@@ -83,7 +82,7 @@ func (k *statKernel) plug(tr tree, i int) *statDevice {
 	return d
 }
 
-// create makes a queue pair and brings it to INIT, where auto mode binds it.
+// create creates a queue pair and moves it to INIT, where auto mode binds it.
 func (k *statKernel) create(d *statDevice, qpn, pid uint32) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -100,7 +99,7 @@ func (k *statKernel) create(d *statDevice, qpn, pid uint32) {
 	}
 }
 
-// counter allocates the lowest number that is free, as firmware may.
+// counter allocates the lowest free number, as firmware may.
 func (d *statDevice) counter(mode, mask, pid uint32, opcnt bool) *statCounter {
 	id := uint32(1)
 	for slices.ContainsFunc(d.counters, func(c *statCounter) bool { return c.id == id }) {
@@ -111,7 +110,7 @@ func (d *statDevice) counter(mode, mask, pid uint32, opcnt bool) *statCounter {
 	return c
 }
 
-// bind is what another tool does by hand.
+// bind binds a queue pair manually, as another tool does.
 func (k *statKernel) bind(d *statDevice, qpns ...uint32) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -139,8 +138,8 @@ func (k *statKernel) destroy(d *statDevice, qpn uint32) {
 	d.release(q)
 }
 
-// release unbinds a queue pair: with the last one the counter goes, and with the
-// last of those a manual mode.
+// release unbinds a queue pair. Its counter ends with the last queue pair, and manual mode with
+// the last counter.
 func (d *statDevice) release(q *statQP) {
 	c := q.counter
 	if q.counter = nil; c == nil || slices.ContainsFunc(d.qps, func(o *statQP) bool { return o.counter == c }) {
@@ -162,7 +161,7 @@ func (k *statKernel) move(d *statDevice, qpn uint32, tx, rx uint64) {
 	}
 }
 
-// exit ends a thread: what it made stays, without a PID.
+// exit ends a thread: its objects stay, without a PID.
 func (k *statKernel) exit(pid uint32) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -180,7 +179,7 @@ func (k *statKernel) exit(pid uint32) {
 	}
 }
 
-// port tells the state of a port in words: the mode, what is bound, what is on.
+// port describes the state of a port: mode, bound queue pairs, enabled counters.
 func (k *statKernel) port(d *statDevice) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -206,14 +205,14 @@ func (k *statKernel) asked() []string {
 	return slices.Clone(k.changes)
 }
 
-// queried is how often the firmware was asked.
+// queried returns the number of firmware queries.
 func (k *statKernel) queried() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.queries
 }
 
-// refuse has a command fail.
+// refuse makes a command fail.
 func (k *statKernel) refuse(cmd uint16, e unix.Errno) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -241,7 +240,7 @@ func (k *statKernel) answer(r []byte) [][]byte {
 	return replies
 }
 
-// asks are the attributes of a request.
+// asks holds the attributes of a request.
 type asks struct {
 	has                                            map[uint16]bool
 	index, port, res, mode, mask, counter, qpn, id uint32
@@ -353,7 +352,7 @@ func (k *statKernel) do(cmd uint16, dump bool, b []byte) ([][]byte, unix.Errno) 
 
 func pid(n uint32) []byte {
 	if n == 0 {
-		return nil // of a thread that is gone the kernel tells none
+		return nil // the kernel reports no PID of an ended thread
 	}
 	return attrU32(attrPID, n)
 }
@@ -399,7 +398,7 @@ func (k *statKernel) set(d *statDevice, p *statPort, a asks, handle []byte) ([][
 		return nil, unix.EPERM
 	}
 	if a.has[attrOptionals] && k.old {
-		return nil, unix.EINVAL // a strict parser does not know it
+		return nil, unix.EINVAL // a strict parser rejects it
 	}
 	k.changes = append(k.changes, fmt.Sprintf("%s set mode %v mask %d opcnt %v counters %v",
 		d.name, a.has[attrStatMode], a.mask, a.opcnt, a.indexes))
@@ -446,12 +445,12 @@ func (k *statKernel) del(d *statDevice, p *statPort, a asks, handle []byte) ([][
 	k.changes = append(k.changes, fmt.Sprintf("%s unbind %d", d.name, q.qpn))
 	k.queries++
 	d.release(q)
-	// The kernel answers this command as if it was the other one.
+	// The kernel replies with the type of the other command.
 	return [][]byte{reply(cmdStatSet, 0, handle)}, 0
 }
 
-// counterSource reads the devices of k in mode use or manage. Threads below 1000
-// are in the cgroup of their hundreds, and others are gone.
+// counterSource returns a source for the devices of k in mode use or manage. Threads below 1000
+// are in the cgroup of their hundreds digit; other threads have ended.
 func counterSource(t *testing.T, tr tree, k *statKernel, mode string, change ...func(*Options)) *Source {
 	t.Helper()
 	s := newSource(t, tr, append([]func(*Options){func(o *Options) {

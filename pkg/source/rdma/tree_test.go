@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tree is a fake sysfs below a temporary directory: this machine has no HCA.
-// Its shapes are those of drivers/infiniband/core/sysfs.c.
+// tree is a fake sysfs in a temporary directory, in the form of
+// drivers/infiniband/core/sysfs.c.
 type tree struct {
 	t    testing.TB
 	root string
@@ -44,7 +44,7 @@ func (tr tree) put(p, content string) {
 	}
 }
 
-// link replaces what is there by a symbolic link.
+// link replaces a path by a symbolic link.
 func (tr tree) link(p, target string) {
 	tr.t.Helper()
 	tr.remove(p)
@@ -54,15 +54,14 @@ func (tr tree) link(p, target string) {
 	}
 }
 
-// fifo replaces what is there by a FIFO, which blocks whoever opens it until
-// unblock is called or the test ends.
+// fifo replaces a path by a FIFO. Opening it blocks until unblock is called or the test ends.
 func (tr tree) fifo(p string) (unblock func()) {
 	tr.t.Helper()
 	tr.remove(p)
 	if err := unix.Mkfifo(tr.path(p), 0o644); err != nil {
 		tr.t.Fatal(err)
 	}
-	// The FIFO itself, whatever becomes of its name.
+	// Keep a handle on the FIFO, as its name may change.
 	path, err := unix.Open(tr.path(p), unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		tr.t.Fatal(err)
@@ -72,7 +71,7 @@ func (tr tree) fifo(p string) (unblock func()) {
 		for {
 			fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", path), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 			if err != nil {
-				return // nobody waits any more
+				return // no reader waits
 			}
 			_ = unix.Close(fd)
 			time.Sleep(time.Millisecond)
@@ -89,8 +88,8 @@ func (tr tree) remove(p string) {
 	}
 }
 
-// hca writes a one-port device like mlx5 with the counters of both sets; each
-// counter's value is its place in the list plus base.
+// hca writes a one-port device like mlx5 with the counters of both sets. The value of a counter
+// is its index plus base.
 func (tr tree) hca(n int, base uint64) string {
 	name := fmt.Sprintf("mlx5_%d", n)
 	pci := fmt.Sprintf("devices/pci0000:15/0000:%02x:00.0", 0x18+n)
@@ -132,7 +131,7 @@ var hwCounters = strings.Fields(`duplicate_request implied_nak_seq_err local_ack
 	req_cqe_error resp_cqe_error rnr_nak_retry_err rx_atomic_requests rx_read_requests
 	rx_write_requests`)
 
-// The pause of hang.Backoff: how many failures come before it, and how long it is at first.
+// The backoff of hang.Backoff: failures before the first pause, and its length.
 const (
 	failsBeforePause = 3
 	shortestPause    = time.Minute

@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-var errGarbage = errors.New("not what the kernel writes there")
+var errGarbage = errors.New("malformed content")
 
-// maxValue is the length of the longest content of a counter file.
+// maxValue is the maximum length of a counter file.
 const maxValue = 64
 
-// parseCounter reads a file of counters/ or hw_counters/. ok is false for one
-// that says that there is no value: "N/A (no PMA)".
+// parseCounter parses a file of counters/ or hw_counters/. ok is false for a file without a
+// value: "N/A (no PMA)".
 func parseCounter(b []byte) (v uint64, ok bool, err error) {
 	if len(b) > maxValue {
 		return 0, false, errGarbage
@@ -39,9 +39,9 @@ func parseCounter(b []byte) (v uint64, ok bool, err error) {
 	return v, true, nil
 }
 
-// parseLine parses an attribute of one line. It returns "" for anything but printable
-// ASCII. boundedfile.Line would return a part of it, and a part of an identity (GUID,
-// board, LID) is another identity.
+// parseLine parses an attribute of one line. It returns "" if the line is not printable ASCII,
+// and never a part of it as boundedfile.Line does: a part of an identity (GUID, board, LID) is
+// another identity.
 func parseLine(b []byte) string {
 	b = bytes.TrimSpace(b)
 	if len(b) > 256 {
@@ -55,7 +55,7 @@ func parseLine(b []byte) string {
 	return string(b)
 }
 
-// parseNumbered reads "4: ACTIVE", the form of state, phys_state and node_type.
+// parseNumbered parses "4: ACTIVE", the form of state, phys_state and node_type.
 func parseNumbered(s string) string {
 	number, name, ok := strings.Cut(s, ": ")
 	if _, err := strconv.ParseUint(number, 10, 8); !ok || err != nil || len(name) > maxValue {
@@ -64,8 +64,8 @@ func parseNumbered(s string) string {
 	return name
 }
 
-// parseRate reads "200 Gb/sec (4X HDR)": bits per second, lanes, and the name
-// of the speed, which old kernels leave out.
+// parseRate parses "200 Gb/sec (4X HDR)": bits per second, lanes and the name of the speed,
+// which old kernels omit.
 func parseRate(s string) (bits float64, width int, speed string, ok bool) {
 	value, rest, ok := strings.Cut(s, " Gb/sec (")
 	if !ok {
@@ -88,8 +88,8 @@ func parseRate(s string) (bits float64, width int, speed string, ok bool) {
 	return g * 1e9, int(w), speed, true
 }
 
-// parsePortGUID is the lower half of a GID as gids/0 has it, "" when the table
-// has no entry there.
+// parsePortGUID returns the lower half of a GID as written in gids/0, or "" if the entry is
+// empty.
 func parsePortGUID(gid string) string {
 	const half = len("0000:0000:0000:0000")
 	if len(gid) != 2*half+1 || gid[half] != ':' {
@@ -108,9 +108,9 @@ func parsePortGUID(gid string) string {
 	return guid
 }
 
-// parseGUID reads a GUID in groups of one or two bytes, as the kernel and as the
-// files of sriov/ have it, and writes it as the kernel does. It gives "" for
-// none and for zero, which is none that was given.
+// parseGUID parses a GUID in groups of one or two bytes, as written by the kernel and in the
+// files of sriov/, and returns it in the form of the kernel. It returns "" for an invalid or
+// zero GUID.
 func parseGUID(s string) string {
 	groups := strings.Split(s, ":")
 	if len(groups) != 4 && len(groups) != 8 {
@@ -130,12 +130,12 @@ func parseGUID(s string) string {
 	return guidText(guid)
 }
 
-// guidText writes a GUID as sysfs does.
+// guidText formats a GUID as sysfs does.
 func guidText(g uint64) string {
 	return fmt.Sprintf("%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff)
 }
 
-// pciAddress is the last element of a path that is a PCI function: "0000:18:00.0".
+// pciAddress returns the last element of a path that is a PCI address: "0000:18:00.0".
 func pciAddress(path string) string {
 	address := ""
 	for e := range strings.SplitSeq(path, "/") {

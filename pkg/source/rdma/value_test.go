@@ -103,7 +103,7 @@ func TestParseGUID(t *testing.T) {
 	}
 }
 
-// FuzzSysfs: whatever a file says, it is a value, nothing, or refused.
+// FuzzSysfs: any content parses to a value, to nothing, or is rejected.
 func FuzzSysfs(f *testing.F) {
 	for _, s := range []string{
 		"12\n", "N/A (no PMA)\n", "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n", "10 Gb/sec (1X FDR10)",
@@ -120,7 +120,7 @@ func FuzzSysfs(f *testing.F) {
 		}
 		line := parseLine(b)
 		if strings.ContainsFunc(line, func(r rune) bool { return r < ' ' || r > '~' }) || len(line) > 256 {
-			t.Errorf("%q is no line", line)
+			t.Errorf("%q is not a line", line)
 		}
 		_ = parseNumbered(line)
 		bits, width, _, ok := parseRate(line)
