@@ -13,7 +13,7 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 # Pinned: the committed objects are the output of this compiler, byte for byte.
 CLANG    := clang-14
 LINT     := $(CACHE)/golangci-lint-v2.15.0
-# The newest whose modules the module proxy serves.
+# The newest version with all modules on the module proxy.
 NFPM     := $(CACHE)/nfpm-v2.45.2
 export CGO_CFLAGS    ?= -O2 -g -Wno-deprecated-declarations
 export BPF2GO_CC     := $(CLANG)
@@ -25,7 +25,7 @@ help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo
-demo: deps build ## Who uses which HCA: a guest with Soft-RoCE, two containers, accelscope (DEMO_SECONDS=20 ends it)
+demo: deps build ## Show accelscope in a guest with Soft-RoCE and two containers (DEMO_SECONDS=20 ends it)
 	@go build -o bin/demo ./tests/vm/cmd/demo
 	@exec bin/demo -accelscope bin/accelscope -- --rdma.datapath=always
 
@@ -74,6 +74,7 @@ lint: $(LINT) need-clang-format need-git
 	@$(LINT) run --build-tags vm,image ./...
 	@clang-format --dry-run -Werror bpf/*.[ch] pkg/source/nvidia/*.[ch] tests/nvml/fake/*.[ch]
 	@go mod tidy -diff
+	@go run ./tests/words
 	@missing=$$($(SOURCES) | xargs grep -L 'SPDX-License-Identifier: .*Apache-2.0' || true); \
 		[ -z "$$missing" ] || { echo "no SPDX-License-Identifier in:"; echo "$$missing"; exit 1; }
 
@@ -122,16 +123,16 @@ test-unit: deps tracefs ## Units: the tests of all packages but the program's
 test-binary: deps tracefs ## The program: the real binary on fake nodes, GPUs and fabrics
 	@go test -vet=off -race -timeout 20m -v $(BINARY)
 
-# On a machine that is busy: two loops a CPU beside the tests.
+# On a busy machine: two busy loops per CPU while the tests run.
 .PHONY: stress
-stress: deps tracefs ## Units and program beside two busy loops per CPU
+stress: deps tracefs ## Units and program during two busy loops per CPU
 	@for i in $$(seq $$((2 * $$(nproc)))); do (exec timeout 45m sh -c 'while :; do :; done') & done; \
 		trap 'kill $$(jobs -p)' EXIT; \
 		go test -vet=off -count=1 -race -timeout 30m $(BINARY) $(RACED); go test -vet=off -count=1 -timeout 30m $(UNRACED)
 
 # The first two archives are the same but for the tools: they also show that a build can be repeated.
 .PHONY: test-image
-test-image: deps image ## The image: what is in it, that it runs, its bill of materials; compose
+test-image: deps image ## The image: contents, start, bill of materials; compose
 	@$(MAKE) image TARGET=fabric
 	@$(MAKE) image ARCH=$(if $(filter amd64,$(ARCH)),arm64,amd64)
 	@go test -tags image -count=1 -v ./tests/image
@@ -143,7 +144,7 @@ test-deploy: deps ## Manifests for Kubernetes: rendered, decoded strictly, the s
 	@go test -C tests/deploy -count=1 ./... # files outside a module do not count for its cache
 
 .PHONY: generate-deploy
-generate-deploy: ## Copy the rules of Prometheus into what is for its operator
+generate-deploy: ## Copy the rules of Prometheus into the manifests for its operator
 	@go test -C tests/deploy -count=1 -run TestRules -update . >/dev/null
 
 # deploy/ansible: what it is, and what it does to a copy of this machine.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Counts who opens the device nodes of HCAs and GPUs and whom the device cgroup
- * does not let, and lists who has them open.
+ * Counts by cgroup the opens of device nodes of HCAs and GPUs, and those that the
+ * device cgroup denies. Lists the open files of these nodes.
  *
  * Both functions are on the way of every character device, terminals and
  * /dev/null included: what comes first here is the way out.
@@ -247,7 +247,7 @@ static __noinline int refused(__u32 rdev)
 	/* A driver asks as well: kfd, while it is opened, for each GPU. */
 	if (bpf_map_lookup_elem(&opening, &tid) || !in_open())
 		return 0;
-	/* Who may make nodes can make a million of what does not exist. */
+	/* A container that may make nodes can make a million without a device. */
 	if (!bpf_map_lookup_elem(&device_nodes, &rdev))
 		rdev |= MINOR_MASK;
 	count = counter(rdev);
@@ -292,7 +292,7 @@ int BPF_KPROBE(kprobe_chrdev_open, struct inode *inode)
 	if (!watched(rdev))
 		return 0;
 	tid = bpf_get_current_pid_tgid();
-	/* What this thread began before has returned: nobody saw it. */
+	/* The former call of this thread has returned unseen. */
 	if (bpf_map_lookup_elem(&opening, &tid))
 		lose(LOSS_OPEN_RETURN_MISSED);
 	return begin(rdev);
@@ -348,7 +348,7 @@ int open_files(struct bpf_iter__task_file *ctx)
 	f.rdev = file->f_inode->i_rdev;
 	if (!f.rdev || !watched(f.rdev))
 		return 0;
-	/* Block devices have numbers of their own; who opens a path only does not open the device. */
+	/* Block devices have other numbers; an open with O_PATH does not open the device. */
 	if ((file->f_inode->i_mode & S_IFMT) != S_IFCHR || file->f_mode & FMODE_PATH)
 		return 0;
 	f.file = (__u64)file;

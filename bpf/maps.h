@@ -89,7 +89,7 @@ enum memory {
 
 /* What could not be recorded, and why. */
 enum loss {
-	LOSS_VERBS_FULL,    /* no room for one more (cgroup, device, verb): booked on nobody if it has that row */
+	LOSS_VERBS_FULL,    /* no room for one more (cgroup, device, verb): counted for cgroup 0 if possible */
 	LOSS_ERRORS_FULL,   /* no room for one more (cgroup, device, verb, errno) */
 	LOSS_CALLS_FULL,    /* no room to remember the start of a call */
 	LOSS_RETURN_MISSED, /* the return of a call was not seen */
@@ -166,7 +166,7 @@ struct peer_key {
 
 /* The other end of it. */
 struct peer {
-	__u64 cgroup; /* of whoever connected it */
+	__u64 cgroup; /* of the process that connected it */
 	__u8 gid[16];
 	__u32 lid;
 	__u32 qpn;

@@ -5,8 +5,8 @@
  * the moment that it stops.
  *
  * rdma_restrack_add() runs in the context of the creator, so its cgroup is
- * known for sure; deletes may run anywhere, so each live object remembers whom
- * it was booked on.
+ * known for sure. Deletes may run anywhere, so each live object stores the
+ * cgroup that it was counted for.
  */
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/mlx5_user_ioctl_cmds.h>

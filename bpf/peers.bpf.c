@@ -109,8 +109,8 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 }
 
 /*
- * Gone at the entry: the number may be another's before the return. One whose
- * destruction fails is not shown until it is connected again.
+ * Gone at the entry: the number may be another's before the return. After a
+ * failed destruction it is not shown until it is connected again.
  */
 static __noinline int destroyed(struct ib_qp *qp)
 {
@@ -143,7 +143,7 @@ int BPF_KPROBE(kprobe_modify_qp, struct ib_qp *qp, struct ib_qp_attr *attr, int 
 	struct modification m = {.qp = (__u64)qp, .attr = (__u64)attr, .mask = mask};
 	__u32 tid = bpf_get_current_pid_tgid();
 
-	/* What this thread began before has returned: nobody saw it. */
+	/* The former call of this thread has returned unseen. */
 	if (bpf_map_lookup_elem(&modifications, &tid))
 		lose(LOSS_RETURN_MISSED);
 	bpf_map_update_elem(&modifications, &tid, &m, BPF_ANY);

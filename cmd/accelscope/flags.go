@@ -25,7 +25,7 @@ func (f sensorFlags) parse() (p parsedFlags, err error) {
 	if p.selected, err = matchName("--rdma.datapath-select", f.PathSelect); err != nil {
 		return p, err
 	}
-	// Without an interval these would be read while somebody scrapes.
+	// Without an interval, a scrape would wait for them.
 	if f.KubeletInterval <= 0 {
 		return p, fmt.Errorf("--kubelet.interval=%s: want more than 0", f.KubeletInterval)
 	}

@@ -236,7 +236,7 @@ func tryTier(tier string) error {
 	attach := func(p *ebpf.Program) (link.Link, error) { return link.Kprobe("bpf_fentry_test1", p, nil) }
 	switch tier {
 	case "fentry":
-		// The hooks are functions of modules, whose types are found by their id.
+		// The hooks are functions of modules, which have types of their own.
 		if ids := new(btf.HandleIterator); !ids.Next() {
 			return fmt.Errorf("type information of modules: %w", cmp.Or(ids.Err(), ebpf.ErrNotSupported))
 		} else if err := ids.Handle.Close(); err != nil {
