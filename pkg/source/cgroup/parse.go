@@ -8,7 +8,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Parse returns the workload of the cgroup at path, from the path alone: the pod and container
+// parse returns the workload of the cgroup at path, from the path alone: the pod and container
 // as placed by containerd, CRI-O, Docker and Podman with either cgroup driver, the Slurm job
 // and step, the systemd unit, or else the path itself. A cgroup below the cgroup of a workload
 // belongs to the workload.
@@ -17,12 +17,8 @@ import (
 // take the name of another workload. So the outermost pattern wins, and patterns of the system
 // runtimes are ignored where an unprivileged user can create them: below user.slice and below
 // units other than those of the runtimes.
-func Parse(path string) model.Cgroup {
-	e, _ := parse(path)
-	return e
-}
-
-// parse also returns the part of path that is the cgroup of the workload.
+//
+// It also returns the part of path that is the cgroup of the workload.
 func parse(path string) (model.Cgroup, string) {
 	p := parser{segs: strings.FieldsFunc(path, func(r rune) bool { return r == '/' }), slices: true}
 	e, n := p.run()

@@ -242,8 +242,9 @@ func TestParse(t *testing.T) {
 		{"deleted is a name here", "/lab/a (deleted)", "", bare},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want(tt.top), Parse(tt.top+tt.sub)); diff != "" {
-				t.Errorf("Parse(%q): (-want +got)\n%s", tt.top+tt.sub, diff)
+			e, _ := parse(tt.top + tt.sub)
+			if diff := cmp.Diff(tt.want(tt.top), e); diff != "" {
+				t.Errorf("parse(%q): (-want +got)\n%s", tt.top+tt.sub, diff)
 			}
 		})
 	}
@@ -298,12 +299,12 @@ func TestParseHostileBytes(t *testing.T) {
 		"//a///b/":                     "cgroup:/a/b",
 		"":                             "cgroup:/",
 	} {
-		e := Parse(path)
+		e, _ := parse(path)
 		if want != "" && e.Workload != want {
-			t.Errorf("Parse(%q).Workload = %q, want %q", path, e.Workload, want)
+			t.Errorf("parse(%q).Workload = %q, want %q", path, e.Workload, want)
 		}
 		if len(e.Workload) > maxLabel {
-			t.Errorf("Parse(%q).Workload has %d bytes", path, len(e.Workload))
+			t.Errorf("parse(%q).Workload has %d bytes", path, len(e.Workload))
 		}
 		if seen[e.Workload] != "" {
 			t.Errorf("%q and %q are both %q", path, seen[e.Workload], e.Workload)
@@ -337,7 +338,7 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("path %q", p)
 		}
 		// A cgroup below a workload that a pattern matched belongs to that workload.
-		if below := Parse(top + "/x"); !strings.HasPrefix(e.Workload, "cgroup:") && e.PodUID == "" &&
+		if below, _ := parse(top + "/x"); !strings.HasPrefix(e.Workload, "cgroup:") && e.PodUID == "" &&
 			e.Runtime != "systemd" && below.Workload != e.Workload {
 			t.Errorf("%q is %q, a child is %q", top, e.Workload, below.Workload)
 		}
@@ -366,6 +367,6 @@ func BenchmarkParse(b *testing.B) {
 	path := "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uidSD +
 		".slice/cri-containerd-" + id64 + ".scope"
 	for b.Loop() {
-		Parse(path)
+		parse(path)
 	}
 }

@@ -3,7 +3,7 @@
 // Package cgroup finds the workloads that cgroups belong to.
 //
 // The kernel counts by cgroup id. This source keeps a table of the ids and paths of the cgroup
-// tree, and derives the pod, container, job or unit from the path alone (Parse). It watches the
+// tree, and derives the pod, container, job or unit from the path alone (parse). It watches the
 // tree, because a container may have ended when its counters are read: a watch reports a cgroup
 // when it is created. The names of ended cgroups are kept for a grace period and until no
 // counters of them are left.
