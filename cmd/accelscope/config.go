@@ -4,9 +4,12 @@ package main
 
 import (
 	"io"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/accelscope/accelscope/pkg/metrics"
 )
 
 // cli is everything a user can set. kong fills it, in this order of precedence:
@@ -126,8 +129,11 @@ type webFlags struct {
 	listenFlags
 	TelemetryPath string   `name:"web.telemetry-path" default:"/metrics" placeholder:"PATH" help:"Path of the metrics."`
 	NoSelfMetrics bool     `name:"web.disable-exporter-metrics" help:"Omit go_* and process_* metrics."`
-	Compat        []string `name:"metrics.compat" enum:"lens,node_exporter,rdma_exporter,dcgm" default:"lens" help:"Add names (${enum})."`
+	Compat        []string `name:"metrics.compat" enum:"${compat}" default:"lens" help:"Add names (${enum})."`
 }
+
+// flagVars are the variables in the tags of flags.
+var flagVars = kong.Vars{"compat": strings.Join(metrics.CompatSets(), ",")}
 
 // parse reads args, the environment and the configuration file into c. What
 // --help prints goes to stdout, and exit is called after it.
@@ -136,6 +142,7 @@ func parse(c *cli, args []string, stdout, stderr io.Writer, exit func(int)) (*ko
 		kong.Name("accelscope"),
 		kong.Description("Which container uses which RDMA HCA and which GPU, how hard, and how well is it going?"),
 		kong.DefaultEnvars("ACCELSCOPE"),
+		flagVars,
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Writers(stdout, stderr),
 		kong.Exit(exit),

@@ -183,7 +183,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add([]byte("a: &a [*a]\n"))
 	f.Add([]byte("? {}\n: !!binary x\n"))
 	f.Add([]byte("---\n...\n"))
-	parser, err := kong.New(&cli{}, kong.DefaultEnvars("ACCELSCOPE"))
+	parser, err := kong.New(&cli{}, kong.DefaultEnvars("ACCELSCOPE"), flagVars)
 	if err != nil {
 		f.Fatal(err)
 	}
