@@ -144,6 +144,39 @@ static long walk_receive(__u32 i, struct walk *w)
 }
 
 /*
+ * Keeps what the return probe of post_send or post_recv needs. NULL: the call cannot be counted; the time of its probes is
+ * still spent.
+ */
+static __always_inline struct thread *enter_post(struct pt_regs *ctx, int sends, struct user_qp *qp,
+						 struct context_stat **stat)
+{
+	struct context_key key;
+	struct thread *t;
+	struct call *c;
+
+	*stat = context_of(PT_REGS_PARM1(ctx), qp, &key);
+	if (!*stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), key.context)) {
+		spend_unknown(CALLS_POST, 2 * trap_ns(ctx)); /* for the return probe, too */
+		return 0;
+	}
+	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!t) {
+		lose(PATH_LOSS_CALLS_FULL);
+		spend(*stat, CALLS_POST, 1, trap_ns(ctx));
+		return 0;
+	}
+	c = sends ? &t->send : &t->receive;
+	c->sp = PT_REGS_SP(ctx);
+	c->list = PT_REGS_PARM2(ctx);
+	c->bad = PT_REGS_PARM3(ctx);
+	c->key = key;
+	c->qpn = qp->qp_num;
+	c->chosen = (*stat)->chosen;
+	c->unread = 0;
+	return t;
+}
+
+/*
  * Walks the chain of work requests at the entry: it is complete then, and another thread may poll a completion before the
  * call returns.
  */
@@ -154,34 +187,18 @@ int post_send(struct pt_regs *ctx)
 	__u64 now = bpf_ktime_get_ns();
 	struct walk w = {.now = now};
 	struct context_stat *stat;
-	struct context_key key;
 	struct user_qp qp;
 	struct queue *q;
-	struct thread *t;
+	struct thread *t = enter_post(ctx, 1, &qp, &stat);
+	struct call *c;
 
-	stat = context_of(PT_REGS_PARM1(ctx), &qp, &key);
-	if (!stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), key.context)) {
-		spend_unknown(CALLS_POST, 2 * trap_ns(ctx)); /* for the return probe, too */
+	if (!t)
 		return 0;
-	}
-	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!t) {
-		lose(PATH_LOSS_CALLS_FULL);
-		spend(stat, CALLS_POST, 1, trap_ns(ctx));
-		return 0;
-	}
-	t->send.sp = PT_REGS_SP(ctx);
-	t->send.object = PT_REGS_PARM1(ctx);
-	t->send.list = PT_REGS_PARM2(ctx);
-	t->send.bad = PT_REGS_PARM3(ctx);
-	t->send.key = key;
-	t->send.qpn = qp.qp_num;
-	t->send.chosen = stat->chosen;
-	t->send.unread = 0;
-	if (stat->chosen) {
+	c = &t->send;
+	if (c->chosen) {
 		__builtin_memset(&t->tally, 0, sizeof(t->tally));
-		q = make_queue(&key, qp.qp_num, qp.qp_type, stat);
-		w.at = t->send.list;
+		q = make_queue(&c->key, qp.qp_num, qp.qp_type, stat);
+		w.at = c->list;
 		w.tally = &t->tally;
 		w.queue = q;
 		w.left = &t->left;
@@ -196,14 +213,14 @@ int post_send(struct pt_regs *ctx)
 		if (w.lost) {
 			/* The page is in memory after the provider has read it. */
 			if (w.lost == 1 + PATH_LOSS_UNREADABLE)
-				t->send.unread = 1;
+				c->unread = 1;
 			else
 				lose(PATH_LOSS_CHAIN_CUT);
 			if (q)
 				out_of_step(q);
 		}
 	}
-	t->send.entry_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
+	c->entry_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
 	return 0;
 }
 
@@ -271,29 +288,14 @@ int post_recv(struct pt_regs *ctx)
 	STACK_OF_THREAD(ctx);
 	__u64 now = bpf_ktime_get_ns();
 	struct context_stat *stat;
-	struct context_key key;
 	struct user_qp qp;
-	struct thread *t;
+	struct thread *t = enter_post(ctx, 0, &qp, &stat);
 
-	stat = context_of(PT_REGS_PARM1(ctx), &qp, &key);
-	if (!stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), key.context)) {
-		spend_unknown(CALLS_POST, 2 * trap_ns(ctx)); /* for the return probe, too */
+	if (!t)
 		return 0;
-	}
-	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!t) {
-		lose(PATH_LOSS_CALLS_FULL);
-		spend(stat, CALLS_POST, 1, trap_ns(ctx));
-		return 0;
-	}
-	t->receive.sp = PT_REGS_SP(ctx);
-	t->receive.list = PT_REGS_PARM2(ctx);
-	t->receive.bad = PT_REGS_PARM3(ctx);
-	t->receive.key = key;
-	t->receive.chosen = stat->chosen;
 	/* poll_cq subtracts the GRH of datagrams. Their completions do not contain the type of the queue pair. */
-	if (stat->chosen && qp.qp_type == IBV_QPT_UD)
-		make_queue(&key, qp.qp_num, qp.qp_type, stat);
+	if (t->receive.chosen && qp.qp_type == IBV_QPT_UD)
+		make_queue(&t->receive.key, qp.qp_num, qp.qp_type, stat);
 	t->receive.entry_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
 	return 0;
 }
