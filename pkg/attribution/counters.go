@@ -57,13 +57,13 @@ type counter interface {
 	Expire(ids map[identity.OwnerID]bool)
 }
 
-type counterOf[K comparable, V any, P model.Cumulative[V]] struct {
+type counterOf[K, V comparable, P model.Cumulative[V]] struct {
 	Tracker[K, V, P]
 	facts  func(*model.Snapshot) []model.Series[K, V]
 	shares func(*CounterShares) *[]Share[K, V]
 }
 
-func count[K comparable, V any, P model.Cumulative[V]](
+func count[K, V comparable, P model.Cumulative[V]](
 	facts func(*model.Snapshot) []model.Series[K, V], shares func(*CounterShares) *[]Share[K, V],
 ) counter {
 	return &counterOf[K, V, P]{facts: facts, shares: shares}

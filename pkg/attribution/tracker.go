@@ -13,17 +13,20 @@ import (
 // since its last answer, once, to the current owner of the cgroup. The credit stays with the
 // owner when the cgroup ends, and when a name changes.
 //
+// The counter of an owner is the sum of the last values of its rows and of what ended. Values
+// are modular: a row that changes its owner at value v adds v to what ended of the old owner
+// and subtracts it from that of the new one.
+//
 // Answers may be late and may lack rows: a missing row is kept. The zero Tracker is ready to
 // use. It is not safe for concurrent use.
-type Tracker[K comparable, V any, P model.Cumulative[V]] struct {
-	rows     map[rowKey[K]]*trackedRow[V]
-	leaving  map[rowKey[K]]*trackedRow[V] // rows of forgotten cgroups
-	accounts []account[K, V]              // in the order of the first credit
-	index    map[accountKey[K]]int
-	answer   uint64 // number of the last answer
+type Tracker[K, V comparable, P model.Cumulative[V]] struct {
+	rows     map[rowKey[K]]*trackedRow[K, V, P]
+	leaving  map[rowKey[K]]*trackedRow[K, V, P] // rows of forgotten cgroups
+	accounts []*account[K, V, P]                // in the order of the first credit
+	index    map[accountKey[K]]*account[K, V, P]
+	answer   uint32 // number of the last answer
 	answered bool
-	order    []*trackedRow[V] // rows of the answer, in its order
-	grown    V                // by the row in progress; a local variable would be allocated for each row
+	order    []*trackedRow[K, V, P] // rows of the answer, in its order
 }
 
 type rowKey[K comparable] struct {
@@ -31,23 +34,45 @@ type rowKey[K comparable] struct {
 	key    K
 }
 
-type trackedRow[V any] struct {
+type trackedRow[K, V comparable, P model.Cumulative[V]] struct {
 	last    V
-	answer  uint64 // the last answer that had the row
-	at      int    // index in that answer
-	missing int    // consecutive answers without the row after its cgroup was forgotten
+	account *account[K, V, P] // nil after its owner expired
+	answer  uint32            // the last answer that had the row
+	at      int32             // index in that answer
+	missing uint32            // consecutive answers without the row after its cgroup was forgotten
 }
 
-type account[K comparable, V any] struct {
-	owner   identity.OwnerID
+type account[K, V comparable, P model.Cumulative[V]] struct {
 	key     K
-	value   V
-	resting uint64 // the last answer in which a row was resting
+	ended   P // nil: nothing ended
+	owner   identity.OwnerID
+	at      int32  // index in the shares, or -1
+	resting uint32 // the last answer in which a row was resting
 }
 
 type accountKey[K comparable] struct {
 	owner identity.OwnerID
 	key   K
+}
+
+// end returns the counts that are not of current rows.
+func (a *account[K, V, P]) end() P {
+	if a.ended == nil {
+		a.ended = new(V)
+	}
+	return a.ended
+}
+
+// moveTo credits what r counts from now on to account a.
+func (r *trackedRow[K, V, P]) moveTo(a *account[K, V, P]) {
+	var zero V
+	if r.last != zero && r.account != nil {
+		r.account.end().Add(&r.last)
+	}
+	if r.last != zero && a != nil {
+		a.end().Subtract(&r.last)
+	}
+	r.account = a
 }
 
 // Share is the value of one owner for one key.
@@ -69,7 +94,7 @@ func (t *Tracker[K, V, P]) Credit(series []model.Series[K, V], owners *identity.
 		return
 	}
 	if t.rows == nil {
-		t.rows, t.index = map[rowKey[K]]*trackedRow[V]{}, map[accountKey[K]]int{}
+		t.rows, t.index = map[rowKey[K]]*trackedRow[K, V, P]{}, map[accountKey[K]]*account[K, V, P]{}
 	}
 	t.answer++
 	series = t.find(series)
@@ -79,18 +104,22 @@ func (t *Tracker[K, V, P]) Credit(series []model.Series[K, V], owners *identity.
 		if s.Cgroup != of {
 			owner, of = owners.Of(s.Cgroup), s.Cgroup
 		}
-		t.grown = P(&s.Value).Since(&r.last)
+		if r.account == nil || r.account.owner != owner {
+			r.moveTo(t.account(owner, s.Key))
+		}
+		if P(&s.Value).Fell(&r.last) {
+			r.account.end().Add(&r.last)
+		}
 		r.last = s.Value
-		a := t.account(owner, s.Key)
-		P(&a.value).Add(&t.grown)
 		if s.Resting {
-			a.resting = t.answer
+			r.account.resting = t.answer
 		}
 	}
 	for k, r := range t.leaving {
 		if r.answer == t.answer {
 			r.missing = 0
 		} else if r.missing++; r.missing > maxMissedAnswers {
+			r.moveTo(nil)
 			delete(t.leaving, k)
 			delete(t.rows, k)
 		}
@@ -106,11 +135,11 @@ func (t *Tracker[K, V, P]) find(series []model.Series[K, V]) []model.Series[K, V
 		k := rowKey[K]{s.Cgroup, s.Key}
 		r := t.rows[k]
 		if r == nil {
-			r = &trackedRow[V]{}
+			r = &trackedRow[K, V, P]{}
 			t.rows[k] = r
 		}
 		if r.answer != t.answer {
-			r.answer, r.at = t.answer, len(t.order)
+			r.answer, r.at = t.answer, int32(len(t.order))
 			t.order = append(t.order, r)
 			if sums != nil {
 				sums = append(sums, *s)
@@ -130,15 +159,16 @@ func (t *Tracker[K, V, P]) find(series []model.Series[K, V]) []model.Series[K, V
 	return series
 }
 
-func (t *Tracker[K, V, P]) account(owner identity.OwnerID, key K) *account[K, V] {
+// account returns the account of an owner.
+func (t *Tracker[K, V, P]) account(owner identity.OwnerID, key K) *account[K, V, P] {
 	k := accountKey[K]{owner, key}
-	i, ok := t.index[k]
-	if !ok {
-		i = len(t.accounts)
-		t.index[k] = i
-		t.accounts = append(t.accounts, account[K, V]{owner: owner, key: key})
+	a := t.index[k]
+	if a == nil {
+		a = &account[K, V, P]{owner: owner, key: key}
+		t.index[k] = a
+		t.accounts = append(t.accounts, a)
 	}
-	return &t.accounts[i]
+	return a
 }
 
 // Shares returns the values of the zero owner and of owners with a known cgroup; nil if
@@ -148,10 +178,19 @@ func (t *Tracker[K, V, P]) Shares(owners *identity.Table, use func(identity.Owne
 		return nil
 	}
 	shares := make([]Share[K, V], 0, len(t.accounts))
-	for i := range t.accounts {
-		a := &t.accounts[i]
-		if a.owner == identity.Unattributed || owners.HasCgroup(a.owner) {
-			shares = append(shares, Share[K, V]{use(a.owner), a.key, a.value, a.resting == t.answer})
+	for _, a := range t.accounts {
+		if a.at = -1; a.owner != identity.Unattributed && !owners.HasCgroup(a.owner) {
+			continue
+		}
+		a.at = int32(len(shares))
+		shares = append(shares, Share[K, V]{Owner: use(a.owner), Key: a.key, Resting: a.resting == t.answer})
+		if a.ended != nil {
+			shares[a.at].Value = *a.ended
+		}
+	}
+	for _, r := range t.rows {
+		if r.account != nil && r.account.at >= 0 {
+			P(&shares[r.account.at].Value).Add(&r.last)
 		}
 	}
 	return shares
@@ -162,7 +201,7 @@ func (t *Tracker[K, V, P]) Forget(ids map[model.CgroupID]bool) {
 	for k, r := range t.rows {
 		if ids[k.cgroup] {
 			if t.leaving == nil {
-				t.leaving = map[rowKey[K]]*trackedRow[V]{}
+				t.leaving = map[rowKey[K]]*trackedRow[K, V, P]{}
 			}
 			t.leaving[k] = r
 		}
@@ -171,38 +210,46 @@ func (t *Tracker[K, V, P]) Forget(ids map[model.CgroupID]bool) {
 
 // Merge moves the counters of one owner to another one.
 func (t *Tracker[K, V, P]) Merge(m identity.Merge) {
-	for i := range t.accounts {
-		a := &t.accounts[i]
-		if a.owner != m.From {
+	moved := map[*account[K, V, P]]*account[K, V, P]{}
+	for _, from := range t.accounts {
+		if from.owner != m.From {
 			continue
 		}
-		to := accountKey[K]{m.To, a.key}
-		if j, ok := t.index[to]; ok {
-			P(&t.accounts[j].value).Add(&a.value)
-			continue
+		to := t.account(m.To, from.key)
+		if from.ended != nil {
+			to.end().Add(from.ended)
 		}
-		delete(t.index, accountKey[K]{m.From, a.key})
-		a.owner = m.To
-		t.index[to] = i
+		moved[from] = to
 	}
-	t.Expire(map[identity.OwnerID]bool{m.From: true})
+	t.drop(moved)
 }
 
 // Expire drops everything of owners.
 func (t *Tracker[K, V, P]) Expire(ids map[identity.OwnerID]bool) {
-	if !slices.ContainsFunc(t.accounts, func(a account[K, V]) bool { return ids[a.owner] }) {
+	gone := map[*account[K, V, P]]*account[K, V, P]{}
+	for _, a := range t.accounts {
+		if ids[a.owner] {
+			gone[a] = nil
+		}
+	}
+	t.drop(gone)
+}
+
+// drop drops accounts. Their rows count for the account that replaces them, if any.
+func (t *Tracker[K, V, P]) drop(replaced map[*account[K, V, P]]*account[K, V, P]) {
+	if len(replaced) == 0 {
 		return
 	}
-	kept := t.accounts[:0]
-	for i := range t.accounts {
-		a := &t.accounts[i]
-		if ids[a.owner] {
+	t.accounts = slices.DeleteFunc(t.accounts, func(a *account[K, V, P]) bool {
+		_, dropped := replaced[a]
+		if dropped {
 			delete(t.index, accountKey[K]{a.owner, a.key})
-			continue
 		}
-		t.index[accountKey[K]{a.owner, a.key}] = len(kept)
-		kept = append(kept, *a)
+		return dropped
+	})
+	for _, r := range t.rows {
+		if to, dropped := replaced[r.account]; dropped {
+			r.account = to
+		}
 	}
-	clear(t.accounts[len(kept):])
-	t.accounts = kept
 }

@@ -157,8 +157,15 @@ func testTrackerHistory(t *testing.T, seed uint64) {
 				}
 			}
 			sum := expired
-			for i := range tracked.accounts {
-				sum += tracked.accounts[i].value.Count
+			for _, a := range tracked.accounts {
+				if a.ended != nil {
+					sum += a.ended.Count
+				}
+			}
+			for _, r := range tracked.rows {
+				if r.account != nil {
+					sum += r.last.Count
+				}
 			}
 			if sum != m.total {
 				t.Fatalf("refresh %d: the accounts add up to %d, %d were delivered", refresh, sum, m.total)

@@ -22,29 +22,43 @@ var GPULabels = []string{"gpu_id", "uuid"}
 // label sets.
 type Schema struct {
 	names []string // as declared, the identity first
-	order []int    // of names, when sorted
+	place []int    // of each name among the sorted ones
 }
 
 func newSchema(names []string) *Schema {
-	s := &Schema{names: names, order: make([]int, len(names))}
-	for i := range s.order {
-		s.order[i] = i
+	s := &Schema{names: names, place: make([]int, len(names))}
+	for place, name := range slices.Sorted(slices.Values(names)) {
+		s.place[slices.Index(names, name)] = place
 	}
-	slices.SortFunc(s.order, func(a, b int) int { return strings.Compare(names[a], names[b]) })
 	return s
 }
 
 // LabelSet is the prepared labels of a series.
 type LabelSet struct {
+	schema *Schema
 	pairs  []*dto.LabelPair // sorted by name, shared with other sets
 	text   string           // the same as text: name="value",...
-	values []string         // as declared, the owner's left out
 	round  uint64           // of the refresh that used it last
 	family uint64           // that it was last added to
 }
 
-// Value returns the value of a label, counted without those of the owner.
-func (s *LabelSet) Value(i int) string { return s.values[i] }
+// Value returns the value of a label that the metric has.
+func (s *LabelSet) Value(name string) string {
+	return s.at(slices.Index(s.schema.names, name)).GetValue()
+}
+
+// at returns a label by its place in the declaration.
+func (s *LabelSet) at(i int) *dto.LabelPair { return s.pairs[s.schema.place[i]] }
+
+// has reports whether the last labels have the values.
+func (s *LabelSet) has(values []string) bool {
+	for i, v := range values {
+		if s.at(len(s.pairs)-len(values)+i).GetValue() != v {
+			return false
+		}
+	}
+	return true
+}
 
 // labelKey identifies a label set by its first three values after the identity and the GPU
 // labels. No metric needs more labels to distinguish its series.
@@ -140,7 +154,7 @@ func (l *labels) get(s *Schema, o *OwnerLabels, values ...string) *LabelSet {
 		k.a = values[0]
 	}
 	set := l.sets[k]
-	if set == nil || len(values) > 3 && !slices.Equal(set.values, values) {
+	if set == nil || len(values) > 3 && !set.has(values) {
 		// Two values may become the same when they are made valid.
 		if valid, changed := validValues(values); changed {
 			set = l.get(s, o, valid...)
@@ -172,16 +186,15 @@ func validValues(values []string) (valid []string, changed bool) {
 }
 
 func (l *labels) prepare(s *Schema, o *OwnerLabels, values []string) *LabelSet {
-	set := &LabelSet{pairs: make([]*dto.LabelPair, len(s.names)), values: slices.Clone(values)}
-	all := make([]*dto.LabelPair, 0, len(s.names))
+	set := &LabelSet{schema: s, pairs: make([]*dto.LabelPair, len(s.names))}
 	if o != nil {
-		all = append(all, o.pairs...)
+		for i, p := range o.pairs {
+			set.pairs[s.place[i]] = p
+		}
 	}
+	own := len(s.names) - len(values)
 	for i, v := range values {
-		all = append(all, l.pair(s.names[len(s.names)-len(values)+i], v))
-	}
-	for i, n := range s.order {
-		set.pairs[i] = all[n]
+		set.pairs[s.place[own+i]] = l.pair(s.names[own+i], v)
 	}
 	set.text = string(appendLabels(nil, set.pairs))
 	return set

@@ -64,8 +64,8 @@ type sample struct {
 	value  uint64
 }
 
-func (s sample) device() string { return s.labels.Value(0) }
-func (s sample) port() string   { return s.labels.Value(1) }
+func (s sample) device() string { return s.labels.Value("device") }
+func (s sample) port() string   { return s.labels.Value("port") }
 
 func (c *columns) begin() {
 	if c.byName == nil {

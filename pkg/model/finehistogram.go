@@ -29,12 +29,13 @@ func (h *FineHistogram) Add(v *FineHistogram) {
 	addBuckets(h.Buckets[:], v.Buckets[:])
 }
 
-// Since returns what was counted after last.
-func (h *FineHistogram) Since(last *FineHistogram) FineHistogram {
-	d := *h
-	if h.Count < last.Count || h.Sum < last.Sum || !subtractBuckets(d.Buckets[:], last.Buckets[:]) {
-		return *h
-	}
-	d.Count, d.Sum = h.Count-last.Count, h.Sum-last.Sum
-	return d
+// Subtract subtracts the counts of v.
+func (h *FineHistogram) Subtract(v *FineHistogram) {
+	h.Count, h.Sum = h.Count-v.Count, h.Sum-v.Sum
+	subtractBuckets(h.Buckets[:], v.Buckets[:])
+}
+
+// Fell reports whether a count is smaller than in last.
+func (h *FineHistogram) Fell(last *FineHistogram) bool {
+	return h.Count < last.Count || h.Sum < last.Sum || bucketsFell(h.Buckets[:], last.Buckets[:])
 }

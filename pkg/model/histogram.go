@@ -28,14 +28,15 @@ func (h *Histogram) Add(v *Histogram) {
 	addBuckets(h.Buckets[:], v.Buckets[:])
 }
 
-// Since returns the counts after last.
-func (h *Histogram) Since(last *Histogram) Histogram {
-	d := *h
-	if h.Count < last.Count || h.Sum < last.Sum || !subtractBuckets(d.Buckets[:], last.Buckets[:]) {
-		return *h
-	}
-	d.Count, d.Sum = h.Count-last.Count, h.Sum-last.Sum
-	return d
+// Subtract subtracts the counts of v.
+func (h *Histogram) Subtract(v *Histogram) {
+	h.Count, h.Sum = h.Count-v.Count, h.Sum-v.Sum
+	subtractBuckets(h.Buckets[:], v.Buckets[:])
+}
+
+// Fell reports whether a count is smaller than in last.
+func (h *Histogram) Fell(last *Histogram) bool {
+	return h.Count < last.Count || h.Sum < last.Sum || bucketsFell(h.Buckets[:], last.Buckets[:])
 }
 
 func addBuckets(to, from []uint64) {
@@ -44,13 +45,17 @@ func addBuckets(to, from []uint64) {
 	}
 }
 
-// subtractBuckets reports whether no bucket falls below zero.
-func subtractBuckets(from, last []uint64) bool {
-	for i, n := range last {
-		if from[i] < n {
-			return false
-		}
+func subtractBuckets(from, what []uint64) {
+	for i, n := range what {
 		from[i] -= n
 	}
-	return true
+}
+
+func bucketsFell(now, last []uint64) bool {
+	for i, n := range last {
+		if now[i] < n {
+			return true
+		}
+	}
+	return false
 }

@@ -7,9 +7,10 @@ type Cumulative[V any] interface {
 	*V
 	// Add adds the counts of v.
 	Add(v *V)
-	// Since returns the counts after last: all of it if any part is smaller than in last,
-	// because the counter was reset.
-	Since(last *V) V
+	// Subtract subtracts the counts of v, modulo 2^64.
+	Subtract(v *V)
+	// Fell reports whether any part is smaller than in last, because the counter was reset.
+	Fell(last *V) bool
 }
 
 // Series is a cumulative value of one cgroup and key. A source may list a key twice (two
@@ -67,8 +68,11 @@ type Count uint64
 // Add adds v.
 func (c *Count) Add(v *Count) { *c += *v }
 
-// Since returns the growth after last.
-func (c *Count) Since(last *Count) Count { return Count(since(uint64(*c), uint64(*last))) }
+// Subtract subtracts v.
+func (c *Count) Subtract(v *Count) { *c -= *v }
+
+// Fell reports whether the count is smaller than last.
+func (c *Count) Fell(last *Count) bool { return *c < *last }
 
 // CPUTime is CPU time in nanoseconds.
 type CPUTime uint64
@@ -76,8 +80,11 @@ type CPUTime uint64
 // Add adds v.
 func (t *CPUTime) Add(v *CPUTime) { *t += *v }
 
-// Since returns the time after last.
-func (t *CPUTime) Since(last *CPUTime) CPUTime { return CPUTime(since(uint64(*t), uint64(*last))) }
+// Subtract subtracts v.
+func (t *CPUTime) Subtract(v *CPUTime) { *t -= *v }
+
+// Fell reports whether the time is shorter than last.
+func (t *CPUTime) Fell(last *CPUTime) bool { return *t < *last }
 
 // Opens counts the opens of a device node, and the opens that the device cgroup denied.
 type Opens struct{ Allowed, Denied uint64 }
@@ -85,13 +92,11 @@ type Opens struct{ Allowed, Denied uint64 }
 // Add adds v.
 func (o *Opens) Add(v *Opens) { o.Allowed, o.Denied = o.Allowed+v.Allowed, o.Denied+v.Denied }
 
-// Since returns the counts after last.
-func (o *Opens) Since(last *Opens) Opens {
-	if o.Allowed < last.Allowed || o.Denied < last.Denied {
-		return *o
-	}
-	return Opens{o.Allowed - last.Allowed, o.Denied - last.Denied}
-}
+// Subtract subtracts v.
+func (o *Opens) Subtract(v *Opens) { o.Allowed, o.Denied = o.Allowed-v.Allowed, o.Denied-v.Denied }
+
+// Fell reports whether a count is smaller than in last.
+func (o *Opens) Fell(last *Opens) bool { return o.Allowed < last.Allowed || o.Denied < last.Denied }
 
 // Requests is a number of work requests and the bytes of their scatter/gather lists. Receives
 // have no bytes: their length is only known at completion.
@@ -100,17 +105,8 @@ type Requests struct{ Count, Bytes uint64 }
 // Add adds v.
 func (r *Requests) Add(v *Requests) { r.Count, r.Bytes = r.Count+v.Count, r.Bytes+v.Bytes }
 
-// Since returns the counts after last.
-func (r *Requests) Since(last *Requests) Requests {
-	if r.Count < last.Count || r.Bytes < last.Bytes {
-		return *r
-	}
-	return Requests{r.Count - last.Count, r.Bytes - last.Bytes}
-}
+// Subtract subtracts v.
+func (r *Requests) Subtract(v *Requests) { r.Count, r.Bytes = r.Count-v.Count, r.Bytes-v.Bytes }
 
-func since(now, last uint64) uint64 {
-	if now < last {
-		return now
-	}
-	return now - last
-}
+// Fell reports whether a count is smaller than in last.
+func (r *Requests) Fell(last *Requests) bool { return r.Count < last.Count || r.Bytes < last.Bytes }
