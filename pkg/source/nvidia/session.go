@@ -76,12 +76,8 @@ func (l *library) driver() model.GPUDriver {
 	d := model.GPUDriver{Vendor: model.NVIDIA}
 	d.Version = known(l.SystemGetDriverVersion())
 	d.Library = known(l.SystemGetNVMLVersion())
-	var v int
-	ret := nvml.ERROR_FUNCTION_NOT_FOUND
-	switch {
-	case l.has("nvmlSystemGetCudaDriverVersion_v2"):
-		v, ret = l.SystemGetCudaDriverVersion_v2()
-	case l.has("nvmlSystemGetCudaDriverVersion"):
+	v, ret := l.SystemGetCudaDriverVersion_v2()
+	if ret == nvml.ERROR_FUNCTION_NOT_FOUND {
 		v, ret = l.SystemGetCudaDriverVersion()
 	}
 	if ret == nvml.SUCCESS {
