@@ -3,6 +3,7 @@
 package amdgpu
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -50,13 +51,7 @@ func findHwmon(d *directory) hwmon {
 
 func label(d *directory, dir, prefix, otherwise string) string {
 	name := d.line(dir + prefix + "_label")
-	if other, ok := labels[name]; ok {
-		return other
-	}
-	if name == "" {
-		return otherwise
-	}
-	return name
+	return cmp.Or(labels[name], name, otherwise)
 }
 
 // read reads the sensors: temperatures in millidegrees, power in microwatts, clocks in hertz,

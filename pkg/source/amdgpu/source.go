@@ -184,21 +184,20 @@ func (s *Source) snapshot(cards []found, late []bool, listed *listing) model.Sna
 			snap.GPUs = append(snap.GPUs, g)
 		}
 	}
-	if listed != nil {
-		if old {
-			snap.DeviceStates = append(snap.DeviceStates, model.DeviceState{
-				Source: s.Name(), Device: "processes", State: model.StateStuck,
-				Reason: "listing processes has not returned",
-			})
-		} else {
-			snap.GPUProcesses = listed.processes
-			if listed.err != nil {
-				snap.DeviceStates = append(snap.DeviceStates, model.DeviceState{
-					Source: s.Name(), Device: "processes", State: model.StateFailed, Reason: listed.err.Error(),
-				})
-			}
+	processes := model.DeviceState{Source: s.Name(), Device: "processes"}
+	switch {
+	case listed == nil:
+		return snap
+	case old:
+		processes.State, processes.Reason = model.StateStuck, "listing processes has not returned"
+	default:
+		snap.GPUProcesses = listed.processes
+		if listed.err == nil {
+			return snap
 		}
+		processes.State, processes.Reason = model.StateFailed, listed.err.Error()
 	}
+	snap.DeviceStates = append(snap.DeviceStates, processes)
 	return snap
 }
 
