@@ -86,44 +86,36 @@ func calibrate(attach func(path string, offset uint64, ret bool) (io.Closer, err
 func measure(
 	pc uintptr, leaf func(), attach func(string, uint64, bool) (io.Closer, error), entry, returned *uint32,
 ) error {
-	const path = "/proc/self/exe"
 	offset, err := fileOffset(pc)
 	if err != nil {
 		return err
 	}
-	base, err := timed(leaf)
+	without, err := timed(leaf)
 	if err != nil {
 		return err
 	}
-	probe, err := attach(path, offset, false)
-	if err != nil {
-		return err
+	for _, p := range []struct {
+		name string
+		cost *uint32
+	}{{"probe", entry}, {"return probe", returned}} {
+		if p.cost == nil {
+			break
+		}
+		probe, err := attach("/proc/self/exe", offset, p.cost == returned)
+		if err != nil {
+			return err
+		}
+		defer probe.Close()
+		with, err := hit(leaf, without)
+		if err != nil {
+			return err
+		}
+		if with < without+50 {
+			return fmt.Errorf("%.0f ns without a %s, %.0f ns with one: it was not hit", without, p.name, with)
+		}
+		*p.cost = uint32(with - without)
+		without = with
 	}
-	defer probe.Close()
-	one, err := hit(leaf, base)
-	if err != nil {
-		return err
-	}
-	if one < base+50 {
-		return fmt.Errorf("%.0f ns without a probe, %.0f ns with one: it was not hit", base, one)
-	}
-	*entry = uint32(one - base)
-	if returned == nil {
-		return nil
-	}
-	ret, err := attach(path, offset, true)
-	if err != nil {
-		return err
-	}
-	defer ret.Close()
-	two, err := hit(leaf, one)
-	if err != nil {
-		return err
-	}
-	if two < one+50 {
-		return fmt.Errorf("%.0f ns without a return probe, %.0f ns with one: it was not hit", one, two)
-	}
-	*returned = uint32(two - one)
 	return nil
 }
 

@@ -107,11 +107,11 @@ func (s *Source) read() ([]reading, map[int][budget.Groups]time.Duration, error)
 
 // count adds readings to the series, scaled as the budget says.
 func (s *Source) count(now time.Time, readings []reading, loads []budget.ProcessLoad) {
-	worth := make(map[locate.FileID][budget.Groups]budget.Sampling, len(s.files))
+	worth := make(map[locate.FileID]samplings, len(s.files))
 	ended, probes := false, 0
 	var unprobed error
 	for id, f := range s.files {
-		var w [budget.Groups]budget.Sampling
+		var w samplings
 		for c := range budget.Groups {
 			w[c] = s.budget.Sampling(budget.File(id), c)
 			ended = ended || w[c].Begins || w[c].Windowed && w[c].Scale != 0
