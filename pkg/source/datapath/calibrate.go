@@ -3,17 +3,16 @@
 package datapath
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 // trapCosts are what one trap costs the process that is hit, in ns: at an
@@ -86,7 +85,7 @@ func calibrate(attach func(path string, offset uint64, ret bool) (io.Closer, err
 func measure(
 	pc uintptr, leaf func(), attach func(string, uint64, bool) (io.Closer, error), entry, returned *uint32,
 ) error {
-	offset, err := fileOffset(pc)
+	offset, err := locate.FileOffset(uint64(pc))
 	if err != nil {
 		return err
 	}
@@ -164,31 +163,6 @@ func threadTime() (int64, error) {
 	var ts unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts)
 	return ts.Nano(), err
-}
-
-// fileOffset returns the offset of code in this executable, by /proc/self/maps, which
-// works for position-independent code too.
-func fileOffset(pc uintptr) (uint64, error) {
-	f, err := os.Open("/proc/self/maps")
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		var start, end, offset uint64
-		var perms string
-		if _, err := fmt.Sscanf(lines.Text(), "%x-%x %s %x", &start, &end, &perms, &offset); err != nil {
-			return 0, fmt.Errorf("/proc/self/maps: %q: %w", lines.Text(), err)
-		}
-		if uint64(pc) >= start && uint64(pc) < end {
-			if !strings.Contains(perms, "x") {
-				return 0, fmt.Errorf("/proc/self/maps: %q is not of code", lines.Text())
-			}
-			return uint64(pc) - start + offset, nil
-		}
-	}
-	return 0, errors.Join(fmt.Errorf("/proc/self/maps has no line for %#x", pc), lines.Err())
 }
 
 // emulatedLeaf begins with an instruction that the kernel emulates.

@@ -67,6 +67,25 @@ func parseCode(r io.Reader) ([]mapping, error) {
 	return code, err
 }
 
+// FileOffset returns the offset of code of this process in its file, by /proc/self/maps, which
+// works for position-independent code too.
+func FileOffset(pc uint64) (uint64, error) {
+	f, err := os.Open("/proc/self/maps")
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	code, err := parseCode(f)
+	if err != nil {
+		return 0, err
+	}
+	m := find(code, pc)
+	if m == nil {
+		return 0, fmt.Errorf("/proc/self/maps has no code at %#x", pc)
+	}
+	return pc - m.start + m.offset, nil
+}
+
 // eachMapping parses /proc/PID/maps. The kernel writes a newline in a path as \012.
 func eachMapping(r io.Reader, f func(m mapping, perms string) error) error {
 	b := bufio.NewReaderSize(r, 32<<10) // a line holds a path: up to a page
