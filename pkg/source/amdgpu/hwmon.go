@@ -57,9 +57,6 @@ func label(d *directory, dir, prefix, otherwise string) string {
 // read reads the sensors: temperatures in millidegrees, power in microwatts, clocks in hertz,
 // pwm1 from 0 to 255.
 func (h *hwmon) read(d *directory, g *model.GPU) {
-	if h.dir == "" {
-		return
-	}
 	for _, t := range h.temps {
 		g.Temperatures = put(g.Temperatures, t.name, d.number(h.dir+t.prefix+"_input", 1e-3))
 	}
