@@ -129,15 +129,14 @@ func (s *session) watch(x *xids) {
 // endWatch reports whether all watchers have ended. XIDs are counted again when the library
 // has been reopened.
 func (s *session) endWatch() bool {
-	if s.unwatched {
-		return within(s.quiet)
+	if !s.unwatched {
+		s.unwatched = true
+		close(s.unwatch)
+		go func() {
+			s.watchers.Wait()
+			close(s.quiet)
+		}()
 	}
-	s.unwatched = true
-	close(s.unwatch)
-	go func() {
-		s.watchers.Wait()
-		close(s.quiet)
-	}()
 	return within(s.quiet)
 }
 
