@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"time"
 
 	"go.uber.org/zap"
@@ -20,8 +19,6 @@ import (
 // switchCost is what attaching or detaching one probe costs a process: its memory
 // map is locked while the instruction is replaced.
 const switchCost = 20 * time.Microsecond
-
-func random() float64 { return rand.Float64() } //nolint:gosec // no secret depends on it
 
 // reading is the counters of one verbs context.
 type reading struct {

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -137,16 +137,8 @@ func parseMapping(line string) (m mapping, perms string, ok bool) {
 
 // find returns the mapping of an address, nil if there is none.
 func find(code []mapping, address uint64) *mapping {
-	i, found := slices.BinarySearchFunc(code, address, func(m mapping, a uint64) int {
-		switch {
-		case m.end <= a:
-			return -1
-		case m.start > a:
-			return 1
-		}
-		return 0
-	})
-	if !found {
+	i := sort.Search(len(code), func(i int) bool { return address < code[i].end })
+	if i == len(code) || address < code[i].start {
 		return nil
 	}
 	return &code[i]
