@@ -67,11 +67,8 @@ func (s *sampler) list(
 		uses = s.uses(d, now)
 	}
 	found, err := s.running(d, uuid, parts)
-	if err != nil {
+	if err != nil || found == nil {
 		return nil, engines, err
-	}
-	if found == nil {
-		return nil, engines, nil
 	}
 	processes = make([]model.GPUProcess, 0, len(found))
 	for _, p := range found {
