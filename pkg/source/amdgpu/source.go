@@ -117,12 +117,10 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 			late[i] = !wait(ctx, timer, asked[i])
 		}
 	}
-	if !out { // a hung card is late even if it is not stuck yet
-		for i, c := range cards {
+	for i, c := range cards {
+		if !out { // a hung card is late even if it is not stuck yet
 			late[i] = c.overdue(time.Now()) || !c.last().read
 		}
-	}
-	for i, c := range cards {
 		if late[i] {
 			c.giveUp()
 		}
