@@ -7,6 +7,7 @@ package drmfdinfo
 import (
 	"bytes"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -70,7 +71,7 @@ func Parse(text []byte) (Client, bool) {
 			c.Memory = add(c.Memory, name, size)
 		}
 	}
-	if !isPCIAddress(c.PCIAddress) {
+	if !pciAddress.MatchString(c.PCIAddress) {
 		c.PCIAddress = ""
 	}
 	return c, c.Driver != "" && identified
@@ -120,58 +121,26 @@ func (c *Client) addEngine(name, value string) {
 
 // isName reports whether s can be the name of a region or an engine.
 func isName(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '_' && c != '-' {
-			return false
-		}
-	}
-	return s != "" && len(s) <= maxName
+	return s != "" && len(s) <= maxName && strings.TrimLeft(s, "abcdefghijklmnopqrstuvwxyz0123456789_-") == ""
 }
 
-// isPCIAddress reports whether s has the form 0000:c1:00.0. The domain may have up to eight digits.
-func isPCIAddress(s string) bool {
-	if len(s) < len("0000:00:00.0") || len(s) > len("00000000:00:00.0") {
-		return false
-	}
-	for i := range len(s) {
-		switch left := len(s) - i; left {
-		case 2:
-			if s[i] != '.' {
-				return false
-			}
-		case 5, 8:
-			if s[i] != ':' {
-				return false
-			}
-		default:
-			if !strings.Contains("0123456789abcdef", s[i:i+1]) {
-				return false
-			}
-		}
-	}
-	return true
-}
+// pciAddress matches addresses such as 0000:c1:00.0. The domain may have up to eight digits.
+var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]$`)
 
 func parseUint(s string) (uint64, bool) {
 	n, err := strconv.ParseUint(s, 10, 64)
 	return n, err == nil
 }
 
+// shifts are the binary logarithms of the units.
+var shifts = map[string]int{"": 0, "KiB": 10, "MiB": 20}
+
 // parseBytes parses a size: 123 KiB, 4 MiB, or a number of bytes.
 func parseBytes(s string) (uint64, bool) {
 	number, unit, _ := strings.Cut(s, " ")
 	n, ok := parseUint(number)
-	shift := 0
-	switch unit {
-	case "":
-	case "KiB":
-		shift = 10
-	case "MiB":
-		shift = 20
-	default:
-		return 0, false
-	}
-	if !ok || n > maxMemory>>shift {
+	shift, known := shifts[unit]
+	if !ok || !known || n > maxMemory>>shift {
 		return 0, false
 	}
 	return n << shift, true

@@ -81,7 +81,10 @@ func (c *Call[T]) Join(ctx context.Context, method string, limit time.Duration, 
 		p := c.join(method, limit, fn)
 		if !p.wait(ctx) {
 			var none T
-			return none, p.stuck()
+			if p == nil { // the Call is closed
+				return none, ErrStuck
+			}
+			return none, &StuckError{p.method}
 		}
 		if p.method == method {
 			return p.value, p.err

@@ -56,14 +56,6 @@ func (p *Pending[T]) Wait(ctx context.Context) (T, error) {
 	return p.value, p.err
 }
 
-// stuck is the error of a call that has not returned, or was not made.
-func (p *Pending[T]) stuck() error {
-	if p == nil {
-		return ErrStuck
-	}
-	return &StuckError{p.method}
-}
-
 // wait is Wait without the result. It reports whether the call has returned.
 func (p *Pending[T]) wait(ctx context.Context) bool {
 	if p.Returned() {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -135,11 +136,7 @@ func (o *Object) missing(t Tier, symbols map[string]bool) string {
 // load loads and attaches the programs of one tier, all or none.
 func (o *Object) load(t Tier) (links []link.Link, progs []*ebpf.Program, err error) {
 	spec := o.spec.Copy()
-	for name := range spec.Programs {
-		if !slices.Contains(t.Programs, name) {
-			delete(spec.Programs, name)
-		}
-	}
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(t.Programs, name) })
 	if t.Name == Kprobe {
 		delete(spec.Maps, o.omit)
 	}

@@ -104,11 +104,8 @@ func Symbols() (map[string]bool, error) {
 			continue
 		}
 		name := line[19:]
-		for i, c := range name {
-			if c == '\t' || c == ' ' {
-				name = name[:i]
-				break
-			}
+		if end := bytes.IndexAny(name, "\t "); end >= 0 {
+			name = name[:end]
 		}
 		for _, prefix := range symbolPrefixes {
 			if bytes.HasPrefix(name, prefix) {

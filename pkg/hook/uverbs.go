@@ -15,19 +15,19 @@ import (
 // format (class/infiniband_verbs/uverbsN/{dev,ibdev}).
 func Uverbs(sysfs string) (map[uint32]string, error) {
 	dir := filepath.Join(sysfs, "class/infiniband_verbs")
-	entries, err := readDirNames(dir)
-	if err != nil {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !os.IsNotExist(err) {
 		return nil, err
 	}
 	names := map[uint32]string{}
 	for _, e := range entries {
 		// abi_version is a regular file in this directory, and a device may be removed
 		// meanwhile.
-		dev, err := boundedfile.ReadOnce(filepath.Join(dir, e, "dev"), make([]byte, 64))
+		dev, err := boundedfile.ReadOnce(filepath.Join(dir, e.Name(), "dev"), make([]byte, 64))
 		if err != nil {
 			continue
 		}
-		ibdev, err := boundedfile.ReadOnce(filepath.Join(dir, e, "ibdev"), make([]byte, 128))
+		ibdev, err := boundedfile.ReadOnce(filepath.Join(dir, e.Name(), "ibdev"), make([]byte, 128))
 		if err != nil {
 			continue
 		}
@@ -39,17 +39,4 @@ func Uverbs(sysfs string) (map[uint32]string, error) {
 		names[major<<20|minor] = strings.TrimSpace(string(ibdev))
 	}
 	return names, nil
-}
-
-// readDirNames lists a directory; a missing directory is empty.
-func readDirNames(dir string) ([]string, error) {
-	f, err := os.Open(dir)
-	if os.IsNotExist(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() //nolint:errcheck // only read
-	return f.Readdirnames(-1)
 }

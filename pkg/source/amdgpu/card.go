@@ -23,10 +23,10 @@ type card struct {
 	stop context.CancelFunc
 
 	mu      sync.Mutex
-	waiting [2]waiters // for a quick read, for a full read
-	since   time.Time  // start of the unanswered call; zero if there is none
-	late    bool       // a caller gave up waiting for the call in progress
-	latest  state      // result of the last read
+	waiting [2][]chan struct{} // closed after a quick read, and after a full read
+	since   time.Time          // start of the unanswered call; zero if there is none
+	late    bool               // a caller gave up waiting for the call in progress
+	latest  state              // result of the last read
 
 	reader // used by the goroutine only
 }
@@ -55,9 +55,6 @@ func newCard(o *Options, path, address string) *card {
 	go c.run(ctx, address)
 	return c
 }
-
-// waiters are notified by closing their channels.
-type waiters []chan struct{}
 
 // Kinds of reads.
 const (
@@ -151,7 +148,7 @@ func (c *card) answer(must bool) {
 	c.publish(asked)
 }
 
-func (c *card) take(kind int) waiters {
+func (c *card) take(kind int) []chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	asked := c.waiting[kind]
@@ -172,7 +169,7 @@ func (c *card) end() {
 }
 
 // publish publishes the result of a read and notifies the callers.
-func (c *card) publish(asked waiters) {
+func (c *card) publish(asked []chan struct{}) {
 	s := c.state()
 	c.mu.Lock()
 	before := c.latest.err

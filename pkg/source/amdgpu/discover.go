@@ -103,10 +103,7 @@ func minor(nodes []string) int {
 }
 
 func driverOf(device string) string {
-	link, err := os.Readlink(filepath.Join(device, "driver"))
-	if err != nil {
-		return ""
-	}
+	link, _ := os.Readlink(filepath.Join(device, "driver")) // empty without a driver
 	return filepath.Base(link)
 }
 

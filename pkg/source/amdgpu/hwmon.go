@@ -3,6 +3,7 @@
 package amdgpu
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -50,21 +51,12 @@ func findHwmon(d *directory) hwmon {
 
 func label(d *directory, dir, prefix, otherwise string) string {
 	name := d.line(dir + prefix + "_label")
-	if other, ok := labels[name]; ok {
-		return other
-	}
-	if name == "" {
-		return otherwise
-	}
-	return name
+	return cmp.Or(labels[name], name, otherwise)
 }
 
 // read reads the sensors: temperatures in millidegrees, power in microwatts, clocks in hertz,
 // pwm1 from 0 to 255.
 func (h *hwmon) read(d *directory, g *model.GPU) {
-	if h.dir == "" {
-		return
-	}
 	for _, t := range h.temps {
 		g.Temperatures = put(g.Temperatures, t.name, d.number(h.dir+t.prefix+"_input", 1e-3))
 	}

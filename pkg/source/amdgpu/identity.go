@@ -61,10 +61,7 @@ func marketName(file, device, revision string) string {
 	defer f.Close()
 	device, revision = strings.TrimPrefix(device, "0x"), strings.TrimPrefix(revision, "0x")
 	lines := bufio.NewScanner(f)
-	for range maxIDs {
-		if !lines.Scan() {
-			break
-		}
+	for n := 0; n < maxIDs && lines.Scan(); n++ {
 		fields := strings.SplitN(lines.Text(), ",", 3)
 		if len(fields) == 3 && strings.EqualFold(strings.TrimSpace(fields[0]), device) &&
 			strings.EqualFold(strings.TrimSpace(fields[1]), revision) {

@@ -84,24 +84,26 @@ func (k *kfd) topology() ([]kfdNode, error) {
 }
 
 func readNode(dir string) (kfdNode, error) {
-	id, err := readSome(filepath.Join(dir, "gpu_id"))
-	if err != nil {
+	id, err := readUint(filepath.Join(dir, "gpu_id"), 32)
+	if err != nil || id == 0 {
 		return kfdNode{}, err
-	}
-	n, err := strconv.ParseUint(string(bytes.TrimSpace(id)), 10, 32)
-	if err != nil {
-		return kfdNode{}, err
-	}
-	if n == 0 {
-		return kfdNode{}, nil
 	}
 	text, err := readSome(filepath.Join(dir, "properties"))
 	if err != nil {
 		return kfdNode{}, err
 	}
 	node := parseProperties(text)
-	node.gpuID = uint32(n)
+	node.gpuID = uint32(id)
 	return node, nil
+}
+
+// readUint reads a file with one decimal number.
+func readUint(name string, bits int) (uint64, error) {
+	text, err := readSome(name)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(string(bytes.TrimSpace(text)), 10, bits)
 }
 
 // parseProperties parses lines of a name and a decimal number.
@@ -226,15 +228,9 @@ func (c *computeUse) measure() {
 func (c *computeUse) sum(format string) (total uint64, known bool) {
 	name := fmt.Sprintf(format, c.gpuID)
 	for _, dir := range c.contexts {
-		text, err := readSome(filepath.Join(dir, name))
-		if err != nil {
-			continue
+		if v, err := readUint(filepath.Join(dir, name), 64); err == nil && v <= 1<<62/maxContexts {
+			total, known = total+v, true
 		}
-		v, err := strconv.ParseUint(string(bytes.TrimSpace(text)), 10, 64)
-		if err != nil || v > 1<<62/maxContexts {
-			continue
-		}
-		total, known = total+v, true
 	}
 	return total, known
 }

@@ -86,12 +86,7 @@ func parseMetrics(b []byte) (table, error) {
 
 // read reads the members of a struct.
 func (v *values) read(l layout, b []byte) {
-	at := metricsHeader
-	at = members(l.members, b, at, &v.of)
-	if l.partitions == 0 {
-		return
-	}
-	at = align(at, 8)
+	at := align(members(l.members, b, metricsHeader, &v.of), 8)
 	for range l.partitions {
 		var part fields
 		members(l.partition, b, at, &part)
@@ -201,9 +196,7 @@ var clockNames = []struct {
 func (t *table) take(v *values) {
 	t.gfx, t.memory, t.video = v.of.mean(activityGFX), v.of.mean(activityMemory), v.of.mean(activityVideo)
 	for _, s := range sensors {
-		if c, ok := v.of.first(s.id); ok {
-			t.temperatures = append(t.temperatures, model.Figure{Name: s.name, Value: c})
-		}
+		t.temperatures = put(t.temperatures, s.name, v.of.first(s.id))
 	}
 	for _, r := range v.of[temperatureHBM] {
 		if r.raw != 0 { // an absent stack
@@ -217,50 +210,34 @@ func (t *table) take(v *values) {
 			t.clocks = append(t.clocks, model.Figure{Name: c.name, Value: float64(mhz) * 1e6})
 		}
 	}
-	if w, ok := v.of.first(power); ok {
-		t.power = model.Some(w)
-	}
+	t.power = v.of.first(power)
 	// The unit is known for data center chips only.
-	if e, ok := v.of.first(energy); ok && len(v.of[busyGFX]) > 0 {
-		t.energy = model.Some(e * joules)
+	if e := v.of.first(energy); e.Known && len(v.of[busyGFX]) > 0 {
+		t.energy = model.Some(e.Value * joules)
 	}
 	// The second die of an MI250 reports zeros for both: the first one counts for the board.
 	if t.power == model.Some(0) && t.energy == model.Some(0) {
 		t.power, t.energy = model.Optional{}, model.Optional{}
 	}
-	if ns, ok := v.of.first(driverClock); ok {
-		t.clock = ns / 1e9
-	}
+	t.clock = v.of.first(driverClock).Value / 1e9
 	t.takeThrottles(v)
 	t.takeLinks(v)
 	for i := range v.parts {
 		p := &v.parts[i]
 		t.partitions = append(t.partitions, partitionActivity{p.mean(partitionGFX), p.mean(partitionVideo)})
+		v.of[partitionVideo] = append(v.of[partitionVideo], p[partitionVideo]...)
 	}
 	if !t.video.Known {
-		t.video = videoOf(v.parts)
+		t.video = v.of.mean(partitionVideo)
 	}
-}
-
-// videoOf returns the mean of the video engines of all partitions.
-func videoOf(parts []fields) model.Optional {
-	var all fields
-	for i := range parts {
-		all[partitionVideo] = append(all[partitionVideo], parts[i][partitionVideo]...)
-	}
-	return all.mean(partitionVideo)
 }
 
 func (t *table) takeLinks(v *values) {
-	if w, ok := v.of.first(pcieWidth); ok && w > 0 {
-		t.pcie.Width = model.Some(w)
+	if w := v.of.first(pcieWidth); w.Value > 0 {
+		t.pcie.Width = w
 	}
-	if s, ok := v.of.first(pcieSpeed); ok {
-		t.pcie.Generation = generation(s / 10)
-	}
-	if n, ok := v.of.first(pcieReplays); ok {
-		t.pcie.Replays = model.Some(n)
-	}
+	t.pcie.Generation = generation(v.of.first(pcieSpeed).Value / 10)
+	t.pcie.Replays = v.of.first(pcieReplays)
 	links := map[int]*model.GPULink{}
 	link := func(r reading) *model.GPULink {
 		if links[r.index] == nil {
@@ -288,11 +265,11 @@ func (t *table) takeLinks(v *values) {
 // fields are the readings of each field.
 type fields [ids][]reading
 
-func (r *fields) first(i id) (float64, bool) {
+func (r *fields) first(i id) model.Optional {
 	if len(r[i]) == 0 {
-		return 0, false
+		return model.Optional{}
 	}
-	return float64(r[i][0].raw), true
+	return model.Some(float64(r[i][0].raw))
 }
 
 // mean returns the mean of percentages, as a ratio. Impossible values are ignored: some

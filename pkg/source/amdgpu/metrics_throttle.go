@@ -2,7 +2,11 @@
 
 package amdgpu
 
-import "github.com/accelscope/accelscope/pkg/model"
+import (
+	"slices"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
 
 // The throttle reasons of a GPU.
 const (
@@ -51,12 +55,9 @@ func (t *table) takeThrottles(v *values) {
 			t.throttles = append(t.throttles, model.GPUCondition{Name: r.name, Active: s[0].raw&r.bits != 0})
 		}
 	}
-	if c, ok := v.of.first(cycles); ok {
-		t.cycles = model.Some(c)
+	if t.cycles = v.of.first(cycles); t.cycles.Known {
 		for _, r := range residencies {
-			if n, ok := v.of.first(r.id); ok {
-				t.throttled = append(t.throttled, model.Figure{Name: r.name, Value: n})
-			}
+			t.throttled = put(t.throttled, r.name, v.of.first(r.id))
 		}
 	}
 }
@@ -108,12 +109,5 @@ func find(values []model.Figure, name string) (float64, bool) {
 }
 
 func active(conditions []model.GPUCondition, names ...string) bool {
-	for _, c := range conditions {
-		for _, name := range names {
-			if c.Name == name && c.Active {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(conditions, func(c model.GPUCondition) bool { return c.Active && slices.Contains(names, c.Name) })
 }

@@ -47,10 +47,7 @@ func readPCIe(outer, port string) model.GPUPCIe {
 // speed parses "16.0 GT/s PCIe".
 func speed(line string) model.Optional {
 	number, _, _ := strings.Cut(line, " ")
-	v, err := strconv.ParseFloat(number, 64)
-	if err != nil {
-		return model.Optional{}
-	}
+	v, _ := strconv.ParseFloat(number, 64) // no generation has the speed 0
 	return generation(v)
 }
 

@@ -155,21 +155,15 @@ func (r *reader) state() state {
 	if q.PCIe.Replays.Known {
 		g.PCIe.Replays = q.PCIe.Replays
 	}
-	g.Links = r.links()
-	r.problems(&g)
-	return state{read: true, gpu: g, partitions: r.table.partitions, sleeper: r.autosuspend > 0, err: r.err}
-}
-
-// links returns the links and records which ones were up. Their errors are those of the RAS
-// block xgmi_wafl: reading xgmi_error would clear it.
-func (r *reader) links() []model.GPULink {
-	links := slices.Clone(r.quick.Links)
-	for _, l := range links {
+	// The errors of links are those of the RAS block xgmi_wafl: reading xgmi_error would clear it.
+	g.Links = slices.Clone(q.Links)
+	for _, l := range g.Links {
 		if l.Up == model.Some(1) {
 			r.up[l.Number] = true
 		}
 	}
-	return links
+	r.problems(&g)
+	return state{read: true, gpu: g, partitions: r.table.partitions, sleeper: r.autosuspend > 0, err: r.err}
 }
 
 // problems sets the problems that this device can have.

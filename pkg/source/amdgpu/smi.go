@@ -4,6 +4,7 @@ package amdgpu
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -224,12 +225,7 @@ func (s *smi) merge(g *model.GPU) {
 	if !ok || old {
 		return
 	}
-	if g.Name == "" {
-		g.Name = other.Name
-	}
-	if g.Serial == "" {
-		g.Serial = other.Serial
-	}
+	g.Name, g.Serial = cmp.Or(g.Name, other.Name), cmp.Or(g.Serial, other.Serial)
 	for _, v := range []struct{ is, would *model.Optional }{
 		{&g.Utilization, &other.Utilization},
 		{&g.Power, &other.Power},

@@ -117,12 +117,10 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 			late[i] = !wait(ctx, timer, asked[i])
 		}
 	}
-	if !out { // a hung card is late even if it is not stuck yet
-		for i, c := range cards {
+	for i, c := range cards {
+		if !out { // a hung card is late even if it is not stuck yet
 			late[i] = c.overdue(time.Now()) || !c.last().read
 		}
-	}
-	for i, c := range cards {
 		if late[i] {
 			c.giveUp()
 		}
@@ -184,21 +182,20 @@ func (s *Source) snapshot(cards []found, late []bool, listed *listing) model.Sna
 			snap.GPUs = append(snap.GPUs, g)
 		}
 	}
-	if listed != nil {
-		if old {
-			snap.DeviceStates = append(snap.DeviceStates, model.DeviceState{
-				Source: s.Name(), Device: "processes", State: model.StateStuck,
-				Reason: "listing processes has not returned",
-			})
-		} else {
-			snap.GPUProcesses = listed.processes
-			if listed.err != nil {
-				snap.DeviceStates = append(snap.DeviceStates, model.DeviceState{
-					Source: s.Name(), Device: "processes", State: model.StateFailed, Reason: listed.err.Error(),
-				})
-			}
+	processes := model.DeviceState{Source: s.Name(), Device: "processes"}
+	switch {
+	case listed == nil:
+		return snap
+	case old:
+		processes.State, processes.Reason = model.StateStuck, "listing processes has not returned"
+	default:
+		snap.GPUProcesses = listed.processes
+		if listed.err == nil {
+			return snap
 		}
+		processes.State, processes.Reason = model.StateFailed, listed.err.Error()
 	}
+	snap.DeviceStates = append(snap.DeviceStates, processes)
 	return snap
 }
 

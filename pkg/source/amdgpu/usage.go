@@ -2,7 +2,10 @@
 
 package amdgpu
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // use identifies one process on one GPU.
 type use struct {
@@ -80,21 +83,13 @@ func (l *usageScan) client(pid int, k counterKey, c client) {
 	for name, e := range c.engines {
 		k.engine = name
 		if rate, ok := l.rate(k, e.Busy); ok {
-			u.engine(engineNames(name), rate/1e9/float64(max(e.Capacity, 1)))
+			u.engine(cmp.Or(engineNames[name], name), rate/1e9/float64(max(e.Capacity, 1)))
 		}
 	}
 }
 
-// engineNames returns the model's name of an engine.
-func engineNames(kernel string) string {
-	switch kernel {
-	case "dec":
-		return "decoder"
-	case "enc":
-		return "encoder"
-	}
-	return kernel
-}
+// engineNames are the model's names of engines, where they differ from the kernel's.
+var engineNames = map[string]string{"dec": "decoder", "enc": "encoder"}
 
 // counterKey identifies a counter of a client or of a KFD process. A key without an engine
 // records that the client was read: the kernel does not list an engine that was never used.

@@ -3,17 +3,16 @@
 package datapath
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 // trapCosts are what one trap costs the process that is hit, in ns: at an
@@ -86,44 +85,36 @@ func calibrate(attach func(path string, offset uint64, ret bool) (io.Closer, err
 func measure(
 	pc uintptr, leaf func(), attach func(string, uint64, bool) (io.Closer, error), entry, returned *uint32,
 ) error {
-	const path = "/proc/self/exe"
-	offset, err := fileOffset(pc)
+	offset, err := locate.FileOffset(uint64(pc))
 	if err != nil {
 		return err
 	}
-	base, err := timed(leaf)
+	without, err := timed(leaf)
 	if err != nil {
 		return err
 	}
-	probe, err := attach(path, offset, false)
-	if err != nil {
-		return err
+	for _, p := range []struct {
+		name string
+		cost *uint32
+	}{{"probe", entry}, {"return probe", returned}} {
+		if p.cost == nil {
+			break
+		}
+		probe, err := attach("/proc/self/exe", offset, p.cost == returned)
+		if err != nil {
+			return err
+		}
+		defer probe.Close()
+		with, err := hit(leaf, without)
+		if err != nil {
+			return err
+		}
+		if with < without+50 {
+			return fmt.Errorf("%.0f ns without a %s, %.0f ns with one: it was not hit", without, p.name, with)
+		}
+		*p.cost = uint32(with - without)
+		without = with
 	}
-	defer probe.Close()
-	one, err := hit(leaf, base)
-	if err != nil {
-		return err
-	}
-	if one < base+50 {
-		return fmt.Errorf("%.0f ns without a probe, %.0f ns with one: it was not hit", base, one)
-	}
-	*entry = uint32(one - base)
-	if returned == nil {
-		return nil
-	}
-	ret, err := attach(path, offset, true)
-	if err != nil {
-		return err
-	}
-	defer ret.Close()
-	two, err := hit(leaf, one)
-	if err != nil {
-		return err
-	}
-	if two < one+50 {
-		return fmt.Errorf("%.0f ns without a return probe, %.0f ns with one: it was not hit", one, two)
-	}
-	*returned = uint32(two - one)
 	return nil
 }
 
@@ -172,31 +163,6 @@ func threadTime() (int64, error) {
 	var ts unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts)
 	return ts.Nano(), err
-}
-
-// fileOffset returns the offset of code in this executable, by /proc/self/maps, which
-// works for position-independent code too.
-func fileOffset(pc uintptr) (uint64, error) {
-	f, err := os.Open("/proc/self/maps")
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		var start, end, offset uint64
-		var perms string
-		if _, err := fmt.Sscanf(lines.Text(), "%x-%x %s %x", &start, &end, &perms, &offset); err != nil {
-			return 0, fmt.Errorf("/proc/self/maps: %q: %w", lines.Text(), err)
-		}
-		if uint64(pc) >= start && uint64(pc) < end {
-			if !strings.Contains(perms, "x") {
-				return 0, fmt.Errorf("/proc/self/maps: %q is not of code", lines.Text())
-			}
-			return uint64(pc) - start + offset, nil
-		}
-	}
-	return 0, errors.Join(fmt.Errorf("/proc/self/maps has no line for %#x", pc), lines.Err())
 }
 
 // emulatedLeaf begins with an instruction that the kernel emulates.

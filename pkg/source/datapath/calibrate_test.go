@@ -15,6 +15,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 // trivial is a program that does nothing.
@@ -64,7 +66,7 @@ func TestFileOffset(t *testing.T) {
 		"arm64": {{0x1f, 0x20, 0x03, 0xd5, 0xc0, 0x03, 0x5f, 0xd6}, {0x00, 0x04, 0x00, 0x91, 0xc0, 0x03, 0x5f, 0xd6}},
 	}[runtime.GOARCH]
 	for i, pc := range []uintptr{emulated, stepped} {
-		offset, err := fileOffset(pc)
+		offset, err := locate.FileOffset(uint64(pc))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +79,7 @@ func TestFileOffset(t *testing.T) {
 		}
 	}
 	for _, bad := range []uintptr{0, 1, ^uintptr(0)} {
-		if _, err := fileOffset(bad); err == nil {
+		if _, err := locate.FileOffset(uint64(bad)); err == nil {
 			t.Errorf("%#x has an offset", bad)
 		}
 	}

@@ -146,7 +146,7 @@ func since(n, last uint64) uint64 {
 	return n - last
 }
 
-func toInt(b bool) int {
+func toInt[T int | uint8](b bool) T {
 	if b {
 		return 1
 	}

@@ -59,7 +59,7 @@ type Source struct {
 	forgotten map[uint64]bool
 	// contexts are those with located functions, samplings those of their files.
 	contexts  map[gen.DatapathContextKey]contextState
-	samplings map[locate.FileID][budget.Groups]budget.Sampling
+	samplings map[locate.FileID]samplings
 	stats     model.DataPathStats
 	late      uint64 // contexts that have ended
 
@@ -104,7 +104,7 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 		fold:      newFold(opts.Budget),
 		forgotten: map[uint64]bool{},
 		contexts:  map[gen.DatapathContextKey]contextState{},
-		samplings: map[locate.FileID][budget.Groups]budget.Sampling{},
+		samplings: map[locate.FileID]samplings{},
 		loop:      newLoop(opts),
 		stop:      stop,
 		done:      make(chan struct{}),
@@ -155,7 +155,7 @@ func (s *Source) deviceName(index uint32) string { return s.names[index] }
 // drain adds what was counted since the last step. Counts of files that are probed
 // in windows are held back until the window ends. The caller holds mu.
 func (s *Source) drain() error {
-	keepBack := func(key gen.DatapathContextKey) [budget.Groups]budget.Sampling {
+	keepBack := func(key gen.DatapathContextKey) samplings {
 		w := s.samplingsOf(key)
 		for c := range w {
 			if w[c].Windowed {
@@ -181,14 +181,14 @@ func (s *Source) isLate(key gen.DatapathContextKey, stat *gen.DatapathContextSta
 
 // samplingsOf returns the samplings of a context. If its functions were not found
 // yet, probes that were attached for other processes may count its calls.
-func (s *Source) samplingsOf(key gen.DatapathContextKey) [budget.Groups]budget.Sampling {
+func (s *Source) samplingsOf(key gen.DatapathContextKey) samplings {
 	p, located := s.contexts[key]
 	w, ok := s.samplings[p.file]
 	if !located && s.anyWindowed() {
-		return [budget.Groups]budget.Sampling{{Windowed: true, Ratio: 1}, {Windowed: true, Ratio: 1}}
+		return samplings{{Windowed: true, Ratio: 1}, {Windowed: true, Ratio: 1}}
 	}
 	if !ok {
-		return [budget.Groups]budget.Sampling{{Scale: 1, Ratio: 1}, {Scale: 1, Ratio: 1}}
+		return exact
 	}
 	return w
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,13 +55,7 @@ func (f *file) probes(group int) int {
 	return n
 }
 
-func (f *file) pids() []int {
-	pids := make([]int, 0, len(f.paths))
-	for pid := range f.paths {
-		pids = append(pids, pid)
-	}
-	return pids
-}
+func (f *file) pids() []int { return slices.Collect(maps.Keys(f.paths)) }
 
 // failure returns why a site of a group is not probed, nil if all are.
 func (f *file) failure(group int) error {

@@ -82,7 +82,7 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, ho
 		if c.samplings[g].Windowed && !how[g].Windowed {
 			c.flush(s, g)
 		}
-		s.windowed[g] += toInt(how[g].Windowed) - toInt(c.samplings[g].Windowed)
+		s.windowed[g] += toInt[int](how[g].Windowed) - toInt[int](c.samplings[g].Windowed)
 	}
 	c.samplings = how
 	for i, n := range flatten(stat) {
@@ -175,7 +175,7 @@ func (f *fold) endContext(key gen.DatapathContextKey) {
 		c.flush(s, g)
 	}
 	for g, how := range c.samplings {
-		s.windowed[g] -= toInt(how.Windowed)
+		s.windowed[g] -= toInt[int](how.Windowed)
 	}
 	s.contexts--
 	delete(f.contexts, key)
@@ -211,5 +211,7 @@ func (f *fold) forget(cgroups map[uint64]bool) {
 			f.series[id] = &series{contexts: s.contexts, windowed: s.windowed}
 		}
 	}
-	f.forgetSpending(cgroups)
+	for id := range cgroups {
+		delete(f.cgroups, id)
+	}
 }

@@ -3,6 +3,8 @@
 package datapath
 
 import (
+	"slices"
+
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -92,20 +94,10 @@ var (
 
 // userPrograms returns the programs that need no types of the kernel's modules.
 func userPrograms() []string {
-	seen := map[string]bool{}
-	var out []string
-	add := func(name string) {
-		if name != "" && !seen[name] {
-			seen[name] = true
-			out = append(out, name)
-		}
-	}
+	names := []string{gen.DatapathProgCalibrate, gen.DatapathProgCalibrateReturn, gen.DatapathProgControl}
 	for _, p := range functionPrograms {
-		add(p.entry)
-		add(p.ret)
+		names = append(names, p.entry, p.ret)
 	}
-	add(gen.DatapathProgCalibrate)
-	add(gen.DatapathProgCalibrateReturn)
-	add(gen.DatapathProgControl)
-	return out
+	slices.Sort(names)
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" })
 }

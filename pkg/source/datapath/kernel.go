@@ -121,7 +121,7 @@ func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	}
 	err = errors.Join(spec.Variables[gen.DatapathVarCgroupSubsys].Set(subsys),
 		spec.Variables[gen.DatapathVarFineBounds].Set(fineBounds()),
-		spec.Variables[gen.DatapathVarChooseAll].Set(uint8(toInt(opts.Chosen == nil))))
+		spec.Variables[gen.DatapathVarChooseAll].Set(toInt[uint8](opts.Chosen == nil)))
 	if err != nil {
 		return nil, err
 	}

@@ -71,10 +71,7 @@ func (k *kernel) nameUverbs() error {
 // insert adds a context that is older than the hooks. If a hook has added it
 // meanwhile, insert only marks it.
 func (k *kernel) insert(e event, chosen bool) error {
-	stat := gen.DatapathContextStat{Cgroup: e.cgroup, Device: e.device}
-	if chosen {
-		stat.Chosen = 1
-	}
+	stat := gen.DatapathContextStat{Cgroup: e.cgroup, Device: e.device, Chosen: toInt[uint8](chosen)}
 	err := k.object.Coll.Maps[gen.DatapathMapContexts].Update(e.key, &stat, ebpf.UpdateNoExist)
 	if errors.Is(err, ebpf.ErrKeyExist) {
 		return k.mark(e.key, chosen, false)
@@ -88,14 +85,9 @@ func (k *kernel) insert(e event, chosen bool) error {
 // mark sets whether a context is counted and whether its functions are probed. A
 // program does it, as other programs may count meanwhile.
 func (k *kernel) mark(key gen.DatapathContextKey, chosen, ready bool) error {
-	args := gen.DatapathControlArgs{Key: key, What: uint32(gen.DatapathOrderCONTROL_MARK)}
-	if chosen {
-		args.Chosen = 1
-	}
-	if ready {
-		args.Ready = 1
-	}
-	return k.order(&args)
+	return k.order(&gen.DatapathControlArgs{
+		Key: key, What: uint32(gen.DatapathOrderCONTROL_MARK), Chosen: toInt[uint8](chosen), Ready: toInt[uint8](ready),
+	})
 }
 
 // gap records that some calls of a context were not probed. Durations are then

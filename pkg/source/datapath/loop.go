@@ -5,6 +5,7 @@ package datapath
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -65,7 +66,7 @@ func newLoop(opts Options) loop {
 	return loop{
 		processes: map[int]*watched{},
 		files:     map[locate.FileID]*file{},
-		budget:    budget.New(opts.Budget, switchCost, random),
+		budget:    budget.New(opts.Budget, switchCost, rand.Float64),
 		find:      locate.New(opts.Procfs).Find,
 		events:    make(chan event, maxEvents),
 		results:   make(chan searchResult, maxLocating),

@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/accelscope/accelscope/gen"
@@ -42,18 +43,15 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string) {
 	snap.CompletionErrors = []model.Series[model.CompletionErrorKey, model.Count]{}
 	snap.Completions = []model.Series[model.CompletionKey, model.FineHistogram]{}
 	snap.Sampling = []model.Sampling{}
-	ids := make([]seriesKey, 0, len(f.series))
-	for id := range f.series {
-		if deviceName(id.device) != "" {
-			ids = append(ids, id)
-		}
-	}
-	slices.SortFunc(ids, func(a, b seriesKey) int {
+	ids := slices.SortedFunc(maps.Keys(f.series), func(a, b seriesKey) int {
 		return cmp.Or(cmp.Compare(a.cgroup, b.cgroup), cmp.Compare(a.device, b.device))
 	})
 	ratios := f.ratios()
 	for _, id := range ids {
 		s, device := f.series[id], deviceName(id.device)
+		if device == "" {
+			continue
+		}
 		for _, sampled := range []bool{false, true} {
 			s.fill(snap, id.cgroup, device, sampled)
 		}

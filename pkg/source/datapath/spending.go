@@ -83,12 +83,6 @@ func (p *processSpending) ratio() float64 {
 	return max(p.latest.spent-first.spent, 0).Seconds() / (p.latest.cpu - first.cpu).Seconds()
 }
 
-func (s *spending) forgetSpending(cgroups map[uint64]bool) {
-	for id := range cgroups {
-		delete(s.cgroups, id)
-	}
-}
-
 // fill adds what probes took of each cgroup: the time, and the highest ratio of its
 // processes.
 func (s *spending) fill(snap *model.Snapshot) {

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"time"
 
 	"go.uber.org/zap"
@@ -20,8 +19,6 @@ import (
 // switchCost is what attaching or detaching one probe costs a process: its memory
 // map is locked while the instruction is replaced.
 const switchCost = 20 * time.Microsecond
-
-func random() float64 { return rand.Float64() } //nolint:gosec // no secret depends on it
 
 // reading is the counters of one verbs context.
 type reading struct {
@@ -107,11 +104,11 @@ func (s *Source) read() ([]reading, map[int][budget.Groups]time.Duration, error)
 
 // count adds readings to the series, scaled as the budget says.
 func (s *Source) count(now time.Time, readings []reading, loads []budget.ProcessLoad) {
-	worth := make(map[locate.FileID][budget.Groups]budget.Sampling, len(s.files))
+	worth := make(map[locate.FileID]samplings, len(s.files))
 	ended, probes := false, 0
 	var unprobed error
 	for id, f := range s.files {
-		var w [budget.Groups]budget.Sampling
+		var w samplings
 		for c := range budget.Groups {
 			w[c] = s.budget.Sampling(budget.File(id), c)
 			ended = ended || w[c].Begins || w[c].Windowed && w[c].Scale != 0

@@ -129,7 +129,7 @@ func (d *device) attach() {
 	d.err = nil
 	d.draft.facts = describe(d.o, handle, d.address, d.index)
 	d.draft.facts.UUID, d.draft.facts.Unlisted = uuid, true // until the first round
-	d.reasons = d.lib.supportedReasons(handle)
+	d.reasons = supportedReasons(handle)
 	d.attached.Store(&attachment{handle, uuid})
 	d.publish()
 	d.notify(nil)
@@ -185,25 +185,25 @@ func valueOnly(ret nvml.Return) bool {
 	return false
 }
 
-func (d *device) readSlowly() { d.lib.slowly(d.attached.Load().handle, &d.draft.facts) }
+func (d *device) readSlowly() { slowly(d.attached.Load().handle, &d.draft.facts) }
 
 // receives and transmits block for 20 ms each while the driver measures.
 func (d *device) receives() {
-	d.draft.facts.PCIe.Receive = d.lib.throughput(d.attached.Load().handle, nvml.PCIE_UTIL_RX_BYTES)
+	d.draft.facts.PCIe.Receive = throughput(d.attached.Load().handle, nvml.PCIE_UTIL_RX_BYTES)
 }
 
 func (d *device) transmits() {
-	d.draft.facts.PCIe.Transmit = d.lib.throughput(d.attached.Load().handle, nvml.PCIE_UTIL_TX_BYTES)
+	d.draft.facts.PCIe.Transmit = throughput(d.attached.Load().handle, nvml.PCIE_UTIL_TX_BYTES)
 }
 
-func (d *device) readLinks() { d.draft.facts.Links = d.lib.links(d.attached.Load().handle) }
+func (d *device) readLinks() { d.draft.facts.Links = readLinks(d.attached.Load().handle) }
 
 func (d *device) readParts() {
-	if parts, facts, ok := d.lib.partsOf(d.o, d.attached.Load().handle, d.draft.facts); ok {
+	if parts, facts, ok := partsOf(d.o, d.attached.Load().handle, d.draft.facts); ok {
 		d.parts, d.draft.parts = parts, facts
 	}
 	for i := range d.parts {
-		d.lib.slowly(d.parts[i].handle, &d.draft.parts[i])
+		slowly(d.parts[i].handle, &d.draft.parts[i])
 	}
 }
 
@@ -211,10 +211,10 @@ func (d *device) readParts() {
 // the same moment.
 func (d *device) readProcesses() {
 	a, g, now := d.attached.Load(), &d.draft.facts, time.Now()
-	g.Memory = d.lib.memory(a.handle)
+	g.Memory = memory(a.handle)
 	engines := d.sampler.engines(a.handle, d.parts)
 	for i, p := range d.parts {
-		d.draft.parts[i].Memory = d.lib.memory(p.handle)
+		d.draft.parts[i].Memory = memory(p.handle)
 		d.draft.parts[i].Engines = engines[p.uuid]
 	}
 	d.draft.processes, g.Engines, d.slow = d.sampler.list(a.handle, a.uuid, d.parts, now)

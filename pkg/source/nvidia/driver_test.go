@@ -9,6 +9,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,11 +23,10 @@ import (
 )
 
 // driver is a fake: go-nvml's mocks, and a tree of sysfs and procfs files. A function that a
-// test did not set up is missing, and calling it fails the test.
+// test did not set up is missing.
 type driver struct {
 	t       *testing.T
 	options Options
-	symbols []string // that the library has in addition to the common ones
 	opens   atomic.Int64
 	closes  atomic.Int64
 
@@ -41,6 +41,7 @@ type gpu struct {
 	uuid  string
 	index int
 
+	fill   sync.Once
 	calls  atomic.Int64
 	inside atomic.Int64 // calls that have not returned
 	ret    atomic.Int64 // return code of all calls
@@ -135,7 +136,7 @@ func (d *driver) open(Options) (*library, error) {
 		return func() (string, nvml.Return) { return v, nvml.SUCCESS }
 	}
 	return &library{
-		Interface: &mock.Interface{
+		Interface: missing(&mock.Interface{
 			SystemGetDriverVersionFunc: text("550.54.15"),
 			SystemGetNVMLVersionFunc:   text("12.550.54.15"),
 			DeviceGetHandleByPciBusIdFunc: func(address string) (nvml.Device, nvml.Return) {
@@ -145,7 +146,7 @@ func (d *driver) open(Options) (*library, error) {
 				if g == nil {
 					return nil, nvml.ERROR_NOT_FOUND
 				}
-				return g, g.enter()
+				return g.filled(), g.enter()
 			},
 			DeviceGetCountFunc: func() (int, nvml.Return) {
 				d.mu.Lock()
@@ -157,18 +158,44 @@ func (d *driver) open(Options) (*library, error) {
 				defer d.mu.Unlock()
 				for _, g := range d.devices {
 					if g.index == i {
-						return g, g.enter()
+						return g.filled(), g.enter()
 					}
 				}
 				return nil, nvml.ERROR_INVALID_ARGUMENT
 			},
-		},
-		lookup: func(symbol string) bool { return slices.Contains(d.symbols, symbol) },
-		shut: func() error {
+		}),
+		has: func(string) bool { return false },
+		close: func() error {
 			d.closes.Add(1)
 			return nil
 		},
 	}, nil
+}
+
+// missing sets the functions of a mock that a test did not set up. They return the error of
+// functions that a library lacks, as those of bind.c do.
+func missing[T any](m *T) *T {
+	for _, f := range reflect.ValueOf(m).Elem().Fields() {
+		if f.Kind() != reflect.Func || !f.IsNil() {
+			continue
+		}
+		f.Set(reflect.MakeFunc(f.Type(), func([]reflect.Value) (results []reflect.Value) {
+			for result := range f.Type().Outs() {
+				results = append(results, reflect.Zero(result))
+			}
+			if last := len(results) - 1; last >= 0 && results[last].Type() == reflect.TypeFor[nvml.Return]() {
+				results[last] = reflect.ValueOf(nvml.ERROR_FUNCTION_NOT_FOUND)
+			}
+			return results
+		}))
+	}
+	return m
+}
+
+// filled returns g after the test has set up its functions.
+func (g *gpu) filled() *gpu {
+	g.fill.Do(func() { missing(&g.Device) })
+	return g
 }
 
 // enter is called first by every call.
@@ -273,12 +300,12 @@ func newGPU(uuid string, index int) *gpu {
 func (g *gpu) split(uuids ...string) {
 	var parts []*mock.Device
 	for i, uuid := range uuids {
-		parts = append(parts, &mock.Device{
+		parts = append(parts, missing(&mock.Device{
 			GetUUIDFunc:              func() (string, nvml.Return) { return uuid, nvml.SUCCESS },
 			GetNameFunc:              func() (string, nvml.Return) { return "NVIDIA Fake MIG 1g.10gb", nvml.SUCCESS },
 			GetGpuInstanceIdFunc:     func() (int, nvml.Return) { return 7 + i, nvml.SUCCESS },
 			GetComputeInstanceIdFunc: func() (int, nvml.Return) { return 0, nvml.SUCCESS },
-		})
+		}))
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -300,11 +327,6 @@ func (g *gpu) split(uuids ...string) {
 		}
 		return g.parts[i], nvml.SUCCESS
 	}
-}
-
-var migSymbols = []string{
-	"nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
-	"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId",
 }
 
 var errRefused = errors.New("refused")

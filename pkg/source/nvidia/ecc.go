@@ -45,19 +45,16 @@ type eccBlock struct {
 
 // hasECC reports whether ECC is enabled (nvmlDeviceGetEccMode). It saves 36 calls on devices
 // without ECC.
-func (l *library) hasECC(d nvml.Device) bool {
-	if !l.has("nvmlDeviceGetEccMode") {
-		return true
-	}
+func hasECC(d nvml.Device) bool {
 	mode, _, ret := d.GetEccMode()
-	return ret == nvml.SUCCESS && mode == nvml.FEATURE_ENABLED
+	return ret == nvml.ERROR_FUNCTION_NOT_FOUND || ret == nvml.SUCCESS && mode == nvml.FEATURE_ENABLED
 }
 
 // eccErrors reads nvmlDeviceGetMemoryErrorCounter for each location of errors of a type. No
 // error is in two locations: if sram is reported, its caches are not read. If no location is
 // reported, it reads the total of nvmlDeviceGetTotalEccErrors. For a part of a GPU the driver
 // reports only uncorrected volatile errors on the chip.
-func (l *library) eccErrors(d nvml.Device) []model.GPUErrors {
+func eccErrors(d nvml.Device) []model.GPUErrors {
 	var errors []model.GPUErrors
 	for _, t := range eccTypes {
 		for _, s := range eccScopes {
@@ -70,15 +67,13 @@ func (l *library) eccErrors(d nvml.Device) []model.GPUErrors {
 				errors = append(errors, model.GPUErrors{Type: t.name, Scope: s.name, Block: b.name, Count: n})
 				return true
 			}
-			if l.has("nvmlDeviceGetMemoryErrorCounter") {
-				ask(eccBlock{"dram", nvml.MEMORY_LOCATION_DRAM})
-				if !ask(eccBlock{"sram", nvml.MEMORY_LOCATION_SRAM}) {
-					for _, b := range eccCaches {
-						ask(b)
-					}
+			ask(eccBlock{"dram", nvml.MEMORY_LOCATION_DRAM})
+			if !ask(eccBlock{"sram", nvml.MEMORY_LOCATION_SRAM}) {
+				for _, b := range eccCaches {
+					ask(b)
 				}
 			}
-			if len(errors) > before || !l.has("nvmlDeviceGetTotalEccErrors") {
+			if len(errors) > before {
 				continue
 			}
 			if n, ret := d.GetTotalEccErrors(t.kind, s.kind); ret == nvml.SUCCESS && n != math.MaxUint64 {

@@ -14,15 +14,14 @@ import (
 var deviceEngines = [...]struct {
 	name    string
 	samples nvml.SamplingType
-	symbol  string // the function that returns only the newest value
-	newest  func(nvml.Device) (uint32, nvml.Return)
+	newest  func(nvml.Device) (uint32, nvml.Return) // returns only the newest value
 }{
-	{"sm", nvml.GPU_UTILIZATION_SAMPLES, "nvmlDeviceGetUtilizationRates", newestSM},
-	{"memory", nvml.MEMORY_UTILIZATION_SAMPLES, "nvmlDeviceGetUtilizationRates", newestMemory},
-	{"encoder", nvml.ENC_UTILIZATION_SAMPLES, "nvmlDeviceGetEncoderUtilization", rate(nvml.Device.GetEncoderUtilization)},
-	{"decoder", nvml.DEC_UTILIZATION_SAMPLES, "nvmlDeviceGetDecoderUtilization", rate(nvml.Device.GetDecoderUtilization)},
-	{"jpeg", nvml.JPG_UTILIZATION_SAMPLES, "nvmlDeviceGetJpgUtilization", rate(nvml.Device.GetJpgUtilization)},
-	{"ofa", nvml.OFA_UTILIZATION_SAMPLES, "nvmlDeviceGetOfaUtilization", rate(nvml.Device.GetOfaUtilization)},
+	{"sm", nvml.GPU_UTILIZATION_SAMPLES, newestSM},
+	{"memory", nvml.MEMORY_UTILIZATION_SAMPLES, newestMemory},
+	{"encoder", nvml.ENC_UTILIZATION_SAMPLES, rate(nvml.Device.GetEncoderUtilization)},
+	{"decoder", nvml.DEC_UTILIZATION_SAMPLES, rate(nvml.Device.GetDecoderUtilization)},
+	{"jpeg", nvml.JPG_UTILIZATION_SAMPLES, rate(nvml.Device.GetJpgUtilization)},
+	{"ofa", nvml.OFA_UTILIZATION_SAMPLES, rate(nvml.Device.GetOfaUtilization)},
 }
 
 func newestSM(d nvml.Device) (uint32, nvml.Return) {
@@ -44,7 +43,6 @@ func rate(get func(nvml.Device) (uint32, uint32, nvml.Return)) func(nvml.Device)
 
 // engineUsage reads the usage of the engines of one device since the previous read.
 type engineUsage struct {
-	l       *library
 	cursors [len(deviceEngines)]uint64 // newest sample of each engine, in microseconds
 }
 
@@ -54,8 +52,8 @@ type engineUsage struct {
 func (m *engineUsage) read(d nvml.Device) []model.Figure {
 	var engines []model.Figure
 	for i, e := range deviceEngines {
-		u, known := m.mean(d, e.samples, &m.cursors[i])
-		if !known && m.l.has(e.symbol) {
+		u, known := meanOf(d, e.samples, &m.cursors[i])
+		if !known {
 			p, ret := e.newest(d)
 			u, known = float64(p)/100, ret == nvml.SUCCESS && p <= 100
 		}
@@ -66,10 +64,7 @@ func (m *engineUsage) read(d nvml.Device) []model.Figure {
 	return engines
 }
 
-func (m *engineUsage) mean(d nvml.Device, kind nvml.SamplingType, after *uint64) (float64, bool) {
-	if !m.l.has("nvmlDeviceGetSamples") {
-		return 0, false
-	}
+func meanOf(d nvml.Device, kind nvml.SamplingType, after *uint64) (float64, bool) {
 	from := *after
 	*after = 0
 	valueType, samples, ret := d.GetSamples(kind, from)

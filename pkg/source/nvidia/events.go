@@ -71,14 +71,6 @@ func (x *xids) add(uuid string, code uint64, now time.Time) {
 // Each device has its own event set: a hung device affects only its own XIDs. The driver does
 // not queue events: XIDs without a watcher are not counted.
 func (x *xids) watch(l *library, d nvml.Device, uuid string, stop <-chan struct{}) {
-	for _, symbol := range []string{"nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetFree"} {
-		if !l.has(symbol) {
-			return
-		}
-	}
-	if !l.hasVersion("nvmlEventSetWait") {
-		return
-	}
 	for x.listenTo(l, d, uuid, stop) {
 		select { // avoid a busy loop if the error persists
 		case <-stop:

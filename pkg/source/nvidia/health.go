@@ -89,16 +89,12 @@ func uncorrected(e model.GPUErrors) bool { return e.Type == "uncorrected" && e.S
 func (d *device) readHealth() {
 	handle := d.attached.Load().handle
 	d.health.remapPending, d.health.remapFailure, d.health.retirePending = nil, nil, nil
-	if d.lib.has("nvmlDeviceGetRemappedRows") {
-		if _, _, pending, failed, ret := handle.GetRemappedRows(); ret == nvml.SUCCESS {
-			d.health.remapPending, d.health.remapFailure = &pending, &failed
-		}
+	if _, _, pending, failed, ret := handle.GetRemappedRows(); ret == nvml.SUCCESS {
+		d.health.remapPending, d.health.remapFailure = &pending, &failed
 	}
-	if d.lib.has("nvmlDeviceGetRetiredPagesPendingStatus") {
-		if v, ret := handle.GetRetiredPagesPendingStatus(); ret == nvml.SUCCESS {
-			pending := v == nvml.FEATURE_ENABLED
-			d.health.retirePending = &pending
-		}
+	if v, ret := handle.GetRetiredPagesPendingStatus(); ret == nvml.SUCCESS {
+		pending := v == nvml.FEATURE_ENABLED
+		d.health.retirePending = &pending
 	}
 	d.readPCIe(handle)
 	for _, l := range d.draft.facts.Links {
@@ -149,10 +145,8 @@ func (d *device) readPCIe(handle nvml.Device) {
 func (d *device) readModes() {
 	handle := d.attached.Load().handle
 	modes := make(map[string]string)
-	if d.lib.has("nvmlDeviceGetMigMode") {
-		if v, _, ret := handle.GetMigMode(); ret == nvml.SUCCESS {
-			modes["mig"] = enabled(v == nvml.DEVICE_MIG_ENABLE)
-		}
+	if v, _, ret := handle.GetMigMode(); ret == nvml.SUCCESS {
+		modes["mig"] = enabled(v == nvml.DEVICE_MIG_ENABLE)
 	}
 	if v, ret := handle.GetComputeMode(); ret == nvml.SUCCESS && int(v) < len(computeModes) {
 		modes["compute"] = computeModes[v]
@@ -168,10 +162,8 @@ func (d *device) readModes() {
 	}
 	d.draft.facts.Modes = modes
 	d.draft.facts.PowerLimit = model.Optional{}
-	if d.lib.has("nvmlDeviceGetEnforcedPowerLimit") {
-		if v, ret := handle.GetEnforcedPowerLimit(); ret == nvml.SUCCESS {
-			d.draft.facts.PowerLimit = model.Some(float64(v) * milli)
-		}
+	if v, ret := handle.GetEnforcedPowerLimit(); ret == nvml.SUCCESS {
+		d.draft.facts.PowerLimit = model.Some(float64(v) * milli)
 	}
 }
 

@@ -124,10 +124,7 @@ func TestThrottles(t *testing.T) {
 	g.GetCurrentClocksThrottleReasonsFunc = answer(g, uint64(nvml.ClocksThrottleReasonHwThermalSlowdown))
 	g.GetSupportedClocksThrottleReasonsFunc = answer(g, uint64(
 		nvml.ClocksThrottleReasonHwThermalSlowdown|nvml.ClocksThrottleReasonGpuIdle))
-	l := &library{lookup: func(symbol string) bool {
-		return symbol == "nvmlDeviceGetCurrentClocksThrottleReasons" || symbol == "nvmlDeviceGetSupportedClocksThrottleReasons"
-	}}
-	d := &device{lib: l, reasons: l.supportedReasons(g)}
+	d := &device{reasons: supportedReasons(g.filled())}
 	got, want := d.throttles(g), []model.GPUCondition{{Name: "gpu_idle"}, {Name: reasonThermal, Active: true}}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)

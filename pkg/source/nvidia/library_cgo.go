@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"sync"
 	"unsafe"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -30,34 +29,13 @@ var libraryDirs = []string{
 	"run/nvidia/driver/usr/lib64", "home/kubernetes/bin/nvidia/lib64",
 }
 
-// library is the opened NVML. Functions that an old library lacks can be called safely (see
-// bind.c); has reports whether they exist.
+// library is the opened NVML. Functions that an old library lacks return
+// NVML_ERROR_FUNCTION_NOT_FOUND (see bind.c).
 type library struct {
 	nvml.Interface
-	lookup func(symbol string) bool
-	shut   func() error
-
-	mu    sync.Mutex
-	known map[string]bool
+	has   func(symbol string) bool // whether the library has a function, by its C name
+	close func() error             // no call into the library may be in progress
 }
-
-// has reports whether the library has a function, by its C name.
-func (l *library) has(symbol string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	has, asked := l.known[symbol]
-	if !asked {
-		if l.known == nil {
-			l.known = make(map[string]bool)
-		}
-		has = l.lookup(symbol)
-		l.known[symbol] = has
-	}
-	return has
-}
-
-// close closes the library. No call into it may be in progress.
-func (l *library) close() error { return l.shut() }
 
 // openLibrary opens and initializes the first existing library.
 func openLibrary(o Options) (*library, error) {
@@ -93,13 +71,13 @@ func openPath(path string) (*library, error) {
 	}
 	l := &library{
 		Interface: nvml.New(nvml.WithLibraryPath(path)), // opens the library once more
-		lookup: func(symbol string) bool {
+		has: func(symbol string) bool {
 			name := C.CString(symbol)
 			defer C.free(unsafe.Pointer(name))
 			return C.nvml_has(handle, name) != 0
 		},
 	}
-	l.shut = func() error {
+	l.close = func() error {
 		if ret := l.Shutdown(); ret != nvml.SUCCESS {
 			err := fmt.Errorf("nvmlShutdown: %w", ret)
 			C.nvml_unbind(handle, 2) // go-nvml closes a library only if its shutdown succeeded

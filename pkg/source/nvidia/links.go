@@ -66,13 +66,10 @@ var linkCounters = []struct {
 // errors. A link without a state does not exist. It makes three calls per link, and five more
 // on drivers that do not report errors as fields. It returns nil if the driver does not
 // support NVLink.
-func (l *library) links(d nvml.Device) []model.GPULink {
-	if !l.has("nvmlDeviceGetNvLinkState") {
-		return nil
-	}
+func readLinks(d nvml.Device) []model.GPULink {
 	count := uint64(nvml.NVLINK_MAX_LINKS)
 	n := []nvml.FieldValue{{FieldId: nvml.FI_DEV_NVLINK_LINK_COUNT}}
-	if l.fields(d, n) {
+	if d.GetFieldValues(n) == nvml.SUCCESS {
 		if reported, ok := unsigned(n[0]); ok {
 			count = min(reported, maxLinks)
 		}
@@ -80,17 +77,17 @@ func (l *library) links(d nvml.Device) []model.GPULink {
 	var links []model.GPULink
 	for i := range int(count) {
 		state, ret := d.GetNvLinkState(i)
-		if ret == nvml.ERROR_GPU_IS_LOST {
+		if ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_FUNCTION_NOT_FOUND {
 			break
 		}
 		if ret != nvml.SUCCESS {
 			continue
 		}
-		link := model.GPULink{Kind: model.NVLink, Number: i, Up: model.Some(0), Remote: l.remote(d, i)}
+		link := model.GPULink{Kind: model.NVLink, Number: i, Up: model.Some(0), Remote: remote(d, i)}
 		if state == nvml.FEATURE_ENABLED {
 			link.Up.Value = 1
 		}
-		l.linkTraffic(d, &link)
+		linkTraffic(d, &link)
 		links = append(links, link)
 	}
 	return links
@@ -99,12 +96,12 @@ func (l *library) links(d nvml.Device) []model.GPULink {
 // linkTraffic reads the fields of a link in one call. Bytes are payload
 // (NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_*, in KiB); on chips that count only all bytes they
 // include the protocol overhead (NVML_FI_DEV_NVLINK_COUNT_*_BYTES).
-func (l *library) linkTraffic(d nvml.Device, link *model.GPULink) {
+func linkTraffic(d nvml.Device, link *model.GPULink) {
 	values := make([]nvml.FieldValue, len(linkFields))
 	for i, f := range linkFields {
 		values[i].FieldId, values[i].ScopeId = f.field, uint32(link.Number)
 	}
-	if l.fields(d, values) {
+	if d.GetFieldValues(values) == nvml.SUCCESS {
 		link.Transmit = bytes(values[linkTransmit], values[linkTransmit5])
 		link.Receive = bytes(values[linkReceive], values[linkReceive5])
 		for i, f := range linkFields[linkErrors:] {
@@ -113,7 +110,7 @@ func (l *library) linkTraffic(d nvml.Device, link *model.GPULink) {
 			}
 		}
 	}
-	if len(link.Errors) > 0 || !l.has("nvmlDeviceGetNvLinkErrorCounter") {
+	if len(link.Errors) > 0 {
 		return
 	}
 	for _, c := range linkCounters {
@@ -125,10 +122,7 @@ func (l *library) linkTraffic(d nvml.Device, link *model.GPULink) {
 
 // remote returns the PCI address of the remote end (nvmlDeviceGetNvLinkRemotePciInfo) in the
 // format of sysfs, or "" if it is not reported.
-func (l *library) remote(d nvml.Device, link int) string {
-	if !l.has("nvmlDeviceGetNvLinkRemotePciInfo_v2") && !l.has("nvmlDeviceGetNvLinkRemotePciInfo") {
-		return ""
-	}
+func remote(d nvml.Device, link int) string {
 	info, ret := d.GetNvLinkRemotePciInfo(link)
 	if ret != nvml.SUCCESS {
 		return ""
@@ -155,12 +149,6 @@ func bytes(kib, all nvml.FieldValue) model.Optional {
 		return model.Some(float64(n))
 	}
 	return model.Optional{}
-}
-
-// fields requests values in one call (nvmlDeviceGetFieldValues); each value has its own return
-// code.
-func (l *library) fields(d nvml.Device, values []nvml.FieldValue) bool {
-	return l.has("nvmlDeviceGetFieldValues") && d.GetFieldValues(values) == nvml.SUCCESS
 }
 
 // unsigned returns the value of a counter field, if it was reported.

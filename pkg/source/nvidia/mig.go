@@ -27,14 +27,17 @@ const partsMax = 64
 
 // partsOf lists the MIG instances of a device, which can change at any time: an instance with
 // another profile may reuse a UUID. ok is false if the list could not be read.
-func (l *library) partsOf(o Options, handle nvml.Device, whole model.GPU) (parts []part, facts []model.GPU, ok bool) {
-	if whole.Modes["mig"] != "enabled" || !l.has("nvmlDeviceGetMaxMigDeviceCount") ||
-		!l.has("nvmlDeviceGetMigDeviceHandleByIndex") {
+func partsOf(o Options, handle nvml.Device, whole model.GPU) (parts []part, facts []model.GPU, ok bool) {
+	if whole.Modes["mig"] != "enabled" {
 		return nil, nil, true
 	}
 	count, ret := handle.GetMaxMigDeviceCount()
-	if ret != nvml.SUCCESS {
-		return nil, nil, ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT
+	switch ret {
+	case nvml.SUCCESS:
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_FUNCTION_NOT_FOUND:
+		return nil, nil, true
+	default:
+		return nil, nil, false
 	}
 	for i := range min(count, partsMax) {
 		h, ret := handle.GetMigDeviceHandleByIndex(i)
@@ -46,24 +49,20 @@ func (l *library) partsOf(o Options, handle nvml.Device, whole model.GPU) (parts
 			continue // destroyed between the two calls
 		}
 		p := part{handle: h, uuid: uuid, gpuInstance: -1, computeInstance: -1}
-		if l.has("nvmlDeviceGetGpuInstanceId") {
-			if v, ret := h.GetGpuInstanceId(); ret == nvml.SUCCESS {
-				p.gpuInstance = v
-			}
+		if v, ret := h.GetGpuInstanceId(); ret == nvml.SUCCESS {
+			p.gpuInstance = v
 		}
-		if l.has("nvmlDeviceGetComputeInstanceId") {
-			if v, ret := h.GetComputeInstanceId(); ret == nvml.SUCCESS {
-				p.computeInstance = v
-			}
+		if v, ret := h.GetComputeInstanceId(); ret == nvml.SUCCESS {
+			p.computeInstance = v
 		}
-		g := l.describePart(o, p, whole)
+		g := describePart(o, p, whole)
 		g.ID = whole.ID + ":" + strconv.Itoa(i)
 		parts, facts = append(parts, p), append(facts, g)
 	}
 	return parts, facts, true
 }
 
-func (l *library) describePart(o Options, p part, whole model.GPU) model.GPU {
+func describePart(o Options, p part, whole model.GPU) model.GPU {
 	g := model.GPU{
 		Vendor: model.NVIDIA, UUID: p.uuid, Parent: whole.UUID, Name: known(p.handle.GetName()), Serial: whole.Serial,
 		PCIAddress: whole.PCIAddress, PCIDevice: whole.PCIDevice, NUMANode: whole.NUMANode, VBIOS: whole.VBIOS,
@@ -73,10 +72,8 @@ func (l *library) describePart(o Options, p part, whole model.GPU) model.GPU {
 	}
 	if _, profile, ok := strings.Cut(g.Name, " MIG "); ok {
 		g.Profile = profile
-	} else if l.has("nvmlDeviceGetAttributes_v2") || l.has("nvmlDeviceGetAttributes") {
-		if a, ret := p.handle.GetAttributes(); ret == nvml.SUCCESS {
-			g.Profile = profileOf(a)
-		}
+	} else if a, ret := p.handle.GetAttributes(); ret == nvml.SUCCESS {
+		g.Profile = profileOf(a)
 	}
 	for _, node := range whole.Nodes {
 		if minor, is := strings.CutPrefix(node, "/dev/nvidia"); is {

@@ -38,7 +38,7 @@ type sampler struct {
 
 // newSampler returns the sampler of one device; cgroupOf may be nil.
 func newSampler(l *library, cgroupOf func(int) (uint64, error)) *sampler {
-	return &sampler{l: l, cgroupOf: cgroupOf, usage: engineUsage{l: l}, gpm: gpm{l: l}, parts: make(map[string]*gpm)}
+	return &sampler{l: l, cgroupOf: cgroupOf, gpm: gpm{l: l}, parts: make(map[string]*gpm)}
 }
 
 // close frees the sampler's memory in the library, which must still be open.
@@ -67,11 +67,8 @@ func (s *sampler) list(
 		uses = s.uses(d, now)
 	}
 	found, err := s.running(d, uuid, parts)
-	if err != nil {
+	if err != nil || found == nil {
 		return nil, engines, err
-	}
-	if found == nil {
-		return nil, engines, nil
 	}
 	processes = make([]model.GPUProcess, 0, len(found))
 	for _, p := range found {
@@ -171,23 +168,20 @@ func (s *sampler) merge(
 ) (map[user]*model.GPUProcess, error) {
 	var found map[user]*model.GPUProcess
 	for _, kind := range []struct {
-		symbol string
-		list   func(nvml.Device) ([]nvml.ProcessInfo, nvml.Return)
-		mps    bool
+		name string
+		list func(nvml.Device) ([]nvml.ProcessInfo, nvml.Return)
+		mps  bool
 	}{
 		{"nvmlDeviceGetComputeRunningProcesses", nvml.Device.GetComputeRunningProcesses, false},
 		{"nvmlDeviceGetGraphicsRunningProcesses", nvml.Device.GetGraphicsRunningProcesses, false},
 		{"nvmlDeviceGetMPSComputeRunningProcesses", nvml.Device.GetMPSComputeRunningProcesses, true},
 	} {
-		if !s.l.hasVersion(kind.symbol) {
-			continue
-		}
 		listed, ret := kind.list(d)
 		if ret != nvml.SUCCESS {
 			if valueOnly(ret) {
 				continue
 			}
-			return nil, fmt.Errorf("%s: %w", kind.symbol, ret)
+			return nil, fmt.Errorf("%s: %w", kind.name, ret)
 		}
 		if found == nil {
 			found = make(map[user]*model.GPUProcess)
@@ -218,9 +212,6 @@ func (s *sampler) merge(
 // uses returns the usage per process since the last call (nvmlDeviceGetProcessUtilization);
 // nil if unknown.
 func (s *sampler) uses(d nvml.Device, now time.Time) map[int]use {
-	if !s.l.has("nvmlDeviceGetProcessUtilization") {
-		return nil
-	}
 	samples, ret := processUtilization(d, s.cursor.stamp)
 	switch ret {
 	case nvml.SUCCESS, nvml.ERROR_NOT_FOUND:
@@ -246,9 +237,4 @@ func processUtilization(d nvml.Device, after uint64) (samples []nvml.ProcessUtil
 		return nil, nvml.ERROR_NOT_FOUND
 	}
 	return samples, ret
-}
-
-// hasVersion reports whether the library has any version of a function.
-func (l *library) hasVersion(symbol string) bool {
-	return l.has(symbol+"_v3") || l.has(symbol+"_v2") || l.has(symbol)
 }

@@ -19,10 +19,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// mocked returns a library with mocks of go-nvml's Go interface; only has is real, and some
-// functions are missing. Tests with it do not show the results of a real libnvidia-ml.so.1.
-func mocked(i nvml.Interface, lacks ...string) *library {
-	return &library{Interface: i, lookup: func(symbol string) bool { return !slices.Contains(lacks, symbol) }}
+// mocked returns a library with mocks of go-nvml's Go interface. Tests with it do not show the
+// results of a real libnvidia-ml.so.1.
+func mocked(i nvml.Interface) *library {
+	return &library{Interface: i, has: func(string) bool { return true }}
 }
 
 // lists returns a fake device with these lists and samples; nil means not supported.
@@ -38,18 +38,12 @@ func lists(compute, graphics, mps []nvml.ProcessInfo, samples func(uint64) ([]nv
 	if samples == nil {
 		samples = func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) { return nil, nvml.ERROR_NOT_SUPPORTED }
 	}
-	return &mock.Device{
+	return missing(&mock.Device{
 		GetComputeRunningProcessesFunc:    answer(compute),
 		GetGraphicsRunningProcessesFunc:   answer(graphics),
 		GetMPSComputeRunningProcessesFunc: answer(mps),
 		GetProcessUtilizationFunc:         samples,
-	}
-}
-
-// noEngines are the functions without which the device reports no engines.
-var noEngines = []string{
-	"nvmlDeviceGetSamples", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetDecoderUtilization",
-	"nvmlDeviceGetJpgUtilization", "nvmlDeviceGetOfaUtilization", "nvmlGpmQueryDeviceSupport",
+	})
 }
 
 func whole(pid uint32, memory uint64) nvml.ProcessInfo {
@@ -61,7 +55,7 @@ func TestListsAreMerged(t *testing.T) {
 		[]nvml.ProcessInfo{whole(30, 1000), whole(10, math.MaxUint64), whole(0, 5)},
 		[]nvml.ProcessInfo{whole(30, 1000), whole(20, 0), whole(10, 77)},
 		[]nvml.ProcessInfo{whole(30, 900), whole(40, math.MaxUint64)}, nil)
-	s := newSampler(mocked(nil, noEngines...), func(pid int) (uint64, error) {
+	s := newSampler(mocked(nil), func(pid int) (uint64, error) {
 		if pid == 20 {
 			return 0, errors.New("it has ended")
 		}
@@ -80,7 +74,7 @@ func TestListsAreMerged(t *testing.T) {
 }
 
 func TestListFailures(t *testing.T) {
-	s := newSampler(mocked(nil, noEngines...), nil)
+	s := newSampler(mocked(nil), nil)
 	if got, _, err := s.list(lists(nil, nil, nil, nil), "GPU-1", nil, time.Now()); got != nil || err != nil {
 		t.Errorf("no list is supported: %v %v", got, err)
 	}
@@ -93,13 +87,8 @@ func TestListFailures(t *testing.T) {
 	if got, _, err := s.list(d, "GPU-1", nil, time.Now()); got != nil || !errors.Is(err, nvml.ERROR_GPU_IS_LOST) {
 		t.Errorf("the GPU is lost: %v %v", got, err)
 	}
-	// An old library: the mock panics if a missing function is called.
-	old := &mock.Device{GetComputeRunningProcessesFunc: d.GetComputeRunningProcessesFunc}
-	lacks := slices.Concat(noEngines, []string{"nvmlDeviceGetProcessUtilization"})
-	for _, v := range []string{"", "_v2", "_v3"} {
-		lacks = append(lacks, "nvmlDeviceGetGraphicsRunningProcesses"+v, "nvmlDeviceGetMPSComputeRunningProcesses"+v)
-	}
-	if got, _, err := newSampler(mocked(nil, lacks...), nil).list(old, "GPU-1", nil, time.Now()); got == nil || err != nil {
+	old := missing(&mock.Device{GetComputeRunningProcessesFunc: d.GetComputeRunningProcessesFunc})
+	if got, _, err := newSampler(mocked(nil), nil).list(old, "GPU-1", nil, time.Now()); got == nil || err != nil {
 		t.Errorf("old library: %v %v", got, err)
 	}
 	many := make([]nvml.ProcessInfo, 3*maxProcesses)
@@ -173,7 +162,7 @@ func TestParts(t *testing.T) {
 	} {
 		before := len(handles[0].GetComputeRunningProcessesCalls())
 		d := lists(c.compute, nil, nil, samples)
-		got, _, err := newSampler(mocked(nil, noEngines...), nil).list(d, "GPU-1", parts, time.Now())
+		got, _, err := newSampler(mocked(nil), nil).list(d, "GPU-1", parts, time.Now())
 		users := []user{}
 		for _, p := range got {
 			users = append(users, user{p.GPU, p.PID})
@@ -202,7 +191,7 @@ func TestEnginesOfProcesses(t *testing.T) {
 			at := uint64(now.UnixMicro()) + uint64(len(asked))
 			return []nvml.ProcessUtilizationSample{{Pid: 1, TimeStamp: at, SmUtil: 40, MemUtil: 30, EncUtil: 20, DecUtil: 10}}, ret
 		})
-	s := newSampler(mocked(nil, noEngines...), nil)
+	s := newSampler(mocked(nil), nil)
 	list := func() []model.GPUProcess {
 		processes, _, err := s.list(d, "GPU-1", nil, now)
 		if err != nil || len(processes) != 2 {
@@ -300,7 +289,7 @@ func TestEnginesOfDevices(t *testing.T) {
 		},
 		GetComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_GPU_IS_LOST },
 	}
-	library.known = map[string]bool{"nvmlDeviceGetJpgUtilization": false, "nvmlDeviceGetProcessUtilization": false}
+	missing(d)
 	s := newSampler(library, nil)
 	_, first, _ := s.list(d, "GPU-1", nil, time.Now())
 	if want := []model.Figure{{Name: "sm", Value: 0.77}, {Name: "memory", Value: 0.55}, {Name: "encoder", Value: 0}}; !reflect.DeepEqual(first, want) {

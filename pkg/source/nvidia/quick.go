@@ -87,9 +87,6 @@ func (d *device) quick(handle nvml.Device, g *model.GPU) {
 // memoryTemperature returns the HBM temperature, in degrees Celsius; GDDR and old chips have
 // none.
 func (d *device) memoryTemperature(handle nvml.Device) (float64, bool) {
-	if !d.lib.has("nvmlDeviceGetFieldValues") {
-		return 0, false
-	}
 	field := []nvml.FieldValue{{FieldId: nvml.FI_DEV_MEMORY_TEMP}}
 	if !d.noted("nvmlDeviceGetFieldValues", handle.GetFieldValues(field)) ||
 		nvml.Return(field[0].NvmlReturn) != nvml.SUCCESS {
@@ -101,13 +98,9 @@ func (d *device) memoryTemperature(handle nvml.Device) (float64, bool) {
 
 // supportedReasons returns the throttle reasons that a device supports: all, if it does not
 // report them.
-func (l *library) supportedReasons(handle nvml.Device) uint64 {
-	var known uint64
-	ret := nvml.ERROR_FUNCTION_NOT_FOUND
-	switch {
-	case l.has("nvmlDeviceGetSupportedClocksEventReasons"):
-		known, ret = handle.GetSupportedClocksEventReasons()
-	case l.has("nvmlDeviceGetSupportedClocksThrottleReasons"):
+func supportedReasons(handle nvml.Device) uint64 {
+	known, ret := handle.GetSupportedClocksEventReasons()
+	if ret == nvml.ERROR_FUNCTION_NOT_FOUND {
 		known, ret = handle.GetSupportedClocksThrottleReasons()
 	}
 	if ret != nvml.SUCCESS || known == 0 {
@@ -118,15 +111,9 @@ func (l *library) supportedReasons(handle nvml.Device) uint64 {
 
 // throttles returns each supported throttle reason and whether it is active.
 func (d *device) throttles(handle nvml.Device) []model.GPUCondition {
-	var now uint64
-	var ret nvml.Return
-	switch {
-	case d.lib.has("nvmlDeviceGetCurrentClocksEventReasons"):
-		now, ret = handle.GetCurrentClocksEventReasons()
-	case d.lib.has("nvmlDeviceGetCurrentClocksThrottleReasons"):
+	now, ret := handle.GetCurrentClocksEventReasons()
+	if ret == nvml.ERROR_FUNCTION_NOT_FOUND {
 		now, ret = handle.GetCurrentClocksThrottleReasons()
-	default:
-		return nil
 	}
 	if !d.noted("nvmlDeviceGetCurrentClocksEventReasons", ret) {
 		return nil

@@ -102,17 +102,16 @@ func TestLostReportsXIDs(t *testing.T) {
 func TestPartIsRemade(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
-	d.symbols = migSymbols
 	g := d.plug(address, "GPU-1", 0)
 	g.split("MIG-a")
 	s := d.source()
 	until(t, s, func(s model.Snapshot) bool { return len(s.GPUs) == 2 })
 	g.mu.Lock()
 	old := g.parts[0]
-	g.parts[0] = &mock.Device{
+	g.parts[0] = missing(&mock.Device{
 		GetUUIDFunc: old.GetUUIDFunc, GetGpuInstanceIdFunc: old.GetGpuInstanceIdFunc, GetComputeInstanceIdFunc: old.GetComputeInstanceIdFunc,
 		GetNameFunc: func() (string, nvml.Return) { return "NVIDIA Fake MIG 1g.10gb+me", nvml.SUCCESS },
-	}
+	})
 	g.mu.Unlock()
 	until(t, s, func(s model.Snapshot) bool { return len(s.GPUs) == 2 && s.GPUs[1].Profile == "1g.10gb+me" })
 }
@@ -122,7 +121,6 @@ func TestPartIsRemade(t *testing.T) {
 func TestNodesOfComputeInstances(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
-	d.symbols = migSymbols
 	g := d.plug(address, "GPU-1", 2)
 	g.split("MIG-a", "MIG-b")
 	g.mu.Lock()
@@ -166,7 +164,6 @@ func TestNothingStaleAfterSleep(t *testing.T) {
 func TestHungEventsCostEventsOnly(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
-	d.symbols = []string{"nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetFree", "nvmlEventSetWait_v2"}
 	block, waits := make(chan struct{}), make(chan struct{})
 	waiting := sync.OnceFunc(func() { close(waits) })
 	release := sync.OnceFunc(func() { close(block) })
@@ -209,7 +206,6 @@ func TestHungEventsCostEventsOnly(t *testing.T) {
 func TestListErrorStays(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
-	d.symbols = []string{"nvmlDeviceGetComputeRunningProcesses"}
 	g := d.plug(address, "GPU-1", 0)
 	g.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_UNKNOWN }
 	mode := g.GetComputeModeFunc

@@ -5,6 +5,7 @@
 package nvidia
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -117,13 +118,7 @@ func (c *cursor) fresh(samples []nvml.ProcessUtilizationSample) []nvml.ProcessUt
 		}
 	}
 	slices.SortStableFunc(fresh, func(a, b nvml.ProcessUtilizationSample) int {
-		switch {
-		case a.TimeStamp < b.TimeStamp:
-			return -1
-		case a.TimeStamp > b.TimeStamp:
-			return 1
-		}
-		return int(int64(a.Pid) - int64(b.Pid))
+		return cmp.Or(cmp.Compare(a.TimeStamp, b.TimeStamp), cmp.Compare(a.Pid, b.Pid))
 	})
 	return slices.CompactFunc(fresh, func(a, b nvml.ProcessUtilizationSample) bool {
 		return a.Pid == b.Pid && a.TimeStamp == b.TimeStamp

@@ -76,12 +76,8 @@ func (l *library) driver() model.GPUDriver {
 	d := model.GPUDriver{Vendor: model.NVIDIA}
 	d.Version = known(l.SystemGetDriverVersion())
 	d.Library = known(l.SystemGetNVMLVersion())
-	var v int
-	ret := nvml.ERROR_FUNCTION_NOT_FOUND
-	switch {
-	case l.has("nvmlSystemGetCudaDriverVersion_v2"):
-		v, ret = l.SystemGetCudaDriverVersion_v2()
-	case l.has("nvmlSystemGetCudaDriverVersion"):
+	v, ret := l.SystemGetCudaDriverVersion_v2()
+	if ret == nvml.ERROR_FUNCTION_NOT_FOUND {
 		v, ret = l.SystemGetCudaDriverVersion()
 	}
 	if ret == nvml.SUCCESS {
@@ -133,15 +129,14 @@ func (s *session) watch(x *xids) {
 // endWatch reports whether all watchers have ended. XIDs are counted again when the library
 // has been reopened.
 func (s *session) endWatch() bool {
-	if s.unwatched {
-		return within(s.quiet)
+	if !s.unwatched {
+		s.unwatched = true
+		close(s.unwatch)
+		go func() {
+			s.watchers.Wait()
+			close(s.quiet)
+		}()
 	}
-	s.unwatched = true
-	close(s.unwatch)
-	go func() {
-		s.watchers.Wait()
-		close(s.quiet)
-	}()
 	return within(s.quiet)
 }
 

@@ -15,71 +15,43 @@ import (
 // slowly reads values that need many calls, of a GPU or of a part: memory errors, energy,
 // limits. Values that the driver does not report are absent. A part has only errors: the other
 // values belong to the whole GPU.
-func (l *library) slowly(d nvml.Device, g *model.GPU) {
-	if g.Errors = nil; g.Parent != "" || l.hasECC(d) { // ECC may have been disabled
-		g.Errors = l.eccErrors(d)
+func slowly(d nvml.Device, g *model.GPU) {
+	if g.Errors = nil; g.Parent != "" || hasECC(d) { // ECC may have been disabled
+		g.Errors = eccErrors(d)
 	}
 	if g.Parent != "" {
 		return
 	}
-	g.Energy = l.energy(d)
-	g.PCIe.Replays = l.replays(d)
-	g.TemperatureLimits = l.temperatureLimits(d)
-	g.Throttled = l.throttled(d)
-	g.RemappedRows = l.remappedRows(d)
-	g.RetiredPages = l.retiredPages(d)
+	g.Energy, g.PCIe.Replays = model.Optional{}, model.Optional{}
+	// Millijoules since the driver was loaded.
+	if mj, ret := d.GetTotalEnergyConsumption(); ret == nvml.SUCCESS && mj != math.MaxUint64 {
+		g.Energy = model.Some(float64(mj) / 1e3)
+	}
+	if n, ret := d.GetPcieReplayCounter(); ret == nvml.SUCCESS && n >= 0 && n != math.MaxUint32 {
+		g.PCIe.Replays = model.Some(float64(n))
+	}
+	g.TemperatureLimits = temperatureLimits(d)
+	g.Throttled = throttled(d)
+	g.RemappedRows = remappedRows(d)
+	g.RetiredPages = retiredPages(d)
 }
 
 // memory reads nvmlDeviceGetMemoryInfo_v2 (bytes). Its used memory excludes the part that
 // driver and firmware reserve: total is used, reserved and free. An older library has only
 // nvmlDeviceGetMemoryInfo, which includes the reserve in the used memory.
-func (l *library) memory(d nvml.Device) model.VideoMemory {
-	if l.has("nvmlDeviceGetMemoryInfo_v2") {
-		if m, ret := d.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
-			return model.VideoMemory{
-				Total: some(m.Total), Used: some(m.Used), Free: some(m.Free), Reserved: some(m.Reserved),
-			}
-		}
+func memory(d nvml.Device) model.VideoMemory {
+	if m, ret := d.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
+		return model.VideoMemory{Total: some(m.Total), Used: some(m.Used), Free: some(m.Free), Reserved: some(m.Reserved)}
 	}
-	if l.has("nvmlDeviceGetMemoryInfo") {
-		if m, ret := d.GetMemoryInfo(); ret == nvml.SUCCESS {
-			return model.VideoMemory{Total: some(m.Total), Used: some(m.Used), Free: some(m.Free)}
-		}
+	if m, ret := d.GetMemoryInfo(); ret == nvml.SUCCESS {
+		return model.VideoMemory{Total: some(m.Total), Used: some(m.Used), Free: some(m.Free)}
 	}
 	return model.VideoMemory{}
 }
 
-// energy reads nvmlDeviceGetTotalEnergyConsumption, millijoules since the driver was
-// loaded.
-func (l *library) energy(d nvml.Device) model.Optional {
-	if !l.has("nvmlDeviceGetTotalEnergyConsumption") {
-		return model.Optional{}
-	}
-	mj, ret := d.GetTotalEnergyConsumption()
-	if ret != nvml.SUCCESS || mj == math.MaxUint64 {
-		return model.Optional{}
-	}
-	return model.Some(float64(mj) / 1e3)
-}
-
-// replays reads nvmlDeviceGetPcieReplayCounter.
-func (l *library) replays(d nvml.Device) model.Optional {
-	if !l.has("nvmlDeviceGetPcieReplayCounter") {
-		return model.Optional{}
-	}
-	n, ret := d.GetPcieReplayCounter()
-	if ret != nvml.SUCCESS || n < 0 || n == math.MaxUint32 {
-		return model.Optional{}
-	}
-	return model.Some(float64(n))
-}
-
 // throughput reads nvmlDeviceGetPcieThroughput, in KB/s over the 20 ms for which it blocks.
 // nvml.h uses KB for 1000 and KiB for 1024 bytes.
-func (l *library) throughput(d nvml.Device, counter nvml.PcieUtilCounter) model.Optional {
-	if !l.has("nvmlDeviceGetPcieThroughput") {
-		return model.Optional{}
-	}
+func throughput(d nvml.Device, counter nvml.PcieUtilCounter) model.Optional {
 	kb, ret := d.GetPcieThroughput(counter)
 	if ret != nvml.SUCCESS || kb == math.MaxUint32 {
 		return model.Optional{}
@@ -89,10 +61,7 @@ func (l *library) throughput(d nvml.Device, counter nvml.PcieUtilCounter) model.
 
 // temperatureLimits reads nvmlDeviceGetTemperatureThreshold, in degrees Celsius. It does not
 // read the relative limits of newer chips (T.Limit).
-func (l *library) temperatureLimits(d nvml.Device) []model.Figure {
-	if !l.has("nvmlDeviceGetTemperatureThreshold") {
-		return nil
-	}
+func temperatureLimits(d nvml.Device) []model.Figure {
 	var limits []model.Figure
 	for _, t := range []struct {
 		name string
@@ -130,16 +99,16 @@ var violations = []struct {
 
 // throttled reads nvmlDeviceGetViolationStatus, and NVML_FI_DEV_CLOCKS_EVENT_REASON_* for the
 // others. Both are in nanoseconds since the driver was loaded.
-func (l *library) throttled(d nvml.Device) []model.Figure {
+func throttled(d nvml.Device) []model.Figure {
 	values := make([]nvml.FieldValue, len(violations))
 	for i, v := range violations {
 		values[i].FieldId = v.field
 	}
-	fieldsRead := l.fields(d, values)
+	fieldsRead := d.GetFieldValues(values) == nvml.SUCCESS
 	var seconds []model.Figure
 	for i, v := range violations {
 		ns, ok := uint64(0), false
-		if v.policy != nvml.PERF_POLICY_COUNT && l.has("nvmlDeviceGetViolationStatus") {
+		if v.policy != nvml.PERF_POLICY_COUNT {
 			t, ret := d.GetViolationStatus(v.policy)
 			ns, ok = t.ViolationTime, ret == nvml.SUCCESS && t.ViolationTime != math.MaxUint64
 		}
@@ -155,10 +124,7 @@ func (l *library) throttled(d nvml.Device) []model.Figure {
 
 // remappedRows reads nvmlDeviceGetRemappedRows: rows that were replaced by spare rows since
 // the GPU was manufactured.
-func (l *library) remappedRows(d nvml.Device) []model.Figure {
-	if !l.has("nvmlDeviceGetRemappedRows") {
-		return nil
-	}
+func remappedRows(d nvml.Device) []model.Figure {
 	corrected, uncorrected, _, _, ret := d.GetRemappedRows()
 	if ret != nvml.SUCCESS {
 		return nil
@@ -171,10 +137,7 @@ func (l *library) remappedRows(d nvml.Device) []model.Figure {
 
 // retiredPages reads nvmlDeviceGetRetiredPages: pages that chips before Ampere no longer use,
 // because of repeated corrected errors or of uncorrected ones.
-func (l *library) retiredPages(d nvml.Device) []model.Figure {
-	if !l.has("nvmlDeviceGetRetiredPages") {
-		return nil
-	}
+func retiredPages(d nvml.Device) []model.Figure {
 	var pages []model.Figure
 	for _, c := range []struct {
 		name  string

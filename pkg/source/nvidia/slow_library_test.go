@@ -51,9 +51,9 @@ func figure(figures []model.Figure, name string) float64 {
 func TestSlowlyThroughTheLibrary(t *testing.T) {
 	for name, old := range map[string]bool{"new": false, "old": true} {
 		t.Run(name, func(t *testing.T) {
-			l, d := opened(t, scenario(t), old)
+			_, d := opened(t, scenario(t), old)
 			var g model.GPU
-			everything(l, d, &g)
+			everything(d, &g)
 			if m := g.Memory; !m.Used.Known || m.Reserved.Known == old ||
 				m.Total.Value != m.Used.Value+m.Free.Value+m.Reserved.Value {
 				t.Errorf("memory %+v", m)
@@ -135,7 +135,7 @@ func TestPartsThroughTheLibrary(t *testing.T) {
 	s.Processes = []fake.Process{{Device: "0:0", PID: 21, Memory: 7, Kinds: "C"}, {Device: "0:1", PID: 22, Memory: 8, Kinds: "C"}}
 	s.Balance()
 	l, d := opened(t, s, false)
-	parts, facts, _ := l.partsOf(Options{}, d, model.GPU{UUID: "GPU-1", Modes: map[string]string{"mig": "enabled"}})
+	parts, facts, _ := partsOf(Options{}, d, model.GPU{UUID: "GPU-1", Modes: map[string]string{"mig": "enabled"}})
 	if len(parts) != 2 {
 		t.Fatal(parts)
 	}
@@ -154,7 +154,7 @@ func TestPartsThroughTheLibrary(t *testing.T) {
 	if got := sampler.engines(d, parts)[parts[1].uuid]; figure(got, "sm_active") != 0.125 {
 		t.Errorf("GPM of a part: %v", got)
 	}
-	everything(l, parts[0].handle, &facts[0])
+	everything(parts[0].handle, &facts[0])
 	if !facts[0].Memory.Used.Known || facts[0].Energy.Known || facts[0].Links != nil {
 		t.Errorf("%+v", facts[0])
 	}

@@ -84,7 +84,7 @@ func slowDevice() *mock.Device {
 
 func TestSlowly(t *testing.T) {
 	var g model.GPU
-	everything(mocked(nil), slowDevice(), &g)
+	everything(slowDevice(), &g)
 	want := model.GPU{
 		Memory:            model.VideoMemory{Total: model.Some(100), Used: model.Some(20), Free: model.Some(70), Reserved: model.Some(10)},
 		Energy:            model.Some(1.5),
@@ -108,16 +108,9 @@ func TestSlowly(t *testing.T) {
 	}
 }
 
-// TestSlowlyOfAnOldLibrary: the mock panics if a missing function is called.
 func TestSlowlyOfAnOldLibrary(t *testing.T) {
-	lacks := []string{
-		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetFieldValues", "nvmlDeviceGetViolationStatus",
-		"nvmlDeviceGetPcieThroughput", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetRetiredPages", "nvmlDeviceGetNvLinkState",
-		"nvmlDeviceGetMemoryErrorCounter", "nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetTemperatureThreshold",
-		"nvmlDeviceGetPcieReplayCounter", "nvmlDeviceGetEccMode",
-	}
 	var g model.GPU
-	everything(mocked(nil, lacks...), &mock.Device{GetMemoryInfoFunc: slowDevice().GetMemoryInfoFunc}, &g)
+	everything(missing(&mock.Device{GetMemoryInfoFunc: slowDevice().GetMemoryInfoFunc}), &g)
 	want := model.GPU{Memory: model.VideoMemory{Total: model.Some(100), Used: model.Some(30), Free: model.Some(70)}}
 	if !reflect.DeepEqual(g, want) {
 		t.Errorf("%+v, want\n%+v", g, want)
@@ -128,7 +121,7 @@ func TestSlowlyOfAnOldLibrary(t *testing.T) {
 func TestSlowlyOfAPart(t *testing.T) {
 	d := slowDevice()
 	g := model.GPU{Parent: "GPU-1"}
-	everything(mocked(nil), &mock.Device{
+	everything(&mock.Device{
 		GetMemoryInfo_v2Func: d.GetMemoryInfo_v2Func,
 		GetMemoryErrorCounterFunc: func(
 			mt nvml.MemoryErrorType, s nvml.EccCounterType, l nvml.MemoryLocation,
@@ -156,8 +149,7 @@ func TestECC(t *testing.T) {
 		return 0, nvml.ERROR_NOT_SUPPORTED
 	}
 	d.GetMemoryErrorCounterFunc = none
-	l := mocked(nil)
-	got := l.eccErrors(d)
+	got := eccErrors(d)
 	if len(got) != 4 || slices.ContainsFunc(got, func(e model.GPUErrors) bool { return e.Block != "all" || e.Count != 4 }) {
 		t.Errorf("without any location: %v", got)
 	}
@@ -171,7 +163,7 @@ func TestECC(t *testing.T) {
 		return uint64(l), nvml.SUCCESS
 	}
 	var blocks []string
-	for _, e := range l.eccErrors(d)[:6] {
+	for _, e := range eccErrors(d)[:6] {
 		blocks = append(blocks, e.Block)
 	}
 	if want := []string{"dram", "l1_cache", "l2_cache", "register_file", "texture_memory", "shared_memory"}; !slices.Equal(blocks, want) {
@@ -182,7 +174,7 @@ func TestECC(t *testing.T) {
 	}
 	d.GetMemoryErrorCounterFunc = nil // would panic
 	var g model.GPU
-	if l.slowly(d, &g); g.Errors != nil {
+	if slowly(d, &g); g.Errors != nil {
 		t.Errorf("ECC is off: %v", g.Errors)
 	}
 }
@@ -225,7 +217,7 @@ func TestLinks(t *testing.T) {
 		{nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES, 3}:     math.MaxUint64, // not available
 		{nvml.FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, 3}: 6,
 	})
-	got := mocked(nil).links(d)
+	got := readLinks(d)
 	want := []model.GPULink{
 		{Kind: model.NVLink, Number: 0, Up: model.Some(1), Transmit: model.Some(2048), Receive: model.Some(0), Remote: "0000:c1:00.0", Errors: []model.Counter{
 			{Name: "replay", Value: 10}, {Name: "recovery", Value: 11}, {Name: "crc_flit", Value: 12}, {Name: "crc_data", Value: 13},
@@ -240,7 +232,7 @@ func TestLinks(t *testing.T) {
 		t.Errorf("%d links were asked for, and there are 5", n)
 	}
 	d.GetFieldValuesFunc = fieldsOf(map[field]uint64{{nvml.FI_DEV_NVLINK_LINK_COUNT, 0}: 1 << 40})
-	if mocked(nil).links(d); len(d.GetNvLinkStateCalls()) != 5+maxLinks {
+	if readLinks(d); len(d.GetNvLinkStateCalls()) != 5+maxLinks {
 		t.Errorf("%d links were read, as many as the library reports", len(d.GetNvLinkStateCalls())-5)
 	}
 }
@@ -276,12 +268,12 @@ func TestInteger(t *testing.T) {
 }
 
 // everything reads all slow values of a device or part.
-func everything(l *library, d nvml.Device, g *model.GPU) {
-	g.Memory = l.memory(d)
-	if l.slowly(d, g); g.Parent != "" {
+func everything(d nvml.Device, g *model.GPU) {
+	g.Memory = memory(d)
+	if slowly(d, g); g.Parent != "" {
 		return
 	}
-	g.PCIe.Receive = l.throughput(d, nvml.PCIE_UTIL_RX_BYTES)
-	g.PCIe.Transmit = l.throughput(d, nvml.PCIE_UTIL_TX_BYTES)
-	g.Links = l.links(d)
+	g.PCIe.Receive = throughput(d, nvml.PCIE_UTIL_RX_BYTES)
+	g.PCIe.Transmit = throughput(d, nvml.PCIE_UTIL_TX_BYTES)
+	g.Links = readLinks(d)
 }

@@ -62,6 +62,7 @@ func TestOneGPU(t *testing.T) {
 		Unlisted:    true, // the oldest library lists no processes
 		Modes:       map[string]string{"compute": "exclusive_process", "persistence": "enabled", "ecc": "enabled"},
 		Utilization: model.Some(0.42), Power: model.Some(123.456), FanSpeed: model.Some(0), PerformanceState: model.Some(0),
+		Engines:      []model.Figure{{Name: "sm", Value: 0.42}, {Name: "memory", Value: 0}},
 		Temperatures: []model.Figure{{Name: "gpu", Value: 33}},
 		Clocks:       []model.Figure{{Name: "graphics", Value: 1.98e9}, {Name: "sm", Value: 1.98e9}, {Name: "memory", Value: 1.98e9}},
 		MaxClocks:    []model.Figure{{Name: "graphics", Value: 1.98e9}, {Name: "sm", Value: 1.98e9}, {Name: "memory", Value: 1.98e9}},
@@ -351,7 +352,6 @@ func TestHotPlug(t *testing.T) {
 func TestMIG(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
-	d.symbols = migSymbols
 	g := d.plug(address, "GPU-1", 2)
 	g.split("MIG-a", "MIG-b")
 	capabilities := filepath.Join(d.options.Procfs, "driver/nvidia/capabilities/gpu2/mig/gi8")
@@ -383,7 +383,6 @@ func TestMIG(t *testing.T) {
 func TestStuckParts(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
-	d.symbols = migSymbols
 	g := d.plug(address, "GPU-1", 0)
 	g.split("MIG-a")
 	s := d.source()

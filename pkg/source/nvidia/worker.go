@@ -32,11 +32,11 @@ type worker struct {
 	jobs chan func()
 	stop chan struct{}
 	done chan struct{}
+	once sync.Once // closes stop
 
 	mu      sync.Mutex
 	began   time.Time // start of the step in progress; zero if there is none
-	ended   bool
-	overdue bool // a caller gave up waiting for the step in progress
+	overdue bool      // a caller gave up waiting for the step in progress
 }
 
 func newWorker(interval time.Duration) *worker {
@@ -110,14 +110,7 @@ func (w *worker) giveUp() error {
 }
 
 // end stops the goroutine after its current step and then closes done.
-func (w *worker) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.ended {
-		w.ended = true
-		close(w.stop)
-	}
-}
+func (w *worker) end() { w.once.Do(func() { close(w.stop) }) }
 
 // ask calls fn in the worker. The error is errLate or errStuck if ctx ends first; it is
 // immediate while a step that was given up is in progress.

@@ -107,10 +107,8 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 	destroyed := maps.Clone(adopted)
 	missing := maps.Clone(adopted)
 	for _, o := range again {
-		key := gen.ObjectsAdoptedKey{Device: o.Index, Id: o.ID}
-		if code, ok := typeCode(o.Type); ok {
-			key.Type = uint32(code)
-		}
+		code, _ := typeCode(o.Type)
+		key := gen.ObjectsAdoptedKey{Device: o.Index, Type: uint32(code), Id: o.ID}
 		delete(missing, key)
 		// An object dumped during its creation is counted by a program, too.
 		if !seen[key] {

@@ -161,7 +161,7 @@ func (s *Source) attach(ctx context.Context) {
 		})
 		_, _ = s.query.Wait(ctx) // a longer query continues in the background
 	}
-	s.opts.Logger.Info("hooks attached", zap.Stringer("tiers", tiersOf(hooks)))
+	s.opts.Logger.Info("hooks attached", zap.String("tiers", tiersOf(hooks)))
 }
 
 // release detaches all hooks and keeps the totals, so that the driver can be unloaded and no
@@ -245,13 +245,15 @@ func (s *sensor) reindex(ctx context.Context, opts Options) {
 		}
 	}
 	if len(given) > 0 {
-		if _, err := s.eachHolding(func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) {
+		m := s.objects.Coll.Maps[gen.ObjectsMapHoldings]
+		_, err := hook.Batches(m, &s.holdingKeys, &s.holdings, func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) {
 			if former, ok := given[k.Device]; ok {
 				before := model.Count(v.Created - min(v.Created, s.renamed[k]))
 				s.former.Add(k.Cgroup, model.ObjectKey{Device: former, Type: objectType(k.Type)}, before)
 				s.renamed[k] = v.Created
 			}
-		}); err != nil {
+		})
+		if err != nil {
 			opts.Logger.Warn("counts of created objects under the former name of a device are lost", zap.Error(err))
 		}
 	}

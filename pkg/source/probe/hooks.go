@@ -89,17 +89,13 @@ func unattached(reason string, state model.State) []model.Hook {
 	return out
 }
 
-type tierList []string
-
-func (t tierList) String() string { return strings.Join(t, " ") }
-
 // tiersOf returns the tier of each attached hook.
-func tiersOf(hooks []model.Hook) tierList {
-	var out tierList
+func tiersOf(hooks []model.Hook) string {
+	var out []string
 	for _, h := range hooks {
 		if h.State == model.StateOK {
 			out = append(out, h.Name+"="+h.Tier)
 		}
 	}
-	return out
+	return strings.Join(out, " ")
 }

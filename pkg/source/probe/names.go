@@ -4,6 +4,7 @@ package probe
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -91,12 +92,8 @@ func objectType(t uint16) model.ObjectType {
 
 // typeCode returns the number that the programs use for an object type.
 func typeCode(t model.ObjectType) (uint8, bool) {
-	for i, name := range objectTypes {
-		if name == t {
-			return uint8(i), true
-		}
-	}
-	return 0, false
+	i := slices.Index(objectTypes[:], t)
+	return uint8(max(i, 0)), i >= 0
 }
 
 func memoryName(m uint16) model.Memory {

@@ -35,47 +35,49 @@ func (s *sensor) read(snap *model.Snapshot, names deviceNames, forget map[uint64
 // readVerbs adds the verbs of the (cgroup, device number) pairs that add selects, and deletes
 // the entries that drop selects.
 func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop func(uint64, uint32) bool) error {
-	m := s.verbs.Coll.Maps[gen.VerbsMapVerbs]
-	var gone []gen.VerbsVerbKey
-	n, err := hook.Batches(m, &s.verbKeys, &s.verbStats, func(k gen.VerbsVerbKey, v *gen.VerbsVerbStat) {
-		if drop(k.Cgroup, k.Rdev) {
-			gone = append(gone, k)
-		}
+	_, err := readMap(s, s.verbs, gen.VerbsMapVerbs, &s.verbKeys, &s.verbStats, func(k gen.VerbsVerbKey, v *gen.VerbsVerbStat) bool {
 		if add(k.Cgroup, k.Rdev) {
 			snap.Verbs = append(snap.Verbs, model.Series[model.VerbKey, model.Histogram]{
 				Cgroup: k.Cgroup, Key: model.VerbKey{Device: names.of(k.Rdev), Verb: verbName(k.Verb)}, Value: histogram(v),
 			})
 		}
+		return drop(k.Cgroup, k.Rdev)
 	})
-	if err == nil {
-		err = hook.Remove(m, gone)
-	}
 	if err != nil {
 		return fmt.Errorf("verbs: %w", err)
 	}
-	s.fill[gen.VerbsMapVerbs] = n - uint64(len(gone))
-
-	m = s.verbs.Coll.Maps[gen.VerbsMapVerbErrors]
-	var goneErrors []gen.VerbsErrorKey
-	n, err = hook.Batches(m, &s.errorKeys, &s.errorCounts, func(k gen.VerbsErrorKey, v *uint64) {
-		if drop(k.Cgroup, k.Rdev) {
-			goneErrors = append(goneErrors, k)
-		}
+	_, err = readMap(s, s.verbs, gen.VerbsMapVerbErrors, &s.errorKeys, &s.errorCounts, func(k gen.VerbsErrorKey, v *uint64) bool {
 		if add(k.Cgroup, k.Rdev) {
 			snap.VerbErrors = append(snap.VerbErrors, model.Series[model.VerbErrorKey, model.Count]{
 				Cgroup: k.Cgroup, Value: model.Count(*v),
 				Key: model.VerbErrorKey{Device: names.of(k.Rdev), Verb: verbName(uint32(k.Verb)), Errno: errnoName(k.Err)},
 			})
 		}
+		return drop(k.Cgroup, k.Rdev)
 	})
-	if err == nil {
-		err = hook.Remove(m, goneErrors)
-	}
 	if err != nil {
 		return fmt.Errorf("verb errors: %w", err)
 	}
-	s.fill[gen.VerbsMapVerbErrors] = n - uint64(len(goneErrors))
 	return nil
+}
+
+// readMap calls visit for each entry of a map, then deletes the entries for which it returned
+// true and returns their keys.
+func readMap[K, V any](s *sensor, o *hook.Object, name string, keys *[]K, values *[]V, visit func(K, *V) bool) ([]K, error) {
+	var gone []K
+	n, err := hook.Batches(o.Coll.Maps[name], keys, values, func(k K, v *V) {
+		if visit(k, v) {
+			gone = append(gone, k)
+		}
+	})
+	if err == nil {
+		err = hook.Remove(o.Coll.Maps[name], gone)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.fill[name] = n - uint64(len(gone))
+	return gone, nil
 }
 
 func histogram(v *gen.VerbsVerbStat) model.Histogram {
@@ -94,11 +96,9 @@ func (s *sensor) readHoldings(snap *model.Snapshot, forget map[model.CgroupID]bo
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	counted := make(map[gen.ObjectsHoldingKey]bool, len(s.base))
-	var gone []gen.ObjectsHoldingKey
-	n, err := s.eachHolding(func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) {
+	visit := func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) bool {
 		if forget[k.Cgroup] {
-			gone = append(gone, k)
-			return
+			return true
 		}
 		b, ok := s.base[k]
 		if ok {
@@ -106,10 +106,9 @@ func (s *sensor) readHoldings(snap *model.Snapshot, forget map[model.CgroupID]bo
 		}
 		s.addHolding(snap, k, held{v.Current + b.count, v.Bytes + b.bytes})
 		s.addCreated(snap, k, v.Created)
-	})
-	if err == nil {
-		err = hook.Remove(s.objects.Coll.Maps[gen.ObjectsMapHoldings], gone)
+		return false
 	}
+	gone, err := readMap(s, s.objects, gen.ObjectsMapHoldings, &s.holdingKeys, &s.holdings, visit)
 	if err != nil {
 		return fmt.Errorf("objects: %w", err)
 	}
@@ -127,12 +126,7 @@ func (s *sensor) readHoldings(snap *model.Snapshot, forget map[model.CgroupID]bo
 	}
 	s.former.Forget(forget)
 	snap.Created = s.former.AppendTo(snap.Created)
-	s.fill[gen.ObjectsMapHoldings] = n - uint64(len(gone))
 	return nil
-}
-
-func (s *sensor) eachHolding(do func(gen.ObjectsHoldingKey, *gen.ObjectsHolding)) (uint64, error) {
-	return hook.Batches(s.objects.Coll.Maps[gen.ObjectsMapHoldings], &s.holdingKeys, &s.holdings, do)
 }
 
 func (s *sensor) addHolding(snap *model.Snapshot, k gen.ObjectsHoldingKey, now held) {

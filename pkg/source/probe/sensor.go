@@ -109,13 +109,8 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 }
 
 func (s *sensor) all() []*hook.Object {
-	var out []*hook.Object
-	for _, o := range []*hook.Object{s.verbs, s.objects, s.peers, s.cgroups} {
-		if o != nil {
-			out = append(out, o)
-		}
-	}
-	return out
+	objects := []*hook.Object{s.verbs, s.objects, s.peers, s.cgroups}
+	return slices.DeleteFunc(objects, func(o *hook.Object) bool { return o == nil })
 }
 
 // attachObjects attaches the hooks of objects. Without the hook of creation and deletion the

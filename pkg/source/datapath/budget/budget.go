@@ -3,6 +3,7 @@
 package budget
 
 import (
+	"maps"
 	"time"
 )
 
@@ -201,18 +202,10 @@ func (b *Budget) removeMissing(loads []ProcessLoad, files []FileLoad) {
 	for _, l := range loads {
 		pids[l.PID] = true
 	}
-	for pid := range b.processes {
-		if !pids[pid] {
-			delete(b.processes, pid)
-		}
-	}
+	maps.DeleteFunc(b.processes, func(pid int, _ *account) bool { return !pids[pid] })
 	ids := make(map[File]bool, len(files))
 	for _, f := range files {
 		ids[f.File] = true
 	}
-	for id := range b.units {
-		if !ids[id.file] {
-			delete(b.units, id)
-		}
-	}
+	maps.DeleteFunc(b.units, func(id unitID, _ *unit) bool { return !ids[id.file] })
 }

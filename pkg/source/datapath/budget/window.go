@@ -2,7 +2,10 @@
 
 package budget
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // overdrawn reports whether an account is below the lowest credit.
 func (u *unit) overdrawn(accounts map[int]*account) bool {
@@ -59,11 +62,7 @@ func (u *unit) setPrices(accounts map[int]*account) float64 {
 			highest, fixed = price, switching/a.perSecond
 		}
 	}
-	for pid := range u.price {
-		if accounts[pid] == nil {
-			delete(u.price, pid)
-		}
-	}
+	maps.DeleteFunc(u.price, func(pid int, _ float64) bool { return accounts[pid] == nil })
 	u.setLength(fixed)
 	return highest
 }
@@ -94,11 +93,7 @@ func (u *unit) noteAll(now time.Time, accounts map[int]*account) {
 	for pid, a := range accounts {
 		u.noteCost(pid, a)
 	}
-	for pid := range u.paid {
-		if accounts[pid] == nil {
-			delete(u.paid, pid)
-		}
-	}
+	maps.DeleteFunc(u.paid, func(pid int, _ payment) bool { return accounts[pid] == nil })
 }
 
 func (u *unit) noteCost(pid int, a *account) {

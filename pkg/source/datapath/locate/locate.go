@@ -20,23 +20,17 @@ const (
 	contextOps = 224 // struct ibv_context, up to ops.post_recv
 )
 
-// operations are the offsets of functions in struct ibv_context.
-var operations = map[Function]int{PostSend: 208, PostRecv: 216, PollCQ: 96}
-
-// extended are the offsets of functions in struct ibv_qp_ex.
-var extended = map[Function]int{
+// offsets are the offsets of functions: of the first three in struct ibv_context, of the others
+// in struct ibv_qp_ex.
+var offsets = [Functions]int{
+	PostSend: 208, PostRecv: 216, PollCQ: 96,
 	WrAtomicCmpSwp: 184, WrAtomicFetchAdd: 192, WrBindMW: 200, WrLocalInv: 208, WrRDMARead: 216, WrRDMAWrite: 224,
 	WrRDMAWriteImm: 232, WrSend: 240, WrSendImm: 248, WrSendInv: 256, WrSendTSO: 264, WrSetInlineData: 288,
 	WrSetInlineDataList: 296, WrSetSGE: 304, WrSetSGEList: 312, WrStart: 320, WrComplete: 328, WrAbort: 336,
 }
 
 // TableOffset is the offset of the function in struct ibv_context or ibv_qp_ex.
-func (f Function) TableOffset() int {
-	if at, ok := operations[f]; ok {
-		return at
-	}
-	return extended[f]
-}
+func (f Function) TableOffset() int { return offsets[f] }
 
 // requiredOfExtended are the functions that every extended QP has. Other data
 // follows a struct ibv_qp that is not extended.
@@ -114,7 +108,7 @@ func (l *Locator) locate(p *Process, qp uint64) (Found, error) {
 	if err := p.Read(context, ops[:]); err != nil {
 		return Found{}, err
 	}
-	if binary.LittleEndian.Uint64(ops[operations[PostSend]:]) == 0 {
+	if binary.LittleEndian.Uint64(ops[offsets[PostSend]:]) == 0 {
 		return Found{}, fmt.Errorf("process %d: %w", p.pid, ErrNotReady)
 	}
 	code, err := p.code()
@@ -123,19 +117,19 @@ func (l *Locator) locate(p *Process, qp uint64) (Found, error) {
 	}
 
 	f := search{Locator: l, process: p, code: code, Found: Found{Context: context, Paths: map[FileID]string{}}}
-	provider, err := f.add(PostSend, ops[:], operations)
+	provider, err := f.add(PostSend, ops[:])
 	if err != nil {
 		return Found{}, fmt.Errorf("post_send of process %d: %w", p.pid, err)
 	}
 	for _, fn := range []Function{PostRecv, PollCQ} {
 		// A function that the provider does not implement is one of libibverbs.
-		_, _ = f.add(fn, ops[:], operations)
+		_, _ = f.add(fn, ops[:])
 	}
 	var ex [qpSize]byte
 	if p.Read(qp, ex[:]) == nil && f.isExtended(ex[:], provider) {
 		for fn := WrAtomicCmpSwp; fn < Functions; fn++ {
 			if f.isIn(fn, ex[:], provider) {
-				_, _ = f.add(fn, ex[:], extended)
+				_, _ = f.add(fn, ex[:])
 			}
 		}
 	}
@@ -188,7 +182,7 @@ type search struct {
 
 // add finds the site of one function and returns its file, as /proc/PID/maps
 // identifies it.
-func (f *search) add(fn Function, table []byte, offsets map[Function]int) (FileID, error) {
+func (f *search) add(fn Function, table []byte) (FileID, error) {
 	address := binary.LittleEndian.Uint64(table[offsets[fn]:])
 	m := find(f.code, address)
 	if m == nil {
@@ -224,6 +218,6 @@ func (f *search) isExtended(ex []byte, provider FileID) bool {
 
 // isIn reports whether a function of a QP is in a file.
 func (f *search) isIn(fn Function, ex []byte, provider FileID) bool {
-	m := find(f.code, binary.LittleEndian.Uint64(ex[extended[fn]:]))
+	m := find(f.code, binary.LittleEndian.Uint64(ex[offsets[fn]:]))
 	return m != nil && m.file == provider
 }

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -67,6 +67,25 @@ func parseCode(r io.Reader) ([]mapping, error) {
 	return code, err
 }
 
+// FileOffset returns the offset of code of this process in its file, by /proc/self/maps, which
+// works for position-independent code too.
+func FileOffset(pc uint64) (uint64, error) {
+	f, err := os.Open("/proc/self/maps")
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	code, err := parseCode(f)
+	if err != nil {
+		return 0, err
+	}
+	m := find(code, pc)
+	if m == nil {
+		return 0, fmt.Errorf("/proc/self/maps has no code at %#x", pc)
+	}
+	return pc - m.start + m.offset, nil
+}
+
 // eachMapping parses /proc/PID/maps. The kernel writes a newline in a path as \012.
 func eachMapping(r io.Reader, f func(m mapping, perms string) error) error {
 	b := bufio.NewReaderSize(r, 32<<10) // a line holds a path: up to a page
@@ -118,16 +137,8 @@ func parseMapping(line string) (m mapping, perms string, ok bool) {
 
 // find returns the mapping of an address, nil if there is none.
 func find(code []mapping, address uint64) *mapping {
-	i, found := slices.BinarySearchFunc(code, address, func(m mapping, a uint64) int {
-		switch {
-		case m.end <= a:
-			return -1
-		case m.start > a:
-			return 1
-		}
-		return 0
-	})
-	if !found {
+	i := sort.Search(len(code), func(i int) bool { return address < code[i].end })
+	if i == len(code) || address < code[i].start {
 		return nil
 	}
 	return &code[i]

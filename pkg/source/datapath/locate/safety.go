@@ -42,24 +42,12 @@ func returnProbesSafe(symbols map[string]bool, release string) error {
 	if !symbols["__x64_sys_uretprobe"] {
 		return nil
 	}
-	major, minor, patch, candidate, err := parseRelease(release)
-	if err != nil {
+	var major, minor, patch int
+	if n, _ := fmt.Sscanf(release, "%d.%d.%d", &major, &minor, &patch); n < 2 {
 		return fmt.Errorf("%w: kernel release %q does not show whether return probes are safe", model.ErrUnsupported, release)
 	}
-	safe := false
-	switch {
-	case major != 6:
-		safe = major > 6
-	case minor == 12:
-		safe = patch >= 14
-	case minor == 13:
-		safe = patch >= 3
-	case minor == 14:
-		safe = !candidate
-	default:
-		safe = minor > 14
-	}
-	if safe {
+	candidate := strings.HasPrefix(strings.TrimLeft(release, ".0123456789"), "-rc")
+	if major > 6 || major == 6 && (minor > 14 || minor == 14 && !candidate || minor == 13 && patch >= 3 || minor == 12 && patch >= 14) {
 		return nil
 	}
 	return fmt.Errorf("%w: return probes on kernel %s kill processes under seccomp; fixed in 6.12.14, 6.13.3 and 6.14",
@@ -132,24 +120,4 @@ func HostPIDs(procfs string) error {
 		return fmt.Errorf("%w: share the node's process namespace (hostPID)", model.ErrUnsupported)
 	}
 	return nil
-}
-
-// parseRelease parses 6.12.107+deb13-amd64, 6.18.44, 7.2.12+deb14-amd64 or
-// 6.14.0-rc2. candidate: it is a release candidate.
-func parseRelease(release string) (major, minor, patch int, candidate bool, err error) {
-	version, rest := release, ""
-	if i := strings.IndexFunc(release, func(r rune) bool { return r != '.' && (r < '0' || r > '9') }); i >= 0 {
-		version, rest = release[:i], release[i:]
-	}
-	parts := strings.SplitN(version, ".", 4)
-	numbers := [3]int{}
-	for i, part := range parts[:min(len(parts), 3)] {
-		if numbers[i], err = strconv.Atoi(part); err != nil {
-			return 0, 0, 0, false, err
-		}
-	}
-	if len(parts) < 2 {
-		return 0, 0, 0, false, strconv.ErrSyntax
-	}
-	return numbers[0], numbers[1], numbers[2], strings.HasPrefix(rest, "-rc"), nil
 }

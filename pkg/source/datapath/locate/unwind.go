@@ -3,6 +3,7 @@
 package locate
 
 import (
+	"bytes"
 	"debug/elf"
 	"encoding/binary"
 	"errors"
@@ -226,23 +227,10 @@ func (r *cfi) number() (n uint64) {
 }
 
 func (r *cfi) text() string {
-	for i, c := range r.b {
-		if c == 0 {
-			s := string(r.b[:i])
-			r.b = r.b[i+1:]
-			return s
-		}
-	}
-	r.b, r.bad = nil, true
-	return ""
+	text, rest, ok := bytes.Cut(r.b, []byte{0})
+	r.b, r.bad = rest, r.bad || !ok
+	return string(text)
 }
 
 // zeros reports whether only padding is left.
-func (r *cfi) zeros() bool {
-	for _, c := range r.b {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
-}
+func (r *cfi) zeros() bool { return len(bytes.Trim(r.b, "\x00")) == 0 }
