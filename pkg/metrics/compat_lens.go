@@ -19,15 +19,7 @@ func lensMetrics() []metric {
 	return []metric{{
 		name: "rdma_stat_<counter>", typ: untyped, compat: CompatLens, labels: devicePortLabels,
 		help: "Hardware counter of the driver, under the driver's name.",
-		emit: func(v *view, b *exposition.Builder) {
-			for _, name := range v.hw.names {
-				if b.OpenPart(name) {
-					for _, s := range v.hw.of(name) {
-						b.Add(s.labels, float64(s.value))
-					}
-				}
-			}
-		},
+		emit: func(v *view, b *exposition.Builder) { v.hw.emit(b) },
 	}}
 }
 

@@ -26,11 +26,11 @@ func rdmaExporterMetrics() []metric {
 						continue
 					}
 					for _, s := range v.pma.of(name) {
-						b.Add(s.labels, float64(s.value))
+						b.Add(s.labels, s.value)
 					}
 					for _, s := range v.hw.of(name) {
 						if s.port() != "" {
-							b.Add(s.labels, float64(s.value))
+							b.Add(s.labels, s.value)
 						}
 					}
 				}
@@ -42,16 +42,14 @@ func rdmaExporterMetrics() []metric {
 				"device", "port", "netdev", "link_layer", "state", "phys_state", "link_width", "link_speed", "pci_addr",
 			},
 			help: "Network interface, states, link and PCI address of the port, always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, p := range v.ports {
-					width := ""
-					if p.Width > 0 {
-						width = strconv.Itoa(p.Width) + "X"
-					}
-					b.Value(1, p.hca.Name, p.number, p.Netdev, p.LinkLayer, p.State, p.PhysState, width, p.Speed,
-						p.hca.PCIAddress)
+			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
+				width := ""
+				if p.Width > 0 {
+					width = strconv.Itoa(p.Width) + "X"
 				}
-			},
+				b.Value(1, p.hca.Name, p.number, p.Netdev, p.LinkLayer, p.State, p.PhysState, width, p.Speed,
+					p.hca.PCIAddress)
+			}),
 		},
 	}
 }

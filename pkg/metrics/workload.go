@@ -36,22 +36,18 @@ func workloadMetrics() []metric {
 		{
 			name: "container_rdma_resources", typ: gauge, owned: true, labels: []string{"device", "type"},
 			help: "RDMA objects that the workload holds, by type.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, s := range v.shares.Objects {
-					b.Share(float64(s.Current), v.owners[s.Owner], s.Device, string(s.Type))
-				}
-			},
+			emit: each(objectsOf, func(v *view, b *exposition.Builder, s *attribution.ObjectShare) {
+				b.Share(float64(s.Current), v.owners[s.Owner], s.Device, string(s.Type))
+			}),
 		},
 		{
 			name: "container_rdma_objects_created_total", typ: counter, owned: true, labels: []string{"device", "type"},
 			help: "RDMA objects that the workload has created, by type.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, s := range v.shares.Objects {
-					if s.Method == attribution.MethodProbe {
-						b.Share(float64(s.Created), v.owners[s.Owner], s.Device, string(s.Type))
-					}
+			emit: each(objectsOf, func(v *view, b *exposition.Builder, s *attribution.ObjectShare) {
+				if s.Method == attribution.MethodProbe {
+					b.Share(float64(s.Created), v.owners[s.Owner], s.Device, string(s.Type))
 				}
-			},
+			}),
 		},
 		{
 			name: "container_rdma_registered_bytes", typ: gauge, owned: true, labels: []string{"device", "memory"},
