@@ -42,7 +42,12 @@ func identify(g *model.GPU) gpuIdentity {
 // number returns the number of a GPU; the number of a part is that of its GPU.
 func number(g *model.GPU) *int {
 	first, _, _ := strings.Cut(g.ID, ":")
-	if n, err := strconv.Atoi(first); err == nil {
+	return parseNumber(first)
+}
+
+// parseNumber returns nil for text that is no number.
+func parseNumber(s string) *int {
+	if n, err := strconv.Atoi(s); err == nil {
 		return &n
 	}
 	return nil
