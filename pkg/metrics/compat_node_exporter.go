@@ -136,9 +136,6 @@ func nodeExporterMetrics() []metric {
 	} {
 		rows = append(rows, pma("node_infiniband_"+c.name+"_total", c.file, c.unit, c.help))
 	}
-	for i := range rows {
-		rows[i].compat = CompatNodeExporter
-	}
 	return rows
 }
 

@@ -18,7 +18,7 @@ var rdmaExporterNotes = []string{
 func rdmaExporterMetrics() []metric {
 	return []metric{
 		{
-			name: "rdma_<counter>_total", typ: counter, compat: CompatRDMAExporter, labels: devicePortLabels,
+			name: "rdma_<counter>_total", typ: counter, labels: devicePortLabels,
 			help: "Counter of the port or of its driver, with the name and unit of sysfs.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, name := range union(v.pma.names, v.hw.names) {
@@ -37,7 +37,7 @@ func rdmaExporterMetrics() []metric {
 			},
 		},
 		{
-			name: "rdma_port_info", typ: gauge, compat: CompatRDMAExporter,
+			name: "rdma_port_info", typ: gauge,
 			labels: []string{
 				"device", "port", "netdev", "link_layer", "state", "phys_state", "link_width", "link_speed", "pci_addr",
 			},

@@ -57,14 +57,14 @@ func lifeMetrics() []metric {
 			"State of the container, 1 for the current state and 0 for the others.",
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *model.Container) {
 				if c.Status != "" {
-					b.ShareStates(o, string(c.Status), containerStates)
+					b.StateSet(o, string(c.Status), containerStates)
 				}
 			}),
 		life("container_health", gauge, []string{"health"},
 			"Result of the container's health check, 1 for the current result and 0 for the others.",
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *model.Container) {
 				if c.Health != "" {
-					b.ShareStates(o, c.Health, containerHealths)
+					b.StateSet(o, c.Health, containerHealths)
 				}
 			}),
 		life("container_restarts_total", counter, nil, "Restarts of the container.",

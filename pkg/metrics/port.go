@@ -96,7 +96,7 @@ func portMetrics() []metric {
 			help: "Logical state of the port, 1 for the current state and 0 for the others.",
 			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
 				if p.State != "" {
-					b.StateSet(stateLabel(p.State, portStates, portStateLabels), portStateLabels, p.hca.Name, p.number)
+					b.StateSet(nil, stateLabel(p.State, portStates, portStateLabels), portStateLabels, p.hca.Name, p.number)
 				}
 			}),
 		},
@@ -105,7 +105,7 @@ func portMetrics() []metric {
 			help: "Physical state of the port, 1 for the current state and 0 for the others.",
 			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
 				if p.PhysState != "" {
-					b.StateSet(stateLabel(p.PhysState, physStates, physStateLabels), physStateLabels, p.hca.Name, p.number)
+					b.StateSet(nil, stateLabel(p.PhysState, physStates, physStateLabels), physStateLabels, p.hca.Name, p.number)
 				}
 			}),
 		},

@@ -33,7 +33,7 @@ func selfMetrics() []metric {
 			name: "accelscope_source_state", typ: gauge, labels: []string{"source", "state"},
 			help: "State of the source, 1 for the current state and 0 for the others.",
 			emit: each(statesOf, func(_ *view, b *exposition.Builder, s *model.SourceState) {
-				b.StateSet(string(s.State), sourceStates, s.Source)
+				b.StateSet(nil, string(s.State), sourceStates, s.Source)
 			}),
 		},
 		{
@@ -59,7 +59,7 @@ func selfMetrics() []metric {
 			help: "State of the device in the source, 1 for the current state and 0 for the others.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, d := range v.facts.DeviceStates {
-					b.StateSet(string(d.State), deviceStates, d.Source, d.Device)
+					b.StateSet(nil, string(d.State), deviceStates, d.Source, d.Device)
 				}
 			},
 		},
@@ -68,7 +68,7 @@ func selfMetrics() []metric {
 			help: "State of the hook in the kernel, 1 for the current state and 0 for the others.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, h := range v.facts.Hooks {
-					b.StateSet(string(h.State), hookStates, h.Name, h.Tier)
+					b.StateSet(nil, string(h.State), hookStates, h.Name, h.Tier)
 				}
 			},
 		},

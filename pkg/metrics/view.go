@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -52,14 +53,8 @@ type gpuView struct {
 // columns holds the values of a pattern or of the counters of ports by name. It is kept
 // between refreshes to avoid allocations.
 type columns struct {
-	round  uint64
-	byName map[string]*column
+	byName map[string]*[]sample
 	names  []string // of this refresh, sorted
-}
-
-type column struct {
-	round   uint64
-	samples []sample
 }
 
 // sample is the value of one port or of one sensor.
@@ -73,10 +68,11 @@ func (s sample) port() string   { return s.labels.Value(1) }
 
 func (c *columns) begin() {
 	if c.byName == nil {
-		c.byName = map[string]*column{}
+		c.byName = map[string]*[]sample{}
 	}
-	c.round++
-	c.names = c.names[:0]
+	for _, samples := range c.byName {
+		*samples = (*samples)[:0]
+	}
 }
 
 func (c *columns) add(set *exposition.LabelSet, counters []model.Counter) {
@@ -90,26 +86,18 @@ func (c *columns) addValue(name string, set *exposition.LabelSet, value float64)
 	if name == "" {
 		return
 	}
-	col := c.byName[name]
-	if col == nil {
-		col = &column{}
-		c.byName[name] = col
+	samples := c.byName[name]
+	if samples == nil {
+		samples = new([]sample)
+		c.byName[name] = samples
 	}
-	if col.round != c.round {
-		col.round = c.round
-		col.samples = col.samples[:0]
-		c.names = append(c.names, name)
-	}
-	col.samples = append(col.samples, sample{set, value})
+	*samples = append(*samples, sample{set, value})
 }
 
 func (c *columns) end() {
+	maps.DeleteFunc(c.byName, func(_ string, samples *[]sample) bool { return len(*samples) == 0 })
+	c.names = slices.AppendSeq(c.names[:0], maps.Keys(c.byName))
 	slices.Sort(c.names)
-	for name, col := range c.byName {
-		if col.round != c.round {
-			delete(c.byName, name)
-		}
-	}
 }
 
 // of returns the samples of a counter; it is empty for columns that are nil.
@@ -117,8 +105,8 @@ func (c *columns) of(name string) []sample {
 	if c == nil {
 		return nil
 	}
-	if col := c.byName[name]; col != nil {
-		return col.samples
+	if samples := c.byName[name]; samples != nil {
+		return *samples
 	}
 	return nil
 }
