@@ -24,14 +24,7 @@ type Facts func() Known
 type Known struct {
 	Facts  model.Snapshot
 	Shares attribution.Attribution
-	States []State
-}
-
-// State is the state of a source and the reason for it.
-type State struct {
-	Source string
-	State  model.State
-	Reason string
+	States []model.SourceState
 }
 
 //go:embed openapi.yaml
