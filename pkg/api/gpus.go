@@ -113,11 +113,9 @@ func driOf(g *model.GPU, all []model.DRIDevice) driDevice {
 	if d.Card != "" || d.Render != "" || g.Parent != "" || g.PCIAddress == "" {
 		return d
 	}
-	for i := range all {
-		if strings.EqualFold(all[i].PCIAddress, g.PCIAddress) {
-			d.Card, d.Render = all[i].Card, all[i].Render
-			break
-		}
+	same := func(d model.DRIDevice) bool { return strings.EqualFold(d.PCIAddress, g.PCIAddress) }
+	if i := slices.IndexFunc(all, same); i >= 0 {
+		d.Card, d.Render = all[i].Card, all[i].Render
 	}
 	return d
 }

@@ -27,13 +27,9 @@ func lensMetrics() []metric {
 			func(g *gpuView) model.Optional { return g.Power }),
 		gpuValue("gpu_pcie_bandwidth_mbs", gauge, "Data that the GPU receives and sends over PCIe, in megabits per second.",
 			func(g *gpuView) model.Optional {
-				both := add(g.PCIe.Receive, g.PCIe.Transmit)
+				received, sent := g.PCIe.Receive, g.PCIe.Transmit
+				both := model.Optional{Value: received.Value + sent.Value, Known: received.Known && sent.Known}
 				return scaled(both, bitsPerByte/bitsPerMbit)
 			}),
 	}
-}
-
-// add returns the sum of two values, known when both are known.
-func add(a, b model.Optional) model.Optional {
-	return model.Optional{Value: a.Value + b.Value, Known: a.Known && b.Known}
 }

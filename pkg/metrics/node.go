@@ -55,24 +55,9 @@ var (
 
 func nodeSystemMetrics() []metric {
 	rows := []metric{
-		{
-			name: "node_cpu_seconds_total", typ: counter, labels: []string{"cpu", "mode"},
-			help: "Time that the CPU spent in the mode.",
-			emit: each(cpusOf, func(_ *view, b *exposition.Builder, c *model.CPU) {
-				for mode, name := range cpuModes {
-					b.Value(c.Seconds[mode], c.ID, name)
-				}
-			}),
-		},
-		{
-			name: "node_cpu_guest_seconds_total", typ: counter, labels: []string{"cpu", "mode"},
-			help: "Time that the CPU spent running virtual machines, by mode.",
-			emit: each(cpusOf, func(_ *view, b *exposition.Builder, c *model.CPU) {
-				for mode, name := range guestModes {
-					b.Value(c.Seconds[len(cpuModes)+mode], c.ID, name)
-				}
-			}),
-		},
+		cpuSeconds("node_cpu_seconds_total", "Time that the CPU spent in the mode.", 0, cpuModes),
+		cpuSeconds("node_cpu_guest_seconds_total", "Time that the CPU spent running virtual machines, by mode.",
+			len(cpuModes), guestModes),
 		{
 			name: "node_cpu_core_throttles_total", typ: counter, labels: []string{"package", "core"},
 			help: "Times that the core was slowed down because of heat.",
@@ -205,6 +190,18 @@ func leadingNumber(s string) float64 {
 	}
 	v, _ := strconv.ParseFloat(s[:end], 64)
 	return v
+}
+
+// cpuSeconds returns the row of the columns of CPUs from first on.
+func cpuSeconds(name, help string, first int, modes []string) metric {
+	return metric{
+		name: name, typ: counter, labels: []string{"cpu", "mode"}, help: help,
+		emit: each(cpusOf, func(_ *view, b *exposition.Builder, c *model.CPU) {
+			for i, mode := range modes {
+				b.Value(c.Seconds[first+i], c.ID, mode)
+			}
+		}),
+	}
 }
 
 func somePressure(p *model.Pressure) *float64 { return p.Some }

@@ -28,14 +28,6 @@ var (
 	}
 )
 
-// stateLabel returns the label of a state; an unknown state keeps its name in lower case.
-func stateLabel(state string, states, labels []string) string {
-	if i := slices.Index(states, state); i >= 0 {
-		return labels[i]
-	}
-	return strings.ToLower(state)
-}
-
 // portErrors maps the error counters of a port in sysfs to values of the label type.
 var portErrors = []struct{ counter, typ string }{
 	{"symbol_error", "symbol"},
@@ -91,24 +83,11 @@ func portMetrics() []metric {
 				}
 			},
 		},
-		{
-			name: "infiniband_port_state", typ: gauge, labels: []string{"device", "port", "state"},
-			help: "Logical state of the port, 1 for the current state and 0 for the others.",
-			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
-				if p.State != "" {
-					b.StateSet(nil, stateLabel(p.State, portStates, portStateLabels), portStateLabels, p.hca.Name, p.number)
-				}
-			}),
-		},
-		{
-			name: "infiniband_port_physical_state", typ: gauge, labels: []string{"device", "port", "state"},
-			help: "Physical state of the port, 1 for the current state and 0 for the others.",
-			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
-				if p.PhysState != "" {
-					b.StateSet(nil, stateLabel(p.PhysState, physStates, physStateLabels), physStateLabels, p.hca.Name, p.number)
-				}
-			}),
-		},
+		portState("infiniband_port_state", "Logical state of the port, 1 for the current state and 0 for the others.",
+			portStates, portStateLabels, func(p *model.Port) string { return p.State }),
+		portState("infiniband_port_physical_state",
+			"Physical state of the port, 1 for the current state and 0 for the others.",
+			physStates, physStateLabels, func(p *model.Port) string { return p.PhysState }),
 		portGauge("infiniband_port_rate_gbps", "Data rate of the port, in gigabits per second.",
 			func(p *model.Port) float64 { return p.RateBits / 1e9 }),
 		portGauge("infiniband_port_rate_bytes_per_second", "Data rate of the port.",
@@ -155,6 +134,23 @@ func pma(name, file string, unit float64, help string) metric {
 				b.Add(s.labels, s.value*unit)
 			}
 		},
+	}
+}
+
+// portState returns the row of a state of ports. An unknown state keeps its name in lower case.
+func portState(name, help string, states, labels []string, of func(*model.Port) string) metric {
+	return metric{
+		name: name, help: help, typ: gauge, labels: []string{"device", "port", "state"},
+		emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
+			state := of(p.Port)
+			label := strings.ToLower(state)
+			if i := slices.Index(states, state); i >= 0 {
+				label = labels[i]
+			}
+			if state != "" {
+				b.StateSet(nil, label, labels, p.hca.Name, p.number)
+			}
+		}),
 	}
 }
 

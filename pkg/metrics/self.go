@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"slices"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/exposition"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -36,24 +37,10 @@ func selfMetrics() []metric {
 				b.StateSet(nil, string(s.State), sourceStates, s.Source)
 			}),
 		},
-		{
-			name: "accelscope_source_duration_seconds", typ: gauge, labels: []string{"source"},
-			help: "Time that the last answer of the source took.",
-			emit: each(statesOf, func(_ *view, b *exposition.Builder, s *model.SourceState) {
-				if s.Age >= 0 {
-					b.Value(s.Took.Seconds(), s.Source)
-				}
-			}),
-		},
-		{
-			name: "accelscope_source_age_seconds", typ: gauge, labels: []string{"source"},
-			help: "Time since the last answer of the source.",
-			emit: each(statesOf, func(_ *view, b *exposition.Builder, s *model.SourceState) {
-				if s.Age >= 0 {
-					b.Value(s.Age.Seconds(), s.Source)
-				}
-			}),
-		},
+		sourceAnswer("accelscope_source_duration_seconds", "Time that the last answer of the source took.",
+			func(s *model.SourceState) time.Duration { return s.Took }),
+		sourceAnswer("accelscope_source_age_seconds", "Time since the last answer of the source.",
+			func(s *model.SourceState) time.Duration { return s.Age }),
 		{
 			name: "accelscope_device_state", typ: gauge, labels: []string{"source", "device", "state"},
 			help: "State of the device in the source, 1 for the current state and 0 for the others.",
@@ -102,5 +89,17 @@ func selfMetrics() []metric {
 			help: "Version, revision and Go version of the sensor, always 1.",
 			emit: func(v *view, b *exposition.Builder) { b.Value(1, v.build...) },
 		},
+	}
+}
+
+// sourceAnswer returns the row of a duration that is known when the source has answered once.
+func sourceAnswer(name, help string, of func(*model.SourceState) time.Duration) metric {
+	return metric{
+		name: name, typ: gauge, labels: []string{"source"}, help: help,
+		emit: each(statesOf, func(_ *view, b *exposition.Builder, s *model.SourceState) {
+			if s.Age >= 0 {
+				b.Value(of(s).Seconds(), s.Source)
+			}
+		}),
 	}
 }

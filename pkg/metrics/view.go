@@ -175,6 +175,8 @@ func each[T any](
 	}
 }
 
+type verbShare = attribution.Share[model.VerbKey, model.Histogram]
+
 // The lists with several metrics. Those of Node need a Node.
 func gpusOf(v *view) []gpuView                    { return v.gpus }
 func portsOf(v *view) []portView                  { return v.ports }
@@ -184,6 +186,7 @@ func mapsOf(v *view) []model.Map                  { return v.facts.Maps }
 func statesOf(v *view) []model.SourceState        { return v.states }
 func usagesOf(v *view) []attribution.UsageShare   { return v.shares.Usages }
 func objectsOf(v *view) []attribution.ObjectShare { return v.shares.Objects }
+func verbsOf(v *view) []verbShare                 { return v.shares.Verbs }
 func fabricPortsOf(v *view) []fabricPort          { return v.fabric.ports }
 func cpusOf(v *view) []model.CPU                  { return v.facts.Node.CPUs }
 func throttlesOf(v *view) []model.Throttle        { return v.facts.Node.Throttles }
