@@ -143,12 +143,10 @@ func portState(name, help string, states, labels []string, of func(*model.Port) 
 		name: name, help: help, typ: gauge, labels: []string{"device", "port", "state"},
 		emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
 			state := of(p.Port)
-			label := strings.ToLower(state)
 			if i := slices.Index(states, state); i >= 0 {
-				label = labels[i]
-			}
-			if state != "" {
-				b.StateSet(nil, label, labels, p.hca.Name, p.number)
+				b.StateSet(nil, labels[i], labels, p.hca.Name, p.number)
+			} else if state != "" {
+				b.StateSet(nil, strings.ToLower(state), labels, p.hca.Name, p.number)
 			}
 		}),
 	}
