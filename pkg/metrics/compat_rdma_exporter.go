@@ -21,7 +21,9 @@ func rdmaExporterMetrics() []metric {
 			name: "rdma_<counter>_total", typ: counter, labels: devicePortLabels,
 			help: "Counter of the port or of its driver, with the name and unit of sysfs.",
 			emit: func(v *view, b *exposition.Builder) {
-				for _, name := range union(v.pma.names, v.hw.names) {
+				names := slices.Concat(v.pma.names, v.hw.names)
+				slices.Sort(names)
+				for _, name := range slices.Compact(names) {
 					if !b.OpenPart(name) {
 						continue
 					}
@@ -52,11 +54,4 @@ func rdmaExporterMetrics() []metric {
 			}),
 		},
 	}
-}
-
-// union returns the names of both lists, sorted and without duplicates.
-func union(a, b []string) []string {
-	names := slices.Concat(a, b)
-	slices.Sort(names)
-	return slices.Compact(names)
 }
