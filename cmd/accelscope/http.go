@@ -120,11 +120,7 @@ func newRoutes(
 // known returns the facts and shares for REST requests.
 func (s *sensor) known() api.Known {
 	now := s.engine.Refresh()
-	k := api.Known{Facts: now.Facts, Shares: now.Shares}
-	for _, st := range now.States {
-		k.States = append(k.States, api.State{Source: st.Source, State: st.State, Reason: st.Reason})
-	}
-	return k
+	return api.Known{Facts: now.Facts, Shares: now.Shares, States: now.States}
 }
 
 // encodeFunc encodes the metrics in a format, compressed or not.

@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"go.uber.org/zap"
 
-	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/metrics"
@@ -163,7 +162,7 @@ func TestOpenAPIMetrics(t *testing.T) {
 // owners of what containers were given.
 func TestKnown(t *testing.T) {
 	k := restNode(t, model.ErrUnsupported).known()
-	states := map[string]api.State{}
+	states := map[string]model.SourceState{}
 	for _, st := range k.States {
 		states[st.Source] = st
 	}

@@ -29,12 +29,8 @@ var errMethod = statusError{errors.New("only GET and HEAD are answered"), http.S
 
 // enveloped answers with the result of ask in the envelope. Data together with an error is
 // a partial answer: the message contains the error.
-func enveloped(facts Facts, ask func(*Known, *http.Request) (data any, err error)) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !reads(w, r) {
-			refuse(w, errMethod)
-			return
-		}
+func enveloped(facts Facts, ask func(*Known, *http.Request) (data any, err error)) http.HandlerFunc {
+	return reads(refuse, func(w http.ResponseWriter, r *http.Request) {
 		known := facts()
 		data, err := ask(&known, r)
 		switch {
@@ -49,11 +45,14 @@ func enveloped(facts Facts, ask func(*Known, *http.Request) (data any, err error
 }
 
 func refuse(w http.ResponseWriter, err error) {
-	status := http.StatusServiceUnavailable
+	write(w, statusOf(err), answer{Code: statusOf(err), Message: err.Error()})
+}
+
+func statusOf(err error) int {
 	if s, ok := errors.AsType[statusError](err); ok {
-		status = s.status
+		return s.status
 	}
-	write(w, status, answer{Code: status, Message: err.Error()})
+	return http.StatusServiceUnavailable
 }
 
 // inPart returns n facts and the error of the sources that report them. No facts and an error

@@ -67,7 +67,7 @@ func attributed(s model.Snapshot) attribution.Attribution {
 func knows(s model.Snapshot, state model.State) Facts {
 	k := Known{Facts: s, Shares: attributed(s)}
 	for _, source := range []string{"rdma", "drm", "nvidia", "amdgpu"} {
-		k.States = append(k.States, State{source, state, "of a reason"})
+		k.States = append(k.States, model.SourceState{Source: source, State: state, Reason: "of a reason"})
 	}
 	return func() Known { return k }
 }
@@ -197,7 +197,9 @@ func TestStates(t *testing.T) {
 
 // A failed source drops the GPUs of its vendor only, and the message of the answer says so.
 func TestInPart(t *testing.T) {
-	k := Known{Facts: seedNode, States: []State{{"nvidia", model.StateFailed, "no\nlibrary"}, {"amdgpu", model.StateOK, ""}}}
+	k := Known{Facts: seedNode, States: []model.SourceState{
+		{Source: "nvidia", State: model.StateFailed, Reason: "no\nlibrary"}, {Source: "amdgpu", State: model.StateOK},
+	}}
 	facts := func() Known { return k }
 	const partial = `"message":"partial: nvidia is failed: no\nlibrary"}`
 	for _, path := range []string{"/gpus", "/cardMetrics"} {

@@ -10,6 +10,7 @@ package api
 import (
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"net/http"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
@@ -23,14 +24,7 @@ type Facts func() Known
 type Known struct {
 	Facts  model.Snapshot
 	Shares attribution.Attribution
-	States []State
-}
-
-// State is the state of a source and the reason for it.
-type State struct {
-	Source string
-	State  model.State
-	Reason string
+	States []model.SourceState
 }
 
 //go:embed openapi.yaml
@@ -45,9 +39,9 @@ func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
 		"/driMapping":        enveloped(facts, driMapping),
 		"/rdma":              enveloped(facts, rdmaList),
 		"/pods":              plain(podsHandler(facts)),
-		"/api/v1/peers":      plain(peersHandler(list)),
-		"/api/v1/fabric":     fewAtOnce(enveloped(facts, fabricTopology)),
-		"/api/v1/fabric.dot": fewAtOnce(fabricDOT(facts)),
+		"/api/v1/peers":      plain(fewAtOnce(maxListings, fail, "lists", peersHandler(list))),
+		"/api/v1/fabric":     fewAtOnce(maxFabrics, refuse, "answers", enveloped(facts, fabricTopology)),
+		"/api/v1/fabric.dot": fewAtOnce(maxFabrics, refuse, "answers", fabricDOT(facts)),
 		"/openapi.yaml": plain(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/yaml")
 			_, _ = w.Write(description) // the client may have gone
@@ -55,29 +49,38 @@ func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
 	}
 }
 
-// plain refuses methods other than GET and HEAD, without an envelope.
-func plain(answer http.HandlerFunc) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !reads(w, r) {
-			fail(w, http.StatusMethodNotAllowed, errMethod)
+// plain answers GET and HEAD, and errors without an envelope.
+func plain(answer http.HandlerFunc) http.HandlerFunc { return reads(fail, answer) }
+
+// reads refuses methods other than GET and HEAD.
+func reads(refuse func(http.ResponseWriter, error), answer http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			refuse(w, errMethod)
 			return
 		}
 		answer(w, r)
-	})
+	}
 }
 
-// reads reports whether the method is GET or HEAD, and otherwise sets the header Allow.
-func reads(w http.ResponseWriter, r *http.Request) bool {
-	if r.Method == http.MethodGet || r.Method == http.MethodHead {
-		return true
+// fewAtOnce refuses requests while a number of requests are being answered.
+func fewAtOnce(number int, refuse func(http.ResponseWriter, error), what string, answer http.HandlerFunc) http.HandlerFunc {
+	running := make(chan struct{}, number)
+	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case running <- struct{}{}:
+			defer func() { <-running }()
+			answer(w, r)
+		default:
+			refuse(w, errors.New("too many "+what+" are being made, try again"))
+		}
 	}
-	w.Header().Set("Allow", "GET, HEAD")
-	return false
 }
 
 // fail answers with an error as {"error": …}.
-func fail(w http.ResponseWriter, status int, err error) {
-	write(w, status, map[string]string{"error": err.Error()})
+func fail(w http.ResponseWriter, err error) {
+	write(w, statusOf(err), map[string]string{"error": err.Error()})
 }
 
 // write answers with v as JSON.

@@ -3,7 +3,9 @@
 package api
 
 import (
+	"bytes"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -65,9 +67,5 @@ func pairs(guid string) string {
 	if len(digits) != 16 {
 		return guid
 	}
-	out := make([]string, 0, 8)
-	for i := 0; i < len(digits); i += 2 {
-		out = append(out, digits[i:i+2])
-	}
-	return strings.Join(out, ":")
+	return string(bytes.Join(slices.Collect(slices.Chunk([]byte(digits), 2)), []byte(":")))
 }

@@ -107,20 +107,5 @@ func moment(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
-	t = t.UTC()
-	return &t
-}
-
-// fewAtOnce refuses requests while maxFabrics requests are being answered.
-func fewAtOnce(h http.Handler) http.Handler {
-	running := make(chan struct{}, maxFabrics)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case running <- struct{}{}:
-			defer func() { <-running }()
-			h.ServeHTTP(w, r)
-		default:
-			refuse(w, errors.New("too many answers are being made, try again"))
-		}
-	})
+	return new(t.UTC())
 }

@@ -16,12 +16,8 @@ import (
 
 // fabricDOT answers /api/v1/fabric.dot: the fabric for Graphviz. Errors are those of
 // /api/v1/fabric; the error of a partial answer is in a comment of the graph.
-func fabricDOT(facts Facts) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !reads(w, r) {
-			refuse(w, errMethod)
-			return
-		}
+func fabricDOT(facts Facts) http.HandlerFunc {
+	return reads(refuse, func(w http.ResponseWriter, _ *http.Request) {
 		known := facts()
 		f, missing := known.Facts.Fabric, known.missing(known.Facts.Fabric != nil, "fabric")
 		if f == nil {

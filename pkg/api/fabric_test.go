@@ -46,7 +46,7 @@ func aFabric() *model.Fabric {
 // fabricState returns the facts of a sensor with a fabric or none, and a source state.
 func fabricState(f *model.Fabric, state model.State, reason string) Facts {
 	return func() Known {
-		return Known{Facts: model.Snapshot{Fabric: f}, States: []State{{"fabric", state, reason}}}
+		return Known{Facts: model.Snapshot{Fabric: f}, States: []model.SourceState{{Source: "fabric", State: state, Reason: reason}}}
 	}
 }
 

@@ -42,7 +42,12 @@ func identify(g *model.GPU) gpuIdentity {
 // number returns the number of a GPU; the number of a part is that of its GPU.
 func number(g *model.GPU) *int {
 	first, _, _ := strings.Cut(g.ID, ":")
-	if n, err := strconv.Atoi(first); err == nil {
+	return parseNumber(first)
+}
+
+// parseNumber returns nil for text that is no number.
+func parseNumber(s string) *int {
+	if n, err := strconv.Atoi(s); err == nil {
 		return &n
 	}
 	return nil
@@ -108,11 +113,9 @@ func driOf(g *model.GPU, all []model.DRIDevice) driDevice {
 	if d.Card != "" || d.Render != "" || g.Parent != "" || g.PCIAddress == "" {
 		return d
 	}
-	for i := range all {
-		if strings.EqualFold(all[i].PCIAddress, g.PCIAddress) {
-			d.Card, d.Render = all[i].Card, all[i].Render
-			break
-		}
+	same := func(d model.DRIDevice) bool { return strings.EqualFold(d.PCIAddress, g.PCIAddress) }
+	if i := slices.IndexFunc(all, same); i >= 0 {
+		d.Card, d.Render = all[i].Card, all[i].Render
 	}
 	return d
 }

@@ -113,7 +113,9 @@ func TestGPUs(t *testing.T) {
 
 // On a node with NVIDIA GPUs only, the version is that of NVIDIA's driver.
 func TestNVIDIADriver(t *testing.T) {
-	k := Known{Facts: twoVendors, States: []State{{"nvidia", model.StateOK, ""}, {"amdgpu", model.StateAbsent, ""}}}
+	k := Known{Facts: twoVendors, States: []model.SourceState{
+		{Source: "nvidia", State: model.StateOK}, {Source: "amdgpu", State: model.StateAbsent},
+	}}
 	k.Facts.GPUDrivers = k.Facts.GPUDrivers[:1]
 	facts := func() Known { return k }
 	for query, want := range map[string]string{"": `"data":"570.1"`, "?vendor=amd": `"code":404`} {

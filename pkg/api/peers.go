@@ -5,7 +5,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -40,18 +39,10 @@ type Peer struct {
 // (?workload=), on one HCA (?device=) or of all: a JSON array. Where queue pairs cannot be
 // listed the status is 503 with the reason in {"error": …}.
 func peersHandler(list ListPeers) http.HandlerFunc {
-	running := make(chan struct{}, maxListings)
 	return func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case running <- struct{}{}:
-			defer func() { <-running }()
-		default:
-			fail(w, http.StatusServiceUnavailable, errors.New("too many lists are being made, try again"))
-			return
-		}
 		shares, err := list(r.Context())
 		if err != nil {
-			fail(w, http.StatusServiceUnavailable, err)
+			fail(w, err)
 			return
 		}
 		write(w, http.StatusOK, peers(shares, r.URL.Query().Get("workload"), r.URL.Query().Get("device")))

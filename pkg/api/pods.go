@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
@@ -126,19 +125,13 @@ func gpuOf(g *model.GPU, node string) gpu {
 	if node == "" && len(g.Nodes) > 0 {
 		node = g.Nodes[0]
 	}
-	id := numberIn(node)
-	if id == nil {
-		id = number(g)
-	}
+	id := cmp.Or(numberIn(node), number(g))
 	return gpu{Kind: "GPU", Name: g.Name, ID: id, Path: node, UUID: g.UUID, Serial: asicSerial(g), Slot: g.PCIAddress}
 }
 
 // numberIn returns the number in the path of a device node.
 func numberIn(node string) *int {
-	if id, err := strconv.Atoi(strings.TrimLeft(node, "/abcdefghijklmnopqrstuvwxyzD")); err == nil {
-		return &id
-	}
-	return nil
+	return parseNumber(strings.TrimLeft(node, "/abcdefghijklmnopqrstuvwxyzD"))
 }
 
 func hcas(all []model.HCA, c *model.Container, used []string) []hca {

@@ -184,17 +184,13 @@ func (q *queue) delivered(batch []entry, rejected int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	rejected = min(max(rejected, 0), len(batch))
-	events := 0
 	for i := range batch {
 		if batch[i].resent {
 			q.resent++
 		}
-		if batch[i].kind == happened {
-			events++
-		}
 	}
 	q.sent += uint64(len(batch) - rejected)
-	q.done(batch)
+	events := q.done(batch)
 	if rejected > 0 {
 		q.gap(lostRejected, min(rejected, events))
 	}
@@ -204,14 +200,7 @@ func (q *queue) delivered(batch []entry, rejected int) {
 func (q *queue) refused(batch []entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	events := 0
-	for i := range batch {
-		if batch[i].kind == happened {
-			events++
-		}
-	}
-	q.done(batch)
-	q.gap(lostRefused, events)
+	q.gap(lostRefused, q.done(batch))
 }
 
 // abandon counts the events still queued as dropped.
@@ -229,14 +218,16 @@ func (q *queue) stop() {
 	q.closed = true
 }
 
-func (q *queue) done(batch []entry) {
+// done removes a batch from the counts and returns the number of its events.
+func (q *queue) done(batch []entry) (events int) {
 	for i := range batch {
 		if batch[i].kind == happened {
-			q.events--
-		} else {
-			q.parts--
+			events++
 		}
 	}
+	q.events -= events
+	q.parts -= len(batch) - events
+	return events
 }
 
 func (q *queue) gap(why string, events int) {

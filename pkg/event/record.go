@@ -129,7 +129,7 @@ func record(e *entry) (r otellog.Record) {
 		r.AddAttributes(attribute.Int64(attrSnapshot, int64(e.snapshot)), attribute.Int(attrCount, e.count),
 			attribute.String(attrReason, e.reason), attribute.Int64(attrLost, int64(e.lost)))
 	case member:
-		name, body = "container.snapshot", "container "+calledOf(&e.event.Container)+" exists"
+		name, body = "container.snapshot", "container "+identity.WorkloadOf(&e.event.Container)+" exists"
 		r.AddAttributes(attribute.Int64(attrSnapshot, int64(e.snapshot)))
 		r.AddAttributes(containerAttrs(&e.event.Container)...)
 		if c := &e.event.Container; c.Status == model.ContainerExited && c.ExitCode != nil {
@@ -211,39 +211,30 @@ func warns(ev *model.Event) bool {
 	return ev.Type == model.EventOOM || ev.Type == model.EventExit && ev.ExitCode != nil && *ev.ExitCode != 0
 }
 
+// predicates complete the sentences of events without further facts.
+var predicates = map[model.EventType]string{
+	model.EventCreate: " was created", model.EventStart: " started", model.EventPause: " was paused",
+	model.EventResume: " resumed", model.EventOOM: " ran out of memory", model.EventExit: " exited",
+	model.EventDelete: " was deleted",
+}
+
 // sentence describes the event in one sentence.
 func sentence(ev *model.Event) string {
-	subject := "container " + calledOf(&ev.Container)
-	switch ev.Type {
-	case model.EventCreate:
-		return subject + " was created"
-	case model.EventStart:
-		return subject + " started"
-	case model.EventPause:
-		return subject + " was paused"
-	case model.EventResume:
-		return subject + " resumed"
-	case model.EventOOM:
-		return subject + " ran out of memory"
-	case model.EventExit:
-		switch {
-		case ev.Signal != 0:
-			return fmt.Sprintf("%s was ended by signal %d (%s)", subject, ev.Signal, syscall.Signal(ev.Signal))
-		case ev.ExitCode != nil:
-			return fmt.Sprintf("%s exited with code %d", subject, *ev.ExitCode)
-		}
-		return subject + " exited"
-	case model.EventDelete:
-		return subject + " was deleted"
-	case model.EventHealth:
+	subject := "container " + identity.WorkloadOf(&ev.Container)
+	switch {
+	case ev.Type == model.EventExit && ev.Signal != 0:
+		return fmt.Sprintf("%s was ended by signal %d (%s)", subject, ev.Signal, syscall.Signal(ev.Signal))
+	case ev.Type == model.EventExit && ev.ExitCode != nil:
+		return fmt.Sprintf("%s exited with code %d", subject, *ev.ExitCode)
+	case ev.Type == model.EventHealth:
 		return subject + " is " + valid(ev.Container.Health)
-	case model.EventDevice:
+	case ev.Type == model.EventDevice:
 		return subject + " opened " + valid(ev.Device)
+	case predicates[ev.Type] != "":
+		return subject + predicates[ev.Type]
 	}
 	return subject + ": " + valid(string(ev.Type))
 }
-
-func calledOf(c *model.Container) string { return identity.WorkloadOf(c) }
 
 // valid replaces invalid UTF-8, which would make the whole batch fail.
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -4,7 +4,7 @@ package event
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/stats"
 )
@@ -12,9 +12,7 @@ import (
 // rpc is the state of one call in the transport. gRPC reports it to the handler with the context of
 // the call, possibly after the call has returned.
 type rpc struct {
-	sync.Mutex
-	sent     bool
-	answered bool
+	sent, answered atomic.Bool
 }
 
 type rpcKey struct{}
@@ -25,13 +23,11 @@ func (w *wire) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	if !ok {
 		return
 	}
-	seen.Lock()
-	defer seen.Unlock()
 	switch s.(type) {
 	case *stats.OutPayload:
-		seen.sent = true
+		seen.sent.Store(true)
 	case *stats.InTrailer:
-		seen.answered = true
+		seen.answered.Store(true)
 	}
 }
 

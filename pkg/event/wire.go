@@ -207,9 +207,7 @@ func (w *wire) observe(
 	w.answer = answer{}
 	seen := &rpc{}
 	err := call(context.WithValue(ctx, rpcKey{}, seen), method, req, reply, conn, opts...)
-	seen.Lock()
-	defer seen.Unlock()
-	w.answer.err, w.answer.sent, w.answer.answered = err, seen.sent, seen.answered
+	w.answer.err, w.answer.sent, w.answer.answered = err, seen.sent.Load(), seen.answered.Load()
 	if r, ok := reply.(*collogs.ExportLogsServiceResponse); ok && err == nil {
 		w.answer.rejected = int(r.GetPartialSuccess().GetRejectedLogRecords())
 		w.answer.message = r.GetPartialSuccess().GetErrorMessage()

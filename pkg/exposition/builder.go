@@ -33,9 +33,6 @@ type Metric struct {
 	schema     *Schema
 }
 
-// Name returns the name or the pattern.
-func (m *Metric) Name() string { return m.name }
-
 // IsPattern reports whether name stands for one family per counter.
 func IsPattern(name string) bool { return strings.ContainsRune(name, '<') }
 
@@ -240,13 +237,8 @@ func (b *Builder) FineHistogram(h *model.FineHistogram, o *OwnerLabels, values .
 }
 
 // StateSet adds a series for each of the states: 1 for the current state, 0 for the others.
-// A current state that is not in the list gets a series, too.
-func (b *Builder) StateSet(current string, states []string, values ...string) {
-	b.ShareStates(nil, current, states, values...)
-}
-
-// ShareStates is StateSet with the labels of an owner.
-func (b *Builder) ShareStates(o *OwnerLabels, current string, states []string, values ...string) {
+// A current state that is not in the list gets a series, too. o is nil for a metric without an owner.
+func (b *Builder) StateSet(o *OwnerLabels, current string, states []string, values ...string) {
 	var buf [4]string
 	all := append(append(buf[:0], values...), "")
 	last := len(all) - 1

@@ -51,7 +51,7 @@ func testHistograms(
 			}
 		}))
 	}
-	// All in one family: histograms must not share memory of the slabs.
+	// All in one family: histograms must not share memory.
 	f := Family{name: new("x_seconds"), help: new("X."), typ: histogram}
 	for _, h := range cases {
 		f.rows = append(f.rows, row{labels: &LabelSet{}, histogram: h})

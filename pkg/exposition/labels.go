@@ -3,6 +3,7 @@
 package exposition
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -63,9 +64,9 @@ func (s *LabelSet) has(values []string) bool {
 // labelKey identifies a label set by its first three values after the identity and the GPU
 // labels. No metric needs more labels to distinguish its series.
 type labelKey struct {
-	schema  *Schema
-	owner   *OwnerLabels
-	a, b, c string
+	schema *Schema
+	owner  *OwnerLabels
+	values [3]string
 }
 
 // OwnerLabels is the labels of an owner, of a GPU, or of both. It lives as long as the
@@ -143,18 +144,9 @@ func (l *labels) gpu(o *OwnerLabels, id, uuid string) *OwnerLabels {
 // get returns the label set of the values, which follow the names of s.
 func (l *labels) get(s *Schema, o *OwnerLabels, values ...string) *LabelSet {
 	k := labelKey{schema: s, owner: o}
-	switch {
-	case len(values) > 2:
-		k.c = values[2]
-		fallthrough
-	case len(values) > 1:
-		k.b = values[1]
-		fallthrough
-	case len(values) > 0:
-		k.a = values[0]
-	}
+	copy(k.values[:], values)
 	set := l.sets[k]
-	if set == nil || len(values) > 3 && !set.has(values) {
+	if set == nil || len(values) > len(k.values) && !set.has(values) {
 		// Two values may become the same when they are made valid.
 		if valid, changed := validValues(values); changed {
 			set = l.get(s, o, valid...)
@@ -221,19 +213,7 @@ func (l *labels) end() {
 		return
 	}
 	clear(l.pairs)
-	for k, set := range l.sets {
-		if set.round != l.round {
-			delete(l.sets, k)
-		}
-	}
-	for id, o := range l.owners {
-		if o.round != l.round {
-			delete(l.owners, id)
-		}
-	}
-	for k, o := range l.gpus {
-		if o.round != l.round {
-			delete(l.gpus, k)
-		}
-	}
+	maps.DeleteFunc(l.sets, func(_ labelKey, set *LabelSet) bool { return set.round != l.round })
+	maps.DeleteFunc(l.owners, func(_ identity.Owner, o *OwnerLabels) bool { return o.round != l.round })
+	maps.DeleteFunc(l.gpus, func(_ gpuKey, o *OwnerLabels) bool { return o.round != l.round })
 }

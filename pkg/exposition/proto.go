@@ -10,128 +10,40 @@ import (
 
 // protoFamilies converts families to the types of client_golang and the protobuf format.
 func protoFamilies(families []Family) []*dto.MetricFamily {
-	s := newSlabs(families)
 	out := make([]*dto.MetricFamily, len(families))
 	for i := range families {
 		f := &families[i]
-		m := s.families.next()
-		m.Name, m.Help, m.Type = f.name, f.help, &f.typ
-		m.Metric = make([]*dto.Metric, len(f.rows))
-		for j := range f.rows {
-			m.Metric[j] = s.series(f.typ, &f.rows[j])
-		}
-		out[i] = m
+		out[i] = &dto.MetricFamily{Name: f.name, Help: f.help, Type: &f.typ, Metric: protoSeries(f)}
 	}
 	return out
 }
 
-// slab hands out zeroed values from one allocation.
-type slab[T any] struct{ free []T }
-
-func newSlab[T any](size int) slab[T] { return slab[T]{make([]T, size)} }
-
-func (s *slab[T]) next() *T {
-	v := &s.free[0]
-	s.free = s.free[1:]
-	return v
-}
-
-func (s *slab[T]) take(n int) []T {
-	v := s.free[:n:n]
-	s.free = s.free[n:]
-	return v
-}
-
-// slabs allocates families and series; the parts of a series come from one allocation.
-type slabs struct {
-	families   slab[dto.MetricFamily]
-	counters   slab[counterSeries]
-	gauges     slab[gaugeSeries]
-	untyped    slab[untypedSeries]
-	histograms slab[histogramSeries]
-	// Parts of histograms; their number follows from the shape.
-	deltas  slab[int64]
-	buckets slab[classicBucket]
-	refs    slab[*dto.Bucket]
-}
-
-func newSlabs(families []Family) *slabs {
-	size := map[dto.MetricType]int{}
-	native, classic := 0, 0
-	for i := range families {
-		f := &families[i]
-		size[f.typ] += len(f.rows)
-		if f.typ != histogram {
-			continue
-		}
-		for j := range f.rows {
-			s, _, buckets := f.rows[j].histogram.in()
-			native += len(buckets)
-			classic += len(s.bounds)
-		}
-	}
-	return &slabs{
-		families:   newSlab[dto.MetricFamily](len(families)),
-		counters:   newSlab[counterSeries](size[counter]),
-		gauges:     newSlab[gaugeSeries](size[gauge]),
-		untyped:    newSlab[untypedSeries](size[untyped]),
-		histograms: newSlab[histogramSeries](size[histogram]),
-		deltas:     newSlab[int64](native),
-		buckets:    newSlab[classicBucket](classic),
-		refs:       newSlab[*dto.Bucket](classic),
-	}
-}
-
-func (s *slabs) series(typ dto.MetricType, r *row) *dto.Metric {
-	var m *dto.Metric
-	switch typ {
+func protoSeries(f *Family) []*dto.Metric {
+	switch f.typ {
 	case counter:
-		m = s.counter(r.value)
+		return allocate(f.rows, func(m *dto.Metric, c *dto.Counter, r *row) { m.Counter, c.Value = c, &r.value })
 	case gauge:
-		m = s.gauge(r.value)
+		return allocate(f.rows, func(m *dto.Metric, g *dto.Gauge, r *row) { m.Gauge, g.Value = g, &r.value })
 	case histogram:
-		m = s.histogram(r.histogram)
+		return allocate(f.rows, newParts(f.rows).histogram)
 	default:
-		m = s.untypedValue(r.value)
+		return allocate(f.rows, func(m *dto.Metric, u *dto.Untyped, r *row) { m.Untyped, u.Value = u, &r.value })
 	}
-	m.Label = r.labels.pairs
-	return m
 }
 
-type counterSeries struct {
-	metric  dto.Metric
-	counter dto.Counter
-	value   float64
-}
-
-func (s *slabs) counter(v float64) *dto.Metric {
-	c := s.counters.next()
-	c.value, c.counter.Value, c.metric.Counter = v, &c.value, &c.counter
-	return &c.metric
-}
-
-type gaugeSeries struct {
-	metric dto.Metric
-	gauge  dto.Gauge
-	value  float64
-}
-
-func (s *slabs) gauge(v float64) *dto.Metric {
-	g := s.gauges.next()
-	g.value, g.gauge.Value, g.metric.Gauge = v, &g.value, &g.gauge
-	return &g.metric
-}
-
-type untypedSeries struct {
-	metric  dto.Metric
-	untyped dto.Untyped
-	value   float64
-}
-
-func (s *slabs) untypedValue(v float64) *dto.Metric {
-	u := s.untyped.next()
-	u.value, u.untyped.Value, u.metric.Untyped = v, &u.value, &u.untyped
-	return &u.metric
+// allocate returns the series of rows, all from one allocation. fill sets the value of a series.
+func allocate[T any](rows []row, fill func(*dto.Metric, *T, *row)) []*dto.Metric {
+	all := make([]struct {
+		metric dto.Metric
+		value  T
+	}, len(rows))
+	out := make([]*dto.Metric, len(rows))
+	for i := range rows {
+		out[i] = &all[i].metric
+		out[i].Label = rows[i].labels.pairs
+		fill(out[i], &all[i].value, &rows[i])
+	}
+	return out
 }
 
 var (
@@ -140,7 +52,6 @@ var (
 )
 
 type histogramSeries struct {
-	metric    dto.Metric
 	histogram dto.Histogram
 	count     uint64
 	sum       float64
@@ -156,11 +67,34 @@ type classicBucket struct {
 	count  uint64
 }
 
-// histogram renders h with native and with classic buckets.
-func (s *slabs) histogram(h durations) *dto.Metric {
-	d := s.histograms.next()
-	d.metric.Histogram = &d.histogram
-	shape, sum, buckets := h.in()
+// parts holds the parts of the histograms of a family that are not yet used. Their number follows from the shape.
+type parts struct {
+	deltas  []int64
+	buckets []classicBucket
+	refs    []*dto.Bucket
+}
+
+func newParts(rows []row) *parts {
+	native, classic := 0, 0
+	for i := range rows {
+		s, _, buckets := rows[i].histogram.in()
+		native += len(buckets)
+		classic += len(s.bounds)
+	}
+	return &parts{make([]int64, native), make([]classicBucket, classic), make([]*dto.Bucket, classic)}
+}
+
+// take returns the first n elements and removes them from the rest.
+func take[T any](rest *[]T, n int) []T {
+	v := (*rest)[:n:n]
+	*rest = (*rest)[n:]
+	return v
+}
+
+// histogram renders a row with native and with classic buckets.
+func (p *parts) histogram(m *dto.Metric, d *histogramSeries, r *row) {
+	m.Histogram = &d.histogram
+	shape, sum, buckets := r.histogram.in()
 	d.sum, d.histogram.SampleSum = sum, &d.sum
 	// The kernel may count while the histogram is read. Prometheus refuses a histogram
 	// with a count that differs from the sum of its buckets.
@@ -168,9 +102,8 @@ func (s *slabs) histogram(h durations) *dto.Metric {
 		d.count += n
 	}
 	d.histogram.SampleCount = &d.count
-	d.native(shape, buckets, s.deltas.take(len(buckets)))
-	d.histogram.Bucket = s.classic(shape, buckets)
-	return &d.metric
+	d.native(shape, buckets, take(&p.deltas, len(buckets)))
+	d.histogram.Bucket = p.classic(shape, buckets)
 }
 
 // native sets one span over all buckets that are not empty. Without any, the span is empty;
@@ -197,12 +130,13 @@ func (d *histogramSeries) native(s *shape, buckets []uint64, deltas []int64) {
 	d.histogram.PositiveSpan, d.histogram.PositiveDelta = d.spans[:], deltas[:d.length]
 }
 
-func (s *slabs) classic(shape *shape, buckets []uint64) []*dto.Bucket {
-	refs := s.refs.take(len(shape.bounds))
+func (p *parts) classic(shape *shape, buckets []uint64) []*dto.Bucket {
+	refs := take(&p.refs, len(shape.bounds))
+	classic := take(&p.buckets, len(refs))
 	sum, next := uint64(0), 0
 	for i := range refs {
 		next, sum = shape.upTo(i, next, sum, buckets)
-		c := s.buckets.next()
+		c := &classic[i]
 		c.count, c.bucket.CumulativeCount, c.bucket.UpperBound = sum, &c.count, &shape.bounds[i]
 		refs[i] = &c.bucket
 	}

@@ -15,33 +15,16 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/library"
 )
 
 var formats = map[dialect]expfmt.FormatType{plainText: expfmt.TypeTextPlain, openMetrics: expfmt.TypeOpenMetrics}
-
-// encode writes families with the library.
-func encode(t *testing.T, families []*dto.MetricFamily, format expfmt.FormatType) string {
-	t.Helper()
-	var out bytes.Buffer
-	enc := expfmt.NewEncoder(&out, expfmt.NewFormat(format))
-	for _, f := range families {
-		if err := enc.Encode(f); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if c, ok := enc.(expfmt.Closer); ok {
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return out.String()
-}
 
 // compareText compares our text with that of the library.
 func compareText(t *testing.T, families []Family) {
 	t.Helper()
 	for d, format := range formats {
-		want := encode(t, protoFamilies(families), format)
+		want := library.Encode(t, protoFamilies(families), format)
 		var got bytes.Buffer
 		w := text{dialect: d, out: &got}
 		if err := w.write(families); err != nil || got.String() != want {

@@ -39,7 +39,7 @@ type dcgmGPU struct {
 func dcgmMetrics() []metric {
 	row := func(name, help string, of func(*gpuView) model.Optional) metric {
 		return metric{
-			name: "DCGM_FI_" + name, typ: gauge, compat: CompatDCGM, labels: dcgmLabels, help: help,
+			name: "DCGM_FI_" + name, typ: gauge, labels: dcgmLabels, help: help,
 			emit: func(v *view, b *exposition.Builder) {
 				for _, g := range v.dcgm(b) {
 					if o := of(g.gpuView); o.Known {
@@ -127,14 +127,12 @@ func (v *view) dcgm(b *exposition.Builder) []dcgmGPU {
 		}
 	}
 	whole := make(map[string]*model.GPU, len(v.gpus))
-	for _, g := range v.gpus {
-		whole[g.UUID] = g.GPU
-	}
-	given := v.givenTo()
 	parts := map[string]bool{} // GPUs that have some
 	for _, g := range v.gpus {
+		whole[g.UUID] = g.GPU
 		parts[g.Parent] = true
 	}
+	given := v.givenTo()
 	for i := range v.gpus {
 		g := &v.gpus[i]
 		if g.Vendor != model.NVIDIA || unreadable(g.GPU) {
@@ -160,21 +158,19 @@ func (v *view) dcgm(b *exposition.Builder) []dcgmGPU {
 	return v.dcgmGPUs
 }
 
-// givenTo returns the GPUs that are allocated to exactly one owner, with this owner.
+// givenTo returns the owner of each GPU that is allocated, the zero Owner for several.
 func (v *view) givenTo() map[*model.GPU]identity.Owner {
 	given := map[*model.GPU]identity.Owner{}
-	several := map[*model.GPU]bool{}
 	for i := range v.shares.GPUs {
 		s := &v.shares.GPUs[i]
-		if !s.Allocated || several[s.GPU] {
+		if !s.Allocated {
 			continue
 		}
-		if _, ok := given[s.GPU]; ok {
-			several[s.GPU] = true
-			delete(given, s.GPU)
-			continue
+		owner := v.shares.Owners[s.Owner]
+		if _, several := given[s.GPU]; several {
+			owner = identity.Owner{}
 		}
-		given[s.GPU] = v.shares.Owners[s.Owner]
+		given[s.GPU] = owner
 	}
 	return given
 }

@@ -13,43 +13,23 @@ var lensNotes = []string{
 		"of their driver is not certain.",
 }
 
-// lensMetrics returns the counters that `rdma statistic` prints, under its names. They are
-// untyped: a counter would need a name that ends in _total.
+// lensMetrics returns the metrics of Primus Lens except gpu_utilization, which is always
+// exported: the counters that `rdma statistic` prints, under its names, and those of GPUs. The
+// counters are untyped: a counter would need a name that ends in _total.
 func lensMetrics() []metric {
-	return []metric{{
-		name: "rdma_stat_<counter>", typ: untyped, compat: CompatLens, labels: devicePortLabels,
-		help: "Hardware counter of the driver, under the driver's name.",
-		emit: func(v *view, b *exposition.Builder) {
-			for _, name := range v.hw.names {
-				if b.OpenPart(name) {
-					for _, s := range v.hw.of(name) {
-						b.Add(s.labels, float64(s.value))
-					}
-				}
-			}
+	return []metric{
+		{
+			name: "rdma_stat_<counter>", typ: untyped, labels: devicePortLabels,
+			help: "Hardware counter of the driver, under the driver's name.",
+			emit: func(v *view, b *exposition.Builder) { v.hw.emit(b) },
 		},
-	}}
-}
-
-// lensGPUMetrics returns the GPU metrics of Primus Lens except gpu_utilization, which is
-// always exported.
-func lensGPUMetrics() []metric {
-	rows := []metric{
 		gpuValue("gpu_socket_power_watts", gauge, "Power that the GPU draws.",
 			func(g *gpuView) model.Optional { return g.Power }),
 		gpuValue("gpu_pcie_bandwidth_mbs", gauge, "Data that the GPU receives and sends over PCIe, in megabits per second.",
 			func(g *gpuView) model.Optional {
-				both := add(g.PCIe.Receive, g.PCIe.Transmit)
+				received, sent := g.PCIe.Receive, g.PCIe.Transmit
+				both := model.Optional{Value: received.Value + sent.Value, Known: received.Known && sent.Known}
 				return scaled(both, bitsPerByte/bitsPerMbit)
 			}),
 	}
-	for i := range rows {
-		rows[i].compat = CompatLens
-	}
-	return rows
-}
-
-// add returns the sum of two values, known when both are known.
-func add(a, b model.Optional) model.Optional {
-	return model.Optional{Value: a.Value + b.Value, Known: a.Known && b.Known}
 }

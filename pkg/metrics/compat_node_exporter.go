@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/accelscope/accelscope/pkg/exposition"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 var nodeExporterNotes = []string{
@@ -20,28 +21,24 @@ func nodeExporterMetrics() []metric {
 			name: "node_infiniband_info", typ: gauge,
 			labels: []string{"device", "board_id", "firmware_version", "hca_type"},
 			help:   "Non-numeric data from /sys/class/infiniband/<device>, value is always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, h := range v.facts.HCAs {
-					b.Value(1, h.Name, h.Board, h.Firmware, h.Type)
-				}
-			},
+			emit: each(hcasOf, func(_ *view, b *exposition.Builder, h *model.HCA) {
+				b.Value(1, h.Name, h.Board, h.Firmware, h.Type)
+			}),
 		},
 		{
 			name: "node_infiniband_rate_bytes_per_second", typ: gauge, labels: devicePortLabels,
 			help: "Maximum signal transfer rate",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, p := range v.ports {
-					b.Add(p.labels, p.RateBits/8)
-				}
-			},
+			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
+				b.Add(p.labels, p.RateBits/8)
+			}),
 		},
 		stateID("node_infiniband_state_id",
 			"State of the InfiniBand port (0: no change, 1: down, 2: init, 3: armed, 4: active, 5: act defer)",
-			func(p portView) int { return slices.Index(portStates, p.State) }),
+			func(p *model.Port) int { return slices.Index(portStates, p.State) }),
 		stateID("node_infiniband_physical_state_id",
 			"Physical state of the InfiniBand port (0: no change, 1: sleep, 2: polling, 3: disable, 4: shift, "+
 				"5: link up, 6: link error recover, 7: phytest)",
-			func(p portView) int {
+			func(p *model.Port) int {
 				if i := slices.Index(physStates, p.PhysState); i >= 0 {
 					return i + 1
 				}
@@ -139,22 +136,17 @@ func nodeExporterMetrics() []metric {
 	} {
 		rows = append(rows, pma("node_infiniband_"+c.name+"_total", c.file, c.unit, c.help))
 	}
-	for i := range rows {
-		rows[i].compat = CompatNodeExporter
-	}
 	return rows
 }
 
 // stateID returns the row of a state as the number of the kernel.
-func stateID(name, help string, of func(portView) int) metric {
+func stateID(name, help string, of func(*model.Port) int) metric {
 	return metric{
 		name: name, help: help, typ: gauge, labels: devicePortLabels,
-		emit: func(v *view, b *exposition.Builder) {
-			for _, p := range v.ports {
-				if id := of(p); id >= 0 {
-					b.Add(p.labels, float64(id))
-				}
+		emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
+			if id := of(p.Port); id >= 0 {
+				b.Add(p.labels, float64(id))
 			}
-		},
+		}),
 	}
 }

@@ -18,47 +18,40 @@ var rdmaExporterNotes = []string{
 func rdmaExporterMetrics() []metric {
 	return []metric{
 		{
-			name: "rdma_<counter>_total", typ: counter, compat: CompatRDMAExporter, labels: devicePortLabels,
+			name: "rdma_<counter>_total", typ: counter, labels: devicePortLabels,
 			help: "Counter of the port or of its driver, with the name and unit of sysfs.",
 			emit: func(v *view, b *exposition.Builder) {
-				for _, name := range union(v.pma.names, v.hw.names) {
+				names := slices.Concat(v.pma.names, v.hw.names)
+				slices.Sort(names)
+				for _, name := range slices.Compact(names) {
 					if !b.OpenPart(name) {
 						continue
 					}
 					for _, s := range v.pma.of(name) {
-						b.Add(s.labels, float64(s.value))
+						b.Add(s.labels, s.value)
 					}
 					for _, s := range v.hw.of(name) {
 						if s.port() != "" {
-							b.Add(s.labels, float64(s.value))
+							b.Add(s.labels, s.value)
 						}
 					}
 				}
 			},
 		},
 		{
-			name: "rdma_port_info", typ: gauge, compat: CompatRDMAExporter,
+			name: "rdma_port_info", typ: gauge,
 			labels: []string{
 				"device", "port", "netdev", "link_layer", "state", "phys_state", "link_width", "link_speed", "pci_addr",
 			},
 			help: "Network interface, states, link and PCI address of the port, always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, p := range v.ports {
-					width := ""
-					if p.Width > 0 {
-						width = strconv.Itoa(p.Width) + "X"
-					}
-					b.Value(1, p.hca.Name, p.number, p.Netdev, p.LinkLayer, p.State, p.PhysState, width, p.Speed,
-						p.hca.PCIAddress)
+			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
+				width := ""
+				if p.Width > 0 {
+					width = strconv.Itoa(p.Width) + "X"
 				}
-			},
+				b.Value(1, p.hca.Name, p.number, p.Netdev, p.LinkLayer, p.State, p.PhysState, width, p.Speed,
+					p.hca.PCIAddress)
+			}),
 		},
 	}
-}
-
-// union returns the names of both lists, sorted and without duplicates.
-func union(a, b []string) []string {
-	names := slices.Concat(a, b)
-	slices.Sort(names)
-	return slices.Compact(names)
 }

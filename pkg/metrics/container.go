@@ -9,6 +9,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/exposition"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -47,13 +48,9 @@ func cpuMetrics() []metric {
 		{
 			name: "container_cpu_usage_seconds_total", typ: counter, owned: true, labels: []string{"cpu"},
 			help: "CPU time that the workload has used.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, s := range v.shares.Usages {
-					if s.CPU.Total.Known {
-						b.Share(s.CPU.Total.Value, v.owners[s.Owner], "total")
-					}
-				}
-			},
+			emit: each(usagesOf, func(v *view, b *exposition.Builder, s *attribution.UsageShare) {
+				known(b, s.CPU.Total, v.owners[s.Owner], "total")
+			}),
 		},
 		usage("container_cpu_user_seconds_total", counter, "CPU time that the workload has used in user mode.",
 			func(u *model.Usage) model.Optional { return u.CPU.User }),
@@ -113,15 +110,13 @@ func memoryMetrics() []metric {
 		{
 			name: "container_memory_failures_total", typ: counter, owned: true, labels: []string{"failure_type", "scope"},
 			help: "Page faults of the workload, by type (pgfault, pgmajfault) and scope (container, hierarchy).",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, s := range v.shares.Usages {
-					o, m := v.owners[s.Owner], &s.Memory
-					known(b, m.Faults, o, "pgfault", "container")
-					known(b, m.MajorFaults, o, "pgmajfault", "container")
-					known(b, m.FaultsBelow, o, "pgfault", "hierarchy")
-					known(b, m.MajorFaultsBelow, o, "pgmajfault", "hierarchy")
-				}
-			},
+			emit: each(usagesOf, func(v *view, b *exposition.Builder, s *attribution.UsageShare) {
+				o, m := v.owners[s.Owner], &s.Memory
+				known(b, m.Faults, o, "pgfault", "container")
+				known(b, m.MajorFaults, o, "pgmajfault", "container")
+				known(b, m.FaultsBelow, o, "pgfault", "hierarchy")
+				known(b, m.MajorFaultsBelow, o, "pgmajfault", "hierarchy")
+			}),
 		},
 	}
 }
@@ -130,13 +125,11 @@ func ioMetrics() []metric {
 	disk := func(name, help string, of func(*model.DeviceIO) model.Optional) metric {
 		return metric{
 			name: name, typ: counter, owned: true, labels: []string{"device"}, help: help,
-			emit: func(v *view, b *exposition.Builder) {
-				for _, s := range v.shares.Usages {
-					for i := range s.IO {
-						known(b, of(&s.IO[i]), v.owners[s.Owner], s.IO[i].Device)
-					}
+			emit: each(usagesOf, func(v *view, b *exposition.Builder, s *attribution.UsageShare) {
+				for i := range s.IO {
+					known(b, of(&s.IO[i]), v.owners[s.Owner], s.IO[i].Device)
 				}
-			},
+			}),
 		}
 	}
 	return []metric{
@@ -153,17 +146,15 @@ func ioMetrics() []metric {
 			// The three that distinguish series come first, see labelKey.
 			labels: []string{"major", "minor", "operation", "device"},
 			help:   "Bytes that the workload has moved on the block device, by operation (Read, Write, Discard).",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, s := range v.shares.Usages {
-					for i := range s.IO {
-						d, o := &s.IO[i], v.owners[s.Owner]
-						major, minor := strconv.Itoa(int(d.Major)), strconv.Itoa(int(d.Minor))
-						known(b, d.ReadBytes, o, major, minor, "Read", d.Device)
-						known(b, d.WriteBytes, o, major, minor, "Write", d.Device)
-						known(b, d.DiscardBytes, o, major, minor, "Discard", d.Device)
-					}
+			emit: each(usagesOf, func(v *view, b *exposition.Builder, s *attribution.UsageShare) {
+				for i := range s.IO {
+					d, o := &s.IO[i], v.owners[s.Owner]
+					major, minor := strconv.Itoa(int(d.Major)), strconv.Itoa(int(d.Minor))
+					known(b, d.ReadBytes, o, major, minor, "Read", d.Device)
+					known(b, d.WriteBytes, o, major, minor, "Write", d.Device)
+					known(b, d.DiscardBytes, o, major, minor, "Discard", d.Device)
 				}
-			},
+			}),
 		},
 		usage("container_processes", gauge, "Processes of the workload.",
 			func(u *model.Usage) model.Optional { return u.Processes }),
@@ -226,11 +217,9 @@ func networkMetrics() []metric {
 func usage(name string, typ dto.MetricType, help string, of func(*model.Usage) model.Optional) metric {
 	return metric{
 		name: name, typ: typ, owned: true, help: help,
-		emit: func(v *view, b *exposition.Builder) {
-			for _, s := range v.shares.Usages {
-				known(b, of(s.Usage), v.owners[s.Owner])
-			}
-		},
+		emit: each(usagesOf, func(v *view, b *exposition.Builder, s *attribution.UsageShare) {
+			known(b, of(s.Usage), v.owners[s.Owner])
+		}),
 	}
 }
 
@@ -240,11 +229,4 @@ func zeroForNone(f model.Optional) model.Optional {
 		f.Value = 0
 	}
 	return f
-}
-
-// known adds a series for a value that was collected.
-func known(b *exposition.Builder, f model.Optional, o *exposition.OwnerLabels, values ...string) {
-	if f.Known {
-		b.Share(f.Value, o, values...)
-	}
 }

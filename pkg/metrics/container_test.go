@@ -17,6 +17,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/library"
 )
 
 // containerNode returns a pod with a limited container and its sandbox, a job without
@@ -89,7 +90,7 @@ func containerNode() []engine.Registration {
 
 func TestContainerGolden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		text := encode(t, gather(t, containerNode()), expfmt.TypeTextPlain)
+		text := library.Encode(t, gather(t, containerNode()), expfmt.TypeTextPlain)
 		compare(t, filepath.Join("testdata", "container.prom"), text)
 		// Every metric of the container with all values has a series.
 		families := 0

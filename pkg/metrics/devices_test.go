@@ -14,6 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/library"
 )
 
 // TestDeviceInfo checks a VF in the network namespace of its pod, and a GPU.
@@ -33,7 +34,7 @@ func TestDeviceInfo(t *testing.T) {
 			},
 			Namespaces: []model.Namespace{{Inode: 4026532001, PID: 9, Cgroup: 7}},
 		}
-		text := encode(t, gather(t, []engine.Registration{
+		text := library.Encode(t, gather(t, []engine.Registration{
 			{Source: &fake{name: "rdma", facts: facts}},
 			{Source: names(map[model.CgroupID]identitytest.Entity{7: {Workload: "pod:u1/c1", ContainerID: "c1", PodUID: "u1"}})},
 		}), expfmt.TypeTextPlain)

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/accelscope/accelscope/pkg/exposition"
+	"github.com/accelscope/accelscope/tests/library"
 )
 
 // compareText compares the text formats of families with those of the library.
@@ -21,7 +22,7 @@ func compareText(t *testing.T, families []exposition.Family) {
 	t.Helper()
 	page := exposition.NewPage(families)
 	for _, typ := range []expfmt.FormatType{expfmt.TypeTextPlain, expfmt.TypeOpenMetrics} {
-		want := encode(t, page.Proto(), typ)
+		want := library.Encode(t, page.Proto(), typ)
 		var e exposition.Encoder
 		got, err := e.Encode(page, expfmt.NewFormat(typ), false)
 		if err != nil || string(got) != want {
@@ -63,7 +64,7 @@ func TestEncode(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d := cmp.Diff(encode(t, mustGather(t, c), typ), string(plain)); d != "" {
+			if d := cmp.Diff(library.Encode(t, mustGather(t, c), typ), string(plain)); d != "" {
 				t.Errorf("%s:\n%s", format, d)
 			}
 			packed, err := c.Encode(format, true)

@@ -3,8 +3,6 @@
 package metrics
 
 import (
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/accelscope/accelscope/pkg/exposition"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -18,20 +16,14 @@ var eventNotes = []string{
 
 // eventMetrics returns the counters of the export of events.
 func eventMetrics() []metric {
-	eventValue := func(name string, typ dto.MetricType, help string, of func(*model.EventStats) float64) metric {
-		return metric{name: name, typ: typ, help: help, emit: func(v *view, b *exposition.Builder) {
-			if e := v.facts.Events; e != nil {
-				b.Value(of(e))
-			}
-		}}
-	}
+	events := func(v *view) *model.EventStats { return v.facts.Events }
 	return []metric{
-		eventValue("accelscope_events_sent_total", counter,
-			"Event records that the OpenTelemetry Collector accepted, including snapshots.",
-			func(e *model.EventStats) float64 { return float64(e.Sent) }),
-		eventValue("accelscope_events_resent_total", counter,
-			"Sent event records that the OpenTelemetry Collector may have received before.",
-			func(e *model.EventStats) float64 { return float64(e.Resent) }),
+		single("accelscope_events_sent_total", counter,
+			"Event records that the OpenTelemetry Collector accepted, including snapshots.", events,
+			func(e *model.EventStats) model.Optional { return model.Some(float64(e.Sent)) }),
+		single("accelscope_events_resent_total", counter,
+			"Sent event records that the OpenTelemetry Collector may have received before.", events,
+			func(e *model.EventStats) model.Optional { return model.Some(float64(e.Resent)) }),
 		{
 			name: "accelscope_events_dropped_total", typ: counter, labels: []string{"reason"},
 			help: "Events that were not delivered, by reason.",
@@ -43,12 +35,12 @@ func eventMetrics() []metric {
 				}
 			},
 		},
-		eventValue("accelscope_events_queued", gauge, "Events that wait to be sent to the OpenTelemetry Collector.",
-			func(e *model.EventStats) float64 { return float64(e.Queued) }),
-		eventValue("accelscope_events_queue_capacity", gauge,
-			"Events that fit into the queue.",
-			func(e *model.EventStats) float64 { return float64(e.Capacity) }),
-		eventValue("accelscope_events_connected", gauge, "Whether the sensor is connected to the OpenTelemetry Collector (1) or not (0).",
-			func(e *model.EventStats) float64 { return asNumber(e.Connected) }),
+		single("accelscope_events_queued", gauge, "Events that wait to be sent to the OpenTelemetry Collector.", events,
+			func(e *model.EventStats) model.Optional { return model.Some(float64(e.Queued)) }),
+		single("accelscope_events_queue_capacity", gauge, "Events that fit into the queue.", events,
+			func(e *model.EventStats) model.Optional { return model.Some(float64(e.Capacity)) }),
+		single("accelscope_events_connected", gauge,
+			"Whether the sensor is connected to the OpenTelemetry Collector (1) or not (0).", events,
+			func(e *model.EventStats) model.Optional { return model.Some(truth(e.Connected)) }),
 	}
 }

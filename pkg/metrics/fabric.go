@@ -113,23 +113,13 @@ func fabricMetrics() []metric {
 				}
 			},
 		},
-		{
-			name: "infiniband_fabric_links", typ: gauge, help: "Links of the InfiniBand fabric that are up.",
-			emit: func(v *view, b *exposition.Builder) {
-				if v.fabric.Fabric != nil {
-					b.Value(float64(len(v.fabric.Links())))
-				}
-			},
-		},
-		{
-			name: "infiniband_fabric_discovered_timestamp_seconds", typ: gauge,
-			help: "Unix time at which the topology of the InfiniBand fabric was last read.",
-			emit: func(v *view, b *exposition.Builder) {
-				if f := v.fabric.Fabric; f != nil && !f.Discovered.IsZero() {
-					b.Value(seconds(f.Discovered))
-				}
-			},
-		},
+		single("infiniband_fabric_links", gauge, "Links of the InfiniBand fabric that are up.",
+			func(v *view) *model.Fabric { return v.fabric.Fabric },
+			func(f *model.Fabric) model.Optional { return model.Some(float64(len(f.Links()))) }),
+		single("infiniband_fabric_discovered_timestamp_seconds", gauge,
+			"Unix time at which the topology of the InfiniBand fabric was last read.",
+			func(v *view) *model.Fabric { return v.fabric.Fabric },
+			func(f *model.Fabric) model.Optional { return moment(f.Discovered) }),
 		{
 			name: "infiniband_fabric_queries_total", typ: counter, labels: []string{"tool", "result"},
 			help: "Runs of the tools that read the InfiniBand fabric, by result (ok, error, timeout).",
@@ -148,17 +138,11 @@ func fabricMetrics() []metric {
 func fabricNode(name, kind, help string, of func(*model.FabricNode) model.Optional) metric {
 	return metric{
 		name: name, typ: gauge, labels: []string{"guid"}, help: help,
-		emit: func(v *view, b *exposition.Builder) {
-			if v.fabric.Fabric == nil {
-				return
+		emit: each(fabricNodesOf, func(_ *view, b *exposition.Builder, n *model.FabricNode) {
+			if n.Kind == kind {
+				known(b, of(n), nil, n.GUID)
 			}
-			for i := range v.fabric.Nodes {
-				n := &v.fabric.Nodes[i]
-				if o := of(n); n.Kind == kind && o.Known {
-					b.Value(o.Value, n.GUID)
-				}
-			}
-		},
+		}),
 	}
 }
 
@@ -167,16 +151,10 @@ func fabricNode(name, kind, help string, of func(*model.FabricNode) model.Option
 func fabricSwitchPort(name, help string, of func(*model.FabricPort) model.Optional) metric {
 	return metric{
 		name: name, typ: gauge, labels: fabricPortLabels, help: help,
-		emit: func(v *view, b *exposition.Builder) {
-			for i := range v.fabric.ports {
-				p := &v.fabric.ports[i]
-				if p.node.Kind != model.FabricSwitch || p.Number == 0 {
-					continue
-				}
-				if o := of(p.FabricPort); o.Known {
-					b.Add(p.labels, o.Value)
-				}
+		emit: each(fabricPortsOf, func(_ *view, b *exposition.Builder, p *fabricPort) {
+			if o := of(p.FabricPort); o.Known && p.node.Kind == model.FabricSwitch && p.Number != 0 {
+				b.Add(p.labels, o.Value)
 			}
-		},
+		}),
 	}
 }

@@ -60,7 +60,7 @@ func fabricNodeMetrics() []metric {
 				help: fmt.Sprintf("%s (%s of %s).", c.help, c.counter, what),
 				emit: func(v *view, b *exposition.Builder) {
 					for _, s := range v.fabric.counters[kind].of(c.counter) {
-						b.Add(s.labels, float64(s.value)*c.unit)
+						b.Add(s.labels, s.value*c.unit)
 					}
 				},
 			})
@@ -80,9 +80,7 @@ func fabricNodeMetrics() []metric {
 			}),
 		fabricNode("infiniband_switch_queried_timestamp_seconds", model.FabricSwitch,
 			"Unix time at which the counters of the switch were last read.",
-			func(n *model.FabricNode) model.Optional {
-				return model.Optional{Value: seconds(n.Queried), Known: !n.Queried.IsZero()}
-			}),
+			func(n *model.FabricNode) model.Optional { return moment(n.Queried) }),
 		fabricSwitchPort("infiniband_switch_port_up", "Whether the port of the switch has a link (1) or not (0).",
 			func(p *model.FabricPort) model.Optional { return model.Some(truth(p.Peer != nil)) }),
 		fabricSwitchPort("infiniband_switch_port_link_width_lanes", "Lanes that the link of the switch port uses.",
@@ -98,20 +96,17 @@ func fabricNodeMetrics() []metric {
 		{
 			name: "infiniband_switch_port_degraded", typ: gauge, labels: []string{"guid", "port", "reason"},
 			help: "Whether the link of the switch port has less than the expected width or speed (1) or not (0).",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.fabric.ports {
-					p := &v.fabric.ports[i]
-					if p.node.Kind != model.FabricSwitch || p.Peer == nil {
-						continue
-					}
-					if p.Narrow != nil {
-						b.Value(truth(*p.Narrow), p.node.GUID, p.number, "width")
-					}
-					if p.Slow != nil {
-						b.Value(truth(*p.Slow), p.node.GUID, p.number, "speed")
-					}
+			emit: each(fabricPortsOf, func(_ *view, b *exposition.Builder, p *fabricPort) {
+				if p.node.Kind != model.FabricSwitch || p.Peer == nil {
+					return
 				}
-			},
+				if p.Narrow != nil {
+					b.Value(truth(*p.Narrow), p.node.GUID, p.number, "width")
+				}
+				if p.Slow != nil {
+					b.Value(truth(*p.Slow), p.node.GUID, p.number, "speed")
+				}
+			}),
 		},
 	})
 }
@@ -121,27 +116,14 @@ func linkRate(p *model.FabricPort, lane float64) model.Optional {
 	return model.Optional{Value: lane * float64(p.Width) * 1e9 / bitsPerByte, Known: p.Peer != nil && lane > 0 && p.Width > 0}
 }
 
-// lid formats a LID as a label, empty for none.
-func lid(n uint32) string {
-	if n == 0 {
-		return ""
-	}
-	return strconv.FormatUint(uint64(n), 10)
-}
-
 func fabricInfo(name, kind, label, help string) metric {
 	return metric{
 		name: name, typ: gauge, labels: []string{"guid", label, "lid"}, help: help + ", always 1.",
-		emit: func(v *view, b *exposition.Builder) {
-			if v.fabric.Fabric == nil {
-				return
+		emit: each(fabricNodesOf, func(_ *view, b *exposition.Builder, n *model.FabricNode) {
+			if n.Kind == kind {
+				b.Value(1, n.GUID, n.Name, nonZero(uint64(n.LID)))
 			}
-			for i := range v.fabric.Nodes {
-				if n := &v.fabric.Nodes[i]; n.Kind == kind {
-					b.Value(1, n.GUID, n.Name, lid(n.LID))
-				}
-			}
-		},
+		}),
 	}
 }
 
@@ -151,18 +133,16 @@ func fabricUplinks(name, kind, label, owner string) metric {
 		name: name, typ: gauge,
 		help:   "Name, GUID, type, port and LID at the other end of the link of the " + owner + "'s port, always 1.",
 		labels: []string{"guid", "port", label, "uplink", "uplink_guid", "uplink_type", "uplink_port", "uplink_lid"},
-		emit: func(v *view, b *exposition.Builder) {
-			for i := range v.fabric.ports {
-				p := &v.fabric.ports[i]
-				if p.node.Kind != kind || p.Peer == nil {
-					continue
-				}
-				peer := v.fabric.nodes[p.Peer.GUID]
-				if peer == nil {
-					peer = &model.FabricNode{}
-				}
-				b.Value(1, p.node.GUID, p.number, p.node.Name, peer.Name, p.Peer.GUID, peer.Kind, strconv.Itoa(p.Peer.Port), lid(peer.LID))
+		emit: each(fabricPortsOf, func(v *view, b *exposition.Builder, p *fabricPort) {
+			if p.node.Kind != kind || p.Peer == nil {
+				return
 			}
-		},
+			peer := v.fabric.nodes[p.Peer.GUID]
+			if peer == nil {
+				peer = &model.FabricNode{}
+			}
+			b.Value(1, p.node.GUID, p.number, p.node.Name, peer.Name, p.Peer.GUID, peer.Kind,
+				strconv.Itoa(p.Peer.Port), nonZero(uint64(peer.LID)))
+		}),
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/library"
 )
 
 // smallFabric returns a fabric with two switches and two links between them, one of them
@@ -82,7 +83,7 @@ func fabricFamilies(t *testing.T, f *model.Fabric) (out []*dto.MetricFamily) {
 }
 
 func TestFabric(t *testing.T) {
-	compare(t, filepath.Join("testdata", "fabric.prom"), encode(t, fabricFamilies(t, smallFabric()), expfmt.TypeTextPlain))
+	compare(t, filepath.Join("testdata", "fabric.prom"), library.Encode(t, fabricFamilies(t, smallFabric()), expfmt.TypeTextPlain))
 }
 
 // Without a fabric source there are no series of the fabric; an empty fabric has zeros.
@@ -141,7 +142,7 @@ func TestFabricHostileNames(t *testing.T) {
 	}
 	families := fabricFamilies(t, f)
 	parser := expfmt.NewTextParser(promodel.UTF8Validation)
-	parsed, err := parser.TextToMetricFamilies(strings.NewReader(encode(t, families, expfmt.TypeTextPlain)))
+	parsed, err := parser.TextToMetricFamilies(strings.NewReader(library.Encode(t, families, expfmt.TypeTextPlain)))
 	if err != nil {
 		t.Fatal(err)
 	}

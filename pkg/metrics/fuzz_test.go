@@ -13,6 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	facts "github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/library"
 )
 
 // FuzzExposition checks that a registry accepts the metrics and that the text can be parsed
@@ -60,7 +61,7 @@ func FuzzExposition(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := encode(t, families, expfmt.TypeTextPlain)
+		text := library.Encode(t, families, expfmt.TypeTextPlain)
 		parser := expfmt.NewTextParser(model.LegacyValidation)
 		if _, err := parser.TextToMetricFamilies(strings.NewReader(text)); err != nil {
 			t.Fatalf("%v in\n%s", err, text)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/library"
 )
 
 // TestGoldenRefreshes keeps the exposition of three refreshes: between the first and the
@@ -44,7 +45,7 @@ func TestGoldenRefreshes(t *testing.T) {
 		refresh := func(name string) {
 			t.Helper()
 			time.Sleep(2 * time.Second)
-			lines := strings.SplitAfter(encode(t, mustGather(t, c), expfmt.TypeTextPlain), "\n")
+			lines := strings.SplitAfter(library.Encode(t, mustGather(t, c), expfmt.TypeTextPlain), "\n")
 			slices.Sort(lines)
 			compare(t, filepath.Join("testdata", "refreshes", name+".prom"), strings.Join(lines, ""))
 		}

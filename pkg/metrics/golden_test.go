@@ -24,6 +24,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/library"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files and gen/metrics.md")
@@ -91,29 +92,12 @@ func gather(t *testing.T, sources []engine.Registration, compat ...string) []*dt
 	return families
 }
 
-func encode(t *testing.T, families []*dto.MetricFamily, format expfmt.FormatType) string {
-	t.Helper()
-	var out bytes.Buffer
-	enc := expfmt.NewEncoder(&out, expfmt.NewFormat(format))
-	for _, f := range families {
-		if err := enc.Encode(f); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if c, ok := enc.(expfmt.Closer); ok {
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return out.String()
-}
-
 func TestGolden(t *testing.T) {
 	for name := range nodes(t) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				families := gather(t, nodes(t)[name], CompatSets()...)
-				compare(t, filepath.Join("testdata", name+".prom"), encode(t, families, expfmt.TypeTextPlain))
+				compare(t, filepath.Join("testdata", name+".prom"), library.Encode(t, families, expfmt.TypeTextPlain))
 			})
 		})
 	}
@@ -213,7 +197,7 @@ func TestGatherIsCollect(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := func(f []*dto.MetricFamily) []string {
-			l := strings.Split(encode(t, f, expfmt.TypeTextPlain), "\n")
+			l := strings.Split(library.Encode(t, f, expfmt.TypeTextPlain), "\n")
 			slices.Sort(l) // a registry sorts the series within a family
 			return l
 		}
@@ -229,7 +213,7 @@ func TestOpenMetrics(t *testing.T) {
 		families := gather(t, append(node(), gpuNode()[:3]...), CompatSets()...)
 		samples := func(format expfmt.FormatType) []string {
 			var lines []string
-			for line := range strings.Lines(encode(t, families, format)) {
+			for line := range strings.Lines(library.Encode(t, families, format)) {
 				if strings.HasPrefix(line, "#") {
 					continue
 				}

@@ -26,24 +26,33 @@ const (
 
 // gpuValue returns the row of a metric with one value per GPU. GPUs that do not report the value are left out.
 func gpuValue(name string, typ dto.MetricType, help string, of func(*gpuView) model.Optional) metric {
-	return metric{name: name, typ: typ, gpu: true, help: help, emit: func(v *view, b *exposition.Builder) {
-		for i := range v.gpus {
-			if o := of(&v.gpus[i]); o.Known {
-				b.Share(o.Value, v.gpus[i].labels)
-			}
-		}
-	}}
+	return metric{name: name, typ: typ, gpu: true, help: help, emit: each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
+		known(b, of(g), g.labels)
+	})}
 }
 
 // gpuFigures returns the row of a metric with several values per GPU, distinguished by label.
 func gpuFigures(name string, typ dto.MetricType, label, help string, of func(*gpuView) []model.Figure) metric {
-	return metric{name: name, typ: typ, gpu: true, labels: []string{label}, help: help, emit: func(v *view, b *exposition.Builder) {
-		for i := range v.gpus {
-			for _, f := range of(&v.gpus[i]) {
-				b.Share(f.Value, v.gpus[i].labels, f.Name)
+	return metric{
+		name: name, typ: typ, gpu: true, labels: []string{label}, help: help,
+		emit: each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
+			for _, f := range of(g) {
+				b.Share(f.Value, g.labels, f.Name)
 			}
-		}
-	}}
+		}),
+	}
+}
+
+// gpuConditions returns the row of a metric with several conditions per GPU, distinguished by label.
+func gpuConditions(name, label, help string, of func(*gpuView) []model.GPUCondition) metric {
+	return metric{
+		name: name, typ: gauge, gpu: true, labels: []string{label}, help: help,
+		emit: each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
+			for _, c := range of(g) {
+				b.Share(truth(c.Active), g.labels, c.Name)
+			}
+		}),
+	}
 }
 
 var gpuNotes = []string{
@@ -128,17 +137,8 @@ func gpuBoardMetrics() []metric {
 			func(g *gpuView) []model.Figure { return g.Clocks }),
 		gpuFigures("gpu_clock_max_hertz", gauge, "clock", "Highest frequency of the GPU's clock.",
 			func(g *gpuView) []model.Figure { return g.MaxClocks }),
-		{
-			name: "gpu_throttled", typ: gauge, gpu: true, labels: []string{"reason"},
-			help: "Whether the GPU is slowed down for the reason (1) or not (0).",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, g := range v.gpus {
-					for _, c := range g.Throttles {
-						b.Share(truth(c.Active), g.labels, c.Name)
-					}
-				}
-			},
-		},
+		gpuConditions("gpu_throttled", "reason", "Whether the GPU is slowed down for the reason (1) or not (0).",
+			func(g *gpuView) []model.GPUCondition { return g.Throttles }),
 		gpuFigures("gpu_throttled_seconds_total", counter, "reason", "Time during which the GPU was slowed down, by reason.",
 			func(g *gpuView) []model.Figure { return g.Throttled }),
 	}
@@ -170,25 +170,20 @@ func gpuPCIeMetrics() []metric {
 func gpuLinkMetrics(kind model.LinkKind) []metric {
 	const link = "link"
 	technology := map[model.LinkKind]string{model.NVLink: "NVLink", model.XGMI: "XGMI"}[kind]
-	each := func(do func(g *gpuView, l *model.GPULink, number string, b *exposition.Builder)) func(*view, *exposition.Builder) {
-		return func(v *view, b *exposition.Builder) {
-			for i := range v.gpus {
-				g := &v.gpus[i]
-				for j := range g.Links {
-					if l := &g.Links[j]; l.Kind == kind {
-						do(g, l, strconv.Itoa(l.Number), b)
-					}
+	eachLink := func(do func(g *gpuView, l *model.GPULink, number string, b *exposition.Builder)) func(*view, *exposition.Builder) {
+		return each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
+			for j := range g.Links {
+				if l := &g.Links[j]; l.Kind == kind {
+					do(g, l, strconv.Itoa(l.Number), b)
 				}
 			}
-		}
+		})
 	}
 	linkValue := func(name string, typ dto.MetricType, help string, of func(*model.GPULink) model.Optional) metric {
 		return metric{
 			name: "gpu_" + string(kind) + "_" + name, typ: typ, gpu: true, labels: []string{link}, help: help,
-			emit: each(func(g *gpuView, l *model.GPULink, number string, b *exposition.Builder) {
-				if o := of(l); o.Known {
-					b.Share(o.Value, g.labels, number)
-				}
+			emit: eachLink(func(g *gpuView, l *model.GPULink, number string, b *exposition.Builder) {
+				known(b, of(l), g.labels, number)
 			}),
 		}
 	}
@@ -202,7 +197,7 @@ func gpuLinkMetrics(kind model.LinkKind) []metric {
 		{
 			name: "gpu_" + string(kind) + "_errors_total", typ: counter, gpu: true, labels: []string{link, "type"},
 			help: "Errors of the " + technology + " link, by the driver's name of the error.",
-			emit: each(func(g *gpuView, l *model.GPULink, number string, b *exposition.Builder) {
+			emit: eachLink(func(g *gpuView, l *model.GPULink, number string, b *exposition.Builder) {
 				for _, e := range l.Errors {
 					b.Share(float64(e.Value), g.labels, number, e.Name)
 				}
@@ -220,23 +215,19 @@ func gpuIdentityMetrics() []metric {
 				"vendor", "name", "pci_address", "pci_device", "serial", "vbios", "parent_uuid", "profile", "numa_node", "nodes",
 			},
 			help: "Vendor, model, serial number, PCI address and NUMA node of the GPU or GPU partition, always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, g := range v.gpus {
-					b.Share(1, g.labels, string(g.Vendor), g.Name, g.PCIAddress, g.PCIDevice, g.Serial, g.VBIOS, g.Parent,
-						g.Profile, g.NUMANode, strings.Join(g.Nodes, ","))
-				}
-			},
+			emit: each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
+				b.Share(1, g.labels, string(g.Vendor), g.Name, g.PCIAddress, g.PCIDevice, g.Serial, g.VBIOS, g.Parent,
+					g.Profile, g.NUMANode, strings.Join(g.Nodes, ","))
+			}),
 		},
 		{
 			name: "gpu_mode", typ: gauge, gpu: true, labels: []string{"mode", "value"},
 			help: "Setting of the GPU's mode, always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, g := range v.gpus {
-					for _, mode := range slices.Sorted(maps.Keys(g.Modes)) {
-						b.Share(1, g.labels, mode, g.Modes[mode])
-					}
+			emit: each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
+				for _, mode := range slices.Sorted(maps.Keys(g.Modes)) {
+					b.Share(1, g.labels, mode, g.Modes[mode])
 				}
-			},
+			}),
 		},
 		{
 			name: "gpu_driver_info", typ: gauge, labels: []string{"vendor", "version", "library", "cuda"},
@@ -253,12 +244,4 @@ func gpuIdentityMetrics() []metric {
 func scaled(o model.Optional, by float64) model.Optional {
 	o.Value *= by
 	return o
-}
-
-// truth returns 1 for true and 0 for false.
-func truth(is bool) float64 {
-	if is {
-		return 1
-	}
-	return 0
 }

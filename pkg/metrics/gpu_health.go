@@ -26,49 +26,24 @@ var gpuHealthNotes = []string{
 // gpuHealthMetrics returns the health and error metrics of GPUs.
 func gpuHealthMetrics() []metric {
 	return []metric{
-		{
-			name: "gpu_health", typ: gauge, gpu: true,
-			help: "Whether the GPU is healthy (1) or has a problem (0).",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, g := range v.gpus {
-					if problems := g.ActiveProblems(); problems != nil {
-						b.Share(truth(len(problems) == 0), g.labels)
-					}
-				}
-			},
-		},
-		{
-			name: "gpu_problem", typ: gauge, gpu: true, labels: []string{"problem"},
-			help: "Whether the GPU has the problem (1) or not (0).",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, g := range v.gpus {
-					for _, p := range g.Problems {
-						b.Share(truth(p.Active), g.labels, p.Name)
-					}
-				}
-			},
-		},
-		{
-			name: "gpu_suspended", typ: gauge, gpu: true,
-			help: "Whether runtime power management has suspended the GPU (1) or not (0).",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, g := range v.gpus {
-					if !unreadable(g.GPU) {
-						b.Share(truth(g.Suspended), g.labels)
-					}
-				}
-			},
-		},
+		gpuValue("gpu_health", gauge, "Whether the GPU is healthy (1) or has a problem (0).",
+			func(g *gpuView) model.Optional {
+				return model.Optional{Value: truth(len(g.ActiveProblems()) == 0), Known: g.Problems != nil}
+			}),
+		gpuConditions("gpu_problem", "problem", "Whether the GPU has the problem (1) or not (0).",
+			func(g *gpuView) []model.GPUCondition { return g.Problems }),
+		gpuValue("gpu_suspended", gauge, "Whether runtime power management has suspended the GPU (1) or not (0).",
+			func(g *gpuView) model.Optional {
+				return model.Optional{Value: truth(g.Suspended), Known: !unreadable(g.GPU)}
+			}),
 		{
 			name: "gpu_ecc_errors_total", typ: counter, gpu: true, labels: []string{"type", "scope", "block"},
 			help: "Memory errors of the GPU that ECC has found, by type, scope and block.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, g := range v.gpus {
-					for _, e := range g.Errors {
-						b.Share(float64(e.Count), g.labels, e.Type, e.Scope, e.Block)
-					}
+			emit: each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
+				for _, e := range g.Errors {
+					b.Share(float64(e.Count), g.labels, e.Type, e.Scope, e.Block)
 				}
-			},
+			}),
 		},
 		gpuFigures("gpu_remapped_rows", gauge, "cause", "Rows of GPU memory that were replaced by spare rows, by cause.",
 			func(g *gpuView) []model.Figure { return g.RemappedRows }),
@@ -77,22 +52,19 @@ func gpuHealthMetrics() []metric {
 		xid("gpu_xid_errors_total", counter, "Times that the NVIDIA driver has reported the error (XID).",
 			func(x *model.XID) model.Optional { return model.Some(float64(x.Count)) }),
 		xid("gpu_xid_last_timestamp_seconds", gauge, "Unix time at which the NVIDIA driver last reported the error (XID).",
-			func(x *model.XID) model.Optional {
-				return model.Optional{Value: float64(x.Last.UnixMilli()) / milliPerUnit, Known: !x.Last.IsZero()}
-			}),
+			func(x *model.XID) model.Optional { return moment(x.Last) }),
 	}
 }
 
 func xid(name string, typ dto.MetricType, help string, of func(*model.XID) model.Optional) metric {
-	return metric{name: name, typ: typ, gpu: true, labels: []string{"xid"}, help: help, emit: func(v *view, b *exposition.Builder) {
-		for _, g := range v.gpus {
+	return metric{
+		name: name, typ: typ, gpu: true, labels: []string{"xid"}, help: help,
+		emit: each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
 			for i := range g.XIDs {
-				if o := of(&g.XIDs[i]); o.Known {
-					b.Share(o.Value, g.labels, strconv.FormatUint(g.XIDs[i].Code, 10))
-				}
+				known(b, of(&g.XIDs[i]), g.labels, strconv.FormatUint(g.XIDs[i].Code, 10))
 			}
-		}
-	}}
+		}),
+	}
 }
 
 // unreadable reports whether a GPU is lost or stuck: its driver then reports no values.

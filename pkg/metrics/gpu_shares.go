@@ -5,6 +5,7 @@ package metrics
 import (
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/exposition"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 var gpuShareNotes = []string{
@@ -27,40 +28,23 @@ var gpuShareNotes = []string{
 
 // gpuShareMetrics returns the shares of GPUs that workloads use.
 func gpuShareMetrics() []metric {
-	share := func(name, help string, of func(*attribution.GPUShare) (float64, bool)) metric {
+	share := func(name, help string, of func(*attribution.GPUShare) model.Optional) metric {
 		return metric{name: name, typ: gauge, owned: true, gpu: true, help: help, emit: func(v *view, b *exposition.Builder) {
 			for i := range v.shares.GPUs {
-				if n, ok := of(&v.shares.GPUs[i]); ok {
-					b.Share(n, v.users[i])
-				}
+				known(b, of(&v.shares.GPUs[i]), v.users[i])
 			}
 		}}
 	}
 	return []metric{
-		{
-			name: "gpu_processes", typ: gauge, gpu: true,
-			help: "Processes that use the GPU.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, g := range v.gpus {
-					if g.figures.Listed {
-						b.Share(float64(g.figures.Processes), g.labels)
-					}
-				}
-			},
-		},
-		{
-			name: "gpu_listed_timestamp_seconds", typ: gauge, gpu: true,
-			help: "Unix time at which the processes, memory and engines of the GPU were last read.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, g := range v.gpus {
-					if !g.Listed.IsZero() {
-						b.Share(float64(g.Listed.UnixMilli())/milliPerUnit, g.labels)
-					}
-				}
-			},
-		},
+		gpuValue("gpu_processes", gauge, "Processes that use the GPU.",
+			func(g *gpuView) model.Optional {
+				return model.Optional{Value: float64(g.figures.Processes), Known: g.figures.Listed}
+			}),
+		gpuValue("gpu_listed_timestamp_seconds", gauge,
+			"Unix time at which the processes, memory and engines of the GPU were last read.",
+			func(g *gpuView) model.Optional { return moment(g.Listed) }),
 		share("container_gpu_memory_used_bytes", "GPU memory that the processes of the workload have allocated.",
-			func(s *attribution.GPUShare) (float64, bool) { return s.Memory.Value, s.Memory.Known }),
+			func(s *attribution.GPUShare) model.Optional { return s.Memory }),
 		{
 			name: "container_gpu_utilization_ratio", typ: gauge, owned: true, gpu: true, labels: []string{"engine"},
 			help: "Fraction of time in which the processes of the workload used the engine of the GPU (0 to 1).",
@@ -73,9 +57,11 @@ func gpuShareMetrics() []metric {
 			},
 		},
 		share("container_gpu_processes", "Processes of the workload that use the GPU.",
-			func(s *attribution.GPUShare) (float64, bool) { return float64(s.Processes), s.Listed }),
+			func(s *attribution.GPUShare) model.Optional {
+				return model.Optional{Value: float64(s.Processes), Known: s.Listed}
+			}),
 		share("container_gpu_allocated", "GPU that is allocated to the workload, always 1.",
-			func(s *attribution.GPUShare) (float64, bool) { return 1, s.Allocated }),
+			func(s *attribution.GPUShare) model.Optional { return model.Optional{Value: 1, Known: s.Allocated} }),
 	}
 }
 

@@ -14,12 +14,13 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/library"
 )
 
 // TestGPUsSilent checks that a suspended or lost GPU has no metrics except this state.
 func TestGPUsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		text := encode(t, gather(t, gpuNode(), CompatSets()...), expfmt.TypeTextPlain)
+		text := library.Encode(t, gather(t, gpuNode(), CompatSets()...), expfmt.TypeTextPlain)
 		of := func(uuid string) map[string]bool {
 			names := map[string]bool{}
 			for line := range strings.Lines(text) {

@@ -4,7 +4,6 @@ package metrics
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/accelscope/accelscope/pkg/exposition"
 )
@@ -26,7 +25,7 @@ func infoMetrics(labels []string) []metric {
 	names := []string{"pod_uid", "runtime", "image", "user", "node", "cgroup"}
 	listed := make([]string, 0, len(labels)) // the names in the workload's own metadata
 	for _, l := range labels {
-		if name := labelName(l); !slices.Contains(names, name) {
+		if name := exposition.NameOf("label_<label>", l); !slices.Contains(names, name) {
 			names = append(names, name)
 			listed = append(listed, l)
 		}
@@ -53,15 +52,4 @@ func infoMetrics(labels []string) []metric {
 			}
 		},
 	}}
-}
-
-// labelName returns the name of the metric label for a label of a pod.
-func labelName(label string) string {
-	return "label_" + strings.Map(func(r rune) rune {
-		switch {
-		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_':
-			return r
-		}
-		return '_'
-	}, label)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/library"
 )
 
 // TestInfo checks the info metrics of workloads, with the labels that the user listed.
@@ -36,7 +37,7 @@ func TestInfo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := encode(t, families, expfmt.TypeTextPlain)
+		text := library.Encode(t, families, expfmt.TypeTextPlain)
 		for _, want := range []string{
 			`accelscope_workload_info{cgroup="",container="worker",container_id="a",image="train:1",` +
 				`label_app_kubernetes_io_name="x\"y",label_team="vision",namespace="ml",node="gpu01",pod="train-0",pod_uid="u1",` +

@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
@@ -21,7 +22,6 @@ var kubeletNotes = []string{
 
 // kubeletMetrics returns the devices and storage that the kubelet reports.
 func kubeletMetrics() []metric {
-	node := []string{"node"}
 	return []metric{
 		{
 			name: "node_k8s_gpu_allocation_rate", typ: gauge,
@@ -37,10 +37,10 @@ func kubeletMetrics() []metric {
 			name: "accelscope_kubelet_allocated_devices", typ: gauge, labels: []string{"resource"},
 			help: "Devices that the kubelet has allocated to containers, by resource.",
 			emit: func(v *view, b *exposition.Builder) {
-				given := newDevices()
-				for i := range v.facts.Allocatable { // a resource without allocations is 0 if allocations are known
+				given := devices{}
+				for _, a := range v.facts.Allocatable { // a resource without allocations is 0 if allocations are known
 					if v.facts.Allocations != nil {
-						given.of(v.facts.Allocatable[i].Resource)
+						given.add(a.Resource)
 					}
 				}
 				for i := range v.facts.Allocations {
@@ -53,13 +53,9 @@ func kubeletMetrics() []metric {
 			name: "accelscope_kubelet_allocatable_devices", typ: gauge, labels: []string{"resource"},
 			help: "Devices that the kubelet can allocate, including those that are allocated, by resource.",
 			emit: func(v *view, b *exposition.Builder) {
-				has := newDevices()
-				for i := range v.facts.Allocatable {
-					a := &v.facts.Allocatable[i]
-					has.of(a.Resource)
-					for _, id := range a.IDs {
-						has.add(a.Resource, id)
-					}
+				has := devices{}
+				for _, a := range v.facts.Allocatable {
+					has.add(a.Resource, a.IDs...)
 				}
 				has.emit(b)
 			},
@@ -74,33 +70,29 @@ func kubeletMetrics() []metric {
 				}
 			},
 		},
-		nodeStorage("node_ephemeral_storage_usage_bytes", node,
+		nodeStorage("node_ephemeral_storage_usage_bytes",
 			"Used space of the file system for ephemeral storage.",
-			func(s *model.NodeStorage) float64 { return float64(s.UsedBytes) }),
-		nodeStorage("node_ephemeral_storage_available_bytes", node,
+			func(s *model.NodeStorage) model.Optional { return model.Some(float64(s.UsedBytes)) }),
+		nodeStorage("node_ephemeral_storage_available_bytes",
 			"Available space of the file system for ephemeral storage.",
-			func(s *model.NodeStorage) float64 { return float64(s.AvailableBytes) }),
-		nodeStorage("node_ephemeral_storage_capacity_bytes", node,
+			func(s *model.NodeStorage) model.Optional { return model.Some(float64(s.AvailableBytes)) }),
+		nodeStorage("node_ephemeral_storage_capacity_bytes",
 			"Size of the file system for ephemeral storage.",
-			func(s *model.NodeStorage) float64 { return float64(s.CapacityBytes) }),
-		{
-			name: "node_ephemeral_storage_usage_percent", typ: gauge, labels: node,
-			help: "Used fraction of the file system for ephemeral storage, in percent (0 to 100).",
-			emit: func(v *view, b *exposition.Builder) {
-				if s := v.facts.NodeStorage; s != nil && s.CapacityBytes > 0 {
-					b.Value(100*float64(s.UsedBytes)/float64(s.CapacityBytes), v.node)
-				}
-			},
-		},
+			func(s *model.NodeStorage) model.Optional { return model.Some(float64(s.CapacityBytes)) }),
+		nodeStorage("node_ephemeral_storage_usage_percent",
+			"Used fraction of the file system for ephemeral storage, in percent (0 to 100).",
+			func(s *model.NodeStorage) model.Optional {
+				return model.Optional{Value: 100 * float64(s.UsedBytes) / float64(s.CapacityBytes), Known: s.CapacityBytes > 0}
+			}),
 	}
 }
 
-func nodeStorage(name string, labels []string, help string, value func(*model.NodeStorage) float64) metric {
+func nodeStorage(name, help string, of func(*model.NodeStorage) model.Optional) metric {
 	return metric{
-		name: name, typ: gauge, labels: labels, help: help,
+		name: name, typ: gauge, labels: []string{"node"}, help: help,
 		emit: func(v *view, b *exposition.Builder) {
 			if v.facts.NodeStorage != nil {
-				b.Value(value(v.facts.NodeStorage), v.node)
+				known(b, of(v.facts.NodeStorage), nil, v.node)
 			}
 		},
 	}
@@ -129,29 +121,20 @@ func gpus(facts *model.Snapshot) (allocated, all int) {
 	return len(given), len(known)
 }
 
-// devices counts the distinct devices of each resource.
-type devices struct {
-	resources []string
-	ids       map[string]map[string]struct{}
-}
+// devices holds the IDs of the distinct devices of each resource.
+type devices map[string]map[string]struct{}
 
-func newDevices() *devices { return &devices{ids: map[string]map[string]struct{}{}} }
-
-func (d *devices) of(resource string) map[string]struct{} {
-	ids := d.ids[resource]
-	if ids == nil {
-		ids = map[string]struct{}{}
-		d.ids[resource] = ids
-		d.resources = append(d.resources, resource)
+func (d devices) add(resource string, ids ...string) {
+	if d[resource] == nil {
+		d[resource] = map[string]struct{}{}
 	}
-	return ids
+	for _, id := range ids {
+		d[resource][id] = struct{}{}
+	}
 }
 
-func (d *devices) add(resource, id string) { d.of(resource)[id] = struct{}{} }
-
-func (d *devices) emit(b *exposition.Builder) {
-	slices.Sort(d.resources) // the kubelet lists them in any order
-	for _, resource := range d.resources {
-		b.Value(float64(len(d.ids[resource])), resource)
+func (d devices) emit(b *exposition.Builder) {
+	for _, resource := range slices.Sorted(maps.Keys(d)) { // the kubelet lists them in any order
+		b.Value(float64(len(d[resource])), resource)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/library"
 )
 
 // kubeletFacts returns a node that shares GPUs by several methods: 10 of 16 GPUs are allocated,
@@ -100,7 +101,7 @@ func kubeletFamilies(t *testing.T, facts model.Snapshot) string {
 			if !names[f.GetName()] {
 				continue
 			}
-			for line := range strings.Lines(encode(t, append(families[:0:0], f), expfmt.TypeTextPlain)) {
+			for line := range strings.Lines(library.Encode(t, append(families[:0:0], f), expfmt.TypeTextPlain)) {
 				if !strings.HasPrefix(line, "#") {
 					out = append(out, line)
 				}

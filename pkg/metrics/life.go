@@ -3,8 +3,6 @@
 package metrics
 
 import (
-	"time"
-
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/accelscope/accelscope/pkg/exposition"
@@ -42,50 +40,42 @@ func lifeMetrics() []metric {
 			help: "Unix time at which the workload started.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.Containers {
-					if s.Owner != 0 && !s.Started.IsZero() && s.Status != model.ContainerExited {
-						b.Share(seconds(s.Started), v.owners[s.Owner])
+					if s.Owner != 0 && s.Status != model.ContainerExited {
+						known(b, moment(s.Started), v.owners[s.Owner])
 					}
 				}
 				for _, s := range v.shares.Usages {
-					if !s.Created.IsZero() {
-						b.Share(seconds(s.Created), v.owners[s.Owner])
-					}
+					known(b, moment(s.Created), v.owners[s.Owner])
 				}
 			},
 		},
 		life("container_created_seconds", gauge, nil, "Unix time at which the container was created.",
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *model.Container) {
-				if !c.Created.IsZero() {
-					b.Share(seconds(c.Created), o)
-				}
+				known(b, moment(c.Created), o)
 			}),
 		life("container_state", gauge, []string{"state"},
 			"State of the container, 1 for the current state and 0 for the others.",
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *model.Container) {
 				if c.Status != "" {
-					b.ShareStates(o, string(c.Status), containerStates)
+					b.StateSet(o, string(c.Status), containerStates)
 				}
 			}),
 		life("container_health", gauge, []string{"health"},
 			"Result of the container's health check, 1 for the current result and 0 for the others.",
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *model.Container) {
 				if c.Health != "" {
-					b.ShareStates(o, c.Health, containerHealths)
+					b.StateSet(o, c.Health, containerHealths)
 				}
 			}),
 		life("container_restarts_total", counter, nil, "Restarts of the container.",
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *model.Container) {
-				if c.Restarts != nil {
-					b.Share(float64(*c.Restarts), o)
-				}
+				known(b, valueOf(c.Restarts), o)
 			}),
 		life("container_exit_code", gauge, nil, "Exit code of a container that has exited.",
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *model.Container) {
-				if c.ExitCode != nil && c.Status == model.ContainerExited {
-					b.Share(float64(*c.ExitCode), o)
+				if c.Status == model.ContainerExited {
+					known(b, valueOf(c.ExitCode), o)
 				}
 			}),
 	}
 }
-
-func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1e3 }

@@ -55,51 +55,26 @@ var (
 
 func nodeSystemMetrics() []metric {
 	rows := []metric{
-		{
-			name: "node_cpu_seconds_total", typ: counter, labels: []string{"cpu", "mode"},
-			help: "Time that the CPU spent in the mode.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.Node.CPUs {
-					c := &v.facts.Node.CPUs[i]
-					for mode, name := range cpuModes {
-						b.Value(c.Seconds[mode], c.ID, name)
-					}
-				}
-			},
-		},
-		{
-			name: "node_cpu_guest_seconds_total", typ: counter, labels: []string{"cpu", "mode"},
-			help: "Time that the CPU spent running virtual machines, by mode.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.Node.CPUs {
-					c := &v.facts.Node.CPUs[i]
-					for mode, name := range guestModes {
-						b.Value(c.Seconds[len(cpuModes)+mode], c.ID, name)
-					}
-				}
-			},
-		},
+		cpuSeconds("node_cpu_seconds_total", "Time that the CPU spent in the mode.", 0, cpuModes),
+		cpuSeconds("node_cpu_guest_seconds_total", "Time that the CPU spent running virtual machines, by mode.",
+			len(cpuModes), guestModes),
 		{
 			name: "node_cpu_core_throttles_total", typ: counter, labels: []string{"package", "core"},
 			help: "Times that the core was slowed down because of heat.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, t := range v.facts.Node.Throttles {
-					if t.Core != "" {
-						b.Value(float64(t.Count), t.Package, t.Core)
-					}
+			emit: each(throttlesOf, func(_ *view, b *exposition.Builder, t *model.Throttle) {
+				if t.Core != "" {
+					b.Value(float64(t.Count), t.Package, t.Core)
 				}
-			},
+			}),
 		},
 		{
 			name: "node_cpu_package_throttles_total", typ: counter, labels: []string{"package"},
 			help: "Times that the package was slowed down because of heat.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, t := range v.facts.Node.Throttles {
-					if t.Core == "" {
-						b.Value(float64(t.Count), t.Package)
-					}
+			emit: each(throttlesOf, func(_ *view, b *exposition.Builder, t *model.Throttle) {
+				if t.Core == "" {
+					b.Value(float64(t.Count), t.Package)
 				}
-			},
+			}),
 		},
 		{
 			name: "node_uname_info", typ: gauge,
@@ -136,13 +111,11 @@ func nodeSystemMetrics() []metric {
 				}
 			},
 		},
-		nodeValue("node_os_support_end_timestamp_seconds", "Unix time at which support of the distribution ends.", gauge,
-			func(n *model.Node) (float64, bool) {
-				if n.OS == nil {
-					return 0, false
-				}
-				end, err := time.Parse(time.DateOnly, n.OS.SupportEnd)
-				return float64(end.Unix()), err == nil
+		single("node_os_support_end_timestamp_seconds", gauge, "Unix time at which support of the distribution ends.",
+			func(v *view) *model.OSRelease { return v.facts.Node.OS },
+			func(o *model.OSRelease) model.Optional {
+				end, err := time.Parse(time.DateOnly, o.SupportEnd)
+				return model.Optional{Value: float64(end.Unix()), Known: err == nil}
 			}),
 		{
 			name: "node_time_seconds", typ: gauge, help: "Unix time of the node.",
@@ -165,39 +138,27 @@ func nodeSystemMetrics() []metric {
 		{
 			name: "node_time_clocksource_available_info", typ: gauge, labels: []string{"device", "clocksource"},
 			help: "Clock source that the kernel can use, always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, c := range v.facts.Node.Clocksources {
-					for _, name := range c.Available {
-						b.Value(1, c.Device, name)
-					}
+			emit: each(clocksourcesOf, func(_ *view, b *exposition.Builder, c *model.Clocksource) {
+				for _, name := range c.Available {
+					b.Value(1, c.Device, name)
 				}
-			},
+			}),
 		},
 		{
 			name: "node_time_clocksource_current_info", typ: gauge, labels: []string{"device", "clocksource"},
 			help: "Clock source that the kernel uses, always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, c := range v.facts.Node.Clocksources {
-					b.Value(1, c.Device, c.Current)
-				}
-			},
+			emit: each(clocksourcesOf, func(_ *view, b *exposition.Builder, c *model.Clocksource) {
+				b.Value(1, c.Device, c.Current)
+			}),
 		},
 	}
 	load := func(name, help string, of func(*model.Load) float64) metric {
-		return nodeValue(name, help, gauge, func(n *model.Node) (float64, bool) {
-			if n.Load == nil {
-				return 0, false
-			}
-			return of(n.Load), true
-		})
+		return single(name, gauge, help, func(v *view) *model.Load { return v.facts.Node.Load },
+			func(l *model.Load) model.Optional { return model.Some(of(l)) })
 	}
 	stat := func(name, help string, typ dto.MetricType, of func(*model.Stat) uint64) metric {
-		return nodeValue(name, help, typ, func(n *model.Node) (float64, bool) {
-			if n.Stat == nil {
-				return 0, false
-			}
-			return float64(of(n.Stat)), true
-		})
+		return single(name, typ, help, func(v *view) *model.Stat { return v.facts.Node.Stat },
+			func(s *model.Stat) model.Optional { return model.Some(float64(of(s))) })
 	}
 	return append(rows,
 		load("node_load1", "Load average over 1 minute.", func(l *model.Load) float64 { return l.One }),
@@ -231,13 +192,16 @@ func leadingNumber(s string) float64 {
 	return v
 }
 
-// nodeValue returns the row of one value without labels.
-func nodeValue(name, help string, typ dto.MetricType, of func(*model.Node) (float64, bool)) metric {
-	return metric{name: name, help: help, typ: typ, emit: func(v *view, b *exposition.Builder) {
-		if value, ok := of(v.facts.Node); ok {
-			b.Value(value)
-		}
-	}}
+// cpuSeconds returns the row of the columns of CPUs from first on.
+func cpuSeconds(name, help string, first int, modes []string) metric {
+	return metric{
+		name: name, typ: counter, labels: []string{"cpu", "mode"}, help: help,
+		emit: each(cpusOf, func(_ *view, b *exposition.Builder, c *model.CPU) {
+			for i, mode := range modes {
+				b.Value(c.Seconds[first+i], c.ID, mode)
+			}
+		}),
+	}
 }
 
 func somePressure(p *model.Pressure) *float64 { return p.Some }
@@ -248,18 +212,21 @@ func pressure(name, resource string, of func(*model.Pressure) *float64) metric {
 	if strings.Contains(name, "_stalled_") {
 		tasks = "all"
 	}
-	return nodeValue(name, "Time during which "+tasks+" tasks waited for "+resource+".", counter,
-		func(n *model.Node) (float64, bool) {
-			for i := range n.Pressure {
-				if p := &n.Pressure[i]; p.Resource == resource && of(p) != nil {
-					return *of(p), true
+	return metric{
+		name: name, typ: counter, help: "Time during which " + tasks + " tasks waited for " + resource + ".",
+		emit: func(v *view, b *exposition.Builder) {
+			for i := range v.facts.Node.Pressure {
+				if p := &v.facts.Node.Pressure[i]; p.Resource == resource {
+					known(b, valueOf(of(p)), nil)
 				}
 			}
-			return 0, false
-		})
+		},
+	}
 }
 
 func nodeMemoryMetrics() []metric {
+	files := func(v *view) *model.Files { return v.facts.Node.Files }
+	entropy := func(v *view) *model.Entropy { return v.facts.Node.Entropy }
 	figures := func(name, help string, typ dto.MetricType, of func(*model.Node) []model.Figure) metric {
 		return metric{name: name, help: help, typ: typ, emit: func(v *view, b *exposition.Builder) {
 			for _, f := range of(v.facts.Node) {
@@ -278,30 +245,13 @@ func nodeMemoryMetrics() []metric {
 			func(n *model.Node) []model.Figure { return n.Netstat }),
 		figures("node_sockstat_<field>", "Sockets of a protocol by state, or their memory.", gauge,
 			func(n *model.Node) []model.Figure { return n.Sockets }),
-		nodeValue("node_filefd_allocated", "Open files of all processes.", gauge, func(n *model.Node) (float64, bool) {
-			if n.Files == nil {
-				return 0, false
-			}
-			return n.Files.Allocated, true
-		}),
-		nodeValue("node_filefd_maximum", "Maximum number of open files of all processes.", gauge, func(n *model.Node) (float64, bool) {
-			if n.Files == nil {
-				return 0, false
-			}
-			return n.Files.Maximum, true
-		}),
-		nodeValue("node_entropy_available_bits", "Available entropy.", gauge, func(n *model.Node) (float64, bool) {
-			if n.Entropy == nil {
-				return 0, false
-			}
-			return float64(n.Entropy.Available), true
-		}),
-		nodeValue("node_entropy_pool_size_bits", "Size of the entropy pool.", gauge,
-			func(n *model.Node) (float64, bool) {
-				if n.Entropy == nil {
-					return 0, false
-				}
-				return float64(n.Entropy.PoolSize), true
-			}),
+		single("node_filefd_allocated", gauge, "Open files of all processes.", files,
+			func(f *model.Files) model.Optional { return model.Some(f.Allocated) }),
+		single("node_filefd_maximum", gauge, "Maximum number of open files of all processes.", files,
+			func(f *model.Files) model.Optional { return model.Some(f.Maximum) }),
+		single("node_entropy_available_bits", gauge, "Available entropy.", entropy,
+			func(e *model.Entropy) model.Optional { return model.Some(float64(e.Available)) }),
+		single("node_entropy_pool_size_bits", gauge, "Size of the entropy pool.", entropy,
+			func(e *model.Entropy) model.Optional { return model.Some(float64(e.PoolSize)) }),
 	}
 }

@@ -47,69 +47,52 @@ func nodeDiskMetrics() []metric {
 			name: "node_disk_info", typ: gauge,
 			labels: []string{"device", "major", "minor", "path", "wwn", "model", "serial", "revision", "rotational"},
 			help:   "Numbers, path, model, serial number and revision of the disk, always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.Node.Disks {
-					d := &v.facts.Node.Disks[i]
-					rotational := "0"
-					if d.Rotational {
-						rotational = "1"
-					}
-					b.Value(1, d.Name, strconv.FormatUint(d.Major, 10), strconv.FormatUint(d.Minor, 10),
-						d.Path, d.WWN, d.Model, d.Serial, d.Revision, rotational)
+			emit: each(disksOf, func(_ *view, b *exposition.Builder, d *model.Disk) {
+				rotational := "0"
+				if d.Rotational {
+					rotational = "1"
 				}
-			},
+				b.Value(1, d.Name, strconv.FormatUint(d.Major, 10), strconv.FormatUint(d.Minor, 10),
+					d.Path, d.WWN, d.Model, d.Serial, d.Revision, rotational)
+			}),
 		},
 		{
 			name: "node_disk_filesystem_info", typ: gauge, labels: []string{"device", "type", "usage", "uuid", "version"},
 			help: "File system on the disk from udev, always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.Node.Disks {
-					d := &v.facts.Node.Disks[i]
-					if f := d.Filesystem; f != nil {
-						b.Value(1, d.Name, f.Type, f.Usage, f.UUID, f.Version)
-					}
+			emit: each(disksOf, func(_ *view, b *exposition.Builder, d *model.Disk) {
+				if f := d.Filesystem; f != nil {
+					b.Value(1, d.Name, f.Type, f.Usage, f.UUID, f.Version)
 				}
-			},
+			}),
 		},
 		{
 			name: "node_disk_device_mapper_info", typ: gauge,
 			labels: []string{"device", "name", "uuid", "vg_name", "lv_name", "lv_layer"},
 			help:   "Device-mapper name, volume group and volume of the disk from udev, always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.Node.Disks {
-					d := &v.facts.Node.Disks[i]
-					if m := d.Mapper; m != nil {
-						b.Value(1, d.Name, m.Name, m.UUID, m.Group, m.Volume, m.Layer)
-					}
+			emit: each(disksOf, func(_ *view, b *exposition.Builder, d *model.Disk) {
+				if m := d.Mapper; m != nil {
+					b.Value(1, d.Name, m.Name, m.UUID, m.Group, m.Volume, m.Layer)
 				}
-			},
+			}),
 		},
 	}
 	for _, ata := range []string{"write_cache", "write_cache_enabled", "rotation_rate_rpm"} {
 		rows = append(rows, metric{
 			name: "node_disk_ata_" + ata, typ: gauge, labels: deviceLabels,
 			help: "Setting of the ATA disk from udev.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.Node.Disks {
-					for _, f := range v.facts.Node.Disks[i].ATA {
-						if f.Name == ata {
-							b.Value(f.Value, v.facts.Node.Disks[i].Name)
-						}
-					}
-				}
-			},
+			emit: each(disksOf, func(_ *view, b *exposition.Builder, d *model.Disk) {
+				known(b, named(d.ATA, ata), nil, d.Name)
+			}),
 		})
 	}
 	for column, c := range diskColumns {
 		rows = append(rows, metric{
 			name: "node_disk_" + c.name, typ: c.typ, labels: deviceLabels, help: c.help,
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.Node.Disks {
-					if d := &v.facts.Node.Disks[i]; column < len(d.Stats) {
-						b.Value(float64(d.Stats[column])*c.unit, d.Name)
-					}
+			emit: each(disksOf, func(_ *view, b *exposition.Builder, d *model.Disk) {
+				if column < len(d.Stats) {
+					b.Value(float64(d.Stats[column])*c.unit, d.Name)
 				}
-			},
+			}),
 		})
 	}
 	return rows
@@ -119,27 +102,24 @@ func nodeDiskMetrics() []metric {
 var filesystemLabels = []string{"mountpoint", "device", "fstype", "device_error"}
 
 func nodeFilesystemMetrics() []metric {
-	row := func(name, help string, of func(*model.Filesystem) (float64, bool)) metric {
+	row := func(name, help string, of func(*model.Filesystem) model.Optional) metric {
 		return metric{
 			name: "node_filesystem_" + name, typ: gauge, labels: filesystemLabels, help: help,
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.Node.Filesystems {
-					f := &v.facts.Node.Filesystems[i]
-					if value, ok := of(f); ok {
-						b.Value(value, f.MountPoint, f.Device, f.Type, f.Error)
-					}
-				}
-			},
+			emit: each(filesystemsOf, func(_ *view, b *exposition.Builder, f *model.Filesystem) {
+				known(b, of(f), nil, f.MountPoint, f.Device, f.Type, f.Error)
+			}),
 		}
 	}
 	size := func(name, help string, of func(*model.Filesystem) float64) metric {
-		return row(name, help, func(f *model.Filesystem) (float64, bool) { return of(f), f.Error == "" })
+		return row(name, help, func(f *model.Filesystem) model.Optional {
+			return model.Optional{Value: of(f), Known: f.Error == ""}
+		})
 	}
 	return []metric{
 		row("device_error", "Whether statfs of the file system failed or hangs (1) or not (0).",
-			func(f *model.Filesystem) (float64, bool) { return asNumber(f.Error != ""), true }),
+			func(f *model.Filesystem) model.Optional { return model.Some(truth(f.Error != "")) }),
 		row("readonly", "Whether the file system is mounted read-only (1) or not (0).",
-			func(f *model.Filesystem) (float64, bool) { return asNumber(f.ReadOnly), true }),
+			func(f *model.Filesystem) model.Optional { return model.Some(truth(f.ReadOnly)) }),
 		size("size_bytes", "Size of the file system.", func(f *model.Filesystem) float64 { return f.Size }),
 		size("free_bytes", "Free space of the file system.", func(f *model.Filesystem) float64 { return f.Free }),
 		size("avail_bytes", "Free space of the file system for users other than root.",
@@ -149,22 +129,13 @@ func nodeFilesystemMetrics() []metric {
 		{
 			name: "node_filesystem_mount_info", typ: gauge, labels: []string{"mountpoint", "device", "major", "minor"},
 			help: "Device and device number of the mount point, always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.Node.Filesystems {
-					if f := &v.facts.Node.Filesystems[i]; f.Error == "" {
-						b.Value(1, f.MountPoint, f.Device, f.Major, f.Minor)
-					}
+			emit: each(filesystemsOf, func(_ *view, b *exposition.Builder, f *model.Filesystem) {
+				if f.Error == "" {
+					b.Value(1, f.MountPoint, f.Device, f.Major, f.Minor)
 				}
-			},
+			}),
 		},
 	}
-}
-
-func asNumber(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // netDevColumns lists the columns of /proc/net/dev.
@@ -181,46 +152,33 @@ func nodeNetworkMetrics() []metric {
 		rows = append(rows, metric{
 			name: "node_network_" + name + "_total", typ: counter, labels: deviceLabels,
 			help: "Counter " + name + " of the network interface.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.Node.NetDevs {
-					d := &v.facts.Node.NetDevs[i]
-					b.Value(float64(d.Stats[column]), d.Name)
-				}
-			},
+			emit: each(netDevsOf, func(_ *view, b *exposition.Builder, d *model.NetDev) {
+				b.Value(float64(d.Stats[column]), d.Name)
+			}),
 		})
 	}
 	rows = append(rows,
 		metric{
 			name: "node_network_receive_nohandler_total", typ: counter, labels: deviceLabels,
 			help: "Received packets that no protocol handler accepted.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.Node.NetDevs {
-					if d := &v.facts.Node.NetDevs[i]; d.NoHandler != nil {
-						b.Value(float64(*d.NoHandler), d.Name)
-					}
-				}
-			},
+			emit: each(netDevsOf, func(_ *view, b *exposition.Builder, d *model.NetDev) {
+				known(b, valueOf(d.NoHandler), nil, d.Name)
+			}),
 		},
 		metric{
 			name: "node_network_up", typ: gauge, labels: deviceLabels,
 			help: "Whether the operational state of the network interface is up (1) or not (0).",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.Node.NetClasses {
-					c := &v.facts.Node.NetClasses[i]
-					b.Value(asNumber(c.OperState == "up"), c.Name)
-				}
-			},
+			emit: each(netClassesOf, func(_ *view, b *exposition.Builder, c *model.NetClass) {
+				b.Value(truth(c.OperState == "up"), c.Name)
+			}),
 		},
 		metric{
 			name: "node_network_info", typ: gauge,
 			labels: []string{"device", "address", "broadcast", "duplex", "operstate", "adminstate", "ifalias"},
 			help:   "Addresses, duplex mode, states and alias of the network interface, always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.Node.NetClasses {
-					c := &v.facts.Node.NetClasses[i]
-					b.Value(1, c.Name, c.Address, c.Broadcast, c.Duplex, c.OperState, adminState(c.Flags), c.Alias)
-				}
-			},
+			emit: each(netClassesOf, func(_ *view, b *exposition.Builder, c *model.NetClass) {
+				b.Value(1, c.Name, c.Address, c.Broadcast, c.Duplex, c.OperState, adminState(c.Flags), c.Alias)
+			}),
 		})
 	for _, p := range []struct {
 		name string
@@ -248,14 +206,9 @@ func nodeNetworkMetrics() []metric {
 		rows = append(rows, metric{
 			name: "node_network_" + p.name, typ: p.typ, labels: deviceLabels,
 			help: "Attribute " + strings.ReplaceAll(p.name, "_", " ") + " of the network interface in sysfs.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.Node.NetClasses {
-					c := &v.facts.Node.NetClasses[i]
-					if value := p.of(c); value != nil {
-						b.Value(float64(*value), c.Name)
-					}
-				}
-			},
+			emit: each(netClassesOf, func(_ *view, b *exposition.Builder, c *model.NetClass) {
+				known(b, valueOf(p.of(c)), nil, c.Name)
+			}),
 		})
 	}
 	return rows

@@ -21,6 +21,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/library"
 )
 
 // TestNodeExporter runs the real node_exporter on a fake sysfs with the same facts, and compares
@@ -37,7 +38,7 @@ func TestNodeExporter(t *testing.T) {
 	}
 
 	want := infiniband(runNodeExporter(t, binary, sysfs))
-	got := infiniband(encode(t, gather(t, []engine.Registration{
+	got := infiniband(library.Encode(t, gather(t, []engine.Registration{
 		{Source: &fake{name: "rdma", facts: model.Snapshot{HCAs: hcas}}},
 	}, CompatNodeExporter), expfmt.TypeTextPlain))
 	if len(want) < 50 {

@@ -13,94 +13,63 @@ import (
 // hwmonMetrics returns the metrics of hardware sensors, one family per property.
 func hwmonMetrics() []metric {
 	sensorLabels := []string{"chip", "sensor"}
-	figures := hwmonFamilies{of: map[string][]sensorFigure{}}
-	totals := hwmonFamilies{of: map[string][]sensorFigure{}, totals: true}
 	return []metric{
 		{
 			name: "node_hwmon_chip_names", typ: gauge, labels: []string{"chip", "chip_name"},
 			help: "Driver name of the chip, always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.Node.Chips {
-					if c := &v.facts.Node.Chips[i]; c.Name != "" {
-						b.Value(1, c.ID, c.Name)
-					}
+			emit: each(chipsOf, func(_ *view, b *exposition.Builder, c *model.Chip) {
+				if c.Name != "" {
+					b.Value(1, c.ID, c.Name)
 				}
-			},
+			}),
 		},
 		{
 			name: "node_hwmon_sensor_label", typ: gauge, labels: []string{"chip", "sensor", "label"},
 			help: "Driver's label of the sensor, always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.Node.Chips {
-					c := &v.facts.Node.Chips[i]
-					for _, s := range c.Sensors {
-						if s.Label != nil {
-							b.Value(1, c.ID, s.Name, *s.Label)
-						}
+			emit: each(chipsOf, func(_ *view, b *exposition.Builder, c *model.Chip) {
+				for _, s := range c.Sensors {
+					if s.Label != nil {
+						b.Value(1, c.ID, s.Name, *s.Label)
 					}
 				}
-			},
+			}),
 		},
 		{
-			name: "node_hwmon_<property>", typ: gauge, labels: sensorLabels, emit: figures.emit,
+			name: "node_hwmon_<property>", typ: gauge, labels: sensorLabels, emit: hwmonFigures(false, sensorLabels),
 			help: "Value, limit or alarm of the hardware sensor, in the unit of the name.",
 		},
 		{
-			name: "node_hwmon_<property>_joule_total", typ: counter, labels: sensorLabels, emit: totals.emit,
+			name: "node_hwmon_<property>_joule_total", typ: counter, labels: sensorLabels, emit: hwmonFigures(true, sensorLabels),
 			help: "Energy that the hardware sensor has counted.",
 		},
 	}
 }
 
-// hwmonFamilies groups the values of all sensors by family. It is kept between refreshes
-// to avoid allocations.
-type hwmonFamilies struct {
-	totals bool
-	of     map[string][]sensorFigure
-	names  []string
-}
-
-type sensorFigure struct {
-	chip, sensor string
-	value        float64
-}
-
-func (h *hwmonFamilies) emit(v *view, b *exposition.Builder) {
-	for name := range h.of {
-		h.of[name] = h.of[name][:0]
-	}
-	for i := range v.facts.Node.Chips {
-		c := &v.facts.Node.Chips[i]
-		for j := range c.Sensors {
-			s := &c.Sensors[j]
-			for _, f := range s.Figures {
-				fam := hwmonFamilyOf(s, f.Name)
-				if fam.name == "" || fam.total != h.totals {
-					continue
+// hwmonFigures returns the emit function of all families that do, or do not, end in _joule_total.
+func hwmonFigures(totals bool, labels []string) func(*view, *exposition.Builder) {
+	var families columns
+	return func(v *view, b *exposition.Builder) {
+		schema := b.Schema(labels)
+		families.begin()
+		for i := range v.facts.Node.Chips {
+			c := &v.facts.Node.Chips[i]
+			for j := range c.Sensors {
+				s := &c.Sensors[j]
+				for _, f := range s.Figures {
+					fam := hwmonFamilyOf(s, f.Name)
+					if fam.name == "" || fam.total != totals {
+						continue
+					}
+					label := s.Name
+					if fam.byLabel {
+						label = hwmonWord(*s.Label)
+					}
+					families.addValue(fam.name, b.Labels(schema, nil, c.ID, label), f.Value*fam.unit/fam.per)
 				}
-				label := s.Name
-				if fam.byLabel {
-					label = hwmonWord(*s.Label)
-				}
-				h.of[fam.name] = append(h.of[fam.name], sensorFigure{c.ID, label, f.Value * fam.unit / fam.per})
 			}
 		}
-	}
-	h.names = h.names[:0]
-	for name, figures := range h.of {
-		if len(figures) == 0 {
-			delete(h.of, name)
-			continue
-		}
-		h.names = append(h.names, name)
-	}
-	slices.Sort(h.names)
-	for _, name := range h.names {
-		if b.OpenPart(name) {
-			for _, f := range h.of[name] {
-				b.Value(f.value, f.chip, f.sensor)
-			}
-		}
+		families.end()
+		families.emit(b)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/library"
 )
 
 // machine returns facts of a node, one of each kind. cmd/accelscope compares the names with the
@@ -97,7 +98,7 @@ func TestMachine(t *testing.T) {
 				families = append(families, f)
 			}
 		}
-		compare(t, "testdata/machine.txt", encode(t, families, expfmt.TypeTextPlain))
+		compare(t, "testdata/machine.txt", library.Encode(t, families, expfmt.TypeTextPlain))
 
 		c := newCollector(setup{Sources: sources, Reuse: time.Nanosecond})
 		defer c.Close() //nolint:errcheck // nothing to lose

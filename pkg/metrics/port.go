@@ -28,14 +28,6 @@ var (
 	}
 )
 
-// stateLabel returns the label of a state; an unknown state keeps its name in lower case.
-func stateLabel(state string, states, labels []string) string {
-	if i := slices.Index(states, state); i >= 0 {
-		return labels[i]
-	}
-	return strings.ToLower(state)
-}
-
 // portErrors maps the error counters of a port in sysfs to values of the label type.
 var portErrors = []struct{ counter, typ string }{
 	{"symbol_error", "symbol"},
@@ -86,33 +78,16 @@ func portMetrics() []metric {
 			emit: func(v *view, b *exposition.Builder) {
 				for _, e := range portErrors {
 					for _, s := range v.pma.of(e.counter) {
-						b.Value(float64(s.value), s.device(), s.port(), e.typ)
+						b.Value(s.value, s.device(), s.port(), e.typ)
 					}
 				}
 			},
 		},
-		{
-			name: "infiniband_port_state", typ: gauge, labels: []string{"device", "port", "state"},
-			help: "Logical state of the port, 1 for the current state and 0 for the others.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, p := range v.ports {
-					if p.State != "" {
-						b.StateSet(stateLabel(p.State, portStates, portStateLabels), portStateLabels, p.hca.Name, p.number)
-					}
-				}
-			},
-		},
-		{
-			name: "infiniband_port_physical_state", typ: gauge, labels: []string{"device", "port", "state"},
-			help: "Physical state of the port, 1 for the current state and 0 for the others.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, p := range v.ports {
-					if p.PhysState != "" {
-						b.StateSet(stateLabel(p.PhysState, physStates, physStateLabels), physStateLabels, p.hca.Name, p.number)
-					}
-				}
-			},
-		},
+		portState("infiniband_port_state", "Logical state of the port, 1 for the current state and 0 for the others.",
+			portStates, portStateLabels, func(p *model.Port) string { return p.State }),
+		portState("infiniband_port_physical_state",
+			"Physical state of the port, 1 for the current state and 0 for the others.",
+			physStates, physStateLabels, func(p *model.Port) string { return p.PhysState }),
 		portGauge("infiniband_port_rate_gbps", "Data rate of the port, in gigabits per second.",
 			func(p *model.Port) float64 { return p.RateBits / 1e9 }),
 		portGauge("infiniband_port_rate_bytes_per_second", "Data rate of the port.",
@@ -126,29 +101,24 @@ func portMetrics() []metric {
 				"pci_address", "numa_node", "uverbs", "is_vf", "pf_device", "netns",
 			},
 			help: "Firmware, board, type, GUIDs, PCI address and network namespace of the RDMA device, always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.HCAs {
-					h := &v.facts.HCAs[i]
-					b.Value(1, h.Name, h.Firmware, h.Board, h.Type, h.NodeType, h.NodeGUID, h.SysImageGUID, h.NodeDesc,
-						h.PCIAddress, h.NUMANode, h.CharDevice, strconv.FormatBool(h.VF), h.PF, inode(h.Netns))
-				}
-			},
+			emit: each(hcasOf, func(_ *view, b *exposition.Builder, h *model.HCA) {
+				b.Value(1, h.Name, h.Firmware, h.Board, h.Type, h.NodeType, h.NodeGUID, h.SysImageGUID, h.NodeDesc,
+					h.PCIAddress, h.NUMANode, h.CharDevice, strconv.FormatBool(h.VF), h.PF, nonZero(h.Netns))
+			}),
 		},
 		{
 			name: "infiniband_port_info", typ: gauge,
 			labels: []string{"device", "port", "link_layer", "speed", "netdev", "lid", "sm_lid", "port_guid"},
 			help:   "Link layer, speed, network interface, LIDs and GUID of the port, always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, p := range v.ports {
-					b.Value(1, p.hca.Name, p.number, p.LinkLayer, p.Speed, p.Netdev, p.LID, p.SMLID, p.PortGUID)
-				}
-			},
+			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
+				b.Value(1, p.hca.Name, p.number, p.LinkLayer, p.Speed, p.Netdev, p.LID, p.SMLID, p.PortGUID)
+			}),
 		},
 	}
 }
 
-// inode formats the inode of a network namespace; it is empty for the namespace of the node.
-func inode(n uint64) string {
+// nonZero formats a number as a label. 0, which stands for no number, is empty.
+func nonZero(n uint64) string {
 	if n == 0 {
 		return ""
 	}
@@ -161,9 +131,24 @@ func pma(name, file string, unit float64, help string) metric {
 		name: name, help: help, typ: counter, labels: devicePortLabels,
 		emit: func(v *view, b *exposition.Builder) {
 			for _, s := range v.pma.of(file) {
-				b.Add(s.labels, float64(s.value)*unit)
+				b.Add(s.labels, s.value*unit)
 			}
 		},
+	}
+}
+
+// portState returns the row of a state of ports. An unknown state keeps its name in lower case.
+func portState(name, help string, states, labels []string, of func(*model.Port) string) metric {
+	return metric{
+		name: name, help: help, typ: gauge, labels: []string{"device", "port", "state"},
+		emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
+			state := of(p.Port)
+			if i := slices.Index(states, state); i >= 0 {
+				b.StateSet(nil, labels[i], labels, p.hca.Name, p.number)
+			} else if state != "" {
+				b.StateSet(nil, strings.ToLower(state), labels, p.hca.Name, p.number)
+			}
+		}),
 	}
 }
 
@@ -171,12 +156,10 @@ func pma(name, file string, unit float64, help string) metric {
 func portGauge(name, help string, of func(*model.Port) float64) metric {
 	return metric{
 		name: name, help: help, typ: gauge, labels: devicePortLabels,
-		emit: func(v *view, b *exposition.Builder) {
-			for _, p := range v.ports {
-				if value := of(p.Port); value > 0 {
-					b.Add(p.labels, value)
-				}
+		emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
+			if value := of(p.Port); value > 0 {
+				b.Add(p.labels, value)
 			}
-		},
+		}),
 	}
 }

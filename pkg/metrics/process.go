@@ -55,7 +55,7 @@ type process struct {
 
 // row returns the row of one value, which is absent when it cannot be read.
 func (p *process) row(name, help string, read func() (float64, error)) metric {
-	m := metric{name: name, typ: gauge, help: help, compat: Process, emit: func(_ *view, b *exposition.Builder) {
+	m := metric{name: name, typ: gauge, help: help, emit: func(_ *view, b *exposition.Builder) {
 		if v, err := read(); err == nil {
 			b.Value(v)
 		}

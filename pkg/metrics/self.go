@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"slices"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/exposition"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -32,40 +33,20 @@ func selfMetrics() []metric {
 		{
 			name: "accelscope_source_state", typ: gauge, labels: []string{"source", "state"},
 			help: "State of the source, 1 for the current state and 0 for the others.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, s := range v.states {
-					b.StateSet(string(s.State), sourceStates, s.Source)
-				}
-			},
+			emit: each(statesOf, func(_ *view, b *exposition.Builder, s *model.SourceState) {
+				b.StateSet(nil, string(s.State), sourceStates, s.Source)
+			}),
 		},
-		{
-			name: "accelscope_source_duration_seconds", typ: gauge, labels: []string{"source"},
-			help: "Time that the last answer of the source took.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, s := range v.states {
-					if s.Age >= 0 {
-						b.Value(s.Took.Seconds(), s.Source)
-					}
-				}
-			},
-		},
-		{
-			name: "accelscope_source_age_seconds", typ: gauge, labels: []string{"source"},
-			help: "Time since the last answer of the source.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, s := range v.states {
-					if s.Age >= 0 {
-						b.Value(s.Age.Seconds(), s.Source)
-					}
-				}
-			},
-		},
+		sourceAnswer("accelscope_source_duration_seconds", "Time that the last answer of the source took.",
+			func(s *model.SourceState) time.Duration { return s.Took }),
+		sourceAnswer("accelscope_source_age_seconds", "Time since the last answer of the source.",
+			func(s *model.SourceState) time.Duration { return s.Age }),
 		{
 			name: "accelscope_device_state", typ: gauge, labels: []string{"source", "device", "state"},
 			help: "State of the device in the source, 1 for the current state and 0 for the others.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, d := range v.facts.DeviceStates {
-					b.StateSet(string(d.State), deviceStates, d.Source, d.Device)
+					b.StateSet(nil, string(d.State), deviceStates, d.Source, d.Device)
 				}
 			},
 		},
@@ -74,27 +55,23 @@ func selfMetrics() []metric {
 			help: "State of the hook in the kernel, 1 for the current state and 0 for the others.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, h := range v.facts.Hooks {
-					b.StateSet(string(h.State), hookStates, h.Name, h.Tier)
+					b.StateSet(nil, string(h.State), hookStates, h.Name, h.Tier)
 				}
 			},
 		},
 		{
 			name: "accelscope_probe_map_entries", typ: gauge, labels: []string{"map"},
 			help: "Entries in the BPF map of the probe.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, m := range v.facts.Maps {
-					b.Value(float64(m.Entries), m.Name)
-				}
-			},
+			emit: each(mapsOf, func(_ *view, b *exposition.Builder, m *model.Map) {
+				b.Value(float64(m.Entries), m.Name)
+			}),
 		},
 		{
 			name: "accelscope_probe_map_capacity", typ: gauge, labels: []string{"map"},
 			help: "Maximum number of entries in the BPF map of the probe.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, m := range v.facts.Maps {
-					b.Value(float64(m.Capacity), m.Name)
-				}
-			},
+			emit: each(mapsOf, func(_ *view, b *exposition.Builder, m *model.Map) {
+				b.Value(float64(m.Capacity), m.Name)
+			}),
 		},
 		{
 			name: "accelscope_probe_lost_total", typ: counter, labels: []string{"reason"},
@@ -105,19 +82,24 @@ func selfMetrics() []metric {
 				}
 			},
 		},
-		{
-			name: "accelscope_unresolved_cgroups_total", typ: counter,
-			help: "Cgroups with kernel counters that never got a name.",
-			emit: func(v *view, b *exposition.Builder) {
-				if n := v.facts.UnresolvedCgroups; n != nil {
-					b.Value(float64(*n))
-				}
-			},
-		},
+		single("accelscope_unresolved_cgroups_total", counter, "Cgroups with kernel counters that never got a name.",
+			func(v *view) *uint64 { return v.facts.UnresolvedCgroups }, valueOf[uint64]),
 		{
 			name: "accelscope_build_info", typ: gauge, labels: []string{"version", "revision", "goversion"},
 			help: "Version, revision and Go version of the sensor, always 1.",
 			emit: func(v *view, b *exposition.Builder) { b.Value(1, v.build...) },
 		},
+	}
+}
+
+// sourceAnswer returns the row of a duration that is known when the source has answered once.
+func sourceAnswer(name, help string, of func(*model.SourceState) time.Duration) metric {
+	return metric{
+		name: name, typ: gauge, labels: []string{"source"}, help: help,
+		emit: each(statesOf, func(_ *view, b *exposition.Builder, s *model.SourceState) {
+			if s.Age >= 0 {
+				b.Value(of(s).Seconds(), s.Source)
+			}
+		}),
 	}
 }

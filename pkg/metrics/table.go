@@ -76,12 +76,20 @@ func groups(labels []string) []group {
 		{"InfiniBand fabric", fabricNotes, fabricMetrics()},
 		{"Events", eventNotes, eventMetrics()},
 		{"The sensor", selfNotes, selfMetrics()},
-		{"Without --web.disable-exporter-metrics (the default)", processNotes, processMetrics()},
-		{"With --metrics.compat=lens (the default)", lensNotes, slices.Concat(lensMetrics(), lensGPUMetrics())},
-		{"With --metrics.compat=node_exporter", nodeExporterNotes, nodeExporterMetrics()},
-		{"With --metrics.compat=rdma_exporter", rdmaExporterNotes, rdmaExporterMetrics()},
-		{"With --metrics.compat=dcgm", dcgmNotes, dcgmMetrics()},
+		{"Without --web.disable-exporter-metrics (the default)", processNotes, inSet(Process, processMetrics())},
+		{"With --metrics.compat=lens (the default)", lensNotes, inSet(CompatLens, lensMetrics())},
+		{"With --metrics.compat=node_exporter", nodeExporterNotes, inSet(CompatNodeExporter, nodeExporterMetrics())},
+		{"With --metrics.compat=rdma_exporter", rdmaExporterNotes, inSet(CompatRDMAExporter, rdmaExporterMetrics())},
+		{"With --metrics.compat=dcgm", dcgmNotes, inSet(CompatDCGM, dcgmMetrics())},
 	}
+}
+
+// inSet returns rows as metrics of a compatibility set, or of Process.
+func inSet(set string, rows []metric) []metric {
+	for i := range rows {
+		rows[i].compat = set
+	}
+	return rows
 }
 
 // table returns the rows of all groups.
@@ -94,13 +102,12 @@ func table(labels []string) []metric {
 }
 
 func (m *metric) labelNames() []string {
-	switch {
-	case m.owned && m.gpu:
-		return slices.Concat(exposition.Identity, exposition.GPULabels, m.labels)
-	case m.owned:
-		return slices.Concat(exposition.Identity, m.labels)
-	case m.gpu:
-		return slices.Concat(exposition.GPULabels, m.labels)
+	var names []string
+	if m.owned {
+		names = append(names, exposition.Identity...)
 	}
-	return m.labels
+	if m.gpu {
+		names = append(names, exposition.GPULabels...)
+	}
+	return append(names, m.labels...)
 }

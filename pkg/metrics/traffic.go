@@ -152,11 +152,8 @@ func budgetMetrics() []metric {
 		}}
 	}
 	stats := func(name string, typ dto.MetricType, help string, of func(*model.DataPathStats) uint64) metric {
-		return metric{name: name, typ: typ, help: help, emit: func(v *view, b *exposition.Builder) {
-			if d := v.facts.DataPath; d != nil {
-				b.Value(float64(of(d)))
-			}
-		}}
+		return single(name, typ, help, func(v *view) *model.DataPathStats { return v.facts.DataPath },
+			func(d *model.DataPathStats) model.Optional { return model.Some(float64(of(d))) })
 	}
 	return []metric{
 		{
@@ -199,13 +196,11 @@ func vfMetrics() []metric {
 		return metric{
 			name: "infiniband_vf_" + what + "_total", typ: counter, labels: []string{"pf_device", "vf"},
 			help: help,
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.VFs {
-					if f := &v.facts.VFs[i]; f.Counted {
-						b.Value(float64(of(f)), f.PF, strconv.Itoa(f.Number))
-					}
+			emit: each(vfsOf, func(_ *view, b *exposition.Builder, f *model.VF) {
+				if f.Counted {
+					b.Value(float64(of(f)), f.PF, strconv.Itoa(f.Number))
 				}
-			},
+			}),
 		}
 	}
 	return []metric{
@@ -221,12 +216,9 @@ func vfMetrics() []metric {
 			name: "infiniband_vf_info", typ: gauge,
 			labels: []string{"pf_device", "vf", "pci_address", "node_guid", "port_guid"},
 			help:   "PCI address and GUIDs of the virtual function, always 1.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.facts.VFs {
-					f := &v.facts.VFs[i]
-					b.Value(1, f.PF, strconv.Itoa(f.Number), f.PCIAddress, f.NodeGUID, f.PortGUID)
-				}
-			},
+			emit: each(vfsOf, func(_ *view, b *exposition.Builder, f *model.VF) {
+				b.Value(1, f.PF, strconv.Itoa(f.Number), f.PCIAddress, f.NodeGUID, f.PortGUID)
+			}),
 		},
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/exposition"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/library"
 )
 
 // trafficRefresh returns a pod with a VF of its own, a pod with all calls observed, and a pod with
@@ -86,7 +87,7 @@ func trafficRefresh() *engine.Refresh {
 func TestTrafficGolden(t *testing.T) {
 	b := newCollector(setup{})
 	families := b.families(trafficRefresh())
-	text := encode(t, exposition.NewPage(families).Proto(), expfmt.TypeTextPlain)
+	text := library.Encode(t, exposition.NewPage(families).Proto(), expfmt.TypeTextPlain)
 	compare(t, filepath.Join("testdata", "traffic.prom"), text)
 	compareText(t, families)
 	for _, m := range trafficMetrics() {

@@ -3,8 +3,12 @@
 package metrics
 
 import (
+	"maps"
 	"slices"
 	"strconv"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/engine"
@@ -46,22 +50,17 @@ type gpuView struct {
 	labels  *exposition.OwnerLabels // exposition.GPULabels
 }
 
-// columns holds counters by name, with one value per port.
+// columns holds the values of a pattern or of the counters of ports by name. It is kept
+// between refreshes to avoid allocations.
 type columns struct {
-	round  uint64
-	byName map[string]*column
+	byName map[string]*[]sample
 	names  []string // of this refresh, sorted
 }
 
-type column struct {
-	round   uint64
-	samples []sample
-}
-
-// sample is one counter of one port.
+// sample is the value of one port or of one sensor.
 type sample struct {
-	labels *exposition.LabelSet // device, port
-	value  uint64
+	labels *exposition.LabelSet // device, port; or chip, sensor
+	value  float64
 }
 
 func (s sample) device() string { return s.labels.Value("device") }
@@ -69,38 +68,36 @@ func (s sample) port() string   { return s.labels.Value("port") }
 
 func (c *columns) begin() {
 	if c.byName == nil {
-		c.byName = map[string]*column{}
+		c.byName = map[string]*[]sample{}
 	}
-	c.round++
-	c.names = c.names[:0]
+	for _, samples := range c.byName {
+		*samples = (*samples)[:0]
+	}
 }
 
 func (c *columns) add(set *exposition.LabelSet, counters []model.Counter) {
 	for _, n := range counters {
-		if n.Name == "" {
-			continue
-		}
-		col := c.byName[n.Name]
-		if col == nil {
-			col = &column{}
-			c.byName[n.Name] = col
-		}
-		if col.round != c.round {
-			col.round = c.round
-			col.samples = col.samples[:0]
-			c.names = append(c.names, n.Name)
-		}
-		col.samples = append(col.samples, sample{set, n.Value})
+		c.addValue(n.Name, set, float64(n.Value))
 	}
 }
 
-func (c *columns) end() {
-	slices.Sort(c.names)
-	for name, col := range c.byName {
-		if col.round != c.round {
-			delete(c.byName, name)
-		}
+// addValue adds a value; one without a name is left out.
+func (c *columns) addValue(name string, set *exposition.LabelSet, value float64) {
+	if name == "" {
+		return
 	}
+	samples := c.byName[name]
+	if samples == nil {
+		samples = new([]sample)
+		c.byName[name] = samples
+	}
+	*samples = append(*samples, sample{set, value})
+}
+
+func (c *columns) end() {
+	maps.DeleteFunc(c.byName, func(_ string, samples *[]sample) bool { return len(*samples) == 0 })
+	c.names = slices.AppendSeq(c.names[:0], maps.Keys(c.byName))
+	slices.Sort(c.names)
 }
 
 // of returns the samples of a counter; it is empty for columns that are nil.
@@ -108,10 +105,21 @@ func (c *columns) of(name string) []sample {
 	if c == nil {
 		return nil
 	}
-	if col := c.byName[name]; col != nil {
-		return col.samples
+	if samples := c.byName[name]; samples != nil {
+		return *samples
 	}
 	return nil
+}
+
+// emit adds the families of a pattern, one for each name.
+func (c *columns) emit(b *exposition.Builder) {
+	for _, name := range c.names {
+		if b.OpenPart(name) {
+			for _, s := range c.of(name) {
+				b.Add(s.labels, s.value)
+			}
+		}
+	}
 }
 
 func (v *view) fill(r *engine.Refresh, b *exposition.Builder) {
@@ -153,4 +161,85 @@ func (v *view) fill(r *engine.Refresh, b *exposition.Builder) {
 	v.pma.end()
 	v.hw.end()
 	v.fabric.fill(r.Facts.Fabric, b)
+}
+
+// each returns an emit function that adds the series of every element of a list.
+func each[T any](
+	list func(*view) []T, add func(*view, *exposition.Builder, *T),
+) func(*view, *exposition.Builder) {
+	return func(v *view, b *exposition.Builder) {
+		elements := list(v)
+		for i := range elements {
+			add(v, b, &elements[i])
+		}
+	}
+}
+
+type verbShare = attribution.Share[model.VerbKey, model.Histogram]
+
+// The lists with several metrics. Those of Node need a Node.
+func gpusOf(v *view) []gpuView                    { return v.gpus }
+func portsOf(v *view) []portView                  { return v.ports }
+func hcasOf(v *view) []model.HCA                  { return v.facts.HCAs }
+func vfsOf(v *view) []model.VF                    { return v.facts.VFs }
+func mapsOf(v *view) []model.Map                  { return v.facts.Maps }
+func statesOf(v *view) []model.SourceState        { return v.states }
+func usagesOf(v *view) []attribution.UsageShare   { return v.shares.Usages }
+func objectsOf(v *view) []attribution.ObjectShare { return v.shares.Objects }
+func verbsOf(v *view) []verbShare                 { return v.shares.Verbs }
+func fabricPortsOf(v *view) []fabricPort          { return v.fabric.ports }
+func cpusOf(v *view) []model.CPU                  { return v.facts.Node.CPUs }
+func throttlesOf(v *view) []model.Throttle        { return v.facts.Node.Throttles }
+func clocksourcesOf(v *view) []model.Clocksource  { return v.facts.Node.Clocksources }
+func disksOf(v *view) []model.Disk                { return v.facts.Node.Disks }
+func filesystemsOf(v *view) []model.Filesystem    { return v.facts.Node.Filesystems }
+func netDevsOf(v *view) []model.NetDev            { return v.facts.Node.NetDevs }
+func netClassesOf(v *view) []model.NetClass       { return v.facts.Node.NetClasses }
+func chipsOf(v *view) []model.Chip                { return v.facts.Node.Chips }
+
+// fabricNodesOf returns no nodes if the fabric is not collected.
+func fabricNodesOf(v *view) []model.FabricNode {
+	if v.fabric.Fabric == nil {
+		return nil
+	}
+	return v.fabric.Nodes
+}
+
+// single returns the row of one value without labels, of a part of the view that is nil if it was not collected.
+func single[T any](
+	name string, typ dto.MetricType, help string, part func(*view) *T, of func(*T) model.Optional,
+) metric {
+	return metric{name: name, typ: typ, help: help, emit: func(v *view, b *exposition.Builder) {
+		if p := part(v); p != nil {
+			known(b, of(p), nil)
+		}
+	}}
+}
+
+// known adds a series for a value that was collected. o is nil for a metric without the labels of an owner or GPU.
+func known(b *exposition.Builder, f model.Optional, o *exposition.OwnerLabels, values ...string) {
+	if f.Known {
+		b.Share(f.Value, o, values...)
+	}
+}
+
+// valueOf returns the value of a pointer, unknown for nil.
+func valueOf[T uint32 | uint64 | int64 | float64](p *T) model.Optional {
+	if p == nil {
+		return model.Optional{}
+	}
+	return model.Some(float64(*p))
+}
+
+// moment returns a time in seconds since 1970, unknown for the zero time.
+func moment(t time.Time) model.Optional {
+	return model.Optional{Value: float64(t.UnixMilli()) / 1e3, Known: !t.IsZero()}
+}
+
+// truth returns 1 for true and 0 for false.
+func truth(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }

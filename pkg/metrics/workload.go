@@ -36,22 +36,18 @@ func workloadMetrics() []metric {
 		{
 			name: "container_rdma_resources", typ: gauge, owned: true, labels: []string{"device", "type"},
 			help: "RDMA objects that the workload holds, by type.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, s := range v.shares.Objects {
-					b.Share(float64(s.Current), v.owners[s.Owner], s.Device, string(s.Type))
-				}
-			},
+			emit: each(objectsOf, func(v *view, b *exposition.Builder, s *attribution.ObjectShare) {
+				b.Share(float64(s.Current), v.owners[s.Owner], s.Device, string(s.Type))
+			}),
 		},
 		{
 			name: "container_rdma_objects_created_total", typ: counter, owned: true, labels: []string{"device", "type"},
 			help: "RDMA objects that the workload has created, by type.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, s := range v.shares.Objects {
-					if s.Method == attribution.MethodProbe {
-						b.Share(float64(s.Created), v.owners[s.Owner], s.Device, string(s.Type))
-					}
+			emit: each(objectsOf, func(v *view, b *exposition.Builder, s *attribution.ObjectShare) {
+				if s.Method == attribution.MethodProbe {
+					b.Share(float64(s.Created), v.owners[s.Owner], s.Device, string(s.Type))
 				}
-			},
+			}),
 		},
 		{
 			name: "container_rdma_registered_bytes", typ: gauge, owned: true, labels: []string{"device", "memory"},
@@ -65,12 +61,9 @@ func workloadMetrics() []metric {
 		{
 			name: "container_rdma_verbs_total", typ: counter, owned: true, labels: []string{"device", "verb"},
 			help: "Control-path verbs that the workload has called, including failed calls.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.shares.Verbs {
-					s := &v.shares.Verbs[i]
-					b.Share(float64(s.Value.Count), v.owners[s.Owner], s.Key.Device, s.Key.Verb)
-				}
-			},
+			emit: each(verbsOf, func(v *view, b *exposition.Builder, s *verbShare) {
+				b.Share(float64(s.Value.Count), v.owners[s.Owner], s.Key.Device, s.Key.Verb)
+			}),
 		},
 		{
 			name: "container_rdma_verbs_errors_total", typ: counter, owned: true,
@@ -85,12 +78,9 @@ func workloadMetrics() []metric {
 		{
 			name: "container_rdma_verbs_duration_seconds", typ: histogram, owned: true, labels: []string{"device", "verb"},
 			help: "Time that the control-path verbs of the workload took in the kernel.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.shares.Verbs {
-					s := &v.shares.Verbs[i]
-					b.Histogram(&s.Value, v.owners[s.Owner], s.Key.Device, s.Key.Verb)
-				}
-			},
+			emit: each(verbsOf, func(v *view, b *exposition.Builder, s *verbShare) {
+				b.Histogram(&s.Value, v.owners[s.Owner], s.Key.Device, s.Key.Verb)
+			}),
 		},
 		rdmaCgroup("container_rdma_hca_handles", "Verbs contexts that the rdma cgroup controller charges to the workload.",
 			func(s attribution.RDMACgroupShare) uint64 { return s.Handles }),

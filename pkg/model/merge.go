@@ -2,7 +2,10 @@
 
 package model
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // factList is one list of facts of any Snapshot.
 type factList interface {
@@ -67,24 +70,12 @@ func (s *Snapshot) Merge(o *Snapshot) {
 	for _, l := range lists {
 		l.merge(s, o)
 	}
-	if o.NodeStorage != nil {
-		s.NodeStorage = o.NodeStorage
-	}
-	if o.Node != nil {
-		s.Node = o.Node
-	}
-	if o.Fabric != nil {
-		s.Fabric = o.Fabric
-	}
-	if o.DataPath != nil {
-		s.DataPath = o.DataPath
-	}
-	if o.Events != nil {
-		s.Events = o.Events
-	}
-	if o.UnresolvedCgroups != nil {
-		s.UnresolvedCgroups = o.UnresolvedCgroups
-	}
+	s.NodeStorage = cmp.Or(o.NodeStorage, s.NodeStorage)
+	s.Node = cmp.Or(o.Node, s.Node)
+	s.Fabric = cmp.Or(o.Fabric, s.Fabric)
+	s.DataPath = cmp.Or(o.DataPath, s.DataPath)
+	s.Events = cmp.Or(o.Events, s.Events)
+	s.UnresolvedCgroups = cmp.Or(o.UnresolvedCgroups, s.UnresolvedCgroups)
 }
 
 // CgroupIDs returns the cgroups of all facts, each once.

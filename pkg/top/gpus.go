@@ -24,22 +24,20 @@ type gpuUse struct {
 // parseGPUs returns the GPU usage of workloads. A GPU is named by vendor and number.
 func parseGPUs(families map[string]*dto.MetricFamily) gpuUse {
 	names := map[string]string{}
-	for _, m := range families["gpu_info"].GetMetric() {
-		_, label := labels(m)
+	each(families, "gpu_info", func(_ key, label map[string]string, _ *dto.Metric) {
 		names[label["uuid"]] = label["vendor"] + label["gpu_id"]
-	}
+	})
 	u := gpuUse{map[key]float64{}, map[key]float64{}, map[key]map[string]float64{}, map[key]bool{}}
-	each := func(family string, do func(k key, label map[string]string, v float64)) {
-		for _, m := range families[family].GetMetric() {
-			k, label := labels(m)
+	eachGPU := func(family string, do func(k key, label map[string]string, v float64)) {
+		each(families, family, func(k key, label map[string]string, m *dto.Metric) {
 			k.device = names[label["uuid"]]
 			do(k, label, value(m))
-		}
+		})
 	}
-	each("container_gpu_memory_used_bytes", func(k key, _ map[string]string, v float64) { u.memory[k] += v })
-	each("container_gpu_processes", func(k key, _ map[string]string, v float64) { u.processes[k] += v })
-	each("container_gpu_allocated", func(k key, _ map[string]string, v float64) { u.allocated[k] = v == 1 })
-	each("container_gpu_utilization_ratio", func(k key, label map[string]string, v float64) {
+	eachGPU("container_gpu_memory_used_bytes", func(k key, _ map[string]string, v float64) { u.memory[k] += v })
+	eachGPU("container_gpu_processes", func(k key, _ map[string]string, v float64) { u.processes[k] += v })
+	eachGPU("container_gpu_allocated", func(k key, _ map[string]string, v float64) { u.allocated[k] = v == 1 })
+	eachGPU("container_gpu_utilization_ratio", func(k key, label map[string]string, v float64) {
 		if u.engines[k] == nil {
 			u.engines[k] = map[string]float64{}
 		}
@@ -51,12 +49,8 @@ func parseGPUs(families map[string]*dto.MetricFamily) gpuUse {
 // rows renders the table, without its header.
 func (u gpuUse) rows() [][]string {
 	keys := map[key]bool{}
-	for k := range u.processes {
-		keys[k] = true
-	}
-	for k := range u.allocated {
-		keys[k] = true
-	}
+	addKeys(keys, u.processes)
+	addKeys(keys, u.allocated)
 	out := make([][]string, 0, len(keys))
 	for _, k := range slices.SortedFunc(maps.Keys(keys), byName) {
 		allocated := none

@@ -106,67 +106,57 @@ func parse(r io.Reader) (*sample, error) {
 
 		gpus: parseGPUs(families),
 	}
-	for _, m := range families["container_rdma_resources"].GetMetric() {
-		k, label := labels(m)
+	each(families, "container_rdma_resources", func(k key, label map[string]string, m *dto.Metric) {
 		if s.objects[k] == nil {
 			s.objects[k] = map[string]float64{}
 		}
 		s.objects[k][label["type"]] += value(m)
-	}
-	for _, m := range families["container_rdma_registered_bytes"].GetMetric() {
-		k, _ := labels(m)
+	})
+	each(families, "container_rdma_registered_bytes", func(k key, _ map[string]string, m *dto.Metric) {
 		s.registered[k] += value(m)
-	}
-	for _, m := range families["container_rdma_verbs_errors_total"].GetMetric() {
-		k, label := labels(m)
+	})
+	each(families, "container_rdma_verbs_errors_total", func(k key, label map[string]string, m *dto.Metric) {
 		// An error of a query is a valid answer: libraries query every possible GID, thousands
 		// of them, and most do not exist.
 		if !strings.HasPrefix(label["verb"], "query_") {
 			s.errors[k] += value(m)
 		}
-	}
-	for _, m := range families["container_rdma_verbs_total"].GetMetric() {
-		k, label := labels(m)
+	})
+	each(families, "container_rdma_verbs_total", func(k key, label map[string]string, m *dto.Metric) {
 		s.verbs[series{k, label["verb"]}] += value(m)
-	}
-	for _, m := range families["container_rdma_verbs_duration_seconds"].GetMetric() {
-		k, label := labels(m)
+	})
+	each(families, "container_rdma_verbs_duration_seconds", func(k key, label map[string]string, m *dto.Metric) {
 		h := histogram{}
 		for _, b := range m.GetHistogram().GetBucket() {
 			h[b.GetUpperBound()] = float64(b.GetCumulativeCount())
 		}
 		h[math.Inf(1)] = float64(m.GetHistogram().GetSampleCount())
 		s.durations[series{k, label["verb"]}] = h
+	})
+	// Estimates are separate series here, too: they grow while the exact ones rest.
+	for _, suffix := range []string{"", sampled} {
+		each(families, "container_rdma_transmit_bytes"+suffix+"_total", func(k key, label map[string]string, m *dto.Metric) {
+			s.transmitted[series{k, label["method"] + suffix}] += value(m)
+		})
+		each(families, "container_rdma_receive_bytes"+suffix+"_total", func(k key, label map[string]string, m *dto.Metric) {
+			s.received[series{k, label["method"] + suffix}] += value(m)
+		})
 	}
-	s.bytes(families["container_rdma_transmit_bytes_total"], s.transmitted)
-	s.bytes(families["container_rdma_receive_bytes_total"], s.received)
-	s.bytes(families["container_rdma_transmit_bytes_sampled_total"], s.transmitted)
-	s.bytes(families["container_rdma_receive_bytes_sampled_total"], s.received)
 	return s, nil
 }
 
 // sampled is the suffix of estimated methods.
 const sampled = "_sampled"
 
-// bytes adds the bytes of a family. Estimates are separate series here, too: they grow while
-// the exact ones rest.
-func (s *sample) bytes(family *dto.MetricFamily, to map[series]float64) {
-	suffix := ""
-	if strings.HasSuffix(family.GetName(), sampled+"_total") {
-		suffix = sampled
+// each calls do for every series of a family, with its row and its labels.
+func each(families map[string]*dto.MetricFamily, name string, do func(key, map[string]string, *dto.Metric)) {
+	for _, m := range families[name].GetMetric() {
+		label := make(map[string]string, len(m.GetLabel()))
+		for _, l := range m.GetLabel() {
+			label[l.GetName()] = l.GetValue()
+		}
+		do(key{label["workload"], label["container_id"], label["device"]}, label, m)
 	}
-	for _, m := range family.GetMetric() {
-		k, label := labels(m)
-		to[series{k, label["method"] + suffix}] += value(m)
-	}
-}
-
-func labels(m *dto.Metric) (key, map[string]string) {
-	label := make(map[string]string, len(m.GetLabel()))
-	for _, l := range m.GetLabel() {
-		label[l.GetName()] = l.GetValue()
-	}
-	return key{label["workload"], label["container_id"], label["device"]}, label
 }
 
 // value returns the value of a counter, gauge or untyped metric.

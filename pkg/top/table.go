@@ -25,15 +25,9 @@ const none = "-"
 // that they keep their positions; the unattributed row is last.
 func rows(last, now *sample) [][]string {
 	keys := map[key]bool{}
-	for k := range now.objects {
-		keys[k] = true
-	}
-	for k := range now.registered {
-		keys[k] = true
-	}
-	for k := range now.errors {
-		keys[k] = true
-	}
+	addKeys(keys, now.objects)
+	addKeys(keys, now.registered)
+	addKeys(keys, now.errors)
 	verbs := rates(last, now, keys, func(s *sample) map[series]float64 { return s.verbs })
 	transmitted := rates(last, now, keys, func(s *sample) map[series]float64 { return s.transmitted })
 	received := rates(last, now, keys, func(s *sample) map[series]float64 { return s.received })
@@ -62,6 +56,12 @@ func rows(last, now *sample) [][]string {
 		})
 	}
 	return out
+}
+
+func addKeys[V any](keys map[key]bool, rows map[key]V) {
+	for k := range rows {
+		keys[k] = true
+	}
 }
 
 func owner(k key) string {

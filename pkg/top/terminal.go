@@ -70,18 +70,12 @@ func (s *screen) draw(hcas, gpus [][]string) error {
 		lines = append(lines[:height-2], fmt.Sprintf("… %d more", more))
 	}
 	// Cursor home, clear each line to its end, and clear below: no flicker.
-	var b strings.Builder
-	b.WriteString("\x1b[H")
-	for _, l := range lines {
-		b.WriteString(l + "\x1b[K\n")
-	}
-	b.WriteString("\x1b[J")
+	text := "\x1b[H" + strings.Join(lines, "\x1b[K\n") + "\x1b[K\n\x1b[J"
 	if !s.drawn {
-		b.Reset()
-		b.WriteString("\x1b[H\x1b[2J" + strings.Join(lines, "\n") + "\n")
+		text = "\x1b[H\x1b[2J" + strings.Join(lines, "\n") + "\n"
 	}
 	s.drawn = true
-	_, err := io.WriteString(s.out, b.String())
+	_, err := io.WriteString(s.out, text)
 	return err
 }
 
