@@ -96,7 +96,7 @@ func (s *Source) newBoundCounters(device string) *boundCounters {
 	}
 }
 
-// read credits the bytes counted since the last read. It records failures in t.
+// read credits the bytes counted since the last read. It looks up creators on c and records failures in t.
 func (b *boundCounters) read(c *conn, dial func() (*conn, error), index uint32, now, deadline time.Time, t *tally) {
 	if b.never {
 		return
