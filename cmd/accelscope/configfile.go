@@ -12,6 +12,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
 // maxConfigSize bounds what is read of a configuration file.
@@ -27,12 +29,7 @@ type configFile struct {
 }
 
 func readConfigFile(path string) (*configFile, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("configuration file: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxConfigSize+1))
+	data, err := boundedfile.ReadFile(path, nil, maxConfigSize+1)
 	if err != nil {
 		return nil, fmt.Errorf("configuration file: %w", err)
 	}

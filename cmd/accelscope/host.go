@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"errors"
 	"fmt"
@@ -68,17 +67,9 @@ func (h host) check(r *report) map[string]bool {
 	for _, module := range []string{"ib_core", "ib_uverbs"} {
 		h.checkPath(r, module, "module/"+module, "modprobe "+module+", or load the driver of the HCA")
 	}
-	if err := h.netlink(); err != nil {
-		r.add("kernel", "RDMA netlink", stateOf(err), err.Error(), "it comes with ib_core")
-	} else {
-		r.add("kernel", "RDMA netlink", model.StateOK, "", "")
-	}
+	r.addResult("kernel", "RDMA netlink", h.netlink(), "it comes with ib_core")
 	for _, t := range tiers {
-		if err := tried[t.name]; err != nil {
-			r.add("tier", t.name, stateOf(err), err.Error(), t.cure)
-			continue
-		}
-		r.add("tier", t.name, model.StateOK, "", "")
+		r.addResult("tier", t.name, tried[t.name], t.cure)
 	}
 	return usable
 }
@@ -93,19 +84,15 @@ func (h host) checkCapabilities(r *report, hooks bool) {
 	}
 	has := func(bit int) bool { return set&(1<<bit) != 0 }
 	admin := has(unix.CAP_SYS_ADMIN)
+	// need adds a capability. One without a cure is needed only by a better tier: its lack is no failure.
 	need := func(ok bool, name, why, cure string) {
-		if ok {
+		switch {
+		case ok:
 			r.add("permission", name, model.StateOK, why, "")
-		} else {
-			r.add("permission", name, model.StateFailed, "missing: "+why, "run as root, or privileged in a container, or "+cure)
-		}
-	}
-	// better adds a capability that only a better tier needs: its lack is no failure.
-	better := func(ok bool, name, why string) {
-		if ok {
-			r.add("permission", name, model.StateOK, why, "")
-		} else {
+		case cure == "":
 			r.add("permission", name, model.StateAbsent, "missing: "+why, "")
+		default:
+			r.add("permission", name, model.StateFailed, "missing: "+why, "run as root, or privileged in a container, or "+cure)
 		}
 	}
 	need(admin || has(unix.CAP_BPF), "CAP_BPF", "all BPF programs and maps", "add CAP_BPF")
@@ -114,14 +101,14 @@ func (h host) checkCapabilities(r *report, hooks bool) {
 		need(false, "CAP_SYS_ADMIN", fmt.Sprintf("all hooks, as kernel.perf_event_paranoid is %d", paranoid),
 			"add CAP_SYS_ADMIN, or sysctl kernel.perf_event_paranoid=2")
 	} else {
-		better(admin, "CAP_SYS_ADMIN", "the fentry tier on functions of modules")
+		need(admin, "CAP_SYS_ADMIN", "the fentry tier on functions of modules", "")
 	}
 	if h.before(5, 11) {
 		need(has(unix.CAP_SYS_RESOURCE) || h.memlockUnlimited(), "CAP_SYS_RESOURCE",
 			"BPF maps before Linux 5.11, unless RLIMIT_MEMLOCK is unlimited", "add CAP_SYS_RESOURCE, or LimitMEMLOCK=infinity")
 	}
 	if h.uid != 0 {
-		better(has(unix.CAP_DAC_READ_SEARCH), "CAP_DAC_READ_SEARCH", "the tracepoint tier: tracefs belongs to root")
+		need(has(unix.CAP_DAC_READ_SEARCH), "CAP_DAC_READ_SEARCH", "the tracepoint tier: tracefs belongs to root", "")
 	}
 	if _, err := os.Stat(filepath.Join(h.procfs, "1")); err != nil && !has(unix.CAP_SYS_PTRACE) {
 		need(false, "CAP_SYS_PTRACE", "owners of what was made before the start, as /proc hides processes (hidepid)",
@@ -158,18 +145,16 @@ func (h host) before(major, minor int) bool {
 
 // effectiveCapabilities reads CapEff in /proc/self/status.
 func effectiveCapabilities(status string) (uint64, error) {
-	f, err := os.Open(status)
+	data, err := os.ReadFile(status)
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		if value, ok := strings.CutPrefix(lines.Text(), "CapEff:"); ok {
-			return strconv.ParseUint(strings.TrimSpace(value), 16, 64)
-		}
+	_, rest, ok := strings.Cut("\n"+string(data), "\nCapEff:")
+	if !ok {
+		return 0, fmt.Errorf("%s: no CapEff", status)
 	}
-	return 0, errors.Join(fmt.Errorf("%s: no CapEff", status), lines.Err())
+	value, _, _ := strings.Cut(rest, "\n")
+	return strconv.ParseUint(strings.TrimSpace(value), 16, 64)
 }
 
 // checkLockdown reads /sys/kernel/security/lockdown: "none [integrity] …".
@@ -188,15 +173,20 @@ func (h host) checkLockdown(r *report) {
 }
 
 func (h host) checkPath(r *report, name, path, cure string) {
-	path = filepath.Join(h.sysfs, path)
-	if _, err := os.Stat(path); err != nil {
-		if errors.Is(err, os.ErrPermission) {
-			cure = "run as root, or add CAP_DAC_READ_SEARCH"
-		}
-		r.add("kernel", name, stateOf(err), err.Error(), cure)
-		return
+	_, err := os.Stat(filepath.Join(h.sysfs, path))
+	if errors.Is(err, os.ErrPermission) {
+		cure = "run as root, or add CAP_DAC_READ_SEARCH"
 	}
-	r.add("kernel", name, model.StateOK, "", "")
+	r.addResult("kernel", name, err, cure)
+}
+
+// addResult adds a check that has succeeded or failed with err.
+func (r *report) addResult(area, name string, err error, cure string) {
+	if err != nil {
+		r.add(area, name, stateOf(err), err.Error(), cure)
+	} else {
+		r.add(area, name, model.StateOK, "", "")
+	}
 }
 
 // stateOf returns the state for a system error.

@@ -65,10 +65,11 @@ func newHandler(
 func newRoutes(
 	f webFlags, encode encodeFunc, facts api.Facts, peers api.ListPeers, ready func() (bool, []string), log *zap.Logger,
 ) (map[string]http.Handler, error) {
+	version, _ := buildVersion()
 	landing, err := web.NewLandingPage(web.LandingConfig{
 		Name:        "accelscope",
 		Description: "Which container uses which RDMA HCA and which GPU, how hard, and how well is it going?",
-		Version:     versionString(),
+		Version:     version,
 		Profiling:   "false",
 		Links: []web.LandingLinks{
 			{Address: f.TelemetryPath, Text: "Metrics"},

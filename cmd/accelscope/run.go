@@ -109,7 +109,7 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 	first := make(chan struct{})
 	go func() {
 		defer close(first)
-		s.refresh()
+		s.engine.Refresh()
 		refreshed.Store(true)
 	}()
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,18 +59,9 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 
 // nodeName returns the name of the node: the given one, or the host name.
 func nodeName(given string) string {
-	if given != "" {
-		return given
-	}
-	name, err := os.Hostname()
-	if err != nil {
-		return ""
-	}
-	return name
+	name, _ := os.Hostname() // empty on an error
+	return cmp.Or(given, name)
 }
-
-// refresh reads everything once.
-func (s *sensor) refresh() { s.engine.Refresh() }
 
 // problems lists the sources that are not ok, a line each.
 func (s *sensor) problems() []string {

@@ -91,7 +91,7 @@ func (s *services) subsystem() string {
 	if s.cgroups == nil {
 		return ""
 	}
-	return s.cgroups.Subsystem()
+	return s.cgroups.Hierarchy().Controller
 }
 
 // unknown stands for the services of sources that are not there.

@@ -42,8 +42,3 @@ func buildVersion() (v, revision string) {
 	}
 	return v, revision + dirty
 }
-
-func versionString() string {
-	v, _ := buildVersion()
-	return v
-}

@@ -123,6 +123,17 @@ func Failure(h model.Hook) error {
 	return model.WithReason(fmt.Errorf("%s: %s", h.Name, h.Reason), h.Err)
 }
 
+// Failures returns the errors of the hooks that failed.
+func Failures(hooks []model.Hook) error {
+	var errs []error
+	for _, h := range hooks {
+		if h.State == model.StateFailed {
+			errs = append(errs, Failure(h))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // missing returns the first function of a tier that the kernel does not have.
 func (o *Object) missing(t Tier, symbols map[string]bool) string {
 	for _, name := range t.Programs {

@@ -3,6 +3,7 @@
 package identity
 
 import (
+	"cmp"
 	"maps"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -30,50 +31,33 @@ func Containers(facts []model.Container) []model.Container {
 }
 
 func joinContainers(a model.Container, b *model.Container) model.Container {
-	fill := func(dst *string, src string) {
-		if *dst == "" {
-			*dst = src
-		}
-	}
 	// The pod name and the container name come from one source, as a runtime without pods
 	// would name the container after its id.
 	if a.Pod == "" && b.Pod != "" {
 		a.Namespace, a.Pod, a.Name, a.Sandbox = b.Namespace, b.Pod, b.Name, b.Sandbox
 	}
-	fill(&a.Runtime, b.Runtime)
-	fill(&a.Name, b.Name)
-	fill(&a.PodUID, b.PodUID)
-	fill(&a.Image, b.Image)
-	fill(&a.ImageID, b.ImageID)
-	fill(&a.Cgroup, b.Cgroup)
-	fill((*string)(&a.Status), string(b.Status))
-	fill(&a.Health, b.Health)
+	a.Runtime = cmp.Or(a.Runtime, b.Runtime)
+	a.Name = cmp.Or(a.Name, b.Name)
+	a.PodUID = cmp.Or(a.PodUID, b.PodUID)
+	a.Image = cmp.Or(a.Image, b.Image)
+	a.ImageID = cmp.Or(a.ImageID, b.ImageID)
+	a.Cgroup = cmp.Or(a.Cgroup, b.Cgroup)
+	a.Status = cmp.Or(a.Status, b.Status)
+	a.Health = cmp.Or(a.Health, b.Health)
+	a.PID = cmp.Or(a.PID, b.PID)
+	a.Restarts = cmp.Or(a.Restarts, b.Restarts)
+	a.ExitCode = cmp.Or(a.ExitCode, b.ExitCode)
+	a.AllDevices = a.AllDevices || b.AllDevices
 	a.Labels = union(b.Labels, a.Labels)
-	if a.PID == 0 {
-		a.PID = b.PID
-	}
 	if a.Devices == nil {
 		a.Devices = b.Devices
 	}
 	if a.GPURequests == nil {
 		a.GPURequests = b.GPURequests
 	}
-	a.AllDevices = a.AllDevices || b.AllDevices
-	if a.Restarts == nil {
-		a.Restarts = b.Restarts
-	}
-	if a.ExitCode == nil {
-		a.ExitCode = b.ExitCode
-	}
-	if a.Created.IsZero() {
-		a.Created = b.Created
-	}
-	if a.Started.IsZero() {
-		a.Started = b.Started
-	}
-	if a.Finished.IsZero() {
-		a.Finished = b.Finished
-	}
+	a.Created = cmp.Or(a.Created, b.Created)
+	a.Started = cmp.Or(a.Started, b.Started)
+	a.Finished = cmp.Or(a.Finished, b.Finished)
 	return a
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/tests/child"
 )
 
@@ -111,7 +112,7 @@ func counting(t *testing.T, o Options) *Source {
 	}
 	s := start(t, o)
 	if s.failed != nil || s.sensor != nil && !s.sensor.counts {
-		unhooked = errors.Join(s.failed, degraded(s.hooks))
+		unhooked = errors.Join(s.failed, hook.Failures(s.hooks))
 		if os.Getenv("ACCELSCOPE_GUEST") != "" {
 			t.Fatal(unhooked)
 		}

@@ -51,7 +51,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	clear(s.forget)
 	s.sensor.self(&snap)
 	snap.Losses = append(snap.Losses, model.Loss{Reason: "device_handles_full", Count: s.lost})
-	return snap, errors.Join(s.files, s.stuck(), degraded(s.hooks))
+	return snap, errors.Join(s.files, s.stuck(), hook.Failures(s.hooks))
 }
 
 // stuck returns the error of a listing that does not end.
@@ -101,17 +101,6 @@ func (s *Source) addHandles(snap *model.Snapshot, opened map[handle]bool) {
 	for k := range opened {
 		add(k, 0)
 	}
-}
-
-// degraded returns the errors of hooks that failed.
-func degraded(hooks []model.Hook) error {
-	var errs []error
-	for _, h := range hooks {
-		if h.State == model.StateFailed {
-			errs = append(errs, hook.Failure(h))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // Holders returns the processes that had a device node of a GPU open at the last listing, and

@@ -90,7 +90,7 @@ func newSensor(opts Options) (*sensor, []model.Hook, error) {
 	s.counts = hooks[0].State == model.StateOK
 	if !s.counts && s.files == nil {
 		s.close()
-		if err := degraded(hooks); err != nil {
+		if err := hook.Failures(hooks); err != nil {
 			return nil, hooks, fmt.Errorf("nothing could be attached: %w", err)
 		}
 		return nil, hooks, fmt.Errorf("nothing could be attached: %w", model.ErrUnsupported)

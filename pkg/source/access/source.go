@@ -10,6 +10,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -87,15 +88,11 @@ func New(o Options) (*Source, error) {
 	if err := hook.Usable(); err != nil {
 		return nil, err
 	}
-	if o.MaxEntries == 0 {
-		o.MaxEntries = defaultMaxEntries
-	}
+	o.MaxEntries = cmp.Or(o.MaxEntries, defaultMaxEntries)
 	if o.Interval <= 0 {
 		o.Interval = defaultInterval
 	}
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Source{
 		o: o, nodes: newNodes(), forget: map[uint64]bool{}, stop: cancel,

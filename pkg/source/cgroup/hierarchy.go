@@ -157,17 +157,10 @@ func subdirs(dir string) ([]subdir, error) {
 		if n <= 0 {
 			return out, nil
 		}
-		// struct linux_dirent64: d_ino, d_off, d_reclen, d_type, d_name.
-		for b := buf[:n]; len(b) > 19; {
-			size := int(binary.NativeEndian.Uint16(b[16:]))
-			if size <= 19 || size > len(b) {
-				break
+		for e := range boundedfile.Entries(buf[:n]) {
+			if name := string(e.Name); e.Type == unix.DT_DIR && name != "." && name != ".." {
+				out = append(out, subdir{name, e.Inode})
 			}
-			name, _, _ := strings.Cut(string(b[19:size]), "\x00")
-			if b[18] == unix.DT_DIR && name != "." && name != ".." {
-				out = append(out, subdir{name, binary.NativeEndian.Uint64(b)})
-			}
-			b = b[size:]
 		}
 	}
 }

@@ -402,7 +402,7 @@ func TestByHandle(t *testing.T) {
 		id := tr.mkdir(t, "/a")
 		eventually(t, "known", func() bool { return known(s, id) })
 		s.mu.Lock()
-		s.table.end(s.table.byID[id], s.now())
+		s.table.end(s.table.byID[id], s.opt.Now())
 		s.table.drop(id)
 		walks := s.walks
 		s.mu.Unlock()

@@ -3,6 +3,8 @@
 package cgroup
 
 import (
+	"path"
+	"slices"
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -243,12 +245,8 @@ func isID(s string) bool {
 }
 
 func isUnit(seg string) bool {
-	for _, suffix := range []string{".service", ".scope", ".socket", ".mount", ".swap"} {
-		if len(seg) > len(suffix) && strings.HasSuffix(seg, suffix) {
-			return true
-		}
-	}
-	return false
+	suffix := path.Ext(seg)
+	return suffix != seg && slices.Contains([]string{".service", ".scope", ".socket", ".mount", ".swap"}, suffix)
 }
 
 // unescape removes the underscore with which systemd prefixes unit names that look like cgroup

@@ -25,7 +25,7 @@ func (s *Source) rdmaMount() string {
 		}
 		return ""
 	}
-	if dir := filepath.Join(s.root, "rdma"); isV1(dir) {
+	if dir := filepath.Join(s.opt.Root, "rdma"); isV1(dir) {
 		return dir
 	}
 	return ""

@@ -69,7 +69,7 @@ func (s *Source) userOfProcess(g *group) string {
 	if number, err := strconv.Atoi(pid); err != nil || number <= 0 {
 		return ""
 	}
-	uid := realUser(filepath.Join(s.procfs, pid, "status"))
+	uid := realUser(filepath.Join(s.opt.Procfs, pid, "status"))
 	// slurmstepd runs as root until it switches to the user.
 	if uid == "" || uid == "0" {
 		return ""

@@ -57,12 +57,7 @@ type Options struct {
 // Source follows one cgroup hierarchy. Its methods may be called concurrently.
 type Source struct {
 	hierarchy Hierarchy
-	root      string
-	procfs    string
-	grace     time.Duration
-	pathOf    func(id model.CgroupID) (model.CgroupPath, bool)
-	now       func() time.Time
-	log       *zap.Logger
+	opt       Options
 	mount     *os.File // for pathByID; nil if not on a cgroup file system
 	inotify   *os.File
 	events    syscall.RawConn
@@ -103,6 +98,11 @@ func New(o Options) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cgroup root: %w", err)
 	}
+	o.Root, o.Procfs, o.Grace = root, cmp.Or(o.Procfs, "/proc"), cmp.Or(o.Grace, 5*time.Minute)
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	h, err := findHierarchy(root)
 	if err != nil {
 		return nil, err
@@ -112,24 +112,13 @@ func New(o Options) (*Source, error) {
 	}
 	s := &Source{
 		hierarchy:  h,
-		root:       root,
-		procfs:     cmp.Or(o.Procfs, "/proc"),
-		grace:      cmp.Or(o.Grace, 5*time.Minute),
-		pathOf:     o.PathOf,
-		now:        o.Now,
-		log:        o.Logger,
+		opt:        o,
 		done:       make(chan struct{}),
 		watched:    map[int32]*group{},
 		unresolved: map[uint64]time.Time{},
 		jobs:       jobs{names: passwd{path: cmp.Or(o.Passwd, "/etc/passwd")}},
 	}
-	if s.now == nil {
-		s.now = time.Now
-	}
-	if s.log == nil {
-		s.log = zap.NewNop()
-	}
-	s.table = newTable(newMountView(s.procfs, h), cmp.Or(o.MaxCgroups, 65536), s.unwatch)
+	s.table = newTable(newMountView(s.opt.Procfs, h), cmp.Or(o.MaxCgroups, 65536), s.unwatch)
 	if isFS(h.Mount, unix.CGROUP2_SUPER_MAGIC) || isFS(h.Mount, unix.CGROUP_SUPER_MAGIC) {
 		if s.mount, err = os.Open(h.Mount); err != nil {
 			return nil, fmt.Errorf("cgroup mount: %w", err)
@@ -156,10 +145,6 @@ func (s *Source) Hierarchy() Hierarchy { return s.hierarchy }
 // the namespace of the host.
 func (s *Source) Namespace() string { return s.table.view.ours }
 
-// Subsystem returns the v1 controller that defines the cgroup ids for kernel programs, or ""
-// for cgroup v2.
-func (s *Source) Subsystem() string { return s.hierarchy.Controller }
-
 // Close ends the watch.
 func (s *Source) Close() error { return s.close() }
 
@@ -184,7 +169,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if (s.noWatch != nil || s.unreadable != nil) && s.now().Sub(s.walked) >= walkUnseen {
+	if (s.noWatch != nil || s.unreadable != nil) && s.opt.Now().Sub(s.walked) >= walkUnseen {
 		s.walk()
 	}
 	out := model.Snapshot{
@@ -239,7 +224,7 @@ func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snaps
 			charged[top.id] = rdma + top.path
 		}
 	}
-	before := s.now().Add(-s.grace)
+	before := s.opt.Now().Add(-s.opt.Grace)
 	out.Expired = s.table.expire(before)
 	for id, since := range s.unresolved {
 		if since.Before(before) {
@@ -273,26 +258,26 @@ func (s *Source) find(id uint64) *group {
 	err := error(unix.EOPNOTSUPP)
 	if s.mount != nil {
 		var path string
-		if path, err = pathByID(s.mount, s.procfs, id); err == nil {
-			if g, _ := s.table.add(path, id, true, s.now()); g != nil {
+		if path, err = pathByID(s.mount, s.opt.Procfs, id); err == nil {
+			if g, _ := s.table.add(path, id, true, s.opt.Now()); g != nil {
 				return g
 			}
 		}
 	}
-	if err != nil && !errors.Is(err, unix.ESTALE) && s.now().Sub(s.walked) >= walkOnMiss {
+	if err != nil && !errors.Is(err, unix.ESTALE) && s.opt.Now().Sub(s.walked) >= walkOnMiss {
 		s.walk()
 		if g := s.table.byID[id]; g != nil {
 			return g
 		}
 	}
-	if s.pathOf != nil {
-		if path, ok := s.pathOf(id); ok {
-			if g := s.table.learn(string(path), id, s.now()); g != nil {
+	if s.opt.PathOf != nil {
+		if path, ok := s.opt.PathOf(id); ok {
+			if g := s.table.learn(string(path), id, s.opt.Now()); g != nil {
 				return g
 			}
 		}
 	}
-	s.unresolved[id] = s.now()
+	s.unresolved[id] = s.opt.Now()
 	s.unresolvedCount++
 	return nil
 }
@@ -310,7 +295,7 @@ func (s *Source) Forget(cgroups []uint64) {
 // CgroupOf returns the cgroup id of a process or thread, from /proc/PID/cgroup. It returns
 // fs.ErrNotExist if the process ended or is outside the mounted tree.
 func (s *Source) CgroupOf(pid int) (uint64, error) {
-	b, err := boundedfile.ReadFile(filepath.Join(s.procfs, strconv.Itoa(pid), "cgroup"), make([]byte, 512), maxProcCgroup)
+	b, err := boundedfile.ReadFile(filepath.Join(s.opt.Procfs, strconv.Itoa(pid), "cgroup"), make([]byte, 512), maxProcCgroup)
 	if errors.Is(err, unix.ESRCH) {
 		err = fs.ErrNotExist
 	}

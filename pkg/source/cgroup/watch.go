@@ -125,7 +125,7 @@ func (s *Source) follow() bool {
 	path := s.removed[n-1]
 	s.removed = s.removed[:n-1]
 	if g := s.table.byPath[path]; g != nil && s.isEnded(g) {
-		s.table.end(g, s.now())
+		s.table.end(g, s.opt.Now())
 	}
 	return true
 }
@@ -138,7 +138,7 @@ func (s *Source) isEnded(g *group) bool {
 
 // walk visits the whole tree, to find changes without an event.
 func (s *Source) walk() {
-	s.walked = s.now()
+	s.walked = s.opt.Now()
 	s.walks++
 	s.unreadable = nil
 	if s.inotify != nil {
@@ -179,7 +179,7 @@ func (s *Source) scan(g *group, all bool) {
 		s.cannotRead(g.path, err)
 		return
 	}
-	now := s.now()
+	now := s.opt.Now()
 	for _, d := range dirs {
 		child, fresh := s.table.add(join(g.path, d.name), d.id, false, now)
 		if child != nil && (fresh || all) {
@@ -202,7 +202,7 @@ func (s *Source) watch(g *group) {
 			s.noWatch = fmt.Errorf("inotify: %w (raise fs.inotify.max_user_watches)", err)
 			if !s.warnedNoWatch {
 				s.warnedNoWatch = true
-				s.log.Warn("not all cgroups can be watched; short-lived ones may stay without a name",
+				s.opt.Logger.Warn("not all cgroups can be watched; short-lived ones may stay without a name",
 					zap.Error(s.noWatch))
 			}
 		default:

@@ -75,7 +75,7 @@ func benchRead(b *testing.B, v2 bool) {
 		files[pid+"/ns/net"] = ""
 		files[pid+"/net/dev"] = netDev
 	}
-	write(b, s.procfs, files)
+	write(b, s.opt.Procfs, files)
 	for i, path := range paths {
 		write(b, mount+path, map[string]string{"cgroup.procs": fmt.Sprintln(1000 + i/3)})
 	}

@@ -48,7 +48,7 @@ func (s *Source) readNamespaces(groups []group) (spaces []model.Namespace, tooMa
 		}
 		n := model.Namespace{Inode: inode, PID: g.known.pid, Cgroup: g.id, Host: inode == host}
 		if !n.Host {
-			b := r.net(s.procfs, n.PID)
+			b := r.net(s.opt.Procfs, n.PID)
 			// The process may have ended, and another one may have its pid.
 			if now, gone := s.namespaceOf(n.PID); gone != nil || now != inode || b == nil {
 				continue
@@ -73,7 +73,7 @@ func (s *Source) hostNamespace() (uint64, error) {
 	if !errors.Is(err, fs.ErrPermission) {
 		return inode, err
 	}
-	if comm, _ := boundedfile.ReadOnce(filepath.Join(s.procfs, "2/comm"), make([]byte, 16)); string(comm) != "kthreadd\n" {
+	if comm, _ := boundedfile.ReadOnce(filepath.Join(s.opt.Procfs, "2/comm"), make([]byte, 16)); string(comm) != "kthreadd\n" {
 		return 0, err
 	}
 	return s.namespaceOf(2)
@@ -82,7 +82,7 @@ func (s *Source) hostNamespace() (uint64, error) {
 // namespaceOf returns the inode of the network namespace of a process.
 func (s *Source) namespaceOf(pid int) (uint64, error) {
 	var st unix.Stat_t
-	file := filepath.Join(s.procfs, strconv.Itoa(pid), "ns/net")
+	file := filepath.Join(s.opt.Procfs, strconv.Itoa(pid), "ns/net")
 	if _, err := boundedfile.Retry(func() (int, error) { return 0, unix.Stat(file, &st) }); err != nil {
 		return 0, &fs.PathError{Op: "stat", Path: file, Err: err}
 	}

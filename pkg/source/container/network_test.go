@@ -39,13 +39,13 @@ func TestNamespaces(t *testing.T) {
 	// In the order of the ids.
 	groups := s.list()
 	pid := func(i int) string { return strings.Fields(readFile(t, root+groups[i].path+"/cgroup.procs"))[0] }
-	write(t, s.procfs, map[string]string{pid(0) + "/ns/net": "", pid(0) + "/net/dev": netDev})
+	write(t, s.opt.Procfs, map[string]string{pid(0) + "/ns/net": "", pid(0) + "/net/dev": netDev})
 	for i, target := range []string{1: pid(0), 2: "1"} {
 		if target == "" {
 			continue
 		}
-		write(t, s.procfs, map[string]string{pid(i) + "/net/dev": netDev, pid(i) + "/ns/user": ""})
-		if err := os.Link(filepath.Join(s.procfs, target, "ns/net"), filepath.Join(s.procfs, pid(i), "ns/net")); err != nil {
+		write(t, s.opt.Procfs, map[string]string{pid(i) + "/net/dev": netDev, pid(i) + "/ns/user": ""})
+		if err := os.Link(filepath.Join(s.opt.Procfs, target, "ns/net"), filepath.Join(s.opt.Procfs, pid(i), "ns/net")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -53,13 +53,13 @@ func TestNamespaces(t *testing.T) {
 	host, _ := strconv.Atoi(pid(2))
 	want := []model.Namespace{
 		{
-			Inode: inode(t, filepath.Join(s.procfs, pid(0), "ns/net")), PID: pod, Cgroup: groups[0].id,
+			Inode: inode(t, filepath.Join(s.opt.Procfs, pid(0), "ns/net")), PID: pod, Cgroup: groups[0].id,
 			Interfaces: []model.Interface{{
 				Name: "eth0", ReceiveBytes: 1001, ReceivePackets: 11, ReceiveErrors: 2, ReceiveDropped: 3,
 				TransmitBytes: 2001, TransmitPackets: 21, TransmitErrors: 4, TransmitDropped: 5,
 			}},
 		},
-		{Inode: inode(t, filepath.Join(s.procfs, "1/ns/net")), PID: host, Cgroup: groups[2].id, Host: true},
+		{Inode: inode(t, filepath.Join(s.opt.Procfs, "1/ns/net")), PID: host, Cgroup: groups[2].id, Host: true},
 	}
 	if len(s.Namespaces()) > 0 {
 		t.Error("namespaces before the first Read")
@@ -71,15 +71,15 @@ func TestNamespaces(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", d)
 	}
 	only := fake(t, root, true, paths...)
-	only.only, only.procfs = true, s.procfs
+	only.opt.NamespacesOnly, only.opt.Procfs = true, s.opt.Procfs
 	want[0].Interfaces = nil
 	clock := time.Now()
-	only.now = func() time.Time { return clock }
+	only.opt.Now = func() time.Time { return clock }
 	if got := read(t, only); got.Usages != nil || !cmp.Equal(want, got.Namespaces) {
 		t.Errorf("namespaces only: %+v", got)
 	}
 	listed := 0
-	only.groups = func() map[uint64]string { listed++; return nil }
+	only.opt.Groups = func() map[uint64]string { listed++; return nil }
 	for range 10 {
 		if got := read(t, only).Namespaces; !cmp.Equal(want, got) {
 			t.Errorf("namespaces only, again: %+v", got)
@@ -92,7 +92,7 @@ func TestNamespaces(t *testing.T) {
 	want[0].Interfaces = s.Namespaces()[0].Interfaces
 	// The process reported before stays, even if another one precedes it.
 	write(t, root, map[string]string{groups[0].path + "/cgroup.procs": "9\n" + pid(0) + "\n"})
-	write(t, s.procfs, map[string]string{"9/ns/net": "", "9/net/dev": netDev})
+	write(t, s.opt.Procfs, map[string]string{"9/ns/net": "", "9/net/dev": netDev})
 	if d := cmp.Diff(want, read(t, s).Namespaces); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}
@@ -107,7 +107,7 @@ func TestNamespaces(t *testing.T) {
 		t.Errorf("%d namespaces later", len(got))
 	}
 	// The namespace of the node is not known.
-	if err := os.RemoveAll(filepath.Join(s.procfs, "1")); err != nil {
+	if err := os.RemoveAll(filepath.Join(s.opt.Procfs, "1")); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := s.Read(context.Background()); err == nil || got.Namespaces == nil || len(got.Namespaces) > 0 {
@@ -173,7 +173,7 @@ func TestNetworkOfAProcess(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{"docker/x/cgroup.procs": pid + "\n", "docker/h/cgroup.procs": fmt.Sprintln(os.Getpid())})
 	s := fake(t, root, true, "/docker/x", "/docker/h")
-	s.procfs = "/proc"
+	s.opt.Procfs = "/proc"
 	for range 50 {
 		before := inside("ip", "-s", "-j", "link")
 		namespaces := read(t, s).Namespaces
@@ -232,7 +232,7 @@ func TestConcurrent(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, below("/docker/x", fakeV2()))
 	s := fake(t, root, true, "/docker/x")
-	write(t, s.procfs, map[string]string{"41/ns/net": "", "41/net/dev": netDev})
+	write(t, s.opt.Procfs, map[string]string{"41/ns/net": "", "41/net/dev": netDev})
 	read(t, s)
 	var wg sync.WaitGroup
 	for range 4 {

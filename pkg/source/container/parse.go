@@ -36,9 +36,7 @@ func limit(b []byte) (float64, bool) {
 // pairs calls f for the lines NAME NUMBER of b, and reports whether all could be parsed.
 func pairs(b []byte, f func(key []byte, v float64)) bool {
 	all := true
-	for len(b) > 0 {
-		var line []byte
-		line, b, _ = bytes.Cut(b, []byte{'\n'})
+	for line := range bytes.Lines(b) {
 		key, value, ok := bytes.Cut(line, []byte{' '})
 		v, isNumber := number(value)
 		if ok && isNumber {
@@ -54,19 +52,17 @@ func pairs(b []byte, f func(key []byte, v float64)) bool {
 // microseconds.
 func parsePressure(b []byte, some, full *model.Optional) bool {
 	all := true
-	for len(b) > 0 {
-		var line []byte
-		line, b, _ = bytes.Cut(b, []byte{'\n'})
+	for line := range bytes.Lines(b) {
 		kind, rest, _ := bytes.Cut(line, []byte{' '})
-		_, total, ok := bytes.Cut(rest, []byte("total="))
-		v, err := strconv.ParseUint(string(total), 10, 64)
+		_, total, found := bytes.Cut(rest, []byte("total="))
+		v, ok := number(total)
 		switch {
-		case !ok || err != nil:
+		case !found || !ok:
 			all = false
 		case string(kind) == "some":
-			*some = model.Some(float64(v) / 1e6)
+			*some = model.Some(v / 1e6)
 		case string(kind) == "full":
-			*full = model.Some(float64(v) / 1e6)
+			*full = model.Some(v / 1e6)
 		}
 	}
 	return all
@@ -87,13 +83,9 @@ func parseDevice(b []byte) (major, minor uint32, ok bool) {
 // without values, before the next one (5.10) or on a line of their own.
 func parseIO(b []byte) ([]model.DeviceIO, bool) {
 	devices, all := []model.DeviceIO{}, true
-	for len(b) > 0 {
-		var line []byte
-		line, b, _ = bytes.Cut(b, []byte{'\n'})
+	for line := range bytes.Lines(b) {
 		d, named, values := model.DeviceIO{}, false, false
-		for len(line) > 0 {
-			var word []byte
-			word, line, _ = bytes.Cut(line, []byte{' '})
+		for word := range bytes.SplitSeq(bytes.TrimSuffix(line, []byte{'\n'}), []byte{' '}) {
 			name, value, ok := bytes.Cut(word, []byte{'='})
 			if !ok {
 				if major, minor, ok := parseDevice(word); ok {
@@ -141,21 +133,19 @@ func ioValue(d *model.DeviceIO, name string) *model.Optional {
 // Sync, Async and Total are sums and are ignored by the caller.
 func parseBlkio(b []byte, f func(major, minor uint32, operation string, v float64)) bool {
 	all := true
-	for len(b) > 0 {
-		var line []byte
-		line, b, _ = bytes.Cut(b, []byte{'\n'})
+	for line := range bytes.Lines(b) {
 		device, rest, _ := bytes.Cut(line, []byte{' '})
 		if string(device) == "Total" {
 			continue
 		}
 		operation, value, _ := bytes.Cut(rest, []byte{' '})
 		major, minor, ok := parseDevice(device)
-		v, err := strconv.ParseUint(string(value), 10, 64)
-		if !ok || err != nil {
+		v, isNumber := number(value)
+		if !ok || !isNumber {
 			all = false
 			continue
 		}
-		f(major, minor, string(operation), float64(v))
+		f(major, minor, string(operation), v)
 	}
 	return all
 }

@@ -112,17 +112,27 @@ func (r *reader) parse(dir int, name string, parse func([]byte) (float64, bool))
 	return model.Some(v)
 }
 
-// pairs calls f for each line of a file of names and numbers. A line that cannot be
-// parsed is left out and is an error. pairs returns false if the file is missing.
-func (r *reader) pairs(dir int, name string, f func(key []byte, v float64)) bool {
+// A field is a line NAME NUMBER of a file.
+type field struct {
+	name string
+	to   *model.Optional
+	by   float64 // unit: the number is divided by it
+}
+
+// fields reads a file of names and numbers. Lines of other names are ignored. A line that cannot be parsed is left out and
+// is an error.
+func (r *reader) fields(dir int, name string, fields ...field) {
 	b := r.file(dir, name)
-	if b == nil {
-		return false
-	}
-	if !pairs(b, f) {
+	ok := pairs(b, func(key []byte, v float64) {
+		for i := range fields {
+			if f := &fields[i]; string(key) == f.name {
+				*f.to = model.Some(v / f.by)
+			}
+		}
+	})
+	if !ok {
 		r.bad(name, b)
 	}
-	return true
 }
 
 // pressure reads a pressure file: the time, in microseconds, that some or all
@@ -135,11 +145,9 @@ func (r *reader) pressure(dir int, name string, some, full *model.Optional) {
 
 // populated reports whether there is a process in a cgroup of version 2 or below it.
 func (r *reader) populated(dir int) bool {
-	found := false
-	r.pairs(dir, "cgroup.events", func(key []byte, v float64) {
-		found = found || string(key) == "populated" && v > 0
-	})
-	return found
+	var populated model.Optional
+	r.fields(dir, "cgroup.events", field{"populated", &populated, 1})
+	return populated.Value > 0
 }
 
 // processes are the processes of a cgroup.

@@ -64,13 +64,8 @@ const (
 
 // A Source reads the cgroups of workloads. Its methods may be called concurrently.
 type Source struct {
-	procfs string
-	mount  string
-	trees  trees
-	groups func() map[uint64]string
-	more   func() []string
-	only   bool // only the namespaces
-	now    func() time.Time
+	opt   Options
+	trees trees
 
 	mu             sync.Mutex // guards the following fields
 	known          map[uint64]known
@@ -101,21 +96,16 @@ func New(o Options) (*Source, error) {
 	if o.Mount == "" {
 		return nil, fmt.Errorf("no cgroup hierarchy is mounted: %w", model.ErrAbsent)
 	}
-	s := &Source{
-		procfs: cmp.Or(o.Procfs, "/proc"), mount: filepath.Clean(o.Mount),
-		groups: o.Groups, more: o.More, only: o.NamespacesOnly, now: o.Now,
+	o.Procfs, o.Mount, o.Logger = cmp.Or(o.Procfs, "/proc"), filepath.Clean(o.Mount), cmp.Or(o.Logger, zap.NewNop())
+	if o.Now == nil {
+		o.Now = time.Now
 	}
-	if s.now == nil {
-		s.now = time.Now
-	}
-	var err error
-	if s.trees, err = findTrees(s.mount, o.V2); err != nil {
+	trees, err := findTrees(o.Mount, o.V2)
+	if err != nil {
 		return nil, err
 	}
-	if o.Logger != nil {
-		o.Logger.Debug("cgroup controllers", zap.String("v2", s.trees.v2), zap.Any("v1", s.trees.v1))
-	}
-	return s, nil
+	o.Logger.Debug("cgroup controllers", zap.String("v2", trees.v2), zap.Any("v1", trees.v1))
+	return &Source{opt: o, trees: trees}, nil
 }
 
 // Name is "container".
@@ -160,7 +150,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		return out, ctx.Err()
 	}
 	spaces, tooMany, err := s.readNamespaces(groups)
-	if s.only {
+	if s.opt.NamespacesOnly {
 		out.Usages = nil
 		for i := range spaces {
 			spaces[i].Interfaces = nil
@@ -171,7 +161,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	defer s.mu.Unlock()
 	s.namespaces, s.tooMany = spaces, max(s.tooMany, tooMany)
 	if err == nil {
-		s.namespacesRead = s.now()
+		s.namespacesRead = s.opt.Now()
 	}
 	s.known = make(map[uint64]known, len(groups))
 	for i := range groups {
@@ -180,14 +170,14 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		}
 	}
 	out.Losses = []model.Loss{{Reason: "container_interfaces", Count: s.tooMany}}
-	return out, errors.Join(err, s.disks.name(s.procfs, out.Usages, s.now()))
+	return out, errors.Join(err, s.disks.name(s.opt.Procfs, out.Usages, s.opt.Now()))
 }
 
 // recent returns the namespaces of the last Read if they are recent enough.
 func (s *Source) recent() ([]model.Namespace, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.only || s.namespacesRead.IsZero() || s.now().Sub(s.namespacesRead) >= maxNamespacesAge {
+	if !s.opt.NamespacesOnly || s.namespacesRead.IsZero() || s.opt.Now().Sub(s.namespacesRead) >= maxNamespacesAge {
 		return nil, false
 	}
 	return slices.Clone(s.namespaces), true
@@ -196,21 +186,17 @@ func (s *Source) recent() ([]model.Namespace, bool) {
 // list returns the cgroups to read, the oldest first: ids grow, and the sandbox of a pod is made
 // before the containers that share its network.
 func (s *Source) list() []group {
-	var paths map[uint64]string
-	if s.groups != nil {
-		paths = s.groups()
+	paths := map[uint64]string{}
+	if s.opt.Groups != nil {
+		maps.Copy(paths, s.opt.Groups())
 	}
-	if s.more != nil {
-		paths = maps.Clone(paths)
-		if paths == nil {
-			paths = map[uint64]string{}
-		}
-		for _, path := range s.more() {
+	if s.opt.More != nil {
+		for _, path := range s.opt.More() {
 			if path = filepath.Clean("/" + path); path == "/" {
 				continue
 			}
 			var st unix.Stat_t
-			if unix.Stat(s.mount+path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && paths[st.Ino] == "" {
+			if unix.Stat(s.opt.Mount+path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && paths[st.Ino] == "" {
 				paths[st.Ino] = path
 			}
 		}
@@ -234,19 +220,19 @@ func (s *Source) read(r *reader, g *group) {
 		g.gone = true
 		return
 	}
-	if s.only {
+	if s.opt.NamespacesOnly {
 		return
 	}
 	s.trees.read(r, g.path, &g.usage)
 	// The files of a removed cgroup are missing, too.
 	var st unix.Stat_t
-	r.gone = r.gone || unix.Stat(s.mount+g.path, &st) != nil || st.Ino != g.id
+	r.gone = r.gone || unix.Stat(s.opt.Mount+g.path, &st) != nil || st.Ino != g.id
 	g.gone, g.err = r.gone, r.err
 }
 
 // readProcesses reads the directory of the cgroup, its processes and those of the cgroups below.
 func (s *Source) readProcesses(r *reader, g *group) {
-	dir, ok := r.open(s.mount + g.path)
+	dir, ok := r.open(s.opt.Mount + g.path)
 	if !ok {
 		r.gone = r.err == nil
 		return
@@ -267,7 +253,7 @@ func (s *Source) readProcesses(r *reader, g *group) {
 		return
 	}
 	if st.Nlink != 2 { // a directory has two links, and one more for each subdirectory
-		r.processesBelow(s.mount+g.path, &p)
+		r.processesBelow(s.opt.Mount+g.path, &p)
 	}
 	g.known.pid = p.pid()
 	g.usage.Processes = model.Some(float64(p.count))

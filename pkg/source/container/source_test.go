@@ -432,7 +432,7 @@ func TestGone(t *testing.T) {
 	write(t, root, below("/docker/x", fakeV2()))
 	write(t, root, below("/docker/y", fakeV2()))
 	s := fake(t, root, true, "/docker/x", "/docker/y")
-	groups := s.groups()
+	groups := s.opt.Groups()
 	groups[1], groups[2] = "/docker/never", "/docker/x"
 	got := read(t, s)
 	if len(got.Usages) != 2 || len(got.DeviceStates) > 0 {
@@ -491,7 +491,7 @@ func TestMore(t *testing.T) {
 		write(t, root, below(path, fakeV2()))
 	}
 	s := fake(t, root, true, "/docker/x")
-	s.more = func() []string {
+	s.opt.More = func() []string {
 		return []string{"/docker/x", "my/own/", "/../../other", "/gone", "", "/", "/other/cpu.stat"}
 	}
 	var got []uint64
@@ -524,7 +524,7 @@ func TestNew(t *testing.T) {
 	if _, err := New(Options{}); !errors.Is(err, model.ErrAbsent) {
 		t.Errorf("without a mount: %v", err)
 	}
-	s, err := New(Options{Mount: t.TempDir(), V2: true, Procfs: fake(t, t.TempDir(), true).procfs})
+	s, err := New(Options{Mount: t.TempDir(), V2: true, Procfs: fake(t, t.TempDir(), true).opt.Procfs})
 	if err != nil {
 		t.Fatal(err)
 	}

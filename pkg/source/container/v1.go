@@ -22,29 +22,14 @@ func (r *reader) cpuV1(dir int, u *model.Usage) {
 	if !c.Quota.Known || math.IsInf(c.Quota.Value, 1) {
 		return
 	}
-	r.pairs(dir, "cpu.stat", func(key []byte, v float64) {
-		switch string(key) {
-		case "nr_periods":
-			c.Periods = model.Some(v)
-		case "nr_throttled":
-			c.ThrottledPeriods = model.Some(v)
-		case "throttled_time":
-			c.Throttled = model.Some(v / 1e9)
-		}
-	})
+	r.fields(dir, "cpu.stat",
+		field{"nr_periods", &c.Periods, 1}, field{"nr_throttled", &c.ThrottledPeriods, 1}, field{"throttled_time", &c.Throttled, 1e9})
 }
 
 // cpuacctV1 reads cpuacct.usage, in nanoseconds, and cpuacct.stat, in ticks.
 func (r *reader) cpuacctV1(dir int, u *model.Usage) {
 	u.CPU.Total = r.value(dir, "cpuacct.usage", 1e9)
-	r.pairs(dir, "cpuacct.stat", func(key []byte, v float64) {
-		switch string(key) {
-		case "user":
-			u.CPU.User = model.Some(v / ticks)
-		case "system":
-			u.CPU.System = model.Some(v / ticks)
-		}
-	})
+	r.fields(dir, "cpuacct.stat", field{"user", &u.CPU.User, ticks}, field{"system", &u.CPU.System, ticks})
 }
 
 // memoryV1 reads the files of the memory controller. Those of swap and of kernel memory exist only
@@ -59,34 +44,19 @@ func (r *reader) memoryV1(dir int, u *model.Usage) {
 	m.SwapLimit = r.limit(dir, "memory.memsw.limit_in_bytes")
 	m.Reservation = r.limit(dir, "memory.soft_limit_in_bytes")
 	inactive := model.Optional{}
-	r.pairs(dir, "memory.stat", func(key []byte, v float64) {
-		switch string(key) {
-		case "pgfault":
-			m.Faults = model.Some(v)
-		case "pgmajfault":
-			m.MajorFaults = model.Some(v)
-		case "total_pgfault":
-			m.FaultsBelow = model.Some(v)
-		case "total_pgmajfault":
-			m.MajorFaultsBelow = model.Some(v)
-		case "total_rss":
-			m.RSS = model.Some(v)
-		case "total_cache":
-			m.Cache = model.Some(v)
-		case "total_swap":
-			m.Swap = model.Some(v)
-		case "total_mapped_file":
-			m.MappedFile = model.Some(v)
-		case "total_inactive_file":
-			inactive = model.Some(v)
-		}
-	})
+	r.fields(dir, "memory.stat",
+		field{"pgfault", &m.Faults, 1},
+		field{"pgmajfault", &m.MajorFaults, 1},
+		field{"total_pgfault", &m.FaultsBelow, 1},
+		field{"total_pgmajfault", &m.MajorFaultsBelow, 1},
+		field{"total_rss", &m.RSS, 1},
+		field{"total_cache", &m.Cache, 1},
+		field{"total_swap", &m.Swap, 1},
+		field{"total_mapped_file", &m.MappedFile, 1},
+		field{"total_inactive_file", &inactive, 1},
+	)
 	m.WorkingSet = workingSet(m.Usage, inactive)
-	r.pairs(dir, "memory.oom_control", func(key []byte, v float64) {
-		if string(key) == "oom_kill" {
-			m.OOMKills = model.Some(v)
-		}
-	})
+	r.fields(dir, "memory.oom_control", field{"oom_kill", &m.OOMKills, 1})
 }
 
 // workingSet computes the working set as the kubelet does.
@@ -100,32 +70,20 @@ func workingSet(usage, inactiveFile model.Optional) model.Optional {
 // blkioV1 reads blkio.throttle.io_service_bytes and io_serviced, which count with every scheduler,
 // including the cgroups below if the kernel supports it (4.17).
 func (r *reader) blkioV1(dir int, u *model.Usage) {
-	bytes := r.blkio(dir, u, "blkio.throttle.io_service_bytes", func(d *model.DeviceIO, op string) *model.Optional {
-		switch op {
-		case "Read":
-			return &d.ReadBytes
-		case "Write":
-			return &d.WriteBytes
-		case "Discard":
-			return &d.DiscardBytes
-		}
-		return nil
-	})
-	operations := r.blkio(dir, u, "blkio.throttle.io_serviced", func(d *model.DeviceIO, op string) *model.Optional {
-		switch op {
-		case "Read":
-			return &d.Reads
-		case "Write":
-			return &d.Writes
-		}
-		return nil
-	})
+	bytes := r.blkio(dir, u, "blkio.throttle.io_service_bytes", blkioBytes)
+	operations := r.blkio(dir, u, "blkio.throttle.io_serviced", blkioOperations)
 	if (bytes || operations) && u.IO == nil {
 		u.IO = []model.DeviceIO{}
 	}
 }
 
-func (r *reader) blkio(dir int, u *model.Usage, name string, place func(*model.DeviceIO, string) *model.Optional) bool {
+// The names that the operations of blkio have in io.stat.
+var (
+	blkioBytes      = map[string]string{"Read": "rbytes", "Write": "wbytes", "Discard": "dbytes"}
+	blkioOperations = map[string]string{"Read": "rios", "Write": "wios"}
+)
+
+func (r *reader) blkio(dir int, u *model.Usage, name string, names map[string]string) bool {
 	b := r.file(dir, name+"_recursive")
 	if b == nil {
 		b = r.file(dir, name)
@@ -134,7 +92,7 @@ func (r *reader) blkio(dir int, u *model.Usage, name string, place func(*model.D
 		return false
 	}
 	ok := parseBlkio(b, func(major, minor uint32, operation string, v float64) {
-		if to := place(deviceIn(u, major, minor), operation); to != nil {
+		if to := ioValue(deviceIn(u, major, minor), names[operation]); to != nil {
 			*to = model.Some(v)
 		}
 	})

@@ -12,22 +12,14 @@ import (
 // has only cpu.stat, with the times.
 func (r *reader) cpuV2(dir int, u *model.Usage) {
 	c := &u.CPU
-	r.pairs(dir, "cpu.stat", func(key []byte, v float64) {
-		switch string(key) {
-		case "usage_usec":
-			c.Total = model.Some(v / 1e6)
-		case "user_usec":
-			c.User = model.Some(v / 1e6)
-		case "system_usec":
-			c.System = model.Some(v / 1e6)
-		case "nr_periods":
-			c.Periods = model.Some(v)
-		case "nr_throttled":
-			c.ThrottledPeriods = model.Some(v)
-		case "throttled_usec":
-			c.Throttled = model.Some(v / 1e6)
-		}
-	})
+	r.fields(dir, "cpu.stat",
+		field{"usage_usec", &c.Total, 1e6},
+		field{"user_usec", &c.User, 1e6},
+		field{"system_usec", &c.System, 1e6},
+		field{"nr_periods", &c.Periods, 1},
+		field{"nr_throttled", &c.ThrottledPeriods, 1},
+		field{"throttled_usec", &c.Throttled, 1e6},
+	)
 	if b := r.file(dir, "cpu.max"); b != nil {
 		quota, period, _ := bytes.Cut(b, []byte{' '})
 		q, ok := limit(quota)
@@ -62,33 +54,18 @@ func (r *reader) memoryV2(dir int, u *model.Usage) {
 	m.SwapLimit = r.limit(dir, "memory.swap.max")
 	m.Reservation = r.limit(dir, "memory.min")
 	inactive := model.Optional{}
-	r.pairs(dir, "memory.stat", func(key []byte, v float64) {
-		switch string(key) {
-		case "anon":
-			m.RSS = model.Some(v)
-		case "file":
-			m.Cache = model.Some(v)
-		case "file_mapped":
-			m.MappedFile = model.Some(v)
-		case "inactive_file":
-			inactive = model.Some(v)
-		case "kernel":
-			m.Kernel = model.Some(v)
-		case "pgfault":
-			m.Faults, m.FaultsBelow = model.Some(v), model.Some(v)
-		case "pgmajfault":
-			m.MajorFaults, m.MajorFaultsBelow = model.Some(v), model.Some(v)
-		}
-	})
+	r.fields(dir, "memory.stat",
+		field{"anon", &m.RSS, 1},
+		field{"file", &m.Cache, 1},
+		field{"file_mapped", &m.MappedFile, 1},
+		field{"inactive_file", &inactive, 1},
+		field{"kernel", &m.Kernel, 1},
+		field{"pgfault", &m.Faults, 1},
+		field{"pgmajfault", &m.MajorFaults, 1},
+	)
+	m.FaultsBelow, m.MajorFaultsBelow = m.Faults, m.MajorFaults
 	m.WorkingSet = workingSet(m.Usage, inactive)
-	r.pairs(dir, "memory.events", func(key []byte, v float64) {
-		switch string(key) {
-		case "max":
-			m.LimitHits = model.Some(v)
-		case "oom_kill":
-			m.OOMKills = model.Some(v)
-		}
-	})
+	r.fields(dir, "memory.events", field{"max", &m.LimitHits, 1}, field{"oom_kill", &m.OOMKills, 1})
 }
 
 // ioV2 reads io.stat.

@@ -47,7 +47,10 @@ func (s *Source) readCounters(ctx context.Context, sweep string, swept bool) {
 	slices.SortFunc(jobs, func(a, b string) int {
 		return cmp.Or(cmp.Compare(s.known[a].failed, s.known[b].failed), cmp.Compare(a, b))
 	})
-	shared := sharedLIDs(s.found)
+	nodes := map[uint32]int{} // by LID: more than one can have it while a subnet manager assigns LIDs
+	for _, n := range s.found.nodes {
+		nodes[n.lid]++
+	}
 	var all sync.WaitGroup
 	hosts := ""
 	switch {
@@ -58,18 +61,14 @@ func (s *Source) readCounters(ctx context.Context, sweep string, swept bool) {
 	default:
 		hosts = s.failHosts(errors.New("the sweep failed"))
 	}
-	next := make(chan string)
-	for range min(s.parallel, len(jobs)) {
+	slots := make(chan struct{}, s.parallel)
+	for _, guid := range jobs {
+		slots <- struct{}{}
 		all.Go(func() {
-			for guid := range next {
-				s.readSwitch(ctx, guid, shared)
-			}
+			s.readSwitch(ctx, guid, nodes)
+			<-slots
 		})
 	}
-	for _, guid := range jobs {
-		next <- guid
-	}
-	close(next)
 	all.Wait()
 	for _, guid := range jobs {
 		s.logState(guid, s.known[guid].problem)
@@ -77,23 +76,8 @@ func (s *Source) readCounters(ctx context.Context, sweep string, swept bool) {
 	s.logState("hosts", hosts)
 }
 
-// sharedLIDs returns the LIDs that more than one node has, which can happen while a subnet manager
-// assigns them.
-func sharedLIDs(t *topology) map[uint32]bool {
-	count := map[uint32]int{}
-	for _, n := range t.nodes {
-		count[n.lid]++
-	}
-	maps.DeleteFunc(count, func(_ uint32, n int) bool { return n < 2 })
-	shared := map[uint32]bool{}
-	for lid := range count {
-		shared[lid] = true
-	}
-	return shared
-}
-
-// readSwitch reads the counters of a switch, all of them or none.
-func (s *Source) readSwitch(ctx context.Context, guid string, shared map[uint32]bool) {
+// readSwitch reads the counters of a switch, all of them or none. nodes is the number of nodes by LID.
+func (s *Source) readSwitch(ctx context.Context, guid string, nodes map[uint32]int) {
 	n, a := s.found.nodes[guid], s.known[guid]
 	switch {
 	case time.Since(s.discovered) > maxRounds*s.interval:
@@ -102,7 +86,7 @@ func (s *Source) readSwitch(ctx context.Context, guid string, shared map[uint32]
 	case n.lid == 0:
 		a.fail(errors.New("it has no LID: the fabric needs a subnet manager (opensm)"))
 		return
-	case shared[n.lid]:
+	case nodes[n.lid] > 1:
 		a.fail(fmt.Errorf("another node has its LID %d", n.lid))
 		return
 	}

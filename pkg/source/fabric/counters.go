@@ -5,6 +5,7 @@ package fabric
 import (
 	"bytes"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,14 +22,6 @@ var names = []string{
 	"PortXmitDiscards", "PortXmitConstraintErrors", "PortRcvConstraintErrors",
 	"LocalLinkIntegrityErrors", "ExcessiveBufferOverrunErrors", "QP1Dropped", "VL15Dropped",
 }
-
-var isName = func() map[string]bool {
-	set := map[string]bool{}
-	for _, n := range names {
-		set[n] = true
-	}
-	return set
-}()
 
 // counterValues holds counters by name.
 type counterValues map[string]uint64
@@ -73,7 +66,7 @@ func parsePerfquery(text []byte) (ports map[int]counterValues, mask uint64) {
 			continue
 		}
 		name, value, ok := bytes.Cut(line, []byte(":"))
-		if at == nil || !ok || !isName[string(name)] {
+		if at == nil || !ok || !slices.Contains(names, string(name)) {
 			continue
 		}
 		if v, err := strconv.ParseUint(strings.TrimLeft(string(value), "."), 10, 64); err == nil {
@@ -127,7 +120,7 @@ func parseErrors(text []byte) (ports map[end]counterValues, silent map[uint32]bo
 		f := counterValues{}
 		for _, entry := range errorEntry.FindAllSubmatch(m[3], -1) {
 			v, err := strconv.ParseUint(string(entry[2]), 10, 64)
-			if err == nil && isName[string(entry[1])] {
+			if err == nil && slices.Contains(names, string(entry[1])) {
 				f[string(entry[1])] = v
 			}
 		}

@@ -37,6 +37,7 @@
 package fabric
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,9 +92,7 @@ type Source struct {
 
 // New returns a Source. The error is model.ErrUnsupported if infiniband-diags is not installed.
 func New(o Options) (*Source, error) {
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	if o.Parallel <= 0 {
 		o.Parallel = 4
 	}
@@ -166,7 +165,8 @@ func tempDir() (string, error) {
 
 // discover sweeps the fabric.
 func (s *Source) discover(ctx context.Context, sweep string) (*topology, error) {
-	half, cancel := context.WithTimeout(ctx, time.Until(deadlineOf(ctx))/2)
+	end, _ := ctx.Deadline() // Read sets one
+	half, cancel := context.WithTimeout(ctx, time.Until(end)/2)
 	defer cancel()
 	ports, err := s.run.output(half, s.run.sweep(sweep))
 	if err != nil && !errors.Is(err, errTimeout) { // for instance because the fabric changed meanwhile
@@ -213,12 +213,6 @@ func (s *Source) local(ctx context.Context, c command) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, localDeadline)
 	defer cancel()
 	return s.run.output(ctx, c)
-}
-
-// deadlineOf returns the deadline of a context that has one.
-func deadlineOf(ctx context.Context) time.Time {
-	end, _ := ctx.Deadline()
-	return end
 }
 
 // forget drops the counters of nodes that are gone, and creates entries for new ones.

@@ -4,7 +4,6 @@ package kubelet
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -20,6 +19,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -193,14 +193,9 @@ func withRemedy(err error) error {
 
 // readSmall reads a file of at most maxFile bytes.
 func readSmall(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	b, err := boundedfile.ReadFile(path, nil, maxFile+1)
 	if len(b) > maxFile {
-		err = cmp.Or(err, fmt.Errorf("%s is larger than %d bytes", path, maxFile))
+		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxFile)
 	}
 	return b, err
 }

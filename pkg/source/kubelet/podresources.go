@@ -36,23 +36,19 @@ type podResources string
 // list requests the devices that were allocated to containers, by device plugins and by claims
 // (dynamic resources). An answer beyond the limit is refused as a whole.
 func (p podResources) list(ctx context.Context) (*facts, error) {
-	f := &facts{Snapshot: model.Snapshot{Allocations: []model.Allocation{}}}
-	err := p.ask("List", func(c podresourcesv1.PodResourcesListerClient) error {
+	return p.ask("List", func(c podresourcesv1.PodResourcesListerClient) (*facts, error) {
+		f := &facts{Snapshot: model.Snapshot{Allocations: []model.Allocation{}}}
 		r, err := c.List(ctx, &podresourcesv1.ListPodResourcesRequest{})
 		for _, pod := range r.GetPodResources() {
 			for _, container := range pod.GetContainers() {
 				f.Allocations = appendAllocations(f.Allocations, pod, container)
 				if len(f.Allocations) > maxFacts {
-					return errTooMany
+					return nil, errTooMany
 				}
 			}
 		}
-		return err
+		return f, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
 }
 
 func appendAllocations(
@@ -88,11 +84,11 @@ func appendAllocations(
 // allocatable requests the devices that the plugins of the node can allocate. Devices of dynamic
 // resource allocation are not among them.
 func (p podResources) allocatable(ctx context.Context) (*facts, error) {
-	f := &facts{Snapshot: model.Snapshot{Allocatable: []model.Allocatable{}}}
-	err := p.ask("GetAllocatableResources", func(c podresourcesv1.PodResourcesListerClient) error {
+	return p.ask("GetAllocatableResources", func(c podresourcesv1.PodResourcesListerClient) (*facts, error) {
+		f := &facts{Snapshot: model.Snapshot{Allocatable: []model.Allocatable{}}}
 		r, err := c.GetAllocatableResources(ctx, &podresourcesv1.AllocatableResourcesRequest{})
 		if len(r.GetDevices()) > maxFacts {
-			return errTooMany
+			return nil, errTooMany
 		}
 		at := map[string]int{} // a resource is repeated for each NUMA node
 		for _, d := range r.GetDevices() {
@@ -104,19 +100,17 @@ func (p podResources) allocatable(ctx context.Context) (*facts, error) {
 			}
 			f.Allocatable[i].IDs = append(f.Allocatable[i].IDs, d.GetDeviceIds()...)
 		}
-		return err
+		return f, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
 }
 
 // ask dials the socket and calls a method. The error is ErrAbsent without a socket, ErrUnsupported
 // if the kubelet does not serve the method.
-func (p podResources) ask(method string, call func(podresourcesv1.PodResourcesListerClient) error) error {
+func (p podResources) ask(
+	method string, call func(podresourcesv1.PodResourcesListerClient) (*facts, error),
+) (*facts, error) {
 	if _, err := os.Stat(string(p)); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("no socket %s: %w", string(p), model.ErrAbsent)
+		return nil, fmt.Errorf("no socket %s: %w", string(p), model.ErrAbsent)
 	}
 	var dialed atomic.Pointer[error] // error of dialing the socket: a gRPC status has only its text
 	conn, err := grpc.NewClient("passthrough:///kubelet",
@@ -132,23 +126,25 @@ func (p podResources) ask(method string, call func(podresourcesv1.PodResourcesLi
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 	)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	err = call(podresourcesv1.NewPodResourcesListerClient(conn))
+	f, err := call(podresourcesv1.NewPodResourcesListerClient(conn))
 	_ = conn.Close() // fails only if it was closed before
 	st, ok := status.FromError(err)
 	switch {
-	case err == nil, !ok:
-		return err
+	case err == nil:
+		return f, nil
+	case !ok:
+		return nil, err
 	// Kubelets before 1.28 return this while the method's feature gate is off.
 	case st.Code() == codes.Unimplemented, st.Code() == codes.Unknown && strings.HasSuffix(st.Message(), "disabled"):
-		return fmt.Errorf("the kubelet does not serve %s (%s): %w", method, short(st.Message()), model.ErrUnsupported)
+		return nil, fmt.Errorf("the kubelet does not serve %s (%s): %w", method, short(st.Message()), model.ErrUnsupported)
 	case st.Code() == codes.Unavailable:
 		err = fmt.Errorf("%s: %s; is the kubelet running?", method, short(st.Message()))
 		if reason := dialed.Load(); reason != nil {
 			err = model.WithReason(err, *reason)
 		}
-		return err
+		return nil, err
 	}
-	return fmt.Errorf("%s: %s: %s", method, st.Code(), short(st.Message()))
+	return nil, fmt.Errorf("%s: %s: %s", method, st.Code(), short(st.Message()))
 }

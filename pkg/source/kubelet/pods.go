@@ -124,17 +124,11 @@ func decodePods(body io.Reader, labels []string) (*facts, error) {
 			return nil
 		})
 	})
-	if err == nil {
-		err = s.end(listed)
-	}
-	if err != nil {
-		return nil, err
-	}
 	for name := range live { // a new pod may have the name of an ended one
 		delete(ended, name)
 	}
 	f.finished = ended
-	return f, s.losses()
+	return s.result(f, listed, err)
 }
 
 func (p *podJSON) pod(labels []string) model.Pod {
@@ -159,11 +153,7 @@ func (p *podJSON) pod(labels []string) model.Pod {
 		// A copy, so that the beginning does not keep the whole annotation in memory.
 		pod.Labels[l] = strings.Clone(strings.ToValidUTF8(value[:min(len(value), maxLabel)], ""))
 	}
-	status := m.Annotations[networksAnnotation]
-	if status == "" {
-		status = m.Annotations[networksAnnotationOld]
-	}
-	pod.Networks = parseNetworks(status)
+	pod.Networks = parseNetworks(cmp.Or(m.Annotations[networksAnnotation], m.Annotations[networksAnnotationOld]))
 	return pod
 }
 

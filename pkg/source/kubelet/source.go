@@ -89,16 +89,12 @@ type podName struct{ namespace, name string }
 
 // New returns a Source. It checks only that TokenFile exists; an invalid URL is an error.
 func New(o Options) (*Source, error) {
-	log := o.Logger
-	if log == nil {
-		log = zap.NewNop()
-	}
 	s := &Source{now: o.Now}
 	if s.now == nil {
 		s.now = time.Now
 	}
 	var err error
-	if s.https, err = newClient(o, log); err != nil {
+	if s.https, err = newClient(o, cmp.Or(o.Logger, zap.NewNop())); err != nil {
 		return nil, err
 	}
 	socket := podResources(cmp.Or(o.Socket, "/var/lib/kubelet/pod-resources/kubelet.sock"))

@@ -108,26 +108,23 @@ func (s *stream) invalid(err error) {
 // skip skips the next value.
 func (s *stream) skip() error { return s.Decode(new(ignored)) }
 
-// end returns an error if the document does not end here, or has no list.
-func (s *stream) end(listed bool) error {
+// result returns f if the document was decoded without err, ends here, and has a list. Its error is that of invalid values.
+func (s *stream) result(f *facts, listed bool, err error) (*facts, error) {
+	if err != nil {
+		return nil, err
+	}
 	s.value = maxValue
 	switch _, err := s.Token(); {
 	case err == nil:
-		return errors.New("something follows after its end")
+		return nil, errors.New("something follows after its end")
 	case !errors.Is(err, io.EOF):
-		return err
+		return nil, err
 	case !listed:
-		return errors.New("it lists no pods")
+		return nil, errors.New("it lists no pods")
+	case s.bad > 0:
+		return f, fmt.Errorf("%d entries are invalid; the first: %s", s.bad, short(s.first.Error()))
 	}
-	return nil
-}
-
-// losses returns the error of the invalid values, nil if there are none.
-func (s *stream) losses() error {
-	if s.bad == 0 {
-		return nil
-	}
-	return fmt.Errorf("%d entries are invalid; the first: %s", s.bad, short(s.first.Error()))
+	return f, nil
 }
 
 // ignored is a JSON value that is not used.

@@ -74,11 +74,5 @@ func decodeSummary(body io.Reader) (*facts, error) {
 		}
 		return s.skip()
 	})
-	if err == nil {
-		err = s.end(listed)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return f, s.losses()
+	return s.result(f, listed, err)
 }

@@ -4,6 +4,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -46,25 +47,23 @@ func (d *diskReader) read(now time.Time, n *model.Node) error {
 	for len(b) > 0 && len(known) < maxDisks {
 		var line []byte
 		line, b = cutLine(b)
-		var numbers [2]uint64
-		major, rest := cutField(line)
-		minor, rest := cutField(rest)
+		majorField, rest := cutField(line)
+		minorField, rest := cutField(rest)
 		name, rest := cutField(rest)
 		if len(name) == 0 {
 			continue
 		}
-		var ok [2]bool
-		numbers[0], ok[0] = parseUint(major)
-		numbers[1], ok[1] = parseUint(minor)
+		major, okMajor := parseUint(majorField)
+		minor, okMinor := parseUint(minorField)
 		var columns [diskColumns]uint64
 		count, okStats := parseUints(rest, columns[:])
-		if !ok[0] || !ok[1] || !okStats {
+		if !okMajor || !okMinor || !okStats {
 			return fmt.Errorf("diskstats: %w: %.80q", errMalformed, line)
 		}
 		k := d.known[string(name)]
-		if k == nil || k.Major != numbers[0] || k.Minor != numbers[1] {
+		if k == nil || k.Major != major || k.Minor != minor {
 			k = &knownDisk{hidden: notDisks.Match(name)}
-			k.Name, k.Major, k.Minor = string(name), numbers[0], numbers[1]
+			k.Name, k.Major, k.Minor = string(name), major, minor
 		}
 		known[k.Name] = k
 		if k.hidden {
@@ -105,7 +104,7 @@ func (d *diskReader) describe(disk *model.Disk) {
 	}
 	disk.Path, disk.WWN, disk.Model = info["ID_PATH"], info["ID_WWN"], info["ID_MODEL"]
 	disk.Revision = info["ID_REVISION"]
-	disk.Serial = or(info["SCSI_IDENT_SERIAL"], or(info["ID_SERIAL_SHORT"], info["ID_SERIAL"]))
+	disk.Serial = cmp.Or(info["SCSI_IDENT_SERIAL"], info["ID_SERIAL_SHORT"], info["ID_SERIAL"])
 	if info["ID_FS_TYPE"] != "" {
 		disk.Filesystem = &model.DiskFilesystem{
 			Type: info["ID_FS_TYPE"], Usage: info["ID_FS_USAGE"], UUID: info["ID_FS_UUID"], Version: info["ID_FS_VERSION"],

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
@@ -75,18 +74,8 @@ func cutField(b []byte) (field, rest []byte) {
 
 // parseUint parses a decimal number that fits in 64 bits.
 func parseUint(b []byte) (uint64, bool) {
-	if len(b) == 0 {
-		return 0, false
-	}
-	v := uint64(0)
-	for _, c := range b {
-		d := uint64(c - '0')
-		if d > 9 || v > (math.MaxUint64-d)/10 {
-			return 0, false
-		}
-		v = v*10 + d
-	}
-	return v, true
+	v, err := strconv.ParseUint(string(b), 10, 64)
+	return v, err == nil
 }
 
 // parseUints parses the numbers of a line, at most len(values) of them, and returns

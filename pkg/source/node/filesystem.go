@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,15 +23,8 @@ import (
 var (
 	notMountPoints = regexp.MustCompile(
 		`^/(dev|proc|run/credentials/.+|sys|var/lib/docker/.+|var/lib/containers/storage/.+)($|/)`)
-	notFilesystems = func() map[string]bool {
-		set := map[string]bool{}
-		for name := range strings.FieldsSeq("autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs " +
-			"fusectl hugetlbfs iso9660 mqueue nsfs overlay proc procfs pstore rpc_pipefs securityfs selinuxfs squashfs " +
-			"erofs sysfs tracefs") {
-			set[name] = true
-		}
-		return set
-	}()
+	notFilesystems = strings.Fields("autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs fusectl " +
+		"hugetlbfs iso9660 mqueue nsfs overlay proc procfs pstore rpc_pipefs securityfs selinuxfs squashfs erofs sysfs tracefs")
 )
 
 // maxMounts limits the mount points in the result, maxCalls the calls of statfs in progress,
@@ -96,7 +90,7 @@ func (m *mountReader) parse(b []byte) error {
 			return err
 		}
 		f.MountPoint = belowRoot(f.MountPoint, m.root)
-		if notFilesystems[f.Type] || notMountPoints.MatchString(f.MountPoint) {
+		if slices.Contains(notFilesystems, f.Type) || notMountPoints.MatchString(f.MountPoint) {
 			continue
 		}
 		path := filepath.Join(m.root, f.MountPoint)
@@ -130,15 +124,12 @@ func belowRoot(path, root string) string {
 //
 //	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
 func parseMount(line []byte) (model.Filesystem, error) {
-	before, after, ok := strings.Cut(string(line), " - ")
+	before, after, _ := strings.Cut(string(line), " - ")
 	own, super := strings.Split(before, " "), strings.SplitN(after, " ", 3)
-	if !ok || len(own) < 6 || len(super) < 3 {
+	if len(own) < 6 || len(super) < 3 || !strings.Contains(own[2], ":") {
 		return model.Filesystem{}, fmt.Errorf("mountinfo: %w: %.80q", errMalformed, line)
 	}
-	major, minor, ok := strings.Cut(own[2], ":")
-	if !ok {
-		return model.Filesystem{}, fmt.Errorf("mountinfo: %w: %.80q", errMalformed, line)
-	}
+	major, minor, _ := strings.Cut(own[2], ":")
 	readOnly := false
 	for option := range strings.SplitSeq(own[5]+","+super[2], ",") {
 		readOnly = readOnly || option == "ro" || option == "emergency_ro"

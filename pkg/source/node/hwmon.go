@@ -4,6 +4,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"os"
 	"path/filepath"
 	"slices"
@@ -124,7 +125,7 @@ func newChip(dir string) *chip {
 		}
 	}
 	if c.id == "" {
-		c.id = or(c.driver, labelOf(filepath.Base(dir)))
+		c.id = cmp.Or(c.driver, labelOf(filepath.Base(dir)))
 	}
 	sensors := map[string]*sensor{}
 	c.scan(dir, sensors)

@@ -191,15 +191,11 @@ func (p *procReader) readFiles(_ time.Time, n *model.Node) error {
 	if err != nil {
 		return err
 	}
-	allocated, rest := cutField(bytes.TrimSpace(b))
-	_, rest = cutField(rest)
-	maximum, _ := cutField(rest)
-	a, okA := parseFloat(allocated)
-	m, okM := parseFloat(maximum)
-	if !okA || !okM {
+	var v [3]uint64 // allocated, 0, maximum
+	if count, ok := parseUints(bytes.TrimSpace(b), v[:]); !ok || count < len(v) {
 		return fmt.Errorf("file-nr: %w: %.80q", errMalformed, b)
 	}
-	n.Files = &model.Files{Allocated: a, Maximum: m}
+	n.Files = &model.Files{Allocated: float64(v[0]), Maximum: float64(v[2])}
 	return nil
 }
 

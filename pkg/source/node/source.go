@@ -34,6 +34,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,10 +87,8 @@ type part struct {
 
 // New returns a Source. It fails if there is no procfs.
 func New(o Options) (*Source, error) {
-	o.Procfs, o.Sysfs, o.Root = or(o.Procfs, "/proc"), or(o.Sysfs, "/sys"), or(o.Root, "/")
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
+	o.Procfs, o.Sysfs, o.Root = cmp.Or(o.Procfs, "/proc"), cmp.Or(o.Sysfs, "/sys"), cmp.Or(o.Root, "/")
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -192,13 +191,6 @@ func (s *Source) recordState(out *model.Snapshot, before map[string]string, name
 		s.failures = map[string]string{}
 	}
 	s.failures[name] = reason
-}
-
-func or(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }
 
 // readUname calls uname(2).

@@ -4,12 +4,13 @@ package probe
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
 // listing is a directory of sysfs that is read several times a second and seldom changes. It
@@ -80,20 +81,13 @@ func (l *listing) read() (int, error) {
 // countEntries counts the getdents64 records, except ., .. and abi_version, a file of
 // class/infiniband_verbs.
 func countEntries(b []byte) int {
-	const head = 19 // d_ino, d_off, d_reclen, d_type
 	count := 0
-	for len(b) > head {
-		n := int(binary.NativeEndian.Uint16(b[16:]))
-		if n <= head || n > len(b) {
-			break
-		}
-		name, _, _ := bytes.Cut(b[head:n], []byte{0})
-		switch string(name) {
+	for e := range boundedfile.Entries(b) {
+		switch string(e.Name) {
 		case ".", "..", "abi_version":
 		default:
 			count++
 		}
-		b = b[n:]
 	}
 	return count
 }

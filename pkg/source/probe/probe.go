@@ -11,7 +11,6 @@ package probe
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -183,16 +182,5 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 		return snap, fmt.Errorf("reading the BPF maps: %w", err)
 	}
 	clear(s.forget)
-	return snap, degraded(s.hooks)
-}
-
-// degraded returns the error of a probe that lacks a required hook.
-func degraded(hooks []model.Hook) error {
-	var errs []error
-	for _, h := range hooks {
-		if h.State == model.StateFailed {
-			errs = append(errs, hook.Failure(h))
-		}
-	}
-	return errors.Join(errs...)
+	return snap, hook.Failures(s.hooks)
 }

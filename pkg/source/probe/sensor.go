@@ -100,7 +100,7 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 	attached := func(h model.Hook) bool { return h.State == model.StateOK && h.Name != cgroupHook.Name }
 	if !slices.ContainsFunc(hooks, attached) {
 		s.close()
-		return nil, hooks, fmt.Errorf("no hook could be attached: %w", degraded(hooks))
+		return nil, hooks, fmt.Errorf("no hook could be attached: %w", hook.Failures(hooks))
 	}
 	for _, o := range s.all() {
 		o.Attached()

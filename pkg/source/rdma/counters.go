@@ -96,13 +96,13 @@ func (s *Source) newBoundCounters(device string) *boundCounters {
 	}
 }
 
-// read credits the bytes counted since the last read. It records failures in t.
-func (b *boundCounters) read(dial func() (*conn, error), index uint32, now, deadline time.Time, t *tally) {
+// read credits the bytes counted since the last read. It looks up creators on c and records failures in t.
+func (b *boundCounters) read(c *conn, dial func() (*conn, error), index uint32, now, deadline time.Time, t *tally) {
 	if b.never {
 		return
 	}
 	if b.stat.pause.Waiting(now) {
-		t.failed("", &b.stat, now)
+		t.count("", &b.stat, now)
 		return
 	}
 	all, err := qpCounters(dial, index, deadline)
@@ -112,8 +112,7 @@ func (b *boundCounters) read(dial func() (*conn, error), index uint32, now, dead
 		return
 	}
 	complete := err == nil
-	q := &creatorLookup{dial: dial, index: index, deadline: deadline}
-	defer q.close()
+	q := creatorLookup{c, index, deadline}
 	b.round++
 	b.lookups, b.live = 0, map[liveKey]bool{}
 	for i := range all {
@@ -130,16 +129,13 @@ func (b *boundCounters) read(dial func() (*conn, error), index uint32, now, dead
 			}
 		}
 	}
-	if err != nil {
-		b.stat.failed(now, err)
-		t.failed("", &b.stat, now)
-		return
+	if b.stat.done(now, err); err != nil {
+		t.count("", &b.stat, now)
 	}
-	b.stat.succeeded()
 }
 
 // counter credits the bytes that one counter counted since the last read.
-func (b *boundCounters) counter(q *creatorLookup, e *qpCounter) error {
+func (b *boundCounters) counter(q creatorLookup, e *qpCounter) error {
 	k := counterKey{e.port, e.id}
 	c := b.known[k]
 	if c == nil || !c.continues(e) {
@@ -199,7 +195,7 @@ func (c *boundCounter) continues(e *qpCounter) bool {
 // owner returns the cgroup of the thread of a counter, as first seen, or the common cgroup of
 // all its queue pairs. It returns 0 if the cgroup is unknown or the queue pairs belong to
 // several cgroups.
-func (b *boundCounters) owner(q *creatorLookup, c *boundCounter) uint64 {
+func (b *boundCounters) owner(q creatorLookup, c *boundCounter) uint64 {
 	e := &c.last
 	switch {
 	case e.kernel:
@@ -239,8 +235,8 @@ func (b *boundCounters) owner(q *creatorLookup, c *boundCounter) uint64 {
 
 // creator returns the cgroup of the process that created a queue pair. known reports that the
 // result is final.
-func (b *boundCounters) creator(q *creatorLookup, port, qpn uint32) (id uint64, known bool) {
-	pid, err := q.creator(port, qpn)
+func (b *boundCounters) creator(q creatorLookup, port, qpn uint32) (id uint64, known bool) {
+	pid, err := q.c.creator(q.index, port, qpn, q.deadline)
 	if err != nil {
 		return 0, slices.ContainsFunc(finalErrors, func(e error) bool { return errors.Is(err, e) })
 	}
@@ -264,25 +260,9 @@ func (b *boundCounters) cgroup(pid uint32) (id uint64, known bool) {
 	return id, true
 }
 
-// creatorLookup looks up creators of queue pairs on a socket that it opens on first use.
+// creatorLookup looks up creators of the queue pairs of a device.
 type creatorLookup struct {
-	dial     func() (*conn, error)
+	c        *conn
 	index    uint32
 	deadline time.Time
-	c        *conn
-}
-
-func (q *creatorLookup) creator(port, qpn uint32) (pid uint32, err error) {
-	if q.c == nil {
-		if q.c, err = q.dial(); err != nil {
-			return 0, err
-		}
-	}
-	return q.c.creator(q.index, port, qpn, q.deadline)
-}
-
-func (q *creatorLookup) close() {
-	if q.c != nil {
-		q.c.close()
-	}
 }

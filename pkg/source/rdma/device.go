@@ -102,7 +102,12 @@ type tally struct {
 	first             error
 }
 
-func (t *tally) failed(where string, f *file, now time.Time) {
+// count counts the last read of a file, which may have been before a pause.
+func (t *tally) count(where string, f *file, now time.Time) {
+	if f.err == nil {
+		t.good++
+		return
+	}
 	if t.bad++; t.bad == 1 {
 		t.where, t.first = where+f.name, f.err
 	}
@@ -175,7 +180,7 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 	}
 	r.hca.HWCounters = d.readGroup(&d.hw, now, &r.counters)
 	if c != nil && d.bound != nil {
-		d.bound.read(n.dial, d.hca.Index, now, deadline, &r.counters)
+		d.bound.read(c, n.dial, d.hca.Index, now, deadline, &r.counters)
 	}
 	if c != nil && n.away {
 		r.resources = d.readResources(c, now, deadline, &r.counters)
@@ -218,11 +223,7 @@ func (d *device) scan() {
 	d.node = nil
 	d.hw.scan(r, d.dir)
 
-	var names []string
-	if fd, err := r.openat(d.dir, "ports", unix.O_DIRECTORY); err == nil {
-		names, _ = r.list(fd, func(s string) bool { return portNumber(s) > 0 })
-		r.close(fd)
-	}
+	names := r.directory(d.dir, "ports", func(s string) bool { return portNumber(s) > 0 })
 	slices.SortFunc(names, func(a, b string) int { return portNumber(a) - portNumber(b) })
 	if !slices.EqualFunc(names, d.ports, func(n string, p *port) bool { return portNumber(n) == p.base.Number }) {
 		d.closePorts()
@@ -331,7 +332,7 @@ func (d *device) readPort(p *port, now time.Time, t *tally) {
 // readText reads an attribute and reports whether it changed.
 func (d *device) readText(f *text, now time.Time, t *tally) bool {
 	if f.pause.Waiting(now) {
-		t.failed("", &f.file, now)
+		t.count("", &f.file, now)
 		return false
 	}
 	b, err := d.reader.read(d.dir, &f.file, maxValue+1)
@@ -340,12 +341,9 @@ func (d *device) readText(f *text, now time.Time, t *tally) bool {
 	}
 	if err != nil {
 		b = nil
-		f.failed(now, err)
-		t.failed("", &f.file, now)
-	} else {
-		f.succeeded()
-		t.good++
 	}
+	f.done(now, err)
+	t.count("", &f.file, now)
 	b = bytes.TrimSpace(b)
 	if string(b) == f.raw {
 		return false
@@ -364,7 +362,7 @@ func (d *device) readGroup(g *group, now time.Time, t *tally) []model.Counter {
 	for i := range g.files {
 		f := &g.files[i]
 		if f.pause.Waiting(now) {
-			t.failed(g.path+"/", f, now)
+			t.count(g.path+"/", f, now)
 			continue
 		}
 		b, err := d.reader.read(g.dir, f, maxValue+1)
@@ -373,14 +371,9 @@ func (d *device) readGroup(g *group, now time.Time, t *tally) []model.Counter {
 		if err == nil {
 			v, ok, err = parseCounter(b)
 		}
-		if err != nil {
-			f.failed(now, err)
-			t.failed(g.path+"/", f, now)
-			continue
-		}
-		f.succeeded()
-		t.good++
-		if ok {
+		f.done(now, err)
+		t.count(g.path+"/", f, now)
+		if ok && err == nil {
 			counters = append(counters, model.Counter{Name: f.name, Value: v})
 		}
 	}
@@ -394,7 +387,7 @@ func (d *device) readHW(c *conn, p *port, now, deadline time.Time, t *tally) []m
 		return d.readGroup(&p.hw, now, t)
 	}
 	if p.stat.pause.Waiting(now) {
-		t.failed("", &p.stat, now)
+		t.count("", &p.stat, now)
 		return nil
 	}
 	if now.Before(p.slow.until) {
@@ -410,8 +403,8 @@ func (d *device) readHW(c *conn, p *port, now, deadline time.Time, t *tally) []m
 	})
 	switch {
 	case err == nil:
-		p.stat.succeeded()
-		t.good++
+		p.stat.done(now, nil)
+		t.count("", &p.stat, now)
 		p.slow.took(time.Since(began), now, counters)
 		return counters
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EMSGSIZE):
@@ -419,15 +412,15 @@ func (d *device) readHW(c *conn, p *port, now, deadline time.Time, t *tally) []m
 		p.statless = true
 		return d.readGroup(&p.hw, now, t)
 	}
-	p.stat.failed(now, err)
-	t.failed("", &p.stat, now)
+	p.stat.done(now, err)
+	t.count("", &p.stat, now)
 	return nil
 }
 
 // readResources reads the number of objects of this device (RES_GET). It records failures in t.
 func (d *device) readResources(c *conn, now, deadline time.Time, t *tally) []model.Resource {
 	if d.tables.pause.Waiting(now) {
-		t.failed("", &d.tables, now)
+		t.count("", &d.tables, now)
 		return nil
 	}
 	var all []model.Resource
@@ -435,12 +428,10 @@ func (d *device) readResources(c *conn, now, deadline time.Time, t *tally) []mod
 		all, err = parseSummary(all, payload)
 		return err
 	})
-	if err != nil {
-		d.tables.failed(now, err)
-		t.failed("", &d.tables, now)
+	if d.tables.done(now, err); err != nil {
+		t.count("", &d.tables, now)
 		return nil
 	}
-	d.tables.succeeded()
 	for i := range all {
 		all[i].Device = d.name
 	}

@@ -7,16 +7,12 @@ import "sync"
 // each calls fn for 0 to n-1, at most inFlight at a time, and waits for all of them.
 func each(n int, fn func(i int)) {
 	var wg sync.WaitGroup
-	next := make(chan int, n)
+	slots := make(chan struct{}, inFlight)
 	for i := range n {
-		next <- i
-	}
-	close(next)
-	for range min(n, inFlight) {
+		slots <- struct{}{}
 		wg.Go(func() {
-			for i := range next {
-				fn(i)
-			}
+			fn(i)
+			<-slots
 		})
 	}
 	wg.Wait()

@@ -35,14 +35,13 @@ type file struct {
 	err   error // of the last read
 }
 
-func (f *file) failed(now time.Time, err error) {
-	f.err = err
-	f.pause.Failed(now)
-}
-
-func (f *file) succeeded() {
-	f.err = nil
-	f.pause = hang.Backoff{}
+// done keeps the result of a read.
+func (f *file) done(now time.Time, err error) {
+	if f.err = err; err == nil {
+		f.pause = hang.Backoff{}
+	} else {
+		f.pause.Failed(now)
+	}
 }
 
 // read returns the start of the file, at most size bytes, valid until the next call. A
@@ -125,8 +124,8 @@ func (r *reader) close(fd int) {
 // maxDevices.
 func (r *reader) list(dir int, valid func(string) bool) ([]string, error) {
 	names := []string{}
-	err := r.entries(dir, func(e entry) {
-		if name := string(e.name); valid(name) && len(names) < maxDevices {
+	err := r.entries(dir, func(e boundedfile.Entry) {
+		if name := string(e.Name); valid(name) && len(names) < maxDevices {
 			names = append(names, name)
 		}
 	})
@@ -134,9 +133,9 @@ func (r *reader) list(dir int, valid func(string) bool) ([]string, error) {
 	return names, err
 }
 
-// directory lists a directory by its path. An unreadable directory is empty.
-func (r *reader) directory(path string, valid func(string) bool) []string {
-	fd, err := r.openat(unix.AT_FDCWD, path, unix.O_DIRECTORY)
+// directory lists a directory by its path, which may be relative to an open one. An unreadable directory is empty.
+func (r *reader) directory(dir int, path string, valid func(string) bool) []string {
+	fd, err := r.openat(dir, path, unix.O_DIRECTORY)
 	if err != nil {
 		return nil
 	}
@@ -146,7 +145,7 @@ func (r *reader) directory(path string, valid func(string) bool) []string {
 }
 
 // entries reads an open directory from its start.
-func (r *reader) entries(dir int, fn func(entry)) error {
+func (r *reader) entries(dir int, fn func(boundedfile.Entry)) error {
 	r.calls++
 	if _, err := unix.Seek(dir, 0, 0); err != nil {
 		return err
@@ -157,35 +156,8 @@ func (r *reader) entries(dir int, fn func(entry)) error {
 		if err != nil || n <= 0 {
 			return err
 		}
-		for e := range entries(r.buffer[:n]) {
+		for e := range boundedfile.Entries(r.buffer[:n]) {
 			fn(e)
-		}
-	}
-}
-
-// entry is a struct linux_dirent64, its name in the caller's buffer.
-type entry struct {
-	inode uint64
-	name  []byte
-}
-
-// entries iterates over the result of getdents64.
-func entries(b []byte) func(yield func(entry) bool) {
-	const head = 19 // d_ino, d_off, d_reclen, d_type
-	return func(yield func(entry) bool) {
-		for len(b) > head {
-			n := int(native.Uint16(b[16:]))
-			if n <= head || n > len(b) {
-				return
-			}
-			e := entry{inode: native.Uint64(b), name: b[head:n]}
-			if i := slices.Index(e.name, 0); i >= 0 {
-				e.name = e.name[:i]
-			}
-			if !yield(e) {
-				return
-			}
-			b = b[n:]
 		}
 	}
 }

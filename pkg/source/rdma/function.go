@@ -24,7 +24,7 @@ func physicalFunction(r *reader, path string) (vf bool, pf string) {
 	if r.link(path+"/physfn") == "" {
 		return false, ""
 	}
-	names := r.directory(path+"/physfn/infiniband", validDevice)
+	names := r.directory(unix.AT_FDCWD, path+"/physfn/infiniband", validDevice)
 	return true, strings.Join(names, ",")
 }
 
@@ -33,7 +33,7 @@ func physicalFunction(r *reader, path string) (vf bool, pf string) {
 // driver (MLNX_OFED) has these files, for InfiniBand.
 func virtualGUIDs(r *reader, path, of string) map[string]string {
 	guids := map[string]string{}
-	for _, n := range r.directory(path+"/sriov", func(s string) bool { return isNumber(s) }) {
+	for _, n := range r.directory(unix.AT_FDCWD, path+"/sriov", func(s string) bool { return isNumber(s) }) {
 		guid := parseGUID(r.line(unix.AT_FDCWD, path+"/sriov/"+n+"/"+of))
 		if address := pciAddress(r.link(path + "/virtfn" + n)); guid != "" && address != "" {
 			guids[address] = guid
@@ -54,7 +54,7 @@ func isNumber(s string) bool {
 // two of them have that GUID.
 func (s *Source) functionOf(r *reader, guid string) string {
 	found := ""
-	for _, name := range r.directory(s.root, validDevice) {
+	for _, name := range r.directory(unix.AT_FDCWD, s.root, validDevice) {
 		for address, g := range virtualGUIDs(r, s.root+"/"+name+"/device", "node") {
 			switch {
 			case g != guid || address == found:

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -31,13 +32,10 @@ const manageEvery = 10 * time.Second
 //
 // It runs in its own goroutine: a Read changes nothing in the kernel.
 type manager struct {
-	root     string
-	dial     func() (*conn, error)
-	chosen   func(name string) bool
-	isSysfs  func(path string) bool
-	deadline time.Duration
-	now      func() time.Time
-	log      *zap.Logger
+	*Netlink
+	dial func() (*conn, error) // of the Netlink when the manager started
+	now  func() time.Time
+	log  *zap.Logger
 
 	listing hang.Call[[]nlDevice]
 	stop    chan struct{}
@@ -99,8 +97,8 @@ func (s *Source) manage() {
 		return
 	}
 	s.manager = &manager{
-		root: s.root, dial: s.dial, chosen: s.chosen, isSysfs: s.isSysfs, deadline: s.opt.Deadline, now: s.opt.Now,
-		log: s.opt.Logger, stop: make(chan struct{}), done: make(chan struct{}), devices: map[uint32]*managed{},
+		Netlink: s.Netlink, dial: s.dial, now: s.opt.Now, log: s.opt.Logger,
+		stop: make(chan struct{}), done: make(chan struct{}), devices: map[uint32]*managed{},
 	}
 	go s.manager.run()
 }
@@ -224,7 +222,7 @@ func (m *manager) binds(name string) bool {
 func (m *manager) ports(name string) []*managedPort {
 	r := reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
 	var all []*managedPort
-	for _, n := range r.directory(filepath.Join(m.root, name, "ports"), func(s string) bool { return portNumber(s) > 0 }) {
+	for _, n := range r.directory(unix.AT_FDCWD, filepath.Join(m.root, name, "ports"), func(s string) bool { return portNumber(s) > 0 }) {
 		all = append(all, &managedPort{number: uint32(portNumber(n))})
 	}
 	slices.SortFunc(all, func(a, b *managedPort) int { return int(a.number) - int(b.number) })

@@ -393,7 +393,7 @@ func TestManageHalfWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.close()
-	m := &manager{now: time.Now, deadline: time.Minute}
+	m := &manager{now: time.Now}
 	p := &managedPort{number: 1}
 	state, reason := m.take(c, "mlx5_0", 3, p, time.Now().Add(time.Minute))
 	if state != model.StateUnsupported || p.auto || p.added != nil || len(k.asked()) != 2 {

@@ -103,10 +103,12 @@ func (c *conn) receive(deadline time.Time) (int, error) {
 
 // request is one nldev command, optionally for one device and port.
 type request struct {
-	cmd   uint16
-	dump  bool
-	index *uint32 // RDMA device index
-	port  uint32
+	cmd         uint16
+	dump        bool
+	acknowledge bool    // request an NLMSG_ERROR as the reply
+	index       *uint32 // RDMA device index
+	port        uint32
+	attrs       []byte // further attributes
 }
 
 func (r request) encode(seq uint32) []byte {
@@ -115,12 +117,16 @@ func (r request) encode(seq uint32) []byte {
 	if r.dump {
 		flags |= unix.NLM_F_DUMP
 	}
+	if r.acknowledge {
+		flags |= unix.NLM_F_ACK
+	}
 	if r.index != nil {
 		b = appendU32(b, attrDevIndex, *r.index)
 	}
 	if r.port != 0 {
 		b = appendU32(b, attrPortIndex, r.port)
 	}
+	b = append(b, r.attrs...)
 	native.PutUint32(b, uint32(len(b)))
 	native.PutUint16(b[4:], nldev(r.cmd))
 	native.PutUint16(b[6:], flags)

@@ -3,6 +3,7 @@
 package rdma
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -136,38 +137,27 @@ func walkTable(b []byte, table, entry uint16, fn func([]byte) error) error {
 	return walk(b, table, func(b []byte) error { return walk(b, entry, fn) })
 }
 
-func (a *attrs) u8() uint8 {
-	if len(a.data) != 1 {
-		a.err = fmt.Errorf("%w: attribute %d has %d bytes, not 1", errTruncated, a.typ, len(a.data))
-		return 0
+// sized returns the n bytes of an attribute. If it has another size, it sets err and returns zeros.
+func (a *attrs) sized(n int) []byte {
+	if len(a.data) != n {
+		a.err = a.wrongSize(n)
+		return make([]byte, n)
 	}
-	return a.data[0]
+	return a.data
 }
 
-func (a *attrs) u32() uint32 {
-	if len(a.data) != 4 {
-		a.err = fmt.Errorf("%w: attribute %d has %d bytes, not 4", errTruncated, a.typ, len(a.data))
-		return 0
-	}
-	return native.Uint32(a.data)
+func (a *attrs) wrongSize(want int) error {
+	return fmt.Errorf("%w: attribute %d has %d bytes, not %d", errTruncated, a.typ, len(a.data), want)
 }
 
-func (a *attrs) u64() uint64 {
-	if len(a.data) != 8 {
-		a.err = fmt.Errorf("%w: attribute %d has %d bytes, not 8", errTruncated, a.typ, len(a.data))
-		return 0
-	}
-	return native.Uint64(a.data)
-}
+func (a *attrs) u8() uint8   { return a.sized(1)[0] }
+func (a *attrs) u32() uint32 { return native.Uint32(a.sized(4)) }
+func (a *attrs) u64() uint64 { return native.Uint64(a.sized(8)) }
 
 // text returns the string up to its NUL, without a copy.
 func (a *attrs) text() []byte {
-	for i, c := range a.data {
-		if c == 0 {
-			return a.data[:i]
-		}
-	}
-	return a.data
+	text, _, _ := bytes.Cut(a.data, []byte{0})
+	return text
 }
 
 func align4(n int) int { return (n + 3) &^ 3 }
@@ -255,15 +245,10 @@ func parseDevice(devices []nlDevice, payload []byte) ([]nlDevice, error) {
 			d.nodeType = nodeType(a.u8())
 		}
 	}
-	switch {
-	case a.err != nil:
+	if a.err != nil || !validDevice(d.name) {
 		return devices, a.err
-	case !validDevice(d.name):
-		return devices, nil
-	case len(devices) == maxDevices:
-		return devices, errTooMany
 	}
-	return append(devices, d), nil
+	return appendMax(devices, d, maxDevices)
 }
 
 // nodeType returns the sysfs name of an enum rdma_node_type.
@@ -279,12 +264,13 @@ func nodeType(n uint8) string {
 // all devices, which is the default.
 func parseShared(payload []byte) (shared bool, err error) {
 	shared = true
-	err = walk(payload, attrSharedNetns, func(b []byte) error {
-		a := attrs{typ: attrSharedNetns, data: b}
-		shared = a.u8() != 0
-		return a.err
-	})
-	return shared, err
+	a := attrs{rest: payload}
+	for a.next() {
+		if a.typ == attrSharedNetns {
+			shared = a.u8() != 0
+		}
+	}
+	return shared, a.err
 }
 
 // parseSummary parses the reply to RES_GET for one device.
@@ -303,7 +289,7 @@ func parseSummary(resources []model.Resource, payload []byte) ([]model.Resource,
 	if a.err != nil || !validDevice(device) {
 		return resources, a.err
 	}
-	err := walk(table, attrSummaryEntry, func(b []byte) error {
+	err := walk(table, attrSummaryEntry, func(b []byte) (err error) {
 		r := model.Resource{Device: device}
 		e := attrs{rest: b}
 		for e.next() {
@@ -314,14 +300,11 @@ func parseSummary(resources []model.Resource, payload []byte) ([]model.Resource,
 				r.Count = e.u64()
 			}
 		}
-		switch {
-		case e.err != nil || r.Type == "":
+		if e.err != nil || r.Type == "" {
 			return e.err
-		case len(resources) == 16*maxDevices:
-			return errTooMany
 		}
-		resources = append(resources, r)
-		return nil
+		resources, err = appendMax(resources, r, 16*maxDevices)
+		return err
 	})
 	return resources, err
 }
@@ -340,27 +323,53 @@ func summaryType(name []byte) model.ObjectType {
 // name, or false for a counter to omit.
 func parseStats(counters []model.Counter, payload []byte, intern func([]byte) (string, bool)) ([]model.Counter, error) {
 	err := walkTable(payload, attrHWCounters, attrHWCounter, func(b []byte) error {
-		var c model.Counter
-		named, valued := false, false
-		e := attrs{rest: b}
-		for e.next() {
-			switch e.typ {
-			case attrHWName:
-				c.Name, named = intern(e.text())
-			case attrHWValue:
-				c.Value, valued = e.u64(), true
-			}
+		c, err := parseHWCounter(b)
+		if err != nil || !c.valued {
+			return err
 		}
-		switch {
-		case e.err != nil || !named || !valued:
-			return e.err
-		case len(counters) == maxCounters:
-			return errTooMany
+		if name, ok := intern(c.name); ok {
+			counters, err = appendMax(counters, model.Counter{Name: name, Value: c.value}, maxCounters)
 		}
-		counters = append(counters, c)
-		return nil
+		return err
 	})
 	return counters, err
+}
+
+// hwCounter is one hardware counter in a reply to STAT_GET or STAT_GET_STATUS.
+type hwCounter struct {
+	name    []byte
+	value   uint64
+	index   uint32
+	on      bool
+	valued  bool // it has a value
+	dynamic bool // it has an index and is optional: on reports whether it is counted
+}
+
+func parseHWCounter(b []byte) (c hwCounter, err error) {
+	indexed := false
+	a := attrs{rest: b}
+	for a.next() {
+		switch a.typ {
+		case attrHWName:
+			c.name = a.text()
+		case attrHWValue:
+			c.value, c.valued = a.u64(), true
+		case attrHWIndex:
+			c.index, indexed = a.u32(), true
+		case attrHWDynamic:
+			c.on, c.dynamic = a.u8() != 0, true
+		}
+	}
+	c.dynamic = c.dynamic && indexed
+	return c, a.err
+}
+
+// appendMax appends an entry to a list of at most limit entries.
+func appendMax[T any](list []T, entry T, limit int) ([]T, error) {
+	if len(list) >= limit {
+		return list, errTooMany
+	}
+	return append(list, entry), nil
 }
 
 // record is one entry of a restrack dump.
@@ -385,12 +394,18 @@ type table struct {
 	id   uint16 // attribute with the number of an entry
 }
 
+var (
+	contextTable = table{model.Context, cmdCtxGet, attrCtx, attrCtxN}
+	pdTable      = table{model.PD, cmdPDGet, attrPD, attrPDN}
+	qpTable      = table{model.QP, cmdQPGet, attrQP, attrLQPN}
+)
+
 // tables lists contexts and protection domains first, because other objects refer to them.
 var tables = []table{
-	{model.Context, cmdCtxGet, attrCtx, attrCtxN},
-	{model.PD, cmdPDGet, attrPD, attrPDN},
+	contextTable,
+	pdTable,
 	{model.CQ, cmdCQGet, attrCQ, attrCQN},
-	{model.QP, cmdQPGet, attrQP, attrLQPN},
+	qpTable,
 	{model.MR, cmdMRGet, attrMR, attrMRN},
 	{model.SRQ, cmdSRQGet, attrSRQ, attrSRQN},
 	{model.CMID, cmdCMIDGet, attrCMID, attrCMIDN},
@@ -400,14 +415,10 @@ var tables = []table{
 func (t table) parse(records []record, payload []byte) ([]record, error) {
 	err := walkTable(payload, t.attr, t.attr+1, func(b []byte) error {
 		r, err := t.entry(b)
-		switch {
-		case err != nil:
-			return err
-		case len(records) == maxObjects:
-			return errTooMany
+		if err == nil {
+			records, err = appendMax(records, r, maxObjects)
 		}
-		records = append(records, r)
-		return nil
+		return err
 	})
 	return records, err
 }
@@ -464,12 +475,7 @@ func validCounter(name string) bool {
 }
 
 func onlyWord(s, also string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if c != '_' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') &&
-			strings.IndexByte(also, c) < 0 {
-			return false
-		}
-	}
-	return true
+	return !strings.ContainsFunc(s, func(r rune) bool {
+		return r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && !strings.ContainsRune(also, r)
+	})
 }

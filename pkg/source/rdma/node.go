@@ -106,18 +106,10 @@ type charDevice struct {
 // name, the result for that name is empty.
 func charDevices(dir string) map[string]charDevice {
 	r := reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
-	fd, err := r.openat(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
-	if err != nil {
-		return nil
-	}
-	defer r.close(fd)
-	names, err := r.list(fd, func(name string) bool { return validDevice(name) && name != "abi_version" })
-	if err != nil {
-		return nil
-	}
 	of := map[string]charDevice{}
-	for _, name := range names {
-		device := r.line(fd, name+"/ibdev")
+	for _, name := range r.directory(unix.AT_FDCWD, dir, validDevice) {
+		path := dir + "/" + name
+		device := r.line(unix.AT_FDCWD, path+"/ibdev") // none of abi_version, which is a file
 		if device == "" {
 			continue
 		}
@@ -125,7 +117,6 @@ func charDevices(dir string) map[string]charDevice {
 			of[device] = charDevice{}
 			continue
 		}
-		path := dir + "/" + name
 		of[device] = charDevice{name: name, pci: pciAddress(r.link(path) + "/" + r.link(path+"/device"))}
 	}
 	return of

@@ -28,11 +28,11 @@ func qpCounters(dial func() (*conn, error), index uint32, deadline time.Time) ([
 		return nil, err
 	}
 	defer c.close()
-	r := statRequest{request: request{cmd: cmdStatGet, dump: true, index: &index}}
+	r := request{cmd: cmdStatGet, dump: true, index: &index}
 	r.attrs = appendU32(nil, attrStatRes, attrQP)
 	all := []qpCounter{}
 	empty := 0
-	err = c.statistic(r, deadline, func(payload []byte) error {
+	err = c.request(r, deadline, func(payload []byte) error {
 		n := len(all)
 		if all, err = parseQPCounters(all, payload); err != nil {
 			return err
@@ -56,14 +56,10 @@ func qpCounters(dial func() (*conn, error), index uint32, deadline time.Time) ([
 func parseQPCounters(all []qpCounter, payload []byte) ([]qpCounter, error) {
 	err := walkTable(payload, attrStatCounter, attrStatCounter+1, func(b []byte) error {
 		e, err := parseQPCounter(b)
-		switch {
-		case err != nil:
-			return err
-		case len(all) == maxBound:
-			return errTooMany
+		if err == nil {
+			all, err = appendMax(all, e, maxBound)
 		}
-		all = append(all, e)
-		return nil
+		return err
 	})
 	return all, err
 }
@@ -85,12 +81,10 @@ func parseQPCounter(b []byte) (e qpCounter, err error) {
 		case attrQPType:
 			e.byType = true
 		case attrQP:
-			err = walk(a.data, attrQPEntry, func(b []byte) error {
-				return walk(b, attrLQPN, func(b []byte) error {
-					v := attrs{typ: attrLQPN, data: b}
-					e.qpns = append(e.qpns, v.u32())
-					return v.err
-				})
+			err = walkTable(a.data, attrQPEntry, attrLQPN, func(b []byte) error {
+				v := attrs{typ: attrLQPN, data: b}
+				e.qpns = append(e.qpns, v.u32())
+				return v.err
 			})
 		case attrHWCounters:
 			err = walk(a.data, attrHWCounter, e.value)
@@ -104,26 +98,15 @@ func parseQPCounter(b []byte) (e qpCounter, err error) {
 
 // value parses one hardware counter and keeps the byte counters.
 func (e *qpCounter) value(b []byte) error {
-	var name []byte
-	var value uint64
-	valued := false
-	a := attrs{rest: b}
-	for a.next() {
-		switch a.typ {
-		case attrHWName:
-			name = a.text()
-		case attrHWValue:
-			value, valued = a.u64(), true
-		}
+	c, err := parseHWCounter(b)
+	if err != nil || !c.valued {
+		return err
 	}
-	if a.err != nil || !valued {
-		return a.err
-	}
-	switch string(name) {
+	switch string(c.name) {
 	case txBytes:
-		e.tx, e.hasTx = value, true
+		e.tx, e.hasTx = c.value, true
 	case rxBytes:
-		e.rx, e.hasRx = value, true
+		e.rx, e.hasRx = c.value, true
 	}
 	return nil
 }
@@ -132,31 +115,22 @@ func (e *qpCounter) value(b []byte) error {
 // thread that created the protection domain or opened the device, or 0 if unknown.
 func (c *conn) creator(index, port, qpn uint32, deadline time.Time) (pid uint32, err error) {
 	// Only the QP lookup queries the firmware.
-	qp, err := c.one(tableOf(cmdQPGet), index, port, qpn, deadline)
+	qp, err := c.one(qpTable, index, port, qpn, deadline)
 	if err != nil || qp.pid != 0 || qp.inKernel || !qp.hasPD {
 		return qp.pid, err
 	}
-	pd, err := c.one(tableOf(cmdPDGet), index, 0, qp.pd, deadline)
+	pd, err := c.one(pdTable, index, 0, qp.pd, deadline)
 	if err != nil || pd.pid != 0 || !pd.hasCtx {
 		return pd.pid, err
 	}
-	ctx, err := c.one(tableOf(cmdCtxGet), index, 0, pd.ctx, deadline)
+	ctx, err := c.one(contextTable, index, 0, pd.ctx, deadline)
 	return ctx.pid, err
-}
-
-func tableOf(cmd uint16) table {
-	for _, t := range tables {
-		if t.cmd == cmd {
-			return t
-		}
-	}
-	return table{}
 }
 
 // one reads one object by its number. port is set for objects that have a port.
 func (c *conn) one(t table, index, port, id uint32, deadline time.Time) (r record, err error) {
-	q := statRequest{request: request{cmd: t.cmd, index: &index, port: port}, attrs: appendU32(nil, t.id, id)}
-	err = c.statistic(q, deadline, func(payload []byte) (err error) {
+	q := request{cmd: t.cmd, index: &index, port: port, attrs: appendU32(nil, t.id, id)}
+	err = c.request(q, deadline, func(payload []byte) (err error) {
 		r, err = t.entry(payload)
 		return err
 	})

@@ -18,6 +18,7 @@
 package rdma
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -47,10 +49,6 @@ type Options struct {
 	Include, Exclude *regexp.Regexp
 	// Deadline is the time limit for one device; default 2 s.
 	Deadline time.Duration
-	// KeptFiles is the maximum number of files kept open; default 4096, and at most half of
-	// RLIMIT_NOFILE. Each costs 4 KiB of kernel memory. Further files are opened for each
-	// read.
-	KeptFiles int
 	// Netlink reads RDMA netlink, only for devices of a real sysfs, never for a copy; nil
 	// disables it. It must be created with the same options.
 	Netlink *Netlink
@@ -76,6 +74,10 @@ type Options struct {
 	// Now is the clock for backoff; default time.Now.
 	Now func() time.Time
 }
+
+// keptFiles is the maximum number of files kept open, at most half of RLIMIT_NOFILE. Each costs 4 KiB of kernel memory.
+// Further files are opened for each read.
+const keptFiles = 4096
 
 // Source reads the RDMA devices of a node.
 type Source struct {
@@ -122,21 +124,11 @@ type known struct {
 }
 
 func (o *Options) setDefaults() {
-	if o.Sysfs == "" {
-		o.Sysfs = "/sys"
-	}
-	if o.Procfs == "" {
-		o.Procfs = "/proc"
-	}
+	o.Sysfs, o.Procfs = cmp.Or(o.Sysfs, "/sys"), cmp.Or(o.Procfs, "/proc")
 	if o.Deadline <= 0 {
 		o.Deadline = 2 * time.Second
 	}
-	if o.KeptFiles == 0 {
-		o.KeptFiles = 4096
-	}
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -162,7 +154,7 @@ func New(o Options) (*Source, error) {
 	}
 	s.devicesIn, s.dialIn, s.openIn = s.namespaceDevices, s.dialNamespace, s.openNamespace
 	s.dialLink = dialLink
-	kept := uint64(max(o.KeptFiles, 0))
+	kept := uint64(keptFiles)
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
 		kept = min(kept, limit.Cur/2)
@@ -258,18 +250,12 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 
 // absent returns the reason why there is nothing to read.
 func (s *Source) absent() error {
+	reason := fmt.Errorf("no device in %s: load the driver of the HCA", s.root)
 	if n := len(s.known); n > 0 {
-		return absent(fmt.Sprintf("all %d devices of %s are excluded by the device filters", n, s.root))
+		reason = fmt.Errorf("all %d devices of %s are excluded by the device filters", n, s.root)
 	}
-	return absent(fmt.Sprintf("no device in %s: load the driver of the HCA", s.root))
+	return model.WithReason(reason, model.ErrAbsent)
 }
-
-// absent is an ErrAbsent with its own text: the state is reported separately.
-type absent string
-
-func (a absent) Error() string { return string(a) }
-
-func (absent) Unwrap() error { return model.ErrAbsent }
 
 // readDevice reads one device and sets its state. It returns nil if no value could be read. The
 // state of a device with only failing counters is failed.
@@ -358,14 +344,14 @@ func (s *Source) list() (seen int, err error) {
 		}
 		s.class, s.genuine = fd, s.isSysfs(s.root)
 	}
-	err = s.reader.entries(s.class, func(e entry) {
-		k, ok := s.known[string(e.name)]
-		if ok && k.inode == e.inode {
+	err = s.reader.entries(s.class, func(e boundedfile.Entry) {
+		k, ok := s.known[string(e.Name)]
+		if ok && k.inode == e.Inode {
 			k.round = s.round
 			seen++
 			return
 		}
-		name := string(e.name)
+		name := string(e.Name)
 		if !validDevice(name) || seen >= maxDevices {
 			return
 		}
@@ -373,7 +359,7 @@ func (s *Source) list() (seen int, err error) {
 			s.drop(name, k)
 		}
 		s.node = nil
-		k = &known{inode: e.inode, round: s.round}
+		k = &known{inode: e.Inode, round: s.round}
 		if s.chosen(name) {
 			k.device = newDevice(name, filepath.Join(s.root, name), &s.kept)
 			k.device.bound = s.newBoundCounters(name)

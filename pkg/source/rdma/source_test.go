@@ -160,7 +160,8 @@ func TestKeptFiles(t *testing.T) {
 		return len(fds)
 	}
 	before := open()
-	s := newSource(t, tr, func(o *Options) { o.KeptFiles = 5 })
+	s := newSource(t, tr)
+	s.kept.Store(5)
 	mustRead(t, s)
 	settleFunctions(t, s)
 	want := mustRead(t, s)

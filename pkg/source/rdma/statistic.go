@@ -56,29 +56,6 @@ const (
 
 var errTooBig = errors.New("a counter has more queue pairs than fit in a message")
 
-// statRequest is a request with the attributes of STAT commands.
-type statRequest struct {
-	request
-	acknowledge bool // request an NLMSG_ERROR as the reply
-	attrs       []byte
-}
-
-func (r statRequest) encode(seq uint32) []byte {
-	b := append(r.request.encode(seq), r.attrs...)
-	native.PutUint32(b, uint32(len(b)))
-	if r.acknowledge {
-		native.PutUint16(b[6:], native.Uint16(b[6:])|unix.NLM_F_ACK)
-	}
-	return b
-}
-
-func (c *conn) statistic(r statRequest, deadline time.Time, fn func(payload []byte) error) error {
-	if err := c.ask(r.encode(c.seq+1), nldev(r.cmd), deadline, fn); err != nil {
-		return fmt.Errorf("RDMA netlink: command %d: %w", r.cmd, err)
-	}
-	return nil
-}
-
 func ignore([]byte) error { return nil }
 
 func appendU8(b []byte, typ uint16, v uint8) []byte {
@@ -108,9 +85,9 @@ func (m qpMode) String() string {
 // mode reads the mode of a port (STAT_GET with a resource and a mode, of any value). It causes
 // no firmware command.
 func (c *conn) mode(index, port uint32, deadline time.Time) (m qpMode, err error) {
-	r := statRequest{request: request{cmd: cmdStatGet, index: &index, port: port}}
+	r := request{cmd: cmdStatGet, index: &index, port: port}
 	r.attrs = appendU32(appendU32(nil, attrStatRes, attrQP), attrStatMode, modeManual)
-	err = c.statistic(r, deadline, func(payload []byte) (err error) {
+	err = c.request(r, deadline, func(payload []byte) (err error) {
 		m, err = parseMode(payload)
 		return err
 	})
@@ -139,22 +116,22 @@ func parseMode(payload []byte) (m qpMode, err error) {
 // setMode switches auto mode on, with a mask, or off, with mask 0. Kernels before 6.15 reject
 // the attribute for optional counters with EINVAL.
 func (c *conn) setMode(index, port, mask uint32, optionals bool, deadline time.Time) error {
-	r := statRequest{request: request{cmd: cmdStatSet, index: &index, port: port}, acknowledge: true}
+	r := request{cmd: cmdStatSet, index: &index, port: port, acknowledge: true}
 	r.attrs = appendU32(appendU32(nil, attrStatRes, attrQP), attrStatMode, modeAuto)
 	r.attrs = appendU32(r.attrs, attrStatMask, mask)
 	if optionals {
 		r.attrs = appendU8(r.attrs, attrOptionals, 1)
 	}
-	return c.statistic(r, deadline, ignore)
+	return c.request(r, deadline, ignore)
 }
 
 // unbind removes a queue pair from its counter. The counter ends with its last queue pair. The
 // kernel allows this only while the port is not in auto mode.
 func (c *conn) unbind(index, port, counter, qpn uint32, deadline time.Time) error {
-	r := statRequest{request: request{cmd: cmdStatDel, index: &index, port: port}, acknowledge: true}
+	r := request{cmd: cmdStatDel, index: &index, port: port, acknowledge: true}
 	r.attrs = appendU32(appendU32(nil, attrStatRes, attrQP), attrCounterID, counter)
 	r.attrs = appendU32(r.attrs, attrLQPN, qpn)
-	return c.statistic(r, deadline, ignore)
+	return c.request(r, deadline, ignore)
 }
 
 // optional is an optional counter of a port.
@@ -176,27 +153,12 @@ func (c *conn) optionals(index, port uint32, deadline time.Time) (all []optional
 
 func parseOptionals(all []optional, payload []byte) ([]optional, error) {
 	err := walkTable(payload, attrHWCounters, attrHWCounter, func(b []byte) error {
-		var o optional
-		indexed, dynamic := false, false
-		a := attrs{rest: b}
-		for a.next() {
-			switch a.typ {
-			case attrHWName:
-				o.name = string(a.text())
-			case attrHWIndex:
-				o.index, indexed = a.u32(), true
-			case attrHWDynamic:
-				o.on, dynamic = a.u8() != 0, true
-			}
+		c, err := parseHWCounter(b)
+		o := optional{string(c.name), c.index, c.on}
+		if err == nil && c.dynamic && validCounter(o.name) {
+			all, err = appendMax(all, o, maxOptional)
 		}
-		switch {
-		case a.err != nil || !indexed || !dynamic || !validCounter(o.name):
-			return a.err
-		case len(all) == maxOptional:
-			return errTooMany
-		}
-		all = append(all, o)
-		return nil
+		return err
 	})
 	return all, err
 }
@@ -204,11 +166,11 @@ func parseOptionals(all []optional, payload []byte) ([]optional, error) {
 // setOptionals switches on the optional counters of a port with these indexes, and all others
 // off.
 func (c *conn) setOptionals(index, port uint32, on []uint32, deadline time.Time) error {
-	r := statRequest{request: request{cmd: cmdStatSet, index: &index, port: port}, acknowledge: true}
+	r := request{cmd: cmdStatSet, index: &index, port: port, acknowledge: true}
 	r.attrs = native.AppendUint16(r.attrs, uint16(unix.SizeofNlAttr+8*len(on)))
 	r.attrs = native.AppendUint16(r.attrs, attrHWCounters|unix.NLA_F_NESTED)
 	for _, i := range on {
 		r.attrs = appendU32(r.attrs, attrHWIndex, i)
 	}
-	return c.statistic(r, deadline, ignore)
+	return c.request(r, deadline, ignore)
 }

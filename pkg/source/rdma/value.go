@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 )
@@ -26,15 +25,8 @@ func parseCounter(b []byte) (v uint64, ok bool, err error) {
 	if bytes.HasPrefix(b, []byte("N/A")) {
 		return 0, false, nil
 	}
-	if len(b) == 0 {
+	if v, err = strconv.ParseUint(string(b), 10, 64); err != nil {
 		return 0, false, errGarbage
-	}
-	for _, c := range b {
-		d := uint64(c - '0')
-		if d > 9 || v > (math.MaxUint64-d)/10 {
-			return 0, false, errGarbage
-		}
-		v = v*10 + d
 	}
 	return v, true, nil
 }
@@ -44,13 +36,8 @@ func parseCounter(b []byte) (v uint64, ok bool, err error) {
 // another identity.
 func parseLine(b []byte) string {
 	b = bytes.TrimSpace(b)
-	if len(b) > 256 {
+	if len(b) > 256 || bytes.ContainsFunc(b, func(r rune) bool { return r < ' ' || r > '~' }) {
 		return ""
-	}
-	for _, c := range b {
-		if c < ' ' || c > '~' {
-			return ""
-		}
 	}
 	return string(b)
 }
@@ -95,17 +82,10 @@ func parsePortGUID(gid string) string {
 	if len(gid) != 2*half+1 || gid[half] != ':' {
 		return ""
 	}
-	guid := gid[half+1:]
-	for i := range len(guid) {
-		c := guid[i]
-		if i%5 == 4 && c != ':' || i%5 != 4 && (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return ""
-		}
+	if guid := gid[half+1:]; parseGUID(guid) == guid {
+		return guid
 	}
-	if guid == "0000:0000:0000:0000" {
-		return ""
-	}
-	return guid
+	return ""
 }
 
 // parseGUID parses a GUID in groups of one or two bytes, as written by the kernel and in the
@@ -119,7 +99,7 @@ func parseGUID(s string) string {
 	var guid uint64
 	for _, g := range groups {
 		v, err := strconv.ParseUint(g, 16, 64/len(groups))
-		if err != nil || !onlyWord(g, "") {
+		if err != nil {
 			return ""
 		}
 		guid = guid<<(64/len(groups)) | v
@@ -151,5 +131,5 @@ func pciAddress(path string) string {
 
 func isHex(s string, shortest, longest int) bool {
 	_, err := strconv.ParseUint(s, 16, 64)
-	return err == nil && len(s) >= shortest && len(s) <= longest && onlyWord(s, "")
+	return err == nil && len(s) >= shortest && len(s) <= longest
 }

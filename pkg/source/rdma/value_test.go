@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
 func TestParseCounter(t *testing.T) {
@@ -134,8 +136,8 @@ func FuzzSysfs(f *testing.F) {
 			t.Errorf("%q gives the GUID %q", line, g)
 		}
 		_ = pciAddress(string(b))
-		for e := range entries(b) {
-			if len(e.name) > len(b) {
+		for e := range boundedfile.Entries(b) {
+			if len(e.Name) > len(b) {
 				t.Error("a name is longer than its directory")
 			}
 		}

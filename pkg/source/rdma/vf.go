@@ -139,9 +139,8 @@ func (s *Source) readAllFunctions(hcas []model.HCA, now time.Time, limit time.Du
 	each(len(pfs), func(i int) {
 		h, p := pfs[i], s.functions.pfs[pfs[i].Name]
 		before := p.state
-		r, err := p.call.Do(context.Background(), limit, func() (r functionsOf, _ error) {
-			r.vfs, r.state = s.readPhysical(h, before, virtual, now, time.Now().Add(limit))
-			return r, nil
+		r, err := p.call.Do(context.Background(), limit, func() (functionsOf, error) {
+			return s.readPhysical(h, before, virtual, now, time.Now().Add(limit)), nil
 		})
 		if err == nil {
 			found[i], p.state, err = r.vfs, r.state, r.state.err
@@ -160,12 +159,12 @@ func (s *Source) readAllFunctions(hcas []model.HCA, now time.Time, limit time.Du
 // readPhysical lists the virtual functions of a physical function
 // (device/sriov_numvfs and device/virtfnN) with their GUIDs and counters.
 func (s *Source) readPhysical(h *model.HCA, t interfaceState, virtual map[string]*model.HCA, now, deadline time.Time,
-) ([]model.VF, interfaceState) {
+) functionsOf {
 	r := &reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
 	function := filepath.Join(s.root, h.Name, "device")
 	n, err := strconv.ParseUint(r.line(unix.AT_FDCWD, function+"/sriov_numvfs"), 10, 16)
 	if n = min(n, maxFunctions); err != nil || n == 0 {
-		return nil, interfaceState{}
+		return functionsOf{}
 	}
 	vfs := make([]model.VF, n)
 	shown := make([]bool, n)
@@ -204,7 +203,7 @@ func (s *Source) readPhysical(h *model.HCA, t interfaceState, virtual map[string
 		}
 	}
 	joinGUIDs(r, function, vfs)
-	return vfs, t
+	return functionsOf{vfs, t}
 }
 
 // joinGUIDs adds missing GUIDs from the files of the vendor's driver.

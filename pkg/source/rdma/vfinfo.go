@@ -3,7 +3,6 @@
 package rdma
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/vishvananda/netlink/nl"
@@ -91,7 +90,7 @@ func (l *link) function(b []byte) error {
 		switch a.typ {
 		case unix.IFLA_VF_MAC:
 			if len(a.data) < 4 {
-				return a.short(4)
+				return a.wrongSize(4)
 			}
 			number = int(native.Uint32(a.data))
 		case unix.IFLA_VF_IB_NODE_GUID:
@@ -114,18 +113,10 @@ func (l *link) function(b []byte) error {
 // guid parses a struct ifla_vf_guid: the number, four bytes of padding, and the GUID in
 // native byte order. Zero means that there is none.
 func (a *attrs) guid() string {
-	if len(a.data) != 16 {
-		a.err = a.short(16)
-		return ""
-	}
-	if guid := native.Uint64(a.data[8:]); guid != 0 {
+	if guid := native.Uint64(a.sized(16)[8:]); guid != 0 {
 		return guidText(guid)
 	}
 	return ""
-}
-
-func (a *attrs) short(want int) error {
-	return fmt.Errorf("%w: attribute %d has %d bytes, not %d", errTruncated, a.typ, len(a.data), want)
 }
 
 func (f *functionOf) statistics(b []byte) error {

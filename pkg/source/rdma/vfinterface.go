@@ -27,7 +27,7 @@ const maxInterfaces = 16
 // partitions have longer names.
 func (s *Source) askInterfaces(r *reader, h *model.HCA, n int, before string, deadline time.Time,
 ) (link, string, error) {
-	names := r.directory(filepath.Join(s.root, h.Name, "device/net"), validInterface)
+	names := r.directory(unix.AT_FDCWD, filepath.Join(s.root, h.Name, "device/net"), validInterface)
 	rank := func(name string) int {
 		switch {
 		case name == before:

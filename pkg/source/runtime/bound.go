@@ -30,17 +30,13 @@ func bound(c *model.Container) *model.Container {
 	c.Image, c.ImageID = clean(c.Image, maxImage), clean(c.ImageID, maxImage)
 	c.Cgroup = clean(c.Cgroup, maxPath)
 	c.PID = max(c.PID, 0)
-	if len(c.Devices) > maxDevices {
-		c.Devices = slices.Clone(c.Devices[:maxDevices])
-	}
-	for i, d := range c.Devices {
-		c.Devices[i] = clean(d, maxString)
-	}
-	if len(c.GPURequests) > maxDevices {
-		c.GPURequests = slices.Clone(c.GPURequests[:maxDevices])
-	}
-	for i, g := range c.GPURequests {
-		c.GPURequests[i] = clean(g, maxString)
+	for _, list := range []*[]string{&c.Devices, &c.GPURequests} {
+		if len(*list) > maxDevices {
+			*list = slices.Clone((*list)[:maxDevices])
+		}
+		for i, name := range *list {
+			(*list)[i] = clean(name, maxString)
+		}
 	}
 	if len(c.Labels) == 0 {
 		return c

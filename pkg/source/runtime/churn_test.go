@@ -125,7 +125,7 @@ func TestReconnectLeaksNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		feed := newTestFeed()
 		feed.onSync = cancel
-		if err := cri(path, nil)(ctx, feed); err != nil {
+		if err := cri(ctx, Options{}, path, feed); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -30,33 +31,29 @@ const mobyNamespace = "moby"
 const maxNamespaces = 1024
 
 // containerdOrCRI follows the containerd at path through its own API, or through the CRI if the socket serves only that.
-func containerdOrCRI(o Options, path string) driver {
-	return func(ctx context.Context, f feed) error {
-		err := containerd(path, o.Procfs, o.Labels)(ctx, f)
-		if status.Code(err) != codes.Unimplemented {
-			return err
-		}
-		return cri(path, o.Labels)(ctx, f)
+func containerdOrCRI(ctx context.Context, o Options, path string, f feed) error {
+	err := containerd(ctx, o, path, f)
+	if status.Code(err) != codes.Unimplemented {
+		return err
 	}
+	return cri(ctx, o, path, f)
 }
 
 // containerd follows the containerd at path through its own API: version 1 of the services for
 // namespaces, containers, tasks and events. All releases from 1.6 on serve them.
-func containerd(path, procfs string, labels []string) driver {
-	return func(ctx context.Context, f feed) error {
-		c, err := dial(path)
-		if err != nil {
-			return err
-		}
-		defer c.close()
-		d := &containerdDriver{
-			feed: f, procfs: procfs, labels: labels,
-			namespaces: namespaces.NewNamespacesClient(c), containers: containers.NewContainersClient(c),
-			tasks: tasks.NewTasksClient(c), version: version.NewVersionClient(c),
-			known: map[string]bool{}, pods: map[string]podLabels{},
-		}
-		return c.why(d.run(ctx, events.NewEventsClient(c)))
+func containerd(ctx context.Context, o Options, path string, f feed) error {
+	c, err := dial(path)
+	if err != nil {
+		return err
 	}
+	defer c.close()
+	d := &containerdDriver{
+		feed: f, procfs: o.Procfs, labels: o.Labels,
+		namespaces: namespaces.NewNamespacesClient(c), containers: containers.NewContainersClient(c),
+		tasks: tasks.NewTasksClient(c), version: version.NewVersionClient(c),
+		known: map[string]bool{}, pods: map[string]podLabels{},
+	}
+	return c.why(d.run(ctx, events.NewEventsClient(c)))
 }
 
 // containerdDriver is the state of one connection to containerd.
@@ -188,20 +185,21 @@ var taskStatus = map[task.Status]model.ContainerStatus{
 // happened reports one event. It returns the id of the container and whether the container exists
 // after the event.
 func (d *containerdDriver) happened(ctx context.Context, env *types.Envelope) (id string, exists bool, err error) {
-	h, ok := parseEvent(env)
+	e, ok := parseEvent(env)
 	if !ok || env.GetNamespace() == mobyNamespace {
 		return "", false, nil
 	}
-	id = qualifiedID(env.GetNamespace(), h.id)
-	c, create := model.Container{ID: id}, h.event.Type == model.EventCreate
+	event := e.Container
+	id = qualifiedID(env.GetNamespace(), event.ID)
+	c, create := model.Container{ID: id}, e.Type == model.EventCreate
 	exists = true
 	switch {
-	case h.event.Type == model.EventDelete:
+	case e.Type == model.EventDelete:
 		delete(d.known, id)
 		delete(d.pods, id)
 		exists = false
 	case create || !d.known[id] && len(d.known) < maxContainers:
-		if c, exists, err = d.fetch(ctx, env.GetNamespace(), h.id); err != nil {
+		if c, exists, err = d.fetch(ctx, env.GetNamespace(), event.ID); err != nil {
 			return id, false, err
 		}
 		switch {
@@ -213,14 +211,12 @@ func (d *containerdDriver) happened(ctx context.Context, env *types.Envelope) (i
 		default: // its start and its end follow
 			exists, d.known[id] = true, true
 		}
-		if c.Image == "" {
-			c.Image = h.image
-		}
+		c.Image = cmp.Or(c.Image, event.Image)
 	}
-	c.PID, c.Started, c.Finished = h.pid, h.started, h.finished
-	h.event.Container = c
-	d.event(h.event)
-	if h.event.Type == model.EventOOM { // which does not contain the state
+	c.PID, c.Started, c.Finished = event.PID, event.Started, event.Finished
+	e.Container = c
+	d.event(e)
+	if e.Type == model.EventOOM { // which does not contain the state
 		return "", false, nil
 	}
 	return id, exists, nil

@@ -42,23 +42,8 @@ func (d *containerdDriver) relist(ctx context.Context, received <-chan *types.En
 			quiet = true
 		}
 	}
-	all := make([]model.Container, 0, len(listed))
-	clear(d.known)
-	for _, c := range listed {
-		exists, ok := touched[c.ID]
-		if ok && !exists {
-			continue
-		}
-		if ok {
-			c.Status, c.PID, c.Started = "", 0, time.Time{}
-		}
-		all, d.known[c.ID] = append(all, c), true
-	}
-	for id, exists := range touched {
-		if exists && !d.known[id] {
-			all, d.known[id] = append(all, model.Container{ID: id}), true
-		}
-	}
+	var all []model.Container
+	all, d.known = afterEvents(listed, touched)
 	maps.DeleteFunc(d.pods, func(id string, _ podLabels) bool { return !d.known[id] })
 	d.sync(all)
 	return nil

@@ -25,16 +25,14 @@ const (
 // unless the runtime is containerd before 2.0: that has one queue for all subscribers, so a second
 // subscriber would take the events of the kubelet. Without events, cri lists the containers every 5
 // seconds.
-func cri(path string, labels []string) driver {
-	return func(ctx context.Context, f feed) error {
-		c, err := dial(path)
-		if err != nil {
-			return err
-		}
-		defer c.close()
-		d := &criDriver{feed: f, labels: labels, api: api.NewRuntimeServiceClient(c), statuses: map[string]criContainer{}}
-		return c.why(d.run(ctx))
+func cri(ctx context.Context, o Options, path string, f feed) error {
+	c, err := dial(path)
+	if err != nil {
+		return err
 	}
+	defer c.close()
+	d := &criDriver{feed: f, labels: o.Labels, api: api.NewRuntimeServiceClient(c), statuses: map[string]criContainer{}}
+	return c.why(d.run(ctx))
 }
 
 // criDriver is the state of one connection to a CRI runtime.
@@ -150,7 +148,7 @@ func (d *criDriver) list(ctx context.Context) error {
 		}
 		statuses[m.GetId()] = k
 		c := k.details
-		d.name(&c, m, podOrNil(pods[m.GetPodSandboxId()]))
+		d.name(&c, m, pods[m.GetPodSandboxId()])
 		all = append(all, c)
 	}
 	d.statuses = statuses
@@ -205,7 +203,7 @@ func (d *criDriver) happened(ctx context.Context, e *api.ContainerEventResponse)
 			c.PID, c.Devices, c.Cgroup = details.PID, details.Devices, details.Cgroup
 			c.AllDevices, c.GPURequests = details.AllDevices, details.GPURequests
 		}
-		d.name(&c, s, podOrNil(pod))
+		d.name(&c, s, pod)
 		out.Container, known = c, true
 	}
 	if !known { // it was removed meanwhile, or the runtime does not know its state

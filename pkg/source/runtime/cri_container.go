@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 
@@ -18,18 +19,6 @@ type podOf interface {
 	GetLabels() map[string]string
 	GetAnnotations() map[string]string
 	GetCreatedAt() int64
-}
-
-// podOrNil returns p, or a nil interface if p is nil.
-func podOrNil[T any, P interface {
-	*T
-	podOf
-}](p P,
-) podOf {
-	if p == nil {
-		return nil
-	}
-	return p
 }
 
 // sandbox returns the container that holds the namespaces of a pod.
@@ -60,21 +49,17 @@ type criNamed interface {
 	GetCreatedAt() int64
 }
 
-// name adds the fields to c that lists and statuses have in common. pod may be nil. Its labels
+// name adds the fields to c that lists and statuses have in common. pod is without metadata if it is not known. Its labels
 // override the labels of the container.
 func (d *criDriver) name(c *model.Container, m criNamed, pod podOf) {
 	restarts := uint64(m.GetMetadata().GetAttempt())
 	c.ID, c.Runtime, c.Restarts = m.GetId(), d.runtime, &restarts
 	c.Name, c.Created, c.ImageID = m.GetMetadata().GetName(), nanos(m.GetCreatedAt()), m.GetImageRef()
-	c.Image = m.GetImage().GetUserSpecifiedImage()
-	if c.Image == "" {
-		c.Image = m.GetImage().GetImage()
-	}
+	c.Image = cmp.Or(m.GetImage().GetUserSpecifiedImage(), m.GetImage().GetImage())
 	l := m.GetLabels()
 	c.Pod, c.Namespace, c.PodUID = l[labelPodName], l[labelPodNamespace], l[labelPodUID]
 	c.Labels = pick(d.labels, m.GetAnnotations(), l)
-	if pod != nil {
-		p := pod.GetMetadata()
+	if p := pod.GetMetadata(); p != nil {
 		c.Pod, c.Namespace, c.PodUID = p.GetName(), p.GetNamespace(), p.GetUid()
 		c.Labels = pick(d.labels, m.GetAnnotations(), l, pod.GetAnnotations(), pod.GetLabels())
 	}

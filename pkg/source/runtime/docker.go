@@ -31,16 +31,14 @@ var errDockerEvents = errors.New("events came faster than they could be handled"
 // (API 1.40 and later) or podman. It subscribes to /events, then requests /containers/json, and
 // /containers/ID/json of each container. Later it inspects a container when it is created or
 // started. A /_ping every 30 s detects an engine that hangs. It keeps those labels of the
-// containers that labels lists. Devices of a device request (--gpus) have no path and are not
+// containers that o.Labels lists. Devices of a device request (--gpus) have no path and are not
 // reported.
-func docker(path string, labels []string) driver {
-	return func(ctx context.Context, f feed) error {
-		d := &dockerEngine{
-			feed: f, labels: labels, runtime: model.RuntimeDocker,
-			deadline: dockerDeadline, ping: dockerPing, again: dockerAgain,
-		}
-		return d.follow(ctx, path)
+func docker(ctx context.Context, o Options, path string, f feed) error {
+	d := &dockerEngine{
+		feed: f, labels: o.Labels, runtime: model.RuntimeDocker,
+		deadline: dockerDeadline, ping: dockerPing, again: dockerAgain,
 	}
+	return d.follow(ctx, path)
 }
 
 // dockerEngine is one connection to an engine.
@@ -64,7 +62,7 @@ func (d *dockerEngine) follow(ctx context.Context, path string) error {
 	defer cancel()
 	d.forged = map[string]bool{}
 	d.bodies = newDockerBodies(path, d.deadline)
-	defer d.bodies.close()
+	defer d.bodies.CloseIdleConnections()
 	var err error
 	d.api, err = client.New(client.WithHost("unix://"+path), client.WithHTTPClient(&http.Client{Transport: d.bodies}))
 	if err != nil {
@@ -105,23 +103,18 @@ func (d *dockerEngine) follow(ctx context.Context, path string) error {
 	}
 }
 
-func (d *dockerEngine) call(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, d.deadline)
-	defer cancel()
-	return f(ctx)
-}
-
 // pings detects an engine that hangs. The first call negotiates the version of the API.
 func (d *dockerEngine) pings(ctx context.Context) error {
-	return d.call(ctx, func(ctx context.Context) error {
-		if _, err := d.api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
-			if dialed := d.bodies.dialed.Load(); dialed != nil {
-				err = *dialed
-			}
-			return fmt.Errorf("ping: %w", err)
-		}
+	ctx, cancel := context.WithTimeout(ctx, d.deadline)
+	defer cancel()
+	_, err := d.api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
+	if err == nil {
 		return nil
-	})
+	}
+	if dialed := d.bodies.dialed.Load(); dialed != nil {
+		err = *dialed
+	}
+	return fmt.Errorf("ping: %w", err)
 }
 
 // subscribe requests the events from now on, into the queue. The error that closed the queue is

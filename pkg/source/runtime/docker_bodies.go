@@ -73,8 +73,6 @@ func (b *dockerBodies) refill() {
 	}
 }
 
-func (b *dockerBodies) close() { b.CloseIdleConnections() }
-
 type dockerBody struct {
 	io.ReadCloser
 	read atomic.Int64

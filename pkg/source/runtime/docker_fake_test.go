@@ -219,6 +219,9 @@ func (e *fakeEngine) drop(id string) {
 	delete(e.containers, id)
 }
 
+// driver follows one runtime until it fails or ctx ends.
+type driver func(ctx context.Context, f feed) error
+
 // driver is docker with shorter time limits.
 func (e *fakeEngine) driver(deadline time.Duration) driver {
 	return func(ctx context.Context, f feed) error { return withDeadline(f, deadline).follow(ctx, e.socket) }

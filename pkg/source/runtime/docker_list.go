@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/events"
@@ -48,25 +47,9 @@ func (d *dockerEngine) sync(ctx context.Context) error {
 		}
 		later = append(later, m)
 	}
-	exists := make(map[string]bool, len(all))
-	kept := all[:0]
-	for _, c := range all {
-		alive, ok := touched[c.ID]
-		if ok && !alive {
-			continue
-		}
-		if ok { // its events determine the state
-			c.Status, c.PID, c.Health, c.Started = "", 0, "", time.Time{}
-		}
-		kept, exists[c.ID] = append(kept, c), true
-	}
-	for id, alive := range touched {
-		if alive && !exists[id] {
-			kept, exists[id] = append(kept, model.Container{ID: id}), true
-		}
-	}
+	all, exists := afterEvents(all, touched)
 	maps.DeleteFunc(d.forged, func(id string, _ bool) bool { return !exists[id] })
-	d.feed.sync(kept)
+	d.feed.sync(all)
 	for i, m := range later {
 		if exists[m.Actor.ID] && i >= outdated[m.Actor.ID] {
 			d.handle(ctx, m)
@@ -85,48 +68,41 @@ func (d *dockerEngine) list(ctx context.Context) ([]model.Container, error) {
 		return nil, fmt.Errorf("list: %w", err)
 	}
 	all := make([]model.Container, len(answer.Items))
-	next := make(chan int)
-	var workers sync.WaitGroup
-	for range dockerWorkers {
-		workers.Go(func() {
-			for i := range next {
-				c, err := d.inspect(ctx, answer.Items[i].ID)
-				if err != nil && !errdefs.IsNotFound(err) {
-					c = dockerListed(&answer.Items[i], d.runtime, d.labels)
-				}
-				all[i] = c
-			}
-		})
-	}
+	slots := make(chan struct{}, dockerWorkers)
+	var inspections sync.WaitGroup
 	for i := range all {
 		c := &answer.Items[i]
 		if !isID(c.ID) {
 			continue
 		}
 		d.suspect(c.ID, c.Labels)
-		if i < maxContainers {
-			next <- i
-		} else { // exceeds the limit: it is only counted
+		if i >= maxContainers { // exceeds the limit: it is only counted
 			all[i] = dockerListed(c, d.runtime, d.labels)
+			continue
 		}
+		slots <- struct{}{}
+		inspections.Go(func() {
+			var err error
+			if all[i], err = d.inspect(ctx, c.ID); err != nil && !errdefs.IsNotFound(err) {
+				all[i] = dockerListed(c, d.runtime, d.labels)
+			}
+			<-slots
+		})
 	}
-	close(next)
-	workers.Wait()
+	inspections.Wait()
 	return slices.DeleteFunc(all, func(c model.Container) bool { return c.ID == "" }), nil
 }
 
 // inspect returns the current state of a container.
-func (d *dockerEngine) inspect(ctx context.Context, id string) (c model.Container, err error) {
-	err = d.call(ctx, func(ctx context.Context) error {
-		answer, err := d.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
-		if err != nil {
-			return err
-		}
-		if answer.Container.ID != id {
-			return fmt.Errorf("requested container %s, received %q", id, answer.Container.ID)
-		}
-		c = dockerInspected(&answer.Container, d.runtime, d.labels)
-		return nil
-	})
-	return c, err
+func (d *dockerEngine) inspect(ctx context.Context, id string) (model.Container, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.deadline)
+	defer cancel()
+	answer, err := d.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	if err != nil {
+		return model.Container{}, err
+	}
+	if answer.Container.ID != id {
+		return model.Container{}, fmt.Errorf("requested container %s, received %q", id, answer.Container.ID)
+	}
+	return dockerInspected(&answer.Container, d.runtime, d.labels), nil
 }

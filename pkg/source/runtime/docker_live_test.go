@@ -581,7 +581,9 @@ runtime = "runc"
 		c.Labels = map[string]string{"io.podman.compose.project": "p"}
 		h.Devices = []container.DeviceMapping{{PathOnHost: "/dev/null", PathInContainer: "/dev/x", CgroupPermissions: "rw"}}
 	})
-	f := follow(t, docker(e.socket, []string{"io.podman.compose.project"}))
+	f := follow(t, func(ctx context.Context, f feed) error {
+		return docker(ctx, Options{Labels: []string{"io.podman.compose.project"}}, e.socket, f)
+	})
 	f.lived(first, "create reconciled", "start reconciled")
 	c := f.container(first)
 	truth, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", c.PID))

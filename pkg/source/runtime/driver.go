@@ -11,14 +11,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// driver follows one runtime until it fails or ctx ends. Its error is nil only if ctx is done.
-type driver func(ctx context.Context, f feed) error
-
-// drivers has a constructor for each API: it returns the driver for the socket at a path.
-var drivers = map[model.RuntimeAPI]func(o Options, path string) driver{
+// drivers has the driver of each API. It follows the runtime at a socket until it fails or ctx ends. Its error is nil only
+// if ctx is done.
+var drivers = map[model.RuntimeAPI]func(ctx context.Context, o Options, path string, f feed) error{
 	model.APIContainerd: containerdOrCRI,
-	model.APIDocker:     func(o Options, path string) driver { return docker(path, o.Labels) },
-	model.APICRI:        func(o Options, path string) driver { return cri(path, o.Labels) },
+	model.APIDocker:     docker,
+	model.APICRI:        cri,
 }
 
 // apis lists the APIs in the order of the runtimes that serve them.

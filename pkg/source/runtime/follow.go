@@ -110,7 +110,7 @@ func (s *Source) follow(ctx context.Context, p *place, settle func()) {
 			wait = maxSearch
 		} else {
 			if err == nil {
-				err = drivers[p.Kind](s.opt, at)(ctx, f)
+				err = drivers[p.Kind](ctx, s.opt, at, f)
 			}
 			if ctx.Err() != nil {
 				return

@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -27,12 +28,8 @@ func (r *registry) compare(socket int, c *model.Container, now time.Time) {
 			known.ran, known.Finished = 0, time.Time{}
 			happen(model.EventStart)
 		}
-		if c.PID != 0 {
-			known.PID = c.PID
-		}
-		if known.Started.IsZero() {
-			known.Started = c.Started
-		}
+		known.PID = cmp.Or(c.PID, known.PID)
+		known.Started = cmp.Or(known.Started, c.Started)
 		if c.Status == model.ContainerPaused {
 			happen(model.EventPause)
 		} else {
@@ -127,9 +124,7 @@ func (r *registry) late(known *entry, at time.Time, e model.Event) bool {
 // known run.
 func (r *registry) exit(known *entry, e *model.Event) bool {
 	c := &e.Container
-	if e.ExitCode == nil {
-		e.ExitCode = c.ExitCode
-	}
+	e.ExitCode = cmp.Or(e.ExitCode, c.ExitCode)
 	if e.ExitCode != nil && e.Signal == 0 {
 		e.Signal = signalOf(*e.ExitCode)
 	}
@@ -151,13 +146,8 @@ func (r *registry) exit(known *entry, e *model.Event) bool {
 	} else if r.late(known, at, *e) {
 		return false
 	}
-	known.ran = known.PID
-	if c.PID != 0 {
-		known.ran = c.PID
-	}
-	if !c.Started.IsZero() && known.Started.IsZero() {
-		known.Started = c.Started
-	}
+	known.ran = cmp.Or(c.PID, known.PID)
+	known.Started = cmp.Or(known.Started, c.Started)
 	known.Status, known.PID, known.Health = model.ContainerExited, 0, ""
 	known.ExitCode, known.Finished = e.ExitCode, at
 	return true
@@ -192,20 +182,17 @@ func replaced(known, c *model.Container) bool {
 
 // describe updates the known fields of a container except its state.
 func describe(known, c *model.Container) {
-	fill := func(dst *string, src string) {
-		if src != "" {
-			*dst = src
-		}
-	}
-	fill(&known.Runtime, c.Runtime)
-	fill(&known.Name, c.Name)
-	fill(&known.Namespace, c.Namespace)
-	fill(&known.Pod, c.Pod)
-	fill(&known.PodUID, c.PodUID)
-	fill(&known.Image, c.Image)
-	fill(&known.ImageID, c.ImageID)
-	fill(&known.Cgroup, c.Cgroup)
+	known.Runtime = cmp.Or(c.Runtime, known.Runtime)
+	known.Name = cmp.Or(c.Name, known.Name)
+	known.Namespace = cmp.Or(c.Namespace, known.Namespace)
+	known.Pod = cmp.Or(c.Pod, known.Pod)
+	known.PodUID = cmp.Or(c.PodUID, known.PodUID)
+	known.Image = cmp.Or(c.Image, known.Image)
+	known.ImageID = cmp.Or(c.ImageID, known.ImageID)
+	known.Cgroup = cmp.Or(c.Cgroup, known.Cgroup)
+	known.Restarts = cmp.Or(c.Restarts, known.Restarts)
 	known.Sandbox = known.Sandbox || c.Sandbox
+	known.AllDevices = known.AllDevices || c.AllDevices
 	if c.Labels != nil {
 		known.Labels = c.Labels
 	}
@@ -215,11 +202,5 @@ func describe(known, c *model.Container) {
 	if c.GPURequests != nil {
 		known.GPURequests = c.GPURequests
 	}
-	known.AllDevices = known.AllDevices || c.AllDevices
-	if c.Restarts != nil {
-		known.Restarts = c.Restarts
-	}
-	if known.Created.IsZero() {
-		known.Created = c.Created
-	}
+	known.Created = cmp.Or(known.Created, c.Created)
 }

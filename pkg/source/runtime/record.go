@@ -3,9 +3,9 @@
 package runtime
 
 import (
+	"cmp"
 	"path"
 	"strings"
-	"time"
 
 	"github.com/containerd/containerd/api/events"
 	containers "github.com/containerd/containerd/api/services/containers/v1"
@@ -87,7 +87,7 @@ func newRecord(ns string, m *containers.Container, labels []string) *record {
 	r := &record{Container: model.Container{
 		ID:      qualifiedID(ns, m.GetID()),
 		Runtime: model.RuntimeContainerd,
-		Image:   first(a[annotationImageName], m.GetImage()),
+		Image:   cmp.Or(a[annotationImageName], m.GetImage()),
 		Cgroup:  s.cgroup(m.GetID()),
 		Status:  model.ContainerCreated,
 		Created: moment(m.GetCreatedAt()),
@@ -105,16 +105,16 @@ func newRecord(ns string, m *containers.Container, labels []string) *record {
 		r.setPod(config.Labels, a)
 		if r.Sandbox {
 			pod := &config.Metadata
-			r.Pod, r.Namespace, r.PodUID = first(pod.Name, r.Pod), first(pod.Namespace, r.Namespace), first(pod.UID, r.PodUID)
+			r.Pod, r.Namespace, r.PodUID = cmp.Or(pod.Name, r.Pod), cmp.Or(pod.Namespace, r.Namespace), cmp.Or(pod.UID, r.PodUID)
 		} else {
 			restarts := uint64(config.Metadata.Attempt)
 			r.Restarts, r.ImageID = &restarts, meta.Metadata.ImageRef
-			r.Name = first(config.Metadata.Name, r.Name)
+			r.Name = cmp.Or(config.Metadata.Name, r.Name)
 			r.GPURequests = config.gpuRequests(cdiAnnotated(r.GPURequests, config.Annotations))
 		}
 		r.Labels = pick(labels, a, config.Annotations, config.Labels)
-	case ns == "k8s.io" && s.inPod(first(l[labelPodUID], a[annotationSandboxUID])):
-		r.Sandbox = first(l[labelKind], a[annotationContainerType]) == "sandbox"
+	case ns == "k8s.io" && s.inPod(cmp.Or(l[labelPodUID], a[annotationSandboxUID])):
+		r.Sandbox = cmp.Or(l[labelKind], a[annotationContainerType]) == "sandbox"
 		r.setPod(l, a)
 		r.Labels = pick(labels, a, l)
 	default:
@@ -129,11 +129,11 @@ func newRecord(ns string, m *containers.Container, labels []string) *record {
 // setPod sets the names of the pod from labels and annotations that do not come from an image.
 func (r *record) setPod(l, a map[string]string) {
 	r.sandbox = a[annotationSandboxID]
-	r.Pod = first(l[labelPodName], a[annotationSandboxName])
-	r.Namespace = first(l[labelPodNamespace], a[annotationSandboxNS])
-	r.PodUID = first(l[labelPodUID], a[annotationSandboxUID])
+	r.Pod = cmp.Or(l[labelPodName], a[annotationSandboxName])
+	r.Namespace = cmp.Or(l[labelPodNamespace], a[annotationSandboxNS])
+	r.PodUID = cmp.Or(l[labelPodUID], a[annotationSandboxUID])
 	if !r.Sandbox {
-		r.Name = first(l[labelContainerName], a[annotationContainerName])
+		r.Name = cmp.Or(l[labelContainerName], a[annotationContainerName])
 	}
 }
 
@@ -148,16 +148,6 @@ func nerdctlName(ns string, m *containers.Container) string {
 	return l[labelNerdctlName]
 }
 
-// first returns the first value that is not empty.
-func first(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
-}
-
 // setTask sets the state of the container from its task.
 func (r *record) setTask(t *task.Process, procfs string) {
 	r.Status, r.PID = taskStatus[t.GetStatus()], int(t.GetPid())
@@ -170,43 +160,36 @@ func (r *record) setTask(t *task.Process, procfs string) {
 	}
 }
 
-// happening is one event of containerd.
-type happening struct {
-	id, image         string
-	pid               int
-	started, finished time.Time
-	event             model.Event // without its container
-}
-
-// parseEvent parses an event. It returns false for events that are not used.
-func parseEvent(env *types.Envelope) (happening, bool) {
-	at := moment(env.GetTimestamp())
-	h := happening{event: model.Event{Time: at}}
+// parseEvent parses an event of containerd. The id of the container is that within the namespace. It returns false for
+// events that are not used.
+func parseEvent(env *types.Envelope) (model.Event, bool) {
+	e := model.Event{Time: moment(env.GetTimestamp())}
 	body, err := env.GetEvent().UnmarshalNew()
 	if err != nil {
-		return h, false
+		return e, false
 	}
-	switch e := body.(type) {
+	c := &e.Container
+	switch b := body.(type) {
 	case *events.ContainerCreate:
-		h.id, h.image, h.event.Type = e.GetID(), e.GetImage(), model.EventCreate
+		c.ID, c.Image, e.Type = b.GetID(), b.GetImage(), model.EventCreate
 	case *events.ContainerUpdate: // reported as a second create event, which updates the fields that changed
-		h.id, h.image, h.event.Type = e.GetID(), e.GetImage(), model.EventCreate
+		c.ID, c.Image, e.Type = b.GetID(), b.GetImage(), model.EventCreate
 	case *events.ContainerDelete:
-		h.id, h.event.Type = e.GetID(), model.EventDelete
+		c.ID, e.Type = b.GetID(), model.EventDelete
 	case *events.TaskStart:
-		h.id, h.pid, h.started, h.event.Type = e.GetContainerID(), int(e.GetPid()), at, model.EventStart
+		c.ID, c.PID, c.Started, e.Type = b.GetContainerID(), int(b.GetPid()), e.Time, model.EventStart
 	case *events.TaskExit:
-		h.exit(e)
+		parseExit(&e, b)
 	case *events.TaskDelete: // contains the same fields, in case the exit was missed
-		h.exit(e)
+		parseExit(&e, b)
 	case *events.TaskOOM:
-		h.id, h.event.Type = e.GetContainerID(), model.EventOOM
+		c.ID, e.Type = b.GetContainerID(), model.EventOOM
 	case *events.TaskPaused:
-		h.id, h.event.Type = e.GetContainerID(), model.EventPause
+		c.ID, e.Type = b.GetContainerID(), model.EventPause
 	case *events.TaskResumed:
-		h.id, h.event.Type = e.GetContainerID(), model.EventResume
+		c.ID, e.Type = b.GetContainerID(), model.EventResume
 	}
-	return h, h.id != "" && h.event.Type != ""
+	return e, c.ID != "" && e.Type != ""
 }
 
 // exited is the interface that TaskExit and TaskDelete share.
@@ -218,14 +201,14 @@ type exited interface {
 	GetExitedAt() *timestamppb.Timestamp
 }
 
-// exit parses the end of the first process of a container. It ignores other processes, which have
+// parseExit parses the end of the first process of a container. It ignores other processes, which have
 // ids of their own.
-func (h *happening) exit(e exited) {
-	if e.GetID() != "" && e.GetID() != e.GetContainerID() {
+func parseExit(e *model.Event, x exited) {
+	if x.GetID() != "" && x.GetID() != x.GetContainerID() {
 		return
 	}
-	code := e.GetExitStatus()
-	h.id, h.pid, h.event.Type = e.GetContainerID(), int(e.GetPid()), model.EventExit
-	h.finished = moment(e.GetExitedAt())
-	h.event.ExitCode = &code
+	code := x.GetExitStatus()
+	c := &e.Container
+	c.ID, c.PID, c.Finished = x.GetContainerID(), int(x.GetPid()), moment(x.GetExitedAt())
+	e.Type, e.ExitCode = model.EventExit, &code
 }

@@ -17,6 +17,7 @@
 package runtime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,18 +71,11 @@ type Source struct {
 
 // New returns a Source that follows the existing sockets. If there is none, Read returns an error.
 func New(o Options) (*Source, error) {
-	if o.Root == "" {
-		o.Root = "/"
-	}
-	if o.Procfs == "" {
-		o.Procfs = "/proc"
-	}
+	o.Root, o.Procfs = cmp.Or(o.Root, "/"), cmp.Or(o.Procfs, "/proc")
 	if o.Grace <= 0 {
 		o.Grace = 5 * time.Minute
 	}
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -186,7 +180,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	case len(failed) > 0:
 		return snap, model.WithReason(fmt.Errorf("runtime: %s", strings.Join(failed, "; ")), errors.Join(errs...))
 	default:
-		return snap, absence("no runtime is there any more: " + gone)
+		return snap, model.WithReason(errors.New("no runtime is there any more: "+gone), model.ErrAbsent)
 	}
 	return snap, nil
 }
@@ -210,17 +204,11 @@ func (s *Source) Snapshot(f func([]model.Container)) { s.registry.snapshot(f) }
 // Cgroups returns the cgroups of those existing containers that have no id in the path.
 func (s *Source) Cgroups() []string { return s.registry.cgroups() }
 
-// absence is ErrAbsent with a text that does not repeat the state, which the caller prints.
-type absence string
-
-func (a absence) Error() string { return string(a) }
-
-func (absence) Unwrap() error { return model.ErrAbsent }
-
 func absent(root string, explicit bool) error {
+	text := "no socket of a container runtime at the usual places below " + root +
+		": mount the node's /run (--path.run), or name it with --runtime.socket"
 	if explicit {
-		return absence("no socket at the places that --runtime.socket names, below " + root)
+		text = "no socket at the places that --runtime.socket names, below " + root
 	}
-	return absence("no socket of a container runtime at the usual places below " + root +
-		": mount the node's /run (--path.run), or name it with --runtime.socket")
+	return model.WithReason(errors.New(text), model.ErrAbsent)
 }
