@@ -182,7 +182,7 @@ func TestCovered(t *testing.T) {
 
 var severities = []string{"critical", "warning", "info"}
 
-var sections = []string{"## Meaning", "## Impact", "## How to look", "## Cure", "## False positives"}
+var sections = []string{"## Meaning", "## Impact", "## Diagnosis", "## Mitigation", "## False positives"}
 
 // TestDocumented: every alert has a severity, its texts, a runbook with all parts, and a line in the README; every
 // recording rule has a line there; no runbook is left over.
