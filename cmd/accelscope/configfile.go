@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxConfigSize bounds what is read of a configuration file.
+// maxConfigSize limits the size of a configuration file.
 const maxConfigSize = 1 << 20
 
 // configFile is one flat mapping from the names of flags to values, a scalar

@@ -29,7 +29,7 @@ func (h *FineHistogram) Add(v *FineHistogram) {
 	addBuckets(h.Buckets[:], v.Buckets[:])
 }
 
-// Since returns what was counted after last.
+// Since returns the counts after last.
 func (h *FineHistogram) Since(last *FineHistogram) FineHistogram {
 	d := *h
 	if h.Count < last.Count || h.Sum < last.Sum || !subtractBuckets(d.Buckets[:], last.Buckets[:]) {

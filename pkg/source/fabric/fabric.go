@@ -221,7 +221,7 @@ func deadlineOf(ctx context.Context) time.Time {
 	return end
 }
 
-// forget drops the counters of nodes that are gone, and creates entries for new ones.
+// forget drops the counters of removed nodes, and creates entries for new ones.
 func (s *Source) forget() {
 	maps.DeleteFunc(s.known, func(guid string, _ *answers) bool {
 		gone := s.found.nodes[guid] == nil
