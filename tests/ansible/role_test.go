@@ -147,7 +147,7 @@ var (
 
 const (
 	restart = "Restart accelscope"
-	// everything that belongs to accelscope on a machine, by name
+	// everything lists the files of accelscope on a machine, by name, and the listening sockets.
 	everything = "find /etc /usr /lib /var /run -xdev -name '*accelscope*' | sort; ss -Hltn"
 )
 
