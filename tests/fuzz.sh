@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs every fuzz target for a while, one after the other, a line for each. The first that fails is shown and ends it.
+# Runs every fuzz target for this time, one after the other, and prints a line for each. The first failure is shown and
+# ends the run.
 # usage: fuzz.sh 30s
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
@@ -9,7 +10,7 @@ time=${1:-30s}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 targets=$(grep -rH --include='*_test.go' -o '^func Fuzz[A-Za-z0-9_]*' cmd pkg | sort)
-# Go now and then takes the end of its own time for a failure, one without an input.
+# Go now and then reports the end of its own time limit as a failure, without an input.
 out_of_time() { grep -q '^    context deadline exceeded$' "$log" && ! grep -q 'Failing input' "$log"; }
 while IFS=: read -r file func; do
 	dir=${file%/*} target=${func#func }

@@ -56,8 +56,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// The command line wins over the environment, that over the file, that over
-// the default.
+// The command line overrides the environment, which overrides the file, which overrides the default.
 func TestPrecedence(t *testing.T) {
 	const file = "grace: 3m\n"
 	grace := func(args ...string) time.Duration {
@@ -151,7 +150,7 @@ func TestEveryFlagEverywhere(t *testing.T) {
 		}
 		env := "ACCELSCOPE_" + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(flag.Name))
 		want := []string{env}
-		if name, ok := strings.CutPrefix(flag.Name, "node."); ok { // as the downward API has them by custom
+		if name, ok := strings.CutPrefix(flag.Name, "node."); ok { // manifests customarily set these from the downward API
 			want = append(want, "NODE_"+strings.ToUpper(name))
 		}
 		if !slices.Equal(flag.Envs, want) {
@@ -176,8 +175,7 @@ func TestForeignEnvironment(t *testing.T) {
 	}
 }
 
-// FuzzConfig: whatever a file holds, it is refused with an error or all its
-// keys are names of flags.
+// FuzzConfig: any file is rejected with an error, or all its keys are names of flags.
 func FuzzConfig(f *testing.F) {
 	f.Add([]byte("grace: 1m\nweb.listen-address: [a, b]\n"))
 	f.Add([]byte("a: &a [*a]\n"))

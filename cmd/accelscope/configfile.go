@@ -16,7 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
-// maxConfigSize bounds what is read of a configuration file.
+// maxConfigSize limits the size of a configuration file.
 const maxConfigSize = 1 << 20
 
 // configFile is one flat mapping from the names of flags to values, a scalar

@@ -154,7 +154,7 @@ func configurationRow(flag *kong.Flag) string {
 	return fmt.Sprintf("| `--%s` | %s | %s | %s | %s |\n", name, strings.Join(envs, ", "), key, value, help)
 }
 
-// placeholder returns what stands for the value of a flag.
+// placeholder returns the placeholder for the value of a flag.
 func placeholder(flag *kong.Flag) string {
 	name := flag.PlaceHolder
 	switch flag.Target.Interface().(type) {

@@ -13,27 +13,25 @@ import (
 	"testing"
 )
 
-// metricName is what looks like one of our metrics in a text.
+// metricName matches text with the form of our metric names.
 var metricName = regexp.MustCompile(
 	`\b(?:accelscope|container_(?:rdma|device|cpu|memory|network|gpu)|node_(?:k8s|ephemeral_storage|infiniband)|` +
 		`pod_ephemeral_storage|infiniband_(?:port|device|switch|fabric|hca)|rdma_stat|gpu)_[a-z0-9_]*[a-z0-9]\b` +
 		`|\brdma_resources\b`)
 
-// noMetrics look like metrics and are none: a file of amdgpu.
+// noMetrics are names with that form that are not metrics: a file of amdgpu.
 var noMetrics = []string{"gpu_metrics"}
 
-// ruleName is what a recording rule is called: level:metric:operation. The tests of the
-// rules know which there are.
+// ruleName matches the name of a recording rule: level:metric:operation. The tests of the rules check these names.
 var ruleName = regexp.MustCompile(`[a-zA-Z0-9_]+:[a-zA-Z0-9_]+(:[a-zA-Z0-9_]+)?`)
 
-// flagName is a flag; in one that stands for many, a part is in capitals.
+// flagName matches a flag; a name for several flags has a part in capitals.
 var flagName = regexp.MustCompile(`--([a-z]+(?:[.-][a-zA-Z]+)*)`)
 
 // otherFlags are flags of other programs outside deploy: of helm, apt-get and nvidia-smi.
 var otherFlags = []string{"install", "namespace", "set", "no-install-recommends", "gpm-metrics"}
 
-// What the documents name must exist: every metric in the generated reference,
-// every flag in some command.
+// The names in the documents must exist: every metric in the generated reference, every flag in a command.
 func TestDocs(t *testing.T) {
 	reference, err := os.ReadFile("../../gen/metrics.md")
 	if err != nil {
@@ -41,12 +39,12 @@ func TestDocs(t *testing.T) {
 	}
 	var known []string
 	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)`").FindAllStringSubmatch(string(reference), -1) {
-		// A name of the reference may have a part that drivers fill in.
+		// A name in the reference may contain a part that drivers set.
 		name := strings.ReplaceAll(regexp.QuoteMeta(row[1]), "<counter>", "[a-z_]+")
 		known = append(known, name+"(_bucket|_sum|_count)?")
 	}
 	for _, label := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(string(reference), -1) {
-		known = append(known, label[1]) // gpu_id looks like one, too
+		known = append(known, label[1]) // gpu_id has the form of a metric name, too
 	}
 	metrics := regexp.MustCompile("^(" + strings.Join(append(known, noMetrics...), "|") + ")$")
 	if len(known) < 50 || metrics.MatchString("accelscope_no_such_thing") {
@@ -118,7 +116,7 @@ func documents(t *testing.T) (files []string) {
 	return files
 }
 
-// ansibleVariables are those of the role, and its groups: they look like metrics.
+// ansibleVariables are the variables and groups of the role, which have the form of metric names.
 func ansibleVariables(t *testing.T) (names []string) {
 	t.Helper()
 	key := regexp.MustCompile(`(?m)^ *(accelscope_[a-z_]+):`)
@@ -138,8 +136,8 @@ func ansibleVariables(t *testing.T) (names []string) {
 	return names
 }
 
-// ours says whether a flag is of a group that only we have. Below deploy there are
-// flags of other programs, and Prometheus has the groups config, log and web, too.
+// ours reports whether a flag is of a group that only our program has. Documents below deploy also mention flags of
+// other programs, and Prometheus has the groups config, log and web, too.
 func ours(flag string, flags []string) bool {
 	group, _, dotted := strings.Cut(strings.TrimPrefix(flag, "no-"), ".")
 	return dotted && !slices.Contains([]string{"config", "log", "web"}, group) &&

@@ -17,13 +17,13 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A large fabric takes longer than a scrape waits: doctor waits for it, but not
-// without end, and not for one that cannot be read.
+// Reading a large fabric takes longer than the deadline of a scrape: doctor waits longer, with a limit, but not for a
+// fabric that cannot be read.
 func TestDoctorAwaitsFabric(t *testing.T) {
 	for name, tt := range map[string]struct {
 		takes   time.Duration
 		err     error
-		waits   time.Duration // at least; a second more at most
+		waits   time.Duration // minimum; the maximum is a second more
 		state   model.State
 		patient bool
 	}{
@@ -31,7 +31,7 @@ func TestDoctorAwaitsFabric(t *testing.T) {
 		"slow":    {takes: 20 * time.Second, waits: 20 * time.Second, state: model.StateOK, patient: true},
 		"hangs":   {takes: time.Hour, waits: fabricTimeout, state: model.StateStuck, patient: true},
 		"fails":   {takes: 5 * time.Second, err: model.ErrUnsupported, waits: 5 * time.Second, state: model.StateUnsupported, patient: true},
-		"ctrl-C":  {takes: time.Hour, waits: 2 * time.Second, state: model.StateStuck}, // the first refresh is not cut short
+		"ctrl-C":  {takes: time.Hour, waits: 2 * time.Second, state: model.StateStuck}, // the first refresh is not interrupted
 		"no ibsw": {err: fmt.Errorf("no tools: %w", model.ErrAbsent), state: model.StateAbsent, patient: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -52,13 +52,13 @@ func TestDoctorAwaitsFabric(t *testing.T) {
 				if s := e.Refresh().States[0]; s.State != tt.state {
 					t.Errorf("%+v, want %s", s, tt.state)
 				}
-				_ = e.Close() // one that hangs is left behind
+				_ = e.Close() // a source that hangs is abandoned
 			})
 		})
 	}
 }
 
-// slowSource takes its time, unless it is closed.
+// slowSource takes this long for a read, unless it is closed.
 type slowSource struct {
 	takes time.Duration
 	err   error

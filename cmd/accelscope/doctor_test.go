@@ -23,7 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// fakeHost is a machine made of files; what works is what the test says.
+// fakeHost is a machine made of files; the test sets which of its functions work.
 func fakeHost(t *testing.T, files map[string]string, works ...string) host {
 	t.Helper()
 	root := t.TempDir()
@@ -87,8 +87,8 @@ func states(state model.State, reason string, names ...string) []model.SourceSta
 	return out
 }
 
-// TestDoctorGolden compares the table with testdata. The machines are fakes,
-// of files and of what the test lets them do.
+// TestDoctorGolden compares the table with testdata. The machines are fakes: files, and the functions that the test
+// enables.
 func TestDoctorGolden(t *testing.T) {
 	golden, err := filepath.Abs("testdata")
 	if err != nil {
@@ -188,7 +188,7 @@ func TestReasons(t *testing.T) {
 	for name, tt := range map[string]struct {
 		source       string
 		err          error
-		reason, cure string // of the cure a part; empty: there is none
+		reason, cure string // part of the cure; empty: there is none
 	}{
 		"absent":               {"nvidia", fmt.Errorf("no NVIDIA driver is loaded: %w", model.ErrAbsent), "no NVIDIA driver is loaded", ""},
 		"unsupported, first":   {"probe", fmt.Errorf("%w: BPF", model.ErrUnsupported), "BPF", ""},
@@ -259,7 +259,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// A tier that works here but is not the one asked for does not count.
+// A tier that works here but is not the requested one does not count.
 func TestForcedTier(t *testing.T) {
 	h := fakeHost(t, goodFiles, "kprobe", "tracepoint")
 	h.tier = "fentry"
@@ -268,8 +268,8 @@ func TestForcedTier(t *testing.T) {
 	}
 }
 
-// What a capability is for depends on the kernel, its settings and the others.
-// The end-to-end tests show that on live kernels.
+// The use of a capability depends on the kernel, its settings and the other capabilities. The end-to-end tests check it
+// on real kernels.
 func TestCapabilities(t *testing.T) {
 	const bpf, perfmon, admin, resource, search = 1 << 39, 1 << 38, 1 << 21, 1 << 24, 1 << 2
 	tests := map[string]struct {
@@ -279,7 +279,7 @@ func TestCapabilities(t *testing.T) {
 		paranoid string
 		limit    string
 		works    []string
-		missing  string // those without which something fails
+		missing  string // the capabilities without which a function fails
 	}{
 		"least":             {set: bpf | perfmon, works: []string{"kprobe"}},
 		"least, not root":   {set: bpf | perfmon, uid: 1000, works: []string{"kprobe"}},

@@ -35,8 +35,8 @@ func build(t *testing.T) string {
 	return binary
 }
 
-// start runs the sensor on a free port and returns its URL. stop ends it with
-// SIGTERM and returns how it ended and how long that took.
+// start runs the sensor on a free port and returns its URL. stop ends it with SIGTERM and returns its error and how
+// long the end took.
 func start(t *testing.T, binary string, args ...string) (url string, stop func() (time.Duration, error)) {
 	t.Helper()
 	url, _, stop = startProcess(t, binary, args...)
@@ -84,9 +84,8 @@ func startProcess(t *testing.T, binary string, args ...string) (url string, p *o
 	return "http://" + a, cmd.Process, stop
 }
 
-// fakeNode is a tree of files in the place of a machine with ten HCAs: this
-// test is about the program around the sources, not about what they read. The
-// sources that this tree has nothing for have tests of their own.
+// fakeNode is a tree of files that replaces a machine with ten HCAs: this test is for the program, not for the sources.
+// Sources without files in this tree have their own tests.
 func fakeNode(t *testing.T) (fixtures.Manifest, []string) {
 	t.Helper()
 	m, err := fixtures.Write(t.TempDir(), fixtures.Node())
@@ -130,7 +129,7 @@ func TestBinaryOnFakeNode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What the fixture says it wrote, and what is served.
+		// Compares the manifest of the fixture with the served metrics.
 		want := map[string]float64{}
 		for _, hca := range m.HCAs {
 			want[hca.Name] = 4 * float64(hca.Counters["port_rcv_data"])

@@ -22,7 +22,7 @@ import (
 	"github.com/accelscope/accelscope/tests/ibsim"
 )
 
-// narrowLink is one of the fabric that has lost lanes: between the first spine and leaf2.
+// narrowLink is the index of a link that has lost lanes: between the first spine and leaf2.
 const narrowLink = 2
 
 // TestBinaryOnFabric runs the program on a fat tree of 64 hosts that ibsim simulates,
@@ -43,7 +43,7 @@ func TestBinaryOnFabric(t *testing.T) {
 	keepReaping(t, sim)
 	tools := wrapTools(t, sim.Tools)
 	_, args := fakeNode(t)
-	args = append(args, "--fabric.tools="+tools.dir, "--fabric.interval=15s") // a round ends in that on a busy machine
+	args = append(args, "--fabric.tools="+tools.dir, "--fabric.interval=15s") // long enough for a round on a busy machine
 
 	t.Run("off", func(t *testing.T) {
 		s := startFabric(t, binary, args)
@@ -130,7 +130,7 @@ func TestBinaryOnFabric(t *testing.T) {
 		s.awaitValue("infiniband_switch_port_symbol_error_total", 5, guid, "port=2")
 		s.awaitValue("infiniband_switch_port_link_downed_total", 2, guid, "port=2")
 		s.awaitValue("infiniband_hca_port_symbol_error_total", 7, host, "port=1")
-		// The fabric's own management goes on, and counts, too.
+		// The fabric's own management traffic continues, and is counted, too.
 		s.until(func() string {
 			v, _ := s.value("infiniband_switch_port_transmit_data_bytes_total", guid, "port=10")
 			if v < 4*1234567890123 || v > 4*1234567890123+1e6 {
@@ -157,7 +157,7 @@ func TestBinaryOnFabric(t *testing.T) {
 		if reply, err := sim.Console(fmt.Sprintf("Error %q[0] 100 1", silent.ID())); err != nil {
 			t.Fatal(err, reply)
 		}
-		// It does not answer, and all others do.
+		// This switch does not answer, and all others do.
 		alone := map[string]bool{}
 		for _, n := range want.Nodes {
 			if n.Switch {
@@ -189,7 +189,7 @@ func TestBinaryOnFabric(t *testing.T) {
 		s.t = t
 		for _, tool := range []string{"perfquery", "ibnetdiscover"} {
 			stop := s.keepScraping()
-			s.awaitValue("accelscope_source_state", 1, "source=fabric", "state=ok") // that before is known
+			s.awaitValue("accelscope_source_state", 1, "source=fabric", "state=ok") // the previous state was read
 			before, _ := s.value("infiniband_fabric_queries_total", "tool="+tool, "result=timeout")
 			tools.hang(tool)
 			s.until(func() string { // a scrape that waits for a tool ends after the tool
@@ -232,7 +232,7 @@ func TestBinaryOnFabric(t *testing.T) {
 			}
 			return ""
 		})
-		// No option of a tool that changes anything was used, and nothing has changed.
+		// No tool was run with an option that changes anything, and no counter was reset.
 		calls := tools.calls()
 		if len(calls) < 20 {
 			t.Errorf("%d calls: %q", len(calls), calls)
@@ -246,7 +246,7 @@ func TestBinaryOnFabric(t *testing.T) {
 			}
 		}
 		s.awaitValue("infiniband_switch_port_symbol_error_total", 5, fmt.Sprintf("guid=0x%016x", want.Nodes[0].GUID), "port=2")
-		s.until(func() string { // a question may get lost
+		s.until(func() string { // a query may get lost
 			out, err := child.Command(t.Context(), filepath.Join(sim.Tools, "perfquery"), "-G", fmt.Sprintf("0x%016x", want.Nodes[0].GUID), "2").Output()
 			if err != nil || !strings.Contains(string(out), "SymbolErrorCounter:..............5\n") {
 				return fmt.Sprintf("the switch says: %v\n%s", err, out)
@@ -284,8 +284,7 @@ func TestBinaryOnFabric(t *testing.T) {
 	})
 }
 
-// keepReaping makes room in ibsim for the tools that come after those that were killed,
-// which are many on a busy machine.
+// keepReaping frees slots in ibsim for further tools: on a busy machine many tools are killed.
 func keepReaping(t *testing.T, sim *ibsim.Fabric) {
 	t.Helper()
 	end, done := make(chan struct{}), make(chan struct{})
@@ -311,8 +310,8 @@ func keepReaping(t *testing.T, sim *ibsim.Fabric) {
 
 func isPerfquery(call string) bool { return strings.HasPrefix(call, "perfquery ") }
 
-// changes says whether an option makes a tool change something: those of
-// infiniband-diags that reset counters, or set anything.
+// changes reports whether an option makes a tool change the fabric: options of infiniband-diags that reset counters, or
+// set anything.
 func changes(tool, arg string) bool {
 	switch {
 	case strings.HasPrefix(arg, "--clear"), strings.HasPrefix(arg, "--reset"), strings.HasPrefix(arg, "--Reset"):
@@ -327,7 +326,7 @@ func changes(tool, arg string) bool {
 	return !slices.Contains([]string{"ibnetdiscover", "iblinkinfo", "smpquery", "sminfo", "saquery", "ibstat"}, tool)
 }
 
-// wrapped are tools that leave a trace, and hang if a file requests it.
+// wrapped are scripts for the tools that log their arguments, and hang if a file requests it.
 type wrapped struct {
 	t   *testing.T
 	dir string
@@ -379,7 +378,7 @@ func (w wrapped) release(tool string) {
 	}
 }
 
-// fabricSensor is a sensor that runs.
+// fabricSensor is a running sensor.
 type fabricSensor struct {
 	t    *testing.T
 	url  string
@@ -405,7 +404,7 @@ func (s *fabricSensor) scrape() map[string]*dto.MetricFamily {
 	return families
 }
 
-// value is that of the first series with these labels.
+// value returns the value of the first series with these labels.
 func (s *fabricSensor) value(name string, labels ...string) (float64, bool) {
 	s.t.Helper()
 	return valueOf(s.scrape(), name, labels...)
@@ -424,10 +423,10 @@ series:
 	return 0, false
 }
 
-const fabricTakes = 4 * time.Minute // to be read again, on a busy machine
+const fabricTakes = 4 * time.Minute // limit for reading the fabric again, on a busy machine
 
-// until waits until wrong returns "", and fails with its last result. A round that
-// takes longer than its time, on a busy machine, is reported with the next one.
+// until waits until wrong returns "", and fails with its last result. On a busy machine, a round that exceeds its time
+// is reported with the next one.
 func (s *fabricSensor) until(wrong func() string) {
 	s.t.Helper()
 	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
@@ -466,7 +465,7 @@ func (s *fabricSensor) awaitSum(name string, want float64) {
 	})
 }
 
-// await waits for an answer that is right.
+// await waits for a correct answer.
 func (s *fabricSensor) await(complaint string, right func(*fabricAnswer) bool) *fabricAnswer {
 	s.t.Helper()
 	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
@@ -510,7 +509,7 @@ func (s *fabricSensor) keepScraping() (stop func()) {
 	}
 }
 
-// fabricAnswer is what of /api/v1/fabric is compared with the net file.
+// fabricAnswer has the fields of /api/v1/fabric that are compared with the net file.
 type fabricAnswer struct {
 	Nodes []struct {
 		GUID, Kind, Name, Error string
@@ -560,7 +559,7 @@ func namesOf(net *ibsim.Net) map[string]string {
 	return out
 }
 
-// linkText is a link as a text, whichever end comes first.
+// linkText formats a link, independent of the order of its ends.
 func linkText(a, b fabricEnd, width int, speed string) string {
 	ends := []string{fmt.Sprint(a.GUID, "/", a.Port), fmt.Sprint(b.GUID, "/", b.Port)}
 	slices.Sort(ends)

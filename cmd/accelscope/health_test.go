@@ -18,8 +18,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// health runs `accelscope doctor --health` with more arguments, and returns what
-// it prints and its error.
+// health runs `accelscope doctor --health` with more arguments, and returns its output and its error.
 func health(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out strings.Builder
@@ -51,7 +50,7 @@ func TestHealth(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, _ := secure(t) // TLS by an unknown authority for another name, and a password
+	config, _ := secure(t) // TLS with an unknown CA and for another name, and a password
 	dir := filepath.Dir(config)
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -81,7 +80,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// Where the sensor listens comes from where the sensor has it from.
+// The address comes from the same flags, environment and file as that of the sensor.
 func TestHealthAddress(t *testing.T) {
 	address := listen(t, "", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" {
@@ -107,7 +106,7 @@ func TestHealthAddress(t *testing.T) {
 
 func TestNotHealthy(t *testing.T) {
 	refused := listen(t, "", http.NotFoundHandler())
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and never answers
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and never answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +115,7 @@ func TestNotHealthy(t *testing.T) {
 		t.Errorf("it may take %v", healthTimeout)
 	}
 	secured, _ := secure(t)
-	// A TLS server that refuses everybody, as exporter-toolkit does while it cannot read its certificate.
+	// A TLS server that rejects every client, like exporter-toolkit while it cannot read its certificate.
 	broken, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, errors.New("no certificate") },
 	})
@@ -159,7 +158,7 @@ func TestNotHealthy(t *testing.T) {
 			if status := exitStatus(err, &line); status != 1 || strings.Count(line.String(), "\n") != 1 {
 				t.Errorf("status %d, %q; want 1 and a line", status, line.String())
 			}
-			if took := time.Since(start); took > 20*time.Second { // 2.5 s, were the machine not busy
+			if took := time.Since(start); took > 20*time.Second { // 2.5 s on an idle machine
 				t.Errorf("took %v", took)
 			}
 		})

@@ -48,7 +48,7 @@ func startEngine(t *testing.T, o engine.Options, sources ...engine.Registration)
 	return e
 }
 
-// encodeVerbs encodes the metrics of that source.
+// encodeVerbs encodes the metrics of the source verbs.
 func encodeVerbs(t *testing.T, sets ...string) encodeFunc {
 	t.Helper()
 	e := startEngine(t, engine.Options{}, engine.Registration{Source: verbs{}})
@@ -113,8 +113,8 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// Families must be sorted by name, also when the own metrics are among them:
-// a text parser refuses a family that comes twice, not one out of order.
+// Families must be sorted by name, including the sensor's own metrics: a text parser rejects a duplicate family, but
+// not a wrong order.
 func TestMetricsFormats(t *testing.T) {
 	s := serve(t, webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil)
 	tests := map[string]struct{ accept, contentType string }{

@@ -21,21 +21,18 @@ import (
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
-// The tests of this file run the program on a fake node, a tree of files in
-// which things fail as they do on real nodes: it takes hardware to fail, but
-// not to see that everything else goes on.
+// The tests of this file run the program on a fake node, a tree of files in which reads fail as on real nodes. Real
+// failures need hardware, but files are enough to check that everything else still works.
 
 const (
-	// sourceDeadline is how long a scrape waits for a source that reads, and
-	// again for one that names owners.
+	// sourceDeadline is how long a scrape waits for a source that reads, and additionally for one that names owners.
 	sourceDeadline = 2 * time.Second
-	// slack is for a machine that is busy with other things.
+	// slack is additional time for a busy machine.
 	slack = 10 * time.Second
 )
 
-// portCounters are the series that the files of counters/ become, by the
-// meaning that the InfiniBand specification gives them: data in words of four
-// bytes.
+// portCounters maps the files of counters/ to series. The InfiniBand specification defines the values: data is counted
+// in words of four bytes.
 var portCounters = map[string]struct {
 	series string
 	unit   float64
@@ -63,10 +60,10 @@ var portCounters = map[string]struct {
 	"VL15_dropped":                    {"infiniband_port_errors_total vl15_dropped", 1},
 }
 
-// figures are the counters of HCAs: "mlx5_0 counters/port_rcv_data" to a value.
+// figures are the values of the counters of HCAs, by "mlx5_0 counters/port_rcv_data".
 type figures map[string]float64
 
-// written are the figures of the manifest.
+// written returns the values of the manifest.
 func written(m fixtures.Manifest) figures {
 	f := figures{}
 	for _, h := range m.HCAs {
@@ -80,7 +77,7 @@ func written(m fixtures.Manifest) figures {
 	return f
 }
 
-// without drops what begins with any of these.
+// without removes the values whose key has one of these prefixes.
 func (f figures) without(prefixes ...string) figures {
 	maps.DeleteFunc(f, func(key string, _ float64) bool {
 		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(key, p) })
@@ -123,7 +120,7 @@ func label(m *dto.Metric, name string) string {
 	return ""
 }
 
-// figures are those that were served.
+// figures returns the served values.
 func (e exposition) figures() figures {
 	files := map[string]string{}
 	for file, c := range portCounters {
@@ -144,7 +141,7 @@ func (e exposition) figures() figures {
 	return f
 }
 
-// states are those that are 1 in a family of states: "rdma mlx5_0" to "ok".
+// states returns the states that are 1 in a family of states: "rdma mlx5_0" to "ok".
 func (e exposition) states(family string) map[string]string {
 	states := map[string]string{}
 	for _, m := range e.families[family].GetMetric() {
@@ -166,7 +163,7 @@ func breakIt(t *testing.T, m fixtures.Manifest, rel string, f fixtures.Fault) {
 	}
 }
 
-// healthy asks while something hangs.
+// healthy checks /healthz while a source hangs.
 func healthy(t *testing.T, url string) {
 	t.Helper()
 	began := time.Now()
@@ -175,18 +172,18 @@ func healthy(t *testing.T, url string) {
 	}
 }
 
-// bounded scrapes again and again: what hangs must be joined, not tried anew.
+// bounded scrapes repeatedly: scrapes must wait for a call that hangs, and not start another one.
 func bounded(t *testing.T, url string) {
 	t.Helper()
 	const scrapes = 5
 	var more []string
-	// A machine that is busy may need more threads at once than it did before; what is
-	// tried anew is more each time.
+	// A busy machine may need more threads at the same time than before, but further calls would add threads with each
+	// scrape.
 	for range 4 {
 		first := scrape(t, url)
 		last := first
 		for range scrapes {
-			time.Sleep(1100 * time.Millisecond) // what was read is good for 1 s
+			time.Sleep(1100 * time.Millisecond) // values are reused for 1 s
 			last = scrape(t, url)
 			healthy(t, url)
 		}
@@ -231,15 +228,15 @@ func TestIsolation(t *testing.T) {
 			}
 		}
 
-		// A driver that hangs costs its device.
+		// A driver that hangs affects only its device.
 		breakIt(t, m, counters(0)+"/port_rcv_data", fixtures.FIFO)
 		gone(0, "")
 		state["rdma "+hca[0].Name] = "stuck"
-		// Files that fail cost themselves.
+		// Files that fail affect only their own counters.
 		breakIt(t, m, counters(1)+"/port_xmit_wait", fixtures.Invalid)
 		breakIt(t, m, hca[1].PortDir+"/hw_counters/out_of_buffer", fixtures.Invalid)
 		gone(1, "counters/port_xmit_wait", "hw_counters/out_of_buffer")
-		// A restricted function has nothing but such files.
+		// A restricted function has only such files.
 		for name := range hca[2].Counters {
 			breakIt(t, m, counters(2)+"/"+name, fixtures.Invalid)
 		}
@@ -248,20 +245,20 @@ func TestIsolation(t *testing.T) {
 		}
 		gone(2, "")
 		state["rdma "+hca[2].Name] = "failed"
-		// What is not there, or says that it is not, is no failure.
+		// Missing files, and values that mean "not available", are no failures.
 		breakIt(t, m, counters(3), fixtures.Missing)
 		gone(3, "counters/")
 		for name := range hca[4].Counters {
 			breakIt(t, m, counters(4)+"/"+name, fixtures.NoPMA)
 		}
 		gone(4, "counters/")
-		// Nor is what is no number taken for one.
+		// Text that is not a number is not exported.
 		breakIt(t, m, counters(5)+"/port_rcv_data", fixtures.Garbage)
 		breakIt(t, m, counters(5)+"/port_xmit_data", fixtures.Huge)
 		breakIt(t, m, counters(5)+"/symbol_error", fixtures.Empty)
 		breakIt(t, m, hca[5].PortDir+"/state", fixtures.Huge)
 		gone(5, "counters/port_rcv_data", "counters/port_xmit_data", "counters/symbol_error")
-		// Cgroups that cannot be read: the files of one, and a directory.
+		// Cgroups that cannot be read: the files of one cgroup, and a directory.
 		breakIt(t, m, "sys/fs/cgroup"+m.Containers[0].Cgroup, fixtures.UnreadableFiles)
 		breakIt(t, m, "sys/fs/cgroup", fixtures.TooDeep)
 
@@ -276,7 +273,7 @@ func TestIsolation(t *testing.T) {
 			t.Error("a port is not reported because its counters fail")
 		}
 
-		// A device vanishes while the sensor runs.
+		// A device is removed while the sensor runs.
 		if err := m.Unplug(hca[6]); err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +287,7 @@ func TestIsolation(t *testing.T) {
 		checkStates(t, got, state, map[string]string{"rdma": "ok", "cgroup": "ok", "container": "ok"})
 
 		bounded(t, url)
-		// What fails always is left alone after a while, and says so.
+		// After several failures a device is no longer read, and its state says so.
 		state["rdma "+hca[2].Name] = "quarantined"
 		for end := time.Now().Add(quickly); time.Now().Before(end); time.Sleep(1100 * time.Millisecond) {
 			if scrape(t, url).states("accelscope_device_state")["rdma "+hca[2].Name] == "quarantined" {
@@ -339,7 +336,7 @@ func TestIsolation(t *testing.T) {
 		m, args := fakeNode(t)
 		url, stop := start(t, binary, append(args, "--web.disable-exporter-metrics")...)
 		for range 2 {
-			// Counters that took long to read, on a machine that is busy, are kept for a while.
+			// Counters that took long to read on a busy machine are reused for a while.
 			for end := time.Now().Add(quickly); ; time.Sleep(1100 * time.Millisecond) {
 				var got [2]exposition
 				var wg sync.WaitGroup
@@ -381,8 +378,8 @@ func TestIsolation(t *testing.T) {
 	})
 }
 
-// checkStates compares the states of devices and sources; besides the devices
-// that are given, one cgroup must be reported as failed.
+// checkStates compares the states of devices and sources. In addition to the given devices, one cgroup must be reported
+// as failed.
 func checkStates(t *testing.T, e exposition, devices, sources map[string]string) {
 	t.Helper()
 	got := e.states("accelscope_device_state")

@@ -14,10 +14,9 @@ import (
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
-// TestDay has a container come and another go each minute of a day, in a few
-// seconds: what the sensor holds must be the same in the evening as in the
-// morning. The containerd is a real one, killed and started again now and then;
-// the cgroups are files of a fixture, as nothing runs in these containers.
+// TestDay simulates a day in a few seconds: each minute one container starts and another ends. At the end the sensor
+// must hold as much as at the beginning. The containerd is a real one, which is killed and restarted now and then; the
+// cgroups are files of a fixture, as no processes run in these containers.
 func TestDay(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
@@ -28,7 +27,7 @@ func TestDay(t *testing.T) {
 		morning = 240
 		grace   = time.Second
 	)
-	dir, err := os.MkdirTemp("", "day-") // short: it holds a socket
+	dir, err := os.MkdirTemp("", "day-") // a short path, because a socket is in it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,11 +44,11 @@ func TestDay(t *testing.T) {
 	url, process, stop := startProcess(t, build(t),
 		"--path.sysfs="+m.SysFS(), "--path.procfs="+m.ProcFS(), "--path.cgroup="+m.CgroupFS(), "--path.host="+dir,
 		"--runtime.socket=containerd:"+daemon.Socket, "--no-collector.probe", "--no-collector.node", "--grace="+grace.String(),
-		// Nobody takes the events, all day long.
+		// No receiver accepts the events.
 		"--events.otlp-endpoint=127.0.0.1:1", "--events.otlp-insecure", "--events.queue-size=64")
 	ready(t, url)
 
-	// What runs is a pod of the REST interface, too.
+	// A running container must also be listed by the REST API.
 	first := comes(t, m, daemon, minutes)
 	named(t, url, fmt.Sprintf("pod=\"pod-%d\"", minutes))
 	if code, _, body := get(t, url+"/pods", ""); code != 200 || !strings.Contains(body, first.ID) ||
@@ -60,7 +59,7 @@ func TestDay(t *testing.T) {
 
 	var running []fixtures.Container
 	var before, after held
-	var slowest time.Duration // of the names
+	var slowest time.Duration // until a name is shown
 	for minute := range minutes {
 		c := comes(t, m, daemon, minute)
 		if running = append(running, c); len(running) > alive {
@@ -82,7 +81,7 @@ func TestDay(t *testing.T) {
 			before = rest(t, url, process, 2*grace)
 		}
 	}
-	// What is on its way to be forgotten may take longer where the machine is busy; what leaks stays.
+	// On a busy machine it may take longer until ended containers are forgotten; a leak remains.
 	for end := time.Now().Add(quickly); ; {
 		after = rest(t, url, process, 2*grace)
 		if after.goroutines <= before.goroutines+2 && after.descriptors <= before.descriptors+2 &&
@@ -109,11 +108,11 @@ func TestDay(t *testing.T) {
 	}
 }
 
-// held is what the sensor holds.
+// held are the resources that the sensor uses, and the series that it exports.
 type held struct{ goroutines, descriptors, heap, series float64 }
 
-// rest is what is held when all that is gone had its time to be forgotten: the least
-// of several scrapes, after a few collections.
+// rest returns the resources in use after ended containers should be forgotten: the minimum of several scrapes, after
+// several garbage collections.
 func rest(t *testing.T, url string, process *os.Process, pause time.Duration) held {
 	t.Helper()
 	time.Sleep(pause)
@@ -138,7 +137,7 @@ func rest(t *testing.T, url string, process *os.Process, pause time.Duration) he
 	return h
 }
 
-// named is how long it takes until a scrape shows a label.
+// named returns how long it takes until a scrape shows a label.
 func named(t *testing.T, url, label string) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -151,8 +150,7 @@ func named(t *testing.T, url, label string) time.Duration {
 	return time.Since(began)
 }
 
-// comes makes container number n in a pod of its own: for containerd, and as
-// a cgroup.
+// comes creates container number n in its own pod: in containerd, and as a cgroup.
 func comes(t *testing.T, m fixtures.Manifest, daemon *containerd.Daemon, n int) fixtures.Container {
 	t.Helper()
 	c := fixtures.Container{ID: fmt.Sprintf("%064x", n+1), PodUID: fmt.Sprintf("00000000-0000-4000-8000-%012x", n)}

@@ -19,8 +19,8 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml"
 )
 
-// TestNVMLRealProcesses has 40 real processes in 10 real cgroups, as those of
-// containers are called; the GPUs that they use are fakes.
+// TestNVMLRealProcesses has 40 real processes in 10 real cgroups with names of containers; the GPUs that they use are
+// fakes.
 func TestNVMLRealProcesses(t *testing.T) {
 	binary, library := buildNVML(t)
 	s, err := nvml.New(t.TempDir())
@@ -41,7 +41,7 @@ func TestNVMLRealProcesses(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			// Before the cgroups are removed: deferred calls come before cleanups.
+			// Must run before the cgroups are removed: deferred calls run before cleanups.
 			defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 			for _, leaf := range leaves {
 				if err := os.WriteFile(filepath.Join(leaf, "cgroup.procs"), fmt.Append(nil, cmd.Process.Pid), 0o644); err != nil {
@@ -64,7 +64,7 @@ func TestNVMLRealProcesses(t *testing.T) {
 	conserved(t, e)
 	ends(t, n.stop)
 
-	// What ends after it was listed keeps its owner until the next look.
+	// A process that ends after it was listed keeps its owner until the next list.
 	n.start(t, binary, library, time.Hour)
 	defer ends(t, n.stop)
 	e = n.listed(t)
@@ -83,7 +83,7 @@ func TestNVMLRealProcesses(t *testing.T) {
 	}
 }
 
-// containerCgroups makes the cgroup of a container in every hierarchy of the machine.
+// containerCgroups creates the cgroup of a container in every hierarchy of the machine.
 func containerCgroups(t *testing.T, c fixtures.Container) []string {
 	t.Helper()
 	mounts, err := os.ReadFile("/proc/mounts")
@@ -93,7 +93,7 @@ func containerCgroups(t *testing.T, c fixtures.Container) []string {
 	var leaves []string
 	for line := range strings.Lines(string(mounts)) {
 		f := strings.Fields(line)
-		if !strings.HasPrefix(f[2], "cgroup") || strings.Contains(f[3], "cpuset") { // which wants CPUs first
+		if !strings.HasPrefix(f[2], "cgroup") || strings.Contains(f[3], "cpuset") { // cpuset needs CPUs to be set first
 			continue
 		}
 		pod := filepath.Join(f[1], "kubepods", "pod"+c.PodUID)

@@ -16,14 +16,14 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml"
 )
 
-// TestNVMLFailures has the driver and its library fail in the ways that they have: what
-// fails costs itself only, and comes back without a restart.
+// TestNVMLFailures simulates failures of the driver and its library: each affects only its own device or function, and
+// recovers without a restart.
 func TestNVMLFailures(t *testing.T) {
 	binary, library := buildNVML(t)
 
 	t.Run("XIDs, and a GPU falls off the bus", func(t *testing.T) {
 		t.Parallel()
-		n := startGPUs(t, binary, library, time.Second, func(n *gpuNode) { n.XID("1", 13) }) // before we look
+		n := startGPUs(t, binary, library, time.Second, func(n *gpuNode) { n.XID("1", 13) }) // before the sensor reads
 		defer ends(t, n.stop)
 		n.listed(t)
 		before := n.listening(t)
@@ -64,7 +64,7 @@ func TestNVMLFailures(t *testing.T) {
 		}
 		others(t, before, e, lost)
 		rising(t, before, e)
-		// The driver still reports events of the others, and the source does not poll it.
+		// The driver still reports events of the other GPUs, and the source does not poll.
 		calls, began := n.called(t), time.Now()
 		n.XID("4", 94)
 		n.write(t)
@@ -73,7 +73,7 @@ func TestNVMLFailures(t *testing.T) {
 		})
 		time.Sleep(2 * time.Second)
 		waits, took := n.called(t).Since(calls).Of(nvml.System, "nvmlEventSetWait"), time.Since(began)
-		if float64(waits) > 40*took.Seconds() { // two of each GPU in a second are right
+		if float64(waits) > 40*took.Seconds() { // two per GPU and second are correct
 			t.Errorf("%d waits for events in %v", waits, took)
 		}
 	})
@@ -113,7 +113,7 @@ func TestNVMLFailures(t *testing.T) {
 					return healthOf(e, stuck) == 1 && e.sum("container_gpu_processes", "", "") == float64(len(n.Processes))
 				})
 				n.owners(t, e)
-				// That a call blocks does not keep the sensor from ending.
+				// A call that blocks does not keep the sensor from ending.
 				n.Block("2", function)
 				n.write(t)
 				time.Sleep(2 * time.Second)
@@ -127,7 +127,7 @@ func TestNVMLFailures(t *testing.T) {
 		defer ends(t, n.stop)
 		before := n.listed(t)
 		opened := n.called(t)
-		// It goes: the sensor must let go of the library, or it could not.
+		// The driver is unloaded: this works only if the sensor closes the library.
 		for i := range nvml.GPUs {
 			if err := nvml.Unbind(n.SysFS(), n.ProcFS(), i); err != nil {
 				t.Fatal(err)
@@ -139,7 +139,7 @@ func TestNVMLFailures(t *testing.T) {
 			closed := n.called(t).Since(opened)
 			return len(e.families["gpu_utilization"].GetMetric()) == 0 && closed["- nvmlShutdown"] > 0 && closed["- dlclose"] > 0
 		})
-		// It comes back: newer, with a GPU less.
+		// The driver is loaded again: a newer version, with one GPU less.
 		n.Heal(nvml.System, "*")
 		n.Driver("560.35.03")
 		n.Remove("7")
@@ -202,7 +202,7 @@ func TestNVMLFailures(t *testing.T) {
 			t.Fatal(err)
 		}
 		var before nvml.Calls
-		n.until(t, "a GPU that went to sleep is left alone", func(exposition) bool { // what was under way ends
+		n.until(t, "a GPU that went to sleep is left alone", func(exposition) bool { // calls in progress end
 			before = n.called(t)
 			time.Sleep(1500 * time.Millisecond)
 			return n.called(t).Since(before).Of("4", "nvml") == 0
@@ -226,7 +226,7 @@ func TestNVMLFailures(t *testing.T) {
 		n.Fail("3", "*", nvml.GPUIsLost)
 		n.write(t)
 		n.until(t, "the GPU is reported as lost", func(e exposition) bool { return slices.Contains(problemsOf(e, nvml.UUID(3)), "lost") })
-		time.Sleep(2 * time.Second) // the others are listened to anew
+		time.Sleep(2 * time.Second) // the sensor registers for the events of the other GPUs again
 		n.XID("4", 94)
 		n.write(t)
 		e := n.until(t, "an XID after that", func(e exposition) bool {
@@ -244,7 +244,7 @@ func TestNVMLFailures(t *testing.T) {
 		if healthOf(e, nvml.UUID(2)) == 1 {
 			t.Error("a GPU that never answered is healthy")
 		}
-		// The first answer may take long.
+		// The first response of a GPU may take long.
 		n.until(t, "the GPU is reported as stuck", func(e exposition) bool {
 			return slices.Contains(problemsOf(e, nvml.UUID(2)), "stuck")
 		})
@@ -262,7 +262,7 @@ func TestNVMLFailures(t *testing.T) {
 				if e.nvidia() == "ok" {
 					t.Error("a library that hangs is reported as ok")
 				}
-				return e.nvidia() == "failed" // and not stuck
+				return e.nvidia() == "failed" // not stuck
 			})
 			time.Sleep(1100 * time.Millisecond)
 		}
@@ -271,7 +271,7 @@ func TestNVMLFailures(t *testing.T) {
 		n.owners(t, n.listed(t))
 		n.Block(nvml.System, "nvmlEventSetWait")
 		n.write(t)
-		time.Sleep(time.Second) // and now it is to end
+		time.Sleep(time.Second) // the sensor shall end now
 	})
 
 	t.Run("no library, no driver", func(t *testing.T) {

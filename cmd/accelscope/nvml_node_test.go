@@ -19,12 +19,12 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml"
 )
 
-// quickly is how soon what happens in the background is seen: some intervals, or the
-// time in which a GPU must have answered for the first time.
+// quickly is the time limit for changes in the background: several intervals, or the time in which a GPU must have
+// answered for the first time.
 const quickly = time.Minute
 
-// gpuNode is a fake node with eight fake GPUs, two of them cut into MIG devices,
-// and 40 processes in 10 containers, which has a sensor.
+// gpuNode is a fake node with a sensor, eight fake GPUs, two of them split into MIG devices, and 40 processes in 10
+// containers.
 type gpuNode struct {
 	fixtures.Manifest
 	*nvml.Scenario
@@ -46,8 +46,7 @@ func buildNVML(t *testing.T) (binary, library string) {
 	return build(t), library
 }
 
-// startGPUs makes the node, has change change it, and starts the sensor, which is to
-// be ended before the test is.
+// startGPUs creates the node, calls change for it, and starts the sensor, which the test must end.
 func startGPUs(t *testing.T, binary, library string, interval time.Duration, change func(*gpuNode)) *gpuNode {
 	t.Helper()
 	m, err := fixtures.Write(t.TempDir(), fixtures.Options{
@@ -115,10 +114,10 @@ func (n *gpuNode) called(t *testing.T) nvml.Calls {
 	return c
 }
 
-// nvidia is the state of the source.
+// nvidia returns the state of the source.
 func (e exposition) nvidia() string { return e.states("accelscope_source_state")["nvidia"] }
 
-// until scrapes until ok says that all is there.
+// until scrapes until ok returns true.
 func (n *gpuNode) until(t *testing.T, what string, ok func(exposition) bool) exposition {
 	t.Helper()
 	for end := time.Now().Add(quickly); ; time.Sleep(300 * time.Millisecond) {
@@ -133,7 +132,7 @@ func (n *gpuNode) until(t *testing.T, what string, ok func(exposition) bool) exp
 	}
 }
 
-// listed waits until as many processes are shown as there are.
+// listed waits until all processes are shown.
 func (n *gpuNode) listed(t *testing.T) exposition {
 	t.Helper()
 	var last map[string]int
@@ -144,7 +143,7 @@ func (n *gpuNode) listed(t *testing.T) exposition {
 		if !maps.Equal(now, last) {
 			last, then, since = now, at, time.Now()
 		}
-		// What is a difference of two rounds comes with the second one.
+		// Differences between two rounds are available after the second one.
 		again := true
 		for id := range at {
 			again = again && (at[id] > then[id] || n.interval > quickly)
@@ -153,7 +152,7 @@ func (n *gpuNode) listed(t *testing.T) exposition {
 	})
 }
 
-// listening waits until the events of all GPUs are heard. What was before is lost.
+// listening waits until the sensor receives the events of all GPUs. Earlier events are lost.
 func (n *gpuNode) listening(t *testing.T) exposition {
 	t.Helper()
 	return n.until(t, "XIDs are listened to", func(e exposition) bool {
@@ -167,7 +166,7 @@ func (n *gpuNode) listening(t *testing.T) exposition {
 	})
 }
 
-// only are the lines that begin with any of these.
+// only returns the lines with one of these prefixes.
 func (e exposition) only(prefixes ...string) string {
 	var b strings.Builder
 	for line := range strings.Lines(e.body) {
@@ -182,7 +181,7 @@ func number(m *dto.Metric) float64 {
 	return m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetUntyped().GetValue()
 }
 
-// by are the values of a family by these labels, "a b"; equal ones are added up.
+// by returns the values of a family by these labels, "a b"; equal keys are summed.
 func (e exposition) by(family string, labels ...string) map[string]float64 {
 	out := map[string]float64{}
 	for _, m := range e.families[family].GetMetric() {
@@ -195,7 +194,7 @@ func (e exposition) by(family string, labels ...string) map[string]float64 {
 	return out
 }
 
-// sum adds up a family, the series with this label only if one is given.
+// sum sums a family, or only its series with this label.
 func (e exposition) sum(family, name, value string) float64 {
 	var sum float64
 	for _, m := range e.families[family].GetMetric() {
@@ -206,8 +205,7 @@ func (e exposition) sum(family, name, value string) float64 {
 	return sum
 }
 
-// owners checks that the processes of the scenario are in their containers, with
-// their memory.
+// owners checks that the processes of the scenario belong to their containers, with their memory.
 func (n *gpuNode) owners(t *testing.T, e exposition) {
 	t.Helper()
 	memory, processes := map[string]float64{}, map[string]float64{}
@@ -233,8 +231,7 @@ func (n *gpuNode) owners(t *testing.T, e exposition) {
 	}
 }
 
-// conserved checks that what is shared adds up on each device that has processes
-// of its own.
+// conserved checks that the shares add up on each device that has processes of its own.
 func conserved(t *testing.T, e exposition) {
 	t.Helper()
 	about := cmpopts.EquateApprox(1e-9, 1e-9)
@@ -242,7 +239,7 @@ func conserved(t *testing.T, e exposition) {
 	used := e.by("gpu_memory_used_bytes", "uuid")
 	for id, sum := range shares {
 		if diff := cmp.Diff(used[id], sum, about); diff != "" {
-			t.Errorf("%s: memory of owners and of nobody (-used +sum):\n%s", id, diff)
+			t.Errorf("%s: memory of owners and unattributed (-used +sum):\n%s", id, diff)
 		}
 	}
 	engines := e.by("gpu_engine_utilization_ratio", "uuid", "engine")
@@ -288,7 +285,7 @@ func rising(t *testing.T, before, after exposition) {
 	}
 }
 
-// complete are the numbers of series of each GPU or MIG device.
+// complete returns the numbers of series of each GPU or MIG device.
 func complete(e exposition) map[string]int {
 	n := map[string]int{}
 	for name, f := range e.families {
@@ -302,7 +299,7 @@ func complete(e exposition) map[string]int {
 	return n
 }
 
-// problems are those that are active on a GPU.
+// problems returns the active problems of a GPU.
 func problemsOf(e exposition, id string) []string {
 	var active []string
 	for _, m := range e.families["gpu_problem"].GetMetric() {
@@ -322,7 +319,7 @@ func healthOf(e exposition, id string) float64 {
 	return v
 }
 
-// others checks that the other GPUs have all series that they had.
+// others checks that the other GPUs still have all their series.
 func others(t *testing.T, before, after exposition, but ...string) {
 	t.Helper()
 	want, got := complete(before), complete(after)

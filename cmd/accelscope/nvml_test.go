@@ -19,12 +19,11 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml"
 )
 
-// The tests of these files, nvml_*_test.go, run the program with a fake of NVIDIA's library, which it
-// opens as it opens the real one: it takes GPUs to measure them, but not to see who
-// gets what, what is called when, and that one bad device costs itself only.
+// The tests of these files, nvml_*_test.go, run the program with a fake of NVIDIA's library, which it opens like the
+// real one. The fake is enough to check attribution, the number of calls, and that a failing device affects only
+// itself.
 
-// cheap are the functions that a scrape may call, for each device once per scrape or
-// as often as it says.
+// cheap are the functions that a scrape may call, for each device once per scrape or as often as given.
 var cheap = map[string]uint64{
 	"nvmlDeviceGetUtilizationRates": 1, "nvmlDeviceGetTemperature": 1, "nvmlDeviceGetTemperatureV": 1,
 	"nvmlDeviceGetPowerUsage": 1, "nvmlDeviceGetClockInfo": 4, "nvmlDeviceGetPerformanceState": 1,
@@ -45,10 +44,10 @@ func TestNVML(t *testing.T) {
 		defer ends(t, n.stop)
 		n.listed(t)
 		n.listening(t)
-		// Utilization is that of two looks.
+		// Utilization needs two samples.
 		e := n.until(t, "utilization by containers", func(e exposition) bool {
 			return len(e.used()) == nvml.GPUs-2 &&
-				e.sum("gpu_engine_utilization_ratio", "engine", "sm_active") >= nvml.GPUs*0.5525+6*0.125-1e-9 // of GPUs and MIG devices
+				e.sum("gpu_engine_utilization_ratio", "engine", "sm_active") >= nvml.GPUs*0.5525+6*0.125-1e-9 // sum over GPUs and MIG devices
 		})
 		n.owners(t, e)
 		conserved(t, e)
@@ -63,7 +62,7 @@ func TestNVML(t *testing.T) {
 			t.Errorf("utilization by containers (-want +got):\n%s", diff)
 		}
 
-		// Processes come and go, one of nobody's among them, one without a figure.
+		// Processes start and end; one is unattributed, one has no value.
 		gone := n.Processes[0]
 		n.Processes = append(n.Processes[1:],
 			nvml.Process{Device: "1", PID: 200, Memory: 1 << 30, SM: 10},            // of a service
@@ -77,7 +76,7 @@ func TestNVML(t *testing.T) {
 		})
 		conserved(t, next)
 		rising(t, e, next)
-		// Each scrape is of one moment, while all changes.
+		// All values of a scrape are of the same time, while everything changes.
 		for i := range 5 {
 			for j := range n.Processes {
 				n.Processes[j].Memory = uint64(i*j+1) << 20
@@ -109,14 +108,14 @@ func TestNVML(t *testing.T) {
 		before := n.called(t)
 		for range scrapes {
 			scrape(t, n.url)
-			time.Sleep(1100 * time.Millisecond) // what was read is good for 1 s
+			time.Sleep(1100 * time.Millisecond) // values are reused for 1 s
 		}
 		since := n.called(t).Since(before)
 		total := uint64(0)
 		for call, times := range since {
 			device, function, _ := strings.Cut(call, " ")
 			if strings.HasPrefix(function, "nvmlEventSetWait") {
-				continue // a goroutine of its own
+				continue // called by a separate goroutine
 			}
 			total += times
 			if most := cheap[function] * scrapes; device == nvml.System || times > most {
@@ -181,7 +180,7 @@ func TestNVML(t *testing.T) {
 	})
 }
 
-// used is how much of the SMs of each GPU containers use.
+// used returns the utilization of the SMs of each GPU by containers.
 func (e exposition) used() map[string]float64 {
 	used := map[string]float64{}
 	for _, m := range e.families["container_gpu_utilization_ratio"].GetMetric() {
@@ -192,7 +191,7 @@ func (e exposition) used() map[string]float64 {
 	return used
 }
 
-// onlyWaits says whether nothing but the events was asked for.
+// onlyWaits reports whether only events were requested.
 func onlyWaits(c nvml.Calls) bool {
 	for call := range c {
 		if !strings.Contains(call, " nvmlEventSetWait") {
@@ -202,8 +201,8 @@ func onlyWaits(c nvml.Calls) bool {
 	return true
 }
 
-// normalised are the series of a GPU and of one with MIG devices, without most of
-// the links, and with ratios as exact as the samples of utilization are.
+// normalised returns the series of a GPU and of one with MIG devices, without most of the links, and with ratios
+// rounded to the accuracy of the samples.
 func normalised(e exposition) string {
 	shown := []string{nvml.UUID(0), nvml.UUID(5), nvml.UUID(6), "MIG-00ac0006-0000-5000-8000-000000000002"}
 	var lines []string
@@ -223,7 +222,7 @@ func normalised(e exposition) string {
 			}
 			v := number(m)
 			if ago := float64(time.Now().Unix()) - v; name == "gpu_listed_timestamp_seconds" && ago < 30 {
-				v = 0 // lately
+				v = 0 // recently
 			}
 			if math.Abs(v) < 1000 {
 				v = math.Round(v*1e6) / 1e6

@@ -34,7 +34,7 @@ func (s source) Name() string                                 { return s.name }
 func (s source) Read(context.Context) (model.Snapshot, error) { return s.facts, s.err }
 func (s source) Close() error                                 { return nil }
 
-// restNode is a sensor with made-up sources. That of AMD's GPUs has amd for an error.
+// restNode returns a sensor with fake sources. The source of AMD's GPUs fails with amd.
 func restNode(t *testing.T, amd error) *sensor {
 	t.Helper()
 	var sources []engine.Registration
@@ -66,8 +66,7 @@ func restNode(t *testing.T, amd error) *sensor {
 	return s
 }
 
-// restServer serves the node as the program does. The description is what it
-// serves itself.
+// restServer serves the node like the program, including the description.
 func restServer(t *testing.T, s *sensor, encode encodeFunc, ready bool) (map[string]http.Handler, openapi.Description) {
 	t.Helper()
 	routes, err := newRoutes(webFlags{TelemetryPath: "/metrics"}, encode, s.known, s.peerShares, func() (bool, []string) {
@@ -81,8 +80,7 @@ func restServer(t *testing.T, s *sensor, encode encodeFunc, ready bool) (map[str
 	return routes, openapi.Load(t, answer.Body.Bytes())
 }
 
-// TestOpenAPI compares everything that the program serves with its description:
-// the paths, and an answer of each kind.
+// TestOpenAPI compares all that the program serves with its description: the paths, and an answer of each kind.
 func TestOpenAPI(t *testing.T) {
 	sick := errors.New("the driver is gone")
 	for name, tt := range map[string]struct {
@@ -90,7 +88,7 @@ func TestOpenAPI(t *testing.T) {
 		peers  error
 		encode encodeFunc
 		method string
-		status map[string]int // where it is not that of ""
+		status map[string]int // where it differs from that of ""
 	}{
 		"all is well":    {model.ErrAbsent, nil, nil, http.MethodGet, map[string]int{"": 200}},
 		"another method": {model.ErrAbsent, nil, nil, http.MethodPut, map[string]int{"": 405}},
@@ -136,7 +134,7 @@ func TestOpenAPI(t *testing.T) {
 	}
 }
 
-// The formats of the metrics are those that are described.
+// The described formats of the metrics are those that are served.
 func TestOpenAPIMetrics(t *testing.T) {
 	s := restNode(t, model.ErrAbsent)
 	routes, description := restServer(t, s, s.metrics.Encode, true)
@@ -158,8 +156,7 @@ func TestOpenAPIMetrics(t *testing.T) {
 	}
 }
 
-// TestKnown: the REST requests know of the sources what the metrics do, and the
-// owners of what containers were given.
+// TestKnown: the REST API returns the same source states as the metrics, and the owners of assigned devices.
 func TestKnown(t *testing.T) {
 	k := restNode(t, model.ErrUnsupported).known()
 	states := map[string]model.SourceState{}

@@ -10,14 +10,13 @@ import (
 	"testing"
 )
 
-// fakeRoots are the places of a fake node.
+// fakeRoots are the directories of a fake node.
 type fakeRoots struct{ procfs, sysfs, root string }
 
-// writeFakeNode writes a node of files in the place of a machine with what this
-// one lacks; twins are chips that share a device. There is a socket of four CPUs that has throttled, SATA, NVMe, device mapper
-// and MD disks, bonds, VLANs, pods' interfaces, IPoIB, and sensors of all kinds.
-// The forms are those of Linux 5.10 to 6.18; the values are made up, and odd
-// where a kernel may be odd.
+// writeFakeNode writes a tree of files that replaces a machine with devices that this machine lacks; twins are chips
+// that share a device. It has a socket of four CPUs that has throttled, SATA, NVMe, device mapper and MD disks, bonds,
+// VLANs, pods' interfaces, IPoIB, and sensors of all kinds. The formats are those of Linux 5.10 to 6.18; the values are
+// invented, and unusual where a kernel may report unusual values.
 func writeFakeNode(t *testing.T, twins bool) fakeRoots {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,8 +67,7 @@ func writeFakeNode(t *testing.T, twins bool) fakeRoots {
 	return f
 }
 
-// change changes what changes by itself: what is kept from one read to the next
-// must not be what is shown.
+// change changes values that change on a real node, so that values cached from one read would be noticed in the next.
 func (f fakeRoots) change(t *testing.T) {
 	t.Helper()
 	w := &tree{t: t}
@@ -124,7 +122,7 @@ func (w *tree) link(path, target string) {
 	}
 }
 
-// interfaces are in devices, and in class/net as links, as sysfs has them.
+// interfaces writes interfaces in devices, and links in class/net, as in sysfs.
 func (w *tree) interfaces(sysfs string) {
 	w.files(sysfs, map[string]string{"class/net/bonding_masters": "bond0\n"})
 	index := 0
@@ -151,7 +149,7 @@ func (w *tree) interfaces(sysfs string) {
 		switch nic.name {
 		case "lo":
 			files["operstate"], files["flags"], files["type"], files["mtu"] = "unknown\n", "0x9\n", "772\n", "65536\n"
-			delete(files, "speed") // the kernel answers EINVAL
+			delete(files, "speed") // the kernel returns EINVAL
 			delete(files, "duplex")
 			delete(files, "name_assign_type")
 		case "ens1f1np1": // down
@@ -174,7 +172,7 @@ func (w *tree) interfaces(sysfs string) {
 	}
 }
 
-// sensors are in devices, and in class/hwmon as links.
+// sensors writes sensors in devices, and links in class/hwmon.
 func (w *tree) sensors(sysfs string) {
 	for i, chip := range []struct {
 		device string // below devices; empty for none
@@ -237,7 +235,7 @@ func (w *tree) sensors(sysfs string) {
 		w.files(filepath.Join(sysfs, at), chip.files)
 		w.link(sysfs+"/class/hwmon/"+name, "../../"+at)
 	}
-	// A driver of old, whose files are those of the device.
+	// An old driver, whose files are in the directory of the device.
 	w.files(sysfs, map[string]string{
 		"devices/platform/w83627hf.656/temp1_input": "33000\n", "devices/platform/w83627hf.656/name": "w83627hf\n",
 		"devices/platform/w83627hf.656/hwmon/hwmon20/uevent": "",
@@ -246,8 +244,7 @@ func (w *tree) sensors(sysfs string) {
 	w.link(sysfs+"/class/hwmon/hwmon20", "../../devices/platform/w83627hf.656/hwmon/hwmon20")
 }
 
-// fakeProc returns the files of procfs. root is the path of the node's root: a
-// mount point may begin with it.
+// fakeProc returns the files of procfs. root is the path of the node's root, with which a mount point may begin.
 func fakeProc(root string) map[string]string {
 	mounts := []struct{ major, point, options, typ, device, super string }{
 		{"259:2", "/", "rw,relatime", "ext4", "/dev/nvme0n1p2", "rw"},

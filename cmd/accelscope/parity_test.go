@@ -29,32 +29,29 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// nodeCollectors are the collectors of node_exporter that the source node
-// stands for.
+// nodeCollectors are the collectors of node_exporter that the source node replaces.
 var nodeCollectors = []string{
 	"cpu", "diskstats", "entropy", "filefd", "filesystem", "hwmon", "loadavg", "meminfo", "netclass", "netdev",
 	"netstat", "os", "pressure", "sockstat", "stat", "time", "uname", "vmstat",
 }
 
-// peer is a node_exporter to be compared with, and how it is known to differ
-// from what the source follows.
+// peer is a node_exporter to compare with, and its known differences.
 type peer struct {
 	version string
 	binary  string
-	args    []string // that give it the defaults of 1.12
-	// theirs are series that we leave out, ours those that it does not have.
+	args    []string // that set the defaults of 1.12
+	// theirs are series that we leave out; ours are those that it lacks.
 	theirs, ours *regexp.Regexp
 	twins        bool // it distinguishes two chips of one device
-	// unlabelled are labels that it does not have, by the beginning of a name.
+	// unlabelled are labels that it lacks, by the prefix of a name.
 	unlabelled map[string]string
 }
 
-// leftOut are the series of those collectors that the source leaves out: CPUs
-// that are offline or isolated, and a figure of macOS that is 0 here.
+// leftOut are the series of those collectors that the source leaves out: CPUs that are offline or isolated, and a value
+// of macOS that is 0 on Linux.
 var leftOut = regexp.MustCompile(`^node_(cpu_isolated|cpu_online|filesystem_purgeable_bytes)\{`)
 
-// peers are Debian's node_exporter, which must be there, and a current one,
-// where `make bench` built it.
+// peers are Debian's node_exporter, which must be installed, and a current one, if `make bench` built it.
 func peers(t *testing.T) []peer {
 	t.Helper()
 	binary, err := exec.LookPath("prometheus-node-exporter")
@@ -91,7 +88,7 @@ func peers(t *testing.T) []peer {
 		if _, err := os.Stat(binary); err == nil {
 			all = append(all, peer{
 				version: "1.12.1", binary: binary, twins: true, theirs: leftOut,
-				// It has a list of the lines of meminfo that there were in 2020.
+				// It has a fixed list of the lines of meminfo of 2020.
 				ours: regexp.MustCompile(`^node_memory_(KReclaimable|SecPageTables|FileHugePages|FilePmdMapped|Hugetlb|` +
 					`Unaccepted|Balloon)_bytes\{`),
 			})
@@ -100,7 +97,7 @@ func peers(t *testing.T) []peer {
 	return all
 }
 
-// nodeSeries is what is compared: the type of each series and its value.
+// nodeSeries are the compared properties: the type of each series and its value.
 type nodeSeries struct {
 	typ   dto.MetricType
 	value float64
@@ -109,8 +106,7 @@ type nodeSeries struct {
 // nodeFigures is all series by name and labels.
 type nodeFigures map[string]nodeSeries
 
-// parseNodeFigures takes the node_* families of a text, without the labels that
-// the other side does not have.
+// parseNodeFigures parses the node_* families of a text, without the labels that the other side lacks.
 func parseNodeFigures(t *testing.T, text string, drop map[string]string) nodeFigures {
 	t.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -151,7 +147,7 @@ func lacks(drop map[string]string, name, label string) bool {
 	return false
 }
 
-// differences returns what is not equal. same reports whether two values are.
+// differences returns the series that differ. same reports whether two values are equal.
 func differences(p peer, want, got nodeFigures, same func(name string, want, got float64) bool) []string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(want)) {
@@ -175,7 +171,7 @@ func differences(p peer, want, got nodeFigures, same func(name string, want, got
 	return out
 }
 
-// ourNode is what the source and the collector make of a node.
+// ourNode returns the text that the source and the collector make of a node.
 func ourNode(t *testing.T, o node.Options) func() string {
 	t.Helper()
 	source, err := node.New(o)
@@ -196,7 +192,7 @@ func ourNode(t *testing.T, o node.Options) func() string {
 	}
 }
 
-// startPeer runs a node_exporter; it says itself on which port it listens.
+// startPeer runs a node_exporter and reads its port from its log.
 func startPeer(t *testing.T, p peer, args ...string) func() string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -248,9 +244,8 @@ func startPeer(t *testing.T, p peer, args ...string) func() string {
 	}
 }
 
-// TestNodeParityOnFakeRoot: on a tree of files both report the same, to the last
-// bit. Only statfs and the time, which the kernel of the machine returns, may
-// change between the two.
+// TestNodeParityOnFakeRoot: on a tree of files both report the same, to the last bit. Only statfs and the time, which
+// come from the real kernel, may change between the two.
 func TestNodeParityOnFakeRoot(t *testing.T) {
 	for _, p := range peers(t) {
 		t.Run(p.version, func(t *testing.T) {
@@ -306,8 +301,7 @@ func planted(t *testing.T, p peer, want nodeFigures, text string, same func(stri
 	}
 }
 
-// moving are gauges and untyped figures that move by themselves, and by how
-// much they may within the test.
+// moving are gauges and untyped values that change by themselves, and the permitted change within the test.
 var moving = []struct {
 	name  *regexp.Regexp
 	slack float64
@@ -332,8 +326,7 @@ func TestNodeParityOnThisMachine(t *testing.T) {
 		t.Run(p.version, func(t *testing.T) {
 			theirs := startPeer(t, p)
 			ours := ourNode(t, node.Options{})
-			// A mount point or an interface may come while the three are read: what
-			// is wrong stays so.
+			// A mount point or an interface may appear during the three reads. A real difference persists.
 			var wrong []string
 			for end := time.Now().Add(quickly); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 				before := parseNodeFigures(t, theirs(), nil)
@@ -357,10 +350,10 @@ func TestNodeParityOnThisMachine(t *testing.T) {
 	}
 }
 
-// plausible says whether a value may be that of a moment between two others.
+// plausible reports whether a value may be from a time between two others.
 func plausible(key string, typ dto.MetricType, before, value, after float64) bool {
 	if typ == dto.MetricType_COUNTER || strings.HasPrefix(key, "node_vmstat_") {
-		// Idle times may fall by a tick, and node_exporter keeps the highest.
+		// Idle times may fall by a tick, and node_exporter keeps the maximum.
 		const tick = 0.011
 		return before-tick <= value && value <= after+tick
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// peersServer is a sensor whose peers are made up: no HCA is here.
+// peersServer is a sensor with invented peers, as the machine has no HCA.
 func peersServer(t *testing.T, peers []attribution.PeerShare, err error) string {
 	t.Helper()
 	list := func(context.Context) ([]attribution.PeerShare, error) { return peers, err }
@@ -34,7 +34,7 @@ func peersServer(t *testing.T, peers []attribution.PeerShare, err error) string 
 	return s.URL
 }
 
-// peersOutput is what the command prints.
+// peersOutput is the expected output of the command.
 func peersOutput(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out, log bytes.Buffer
@@ -86,7 +86,7 @@ docker:?[2J?x  mlx5_1  1     5    RC    RTR    LID 7         6
 	}
 }
 
-// What cannot be shown is reported, with the reason but without the password.
+// Failures are reported with the reason, but without the password.
 func TestPeersErrors(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, password, ok := r.BasicAuth(); !ok || user != "me" || password != "hunter2" {
@@ -117,8 +117,7 @@ func TestPeersErrors(t *testing.T) {
 	}
 }
 
-// A sensor without the probe says why it has no answer, one without a device
-// has an empty one.
+// A sensor without the probe returns an error with the reason, one without a device returns an empty list.
 func TestPeerShares(t *testing.T) {
 	s := &sensor{engine: startEngine(t, engine.Options{}), peers: noPeers(model.ErrUnsupported)}
 	if got, err := s.peerShares(t.Context()); got != nil || !errors.Is(err, model.ErrUnsupported) {
@@ -127,6 +126,6 @@ func TestPeerShares(t *testing.T) {
 	s.peers = func(context.Context) ([]model.Peer, error) { return []model.Peer{{Cgroup: 7, QPN: 1}}, nil }
 	got, err := s.peerShares(t.Context())
 	if len(got) != 1 || got[0].Owner != (identity.Owner{}) || got[0].QPN != 1 || err != nil {
-		t.Errorf("%+v, %v: want one of nobody", got, err)
+		t.Errorf("%+v, %v: want one that is unattributed", got, err)
 	}
 }

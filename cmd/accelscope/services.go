@@ -94,7 +94,7 @@ func (s *services) subsystem() string {
 	return s.cgroups.Hierarchy().Controller
 }
 
-// unknown stands for the services of sources that are not there.
+// unknown replaces the services of absent sources.
 type unknown struct{}
 
 func (unknown) Counting() bool                { return false }

@@ -21,7 +21,7 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// notified is a socket as systemd has it, and what comes in.
+// notified is a notification socket like systemd's, and the received messages.
 func notified(t *testing.T) *net.UnixConn {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "notify") // t.TempDir() may be too long for a socket
@@ -66,7 +66,7 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// The sensor is ready for systemd when it is for /readyz, and reports its end.
+// The sensor notifies systemd when /readyz reports ready, and when it stops.
 func TestNotifyLife(t *testing.T) {
 	conn := notified(t)
 	exe, err := os.Executable()
@@ -87,7 +87,7 @@ func TestNotifyLife(t *testing.T) {
 	if got := received(t, conn); got != "STOPPING=1" {
 		t.Errorf("then it sent %q", got)
 	}
-	_ = cmd.Wait() // main ends the test's process as well
+	_ = cmd.Wait() // main also ends the test's process
 }
 
 func TestNotifyHelper(t *testing.T) {
@@ -101,7 +101,7 @@ func TestNotifyHelper(t *testing.T) {
 	main()
 }
 
-// On the journal, a line begins with its priority; elsewhere with the time.
+// Log lines for the journal begin with the priority, others with the time.
 func TestJournal(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
 	if err != nil {
@@ -149,7 +149,7 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// The configuration of the packages has every key there is, and says its default.
+// The configuration file of the packages has every key, with its default.
 func TestConfigExample(t *testing.T) {
 	const example = "../../deploy/systemd/accelscope.yaml"
 	text, err := os.ReadFile(example)

@@ -75,7 +75,7 @@ func fakeTools(t *testing.T, names ...string) string {
 	return dir
 }
 
-// writeAPU adds the files of an AMD GPU that does not go to sleep.
+// writeAPU adds the files of an AMD GPU that is never suspended.
 func writeAPU(t *testing.T, sysfs string) {
 	t.Helper()
 	device := filepath.Join(sysfs, "devices/pci0000:00/0000:04:00.0")
@@ -104,7 +104,7 @@ func (w wrapped) running() []string {
 	})
 }
 
-// ended returns an error while a tool that hangs is left.
+// ended returns an error while a tool that hangs still runs.
 func (w wrapped) ended() error {
 	if left := w.running(); len(left) > 0 {
 		return fmt.Errorf("processes %q are left", left)

@@ -33,7 +33,7 @@ import (
 	"github.com/accelscope/accelscope/tests/openapi"
 )
 
-// webConfig lets the user prometheus in, whose password is "right".
+// webConfig permits the user prometheus with the password "right".
 const webConfig = `tls_server_config:
   cert_file: cert.pem
   key_file: key.pem
@@ -41,8 +41,7 @@ basic_auth_users:
   prometheus: $2a$04$7B53CEb./F6zOdNhFUpqT.la203sM0N2yIlh.BZ5tB7PkPPTTCxrG
 `
 
-// secure writes a certificate, its key and webConfig. The client it returns
-// trusts that certificate and no other.
+// secure writes a certificate, its key and webConfig. The client it returns trusts only that certificate.
 func secure(t *testing.T) (config string, client *http.Client) {
 	t.Helper()
 	dir := t.TempDir()
@@ -83,7 +82,7 @@ func secure(t *testing.T) (config string, client *http.Client) {
 	return filepath.Join(dir, "web.yaml"), &http.Client{Transport: transport}
 }
 
-// fetch asks as the user prometheus; no password is no user.
+// fetch sends a request as the user prometheus; without a password it sends no user.
 func fetch(t *testing.T, c *http.Client, url, password string, headers ...string) (int, http.Header, []byte) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -108,8 +107,7 @@ func fetch(t *testing.T, c *http.Client, url, password string, headers ...string
 	return resp.StatusCode, resp.Header, body
 }
 
-// negotiate reads every format, compressed and not, and returns the families
-// that came as protobuf.
+// negotiate requests every format, compressed and not, and returns the families of the protobuf format.
 func negotiate(t *testing.T, c *http.Client, url string) map[string]*dto.MetricFamily {
 	t.Helper()
 	families := map[string]*dto.MetricFamily{}
@@ -169,8 +167,7 @@ func decode(r io.Reader, contentType string, families map[string]*dto.MetricFami
 	}
 }
 
-// TestWebConfig runs the program with TLS and basic auth. Its node is a fake
-// one, a tree of files without verbs.
+// TestWebConfig runs the program with TLS and basic auth, on a fake node, a tree of files without verbs.
 func TestWebConfig(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
@@ -180,7 +177,7 @@ func TestWebConfig(t *testing.T) {
 	t.Run("TLS and authentication", func(t *testing.T) {
 		config, client := secure(t)
 		_, args := fakeNode(t)
-		args = append(args, "--collector.gpu") // of which there is none
+		args = append(args, "--collector.gpu") // the node has none
 		plain, stop := start(t, binary, append(args, "--web.config.file="+config)...)
 		url := "https" + strings.TrimPrefix(plain, "http")
 		for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
@@ -190,7 +187,7 @@ func TestWebConfig(t *testing.T) {
 				t.Fatalf("not ready in a minute: %d %s", code, body)
 			}
 		}
-		// The requests that show other tenants, and all others.
+		// Requests whose answers contain other tenants' data, and all others.
 		_, _, text := fetch(t, client, url+"/openapi.yaml", "right")
 		described := openapi.Load(t, text)
 		for _, path := range append(described.Paths(), "/nothing") {
@@ -204,7 +201,7 @@ func TestWebConfig(t *testing.T) {
 				}
 			}
 		}
-		// The node has an HCA, no GPU, no probe that lists peers, and reads no fabric.
+		// The node has an HCA, no GPU, no probe that lists peers, and does not read a fabric.
 		for _, path := range described.Paths() {
 			want := http.StatusOK
 			switch path {
@@ -265,7 +262,7 @@ func TestWebConfig(t *testing.T) {
 		}
 	})
 
-	// The path of the metrics shows where it was set.
+	// The path that serves the metrics shows which setting applies.
 	t.Run("precedence", func(t *testing.T) {
 		_, args := fakeNode(t)
 		file := filepath.Join(t.TempDir(), "accelscope.yaml")
@@ -292,8 +289,8 @@ func TestWebConfig(t *testing.T) {
 	})
 }
 
-// TestNativeHistogramOverTLS serves a fake source with a verb as the program
-// serves the real ones: without an HCA only that has a histogram.
+// TestNativeHistogramOverTLS serves a fake source with a verb as the program serves the real ones: the fake node has no
+// histogram.
 func TestNativeHistogramOverTLS(t *testing.T) {
 	config, client := secure(t)
 	handler, err := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil, nil, nil, zap.NewNop())

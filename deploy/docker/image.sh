@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # image.sh ARCHIVE: builds the Dockerfile of the top directory without a registry and without Docker, as root on Debian.
 #
-# The builder, a stand-in for golang:VERSION-bookworm, is made by debootstrap from the mirror that apt uses here, and kept
-# in $CACHE/image; Go, modules and compiled packages are those of this machine. `make image` sets the environment:
+# debootstrap makes the builder, a replacement for golang:VERSION-bookworm, from this machine's apt mirror; it is kept
+# in $CACHE/image. Go, modules and compiled packages are those of this machine. `make image` sets the environment:
 #	VERSION  of accelscope, and tag of the image
-#	CACHE    what is kept between builds
+#	CACHE    directory of the files that are kept between builds
 #	ARCH     amd64 or arm64
 #	TARGET   accelscope, or fabric: the image with infiniband-diags, whose tag is VERSION-fabric
 set -euo pipefail
@@ -55,12 +55,12 @@ make_builder() {
 		--env GOFLAGS=-mod=readonly --env GOMODCACHE=/mnt/modules --env GOCACHE=/mnt/build "$container"
 	buildah commit --quiet --rm "$container" "$builder" >/dev/null
 }
-# It is made again when what it is made of changes, and once a month for Debian's updates.
+# The builder is made again when its inputs change, and once a month for Debian's updates.
 key=$(echo "$packages $(sources) $(declare -f make_builder) $(date +%Y-%m)" | sha256sum | cut -c1-16)
 builder=localhost/accelscope-builder:$key
 buildah inspect --type image "$builder" >/dev/null 2>&1 || make_builder
 
-# What the build needs is fetched here: there it has no network for modules.
+# Modules are downloaded here, because the build in the builder has no network for them.
 CGO_ENABLED=1 GOARCH=$ARCH go list -deps ./cmd/accelscope >/dev/null
 go list -C deploy/docker/sbom -deps . >/dev/null
 
@@ -74,12 +74,12 @@ buildah bud --quiet --isolation chroot --format docker --identity-label=false --
 	--build-arg REVISION="$(git rev-parse HEAD 2>/dev/null || echo unknown)" \
 	--build-arg CREATED="$(date -u -d "@$epoch" +%FT%TZ)" . >/dev/null
 
-# docker-archive, not OCI: Docker below 25 loads nothing else, containerd both, and OCI has no health check. The same sources
-# and Debian packages give the same archive: what buildah makes up (the ids of its containers) goes, order and times of files are fixed.
+# docker-archive, not OCI: Docker before 25 loads only this, containerd loads both, and OCI has no health check. The build is
+# reproducible: ids that buildah generates for its containers are removed, and the order and times of files are fixed.
 files=$(mktemp -d)
 trap 'rm -rf "$files"' EXIT
 buildah push --quiet "$image" "docker-archive:$files/push:accelscope:$VERSION"
-tar -xf "$files/push" -C "$files" --exclude '*/*' # with */* is for Docker below 1.10
+tar -xf "$files/push" -C "$files" --exclude '*/*' # names with */* are for Docker before 1.10
 rm -f "$files/push" "$files/repositories"
 config=$(ls "$files" | grep -v ^manifest | grep 'json$')
 sed -Ei 's/"container":"[0-9a-f]*",//; s/"Hostname":"[0-9a-f]*"/"Hostname":""/g
@@ -92,7 +92,7 @@ tags="\"accelscope:$VERSION$suffix\",\"accelscope:latest$suffix\""
 sed -Ei "s|\"RepoTags\":\[[^]]*\]|\"RepoTags\":[$tags]|; s/$config/$renamed/" "$files/manifest.json"
 tar --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner -cf "$archive.new" -C "$files" $(ls "$files")
 mv "$archive.new" "$archive"
-for layer in $(grep -o '[0-9a-f]*\.tar' "$files/manifest.json"); do # the last has the one that counts
+for layer in $(grep -o '[0-9a-f]*\.tar' "$files/manifest.json"); do # the last layer overrides the others
 	tar -xf "$files/$layer" -C "$files" usr/share/sbom/accelscope.cdx.json 2>/dev/null || true
 done
 cp "$files/usr/share/sbom/accelscope.cdx.json" "${archive%.tar}.cdx.json"

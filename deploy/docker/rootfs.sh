@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# rootfs.sh ARCH OUT, run in a Debian builder: writes what the image has beside the binary.
+# rootfs.sh ARCH OUT, run in a Debian builder: writes all files of the image except the binary.
 #	OUT/base             glibc, certificates, and the few files of /etc that the C library reads
 #	OUT/fabric           programs and libraries of infiniband-diags that --collector.fabric runs
 #	OUT/packages         the Debian packages that OUT/base is from, OUT/packages-fabric those of OUT/fabric:
 #	                     name, version, architecture, SHA-256 and license, by tabs
 #	OUT/cc               the compiler for ARCH
-# Files are taken from the packages of ARCH, not from the builder: the same for a native and a cross build.
+# Files come from the packages of ARCH, not from the builder, so native and cross builds are equal.
 set -eu
 arch=$1 out=$2
 
@@ -46,7 +46,7 @@ unpack() {
 		"$(sha256sum "$deb" | cut -d' ' -f1)" "$3" >>"$out/$1"
 }
 
-# copy DIR PACKAGE NAME...: copies shared libraries, from where Debian has them before or after the merge of /usr.
+# copy DIR PACKAGE NAME...: copies shared libraries, from /lib or, after Debian's merge of /usr, from /usr/lib.
 copy() {
 	to=$1/usr/lib/$triplet from=$out/tmp/$2
 	mkdir -p "$to" "$1/usr/share/doc/$2"
@@ -62,7 +62,7 @@ copy() {
 
 unpack packages "libc6:$arch" LGPL-2.1-or-later
 unpack packages ca-certificates 'MPL-2.0 AND GPL-2.0-or-later'
-# The binary needs libc.so.6; the others are what NVIDIA's library needs, and names of hosts.
+# The binary needs libc.so.6. NVIDIA's library and the resolution of host names need the others.
 copy "$out/base" libc6 "${loader##*/}" libc.so.6 libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1 \
 	libresolv.so.2 libnss_dns.so.2 libnss_files.so.2
 copy "$out/base" ca-certificates

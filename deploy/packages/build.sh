@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # usage: build.sh VERSION [DIRECTORY]
-# Builds the deb and the rpm of VERSION, from git describe, into DIRECTORY (default: bin). GOARCH=arm64 is built
-# by a cross compiler. Wants nfpm in $NFPM.
+# Builds the deb and the rpm into DIRECTORY (default: bin). VERSION is that of git describe. GOARCH=arm64 is built
+# by a cross compiler. Needs nfpm in $NFPM.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 out=$(realpath -m "${2:-bin}")
@@ -18,14 +18,14 @@ if [ "$ARCH" != "$(go env GOHOSTARCH)" ]; then
 	command -v "$CC" >/dev/null || { echo "build.sh: $CC is missing: apt-get install gcc-${CC%-gcc}" >&2 && exit 1; }
 fi
 VERSION=$(deploy/packages/version.sh "$describe")
-# Of the last commit, so that the same tree gives the same packages.
+# The time of the last commit, so that the same tree gives the same packages.
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 STAGE=$(mktemp -d)
 trap 'rm -rf "$STAGE"' EXIT
 export VERSION STAGE
 
 go build -trimpath -ldflags "-s -w -X main.version=$describe" -o "$STAGE/accelscope" ./cmd/accelscope
-# The newest symbol of libc that the binary wants.
+# The newest version of a libc symbol that the binary needs.
 GLIBC=$(readelf -V "$STAGE/accelscope" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
 export GLIBC=${GLIBC#GLIBC_}
 
@@ -48,7 +48,7 @@ package() { # KIND FILE RELEASE
 		{ echo "$output" >&2 && exit 1; }
 	ls -s --block-size=K "$out/$2"
 }
-# A deb without a revision is one of a project that packages itself; an rpm always has a release.
+# A deb that the upstream project builds has no revision; an rpm always has a release.
 package deb "accelscope_${VERSION}_$ARCH.deb" ""
 case $ARCH in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; esac
 package rpm "accelscope-$VERSION-1.$machine.rpm" 1

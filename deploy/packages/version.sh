@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The version of a package from one of git describe, in the order that dpkg and rpm have: a ~ is before nothing, a + after.
+# Converts a version of git describe to that of a package, such that dpkg and rpm order it: ~ sorts before the end, + after it.
 #   v0.1.0-rc1 → 0.1.0~rc1   v0.1.0 → 0.1.0   v0.1.0-5-gabc1234 → 0.1.0+5.gabc1234   …-dirty → ….dirty
-#   without a tag: abc1234 → 0.0.0+SECONDS.gabc1234, the time of the commit, which a shallow clone knows, too
+#   without a tag: abc1234 → 0.0.0+SECONDS.gabc1234, the time of the commit, which also a shallow clone has
 set -eu
 describe=$1
 version=${describe%-dirty}

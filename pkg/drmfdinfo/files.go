@@ -16,12 +16,12 @@ import (
 const (
 	drmMajor = 226 // include/drm/drm_file.h: DRM_MAJOR
 	maxFiles = 1 << 15
-	maxFile  = 1 << 20 // what is read of a file: 15000 locks
-	maxText  = 4 << 10 // what is kept of it
+	maxFile  = 1 << 20 // bytes that are read of a file: 15000 locks
+	maxText  = 4 << 10 // bytes that are kept of it
 )
 
 // Files calls f with the minor number and the fdinfo of each DRM node that a process has open, of the first 32768
-// descriptors. It calls f for no file of a process that has ended or must not be looked at.
+// descriptors. It does not call f for a process that has ended or that the sensor may not read.
 //
 // The minor number is the kernel's. The name of the file may be that of another node, as a container chooses it:
 // docker run --device /dev/dri/renderD129:/dev/dri/renderD128.

@@ -10,7 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// stateOf returns the state that an error stands for.
+// stateOf returns the state that corresponds to an error.
 func stateOf(err error) model.State {
 	switch {
 	case err == nil:

@@ -53,7 +53,7 @@ func (d *devices) update(a attribution.Attribution, now time.Time) []model.Event
 		ev := model.Event{Type: model.EventDevice, Time: now, Device: device}
 		if c := known[o.ContainerID]; c != nil {
 			ev.Container = *c
-			ev.Container.Status, ev.Container.Health = "", "" // of an earlier time: the container may be gone, which was reported
+			ev.Container.Status, ev.Container.Health = "", "" // older values: the container may have been removed since
 		} else {
 			ev.Container = model.Container{
 				ID: o.ContainerID, Namespace: o.Namespace, Pod: o.Pod, Name: o.Container,

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A key that hangs costs itself, and is called again when it has returned.
+// A key that hangs blocks only itself, and is called again after it has returned.
 func TestGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Group[string, int64]
@@ -60,7 +60,7 @@ func TestGroupLimit(t *testing.T) {
 	})
 }
 
-// The waiting for a free place is part of the limit.
+// The wait for a free slot counts toward the limit.
 func TestGroupWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := Group[int, int64]{Limit: 1}

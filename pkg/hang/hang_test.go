@@ -164,8 +164,8 @@ func TestJoin(t *testing.T) {
 	})
 }
 
-// A call of another method is waited for, then the own call is made. The waiting is
-// part of the limit, the call itself has all of it.
+// A call of another method waits for the call in progress. The wait counts toward the caller's limit, but the call then
+// has its full deadline.
 func TestJoinAnotherMethod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Call[int64]

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A run that ends half-way, and one with a key of another certificate.
+// TestHalfWay checks a run that fails halfway, and one whose key does not match the certificate.
 func TestHalfWay(t *testing.T) {
 	n := start(t)
 	first, second := n.twoPackages(t)
@@ -24,7 +24,7 @@ func TestHalfWay(t *testing.T) {
 	}
 	pid := n.pid(t)
 
-	// The upgrade comes with a configuration that is refused; what is wrong is then taken back.
+	// The upgrade has a configuration that is rejected; a second run corrects it.
 	if r := n.play(t, "install.yaml", v.with(vars{"accelscope_package": second, "accelscope_config": vars{"grase": "1m"}})); !r.failed {
 		t.Fatal("a wrong key is taken")
 	}
@@ -34,7 +34,7 @@ func TestHalfWay(t *testing.T) {
 		t.Errorf("failed %v, changed %v: the program that was replaced still runs", r.failed, r.changed)
 	}
 
-	// Somebody renews the certificate and forgets the key.
+	// The certificate is renewed without its key.
 	other := n
 	other.dir = t.TempDir()
 	newCert, _ := other.certificate(t)

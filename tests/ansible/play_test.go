@@ -21,30 +21,30 @@ import (
 // vars are variables of the role.
 type vars map[string]any
 
-// with is v and more.
+// with returns a copy of v with more variables.
 func (v vars) with(more vars) vars {
 	all := maps.Clone(v)
 	maps.Copy(all, more)
 	return all
 }
 
-// A node is a machine that the playbooks are run on, from itself.
+// A node is a machine on which the playbooks run; they run on the machine itself.
 type node struct {
 	*machine.Machine
-	dir     string // shared with it: inventory, variables, what is installed
-	systemd bool   // whether the playbooks see it
+	dir     string // shared with the machine: inventory, variables, packages
+	systemd bool   // whether systemd runs for the playbooks
 }
 
 var taskLine = regexp.MustCompile(`^(?:TASK|RUNNING HANDLER) \[(?:accelscope : )?([^]]+)\]`)
 
-// A result is what a playbook did.
+// A result is the outcome of a playbook.
 type result struct {
 	failed  bool
 	changed []string // tasks and handlers, in order
-	raw     string   // everything that was printed
+	raw     string   // the complete output
 }
 
-// play runs a playbook of deploy/ansible as it is.
+// play runs an unchanged playbook of deploy/ansible.
 func (n node) play(t *testing.T, playbook string, v vars, flags ...string) result {
 	t.Helper()
 	data, err := json.Marshal(v)
@@ -59,14 +59,14 @@ func (n node) play(t *testing.T, playbook string, v vars, flags ...string) resul
 		"-C", playbooks(t), "ansible-playbook", "-i", filepath.Join(n.dir, "inventory"), "-e", "@" + file, playbook,
 	}
 	name, args := "env", append(args, flags...)
-	if !n.systemd { // the first process is another one
+	if !n.systemd { // another program is the first process
 		name, args = "unshare", append([]string{"--mount", "--pid", "--fork", "--mount-proc", name}, args...)
 	}
 	began := time.Now()
 	out, err := n.Command(t.Context(), name, args...).CombinedOutput()
 	t.Logf("%s %v took %v", playbook, flags, time.Since(began).Round(time.Second))
 	r := result{failed: err != nil, raw: string(out)}
-	var task string // that the next lines are about
+	var task string // the task to which the next lines belong
 	for line := range strings.Lines(r.raw) {
 		if match := taskLine.FindStringSubmatch(line); match != nil {
 			task = match[1]
@@ -80,7 +80,7 @@ func (n node) play(t *testing.T, playbook string, v vars, flags ...string) resul
 	return r
 }
 
-// want runs a playbook that must succeed and change exactly this.
+// want runs a playbook, which must succeed and change exactly these tasks.
 func (n node) want(t *testing.T, playbook string, v vars, changed []string, flags ...string) result {
 	t.Helper()
 	r := n.play(t, playbook, v, flags...)
@@ -93,7 +93,7 @@ func (n node) want(t *testing.T, playbook string, v vars, changed []string, flag
 	return r
 }
 
-// sh runs a line in the machine; it must succeed.
+// sh runs a shell command in the machine; it must succeed.
 func (n node) sh(t *testing.T, line string) string {
 	t.Helper()
 	out, err := n.Sh(t.Context(), line)

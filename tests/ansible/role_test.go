@@ -2,8 +2,8 @@
 
 //go:build vm
 
-// Package ansible applies the role of deploy/ansible to a copy of this machine (tests/machine): the playbooks as they
-// are, the package that `make packages` builds, real systemd.
+// Package ansible applies the role of deploy/ansible to a copy of this machine (tests/machine): the unchanged
+// playbooks, the package that `make packages` builds, and the real systemd.
 package ansible
 
 import (
@@ -28,11 +28,11 @@ import (
 
 const (
 	password = "scrape"
-	// As htpasswd -nBC 10 makes it.
+	// A hash in the format of htpasswd -nBC 10.
 	hash = "$2b$10$abcdefghijklmnopqrstuuoRYVu5otJQmqaMGllMFMyUX1t9f943O"
 )
 
-// start boots a machine that is the one node of an inventory.
+// start boots a machine that is the only node of an inventory.
 func start(t *testing.T) node {
 	t.Helper()
 	dir := t.TempDir()
@@ -56,7 +56,7 @@ func start(t *testing.T) node {
 	return node{Machine: m, dir: dir, systemd: true}
 }
 
-// twoPackages are the .deb that `make packages` built, and the same as a later version.
+// twoPackages returns the .deb that `make packages` built, and the same package with a later version.
 func (n node) twoPackages(t *testing.T) (first, second string) {
 	t.Helper()
 	found, err := filepath.Glob("../../bin/accelscope_*.deb")
@@ -89,7 +89,7 @@ func modified(t *testing.T, file string) time.Time {
 	return info.ModTime()
 }
 
-// certificate writes one for the machine, signed by itself.
+// certificate writes a self-signed certificate for the machine.
 func (n node) certificate(t *testing.T) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -117,26 +117,26 @@ func (n node) certificate(t *testing.T) (cert, key string) {
 	return cert, key
 }
 
-// pid is the process of the service; 0 is none.
+// pid returns the process id of the service; 0 if it does not run.
 func (n node) pid(t *testing.T) string {
 	t.Helper()
 	return n.sh(t, "systemctl show --value -p MainPID accelscope")
 }
 
-// curl asks the sensor and returns the status; 000 is no answer.
+// curl sends a request to the sensor and returns the HTTP status; 000 if there is no response.
 func (n node) curl(t *testing.T, args string) string {
 	t.Helper()
 	out, _ := n.Sh(t.Context(), "curl -sS -o /dev/null -w '%{http_code}' --retry 60 --retry-delay 1 --retry-connrefused "+args+" 2>/dev/null")
 	return out
 }
 
-// modes are the files of the configuration with owner and mode.
+// modes returns the files of the configuration with owner and mode.
 func (n node) modes(t *testing.T) string {
 	t.Helper()
 	return n.sh(t, "cd /etc/accelscope && stat -c '%n %U:%G %a' * | sort")
 }
 
-// What a playbook changes, task by task.
+// The tasks that a playbook changes.
 var (
 	install = []string{
 		"Make the directory of the package", "Copy the package", "Install the .deb", "Write web.yaml", "Write accelscope.yaml",
@@ -147,7 +147,7 @@ var (
 
 const (
 	restart = "Restart accelscope"
-	// everything of ours on a machine, by its name.
+	// everything lists the files of accelscope on a machine, by name, and the listening sockets.
 	everything = "find /etc /usr /lib /var /run -xdev -name '*accelscope*' | sort; ss -Hltn"
 )
 
@@ -203,7 +203,7 @@ func TestPackage(t *testing.T) {
 		t.Error("check mode changes something")
 	}
 
-	// TLS and a password, shown to nobody.
+	// TLS and a password; neither key nor hash is printed.
 	secured := v.with(vars{
 		"accelscope_tls_certificate": cert, "accelscope_tls_key": key, "accelscope_basic_auth_users": vars{"prometheus": hash},
 	})
@@ -223,7 +223,7 @@ func TestPackage(t *testing.T) {
 	metrics("401", "--cacert "+cert+" https://127.0.0.1:9847/metrics")
 	metrics("200", "--cacert "+cert+" -u prometheus:"+password+" https://127.0.0.1:9847/metrics")
 
-	// What is refused changes nothing and ends nothing.
+	// A rejected configuration changes nothing and does not restart the service.
 	pid = n.pid(t)
 	files := n.sh(t, "md5sum /etc/accelscope/*")
 	for name, bad := range map[string]vars{
@@ -244,7 +244,7 @@ func TestPackage(t *testing.T) {
 		t.Error("what was refused changed something")
 	}
 
-	// Back to plain HTTP, and a part that needs more of the unit.
+	// Back to plain HTTP, with an option that needs a drop-in of the unit.
 	v["accelscope_config"] = vars{"rdma.qp-counters": "manage"}
 	n.want(t, "install.yaml", v, []string{
 		"Write web.yaml", "Write accelscope.yaml", "Remove certificates that are not configured",
@@ -261,7 +261,7 @@ func TestPackage(t *testing.T) {
 		t.Error("CAP_NET_ADMIN is left")
 	}
 
-	// Another version, and back.
+	// An upgrade and a downgrade.
 	const version = "dpkg-query -W -f '${Version}' accelscope"
 	n.want(t, "install.yaml", v.with(vars{"accelscope_package": second}), upgrade)
 	if got := n.sh(t, version); got != "0.0.2" {
@@ -285,7 +285,7 @@ func TestPackage(t *testing.T) {
 	}
 }
 
-// The program without a package; first where no systemd runs, as in the making of an image.
+// TestBinary installs the program without a package; first where systemd does not run, as when an image is built.
 func TestBinary(t *testing.T) {
 	t.Parallel()
 	n := start(t)

@@ -80,7 +80,7 @@ func TestSyscallMeter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const calls = 200_000 // so many that what the runtime does meanwhile, on a busy machine too, is little
+	const calls = 200_000 // so many that the calls of the Go runtime hardly matter, even on a busy machine
 	for range calls {
 		syscall.RawSyscall(syscall.SYS_GETPPID, 0, 0, 0)
 	}
@@ -88,7 +88,7 @@ func TestSyscallMeter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Some are the runtime's own and those of reading the meter.
+	// Some calls are those of the Go runtime and of reading the meter.
 	if n := after - before; n < calls || n > calls+calls/10 {
 		t.Errorf("%d system calls counted, want %d", n, calls)
 	}

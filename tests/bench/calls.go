@@ -10,15 +10,15 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// A callCounter stands between a gRPC client and its server and counts the
-// calls: each begins with a HEADERS frame. Pings are none.
+// A callCounter forwards the connections between a gRPC client and its server, and counts the calls: each begins with a
+// HEADERS frame. Pings are not counted.
 type callCounter struct {
 	path     string
 	listener net.Listener
 	calls    atomic.Int64
 }
 
-// countCalls listens on path and hands everything on to target.
+// countCalls listens on path and forwards all connections to target.
 func countCalls(path, target string) (*callCounter, error) {
 	l, err := net.Listen("unix", path)
 	if err != nil {

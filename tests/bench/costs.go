@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// costs are what a sensor takes over the rounds: per paced scrape, what it does between
-// them included, and when nobody asks.
+// costs are the costs of a sensor over the rounds: per paced scrape, including its work between scrapes, and while it
+// is not scraped.
 type costs struct {
 	cpu      []float64 // ms per scrape
 	p50, p99 []float64 // ms
@@ -49,7 +49,7 @@ func (c *costs) scrape(ctx context.Context, p *process, scrapes int) error {
 	return err
 }
 
-// rest leaves p alone for a while.
+// rest does not scrape p for a while.
 func (c *costs) rest(ctx context.Context, p *process, quiet time.Duration) error {
 	begin, err := cpuTime(p.pid())
 	if err != nil {

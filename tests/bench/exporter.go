@@ -21,18 +21,18 @@ import (
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
-// An exporter is a program that the bench runs and scrapes.
+// An exporter is a program that the benchmark runs and scrapes.
 type exporter struct {
 	name string
 	path string
 	args func(m fixtures.Manifest, addr string) []string
-	// environment is added to ours.
+	// environment is added to the environment of the benchmark.
 	environment []string
-	// identity has the bench not ask for gzip.
+	// identity disables requests for gzip.
 	identity bool
 }
 
-// A process is an exporter that runs.
+// A process is a running exporter.
 type process struct {
 	exporter
 	cmd    *exec.Cmd
@@ -97,19 +97,19 @@ func (p *process) stop() {
 	p.cmd.Wait()
 }
 
-// An answer is what one scrape gave.
+// An answer is the response to one scrape.
 type answer struct {
 	latency time.Duration // until the last byte of the body
 	body    []byte        // as on the wire
 	gzipped bool
 }
 
-// The header of Prometheus 3 without native histograms.
+// The Accept header of Prometheus 3 without native histograms.
 const accept = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5," +
 	"application/openmetrics-text;version=0.0.1;q=0.4," +
 	"text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
 
-// scrape asks as Prometheus does: one kept connection, gzip welcome.
+// scrape sends a request as Prometheus does: on one kept connection, accepting gzip.
 func (p *process) scrape() (answer, error) {
 	req, err := http.NewRequest(http.MethodGet, p.url, nil)
 	if err != nil {
@@ -137,7 +137,7 @@ func (p *process) scrape() (answer, error) {
 	return a, nil
 }
 
-// text is the body as the exporter wrote it.
+// text returns the decompressed body.
 func (a answer) text() ([]byte, error) {
 	if !a.gzipped {
 		return a.body, nil
@@ -173,7 +173,7 @@ func samples(text []byte, f func(series string, value float64)) {
 	}
 }
 
-// shows says whether an answer has this value of a counter of device.
+// shows reports whether an answer has this value of a counter of device.
 func (p *process) shows(device string, value uint64) (bool, error) {
 	a, err := p.scrape()
 	if err != nil {

@@ -15,23 +15,22 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml"
 )
 
-// The node of GPUs, and how long it is left alone: what runs every five seconds runs
-// twice.
+// The node of GPUs, and the time without scrapes: long enough that work of every five seconds runs twice.
 const (
 	gpuContainers        = 50
 	gpuProcsPerContainer = 4
 	quietGPUs            = 10 * time.Second
 )
 
-// gpuFigures are what the sensor costs on a node of GPUs.
+// gpuFigures are the costs of the sensor on a node of GPUs.
 type gpuFigures struct {
 	name string
 	costs
 }
 
-// measureGPUs runs the sensor with and without GPUs: eight of a fake NVML, four of
-// them time-sliced, one with MPS, two with MIG, and 200 processes in 50 containers.
-// The fake answers at once: what the driver takes for it is not in these figures.
+// measureGPUs runs the sensor with and without GPUs: eight of a fake NVML, four of them time-sliced, one with MPS, two
+// with MIG, and 200 processes in 50 containers. The fake answers at once, so the values do not include the time of the
+// driver.
 func measureGPUs(ctx context.Context, sensor exporter, rounds, scrapes int, out io.Writer) error {
 	dir, err := os.MkdirTemp("", "gpus-")
 	if err != nil {

@@ -13,8 +13,7 @@ import (
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
-// A kubelet has the PodResources of one, by the types of Kubernetes: each
-// container has one HCA.
+// A kubelet serves the PodResources API of a kubelet, with the types of Kubernetes: each container has one HCA.
 type kubelet struct {
 	podresources.UnimplementedPodResourcesListerServer
 	list *podresources.ListPodResourcesResponse

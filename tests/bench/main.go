@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench says what a scrape of the sensor costs, beside other exporters
-// and beside the floor program, on fake nodes. Figures of different machines or
-// runs do not compare; the ratios inside one run do. It asserts nothing.
+// Command bench measures the cost of a scrape of the sensor, of other exporters and of the floor program, on fake
+// nodes. Values of different machines or runs cannot be compared; the ratios within one run can. It asserts nothing.
 //
-// All exporters of a round run at once and are scraped in turn, so that what
-// disturbs the machine disturbs all of them. A paced scrape comes more than a
-// second after the one before, as the sensor reuses what it read for a second.
+// All exporters of a round run at the same time and are scraped in turn, so that disturbances affect all of them. A
+// paced scrape follows the previous one after more than a second, because the sensor reuses a read for one second.
 package main
 
 import (
@@ -25,10 +23,10 @@ import (
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
-// pause is the time from one paced scrape of an exporter to its next one.
+// pause is the time between two paced scrapes of an exporter.
 const pause = 1100 * time.Millisecond
 
-// A plan says how much is measured.
+// A plan is the number and duration of measurements.
 type plan struct {
 	rounds     int
 	paced      int           // scrapes, one every pause
@@ -122,8 +120,8 @@ func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, format+"\n", args...)
 }
 
-// prepare builds our own programs into dir and returns what is to be measured.
-// A program that this machine lacks is reported and skipped.
+// prepare builds our own programs into dir and returns the exporters to measure. It reports and skips programs that
+// this machine lacks.
 func prepare(ctx context.Context, dir string, all []exporter, only string) ([]exporter, error) {
 	names := strings.Split(only, ",")
 	var use []exporter
@@ -151,7 +149,7 @@ func prepare(ctx context.Context, dir string, all []exporter, only string) ([]ex
 
 func build(ctx context.Context, pkg, out string) error {
 	if _, err := os.Stat(out); err == nil {
-		return nil // two exporters are one program
+		return nil // two exporters are the same program
 	}
 	progress("building " + pkg)
 	cmd := child.Command(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, pkg)

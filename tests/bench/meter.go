@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuTime is the CPU clock of all threads of a process, dead ones included:
-// exact to the nanosecond, where /proc/PID/stat counts ticks of 10 ms.
+// cpuTime reads the CPU clock of all threads of a process, including ended ones. It is exact to the nanosecond, while
+// /proc/PID/stat counts ticks of 10 ms.
 func cpuTime(pid int) (time.Duration, error) {
-	const processClock = 2 // CPUCLOCK_SCHED of a process, as clock_getcpuclockid(3) makes it
+	const processClock = 2 // CPUCLOCK_SCHED of a process, encoded as in clock_getcpuclockid(3)
 	var ts unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|processClock), &ts); err != nil {
 		return 0, fmt.Errorf("CPU clock of process %d: %w", pid, err)
@@ -27,7 +27,7 @@ func cpuTime(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
-// memory is what /proc/PID/status says, in MB.
+// memory are values of /proc/PID/status in MB.
 type memory struct{ rss, peak, anon float64 }
 
 func readMemory(pid int) (memory, error) {
@@ -48,8 +48,7 @@ func readMemory(pid int) (memory, error) {
 // perf stat -e raw_syscalls:sys_enter -p PID.
 type syscallMeter struct{ events []int }
 
-// newSyscallMeter opens one event for every thread; threads that these start
-// are counted with them.
+// newSyscallMeter opens one event for every thread; the events include the threads that these start.
 func newSyscallMeter(pid int) (*syscallMeter, error) {
 	id, err := tracepointID("raw_syscalls/sys_enter")
 	if err != nil {

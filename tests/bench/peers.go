@@ -22,23 +22,22 @@ const (
 	accelscope       = "accelscope"
 )
 
-// A current node_exporter: those of distributions are older than its reading
-// of hw_counters, and so do half of the work.
+// A current node_exporter: the versions of distributions do not read hw_counters, and so do half of the work.
 const nodeExporterModule = "github.com/prometheus/node_exporter@v1.12.1"
 
-// paths are the programs to measure; empty for one that this machine lacks, and
-// for an accelscope that is to be built.
+// paths are the programs to measure; empty for a program that this machine lacks, and for an accelscope that is built
+// first.
 type paths struct{ accelscope, nodeExporter, rdmaExporter string }
 
-// missing says how to get them.
+// missing describes how to install them.
 var missing = map[string]string{
 	nodeExporter:     "install the Debian package prometheus-node-exporter",
 	nodeExporterLean: "install the Debian package prometheus-node-exporter",
 	rdmaExporter:     "name a binary of github.com/yuuki/rdma_exporter by -rdma-exporter",
 }
 
-// findNodeExporter builds node_exporter in the user's cache if it may, and
-// takes that of the distribution otherwise.
+// findNodeExporter builds node_exporter in the user's cache if that is permitted, and otherwise uses that of the
+// distribution.
 func findNodeExporter(ctx context.Context, mayBuild bool) string {
 	if cache, err := os.UserCacheDir(); err == nil && mayBuild {
 		dir := filepath.Join(cache, "accelscope-bench", filepath.Base(nodeExporterModule))
@@ -64,8 +63,7 @@ func findNodeExporter(ctx context.Context, mayBuild bool) string {
 	return ""
 }
 
-// exporters are all that can be measured. The path is "build:" and a package
-// for our own programs.
+// exporters are all exporters that can be measured. For our own programs the path is "build:" and a package.
 func exporters(use paths) []exporter {
 	const module = "build:github.com/accelscope/accelscope"
 	if use.accelscope == "" {
@@ -102,7 +100,7 @@ func exporters(use paths) []exporter {
 			return []string{
 				"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(),
 				"--web.listen-address=" + addr,
-				// What the peers of this table do not do; see measurePods and measureGPUs.
+				// Functions that the other exporters lack; see measurePods and measureGPUs.
 				"--no-collector.gpu", "--no-collector.access", "--no-collector.container", "--no-collector.node", "--no-collector.runtime", "--no-collector.kubelet",
 			}
 		}},

@@ -17,7 +17,7 @@ import (
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
-// The node of Kubernetes: as many pods as the kubelet allows by default.
+// The Kubernetes node: as many pods as the kubelet allows by default.
 const (
 	pods             = 110
 	containersPerPod = 3
@@ -29,19 +29,19 @@ func podNode() fixtures.Options {
 	return o
 }
 
-// podFigures are what the sensor costs on a node full of pods.
+// podFigures are the costs of the sensor on a node full of pods.
 type podFigures struct {
 	name string
 	costs
 	calls    float64 // RPCs per scrape
-	settling float64 // RPCs before the first of them
+	settling float64 // RPCs before the first scrape
 }
 
-// measurePods runs the sensor beside a real containerd that knows 330
-// containers and a kubelet of our own, on fake cgroups: nothing runs in them.
-// What one after the other costs is the difference between its rows.
+// measurePods runs the sensor with a real containerd that has 330 containers and a fake kubelet, on fake cgroups: no
+// processes run in them. The rows enable one source after the other, so the cost of a source is the difference between
+// rows.
 func measurePods(ctx context.Context, sensor exporter, rounds, scrapes int, out io.Writer) error {
-	dir, err := os.MkdirTemp("", "pods-") // short: it holds sockets
+	dir, err := os.MkdirTemp("", "pods-") // a short path, because sockets are in it
 	if err != nil {
 		return err
 	}

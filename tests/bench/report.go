@@ -13,7 +13,7 @@ import (
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
-// A result is all rounds on one node.
+// A result has all rounds on one node.
 type result struct {
 	node     string
 	plan     plan
@@ -29,7 +29,7 @@ func newResult(n node, m fixtures.Manifest) *result {
 	return r
 }
 
-// each returns the figure of every round; none for an exporter that did not run.
+// each returns the value of every round; none for an exporter that did not run.
 func (r *result) each(exporter string, get func(*figures) float64) []float64 {
 	var values []float64
 	for _, f := range r.figures[exporter] {
@@ -42,7 +42,7 @@ func (r *result) median(exporter string, get func(*figures) float64) float64 {
 	return quantile(r.each(exporter, get), 0.5)
 }
 
-// ratio is the median of a's figure by b's figure of the same round.
+// ratio is the median of a's value divided by b's value of the same round.
 func (r *result) ratio(a, b string, get func(*figures) float64) float64 {
 	as, bs := r.each(a, get), r.each(b, get)
 	n := min(len(as), len(bs))
@@ -61,7 +61,7 @@ func (r *result) latency(exporter string, q float64) float64 {
 	return quantile(all, q)
 }
 
-// quantile is the nearest-rank quantile, between two for an even median; NaN of nothing.
+// quantile returns the nearest-rank quantile; the mean of two values for an even median; NaN without values.
 func quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()
@@ -73,7 +73,7 @@ func quantile(values []float64, q float64) float64 {
 	return s[max(int(math.Ceil(q*float64(len(s))))-1, 0)]
 }
 
-// A column is one figure of every exporter.
+// A column is one value of every exporter.
 type column struct {
 	head   string
 	digits int
@@ -158,8 +158,7 @@ func number(v float64, digits int) string {
 	return strconv.FormatFloat(v, 'f', digits, 64)
 }
 
-// A gate is a figure of the sensor that has a goal: at most now for this
-// version, at most release for the first release.
+// A gate is a value of the sensor with a limit: at most now for this version, at most release for the first release.
 type gate struct {
 	id, what     string
 	value        float64
@@ -168,7 +167,7 @@ type gate struct {
 
 func gates(plain, crowded *result) []gate {
 	a := accelscope
-	// toBest is the quotient by the best of the peers, so the larger one.
+	// toBest returns the ratio to the best of the other exporters, which is the larger ratio.
 	toBest := func(quotient func(peer string) float64) float64 {
 		return quantile(slices.DeleteFunc(
 			[]float64{quotient(nodeExporter), quotient(rdmaExporter)}, math.IsNaN), 1)

@@ -13,13 +13,13 @@ import (
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
-// Figures are what one exporter showed in one round. Times are in milliseconds,
-// memory is in MB, text in kB; NaN is what could not be measured.
+// Figures are the measurements of one exporter in one round. Times are in milliseconds, memory is in MB, text in kB;
+// NaN means not measured.
 type figures struct {
 	started  float64   // process start to first answered scrape
 	paced    []float64 // latencies
-	pacedCPU float64   // CPU per paced scrape, what it does between them included
-	reuses   bool      // scrapes without a pause get what was read before
+	pacedCPU float64   // CPU per paced scrape, including the work between scrapes
+	reuses   bool      // scrapes without a pause return cached values
 	fastP50  float64   // latency back to back
 	fastCPU  float64
 	idleCPU  float64 // per second without a scrape
@@ -75,12 +75,12 @@ func round(ctx context.Context, use []exporter, m fixtures.Manifest, p plan, res
 	return nil
 }
 
-// truth checks that all exporters show what a counter file says, so that none
-// is fast for doing nothing, and finds out who answers from what it read before.
+// truth checks that all exporters show the value of a counter file, so that none is fast because it does nothing, and
+// determines which exporters return cached values.
 func truth(ctx context.Context, procs []*process, figs []*figures, m fixtures.Manifest) error {
 	h := m.HCAs[0]
 	path := filepath.Join(m.Dir, h.PortDir, "counters/port_rcv_packets")
-	sleep(ctx, pause) // what was read at the start is stale now
+	sleep(ctx, pause) // the values read at the start are out of date now
 	for n, value := range []uint64{1234567, 7654321} {
 		if err := os.WriteFile(path, fmt.Appendln(nil, value), 0o644); err != nil {
 			return err
@@ -99,8 +99,8 @@ func truth(ctx context.Context, procs []*process, figs []*figures, m fixtures.Ma
 	return nil
 }
 
-// inTurn calls f n times for every process, a pause apart for each one and
-// evenly spread over it.
+// inTurn calls f n times for every process, with a pause between the calls for one process, evenly distributed over the
+// pause.
 func inTurn(ctx context.Context, procs []*process, n int, f func(i int, p *process) error) error {
 	tick := time.NewTicker(pause / time.Duration(len(procs)))
 	defer tick.Stop()
@@ -158,7 +158,7 @@ func paced(ctx context.Context, procs []*process, figs []*figures, p plan) error
 	return nil
 }
 
-// mallocs is how many heap objects a Go program says that it has allocated.
+// mallocs returns the number of heap objects that a Go program reports as allocated.
 func mallocs(a answer) float64 {
 	n := math.NaN()
 	if text, err := a.text(); err == nil {
@@ -171,7 +171,7 @@ func mallocs(a answer) float64 {
 	return n
 }
 
-// counted counts system calls, apart from the timing: counting costs time too.
+// counted counts system calls, separately from the timing because counting takes time.
 func counted(ctx context.Context, procs []*process, figs []*figures, p plan) error {
 	meters := make([]*syscallMeter, len(procs))
 	for i, proc := range procs {
@@ -192,7 +192,7 @@ func counted(ctx context.Context, procs []*process, figs []*figures, p plan) err
 		if _, err := p.scrape(); err != nil {
 			return err
 		}
-		time.Sleep(10 * time.Millisecond) // the server goes back to waiting
+		time.Sleep(10 * time.Millisecond) // the server waits again
 		after, err := meters[i].count()
 		sums[i] += after - before
 		return err
@@ -241,7 +241,7 @@ func idle(ctx context.Context, procs []*process, figs []*figures, p plan) error 
 		}
 		return all, nil
 	}
-	sleep(ctx, time.Second) // what follows a scrape is over
+	sleep(ctx, time.Second) // work after a scrape has ended
 	before, err := cpu()
 	if err != nil {
 		return err

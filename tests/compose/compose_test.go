@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package compose loads deploy/docker/compose.yaml as `docker compose` does, by its library. It is a module of its own for
-// that library.
+// Package compose loads deploy/docker/compose.yaml with the library of `docker compose`. It is a separate module
+// because of that library.
 package compose
 
 import (
@@ -74,7 +74,7 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// Without privileges it has what the DaemonSet has without them.
+// TestCapabilities: without privileged, the container has the permissions of the DaemonSet's overlay capabilities.
 func TestCapabilities(t *testing.T) {
 	s := load(t, "compose.yaml", "compose.capabilities.yaml").Services["accelscope"]
 	text, err := os.ReadFile("../../deploy/kubernetes/overlays/capabilities/daemonset.yaml")
@@ -105,7 +105,8 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// Prometheus (Debian's promtool) takes its configuration, with the rules where compose.yaml mounts them.
+// TestPrometheus: promtool of Debian accepts the configuration, with the rules in the directory where compose.yaml
+// mounts them.
 func TestPrometheus(t *testing.T) {
 	root := t.TempDir()
 	for _, v := range load(t, "compose.yaml").Services["prometheus"].Volumes {
@@ -120,7 +121,7 @@ func TestPrometheus(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What a symbolic link leads to is at home elsewhere: the rules are looked for beside the file that is named.
+	// promtool looks for the rules relative to the given path, not to the target of a symbolic link.
 	cmd := exec.CommandContext(t.Context(), "promtool", "check", "config", filepath.Join(root, "etc/prometheus/prometheus.yml"))
 	cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, 5*time.Second
 	out, err := cmd.CombinedOutput()
@@ -129,7 +130,7 @@ func TestPrometheus(t *testing.T) {
 	}
 }
 
-// A key that is not of the specification is refused: the test above could not find it.
+// TestStrict: a key that is not in the specification is an error; the test above relies on that.
 func TestStrict(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "compose.yaml")
 	if err := os.WriteFile(path, []byte("services:\n  a:\n    image: a\n    priviledged: true\n"), 0o600); err != nil {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package containerd runs a real containerd of its own, on this machine, for
-// tests that need one that knows of containers. Nothing runs in them: that
-// takes a guest.
+// Package containerd runs a separate real containerd on this machine, for tests that need one with containers. No
+// processes run in the containers: that needs a guest.
 package containerd
 
 import (
@@ -24,10 +23,10 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// Namespace is that of Kubernetes, in which all containers are.
+// Namespace is the containerd namespace of Kubernetes, to which all containers belong.
 const Namespace = "k8s.io"
 
-// Daemon is a containerd that runs.
+// Daemon is a running containerd.
 type Daemon struct {
 	Socket string
 
@@ -37,9 +36,8 @@ type Daemon struct {
 	conn   *grpc.ClientConn
 }
 
-// Start starts a containerd that keeps its files in dir, whose path must be
-// short, as it holds a socket. Started on the same dir again, it knows what it
-// knew.
+// Start starts a containerd that keeps its files in dir. The path must be short, as dir contains a socket. Started
+// again with the same dir, it has its previous containers.
 func Start(ctx context.Context, dir string) (*Daemon, error) {
 	d := &Daemon{Socket: filepath.Join(dir, "containerd.sock"), dir: dir}
 	config := fmt.Sprintf(`version = 2
@@ -77,11 +75,10 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"
 		text, _ := os.ReadFile(log.Name())
 		return nil, errors.Join(fmt.Errorf("containerd does not answer: %w\n%s", err, text), d.Kill())
 	}
-	return d, nil // it may have known the namespace
+	return d, nil // the namespace may exist from a previous start
 }
 
-// Create makes a container, without anything that runs, as the CRI would name
-// and place it.
+// Create creates a container without a process, with the name, labels and cgroup that the CRI would set.
 func (d *Daemon) Create(ctx context.Context, id, namespace, pod, uid, name string) error {
 	_, err := d.client.Create(metadata.AppendToOutgoingContext(ctx, "containerd-namespace", Namespace),
 		&containers.CreateContainerRequest{Container: &containers.Container{
@@ -111,12 +108,12 @@ func (d *Daemon) Delete(ctx context.Context, id string) error {
 	return err
 }
 
-// Kill ends the daemon by SIGKILL.
+// Kill ends the daemon with SIGKILL.
 func (d *Daemon) Kill() error {
 	if d.conn != nil {
-		_ = d.conn.Close() // it is about to end anyway
+		_ = d.conn.Close() // the daemon is about to end
 	}
 	err := d.cmd.Process.Kill()
-	_ = d.cmd.Wait() // its status after a signal says nothing
+	_ = d.cmd.Wait() // the exit status after a signal does not matter
 	return err
 }

@@ -9,23 +9,23 @@ import (
 	"strconv"
 )
 
-// Answer is what Prometheus says to a query ("data" of its API).
+// Answer is Prometheus's response to a query ("data" of its API).
 type Answer struct {
 	Type   string   `json:"resultType"`
 	Series []Series `json:"result"`
 }
 
-// Series is one of an answer: of a range its values, of an instant its value.
+// Series is a series of an answer: a range query has values, an instant query one value.
 type Series struct {
 	Labels map[string]string `json:"metric"`
 	Values []Point           `json:"values,omitempty"`
 	Value  *Point            `json:"value,omitempty"`
-	// Native histograms, which nobody here looks into.
+	// Native histograms, which are not parsed.
 	Histograms []json.RawMessage `json:"histograms,omitempty"`
 	Histogram  json.RawMessage   `json:"histogram,omitempty"`
 }
 
-// Point is a value at a time, in seconds.
+// Point is a value and its time in seconds.
 type Point struct{ Time, Value float64 }
 
 // UnmarshalJSON reads [1700000000.1, "1.5"].
@@ -41,12 +41,12 @@ func (p *Point) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// MarshalJSON is its opposite.
+// MarshalJSON writes [1700000000.1, "1.5"].
 func (p Point) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]any{p.Time, strconv.FormatFloat(p.Value, 'g', -1, 64)})
 }
 
-// Points are the values of a series, of a range or of an instant.
+// Points returns the values of a series, of a range or of an instant.
 func (s Series) Points() []Point {
 	if s.Value != nil {
 		return []Point{*s.Value}
@@ -69,8 +69,8 @@ func (a Answer) HasData() bool {
 	return false
 }
 
-// Answers are those to all queries of all dashboards, by file, number of the panel, and query.
+// Answers are the answers to all queries of all dashboards, by file, number of the panel, and query.
 type Answers struct {
-	Begin, End float64 // the time that is shown, in seconds
+	Begin, End float64 // the time range of the panels, in seconds
 	Panels     map[string]map[int]map[string]Answer
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dashboards reads the Grafana dashboards of deploy/grafana as Grafana does, as far as it takes to ask Prometheus
-// what their panels ask: for tests, and to draw their screens.
+// Package dashboards parses the Grafana dashboards of deploy/grafana, as far as needed to send the queries of their
+// panels to Prometheus: for tests, and to draw pictures of them.
 package dashboards
 
 import (
@@ -14,7 +14,7 @@ import (
 	"slices"
 )
 
-// Dashboard is a file of Grafana's.
+// Dashboard is a JSON file of a dashboard.
 type Dashboard struct {
 	File string `json:"-"`
 
@@ -33,26 +33,26 @@ type Dashboard struct {
 	Panels []Panel `json:"panels"`
 }
 
-// Variable is a choice above the panels.
+// Variable is a selector above the panels.
 type Variable struct {
 	Name  string          `json:"name"`
 	Type  string          `json:"type"`
-	Query json.RawMessage `json:"query"` // a text, or an object with one
+	Query json.RawMessage `json:"query"` // a string, or an object that has the query
 	All   string          `json:"allValue"`
 }
 
-// Text is the query of a variable.
+// Text returns the query of a variable.
 func (v Variable) Text() string {
 	var text string
 	if json.Unmarshal(v.Query, &text) == nil {
 		return text
 	}
 	var object struct{ Query string }
-	_ = json.Unmarshal(v.Query, &object) // what is no query is none
+	_ = json.Unmarshal(v.Query, &object) // anything else is no query
 	return object.Query
 }
 
-// Panel is one of a dashboard, or the title of a row.
+// Panel is a panel of a dashboard, or the title of a row.
 type Panel struct {
 	ID          int    `json:"id"`
 	Type        string `json:"type"`
@@ -96,7 +96,7 @@ type Panel struct {
 	} `json:"transformations"`
 }
 
-// Place is where a panel stands, on a grid of 24 columns.
+// Place is the position of a panel, on a grid of 24 columns.
 type Place struct{ X, Y, W, H int }
 
 // Target is a query.
@@ -113,13 +113,13 @@ type Target struct {
 	} `json:"datasource"`
 }
 
-// Step is where a color begins; the first has no value.
+// Step is a threshold: the value from which on a color applies; the first has no value.
 type Step struct {
 	Color string   `json:"color"`
 	Value *float64 `json:"value"`
 }
 
-// Override is what is different for some series or columns.
+// Override has the options that differ for some series or columns.
 type Override struct {
 	Matcher struct {
 		ID      string `json:"id"`
@@ -155,13 +155,13 @@ func Load(dir string) ([]Dashboard, error) {
 	return all, nil
 }
 
-// Values are what variables stand for, beside those of the dashboard with all chosen.
+// Values are the values of variables, in addition to those of the dashboard with all values selected.
 type Values map[string]string
 
 // reference is a use of a variable: $name, ${name} or ${name:format}. $1 is a group of a regular expression.
 var reference = regexp.MustCompile(`\$(?:\{([A-Za-z_]\w*)(?::\w+)?\}|([A-Za-z_]\w*))`)
 
-// Variables are the names of the variables that a text uses.
+// Variables returns the names of the variables that a text uses.
 func Variables(text string) (names []string) {
 	for _, m := range reference.FindAllStringSubmatch(text, -1) {
 		names = append(names, m[1]+m[2])
@@ -169,7 +169,7 @@ func Variables(text string) (names []string) {
 	return names
 }
 
-// Expand replaces the variables of a query. One that is not known stays.
+// Expand replaces the variables of a query. Unknown variables stay.
 func (d Dashboard) Expand(expr string, values Values) string {
 	return reference.ReplaceAllStringFunc(expr, func(use string) string {
 		name := Variables(use)[0]

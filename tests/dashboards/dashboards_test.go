@@ -29,16 +29,16 @@ func load(t *testing.T) []Dashboard {
 	return all
 }
 
-// builtin are the variables that Grafana has itself.
+// builtin are Grafana's built-in variables.
 var builtin = []string{"__rate_interval", "__range", "__range_s", "__interval", "__field"}
 
-// units are those of Grafana that dashboards here use: its own ids, which it shows as they are if it does not know them.
+// units are the ids of Grafana's units that the dashboards use. Grafana shows an unknown id as it is.
 var units = regexp.MustCompile(`^(none|short|bytes|Bps|ops|pps|percent|percentunit|s|watt|celsius|hertz|dateTimeAsIso|suffix: ?[^ ]+)$`)
 
 // core are the panels that every Grafana has.
 var core = []string{"row", "timeseries", "stat", "table", "heatmap", "state-timeline"}
 
-// TestDashboards checks for errors that Grafana does not report, or shows only in the dashboard.
+// TestDashboards checks for errors that Grafana does not report, or reports only in the dashboard.
 func TestDashboards(t *testing.T) {
 	uids, titles := map[string]string{}, map[string]string{}
 	for _, d := range load(t) {
@@ -77,10 +77,10 @@ func TestDashboards(t *testing.T) {
 	}
 }
 
-// target is the dashboard that a link leads to.
+// target returns the dashboard that a link leads to.
 var target = regexp.MustCompile(`^/d/([a-z-]+)\?`)
 
-// variables: the data source is one, and each is used and uses only those before it.
+// variables checks that the data source is a variable, and that each variable is used and uses only earlier ones.
 func variables(t *testing.T, d Dashboard) {
 	t.Helper()
 	if len(d.Templating.List) == 0 || d.Templating.List[0].Name != "datasource" || d.Templating.List[0].Text() != "prometheus" {
@@ -108,7 +108,7 @@ func variables(t *testing.T, d Dashboard) {
 	}
 }
 
-// grid: panels have numbers of their own, stand on the grid and on no other.
+// grid checks that panels have unique ids, are within the grid and do not overlap.
 func grid(t *testing.T, d Dashboard) {
 	t.Helper()
 	taken := map[[2]int]string{}
@@ -132,7 +132,7 @@ func grid(t *testing.T, d Dashboard) {
 	}
 }
 
-// panel: it says what it is, in a unit, and all of its variables are known.
+// panel checks that a panel has a description and a unit, and uses only known variables.
 func panel(t *testing.T, d Dashboard, p Panel) {
 	t.Helper()
 	if !slices.Contains(core, p.Type) {
@@ -184,14 +184,14 @@ func panel(t *testing.T, d Dashboard, p Panel) {
 		if !strings.Contains(q.Expr, `instance=~"$node"`) {
 			t.Errorf("all nodes, whatever was chosen: %s", q.Expr)
 		}
-		// A legend distinguishes series: without one, Grafana shows all labels.
+		// A graph needs a legend to distinguish its series: without one, Grafana shows all labels.
 		if q.Legend == "" && p.Type != "stat" {
 			t.Errorf("no legend: %s", q.Expr)
 		}
 	}
 }
 
-// TestReadme: the guide shows a screen of each dashboard, and each is small.
+// TestReadme: the README shows a picture of each dashboard, and each picture is small.
 func TestReadme(t *testing.T) {
 	dir := filepath.Join(root, "deploy/grafana")
 	readme, err := os.ReadFile(filepath.Join(dir, "README.md"))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deploy renders what deploy/ has for Kubernetes, with the libraries of kustomize and Helm, and decodes it
-// strictly into the API's own types: a field that does not exist, or is there twice, is an error. It is a module of its
-// own, for nobody who builds accelscope needs these libraries.
+// Package deploy renders the Kubernetes manifests of deploy/ with the libraries of kustomize and Helm, and decodes them
+// strictly into the types of the API: an unknown or duplicate field is an error. It is a separate module, because the
+// build of accelscope does not need these libraries.
 package deploy
 
 import (
@@ -32,14 +32,14 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
-// Objects are what is rendered, by KIND/NAME.
+// Objects are the rendered objects, by KIND/NAME.
 type Objects map[string]runtime.Object
 
-// Names are the keys of o, in order.
+// Names returns the keys of o, sorted.
 func (o Objects) Names() []string { return slices.Sorted(maps.Keys(o)) }
 
 // Kustomize renders a directory below root, the top of the repository, as `kubectl kustomize` does. With components it
-// is as if a kustomization of the user's named it and them.
+// renders a kustomization that refers to the directory and to them.
 func Kustomize(root, dir string, components ...string) (Objects, error) {
 	fs := filesys.MakeFsOnDisk()
 	dir = filepath.Join(root, "deploy/kubernetes", dir)
@@ -50,7 +50,7 @@ func Kustomize(root, dir string, components ...string) (Objects, error) {
 		}
 		defer fs.RemoveAll(tmp.String()) //nolint:errcheck // a temporary directory
 		to := func(path string) string {
-			rel, _ := filepath.Rel(tmp.String(), path) // both are absolute
+			rel, _ := filepath.Rel(tmp.String(), path) // cannot fail, as both are absolute
 			return rel
 		}
 		k := fmt.Appendf(nil, "resources: [%s]\ncomponents:\n", to(dir))
@@ -85,8 +85,8 @@ func Chart(root string) (*chart.Chart, error) {
 	return loader.LoadDir(filepath.Join(root, "deploy/helm/accelscope"))
 }
 
-// Helm renders the chart as release accelscope in the namespace of that name, for a new Kubernetes, after its schema has
-// accepted the values.
+// Helm renders the chart as release accelscope in the namespace accelscope, for the newest Kubernetes, after the schema
+// has validated the values.
 func Helm(c *chart.Chart, values map[string]any) (objects Objects, notes string, err error) {
 	return helmFor(c, values, "v1.34.0")
 }
@@ -119,7 +119,7 @@ func helmFor(c *chart.Chart, values map[string]any, kubernetes string) (objects 
 	return objects, notes, err
 }
 
-// Decode reads documents of YAML strictly.
+// Decode decodes YAML documents strictly.
 func Decode(text []byte) (Objects, error) {
 	strict := json.NewSerializerWithOptions(json.DefaultMetaFactory, known, known, json.SerializerOptions{Yaml: true, Strict: true})
 	out := Objects{}
@@ -150,7 +150,7 @@ func Decode(text []byte) (Objects, error) {
 	}
 }
 
-// known are the kinds of Kubernetes and of the Prometheus operator.
+// known are the types of Kubernetes and of the Prometheus operator, by kind.
 var known = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(scheme.AddToScheme(s))

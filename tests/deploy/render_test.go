@@ -43,7 +43,7 @@ func kustomize(t *testing.T, dir string, components ...string) Objects {
 	return o
 }
 
-// values are those of a text of YAML.
+// values parses YAML values.
 func values(t *testing.T, text string) map[string]any {
 	t.Helper()
 	v := map[string]any{}
@@ -75,7 +75,7 @@ func get[T runtime.Object](t *testing.T, o Objects, name string) T {
 	return x
 }
 
-// sensor is the pod of the DaemonSet.
+// sensor returns the pod of the DaemonSet.
 func sensor(t *testing.T, o Objects) *corev1.PodSpec {
 	return &get[*appsv1.DaemonSet](t, o, "DaemonSet/accelscope").Spec.Template.Spec
 }
@@ -90,8 +90,8 @@ kubelet: {nodesProxy: true}
 
 var components = []string{"podmonitor", "servicemonitor", "prometheusrule", "network-policy", "kubelet-before-1.33"}
 
-// TestSame: the chart gives what kustomize gives, but for Helm's own labels, the namespace, which Helm's user makes, and
-// how another content of the configuration is made to roll out.
+// TestSame: the chart renders the same objects as kustomize, except for Helm's own labels, the namespace, which the
+// user of Helm creates, and the way in which a changed configuration rolls the pods out.
 func TestSame(t *testing.T) {
 	fabric := kustomize(t, "overlays/fabric")
 	all := kustomize(t, "overlays/capabilities", components...)
@@ -136,7 +136,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// withoutHash takes off what kustomize appends to the name of a ConfigMap.
+// withoutHash removes the hash that kustomize appends to the name of a ConfigMap.
 func withoutHash(name *string) string {
 	if base, hash, ok := strings.Cut(*name, "-"); ok && len(hash) == 10 {
 		*name = base
@@ -144,7 +144,7 @@ func withoutHash(name *string) string {
 	return *name
 }
 
-// normal is the same YAML, without its comments.
+// normal returns the same YAML without comments.
 func normal(t *testing.T, text string) string {
 	t.Helper()
 	out, err := yaml.Marshal(values(t, text))
@@ -177,7 +177,7 @@ func withoutHelm(t *testing.T, o runtime.Object) {
 	}
 }
 
-// TestOfUser builds the kustomization that the README shows, with another configuration.
+// TestOfUser builds the kustomization in the README, with a different configuration.
 func TestOfUser(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(root(t), "deploy/kubernetes/README.md"))
 	if err != nil {
@@ -216,7 +216,7 @@ func TestOfUser(t *testing.T) {
 	get[*monitoring.PrometheusRule](t, o, "PrometheusRule/accelscope")
 }
 
-// TestStrict: what decodes strictly here is refused when a field is wrong.
+// TestStrict: decoding fails if a field is wrong.
 func TestStrict(t *testing.T) {
 	good := "apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {clusterIP: None}\n"
 	if o, err := Decode([]byte("# SPDX\n---\n" + good)); err != nil || len(o) != 1 {
@@ -237,7 +237,7 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// TestRights: the least that the sensor needs, and a pod that hides nothing behind it.
+// TestRights checks the permissions of the service account, and the security context of the containers.
 func TestRights(t *testing.T) {
 	rules := func(o Objects) []rbacv1.PolicyRule {
 		return get[*rbacv1.ClusterRole](t, o, "ClusterRole/accelscope").Rules
@@ -264,12 +264,12 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestSeed: the environment and the mounts are those that the first exporter of this kind asked for.
+// TestSeed checks the environment and the mounts against those that the first exporter of this kind requested.
 func TestSeed(t *testing.T) {
 	mounts := map[string][2]string{ // name: host path, path inside
 		"containerd-sock": {"/run/containerd", "/hostrun/containerd"}, "docker-sock": {"/run", "/hostrun"},
 		"dev-dri": {"/dev/dri", "/hostdev/dri"}, "proc": {"/proc", "/host-proc"},
-		// and ours
+		// additional ones
 		"sys": {"/sys", "/sys"}, "pod-resources": {"/var/lib/kubelet/pod-resources", "/var/lib/kubelet/pod-resources"}, "root": {"/", "/host"},
 	}
 	env := map[string]string{"NODE_NAME": "spec.nodeName", "NODE_IP": "status.hostIP"}
@@ -312,7 +312,7 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// TestPods: every container has bounds, cannot write its root, and is asked whether it lives; selectors select.
+// TestPods: every container has resource limits, a read-only root file system and probes; selectors match.
 func TestPods(t *testing.T) {
 	for name, o := range map[string]Objects{
 		"privileged": kustomize(t, "overlays/privileged"), "fabric": kustomize(t, "overlays/fabric"),
@@ -366,7 +366,8 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// TestJobs: two pods on one node are not one target for Prometheus: of their labels it keeps instance, the node, and job.
+// TestJobs: two pods on one node are different targets for Prometheus, which keeps only the labels instance (the node)
+// and job of them.
 func TestJobs(t *testing.T) {
 	for name, o := range map[string]Objects{
 		"kustomize": kustomize(t, "overlays/privileged", "podmonitor", "servicemonitor"), "chart": helm(t, monitors),
@@ -381,7 +382,7 @@ func TestJobs(t *testing.T) {
 	}
 }
 
-// TestCritical: pods of a critical class outside kube-system are admitted where that takes a quota (GKE).
+// TestCritical: pods of a critical priority class outside kube-system are admitted where that needs a quota (GKE).
 func TestCritical(t *testing.T) {
 	for name, o := range map[string]Objects{
 		"kustomize": kustomize(t, "overlays/privileged"), "chart": helm(t, ""), "fabric": helm(t, "priorityClassName: mine\nfabric: {enabled: true}"),
@@ -424,7 +425,7 @@ func (s set) Has(label string) bool              { _, ok := s[label]; return ok 
 func (s set) Get(label string) string            { return s[label] }
 func (s set) Lookup(label string) (string, bool) { v, ok := s[label]; return v, ok }
 
-// TestRules: the rules for the operator, in the component and in the chart, are those of deploy/prometheus/rules.
+// TestRules: the rules for the operator, in the component and in the chart, equal those of deploy/prometheus/rules.
 func TestRules(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root(t), "deploy/prometheus/rules/*.yaml"))
 	if err != nil || len(files) == 0 {

@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestValues: the schema takes what is right, and refuses what is not known or wrong.
+// TestValues: the schema accepts valid values, and rejects unknown or wrong ones.
 func TestValues(t *testing.T) {
 	c, err := Chart(root(t))
 	if err != nil {
@@ -57,10 +57,10 @@ func TestValues(t *testing.T) {
 		"events: {otlpEndpoint: 'otel:4317'}":                                 true,
 		"events: {otlpEndpoint: otel}":                                        false,
 		"events: {otlpEndpoint: 'a:1', secret: s, secretKeys: [ca.crt]}":      true,
-		"events: {otlpEndpoint: 'a:1', secretKeys: [ca.crt]}":                 false, // no such file: it would not start
+		"events: {otlpEndpoint: 'a:1', secretKeys: [ca.crt]}":                 false, // no such file: the sensor would not start
 		"events: {secret: s, secretKeys: [ca.crt]}":                           false,
 		"events: {otlpEndpoint: 'a:1', secret: s, secretKeys: [tls.crt]}":     false,
-		"config: {web.listen-address: ':9900'}":                               false, // the probes would ask another
+		"config: {web.listen-address: ':9900'}":                               false, // the probes would use another port
 		"config: {web.config.file: /x}":                                       false,
 		"port: 9900":                                                          true,
 		"port: '9900'":                                                        false,
@@ -81,7 +81,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestOptions: what the values ask for is in the objects.
+// TestOptions: the values change the objects as described.
 func TestOptions(t *testing.T) {
 	o := helm(t, `
 image: {repository: r/a, tag: v9}
@@ -147,7 +147,7 @@ fabric: {enabled: true}
 	}
 }
 
-// TestPort: another port than 9847 is set in all manifests that use it.
+// TestPort: a port other than 9847 is set in all manifests that use it.
 func TestPort(t *testing.T) {
 	for _, web := range []string{"", "\nweb: {configSecret: x}"} {
 		o := helm(t, "port: 9900"+web)
@@ -180,7 +180,7 @@ func TestOlder(t *testing.T) {
 	}
 }
 
-// TestNotes: they name what was installed.
+// TestNotes: the notes name the installed objects.
 func TestNotes(t *testing.T) {
 	c, err := Chart(root(t))
 	if err != nil {
@@ -192,8 +192,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestArguments: the program itself takes the arguments and the configuration file of every pod. It ends right after
-// that, at a file that does not exist.
+// TestArguments: the program accepts the arguments and the configuration file of every pod. The test makes it exit
+// right afterwards, with a file that does not exist.
 func TestArguments(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "accelscope")
 	run := func(name string, args ...string) ([]byte, error) {

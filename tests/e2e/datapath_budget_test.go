@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// polls reads for a while how many polls of an empty CQ a second of CPU time allows, and returns the mean.
+// polls returns the mean number of polls of an empty CQ per second of CPU time, over several reports of the program.
 func (c *container) polls(t *testing.T, d time.Duration) (mean float64, samples int) {
 	t.Helper()
 	for len(c.lines) > 0 {
 		<-c.lines
 	}
-	c.line(t, "polls") // began before
+	c.line(t, "polls") // the first report may cover time before the call
 	var sum float64
 	for end := time.Now().Add(d); time.Now().Before(end); samples++ {
 		var rate float64
@@ -31,7 +31,7 @@ func (c *container) polls(t *testing.T, d time.Duration) (mean float64, samples 
 	return sum / float64(samples), samples
 }
 
-// cpu is the CPU time of a process, in seconds.
+// cpu returns the CPU time of a process in seconds.
 func cpu(t *testing.T, pid int) float64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -51,14 +51,14 @@ func cpu(t *testing.T, pid int) float64 {
 	return (user + system) / 100
 }
 
-// budget: a process that does nothing but poll an empty CQ keeps its CPU time, and most of its throughput. An emulator
-// is as fast, and wakes the sensor as late, as the machine has time for it: two runs of the same differ by a tenth. So
-// what is asserted is far from what is measured and far from what there is without a budget (a hundredth); the figure
-// of a real machine is that of make bench, and the limit in each minute is asserted by the simulations of the budget.
+// budget: a process that only polls an empty CQ keeps its CPU time and most of its throughput. The speed of an
+// emulator, and the delay until the sensor wakes up, depend on the load of the machine: two equal runs differ by a
+// tenth. So the limits are far from the measured values and far from the throughput without a budget (a hundredth).
+// make bench measures a real machine, and the simulations of the budget assert the limit in each minute.
 func (n node) budget(t *testing.T) {
 	const (
 		limit, round = 0.01, 8 * time.Second
-		kept, late   = 0.5, 1.5 // least throughput; most of the limit when ticks are late
+		kept, late   = 0.5, 1.5 // minimum of the throughput; factor on the limit when ticks are late
 	)
 	rounds := size(2, 1)
 	c := enter(t, "busy", "posts", "-d", "rxe0", "-n", "1", "-p")
@@ -104,7 +104,7 @@ func (n node) budget(t *testing.T) {
 			t.Errorf("limit %v, want %v", got, limit)
 		}
 		if whole := length > time.Minute; whole && (ratio > late*limit || spent > late*limit*used) {
-			t.Errorf("spent %v of the CPU time, by its own figure %v: more than %v", spent/used, ratio, limit)
+			t.Errorf("spent %v of the CPU time, the sensor reports %v: more than %v", spent/used, ratio, limit)
 		}
 		s.stop()
 		last := without
@@ -121,9 +121,9 @@ func (n node) budget(t *testing.T) {
 	mean, _ := c.polls(t, round)
 	used = cpu(t, pid) - used
 	if mean > kept*without {
-		t.Errorf("without a limit %.4f of the polls: nothing is watched", mean/without)
+		t.Errorf("without a limit %.4f of the polls: the process is not watched", mean/without)
 	}
-	t.Logf("without a limit: %.4g polls per CPU second, %.2f %% of those without the sensor; by its own figure it takes %.2f %%", mean,
+	t.Logf("without a limit: %.4g polls per CPU second, %.2f %% of those without the sensor; the sensor reports a cost of %.2f %%", mean,
 		100*mean/without, 100*s.fresh().sum("accelscope_datapath_spent_seconds_total", "container_id", c.id)/used)
 	s.stop()
 	c.signal(t)

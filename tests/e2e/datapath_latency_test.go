@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// native is a histogram with all its buckets, which are in protobuf alone.
+// native returns a histogram with all its buckets, which only protobuf contains.
 func (s *sensor) native(name string, labels ...string) *dto.Histogram {
 	s.t.Helper()
 	s.fresh()
@@ -46,7 +46,7 @@ func (s *sensor) native(name string, labels ...string) *dto.Histogram {
 	}
 }
 
-// median is that of a native histogram, by geometric interpolation within its bucket.
+// median returns the median of a native histogram, by geometric interpolation within its bucket.
 func median(h *dto.Histogram) float64 {
 	base := math.Exp2(math.Exp2(-float64(h.GetSchema())))
 	index, delta, count, below := 0, 0, int64(0), 0.0
@@ -66,12 +66,11 @@ func median(h *dto.Histogram) float64 {
 	return math.NaN()
 }
 
-// latency: the median from post to completion is what the programs measure themselves around both, within 20 %; what
-// other work on the machine delays is delayed in both. An emulator that has to wait for its CPUs may miss that once; not
-// three times.
+// latency: the median from post to completion equals the one that the programs measure around both, within 20 %. Other
+// work on the machine delays both. An emulator that waits for its CPUs may miss the limit once, but not three times.
 func (n node) latency(t *testing.T) {
 	s, keeper := n.watched(t, "--rdma.datapath=always")
-	// check compares the medians with what run gives: who did it, and what it says itself.
+	// check compares the medians with those that run returns: the container and the median that its program measured.
 	check := func(what, opcode string, run func(try int) (c *container, want float64)) {
 		t.Helper()
 		for try := 1; ; try++ {
@@ -89,10 +88,10 @@ func (n node) latency(t *testing.T) {
 			}
 		}
 	}
-	// Messages that take a while, here: the tools' clocks also run while the probes do their work, which takes an emulated
-	// CPU ten times as long as any real one.
+	// The messages are large enough to take a while: the tools' clocks also measure the probes, which are ten times as
+	// slow on an emulated CPU as on a real one.
 	const size = "65536"
-	// A program that takes the time before each post and after its completion is polled.
+	// A program that reads the clock before each post and after it polled the completion.
 	for _, operation := range []string{"write", "read", "send"} {
 		check("posts "+operation, opcodes[operation][1], func(try int) (*container, float64) {
 			c := enter(t, fmt.Sprint("latency of ", operation, try), "posts", "-d", "rxe0", "-o", operation, "-s", size, "-n", "200")
@@ -103,9 +102,9 @@ func (n node) latency(t *testing.T) {
 			return c, want
 		})
 	}
-	// What the tools themselves call the latency of a read is all of it. That of a write is half of the time between two of
-	// them, each of which waits for one of the other end: the acknowledgment comes no sooner than that, and in time for
-	// the next one.
+	// The read latency that the tools print is the full duration. The write latency is half of the time between two
+	// writes, each of which waits for a write of the remote end: the acknowledgment arrives not before that write, but
+	// before the next one.
 	figures := func(x trial) (client *container, table []float64) {
 		server, client := x.ends(t)
 		lines := client.rest(t)
@@ -113,7 +112,7 @@ func (n node) latency(t *testing.T) {
 		for i, line := range lines {
 			if strings.HasPrefix(line, " #bytes") && i+1 < len(lines) {
 				for f := range strings.FieldsSeq(lines[i+1]) {
-					// Where the tool mistrusts the clock a column may be that: not one that is compared.
+					// If the tool does not trust the clock, the column may hold a warning. It is not compared.
 					figure, err := strconv.ParseFloat(strings.Replace(f, "-nan", "nan", 1), 64)
 					if err != nil {
 						t.Fatal(err)
@@ -134,8 +133,8 @@ func (n node) latency(t *testing.T) {
 			return client, table[4] / 1e6 // t_typical
 		})
 	}
-	// Each end writes when the other end's write has arrived, so the acknowledgment comes before the next answer, however
-	// late that is.
+	// Each end writes after the remote end's write has arrived, so the acknowledgment arrives before the next answer,
+	// however late that is.
 	argv := []string{"ib_write_lat", "-F", "-d", "rxe0", "-x", "1", "-n", "200", "-s", size}
 	client, table := figures(trial{name: fmt.Sprint(argv), argv: argv})
 	got := median(s.native("container_rdma_completion_duration_seconds", "container_id", client.id, "opcode", "write")) * 1e6
@@ -143,8 +142,8 @@ func (n node) latency(t *testing.T) {
 	if got <= 0 || got > 1.2*2*table[4] {
 		t.Errorf("ib_write_lat: median %.2f µs, want at most twice %.2f", got, table[4])
 	}
-	// One write at a time, without anything else: all durations together are most of the time that the tool takes, and no
-	// more. The tool prints bytes and MiB a second.
+	// One write at a time and nothing else: the sum of all durations is most of the time that the tool takes, and not
+	// more. The tool prints bytes and MiB per second.
 	argv = []string{"ib_write_bw", "-F", "-d", "rxe0", "-x", "1", "-n", "200", "-s", size, "-t", "1"}
 	client, table = figures(trial{name: fmt.Sprint(argv), argv: argv})
 	total := 200 * table[0] / (table[3] * (1 << 20))
@@ -157,7 +156,7 @@ func (n node) latency(t *testing.T) {
 	s.stop()
 }
 
-// completionErrors: what nobody answers fails under its status, and its container.
+// completionErrors: work requests that get no answer fail with the expected status, and count for their container.
 func (n node) completionErrors(t *testing.T) {
 	s, keeper := n.watched(t, "--rdma.datapath=always")
 	c := enter(t, "alone", "posts", "-d", "rxe0", "-e", "-l", "4", "-s", "100")

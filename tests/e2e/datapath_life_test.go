@@ -19,8 +19,7 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// seccomp: real containers, of containerd and of Docker with its seccomp profile, which a return probe must not get in
-// the way of.
+// seccomp: return probes work in real containers, of containerd and of Docker with its seccomp profile.
 func (n node) seccomp(t *testing.T) {
 	s, keeper := n.watched(t, "--rdma.datapath=always")
 	d, err := guest.StartContainerd(t.Context())
@@ -86,10 +85,10 @@ func (n node) seccomp(t *testing.T) {
 	s.stop()
 }
 
-// entries are those of the BPF maps of the data path.
+// entries returns the number of entries of each BPF map of the data path.
 func (m metrics) entries() map[string]float64 { return m.by("accelscope_probe_map_entries", "map") }
 
-// descriptors counts those of the sensor, by what they are.
+// descriptors counts the open descriptors of the sensor by kind.
 func (s *sensor) descriptors() map[string]int {
 	s.t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid)
@@ -99,7 +98,7 @@ func (s *sensor) descriptors() map[string]int {
 	}
 	out := map[string]int{}
 	for _, f := range files {
-		// Connections of a scrape come and go.
+		// Connections of scrapes open and close.
 		if to, err := os.Readlink(filepath.Join(dir, f.Name())); err == nil && !strings.HasPrefix(to, "socket:") {
 			out[to]++
 		}
@@ -107,7 +106,7 @@ func (s *sensor) descriptors() map[string]int {
 	return out
 }
 
-// short: processes that live for a moment are counted once each, and nothing of them stays.
+// short: processes that live for a moment are counted exactly once, and leave no map entries or descriptors.
 func (n node) short(t *testing.T) {
 	const together = 4
 	total := size(1000, 120)
@@ -142,10 +141,10 @@ func (n node) short(t *testing.T) {
 	eventually(t, 20*time.Second, func() error {
 		m := s.fresh()
 		if got := m.sum("accelscope_datapath_processes"); got != before.sum("accelscope_datapath_processes") {
-			return fmt.Errorf("%v processes are watched still", got)
+			return fmt.Errorf("%v processes are still watched", got)
 		}
 		for name, entries := range m.entries() {
-			// One entry for a cgroup is no leak: it is kept for the grace time.
+			// One entry for a cgroup is no leak: it is retained for the grace period.
 			if was := before.entries()[name]; entries > was+2*together*8 {
 				return fmt.Errorf("map %s has %v entries, before %v", name, entries, was)
 			}
@@ -163,7 +162,7 @@ func (n node) short(t *testing.T) {
 	s.stop()
 }
 
-// bpfState is what bpftool sees: the names of programs, and how many links there are, of which each probe is one.
+// bpfState is the state that bpftool shows: the names of the programs, and the number of links; each probe is one link.
 func bpfState(t *testing.T) (programs []string, links int) {
 	t.Helper()
 	var all []struct{ Name string }
@@ -177,7 +176,8 @@ func bpfState(t *testing.T) (programs []string, links int) {
 	return programs, strings.Count(sh(t, "bpftool", "-j", "link", "show"), `"prog_id"`)
 }
 
-// harmless: probes go with the last process, with the sensor, and when it is killed; traced processes go on.
+// harmless: the kernel removes the probes when the last process ends, when the sensor stops, and when it is killed; the
+// traced processes continue.
 func (n node) harmless(t *testing.T) {
 	none, no := bpfState(t)
 	gone := func(what string) {
@@ -203,7 +203,7 @@ func (n node) harmless(t *testing.T) {
 		return nil
 	})
 	for _, end := range []string{"SIGTERM", "SIGKILL"} {
-		// Two that are busy all the time, in the calls that are probed.
+		// Two processes that constantly make probed calls.
 		spinning := enter(t, "spinning until "+end, "posts", "-d", "rxe0", "-n", "1", "-p")
 		spinning.line(t, "polls")
 		x := trial{name: "writing until " + end, argv: []string{"ib_write_bw", "-F", "-d", "rxe0", "-x", "1", "-D", "8", "-s", "4096"}}
@@ -228,7 +228,7 @@ func (n node) harmless(t *testing.T) {
 			spinning.line(t, "polls")
 		}
 		spinning.signal(t)
-		client.rest(t) // wants status 0
+		client.rest(t) // the expected exit status is 0
 		server.rest(t)
 		if end == "SIGTERM" {
 			s = start(t, n.args("--rdma.datapath=always")...)

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// exclusive runs the sensor while each RDMA device belongs to one network namespace. With the module, which lets rxe0
-// be moved, rxe0 belongs to another namespace than the sensor's.
+// exclusive runs the sensor while each RDMA device belongs to one network namespace. If the kernel module that lets
+// rxe0 be moved is available, rxe0 is in another namespace than the sensor.
 func (n node) exclusive(t *testing.T) {
 	sh(t, "rdma", "system", "set", "netns", "exclusive")
-	// The context of a test has ended when its cleanups run, and with it what sh starts.
+	// Not a cleanup: the context of a test, which ends the programs that sh starts, is canceled before cleanups run.
 	defer sh(t, "sh", "-c", "ip netns del moved 2>/dev/null; for i in 1 2 3 4 5 6 7 8 9 10; do "+
 		"rdma system set netns shared && exit 0; sleep 0.5; done; exit 1")
 	var inside []string
@@ -58,7 +58,7 @@ func (n node) exclusive(t *testing.T) {
 	s.equal(want)
 	for _, x := range s.fresh()["container_rdma_work_requests_total"].GetMetric() {
 		if label(x, "device") != "rxe0" || !strings.HasPrefix(label(x, "opcode"), "rdma_") {
-			t.Errorf("nobody did that: %v", x)
+			t.Errorf("unexpected traffic: %v", x)
 		}
 	}
 	keeper.rest(t)

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// do runs a program in a container that is a shell, and returns what it printed up to "done".
+// do runs a command in a container that runs a shell, and returns its output up to "done".
 func (c *container) do(t *testing.T, command string) []string {
 	t.Helper()
 	if _, err := fmt.Fprintln(c.stdin, command); err != nil {
@@ -28,7 +28,7 @@ func (c *container) do(t *testing.T, command string) []string {
 	}
 }
 
-// words reads a counter of a port, which is in words of four bytes.
+// words reads a counter of a port, which counts words of four bytes.
 func words(t *testing.T, device, counter string) float64 {
 	t.Helper()
 	text, err := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/counters/" + counter)
@@ -42,8 +42,8 @@ func words(t *testing.T, device, counter string) float64 {
 	return 4 * n
 }
 
-// port: a device that one container has alone is known by its own counters, headers and all; shared, by what each posts.
-// That the shares add up to the counters is checked of every scrape.
+// port: the bytes of a device with one exclusive owner come from the counters of its port, including headers; the bytes
+// of a shared device come from the posts of each container. Every scrape checks that the shares add up to the counters.
 func (n node) port(t *testing.T) {
 	const write = "posts -d rxe1 -o write -s 4096 -n 200"
 	methods := func(m metrics, c *container, direction string) map[string]float64 {
@@ -84,10 +84,10 @@ func (n node) port(t *testing.T) {
 	if is["port"] != was["port"] || is["uprobe"]-was["uprobe"] != want["transmit"] {
 		t.Errorf("shared: posted %v bytes, the container's grew from %v to %v", want["transmit"], was, is)
 	}
-	t.Logf("shared: %v sent, nobody's %v", is, m.by("container_rdma_transmit_bytes_total", "method", "workload", "", "device", "rxe1"))
+	t.Logf("shared: %v sent, unattributed %v", is, m.by("container_rdma_transmit_bytes_total", "method", "workload", "", "device", "rxe1"))
 	other.rest(t)
 
-	s.fresh() // the first interval without the other one begins here
+	s.fresh() // the first interval without the other container begins here
 	alone(1)
 	c.rest(t)
 	s.stop()

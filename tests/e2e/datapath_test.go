@@ -19,7 +19,7 @@ func (n node) datapathHooks(t *testing.T) {
 	n.packageTests(t, datapathTestVar, "../../pkg/source/datapath", "^(TestLoad|TestTiers)$", "TestLoad", "TestTiers")
 }
 
-// unsupported: a kernel that is too old is reported, and nothing else fails.
+// unsupported: a kernel that is too old is reported as unsupported, and nothing else fails.
 func (n node) unsupported(t *testing.T) {
 	s := start(t, n.args("--rdma.datapath=always")...)
 	m := s.fresh()
@@ -29,8 +29,8 @@ func (n node) unsupported(t *testing.T) {
 	s.stop()
 }
 
-// watched starts a sensor, and a process that has its provider probed until it ends: what runs beside is seen from its
-// first call on.
+// watched starts a sensor, and a process that keeps the provider probed until the test ends: so other processes are
+// traced from their first call on.
 func (n node) watched(t *testing.T, args ...string) (*sensor, *container) {
 	t.Helper()
 	s := start(t, n.args(args...)...)
@@ -50,7 +50,7 @@ func (n node) watched(t *testing.T, args ...string) (*sensor, *container) {
 	return s, keeper
 }
 
-// moved is what a container did on the data path, by opcode where there is one.
+// moved is the traffic of a container on the data path, by opcode where there is one.
 type moved map[string]float64
 
 func (m metrics) moved(id string) moved {
@@ -68,7 +68,8 @@ func (m metrics) moved(id string) moved {
 	return out
 }
 
-// differs returns an error for what differs from the program's output. Only the bytes may be missing there.
+// differs returns an error that describes the difference from the program's output. Bytes are compared only if the
+// program printed them.
 func (m moved) differs(got moved) error {
 	for _, direction := range []string{"transmit", "receive"} {
 		if got[direction] != m[direction] {
@@ -83,7 +84,7 @@ func (m moved) differs(got moved) error {
 	return nil
 }
 
-// add books requests of one opcode.
+// add counts requests of one opcode.
 func (m moved) add(opcode string, count, bytes float64) {
 	direction := "transmit"
 	if strings.HasPrefix(opcode, "atomic_") || opcode == "rdma_read" {
@@ -94,14 +95,14 @@ func (m moved) add(opcode string, count, bytes float64) {
 	m[opcode+" bytes"] += count * bytes
 }
 
-// opcodes are those of the operations of posts, and the histogram that their durations are in.
+// opcodes are the operations of posts, and the histogram that has their durations.
 var opcodes = map[string][2]string{
 	"write": {"rdma_write", "write"}, "write_imm": {"rdma_write_with_imm", "write"}, "read": {"rdma_read", "read"},
 	"send": {"send", "send"}, "send_imm": {"send_with_imm", "send"}, "ud": {"send", "send"},
 	"fetch_add": {"atomic_fetch_and_add", "atomic"}, "cmp_swap": {"atomic_cmp_and_swp", "atomic"},
 }
 
-// posted is what posts says of itself. The last request of each chain was signaled.
+// posted returns the counts that posts printed. The last request of each chain was signaled.
 func posted(t *testing.T, operation string, chains float64, lines []string) moved {
 	t.Helper()
 	want := moved{}
@@ -122,15 +123,15 @@ func posted(t *testing.T, operation string, chains float64, lines []string) move
 	return want
 }
 
-// trial is a program in one or two containers, and what of its two ends moves bytes.
+// trial is a program in one or two containers, and the traffic that its two ends make.
 type trial struct {
 	name           string
 	argv           []string
-	opcode         string // that the client posts
+	opcode         string // the opcode of the requests that the client posts
 	duplex, answer bool   // the server does the same; it only receives what was sent
 }
 
-// trials are of perftest and of the examples of rdma-core, which (with -N) uses ibv_wr_*.
+// trials run perftest and the examples of rdma-core, which (with -N) use ibv_wr_*.
 func trials() []trial {
 	tool := func(name string, more ...string) []string {
 		return append([]string{name, "-F", "-d", "rxe0", "-x", "1", "-n", "500"}, more...)
@@ -175,7 +176,7 @@ func printed(t *testing.T, lines []string) (count, bytes float64) {
 	return 0, 0
 }
 
-// wants is what the containers of a trial moved.
+// wants returns the traffic that the containers of a trial should have.
 func (x trial) wants(t *testing.T, client []string) (server, of moved) {
 	t.Helper()
 	count, bytes := printed(t, client)
@@ -205,7 +206,7 @@ func (x trial) ends(t *testing.T) (server, client *container) {
 	return server, enter(t, x.name+" client", append(argv, "10.70.0.1")...)
 }
 
-// listening waits until somebody listens on a TCP port.
+// listening waits until a process listens on a TCP port.
 func listening(t *testing.T, port int) {
 	t.Helper()
 	suffix := fmt.Sprintf(":%04X", port)
@@ -221,7 +222,7 @@ func listening(t *testing.T, port int) {
 				}
 			}
 		}
-		return fmt.Errorf("nobody listens on port %d", port)
+		return fmt.Errorf("no process listens on port %d", port)
 	})
 }
 
@@ -239,13 +240,13 @@ func (s *sensor) equal(want map[*container]moved) {
 	})
 }
 
-// exact: bytes and requests are those of the programs, to the byte.
+// exact: bytes and requests equal those that the programs print, to the byte.
 func (n node) exact(t *testing.T) {
 	s, keeper := n.watched(t, "--rdma.datapath=always")
 	want := map[*container]moved{}
 
-	// Many containers at once, of one process each. Our program also prints what it signaled, what was refused and
-	// what it aborted.
+	// Many containers at once, with one process each. Our program also prints how many requests it signaled, how many
+	// were refused and how many it aborted.
 	type own struct {
 		operation string
 		chains    float64
@@ -327,7 +328,7 @@ func (n node) exact(t *testing.T) {
 			t.Errorf("lost: %v", x)
 		}
 	}
-	// The keeper itself was late, if at all: nobody was there before it.
+	// At most the process that keeps the provider probed may be late, because it was the first.
 	if late := m.sum("accelscope_datapath_late_total"); late > 1 {
 		t.Errorf("%v contexts were late", late)
 	}

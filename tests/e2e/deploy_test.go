@@ -24,12 +24,12 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// manifestsVar is the directory of the image and of the rendered overlays.
+// manifestsVar names the directory with the image and the rendered overlays.
 const manifestsVar = "ACCELSCOPE_MANIFESTS"
 
 var overlays = []string{"privileged", "capabilities"}
 
-// TestDeploy runs the image as the DaemonSet asks for it, by containerd's CRI, in both overlays.
+// TestDeploy runs the image as the DaemonSet specifies, through containerd's CRI, with both overlays.
 func TestDeploy(t *testing.T) {
 	beside(t)
 	for _, n := range nodes([]scenario[node]{{nodes: "6.1"}}) {
@@ -72,7 +72,7 @@ func renderDeploy(t *testing.T, dir string) {
 	}
 }
 
-// deploy is a guest with containerd, the image, and two pods of which one began before every sensor.
+// deploy is a guest with containerd, the image, and two pods, one of which started before every sensor.
 type deploy struct {
 	node
 	*world
@@ -80,7 +80,7 @@ type deploy struct {
 	kubelet guest.Kubelet
 	pods    map[string]corev1.PodTemplateSpec // by overlay
 	owners  []owner
-	count   int            // makes names
+	count   int            // number of pods, for unique names
 	doctors *guest.Running // the pod in which doctor runs
 }
 
@@ -216,14 +216,14 @@ func (d *deploy) begin(t *testing.T, overlay string, edit func(*corev1.PodSpec))
 	}, r}
 }
 
-// diagnosis is what doctor says.
+// diagnosis is the report of doctor.
 type diagnosis struct {
 	Verdict string
 	Reasons []string
 	Checks  []struct{ Area, Name, State, Reason string }
 }
 
-// doctor runs inside the container with the arguments of the sensor: there is no shell.
+// doctor runs inside the container with the arguments of the sensor; the image has no shell.
 func (d *deploy) doctor(t *testing.T, r *guest.Running, more ...string) diagnosis {
 	t.Helper()
 	command := append([]string{"/usr/bin/accelscope", "doctor", "--json"}, r.Container.Args[1:]...)
@@ -238,7 +238,7 @@ func (d *deploy) doctor(t *testing.T, r *guest.Running, more ...string) diagnosi
 	return report
 }
 
-// mainJob: the sensor in its pod can do all that it does elsewhere, and leaves nothing.
+// mainJob: the sensor in its pod has all functions that it has outside of a pod, and leaves nothing behind.
 func (d *deploy) mainJob(t *testing.T, overlay string) {
 	before := programs(t)
 	s := d.begin(t, overlay, nil)
@@ -247,7 +247,7 @@ func (d *deploy) mainJob(t *testing.T, overlay string) {
 		t.Errorf("doctor: %q, %v", report.Verdict, report.Reasons)
 	}
 	for _, c := range report.Checks {
-		// There is no kubelet here, and no GPU.
+		// The guest has no kubelet and no GPU.
 		source := c.Area == "source" && c.Name != "kubelet" && c.State != "absent"
 		if hook := c.Area == "hook" && d.kernel != "5.10"; (source || hook) && c.State != "ok" {
 			t.Errorf("%s %s is %s: %s", c.Area, c.Name, c.State, c.Reason)
@@ -279,7 +279,7 @@ func (d *deploy) mainJob(t *testing.T, overlay string) {
 		t.Errorf("SIGTERM: exit code %d after %v, %v\n%s", code, took, err, s.Log())
 	}
 	t.Logf("SIGTERM: gone after %v", took.Round(time.Millisecond))
-	eventually(t, 30*time.Second, func() error { // the kernel frees them a moment later
+	eventually(t, 30*time.Second, func() error { // the kernel frees the programs a moment later
 		if after := programs(t); !slices.Equal(before, after) {
 			return fmt.Errorf("BPF programs before %v, after %v", before, after)
 		}
@@ -290,7 +290,7 @@ func (d *deploy) mainJob(t *testing.T, overlay string) {
 	}
 }
 
-// programs are the BPF programs that are loaded.
+// programs returns the loaded BPF programs.
 func programs(t *testing.T) (names []string) {
 	t.Helper()
 	var list []struct{ Type, Name string }

@@ -17,11 +17,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// guide is deploy/README.md, whose table of permissions is measured here. Each change of one of its rows must be
-// measured again: so the texts of those rows are repeated below.
+// guide is deploy/README.md, whose table of permissions is verified here. A changed row must be measured again, so the
+// texts of the rows are repeated below.
 const guide = "guide.md"
 
-// rows are those rows.
+// rows are the rows of the table: the text of each, by its first column.
 var rows = map[string]string{
 	"`CAP_BPF`": "the hooks: verbs, objects that live between scrapes, opens and handles of devices; unless there " +
 		"is `CAP_SYS_ADMIN`",
@@ -46,7 +46,7 @@ var rows = map[string]string{
 	"`/hostdev/dri`":                   "nothing today: GPUs are found through sysfs",
 }
 
-// A lack is something that the pod of the overlay capabilities does not have.
+// A lack is a permission or mount that the pod of the overlay capabilities has and this variant lacks.
 type lack struct {
 	caps     []string
 	mounts   []string
@@ -54,11 +54,11 @@ type lack struct {
 	paranoid string // kernel.perf_event_paranoid; Debian's is 3
 	verdict  string
 	lost     []string // the checks of doctor that are no longer ok
-	later    bool     // source datapath may be lost, too: it finds out at the first process, which may be after doctor asks
-	long     bool     // only where kernels are named, as make test-kernels does: doctor takes a guest 8 s
+	later    bool     // source datapath may be lost, too: it fails at the first process, which may be after doctor ran
+	long     bool     // only if kernels are named, as make test-kernels does: doctor takes 8 s in a guest
 }
 
-// Hooks of RDMA, and those of device nodes, are lost together. The tiers are what could be attached.
+// Hooks of RDMA and those of device nodes are lost together. tiers are the tiers that could be attached.
 var (
 	noHooks = []string{"hooks of RDMA", "source probe", "tier fentry", "tier kprobe", "tier tracepoint", "permission CAP_SYS_ADMIN"}
 	noPath  = []string{"hooks of the data path", "source datapath"}
@@ -77,8 +77,8 @@ var (
 			lost: append([]string{"permission CAP_PERFMON"}, noBPF...),
 		},
 		{caps: []string{"SYS_PTRACE"}, verdict: "yes", lost: []string{"source container"}, later: true, long: true},
-		{caps: []string{"DAC_READ_SEARCH"}, verdict: "yes", long: true}, // TestPackage shows what it is for
-		{caps: []string{"SYS_RESOURCE"}, verdict: "yes", long: true},    // 5.10 alone wants it
+		{caps: []string{"DAC_READ_SEARCH"}, verdict: "yes", long: true}, // TestPackage shows what it is needed for
+		{caps: []string{"SYS_RESOURCE"}, verdict: "yes", long: true},    // needed only on 5.10
 		{hidden: true, verdict: "yes", lost: append([]string{"hooks of devices"}, noPath...)},
 		{
 			mounts: []string{"/host-proc"}, verdict: "yes",
@@ -89,12 +89,13 @@ var (
 		},
 		{mounts: []string{"/sys"}, verdict: "no", lost: []string{"kernel tracefs", "source cgroup"}},
 		{mounts: []string{"/hostrun", "/hostrun/containerd"}, verdict: "yes", lost: []string{"source runtime"}},
-		// What these lose, doctor sees nothing of in this guest: /hostrun has containerd's socket too, no kubelet, no GPU.
+		// doctor cannot report the effect of these in this guest: /hostrun contains containerd's socket, too, and there
+		// is no kubelet and no GPU.
 		{mounts: []string{"/hostrun/containerd", "/var/lib/kubelet/pod-resources", "/host", "/hostdev/dri"}, verdict: "yes", long: true},
 	}
 )
 
-// without takes away one thing at a time, and wants to see lost what the guide says, by what doctor says in the pod.
+// without removes one permission at a time, and checks that doctor in the pod reports the losses that the guide lists.
 func (d *deploy) without(t *testing.T) {
 	if n := d.node; n.kernel == "5.10" || n.cgroup != "" {
 		t.Skip("measured on cgroup v2, with the hooks that kernels from 5.11 on have")
@@ -105,7 +106,7 @@ func (d *deploy) without(t *testing.T) {
 			t.Errorf("%s of %s: %q, want %q: measure it again", row, guide, table[row], text)
 		}
 	}
-	// What the overlay asks for is in the guide, and measured.
+	// Every permission that the overlay requests is in the guide, and is measured.
 	c := d.pods["capabilities"].Spec.Containers[0]
 	for _, name := range c.SecurityContext.Capabilities.Add {
 		d.measured(t, "`CAP_"+string(name)+"`", func(l lack) bool { return slices.Contains(l.caps, string(name)) })
@@ -146,7 +147,7 @@ func (d *deploy) measured(t *testing.T, row string, by func(lack) bool) {
 	}
 }
 
-// guideTable is the table of permissions in the guide: what is lost, by what is missing.
+// guideTable returns the guide's table of permissions: the effect by missing permission.
 func guideTable(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(os.Getenv(manifestsVar), guide))
@@ -164,7 +165,7 @@ func guideTable(t *testing.T) map[string]string {
 	return rows
 }
 
-// lost are the checks that were ok, in short.
+// lost returns the checks that were ok before and are not ok now, in short form.
 func lost(before, after diagnosis) []string {
 	ok := map[string]bool{}
 	for _, c := range after.Checks {
@@ -189,7 +190,7 @@ func lost(before, after diagnosis) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// judge runs doctor as the container of the pod, in the pod that is there for all of them.
+// judge runs doctor like the container of the pod, in a sandbox that all variants share.
 func (d *deploy) judge(t *testing.T, l lack) diagnosis {
 	t.Helper()
 	const sysctl = "/proc/sys/kernel/perf_event_paranoid"

@@ -19,10 +19,10 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// accessTestVar is where the tests of source/access are.
+// accessTestVar names the directory of the compiled tests of source/access.
 const accessTestVar = "ACCELSCOPE_ACCESSTEST"
 
-// accessHooks runs the tests of the source on this kernel: fentry is what every kernel has, kprobe what others would take.
+// accessHooks runs the tests of the source on this kernel: all tested kernels have fentry; kprobe is for others.
 func (n node) accessHooks(t *testing.T) {
 	for _, tier := range []string{"fentry", "kprobe"} {
 		t.Setenv("ACCELSCOPE_TEST_TIER", tier)
@@ -30,7 +30,7 @@ func (n node) accessHooks(t *testing.T) {
 	}
 }
 
-// numbers are the major and the minor of a device node.
+// numbers are the major and the minor number of a device node.
 func numbers(t *testing.T, path string) string {
 	t.Helper()
 	var st syscall.Stat_t
@@ -40,8 +40,8 @@ func numbers(t *testing.T, path string) string {
 	return fmt.Sprintf("%d %d", st.Rdev>>8&0xfff, st.Rdev&0xff|st.Rdev>>12&0xfff00)
 }
 
-// devices counts what two real containers do with device nodes: one that was given them, and one that makes them for
-// itself and may not open them. The shell that opens them counts, too.
+// devices checks the counted opens of two real containers: one may use device nodes, the other creates nodes itself and
+// may not open them. Opens by the shell in the container count, too.
 func (n node) devices(t *testing.T) {
 	t.Run("hooks", n.accessHooks)
 	sh(t, "modprobe", "virtio_gpu")
@@ -99,7 +99,7 @@ func (n node) devices(t *testing.T) {
 		exec 3<>`+render+` 4<>`+render+` 5<>`+uverbs+`; echo held
 		wait_for close-devices; exec 3>&- 4>&- 5>&-; echo closed; exec sleep 600`, render, card, uverbs)
 	said(given, "held")
-	// What it makes for itself; of the last one there is no device.
+	// Nodes that the container creates itself; for the last one there is no device.
 	refused := run("refused", `
 		mknod /dev/r c `+numbers(t, render)+`; mknod /dev/u c `+numbers(t, uverbs)+`; mknod /dev/x c 226 4000
 		opens 13 /dev/r; opens 4 /dev/u; opens 3 /dev/x
@@ -152,7 +152,7 @@ func (n node) devices(t *testing.T) {
 		}
 	}
 
-	// What is gone keeps its totals, and shares nothing with what is left.
+	// A container that ended keeps its totals, separate from those of other containers.
 	if err := d.Delete(t.Context(), refused.ID); err != nil {
 		t.Error(err)
 	}

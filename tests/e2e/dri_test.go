@@ -30,7 +30,7 @@ type driDevice struct {
 	CardID     int    `json:"card_id"`
 }
 
-// driMapping asks the sensor. That there is no card is an answer, not an error.
+// driMapping requests /driMapping of the sensor. A response without cards is no error.
 func (s *sensor) driMapping() (map[string]driDevice, error) {
 	res, err := http.Get(s.url + "/driMapping")
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *sensor) driMapping() (map[string]driDevice, error) {
 	return envelope.Data, nil
 }
 
-// dri: /driMapping is what /dev/dri and udev say, and follows when the driver comes and goes.
+// dri: /driMapping equals the content of /dev/dri and udev's links, and follows when the driver is loaded and unloaded.
 func (n node) dri(t *testing.T) {
 	s := start(t)
 	want := func(devices map[string]driDevice) {
@@ -69,7 +69,7 @@ func (n node) dri(t *testing.T) {
 		t.Logf("%d cards after %v", len(devices), took.Round(time.Millisecond))
 	}
 	unload := func() { sh(t, "modprobe", "-r", "virtio_gpu") }
-	unload() // whoever was here before may have left it
+	unload() // an earlier scenario may have left the driver loaded
 	want(nil)
 	sh(t, "modprobe", "virtio_gpu")
 	t.Cleanup(func() { _ = child.Command(context.Background(), "modprobe", "-r", "virtio_gpu").Run() })
@@ -90,8 +90,8 @@ func (n node) dri(t *testing.T) {
 	s.stop()
 }
 
-// byPath is the truth: the links that udev makes in /dev/dri/by-path, whose targets are the character devices that
-// the kernel made. There is no udev in the guest until now.
+// byPath is the ground truth: the links that udev makes in /dev/dri/by-path, whose targets are the character devices
+// that the kernel made. Before this scenario the guest has no udev.
 func byPath(t *testing.T) map[string]driDevice {
 	t.Helper()
 	udev := child.Command(context.Background(), "/lib/systemd/systemd-udevd")

@@ -24,30 +24,30 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// churnVar is how many containers live and die while events are watched; 40 when it is not set.
+// churnVar is the number of containers that live and die during the test of events; 40 if it is not set.
 const churnVar = "ACCELSCOPE_CHURN"
 
-// reconciled is how long a receiver's view may be wrong after a gap. An emulator may take longer, as many times.
+// reconciled is how long a receiver's state may be wrong after a gap. An emulator may take a multiple of it.
 const (
 	reconciled = 10 * time.Second
 	slowly     = 3
 )
 
-// mill runs short containers, each with an exit code, in some pods at a time.
+// mill runs short-lived containers, each with an exit code, a few pods at a time.
 type mill struct {
 	w     *world
 	pods  []*guest.Pod
 	total int
-	slow  int // the first of those that live longer
+	slow  int // index of the first container that lives longer
 
-	gate sync.RWMutex // held for writing, nothing happens
+	gate sync.RWMutex // held for writing: no container is started or removed
 	next atomic.Int64
 	done atomic.Int64
 
 	mu    sync.Mutex
-	codes map[string]uint32       // that the CRI reported, by container id
+	codes map[string]uint32       // exit codes that the CRI reported, by container id
 	lives map[string][2]time.Time // from before creation until after removal
-	lost  []error                 // of requests whose answer the runtime took with it
+	lost  []error                 // errors of requests whose response was lost when the runtime was killed
 }
 
 func (m *mill) run(ctx context.Context) {
@@ -76,7 +76,7 @@ func (m *mill) run(ctx context.Context) {
 	workers.Wait()
 }
 
-// one runs a container; of each three the last is not removed. Some live long enough to see their runtime killed.
+// one runs a container and removes it, except every third. Some live long enough to outlive a kill of their runtime.
 func (m *mill) one(ctx context.Context, p *guest.Pod, i, try int) error {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
@@ -92,7 +92,7 @@ func (m *mill) one(ctx context.Context, p *guest.Pod, i, try int) error {
 	if err != nil {
 		return err
 	}
-	// The runtime may be away for a moment, and forgets nothing.
+	// The runtime may be down for a moment, but keeps its state.
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
 		var got uint32
 		if got, err = m.w.cri.Wait(ctx, id); err == nil {
@@ -114,7 +114,7 @@ func (m *mill) one(ctx context.Context, p *guest.Pod, i, try int) error {
 	return err
 }
 
-// until waits until so many containers have lived.
+// until waits until this many containers have ended.
 func (m *mill) until(t *testing.T, count int) {
 	t.Helper()
 	for m.done.Load() < int64(count) {
@@ -125,7 +125,7 @@ func (m *mill) until(t *testing.T, count int) {
 	}
 }
 
-// truth is what ctr says exists, and whether it runs.
+// truth returns the containers that exist according to ctr, and whether they run.
 func (w *world) truth(ctx context.Context) (map[string]bool, error) {
 	all, err := w.containerd.Ctr(ctx, "containers", "ls", "-q")
 	if err != nil {
@@ -147,8 +147,8 @@ func (w *world) truth(ctx context.Context) (map[string]bool, error) {
 	return out, nil
 }
 
-// events: what arrives at a real OpenTelemetry Collector is what happened, over the gaps that its death and the
-// runtime's make.
+// events: the records that a real OpenTelemetry Collector receives match what happened, also across the gaps when the
+// collector or the runtime is killed.
 func (w *world) events(t *testing.T) {
 	ctx := t.Context()
 	total, _ := strconv.Atoi(os.Getenv(churnVar))
@@ -234,7 +234,7 @@ func (w *world) events(t *testing.T) {
 		if err := right(); err != nil {
 			return err
 		}
-		for id := range m.codes { // of one that came and went nothing at all may have arrived so far
+		for id := range m.codes { // a container that came and went in a gap may have no record
 			if len(last.Exits[id]) == 0 && !during(id) {
 				return fmt.Errorf("no exit of %.12s has arrived", id)
 			}
@@ -242,7 +242,7 @@ func (w *world) events(t *testing.T) {
 		return nil
 	})
 
-	// Each exit arrives once, or it is marked that nobody saw it.
+	// Each exit arrives once, or is marked as not observed.
 	seen, marked, hidden := 0, 0, 0
 	for id, code := range m.codes {
 		exits := last.Exits[id]
@@ -261,7 +261,7 @@ func (w *world) events(t *testing.T) {
 		total, took.Round(time.Second), seen, marked, hidden, len(m.lost), m.lost)
 	t.Logf("%d records said lost, %d missing, %d sent again, %d snapshots", last.Lost, last.Missing, last.Duplicates, last.Snapshots)
 	if len(m.codes) < total || seen < total*2/3 {
-		t.Errorf("%d of %d containers ended well, %d exits were seen", len(m.codes), total, seen)
+		t.Errorf("%d of %d containers ended with their exit code, %d exits were seen", len(m.codes), total, seen)
 	}
 	if last.Lost+last.Missing != 0 {
 		t.Errorf("%d events were lost, %d are missing: the queue is long enough for all", last.Lost, last.Missing)
@@ -271,7 +271,7 @@ func (w *world) events(t *testing.T) {
 	}
 	opened := slices.Sorted(maps.Keys(last.Opened))
 	if !slices.ContainsFunc(opened, func(id string) bool { return last.Opened[id]["rxe0"] }) {
-		t.Errorf("nobody has opened rxe0: %v", last.Opened)
+		t.Errorf("no open of rxe0: %v", last.Opened)
 	}
 	records, err := collector.Records()
 	if err != nil {

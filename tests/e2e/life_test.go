@@ -18,7 +18,7 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// restart: what existed before a crash is attributed again, once.
+// restart: after a crash of the sensor, objects that existed before are attributed again, exactly once.
 func (n node) restart(t *testing.T) {
 	s := start(t, n.args()...)
 	c := enter(t, "survivor", "verbs", "-d", "rxe0", "-q", "4", "-m", "2097152", "-C")
@@ -27,7 +27,7 @@ func (n node) restart(t *testing.T) {
 	for range 3 {
 		threaded.line(t, "thread")
 	}
-	// Traffic goes on meanwhile, so that objects come and go while the hooks are attached.
+	// Traffic continues, so that objects are created and destroyed while the hooks are attached.
 	stop := make(chan struct{})
 	var traffic sync.WaitGroup
 	traffic.Go(func() {
@@ -61,14 +61,14 @@ func (n node) restart(t *testing.T) {
 			return fmt.Errorf("%v bytes registered, VmPin is %v", bytes, want)
 		}
 		if n.kernel != "5.10" {
-			// Their threads are gone; the context leads to their process.
+			// Their threads have ended; the verbs context identifies their process.
 			if qps := m.sum("container_rdma_resources", "container_id", threaded.id, "type", "qp"); qps != 3 {
 				return fmt.Errorf("%v QPs of threads that are gone, want 3", qps)
 			}
 		}
 		return nil
 	})
-	// It goes, and is gone once: not below zero, which would show in what is made next.
+	// The context is destroyed and counted once: not below zero, which would be visible in the next objects.
 	c.rest(t)
 	again := enter(t, "survivor", "verbs", "-d", "rxe0", "-q", "1")
 	again.line(t, "device")
@@ -83,7 +83,7 @@ func (n node) restart(t *testing.T) {
 	s.stop()
 }
 
-// churn: many short-lived cgroups, 20 at a time, are counted once each and forgotten after the grace time.
+// churn: short-lived cgroups, 20 at a time, are counted exactly once and forgotten after the grace period.
 func (n node) churn(t *testing.T) {
 	const together, grace = 20, 15 * time.Second
 	total := size(300, 60)
@@ -119,7 +119,7 @@ func (n node) churn(t *testing.T) {
 		}
 		scrape := s.scrape
 		if !running {
-			scrape = s.fresh // what was read a moment ago lacks the last calls
+			scrape = s.fresh // a cached read lacks the last calls
 		}
 		m := scrape()
 		family, by := "container_rdma_objects_created_total", "type"
@@ -177,7 +177,7 @@ func (n node) churn(t *testing.T) {
 	t.Logf("no series and no map entry left %v after the last container", took.Round(time.Second))
 	lost := s.scrape().by("accelscope_probe_lost_total", "reason")
 	if n.wantTier() == "kprobe" {
-		// A kretprobe sees the returns of twice as many calls at once as there are CPUs, which are two here.
+		// A kretprobe follows twice as many concurrent calls as there are CPUs; the guest has two.
 		t.Logf("%v returns missed, and counted as such", lost["return_missed"])
 		delete(lost, "return_missed")
 	}
@@ -189,10 +189,10 @@ func (n node) churn(t *testing.T) {
 	s.stop()
 }
 
-// modules are those of the RDMA stack, in the order in which they can be unloaded.
+// modules are the modules of the RDMA stack, in the order in which they can be unloaded.
 var modules = []string{"rdma_ucm", "ib_umad", "rdma_cm", "iw_cm", "ib_cm", "rdma_rxe", "ib_uverbs", "ib_core"}
 
-// reload: the sensor never stands in the way of a driver reload, and works on after it.
+// reload: the sensor never blocks a driver reload, and works afterwards.
 func (n node) reload(t *testing.T) {
 	s := start(t, n.args()...)
 	c := enter(t, "before the reload", "verbs", "-d", "rxe0", "-q", "2")
@@ -206,7 +206,7 @@ func (n node) reload(t *testing.T) {
 		sh(t, "rdma", "link", "delete", device)
 	}
 	retried := unload(t)
-	if retried > 10*time.Second { // far more than an emulator takes for all of them
+	if retried > 10*time.Second { // far more than an emulator needs to detach all hooks
 		t.Errorf("the driver reload had to retry for %v", retried)
 	}
 	gone := s.fresh()
@@ -244,14 +244,14 @@ func (n node) reload(t *testing.T) {
 	}
 	again.rest(t)
 	s.stop()
-	// Nothing stays behind: with the sensor gone, the modules go at once.
+	// No references remain: after the sensor stopped, the modules can be unloaded at once.
 	sh(t, "rdma", "link", "delete", "rxe0")
 	if retried := unload(t); retried != 0 {
 		t.Errorf("without a sensor the driver reload had to retry for %v", retried)
 	}
 }
 
-// unload removes the modules of the RDMA stack and returns how long it had to retry, from the first refusal on.
+// unload removes the modules of the RDMA stack and returns how long modprobe had to retry, from the first refusal on.
 func unload(t *testing.T) time.Duration {
 	t.Helper()
 	begin := time.Now()

@@ -30,8 +30,8 @@ import (
 
 const otelcolVar = "ACCELSCOPE_OTELCOL" // the OpenTelemetry Collector
 
-// TestNames shows names, lives and figures of containers with the real runtimes: containerd with its CRI, Docker Engine,
-// podman.
+// TestNames checks names, states and usage of containers with the real runtimes: containerd with its CRI, Docker
+// Engine, podman.
 func TestNames(t *testing.T) {
 	beside(t)
 	for _, n := range nodes(namesScenarios) {
@@ -66,7 +66,7 @@ var namesScenarios = []scenario[*world]{
 	{"events", (*world).events, "6.12", nil},
 }
 
-// notMany reports whether it is not only events of many containers that are wanted.
+// notMany reports whether the test should run more than the events of many containers.
 func notMany(node) bool { return os.Getenv(churnVar) == "" }
 
 // world is a guest with all runtimes.
@@ -95,7 +95,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// identity are the labels that say whose a series is.
+// identity are the labels that identify the owner of a series.
 type identity struct {
 	workload, namespace, pod, container, id string
 }
@@ -106,15 +106,15 @@ func identityOf(x *dto.Metric) identity {
 	}
 }
 
-// owner is a workload as it must be shown.
+// owner is a workload with the labels that the sensor must show.
 type owner struct {
 	identity
 	runtime, image, uid string // labels of accelscope_workload_info
 	qps                 float64
-	early               bool // it began before the sensor, which need not have seen its calls
+	early               bool // it started before the sensor, which may have missed its calls
 }
 
-// verbs is the command of a workload that holds as many QPs and one page for each.
+// verbs returns the command of a workload that holds this many QPs, and registers one page for each.
 func (w *world) verbs(qps int) []string {
 	return []string{filepath.Join(w.programs, "verbs"), "-d", "rxe0", "-q", strconv.Itoa(qps), "-m", strconv.Itoa(qps * 4096)}
 }
@@ -126,7 +126,7 @@ func (w *world) member(name string, qps int) guest.PodMember {
 	return guest.PodMember{Name: name, Command: w.verbs(qps), Devices: uverbs, Mounts: []string{w.programs}}
 }
 
-// inPod is the owner that a container of a pod is.
+// inPod returns the expected owner of a container of a pod.
 func inPod(p *guest.Pod, name, id string, qps int) owner {
 	return owner{
 		identity{p.Namespace + "/" + p.Name + "/" + name, p.Namespace, p.Name, name, id},
@@ -134,7 +134,7 @@ func inPod(p *guest.Pod, name, id string, qps int) owner {
 	}
 }
 
-// flags are those of docker and podman for a container with RDMA.
+// flags returns the flags of docker and podman for a container with RDMA.
 func (w *world) flags(name string, more ...string) []string {
 	return append([]string{
 		"--name=" + name, "--network=none", "--device=" + uverbs[0], "--volume=" + w.programs + ":" + w.programs + ":ro",
@@ -190,12 +190,12 @@ func (w *world) slurm(t *testing.T, job string, command ...string) *exec.Cmd {
 	return cmd
 }
 
-// names: whoever runs a workload, it is shown under the name that it was given.
+// names: each workload is shown under the name that was given to it, by every runtime.
 func (w *world) names(t *testing.T) {
 	ctx := t.Context()
 	var owners []owner
 	qps := 0
-	// The sensor finds some of them, and sees the others begin.
+	// Some containers exist before the sensor starts; the sensor observes the start of the others.
 	pods := []*guest.Pod{
 		{Namespace: "default", Name: "train-0", Labels: map[string]string{"app": "train"}},
 		{Namespace: "ml", Name: "train-0", Annotations: map[string]string{"team": "vision"}},
@@ -278,11 +278,11 @@ func (w *world) names(t *testing.T) {
 		}
 	}
 
-	// A name is that of one container: the one that follows has its own.
+	// A name belongs to one container: its successor has a name of its own.
 	if err := w.cri.RemovePod(ctx, pods[1]); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, func() error { // the interface of the next counts from the beginning, after these series
+	eventually(t, 30*time.Second, func() error { // the interface of the next container counts from zero, after these series are gone
 		if left := s.fresh().all("container_network_receive_bytes_total", "namespace", "ml"); len(left) != 0 {
 			return fmt.Errorf("the pod is gone, and has %v", left)
 		}
@@ -308,7 +308,7 @@ func (w *world) names(t *testing.T) {
 	s.stop()
 }
 
-// named says what is wrong with the names of what these owners hold, and with everything that is said of them.
+// named returns an error if an owner's objects, or anything else that the sensor reports about it, have a wrong name.
 func named(m metrics, owners []owner) error {
 	byID := map[string]owner{}
 	for _, o := range owners {
@@ -346,7 +346,7 @@ func named(m metrics, owners []owner) error {
 	return nil
 }
 
-// lives: start, state, health and restarts are what the runtimes say.
+// lives: start, state, health and restarts equal what the runtimes report.
 func (w *world) lives(t *testing.T) {
 	ctx := t.Context()
 	s := start(t)
@@ -418,7 +418,7 @@ func (w *world) lives(t *testing.T) {
 		)
 	})
 
-	// A process is killed; its runtime starts another.
+	// The process is killed; its runtime starts another one.
 	s.reborn = phoenix
 	pid, err := w.docker.Do(ctx, "inspect", "-f", "{{.State.Pid}}", phoenix)
 	if err != nil {
@@ -451,7 +451,7 @@ func (w *world) lives(t *testing.T) {
 	if err := w.cri.Stop(ctx, first, 0); err != nil {
 		t.Fatal(err)
 	}
-	// As the kubelet does it: another container, whose attempt is the next.
+	// As the kubelet does: a new container with the next attempt number.
 	sleeper.Restarts = 1
 	second := w.run(t, p, sleeper)
 	eventually(t, 60*time.Second, func() error {

@@ -2,8 +2,8 @@
 
 //go:build vm
 
-// Package e2e shows the main job on a live RDMA stack: a guest with Soft-RoCE, real containers and real traffic, and
-// the sensor's figures against a ground truth that is obtained another way.
+// Package e2e tests the main job on a live RDMA stack: a guest with Soft-RoCE, real containers and real traffic. It
+// compares the sensor's values with a ground truth that is obtained independently.
 package e2e
 
 import (
@@ -22,16 +22,16 @@ import (
 
 // Environment variables that the host sets in the guest.
 const (
-	nodesVar        = "ACCELSCOPE_NODES"        // kernel[/tier[/cgroup layout]], separated by commas
-	binaryVar       = "ACCELSCOPE_BINARY"       // the program under test
-	rdmaTestVar     = "ACCELSCOPE_RDMATEST"     // the tests of source/rdma
-	datapathTestVar = "ACCELSCOPE_DATAPATHTEST" // the tests of source/datapath
+	nodesVar        = "ACCELSCOPE_NODES"        // nodes to test: kernel[/tier[/cgroup layout]], separated by commas
+	binaryVar       = "ACCELSCOPE_BINARY"       // the program to test
+	rdmaTestVar     = "ACCELSCOPE_RDMATEST"     // the compiled tests of source/rdma
+	datapathTestVar = "ACCELSCOPE_DATAPATHTEST" // the compiled tests of source/datapath
 	workloadsVar    = "ACCELSCOPE_WORKLOAD"     // directory of the C programs
 	movableVar      = "ACCELSCOPE_MOVABLE"      // the kernel module of pkg/source/rdma/testdata/movable.c
 	vfsVar          = "ACCELSCOPE_VFS"          // the kernel module of pkg/source/rdma/testdata/vfs.c
 )
 
-// wantTier is the tier that the kernel is new enough for: less is a failure.
+// wantTier is the best tier that the kernel supports: a lower one is a failure.
 func (n node) wantTier() string {
 	switch {
 	case n.tier != "":
@@ -74,7 +74,7 @@ func (n node) module(t *testing.T, variable string) string {
 	return path
 }
 
-// beside lets other guests run beside this test's, as many as -parallel says.
+// beside lets other guests run at the same time as this test's, as many as -parallel permits.
 func beside(t *testing.T) {
 	if os.Getenv(binaryVar) == "" {
 		t.Parallel()
@@ -93,9 +93,9 @@ var nodeScenarios = []scenario[node]{
 	{"devices", node.devices, "6.1", nil},
 	{"restart", node.restart, "6.1//v1", nil},
 	{"churn", node.churn, "6.12", nil},
-	{"permissions", node.permissions, "6.1", node.plain}, // capabilities depend neither on the tier nor on the cgroup layout
+	{"permissions", node.permissions, "6.1", node.plain}, // capabilities do not depend on the tier or the cgroup layout
 	{"datapath unsupported", node.unsupported, "5.10", func(n node) bool { return n.kernel == "5.10" && n.plain() }},
-	{"datapath port", node.port, "7", func(n node) bool { return n.kernel == "7" && n.plain() }}, // the first that counts bytes of rxe
+	{"datapath port", node.port, "7", func(n node) bool { return n.kernel == "7" && n.plain() }}, // the first kernel that counts the bytes of rxe
 	{"datapath hooks", node.datapathHooks, "6.1", node.traces},
 	{"datapath exact", node.exact, "6.12", node.traces},
 	{"datapath containers", node.seccomp, "6.12", node.traces},
@@ -112,7 +112,7 @@ var nodeScenarios = []scenario[node]{
 // plain reports whether tier and cgroup layout are the kernel's own.
 func (n node) plain() bool { return n.tier == "" && n.cgroup == "" }
 
-// traces reports whether the data path can be traced, for which 5.10 is too old. 7 is for what older kernels lack.
+// traces reports whether the data path can be traced, for which 5.10 is too old. 7 runs only what older kernels lack.
 func (n node) traces() bool { return n.plain() && n.kernel != "5.10" && n.kernel != "7" }
 
 func TestNode(t *testing.T) {
@@ -126,7 +126,7 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// options builds, outside the guest, what the tests need in it.
+// options builds, outside the guest, the programs that the tests need in it.
 func (n node) options(t *testing.T) vm.Options {
 	t.Helper()
 	if beside(t); os.Getenv(binaryVar) != "" {
@@ -146,12 +146,12 @@ func (n node) options(t *testing.T) vm.Options {
 		"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	}
 	return vm.Options{
-		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 20 * time.Minute, // it takes 2 to 6
+		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 20 * time.Minute, // a run takes 2 to 6 minutes
 		Env: append(env, n.buildModules(t)...),
 	}
 }
 
-// binaries builds what all guests run and returns its directory.
+// binaries builds the programs that all guests run and returns their directory.
 var binaries = sync.OnceValues(func() (string, error) {
 	dir := filepath.Join(os.TempDir(), fmt.Sprint("accelscope-e2e-", os.Getpid()))
 	if err := os.MkdirAll(dir, 0o755); err != nil {

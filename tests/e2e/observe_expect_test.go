@@ -4,7 +4,7 @@
 
 package e2e
 
-// unanswered are the queries that have no data in the guest, and why: "file: panel: query".
+// unanswered are the queries without data in the guest, with the reason: "file: panel: query".
 var unanswered = map[string]string{
 	"gpus.json: Rows and pages out of use: B": "the fake H100 remaps rows, and retires no pages",
 	"gpus.json: XGMI: A":                      "AMD only",
@@ -18,10 +18,11 @@ var unanswered = map[string]string{
 		"Kubernetes are not started again",
 }
 
-// unrecorded are the recording rules that have no series in the guest, and why.
+// unrecorded are the recording rules without series in the guest, with the reason.
 var unrecorded = map[string]string{}
 
-// expected are the alerts that what happens in the guest must raise (they would fire if it went on), and why.
+// expected are the alerts that the events in the guest must raise (they would fire if the events continued), with the
+// reason.
 var expected = map[string]string{
 	"RDMAVerbsErrors":      "the verbs of ml/faulty-0 fail",
 	"RDMACompletionErrors": "the work requests of ml/faulty-0 get no answer",
@@ -34,7 +35,7 @@ var expected = map[string]string{
 	"FabricLinkErrors":     "a link of the fabric recovers again and again",
 }
 
-// tolerated are alerts, maybe of one source or problem, that an emulator may raise, which is slow.
+// tolerated are alerts, some limited to a source or problem, that a slow emulator may raise.
 var tolerated = map[string]string{
 	"RDMAVerbsSlow":               "verbs take as long as an emulated CPU lets them",
 	"FabricSwitchNotAnswering":    "a tool may be too slow for its deadline",

@@ -21,20 +21,20 @@ import (
 	"github.com/accelscope/accelscope/tests/dashboards"
 )
 
-// scrapeEvery is how often Prometheus scrapes and evaluates rules here. Rates are over rateInterval, as Grafana makes it
-// of that: four scrapes and one.
+// scrapeEvery is the interval at which Prometheus scrapes and evaluates rules here. rateInterval is the range of rates
+// that Grafana derives from it: four scrape intervals plus one.
 const (
 	scrapeEvery  = 5 * time.Second
 	rateInterval = "25s"
 )
 
-// prometheus is a running Prometheus, Debian's.
+// prometheus is a running Prometheus of Debian.
 type prometheus struct {
 	t   *testing.T
 	url string
 }
 
-// startPrometheus starts one that scrapes these targets, by instance, with the rules in a directory.
+// startPrometheus starts a Prometheus that scrapes these targets, by instance, with the rules in a directory.
 func startPrometheus(t *testing.T, port int, rules string, targets map[string]string, args ...string) *prometheus {
 	t.Helper()
 	dir := t.TempDir()
@@ -79,7 +79,7 @@ func startPrometheus(t *testing.T, port int, rules string, targets map[string]st
 	return p
 }
 
-// get reads the data of an answer of the API.
+// get returns the data of a response of the API.
 func (p *prometheus) get(path string, values url.Values, data any) error {
 	res, err := http.Get(p.url + "/api/v1/" + path + "?" + values.Encode())
 	if err != nil {
@@ -101,7 +101,7 @@ func (p *prometheus) get(path string, values url.Values, data any) error {
 
 func epoch(at time.Time) string { return strconv.FormatFloat(float64(at.UnixMilli())/1000, 'f', 3, 64) }
 
-// ask asks what a panel asks: for a moment, or for a time.
+// ask runs the query of a panel: an instant query or a range query.
 func (p *prometheus) ask(expr string, instant bool, begin, end time.Time) (dashboards.Answer, error) {
 	var a dashboards.Answer
 	if instant {
@@ -112,9 +112,10 @@ func (p *prometheus) ask(expr string, instant bool, begin, end time.Time) (dashb
 	}, &a)
 }
 
-// complete waits until all targets were scraped and traffic was seen, and returns a time at which that was so. In an emulator
-// a scrape may take too long; it ends what its target said before it began, so only what is older than the longest scrape is
-// certain. One scrape alone shows no traffic, and between two rounds of traffic there is none.
+// complete waits until all targets were scraped and traffic was observed, and returns a time at which both hold. A
+// scrape in an emulator may time out, which makes its target's series stale from its beginning on, so only samples
+// older than the longest scrape are certain. A single scrape shows no traffic, and between two rounds of traffic there
+// is none.
 func (p *prometheus) complete(targets int) time.Time {
 	p.t.Helper()
 	var at time.Time
@@ -137,12 +138,12 @@ func (p *prometheus) complete(targets int) time.Time {
 	return at
 }
 
-// rule is one that Prometheus evaluates.
+// rule is a rule that Prometheus evaluates.
 type rule struct {
 	Name, Type, Health, LastError string
 }
 
-// rules are all of them, with what became of them.
+// rules returns all rules and their state.
 func (p *prometheus) rules() []rule {
 	p.t.Helper()
 	var data struct{ Groups []struct{ Rules []rule } }

@@ -24,20 +24,20 @@ import (
 
 // Environment variables that the host sets in the guest, in addition to those of other tests.
 const (
-	nvmlVar    = "ACCELSCOPE_NVML"    // the fake of NVIDIA's library
+	nvmlVar    = "ACCELSCOPE_NVML"    // path of the fake of NVIDIA's library
 	deployVar  = "ACCELSCOPE_DEPLOY"  // the directory deploy of the repository
-	screensVar = "ACCELSCOPE_SCREENS" // where to draw the dashboards; empty: nowhere
-	answersVar = "ACCELSCOPE_ANSWERS" // where the guest leaves what Prometheus answered
+	screensVar = "ACCELSCOPE_SCREENS" // directory for pictures of the dashboards; empty: none are drawn
+	answersVar = "ACCELSCOPE_ANSWERS" // directory in which the guest leaves the responses of Prometheus
 )
 
-// TestObserve: dashboards, recording rules and alerts, evaluated by Debian's Prometheus, of what the sensor says. What is
-// real: the sensor, the containers, their RDMA traffic and its failures, the subnet manager and the tools of the fabric.
-// What is not, for it takes hardware: the GPUs (a fake of NVIDIA's library), the switches of the fabric (ibsim), and the
-// second node (files as mlx5 makes them, for the counters that Soft-RoCE lacks).
+// TestObserve evaluates dashboards, recording rules and alerts with Debian's Prometheus, on the sensor's metrics. Real
+// are: the sensor, the containers, their RDMA traffic and its failures, the subnet manager and the tools of the fabric.
+// Not real, for lack of hardware: the GPUs (a fake of NVIDIA's library), the switches of the fabric (ibsim), and the
+// second node (files like those of mlx5, for the counters that Soft-RoCE lacks).
 func TestObserve(t *testing.T) {
 	n := node{kernel: "6.1"}
 	if os.Getenv(screensVar) != "" {
-		n.kernel = "7" // whose Soft-RoCE counts the bytes of a port
+		n.kernel = "7" // the only kernel whose Soft-RoCE counts the bytes of a port
 	}
 	opts := n.options(t)
 	if os.Getenv(binaryVar) == "" {
@@ -85,7 +85,7 @@ func observe(t *testing.T) {
 	native := startPrometheus(t, 9092, rules, targets, "--enable-feature=native-histograms")
 	begin := time.Now().Add(scrapeEvery)
 	w.happen(t, func() bool { return classic.raised() && native.raised() })
-	// What is asked for is what was at the end, each server has its own: in an emulator a scrape may take too long.
+	// Queries use the end time of each server: in an emulator a scrape may take too long.
 	ends := map[*prometheus]time.Time{classic: classic.complete(len(targets)), native: native.complete(len(targets))}
 	end := ends[classic]
 	if begin.Before(end.Add(-longest)) {
@@ -125,13 +125,13 @@ func observe(t *testing.T) {
 	}
 }
 
-// longest is how much of the past is shown.
+// longest is the length of the time range that panels show.
 const longest = 3 * time.Minute
 
-// everyMinute is how often groups of rules are evaluated, if they say so themselves.
+// everyMinute is the evaluation interval of groups of rules that set one themselves.
 var everyMinute = regexp.MustCompile(`(?m)^( *interval:).*$`)
 
-// hasten copies the rules, which are then evaluated with every scrape.
+// hasten copies the rules and changes their evaluation interval to the scrape interval.
 func hasten(t *testing.T, dir string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
@@ -152,10 +152,10 @@ func hasten(t *testing.T, dir string) string {
 	return out
 }
 
-// most is how many series a panel may show at first.
+// most is the maximum number of series that a panel may show.
 const most = 50
 
-// panels: every query of every panel has an answer, or is among those that cannot have one here.
+// panels: every query of every panel returns data, or is listed as one that has none in the guest.
 func panels(t *testing.T, p *prometheus, all []dashboards.Dashboard, begin, end time.Time, keep *dashboards.Answers) {
 	shown := int(end.Sub(begin).Seconds())
 	values := dashboards.Values{
@@ -215,8 +215,8 @@ func panels(t *testing.T, p *prometheus, all []dashboards.Dashboard, begin, end 
 	t.Logf("%d queries, %d of which have no data here, with a reason", queries, len(unanswered))
 }
 
-// evaluated: Prometheus evaluates all rules; recording rules have series, or a reason to have none; the alerts that were
-// active in the last minute, pending ones among them, are those that what happens here must raise.
+// evaluated: Prometheus evaluates all rules. Recording rules have series, or a listed reason to have none. The alerts
+// that were active in the last minute, including pending ones, are those that the events in the guest must raise.
 func evaluated(t *testing.T, p *prometheus, end time.Time) {
 	records := 0
 	for _, r := range p.rules() {
@@ -281,7 +281,7 @@ func (p *prometheus) raised() bool {
 	return true
 }
 
-// histograms: each server stores one form, the other half of the queries finds nothing in it.
+// histograms: each server stores one form, so the queries of the other form return nothing.
 func histograms(t *testing.T, classic, native *prometheus, ends map[*prometheus]time.Time) {
 	for _, name := range []string{
 		"container_rdma_verbs_duration_seconds",
@@ -298,7 +298,7 @@ func histograms(t *testing.T, classic, native *prometheus, ends map[*prometheus]
 				}
 			}
 		}
-		// Both forms are of the same durations.
+		// Both forms count the same durations.
 		var counts []string
 		for _, x := range []struct {
 			p    *prometheus

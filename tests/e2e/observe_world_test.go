@@ -23,8 +23,8 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// watched is what the dashboards show: the guest, with containers, fake GPUs and a simulated fabric, and files of a node
-// with HCAs that count more than Soft-RoCE.
+// watched is the system that the dashboards show: the guest, with containers, fake GPUs and a simulated fabric, and a
+// file tree of a node with HCAs that have more counters than Soft-RoCE.
 type watched struct {
 	name, fixtureName string
 	sensor, fixture   *sensor
@@ -33,10 +33,10 @@ type watched struct {
 	net               *ibsim.Net
 	fabric            *ibsim.Fabric
 	hcas              fixtures.Manifest
-	counted           map[string]uint64 // of the switches, by port and counter
+	counted           map[string]uint64 // counters of the switches, by port and counter
 }
 
-// startWatched makes all of it.
+// startWatched starts all parts.
 func startWatched(t *testing.T) *watched {
 	t.Helper()
 	w := &watched{name: "node-0", fixtureName: "node-1", counted: map[string]uint64{}}
@@ -72,7 +72,7 @@ func startWatched(t *testing.T) *watched {
 	return w
 }
 
-// startFabric: five switches and six hosts, of which one has a link that lost lanes.
+// startFabric starts five switches and six hosts; the link of one host lost lanes.
 func (w *watched) startFabric(t *testing.T) {
 	t.Helper()
 	w.net = ibsim.FatTree(3, 2, 2)
@@ -85,13 +85,13 @@ func (w *watched) startFabric(t *testing.T) {
 	t.Cleanup(func() { _ = w.fabric.Close() })
 }
 
-// startContainers: two pods that exchange RDMA traffic, one whose verbs and work requests fail, one that holds memory, and
-// one that has a GPU and does nothing.
+// startContainers starts two pods that exchange RDMA traffic, one whose verbs and work requests fail, one that holds
+// memory, and one that has an idle GPU.
 func (w *watched) startContainers(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
 	programs := os.Getenv(workloadsVar)
-	for n := range 4 { // what a driver would make
+	for n := range 4 { // device nodes that a driver would make
 		if err := syscall.Mknod(fmt.Sprint("/dev/nvidia", n), syscall.S_IFCHR|0o666, 195<<8|n); err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +115,7 @@ func (w *watched) startContainers(t *testing.T) {
 			}
 		}
 	}
-	// perftest polls without a rest, and there are two emulated CPUs for all.
+	// perftest polls constantly, and there are only two emulated CPUs.
 	const free, some, rxe0, rxe1 = "max 100000", "30000 100000", "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1"
 	server, client := guest.Traffic()
 	run(server, some, 256<<20, rxe0, "/dev/nvidia0")
@@ -126,7 +126,7 @@ func (w *watched) startContainers(t *testing.T) {
 		"while :; do (sleep 2; echo) | posts -w -d rxe1 -o read -n 50 -s 65536; done"), some, 128<<20, rxe1)
 	run(guest.PodContainer("ml", "idle-0", "notebook", "sleep", "10000"), free, 64<<20, "/dev/nvidia2")
 
-	// A pod with a network of its own: what runtimes make of it, without one.
+	// A pod with its own network namespace, set up here as a runtime would do it.
 	net := enter(t, "net", "unshare", "--net", "sh", "-c", "ip link add eth0 type veth peer name eth1 && ip link "+
 		"set eth0 up && "+
 		"ip link set eth1 up && exec sleep 10000")
@@ -136,7 +136,7 @@ func (w *watched) startContainers(t *testing.T) {
 	})
 }
 
-// startGPUs: four GPUs, the last of which is cut in two.
+// startGPUs starts four fake GPUs, the last of which is split into two MIG instances.
 func (w *watched) startGPUs(t *testing.T) {
 	t.Helper()
 	var err error
@@ -152,20 +152,20 @@ func (w *watched) startGPUs(t *testing.T) {
 	}
 }
 
-// useGPUs: the processes on the GPUs are those of the containers.
+// useGPUs assigns processes of the containers to the GPUs.
 func (w *watched) useGPUs() {
 	const gib = 1 << 30
 	w.gpus.Processes = []nvml.Process{
 		{Device: "0", PID: w.pids["train-0"], Memory: 48 * gib, SM: 70, Mem: 40},
 		{Device: "1", PID: w.pids["train-1"], Memory: 40 * gib, SM: 60, Mem: 35},
-		{Device: "1", PID: w.pids["faulty-0"], Memory: 8 * gib, SM: 10, Mem: 5}, // that was given none
+		{Device: "1", PID: w.pids["faulty-0"], Memory: 8 * gib, SM: 10, Mem: 5}, // no GPU is allocated to this pod
 		{Device: "3:0", PID: w.pids["infer-0"], Memory: 12 * gib},
-		{Device: "0", PID: 99999, Memory: gib}, // that nobody knows
+		{Device: "0", PID: 99999, Memory: gib}, // a process that does not exist
 	}
 }
 
-// step makes the figures that no hardware makes here: how busy the fake GPUs are, what the switches of the simulated
-// fabric and the HCAs of files have counted.
+// step sets the values that no hardware provides here: the utilization of the fake GPUs, and the counters of the
+// simulated switches and of the HCAs in files.
 func (w *watched) step(t *testing.T, i int) {
 	t.Helper()
 	wave := func(low, high, period int) int { // a triangle
@@ -181,7 +181,7 @@ func (w *watched) step(t *testing.T, i int) {
 	}
 	switch i {
 	case 3:
-		w.gpus.XID("0", 13) // an application's
+		w.gpus.XID("0", 13) // caused by an application
 	case 6:
 		w.gpus.XID("2", 48) // a double bit error
 	}
@@ -190,13 +190,13 @@ func (w *watched) step(t *testing.T, i int) {
 	}
 }
 
-// happen lets time pass, with traffic, failures and errors: more of it until it is enough, for the tools of the fabric may be
-// slow, but not without an end.
+// happen generates traffic, failures and errors until there is enough data, with a time limit, because the tools of the
+// fabric may be slow.
 func (w *watched) happen(t *testing.T, enough func() bool) {
 	t.Helper()
 	last := 14
 	if os.Getenv(screensVar) != "" {
-		last = 64 // rates of the fabric are over five minutes
+		last = 64 // rates of the fabric are over five minutes, so this many steps
 	}
 	for i := 1; i <= last || i <= 4*last && !enough(); i++ {
 		begin := time.Now()
@@ -206,7 +206,7 @@ func (w *watched) happen(t *testing.T, enough func() bool) {
 	}
 }
 
-// rest ends what takes the emulated CPUs: nothing is to be shown any more.
+// rest stops the processes that use the emulated CPUs: nothing more has to be shown.
 func (w *watched) rest() {
 	for _, pid := range w.pids {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -215,12 +215,12 @@ func (w *watched) rest() {
 	w.fixture.stop()
 }
 
-// count counts on the HCAs of files, and on the switches.
+// count increases the counters of the HCAs in files and of the switches.
 func (w *watched) count(t *testing.T, i int) {
 	t.Helper()
 	seconds := uint64(scrapeEvery.Seconds())
 	for k, h := range w.hcas.HCAs {
-		const rate = 2e5 // words in a second, far below what Soft-RoCE moves beside it
+		const rate = 2e5 // words per second, far below what Soft-RoCE moves
 		part := uint64(30 + 10*k + 3*(i%8))
 		add := map[string]uint64{
 			"counters/port_xmit_data":    rate * part / 100 * seconds,
@@ -246,7 +246,7 @@ func (w *watched) count(t *testing.T, i int) {
 		}
 	}
 	for k, link := range w.net.Links[:4] {
-		const rate = 75e9 / 4 // of 12 lanes HDR
+		const rate = 75e9 / 4 // words per second of a link with 12 lanes HDR
 		for counter, by := range map[string]uint64{
 			"PortCountersExtended.PortXmitData": rate * uint64(20+15*k+4*(i%5)) / 100 * seconds,
 			"PortCountersExtended.PortRcvData":  rate * uint64(15+10*k) / 100 * seconds,
@@ -272,7 +272,8 @@ func (w *watched) count(t *testing.T, i int) {
 	}
 }
 
-// set adds to a counter of a port of the fabric. ibsim counts some by itself: what is set here is above that.
+// set increases a counter of a port of the fabric. ibsim also counts some by itself; the value that is set here is
+// higher.
 func (w *watched) set(t *testing.T, end ibsim.End, counter string, by uint64) {
 	t.Helper()
 	port := w.net.Port(end)

@@ -38,7 +38,7 @@ func packageOptions(t *testing.T) vm.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Made anew without compression, which an emulated CPU takes long to undo.
+	// Repacked without compression, because an emulated CPU takes long to decompress.
 	for version, more := range map[string]string{older: "# as it was before", newer: ""} {
 		tree := filepath.Join(dir, version)
 		sh(t, "dpkg-deb", "-R", debOf(dir, version), tree)
@@ -58,7 +58,8 @@ func debOf(dir, version string) string {
 	return filepath.Join(dir, "accelscope_"+version+"_amd64.deb")
 }
 
-// smallDatabase leaves dpkg the packages that ours needs. To read what this machine has takes a minute in a guest.
+// smallDatabase reduces dpkg's database to the packages that ours needs: reading the machine's own takes a minute in a
+// guest.
 func smallDatabase(t *testing.T) {
 	t.Helper()
 	sh(t, "sh", "-ec", `mkdir -p /run/dpkg/info /run/dpkg/updates /run/dpkg/triggers
@@ -69,7 +70,7 @@ func smallDatabase(t *testing.T) {
 		mount --bind /run/dpkg /var/lib/dpkg`)
 }
 
-// confined runs a command under the unit's properties, and more, and returns what it printed.
+// confined runs a command with the unit's properties and further ones, and returns its output.
 func confined(t *testing.T, command string, more ...string) string {
 	t.Helper()
 	text, err := os.ReadFile("/usr/lib/systemd/system/" + unit)
@@ -110,11 +111,11 @@ func dpkg(t *testing.T, args ...string) {
 	t.Logf("dpkg %s took %v:\n%s", args[0], time.Since(begin).Round(time.Second), out)
 }
 
-// running waits until the service is active and ready, in this version. The sensor that it returns is one process.
+// running waits until the service is active and ready with this version, and returns a sensor for its process.
 func (d *deployment) running(t *testing.T, version string) *sensor {
 	t.Helper()
 	s := service(t, "http://127.0.0.1:9847", http.DefaultClient)
-	eventually(t, 30*time.Second, func() error { // it answers before it notifies systemd
+	eventually(t, 30*time.Second, func() error { // the sensor answers requests before it notifies systemd
 		if state := property(t, "ActiveState"); state != "active" {
 			return fmt.Errorf("the service is %s", state)
 		}
@@ -126,7 +127,7 @@ func (d *deployment) running(t *testing.T, version string) *sensor {
 	return s
 }
 
-// service is the process of the unit, once /readyz answers.
+// service returns the process of the unit once /readyz reports ready.
 func service(t *testing.T, url string, client *http.Client) *sensor {
 	t.Helper()
 	eventually(t, time.Minute, func() error {
@@ -164,7 +165,7 @@ func mainPID(t *testing.T) int {
 	return pid
 }
 
-// edit replaces a line of a file that must be there.
+// edit replaces a line of a file. The line must exist.
 func edit(t *testing.T, file, line, by string) {
 	t.Helper()
 	text, err := os.ReadFile(file)

@@ -17,14 +17,14 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// packagesVar is the directory of the packages: the same tree under two versions, the older one with another comment in
-// its configuration, so that the upgrade has something to decide.
+// packagesVar names the directory of the packages: the same tree with two versions. The older one has a different
+// comment in its configuration, so that the upgrade has a conflict to resolve.
 const packagesVar = "ACCELSCOPE_PACKAGES"
 
 const older, newer = "0.0.1", "0.0.2"
 
-// TestPackage lives through what an administrator does with the deb, under the real systemd with all that the unit
-// forbids, while RDMA traffic goes on.
+// TestPackage runs an administrator's operations with the deb, under the real systemd with all restrictions of the
+// unit, while RDMA traffic continues.
 func TestPackage(t *testing.T) {
 	if !guest.Enter(t, packageOptions(t)) {
 		return
@@ -44,7 +44,7 @@ func TestPackage(t *testing.T) {
 		{"remove", d.remove},
 	} {
 		if begin := time.Now(); !t.Run(step.name, step.run) {
-			break // the next begins where this one should have ended
+			break // later steps need this one
 		} else {
 			t.Logf("%s took %v", step.name, time.Since(begin).Round(time.Second))
 		}
@@ -55,10 +55,10 @@ func TestPackage(t *testing.T) {
 	}
 }
 
-// deployment is a node on which the package is.
+// deployment is a node on which the package is installed.
 type deployment struct {
-	still  []*container // hold what they have through all of it
-	before bpfObjects   // that are not ours
+	still  []*container // keep their objects during the whole test
+	before bpfObjects   // BPF objects that are not the sensor's
 }
 
 const (
@@ -76,7 +76,7 @@ func newDeployment(t *testing.T) *deployment {
 	if _, _, err := containerd.RunTraffic(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// It polls without a pause, on two emulated CPUs: what is tested here comes first.
+	// The traffic polls constantly on two emulated CPUs, so it gets a low weight.
 	if err := os.WriteFile("/sys/fs/cgroup/kubepods/cpu.weight", []byte("10"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func (d *deployment) install(t *testing.T) {
 		return nil
 	})
 	d.alone(t)
-	// systemd started it when it was ready; its log has no time of its own, and priorities.
+	// systemd reported it as started when it was ready. Its log lines have priorities and no timestamps of their own.
 	journal := sh(t, "journalctl", "--no-pager", "-o", "cat", "-u", unit)
 	if strings.Contains(journal, time.Now().Format("2006-01-02T")) || strings.Contains(journal, "<6>") {
 		t.Errorf("the journal has times or priorities twice:\n%s", journal)
@@ -119,7 +119,7 @@ func (d *deployment) install(t *testing.T) {
 	}
 }
 
-// doctor runs under everything that the unit forbids.
+// doctor runs with all restrictions of the unit.
 func (d *deployment) doctor(t *testing.T) {
 	out := confined(t, "/usr/bin/accelscope doctor --json --rdma.datapath=always")
 	var report struct {
@@ -137,7 +137,7 @@ func (d *deployment) doctor(t *testing.T) {
 			t.Errorf("%s %s is %s: %s", c.Area, c.Name, c.State, c.Reason)
 		}
 	}
-	// Files of another user's process are seen, and no file system can be written.
+	// The sensor can read files of another user's process, and cannot write to any file system.
 	other := child.Command(t.Context(), "setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", "sleep", "1000")
 	if err := other.Start(); err != nil {
 		t.Fatal(err)
@@ -148,14 +148,15 @@ func (d *deployment) doctor(t *testing.T) {
 	}()
 	out = confined(t, fmt.Sprintf("/bin/ls /proc/%d/fd /proc/%d/map_files", other.Process.Pid, other.Process.Pid))
 	if !strings.Contains(out, "\n0\n") || !strings.Contains(out, "-") {
-		t.Errorf("of another user's process it sees %q", out)
+		t.Errorf("of another user's process it reads %q", out)
 	}
 	out = confined(t, `/bin/sh -c "for d in / /etc /home /root /run /run/lock /tmp /var /dev /dev/shm /sys/fs/cgroup; do \
 		if touch $d/written; then echo $d; fi; done"`)
 	if out != "" {
 		t.Errorf("it can write to:\n%s", out)
 	}
-	// HCAs in another network namespace, which Soft-RoCE cannot have: that the source can go there, and mount its sysfs.
+	// HCAs in another network namespace: Soft-RoCE cannot be moved, so this checks only that the source can enter a
+	// namespace and mount its sysfs.
 	sh(t, "cp", os.Getenv(rdmaTestVar), "/run/rdma.test")
 	out = confined(t, "/run/rdma.test -test.v -test.run=^(TestEnterNamespace|TestOpenSysfs)$", "PrivateTmp=yes")
 	for _, test := range []string{"TestEnterNamespace", "TestOpenSysfs"} {
@@ -165,20 +166,20 @@ func (d *deployment) doctor(t *testing.T) {
 	}
 }
 
-// upgrade, with what the administrator has changed.
+// upgrade keeps the administrator's changes.
 func (d *deployment) upgrade(t *testing.T) {
 	edit(t, config, "#rdma.datapath: \"off\"", "rdma.datapath: always")
 	sh(t, "systemctl", "restart", unit)
 	d.probing(t, d.running(t, older))
 	d.to(t, newer)
 	if _, err := os.Stat(config + ".dpkg-dist"); err != nil {
-		t.Error("the new configuration is not beside the old one: ", err)
+		t.Error("the new configuration is not next to the old one: ", err)
 	}
 }
 
 func (d *deployment) rollback(t *testing.T) { d.to(t, older) }
 
-// to installs a version over another one, while traffic and scrapes go on.
+// to installs a version over another one, while traffic and scrapes continue.
 func (d *deployment) to(t *testing.T, version string) {
 	t.Helper()
 	changed, err := os.ReadFile(config)
@@ -190,7 +191,7 @@ func (d *deployment) to(t *testing.T, version string) {
 	dpkg(t, "--force-confold", "-i", debOf(os.Getenv(packagesVar), version))
 	s := d.running(t, version)
 	if mainPID(t) == pid {
-		t.Error("the process is the one before")
+		t.Error("the process was not replaced")
 	}
 	d.exact(t, s)
 	if lives := stop(); lives != 2 {
@@ -203,7 +204,7 @@ func (d *deployment) to(t *testing.T, version string) {
 	d.alone(t)
 }
 
-// killed: it is started again.
+// killed: systemd restarts a sensor that was killed.
 func (d *deployment) killed(t *testing.T) {
 	pid := mainPID(t)
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -223,7 +224,7 @@ func (d *deployment) killed(t *testing.T) {
 	d.alone(t)
 }
 
-// stop: nothing of it is left in the kernel, and drivers can go.
+// stop: nothing of the sensor remains in the kernel, and drivers can be unloaded.
 func (d *deployment) stop(t *testing.T) {
 	sh(t, "systemctl", "stop", unit)
 	if result := property(t, "Result"); result != "success" {
@@ -232,7 +233,7 @@ func (d *deployment) stop(t *testing.T) {
 	d.gone(t)
 	noEvents(t)
 	sh(t, "sh", "-c", "for p in /sys/fs/cgroup/kubepods/burstable/*/*/cgroup.kill; do echo 1 >$p; done")
-	eventually(t, 30*time.Second, func() error { // what is killed holds the device until it has ended
+	eventually(t, 30*time.Second, func() error { // a killed process holds the device until it has exited
 		if left := sh(t, "sh", "-c", "cat /sys/fs/cgroup/kubepods/burstable/*/*/cgroup.procs"); left != "" {
 			return fmt.Errorf("killed, and still there: %q", left)
 		}
@@ -249,7 +250,7 @@ func (d *deployment) stop(t *testing.T) {
 	}
 }
 
-// remove, then purge: what was enabled and configured is forgotten only then.
+// remove, then purge: only purge removes the configuration and the record that the unit was enabled.
 func (d *deployment) remove(t *testing.T) {
 	sh(t, "systemctl", "start", unit) // a node without an HCA
 	dpkg(t, "-r", "accelscope")
@@ -262,7 +263,7 @@ func (d *deployment) remove(t *testing.T) {
 	if _, err := os.Stat(config); err != nil {
 		t.Error("the configuration went with it: ", err)
 	}
-	for _, name := range []string{"tls.crt", "tls.key"} { // the administrator's: a purge leaves them
+	for _, name := range []string{"tls.crt", "tls.key"} { // the administrator's files: a purge keeps them
 		if err := os.Remove("/etc/accelscope/" + name); err != nil {
 			t.Error(err)
 		}

@@ -19,10 +19,10 @@ import (
 	"time"
 )
 
-// tls: what web.yaml asks for is done, under the unit.
+// tls: the settings of web.yaml take effect under the unit.
 func (d *deployment) tls(t *testing.T) {
 	client := certificate(t)
-	const hash = `$2a$04$7B53CEb./F6zOdNhFUpqT.la203sM0N2yIlh.BZ5tB7PkPPTTCxrG` // of "right"
+	const hash = `$2a$04$7B53CEb./F6zOdNhFUpqT.la203sM0N2yIlh.BZ5tB7PkPPTTCxrG` // bcrypt hash of "right"
 	web := "tls_server_config: {cert_file: tls.crt, key_file: tls.key}\nbasic_auth_users: {prometheus: " + hash + "}\n"
 	if err := os.WriteFile("/etc/accelscope/web.yaml", []byte(web), 0o640); err != nil {
 		t.Fatal(err)
@@ -47,12 +47,12 @@ func (d *deployment) tls(t *testing.T) {
 	if res, err := http.Get("http://127.0.0.1:9847/metrics"); err == nil {
 		res.Body.Close()
 		if res.StatusCode == http.StatusOK {
-			t.Error("without TLS it answers as well")
+			t.Error("it also answers without TLS")
 		}
 	}
 }
 
-// certificate writes one with its key, and returns a client that trusts no other.
+// certificate writes a certificate with its key, and returns a client that trusts only this certificate.
 func certificate(t *testing.T) *http.Client {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -22,7 +22,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// exact: objects and registered bytes of the containers are what netlink and /proc have, each once.
+// exact: objects and registered bytes of the containers equal those of netlink and /proc, each counted once.
 func (d *deployment) exact(t *testing.T, s *sensor) {
 	t.Helper()
 	kinds := []string{"qp", "cq", "mr", "pd", "ctx"}
@@ -50,7 +50,7 @@ func (d *deployment) exact(t *testing.T, s *sensor) {
 	t.Logf("exact after %v", took.Round(100*time.Millisecond))
 }
 
-// probing: the data path of the traffic is watched.
+// probing: the data path of the traffic is traced.
 func (d *deployment) probing(t *testing.T, s *sensor) {
 	t.Helper()
 	eventually(t, 60*time.Second, func() error {
@@ -62,8 +62,8 @@ func (d *deployment) probing(t *testing.T, s *sensor) {
 	})
 }
 
-// scrapeOn scrapes until stop is called, which returns how many processes answered. What must hold of every scrape
-// holds within the life of each: no counter falls.
+// scrapeOn scrapes until stop is called, which returns how many processes answered. The checks of every scrape apply to
+// each process separately: no counter falls.
 func scrapeOn(t *testing.T) (stop func() (lives int)) {
 	t.Helper()
 	ended, done := make(chan struct{}), make(chan struct{})
@@ -81,7 +81,7 @@ func scrapeOn(t *testing.T) (stop func() (lives int)) {
 			}
 			res, err := client.Get("http://127.0.0.1:9847/metrics")
 			if err != nil {
-				continue // between two processes
+				continue // the old process has ended and the new one does not answer yet
 			}
 			text, err := io.ReadAll(res.Body)
 			res.Body.Close()
@@ -112,7 +112,7 @@ func scrapeOn(t *testing.T) (stop func() (lives int)) {
 	}
 }
 
-// bpfObjects are the programs, maps and links in the kernel by kind and id, with what they are.
+// bpfObjects are the programs, maps and links in the kernel by kind and id, with a description.
 type bpfObjects map[string]bpfObject
 
 type bpfObject struct {
@@ -121,7 +121,7 @@ type bpfObject struct {
 	Maps       []int `json:"map_ids"`
 }
 
-// bpfNow leaves out what systemd attaches to cgroups.
+// bpfNow returns the current objects, without those that systemd attaches to cgroups.
 func bpfNow(t *testing.T) bpfObjects {
 	t.Helper()
 	all := bpfObjects{}
@@ -141,7 +141,7 @@ func bpfNow(t *testing.T) bpfObjects {
 	return all
 }
 
-// beside are those that others does not have.
+// beside returns the objects that others does not have.
 func (b bpfObjects) beside(others bpfObjects) bpfObjects {
 	more := bpfObjects{}
 	for name, o := range b {
@@ -152,15 +152,15 @@ func (b bpfObjects) beside(others bpfObjects) bpfObjects {
 	return more
 }
 
-// alone: of the sensor, the kernel has only what the process that runs now holds. What ended it frees a moment later, and
-// probes may go with the traffic between two looks.
+// alone: the kernel has only those objects of the sensor that the running process holds. Objects of the ended process
+// are freed a moment later, and probes may go with the traffic between two reads.
 func (d *deployment) alone(t *testing.T) {
 	t.Helper()
 	eventually(t, 30*time.Second, func() error {
 		pid, now := mainPID(t), bpfNow(t).beside(d.before)
 		held := holds(t, pid)
 		for name, o := range now {
-			if held[name] { // and what it holds, holds its maps
+			if held[name] { // an object that the process holds also holds its maps
 				for _, id := range o.Maps {
 					held[fmt.Sprint("map ", id)] = true
 				}
@@ -179,7 +179,7 @@ func (d *deployment) alone(t *testing.T) {
 	noEvents(t)
 }
 
-// gone: of the sensor, the kernel has nothing any more. It frees programs a moment later.
+// gone: the kernel has no objects of the sensor any more. It frees programs a moment later.
 func (d *deployment) gone(t *testing.T) {
 	t.Helper()
 	eventually(t, 30*time.Second, func() error {
@@ -193,7 +193,7 @@ func (d *deployment) gone(t *testing.T) {
 // bpfFile is what the kernel reports of an open BPF object.
 var bpfFile = regexp.MustCompile(`(?m)^(prog|map|link)_id:\s*(\d+)$`)
 
-// holds are the BPF objects that a process has open, by kind and id. An open link names its program as well.
+// holds returns the BPF objects that a process has open, by kind and id. An open link also identifies its program.
 func holds(t *testing.T, pid int) map[string]bool {
 	t.Helper()
 	held := map[string]bool{}
@@ -202,7 +202,7 @@ func holds(t *testing.T, pid int) map[string]bool {
 		t.Fatal(err)
 	}
 	for _, file := range files {
-		text, _ := os.ReadFile(file) // it may be closed by now
+		text, _ := os.ReadFile(file) // the descriptor may be closed meanwhile
 		for _, m := range bpfFile.FindAllStringSubmatch(string(text), -1) {
 			held[m[1]+" "+m[2]] = true
 		}
@@ -210,7 +210,7 @@ func holds(t *testing.T, pid int) map[string]bool {
 	return held
 }
 
-// noEvents: nothing is pinned, and no event of tracefs outlives who made it.
+// noEvents: nothing is pinned, and no event of tracefs outlives the process that made it.
 func noEvents(t *testing.T) {
 	t.Helper()
 	if pinned, err := os.ReadDir("/sys/fs/bpf"); err != nil || len(pinned) > 0 {

@@ -32,7 +32,7 @@ type peer struct {
 	RemoteLID   uint32 `json:"remote_lid"`
 }
 
-// peers asks for the connected queue pairs by container, of which these have one each.
+// peers requests the connected queue pairs by container. Each of these containers has one.
 func (s *sensor) peers(t *testing.T, query string) (map[string]peer, error) {
 	t.Helper()
 	res, err := http.Get(s.url + "/api/v1/peers" + query)
@@ -61,8 +61,8 @@ func (s *sensor) peers(t *testing.T, query string) (map[string]peer, error) {
 	return byContainer, nil
 }
 
-// peers compares the two ends of a connection with what the tool prints of them: as it is made, after a restart of the
-// sensor, and when the processes are killed.
+// peers compares the two ends of a connection with those that the tool prints: while it exists, after a restart of the
+// sensor, and after its processes were killed.
 func (n node) peers(t *testing.T) {
 	s := start(t, n.args()...)
 	if !n.counts() {
@@ -85,7 +85,7 @@ func (n node) peers(t *testing.T) {
 		}
 	}
 	if want[server.id].QPN != want[client.id].RemoteQPN || want[client.id].QPN != want[server.id].RemoteQPN {
-		t.Fatalf("the tool connects others: %+v", want)
+		t.Fatalf("the tool printed other ends: %+v", want)
 	}
 	shown := func() (workload string) {
 		eventually(t, 30*time.Second, func() error {
@@ -124,7 +124,7 @@ func (n node) peers(t *testing.T) {
 	if diff := cmp.Diff(row, strings.Fields(lines[len(lines)-1])); diff != "" || len(lines) != 2 {
 		t.Errorf("the table (-want +got):\n%s\n%s", diff, table)
 	}
-	// The suite's own variable has the name of the flag's.
+	// --workload= overrides ACCELSCOPE_WORKLOAD, which this suite sets for another purpose.
 	groups := sh(t, os.Getenv(binaryVar), "peers", "--url="+s.url, "--workload=")
 	if n := strings.Count(groups, " rxe0 "); n != 2 {
 		t.Errorf("%d groups, want 2:\n%s", n, groups)
@@ -156,7 +156,7 @@ func (n node) peers(t *testing.T) {
 	s.stop()
 }
 
-// pingAddress reads what ibv_rc_pingpong prints of one end.
+// pingAddress parses the line that ibv_rc_pingpong prints for one end.
 func pingAddress(t *testing.T, line string) (qpn uint32, gid string) {
 	t.Helper()
 	found := regexp.MustCompile(`QPN (0x[0-9a-f]+),.* GID (\S+)`).FindStringSubmatch(line)

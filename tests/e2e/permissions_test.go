@@ -20,8 +20,8 @@ import (
 
 const nobody = 65534
 
-// permissions: with the fewest capabilities the main job runs completely; with one less doctor says which one is
-// missing, and the rest goes on.
+// permissions: with the minimal capabilities the main job works completely. With one less, doctor reports which one is
+// missing, and everything else works.
 func (n node) permissions(t *testing.T) {
 	least, admin := []string{"bpf", "perfmon"}, []string{"sys_admin"}
 	if n.kernel == "5.10" {
@@ -62,7 +62,7 @@ func (n node) permissions(t *testing.T) {
 				t.Errorf("doctor: %q is missing, %v; want %s and exit status 1", missing, err, name)
 			}
 			if name != "CAP_PERFMON" {
-				return // what is lost is the same, and a guest is slow
+				return // the effect is the same, and a guest is slow
 			}
 			n.sees(t, before, name, 0, 65536) // bytes from RDMA netlink
 		})
@@ -80,7 +80,7 @@ func (n node) permissions(t *testing.T) {
 	before.rest(t)
 }
 
-// confine makes the program under test one that runs as a user with these capabilities and can get no other.
+// confine runs the program under test as a user with only these capabilities, which cannot gain others.
 func confine(t *testing.T, uid int, paranoid string, caps []string) {
 	t.Helper()
 	const sysctl = "/proc/sys/kernel/perf_event_paranoid"
@@ -92,7 +92,7 @@ func confine(t *testing.T, uid int, paranoid string, caps []string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.WriteFile(sysctl, was, 0) })
-	dir, err := os.MkdirTemp("", "confined") // t.TempDir() is root's alone
+	dir, err := os.MkdirTemp("", "confined") // only root can read t.TempDir()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func confine(t *testing.T, uid int, paranoid string, caps []string) {
 	for _, c := range caps {
 		set += ",+" + c
 	}
-	options := "--bounding-set=" + set // which root's program cannot leave
+	options := "--bounding-set=" + set // the limit for a program of root
 	if uid != 0 {
 		options += fmt.Sprintf(" --reuid=%d --regid=%[1]d --clear-groups --inh-caps=%s --ambient-caps=%[2]s", uid, set)
 	}
@@ -116,7 +116,7 @@ func confine(t *testing.T, uid int, paranoid string, caps []string) {
 	t.Setenv(binaryVar, dir+"/confined")
 }
 
-// missing are the capabilities that doctor wants; err is how doctor ended.
+// missing returns the capabilities that doctor reports as missing; err is the exit status of doctor.
 func (n node) missing(t *testing.T) (names string, err error) {
 	t.Helper()
 	out, err := child.Command(t.Context(), os.Getenv(binaryVar), n.args("doctor", "--json")...).Output()
@@ -138,8 +138,9 @@ func (n node) missing(t *testing.T) (names string, err error) {
 	return names, err
 }
 
-// sees runs the sensor and one more container, and wants to see so many create_qp calls of that, and so many bytes that the
-// container before is said to have registered. The sensor may be ready before it has listed what was there.
+// sees runs the sensor and one more container, and checks the number of create_qp calls of that container, and the
+// registered bytes that the sensor reports for the earlier container. The sensor may be ready before it has listed
+// existing objects.
 func (n node) sees(t *testing.T, before *container, name string, calls, bytes float64) {
 	t.Helper()
 	s := start(t, n.args()...)

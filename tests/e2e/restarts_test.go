@@ -19,21 +19,21 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// healing is how long names may take after a runtime answers again, or a container begins: far longer than they do, even
-// on an emulator, and far shorter than until the runtime is asked for all it has.
+// healing is how long names may take after a runtime answers again, or after a container starts: far longer than they
+// take even on an emulator, and far shorter than the interval at which the sensor lists all containers of a runtime.
 const healing = 20 * time.Second
 
-// sighting is when a container was shown under a name.
+// sighting is the time range in which a container was shown under a name.
 type sighting struct{ first, last time.Time }
 
-// diary is what was shown, and what was true.
+// diary records the names that were shown, and the true ones.
 type diary struct {
 	mu    sync.Mutex
 	seen  map[string]map[identity]sighting // by container id
 	truth map[string]owner                 // by container id
-	born  map[string]time.Time             // when the test knew the id
-	down  []sighting                       // when a runtime did not answer
-	odd   map[identity]bool                // that are of no container, on metrics of RDMA
+	born  map[string]time.Time             // when the test learned the id
+	down  []sighting                       // times at which a runtime did not answer
+	odd   map[identity]bool                // identities on RDMA metrics that belong to no container
 }
 
 func (d *diary) begin(o owner) {
@@ -42,7 +42,7 @@ func (d *diary) begin(o owner) {
 	d.truth[o.id], d.born[o.id] = o, time.Now()
 }
 
-// note takes down whose every series is.
+// note records the identity of every series.
 func (d *diary) note(m metrics) {
 	at := time.Now()
 	d.mu.Lock()
@@ -72,7 +72,7 @@ func (d *diary) note(m metrics) {
 	}
 }
 
-// check returns what is wrong in the diary.
+// check returns the errors in the diary.
 func (d *diary) check() (wrong []string, names, young int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -87,11 +87,11 @@ func (d *diary) check() (wrong []string, names, young int) {
 			case known && is == o.identity:
 				names++
 			case !known && is.namespace == "load" && is.pod != "":
-				names++ // of a request whose answer was lost with the runtime
+				names++ // of a request whose response was lost with the runtime
 			case strings.HasPrefix(is.workload, "pod:") && is.pod+is.namespace+is.container == "",
 				known && is == identity{o.namespace + "/" + o.pod + "/" + id[:12], o.namespace, o.pod, "", id},
 				strings.HasPrefix(is.workload, "docker:"+id[:12]):
-				// What the path says, of one that began just now, or whose runtime does not answer.
+				// A name from the cgroup path: the container just started, or its runtime does not answer.
 				young++
 				if ok && proper.first.Before(when.last) {
 					wrong = append(wrong, fmt.Sprintf("%.12s had the name %+v and lost it for %+v", id, o.identity, is))
@@ -107,7 +107,7 @@ func (d *diary) check() (wrong []string, names, young int) {
 	return wrong, names, young
 }
 
-// excuse is when the runtimes answered after a moment: that moment, or the end of a time without them.
+// excuse returns the time from which names are expected: at, or the end of the outage that includes it.
 func (d *diary) excuse(at time.Time) time.Time {
 	for _, down := range d.down {
 		if at.After(down.first.Add(-healing)) && at.Before(down.last) {
@@ -117,7 +117,7 @@ func (d *diary) excuse(at time.Time) time.Time {
 	return at
 }
 
-// restarts: runtimes are killed and started again while pods come and go; no scrape has a wrong name.
+// restarts: runtimes are killed and started again while pods are created and removed; no scrape has a wrong name.
 func (w *world) restarts(t *testing.T) {
 	ctx := t.Context()
 	d := &diary{
@@ -141,7 +141,7 @@ func (w *world) restarts(t *testing.T) {
 	s := start(t)
 	eventually(t, 15*time.Second, func() error { return named(s.scrape(), stays) })
 
-	// Pods come and go, whether or not their runtime answers.
+	// Pods are created and removed, whether or not their runtime answers.
 	loading, stop := context.WithCancel(ctx)
 	var load sync.WaitGroup
 	var made atomic.Int64
@@ -155,7 +155,7 @@ func (w *world) restarts(t *testing.T) {
 		}
 	})
 	scrapes := 0
-	// during scrapes until f has ended.
+	// during scrapes until f returns.
 	during := func(f func() error) {
 		t.Helper()
 		done := make(chan error, 1)
@@ -182,12 +182,12 @@ func (w *world) restarts(t *testing.T) {
 		}
 	}
 	pause := func(d time.Duration) func() error { return func() error { time.Sleep(d); return nil } }
-	// passing lasts until one more pod has come and gone.
+	// passing waits until one more pod was created and removed.
 	passing := func() error {
 		limit := time.Now().Add(2 * time.Minute)
 		for before := made.Load(); made.Load() == before; time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(limit) {
-				return errors.New("no pod comes and goes any more")
+				return errors.New("no pod was created and removed")
 			}
 		}
 		return nil
@@ -209,7 +209,7 @@ func (w *world) restarts(t *testing.T) {
 		},
 	} {
 		if len(crash.crash) == 1 && !whole() {
-			continue // the next is that, and more
+			continue // the next crash includes this one
 		}
 		began := time.Now()
 		for _, f := range crash.crash {
@@ -223,7 +223,7 @@ func (w *world) restarts(t *testing.T) {
 		d.mu.Lock()
 		d.down = append(d.down, sighting{began, answers})
 		d.mu.Unlock()
-		// One more of each, which no name is known of.
+		// One more container of each runtime, whose name the sensor does not have.
 		var more []owner
 		during(func() error {
 			name := fmt.Sprint("after-", len(d.down))
@@ -270,14 +270,14 @@ func (w *world) restarts(t *testing.T) {
 	}
 	t.Logf("%d scrapes; %d names of %d containers, %d for a moment after their path; %d pods came and went",
 		scrapes, names, len(d.truth), young, made.Load())
-	// An answer that was lost with the runtime left what nobody removes.
+	// A request whose response was lost with the runtime left a pod that the test does not remove.
 	if err := w.sweep(ctx, "load"); err != nil {
 		t.Error(err)
 	}
 	s.stop()
 }
 
-// transient runs a pod for a moment.
+// transient runs a short-lived pod.
 func (w *world) transient(ctx context.Context, d *diary, i int) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

@@ -19,7 +19,7 @@ type node struct {
 	kernel, tier, cgroup string
 }
 
-// String is what nodesVar calls it, as one level of a test's name.
+// String returns the name that nodesVar uses, as one level of a test's name.
 func (n node) String() string {
 	return strings.TrimRight(strings.Join([]string{n.kernel, n.tier, n.cgroup}, "_"), "_")
 }
@@ -29,7 +29,7 @@ func (n node) String() string {
 type scenario[T any] struct {
 	name  string
 	run   func(T, *testing.T)
-	nodes string // those of `make test`: kernel[/tier[/cgroup layout]]
+	nodes string // nodes of `make test`: kernel[/tier[/cgroup layout]]
 	can   func(node) bool
 }
 
@@ -37,14 +37,14 @@ func (s scenario[T]) on(n node) bool {
 	if s.can != nil && !s.can(n) {
 		return false
 	}
-	// Kernel 7 has what make test runs there: the other scenarios were never tried on it.
+	// On kernel 7 only the scenarios of make test were tested.
 	return whole() && n.kernel != "7" || slices.Contains(parse(strings.Fields(s.nodes)), n)
 }
 
-// whole reports whether nodes are named, as make test-kernels does: then everything runs at full length.
+// whole reports whether the nodes were set explicitly, as make test-kernels does: then everything runs at full length.
 func whole() bool { return os.Getenv(nodesVar) != "" }
 
-// size is how many of something a scenario takes: all, or few in make test.
+// size returns the number of repetitions of a scenario: all, or few in make test.
 func size(all, few int) int {
 	if whole() {
 		return all
@@ -60,7 +60,7 @@ func parse(names []string) (nodes []node) {
 	return nodes
 }
 
-// nodes are those that are named, or those that scenarios run on, the ones with most scenarios first.
+// nodes returns the nodes that were set, or those of the scenarios, those with most scenarios first.
 func nodes[T any](scenarios []scenario[T]) []node {
 	if whole() {
 		return parse(strings.Split(os.Getenv(nodesVar), ","))
@@ -81,14 +81,14 @@ func nodes[T any](scenarios []scenario[T]) []node {
 	return all
 }
 
-// play runs the scenarios of a node, in the guest, and prints what ran for the stage's summary.
+// play runs the scenarios of a node in the guest, and prints the names of those that ran for the summary of the stage.
 func play[T any](t *testing.T, n node, scenarios []scenario[T], on T) {
 	var ran []string
 	for _, s := range scenarios {
 		if !s.on(n) {
 			continue
 		}
-		begin, chosen := time.Now(), false // by -run: what it leaves out passes, too
+		begin, chosen := time.Now(), false // chosen: selected by -run; scenarios that -run excludes pass, too
 		if t.Run(strings.ReplaceAll(s.name, " ", "_"), func(t *testing.T) { chosen = true; s.run(on, t) }) && chosen {
 			ran = append(ran, fmt.Sprintf("%s %.0f s", s.name, time.Since(begin).Seconds()))
 		}
@@ -96,7 +96,7 @@ func play[T any](t *testing.T, n node, scenarios []scenario[T], on T) {
 	touched(t, n, ran...)
 }
 
-// touched prints which kernel a test ran on, with what.
+// touched prints the kernel, cgroup layout and tier of a test, and the parts that ran.
 func touched(t *testing.T, n node, what ...string) {
 	t.Helper()
 	release, err := os.ReadFile("/proc/sys/kernel/osrelease")

@@ -34,13 +34,14 @@ type sensor struct {
 	cmd  *exec.Cmd
 	url  string
 	log  *lockedBuffer
-	last map[string]float64 // of every counter series, by its text
-	// reborn is the id of a container that its runtime starts again in a new cgroup, whose files count from zero.
+	last map[string]float64 // last value of every counter series, by its text
+	// reborn is the id of a container that its runtime restarts in a new cgroup, whose counters start at zero.
 	reborn string
-	// ports is what ports had counted last, before what they had when they began anew; by device and direction.
+	// ports has the last counters of the ports, and before those of ports before a driver reload; by device and
+	// direction.
 	ports, before map[[2]string]float64
 
-	largest int // bytes of text in a scrape
+	largest int // largest number of bytes of text in a scrape
 }
 
 type lockedBuffer struct {
@@ -102,7 +103,7 @@ func start(t *testing.T, args ...string) *sensor {
 	return s
 }
 
-// stop ends the sensor as systemd would and wants it to end well.
+// stop ends the sensor with SIGTERM, as systemd does, and expects exit status 0.
 func (s *sensor) stop() {
 	s.t.Helper()
 	begin := time.Now()
@@ -115,7 +116,7 @@ func (s *sensor) stop() {
 	s.t.Logf("SIGTERM: gone after %v", time.Since(begin).Round(time.Millisecond))
 }
 
-// kill ends the sensor without a warning.
+// kill ends the sensor with SIGKILL.
 func (s *sensor) kill() {
 	s.t.Helper()
 	if err := s.cmd.Process.Kill(); err != nil {
@@ -124,10 +125,10 @@ func (s *sensor) kill() {
 	_ = s.cmd.Wait()
 }
 
-// metrics is one scrape.
+// metrics is the result of one scrape.
 type metrics map[string]*dto.MetricFamily
 
-// scrape reads /metrics and checks what must hold of every scrape.
+// scrape reads /metrics and checks the invariants of every scrape.
 func (s *sensor) scrape() metrics {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
@@ -138,13 +139,13 @@ func (s *sensor) scrape() metrics {
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		// Where it hangs is in its log then.
+		// SIGQUIT makes the sensor log its goroutines.
 		_ = s.cmd.Process.Signal(syscall.SIGQUIT)
 		time.Sleep(2 * time.Second)
 		s.t.Fatalf("scrape: %v\n%s", err, s.log)
 	}
 	defer res.Body.Close()
-	// To parse some hundred workloads takes this emulated machine longer than to scrape them.
+	// Parsing several hundred workloads takes longer on this emulated machine than scraping them.
 	text, err := io.ReadAll(res.Body)
 	if err != nil {
 		s.t.Fatalf("reading a scrape: %v", err)
@@ -160,7 +161,7 @@ func (s *sensor) scrape() metrics {
 	return m
 }
 
-// fresh is a scrape whose figures were read after the call: the sensor uses a read again for one second.
+// fresh scrapes values that were read after the call: the sensor reuses a read for one second.
 func (s *sensor) fresh() metrics {
 	s.t.Helper()
 	time.Sleep(1100 * time.Millisecond)
@@ -181,7 +182,7 @@ func (s *sensor) conserved(m metrics) {
 		for device, port := range m.by("infiniband_port_"+direction+"_data_bytes_total", "device") {
 			k := [2]string{device, direction}
 			if port < s.ports[k] {
-				s.before[k] += s.ports[k] // the driver was loaded again
+				s.before[k] += s.ports[k] // the driver was reloaded
 			}
 			s.ports[k] = port
 			want := port + s.before[k]
@@ -192,7 +193,7 @@ func (s *sensor) conserved(m metrics) {
 	}
 }
 
-// monotonic: no counter falls while its series exists.
+// monotonic checks that no counter falls while its series exists.
 func (s *sensor) monotonic(m metrics) {
 	s.t.Helper()
 	now := map[string]float64{}
@@ -225,7 +226,7 @@ func (s *sensor) monotonic(m metrics) {
 	s.last = now
 }
 
-// series is a name with its labels. An emulated CPU takes long to print them as text, of each series of each scrape.
+// series is a name with its labels. Printing them as text, for each series of each scrape, is slow on an emulated CPU.
 func series(name string, m *dto.Metric) string {
 	text := []byte(name)
 	for _, l := range m.GetLabel() {
@@ -253,7 +254,7 @@ func match(m *dto.Metric, labels []string) bool {
 	return true
 }
 
-// all are the series of a family with these labels.
+// all returns the series of a family with these labels.
 func (m metrics) all(name string, labels ...string) []*dto.Metric {
 	var out []*dto.Metric
 	for _, x := range m[name].GetMetric() {
@@ -272,7 +273,7 @@ func (m metrics) sum(name string, labels ...string) float64 {
 	return sum
 }
 
-// by sums a family with these labels by one more label.
+// by sums the series of a family with these labels by one more label.
 func (m metrics) by(name, by string, labels ...string) map[string]float64 {
 	out := map[string]float64{}
 	for _, x := range m.all(name, labels...) {

@@ -25,7 +25,7 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// doctor says that the main job can run, with the tier that this kernel must give.
+// doctor reports that the main job works, with the tier that this kernel supports.
 func (n node) doctor(t *testing.T) {
 	t.Logf("%s", sh(t, os.Getenv(binaryVar), append([]string{"doctor"}, n.args()...)...))
 	s := start(t, n.args()...)
@@ -40,7 +40,7 @@ func (n node) doctor(t *testing.T) {
 		objects = "kprobe" // which does not pin the module
 	}
 	if n.counts() && n.kernel != "5.10" {
-		// This kernel has all that the hooks want: one that is missing is a failure.
+		// This kernel supports all hooks: a missing one is a failure.
 		for _, x := range m.all("accelscope_probe_hook_state", "state", "ok") {
 			if x.GetGauge().GetValue() != 1 {
 				t.Errorf("not hooked: %v", x.GetLabel())
@@ -48,7 +48,7 @@ func (n node) doctor(t *testing.T) {
 		}
 	}
 	if n.tier != "tracepoint" {
-		// No hook on system calls: nothing is added to those that have nothing to do with RDMA.
+		// No hook is attached to system calls: calls that have nothing to do with RDMA get no slower.
 		var programs []struct{ Type, Name string }
 		if err := json.Unmarshal([]byte(sh(t, "bpftool", "-j", "prog", "show")), &programs); err != nil {
 			t.Fatal(err)
@@ -68,10 +68,11 @@ func (n node) doctor(t *testing.T) {
 	s.stop()
 }
 
-// netlink runs the tests of the RDMA source on the live stack: its dumps, counters and number of requests against
-// iproute2 and sysfs, and with the kernel modules virtual functions and a device in another network namespace.
+// netlink runs the tests of the RDMA source on the live stack. They compare its dumps, counters and number of requests
+// with iproute2 and sysfs, and with the kernel modules virtual functions and a device in another network namespace.
 func (n node) netlink(t *testing.T) {
-	// The devices are made anew, without what other scenarios did to them. movable may go when they have gone.
+	// The devices are created again, without changes by other scenarios. movable can be unloaded after the devices were
+	// removed.
 	_ = child.Command(t.Context(), "sh", "-c", "rdma link delete rxe0; rdma link delete rxe1; rmmod movable").Run()
 	for _, m := range []string{"ib_uverbs", "rdma_rxe"} {
 		sh(t, "modprobe", m)
@@ -111,8 +112,9 @@ type resource struct {
 	PID    int
 }
 
-// dumped counts, by device and container id, what `rdma resource` shows: iproute2's own netlink client, joined through
-// /proc by hand. It is the truth as long as the threads that made the objects live.
+// dumped returns the objects that `rdma resource` shows, counted by device and container id. It uses iproute2's netlink
+// client, and finds the container through /proc. It is the ground truth as long as the threads that created the objects
+// live.
 func dumped(t *testing.T, kind string) map[string]map[string]float64 {
 	t.Helper()
 	var entries []resource
@@ -123,11 +125,11 @@ func dumped(t *testing.T, kind string) map[string]map[string]float64 {
 	out := map[string]map[string]float64{}
 	for _, e := range entries {
 		if e.PID == 0 {
-			continue // the kernel's own
+			continue // an object of the kernel
 		}
 		cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", e.PID))
 		if err != nil {
-			continue // gone since
+			continue // the process has ended meanwhile
 		}
 		if out[e.Ifname] == nil {
 			out[e.Ifname] = map[string]float64{}
@@ -137,7 +139,7 @@ func dumped(t *testing.T, kind string) map[string]map[string]float64 {
 	return out
 }
 
-// windows asks for memory windows, which rxe of 5.10 does not have.
+// windows returns the arguments that create memory windows, which rxe of 5.10 does not support.
 func (n node) windows(count string) []string {
 	if n.kernel == "5.10" {
 		return nil
@@ -145,7 +147,7 @@ func (n node) windows(count string) []string {
 	return []string{"-w", count}
 }
 
-// truth compares the objects of two real containers with traffic, and of containers that hold still, with netlink.
+// truth compares the objects of two real containers with traffic, and of idle containers, with netlink.
 func (n node) truth(t *testing.T) {
 	s := start(t, n.args()...)
 	d, err := guest.StartContainerd(t.Context())
@@ -153,7 +155,7 @@ func (n node) truth(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Stop() //nolint:errcheck // the guest ends with the test
-	// It goes on until the containers are deleted, however long that takes.
+	// The traffic continues until the containers are deleted, however long that takes.
 	const write, port = "exec ib_write_bw -F -d rxe0 -x 1 -D 3600 -q 3 -s 65536 -p 22000", 22000
 	server := guest.PodContainer("default", "train-0", "worker", "sh", "-c", write)
 	client := guest.PodContainer("default", "train-1", "worker", "sh", "-c", write+" 10.70.0.1")
@@ -247,7 +249,7 @@ func (n node) truth(t *testing.T) {
 	s.stop()
 }
 
-// verb names a traced call as the metrics do. The table is this test's own.
+// verb returns the name of a traced call in the metrics. The table is independent of the sensor's.
 func verb(object, method, command *int) string {
 	names := map[string]string{
 		"w0": "get_context", "w1": "query_device", "w2": "query_port", "w3": "alloc_pd", "w4": "dealloc_pd",
@@ -274,7 +276,7 @@ func verb(object, method, command *int) string {
 	return "unknown " + key
 }
 
-// traced reads what uverbs-trace counted, by verb, and the failures by verb and errno.
+// traced parses the output of uverbs-trace: calls by verb, and failures by verb and errno.
 func traced(t *testing.T, file string) (calls, failed map[string]float64) {
 	t.Helper()
 	f, err := os.Open(file)
@@ -302,7 +304,7 @@ func traced(t *testing.T, file string) (calls, failed map[string]float64) {
 	return calls, failed
 }
 
-// errors are the failures of a container by verb and errno number.
+// errors returns the failures of a container by verb and errno number.
 func (m metrics) errors(t *testing.T, id string) map[string]float64 {
 	t.Helper()
 	numbers := map[string]string{
@@ -320,7 +322,7 @@ func (m metrics) errors(t *testing.T, id string) map[string]float64 {
 	return out
 }
 
-// verbs compares the calls of one program with what ptrace and what strace see of it.
+// verbs compares the calls of one program with those that ptrace and strace count.
 func (n node) verbs(t *testing.T) {
 	s := start(t, n.args()...)
 	trace := filepath.Join(t.TempDir(), "trace")
@@ -359,7 +361,7 @@ func (n node) verbs(t *testing.T) {
 	}
 	t.Logf("verbs took %.4f s of %.3f s", seconds, wall)
 
-	// strace, which decodes nothing, but is somebody else's.
+	// strace decodes no verbs, but is independent of our code.
 	log := filepath.Join(t.TempDir(), "strace")
 	c = enter(t, "straced", append([]string{"strace", "-f", "-y", "-e", "trace=ioctl,write", "-o", log}, program...)...)
 	c.line(t, "device")
@@ -375,7 +377,7 @@ func (n node) verbs(t *testing.T) {
 	s.stop()
 }
 
-// failures: verbs that fail in known ways appear under their errno.
+// failures: verbs that fail in known ways are counted under their errno.
 func (n node) failures(t *testing.T) {
 	s := start(t, n.args()...)
 	c := enter(t, "failing", "failures", "-d", "rxe0", "-n", "7")
@@ -405,7 +407,7 @@ func (n node) failures(t *testing.T) {
 	s.stop()
 }
 
-// threads: objects made in threads that have ended are attributed.
+// threads: objects of threads that have ended are attributed.
 func (n node) threads(t *testing.T) {
 	s := start(t, n.args()...)
 	c := enter(t, "threaded", "threads", "-d", "rxe0", "-n", "8")
@@ -414,7 +416,7 @@ func (n node) threads(t *testing.T) {
 	}
 	want := map[string]float64{"qp": 8, "cq": 8, "pd": 8, "mr": 8}
 	eventually(t, n.delay(), func() error {
-		m := s.fresh() // the last thread ends after its line
+		m := s.fresh() // the last thread ends after it printed its line
 		got := m.by("container_rdma_resources", "type", "container_id", c.id)
 		for kind, count := range want {
 			if got[kind] != count {

@@ -19,7 +19,7 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// figures are what the kernel's files say, by the text of the series that must say the same.
+// figures are the values in the kernel's files, by the text of the series that must have the same value.
 type figures map[string]float64
 
 // kernel reads the files of one cgroup.
@@ -37,14 +37,14 @@ func (k *kernel) text(controller, file string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// number reads a file with one number, or a word that means that there is no limit.
+// number reads a file with one number, or a word that stands for "no limit".
 func (k *kernel) number(controller, file string) float64 {
 	return k.parse(k.text(controller, file))
 }
 
 func (k *kernel) parse(text string) float64 {
 	if text == "max" || text == "-1" || text == "9223372036854771712" {
-		return 0 // as cAdvisor shows it
+		return 0 // as cAdvisor exports it
 	}
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil {
@@ -64,7 +64,7 @@ func (k *kernel) pairs(controller, file string) map[string]float64 {
 	return out
 }
 
-// total is the time that a pressure file says after some or full, in seconds.
+// total returns the time in a pressure file after "some" or "full", in seconds.
 func (k *kernel) total(file, kind string) float64 {
 	for line := range strings.Lines(k.text("", file)) {
 		f := strings.Fields(line)
@@ -92,7 +92,7 @@ func readV2(cgroup string) (figures, error) {
 	}
 	memory, events := k.pairs("", "memory.stat"), k.pairs("", "memory.events")
 	f["container_memory_usage_bytes"] = k.number("", "memory.current")
-	if _, err := os.Stat(filepath.Join(k.dir(""), "memory.peak")); err == nil { // since 5.19
+	if _, err := os.Stat(filepath.Join(k.dir(""), "memory.peak")); err == nil { // exists since 5.19
 		f["container_memory_max_usage_bytes"] = k.number("", "memory.peak")
 	}
 	f["container_memory_working_set_bytes"] = f["container_memory_usage_bytes"] - memory["inactive_file"]
@@ -107,7 +107,7 @@ func readV2(cgroup string) (figures, error) {
 	f["container_processes"] = float64(len(strings.Fields(k.text("", "cgroup.procs"))))
 	for _, what := range []string{"cpu", "memory", "io"} {
 		f["container_pressure_"+what+"_waiting_seconds_total"] = k.total(what+".pressure", "some")
-		if strings.Contains(k.text("", what+".pressure"), "full ") { // of the CPU since 5.13
+		if strings.Contains(k.text("", what+".pressure"), "full ") { // exists for the CPU since 5.13
 			f["container_pressure_"+what+"_stalled_seconds_total"] = k.total(what+".pressure", "full")
 		}
 	}
@@ -175,7 +175,7 @@ func readV1(cgroup string) (figures, error) {
 	return f, k.err
 }
 
-// nullDevice is MAJOR:MINOR of the block device of the guest, which forgets what is written to it.
+// nullDevice is MAJOR:MINOR of the guest's block device, which discards writes.
 func nullDevice() string {
 	text, err := os.ReadFile("/sys/class/block/nullb0/dev")
 	if err != nil {
@@ -184,7 +184,7 @@ func nullDevice() string {
 	return strings.TrimSpace(string(text))
 }
 
-// interfaces reads what the interface of a pod has counted.
+// interfaces reads the counters of the interface of a pod.
 func interfaces(pid int) (figures, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/net/dev", pid))
 	if err != nil {
@@ -211,13 +211,13 @@ func interfaces(pid int) (figures, error) {
 	return nil, errors.New("no eth0")
 }
 
-// between says which series are not between what the files said before and what they say after.
+// between returns an error for each series whose value is not between those of the files before and after the scrape.
 func between(m metrics, before, after figures, labels ...string) error {
 	var wrong error
 	for name, low := range before {
 		high, also := after[name]
 		if !also {
-			continue // a device is listed from its first use on
+			continue // a device is listed after its first use
 		}
 		low, high = min(low, high), max(low, high)
 		series := m.all(name, labels...)
@@ -227,13 +227,13 @@ func between(m metrics, before, after figures, labels ...string) error {
 		}
 		got := m.sum(name, labels...)
 		if slack := 1e-9 * math.Abs(high); got < low-slack || got > high+slack {
-			wrong = errors.Join(wrong, fmt.Errorf("%s of %v is %v, the kernel says %v to %v", name, labels, got, low, high))
+			wrong = errors.Join(wrong, fmt.Errorf("%s of %v is %v, the kernel reports %v to %v", name, labels, got, low, high))
 		}
 	}
 	return wrong
 }
 
-// usage: what containers use is what the files of their cgroups and the interfaces of their pods say.
+// usage: the usage of containers equals the values in the files of their cgroups and in the interfaces of their pods.
 func (w *world) usage(t *testing.T) {
 	ctx := t.Context()
 	sh(t, "modprobe", "null_blk")
@@ -263,7 +263,7 @@ func (w *world) usage(t *testing.T) {
 	solo := w.runDocker(t, []string{"--name=limits", "--network=none", "--memory=48m", "--pids-limit=77", "--cpus=0.5"}, "/bin/busybox", "sleep", "1000")
 	cgroups[solo] = "/docker/" + solo
 
-	for _, op := range []string{"read", "write"} { // version 1 counts only where there is a rule
+	for _, op := range []string{"read", "write"} { // version 1 counts only if a rule exists
 		if !v1 {
 			break
 		}
@@ -292,7 +292,7 @@ func (w *world) usage(t *testing.T) {
 		}
 		return nil
 	})
-	// What went up and down meanwhile cannot be compared; then once more.
+	// Values that rose and fell meanwhile cannot be compared, so the check is repeated.
 	took := eventually(t, 60*time.Second, func() error {
 		all := func() (map[string]figures, error) {
 			out := map[string]figures{}
@@ -323,7 +323,7 @@ func (w *world) usage(t *testing.T) {
 		for name := range nets {
 			wrong = errors.Join(wrong, between(m, before[name], after[name], "workload", name, "interface", "eth0"))
 		}
-		// That they are equal says nothing if nothing happened.
+		// Equal values prove nothing if they are zero.
 		least := map[string]float64{
 			throttled + " container_cpu_cfs_throttled_periods_total": 3, killed + " container_oom_events_total": 2,
 			disk + " container_fs_reads_bytes_total": 1 << 19,
@@ -331,13 +331,13 @@ func (w *world) usage(t *testing.T) {
 			quiet + " container_processes": 3, solo + " container_threads_max": 77,
 			solo + " container_spec_memory_limit_bytes": 48 << 20, killed + " container_spec_memory_limit_bytes": 24 << 20,
 		}
-		if !v1 { // where the limit of memory and swap together, which is the same, is hit first
+		if !v1 { // in version 1 the limit of memory and swap together, which has the same value, is hit first
 			least[killed+" container_memory_failcnt"] = 1
 		}
 		for name, least := range least {
 			who, what, _ := strings.Cut(name, " ")
 			if got := before[who][what]; got < least {
-				wrong = errors.Join(wrong, fmt.Errorf("the test has no case of %s: the kernel says %v", what, got))
+				wrong = errors.Join(wrong, fmt.Errorf("the test has no case of %s: the kernel reports %v", what, got))
 			}
 		}
 		if v := m.all("container_network_receive_bytes_total", "container_id", solo); len(v) != 0 {
@@ -350,6 +350,6 @@ func (w *world) usage(t *testing.T) {
 		f, _ := read(cgroups[id])
 		count += len(f)
 	}
-	t.Logf("%d figures of %d containers are those of the kernel after %v", count, len(cgroups), took.Round(time.Millisecond))
+	t.Logf("%d values of %d containers equal those of the kernel after %v", count, len(cgroups), took.Round(time.Millisecond))
 	s.stop()
 }

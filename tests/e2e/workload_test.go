@@ -22,8 +22,8 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// container is a cgroup as a runtime would make it, and the process in it: for what needs many, or a process that the
-// test holds by its standard input. Real containers of containerd are in truth.
+// container is a cgroup like those of a runtime, and the process in it. It is for tests that need many, or that control
+// the process by its standard input. TestNode/truth uses real containers of containerd.
 type container struct {
 	id    string
 	dir   string
@@ -32,13 +32,13 @@ type container struct {
 	lines chan string
 }
 
-// digest makes a container id of a name.
+// digest derives a container id from a name.
 func digest(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:])
 }
 
-// cgroupRoot is the hierarchy that identifies containers: memory's on cgroup v1.
+// cgroupRoot is the hierarchy that identifies containers: that of the memory controller on cgroup v1.
 func cgroupRoot() string {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return "/sys/fs/cgroup"
@@ -46,8 +46,8 @@ func cgroupRoot() string {
 	return "/sys/fs/cgroup/memory"
 }
 
-// enter starts a program in a new cgroup of a pod. Its first process is the program itself: the shell that moves
-// itself there becomes it.
+// enter starts a program in a new cgroup of a pod. The program is the first process of the cgroup: the shell that
+// enters the cgroup executes the program in its own process.
 func enter(t *testing.T, name string, argv ...string) *container {
 	t.Helper()
 	c := &container{id: digest(name), lines: make(chan string, 1000)}
@@ -84,7 +84,7 @@ func enter(t *testing.T, name string, argv ...string) *container {
 	return c
 }
 
-// line waits for a line that begins so.
+// line waits for a line with this prefix.
 func (c *container) line(t *testing.T, begin string) string {
 	t.Helper()
 	timeout := time.After(60 * time.Second)
@@ -103,7 +103,7 @@ func (c *container) line(t *testing.T, begin string) string {
 	}
 }
 
-// rest waits for the end of the program and returns the lines not read yet.
+// rest waits for the end of the program and returns the lines that were not read yet.
 func (c *container) rest(t *testing.T) []string {
 	t.Helper()
 	c.stdin.Close()
@@ -117,7 +117,7 @@ func (c *container) rest(t *testing.T) []string {
 	return out
 }
 
-// signal ends the program by SIGTERM, which it takes for the end of its work.
+// signal ends the program with SIGTERM, upon which it finishes and exits with status 0.
 func (c *container) signal(t *testing.T) {
 	t.Helper()
 	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -139,7 +139,7 @@ func (c *container) remove() {
 	}
 }
 
-// pinned is VmPin of a process in bytes: what ib_umem_get has pinned.
+// pinned returns VmPin of a process in bytes: the memory that ib_umem_get has pinned.
 func pinned(t *testing.T, pid int) float64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

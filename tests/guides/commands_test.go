@@ -8,20 +8,20 @@ package guides
 type place int
 
 const (
-	here  place = iota + 1 // on this machine, before all else: what builds, with the network
+	here  place = iota + 1 // on this machine, before everything else: commands that build, which need the network
 	node                   // in a copy of this machine, as on a node
 	serve                  // the same, in the background: it ends with the copy
-	watch                  // the same, for some seconds, as it never ends by itself
-	none                   // nowhere: why says the reason, and who checks it instead
+	watch                  // the same, for some seconds, because it does not end by itself
+	none                   // not run: why has the reason, and the test that checks it instead
 )
 
-// A command is one of a document, exactly as it stands there (without its comment).
+// A command is a command of a document, exactly as printed (without its comment).
 type command struct {
 	text  string
 	place place
-	env   string                            // for here: what ends it, or makes it quick
+	env   string                            // for here: variables that end the command, or make it short
 	why   string                            // for none
-	check func(s *stage, text string) error // what can be checked of it where it is not run
+	check func(s *stage, text string) error // checks that are possible without running the command
 }
 
 const (
@@ -30,7 +30,7 @@ const (
 	compose  = "needs Docker Compose 2, which Debian 12 has not; tests/compose reads the file by its library"
 )
 
-// documents are the guides, and every command in them.
+// documents lists the documents, and every command in them.
 var documents = map[string][]command{
 	"README.md": {
 		{text: "make image", place: none, why: "make test-image builds it"},
@@ -76,7 +76,7 @@ var documents = map[string][]command{
 
 		{text: "mkdir -p cluster", place: node},
 		{text: "cat >cluster/kustomization.yaml <<EOF", place: node},
-		{text: "kubectl kustomize cluster", place: node}, // rendered by its library, see stage.programs
+		{text: "kubectl kustomize cluster", place: node}, // rendered by the library of kustomize, see stage.programs
 		{text: "kubectl apply -k cluster", place: none, why: cluster},
 		{text: "kubectl -n accelscope rollout status daemonset/accelscope", place: none, why: cluster, check: inManifests},
 		{text: "helm template accelscope deploy/helm/accelscope " + helmFlags, place: node},

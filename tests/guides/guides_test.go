@@ -21,21 +21,21 @@ import (
 	"github.com/accelscope/accelscope/tests/machine"
 )
 
-// blockTimeout is how long a block may take, on a machine that is slow.
+// blockTimeout is the maximum duration of a block, on a slow machine.
 const blockTimeout = 5 * time.Minute
 
-// A stage is where the commands of one document, or of several, are run.
+// A stage runs the commands of one document, or of several.
 type stage struct {
 	*machine.Machine
-	checkout, dir string // the repository; a directory that the machine shares
+	checkout, dir string // the repository; a directory that is shared with the machine
 }
 
-// One after the other: all build bin/accelscope.
+// One document after the other, as all build bin/accelscope.
 func TestReadme(t *testing.T) { follow(t, "README.md") }
 
 func TestDeploy(t *testing.T) { follow(t, "deploy/README.md") }
 
-// TestDocs runs the commands of all pages of docs on one machine. The page that starts a sensor comes first.
+// TestDocs runs the commands of all pages of docs on one machine. The page that starts a sensor is the first.
 func TestDocs(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil || len(pages) == 0 {
@@ -57,7 +57,7 @@ type page struct {
 	commands map[string]command
 }
 
-// follow runs documents from beginning to end, one after the other, on one machine.
+// follow runs the commands of documents from beginning to end, one document after the other, on one machine.
 func follow(t *testing.T, documents ...string) {
 	checkout, err := filepath.Abs("../..")
 	if err != nil {
@@ -93,13 +93,13 @@ func follow(t *testing.T, documents ...string) {
 	}
 }
 
-// first is what a command is known by: its first line.
+// first returns the key of a command: its first line.
 func first(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	return line
 }
 
-// known are the commands of a document: each that it prints is listed, and each that is listed is printed.
+// known checks the list of a document's commands: each printed command is listed, and each listed command is printed.
 func known(t *testing.T, document string, found []block) map[string]command {
 	t.Helper()
 	commands, printed := map[string]command{}, map[string]bool{}
@@ -127,7 +127,7 @@ func known(t *testing.T, document string, found []block) map[string]command {
 	return commands
 }
 
-// here runs what builds.
+// here runs the commands that build.
 func (s *stage) here(t *testing.T, c command) {
 	t.Helper()
 	begin := time.Now()
@@ -139,11 +139,11 @@ func (s *stage) here(t *testing.T, c command) {
 	t.Logf("%s %s: %v", c.env, c.text, time.Since(begin).Round(time.Second))
 }
 
-// start boots the copy of this machine, with programs that Debian lacks.
+// start boots the copy of this machine, and adds programs that Debian lacks.
 func (s *stage) start(t *testing.T) {
 	t.Helper()
 	for name, pkg := range map[string]string{"render": "./render", "helm": "helm.sh/helm/v3/cmd/helm"} {
-		// Helm's releases are built like this: for which Kubernetes it renders.
+		// Releases of Helm set this variable when they are built: the Kubernetes version that they render for.
 		const flags = "-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=37"
 		build := child.Command(t.Context(), "go", "build", "-ldflags", flags, "-o", filepath.Join(s.dir, name), pkg)
 		build.Dir = filepath.Join(s.checkout, "tests/deploy")
@@ -151,7 +151,8 @@ func (s *stage) start(t *testing.T) {
 			t.Fatalf("%s: %v: %s", pkg, err, out)
 		}
 	}
-	// kubectl's version in Debian 12 knows no components. This renders by the library of kustomize, and decodes strictly.
+	// kubectl of Debian 12 does not support components. This program renders with the library of kustomize, and decodes
+	// strictly.
 	kubectl := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = kustomize ] && exec %s/render %s ../../$2\n", s.dir, s.checkout)
 	inventory := "[accelscope]\nnode001 ansible_connection=local ansible_become=false\n"
 	for name, text := range map[string]string{"kubectl": kubectl, "inventory": inventory} {
@@ -171,13 +172,13 @@ func (s *stage) start(t *testing.T) {
 	s.Machine = m
 }
 
-// variables are what a reader sets, and what makes this machine one of his nodes.
+// variables are the variables that a reader has to set, and files that make this machine similar to a reader's node.
 func (s *stage) variables() string {
 	return "export REGISTRY=registry.example.org/team PASSWORD=scrape NODE=node001 ANSIBLE_INVENTORY=" + s.dir + "/inventory" +
 		" PATH=" + s.dir + ":" + os.Getenv("PATH") + "\n"
 }
 
-// play runs the commands of a block that are for a node, in one shell, and compares what is printed.
+// play runs the commands of a block that are for a node, in one shell, and compares their output.
 func (s *stage) play(t *testing.T, document string, b block, commands map[string]command) {
 	t.Helper()
 	var script []string
@@ -213,21 +214,21 @@ func (s *stage) play(t *testing.T, document string, b block, commands map[string
 	t.Logf("%s:%d: %v", document, b.line, time.Since(begin).Round(100*time.Millisecond))
 }
 
-// serve starts a sensor that goes on.
+// serve starts a sensor that runs until the machine ends.
 func (s *stage) serve(t *testing.T, text string) {
 	t.Helper()
 	cmd := s.Command(t.Context(), "bash", "-c", s.variables()+"cd "+s.checkout+"; "+text+" >"+s.dir+"/log 2>&1")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Wait() }) // after the machine's end, which is its own
+	t.Cleanup(func() { _ = cmd.Wait() }) // the process ends with the machine
 	out, err := s.Sh(t.Context(), "curl -sf --retry 60 --retry-delay 1 --retry-all-errors http://127.0.0.1:9847/readyz")
 	if log, _ := os.ReadFile(filepath.Join(s.dir, "log")); err != nil {
 		t.Fatalf("%s: %v: %s%s", text, err, out, log)
 	}
 }
 
-// files checks that what a command names by -f or -k is there.
+// files checks that the files that a command names by -f or -k exist.
 func files(s *stage, text string) error {
 	var errs []error
 	words := strings.Fields(text)
@@ -240,7 +241,7 @@ func files(s *stage, text string) error {
 	return errors.Join(errs...)
 }
 
-// inManifests checks that what a command names is in the overlay that was applied.
+// inManifests checks that the objects that a command names are in the overlay that was applied.
 func inManifests(s *stage, text string) error {
 	out, err := child.Command(context.Background(), filepath.Join(s.dir, "render"), s.checkout, "overlays/privileged").Output()
 	if err != nil {

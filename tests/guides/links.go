@@ -16,11 +16,11 @@ import (
 var (
 	// link matches the target of an inline link or image: [text](target).
 	link = regexp.MustCompile(`\]\(([^()\s]+)\)`)
-	// codeSpan matches text between single backticks, in which no link is.
+	// codeSpan matches text between single backticks, which contains no links.
 	codeSpan = regexp.MustCompile("`[^`]*`")
 	// heading matches a line that begins a section.
 	heading = regexp.MustCompile(`^#{1,6} +(.*?) *#*$`)
-	// linked matches a link in a heading, whose text alone is part of the anchor.
+	// linked matches a link in a heading, of which only the text is part of the anchor.
 	linked = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 )
 
@@ -39,7 +39,7 @@ func prose(text string) []string {
 	return lines
 }
 
-// anchors returns the names by which the sections of a document are linked, as GitHub makes them.
+// anchors returns the anchors of the sections of a document, in GitHub's format.
 func anchors(text string) map[string]bool {
 	found, count := map[string]bool{}, map[string]int{}
 	for _, line := range prose(text) {
@@ -67,8 +67,8 @@ func anchors(text string) map[string]bool {
 	return found
 }
 
-// brokenLinks returns an error for each relative link of the document at path that leads nowhere: to a file that does not
-// exist, out of the tree at root, or to a section that the document at its end does not have.
+// brokenLinks returns an error for each relative link of the document at path whose target does not exist, is outside
+// of the tree at root, or is a section that the linked document does not have.
 func brokenLinks(root, path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -88,7 +88,7 @@ func brokenLinks(root, path string) error {
 	return errors.Join(errs...)
 }
 
-// follows follows one link of the document at path.
+// follows checks one link of the document at path.
 func follows(root, path, target string) error {
 	file, anchor, _ := strings.Cut(target, "#")
 	to := path
@@ -115,7 +115,7 @@ func follows(root, path, target string) error {
 	return nil
 }
 
-// allDocuments returns the Markdown files of the repository at root, without those that were built.
+// allDocuments returns the Markdown files of the repository at root, without generated ones.
 func allDocuments(root string) (files []string, err error) {
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestLinks follows every relative link of every document of the repository.
+// TestLinks checks every relative link of every document of the repository.
 func TestLinks(t *testing.T) {
 	const root = "../.."
 	files, err := allDocuments(root)
@@ -29,7 +29,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestBrokenLinks shows what the check accepts and what it refuses.
+// TestBrokenLinks shows which links are accepted and which are errors.
 func TestBrokenLinks(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guides runs the commands of README.md, of the pages in docs and of deploy/README.md as they are printed: a
-// newcomer's path. A command that is in no list of the test fails it, and so does an output that is not the one that is
-// printed. It also follows the links of all documents.
+// Package guides runs the commands of README.md, of the pages in docs and of deploy/README.md as they are printed, like
+// a new user. A command that is not in the test's list is a failure, and so is output that differs from the printed
+// output. It also checks the links of all documents.
 package guides
 
 import (
@@ -11,22 +11,22 @@ import (
 	"strings"
 )
 
-// A block is a fenced block of commands (```sh), and the block of what they print, where one follows at once.
+// A block is a fenced block of commands (```sh), and the block of their output that may follow directly.
 type block struct {
-	line     int // where it begins
+	line     int // line of its first command
 	commands []string
 	output   []string
 }
 
-// comment is one at the end of a command: in these documents two blanks are before it.
+// comment matches the comment after a command: in these documents it follows two spaces.
 var comment = regexp.MustCompile(`\s{2,}#.*$`)
 
-// blocks finds them in a document. A here-document belongs to its command; what is indented, as in a list, is no
-// different.
+// blocks returns the blocks of a document. A here-document belongs to its command. Blocks may be indented, as in a
+// list.
 func blocks(text string) ([]block, error) {
 	var found []block
-	fence, indent, here := "", "", "" // what is open: the language of a block, how far it is indented, a here-document
-	open, after := false, false       // whether a block is open; whether nothing came since a block of commands
+	fence, indent, here := "", "", "" // the open elements: the language of a block, its indentation, a here-document
+	open, after := false, false       // whether a block is open; whether only blank lines followed a block of commands
 	for i, line := range strings.Split(text, "\n") {
 		trimmed := strings.TrimLeft(line, " ")
 		if language, ok := strings.CutPrefix(trimmed, "```"); ok && here == "" {
@@ -72,7 +72,8 @@ func blocks(text string) ([]block, error) {
 	return found, nil
 }
 
-// prints says whether got has the lines of want, in this order and with others between; … in a line is anything.
+// prints reports whether got contains the lines of want, in this order, possibly with others between them; … in a line
+// matches anything.
 func prints(got string, want []string) error {
 	lines := strings.Split(got, "\n")
 	for _, w := range want {

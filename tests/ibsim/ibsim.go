@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ibsim runs a simulated InfiniBand fabric, with a real subnet manager,
-// for tests of what reads one. The switches and adapters are ibsim's; opensm and
-// the tools of infiniband-diags are the real programs (Debian packages ibsim-utils,
-// opensm, infiniband-diags), whose libibumad talks to ibsim in place of a kernel.
+// Package ibsim runs a simulated InfiniBand fabric with a real subnet manager, for tests of programs that read a
+// fabric. ibsim simulates the switches and adapters. opensm and the tools of infiniband-diags are the real programs
+// (Debian packages ibsim-utils, opensm, infiniband-diags); their libibumad talks to ibsim instead of a kernel.
 //
 //	net := ibsim.FatTree(8, 8, 4) // 64 hosts
 //	fabric, err := ibsim.Start(ctx, ibsim.Options{Net: net.String(), Host: net.Nodes[net.Find("host0 mlx5_0")].ID()})
@@ -14,7 +13,7 @@
 //	fabric.Console(`PerformanceSet ` + net.Port(end) + ` PortCountersExtended.PortXmitData=1234567890123`)
 //	fabric.Console(`Error "` + node.ID() + `"[0] 100 1`) // a switch whose performance manager does not answer
 //
-// tests/ibsim/cmd/fabric does that for a shell.
+// Command tests/ibsim/cmd/fabric does the same from a shell.
 package ibsim
 
 import (
@@ -36,37 +35,36 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// Options say what is simulated.
+// Options select the simulated fabric.
 type Options struct {
-	Net  string // a net file, as ibsim reads it
+	Net  string // a net file in the format of ibsim
 	Host string // node id of the host that the tools run on; empty: the first node
 	NoSM bool   // no subnet manager: no node has a LID that the net file does not give it
 }
 
 // Fabric is a simulated fabric.
 type Fabric struct {
-	// Tools is a directory with ibnetdiscover, perfquery, … : scripts that start the
-	// real ones on a host of this fabric. ibsim serves ten processes at once, opensm
-	// among them; one that is killed keeps its place until Reap.
+	// Tools is a directory with ibnetdiscover, perfquery, …: scripts that start the real ones on a host of this fabric.
+	// ibsim serves at most ten processes at once, including opensm. A killed process occupies its slot until Reap.
 	Tools string
 
 	dir     string
-	env     []string // of what talks to ibsim
+	env     []string // environment of the programs that talk to ibsim
 	started []*process
 
-	mu    sync.Mutex // of the console
+	mu    sync.Mutex // serializes commands on the console
 	stdin io.Writer
 	lines chan string
 }
 
-// Of infiniband-diags; each gets a script.
+// The programs of infiniband-diags; each gets a script.
 var tools = []string{
 	"ibnetdiscover", "perfquery", "ibqueryerrors", "iblinkinfo", "smpquery", "sminfo", "ibstat", "ibswitches", "ibhosts", "saquery",
 }
 
 const (
 	ready   = "Network simulator ready."
-	barrier = "simulator verbose level is" // the reply to Verbose, which follows each command
+	barrier = "simulator verbose level is" // the reply to the command Verbose, which is sent after each command
 	patient = 2 * time.Minute              // for a busy machine
 )
 
@@ -90,13 +88,13 @@ func (f *Fabric) start(ctx context.Context, o Options) error {
 	if len(found) == 0 {
 		return errors.New("there is no libumad2sim.so: install the Debian package ibsim-utils")
 	}
-	work := filepath.Join(f.dir, "work") // umad2sim makes a directory for each process where that runs
+	work := filepath.Join(f.dir, "work") // umad2sim creates a directory for each process in the process's working directory
 	net := filepath.Join(f.dir, "net")
 	if err := errors.Join(os.Mkdir(work, 0o755), os.Mkdir(f.Tools, 0o755), os.WriteFile(net, []byte(o.Net), 0o644)); err != nil {
 		return err
 	}
 	f.env = []string{
-		"LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "IBSIM_SOCKNAME=" + filepath.Base(f.dir), // abstract: it needs no file
+		"LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "IBSIM_SOCKNAME=" + filepath.Base(f.dir), // the abstract socket needs no file
 		"OSM_TMP_DIR=" + work, "OSM_CACHE_DIR=" + work,
 	}
 	if err := f.startSimulator(ctx, net, work); err != nil {
@@ -117,7 +115,7 @@ func (f *Fabric) start(ctx context.Context, o Options) error {
 	return f.startManager(ctx, work)
 }
 
-// script writes the script of a tool. Its environment is nobody's business.
+// script writes the script of a tool. The script sets the environment that the tool needs.
 func (f *Fabric) script(tool, work string) error {
 	path, err := exec.LookPath(filepath.Join("/usr/sbin", tool))
 	if err != nil {
@@ -152,12 +150,11 @@ func (f *Fabric) startSimulator(ctx context.Context, net, work string) error {
 	if _, err = f.until(ctx, ready); err != nil {
 		return err
 	}
-	_, err = f.Console("#") // what else it says at the start is no reply
+	_, err = f.Console("#") // discards the other messages that ibsim prints at its start
 	return err
 }
 
-// startManager starts opensm and waits until it says that the subnet is up, in a
-// log that it flushes (-d 2).
+// startManager starts opensm and waits until its log, which it flushes (-d 2), reports that the subnet is up.
 func (f *Fabric) startManager(ctx context.Context, work string) error {
 	log := filepath.Join(work, "opensm.log")
 	out, err := os.Create(filepath.Join(work, "opensm.out"))
@@ -181,7 +178,7 @@ func (f *Fabric) startManager(ctx context.Context, work string) error {
 	}
 }
 
-// process is a program that was started, and how it is waited for, once.
+// process is a started program, for which Wait is called once.
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{}
@@ -211,8 +208,8 @@ func (f *Fabric) process(dir string, in, out *os.File, name string, args ...stri
 	return nil
 }
 
-// Console gives ibsim a command and returns its reply, after the command has had
-// its effect. What ibsim complains of is an error.
+// Console sends a command to ibsim and returns its reply, after the command took effect. An error message of ibsim is
+// returned as an error.
 func (f *Fabric) Console(command string) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -231,10 +228,10 @@ func (f *Fabric) Console(command string) (string, error) {
 	return reply, err
 }
 
-// complaint is how ibsim refuses a command; a dump begins with a # too.
+// complaint matches ibsim's error messages; a dump begins with # too.
 var complaint = regexp.MustCompile(`(?m)^(# [^N#]|command '.*' unknown|bad )`)
 
-// until reads what ibsim prints up to a line with text.
+// until reads ibsim's output up to a line with text.
 func (f *Fabric) until(ctx context.Context, text string) (string, error) {
 	var read strings.Builder
 	for {
@@ -254,7 +251,7 @@ func (f *Fabric) until(ctx context.Context, text string) (string, error) {
 	}
 }
 
-// Close ends what was started, the last first, and removes its files.
+// Close ends all started programs, the last one first, and removes its files.
 func (f *Fabric) Close() error {
 	for _, p := range slices.Backward(f.started) {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
@@ -268,8 +265,7 @@ func (f *Fabric) Close() error {
 	return os.RemoveAll(f.dir)
 }
 
-// Reap has ibsim forget processes that were killed: it serves ten, and those are
-// still among them.
+// Reap makes ibsim free the slots of killed processes: it serves ten, and killed ones still count.
 func (f *Fabric) Reap() error {
 	attached, err := f.Console("Attached")
 	if err != nil {

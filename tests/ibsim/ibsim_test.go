@@ -13,8 +13,8 @@ import (
 	"github.com/accelscope/accelscope/tests/ibsim"
 )
 
-// TestFabric: the tools see the fabric that was asked for, through a subnet manager
-// that gave each node a LID, and what the console does to it; Close leaves nothing.
+// TestFabric: the tools report the configured fabric, to whose nodes a subnet manager gave LIDs, and the effects of
+// console commands; Close leaves nothing behind.
 func TestFabric(t *testing.T) {
 	net := ibsim.FatTree(2, 3, 2)
 	host := net.Find("host0 mlx5_0")
@@ -51,7 +51,7 @@ func TestFabric(t *testing.T) {
 	if _, err := f.Console("Nonsense"); err == nil {
 		t.Error("no complaint of nonsense")
 	}
-	for range 12 { // places that are not given back would be gone
+	for range 12 { // slots that are not freed would be exhausted
 		cmd := child.Command(context.Background(), filepath.Join(f.Tools, "perfquery"), "-l", "1", "1-2")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

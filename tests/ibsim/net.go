@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Net is a fabric as it is meant to be: what a test compares with.
+// Net is the configured fabric, with which a test compares.
 type Net struct {
 	Nodes []Node
 	Links []Link
@@ -16,12 +16,12 @@ type Net struct {
 // Node is a switch or a channel adapter.
 type Node struct {
 	Switch bool
-	GUID   uint64 // of the node; a switch's port has the same, port N of an adapter this plus N
+	GUID   uint64 // of the node; the port of a switch has the same, port N of an adapter has this plus N
 	Name   string // node description, up to 63 bytes without double quotes
 	Ports  int
 }
 
-// Link joins ports of two nodes, which are given by their place in Nodes.
+// Link joins ports of two nodes, which are given by their index in Nodes.
 type Link struct {
 	A, B  End
 	Width int    // lanes
@@ -31,17 +31,16 @@ type Link struct {
 // End is one end of a link.
 type End struct{ Node, Port int }
 
-// Links are of 12 lanes and HDR: the ports of ibsim say that they are capable of
-// that, so a link of 4 lanes is one that lost lanes.
+// Links have 12 lanes and HDR. The ports of ibsim report that as their capability, so a link of 4 lanes is one that
+// lost lanes.
 const (
 	Width = 12
 	Speed = "HDR"
 )
 
-// FatTree is a fabric of two levels: hosts of one port below each leaf, each leaf
-// with a link to each spine. Leaf L is Nodes[L] and called leafL, host H is called
-// hostH. The hosts have the leaf's ports from 1 on, the spines those after them;
-// switches have 40 ports.
+// FatTree returns a fabric of two levels: each leaf has hosts with one port, and a link to each spine. Leaf L is
+// Nodes[L] and has the name leafL, host H has the name hostH. The hosts use the leaf's ports from 1 on, the spines
+// those after them; switches have 40 ports.
 func FatTree(leaves, hostsPerLeaf, spines int) *Net {
 	const radix = 40
 	n := &Net{}
@@ -65,7 +64,7 @@ func FatTree(leaves, hostsPerLeaf, spines int) *Net {
 	return n
 }
 
-// ID is how the console and a net file call the node.
+// ID returns the name of the node in the console and in a net file.
 func (n Node) ID() string {
 	if n.Switch {
 		return fmt.Sprintf("S-%016x", n.GUID)
@@ -81,10 +80,10 @@ func (n Node) PortGUID(port int) uint64 {
 	return n.GUID + uint64(port)
 }
 
-// Port is how the console calls a port of a node: "S-…"[port].
+// Port returns the name of a node's port in the console: "S-…"[port].
 func (n *Net) Port(e End) string { return fmt.Sprintf("%q[%d]", n.Nodes[e.Node].ID(), e.Port) }
 
-// Find returns the place of the node of this name, or -1.
+// Find returns the index of the node with this name, or -1.
 func (n *Net) Find(name string) int {
 	for i := range n.Nodes {
 		if n.Nodes[i].Name == name {
@@ -94,7 +93,7 @@ func (n *Net) Find(name string) int {
 	return -1
 }
 
-// String is the net file, in the format of ibnetdiscover.
+// String returns the net file, in the format of ibnetdiscover.
 func (n *Net) String() string {
 	var b strings.Builder
 	for i, node := range n.Nodes {

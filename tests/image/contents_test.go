@@ -15,10 +15,10 @@ import (
 	"testing"
 )
 
-// maxSize bounds an archive: a library or a tool too much is to be noticed.
+// maxSize limits the size of an archive, so that an unneeded library or tool is noticed.
 const maxSize = 40 << 20
 
-// files are all of an image but directories; TRIPLET and LOADER depend on the architecture.
+// files are all files of an image except directories; TRIPLET and LOADER depend on the architecture.
 var files = strings.Fields(`
 	bin lib lib64 sbin usr/LOADER
 	etc/group etc/nsswitch.conf etc/passwd etc/ssl/certs/ca-certificates.crt
@@ -30,7 +30,7 @@ var files = strings.Fields(`
 	usr/share/doc/ca-certificates/copyright usr/share/doc/libc6/copyright
 	usr/share/sbom/accelscope.cdx.json`)
 
-// fabricFiles are what the image for the fabric has beside files.
+// fabricFiles are the files of the image for the fabric in addition to files.
 var fabricFiles = strings.Fields(`
 	etc/infiniband-diags/error_thresholds etc/infiniband-diags/ibdiag.conf
 	usr/lib/TRIPLET/libibmad.so.5 usr/lib/TRIPLET/libibnetdisc.so.5 usr/lib/TRIPLET/libibumad.so.3
@@ -95,7 +95,8 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// checkPrograms reads all programs and libraries: they are for one architecture, and each library that one needs is there.
+// checkPrograms checks that all programs and libraries are for one architecture, and that the libraries they need
+// exist.
 func checkPrograms(t *testing.T, m *image, triplet string, machine elf.Machine) {
 	t.Helper()
 	programs := 0
@@ -182,8 +183,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// Two builds of the same sources, in containers of their own, give the same first layer: the binary, the C library,
-// the licenses. What each build has of its own would be in it.
+// Two builds of the same sources, in separate containers, have the same first layer: the binary, the C library, the
+// licenses. Differences between builds would be in this layer.
 func TestReproducible(t *testing.T) {
 	one, two := unpack(t, native), unpack(t, fabric)
 	if one.layers[0] != two.layers[0] {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package image tests what `make image` builds: the archives in bin, of both architectures and with the tools of the
-// fabric, are unpacked, looked through, and run in a root of their own. It needs root. `make test-image` builds what it
-// looks at.
+// Package image tests the results of `make image`: the archives in bin, of both architectures and with the tools of the
+// fabric, are unpacked, checked, and run in a chroot. It needs root. `make test-image` builds them.
 package image

@@ -20,7 +20,7 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml"
 )
 
-// command is a program of the image, in the image and with nothing else but /proc and /sys.
+// command returns a program of the image, run in the image with only /proc and /sys mounted.
 func (m *image) command(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	for _, dir := range []string{"proc", "sys"} {
@@ -58,7 +58,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// The binary for ARM is cross-compiled. QEMU runs it with the libraries of its image.
+// The arm64 binary is cross-compiled. QEMU runs it with the libraries of its image.
 func TestVersionARM(t *testing.T) {
 	m := unpack(t, arm64)
 	out, err := child.Command(t.Context(), "qemu-aarch64-static", "-L", m.root, m.root+sensor, "version").CombinedOutput()
@@ -68,7 +68,7 @@ func TestVersionARM(t *testing.T) {
 	}
 }
 
-// report is what doctor prints.
+// report is the output of doctor.
 type report struct {
 	Verdict string
 	Checks  []struct{ Area, Name, State, Reason string }
@@ -79,7 +79,7 @@ func (m *image) doctor(t *testing.T, env []string, args ...string) (r report) {
 	var stderr strings.Builder
 	cmd := m.command(t, env, append([]string{sensor, "doctor", "--json"}, args...)...)
 	cmd.Stderr = &stderr
-	out, _ := cmd.Output() // this machine may have no InfiniBand: then the status is 1, as it should be
+	out, _ := cmd.Output() // exit status 1 is correct on a machine without InfiniBand
 	if err := json.Unmarshal(out, &r); err != nil {
 		t.Fatalf("%v: %s%s", err, out, &stderr)
 	}
@@ -98,8 +98,8 @@ func (r report) find(area, name string) (state, reason string) {
 	return "", ""
 }
 
-// NVIDIA's library is looked for by the C library of the image, which says that it is not there, or opens it below the
-// root of the node. That one is the fake of tests/nvml.
+// The C library of the image searches NVIDIA's library: it reports that the library is missing, or opens it below the
+// root of the node, where the test puts the fake of tests/nvml.
 func TestNVML(t *testing.T) {
 	m := unpack(t, native)
 	state, reason := m.doctor(t, nil, "--gpu.nvml-library="+nvml.Library).find("source", "nvidia")
@@ -132,7 +132,7 @@ func TestNVML(t *testing.T) {
 	}
 }
 
-// The health check of the image says what the sensor in it does.
+// The health check of the image reports the state of its sensor.
 func TestHealthcheck(t *testing.T) {
 	m := unpack(t, native)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -142,7 +142,7 @@ func TestHealthcheck(t *testing.T) {
 	l.Close()
 	env := []string{"ACCELSCOPE_WEB_LISTEN_ADDRESS=" + l.Addr().String()}
 	check := func() (string, error) {
-		// In the image, execvp looks along PATH for it.
+		// In the image, execvp searches PATH for the program.
 		path := filepath.Join("/usr/bin", m.config.Config.Healthcheck.Test[1])
 		out, err := m.command(t, env, append([]string{path}, m.config.Config.Healthcheck.Test[2:]...)...).CombinedOutput()
 		return string(out), err

@@ -45,7 +45,7 @@ func readBill(t *testing.T, path string) map[string]component {
 	return components
 }
 
-// The bill names what `go version -m` names, with its versions and hashes, and nothing else of Go.
+// The SBOM lists the Go modules of `go version -m`, with versions and hashes, and no others.
 func TestBill(t *testing.T) {
 	for _, tt := range images {
 		t.Run(tt.name, func(t *testing.T) {
@@ -101,8 +101,8 @@ func TestBill(t *testing.T) {
 	}
 }
 
-// checkPackages compares the bill's Debian packages with those whose copyright is in the image, and glibc's version with
-// what glibc says.
+// checkPackages compares the Debian packages of the SBOM with those whose copyright file is in the image, and the
+// version of glibc with the one that glibc reports.
 func checkPackages(t *testing.T, m *image, triplet string, packages []string, components map[string]component) {
 	t.Helper()
 	var want []string

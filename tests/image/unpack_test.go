@@ -19,20 +19,20 @@ import (
 	"time"
 )
 
-// archives are what make test-image builds.
+// archives are the archives that make test-image builds.
 const (
 	native = "../../bin/accelscope-image.tar"
 	arm64  = "../../bin/accelscope-image-arm64.tar"
 	fabric = "../../bin/accelscope-fabric-image.tar"
 )
 
-// An image is an archive that is unpacked.
+// An image is an unpacked archive.
 type image struct {
 	tags   []string
 	layers []string // SHA-256
 	size   int64
 	root   string
-	files  map[string]*tar.Header // by path, without those of layers that are replaced
+	files  map[string]*tar.Header // by path, without files of lower layers that are replaced
 	config struct {
 		Created      time.Time `json:"created"`
 		Architecture string    `json:"architecture"`
@@ -51,7 +51,7 @@ type image struct {
 	}
 }
 
-// unpack reads an archive as Docker writes it, and unpacks its layers.
+// unpack reads an archive in Docker's format, and unpacks its layers.
 func unpack(t *testing.T, path string) *image {
 	t.Helper()
 	content, err := os.ReadFile(path)

@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Makes the root of the machine and becomes its first process. Runs in namespaces of its own (mount, pid, uts, ipc, net).
+# Mounts the root of the machine and executes its first process. Runs in new namespaces (mount, pid, uts, ipc, net).
 # usage: init.sh DIRECTORY SHARED [COPIED]
 set -eu
 if [ -z "${ACCELSCOPE_MACHINE_CGROUP-}" ]; then
-	# systemd owns the tree that it is the root of, so it gets one of its own. Start removes it afterwards.
+	# systemd needs a cgroup tree of its own. Start removes the tree afterwards.
 	mount --make-rprivate /
 	mount -t cgroup2 cgroup2 "$1"
 	mkdir "$1/$(basename "$1")"
@@ -32,7 +32,7 @@ if [ -n "$copied" ]; then # it may be on another file system than the root
 	mount -t overlay -o lowerdir="$copied",upperdir="$dir/copy/upper",workdir="$dir/copy/work" overlay "$root$copied"
 fi
 
-# Devices that belong to nobody; a console, because systemd wants one.
+# Devices without access to hardware; a console, because systemd needs one.
 mount -t tmpfs -o mode=755 tmpfs "$root/dev"
 for node in null zero full random urandom tty; do
 	touch "$root/dev/$node"
@@ -45,8 +45,8 @@ ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
 ln -s null "$root/dev/console"
 
-# Nothing is started but what a test starts, and the bus: no udev, no sysctl, no module, nobody's mounts. They would
-# change the machine below.
+# Only units that a test starts are started, and the bus: no udev, no sysctl, no modules, no mounts. They would change
+# the real machine.
 rm -rf "$root"/etc/systemd/system/*.wants "$root"/lib/systemd/system/sysinit.target.wants \
 	"$root"/lib/systemd/system/sockets.target.wants/systemd-udevd-*
 : >"$root/etc/fstab"

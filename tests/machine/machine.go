@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machine boots a copy of this machine beside it, natively, in a second: the same kernel, the same root file
-// system below an overlay that is thrown away, and systemd as the first process, all in namespaces of their own
-// (mount, pid, cgroup, net, ipc, uts). Packages are installed and services are run in it as on any Debian machine, and
-// nothing of the machine itself changes. It needs root and a kernel with cgroup v2.
+// Package machine boots a copy of this machine without emulation, in a second: the same kernel, the same root file
+// system below a temporary overlay, and systemd as the first process, in new namespaces (mount, pid, cgroup, net, ipc,
+// uts). Packages can be installed and services started in it as on any Debian machine, without changing the machine
+// itself. It needs root and a kernel with cgroup v2.
 //
-// It is no guest: kernel and hardware are this machine's, so it has HCAs only if this machine has. What needs those
-// is tested in the guest (tests/vm).
+// It is no guest: kernel and hardware are those of this machine, so it has HCAs only if this machine has. Tests that
+// need HCAs use the guest (tests/vm).
 package machine
 
 import (
@@ -31,7 +31,7 @@ import (
 //go:embed init.sh
 var initScript string
 
-// Generous both, for a machine that is busy.
+// Long limits, for a busy machine.
 const (
 	bootTimeout = 2 * time.Minute
 	buryTimeout = 30 * time.Second
@@ -39,14 +39,14 @@ const (
 
 // A Machine runs until it is closed.
 type Machine struct {
-	dir string // its name is the cgroup's, too: Name
+	dir string // its name is also the cgroup's: Name
 	cmd *exec.Cmd
 	log bytes.Buffer
 	pid int // of systemd
 }
 
-// Start boots one. The directory shared is this machine's own, under its own path; everything else is a copy, also the
-// directory copied (empty for none), which may be on another file system than the root.
+// Start boots a machine. The directory shared is the machine's own, under its own path. Everything else is a copy,
+// including the directory copied (empty for none), which may be on another file system than the root.
 func Start(ctx context.Context, shared, copied string) (_ *Machine, err error) {
 	dir, err := os.MkdirTemp("", "accelscope-machine-")
 	if err != nil {
@@ -55,7 +55,7 @@ func Start(ctx context.Context, shared, copied string) (_ *Machine, err error) {
 	m := &Machine{dir: dir}
 	defer func() {
 		if err != nil {
-			closed := m.Close() // before that, the log is being written
+			closed := m.Close() // the log is written until Close returns
 			err = errors.Join(fmt.Errorf("machine: %w: %s", err, m.log.String()), closed)
 		}
 	}()
@@ -76,7 +76,7 @@ func Start(ctx context.Context, shared, copied string) (_ *Machine, err error) {
 	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
 	defer cancel()
 	for {
-		// "degraded" is good enough: units that the machine has and a copy cannot run.
+		// "degraded" is accepted: some units of the machine cannot run in a copy.
 		if state := m.state(ctx); state == "running" || state == "degraded" {
 			return m, nil
 		}
@@ -88,7 +88,7 @@ func Start(ctx context.Context, shared, copied string) (_ *Machine, err error) {
 	}
 }
 
-// state is what systemd says of the machine; empty while it says nothing.
+// state returns the state that systemd reports; empty if it reports none.
 func (m *Machine) state(ctx context.Context) string {
 	if m.pid == 0 {
 		unshare := m.cmd.Process.Pid
@@ -101,23 +101,23 @@ func (m *Machine) state(ctx context.Context) string {
 			return ""
 		}
 		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-		if err != nil || string(comm) != "systemd\n" { // before, its root is still the machine's
+		if err != nil || string(comm) != "systemd\n" { // before systemd runs, its root is still that of the real machine
 			return ""
 		}
 		m.pid = pid
 	}
-	out, _ := m.Command(ctx, "systemctl", "is-system-running").Output() // its exit status adds nothing
+	out, _ := m.Command(ctx, "systemctl", "is-system-running").Output() // the exit status only repeats the state
 	return strings.TrimSpace(string(out))
 }
 
-// Name is that of its directory and of its cgroup.
+// Name returns the name of the machine's directory and of its cgroup.
 func (m *Machine) Name() string { return filepath.Base(m.dir) }
 
-// Command is a command in the machine, as root, in its root directory.
+// Command returns a command that runs in the machine, as root, in its root directory.
 func (m *Machine) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	enter := []string{"--target", strconv.Itoa(m.pid), "--mount", "--pid", "--cgroup", "--net", "--ipc", "--uts", "--", name}
 	cmd := child.Command(ctx, "nsenter", append(enter, args...)...)
-	cmd.WaitDelay = time.Second // what it started may hold its output
+	cmd.WaitDelay = time.Second // processes that it started may hold its output open
 	cmd.Env = []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8",
 		"DEBIAN_FRONTEND=noninteractive",
@@ -125,16 +125,16 @@ func (m *Machine) Command(ctx context.Context, name string, args ...string) *exe
 	return cmd
 }
 
-// Sh runs a line of shell in the machine and returns what it printed.
+// Sh runs a shell command in the machine and returns its output.
 func (m *Machine) Sh(ctx context.Context, line string) (string, error) {
 	out, err := m.Command(ctx, "bash", "-c", line).CombinedOutput()
 	return string(out), err
 }
 
-// Close ends it; all that ran in it ends with it.
+// Close ends the machine and all its processes.
 func (m *Machine) Close() error {
 	if m.cmd != nil && m.cmd.Process != nil {
-		_ = m.cmd.Process.Kill() // and with it its child, systemd, and with that everything
+		_ = m.cmd.Process.Kill() // this also kills its child, systemd, and thereby all processes of the machine
 		_ = m.cmd.Wait()
 	}
 	return errors.Join(m.removeCgroup(), os.RemoveAll(m.dir))
@@ -143,7 +143,7 @@ func (m *Machine) Close() error {
 // removeCgroup removes the cgroup that init.sh made, from wherever cgroup v2 is mounted here.
 func (m *Machine) removeCgroup() error {
 	for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		// The processes may take a moment to end, and systemd makes another cgroup until it is dead.
+		// The processes may take a moment to end, and systemd creates cgroups until it has ended.
 		for end := time.Now().Add(buryTimeout); ; time.Sleep(20 * time.Millisecond) {
 			err := removeTree(filepath.Join(mount, m.Name()))
 			if err == nil {
@@ -172,7 +172,7 @@ func removeTree(root string) error {
 	if err != nil {
 		return err
 	}
-	for _, dir := range slices.Backward(dirs) { // what is in a directory first
+	for _, dir := range slices.Backward(dirs) { // subdirectories first
 		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/accelscope/accelscope/tests/machine"
 )
 
-// What is done in the machine stays there.
+// Changes in the machine do not affect the real one.
 func TestMachine(t *testing.T) {
 	shared := t.TempDir()
 	m, err := machine.Start(t.Context(), shared, "")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package openapi compares answers with the description of the REST requests.
+// Package openapi compares responses with the OpenAPI description of the REST API.
 package openapi
 
 import (
@@ -24,10 +24,10 @@ func init() {
 	openapi3filter.RegisterBodyDecoder("application/vnd.google.protobuf", openapi3filter.FileBodyDecoder)
 }
 
-// Description is what a server says of its answers.
+// Description is the OpenAPI description of a server.
 type Description struct{ doc *openapi3.T }
 
-// Load reads a description, which has to be a valid one.
+// Load parses a description and validates it.
 func Load(t testing.TB, text []byte) Description {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData(text)
@@ -40,15 +40,15 @@ func Load(t testing.TB, text []byte) Description {
 	return Description{doc}
 }
 
-// Paths are those that it describes, sorted.
+// Paths returns the described paths, sorted.
 func (d Description) Paths() []string {
 	paths := d.doc.Paths.Keys()
 	slices.Sort(paths)
 	return paths
 }
 
-// Check says how an answer to a GET of path differs from its description. The
-// method of the request does not matter: what is refused is described with it.
+// Check returns how a response to a GET of path differs from its description. The method of the request does not
+// matter: the description also covers rejected methods.
 func (d Description) Check(t testing.TB, path string, status int, header http.Header, body []byte) error {
 	t.Helper()
 	item := d.doc.Paths.Value(path)

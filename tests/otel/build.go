@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package otel runs a real OpenTelemetry Collector for tests and reads what it
-// got. The Collector is the module in tests/otelcol: an OTLP receiver and the debug
-// exporter, whose detailed output is the record of what arrived.
+// Package otel runs a real OpenTelemetry Collector for tests and parses the data that it received. The Collector is the
+// module in tests/otelcol: an OTLP receiver and the debug exporter, whose detailed output records the received data.
 package otel
 
 import (
@@ -19,9 +18,8 @@ import (
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
-// Build returns the path of the Collector, built once for each version of its
-// source: that takes half a minute when its modules are there, and minutes when
-// they are not.
+// Build returns the path of the Collector. It is built once for each version of its source, which takes half a minute
+// if its modules are downloaded, and minutes if not.
 func Build(ctx context.Context) (string, error) {
 	dir, err := moduleDir(ctx)
 	if err != nil {
@@ -48,7 +46,7 @@ func Build(ctx context.Context) (string, error) {
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	// CGO_ENABLED=0: it runs in a guest, too.
+	// CGO_ENABLED=0, because it also runs in a guest.
 	if _, err := run(ctx, dir, []string{"CGO_ENABLED=0", "GOWORK=off"},
 		"go", "build", "-trimpath", "-ldflags=-s -w", "-o", path+".new", "."); err != nil {
 		return "", fmt.Errorf("build of the Collector: %w", err)
@@ -56,7 +54,7 @@ func Build(ctx context.Context) (string, error) {
 	return path, os.Rename(path+".new", path)
 }
 
-// moduleDir is where the source of the Collector lies, from anywhere in ours.
+// moduleDir returns the directory of the Collector's source, from any package of ours.
 func moduleDir(ctx context.Context) (string, error) {
 	mod, err := run(ctx, "", nil, "go", "env", "GOMOD")
 	if err != nil {

@@ -16,17 +16,16 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// Config of a Collector.
+// Config configures a Collector.
 type Config struct {
-	Dir      string // of its configuration, output and log; of one that is started again the same
+	Dir      string // of its configuration, output and log; the same for a restarted Collector
 	Endpoint string // HOST:PORT to listen on
-	// CertFile and KeyFile make it speak TLS, ClientCAFile ask for certificates
-	// of that CA.
+	// CertFile and KeyFile enable TLS, ClientCAFile requires client certificates of that CA.
 	CertFile, KeyFile, ClientCAFile string
 }
 
-// Write writes the configuration file and returns its path. The Collector prints
-// what it gets to standard output: otelcol --config file:PATH.
+// Write writes the configuration file and returns its path. The Collector prints the received data to standard output:
+// otelcol --config file:PATH.
 func (c Config) Write() (string, error) {
 	type object = map[string]any
 	grpc := object{"endpoint": c.Endpoint}
@@ -37,7 +36,7 @@ func (c Config) Write() (string, error) {
 		}
 		grpc["tls"] = tls
 	}
-	text, err := json.MarshalIndent(object{ // which is YAML, too
+	text, err := json.MarshalIndent(object{ // JSON is valid YAML
 		"receivers": object{"otlp": object{"protocols": object{"grpc": grpc}}},
 		"exporters": object{"debug": object{
 			"verbosity": "detailed", "use_internal_logger": false,
@@ -55,7 +54,7 @@ func (c Config) Write() (string, error) {
 	return path, os.WriteFile(path, text, 0o644)
 }
 
-// Output is the file that Start appends what the Collector prints to.
+// Output returns the file to which Start appends the output of the Collector.
 func (c Config) Output() string { return filepath.Join(c.Dir, "otelcol.out") }
 
 // A Collector is a running OpenTelemetry Collector.
@@ -65,12 +64,12 @@ type Collector struct {
 	ended  chan struct{}
 }
 
-// serves is what a Collector logs when its receivers listen. To connect is no
-// proof: somebody else may have the port.
+// serves is the log line of a Collector whose receivers listen. A successful connection is not enough, because another
+// process may have the port.
 const serves = "Everything is ready."
 
-// Start starts the Collector at path and returns when it listens. Started again
-// in the same directory, it adds to what is recorded there.
+// Start starts the Collector at path and returns when it listens. If started again in the same directory, it appends to
+// the earlier records.
 func Start(ctx context.Context, path string, config Config) (*Collector, error) {
 	file, err := config.Write()
 	if err != nil {
@@ -86,7 +85,7 @@ func Start(ctx context.Context, path string, config Config) (*Collector, error) 
 		return nil, err
 	}
 	defer log.Close()
-	before, err := log.Stat() // what earlier lives said
+	before, err := log.Stat() // the log of earlier starts
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +120,7 @@ func appendTo(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 }
 
-// Records is all that arrived so far, in order, from earlier lives as well.
+// Records returns all received records in order, including those of earlier starts.
 func (c *Collector) Records() ([]Record, error) {
 	f, err := os.Open(c.config.Output())
 	if err != nil {
@@ -131,19 +130,19 @@ func (c *Collector) Records() ([]Record, error) {
 	return Parse(f)
 }
 
-// Kill ends the Collector as a crash does.
+// Kill ends the Collector with SIGKILL.
 func (c *Collector) Kill() {
 	_ = c.cmd.Process.Kill()
 	<-c.ended
 }
 
-// Pause stops the Collector without ending its connections; Resume lets it go on.
+// Pause stops the Collector without closing its connections.
 func (c *Collector) Pause() error { return c.cmd.Process.Signal(syscall.SIGSTOP) }
 
-// Resume lets a paused Collector go on.
+// Resume continues a paused Collector.
 func (c *Collector) Resume() error { return c.cmd.Process.Signal(syscall.SIGCONT) }
 
-// Stop ends the Collector in order.
+// Stop ends the Collector with SIGTERM.
 func (c *Collector) Stop() {
 	_ = c.cmd.Process.Signal(syscall.SIGTERM)
 	select {

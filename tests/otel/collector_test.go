@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Who answers on the port may be somebody else, for a moment even.
+// Another process may answer on the port, also for a moment only.
 func TestStartOnTakenPort(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
@@ -32,7 +32,7 @@ func TestStartOnTakenPort(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	l.Close()
-	// Started again, it is not believed because of what an earlier life said.
+	// A restarted Collector must not be taken as ready because of the log of an earlier start.
 	for range 2 {
 		if c, err = Start(ctx, path, config); err != nil {
 			t.Fatal(err)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Record is one log record as the debug exporter prints it. Values are
-// without their type: Str(a) is a, Int(1) is 1, Slice(["a"]) is ["a"].
+// Record is one log record, parsed from the output of the debug exporter. Values have no type: Str(a) is a, Int(1) is
+// 1, Slice(["a"]) is ["a"].
 type Record struct {
 	Resource   map[string]string
 	Scope      string // name and version
@@ -24,14 +24,14 @@ type Record struct {
 	Attributes map[string]string
 }
 
-// Int is an attribute that is a number; 0 when it is not there.
+// Int returns a numeric attribute; 0 if it is absent.
 func (r Record) Int(name string) int64 {
 	n, _ := strconv.ParseInt(r.Attributes[name], 10, 64)
 	return n
 }
 
-// Parse reads the detailed output of the debug exporter. A record that is cut
-// off, by the death of the Collector, is left out.
+// Parse parses the detailed output of the debug exporter. It omits a record that is cut off because the Collector was
+// killed.
 func Parse(in io.Reader) ([]Record, error) {
 	var all []Record
 	var p parser
@@ -49,10 +49,10 @@ type parser struct {
 	resource map[string]string
 	scope    string
 	record   Record
-	target   map[string]string // where attributes go
+	target   map[string]string // the map for the attributes of the next lines
 }
 
-// line says whether the record is complete.
+// line parses a line and reports whether the record is complete.
 func (p *parser) line(line string) bool {
 	if attr, ok := strings.CutPrefix(line, "     -> "); ok {
 		if key, value, ok := strings.Cut(attr, ": "); ok && p.target != nil {

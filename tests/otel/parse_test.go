@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// What a Collector of v0.120.0 printed, with a second record that its death cut
-// off.
+// Output of a Collector of v0.120.0. The second record is cut off because the Collector was killed.
 const printed = `Logs	{"resource logs": 1, "log records": 2}
 ResourceLog #0
 Resource SchemaURL: https://opentelemetry.io/schemas/1.43.0
@@ -61,7 +60,7 @@ func record(event string, attrs ...string) Record {
 	return r
 }
 
-// TestReplay shows what the receiver of docs/events.md accepts and what it refuses.
+// TestReplay shows which records a receiver of docs/events.md accepts and rejects.
 func TestReplay(t *testing.T) {
 	const seq, id, count, lost = "accelscope.event.sequence", "container.id", "accelscope.snapshot.count", "accelscope.snapshot.lost"
 	v := Replay([]Record{
@@ -71,7 +70,7 @@ func TestReplay(t *testing.T) {
 		record("container.create", seq, "4", id, "b"),
 		record("container.exit", seq, "5", id, "b", "accelscope.event.resent", "true"),
 		record("container.exit", seq, "5", id, "b"),
-		record("container.snapshot.begin", seq, "8", count, "2", lost, "2"), // which is not whole
+		record("container.snapshot.begin", seq, "8", count, "2", lost, "2"), // which is incomplete
 		record("container.snapshot", seq, "9", id, "b"),
 		record("container.snapshot.end", seq, "11", count, "2"),
 	})

@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// View is what a receiver knows that follows docs/events.md: it drops records
-// that it has, replaces its view by each whole snapshot, and applies the rest.
+// View is the state of a receiver that follows docs/events.md: it drops duplicate records, replaces its state by each
+// complete snapshot, and applies the other records.
 type View struct {
 	Session    string
 	Containers map[string]Record // by id; the last record of each
@@ -16,17 +16,17 @@ type View struct {
 	Exits map[string][]Record
 	// Opened are the devices that each container opened, from events and snapshots.
 	Opened map[string]map[string]bool
-	// Missing is how many numbers were left out, over all sessions; Lost how
-	// many events the snapshots said were lost.
+	// Missing is the number of missing sequence numbers, over all sessions; Lost is the number of lost events that the
+	// snapshots report.
 	Missing, Lost int64
 	Duplicates    int
-	Snapshots     int // whole ones
-	// Wrong is what breaks a promise.
+	Snapshots     int // complete ones
+	// Wrong lists violations of the protocol.
 	Wrong []string
 
 	last   int64
 	lost   int64          // of this session
-	resent map[int64]bool // that were marked, of this session
+	resent map[int64]bool // records of this session that were marked as sent again
 	staged map[string]Record
 	count  int64
 }
@@ -56,7 +56,7 @@ func (v *View) apply(r Record) {
 		v.resent[seq] = true
 	}
 	if seq <= v.last {
-		// The first copy may be the later one, of a connection that was given up.
+		// The first copy may arrive later, from a connection that was given up.
 		if !v.resent[seq] {
 			v.wrong("record %d after %d, and no copy of it is marked as sent again", seq, v.last)
 		}
@@ -70,7 +70,7 @@ func (v *View) apply(r Record) {
 	switch r.Event {
 	case "container.snapshot.begin":
 		v.staged, v.count = map[string]Record{}, r.Int("accelscope.snapshot.count")
-		lost := r.Int("accelscope.snapshot.lost") // so far
+		lost := r.Int("accelscope.snapshot.lost") // of the session up to this snapshot
 		v.Lost += lost - v.lost
 		v.lost = lost
 	case "container.snapshot":
@@ -82,7 +82,7 @@ func (v *View) apply(r Record) {
 		v.open(id, opened...)
 	case "container.snapshot.end":
 		if v.staged == nil || int64(len(v.staged)) != v.count {
-			v.staged = nil // a part is missing: another one follows
+			v.staged = nil // a part is missing: another snapshot follows
 			return
 		}
 		v.Containers, v.staged = v.staged, nil

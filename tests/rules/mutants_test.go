@@ -15,11 +15,11 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// same is no change: no test fails because of the way in which the others are made.
+// same changes nothing: it shows that writing the rules back does not itself make a test fail.
 const same = "nothing is changed"
 
-// mutants are changes to an alert that one of its tests must notice. They are made to all alerts at once, as no alert
-// depends on another: promtool says whose tests fail.
+// mutants are changes to an alert that one of its tests must detect. They are made to all alerts at once, because no
+// alert depends on another: promtool reports which tests fail.
 var mutants = map[string]func(*rule) bool{
 	same: func(r *rule) bool {
 		comparisons(r, func(*parser.BinaryExpr) {})
@@ -54,7 +54,7 @@ var mutants = map[string]func(*rule) bool{
 	},
 }
 
-// comparisons changes the comparisons with a number that are not "== 0", "== 1" or the like of a state.
+// comparisons changes the comparisons with a number, except "== 0", "== 1" and the like, which compare states.
 func comparisons(r *rule, change func(*parser.BinaryExpr)) bool {
 	tree, err := parser.NewParser(parser.Options{}).ParseExpr(r.Expr)
 	if err != nil {
@@ -74,7 +74,7 @@ func comparisons(r *rule, change func(*parser.BinaryExpr)) bool {
 	return n > 0
 }
 
-// limits multiplies what is compared with, if it is a limit: not 0 or 1, which are states.
+// limits multiplies the limits in comparisons, except 0 and 1, which are states.
 func limits(r *rule, factor float64) bool {
 	n := 0
 	comparisons(r, func(b *parser.BinaryExpr) {
@@ -86,7 +86,7 @@ func limits(r *rule, factor float64) bool {
 	return n > 0
 }
 
-// unconditional drops one of the right sides of "and" and "unless", counted from the end: what remains is the left side.
+// unconditional removes one right side of "and" and "unless", counted from the end, and keeps the left side.
 func unconditional(r *rule, which int) bool {
 	tree, err := parser.NewParser(parser.Options{}).ParseExpr(r.Expr)
 	if err != nil {
@@ -147,7 +147,7 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// small writes those tests of a file that have one of the alerts, and of the rules those that they need.
+// small writes the tests of a file that cover one of the alerts, and the rules that those tests need.
 func small(t *testing.T, dir, name string, rules ruleFile, test testFile, alerts []string) string {
 	t.Helper()
 	var used []string
@@ -164,7 +164,7 @@ func small(t *testing.T, dir, name string, rules ruleFile, test testFile, alerts
 			tested.Tests = append(tested.Tests, g)
 		}
 	}
-	// Alerts use recording rules, and these use those above them.
+	// Alerts use recording rules, which use recording rules above them.
 	var few ruleFile
 	for _, g := range slices.Backward(rules.Groups) {
 		all := g.Rules
@@ -186,7 +186,7 @@ func small(t *testing.T, dir, name string, rules ruleFile, test testFile, alerts
 	return path
 }
 
-// recorded is the name of a recording rule.
+// recorded matches the name of a recording rule.
 var recorded = regexp.MustCompile(`\w+:\w+:\w+`)
 
 func write(t *testing.T, path string, what any) {

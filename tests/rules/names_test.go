@@ -13,14 +13,14 @@ import (
 	"github.com/accelscope/accelscope/tests/rules/reference"
 )
 
-// known is what gen/metrics.md says, and what the recording rules make of it.
+// known returns the metrics of gen/metrics.md and the series of the recording rules.
 func known(t *testing.T) reference.Reference {
 	t.Helper()
 	ref, err := reference.Read("../../gen/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What Prometheus makes of alerts has their labels.
+	// The series that Prometheus makes of alerts have the labels of the alerts.
 	ofAlerts := []string{
 		"alertname", "alertstate", "job", "instance", "device", "port", "workload", "source", "state",
 		"guid", "switch", "uplink", "uplink_guid", "uplink_port",
@@ -30,7 +30,7 @@ func known(t *testing.T) reference.Reference {
 		if r.Record == "" {
 			continue
 		}
-		// These may be there, of a pod that is scraped.
+		// Labels that a scraped pod may add.
 		labels, err := ref.Check(strings.ReplaceAll(r.Expr, "(port, namespace, pod, container)", "(port)"))
 		if err != nil {
 			t.Errorf("%s: %v", r.Record, err)
@@ -40,7 +40,7 @@ func known(t *testing.T) reference.Reference {
 	return ref
 }
 
-// TestNames: rules, tests and documents speak of metrics and labels that there are.
+// TestNames: rules, tests and documents mention only metrics and labels that exist.
 func TestNames(t *testing.T) {
 	ref := known(t)
 	check := func(where, expr string) []string {
@@ -64,7 +64,7 @@ func TestNames(t *testing.T) {
 			}
 		}
 	}
-	// A pod that is scraped has these labels on what is not of a container, too.
+	// A scraped pod adds these labels also to series that do not belong to a container.
 	ofTarget := regexp.MustCompile(`,namespace="accelscope",pod="[^"]*",container="accelscope"`)
 	for name, f := range tests(t) {
 		for _, g := range f.Tests {

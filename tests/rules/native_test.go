@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/prometheus/promql/promqltest"
 )
 
-// TestNative: the rules of latencies have the same values whether the histograms are scraped as classic ones, as native
-// ones, or as both. promtool of Debian cannot read native histograms in a test, so this asks Prometheus' engine.
+// TestNative: the rules of latencies have the same values for classic histograms, for native ones, and for both.
+// Debian's promtool cannot parse native histograms in a test, so this test uses Prometheus' engine.
 func TestNative(t *testing.T) {
 	const labels = `{job="a",instance="n1",workload="w",device="mlx5_0"%s}`
 	for _, r := range rules(t) {
@@ -35,8 +35,8 @@ func TestNative(t *testing.T) {
 		default:
 			t.Errorf("%s: which quantile?", r.Record)
 		}
-		// All observations are between 1 and 2 s. In a classic histogram the quantile is linear in that, in a native one
-		// of schema 0 it is not.
+		// All observations are between 1 and 2 s. The quantile is interpolated linearly in a classic histogram, but not
+		// in a native one of schema 0.
 		classic, native := 1+quantile, math.Exp2(quantile)
 		for _, name := range []string{family, strings.Replace(family, "_seconds", "_sampled_seconds", 1)} {
 			if name != family && !strings.Contains(r.Expr, name) {

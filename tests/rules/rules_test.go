@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rules tests deploy/prometheus: its rules with promtool, that every rule has a test which can fail, and that
-// nothing in them speaks of a metric or a label that accelscope does not have. It is a module of its own, for it
-// needs Prometheus' parser and engine, which the sensor does not.
+// Package rules tests deploy/prometheus: the rules with promtool, that every rule has a test which can fail, and that
+// the files mention no metric or label that accelscope does not export. It is a separate module, because it needs
+// Prometheus' parser and engine, which the sensor does not need.
 package rules
 
 import (
@@ -44,7 +44,7 @@ type ruleFile struct {
 	Groups []group `yaml:"groups"`
 }
 
-// testFile is what promtool reads.
+// testFile is a test file of promtool.
 type testFile struct {
 	RuleFiles  []string    `yaml:"rule_files"`
 	Evaluation string      `yaml:"evaluation_interval"`
@@ -92,7 +92,7 @@ func load(t *testing.T, file string, into any) {
 	}
 }
 
-// groups are those of the recording rules, which others use, and then those of the alerts.
+// groups returns the groups of the recording rules, on which others depend, and then those of the alerts.
 func groups(t *testing.T) []group {
 	t.Helper()
 	var all []group
@@ -149,7 +149,7 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// TestCovered: every alert fires in one test and does not in another, every recording rule has a value in one.
+// TestCovered: every alert fires in one test and does not fire in another; every recording rule has a value in a test.
 func TestCovered(t *testing.T) {
 	fires, silent, value := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, f := range tests(t) {
@@ -182,10 +182,10 @@ func TestCovered(t *testing.T) {
 
 var severities = []string{"critical", "warning", "info"}
 
-var sections = []string{"## Meaning", "## Impact", "## How to look", "## Cure", "## False positives"}
+var sections = []string{"## Meaning", "## Impact", "## Diagnosis", "## Mitigation", "## False positives"}
 
-// TestDocumented: every alert has a severity, its texts, a runbook with all parts, and a line in the README; every
-// recording rule has a line there; no runbook is left over.
+// TestDocumented: every alert has a severity, annotations, a runbook with all sections, and a line in the README; every
+// recording rule has a line there; every runbook has an alert.
 func TestDocumented(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
 	if err != nil {
@@ -232,7 +232,7 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
-// TestXIDs: the XIDs that the alerts call critical are those that gpu_problem calls so.
+// TestXIDs: the XIDs that are critical for the alerts are the same as for gpu_problem.
 func TestXIDs(t *testing.T) {
 	source, err := os.ReadFile("../../pkg/source/nvidia/health.go")
 	if err != nil {

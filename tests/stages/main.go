@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command stages runs the stages of `make test`, each a make target, and prints how long each took. Stages of one lane run
-// one after the other, lanes side by side: guests spend much of their time waiting, and builds do not. The first lane has
-// precedence over the others: an emulated guest that gets no CPU looks like one that hangs.
+// Command stages runs the stages of `make test`, each a make target, and prints how long each took. Stages of one lane
+// run one after the other; lanes run in parallel, because guests spend much of their time waiting and builds do not.
+// The first lane has the highest priority: an emulated guest that gets no CPU cannot be distinguished from one that
+// hangs.
 //
-// The output of a stage goes to a log file and is shown if the stage fails. A stage whose log does not grow for five
-// minutes, while nothing is compiled, hangs: its process tree and the goroutines of its tests are printed, it is ended, and it has failed.
+// The output of a stage goes to a log file and is shown if the stage fails. A stage hangs if its log does not grow for
+// five minutes while nothing is compiled: its process tree and the goroutines of its tests are printed, its processes
+// are killed, and it fails.
 package main
 
 import (
@@ -56,9 +58,9 @@ const (
 
 // runner runs stages and keeps their results.
 type runner struct {
-	built []string // options of make
+	built []string // options for make
 
-	mu      sync.Mutex // of the terminal and of results
+	mu      sync.Mutex // guards the terminal and results
 	results []result
 }
 
@@ -77,7 +79,7 @@ func (r *runner) run(ctx context.Context, first []string, lanes [][]string) bool
 	}
 	for _, name := range first {
 		if !r.stage(ctx, "make", name) {
-			lanes = nil // nothing can be built
+			lanes = nil // the build failed
 			break
 		}
 	}
@@ -114,8 +116,8 @@ func (r *runner) run(ctx context.Context, first []string, lanes [][]string) bool
 	return failed == 0 && ctx.Err() == nil
 }
 
-// stage runs the command of one stage, which ends with its name, and prints how it ended: what it reports of itself, and
-// the end of its log if it failed.
+// stage runs the command of one stage, with the name of the stage as its last argument, and prints the result: the
+// lines for the summary, and the end of its log if it failed.
 func (r *runner) stage(ctx context.Context, command ...string) bool {
 	name := command[len(command)-1]
 	path := filepath.Join(logs, name+".log")
@@ -141,10 +143,10 @@ func (r *runner) print(text string) {
 	fmt.Print(text)
 }
 
-// shown marks the lines of a log that are printed when the stage has passed.
+// shown marks the lines of a log that are printed if the stage passes.
 const shown = "stage: "
 
-// summary returns the lines that a stage wants shown.
+// summary returns the lines of a stage's log that are printed if it passes.
 func summary(log []byte) string {
 	var lines strings.Builder
 	for line := range strings.Lines(string(log)) {
@@ -155,7 +157,7 @@ func summary(log []byte) string {
 	return lines.String()
 }
 
-// tail returns the end of a log, and of what comes before it the lines that name a failure.
+// tail returns the end of a log, and the lines before it that report a failure.
 func tail(log []byte) string {
 	const most = 64 << 10
 	if len(log) <= most {

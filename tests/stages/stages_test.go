@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// TestSilence plants what makes stages hang: a grandchild that holds the output and sleeps, and a Go test that waits for
-// ever. Both must end, with a report of the processes, and of the goroutines.
+// TestSilence runs stages that hang: a grandchild that holds the output and sleeps, and a Go test that waits forever.
+// Both must be killed, with a report of the processes and of the goroutines.
 func TestSilence(t *testing.T) {
 	if os.Getenv("ACCELSCOPE_HANG") != "" {
 		time.Sleep(time.Hour)
@@ -50,7 +50,7 @@ func TestSilence(t *testing.T) {
 	gone(t, n)
 }
 
-// TestReport: a stage that ends by itself when its tests are asked for their goroutines has hung all the same.
+// TestReport: a stage has hung, even if it ends by itself when its tests are asked for their goroutines.
 func TestReport(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -66,7 +66,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestCancel ends a stage with everything in it.
+// TestCancel: canceling ends a stage and all its processes.
 func TestCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	pid := filepath.Join(t.TempDir(), "pid")
@@ -90,7 +90,7 @@ func TestCancel(t *testing.T) {
 	gone(t, n)
 }
 
-// gone waits until a process has ended. It may be a zombie that nobody reaps.
+// gone waits until a process has ended. It may remain as a zombie.
 func gone(t *testing.T, pid int) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -102,7 +102,7 @@ func gone(t *testing.T, pid int) {
 	t.Errorf("process %d is left behind", pid)
 }
 
-// TestStatus: a stage that fails has failed, one that passes has passed.
+// TestStatus: the exit status of a stage decides whether it failed.
 func TestStatus(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	if err := watch(t.Context(), log, time.Hour, "true"); err != nil {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// process is one of a tree.
+// process is a process of a tree.
 type process struct {
 	pid, depth         int
 	name, state, wchan string // wchan: the kernel function it sleeps in
@@ -56,12 +56,12 @@ func read(pid int) (process, bool) {
 	wchan, _ := os.ReadFile(dir + "wchan")
 	text := strings.TrimSpace(strings.ReplaceAll(string(command), "\x00", " "))
 	if exe, err := os.Readlink(dir + "exe"); err == nil {
-		name = filepath.Base(exe) // stat has 15 bytes of it
+		name = filepath.Base(exe) // stat contains only the first 15 bytes of the name
 	}
 	return process{pid: pid, name: name, state: state, wchan: string(wchan), command: text}, true
 }
 
-// draw prints a line a process, indented below its parent.
+// draw prints one line per process, indented below its parent.
 func draw(processes []process) string {
 	var out strings.Builder
 	for _, p := range processes {

@@ -18,19 +18,19 @@ import (
 var errSilent = errors.New("no output")
 
 const (
-	longest  = time.Hour        // of a stage
-	quitTime = 10 * time.Second // in which tests print their goroutines
+	longest  = time.Hour        // maximum duration of a stage
+	quitTime = 10 * time.Second // time for tests to print their goroutines
 )
 
-// watch runs a program until it ends, until ctx ends, or until its log has not grown for a time. Then it ends the program
-// and all that it started.
+// watch runs a program until it ends, until ctx ends, or until its log has not grown for this time. In the last two
+// cases it kills the program and all processes that it started.
 func watch(ctx context.Context, log string, silence time.Duration, name string, args ...string) error {
 	file, err := os.Create(log)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	// When ctx ends, not only the program does.
+	// The program's context does not end with ctx: end must kill its descendants, too.
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest)
 	defer cancel()
 	cmd := child.Command(bounded, name, args...)
@@ -46,7 +46,7 @@ func watch(ctx context.Context, log string, silence time.Duration, name string, 
 		close(ended)
 	}()
 
-	// end kills what the program started, and what is still left of processes that were seen before.
+	// end kills the processes that the program started, and those seen before that still exist.
 	end := func(seen ...process) {
 		kill(append(seen, tree(cmd.Process.Pid)...))
 		<-ended
@@ -85,14 +85,14 @@ func watch(ctx context.Context, log string, silence time.Duration, name string, 
 	}
 }
 
-// builds reports whether Go's tools or a C compiler are at work: they print nothing, and they end.
+// builds reports whether Go's tools or a C compiler run: they print nothing, but they end.
 func builds(processes []process) bool {
 	return slices.ContainsFunc(processes, func(p process) bool {
 		return slices.Contains([]string{"compile", "link", "asm", "cgo", "vet", "cc1", "ld"}, p.name)
 	})
 }
 
-// quit asks the Go tests among the processes for their goroutines, which they print before they end.
+// quit makes the Go tests among the processes print their goroutines and exit.
 func quit(processes []process) {
 	for _, p := range processes {
 		if strings.HasSuffix(p.name, ".test") {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// accelerator returns "kvm" if a guest boots with it, else "tcg". That /dev/kvm is there says nothing: a nested
-// KVM may be broken, so one boot is tried. What it showed holds until the machine boots again.
+// accelerator returns "kvm" if a guest boots with it, else "tcg". The existence of /dev/kvm is not enough: nested KVM
+// may be broken, so a guest is booted once. The result is valid until the machine reboots.
 func accelerator(ctx context.Context, kernel Kernel) string {
 	if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err != nil {
 		return "tcg"

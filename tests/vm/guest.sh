@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Second program of the guest: mounts what a booted system has, makes the RDMA devices, runs the command and
-# powers off. Its variables come from the file config, which Run writes. Where the first process is to be systemd,
-# it becomes that, which calls it again to run the command.
+# Second program of the guest: mounts the file systems of a booted system, creates the RDMA devices, runs the command
+# and powers off. Run writes its variables to the file config. If the first process shall be systemd, this script
+# executes systemd, which runs the script again for the command.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 . "$(dirname "$0")/config"
 state=$SHARE/.vm
@@ -11,7 +11,7 @@ run() { # the command, and power off
 		[ "$(cat "$port/name")" = stdio ] && stdio=/dev/${port##*/}
 	done
 	: >"$state/started"
-	# The port opens once only, so the command gets a pipe: programs may open /dev/stdout.
+	# The port can be opened only once, so the command gets a pipe: programs may open /dev/stdout.
 	exec 3<>"$stdio"
 	mkfifo /run/guest.out
 	cat </run/guest.out >&3 &
@@ -22,7 +22,8 @@ run() { # the command, and power off
 	dmesg >"$state/dmesg"
 	mv "$state/status.tmp" "$state/status"
 	sync
-	# What the command printed last is passed on when cat ends, which it does not where the command left somebody behind.
+	# Waits for cat, so that the last output of the command is passed on. cat does not end if the command left processes
+	# behind.
 	for ((i = 0; i < 30; i++)); do
 		kill -0 $cat 2>/dev/null || break
 		sleep 0.1
@@ -61,7 +62,7 @@ legacy() { # cgroup v1, one hierarchy a controller
 	for controller in $(awk '!/^#/ && $4 == 1 { print $1 }' /proc/cgroups) name=systemd; do
 		dir=/sys/fs/cgroup/${controller#name=}
 		mkdir "$dir"
-		# 6.12 lists cpuset and memory, but is built without their v1 form.
+		# 6.12 lists the controllers cpuset and memory, but is built without their v1 form.
 		mount -t cgroup -o "$([ "$controller" = name=systemd ] && echo none,)$controller" cgroup "$dir" 2>/dev/null ||
 			rmdir "$dir"
 	done
@@ -103,7 +104,7 @@ fi
 
 [ "$SYSTEMD" = true ] || run
 
-# The machine's own units are not wanted, but for the journal and sysctl: its /tmp, say, would be cleaned.
+# Disables the machine's own units, except the journal and sysctl: one would clean the machine's /tmp, for example.
 rm -rf /lib/systemd/system/{sysinit,local-fs,timers,multi-user}.target.wants/* /etc/systemd/system/*.wants
 rm -f /lib/systemd/system-generators/* # nothing to generate, and each daemon-reload waits for them
 ln -s ../systemd-{journald,sysctl}.service /lib/systemd/system/sysinit.target.wants/

@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 # SPDX-License-Identifier: Apache-2.0
-# First program of the guest, in its initramfs: makes the machine's own root file system, read-only and with a
-# tmpfs over it, the guest's root, mounts the share under its own path and goes on with guest.sh.
+# First program of the guest, in its initramfs: mounts the machine's root file system, read-only and with a tmpfs over
+# it, as the guest's root, mounts the share under its own path, and executes guest.sh.
 /bin/busybox --install -s /bin
 fail() {
 	echo "init: $*" >&2

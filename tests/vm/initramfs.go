@@ -21,7 +21,7 @@ import (
 //go:embed init.sh
 var initScript []byte
 
-// bootModules are what the guest needs before it sees /lib/modules; the rest is loaded with modprobe.
+// bootModules are the modules that the guest needs before it can read /lib/modules; others are loaded with modprobe.
 var bootModules = []string{"virtio_pci", "9p", "9pnet_virtio", "overlay", "virtio_console", "virtio_net"}
 
 // initramfs returns the path of the initramfs of a kernel: busybox, bootModules and init.sh. It is cached by content.

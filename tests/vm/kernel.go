@@ -14,8 +14,7 @@ import (
 	"syscall"
 )
 
-// suites names the Debian release that carries each kernel version. That of 7 is not released yet, and so has whichever
-// 7.x is current.
+// suites maps kernel versions to Debian releases. The release of 7 is still in development, and has the current 7.x.
 var suites = map[string]string{
 	"5.10": "bullseye",
 	"6.1":  "bookworm",
@@ -25,7 +24,7 @@ var suites = map[string]string{
 
 // Kernel is a Debian kernel, downloaded and unpacked, not installed.
 type Kernel struct {
-	Version string // as asked for: "6.1"
+	Version string // as requested: "6.1"
 	Release string // as uname -r prints it: "6.1.0-56-amd64"
 	Image   string // path of vmlinuz
 	Root    string // directory with lib/modules/Release
@@ -72,7 +71,7 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "accelscope"), nil
 }
 
-// unpacked returns the kernel in dir if its image has the checksum that download noted last of all.
+// unpacked returns the kernel in dir if its image has the checksum that download wrote as its last step.
 func unpacked(dir, version string) (Kernel, error) {
 	images, err := filepath.Glob(filepath.Join(dir, "boot/vmlinuz-*"))
 	if err != nil {
@@ -148,7 +147,8 @@ func download(ctx context.Context, dir, suite string) error {
 	return os.Rename(root, dir)
 }
 
-// place returns the path of the kernel image below root, boot/vmlinuz-RELEASE. Since forky it comes beside its modules.
+// place returns the path of the kernel image below root, boot/vmlinuz-RELEASE. Since forky the package has it next to
+// its modules.
 func place(root string) (string, error) {
 	images, err := filepath.Glob(filepath.Join(root, "boot/vmlinuz-*"))
 	if err != nil {
@@ -180,8 +180,8 @@ func checksum(path string) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// Lock takes an exclusive lock on a file, which it creates, and returns what gives it back: two packages that are
-// tested at once must not build the same.
+// Lock takes an exclusive lock on a file, which it creates, and returns a function that releases the lock: tests of two
+// packages that run at the same time must not build the same files.
 func Lock(path string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err

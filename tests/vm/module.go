@@ -48,7 +48,7 @@ func BuildModule(ctx context.Context, kernel Kernel, source string) (path string
 			return "", err
 		}
 	}
-	// A make that runs the test hands its own variables, such as ARCH, down in MAKEFLAGS.
+	// If make runs the test, MAKEFLAGS contains make's own variables, such as ARCH.
 	if _, err := output(ctx, tmp, "env", "-u", "MAKEFLAGS", "make", "-s", "-C", headers, "M="+tmp, "modules"); err != nil {
 		return "", fmt.Errorf("module %s for kernel %s: %w", name, kernel.Release, err)
 	}

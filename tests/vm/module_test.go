@@ -24,6 +24,6 @@ func TestRelocate(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if err := relocate(makefile); err == nil {
-		t.Error("a Makefile without the absolute path is not refused")
+		t.Error("no error for a Makefile without the absolute path")
 	}
 }

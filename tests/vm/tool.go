@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// debian names the package that has a program, for those that are not in every installation.
+// debian names the package of each program that not every installation has.
 var debian = map[string]string{
 	"busybox":            "busybox-static",
 	"cpio":               "cpio",

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vm runs a command in a guest that has a live RDMA stack: QEMU boots a stock Debian kernel on the
-// machine's own root file system, read-only and with a tmpfs over it, and Soft-RoCE gives it real uverbs devices.
-// What is installed on the machine is in the guest, under the same paths; nothing that the guest does changes
-// the machine, except in the share.
+// Package vm runs a command in a guest that has a live RDMA stack: QEMU boots a stock Debian kernel on the machine's
+// own root file system, read-only and with a tmpfs over it, and Soft-RoCE provides real uverbs devices. The guest has
+// the machine's programs and files under the same paths. It changes nothing on the machine, except in the share.
 package vm
 
 import (
@@ -36,11 +35,11 @@ const (
 	CgroupHybrid = "hybrid" // v1, and a v2 without controllers on /sys/fs/cgroup/unified
 )
 
-// Options say what to run and in which guest.
+// Options select the command and the guest.
 type Options struct {
 	Kernel  string        // "5.10", "6.1" (default), "6.12" or "7"
 	Command []string      // program and arguments
-	Env     []string      // NAME=VALUE, beside PATH, HOME and LANG
+	Env     []string      // NAME=VALUE, in addition to PATH, HOME and LANG
 	Dir     string        // working directory; default: the current one
 	Share   string        // directory that the guest writes, under the same path; default: a new temporary one
 	Cgroup  string        // default: CgroupV2
@@ -52,24 +51,24 @@ type Options struct {
 	Timeout time.Duration // of the whole run; default: 5 minutes
 }
 
-// Result is how the command ended.
+// Result is the outcome of the command.
 type Result struct {
 	Status    int    // exit status; 128+N after signal N
-	Share     string // directory that the guest wrote
-	KernelLog string // file with what the kernel printed on the console; dmesg, beside it, has all of its log
+	Share     string // directory to which the guest wrote
+	KernelLog string // file with the kernel's console output; the file dmesg next to it has the full log
 }
 
-// bootTimeout is generous: a boot takes 5 s on an idle machine, and one that is only slow is not to be taken for hung:
-// on one thread it would be slower.
+// bootTimeout is long: a boot takes 5 s on an idle machine, and a slow boot must not be mistaken for a hung one,
+// because the second try on one thread would be slower.
 const bootTimeout = 3 * time.Minute
 
-// errHung is what an emulated guest does now and then, whatever runs in it.
+// errHung is returned when an emulated guest hangs, which happens now and then, whatever it runs.
 var errHung = errors.New("guest hung")
 
-// Run boots a guest, runs a command in it and powers it off. An error says that the guest failed, not the command.
-// Now and then multi-threaded emulation hangs: both CPUs wait for each other, for ever. A boot without an end, or a run
-// whose kernel keeps reporting soft lockups, is tried once more, on one thread: slower, and it does not hang. So is one
-// whose kernel died of an instruction that does nothing: the other CPU was patching it.
+// Run boots a guest, runs a command in it and powers it off. An error means that the guest failed, not the command. Now
+// and then multi-threaded emulation hangs: both CPUs wait for each other forever. If a boot does not end, or a running
+// kernel keeps reporting soft lockups, Run tries once more on one thread, which is slower and does not hang. The same
+// applies to a kernel that crashed at an instruction without effect, while the other CPU was patching it.
 func Run(ctx context.Context, opts Options) (*Result, error) {
 	if opts.Timeout == 0 {
 		opts.Timeout = 5 * time.Minute
@@ -127,8 +126,8 @@ func boot(ctx context.Context, kernel Kernel, accel string, opts Options) (*Resu
 		return nil, err
 	}
 	defer stdin.Close()
-	// A harness that is killed takes its guest with it; the signal comes when the starting thread ends. In its own
-	// process group QEMU does not get the terminal's Ctrl-C, which is for the harness to handle.
+	// If the test process is killed, so is its guest; the signal is sent when the thread that started QEMU ends. In a
+	// process group of its own QEMU does not get the terminal's Ctrl-C, which the test process handles.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr.Setpgid = true
@@ -184,8 +183,8 @@ func boot(ctx context.Context, kernel Kernel, accel string, opts Options) (*Resu
 	return res, err
 }
 
-// lockups is how many reports of a soft lockup, one each half minute from each CPU, are too many for a machine that is
-// only busy.
+// lockups is the number of soft lockup reports that means a hang. Each CPU reports one every half minute; a machine
+// that is only busy has fewer.
 const lockups = 4
 
 // locked reports whether the guest hangs.
@@ -194,8 +193,9 @@ func (r *Result) locked() bool {
 	return bytes.Count(log, []byte("soft lockup")) >= lockups
 }
 
-// Where a jump label is switched, one emulated CPU may run what the other has changed: the kernel died of an instruction
-// that does nothing, where no CPU faults; or of a breakpoint of which nothing is left in memory, there is another instruction.
+// While a jump label is patched, an emulated CPU may run an instruction that the other CPU has just replaced. The
+// kernel then crashes at an instruction without effect, where no real CPU faults, or at a breakpoint that is no longer
+// in memory.
 var (
 	noOperation  = regexp.MustCompile(`\] Code: .*<0f> 1f 44 00 00`)
 	noBreakpoint = regexp.MustCompile(`\] Oops: int3: [\s\S]*?\] Code: (?:[0-9a-f]{2} )*(?:[0-9abd-f][0-9a-f]|c[0-9abd-f]) <`)
@@ -207,7 +207,7 @@ func (r *Result) faulted() bool {
 	return noOperation.Match(log) || noBreakpoint.Match(log)
 }
 
-// writeState makes SHARE/.vm, which holds the command for the guest and then its result.
+// writeState creates SHARE/.vm, which contains the command for the guest and later its result.
 func writeState(kernel Kernel, opts Options) (string, error) {
 	if len(opts.Command) == 0 {
 		return "", errors.New("no command")
@@ -247,16 +247,17 @@ func writeState(kernel Kernel, opts Options) (string, error) {
 	return state, nil
 }
 
-// What makes emulation faster. QEMU runs "rep movsb" and "rep stosb", which the kernel and libc prefer where
-// the CPU has ERMS or FSRM, one byte at a time; X86_FEATURE_REP_GOOD (112) is the same by words. Five levels of page
-// tables, SMAP and protection keys cost a little at each miss of the TLB and each copy to a user.
+// These options make emulation faster. QEMU executes "rep movsb" and "rep stosb", which the kernel and libc prefer if
+// the CPU has ERMS or FSRM, one byte at a time; X86_FEATURE_REP_GOOD (112) enables the same with words. Five levels of
+// page tables, SMAP and protection keys slow down each TLB miss and each copy to user space.
 const (
 	emulatedCPU    = "max,-erms,-fsrm,-la57,-smap,-smep,-pku"
 	emulatedKernel = " clearcpuid=112 init_on_alloc=0"
 )
 
-// hostTSC returns the kernel options by which a guest trusts the emulated TSC, which is the host's. It would find the TSC
-// unsynchronized and read the HPET instead, a trap each time, from the kernel only.
+// hostTSC returns the kernel options that make a guest trust the emulated TSC, which is the host's. Otherwise the guest
+// would find the TSC unsynchronized and read the HPET instead, which traps each time and is readable only by the
+// kernel.
 func hostTSC() string {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil || !bytes.Contains(text, []byte(" constant_tsc ")) {
@@ -274,7 +275,7 @@ func hostTSC() string {
 }
 
 func qemuArgs(kernel Kernel, initrd, accel string, res *Result, opts Options) []string {
-	// no_timer_check: the kernel would panic of an emulated timer that is starved for a moment.
+	// no_timer_check: the kernel would panic if an emulated timer is delayed for a moment.
 	cpu, options := "host", "console=ttyS0 quiet panic=-1 no_timer_check"
 	if accel != "kvm" {
 		cpu, options = emulatedCPU, options+emulatedKernel+hostTSC()
@@ -311,7 +312,7 @@ func poll(ctx context.Context, cond func() bool, limit time.Duration) <-chan str
 	return done
 }
 
-// tail returns the end of the kernel's log, or what it says from its first oops on, for an error message.
+// tail returns, for an error message, the end of the kernel's log, or the part from its first oops on.
 func tail(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -327,7 +328,7 @@ func tail(path string) string {
 	return path + " ends with:\n" + string(bytes.TrimSpace(b))
 }
 
-// quote makes one shell word of a string, comma one value of a QEMU option.
+// quote quotes a string as one shell word, comma as one value of a QEMU option.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 

@@ -30,7 +30,7 @@ func run(t *testing.T, opts vm.Options, script string) (string, int) {
 	return out.String(), res.Status
 }
 
-// TestHarness shows on each kernel what the other tests build on: devices, traffic, module reload, the share.
+// TestHarness checks on each kernel the features that other tests rely on: devices, traffic, module reload, the share.
 func TestHarness(t *testing.T) {
 	programs, err := vm.BuildWorkloads(t.Context())
 	if err != nil {
@@ -80,8 +80,8 @@ func TestHarness(t *testing.T) {
 	}
 }
 
-// TestHung shows that a guest that hangs, or dies where no CPU can, is tried once more: both are played here by what the
-// kernel would say.
+// TestHung checks that a guest that hangs, or that crashes at an instruction without effect, is tried once more. The
+// test simulates both with kernel messages.
 func TestHung(t *testing.T) {
 	for name, end := range map[string]string{
 		"hung": `for i in 1 2 3 4; do echo "<0>watchdog: BUG: soft lockup, says the test" >/dev/kmsg; done; sleep 200`,
@@ -100,7 +100,7 @@ func TestHung(t *testing.T) {
 	}
 }
 
-// TestCgroupLayouts shows the three layouts of cgroup file systems as the guest mounts them.
+// TestCgroupLayouts checks the three layouts of cgroup file systems that the guest mounts.
 func TestCgroupLayouts(t *testing.T) {
 	for layout, want := range map[string]string{
 		vm.CgroupV2:     "0::/a\n",

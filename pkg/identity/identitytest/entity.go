@@ -11,10 +11,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Entity is a cgroup with the name that it is to get.
+// Entity is a cgroup with the name that Table gives it.
 type Entity struct {
 	Workload, Namespace, Pod, Container, ContainerID, PodUID, Runtime, Image, User, Step, Cgroup string
-	// Called is the name that the runtime knows a container by that is in no pod.
+	// Called is the runtime's name of a container that is in no pod.
 	Called  string
 	Claimed bool
 }
@@ -45,7 +45,7 @@ func Facts(entities map[model.CgroupID]Entity) *model.Snapshot {
 	return s
 }
 
-// Table returns a table that knows the names of the entities.
+// Table returns a table with the names of the entities.
 func Table(entities map[model.CgroupID]Entity) *identity.Table {
 	t := &identity.Table{}
 	t.Resolve(Facts(entities), nil)

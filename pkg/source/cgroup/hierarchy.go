@@ -21,10 +21,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Mode says how cgroups are mounted on a node.
+// Mode is the way in which cgroups are mounted on a node.
 type Mode string
 
-// The modes. Hybrid is version 1 with a version 2 tree beside it.
+// The modes. Hybrid is version 1 with an additional version 2 tree.
 const (
 	V1     Mode = "v1"
 	V2     Mode = "v2"
@@ -40,9 +40,8 @@ type Hierarchy struct {
 	Controller string
 }
 
-// controllers of v1 that can lead to a workload, best first: the ones that
-// runtimes always use, under names that are also those of the kernel's
-// enumeration (NAME_cgrp_id).
+// controllers are the v1 controllers whose cgroups can identify a workload, best first.
+// Runtimes always use them, and the kernel's enumeration has the same names (NAME_cgrp_id).
 var controllers = []string{"memory", "pids", "devices", "cpu", "cpuacct", "cpuset", "freezer"}
 
 // findHierarchy selects the tree below root, usually /sys/fs/cgroup: root itself
@@ -50,9 +49,9 @@ var controllers = []string{"memory", "pids", "devices", "cpu", "cpuacct", "cpuse
 // v2 tree next to them when no such controller is mounted, or when v2 has the
 // memory controller. It returns ErrAbsent when there is no tree.
 //
-// containerd/cgroups.Mode (v3.1.3) is too little: it takes no root (a container
-// may have the host's tree elsewhere), never looks again, selects no tree and
-// reports Legacy where none is mounted. TestLibraryMode compares the modes.
+// containerd/cgroups.Mode (v3.1.3) is not sufficient: it has no parameter for root (a
+// container may have the host's tree elsewhere), caches its result, selects no tree and
+// reports Legacy if none is mounted. TestLibraryMode compares the modes.
 func findHierarchy(root string) (Hierarchy, error) {
 	if isV2(root) {
 		return Hierarchy{Mode: V2, Mount: root}, nil
@@ -88,7 +87,7 @@ func findHierarchy(root string) (Hierarchy, error) {
 	return Hierarchy{Mode: V1, Mount: mounts[v1], Controller: v1}, nil
 }
 
-// isV2 and isV1 also take a directory that only looks like a hierarchy, so
+// isV2 and isV1 also accept a directory with the files of a hierarchy, so
 // that a copy of a tree can be read.
 func isV2(dir string) bool {
 	return isFS(dir, unix.CGROUP2_SUPER_MAGIC) || exists(filepath.Join(dir, "cgroup.controllers"))
@@ -140,7 +139,7 @@ type subdir struct {
 }
 
 // subdirs lists the directories in dir with getdents64, whose inode numbers
-// are the ids of cgroups: nothing has to be looked up by name.
+// are the ids of cgroups: no lookup by name is needed.
 func subdirs(dir string) ([]subdir, error) {
 	fd, err := boundedfile.Open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
 	if err != nil {
@@ -200,7 +199,7 @@ func procCgroup(b []byte, controller string) (path string, ok bool) {
 type mountView struct {
 	root string // the directory of the hierarchy that is mounted, from our namespace
 	ours string // our namespace's root below the mount, when the mount is of an outer one
-	// blind says why most of the node's processes are in no cgroup that we see; nil when they are.
+	// blind is the reason why most of the node's processes are in no cgroup that we see; nil if they are.
 	blind error
 }
 
@@ -235,7 +234,7 @@ func newMountView(procfs string, h Hierarchy) mountView {
 	return v
 }
 
-// isOuter says whether a path leads out of our cgroup namespace.
+// isOuter reports whether a path leads out of our cgroup namespace.
 func isOuter(path string) bool { return path == "/.." || strings.HasPrefix(path, "/../") }
 
 // mountRoot returns the fourth field of the last mount at mount, "/" if none.

@@ -24,7 +24,7 @@ type trees struct {
 	secondary bool
 }
 
-// findTrees looks for the other hierarchies in the directory of the mount.
+// findTrees finds the other hierarchies in the directory of the mount.
 func findTrees(mount string, v2 bool) (trees, error) {
 	t := trees{v1: map[string]string{}, secondary: !v2}
 	if v2 {

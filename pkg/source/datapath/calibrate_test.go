@@ -50,7 +50,7 @@ func attachTrivial(p *ebpf.Program, attached *int) func(string, uint64, bool) (i
 	}
 }
 
-// The code at the offset in the file is that at the address in memory.
+// The code at the offset in the file is the same as at the address in memory.
 func TestFileOffset(t *testing.T) {
 	exe, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -85,8 +85,7 @@ func TestFileOffset(t *testing.T) {
 	}
 }
 
-// While the garbage collector scans stacks and moves them, and preempts whoever
-// runs, all the time.
+// Meanwhile the garbage collector constantly scans and moves stacks, and preempts goroutines.
 func TestCalibrate(t *testing.T) {
 	p := trivial(t)
 	stop := make(chan struct{})
@@ -125,7 +124,7 @@ func TestCalibrate(t *testing.T) {
 			t.Errorf("%+v: %d is not between %d and %d", c, bound.is, bound.least, bound.most)
 		}
 	}
-	// Nothing is left attached.
+	// No probe remains attached.
 	if after, err := timed(emulatedLeaf); err != nil || after > 100 {
 		t.Errorf("a call takes %.0f ns afterwards: %v", after, err)
 	}

@@ -152,7 +152,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 // deviceName returns the name of an HCA, empty while it is not known.
 func (s *Source) deviceName(index uint32) string { return s.names[index] }
 
-// drain adds what was counted since the last step. Counts of files that are probed
+// drain adds the counts since the last step. Counts of files that are probed
 // in windows are held back until the window ends. The caller holds mu.
 func (s *Source) drain() error {
 	keepBack := func(key gen.DatapathContextKey) samplings {

@@ -9,13 +9,13 @@ import (
 )
 
 // fold adds the cumulative counters of verbs contexts to series of cgroups and
-// devices. For each context it keeps the last values and what is held back until a
-// period of windows ends. It is not safe for concurrent use.
+// devices. For each context it keeps the last values and the counts that are held back
+// until a period of windows ends. It is not safe for concurrent use.
 //
 // The exact part of a series grows only while all its contexts are probed all the
 // time. Otherwise it rests and the sampled part grows: by scaled counts of contexts
 // that are probed in windows, and by unscaled counts of the others. So the sum of
-// both is all that was counted. Received bytes come from posts (reads, atomics) and
+// both is the total count. Received bytes come from posts (reads, atomics) and
 // from polls (receives): they are exact while both are.
 type fold struct {
 	contexts map[gen.DatapathContextKey]*contextCounts
@@ -26,10 +26,10 @@ type fold struct {
 // samplings are the samplings of the groups of one file.
 type samplings = [budget.Groups]budget.Sampling
 
-// exact is the sampling of what is probed all the time.
+// exact is the sampling of a file that is probed all the time.
 var exact = samplings{{Scale: 1, Ratio: 1}, {Scale: 1, Ratio: 1}}
 
-// contextCounts is what is kept of a context that exists.
+// contextCounts are the values that fold keeps for an existing context.
 type contextCounts struct {
 	series     seriesKey
 	last, held [counters]uint64
@@ -149,8 +149,8 @@ func (f *fold) addLatency(key gen.DatapathLatencyKey, l *gen.DatapathLatency, ho
 	d.held = gen.DatapathLatency{}
 }
 
-// flush adds what is held back of a group, when its period ends early. It is scaled
-// like the period before.
+// flush adds the counts of a group that are held back, when its period ends early. They
+// are scaled like the previous period.
 func (c *contextCounts) flush(s *series, group int) {
 	how := &c.samplings[group]
 	how.Scale, how.Discard = 1/max(how.Ratio, 1e-6), false

@@ -20,7 +20,7 @@ func testDevice(index uint32) string { return fmt.Sprintf("mlx5_%d", index) }
 
 var whole = [budget.Groups]budget.Sampling{{Scale: 1, Ratio: 1}, {Scale: 1, Ratio: 1}}
 
-// rows are the facts by name, and whether they rest.
+// rows returns the facts by name, and whether they are resting.
 func rows(t *fold) (map[string]uint64, map[string]bool) {
 	var snap model.Snapshot
 	t.fill(&snap, testDevice)
@@ -95,7 +95,7 @@ func TestFold(t *testing.T) {
 		t.Errorf("work requests %+v, want %+v among them", snap.WorkRequests, wrote)
 	}
 
-	// Polling in windows: what is received rests, though reads are seen all of.
+	// Polling is sampled in windows: the exact series of polled values rest, although posted reads are counted exactly.
 	how := whole
 	how[budget.Poll] = budget.Sampling{Windowed: true, Ratio: 1}
 	s.Bytes[gen.DatapathOpcodeOPCODE_RDMA_READ] += 7
@@ -118,14 +118,14 @@ func TestFold(t *testing.T) {
 		}
 	}
 
-	// The other context is seen all of, and adds to what is sampled meanwhile.
+	// The other context is counted exactly, and adds to the sampled series meanwhile.
 	tot.add(b, &s, whole)
 	got, _ = rows(tot)
 	if got["7 mlx5_1 receive"] != 500 || got["7 mlx5_1 receive sampled"] != 34+7+11 {
 		t.Errorf("received %d exact, %d sampled", got["7 mlx5_1 receive"], got["7 mlx5_1 receive sampled"])
 	}
 
-	// A window that is open when the process goes is scaled like the one before.
+	// A window that is open when the process ends is scaled like the previous one.
 	s.ReceivedBytes += 100
 	how[budget.Poll].Scale = 0
 	tot.add(a, &s, how)
@@ -146,8 +146,8 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// Whatever happens, no figure falls, and what is exact and what is sampled add up:
-// each context does the same to a pair of totals, one of which sees all of it.
+// No value ever falls, and exact and sampled values add up: each context adds the same to a pair of totals, one of
+// which is never sampled.
 func TestFoldProperties(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	seen, all := newFold(0.01), newFold(0)
@@ -184,7 +184,7 @@ func TestFoldProperties(t *testing.T) {
 			c.fine.Buckets[random.IntN(98)]++
 			mine := how
 			if c.key.Tgid%2 == 0 {
-				mine = whole // of another file
+				mine = whole // a context of another file
 			}
 			key := gen.DatapathLatencyKey{Context: c.key, Completed: 1}
 			seen.add(c.key, &c.stat, mine)
@@ -215,7 +215,7 @@ func TestFoldProperties(t *testing.T) {
 	got, _ := rows(seen)
 	truth, _ := rows(all)
 	for name, n := range truth {
-		// All scales were 1, so the two together are what was done.
+		// All scales were 1, so exact and sampled values together are the true ones.
 		if sum := got[name] + got[name+" sampled"]; sum != n {
 			t.Errorf("%s: %d and %d, of %d", name, got[name], got[name+" sampled"], n)
 		}
@@ -230,7 +230,7 @@ func TestFoldProperties(t *testing.T) {
 	}
 }
 
-// Scaling loses no fraction, however many periods there are.
+// Scaling loses no fraction, whatever the number of periods.
 func TestSampledFractions(t *testing.T) {
 	var f count
 	for range 1_000_000 {
@@ -259,7 +259,7 @@ func TestNames(t *testing.T) {
 	if model.FineBuckets != len(gen.DatapathLatency{}.Buckets) {
 		t.Error("the histograms of kernel and model differ")
 	}
-	// A reading of rdma-core's enum, where it is not the order of the words.
+	// Statuses of rdma-core's enum whose order differs from that of their names.
 	for status, name := range map[int]string{0: "success", 5: "wr_flush_error", 10: "remote_access_error", 12: "retry_exceeded", 13: "rnr_retry_exceeded", 21: "general_error"} {
 		if statusNames[status] != name {
 			t.Errorf("status %d is %s, want %s", status, statusNames[status], name)
@@ -269,7 +269,7 @@ func TestNames(t *testing.T) {
 
 func TestSpending(t *testing.T) {
 	tot := newFold(0.01)
-	// read is the ratio and the time of cgroup 7, which is the only one.
+	// read returns the ratio and the time of cgroup 7, the only one.
 	read := func() (ratio float64, spent model.CPUTime) {
 		t.Helper()
 		var snap model.Snapshot
@@ -280,7 +280,7 @@ func TestSpending(t *testing.T) {
 		return snap.Budgets[0].SpentRatio, snap.Spent[0].Value
 	}
 	at := time.Unix(1e9, 0)
-	for i := range 180 { // a second of CPU each, and 1 % of it for a minute, 0.5 % later
+	for i := range 180 { // one second of CPU time each; probes take 1 % of it for a minute, 0.5 % later
 		spent := time.Duration(min(i, 60))*10*time.Millisecond + time.Duration(max(i-60, 0))*5*time.Millisecond
 		tot.update(at.Add(time.Duration(i)*time.Second), 1, 7, time.Duration(i)*time.Second, spent)
 		tot.update(at.Add(time.Duration(i)*time.Second), 2, 7, time.Duration(i)*time.Second, 0)

@@ -12,8 +12,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// kernelHooks follow contexts and queue pairs. The first one finds what is to be
-// probed. The kernel skips kprobe programs on a CPU on which this process is in a
+// kernelHooks follow contexts and queue pairs. The first one finds the contexts to
+// probe. The kernel skips kprobe programs on a CPU on which this process is in a
 // system call on one of their maps, where it can be preempted: a queue pair that is
 // missed then would never be counted. So fentry comes first, though it pins the
 // module.

@@ -26,8 +26,7 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// A fake is a process that uses a FAKE provider: there is no HCA here. See
-// testdata/fake_provider.c.
+// A fake is a process that uses a FAKE provider, because the machine has no HCA. See testdata/fake_provider.c.
 type fake struct {
 	*exec.Cmd
 	t   testing.TB
@@ -35,11 +34,11 @@ type fake struct {
 	out *bufio.Scanner
 	key gen.DatapathContextKey
 	qp  uint64
-	// longest is what took it longest: nothing that it did took longer.
+	// longest is the duration of its longest action, an upper bound of all others.
 	longest time.Duration
 }
 
-// buildFake compiles the fake and returns where its functions are in the file.
+// buildFake compiles the fake and returns the offsets of its functions in the file.
 func buildFake(t testing.TB) (path string, sites []locate.Site) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -118,7 +117,7 @@ func (f *fake) line() string {
 	return f.out.Text()
 }
 
-// do makes the fake do something n times, as its source says, and waits.
+// do makes the fake run an action of its source n times, and waits.
 func (f *fake) do(what string, n int) string {
 	f.t.Helper()
 	began := time.Now()
@@ -133,7 +132,7 @@ func (f *fake) do(what string, n int) string {
 	return out
 }
 
-// startKernel loads what needs no InfiniBand.
+// startKernel loads the programs that do not need InfiniBand.
 func startKernel(t testing.TB) *kernel {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -188,7 +187,7 @@ func (k *kernel) probeAll(t testing.TB, path string, sites []locate.Site, calls 
 	return detach
 }
 
-// counted is what one context has counted since the last time.
+// counted returns the growth of one context's counts since last.
 func (k *kernel) counted(t testing.TB, key gen.DatapathContextKey, last *gen.DatapathContextStat) (d gen.DatapathContextStat) {
 	t.Helper()
 	found := false
@@ -221,8 +220,8 @@ func (k *kernel) counted(t testing.TB, key gen.DatapathContextKey, last *gen.Dat
 	return d
 }
 
-// took is how many durations of a class there are, and how many are what the
-// fake takes, 2 ms and some more: how much depends on what else the machine does.
+// took returns the number of durations of a class, and the number of durations in the expected range: the fake waits 2
+// ms, plus delays that depend on the load of the machine.
 func (k *kernel) took(t testing.TB, f *fake, class gen.DatapathCompleted) (all, right uint64) {
 	t.Helper()
 	bounds, most := fineBounds(), max(uint64(f.longest), 40e6)
@@ -276,8 +275,7 @@ func checkOps(t *testing.T, what string, d gen.DatapathContextStat, want ops) {
 	}
 }
 
-// TestCounts compares the counts with what a process was asked to do, with
-// a FAKE provider and no HCA.
+// TestCounts compares the counts with the actions that a process ran, with a FAKE provider and no HCA.
 func TestCounts(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
@@ -312,7 +310,7 @@ func TestCounts(t *testing.T) {
 		foreign.do("chain", 3)
 		d := k.counted(t, f.key, &last)
 		checkOps(t, c.what, d, c.want)
-		// What empty polls cost is booked when there are some.
+		// The cost of empty polls is counted in groups.
 		if d.Hits[budget.Post] != c.calls[budget.Post] || d.Hits[budget.Poll]+64*4 < c.calls[budget.Poll] || d.Hits[budget.Poll] > c.calls[budget.Poll] {
 			t.Errorf("%s: hits %v, want %v", c.what, d.Hits, c.calls)
 		}
@@ -364,8 +362,8 @@ func TestUnknownCost(t *testing.T) {
 	}
 }
 
-// TestNamed: what another process says that a function of a shared file is, is
-// believed of that process alone. FAKE provider.
+// TestNamed: if a process names a function of a shared file as its entry, only this process's calls are counted for it.
+// FAKE provider.
 func TestNamed(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
@@ -418,7 +416,7 @@ func TestPolled(t *testing.T) {
 	}
 }
 
-// TestLost: what cannot be followed is counted as lost, and nothing hangs.
+// TestLost: calls that cannot be followed are counted as lost, and nothing hangs.
 func TestLost(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
@@ -446,8 +444,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestChosen: of a context that is not chosen only the cost is counted, and what is
-// removed is gone.
+// TestChosen: for a context that is not selected only the cost is counted, and a removed context has no counts.
 func TestChosen(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
@@ -478,7 +475,7 @@ func TestChosen(t *testing.T) {
 	if d := do(); d.Posted[opWrite] != 4+1 || d.Received != 4 || last.Chosen != 1 || last.Ready != 1 {
 		t.Errorf("%+v", d)
 	}
-	// Again, as of one that a hook put before: it keeps its counts.
+	// A second insert, like that of a hook that was earlier: the context keeps its counts.
 	if err := k.insert(event{key: f.key}, false); err != nil {
 		t.Fatal(err)
 	}
@@ -505,7 +502,7 @@ func TestChosen(t *testing.T) {
 	if len(left) != 1 || left[0] != other || snap.Maps[0].Entries != 1 || snap.Maps[2].Entries != 0 {
 		t.Errorf("left: %+v, %+v", left, snap.Maps)
 	}
-	f.do("chain", 1) // of a context that was removed
+	f.do("chain", 1) // for the removed context
 }
 
 // TestDurations: how long work requests take, and when that cannot be measured.
@@ -519,23 +516,23 @@ func TestDurations(t *testing.T) {
 	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	check := func(what string, class gen.DatapathCompleted, least, most uint64) {
 		t.Helper()
-		// One that was preempted took longer.
+		// A preempted request takes longer.
 		if all, right := k.took(t, f, class); all < least || all > most || right < all-all/10 {
 			t.Errorf("%s: %d durations, %d of them about 2 ms, want %d to %d", what, all, right, least, most)
 		}
 	}
-	// The queue pair is older than we are: equal wr_ids identify nothing.
+	// The queue pair is older than the sensor: equal wr_ids identify no work request.
 	f.do("same", 20)
 	check("same wr_id", gen.DatapathCompletedCOMPLETED_WRITE, 0, 0)
 	k.gap(f.key)
 	f.do("distinct", 20)
 	check("distinct wr_ids", gen.DatapathCompletedCOMPLETED_SEND, 12, 13)
-	// After one was found, the ring is in step.
+	// After a work request was identified, the order of the ring is known.
 	f.do("same", 20)
 	check("same wr_id, in step", gen.DatapathCompletedCOMPLETED_WRITE, 20, 20)
 	f.do("retried", 10)
 	check("refused", gen.DatapathCompletedCOMPLETED_READ, 10, 10)
-	// All are completed, though sq_sig_all is not known: out of step.
+	// All requests have completions, but sq_sig_all is not known to be set: the order of the ring is lost.
 	f.do("all", 3)
 	check("sq_sig_all", gen.DatapathCompletedCOMPLETED_ATOMIC, 0, 0)
 	f.do("same", 5)
@@ -544,7 +541,7 @@ func TestDurations(t *testing.T) {
 	f.do("distinct", 20)
 	f.do("deep", 200)
 	all, _ := k.took(t, f, gen.DatapathCompletedCOMPLETED_SEND)
-	// 128 of 200 that are under way are measured.
+	// 128 of the 200 outstanding requests are measured.
 	if all < 25+400*128/200-80 || all > 25+400 {
 		t.Errorf("%d durations of a deep queue", all)
 	}
@@ -555,7 +552,7 @@ func TestDurations(t *testing.T) {
 	}
 }
 
-// TestGap: a window in which only one half was seen.
+// TestGap: posts are observed in a window in which completions are not.
 func TestGap(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
@@ -576,7 +573,7 @@ func TestGap(t *testing.T) {
 	if all, _ := k.took(t, f, gen.DatapathCompletedCOMPLETED_WRITE); all != 0 || before == 0 {
 		t.Errorf("%d durations across a gap, %d before", all, before)
 	}
-	// A thread that was within a call when the probes went is not confused later.
+	// A call that was in progress when the probes were detached is not mixed up with a later one.
 	if d := k.counted(t, f.key, &gen.DatapathContextStat{}); d.Posted[opWrite] != 10 {
 		t.Errorf("%d posted", d.Posted[opWrite])
 	}
@@ -593,7 +590,7 @@ func TestFineBounds(t *testing.T) {
 		for range i % 4 {
 			b.Mul(b, root(root(two)))
 		}
-		// The fourth root may be off in the last bit; a whole number of them is not.
+		// The fourth root may be inexact in the last bit; its integer part is exact.
 		want, _ := b.Uint64()
 		if got != want {
 			t.Errorf("bound %d: %d, want %d", i, got, want)
@@ -604,8 +601,8 @@ func TestFineBounds(t *testing.T) {
 	}
 }
 
-// TestFineBucket runs the search of the programs, compiled for this machine, on
-// all bounds, what is beside them, and much between.
+// TestFineBucket runs the programs' search for the bucket, compiled for this machine, on all bounds, their neighbors,
+// and many values between.
 func TestFineBucket(t *testing.T) {
 	dir := t.TempDir()
 	main, path := filepath.Join(dir, "main.c"), filepath.Join(dir, "main")
@@ -662,7 +659,7 @@ func TestFineBucket(t *testing.T) {
 	}
 }
 
-// TestLoad attaches the hooks: in a guest, as this needs InfiniBand.
+// TestLoad attaches the hooks. It runs in a guest, because this needs InfiniBand.
 func TestLoad(t *testing.T) {
 	if _, err := os.Stat("/sys/class/infiniband_verbs/uverbs0"); err != nil {
 		t.Skip("no HCA, not even an emulated one")
@@ -724,7 +721,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// BenchmarkHit is what a call of the fake takes, with and without probes.
+// BenchmarkHit measures a call of the fake, with and without probes.
 func BenchmarkHit(b *testing.B) {
 	path, sites := buildFake(b)
 	k := startKernel(b)
@@ -751,7 +748,7 @@ func BenchmarkHit(b *testing.B) {
 	report("counted")
 }
 
-// TestTiers attaches each hook by each of its tiers: in a guest, too.
+// TestTiers attaches each hook with each of its tiers. It runs in a guest, too.
 func TestTiers(t *testing.T) {
 	if _, err := os.Stat("/sys/class/infiniband_verbs/uverbs0"); err != nil {
 		t.Skip("no HCA, not even an emulated one")

@@ -50,7 +50,7 @@ type attempt struct {
 	tries int
 }
 
-// searchResult is what was found in a process.
+// searchResult is the result of a search in a process.
 type searchResult struct {
 	attempt
 	locate.Found

@@ -17,9 +17,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// startSource is a Source whose kernel has no InfiniBand: only observeFake reports
-// processes. It returns what the FAKE provider's functions are, where the
-// locator would say that it is no provider.
+// startSource returns a Source whose kernel has no InfiniBand: only observeFake reports processes. It uses the
+// functions of the FAKE provider, which the locator would not recognize as a provider.
 func startSource(t testing.TB, limit float64, c *trapCosts, path string, sites []locate.Site) *Source {
 	t.Helper()
 	k := startKernel(t)
@@ -52,7 +51,7 @@ func startSource(t testing.TB, limit float64, c *trapCosts, path string, sites [
 	return s
 }
 
-// TestAtOnce: what could be attached is known from the first Read on. The device is a FAKE, an empty directory.
+// TestAtOnce: the first Read reports which hooks could be attached. The device is a FAKE, an empty directory.
 func TestAtOnce(t *testing.T) {
 	if err := supported(); err != nil || os.Geteuid() != 0 {
 		t.Skip("no uprobes here, or not root: ", err)
@@ -109,8 +108,7 @@ func descriptors(t testing.TB) int {
 	return len(list)
 }
 
-// TestSourceLife: processes come and go; what they did stays, and nothing else.
-// FAKE provider.
+// TestSourceLife: processes start and end; their counts remain, and nothing else. FAKE provider.
 func TestSourceLife(t *testing.T) {
 	path, sites := buildFake(t)
 	s := startSource(t, 0, &defaultTrapCosts, path, sites)
@@ -154,7 +152,7 @@ func TestSourceLife(t *testing.T) {
 	}
 }
 
-// TestSourceConcurrent: scrapes, processes and the end at the same time.
+// TestSourceConcurrent: scrapes, processes and Close at the same time.
 func TestSourceConcurrent(t *testing.T) {
 	path, sites := buildFake(t)
 	s := startSource(t, 0.01, &defaultTrapCosts, path, sites)
@@ -178,9 +176,9 @@ func TestSourceConcurrent(t *testing.T) {
 	}
 }
 
-// BenchmarkBudget is what a process that does nothing but poll an empty CQ, a call
-// that takes a few ns, keeps of its throughput: with the budget, and without a
-// limit. Rounds with and without the sensor take turns.
+// BenchmarkBudget measures the throughput of a process that only polls an empty CQ, a call that takes a few ns,
+// relative to the throughput without a sensor: with the budget, and without a limit. Rounds with and without the sensor
+// alternate.
 func BenchmarkBudget(b *testing.B) {
 	path, sites := buildFake(b)
 	measured, err := calibrate(startKernel(b).calibration)
@@ -219,7 +217,7 @@ func BenchmarkBudget(b *testing.B) {
 	}
 	const rounds, length = 9, 4 * time.Second
 	for range b.N {
-		var kept []float64 // of the throughput, against the rounds before and after
+		var kept []float64 // fraction of the throughput in the rounds before and after
 		last := rate(length)
 		for range rounds {
 			with := run(0.01, length)

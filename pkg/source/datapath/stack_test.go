@@ -10,8 +10,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// On kernels that give programs a stack of the CPU (6.13), none of those that a
-// uprobe runs may have one, and that we would notice.
+// On kernels that give programs a per-CPU stack (6.13), no program that a uprobe runs may have one, and HasCPUStack
+// must detect it.
 func TestStackOfThread(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

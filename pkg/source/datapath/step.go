@@ -102,7 +102,7 @@ func (s *Source) read() ([]reading, map[int][budget.Groups]time.Duration, error)
 	return readings, spent, err
 }
 
-// count adds readings to the series, scaled as the budget says.
+// count adds readings to the series, scaled by the sampling of the budget.
 func (s *Source) count(now time.Time, readings []reading, loads []budget.ProcessLoad) {
 	worth := make(map[locate.FileID]samplings, len(s.files))
 	ended, probes := false, 0

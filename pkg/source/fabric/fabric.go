@@ -215,7 +215,7 @@ func (s *Source) local(ctx context.Context, c command) ([]byte, error) {
 	return s.run.output(ctx, c)
 }
 
-// forget drops the counters of nodes that are gone, and creates entries for new ones.
+// forget drops the counters of removed nodes, and creates entries for new ones.
 func (s *Source) forget() {
 	maps.DeleteFunc(s.known, func(guid string, _ *answers) bool {
 		gone := s.found.nodes[guid] == nil

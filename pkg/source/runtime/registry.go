@@ -14,7 +14,7 @@ import (
 
 const (
 	maxContainers = 16384 // that exist, of all runtimes
-	maxRemoved    = 4096  // that are gone and still returned by containers
+	maxRemoved    = 4096  // removed containers that are still returned by containers
 )
 
 // registry holds the known containers and turns what runtimes report into events. Existence and

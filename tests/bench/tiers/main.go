@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command tiers says what the probes add to a verbs call: it boots a guest with Soft-RoCE and runs a loop of query_qp
-// and one of reg_mr and dereg_mr there, without a sensor, under each tier, and under a sensor that sends an event for
-// each call through a ring buffer. getpid is an unrelated system call. Emulation makes everything some ten times
-// slower: only the ratios mean something. All are taken in turn, in rounds.
+// Command tiers measures the time that the probes add to a verbs call. It boots a guest with Soft-RoCE and runs a loop
+// of query_qp and one of reg_mr and dereg_mr: without a sensor, with each tier, and with a sensor that sends an event
+// for each call through a ring buffer. getpid is an unrelated system call. Emulation makes everything about ten times
+// slower, so only the ratios are meaningful. All variants are measured in turn, in rounds.
 package main
 
 import (
@@ -75,13 +75,13 @@ func boot(kernel, binary string, rounds int) error {
 	return nil
 }
 
-// A variant is a way to watch the calls, and how it starts.
+// A variant is a method to trace the calls, and the function that starts it.
 type variant struct {
 	name  string
 	start func() (stop func() error, err error)
 }
 
-// figures are nanoseconds per call, a value for each round.
+// figures are nanoseconds per call, one value per round.
 type figures map[string][]float64
 
 func measure(workloads, binary string, rounds int) error {
@@ -134,7 +134,7 @@ func median(list []float64) float64 {
 	return list[len(list)/2]
 }
 
-// loops runs each loop once and notes its figure.
+// loops runs each loop once and records its result.
 func loops(workloads string, f figures) error {
 	for _, verb := range []string{"query", "reg"} {
 		out, err := child.Command(context.Background(), filepath.Join(workloads, "loop"), "-d", "rxe0", "-n", "5000", verb).Output()

@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/tests/bench/ringbuffer"
 )
 
-// ringBuffer watches the same function by fentry, the cheapest hook.
+// ringBuffer traces the same function by fentry, the cheapest hook.
 func ringBuffer() (stop func() error, err error) {
 	return ringbuffer.Start(func(enter, exit asm.Instructions) (out []io.Closer, err error) {
 		for attach, insns := range map[ebpf.AttachType]asm.Instructions{

@@ -4,27 +4,28 @@ package main
 
 import "strings"
 
-// dashboard is what a person says of one.
+// dashboard is the description of a dashboard from which its JSON is generated.
 type dashboard struct {
 	uid, title, description string
 	variables               []variable
 	rows                    []row
-	refresh, span           string // how often it is drawn again, and what part of the past it shows at first
+	refresh, span           string // the refresh interval and the default time range
 }
 
-// row is a title, and what is below it.
+// row is a title, and the panels below it.
 type row struct {
 	title  string
 	panels []panel
 }
 
-// variable is a choice above the panels. All of them may be chosen; all is then what the label must match.
+// variable is a selector above the panels. All values can be selected; all is the regular expression that labels must
+// match then.
 type variable struct {
 	name, label, query, all string
 }
 
-// The variables. That of the data source is in every dashboard. A workload without a name is no workload: all
-// includes it, so that what nobody owns is shown.
+// The variables. Every dashboard has that of the data source. A series without a workload is unattributed; all values
+// include it, so that the unattributed share is shown.
 var (
 	node      = variable{"node", "Node", `label_values(accelscope_build_info, instance)`, ".+"}
 	namespace = variable{"namespace", "Namespace", `label_values(accelscope_workload_info{instance=~"$node"}, namespace)`, ".*"}
@@ -38,7 +39,7 @@ var (
 
 type object = map[string]any
 
-// tag is what all dashboards have, and find each other by.
+// tag is the tag of all dashboards, by which their links find each other.
 const tag = "accelscope"
 
 func (d dashboard) build() any {
@@ -60,7 +61,7 @@ func (d dashboard) build() any {
 		Version       int      `json:"version"`
 	}{
 		UID: d.uid, Title: d.title, Description: d.description, Tags: []string{tag}, Editable: true,
-		GraphTooltip: 1, // the time that is pointed at is shown in all panels
+		GraphTooltip: 1, // the crosshair is shown in all panels
 		Links: []object{{
 			"type": "dashboards", "tags": []string{tag}, "title": tag, "asDropdown": false,
 			"includeVars": true, "keepTime": true, "targetBlank": false,
@@ -70,7 +71,7 @@ func (d dashboard) build() any {
 	}
 }
 
-// choices are the variables.
+// choices returns the variables of a dashboard.
 func (d dashboard) choices() []object {
 	list := []object{{
 		"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "regex": "",
@@ -88,7 +89,7 @@ func (d dashboard) choices() []object {
 	return list
 }
 
-// place gives every panel its number and its place.
+// place sets the number and the position of every panel.
 func (d dashboard) place() []any {
 	const width, title = 24, 1
 	var out []any
@@ -114,7 +115,7 @@ func (d dashboard) place() []any {
 	return out
 }
 
-// sel is a selector's labels: those of the node, and more.
+// sel returns label matchers: those of the node, and further ones.
 func sel(labels ...string) string {
 	return "{" + strings.Join(append([]string{`instance=~"$node"`}, labels...), ",") + "}"
 }

@@ -2,7 +2,7 @@
 
 package main
 
-// fabric is: the switches of an InfiniBand fabric and their links, as the node that reads it sees them.
+// fabric shows the switches of an InfiniBand fabric and their links, as read by one node.
 func fabric() dashboard {
 	return dashboard{
 		uid: "accelscope-fabric", title: "accelscope / Fabric", refresh: "1m", span: "3h",
@@ -18,8 +18,8 @@ const (
 	linkEnds = "instance, guid, port, switch, uplink, uplink_port"
 )
 
-// slow is the rate of a counter that is read every --fabric.interval, not at each scrape: over less than a few of these it
-// would be zero, and then too much.
+// slow is the rate of a counter that is read every --fabric.interval instead of at each scrape. Over a range of less
+// than a few intervals it would be zero, and then too high.
 func slow(name string) string { return "rate(" + name + sel() + "[5m])" }
 
 // ends adds the names of both ends of the link of a port.
@@ -28,7 +28,7 @@ func ends(expr string) string {
 		sel(`switch=~"$switch"`)
 }
 
-// endsOnce is ends for the past: of a port that has no link now, which is what one looks for, the switch and the number.
+// endsOnce is ends for queries over past values. A port may have no link now; it then adds only the name of the switch.
 func endsOnce(expr string) string {
 	return ends(expr) + " or " + named("("+expr+") unless on (instance, guid, port) infiniband_switch_uplink_info"+sel())
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestCommitted: the dashboards are what the tables make of them.
+// TestCommitted: the committed dashboards are equal to the generated ones.
 func TestCommitted(t *testing.T) {
 	files, err := filepath.Glob("../../../deploy/grafana/*.json")
 	if err != nil {

@@ -2,7 +2,7 @@
 
 package main
 
-// gpus is: who uses the GPUs, who has one and does not, and which of them are ill.
+// gpus shows the use of the GPUs by workload, allocated GPUs that are idle, and GPUs with problems.
 func gpus() dashboard {
 	return dashboard{
 		uid: "accelscope-gpus", title: "accelscope / GPUs", refresh: "30s", span: "1h",
@@ -17,7 +17,7 @@ const (
 	gpuName = "{{instance}} GPU {{gpu_id}}"
 )
 
-// gpuGraph is a graph of the GPUs with the largest figures, one series for each.
+// gpuGraph is a graph of the GPUs with the largest values, one series for each.
 func gpuGraph(title, description, unit, expr, legend string) panel {
 	return graph(title, description, unit, query{expr: top(20, expr), legend: legend})
 }

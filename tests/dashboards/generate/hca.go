@@ -9,7 +9,7 @@ const (
 	onPort = "on (" + ofPort + ")"
 )
 
-// hca is: who uses the HCAs of a node, how hard, and how well is it going.
+// hca shows the use of the HCAs of a node by workload, their utilization and their errors.
 func hca() dashboard {
 	return dashboard{
 		uid: "accelscope-hca", title: "accelscope / HCAs", refresh: "30s", span: "1h",
@@ -45,8 +45,8 @@ func hcaNow() row {
 	}}
 }
 
-// ownedBytes is what workloads move in a direction on HCAs whose ports count bytes. The share of nobody is no good part of a
-// ratio: it jumps by all that a workload has moved when that is gone.
+// ownedBytes is the rate of the bytes that workloads transfer in one direction, on HCAs whose ports count bytes. The
+// unattributed share is not used in ratios: when a workload ends, it jumps by all bytes of the workload.
 func ownedBytes(direction string) string {
 	return "(sum(" + rate("container_rdma_"+direction+"_bytes_total", sel(dev, `workload!=""`)) +
 		" and on (instance, device) infiniband_port_" + direction + "_data_bytes_total) or vector(0))"

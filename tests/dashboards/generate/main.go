@@ -4,8 +4,8 @@
 //
 //	go run ./tests/dashboards/generate
 //
-// The tables of panels (hca.go, workloads.go, gpus.go, fabric.go, sensor.go) are what a person changes; how a panel
-// looks is said once, in panel.go, and where it stands is computed, row by row, from left to right.
+// The tables of panels (hca.go, workloads.go, gpus.go, fabric.go, sensor.go) are edited by hand. panel.go sets the
+// style of all panels, and their positions are computed, row by row, from left to right.
 package main
 
 import (
@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// encode writes a dashboard as JSON, with the characters of PromQL as they are.
+// encode writes a dashboard as JSON, without escaping the characters of PromQL.
 func (d dashboard) encode() ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

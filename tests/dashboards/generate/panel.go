@@ -4,26 +4,26 @@ package main
 
 import "strconv"
 
-// panel is what a person says of one.
+// panel is the description of a panel from which its JSON is generated.
 type panel struct {
 	kind        string // timeseries, stat, table, heatmap, state-timeline
 	title       string
-	description string // what it is, and what it is not
+	description string // what the panel shows, with its limits
 	unit        string
 	w, h        int
 	queries     []query
 
 	stack    bool
-	maximum  float64  // of the axis; 0: what it takes
-	warn     float64  // yellow from here on
-	critical float64  // red from here on
-	inverse  bool     // red below critical, green from there on
-	link     string   // where a click on a series leads
-	labels   []string // the columns of a table, before those of its queries
+	maximum  float64  // of the axis; 0: automatic
+	warn     float64  // yellow from this value on
+	critical float64  // red from this value on
+	inverse  bool     // red below critical, green from critical on
+	link     string   // link of a series
+	labels   []string // the columns of a table, before the columns of its queries
 	texts    map[string]string
 }
 
-// query is one of a panel. In a table its legend is the name of its column.
+// query is a query of a panel. In a table its legend is the name of its column.
 type query struct {
 	expr, legend string
 	unit         string // of this query or column, if it is not the panel's
@@ -31,10 +31,10 @@ type query struct {
 	dashed       bool   // a limit
 }
 
-// source is the data source that was chosen.
+// source is the selected data source.
 var source = object{"type": "prometheus", "uid": "${datasource}"}
 
-// workloadLink leads to the workload of a series.
+// workloadLink links to the workload of a series.
 const workloadLink = "/d/accelscope-workloads?${datasource:queryparam}&${node:queryparam}&var-workload=${__field.labels.workload}"
 
 func graph(title, description, unit string, queries ...query) panel {
@@ -67,10 +67,10 @@ func (p panel) high(h int) panel    { p.h = h; return p }
 func (p panel) stacked() panel      { p.stack = true; return p }
 func (p panel) max(v float64) panel { p.maximum = v; return p }
 
-// above colors what is too much.
+// above returns thresholds that color high values.
 func (p panel) above(warn, critical float64) panel { p.warn, p.critical = warn, critical; return p }
 
-// below colors what is too little.
+// below returns thresholds that color low values.
 func (p panel) under(critical float64) panel { p.critical, p.inverse = critical, true; return p }
 
 func (p panel) leads(to string) panel { p.link = to; return p }
@@ -239,7 +239,7 @@ func (p panel) options() object {
 	}
 }
 
-// transformations make one table of the answers: a row for each combination of labels, a column for each query.
+// transformations merges the answers to one table: a row for each combination of labels, a column for each query.
 func (p panel) transformations() []object {
 	if p.kind != "table" {
 		return nil
@@ -261,15 +261,16 @@ func (p panel) transformations() []object {
 	}
 }
 
-// top keeps the n largest at each moment.
+// top keeps the n largest series at each time.
 func top(n int, expr string) string { return "topk(" + strconv.Itoa(n) + ", " + expr + ")" }
 
-// owner names what nobody is known to own.
+// owner names the unattributed share.
 func owner(expr string) string {
 	return `label_replace(` + expr + `, "workload", "(no owner)", "workload", "")`
 }
 
-// shares are the n largest of what adds up, and one series for the rest, so that the stack is still the whole.
+// shares returns the n largest of the shares that add up, and one series for the rest, so that the stack shows the
+// total.
 func shares(n int, expr, legend string) []query {
 	return []query{
 		{expr: owner(top(n, expr)), legend: legend},
@@ -277,16 +278,17 @@ func shares(n int, expr, legend string) []query {
 	}
 }
 
-// rate is that of a counter.
+// rate returns the rate of a counter.
 func rate(name, selector string) string { return "rate(" + name + selector + "[$__rate_interval])" }
 
-// quantile is that of a histogram, classic or native: a server stores either, and the other half finds nothing.
+// quantile returns a quantile of a histogram, classic or native: a server stores one kind, and the other query returns
+// nothing.
 func quantile(q, by, name, selector string) string {
 	return "histogram_quantile(" + q + ", sum by (le, " + by + ") (" + rate(name+"_bucket", selector) + "))" +
 		" or histogram_quantile(" + q + ", sum by (" + by + ") (" + rate(name, selector) + "))"
 }
 
-// buckets are those of a histogram, classic or native.
+// buckets returns the buckets of a histogram, classic or native.
 func buckets(name, selector string) string {
 	return "sum by (le) (" + rate(name+"_bucket", selector) + ") or on () sum(" + rate(name, selector) + ")"
 }

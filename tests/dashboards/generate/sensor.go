@@ -2,7 +2,7 @@
 
 package main
 
-// sensor is: is accelscope itself well, what does it cost, and what does it not see.
+// sensor shows the state of the sensors, their cost, and the data that they lost.
 func sensor() dashboard {
 	return dashboard{
 		uid: "accelscope-sensor", title: "accelscope / Sensor", refresh: "1m", span: "6h",

@@ -4,10 +4,10 @@ package main
 
 import "strings"
 
-// own selects the workloads that were chosen.
+// own selects the chosen workloads.
 const own = `namespace=~"$namespace",workload=~"$workload"`
 
-// workloads is: what a namespace or a workload does with HCAs and GPUs, and what it uses beside.
+// workloads shows the use of HCAs, GPUs, CPU and memory by a namespace or a workload.
 func workloads() dashboard {
 	return dashboard{
 		uid: "accelscope-workloads", title: "accelscope / Namespaces and workloads", refresh: "30s", span: "1h",
@@ -171,7 +171,7 @@ func workloadHost() row {
 	}}
 }
 
-// idle are GPUs that were given to a workload and have no process of it.
+// idle are GPUs that are allocated to a workload without processes on them.
 func idle(labels ...string) string {
 	return by("namespace, workload, instance, gpu_id, uuid", "container_gpu_allocated"+sel(labels...)+
 		" unless on (instance, workload, container_id, uuid) container_gpu_processes"+sel(labels...)+" > 0")

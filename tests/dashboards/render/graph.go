@@ -14,14 +14,14 @@ import (
 	"github.com/accelscope/accelscope/tests/dashboards"
 )
 
-// shown is how many series a graph has, the largest ones, and named how many of them its legend.
+// shown is the maximum number of series of a graph, the largest ones, and named the maximum in its legend.
 const shown, named = 10, 6
 
 // curve is a series as it is drawn.
 type curve struct {
 	name, color  string
 	unit         string
-	points       []dashboards.Point // negated if they are to be below zero
+	points       []dashboards.Point // negated if drawn below zero
 	dashed       bool
 	below        bool
 	last, extent float64
@@ -61,7 +61,7 @@ func (f frame) curves() (all []curve, more int) {
 	return all, more
 }
 
-// stack puts series on each other, in the order given.
+// stack stacks the series in the given order.
 func stack(all []curve) (tops [][]dashboards.Point) {
 	sums := map[float64]float64{}
 	for _, c := range all {
@@ -75,7 +75,7 @@ func stack(all []curve) (tops [][]dashboards.Point) {
 	return tops
 }
 
-// axes are where a graph is drawn.
+// axes are the area and the scales of a graph.
 type axes struct{ left, right, top, bottom, low, high, begin, end float64 }
 
 func (a axes) x(t float64) float64 { return a.left + (t-a.begin)/(a.end-a.begin)*(a.right-a.left) }
@@ -126,7 +126,7 @@ func (f frame) graph() {
 	f.legend(a.bottom+27, all[:rows], more+len(all)-rows)
 }
 
-// trace is the path of a line, without the points that are on it anyway.
+// trace returns the path of a line, without points that do not change it.
 func trace(a axes, points []dashboards.Point) string {
 	var b strings.Builder
 	var kept [][2]string
@@ -186,7 +186,7 @@ func (f frame) legend(y float64, all []curve, more int) {
 	}
 }
 
-// shorten leaves the beginning and the end of a text.
+// shorten keeps the beginning and the end of a text.
 func shorten(s string, most int) string {
 	r := []rune(s)
 	if len(r) <= most || most < 8 {
@@ -288,7 +288,7 @@ func (f frame) timeline() {
 	f.times(axes{left: a.left, right: a.right, bottom: a.top + float64(len(all))*height, begin: a.begin, end: a.end})
 	x := f.x + 10
 	for _, value := range slices.Sorted(keys(texts)) {
-		v, _ := strconv.ParseFloat(value, 64) // a mapping of what is no number has the first color
+		v, _ := strconv.ParseFloat(value, 64) // a value mapping of text has the first color
 		f.rect(x, f.y+f.h-15, 10, 8, f.color(v), ` fill-opacity=".8"`)
 		f.text(x+15, f.y+f.h-8, 10, "start", "#2b3138", "", texts[value])
 		x += 40 + 6*float64(len(texts[value]))

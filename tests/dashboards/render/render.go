@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package render draws dashboards as SVG, one file for each: what Grafana would show of the answers of a Prometheus, for a
-// guide, and on a machine without Grafana. It knows the kinds of panels that the dashboards here have, and not more of
-// their options than it takes.
+// Package render draws dashboards as SVG, one file for each, from the answers of Prometheus, on a machine without
+// Grafana. The pictures are for the README. It supports the kinds of panels and the options that the dashboards here
+// use.
 package render
 
 import (
@@ -17,26 +17,26 @@ import (
 	"github.com/accelscope/accelscope/tests/dashboards"
 )
 
-// Sizes in pixels: of a column and of a line of Grafana's grid, and around.
+// Sizes in pixels: of a column and of a row of Grafana's grid, and of margins.
 const (
 	column, line = 50, 27
 	margin       = 12
-	gap          = 3 // half of what is between two panels
+	gap          = 3 // half of the space between two panels
 	heading      = 46
 )
 
-// colors are those of series, in turn.
+// colors are the colors of series, used in turn.
 var colors = []string{
 	"#3b78c3", "#e0892f", "#4c9a52", "#c9423f", "#8a63b8", "#8b6250", "#d873b4", "#6f7780", "#b3a52f", "#35a5b5",
 	"#1f4e8c", "#a35c12", "#2d6a33", "#8c2524", "#5b3c85",
 }
 
-// canvas is what is drawn on.
+// canvas is the SVG document.
 type canvas struct{ strings.Builder }
 
 func (c *canvas) add(format string, args ...any) { fmt.Fprintf(c, format+"\n", args...) }
 
-// text writes at a place. The anchor is start, middle or end.
+// text writes text at a position. The anchor is start, middle or end.
 func (c *canvas) text(x, y float64, size int, anchor, color, more, s string) {
 	c.add(`<text x="%s" y="%s" font-size="%d" text-anchor="%s" fill="%s"%s>%s</text>`, px(x), px(y), size, anchor,
 		color, more, escape(s))
@@ -52,7 +52,7 @@ func escape(s string) string {
 	return b.String()
 }
 
-// px writes a coordinate as short as it may be.
+// px formats a coordinate in the shortest form.
 func px(v float64) string {
 	return strings.TrimSuffix(strings.TrimSuffix(fmt.Sprintf("%.1f", v), "0"), ".")
 }
@@ -83,7 +83,7 @@ func Files(dir, answers, out string) error {
 	return nil
 }
 
-// Dashboard draws one.
+// Dashboard draws one dashboard.
 func Dashboard(d dashboards.Dashboard, a dashboards.Answers) string {
 	lowest := 0
 	for _, p := range d.Panels {
@@ -107,7 +107,7 @@ func Dashboard(d dashboards.Dashboard, a dashboards.Answers) string {
 	return c.String()
 }
 
-// frame is a panel at its place.
+// frame is a panel at its position.
 type frame struct {
 	*canvas
 	panel      dashboards.Panel
@@ -145,7 +145,7 @@ func (f frame) draw() {
 	}
 }
 
-// stat is a number in the color that its thresholds give it.
+// stat draws a number in the color that its thresholds select.
 func (f frame) stat() {
 	for _, q := range f.panel.Targets {
 		for _, s := range f.answers[q.Ref].Series {
@@ -159,7 +159,7 @@ func (f frame) stat() {
 	}
 }
 
-// color is that of a value by the thresholds.
+// color returns the color of a value by the thresholds.
 func (f frame) color(v float64) string {
 	names := map[string]string{"green": "#3f8f46", "yellow": "#c7920d", "red": "#c4302b", "blue": "#3b78c3"}
 	color := ""
@@ -171,7 +171,7 @@ func (f frame) color(v float64) string {
 	return color
 }
 
-// property is a value that an override gives to a query or a column; nil if none does.
+// property returns the value that an override sets for a query or a column; nil if there is none.
 func (f frame) property(matcher, of, id string) json.RawMessage {
 	for _, o := range f.panel.FieldConfig.Overrides {
 		for _, p := range o.Properties {
@@ -183,7 +183,7 @@ func (f frame) property(matcher, of, id string) json.RawMessage {
 	return nil
 }
 
-// unit is that of a query or a column.
+// unit returns the unit of a query or a column.
 func (f frame) unit(matcher, of string) string {
 	var unit string
 	if json.Unmarshal(f.property(matcher, of, "unit"), &unit) == nil {
@@ -194,7 +194,7 @@ func (f frame) unit(matcher, of string) string {
 
 var placeholder = regexp.MustCompile(`{{\s*(\w+)\s*}}`)
 
-// legend is the name of a series.
+// legend returns the name of a series.
 func legend(q dashboards.Target, labels map[string]string) string {
 	return placeholder.ReplaceAllStringFunc(q.Legend, func(s string) string {
 		return labels[placeholder.FindStringSubmatch(s)[1]]

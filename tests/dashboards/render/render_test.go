@@ -37,7 +37,7 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// TestDashboard: every kind of panel is drawn, as XML, with what the answers say in it and nothing outside of its panel.
+// TestDashboard: every kind of panel is drawn as XML, with the values of the answers, and within its area.
 func TestDashboard(t *testing.T) {
 	var d dashboards.Dashboard
 	if err := json.Unmarshal([]byte(`{"title": "T", "panels": [

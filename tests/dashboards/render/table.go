@@ -64,7 +64,7 @@ func (f frame) table() {
 		}
 		texts = append(texts, cells)
 	}
-	// Each column is as wide as its widest text, all of them together as the panel.
+	// Each column is as wide as its widest text; together they fill the panel.
 	widths, sum := make([]float64, len(texts[0])), 0.0
 	for i := range widths {
 		for _, cells := range texts {
@@ -91,7 +91,7 @@ func (f frame) table() {
 	}
 }
 
-// columns are the labels that a table shows, in their order, and the titles of its queries.
+// columns returns the labels that a table shows, in their order, and the titles of its queries.
 func (f frame) columns() (labels, titles []string) {
 	for _, t := range f.panel.Transformations {
 		for name := range t.Options.Index {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// scales are the steps of a unit: what a value is divided by, and what it is called then.
+// scales are the steps of a unit: the divisor of a value, and the name of the step.
 var scales = map[string][]struct {
 	by   float64
 	name string
@@ -56,7 +56,7 @@ func format(v float64, unit string) string {
 	return number(v)
 }
 
-// number writes three digits.
+// number formats a value with three digits.
 func number(v float64) string {
 	switch a := math.Abs(v); {
 	case a < 1e-9:
@@ -73,7 +73,7 @@ func number(v float64) string {
 
 func trim(s string) string { return strings.TrimSuffix(strings.TrimRight(s, "0"), ".") }
 
-// ticks are round values between two, about n of them; of bytes they are round in powers of two.
+// ticks returns about n round values between two values; for bytes they are round in powers of two.
 func ticks(low, high float64, n int, unit string) []float64 {
 	if high <= low {
 		return []float64{low}

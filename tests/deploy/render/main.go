@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command render prints an overlay of deploy/kubernetes as one JSON object, by KIND/NAME: for tests that cannot have
-// the libraries of kustomize, such as those in the guest.
+// Command render prints an overlay of deploy/kubernetes as one JSON object, by KIND/NAME. It is for tests that cannot
+// use the libraries of kustomize, such as those in the guest.
 package main
 
 import (

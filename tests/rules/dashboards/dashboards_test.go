@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dashboards checks what the dashboards of deploy/grafana ask. What they look like is checked in tests/dashboards,
-// what they get is in tests/e2e.
+// Package dashboards checks the queries of the dashboards of deploy/grafana. tests/dashboards checks their layout, and
+// tests/e2e checks their results.
 package dashboards
 
 import (
@@ -36,7 +36,8 @@ var (
 	choice      = regexp.MustCompile(`^label_values\((.*), (\w+)\)$`)
 )
 
-// TestExpressions: what is asked for is in the reference of metrics, and what legends and tables show is in the answer.
+// TestExpressions: the queried metrics and labels are in the reference of metrics, and the results have the labels that
+// legends and tables show.
 func TestExpressions(t *testing.T) {
 	r, err := reference.Read("../../../gen/metrics.md")
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reference checks expressions of PromQL against the reference of metrics, gen/metrics.md: that there are such
-// metrics, and that they have the labels which are selected, summed by, matched on and taken over.
+// Package reference checks PromQL expressions against the reference of metrics, gen/metrics.md: that the metrics exist,
+// and that they have the labels in matchers, aggregations, vector matching and group modifiers.
 package reference
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// Reference are the labels of metrics, by name. A name that ends with * stands for all that begin so.
+// Reference has the labels of metrics, by name. A name that ends with * stands for all names with this prefix.
 type Reference map[string][]string
 
-// target are the labels that Prometheus adds, own the series that it makes of each scrape.
+// target are the labels that Prometheus adds; own are the series that it creates for each scrape.
 var (
 	target = []string{"instance", "job"}
 	own    = []string{"up", "scrape_duration_seconds", "scrape_samples_scraped"}
@@ -29,10 +29,10 @@ var (
 	pattern = regexp.MustCompile(`<\w+>.*$`)
 )
 
-// identity is what *identity* stands for.
+// identity are the labels that *identity* stands for.
 var identity = []string{"workload", "namespace", "pod", "container", "container_id"}
 
-// Read reads gen/metrics.md: what a sensor exports by default.
+// Read parses gen/metrics.md: the metrics that a sensor exports by default.
 func Read(file string) (Reference, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -70,7 +70,7 @@ func Read(file string) (Reference, error) {
 	return r, nil
 }
 
-// Check parses an expression and returns the labels that its answer has, or what is wrong with it.
+// Check parses an expression and returns the labels of its result, or an error.
 func (r Reference) Check(expr string) ([]string, error) {
 	e, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
 	if err != nil {
@@ -104,10 +104,10 @@ func (r Reference) labels(e parser.Expr) ([]string, error) {
 	case *parser.BinaryExpr:
 		return r.joined(e)
 	}
-	return nil, nil // a number or a text
+	return nil, nil // a number or a string has no labels
 }
 
-// selected are the labels of a metric.
+// selected returns the labels of a selected metric.
 func (r Reference) selected(e *parser.VectorSelector) ([]string, error) {
 	labels, known := r[e.Name]
 	for name, l := range r {
@@ -126,7 +126,7 @@ func (r Reference) selected(e *parser.VectorSelector) ([]string, error) {
 	return labels, nil
 }
 
-// called are the labels of what a function returns.
+// called returns the labels of the result of a function.
 func (r Reference) called(e *parser.Call) ([]string, error) {
 	var labels []string
 	for _, arg := range e.Args {
@@ -159,7 +159,7 @@ func text(e parser.Expr) string {
 	return ""
 }
 
-// aggregated are the labels that an aggregation leaves.
+// aggregated returns the labels of the result of an aggregation.
 func (r Reference) aggregated(e *parser.AggregateExpr) ([]string, error) {
 	labels, err := r.labels(e.Expr)
 	if err != nil {
@@ -179,7 +179,7 @@ func (r Reference) aggregated(e *parser.AggregateExpr) ([]string, error) {
 	return e.Grouping, nil
 }
 
-// joined are the labels of what two sides make.
+// joined returns the labels of the result of a binary operation.
 func (r Reference) joined(e *parser.BinaryExpr) ([]string, error) {
 	left, err := r.labels(e.LHS)
 	if err != nil {
@@ -191,7 +191,7 @@ func (r Reference) joined(e *parser.BinaryExpr) ([]string, error) {
 	}
 	m := e.VectorMatching
 	if m == nil || e.LHS.Type() != parser.ValueTypeVector || e.RHS.Type() != parser.ValueTypeVector {
-		return append(slices.Clone(left), right...), nil // one of them is a number
+		return append(slices.Clone(left), right...), nil // one side is a number
 	}
 	for _, l := range m.MatchingLabels {
 		if m.On && (!slices.Contains(left, l) || !slices.Contains(right, l)) || !slices.Contains(left, l) && !slices.Contains(right, l) {

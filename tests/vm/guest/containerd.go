@@ -29,7 +29,7 @@ const (
 	networks = "/run/guest/cni"
 )
 
-// Container is a container to run. It shares the guest's network and sees its /usr, /etc and Mounts read-only.
+// Container is a container to run. It shares the guest's network, and mounts its /usr and /etc, and Mounts, read-only.
 type Container struct {
 	ID      string
 	Cgroup  string            // path below the cgroup root
@@ -40,8 +40,8 @@ type Container struct {
 	Command []string
 }
 
-// PodContainer returns a container as the kubelet would name and place it: a pod UID and a container id (derived
-// from the names, so that they are the same in each run), the cgroup of a burstable pod, the labels of the CRI.
+// PodContainer returns a container with the names and cgroup that the kubelet would set: a pod UID and a container id
+// (derived from the names, so they are the same in each run), the cgroup of a burstable pod, the labels of the CRI.
 func PodContainer(namespace, pod, name string, command ...string) Container {
 	uid := uid(namespace, pod)
 	id := digest(namespace + "/" + pod + "/" + name)
@@ -59,7 +59,7 @@ func PodContainer(namespace, pod, name string, command ...string) Container {
 	}
 }
 
-// config of containerd: its CRI plugin finds images and networks where the guest has them.
+// config configures containerd: its CRI plugin finds images and networks in the directories of the guest.
 const config = `version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "` + Image + `"
@@ -109,15 +109,15 @@ func StartContainerd(ctx context.Context) (*Containerd, error) {
 	return c, nil
 }
 
-// Stop ends containerd for good. Containers go on without it.
+// Stop ends containerd. Containers continue to run.
 func (c *Containerd) Stop() error {
 	return errors.Join(c.server.end(syscall.SIGTERM), syscall.Unmount("/var/lib/containerd", syscall.MNT_DETACH))
 }
 
-// Crash ends containerd without a warning. Containers go on without it.
+// Crash kills containerd. Containers continue to run.
 func (c *Containerd) Crash() error { return c.server.end(syscall.SIGKILL) }
 
-// Start starts it again, with the state that it had, and waits until it answers.
+// Start starts containerd again, with its previous state, and waits until it answers.
 func (c *Containerd) Start(ctx context.Context) error { return c.server.start(ctx) }
 
 // Run starts a container and returns the process id of its first process.
@@ -152,12 +152,12 @@ func (c *Containerd) Run(ctx context.Context, o Container) (pid int, err error) 
 
 // Exec runs a command in a container to its end and returns what it printed.
 func (c *Containerd) Exec(ctx context.Context, id string, command ...string) (string, error) {
-	// The name of the process must be new in its container.
+	// The process id must be unique in its container.
 	name := fmt.Sprint("exec-", time.Now().UnixNano())
 	return c.Ctr(ctx, append([]string{"task", "exec", "--exec-id", name, id}, command...)...)
 }
 
-// Log returns what a container has printed.
+// Log returns the output of a container.
 func (c *Containerd) Log(id string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(logs, id))
 	return string(text), err
@@ -169,7 +169,7 @@ func (c *Containerd) Kill(ctx context.Context, id string, signal syscall.Signal)
 	return err
 }
 
-// Delete kills a container, if it still runs, and removes it and its cgroup.
+// Delete kills a running container, and removes it and its cgroup.
 func (c *Containerd) Delete(ctx context.Context, id string) error {
 	if _, err := c.Ctr(ctx, "task", "delete", "--force", id); err != nil {
 		return err
@@ -178,18 +178,18 @@ func (c *Containerd) Delete(ctx context.Context, id string) error {
 	return err
 }
 
-// Ctr runs a command of containerd's own client in Namespace and returns what it printed.
+// Ctr runs a command of containerd's client in Namespace and returns its output.
 func (c *Containerd) Ctr(ctx context.Context, args ...string) (string, error) {
 	return output(ctx, "ctr", append([]string{"--address", Socket, "--namespace", Namespace}, args...)...)
 }
 
-// uid makes a UID of the name of a pod.
+// uid derives a UID from the name of a pod.
 func uid(namespace, pod string) string {
 	u := digest(namespace + "/" + pod)
 	return strings.Join([]string{u[:8], u[8:12], u[12:16], u[16:20], u[20:32]}, "-")
 }
 
-// digest makes 64 hexadecimal digits, the length of a container id, of a name.
+// digest derives 64 hexadecimal digits, the length of a container id, from a name.
 func digest(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:])

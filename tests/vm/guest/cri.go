@@ -17,7 +17,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// network is what pods are on: a bridge, on which the guest is 10.88.0.1.
+// network is the network of pods: a bridge, on which the guest is 10.88.0.1.
 const network = `{
   "cniVersion": "1.0.0", "name": "guest", "plugins": [{
     "type": "bridge", "bridge": "cni0", "isGateway": true,
@@ -25,20 +25,20 @@ const network = `{
   }]
 }`
 
-// CRI makes pods as the kubelet does, through the CRI of a containerd.
+// CRI creates pods like the kubelet, through the CRI of a containerd.
 type CRI struct {
 	Runtime cri.RuntimeServiceClient
 	conn    *grpc.ClientConn
 }
 
-// Pod is a pod to run. Its name and namespace give it its UID.
+// Pod is a pod to run. Its UID is derived from its name and namespace.
 type Pod struct {
 	Namespace, Name     string
 	Labels, Annotations map[string]string
 	HostNetwork         bool
 
 	UID string
-	ID  string // of its sandbox
+	ID  string // id of its sandbox
 }
 
 // PodMember is a container of a pod to run.
@@ -48,12 +48,12 @@ type PodMember struct {
 	Devices  []string // paths of character devices
 	Mounts   []string // directories, read-only, under the same path inside
 	Command  []string
-	User     int64 // root is 0
+	User     int64 // 0 is root
 	Memory   int64 // limit in bytes
 	CPU      int64 // limit in thousandths of a CPU
 }
 
-// StartCRI loads Image into containerd and dials its CRI.
+// StartCRI loads Image into containerd and connects to its CRI.
 func (c *Containerd) StartCRI(ctx context.Context) (*CRI, error) {
 	if err := os.MkdirAll(networks, 0o755); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (c *Containerd) StartCRI(ctx context.Context) (*CRI, error) {
 	}
 	images := cri.NewImageServiceClient(conn)
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
-		// The plugin learns of it by an event.
+		// The plugin learns of the image by an event.
 		res, err := images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: Image}})
 		if err == nil && res.GetImage() != nil {
 			return &CRI{Runtime: cri.NewRuntimeServiceClient(conn), conn: conn}, nil
@@ -86,10 +86,10 @@ func (c *Containerd) StartCRI(ctx context.Context) (*CRI, error) {
 	}
 }
 
-// Close hangs up.
+// Close closes the connection.
 func (c *CRI) Close() error { return c.conn.Close() }
 
-// RunPod makes the sandbox of a pod and sets its UID and ID.
+// RunPod creates the sandbox of a pod and sets its UID and ID.
 func (c *CRI) RunPod(ctx context.Context, p *Pod) error {
 	p.UID = uid(p.Namespace, p.Name)
 	res, err := c.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: p.config()})
@@ -100,7 +100,7 @@ func (c *CRI) RunPod(ctx context.Context, p *Pod) error {
 	return nil
 }
 
-// config is what the kubelet would ask for.
+// config returns the sandbox configuration that the kubelet would request.
 func (p *Pod) config() *cri.PodSandboxConfig {
 	network := cri.NamespaceMode_POD
 	if p.HostNetwork {
@@ -135,7 +135,7 @@ func (c *CRI) Run(ctx context.Context, p *Pod, m PodMember) (id string, err erro
 	return id, c.Start(ctx, id)
 }
 
-// Start starts a container that was made.
+// Start starts a created container.
 func (c *CRI) Start(ctx context.Context, id string) error {
 	_, err := c.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: id})
 	if err != nil {
@@ -144,7 +144,7 @@ func (c *CRI) Start(ctx context.Context, id string) error {
 	return nil
 }
 
-// Create makes a container in a pod and does not start it.
+// Create creates a container in a pod without starting it.
 func (c *CRI) Create(ctx context.Context, p *Pod, m PodMember) (id string, err error) {
 	o := &cri.ContainerConfig{
 		Metadata: &cri.ContainerMetadata{Name: m.Name, Attempt: m.Restarts},
@@ -207,7 +207,7 @@ func (c *CRI) Remove(ctx context.Context, id string) error {
 	return err
 }
 
-// RemovePod ends a pod with all of its containers.
+// RemovePod stops and removes a pod with all of its containers.
 func (c *CRI) RemovePod(ctx context.Context, p *Pod) error {
 	if _, err := c.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: p.ID}); err != nil {
 		return err
@@ -231,7 +231,7 @@ func (c *CRI) Pods(ctx context.Context, namespace string) (map[string]string, er
 	return ids, nil
 }
 
-// PID returns the first process of a container.
+// PID returns the PID of the first process of a container.
 func (c *CRI) PID(ctx context.Context, id string) (int, error) {
 	res, err := c.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
 	if err != nil {
@@ -262,7 +262,7 @@ func (c *CRI) Wait(ctx context.Context, id string) (uint32, error) {
 	}
 }
 
-// limited ends a call that hangs.
+// limited returns a context with a deadline, so that a call cannot hang.
 func limited(
 	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption,
 ) error {

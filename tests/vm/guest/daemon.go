@@ -15,11 +15,11 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// daemon is a server of a runtime, which a test kills and starts again as it likes.
+// daemon is the server of a runtime, which tests kill and start again.
 type daemon struct {
 	name   string
 	args   []string
-	answer func(ctx context.Context) error // nil when the server answers
+	answer func(ctx context.Context) error // returns nil when the server answers
 	cmd    *exec.Cmd
 }
 
@@ -52,16 +52,17 @@ func (d *daemon) start(ctx context.Context) error {
 
 func (d *daemon) logFile() string { return filepath.Join(logs, filepath.Base(d.name)) }
 
-// end sends a signal to the server and waits for its end. What it started goes on.
+// end sends a signal to the server and waits for its end. The processes that it started continue.
 func (d *daemon) end(signal syscall.Signal) error {
 	if err := d.cmd.Process.Signal(signal); err != nil {
 		return err
 	}
-	_ = d.cmd.Wait() // its status after a signal says nothing
+	_ = d.cmd.Wait() // the exit status after a signal does not matter
 	return nil
 }
 
-// mountState gives a runtime a file system for its state, on which it can put overlays: the guest's root is one.
+// mountState mounts a file system for the state of a runtime that supports overlays: the guest's root is itself an
+// overlay.
 func mountState(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -26,11 +26,11 @@ type Docker struct {
 // DockerSocket is where the engine listens.
 const DockerSocket = "/run/docker.sock"
 
-// The client by its path: a machine may have one of its own before Debian's.
+// The client's path: a machine may have another client before Debian's in PATH.
 const docker = "/usr/bin/docker"
 
-// StartDocker starts the engine on a containerd that runs, waits until it answers and loads Image. Its containers
-// outlive it, and it finds them again.
+// StartDocker starts the engine on a running containerd, waits until it answers and loads Image. Its containers survive
+// a crash of the engine, which finds them again.
 func StartDocker(ctx context.Context) (*Docker, error) {
 	if err := mountState("/var/lib/docker"); err != nil {
 		return nil, err
@@ -57,25 +57,26 @@ func StartDocker(ctx context.Context) (*Docker, error) {
 	return d, nil
 }
 
-// Stop ends the engine for good. Containers go on without it.
+// Stop ends the engine. Containers continue to run.
 func (d *Docker) Stop() error {
 	return errors.Join(d.server.end(syscall.SIGTERM), syscall.Unmount("/var/lib/docker", syscall.MNT_DETACH))
 }
 
-// Crash ends the engine without a warning. Containers go on without it.
+// Crash kills the engine. Containers continue to run.
 func (d *Docker) Crash() error { return d.server.end(syscall.SIGKILL) }
 
-// Start starts it again, with the state that it had, and waits until it answers.
+// Start starts the engine again, with its previous state, and waits until it answers.
 func (d *Docker) Start(ctx context.Context) error {
-	// What it would remove at its end, and finds of a process that may have its number now.
+	// The engine removes this file when it stops. After a crash it would not start if another process has the PID in
+	// the file.
 	if err := os.Remove("/run/docker.pid"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return d.server.start(ctx)
 }
 
-// Run starts a container of Image with the arguments that `docker run` takes, flags first, which sees /usr, and
-// returns its id.
+// Run starts a container of Image with the arguments of `docker run`, flags first, and returns its id. The container
+// mounts /usr.
 func (d *Docker) Run(ctx context.Context, flags []string, command ...string) (id string, err error) {
 	args := []string{
 		"run", "--detach", "--security-opt=apparmor=unconfined", "--cap-add=IPC_LOCK", "--entrypoint=", "--volume=/usr:/usr:ro",
@@ -91,7 +92,7 @@ func (d *Docker) Do(ctx context.Context, args ...string) (string, error) {
 	return output(ctx, docker, args...)
 }
 
-// ping asks a server of Docker's API whether it is there.
+// ping checks whether a server of Docker's API answers.
 func ping(ctx context.Context, socket string) error {
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -114,7 +115,7 @@ func ping(ctx context.Context, socket string) error {
 	return nil
 }
 
-// output runs a program and returns its standard output. One that hangs is ended.
+// output runs a program and returns its standard output. It kills a program that hangs.
 func output(ctx context.Context, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
 	defer cancel()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guest is what tests and the demo use inside a guest of package vm: they enter it, and run containers there.
+// Package guest has functions for tests and the demo inside a guest of package vm: they enter the guest, and run
+// containers in it.
 package guest
 
 import (
@@ -22,11 +23,11 @@ import (
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
-// inside names the variable that holds, in the guest, the test that is to run there.
+// inside is the environment variable that contains, in the guest, the name of the test to run.
 const inside = "ACCELSCOPE_GUEST_TEST"
 
-// Enter makes a test run inside a guest: it boots one, runs the same test of the same binary in it, passes on what it
-// prints and takes over its outcome. It returns true in the guest and false outside, where the caller has nothing left to do:
+// Enter runs a test inside a guest: it boots a guest, runs the same test of the same binary in it, passes on its output
+// and result. It returns true in the guest and false outside, where the caller has nothing left to do:
 //
 //	if !guest.Enter(t, vm.Options{Kernel: "6.1", Devices: 2}) {
 //		return
@@ -49,7 +50,7 @@ func Enter(t *testing.T, opts vm.Options) bool {
 	return false
 }
 
-// silence is how long a test in a guest may print nothing, and quitTime how long it then has for its report.
+// silence is how long a test in a guest may print nothing, and quitTime how long it then has to print its report.
 const (
 	silence  = 5 * time.Minute
 	quitTime = 30 * time.Second
@@ -57,8 +58,8 @@ const (
 
 var errSilent = errors.New("the guest makes no progress")
 
-// run runs a test of this binary in a guest. A test that prints nothing for a time is asked for its goroutines and the
-// processes of the guest, and ended with the guest.
+// run runs a test of this binary in a guest. If a test prints nothing for the duration of silence, run requests its
+// goroutines and the processes of the guest, and then ends the guest.
 func run(ctx context.Context, test string, opts vm.Options, silence time.Duration) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -98,7 +99,7 @@ func run(ctx context.Context, test string, opts vm.Options, silence time.Duratio
 	return nil
 }
 
-// ask is what the harness writes to a test that is silent.
+// ask is the request for a report that is written to the test's standard input.
 const ask = "report\n"
 
 // report prints all goroutines and the processes of the guest when it is asked.
@@ -112,18 +113,18 @@ func report(in io.Reader, out io.Writer) {
 	}
 }
 
-// lines passes lines on to the standard output as they come, so that a guest is seen to make progress.
+// lines copies lines to the standard output as they arrive, so that progress is visible.
 type lines struct {
 	prefix string
-	rest   []byte // of a line that has not ended
+	rest   []byte // of an incomplete line
 	none   bool   // no test ran
 
-	silent  *time.Timer // runs out when nothing is written for a time
+	silent  *time.Timer // expires when nothing is written for the duration of silence
 	silence time.Duration
 }
 
 func (l *lines) Write(p []byte) (int, error) {
-	if l.silent.Stop() { // it has not run out yet
+	if l.silent.Stop() { // it has not expired
 		l.silent.Reset(l.silence)
 	}
 	l.rest = append(l.rest, p...)

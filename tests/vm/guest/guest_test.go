@@ -17,7 +17,7 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// TestContainers shows two pods with RDMA traffic: their cgroups, their objects, their end.
+// TestContainers checks two pods with RDMA traffic: their cgroups, their objects, their end.
 func TestContainers(t *testing.T) {
 	for name, o := range map[string]struct{ kernel, cgroup, root string }{
 		"5.10":       {"5.10", vm.CgroupV2, "/sys/fs/cgroup"},
@@ -63,7 +63,7 @@ func containers(t *testing.T, root, programs string) {
 		t.Errorf("cgroup of process %d: %q, %v", pid, cgroup, err)
 	}
 
-	// The rdma controller shows, independently of other tests, that all hold verbs contexts.
+	// The rdma controller is independent of the other checks: it shows that all containers have verbs contexts.
 	for _, o := range []guest.Container{server, client, idle} {
 		current := filepath.Join(root, o.Cgroup, "rdma.current")
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
@@ -101,7 +101,7 @@ func containers(t *testing.T, root, programs string) {
 	}
 	out, err := c.Exec(ctx, client.ID, "ls", "/dev/infiniband")
 	if err != nil || out != "uverbs0\n" {
-		t.Errorf("devices in the container: %q, %v; want uverbs0 alone", out, err)
+		t.Errorf("devices in the container: %q, %v; want only uverbs0", out, err)
 	}
 
 	if err := c.Kill(ctx, server.ID, syscall.SIGKILL); err != nil {

@@ -52,7 +52,7 @@ func (p *Podman) Stop() error {
 	return errors.Join(p.server.end(syscall.SIGTERM), syscall.Unmount("/var/lib/containers", syscall.MNT_DETACH))
 }
 
-// Run starts a container of Image with the flags of `podman run`, which sees /usr, and returns its id.
+// Run starts a container of Image with the flags of `podman run` and returns its id. The container mounts /usr.
 func (p *Podman) Run(ctx context.Context, flags []string, command ...string) (id string, err error) {
 	args := []string{
 		"run", "--detach", "--cap-add=IPC_LOCK", "--entrypoint=[]", "--volume=/usr:/usr:ro",
@@ -63,7 +63,7 @@ func (p *Podman) Run(ctx context.Context, flags []string, command ...string) (id
 	return strings.TrimSpace(out), err
 }
 
-// Do runs a command of podman and returns what it printed.
+// Do runs a command of podman and returns its output.
 func (p *Podman) Do(ctx context.Context, args ...string) (string, error) {
 	return output(ctx, "podman", append(podmanFlags(), args...)...)
 }

@@ -14,7 +14,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Kubelet is what the kubelet of a node knows beside a pod.
+// Kubelet has the information that a kubelet has in addition to a pod.
 type Kubelet struct {
 	NodeName, NodeIP string
 	// ConfigMaps are directories with the content of a ConfigMap, by its name.
@@ -25,7 +25,7 @@ type Kubelet struct {
 	Hosts, TerminationLog string
 }
 
-// A Translation is a pod with one container as the CRI is asked for it.
+// A Translation is a pod with one container, translated to requests of the CRI.
 type Translation struct {
 	Sandbox   *cri.PodSandboxConfig
 	Container *cri.ContainerConfig
@@ -34,14 +34,14 @@ type Translation struct {
 	Grace  int64 // seconds
 }
 
-// take returns what a field has and empties it: in the end nothing may be left, so that no field is ignored.
+// take returns the value of a field and clears it: fields that remain set are an error, so no field is ignored.
 func take[T any](field *T) T {
 	value := *field
 	*field = *new(T)
 	return value
 }
 
-// left says what was not taken of a value.
+// left returns an error that lists the fields of a value that are still set.
 func left(value any) error {
 	if reflect.ValueOf(value).Elem().IsZero() {
 		return nil
@@ -53,8 +53,8 @@ func left(value any) error {
 	return fmt.Errorf("%T: these fields are not translated: %s", value, text)
 }
 
-// Translate asks the CRI for a pod as the kubelet does. It knows the fields that the manifests of deploy/kubernetes use;
-// any other is an error.
+// Translate converts a pod to requests of the CRI as the kubelet does. It supports the fields that the manifests of
+// deploy/kubernetes use; any other field is an error.
 func (k Kubelet) Translate(namespace, name string, template corev1.PodTemplateSpec) (*Translation, error) {
 	t := template.DeepCopy()
 	p := &Pod{Namespace: namespace, Name: name, UID: uid(namespace, name)}
@@ -71,7 +71,7 @@ func (k Kubelet) Translate(namespace, name string, template corev1.PodTemplateSp
 	if grace := take(&s.TerminationGracePeriodSeconds); grace != nil {
 		out.Grace = *grace
 	}
-	// The scheduler's and the API server's; cluster DNS, which is not there.
+	// These are for the scheduler and the API server, and for cluster DNS, which the guest does not have.
 	take(&s.Tolerations)
 	take(&s.NodeSelector)
 	take(&s.PriorityClassName)
@@ -97,7 +97,7 @@ func (k Kubelet) Translate(namespace, name string, template corev1.PodTemplateSp
 	}
 	sc := out.Container.Linux.SecurityContext
 	sc.NamespaceOptions = security.NamespaceOptions
-	security.Privileged = sc.Privileged // as the kubelet, if any container is
+	security.Privileged = sc.Privileged // as the kubelet does if any container is privileged
 	security.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
 	ports := take(&c.Ports)
 	out.Probes = map[string]*corev1.Probe{
@@ -111,7 +111,7 @@ func (k Kubelet) Translate(namespace, name string, template corev1.PodTemplateSp
 	return out, errors.Join(left(c), left(t))
 }
 
-// volumes are where the node has them, by name.
+// volumes returns the directories of the volumes on the node, by name.
 func (k Kubelet) volumes(volumes []corev1.Volume) (map[string]string, error) {
 	at := map[string]string{}
 	for i := range volumes {
@@ -194,7 +194,7 @@ var propagation = map[corev1.MountPropagationMode]cri.MountPropagation{
 	corev1.MountPropagationBidirectional:   cri.MountPropagation_PROPAGATION_BIDIRECTIONAL,
 }
 
-// value resolves the downward API.
+// value resolves references of the downward API.
 func (k Kubelet) value(e corev1.EnvVar) (string, error) {
 	if e.ValueFrom == nil {
 		return e.Value, nil
@@ -211,7 +211,7 @@ func (k Kubelet) value(e corev1.EnvVar) (string, error) {
 	return "", fmt.Errorf("environment %s: its source is not known: %+v", e.Name, e.ValueFrom)
 }
 
-// resources, and how much rather than others it is killed when memory is short: last, for its priority is critical.
+// resources returns the limits, and the OOM score of a pod with critical priority: it is killed last.
 func resources(r corev1.ResourceRequirements) *cri.LinuxContainerResources {
 	out := &cri.LinuxContainerResources{
 		CpuShares:          max(2, r.Requests.Cpu().MilliValue()*1024/1000),
@@ -224,7 +224,7 @@ func resources(r corev1.ResourceRequirements) *cri.LinuxContainerResources {
 	return out
 }
 
-// What the kubelet hides of /proc and /sys, and what may not be written there, unless a container is privileged.
+// Paths in /proc and /sys that the kubelet hides or makes read-only, unless a container is privileged.
 var (
 	masked = strings.Fields("/proc/asound /proc/acpi /proc/kcore /proc/keys /proc/latency_stats /proc/timer_list " +
 		"/proc/timer_stats /proc/sched_debug /proc/scsi /sys/firmware /sys/devices/virtual/powercap")
@@ -235,7 +235,7 @@ func securityContext(s *corev1.SecurityContext) (*cri.LinuxContainerSecurityCont
 	out := &cri.LinuxContainerSecurityContext{
 		MaskedPaths: masked, ReadonlyPaths: readonly,
 		Seccomp: &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Unconfined},
-	} // AppArmor: nothing asked for is the runtime's default
+	} // AppArmor: no profile means the runtime's default
 	if s == nil {
 		return out, nil
 	}
@@ -280,7 +280,7 @@ func securityContext(s *corev1.SecurityContext) (*cri.LinuxContainerSecurityCont
 	return out, left(s)
 }
 
-// resolvePort makes a number of the name of a probe's port.
+// resolvePort replaces the name of a probe's port by its number.
 func resolvePort(probe *corev1.Probe, ports []corev1.ContainerPort) error {
 	if probe == nil || probe.HTTPGet == nil {
 		return fmt.Errorf("%+v is not by HTTP", probe)
@@ -294,7 +294,7 @@ func resolvePort(probe *corev1.Probe, ports []corev1.ContainerPort) error {
 	return fmt.Errorf("no port %v", probe.HTTPGet.Port)
 }
 
-// logFile is where a container that was translated writes.
+// logFile is the file to which a translated container writes its output.
 func (t *Translation) logFile() string {
 	return filepath.Join(t.Sandbox.LogDirectory, t.Container.LogPath)
 }

@@ -15,7 +15,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A Running is a pod of a translation that runs.
+// A Running is a running pod of a translation.
 type Running struct {
 	*Translation
 	Pod, ID string // ids of the sandbox and of the container
@@ -29,7 +29,7 @@ func (c *Containerd) Load(ctx context.Context, archive string) error {
 	return err
 }
 
-// MakePod makes the pod of a translation, without its container.
+// MakePod creates the sandbox of a translation, without its container.
 func (c *CRI) MakePod(ctx context.Context, t *Translation) (*Running, error) {
 	pod, err := c.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: t.Sandbox})
 	if err != nil {
@@ -38,7 +38,7 @@ func (c *CRI) MakePod(ctx context.Context, t *Translation) (*Running, error) {
 	return &Running{Translation: t, Pod: pod.GetPodSandboxId(), cri: c}, nil
 }
 
-// RunTranslation makes the pod and starts its container.
+// RunTranslation creates the pod and starts its container.
 func (c *CRI) RunTranslation(ctx context.Context, t *Translation) (*Running, error) {
 	r, err := c.MakePod(ctx, t)
 	if err != nil {
@@ -59,8 +59,8 @@ func (c *CRI) create(ctx context.Context, pod *Running, t *Translation) (id stri
 	return made.GetContainerId(), nil
 }
 
-// RunToEnd runs the container of a translation in a pod that is there, and returns what it printed. That it fails is
-// an error.
+// RunToEnd runs the container of a translation in an existing sandbox, and returns its output. A failure of the
+// container is an error.
 func (c *CRI) RunToEnd(ctx context.Context, pod *Running, t *Translation) (string, error) {
 	id, err := c.create(ctx, pod, t)
 	if err != nil {
@@ -83,7 +83,7 @@ func (c *CRI) RunToEnd(ctx context.Context, pod *Running, t *Translation) (strin
 	return out, errors.Join(err, c.Remove(ctx, id))
 }
 
-// printed is the standard output in a log of the CRI: TIME stdout P|F TEXT.
+// printed extracts the standard output from a log of the CRI: TIME stdout P|F TEXT.
 func printed(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -103,7 +103,7 @@ func printed(file string) string {
 	return out.String()
 }
 
-// Log returns what the container has written.
+// Log returns the output of the container.
 func (r *Running) Log() string {
 	text, err := os.ReadFile(r.logFile())
 	if err != nil {
@@ -112,7 +112,7 @@ func (r *Running) Log() string {
 	return string(text)
 }
 
-// Probe does a probe once, from the node as the kubelet does.
+// Probe runs a probe once, from the node like the kubelet.
 func (r *Running) Probe(ctx context.Context, kind string) error {
 	p := r.Probes[kind]
 	timeout := max(time.Duration(p.TimeoutSeconds), 1) * time.Second
@@ -138,8 +138,8 @@ func (r *Running) Probe(ctx context.Context, kind string) error {
 	return nil
 }
 
-// WaitReady does what the kubelet does until a container is ready: the startup probe as often as it may fail, then that
-// for readiness.
+// WaitReady waits until a container is ready, like the kubelet: it repeats the startup probe up to its failure limit,
+// then the readiness probe.
 func (r *Running) WaitReady(ctx context.Context) error {
 	period := func(p *corev1.Probe) time.Duration { return max(time.Duration(p.PeriodSeconds), 1) * time.Second }
 	startup := r.Probes["startup"]

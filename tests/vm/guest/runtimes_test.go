@@ -16,8 +16,8 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// TestRuntimes shows the CRI, Docker Engine and podman: a container of each with an RDMA context, and what outlives
-// a crash of its runtime.
+// TestRuntimes checks the CRI, Docker Engine and podman: each runs a container with an RDMA context, which survives a
+// crash of its runtime.
 func TestRuntimes(t *testing.T) {
 	programs, err := vm.BuildWorkloads(t.Context())
 	if err != nil {

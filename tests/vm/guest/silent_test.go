@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
-// TestSilent plants a test that hangs in a guest, with a child: the guest ends, and what hung is printed.
+// TestSilent runs a test that hangs in a guest, with a child: the guest is ended, and the report shows both.
 func TestSilent(t *testing.T) {
 	if os.Getenv(inside) == t.Name() {
 		go report(os.Stdin, os.Stdout)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// failures makes verbs fail in the kernel, in known ways, and prints "VERB ERRNO COUNT" for each way.
+// failures makes verbs fail in the kernel in known ways, and prints "VERB ERRNO COUNT" for each way.
 
 #include "workload.h"
 
@@ -7,7 +7,7 @@
 
 static int times = 3, wrong;
 
-// report prints what happened to a verb that should have failed n times with one errno.
+// report prints the result of a verb that should have failed n times with one errno.
 static void report(const char *verb, int want, int got[static 256])
 {
 	for (int e = 0; e < 256; e++) {
@@ -63,7 +63,7 @@ int main(int argc, char **argv)
 	FAIL("destroy_cq", EBUSY, ibv_destroy_cq(cq));
 	FAIL("dealloc_pd", EBUSY, ibv_dealloc_pd(pd));
 
-	// What users meet most often: memory that may not be locked.
+	// The most frequent failure in practice: the limit of locked memory.
 	struct rlimit page = {4096, 4096};
 	if (setrlimit(RLIMIT_MEMLOCK, &page) || setuid(65534))
 		err(1, "drop privileges");

@@ -13,7 +13,7 @@ enum { depth = 64, most = 16, grh = 40 };
 static struct op {
 	const char *name;
 	enum ibv_wr_opcode code;
-	int receives; // the other end needs a receive
+	int receives; // the remote end must post a receive
 } ops[] = {
 	{"write", IBV_WR_RDMA_WRITE, 0},
 	{"write_imm", IBV_WR_RDMA_WRITE_WITH_IMM, 1},
@@ -165,7 +165,7 @@ static int post_chain(struct end *e, struct end *peer, int n, uint64_t id)
 	return errno ? bad - wr : n;
 }
 
-// begin_chain is the same by the other interface, without the end of it.
+// begin_chain posts n requests through ibv_wr_*, and leaves out the call that ends the chain.
 static void begin_chain(struct end *e, struct end *peer, int n, uint64_t id)
 {
 	struct ibv_qp_ex *q = e->qpx;
@@ -373,7 +373,7 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	if (alone) {
-		retries = 2; // Soft-RoCE takes 7 for no end
+		retries = 2; // the default, 7, means infinite retries on Soft-RoCE
 		if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) || (child = fork()) < 0)
 			err(1, "socketpair, fork");
 	}
@@ -425,7 +425,7 @@ int main(int argc, char **argv)
 		begin_chain(&a[0], &b[0], 1, 0);
 		ibv_wr_abort(a[0].qpx);
 	}
-	if (refused) { // the last one, which is signaled, is not taken
+	if (refused) { // the provider refuses the last request, which is signaled
 		int taken = post_chain(&a[0], &b[0], 2 * depth, 0);
 		if (taken == 2 * depth)
 			errx(1, "a queue of %d took %d requests", depth, taken);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// threads makes objects in threads that end at once, while their process goes on and keeps the objects: the kernel
-// notes the thread as owner, and it is gone.
+// threads creates objects in threads that end at once, while their process continues and keeps the objects: the kernel
+// records the thread as the owner, and the thread no longer exists.
 
 #include "workload.h"
 

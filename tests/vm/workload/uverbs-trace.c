@@ -53,7 +53,7 @@ struct header {
 static struct call calls[1024];
 static int ncalls;
 
-// pending holds the call that each thread is in.
+// pending holds the call in progress of each thread.
 static struct {
 	pid_t tid;
 	struct call call;
@@ -82,7 +82,7 @@ static ssize_t peek(pid_t tid, void *to, uint64_t from, size_t size)
 	return process_vm_readv(tid, &local, 1, &remote, 1, 0);
 }
 
-// on_uverbs returns whether a file descriptor is a uverbs device, and which.
+// on_uverbs returns whether a file descriptor is an open uverbs device, and which device.
 static int on_uverbs(pid_t tid, uint64_t fd, char device[16])
 {
 	char link[64], path[128];
@@ -95,7 +95,7 @@ static int on_uverbs(pid_t tid, uint64_t fd, char device[16])
 	return sscanf(path, "/dev/infiniband/%15s", device) == 1 && !strncmp(device, "uverbs", 6);
 }
 
-// decode fills a call from a system call's entry; it returns 0 for one that is no verb.
+// decode fills a call at the entry of a system call; it returns 0 if the call is not a verb.
 static int decode(pid_t tid, const struct __ptrace_syscall_info *info, struct call *c)
 {
 	const __typeof__(info->entry.args[0]) *args = info->entry.args;

@@ -58,7 +58,7 @@ static void connect_qp(struct ibv_qp *qp, union ibv_gid gid, int index)
 		err(1, "modify_qp to RTS");
 }
 
-// destroy undoes everything, and fails if the kernel keeps anything.
+// destroy destroys all objects, and fails if the kernel refuses one.
 static void destroy(struct ibv_context *context)
 {
 	int e = 0;

@@ -36,7 +36,7 @@ static inline struct ibv_context *open_device(const char *name)
 	errx(1, "no RDMA device %s", name ? name : "");
 }
 
-// pages returns touched memory of its own mapping.
+// pages returns a new mapping whose pages are resident.
 static inline void *pages(size_t size)
 {
 	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -46,7 +46,7 @@ static inline void *pages(size_t size)
 	return p;
 }
 
-// register_pages makes a memory region of that many bytes.
+// register_pages registers a memory region of this many bytes.
 static inline struct ibv_mr *register_pages(struct ibv_pd *pd, size_t size)
 {
 	struct ibv_mr *mr = ibv_reg_mr(pd, pages(size), size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);

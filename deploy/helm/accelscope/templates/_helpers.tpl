@@ -56,7 +56,7 @@ matchExpressions:
       fieldPath: status.hostIP
 {{- end -}}
 
-{{- /* What asks whether it runs. With a web configuration it is the sensor's own program that asks, for it knows of TLS. */ -}}
+{{- /* The handler of a probe. With a web configuration it is a command, because the kubelet's HTTP probes have no password. */ -}}
 {{- define "accelscope.probe" -}}
 {{- if .root.Values.web.configSecret -}}
 exec:
@@ -88,7 +88,7 @@ relabelings:
   - action: replace
     sourceLabels: [__meta_kubernetes_pod_node_name]
     targetLabel: instance
-  # These would be of the sensor, and be taken for those of whoever owns no workload.
+  # These labels of the target name the sensor's pod, and would attribute unattributed series to it.
   - action: labeldrop
     regex: {{ .drop }}
 {{- end -}}

@@ -14,10 +14,10 @@ type account struct {
 	// waited for.
 	credit, save [Groups]float64
 	// unpaid is the cost of attaching and detaching since the last tick. hits and
-	// switching are what was paid for traps and for attaching, cumulative.
+	// switching are the cumulative costs of traps and of attaching that were settled.
 	unpaid, hits, switching [Groups]float64
-	// age is the time since the process became known, quiet the time since it last
-	// spent something, perSecond what it may spend per second.
+	// age is the time since the process became known, quiet the time since its last
+	// cost, perSecond the cost that it may have per second.
 	age, quiet, perSecond float64
 }
 

@@ -169,7 +169,7 @@ func (b *Budget) Detaching(file File, group int, pids []int) {
 	}
 }
 
-// Sampling returns how to scale what was counted until the last tick. It must be
+// Sampling returns how to scale the counts until the last tick. It must be
 // called once after each tick, before probes are attached or detached.
 func (b *Budget) Sampling(file File, group int) Sampling {
 	if u := b.units[unitID{file, group}]; u != nil {

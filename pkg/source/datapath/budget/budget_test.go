@@ -12,34 +12,33 @@ import (
 	"time"
 )
 
-// A simProcess is a model of a process, not a real one: it does cores of work of
-// its own, in each second of which it posts and polls so often. A trap adds to its
-// CPU time; a process that is bound by its CPU gets less done instead.
+// A simProcess is a simulated process: it uses cores CPUs for its own work, and posts and polls at these rates per
+// second. A trap adds to its CPU time; a process that is bound by its CPU makes fewer calls instead.
 type simProcess struct {
 	pid        int
 	file       File
-	begin, end time.Duration // of its life; end 0: forever
+	begin, end time.Duration // start and end of the process; end 0: never ends
 	load       func(at time.Duration) simLoad
-	changes    []time.Duration // when load changes
+	changes    []time.Duration // times at which load changes
 
 	cpu       float64
 	spent     [Groups]float64
 	switching [Groups]float64 // spent on switching
 	owes      [Groups]float64
-	done      [Groups]float64 // calls that it made
-	seen      [Groups]float64 // of which the last tick has seen
-	kept      [Groups]float64 // that wait for their period's end
+	done      [Groups]float64 // calls that the process made
+	seen      [Groups]float64 // hits until the last tick
+	kept      [Groups]float64 // hits that wait for the end of their period
 	exact     [Groups]float64
-	guess     [Groups]float64 // exact ones and scaled ones
+	guess     [Groups]float64 // exact calls and scaled calls
 	hits      [Groups]float64
 	trace     []simSample
 }
 
 type simLoad struct {
 	cores        float64
-	bound        bool // by its CPU
+	bound        bool // limited by its CPU
 	posts, polls float64
-	trap         float64 // s
+	trap         float64 // cost of a trap in s
 }
 
 type simSample struct{ at, cpu, spent float64 }
@@ -51,9 +50,9 @@ type sim struct {
 	random    *rand.Rand
 	processes []*simProcess
 	probes    [Groups]int
-	late      time.Duration // how late ticks are at most
-	delay     time.Duration // until a switch happens
-	slow      time.Duration // how much later detaching does
+	late      time.Duration // maximum delay of a tick
+	delay     time.Duration // delay of attaching and detaching
+	slow      time.Duration // additional delay of detaching
 	jump      func(at time.Duration) time.Duration
 
 	now      time.Duration
@@ -76,7 +75,7 @@ func newSim(t *testing.T, limit float64, processes ...*simProcess) *sim {
 
 func (p *simProcess) lives(at time.Duration) bool { return at >= p.begin && (p.end == 0 || at < p.end) }
 
-// advance lets time pass, in pieces in which nothing changes.
+// advance lets time pass, in intervals in which nothing changes.
 func (s *sim) advance(to time.Duration) {
 	cuts := []time.Duration{to}
 	for _, p := range s.processes {
@@ -148,7 +147,7 @@ func (p *simProcess) run(s *sim, dt float64) {
 	}
 }
 
-// fold does what totals do.
+// fold simulates the fold of the source.
 func (p *simProcess) fold(c int, how Sampling) {
 	delta := p.hits[c] - p.seen[c]
 	p.seen[c] = p.hits[c]
@@ -166,7 +165,7 @@ func (p *simProcess) fold(c int, how Sampling) {
 	}
 }
 
-// last folds what a process did since the last tick.
+// last folds the calls of a process since the last tick.
 func (s *sim) last(p *simProcess) {
 	for c := range Groups {
 		u := s.b.units[unitID{p.file, c}]
@@ -260,8 +259,8 @@ func (s *sim) run(until time.Duration) {
 	}
 }
 
-// worst is the highest part of its CPU time that probes took of a process in any
-// minute of its life, and what they took beyond the limit then.
+// worst returns the highest fraction of a process's CPU time that probes took in any minute of its life, and the CPU
+// time beyond the limit in that minute.
 func (p *simProcess) worst(limit float64) (ratio, excess float64) {
 	at := func(when float64) (cpu, spent float64) {
 		i := sort.Search(len(p.trace), func(i int) bool { return p.trace[i].at >= when })
@@ -299,8 +298,7 @@ func (p *simProcess) worst(limit float64) (ratio, excess float64) {
 	return ratio, excess
 }
 
-// holds checks that no minute of any process took more than the limit, beyond
-// what is negligible.
+// holds checks that probes exceeded the limit of no process in any minute, beyond a negligible amount.
 func (s *sim) holds(allow time.Duration) {
 	s.t.Helper()
 	worst, over := 0.0, math.Inf(-1)
@@ -333,7 +331,7 @@ func steady(pid int, l simLoad) *simProcess {
 	return &simProcess{pid: pid, file: simFile, load: func(time.Duration) simLoad { return l }}
 }
 
-// stays checks that everything was counted, exactly.
+// stays checks that all calls were counted exactly.
 func (p *simProcess) stays(t *testing.T) {
 	t.Helper()
 	for c := range Groups {
@@ -347,7 +345,7 @@ func TestBudgetOneProcess(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		load       simLoad
-		post, poll [2]float64 // what part of the time is watched
+		post, poll [2]float64 // minimum and maximum of the observed fraction of the time
 	}{
 		{"idle", simLoad{cores: 0.001}, [2]float64{1, 1}, [2]float64{1, 1}},
 		{"quiet", simLoad{cores: 0.2, posts: 400, polls: 400}, [2]float64{1, 1}, [2]float64{1, 1}},
@@ -367,7 +365,7 @@ func TestBudgetOneProcess(t *testing.T) {
 				if r := s.ratio(c); r < want[0]*0.999 || r > want[1] {
 					t.Errorf("calls %d: watched %.4f of the time, want %v", c, r, want)
 				}
-				// What is bound by the CPU is slower in a window.
+				// A process that is limited by its CPU makes fewer calls in a window.
 				if r := p.guess[c] / p.done[c]; p.done[c] > 0 && !test.load.bound && (r < 0.85 || r > 1.15) {
 					t.Errorf("calls %d: %.3f of the calls are reported", c, r)
 				}
@@ -397,8 +395,8 @@ func TestBudgetLateTicks(t *testing.T) {
 	}
 }
 
-// What is reported of a steady load is right on average. That of bursts is not: credit
-// comes with CPU time, so windows open more often while a burst takes it.
+// The reported calls of a steady load are correct on average. Those of bursts are not: credit comes with CPU time, so
+// windows open more often during a burst.
 func TestBudgetUnbiased(t *testing.T) {
 	for _, l := range []simLoad{{cores: 0.3, posts: 5e4, polls: 2e5}, {cores: 0.001, posts: 1000, polls: 1000}} {
 		const runs = 10
@@ -421,7 +419,7 @@ func TestBudgetUnbiased(t *testing.T) {
 	}
 }
 
-// Probes go one after the other, each of which waits for all CPUs.
+// Probes are detached one after the other, and each waits for all CPUs.
 func TestBudgetSlowDetach(t *testing.T) {
 	for _, slow := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond} {
 		t.Run(fmt.Sprint(slow), func(t *testing.T) {
@@ -442,7 +440,7 @@ func TestBudgetRanks(t *testing.T) {
 	for i := range 192 {
 		l := simLoad{cores: 1, bound: true, posts: float64(100 * (i % 7)), polls: 1e5 + 2e4*float64(i)}
 		if i == 100 {
-			l = simLoad{cores: 1e-5} // the launcher, which does next to nothing
+			l = simLoad{cores: 1e-5} // the launcher, which is mostly idle
 		}
 		ranks = append(ranks, steady(i+1, l))
 	}
@@ -457,7 +455,7 @@ func TestBudgetRanks(t *testing.T) {
 	}
 }
 
-// A process works quietly, and at full speed now and then.
+// A process has a low load, and a high load now and then.
 func TestBudgetBursts(t *testing.T) {
 	p := steady(1, simLoad{})
 	p.load = func(at time.Duration) simLoad {
@@ -479,7 +477,7 @@ func TestBudgetBursts(t *testing.T) {
 			flaps++
 		}
 	}
-	// A burst that begins right after a look, and soon ends, is seen too late.
+	// A burst that begins right after a tick and ends soon is detected too late.
 	s.holds(30 * time.Millisecond)
 	if !before || !s.b.units[unitID{simFile, Poll}].exact {
 		t.Error("not exact again, long after the last burst")
@@ -493,7 +491,7 @@ func TestBudgetBursts(t *testing.T) {
 	}
 }
 
-// Processes come and go in one file; the one that stays must be watched.
+// Processes start and end in one file; the one that remains must be watched.
 func TestBudgetJoinAndExit(t *testing.T) {
 	stays := steady(1, simLoad{cores: 0.5, posts: 500, polls: 500})
 	all := []*simProcess{stays}
@@ -543,7 +541,7 @@ func TestBudgetClockJumps(t *testing.T) {
 	}
 }
 
-// A limit of zero is none, and a generous one lets everything be exact.
+// A limit of zero means no limit, and a high limit keeps everything exact.
 func TestBudgetWithoutLimit(t *testing.T) {
 	for _, limit := range []float64{0, 10} {
 		p := steady(1, simLoad{cores: 1, bound: true, posts: 1e5, polls: 5e6})

@@ -62,9 +62,9 @@
 //
 // # Scaling
 //
-// What is counted in a window stands for all time since the end of the last one.
+// The counts of a window are scaled to all time since the end of the previous one.
 // For a steady load this is right on average, as the time to the next window does
-// not depend on what this one counts. For bursts it reports too much, up to twice
+// not depend on the counts of this one. For bursts it reports too much, up to twice
 // as much in simulations: their CPU time earns the credit that opens windows.
 // Processes that are limited by their CPU are slower while they are probed.
 package budget

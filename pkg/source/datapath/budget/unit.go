@@ -7,7 +7,7 @@ import "time"
 // unit is the probes of one group of calls in one file.
 type unit struct {
 	group, probes int
-	// wanted is what was decided, on is what the caller did; exact: not windowed.
+	// wanted is the decision, on the state that the caller reports; exact: not windowed.
 	wanted, on, exact bool
 
 	since    time.Time     // of on

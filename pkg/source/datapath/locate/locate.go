@@ -40,7 +40,7 @@ var requiredOfExtended = []Function{WrSetSGE, WrStart, WrComplete, WrAbort}
 // try again soon.
 var ErrNotReady = errors.New("verbs context is not filled in yet")
 
-// Found is what was found in a process.
+// Found is the result of a search in a process.
 type Found struct {
 	Context uint64 // address of the struct ibv_context
 	Sites   []Site

@@ -35,7 +35,7 @@ func compile(t *testing.T, name string, flags ...string) string {
 	return out
 }
 
-// TestOffsets holds our offsets against rdma-core's header.
+// TestOffsets compares our offsets with rdma-core's header.
 func TestOffsets(t *testing.T) {
 	out, err := child.Command(context.Background(), compile(t, "offsets")).Output()
 	if err != nil {
@@ -95,9 +95,8 @@ func start(t *testing.T, binary string, args ...string) victim {
 	return v
 }
 
-// operationsOf picks eight functions of a provider: six that begin with a push and
-// two that do not, which stand for its operations. The guest tests the real operations,
-// as it has a device.
+// operationsOf returns eight functions of a provider, six that begin with a push and two that do not, which are used as
+// its operations. The guest has a device, and tests the real operations.
 func operationsOf(t *testing.T, path string) (offsets []string, want []point) {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {
@@ -197,7 +196,7 @@ func TestLocate(t *testing.T) {
 	if got, err := l.fromCache(third.Process); err != nil || len(got.Sites) != 0 {
 		t.Errorf("known of one without it: %+v, %v", got, err)
 	}
-	if len(third.files) != 0 && !l.hasOverlay() { // there, what a file is shows when it is open only
+	if len(third.files) != 0 && !l.hasOverlay() { // on overlayfs, the identity of a file is known only once it is open
 		t.Errorf("%d files of one without it are held open", len(third.files))
 	}
 	if len(v.files) != 1 || len(second.files) != 1 {
@@ -212,8 +211,7 @@ func same(t *testing.T, a, b string) bool {
 	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
-// TestChangedFile: what was remembered of a file is of no use when another one has
-// its number, or its content changed.
+// TestChangedFile: a cached file is not used if another file has its inode number, or if its content changed.
 func TestChangedFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lib.so")
 	provider, err := os.ReadFile(library(t, "libibverbs/librxe-rdmav34.so"))
@@ -265,8 +263,8 @@ func TestLocatorIsBounded(t *testing.T) {
 	}
 }
 
-// TestProbeThroughPath attaches to what was located through the path that was
-// returned, also when the file was deleted meanwhile, and looks at the breakpoint.
+// TestProbeThroughPath attaches to a located function through the returned path, also if the file was deleted
+// meanwhile, and checks for the breakpoint in memory.
 func TestProbeThroughPath(t *testing.T) {
 	original := library(t, "libibverbs/librxe-rdmav34.so")
 	offsets, _ := operationsOf(t, original)
@@ -354,8 +352,8 @@ func addressOf(t *testing.T, p *Process, name string, offset uint64) uint64 {
 	return 0
 }
 
-// TestContainersOfOneImage: they have one provider, and a probe of it through one
-// hits all. Taken for two files, each call would be counted twice.
+// TestContainersOfOneImage: containers of one image have the same provider file, and a probe that is attached through
+// one container traces all. If it were treated as two files, each call would be counted twice.
 func TestContainersOfOneImage(t *testing.T) {
 	provider := library(t, "libibverbs/librxe-rdmav34.so")
 	offsets, _ := operationsOf(t, provider)

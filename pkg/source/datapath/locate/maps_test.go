@@ -41,7 +41,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 
 	for _, bad := range []string{
 		"\n",
-		"1000-2000 r-xp 0 0:0 1 /x", // no newline: cut off
+		"1000-2000 r-xp 0 0:0 1 /x", // no newline: truncated
 		"2000-1000 r-xp 0 0:0 1 /x\n",
 		"1000-2000 r-x 0 0:0 1 /x\n",
 		"1000-2000 r-xp 0 0 1 /x\n",
@@ -96,8 +96,8 @@ func FuzzMaps(f *testing.F) {
 	})
 }
 
-// TestMappedFile opens what a process (this one) has mapped, by both ways, also
-// after its path was given to another file.
+// TestMappedFile opens the files that a process (this one) has mapped, by both methods, also after another file got its
+// path.
 func TestMappedFile(t *testing.T) {
 	p := self(t)
 	path := filepath.Join(t.TempDir(), "a b\nc")
@@ -138,7 +138,7 @@ func TestMappedFile(t *testing.T) {
 	f, err = p.open(m)
 	check("deleted", f, err)
 
-	// Whatever is opened, it must be the file that maps has.
+	// The opened file must be the one in maps.
 	wrong := *m
 	wrong.file.Inode++
 	if f, err := p.open(&wrong); err == nil {
@@ -147,7 +147,7 @@ func TestMappedFile(t *testing.T) {
 	}
 }
 
-// overlay mounts a container's view of an image.
+// overlay mounts the view that a container has of an image.
 func overlay(t *testing.T, image string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -165,7 +165,7 @@ func overlay(t *testing.T, image string) string {
 	return merged
 }
 
-// TestOverlay: containers of one image map one file through overlays of their own.
+// TestOverlay: containers of one image map one file, each through an overlay of its own.
 func TestOverlay(t *testing.T) {
 	p := self(t)
 	images := []string{t.TempDir(), t.TempDir()}

@@ -22,8 +22,8 @@ type Process struct {
 	pid    int
 	procfs string
 	pidfd  int
-	// files are the providers that it maps. They are kept open, so that the file that
-	// was checked is the one that is probed.
+	// files are the providers that it maps. They are kept open, so that the probed file is
+	// the file that was checked.
 	files map[FileID]*os.File
 }
 

@@ -29,9 +29,9 @@ func TestProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	_, _ = stdout.Read(make([]byte, 1)) // the loop is through
+	_, _ = stdout.Read(make([]byte, 1)) // the loop has ended
 	if p.Exited() {
-		t.Error("lives, and is said to have exited")
+		t.Error("a running process is reported as exited")
 	}
 	used, err := p.CPU()
 	if err != nil || used <= 0 || used > time.Minute {
@@ -42,9 +42,9 @@ func TestProcess(t *testing.T) {
 	if err := unix.Waitid(unix.P_PIDFD, p.pidfd, &after, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)
 	}
-	// Not waited for yet: its number is still its own, and it is gone all the same.
+	// A zombie: its PID is still in use, but the process has exited.
 	if !p.Exited() {
-		t.Error("a zombie is said to live")
+		t.Error("a zombie is reported as running")
 	}
 	for i := range 2 {
 		if _, err := p.CPU(); !errors.Is(err, model.ErrAbsent) {
@@ -65,7 +65,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// TestCPU compares with what the kernel accounts this process otherwise.
+// TestCPU compares with the CPU time that getrusage returns.
 func TestCPU(t *testing.T) {
 	p := self(t)
 	rusage := func() time.Duration {
@@ -73,7 +73,7 @@ func TestCPU(t *testing.T) {
 		_ = unix.Getrusage(unix.RUSAGE_SELF, &usage)
 		return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 	}
-	for rusage() < 50*time.Millisecond { // on a busy machine that is more than so much time
+	for rusage() < 50*time.Millisecond { // on a busy machine this takes longer than the CPU time
 	}
 	got, err := p.CPU()
 	want := rusage()
@@ -104,7 +104,7 @@ func TestThreadIsNoProcess(t *testing.T) {
 
 func TestReadMemory(t *testing.T) {
 	p := self(t)
-	// Two pages, of which the second cannot be read.
+	// Two pages; the second cannot be read.
 	pages, err := unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		t.Fatal(err)

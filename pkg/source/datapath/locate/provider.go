@@ -18,7 +18,7 @@ var errNoProvider = errors.New("not a verbs provider")
 // providers need, such as IBVERBS_PRIVATE_34.
 const privateVersion = "IBVERBS_PRIVATE_"
 
-// Bounds of what is read of an object. No provider reaches them.
+// Limits for reading an object. No provider reaches them.
 const (
 	maxSegments = 64
 	maxDynamic  = 1024

@@ -77,7 +77,7 @@ type instruction struct {
 
 var objdumpLine = regexp.MustCompile(`^ *([0-9a-f]+):\t((?:[0-9a-f]{2} )+) *(?:\t(.*))?$`)
 
-// objdump disassembles in another way than we do.
+// objdump uses a different disassembler than we do.
 func objdump(t *testing.T, path string) map[uint64]instruction {
 	t.Helper()
 	out, err := child.Command(context.Background(), "objdump", "-d", "-w", path).Output()
@@ -94,8 +94,7 @@ func objdump(t *testing.T, path string) map[uint64]instruction {
 	return code
 }
 
-// addressTaken are the functions that a library's data points to, of which its
-// operations are some.
+// addressTaken returns the functions that a library's data points to; its operations are among them.
 func addressTaken(t *testing.T, path string) []uint64 {
 	t.Helper()
 	f, err := elf.Open(path)
@@ -124,9 +123,9 @@ var (
 	pushed   = regexp.MustCompile(`^(push +%r|nop$|xchg +%ax,%ax|j[a-z]+ +[0-9a-f])`)
 )
 
-// TestPointsOfRealProviders holds every function that the data of every provider
-// points to against what objdump says: the point is an instruction of its own, of
-// the kind that is emulated, and what is before it is harmless.
+// TestPointsOfRealProviders compares each function that the data of a provider points to with the output of objdump:
+// the probe point is the start of an instruction of an emulated kind, and the instructions before it have no side
+// effects.
 func TestPointsOfRealProviders(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("disassembles x86")
@@ -191,8 +190,8 @@ func offsetInFile(t *testing.T, o *object, address uint64) uint64 {
 	return 0
 }
 
-// initFini is the address when it is one of the assembler's own, which .init_array
-// and .fini_array of every library begin with, and which have no unwind entry.
+// initFini returns the address if .init_array or .fini_array has it: every library has such functions of the startup
+// code, which have no unwind entry.
 func initFini(t *testing.T, path string, address uint64) uint64 {
 	t.Helper()
 	f, err := elf.Open(path)
@@ -215,12 +214,12 @@ func initFini(t *testing.T, path string, address uint64) uint64 {
 	return 0
 }
 
-// TestOnlyBeginnings: an address that a process names must be where a function
-// begins. In the middle a breakpoint would break all who map the file, and at a
-// cold part there is no return address on top of the stack.
+// TestOnlyBeginnings: an address that a process names must be the start of a function. In the middle of an instruction
+// a breakpoint would break all processes that map the file, and in the cold part of a function the return address is
+// not on top of the stack.
 func TestOnlyBeginnings(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
-		t.Skip("looks into x86")
+		t.Skip("only for x86")
 	}
 	path := library(t, "libmlx5.so.1")
 	_, f := openLibrary(t, path)
@@ -236,8 +235,7 @@ func TestOnlyBeginnings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// readelf's table of rows: where the CFA of the first row is not rsp+8, no
-	// function begins.
+	// readelf's table of rows: an entry whose first row has another CFA than rsp+8 is not the start of a function.
 	header := regexp.MustCompile(`FDE cie=[0-9a-f]+ pc=([0-9a-f]+)\.\.([0-9a-f]+)`)
 	begins := map[uint64]bool{}
 	cold := 0
@@ -245,7 +243,7 @@ func TestOnlyBeginnings(t *testing.T) {
 	for s := bufio.NewScanner(bytes.NewReader(out)); s.Scan(); {
 		if m := header.FindStringSubmatch(s.Text()); m != nil {
 			if start != 0 {
-				begins[start] = true // no rows but those of all
+				begins[start] = true // the entry has only the rows of the CIE
 			}
 			start, _ = strconv.ParseUint(m[1], 16, 64)
 			continue
@@ -258,7 +256,7 @@ func TestOnlyBeginnings(t *testing.T) {
 		}
 	}
 	if len(begins) < 500 || cold < 5 {
-		t.Fatalf("%d entries, %d of them cold parts: the test looks at nothing", len(begins), cold)
+		t.Fatalf("%d entries, %d of them cold parts: the test checks nothing", len(begins), cold)
 	}
 	text, _ := elf.Open(path)
 	defer text.Close()
@@ -277,8 +275,7 @@ func TestOnlyBeginnings(t *testing.T) {
 	}
 }
 
-// tiny is the least that is a provider: the function at 0x200 begins one, the one
-// at 0x208 is a cold part of it.
+// tiny is the minimal provider: a function starts at 0x200, and its cold part is at 0x208.
 func tiny() []byte {
 	le := binary.LittleEndian
 	b := make([]byte, 0x300)
@@ -361,7 +358,7 @@ func TestTiny(t *testing.T) {
 	}
 }
 
-// FuzzObject looks at files that a container made.
+// FuzzObject parses files that a container may have written.
 func FuzzObject(f *testing.F) {
 	f.Add(tiny(), uint32(0x200))
 	f.Add([]byte(elf.ELFMAG), uint32(0))

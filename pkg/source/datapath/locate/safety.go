@@ -34,10 +34,10 @@ func Safe(symbols map[string]bool) error {
 // filter. release is uname -r.
 //
 // On x86, since 6.11 a return probe traps by a system call. A seccomp filter that
-// does not know it kills the process, as those of container runtimes do. Filters
-// let it pass since 6.14-rc3, 6.13.3 and 6.12.14 ("seccomp: passthrough uretprobe
+// does not permit it kills the process, as those of container runtimes do. The kernel
+// no longer filters it since 6.14-rc3, 6.13.3 and 6.12.14 ("seccomp: passthrough uretprobe
 // systemcall without filtering"). A distribution that backported the fix is
-// refused, as its release does not show that.
+// rejected, as its release does not show that.
 func returnProbesSafe(symbols map[string]bool, release string) error {
 	if !symbols["__x64_sys_uretprobe"] {
 		return nil

@@ -17,7 +17,7 @@ func TestReturnProbesSafe(t *testing.T) {
 		"6.11.0":               false,
 		"6.11.0-29-generic":    false,
 		"6.11.11":              false,
-		"6.12.0-55.el10":       false, // may have the fix, unknown
+		"6.12.0-55.el10":       false, // may have the fix
 		"6.12.13":              false,
 		"6.12.14":              true,
 		"6.12.107+deb13-amd64": true,
@@ -57,16 +57,16 @@ func TestShadowStacksSafe(t *testing.T) {
 			t.Errorf("%q: %v", flags, err)
 		}
 		if err := shadowStacksSafe(map[string]bool{"__x64_sys_uretprobe": true}, cpuinfo); err != nil {
-			t.Errorf("%q, on a kernel that minds them: %v", flags, err)
+			t.Errorf("%q, on a kernel with the system call uretprobe: %v", flags, err)
 		}
 	}
 	if shadowStacksSafe(nil, cpuinfo+"x") == nil {
-		t.Error("safe without a look")
+		t.Error("safe without information")
 	}
 }
 
 func TestStackOfCPU(t *testing.T) {
-	// The beginning of a program that has: poll_cq_return on 6.18 without its tail call.
+	// The first instructions of a program with a per-CPU stack: poll_cq_return on 6.18 without its tail call.
 	code := []byte("\x0f\x1f\x44\x00\x00\x0f\x1f\x00\x55\x48\x89\xe5\x53\x41\x55\x41\x56\x41\x57" +
 		"\x49\xb9\xf8\x1c\x50\x5b\x79\x60\x00\x00\x65\x4c\x03\x0c\x25\x28\xe0\xb0\x83\x49\x89\xfe")
 	if !stackOfCPU(code) || stackOfCPU(code[:30]) || stackOfCPU(nil) {

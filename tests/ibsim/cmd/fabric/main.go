@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command fabric runs the simulated fabric of tests/ibsim until its standard input
-// ends, whose lines are commands for ibsim. It prints the directory of the tools,
-// for --fabric.tools.
+// Command fabric runs the simulated fabric of tests/ibsim until its standard input ends. The lines of the standard
+// input are commands for ibsim. It prints the directory of the tools, for --fabric.tools.
 //
 //	go run ./tests/ibsim/cmd/fabric -leaves 8 -hosts 8 -spines 4
 package main

@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// inside is the demo as it runs in the guest: containerd, two pods, the sensor.
+// inside runs the demo in the guest: containerd, two pods, the sensor.
 func inside(ctx context.Context, o options) error {
 	fmt.Println("demo: starting containerd")
 	c, err := guest.StartContainerd(ctx)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo shows accelscope at work without hardware: in a guest with Soft-RoCE, two containers of two pods
-// exchange RDMA traffic; accelscope runs beside them, its port forwarded to this machine, where `accelscope top`
-// shows what each of them does. It ends at SIGINT, SIGTERM, or DEMO_SECONDS after the first table.
-// Arguments after the flags go to accelscope.
+// Command demo shows accelscope without hardware. In a guest with Soft-RoCE, two containers of two pods exchange RDMA
+// traffic. accelscope runs in the same guest, with its port forwarded to this machine, where `accelscope top` shows the
+// use by each container. The demo ends at SIGINT, SIGTERM, or DEMO_SECONDS after the first table. Arguments after the
+// flags are passed to accelscope.
 package main
 
 import (
@@ -18,12 +18,12 @@ import (
 	"time"
 )
 
-// options are the flags, and what is left of the command line.
+// options are the flags and the remaining arguments.
 type options struct {
 	kernel string
 	binary string
 	port   int
-	log    string        // in the guest: where accelscope's own output goes
+	log    string        // file in the guest for accelscope's output
 	last   time.Duration // how long to show tables; 0: until a signal
 	args   []string
 }

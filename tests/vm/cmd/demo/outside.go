@@ -18,7 +18,7 @@ import (
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
-// outside boots the guest with this same program in it and shows tables of the sensor there.
+// outside boots the guest with this same program in it, and shows tables of its sensor.
 func outside(ctx context.Context, o options) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -68,7 +68,7 @@ func outside(ctx context.Context, o options) error {
 	return err
 }
 
-// waitFor returns when the sensor exports what containers do with RDMA devices.
+// waitFor waits until the sensor exports the use of RDMA devices by containers.
 func waitFor(ctx context.Context, url string) error {
 	client := http.Client{Timeout: 10 * time.Second}
 	for {

@@ -53,7 +53,7 @@ func run(opts vm.Options) int {
 		temporary = true
 	}
 	res, err := vm.Run(ctx, opts)
-	if err != nil { // the share stays, for its kernel log
+	if err != nil { // the share is kept, because it contains the kernel log
 		fmt.Fprintln(os.Stderr, "guest:", err)
 		return 125
 	}
