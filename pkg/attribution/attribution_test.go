@@ -56,8 +56,8 @@ func verbErrors(cgroup model.CgroupID, device, verb, errno string, n uint64) mod
 	}
 }
 
-func entities() map[uint64]identitytest.Entity {
-	return map[uint64]identitytest.Entity{
+func entities() map[model.CgroupID]identitytest.Entity {
+	return map[model.CgroupID]identitytest.Entity{
 		1: {
 			Workload: "ml/train-0/main", Namespace: "ml", Pod: "train-0", Container: "main", ContainerID: "c1",
 			PodUID: "u1", Runtime: "containerd", Cgroup: "/kubepods/podu1/c1",
@@ -193,7 +193,7 @@ func TestRDMACgroupsAreNotCountedTwice(t *testing.T) {
 	e := entities()
 	e[10] = identitytest.Entity{Workload: "slurm:42", Cgroup: "/system.slice/slurmstepd.scope/job_42"}
 	charge := func(cgroup, n uint64) model.RDMACgroup {
-		return model.RDMACgroup{Cgroup: cgroup, Device: "rxe0", Handles: n, Objects: 10 * n}
+		return model.RDMACgroup{Cgroup: model.CgroupID(cgroup), Device: "rxe0", Handles: n, Objects: 10 * n}
 	}
 	for name, tt := range map[string]struct {
 		facts []model.RDMACgroup
@@ -310,7 +310,7 @@ func randomSnapshot(r *rand.Rand) facts {
 	s := facts{Entities: map[model.CgroupID]identitytest.Entity{}}
 	for id := range uint64(8) {
 		if r.IntN(4) > 0 { // several ids share a workload
-			s.Entities[id] = identitytest.Entity{Workload: fmt.Sprint("w", r.IntN(4))}
+			s.Entities[model.CgroupID(id)] = identitytest.Entity{Workload: fmt.Sprint("w", r.IntN(4))}
 		}
 	}
 	for _, d := range []string{"d0", "d1", "d2"} {
@@ -323,18 +323,18 @@ func randomSnapshot(r *rand.Rand) facts {
 	if r.IntN(4) == 0 {
 		for range r.IntN(30) {
 			s.Holdings = append(s.Holdings, model.Holding{
-				Device: device(r), PID: 98 + r.IntN(10), Cgroup: r.Uint64N(10), Type: objectType(r), Count: r.Uint64N(9),
+				Device: device(r), PID: 98 + r.IntN(10), Cgroup: model.CgroupID(r.Uint64N(10)), Type: objectType(r), Count: r.Uint64N(9),
 			})
 		}
 		return s
 	}
 	s.Objects = []model.Objects{}
 	for range r.IntN(40) {
-		o := model.Objects{Cgroup: r.Uint64N(10), Device: device(r), Type: objectType(r), Current: r.Uint64N(9)}
+		o := model.Objects{Cgroup: model.CgroupID(r.Uint64N(10)), Device: device(r), Type: objectType(r), Current: r.Uint64N(9)}
 		s.Objects = append(s.Objects, o)
 		s.Created = append(s.Created, created(o.Cgroup, o.Device, o.Type, r.Uint64N(99)))
-		s.Verbs = append(s.Verbs, verbs(r.Uint64N(10), device(r), "reg_mr", model.Histogram{Count: r.Uint64N(99)}))
-		s.VerbErrors = append(s.VerbErrors, verbErrors(r.Uint64N(10), device(r), "reg_mr", "ENOMEM", r.Uint64N(9)))
+		s.Verbs = append(s.Verbs, verbs(model.CgroupID(r.Uint64N(10)), device(r), "reg_mr", model.Histogram{Count: r.Uint64N(99)}))
+		s.VerbErrors = append(s.VerbErrors, verbErrors(model.CgroupID(r.Uint64N(10)), device(r), "reg_mr", "ENOMEM", r.Uint64N(9)))
 	}
 	return s
 }
@@ -372,13 +372,13 @@ func BenchmarkAttribute(b *testing.B) {
 		for _, typ := range []model.ObjectType{model.PD, model.CQ, model.QP, model.MR, model.Context} {
 			s.Resources = append(s.Resources, model.Resource{Device: dev, Type: typ, Count: 5000})
 			for id := range uint64(500) {
-				s.Objects = append(s.Objects, model.Objects{Cgroup: id, Device: dev, Type: typ, Current: 3})
-				s.Created = append(s.Created, created(id, dev, typ, 9))
+				s.Objects = append(s.Objects, model.Objects{Cgroup: model.CgroupID(id), Device: dev, Type: typ, Current: 3})
+				s.Created = append(s.Created, created(model.CgroupID(id), dev, typ, 9))
 			}
 		}
 	}
 	for id := range uint64(500) {
-		s.Entities[id] = identitytest.Entity{Workload: fmt.Sprint("ns/pod-", id, "/c"), ContainerID: fmt.Sprint(id)}
+		s.Entities[model.CgroupID(id)] = identitytest.Entity{Workload: fmt.Sprint("ns/pod-", id, "/c"), ContainerID: fmt.Sprint(id)}
 	}
 	owners, counters := identitytest.Table(s.Entities), &Counters{}
 	b.ReportAllocs()

@@ -334,14 +334,14 @@ func randomGPUs(r *rand.Rand) facts {
 		return s.GPUs[r.IntN(len(s.GPUs))].UUID
 	}
 	for c := range uint64(6) {
-		s.Entities[c+1] = identitytest.Entity{Workload: fmt.Sprint("job:", c/2)} // two cgroups each
+		s.Entities[model.CgroupID(c+1)] = identitytest.Entity{Workload: fmt.Sprint("job:", c/2)} // two cgroups each
 	}
 	if chance(90) {
 		s.GPUProcesses = []model.GPUProcess{}
 	}
 	for range r.IntN(30) {
 		p := model.GPUProcess{
-			GPU: anyGPU(), PID: 1 + r.IntN(40), Cgroup: uint64(r.IntN(9)), Memory: optional(float64(r.IntN(200))), Engines: engines(),
+			GPU: anyGPU(), PID: 1 + r.IntN(40), Cgroup: model.CgroupID(uint64(r.IntN(9))), Memory: optional(float64(r.IntN(200))), Engines: engines(),
 		}
 		if s.GPUProcesses != nil {
 			s.GPUProcesses = append(s.GPUProcesses, p)

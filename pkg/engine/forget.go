@@ -43,7 +43,7 @@ func (e *Engine) forget(r *Refresh) {
 	}
 }
 
-func (r *sourceReader) forget(cgroups []uint64) {
+func (r *sourceReader) forget(cgroups []model.CgroupID) {
 	defer func() {
 		if p := recover(); p != nil {
 			r.log.Error("panic in Forget", zap.Any("panic", p), zap.Stack("stack"))
@@ -53,8 +53,8 @@ func (r *sourceReader) forget(cgroups []uint64) {
 }
 
 // finished returns the expired cgroups that hold no objects and no registered memory.
-func finished(facts *model.Snapshot) []uint64 {
-	holds := make(map[uint64]bool)
+func finished(facts *model.Snapshot) []model.CgroupID {
+	holds := make(map[model.CgroupID]bool)
 	for i := range facts.Objects {
 		if facts.Objects[i].Current > 0 {
 			holds[facts.Objects[i].Cgroup] = true
@@ -65,7 +65,7 @@ func finished(facts *model.Snapshot) []uint64 {
 			holds[f.Cgroup] = true
 		}
 	}
-	var ended []uint64
+	var ended []model.CgroupID
 	for _, id := range facts.Expired {
 		if !holds[id] {
 			ended = append(ended, id)

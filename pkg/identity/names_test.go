@@ -18,7 +18,7 @@ type entity struct {
 
 func (e entity) cgroup(id uint64) model.Cgroup {
 	return model.Cgroup{
-		ID: id, Path: model.CgroupPath(e.Cgroup), Workload: e.Workload, ContainerID: e.ContainerID, PodUID: e.PodUID,
+		ID: model.CgroupID(id), Path: model.CgroupPath(e.Cgroup), Workload: e.Workload, ContainerID: e.ContainerID, PodUID: e.PodUID,
 		Runtime: e.Runtime, User: e.User, Step: e.Step, Claimed: e.Claimed,
 	}
 }
@@ -145,7 +145,7 @@ func TestName(t *testing.T) {
 				table.init()
 				for id, e := range before {
 					n := e.name()
-					table.cgroups[id] = &cgroup{name: n, owner: table.place(&n, true)}
+					table.cgroups[model.CgroupID(id)] = &cgroup{name: n, owner: table.place(&n, true)}
 				}
 				s := model.Snapshot{Cgroups: []model.Cgroup{c.entity.cgroup(7)}, Containers: c.containers, Pods: c.pods}
 				table.Resolve(&s, nil)

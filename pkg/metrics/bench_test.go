@@ -47,21 +47,21 @@ func big(ports, containers int) []engine.Registration {
 	entities := map[model.CgroupID]identitytest.Entity{}
 	for c := range containers {
 		id := uint64(c + 1)
-		entities[id] = identitytest.Entity{
+		entities[model.CgroupID(id)] = identitytest.Entity{
 			Workload: fmt.Sprint("ml/train-", c, "/main"), Namespace: "ml", Pod: fmt.Sprint("train-", c), Container: "main",
 			ContainerID: fmt.Sprintf("%064d", c), Runtime: "containerd", Cgroup: fmt.Sprint("/kubepods/", c),
 		}
 		device := fmt.Sprint("mlx5_", c%ports)
 		for _, typ := range objectTypes {
-			probe.Objects = append(probe.Objects, model.Objects{Cgroup: id, Device: device, Type: typ, Current: 1})
-			probe.Created = append(probe.Created, created(id, device, typ, 2))
+			probe.Objects = append(probe.Objects, model.Objects{Cgroup: model.CgroupID(id), Device: device, Type: typ, Current: 1})
+			probe.Created = append(probe.Created, created(model.CgroupID(id), device, typ, 2))
 		}
 		probe.Registered = append(probe.Registered,
-			model.Registered{Cgroup: id, Device: device, Memory: model.HostMemory, Bytes: 1 << 30})
+			model.Registered{Cgroup: model.CgroupID(id), Device: device, Memory: model.HostMemory, Bytes: 1 << 30})
 		for _, verb := range []string{"reg_mr", "dereg_mr", "create_cq", "create_qp", "modify_qp", "alloc_pd"} {
 			h := model.Histogram{Count: 3, Sum: 1e5}
 			h.Buckets[4], h.Buckets[5] = 2, 1
-			probe.Verbs = append(probe.Verbs, verbs(id, device, verb, h))
+			probe.Verbs = append(probe.Verbs, verbs(model.CgroupID(id), device, verb, h))
 		}
 	}
 	return []engine.Registration{
@@ -111,7 +111,7 @@ func withGPUs(sources []engine.Registration, gpus, processes, containers int) []
 	s.GPUProcesses = []model.GPUProcess{}
 	for i := range processes {
 		s.GPUProcesses = append(s.GPUProcesses, model.GPUProcess{
-			GPU: fmt.Sprint("GPU-", i%gpus), PID: i + 1, Cgroup: uint64(i%containers + 1), Memory: some(1 << 30), Engines: list(engines...),
+			GPU: fmt.Sprint("GPU-", i%gpus), PID: i + 1, Cgroup: model.CgroupID(i%containers + 1), Memory: some(1 << 30), Engines: list(engines...),
 		})
 	}
 	return append(sources, engine.Registration{Source: &fake{name: "nvidia", facts: s}})

@@ -317,8 +317,8 @@ func TestForget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var calls []string
-		note := func(source string) func([]uint64) {
-			return func(ids []uint64) {
+		note := func(source string) func([]model.CgroupID) {
+			return func(ids []model.CgroupID) {
 				mu.Lock()
 				defer mu.Unlock()
 				calls = append(calls, fmt.Sprint(source, ids))
@@ -328,7 +328,7 @@ func TestForget(t *testing.T) {
 		namer := names(nodeNames())
 		namer.onForget = note("names")
 		table := namer.resolve
-		var expired []uint64
+		var expired []model.CgroupID
 		namer.resolve = func(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error) {
 			s, err := table(ctx, ids)
 			s.Expired = expired
@@ -340,11 +340,11 @@ func TestForget(t *testing.T) {
 			s := counting.facts
 			s.Objects = slices.Clone(s.Objects)
 			for i := range s.Objects {
-				if s.Objects[i].Cgroup == id {
+				if s.Objects[i].Cgroup == model.CgroupID(id) {
 					s.Objects[i].Current = objects
 				}
 			}
-			s.Registered = []model.Registered{{Cgroup: id, Device: "mlx5_0", Memory: model.HostMemory, Bytes: bytes}}
+			s.Registered = []model.Registered{{Cgroup: model.CgroupID(id), Device: "mlx5_0", Memory: model.HostMemory, Bytes: bytes}}
 			counting.facts = s
 		}
 		for _, step := range []struct {
@@ -353,11 +353,11 @@ func TestForget(t *testing.T) {
 			want    []string
 		}{
 			{"nothing expired", func() {}, nil},
-			{"still holds objects", func() { hold(101, 1, 0); expired = []uint64{101} }, nil},
+			{"still holds objects", func() { hold(101, 1, 0); expired = []model.CgroupID{101} }, nil},
 			{"still holds memory", func() { hold(101, 0, 1) }, nil},
 			{"holds nothing", func() { hold(101, 0, 0) }, []string{"counters[101]", "names[101]"}},
 			{
-				"no name was ever known", func() { hold(999, 0, 0); expired = []uint64{999} },
+				"no name was ever known", func() { hold(999, 0, 0); expired = []model.CgroupID{999} },
 				[]string{"counters[999]", "names[999]"},
 			},
 		} {
@@ -394,13 +394,13 @@ func TestTotalsDoNotFall(t *testing.T) {
 func testTotals(t *testing.T, workload string, entities map[model.CgroupID]identitytest.Entity) {
 	namer := names(entities)
 	table := namer.resolve
-	var expired []uint64
+	var expired []model.CgroupID
 	namer.resolve = func(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error) {
 		s, err := table(ctx, ids)
 		s.Expired = expired
 		return s, err
 	}
-	probe := &fakeForgetter{fake: fake{name: "probe"}, onForget: func([]uint64) {}}
+	probe := &fakeForgetter{fake: fake{name: "probe"}, onForget: func([]model.CgroupID) {}}
 	set := func(made map[model.CgroupID]uint64) {
 		probe.facts = model.Snapshot{
 			Objects: []model.Objects{}, Created: []model.Series[model.ObjectKey, model.Count]{},
@@ -424,7 +424,7 @@ func testTotals(t *testing.T, workload string, entities map[model.CgroupID]ident
 		want    float64 // 0: no series
 	}{
 		{"two", func() { set(map[model.CgroupID]uint64{1: 5, 2: 3}) }, 8},
-		{"one has ended", func() { expired = []uint64{2} }, 8},
+		{"one has ended", func() { expired = []model.CgroupID{2} }, 8},
 		{"and is seen once more", func() { expired = nil }, 8},
 		{"and is gone", func() { set(map[model.CgroupID]uint64{1: 6}) }, 9},
 		{"another comes", func() { set(map[model.CgroupID]uint64{1: 6, 3: 1}) }, 10},
@@ -460,7 +460,7 @@ func testTotals(t *testing.T, workload string, entities map[model.CgroupID]ident
 		return
 	}
 	// When all cgroups have ended, no series is left. Cgroup 2 was seen once more, so it expires again.
-	expired = []uint64{1, 2, 3}
+	expired = []model.CgroupID{1, 2, 3}
 	time.Sleep(time.Second)
 	mustGather(t, c)
 	set(nil)
@@ -483,34 +483,34 @@ func testSteps(t *testing.T, objects bool) {
 	const steps = 12
 	entities := map[model.CgroupID]identitytest.Entity{}
 	for id := uint64(1); id <= steps; id++ {
-		entities[id] = identitytest.Entity{Workload: "slurm:42", Runtime: "slurm"}
+		entities[model.CgroupID(id)] = identitytest.Entity{Workload: "slurm:42", Runtime: "slurm"}
 	}
 	namer := names(entities)
 	table := namer.resolve
-	var expired []uint64
+	var expired []model.CgroupID
 	namer.resolve = func(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error) {
 		s, err := table(ctx, ids)
 		s.Expired = expired
 		return s, err
 	}
-	probe := &fakeForgetter{fake: fake{name: "probe"}, onForget: func([]uint64) {}}
+	probe := &fakeForgetter{fake: fake{name: "probe"}, onForget: func([]model.CgroupID) {}}
 	c := newCollector(setup{Sources: []engine.Registration{{Source: probe}, {Source: namer}}})
 	defer c.Close() //nolint:errcheck // nothing to lose
 	for gone := range uint64(steps) {
 		for _, ended := range []bool{false, true} {
 			expired = nil
 			if ended {
-				expired = []uint64{gone + 1}
+				expired = []model.CgroupID{model.CgroupID(gone + 1)}
 			}
 			probe.facts = model.Snapshot{Verbs: []model.Series[model.VerbKey, model.Histogram]{}}
 			for id := gone + 1; id <= steps; id++ {
 				h := model.Histogram{Count: 1, Sum: 1e9}
 				h.Buckets[3] = 1
 				probe.facts.Verbs = append(probe.facts.Verbs,
-					verbs(id, "rxe0", "create_qp", h))
+					verbs(model.CgroupID(id), "rxe0", "create_qp", h))
 				if objects {
-					probe.facts.Objects = append(probe.facts.Objects, model.Objects{Cgroup: id, Device: "rxe0", Type: model.QP})
-					probe.facts.Created = append(probe.facts.Created, created(id, "rxe0", model.QP, 1))
+					probe.facts.Objects = append(probe.facts.Objects, model.Objects{Cgroup: model.CgroupID(id), Device: "rxe0", Type: model.QP})
+					probe.facts.Created = append(probe.facts.Created, created(model.CgroupID(id), "rxe0", model.QP, 1))
 				}
 			}
 			time.Sleep(time.Second)
@@ -586,11 +586,11 @@ func TestForgetWaitsForAStuckSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		forgot := 0
-		count := func([]uint64) { forgot++ }
+		count := func([]model.CgroupID) { forgot++ }
 		namer := names(nodeNames())
 		namer.onForget = count
 		namer.resolve = func(context.Context, []model.CgroupID) (model.Snapshot, error) {
-			return model.Snapshot{Expired: []uint64{101}}, nil
+			return model.Snapshot{Expired: []model.CgroupID{101}}, nil
 		}
 		counting := &fakeForgetter{fake: fake{name: "probe", read: hangs(release)}, onForget: count}
 		c := newCollector(setup{Sources: []engine.Registration{{Source: counting}, {Source: namer}}})

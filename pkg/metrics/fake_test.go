@@ -53,22 +53,22 @@ func (f *fake) count() int {
 type fakeNames struct {
 	fake
 	resolve  func(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error)
-	onForget func([]uint64)
+	onForget func([]model.CgroupID)
 }
 
 func (f *fakeNames) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error) {
 	return f.resolve(ctx, ids)
 }
 
-func (f *fakeNames) Forget(cgroups []uint64) { f.onForget(cgroups) }
+func (f *fakeNames) Forget(cgroups []model.CgroupID) { f.onForget(cgroups) }
 
 // fakeForgetter is a fake that is a Forgetter too.
 type fakeForgetter struct {
 	fake
-	onForget func([]uint64)
+	onForget func([]model.CgroupID)
 }
 
-func (f *fakeForgetter) Forget(cgroups []uint64) { f.onForget(cgroups) }
+func (f *fakeForgetter) Forget(cgroups []model.CgroupID) { f.onForget(cgroups) }
 
 // names resolves from a table.
 func names(entities map[model.CgroupID]identitytest.Entity) *fakeNames {

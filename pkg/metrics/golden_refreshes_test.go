@@ -25,7 +25,7 @@ func TestGoldenRefreshes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sources := node()
 		hcas := sources[0].Source.(*fake)
-		probe := &fakeForgetter{fake: fake{name: "probe", facts: probeFacts()}, onForget: func([]uint64) {}}
+		probe := &fakeForgetter{fake: fake{name: "probe", facts: probeFacts()}, onForget: func([]model.CgroupID) {}}
 		namer := sources[2].Source.(*fakeNames)
 		sources[1].Source = probe
 		entities := nodeNames()
@@ -34,7 +34,7 @@ func TestGoldenRefreshes(t *testing.T) {
 			Workload: "pod:11111111-2222/0a1b", ContainerID: "0a1b", PodUID: named.PodUID, Runtime: named.Runtime, Cgroup: named.Cgroup,
 		}
 		table := names(entities).resolve
-		var expired []uint64
+		var expired []model.CgroupID
 		namer.resolve = func(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error) {
 			s, err := table(ctx, ids)
 			s.Expired = expired
@@ -54,7 +54,7 @@ func TestGoldenRefreshes(t *testing.T) {
 
 		entities[101] = named
 		probe.facts = grown(probe.facts, 10)
-		expired = []uint64{102}
+		expired = []model.CgroupID{102}
 		for i := range probe.facts.Objects { // cgroups that hold objects are not forgotten
 			if o := &probe.facts.Objects[i]; o.Cgroup == 102 {
 				o.Current = 0
@@ -90,12 +90,12 @@ func grown(s model.Snapshot, n uint64) model.Snapshot {
 
 // without returns the facts without those of a cgroup.
 func without(s model.Snapshot, id uint64) model.Snapshot {
-	s.Objects = slices.DeleteFunc(slices.Clone(s.Objects), func(f model.Objects) bool { return f.Cgroup == id })
+	s.Objects = slices.DeleteFunc(slices.Clone(s.Objects), func(f model.Objects) bool { return f.Cgroup == model.CgroupID(id) })
 	s.Created = slices.DeleteFunc(slices.Clone(s.Created), func(f model.Series[model.ObjectKey, model.Count]) bool {
-		return f.Cgroup == id
+		return f.Cgroup == model.CgroupID(id)
 	})
 	s.Verbs = slices.DeleteFunc(slices.Clone(s.Verbs), func(f model.Series[model.VerbKey, model.Histogram]) bool {
-		return f.Cgroup == id
+		return f.Cgroup == model.CgroupID(id)
 	})
 	return s
 }

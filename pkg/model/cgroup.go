@@ -4,7 +4,7 @@ package model
 
 // CgroupID is the number of a cgroup in the kernel: the inode number of its directory, and
 // the key under which BPF programs count. 0 is none.
-type CgroupID = uint64
+type CgroupID uint64
 
 // CgroupPath is the path of a cgroup below the root of its hierarchy.
 type CgroupPath string
@@ -28,7 +28,7 @@ type Cgroup struct {
 
 // RDMACgroup is one line of rdma.current: contexts and objects charged.
 type RDMACgroup struct {
-	Cgroup  uint64
+	Cgroup  CgroupID
 	Device  string
 	Handles uint64
 	Objects uint64

@@ -181,7 +181,7 @@ type GPUProcess struct {
 	GPU string // UUID of the GPU or of the part
 	PID int
 	// Cgroup is the cgroup of the process when it was listed; 0 if unknown.
-	Cgroup uint64
+	Cgroup CgroupID
 	// Memory is the memory that it has allocated on the GPU, in bytes.
 	Memory Optional
 	// Engines are the busy ratios of each engine by this process since the last listing. Nil

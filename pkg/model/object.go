@@ -61,7 +61,7 @@ type Holding struct {
 
 // Objects is the number of objects of one type that one cgroup holds on one HCA.
 type Objects struct {
-	Cgroup  uint64
+	Cgroup  CgroupID
 	Device  string
 	Type    ObjectType
 	Current uint64
@@ -81,7 +81,7 @@ const (
 // Registered is the length of all live memory regions of one cgroup on one
 // HCA, in bytes.
 type Registered struct {
-	Cgroup uint64
+	Cgroup CgroupID
 	Device string
 	Memory Memory
 	Bytes  uint64

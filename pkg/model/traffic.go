@@ -43,7 +43,7 @@ type Seen struct {
 // Traffic is the bytes that one cgroup moved over one HCA in one direction since watching
 // began.
 type Traffic struct {
-	Cgroup    uint64
+	Cgroup    CgroupID
 	Device    string
 	Method    Method
 	Direction Direction
@@ -63,7 +63,7 @@ const (
 // Sampling is the ratio of time in which the calls of one cgroup on one HCA are watched; 1 is
 // always.
 type Sampling struct {
-	Cgroup uint64
+	Cgroup CgroupID
 	Device string
 	Calls  Calls
 	Ratio  float64
@@ -108,7 +108,7 @@ type VF struct {
 
 // Peer is the other end of a connected queue pair.
 type Peer struct {
-	Cgroup uint64
+	Cgroup CgroupID
 	Device string
 	Port   uint32
 	QPN    uint32

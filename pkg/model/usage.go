@@ -16,7 +16,7 @@ func Some(v float64) Optional { return Optional{v, true} }
 // Usage is the node resources that one cgroup and its descendants use, from its controllers.
 // Times are in seconds, sizes in bytes; a limit that is not set is infinite.
 type Usage struct {
-	Cgroup uint64
+	Cgroup CgroupID
 	// Created is the time at which the cgroup was created, from its directory.
 	Created time.Time
 	CPU     CPUUsage
@@ -90,7 +90,7 @@ type Namespace struct {
 	Inode uint64
 	// PID is a process in it, and Cgroup the cgroup of this process.
 	PID    int
-	Cgroup uint64
+	Cgroup CgroupID
 	// Host reports that this is the namespace of the node itself.
 	Host bool
 	// Interfaces are its interfaces except the loopback; none for the node's namespace.

@@ -181,7 +181,7 @@ func (w *world) snapshot() *node {
 	}
 	for _, c := range w.cgroups {
 		if c.owner != "" {
-			n.Entities[c.id] = entity{Workload: "docker:" + c.owner, ContainerID: c.owner, Called: fmt.Sprint(c.owner, " ", w.names)}
+			n.Entities[model.CgroupID(c.id)] = entity{Workload: "docker:" + c.owner, ContainerID: c.owner, Called: fmt.Sprint(c.owner, " ", w.names)}
 		}
 		for _, d := range w.devices {
 			u := c.devices[d]
@@ -190,7 +190,7 @@ func (w *world) snapshot() *node {
 			}
 			n.holds(c.id, d.name, u.live, u.made)
 			for direction, name := range directionNames {
-				f := model.Traffic{Cgroup: c.id, Device: d.name, Direction: name, Method: up, Bytes: u.bytes[direction]}
+				f := model.Traffic{Cgroup: model.CgroupID(c.id), Device: d.name, Direction: name, Method: up, Bytes: u.bytes[direction]}
 				if f.Resting = !u.exact; w.answers.uprobe {
 					n.Traffic = append(n.Traffic, f)
 				}
@@ -201,7 +201,7 @@ func (w *world) snapshot() *node {
 			}
 			if u.sampled > 0 && w.answers.uprobe {
 				n.Traffic = append(n.Traffic, model.Traffic{
-					Cgroup: c.id, Device: d.name, Direction: model.Transmit, Method: up, Bytes: u.sampled, Seen: model.Seen{Sampled: true},
+					Cgroup: model.CgroupID(c.id), Device: d.name, Direction: model.Transmit, Method: up, Bytes: u.sampled, Seen: model.Seen{Sampled: true},
 				})
 			}
 		}
@@ -429,13 +429,13 @@ func BenchmarkLedger(b *testing.B) {
 				e := n.Entities[1]
 				e.Workload, e.ContainerID = fmt.Sprintf("ns/p%d/c", id), fmt.Sprint("c", id)
 				e.Pod = fmt.Sprint("p", id)
-				n.Entities[id] = e
+				n.Entities[model.CgroupID(id)] = e
 				for i := range uint64(2) {
 					d := fmt.Sprint("mlx5_", (id+i*69)%138)
 					n.holds(id, d, 1, 1)
 					for _, m := range []model.Method{up, qc} {
 						for _, direction := range directionNames {
-							n.Traffic = append(n.Traffic, model.Traffic{Cgroup: id, Device: d, Method: m, Direction: direction})
+							n.Traffic = append(n.Traffic, model.Traffic{Cgroup: model.CgroupID(id), Device: d, Method: m, Direction: direction})
 						}
 					}
 				}

@@ -129,7 +129,7 @@ func newNode() *node {
 		Resources: []model.Resource{}, Traffic: []model.Traffic{},
 	}}
 	for id := range uint64(10) {
-		n.Entities[id] = entity{
+		n.Entities[model.CgroupID(id)] = entity{
 			Workload: fmt.Sprintf("ns/p%d/c", id), Namespace: "ns", Pod: fmt.Sprint("p", id), Container: "c",
 			ContainerID: fmt.Sprint("c", id), Cgroup: fmt.Sprint("/", id),
 		}
@@ -178,9 +178,9 @@ func (n *node) sum(name string, qps uint64) *node {
 // holds adds n contexts and queue pairs of a cgroup and the number that it created.
 func (n *node) holds(cgroup uint64, device string, now, made uint64) *node {
 	for _, typ := range []model.ObjectType{model.Context, model.QP} {
-		n.Objects = append(n.Objects, model.Objects{Cgroup: cgroup, Device: device, Type: typ, Current: now})
+		n.Objects = append(n.Objects, model.Objects{Cgroup: model.CgroupID(cgroup), Device: device, Type: typ, Current: now})
 		n.Created = append(n.Created, model.Series[model.ObjectKey, model.Count]{
-			Cgroup: cgroup, Key: model.ObjectKey{Device: device, Type: typ}, Value: model.Count(made),
+			Cgroup: model.CgroupID(cgroup), Key: model.ObjectKey{Device: device, Type: typ}, Value: model.Count(made),
 		})
 		for i := range n.Resources {
 			if r := &n.Resources[i]; r.Device == device && r.Type == typ {
@@ -192,7 +192,7 @@ func (n *node) holds(cgroup uint64, device string, now, made uint64) *node {
 }
 
 func (n *node) reports(cgroup uint64, device string, m model.Method, sent uint64, seen ...model.Seen) *node {
-	f := model.Traffic{Cgroup: cgroup, Device: device, Method: m, Direction: model.Transmit, Bytes: sent}
+	f := model.Traffic{Cgroup: model.CgroupID(cgroup), Device: device, Method: m, Direction: model.Transmit, Bytes: sent}
 	for _, s := range seen {
 		f.Seen = s
 	}
@@ -698,7 +698,7 @@ func TestLedgerLateName(t *testing.T) {
 	at := func(bytes uint64, names ...entity) *node {
 		n := newNode().device("d", bytes, 0).holds(1, "d", 1, 1).reports(1, "d", up, bytes)
 		for i, e := range names {
-			n.Entities[uint64(i)+1] = e
+			n.Entities[model.CgroupID(i)+1] = e
 		}
 		return n
 	}

@@ -41,7 +41,7 @@ type openRow = model.Series[model.OpenKey, model.Opens]
 
 // opened returns the opens of a device by a cgroup.
 func opened(g group, device string, class model.DeviceClass, n model.Opens) openRow {
-	return openRow{Cgroup: g.id, Key: model.OpenKey{Device: device, Class: class}, Value: n}
+	return openRow{Cgroup: model.CgroupID(g.id), Key: model.OpenKey{Device: device, Class: class}, Value: n}
 }
 
 // read returns the opens and handles of one cgroup.
@@ -52,12 +52,12 @@ func read(t *testing.T, s *Source, g group) (opens []openRow, handles []model.De
 		t.Fatal(err)
 	}
 	for _, o := range snap.DeviceOpens {
-		if o.Cgroup == g.id && o.Key.Device != null {
+		if o.Cgroup == model.CgroupID(g.id) && o.Key.Device != null {
 			opens = append(opens, o)
 		}
 	}
 	for _, h := range snap.DeviceHandles {
-		if h.Cgroup == g.id && h.Device != null {
+		if h.Cgroup == model.CgroupID(g.id) && h.Device != null {
 			handles = append(handles, h)
 		}
 	}
@@ -118,7 +118,7 @@ func TestOpens(t *testing.T) {
 			}
 
 			// A forgotten cgroup has no entry in the kernel.
-			s.Forget([]uint64{g.id})
+			s.Forget([]model.CgroupID{model.CgroupID(g.id)})
 			if got, handles, _ := read(t, s, g); len(got)+len(handles) != 0 {
 				t.Errorf("after Forget: %+v %+v", got, handles)
 			}
@@ -154,7 +154,7 @@ func TestHandles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := model.DeviceHandles{Cgroup: g.id, Device: "kfd", Class: model.ClassAMDGPU, Count: 2}
+			want := model.DeviceHandles{Cgroup: model.CgroupID(g.id), Device: "kfd", Class: model.ClassAMDGPU, Count: 2}
 			eventually(t, func() error {
 				_, got, _ := read(t, s, g)
 				if !slices.Equal(got, []model.DeviceHandles{want}) {
@@ -381,7 +381,7 @@ func TestLaterDriver(t *testing.T) {
 		if got, _, _ = read(t, s, g); !slices.Equal(got, both) {
 			t.Errorf("%s: %+v, want %+v", version, got, both)
 		}
-		s.Forget([]uint64{g.id})
+		s.Forget([]model.CgroupID{model.CgroupID(g.id)})
 		if got, _, _ = read(t, s, g); len(got) != 0 {
 			t.Errorf("after Forget: %+v", got)
 		}

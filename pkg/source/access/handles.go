@@ -28,7 +28,7 @@ const listLimit = 10 * time.Second
 
 // A handle is the key of a count of open files.
 type handle struct {
-	cgroup uint64
+	cgroup model.CgroupID
 	rdev   uint32
 }
 
@@ -70,9 +70,9 @@ func (s *sensor) listFiles(isGPU func(rdev uint32) bool) (handles, error) {
 func readFiles(r io.Reader, isGPU func(rdev uint32) bool, limit int) (handles, error) {
 	type file struct {
 		address uint64
-		cgroup  uint64
+		cgroup  model.CgroupID
 	}
-	seen, mine := map[file]bool{}, map[uint64]int{}
+	seen, mine := map[file]bool{}, map[model.CgroupID]int{}
 	out := handles{counts: map[handle]uint64{}, pids: map[int]bool{}}
 	var raw [24]byte
 	for in := bufio.NewReaderSize(r, 1<<15); ; {
@@ -89,14 +89,14 @@ func readFiles(r io.Reader, isGPU func(rdev uint32) bool, limit int) (handles, e
 		if len(out.pids) < limit || out.pids[int(f.Tgid)] {
 			out.pids[int(f.Tgid)] = out.pids[int(f.Tgid)] || isGPU(f.Rdev)
 		}
-		switch key := (file{f.File, f.Cgroup}); {
+		switch key := (file{f.File, model.CgroupID(f.Cgroup)}); {
 		case seen[key]:
-		case len(seen) == limit || mine[f.Cgroup] == max(limit/ofCgroup, 1):
+		case len(seen) == limit || mine[model.CgroupID(f.Cgroup)] == max(limit/ofCgroup, 1):
 			out.lost++
 		default:
 			seen[key] = true
-			mine[f.Cgroup]++
-			out.counts[handle{f.Cgroup, f.Rdev}]++
+			mine[model.CgroupID(f.Cgroup)]++
+			out.counts[handle{model.CgroupID(f.Cgroup), f.Rdev}]++
 		}
 	}
 }

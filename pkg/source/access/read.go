@@ -32,14 +32,14 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	}
 	opened := map[handle]bool{}
 	err := s.sensor.each(func(k gen.DevicesAccessKey, v *gen.DevicesAccessCount) bool {
-		if s.forget[k.Cgroup] {
+		if s.forget[model.CgroupID(k.Cgroup)] {
 			return true
 		}
 		snap.DeviceOpens = append(snap.DeviceOpens, model.Series[model.OpenKey, model.Opens]{
-			Cgroup: k.Cgroup, Key: s.nodeOf(k.Rdev).key(), Value: model.Opens{Allowed: v.Allowed, Denied: v.Denied},
+			Cgroup: model.CgroupID(k.Cgroup), Key: s.nodeOf(k.Rdev).key(), Value: model.Opens{Allowed: v.Allowed, Denied: v.Denied},
 		})
 		if v.Allowed > 0 {
-			opened[handle{k.Cgroup, k.Rdev}] = true
+			opened[handle{model.CgroupID(k.Cgroup), k.Rdev}] = true
 		}
 		return false
 	})

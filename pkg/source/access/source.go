@@ -62,7 +62,7 @@ type Source struct {
 	sensor *sensor // nil until there is a device
 	nodes  nodes
 	totals model.Totals[model.OpenKey, model.Opens, *model.Opens] // of numbers that belong to another device now
-	forget map[uint64]bool
+	forget map[model.CgroupID]bool
 	open   handles
 	listed bool      // open is known
 	began  time.Time // start of the listing in progress; zero if there is none
@@ -95,7 +95,7 @@ func New(o Options) (*Source, error) {
 	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Source{
-		o: o, nodes: newNodes(), forget: map[uint64]bool{}, stop: cancel,
+		o: o, nodes: newNodes(), forget: map[model.CgroupID]bool{}, stop: cancel,
 		listing: make(chan struct{}),
 		hooks:   unattached("no driver of HCAs or GPUs: the hooks come with the first one", model.StateAbsent),
 	}
@@ -180,7 +180,7 @@ func (s *Source) retire(before *nodes) error {
 		if old.class == "" || old == s.nodes.of(k.Rdev) {
 			return false
 		}
-		s.totals.Add(k.Cgroup, old.key(), model.Opens{Allowed: v.Allowed, Denied: v.Denied})
+		s.totals.Add(model.CgroupID(k.Cgroup), old.key(), model.Opens{Allowed: v.Allowed, Denied: v.Denied})
 		return true
 	})
 }
@@ -209,7 +209,7 @@ func (s *Source) list() time.Duration {
 }
 
 // Forget drops the counts of removed cgroups.
-func (s *Source) Forget(cgroups []uint64) {
+func (s *Source) Forget(cgroups []model.CgroupID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range cgroups {

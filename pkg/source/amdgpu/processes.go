@@ -171,7 +171,7 @@ func (l *lister) candidates(computing []int) ([]int, error) {
 // later keeps it.
 func (l *lister) processes(usages map[use]*usage, totals map[string]float64) []model.GPUProcess {
 	list := make([]model.GPUProcess, 0, len(usages))
-	cgroups := map[int]uint64{}
+	cgroups := map[int]model.CgroupID{}
 	computes := map[int]bool{}
 	for k, u := range usages {
 		if total, known := totals[k.gpu]; known && float64(u.compute) > total {

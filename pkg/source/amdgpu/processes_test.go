@@ -115,11 +115,11 @@ func engineTime(name string, d time.Duration) string {
 
 func (n fakeProcs) lister() *lister {
 	return unlimited(newLister(Options{
-		Sysfs: n.sys, Procfs: n.proc, CgroupOf: func(pid int) (uint64, error) {
+		Sysfs: n.sys, Procfs: n.proc, CgroupOf: func(pid int) (model.CgroupID, error) {
 			if pid == 104 {
 				return 0, errors.New("gone")
 			}
-			return uint64(7000 + pid), nil
+			return model.CgroupID(7000 + pid), nil
 		},
 	}))
 }
@@ -193,7 +193,7 @@ func TestProcesses(t *testing.T) {
 	n.file(106, 3, 128, "renderD128", strings.Replace(fdinfo("0000:c1:00.0", 24, gibibyte), "amdgpu", "i915", 1))
 
 	process := func(gpu string, pid int, memory float64, engines ...model.Figure) model.GPUProcess {
-		p := model.GPUProcess{GPU: gpu, PID: pid, Cgroup: uint64(7000 + pid), Memory: model.Some(memory), Engines: engines}
+		p := model.GPUProcess{GPU: gpu, PID: pid, Cgroup: model.CgroupID(7000 + pid), Memory: model.Some(memory), Engines: engines}
 		if pid == 104 {
 			p.Cgroup = 0
 		}

@@ -38,7 +38,7 @@ type Options struct {
 	// SMI is the path of amd-smi, which fills in values that the kernel lacks; empty for none.
 	SMI string
 	// CgroupOf returns the cgroup ID of a process; may be nil.
-	CgroupOf func(pid int) (uint64, error)
+	CgroupOf func(pid int) (model.CgroupID, error)
 	// Holders returns the processes that have a device node of a GPU open. It returns false if
 	// they are unknown: then all processes are read.
 	Holders func() ([]int, bool)

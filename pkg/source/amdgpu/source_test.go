@@ -166,7 +166,7 @@ func TestListing(t *testing.T) {
 	n.write("/class/kfd/kfd/proc/4711/vram_2000", "4096\n")
 	o := n.options()
 	o.Interval = 20 * time.Millisecond
-	o.CgroupOf = func(pid int) (uint64, error) { return uint64(pid) * 10, nil }
+	o.CgroupOf = func(pid int) (model.CgroupID, error) { return model.CgroupID(uint64(pid) * 10), nil }
 	o.Holders = func() ([]int, bool) { return nil, true }
 	s := ready(t, start(t, o))
 	for range 3 {

@@ -118,7 +118,7 @@ func hasWord(file, word string) bool {
 
 // cgroupID returns the id that the kernel gives to the cgroup at dir: its
 // inode number, which is what bpf_get_current_cgroup_id returns on v2.
-func cgroupID(dir string) (uint64, error) {
+func cgroupID(dir string) (model.CgroupID, error) {
 	st, err := boundedfile.Retry(func() (st unix.Stat_t, err error) {
 		err = unix.Lstat(dir, &st)
 		return st, err
@@ -129,13 +129,13 @@ func cgroupID(dir string) (uint64, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return 0, &fs.PathError{Op: "stat", Path: dir, Err: unix.ENOTDIR}
 	}
-	return st.Ino, nil
+	return model.CgroupID(st.Ino), nil
 }
 
 // A subdir is a directory entry with its inode number.
 type subdir struct {
 	name string
-	id   uint64
+	id   model.CgroupID
 }
 
 // subdirs lists the directories in dir with getdents64, whose inode numbers
@@ -158,7 +158,7 @@ func subdirs(dir string) ([]subdir, error) {
 		}
 		for e := range boundedfile.Entries(buf[:n]) {
 			if name := string(e.Name); e.Type == unix.DT_DIR && name != "." && name != ".." {
-				out = append(out, subdir{name, e.Inode})
+				out = append(out, subdir{name, model.CgroupID(e.Inode)})
 			}
 		}
 	}
@@ -297,8 +297,8 @@ const fileidKernfs = 0xfe
 
 // pathByID asks the kernel for the path below the mount of the live cgroup id:
 // ESTALE when there is none (any more). It needs CAP_DAC_READ_SEARCH.
-func pathByID(mount *os.File, procfs string, id uint64) (string, error) {
-	handle := unix.NewFileHandle(fileidKernfs, binary.NativeEndian.AppendUint64(nil, id))
+func pathByID(mount *os.File, procfs string, id model.CgroupID) (string, error) {
+	handle := unix.NewFileHandle(fileidKernfs, binary.NativeEndian.AppendUint64(nil, uint64(id)))
 	fd, err := unix.OpenByHandleAt(int(mount.Fd()), handle, unix.O_PATH|unix.O_CLOEXEC)
 	if err != nil {
 		return "", fmt.Errorf("open cgroup %d by handle: %w", id, err)

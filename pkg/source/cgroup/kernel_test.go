@@ -154,7 +154,7 @@ func end(cmd *exec.Cmd) {
 func known(s *Source, id uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.table.byID[id] != nil
+	return s.table.byID[model.CgroupID(id)] != nil
 }
 
 func eventually(t *testing.T, what string, ok func() bool) time.Duration {
@@ -169,7 +169,7 @@ func eventually(t *testing.T, what string, ok func() bool) time.Duration {
 	return time.Since(start)
 }
 
-func resolve(t *testing.T, s *Source, ids []uint64) model.Snapshot {
+func resolve(t *testing.T, s *Source, ids []model.CgroupID) model.Snapshot {
 	t.Helper()
 	out, err := s.Resolve(context.Background(), ids)
 	if err != nil {
@@ -212,9 +212,9 @@ func TestLifeAndDeath(t *testing.T) {
 		t.Logf("known %v after mkdir", took)
 
 		want := model.Cgroup{
-			ID: id, Path: model.CgroupPath(tr.top + path), Workload: "pod:" + uid + "/" + id12, ContainerID: id64, PodUID: uid,
+			ID: model.CgroupID(id), Path: model.CgroupPath(tr.top + path), Workload: "pod:" + uid + "/" + id12, ContainerID: id64, PodUID: uid,
 		}
-		alive := resolve(t, s, []uint64{id})
+		alive := resolve(t, s, []model.CgroupID{model.CgroupID(id)})
 		if diff := cmp.Diff([]model.Cgroup{want}, alive.Cgroups); diff != "" {
 			t.Fatalf("(-want +got)\n%s", diff)
 		}
@@ -223,20 +223,20 @@ func TestLifeAndDeath(t *testing.T) {
 		eventually(t, "the watch knows of the death", func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return s.table.dead[id] != nil
+			return s.table.dead[model.CgroupID(id)] != nil
 		})
 		c.advance(59 * time.Second)
-		dead := resolve(t, s, []uint64{id})
+		dead := resolve(t, s, []model.CgroupID{model.CgroupID(id)})
 		if !slices.Equal(dead.Cgroups, []model.Cgroup{want}) || len(dead.Expired) != 0 {
 			t.Fatalf("in the grace time: %+v", dead)
 		}
 		c.advance(2 * time.Second)
-		gone := resolve(t, s, []uint64{id})
-		if diff := cmp.Diff([]uint64{id}, gone.Expired); diff != "" || !slices.Equal(gone.Cgroups, []model.Cgroup{want}) {
+		gone := resolve(t, s, []model.CgroupID{model.CgroupID(id)})
+		if diff := cmp.Diff([]model.CgroupID{model.CgroupID(id)}, gone.Expired); diff != "" || !slices.Equal(gone.Cgroups, []model.Cgroup{want}) {
 			t.Fatalf("after the grace time: %s %+v", diff, gone)
 		}
 		s.Forget(gone.Expired)
-		forgotten := resolve(t, s, []uint64{id})
+		forgotten := resolve(t, s, []model.CgroupID{model.CgroupID(id)})
 		if len(forgotten.Cgroups) != 0 || len(forgotten.Expired) != 0 || *forgotten.UnresolvedCgroups != 1 {
 			t.Fatalf("after Forget: %+v", forgotten)
 		}
@@ -248,9 +248,9 @@ func TestForgetAlive(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		s := tr.open(t, Options{})
 		id := tr.mkdir(t, "/a")
-		resolve(t, s, []uint64{id})
-		s.Forget([]uint64{id})
-		if out := resolve(t, s, []uint64{id}); byID(t, &out)[id].Workload != "cgroup:"+tr.top+"/a" {
+		resolve(t, s, []model.CgroupID{model.CgroupID(id)})
+		s.Forget([]model.CgroupID{model.CgroupID(id)})
+		if out := resolve(t, s, []model.CgroupID{model.CgroupID(id)}); byID(t, &out)[model.CgroupID(id)].Workload != "cgroup:"+tr.top+"/a" {
 			t.Errorf("%+v", out.Cgroups)
 		}
 	})
@@ -264,36 +264,36 @@ func TestPathReuse(t *testing.T) {
 		s := tr.open(t, Options{Grace: time.Minute, Now: c.now})
 		first := tr.mkdir(t, "/job")
 		eventually(t, "first known", func() bool { return known(s, first) })
-		resolve(t, s, []uint64{first})
+		resolve(t, s, []model.CgroupID{model.CgroupID(first)})
 		tr.rmdir(t, "/job")
 		second := tr.mkdir(t, "/job")
 		if first == second {
 			t.Fatalf("the kernel used id %d twice", first)
 		}
-		out := resolve(t, s, []uint64{second, first})
+		out := resolve(t, s, []model.CgroupID{model.CgroupID(second), model.CgroupID(first)})
 		named := func(id model.CgroupID) model.Cgroup {
 			return model.Cgroup{ID: id, Path: model.CgroupPath(tr.top + "/job"), Workload: "cgroup:" + tr.top + "/job"}
 		}
-		want := map[model.CgroupID]model.Cgroup{first: named(first), second: named(second)}
+		want := map[model.CgroupID]model.Cgroup{model.CgroupID(first): named(model.CgroupID(first)), model.CgroupID(second): named(model.CgroupID(second))}
 		if diff := cmp.Diff(want, byID(t, &out)); diff != "" {
 			t.Fatalf("(-want +got)\n%s", diff)
 		}
 		eventually(t, "first is dead", func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return s.table.dead[first] != nil && s.table.dead[second] == nil
+			return s.table.dead[model.CgroupID(first)] != nil && s.table.dead[model.CgroupID(second)] == nil
 		})
 		c.advance(2 * time.Minute)
-		expired := resolve(t, s, []uint64{second, first}).Expired
-		if diff := cmp.Diff([]uint64{first}, expired); diff != "" {
+		expired := resolve(t, s, []model.CgroupID{model.CgroupID(second), model.CgroupID(first)}).Expired
+		if diff := cmp.Diff([]model.CgroupID{model.CgroupID(first)}, expired); diff != "" {
 			t.Fatalf("expired (-want +got)\n%s", diff)
 		}
 		s.Forget(expired)
-		out = resolve(t, s, []uint64{second})
-		if !slices.Equal(out.Cgroups, []model.Cgroup{named(second)}) || *out.UnresolvedCgroups != 0 {
+		out = resolve(t, s, []model.CgroupID{model.CgroupID(second)})
+		if !slices.Equal(out.Cgroups, []model.Cgroup{named(model.CgroupID(second))}) || *out.UnresolvedCgroups != 0 {
 			t.Errorf("second after the first was forgotten: %+v", out)
 		}
-		if id, err := s.CgroupOf(tr.process(t, "/job").Process.Pid); id != second || err != nil {
+		if id, err := s.CgroupOf(tr.process(t, "/job").Process.Pid); id != model.CgroupID(second) || err != nil {
 			t.Errorf("process in %d, want %d: %v", id, second, err)
 		}
 	})
@@ -322,7 +322,7 @@ until rmdir "$0/$2" 2>&-; do sleep 0.01; done`
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		var ids []uint64
+		var ids []model.CgroupID
 		var waiting sync.WaitGroup
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			var id uint64
@@ -331,7 +331,7 @@ until rmdir "$0/$2" 2>&-; do sleep 0.01; done`
 				t.Errorf("%q: %v", lines.Text(), err)
 				continue
 			}
-			ids = append(ids, id)
+			ids = append(ids, model.CgroupID(id))
 			waiting.Go(func() {
 				for began := time.Now(); !known(s, id) && time.Since(began) < 20*time.Second; time.Sleep(10 * time.Millisecond) {
 				}
@@ -376,13 +376,13 @@ func TestCgroupOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for task, want := range map[int]model.CgroupID{pid: id, thread: own} {
+		for task, want := range map[int]model.CgroupID{pid: model.CgroupID(id), thread: own} {
 			if got, err := s.CgroupOf(task); got != want || err != nil {
 				t.Errorf("cgroup of %d is %d, want %d: %v", task, got, want, err)
 			}
 		}
-		out := resolve(t, s, []uint64{id})
-		if got := byID(t, &out)[id].Workload; got != "cgroup:"+tr.top+"/a:b c" {
+		out := resolve(t, s, []model.CgroupID{model.CgroupID(id)})
+		if got := byID(t, &out)[model.CgroupID(id)].Workload; got != "cgroup:"+tr.top+"/a:b c" {
 			t.Errorf("workload %q", got)
 		}
 		if _, err := s.CgroupOf(gone); !errors.Is(err, fs.ErrNotExist) {
@@ -402,12 +402,12 @@ func TestByHandle(t *testing.T) {
 		id := tr.mkdir(t, "/a")
 		eventually(t, "known", func() bool { return known(s, id) })
 		s.mu.Lock()
-		s.table.end(s.table.byID[id], s.opt.Now())
-		s.table.drop(id)
+		s.table.end(s.table.byID[model.CgroupID(id)], s.opt.Now())
+		s.table.drop(model.CgroupID(id))
 		walks := s.walks
 		s.mu.Unlock()
-		out := resolve(t, s, []uint64{id, 1 << 60, 1 << 60})
-		if got := byID(t, &out)[id].Workload; got != "cgroup:"+tr.top+"/a" || len(out.Cgroups) != 1 {
+		out := resolve(t, s, []model.CgroupID{model.CgroupID(id), 1 << 60, 1 << 60})
+		if got := byID(t, &out)[model.CgroupID(id)].Workload; got != "cgroup:"+tr.top+"/a" || len(out.Cgroups) != 1 {
 			t.Errorf("%+v", out.Cgroups)
 		}
 		if *out.UnresolvedCgroups != 1 {
@@ -533,8 +533,8 @@ func inNamespace(t *testing.T, targets string) {
 			t.Fatalf("the process sees %q as the outside does: no namespace", path)
 		}
 		of, err := s.CgroupOf(pid)
-		out := resolve(t, s, []uint64{of})
-		if of != id || string(byID(t, &out)[id].Path) != part[2] {
+		out := resolve(t, s, []model.CgroupID{of})
+		if of != model.CgroupID(id) || string(byID(t, &out)[model.CgroupID(id)].Path) != part[2] {
 			t.Errorf("process at %q: %d (%v) %+v, want cgroup %d %s", path, of, err, out, id, part[2])
 		}
 	}

@@ -78,7 +78,7 @@ func TestLibraryRDMA(t *testing.T) {
 			Cgroup: 1, Device: e.Device, Handles: uint64(e.HcaHandles), Objects: uint64(e.HcaObjects),
 		})
 	}
-	got := readRDMA(context.Background(), map[uint64]string{1: filepath.Join(root, "pod")})
+	got := readRDMA(context.Background(), map[model.CgroupID]string{1: filepath.Join(root, "pod")})
 	if diff := cmp.Diff(want, got); diff != "" || len(got) != 2 {
 		t.Errorf("(-containerd/cgroups +ours)\n%s", diff)
 	}
@@ -86,7 +86,7 @@ func TestLibraryRDMA(t *testing.T) {
 
 // BenchmarkRDMA reads rdma.current of 100 cgroups, with readRDMA and with containerd/cgroups.
 func BenchmarkRDMA(b *testing.B) {
-	root, dirs := b.TempDir(), map[uint64]string{}
+	root, dirs := b.TempDir(), map[model.CgroupID]string{}
 	for i := range 100 {
 		dir := filepath.Join(root, fmt.Sprint(i))
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -99,7 +99,7 @@ func BenchmarkRDMA(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		dirs[uint64(i)] = dir
+		dirs[model.CgroupID(i)] = dir
 	}
 	b.Run("ours", func(b *testing.B) {
 		b.ReportAllocs()

@@ -2,13 +2,15 @@
 
 package cgroup
 
+import "github.com/accelscope/accelscope/pkg/model"
+
 // Workloads returns, by id, the paths below the mount of the cgroups of current containers and
 // Slurm jobs. It lists only the own cgroup of each, not those below it.
-func (s *Source) Workloads() map[uint64]string {
+func (s *Source) Workloads() map[model.CgroupID]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain()
-	paths := map[uint64]string{}
+	paths := map[model.CgroupID]string{}
 	for path, g := range s.table.byPath {
 		if path == g.top && (g.fact.ContainerID != "" || g.fact.Runtime == "slurm") {
 			paths[g.id] = path

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // TestWorkloads: each container and job of a fake tree is listed once, with its own cgroup and
@@ -32,7 +34,7 @@ func TestWorkloads(t *testing.T) {
 
 	got := map[string]uint64{}
 	for inode, path := range s.Workloads() {
-		got[path] = inode
+		got[path] = uint64(inode)
 	}
 	inodes := map[string]uint64{}
 	for _, path := range want {
@@ -40,7 +42,7 @@ func TestWorkloads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		inodes[path] = inode
+		inodes[path] = uint64(inode)
 	}
 	if d := cmp.Diff(inodes, got); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
@@ -50,7 +52,7 @@ func TestWorkloads(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the container is gone", func() bool {
-		_, there := s.Workloads()[inodes[want[0]]]
+		_, there := s.Workloads()[model.CgroupID(inodes[want[0]])]
 		return !there
 	})
 }

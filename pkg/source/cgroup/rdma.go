@@ -33,7 +33,7 @@ func (s *Source) rdmaMount() string {
 
 // readRDMA reads rdma.current in directories by cgroup id. The file is missing where
 // the controller is not enabled.
-func readRDMA(ctx context.Context, dirs map[uint64]string) []model.RDMACgroup {
+func readRDMA(ctx context.Context, dirs map[model.CgroupID]string) []model.RDMACgroup {
 	out := []model.RDMACgroup{}
 	buf := make([]byte, 64<<10)
 	for _, id := range slices.Sorted(maps.Keys(dirs)) {
@@ -55,7 +55,7 @@ func readRDMA(ctx context.Context, dirs map[uint64]string) []model.RDMACgroup {
 // cgroup2.Manager.StatFiltered of containerd/cgroups (v3.1.3) drops a line with another
 // field, reports a value that it cannot parse as 0, and reads rdma.max for each cgroup,
 // too (BenchmarkRDMA).
-func parseRDMA(id uint64, text string) []model.RDMACgroup {
+func parseRDMA(id model.CgroupID, text string) []model.RDMACgroup {
 	var out []model.RDMACgroup
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)

@@ -99,7 +99,7 @@ func TestJobSteps(t *testing.T) {
 					t.Fatal(err)
 				}
 				user := func() string {
-					got, err := s.Resolve(t.Context(), []uint64{id})
+					got, err := s.Resolve(t.Context(), []model.CgroupID{id})
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -76,7 +76,7 @@ type Source struct {
 	// unresolved holds the ids without a known path, with the time of the lookup. They stay
 	// unresolved until Forget: counters once unattributed must not move to a workload
 	// later.
-	unresolved      map[uint64]time.Time
+	unresolved      map[model.CgroupID]time.Time
 	unresolvedCount uint64 // total number of unresolved ids
 	jobs            jobs
 	warnedNoWatch   bool
@@ -115,7 +115,7 @@ func New(o Options) (*Source, error) {
 		opt:        o,
 		done:       make(chan struct{}),
 		watched:    map[int32]*group{},
-		unresolved: map[uint64]time.Time{},
+		unresolved: map[model.CgroupID]time.Time{},
 		jobs:       jobs{names: passwd{path: cmp.Or(o.Passwd, "/etc/passwd")}},
 	}
 	s.table = newTable(newMountView(s.opt.Procfs, h), cmp.Or(o.MaxCgroups, 65536), s.unwatch)
@@ -192,7 +192,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error) {
 	out := model.Snapshot{Cgroups: make([]model.Cgroup, 0, len(ids))}
 	rdma := s.rdmaMount()
-	var charged map[uint64]string
+	var charged map[model.CgroupID]string
 
 	s.mu.Lock()
 	out.JobSteps = s.jobSteps()
@@ -211,7 +211,7 @@ func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snaps
 		out.Cgroups = append(out.Cgroups, fact)
 		if top := s.table.byPath[g.top]; rdma != "" && top != nil && charged[top.id] == "" {
 			if charged == nil {
-				charged = map[uint64]string{}
+				charged = map[model.CgroupID]string{}
 			}
 			top.named = true
 			if !listed[top.id] {
@@ -244,7 +244,7 @@ func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snaps
 
 // find returns a cgroup from the table, or else looks it up. An id missing from the table is
 // new, ended before it was listed, or cannot be watched.
-func (s *Source) find(id uint64) *group {
+func (s *Source) find(id model.CgroupID) *group {
 	if g := s.table.byID[id]; g != nil {
 		return g
 	}
@@ -283,7 +283,7 @@ func (s *Source) find(id uint64) *group {
 }
 
 // Forget drops the names of ended cgroups and the unresolved ids.
-func (s *Source) Forget(cgroups []uint64) {
+func (s *Source) Forget(cgroups []model.CgroupID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range cgroups {
@@ -294,7 +294,7 @@ func (s *Source) Forget(cgroups []uint64) {
 
 // CgroupOf returns the cgroup id of a process or thread, from /proc/PID/cgroup. It returns
 // fs.ErrNotExist if the process ended or is outside the mounted tree.
-func (s *Source) CgroupOf(pid int) (uint64, error) {
+func (s *Source) CgroupOf(pid int) (model.CgroupID, error) {
 	b, err := boundedfile.ReadFile(filepath.Join(s.opt.Procfs, strconv.Itoa(pid), "cgroup"), make([]byte, 512), maxProcCgroup)
 	if errors.Is(err, unix.ESRCH) {
 		err = fs.ErrNotExist

@@ -141,7 +141,7 @@ func TestUnreadable(t *testing.T) {
 		t.Errorf("%+v", state)
 	}
 	id, _ := cgroupID(filepath.Join(s.hierarchy.Mount, "good/a"))
-	if got := resolve(t, s, []uint64{id}); byID(t, &got)[id].Workload != "cgroup:/good/a" {
+	if got := resolve(t, s, []model.CgroupID{id}); byID(t, &got)[id].Workload != "cgroup:/good/a" {
 		t.Errorf("%+v", got.Cgroups)
 	}
 }
@@ -168,7 +168,7 @@ func TestNoWatches(t *testing.T) {
 	}
 	id, _ := cgroupID(dir)
 	c.advance(walkOnMiss)
-	if got := resolve(t, s, []uint64{id}); byID(t, &got)[id].Workload != "cgroup:/b" {
+	if got := resolve(t, s, []model.CgroupID{id}); byID(t, &got)[id].Workload != "cgroup:/b" {
 		t.Errorf("new cgroup is %+v", got.Cgroups)
 	}
 	if _, err := s.Read(context.Background()); err != nil {
@@ -199,7 +199,7 @@ func TestManyOfOneOwner(t *testing.T) {
 	tab := newTable(mountView{root: "/"}, 65536, func(*group) {})
 	pod := "/kubepods/burstable/pod" + uid + "/" + id64
 	for i := range uint64(maxPerOwner + 10) {
-		tab.add(fmt.Sprintf("%s/%d", pod, i), i+1, false, c.now())
+		tab.add(fmt.Sprintf("%s/%d", pod, i), model.CgroupID(i+1), false, c.now())
 	}
 	if len(tab.byID) != maxPerOwner || tab.refused != 10 {
 		t.Errorf("%d known, %d refused", len(tab.byID), tab.refused)
@@ -224,15 +224,15 @@ func TestReuseBeforeEvents(t *testing.T) {
 	var c clock
 	tab := newTable(mountView{root: "/"}, 100, func(*group) {})
 	for i, path := range []string{"/job", "/job/a", "/job/a/b", "/job2"} {
-		tab.add(path, uint64(i+1), false, c.now())
+		tab.add(path, model.CgroupID(i+1), false, c.now())
 	}
 	tab.add("/job", 10, false, c.now())
-	var dead []uint64
+	var dead []model.CgroupID
 	for id := range tab.dead {
-		dead = append(dead, id)
+		dead = append(dead, model.CgroupID(id))
 	}
 	slices.Sort(dead)
-	if diff := gocmp.Diff([]uint64{1, 2, 3}, dead); diff != "" {
+	if diff := gocmp.Diff([]model.CgroupID{1, 2, 3}, dead); diff != "" {
 		t.Errorf("dead (-want +got)\n%s", diff)
 	}
 	if len(tab.byPath) != 2 || tab.byPath["/job"].id != 10 || tab.byPath["/job2"].id != 4 {
@@ -254,24 +254,24 @@ func TestRDMACurrent(t *testing.T) {
 		"none/cgroup.procs":         "",
 	})
 	s := fakeTree(t, Options{Root: root})
-	id := func(dir string) uint64 {
+	id := func(dir string) model.CgroupID {
 		id, err := cgroupID(filepath.Join(root, dir))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return id
 	}
-	out := resolve(t, s, []uint64{id(pod + "/child"), id("a"), id("none")})
-	want := map[uint64][]model.RDMACgroup{
+	out := resolve(t, s, []model.CgroupID{id(pod + "/child"), id("a"), id("none")})
+	want := map[model.CgroupID][]model.RDMACgroup{
 		id(pod): {
 			{Cgroup: id(pod), Device: "mlx5_0", Handles: 2, Objects: 20},
 			{Cgroup: id(pod), Device: "mlx5_1"},
 		},
 		id("a"): {{Cgroup: id("a"), Device: "mlx5_0", Handles: 1, Objects: 3}},
 	}
-	got := map[uint64][]model.RDMACgroup{}
+	got := map[model.CgroupID][]model.RDMACgroup{}
 	for _, c := range out.RDMACgroups {
-		got[c.Cgroup] = append(got[c.Cgroup], c)
+		got[c.Cgroup] = append(got[model.CgroupID(c.Cgroup)], c)
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -395,7 +395,7 @@ func BenchmarkResolve500(b *testing.B) {
 	if err := os.WriteFile(filepath.Join(root, "cgroup.controllers"), nil, 0o644); err != nil {
 		b.Fatal(err)
 	}
-	var ids []uint64
+	var ids []model.CgroupID
 	for i := range 500 {
 		dir := filepath.Join(root, "kubepods/burstable", fmt.Sprintf("pod%08x", i), strings.Repeat("ab", 32))
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -405,7 +405,7 @@ func BenchmarkResolve500(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		ids = append(ids, id)
+		ids = append(ids, model.CgroupID(id))
 	}
 	s, err := New(Options{Root: root})
 	if err != nil {

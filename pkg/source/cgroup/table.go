@@ -11,7 +11,7 @@ import (
 
 // group is one cgroup, existing or ended.
 type group struct {
-	id    uint64
+	id    model.CgroupID
 	path  string       // below the mount
 	fact  model.Cgroup // without ID
 	top   string       // path below the mount of the cgroup of the workload
@@ -30,9 +30,9 @@ const maxPerOwner = 4096
 type table struct {
 	view    mountView
 	limit   int
-	byID    map[uint64]*group
+	byID    map[model.CgroupID]*group
 	byPath  map[string]*group
-	dead    map[uint64]*group
+	dead    map[model.CgroupID]*group
 	owned   map[string]int // existing cgroups by owner
 	swept   time.Time
 	onDeath func(*group)
@@ -42,14 +42,14 @@ type table struct {
 
 func newTable(view mountView, limit int, onDeath func(*group)) *table {
 	return &table{
-		view: view, limit: limit, byID: map[uint64]*group{}, byPath: map[string]*group{},
-		dead: map[uint64]*group{}, owned: map[string]int{}, onDeath: onDeath,
+		view: view, limit: limit, byID: map[model.CgroupID]*group{}, byPath: map[string]*group{},
+		dead: map[model.CgroupID]*group{}, owned: map[string]int{}, onDeath: onDeath,
 	}
 }
 
 // add records an existing cgroup. fresh reports that it is new. It returns nil if the table is
 // full or, unless requested, if its owner has maxPerOwner cgroups.
-func (t *table) add(path string, id uint64, requested bool, now time.Time) (g *group, fresh bool) {
+func (t *table) add(path string, id model.CgroupID, requested bool, now time.Time) (g *group, fresh bool) {
 	g = t.byID[id]
 	if g != nil && g.path == path && g.died.IsZero() {
 		return g, false
@@ -82,7 +82,7 @@ func (t *table) add(path string, id uint64, requested bool, now time.Time) (g *g
 
 // learn records an ended cgroup by its path below the root of the hierarchy. It returns nil if
 // the table is full.
-func (t *table) learn(path string, id uint64, now time.Time) *group {
+func (t *table) learn(path string, id model.CgroupID, now time.Time) *group {
 	t.sweep(now)
 	if len(t.byID) >= t.limit {
 		t.refused++
@@ -126,7 +126,7 @@ func (t *table) endTree(g *group, now time.Time) {
 }
 
 // lastAt returns the id of the last ended cgroup at path.
-func (t *table) lastAt(path string) (id uint64, ok bool) {
+func (t *table) lastAt(path string) (id model.CgroupID, ok bool) {
 	var died time.Time
 	for _, g := range t.dead {
 		if g.path == path && (!ok || g.died.After(died)) {
@@ -152,8 +152,8 @@ func (t *table) sweep(now time.Time) {
 
 // expire drops the cgroups that ended before the given time and were never returned by Resolve.
 // It returns the ids of the others that ended before.
-func (t *table) expire(before time.Time) []uint64 {
-	ids := []uint64{}
+func (t *table) expire(before time.Time) []model.CgroupID {
+	ids := []model.CgroupID{}
 	for id, g := range t.dead {
 		switch {
 		case !g.died.Before(before):
@@ -167,7 +167,7 @@ func (t *table) expire(before time.Time) []uint64 {
 }
 
 // drop removes an ended cgroup. Its path may already belong to a new one.
-func (t *table) drop(id uint64) {
+func (t *table) drop(id model.CgroupID) {
 	if t.dead[id] != nil {
 		delete(t.dead, id)
 		delete(t.byID, id)

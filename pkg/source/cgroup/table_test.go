@@ -19,7 +19,7 @@ func TestLearn(t *testing.T) {
 		PathOf: func(got model.CgroupID) (model.CgroupPath, bool) { return "/system.slice/flash.service", got == id },
 	}, "a")
 	for range 2 {
-		snap, err := s.Resolve(t.Context(), []uint64{id, unknown})
+		snap, err := s.Resolve(t.Context(), []model.CgroupID{id, unknown})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,12 +34,12 @@ func TestLearn(t *testing.T) {
 		}
 	}
 	now = now.Add(2 * time.Minute)
-	snap, err := s.Resolve(t.Context(), []uint64{id})
+	snap, err := s.Resolve(t.Context(), []model.CgroupID{id})
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Without expiry the counters of the unresolved cgroup would stay.
-	if !slices.Equal(snap.Expired, []uint64{id, unknown}) {
+	if !slices.Equal(snap.Expired, []model.CgroupID{id, unknown}) {
 		t.Errorf("expired %v, want both", snap.Expired)
 	}
 	s.Forget(snap.Expired)

@@ -343,8 +343,8 @@ func TestKernel(t *testing.T) {
 	}
 	p := startHelper(t, "work", dirs, 0)
 
-	s, err := New(Options{Mount: mount, V2: mount == v2, Groups: func() map[uint64]string {
-		return map[uint64]string{inode(t, mount+path): path}
+	s, err := New(Options{Mount: mount, V2: mount == v2, Groups: func() map[model.CgroupID]string {
+		return map[model.CgroupID]string{cgroupID(t, mount+path): path}
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -502,7 +502,7 @@ func TestVanishes(t *testing.T) {
 		t.Fatal(err)
 	}
 	var mu sync.Mutex
-	groups := map[uint64]string{}
+	groups := map[model.CgroupID]string{}
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -511,7 +511,7 @@ func TestVanishes(t *testing.T) {
 			var st unix.Stat_t
 			if os.Mkdir(mount+path, 0o755) == nil && unix.Stat(mount+path, &st) == nil {
 				mu.Lock()
-				groups[st.Ino] = path // earlier ones stay in the list
+				groups[model.CgroupID(st.Ino)] = path // earlier ones stay in the list
 				mu.Unlock()
 			}
 			_ = os.Remove(mount + fmt.Sprintf("%s/%d", top, (i+10)%20))
@@ -532,7 +532,7 @@ func TestVanishes(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	s, err := New(Options{Mount: mount, V2: mount == v2, Groups: func() map[uint64]string {
+	s, err := New(Options{Mount: mount, V2: mount == v2, Groups: func() map[model.CgroupID]string {
 		mu.Lock()
 		defer mu.Unlock()
 		list := maps.Clone(groups)

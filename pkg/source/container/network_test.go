@@ -79,7 +79,7 @@ func TestNamespaces(t *testing.T) {
 		t.Errorf("namespaces only: %+v", got)
 	}
 	listed := 0
-	only.opt.Groups = func() map[uint64]string { listed++; return nil }
+	only.opt.Groups = func() map[model.CgroupID]string { listed++; return nil }
 	for range 10 {
 		if got := read(t, only).Namespaces; !cmp.Equal(want, got) {
 			t.Errorf("namespaces only, again: %+v", got)
@@ -185,7 +185,7 @@ func TestNetworkOfAProcess(t *testing.T) {
 			t.Fatalf("%d namespaces", len(namespaces))
 		}
 		n := namespaces[0]
-		if n.Cgroup != inode(t, root+"/docker/x") {
+		if n.Cgroup != cgroupID(t, root+"/docker/x") {
 			n = namespaces[1]
 		}
 		if d := cmp.Diff(fromIP(t, after), n.Interfaces); d != "" {

@@ -43,7 +43,7 @@ type Options struct {
 	V2    bool
 	// Groups returns the workloads to read: the id of each cgroup, which is its inode, and the path
 	// below the mount. More returns the paths of others with unknown ids; nil: there are none.
-	Groups func() map[uint64]string
+	Groups func() map[model.CgroupID]string
 	More   func() []string
 	// NamespacesOnly disables the usage: Read returns only the namespaces, without the interfaces,
 	// at most 10 s old.
@@ -68,7 +68,7 @@ type Source struct {
 	trees trees
 
 	mu             sync.Mutex // guards the following fields
-	known          map[uint64]known
+	known          map[model.CgroupID]known
 	namespaces     []model.Namespace // of the last Read
 	namespacesRead time.Time
 	tooMany        uint64 // highest number of interfaces beyond the limit in one Read
@@ -83,7 +83,7 @@ type known struct {
 
 // group is a cgroup to read, with the result.
 type group struct {
-	id    uint64
+	id    model.CgroupID
 	path  string
 	known known
 	usage model.Usage
@@ -163,7 +163,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if err == nil {
 		s.namespacesRead = s.opt.Now()
 	}
-	s.known = make(map[uint64]known, len(groups))
+	s.known = make(map[model.CgroupID]known, len(groups))
 	for i := range groups {
 		if !groups[i].gone {
 			s.known[groups[i].id] = groups[i].known
@@ -186,7 +186,7 @@ func (s *Source) recent() ([]model.Namespace, bool) {
 // list returns the cgroups to read, the oldest first: ids grow, and the sandbox of a pod is made
 // before the containers that share its network.
 func (s *Source) list() []group {
-	paths := map[uint64]string{}
+	paths := map[model.CgroupID]string{}
 	if s.opt.Groups != nil {
 		maps.Copy(paths, s.opt.Groups())
 	}
@@ -196,8 +196,8 @@ func (s *Source) list() []group {
 				continue
 			}
 			var st unix.Stat_t
-			if unix.Stat(s.opt.Mount+path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && paths[st.Ino] == "" {
-				paths[st.Ino] = path
+			if unix.Stat(s.opt.Mount+path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && paths[model.CgroupID(st.Ino)] == "" {
+				paths[model.CgroupID(st.Ino)] = path
 			}
 		}
 	}
@@ -226,7 +226,7 @@ func (s *Source) read(r *reader, g *group) {
 	s.trees.read(r, g.path, &g.usage)
 	// The files of a removed cgroup are missing, too.
 	var st unix.Stat_t
-	r.gone = r.gone || unix.Stat(s.opt.Mount+g.path, &st) != nil || st.Ino != g.id
+	r.gone = r.gone || unix.Stat(s.opt.Mount+g.path, &st) != nil || model.CgroupID(st.Ino) != g.id
 	g.gone, g.err = r.gone, r.err
 }
 
@@ -239,7 +239,7 @@ func (s *Source) readProcesses(r *reader, g *group) {
 	}
 	defer unix.Close(dir)
 	var st unix.Stat_t
-	if err := unix.Fstat(dir, &st); err != nil || st.Ino != g.id {
+	if err := unix.Fstat(dir, &st); err != nil || model.CgroupID(st.Ino) != g.id {
 		r.gone = true // another cgroup has its path
 		return
 	}

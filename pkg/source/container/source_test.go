@@ -47,6 +47,12 @@ func inode(t testing.TB, path string) uint64 {
 	return st.Ino
 }
 
+// cgroupID is the number of a directory.
+func cgroupID(t testing.TB, path string) model.CgroupID {
+	t.Helper()
+	return model.CgroupID(inode(t, path))
+}
+
 // below adds a directory to the names of files.
 func below(dir string, files map[string]string) map[string]string {
 	out := map[string]string{}
@@ -155,11 +161,11 @@ func fake(t testing.TB, mount string, v2 bool, paths ...string) *Source {
 	t.Helper()
 	procfs := t.TempDir()
 	write(t, procfs, map[string]string{"partitions": partitions, "1/ns/net": ""})
-	groups := map[uint64]string{}
+	groups := map[model.CgroupID]string{}
 	for _, path := range paths {
-		groups[inode(t, mount+path)] = path
+		groups[cgroupID(t, mount+path)] = path
 	}
-	s, err := New(Options{Procfs: procfs, Mount: mount, V2: v2, Groups: func() map[uint64]string { return groups }})
+	s, err := New(Options{Procfs: procfs, Mount: mount, V2: v2, Groups: func() map[model.CgroupID]string { return groups }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +201,7 @@ func TestV2(t *testing.T) {
 	if d := cmp.Diff(usageV2(), got, noID); d != "" || len(states) > 0 {
 		t.Errorf("(-want +got)\n%s%v", d, states)
 	}
-	if got.Cgroup != inode(t, root+"/docker/x") || time.Since(got.Created) > time.Minute {
+	if got.Cgroup != cgroupID(t, root+"/docker/x") || time.Since(got.Created) > time.Minute {
 		t.Errorf("cgroup %d made %s", got.Cgroup, got.Created)
 	}
 }
@@ -494,11 +500,11 @@ func TestMore(t *testing.T) {
 	s.opt.More = func() []string {
 		return []string{"/docker/x", "my/own/", "/../../other", "/gone", "", "/", "/other/cpu.stat"}
 	}
-	var got []uint64
+	var got []model.CgroupID
 	for _, u := range read(t, s).Usages {
-		got = append(got, u.Cgroup)
+		got = append(got, model.CgroupID(u.Cgroup))
 	}
-	want := []uint64{inode(t, root+"/docker/x"), inode(t, root+"/my/own"), inode(t, root+"/other")}
+	want := []model.CgroupID{cgroupID(t, root+"/docker/x"), cgroupID(t, root+"/my/own"), cgroupID(t, root+"/other")}
 	slices.Sort(want)
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got)\n%s", d)

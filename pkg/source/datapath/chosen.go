@@ -6,9 +6,12 @@ import (
 	"maps"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
-func (s *Source) isChosen(cgroup uint64) bool { return s.opts.Chosen == nil || s.opts.Chosen(cgroup) }
+func (s *Source) isChosen(cgroup model.CgroupID) bool {
+	return s.opts.Chosen == nil || s.opts.Chosen(cgroup)
+}
 
 // updateChosen checks again which cgroups are chosen.
 func (s *Source) updateChosen() {
@@ -18,7 +21,7 @@ func (s *Source) updateChosen() {
 	s.mu.Lock()
 	places := maps.Clone(s.contexts)
 	s.mu.Unlock()
-	asked := map[uint64]bool{}
+	asked := map[model.CgroupID]bool{}
 	for key, p := range places {
 		chosen, ok := asked[p.cgroup]
 		if !ok {

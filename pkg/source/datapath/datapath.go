@@ -33,7 +33,7 @@ type Options struct {
 	Budget float64
 	// Chosen reports whether the processes of a cgroup are to be counted. It must
 	// not block. It is called repeatedly, as names get known late. nil chooses all.
-	Chosen func(cgroup uint64) bool
+	Chosen func(cgroup model.CgroupID) bool
 	// Subsystem is the cgroup v1 controller with a cgroup per workload, empty for
 	// cgroup v2.
 	Subsystem string
@@ -56,7 +56,7 @@ type Source struct {
 	unprobed  error
 	names     map[uint32]string // of the HCAs, by index
 	fold      *fold
-	forgotten map[uint64]bool
+	forgotten map[model.CgroupID]bool
 	// contexts are those with located functions, samplings those of their files.
 	contexts  map[gen.DatapathContextKey]contextState
 	samplings map[locate.FileID]samplings
@@ -75,7 +75,7 @@ type Source struct {
 type contextState struct {
 	file   locate.FileID
 	probed uint64
-	cgroup uint64
+	cgroup model.CgroupID
 	chosen bool
 	// final: probed does not change any more.
 	final bool
@@ -102,7 +102,7 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 		opts:      opts,
 		hooks:     unattached("no RDMA device: the hooks come with the first one", model.StateAbsent),
 		fold:      newFold(opts.Budget),
-		forgotten: map[uint64]bool{},
+		forgotten: map[model.CgroupID]bool{},
 		contexts:  map[gen.DatapathContextKey]contextState{},
 		samplings: map[locate.FileID]samplings{},
 		loop:      newLoop(opts),
@@ -122,7 +122,7 @@ func (s *Source) Close() error {
 }
 
 // Forget removes the series of cgroups at the next Read.
-func (s *Source) Forget(cgroups []uint64) {
+func (s *Source) Forget(cgroups []model.CgroupID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range cgroups {

@@ -49,7 +49,7 @@ func newFold(limit float64) *fold {
 }
 
 func (f *fold) contextOf(key gen.DatapathContextKey, stat *gen.DatapathContextStat) *contextCounts {
-	id := seriesKey{stat.Cgroup, stat.Device}
+	id := seriesKey{model.CgroupID(stat.Cgroup), stat.Device}
 	c := f.contexts[key]
 	if c != nil && c.series != id { // another context at the same address, or in another cgroup
 		f.endContext(key)
@@ -201,7 +201,7 @@ func (f *fold) endAll() {
 
 // forget removes the series of cgroups. A series of which contexts exist starts
 // from 0.
-func (f *fold) forget(cgroups map[uint64]bool) {
+func (f *fold) forget(cgroups map[model.CgroupID]bool) {
 	for id, s := range f.series {
 		switch {
 		case !cgroups[id.cgroup]:

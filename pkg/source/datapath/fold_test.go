@@ -140,7 +140,7 @@ func TestFold(t *testing.T) {
 	if again, _ := rows(tot); fmt.Sprint(again) != fmt.Sprint(got) {
 		t.Errorf("changed when the last process went: %v", again)
 	}
-	tot.forget(map[uint64]bool{7: true})
+	tot.forget(map[model.CgroupID]bool{7: true})
 	if got, _ = rows(tot); len(got) != 0 || len(tot.contexts)+len(tot.series) != 0 {
 		t.Errorf("not forgotten: %v", got)
 	}
@@ -298,7 +298,7 @@ func TestSpending(t *testing.T) {
 	if ratio, spent := read(); ratio != 0 || time.Duration(spent) != 600*time.Millisecond+119*5*time.Millisecond {
 		t.Errorf("after its exit: %g, %v", ratio, time.Duration(spent))
 	}
-	tot.forget(map[uint64]bool{7: true})
+	tot.forget(map[model.CgroupID]bool{7: true})
 	var snap model.Snapshot
 	if tot.fill(&snap, testDevice); len(snap.Budgets)+len(snap.Spent) != 0 {
 		t.Errorf("not forgotten: %+v %+v", snap.Budgets, snap.Spent)

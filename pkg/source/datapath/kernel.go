@@ -180,7 +180,7 @@ func fineBounds() (bounds [model.FineBuckets - 1]uint64) {
 type event struct {
 	// key.Context is 0 if the address is not known yet.
 	key    gen.DatapathContextKey
-	cgroup uint64
+	cgroup model.CgroupID
 	device uint32 // index of the ib_device
 	qp     uint64 // address of its struct ibv_qp; 0: none yet
 	// existed: it is older than the hooks, and its context must be inserted.
@@ -188,7 +188,7 @@ type event struct {
 }
 
 func eventOf(e *gen.DatapathPathEvent) event {
-	return event{key: e.Key, cgroup: e.Cgroup, device: e.Device, qp: e.Qp}
+	return event{key: e.Key, cgroup: model.CgroupID(e.Cgroup), device: e.Device, qp: e.Qp}
 }
 
 // next waits for an event. It returns os.ErrClosed after close.

@@ -71,7 +71,7 @@ func (k *kernel) nameUverbs() error {
 // insert adds a context that is older than the hooks. If a hook has added it
 // meanwhile, insert only marks it.
 func (k *kernel) insert(e event, chosen bool) error {
-	stat := gen.DatapathContextStat{Cgroup: e.cgroup, Device: e.device, Chosen: toInt[uint8](chosen)}
+	stat := gen.DatapathContextStat{Cgroup: uint64(e.cgroup), Device: e.device, Chosen: toInt[uint8](chosen)}
 	err := k.object.Coll.Maps[gen.DatapathMapContexts].Update(e.key, &stat, ebpf.UpdateNoExist)
 	if errors.Is(err, ebpf.ErrKeyExist) {
 		return k.mark(e.key, chosen, false)

@@ -693,7 +693,7 @@ func TestLoad(t *testing.T) {
 		t.Errorf("%+v, %v: want a queue pair of %d", connected, err, pid)
 	}
 	d := k.counted(t, connected.key, &gen.DatapathContextStat{})
-	if d.Cgroup != opened.cgroup || d.Device != opened.device || d.Chosen != 1 || d.Ready != 0 || d.Late != 0 {
+	if model.CgroupID(d.Cgroup) != opened.cgroup || d.Device != opened.device || d.Chosen != 1 || d.Ready != 0 || d.Late != 0 {
 		t.Errorf("%+v", d)
 	}
 	var snap model.Snapshot

@@ -109,7 +109,7 @@ func (s *Source) removeContexts(tgids ...uint32) {
 		if b == nil {
 			return
 		}
-		b.cgroup = stat.Cgroup
+		b.cgroup = model.CgroupID(stat.Cgroup)
 		b.contexts = append(b.contexts, key)
 		b.spent += time.Duration(stat.SpentNs[budget.Post] + stat.SpentNs[budget.Poll])
 		if s.wasLate(key, stat) {
@@ -132,7 +132,7 @@ func (s *Source) removeContexts(tgids ...uint32) {
 // endedProcess is what a process had when it ended.
 type endedProcess struct {
 	contexts []gen.DatapathContextKey
-	cgroup   uint64
+	cgroup   model.CgroupID
 	spent    time.Duration
 }
 

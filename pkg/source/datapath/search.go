@@ -33,7 +33,7 @@ const (
 // watched is a process that uses verbs.
 type watched struct {
 	*locate.Process
-	cgroup uint64
+	cgroup model.CgroupID
 	// searching: a search is running, which may take as long as the process lives.
 	// Other events wait in queue. ended: the search closes the process.
 	searching, ended bool

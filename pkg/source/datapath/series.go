@@ -13,7 +13,7 @@ import (
 )
 
 type seriesKey struct {
-	cgroup uint64
+	cgroup model.CgroupID
 	device uint32
 }
 
@@ -91,7 +91,7 @@ func (f *fold) ratios() map[seriesKey][budget.Groups]float64 {
 }
 
 // fill adds the rows of the exact or of the sampled part.
-func (s *series) fill(snap *model.Snapshot, cgroup uint64, device string, sampled bool) {
+func (s *series) fill(snap *model.Snapshot, cgroup model.CgroupID, device string, sampled bool) {
 	seen := func(allExact bool) model.Seen {
 		return model.Seen{Sampled: sampled, Resting: !sampled && !allExact}
 	}
@@ -134,7 +134,7 @@ func (s *series) fill(snap *model.Snapshot, cgroup uint64, device string, sample
 }
 
 func addTraffic(
-	snap *model.Snapshot, cgroup uint64, device string, direction model.Direction, bytes uint64, seen model.Seen,
+	snap *model.Snapshot, cgroup model.CgroupID, device string, direction model.Direction, bytes uint64, seen model.Seen,
 ) {
 	if bytes > 0 {
 		snap.Traffic = append(snap.Traffic, model.Traffic{

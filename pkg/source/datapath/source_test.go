@@ -145,7 +145,7 @@ func TestSourceLife(t *testing.T) {
 		t.Errorf("%+v, want %+v", snap.Traffic, want)
 	}
 	eventually(t, "descriptors stay", func() bool { return descriptors(t) <= before })
-	s.Forget([]uint64{5})
+	s.Forget([]model.CgroupID{5})
 	s.snapshot(t)
 	if snap := s.snapshot(t); len(snap.Traffic)+len(snap.WorkRequests)+len(snap.Budgets)+len(snap.Spent) != 0 {
 		t.Errorf("%+v was forgotten", snap)
@@ -161,7 +161,7 @@ func TestSourceConcurrent(t *testing.T) {
 		defer close(done)
 		for range 50 {
 			s.snapshot(t)
-			s.Forget([]uint64{7})
+			s.Forget([]model.CgroupID{7})
 			time.Sleep(5 * time.Millisecond)
 		}
 	}()

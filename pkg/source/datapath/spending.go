@@ -17,12 +17,12 @@ import (
 type spending struct {
 	limit     float64
 	processes map[int]*processSpending
-	cgroups   map[uint64]time.Duration // cumulative
+	cgroups   map[model.CgroupID]time.Duration // cumulative
 }
 
 // processSpending has samples of one process over the last minute.
 type processSpending struct {
-	cgroup  uint64
+	cgroup  model.CgroupID
 	samples []spendingSample
 	latest  spendingSample
 }
@@ -39,12 +39,12 @@ const (
 )
 
 func newSpending(limit float64) spending {
-	return spending{limit: limit, processes: map[int]*processSpending{}, cgroups: map[uint64]time.Duration{}}
+	return spending{limit: limit, processes: map[int]*processSpending{}, cgroups: map[model.CgroupID]time.Duration{}}
 }
 
 // update records the CPU time of a process and what probes took of it, attaching
 // and detaching included. Both are cumulative.
-func (s *spending) update(at time.Time, pid int, cgroup uint64, cpu, spent time.Duration) {
+func (s *spending) update(at time.Time, pid int, cgroup model.CgroupID, cpu, spent time.Duration) {
 	p := s.processes[pid]
 	now := spendingSample{at, cpu, spent}
 	if p == nil || p.cgroup != cgroup || cpu < p.latest.cpu || at.Before(p.latest.at) {
@@ -67,7 +67,7 @@ func (s *spending) update(at time.Time, pid int, cgroup uint64, cpu, spent time.
 }
 
 // finish records what probes took of a process that has ended.
-func (s *spending) finish(pid int, cgroup uint64, spent time.Duration) {
+func (s *spending) finish(pid int, cgroup model.CgroupID, spent time.Duration) {
 	if p := s.processes[pid]; p != nil {
 		cgroup, spent = p.cgroup, spent-p.latest.spent
 	}

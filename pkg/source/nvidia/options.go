@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // Options configure a Source.
@@ -29,6 +31,6 @@ type Options struct {
 	// Interval is how often processes and other slow values are read.
 	Interval time.Duration
 	// CgroupOf returns the cgroup ID of a process; may be nil.
-	CgroupOf func(pid int) (uint64, error)
+	CgroupOf func(pid int) (model.CgroupID, error)
 	Logger   *zap.Logger
 }

@@ -29,7 +29,7 @@ const (
 // listing. It is not safe for concurrent use.
 type sampler struct {
 	l        *library
-	cgroupOf func(int) (uint64, error)
+	cgroupOf func(int) (model.CgroupID, error)
 	cursor   cursor
 	usage    engineUsage
 	gpm      gpm
@@ -37,7 +37,7 @@ type sampler struct {
 }
 
 // newSampler returns the sampler of one device; cgroupOf may be nil.
-func newSampler(l *library, cgroupOf func(int) (uint64, error)) *sampler {
+func newSampler(l *library, cgroupOf func(int) (model.CgroupID, error)) *sampler {
 	return &sampler{l: l, cgroupOf: cgroupOf, gpm: gpm{l: l}, parts: make(map[string]*gpm)}
 }
 
@@ -80,7 +80,7 @@ func (s *sampler) list(
 		}
 		if s.cgroupOf != nil {
 			if id, err := s.cgroupOf(p.PID); err == nil {
-				p.Cgroup = id
+				p.Cgroup = model.CgroupID(id)
 			}
 		}
 		processes = append(processes, *p)

@@ -55,11 +55,11 @@ func TestListsAreMerged(t *testing.T) {
 		[]nvml.ProcessInfo{whole(30, 1000), whole(10, math.MaxUint64), whole(0, 5)},
 		[]nvml.ProcessInfo{whole(30, 1000), whole(20, 0), whole(10, 77)},
 		[]nvml.ProcessInfo{whole(30, 900), whole(40, math.MaxUint64)}, nil)
-	s := newSampler(mocked(nil), func(pid int) (uint64, error) {
+	s := newSampler(mocked(nil), func(pid int) (model.CgroupID, error) {
 		if pid == 20 {
 			return 0, errors.New("it has ended")
 		}
-		return uint64(pid) * 10, nil
+		return model.CgroupID(uint64(pid) * 10), nil
 	})
 	got, engines, err := s.list(d, "GPU-1", nil, time.Now())
 	want := []model.GPUProcess{

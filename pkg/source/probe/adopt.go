@@ -84,14 +84,14 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 		if o.PID != 0 && opts.CgroupOf != nil {
 			// Without the process the object stays unattributed.
 			if id, err := opts.CgroupOf(o.PID); err == nil {
-				value.Cgroup = id
+				value.Cgroup = uint64(id)
 			}
 		}
 		if recordErr := s.record(key, value, o.Device); recordErr != nil {
 			err = errors.Join(err, recordErr)
 			break
 		}
-		s.addPeer(o, value.Cgroup)
+		s.addPeer(o, model.CgroupID(value.Cgroup))
 		adopted[key] = value
 	}
 	if doubtful > 0 {

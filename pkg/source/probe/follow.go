@@ -249,7 +249,7 @@ func (s *sensor) reindex(ctx context.Context, opts Options) {
 		_, err := hook.Batches(m, &s.holdingKeys, &s.holdings, func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) {
 			if former, ok := given[k.Device]; ok {
 				before := model.Count(v.Created - min(v.Created, s.renamed[k]))
-				s.former.Add(k.Cgroup, model.ObjectKey{Device: former, Type: objectType(k.Type)}, before)
+				s.former.Add(model.CgroupID(k.Cgroup), model.ObjectKey{Device: former, Type: objectType(k.Type)}, before)
 				s.renamed[k] = v.Created
 			}
 		})

@@ -64,7 +64,7 @@ func (s *sensor) readPeers() ([]model.Peer, error) {
 	_, err := hook.Batches(s.peers.Coll.Maps[gen.PeersMapPeers], &keys, &values,
 		func(k gen.PeersPeerKey, v *gen.PeersPeer) {
 			p := model.Peer{
-				Cgroup: v.Cgroup, Device: s.deviceName(k.Device), Port: v.Port, QPN: k.Qpn,
+				Cgroup: model.CgroupID(v.Cgroup), Device: s.deviceName(k.Device), Port: v.Port, QPN: k.Qpn,
 				Type: nameOf(queueTypes, v.Type), State: nameOf(queueStates, v.State),
 				RemoteLID: v.Lid, RemoteQPN: v.Qpn,
 			}
@@ -97,13 +97,13 @@ func nameOf(names []string, n uint32) string {
 }
 
 // addPeer records the remote end of a queue pair connected before the hooks were attached.
-func (s *sensor) addPeer(o model.Object, cgroup uint64) {
+func (s *sensor) addPeer(o model.Object, cgroup model.CgroupID) {
 	if s.peers == nil || o.Type != model.QP || o.RemoteQPN == 0 || o.QPState < readyToReceive {
 		return
 	}
 	key := gen.PeersPeerKey{Device: o.Index, Qpn: o.ID}
 	p := gen.PeersPeer{
-		Cgroup: cgroup, Qpn: o.RemoteQPN, Port: o.Port, Type: uint32(o.QPType), State: uint32(o.QPState),
+		Cgroup: uint64(cgroup), Qpn: o.RemoteQPN, Port: o.Port, Type: uint32(o.QPType), State: uint32(o.QPState),
 	}
 	err := s.peers.Coll.Maps[gen.PeersMapPeers].Update(key, p, ebpf.UpdateNoExist)
 	s.mu.Lock()

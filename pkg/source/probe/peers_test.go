@@ -87,7 +87,7 @@ func TestPeersBefore(t *testing.T) {
 			dumps = dumps[1:]
 			return d, nil
 		},
-		CgroupOf: func(int) (uint64, error) { return 42, nil },
+		CgroupOf: func(int) (model.CgroupID, error) { return 42, nil },
 	}
 	m := s.peers.Coll.Maps[gen.PeersMapPeers]
 	connected := gen.PeersPeer{Cgroup: 7, Gid: [16]byte{15: 1}, Qpn: 99, Port: 2, Type: 3, State: 2, Routed: 1}

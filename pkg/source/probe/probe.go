@@ -65,7 +65,7 @@ type Source struct {
 	names  deviceNames
 	former totals // of removed devices and former device names
 	lost   losses // of closed sensors
-	forget map[uint64]bool
+	forget map[model.CgroupID]bool
 	hooks  []model.Hook
 	failed error // why there is no sensor despite a device
 	retry  time.Time
@@ -108,7 +108,7 @@ func New(opts Options) (*Source, error) {
 		opts:    opts,
 		devices: newListing(filepath.Join(opts.Sysfs, "class/infiniband")),
 		uverbs:  newListing(filepath.Join(opts.Sysfs, "class/infiniband_verbs")),
-		forget:  map[uint64]bool{},
+		forget:  map[model.CgroupID]bool{},
 		stop:    cancel,
 		done:    make(chan struct{}),
 	}
@@ -143,7 +143,7 @@ func (s *Source) Counting() bool {
 }
 
 // Forget drops the counters of these cgroups at the next Read.
-func (s *Source) Forget(cgroups []uint64) {
+func (s *Source) Forget(cgroups []model.CgroupID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range cgroups {

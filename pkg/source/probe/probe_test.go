@@ -151,7 +151,7 @@ func TestTracepoints(t *testing.T) {
 	}
 	got := map[string]uint64{}
 	for _, v := range snap.Verbs {
-		if v.Cgroup == id && v.Key.Device == "null0" {
+		if v.Cgroup == model.CgroupID(id) && v.Key.Device == "null0" {
 			got[v.Key.Verb] = v.Value.Count
 			if v.Value.Sum == 0 || sum(v.Value.Buckets[:]) != v.Value.Count {
 				t.Errorf("%s: %+v", v.Key.Verb, v.Value)
@@ -162,7 +162,7 @@ func TestTracepoints(t *testing.T) {
 		t.Errorf("counted %v in cgroup %d, want 41 reg_mr and 3 create_qp; all: %+v", got, id, snap.Verbs)
 	}
 	want := model.Series[model.VerbErrorKey, model.Count]{
-		Cgroup: id, Key: model.VerbErrorKey{Device: "null0", Verb: "create_qp", Errno: "ENOTTY"}, Value: 3,
+		Cgroup: model.CgroupID(id), Key: model.VerbErrorKey{Device: "null0", Verb: "create_qp", Errno: "ENOTTY"}, Value: 3,
 	}
 	if !slices.Contains(snap.VerbErrors, want) {
 		t.Errorf("errors %+v, want %+v", snap.VerbErrors, want)
@@ -185,7 +185,7 @@ func TestTracepoints(t *testing.T) {
 		if err := os.Remove(dir); err != nil {
 			t.Fatal(err)
 		}
-		if path, _ := s.opts.Paths.PathOf(inode(info)); string(path) != "/"+filepath.Base(cgroup)+"/"+strconv.Itoa(i) {
+		if path, _ := s.opts.Paths.PathOf(model.CgroupID(inode(info))); string(path) != "/"+filepath.Base(cgroup)+"/"+strconv.Itoa(i) {
 			lost++
 			t.Logf("cgroup %s has the path %q", dir, path)
 		}
@@ -195,12 +195,12 @@ func TestTracepoints(t *testing.T) {
 	}
 
 	// After Forget no entry stays in the kernel.
-	s.Forget([]uint64{id})
+	s.Forget([]model.CgroupID{model.CgroupID(id)})
 	if snap, err = s.Read(t.Context()); err != nil {
 		t.Error(err)
 	}
 	for _, v := range snap.Verbs {
-		if v.Cgroup == id {
+		if v.Cgroup == model.CgroupID(id) {
 			t.Errorf("%+v is still in the map", v)
 		}
 	}
@@ -368,7 +368,7 @@ func TestAdopt(t *testing.T) {
 			dumps = append(dumps[1:], d)
 			return d, nil
 		},
-		CgroupOf: func(pid int) (uint64, error) {
+		CgroupOf: func(pid int) (model.CgroupID, error) {
 			if pid == 100 {
 				return 42, nil
 			}
@@ -387,7 +387,7 @@ func TestAdopt(t *testing.T) {
 	}
 	got := map[string]uint64{}
 	for _, o := range snap.Objects {
-		got[strconv.FormatUint(o.Cgroup, 10)+" "+o.Device+" "+string(o.Type)] += o.Current
+		got[strconv.FormatUint(uint64(o.Cgroup), 10)+" "+o.Device+" "+string(o.Type)] += o.Current
 	}
 	if got["42 mlx5_0 qp"] != 1 || got["0 mlx5_0 qp"] != 1 || got["42 mlx5_0 mr"] != 1 {
 		t.Errorf("adopted %v", got)
@@ -418,7 +418,7 @@ func TestAdoptWhatCanBeListed(t *testing.T) {
 				{Device: "mlx5_0", Index: 3, Type: model.CMID, ID: 1, PID: 100},
 			}, hangs
 		},
-		CgroupOf: func(int) (uint64, error) { return 42, nil },
+		CgroupOf: func(int) (model.CgroupID, error) { return 42, nil },
 	}
 	for i := range 9 {
 		if err := s.adopt(t.Context(), opts); !errors.Is(err, hangs) {
@@ -469,7 +469,7 @@ func TestAdoptUnnumbered(t *testing.T) {
 				{Device: "mlx5_1", Index: 4, Type: model.QP, ID: 11, PID: 100},
 			}, nil
 		},
-		CgroupOf: func(int) (uint64, error) { return 42, nil },
+		CgroupOf: func(int) (model.CgroupID, error) { return 42, nil },
 	}
 	adopted := func() (qps, others uint64) {
 		var snap model.Snapshot

@@ -26,9 +26,9 @@ type buffers struct {
 }
 
 // read adds the counters of the kernel to snap and deletes the entries of forgotten cgroups.
-func (s *sensor) read(snap *model.Snapshot, names deviceNames, forget map[uint64]bool) error {
-	drop := func(cgroup uint64, _ uint32) bool { return forget[cgroup] }
-	keep := func(cgroup uint64, _ uint32) bool { return !forget[cgroup] }
+func (s *sensor) read(snap *model.Snapshot, names deviceNames, forget map[model.CgroupID]bool) error {
+	drop := func(cgroup uint64, _ uint32) bool { return forget[model.CgroupID(cgroup)] }
+	keep := func(cgroup uint64, _ uint32) bool { return !forget[model.CgroupID(cgroup)] }
 	return errors.Join(s.readVerbs(snap, names, keep, drop), s.readHoldings(snap, forget))
 }
 
@@ -38,7 +38,7 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 	_, err := readMap(s, s.verbs, gen.VerbsMapVerbs, &s.verbKeys, &s.verbStats, func(k gen.VerbsVerbKey, v *gen.VerbsVerbStat) bool {
 		if add(k.Cgroup, k.Rdev) {
 			snap.Verbs = append(snap.Verbs, model.Series[model.VerbKey, model.Histogram]{
-				Cgroup: k.Cgroup, Key: model.VerbKey{Device: names.of(k.Rdev), Verb: verbName(k.Verb)}, Value: histogram(v),
+				Cgroup: model.CgroupID(k.Cgroup), Key: model.VerbKey{Device: names.of(k.Rdev), Verb: verbName(k.Verb)}, Value: histogram(v),
 			})
 		}
 		return drop(k.Cgroup, k.Rdev)
@@ -49,7 +49,7 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 	_, err = readMap(s, s.verbs, gen.VerbsMapVerbErrors, &s.errorKeys, &s.errorCounts, func(k gen.VerbsErrorKey, v *uint64) bool {
 		if add(k.Cgroup, k.Rdev) {
 			snap.VerbErrors = append(snap.VerbErrors, model.Series[model.VerbErrorKey, model.Count]{
-				Cgroup: k.Cgroup, Value: model.Count(*v),
+				Cgroup: model.CgroupID(k.Cgroup), Value: model.Count(*v),
 				Key: model.VerbErrorKey{Device: names.of(k.Rdev), Verb: verbName(uint32(k.Verb)), Errno: errnoName(k.Err)},
 			})
 		}
@@ -97,7 +97,7 @@ func (s *sensor) readHoldings(snap *model.Snapshot, forget map[model.CgroupID]bo
 	defer s.mu.Unlock()
 	counted := make(map[gen.ObjectsHoldingKey]bool, len(s.base))
 	visit := func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) bool {
-		if forget[k.Cgroup] {
+		if forget[model.CgroupID(k.Cgroup)] {
 			return true
 		}
 		b, ok := s.base[k]
@@ -117,7 +117,7 @@ func (s *sensor) readHoldings(snap *model.Snapshot, forget map[model.CgroupID]bo
 	}
 	for k, b := range s.base {
 		switch {
-		case forget[k.Cgroup]:
+		case forget[model.CgroupID(k.Cgroup)]:
 			delete(s.base, k)
 		case !counted[k]:
 			s.addHolding(snap, k, b)
@@ -130,11 +130,11 @@ func (s *sensor) readHoldings(snap *model.Snapshot, forget map[model.CgroupID]bo
 }
 
 func (s *sensor) addHolding(snap *model.Snapshot, k gen.ObjectsHoldingKey, now held) {
-	device, kind := s.deviceName(k.Device), objectType(k.Type)
-	snap.Objects = append(snap.Objects, model.Objects{Cgroup: k.Cgroup, Device: device, Type: kind, Current: positive(now.count)})
+	cgroup, device, kind := model.CgroupID(k.Cgroup), s.deviceName(k.Device), objectType(k.Type)
+	snap.Objects = append(snap.Objects, model.Objects{Cgroup: cgroup, Device: device, Type: kind, Current: positive(now.count)})
 	if kind == model.MR {
 		snap.Registered = append(snap.Registered, model.Registered{
-			Cgroup: k.Cgroup, Device: device, Memory: memoryName(k.Memory), Bytes: positive(now.bytes),
+			Cgroup: cgroup, Device: device, Memory: memoryName(k.Memory), Bytes: positive(now.bytes),
 		})
 	}
 }
@@ -142,7 +142,7 @@ func (s *sensor) addHolding(snap *model.Snapshot, k gen.ObjectsHoldingKey, now h
 // addCreated adds the number of objects created under the current name of their device.
 func (s *sensor) addCreated(snap *model.Snapshot, k gen.ObjectsHoldingKey, created uint64) {
 	snap.Created = append(snap.Created, model.Series[model.ObjectKey, model.Count]{
-		Cgroup: k.Cgroup, Key: model.ObjectKey{Device: s.deviceName(k.Device), Type: objectType(k.Type)},
+		Cgroup: model.CgroupID(k.Cgroup), Key: model.ObjectKey{Device: s.deviceName(k.Device), Type: objectType(k.Type)},
 		Value: model.Count(created - min(created, s.renamed[k])),
 	})
 }

@@ -25,7 +25,7 @@ const (
 const maxLookups = 64
 
 // Forget drops the totals of these cgroups.
-func (s *Source) Forget(cgroups []uint64) { s.qpTotals.forget(cgroups) }
+func (s *Source) Forget(cgroups []model.CgroupID) { s.qpTotals.forget(cgroups) }
 
 // countsQPs reports whether the counters of queue pairs are read.
 func (s *Source) countsQPs() bool {
@@ -63,7 +63,7 @@ func (s *Source) counterStates() []model.DeviceState {
 type boundCounters struct {
 	device   string
 	totals   *qpTotals
-	cgroupOf func(pid int) (uint64, error)
+	cgroupOf func(pid int) (model.CgroupID, error)
 
 	stat    file // backoff state of the dump
 	never   bool // the kernel does not support them
@@ -79,10 +79,10 @@ type counterKey struct{ port, id uint32 }
 // boundCounter is the state of one counter.
 type boundCounter struct {
 	last   qpCounter
-	tx, rx uint64            // bytes already credited, or never to be credited
-	owner  uint64            // cgroup, 0 while unknown
-	single bool              // one thread created all of its queue pairs
-	qps    map[uint32]uint64 // cgroups of queue pairs, as looked up
+	tx, rx uint64                    // bytes already credited, or never to be credited
+	owner  model.CgroupID            // cgroup, 0 while unknown
+	single bool                      // one thread created all of its queue pairs
+	qps    map[uint32]model.CgroupID // cgroups of queue pairs, as looked up
 	round  uint64
 }
 
@@ -164,7 +164,7 @@ func (b *boundCounters) counter(q creatorLookup, e *qpCounter) error {
 }
 
 // add credits newly counted bytes. The first call for an owner creates a row even for 0 bytes.
-func (b *boundCounters) add(owner uint64, d model.Direction, has bool, credited *uint64, bytes uint64, first bool) error {
+func (b *boundCounters) add(owner model.CgroupID, d model.Direction, has bool, credited *uint64, bytes uint64, first bool) error {
 	if !has {
 		return nil
 	}
@@ -195,7 +195,7 @@ func (c *boundCounter) continues(e *qpCounter) bool {
 // owner returns the cgroup of the thread of a counter, as first seen, or the common cgroup of
 // all its queue pairs. It returns 0 if the cgroup is unknown or the queue pairs belong to
 // several cgroups.
-func (b *boundCounters) owner(q creatorLookup, c *boundCounter) uint64 {
+func (b *boundCounters) owner(q creatorLookup, c *boundCounter) model.CgroupID {
 	e := &c.last
 	switch {
 	case e.kernel:
@@ -210,7 +210,7 @@ func (b *boundCounters) owner(q creatorLookup, c *boundCounter) uint64 {
 	if c.single {
 		qpns = qpns[:min(1, len(qpns))]
 	}
-	asked := make(map[uint32]uint64, len(qpns))
+	asked := make(map[uint32]model.CgroupID, len(qpns))
 	for _, n := range qpns {
 		id, ok := c.qps[n]
 		if !ok && b.lookups < maxLookups {
@@ -222,7 +222,7 @@ func (b *boundCounters) owner(q creatorLookup, c *boundCounter) uint64 {
 		}
 	}
 	c.qps = asked
-	var owner uint64
+	var owner model.CgroupID
 	for i, n := range qpns {
 		id := asked[n]
 		if id == 0 || i > 0 && id != owner {
@@ -235,7 +235,7 @@ func (b *boundCounters) owner(q creatorLookup, c *boundCounter) uint64 {
 
 // creator returns the cgroup of the process that created a queue pair. known reports that the
 // result is final.
-func (b *boundCounters) creator(q creatorLookup, port, qpn uint32) (id uint64, known bool) {
+func (b *boundCounters) creator(q creatorLookup, port, qpn uint32) (id model.CgroupID, known bool) {
 	pid, err := q.c.creator(q.index, port, qpn, q.deadline)
 	if err != nil {
 		return 0, slices.ContainsFunc(finalErrors, func(e error) bool { return errors.Is(err, e) })
@@ -249,7 +249,7 @@ var finalErrors = []error{unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP}
 
 // cgroup returns the cgroup of a process. It returns 0 if the process ended, has no cgroup, or
 // cannot be read now; known reports that the result is final.
-func (b *boundCounters) cgroup(pid uint32) (id uint64, known bool) {
+func (b *boundCounters) cgroup(pid uint32) (id model.CgroupID, known bool) {
 	if pid == 0 || pid > math.MaxInt32 {
 		return 0, true
 	}

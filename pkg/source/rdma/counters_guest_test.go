@@ -33,7 +33,7 @@ func TestGuestCounters(t *testing.T) {
 	before := mode()
 	for _, how := range []string{useCounters, manageCounters} {
 		s := newGuestSource(t, func(o *Options) {
-			o.QPCounters, o.CgroupOf = how, func(int) (uint64, error) { return 1, nil }
+			o.QPCounters, o.CgroupOf = how, func(int) (model.CgroupID, error) { return 1, nil }
 		})
 		snap := mustRead(t, s)
 		if how == manageCounters {

@@ -103,7 +103,7 @@ func TestUseCounters(t *testing.T) {
 	k.destroy(d, 20)
 	wantTraffic(t, s, "counters ended", [3]uint64{1, 1115, 7}, [3]uint64{2, 3, 4})
 
-	s.Forget([]uint64{2, 9})
+	s.Forget([]model.CgroupID{2, 9})
 	wantTraffic(t, s, "cgroup forgotten", [3]uint64{1, 1115, 7})
 	if len(d.counters) != 1 || len(s.devices[0].bound.known) != 1 {
 		t.Errorf("device has %d counters, source has %d", len(d.counters), len(s.devices[0].bound.known))
@@ -233,7 +233,7 @@ func TestOwnersWithoutPID(t *testing.T) {
 	k, d, s := newUse(t)
 	var visible atomic.Bool
 	cgroupOf := s.opt.CgroupOf
-	s.opt.CgroupOf = func(pid int) (uint64, error) {
+	s.opt.CgroupOf = func(pid int) (model.CgroupID, error) {
 		if pid >= 1000 && visible.Load() {
 			return 10, nil
 		}
@@ -343,7 +343,7 @@ func TestLookupFails(t *testing.T) {
 }
 
 func (s *Source) cgroupFails(err error) {
-	s.devices[0].bound.cgroupOf = func(int) (uint64, error) { return 0, err }
+	s.devices[0].bound.cgroupOf = func(int) (model.CgroupID, error) { return 0, err }
 }
 
 // TestLookupsAreBounded: a read looks up fewer queue pairs than a container can create.

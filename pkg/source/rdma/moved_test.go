@@ -420,7 +420,7 @@ func TestMovedCounters(t *testing.T) {
 	*d.ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
 	x := &exclusive{mode: mode(0), shows: map[uint64][][]byte{11: {getReply(d.index, d.name, d.guid)}}, sysfs: map[uint64]tree{11: pod}}
 	s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}}, func(o *Options) {
-		o.QPCounters, o.CgroupOf = useCounters, func(pid int) (uint64, error) { return uint64(pid), nil }
+		o.QPCounters, o.CgroupOf = useCounters, func(pid int) (model.CgroupID, error) { return model.CgroupID(pid), nil }
 	})
 	s.dialIn = func(model.Namespace) (*conn, error) { return k.dial() }
 	k.create(d, 10, 101)

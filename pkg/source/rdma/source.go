@@ -62,7 +62,7 @@ type Options struct {
 	QPCounters string
 	// CgroupOf returns the cgroup of a process, for these counters and for Holdings; nil if
 	// cgroups are not read.
-	CgroupOf func(pid int) (uint64, error)
+	CgroupOf func(pid int) (model.CgroupID, error)
 	// Procfs is the mount point of procfs; default /proc.
 	Procfs string
 	// Namespaces returns, without delay, the network namespaces of containers. Each Read

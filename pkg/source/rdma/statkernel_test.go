@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // statKernel simulates a kernel with mlx5 devices: no other driver binds queue pairs to byte
@@ -456,11 +458,11 @@ func counterSource(t *testing.T, tr tree, k *statKernel, mode string, change ...
 	s := newSource(t, tr, append([]func(*Options){func(o *Options) {
 		o.QPCounters, o.Deadline = mode, time.Minute
 		o.Netlink = NewNetlink(*o)
-		o.CgroupOf = func(pid int) (uint64, error) {
+		o.CgroupOf = func(pid int) (model.CgroupID, error) {
 			if pid >= 1000 {
 				return 0, unix.ESRCH
 			}
-			return uint64(pid / 100), nil
+			return model.CgroupID(pid / 100), nil
 		}
 	}}, change...)...)
 	s.isSysfs = func(string) bool { return true }
