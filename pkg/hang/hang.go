@@ -49,6 +49,7 @@ type Call[T any] struct {
 	running *Pending[T]
 	closed  bool
 	release func() // nil unless Close was called while a call was in progress
+	end     func() // c.returned, allocated once
 }
 
 // Start calls fn unless a call is in progress, and does not wait for it. It returns
@@ -126,13 +127,19 @@ func (c *Call[T]) Close(release func()) {
 }
 
 func (c *Call[T]) start(method string, limit time.Duration, fn func() (T, error)) *Pending[T] {
-	c.running = start(method, time.Now().Add(limit), fn, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.running = nil
-		if c.release != nil {
-			c.release()
-		}
-	})
+	if c.end == nil {
+		c.end = c.returned
+	}
+	c.running = start(method, time.Now().Add(limit), fn, c.end)
 	return c.running
+}
+
+// returned ends the call in progress.
+func (c *Call[T]) returned() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running = nil
+	if c.release != nil {
+		c.release()
+	}
 }

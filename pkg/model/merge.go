@@ -83,17 +83,18 @@ func (s *Snapshot) CgroupIDs() []CgroupID {
 	var ids []CgroupID
 	seen := map[CgroupID]struct{}{0: {}}
 	last := CgroupID(0)
+	add := func(id CgroupID) {
+		if id == last { // rows of one cgroup often follow each other
+			return
+		}
+		last = id
+		if _, ok := seen[id]; !ok {
+			seen[id] = struct{}{}
+			ids = append(ids, id)
+		}
+	}
 	for _, l := range lists {
-		l.cgroups(s, func(id CgroupID) {
-			if id == last { // rows of one cgroup often follow each other
-				return
-			}
-			last = id
-			if _, ok := seen[id]; !ok {
-				seen[id] = struct{}{}
-				ids = append(ids, id)
-			}
-		})
+		l.cgroups(s, add)
 	}
 	return ids
 }

@@ -2,17 +2,20 @@
 
 package rdma
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // each calls fn for 0 to n-1, at most inFlight at a time, and waits for all of them.
 func each(n int, fn func(i int)) {
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, inFlight)
-	for i := range n {
-		slots <- struct{}{}
+	var next atomic.Int64
+	for range min(n, inFlight) {
 		wg.Go(func() {
-			fn(i)
-			<-slots
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				fn(i)
+			}
 		})
 	}
 	wg.Wait()
