@@ -55,6 +55,9 @@ type Source struct {
 	// unprobed is why some functions could not be probed.
 	unprobed  error
 	names     map[uint32]string // of the HCAs, by index
+	// formerDevices is the last number that stands for a renamed HCA. The kernel's indexes are
+	// below 2^31.
+	formerDevices uint32
 	fold      *fold
 	forgotten map[model.CgroupID]bool
 	// contexts are those with located functions, samplings those of their files.
@@ -102,7 +105,7 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 		opts:      opts,
 		hooks:     unattached("no RDMA device: the hooks come with the first one", model.StateAbsent),
 		fold:      newFold(opts.Budget),
-		forgotten: map[model.CgroupID]bool{},
+		forgotten: map[model.CgroupID]bool{}, names: map[uint32]string{}, formerDevices: 1 << 31,
 		contexts:  map[gen.DatapathContextKey]contextState{},
 		samplings: map[locate.FileID]samplings{},
 		loop:      newLoop(opts),

@@ -3,6 +3,8 @@
 package datapath
 
 import (
+	"maps"
+
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
@@ -162,6 +164,28 @@ func (c *contextCounts) flush(s *series, group int) {
 	if group == budget.Poll {
 		c.addDurations(s, s.windowed[budget.Poll] == 0)
 	}
+}
+
+// split moves the counts of a device to another index. Its contexts count from 0 under the old
+// one.
+func (f *fold) split(index, to uint32) {
+	for id, s := range maps.Clone(f.series) {
+		if id.device == index {
+			f.series[id] = &series{contexts: s.contexts, windowed: s.windowed}
+			s.contexts, s.windowed = 0, [budget.Groups]int{}
+			f.series[seriesKey{id.cgroup, to}] = s
+		}
+	}
+}
+
+// has reports whether a series has a device.
+func (f *fold) has(index uint32) bool {
+	for id := range f.series {
+		if id.device == index {
+			return true
+		}
+	}
+	return false
 }
 
 // endContext removes a context. What it counted stays in the series.

@@ -5,6 +5,7 @@ package datapath
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -187,7 +188,8 @@ func (s *Source) attach(ctx context.Context) {
 	s.opts.Logger.Info("data path hooks attached")
 }
 
-// nameDevices reads the names of the HCAs.
+// nameDevices reads the names of the HCAs. The counts of a removed HCA stay under its name, and
+// those of a renamed one under the former name: an HCA that is added again may get that name.
 func (s *Source) nameDevices(ctx context.Context) {
 	if s.opts.DeviceNames == nil {
 		return
@@ -202,7 +204,15 @@ func (s *Source) nameDevices(ctx context.Context) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.names = names
+	for index, former := range s.names {
+		if name := names[index]; name != "" && name != former {
+			s.formerDevices++
+			s.fold.split(index, s.formerDevices)
+			s.names[s.formerDevices] = former
+		}
+	}
+	maps.DeleteFunc(s.names, func(index uint32, _ string) bool { return !s.fold.has(index) })
+	maps.Copy(s.names, names)
 }
 
 // nameMissing reads the names again while a series has an HCA without a name.

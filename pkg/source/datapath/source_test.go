@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -235,4 +236,50 @@ func BenchmarkBudget(b *testing.B) {
 		b.ReportMetric(run(0, length)/last*100, "always-%")
 	}
 	b.ReportMetric(0, "ns/op")
+}
+
+// TestReplugged: an HCA that was removed and added again has another index and the same name. What was counted before
+// is still counted.
+func TestReplugged(t *testing.T) {
+	names := map[uint32]string{3: "rxe0", 4: "rxe1"}
+	_, cancel := context.WithCancel(t.Context())
+	s := newSource(Options{DeviceNames: func(context.Context) (map[uint32]string, error) { return names, nil }}, cancel)
+	sent := func() (bytes uint64) {
+		for _, r := range s.snapshot(t).Traffic {
+			if r.Device == "rxe1" {
+				bytes += r.Bytes
+			}
+		}
+		return bytes
+	}
+	post := func(context uint64, device uint32) {
+		stat := gen.DatapathContextStat{Cgroup: 5, Device: device}
+		stat.Bytes[gen.DatapathOpcodeOPCODE_RDMA_WRITE] = 1000
+		s.fold.add(gen.DatapathContextKey{Context: context, Tgid: 1}, &stat, exact)
+	}
+	s.nameDevices(t.Context())
+	post(1, 4)
+	if n := sent(); n != 1000 {
+		t.Fatalf("%d bytes before", n)
+	}
+	names = map[uint32]string{3: "rxe0", 5: "rxe1"}
+	s.nameDevices(t.Context())
+	post(2, 5)
+	if n := sent(); n != 2000 {
+		t.Errorf("%d bytes after, want 2000", n)
+	}
+	names = map[uint32]string{3: "rxe0", 5: "mlx5_0"} // renamed
+	s.nameDevices(t.Context())
+	if n := sent(); n != 2000 {
+		t.Errorf("%d bytes under the former name, want 2000", n)
+	}
+	s.Forget([]model.CgroupID{5})
+	s.snapshot(t)
+	s.fold.endAll()
+	s.Forget([]model.CgroupID{5})
+	s.snapshot(t)
+	s.nameDevices(t.Context())
+	if len(s.names) != 2 {
+		t.Errorf("names %v", s.names)
+	}
 }
