@@ -90,8 +90,8 @@ func (r *report) add(area, name string, state model.State, reason, cure string) 
 	r.Checks = append(r.Checks, check{area, name, state, withoutState(reason, state), cure})
 }
 
-// withoutState removes the state from the ends of each line of a reason, as the report shows the state in a column of its
-// own: errors that wrap model.ErrAbsent or model.ErrUnsupported have the text of that error there.
+// withoutState removes the state from the ends of each line of a reason that is shown next to the state: errors that wrap
+// model.ErrAbsent or model.ErrUnsupported have the text of that error there.
 func withoutState(reason string, state model.State) string {
 	lines := strings.Split(reason, "\n")
 	for i, line := range lines {

@@ -139,7 +139,7 @@ func TestNotHealthy(t *testing.T) {
 		want string
 	}{
 		"another server": {[]string{"--web.listen-address=" + refused}, "404"},
-		"nobody":         {[]string{"--web.listen-address=127.0.0.1:1"}, "connection refused"},
+		"no listener":    {[]string{"--web.listen-address=127.0.0.1:1"}, "connection refused"},
 		"hangs":          {[]string{"--web.listen-address=" + silent.Addr().String()}, "deadline"},
 		"broken TLS":     {[]string{"--web.listen-address=" + broken.Addr().String(), "--web.config.file=" + secured}, "internal error"},
 		"no TLS":         {[]string{"--web.listen-address=" + refused, "--web.config.file=" + secured}, "over https"},

@@ -112,7 +112,7 @@ func newRoutes(
 		path.Clean(f.TelemetryPath) != f.TelemetryPath: // ServeMux panics at a path that no request can have
 		return nil, fmt.Errorf("--web.telemetry-path: %q is not a path like /metrics", f.TelemetryPath)
 	case f.TelemetryPath == "/" || routes[f.TelemetryPath] != nil || routes[metrics] != nil:
-		return nil, fmt.Errorf("--web.telemetry-path: %s is taken", f.TelemetryPath)
+		return nil, fmt.Errorf("--web.telemetry-path: %s is the path of another page", f.TelemetryPath)
 	}
 	routes[metrics] = metricsHandler(encode, log.Named("scrape"))
 	return routes, nil
@@ -143,7 +143,7 @@ func metricsHandler(encode encodeFunc, log *zap.Logger) http.Handler {
 		compress := acceptsGzip(r.Header.Get("Accept-Encoding"))
 		body, err := encode(format, compress)
 		if err != nil {
-			log.Error("no answer", zap.Error(err))
+			log.Error("encoding the metrics failed", zap.Error(err))
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}

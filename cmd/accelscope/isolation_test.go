@@ -60,12 +60,12 @@ var portCounters = map[string]struct {
 	"VL15_dropped":                    {"infiniband_port_errors_total vl15_dropped", 1},
 }
 
-// figures are the values of the counters of HCAs, by "mlx5_0 counters/port_rcv_data".
-type figures map[string]float64
+// counterValues are the values of the counters of HCAs, by "mlx5_0 counters/port_rcv_data".
+type counterValues map[string]float64
 
 // written returns the values of the manifest.
-func written(m fixtures.Manifest) figures {
-	f := figures{}
+func written(m fixtures.Manifest) counterValues {
+	f := counterValues{}
 	for _, h := range m.HCAs {
 		for name, v := range h.Counters {
 			f[h.Name+" counters/"+name] = portCounters[name].unit * float64(v)
@@ -78,7 +78,7 @@ func written(m fixtures.Manifest) figures {
 }
 
 // without removes the values whose key has one of these prefixes.
-func (f figures) without(prefixes ...string) figures {
+func (f counterValues) without(prefixes ...string) counterValues {
 	maps.DeleteFunc(f, func(key string, _ float64) bool {
 		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(key, p) })
 	})
@@ -120,13 +120,13 @@ func label(m *dto.Metric, name string) string {
 	return ""
 }
 
-// figures returns the served values.
-func (e exposition) figures() figures {
+// counters returns the served values.
+func (e exposition) counters() counterValues {
 	files := map[string]string{}
 	for file, c := range portCounters {
 		files[c.series] = "counters/" + file
 	}
-	f := figures{}
+	f := counterValues{}
 	for name, family := range e.families {
 		for _, m := range family.GetMetric() {
 			file, ok := files[strings.TrimSpace(name+" "+label(m, "type"))]
@@ -265,8 +265,8 @@ func TestIsolation(t *testing.T) {
 		url, stop := start(t, binary, args...)
 		healthy(t, url) // while the first refresh waits
 		got := scrape(t, url)
-		if diff := cmp.Diff(want, got.figures()); diff != "" {
-			t.Errorf("figures (-written +served):\n%s", diff)
+		if diff := cmp.Diff(want, got.counters()); diff != "" {
+			t.Errorf("counters (-written +served):\n%s", diff)
 		}
 		checkStates(t, got, state, map[string]string{"rdma": "ok", "cgroup": "ok", "container": "ok"})
 		if !strings.Contains(got.body, `infiniband_port_state{device="`+hca[2].Name+`",port="1",state="active"} 1`) {
@@ -281,8 +281,8 @@ func TestIsolation(t *testing.T) {
 		gone(6, "")
 		delete(state, "rdma "+hca[6].Name)
 		got = scrape(t, url)
-		if diff := cmp.Diff(want, got.figures()); diff != "" {
-			t.Errorf("figures without %s (-written +served):\n%s", hca[6].Name, diff)
+		if diff := cmp.Diff(want, got.counters()); diff != "" {
+			t.Errorf("counters without %s (-written +served):\n%s", hca[6].Name, diff)
 		}
 		checkStates(t, got, state, map[string]string{"rdma": "ok", "cgroup": "ok", "container": "ok"})
 
@@ -305,8 +305,8 @@ func TestIsolation(t *testing.T) {
 		url, stop := start(t, binary, args...)
 		healthy(t, url)
 		got := scrape(t, url)
-		if diff := cmp.Diff(written(m), got.figures()); diff != "" {
-			t.Errorf("figures (-written +served):\n%s", diff)
+		if diff := cmp.Diff(written(m), got.counters()); diff != "" {
+			t.Errorf("counters (-written +served):\n%s", diff)
 		}
 		want := map[string]string{"rdma": "ok", "cgroup": "stuck", "container": "ok"}
 		if diff := cmp.Diff(want, got.states("accelscope_source_state")); diff != "" {
@@ -324,8 +324,8 @@ func TestIsolation(t *testing.T) {
 		m, args := fakeNode(t)
 		breakIt(t, m, "sys/class/infiniband_verbs/"+m.HCAs[0].CharDevice+"/ibdev", fixtures.FIFO)
 		url, stop := start(t, binary, args...)
-		if diff := cmp.Diff(written(m), scrape(t, url).figures()); diff != "" {
-			t.Errorf("figures (-written +served):\n%s", diff)
+		if diff := cmp.Diff(written(m), scrape(t, url).counters()); diff != "" {
+			t.Errorf("counters (-written +served):\n%s", diff)
 		}
 		bounded(t, url)
 		ends(t, stop)
@@ -344,12 +344,12 @@ func TestIsolation(t *testing.T) {
 					wg.Go(func() { got[i] = scrape(t, url) })
 				}
 				wg.Wait()
-				diff := cmp.Diff([]figures{written(m), written(m)}, []figures{got[0].figures(), got[1].figures()})
+				diff := cmp.Diff([]counterValues{written(m), written(m)}, []counterValues{got[0].counters(), got[1].counters()})
 				if diff == "" {
 					break
 				}
 				if time.Now().After(end) {
-					t.Fatalf("figures of the two scrapers (-written +served):\n%s", diff)
+					t.Fatalf("counters of the two scrapers (-written +served):\n%s", diff)
 				}
 			}
 			if err := m.Bump(1000); err != nil {
@@ -368,7 +368,7 @@ func TestIsolation(t *testing.T) {
 		if diff := cmp.Diff(map[string]string{"cgroup": "ok"}, got.states("accelscope_source_state")); diff != "" {
 			t.Errorf("sources (-want +got):\n%s", diff)
 		}
-		if strings.Contains(got.body, `source="rdma"`) || len(got.figures()) > 0 {
+		if strings.Contains(got.body, `source="rdma"`) || len(got.counters()) > 0 {
 			t.Error("the source is reported although it is off")
 		}
 		if body := ready(t, url); body != "ready\n" {

@@ -14,10 +14,10 @@ import (
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
-// TestDay simulates a day in a few seconds: each minute one container starts and another ends. At the end the sensor
+// TestSimulatedDay simulates a day in a few seconds: each minute one container starts and another ends. At the end the sensor
 // must hold as much as at the beginning. The containerd is a real one, which is killed and restarted now and then; the
 // cgroups are files of a fixture, as no processes run in these containers.
-func TestDay(t *testing.T) {
+func TestSimulatedDay(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
 	}

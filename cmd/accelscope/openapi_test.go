@@ -156,8 +156,8 @@ func TestOpenAPIMetrics(t *testing.T) {
 	}
 }
 
-// TestKnown: the REST API returns the same source states as the metrics, and the owners of assigned devices.
-func TestKnown(t *testing.T) {
+// TestRESTMatchesMetrics: the REST API returns the same source states as the metrics, and the owners of assigned devices.
+func TestRESTMatchesMetrics(t *testing.T) {
 	k := restNode(t, model.ErrUnsupported).known()
 	states := map[string]model.SourceState{}
 	for _, st := range k.States {

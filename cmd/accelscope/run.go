@@ -125,7 +125,7 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 			}
 			notifySystemd("READY=1")
 		case <-ctx.Done():
-			log.Info("ending")
+			log.Info("shutting down")
 			notifySystemd("STOPPING=1")
 			shutdown(server, log)
 			return nil
@@ -144,7 +144,7 @@ func shutdown(server *http.Server, log *zap.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
 	defer cancel()
 	if err := server.Shutdown(ctx); err != nil {
-		log.Warn("cutting off scrapes that still run", zap.Error(err))
+		log.Warn("aborting scrapes that are still running", zap.Error(err))
 		_ = server.Close() // the rest ends with the process
 	}
 }
@@ -157,9 +157,9 @@ func closeWithin(limit time.Duration, s io.Closer, log *zap.Logger) {
 	select {
 	case err := <-done:
 		if err != nil {
-			log.Warn("not everything was put back", zap.Error(err))
+			log.Warn("closing the sources failed", zap.Error(err))
 		}
 	case <-time.After(limit):
-		log.Warn("not everything closed in time; the kernel releases the rest", zap.Duration("limit", limit))
+		log.Warn("sources are not closed within the limit; the kernel releases their resources", zap.Duration("limit", limit))
 	}
 }

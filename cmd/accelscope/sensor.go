@@ -68,7 +68,7 @@ func (s *sensor) problems() []string {
 	var lines []string
 	for _, st := range s.engine.Refresh().States {
 		if st.State != model.StateOK {
-			lines = append(lines, fmt.Sprintf("%s: %s: %s", st.Source, st.State, st.Reason))
+			lines = append(lines, fmt.Sprintf("%s: %s: %s", st.Source, st.State, withoutState(st.Reason, st.State)))
 		}
 	}
 	return lines

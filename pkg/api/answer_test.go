@@ -196,7 +196,7 @@ func TestStates(t *testing.T) {
 }
 
 // A failed source drops the GPUs of its vendor only, and the message of the answer says so.
-func TestInPart(t *testing.T) {
+func TestFailedSourceDropsItsVendor(t *testing.T) {
 	k := Known{Facts: seedNode, States: []model.SourceState{
 		{Source: "nvidia", State: model.StateFailed, Reason: "no\nlibrary"}, {Source: "amdgpu", State: model.StateOK},
 	}}

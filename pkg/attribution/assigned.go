@@ -17,18 +17,23 @@ type hcas struct {
 }
 
 func newHCAs(list []model.HCA) hcas {
-	h := hcas{map[string]*model.HCA{}, map[string]*model.HCA{}, map[string]*model.HCA{}}
-	put := func(m map[string]*model.HCA, key string, hca *model.HCA) {
-		if key != "" && m[key] == nil {
-			m[key] = hca
+	return hcas{
+		byPCI:  indexBy(list, func(h *model.HCA) string { return strings.ToLower(h.PCIAddress) }),
+		byName: indexBy(list, func(h *model.HCA) string { return h.Name }),
+		byChar: indexBy(list, func(h *model.HCA) string { return h.CharDevice }),
+	}
+}
+
+// indexBy finds devices by a key that is not empty. Of devices with the same key it finds the
+// first.
+func indexBy[T any](list []T, key func(*T) string) map[string]*T {
+	index := make(map[string]*T, len(list))
+	for i := range list {
+		if k := key(&list[i]); k != "" && index[k] == nil {
+			index[k] = &list[i]
 		}
 	}
-	for i := range list {
-		put(h.byPCI, strings.ToLower(list[i].PCIAddress), &list[i])
-		put(h.byName, list[i].Name, &list[i])
-		put(h.byChar, list[i].CharDevice, &list[i])
-	}
-	return h
+	return index
 }
 
 // find returns the HCA with a PCI address. It matches by name only if the addresses do not
@@ -91,37 +96,29 @@ type podDevice struct {
 	device         deviceKey
 }
 
-// assignedTable lists the shares and finds them by owner and device.
-type assignedTable struct {
-	o     *users
-	rows  []DeviceShare
-	index map[assignedKey]int
-	ofPod map[podDevice]int // containers' rows by pod
-}
-
 // add adds a share, or completes the existing share of the same owner and device.
-func (t *assignedTable) add(share DeviceShare) {
+func (e *evidence) add(share DeviceShare) {
 	k := assignedKey{share.Owner, share.key()}
-	if i, ok := t.index[k]; ok {
-		t.rows[i].learn(&share)
+	if i, ok := e.index[k]; ok {
+		e.rows[i].learn(&share)
 		return
 	}
-	i := len(t.rows)
-	t.rows = append(t.rows, share)
-	t.index[k] = i
-	if owner := t.o.labels(share.Owner); owner.Container != "" {
-		t.ofPod[podDevice{owner.Namespace, owner.Pod, k.device}] = i
+	i := len(e.rows)
+	e.rows = append(e.rows, share)
+	e.index[k] = i
+	if owner := e.o.labels(share.Owner); owner.Container != "" {
+		e.ofPod[podDevice{owner.Namespace, owner.Pod, k.device}] = i
 	}
 }
 
 // addToPod adds a share of a pod, unless one of its containers has the device.
-func (t *assignedTable) addToPod(share DeviceShare, namespace, pod, uid string) {
-	if i, ok := t.ofPod[podDevice{valid(namespace), valid(pod), share.key()}]; ok {
-		t.rows[i].learn(&share)
+func (e *evidence) addToPod(share DeviceShare, namespace, pod, uid string) {
+	if i, ok := e.ofPod[podDevice{valid(namespace), valid(pod), share.key()}]; ok {
+		e.rows[i].learn(&share)
 		return
 	}
-	share.Owner = t.o.ofPod(namespace, pod, uid)
-	t.add(share)
+	share.Owner = e.o.ofPod(namespace, pod, uid)
+	e.add(share)
 }
 
 // learn fills empty fields from another share of the same device.
@@ -140,7 +137,7 @@ func (s *DeviceShare) learn(o *DeviceShare) {
 
 // nameShared sets the resource of a container's devices if the container has shares of one
 // resource only. If the container has no known device, it adds the resource without a device.
-func (t *assignedTable) nameShared(shared []DeviceShare, known func(*DeviceShare) bool) {
+func (e *evidence) nameShared(shared []DeviceShare, known func(*DeviceShare) bool) {
 	resources := map[int]string{}
 	for _, s := range shared {
 		if one, ok := resources[s.Owner]; ok && one != s.Resource {
@@ -150,8 +147,8 @@ func (t *assignedTable) nameShared(shared []DeviceShare, known func(*DeviceShare
 		resources[s.Owner] = s.Resource
 	}
 	named := map[int]bool{}
-	for i := range t.rows {
-		r := &t.rows[i]
+	for i := range e.rows {
+		r := &e.rows[i]
 		if resource := resources[r.Owner]; resource != "" && r.Resource == "" && known(r) {
 			r.Resource = resource
 			named[r.Owner] = true
@@ -159,7 +156,7 @@ func (t *assignedTable) nameShared(shared []DeviceShare, known func(*DeviceShare
 	}
 	for _, s := range shared {
 		if !named[s.Owner] {
-			t.add(s)
+			e.add(s)
 		}
 	}
 }

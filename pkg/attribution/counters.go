@@ -92,10 +92,7 @@ func (c *Counters) Credit(s *model.Snapshot, owners *identity.Table, merges []id
 
 // Forget marks cgroups as forgotten.
 func (c *Counters) Forget(ids []model.CgroupID) {
-	set := make(map[model.CgroupID]bool, len(ids))
-	for _, id := range ids {
-		set[id] = true
-	}
+	set := setOf(ids)
 	for _, t := range c.all {
 		t.Forget(set)
 	}
@@ -106,11 +103,16 @@ func (c *Counters) Expire(ids []identity.OwnerID) {
 	if len(ids) == 0 {
 		return
 	}
-	set := make(map[identity.OwnerID]bool, len(ids))
-	for _, id := range ids {
-		set[id] = true
-	}
+	set := setOf(ids)
 	for _, t := range c.all {
 		t.Expire(set)
 	}
+}
+
+func setOf[T comparable](ids []T) map[T]bool {
+	set := make(map[T]bool, len(ids))
+	for _, id := range ids {
+		set[id] = true
+	}
+	return set
 }

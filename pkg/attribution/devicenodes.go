@@ -13,8 +13,8 @@ import (
 // devices a device node is no assignment: the container would look idle on all of them.
 func (e *evidence) deviceNodes(unplaced []DeviceShare) {
 	given := map[int][]int{} // GPUs that the kubelet reports, by owner
-	for i := range e.t.rows {
-		if r := &e.t.rows[i]; IsGPU(r.Resource) && r.GPU == nil {
+	for i := range e.rows {
+		if r := &e.rows[i]; IsGPU(r.Resource) && r.GPU == nil {
 			given[r.Owner] = append(given[r.Owner], i)
 		}
 	}
@@ -49,18 +49,18 @@ func (e *evidence) deviceNodes(unplaced []DeviceShare) {
 			// The node of a partitioned GPU gives access to its parts; each part has its own
 			// node.
 			if share.GPU == nil || !e.gpus.parents[share.GPU.UUID] {
-				e.t.add(share)
+				e.add(share)
 			}
 		}
 		nodes := gpuNodes(unknown)
 		if rows := given[owner]; len(rows) > 0 || isUnplaced[owner] {
 			if len(rows) == 1 && len(nodes) == 1 { // with several, the match is unknown
-				e.t.rows[rows[0]].Node = nodes[0]
+				e.rows[rows[0]].Node = nodes[0]
 			}
 			continue
 		}
 		for _, path := range nodes {
-			e.t.add(DeviceShare{Owner: owner, Device: strings.TrimPrefix(path, "/dev/"), Node: path})
+			e.add(DeviceShare{Owner: owner, Device: strings.TrimPrefix(path, "/dev/"), Node: path})
 		}
 	}
 }
@@ -94,6 +94,6 @@ func (e *evidence) requested(owner int, name string) {
 	for _, g := range e.gpus.named(name) {
 		share := DeviceShare{Owner: owner}
 		share.describeGPU(g)
-		e.t.add(share)
+		e.add(share)
 	}
 }

@@ -45,25 +45,27 @@ func (o *users) assigned(s *model.Snapshot) []DeviceShare {
 	}
 	e := evidence{
 		s: s, o: o, hcas: newHCAs(s.HCAs), gpus: newGPUs(s.GPUs), live: newLiveContainers(s.Containers),
-		t: assignedTable{o: o, rows: []DeviceShare{}, index: map[assignedKey]int{}, ofPod: map[podDevice]int{}},
+		rows: []DeviceShare{}, index: map[assignedKey]int{}, ofPod: map[podDevice]int{},
 	}
 	shared, unplaced := e.allocations()
 	e.deviceNodes(unplaced)
-	e.t.nameShared(shared, func(r *DeviceShare) bool { return r.HCA != nil })
-	e.t.nameShared(unplaced, func(r *DeviceShare) bool { return r.GPU != nil })
+	e.nameShared(shared, func(r *DeviceShare) bool { return r.HCA != nil })
+	e.nameShared(unplaced, func(r *DeviceShare) bool { return r.GPU != nil })
 	e.networks()
 	e.namespaces()
-	return e.t.rows
+	return e.rows
 }
 
-// evidence indexes the facts that assign devices to owners.
+// evidence indexes the facts that assign devices to owners, and the resulting shares.
 type evidence struct {
-	s    *model.Snapshot
-	o    *users
-	hcas hcas
-	gpus gpus
-	live liveContainers
-	t    assignedTable
+	s     *model.Snapshot
+	o     *users
+	hcas  hcas
+	gpus  gpus
+	live  liveContainers
+	rows  []DeviceShare
+	index map[assignedKey]int
+	ofPod map[podDevice]int // containers' rows by pod
 }
 
 // allocations adds the kubelet's allocations. It returns two kinds without adding them: shared
@@ -97,7 +99,7 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 		default:
 			share.Device, _, _ = strings.Cut(share.ID, "::")
 		}
-		e.t.add(share)
+		e.add(share)
 	}
 	return shared, unplaced
 }
@@ -134,7 +136,7 @@ func (e *evidence) networks() {
 				share.Device = "" // the name belongs to another function now
 			}
 			if share.PCIAddress != "" || share.HCA != nil {
-				e.t.addToPod(share, p.Namespace, p.Name, p.UID)
+				e.addToPod(share, p.Namespace, p.Name, p.UID)
 			}
 		}
 	}
@@ -157,11 +159,11 @@ func (e *evidence) namespaces() {
 		share := DeviceShare{Given: true}
 		share.describe(h)
 		if labels := e.o.Owner(owner); labels.Pod != "" {
-			e.t.addToPod(share, labels.Namespace, labels.Pod, e.o.Info(owner).PodUID)
+			e.addToPod(share, labels.Namespace, labels.Pod, e.o.Info(owner).PodUID)
 			continue
 		}
 		share.Owner = e.o.a.Use(owner)
-		e.t.add(share)
+		e.add(share)
 	}
 }
 

@@ -40,17 +40,11 @@ type gpus struct {
 
 func newGPUs(list []model.GPU) gpus {
 	g := gpus{
-		list: list, byUUID: map[string]*model.GPU{}, byPCI: map[string]*model.GPU{}, byNode: map[string]*model.GPU{},
-		parents: map[string]bool{},
-	}
-	put := func(m map[string]*model.GPU, key string, gpu *model.GPU) {
-		if key != "" && m[key] == nil {
-			m[key] = gpu
-		}
+		list: list, byNode: map[string]*model.GPU{}, parents: map[string]bool{},
+		byUUID: indexBy(list, func(g *model.GPU) string { return g.UUID }),
+		byPCI:  indexBy(list, func(g *model.GPU) string { return strings.ToLower(g.PCIAddress) }),
 	}
 	for i := range list {
-		put(g.byUUID, list[i].UUID, &list[i])
-		put(g.byPCI, strings.ToLower(list[i].PCIAddress), &list[i])
 		for _, node := range list[i].Nodes {
 			if _, several := g.byNode[node]; several {
 				g.byNode[node] = nil // a GPU instance with several compute instances

@@ -47,13 +47,9 @@ func (o *users) gpus(s *model.Snapshot) ([]GPUShare, []GPUFigures) {
 	}
 	index := newGPUs(s.GPUs)
 	users := make(map[*model.GPU]*gpuUsers, len(s.GPUs))
-	of := func(g *model.GPU) *gpuUsers {
-		u := users[g]
-		if u == nil {
-			u = &gpuUsers{gpu: g, vendor: g.Vendor.Row(), at: map[int]int{}}
-			users[g] = u
-		}
-		return u
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		users[g] = &gpuUsers{gpu: g, vendor: g.Vendor.Row(), at: map[int]int{}}
 	}
 	seen := make(map[process]bool, len(s.GPUProcesses))
 	for i := range s.GPUProcesses {
@@ -64,11 +60,11 @@ func (o *users) gpus(s *model.Snapshot) ([]GPUShare, []GPUFigures) {
 			continue
 		}
 		seen[k] = p.PID > 0
-		of(g).add(o.ofCgroup(p.Cgroup), p)
+		users[g].add(o.ofCgroup(p.Cgroup), p)
 	}
 	for i := range o.a.Assigned {
 		if g := o.a.Assigned[i].GPU; g != nil && !index.parents[g.UUID] {
-			of(g).row(o.a.Assigned[i].Owner).share.Allocated = true
+			users[g].row(o.a.Assigned[i].Owner).share.Allocated = true
 		}
 	}
 	shares := make([]GPUShare, 0, len(s.GPUProcesses)+len(s.GPUs))
@@ -80,7 +76,7 @@ func (o *users) gpus(s *model.Snapshot) ([]GPUShare, []GPUFigures) {
 		if g != index.byUUID[g.UUID] || index.parents[g.UUID] {
 			continue
 		}
-		u := of(g)
+		u := users[g]
 		f.Listed = s.GPUProcesses != nil && !g.Unlisted && (u.processes > 0 || g.Memory.Used.Known || g.Engines != nil)
 		shares = append(shares, u.settle(f)...)
 	}

@@ -2,7 +2,12 @@
 
 package attribution
 
-import "github.com/accelscope/accelscope/pkg/model"
+import (
+	"reflect"
+	"slices"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
 
 // UsageShare is the node resources that one owner uses.
 type UsageShare struct {
@@ -45,81 +50,56 @@ func (o *users) usages(s *model.Snapshot) []UsageShare {
 // returns the first one (quota period) or the larger one (waiting times); the common peak is
 // unknown.
 func addUsages(a model.Usage, b *model.Usage) model.Usage {
+	sum := a
 	if !b.Created.IsZero() && (a.Created.IsZero() || b.Created.Before(a.Created)) {
-		a.Created = b.Created
+		sum.Created = b.Created
 	}
-	for _, f := range [][2]*model.Optional{
-		{&a.CPU.Total, &b.CPU.Total},
-		{&a.CPU.User, &b.CPU.User},
-		{&a.CPU.System, &b.CPU.System},
-		{&a.CPU.Periods, &b.CPU.Periods},
-		{&a.CPU.ThrottledPeriods, &b.CPU.ThrottledPeriods},
-		{&a.CPU.Throttled, &b.CPU.Throttled},
-		{&a.CPU.Quota, &b.CPU.Quota},
-		{&a.CPU.Shares, &b.CPU.Shares},
-		{&a.Memory.Usage, &b.Memory.Usage},
-		{&a.Memory.WorkingSet, &b.Memory.WorkingSet},
-		{&a.Memory.RSS, &b.Memory.RSS},
-		{&a.Memory.Cache, &b.Memory.Cache},
-		{&a.Memory.Swap, &b.Memory.Swap},
-		{&a.Memory.MappedFile, &b.Memory.MappedFile},
-		{&a.Memory.Kernel, &b.Memory.Kernel},
-		{&a.Memory.Limit, &b.Memory.Limit},
-		{&a.Memory.SwapLimit, &b.Memory.SwapLimit},
-		{&a.Memory.Reservation, &b.Memory.Reservation},
-		{&a.Memory.LimitHits, &b.Memory.LimitHits},
-		{&a.Memory.Faults, &b.Memory.Faults},
-		{&a.Memory.MajorFaults, &b.Memory.MajorFaults},
-		{&a.Memory.FaultsBelow, &b.Memory.FaultsBelow},
-		{&a.Memory.MajorFaultsBelow, &b.Memory.MajorFaultsBelow},
-		{&a.Memory.OOMKills, &b.Memory.OOMKills},
-		{&a.Processes, &b.Processes},
-		{&a.Threads, &b.Threads},
-		{&a.ThreadsMax, &b.ThreadsMax},
-	} {
-		*f[0] = add(*f[0], *f[1])
-	}
-	a.Memory.Peak = model.Optional{}
-	for _, f := range [][2]*model.Optional{
-		{&a.CPU.Waiting, &b.CPU.Waiting},
-		{&a.CPU.Stalled, &b.CPU.Stalled},
-		{&a.Memory.Waiting, &b.Memory.Waiting},
-		{&a.Memory.Stalled, &b.Memory.Stalled},
-		{&a.IOWaiting, &b.IOWaiting},
-		{&a.IOStalled, &b.IOStalled},
-	} {
-		if f[1].Known && (!f[0].Known || f[1].Value > f[0].Value) {
-			*f[0] = *f[1]
+	addOptionals(reflect.ValueOf(&sum).Elem(), reflect.ValueOf(b).Elem())
+	sum.CPU.Period, sum.Memory.Peak = a.CPU.Period, model.Optional{}
+	sum.CPU.Waiting, sum.CPU.Stalled = larger(a.CPU.Waiting, b.CPU.Waiting), larger(a.CPU.Stalled, b.CPU.Stalled)
+	sum.Memory.Waiting, sum.Memory.Stalled = larger(a.Memory.Waiting, b.Memory.Waiting), larger(a.Memory.Stalled, b.Memory.Stalled)
+	sum.IOWaiting, sum.IOStalled = larger(a.IOWaiting, b.IOWaiting), larger(a.IOStalled, b.IOStalled)
+	sum.IO = addIO(a.IO, b.IO)
+	return sum
+}
+
+// addOptionals adds the numbers of b, a Usage or a part of it, to those of a.
+func addOptionals(a, b reflect.Value) {
+	for i := range a.NumField() {
+		switch n := a.Field(i).Addr().Interface().(type) {
+		case *model.Optional:
+			*n = add(*n, *b.Field(i).Addr().Interface().(*model.Optional))
+		case *model.CPUUsage, *model.MemoryUsage:
+			addOptionals(a.Field(i), b.Field(i))
 		}
 	}
-	a.IO = addIO(a.IO, b.IO)
-	return a
 }
 
 func add(a, b model.Optional) model.Optional {
 	return model.Optional{Value: a.Value + b.Value, Known: a.Known || b.Known}
 }
 
+func larger(a, b model.Optional) model.Optional {
+	if b.Known && (!a.Known || b.Value > a.Value) {
+		return b
+	}
+	return a
+}
+
 func addIO(a, b []model.DeviceIO) []model.DeviceIO {
 	if a == nil {
 		return b
 	}
-	out := append(make([]model.DeviceIO, 0, len(a)+len(b)), a...)
-next:
-	for _, d := range b {
-		for i := range out {
-			if e := &out[i]; e.Major == d.Major && e.Minor == d.Minor {
-				e.ReadBytes = add(e.ReadBytes, d.ReadBytes)
-				e.WriteBytes = add(e.WriteBytes, d.WriteBytes)
-				e.DiscardBytes = add(e.DiscardBytes, d.DiscardBytes)
-				e.Reads = add(e.Reads, d.Reads)
-				e.Writes = add(e.Writes, d.Writes)
-				continue next
-			}
+	sums := slices.Clone(a)
+	for i := range b {
+		at := slices.IndexFunc(sums, func(d model.DeviceIO) bool { return d.Major == b[i].Major && d.Minor == b[i].Minor })
+		if at < 0 {
+			sums = append(sums, b[i])
+		} else {
+			addOptionals(reflect.ValueOf(&sums[at]).Elem(), reflect.ValueOf(&b[i]).Elem())
 		}
-		out = append(out, d)
 	}
-	return out
+	return sums
 }
 
 // networks assigns the interfaces of a network namespace to its pod, or to a container outside

@@ -36,8 +36,8 @@ func (c *counting) Resolve(context.Context, []model.CgroupID) (model.Snapshot, e
 	return model.Snapshot{Cgroups: []model.Cgroup{{ID: 7, Workload: "slurm:7"}}}, nil
 }
 
-// TestLostAnswers: counters of owners are exact, whatever becomes of single answers.
-func TestLostAnswers(t *testing.T) {
+// TestLostReadsKeepCounters: counters of owners are exact, whatever becomes of single answers.
+func TestLostReadsKeepCounters(t *testing.T) {
 	for name, read := range map[string]func(n uint64){
 		"slower than its deadline every second time": func(n uint64) {
 			if n%2 == 0 {

@@ -79,8 +79,8 @@ func TestSnapshotThenStream(t *testing.T) {
 	}
 }
 
-// TestTroubles checks the records of an OOM kill and of a health check, with their attributes.
-func TestTroubles(t *testing.T) {
+// TestOOMAndHealthRecords checks the records of an OOM kill and of a health check, with their attributes.
+func TestOOMAndHealthRecords(t *testing.T) {
 	t.Parallel()
 	w := newWorld(0)
 	config := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t)}

@@ -39,9 +39,9 @@ func allTaken(e *Exporter) func() string {
 	}
 }
 
-// TestFateUnknown cuts the connection after a batch was received and before the answer: the batch
+// TestConnectionLostBeforeAnswer cuts the connection after a batch was received and before the answer: the batch
 // arrives again with the same numbers, and marked.
-func TestFateUnknown(t *testing.T) {
+func TestConnectionLostBeforeAnswer(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
 	r.up(t)
@@ -66,9 +66,9 @@ func TestFateUnknown(t *testing.T) {
 	}
 }
 
-// TestForgetful has a collector lose the records that it accepted. After its restart it receives a
+// TestCollectorLosesRecords has a collector lose the records that it accepted. After its restart it receives a
 // snapshot, although nothing has happened.
-func TestForgetful(t *testing.T) {
+func TestCollectorLosesRecords(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
 	r.up(t)
@@ -472,10 +472,10 @@ func TestVanished(t *testing.T) {
 	}
 }
 
-// TestPromise checks that a snapshot follows within 10 s of the end of a gap, one of which is for
+// TestSnapshotDeadline checks that a snapshot follows within 10 s of the end of a gap, one of which is for
 // the machine, for any length of the gap and any number of refused snapshots. A vanished host is
 // noticed in that time, too.
-func TestPromise(t *testing.T) {
+func TestSnapshotDeadline(t *testing.T) {
 	const promise = 9 * time.Second
 	synctest.Test(t, func(t *testing.T) {
 		e := &Exporter{t: defaults, queue: newQueue(1), ctx: t.Context(), closing: make(chan struct{})}

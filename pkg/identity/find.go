@@ -59,26 +59,25 @@ func (t *Table) find(n *name) OwnerID {
 	return id
 }
 
-// Owner returns the labels of an owner.
-func (t *Table) Owner(id OwnerID) *Owner {
+// noOwner is the owner of an unknown number. Nothing changes it.
+var noOwner owner
+
+// owner returns an owner, or noOwner for an unknown number.
+func (t *Table) owner(id OwnerID) *owner {
 	if int(id) < len(t.owners) && t.owners[id] != nil {
-		return &t.owners[id].labels
+		return t.owners[id]
 	}
-	return &Owner{}
+	return &noOwner
 }
+
+// Owner returns the labels of an owner.
+func (t *Table) Owner(id OwnerID) *Owner { return &t.owner(id).labels }
 
 // Info returns the info of an owner: data in addition to its labels.
-func (t *Table) Info(id OwnerID) *Info {
-	if int(id) < len(t.owners) && t.owners[id] != nil {
-		return &t.owners[id].info
-	}
-	return &Info{}
-}
+func (t *Table) Info(id OwnerID) *Info { return &t.owner(id).info }
 
 // HasCgroup reports whether the owner has a known cgroup.
-func (t *Table) HasCgroup(id OwnerID) bool {
-	return int(id) < len(t.owners) && t.owners[id] != nil && t.owners[id].cgroups > 0
-}
+func (t *Table) HasCgroup(id OwnerID) bool { return t.owner(id).cgroups > 0 }
 
 // SamePod reports whether two owners belong to one pod.
 func (t *Table) SamePod(a, b OwnerID) bool {

@@ -31,7 +31,7 @@ func compareText(t *testing.T, families []exposition.Family) {
 	}
 }
 
-func TestTextIsThatOfTheLibrary(t *testing.T) {
+func TestTextMatchesLibrary(t *testing.T) {
 	for name := range nodes(t) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -160,9 +160,9 @@ func TestKubeletKnowsNothing(t *testing.T) {
 	}
 }
 
-// TestMoreGivenThanThere checks that a GPU that is allocated but no longer listed by its plugin
+// TestAllocatedGPUNoLongerListed checks that a GPU that is allocated but no longer listed by its plugin
 // counts in both numbers.
-func TestMoreGivenThanThere(t *testing.T) {
+func TestAllocatedGPUNoLongerListed(t *testing.T) {
 	facts := kubeletFacts()
 	facts.Allocations = facts.Allocations[:2] // GPU-0, GPU-1
 	facts.Allocatable = []model.Allocatable{{Resource: "nvidia.com/gpu", IDs: []string{"GPU-1"}}}

@@ -134,7 +134,7 @@ func goMetric(names ...string) func() (float64, error) {
 		sum := 0.0
 		for _, s := range samples {
 			if s.Value.Kind() != runtimemetrics.KindUint64 {
-				return 0, fmt.Errorf("%s: not known to this runtime", s.Name)
+				return 0, fmt.Errorf("%s: not supported by this Go runtime", s.Name)
 			}
 			sum += float64(s.Value.Uint64())
 		}

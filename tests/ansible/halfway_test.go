@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestHalfWay checks a run that fails halfway, and one whose key does not match the certificate.
-func TestHalfWay(t *testing.T) {
+// TestFailureHalfway checks a run that fails halfway, and one whose key does not match the certificate.
+func TestFailureHalfway(t *testing.T) {
 	n := start(t)
 	first, second := n.twoPackages(t)
 	cert, key := n.certificate(t)

@@ -139,8 +139,8 @@ func (n node) modes(t *testing.T) string {
 // The tasks that a playbook changes.
 var (
 	install = []string{
-		"Make the directory of the package", "Copy the package", "Install the .deb", "Write web.yaml", "Write accelscope.yaml",
-		"Write the environment file", "Make the directory of drop-ins", restart,
+		"Create the package directory", "Copy the package", "Install the .deb", "Write web.yaml", "Write accelscope.yaml",
+		"Write the environment file", "Create the drop-in directory", restart,
 	}
 	upgrade = []string{"Copy the package", "Install the .deb", restart}
 )
@@ -208,7 +208,7 @@ func TestPackage(t *testing.T) {
 		"accelscope_tls_certificate": cert, "accelscope_tls_key": key, "accelscope_basic_auth_users": vars{"prometheus": hash},
 	})
 	r = n.want(t, "install.yaml", secured, []string{
-		"Copy certificate and authority", "Copy the key", "Write web.yaml", "Write accelscope.yaml", restart,
+		"Copy the certificate and the client CA", "Copy the key", "Write web.yaml", "Write accelscope.yaml", restart,
 	}, "--diff", "-vvv")
 	secret, err := os.ReadFile(key)
 	if err != nil {
@@ -248,7 +248,7 @@ func TestPackage(t *testing.T) {
 	v["accelscope_config"] = vars{"rdma.qp-counters": "manage"}
 	n.want(t, "install.yaml", v, []string{
 		"Write web.yaml", "Write accelscope.yaml", "Remove certificates that are not configured",
-		"Allow the service what its configuration needs", restart,
+		"Install drop-ins that the configuration needs", restart,
 	})
 	metrics("200", "http://127.0.0.1:9847/metrics")
 	const granted = "systemctl show --value -p CapabilityBoundingSet accelscope | grep -c cap_net_admin || true"
@@ -256,7 +256,7 @@ func TestPackage(t *testing.T) {
 		t.Error("rdma.qp-counters=manage without CAP_NET_ADMIN")
 	}
 	v["accelscope_config"] = vars{}
-	n.want(t, "install.yaml", v, []string{"Write accelscope.yaml", "Take back what its configuration does not need any more", restart})
+	n.want(t, "install.yaml", v, []string{"Write accelscope.yaml", "Remove drop-ins that the configuration does not need", restart})
 	if n.sh(t, granted) != "0" {
 		t.Error("CAP_NET_ADMIN is left")
 	}
@@ -273,7 +273,7 @@ func TestPackage(t *testing.T) {
 	}
 	metrics("200", "http://127.0.0.1:9847/metrics")
 
-	n.want(t, "remove.yaml", v, []string{"Stop it", "Remove the .deb", "Remove what is left of the program"})
+	n.want(t, "remove.yaml", v, []string{"Stop the service", "Remove the .deb", "Remove remaining files of the program"})
 	if got := n.sh(t, "command -v accelscope; systemctl is-active accelscope; ls /etc/accelscope"); got != "inactive\naccelscope.yaml\nweb.yaml" {
 		t.Errorf("after the removal: %s", got)
 	}
@@ -293,20 +293,20 @@ func TestBinary(t *testing.T) {
 	v := vars{"accelscope_binary": filepath.Join(n.dir, "0.0.1/usr/bin/accelscope")}
 	before := n.sh(t, everything)
 	install := []string{
-		"Copy the program", "Copy the unit", "Make the directory of the configuration", "Write web.yaml", "Write accelscope.yaml",
-		"Write the environment file", "Make the directory of drop-ins",
+		"Copy the program", "Copy the unit", "Create the configuration directory", "Write web.yaml", "Write accelscope.yaml",
+		"Write the environment file", "Create the drop-in directory",
 	}
 	image := n
 	image.systemd = false
 	image.want(t, "install.yaml", v, install)
 	image.want(t, "install.yaml", v, nil)
 
-	n.want(t, "install.yaml", v, []string{"Enable and start it"})
+	n.want(t, "install.yaml", v, []string{"Enable and start the service"})
 	if status := n.curl(t, "http://127.0.0.1:9847/readyz"); status != "200" {
 		t.Errorf("/readyz: %s", status)
 	}
 	n.want(t, "remove.yaml", v.with(vars{"accelscope_purge": true}),
-		[]string{"Stop it", "Remove what is left of the program", "Remove the configuration"})
+		[]string{"Stop the service", "Remove remaining files of the program", "Remove the configuration"})
 	if after := n.sh(t, everything); after != before {
 		t.Errorf("after the purge:\n%s\nbefore:\n%s", after, before)
 	}

@@ -90,9 +90,9 @@ kubelet: {nodesProxy: true}
 
 var components = []string{"podmonitor", "servicemonitor", "prometheusrule", "network-policy", "kubelet-before-1.33"}
 
-// TestSame: the chart renders the same objects as kustomize, except for Helm's own labels, the namespace, which the
+// TestHelmMatchesKustomize: the chart renders the same objects as kustomize, except for Helm's own labels, the namespace, which the
 // user of Helm creates, and the way in which a changed configuration rolls the pods out.
-func TestSame(t *testing.T) {
+func TestHelmMatchesKustomize(t *testing.T) {
 	fabric := kustomize(t, "overlays/fabric")
 	all := kustomize(t, "overlays/capabilities", components...)
 	maps.Copy(all, fabric)

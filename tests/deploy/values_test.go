@@ -161,8 +161,8 @@ func TestPort(t *testing.T) {
 	}
 }
 
-// TestOlder: before Kubernetes 1.30, an annotation sets the AppArmor profile.
-func TestOlder(t *testing.T) {
+// TestAppArmorAnnotation: before Kubernetes 1.30, an annotation sets the AppArmor profile.
+func TestAppArmorAnnotation(t *testing.T) {
 	c, err := Chart(root(t))
 	if err != nil {
 		t.Fatal(err)

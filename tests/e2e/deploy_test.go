@@ -31,7 +31,7 @@ var overlays = []string{"privileged", "capabilities"}
 
 // TestDeploy runs the image as the DaemonSet specifies, through containerd's CRI, with both overlays.
 func TestDeploy(t *testing.T) {
-	beside(t)
+	runParallel(t)
 	for _, n := range nodes([]scenario[node]{{nodes: "6.1"}}) {
 		t.Run(n.String(), func(t *testing.T) {
 			opts := n.options(t)

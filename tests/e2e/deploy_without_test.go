@@ -23,27 +23,30 @@ const guide = "guide.md"
 
 // rows are the rows of the table: the text of each, by its first column.
 var rows = map[string]string{
-	"`CAP_BPF`": "the hooks: verbs, objects that live between scrapes, opens and handles of devices; unless there " +
-		"is `CAP_SYS_ADMIN`",
-	"`CAP_PERFMON`": "the same",
-	"`CAP_SYS_ADMIN`": "the hooks where `kernel.perf_event_paranoid` is above 2, else the fentry tier; HCAs that were " +
-		"moved into pods; `rdma.datapath`",
-	"`CAP_SYS_PTRACE`": "users of AMD GPUs other than for compute; HCAs that were moved into pods; the network of " +
-		"containers (`container_network_*`); `rdma.datapath`; owners of older objects where `/proc` hides " +
-		"processes and the sensor is not root",
-	"`CAP_DAC_READ_SEARCH`": "what processes of users other than root do: users of AMD GPUs other than for compute, " +
-		"`rdma.datapath` with a verbs library in a directory of their own; the tracepoint tier, for a user who is not root",
-	"`CAP_SYS_RESOURCE`": "the hooks on 5.10, unless `RLIMIT_MEMLOCK` is unlimited",
-	"`hostPID`":          "owners of older objects; open handles of devices; `rdma.datapath`",
-	"`/host-proc`": "what is read of processes: owners of older objects, users of GPUs, opens and handles of devices, " +
-		"the network of containers, `rdma.datapath`; `node_*`",
-	"`/sys`": "all owners, unless the pod is privileged: what it sees of cgroups is its own; the tracepoint " +
-		"tier",
-	"`/hostrun`":                       "names from runtimes: workloads go by pod UID and container id",
-	"`/hostrun/containerd`":            "the same, for containerd where `/run/containerd` is a mount of its own",
-	"`/var/lib/kubelet/pod-resources`": "which device was given to which container by the kubelet: `container_gpu_allocated`, VFs",
-	"`/host`":                          "file systems of the node, names of users, NVIDIA's library",
-	"`/hostdev/dri`":                   "nothing today: GPUs are found through sysfs",
+	"`CAP_BPF`": "all eBPF hooks, unless the sensor has `CAP_SYS_ADMIN`: verbs, RDMA objects that exist only " +
+		"between two scrapes, opens and open handles of device nodes",
+	"`CAP_PERFMON`": "the same as without `CAP_BPF`",
+	"`CAP_SYS_ADMIN`": "all eBPF hooks if `kernel.perf_event_paranoid` is above 2, otherwise the fentry tier; HCAs " +
+		"that were moved into pods; `rdma.datapath`",
+	"`CAP_SYS_PTRACE`": "processes that use AMD GPUs for other purposes than compute; HCAs that were moved into " +
+		"pods; `container_network_*`; `rdma.datapath`; owners of RDMA objects that existed before " +
+		"the sensor started, if `/proc` hides processes and the sensor is not root",
+	"`CAP_DAC_READ_SEARCH`": "data of processes of users other than root: use of AMD GPUs for other purposes than " +
+		"compute, `rdma.datapath` with a verbs library in a private directory; the tracepoint tier, " +
+		"if the sensor is not root",
+	"`CAP_SYS_RESOURCE`": "all eBPF hooks on kernel 5.10, unless `RLIMIT_MEMLOCK` is unlimited",
+	"`hostPID`": "owners of RDMA objects that existed before the sensor started; open handles of device " +
+		"nodes; `rdma.datapath`",
+	"`/host-proc`": "all data of processes: owners of RDMA objects that existed before the sensor started, " +
+		"processes that use GPUs, opens and open handles of device nodes, `container_network_*`, " +
+		"`rdma.datapath`; `node_*`",
+	"`/sys`": "all owners, unless the pod is privileged, because the sensor then sees only its own part " +
+		"of the cgroup tree; the tracepoint tier",
+	"`/hostrun`":                       "names from container runtimes: workloads are named by pod UID and container ID",
+	"`/hostrun/containerd`":            "the same as without `/hostrun`, for containerd if `/run/containerd` is a separate mount",
+	"`/var/lib/kubelet/pod-resources`": "devices that the kubelet allocated to containers: `container_gpu_allocated`, VFs",
+	"`/host`":                          "file systems of the node, user names, NVIDIA's library",
+	"`/hostdev/dri`":                   "nothing at present: GPUs are found through sysfs",
 }
 
 // A lack is a permission or mount that the pod of the overlay capabilities has and this variant lacks.

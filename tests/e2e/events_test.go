@@ -33,8 +33,8 @@ const (
 	slowly     = 3
 )
 
-// mill runs short-lived containers, each with an exit code, a few pods at a time.
-type mill struct {
+// churn runs short-lived containers, each with an exit code, a few pods at a time.
+type churn struct {
 	w     *world
 	pods  []*guest.Pod
 	total int
@@ -50,25 +50,25 @@ type mill struct {
 	lost  []error                 // errors of requests whose response was lost when the runtime was killed
 }
 
-func (m *mill) run(ctx context.Context) {
+func (c *churn) run(ctx context.Context) {
 	var workers sync.WaitGroup
-	for _, p := range m.pods {
+	for _, p := range c.pods {
 		for range 2 {
 			workers.Go(func() {
-				for i := m.next.Add(1); i <= int64(m.total); i = m.next.Add(1) {
+				for i := c.next.Add(1); i <= int64(c.total); i = c.next.Add(1) {
 					for try := 0; ctx.Err() == nil; try++ {
-						m.gate.RLock()
-						err := m.one(ctx, p, int(i), try)
-						m.gate.RUnlock()
+						c.gate.RLock()
+						err := c.runContainer(ctx, p, int(i), try)
+						c.gate.RUnlock()
 						if err == nil {
 							break
 						}
-						m.mu.Lock()
-						m.lost = append(m.lost, err)
-						m.mu.Unlock()
+						c.mu.Lock()
+						c.lost = append(c.lost, err)
+						c.mu.Unlock()
 						time.Sleep(300 * time.Millisecond)
 					}
-					m.done.Add(1)
+					c.done.Add(1)
 				}
 			})
 		}
@@ -76,17 +76,17 @@ func (m *mill) run(ctx context.Context) {
 	workers.Wait()
 }
 
-// one runs a container and removes it, except every third. Some live long enough to outlive a kill of their runtime.
-func (m *mill) one(ctx context.Context, p *guest.Pod, i, try int) error {
+// runContainer runs a container and removes it, except every third. Some live long enough to outlive a kill of their runtime.
+func (c *churn) runContainer(ctx context.Context, p *guest.Pod, i, try int) error {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
 	begin := time.Now()
 	code := uint32(i%100 + 1)
 	script := fmt.Sprint("exit ", code)
-	if i >= m.slow && i < m.slow+4 {
+	if i >= c.slow && i < c.slow+4 {
 		script = "sleep 3; " + script
 	}
-	id, err := m.w.cri.Run(ctx, p, guest.PodMember{
+	id, err := c.w.cri.Run(ctx, p, guest.PodMember{
 		Name: fmt.Sprint("short-", i), Restarts: uint32(try), Command: []string{"/bin/sh", "-c", script},
 	})
 	if err != nil {
@@ -95,7 +95,7 @@ func (m *mill) one(ctx context.Context, p *guest.Pod, i, try int) error {
 	// The runtime may be down for a moment, but keeps its state.
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
 		var got uint32
-		if got, err = m.w.cri.Wait(ctx, id); err == nil {
+		if got, err = c.w.cri.Wait(ctx, id); err == nil {
 			if got != code {
 				return fmt.Errorf("%.12s exited with %d, want %d", id, got, code)
 			}
@@ -106,18 +106,18 @@ func (m *mill) one(ctx context.Context, p *guest.Pod, i, try int) error {
 		}
 	}
 	if i%3 != 0 {
-		err = m.w.cri.Remove(ctx, id)
+		err = c.w.cri.Remove(ctx, id)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.codes[id], m.lives[id] = code, [2]time.Time{begin, time.Now()}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.codes[id], c.lives[id] = code, [2]time.Time{begin, time.Now()}
 	return err
 }
 
-// until waits until this many containers have ended.
-func (m *mill) until(t *testing.T, count int) {
+// waitEnded waits until this many containers have ended.
+func (c *churn) waitEnded(t *testing.T, count int) {
 	t.Helper()
-	for m.done.Load() < int64(count) {
+	for c.done.Load() < int64(count) {
 		if t.Context().Err() != nil {
 			t.Fatal(t.Context().Err())
 		}
@@ -160,13 +160,13 @@ func (w *world) events(t *testing.T) {
 	}
 	defer func() { collector.Kill() }()
 	s := start(t, "--events.otlp-endpoint="+config.Endpoint, "--events.otlp-insecure", "--node.name=guest")
-	m := &mill{w: w, total: total, slow: total*2/3 - 1, codes: map[string]uint32{}, lives: map[string][2]time.Time{}}
-	for _, name := range []string{"mill-0", "mill-1"} {
-		m.pods = append(m.pods, w.runPod(t, &guest.Pod{Namespace: "default", Name: name, HostNetwork: true}))
+	c := &churn{w: w, total: total, slow: total*2/3 - 1, codes: map[string]uint32{}, lives: map[string][2]time.Time{}}
+	for _, name := range []string{"churn-0", "churn-1"} {
+		c.pods = append(c.pods, w.runPod(t, &guest.Pod{Namespace: "default", Name: name, HostNetwork: true}))
 	}
-	w.run(t, m.pods[0], w.member("device", 1))
+	w.run(t, c.pods[0], w.member("device", 1))
 	var last *otel.View
-	right := func() error {
+	checkState := func() error {
 		records, err := collector.Records()
 		if err != nil {
 			return err
@@ -185,34 +185,34 @@ func (w *world) events(t *testing.T) {
 		}
 		return nil
 	}
-	eventually(t, 20*time.Second, right)
+	eventually(t, 20*time.Second, checkState)
 
 	churning, stop := context.WithCancel(ctx)
 	defer stop()
-	var milling sync.WaitGroup
+	var churnDone sync.WaitGroup
 	begin := time.Now()
-	milling.Go(func() { m.run(churning) })
-	quiet := func(what string, since func() time.Time) {
+	churnDone.Go(func() { c.run(churning) })
+	checkAfter := func(restarted string, restart func() time.Time) {
 		t.Helper()
-		m.gate.Lock()
-		defer m.gate.Unlock()
-		answered, waited := since(), time.Now()
-		eventually(t, slowly*reconciled, right)
-		t.Logf("%s: right %v after it answered, %v after the last change", what,
+		c.gate.Lock()
+		defer c.gate.Unlock()
+		answered, waited := restart(), time.Now()
+		eventually(t, slowly*reconciled, checkState)
+		t.Logf("%s: state correct %v after it answered, %v after the last change", restarted,
 			time.Since(answered).Round(time.Millisecond), time.Since(waited).Round(time.Millisecond))
 	}
 
-	m.until(t, total/6)
+	c.waitEnded(t, total/6)
 	collector.Kill()
 	time.Sleep(20 * time.Second)
-	quiet("Collector", func() time.Time {
+	checkAfter("Collector", func() time.Time {
 		if collector, err = otel.Start(ctx, os.Getenv(otelcolVar), config); err != nil {
 			t.Fatal(err)
 		}
 		return time.Now()
 	})
 
-	m.until(t, total*2/3)
+	c.waitEnded(t, total*2/3)
 	down := time.Now()
 	if err := w.containerd.Crash(); err != nil {
 		t.Fatal(err)
@@ -222,19 +222,19 @@ func (w *world) events(t *testing.T) {
 		t.Fatal(err)
 	}
 	up := time.Now()
-	quiet("containerd", func() time.Time { return up })
+	checkAfter("containerd", func() time.Time { return up })
 
-	milling.Wait()
+	churnDone.Wait()
 	took := time.Since(begin)
 	// during reports whether a container may have lived while no events were sent.
 	during := func(id string) bool {
-		return m.lives[id][0].Before(up.Add(reconciled)) && m.lives[id][1].After(down)
+		return c.lives[id][0].Before(up.Add(reconciled)) && c.lives[id][1].After(down)
 	}
 	eventually(t, slowly*reconciled, func() error {
-		if err := right(); err != nil {
+		if err := checkState(); err != nil {
 			return err
 		}
-		for id := range m.codes { // a container that came and went in a gap may have no record
+		for id := range c.codes { // a container that came and went in a gap may have no record
 			if len(last.Exits[id]) == 0 && !during(id) {
 				return fmt.Errorf("no exit of %.12s has arrived", id)
 			}
@@ -244,7 +244,7 @@ func (w *world) events(t *testing.T) {
 
 	// Each exit arrives once, or is marked as not observed.
 	seen, marked, hidden := 0, 0, 0
-	for id, code := range m.codes {
+	for id, code := range c.codes {
 		exits := last.Exits[id]
 		switch {
 		case len(exits) == 1 && exits[0].Int("process.exit.code") == int64(code) && exits[0].Attributes["process.exit.code"] != "":
@@ -257,11 +257,11 @@ func (w *world) events(t *testing.T) {
 			t.Errorf("%.12s exited with %d; %d exits arrived: %v", id, code, len(exits), attributes(exits))
 		}
 	}
-	t.Logf("%d containers in %v: %d exits arrived once, %d marked as found later, %d in the gap; %d requests died with the runtime: %v",
-		total, took.Round(time.Second), seen, marked, hidden, len(m.lost), m.lost)
-	t.Logf("%d records said lost, %d missing, %d sent again, %d snapshots", last.Lost, last.Missing, last.Duplicates, last.Snapshots)
-	if len(m.codes) < total || seen < total*2/3 {
-		t.Errorf("%d of %d containers ended with their exit code, %d exits were seen", len(m.codes), total, seen)
+	t.Logf("%d containers in %v: %d exits arrived once, %d marked as found later, %d in the gap; %d requests failed with the runtime: %v",
+		total, took.Round(time.Second), seen, marked, hidden, len(c.lost), c.lost)
+	t.Logf("%d records reported lost, %d missing, %d sent again, %d snapshots", last.Lost, last.Missing, last.Duplicates, last.Snapshots)
+	if len(c.codes) < total || seen < total*2/3 {
+		t.Errorf("%d of %d containers ended with their exit code, %d exits were seen", len(c.codes), total, seen)
 	}
 	if last.Lost+last.Missing != 0 {
 		t.Errorf("%d events were lost, %d are missing: the queue is long enough for all", last.Lost, last.Missing)

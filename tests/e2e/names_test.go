@@ -33,7 +33,7 @@ const otelcolVar = "ACCELSCOPE_OTELCOL" // the OpenTelemetry Collector
 // TestNames checks names, states and usage of containers with the real runtimes: containerd with its CRI, Docker
 // Engine, podman.
 func TestNames(t *testing.T) {
-	beside(t)
+	runParallel(t)
 	for _, n := range nodes(namesScenarios) {
 		if n.tier != "" {
 			continue // names do not depend on the tier of the probes

@@ -74,8 +74,8 @@ func (n node) module(t *testing.T, variable string) string {
 	return path
 }
 
-// beside lets other guests run at the same time as this test's, as many as -parallel permits.
-func beside(t *testing.T) {
+// runParallel lets other guests run at the same time as this test's, as many as -parallel permits.
+func runParallel(t *testing.T) {
 	if os.Getenv(binaryVar) == "" {
 		t.Parallel()
 	}
@@ -116,7 +116,7 @@ func (n node) plain() bool { return n.tier == "" && n.cgroup == "" }
 func (n node) traces() bool { return n.plain() && n.kernel != "5.10" && n.kernel != "7" }
 
 func TestNode(t *testing.T) {
-	beside(t)
+	runParallel(t)
 	for _, n := range nodes(nodeScenarios) {
 		t.Run(n.String(), func(t *testing.T) {
 			if guest.Enter(t, n.options(t)) {
@@ -129,7 +129,7 @@ func TestNode(t *testing.T) {
 // options builds, outside the guest, the programs that the tests need in it.
 func (n node) options(t *testing.T) vm.Options {
 	t.Helper()
-	if beside(t); os.Getenv(binaryVar) != "" {
+	if runParallel(t); os.Getenv(binaryVar) != "" {
 		return vm.Options{} // in the guest
 	}
 	workloads, err := vm.BuildWorkloads(t.Context())

@@ -6,14 +6,14 @@ package e2e
 
 // unanswered are the queries without data in the guest, with the reason: "file: panel: query".
 var unanswered = map[string]string{
-	"gpus.json: Rows and pages out of use: B": "the fake H100 remaps rows, and retires no pages",
-	"gpus.json: XGMI: A":                      "AMD only",
-	"gpus.json: XGMI: B":                      "AMD only",
+	"gpus.json: Remapped rows and retired pages: B": "the fake H100 remaps rows, and retires no pages",
+	"gpus.json: XGMI: A":                            "AMD only",
+	"gpus.json: XGMI: B":                            "AMD only",
 
-	"sensor.json: Devices that are not ok: A":                   "nothing is broken",
-	"sensor.json: Probes of the data path: part of CPU time: B": "there is no budget with --rdma.datapath=always",
-	"workloads.json: Sampled bytes by workload: A":              "nothing is sampled with --rdma.datapath=always",
-	"workloads.json: Sampled bytes by workload: B":              "nothing is sampled with --rdma.datapath=always",
+	"sensor.json: Devices that are not ok: A":             "nothing is broken",
+	"sensor.json: Data path probes: share of CPU time: B": "there is no budget with --rdma.datapath=always",
+	"workloads.json: Sampled bytes by workload: A":        "nothing is sampled with --rdma.datapath=always",
+	"workloads.json: Sampled bytes by workload: B":        "nothing is sampled with --rdma.datapath=always",
 	"workloads.json: OOM kills and restarts: B": "containers that containerd runs without " +
 		"Kubernetes are not started again",
 }

@@ -141,8 +141,8 @@ func bpfNow(t *testing.T) bpfObjects {
 	return all
 }
 
-// beside returns the objects that others does not have.
-func (b bpfObjects) beside(others bpfObjects) bpfObjects {
+// without returns the objects that are not in others.
+func (b bpfObjects) without(others bpfObjects) bpfObjects {
 	more := bpfObjects{}
 	for name, o := range b {
 		if _, ok := others[name]; !ok {
@@ -157,7 +157,7 @@ func (b bpfObjects) beside(others bpfObjects) bpfObjects {
 func (d *deployment) alone(t *testing.T) {
 	t.Helper()
 	eventually(t, 30*time.Second, func() error {
-		pid, now := mainPID(t), bpfNow(t).beside(d.before)
+		pid, now := mainPID(t), bpfNow(t).without(d.before)
 		held := holds(t, pid)
 		for name, o := range now {
 			if held[name] { // an object that the process holds also holds its maps
@@ -183,7 +183,7 @@ func (d *deployment) alone(t *testing.T) {
 func (d *deployment) gone(t *testing.T) {
 	t.Helper()
 	eventually(t, 30*time.Second, func() error {
-		if left := bpfNow(t).beside(d.before); len(left) > 0 {
+		if left := bpfNow(t).without(d.before); len(left) > 0 {
 			return fmt.Errorf("left in the kernel: %v", left)
 		}
 		return nil

@@ -19,31 +19,30 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// healing is how long names may take after a runtime answers again, or after a container starts: far longer than they
+// nameDelay is how long names may take after a runtime answers again, or after a container starts: far longer than they
 // take even on an emulator, and far shorter than the interval at which the sensor lists all containers of a runtime.
-const healing = 20 * time.Second
+const nameDelay = 20 * time.Second
 
-// sighting is the time range in which a container was shown under a name.
-type sighting struct{ first, last time.Time }
+// period is a time range: in which a container was shown under a name, or in which a runtime did not answer.
+type period struct{ first, last time.Time }
 
-// diary records the names that were shown, and the true ones.
-type diary struct {
-	mu    sync.Mutex
-	seen  map[string]map[identity]sighting // by container id
-	truth map[string]owner                 // by container id
-	born  map[string]time.Time             // when the test learned the id
-	down  []sighting                       // times at which a runtime did not answer
-	odd   map[identity]bool                // identities on RDMA metrics that belong to no container
+// nameLog records the names that the sensor showed, and the true ones.
+type nameLog struct {
+	mu      sync.Mutex
+	seen    map[string]map[identity]period // by container id
+	truth   map[string]owner               // by container id
+	down    []period                       // times at which a runtime did not answer
+	foreign map[identity]bool              // identities on RDMA metrics that belong to no container
 }
 
-func (d *diary) begin(o owner) {
+func (d *nameLog) expect(o owner) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.truth[o.id], d.born[o.id] = o, time.Now()
+	d.truth[o.id] = o
 }
 
-// note records the identity of every series.
-func (d *diary) note(m metrics) {
+// record records the identity of every series.
+func (d *nameLog) record(m metrics) {
 	at := time.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -55,12 +54,12 @@ func (d *diary) note(m metrics) {
 			is := identityOf(x)
 			if is.id == "" {
 				if strings.HasPrefix(name, "container_rdma_") && is.workload != "" {
-					d.odd[is] = true
+					d.foreign[is] = true
 				}
 				continue
 			}
 			if d.seen[is.id] == nil {
-				d.seen[is.id] = map[identity]sighting{}
+				d.seen[is.id] = map[identity]period{}
 			}
 			when, ok := d.seen[is.id][is]
 			if !ok {
@@ -72,11 +71,11 @@ func (d *diary) note(m metrics) {
 	}
 }
 
-// check returns the errors in the diary.
-func (d *diary) check() (wrong []string, names, young int) {
+// check returns the wrong names, and how many names were correct or taken from the cgroup path.
+func (d *nameLog) check() (wrong []string, names, fromPath int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for is := range d.odd {
+	for is := range d.foreign {
 		wrong = append(wrong, fmt.Sprintf("RDMA of %+v, which is no container", is))
 	}
 	for id, shown := range d.seen {
@@ -92,11 +91,11 @@ func (d *diary) check() (wrong []string, names, young int) {
 				known && is == identity{o.namespace + "/" + o.pod + "/" + id[:12], o.namespace, o.pod, "", id},
 				strings.HasPrefix(is.workload, "docker:"+id[:12]):
 				// A name from the cgroup path: the container just started, or its runtime does not answer.
-				young++
+				fromPath++
 				if ok && proper.first.Before(when.last) {
 					wrong = append(wrong, fmt.Sprintf("%.12s had the name %+v and lost it for %+v", id, o.identity, is))
 				}
-				if limit := d.excuse(when.first).Add(healing); known && when.last.After(limit) {
+				if limit := d.expectedFrom(when.first).Add(nameDelay); known && when.last.After(limit) {
 					wrong = append(wrong, fmt.Sprintf("%.12s was %+v for %v", id, is, when.last.Sub(when.first)))
 				}
 			default:
@@ -104,13 +103,13 @@ func (d *diary) check() (wrong []string, names, young int) {
 			}
 		}
 	}
-	return wrong, names, young
+	return wrong, names, fromPath
 }
 
-// excuse returns the time from which names are expected: at, or the end of the outage that includes it.
-func (d *diary) excuse(at time.Time) time.Time {
+// expectedFrom returns the time from which names are expected: at, or the end of the outage that includes it.
+func (d *nameLog) expectedFrom(at time.Time) time.Time {
 	for _, down := range d.down {
-		if at.After(down.first.Add(-healing)) && at.Before(down.last) {
+		if at.After(down.first.Add(-nameDelay)) && at.Before(down.last) {
 			return down.last
 		}
 	}
@@ -120,21 +119,21 @@ func (d *diary) excuse(at time.Time) time.Time {
 // restarts: runtimes are killed and started again while pods are created and removed; no scrape has a wrong name.
 func (w *world) restarts(t *testing.T) {
 	ctx := t.Context()
-	d := &diary{
-		seen: map[string]map[identity]sighting{}, truth: map[string]owner{}, born: map[string]time.Time{},
-		odd: map[identity]bool{},
+	d := &nameLog{
+		seen: map[string]map[identity]period{}, truth: map[string]owner{},
+		foreign: map[identity]bool{},
 	}
 	p := w.runPod(t, &guest.Pod{Namespace: "default", Name: "stays"})
-	d.begin(owner{identity: identity{workload: "default/stays", namespace: "default", pod: "stays", id: p.ID}})
+	d.expect(owner{identity: identity{workload: "default/stays", namespace: "default", pod: "stays", id: p.ID}})
 	var stays []owner
 	for i, name := range []string{"one", "two"} {
 		o := inPod(p, name, w.run(t, p, w.member(name, i+1)), i+1)
 		stays = append(stays, o)
-		d.begin(o)
+		d.expect(o)
 	}
 	id := w.runDocker(t, w.flags("stays"), w.verbs(3)...)
 	stays = append(stays, owner{identity: identity{workload: "docker:stays", id: id}, qps: 3})
-	d.begin(stays[2])
+	d.expect(stays[2])
 	for i := range stays {
 		stays[i].early = true
 	}
@@ -172,7 +171,7 @@ func (w *world) restarts(t *testing.T) {
 			time.Sleep(time.Until(next))
 			next = time.Now().Add(time.Duration(size(200, 500)) * time.Millisecond)
 			m := s.scrape()
-			d.note(m)
+			d.record(m)
 			scrapes++
 			for _, o := range stays {
 				if m.sum("container_rdma_resources", "container_id", o.id, "workload", o.workload, "type", "qp") != o.qps {
@@ -182,8 +181,8 @@ func (w *world) restarts(t *testing.T) {
 		}
 	}
 	pause := func(d time.Duration) func() error { return func() error { time.Sleep(d); return nil } }
-	// passing waits until one more pod was created and removed.
-	passing := func() error {
+	// onePod waits until one more pod was created and removed.
+	onePod := func() error {
 		limit := time.Now().Add(2 * time.Minute)
 		for before := made.Load(); made.Load() == before; time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(limit) {
@@ -192,7 +191,7 @@ func (w *world) restarts(t *testing.T) {
 		}
 		return nil
 	}
-	during(passing)
+	during(onePod)
 	for _, crash := range []struct {
 		name         string
 		crash, start []func() error
@@ -221,7 +220,7 @@ func (w *world) restarts(t *testing.T) {
 		}
 		answers := time.Now()
 		d.mu.Lock()
-		d.down = append(d.down, sighting{began, answers})
+		d.down = append(d.down, period{began, answers})
 		d.mu.Unlock()
 		// One more container of each runtime, whose name the sensor does not have.
 		var more []owner
@@ -233,7 +232,7 @@ func (w *world) restarts(t *testing.T) {
 			}
 			o := inPod(p, name, id, 1)
 			more = append(more, o)
-			d.begin(o)
+			d.expect(o)
 			return nil
 		})
 		if len(crash.crash) > 1 {
@@ -241,18 +240,18 @@ func (w *world) restarts(t *testing.T) {
 				id, err := w.docker.Run(ctx, w.flags("after"), w.verbs(1)...)
 				o := owner{identity: identity{workload: "docker:after", id: id}, qps: 1}
 				more = append(more, o)
-				d.begin(o)
+				d.expect(o)
 				return err
 			})
 		}
-		took := eventually(t, healing, func() error {
+		took := eventually(t, nameDelay, func() error {
 			m := s.scrape()
-			d.note(m)
+			d.record(m)
 			return named(m, append(slices.Clone(stays), more...))
 		})
-		t.Logf("%s answers after %v; a container of then has its name %v later", crash.name,
+		t.Logf("%s answers after %v; a container created after that has its name %v later", crash.name,
 			answers.Sub(began).Round(time.Millisecond), took.Round(time.Millisecond))
-		during(passing)
+		during(onePod)
 	}
 	stop()
 	load.Wait()
@@ -260,7 +259,7 @@ func (w *world) restarts(t *testing.T) {
 	if _, err := w.docker.Do(ctx, "rm", "-f", "after"); err != nil {
 		t.Error(err)
 	}
-	wrong, names, young := d.check()
+	wrong, names, fromPath := d.check()
 	for i, text := range wrong {
 		if i == 20 {
 			t.Errorf("and %d more", len(wrong)-i)
@@ -268,8 +267,8 @@ func (w *world) restarts(t *testing.T) {
 		}
 		t.Error(text)
 	}
-	t.Logf("%d scrapes; %d names of %d containers, %d for a moment after their path; %d pods came and went",
-		scrapes, names, len(d.truth), young, made.Load())
+	t.Logf("%d scrapes; %d names of %d containers, %d names from the cgroup path; %d pods were created and removed",
+		scrapes, names, len(d.truth), fromPath, made.Load())
 	// A request whose response was lost with the runtime left a pod that the test does not remove.
 	if err := w.sweep(ctx, "load"); err != nil {
 		t.Error(err)
@@ -278,20 +277,20 @@ func (w *world) restarts(t *testing.T) {
 }
 
 // transient runs a short-lived pod.
-func (w *world) transient(ctx context.Context, d *diary, i int) (err error) {
+func (w *world) transient(ctx context.Context, d *nameLog, i int) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	p := &guest.Pod{Namespace: "load", Name: fmt.Sprint("load-", i), HostNetwork: true}
 	if err := w.cri.RunPod(ctx, p); err != nil {
 		return err
 	}
-	d.begin(owner{identity: identity{workload: "load/" + p.Name, namespace: "load", pod: p.Name, id: p.ID}})
+	d.expect(owner{identity: identity{workload: "load/" + p.Name, namespace: "load", pod: p.Name, id: p.ID}})
 	defer func() { err = errors.Join(err, w.cri.RemovePod(ctx, p)) }()
 	id, err := w.cri.Create(ctx, p, w.member("main", 1))
 	if err != nil {
 		return err
 	}
-	d.begin(inPod(p, "main", id, 1))
+	d.expect(inPod(p, "main", id, 1))
 	if err := w.cri.Start(ctx, id); err != nil {
 		return err
 	}

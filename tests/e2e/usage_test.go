@@ -19,12 +19,12 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// figures are the values in the kernel's files, by the text of the series that must have the same value.
-type figures map[string]float64
+// kernelValues are the values in the kernel's files, by the text of the series that must have the same value.
+type kernelValues map[string]float64
 
 // kernel reads the files of one cgroup.
 type kernel struct {
-	figures
+	kernelValues
 	dir func(controller string) string
 	err error
 }
@@ -77,9 +77,9 @@ func (k *kernel) total(file, kind string) float64 {
 }
 
 // readV2 reads a cgroup of version 2.
-func readV2(cgroup string) (figures, error) {
-	k := &kernel{figures: figures{}, dir: func(string) string { return filepath.Join("/sys/fs/cgroup", cgroup) }}
-	f := k.figures
+func readV2(cgroup string) (kernelValues, error) {
+	k := &kernel{kernelValues: kernelValues{}, dir: func(string) string { return filepath.Join("/sys/fs/cgroup", cgroup) }}
+	f := k.kernelValues
 	cpu := k.pairs("", "cpu.stat")
 	f["container_cpu_usage_seconds_total"] = cpu["usage_usec"] / 1e6
 	f["container_cpu_user_seconds_total"] = cpu["user_usec"] / 1e6
@@ -130,11 +130,11 @@ func readV2(cgroup string) (figures, error) {
 }
 
 // readV1 reads a cgroup of version 1.
-func readV1(cgroup string) (figures, error) {
-	k := &kernel{figures: figures{}, dir: func(controller string) string {
+func readV1(cgroup string) (kernelValues, error) {
+	k := &kernel{kernelValues: kernelValues{}, dir: func(controller string) string {
 		return filepath.Join("/sys/fs/cgroup", controller, cgroup)
 	}}
-	f := k.figures
+	f := k.kernelValues
 	f["container_cpu_usage_seconds_total"] = k.number("cpuacct", "cpuacct.usage") / 1e9
 	if quota := k.number("cpu", "cpu.cfs_quota_us"); quota != 0 {
 		cpu := k.pairs("cpu", "cpu.stat")
@@ -185,7 +185,7 @@ func nullDevice() string {
 }
 
 // interfaces reads the counters of the interface of a pod.
-func interfaces(pid int) (figures, error) {
+func interfaces(pid int) (kernelValues, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/net/dev", pid))
 	if err != nil {
 		return nil, err
@@ -197,7 +197,7 @@ func interfaces(pid int) (figures, error) {
 			continue
 		}
 		k, n := &kernel{}, strings.Fields(rest)
-		return figures{
+		return kernelValues{
 			"container_network_receive_bytes_total":            k.parse(n[0]),
 			"container_network_receive_packets_total":          k.parse(n[1]),
 			"container_network_receive_errors_total":           k.parse(n[2]),
@@ -212,7 +212,7 @@ func interfaces(pid int) (figures, error) {
 }
 
 // between returns an error for each series whose value is not between those of the files before and after the scrape.
-func between(m metrics, before, after figures, labels ...string) error {
+func between(m metrics, before, after kernelValues, labels ...string) error {
 	var wrong error
 	for name, low := range before {
 		high, also := after[name]
@@ -294,8 +294,8 @@ func (w *world) usage(t *testing.T) {
 	})
 	// Values that rose and fell meanwhile cannot be compared, so the check is repeated.
 	took := eventually(t, 60*time.Second, func() error {
-		all := func() (map[string]figures, error) {
-			out := map[string]figures{}
+		all := func() (map[string]kernelValues, error) {
+			out := map[string]kernelValues{}
 			var wrong error
 			for id, cgroup := range cgroups {
 				f, err := read(cgroup)

@@ -25,7 +25,7 @@ type component struct {
 	Licenses            []struct{ Expression string }
 }
 
-func readBill(t *testing.T, path string) map[string]component {
+func readSBOM(t *testing.T, path string) map[string]component {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -46,12 +46,12 @@ func readBill(t *testing.T, path string) map[string]component {
 }
 
 // The SBOM lists the Go modules of `go version -m`, with versions and hashes, and no others.
-func TestBill(t *testing.T) {
+func TestSBOM(t *testing.T) {
 	for _, tt := range images {
 		t.Run(tt.name, func(t *testing.T) {
 			m := unpack(t, tt.archive)
 			inside := filepath.Join(m.root, "usr/share/sbom/accelscope.cdx.json")
-			components := readBill(t, inside)
+			components := readSBOM(t, inside)
 			one, _ := os.ReadFile(inside)
 			if two, err := os.ReadFile(strings.TrimSuffix(tt.archive, ".tar") + ".cdx.json"); err != nil || string(one) != string(two) {
 				t.Errorf("beside the archive is another bill, or none: %v", err)

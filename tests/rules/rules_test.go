@@ -149,8 +149,8 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// TestCovered: every alert fires in one test and does not fire in another; every recording rule has a value in a test.
-func TestCovered(t *testing.T) {
+// TestRulesHaveTests: every alert fires in one test and does not fire in another; every recording rule has a value in a test.
+func TestRulesHaveTests(t *testing.T) {
 	fires, silent, value := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, f := range tests(t) {
 		for _, g := range f.Tests {

@@ -9,7 +9,7 @@ import (
 )
 
 // Messages that kernels of emulated guests printed for faults of the emulator, and for faults of their own.
-func TestFaulted(t *testing.T) {
+func TestFaultMessages(t *testing.T) {
 	const rip = "[    1.0] RIP: 0010:syscall_trace_enter+0xd8/0x1a0\n"
 	for _, tt := range []struct {
 		name, log string

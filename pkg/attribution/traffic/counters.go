@@ -48,47 +48,26 @@ type byteCounter struct {
 	value     uint64
 }
 
-func (f byteCounter) same(o byteCounter) bool {
-	return f.port == o.port && f.set == o.set && f.direction == o.direction
-}
-
-// pmaCounter recognizes a counter by its name in sysfs counters/, driverCounter in
-// hw_counters/.
-func pmaCounter(name string) (direction int, ok bool) {
-	switch name {
-	case "port_xmit_data":
-		return transmit, true
-	case "port_rcv_data":
-		return receive, true
+// pmaCounters are the directions of byte counters by their names in sysfs counters/,
+// driverCounters the sets and directions by the names in hw_counters/.
+var (
+	pmaCounters    = map[string]int{"port_xmit_data": transmit, "port_rcv_data": receive}
+	driverCounters = map[string]struct {
+		set       set
+		direction int
+	}{
+		"tx_bytes":     {plain, transmit},
+		"rx_bytes":     {plain, receive},
+		"sent_bytes":   {soft, transmit},
+		"rcvd_bytes":   {soft, receive},
+		"ip4OutOctets": {octets4, transmit},
+		"ip4InOctets":  {octets4, receive},
+		"ip6OutOctets": {octets6, transmit},
+		"ip6InOctets":  {octets6, receive},
+		"tx_bytes_cnt": {erdmaSet, transmit},
+		"rx_bytes_cnt": {erdmaSet, receive},
 	}
-	return 0, false
-}
-
-func driverCounter(name string) (s set, direction int, ok bool) {
-	switch name {
-	case "tx_bytes":
-		return plain, transmit, true
-	case "rx_bytes":
-		return plain, receive, true
-	case "sent_bytes":
-		return soft, transmit, true
-	case "rcvd_bytes":
-		return soft, receive, true
-	case "ip4OutOctets":
-		return octets4, transmit, true
-	case "ip4InOctets":
-		return octets4, receive, true
-	case "ip6OutOctets":
-		return octets6, transmit, true
-	case "ip6InOctets":
-		return octets6, receive, true
-	case "tx_bytes_cnt":
-		return erdmaSet, transmit, true
-	case "rx_bytes_cnt":
-		return erdmaSet, receive, true
-	}
-	return 0, 0, false
-}
+)
 
 // portCounters adds the byte counters of the ports of an HCA.
 func portCounters(counters []byteCounter, h *model.HCA) []byteCounter {
@@ -100,42 +79,33 @@ func portCounters(counters []byteCounter, h *model.HCA) []byteCounter {
 			c := &p.Counters[j]
 			// Only devices with 64-bit counters have these.
 			wide = wide || c.Name == "unicast_rcv_packets" || c.Name == "unicast_xmit_packets"
-			if direction, ok := pmaCounter(c.Name); ok {
+			if direction, ok := pmaCounters[c.Name]; ok {
 				counters = append(counters, byteCounter{p.Number, pmaSet, direction, c.Value})
 			}
 		}
 		if len(counters) > n {
 			if !wide {
-				counters = append(counters[:n], unsaturated(counters[n:])...)
+				// A 32-bit counter stops at its maximum. A 64-bit counter has that value only
+				// briefly, and the next reading makes up for the missed one.
+				saturated := func(c byteCounter) bool { return c.value == math.MaxUint32 }
+				counters = append(counters[:n], slices.DeleteFunc(counters[n:], saturated)...)
 			}
 			continue
 		}
 		best := vfStats
 		for j := range p.HWCounters {
-			s, direction, ok := driverCounter(p.HWCounters[j].Name)
-			both := s == octets6 && best == octets4 || s == octets4 && best == octets6
-			if !ok || s > best && !both {
+			c, ok := driverCounters[p.HWCounters[j].Name]
+			both := c.set == octets6 && best == octets4 || c.set == octets4 && best == octets6
+			if !ok || c.set > best && !both {
 				continue
 			}
-			if s < best && !both {
-				best, counters = s, counters[:n]
+			if c.set < best && !both {
+				best, counters = c.set, counters[:n]
 			}
-			counters = append(counters, byteCounter{p.Number, s, direction, p.HWCounters[j].Value})
+			counters = append(counters, byteCounter{p.Number, c.set, c.direction, p.HWCounters[j].Value})
 		}
 	}
 	return counters
-}
-
-// unsaturated drops saturated counters. A 32-bit counter stops at its maximum. A 64-bit
-// counter has that value only briefly, and the next reading makes up for the missed one.
-func unsaturated(counters []byteCounter) []byteCounter {
-	moving := counters[:0]
-	for _, f := range counters {
-		if f.value != math.MaxUint32 {
-			moving = append(moving, f)
-		}
-	}
-	return moving
 }
 
 // advance takes a reading of a device's counters and computes the bytes moved since the last
@@ -174,33 +144,26 @@ func (d *device) classify(stale bool) reading {
 
 // complete reports whether read has all counters of before.
 func complete(read, before []byteCounter) bool {
-	for _, c := range before {
-		if find(read, c) == nil {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(before, func(c byteCounter) bool { return find(read, c) == nil })
 }
 
 func (d *device) add(read []byteCounter) {
 	for _, c := range read {
-		before := find(d.last, c)
-		switch {
-		case before == nil: // another port
+		moved := c.value
+		if before := find(d.last, c); before == nil { // another port
 			d.interval.mixed = true
-			d.moved[c.direction] += c.value * c.set.unit()
-		case c.value < before.value:
-			d.moved[c.direction] += c.value * c.set.unit()
-		default:
-			d.moved[c.direction] += (c.value - before.value) * c.set.unit()
+		} else if c.value >= before.value {
+			moved -= before.value
 		}
+		d.moved[c.direction] += moved * c.set.unit()
 	}
 	d.last = append(d.last[:0], read...)
 }
 
+// find finds the same counter in another reading.
 func find(counters []byteCounter, c byteCounter) *byteCounter {
 	for i := range counters {
-		if counters[i].same(c) {
+		if o := &counters[i]; o.port == c.port && o.set == c.set && o.direction == c.direction {
 			return &counters[i]
 		}
 	}

@@ -105,7 +105,6 @@ func (l *Ledger) rename(pci, name string) {
 		delete(l.devices, pci)
 		d.name = name
 		l.devices[name] = d
-		l.sorted = false
 	}
 	l.names[pci] = name
 }

@@ -3,8 +3,8 @@
 package traffic
 
 import (
-	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // exclusiveOwner returns the only owner that used the device in the interval that ends now, or
@@ -75,49 +75,41 @@ func (l *Ledger) noteAssigned() {
 // proof, but it selects the container within a pod; with several containers the pod is the
 // owner.
 func (l *Ledger) assignedTo(d *device) identity.OwnerID {
-	if l.given == nil {
-		l.given = make(map[string][]int, len(l.assigned))
-		for i := range l.assigned {
-			label := labelOf(l.assigned[i].DeviceShare)
-			l.given[label] = append(l.given[label], i)
+	if l.assigned == nil {
+		l.assigned = make(map[string][]assigned, len(l.shares.Assigned))
+		for i := range l.shares.Assigned {
+			s := &l.shares.Assigned[i]
+			label := labelOf(s.HCA, s.PCIAddress)
+			l.assigned[label] = append(l.assigned[label], assigned{l.shares.ID(s.Owner), s.Given})
 		}
 	}
 	one := identity.Unattributed
-	rows := l.given[d.label()]
-	for _, i := range rows {
-		owner := l.assigned[i].owner
+	rows := l.assigned[labelOf(d.hca, d.pci)]
+	for _, r := range rows {
 		switch {
-		case !l.assigned[i].Given:
+		case !r.given:
 		case one == identity.Unattributed:
-			one = owner
-		case owner != one && !l.owners.SamePod(owner, one):
+			one = r.owner
+		case r.owner != one && !l.owners.SamePod(r.owner, one):
 			return identity.Unattributed
 		}
 	}
-	for _, i := range rows {
-		owner := l.assigned[i].owner
+	for _, r := range rows {
 		switch {
-		case l.owners.Owner(owner).Container == "" || owner == one || !l.owners.SamePod(owner, one):
+		case l.owners.Owner(r.owner).Container == "" || r.owner == one || !l.owners.SamePod(r.owner, one):
 		case l.owners.Owner(one).Container != "":
 			return l.podOf(one)
 		default:
-			one = owner
+			one = r.owner
 		}
 	}
 	return one
 }
 
-// label returns the device's key among assigned devices.
-func (d *device) label() string {
-	if d.hca != nil {
-		return d.hca.Name
+// labelOf returns the key of a device among assigned devices.
+func labelOf(hca *model.HCA, pci string) string {
+	if hca != nil {
+		return hca.Name
 	}
-	return d.pci
-}
-
-func labelOf(s *attribution.DeviceShare) string {
-	if s.HCA != nil {
-		return s.HCA.Name
-	}
-	return s.PCIAddress
+	return pci
 }

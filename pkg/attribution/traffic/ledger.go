@@ -40,8 +40,7 @@ import (
 type Ledger struct {
 	refresh uint64
 	devices map[string]*device
-	order   []*device // sorted by name if sorted
-	sorted  bool
+	order   []*device         // sorted by name between refreshes
 	names   map[string]string // HCA names of virtual functions, by PCI address
 
 	accounts map[accountKey]*account
@@ -53,16 +52,16 @@ type Ledger struct {
 
 	// The following fields are valid during one refresh.
 	facts    *model.Snapshot
+	shares   *attribution.Attribution
 	owners   *identity.Table
-	assigned []assigned
-	given    map[string][]int // indexes into assigned, by device
+	assigned map[string][]assigned // by device; nil until it is needed
 	reported []*row
 }
 
-// assigned is a device that is assigned to an owner.
+// assigned is the owner that a device is assigned to.
 type assigned struct {
-	*attribution.DeviceShare
 	owner identity.OwnerID
+	given bool // see attribution.DeviceShare
 }
 
 // A device is one HCA, or one virtual function without a visible HCA, under the name that its
@@ -111,10 +110,7 @@ func (l *Ledger) Settle(s *model.Snapshot, a *attribution.Attribution, owners *i
 		l.accounts, l.rows = map[accountKey]*account{}, map[rowKey]*row{}
 	}
 	l.refresh++
-	l.facts, l.owners, l.assigned, l.given = s, owners, l.assigned[:0], nil
-	for i := range a.Assigned {
-		l.assigned = append(l.assigned, assigned{&a.Assigned[i], a.ID(a.Assigned[i].Owner)})
-	}
+	l.facts, l.shares, l.owners = s, a, owners
 	last := ""
 	for i := range s.Traffic {
 		if id := s.Traffic[i].Cgroup; i == 0 || id != s.Traffic[i-1].Cgroup {
@@ -126,7 +122,7 @@ func (l *Ledger) Settle(s *model.Snapshot, a *attribution.Attribution, owners *i
 		}
 	}
 	l.readCounters(s)
-	l.sort()
+	slices.SortFunc(l.order, func(a, b *device) int { return strings.Compare(a.name, b.name) })
 	l.noteUse(s, a)
 	l.noteAssigned()
 	l.report(s.Traffic)
@@ -139,8 +135,7 @@ func (l *Ledger) Settle(s *model.Snapshot, a *attribution.Attribution, owners *i
 		l.forgetRows()
 	}
 	l.forgetDevices()
-	clear(l.assigned)
-	l.facts, l.owners, l.given = nil, nil, nil
+	l.facts, l.shares, l.owners, l.assigned = nil, nil, nil, nil
 	for _, d := range l.order {
 		d.hca = nil
 	}
@@ -156,16 +151,8 @@ func (l *Ledger) device(name string) *device {
 		}
 		l.devices[name] = d
 		l.order = append(l.order, d)
-		l.sorted = false
 	}
 	return d
-}
-
-func (l *Ledger) sort() {
-	if !l.sorted {
-		slices.SortFunc(l.order, func(a, b *device) int { return strings.Compare(a.name, b.name) })
-		l.sorted = true
-	}
 }
 
 // Shares returns all credited bytes, device by device; nil if there are no devices. use

@@ -29,7 +29,7 @@ func (l *Ledger) mergeAccounts(w *direction, m identity.Merge) {
 		if a.owner != m.From {
 			return false
 		}
-		delete(l.accounts, a.key(w))
+		delete(l.accounts, a.accountKey)
 		if b := l.accounts[accountKey{m.To, w, a.method, a.sampled}]; b != nil {
 			b.credited, b.free = b.credited+a.credited, plus(b.free, a.free)
 			b.waits, b.ahead, b.won = plus(b.waits, a.waits), plus(b.ahead, a.ahead), max(b.won, a.won)
@@ -37,7 +37,7 @@ func (l *Ledger) mergeAccounts(w *direction, m identity.Merge) {
 			return true
 		}
 		a.owner = m.To
-		l.accounts[a.key(w)] = a
+		l.accounts[a.accountKey] = a
 		return false
 	})
 	l.rank(m.To, w)
@@ -62,7 +62,7 @@ func (l *Ledger) Expire(ids []identity.OwnerID) {
 					return false
 				}
 				w.unattributed += a.credited
-				delete(l.accounts, a.key(w))
+				delete(l.accounts, a.accountKey)
 				a.closed = true
 				return true
 			})

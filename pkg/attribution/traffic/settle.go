@@ -13,10 +13,8 @@ import (
 
 // An account is the bytes of one owner in one direction of a device by one method.
 type account struct {
-	owner   identity.OwnerID
-	method  int
-	sampled bool
-	closed  bool // its owner expired, or was merged into another one
+	accountKey
+	closed bool // its owner expired, or was merged into another one
 
 	credited uint64 // part of the device's own counter
 	free     uint64 // credited while the device had no counters
@@ -38,13 +36,11 @@ type accountKey struct {
 	sampled   bool
 }
 
-func (a *account) key(w *direction) accountKey { return accountKey{a.owner, w, a.method, a.sampled} }
-
 func (l *Ledger) account(owner identity.OwnerID, w *direction, method int, sampled bool) *account {
 	key := accountKey{owner, w, method, sampled}
 	a := l.accounts[key]
 	if a == nil {
-		a = &account{owner: owner, method: method, sampled: sampled}
+		a = &account{accountKey: key}
 		l.accounts[key] = a
 		w.accounts = append(w.accounts, a)
 		l.rank(owner, w)
@@ -108,13 +104,8 @@ func (l *Ledger) settleExclusive(w *direction, owner identity.OwnerID, moved uin
 
 func (l *Ledger) settleShared(w *direction, moved uint64) {
 	if w.device.interval.begins { // bytes credited without counters are part of them now
-		none := uint64(0)
-		moved = fill(moved, w.accounts, func(a *account) *uint64 {
-			if a.sampled {
-				return &none
-			}
-			return &a.free
-		})
+		counted := slices.DeleteFunc(slices.Clone(w.accounts), func(a *account) bool { return a.sampled })
+		moved = fill(moved, counted, func(a *account) *uint64 { return &a.free })
 	}
 	l.choose(w)
 	left := fill(moved, w.accounts, func(a *account) *uint64 { return &a.report })

@@ -148,7 +148,7 @@ func (s *Source) scan() {
 	if err = errors.Join(err, s.sensor.watch(&now)); err != nil {
 		// Logged once: if the map has no room, this repeats at every scan.
 		if !s.full {
-			s.o.Logger.Warn("a device is not watched", zap.Error(err))
+			s.o.Logger.Warn("adding device numbers to the BPF map failed", zap.Error(err))
 		}
 	}
 	s.full = err != nil

@@ -181,9 +181,9 @@ func TestSuspended(t *testing.T) {
 	}
 }
 
-// TestGoesToSleep checks that a GPU that suspends itself after 5 s is not read before it
+// TestNotReadBeforeSuspend checks that a GPU that suspends itself after 5 s is not read before it
 // could.
-func TestGoesToSleep(t *testing.T) {
+func TestNotReadBeforeSuspend(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "radeon")
 	o := n.options()
@@ -239,8 +239,8 @@ func TestSlot(t *testing.T) {
 	}
 }
 
-// TestBoundAgain: after a rebind the sensors are in another directory.
-func TestBoundAgain(t *testing.T) {
+// TestDriverRebound: after a rebind the sensors are in another directory.
+func TestDriverRebound(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "mi250")
 	o := n.options()

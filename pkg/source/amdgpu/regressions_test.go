@@ -50,9 +50,9 @@ func TestLocks(t *testing.T) {
 	}
 }
 
-// TestHangersOfOneKind checks that containers with hung KFD counters do not hide graphics
+// TestHungKFDKeepsGraphicsProcesses checks that containers with hung KFD counters do not hide graphics
 // processes.
-func TestHangersOfOneKind(t *testing.T) {
+func TestHungKFDKeepsGraphicsProcesses(t *testing.T) {
 	n := newFakeProcs(t)
 	n.gpu(1, 51001, 0xc100, 128)
 	var fifos []string
@@ -134,9 +134,9 @@ func TestEnergyDoesNotFall(t *testing.T) {
 	}
 }
 
-// TestPartsOfTheSameMoment checks that the engines of partitions also belong to the moment of
+// TestPartitionEnginesSameTime checks that the engines of partitions also belong to the moment of
 // the listing.
-func TestPartsOfTheSameMoment(t *testing.T) {
+func TestPartitionEnginesSameTime(t *testing.T) {
 	o := newNode(t, "mi300x").options()
 	o.Interval = 20 * time.Millisecond
 	s := ready(t, start(t, o))
@@ -160,9 +160,9 @@ func TestPartsOfTheSameMoment(t *testing.T) {
 	}
 }
 
-// TestAllGoneAndBack checks that the listing is not stuck when all cards were removed and
+// TestAllCardsReturn checks that the listing is not stuck when all cards were removed and
 // return.
-func TestAllGoneAndBack(t *testing.T) {
+func TestAllCardsReturn(t *testing.T) {
 	n := newNode(t, "mi250")
 	s := start(t, n.options())
 	read(t, s)

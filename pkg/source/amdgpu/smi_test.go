@@ -87,7 +87,7 @@ func TestSMIMerge(t *testing.T) {
 	}
 }
 
-func TestSMITrouble(t *testing.T) {
+func TestSMIErrors(t *testing.T) {
 	t.Parallel()
 	pid := filepath.Join(t.TempDir(), "pid")
 	for _, c := range []struct {
@@ -142,8 +142,8 @@ func TestSMITrouble(t *testing.T) {
 	}
 }
 
-// TestSMIOfSleepers checks that amd-smi is not started while a GPU could suspend itself.
-func TestSMIOfSleepers(t *testing.T) {
+// TestSMIWaitsForSuspend checks that amd-smi is not started while a GPU could suspend itself.
+func TestSMIWaitsForSuspend(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		tree string

@@ -193,8 +193,8 @@ func TestListing(t *testing.T) {
 	}
 }
 
-// TestTogether reads concurrently while a card comes and goes: for the race detector.
-func TestTogether(t *testing.T) {
+// TestConcurrentReads reads concurrently while a card comes and goes: for the race detector.
+func TestConcurrentReads(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "mi250")
 	o := n.options()

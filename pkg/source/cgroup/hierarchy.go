@@ -203,7 +203,7 @@ type mountView struct {
 	blind error
 }
 
-var errOwnPart = errors.New("a cgroup namespace of our own, of which /sys/fs/cgroup shows our own part: " +
+var errOwnPart = errors.New("the sensor is in a private cgroup namespace, and /sys/fs/cgroup shows only the cgroups of this namespace: " +
 	"mount the host's /sys, or share its cgroup namespace (privileged)")
 
 // newMountView reads PROC/self/mountinfo. If our namespace's root lies below the mount's,
@@ -226,7 +226,7 @@ func newMountView(procfs string, h Hierarchy) mountView {
 	own, _ := procCgroup(b, h.Controller)
 	at := findSelf(h.Mount)
 	if at == "" {
-		v.blind = fmt.Errorf("a cgroup namespace of our own, whose place below %s is not known: %w", h.Mount, fs.ErrNotExist)
+		v.blind = fmt.Errorf("private cgroup namespace: the sensor's cgroup was not found below %s: %w", h.Mount, fs.ErrNotExist)
 		return v
 	}
 	v.ours = strings.TrimSuffix(at, strings.TrimSuffix(own, "/"))

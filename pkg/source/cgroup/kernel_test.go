@@ -197,9 +197,9 @@ type clock struct{ ns atomic.Int64 }
 func (c *clock) now() time.Time          { return time.Unix(1e9, c.ns.Load()) }
 func (c *clock) advance(d time.Duration) { c.ns.Add(int64(d)) }
 
-// TestLifeAndDeath: a cgroup is found without a lookup, below the root or below other new
+// TestCgroupLifetime: a cgroup is found without a lookup, below the root or below other new
 // directories. After its end its name is still returned, then expires, and then is dropped.
-func TestLifeAndDeath(t *testing.T) {
+func TestCgroupLifetime(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		var c clock
 		s := tr.open(t, Options{Grace: time.Minute, Now: c.now})

@@ -304,7 +304,7 @@ func (s *Source) CgroupOf(pid int) (model.CgroupID, error) {
 	}
 	line, ok := procCgroup(b, s.hierarchy.Controller)
 	if !ok {
-		return 0, fmt.Errorf("cgroup of process %d: not in its /proc file: %w", pid, fs.ErrNotExist)
+		return 0, fmt.Errorf("cgroup of process %d: not in /proc/PID/cgroup: %w", pid, fs.ErrNotExist)
 	}
 	path, err := s.table.view.below(line)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestLearn: Options.PathOf names a cgroup that the watch missed, and it expires like others.
-func TestLearn(t *testing.T) {
+// TestCgroupMissedByWatch: Options.PathOf names a cgroup that the watch missed, and it expires like others.
+func TestCgroupMissedByWatch(t *testing.T) {
 	const id, unknown = 1 << 40, 1<<40 + 1
 	now := time.Unix(1000, 0)
 	s := fakeTree(t, Options{

@@ -490,8 +490,8 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// TestMore checks containers that are known only by their path.
-func TestMore(t *testing.T) {
+// TestContainersFoundByPath checks containers that are known only by their path.
+func TestContainersFoundByPath(t *testing.T) {
 	root := t.TempDir()
 	for _, path := range []string{"/docker/x", "/my/own", "/other"} {
 		write(t, root, below(path, fakeV2()))

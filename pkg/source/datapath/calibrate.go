@@ -75,7 +75,7 @@ func calibrate(attach func(path string, offset uint64, ret bool) (io.Closer, err
 	c.stepped = min(max(c.stepped, minTrapCosts.stepped), maxTrapCosts.stepped)
 	c.returned = min(max(c.returned, minTrapCosts.returned), maxTrapCosts.returned)
 	if len(errs) > 0 {
-		return c, fmt.Errorf("the cost of a probe is assumed: %w", errors.Join(errs...))
+		return c, fmt.Errorf("measuring the cost of a probe, a default value is used: %w", errors.Join(errs...))
 	}
 	return c, nil
 }
@@ -110,7 +110,7 @@ func measure(
 			return err
 		}
 		if with < without+50 {
-			return fmt.Errorf("%.0f ns without a %s, %.0f ns with one: it was not hit", without, p.name, with)
+			return fmt.Errorf("the %s was not hit: %.0f ns per call without it, %.0f ns with it", p.name, without, with)
 		}
 		*p.cost = uint32(with - without)
 		without = with

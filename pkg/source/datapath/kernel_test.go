@@ -391,8 +391,8 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// TestPolled: completions of receives, of datagrams, and errors.
-func TestPolled(t *testing.T) {
+// TestCompletionKinds: completions of receives, of datagrams, and errors.
+func TestCompletionKinds(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
 	f := startFake(t, path)
@@ -444,8 +444,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestChosen: for a context that is not selected only the cost is counted, and a removed context has no counts.
-func TestChosen(t *testing.T) {
+// TestUnselectedContext: for a context that is not selected only the cost is counted, and a removed context has no counts.
+func TestUnselectedContext(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
 	f := startFake(t, path)

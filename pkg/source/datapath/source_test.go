@@ -52,8 +52,8 @@ func startSource(t testing.TB, limit float64, c *trapCosts, path string, sites [
 	return s
 }
 
-// TestAtOnce: the first Read reports which hooks could be attached. The device is a FAKE, an empty directory.
-func TestAtOnce(t *testing.T) {
+// TestFirstRead: the first Read reports which hooks could be attached. The device is a FAKE, an empty directory.
+func TestFirstRead(t *testing.T) {
 	if err := supported(); err != nil || os.Geteuid() != 0 {
 		t.Skip("no uprobes here, or not root: ", err)
 	}

@@ -47,16 +47,15 @@ func newSpending(limit float64) spending {
 func (s *spending) update(at time.Time, pid int, cgroup model.CgroupID, cpu, spent time.Duration) {
 	p := s.processes[pid]
 	now := spendingSample{at, cpu, spent}
+	before := time.Duration(0)
+	if p != nil {
+		before = p.latest.spent
+	}
+	s.cgroups[cgroup] += max(spent-before, 0)
 	if p == nil || p.cgroup != cgroup || cpu < p.latest.cpu || at.Before(p.latest.at) {
-		first := spent
-		if p != nil {
-			first = max(spent-p.latest.spent, 0)
-		}
-		s.cgroups[cgroup] += first
 		s.processes[pid] = &processSpending{cgroup: cgroup, samples: []spendingSample{now}, latest: now}
 		return
 	}
-	s.cgroups[cgroup] += max(spent-p.latest.spent, 0)
 	p.latest = now
 	if at.Sub(p.samples[len(p.samples)-1].at) >= sampleInterval {
 		p.samples = append(p.samples, now)

@@ -335,10 +335,10 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestSilence stops the performance manager of a switch: the switch keeps its counters, the others
+// TestSwitchStopsAnswering stops the performance manager of a switch: the switch keeps its counters, the others
 // are read, and it recovers. Then the switch is removed with its hosts, and at last the link of the
 // reading port.
-func TestSilence(t *testing.T) {
+func TestSwitchStopsAnswering(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(8, 8, 4)
 	f := simulate(t, net)

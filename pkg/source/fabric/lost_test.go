@@ -63,9 +63,9 @@ func TestTwoPorts(t *testing.T) {
 	}
 }
 
-// TestLostQuestion loses one request for a port, once. The counters of all ports stay, and are read
+// TestLostRequest loses one request for a port, once. The counters of all ports stay, and are read
 // in the next round.
-func TestLostQuestion(t *testing.T) {
+func TestLostRequest(t *testing.T) {
 	s, _, dir := fabricOf(t, `file=perfquery.out; case "$*" in *--extended*) file=perfquery-extended.out;; esac
 case "$*" in
 *1-40) for p in $(seq 40); do

@@ -341,8 +341,8 @@ esac`)
 	}
 }
 
-// TestNotWhole has a perfquery that succeeds without printing all ports.
-func TestNotWhole(t *testing.T) {
+// TestIncompletePerfquery has a perfquery that succeeds without printing all ports.
+func TestIncompletePerfquery(t *testing.T) {
 	s, _, _ := fabricOf(t, "port 1 perfquery-extended.out")
 	n := leafOf(t, s)
 	if n.Error == "" || !n.Queried.IsZero() || n.Ports[0].Counters != nil {
@@ -409,8 +409,8 @@ func TestSweepHangs(t *testing.T) {
 	}
 }
 
-// TestLeftBehind checks that the files of the sweeps are removed.
-func TestLeftBehind(t *testing.T) {
+// TestSweepFilesRemoved checks that the files of the sweeps are removed.
+func TestSweepFilesRemoved(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	s, _, _ := fabricOf(t, "exit 1")
 	read(t, s)

@@ -139,9 +139,9 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestOlder uses a kubelet before Kubernetes 1.33, which always refuses /pods to the manifests'
+// TestPodsRefusedBefore133 uses a kubelet before Kubernetes 1.33, which always refuses /pods to the manifests'
 // service account. That is not a failure: it would cause an alert on every node.
-func TestOlder(t *testing.T) {
+func TestPodsRefusedBefore133(t *testing.T) {
 	a := serveAPI(t, "", oneSummary(1))
 	refuse := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }
 	a.setPods(refuse)

@@ -446,9 +446,9 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestFinished checks that allocations of an ended pod are dropped, unless a new pod has the same
+// TestAllocationsOfEndedPod checks that allocations of an ended pod are dropped, unless a new pod has the same
 // name.
-func TestFinished(t *testing.T) {
+func TestAllocationsOfEndedPod(t *testing.T) {
 	for name, tt := range map[string]struct {
 		phases []corev1.PodPhase // of pods of the same name
 		want   int

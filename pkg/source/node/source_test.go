@@ -83,9 +83,9 @@ func TestThisMachine(t *testing.T) {
 	}
 }
 
-// TestAlone checks that a missing part is left out, and that a malformed file drops only its own
+// TestMissingPart checks that a missing part is left out, and that a malformed file drops only its own
 // part and is logged once.
-func TestAlone(t *testing.T) {
+func TestMissingPart(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{
 		"proc/loadavg": "1 2 3 4/5 6\n", "proc/meminfo": "MemTotal: many kB\n", "proc/diskstats": "8 0 sda x\n",

@@ -97,9 +97,9 @@ func TestLostReportsXIDs(t *testing.T) {
 	}
 }
 
-// TestPartIsRemade: the UUID of a MIG device depends on the numbers of its instances: a device
+// TestMIGDeviceRecreated: the UUID of a MIG device depends on the numbers of its instances: a device
 // with another profile may get the same UUID within one interval.
-func TestPartIsRemade(t *testing.T) {
+func TestMIGDeviceRecreated(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
 	g := d.plug(address, "GPU-1", 0)

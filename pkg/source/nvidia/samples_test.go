@@ -138,9 +138,9 @@ func (d *simulation) truth(from, to uint64) map[int]use {
 	return uses
 }
 
-// TestSharesAreTheTruth compares the cursor's result with the simulated usage, in both forms
+// TestSharesMatchSimulation compares the cursor's result with the simulated usage, in both forms
 // of the answer.
-func TestSharesAreTheTruth(t *testing.T) {
+func TestSharesMatchSimulation(t *testing.T) {
 	for seed := range uint64(120) {
 		rng := rand.New(rand.NewPCG(seed, 4))
 		d := &simulation{

@@ -46,9 +46,9 @@ func figure(figures []model.Figure, name string) float64 {
 	return -1
 }
 
-// TestSlowlyThroughTheLibrary reads the fake library through its C functions, with all
+// TestSlowValuesThroughLibrary reads the fake library through its C functions, with all
 // functions and without those added after R450.
-func TestSlowlyThroughTheLibrary(t *testing.T) {
+func TestSlowValuesThroughLibrary(t *testing.T) {
 	for name, old := range map[string]bool{"new": false, "old": true} {
 		t.Run(name, func(t *testing.T) {
 			_, d := opened(t, scenario(t), old)

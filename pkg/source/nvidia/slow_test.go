@@ -82,7 +82,7 @@ func slowDevice() *mock.Device {
 	}
 }
 
-func TestSlowly(t *testing.T) {
+func TestSlowValues(t *testing.T) {
 	var g model.GPU
 	everything(slowDevice(), &g)
 	want := model.GPU{
@@ -108,7 +108,7 @@ func TestSlowly(t *testing.T) {
 	}
 }
 
-func TestSlowlyOfAnOldLibrary(t *testing.T) {
+func TestSlowValuesOfOldLibrary(t *testing.T) {
 	var g model.GPU
 	everything(missing(&mock.Device{GetMemoryInfoFunc: slowDevice().GetMemoryInfoFunc}), &g)
 	want := model.GPU{Memory: model.VideoMemory{Total: model.Some(100), Used: model.Some(30), Free: model.Some(70)}}
@@ -117,8 +117,8 @@ func TestSlowlyOfAnOldLibrary(t *testing.T) {
 	}
 }
 
-// TestSlowlyOfAPart: the mock panics if a value of the whole GPU is read from the part.
-func TestSlowlyOfAPart(t *testing.T) {
+// TestSlowValuesOfMIGDevice: the mock panics if a value of the whole GPU is read from the part.
+func TestSlowValuesOfMIGDevice(t *testing.T) {
 	d := slowDevice()
 	g := model.GPU{Parent: "GPU-1"}
 	everything(&mock.Device{

@@ -95,7 +95,7 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 		adopted[key] = value
 	}
 	if doubtful > 0 {
-		err = errors.Join(err, fmt.Errorf("%d objects may be the same as one counted without its id", doubtful))
+		err = errors.Join(err, fmt.Errorf("%d objects are not adopted: they may be counted already, without their id", doubtful))
 	}
 	if len(adopted) == 0 {
 		return err

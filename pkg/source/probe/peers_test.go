@@ -144,9 +144,9 @@ func TestPeersSized(t *testing.T) {
 	}
 }
 
-// TestPeersUnseen: without a device the list is empty, and a tier without connections returns
+// TestPeersUnavailable: without a device the list is empty, and a tier without connections returns
 // the reason.
-func TestPeersUnseen(t *testing.T) {
+func TestPeersUnavailable(t *testing.T) {
 	root(t)
 	for _, x := range []struct {
 		name, sysfs string

@@ -405,9 +405,9 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestAdoptWhatCanBeListed: a device that cannot be listed omits its own objects. CM ids stay
+// TestAdoptUnlistableDevice: a device that cannot be listed omits its own objects. CM ids stay
 // unattributed, as no program sees their end.
-func TestAdoptWhatCanBeListed(t *testing.T) {
+func TestAdoptUnlistableDevice(t *testing.T) {
 	root(t)
 	s := unhooked(t)
 	hangs := errors.New("mlx5_1: no answer in time")

@@ -203,7 +203,7 @@ func (s *sensor) close() {
 func (s *sensor) showDevices(names deviceNames) {
 	for rdev := range names {
 		if err := s.verbs.Coll.Maps[gen.VerbsMapRdevs].Put(rdev, uint8(1)); err != nil {
-			s.opts.Logger.Warn("a uverbs device is not watched") // more than 1024 uverbs devices
+			s.opts.Logger.Warn("adding device numbers of uverbs devices to the BPF map failed") // more than 1024 uverbs devices
 			return
 		}
 	}

@@ -113,7 +113,7 @@ func (n *Netlink) listDevices(ctx context.Context, deadline time.Time) ([]nlDevi
 		return nil, nil
 	}
 	if !n.isSysfs(n.root) {
-		return nil, fmt.Errorf("%w: %s is a copy", model.ErrUnsupported, n.root)
+		return nil, fmt.Errorf("%w: %s is not in a sysfs", model.ErrUnsupported, n.root)
 	}
 	return n.listCall.Do(ctx, time.Until(deadline), func() ([]nlDevice, error) {
 		return dump(n.dial, request{cmd: cmdGet}, deadline, parseDevice)

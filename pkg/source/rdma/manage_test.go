@@ -137,8 +137,8 @@ func TestManageRefuses(t *testing.T) {
 	}
 }
 
-// TestManageLater: a port that becomes free later is set then.
-func TestManageLater(t *testing.T) {
+// TestManagePortFreedLater: a port that becomes free later is set then.
+func TestManagePortFreedLater(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 1)
 	d := k.devices[0]
@@ -201,8 +201,8 @@ func (k *statKernel) pull() (putBack func()) {
 	}
 }
 
-// TestManageAway: a device that comes back is still managed.
-func TestManageAway(t *testing.T) {
+// TestManageDeviceReturns: a device that comes back is still managed.
+func TestManageDeviceReturns(t *testing.T) {
 	for name, meanwhile := range map[string]func(m *manager, putBack func()){
 		"seen again":      func(m *manager, putBack func()) { m.tick(); putBack(); m.tick() },
 		"back at the end": func(m *manager, putBack func()) { m.tick(); putBack() },
@@ -234,8 +234,8 @@ func TestManageAway(t *testing.T) {
 	}
 }
 
-// TestManageAwayLost: a missing device has no state and is not changed.
-func TestManageAwayLost(t *testing.T) {
+// TestManageDeviceMissing: a missing device has no state and is not changed.
+func TestManageDeviceMissing(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 1)
 	s := newManage(t, tr, k)
@@ -259,9 +259,9 @@ func TestManageAwayLost(t *testing.T) {
 	wantPort(t, k, d, "closed", "mode 1 mask 3 true,, on cc_rx_ce_pkts")
 }
 
-// TestManageLeft: Close reports a device that is missing and cannot be restored, unless its
+// TestManageCloseMissingDevice: Close reports a device that is missing and cannot be restored, unless its
 // driver was reloaded or there is nothing to restore.
-func TestManageLeft(t *testing.T) {
+func TestManageCloseMissingDevice(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 2)
 	s := newManage(t, tr, k)

@@ -11,9 +11,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestHoldings: objects get the current cgroup of their process. Each process is looked up
+// TestObjectsOfProcesses: objects get the current cgroup of their process. Each process is looked up
 // once, also with objects on several devices. Without a cgroup it is 0.
-func TestHoldings(t *testing.T) {
+func TestObjectsOfProcesses(t *testing.T) {
 	objects := []model.Object{
 		{Device: "mlx5_1", Type: model.MR, ID: 3, PID: 100, Bytes: 10},
 		{Device: "mlx5_0", Type: model.QP, ID: 1, PID: 100},

@@ -49,7 +49,7 @@ func (m *manager) restoreAll(devices []*managed, deadline time.Time) []error {
 		err := m.do(d, time.Until(deadline), func() error { return m.restore(d, deadline) })
 		if err != nil {
 			name := m.nameOf(d)
-			errs[i] = fmt.Errorf("counters of queue pairs of %s are not as before: %w: "+
+			errs[i] = fmt.Errorf("restoring the counter mode of queue pairs of %s: %w: "+
 				"`rdma statistic qp set link %s/PORT auto off` stops binding more", name, err, name)
 		}
 	})

@@ -180,7 +180,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	case len(failed) > 0:
 		return snap, model.WithReason(fmt.Errorf("runtime: %s", strings.Join(failed, "; ")), errors.Join(errs...))
 	default:
-		return snap, model.WithReason(errors.New("no runtime is there any more: "+gone), model.ErrAbsent)
+		return snap, model.WithReason(errors.New("no runtime serves its socket any more: "+gone), model.ErrAbsent)
 	}
 	return snap, nil
 }

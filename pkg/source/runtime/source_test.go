@@ -176,9 +176,9 @@ func TestSocketAppears(t *testing.T) {
 	}
 }
 
-// TestHung follows a runtime that accepts connections and never answers, and a second one that
+// TestRuntimeNeverAnswers follows a runtime that accepts connections and never answers, and a second one that
 // answers.
-func TestHung(t *testing.T) {
+func TestRuntimeNeverAnswers(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "s.sock")
 	l, err := net.Listen("unix", path)

@@ -94,7 +94,7 @@ func TestExpressions(t *testing.T) {
 				}
 				for _, l := range labels {
 					if _, shown := p.Transformations[1].Options.IndexByName[l]; !shown {
-						t.Errorf("%s: %s: a column %s that nobody asked for", file, p.Title, l)
+						t.Errorf("%s: %s: an unexpected column %s", file, p.Title, l)
 					}
 				}
 			}

@@ -198,7 +198,7 @@ func (f *search) add(fn Function, table []byte) (FileID, error) {
 	}
 	skip := at.offset - (address - m.start + m.offset)
 	if skip > math.MaxUint8 {
-		return m.file, fmt.Errorf("%w: it is %d bytes behind the entry", errNoPoint, skip)
+		return m.file, fmt.Errorf("%w: the next one is %d bytes after the entry of the function", errNoPoint, skip)
 	}
 	s := Site{File: id, Function: fn, Offset: at.offset, Skip: uint8(skip), Stepped: at.stepped}
 	f.mu.Lock()

@@ -167,7 +167,7 @@ func (p *Process) open(m *mapping) (*os.File, error) {
 	}
 	id, err := mappedID(p.procfs, f)
 	if err == nil && id != m.file {
-		err = fmt.Errorf("%s is no longer what was mapped", m.path)
+		err = fmt.Errorf("%s is no longer the mapped file", m.path)
 	}
 	if err = cmp.Or(p.checkAlive(), err); err != nil {
 		f.Close()

@@ -148,7 +148,7 @@ func (o *object) provider() error {
 		}
 		at += uint64(need.Next)
 	}
-	return fmt.Errorf("%w: it needs no %s", errNoProvider, privateVersion)
+	return fmt.Errorf("%w: the file requires no symbol version %s*", errNoProvider, privateVersion)
 }
 
 // tags reads the dynamic section.

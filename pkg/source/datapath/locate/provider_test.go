@@ -214,10 +214,10 @@ func initFini(t *testing.T, path string, address uint64) uint64 {
 	return 0
 }
 
-// TestOnlyBeginnings: an address that a process names must be the start of a function. In the middle of an instruction
+// TestFunctionStartsOnly: an address that a process names must be the start of a function. In the middle of an instruction
 // a breakpoint would break all processes that map the file, and in the cold part of a function the return address is
 // not on top of the stack.
-func TestOnlyBeginnings(t *testing.T) {
+func TestFunctionStartsOnly(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("only for x86")
 	}

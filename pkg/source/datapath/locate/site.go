@@ -158,5 +158,5 @@ func steppable(code []byte) error {
 		x86asm.PXOR, x86asm.XORPS, x86asm.RET, x86asm.PREFETCHT0, x86asm.BT, x86asm.IMUL:
 		return nil
 	}
-	return fmt.Errorf("%w: it begins with %v", errNoPoint, inst.Op)
+	return fmt.Errorf("%w: the code begins with %v", errNoPoint, inst.Op)
 }

@@ -111,7 +111,7 @@ func (o *object) frame(at, address uint64) (extent, error) {
 		advance = math.MaxUint32
 	}
 	if advance == 0 || r.bad {
-		return extent{}, fmt.Errorf("%w: it is a part of another", errNoFunction)
+		return extent{}, fmt.Errorf("%w: the code is a part of another function", errNoFunction)
 	}
 	return extent{size, min(advance*unit, size)}, nil
 }
@@ -138,7 +138,7 @@ func (o *object) common(at uint64) (uint64, error) {
 	length := r.number()
 	if r.bad || length > uint64(len(r.b)) || (version != 1 && version != 3) ||
 		unit == 0 || unit > 4 || augmentation == "" {
-		return 0, fmt.Errorf("%w: bad common entry", errNoFunction)
+		return 0, fmt.Errorf("%w: malformed CIE", errNoFunction)
 	}
 	rules := cfi{b: r.b[length:]}
 	r.b = r.b[:length]
@@ -162,11 +162,11 @@ func (o *object) common(at uint64) (uint64, error) {
 	}
 	want := entryRules[o.machine]
 	if r.bad || encoding != ptrPCRel4 || len(rules.b) < len(want) || string(rules.b[:len(want)]) != want {
-		return 0, fmt.Errorf("%w: other rules than those of the C compilers", errNoFunction)
+		return 0, fmt.Errorf("%w: unexpected unwind rules at the entry", errNoFunction)
 	}
 	rules.skip(uint64(len(want)))
 	if !rules.zeros() {
-		return 0, fmt.Errorf("%w: other rules than those of the C compilers", errNoFunction)
+		return 0, fmt.Errorf("%w: unexpected unwind rules at the entry", errNoFunction)
 	}
 	return unit, nil
 }
