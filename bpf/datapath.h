@@ -61,11 +61,11 @@ struct context_key {
 /* The counters of a verbs context since it was first seen. */
 struct context_stat {
 	__u64 cgroup;
-	__u32 device; /* index of the ib_device */
-	__u8 chosen;  /* its calls are counted; otherwise only their cost */
-	__u8 ready;   /* its functions are probed (user space sets it) */
-	__u8 late;    /* a queue pair was ready to send before ready was set */
-	__u8 pad;
+	__u32 device;          /* index of the ib_device */
+	__u8 chosen;           /* its calls are counted; otherwise only their cost */
+	__u8 ready;            /* its functions are probed (user space sets it) */
+	__u8 late;             /* a queue pair was ready to send before ready was set */
+	__u8 ud;               /* has or had a queue pair for datagrams */
 	__u64 late_ns;         /* when late was set, CLOCK_MONOTONIC */
 	__u64 posted[OPCODES]; /* work requests that the provider accepted */
 	__u64 bytes[OPCODES];

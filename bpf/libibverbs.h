@@ -62,9 +62,6 @@ struct user_wc {
 /* sizeof(struct ibv_wc) */
 #define WC_SIZE 48
 
-/* enum ibv_wc_flags */
-#define IBV_WC_GRH (1 << 0)
-
 /* enum ibv_wc_opcode: opcodes with the bit IBV_WC_RECV are of receives and tag matching, others of sends. */
 #define IBV_WC_RECV (1 << 7)
 #define IBV_WC_RECV_RDMA_WITH_IMM 129

@@ -6,13 +6,14 @@
 #include <rdma/ib_user_ioctl_cmds.h>
 #include "context.h"
 
-static __always_inline void send_event(const struct context_key *key, __u64 cgroup, __u32 device, __u64 qp)
+/* Reports whether user space will get the event. */
+static __always_inline bool send_event(const struct context_key *key, __u64 cgroup, __u32 device, __u64 qp)
 {
 	struct path_event *e = bpf_ringbuf_reserve(&path_events, sizeof(*e), 0);
 
 	if (!e) {
 		lose(PATH_LOSS_EVENTS_FULL);
-		return;
+		return false;
 	}
 	e->key = *key;
 	e->cgroup = cgroup;
@@ -20,6 +21,7 @@ static __always_inline void send_event(const struct context_key *key, __u64 cgro
 	e->device = device;
 	e->pad = 0;
 	bpf_ringbuf_submit(e, 0);
+	return true;
 }
 
 /* A hash of the ibv_wr_* functions of a queue pair. */
@@ -36,7 +38,10 @@ static __always_inline __u64 set_of(__u64 qp)
 	return set;
 }
 
-/* Sends an event if the functions of a queue pair are not among the last ones announced for its context. */
+/*
+ * Sends an event if the functions of a queue pair are not among the last ones announced for its context. After a lost event,
+ * the next change of a queue pair sends it again.
+ */
 static __always_inline void announce(struct context_stat *stat, const struct context_key *key, __u64 qp)
 {
 	__u64 set = set_of(qp);
@@ -46,9 +51,10 @@ static __always_inline void announce(struct context_stat *stat, const struct con
 			return;
 	if (stat->announced >= MAX_ANNOUNCED)
 		return;
+	if (!send_event(key, stat->cgroup, stat->device, qp))
+		return;
 	stat->sets[stat->announced % SETS] = set;
 	stat->announced++;
-	send_event(key, stat->cgroup, stat->device, qp);
 }
 
 /* Counts one more context of a cgroup. A process can make up any number of context addresses. */
@@ -110,7 +116,7 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 	}
 	if (state != IB_QPS_RESET && state != IB_QPS_INIT && state != IB_QPS_RTS)
 		return 0;
-	q = make_queue(&key, BPF_CORE_READ(handle, qp_num), BPF_CORE_READ(handle, qp_type), 0);
+	q = make_queue(&key, BPF_CORE_READ(handle, qp_num), BPF_CORE_READ(handle, qp_type), stat, false);
 	if (!q || (state == IB_QPS_RTS && !q->fresh))
 		return 0;
 	/* No work request is outstanding in these states. */

@@ -82,7 +82,8 @@ static long walk_completion(__u32 i, struct polled *p)
 	case IBV_WC_TM_NO_TAG:
 		p->received++;
 		p->some = 1;
-		if (wc.wc_flags & IBV_WC_GRH && wc.byte_len >= GRH_BYTES) {
+		/* The length of a datagram includes the space for a GRH, whether there is one or not. */
+		if (stat->ud && wc.byte_len >= GRH_BYTES) {
 			q = queue_of(&p->key, wc.qp_num);
 			if (q && q->ud)
 				wc.byte_len -= GRH_BYTES;

@@ -197,7 +197,7 @@ int post_send(struct pt_regs *ctx)
 	c = &t->send;
 	if (c->chosen) {
 		__builtin_memset(&t->tally, 0, sizeof(t->tally));
-		q = make_queue(&c->key, qp.qp_num, qp.qp_type, stat);
+		q = make_queue(&c->key, qp.qp_num, qp.qp_type, stat, true);
 		w.at = c->list;
 		w.tally = &t->tally;
 		w.queue = q;
@@ -295,7 +295,7 @@ int post_recv(struct pt_regs *ctx)
 		return 0;
 	/* poll_cq subtracts the GRH of datagrams. Their completions do not contain the type of the queue pair. */
 	if (t->receive.chosen && qp.qp_type == IBV_QPT_UD)
-		make_queue(&t->receive.key, qp.qp_num, qp.qp_type, stat);
+		make_queue(&t->receive.key, qp.qp_num, qp.qp_type, stat, true);
 	t->receive.entry_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
 	return 0;
 }

@@ -78,20 +78,21 @@ static __always_inline struct queue *queue_of(const struct context_key *context,
 /* The number of entries that posts of one context may create, for queue pairs that existed before the hooks. */
 #define QUEUES_OF_CONTEXT 256
 
+/* posts: the queue pair existed before the hooks, and is made by a post. */
 static __always_inline struct queue *make_queue(const struct context_key *context, __u32 qpn, __u32 type,
-						struct context_stat *posting)
+						struct context_stat *stat, bool posts)
 {
 	struct queue_key key = {.context = context->context, .tgid = context->tgid, .qpn = qpn};
 	struct queue *q = bpf_map_lookup_elem(&queues, &key);
 
 	if (q)
 		return q;
-	if (posting && posting->queues >= QUEUES_OF_CONTEXT) {
+	if (posts && stat->queues >= QUEUES_OF_CONTEXT) {
 		lose(PATH_LOSS_QUEUES_FULL);
 		return 0;
 	}
-	if (posting)
-		__sync_fetch_and_add(&posting->queues, 1);
+	if (posts)
+		__sync_fetch_and_add(&stat->queues, 1);
 	if (!bpf_map_update_elem(&queues, &key, &zero_queue, BPF_NOEXIST))
 		__sync_fetch_and_add(&live_queues, 1);
 	q = bpf_map_lookup_elem(&queues, &key);
@@ -100,6 +101,7 @@ static __always_inline struct queue *make_queue(const struct context_key *contex
 		return 0;
 	}
 	q->ud = type == IBV_QPT_UD;
+	stat->ud |= q->ud;
 	return q;
 }
 

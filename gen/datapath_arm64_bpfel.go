@@ -85,7 +85,7 @@ type DatapathContextStat struct {
 	Chosen        uint8
 	Ready         uint8
 	Late          uint8
-	Pad           uint8
+	Ud            uint8
 	LateNs        uint64
 	Posted        [13]uint64
 	Bytes         [13]uint64

@@ -402,7 +402,7 @@ func TestCompletionKinds(t *testing.T) {
 	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	f.do("polled", 0)
 	d := k.counted(t, f.key, &gen.DatapathContextStat{})
-	if d.Received != 4 || d.ReceivedBytes != 1000+500+(140-40)+140 {
+	if d.Received != 5 || d.ReceivedBytes != 1000+500+(140-40)+140+(240-40) {
 		t.Errorf("%d received, %d bytes", d.Received, d.ReceivedBytes)
 	}
 	for status, n := range d.Errors {
@@ -472,7 +472,7 @@ func TestUnselectedContext(t *testing.T) {
 	if err := k.mark(f.key, true, true); err != nil {
 		t.Fatal(err)
 	}
-	if d := do(); d.Posted[opWrite] != 4+1 || d.Received != 4 || last.Chosen != 1 || last.Ready != 1 {
+	if d := do(); d.Posted[opWrite] != 4+1 || d.Received != 5 || last.Chosen != 1 || last.Ready != 1 {
 		t.Errorf("%+v", d)
 	}
 	// A second insert, like that of a hook that was earlier: the context keeps its counts.

@@ -230,7 +230,7 @@ static void drain(int n)
 				errx(1, "completion: %s", ibv_wc_status_str(wc[i].status));
 			if (wc[i].opcode & IBV_WC_RECV) {
 				received++;
-				received_bytes += wc[i].byte_len - (ud && wc[i].wc_flags & IBV_WC_GRH ? grh : 0);
+				received_bytes += wc[i].byte_len - (ud ? grh : 0);
 			} else {
 				n--;
 			}

@@ -276,6 +276,8 @@ static void obey(char *what, struct qp *qp, struct qp *ud, int n)
 					 .opcode = IBV_WC_RECV, .byte_len = 140, .qp_num = 18, .wc_flags = IBV_WC_GRH});
 		complete(qp->cq, (struct ibv_wc){
 					 .opcode = IBV_WC_RECV, .byte_len = 140, .qp_num = 17, .wc_flags = IBV_WC_GRH});
+		/* a datagram on native InfiniBand without a GRH: its space is counted in byte_len */
+		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_RECV, .byte_len = 240, .qp_num = 18});
 		complete(qp->cq, (struct ibv_wc){.status = IBV_WC_RETRY_EXC_ERR, .opcode = 128, .byte_len = 7, .qp_num = 17});
 		complete(qp->cq, (struct ibv_wc){.status = 77, .qp_num = 17});
 		ibv_poll_cq(&qp->cq->cq, 64, wc);
