@@ -266,7 +266,7 @@ func unload(t *testing.T) time.Duration {
 				refused = time.Now()
 			}
 			if time.Since(refused) > 20*time.Second {
-				t.Fatalf("modprobe -r %s: %v: %s", m, err, out)
+				t.Fatalf("modprobe -r %s: %v: %s\n%s", m, err, out, users(m))
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
@@ -277,6 +277,13 @@ func unload(t *testing.T) time.Duration {
 	}
 	t.Logf("modules unloaded after %v, of which %v after the first refusal", time.Since(begin), retried)
 	return retried
+}
+
+// users describes what may hold a module: its holders, BPF links and programs, sockets of netlink, and processes.
+func users(module string) string {
+	out, _ := child.Command(context.Background(), "sh", "-c", "grep . /sys/module/"+module+"/refcnt; ls /sys/module/"+module+
+		"/holders; bpftool link show; bpftool prog show; cat /proc/net/netlink; ps").CombinedOutput()
+	return string(out)
 }
 
 func loaded(module string) bool {
