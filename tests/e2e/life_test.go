@@ -189,8 +189,9 @@ func (n node) churn(t *testing.T) {
 	s.stop()
 }
 
-// modules are the modules of the RDMA stack, in the order in which they can be unloaded.
-var modules = []string{"rdma_ucm", "ib_umad", "rdma_cm", "iw_cm", "ib_cm", "rdma_rxe", "ib_uverbs", "ib_core"}
+// modules are the modules of the RDMA stack, in the order in which they can be unloaded. Other scenarios may have loaded
+// movable, a module of the tests, which can only be unloaded when the devices are gone.
+var modules = []string{"movable", "rdma_ucm", "ib_umad", "rdma_cm", "iw_cm", "ib_cm", "rdma_rxe", "ib_uverbs", "ib_core"}
 
 // reload: the sensor never blocks a driver reload, and works afterwards.
 func (n node) reload(t *testing.T) {
@@ -251,14 +252,14 @@ func (n node) reload(t *testing.T) {
 	}
 }
 
-// unload removes the modules of the RDMA stack and returns how long modprobe had to retry, from the first refusal on.
+// unload removes the modules of the RDMA stack and returns how long rmmod had to retry, from the first refusal on.
 func unload(t *testing.T) time.Duration {
 	t.Helper()
 	begin := time.Now()
 	var refused time.Time
 	for _, m := range modules {
 		for loaded(m) {
-			out, err := child.Command(context.Background(), "modprobe", "-r", m).CombinedOutput()
+			out, err := child.Command(context.Background(), "rmmod", m).CombinedOutput()
 			if err == nil {
 				break
 			}
@@ -266,7 +267,7 @@ func unload(t *testing.T) time.Duration {
 				refused = time.Now()
 			}
 			if time.Since(refused) > 20*time.Second {
-				t.Fatalf("modprobe -r %s: %v: %s\n%s", m, err, out, users(m))
+				t.Fatalf("rmmod %s: %v: %s\n%s", m, err, out, users(m))
 			}
 			time.Sleep(20 * time.Millisecond)
 		}

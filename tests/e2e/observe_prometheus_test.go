@@ -7,6 +7,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -113,16 +114,20 @@ func (p *prometheus) ask(expr string, instant bool, begin, end time.Time) (dashb
 }
 
 // complete waits until all targets were scraped and traffic was observed, and returns a time at which both hold. A
-// scrape in an emulator may time out, which makes its target's series stale from its beginning on, so only samples
-// older than the longest scrape are certain. A single scrape shows no traffic, and between two rounds of traffic there
-// is none.
+// scrape in an emulator may time out, which makes its target's series stale from its beginning on, and Prometheus may
+// record that late, so only samples much older than the longest scrape are certain. A single scrape shows no traffic,
+// and between two rounds of traffic there is none.
 func (p *prometheus) complete(targets int) time.Time {
 	p.t.Helper()
 	var at time.Time
+	earliest := time.Now().Add(-scrapeEvery)
 	eventually(p.t, 5*time.Minute, func() error {
-		at = time.Now().Add(-scrapeEvery - time.Second)
+		if at = time.Now().Add(-3 * scrapeEvery); at.Before(earliest) {
+			return errors.New("samples are too recent")
+		}
 		for expr, least := range map[string]float64{
-			"sum(up)": float64(targets),
+			"sum(up)":                      float64(targets),
+			"count(accelscope_build_info)": float64(targets),
 			"sum(rate(container_rdma_transmit_bytes_total{workload!=''}[" + rateInterval + "]))": 1,
 		} {
 			answer, err := p.ask(expr, true, at, at)
