@@ -53,7 +53,7 @@ func TestHarness(t *testing.T) {
 				until rdma resource show | grep 'rxe0: pd 3 cq 3 qp 3'; do sleep 0.2; done; kill $p; wait $p
 				rdma link delete rxe0; rdma link delete rxe1
 				modprobe -r rdma_ucm ib_umad; modprobe -r rdma_rxe; modprobe -r ib_uverbs
-				if grep ^ib_uverbs /proc/modules; then exit 1; fi
+				if grep '^ib_uverbs ' /proc/modules; then exit 1; fi
 				modprobe ib_uverbs
 				echo this is /dev/stderr >/dev/stderr
 				exit 42`)
