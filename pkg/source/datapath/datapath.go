@@ -53,13 +53,13 @@ type Source struct {
 	hooks  []model.Hook
 	failed error
 	// unprobed is why some functions could not be probed.
-	unprobed  error
-	names     map[uint32]string // of the HCAs, by index
+	unprobed error
+	names    map[uint32]string // of the HCAs, by index
 	// formerDevices is the last number that stands for a renamed HCA. The kernel's indexes are
 	// below 2^31.
 	formerDevices uint32
-	fold      *fold
-	forgotten map[model.CgroupID]bool
+	fold          *fold
+	forgotten     map[model.CgroupID]bool
 	// contexts are those with located functions, samplings those of their files.
 	contexts  map[gen.DatapathContextKey]contextState
 	samplings map[locate.FileID]samplings
