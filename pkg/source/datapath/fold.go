@@ -178,16 +178,6 @@ func (f *fold) split(index, to uint32) {
 	}
 }
 
-// has reports whether a series has a device.
-func (f *fold) has(index uint32) bool {
-	for id := range f.series {
-		if id.device == index {
-			return true
-		}
-	}
-	return false
-}
-
 // endContext removes a context. What it counted stays in the series.
 func (f *fold) endContext(key gen.DatapathContextKey) {
 	c := f.contexts[key]

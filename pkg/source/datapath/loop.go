@@ -211,7 +211,9 @@ func (s *Source) nameDevices(ctx context.Context) {
 			s.names[s.formerDevices] = former
 		}
 	}
-	maps.DeleteFunc(s.names, func(index uint32, _ string) bool { return !s.fold.has(index) })
+	maps.DeleteFunc(s.names, func(index uint32, _ string) bool {
+		return !s.fold.hasDevice(func(i uint32) bool { return i == index })
+	})
 	maps.Copy(s.names, names)
 }
 
@@ -221,7 +223,7 @@ func (s *Source) nameMissing(ctx context.Context, now time.Time) {
 		return
 	}
 	s.mu.Lock()
-	missing := s.fold.hasUnnamed(s.deviceName)
+	missing := s.fold.hasDevice(func(i uint32) bool { return s.deviceName(i) == "" })
 	s.mu.Unlock()
 	if missing {
 		s.nameDevices(ctx)

@@ -65,10 +65,10 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string) {
 	f.spending.fill(snap)
 }
 
-// hasUnnamed reports whether a series belongs to a device without a known name.
-func (f *fold) hasUnnamed(deviceName func(uint32) string) bool {
+// hasDevice reports whether a series belongs to a device that matches.
+func (f *fold) hasDevice(matches func(index uint32) bool) bool {
 	for id := range f.series {
-		if deviceName(id.device) == "" {
+		if matches(id.device) {
 			return true
 		}
 	}
