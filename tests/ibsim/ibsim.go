@@ -45,7 +45,8 @@ type Options struct {
 // Fabric is a simulated fabric.
 type Fabric struct {
 	// Tools is a directory with ibnetdiscover, perfquery, …: scripts that start the real ones on a host of this fabric.
-	// ibsim serves at most ten processes at once, including opensm. A killed process occupies its slot until Reap.
+	// ibsim serves at most ten processes at once, including opensm. A killed process occupies its slot until Reap. A
+	// process that is killed while it connects ends ibsim.
 	Tools string
 
 	dir     string
@@ -60,6 +61,7 @@ type Fabric struct {
 // The programs of infiniband-diags; each gets a script.
 var tools = []string{
 	"ibnetdiscover", "perfquery", "ibqueryerrors", "iblinkinfo", "smpquery", "sminfo", "ibstat", "ibswitches", "ibhosts", "saquery",
+	"ibping",
 }
 
 const (

@@ -4,10 +4,12 @@ package ibsim_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/ibsim"
@@ -16,14 +18,16 @@ import (
 // TestFabric: the tools report the configured fabric, to whose nodes a subnet manager gave LIDs, and the effects of
 // console commands; Close leaves nothing behind.
 func TestFabric(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // without ibsim, a tool tries to connect for ever
+	defer cancel()
 	net := ibsim.FatTree(2, 3, 2)
 	host := net.Find("host0 mlx5_0")
-	f, err := ibsim.Start(t.Context(), ibsim.Options{Net: net.String(), Host: net.Nodes[host].ID()})
+	f, err := ibsim.Start(ctx, ibsim.Options{Net: net.String(), Host: net.Nodes[host].ID()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	run := func(tool string, args ...string) string {
-		out, err := child.Command(context.Background(), filepath.Join(f.Tools, tool), args...).CombinedOutput()
+		out, err := child.Command(ctx, filepath.Join(f.Tools, tool), args...).CombinedOutput()
 		if err != nil {
 			t.Errorf("%s: %v\n%s", tool, err, out)
 		}
@@ -51,10 +55,21 @@ func TestFabric(t *testing.T) {
 	if _, err := f.Console("Nonsense"); err == nil {
 		t.Error("no complaint of nonsense")
 	}
-	for range 12 { // slots that are not freed would be exhausted
-		cmd := child.Command(context.Background(), filepath.Join(f.Tools, "perfquery"), "-l", "1", "1-2")
+	// A killed tool occupies a slot until Reap. It is killed once it is attached: ibsim ends when it gets a connection
+	// from a process that no longer exists.
+	for range 12 {
+		cmd := child.Command(ctx, filepath.Join(f.Tools, "ibping"), "-S")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
+		}
+		for client := fmt.Sprintf(": pid %d ", cmd.Process.Pid); ; time.Sleep(10 * time.Millisecond) {
+			attached, err := f.Console("Attached")
+			if err != nil || ctx.Err() != nil {
+				t.Fatalf("ibping does not attach: %v, %v: %s", err, ctx.Err(), attached)
+			}
+			if strings.Contains(attached, client) {
+				break
+			}
 		}
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
