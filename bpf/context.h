@@ -31,6 +31,7 @@ static const volatile __u8 never;
 			bpf_tail_call(ctx, &nowhere, 0);                                                               \
 	} while (0)
 
+/* User space sets the sizes of contexts, cgroup_contexts, queues and latencies. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -43,14 +44,19 @@ struct {
 	__uint(max_entries, 65536);
 } path_events SEC(".maps");
 
-/* The number of contexts of each cgroup. The limit keeps one cgroup from filling the map. */
-#define CONTEXTS_OF_CGROUP 512
+/*
+ * The number of entries of contexts of each cgroup. User space corrects it each second, and removes the cgroups without
+ * contexts. It is signed, because a context may be removed that was not counted.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
 	__type(key, __u64);
-	__type(value, __u32);
+	__type(value, __s32);
 } cgroup_contexts SEC(".maps");
+
+/* The limit of that number. A process can make up any number of context addresses. */
+const volatile __s32 contexts_of_cgroup = 2048;
 
 /* CPU time of calls with contexts that are not known, by process. */
 struct {
@@ -136,6 +142,40 @@ static const struct context_stat zero_stat;
 
 /* Whether contexts are counted from the start. Otherwise user space chooses them ("control"). */
 const volatile __u8 choose_all = 1;
+
+static __always_inline void count_context(__u64 cgroup, __s32 difference)
+{
+	__s32 none = 0, *n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
+
+	if (!n) {
+		bpf_map_update_elem(&cgroup_contexts, &cgroup, &none, BPF_NOEXIST);
+		n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
+	}
+	if (n)
+		__sync_fetch_and_add(n, difference);
+}
+
+/* Adds a context, unless there is no room. Another thread may add the same one meanwhile: only one of them counts it. */
+static __always_inline struct context_stat *add_context(const struct context_key *key, __u64 cgroup)
+{
+	__s32 *n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
+	struct context_stat *stat = 0;
+
+	if (!n || *n < contexts_of_cgroup) {
+		if (!bpf_map_update_elem(&contexts, key, &zero_stat, BPF_NOEXIST))
+			count_context(cgroup, 1);
+		stat = bpf_map_lookup_elem(&contexts, key);
+	}
+	if (!stat)
+		lose(PATH_LOSS_CONTEXTS_FULL);
+	return stat;
+}
+
+static __always_inline void remove_context(const struct context_key *key, __u64 cgroup)
+{
+	if (!bpf_map_delete_elem(&contexts, key))
+		count_context(cgroup, -1);
+}
 
 /* The stack pointer that the function had at its entry, computed at its return. */
 #if defined(__TARGET_ARCH_x86)

@@ -68,16 +68,6 @@ static __noinline int remove_process(__u32 tgid)
 	return r.removed;
 }
 
-static __always_inline void remove_context(struct context_key *key, struct context_stat *stat)
-{
-	__u64 cgroup = stat->cgroup;
-	__u32 *n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
-
-	if (n && *n)
-		__sync_fetch_and_add(n, -1);
-	bpf_map_delete_elem(&contexts, key);
-}
-
 SEC("syscall")
 int control(struct control_args *args)
 {
@@ -87,6 +77,13 @@ int control(struct control_args *args)
 	if (args->what == CONTROL_REMOVE && !key.context)
 		return remove_process(key.tgid);
 	stat = bpf_map_lookup_elem(&contexts, &key);
+	if (!stat && args->what == CONTROL_ADD) {
+		stat = add_context(&key, args->cgroup);
+		if (stat) {
+			stat->cgroup = args->cgroup;
+			stat->device = args->device;
+		}
+	}
 	if (!stat)
 		return 1;
 	switch (args->what) {
@@ -94,7 +91,7 @@ int control(struct control_args *args)
 		__sync_fetch_and_add(&stat->generation, 1);
 		return 0;
 	case CONTROL_REMOVE:
-		remove_context(&key, stat);
+		remove_context(&key, stat->cgroup);
 		return 0;
 	}
 	stat->chosen = args->chosen;

@@ -116,16 +116,19 @@ struct path_event {
 /* The argument of the program "control". */
 enum order {
 	CONTROL_MARK,   /* sets chosen and ready of a context */
+	CONTROL_ADD,    /* adds a context of a cgroup and device, if there is none, and marks it */
 	CONTROL_GAP,    /* some calls of a context were not probed */
 	CONTROL_REMOVE, /* removes a context; without one, the other entries of a process, and returns their number */
 };
 
 struct control_args {
 	struct context_key key;
+	__u64 cgroup;
+	__u32 device;
 	__u32 what;
 	__u8 chosen;
 	__u8 ready;
-	__u16 pad;
+	__u8 pad[6];
 };
 
 /*

@@ -57,21 +57,6 @@ static __always_inline void announce(struct context_stat *stat, const struct con
 	stat->announced++;
 }
 
-/* Counts one more context of a cgroup. A process can make up any number of context addresses. */
-static __always_inline bool make_room(__u64 cgroup)
-{
-	__u32 none = 0, *n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
-
-	if (!n) {
-		bpf_map_update_elem(&cgroup_contexts, &cgroup, &none, BPF_NOEXIST);
-		n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
-	}
-	if (!n || *n >= CONTEXTS_OF_CGROUP)
-		return false;
-	__sync_fetch_and_add(n, 1);
-	return true;
-}
-
 /* A queue pair changes its state: its context becomes known, and its ring starts when it can send. */
 static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __u32 mask)
 {
@@ -95,16 +80,9 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 		return 0;
 	stat = bpf_map_lookup_elem(&contexts, &key);
 	if (!stat) {
-		if (!make_room(current_cgroup())) {
-			lose(PATH_LOSS_CONTEXTS_FULL);
+		stat = add_context(&key, current_cgroup());
+		if (!stat)
 			return 0;
-		}
-		bpf_map_update_elem(&contexts, &key, &zero_stat, BPF_NOEXIST);
-		stat = bpf_map_lookup_elem(&contexts, &key);
-		if (!stat) {
-			lose(PATH_LOSS_CONTEXTS_FULL);
-			return 0;
-		}
 		stat->device = BPF_CORE_READ(handle, device, index);
 		stat->cgroup = current_cgroup();
 		stat->chosen = choose_all;

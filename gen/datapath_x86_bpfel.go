@@ -104,10 +104,12 @@ type DatapathContextStat struct {
 type DatapathControlArgs struct {
 	_      structs.HostLayout
 	Key    DatapathContextKey
+	Cgroup uint64
+	Device uint32
 	What   uint32
 	Chosen uint8
 	Ready  uint8
-	Pad    uint16
+	Pad    [6]uint8
 }
 
 type DatapathLatency struct {
@@ -146,8 +148,9 @@ type DatapathOrder uint32
 
 const (
 	DatapathOrderCONTROL_MARK   DatapathOrder = 0
-	DatapathOrderCONTROL_GAP    DatapathOrder = 1
-	DatapathOrderCONTROL_REMOVE DatapathOrder = 2
+	DatapathOrderCONTROL_ADD    DatapathOrder = 1
+	DatapathOrderCONTROL_GAP    DatapathOrder = 2
+	DatapathOrderCONTROL_REMOVE DatapathOrder = 3
 )
 
 type DatapathPathEvent struct {
@@ -301,6 +304,7 @@ const (
 	DatapathProgWrStart             = "wr_start"
 	DatapathVarCgroupSubsys         = "cgroup_subsys"
 	DatapathVarChooseAll            = "choose_all"
+	DatapathVarContextsOfCgroup     = "contexts_of_cgroup"
 	DatapathVarFineBounds           = "fine_bounds"
 	DatapathVarLiveQueues           = "live_queues"
 	DatapathVarPathLosses           = "path_losses"
@@ -407,6 +411,7 @@ type DatapathMapSpecs struct {
 type DatapathVariableSpecs struct {
 	CgroupSubsys      *ebpf.VariableSpec `ebpf:"cgroup_subsys"`
 	ChooseAll         *ebpf.VariableSpec `ebpf:"choose_all"`
+	ContextsOfCgroup  *ebpf.VariableSpec `ebpf:"contexts_of_cgroup"`
 	FineBounds        *ebpf.VariableSpec `ebpf:"fine_bounds"`
 	LiveQueues        *ebpf.VariableSpec `ebpf:"live_queues"`
 	PathLosses        *ebpf.VariableSpec `ebpf:"path_losses"`
@@ -474,6 +479,7 @@ func (m *DatapathMaps) Close() error {
 type DatapathVariables struct {
 	CgroupSubsys      *ebpf.Variable `ebpf:"cgroup_subsys"`
 	ChooseAll         *ebpf.Variable `ebpf:"choose_all"`
+	ContextsOfCgroup  *ebpf.Variable `ebpf:"contexts_of_cgroup"`
 	FineBounds        *ebpf.Variable `ebpf:"fine_bounds"`
 	LiveQueues        *ebpf.Variable `ebpf:"live_queues"`
 	PathLosses        *ebpf.Variable `ebpf:"path_losses"`

@@ -74,6 +74,7 @@ type dataPathFlags struct {
 	DataPath   string  `name:"rdma.datapath" enum:"off,budget,always" default:"off" help:"Count posts and polls with uprobes (${enum})."`
 	PathBudget float64 `name:"rdma.datapath-budget" default:"0.01" placeholder:"RATIO" help:"Maximum CPU share of probes in a process."`
 	PathSelect string  `name:"rdma.datapath-select" placeholder:"REGEXP" help:"Probe only matching workloads (ns/pod/container)."`
+	PathLimit  uint32  `name:"rdma.datapath-max-contexts" default:"4096" help:"Maximum number of probed verbs contexts. Half per cgroup."`
 	QPCounters string  `name:"rdma.qp-counters" enum:"off,use,manage" default:"off" help:"Read hardware counters of queue pairs (${enum})."`
 }
 

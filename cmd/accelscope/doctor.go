@@ -133,7 +133,7 @@ func diagnose(h host, sources []model.SourceState, facts model.Snapshot) *report
 	for _, m := range facts.Maps {
 		state, cure := model.StateOK, ""
 		if m.Entries >= m.Capacity {
-			state, cure = model.StateFailed, "raise --probe.map-entries or --probe.max-objects"
+			state, cure = model.StateFailed, mapCure(m.Name)
 		}
 		r.add("map", m.Name, state, fmt.Sprintf("%d of %d entries", m.Entries, m.Capacity), cure)
 	}
@@ -260,6 +260,13 @@ func sourceCure(s model.SourceState) string {
 		return "run as root, or privileged in a container; the permissions below say what is missing"
 	}
 	return ""
+}
+
+func mapCure(name string) string {
+	if strings.HasPrefix(name, "datapath_") {
+		return "raise --rdma.datapath-max-contexts"
+	}
+	return "raise --probe.map-entries or --probe.max-objects"
 }
 
 func deviceCure(d model.DeviceState) string {

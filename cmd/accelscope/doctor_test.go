@@ -123,7 +123,11 @@ func TestDoctorGolden(t *testing.T) {
 					{Name: "rdma_restrack_add", Tier: "kprobe", State: model.StateOK},
 					{Name: "ib_umem_dmabuf_get", State: model.StateUnsupported, Reason: "this kernel has no function ib_umem_dmabuf_get"},
 				},
-				Maps: []model.Map{{Name: "verbs", Entries: 3, Capacity: 8192}, {Name: "objects", Entries: 16, Capacity: 16}},
+				Maps: []model.Map{
+					{Name: "verbs", Entries: 3, Capacity: 8192},
+					{Name: "objects", Entries: 16, Capacity: 16},
+					{Name: "datapath_contexts", Entries: 8, Capacity: 8},
+				},
 				DeviceStates: []model.DeviceState{
 					{Source: "rdma", Device: "mlx5_9", State: model.StateQuarantined, Reason: "counters: invalid argument"},
 				},

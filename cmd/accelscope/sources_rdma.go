@@ -50,7 +50,7 @@ func (s *services) newProbe() engine.Registration {
 func (s *services) newDataPath() engine.Registration {
 	o := datapath.Options{
 		Sysfs: s.Sysfs, Procfs: s.Procfs, Chosen: chosen(s.selected, s.engine.Owners()), Logger: s.log.Named("datapath"),
-		Subsystem: s.subsystem(),
+		Subsystem: s.subsystem(), MaxContexts: s.PathLimit,
 	}
 	if s.DataPath == "budget" {
 		o.Budget = s.PathBudget

@@ -16,7 +16,8 @@ import (
 
 // datapathHooks runs the tests of the data path source that need an RDMA device.
 func (n node) datapathHooks(t *testing.T) {
-	n.packageTests(t, datapathTestVar, "../../pkg/source/datapath", "^(TestLoad|TestTiers)$", "TestLoad", "TestTiers")
+	n.packageTests(t, datapathTestVar, "../../pkg/source/datapath", "^(TestLoad|TestTiers|TestQuotaOfHooks)$",
+		"TestLoad", "TestTiers", "TestQuotaOfHooks")
 }
 
 // unsupported: a kernel that is too old is reported as unsupported, and nothing else fails.

@@ -31,6 +31,9 @@ type Options struct {
 	Sysfs, Procfs string
 	// Budget is the share of a process's CPU time that probes may take; 0 is no limit.
 	Budget float64
+	// MaxContexts limits the verbs contexts, half of which may belong to one cgroup, and
+	// the queue pairs with durations. Zero selects the default.
+	MaxContexts uint32
 	// Chosen reports whether the processes of a cgroup are to be counted. It must
 	// not block. It is called repeatedly, as names get known late. nil chooses all.
 	Chosen func(cgroup model.CgroupID) bool
@@ -41,6 +44,10 @@ type Options struct {
 	DeviceNames func(context.Context) (map[uint32]string, error)
 	Logger      *zap.Logger
 }
+
+// DefaultMaxContexts is the default of Options.MaxContexts. A job with 192 processes
+// and 10 HCAs on a node has 1920 contexts in one cgroup.
+const DefaultMaxContexts = 4096
 
 // Source counts data path operations by cgroup and HCA.
 type Source struct {

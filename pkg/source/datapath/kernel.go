@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -31,11 +32,13 @@ type kernel struct {
 	// Perf events take a tenth of a second each, as each waits for grace periods.
 	multi bool
 
-	contextKeys  []gen.DatapathContextKey
-	contextStats []gen.DatapathContextStat
-	latencyKeys  []gen.DatapathLatencyKey
-	latencyStats []gen.DatapathLatency
-	entries      map[string]uint64 // by map, at its last read
+	contextKeys    []gen.DatapathContextKey
+	contextStats   []gen.DatapathContextStat
+	latencyKeys    []gen.DatapathLatencyKey
+	latencyStats   []gen.DatapathLatency
+	cgroups        []uint64
+	cgroupContexts []int32
+	entries        map[string]uint64 // by map, at its last read
 }
 
 // supported returns an error if the kernel lacks what the programs need or its
@@ -119,7 +122,17 @@ func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	if err != nil {
 		return nil, err
 	}
+	contexts := cmp.Or(opts.MaxContexts, DefaultMaxContexts)
+	ofCgroup := max(contexts/2, 1)
+	for name, entries := range map[string]uint32{
+		gen.DatapathMapContexts: contexts, gen.DatapathMapCgroupContexts: contexts, gen.DatapathMapQueues: contexts,
+		// A context has a histogram for each class of work requests.
+		gen.DatapathMapLatencies: ofCgroup * uint32(gen.DatapathCompletedCOMPLETED),
+	} {
+		spec.Maps[name].MaxEntries = entries
+	}
 	err = errors.Join(spec.Variables[gen.DatapathVarCgroupSubsys].Set(subsys),
+		spec.Variables[gen.DatapathVarContextsOfCgroup].Set(int32(ofCgroup)),
 		spec.Variables[gen.DatapathVarFineBounds].Set(fineBounds()),
 		spec.Variables[gen.DatapathVarChooseAll].Set(toInt[uint8](opts.Chosen == nil)))
 	if err != nil {

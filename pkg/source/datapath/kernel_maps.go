@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -71,13 +72,38 @@ func (k *kernel) nameUverbs() error {
 // insert adds a context that is older than the hooks. If a hook has added it
 // meanwhile, insert only marks it.
 func (k *kernel) insert(e event, chosen bool) error {
-	stat := gen.DatapathContextStat{Cgroup: uint64(e.cgroup), Device: e.device, Chosen: toInt[uint8](chosen)}
-	err := k.object.Coll.Maps[gen.DatapathMapContexts].Update(e.key, &stat, ebpf.UpdateNoExist)
-	if errors.Is(err, ebpf.ErrKeyExist) {
-		return k.mark(e.key, chosen, false)
+	full, err := k.run(&gen.DatapathControlArgs{
+		Key: e.key, What: uint32(gen.DatapathOrderCONTROL_ADD), Cgroup: uint64(e.cgroup), Device: e.device, Chosen: toInt[uint8](chosen),
+	})
+	if err == nil && full != 0 {
+		err = fmt.Errorf("verbs context %#x of process %d: no room in the map", e.key.Context, e.key.Tgid)
+	}
+	return err
+}
+
+// recount sets the number of contexts of each cgroup, which limits them, to the
+// entries that were found. A context that a hook adds meanwhile may be missing until
+// the next call.
+func (k *kernel) recount(found map[model.CgroupID]int32) error {
+	m := k.object.Coll.Maps[gen.DatapathMapCgroupContexts]
+	var gone []uint64
+	wrong := maps.Clone(found)
+	_, err := hook.Batches(m, &k.cgroups, &k.cgroupContexts, func(cgroup uint64, n *int32) {
+		switch actual := found[model.CgroupID(cgroup)]; actual {
+		case 0:
+			gone = append(gone, cgroup)
+		case *n:
+			delete(wrong, model.CgroupID(cgroup))
+		}
+	})
+	if err == nil {
+		err = hook.Remove(m, gone)
+	}
+	for cgroup, n := range wrong {
+		err = errors.Join(err, m.Put(uint64(cgroup), n))
 	}
 	if err != nil {
-		return fmt.Errorf("a verbs context: %w", err)
+		return fmt.Errorf("verbs contexts of cgroups: %w", err)
 	}
 	return nil
 }

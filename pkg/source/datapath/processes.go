@@ -41,13 +41,20 @@ func (s *Source) removeEnded(now time.Time) {
 }
 
 // checkUnobserved returns processes in the kernel's maps that have ended before they
-// were observed. Those that exist, and pay for probes, are observed now.
+// were observed. Those that exist, and pay for probes, are observed now. It also
+// corrects the number of contexts of each cgroup.
 func (s *Source) checkUnobserved() (over []uint32) {
 	found := map[uint32]bool{}
+	contexts := map[model.CgroupID]int32{}
 	s.mu.Lock()
-	err := errors.Join(
-		s.kernel.contexts(func(key gen.DatapathContextKey, _ *gen.DatapathContextStat) { found[key.Tgid] = true }),
-		s.kernel.unknownCosts(func(tgid uint32, _ *gen.DatapathUnknownCost) { found[tgid] = true }))
+	err := s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
+		found[key.Tgid] = true
+		contexts[model.CgroupID(stat.Cgroup)]++
+	})
+	if err == nil {
+		err = s.kernel.recount(contexts)
+	}
+	err = errors.Join(err, s.kernel.unknownCosts(func(tgid uint32, _ *gen.DatapathUnknownCost) { found[tgid] = true }))
 	s.mu.Unlock()
 	if err != nil {
 		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))

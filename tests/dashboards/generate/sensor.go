@@ -138,7 +138,7 @@ func sensorProbes() row {
 			[]string{"hook", "tier", "state"},
 			query{expr: "sum by (hook, tier, state) (accelscope_probe_hook_state" + s + " == 1)", legend: "Sensors"}),
 		graph("Fullest BPF maps", "Share of the entries of BPF maps that are in use. A full map loses new entries: raise "+
-			"--probe.map-entries or --probe.max-objects.", "percentunit",
+			"--probe.map-entries, --probe.max-objects or --rdma.datapath-max-contexts.", "percentunit",
 			query{
 				expr:   top(20, "accelscope_probe_map_entries"+s+" / (accelscope_probe_map_capacity"+s+" > 0)"),
 				legend: "{{instance}} {{map}}",
