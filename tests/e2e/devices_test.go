@@ -101,6 +101,7 @@ func (n node) devices(t *testing.T) {
 	said(given, "held")
 	// Nodes that the container creates itself; for the last one there is no device.
 	refused := run("refused", `
+		exec 2>&1 # the log has two streams in any order
 		mknod /dev/r c `+numbers(t, render)+`; mknod /dev/u c `+numbers(t, uverbs)+`; mknod /dev/x c 226 4000
 		opens 13 /dev/r; opens 4 /dev/u; opens 3 /dev/x
 		for i in 1 2 3 4 5 6 7; do [ -r /dev/r ] && echo readable; done
