@@ -162,6 +162,55 @@ func (n node) short(t *testing.T) {
 	s.stop()
 }
 
+// first: only the first use of a provider can be late. Processes that follow post at once, one after the other, and so does
+// one that opens and closes the devices in turn, where a context gets the address of an earlier one.
+func (n node) first(t *testing.T) {
+	s := start(t, n.args("--rdma.datapath=always")...)
+	use := func(name string, argv ...string) *container {
+		t.Helper()
+		c := enter(t, name, append([]string{"posts", "-s", "64"}, argv...)...)
+		c.line(t, "done")
+		c.rest(t)
+		return c
+	}
+	use("first use", "-d", "rxe0", "-n", "100")
+	var late float64
+	eventually(t, 30*time.Second, func() error {
+		m := s.fresh()
+		if probes, watched := m.sum("accelscope_datapath_probes"), m.sum("accelscope_datapath_processes"); probes < 3 || watched > 0 {
+			return fmt.Errorf("%v probes, %v processes", probes, watched)
+		}
+		late = m.sum("accelscope_datapath_late_total")
+		return nil
+	})
+	t.Logf("%v late at the first use", late)
+
+	const processes = 20
+	following := use("one after the other", "-d", "rxe0", "-n", "100", "-f", strconv.Itoa(processes))
+	turns := use("in turn", "-d", "rxe0,rxe1,rxe0,rxe1,rxe0,rxe1,rxe0", "-n", "10")
+	eventually(t, 20*time.Second, func() error {
+		m := s.fresh()
+		for _, want := range []struct {
+			c      *container
+			device string
+			writes float64
+		}{{following, "rxe0", 100 * processes}, {turns, "rxe0", 40}, {turns, "rxe1", 30}} {
+			labels := []string{"container_id", want.c.id, "device", want.device}
+			if got := m.sum("container_rdma_work_requests_total", labels...); got != want.writes {
+				return fmt.Errorf("%v: %v writes, want %v", labels, got, want.writes)
+			}
+			if got := m.sum("container_rdma_transmit_bytes_total", labels...); got != 64*want.writes {
+				return fmt.Errorf("%v: %v bytes, want %v", labels, got, 64*want.writes)
+			}
+		}
+		return nil
+	})
+	if got := s.fresh().sum("accelscope_datapath_late_total"); got != late {
+		t.Errorf("%v contexts were late after the first use", got-late)
+	}
+	s.stop()
+}
+
 // bpfState is the state that bpftool shows: the names of the programs, and the number of links; each probe is one link.
 func bpfState(t *testing.T) (programs []string, links int) {
 	t.Helper()
@@ -176,7 +225,7 @@ func bpfState(t *testing.T) (programs []string, links int) {
 	return programs, strings.Count(sh(t, "bpftool", "-j", "link", "show"), `"prog_id"`)
 }
 
-// harmless: the kernel removes the probes when the last process ends, when the sensor stops, and when it is killed; the
+// harmless: without a process the probes stay, and the kernel removes them when the sensor stops and when it is killed; the
 // traced processes continue.
 func (n node) harmless(t *testing.T) {
 	none, no := bpfState(t)
@@ -196,9 +245,9 @@ func (n node) harmless(t *testing.T) {
 	keeper.rest(t)
 	eventually(t, 20*time.Second, func() error {
 		m := s.fresh()
-		left := m.sum("accelscope_datapath_probes") + m.sum("accelscope_datapath_processes")
-		if _, links := bpfState(t); links > attached-probes || left != 0 {
-			return fmt.Errorf("without a process: %d links, want %d; %v probes and processes", links, attached-probes, left)
+		left, watched := m.sum("accelscope_datapath_probes"), m.sum("accelscope_datapath_processes")
+		if _, links := bpfState(t); links != attached || left != float64(probes) || watched != 0 {
+			return fmt.Errorf("without a process: %d links, want %d; %v probes, %v processes", links, attached, left, watched)
 		}
 		return nil
 	})

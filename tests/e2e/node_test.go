@@ -101,6 +101,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath containers", node.seccomp, "6.12", node.traces},
 	{"datapath latency", node.latency, "6.12", node.traces},
 	{"datapath errors", node.completionErrors, "6.1", node.traces},
+	{"datapath first", node.first, "6.12", node.traces},
 	{"datapath short", node.short, "6.1", node.traces},
 	{"datapath harmless", node.harmless, "6.12", node.traces},
 	{"datapath exclusive", node.exclusive, "6.1", node.traces},

@@ -16,11 +16,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// file is a provider that processes map. Its probes hit all of them.
+// file is a provider that processes map. Its probes hit all of them, and stay attached
+// while the file is kept, so that the next process is counted from its first call.
 type file struct {
 	id    locate.FileID
 	paths map[int]string // path to open it, by process that maps it
 	sites map[locate.Site]bool
+	// kept and home are nil if the probes end with the last process that maps the file.
+	kept *locate.Kept
+	home *locate.Process // the file is kept while this process exists
 	// links are the attached probes of a group, nil if it is detached.
 	links [budget.Groups]map[locate.Site]io.Closer
 	// probed is the time since which a group is probed (CLOCK_MONOTONIC, ns), 0: never.
@@ -103,10 +107,15 @@ func (f *file) attach(group int, probe func(path string, s locate.Site) (io.Clos
 	return errors.Join(errs...)
 }
 
-// open probes a site through any process that maps the file: some may have ended.
+// open probes a site through the kept file or any process that maps it: some may have
+// ended.
 func (f *file) open(s locate.Site, probe func(path string, s locate.Site) (io.Closer, error)) (io.Closer, error) {
 	err := fmt.Errorf("no process maps it")
-	for _, path := range f.paths {
+	paths := slices.Collect(maps.Values(f.paths))
+	if f.kept != nil {
+		paths = append(paths, f.kept.Path())
+	}
+	for _, path := range paths {
 		var link io.Closer
 		if link, err = probe(path, s); err == nil {
 			return link, nil

@@ -83,7 +83,14 @@ func buildFake(t testing.TB) (path string, sites []locate.Site) {
 
 func startFake(t testing.TB, path string) *fake {
 	t.Helper()
+	return startFakeIn(t, path, 0)
+}
+
+// startFakeIn starts a fake in new namespaces: CLONE_NEW*.
+func startFakeIn(t testing.TB, path string, namespaces uintptr) *fake {
+	t.Helper()
 	f := &fake{Cmd: child.Command(context.Background(), path), t: t}
+	f.SysProcAttr.Cloneflags = namespaces
 	var err error
 	if f.in, err = f.StdinPipe(); err != nil {
 		t.Fatal(err)

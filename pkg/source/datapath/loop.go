@@ -47,6 +47,7 @@ const (
 type loop struct {
 	processes map[int]*watched
 	files     map[locate.FileID]*file
+	homes     map[int]*locate.Process // of kept files
 	budget    *budget.Budget
 	// find finds the functions of a process: locate.Locator.Find.
 	find      func(p *locate.Process, qp uint64) (locate.Found, error)
@@ -67,6 +68,7 @@ func newLoop(opts Options) loop {
 	return loop{
 		processes: map[int]*watched{},
 		files:     map[locate.FileID]*file{},
+		homes:     map[int]*locate.Process{},
 		budget:    budget.New(opts.Budget, switchCost, rand.Float64),
 		find:      locate.New(opts.Procfs).Find,
 		events:    make(chan event, maxEvents),
@@ -261,6 +263,10 @@ func (s *Source) release(reason string) {
 	for _, w := range s.processes {
 		w.release()
 	}
+	for _, f := range s.files {
+		f.unkeep()
+	}
+	s.closeHomes()
 	clear(s.processes)
 	clear(s.files)
 	s.retries, s.newContexts = nil, nil

@@ -31,9 +31,10 @@ func (s *Source) removeEnded(now time.Time) {
 	if len(over) > 0 {
 		s.removeContexts(over...)
 	}
+	s.checkKept()
 	for id, f := range s.files {
 		// A file with probes that are still being detached may be mapped again.
-		if len(f.paths) == 0 && !f.closing[budget.Post].Load() && !f.closing[budget.Poll].Load() {
+		if len(f.paths) == 0 && f.kept == nil && !f.closing[budget.Post].Load() && !f.closing[budget.Poll].Load() {
 			delete(s.files, id)
 		}
 	}
@@ -75,20 +76,12 @@ func (s *Source) checkUnobserved() (over []uint32) {
 	return over
 }
 
-// removeProcess removes a process. The probes of a file are detached with the last
-// process that maps it.
+// removeProcess removes a process. The probes of a file that is not kept are detached
+// with the last process that maps it.
 func (s *Source) removeProcess(pid int, w *watched) {
 	for _, f := range s.files {
 		delete(f.paths, pid)
-		if len(f.paths) > 0 {
-			continue
-		}
-		f.probed = [budget.Groups]uint64{}
-		for c := range budget.Groups {
-			if f.on(c) {
-				f.detach(c, &s.detaching)
-			}
-		}
+		s.detachUnused(f)
 	}
 	delete(s.processes, pid)
 	w.release()

@@ -54,8 +54,9 @@ type attempt struct {
 type searchResult struct {
 	attempt
 	locate.Found
-	of  *watched
-	err error
+	of   *watched
+	home *locate.Process // of the process, if its files may be kept
+	err  error
 }
 
 // observe handles a context or a queue pair.
@@ -119,10 +120,14 @@ func (s *Source) search(w *watched, a attempt) {
 	go func() {
 		r := searchResult{attempt: a, of: w}
 		r.Found, r.err = s.find(w.Process, a.qp)
+		if r.err == nil && len(r.Sites) > 0 {
+			r.home, _ = w.Home() // without one, its files are not kept
+		}
 		select {
 		case s.results <- r:
 		case <-s.done:
 			w.Close()
+			r.closeHome()
 		}
 	}()
 }
@@ -131,6 +136,7 @@ func (s *Source) search(w *watched, a attempt) {
 func (s *Source) handleFound(a searchResult) {
 	pid, w := int(a.key.Tgid), a.of
 	w.searching = false
+	defer func() { a.closeHome() }()
 	switch {
 	case w.ended:
 		w.Close()
@@ -151,6 +157,9 @@ func (s *Source) handleFound(a searchResult) {
 	chosen := s.isChosen(a.cgroup)
 	w.chosen = w.chosen || chosen
 	s.addSites(pid, a.Found)
+	if w.chosen {
+		s.keep(&a)
+	}
 	if a.qp == 0 {
 		return
 	}

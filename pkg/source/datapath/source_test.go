@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -109,7 +110,8 @@ func descriptors(t testing.TB) int {
 	return len(list)
 }
 
-// TestSourceLife: processes start and end; their counts remain, and nothing else. FAKE provider.
+// TestSourceLife: processes start and end; their counts remain, and nothing else: the probes stay attached until the
+// file changes. FAKE provider.
 func TestSourceLife(t *testing.T) {
 	path, sites := buildFake(t)
 	s := startSource(t, 0, &defaultTrapCosts, path, sites)
@@ -123,16 +125,20 @@ func TestSourceLife(t *testing.T) {
 			f.do("chain", 10)
 			f.do("recv", 7)
 		})
-		eventually(t, "probes or entries stay", func() bool {
+		eventually(t, "entries stay, or no probes", func() bool {
 			snap := s.snapshot(t)
 			for _, m := range snap.Maps {
 				if m.Entries != 0 {
 					return false
 				}
 			}
-			return snap.DataPath.Processes == 0 && snap.DataPath.Probes == 0
+			return snap.DataPath.Processes == 0 && snap.DataPath.Probes == uint64(len(sites))
 		})
 	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "probes stay", func() bool { return s.snapshot(t).DataPath.Probes == 0 })
 	snap := s.snapshot(t)
 	if !math.IsInf(snap.DataPath.LimitRatio, 1) {
 		t.Errorf("limit %g, want none", snap.DataPath.LimitRatio)
@@ -151,6 +157,32 @@ func TestSourceLife(t *testing.T) {
 	if snap := s.snapshot(t); len(snap.Traffic)+len(snap.WorkRequests)+len(snap.Budgets)+len(snap.Spent) != 0 {
 		t.Errorf("%+v was forgotten", snap)
 	}
+}
+
+// TestKept: the probes of a file stay attached while the first process of the container exists that used it, and those
+// of the machine for the next process.
+func TestKept(t *testing.T) {
+	path, sites := buildFake(t)
+	s := startSource(t, 0, &defaultTrapCosts, path, sites)
+	before := descriptors(t)
+	probed := func(processes uint64, probes int) func() bool {
+		return func() bool {
+			d := s.snapshot(t).DataPath
+			return d.Processes == processes && d.Probes == uint64(probes)
+		}
+	}
+	t.Run("container", func(t *testing.T) {
+		s.observeFake(startFakeIn(t, path, syscall.CLONE_NEWNS))
+		eventually(t, "never probed", probed(1, len(sites)))
+	})
+	eventually(t, "probes stay after the container", probed(0, 0))
+	eventually(t, "descriptors stay", func() bool { return descriptors(t) <= before })
+	t.Run("machine", func(t *testing.T) {
+		s.observeFake(startFake(t, path))
+		eventually(t, "never probed", probed(1, len(sites)))
+	})
+	time.Sleep(2 * removeInterval)
+	eventually(t, "no probes for the next process", probed(0, len(sites)))
 }
 
 // TestSourceConcurrent: scrapes, processes and Close at the same time.

@@ -69,9 +69,12 @@ func (s *Source) step() time.Time {
 	return next
 }
 
-// isWanted reports whether a process that maps the file is to be counted. Other
-// processes that map it pay for its probes, too.
+// isWanted reports whether a process that maps the file is to be counted, or the file
+// is kept for the next one. Other processes that map it pay for its probes, too.
 func (s *Source) isWanted(f *file) bool {
+	if len(f.paths) == 0 {
+		return f.kept != nil
+	}
 	for pid := range f.paths {
 		if w := s.processes[pid]; w != nil && w.chosen {
 			return true

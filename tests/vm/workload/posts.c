@@ -238,6 +238,56 @@ static void drain(int n)
 	}
 }
 
+// post_all posts one chain on each pair and waits for the completions.
+static void post_all(struct end *a, struct end *b, int pairs, uint64_t id)
+{
+	if (op->receives)
+		for (int q = 0; q < pairs; q++)
+			post_receives(b[q].qp);
+	for (int q = 0; q < pairs; q++)
+		post(&a[q], &b[q], id);
+	drain(pairs);
+}
+
+static void set_up(const char *device, int pairs)
+{
+	size_t room = 2 * ((size + grh + 4095) & ~4095ul);
+	struct ibv_ah_attr to;
+
+	context = open_device(device);
+	pd = ibv_alloc_pd(context);
+	cq = ibv_create_cq(context, 4 * depth * pairs, NULL, NULL, 0);
+	if (!pd || !cq)
+		err(1, "alloc_pd, create_cq");
+	mr = ibv_reg_mr(pd, pages(room), room, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+		IBV_ACCESS_REMOTE_ATOMIC);
+	if (!mr)
+		err(1, "reg_mr");
+	to = address();
+	ah = ibv_create_ah(pd, &to);
+	if (!ah)
+		err(1, "create_ah");
+}
+
+static void connect_pairs(struct end *a, struct end *b, int pairs)
+{
+	for (int i = 0; i < pairs; i++) {
+		a[i] = new_end();
+		b[i] = new_end();
+		to_rts(a[i].qp, b[i].qp->qp_num);
+		to_rts(b[i].qp, a[i].qp->qp_num);
+	}
+}
+
+static void tear_down(struct end *a, struct end *b, int pairs)
+{
+	for (int i = 0; i < pairs; i++)
+		if (ibv_destroy_qp(a[i].qp) || ibv_destroy_qp(b[i].qp))
+			err(1, "destroy_qp");
+	if (ibv_destroy_ah(ah) || ibv_dereg_mr(mr) || ibv_destroy_cq(cq) || ibv_dealloc_pd(pd) || ibv_close_device(context))
+		err(1, "close");
+}
+
 static double now(clockid_t clock)
 {
 	struct timespec t;
@@ -306,8 +356,9 @@ static void die_alone(int peer, pid_t child)
 
 static void usage(void)
 {
-	fputs("usage: posts [-d DEVICE] [-o OPERATION] [-n CHAINS] [-l CHAIN] [-s BYTES] [-g ELEMENTS] [-q PAIRS] [-x] [-i] [-r]\n"
+	fputs("usage: posts [-d DEVICE,...] [-o OPERATION] [-n CHAINS] [-l CHAIN] [-s BYTES] [-g ELEMENTS] [-q PAIRS] [-x] [-i] [-r]\n"
 	      "             [-f PROCESSES] [-w] [-e | -k | -p]\n"
+	      "  -d  opens each device in turn, posts and closes it, but for the last one\n"
 	      "  -o  write (default), write_imm, read, send, send_imm, fetch_add, cmp_swap, ud\n"
 	      "  -x  ibv_wr_* instead of ibv_post_send\n"
 	      "  -i  inline data\n"
@@ -321,7 +372,7 @@ static void usage(void)
 
 int main(int argc, char **argv)
 {
-	const char *device = NULL;
+	char *devices = NULL;
 	int n = 100, pairs = 1, refused = 0, keep = 0, polling = 0, waiting = 0, processes = 0, alone = 0, opt;
 	int sockets[2];
 	pid_t child = 0;
@@ -329,7 +380,7 @@ int main(int argc, char **argv)
 
 	while ((opt = getopt(argc, argv, "d:o:n:l:s:g:q:f:xirwkpeh")) != -1)
 		switch (opt) {
-		case 'd': device = optarg; break;
+		case 'd': devices = optarg; break;
 		case 'o':
 			for (op = ops; op->name && strcmp(op->name, optarg);)
 				op++;
@@ -378,30 +429,20 @@ int main(int argc, char **argv)
 			err(1, "socketpair, fork");
 	}
 	ud = !strcmp(op->name, "ud");
-	context = open_device(device);
-	pd = ibv_alloc_pd(context);
-	cq = ibv_create_cq(context, 4 * depth * pairs, NULL, NULL, 0);
-	if (!pd || !cq)
-		err(1, "alloc_pd, create_cq");
-	size_t room = 2 * ((size + grh + 4095) & ~4095ul);
-	mr = ibv_reg_mr(pd, pages(room), room, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-		IBV_ACCESS_REMOTE_ATOMIC);
-	if (!mr)
-		err(1, "reg_mr");
-	struct ibv_ah_attr to = address();
-	ah = ibv_create_ah(pd, &to);
-	if (!ah)
-		err(1, "create_ah");
+	struct end a[most], b[most];
+	char *device = devices ? strtok(devices, ",") : NULL, *next;
+	set_up(device, pairs);
 	if (alone) {
 		die_alone(sockets[!child], child);
 		return 0;
 	}
-	struct end a[most], b[most];
-	for (int i = 0; i < pairs; i++) {
-		a[i] = new_end();
-		b[i] = new_end();
-		to_rts(a[i].qp, b[i].qp->qp_num);
-		to_rts(b[i].qp, a[i].qp->qp_num);
+	connect_pairs(a, b, pairs);
+	while ((next = device ? strtok(NULL, ",") : NULL)) {
+		for (int i = 0; i < n; i++)
+			post_all(a, b, pairs, i);
+		tear_down(a, b, pairs);
+		set_up(next, pairs);
+		connect_pairs(a, b, pairs);
 	}
 	if (waiting) {
 		puts("waiting");
@@ -412,13 +453,8 @@ int main(int argc, char **argv)
 
 	double *took = calloc(n + 1, sizeof *took);
 	for (int i = 0; i < n; i++) {
-		if (op->receives)
-			for (int q = 0; q < pairs; q++)
-				post_receives(b[q].qp);
 		double start = now(CLOCK_MONOTONIC);
-		for (int q = 0; q < pairs; q++)
-			post(&a[q], &b[q], i);
-		drain(pairs);
+		post_all(a, b, pairs, i);
 		took[i] = now(CLOCK_MONOTONIC) - start;
 	}
 	if (ex) {
