@@ -31,7 +31,7 @@ static const volatile __u8 never;
 			bpf_tail_call(ctx, &nowhere, 0);                                                               \
 	} while (0)
 
-/* User space sets the sizes of contexts, cgroup_contexts, queues and latencies. */
+/* User space sets the sizes of contexts, cgroup_contexts, open_contexts, queues and latencies. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -58,7 +58,18 @@ struct {
 /* The limit of that number. A process can make up any number of context addresses. */
 const volatile __s32 contexts_of_cgroup = 2048;
 
-/* CPU time of calls with contexts that are not known, by process. */
+__u32 last_number; /* of a context */
+
+/* The keys of open contexts, by the address of the struct ib_ucontext. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, __u64);
+	__type(value, struct context_key);
+} open_contexts SEC(".maps");
+
+/* CPU time of calls with contexts that are not known, or whose counters were removed, by process. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -155,8 +166,20 @@ static __always_inline void count_context(__u64 cgroup, __s32 difference)
 		__sync_fetch_and_add(n, difference);
 }
 
+static __always_inline void remove_context(const struct context_key *key, const struct context_stat *stat)
+{
+	__u64 cgroup = stat->cgroup, ucontext = stat->ucontext;
+
+	if (bpf_map_delete_elem(&contexts, key))
+		return;
+	count_context(cgroup, -1);
+	if (!key->number)
+		bpf_map_delete_elem(&open_contexts, &ucontext);
+}
+
 /* Adds a context, unless there is no room. Another thread may add the same one meanwhile: only one of them counts it. */
-static __always_inline struct context_stat *add_context(const struct context_key *key, __u64 cgroup)
+static __always_inline struct context_stat *add_context(const struct context_key *key, __u64 cgroup, __u32 device,
+							__u64 ucontext)
 {
 	__s32 *n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
 	struct context_stat *stat = 0;
@@ -166,15 +189,33 @@ static __always_inline struct context_stat *add_context(const struct context_key
 			count_context(cgroup, 1);
 		stat = bpf_map_lookup_elem(&contexts, key);
 	}
-	if (!stat)
+	if (!stat) {
 		lose(PATH_LOSS_CONTEXTS_FULL);
+		return 0;
+	}
+	stat->number = __sync_fetch_and_add(&last_number, 1) + 1;
+	stat->cgroup = cgroup;
+	stat->device = device;
+	stat->ucontext = ucontext;
+	bpf_map_update_elem(&open_contexts, &ucontext, key, BPF_ANY);
 	return stat;
 }
 
-static __always_inline void remove_context(const struct context_key *key, __u64 cgroup)
+/* A context was closed, or is not the one that is open at its address: its counters get the key with its number. */
+static __noinline int close_context(struct context_key *key)
 {
-	if (!bpf_map_delete_elem(&contexts, key))
-		count_context(cgroup, -1);
+	struct context_stat *stat = bpf_map_lookup_elem(&contexts, key);
+	struct context_key closed = *key;
+
+	if (!stat)
+		return 0;
+	closed.number = stat->number;
+	if (bpf_map_update_elem(&contexts, &closed, stat, BPF_NOEXIST))
+		lose(PATH_LOSS_CONTEXTS_FULL);
+	else
+		count_context(stat->cgroup, 1);
+	remove_context(key, stat);
+	return 0;
 }
 
 /* The stack pointer that the function had at its entry, computed at its return. */
@@ -209,10 +250,9 @@ static __always_inline void spend(struct context_stat *stat, __u32 calls, __u64 
 
 static const struct unknown_cost zero_unknown_cost;
 
-/* Adds CPU time of a call with a context that is not known. */
-static __always_inline void spend_unknown(__u32 calls, __u64 ns)
+/* Adds CPU time of calls with a context that is not known. */
+static __always_inline void spend_unknown(__u32 tgid, __u32 calls, __u64 ns)
 {
-	__u32 tgid = current_tgid();
 	struct unknown_cost *s = bpf_map_lookup_elem(&unknown_costs, &tgid);
 
 	if (!s) {
@@ -243,7 +283,7 @@ static __always_inline struct context_stat *context_of(__u64 qp, struct user_qp 
 		return 0;
 	key->context = user->context;
 	key->tgid = current_tgid();
-	key->pad = 0;
+	key->number = 0;
 	return bpf_map_lookup_elem(&contexts, key);
 }
 

@@ -68,6 +68,44 @@ static __noinline int remove_process(__u32 tgid)
 	return r.removed;
 }
 
+static __always_inline void remove_spent(struct context_key *key, struct context_stat *stat)
+{
+	for (__u32 i = 0; i < CALLS; i++)
+		spend_unknown(key->tgid, i, stat->spent_ns[i]);
+	remove_context(key, stat);
+}
+
+/*
+ * Removes a context and keeps what it cost the process. A context that is about to be closed has two entries. Returns 1 if
+ * there is none.
+ */
+static __noinline int remove_numbered(struct context_key *numbered)
+{
+	struct context_stat *stat = bpf_map_lookup_elem(&contexts, numbered);
+	struct context_key key = *numbered;
+	int absent = 1;
+
+	if (stat) {
+		remove_spent(&key, stat);
+		absent = 0;
+	}
+	key.number = 0;
+	stat = bpf_map_lookup_elem(&contexts, &key);
+	if (stat && stat->number == numbered->number) {
+		if (absent)
+			remove_spent(&key, stat);
+		else
+			remove_context(&key, stat);
+		absent = 0;
+	}
+	for (__u32 i = 0; i < COMPLETED; i++) {
+		struct latency_key of = {.context = *numbered, .completed = i};
+
+		bpf_map_delete_elem(&latencies, &of);
+	}
+	return absent;
+}
+
 SEC("syscall")
 int control(struct control_args *args)
 {
@@ -76,25 +114,27 @@ int control(struct control_args *args)
 
 	if (args->what == CONTROL_REMOVE && !key.context)
 		return remove_process(key.tgid);
+	if (args->what == CONTROL_REMOVE)
+		return remove_numbered(&key);
+	key.number = 0;
 	stat = bpf_map_lookup_elem(&contexts, &key);
-	if (!stat && args->what == CONTROL_ADD) {
-		stat = add_context(&key, args->cgroup);
-		if (stat) {
-			stat->cgroup = args->cgroup;
-			stat->device = args->device;
-		}
+	if (args->what == CONTROL_ADD) {
+		if (!stat)
+			stat = add_context(&key, args->cgroup, args->device, args->ucontext);
+		if (!stat)
+			return 0;
+		stat->chosen = args->chosen;
+		return stat->number;
 	}
-	if (!stat)
+	if (!stat || stat->number != args->key.number)
 		return 1;
 	switch (args->what) {
 	case CONTROL_GAP:
 		__sync_fetch_and_add(&stat->generation, 1);
 		return 0;
-	case CONTROL_REMOVE:
-		remove_context(&key, stat->cgroup);
-		return 0;
+	case CONTROL_MARK:
+		stat->chosen = args->chosen;
+		stat->ready = args->ready;
 	}
-	stat->chosen = args->chosen;
-	stat->ready = args->ready;
 	return 0;
 }

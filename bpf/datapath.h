@@ -47,11 +47,15 @@ enum completed {
 /* Buckets of model.FineHistogram: upper bounds 2^(i/4) * 2^-21 s up to 2^3 s, then infinity. */
 #define FINE_BUCKETS 98
 
-/* A verbs context of a process. context is the address of its struct ibv_context. */
+/*
+ * A verbs context of a process. context is the address of its struct ibv_context, which a later one may get: they have
+ * different numbers. In the key of an open context's counters the number is 0, because the probes do not know it; a closed
+ * context has its number there, until user space has read it.
+ */
 struct context_key {
 	__u64 context;
 	__u32 tgid;
-	__u32 pad;
+	__u32 number;
 };
 
 /* The number of sets of ibv_wr_* functions that are remembered of a context, and of events for new ones. */
@@ -75,7 +79,8 @@ struct context_stat {
 	__u64 hits[CALLS];     /* calls that hit a probe */
 	__u64 spent_ns[CALLS]; /* CPU time that probes took of the process, traps included */
 	__u32 queues;          /* entries of the map queues that posts created */
-	__u32 pad2;
+	__u32 number;
+	__u64 ucontext; /* address of its struct ib_ucontext */
 	__u64 sets[SETS];
 	__u32 announced;
 	__u32 generation; /* increased after each gap in which calls were not probed */
@@ -99,7 +104,7 @@ struct queue_key {
 	__u32 qpn;
 };
 
-/* CPU time that probes took of a process in calls with contexts that are not (yet) known. */
+/* CPU time that probes took of a process in calls with contexts that are not known (any more). */
 struct unknown_cost {
 	__u64 spent_ns[CALLS];
 };
@@ -109,6 +114,7 @@ struct path_event {
 	struct context_key key;
 	__u64 cgroup;
 	__u64 qp; /* address of its struct ibv_qp */
+	__u64 ucontext;
 	__u32 device;
 	__u32 pad;
 };
@@ -116,7 +122,7 @@ struct path_event {
 /* The argument of the program "control". */
 enum order {
 	CONTROL_MARK,   /* sets chosen and ready of a context */
-	CONTROL_ADD,    /* adds a context of a cgroup and device, if there is none, and marks it */
+	CONTROL_ADD,    /* adds a context of a cgroup and device, if there is none, marks it, and returns its number */
 	CONTROL_GAP,    /* some calls of a context were not probed */
 	CONTROL_REMOVE, /* removes a context; without one, the other entries of a process, and returns their number */
 };
@@ -124,6 +130,7 @@ enum order {
 struct control_args {
 	struct context_key key;
 	__u64 cgroup;
+	__u64 ucontext;
 	__u32 device;
 	__u32 what;
 	__u8 chosen;

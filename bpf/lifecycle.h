@@ -7,7 +7,7 @@
 #include "context.h"
 
 /* Reports whether user space will get the event. */
-static __always_inline bool send_event(const struct context_key *key, __u64 cgroup, __u32 device, __u64 qp)
+static __always_inline bool send_event(const struct context_key *key, __u32 number, __u64 cgroup, __u32 device, __u64 qp)
 {
 	struct path_event *e = bpf_ringbuf_reserve(&path_events, sizeof(*e), 0);
 
@@ -16,8 +16,10 @@ static __always_inline bool send_event(const struct context_key *key, __u64 cgro
 		return false;
 	}
 	e->key = *key;
+	e->key.number = number;
 	e->cgroup = cgroup;
 	e->qp = qp;
+	e->ucontext = 0;
 	e->device = device;
 	e->pad = 0;
 	bpf_ringbuf_submit(e, 0);
@@ -51,7 +53,7 @@ static __always_inline void announce(struct context_stat *stat, const struct con
 			return;
 	if (stat->announced >= MAX_ANNOUNCED)
 		return;
-	if (!send_event(key, stat->cgroup, stat->device, qp))
+	if (!send_event(key, stat->number, stat->cgroup, stat->device, qp))
 		return;
 	stat->sets[stat->announced % SETS] = set;
 	stat->announced++;
@@ -64,8 +66,9 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 	struct context_key key = {.tgid = current_tgid()};
 	__u64 address = (__u64)handle, qp;
 	struct context_stat *stat;
+	__u32 state, device;
+	__u64 ucontext;
 	struct queue *q;
-	__u32 state;
 
 	if (!uobject || !(mask & IB_QP_STATE))
 		return 0;
@@ -78,13 +81,17 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 	/* It is 0 while the queue pair is being created. */
 	if (!key.context)
 		return 0;
+	device = BPF_CORE_READ(handle, device, index);
+	ucontext = (__u64)BPF_CORE_READ(uobject, context);
 	stat = bpf_map_lookup_elem(&contexts, &key);
+	if (stat && (stat->device != device || stat->ucontext != ucontext)) {
+		close_context(&key);
+		stat = 0;
+	}
 	if (!stat) {
-		stat = add_context(&key, current_cgroup());
+		stat = add_context(&key, current_cgroup(), device, ucontext);
 		if (!stat)
 			return 0;
-		stat->device = BPF_CORE_READ(handle, device, index);
-		stat->cgroup = current_cgroup();
 		stat->chosen = choose_all;
 	}
 	announce(stat, &key, qp);
@@ -180,7 +187,7 @@ static __noinline int tracked(struct rdma_restrack_entry *res)
 
 	if (type == RDMA_RESTRACK_CTX) {
 		device = BPF_CORE_READ(OWNER(res, ib_ucontext), device);
-		send_event(&key, current_cgroup(), BPF_CORE_READ(device, index), 0);
+		send_event(&key, 0, current_cgroup(), BPF_CORE_READ(device, index), 0);
 		return 0;
 	}
 	if (type != RDMA_RESTRACK_QP || !BPF_CORE_READ(res, user))
@@ -204,6 +211,36 @@ SEC("fentry/rdma_restrack_add")
 int BPF_PROG(fentry_track, struct rdma_restrack_entry *res)
 {
 	return tracked(res);
+}
+
+/* A context is closed. Another process may do it, if it inherited the file. */
+static __noinline int untracked(struct rdma_restrack_entry *res)
+{
+	struct context_key *found, key;
+	struct context_stat *stat;
+	__u64 ucontext;
+
+	if (BPF_CORE_READ(res, type) != RDMA_RESTRACK_CTX)
+		return 0;
+	ucontext = (__u64)OWNER(res, ib_ucontext);
+	found = bpf_map_lookup_elem(&open_contexts, &ucontext);
+	if (!found)
+		return 0;
+	key = *found;
+	stat = bpf_map_lookup_elem(&contexts, &key);
+	return stat && stat->ucontext == ucontext ? close_context(&key) : 0;
+}
+
+SEC("kprobe/rdma_restrack_del")
+int BPF_KPROBE(kprobe_untrack, struct rdma_restrack_entry *res)
+{
+	return untracked(res);
+}
+
+SEC("fentry/rdma_restrack_del")
+int BPF_PROG(fentry_untrack, struct rdma_restrack_entry *res)
+{
+	return untracked(res);
 }
 
 /*
@@ -241,6 +278,7 @@ static long list_object(__u32 i, struct listing *l)
 	e.key.tgid = l->tgid;
 	e.cgroup = l->cgroup;
 	e.qp = BPF_CORE_READ(object, user_handle);
+	e.ucontext = (__u64)BPF_CORE_READ(object, context);
 	e.device = BPF_CORE_READ(qp, device, index);
 	l->listed++;
 	bpf_seq_write(l->seq, &e, sizeof(e));

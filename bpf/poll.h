@@ -23,7 +23,7 @@ int poll_cq(struct pt_regs *ctx)
 		/* Only threads that poll on a known context get task storage. */
 		if (bpf_probe_read_user(&key.context, sizeof(key.context), (void *)PT_REGS_PARM1(ctx)) ||
 		    !bpf_map_lookup_elem(&contexts, &key)) {
-			spend_unknown(CALLS_POLL, trap_ns(ctx));
+			spend_unknown(current_tgid(), CALLS_POLL, trap_ns(ctx));
 			return 0;
 		}
 		t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -98,7 +98,7 @@ static long walk_completion(__u32 i, struct polled *p)
 		return 0;
 	check_generation(q, stat);
 	if (match(q, wc.wr_id, &posted) && posted.completed < COMPLETED && p->now > posted.ns)
-		record_duration(&p->key, posted.completed, p->now - posted.ns);
+		record_duration(&p->key, stat->number, posted.completed, p->now - posted.ns);
 	return 0;
 }
 
@@ -113,7 +113,7 @@ static __always_inline void flush_idle(struct thread *t)
 	if (stat)
 		spend(stat, CALLS_POLL, t->idle_hits, t->idle_ns);
 	else
-		spend_unknown(CALLS_POLL, t->idle_ns);
+		spend_unknown(current_tgid(), CALLS_POLL, t->idle_ns);
 	t->idle_hits = 0;
 	t->idle_ns = 0;
 }
@@ -128,7 +128,7 @@ int poll_cq_return(struct pt_regs *ctx)
 	__u64 context;
 
 	if (!t) {
-		spend_unknown(CALLS_POLL, trap_ns(ctx));
+		spend_unknown(current_tgid(), CALLS_POLL, trap_ns(ctx));
 		return 0;
 	}
 	if (t->poll_sp != SP_AT_RETURN(ctx))
@@ -153,7 +153,7 @@ int poll_cq_return(struct pt_regs *ctx)
 	p.list = t->poll_list;
 	p.stat = bpf_map_lookup_elem(&contexts, &p.key);
 	if (!p.stat || !is_named(bpf_get_attach_cookie(ctx), t->poll_ip, context)) {
-		spend_unknown(CALLS_POLL, t->idle_ns);
+		spend_unknown(current_tgid(), CALLS_POLL, t->idle_ns);
 		t->idle_hits = 0;
 		t->idle_ns = 0;
 		return 0;

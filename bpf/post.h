@@ -156,7 +156,7 @@ static __always_inline struct thread *enter_post(struct pt_regs *ctx, int sends,
 
 	*stat = context_of(PT_REGS_PARM1(ctx), qp, &key);
 	if (!*stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), key.context)) {
-		spend_unknown(CALLS_POST, 2 * trap_ns(ctx)); /* for the return probe, too */
+		spend_unknown(current_tgid(), CALLS_POST, 2 * trap_ns(ctx)); /* for the return probe, too */
 		return 0;
 	}
 	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);

@@ -230,8 +230,8 @@ __noinline int match(struct queue *q, __u64 wr_id, struct posted *out)
 	return 1;
 }
 
-/* Adds a duration to a histogram. */
-__noinline int record_duration(const struct context_key *context, __u32 completed, __u64 ns)
+/* Adds a duration to a histogram of a context with this number. */
+__noinline int record_duration(const struct context_key *context, __u32 number, __u32 completed, __u64 ns)
 {
 	struct latency_key key = {.completed = completed};
 	struct latency *l;
@@ -240,6 +240,7 @@ __noinline int record_duration(const struct context_key *context, __u32 complete
 	if (!context)
 		return 0;
 	key.context = *context;
+	key.context.number = number;
 	l = bpf_map_lookup_elem(&latencies, &key);
 	if (!l) {
 		bpf_map_update_elem(&latencies, &key, &zero_latency, BPF_NOEXIST);

@@ -85,7 +85,7 @@ int wr_start(struct pt_regs *ctx)
 
 	stat = context_of(address, &qp, &key);
 	if (!stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), address)) {
-		spend_unknown(CALLS_POST, trap_ns(ctx));
+		spend_unknown(current_tgid(), CALLS_POST, trap_ns(ctx));
 		return 0;
 	}
 	both = this_posting(BPF_LOCAL_STORAGE_GET_F_CREATE);

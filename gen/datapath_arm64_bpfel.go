@@ -75,7 +75,7 @@ type DatapathContextKey struct {
 	_       structs.HostLayout
 	Context uint64
 	Tgid    uint32
-	Pad     uint32
+	Number  uint32
 }
 
 type DatapathContextStat struct {
@@ -95,21 +95,23 @@ type DatapathContextStat struct {
 	Hits          [2]uint64
 	SpentNs       [2]uint64
 	Queues        uint32
-	Pad2          uint32
+	Number        uint32
+	Ucontext      uint64
 	Sets          [4]uint64
 	Announced     uint32
 	Generation    uint32
 }
 
 type DatapathControlArgs struct {
-	_      structs.HostLayout
-	Key    DatapathContextKey
-	Cgroup uint64
-	Device uint32
-	What   uint32
-	Chosen uint8
-	Ready  uint8
-	Pad    [6]uint8
+	_        structs.HostLayout
+	Key      DatapathContextKey
+	Cgroup   uint64
+	Ucontext uint64
+	Device   uint32
+	What     uint32
+	Chosen   uint8
+	Ready    uint8
+	Pad      [6]uint8
 }
 
 type DatapathLatency struct {
@@ -154,12 +156,13 @@ const (
 )
 
 type DatapathPathEvent struct {
-	_      structs.HostLayout
-	Key    DatapathContextKey
-	Cgroup uint64
-	Qp     uint64
-	Device uint32
-	Pad    uint32
+	_        structs.HostLayout
+	Key      DatapathContextKey
+	Cgroup   uint64
+	Qp       uint64
+	Ucontext uint64
+	Device   uint32
+	Pad      uint32
 }
 
 type DatapathPathLoss uint32
@@ -268,6 +271,7 @@ const (
 	DatapathMapContexts             = "contexts"
 	DatapathMapLatencies            = "latencies"
 	DatapathMapNowhere              = "nowhere"
+	DatapathMapOpenContexts         = "open_contexts"
 	DatapathMapPathEvents           = "path_events"
 	DatapathMapPosting              = "posting"
 	DatapathMapQueues               = "queues"
@@ -283,10 +287,12 @@ const (
 	DatapathProgFentryDestroy       = "fentry_destroy"
 	DatapathProgFentryModify        = "fentry_modify"
 	DatapathProgFentryTrack         = "fentry_track"
+	DatapathProgFentryUntrack       = "fentry_untrack"
 	DatapathProgKprobeCreate        = "kprobe_create"
 	DatapathProgKprobeDestroy       = "kprobe_destroy"
 	DatapathProgKprobeModify        = "kprobe_modify"
 	DatapathProgKprobeTrack         = "kprobe_track"
+	DatapathProgKprobeUntrack       = "kprobe_untrack"
 	DatapathProgPollCq              = "poll_cq"
 	DatapathProgPollCqReturn        = "poll_cq_return"
 	DatapathProgPostRecv            = "post_recv"
@@ -306,6 +312,7 @@ const (
 	DatapathVarChooseAll            = "choose_all"
 	DatapathVarContextsOfCgroup     = "contexts_of_cgroup"
 	DatapathVarFineBounds           = "fine_bounds"
+	DatapathVarLastNumber           = "last_number"
 	DatapathVarLiveQueues           = "live_queues"
 	DatapathVarPathLosses           = "path_losses"
 	DatapathVarUnusedCalls          = "unused_calls"
@@ -367,10 +374,12 @@ type DatapathProgramSpecs struct {
 	FentryDestroy       *ebpf.ProgramSpec `ebpf:"fentry_destroy"`
 	FentryModify        *ebpf.ProgramSpec `ebpf:"fentry_modify"`
 	FentryTrack         *ebpf.ProgramSpec `ebpf:"fentry_track"`
+	FentryUntrack       *ebpf.ProgramSpec `ebpf:"fentry_untrack"`
 	KprobeCreate        *ebpf.ProgramSpec `ebpf:"kprobe_create"`
 	KprobeDestroy       *ebpf.ProgramSpec `ebpf:"kprobe_destroy"`
 	KprobeModify        *ebpf.ProgramSpec `ebpf:"kprobe_modify"`
 	KprobeTrack         *ebpf.ProgramSpec `ebpf:"kprobe_track"`
+	KprobeUntrack       *ebpf.ProgramSpec `ebpf:"kprobe_untrack"`
 	PollCq              *ebpf.ProgramSpec `ebpf:"poll_cq"`
 	PollCqReturn        *ebpf.ProgramSpec `ebpf:"poll_cq_return"`
 	PostRecv            *ebpf.ProgramSpec `ebpf:"post_recv"`
@@ -396,6 +405,7 @@ type DatapathMapSpecs struct {
 	Contexts       *ebpf.MapSpec `ebpf:"contexts"`
 	Latencies      *ebpf.MapSpec `ebpf:"latencies"`
 	Nowhere        *ebpf.MapSpec `ebpf:"nowhere"`
+	OpenContexts   *ebpf.MapSpec `ebpf:"open_contexts"`
 	PathEvents     *ebpf.MapSpec `ebpf:"path_events"`
 	Posting        *ebpf.MapSpec `ebpf:"posting"`
 	Queues         *ebpf.MapSpec `ebpf:"queues"`
@@ -413,6 +423,7 @@ type DatapathVariableSpecs struct {
 	ChooseAll         *ebpf.VariableSpec `ebpf:"choose_all"`
 	ContextsOfCgroup  *ebpf.VariableSpec `ebpf:"contexts_of_cgroup"`
 	FineBounds        *ebpf.VariableSpec `ebpf:"fine_bounds"`
+	LastNumber        *ebpf.VariableSpec `ebpf:"last_number"`
 	LiveQueues        *ebpf.VariableSpec `ebpf:"live_queues"`
 	PathLosses        *ebpf.VariableSpec `ebpf:"path_losses"`
 	UnusedCalls       *ebpf.VariableSpec `ebpf:"unused_calls"`
@@ -448,6 +459,7 @@ type DatapathMaps struct {
 	Contexts       *ebpf.Map `ebpf:"contexts"`
 	Latencies      *ebpf.Map `ebpf:"latencies"`
 	Nowhere        *ebpf.Map `ebpf:"nowhere"`
+	OpenContexts   *ebpf.Map `ebpf:"open_contexts"`
 	PathEvents     *ebpf.Map `ebpf:"path_events"`
 	Posting        *ebpf.Map `ebpf:"posting"`
 	Queues         *ebpf.Map `ebpf:"queues"`
@@ -463,6 +475,7 @@ func (m *DatapathMaps) Close() error {
 		m.Contexts,
 		m.Latencies,
 		m.Nowhere,
+		m.OpenContexts,
 		m.PathEvents,
 		m.Posting,
 		m.Queues,
@@ -481,6 +494,7 @@ type DatapathVariables struct {
 	ChooseAll         *ebpf.Variable `ebpf:"choose_all"`
 	ContextsOfCgroup  *ebpf.Variable `ebpf:"contexts_of_cgroup"`
 	FineBounds        *ebpf.Variable `ebpf:"fine_bounds"`
+	LastNumber        *ebpf.Variable `ebpf:"last_number"`
 	LiveQueues        *ebpf.Variable `ebpf:"live_queues"`
 	PathLosses        *ebpf.Variable `ebpf:"path_losses"`
 	UnusedCalls       *ebpf.Variable `ebpf:"unused_calls"`
@@ -504,10 +518,12 @@ type DatapathPrograms struct {
 	FentryDestroy       *ebpf.Program `ebpf:"fentry_destroy"`
 	FentryModify        *ebpf.Program `ebpf:"fentry_modify"`
 	FentryTrack         *ebpf.Program `ebpf:"fentry_track"`
+	FentryUntrack       *ebpf.Program `ebpf:"fentry_untrack"`
 	KprobeCreate        *ebpf.Program `ebpf:"kprobe_create"`
 	KprobeDestroy       *ebpf.Program `ebpf:"kprobe_destroy"`
 	KprobeModify        *ebpf.Program `ebpf:"kprobe_modify"`
 	KprobeTrack         *ebpf.Program `ebpf:"kprobe_track"`
+	KprobeUntrack       *ebpf.Program `ebpf:"kprobe_untrack"`
 	PollCq              *ebpf.Program `ebpf:"poll_cq"`
 	PollCqReturn        *ebpf.Program `ebpf:"poll_cq_return"`
 	PostRecv            *ebpf.Program `ebpf:"post_recv"`
@@ -535,10 +551,12 @@ func (p *DatapathPrograms) Close() error {
 		p.FentryDestroy,
 		p.FentryModify,
 		p.FentryTrack,
+		p.FentryUntrack,
 		p.KprobeCreate,
 		p.KprobeDestroy,
 		p.KprobeModify,
 		p.KprobeTrack,
+		p.KprobeUntrack,
 		p.PollCq,
 		p.PollCqReturn,
 		p.PostRecv,

@@ -22,6 +22,10 @@ var kernelHooks = []hook.Hook{
 	{Name: "datapath_destroy_qp", Tiers: tiers(gen.DatapathProgKprobeDestroy, gen.DatapathProgFentryDestroy)},
 	{Name: "datapath_restrack_add", Tiers: tiers(gen.DatapathProgKprobeTrack, gen.DatapathProgFentryTrack)},
 	{
+		Name: "datapath_restrack_del", Optional: true,
+		Tiers: tiers(gen.DatapathProgKprobeUntrack, gen.DatapathProgFentryUntrack),
+	},
+	{
 		Name: "datapath_create_qp", Optional: true,
 		Tiers: tiers(gen.DatapathProgKprobeCreate, gen.DatapathProgFentryCreate),
 	},

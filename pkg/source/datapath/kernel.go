@@ -125,7 +125,8 @@ func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	contexts := cmp.Or(opts.MaxContexts, DefaultMaxContexts)
 	ofCgroup := max(contexts/2, 1)
 	for name, entries := range map[string]uint32{
-		gen.DatapathMapContexts: contexts, gen.DatapathMapCgroupContexts: contexts, gen.DatapathMapQueues: contexts,
+		gen.DatapathMapContexts: contexts, gen.DatapathMapCgroupContexts: contexts, gen.DatapathMapOpenContexts: contexts,
+		gen.DatapathMapQueues: contexts,
 		// A context has a histogram for each class of work requests.
 		gen.DatapathMapLatencies: ofCgroup * uint32(gen.DatapathCompletedCOMPLETED),
 	} {
@@ -196,12 +197,14 @@ type event struct {
 	cgroup model.CgroupID
 	device uint32 // index of the ib_device
 	qp     uint64 // address of its struct ibv_qp; 0: none yet
+	// ucontext is the address of the struct ib_ucontext, only if existed.
+	ucontext uint64
 	// existed: it is older than the hooks, and its context must be inserted.
 	existed bool
 }
 
 func eventOf(e *gen.DatapathPathEvent) event {
-	return event{key: e.Key, cgroup: model.CgroupID(e.Cgroup), device: e.Device, qp: e.Qp}
+	return event{key: e.Key, cgroup: model.CgroupID(e.Cgroup), device: e.Device, qp: e.Qp, ucontext: e.Ucontext}
 }
 
 // next waits for an event. It returns os.ErrClosed after close.

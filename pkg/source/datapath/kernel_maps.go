@@ -69,16 +69,17 @@ func (k *kernel) nameUverbs() error {
 	return nil
 }
 
-// insert adds a context that is older than the hooks. If a hook has added it
-// meanwhile, insert only marks it.
-func (k *kernel) insert(e event, chosen bool) error {
-	full, err := k.run(&gen.DatapathControlArgs{
-		Key: e.key, What: uint32(gen.DatapathOrderCONTROL_ADD), Cgroup: uint64(e.cgroup), Device: e.device, Chosen: toInt[uint8](chosen),
+// insert adds a context that is older than the hooks, and returns its number. If a hook
+// has added it meanwhile, insert only marks it.
+func (k *kernel) insert(e event, chosen bool) (number uint32, err error) {
+	number, err = k.run(&gen.DatapathControlArgs{
+		Key: e.key, What: uint32(gen.DatapathOrderCONTROL_ADD), Cgroup: uint64(e.cgroup), Device: e.device, Ucontext: e.ucontext,
+		Chosen: toInt[uint8](chosen),
 	})
-	if err == nil && full != 0 {
+	if err == nil && number == 0 {
 		err = fmt.Errorf("verbs context %#x of process %d: no room in the map", e.key.Context, e.key.Tgid)
 	}
-	return err
+	return number, err
 }
 
 // recount sets the number of contexts of each cgroup, which limits them, to the
@@ -123,12 +124,20 @@ func (k *kernel) gap(key gen.DatapathContextKey) {
 	_ = k.order(&gen.DatapathControlArgs{Key: key, What: uint32(gen.DatapathOrderCONTROL_GAP)})
 }
 
-// remove removes contexts of a process and all other entries that it has.
-func (k *kernel) remove(tgid uint32, contexts ...gen.DatapathContextKey) error {
+// removeContext removes a context and its durations.
+func (k *kernel) removeContext(key gen.DatapathContextKey) error {
+	err := k.order(&gen.DatapathControlArgs{Key: key, What: uint32(gen.DatapathOrderCONTROL_REMOVE)})
+	if errors.Is(err, model.ErrAbsent) {
+		return nil
+	}
+	return err
+}
+
+// removeProcess removes contexts of a process and all other entries that it has.
+func (k *kernel) removeProcess(tgid uint32, contexts ...gen.DatapathContextKey) error {
 	const remove = uint32(gen.DatapathOrderCONTROL_REMOVE)
 	for _, key := range contexts {
-		err := k.order(&gen.DatapathControlArgs{Key: key, What: remove})
-		if err != nil && !errors.Is(err, model.ErrAbsent) {
+		if err := k.removeContext(key); err != nil {
 			return err
 		}
 	}
@@ -165,10 +174,19 @@ func (k *kernel) run(args *gen.DatapathControlArgs) (uint32, error) {
 	return ret, nil
 }
 
-// contexts calls f with the counters of each context, which are overwritten after
-// it returns.
+// contexts calls f with the numbered key and the counters of each context, open or
+// closed. They are overwritten after it returns.
 func (k *kernel) contexts(f func(gen.DatapathContextKey, *gen.DatapathContextStat)) error {
-	n, err := hook.Batches(k.object.Coll.Maps[gen.DatapathMapContexts], &k.contextKeys, &k.contextStats, f)
+	return k.eachContext(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, _ bool) { f(key, stat) })
+}
+
+func (k *kernel) eachContext(f func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, closed bool)) error {
+	each := func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
+		closed := key.Number != 0
+		key.Number = stat.Number
+		f(key, stat, closed)
+	}
+	n, err := hook.Batches(k.object.Coll.Maps[gen.DatapathMapContexts], &k.contextKeys, &k.contextStats, each)
 	if err != nil {
 		return fmt.Errorf("verbs contexts: %w", err)
 	}

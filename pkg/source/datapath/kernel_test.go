@@ -160,6 +160,16 @@ func startKernel(t testing.TB) *kernel {
 	return k
 }
 
+// add adds a context and returns its key.
+func (k *kernel) add(t testing.TB, e event, chosen bool) gen.DatapathContextKey {
+	t.Helper()
+	var err error
+	if e.key.Number, err = k.insert(e, chosen); err != nil {
+		t.Fatal(err)
+	}
+	return e.key
+}
+
 // The cost of traps that the test passes to the programs.
 const entryNS, returnNS = 1000, 3000
 
@@ -287,9 +297,7 @@ func TestCounts(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
 	f, foreign := startFake(t, path), startFake(t, path)
-	if err := k.insert(event{key: f.key, cgroup: 5, device: 3}, true); err != nil {
-		t.Fatal(err)
-	}
+	f.key = k.add(t, event{key: f.key, cgroup: 5, device: 3}, true)
 	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	var last gen.DatapathContextStat
 	whole := ops{opWrite: {1, 128}, opSend: {1, 64}, opRead: {1, 4096}, opAtomic: {1, 8}, opInv: {1, 0}, opTSO: {1, 1054}}
@@ -361,7 +369,7 @@ func TestUnknownCost(t *testing.T) {
 	if got, want := spent(), [budget.Groups]uint64{budget.Post: 2 * entryNS, budget.Poll: 100 * (entryNS + returnNS)}; got != want {
 		t.Errorf("spent %v, want %v", got, want)
 	}
-	if err := k.remove(f.key.Tgid, f.key); err != nil {
+	if err := k.removeProcess(f.key.Tgid, f.key); err != nil {
 		t.Fatal(err)
 	}
 	if got := spent(); got != [budget.Groups]uint64{} {
@@ -375,9 +383,7 @@ func TestNamed(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
 	f := startFake(t, path)
-	if err := k.insert(event{key: f.key}, true); err != nil {
-		t.Fatal(err)
-	}
+	f.key = k.add(t, event{key: f.key}, true)
 	called := map[locate.Function]locate.Function{locate.PostSend: locate.PostRecv, locate.PostRecv: locate.PostSend, locate.PollCQ: locate.PostSend, locate.WrStart: locate.WrSetSGE, locate.WrComplete: locate.WrStart}
 	var wrong []locate.Site
 	for _, s := range sites {
@@ -403,9 +409,7 @@ func TestCompletionKinds(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
 	f := startFake(t, path)
-	if err := k.insert(event{key: f.key}, true); err != nil {
-		t.Fatal(err)
-	}
+	f.key = k.add(t, event{key: f.key}, true)
 	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	f.do("polled", 0)
 	d := k.counted(t, f.key, &gen.DatapathContextStat{})
@@ -428,9 +432,7 @@ func TestLost(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
 	f := startFake(t, path)
-	if err := k.insert(event{key: f.key}, true); err != nil {
-		t.Fatal(err)
-	}
+	f.key = k.add(t, event{key: f.key}, true)
 	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	var last gen.DatapathContextStat
 	f.do("unreadable", 0)
@@ -459,9 +461,7 @@ func TestUnselectedContext(t *testing.T) {
 	if err := k.mark(f.key, true, true); err == nil {
 		t.Error("a context was marked that is not there")
 	}
-	if err := k.insert(event{key: f.key}, false); err != nil {
-		t.Fatal(err)
-	}
+	f.key = k.add(t, event{key: f.key}, false)
 	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	var last gen.DatapathContextStat
 	do := func() gen.DatapathContextStat {
@@ -483,18 +483,14 @@ func TestUnselectedContext(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	// A second insert, like that of a hook that was earlier: the context keeps its counts.
-	if err := k.insert(event{key: f.key}, false); err != nil {
-		t.Fatal(err)
-	}
+	f.key = k.add(t, event{key: f.key}, false)
 	if d := k.counted(t, f.key, &gen.DatapathContextStat{}); d.Posted[opWrite] != 5 || d.Chosen != 0 {
 		t.Errorf("%+v", d)
 	}
 	other := f.key
 	other.Tgid++
-	if err := k.insert(event{key: other}, true); err != nil {
-		t.Fatal(err)
-	}
-	if err := k.remove(f.key.Tgid, f.key); err != nil {
+	other = k.add(t, event{key: other}, true)
+	if err := k.removeProcess(f.key.Tgid, f.key); err != nil {
 		t.Fatal(err)
 	}
 	var left []gen.DatapathContextKey
@@ -517,9 +513,7 @@ func TestDurations(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
 	f := startFake(t, path)
-	if err := k.insert(event{key: f.key}, true); err != nil {
-		t.Fatal(err)
-	}
+	f.key = k.add(t, event{key: f.key}, true)
 	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	check := func(what string, class gen.DatapathCompleted, least, most uint64) {
 		t.Helper()
@@ -564,9 +558,7 @@ func TestGap(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
 	f := startFake(t, path)
-	if err := k.insert(event{key: f.key}, true); err != nil {
-		t.Fatal(err)
-	}
+	f.key = k.add(t, event{key: f.key}, true)
 	detach := k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	f.do("distinct", 10)
 	before, _ := k.took(t, f, gen.DatapathCompletedCOMPLETED_SEND)
@@ -745,9 +737,7 @@ func BenchmarkHit(b *testing.B) {
 	report("without")
 	k.probeAll(b, path, sites, budget.Post, budget.Poll)
 	report("foreign")
-	if err := k.insert(event{key: f.key}, false); err != nil {
-		b.Fatal(err)
-	}
+	f.key = k.add(b, event{key: f.key}, false)
 	report("unchosen")
 	if err := k.mark(f.key, true, true); err != nil {
 		b.Fatal(err)

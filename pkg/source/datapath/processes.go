@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"errors"
+	"maps"
 	"time"
 
 	"go.uber.org/zap"
@@ -31,6 +32,7 @@ func (s *Source) removeEnded(now time.Time) {
 	if len(over) > 0 {
 		s.removeContexts(over...)
 	}
+	s.removeClosed()
 	s.checkKept()
 	for id, f := range s.files {
 		// A file with probes that are still being detached may be mapped again.
@@ -104,6 +106,11 @@ func (s *Source) removeContexts(tgids ...uint32) {
 	for _, tgid := range tgids {
 		over[tgid] = &endedProcess{spent: s.budget.SwitchingCost(int(tgid))}
 	}
+	err = errors.Join(err, s.kernel.unknownCosts(func(tgid uint32, cost *gen.DatapathUnknownCost) {
+		if b := over[tgid]; b != nil {
+			b.spent += time.Duration(cost.SpentNs[budget.Post] + cost.SpentNs[budget.Poll])
+		}
+	}))
 	err = errors.Join(err, s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
 		b := over[key.Tgid]
 		if b == nil {
@@ -115,10 +122,10 @@ func (s *Source) removeContexts(tgids ...uint32) {
 		if s.wasLate(key, stat) {
 			s.late++
 		}
-		delete(s.contexts, key)
 	}))
+	maps.DeleteFunc(s.contexts, func(key gen.DatapathContextKey, _ contextState) bool { return over[key.Tgid] != nil })
 	for tgid, b := range over {
-		err = errors.Join(err, s.kernel.remove(tgid, b.contexts...))
+		err = errors.Join(err, s.kernel.removeProcess(tgid, b.contexts...))
 		if len(b.contexts) > 0 {
 			s.fold.finish(int(tgid), b.cgroup, b.spent)
 		}
@@ -126,6 +133,32 @@ func (s *Source) removeContexts(tgids ...uint32) {
 	}
 	if err != nil {
 		s.opts.Logger.Debug("reading the last counts of processes", zap.Error(err))
+	}
+}
+
+// removeClosed adds the last counts of closed contexts to the series and removes their
+// entries from the kernel's maps.
+func (s *Source) removeClosed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var closed []gen.DatapathContextKey
+	err := s.drain()
+	err = errors.Join(err, s.kernel.eachContext(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, isClosed bool) {
+		if !isClosed {
+			return
+		}
+		closed = append(closed, key)
+		if s.wasLate(key, stat) {
+			s.late++
+		}
+	}))
+	for _, key := range closed {
+		s.fold.endContext(key)
+		delete(s.contexts, key)
+		err = errors.Join(err, s.kernel.removeContext(key))
+	}
+	if err != nil {
+		s.opts.Logger.Debug("reading the last counts of closed contexts", zap.Error(err))
 	}
 }
 

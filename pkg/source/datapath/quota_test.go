@@ -61,11 +61,12 @@ func TestContextQuota(t *testing.T) {
 	}
 	insert := func(cgroup model.CgroupID, i uint64) bool {
 		t.Helper()
-		return k.insert(event{key: key(cgroup, i), cgroup: cgroup, device: 3}, true) == nil
+		_, err := k.insert(event{key: key(cgroup, i), cgroup: cgroup, device: 3}, true)
+		return err == nil
 	}
 	remove := func(cgroup model.CgroupID, i uint64) {
 		t.Helper()
-		if err := k.remove(uint32(cgroup), key(cgroup, i)); err != nil {
+		if err := k.removeProcess(uint32(cgroup), key(cgroup, i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -125,9 +126,7 @@ func TestQuotaOfHooks(t *testing.T) {
 		for i := range n {
 			key := gen.DatapathContextKey{Context: uint64(i + 1), Tgid: 1 << 30}
 			key.Tgid += uint32(cgroup)
-			if err := k.insert(event{key: key, cgroup: model.CgroupID(cgroup)}, true); err != nil {
-				t.Fatal(err)
-			}
+			k.add(t, event{key: key, cgroup: model.CgroupID(cgroup)}, true)
 		}
 	}
 	// open starts a process that opens a context and has a queue pair.
@@ -158,7 +157,7 @@ func TestQuotaOfHooks(t *testing.T) {
 		k.checkContextCounts(t, "full", with)
 		end()
 		endOther()
-		if err := k.remove(fits.key.Tgid, fits.key); err != nil {
+		if err := k.removeProcess(fits.key.Tgid, fits.key); err != nil {
 			t.Fatal(err)
 		}
 		k.checkContextCounts(t, "removed", others)
@@ -216,9 +215,7 @@ func TestLargeJob(t *testing.T) {
 	for rank := range uint32(ranks) {
 		for device := range uint32(devices) {
 			key := gen.DatapathContextKey{Context: uint64(device + 1), Tgid: rank + 1}
-			if err := k.insert(event{key: key, cgroup: 5, device: device}, true); err != nil {
-				t.Fatal(err)
-			}
+			key = k.add(t, event{key: key, cgroup: 5, device: device}, true)
 			for class := range uint32(gen.DatapathCompletedCOMPLETED) {
 				latency := gen.DatapathLatencyKey{Context: key, Completed: class}
 				if err := k.object.Coll.Maps[gen.DatapathMapLatencies].Put(latency, gen.DatapathLatency{}); err != nil {

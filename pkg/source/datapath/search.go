@@ -165,7 +165,8 @@ func (s *Source) handleFound(a searchResult) {
 	}
 	a.key.Context = a.Context
 	if a.existed {
-		if err := s.kernel.insert(a.event, chosen); err != nil {
+		var err error
+		if a.key.Number, err = s.kernel.insert(a.event, chosen); err != nil {
 			s.opts.Logger.Debug("context is not counted", zap.Error(err))
 			return
 		}
@@ -189,7 +190,12 @@ func (s *Source) markFound() {
 		if f := s.files[p.file]; f != nil {
 			p.probed = f.probed[budget.Post]
 		}
-		if err := s.kernel.mark(key, p.chosen, true); err != nil {
+		if err := s.kernel.mark(key, p.chosen, true); errors.Is(err, model.ErrAbsent) { // closed meanwhile
+			s.mu.Lock()
+			delete(s.contexts, key)
+			s.mu.Unlock()
+			continue
+		} else if err != nil {
 			s.opts.Logger.Debug("context is not counted", zap.Error(err))
 		}
 		if s.opts.Chosen != nil && p.probed != 0 {

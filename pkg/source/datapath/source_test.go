@@ -5,7 +5,9 @@ package datapath
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -183,6 +185,53 @@ func TestKept(t *testing.T) {
 	})
 	time.Sleep(2 * removeInterval)
 	eventually(t, "no probes for the next process", probed(0, len(sites)))
+}
+
+// TestReused: a context is closed, and another one of another device gets its address. The counts of both are exact, and
+// the closed one keeps no entry while the process lives. FAKE provider; the test does what close_context does.
+func TestReused(t *testing.T) {
+	path, sites := buildFake(t)
+	s := startSource(t, 0, &defaultTrapCosts, path, sites)
+	s.mu.Lock()
+	s.names[4] = "fake1"
+	s.mu.Unlock()
+	f := startFake(t, path)
+	s.observeFake(f)
+	eventually(t, "never probed", func() bool { return s.snapshot(t).DataPath.Probes == uint64(len(sites)) })
+	contexts := s.kernel.object.Coll.Maps[gen.DatapathMapContexts]
+	for turn := range 4 {
+		f.do("chain", 10)
+		var stat gen.DatapathContextStat
+		if err := contexts.Lookup(f.key, &stat); err != nil {
+			t.Fatal(err)
+		}
+		closed := f.key
+		closed.Number = stat.Number
+		if err := errors.Join(contexts.Put(closed, stat), contexts.Delete(f.key)); err != nil {
+			t.Fatal(err)
+		}
+		s.events <- event{key: f.key, cgroup: 5, device: uint32(3 + (turn+1)%2), qp: f.qp, existed: true}
+		eventually(t, "the next context is not known", func() bool { return contexts.Lookup(f.key, &stat) == nil })
+	}
+	f.do("chain", 10)
+	const chain = 128 + 64 + 1054
+	want := map[string]uint64{"fake0": 3 * 10 * chain, "fake1": 2 * 10 * chain}
+	eventually(t, "wrong counts, or entries stay", func() bool {
+		snap := s.snapshot(t)
+		got := map[string]uint64{}
+		for _, r := range snap.Traffic {
+			if r.Direction == model.Transmit {
+				got[r.Device] += r.Bytes
+			}
+		}
+		return maps.Equal(got, want) && snap.Maps[0].Entries == 1 && snap.DataPath.Processes == 1
+	})
+	time.Sleep(2 * removeInterval)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.contexts) != 1 || len(s.fold.contexts) != 1 {
+		t.Errorf("%d states and %d counts of one context", len(s.contexts), len(s.fold.contexts))
+	}
 }
 
 // TestSourceConcurrent: scrapes, processes and Close at the same time.
