@@ -51,6 +51,9 @@ func TestDataPathShares(t *testing.T) {
 			failure(12, 2, false, false),
 			failure(12, 3, true, false),
 		},
+		Late: []model.Series[model.LateKey, model.Count]{
+			{Cgroup: 11, Key: model.LateKey{Device: "d"}, Value: 1}, {Cgroup: 12, Key: model.LateKey{Device: "d"}, Value: 2},
+		},
 		Completions: []model.Series[model.CompletionKey, model.FineHistogram]{
 			completion(11, fast(1), false, false),
 			completion(12, fast(2), false, true),
@@ -79,6 +82,7 @@ func TestDataPathShares(t *testing.T) {
 				{Owner: 1, Key: model.CompletionErrorKey{Device: "d", Status: "wr_flush_error"}, Value: 3, Resting: true},
 				{Owner: 1, Key: model.CompletionErrorKey{Device: "d", Status: "wr_flush_error", Sampled: true}, Value: 3},
 			},
+			Late: []Share[model.LateKey, model.Count]{{Owner: 1, Key: model.LateKey{Device: "d"}, Value: 3}},
 			Completions: []Share[model.CompletionKey, model.FineHistogram]{
 				{Owner: 1, Key: model.CompletionKey{Device: "d", Opcode: "write"}, Value: fast(3), Resting: true},
 				{Owner: 1, Key: model.CompletionKey{Device: "d", Opcode: "write", Sampled: true}, Value: fast(4)},
@@ -93,6 +97,7 @@ func TestDataPathShares(t *testing.T) {
 		"work requests":     {want.WorkRequests, got.WorkRequests},
 		"completion errors": {want.CompletionErrors, got.CompletionErrors},
 		"completions":       {want.Completions, got.Completions},
+		"late contexts":     {want.Late, got.Late},
 		"sampling":          {want.Sampling, got.Sampling},
 		"budgets":           {want.Budgets, got.Budgets},
 	} {

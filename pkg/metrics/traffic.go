@@ -134,7 +134,8 @@ var budgetNotes = []string{
 		"durations). The value is 1 when all calls are observed.",
 	"`accelscope_budget_limit_ratio`: the flag `--rdma.datapath-budget`, infinite without a limit.",
 	"`accelscope_budget_spent_ratio`: the cost of a probe hit is measured when the first probe is attached.",
-	"`accelscope_datapath_late_total`: the first operations of these contexts are not counted.",
+	"`accelscope_datapath_late_total`, `container_rdma_datapath_late_total`: the first operations of these contexts are not " +
+		"counted. Only the first process that uses a provider file can be late, or one that runs when the sensor starts.",
 }
 
 // budgetMetrics returns the metrics of the probes on the data path: coverage and cost.
@@ -162,6 +163,16 @@ func budgetMetrics() []metric {
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.Sampling {
 					b.Share(s.Ratio, v.owners[s.Owner], s.Device, string(s.Calls))
+				}
+			},
+		},
+		{
+			name: "container_rdma_datapath_late_total", typ: counter, owned: true, labels: []string{"device"},
+			help: "Verbs contexts of the workload that were ready to send before the functions of their provider were probed.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.shares.Late {
+					s := &v.shares.Late[i]
+					b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device)
 				}
 			},
 		},

@@ -58,6 +58,8 @@ type (
 		Device, Opcode string
 		Sampled        bool
 	}
+	// LateKey is the verbs contexts of one HCA.
+	LateKey struct{ Device string }
 	// SpentKey is the key of a value without further keys.
 	SpentKey struct{}
 )

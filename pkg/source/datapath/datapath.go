@@ -71,7 +71,6 @@ type Source struct {
 	contexts  map[gen.DatapathContextKey]contextState
 	samplings map[locate.FileID]samplings
 	stats     model.DataPathStats
-	late      uint64 // contexts that have ended
 
 	loop
 
@@ -154,7 +153,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	clear(s.forgotten)
 	s.fold.fill(&snap, s.deviceName)
 	stats := s.stats
-	stats.LimitRatio = s.fold.limitRatio()
+	stats.LimitRatio, stats.Late = s.fold.limitRatio(), s.fold.late
 	snap.DataPath = &stats
 	return snap, err
 }

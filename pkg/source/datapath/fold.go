@@ -22,6 +22,7 @@ import (
 type fold struct {
 	contexts map[gen.DatapathContextKey]*contextCounts
 	series   map[seriesKey]*series
+	late     uint64 // contexts, of all series
 	spending
 }
 
@@ -36,6 +37,7 @@ type contextCounts struct {
 	series     seriesKey
 	last, held [counters]uint64
 	samplings  samplings
+	late       bool
 	durations  [gen.DatapathCompletedCOMPLETED]*contextDurations
 }
 
@@ -53,16 +55,23 @@ func newFold(limit float64) *fold {
 func (f *fold) contextOf(key gen.DatapathContextKey, stat *gen.DatapathContextStat) *contextCounts {
 	id := seriesKey{model.CgroupID(stat.Cgroup), stat.Device}
 	c := f.contexts[key]
-	if c != nil && c.series != id { // another context at the same address, or in another cgroup
-		f.endContext(key)
-		c = nil
-	}
 	if c == nil {
 		c = &contextCounts{series: id, samplings: exact}
 		f.contexts[key] = c
 		f.seriesOf(id).contexts++
 	}
 	return c
+}
+
+// markLate counts a context whose first operations are not counted, once.
+func (f *fold) markLate(key gen.DatapathContextKey) {
+	c := f.contexts[key]
+	if c == nil || c.late {
+		return
+	}
+	c.late = true
+	f.seriesOf(c.series).late++
+	f.late++
 }
 
 // seriesOf returns a series, which may have been forgotten while contexts of it

@@ -248,7 +248,6 @@ func (s *Source) release(reason string) {
 	s.mu.Lock()
 	err := s.drain()
 	s.fold.endAll()
-	s.late = s.stats.Late
 	k := s.kernel
 	s.kernel = nil
 	s.hooks = unattached(reason, model.StateAbsent)

@@ -120,7 +120,7 @@ func (s *Source) removeContexts(tgids ...uint32) {
 		b.contexts = append(b.contexts, key)
 		b.spent += time.Duration(stat.SpentNs[budget.Post] + stat.SpentNs[budget.Poll])
 		if s.wasLate(key, stat) {
-			s.late++
+			s.fold.markLate(key)
 		}
 	}))
 	maps.DeleteFunc(s.contexts, func(key gen.DatapathContextKey, _ contextState) bool { return over[key.Tgid] != nil })
@@ -149,7 +149,7 @@ func (s *Source) removeClosed() {
 		}
 		closed = append(closed, key)
 		if s.wasLate(key, stat) {
-			s.late++
+			s.fold.markLate(key)
 		}
 	}))
 	for _, key := range closed {

@@ -22,6 +22,7 @@ type series struct {
 	counts    [counters]count
 	received  count
 	durations [gen.DatapathCompletedCOMPLETED]*durations
+	late      uint64             // contexts whose first operations are not counted
 	contexts  int                // that exist
 	windowed  [budget.Groups]int // contexts that are probed in windows
 }
@@ -42,6 +43,7 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string) {
 	snap.WorkRequests = []model.Series[model.WorkRequestKey, model.Requests]{}
 	snap.CompletionErrors = []model.Series[model.CompletionErrorKey, model.Count]{}
 	snap.Completions = []model.Series[model.CompletionKey, model.FineHistogram]{}
+	snap.Late = []model.Series[model.LateKey, model.Count]{}
 	snap.Sampling = []model.Sampling{}
 	ids := slices.SortedFunc(maps.Keys(f.series), func(a, b seriesKey) int {
 		return cmp.Or(cmp.Compare(a.cgroup, b.cgroup), cmp.Compare(a.device, b.device))
@@ -55,6 +57,9 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string) {
 		for _, sampled := range []bool{false, true} {
 			s.fill(snap, id.cgroup, device, sampled)
 		}
+		snap.Late = append(snap.Late, model.Series[model.LateKey, model.Count]{
+			Cgroup: id.cgroup, Key: model.LateKey{Device: device}, Value: model.Count(s.late),
+		})
 		if ratio, ok := ratios[id]; ok {
 			for g, calls := range []model.Calls{budget.Post: model.PostCalls, budget.Poll: model.PollCalls} {
 				snap.Sampling = append(snap.Sampling,

@@ -123,19 +123,18 @@ func (s *Source) count(now time.Time, readings []reading, loads []budget.Process
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.samplings, s.unprobed = worth, unprobed
-	late := uint64(0)
 	for i := range readings {
 		r := &readings[i]
 		s.fold.add(r.key, &r.stat, s.samplingsOf(r.key))
 		if s.isLate(r.key, &r.stat) {
-			late++
+			s.fold.markLate(r.key)
 		}
 	}
 	for _, l := range loads {
 		took := l.Spent[budget.Post] + l.Spent[budget.Poll] + s.budget.SwitchingCost(l.PID)
 		s.fold.update(now, l.PID, s.processes[l.PID].cgroup, l.CPU, took)
 	}
-	s.stats.Late, s.stats.Processes, s.stats.Probes = s.late+late, uint64(len(loads)), uint64(probes)
+	s.stats.Processes, s.stats.Probes = uint64(len(loads)), uint64(probes)
 	if ended {
 		err := s.kernel.latencies(func(key gen.DatapathLatencyKey, l *gen.DatapathLatency) {
 			s.fold.addLatency(key, l, s.samplingsOf(key.Context)[budget.Poll])
