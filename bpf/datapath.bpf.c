@@ -45,6 +45,15 @@ static long remove_queue(void *map, struct queue_key *key, struct queue *q, stru
 	return 0;
 }
 
+static long remove_ringless(void *map, struct queue_key *key, __u8 *yes, struct removal *r)
+{
+	if (key->tgid == r->tgid) {
+		bpf_map_delete_elem(map, key);
+		r->removed++;
+	}
+	return 0;
+}
+
 static long remove_latency(void *map, struct latency_key *key, struct latency *l, struct removal *r)
 {
 	if (key->context.tgid == r->tgid) {
@@ -65,6 +74,7 @@ static __noinline int remove_process(__u32 tgid)
 	bpf_map_delete_elem(&unknown_costs, &tgid);
 	bpf_for_each_map_elem(&queues, remove_queue, &r, 0);
 	bpf_for_each_map_elem(&latencies, remove_latency, &r, 0);
+	bpf_for_each_map_elem(&ringless, remove_ringless, &r, 0);
 	return r.removed;
 }
 

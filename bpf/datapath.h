@@ -154,7 +154,7 @@ enum path_loss {
 	PATH_LOSS_CHAIN_CUT,      /* a chain or list has more elements than are read */
 	PATH_LOSS_CALLS_FULL,     /* no room for the call that a thread is in */
 	PATH_LOSS_LATENCIES_FULL, /* no room for one more histogram */
-	PATH_LOSS_QUEUES_FULL,    /* no room for the work requests of one more queue pair */
+	PATH_LOSS_QUEUES_FULL,    /* no room for the work requests of one more queue pair; counted once for it */
 	PATH_LOSS_EVENTS_FULL,    /* no room for one more event */
 	PATH_LOSSES,
 };

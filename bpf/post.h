@@ -300,6 +300,22 @@ int post_recv(struct pt_regs *ctx)
 	return 0;
 }
 
+/* An SRQ begins with the address of its context, as a queue pair does. */
+SEC("uprobe/post_srq_recv")
+int post_srq_recv(struct pt_regs *ctx)
+{
+	STACK_OF_THREAD(ctx);
+	__u64 now = bpf_ktime_get_ns();
+	struct context_stat *stat;
+	struct user_qp srq;
+	struct thread *t = enter_post(ctx, 0, &srq, &stat);
+
+	if (t)
+		t->receive.entry_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
+	return 0;
+}
+
+/* Of post_srq_recv, too. */
 SEC("uretprobe/post_recv")
 int post_recv_return(struct pt_regs *ctx)
 {

@@ -55,6 +55,15 @@ struct {
 	__type(value, struct latency);
 } latencies SEC(".maps");
 
+/* Queue pairs of which the loss of their ring was counted. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, struct queue_key);
+	__type(value, __u8);
+} ringless SEC(".maps");
+
 static const struct queue zero_queue;
 static const struct latency zero_latency;
 
@@ -78,6 +87,16 @@ static __always_inline struct queue *queue_of(const struct context_key *context,
 /* The number of entries that posts of one context may create, for queue pairs that existed before the hooks. */
 #define QUEUES_OF_CONTEXT 256
 
+/* Counts a queue pair without a ring, once. If there are too many, the rest is not counted. */
+static __always_inline struct queue *no_queue(const struct queue_key *key)
+{
+	__u8 yes = 1;
+
+	if (!bpf_map_update_elem(&ringless, key, &yes, BPF_NOEXIST))
+		lose(PATH_LOSS_QUEUES_FULL);
+	return 0;
+}
+
 /* posts: the queue pair existed before the hooks, and is made by a post. */
 static __always_inline struct queue *make_queue(const struct context_key *context, __u32 qpn, __u32 type,
 						struct context_stat *stat, bool posts)
@@ -87,19 +106,15 @@ static __always_inline struct queue *make_queue(const struct context_key *contex
 
 	if (q)
 		return q;
-	if (posts && stat->queues >= QUEUES_OF_CONTEXT) {
-		lose(PATH_LOSS_QUEUES_FULL);
-		return 0;
-	}
+	if (posts && stat->queues >= QUEUES_OF_CONTEXT)
+		return no_queue(&key);
 	if (posts)
 		__sync_fetch_and_add(&stat->queues, 1);
 	if (!bpf_map_update_elem(&queues, &key, &zero_queue, BPF_NOEXIST))
 		__sync_fetch_and_add(&live_queues, 1);
 	q = bpf_map_lookup_elem(&queues, &key);
-	if (!q) {
-		lose(PATH_LOSS_QUEUES_FULL);
-		return 0;
-	}
+	if (!q)
+		return no_queue(&key);
 	q->ud = type == IBV_QPT_UD;
 	stat->ud |= q->ud;
 	return q;
@@ -109,6 +124,7 @@ static __always_inline void drop_queue(const struct queue_key *key)
 {
 	if (!bpf_map_delete_elem(&queues, key))
 		__sync_fetch_and_add(&live_queues, -1);
+	bpf_map_delete_elem(&ringless, key);
 }
 
 /* From here on, completions are looked up by wr_id. */

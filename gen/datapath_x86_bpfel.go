@@ -275,6 +275,7 @@ const (
 	DatapathMapPathEvents           = "path_events"
 	DatapathMapPosting              = "posting"
 	DatapathMapQueues               = "queues"
+	DatapathMapRingless             = "ringless"
 	DatapathMapSignalAll            = "signal_all"
 	DatapathMapThreads              = "threads"
 	DatapathMapUnknownCosts         = "unknown_costs"
@@ -299,6 +300,7 @@ const (
 	DatapathProgPostRecvReturn      = "post_recv_return"
 	DatapathProgPostSend            = "post_send"
 	DatapathProgPostSendReturn      = "post_send_return"
+	DatapathProgPostSrqRecv         = "post_srq_recv"
 	DatapathProgWrAbort             = "wr_abort"
 	DatapathProgWrBuild             = "wr_build"
 	DatapathProgWrComplete          = "wr_complete"
@@ -386,6 +388,7 @@ type DatapathProgramSpecs struct {
 	PostRecvReturn      *ebpf.ProgramSpec `ebpf:"post_recv_return"`
 	PostSend            *ebpf.ProgramSpec `ebpf:"post_send"`
 	PostSendReturn      *ebpf.ProgramSpec `ebpf:"post_send_return"`
+	PostSrqRecv         *ebpf.ProgramSpec `ebpf:"post_srq_recv"`
 	WrAbort             *ebpf.ProgramSpec `ebpf:"wr_abort"`
 	WrBuild             *ebpf.ProgramSpec `ebpf:"wr_build"`
 	WrComplete          *ebpf.ProgramSpec `ebpf:"wr_complete"`
@@ -409,6 +412,7 @@ type DatapathMapSpecs struct {
 	PathEvents     *ebpf.MapSpec `ebpf:"path_events"`
 	Posting        *ebpf.MapSpec `ebpf:"posting"`
 	Queues         *ebpf.MapSpec `ebpf:"queues"`
+	Ringless       *ebpf.MapSpec `ebpf:"ringless"`
 	SignalAll      *ebpf.MapSpec `ebpf:"signal_all"`
 	Threads        *ebpf.MapSpec `ebpf:"threads"`
 	UnknownCosts   *ebpf.MapSpec `ebpf:"unknown_costs"`
@@ -463,6 +467,7 @@ type DatapathMaps struct {
 	PathEvents     *ebpf.Map `ebpf:"path_events"`
 	Posting        *ebpf.Map `ebpf:"posting"`
 	Queues         *ebpf.Map `ebpf:"queues"`
+	Ringless       *ebpf.Map `ebpf:"ringless"`
 	SignalAll      *ebpf.Map `ebpf:"signal_all"`
 	Threads        *ebpf.Map `ebpf:"threads"`
 	UnknownCosts   *ebpf.Map `ebpf:"unknown_costs"`
@@ -479,6 +484,7 @@ func (m *DatapathMaps) Close() error {
 		m.PathEvents,
 		m.Posting,
 		m.Queues,
+		m.Ringless,
 		m.SignalAll,
 		m.Threads,
 		m.UnknownCosts,
@@ -530,6 +536,7 @@ type DatapathPrograms struct {
 	PostRecvReturn      *ebpf.Program `ebpf:"post_recv_return"`
 	PostSend            *ebpf.Program `ebpf:"post_send"`
 	PostSendReturn      *ebpf.Program `ebpf:"post_send_return"`
+	PostSrqRecv         *ebpf.Program `ebpf:"post_srq_recv"`
 	WrAbort             *ebpf.Program `ebpf:"wr_abort"`
 	WrBuild             *ebpf.Program `ebpf:"wr_build"`
 	WrComplete          *ebpf.Program `ebpf:"wr_complete"`
@@ -563,6 +570,7 @@ func (p *DatapathPrograms) Close() error {
 		p.PostRecvReturn,
 		p.PostSend,
 		p.PostSendReturn,
+		p.PostSrqRecv,
 		p.WrAbort,
 		p.WrBuild,
 		p.WrComplete,

@@ -56,9 +56,10 @@ func build(opcode gen.DatapathOpcode) programs {
 }
 
 var functionPrograms = [locate.Functions]programs{
-	locate.PostSend: {entry: gen.DatapathProgPostSend, ret: gen.DatapathProgPostSendReturn},
-	locate.PostRecv: {entry: gen.DatapathProgPostRecv, ret: gen.DatapathProgPostRecvReturn},
-	locate.PollCQ:   {entry: gen.DatapathProgPollCq, ret: gen.DatapathProgPollCqReturn},
+	locate.PostSend:    {entry: gen.DatapathProgPostSend, ret: gen.DatapathProgPostSendReturn},
+	locate.PostRecv:    {entry: gen.DatapathProgPostRecv, ret: gen.DatapathProgPostRecvReturn},
+	locate.PostSRQRecv: {entry: gen.DatapathProgPostSrqRecv, ret: gen.DatapathProgPostRecvReturn},
+	locate.PollCQ:      {entry: gen.DatapathProgPollCq, ret: gen.DatapathProgPollCqReturn},
 
 	locate.WrAtomicCmpSwp:   build(gen.DatapathOpcodeOPCODE_ATOMIC_CMP_AND_SWP),
 	locate.WrAtomicFetchAdd: build(gen.DatapathOpcodeOPCODE_ATOMIC_FETCH_AND_ADD),
@@ -71,6 +72,7 @@ var functionPrograms = [locate.Functions]programs{
 	locate.WrSendImm:        build(gen.DatapathOpcodeOPCODE_SEND_WITH_IMM),
 	locate.WrSendInv:        build(gen.DatapathOpcodeOPCODE_SEND_WITH_INV),
 	locate.WrSendTSO:        build(gen.DatapathOpcodeOPCODE_TSO),
+	locate.WrAtomicWrite:    build(gen.DatapathOpcodeOPCODE_OTHER),
 
 	locate.WrSetInlineData:     {entry: gen.DatapathProgWrSetInlineData},
 	locate.WrSetInlineDataList: {entry: gen.DatapathProgWrSetInlineDataList},

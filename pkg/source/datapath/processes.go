@@ -47,22 +47,26 @@ func (s *Source) removeEnded(now time.Time) {
 // were observed. Those that exist, and pay for probes, are observed now. It also
 // corrects the number of contexts of each cgroup.
 func (s *Source) checkUnobserved() (over []uint32) {
-	found := map[uint32]bool{}
+	found := map[uint32]model.CgroupID{}
 	contexts := map[model.CgroupID]int32{}
 	s.mu.Lock()
 	err := s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
-		found[key.Tgid] = true
+		found[key.Tgid] = model.CgroupID(stat.Cgroup)
 		contexts[model.CgroupID(stat.Cgroup)]++
 	})
 	if err == nil {
 		err = s.kernel.recount(contexts)
 	}
-	err = errors.Join(err, s.kernel.unknownCosts(func(tgid uint32, _ *gen.DatapathUnknownCost) { found[tgid] = true }))
+	err = errors.Join(err, s.kernel.unknownCosts(func(tgid uint32, _ *gen.DatapathUnknownCost) {
+		if _, ok := found[tgid]; !ok {
+			found[tgid] = 0 // known when it opens a context
+		}
+	}))
 	s.mu.Unlock()
 	if err != nil {
 		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
 	}
-	for tgid := range found {
+	for tgid, cgroup := range found {
 		if s.processes[int(tgid)] != nil {
 			continue
 		}
@@ -70,7 +74,7 @@ func (s *Source) checkUnobserved() (over []uint32) {
 		switch {
 		case err == nil:
 			p.Close()
-			s.observe(event{key: gen.DatapathContextKey{Tgid: tgid}})
+			s.observe(event{key: gen.DatapathContextKey{Tgid: tgid}, cgroup: cgroup})
 		case errors.Is(err, model.ErrAbsent):
 			over = append(over, tgid)
 		}

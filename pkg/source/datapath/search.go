@@ -84,6 +84,9 @@ func (s *Source) enqueue(a attempt) {
 		w = &watched{Process: p, cgroup: a.cgroup}
 		s.processes[pid] = w
 	}
+	if w.cgroup == 0 {
+		w.cgroup = a.cgroup
+	}
 	if a.qp == 0 {
 		if a.begun.Sub(w.openedAt) < openInterval {
 			return

@@ -31,8 +31,9 @@ static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_mr *mr;
 static struct ibv_ah *ah;
+static struct ibv_srq *srq;
 static struct op *op = ops;
-static int chain = 1, sges = 1, gid_index = 1, retries = 7, ex, inlined, ud;
+static int chain = 1, sges = 1, gid_index = 1, retries = 7, ex, inlined, ud, shared;
 static uint32_t size = 4096;
 static uint64_t posted, posted_bytes, receives, received, received_bytes;
 
@@ -46,6 +47,7 @@ static struct end new_end(void)
 	struct ibv_qp_init_attr_ex attr = {
 		.send_cq = cq,
 		.recv_cq = cq,
+		.srq = srq,
 		.qp_type = ud ? IBV_QPT_UD : IBV_QPT_RC,
 		.cap = {
 			.max_send_wr = depth, .max_recv_wr = depth, .max_send_sge = most, .max_recv_sge = 1,
@@ -114,7 +116,7 @@ static void post_receives(struct ibv_qp *qp)
 		wr[i].num_sge = 1;
 		wr[i].next = i + 1 < chain ? &wr[i + 1] : NULL;
 	}
-	errno = ibv_post_recv(qp, wr, &bad);
+	errno = srq ? ibv_post_srq_recv(srq, wr, &bad) : ibv_post_recv(qp, wr, &bad);
 	if (errno)
 		err(1, "post_recv");
 	receives += chain;
@@ -263,6 +265,13 @@ static void set_up(const char *device, int pairs)
 		IBV_ACCESS_REMOTE_ATOMIC);
 	if (!mr)
 		err(1, "reg_mr");
+	if (shared) {
+		struct ibv_srq_init_attr attr = {.attr = {.max_wr = depth * pairs, .max_sge = 1}};
+
+		srq = ibv_create_srq(pd, &attr);
+		if (!srq)
+			err(1, "create_srq");
+	}
 	to = address();
 	ah = ibv_create_ah(pd, &to);
 	if (!ah)
@@ -284,6 +293,8 @@ static void tear_down(struct end *a, struct end *b, int pairs)
 	for (int i = 0; i < pairs; i++)
 		if (ibv_destroy_qp(a[i].qp) || ibv_destroy_qp(b[i].qp))
 			err(1, "destroy_qp");
+	if (srq && ibv_destroy_srq(srq))
+		err(1, "destroy_srq");
 	if (ibv_destroy_ah(ah) || ibv_dereg_mr(mr) || ibv_destroy_cq(cq) || ibv_dealloc_pd(pd) || ibv_close_device(context))
 		err(1, "close");
 }
@@ -356,13 +367,14 @@ static void die_alone(int peer, pid_t child)
 
 static void usage(void)
 {
-	fputs("usage: posts [-d DEVICE,...] [-o OPERATION] [-n CHAINS] [-l CHAIN] [-s BYTES] [-g ELEMENTS] [-q PAIRS] [-x] [-i] [-r]\n"
+	fputs("usage: posts [-d DEVICE,...] [-o OPERATION] [-n CHAINS] [-l CHAIN] [-s BYTES] [-g ELEMENTS] [-q PAIRS] [-x] [-i] [-r] [-S]\n"
 	      "             [-f PROCESSES] [-w] [-e | -k | -p]\n"
 	      "  -d  opens each device in turn, posts and closes it, but for the last one\n"
 	      "  -o  write (default), write_imm, read, send, send_imm, fetch_add, cmp_swap, ud\n"
 	      "  -x  ibv_wr_* instead of ibv_post_send\n"
 	      "  -i  inline data\n"
 	      "  -r  post also more than the queue takes\n"
+	      "  -S  receives on a shared receive queue\n"
 	      "  -f  one process after the other does all that, and exits; no figures\n"
 	      "  -e  post one chain to a process that is killed before\n"
 	      "  -w  wait for a line on standard input before anything is posted\n"
@@ -378,7 +390,7 @@ int main(int argc, char **argv)
 	pid_t child = 0;
 	char line[16];
 
-	while ((opt = getopt(argc, argv, "d:o:n:l:s:g:q:f:xirwkpeh")) != -1)
+	while ((opt = getopt(argc, argv, "d:o:n:l:s:g:q:f:xirwkpeSh")) != -1)
 		switch (opt) {
 		case 'd': devices = optarg; break;
 		case 'o':
@@ -397,6 +409,7 @@ int main(int argc, char **argv)
 		case 'r': refused = 1; break;
 		case 'f': processes = atoi(optarg); break;
 		case 'w': waiting = 1; break;
+		case 'S': shared = 1; break;
 		case 'k': keep = 1; break;
 		case 'p': polling = 1; break;
 		case 'e': alone = 1; break;

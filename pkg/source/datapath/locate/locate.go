@@ -16,17 +16,19 @@ import (
 // its ABI: applications inline the calls through them.
 const (
 	qpContext  = 0   // struct ibv_qp: context
-	qpSize     = 344 // struct ibv_qp_ex, up to wr_abort
+	qpSize     = 352 // struct ibv_qp_ex, up to wr_atomic_write
+	oldQPSize  = 344 // before wr_atomic_write was added
 	contextOps = 224 // struct ibv_context, up to ops.post_recv
 )
 
-// offsets are the offsets of functions: of the first three in struct ibv_context, of the others
+// offsets are the offsets of functions: of the first four in struct ibv_context, of the others
 // in struct ibv_qp_ex.
 var offsets = [Functions]int{
-	PostSend: 208, PostRecv: 216, PollCQ: 96,
+	PostSend: 208, PostRecv: 216, PollCQ: 96, PostSRQRecv: 168,
 	WrAtomicCmpSwp: 184, WrAtomicFetchAdd: 192, WrBindMW: 200, WrLocalInv: 208, WrRDMARead: 216, WrRDMAWrite: 224,
 	WrRDMAWriteImm: 232, WrSend: 240, WrSendImm: 248, WrSendInv: 256, WrSendTSO: 264, WrSetInlineData: 288,
 	WrSetInlineDataList: 296, WrSetSGE: 304, WrSetSGEList: 312, WrStart: 320, WrComplete: 328, WrAbort: 336,
+	WrAtomicWrite: 344,
 }
 
 // TableOffset is the offset of the function in struct ibv_context or ibv_qp_ex.
@@ -121,12 +123,16 @@ func (l *Locator) locate(p *Process, qp uint64) (Found, error) {
 	if err != nil {
 		return Found{}, fmt.Errorf("post_send of process %d: %w", p.pid, err)
 	}
-	for _, fn := range []Function{PostRecv, PollCQ} {
+	for _, fn := range []Function{PostRecv, PollCQ, PostSRQRecv} {
 		// A function that the provider does not implement is one of libibverbs.
 		_, _ = f.add(fn, ops[:])
 	}
 	var ex [qpSize]byte
-	if p.Read(qp, ex[:]) == nil && f.isExtended(ex[:], provider) {
+	err = p.Read(qp, ex[:])
+	if err != nil {
+		err = p.Read(qp, ex[:oldQPSize])
+	}
+	if err == nil && f.isExtended(ex[:], provider) {
 		for fn := WrAtomicCmpSwp; fn < Functions; fn++ {
 			if f.isIn(fn, ex[:], provider) {
 				_, _ = f.add(fn, ex[:])

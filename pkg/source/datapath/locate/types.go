@@ -10,6 +10,7 @@ const (
 	PostSend Function = iota
 	PostRecv
 	PollCQ
+	PostSRQRecv
 
 	WrAtomicCmpSwp
 	WrAtomicFetchAdd
@@ -29,6 +30,7 @@ const (
 	WrStart
 	WrComplete
 	WrAbort
+	WrAtomicWrite
 
 	Functions
 )
@@ -36,7 +38,7 @@ const (
 // Returns reports whether the function's return is probed, too. It contains what
 // the provider accepted or completed.
 func (f Function) Returns() bool {
-	return f == PostSend || f == PostRecv || f == PollCQ || f == WrComplete
+	return f == PostSend || f == PostRecv || f == PostSRQRecv || f == PollCQ || f == WrComplete
 }
 
 // FileID identifies a mapped file by the numbers in /proc/PID/maps.

@@ -94,6 +94,16 @@ PROBED int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_
 	return 0;
 }
 
+PROBED int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	for (int i = 0; wr; wr = wr->next, i++)
+		if (i == refuse) {
+			*bad = wr;
+			return ENOMEM;
+		}
+	return 0;
+}
+
 PROBED int poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 {
 	struct cq *cq = (struct cq *)ibcq;
@@ -158,6 +168,11 @@ PROBED void wr_set_inline_data_list(struct ibv_qp_ex *ex, size_t n, const struct
 	__asm__ volatile("");
 }
 
+PROBED void wr_atomic_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t remote, const void *value)
+{
+	begin(ex, IBV_WC_RDMA_WRITE);
+}
+
 PROBED int wr_complete(struct ibv_qp_ex *ex)
 {
 	struct qp *qp = (struct qp *)ex;
@@ -174,7 +189,9 @@ PROBED void wr_abort(struct ibv_qp_ex *ex)
 	__asm__ volatile("");
 }
 
-static struct ibv_context context = {.ops = {.post_send = post_send, .post_recv = post_recv, .poll_cq = poll_cq}};
+static struct ibv_context context = {.ops = {.post_send = post_send, .post_recv = post_recv, .post_srq_recv = post_srq_recv,
+						 .poll_cq = poll_cq}};
+static struct ibv_srq srq = {.context = &context};
 
 static struct qp *make(uint32_t qpn, enum ibv_qp_type type)
 {
@@ -194,6 +211,7 @@ static struct qp *make(uint32_t qpn, enum ibv_qp_type type)
 	qp->ex.wr_set_inline_data_list = wr_set_inline_data_list;
 	qp->ex.wr_complete = wr_complete;
 	qp->ex.wr_abort = wr_abort;
+	qp->ex.wr_atomic_write = wr_atomic_write;
 	return qp;
 }
 
@@ -263,6 +281,17 @@ static void obey(char *what, struct qp *qp, struct qp *ud, int n)
 		while (n--)
 			ibv_post_recv(&qp->ex.qp_base, &first, &bad);
 		refuse = -1;
+	} else if (!strcmp(what, "srq")) {
+		struct ibv_recv_wr last = {}, first = {.next = &last}, *bad;
+
+		while (n--)
+			ibv_post_srq_recv(&srq, &first, &bad);
+	} else if (!strcmp(what, "ex-atomic-write")) {
+		ibv_wr_start(ex);
+		ex->wr_flags = IBV_SEND_SIGNALED;
+		ibv_wr_atomic_write(ex, 0, 0, wc);
+		ibv_wr_complete(ex);
+		qp->cq->head = qp->cq->tail;
 	} else if (!strcmp(what, "polled")) {
 		struct ibv_recv_wr wr = {}, *bad;
 
