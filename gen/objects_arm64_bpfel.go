@@ -51,9 +51,13 @@ type ObjectsMapping struct {
 type ObjectsMemory uint32
 
 const (
-	ObjectsMemoryMEMORY_HOST   ObjectsMemory = 0
-	ObjectsMemoryMEMORY_GPU    ObjectsMemory = 1
-	ObjectsMemoryMEMORY_DMABUF ObjectsMemory = 2
+	ObjectsMemoryMEMORY_HOST         ObjectsMemory = 0
+	ObjectsMemoryMEMORY_GPU          ObjectsMemory = 1
+	ObjectsMemoryMEMORY_DMABUF       ObjectsMemory = 2
+	ObjectsMemoryMEMORY_DEVICE       ObjectsMemory = 3
+	ObjectsMemoryMEMORY_IMPLICIT_ODP ObjectsMemory = 4
+	ObjectsMemoryMEMORY_UNKNOWN      ObjectsMemory = 5
+	ObjectsMemoryMEMORIES            ObjectsMemory = 6
 )
 
 type ObjectsObject struct {
@@ -129,6 +133,7 @@ const (
 	ObjectsVarLiveAdopted               = "live_adopted"
 	ObjectsVarLiveObjects               = "live_objects"
 	ObjectsVarObjectLosses              = "object_losses"
+	ObjectsVarPlainMemory               = "plain_memory"
 	ObjectsVarUnusedMemory              = "unused_memory"
 	ObjectsVarUnusedObjectType          = "unused_object_type"
 )
@@ -221,6 +226,7 @@ type ObjectsVariableSpecs struct {
 	LiveAdopted      *ebpf.VariableSpec `ebpf:"live_adopted"`
 	LiveObjects      *ebpf.VariableSpec `ebpf:"live_objects"`
 	ObjectLosses     *ebpf.VariableSpec `ebpf:"object_losses"`
+	PlainMemory      *ebpf.VariableSpec `ebpf:"plain_memory"`
 	UnusedMemory     *ebpf.VariableSpec `ebpf:"unused_memory"`
 	UnusedObjectType *ebpf.VariableSpec `ebpf:"unused_object_type"`
 }
@@ -272,6 +278,7 @@ type ObjectsVariables struct {
 	LiveAdopted      *ebpf.Variable `ebpf:"live_adopted"`
 	LiveObjects      *ebpf.Variable `ebpf:"live_objects"`
 	ObjectLosses     *ebpf.Variable `ebpf:"object_losses"`
+	PlainMemory      *ebpf.Variable `ebpf:"plain_memory"`
 	UnusedMemory     *ebpf.Variable `ebpf:"unused_memory"`
 	UnusedObjectType *ebpf.Variable `ebpf:"unused_object_type"`
 }
