@@ -612,6 +612,20 @@ int BPF_PROG(fexit_dmabuf_get_pinned, void *device, unsigned long offset, unsign
 	return mapped(ret, size);
 }
 
+SEC("fexit/ib_umem_dmabuf_get_pinned_with_dma_device")
+int BPF_PROG(fexit_dmabuf_get_pinned_with_dma_device, void *device, void *dma_device, unsigned long offset,
+	     unsigned long size, int fd, int access, struct ib_umem_dmabuf *ret)
+{
+	return mapped(ret, size);
+}
+
+SEC("fexit/ib_umem_dmabuf_get_pinned_revocable_and_lock")
+int BPF_PROG(fexit_dmabuf_get_pinned_revocable_and_lock, void *device, unsigned long offset, unsigned long size, int fd,
+	     int access, struct ib_umem_dmabuf *ret)
+{
+	return mapped(ret, size);
+}
+
 SEC("fentry/ib_umem_release")
 int BPF_PROG(fentry_umem_release, void *umem)
 {
@@ -638,6 +652,31 @@ int BPF_KPROBE(kprobe_dmabuf_get_pinned, void *device, unsigned long offset, uns
 
 SEC("kretprobe/ib_umem_dmabuf_get_pinned")
 int BPF_KRETPROBE(kretprobe_dmabuf_get_pinned, struct ib_umem_dmabuf *ret)
+{
+	return mapping_ends(ret);
+}
+
+SEC("kprobe/ib_umem_dmabuf_get_pinned_with_dma_device")
+int BPF_KPROBE(kprobe_dmabuf_get_pinned_with_dma_device, void *device, void *dma_device, unsigned long offset,
+	       unsigned long size)
+{
+	return mapping_begins(size);
+}
+
+SEC("kretprobe/ib_umem_dmabuf_get_pinned_with_dma_device")
+int BPF_KRETPROBE(kretprobe_dmabuf_get_pinned_with_dma_device, struct ib_umem_dmabuf *ret)
+{
+	return mapping_ends(ret);
+}
+
+SEC("kprobe/ib_umem_dmabuf_get_pinned_revocable_and_lock")
+int BPF_KPROBE(kprobe_dmabuf_get_pinned_revocable_and_lock, void *device, unsigned long offset, unsigned long size)
+{
+	return mapping_begins(size);
+}
+
+SEC("kretprobe/ib_umem_dmabuf_get_pinned_revocable_and_lock")
+int BPF_KRETPROBE(kretprobe_dmabuf_get_pinned_revocable_and_lock, struct ib_umem_dmabuf *ret)
 {
 	return mapping_ends(ret);
 }

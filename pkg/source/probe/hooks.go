@@ -59,6 +59,16 @@ var objectHooks = []hook.Hook{
 		hook.With(hook.Kprobe, gen.ObjectsProgKretprobeDmabufGetPinned, gen.ObjectsProgKprobeDmabufGetPinned),
 		hook.With(hook.Fentry, gen.ObjectsProgFexitDmabufGetPinned),
 	}},
+	{Name: "ib_umem_dmabuf_get_pinned_with_dma_device", Optional: true, ModuleTypes: true, Tiers: []hook.Tier{
+		hook.With(hook.Kprobe,
+			gen.ObjectsProgKretprobeDmabufGetPinnedWithDmaDevice, gen.ObjectsProgKprobeDmabufGetPinnedWithDmaDevice),
+		hook.With(hook.Fentry, gen.ObjectsProgFexitDmabufGetPinnedWithDmaDevice),
+	}},
+	{Name: "ib_umem_dmabuf_get_pinned_revocable_and_lock", Optional: true, ModuleTypes: true, Tiers: []hook.Tier{
+		hook.With(hook.Kprobe,
+			gen.ObjectsProgKretprobeDmabufGetPinnedRevocableAndLock, gen.ObjectsProgKprobeDmabufGetPinnedRevocableAndLock),
+		hook.With(hook.Fentry, gen.ObjectsProgFexitDmabufGetPinnedRevocableAndLock),
+	}},
 }
 
 const (

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -199,8 +200,11 @@ func (p *objectPrograms) exportedBy(module string) {
 func (p *objectPrograms) mapDMABuf(function string, result, size uint64) {
 	p.t.Helper()
 	arguments := []uint64{p.address + fakeDevice, 11, size, 12, 13}
-	if function == "dmabuf_get" {
+	switch function {
+	case "dmabuf_get":
 		arguments = append(arguments, 14)
+	case "dmabuf_get_pinned_with_dma_device":
+		arguments = slices.Insert(arguments, 1, 15)
 	}
 	p.call(function, result, arguments...)
 }
