@@ -451,9 +451,12 @@ static __always_inline int uobject_type(__u32 class, __u32 driver)
 static __noinline int committed(struct ib_uobject *uobj)
 {
 	struct ib_device *device = BPF_CORE_READ(uobj, context, device);
+	__u32 tid = bpf_get_current_pid_tgid();
 	struct object o = {};
 	int type;
 
+	/* A dma-buf that was mapped for this object, such as a DEVX umem, is not that of a later region. */
+	bpf_map_delete_elem(&mappings, &tid);
 	if (!device)
 		return 0;
 	type = uobject_type(BPF_CORE_READ(uobj, uapi_object, id), BPF_CORE_READ(device, ops.driver_id));

@@ -284,6 +284,12 @@ func TestRegionMemory(t *testing.T) {
 			p.call("umem_release", 0, umem)
 			p.register(4096, userRegion)
 		}, kinds{host: {1, 4096}}},
+		// As mlx5's DEVX umem, or the buffer of a CQ.
+		{"mapping of another object", func(p *objectPrograms, umem uint64) {
+			p.mapDMABuf("dmabuf_get_pinned", umem, 8192)
+			p.call("commit_uobject", 0, 0)
+			p.register(4096, userRegion)
+		}, kinds{host: {1, 4096}}},
 	}
 	for exporter, memory := range map[string]gen.ObjectsMemory{
 		"nvidia": gen.ObjectsMemoryMEMORY_GPU, "nvidia_u": gen.ObjectsMemoryMEMORY_GPU, "amdgpu": gen.ObjectsMemoryMEMORY_GPU,
