@@ -234,9 +234,15 @@ struct ib_srq {
 	struct rdma_restrack_entry res;
 };
 
+/* include/rdma/ib_verbs.h; the same from 5.10 to 7 */
+enum ib_mr_type {
+	IB_MR_TYPE_DM = 2,
+};
+
 struct ib_mr {
 	struct ib_device *device;
 	__u64 length;
+	enum ib_mr_type type;
 	struct rdma_restrack_entry res;
 };
 

@@ -83,8 +83,12 @@ enum object_type {
 
 enum memory {
 	MEMORY_HOST,
-	MEMORY_GPU,
-	MEMORY_DMABUF,
+	MEMORY_GPU,          /* a dma-buf of a GPU driver */
+	MEMORY_DMABUF,       /* a dma-buf of another exporter */
+	MEMORY_DEVICE,       /* memory of the HCA itself */
+	MEMORY_IMPLICIT_ODP, /* the whole address space, without a length */
+	MEMORY_UNKNOWN,
+	MEMORIES,
 };
 
 /* What could not be recorded, and why. */

@@ -48,8 +48,6 @@ struct {
 enum function {
 	RESTRACK_ADD,
 	DESTROY_UOBJECT,
-	DMABUF_GET,
-	DMABUF_GET_PINNED,
 };
 
 struct {
@@ -73,6 +71,12 @@ struct {
 	__type(key, __u32);
 	__type(value, struct mapping);
 } mappings SEC(".maps");
+
+/*
+ * The kind of a memory region without a dma-buf. User space sets MEMORY_HOST
+ * where the hooks see every function that maps the memory of another device.
+ */
+__u32 plain_memory = MEMORY_UNKNOWN;
 
 __u64 object_losses[LOSSES];
 
@@ -187,9 +191,32 @@ static __always_inline __u32 restrack_type(struct rdma_restrack_entry *res)
 	return BPF_CORE_READ(res, type);
 }
 
-static __noinline int added(struct rdma_restrack_entry *res, bool with_id)
+/* The length of an implicit ODP region, which covers the whole address space of its process. */
+#define WHOLE_ADDRESS_SPACE (~0ULL)
+
+static __always_inline void region(struct object *o, struct ib_mr *mr)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
+	struct mapping *mapping = bpf_map_lookup_elem(&mappings, &tid);
+
+	o->bytes = BPF_CORE_READ(mr, length);
+	o->memory = plain_memory;
+	if (mapping) {
+		/* Some drivers leave the length of a dma-buf region unset. */
+		if (!o->bytes)
+			o->bytes = mapping->bytes;
+		o->memory = mapping->memory;
+		bpf_map_delete_elem(&mappings, &tid);
+	} else if (BPF_CORE_READ(mr, type) == IB_MR_TYPE_DM) {
+		o->memory = MEMORY_DEVICE;
+	} else if (o->bytes == WHOLE_ADDRESS_SPACE) {
+		o->bytes = 0;
+		o->memory = MEMORY_IMPLICIT_ODP;
+	}
+}
+
+static __noinline int added(struct rdma_restrack_entry *res, bool with_id)
+{
 	struct ib_device *device;
 	struct object o = {};
 
@@ -200,18 +227,8 @@ static __noinline int added(struct rdma_restrack_entry *res, bool with_id)
 	if (!device)
 		return 0;
 	o.id = with_id ? BPF_CORE_READ(res, id) : 0;
-	if (o.type == TYPE_MR) {
-		struct mapping *mapping = bpf_map_lookup_elem(&mappings, &tid);
-
-		o.bytes = BPF_CORE_READ(OWNER(res, ib_mr), length);
-		if (mapping) {
-			/* Some drivers leave the length of a dma-buf region unset. */
-			if (!o.bytes)
-				o.bytes = mapping->bytes;
-			o.memory = mapping->memory;
-			bpf_map_delete_elem(&mappings, &tid);
-		}
-	}
+	if (o.type == TYPE_MR)
+		region(&o, OWNER(res, ib_mr));
 	return remember((__u64)res, &o, device);
 }
 
@@ -434,9 +451,12 @@ static __always_inline int uobject_type(__u32 class, __u32 driver)
 static __noinline int committed(struct ib_uobject *uobj)
 {
 	struct ib_device *device = BPF_CORE_READ(uobj, context, device);
+	__u32 tid = bpf_get_current_pid_tgid();
 	struct object o = {};
 	int type;
 
+	/* A dma-buf that was mapped for this object, such as a DEVX umem, is not that of a later region. */
+	bpf_map_delete_elem(&mappings, &tid);
 	if (!device)
 		return 0;
 	type = uobject_type(BPF_CORE_READ(uobj, uapi_object, id), BPF_CORE_READ(device, ops.driver_id));
@@ -519,8 +539,10 @@ static __always_inline __u32 exporter_memory(struct ib_umem_dmabuf *umem)
 	struct module *owner = BPF_CORE_READ(umem, attach, dmabuf, owner);
 	char name[8] = {};
 
-	if (!owner || bpf_core_read(name, sizeof(name), &owner->name))
+	if (!owner) /* built into the kernel */
 		return MEMORY_DMABUF;
+	if (bpf_core_read(name, sizeof(name), &owner->name))
+		return MEMORY_UNKNOWN;
 	if (begins(name, "nvidia", 6) || begins(name, "amdgpu", 7) || begins(name, "i915", 5) ||
 	    begins(name, "xe", 3) || begins(name, "habanala", 8))
 		return MEMORY_GPU;
@@ -535,12 +557,32 @@ static __always_inline int mapped(struct ib_umem_dmabuf *umem, __u64 bytes)
 	struct mapping mapping = {.umem = (__u64)umem, .bytes = bytes};
 	__u32 tid = bpf_get_current_pid_tgid();
 
-	/* ib_umem_dmabuf_get returned an error: IS_ERR */
-	if ((__u64)umem >= (__u64)-MAX_ERRNO)
+	/* The function returned an error: IS_ERR */
+	if ((__u64)umem >= (__u64)-MAX_ERRNO) {
+		bpf_map_delete_elem(&mappings, &tid);
 		return 0;
+	}
 	mapping.memory = exporter_memory(umem);
 	bpf_map_update_elem(&mappings, &tid, &mapping, BPF_ANY);
 	return 0;
+}
+
+/* Kretprobes do not see arguments, and a return may be missed: until the return, the exporter is unknown. */
+static __always_inline int mapping_begins(__u64 bytes)
+{
+	struct mapping mapping = {.bytes = bytes, .memory = MEMORY_UNKNOWN};
+	__u32 tid = bpf_get_current_pid_tgid();
+
+	bpf_map_update_elem(&mappings, &tid, &mapping, BPF_ANY);
+	return 0;
+}
+
+static __always_inline int mapping_ends(struct ib_umem_dmabuf *umem)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+	struct mapping *mapping = bpf_map_lookup_elem(&mappings, &tid);
+
+	return mapped(umem, mapping ? mapping->bytes : 0);
 }
 
 /* The mapping is given up: no region was made of it. */
@@ -553,6 +595,11 @@ static __always_inline int unmapped(__u64 umem)
 		bpf_map_delete_elem(&mappings, &tid);
 	return 0;
 }
+
+/*
+ * The functions that map a dma-buf for a driver. One may call another, as
+ * ib_umem_dmabuf_get_pinned does on 6.1: both return the same umem.
+ */
 
 SEC("fexit/ib_umem_dmabuf_get")
 int BPF_PROG(fexit_dmabuf_get, void *device, unsigned long offset, unsigned long size, int fd, int access, void *ops,
@@ -568,6 +615,20 @@ int BPF_PROG(fexit_dmabuf_get_pinned, void *device, unsigned long offset, unsign
 	return mapped(ret, size);
 }
 
+SEC("fexit/ib_umem_dmabuf_get_pinned_with_dma_device")
+int BPF_PROG(fexit_dmabuf_get_pinned_with_dma_device, void *device, void *dma_device, unsigned long offset,
+	     unsigned long size, int fd, int access, struct ib_umem_dmabuf *ret)
+{
+	return mapped(ret, size);
+}
+
+SEC("fexit/ib_umem_dmabuf_get_pinned_revocable_and_lock")
+int BPF_PROG(fexit_dmabuf_get_pinned_revocable_and_lock, void *device, unsigned long offset, unsigned long size, int fd,
+	     int access, struct ib_umem_dmabuf *ret)
+{
+	return mapped(ret, size);
+}
+
 SEC("fentry/ib_umem_release")
 int BPF_PROG(fentry_umem_release, void *umem)
 {
@@ -577,25 +638,50 @@ int BPF_PROG(fentry_umem_release, void *umem)
 SEC("kprobe/ib_umem_dmabuf_get")
 int BPF_KPROBE(kprobe_dmabuf_get, void *device, unsigned long offset, unsigned long size)
 {
-	return keep_argument(DMABUF_GET, size);
+	return mapping_begins(size);
 }
 
 SEC("kretprobe/ib_umem_dmabuf_get")
 int BPF_KRETPROBE(kretprobe_dmabuf_get, struct ib_umem_dmabuf *ret)
 {
-	return mapped(ret, kept_argument(DMABUF_GET));
+	return mapping_ends(ret);
 }
 
 SEC("kprobe/ib_umem_dmabuf_get_pinned")
 int BPF_KPROBE(kprobe_dmabuf_get_pinned, void *device, unsigned long offset, unsigned long size)
 {
-	return keep_argument(DMABUF_GET_PINNED, size);
+	return mapping_begins(size);
 }
 
 SEC("kretprobe/ib_umem_dmabuf_get_pinned")
 int BPF_KRETPROBE(kretprobe_dmabuf_get_pinned, struct ib_umem_dmabuf *ret)
 {
-	return mapped(ret, kept_argument(DMABUF_GET_PINNED));
+	return mapping_ends(ret);
+}
+
+SEC("kprobe/ib_umem_dmabuf_get_pinned_with_dma_device")
+int BPF_KPROBE(kprobe_dmabuf_get_pinned_with_dma_device, void *device, void *dma_device, unsigned long offset,
+	       unsigned long size)
+{
+	return mapping_begins(size);
+}
+
+SEC("kretprobe/ib_umem_dmabuf_get_pinned_with_dma_device")
+int BPF_KRETPROBE(kretprobe_dmabuf_get_pinned_with_dma_device, struct ib_umem_dmabuf *ret)
+{
+	return mapping_ends(ret);
+}
+
+SEC("kprobe/ib_umem_dmabuf_get_pinned_revocable_and_lock")
+int BPF_KPROBE(kprobe_dmabuf_get_pinned_revocable_and_lock, void *device, unsigned long offset, unsigned long size)
+{
+	return mapping_begins(size);
+}
+
+SEC("kretprobe/ib_umem_dmabuf_get_pinned_revocable_and_lock")
+int BPF_KRETPROBE(kretprobe_dmabuf_get_pinned_revocable_and_lock, struct ib_umem_dmabuf *ret)
+{
+	return mapping_ends(ret);
 }
 
 SEC("kprobe/ib_umem_release")

@@ -51,9 +51,13 @@ type ObjectsMapping struct {
 type ObjectsMemory uint32
 
 const (
-	ObjectsMemoryMEMORY_HOST   ObjectsMemory = 0
-	ObjectsMemoryMEMORY_GPU    ObjectsMemory = 1
-	ObjectsMemoryMEMORY_DMABUF ObjectsMemory = 2
+	ObjectsMemoryMEMORY_HOST         ObjectsMemory = 0
+	ObjectsMemoryMEMORY_GPU          ObjectsMemory = 1
+	ObjectsMemoryMEMORY_DMABUF       ObjectsMemory = 2
+	ObjectsMemoryMEMORY_DEVICE       ObjectsMemory = 3
+	ObjectsMemoryMEMORY_IMPLICIT_ODP ObjectsMemory = 4
+	ObjectsMemoryMEMORY_UNKNOWN      ObjectsMemory = 5
+	ObjectsMemoryMEMORIES            ObjectsMemory = 6
 )
 
 type ObjectsObject struct {
@@ -95,42 +99,49 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	ObjectsMapAdopted                   = "adopted"
-	ObjectsMapArguments                 = "arguments"
-	ObjectsMapDevices                   = "devices"
-	ObjectsMapHoldings                  = "holdings"
-	ObjectsMapMappings                  = "mappings"
-	ObjectsMapObjects                   = "objects"
-	ObjectsProgFentryCommitUobject      = "fentry_commit_uobject"
-	ObjectsProgFentryRestrackAbortDel   = "fentry_restrack_abort_del"
-	ObjectsProgFentryRestrackBeginDel   = "fentry_restrack_begin_del"
-	ObjectsProgFentryRestrackCommitDel  = "fentry_restrack_commit_del"
-	ObjectsProgFentryRestrackDel        = "fentry_restrack_del"
-	ObjectsProgFentryUmemRelease        = "fentry_umem_release"
-	ObjectsProgFexitDestroyUobject      = "fexit_destroy_uobject"
-	ObjectsProgFexitDmabufGet           = "fexit_dmabuf_get"
-	ObjectsProgFexitDmabufGetPinned     = "fexit_dmabuf_get_pinned"
-	ObjectsProgFexitRestrackAdd         = "fexit_restrack_add"
-	ObjectsProgKprobeCommitUobject      = "kprobe_commit_uobject"
-	ObjectsProgKprobeDestroyUobject     = "kprobe_destroy_uobject"
-	ObjectsProgKprobeDmabufGet          = "kprobe_dmabuf_get"
-	ObjectsProgKprobeDmabufGetPinned    = "kprobe_dmabuf_get_pinned"
-	ObjectsProgKprobeRestrackAbortDel   = "kprobe_restrack_abort_del"
-	ObjectsProgKprobeRestrackAdd        = "kprobe_restrack_add"
-	ObjectsProgKprobeRestrackBeginDel   = "kprobe_restrack_begin_del"
-	ObjectsProgKprobeRestrackCommitDel  = "kprobe_restrack_commit_del"
-	ObjectsProgKprobeRestrackDel        = "kprobe_restrack_del"
-	ObjectsProgKprobeUmemRelease        = "kprobe_umem_release"
-	ObjectsProgKretprobeDestroyUobject  = "kretprobe_destroy_uobject"
-	ObjectsProgKretprobeDmabufGet       = "kretprobe_dmabuf_get"
-	ObjectsProgKretprobeDmabufGetPinned = "kretprobe_dmabuf_get_pinned"
-	ObjectsProgKretprobeRestrackAdd     = "kretprobe_restrack_add"
-	ObjectsVarCgroupSubsys              = "cgroup_subsys"
-	ObjectsVarLiveAdopted               = "live_adopted"
-	ObjectsVarLiveObjects               = "live_objects"
-	ObjectsVarObjectLosses              = "object_losses"
-	ObjectsVarUnusedMemory              = "unused_memory"
-	ObjectsVarUnusedObjectType          = "unused_object_type"
+	ObjectsMapAdopted                                   = "adopted"
+	ObjectsMapArguments                                 = "arguments"
+	ObjectsMapDevices                                   = "devices"
+	ObjectsMapHoldings                                  = "holdings"
+	ObjectsMapMappings                                  = "mappings"
+	ObjectsMapObjects                                   = "objects"
+	ObjectsProgFentryCommitUobject                      = "fentry_commit_uobject"
+	ObjectsProgFentryRestrackAbortDel                   = "fentry_restrack_abort_del"
+	ObjectsProgFentryRestrackBeginDel                   = "fentry_restrack_begin_del"
+	ObjectsProgFentryRestrackCommitDel                  = "fentry_restrack_commit_del"
+	ObjectsProgFentryRestrackDel                        = "fentry_restrack_del"
+	ObjectsProgFentryUmemRelease                        = "fentry_umem_release"
+	ObjectsProgFexitDestroyUobject                      = "fexit_destroy_uobject"
+	ObjectsProgFexitDmabufGet                           = "fexit_dmabuf_get"
+	ObjectsProgFexitDmabufGetPinned                     = "fexit_dmabuf_get_pinned"
+	ObjectsProgFexitDmabufGetPinnedRevocableAndLock     = "fexit_dmabuf_get_pinned_revocable_and_lock"
+	ObjectsProgFexitDmabufGetPinnedWithDmaDevice        = "fexit_dmabuf_get_pinned_with_dma_device"
+	ObjectsProgFexitRestrackAdd                         = "fexit_restrack_add"
+	ObjectsProgKprobeCommitUobject                      = "kprobe_commit_uobject"
+	ObjectsProgKprobeDestroyUobject                     = "kprobe_destroy_uobject"
+	ObjectsProgKprobeDmabufGet                          = "kprobe_dmabuf_get"
+	ObjectsProgKprobeDmabufGetPinned                    = "kprobe_dmabuf_get_pinned"
+	ObjectsProgKprobeDmabufGetPinnedRevocableAndLock    = "kprobe_dmabuf_get_pinned_revocable_and_lock"
+	ObjectsProgKprobeDmabufGetPinnedWithDmaDevice       = "kprobe_dmabuf_get_pinned_with_dma_device"
+	ObjectsProgKprobeRestrackAbortDel                   = "kprobe_restrack_abort_del"
+	ObjectsProgKprobeRestrackAdd                        = "kprobe_restrack_add"
+	ObjectsProgKprobeRestrackBeginDel                   = "kprobe_restrack_begin_del"
+	ObjectsProgKprobeRestrackCommitDel                  = "kprobe_restrack_commit_del"
+	ObjectsProgKprobeRestrackDel                        = "kprobe_restrack_del"
+	ObjectsProgKprobeUmemRelease                        = "kprobe_umem_release"
+	ObjectsProgKretprobeDestroyUobject                  = "kretprobe_destroy_uobject"
+	ObjectsProgKretprobeDmabufGet                       = "kretprobe_dmabuf_get"
+	ObjectsProgKretprobeDmabufGetPinned                 = "kretprobe_dmabuf_get_pinned"
+	ObjectsProgKretprobeDmabufGetPinnedRevocableAndLock = "kretprobe_dmabuf_get_pinned_revocable_and_lock"
+	ObjectsProgKretprobeDmabufGetPinnedWithDmaDevice    = "kretprobe_dmabuf_get_pinned_with_dma_device"
+	ObjectsProgKretprobeRestrackAdd                     = "kretprobe_restrack_add"
+	ObjectsVarCgroupSubsys                              = "cgroup_subsys"
+	ObjectsVarLiveAdopted                               = "live_adopted"
+	ObjectsVarLiveObjects                               = "live_objects"
+	ObjectsVarObjectLosses                              = "object_losses"
+	ObjectsVarPlainMemory                               = "plain_memory"
+	ObjectsVarUnusedMemory                              = "unused_memory"
+	ObjectsVarUnusedObjectType                          = "unused_object_type"
 )
 
 // LoadObjects returns the embedded CollectionSpec for Objects.
@@ -175,30 +186,36 @@ type ObjectsSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ObjectsProgramSpecs struct {
-	FentryCommitUobject      *ebpf.ProgramSpec `ebpf:"fentry_commit_uobject"`
-	FentryRestrackAbortDel   *ebpf.ProgramSpec `ebpf:"fentry_restrack_abort_del"`
-	FentryRestrackBeginDel   *ebpf.ProgramSpec `ebpf:"fentry_restrack_begin_del"`
-	FentryRestrackCommitDel  *ebpf.ProgramSpec `ebpf:"fentry_restrack_commit_del"`
-	FentryRestrackDel        *ebpf.ProgramSpec `ebpf:"fentry_restrack_del"`
-	FentryUmemRelease        *ebpf.ProgramSpec `ebpf:"fentry_umem_release"`
-	FexitDestroyUobject      *ebpf.ProgramSpec `ebpf:"fexit_destroy_uobject"`
-	FexitDmabufGet           *ebpf.ProgramSpec `ebpf:"fexit_dmabuf_get"`
-	FexitDmabufGetPinned     *ebpf.ProgramSpec `ebpf:"fexit_dmabuf_get_pinned"`
-	FexitRestrackAdd         *ebpf.ProgramSpec `ebpf:"fexit_restrack_add"`
-	KprobeCommitUobject      *ebpf.ProgramSpec `ebpf:"kprobe_commit_uobject"`
-	KprobeDestroyUobject     *ebpf.ProgramSpec `ebpf:"kprobe_destroy_uobject"`
-	KprobeDmabufGet          *ebpf.ProgramSpec `ebpf:"kprobe_dmabuf_get"`
-	KprobeDmabufGetPinned    *ebpf.ProgramSpec `ebpf:"kprobe_dmabuf_get_pinned"`
-	KprobeRestrackAbortDel   *ebpf.ProgramSpec `ebpf:"kprobe_restrack_abort_del"`
-	KprobeRestrackAdd        *ebpf.ProgramSpec `ebpf:"kprobe_restrack_add"`
-	KprobeRestrackBeginDel   *ebpf.ProgramSpec `ebpf:"kprobe_restrack_begin_del"`
-	KprobeRestrackCommitDel  *ebpf.ProgramSpec `ebpf:"kprobe_restrack_commit_del"`
-	KprobeRestrackDel        *ebpf.ProgramSpec `ebpf:"kprobe_restrack_del"`
-	KprobeUmemRelease        *ebpf.ProgramSpec `ebpf:"kprobe_umem_release"`
-	KretprobeDestroyUobject  *ebpf.ProgramSpec `ebpf:"kretprobe_destroy_uobject"`
-	KretprobeDmabufGet       *ebpf.ProgramSpec `ebpf:"kretprobe_dmabuf_get"`
-	KretprobeDmabufGetPinned *ebpf.ProgramSpec `ebpf:"kretprobe_dmabuf_get_pinned"`
-	KretprobeRestrackAdd     *ebpf.ProgramSpec `ebpf:"kretprobe_restrack_add"`
+	FentryCommitUobject                      *ebpf.ProgramSpec `ebpf:"fentry_commit_uobject"`
+	FentryRestrackAbortDel                   *ebpf.ProgramSpec `ebpf:"fentry_restrack_abort_del"`
+	FentryRestrackBeginDel                   *ebpf.ProgramSpec `ebpf:"fentry_restrack_begin_del"`
+	FentryRestrackCommitDel                  *ebpf.ProgramSpec `ebpf:"fentry_restrack_commit_del"`
+	FentryRestrackDel                        *ebpf.ProgramSpec `ebpf:"fentry_restrack_del"`
+	FentryUmemRelease                        *ebpf.ProgramSpec `ebpf:"fentry_umem_release"`
+	FexitDestroyUobject                      *ebpf.ProgramSpec `ebpf:"fexit_destroy_uobject"`
+	FexitDmabufGet                           *ebpf.ProgramSpec `ebpf:"fexit_dmabuf_get"`
+	FexitDmabufGetPinned                     *ebpf.ProgramSpec `ebpf:"fexit_dmabuf_get_pinned"`
+	FexitDmabufGetPinnedRevocableAndLock     *ebpf.ProgramSpec `ebpf:"fexit_dmabuf_get_pinned_revocable_and_lock"`
+	FexitDmabufGetPinnedWithDmaDevice        *ebpf.ProgramSpec `ebpf:"fexit_dmabuf_get_pinned_with_dma_device"`
+	FexitRestrackAdd                         *ebpf.ProgramSpec `ebpf:"fexit_restrack_add"`
+	KprobeCommitUobject                      *ebpf.ProgramSpec `ebpf:"kprobe_commit_uobject"`
+	KprobeDestroyUobject                     *ebpf.ProgramSpec `ebpf:"kprobe_destroy_uobject"`
+	KprobeDmabufGet                          *ebpf.ProgramSpec `ebpf:"kprobe_dmabuf_get"`
+	KprobeDmabufGetPinned                    *ebpf.ProgramSpec `ebpf:"kprobe_dmabuf_get_pinned"`
+	KprobeDmabufGetPinnedRevocableAndLock    *ebpf.ProgramSpec `ebpf:"kprobe_dmabuf_get_pinned_revocable_and_lock"`
+	KprobeDmabufGetPinnedWithDmaDevice       *ebpf.ProgramSpec `ebpf:"kprobe_dmabuf_get_pinned_with_dma_device"`
+	KprobeRestrackAbortDel                   *ebpf.ProgramSpec `ebpf:"kprobe_restrack_abort_del"`
+	KprobeRestrackAdd                        *ebpf.ProgramSpec `ebpf:"kprobe_restrack_add"`
+	KprobeRestrackBeginDel                   *ebpf.ProgramSpec `ebpf:"kprobe_restrack_begin_del"`
+	KprobeRestrackCommitDel                  *ebpf.ProgramSpec `ebpf:"kprobe_restrack_commit_del"`
+	KprobeRestrackDel                        *ebpf.ProgramSpec `ebpf:"kprobe_restrack_del"`
+	KprobeUmemRelease                        *ebpf.ProgramSpec `ebpf:"kprobe_umem_release"`
+	KretprobeDestroyUobject                  *ebpf.ProgramSpec `ebpf:"kretprobe_destroy_uobject"`
+	KretprobeDmabufGet                       *ebpf.ProgramSpec `ebpf:"kretprobe_dmabuf_get"`
+	KretprobeDmabufGetPinned                 *ebpf.ProgramSpec `ebpf:"kretprobe_dmabuf_get_pinned"`
+	KretprobeDmabufGetPinnedRevocableAndLock *ebpf.ProgramSpec `ebpf:"kretprobe_dmabuf_get_pinned_revocable_and_lock"`
+	KretprobeDmabufGetPinnedWithDmaDevice    *ebpf.ProgramSpec `ebpf:"kretprobe_dmabuf_get_pinned_with_dma_device"`
+	KretprobeRestrackAdd                     *ebpf.ProgramSpec `ebpf:"kretprobe_restrack_add"`
 }
 
 // ObjectsMapSpecs contains maps before they are loaded into the kernel.
@@ -221,6 +238,7 @@ type ObjectsVariableSpecs struct {
 	LiveAdopted      *ebpf.VariableSpec `ebpf:"live_adopted"`
 	LiveObjects      *ebpf.VariableSpec `ebpf:"live_objects"`
 	ObjectLosses     *ebpf.VariableSpec `ebpf:"object_losses"`
+	PlainMemory      *ebpf.VariableSpec `ebpf:"plain_memory"`
 	UnusedMemory     *ebpf.VariableSpec `ebpf:"unused_memory"`
 	UnusedObjectType *ebpf.VariableSpec `ebpf:"unused_object_type"`
 }
@@ -272,6 +290,7 @@ type ObjectsVariables struct {
 	LiveAdopted      *ebpf.Variable `ebpf:"live_adopted"`
 	LiveObjects      *ebpf.Variable `ebpf:"live_objects"`
 	ObjectLosses     *ebpf.Variable `ebpf:"object_losses"`
+	PlainMemory      *ebpf.Variable `ebpf:"plain_memory"`
 	UnusedMemory     *ebpf.Variable `ebpf:"unused_memory"`
 	UnusedObjectType *ebpf.Variable `ebpf:"unused_object_type"`
 }
@@ -280,30 +299,36 @@ type ObjectsVariables struct {
 //
 // It can be passed to LoadObjectsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ObjectsPrograms struct {
-	FentryCommitUobject      *ebpf.Program `ebpf:"fentry_commit_uobject"`
-	FentryRestrackAbortDel   *ebpf.Program `ebpf:"fentry_restrack_abort_del"`
-	FentryRestrackBeginDel   *ebpf.Program `ebpf:"fentry_restrack_begin_del"`
-	FentryRestrackCommitDel  *ebpf.Program `ebpf:"fentry_restrack_commit_del"`
-	FentryRestrackDel        *ebpf.Program `ebpf:"fentry_restrack_del"`
-	FentryUmemRelease        *ebpf.Program `ebpf:"fentry_umem_release"`
-	FexitDestroyUobject      *ebpf.Program `ebpf:"fexit_destroy_uobject"`
-	FexitDmabufGet           *ebpf.Program `ebpf:"fexit_dmabuf_get"`
-	FexitDmabufGetPinned     *ebpf.Program `ebpf:"fexit_dmabuf_get_pinned"`
-	FexitRestrackAdd         *ebpf.Program `ebpf:"fexit_restrack_add"`
-	KprobeCommitUobject      *ebpf.Program `ebpf:"kprobe_commit_uobject"`
-	KprobeDestroyUobject     *ebpf.Program `ebpf:"kprobe_destroy_uobject"`
-	KprobeDmabufGet          *ebpf.Program `ebpf:"kprobe_dmabuf_get"`
-	KprobeDmabufGetPinned    *ebpf.Program `ebpf:"kprobe_dmabuf_get_pinned"`
-	KprobeRestrackAbortDel   *ebpf.Program `ebpf:"kprobe_restrack_abort_del"`
-	KprobeRestrackAdd        *ebpf.Program `ebpf:"kprobe_restrack_add"`
-	KprobeRestrackBeginDel   *ebpf.Program `ebpf:"kprobe_restrack_begin_del"`
-	KprobeRestrackCommitDel  *ebpf.Program `ebpf:"kprobe_restrack_commit_del"`
-	KprobeRestrackDel        *ebpf.Program `ebpf:"kprobe_restrack_del"`
-	KprobeUmemRelease        *ebpf.Program `ebpf:"kprobe_umem_release"`
-	KretprobeDestroyUobject  *ebpf.Program `ebpf:"kretprobe_destroy_uobject"`
-	KretprobeDmabufGet       *ebpf.Program `ebpf:"kretprobe_dmabuf_get"`
-	KretprobeDmabufGetPinned *ebpf.Program `ebpf:"kretprobe_dmabuf_get_pinned"`
-	KretprobeRestrackAdd     *ebpf.Program `ebpf:"kretprobe_restrack_add"`
+	FentryCommitUobject                      *ebpf.Program `ebpf:"fentry_commit_uobject"`
+	FentryRestrackAbortDel                   *ebpf.Program `ebpf:"fentry_restrack_abort_del"`
+	FentryRestrackBeginDel                   *ebpf.Program `ebpf:"fentry_restrack_begin_del"`
+	FentryRestrackCommitDel                  *ebpf.Program `ebpf:"fentry_restrack_commit_del"`
+	FentryRestrackDel                        *ebpf.Program `ebpf:"fentry_restrack_del"`
+	FentryUmemRelease                        *ebpf.Program `ebpf:"fentry_umem_release"`
+	FexitDestroyUobject                      *ebpf.Program `ebpf:"fexit_destroy_uobject"`
+	FexitDmabufGet                           *ebpf.Program `ebpf:"fexit_dmabuf_get"`
+	FexitDmabufGetPinned                     *ebpf.Program `ebpf:"fexit_dmabuf_get_pinned"`
+	FexitDmabufGetPinnedRevocableAndLock     *ebpf.Program `ebpf:"fexit_dmabuf_get_pinned_revocable_and_lock"`
+	FexitDmabufGetPinnedWithDmaDevice        *ebpf.Program `ebpf:"fexit_dmabuf_get_pinned_with_dma_device"`
+	FexitRestrackAdd                         *ebpf.Program `ebpf:"fexit_restrack_add"`
+	KprobeCommitUobject                      *ebpf.Program `ebpf:"kprobe_commit_uobject"`
+	KprobeDestroyUobject                     *ebpf.Program `ebpf:"kprobe_destroy_uobject"`
+	KprobeDmabufGet                          *ebpf.Program `ebpf:"kprobe_dmabuf_get"`
+	KprobeDmabufGetPinned                    *ebpf.Program `ebpf:"kprobe_dmabuf_get_pinned"`
+	KprobeDmabufGetPinnedRevocableAndLock    *ebpf.Program `ebpf:"kprobe_dmabuf_get_pinned_revocable_and_lock"`
+	KprobeDmabufGetPinnedWithDmaDevice       *ebpf.Program `ebpf:"kprobe_dmabuf_get_pinned_with_dma_device"`
+	KprobeRestrackAbortDel                   *ebpf.Program `ebpf:"kprobe_restrack_abort_del"`
+	KprobeRestrackAdd                        *ebpf.Program `ebpf:"kprobe_restrack_add"`
+	KprobeRestrackBeginDel                   *ebpf.Program `ebpf:"kprobe_restrack_begin_del"`
+	KprobeRestrackCommitDel                  *ebpf.Program `ebpf:"kprobe_restrack_commit_del"`
+	KprobeRestrackDel                        *ebpf.Program `ebpf:"kprobe_restrack_del"`
+	KprobeUmemRelease                        *ebpf.Program `ebpf:"kprobe_umem_release"`
+	KretprobeDestroyUobject                  *ebpf.Program `ebpf:"kretprobe_destroy_uobject"`
+	KretprobeDmabufGet                       *ebpf.Program `ebpf:"kretprobe_dmabuf_get"`
+	KretprobeDmabufGetPinned                 *ebpf.Program `ebpf:"kretprobe_dmabuf_get_pinned"`
+	KretprobeDmabufGetPinnedRevocableAndLock *ebpf.Program `ebpf:"kretprobe_dmabuf_get_pinned_revocable_and_lock"`
+	KretprobeDmabufGetPinnedWithDmaDevice    *ebpf.Program `ebpf:"kretprobe_dmabuf_get_pinned_with_dma_device"`
+	KretprobeRestrackAdd                     *ebpf.Program `ebpf:"kretprobe_restrack_add"`
 }
 
 func (p *ObjectsPrograms) Close() error {
@@ -317,11 +342,15 @@ func (p *ObjectsPrograms) Close() error {
 		p.FexitDestroyUobject,
 		p.FexitDmabufGet,
 		p.FexitDmabufGetPinned,
+		p.FexitDmabufGetPinnedRevocableAndLock,
+		p.FexitDmabufGetPinnedWithDmaDevice,
 		p.FexitRestrackAdd,
 		p.KprobeCommitUobject,
 		p.KprobeDestroyUobject,
 		p.KprobeDmabufGet,
 		p.KprobeDmabufGetPinned,
+		p.KprobeDmabufGetPinnedRevocableAndLock,
+		p.KprobeDmabufGetPinnedWithDmaDevice,
 		p.KprobeRestrackAbortDel,
 		p.KprobeRestrackAdd,
 		p.KprobeRestrackBeginDel,
@@ -331,6 +360,8 @@ func (p *ObjectsPrograms) Close() error {
 		p.KretprobeDestroyUobject,
 		p.KretprobeDmabufGet,
 		p.KretprobeDmabufGetPinned,
+		p.KretprobeDmabufGetPinnedRevocableAndLock,
+		p.KretprobeDmabufGetPinnedWithDmaDevice,
 		p.KretprobeRestrackAdd,
 	)
 }

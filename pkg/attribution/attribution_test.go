@@ -162,25 +162,27 @@ func TestAttributeProbe(t *testing.T) {
 func TestAttributeNetlink(t *testing.T) {
 	got := attribute(facts{Entities: entities(), Snapshot: model.Snapshot{
 		HCAs:      []model.HCA{{Name: "rxe0"}},
-		Resources: []model.Resource{{Device: "rxe0", Type: model.QP, Count: 3}, {Device: "rxe0", Type: model.MR, Count: 1}},
+		Resources: []model.Resource{{Device: "rxe0", Type: model.QP, Count: 3}, {Device: "rxe0", Type: model.MR, Count: 2}},
 		Holdings: []model.Holding{
 			{Device: "rxe0", PID: 7, Cgroup: 1, Type: model.QP, Count: 1},
 			{Device: "rxe0", PID: 8, Type: model.QP, Count: 1}, // its cgroup is not known
-			{Device: "rxe0", PID: 7, Cgroup: 1, Type: model.MR, Count: 1, Bytes: 65536},
+			{Device: "rxe0", PID: 7, Cgroup: 1, Type: model.MR, Memory: model.UnknownMemory, Count: 1, Bytes: 65536},
+			{Device: "rxe0", PID: 7, Cgroup: 1, Type: model.MR, Memory: model.ImplicitODPMemory, Count: 1},
 		},
 	}})
 	want := []ObjectShare{
 		{Owner: 1, Device: "rxe0", Type: model.QP, Method: MethodNetlink, Current: 1},
 		{Owner: 0, Device: "rxe0", Type: model.QP, Method: MethodNetlink, Current: 2},
-		{Owner: 1, Device: "rxe0", Type: model.MR, Method: MethodNetlink, Current: 1},
+		{Owner: 1, Device: "rxe0", Type: model.MR, Method: MethodNetlink, Current: 2},
 		{Owner: 0, Device: "rxe0", Type: model.MR, Method: MethodNetlink},
 	}
 	if d := cmp.Diff(want, got.Objects); d != "" {
 		t.Error(d)
 	}
 	wantBytes := []RegisteredShare{
-		{Owner: 1, Device: "rxe0", Memory: model.HostMemory, Bytes: 65536},
-		{Owner: 0, Device: "rxe0", Memory: model.HostMemory},
+		{Owner: 1, Device: "rxe0", Memory: model.UnknownMemory, Bytes: 65536},
+		{Owner: 1, Device: "rxe0", Memory: model.ImplicitODPMemory},
+		{Owner: 0, Device: "rxe0", Memory: model.UnknownMemory},
 	}
 	if d := cmp.Diff(wantBytes, got.Registered); d != "" {
 		t.Error(d)

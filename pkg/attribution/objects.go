@@ -76,8 +76,8 @@ func (t objectTable) settle(s *model.Snapshot, created []Share[model.ObjectKey, 
 	return t.rows, devices
 }
 
-// registered returns the registered memory, counted by the probe. Netlink reports only the
-// length of a region, so GPU memory counts as host memory.
+// registered returns the registered memory, counted by the probe, or else listed by netlink.
+// Netlink does not report the kind of memory.
 func (o *users) registered(s *model.Snapshot) []RegisteredShare {
 	t := newTable[RegisteredShare](len(s.Registered) + len(s.Holdings) + 2*len(s.HCAs))
 	at := func(owner int, device string, m model.Memory) *RegisteredShare {
@@ -95,11 +95,11 @@ func (o *users) registered(s *model.Snapshot) []RegisteredShare {
 	case s.Objects == nil && s.Holdings != nil:
 		for _, f := range s.Holdings {
 			if f.Type == model.MR {
-				at(o.ofCgroup(f.Cgroup), f.Device, model.HostMemory).Bytes += f.Bytes
+				at(o.ofCgroup(f.Cgroup), f.Device, f.Memory).Bytes += f.Bytes
 			}
 		}
 		for _, d := range s.HCAs {
-			at(unattributed, d.Name, model.HostMemory)
+			at(unattributed, d.Name, model.UnknownMemory)
 		}
 	default:
 		return nil

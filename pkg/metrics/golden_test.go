@@ -44,7 +44,8 @@ func nodes(t *testing.T) map[string][]engine.Registration {
 		s := nodeHCAs()
 		s.Holdings = []model.Holding{
 			{Device: "mlx5_0", PID: 7, Cgroup: 101, Type: model.QP, Count: 5},
-			{Device: "mlx5_0", PID: 7, Cgroup: 101, Type: model.MR, Count: 2, Bytes: 4096},
+			{Device: "mlx5_0", PID: 7, Cgroup: 101, Type: model.MR, Memory: model.UnknownMemory, Count: 1, Bytes: 4096},
+			{Device: "mlx5_0", PID: 7, Cgroup: 101, Type: model.MR, Memory: model.ImplicitODPMemory, Count: 1},
 		}
 		return s
 	}()}

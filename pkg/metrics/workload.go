@@ -27,7 +27,9 @@ var workloadNotes = []string{
 		"labels.",
 	"`container_rdma_objects_created_total` and the `container_rdma_verbs` families count from the moment the probe is " +
 		"attached; without the probe they are absent.",
-	"`container_rdma_registered_bytes`: `memory` is `host`, `gpu` (GPUDirect), or `dmabuf` for a buffer of any other device.",
+	"`container_rdma_registered_bytes`: `memory` is `host`, `gpu` (a dma-buf of a GPU driver), `dmabuf` (of any other exporter), " +
+		"`device` (memory of the HCA), `implicit_odp` (0 bytes: such a region has no length), or `unknown`: regions from before " +
+		"the sensor started, and whatever [the kernel does not report](../docs/limits.md#objects-and-peers).",
 }
 
 // workloadMetrics returns the shares of workloads. The unattributed share has five empty identity labels.

@@ -42,19 +42,23 @@ type Object struct {
 	// PID is the thread that created it or, if that thread has ended, the one that created its
 	// protection domain or context; 0 if unknown.
 	PID   int
-	Bytes uint64 // length of a memory region
+	Bytes uint64 // length of a memory region, 0 for implicit ODP
+	// Memory is the kind of a memory region, as far as the dump reports it.
+	Memory Memory
 	// The following fields belong to a connected queue pair: the number of its other end, its
 	// own port, and its numbers in enum ib_qp_type and ib_qp_state.
 	RemoteQPN, Port uint32
 	QPType, QPState uint8
 }
 
-// Holding is the number of objects of one type that one process created.
+// Holding is the number of objects of one type that one process created, of memory regions by
+// kind of memory.
 type Holding struct {
 	Device string
 	PID    int
 	Cgroup CgroupID // of the process when the objects were listed; 0 if unknown
 	Type   ObjectType
+	Memory Memory // of memory regions
 	Count  uint64
 	Bytes  uint64 // sum of the lengths of memory regions
 }
@@ -70,12 +74,17 @@ type Objects struct {
 // Memory is the kind of registered memory.
 type Memory string
 
-// Memory kinds: host was pinned by ib_umem_get, gpu is a dma-buf of a GPU driver, dmabuf that
-// of any other exporter.
+// Memory kinds: host is memory of the process, gpu a dma-buf of a GPU driver, dmabuf that of any
+// other exporter, device the memory of the HCA (ibv_alloc_dm). An implicit ODP region covers the
+// whole address space and has no length. The kind is unknown if no hook saw the registration, or
+// if host memory cannot be distinguished from the memory of a GPU.
 const (
-	HostMemory   Memory = "host"
-	GPUMemory    Memory = "gpu"
-	DMABufMemory Memory = "dmabuf"
+	HostMemory        Memory = "host"
+	GPUMemory         Memory = "gpu"
+	DMABufMemory      Memory = "dmabuf"
+	DeviceMemory      Memory = "device"
+	ImplicitODPMemory Memory = "implicit_odp"
+	UnknownMemory     Memory = "unknown"
 )
 
 // Registered is the length of all live memory regions of one cgroup on one

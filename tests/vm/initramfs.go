@@ -63,17 +63,11 @@ func initramfs(ctx context.Context, k Kernel) (string, error) {
 		// Numbered, because the order is the order of loading.
 		name := fmt.Sprintf("%02d-%s", i, strings.TrimSuffix(filepath.Base(module), ".xz"))
 		dst := filepath.Join(tmp, name)
-		if !strings.HasSuffix(module, ".xz") {
-			if err := copyFile(dst, module); err != nil {
-				return "", err
-			}
-			continue
-		}
-		ko, err := output(ctx, "", "xz", "-dc", module)
+		ko, err := readModule(ctx, module)
 		if err != nil {
 			return "", err
 		}
-		if err := os.WriteFile(dst, []byte(ko), 0o644); err != nil {
+		if err := os.WriteFile(dst, ko, 0o644); err != nil {
 			return "", err
 		}
 	}
@@ -97,6 +91,15 @@ func initramfs(ctx context.Context, k Kernel) (string, error) {
 		return "", err
 	}
 	return image, os.Rename(image+".tmp", image)
+}
+
+// readModule returns the content of a module's file, which may be compressed.
+func readModule(ctx context.Context, path string) ([]byte, error) {
+	if !strings.HasSuffix(path, ".xz") {
+		return os.ReadFile(path)
+	}
+	ko, err := output(ctx, "", "xz", "-dc", path)
+	return []byte(ko), err
 }
 
 // dependencies lists the files of bootModules and of what they need, in the order of loading.

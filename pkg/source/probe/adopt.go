@@ -35,7 +35,8 @@ func (m lossMark) due(now time.Time, lost uint64) bool {
 }
 
 // adopt records the objects that existed before the hooks were attached, once each: objects
-// that a program has seen are recognized by their restrack id. A device that cannot be listed
+// that a program has seen are recognized by their restrack id. The listing does not report the
+// kind of memory of a region. A device that cannot be listed
 // omits its own objects and is tried again later.
 func (s *sensor) adopt(ctx context.Context, opts Options) error {
 	if opts.Objects == nil {
@@ -80,7 +81,7 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 			doubtful++
 			continue
 		}
-		value := gen.ObjectsObject{Device: o.Index, Id: o.ID, Type: code, Bytes: o.Bytes}
+		value := gen.ObjectsObject{Device: o.Index, Id: o.ID, Type: code, Memory: memoryCode(o), Bytes: o.Bytes}
 		if o.PID != 0 && opts.CgroupOf != nil {
 			// Without the process the object stays unattributed.
 			if id, err := opts.CgroupOf(o.PID); err == nil {

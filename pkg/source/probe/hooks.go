@@ -59,6 +59,39 @@ var objectHooks = []hook.Hook{
 		hook.With(hook.Kprobe, gen.ObjectsProgKretprobeDmabufGetPinned, gen.ObjectsProgKprobeDmabufGetPinned),
 		hook.With(hook.Fentry, gen.ObjectsProgFexitDmabufGetPinned),
 	}},
+	{Name: "ib_umem_dmabuf_get_pinned_with_dma_device", Optional: true, ModuleTypes: true, Tiers: []hook.Tier{
+		hook.With(hook.Kprobe,
+			gen.ObjectsProgKretprobeDmabufGetPinnedWithDmaDevice, gen.ObjectsProgKprobeDmabufGetPinnedWithDmaDevice),
+		hook.With(hook.Fentry, gen.ObjectsProgFexitDmabufGetPinnedWithDmaDevice),
+	}},
+	{Name: "ib_umem_dmabuf_get_pinned_revocable_and_lock", Optional: true, ModuleTypes: true, Tiers: []hook.Tier{
+		hook.With(hook.Kprobe,
+			gen.ObjectsProgKretprobeDmabufGetPinnedRevocableAndLock, gen.ObjectsProgKprobeDmabufGetPinnedRevocableAndLock),
+		hook.With(hook.Fentry, gen.ObjectsProgFexitDmabufGetPinnedRevocableAndLock),
+	}},
+}
+
+const (
+	// dmabufFunctions is the prefix of the functions that map a dma-buf.
+	dmabufFunctions = "ib_umem_dmabuf_get"
+	// peerMemoryFunction registers peer memory clients, such as nvidia_peermem. Out-of-tree
+	// RDMA modules and kernels of some distributions have it.
+	peerMemoryFunction = "ib_register_peer_memory_client"
+)
+
+// plainMemory returns the kind of a memory region without a dma-buf. It is host memory, unless
+// the memory of another device can be registered without a hook that sees it: through a peer
+// memory client, or by a function of the kernel that is not hooked.
+func plainMemory(hooks []model.Hook, symbols map[string]bool) gen.ObjectsMemory {
+	if symbols[peerMemoryFunction] {
+		return gen.ObjectsMemoryMEMORY_UNKNOWN
+	}
+	for _, h := range hooks {
+		if strings.HasPrefix(h.Name, dmabufFunctions) && symbols[h.Name] && h.State != model.StateOK {
+			return gen.ObjectsMemoryMEMORY_UNKNOWN
+		}
+	}
+	return gen.ObjectsMemoryMEMORY_HOST
 }
 
 // peersHook records the connections of queue pairs. A queue pair is modified three times: the

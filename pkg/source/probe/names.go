@@ -96,15 +96,32 @@ func typeCode(t model.ObjectType) (uint8, bool) {
 	return uint8(max(i, 0)), i >= 0
 }
 
+var memoryNames = [gen.ObjectsMemoryMEMORIES]model.Memory{
+	gen.ObjectsMemoryMEMORY_HOST:         model.HostMemory,
+	gen.ObjectsMemoryMEMORY_GPU:          model.GPUMemory,
+	gen.ObjectsMemoryMEMORY_DMABUF:       model.DMABufMemory,
+	gen.ObjectsMemoryMEMORY_DEVICE:       model.DeviceMemory,
+	gen.ObjectsMemoryMEMORY_IMPLICIT_ODP: model.ImplicitODPMemory,
+	gen.ObjectsMemoryMEMORY_UNKNOWN:      model.UnknownMemory,
+}
+
 func memoryName(m uint16) model.Memory {
-	switch gen.ObjectsMemory(m) {
-	case gen.ObjectsMemoryMEMORY_HOST:
-		return model.HostMemory
-	case gen.ObjectsMemoryMEMORY_GPU:
-		return model.GPUMemory
-	default:
-		return model.DMABufMemory
+	if int(m) < len(memoryNames) {
+		return memoryNames[m]
 	}
+	return model.UnknownMemory
+}
+
+// memoryCode returns the number that the programs use for a kind of memory. Objects other than
+// memory regions have the kind 0.
+func memoryCode(o model.Object) uint8 {
+	if o.Type != model.MR {
+		return 0
+	}
+	if i := slices.Index(memoryNames[:], o.Memory); i >= 0 {
+		return uint8(i)
+	}
+	return uint8(gen.ObjectsMemoryMEMORY_UNKNOWN)
 }
 
 var lossNames = [gen.VerbsLossLOSSES + 1]string{

@@ -352,14 +352,16 @@ func TestAdopt(t *testing.T) {
 			{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 11, PID: 100},
 			{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 12, PID: 100},
 			{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 13, PID: 666},
-			{Device: "mlx5_0", Index: 3, Type: model.MR, ID: 4, PID: 100, Bytes: 4096},
-			{Device: "mlx5_0", Index: 3, Type: model.MR, ID: 5, PID: 100, Bytes: 8192},
+			{Device: "mlx5_0", Index: 3, Type: model.MR, ID: 4, PID: 100, Memory: model.UnknownMemory, Bytes: 4096},
+			{Device: "mlx5_0", Index: 3, Type: model.MR, ID: 5, PID: 100, Memory: model.UnknownMemory, Bytes: 8192},
+			{Device: "mlx5_0", Index: 3, Type: model.MR, ID: 6, PID: 100, Memory: model.ImplicitODPMemory},
 		},
 		{
 			{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 11, PID: 100},
 			{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 12, PID: 100},
 			{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 13, PID: 666},
-			{Device: "mlx5_0", Index: 3, Type: model.MR, ID: 4, PID: 100, Bytes: 4096},
+			{Device: "mlx5_0", Index: 3, Type: model.MR, ID: 4, PID: 100, Memory: model.UnknownMemory, Bytes: 4096},
+			{Device: "mlx5_0", Index: 3, Type: model.MR, ID: 6, PID: 100, Memory: model.ImplicitODPMemory},
 		},
 	}
 	opts := Options{
@@ -389,18 +391,55 @@ func TestAdopt(t *testing.T) {
 	for _, o := range snap.Objects {
 		got[strconv.FormatUint(uint64(o.Cgroup), 10)+" "+o.Device+" "+string(o.Type)] += o.Current
 	}
-	if got["42 mlx5_0 qp"] != 1 || got["0 mlx5_0 qp"] != 1 || got["42 mlx5_0 mr"] != 1 {
+	if got["42 mlx5_0 qp"] != 1 || got["0 mlx5_0 qp"] != 1 || got["42 mlx5_0 mr"] != 2 {
 		t.Errorf("adopted %v", got)
 	}
+	registered := map[model.Registered]bool{}
 	for _, r := range snap.Registered {
-		if r.Cgroup == 42 && r.Bytes != 4096 {
-			t.Errorf("registered %+v, want 4096 bytes", r)
-		}
+		registered[r] = true
+	}
+	want := map[model.Registered]bool{
+		{Cgroup: 42, Device: "mlx5_0", Memory: model.UnknownMemory, Bytes: 4096}: true,
+		{Cgroup: 42, Device: "mlx5_0", Memory: model.ImplicitODPMemory}:          true,
+	}
+	if !maps.Equal(registered, want) {
+		t.Errorf("registered %+v, want %+v", registered, want)
 	}
 	s.self(&snap, &losses{})
 	for _, m := range snap.Maps {
-		if m.Name == gen.ObjectsMapAdopted && m.Entries != 3 {
-			t.Errorf("%d adopted entries, want 3", m.Entries)
+		if m.Name == gen.ObjectsMapAdopted && m.Entries != 4 {
+			t.Errorf("%d adopted entries, want 4", m.Entries)
+		}
+	}
+}
+
+// TestPlainMemory: a region without a dma-buf is host memory if each function that maps a
+// dma-buf is hooked, and if there is no peer memory.
+func TestPlainMemory(t *testing.T) {
+	const get, pinned = "ib_umem_dmabuf_get", "ib_umem_dmabuf_get_pinned"
+	for name, c := range map[string]struct {
+		symbols []string
+		states  []model.State // of the two hooks
+		want    gen.ObjectsMemory
+	}{
+		"no dma-buf":      {nil, []model.State{model.StateUnsupported, model.StateUnsupported}, gen.ObjectsMemoryMEMORY_HOST},
+		"hooked":          {[]string{get, pinned}, []model.State{model.StateOK, model.StateOK}, gen.ObjectsMemoryMEMORY_HOST},
+		"one function":    {[]string{get}, []model.State{model.StateOK, model.StateUnsupported}, gen.ObjectsMemoryMEMORY_HOST},
+		"one failed":      {[]string{get, pinned}, []model.State{model.StateOK, model.StateFailed}, gen.ObjectsMemoryMEMORY_UNKNOWN},
+		"no module types": {[]string{get}, []model.State{model.StateUnsupported, model.StateUnsupported}, gen.ObjectsMemoryMEMORY_UNKNOWN},
+		"peer memory": {
+			[]string{get, pinned, "ib_register_peer_memory_client"},
+			[]model.State{model.StateOK, model.StateOK},
+			gen.ObjectsMemoryMEMORY_UNKNOWN,
+		},
+	} {
+		symbols := map[string]bool{}
+		for _, s := range c.symbols {
+			symbols[s] = true
+		}
+		hooks := []model.Hook{{Name: restrackHook, State: model.StateOK}, {Name: get, State: c.states[0]}, {Name: pinned, State: c.states[1]}}
+		if got := plainMemory(hooks, symbols); got != c.want {
+			t.Errorf("%s: %s, want %s", name, memoryName(uint16(got)), memoryName(uint16(c.want)))
 		}
 	}
 }

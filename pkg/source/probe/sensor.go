@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hang"
@@ -139,6 +140,11 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 	if !usable {
 		s.objects.Close()
 		s.objects = nil
+		return out
+	}
+	// Without this, the kind stays unknown.
+	if err := s.objects.Coll.Variables[gen.ObjectsVarPlainMemory].Set(uint32(plainMemory(out, symbols))); err != nil {
+		s.opts.Logger.Warn("setting the kind of memory of memory regions failed", zap.Error(err))
 	}
 	return out
 }

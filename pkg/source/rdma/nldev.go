@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"syscall"
 
@@ -380,6 +381,7 @@ type record struct {
 	hasCtx   bool
 	pid      uint32
 	bytes    uint64
+	memory   model.Memory // of a memory region
 	inKernel bool
 
 	remote, port  uint32 // of a QP
@@ -425,6 +427,9 @@ func (t table) parse(records []record, payload []byte) ([]record, error) {
 
 func (t table) entry(b []byte) (record, error) {
 	var r record
+	if t.typ == model.MR {
+		r.memory = model.UnknownMemory
+	}
 	a := attrs{rest: b}
 	for a.next() {
 		if a.typ == t.id {
@@ -438,7 +443,7 @@ func (t table) entry(b []byte) (record, error) {
 		case attrPID:
 			r.pid = a.u32()
 		case attrMRLen:
-			r.bytes = a.u64()
+			r.bytes, r.memory = region(a.u64())
 		case attrKernName:
 			r.inKernel = true
 		}
@@ -447,6 +452,15 @@ func (t table) entry(b []byte) (record, error) {
 		}
 	}
 	return r, a.err
+}
+
+// region returns the length and the kind of memory of a memory region from the attribute of its
+// length. The kind is not reported; only an implicit ODP region has the length 2^64-1.
+func region(length uint64) (uint64, model.Memory) {
+	if length == math.MaxUint64 {
+		return 0, model.ImplicitODPMemory
+	}
+	return length, model.UnknownMemory
 }
 
 // connection parses an attribute of the connection of a queue pair.

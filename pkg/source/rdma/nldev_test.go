@@ -5,6 +5,7 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -496,7 +497,9 @@ func TestObjects(t *testing.T) {
 			case tb.typ == model.MR:
 				return [][]byte{
 					entry(tb, attrU32(attrMRN, 6), attrU64(attrMRLen, 1<<40), attrU32(attrPDN, 5)),
-					entry(tb, attrU32(attrMRN, 7), attrU64(attrMRLen, 1), attrU32(attrPDN, 9)), done(),
+					entry(tb, attrU32(attrMRN, 7), attrU64(attrMRLen, 1), attrU32(attrPDN, 9)),
+					entry(tb, attrU32(attrMRN, 8), attrU64(attrMRLen, math.MaxUint64), attrU32(attrPDN, 5)), // implicit ODP
+					entry(tb, attrU32(attrMRN, 9), attrU32(attrPDN, 5)), done(),
 				}
 			case tb.typ == model.QP:
 				return [][]byte{
@@ -520,8 +523,10 @@ func TestObjects(t *testing.T) {
 			Device: "mlx5_0", Index: 4, Type: model.QP, ID: 17, PID: 41,
 			RemoteQPN: 1<<24 - 1, Port: 2, QPType: 2, QPState: 3,
 		},
-		{Device: "mlx5_0", Index: 4, Type: model.MR, ID: 6, PID: 41, Bytes: 1 << 40},
-		{Device: "mlx5_0", Index: 4, Type: model.MR, ID: 7, PID: 42, Bytes: 1},
+		{Device: "mlx5_0", Index: 4, Type: model.MR, ID: 6, PID: 41, Bytes: 1 << 40, Memory: model.UnknownMemory},
+		{Device: "mlx5_0", Index: 4, Type: model.MR, ID: 7, PID: 42, Bytes: 1, Memory: model.UnknownMemory},
+		{Device: "mlx5_0", Index: 4, Type: model.MR, ID: 8, PID: 41, Memory: model.ImplicitODPMemory},
+		{Device: "mlx5_0", Index: 4, Type: model.MR, ID: 9, PID: 41, Memory: model.UnknownMemory},
 	}
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, d)

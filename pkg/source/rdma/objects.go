@@ -53,7 +53,7 @@ func dumpObjects(dial func() (*conn, error), d nlDevice, deadline time.Time) ([]
 			if !r.inKernel {
 				objects = append(objects, model.Object{
 					Device: d.name, Index: d.index, Type: t.typ,
-					ID: r.id, PID: int(owner(r, domains, contexts)), Bytes: r.bytes,
+					ID: r.id, PID: int(owner(r, domains, contexts)), Bytes: r.bytes, Memory: r.memory,
 					RemoteQPN: r.remote, Port: r.port, QPType: r.qpType, QPState: r.state,
 				})
 			}
@@ -107,15 +107,16 @@ func holdings(objects []model.Object, cgroupOf func(int) (model.CgroupID, error)
 		device string
 		pid    int
 		typ    model.ObjectType
+		memory model.Memory
 	}
 	sums := map[key]model.Holding{}
 	for _, o := range objects {
 		if o.PID == 0 {
 			continue
 		}
-		k := key{o.Device, o.PID, o.Type}
+		k := key{o.Device, o.PID, o.Type, o.Memory}
 		h := sums[k]
-		h.Device, h.PID, h.Type = o.Device, o.PID, o.Type
+		h.Device, h.PID, h.Type, h.Memory = o.Device, o.PID, o.Type, o.Memory
 		h.Count++
 		h.Bytes += o.Bytes
 		sums[k] = h
@@ -134,7 +135,8 @@ func holdings(objects []model.Object, cgroupOf func(int) (model.CgroupID, error)
 		all = append(all, h)
 	}
 	slices.SortFunc(all, func(a, b model.Holding) int {
-		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Type, b.Type))
+		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Type, b.Type),
+			cmp.Compare(a.Memory, b.Memory))
 	})
 	return all
 }

@@ -15,22 +15,24 @@ import (
 // once, also with objects on several devices. Without a cgroup it is 0.
 func TestObjectsOfProcesses(t *testing.T) {
 	objects := []model.Object{
-		{Device: "mlx5_1", Type: model.MR, ID: 3, PID: 100, Bytes: 10},
+		{Device: "mlx5_1", Type: model.MR, ID: 3, PID: 100, Memory: model.UnknownMemory, Bytes: 10},
 		{Device: "mlx5_0", Type: model.QP, ID: 1, PID: 100},
-		{Device: "mlx5_0", Type: model.MR, ID: 1, PID: 100, Bytes: 4096},
+		{Device: "mlx5_0", Type: model.MR, ID: 1, PID: 100, Memory: model.UnknownMemory, Bytes: 4096},
 		{Device: "mlx5_0", Type: model.QP, ID: 2, PID: 100},
-		{Device: "mlx5_0", Type: model.MR, ID: 2, PID: 100, Bytes: 100},
+		{Device: "mlx5_0", Type: model.MR, ID: 2, PID: 100, Memory: model.UnknownMemory, Bytes: 100},
+		{Device: "mlx5_0", Type: model.MR, ID: 4, PID: 100, Memory: model.ImplicitODPMemory},
 		{Device: "mlx5_0", Type: model.QP, ID: 4, PID: 666},
 		{Device: "mlx5_1", Type: model.QP, ID: 4, PID: 666},
 		{Device: "mlx5_0", Type: model.QP, ID: 5, PID: 200},
 		{Device: "mlx5_0", Type: model.PD, ID: 6},
 	}
 	want := []model.Holding{
-		{Device: "mlx5_0", PID: 100, Cgroup: 42, Type: model.MR, Count: 2, Bytes: 4196},
+		{Device: "mlx5_0", PID: 100, Cgroup: 42, Type: model.MR, Memory: model.ImplicitODPMemory, Count: 1},
+		{Device: "mlx5_0", PID: 100, Cgroup: 42, Type: model.MR, Memory: model.UnknownMemory, Count: 2, Bytes: 4196},
 		{Device: "mlx5_0", PID: 100, Cgroup: 42, Type: model.QP, Count: 2},
 		{Device: "mlx5_0", PID: 200, Cgroup: 43, Type: model.QP, Count: 1},
 		{Device: "mlx5_0", PID: 666, Type: model.QP, Count: 1},
-		{Device: "mlx5_1", PID: 100, Cgroup: 42, Type: model.MR, Count: 1, Bytes: 10},
+		{Device: "mlx5_1", PID: 100, Cgroup: 42, Type: model.MR, Memory: model.UnknownMemory, Count: 1, Bytes: 10},
 		{Device: "mlx5_1", PID: 666, Type: model.QP, Count: 1},
 	}
 	looked := map[int]int{}

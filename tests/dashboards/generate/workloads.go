@@ -47,8 +47,9 @@ func summary() row {
 		graph("RDMA objects by type", "RDMA objects of the selected workloads, all together.", "none",
 			query{expr: by("type", "container_rdma_resources"+sel(own)), legend: "{{type}}"}),
 		graph("Registered memory by location",
-			"Location of the registered memory: host, gpu (GPUDirect), dmabuf (a buffer of another device). Without a "+
-				"series gpu, no selected workload uses GPUDirect.", "bytes", query{
+			"Location of the registered memory: host, gpu (GPUDirect), dmabuf (a buffer of another device), device (memory of "+
+				"the HCA), unknown (registered before the sensor started, or not reported by the kernel). Without gpu and "+
+				"unknown, no selected workload uses GPUDirect.", "bytes", query{
 				expr:   by("memory", "container_rdma_registered_bytes"+sel(own)),
 				legend: "{{memory}}",
 			}).stacked(),

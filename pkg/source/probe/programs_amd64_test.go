@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"encoding/binary"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
+)
+
+// objectPrograms runs the compiled programs of objects without RDMA hardware: each is loaded as a
+// syscall program, which can be called with any context. The kernel objects are fakes in the
+// memory of a map, in the layout of bpf/kernel.h.
+type objectPrograms struct {
+	t       *testing.T
+	coll    *ebpf.Collection
+	types   *btf.Spec
+	tier    string
+	address uint64 // of the memory
+	memory  []byte // its content
+}
+
+func newObjectPrograms(t *testing.T, tier string) *objectPrograms {
+	t.Helper()
+	root(t)
+	runtime.LockOSThread() // a mapping belongs to a thread
+	t.Cleanup(runtime.UnlockOSThread)
+	compiled, err := sizedSpecs(Options{MaxEntries: 64, MaxObjects: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := compiled.objects
+	maps.DeleteFunc(spec.Programs, func(_ string, p *ebpf.ProgramSpec) bool {
+		kind, _, _ := strings.Cut(p.SectionName, "/")
+		return strings.Contains(kind, "probe") != (tier == hook.Kprobe)
+	})
+	for _, p := range spec.Programs {
+		p.Type, p.AttachType, p.AttachTo, p.Flags = ebpf.Syscall, ebpf.AttachNone, "", unix.BPF_F_SLEEPABLE
+	}
+	const size = 4096
+	spec.Maps["memory"] = &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: size, MaxEntries: 1}
+	spec.Maps["address"] = &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}
+	spec.Programs["locate"] = &ebpf.ProgramSpec{
+		Type: ebpf.Syscall, Flags: unix.BPF_F_SLEEPABLE, License: "GPL",
+		Instructions: asm.Instructions{
+			asm.LoadMapValue(asm.R1, 0, 0).WithReference("memory"),
+			asm.LoadMapValue(asm.R2, 0, 0).WithReference("address"),
+			asm.StoreMem(asm.R2, 0, asm.R1, asm.DWord),
+			asm.Mov.Imm(asm.R0, 0),
+			asm.Return(),
+		},
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
+		Programs: ebpf.ProgramOptions{KernelTypes: spec.Types},
+	})
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	t.Cleanup(coll.Close)
+	p := &objectPrograms{t: t, coll: coll, types: spec.Types, tier: tier, memory: make([]byte, size)}
+	p.run("locate")
+	if err := coll.Maps["address"].Lookup(uint32(0), &p.address); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// run calls a program with a context.
+func (p *objectPrograms) run(name string, context ...uint64) {
+	p.t.Helper()
+	var b []byte
+	for _, v := range context {
+		b = binary.NativeEndian.AppendUint64(b, v)
+	}
+	options := ebpf.RunOptions{}
+	if b != nil {
+		options.Context = b
+	}
+	if _, err := p.coll.Programs[name].Run(&options); err != nil {
+		p.t.Fatalf("%s: %v", name, err)
+	}
+}
+
+// call runs the programs of the tier on a kernel function with arguments and a return value.
+func (p *objectPrograms) call(function string, result uint64, arguments ...uint64) {
+	p.t.Helper()
+	if p.tier == hook.Kprobe {
+		p.enter(function, arguments...)
+		if p.coll.Programs["kretprobe_"+function] != nil {
+			p.run("kretprobe_"+function, registers(unix.PtraceRegs{Rax: result})...)
+		}
+		return
+	}
+	for _, kind := range []string{"fentry_", "fexit_"} {
+		if p.coll.Programs[kind+function] != nil {
+			p.run(kind+function, append(arguments, result)...)
+		}
+	}
+}
+
+// enter runs the kprobe program of a kernel function.
+func (p *objectPrograms) enter(function string, arguments ...uint64) {
+	p.t.Helper()
+	var regs unix.PtraceRegs
+	for i, to := range []*uint64{&regs.Rdi, &regs.Rsi, &regs.Rdx, &regs.Rcx, &regs.R8}[:min(len(arguments), 5)] {
+		*to = arguments[i]
+	}
+	p.run("kprobe_"+function, registers(regs)...)
+}
+
+// registers returns a struct pt_regs, which has the layout of PtraceRegs.
+func registers(regs unix.PtraceRegs) []uint64 {
+	return (*[unsafe.Sizeof(regs) / 8]uint64)(unsafe.Pointer(&regs))[:]
+}
+
+// put writes a member, such as "ib_mr.res.user", of the object at an offset of the memory.
+func (p *objectPrograms) put(at uint32, path string, value uint64) {
+	p.t.Helper()
+	names := strings.Split(path, ".")
+	typ, err := p.types.AnyTypeByName(names[0])
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, name := range names[1:] {
+		typ = p.member(&at, typ, name)
+	}
+	size, err := btf.Sizeof(typ)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], value)
+	copy(p.memory[at:], b[:min(size, 8)])
+	if err := p.coll.Maps["memory"].Put(uint32(0), p.memory); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// member returns the type of a member and adds its offset.
+func (p *objectPrograms) member(at *uint32, of btf.Type, name string) btf.Type {
+	p.t.Helper()
+	s, ok := btf.UnderlyingType(of).(*btf.Struct)
+	if ok {
+		for _, m := range s.Members {
+			if m.Name == name {
+				*at += m.Offset.Bytes()
+				return m.Type
+			}
+		}
+	}
+	p.t.Fatalf("%v has no member %s", of, name)
+	return nil
+}
+
+// Offsets of the fake objects in the memory.
+const (
+	fakeDevice     = 0
+	fakeRegion     = 512
+	fakeUmem       = 1024
+	fakeAttachment = 1280
+	fakeBuffer     = 1536
+	fakeModule     = 1792
+)
+
+// Values of enum ib_mr_type in include/rdma/ib_verbs.h.
+const (
+	deviceRegion = 2
+	userRegion   = 3
+)
+
+// exportedBy makes the dma-buf of the umem one of a module, or of the kernel image.
+func (p *objectPrograms) exportedBy(module string) {
+	p.t.Helper()
+	p.put(fakeUmem, "ib_umem_dmabuf.attach", p.address+fakeAttachment)
+	p.put(fakeAttachment, "dma_buf_attachment.dmabuf", p.address+fakeBuffer)
+	var owner, name uint64
+	if module != "" {
+		var b [8]byte
+		copy(b[:], module)
+		owner, name = p.address+fakeModule, binary.LittleEndian.Uint64(b[:])
+	}
+	p.put(fakeBuffer, "dma_buf.owner", owner)
+	p.put(fakeModule, "module.name", name)
+}
+
+// mapDMABuf calls a function that maps the dma-buf with a size.
+func (p *objectPrograms) mapDMABuf(function string, result, size uint64) {
+	p.t.Helper()
+	arguments := []uint64{p.address + fakeDevice, 11, size, 12, 13}
+	switch function {
+	case "dmabuf_get":
+		arguments = append(arguments, 14)
+	case "dmabuf_get_pinned_with_dma_device":
+		arguments = slices.Insert(arguments, 1, 15)
+	}
+	p.call(function, result, arguments...)
+}
+
+// register creates a memory region of a length and a type of enum ib_mr_type.
+func (p *objectPrograms) register(length, typ uint64) {
+	p.t.Helper()
+	p.put(fakeDevice, "ib_device.index", 3)
+	p.put(fakeRegion, "ib_mr.device", p.address+fakeDevice)
+	p.put(fakeRegion, "ib_mr.length", length)
+	p.put(fakeRegion, "ib_mr.type", typ)
+	p.put(fakeRegion, "ib_mr.res.type", uint64(gen.ObjectsObjectTypeTYPE_MR))
+	p.put(fakeRegion, "ib_mr.res.user", 1)
+	p.call("restrack_add", 0, p.entry())
+}
+
+// entry returns the address of the restrack entry of the region.
+func (p *objectPrograms) entry() uint64 {
+	at := uint32(fakeRegion)
+	found, err := p.types.AnyTypeByName("ib_mr")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.member(&at, found, "res")
+	return p.address + uint64(at)
+}
+
+// regions returns the number of regions and of bytes by kind of memory.
+func (p *objectPrograms) regions() kinds {
+	p.t.Helper()
+	got := kinds{}
+	var k gen.ObjectsHoldingKey
+	var v gen.ObjectsHolding
+	entries := p.coll.Maps[gen.ObjectsMapHoldings].Iterate()
+	for entries.Next(&k, &v) {
+		if v.Current != 0 || v.Bytes != 0 {
+			got[gen.ObjectsMemory(k.Memory)] = held{v.Current, v.Bytes}
+		}
+	}
+	if err := entries.Err(); err != nil {
+		p.t.Fatal(err)
+	}
+	return got
+}
+
+// kinds are the regions that a test expects.
+type kinds = map[gen.ObjectsMemory]held
+
+// TestRegionMemory registers memory regions of each kind and destroys them.
+func TestRegionMemory(t *testing.T) {
+	host, unknown := gen.ObjectsMemoryMEMORY_HOST, gen.ObjectsMemoryMEMORY_UNKNOWN
+	type test struct {
+		name string
+		do   func(p *objectPrograms, umem uint64)
+		want kinds
+	}
+	tests := []test{
+		{"host", func(p *objectPrograms, _ uint64) {
+			p.register(4096, userRegion)
+		}, kinds{host: {1, 4096}}},
+		{"with functions that are not hooked", func(p *objectPrograms, _ uint64) {
+			p.plain(unknown)
+			p.register(4096, userRegion)
+		}, kinds{unknown: {1, 4096}}},
+		{"implicit ODP", func(p *objectPrograms, _ uint64) {
+			p.register(1<<64-1, userRegion)
+		}, kinds{gen.ObjectsMemoryMEMORY_IMPLICIT_ODP: {1, 0}}},
+		{"device memory", func(p *objectPrograms, _ uint64) {
+			p.register(4096, deviceRegion)
+		}, kinds{gen.ObjectsMemoryMEMORY_DEVICE: {1, 4096}}},
+		{"mapping failed", func(p *objectPrograms, _ uint64) {
+			p.mapDMABuf("dmabuf_get", ^uint64(unix.EOPNOTSUPP)+1, 8192)
+			p.register(4096, userRegion)
+		}, kinds{host: {1, 4096}}},
+		{"mapping released", func(p *objectPrograms, umem uint64) {
+			p.mapDMABuf("dmabuf_get", umem, 8192)
+			p.call("umem_release", 0, umem)
+			p.register(4096, userRegion)
+		}, kinds{host: {1, 4096}}},
+		// As mlx5's DEVX umem, or the buffer of a CQ.
+		{"mapping of another object", func(p *objectPrograms, umem uint64) {
+			p.mapDMABuf("dmabuf_get_pinned", umem, 8192)
+			p.call("commit_uobject", 0, 0)
+			p.register(4096, userRegion)
+		}, kinds{host: {1, 4096}}},
+	}
+	for exporter, memory := range map[string]gen.ObjectsMemory{
+		"nvidia": gen.ObjectsMemoryMEMORY_GPU, "nvidia_u": gen.ObjectsMemoryMEMORY_GPU, "amdgpu": gen.ObjectsMemoryMEMORY_GPU,
+		"": gen.ObjectsMemoryMEMORY_DMABUF, "udmabuf": gen.ObjectsMemoryMEMORY_DMABUF, "nvme": gen.ObjectsMemoryMEMORY_DMABUF,
+	} {
+		tests = append(tests, test{"dma-buf of " + exporter, func(p *objectPrograms, umem uint64) {
+			p.exportedBy(exporter)
+			p.mapDMABuf("dmabuf_get", umem, 8192)
+			p.register(4096, userRegion)
+		}, kinds{memory: {1, 4096}}})
+	}
+	for _, h := range dmabufHooks() {
+		// The driver leaves the length unset.
+		tests = append(tests, test{h.Name, func(p *objectPrograms, umem uint64) {
+			p.mapDMABuf(strings.TrimPrefix(h.Name, "ib_umem_"), umem, 8192)
+			p.register(0, userRegion)
+		}, kinds{gen.ObjectsMemoryMEMORY_GPU: {1, 8192}}})
+	}
+	for _, tier := range []string{hook.Fentry, hook.Kprobe} {
+		for _, c := range tests {
+			t.Run(tier+"/"+c.name, func(t *testing.T) {
+				p := newObjectPrograms(t, tier)
+				p.plain(host)
+				p.exportedBy("nvidia")
+				c.do(p, p.address+fakeUmem)
+				if d := cmp.Diff(c.want, p.regions(), cmp.AllowUnexported(held{})); d != "" {
+					t.Errorf("registered (-want +got)\n%s", d)
+				}
+				p.call("restrack_del", 0, p.entry())
+				if left := p.regions(); len(left) > 0 {
+					t.Errorf("destroyed, left: %v", left)
+				}
+				// A mapping belongs to one region.
+				p.plain(host)
+				p.register(64, userRegion)
+				if d := cmp.Diff(kinds{host: {1, 64}}, p.regions(), cmp.AllowUnexported(held{})); d != "" {
+					t.Errorf("the next region (-want +got)\n%s", d)
+				}
+			})
+		}
+	}
+}
+
+// TestMissedMapping: the return of a function that maps a dma-buf is missed.
+func TestMissedMapping(t *testing.T) {
+	for _, h := range dmabufHooks() {
+		p := newObjectPrograms(t, hook.Kprobe)
+		p.plain(gen.ObjectsMemoryMEMORY_HOST)
+		p.enter(strings.TrimPrefix(h.Name, "ib_umem_"), p.address+fakeDevice, 11, 8192, 8192)
+		p.register(4096, userRegion)
+		want := kinds{gen.ObjectsMemoryMEMORY_UNKNOWN: {1, 4096}}
+		if d := cmp.Diff(want, p.regions(), cmp.AllowUnexported(held{})); d != "" {
+			t.Errorf("%s (-want +got)\n%s", h.Name, d)
+		}
+	}
+}
+
+// plain sets the kind of regions without a dma-buf.
+func (p *objectPrograms) plain(m gen.ObjectsMemory) {
+	p.t.Helper()
+	if err := p.coll.Variables[gen.ObjectsVarPlainMemory].Set(uint32(m)); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func dmabufHooks() (out []hook.Hook) {
+	for _, h := range objectHooks {
+		if strings.HasPrefix(h.Name, dmabufFunctions) {
+			out = append(out, h)
+		}
+	}
+	return out
+}
