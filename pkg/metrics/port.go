@@ -49,6 +49,8 @@ var portNotes = []string{
 	"`infiniband_port_errors_total`: most of these counters stop at their highest value.",
 	"`infiniband_device_info`: `netns` is the inode of the network namespace that the device was moved to, and empty in the " +
 		"namespace of the node.",
+	"GUIDs are written as `0x` and 16 digits in all metrics. The node GUID of an HCA is `guid` of `infiniband_hca_uplink_info`, " +
+		"which has the switch and its port at the other end. The fabric lists no VFs: a VF has the link of its PF.",
 }
 
 // portMetrics returns the metrics that devices and ports report about themselves.

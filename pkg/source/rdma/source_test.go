@@ -91,11 +91,11 @@ func TestRead(t *testing.T) {
 	want := model.Snapshot{
 		HCAs: []model.HCA{{
 			Name: "mlx5_0", Firmware: "28.39.3004", Board: "MT_0000000838", Type: "MT4129", NodeType: "CA",
-			NodeGUID: "a088:c203:0000:0000", SysImageGUID: "a088:c203:0000:0000", NodeDesc: "node-0 mlx5_0",
+			NodeGUID: "0xa088c20300000000", SysImageGUID: "0xa088c20300000000", NodeDesc: "node-0 mlx5_0",
 			PCIAddress: "0000:18:00.0", NUMANode: "0", CharDevice: "uverbs40",
 			Ports: []model.Port{{
 				Number: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "InfiniBand", Netdev: "ib0",
-				LID: "0x1", SMLID: "0x2", PortGUID: "a088:c203:0000:0000", RateBits: 400e9, Width: 4, Speed: "NDR",
+				LID: "0x1", SMLID: "0x2", PortGUID: "0xa088c20300000000", RateBits: 400e9, Width: 4, Speed: "NDR",
 				Counters: counters(pmaCounters, 1000), HWCounters: counters(hwCounters, 1100),
 			}},
 		}},
