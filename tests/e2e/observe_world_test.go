@@ -72,13 +72,22 @@ func startWatched(t *testing.T) *watched {
 	return w
 }
 
-// startFabric starts five switches and six hosts; the link of one host lost lanes.
+// startFabric starts five switches and six hosts; the link of one host lost lanes. Another host has the GUID of rxe0, so
+// that the device and its workloads have a switch port.
 func (w *watched) startFabric(t *testing.T) {
 	t.Helper()
 	w.net = ibsim.FatTree(3, 2, 2)
+	text, err := os.ReadFile("/sys/class/infiniband/rxe0/node_guid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	guid, err := strconv.ParseUint(strings.ReplaceAll(strings.TrimSpace(string(text)), ":", ""), 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.net.Nodes[w.net.Find("host1 mlx5_0")].GUID = guid
 	w.net.Links[len(w.net.Links)-1].Width = 4
 	host := w.net.Nodes[w.net.Find("host0 mlx5_0")]
-	var err error
 	if w.fabric, err = ibsim.Start(t.Context(), ibsim.Options{Net: w.net.String(), Host: host.ID()}); err != nil {
 		t.Fatal(err)
 	}
