@@ -129,10 +129,15 @@ func nonZero(n uint64) string {
 
 // pma returns the row of a counter in the sysfs directory counters/, multiplied by its unit.
 func pma(name, file string, unit float64, help string) metric {
+	return portCounter(name, file, unit, help, func(v *view) *columns { return &v.pma })
+}
+
+// portCounter returns the row of a counter of ports, multiplied by its unit.
+func portCounter(name, file string, unit float64, help string, of func(*view) *columns) metric {
 	return metric{
 		name: name, help: help, typ: counter, labels: devicePortLabels,
 		emit: func(v *view, b *exposition.Builder) {
-			for _, s := range v.pma.of(file) {
+			for _, s := range of(v).of(file) {
 				b.Add(s.labels, s.value*unit)
 			}
 		},

@@ -58,4 +58,7 @@ type Port struct {
 	// STAT_GET).
 	Counters   []Counter
 	HWCounters []Counter
+	// ExtCounters are the 64-bit counters of drivers for kernels before 4.5 (sysfs
+	// counters_ext/), in the units of Counters.
+	ExtCounters []Counter
 }
