@@ -39,7 +39,7 @@ func restNode(t *testing.T, amd error) *sensor {
 	t.Helper()
 	var sources []engine.Registration
 	for _, s := range []source{
-		{"rdma", model.Snapshot{HCAs: []model.HCA{{Name: "mlx5_0", NodeGUID: "9803:9bff:fe12:3456"}}}, nil},
+		{"rdma", model.Snapshot{HCAs: []model.HCA{{Name: "mlx5_0", NodeGUID: "0x98039bfffe123456"}}}, nil},
 		{"nvidia", model.Snapshot{
 			GPUs:       []model.GPU{{Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", Name: "H100", Nodes: []string{"/dev/nvidia0"}}},
 			GPUDrivers: []model.GPUDriver{{Vendor: model.NVIDIA, Version: "570.1"}},

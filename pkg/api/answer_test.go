@@ -93,8 +93,8 @@ var seeds = map[string]string{
 // seedNode is the node of those answers. The UUID of its GPU is the device id.
 var seedNode = model.Snapshot{
 	HCAs: []model.HCA{{
-		Name: "mlx5_0", NodeGUID: "9803:9bff:fe12:3456", SysImageGUID: "9803:9bff:fe12:3456", CharDevice: "uverbs0",
-		Ports: []model.Port{{Number: 1, PortGUID: "9803:9b12:3456:7890", LinkLayer: "InfiniBand"}},
+		Name: "mlx5_0", NodeGUID: "0x98039bfffe123456", SysImageGUID: "0x98039bfffe123456", CharDevice: "uverbs0",
+		Ports: []model.Port{{Number: 1, PortGUID: "0x98039b1234567890", LinkLayer: "InfiniBand"}},
 	}},
 	GPUs: []model.GPU{{
 		Vendor: model.AMD, ID: "0", UUID: "0x74a1", Name: "AMD Instinct MI300X", Serial: "0x123456789",

@@ -61,10 +61,10 @@ func rdmaList(k *Known, _ *http.Request) (any, error) {
 	return k.inPart(out, len(out), k.missing(k.Facts.HCAs != nil, "rdma"))
 }
 
-// pairs formats a GUID of the kernel (9803:9bff:fe12:3456) in pairs of digits.
+// pairs formats a GUID in pairs of digits, as the Primus Lens node exporter does.
 func pairs(guid string) string {
-	digits := strings.ReplaceAll(guid, ":", "")
-	if len(digits) != 16 {
+	digits, ok := strings.CutPrefix(guid, "0x")
+	if !ok || len(digits) != 16 {
 		return guid
 	}
 	return string(bytes.Join(slices.Collect(slices.Chunk([]byte(digits), 2)), []byte(":")))

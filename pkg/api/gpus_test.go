@@ -127,8 +127,8 @@ func TestNVIDIADriver(t *testing.T) {
 
 func TestRDMA(t *testing.T) {
 	s := model.Snapshot{HCAs: []model.HCA{
-		{Name: "mlx4_0", Index: 2, NodeGUID: "0002:c903:0000:1000", Ports: []model.Port{
-			{Number: 1, PortGUID: "0002:c903:0000:1001", LinkLayer: "InfiniBand"}, {Number: 2, LinkLayer: "Ethernet"},
+		{Name: "mlx4_0", Index: 2, NodeGUID: "0x0002c90300001000", Ports: []model.Port{
+			{Number: 1, PortGUID: "0x0002c90300001001", LinkLayer: "InfiniBand"}, {Number: 2, LinkLayer: "Ethernet"},
 		}},
 		{Name: "siw0", Index: 5, SysImageGUID: "odd"},
 	}}

@@ -20,7 +20,7 @@ func facts() Known {
 	id := func(c string) string { return c + "123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" }
 	s := model.Snapshot{
 		HCAs: []model.HCA{
-			{Name: "mlx5_0", Index: 3, NodeGUID: "9803:9bff:fe12:3456", CharDevice: "uverbs0"},
+			{Name: "mlx5_0", Index: 3, NodeGUID: "0x98039bfffe123456", CharDevice: "uverbs0"},
 			{Name: "mlx5_1", Index: 4, NodeGUID: "odd", CharDevice: "uverbs1"},
 			{Name: "siw0", Index: 5},
 		},
@@ -155,7 +155,7 @@ func TestNoPods(t *testing.T) {
 	if _, body := request(t, func() Known { return none }, nil, http.MethodGet, "/pods"); body != "[]" {
 		t.Errorf("%q", body)
 	}
-	if got := pairs("9803:9bff:fe12:3456"); got != "98:03:9b:ff:fe:12:34:56" {
+	if got := pairs("0x98039bfffe123456"); got != "98:03:9b:ff:fe:12:34:56" {
 		t.Error(got)
 	}
 }

@@ -3,6 +3,7 @@
 package attribution
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -133,6 +134,9 @@ func (s *DeviceShare) learn(o *DeviceShare) {
 		s.Node = o.Node
 	}
 	s.Given = s.Given || o.Given
+	if slices.Index(strength, o.Allocated) > slices.Index(strength, s.Allocated) {
+		s.Allocated = o.Allocated
+	}
 }
 
 // nameShared sets the resource of a container's devices if the container has shares of one

@@ -8,6 +8,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
+// uverbsDir is the directory of the device nodes of HCAs.
+const uverbsDir = "/dev/infiniband/"
+
 // deviceNodes adds the HCAs and GPUs of the device nodes that containers have. The number in
 // the name of a node differs from the number of the HCA. For a container that may use all
 // devices a device node is no assignment: the container would look idle on all of them.
@@ -33,10 +36,13 @@ func (e *evidence) deviceNodes(unplaced []DeviceShare) {
 		}
 		unknown := make([]string, 0, len(c.Devices))
 		for _, path := range c.Devices {
-			name, ok := strings.CutPrefix(path, "/dev/infiniband/")
+			name, ok := strings.CutPrefix(path, uverbsDir)
 			share := DeviceShare{Owner: owner}
 			if h := e.hcas.byChar[name]; ok && h != nil {
 				share.describe(h)
+				if !c.AllDevices {
+					share.Allocated = EvidenceNode
+				}
 			} else if c.AllDevices {
 				continue
 			} else if g := e.gpus.byNode[path]; g != nil {

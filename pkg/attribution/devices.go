@@ -4,6 +4,7 @@ package attribution
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/identity"
@@ -33,7 +34,23 @@ type DeviceShare struct {
 	// Given reports exclusive assignment: the kubelet allocated the PCI function, or the HCA
 	// is in the owner's network namespace.
 	Given bool
+	// Allocated is the evidence that the HCA is allocated to the owner as an RDMA device. It is empty for other devices, for a
+	// PCI function that is only a network interface, and for a container that may use all devices of the node.
+	Allocated Evidence
 }
+
+// Evidence is the source of an allocation.
+type Evidence string
+
+// The sources of allocations, from the weakest on. Only the last two are exclusive.
+const (
+	EvidenceNode      Evidence = "device_node" // the container has the HCA's device node
+	EvidenceNetwork   Evidence = "network"     // the network-status annotation of the pod names the HCA
+	EvidenceNamespace Evidence = "namespace"   // the HCA is in the network namespace of the owner
+	EvidenceKubelet   Evidence = "kubelet"     // the kubelet allocated the PCI function
+)
+
+var strength = []Evidence{"", EvidenceNode, EvidenceNetwork, EvidenceNamespace, EvidenceKubelet}
 
 // assigned joins all sources of assignments: the kubelet's allocations, the device nodes and
 // GPU requests of containers, the networks of pods, and the network namespaces of devices.
@@ -90,6 +107,9 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 		case model.IsPCIAddress(id):
 			share.Device, share.PCIAddress, share.Given = "", strings.ToLower(id), true
 			share.describe(e.hcas.byPCI[share.PCIAddress])
+			if mayUse(e.live.containers[containerName{a.Namespace, a.Pod, a.Container}], share.HCA) {
+				share.Allocated = EvidenceKubelet
+			}
 		case gpu && len(e.s.GPUs) > 0:
 			unplaced = append(unplaced, share)
 			continue
@@ -102,6 +122,18 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 		e.add(share)
 	}
 	return shared, unplaced
+}
+
+// mayUse reports whether a container has the device node of an HCA. The HCA of a PCI function that is only a network
+// interface for the container has none. If the device nodes are not known, mayUse returns true.
+func mayUse(c *model.Container, h *model.HCA) bool {
+	switch {
+	case h == nil:
+		return false
+	case c == nil || c.AllDevices || c.Devices == nil || h.CharDevice == "":
+		return true
+	}
+	return slices.Contains(c.Devices, uverbsDir+h.CharDevice)
 }
 
 // holder returns the owner of an allocation. The kubelet reports names only, so it looks for a
@@ -135,6 +167,9 @@ func (e *evidence) networks() {
 			if share.HCA == nil && e.hcas.byName[share.Device] != nil {
 				share.Device = "" // the name belongs to another function now
 			}
+			if share.HCA != nil && n.RDMADevice != "" {
+				share.Allocated = EvidenceNetwork
+			}
 			if share.PCIAddress != "" || share.HCA != nil {
 				e.addToPod(share, p.Namespace, p.Name, p.UID)
 			}
@@ -156,7 +191,7 @@ func (e *evidence) namespaces() {
 		if h.Netns == 0 || owner == identity.Unattributed {
 			continue
 		}
-		share := DeviceShare{Given: true}
+		share := DeviceShare{Given: true, Allocated: EvidenceNamespace}
 		share.describe(h)
 		if labels := e.o.Owner(owner); labels.Pod != "" {
 			e.addToPod(share, labels.Namespace, labels.Pod, e.o.Info(owner).PodUID)

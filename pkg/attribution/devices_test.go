@@ -263,6 +263,72 @@ func TestDevices(t *testing.T) {
 	}
 }
 
+// TestAllocatedHCAs checks by which evidence an HCA is allocated as an RDMA device. A VF that is only a network interface is
+// not, and neither is a device node of a container that may use all devices.
+func TestAllocatedHCAs(t *testing.T) {
+	nodes := func(paths ...string) func(*model.Container) {
+		return func(c *model.Container) { c.Devices = append([]string{}, paths...) }
+	}
+	privileged := func(c *model.Container) { c.AllDevices = true }
+	vf := []model.Allocation{given("nvidia.com/vf", "0000:18:00.1")}
+	network := func(device string) []model.Pod {
+		return []model.Pod{{UID: "u1", Namespace: "ml", Name: "train-0", Networks: []model.PodNetwork{
+			{PCIAddress: "0000:18:00.1", RDMADevice: device},
+		}}}
+	}
+	containers := func(change ...func(*model.Container)) []model.Container { return []model.Container{worker(change...)} }
+	for name, c := range map[string]struct {
+		facts    model.Snapshot
+		entities map[model.CgroupID]identitytest.Entity
+		want     string
+	}{
+		"VF and its device node":      {facts: model.Snapshot{Containers: containers(nodes("/dev/infiniband/uverbs2")), Allocations: vf}, want: "mlx5_1 kubelet"},
+		"VF, device nodes not known":  {facts: model.Snapshot{Containers: containers(), Allocations: vf}, want: "mlx5_1 kubelet"},
+		"VF, no source of containers": {facts: model.Snapshot{Allocations: vf}, want: "mlx5_1 kubelet"},
+		"VF, privileged":              {facts: model.Snapshot{Containers: containers(nodes(), privileged), Allocations: vf}, want: "mlx5_1 kubelet"},
+		"VF as network interface":     {facts: model.Snapshot{Containers: containers(nodes("/dev/net/tun")), Allocations: vf}, want: "mlx5_1 "},
+		"shared resource": {
+			facts: model.Snapshot{
+				Containers:  containers(nodes("/dev/infiniband/uverbs0", "/dev/infiniband/uverbs2")),
+				Allocations: []model.Allocation{given("rdma/hca", "17")},
+			},
+			want: "mlx5_0 device_node, mlx5_1 device_node",
+		},
+		"device node, privileged": {facts: model.Snapshot{Containers: containers(nodes("/dev/infiniband/uverbs2"), privileged)}, want: "mlx5_1 "},
+		"network with an RDMA device": {
+			facts: model.Snapshot{Containers: containers(nodes()), Pods: network("mlx5_1")}, want: "mlx5_1 network",
+		},
+		"network without an RDMA device": {
+			facts: model.Snapshot{Containers: containers(nodes()), Pods: network("")}, want: "mlx5_1 ",
+		},
+		"VF without device node, network with an RDMA device": {
+			facts: model.Snapshot{Containers: containers(nodes()), Allocations: vf, Pods: network("mlx5_1")}, want: "mlx5_1 network",
+		},
+		"device node of a VF that the kubelet allocated": {
+			facts: model.Snapshot{Containers: containers(nodes("/dev/infiniband/uverbs2")), Allocations: vf, Pods: network("mlx5_1")},
+			want:  "mlx5_1 kubelet",
+		},
+		"moved to the namespace of the pod": {
+			facts: model.Snapshot{
+				Containers: containers(nodes("/dev/infiniband/uverbs3")), Namespaces: []model.Namespace{{Inode: 4026532001, PID: 9, Cgroup: 7}},
+			},
+			entities: map[model.CgroupID]identitytest.Entity{7: {
+				Workload: "ml/train-0/worker", Namespace: "ml", Pod: "train-0", Container: "worker", ContainerID: "c1", PodUID: "u1",
+			}},
+			want: "mlx5_3 namespace",
+		},
+	} {
+		c.facts.HCAs = sriov()
+		var got []string
+		for _, s := range attribute(facts{c.facts, c.entities}).Assigned {
+			got = append(got, s.Device+" "+string(s.Allocated))
+		}
+		if got := strings.Join(got, ", "); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // TestDevicesHostile checks that the texts of containers and plugins are made valid UTF-8
 // once.
 func TestDevicesHostile(t *testing.T) {

@@ -10,7 +10,9 @@ import (
 )
 
 var nodeExporterNotes = []string{
-	"Names and descriptions are those of node_exporter's infiniband collector, so that one can replace the other.",
+	"Names and descriptions are those of node_exporter's infiniband collector, so that one can replace the other. Only the " +
+		"families `node_infiniband_legacy` have descriptions of our own.",
+	"The families `node_infiniband_legacy` are the files of `counters_ext`, which drivers for kernels before 4.5 have.",
 }
 
 // nodeExporterMetrics returns the metrics of node_exporter's infiniband collector, with its
@@ -135,6 +137,23 @@ func nodeExporterMetrics() []metric {
 		},
 	} {
 		rows = append(rows, pma("node_infiniband_"+c.name+"_total", c.file, c.unit, c.help))
+	}
+	for _, c := range []struct {
+		name, file string
+		unit       float64
+		what       string
+	}{
+		{"data_received_bytes", "port_rcv_data_64", wordBytes, "Bytes received"},
+		{"data_transmitted_bytes", "port_xmit_data_64", wordBytes, "Bytes sent"},
+		{"multicast_packets_received", "port_multicast_rcv_packets", 1, "Multicast packets received"},
+		{"multicast_packets_transmitted", "port_multicast_xmit_packets", 1, "Multicast packets sent"},
+		{"packets_received", "port_rcv_packets_64", 1, "Packets received"},
+		{"packets_transmitted", "port_xmit_packets_64", 1, "Packets sent"},
+		{"unicast_packets_received", "port_unicast_rcv_packets", 1, "Unicast packets received"},
+		{"unicast_packets_transmitted", "port_unicast_xmit_packets", 1, "Unicast packets sent"},
+	} {
+		rows = append(rows, portCounter("node_infiniband_legacy_"+c.name+"_total", c.file, c.unit,
+			c.what+", as counted in the sysfs directory counters_ext of the port.", func(v *view) *columns { return &v.ext }))
 	}
 	return rows
 }

@@ -6,15 +6,28 @@ import "github.com/accelscope/accelscope/pkg/exposition"
 
 // devicesMetrics returns the devices that are assigned to workloads.
 func devicesMetrics() []metric {
-	return []metric{{
-		name: "accelscope_workload_device_info", typ: gauge, owned: true,
-		labels: []string{"device", "resource", "pci_address", "pf_device", "guid"},
-		help:   "Device that is assigned to the workload, always 1.",
-		emit: func(v *view, b *exposition.Builder) {
-			for i := range v.shares.Assigned {
-				s := &v.shares.Assigned[i]
-				b.Share(1, v.owners[s.Owner], s.Device, s.Resource, s.PCIAddress, s.PF, s.GUID)
-			}
+	return []metric{
+		{
+			name: "accelscope_workload_device_info", typ: gauge, owned: true,
+			labels: []string{"device", "resource", "pci_address", "pf_device", "guid"},
+			help:   "Device that is assigned to the workload, always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.shares.Assigned {
+					s := &v.shares.Assigned[i]
+					b.Share(1, v.owners[s.Owner], s.Device, s.Resource, s.PCIAddress, s.PF, s.GUID)
+				}
+			},
 		},
-	}}
+		{
+			name: "container_rdma_allocated", typ: gauge, owned: true, labels: []string{"device", "method"},
+			help: "HCA that is allocated to the workload, by the source of this information, always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.shares.Assigned {
+					if s := &v.shares.Assigned[i]; s.Allocated != "" {
+						b.Share(1, v.owners[s.Owner], s.Device, string(s.Allocated))
+					}
+				}
+			},
+		},
+	}
 }

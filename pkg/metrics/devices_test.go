@@ -41,7 +41,7 @@ func TestDeviceInfo(t *testing.T) {
 		var got []string
 		for line := range strings.Lines(text) {
 			if strings.HasPrefix(line, "accelscope_workload_device_info{") || strings.HasPrefix(line, "infiniband_device_info{") ||
-				strings.HasPrefix(line, "container_rdma_registered_bytes{") {
+				strings.HasPrefix(line, "container_rdma_registered_bytes{") || strings.HasPrefix(line, "container_rdma_allocated{") {
 				got = append(got, strings.TrimSpace(line))
 			}
 		}
@@ -64,6 +64,8 @@ func TestDeviceInfo(t *testing.T) {
 		} {
 			want = append(want, `container_rdma_registered_bytes{`+s.labels+`} `+s.value)
 		}
+		want = slices.Insert(want, 2, `container_rdma_allocated{`+owner+`device="mlx5_1",method="kubelet",`+where+
+			`pod="train-0",workload="ml/train-0/worker"} 1`)
 		for _, d := range []string{
 			`board_id="",device="mlx5_0",firmware="",hca_type="",is_vf="false",netns="",node_desc="",node_guid="n0",` +
 				`node_type="",numa_node="",pci_address="0000:18:00.0",pf_device="",sys_image_guid="",uverbs=""`,

@@ -99,11 +99,11 @@ func nodeHCAs() model.Snapshot {
 		HCAs: []model.HCA{
 			{
 				Name: "mlx5_0", Firmware: "28.39.1002", Board: "MT_0000000838", Type: "MT4129", NodeType: "CA",
-				NodeGUID: "946d:ae03:0012:3456", SysImageGUID: "946d:ae03:0012:3456", NodeDesc: "gpu01 mlx5_0",
+				NodeGUID: "0x946dae0300123456", SysImageGUID: "0x946dae0300123456", NodeDesc: "gpu01 mlx5_0",
 				PCIAddress: "0000:18:00.0", NUMANode: "0", CharDevice: "uverbs0",
 				Ports: []model.Port{{
 					Number: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "InfiniBand", LID: "0x1", SMLID: "0x1",
-					PortGUID: "946d:ae03:0012:3456", RateBits: 400e9, Width: 4, Speed: "NDR",
+					PortGUID: "0x946dae0300123456", RateBits: 400e9, Width: 4, Speed: "NDR",
 					Counters: []model.Counter{
 						{Name: "port_rcv_data", Value: 1000},
 						{Name: "port_xmit_data", Value: 2000},

@@ -13,6 +13,11 @@ var infoNotes = []string{
 		"`--workload.labels` lists are added as `label_NAME`.",
 	"`accelscope_workload_device_info`: the device was assigned by the kubelet, as a device node, as a network of the pod, or " +
 		"by moving it into the network namespace of the workload. Unknown values are empty.",
+	"`container_rdma_allocated`: `method` is `kubelet` (PodResources lists the PCI function), `namespace` (the HCA is in the " +
+		"network namespace of the workload), `network` (the network-status annotation of the pod names the HCA) or " +
+		"`device_node` (the container has the device node, such as from a plugin that shares HCAs). The last two are not " +
+		"exclusive. Access to all devices of the node (privileged) does not count, nor does a virtual function without a " +
+		"device node, which is a network interface only.",
 	"`container_device_opens_total` counts from the start of the sensor; `denied` are opens that the device cgroup refused. " +
 		"`device` is the name of the device node.",
 	"`container_device_handles` is absent where the kernel has no BPF iterator over open files.",

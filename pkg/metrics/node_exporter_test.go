@@ -7,10 +7,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,21 +33,106 @@ func TestNodeExporter(t *testing.T) {
 	if err != nil {
 		t.Fatalf("node_exporter is missing: install the package prometheus-node-exporter: %v", err)
 	}
-	hcas := comparableHCAs()
+	hcas := append(oldHCAs(), comparableHCAs()...)
 	sysfs := t.TempDir()
 	for _, h := range hcas {
 		writeHCA(t, filepath.Join(sysfs, "class/infiniband", h.Name), h)
 	}
 
-	want := infiniband(runNodeExporter(t, binary, sysfs))
-	got := infiniband(library.Encode(t, gather(t, []engine.Registration{
-		{Source: &fake{name: "rdma", facts: model.Snapshot{HCAs: hcas}}},
-	}, CompatNodeExporter), expfmt.TypeTextPlain))
+	want := alike(infiniband(runNodeExporter(t, binary, sysfs)))
+	got := alike(nodeExporterLines(t, hcas))
 	if len(want) < 50 {
 		t.Errorf("node_exporter shows %d lines only", len(want))
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("- node_exporter, + ours:\n%s", d)
+	}
+}
+
+// nodeExporterLines returns our lines of the families node_infiniband_*.
+func nodeExporterLines(t *testing.T, hcas []model.HCA) []string {
+	t.Helper()
+	return infiniband(library.Encode(t, gather(t, []engine.Registration{
+		{Source: &fake{name: "rdma", facts: model.Snapshot{HCAs: hcas}}},
+	}, CompatNodeExporter), expfmt.TypeTextPlain))
+}
+
+// alike returns the sorted lines without the descriptions of the legacy families, which are our own.
+func alike(lines []string) []string {
+	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "# HELP node_infiniband_legacy_") })
+	slices.Sort(lines)
+	return lines
+}
+
+// TestNodeExporterFixture checks the series of the HCAs in node_exporter's own fixture: their number, and name, labels and
+// value of those from counters_ext/.
+func TestNodeExporterFixture(t *testing.T) {
+	var want, got []string
+	for name, value := range map[string]string{
+		"data_received_bytes_total": "1.8527668e+07", "data_transmitted_bytes_total": "1.493376e+07",
+		"multicast_packets_received_total": "93", "multicast_packets_transmitted_total": "16",
+		"packets_received_total": "0", "packets_transmitted_total": "0",
+		"unicast_packets_received_total": "61148", "unicast_packets_transmitted_total": "61239",
+	} {
+		for port := 1; port <= 2; port++ {
+			want = append(want, fmt.Sprintf("node_infiniband_legacy_%s{device=\"mlx4_0\",port=\"%d\"} %s", name, port, value))
+		}
+	}
+	series := 0
+	for _, line := range nodeExporterLines(t, oldHCAs()) {
+		if !strings.HasPrefix(line, "#") {
+			series++
+		}
+		if strings.HasPrefix(line, "node_infiniband_legacy_") {
+			got = append(got, line)
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if series != 51 {
+		t.Errorf("%d series, want 51", series)
+	}
+}
+
+// oldHCAs returns the HCAs of node_exporter's fixture: a ConnectX-3 with counters_ext/, and one without counters.
+func oldHCAs() []model.HCA {
+	counters := func(all map[string]uint64) []model.Counter {
+		var out []model.Counter
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			out = append(out, model.Counter{Name: name, Value: all[name]})
+		}
+		return out
+	}
+	ext := counters(map[string]uint64{
+		"port_multicast_rcv_packets": 93, "port_multicast_xmit_packets": 16, "port_rcv_data_64": 4631917, "port_rcv_packets_64": 0,
+		"port_unicast_rcv_packets": 61148, "port_unicast_xmit_packets": 61239, "port_xmit_data_64": 3733440, "port_xmit_packets_64": 0,
+	})
+	port := func(number int, all map[string]uint64) model.Port {
+		return model.Port{
+			Number: number, State: "ACTIVE", PhysState: "LinkUp", RateBits: 40e9, Width: 4, Speed: "QDR",
+			Counters: counters(all), ExtCounters: ext,
+		}
+	}
+	return []model.HCA{
+		{Name: "i40iw0", Board: "I40IW Board ID", Firmware: "0.2", Type: "I40IW", Ports: []model.Port{
+			{Number: 1, State: "ACTIVE", PhysState: "LinkUp", RateBits: 10e9, Width: 4},
+		}},
+		{Name: "mlx4_0", Board: "SM_1141000001000", Firmware: "2.31.5050", Type: "MT4099", Ports: []model.Port{
+			port(1, map[string]uint64{
+				"link_downed": 0, "link_error_recovery": 0, "multicast_rcv_packets": 93, "multicast_xmit_packets": 16,
+				"port_rcv_constraint_errors": 0, "port_rcv_data": 4631917, "port_rcv_discards": 0, "port_rcv_errors": 0,
+				"port_rcv_packets": 6825908347, "port_xmit_constraint_errors": 0, "port_xmit_data": 3733440,
+				"port_xmit_discards": 5, "port_xmit_packets": 6235865, "port_xmit_wait": 4294967295,
+				"unicast_rcv_packets": 61148, "unicast_xmit_packets": 61239,
+			}),
+			port(2, map[string]uint64{
+				"link_downed": 0, "link_error_recovery": 0, "multicast_rcv_packets": 0, "multicast_xmit_packets": 0,
+				"port_rcv_data": 0, "port_xmit_data": 0, "unicast_rcv_packets": 0, "unicast_xmit_packets": 0,
+			}),
+		}},
 	}
 }
 
@@ -78,8 +165,12 @@ func writeHCA(t *testing.T, dir string, h model.HCA) {
 		files[port+"state"] = map[string]string{"ACTIVE": "4: ACTIVE", "DOWN": "1: DOWN"}[p.State]
 		files[port+"phys_state"] = map[string]string{"LinkUp": "5: LinkUp", "Polling": "2: Polling"}[p.PhysState]
 		files[port+"rate"] = fmt.Sprintf("%g Gb/sec (%dX %s)", p.RateBits/1e9, p.Width, p.Speed)
+		files[port+"counters/port_rcv_data"] = "N/A (no PMA)"
 		for _, c := range p.Counters {
 			files[port+"counters/"+c.Name] = fmt.Sprint(c.Value)
+		}
+		for _, c := range p.ExtCounters {
+			files[port+"counters_ext/"+c.Name] = fmt.Sprint(c.Value)
 		}
 	}
 	for name, text := range files {

@@ -49,6 +49,8 @@ var portNotes = []string{
 	"`infiniband_port_errors_total`: most of these counters stop at their highest value.",
 	"`infiniband_device_info`: `netns` is the inode of the network namespace that the device was moved to, and empty in the " +
 		"namespace of the node.",
+	"GUIDs are written as `0x` and 16 digits in all metrics. The node GUID of an HCA is `guid` of `infiniband_hca_uplink_info`, " +
+		"which has the switch and its port at the other end. The fabric lists no VFs: a VF has the link of its PF.",
 }
 
 // portMetrics returns the metrics that devices and ports report about themselves.
@@ -127,10 +129,15 @@ func nonZero(n uint64) string {
 
 // pma returns the row of a counter in the sysfs directory counters/, multiplied by its unit.
 func pma(name, file string, unit float64, help string) metric {
+	return portCounter(name, file, unit, help, func(v *view) *columns { return &v.pma })
+}
+
+// portCounter returns the row of a counter of ports, multiplied by its unit.
+func portCounter(name, file string, unit float64, help string, of func(*view) *columns) metric {
 	return metric{
 		name: name, help: help, typ: counter, labels: devicePortLabels,
 		emit: func(v *view, b *exposition.Builder) {
-			for _, s := range v.pma.of(file) {
+			for _, s := range of(v).of(file) {
 				b.Add(s.labels, s.value*unit)
 			}
 		},

@@ -29,8 +29,8 @@ func trafficRefresh() *engine.Refresh {
 		Facts: model.Snapshot{
 			VFs: []model.VF{
 				{
-					PF: "mlx5_0", Number: 0, PCIAddress: "0000:18:00.2", NodeGUID: "0011:2233:4455:6677",
-					PortGUID: "0011:2233:4455:6678", Counted: true,
+					PF: "mlx5_0", Number: 0, PCIAddress: "0000:18:00.2", NodeGUID: "0x0011223344556677",
+					PortGUID: "0x0011223344556678", Counted: true,
 					TransmitBytes: 111, ReceiveBytes: 222, TransmitPackets: 3, ReceivePackets: 4,
 				},
 				{PF: "mlx5_0", Number: 1, TransmitBytes: 404},

@@ -32,6 +32,7 @@ type view struct {
 	ports    []portView
 	pma      columns // sysfs counters/
 	hw       columns // hw_counters of ports, and of devices as port ""
+	ext      columns // sysfs counters_ext/
 	fabric   fabricView
 }
 
@@ -143,6 +144,7 @@ func (v *view) fill(r *engine.Refresh, b *exposition.Builder) {
 	v.ports = v.ports[:0]
 	v.pma.begin()
 	v.hw.begin()
+	v.ext.begin()
 	devicePort := b.Schema(devicePortLabels)
 	for i := range r.Facts.HCAs {
 		hca := &r.Facts.HCAs[i]
@@ -156,10 +158,12 @@ func (v *view) fill(r *engine.Refresh, b *exposition.Builder) {
 			v.ports = append(v.ports, portView{Port: p, hca: hca, number: number, labels: set})
 			v.pma.add(set, p.Counters)
 			v.hw.add(set, p.HWCounters)
+			v.ext.add(set, p.ExtCounters)
 		}
 	}
 	v.pma.end()
 	v.hw.end()
+	v.ext.end()
 	v.fabric.fill(r.Facts.Fabric, b)
 }
 

@@ -27,7 +27,7 @@ var FabricKinds = []struct{ Kind, Word string }{{FabricSwitch, "switch"}, {Fabri
 // FabricNode is a node of the fabric. The node itself reports its name, so the name is not
 // trustworthy.
 type FabricNode struct {
-	GUID string // node GUID, 0x and 16 digits
+	GUID string // node GUID, as FormatGUID formats it
 	Kind string // FabricSwitch, FabricCA, FabricRouter
 	Name string // node description, or the name of a node name map
 	LID  uint32 // of a switch, or of its first port; 0 where it has none

@@ -18,7 +18,7 @@ type HCA struct {
 	Board        string // board_id
 	Type         string // hca_type
 	NodeType     string // node_type without its number: "CA"
-	NodeGUID     string // node_guid, in the kernel's format
+	NodeGUID     string // node_guid; this and all GUIDs as FormatGUID formats them
 	SysImageGUID string // sys_image_guid
 	NodeDesc     string // node_desc
 	PCIAddress   string // of its PCI function: 0000:18:00.0
@@ -58,4 +58,7 @@ type Port struct {
 	// STAT_GET).
 	Counters   []Counter
 	HWCounters []Counter
+	// ExtCounters are the 64-bit counters of drivers for kernels before 4.5 (sysfs
+	// counters_ext/), in the units of Counters.
+	ExtCounters []Counter
 }

@@ -28,6 +28,7 @@ var expected = map[string]string{
 	"RDMACompletionErrors": "the work requests of ml/faulty-0 get no answer",
 	"RDMAPacketErrors":     "an HCA of files receives packets with errors",
 	"RDMAOutOfBuffer":      "an HCA of files has no receive buffers",
+	"RDMAAllocatedIdle":    "ml/idle-0 has an HCA and no queue pair on it",
 	"GPUAllocatedIdle":     "ml/idle-0 has a GPU and no process on it",
 	"GPUXidCritical":       "GPU 2 reports XID 48",
 	"GPUXidNoncritical":    "GPU 0 reports XID 13",

@@ -72,13 +72,22 @@ func startWatched(t *testing.T) *watched {
 	return w
 }
 
-// startFabric starts five switches and six hosts; the link of one host lost lanes.
+// startFabric starts five switches and six hosts; the link of one host lost lanes. Another host has the GUID of rxe0, so
+// that the device and its workloads have a switch port.
 func (w *watched) startFabric(t *testing.T) {
 	t.Helper()
 	w.net = ibsim.FatTree(3, 2, 2)
+	text, err := os.ReadFile("/sys/class/infiniband/rxe0/node_guid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	guid, err := strconv.ParseUint(strings.ReplaceAll(strings.TrimSpace(string(text)), ":", ""), 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.net.Nodes[w.net.Find("host1 mlx5_0")].GUID = guid
 	w.net.Links[len(w.net.Links)-1].Width = 4
 	host := w.net.Nodes[w.net.Find("host0 mlx5_0")]
-	var err error
 	if w.fabric, err = ibsim.Start(t.Context(), ibsim.Options{Net: w.net.String(), Host: host.ID()}); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +95,7 @@ func (w *watched) startFabric(t *testing.T) {
 }
 
 // startContainers starts two pods that exchange RDMA traffic, one whose verbs and work requests fail, one that holds
-// memory, and one that has an idle GPU.
+// memory, and one that has an idle GPU and an idle HCA.
 func (w *watched) startContainers(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
@@ -124,7 +133,7 @@ func (w *watched) startContainers(t *testing.T) {
 		"while :; do failures -d rxe0 -n 2; posts -d rxe0 -e -l 4 -s 100; sleep 2; done"), free, 128<<20, rxe0)
 	run(guest.PodContainer("ml", "infer-0", "server", "bash", "-c", "verbs -d rxe1 -q 4 -c 2 -m 33554432 & "+
 		"while :; do (sleep 2; echo) | posts -w -d rxe1 -o read -n 50 -s 65536; done"), some, 128<<20, rxe1)
-	run(guest.PodContainer("ml", "idle-0", "notebook", "sleep", "10000"), free, 64<<20, "/dev/nvidia2")
+	run(guest.PodContainer("ml", "idle-0", "notebook", "sleep", "10000"), free, 64<<20, "/dev/nvidia2", rxe1)
 
 	// A pod with its own network namespace, set up here as a runtime would do it.
 	net := enter(t, "net", "unshare", "--net", "sh", "-c", "ip link add eth0 type veth peer name eth1 && ip link "+

@@ -124,7 +124,7 @@ func parseErrors(text []byte) (ports map[end]counterValues, silent map[uint32]bo
 				f[string(entry[1])] = v
 			}
 		}
-		ports[end{padded(string(m[1])), number}] = f
+		ports[end{parseGUID(string(m[1])), number}] = f
 	}
 	if m := failures.FindSubmatch(text); m != nil {
 		failed, _ := strconv.Atoi(string(m[1]))

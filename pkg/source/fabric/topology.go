@@ -76,7 +76,7 @@ func parseTopology(ports, list, owners []byte) *topology {
 			t.unread++
 			continue
 		}
-		guid := padded(string(m[2]))
+		guid := parseGUID(string(m[2]))
 		t.raw[guid] = string(m[3])
 		t.nodes[guid] = &node{kind: kinds[string(m[1])], name: clean(string(m[3])), ports: map[int]*portState{}}
 	}
@@ -103,14 +103,14 @@ func (t *topology) parseOwners(text []byte) {
 	var at string // node of the lines that follow
 	for line := range lines(text) {
 		if m := originLine.FindSubmatch(line); m != nil {
-			t.owner[padded(string(m[2]))] = padded(string(m[1]))
+			t.owner[parseGUID(string(m[2]))] = parseGUID(string(m[1]))
 		} else if m := switchLine.FindSubmatch(line); m != nil {
-			at = padded(string(m[1]))
-			t.owner[padded(string(m[2]))] = at
+			at = parseGUID(string(m[1]))
+			t.owner[parseGUID(string(m[2]))] = at
 		} else if m := nodeLine.FindSubmatch(line); m != nil {
-			at = padded(string(m[1]))
+			at = parseGUID(string(m[1]))
 		} else if m := portLine.FindSubmatch(line); m != nil && at != "" {
-			t.owner[padded(string(m[1]))] = at
+			t.owner[parseGUID(string(m[1]))] = at
 		}
 	}
 }
@@ -164,16 +164,17 @@ func parseEnd(f []string) (end, uint32, bool) {
 	lid, err := strconv.ParseUint(f[1], 10, 32)
 	number, bad := strconv.Atoi(f[2])
 	digits, isHex := strings.CutPrefix(f[3], "0x")
-	_, notHex := strconv.ParseUint(digits, 16, 64)
+	guid, notHex := strconv.ParseUint(digits, 16, 64)
 	if err != nil || bad != nil || !isHex || notHex != nil || number < 0 || number > maxPort {
 		return end{}, 0, false
 	}
-	return end{padded(digits), number}, uint32(lid), true
+	return end{model.FormatGUID(guid), number}, uint32(lid), true
 }
 
-// padded returns a GUID in the format of the model.
-func padded(digits string) string {
-	return "0x" + strings.Repeat("0", max(0, 16-len(digits))) + strings.ToLower(digits)
+// parseGUID parses 1 to 16 hexadecimal digits: some tools print a GUID without leading zeros.
+func parseGUID(digits string) string {
+	guid, _ := strconv.ParseUint(digits, 16, 64)
+	return model.FormatGUID(guid)
 }
 
 // parseWidth parses 4x; ?? is 0.

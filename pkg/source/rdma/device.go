@@ -54,7 +54,7 @@ type port struct {
 	state, phys, rate text
 	base              model.Port // without counters
 	attrsRead         time.Time
-	counters, hw      group
+	counters, hw, ext group
 	stat              file         // backoff state of STAT_GET for this port
 	statless          bool         // STAT_GET reports no counters: read the files
 	slow              slowCounters // last result of a slow STAT_GET
@@ -177,6 +177,7 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 		r.hca.Ports[i] = p.base
 		r.hca.Ports[i].Counters = d.readGroup(&p.counters, now, &r.counters)
 		r.hca.Ports[i].HWCounters = d.readHW(c, p, now, deadline, &r.counters)
+		r.hca.Ports[i].ExtCounters = d.readGroup(&p.ext, now, &r.counters)
 	}
 	r.hca.HWCounters = d.readGroup(&d.hw, now, &r.counters)
 	if c != nil && d.bound != nil {
@@ -210,8 +211,8 @@ func (d *device) scan() {
 		Board:        line("board_id"),
 		Type:         line("hca_type"),
 		NodeType:     parseNumbered(line("node_type")),
-		NodeGUID:     line("node_guid"),
-		SysImageGUID: line("sys_image_guid"),
+		NodeGUID:     parseGUID(line("node_guid")),
+		SysImageGUID: parseGUID(line("sys_image_guid")),
 		NodeDesc:     line("node_desc"),
 		NUMANode:     line("device/numa_node"),
 		PCIAddress:   pciAddress(r.link(d.path) + "/" + r.link(d.function)),
@@ -236,6 +237,7 @@ func (d *device) scan() {
 		p.statless = false
 		p.counters.scan(r, d.dir)
 		p.hw.scan(r, d.dir)
+		p.ext.scan(r, d.dir)
 	}
 }
 
@@ -248,6 +250,7 @@ func newPort(name string) *port {
 		rate:     text{file: file{name: dir + "rate", fd: -1}},
 		counters: group{path: dir + "counters", dir: -1},
 		hw:       group{path: dir + "hw_counters", dir: -1},
+		ext:      group{path: dir + "counters_ext", dir: -1},
 		stat:     file{name: dir + "STAT_GET", fd: -1},
 	}
 }
@@ -472,6 +475,7 @@ func (d *device) closePorts() {
 		d.reader.forget(&p.rate.file)
 		p.counters.close(&d.reader)
 		p.hw.close(&d.reader)
+		p.ext.close(&d.reader)
 	}
 	d.ports = nil
 }

@@ -71,9 +71,9 @@ func TestVirtualFunctions(t *testing.T) {
 		got[h.Name] = function{h.VF, h.PF, h.PCIAddress, h.NodeGUID, h.Ports[0].PortGUID}
 	}
 	want := map[string]function{
-		"mlx5_0": {false, "", "0000:18:00.0", "a088:c203:0000:0000", "a088:c203:0000:0000"},
-		"mlx5_1": {true, "mlx5_0", "0000:18:00.1", "a088:c203:0000:0101", "a088:c203:0000:0201"}, // from the PF
-		"mlx5_2": {true, "mlx5_0", "0000:18:00.2", "a088:c203:0000:0102", "a088:c203:0000:0abc"}, // the port's own
+		"mlx5_0": {false, "", "0000:18:00.0", "0xa088c20300000000", "0xa088c20300000000"},
+		"mlx5_1": {true, "mlx5_0", "0000:18:00.1", "0xa088c20300000101", "0xa088c20300000201"}, // from the PF
+		"mlx5_2": {true, "mlx5_0", "0000:18:00.2", "0xa088c20300000102", "0xa088c20300000abc"}, // the port's own
 	}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(function{})); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -101,7 +101,7 @@ func TestCrowdedNode(t *testing.T) {
 	}
 	want := map[string]string{}
 	for _, h := range m.HCAs {
-		want[h.Name] = fmt.Sprint(h.PhysicalFn != "", " ", h.PhysicalFn, " ", h.PCIAddress, " ", h.NodeGUID, " ", h.CharDevice)
+		want[h.Name] = fmt.Sprint(h.PhysicalFn != "", " ", h.PhysicalFn, " ", h.PCIAddress, " ", "0x"+strings.ReplaceAll(h.NodeGUID, ":", ""), " ", h.CharDevice)
 	}
 	if d := cmp.Diff(want, got); d != "" || len(got) != 4 {
 		t.Errorf("%d HCAs (-want +got):\n%s", len(got), d)
@@ -268,12 +268,12 @@ func TestMoved(t *testing.T) {
 	snap := mustRead(t, s)
 	want := []model.HCA{
 		{
-			Name: "mlx5_2", Index: 2, Firmware: "28.39.3004", NodeType: "CA", NodeGUID: "a088:c203:0000:0102",
-			SysImageGUID: "a088:c203:0000:0002", PCIAddress: "0000:18:00.2", NUMANode: "1", CharDevice: "uverbs42",
+			Name: "mlx5_2", Index: 2, Firmware: "28.39.3004", NodeType: "CA", NodeGUID: "0xa088c20300000102",
+			SysImageGUID: "0xa088c20300000002", PCIAddress: "0000:18:00.2", NUMANode: "1", CharDevice: "uverbs42",
 			VF: true, PF: "mlx5_0", Netns: 11, Type: "MT4129", Board: "MT_0000000838", NodeDesc: "node-0 mlx5_2",
 			Ports: []model.Port{{
 				Number: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "InfiniBand", Netdev: "ib2", LID: "0x1", SMLID: "0x2",
-				PortGUID: "a088:c203:0000:0002", RateBits: 400e9, Width: 4, Speed: "NDR",
+				PortGUID: "0xa088c20300000002", RateBits: 400e9, Width: 4, Speed: "NDR",
 				HWCounters: []model.Counter{
 					{Name: "out_of_buffer", Value: 7}, {Name: "np_cnp_sent", Value: 1 << 63}, {Name: "rdma_tx_bytes", Value: 5},
 				},
@@ -281,8 +281,8 @@ func TestMoved(t *testing.T) {
 		},
 		// This one cannot be read but is reported.
 		{
-			Name: "mlx5_3", Index: 3, Firmware: "28.39.3004", NodeType: "CA", NodeGUID: "a088:c203:0000:0103",
-			SysImageGUID: "a088:c203:0000:0000", PCIAddress: "0000:18:00.3", NUMANode: "1", VF: true, PF: "mlx5_0", Netns: 12,
+			Name: "mlx5_3", Index: 3, Firmware: "28.39.3004", NodeType: "CA", NodeGUID: "0xa088c20300000103",
+			SysImageGUID: "0xa088c20300000000", PCIAddress: "0000:18:00.3", NUMANode: "1", VF: true, PF: "mlx5_0", Netns: 12,
 		},
 	}
 	for i, c := range pmaCounters {
@@ -474,7 +474,7 @@ func TestAllMoved(t *testing.T) {
 	}
 	settle(t, s)
 	snap := mustRead(t, s)
-	if h := snap.HCAs; len(h) != 1 || h[0].NodeGUID != "a088:c203:0000:0102" || h[0].PCIAddress != "" || h[0].VF {
+	if h := snap.HCAs; len(h) != 1 || h[0].NodeGUID != "0xa088c20300000102" || h[0].PCIAddress != "" || h[0].VF {
 		t.Errorf("HCAs %+v", h)
 	}
 	tr.remove("class/infiniband")

@@ -47,7 +47,7 @@ func parseAll[T any](t testing.TB, b []byte, cmd uint16, parse func([]T, []byte)
 func TestRecordedReplies(t *testing.T) {
 	devices, err := parseAll(t, recorded(t, "get"), cmdGet, parseDevice)
 	if err != nil || len(devices) != 2 || devices[0].name != "rxe0" || devices[1].name != "rxe1" ||
-		len(devices[0].guid) != len("0000:0000:0000:0000") || devices[0].guid == devices[1].guid {
+		len(devices[0].guid) != len("0x0000000000000000") || devices[0].guid == devices[1].guid {
 		t.Errorf("devices %v, %v", devices, err)
 	}
 	resources, err := parseAll(t, recorded(t, "res"), cmdResGet, parseSummary)
@@ -390,7 +390,7 @@ func TestReadThroughNetlink(t *testing.T) {
 		dev := "class/infiniband/" + d.name
 		tr.put(dev+"/ports/1/state", "4: ACTIVE\n")
 		tr.put(dev+"/ports/1/hw_counters/sent_pkts", "0\n")
-		tr.put(dev+"/node_guid", d.guid+"\n")
+		tr.put(dev+"/node_guid", d.guid[2:6]+":"+d.guid[6:10]+":"+d.guid[10:14]+":"+d.guid[14:]+"\n")
 	}
 	tr.put("class/infiniband/rxe1/node_guid", "0000:0000:0000:0bad\n") // another device of that name
 	s := netlinkSource(t, tr, recordedKernel(t))

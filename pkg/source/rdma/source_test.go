@@ -91,11 +91,11 @@ func TestRead(t *testing.T) {
 	want := model.Snapshot{
 		HCAs: []model.HCA{{
 			Name: "mlx5_0", Firmware: "28.39.3004", Board: "MT_0000000838", Type: "MT4129", NodeType: "CA",
-			NodeGUID: "a088:c203:0000:0000", SysImageGUID: "a088:c203:0000:0000", NodeDesc: "node-0 mlx5_0",
+			NodeGUID: "0xa088c20300000000", SysImageGUID: "0xa088c20300000000", NodeDesc: "node-0 mlx5_0",
 			PCIAddress: "0000:18:00.0", NUMANode: "0", CharDevice: "uverbs40",
 			Ports: []model.Port{{
 				Number: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "InfiniBand", Netdev: "ib0",
-				LID: "0x1", SMLID: "0x2", PortGUID: "a088:c203:0000:0000", RateBits: 400e9, Width: 4, Speed: "NDR",
+				LID: "0x1", SMLID: "0x2", PortGUID: "0xa088c20300000000", RateBits: 400e9, Width: 4, Speed: "NDR",
 				Counters: counters(pmaCounters, 1000), HWCounters: counters(hwCounters, 1100),
 			}},
 		}},
@@ -103,6 +103,24 @@ func TestRead(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("snapshot (-want +got):\n%s", d)
+	}
+}
+
+// TestExtCounters reads counters_ext/, which drivers for kernels before 4.5 have beside counters/.
+func TestExtCounters(t *testing.T) {
+	tr := newTree(t)
+	dev := tr.hca(0, 1000)
+	tr.put(dev+"/ports/1/counters_ext/port_rcv_data_64", "4631917\n")
+	tr.put(dev+"/ports/1/counters_ext/port_xmit_data_64", "N/A (no PMA)\n")
+	tr.put(dev+"/ports/1/counters_ext/port_xmit_packets_64", "0\n")
+	s := newSource(t, tr)
+	want := []model.Counter{{Name: "port_rcv_data_64", Value: 4631917}, {Name: "port_xmit_packets_64", Value: 0}}
+	port := mustRead(t, s).HCAs[0].Ports[0]
+	if d := cmp.Diff(want, port.ExtCounters); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if d := cmp.Diff(counters(pmaCounters, 1000), port.Counters); d != "" {
+		t.Errorf("counters/ (-want +got):\n%s", d)
 	}
 }
 
@@ -151,7 +169,7 @@ func TestSystemCalls(t *testing.T) {
 
 func TestKeptFiles(t *testing.T) {
 	tr := newTree(t)
-	tr.hca(0, 1)
+	tr.put(tr.hca(0, 1)+"/ports/1/counters_ext/port_rcv_data_64", "1\n")
 	open := func() int {
 		fds, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -169,9 +187,9 @@ func TestKeptFiles(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("the second read differs (-first +second):\n%s", d)
 	}
-	// class/infiniband, the device, counters and hw_counters
-	if n := open() - before; n != 5+4 {
-		t.Errorf("%d descriptors are open, want 5 files and 4 directories", n)
+	// class/infiniband, the device, counters, hw_counters and counters_ext
+	if n := open() - before; n != 5+5 {
+		t.Errorf("%d descriptors are open, want 5 files and 5 directories", n)
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)

@@ -5,9 +5,10 @@ package rdma
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 var errGarbage = errors.New("malformed content")
@@ -82,14 +83,15 @@ func parsePortGUID(gid string) string {
 	if len(gid) != 2*half+1 || gid[half] != ':' {
 		return ""
 	}
-	if guid := gid[half+1:]; parseGUID(guid) == guid {
-		return guid
+	guid := gid[half+1:]
+	if strings.Count(guid, ":") != 3 {
+		return ""
 	}
-	return ""
+	return parseGUID(guid)
 }
 
 // parseGUID parses a GUID in groups of one or two bytes, as written by the kernel and in the
-// files of sriov/, and returns it in the form of the kernel. It returns "" for an invalid or
+// files of sriov/, and returns it as model.FormatGUID formats it. It returns "" for an invalid or
 // zero GUID.
 func parseGUID(s string) string {
 	groups := strings.Split(s, ":")
@@ -104,15 +106,15 @@ func parseGUID(s string) string {
 		}
 		guid = guid<<(64/len(groups)) | v
 	}
-	if guid == 0 {
-		return ""
-	}
 	return guidText(guid)
 }
 
-// guidText formats a GUID as sysfs does.
-func guidText(g uint64) string {
-	return fmt.Sprintf("%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff)
+// guidText formats a GUID. It returns "" for 0, which means that no GUID is set.
+func guidText(guid uint64) string {
+	if guid == 0 {
+		return ""
+	}
+	return model.FormatGUID(guid)
 }
 
 // pciAddress returns the last element of a path that is a PCI address: "0000:18:00.0".

@@ -113,13 +113,13 @@ func TestVFs(t *testing.T) {
 	}
 	snap := p.look(t)
 	want := []model.VF{
-		{PF: "mlx5_0", Number: 0, PCIAddress: "0000:18:00.1", NodeGUID: "a088:c203:0000:0101", PortGUID: "a088:c203:0000:0201"},
+		{PF: "mlx5_0", Number: 0, PCIAddress: "0000:18:00.1", NodeGUID: "0xa088c20300000101", PortGUID: "0xa088c20300000201"},
 		{
-			PF: "mlx5_0", Number: 1, PCIAddress: "0000:18:00.2", NodeGUID: "a088:c203:0000:1101", PortGUID: "a088:c203:0000:1201",
+			PF: "mlx5_0", Number: 1, PCIAddress: "0000:18:00.2", NodeGUID: "0xa088c20300001101", PortGUID: "0xa088c20300001201",
 			Counted: true, TransmitBytes: 4000, ReceiveBytes: 3000, TransmitPackets: 20, ReceivePackets: 10, Look: 2,
 		},
 		{
-			PF: "mlx5_0", Number: 2, PCIAddress: "0000:18:00.3", NodeGUID: "a088:c203:0000:0103", PortGUID: "a088:c203:0000:0203",
+			PF: "mlx5_0", Number: 2, PCIAddress: "0000:18:00.3", NodeGUID: "0xa088c20300000103", PortGUID: "0xa088c20300000203",
 			Counted: true, Look: 2,
 		},
 	}
@@ -189,7 +189,7 @@ func TestShownVFs(t *testing.T) {
 func TestUncountedVFs(t *testing.T) {
 	p := newPF(t, []string{"ens1"}, "", "")
 	p.answers["ens1"] = newLink("", 2, vfInfo(0, [4]uint64{}, 1, 2), vfInfo(1, [4]uint64{}))
-	if v := p.look(t).VFs; len(v) != 2 || v[0].Counted || v[1].Counted || v[0].NodeGUID != "0000:0000:0000:0001" {
+	if v := p.look(t).VFs; len(v) != 2 || v[0].Counted || v[1].Counted || v[0].NodeGUID != "0x0000000000000001" {
 		t.Errorf("%+v", v)
 	}
 }

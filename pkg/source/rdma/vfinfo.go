@@ -113,10 +113,7 @@ func (l *link) function(b []byte) error {
 // guid parses a struct ifla_vf_guid: the number, four bytes of padding, and the GUID in
 // native byte order. Zero means that there is none.
 func (a *attrs) guid() string {
-	if guid := native.Uint64(a.sized(16)[8:]); guid != 0 {
-		return guidText(guid)
-	}
-	return ""
+	return guidText(native.Uint64(a.sized(16)[8:]))
 }
 
 func (f *functionOf) statistics(b []byte) error {

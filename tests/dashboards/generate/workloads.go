@@ -75,6 +75,15 @@ func dataPath() row {
 				expr: owner(top(15, by("workload", rate("container_rdma_receive_bytes_total", s)))), legend: "{{workload}} received",
 				below: true,
 			}),
+		graph("Bytes by switch port",
+			"Bytes per second that workloads send to the switch port of their HCA. A node with --collector.fabric reads the "+
+				"fabric for all nodes. HCAs with several links are left out.",
+			"Bps", query{
+				expr: top(15, by("workload, uplink, uplink_port", rate("container_rdma_transmit_bytes_total", s)+
+					" * on (instance, device) group_left (node_guid) ("+deviceGUIDs()+
+					") * on (node_guid) group_left (uplink, uplink_port) ("+onlyLinks()+")")),
+				legend: "{{workload}} → {{uplink}}/{{uplink_port}}",
+			}),
 		graph("Sampled bytes by workload",
 			"Estimates for workloads with calls that are sampled in time windows (--rdma.datapath=budget). Do not add "+
 				"them to exact bytes.",
@@ -106,6 +115,20 @@ func dataPath() row {
 			query{expr: "bottomk(20, min by (workload, calls) (accelscope_datapath_sampling_ratio" + s + "))", legend: "{{workload}} " +
 				"{{calls}}"}).max(1),
 	}}
+}
+
+// deviceGUIDs are the node GUIDs of HCAs. The fabric lists no VFs: a VF has the GUID of its PF.
+func deviceGUIDs() string {
+	const pf = `infiniband_device_info{node_guid=~"0x.+",pf_device=""}`
+	return "max by (instance, device, node_guid) (" + pf + ") or " +
+		`max by (instance, device, pf_device) (infiniband_device_info{pf_device!=""}) * on (instance, pf_device) group_left (node_guid) ` +
+		`max by (instance, pf_device, node_guid) (label_replace(` + pf + `, "pf_device", "$1", "device", "(.*)"))`
+}
+
+// onlyLinks are the links of the HCAs that have only one. The bytes of a workload are known by HCA, not by port.
+func onlyLinks() string {
+	const links = `max by (node_guid, uplink, uplink_port) (label_replace(infiniband_hca_uplink_info, "node_guid", "$1", "guid", "(.*)"))`
+	return links + " unless on (node_guid) count by (node_guid) (" + links + ") > 1"
 }
 
 func controlPath() row {
