@@ -121,11 +121,10 @@ func TestQuotaOfHooks(t *testing.T) {
 		t.Fatalf("%+v", err)
 	}
 	defer k.close()
-	others := map[uint64]int{1: 2, 2: 1}
+	others := map[uint64]int{1 << 40: 2, 1 << 41: 1} // which do not exist
 	for cgroup, n := range others {
 		for i := range n {
-			key := gen.DatapathContextKey{Context: uint64(i + 1), Tgid: 1 << 30}
-			key.Tgid += uint32(cgroup)
+			key := gen.DatapathContextKey{Context: cgroup + uint64(i), Tgid: 1 << 30}
 			k.add(t, event{key: key, cgroup: model.CgroupID(cgroup)}, true)
 		}
 	}
