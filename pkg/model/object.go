@@ -9,6 +9,12 @@ type Resource struct {
 	Count  uint64
 }
 
+// ObjectTable identifies the objects of one type on one HCA, which has its RDMA netlink index.
+type ObjectTable struct {
+	Index uint32
+	Type  ObjectType
+}
+
 // ObjectType is a kind of RDMA object, with the names of the kernel's resource tracking and
 // uverbs object classes.
 type ObjectType string

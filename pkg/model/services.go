@@ -14,6 +14,9 @@ type CgroupResolver interface {
 // ObjectLister lists the RDMA objects of all devices.
 type ObjectLister interface {
 	Objects(ctx context.Context) ([]Object, error)
+	// ObjectCounts returns the number of objects, kernel objects included. With an error,
+	// devices are missing.
+	ObjectCounts(ctx context.Context) (map[ObjectTable]uint64, error)
 }
 
 // DeviceNamer returns the names of RDMA devices by their netlink index.

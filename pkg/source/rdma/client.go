@@ -28,7 +28,8 @@ type Netlink struct {
 
 	listCall    hang.Call[[]nlDevice]
 	objectCalls hang.Group[string, []model.Object] // by device
-	moved       movedDevices                       // in other network namespaces, found by a Source
+	countCall   hang.Call[map[model.ObjectTable]uint64]
+	moved       movedDevices // in other network namespaces, found by a Source
 }
 
 // NewNetlink returns a client for the devices that o chooses. It opens nothing yet.
@@ -84,6 +85,49 @@ func (n *Netlink) Objects(ctx context.Context) ([]model.Object, error) {
 		objects = append(objects, o...)
 	}
 	return objects, errors.Join(errs...)
+}
+
+// ObjectCounts returns the number of objects in each table of the kernel's resource tracking,
+// kernel objects included (RES_GET). It needs no driver. With an error, devices are missing.
+func (n *Netlink) ObjectCounts(ctx context.Context) (map[model.ObjectTable]uint64, error) {
+	deadline := time.Now().Add(n.deadline)
+	devices, err := n.listDevices(ctx, deadline)
+	if err != nil {
+		return nil, fmt.Errorf("rdma: number of objects: %w", err)
+	}
+	counts, err := n.countCall.Do(ctx, n.deadline, func() (map[model.ObjectTable]uint64, error) {
+		return n.countObjects(devices, deadline)
+	})
+	if err != nil {
+		return counts, fmt.Errorf("rdma: number of objects: %w", err)
+	}
+	return counts, nil
+}
+
+func (n *Netlink) countObjects(devices []nlDevice, deadline time.Time) (map[model.ObjectTable]uint64, error) {
+	counts := map[model.ObjectTable]uint64{}
+	c, err := n.dial()
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	var errs []error
+	for _, d := range devices {
+		if !n.chosen(d.name) {
+			continue
+		}
+		err := c.request(request{cmd: cmdResGet, index: &d.index, attrs: allQueuePairs}, deadline, func(payload []byte) error {
+			all, err := parseSummary(nil, payload)
+			for _, r := range all {
+				counts[model.ObjectTable{Index: d.index, Type: r.Type}] = r.Count
+			}
+			return err
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", d.name, err))
+		}
+	}
+	return counts, errors.Join(errs...)
 }
 
 // DeviceNames returns the current device names by RDMA netlink index, which a rename does not

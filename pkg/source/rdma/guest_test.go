@@ -211,6 +211,28 @@ func TestGuest(t *testing.T) {
 		}
 	})
 
+	t.Run("ObjectCounts", func(t *testing.T) {
+		counts, err := s.ObjectCounts(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		names, err := s.DeviceNames(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[model.Resource]bool{}
+		for table, n := range counts {
+			got[model.Resource{Device: names[table.Index], Type: table.Type, Count: n}] = true
+		}
+		want := map[model.Resource]bool{}
+		for _, r := range mustRead(t, s).Resources {
+			want[r] = true
+		}
+		if diff := cmp.Diff(want, got); diff != "" || len(got) == 0 {
+			t.Errorf("%d numbers of objects (-read +counted):\n%s", len(got), diff)
+		}
+	})
+
 	t.Run("Holdings", func(t *testing.T) {
 		s := newGuestSource(t, func(o *Options) {
 			o.Holdings = func() bool { return true }

@@ -72,6 +72,7 @@ const (
 	attrCtx          = 86
 	attrSRQ          = 88
 	attrSRQN         = 90 // u32
+	attrDetails      = 97 // u8, RDMA_NLDEV_ATTR_DRIVER_DETAILS
 )
 
 var (
@@ -88,6 +89,10 @@ const (
 )
 
 var native = binary.NativeEndian
+
+// allQueuePairs is the attribute of a request that includes queue pairs with the type
+// IB_QPT_DRIVER, as EFA's. Kernels with the attribute omit them without it; others ignore it.
+var allQueuePairs = appendU8(nil, attrDetails, 1)
 
 // nldev returns the message type of a command: the client number above the command.
 func nldev(cmd uint16) uint16 { return 5<<10 | cmd }

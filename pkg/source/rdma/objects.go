@@ -25,7 +25,7 @@ func dumpObjects(dial func() (*conn, error), d nlDevice, deadline time.Time) ([]
 	domains, contexts := map[uint32]record{}, map[uint32]record{}
 	var errs []error
 	for i, t := range tables {
-		records, err := dump(dial, request{cmd: t.cmd, index: &d.index}, deadline, t.parse)
+		records, err := dump(dial, request{cmd: t.cmd, index: &d.index, attrs: allQueuePairs}, deadline, t.parse)
 		switch {
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
 			continue // contexts and SRQs before 5.15

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"bytes"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestObjectCounts: each chosen device is asked for all of its objects, and one that fails is missing. The kernel is a
+// FAKE.
+func TestObjectCounts(t *testing.T) {
+	tr := newTree(t)
+	tr.hca(0, 1)
+	n := newNetlink(Options{Sysfs: tr.path("")})
+	n.enabled, n.deadline = true, 10*time.Second
+	n.isSysfs = func(string) bool { return true }
+	var mu sync.Mutex
+	var asked []uint32
+	n.dial = fakeKernel(t, func(r []byte) [][]byte {
+		mu.Lock()
+		defer mu.Unlock()
+		var answer [][]byte
+		switch native.Uint16(r[4:]) {
+		case nldev(cmdGet):
+			answer = [][]byte{getReply(2, "mlx5_2", 1), getReply(3, "mlx5_3", 2), done()}
+		case nldev(cmdResGet):
+			a := attrs{rest: r[unix.SizeofNlMsghdr:]}
+			details := false
+			var index uint32
+			for a.next() {
+				switch a.typ {
+				case attrDevIndex:
+					index = a.u32()
+				case attrDetails:
+					details = a.u8() == 1
+				}
+			}
+			if a.err != nil || !details {
+				t.Errorf("request without the queue pairs of drivers: %v", a.err)
+			}
+			asked = append(asked, index)
+			answer = [][]byte{counted(index, "mlx5", uint64(index))}
+			if index == 3 {
+				answer = [][]byte{failure(unix.EINVAL)}
+			}
+		}
+		for i := range answer {
+			answer[i] = bytes.Clone(answer[i])
+			copy(answer[i][8:12], r[8:12])
+		}
+		return answer
+	})
+	counts, err := n.ObjectCounts(t.Context())
+	want := map[model.ObjectTable]uint64{{Index: 2, Type: model.PD}: 2, {Index: 2, Type: model.QP}: 3}
+	if !maps.Equal(counts, want) || !errors.Is(err, unix.EINVAL) {
+		t.Errorf("%v, %v; want %v and EINVAL", counts, err, want)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if !slices.Equal(asked, []uint32{2, 3}) {
+		t.Errorf("asked %v", asked)
+	}
+}
