@@ -116,6 +116,7 @@ enum rdma_restrack_type {
 struct rdma_restrack_entry {
 	enum rdma_restrack_type type;
 	bool user;
+	__u8 no_track : 1; /* since 5.12 */
 	__u32 id;
 };
 

@@ -138,8 +138,9 @@ struct object {
 	__u32 id;     /* restrack id; 0 where there is none */
 	__u8 type;
 	__u8 memory;
-	__u8 hidden; /* its destruction has begun */
-	__u8 pad[5];
+	__u8 hidden;   /* its destruction has begun */
+	__u8 numbered; /* id is known, and the kernel tracks the object */
+	__u8 pad[4];
 };
 
 /* An object that was there before us, known from RDMA netlink. */

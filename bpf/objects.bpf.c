@@ -191,6 +191,17 @@ static __always_inline __u32 restrack_type(struct rdma_restrack_entry *res)
 	return BPF_CORE_READ(res, type);
 }
 
+/* The first object of a table has the id 0, and so has an object that the kernel does not track. */
+static __always_inline void number(struct object *o, struct rdma_restrack_entry *res)
+{
+	o->id = BPF_CORE_READ(res, id);
+	/* 5.12 and later */
+	if (bpf_core_field_exists(res->no_track))
+		o->numbered = !BPF_CORE_READ_BITFIELD_PROBED(res, no_track);
+	else
+		o->numbered = 1;
+}
+
 /* The length of an implicit ODP region, which covers the whole address space of its process. */
 #define WHOLE_ADDRESS_SPACE (~0ULL)
 
@@ -226,7 +237,8 @@ static __noinline int added(struct rdma_restrack_entry *res, bool with_id)
 	device = device_of(res, o.type);
 	if (!device)
 		return 0;
-	o.id = with_id ? BPF_CORE_READ(res, id) : 0;
+	if (with_id)
+		number(&o, res);
 	if (o.type == TYPE_MR)
 		region(&o, OWNER(res, ib_mr));
 	return remember((__u64)res, &o, device);
@@ -304,7 +316,7 @@ static __noinline int numbered(struct rdma_restrack_entry *res)
 	struct object *o = bpf_map_lookup_elem(&objects, &address);
 
 	if (o)
-		o->id = BPF_CORE_READ(res, id);
+		number(o, res);
 	return 0;
 }
 

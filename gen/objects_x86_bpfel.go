@@ -61,15 +61,16 @@ const (
 )
 
 type ObjectsObject struct {
-	_      structs.HostLayout
-	Cgroup uint64
-	Bytes  uint64
-	Device uint32
-	Id     uint32
-	Type   uint8
-	Memory uint8
-	Hidden uint8
-	Pad    [5]uint8
+	_        structs.HostLayout
+	Cgroup   uint64
+	Bytes    uint64
+	Device   uint32
+	Id       uint32
+	Type     uint8
+	Memory   uint8
+	Hidden   uint8
+	Numbered uint8
+	Pad      [4]uint8
 }
 
 type ObjectsObjectType uint32

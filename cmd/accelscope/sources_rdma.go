@@ -38,7 +38,8 @@ func (s *services) newProbe() engine.Registration {
 		o.Tier = s.Tier
 	}
 	if s.RDMA {
-		o.Objects, o.DeviceNames = model.ObjectLister(s.netlink).Objects, model.DeviceNamer(s.netlink).DeviceNames
+		objects := model.ObjectLister(s.netlink)
+		o.Objects, o.ObjectCounts, o.DeviceNames = objects.Objects, objects.ObjectCounts, model.DeviceNamer(s.netlink).DeviceNames
 	}
 	source, err := probe.New(o)
 	if s.peers = noPeers(err); err == nil {

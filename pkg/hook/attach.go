@@ -192,8 +192,9 @@ func attachProgram(p *ebpf.Program, spec *ebpf.ProgramSpec) (link.Link, error) {
 	return link.Tracepoint(group, name, p, nil)
 }
 
-// Missed counts the runs of programs that the kernel skipped because the same program was
-// running on that CPU; kernels before 5.12 do not report them.
+// Missed counts the runs of programs that the kernel skipped because a program or kprobe was
+// running on that CPU. Kernels before 5.12 do not report them, those before 6.7 not for kprobes.
+// Missed returns are not among them.
 func (o *Object) Missed() uint64 {
 	n := o.skipped
 	for _, p := range o.progs {
@@ -201,13 +202,22 @@ func (o *Object) Missed() uint64 {
 			n += stats.RecursionMisses
 		}
 	}
+	for _, l := range o.links {
+		if info, err := l.Info(); err == nil {
+			if event := info.PerfEvent(); event != nil && event.Type == link.PerfEventKprobe {
+				n += event.Kprobe().Missed
+			}
+		}
+	}
 	return n
 }
 
 // Detach detaches all programs, those that pin a module first.
 func (o *Object) Detach() {
+	before := o.Missed() // a closed link has no information
 	closeAll(o.links)
-	o.skipped = o.Missed()
+	o.links = nil
+	o.skipped = max(before, o.Missed())
 	closeAll(o.progs)
 	o.links, o.progs = nil, nil
 }

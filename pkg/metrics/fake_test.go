@@ -200,8 +200,9 @@ func probeFacts() model.Snapshot {
 			{Name: "ib_uverbs_ioctl", Tier: "fentry", State: model.StateOK},
 			{Name: "ib_umem_dmabuf_get", State: model.StateUnsupported, Reason: "no such function"},
 		},
-		Maps:   []model.Map{{Name: "objects", Entries: 6, Capacity: 16384}},
-		Losses: []model.Loss{{Reason: "map_full", Count: 0}},
+		Maps:    []model.Map{{Name: "objects", Entries: 6, Capacity: 16384}},
+		Losses:  []model.Loss{{Reason: "map_full", Count: 0}},
+		Repairs: []model.Repair{{Change: "added", Count: 1}, {Change: "removed", Count: 0}},
 	}
 }
 

@@ -82,6 +82,15 @@ func selfMetrics() []metric {
 				}
 			},
 		},
+		{
+			name: "accelscope_probe_repaired_objects_total", typ: counter, labels: []string{"change"},
+			help: "Objects that a comparison with RDMA netlink added to or removed from the counts, by change.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, r := range v.facts.Repairs {
+					b.Value(float64(r.Count), r.Change)
+				}
+			},
+		},
 		single("accelscope_unresolved_cgroups_total", counter, "Cgroups with kernel counters that never got a name.",
 			func(v *view) *uint64 { return v.facts.UnresolvedCgroups }, valueOf[uint64]),
 		{

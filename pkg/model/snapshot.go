@@ -84,10 +84,11 @@ type Snapshot struct {
 	// Events counts sent and dropped events.
 	Events *EventStats
 
-	// Hooks, Maps and Losses are the state of the sensor's own probes.
-	Hooks  []Hook
-	Maps   []Map
-	Losses []Loss
+	// Hooks, Maps, Losses and Repairs are the state of the sensor's own probes.
+	Hooks   []Hook
+	Maps    []Map
+	Losses  []Loss
+	Repairs []Repair
 	// DeviceStates lists the state of each device, by source.
 	DeviceStates []DeviceState
 	// DataPath is the state of the probes on the data path.
@@ -137,5 +138,6 @@ var lists = []factList{
 	list(func(s *Snapshot) *[]Hook { return &s.Hooks }),
 	list(func(s *Snapshot) *[]Map { return &s.Maps }),
 	list(func(s *Snapshot) *[]Loss { return &s.Losses }),
+	list(func(s *Snapshot) *[]Repair { return &s.Repairs }),
 	list(func(s *Snapshot) *[]DeviceState { return &s.DeviceStates }),
 }

@@ -37,6 +37,12 @@ type Loss struct {
 	Count  uint64
 }
 
+// Repair counts objects that were added to or removed from the counts of the probe.
+type Repair struct {
+	Change string
+	Count  uint64
+}
+
 // State is the state of a source, a device or a hook.
 type State string
 

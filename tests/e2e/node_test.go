@@ -93,6 +93,7 @@ var nodeScenarios = []scenario[node]{
 	{"devices", node.devices, "6.1", nil},
 	{"restart", node.restart, "6.1//v1", nil},
 	{"churn", node.churn, "6.12", nil},
+	{"skipped", node.skipped, "5.10 6.12", node.plain},
 	{"permissions", node.permissions, "6.1", node.plain}, // capabilities do not depend on the tier or the cgroup layout
 	{"datapath unsupported", node.unsupported, "5.10", func(n node) bool { return n.kernel == "5.10" && n.plain() }},
 	{"datapath port", node.port, "7", func(n node) bool { return n.kernel == "7" && n.plain() }}, // the first kernel that counts the bytes of rxe

@@ -19,19 +19,21 @@ import (
 // lossMark holds the loss count and time of the last adoption, and the number of failed
 // adoptions in a row.
 type lossMark struct {
-	lost  uint64
-	at    time.Time
-	fails int
+	lost    uint64
+	at      time.Time
+	fails   int
+	differs bool // a comparison found a difference
+	idle    int  // adoptions in a row that changed nothing
 }
 
 // reconcileInterval is the minimum interval of reconciling after a loss: a dump of queue pairs
-// is a firmware command for each of them. The interval doubles after each failure, up to an
-// hour.
+// is a firmware command for each of them. The interval doubles after each failure, and after
+// each reconciliation that changed nothing, up to an hour.
 const reconcileInterval = time.Minute
 
 // due reports whether to adopt again.
 func (m lossMark) due(now time.Time, lost uint64) bool {
-	return (m.fails > 0 || m.lost != lost) && now.Sub(m.at) >= reconcileInterval<<min(m.fails, 6)
+	return (m.fails > 0 || m.differs || m.lost != lost) && now.Sub(m.at) >= reconcileInterval<<min(max(m.fails, m.idle), 6)
 }
 
 // adopt records the objects that existed before the hooks were attached, once each: objects
@@ -42,11 +44,22 @@ func (s *sensor) adopt(ctx context.Context, opts Options) error {
 	if opts.Objects == nil {
 		return nil
 	}
-	fails := s.adoptedAt.fails
+	last := s.adoptedAt
 	s.adoptedAt = lossMark{lost: s.lost(), at: time.Now()}
+	s.changes = repairs{}
 	err := s.adoptListed(ctx, opts)
+	s.compared = comparison{}
+	switch {
+	case last.at.IsZero(): // what existed before the hooks is no repair
+	case s.changes == repairs{}:
+		s.adoptedAt.idle = last.idle + 1
+	default:
+		s.mu.Lock()
+		s.repaired = s.repaired.plus(s.changes)
+		s.mu.Unlock()
+	}
 	if err != nil && !errors.Is(err, model.ErrUnsupported) {
-		s.adoptedAt.fails = fails + 1
+		s.adoptedAt.fails = last.fails + 1
 	}
 	return err
 }
@@ -54,20 +67,20 @@ func (s *sensor) adopt(ctx context.Context, opts Options) error {
 // adoptListed records the objects that RDMA netlink lists.
 //
 // An object may be destroyed between the dump and its record, when no program has seen it.
-// Objects missing from a second dump are removed again.
+// Objects missing from a second dump are removed again. So are counted objects that both dumps
+// lack: a program was skipped when they ended.
 func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
+	counted := s.counted(ctx, opts)
 	found, err := list(ctx, opts)
+	var ended []entry
+	if err == nil {
+		ended = s.unlisted(counted, found)
+	}
 	seen, unnumbered, seenErr := s.seen()
 	if seenErr != nil {
 		return errors.Join(err, seenErr)
 	}
 	adopted := map[gen.ObjectsAdoptedKey]gen.ObjectsObject{}
-	for _, o := range found {
-		// The first object of a device has the id 0.
-		if code, ok := typeCode(o.Type); ok && o.ID == 0 {
-			delete(unnumbered, gen.ObjectsAdoptedKey{Device: o.Index, Type: uint32(code)})
-		}
-	}
 	doubtful := 0
 	for _, o := range found {
 		code, ok := typeCode(o.Type)
@@ -88,20 +101,28 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 				value.Cgroup = uint64(id)
 			}
 		}
-		if recordErr := s.record(key, value, o.Device); recordErr != nil {
+		added, recordErr := s.record(key, value, o.Device)
+		if recordErr != nil {
 			err = errors.Join(err, recordErr)
 			break
 		}
 		s.addPeer(o, model.CgroupID(value.Cgroup))
-		adopted[key] = value
+		if added {
+			adopted[key] = value
+		}
 	}
 	if doubtful > 0 {
 		err = errors.Join(err, fmt.Errorf("%d objects are not adopted: they may be counted already, without their id", doubtful))
 	}
-	if len(adopted) == 0 {
+	if len(adopted)+len(ended) == 0 {
 		return err
 	}
 	again, againErr := list(ctx, opts)
+	if againErr == nil {
+		for _, e := range s.unlisted(ended, again) {
+			s.remove(e)
+		}
+	}
 	if seen, _, seenErr = s.seen(); seenErr != nil {
 		return errors.Join(err, seenErr)
 	}
@@ -134,25 +155,26 @@ func list(ctx context.Context, opts Options) ([]model.Object, error) {
 	return objects, err
 }
 
-// record passes one object to the programs and adds it to the base counts.
-func (s *sensor) record(key gen.ObjectsAdoptedKey, o gen.ObjectsObject, device string) error {
-	err := s.objects.Coll.Maps[gen.ObjectsMapAdopted].Update(key, o, ebpf.UpdateNoExist)
+// record passes one object to the programs and adds it to the base counts, if it is new.
+func (s *sensor) record(key gen.ObjectsAdoptedKey, o gen.ObjectsObject, device string) (added bool, err error) {
+	err = s.objects.Coll.Maps[gen.ObjectsMapAdopted].Update(key, o, ebpf.UpdateNoExist)
 	switch {
 	case errors.Is(err, ebpf.ErrKeyExist):
-		return nil
+		return false, nil
 	case err != nil:
-		return fmt.Errorf("adopting an object: %w", err)
+		return false, fmt.Errorf("adopting an object: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.recorded++
+	s.changes.added++
 	if _, ok := s.indexes[key.Device]; !ok {
 		s.indexes[key.Device] = device
 	}
 	k := holdingKeyOf(o)
 	b := s.base[k]
 	s.base[k] = held{b.count + 1, b.bytes + int64(o.Bytes)}
-	return nil
+	return true, nil
 }
 
 // unrecord removes an object that ended unseen. It keeps an object that a program has taken or
@@ -166,6 +188,7 @@ func (s *sensor) unrecord(key gen.ObjectsAdoptedKey, o gen.ObjectsObject) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.recorded--
+	s.changes.added--
 	k := holdingKeyOf(o)
 	b := s.base[k]
 	s.base[k] = held{b.count - 1, b.bytes - int64(o.Bytes)}
@@ -184,10 +207,11 @@ func (s *sensor) seen() (known, unnumbered map[gen.ObjectsAdoptedKey]bool, err e
 	_, err = hook.Batches(s.objects.Coll.Maps[gen.ObjectsMapObjects], &keys, &values,
 		func(_ uint64, o *gen.ObjectsObject) {
 			key := gen.ObjectsAdoptedKey{Device: o.Device, Type: uint32(o.Type), Id: o.Id}
-			if o.Id == 0 {
+			if o.Numbered == 0 {
 				unnumbered[key] = true
+			} else {
+				known[key] = true
 			}
-			known[key] = true
 		})
 	if err != nil {
 		return nil, nil, fmt.Errorf("objects seen by the programs: %w", err)
@@ -195,12 +219,15 @@ func (s *sensor) seen() (known, unnumbered map[gen.ObjectsAdoptedKey]bool, err e
 	return known, unnumbered, nil
 }
 
-// lost returns the number of objects that could not be counted. An object with a missed return
-// is counted: the programs count at the entry.
+// lost returns the number of objects that could not be counted, and of skipped programs at the
+// last read. An object with a missed return is counted: the programs count at the entry.
 func (s *sensor) lost() uint64 {
+	s.mu.Lock()
+	lost := s.skipped
+	s.mu.Unlock()
 	var counts [gen.VerbsLossLOSSES]uint64
-	if s.objects.Coll.Variables[gen.ObjectsVarObjectLosses].Get(&counts) != nil {
-		return 0
+	if s.objects.Coll.Variables[gen.ObjectsVarObjectLosses].Get(&counts) == nil {
+		lost += counts[gen.VerbsLossLOSS_OBJECTS_FULL]
 	}
-	return counts[gen.VerbsLossLOSS_OBJECTS_FULL]
+	return lost
 }

@@ -72,13 +72,17 @@ func (s *Source) queryNetlink(ctx context.Context) {
 	}
 	sensor, renamed := s.sensor, s.renamed
 	due := sensor.objects != nil && sensor.adoptedAt.due(time.Now(), sensor.lost())
-	if !renamed && !due {
+	read := s.read.Swap(false)
+	if !renamed && !due && !read {
 		return
 	}
 	s.renamed = false
 	s.start(ctx, func(ctx context.Context) {
 		if renamed {
 			sensor.reindex(ctx, s.opts)
+		}
+		if read && !due {
+			sensor.compare(ctx, s.opts)
 		}
 		if !due {
 			return
@@ -175,6 +179,7 @@ func (s *Source) release() {
 		s.opts.Logger.Warn("totals of the last device are lost", zap.Error(err))
 	}
 	s.sensor.self(&last, &s.lost)
+	s.repaired = s.repaired.plus(s.sensor.repairs())
 	s.former.add(&last)
 	s.closeSensor()
 	s.failed = nil

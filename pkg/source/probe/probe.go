@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -42,6 +43,9 @@ type Options struct {
 	// cgroup of a process (model.ObjectLister, model.CgroupResolver). Either may be nil.
 	Objects  func(context.Context) ([]model.Object, error)
 	CgroupOf func(pid int) (model.CgroupID, error)
+	// ObjectCounts returns the number of objects that the kernel tracks, with its own
+	// (model.ObjectLister). If it is nil, objects are not compared.
+	ObjectCounts func(context.Context) (map[model.ObjectTable]uint64, error)
 	// DeviceNames returns the names of the devices by index, for those that are renamed
 	// (model.DeviceNamer). It may be nil.
 	DeviceNames func(context.Context) (map[uint32]string, error)
@@ -60,16 +64,17 @@ const (
 type Source struct {
 	opts Options
 
-	mu     sync.Mutex
-	sensor *sensor // nil without a device
-	names  deviceNames
-	former totals // of removed devices and former device names
-	lost   losses // of closed sensors
-	forget map[model.CgroupID]bool
-	hooks  []model.Hook
-	failed error // why there is no sensor despite a device
-	retry  time.Time
-	last   lengths // lengths of the last snapshot
+	mu       sync.Mutex
+	sensor   *sensor // nil without a device
+	names    deviceNames
+	former   totals  // of removed devices and former device names
+	lost     losses  // of closed sensors
+	repaired repairs // by closed sensors
+	forget   map[model.CgroupID]bool
+	hooks    []model.Hook
+	failed   error // why there is no sensor despite a device
+	retry    time.Time
+	last     lengths // lengths of the last snapshot
 
 	// Used only by follow: class/infiniband, class/infiniband_verbs, and how often their
 	// names must still be read.
@@ -78,6 +83,8 @@ type Source struct {
 	renamed         bool                    // a device was added, removed or renamed: query netlink
 	query           *hang.Pending[struct{}] // RDMA netlink query in progress; nil if none
 	cancelQuery     context.CancelFunc      // cancels query
+
+	read atomic.Bool // since the last comparison with RDMA netlink
 
 	stop context.CancelFunc
 	done chan struct{}
@@ -153,6 +160,7 @@ func (s *Source) Forget(cgroups []model.CgroupID) {
 
 // Read reads the maps.
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
+	s.read.Store(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	snap := model.Snapshot{
@@ -172,11 +180,13 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	if s.sensor == nil {
 		clear(s.forget)
 		lost.fill(&snap)
+		s.repaired.fill(&snap)
 		return snap, s.failed
 	}
 	err := s.sensor.read(&snap, s.names, s.forget)
 	s.sensor.self(&snap, &lost)
 	lost.fill(&snap)
+	s.repaired.plus(s.sensor.repairs()).fill(&snap)
 	s.last = lengths{len(snap.Verbs), len(snap.VerbErrors), len(snap.Objects), len(snap.Registered)}
 	if err != nil {
 		return snap, fmt.Errorf("reading the BPF maps: %w", err)

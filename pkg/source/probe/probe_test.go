@@ -343,7 +343,7 @@ func TestAdopt(t *testing.T) {
 	root(t)
 	s := unhooked(t)
 	// A program has already seen QP 11; MR 5 ends between the two dumps.
-	seen := gen.ObjectsObject{Cgroup: 1, Device: 3, Type: uint8(gen.ObjectsObjectTypeTYPE_QP), Id: 11}
+	seen := gen.ObjectsObject{Cgroup: 1, Device: 3, Type: uint8(gen.ObjectsObjectTypeTYPE_QP), Id: 11, Numbered: 1}
 	if err := s.objects.Coll.Maps[gen.ObjectsMapObjects].Put(uint64(0xffff), seen); err != nil {
 		t.Fatal(err)
 	}
@@ -494,7 +494,7 @@ func TestAdoptUnnumbered(t *testing.T) {
 	if err := objects.Put(uint64(0xffff), unnumbered); err != nil {
 		t.Fatal(err)
 	}
-	first := gen.ObjectsObject{Cgroup: 42, Device: 3, Type: uint8(gen.ObjectsObjectTypeTYPE_CQ)}
+	first := gen.ObjectsObject{Cgroup: 42, Device: 3, Type: uint8(gen.ObjectsObjectTypeTYPE_CQ), Numbered: 1}
 	if err := objects.Put(uint64(0xfffe), first); err != nil {
 		t.Fatal(err)
 	}

@@ -174,13 +174,14 @@ func (s *sensor) self(snap *model.Snapshot, losses *losses) {
 		return
 	}
 	vars := s.objects.Coll.Variables
-	s.fill[gen.ObjectsMapObjects] = variable(vars[gen.ObjectsVarLiveObjects])
+	skipped := losses.add(s.objects, gen.ObjectsVarObjectLosses)
 	s.mu.Lock()
+	s.skipped = skipped
+	s.fill[gen.ObjectsMapObjects] = variable(vars[gen.ObjectsVarLiveObjects]) - s.endedUnseen
 	// The programs decrement the variable; this process increments recorded.
 	s.fill[gen.ObjectsMapAdopted] = s.recorded + variable(vars[gen.ObjectsVarLiveAdopted])
 	s.mu.Unlock()
 	s.addMaps(snap, s.objects, gen.ObjectsMapHoldings, gen.ObjectsMapObjects, gen.ObjectsMapAdopted)
-	losses.add(s.objects, gen.ObjectsVarObjectLosses)
 	if s.peers == nil {
 		return
 	}
@@ -212,14 +213,17 @@ func variable(v *ebpf.Variable) uint64 {
 // the kernel skipped.
 type losses [gen.VerbsLossLOSSES + 1]uint64
 
-func (l *losses) add(o *hook.Object, name string) {
+// add adds the losses of an object and returns the number of skipped programs.
+func (l *losses) add(o *hook.Object, name string) (skipped uint64) {
 	var counts [gen.VerbsLossLOSSES]uint64
 	if o.Coll.Variables[name].Get(&counts) == nil {
 		for i, n := range counts {
 			l[i] += n
 		}
 	}
-	l[gen.VerbsLossLOSSES] += o.Missed()
+	skipped = o.Missed()
+	l[gen.VerbsLossLOSSES] += skipped
+	return skipped
 }
 
 func (l *losses) fill(snap *model.Snapshot) {

@@ -43,7 +43,14 @@ type sensor struct {
 	// exceeded the map.
 	joined, unjoined uint64
 
+	// repaired counts what reconciliations changed; endedUnseen counts the entries of objects
+	// that they removed; skipped counts skipped programs of objects, at the last read.
+	repaired             repairs
+	endedUnseen, skipped uint64
+
 	adoptedAt lossMark
+	changes   repairs // of the last adoption
+	compared  comparison
 	buffers
 }
 

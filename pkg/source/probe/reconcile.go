@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"context"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// The kernel may skip programs, and before 6.7 it does not count skipped kprobes. compare
+// detects that, and adopt repairs it: it adds the objects whose beginning was skipped, and
+// removes those whose end was skipped.
+
+// comparison is the difference between the numbers of objects that the kernel tracks and that
+// the programs count, by table.
+type comparison struct {
+	// expected is the difference after the last adoption: objects of the kernel, and those
+	// that could not be adopted. last is the difference at the last comparison.
+	expected, last map[model.ObjectTable]int64
+}
+
+// update records the current differences and reports whether one of them has changed and lasts.
+func (c *comparison) update(now map[model.ObjectTable]int64) (lasting bool) {
+	expected := map[model.ObjectTable]int64{}
+	for table, difference := range now {
+		last, seen := c.last[table]
+		repeated := seen && last == difference
+		if n, known := c.expected[table]; known {
+			expected[table] = n
+			lasting = lasting || repeated && difference != n
+		} else if repeated {
+			expected[table] = difference
+		}
+	}
+	c.expected, c.last = expected, now
+	return lasting
+}
+
+// compare compares the numbers of objects with those of RDMA netlink. Objects that are created
+// or destroyed meanwhile make a difference that does not last.
+func (s *sensor) compare(ctx context.Context, opts Options) {
+	if s.objects == nil || opts.ObjectCounts == nil {
+		return
+	}
+	counts, err := opts.ObjectCounts(ctx)
+	if err != nil {
+		opts.Logger.Debug("cannot compare the number of objects with RDMA netlink", zap.Error(err))
+	}
+	differences := make(map[model.ObjectTable]int64, len(counts))
+	for table, n := range counts {
+		// The programs do not count CM ids.
+		if table.Type != model.CMID {
+			differences[table] = int64(n)
+		}
+	}
+	subtract := func(k gen.ObjectsHoldingKey, n int64) {
+		table := model.ObjectTable{Index: k.Device, Type: objectType(k.Type)}
+		if _, ok := differences[table]; ok {
+			differences[table] -= n
+		}
+	}
+	var keys []gen.ObjectsHoldingKey
+	var holdings []gen.ObjectsHolding
+	_, err = hook.Batches(s.objects.Coll.Maps[gen.ObjectsMapHoldings], &keys, &holdings,
+		func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) { subtract(k, v.Current) })
+	if err != nil {
+		opts.Logger.Debug("cannot compare the number of objects with RDMA netlink", zap.Error(err))
+		return
+	}
+	s.mu.Lock()
+	for k, b := range s.base {
+		subtract(k, b.count)
+	}
+	s.mu.Unlock()
+	if s.compared.update(differences) {
+		s.adoptedAt.differs = true
+	}
+}
+
+// entry is an entry of the map objects, or of the map adopted if address is 0.
+type entry struct {
+	address uint64
+	key     gen.ObjectsAdoptedKey
+	value   gen.ObjectsObject
+}
+
+// entries returns the counted objects that RDMA netlink can list: those with an id in a table
+// that it counts.
+func (s *sensor) entries(tables map[model.ObjectTable]uint64) ([]entry, error) {
+	var found []entry
+	add := func(address uint64, o *gen.ObjectsObject) {
+		_, listed := tables[model.ObjectTable{Index: o.Device, Type: objectType(uint16(o.Type))}]
+		if listed && (o.Numbered != 0 || address == 0) && o.Hidden == 0 {
+			key := gen.ObjectsAdoptedKey{Device: o.Device, Type: uint32(o.Type), Id: o.Id}
+			found = append(found, entry{address, key, *o})
+		}
+	}
+	var addresses []uint64
+	var keys []gen.ObjectsAdoptedKey
+	var values []gen.ObjectsObject
+	_, err := hook.Batches(s.objects.Coll.Maps[gen.ObjectsMapObjects], &addresses, &values, add)
+	if err == nil {
+		_, err = hook.Batches(s.objects.Coll.Maps[gen.ObjectsMapAdopted], &keys, &values,
+			func(_ gen.ObjectsAdoptedKey, o *gen.ObjectsObject) { add(0, o) })
+	}
+	if err != nil {
+		return nil, fmt.Errorf("objects seen by the programs: %w", err)
+	}
+	return found, nil
+}
+
+// counted returns the entries before a dump, and none if it is not known which devices the dump
+// lists.
+func (s *sensor) counted(ctx context.Context, opts Options) []entry {
+	if opts.ObjectCounts == nil {
+		return nil
+	}
+	tables, err := opts.ObjectCounts(ctx)
+	if err == nil {
+		var found []entry
+		if found, err = s.entries(tables); err == nil {
+			return found
+		}
+	}
+	opts.Logger.Debug("cannot find objects that ended unseen", zap.Error(err))
+	return nil
+}
+
+// unlisted returns the entries that a complete dump does not have and that are still in the
+// maps.
+func (s *sensor) unlisted(of []entry, dump []model.Object) []entry {
+	listed := map[gen.ObjectsAdoptedKey]bool{}
+	types := map[uint32]bool{
+		uint32(gen.ObjectsObjectTypeTYPE_PD): true, uint32(gen.ObjectsObjectTypeTYPE_CQ): true,
+		uint32(gen.ObjectsObjectTypeTYPE_QP): true, uint32(gen.ObjectsObjectTypeTYPE_MR): true,
+	}
+	for _, o := range dump {
+		if code, ok := typeCode(o.Type); ok {
+			listed[gen.ObjectsAdoptedKey{Device: o.Index, Type: uint32(code), Id: o.ID}] = true
+			types[uint32(code)] = true // kernels before 5.15 count contexts, but do not list them
+		}
+	}
+	var left []entry
+	for _, e := range of {
+		if types[e.key.Type] && !listed[e.key] && s.exists(e) {
+			left = append(left, e)
+		}
+	}
+	return left
+}
+
+func (s *sensor) exists(e entry) bool {
+	var now gen.ObjectsObject
+	var err error
+	if e.address != 0 {
+		err = s.objects.Coll.Maps[gen.ObjectsMapObjects].Lookup(e.address, &now)
+	} else {
+		err = s.objects.Coll.Maps[gen.ObjectsMapAdopted].Lookup(e.key, &now)
+	}
+	return err == nil && now == e.value
+}
+
+// remove removes the entry of an object that ended unseen.
+func (s *sensor) remove(e entry) {
+	if !s.exists(e) {
+		return
+	}
+	var err error
+	if e.address != 0 {
+		err = s.objects.Coll.Maps[gen.ObjectsMapObjects].Delete(e.address)
+	} else {
+		err = s.objects.Coll.Maps[gen.ObjectsMapAdopted].Delete(e.key)
+	}
+	if err != nil {
+		return // a program has removed it
+	}
+	s.removePeer(e.key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changes.removed++
+	if e.address != 0 {
+		s.endedUnseen++
+	} else {
+		s.recorded--
+	}
+	k := holdingKeyOf(e.value)
+	b := s.base[k]
+	s.base[k] = held{b.count - 1, b.bytes - int64(e.value.Bytes)}
+}
+
+func (s *sensor) repairs() repairs {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.repaired
+}
+
+// repairs counts the objects that a reconciliation added and removed.
+type repairs struct{ added, removed uint64 }
+
+func (r repairs) plus(o repairs) repairs { return repairs{r.added + o.added, r.removed + o.removed} }
+
+func (r repairs) fill(snap *model.Snapshot) {
+	snap.Repairs = append(snap.Repairs, model.Repair{Change: "added", Count: r.added}, model.Repair{Change: "removed", Count: r.removed})
+}

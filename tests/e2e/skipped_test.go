@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+)
+
+// kprobes enables or disables all kprobes of the kernel, whose programs are skipped then.
+func kprobes(t *testing.T, on string) {
+	t.Helper()
+	sh(t, "sh", "-c", "mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug")
+	if err := os.WriteFile("/sys/kernel/debug/kprobes/enabled", []byte(on), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// skipped: the kernel skips the programs that count objects, while a container ends and another one begins. The sensor
+// detects that its numbers differ from the kernel's, and corrects them.
+func (n node) skipped(t *testing.T) {
+	s := start(t, n.args()...)
+	ends := enter(t, "ends unseen", "verbs", "-d", "rxe0", "-q", "4", "-m", "2097152")
+	ends.line(t, "device")
+	qps := func(m metrics, c *container) float64 {
+		return m.sum("container_rdma_resources", "container_id", c.id, "type", "qp")
+	}
+	eventually(t, time.Minute, func() error {
+		if got := qps(s.fresh(), ends); got != 4 {
+			return fmt.Errorf("%v QPs, want 4", got)
+		}
+		return nil
+	})
+	for range 4 { // compared without a difference
+		time.Sleep(2 * time.Second)
+		s.fresh()
+	}
+	kprobes(t, "0")
+	defer kprobes(t, "1")
+	ends.rest(t)
+	begins := enter(t, "begins unseen", "verbs", "-d", "rxe0", "-q", "2", "-m", "1048576")
+	begins.line(t, "device")
+	kprobes(t, "1")
+	m := s.fresh()
+	if a, b := qps(m, ends), qps(m, begins); a != 4 || b != 0 {
+		t.Errorf("the programs were not skipped: %v QPs of the container that ended, %v of the other", a, b)
+	}
+	// The interval of reconciliations is a minute, and may have been doubled.
+	eventually(t, 4*time.Minute, func() error {
+		m := s.fresh()
+		if a, b := qps(m, ends), qps(m, begins); a != 0 || b != 2 {
+			return fmt.Errorf("%v QPs of the container that ended, %v of the other, want 0 and 2", a, b)
+		}
+		bytes, want := m.sum("container_rdma_registered_bytes", "container_id", begins.id), pinned(t, begins.cmd.Process.Pid)
+		if bytes != want {
+			return fmt.Errorf("%v bytes registered, VmPin is %v", bytes, want)
+		}
+		if got := m.sum("container_rdma_registered_bytes", "container_id", ends.id); got != 0 {
+			return fmt.Errorf("%v bytes of the container that ended", got)
+		}
+		return nil
+	})
+	m = s.fresh()
+	for change, want := range map[string]float64{"added": 2, "removed": 4} {
+		if got := m.sum("accelscope_probe_repaired_objects_total", "change", change); got < want {
+			t.Errorf("%v objects %s, want at least %v", got, change, want)
+		}
+	}
+	// Counted once: the end of the adopted objects is seen.
+	begins.rest(t)
+	eventually(t, time.Minute, func() error {
+		if got := qps(s.fresh(), begins); got != 0 {
+			return fmt.Errorf("%v QPs, want 0", got)
+		}
+		return nil
+	})
+	s.stop()
+}
