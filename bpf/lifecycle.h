@@ -7,7 +7,8 @@
 #include "context.h"
 
 /* Reports whether user space will get the event. */
-static __always_inline bool send_event(const struct context_key *key, __u32 number, __u64 cgroup, __u32 device, __u64 qp)
+static __always_inline bool send_event(const struct context_key *key, __u32 number, __u64 cgroup, __u32 device,
+				       __u64 qp)
 {
 	struct path_event *e = bpf_ringbuf_reserve(&path_events, sizeof(*e), 0);
 

@@ -172,14 +172,8 @@ func TestRecount(t *testing.T) {
 	s := startSource(t, 0, &defaultTrapCosts, path, sites)
 	f := startFake(t, path)
 	s.observeFake(f)
-	eventually(t, "never watched", func() bool { return s.snapshot(t).DataPath.Processes == 1 })
 	counts := s.kernel.object.Coll.Maps[gen.DatapathMapCgroupContexts]
-	for cgroup, wrong := range map[uint64]int32{5: 1 << 30, 6: 100, 7: -3, 8: 0} {
-		if err := counts.Put(cgroup, wrong); err != nil {
-			t.Fatal(err)
-		}
-	}
-	eventually(t, "still wrong", func() bool {
+	right := func() bool {
 		var cgroup uint64
 		var n int32
 		found := map[uint64]int32{}
@@ -187,7 +181,14 @@ func TestRecount(t *testing.T) {
 			found[cgroup] = n
 		}
 		return maps.Equal(found, map[uint64]int32{5: 1})
-	})
+	}
+	eventually(t, "no context", right)
+	for cgroup, wrong := range map[uint64]int32{5: 1 << 30, 6: 100, 7: -3, 8: 0} {
+		if err := counts.Put(cgroup, wrong); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "still wrong", right)
 }
 
 // TestLargeJob: a job with 192 processes and 10 HCAs has 1920 contexts in one cgroup, with durations of each class. They
