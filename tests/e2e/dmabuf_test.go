@@ -7,6 +7,7 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -118,4 +119,14 @@ func TestDMABufFunctions(t *testing.T) {
 			}
 		}
 	}
+}
+
+// inKernel reports whether the running kernel has a function.
+func inKernel(t *testing.T, function string) bool {
+	t.Helper()
+	symbols, err := os.ReadFile("/proc/kallsyms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return regexp.MustCompile(`(?m) ` + regexp.QuoteMeta(function) + `(\s|$)`).Match(symbols)
 }

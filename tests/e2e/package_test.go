@@ -133,7 +133,7 @@ func (d *deployment) doctor(t *testing.T) {
 		t.Errorf("doctor says %q\n%s", report.Verdict, out)
 	}
 	for _, c := range report.Checks {
-		if c.State == "failed" || c.State == "unsupported" {
+		if c.State == "failed" || c.State == "unsupported" && (c.Area != "hook" || inKernel(t, c.Name)) {
 			t.Errorf("%s %s is %s: %s", c.Area, c.Name, c.State, c.Reason)
 		}
 	}

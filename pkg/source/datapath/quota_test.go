@@ -142,7 +142,7 @@ func TestQuotaOfHooks(t *testing.T) {
 		return opened, func() { _ = server.Process.Kill(); _ = server.Wait() }
 	}
 	const full = "datapath_contexts_full"
-	for round := range uint64(5) {
+	for range 5 {
 		_, end := open()
 		fits, err := k.next()
 		if err != nil || fits.qp == 0 {
@@ -151,8 +151,9 @@ func TestQuotaOfHooks(t *testing.T) {
 		with := maps.Clone(others)
 		with[uint64(fits.cgroup)] = 1
 		k.checkContextCounts(t, "the last place", with)
+		lost := k.losses()[full]
 		_, endOther := open()
-		eventually(t, "a context more than fits is not lost", func() bool { return k.losses()[full] > round })
+		eventually(t, "a context more than fits is not lost", func() bool { return k.losses()[full] > lost })
 		k.checkContextCounts(t, "full", with)
 		end()
 		endOther()
