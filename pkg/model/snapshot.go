@@ -33,7 +33,8 @@ type Snapshot struct {
 
 	// Traffic, WorkRequests, CompletionErrors and Completions are the data-path counters of
 	// cgroups, Late the contexts whose first operations they lack, Sampling the ratio of time
-	// in which they are watched, and Budgets the cost of the probes. VFs are virtual functions, as their physical functions report them.
+	// in which they are watched, and Budgets the cost of the probes. VFs are virtual
+	// functions, as their physical functions report them.
 	Traffic          []Traffic
 	WorkRequests     []Series[WorkRequestKey, Requests]
 	CompletionErrors []Series[CompletionErrorKey, Count]

@@ -145,21 +145,23 @@ func (s *Source) removeContexts(tgids ...uint32) {
 func (s *Source) removeClosed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var closed []gen.DatapathContextKey
-	err := s.drain()
-	err = errors.Join(err, s.kernel.eachContext(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, isClosed bool) {
-		if !isClosed {
-			return
+	var closed []reading
+	err := s.kernel.eachContext(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, isClosed bool) {
+		if isClosed {
+			closed = append(closed, reading{key, *stat})
 		}
-		closed = append(closed, key)
-		if s.wasLate(key, stat) {
-			s.fold.markLate(key)
+	})
+	if len(closed) > 0 {
+		err = errors.Join(err, s.drain())
+	}
+	for i := range closed {
+		c := &closed[i]
+		if s.wasLate(c.key, &c.stat) {
+			s.fold.markLate(c.key)
 		}
-	}))
-	for _, key := range closed {
-		s.fold.endContext(key)
-		delete(s.contexts, key)
-		err = errors.Join(err, s.kernel.removeContext(key))
+		s.fold.endContext(c.key)
+		delete(s.contexts, c.key)
+		err = errors.Join(err, s.kernel.removeContext(c.key))
 	}
 	if err != nil {
 		s.opts.Logger.Debug("reading the last counts of closed contexts", zap.Error(err))

@@ -68,7 +68,12 @@ func (l *Locator) openProvider(p *Process, m *mapping) (FileID, *cachedFile, str
 		return FileID{}, nil, "", err
 	}
 	p.files[m.file] = f
-	return id, known, l.procfs + "/self/fd/" + strconv.Itoa(int(f.Fd())), nil
+	return id, known, pathOf(l.procfs, f), nil
+}
+
+// pathOf returns a path of an open file, valid until it is closed.
+func pathOf(procfs string, f *os.File) string {
+	return procfs + "/self/fd/" + strconv.Itoa(int(f.Fd()))
 }
 
 // cached returns the cache entry of a file. If there is none, it reads the file.

@@ -83,9 +83,7 @@ func Keep(procfs, path string) (*Kept, error) {
 }
 
 // Path is the path of the file, valid until Close.
-func (k *Kept) Path() string {
-	return k.procfs + "/self/fd/" + strconv.Itoa(int(k.file.Fd()))
-}
+func (k *Kept) Path() string { return pathOf(k.procfs, k.file) }
 
 // Changed reports whether the file was written or removed since Keep. The kernel
 // would run the instructions of a probed place as they were when it was probed.
@@ -102,5 +100,5 @@ func (k *Kept) current() (version, error) {
 	if err := unix.Fstat(int(k.file.Fd()), &st); err != nil {
 		return version{}, err
 	}
-	return version{size: st.Size, change: st.Ctim}, nil
+	return versionOf(&st), nil
 }

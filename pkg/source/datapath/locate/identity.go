@@ -70,6 +70,8 @@ type version struct {
 	change unix.Timespec
 }
 
+func versionOf(st *unix.Stat_t) version { return version{size: st.Size, change: st.Ctim} }
+
 const (
 	// overlayDevice stands for the device of files on overlayfs. The containers of one
 	// image share files and their probes, and have different devices.
@@ -91,7 +93,7 @@ func identify(f *os.File, mapped FileID) (FileID, version, error) {
 	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
 		return mapped, version{}, err
 	}
-	v := version{size: st.Size, change: st.Ctim}
+	v := versionOf(&st)
 	if fs.Type == unix.BTRFS_SUPER_MAGIC {
 		// /proc/PID/maps has the device of the file system, but inode numbers are per
 		// subvolume: files of two images can have the same.
