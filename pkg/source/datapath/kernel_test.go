@@ -64,6 +64,8 @@ func buildFake(t testing.TB) (path string, sites []locate.Site) {
 		"wr_set_inline_data_list": locate.WrSetInlineDataList, "wr_set_sge": locate.WrSetSGE, "wr_set_sge_list": locate.WrSetSGEList,
 		"wr_start": locate.WrStart, "wr_complete": locate.WrComplete, "wr_abort": locate.WrAbort,
 		"post_srq_recv": locate.PostSRQRecv, "wr_atomic_write": locate.WrAtomicWrite,
+		"start_poll": locate.StartPoll, "next_poll": locate.NextPoll, "read_opcode": locate.WcReadOpcode,
+		"read_byte_len": locate.WcReadByteLen, "read_qp_num": locate.WcReadQPNum,
 	}
 	for _, s := range symbols {
 		fn, ok := names[s.Name]
@@ -223,6 +225,7 @@ func (k *kernel) counted(t testing.TB, key gen.DatapathContextKey, last *gen.Dat
 			d.Errors[i] -= last.Errors[i]
 		}
 		d.Received -= last.Received
+		d.Unread -= last.Unread
 		d.ReceivedBytes -= last.ReceivedBytes
 		for i := range d.Hits {
 			d.Hits[i] -= last.Hits[i]
@@ -729,7 +732,7 @@ func BenchmarkHit(b *testing.B) {
 	k := startKernel(b)
 	f := startFake(b, path)
 	report := func(what string) {
-		for _, call := range []string{"idle", "posts"} {
+		for _, call := range []string{"idle", "posts", "idle-ex", "received-ex"} {
 			var ns float64
 			if _, err := fmt.Sscan(f.do(call, 100000), &ns); err != nil {
 				b.Fatal(err)
