@@ -3,8 +3,10 @@
 package datapath
 
 import (
+	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
@@ -182,5 +184,52 @@ func TestExtendedCost(t *testing.T) {
 	}
 	if d.Received != 0 || d.Unread != 0 || d.Errors[12] != 0 {
 		t.Errorf("not selected: %+v", d)
+	}
+}
+
+// TestLateFunctions: a process that uses further functions of a file that is probed already is late, if it was ready to send
+// before these were probed. The next one is not. FAKE provider; the test does what the hook of modify_qp does.
+func TestLateFunctions(t *testing.T) {
+	path, sites := buildFake(t)
+	s := startSource(t, 0, &defaultTrapCosts, path, nil)
+	var found []locate.Site
+	id := locate.FileID{Device: 1, Inode: 1}
+	s.find = func(_ *locate.Process, _ uint64) (locate.Found, error) {
+		return locate.Found{Sites: found, Paths: map[locate.FileID]string{id: path}}, nil
+	}
+	contexts := s.kernel.object.Coll.Maps[gen.DatapathMapContexts]
+	for i, c := range []struct {
+		polls bool
+		late  uint64
+	}{{false, 1}, {false, 1}, {true, 2}, {true, 2}, {false, 2}} {
+		found = nil
+		for _, site := range sites {
+			if site.File = id; c.polls || site.Function < locate.StartPoll {
+				found = append(found, site)
+			}
+		}
+		f := startFake(t, path)
+		s.kernel.add(t, event{key: f.key, cgroup: 5, device: 3}, true)
+		var stat gen.DatapathContextStat
+		if err := contexts.Lookup(f.key, &stat); err != nil {
+			t.Fatal(err)
+		}
+		stat.Late, stat.LateNs = 1, monotonic()
+		if err := contexts.Put(f.key, stat); err != nil {
+			t.Fatal(err)
+		}
+		find := s.find
+		s.find = func(p *locate.Process, qp uint64) (locate.Found, error) {
+			r, err := find(p, qp)
+			r.Context = f.key.Context
+			return r, err
+		}
+		s.observeFake(f)
+		eventually(t, "never ready", func() bool { return contexts.Lookup(f.key, &stat) == nil && stat.Ready == 1 })
+		eventually(t, fmt.Sprintf("process %d: not %d contexts were late", i, c.late), func() bool { return s.snapshot(t).DataPath.Late == c.late })
+	}
+	time.Sleep(2 * removeInterval)
+	if late := s.snapshot(t).DataPath.Late; late != 2 {
+		t.Errorf("%d contexts were late", late)
 	}
 }
