@@ -245,6 +245,10 @@ static void drain(int n)
 	}
 }
 
+// Before rdma-core 55, next_poll of Soft-RoCE ends the poll itself if there is no further completion, and end_poll would
+// remove one more. Debian 12 has version 44, whose struct ibv_qp_ex lacks wr_flush; Debian 13 has 56.
+static const int next_poll_ends = sizeof(struct ibv_qp_ex) <= 352;
+
 // drain_extended is drain with ibv_start_poll. It reads only the parts that it was asked to read: the wr_id distinguishes
 // sends from receives, and the size of messages is known.
 static void drain_extended(int n)
@@ -273,9 +277,10 @@ static void drain_extended(int n)
 			received_bytes += receive ? size : 0;
 			n -= !receive;
 		}
-		ibv_end_poll(cqx);
 		if (ret != ENOENT)
 			errx(1, "next_poll: %s", strerror(ret));
+		if (!next_poll_ends)
+			ibv_end_poll(cqx);
 	}
 }
 
