@@ -73,6 +73,7 @@ var functionPrograms = [locate.Functions]programs{
 	locate.WrSendInv:        build(gen.DatapathOpcodeOPCODE_SEND_WITH_INV),
 	locate.WrSendTSO:        build(gen.DatapathOpcodeOPCODE_TSO),
 	locate.WrAtomicWrite:    build(gen.DatapathOpcodeOPCODE_OTHER),
+	locate.WrFlush:          build(gen.DatapathOpcodeOPCODE_OTHER),
 
 	locate.WrSetInlineData:     {entry: gen.DatapathProgWrSetInlineData},
 	locate.WrSetInlineDataList: {entry: gen.DatapathProgWrSetInlineDataList},

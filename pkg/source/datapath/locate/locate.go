@@ -20,8 +20,8 @@ const (
 	qpRecvCQ   = 32  // struct ibv_qp: recv_cq
 	cqContext  = 0   // struct ibv_cq_ex: context
 	cqSize     = 208 // struct ibv_cq_ex, up to read_qp_num
-	qpSize     = 352 // struct ibv_qp_ex, up to wr_atomic_write
-	oldQPSize  = 344 // before wr_atomic_write was added
+	qpSize     = 360 // struct ibv_qp_ex, up to wr_flush
+	oldQPSize  = 344 // before wr_atomic_write and wr_flush (rdma-core 45) were added
 	contextOps = 224 // struct ibv_context, up to ops.post_recv
 )
 
@@ -32,8 +32,8 @@ var offsets = [Functions]int{
 	WrAtomicCmpSwp: 184, WrAtomicFetchAdd: 192, WrBindMW: 200, WrLocalInv: 208, WrRDMARead: 216, WrRDMAWrite: 224,
 	WrRDMAWriteImm: 232, WrSend: 240, WrSendImm: 248, WrSendInv: 256, WrSendTSO: 264, WrSetInlineData: 288,
 	WrSetInlineDataList: 296, WrSetSGE: 304, WrSetSGEList: 312, WrStart: 320, WrComplete: 328, WrAbort: 336,
-	WrAtomicWrite: 344,
-	StartPoll:     144, NextPoll: 152, WcReadOpcode: 168, WcReadByteLen: 184, WcReadQPNum: 200,
+	WrAtomicWrite: 344, WrFlush: 352,
+	StartPoll: 144, NextPoll: 152, WcReadOpcode: 168, WcReadByteLen: 184, WcReadQPNum: 200,
 }
 
 // TableOffset is the offset of the function in struct ibv_context, ibv_qp_ex or ibv_cq_ex.

@@ -31,6 +31,7 @@ const (
 	WrComplete
 	WrAbort
 	WrAtomicWrite
+	WrFlush
 
 	StartPoll
 	NextPoll

@@ -30,8 +30,16 @@ struct cq {
 	unsigned head, tail;
 };
 
+/* offsetof(struct ibv_qp_ex, wr_flush), which headers before version 45 lack */
+#define WR_FLUSH 352
+
+typedef void wr_flush_function(struct ibv_qp_ex *, uint32_t rkey, uint64_t remote, size_t length, uint8_t type, uint8_t level);
+
 struct qp {
-	struct ibv_qp_ex ex;
+	union {
+		struct ibv_qp_ex ex;
+		wr_flush_function *functions[WR_FLUSH / sizeof(void *) + 1];
+	};
 	struct cq *cq;
 	int all, polls;
 };
@@ -222,6 +230,11 @@ PROBED void wr_atomic_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t remote
 	begin(ex, IBV_WC_RDMA_WRITE);
 }
 
+PROBED void wr_flush(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t remote, size_t length, uint8_t type, uint8_t level)
+{
+	begin(ex, IBV_WC_RDMA_READ);
+}
+
 PROBED int wr_complete(struct ibv_qp_ex *ex)
 {
 	struct qp *qp = (struct qp *)ex;
@@ -263,6 +276,7 @@ static struct qp *make(uint32_t qpn, enum ibv_qp_type type)
 	qp->ex.wr_complete = wr_complete;
 	qp->ex.wr_abort = wr_abort;
 	qp->ex.wr_atomic_write = wr_atomic_write;
+	qp->functions[WR_FLUSH / sizeof(void *)] = wr_flush;
 	return qp;
 }
 
@@ -386,6 +400,12 @@ static void obey(char *what, struct qp *qp, struct qp *ud, int n)
 		ibv_wr_start(ex);
 		ex->wr_flags = IBV_SEND_SIGNALED;
 		ibv_wr_atomic_write(ex, 0, 0, wc);
+		ibv_wr_complete(ex);
+		qp->cq->head = qp->cq->tail;
+	} else if (!strcmp(what, "ex-flush")) {
+		ibv_wr_start(ex);
+		ex->wr_flags = IBV_SEND_SIGNALED;
+		qp->functions[WR_FLUSH / sizeof(void *)](ex, 0, 0, 100, 0, 0);
 		ibv_wr_complete(ex);
 		qp->cq->head = qp->cq->tail;
 	} else if (!strcmp(what, "polled")) {
