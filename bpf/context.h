@@ -132,9 +132,10 @@ struct found {
 	__u32 opcode;
 	__u32 byte_len;
 	__u32 qpn;
-	__u8 parts; /* READ_*, BYTES_COUNTED */
+	__u32 generation; /* of its context */
+	__u8 parts;       /* READ_*, BYTES_COUNTED */
 	__u8 matched;
-	__u8 pad[6];
+	__u8 pad[2];
 };
 
 /* A call of a function of a struct ibv_cq_ex. */

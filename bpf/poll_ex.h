@@ -24,7 +24,8 @@ static __noinline int finish(struct found *f)
 		return 0;
 	f->cq = 0;
 	stat = bpf_map_lookup_elem(&contexts, &f->key);
-	if (!stat || f->status)
+	/* After a gap, it may have been read without being seen. */
+	if (!stat || f->status || f->generation != stat->generation)
 		return 0;
 	if (!(f->parts & BYTES_COUNTED))
 		__sync_fetch_and_add(&stat->unread, 1);
@@ -93,6 +94,7 @@ int poll_cq_ex_return(struct pt_regs *ctx)
 	t->found.wr_id = wc.wr_id;
 	t->found.ns = now;
 	t->found.status = wc.status;
+	t->found.generation = stat->generation;
 	t->found.parts = 0;
 	t->found.matched = 0;
 spent:

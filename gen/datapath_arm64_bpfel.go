@@ -256,18 +256,19 @@ type DatapathThread struct {
 	IdleNs      uint64
 	IdleHits    uint64
 	Found       struct {
-		_       structs.HostLayout
-		Cq      uint64
-		Key     DatapathContextKey
-		WrId    uint64
-		Ns      uint64
-		Status  uint32
-		Opcode  uint32
-		ByteLen uint32
-		Qpn     uint32
-		Parts   uint8
-		Matched uint8
-		Pad     [6]uint8
+		_          structs.HostLayout
+		Cq         uint64
+		Key        DatapathContextKey
+		WrId       uint64
+		Ns         uint64
+		Status     uint32
+		Opcode     uint32
+		ByteLen    uint32
+		Qpn        uint32
+		Generation uint32
+		Parts      uint8
+		Matched    uint8
+		Pad        [2]uint8
 	}
 	PollEx struct {
 		_  structs.HostLayout

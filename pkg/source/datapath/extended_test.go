@@ -60,6 +60,28 @@ func TestExtendedCompletions(t *testing.T) {
 	}
 }
 
+// TestExtendedGap: a completion that was found before a gap is not unread, as it may have been read in the gap. FAKE
+// provider.
+func TestExtendedGap(t *testing.T) {
+	path, sites := buildFake(t)
+	k := startKernel(t)
+	f := startFake(t, path)
+	f.key = k.add(t, event{key: f.key}, true)
+	k.probeAll(t, path, sites, budget.Poll)
+	var last gen.DatapathContextStat
+	f.do("leave-ex", 0)
+	k.gap(f.key)
+	f.do("idle-ex", 1)
+	if d := k.counted(t, f.key, &last); d.Unread != 0 {
+		t.Errorf("%d unread across a gap", d.Unread)
+	}
+	f.do("leave-ex", 0)
+	f.do("idle-ex", 1)
+	if d := k.counted(t, f.key, &last); d.Unread != 1 || d.Received != 0 {
+		t.Errorf("%d unread, %d received, want one unread", d.Unread, d.Received)
+	}
+}
+
 // TestExtendedThreads: each thread has a completion of its own, and a thread that polls two queues in turn has one.
 // FAKE provider.
 func TestExtendedThreads(t *testing.T) {

@@ -437,6 +437,12 @@ static void obey(char *what, struct qp *qp, struct qp *ud, int n)
 		complete(qp->cq, (struct ibv_wc){.status = 77, .opcode = 128, .qp_num = 17});
 		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_RECV, .byte_len = 140, .qp_num = 18});
 		poll_ex(qp->cq, n);
+	} else if (!strcmp(what, "leave-ex")) {
+		struct ibv_poll_cq_attr attr = {};
+
+		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_RECV, .byte_len = 1000, .qp_num = 17});
+		ibv_start_poll(&qp->cq->ex, &attr);
+		ibv_end_poll(&qp->cq->ex);
 	} else if (!strcmp(what, "recv-ordinary")) {
 		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_RECV, .byte_len = 11, .qp_num = 17});
 		ibv_poll_cq(&qp->cq->cq, 64, wc);
