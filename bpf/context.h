@@ -116,6 +116,35 @@ struct call {
 	__u16 pad;
 };
 
+/* The parts of a completion that its process read, and BYTES_COUNTED: its bytes are counted, or it has none. */
+#define READ_OPCODE (1 << 0)
+#define READ_BYTE_LEN (1 << 1)
+#define READ_QP_NUM (1 << 2)
+#define BYTES_COUNTED (1 << 3)
+
+/* The completion that ibv_start_poll or ibv_next_poll found last. */
+struct found {
+	__u64 cq; /* address of its struct ibv_cq_ex; 0: none */
+	struct context_key key;
+	__u64 wr_id;
+	__u64 ns;
+	__u32 status;
+	__u32 opcode;
+	__u32 byte_len;
+	__u32 qpn;
+	__u32 generation; /* of its context */
+	__u8 parts;       /* READ_*, BYTES_COUNTED */
+	__u8 matched;
+	__u8 pad[2];
+};
+
+/* A call of a function of a struct ibv_cq_ex. */
+struct found_call {
+	__u64 sp;
+	__u64 cq;
+	__u64 ip;
+};
+
 /* The calls that a thread is in. */
 struct thread {
 	struct call send, receive;
@@ -134,6 +163,9 @@ struct thread {
 	struct context_key idle;
 	__u64 idle_ns;
 	__u64 idle_hits;
+
+	struct found found;
+	struct found_call poll_ex, read; /* start_poll or next_poll; a call that returns a part of found */
 
 	/* written by the calibration programs only */
 	__u64 idle_sp, idle_list;

@@ -5,6 +5,7 @@
  *
  *   post.h       ibv_post_send and ibv_post_recv
  *   poll.h       ibv_poll_cq, and the calibration of the cost of a probe
+ *   poll_ex.h    ibv_start_poll, ibv_next_poll and ibv_wc_read_*
  *   wr.h         ibv_wr_*
  *   lifecycle.h  contexts and queue pairs, seen in the kernel
  *   queues.h     the durations of work requests
@@ -17,6 +18,7 @@
  */
 #include "post.h"
 #include "poll.h"
+#include "poll_ex.h"
 #include "wr.h"
 #include "lifecycle.h"
 
@@ -36,19 +38,11 @@ struct removal {
 	__u32 removed;
 };
 
-static long remove_queue(void *map, struct queue_key *key, struct queue *q, struct removal *r)
+/* Of the maps queues and ringless: drop_queue removes from both. */
+static long remove_queue(void *map, struct queue_key *key, void *value, struct removal *r)
 {
 	if (key->tgid == r->tgid) {
 		drop_queue(key);
-		r->removed++;
-	}
-	return 0;
-}
-
-static long remove_ringless(void *map, struct queue_key *key, __u8 *yes, struct removal *r)
-{
-	if (key->tgid == r->tgid) {
-		bpf_map_delete_elem(map, key);
 		r->removed++;
 	}
 	return 0;
@@ -74,7 +68,7 @@ static __noinline int remove_process(__u32 tgid)
 	bpf_map_delete_elem(&unknown_costs, &tgid);
 	bpf_for_each_map_elem(&queues, remove_queue, &r, 0);
 	bpf_for_each_map_elem(&latencies, remove_latency, &r, 0);
-	bpf_for_each_map_elem(&ringless, remove_ringless, &r, 0);
+	bpf_for_each_map_elem(&ringless, remove_queue, &r, 0);
 	return r.removed;
 }
 

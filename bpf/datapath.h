@@ -31,7 +31,7 @@ enum opcode {
 /* Groups of calls that are probed together. */
 enum calls {
 	CALLS_POST, /* post_send, post_recv, ibv_wr_* */
-	CALLS_POLL, /* poll_cq */
+	CALLS_POLL, /* poll_cq, ibv_start_poll, ibv_next_poll, ibv_wc_read_* */
 	CALLS,
 };
 
@@ -84,6 +84,9 @@ struct context_stat {
 	__u64 sets[SETS];
 	__u32 announced;
 	__u32 generation; /* increased after each gap in which calls were not probed */
+	__u32 unmatched;  /* completions of which neither the queue pair nor that they are of a receive was read */
+	__u32 pad;
+	__u64 unread; /* completions of which the process did not read what the number of bytes depends on */
 };
 
 struct latency_key {

@@ -11,7 +11,11 @@
 /* struct ibv_qp: the first 60 bytes */
 struct user_qp {
 	__u64 context;
-	__u8 skipped[44];
+	__u64 qp_context;
+	__u64 pd;
+	__u64 send_cq;
+	__u64 recv_cq;
+	__u8 skipped[12];
 	__u32 qp_num;
 	__u32 state;
 	__u32 qp_type;
@@ -78,6 +82,27 @@ struct user_wc {
 #define QP_EX_WR_ID 168
 #define QP_EX_FUNCTIONS 184
 #define QP_EX_FUNCTIONS_COUNT 20
+
+/*
+ * struct ibv_cq_ex: offsets of comp_mask and of its functions, of start_poll to read_qp_num, and in it of those that
+ * return a part of the completion
+ */
+#define CQ_EX_COMPLETION 128
+#define CQ_EX_FUNCTIONS 144
+#define CQ_EX_FUNCTIONS_COUNT 8
+#define CQ_EX_READ_OPCODE 168
+#define CQ_EX_READ_BYTE_LEN 184
+#define CQ_EX_READ_QP_NUM 200
+
+/* struct ibv_cq_ex: comp_mask, status and wr_id */
+struct user_cq_ex_completion {
+	__u32 comp_mask;
+	__u32 status;
+	__u64 wr_id;
+};
+
+/* offsetof(struct ibv_context, ops.poll_cq) */
+#define CONTEXT_POLL_CQ 96
 
 /* struct ibv_qp_ex: wr_id and wr_flags */
 struct user_qp_ex_wr {

@@ -27,18 +27,42 @@ static __always_inline bool send_event(const struct context_key *key, __u32 numb
 	return true;
 }
 
-/* A hash of the ibv_wr_* functions of a queue pair. */
-static __always_inline __u64 set_of(__u64 qp)
-{
-	__u64 functions[QP_EX_FUNCTIONS_COUNT] = {};
-	__u64 set = 1;
+/* The largest distance between two functions of a provider. */
+#define MAX_PROVIDER (1ULL << 26)
 
-	/* A queue pair that is not extended has other data there. User space finds out. */
-	if (bpf_probe_read_user(functions, sizeof(functions), (void *)(qp + QP_EX_FUNCTIONS)))
+/*
+ * Adds the functions of a completion queue to a hash. One that is not extended has other data there, which differs between
+ * completion queues. Unlike that data, the functions are near that of another operation.
+ */
+static __noinline __u64 add_cq(__u64 set, __u64 cq, __u64 poll_cq)
+{
+	__u64 functions[CQ_EX_FUNCTIONS_COUNT] = {};
+
+	if (!cq || bpf_probe_read_user(functions, sizeof(functions), (void *)(cq + CQ_EX_FUNCTIONS)))
 		return set;
-	for (int i = 0; i < QP_EX_FUNCTIONS_COUNT; i++)
+	if (functions[0] - poll_cq + MAX_PROVIDER > 2 * MAX_PROVIDER)
+		return set;
+	for (int i = 0; i < CQ_EX_FUNCTIONS_COUNT; i++)
 		set = set * 31 + functions[i];
 	return set;
+}
+
+/* A hash of the ibv_wr_* functions of a queue pair and of the functions of its completion queues. */
+static __noinline __u64 set_of(__u64 qp)
+{
+	__u64 functions[QP_EX_FUNCTIONS_COUNT] = {};
+	__u64 set = 1, poll_cq;
+	struct user_qp user;
+
+	/* A queue pair that is not extended has other data there. User space finds out. */
+	if (!bpf_probe_read_user(functions, sizeof(functions), (void *)(qp + QP_EX_FUNCTIONS)))
+		for (int i = 0; i < QP_EX_FUNCTIONS_COUNT; i++)
+			set = set * 31 + functions[i];
+	if (bpf_probe_read_user(&user, sizeof(user), (void *)qp) ||
+	    bpf_probe_read_user(&poll_cq, sizeof(poll_cq), (void *)(user.context + CONTEXT_POLL_CQ)))
+		return set;
+	set = add_cq(set, user.send_cq, poll_cq);
+	return user.recv_cq == user.send_cq ? set : add_cq(set, user.recv_cq, poll_cq);
 }
 
 /*
@@ -107,7 +131,7 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 		return 0;
 	/* No work request is outstanding in these states. */
 	out_of_step(q);
-	q->generation = stat->generation;
+	q->generation = generation_of(stat);
 	q->all = bpf_map_lookup_elem(&signal_all, &address) != 0;
 	q->in_step = 1;
 	q->fresh = state != IB_QPS_RTS;

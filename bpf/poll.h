@@ -8,6 +8,25 @@
 /* The number of polls without completions that are added to the counters together. */
 #define IDLE_HITS 32
 
+static __always_inline struct thread *polling_thread(struct pt_regs *ctx)
+{
+	struct context_key key = {.tgid = current_tgid()};
+	struct thread *t = this_thread(0);
+
+	if (t)
+		return t;
+	/* Only threads that poll on a known context get task storage. */
+	if (bpf_probe_read_user(&key.context, sizeof(key.context), (void *)PT_REGS_PARM1(ctx)) ||
+	    !bpf_map_lookup_elem(&contexts, &key)) {
+		spend_unknown(current_tgid(), CALLS_POLL, trap_ns(ctx));
+		return 0;
+	}
+	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!t)
+		lose(PATH_LOSS_CALLS_FULL);
+	return t;
+}
+
 /*
  * Most polls find no completion. For these, the programs read neither the clock nor a hash map, and the calibrated cost of
  * a trap includes the cost of both programs.
@@ -16,28 +35,65 @@ SEC("uprobe/poll_cq")
 int poll_cq(struct pt_regs *ctx)
 {
 	STACK_OF_THREAD(ctx);
-	struct context_key key = {.tgid = current_tgid()};
-	struct thread *t = this_thread(0);
+	struct thread *t = polling_thread(ctx);
 
-	if (!t) {
-		/* Only threads that poll on a known context get task storage. */
-		if (bpf_probe_read_user(&key.context, sizeof(key.context), (void *)PT_REGS_PARM1(ctx)) ||
-		    !bpf_map_lookup_elem(&contexts, &key)) {
-			spend_unknown(current_tgid(), CALLS_POLL, trap_ns(ctx));
-			return 0;
-		}
-		t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
-		if (!t) {
-			lose(PATH_LOSS_CALLS_FULL);
-			return 0;
-		}
-	}
+	if (!t)
+		return 0;
 	t->poll_sp = PT_REGS_SP(ctx);
 	t->poll_cq = PT_REGS_PARM1(ctx);
 	t->poll_list = PT_REGS_PARM3(ctx);
 	t->poll_ip = PT_REGS_IP(ctx);
 	t->poll_entry_ns = trap_ns(ctx);
 	return 0;
+}
+
+/* Whether a successful completion is of a receive. Of completions with the bit IBV_WC_RECV, not all are. */
+static __always_inline bool is_receive(__u32 opcode)
+{
+	return opcode == IBV_WC_RECV || opcode == IBV_WC_RECV_RDMA_WITH_IMM || opcode == IBV_WC_TM_RECV ||
+	       opcode == IBV_WC_TM_NO_TAG;
+}
+
+/* The length of a received datagram includes the space for a GRH, whether there is one or not. */
+static __always_inline __u32 data_bytes(const struct context_key *key, const struct context_stat *stat, __u32 qpn,
+					__u32 byte_len)
+{
+	struct queue *q;
+
+	if (!stat->ud || byte_len < GRH_BYTES)
+		return byte_len;
+	q = queue_of(key, qpn);
+	return q && q->ud ? byte_len - GRH_BYTES : byte_len;
+}
+
+/* Measures how long a work request took that a completion is of. */
+static __always_inline void measure(const struct context_key *key, struct context_stat *stat, __u32 qpn, __u64 wr_id,
+				    __u64 now)
+{
+	struct queue *q = queue_of(key, qpn);
+	struct posted posted;
+
+	if (!q)
+		return;
+	check_generation(q, stat);
+	if (match(q, wr_id, &posted) && posted.completed < COMPLETED && now > posted.ns)
+		record_duration(key, stat->number, posted.completed, now - posted.ns);
+}
+
+static __always_inline void count_error(struct context_stat *stat, __u32 status)
+{
+	__sync_fetch_and_add(&stat->errors[status < STATUSES ? status : STATUSES - 1], 1);
+}
+
+/* After an error, all work requests get completions, also those that are not signaled. */
+static __always_inline void stop_measuring(const struct context_key *key, __u32 qpn)
+{
+	struct queue *q = queue_of(key, qpn);
+
+	if (!q)
+		return;
+	out_of_step(q);
+	q->same = 1;
 }
 
 /* A walk along the completions of one poll. */
@@ -55,50 +111,24 @@ struct polled {
 static long walk_completion(__u32 i, struct polled *p)
 {
 	struct context_stat *stat = p->stat;
-	struct posted posted;
 	struct user_wc wc;
-	struct queue *q;
 
 	if (bpf_probe_read_user(&wc, sizeof(wc), (void *)(p->list + (__u64)i * WC_SIZE))) {
 		p->lost = 1;
 		return 1;
 	}
 	if (wc.status) {
-		__u32 status = wc.status < STATUSES ? wc.status : STATUSES - 1;
-
-		__sync_fetch_and_add(&stat->errors[status], 1);
-		/* After an error, all work requests get completions, also those that are not signaled. */
-		q = queue_of(&p->key, wc.qp_num);
-		if (q) {
-			out_of_step(q);
-			q->same = 1;
-		}
+		count_error(stat, wc.status);
+		stop_measuring(&p->key, wc.qp_num);
 		return 0;
 	}
-	switch (wc.opcode) {
-	case IBV_WC_RECV:
-	case IBV_WC_RECV_RDMA_WITH_IMM:
-	case IBV_WC_TM_RECV:
-	case IBV_WC_TM_NO_TAG:
+	if (is_receive(wc.opcode)) {
 		p->received++;
 		p->some = 1;
-		/* The length of a datagram includes the space for a GRH, whether there is one or not. */
-		if (stat->ud && wc.byte_len >= GRH_BYTES) {
-			q = queue_of(&p->key, wc.qp_num);
-			if (q && q->ud)
-				wc.byte_len -= GRH_BYTES;
-		}
-		p->received_bytes += wc.byte_len;
-		return 0;
+		p->received_bytes += data_bytes(&p->key, stat, wc.qp_num, wc.byte_len);
+	} else if (!(wc.opcode & IBV_WC_RECV)) {
+		measure(&p->key, stat, wc.qp_num, wc.wr_id, p->now);
 	}
-	if (wc.opcode & IBV_WC_RECV)
-		return 0;
-	q = queue_of(&p->key, wc.qp_num);
-	if (!q)
-		return 0;
-	check_generation(q, stat);
-	if (match(q, wc.wr_id, &posted) && posted.completed < COMPLETED && p->now > posted.ns)
-		record_duration(&p->key, stat->number, posted.completed, p->now - posted.ns);
 	return 0;
 }
 
@@ -118,6 +148,36 @@ static __always_inline void flush_idle(struct thread *t)
 	t->idle_ns = 0;
 }
 
+/* Adds a call and its cost to those of the context that a completion queue belongs to. */
+static __always_inline bool add_call(struct thread *t, __u64 cq, __u64 ns)
+{
+	__u64 context;
+
+	if (bpf_probe_read_user(&context, sizeof(context), (void *)cq))
+		return false;
+	if (context != t->idle.context) {
+		flush_idle(t);
+		t->idle.context = context;
+		t->idle.tgid = current_tgid();
+	}
+	t->idle_hits++;
+	t->idle_ns += ns;
+	return true;
+}
+
+/* The context of a poll, if it is known and the probed function is its operation: that in a table of the process. */
+static __always_inline struct context_stat *polled_context(struct pt_regs *ctx, struct thread *t, __u64 ip, __u64 table)
+{
+	struct context_stat *stat = bpf_map_lookup_elem(&contexts, &t->idle);
+
+	if (stat && is_named(bpf_get_attach_cookie(ctx), ip, table))
+		return stat;
+	spend_unknown(current_tgid(), CALLS_POLL, t->idle_ns);
+	t->idle_hits = 0;
+	t->idle_ns = 0;
+	return 0;
+}
+
 SEC("uretprobe/poll_cq")
 int poll_cq_return(struct pt_regs *ctx)
 {
@@ -125,7 +185,6 @@ int poll_cq_return(struct pt_regs *ctx)
 	struct thread *t = this_thread(0);
 	int n = PT_REGS_RC(ctx);
 	struct polled p = {};
-	__u64 context;
 
 	if (!t) {
 		spend_unknown(current_tgid(), CALLS_POLL, trap_ns(ctx));
@@ -134,15 +193,8 @@ int poll_cq_return(struct pt_regs *ctx)
 	if (t->poll_sp != SP_AT_RETURN(ctx))
 		return 0;
 	t->poll_sp = 0;
-	if (bpf_probe_read_user(&context, sizeof(context), (void *)t->poll_cq))
+	if (!add_call(t, t->poll_cq, t->poll_entry_ns + trap_ns(ctx)))
 		return 0;
-	if (context != t->idle.context) {
-		flush_idle(t);
-		t->idle.context = context;
-		t->idle.tgid = current_tgid();
-	}
-	t->idle_hits++;
-	t->idle_ns += t->poll_entry_ns + trap_ns(ctx);
 	if (n <= 0) {
 		if (t->idle_hits >= IDLE_HITS)
 			flush_idle(t);
@@ -151,13 +203,9 @@ int poll_cq_return(struct pt_regs *ctx)
 	p.now = bpf_ktime_get_ns();
 	p.key = t->idle;
 	p.list = t->poll_list;
-	p.stat = bpf_map_lookup_elem(&contexts, &p.key);
-	if (!p.stat || !is_named(bpf_get_attach_cookie(ctx), t->poll_ip, context)) {
-		spend_unknown(current_tgid(), CALLS_POLL, t->idle_ns);
-		t->idle_hits = 0;
-		t->idle_ns = 0;
+	p.stat = polled_context(ctx, t, t->poll_ip, p.key.context);
+	if (!p.stat)
 		return 0;
-	}
 	if (p.stat->chosen) {
 		if (n > CALL_BOUND) {
 			lose(PATH_LOSS_CHAIN_CUT);

@@ -137,11 +137,19 @@ static __always_inline void out_of_step(struct queue *q)
 	q->odd = 0;
 }
 
+/* A number that changes whenever work requests or completions of unknown queue pairs were missed. */
+static __always_inline __u32 generation_of(const struct context_stat *stat)
+{
+	return stat->generation + stat->unmatched;
+}
+
 static __always_inline void check_generation(struct queue *q, const struct context_stat *stat)
 {
-	if (q->generation == stat->generation)
+	__u32 generation = generation_of(stat);
+
+	if (q->generation == generation)
 		return;
-	q->generation = stat->generation;
+	q->generation = generation;
 	out_of_step(q);
 }
 

@@ -100,6 +100,9 @@ type DatapathContextStat struct {
 	Sets          [4]uint64
 	Announced     uint32
 	Generation    uint32
+	Unmatched     uint32
+	Pad           uint32
+	Unread        uint64
 }
 
 type DatapathControlArgs struct {
@@ -240,18 +243,45 @@ type DatapathThread struct {
 		Posted [13]uint64
 		Bytes  [13]uint64
 	}
-	From             uint32
-	To               uint32
-	Left             uint32
-	Pad              uint32
-	PollSp           uint64
-	PollCq           uint64
-	PollList         uint64
-	PollIp           uint64
-	PollEntryNs      uint64
-	Idle             DatapathContextKey
-	IdleNs           uint64
-	IdleHits         uint64
+	From        uint32
+	To          uint32
+	Left        uint32
+	Pad         uint32
+	PollSp      uint64
+	PollCq      uint64
+	PollList    uint64
+	PollIp      uint64
+	PollEntryNs uint64
+	Idle        DatapathContextKey
+	IdleNs      uint64
+	IdleHits    uint64
+	Found       struct {
+		_          structs.HostLayout
+		Cq         uint64
+		Key        DatapathContextKey
+		WrId       uint64
+		Ns         uint64
+		Status     uint32
+		Opcode     uint32
+		ByteLen    uint32
+		Qpn        uint32
+		Generation uint32
+		Parts      uint8
+		Matched    uint8
+		Pad        [2]uint8
+	}
+	PollEx struct {
+		_  structs.HostLayout
+		Sp uint64
+		Cq uint64
+		Ip uint64
+	}
+	Read struct {
+		_  structs.HostLayout
+		Sp uint64
+		Cq uint64
+		Ip uint64
+	}
 	IdleSp           uint64
 	IdleList         uint64
 	CreatesSignalAll uint8
@@ -267,63 +297,67 @@ type DatapathUnknownCost struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	DatapathMapCgroupContexts       = "cgroup_contexts"
-	DatapathMapContexts             = "contexts"
-	DatapathMapLatencies            = "latencies"
-	DatapathMapNowhere              = "nowhere"
-	DatapathMapOpenContexts         = "open_contexts"
-	DatapathMapPathEvents           = "path_events"
-	DatapathMapPosting              = "posting"
-	DatapathMapQueues               = "queues"
-	DatapathMapRingless             = "ringless"
-	DatapathMapSignalAll            = "signal_all"
-	DatapathMapThreads              = "threads"
-	DatapathMapUnknownCosts         = "unknown_costs"
-	DatapathMapUverbs               = "uverbs"
-	DatapathProgCalibrate           = "calibrate"
-	DatapathProgCalibrateReturn     = "calibrate_return"
-	DatapathProgControl             = "control"
-	DatapathProgExisting            = "existing"
-	DatapathProgFentryCreate        = "fentry_create"
-	DatapathProgFentryDestroy       = "fentry_destroy"
-	DatapathProgFentryModify        = "fentry_modify"
-	DatapathProgFentryTrack         = "fentry_track"
-	DatapathProgFentryUntrack       = "fentry_untrack"
-	DatapathProgKprobeCreate        = "kprobe_create"
-	DatapathProgKprobeDestroy       = "kprobe_destroy"
-	DatapathProgKprobeModify        = "kprobe_modify"
-	DatapathProgKprobeTrack         = "kprobe_track"
-	DatapathProgKprobeUntrack       = "kprobe_untrack"
-	DatapathProgPollCq              = "poll_cq"
-	DatapathProgPollCqReturn        = "poll_cq_return"
-	DatapathProgPostRecv            = "post_recv"
-	DatapathProgPostRecvReturn      = "post_recv_return"
-	DatapathProgPostSend            = "post_send"
-	DatapathProgPostSendReturn      = "post_send_return"
-	DatapathProgPostSrqRecv         = "post_srq_recv"
-	DatapathProgWrAbort             = "wr_abort"
-	DatapathProgWrBuild             = "wr_build"
-	DatapathProgWrComplete          = "wr_complete"
-	DatapathProgWrCompleteReturn    = "wr_complete_return"
-	DatapathProgWrSetInlineData     = "wr_set_inline_data"
-	DatapathProgWrSetInlineDataList = "wr_set_inline_data_list"
-	DatapathProgWrSetSge            = "wr_set_sge"
-	DatapathProgWrSetSgeList        = "wr_set_sge_list"
-	DatapathProgWrStart             = "wr_start"
-	DatapathVarCgroupSubsys         = "cgroup_subsys"
-	DatapathVarChooseAll            = "choose_all"
-	DatapathVarContextsOfCgroup     = "contexts_of_cgroup"
-	DatapathVarFineBounds           = "fine_bounds"
-	DatapathVarLastNumber           = "last_number"
-	DatapathVarLiveQueues           = "live_queues"
-	DatapathVarPathLosses           = "path_losses"
-	DatapathVarUnusedCalls          = "unused_calls"
-	DatapathVarUnusedCompleted      = "unused_completed"
-	DatapathVarUnusedControlArgs    = "unused_control_args"
-	DatapathVarUnusedOpcode         = "unused_opcode"
-	DatapathVarUnusedOrder          = "unused_order"
-	DatapathVarUnusedPathEvent      = "unused_path_event"
-	DatapathVarUnusedPathLoss       = "unused_path_loss"
+	DatapathMapCgroupContexts        = "cgroup_contexts"
+	DatapathMapContexts              = "contexts"
+	DatapathMapLatencies             = "latencies"
+	DatapathMapNowhere               = "nowhere"
+	DatapathMapOpenContexts          = "open_contexts"
+	DatapathMapPathEvents            = "path_events"
+	DatapathMapPosting               = "posting"
+	DatapathMapQueues                = "queues"
+	DatapathMapRingless              = "ringless"
+	DatapathMapSignalAll             = "signal_all"
+	DatapathMapThreads               = "threads"
+	DatapathMapUnknownCosts          = "unknown_costs"
+	DatapathMapUverbs                = "uverbs"
+	DatapathProgCalibrate            = "calibrate"
+	DatapathProgCalibrateReturn      = "calibrate_return"
+	DatapathProgControl              = "control"
+	DatapathProgExisting             = "existing"
+	DatapathProgFentryCreate         = "fentry_create"
+	DatapathProgFentryDestroy        = "fentry_destroy"
+	DatapathProgFentryModify         = "fentry_modify"
+	DatapathProgFentryTrack          = "fentry_track"
+	DatapathProgFentryUntrack        = "fentry_untrack"
+	DatapathProgKprobeCreate         = "kprobe_create"
+	DatapathProgKprobeDestroy        = "kprobe_destroy"
+	DatapathProgKprobeModify         = "kprobe_modify"
+	DatapathProgKprobeTrack          = "kprobe_track"
+	DatapathProgKprobeUntrack        = "kprobe_untrack"
+	DatapathProgPollCq               = "poll_cq"
+	DatapathProgPollCqEx             = "poll_cq_ex"
+	DatapathProgPollCqExReturn       = "poll_cq_ex_return"
+	DatapathProgPollCqReturn         = "poll_cq_return"
+	DatapathProgPostRecv             = "post_recv"
+	DatapathProgPostRecvReturn       = "post_recv_return"
+	DatapathProgPostSend             = "post_send"
+	DatapathProgPostSendReturn       = "post_send_return"
+	DatapathProgPostSrqRecv          = "post_srq_recv"
+	DatapathProgReadCompletion       = "read_completion"
+	DatapathProgReadCompletionReturn = "read_completion_return"
+	DatapathProgWrAbort              = "wr_abort"
+	DatapathProgWrBuild              = "wr_build"
+	DatapathProgWrComplete           = "wr_complete"
+	DatapathProgWrCompleteReturn     = "wr_complete_return"
+	DatapathProgWrSetInlineData      = "wr_set_inline_data"
+	DatapathProgWrSetInlineDataList  = "wr_set_inline_data_list"
+	DatapathProgWrSetSge             = "wr_set_sge"
+	DatapathProgWrSetSgeList         = "wr_set_sge_list"
+	DatapathProgWrStart              = "wr_start"
+	DatapathVarCgroupSubsys          = "cgroup_subsys"
+	DatapathVarChooseAll             = "choose_all"
+	DatapathVarContextsOfCgroup      = "contexts_of_cgroup"
+	DatapathVarFineBounds            = "fine_bounds"
+	DatapathVarLastNumber            = "last_number"
+	DatapathVarLiveQueues            = "live_queues"
+	DatapathVarPathLosses            = "path_losses"
+	DatapathVarUnusedCalls           = "unused_calls"
+	DatapathVarUnusedCompleted       = "unused_completed"
+	DatapathVarUnusedControlArgs     = "unused_control_args"
+	DatapathVarUnusedOpcode          = "unused_opcode"
+	DatapathVarUnusedOrder           = "unused_order"
+	DatapathVarUnusedPathEvent       = "unused_path_event"
+	DatapathVarUnusedPathLoss        = "unused_path_loss"
 )
 
 // LoadDatapath returns the embedded CollectionSpec for Datapath.
@@ -368,36 +402,40 @@ type DatapathSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathProgramSpecs struct {
-	Calibrate           *ebpf.ProgramSpec `ebpf:"calibrate"`
-	CalibrateReturn     *ebpf.ProgramSpec `ebpf:"calibrate_return"`
-	Control             *ebpf.ProgramSpec `ebpf:"control"`
-	Existing            *ebpf.ProgramSpec `ebpf:"existing"`
-	FentryCreate        *ebpf.ProgramSpec `ebpf:"fentry_create"`
-	FentryDestroy       *ebpf.ProgramSpec `ebpf:"fentry_destroy"`
-	FentryModify        *ebpf.ProgramSpec `ebpf:"fentry_modify"`
-	FentryTrack         *ebpf.ProgramSpec `ebpf:"fentry_track"`
-	FentryUntrack       *ebpf.ProgramSpec `ebpf:"fentry_untrack"`
-	KprobeCreate        *ebpf.ProgramSpec `ebpf:"kprobe_create"`
-	KprobeDestroy       *ebpf.ProgramSpec `ebpf:"kprobe_destroy"`
-	KprobeModify        *ebpf.ProgramSpec `ebpf:"kprobe_modify"`
-	KprobeTrack         *ebpf.ProgramSpec `ebpf:"kprobe_track"`
-	KprobeUntrack       *ebpf.ProgramSpec `ebpf:"kprobe_untrack"`
-	PollCq              *ebpf.ProgramSpec `ebpf:"poll_cq"`
-	PollCqReturn        *ebpf.ProgramSpec `ebpf:"poll_cq_return"`
-	PostRecv            *ebpf.ProgramSpec `ebpf:"post_recv"`
-	PostRecvReturn      *ebpf.ProgramSpec `ebpf:"post_recv_return"`
-	PostSend            *ebpf.ProgramSpec `ebpf:"post_send"`
-	PostSendReturn      *ebpf.ProgramSpec `ebpf:"post_send_return"`
-	PostSrqRecv         *ebpf.ProgramSpec `ebpf:"post_srq_recv"`
-	WrAbort             *ebpf.ProgramSpec `ebpf:"wr_abort"`
-	WrBuild             *ebpf.ProgramSpec `ebpf:"wr_build"`
-	WrComplete          *ebpf.ProgramSpec `ebpf:"wr_complete"`
-	WrCompleteReturn    *ebpf.ProgramSpec `ebpf:"wr_complete_return"`
-	WrSetInlineData     *ebpf.ProgramSpec `ebpf:"wr_set_inline_data"`
-	WrSetInlineDataList *ebpf.ProgramSpec `ebpf:"wr_set_inline_data_list"`
-	WrSetSge            *ebpf.ProgramSpec `ebpf:"wr_set_sge"`
-	WrSetSgeList        *ebpf.ProgramSpec `ebpf:"wr_set_sge_list"`
-	WrStart             *ebpf.ProgramSpec `ebpf:"wr_start"`
+	Calibrate            *ebpf.ProgramSpec `ebpf:"calibrate"`
+	CalibrateReturn      *ebpf.ProgramSpec `ebpf:"calibrate_return"`
+	Control              *ebpf.ProgramSpec `ebpf:"control"`
+	Existing             *ebpf.ProgramSpec `ebpf:"existing"`
+	FentryCreate         *ebpf.ProgramSpec `ebpf:"fentry_create"`
+	FentryDestroy        *ebpf.ProgramSpec `ebpf:"fentry_destroy"`
+	FentryModify         *ebpf.ProgramSpec `ebpf:"fentry_modify"`
+	FentryTrack          *ebpf.ProgramSpec `ebpf:"fentry_track"`
+	FentryUntrack        *ebpf.ProgramSpec `ebpf:"fentry_untrack"`
+	KprobeCreate         *ebpf.ProgramSpec `ebpf:"kprobe_create"`
+	KprobeDestroy        *ebpf.ProgramSpec `ebpf:"kprobe_destroy"`
+	KprobeModify         *ebpf.ProgramSpec `ebpf:"kprobe_modify"`
+	KprobeTrack          *ebpf.ProgramSpec `ebpf:"kprobe_track"`
+	KprobeUntrack        *ebpf.ProgramSpec `ebpf:"kprobe_untrack"`
+	PollCq               *ebpf.ProgramSpec `ebpf:"poll_cq"`
+	PollCqEx             *ebpf.ProgramSpec `ebpf:"poll_cq_ex"`
+	PollCqExReturn       *ebpf.ProgramSpec `ebpf:"poll_cq_ex_return"`
+	PollCqReturn         *ebpf.ProgramSpec `ebpf:"poll_cq_return"`
+	PostRecv             *ebpf.ProgramSpec `ebpf:"post_recv"`
+	PostRecvReturn       *ebpf.ProgramSpec `ebpf:"post_recv_return"`
+	PostSend             *ebpf.ProgramSpec `ebpf:"post_send"`
+	PostSendReturn       *ebpf.ProgramSpec `ebpf:"post_send_return"`
+	PostSrqRecv          *ebpf.ProgramSpec `ebpf:"post_srq_recv"`
+	ReadCompletion       *ebpf.ProgramSpec `ebpf:"read_completion"`
+	ReadCompletionReturn *ebpf.ProgramSpec `ebpf:"read_completion_return"`
+	WrAbort              *ebpf.ProgramSpec `ebpf:"wr_abort"`
+	WrBuild              *ebpf.ProgramSpec `ebpf:"wr_build"`
+	WrComplete           *ebpf.ProgramSpec `ebpf:"wr_complete"`
+	WrCompleteReturn     *ebpf.ProgramSpec `ebpf:"wr_complete_return"`
+	WrSetInlineData      *ebpf.ProgramSpec `ebpf:"wr_set_inline_data"`
+	WrSetInlineDataList  *ebpf.ProgramSpec `ebpf:"wr_set_inline_data_list"`
+	WrSetSge             *ebpf.ProgramSpec `ebpf:"wr_set_sge"`
+	WrSetSgeList         *ebpf.ProgramSpec `ebpf:"wr_set_sge_list"`
+	WrStart              *ebpf.ProgramSpec `ebpf:"wr_start"`
 }
 
 // DatapathMapSpecs contains maps before they are loaded into the kernel.
@@ -516,36 +554,40 @@ type DatapathVariables struct {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathPrograms struct {
-	Calibrate           *ebpf.Program `ebpf:"calibrate"`
-	CalibrateReturn     *ebpf.Program `ebpf:"calibrate_return"`
-	Control             *ebpf.Program `ebpf:"control"`
-	Existing            *ebpf.Program `ebpf:"existing"`
-	FentryCreate        *ebpf.Program `ebpf:"fentry_create"`
-	FentryDestroy       *ebpf.Program `ebpf:"fentry_destroy"`
-	FentryModify        *ebpf.Program `ebpf:"fentry_modify"`
-	FentryTrack         *ebpf.Program `ebpf:"fentry_track"`
-	FentryUntrack       *ebpf.Program `ebpf:"fentry_untrack"`
-	KprobeCreate        *ebpf.Program `ebpf:"kprobe_create"`
-	KprobeDestroy       *ebpf.Program `ebpf:"kprobe_destroy"`
-	KprobeModify        *ebpf.Program `ebpf:"kprobe_modify"`
-	KprobeTrack         *ebpf.Program `ebpf:"kprobe_track"`
-	KprobeUntrack       *ebpf.Program `ebpf:"kprobe_untrack"`
-	PollCq              *ebpf.Program `ebpf:"poll_cq"`
-	PollCqReturn        *ebpf.Program `ebpf:"poll_cq_return"`
-	PostRecv            *ebpf.Program `ebpf:"post_recv"`
-	PostRecvReturn      *ebpf.Program `ebpf:"post_recv_return"`
-	PostSend            *ebpf.Program `ebpf:"post_send"`
-	PostSendReturn      *ebpf.Program `ebpf:"post_send_return"`
-	PostSrqRecv         *ebpf.Program `ebpf:"post_srq_recv"`
-	WrAbort             *ebpf.Program `ebpf:"wr_abort"`
-	WrBuild             *ebpf.Program `ebpf:"wr_build"`
-	WrComplete          *ebpf.Program `ebpf:"wr_complete"`
-	WrCompleteReturn    *ebpf.Program `ebpf:"wr_complete_return"`
-	WrSetInlineData     *ebpf.Program `ebpf:"wr_set_inline_data"`
-	WrSetInlineDataList *ebpf.Program `ebpf:"wr_set_inline_data_list"`
-	WrSetSge            *ebpf.Program `ebpf:"wr_set_sge"`
-	WrSetSgeList        *ebpf.Program `ebpf:"wr_set_sge_list"`
-	WrStart             *ebpf.Program `ebpf:"wr_start"`
+	Calibrate            *ebpf.Program `ebpf:"calibrate"`
+	CalibrateReturn      *ebpf.Program `ebpf:"calibrate_return"`
+	Control              *ebpf.Program `ebpf:"control"`
+	Existing             *ebpf.Program `ebpf:"existing"`
+	FentryCreate         *ebpf.Program `ebpf:"fentry_create"`
+	FentryDestroy        *ebpf.Program `ebpf:"fentry_destroy"`
+	FentryModify         *ebpf.Program `ebpf:"fentry_modify"`
+	FentryTrack          *ebpf.Program `ebpf:"fentry_track"`
+	FentryUntrack        *ebpf.Program `ebpf:"fentry_untrack"`
+	KprobeCreate         *ebpf.Program `ebpf:"kprobe_create"`
+	KprobeDestroy        *ebpf.Program `ebpf:"kprobe_destroy"`
+	KprobeModify         *ebpf.Program `ebpf:"kprobe_modify"`
+	KprobeTrack          *ebpf.Program `ebpf:"kprobe_track"`
+	KprobeUntrack        *ebpf.Program `ebpf:"kprobe_untrack"`
+	PollCq               *ebpf.Program `ebpf:"poll_cq"`
+	PollCqEx             *ebpf.Program `ebpf:"poll_cq_ex"`
+	PollCqExReturn       *ebpf.Program `ebpf:"poll_cq_ex_return"`
+	PollCqReturn         *ebpf.Program `ebpf:"poll_cq_return"`
+	PostRecv             *ebpf.Program `ebpf:"post_recv"`
+	PostRecvReturn       *ebpf.Program `ebpf:"post_recv_return"`
+	PostSend             *ebpf.Program `ebpf:"post_send"`
+	PostSendReturn       *ebpf.Program `ebpf:"post_send_return"`
+	PostSrqRecv          *ebpf.Program `ebpf:"post_srq_recv"`
+	ReadCompletion       *ebpf.Program `ebpf:"read_completion"`
+	ReadCompletionReturn *ebpf.Program `ebpf:"read_completion_return"`
+	WrAbort              *ebpf.Program `ebpf:"wr_abort"`
+	WrBuild              *ebpf.Program `ebpf:"wr_build"`
+	WrComplete           *ebpf.Program `ebpf:"wr_complete"`
+	WrCompleteReturn     *ebpf.Program `ebpf:"wr_complete_return"`
+	WrSetInlineData      *ebpf.Program `ebpf:"wr_set_inline_data"`
+	WrSetInlineDataList  *ebpf.Program `ebpf:"wr_set_inline_data_list"`
+	WrSetSge             *ebpf.Program `ebpf:"wr_set_sge"`
+	WrSetSgeList         *ebpf.Program `ebpf:"wr_set_sge_list"`
+	WrStart              *ebpf.Program `ebpf:"wr_start"`
 }
 
 func (p *DatapathPrograms) Close() error {
@@ -565,12 +607,16 @@ func (p *DatapathPrograms) Close() error {
 		p.KprobeTrack,
 		p.KprobeUntrack,
 		p.PollCq,
+		p.PollCqEx,
+		p.PollCqExReturn,
 		p.PollCqReturn,
 		p.PostRecv,
 		p.PostRecvReturn,
 		p.PostSend,
 		p.PostSendReturn,
 		p.PostSrqRecv,
+		p.ReadCompletion,
+		p.ReadCompletionReturn,
 		p.WrAbort,
 		p.WrBuild,
 		p.WrComplete,

@@ -17,6 +17,7 @@ type CounterShares struct {
 	CompletionErrors []Share[model.CompletionErrorKey, model.Count]
 	Completions      []Share[model.CompletionKey, model.FineHistogram]
 	Late             []Share[model.LateKey, model.Count]
+	Unread           []Share[model.UnreadKey, model.Count]
 	Spent            []Share[model.SpentKey, model.CPUTime]
 }
 
@@ -46,6 +47,8 @@ func newCounters() []counter {
 			func(a a) *[]Share[model.CompletionKey, model.FineHistogram] { return &a.Completions }),
 		count(func(s s) []model.Series[model.LateKey, model.Count] { return s.Late },
 			func(a a) *[]Share[model.LateKey, model.Count] { return &a.Late }),
+		count(func(s s) []model.Series[model.UnreadKey, model.Count] { return s.Unread },
+			func(a a) *[]Share[model.UnreadKey, model.Count] { return &a.Unread }),
 		count(func(s s) []model.Series[model.SpentKey, model.CPUTime] { return s.Spent },
 			func(a a) *[]Share[model.SpentKey, model.CPUTime] { return &a.Spent }),
 	}

@@ -33,7 +33,7 @@ var trafficNotes = []string{
 		"observed contexts. `complete` also holds where counters of the port or of queue pairs have the bytes.",
 	"Reasons: `off` (`--rdma.datapath=off`), `refused` (the kernel or a missing right prevents probes: `accelscope doctor`), " +
 		"`not_selected` (`--rdma.datapath-select`), `late` (an open context could send before its functions were probed), " +
-		"`budget` (sampled), `provider_unsupported` (the functions of its provider were not found), `direct_wqe` (the provider " +
+		"`budget` (sampled), `extended_poll` (of completions of `ibv_start_poll`, the length was not read), `provider_unsupported` (the functions of its provider were not found), `direct_wqe` (the provider " +
 		"lets programs write to its queues, and no call was seen for 10 s: idle, or UCX's accelerated transports, DPDK, a GPU), " +
 		"`devx` (DEVX objects, which may be queue pairs), `full` (no room for more contexts), `not_seen` (queue pairs that are " +
 		"not connected yet, or were missed).",
@@ -161,6 +161,8 @@ var budgetNotes = []string{
 	"`accelscope_budget_spent_ratio`: the cost of a probe hit is measured when the first probe is attached.",
 	"`accelscope_datapath_late_total`, `container_rdma_datapath_late_total`: the first operations of these contexts are not " +
 		"counted. Only the first process that uses a provider file can be late, or one that runs when the sensor starts.",
+	"`container_rdma_unread_completions_total`: the process did not read the opcode of the completion, or of a receive not its length " +
+		"(or in a verbs context with datagrams its queue pair). The bytes that these completions received are not counted.",
 }
 
 // budgetMetrics returns the metrics of the probes on the data path: coverage and cost.
@@ -197,6 +199,16 @@ func budgetMetrics() []metric {
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Late {
 					s := &v.shares.Late[i]
+					b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device)
+				}
+			},
+		},
+		{
+			name: "container_rdma_unread_completions_total", typ: counter, owned: true, labels: []string{"device"},
+			help: "Completions polled with ibv_start_poll with an unknown number of received bytes.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.shares.Unread {
+					s := &v.shares.Unread[i]
 					b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device)
 				}
 			},

@@ -15,6 +15,7 @@ const (
 	GapNotSelected         Gap = "not_selected"         // --rdma.datapath-select does not match the workload
 	GapLate                Gap = "late"                 // an open context could send before its functions were probed
 	GapBudget              Gap = "budget"               // calls are counted in windows of time
+	GapExtendedPoll        Gap = "extended_poll"        // completions of ibv_start_poll whose length was not read
 	GapProviderUnsupported Gap = "provider_unsupported" // the functions of the provider were not found
 	GapDirectWQE           Gap = "direct_wqe"           // no call for long: idle, or the queues are written directly
 	GapDEVX                Gap = "devx"                 // DEVX objects, which may be queue pairs
@@ -24,7 +25,7 @@ const (
 
 // Gaps are all gaps, in the order in which they are shown.
 var Gaps = []Gap{
-	GapOff, GapRefused, GapNotSelected, GapLate, GapBudget, GapProviderUnsupported, GapDirectWQE, GapDEVX, GapFull, GapNotSeen,
+	GapOff, GapRefused, GapNotSelected, GapLate, GapBudget, GapExtendedPoll, GapProviderUnsupported, GapDirectWQE, GapDEVX, GapFull, GapNotSeen,
 }
 
 // Coverage is a gap in the counts of the verbs contexts of one cgroup on one HCA. The gap is

@@ -100,6 +100,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath port", node.port, "7", func(n node) bool { return n.kernel == "7" && n.plain() }}, // the first kernel that counts the bytes of rxe
 	{"datapath hooks", node.datapathHooks, "6.1", node.traces},
 	{"datapath exact", node.exact, "6.12", node.traces},
+	{"datapath extended", node.extended, "6.12", node.traces},
 	{"datapath containers", node.seccomp, "6.12", node.traces},
 	{"datapath coverage", node.coverage, "6.12", node.traces},
 	{"datapath latency", node.latency, "6.12", node.traces},

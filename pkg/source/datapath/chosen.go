@@ -35,7 +35,7 @@ func (s *Source) updateChosen() {
 		p.chosen = chosen
 		w.chosen = w.chosen || chosen
 		s.setContext(key, p)
-		s.newContexts = append(s.newContexts, key)
+		s.newContexts = append(s.newContexts, newContext{key: key})
 		s.kernel.gap(key)
 	}
 }

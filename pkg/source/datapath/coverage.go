@@ -126,6 +126,9 @@ func (s *Source) gapsOf(key gen.DatapathContextKey, c *contextCounts, now uint64
 	if windowed {
 		gaps = append(gaps, model.GapBudget)
 	}
+	if c.unread > 0 {
+		gaps = append(gaps, model.GapExtendedPoll)
+	}
 	if p.direct && !windowed && !c.called && now-p.found > uint64(idleAfter) {
 		gaps = append(gaps, model.GapDirectWQE)
 	}

@@ -31,6 +31,7 @@ func TestCoverage(t *testing.T) {
 	tests := map[string]struct {
 		state    *contextState // nil: the context is being searched
 		calls    uint64
+		unread   uint64
 		sampling samplings
 		do       func(*Source)
 		want     []model.Gap
@@ -54,6 +55,7 @@ func TestCoverage(t *testing.T) {
 			state: &found, sampling: windowed, want: []model.Gap{model.GapBudget, model.GapLate},
 			do: func(s *Source) { s.fold.markLate(key) },
 		},
+		"lengths that were not read": {state: &found, unread: 1, sampling: exact, want: []model.Gap{model.GapExtendedPoll}},
 		"a function could not be probed": {
 			state: &found, sampling: exact, want: []model.Gap{model.GapRefused},
 			do: func(s *Source) { s.unprobeable = map[locate.FileID]bool{file: true} },
@@ -76,7 +78,7 @@ func TestCoverage(t *testing.T) {
 				s.contexts[key] = *tt.state
 			}
 			stat := &gen.DatapathContextStat{Cgroup: 5, Device: 3}
-			stat.Hits[budget.Poll] = tt.calls
+			stat.Hits[budget.Poll], stat.Unread = tt.calls, tt.unread
 			s.fold.add(key, stat, tt.sampling)
 			if tt.do != nil {
 				tt.do(s)

@@ -31,6 +31,8 @@ type file struct {
 	probed [budget.Groups]uint64
 	// closing: detached probes of a group are still in place.
 	closing [budget.Groups]atomic.Bool
+	// attached is when each site was probed first (CLOCK_MONOTONIC, ns).
+	attached map[locate.Site]uint64
 	// failed are the sites that could not be probed.
 	failed map[locate.Site]failure
 }
@@ -42,7 +44,23 @@ type failure struct {
 }
 
 func newFile(id locate.FileID) *file {
-	return &file{id: id, paths: map[int]string{}, sites: map[locate.Site]bool{}, failed: map[locate.Site]failure{}}
+	return &file{
+		id: id, paths: map[int]string{}, sites: map[locate.Site]bool{},
+		attached: map[locate.Site]uint64{}, failed: map[locate.Site]failure{},
+	}
+}
+
+// probedSince returns when the posts of the file and these of its sites were probed
+// (CLOCK_MONOTONIC, ns), 0 while posts are not. A provider may have further functions for
+// other processes. Those of a group that is detached do not count.
+func (f *file) probedSince(sites []locate.Site) uint64 {
+	since := f.probed[budget.Post]
+	for _, s := range sites {
+		if since != 0 {
+			since = max(since, f.attached[s])
+		}
+	}
+	return since
 }
 
 // probes returns the number of probed places of a group, returns included.
@@ -101,6 +119,9 @@ func (f *file) attach(group int, probe func(path string, s locate.Site) (io.Clos
 			}
 			delete(f.failed, s)
 			f.links[group][s] = link
+			if f.attached[s] == 0 {
+				f.attached[s] = monotonic()
+			}
 		})
 	}
 	wg.Wait()

@@ -38,7 +38,8 @@ type contextCounts struct {
 	last, held [counters]uint64
 	samplings  samplings
 	late       bool
-	called     bool // a call of it has hit a probe
+	called     bool   // a call of it has hit a probe
+	unread     uint64 // the last value
 	durations  [gen.DatapathCompletedCOMPLETED]*contextDurations
 }
 
@@ -103,6 +104,8 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, ho
 		c.last[i] = n
 		c.addTo(s, i, delta)
 	}
+	s.unread += since(stat.Unread, c.unread)
+	c.unread = stat.Unread
 	if poll := how[budget.Poll]; poll.Windowed && poll.Scale != 0 {
 		c.addDurations(s, false)
 	}

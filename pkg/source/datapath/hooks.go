@@ -73,6 +73,7 @@ var functionPrograms = [locate.Functions]programs{
 	locate.WrSendInv:        build(gen.DatapathOpcodeOPCODE_SEND_WITH_INV),
 	locate.WrSendTSO:        build(gen.DatapathOpcodeOPCODE_TSO),
 	locate.WrAtomicWrite:    build(gen.DatapathOpcodeOPCODE_OTHER),
+	locate.WrFlush:          build(gen.DatapathOpcodeOPCODE_OTHER),
 
 	locate.WrSetInlineData:     {entry: gen.DatapathProgWrSetInlineData},
 	locate.WrSetInlineDataList: {entry: gen.DatapathProgWrSetInlineDataList},
@@ -81,11 +82,19 @@ var functionPrograms = [locate.Functions]programs{
 	locate.WrStart:             {entry: gen.DatapathProgWrStart},
 	locate.WrComplete:          {entry: gen.DatapathProgWrComplete, ret: gen.DatapathProgWrCompleteReturn},
 	locate.WrAbort:             {entry: gen.DatapathProgWrAbort},
+
+	locate.StartPoll:     {entry: gen.DatapathProgPollCqEx, ret: gen.DatapathProgPollCqExReturn},
+	locate.NextPoll:      {entry: gen.DatapathProgPollCqEx, ret: gen.DatapathProgPollCqExReturn},
+	locate.WcReadOpcode:  readCompletion,
+	locate.WcReadByteLen: readCompletion,
+	locate.WcReadQPNum:   readCompletion,
 }
+
+var readCompletion = programs{entry: gen.DatapathProgReadCompletion, ret: gen.DatapathProgReadCompletionReturn}
 
 // groupOf returns the group that a function is probed with.
 func groupOf(f locate.Function) int {
-	if f == locate.PollCQ {
+	if f.Polls() {
 		return budget.Poll
 	}
 	return budget.Post

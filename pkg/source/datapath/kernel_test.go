@@ -63,7 +63,9 @@ func buildFake(t testing.TB) (path string, sites []locate.Site) {
 		"wr_rdma_read": locate.WrRDMARead, "wr_send": locate.WrSend, "wr_send_tso": locate.WrSendTSO, "wr_set_inline_data": locate.WrSetInlineData,
 		"wr_set_inline_data_list": locate.WrSetInlineDataList, "wr_set_sge": locate.WrSetSGE, "wr_set_sge_list": locate.WrSetSGEList,
 		"wr_start": locate.WrStart, "wr_complete": locate.WrComplete, "wr_abort": locate.WrAbort,
-		"post_srq_recv": locate.PostSRQRecv, "wr_atomic_write": locate.WrAtomicWrite,
+		"post_srq_recv": locate.PostSRQRecv, "wr_atomic_write": locate.WrAtomicWrite, "wr_flush": locate.WrFlush,
+		"start_poll": locate.StartPoll, "next_poll": locate.NextPoll, "read_opcode": locate.WcReadOpcode,
+		"read_byte_len": locate.WcReadByteLen, "read_qp_num": locate.WcReadQPNum,
 	}
 	for _, s := range symbols {
 		fn, ok := names[s.Name]
@@ -223,6 +225,7 @@ func (k *kernel) counted(t testing.TB, key gen.DatapathContextKey, last *gen.Dat
 			d.Errors[i] -= last.Errors[i]
 		}
 		d.Received -= last.Received
+		d.Unread -= last.Unread
 		d.ReceivedBytes -= last.ReceivedBytes
 		for i := range d.Hits {
 			d.Hits[i] -= last.Hits[i]
@@ -318,6 +321,7 @@ func TestCounts(t *testing.T) {
 		{"recv-refused", 7, ops{opRecv: {14, 0}}, [2]uint64{7, 0}},
 		{"srq", 5, ops{opRecv: {10, 0}}, [2]uint64{5, 0}},
 		{"ex-atomic-write", 0, ops{gen.DatapathOpcodeOPCODE_OTHER: {1, 0}}, [2]uint64{1, 0}},
+		{"ex-flush", 0, ops{gen.DatapathOpcodeOPCODE_OTHER: {1, 0}}, [2]uint64{1, 0}},
 		{"ex", 0, ops{opWrite: {1, 321}, opSend: {2, 98}, opRead: {1, 4000}, opTSO: {1, 154}}, [2]uint64{2, 0}},
 		{"ex", 12, ops{}, [2]uint64{2, 0}},
 		{"threads", 0, ops{opWrite: {20000, 200000}}, [2]uint64{20000, 40000}},
@@ -729,7 +733,7 @@ func BenchmarkHit(b *testing.B) {
 	k := startKernel(b)
 	f := startFake(b, path)
 	report := func(what string) {
-		for _, call := range []string{"idle", "posts"} {
+		for _, call := range []string{"idle", "posts", "idle-ex", "received-ex"} {
 			var ns float64
 			if _, err := fmt.Sscan(f.do(call, 100000), &ns); err != nil {
 				b.Fatal(err)

@@ -57,11 +57,17 @@ type loop struct {
 
 	events      chan event
 	results     chan searchResult
-	retries     []attempt                // wait for another attempt
-	newContexts []gen.DatapathContextKey // since the last step
+	retries     []attempt    // wait for another attempt
+	newContexts []newContext // since the last step
 	removedAt   time.Time
 	namedAt     time.Time
 	attachAt    time.Time
+}
+
+// newContext is a context whose functions were found, and where these are probed.
+type newContext struct {
+	key   gen.DatapathContextKey
+	sites []locate.Site
 }
 
 func newLoop(opts Options) loop {

@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -179,7 +178,7 @@ func (s *Source) handleFound(a searchResult) {
 	s.setContext(a.key, contextState{
 		file: a.File(locate.PostSend), direct: a.Direct, found: monotonic(), cgroup: a.cgroup, chosen: chosen,
 	})
-	s.newContexts = append(s.newContexts, a.key)
+	s.newContexts = append(s.newContexts, newContext{a.key, a.Sites})
 	s.opts.Logger.Debug("located", zap.Int("pid", pid), zap.Int("places", len(a.Sites)),
 		zap.Duration("after", time.Since(a.begun)))
 }
@@ -187,7 +186,8 @@ func (s *Source) handleFound(a searchResult) {
 // markFound marks the contexts that were found since the last step. The step has
 // attached their probes.
 func (s *Source) markFound() {
-	for _, key := range s.newContexts {
+	for _, c := range s.newContexts {
+		key := c.key
 		s.mu.Lock()
 		p, ok := s.contexts[key]
 		s.mu.Unlock()
@@ -195,7 +195,7 @@ func (s *Source) markFound() {
 			continue
 		}
 		if f := s.files[p.file]; f != nil {
-			p.probed = f.probed[budget.Post]
+			p.probed = f.probedSince(c.sites)
 		}
 		if err := s.kernel.mark(key, p.chosen, true); errors.Is(err, model.ErrAbsent) { // closed meanwhile
 			s.mu.Lock()

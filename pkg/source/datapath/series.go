@@ -23,6 +23,7 @@ type series struct {
 	received  count
 	durations [gen.DatapathCompletedCOMPLETED]*durations
 	late      uint64             // contexts whose first operations are not counted
+	unread    uint64             // completions of which the bytes are not known, not scaled
 	contexts  int                // that exist
 	windowed  [budget.Groups]int // contexts that are probed in windows
 }
@@ -44,6 +45,7 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string) {
 	snap.CompletionErrors = []model.Series[model.CompletionErrorKey, model.Count]{}
 	snap.Completions = []model.Series[model.CompletionKey, model.FineHistogram]{}
 	snap.Late = []model.Series[model.LateKey, model.Count]{}
+	snap.Unread = []model.Series[model.UnreadKey, model.Count]{}
 	snap.Sampling = []model.Sampling{}
 	ids := slices.SortedFunc(maps.Keys(f.series), func(a, b seriesKey) int {
 		return cmp.Or(cmp.Compare(a.cgroup, b.cgroup), cmp.Compare(a.device, b.device))
@@ -59,6 +61,9 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string) {
 		}
 		snap.Late = append(snap.Late, model.Series[model.LateKey, model.Count]{
 			Cgroup: id.cgroup, Key: model.LateKey{Device: device}, Value: model.Count(s.late),
+		})
+		snap.Unread = append(snap.Unread, model.Series[model.UnreadKey, model.Count]{
+			Cgroup: id.cgroup, Key: model.UnreadKey{Device: device}, Value: model.Count(s.unread),
 		})
 		if ratio, ok := ratios[id]; ok {
 			for g, calls := range []model.Calls{budget.Post: model.PostCalls, budget.Poll: model.PollCalls} {

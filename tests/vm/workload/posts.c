@@ -10,6 +10,8 @@
 
 enum { depth = 64, most = 16, grh = 40 };
 
+static const uint64_t receive_id = -1;
+
 static struct op {
 	const char *name;
 	enum ibv_wr_opcode code;
@@ -29,6 +31,8 @@ static struct op {
 static struct ibv_context *context;
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;
+static struct ibv_cq_ex *cqx;
+static const char *parts; // that are read of completions of cqx: o opcode, l length, q queue pair
 static struct ibv_mr *mr;
 static struct ibv_ah *ah;
 static struct ibv_srq *srq;
@@ -112,6 +116,7 @@ static void post_receives(struct ibv_qp *qp)
 	struct ibv_recv_wr wr[most] = {}, *bad;
 
 	for (int i = 0; i < chain; i++) {
+		wr[i].wr_id = receive_id;
 		wr[i].sg_list = &sge;
 		wr[i].num_sge = 1;
 		wr[i].next = i + 1 < chain ? &wr[i + 1] : NULL;
@@ -240,6 +245,45 @@ static void drain(int n)
 	}
 }
 
+// Before rdma-core 55, next_poll of Soft-RoCE ends the poll itself if there is no further completion, and end_poll would
+// remove one more. Debian 12 has version 44, whose struct ibv_qp_ex lacks wr_flush; Debian 13 has 56.
+static const int next_poll_ends = sizeof(struct ibv_qp_ex) <= 352;
+
+// drain_extended is drain with ibv_start_poll. It reads only the parts that it was asked to read: the wr_id distinguishes
+// sends from receives, and the size of messages is known.
+static void drain_extended(int n)
+{
+	struct ibv_poll_cq_attr attr = {};
+
+	while (n > 0 || received < receives) {
+		int ret = ibv_start_poll(cqx, &attr);
+
+		if (ret == ENOENT)
+			continue;
+		if (ret)
+			errx(1, "start_poll: %s", strerror(ret));
+		for (; !ret; ret = ibv_next_poll(cqx)) {
+			int receive = cqx->wr_id == receive_id;
+
+			if (cqx->status != IBV_WC_SUCCESS)
+				errx(1, "completion: %s", ibv_wc_status_str(cqx->status));
+			if (strchr(parts, 'o') && !!(ibv_wc_read_opcode(cqx) & IBV_WC_RECV) != receive)
+				errx(1, "opcode %d of a %s", ibv_wc_read_opcode(cqx), receive ? "receive" : "send");
+			if (strchr(parts, 'l') && receive && ibv_wc_read_byte_len(cqx) != size + (ud ? grh : 0))
+				errx(1, "%u bytes received", ibv_wc_read_byte_len(cqx));
+			if (strchr(parts, 'q') && !ibv_wc_read_qp_num(cqx))
+				errx(1, "no queue pair");
+			received += receive;
+			received_bytes += receive ? size : 0;
+			n -= !receive;
+		}
+		if (ret != ENOENT)
+			errx(1, "next_poll: %s", strerror(ret));
+		if (!next_poll_ends)
+			ibv_end_poll(cqx);
+	}
+}
+
 // post_all posts one chain on each pair and waits for the completions.
 static void post_all(struct end *a, struct end *b, int pairs, uint64_t id)
 {
@@ -248,7 +292,10 @@ static void post_all(struct end *a, struct end *b, int pairs, uint64_t id)
 			post_receives(b[q].qp);
 	for (int q = 0; q < pairs; q++)
 		post(&a[q], &b[q], id);
-	drain(pairs);
+	if (parts)
+		drain_extended(pairs);
+	else
+		drain(pairs);
 }
 
 static void set_up(const char *device, int pairs)
@@ -258,7 +305,16 @@ static void set_up(const char *device, int pairs)
 
 	context = open_device(device);
 	pd = ibv_alloc_pd(context);
-	cq = ibv_create_cq(context, 4 * depth * pairs, NULL, NULL, 0);
+	if (parts) {
+		struct ibv_cq_init_attr_ex attr = {
+			.cqe = 4 * depth * pairs, .wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_QP_NUM,
+		};
+
+		cqx = ibv_create_cq_ex(context, &attr);
+		cq = cqx ? ibv_cq_ex_to_cq(cqx) : NULL;
+	} else {
+		cq = ibv_create_cq(context, 4 * depth * pairs, NULL, NULL, 0);
+	}
 	if (!pd || !cq)
 		err(1, "alloc_pd, create_cq");
 	mr = ibv_reg_mr(pd, pages(room), room, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
@@ -286,6 +342,19 @@ static void connect_pairs(struct end *a, struct end *b, int pairs)
 		to_rts(a[i].qp, b[i].qp->qp_num);
 		to_rts(b[i].qp, a[i].qp->qp_num);
 	}
+}
+
+// connect_ordinary connects a pair with an ordinary CQ, which stays.
+static void connect_ordinary(void)
+{
+	struct ibv_cq *extended = cq;
+	struct end a, b;
+
+	cq = ibv_create_cq(context, depth, NULL, NULL, 0);
+	if (!cq)
+		err(1, "create_cq");
+	connect_pairs(&a, &b, 1);
+	cq = extended;
 }
 
 static void tear_down(struct end *a, struct end *b, int pairs)
@@ -333,12 +402,36 @@ static void spin(void)
 	}
 }
 
+// poll_one polls one completion, if there is one.
+static int poll_one(enum ibv_wc_status *status)
+{
+	struct ibv_poll_cq_attr attr = {};
+	struct ibv_wc wc;
+	int got;
+
+	if (!parts) {
+		got = ibv_poll_cq(cq, 1, &wc);
+		if (got < 0)
+			errx(1, "poll_cq");
+		*status = wc.status;
+		return got;
+	}
+	got = ibv_start_poll(cqx, &attr);
+	if (got == ENOENT)
+		return 0;
+	if (got)
+		errx(1, "start_poll: %s", strerror(got));
+	*status = cqx->status;
+	ibv_end_poll(cqx);
+	return 1;
+}
+
 // die_alone connects with a process that is killed, posts to it without an answer, and prints the completions.
 static void die_alone(int peer, pid_t child)
 {
 	struct end e = new_end();
 	uint32_t number = e.qp->qp_num, other;
-	struct ibv_wc wc;
+	enum ibv_wc_status status;
 	int failed[32] = {};
 
 	if (write(peer, &number, sizeof number) != sizeof number || read(peer, &other, sizeof other) != sizeof other)
@@ -354,11 +447,9 @@ static void die_alone(int peer, pid_t child)
 	if (post_chain(&e, &e, chain, 0) != chain)
 		err(1, "post_send");
 	for (int i = 0; i < chain;) {
-		int got = ibv_poll_cq(cq, 1, &wc);
-		if (got < 0)
-			errx(1, "poll_cq");
+		int got = poll_one(&status);
 		if (got)
-			failed[wc.status % 32]++;
+			failed[status % 32]++;
 		i += got;
 	}
 	printf("posted %d %llu\nretry_exceeded %d\nwr_flush_error %d\ndone\n", chain, (unsigned long long)chain * size,
@@ -368,13 +459,15 @@ static void die_alone(int peer, pid_t child)
 static void usage(void)
 {
 	fputs("usage: posts [-d DEVICE,...] [-o OPERATION] [-n CHAINS] [-l CHAIN] [-s BYTES] [-g ELEMENTS] [-q PAIRS] [-x] [-i] [-r] [-S]\n"
-	      "             [-f PROCESSES] [-w] [-e | -k | -p]\n"
+	      "             [-c PARTS] [-f PROCESSES] [-w] [-e | -k | -p]\n"
 	      "  -d  opens each device in turn, posts and closes it, but for the last one\n"
 	      "  -o  write (default), write_imm, read, send, send_imm, fetch_add, cmp_swap, ud\n"
 	      "  -x  ibv_wr_* instead of ibv_post_send\n"
 	      "  -i  inline data\n"
 	      "  -r  post also more than the queue takes\n"
 	      "  -S  receives on a shared receive queue\n"
+	      "  -c  ibv_start_poll instead of ibv_poll_cq, and reads only these parts of completions: o opcode, l length,\n"
+	      "      q queue pair, - none; with + a pair with an ordinary CQ is connected before\n"
 	      "  -f  one process after the other does all that, and exits; no figures\n"
 	      "  -e  post one chain to a process that is killed before\n"
 	      "  -w  wait for a line on standard input before anything is posted\n"
@@ -390,7 +483,7 @@ int main(int argc, char **argv)
 	pid_t child = 0;
 	char line[16];
 
-	while ((opt = getopt(argc, argv, "d:o:n:l:s:g:q:f:xirwkpeSh")) != -1)
+	while ((opt = getopt(argc, argv, "d:o:n:l:s:g:q:f:c:xirwkpeSh")) != -1)
 		switch (opt) {
 		case 'd': devices = optarg; break;
 		case 'o':
@@ -405,6 +498,7 @@ int main(int argc, char **argv)
 		case 'g': sges = atoi(optarg); break;
 		case 'q': pairs = atoi(optarg); break;
 		case 'x': ex = 1; break;
+		case 'c': parts = optarg; break;
 		case 'i': inlined = 1; break;
 		case 'r': refused = 1; break;
 		case 'f': processes = atoi(optarg); break;
@@ -449,6 +543,8 @@ int main(int argc, char **argv)
 		die_alone(sockets[!child], child);
 		return 0;
 	}
+	if (parts && strchr(parts, '+'))
+		connect_ordinary();
 	connect_pairs(a, b, pairs);
 	while ((next = device ? strtok(NULL, ",") : NULL)) {
 		for (int i = 0; i < n; i++)

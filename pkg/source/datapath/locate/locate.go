@@ -16,22 +16,27 @@ import (
 // its ABI: applications inline the calls through them.
 const (
 	qpContext  = 0   // struct ibv_qp: context
-	qpSize     = 352 // struct ibv_qp_ex, up to wr_atomic_write
-	oldQPSize  = 344 // before wr_atomic_write was added
+	qpSendCQ   = 24  // struct ibv_qp: send_cq
+	qpRecvCQ   = 32  // struct ibv_qp: recv_cq
+	cqContext  = 0   // struct ibv_cq_ex: context
+	cqSize     = 208 // struct ibv_cq_ex, up to read_qp_num
+	qpSize     = 360 // struct ibv_qp_ex, up to wr_flush
+	oldQPSize  = 344 // before wr_atomic_write and wr_flush (rdma-core 45) were added
 	contextOps = 224 // struct ibv_context, up to ops.post_recv
 )
 
-// offsets are the offsets of functions: of the first four in struct ibv_context, of the others
-// in struct ibv_qp_ex.
+// offsets are the offsets of functions: of the first four in struct ibv_context, of the last five
+// in struct ibv_cq_ex, of the others in struct ibv_qp_ex.
 var offsets = [Functions]int{
 	PostSend: 208, PostRecv: 216, PollCQ: 96, PostSRQRecv: 168,
 	WrAtomicCmpSwp: 184, WrAtomicFetchAdd: 192, WrBindMW: 200, WrLocalInv: 208, WrRDMARead: 216, WrRDMAWrite: 224,
 	WrRDMAWriteImm: 232, WrSend: 240, WrSendImm: 248, WrSendInv: 256, WrSendTSO: 264, WrSetInlineData: 288,
 	WrSetInlineDataList: 296, WrSetSGE: 304, WrSetSGEList: 312, WrStart: 320, WrComplete: 328, WrAbort: 336,
-	WrAtomicWrite: 344,
+	WrAtomicWrite: 344, WrFlush: 352,
+	StartPoll: 144, NextPoll: 152, WcReadOpcode: 168, WcReadByteLen: 184, WcReadQPNum: 200,
 }
 
-// TableOffset is the offset of the function in struct ibv_context or ibv_qp_ex.
+// TableOffset is the offset of the function in struct ibv_context, ibv_qp_ex or ibv_cq_ex.
 func (f Function) TableOffset() int { return offsets[f] }
 
 // requiredOfExtended are the functions that every extended QP has. Other data
@@ -136,16 +141,48 @@ func (l *Locator) locate(p *Process, qp uint64) (Found, error) {
 		err = p.Read(qp, ex[:oldQPSize])
 	}
 	if err == nil && f.isExtended(ex[:], provider) {
-		for fn := WrAtomicCmpSwp; fn < Functions; fn++ {
+		for fn := WrAtomicCmpSwp; fn < StartPoll; fn++ {
 			if f.isIn(fn, ex[:], provider) {
 				_, _ = f.add(fn, ex[:])
 			}
 		}
 	}
+	f.addCQs(qp, provider)
 	if err := p.checkAlive(); err != nil {
 		return Found{}, err
 	}
 	return f.Found, nil
+}
+
+// addCQs finds the functions of the completion queues of a QP. Which functions poll a
+// completion queue depends on how it was created.
+func (f *search) addCQs(qp uint64, provider FileID) {
+	var both [qpRecvCQ + 8 - qpSendCQ]byte
+	if f.process.Read(qp+qpSendCQ, both[:]) != nil {
+		return
+	}
+	sends, receives := binary.LittleEndian.Uint64(both[:]), binary.LittleEndian.Uint64(both[qpRecvCQ-qpSendCQ:])
+	f.addCQ(sends, provider)
+	if receives != sends {
+		f.addCQ(receives, provider)
+	}
+}
+
+// addCQ finds the functions of a completion queue, if it is a struct ibv_cq_ex: other
+// data follows a struct ibv_cq that is not extended.
+func (f *search) addCQ(cq uint64, provider FileID) {
+	var ex [cqSize]byte
+	if cq == 0 || cq%8 != 0 || f.process.Read(cq, ex[:]) != nil ||
+		binary.LittleEndian.Uint64(ex[cqContext:]) != f.Context ||
+		!f.isIn(StartPoll, ex[:], provider) || !f.isIn(NextPoll, ex[:], provider) {
+		return
+	}
+	for fn := StartPoll; fn < Functions; fn++ {
+		// It has only those functions that return what it was created with.
+		if f.isIn(fn, ex[:], provider) {
+			_, _ = f.add(fn, ex[:])
+		}
+	}
 }
 
 // fromCache returns the sites of the provider files that the process has mapped,
@@ -226,7 +263,7 @@ func (f *search) isExtended(ex []byte, provider FileID) bool {
 	return !slices.ContainsFunc(requiredOfExtended, func(fn Function) bool { return !f.isIn(fn, ex, provider) })
 }
 
-// isIn reports whether a function of a QP is in a file.
+// isIn reports whether a function of an extended structure is in a file.
 func (f *search) isIn(fn Function, ex []byte, provider FileID) bool {
 	m := find(f.code, binary.LittleEndian.Uint64(ex[offsets[fn]:]))
 	return m != nil && m.file == provider

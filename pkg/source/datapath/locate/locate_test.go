@@ -45,16 +45,16 @@ func TestOffsets(t *testing.T) {
 	for s := bufio.NewScanner(strings.NewReader(string(out))); s.Scan(); lines++ {
 		name, value, _ := strings.Cut(s.Text(), " ")
 		want, _ := strconv.Atoi(value)
-		got := qpContext
+		got, ok := map[string]int{"context": qpContext, "send_cq": qpSendCQ, "recv_cq": qpRecvCQ, "cq_context": cqContext}[name]
 		if fn, err := strconv.Atoi(name); err == nil {
-			got = offsets[fn]
+			got, ok = offsets[fn], true
 		}
-		if got != want {
+		if got != want || !ok {
 			t.Errorf("%s is at %d, the header says %d", name, got, want)
 		}
 	}
-	if lines != int(Functions)+1 {
-		t.Errorf("%d offsets of %d", lines, Functions+1)
+	if lines != int(Functions)+4 {
+		t.Errorf("%d offsets of %d", lines, Functions+4)
 	}
 }
 
@@ -158,7 +158,18 @@ func TestLocate(t *testing.T) {
 	}
 	basic := sites(PostSend, PostRecv, PollCQ)
 	all := append(basic[:3:3], sites(WrRDMAWrite)[0], sites(WrSetSGE)[0], sites(WrStart)[0], sites(WrComplete)[0], sites(WrAbort)[0])
-	for name, want := range map[string][]Site{"plain": basic, "half": basic, "extended": all} {
+	polls := func(f Function, like Function) Site {
+		s := sites(like)[0]
+		s.Function = f
+		return s
+	}
+	first, next := polls(StartPoll, WrStart), polls(NextPoll, WrComplete)
+	sends := append(basic[:3:3], first, next, polls(WcReadByteLen, WrSetSGE))
+	both := append(sends[:6:6], first, next, polls(WcReadOpcode, WrAbort), polls(WcReadQPNum, WrRDMAWrite))
+	for name, want := range map[string][]Site{
+		"plain": basic, "half": basic, "extended": all,
+		"polled": sends, "polled-twice": both, "half-polled": basic, "polled-elsewhere": basic, "foreign-polled": basic, "bad-polled": basic,
+	} {
 		got, err := l.locate(v.Process, v.qps[name])
 		if err != nil || !reflect.DeepEqual(got.Sites, want) {
 			t.Errorf("%s: %+v, %v; want %+v", name, got.Sites, err, want)
@@ -189,7 +200,7 @@ func TestLocate(t *testing.T) {
 
 	// Another process that maps the file, and one that does not.
 	second := start(t, binary, path)
-	if got, err := l.fromCache(second.Process); err != nil || len(got.Sites) != len(all) || !same(t, got.Paths[id], path) {
+	if got, err := l.fromCache(second.Process); err != nil || len(got.Sites) != len(all)+5 || !same(t, got.Paths[id], path) {
 		t.Errorf("known of another process: %+v, %v", got, err)
 	}
 	third := start(t, binary, library(t, "libibverbs/libsiw-rdmav34.so"))

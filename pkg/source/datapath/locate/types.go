@@ -5,7 +5,7 @@ package locate
 // Function is a function of a verbs provider.
 type Function uint8
 
-// The functions of struct ibv_context_ops, then of struct ibv_qp_ex.
+// The functions of struct ibv_context_ops, then of struct ibv_qp_ex, then of struct ibv_cq_ex.
 const (
 	PostSend Function = iota
 	PostRecv
@@ -31,6 +31,13 @@ const (
 	WrComplete
 	WrAbort
 	WrAtomicWrite
+	WrFlush
+
+	StartPoll
+	NextPoll
+	WcReadOpcode
+	WcReadByteLen
+	WcReadQPNum
 
 	Functions
 )
@@ -38,8 +45,11 @@ const (
 // Returns reports whether the function's return is probed, too. It contains what
 // the provider accepted or completed.
 func (f Function) Returns() bool {
-	return f == PostSend || f == PostRecv || f == PostSRQRecv || f == PollCQ || f == WrComplete
+	return f == PostSend || f == PostRecv || f == PostSRQRecv || f == WrComplete || f.Polls()
 }
+
+// Polls reports whether the function polls a completion or returns a part of one.
+func (f Function) Polls() bool { return f == PollCQ || f >= StartPoll }
 
 // FileID identifies a mapped file by the numbers in /proc/PID/maps.
 type FileID struct {

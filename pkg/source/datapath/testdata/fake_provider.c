@@ -22,13 +22,24 @@
 
 /* Completions that are ready, in order; each thread has a completion queue. */
 struct cq {
-	struct ibv_cq cq;
+	union {
+		struct ibv_cq cq;
+		struct ibv_cq_ex ex;
+	};
 	struct ibv_wc wc[4096];
 	unsigned head, tail;
 };
 
+/* offsetof(struct ibv_qp_ex, wr_flush), which headers before version 45 lack */
+#define WR_FLUSH 352
+
+typedef void wr_flush_function(struct ibv_qp_ex *, uint32_t rkey, uint64_t remote, size_t length, uint8_t type, uint8_t level);
+
 struct qp {
-	struct ibv_qp_ex ex;
+	union {
+		struct ibv_qp_ex ex;
+		wr_flush_function *functions[WR_FLUSH / sizeof(void *) + 1];
+	};
 	struct cq *cq;
 	int all, polls;
 };
@@ -114,6 +125,52 @@ PROBED int poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 	return i;
 }
 
+static int found(struct cq *cq)
+{
+	if (cq->head == cq->tail)
+		return ENOENT;
+	cq->ex.status = cq->wc[cq->head % 4096].status;
+	cq->ex.wr_id = cq->wc[cq->head++ % 4096].wr_id;
+	return 0;
+}
+
+static struct ibv_wc *last(struct ibv_cq_ex *ex)
+{
+	struct cq *cq = (struct cq *)ex;
+
+	return &cq->wc[(cq->head - 1) % 4096];
+}
+
+PROBED int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
+{
+	return found((struct cq *)ex);
+}
+
+PROBED int next_poll(struct ibv_cq_ex *ex)
+{
+	return found((struct cq *)ex);
+}
+
+PROBED void end_poll(struct ibv_cq_ex *ex)
+{
+	__asm__ volatile("");
+}
+
+PROBED enum ibv_wc_opcode read_opcode(struct ibv_cq_ex *ex)
+{
+	return last(ex)->opcode;
+}
+
+PROBED uint32_t read_byte_len(struct ibv_cq_ex *ex)
+{
+	return last(ex)->byte_len;
+}
+
+PROBED uint32_t read_qp_num(struct ibv_cq_ex *ex)
+{
+	return last(ex)->qp_num;
+}
+
 static struct ibv_wc next[64];
 static int started;
 
@@ -173,6 +230,11 @@ PROBED void wr_atomic_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t remote
 	begin(ex, IBV_WC_RDMA_WRITE);
 }
 
+PROBED void wr_flush(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t remote, size_t length, uint8_t type, uint8_t level)
+{
+	begin(ex, IBV_WC_RDMA_READ);
+}
+
 PROBED int wr_complete(struct ibv_qp_ex *ex)
 {
 	struct qp *qp = (struct qp *)ex;
@@ -198,7 +260,9 @@ static struct qp *make(uint32_t qpn, enum ibv_qp_type type)
 	struct qp *qp = calloc(1, sizeof(*qp));
 
 	qp->cq = calloc(1, sizeof(*qp->cq));
-	qp->cq->cq.context = &context;
+	qp->cq->ex = (struct ibv_cq_ex){.context = &context, .start_poll = start_poll, .next_poll = next_poll,
+					.end_poll = end_poll, .read_opcode = read_opcode,
+					.read_byte_len = read_byte_len, .read_qp_num = read_qp_num};
 	qp->ex.qp_base = (struct ibv_qp){.context = &context, .qp_num = qpn, .qp_type = type};
 	qp->ex.wr_start = wr_start;
 	qp->ex.wr_rdma_write = wr_rdma_write;
@@ -212,6 +276,7 @@ static struct qp *make(uint32_t qpn, enum ibv_qp_type type)
 	qp->ex.wr_complete = wr_complete;
 	qp->ex.wr_abort = wr_abort;
 	qp->ex.wr_atomic_write = wr_atomic_write;
+	qp->functions[WR_FLUSH / sizeof(void *)] = wr_flush;
 	return qp;
 }
 
@@ -244,6 +309,51 @@ static void timed(struct qp *qp, uint64_t id, enum ibv_wr_opcode op, int flags, 
 	usleep(us);
 	while (ibv_poll_cq(&qp->cq->cq, 1, &wc) == 1)
 		;
+}
+
+/* What is read of each completion, in the order of the bits. */
+enum { opcode = 1, byte_len = 2, qp_num = 4, opcode_again = 8 };
+
+static void poll_ex(struct cq *cq, int reads)
+{
+	struct ibv_poll_cq_attr attr = {};
+
+	if (ibv_start_poll(&cq->ex, &attr))
+		return;
+	do {
+		if (reads & opcode)
+			ibv_wc_read_opcode(&cq->ex);
+		for (int i = 0; i < 2 && reads & byte_len; i++)
+			ibv_wc_read_byte_len(&cq->ex);
+		if (reads & qp_num)
+			ibv_wc_read_qp_num(&cq->ex);
+		if (reads & opcode_again)
+			ibv_wc_read_opcode(&cq->ex);
+	} while (!ibv_next_poll(&cq->ex));
+	ibv_end_poll(&cq->ex);
+}
+
+/* A signaled write, polled so many microseconds later. */
+static void timed_ex(struct qp *qp, uint64_t id, int us, int reads)
+{
+	struct ibv_send_wr wr = {.wr_id = id, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED}, *bad;
+
+	ibv_post_send(&qp->ex.qp_base, &wr, &bad);
+	usleep(us);
+	poll_ex(qp->cq, reads);
+}
+
+static void *busy_ex(void *arg)
+{
+	struct qp *qp = arg;
+
+	for (int i = 0; i < 2000; i++) {
+		poll_ex(qp->cq, 7);
+		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_RECV, .byte_len = 10, .qp_num = 17});
+		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_RECV, .byte_len = 300, .qp_num = 17});
+		poll_ex(qp->cq, 7);
+	}
+	return NULL;
 }
 
 static void *busy(void *arg)
@@ -292,6 +402,12 @@ static void obey(char *what, struct qp *qp, struct qp *ud, int n)
 		ibv_wr_atomic_write(ex, 0, 0, wc);
 		ibv_wr_complete(ex);
 		qp->cq->head = qp->cq->tail;
+	} else if (!strcmp(what, "ex-flush")) {
+		ibv_wr_start(ex);
+		ex->wr_flags = IBV_SEND_SIGNALED;
+		qp->functions[WR_FLUSH / sizeof(void *)](ex, 0, 0, 100, 0, 0);
+		ibv_wr_complete(ex);
+		qp->cq->head = qp->cq->tail;
 	} else if (!strcmp(what, "polled")) {
 		struct ibv_recv_wr wr = {}, *bad;
 
@@ -310,6 +426,75 @@ static void obey(char *what, struct qp *qp, struct qp *ud, int n)
 		complete(qp->cq, (struct ibv_wc){.status = IBV_WC_RETRY_EXC_ERR, .opcode = 128, .byte_len = 7, .qp_num = 17});
 		complete(qp->cq, (struct ibv_wc){.status = 77, .qp_num = 17});
 		ibv_poll_cq(&qp->cq->cq, 64, wc);
+	} else if (!strcmp(what, "poll-ex")) {
+		for (int i = 0; i < 20; i++)
+			poll_ex(qp->cq, n);
+		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_RECV, .byte_len = 1000, .qp_num = 17});
+		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_SEND, .byte_len = 77, .qp_num = 17});
+		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_RECV_RDMA_WITH_IMM, .byte_len = 500, .qp_num = 17});
+		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_TM_ADD, .byte_len = 3, .qp_num = 17});
+		complete(qp->cq, (struct ibv_wc){.status = IBV_WC_RETRY_EXC_ERR, .opcode = 128, .byte_len = 7, .qp_num = 17});
+		complete(qp->cq, (struct ibv_wc){.status = 77, .opcode = 128, .qp_num = 17});
+		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_RECV, .byte_len = 140, .qp_num = 18});
+		poll_ex(qp->cq, n);
+	} else if (!strcmp(what, "leave-ex")) {
+		struct ibv_poll_cq_attr attr = {};
+
+		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_RECV, .byte_len = 1000, .qp_num = 17});
+		ibv_start_poll(&qp->cq->ex, &attr);
+		ibv_end_poll(&qp->cq->ex);
+	} else if (!strcmp(what, "recv-ordinary")) {
+		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_RECV, .byte_len = 11, .qp_num = 17});
+		ibv_poll_cq(&qp->cq->cq, 64, wc);
+	} else if (!strcmp(what, "datagrams")) {
+		struct ibv_recv_wr wr = {}, *bad;
+
+		ibv_post_recv(&ud->ex.qp_base, &wr, &bad);
+	} else if (!strcmp(what, "distinct-ex")) {
+		for (int i = 0; i < 20; i++)
+			timed_ex(qp, i, 2000, n);
+	} else if (!strcmp(what, "same-ex")) {
+		timed_ex(qp, 7, 2000, n);
+	} else if (!strcmp(what, "threads-ex")) {
+		pthread_t t[4];
+
+		for (int i = 0; i < 4; i++)
+			pthread_create(&t[i], NULL, busy_ex, make(30 + i, IBV_QPT_RC));
+		for (int i = 0; i < 4; i++)
+			pthread_join(t[i], NULL);
+	} else if (!strcmp(what, "two-ex")) {
+		/* The completions of two queues in turn: each is read after the other one was polled. */
+		struct qp *other = make(40, IBV_QPT_RC);
+		struct ibv_poll_cq_attr attr = {};
+
+		complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_RECV, .byte_len = 1000, .qp_num = 17});
+		complete(other->cq, (struct ibv_wc){.opcode = IBV_WC_RECV, .byte_len = 20, .qp_num = 40});
+		ibv_start_poll(&qp->cq->ex, &attr);
+		ibv_start_poll(&other->cq->ex, &attr);
+		ibv_wc_read_opcode(&qp->cq->ex);
+		ibv_wc_read_byte_len(&qp->cq->ex);
+		ibv_wc_read_opcode(&other->cq->ex);
+		ibv_wc_read_byte_len(&other->cq->ex);
+		ibv_end_poll(&other->cq->ex);
+		ibv_end_poll(&qp->cq->ex);
+	} else if (!strcmp(what, "idle-ex")) {
+		struct timespec a, b;
+
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
+		for (int i = 0; i < n; i++)
+			poll_ex(qp->cq, 7);
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
+		printf("%.0f ", ((b.tv_sec - a.tv_sec) * 1e9 + b.tv_nsec - a.tv_nsec) / n);
+	} else if (!strcmp(what, "received-ex")) {
+		struct timespec a, b;
+
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
+		for (int i = 0; i < n; i++) {
+			complete(qp->cq, (struct ibv_wc){.opcode = IBV_WC_RECV, .byte_len = 10, .qp_num = 17});
+			poll_ex(qp->cq, 7);
+		}
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
+		printf("%.0f ", ((b.tv_sec - a.tv_sec) * 1e9 + b.tv_nsec - a.tv_nsec) / n);
 	} else if (!strcmp(what, "ex")) {
 		struct ibv_sge list[3] = {{.length = 1}, {.length = 20}, {.length = 300}};
 		struct ibv_data_buf bufs[2] = {{.length = 5}, {.length = 60}};

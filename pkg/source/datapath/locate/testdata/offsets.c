@@ -33,5 +33,15 @@ int main(void)
 	SAY("20", ibv_qp_ex, wr_complete);
 	SAY("21", ibv_qp_ex, wr_abort);
 	SAY("22", ibv_qp_ex, wr_atomic_write);
+	// Headers before version 45 lack wr_flush, which is the next member.
+	printf("23 %zu\n", offsetof(struct ibv_qp_ex, wr_atomic_write) + sizeof(void *));
+	SAY("send_cq", ibv_qp, send_cq);
+	SAY("recv_cq", ibv_qp, recv_cq);
+	SAY("cq_context", ibv_cq_ex, context);
+	SAY("24", ibv_cq_ex, start_poll);
+	SAY("25", ibv_cq_ex, next_poll);
+	SAY("26", ibv_cq_ex, read_opcode);
+	SAY("27", ibv_cq_ex, read_byte_len);
+	SAY("28", ibv_cq_ex, read_qp_num);
 	return 0;
 }

@@ -63,6 +63,29 @@ static struct ibv_qp_ex *extended(struct ibv_context *c)
 	return qp;
 }
 
+// A completion queue with functions for some parts.
+static struct ibv_cq *extended_cq(struct ibv_context *c)
+{
+	struct ibv_cq_ex *cq = calloc(1, sizeof *cq);
+
+	cq->context = c;
+	cq->start_poll = fn(3);
+	cq->next_poll = fn(4);
+	cq->end_poll = fn(5);
+	cq->read_vendor_err = fn(0);
+	return ibv_cq_ex_to_cq(cq);
+}
+
+// A QP with completion queues.
+static struct ibv_qp *polled(struct ibv_context *c, struct ibv_cq *sends, struct ibv_cq *receives)
+{
+	struct ibv_qp *qp = plain(c);
+
+	qp->send_cq = sends;
+	qp->recv_cq = receives;
+	return qp;
+}
+
 int main(int argc, char **argv)
 {
 	struct link_map *map;
@@ -85,6 +108,21 @@ int main(int argc, char **argv)
 		code = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		memcpy(code, "\x55\xc3", 2);
 		zeros = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		struct ibv_context *of_cqs = context(fn(0));
+		struct ibv_cq *sends = extended_cq(of_cqs), *receives = extended_cq(of_cqs), *half_cq = extended_cq(of_cqs),
+			      *elsewhere = extended_cq(of_cqs);
+
+		((struct ibv_cq_ex *)sends)->read_byte_len = fn(6);
+		((struct ibv_cq_ex *)receives)->read_opcode = fn(5);
+		((struct ibv_cq_ex *)receives)->read_qp_num = fn(7);
+		((struct ibv_cq_ex *)half_cq)->next_poll = NULL;
+		((struct ibv_cq_ex *)elsewhere)->start_poll = (void *)getpid;
+		say("polled", polled(of_cqs, sends, sends));
+		say("polled-twice", polled(of_cqs, sends, receives));
+		say("half-polled", polled(of_cqs, half_cq, NULL));
+		say("polled-elsewhere", polled(of_cqs, elsewhere, elsewhere));
+		say("foreign-polled", polled(context(fn(0)), sends, receives));
+		say("bad-polled", polled(of_cqs, (void *)zeros, (void *)((char *)sends + 4)));
 		say("plain", plain(context(fn(0))));
 		say("extended", extended(context(fn(0))));
 		say("half", half);
