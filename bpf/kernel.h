@@ -114,6 +114,8 @@ enum rdma_restrack_type {
 };
 
 struct rdma_restrack_entry {
+	bool valid; /* it has an id */
+	struct task_struct *task;
 	enum rdma_restrack_type type;
 	bool user;
 	__u8 no_track : 1; /* since 5.12 */
@@ -232,6 +234,16 @@ struct ib_qp_init_attr {
 
 struct ib_srq {
 	struct ib_device *device;
+	struct rdma_restrack_entry res;
+};
+
+struct rdma_cm_id {
+	struct ib_device *device; /* NULL until the id is bound to a device */
+};
+
+/* module */
+struct rdma_id_private {
+	struct rdma_cm_id id;
 	struct rdma_restrack_entry res;
 };
 

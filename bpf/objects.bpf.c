@@ -5,8 +5,9 @@
  * the moment that it stops.
  *
  * rdma_restrack_add() runs in the context of the creator, so its cgroup is
- * known for sure. Deletes may run anywhere, so each live object stores the
- * cgroup that it was counted for.
+ * known for sure; the exception are ids of the connection manager, which have
+ * the task of their creator. Deletes may run anywhere, so each live object
+ * stores the cgroup that it was counted for.
  */
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/mlx5_user_ioctl_cmds.h>
@@ -143,7 +144,6 @@ static __always_inline int remember(__u64 address, struct object *o, struct ib_d
 {
 	struct object *old = bpf_map_lookup_elem(&objects, &address);
 
-	o->cgroup = current_cgroup();
 	o->device = BPF_CORE_READ(device, index);
 	/* The memory was used again and the end of what was there before went unseen. */
 	if (old && !old->hidden)
@@ -174,6 +174,10 @@ static __always_inline struct ib_device *device_of(struct rdma_restrack_entry *r
 		return BPF_CORE_READ(OWNER(res, ib_cq), device);
 	case RDMA_RESTRACK_QP:
 		return BPF_CORE_READ(OWNER(res, ib_qp), device);
+	case RDMA_RESTRACK_CM_ID:
+		if (bpf_core_type_exists(struct rdma_id_private))
+			return BPF_CORE_READ(OWNER(res, rdma_id_private), id.device);
+		break;
 	case RDMA_RESTRACK_MR:
 		return BPF_CORE_READ(OWNER(res, ib_mr), device);
 	case RDMA_RESTRACK_CTX:
@@ -226,6 +230,15 @@ static __always_inline void region(struct object *o, struct ib_mr *mr)
 	}
 }
 
+/*
+ * A worker of the kernel binds an id of the connection manager to its device when the address is resolved, and creates
+ * the id of an incoming connection. The kernel gives this id the task of the id that listens.
+ */
+static __always_inline __u64 creator_cgroup(struct rdma_restrack_entry *res, __u32 type)
+{
+	return type == TYPE_CM_ID ? cgroup_of(BPF_CORE_READ(res, task)) : current_cgroup();
+}
+
 static __noinline int added(struct rdma_restrack_entry *res, bool with_id)
 {
 	struct ib_device *device;
@@ -237,6 +250,7 @@ static __noinline int added(struct rdma_restrack_entry *res, bool with_id)
 	device = device_of(res, o.type);
 	if (!device)
 		return 0;
+	o.cgroup = creator_cgroup(res, o.type);
 	if (with_id)
 		number(&o, res);
 	if (o.type == TYPE_MR)
@@ -248,6 +262,9 @@ static __always_inline int adopted_key(struct rdma_restrack_entry *res, struct a
 {
 	struct ib_device *device;
 
+	/* An id of the connection manager that ends before it is added has no number. */
+	if (!BPF_CORE_READ(res, valid))
+		return -1;
 	key->type = restrack_type(res);
 	device = device_of(res, key->type);
 	if (!device)
@@ -475,6 +492,7 @@ static __noinline int committed(struct ib_uobject *uobj)
 	if (type < 0)
 		return 0;
 	o.type = type;
+	o.cgroup = current_cgroup();
 	return remember((__u64)uobj, &o, device);
 }
 

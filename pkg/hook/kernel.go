@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -59,6 +60,14 @@ func LoadTypes() (*Types, error) {
 		}
 	}
 	return t, nil
+}
+
+// Has reports whether the kernel or one of the modules describes a structure.
+func (t *Types) Has(name string) bool {
+	return slices.ContainsFunc(append([]*btf.Spec{t.Kernel}, t.Modules...), func(spec *btf.Spec) bool {
+		var found *btf.Struct
+		return spec.TypeByName(name, &found) == nil
+	})
 }
 
 // Subsystem returns the value of a cgroup v1 controller in the kernel's enum cgroup_subsys_id,

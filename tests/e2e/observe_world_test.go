@@ -207,8 +207,13 @@ func (w *watched) happen(t *testing.T, enough func() bool) {
 	if os.Getenv(screensVar) != "" {
 		last = 64 // rates of the fabric are over five minutes, so this many steps
 	}
+	logged := time.Now()
 	for i := 1; i <= last || i <= 4*last && !enough(); i++ {
 		begin := time.Now()
+		if begin.Sub(logged) >= time.Minute { // a guest that prints nothing for five minutes is ended
+			logged = begin
+			t.Logf("step %d: at least %d, then until the expected alerts are raised, at most %d", i, last, 4*last)
+		}
 		w.step(t, i)
 		w.count(t, i)
 		time.Sleep(time.Until(begin.Add(scrapeEvery)))

@@ -22,13 +22,21 @@ func known(t *testing.T) reference.Reference {
 	}
 	// The series that Prometheus makes of alerts have the labels of the alerts.
 	ofAlerts := []string{
-		"alertname", "alertstate", "job", "instance", "device", "port", "workload", "source", "state",
+		"alertname", "alertstate", "job", "instance", "device", "port", "workload", "container_id", "source", "state",
 		"guid", "switch", "uplink", "uplink_guid", "uplink_port",
 	}
 	ref["ALERTS"], ref["ALERTS_FOR_STATE"] = ofAlerts, ofAlerts
 	for _, r := range rules(t) {
 		if r.Record == "" {
 			continue
+		}
+		// A rule that keeps its value reads its own series. The first part of its name lists their labels.
+		level, _, _ := strings.Cut(r.Record, ":")
+		ref[r.Record] = []string{"job"}
+		for label := range strings.SplitSeq(level, "_") {
+			if ref[r.Record] = append(ref[r.Record], label); label == "workload" {
+				ref[r.Record] = append(ref[r.Record], "namespace", "pod", "container", "container_id")
+			}
 		}
 		// Labels that a scraped pod may add.
 		labels, err := ref.Check(strings.ReplaceAll(r.Expr, "(port, namespace, pod, container)", "(port)"))

@@ -48,6 +48,7 @@ type ruleFile struct {
 type testFile struct {
 	RuleFiles  []string    `yaml:"rule_files"`
 	Evaluation string      `yaml:"evaluation_interval"`
+	Order      []string    `yaml:"group_eval_order,omitempty"`
 	Tests      []testGroup `yaml:"tests"`
 }
 

@@ -3,8 +3,6 @@
 package datapath
 
 import (
-	"maps"
-
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
@@ -23,12 +21,10 @@ func (s *Source) keep(found *searchResult) {
 	if found.home == nil {
 		return
 	}
-	pid := found.home.PID()
-	if known := s.homes[pid]; known != nil && known.Exited() { // another process has its number
-		s.checkKept()
-	}
 	home := found.home
-	if known := s.homes[pid]; known != nil {
+	if known := s.home(found.home.PID()); known != nil && known.Exited() { // another process has its number
+		s.checkKept()
+	} else if known != nil {
 		home = known
 	}
 	kept, same := 0, 0
@@ -53,7 +49,7 @@ func (s *Source) keep(found *searchResult) {
 		f.home = home
 		kept, same = kept+1, same+1
 		if home == found.home {
-			s.homes[pid], found.home = home, nil
+			found.home = nil
 		}
 	}
 }
@@ -63,11 +59,10 @@ func (s *Source) keep(found *searchResult) {
 func (s *Source) checkKept() {
 	for _, f := range s.files {
 		if f.kept != nil && (f.home.Exited() || len(f.paths) == 0 && f.kept.Changed()) {
-			f.unkeep()
+			s.unkeep(f)
 			s.detachUnused(f)
 		}
 	}
-	s.closeHomes()
 }
 
 // detachUnused detaches the probes of a file that no process maps and that is not kept.
@@ -83,25 +78,30 @@ func (s *Source) detachUnused(f *file) {
 	}
 }
 
-// closeHomes closes the homes of no kept file.
-func (s *Source) closeHomes() {
-	used := map[*locate.Process]bool{}
+// home returns the home with a PID that keeps files, or nil.
+func (s *Source) home(pid int) *locate.Process {
 	for _, f := range s.files {
-		used[f.home] = true
-	}
-	maps.DeleteFunc(s.homes, func(_ int, home *locate.Process) bool {
-		if !used[home] {
-			home.Close()
+		if f.home != nil && f.home.PID() == pid {
+			return f.home
 		}
-		return !used[home]
-	})
+	}
+	return nil
 }
 
-func (f *file) unkeep() {
-	if f.kept != nil {
-		f.kept.Close()
+// unkeep ends what is kept of a file, and closes its home if it was the last file of it.
+func (s *Source) unkeep(f *file) {
+	if f.kept == nil {
+		return
 	}
+	home := f.home
+	f.kept.Close()
 	f.kept, f.home = nil, nil
+	for _, other := range s.files {
+		if other.home == home {
+			return
+		}
+	}
+	home.Close()
 }
 
 // closeHome closes a home that keeps no file.

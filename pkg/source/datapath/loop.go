@@ -47,7 +47,6 @@ const (
 type loop struct {
 	processes map[int]*watched
 	files     map[locate.FileID]*file
-	homes     map[int]*locate.Process // of kept files
 	budget    *budget.Budget
 	// find finds the functions of a process: locate.Locator.Find.
 	find      func(p *locate.Process, qp uint64) (locate.Found, error)
@@ -74,7 +73,6 @@ func newLoop(opts Options) loop {
 	return loop{
 		processes: map[int]*watched{},
 		files:     map[locate.FileID]*file{},
-		homes:     map[int]*locate.Process{},
 		budget:    budget.New(opts.Budget, switchCost, rand.Float64),
 		find:      locate.New(opts.Procfs).Find,
 		events:    make(chan event, maxEvents),
@@ -270,9 +268,8 @@ func (s *Source) release(reason string) {
 		w.release()
 	}
 	for _, f := range s.files {
-		f.unkeep()
+		s.unkeep(f)
 	}
-	s.closeHomes()
 	clear(s.processes)
 	clear(s.files)
 	s.retries, s.newContexts = nil, nil

@@ -38,8 +38,8 @@ func (m lossMark) due(now time.Time, lost uint64) bool {
 
 // adopt records the objects that existed before the hooks were attached, once each: objects
 // that a program has seen are recognized by their restrack id. The listing does not report the
-// kind of memory of a region. A device that cannot be listed
-// omits its own objects and is tried again later.
+// kind of memory of a region. A device that cannot be listed omits its own objects and is tried
+// again later.
 func (s *sensor) adopt(ctx context.Context, opts Options) error {
 	if opts.Objects == nil {
 		return nil
@@ -85,8 +85,8 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 	for _, o := range found {
 		code, ok := typeCode(o.Type)
 		key := gen.ObjectsAdoptedKey{Device: o.Index, Type: uint32(code), Id: o.ID}
-		// The programs do not see the end of CM ids: they stay unattributed.
-		if !ok || seen[key] || o.Type == model.CMID {
+		// If the programs do not see the end of CM ids, these stay unattributed.
+		if !ok || seen[key] || o.Type == model.CMID && !s.cmIDs {
 			continue
 		}
 		// May be the object counted without its id: better missing than counted twice.

@@ -445,7 +445,7 @@ func TestPlainMemory(t *testing.T) {
 }
 
 // TestAdoptUnlistableDevice: a device that cannot be listed omits its own objects. CM ids stay
-// unattributed, as no program sees their end.
+// unattributed where no program sees their end.
 func TestAdoptUnlistableDevice(t *testing.T) {
 	root(t)
 	s := unhooked(t)
@@ -480,6 +480,14 @@ func TestAdoptUnlistableDevice(t *testing.T) {
 	want := []model.Objects{{Cgroup: 42, Device: "mlx5_0", Type: model.QP, Current: 1}}
 	if !slices.Equal(snap.Objects, want) {
 		t.Errorf("adopted %+v, want %+v", snap.Objects, want)
+	}
+	s.cmIDs = true
+	if err := s.adopt(t.Context(), opts); err != nil {
+		t.Fatal(err)
+	}
+	objects, _, _ := s.held(t)
+	if n := objects[model.ObjectTable{Index: 3, Type: model.CMID}]; n != 1 {
+		t.Errorf("adopted %d CM ids, want 1", n)
 	}
 }
 

@@ -54,8 +54,7 @@ func (s *sensor) compare(ctx context.Context, opts Options) {
 	}
 	differences := make(map[model.ObjectTable]int64, len(counts))
 	for table, n := range counts {
-		// The programs do not count CM ids.
-		if table.Type != model.CMID {
+		if table.Type != model.CMID || s.cmIDs {
 			differences[table] = int64(n)
 		}
 	}
@@ -139,6 +138,7 @@ func (s *sensor) unlisted(of []entry, dump []model.Object) []entry {
 	types := map[uint32]bool{
 		uint32(gen.ObjectsObjectTypeTYPE_PD): true, uint32(gen.ObjectsObjectTypeTYPE_CQ): true,
 		uint32(gen.ObjectsObjectTypeTYPE_QP): true, uint32(gen.ObjectsObjectTypeTYPE_MR): true,
+		uint32(gen.ObjectsObjectTypeTYPE_CM_ID): true,
 	}
 	for _, o := range dump {
 		if code, ok := typeCode(o.Type); ok {

@@ -169,12 +169,13 @@ func TestReconcile(t *testing.T) {
 func TestCompare(t *testing.T) {
 	root(t)
 	s := unhooked(t)
+	s.cmIDs = true
 	qps := model.ObjectTable{Index: 3, Type: model.QP}
-	kernel := uint64(1) // a queue pair of the kernel
+	kernel, cmIDs := uint64(1), uint64(0) // a queue pair of the kernel
 	opts := Options{
 		Logger: zap.NewNop(),
 		ObjectCounts: func(context.Context) (map[model.ObjectTable]uint64, error) {
-			return map[model.ObjectTable]uint64{qps: kernel, {Index: 3, Type: model.CMID}: kernel}, nil
+			return map[model.ObjectTable]uint64{qps: kernel, {Index: 3, Type: model.CMID}: cmIDs}, nil
 		},
 	}
 	s.compare(t.Context(), opts)
@@ -211,6 +212,14 @@ func TestCompare(t *testing.T) {
 	_ = s.adopt(t.Context(), opts)
 	for range 3 {
 		next("reconciled", false)
+	}
+	cmIDs++
+	next("a CM id was missed", false)
+	next("it lasts", true)
+	// Kernels without types of modules.
+	s.cmIDs, s.adoptedAt.differs = false, false
+	for range 3 {
+		next("CM ids are not counted", false)
 	}
 }
 

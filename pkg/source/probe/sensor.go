@@ -26,6 +26,7 @@ type sensor struct {
 	objects *hook.Object // nil if no hook counts objects
 	peers   *hook.Object // nil if no hook counts connections
 	cgroups *hook.Object
+	cmIDs   bool                // the programs count CM ids
 	call    hang.Call[struct{}] // RDMA netlink query, which may hang in a driver
 
 	mu      sync.Mutex // protects the fields below, which adopt changes during a Read
@@ -56,6 +57,9 @@ type sensor struct {
 
 // held is a number of objects and their bytes.
 type held struct{ count, bytes int64 }
+
+// cmIDType is the structure of a CM id, which only the type information of modules describes.
+const cmIDType = "rdma_id_private"
 
 // perTask is the map that kprobe programs do not need; 5.10 lacks its type.
 const perTask = gen.VerbsMapTaskCalls
@@ -88,7 +92,8 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 		return fail(err)
 	}
 	s := &sensor{
-		opts: opts, indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}, renamed: map[gen.ObjectsHoldingKey]uint64{},
+		opts: opts, cmIDs: types.Has(cmIDType),
+		indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}, renamed: map[gen.ObjectsHoldingKey]uint64{},
 	}
 	s.fill = map[string]uint64{}
 	for _, made := range []struct {
