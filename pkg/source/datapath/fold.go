@@ -97,9 +97,7 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, ho
 	}
 	c.samplings = how
 	for i, n := range flatten(stat) {
-		delta := since(n, c.last[i])
-		c.last[i] = n
-		c.addTo(s, i, delta)
+		c.addTo(s, i, increase(&c.last[i], n))
 	}
 	if poll := how[budget.Poll]; poll.Windowed && poll.Scale != 0 {
 		c.addDurations(s, false)
@@ -145,11 +143,10 @@ func (f *fold) addLatency(key gen.DatapathLatencyKey, l *gen.DatapathLatency, ho
 		d = &contextDurations{}
 		c.durations[key.Completed] = d
 	}
-	d.held.SumNs += since(l.SumNs, d.last.SumNs)
+	d.held.SumNs += increase(&d.last.SumNs, l.SumNs)
 	for i, n := range l.Buckets {
-		d.held.Buckets[i] += since(n, d.last.Buckets[i])
+		d.held.Buckets[i] += increase(&d.last.Buckets[i], n)
 	}
-	d.last = *l
 	if how.Scale == 0 && !how.Discard {
 		return
 	}

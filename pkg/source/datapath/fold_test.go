@@ -307,3 +307,20 @@ func TestSpending(t *testing.T) {
 		t.Errorf("limit %g, and %g without one, want 0.01 and infinity", limit, none)
 	}
 }
+
+// TestOlderReading: a scrape reads the counters of a context after a step has read them, and adds them before.
+func TestOlderReading(t *testing.T) {
+	f := newFold(0)
+	key := gen.DatapathContextKey{Context: 1, Tgid: 1, Number: 1}
+	read := func(posted uint64) {
+		stat := gen.DatapathContextStat{Cgroup: 1, Device: 2, Number: 1}
+		stat.Posted[gen.DatapathOpcodeOPCODE_SEND] = posted
+		f.add(key, &stat, whole)
+		f.addLatency(gen.DatapathLatencyKey{Context: key}, &gen.DatapathLatency{SumNs: posted, Buckets: [model.FineBuckets]uint64{posted}}, whole[0])
+	}
+	for _, posted := range []uint64{10, 4, 12} {
+		read(posted)
+	}
+	got, _ := rows(f)
+	want(t, got, map[string]uint64{"1 mlx5_2 send": 12, "1 mlx5_2 took write": 12})
+}
