@@ -71,6 +71,7 @@ type Source struct {
 	contexts  map[gen.DatapathContextKey]contextState
 	samplings map[locate.FileID]samplings
 	stats     model.DataPathStats
+	kept      map[locate.FileID]bool // files that stay probed without a process
 
 	loop
 
@@ -114,6 +115,7 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 		forgotten: map[model.CgroupID]bool{}, names: map[uint32]string{}, formerDevices: 1 << 31,
 		contexts:  map[gen.DatapathContextKey]contextState{},
 		samplings: map[locate.FileID]samplings{},
+		kept:      map[locate.FileID]bool{},
 		loop:      newLoop(opts),
 		stop:      stop,
 		done:      make(chan struct{}),

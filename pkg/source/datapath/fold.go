@@ -201,14 +201,14 @@ func (f *fold) endContext(key gen.DatapathContextKey) {
 	delete(f.contexts, key)
 }
 
-// endProcess removes the contexts of a process after their last add.
-func (f *fold) endProcess(tgid uint32) {
+// endProcesses removes the contexts of processes after their last add.
+func (f *fold) endProcesses(ended func(tgid uint32) bool) {
 	for key := range f.contexts {
-		if key.Tgid == tgid {
+		if ended(key.Tgid) {
 			f.endContext(key)
 		}
 	}
-	delete(f.processes, int(tgid))
+	maps.DeleteFunc(f.processes, func(pid int, _ *processSpending) bool { return ended(uint32(pid)) })
 }
 
 // endAll removes all contexts, before the kernel's maps are closed.

@@ -16,6 +16,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 )
 
+// is returns a function that reports whether a process is that with a number.
+func is(tgid uint32) func(uint32) bool { return func(n uint32) bool { return n == tgid } }
+
 func testDevice(index uint32) string { return fmt.Sprintf("mlx5_%d", index) }
 
 var whole = [budget.Groups]budget.Sampling{{Scale: 1, Ratio: 1}, {Scale: 1, Ratio: 1}}
@@ -129,14 +132,14 @@ func TestFold(t *testing.T) {
 	s.ReceivedBytes += 100
 	how[budget.Poll].Scale = 0
 	tot.add(a, &s, how)
-	tot.endProcess(a.Tgid)
+	tot.endProcesses(is(a.Tgid))
 	s.ReceivedBytes += 4
 	tot.add(b, &s, whole)
 	got, resting = rows(tot)
 	if got["7 mlx5_1 receive"] != 604 || got["7 mlx5_1 receive sampled"] != 302 || resting["7 mlx5_1 receive"] {
 		t.Errorf("received %d exact, %d sampled", got["7 mlx5_1 receive"], got["7 mlx5_1 receive sampled"])
 	}
-	tot.endProcess(b.Tgid)
+	tot.endProcesses(is(b.Tgid))
 	if again, _ := rows(tot); fmt.Sprint(again) != fmt.Sprint(got) {
 		t.Errorf("changed when the last process went: %v", again)
 	}
@@ -193,8 +196,8 @@ func TestFoldProperties(t *testing.T) {
 			all.addLatency(key, &c.fine, whole[budget.Poll])
 		}
 		if len(contexts) > 0 && random.IntN(40) == 0 {
-			seen.endProcess(contexts[0].key.Tgid)
-			all.endProcess(contexts[0].key.Tgid)
+			seen.endProcesses(is(contexts[0].key.Tgid))
+			all.endProcesses(is(contexts[0].key.Tgid))
 			contexts = contexts[1:]
 		}
 		now, resting := rows(seen)
@@ -209,8 +212,8 @@ func TestFoldProperties(t *testing.T) {
 		before, rested = now, resting
 	}
 	for _, c := range contexts {
-		seen.endProcess(c.key.Tgid)
-		all.endProcess(c.key.Tgid)
+		seen.endProcesses(is(c.key.Tgid))
+		all.endProcesses(is(c.key.Tgid))
 	}
 	got, _ := rows(seen)
 	truth, _ := rows(all)
@@ -294,7 +297,7 @@ func TestSpending(t *testing.T) {
 	if n := len(tot.spending.processes[1].samples); n > 14 {
 		t.Errorf("%d samples of a minute", n)
 	}
-	tot.endProcess(1)
+	tot.endProcesses(is(1))
 	if ratio, spent := read(); ratio != 0 || time.Duration(spent) != 600*time.Millisecond+119*5*time.Millisecond {
 		t.Errorf("after its exit: %g, %v", ratio, time.Duration(spent))
 	}

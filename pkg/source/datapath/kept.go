@@ -51,11 +51,35 @@ func (s *Source) keep(found *searchResult) {
 			continue
 		}
 		f.home = home
+		s.setKept(id, true)
 		kept, same = kept+1, same+1
 		if home == found.home {
 			s.homes[pid], found.home = home, nil
 		}
 	}
+}
+
+// setKept sets whether a file is kept.
+func (s *Source) setKept(id locate.FileID, kept bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if kept {
+		s.kept[id] = true
+	} else {
+		delete(s.kept, id)
+	}
+}
+
+// hasUnkept reports whether one of the files is not kept. Searches call it.
+func (s *Source) hasUnkept(files map[locate.FileID]string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range files {
+		if !s.kept[id] {
+			return true
+		}
+	}
+	return false
 }
 
 // checkKept ends what is kept for homes that have ended, and files that no process maps
@@ -64,6 +88,7 @@ func (s *Source) checkKept() {
 	for _, f := range s.files {
 		if f.kept != nil && (f.home.Exited() || len(f.paths) == 0 && f.kept.Changed()) {
 			f.unkeep()
+			s.setKept(f.id, false)
 			s.detachUnused(f)
 		}
 	}
