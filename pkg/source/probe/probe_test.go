@@ -365,7 +365,7 @@ func TestAdopt(t *testing.T) {
 		},
 	}
 	opts := Options{
-		Objects: func(context.Context) ([]model.Object, error) {
+		Objects: func(context.Context, ...model.ObjectType) ([]model.Object, error) {
 			d := dumps[0]
 			dumps = append(dumps[1:], d)
 			return d, nil
@@ -451,7 +451,7 @@ func TestAdoptUnlistableDevice(t *testing.T) {
 	s := unhooked(t)
 	hangs := errors.New("mlx5_1: no answer in time")
 	opts := Options{
-		Objects: func(context.Context) ([]model.Object, error) {
+		Objects: func(context.Context, ...model.ObjectType) ([]model.Object, error) {
 			return []model.Object{
 				{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 12, PID: 100},
 				{Device: "mlx5_0", Index: 3, Type: model.CMID, ID: 1, PID: 100},
@@ -463,15 +463,15 @@ func TestAdoptUnlistableDevice(t *testing.T) {
 		if err := s.adopt(t.Context(), opts); !errors.Is(err, hangs) {
 			t.Fatalf("error %v, want %v", err, hangs)
 		}
-		wait := min(time.Minute<<(i+1), 64*time.Minute)
-		at := s.adoptedAt.at
-		if s.adoptedAt.due(at.Add(wait-time.Second), 0) || !s.adoptedAt.due(at.Add(wait), 0) {
+		wait := min(time.Minute<<(i+1), time.Hour)
+		at := s.adoptions[model.MR].at
+		if len(s.dueTypes(at.Add(wait-time.Second))) > 0 || !slices.Equal(s.dueTypes(at.Add(wait)), adoptedTypes) {
 			t.Errorf("failure %d: not tried again after %v", i+1, wait)
 		}
 	}
 	hangs = nil
-	if err := s.adopt(t.Context(), opts); err != nil || s.adoptedAt.due(time.Now().Add(24*time.Hour), 0) {
-		t.Errorf("error %v, due again: %+v", err, s.adoptedAt)
+	if err := s.adopt(t.Context(), opts); err != nil || len(s.dueTypes(time.Now().Add(24*time.Hour))) > 0 {
+		t.Errorf("error %v, due again: %+v", err, s.adoptions)
 	}
 	var snap model.Snapshot
 	if err := s.readHoldings(&snap, nil); err != nil {
@@ -499,7 +499,7 @@ func TestAdoptUnnumbered(t *testing.T) {
 		t.Fatal(err)
 	}
 	opts := Options{
-		Objects: func(context.Context) ([]model.Object, error) {
+		Objects: func(context.Context, ...model.ObjectType) ([]model.Object, error) {
 			return []model.Object{
 				{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 11, PID: 100},
 				{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 12, PID: 100},
@@ -524,7 +524,7 @@ func TestAdoptUnnumbered(t *testing.T) {
 		}
 		return qps, others
 	}
-	if err := s.adopt(t.Context(), opts); err == nil || !s.adoptedAt.due(time.Now().Add(time.Hour), 0) {
+	if err := s.adopt(t.Context(), opts); err == nil || len(s.dueTypes(time.Now().Add(time.Hour))) == 0 {
 		t.Errorf("error %v, and not tried again", err)
 	}
 	if qps, others := adopted(); qps != 0 || others != 2 {
@@ -642,7 +642,10 @@ func unhooked(t *testing.T) *sensor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &sensor{indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}, renamed: map[gen.ObjectsHoldingKey]uint64{}}
+	s := &sensor{
+		indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}, renamed: map[gen.ObjectsHoldingKey]uint64{},
+		adoptions: map[model.ObjectType]adoption{},
+	}
 	s.fill = map[string]uint64{}
 	if s.verbs, err = hook.NewObject(compiled.verbs, types, perTask); err != nil {
 		t.Fatal(err)
