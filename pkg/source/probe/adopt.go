@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -29,41 +30,56 @@ func (s *sensor) adopt(ctx context.Context, opts Options, types ...model.ObjectT
 	if len(types) == 0 {
 		types = adoptedTypes
 	}
+	// Lists of objects take some hundred bytes for each, and are needed only here.
+	defer debug.FreeOSMemory()
 	first := len(s.adoptions) == 0
 	lost, now := s.lost(), time.Now()
 	s.changes = repairs{}
-	err := s.adoptListed(ctx, opts, types)
+	failed, err := s.adoptListed(ctx, opts, types)
 	s.compared.forget(types)
 	if !first { // what existed before the hooks is no repair
 		s.mu.Lock()
 		s.repaired = s.repaired.plus(s.changes)
 		s.mu.Unlock()
 	}
-	failed := err != nil && !errors.Is(err, model.ErrUnsupported)
+	if errors.Is(err, model.ErrUnsupported) {
+		failed = nil
+	}
 	for _, t := range types {
-		s.adoptions[t] = s.adoptions[t].next(now, lost[t], s.changes != repairs{}, failed)
+		s.adoptions[t] = s.adoptions[t].next(now, lost[t], s.changes != repairs{}, failed[t])
 	}
 	return err
 }
 
-// adoptListed records the objects that RDMA netlink lists.
+// adoptListed records the objects that RDMA netlink lists, and returns the types of those that it
+// could not list or record.
 //
 // An object may be destroyed between the dump and its record, when no program has seen it.
 // Objects missing from a second dump are removed again. So are counted objects that both dumps
 // lack: a program was skipped when they ended.
-func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.ObjectType) error {
+func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.ObjectType) (failed map[model.ObjectType]bool, err error) {
+	failed = map[model.ObjectType]bool{}
+	failAll := func() {
+		for _, t := range types {
+			failed[t] = true
+		}
+	}
 	counted := s.counted(ctx, opts, types)
 	found, err := list(ctx, opts, types)
 	var ended []entry
 	if err == nil {
 		ended = s.unlisted(counted, found)
+	} else {
+		failAll()
 	}
 	seen, unnumbered, seenErr := s.seen()
 	if seenErr != nil {
-		return errors.Join(err, seenErr)
+		failAll()
+		return failed, errors.Join(err, seenErr)
 	}
 	adopted := map[gen.ObjectsAdoptedKey]gen.ObjectsObject{}
 	doubtful := 0
+	unrecorded := 0
 	for _, o := range found {
 		code, ok := typeCode(o.Type)
 		key := gen.ObjectsAdoptedKey{Device: o.Index, Type: uint32(code), Id: o.ID}
@@ -74,6 +90,7 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 		// May be the object counted without its id: better missing than counted twice.
 		if unnumbered[gen.ObjectsAdoptedKey{Device: key.Device, Type: key.Type}] {
 			doubtful++
+			failed[o.Type] = true
 			continue
 		}
 		value := gen.ObjectsObject{Device: o.Index, Id: o.ID, Type: code, Memory: memoryCode(o), Bytes: o.Bytes}
@@ -84,9 +101,12 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 			}
 		}
 		added, recordErr := s.record(key, value, o.Device)
-		if recordErr != nil {
-			err = errors.Join(err, recordErr)
-			break
+		if recordErr != nil { // usually the map is full
+			if unrecorded++; unrecorded == 1 {
+				err = errors.Join(err, recordErr)
+			}
+			failed[o.Type] = true
+			continue
 		}
 		s.addPeer(o, model.CgroupID(value.Cgroup))
 		if added {
@@ -97,7 +117,7 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 		err = errors.Join(err, fmt.Errorf("%d objects are not adopted: they may be counted already, without their id", doubtful))
 	}
 	if len(adopted)+len(ended) == 0 {
-		return err
+		return failed, err
 	}
 	again, againErr := list(ctx, opts, changedTypes(adopted, ended))
 	if againErr == nil {
@@ -106,7 +126,8 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 		}
 	}
 	if seen, _, seenErr = s.seen(); seenErr != nil {
-		return errors.Join(err, seenErr)
+		failAll()
+		return failed, errors.Join(err, seenErr)
 	}
 	destroyed := maps.Clone(adopted)
 	missing := maps.Clone(adopted)
@@ -125,7 +146,10 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 	for key := range missing {
 		s.removePeer(key)
 	}
-	return errors.Join(err, againErr)
+	if againErr != nil {
+		failAll()
+	}
+	return failed, errors.Join(err, againErr)
 }
 
 // changedTypes returns the types of objects that were adopted or have ended.

@@ -15,8 +15,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// lose counts an object that did not fit into the map, as remember() in bpf/objects.bpf.c.
-func (s *sensor) lose(t *testing.T, code uint8) {
+// loseObject counts an object that did not fit into the map, as remember() in bpf/objects.bpf.c.
+func (s *sensor) loseObject(t testing.TB, code uint8) {
 	t.Helper()
 	var full [gen.ObjectsObjectTypeTYPES]uint64
 	v := s.objects.Coll.Variables[gen.ObjectsVarObjectsFull]
@@ -59,7 +59,7 @@ func TestFullMap(t *testing.T) {
 		for range 4 * time.Hour / (15 * time.Second) {
 			time.Sleep(15 * time.Second)
 			last++
-			s.lose(t, mrCode)
+			s.loseObject(t, mrCode)
 			_ = s.objects.Coll.Maps[gen.ObjectsMapAdopted].Delete(gen.ObjectsAdoptedKey{Device: 3, Type: uint32(mrCode), Id: last - regions})
 			if due := s.dueTypes(time.Now()); len(due) > 0 {
 				if err := s.adopt(t.Context(), opts, due...); err != nil {
@@ -79,7 +79,7 @@ func TestFullMap(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		for range 2 {
 			last += regions
-			s.lose(t, mrCode)
+			s.loseObject(t, mrCode)
 			if due := s.dueTypes(time.Now()); !slices.Equal(due, []model.ObjectType{model.MR}) {
 				t.Errorf("%v are listed after a new loss", due)
 			}

@@ -634,30 +634,7 @@ func createdBy(t *testing.T, snap *model.Snapshot) map[string]model.Count {
 // unhooked returns a sensor with the maps of this kernel and no hook.
 func unhooked(t *testing.T) *sensor {
 	t.Helper()
-	types, err := hook.LoadTypes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	compiled, err := loadSpecs(Options{MaxEntries: 64, MaxObjects: 64}, types)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &sensor{
-		indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}, renamed: map[gen.ObjectsHoldingKey]uint64{},
-		adoptions: map[model.ObjectType]adoption{},
-	}
-	s.fill = map[string]uint64{}
-	if s.verbs, err = hook.NewObject(compiled.verbs, types, perTask); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.close)
-	if s.objects, err = hook.NewObject(compiled.objects, types, perTask); err != nil {
-		t.Fatal(err)
-	}
-	if s.peers, err = hook.NewObject(compiled.peers, types, perTask); err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return newUnhooked(t, Options{MaxEntries: 64, MaxObjects: 64})
 }
 
 func sum(list []uint64) (n uint64) {
