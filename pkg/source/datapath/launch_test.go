@@ -88,7 +88,7 @@ func startJob(t testing.TB, k *kernel, path string, processes, contexts int) *jo
 	return j
 }
 
-// announce sends an event, as send_event in bpf/lifecycle.h. The ring buffer may be full.
+// announce sends an event, as send_event in bpf/lifecycle.h, which counts events_full if the ring buffer is full.
 func (j *job) announce(e gen.DatapathPathEvent) {
 	j.t.Helper()
 	ret, err := j.send.Run(&ebpf.RunOptions{Context: &e})
@@ -268,13 +268,13 @@ func TestRemoveProcesses(t *testing.T) {
 	}
 }
 
-// BenchmarkLaunch measures what a large job costs the sensor: its launch within two seconds, ten idle seconds, a scrape,
-// and its end.
+// BenchmarkLaunch measures what a job costs the sensor: its launch within two seconds, ten seconds in which it is idle, a
+// scrape with durations of each context, and its end.
 func BenchmarkLaunch(b *testing.B) {
+	path, _ := buildFake(b, asProvider...)
 	for _, size := range []struct{ processes, contexts int }{{500, 1}, {5000, 1}, {512, 10}} {
 		for _, limit := range []float64{0, 0.01} {
 			b.Run(fmt.Sprintf("%dx%d/limit=%g", size.processes, size.contexts, limit), func(b *testing.B) {
-				path, _ := buildFake(b, asProvider...)
 				for range b.N {
 					measureLaunch(b, path, size.processes, size.contexts, limit)
 				}
@@ -288,42 +288,59 @@ func measureLaunch(b *testing.B, path string, processes, contexts int, limit flo
 	defer runtime.UnlockOSThread()
 	s := startJobSource(b, limit)
 	j := startJob(b, s.kernel, path, processes, contexts)
-	seconds := func(what string, f func()) {
-		before, began := sensorCPU(b), time.Now()
+	cpu := func(f func()) time.Duration {
+		before := sensorCPU(b)
 		f()
-		b.ReportMetric((sensorCPU(b) - before).Seconds(), what+"-CPU-s")
-		b.ReportMetric(time.Since(began).Seconds(), what+"-s")
+		return sensorCPU(b) - before
 	}
-	seconds("launch", func() {
-		j.launch(2 * time.Second)
-		for end := time.Now().Add(time.Minute); s.located() < processes*contexts && time.Now().Before(end); {
+	until := func(done func() bool) {
+		for end := time.Now().Add(time.Minute); !done() && time.Now().Before(end); {
 			time.Sleep(50 * time.Millisecond)
 		}
+	}
+	launch := cpu(func() {
+		j.launch(2 * time.Second)
+		until(func() bool { return s.located() == processes*contexts })
 	})
-	b.ReportMetric(float64(s.located()), "located")
+	b.ReportMetric(launch.Seconds(), "launch-CPU-s")
 	b.ReportMetric(float64(j.lost), "events-lost")
-	seconds("idle", func() { time.Sleep(10 * time.Second) })
-	j.do("job-posts", 0)
-	seconds("ten-scrapes", func() {
+	b.ReportMetric(100*float64(s.located())/float64(processes*contexts), "found-%")
+	const idle = 10 * time.Second
+	b.ReportMetric(100*cpu(func() { time.Sleep(idle) }).Seconds()/idle.Seconds(), "idle-CPU-%")
+	s.addDurations(b)
+	const scrapes = 10
+	read := cpu(func() {
 		done := make(chan struct{})
-		go func() {
+		go func() { // on another thread, which counts
 			defer close(done)
-			for range 10 {
+			for range scrapes {
 				_, _ = s.Read(b.Context())
 			}
 		}()
 		<-done
 	})
-	seconds("end", func() {
+	b.ReportMetric(read.Seconds()*1e3/scrapes, "scrape-CPU-ms")
+	end := cpu(func() {
 		j.do("job-ends", 0)
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		until(func() bool {
 			s.mu.Lock()
-			left := s.stats.Processes + uint64(len(s.fold.contexts))
-			s.mu.Unlock()
-			if left == 0 {
-				break
-			}
-		}
+			defer s.mu.Unlock()
+			return s.stats.Processes == 0 && len(s.fold.contexts) == 0
+		})
 	})
+	b.ReportMetric(end.Seconds(), "end-CPU-s")
 	b.ReportMetric(0, "ns/op")
+}
+
+// addDurations adds durations of one class to each context, as its polls would.
+func (s *Source) addDurations(b *testing.B) {
+	b.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.contexts {
+		latency := gen.DatapathLatencyKey{Context: key}
+		if err := s.kernel.object.Coll.Maps[gen.DatapathMapLatencies].Put(latency, gen.DatapathLatency{SumNs: 1}); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
