@@ -43,6 +43,7 @@ type Attribution struct {
 	RDMACgroups []RDMACgroupShare
 	// Traffic lists the bytes of the data path, see package traffic.
 	Traffic  []TrafficShare
+	Coverage []CoverageShare
 	Sampling []SamplingShare
 	Budgets  []BudgetShare
 	// Containers are all containers that runtimes and the kubelet list, with or without a
@@ -135,7 +136,7 @@ const unattributed = 0
 
 // Attribute computes the shares of s. owners has resolved the cgroups of s and c has credited
 // its counters. Objects come from the probe; without one (s.Objects is nil) they come from the
-// Holdings of processes. traffic adds the byte shares.
+// Holdings of processes. traffic adds the byte shares and their coverage.
 func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic func(*Attribution)) Attribution {
 	a := Attribution{ids: []identity.OwnerID{identity.Unattributed}, index: map[identity.OwnerID]int{}}
 	o := &users{owners, &a}

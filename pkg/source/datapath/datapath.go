@@ -70,8 +70,12 @@ type Source struct {
 	// contexts are those with located functions, samplings those of their files.
 	contexts  map[gen.DatapathContextKey]contextState
 	samplings map[locate.FileID]samplings
-	stats     model.DataPathStats
 	kept      map[locate.FileID]bool // files that stay probed without a process
+	// unprobeable are files with functions that could not be probed, unlocated the processes
+	// and devices with queue pairs whose functions were not found.
+	unprobeable map[locate.FileID]bool
+	unlocated   map[processDevice]unlocated
+	stats       model.DataPathStats
 
 	loop
 
@@ -84,6 +88,8 @@ type Source struct {
 // are counted.
 type contextState struct {
 	file   locate.FileID
+	direct bool   // see locate.Found
+	found  uint64 // when the functions were located (CLOCK_MONOTONIC, ns)
 	probed uint64
 	cgroup model.CgroupID
 	chosen bool
@@ -116,6 +122,7 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 		contexts:  map[gen.DatapathContextKey]contextState{},
 		samplings: map[locate.FileID]samplings{},
 		kept:      map[locate.FileID]bool{},
+		unlocated: map[processDevice]unlocated{},
 		loop:      newLoop(opts),
 		stop:      stop,
 		done:      make(chan struct{}),
@@ -123,7 +130,7 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 }
 
 // Name returns "datapath".
-func (s *Source) Name() string { return "datapath" }
+func (s *Source) Name() string { return model.DataPathSource }
 
 // Close detaches all probes and hooks.
 func (s *Source) Close() error {
@@ -154,7 +161,9 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.fold.forget(s.forgotten)
 	clear(s.forgotten)
 	s.fold.fill(&snap, s.deviceName)
+	snap.Coverage = s.coverage()
 	stats := s.stats
+	stats.Attached = s.kernel != nil
 	stats.LimitRatio, stats.Late = s.fold.limitRatio(), s.fold.late
 	snap.DataPath = &stats
 	return snap, err

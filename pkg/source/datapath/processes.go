@@ -131,6 +131,7 @@ func (s *Source) removeContexts(tgids ...uint32) {
 	}))
 	maps.DeleteFunc(s.contexts, func(key gen.DatapathContextKey, _ contextState) bool { return over[key.Tgid] != nil })
 	var contexts []gen.DatapathContextKey
+	maps.DeleteFunc(s.unlocated, func(key processDevice, _ unlocated) bool { return over[key.tgid] != nil })
 	for tgid, b := range over {
 		contexts = append(contexts, b.contexts...)
 		if len(b.contexts) > 0 {

@@ -169,6 +169,7 @@ func (s *Source) handleFound(a searchResult) {
 		if errors.Is(a.err, fs.ErrPermission) {
 			s.setFailed(fmt.Errorf("%w: add CAP_SYS_PTRACE", a.err))
 		}
+		s.setUnlocated(&a.event, a.err)
 		return
 	}
 	s.setFailed(nil)
@@ -182,6 +183,7 @@ func (s *Source) handleFound(a searchResult) {
 	if a.qp == 0 {
 		return
 	}
+	s.setUnlocated(&a.event, nil)
 	a.key.Context = a.Context
 	if a.existed {
 		var err error
@@ -190,7 +192,9 @@ func (s *Source) handleFound(a searchResult) {
 			return
 		}
 	}
-	s.setContext(a.key, contextState{file: a.File(locate.PostSend), cgroup: a.cgroup, chosen: chosen})
+	s.setContext(a.key, contextState{
+		file: a.File(locate.PostSend), direct: a.Direct, found: monotonic(), cgroup: a.cgroup, chosen: chosen,
+	})
 	s.newContexts = append(s.newContexts, a.key)
 	s.opts.Logger.Debug("located", zap.Int("pid", pid), zap.Int("places", len(a.Sites)),
 		zap.Duration("after", time.Since(a.begun)))
@@ -259,6 +263,7 @@ func (s *Source) addSites(pid int, l locate.Found) (unprobed bool) {
 // retryLater schedules another attempt, each time after twice as long.
 func (s *Source) retryLater(a attempt) {
 	if a.tries == maxTries || len(s.retries) == maxWaiting {
+		s.setUnlocated(&a.event, locate.ErrNotReady)
 		return
 	}
 	a.at = time.Now().Add(min(firstRetry<<min(a.tries, 16), lastRetry))

@@ -129,6 +129,7 @@ func (s *Source) read() error {
 // count adds readings to the series, scaled by the sampling of the budget.
 func (s *Source) count(now time.Time, readings []reading, loads []budget.ProcessLoad) {
 	worth := make(map[locate.FileID]samplings, len(s.files))
+	unprobeable := map[locate.FileID]bool{}
 	ended, probes := false, 0
 	var unprobed error
 	for id, f := range s.files {
@@ -139,11 +140,13 @@ func (s *Source) count(now time.Time, readings []reading, loads []budget.Process
 			probes += len(f.links[c])
 		}
 		worth[id] = w
-		unprobed = cmp.Or(unprobed, f.failure(budget.Post), f.failure(budget.Poll))
+		if err := cmp.Or(f.failure(budget.Post), f.failure(budget.Poll)); err != nil {
+			unprobed, unprobeable[id] = err, true
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.samplings, s.unprobed = worth, unprobed
+	s.samplings, s.unprobed, s.unprobeable = worth, unprobed, unprobeable
 	for i := range readings {
 		r := &readings[i]
 		s.fold.add(r.key, &r.stat, s.samplingsOf(r.key))
