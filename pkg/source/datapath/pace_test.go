@@ -5,6 +5,8 @@ package datapath
 import (
 	"testing"
 	"time"
+
+	"github.com/accelscope/accelscope/gen"
 )
 
 // TestPace: a job opens 5,120 contexts within two seconds, with two events for each, and a step takes 5 ms. A step at
@@ -58,5 +60,46 @@ func TestPace(t *testing.T) {
 	p.due = now // the budget ends a window
 	if wait := p.next().Sub(now); wait != stepRest*duration {
 		t.Errorf("the budget's step comes %v after a step of %v", wait, duration)
+	}
+}
+
+// TestProbedFile: a file that is used for the first time is probed at once. The context of the next process is marked
+// without a step, by the results of its search. FAKE provider.
+func TestProbedFile(t *testing.T) {
+	path, sites := buildFake(t)
+	s := newFakeSource(t, 0.01, &defaultTrapCosts, path, sites, func() {})
+	defer s.release("the test ends")
+	find := func() gen.DatapathContextKey {
+		t.Helper()
+		f := startFake(t, path)
+		s.observe(event{key: f.key, cgroup: 5, device: 3, qp: f.qp, existed: true})
+		s.startSearches()
+		s.handleFound(<-s.results)
+		s.markFound(false)
+		for key := range s.contexts {
+			if key.Tgid == f.key.Tgid {
+				return key
+			}
+		}
+		t.Fatal("not found")
+		return f.key
+	}
+	isReady := func(key gen.DatapathContextKey) bool {
+		t.Helper()
+		return s.kernel.counted(t, key, &gen.DatapathContextStat{}).Ready == 1
+	}
+	s.pace.due = time.Now().Add(time.Hour)
+	first := find()
+	if isReady(first) || time.Now().Before(s.pace.next()) {
+		t.Errorf("ready before the probes: %t; they come at %v", isReady(first), s.pace.next())
+	}
+	s.pace.due = s.step()
+	s.markFound(true)
+	if !isReady(first) || s.contexts[first].probed == 0 {
+		t.Errorf("not probed: %+v", s.contexts[first])
+	}
+	s.pace.due, s.pace.rested = time.Now().Add(time.Hour), time.Now().Add(time.Hour)
+	if second := find(); !isReady(second) || s.contexts[second].probed == 0 || s.pace.attach {
+		t.Errorf("waits for a step: %+v", s.contexts[second])
 	}
 }
