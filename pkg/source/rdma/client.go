@@ -59,7 +59,6 @@ func (n *Netlink) chosen(name string) bool {
 // listed at the start and to reconcile, never in a scrape. With an error it returns the objects
 // of the dumps that succeeded.
 func (n *Netlink) Objects(ctx context.Context, types ...model.ObjectType) ([]model.Object, error) {
-	objects := []model.Object{}
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		deadline = time.Now().Add(10 * time.Second)
@@ -81,8 +80,9 @@ func (n *Netlink) Objects(ctx context.Context, types ...model.ObjectType) ([]mod
 			errs[i] = fmt.Errorf("rdma: objects of %s: %w", d.name, errs[i])
 		}
 	})
-	for _, o := range found {
-		objects = append(objects, o...)
+	objects := slices.Concat(found...)
+	if objects == nil {
+		objects = []model.Object{} // listed, and there is none
 	}
 	return objects, errors.Join(errs...)
 }

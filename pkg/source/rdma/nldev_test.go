@@ -296,7 +296,7 @@ func TestParseShared(t *testing.T) {
 
 // fakeKernel answers requests on one end of a socket pair, in place of RDMA netlink. answer
 // returns the datagrams for one request, including its sequence number.
-func fakeKernel(t *testing.T, answer func(r []byte) [][]byte) func() (*conn, error) {
+func fakeKernel(t testing.TB, answer func(r []byte) [][]byte) func() (*conn, error) {
 	return func() (*conn, error) {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 		if err != nil {

@@ -51,7 +51,11 @@ func dumpObjects(dial func() (*conn, error), d nlDevice, types []model.ObjectTyp
 			}
 		}
 	}
-	objects := []model.Object{}
+	n := 0
+	for _, records := range dumps {
+		n += len(records)
+	}
+	objects := make([]model.Object, 0, n)
 	for i, t := range tables {
 		for _, r := range dumps[i] {
 			if !r.inKernel && wanted(t.typ) {
