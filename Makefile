@@ -210,6 +210,13 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go test -run '^$$' -bench Hit -benchtime 20000x ./pkg/source/datapath | grep ns/op
 	@echo; echo "What a process that only polls keeps of its throughput, with a budget of 1 % and without a limit (2 minutes)"
 	@go test -run '^$$' -bench Budget -benchtime 1x ./pkg/source/datapath | grep throughput
+	@echo; echo "A job of PROCESSESxCONTEXTS on the data path: launch within 2 s, idle, a scrape, end (FAKE provider, no InfiniBand: the"
+	@echo "test inserts the contexts and sends the events that the hooks in the kernel would, into the real maps and ring buffer)"
+	@go test -run '^$$' -bench Launch -benchtime 1x -timeout 30m ./pkg/source/datapath | grep launch
+	@echo; echo "10,000 queue pairs and 200,000 memory regions held, more than fit, on 10 HCAs (FAKE netlink; the test fills the maps)"
+	@go test -run '^$$' -bench Held -benchtime 1x ./pkg/source/probe | grep held
+	@echo; echo "One dump of 200,000 memory regions, parsed (FAKE kernel)"
+	@go test -run '^$$' -bench Dump -benchtime 5x ./pkg/source/rdma | grep ns/op
 	@echo; echo "What it costs to list the open files of a node, and to look for drivers"
 	@go test -run '^$$' -bench 'Files|Look' -benchtime 200x ./pkg/source/access | grep ns/op
 	@CGO_ENABLED=0 go build -o bin/tiers ./tests/bench/tiers && echo && bin/tiers

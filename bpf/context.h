@@ -39,9 +39,10 @@ struct {
 	__type(value, struct context_stat);
 } contexts SEC(".maps");
 
+/* Room for 2,300 events: a large job causes two for each context, within seconds. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 65536);
+	__uint(max_entries, 131072);
 } path_events SEC(".maps");
 
 /*

@@ -33,43 +33,53 @@ const enum order *unused_order __attribute__((unused));
 const struct control_args *unused_control_args __attribute__((unused));
 const struct path_event *unused_path_event __attribute__((unused));
 
-struct removal {
-	__u32 tgid;
-	__u32 removed;
-};
+/* Processes that have ended. User space adds and removes them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u8);
+} ended SEC(".maps");
 
 /* Of the maps queues and ringless: drop_queue removes from both. */
-static long remove_queue(void *map, struct queue_key *key, void *value, struct removal *r)
+static long remove_queue(void *map, struct queue_key *key, void *value, __u32 *removed)
 {
-	if (key->tgid == r->tgid) {
+	if (bpf_map_lookup_elem(&ended, &key->tgid)) {
 		drop_queue(key);
-		r->removed++;
+		(*removed)++;
 	}
 	return 0;
 }
 
-static long remove_latency(void *map, struct latency_key *key, struct latency *l, struct removal *r)
+static long remove_latency(void *map, struct latency_key *key, struct latency *l, __u32 *removed)
 {
-	if (key->context.tgid == r->tgid) {
+	if (bpf_map_lookup_elem(&ended, &key->context.tgid)) {
 		bpf_map_delete_elem(map, key);
-		r->removed++;
+		(*removed)++;
 	}
+	return 0;
+}
+
+static long remove_cost(void *map, __u32 *tgid, __u8 *yes, void *unused)
+{
+	bpf_map_delete_elem(&unknown_costs, tgid);
 	return 0;
 }
 
 /*
- * Removes the queue pairs and durations of a process and returns their number. A walk may skip entries while other programs
- * add and remove: user space repeats it until the number is 0.
+ * Removes the queue pairs and durations of the processes that have ended, and returns their number. A walk may skip entries
+ * while other programs add and remove: user space repeats it until the number is 0.
  */
-static __noinline int remove_process(__u32 tgid)
+static __noinline int remove_processes(void)
 {
-	struct removal r = {.tgid = tgid};
+	__u32 removed = 0;
 
-	bpf_map_delete_elem(&unknown_costs, &tgid);
-	bpf_for_each_map_elem(&queues, remove_queue, &r, 0);
-	bpf_for_each_map_elem(&latencies, remove_latency, &r, 0);
-	bpf_for_each_map_elem(&ringless, remove_queue, &r, 0);
-	return r.removed;
+	bpf_for_each_map_elem(&ended, remove_cost, 0, 0);
+	bpf_for_each_map_elem(&queues, remove_queue, &removed, 0);
+	bpf_for_each_map_elem(&latencies, remove_latency, &removed, 0);
+	bpf_for_each_map_elem(&ringless, remove_queue, &removed, 0);
+	return removed;
 }
 
 static __always_inline void remove_spent(struct context_key *key, struct context_stat *stat)
@@ -117,7 +127,7 @@ int control(struct control_args *args)
 	struct context_stat *stat;
 
 	if (args->what == CONTROL_REMOVE && !key.context)
-		return remove_process(key.tgid);
+		return remove_processes();
 	if (args->what == CONTROL_REMOVE)
 		return remove_numbered(&key);
 	key.number = 0;

@@ -127,7 +127,7 @@ enum order {
 	CONTROL_MARK,   /* sets chosen and ready of a context */
 	CONTROL_ADD,    /* adds a context of a cgroup and device, if there is none, marks it, and returns its number */
 	CONTROL_GAP,    /* some calls of a context were not probed */
-	CONTROL_REMOVE, /* removes a context; without one, the other entries of a process, and returns their number */
+	CONTROL_REMOVE, /* removes a context; without one, the entries of ended processes, and returns their number */
 };
 
 struct control_args {

@@ -81,6 +81,9 @@ __u32 plain_memory = MEMORY_UNKNOWN;
 
 __u64 object_losses[LOSSES];
 
+/* LOSS_OBJECTS_FULL by type: user space lists objects of these types again. */
+__u64 objects_full[TYPES];
+
 /* So that the types reach user space. */
 const enum object_type *unused_object_type __attribute__((unused));
 const enum memory *unused_memory __attribute__((unused));
@@ -155,6 +158,8 @@ static __always_inline int remember(__u64 address, struct object *o, struct ib_d
 		if (!o->hidden)
 			take(o);
 		lose(LOSS_OBJECTS_FULL);
+		if (o->type < TYPES)
+			__sync_fetch_and_add(&objects_full[o->type], 1);
 		return 0;
 	}
 	if (!old)

@@ -299,6 +299,7 @@ type DatapathUnknownCost struct {
 const (
 	DatapathMapCgroupContexts        = "cgroup_contexts"
 	DatapathMapContexts              = "contexts"
+	DatapathMapEnded                 = "ended"
 	DatapathMapLatencies             = "latencies"
 	DatapathMapNowhere               = "nowhere"
 	DatapathMapOpenContexts          = "open_contexts"
@@ -444,6 +445,7 @@ type DatapathProgramSpecs struct {
 type DatapathMapSpecs struct {
 	CgroupContexts *ebpf.MapSpec `ebpf:"cgroup_contexts"`
 	Contexts       *ebpf.MapSpec `ebpf:"contexts"`
+	Ended          *ebpf.MapSpec `ebpf:"ended"`
 	Latencies      *ebpf.MapSpec `ebpf:"latencies"`
 	Nowhere        *ebpf.MapSpec `ebpf:"nowhere"`
 	OpenContexts   *ebpf.MapSpec `ebpf:"open_contexts"`
@@ -499,6 +501,7 @@ func (o *DatapathObjects) Close() error {
 type DatapathMaps struct {
 	CgroupContexts *ebpf.Map `ebpf:"cgroup_contexts"`
 	Contexts       *ebpf.Map `ebpf:"contexts"`
+	Ended          *ebpf.Map `ebpf:"ended"`
 	Latencies      *ebpf.Map `ebpf:"latencies"`
 	Nowhere        *ebpf.Map `ebpf:"nowhere"`
 	OpenContexts   *ebpf.Map `ebpf:"open_contexts"`
@@ -516,6 +519,7 @@ func (m *DatapathMaps) Close() error {
 	return _DatapathClose(
 		m.CgroupContexts,
 		m.Contexts,
+		m.Ended,
 		m.Latencies,
 		m.Nowhere,
 		m.OpenContexts,

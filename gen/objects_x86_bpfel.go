@@ -140,6 +140,7 @@ const (
 	ObjectsVarLiveAdopted                               = "live_adopted"
 	ObjectsVarLiveObjects                               = "live_objects"
 	ObjectsVarObjectLosses                              = "object_losses"
+	ObjectsVarObjectsFull                               = "objects_full"
 	ObjectsVarPlainMemory                               = "plain_memory"
 	ObjectsVarUnusedMemory                              = "unused_memory"
 	ObjectsVarUnusedObjectType                          = "unused_object_type"
@@ -239,6 +240,7 @@ type ObjectsVariableSpecs struct {
 	LiveAdopted      *ebpf.VariableSpec `ebpf:"live_adopted"`
 	LiveObjects      *ebpf.VariableSpec `ebpf:"live_objects"`
 	ObjectLosses     *ebpf.VariableSpec `ebpf:"object_losses"`
+	ObjectsFull      *ebpf.VariableSpec `ebpf:"objects_full"`
 	PlainMemory      *ebpf.VariableSpec `ebpf:"plain_memory"`
 	UnusedMemory     *ebpf.VariableSpec `ebpf:"unused_memory"`
 	UnusedObjectType *ebpf.VariableSpec `ebpf:"unused_object_type"`
@@ -291,6 +293,7 @@ type ObjectsVariables struct {
 	LiveAdopted      *ebpf.Variable `ebpf:"live_adopted"`
 	LiveObjects      *ebpf.Variable `ebpf:"live_objects"`
 	ObjectLosses     *ebpf.Variable `ebpf:"object_losses"`
+	ObjectsFull      *ebpf.Variable `ebpf:"objects_full"`
 	PlainMemory      *ebpf.Variable `ebpf:"plain_memory"`
 	UnusedMemory     *ebpf.Variable `ebpf:"unused_memory"`
 	UnusedObjectType *ebpf.Variable `ebpf:"unused_object_type"`

@@ -13,7 +13,8 @@ type CgroupResolver interface {
 
 // ObjectLister lists the RDMA objects of all devices.
 type ObjectLister interface {
-	Objects(ctx context.Context) ([]Object, error)
+	// Objects lists the objects of some types, or of all if none is given.
+	Objects(ctx context.Context, types ...ObjectType) ([]Object, error)
 	// ObjectCounts returns the number of objects, kernel objects included. With an error,
 	// devices are missing.
 	ObjectCounts(ctx context.Context) (map[ObjectTable]uint64, error)

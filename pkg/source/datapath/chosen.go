@@ -36,6 +36,7 @@ func (s *Source) updateChosen() {
 		w.chosen = w.chosen || chosen
 		s.setContext(key, p)
 		s.newContexts = append(s.newContexts, newContext{key: key})
+		s.pace.changed = true
 		s.kernel.gap(key)
 	}
 }

@@ -138,12 +138,12 @@ func (d *durations) histogram(sampled bool) (h model.FineHistogram, ok bool) {
 	return h, ok
 }
 
-// since returns the increase of a counter. A counter that fell started from 0.
-func since(n, last uint64) uint64 {
-	if n < last {
-		return n
-	}
-	return n - last
+// increase returns the increase of a counter since its last value, and updates that. A lower
+// value was read earlier: a scrape may read the counters between a step's read and count.
+func increase(last *uint64, n uint64) uint64 {
+	by := max(n, *last) - *last
+	*last += by
+	return by
 }
 
 func toInt[T int | uint8](b bool) T {

@@ -70,6 +70,7 @@ type Source struct {
 	// contexts are those with located functions, samplings those of their files.
 	contexts  map[gen.DatapathContextKey]contextState
 	samplings map[locate.FileID]samplings
+	kept      map[locate.FileID]bool // files that stay probed without a process
 	// unprobeable are files with functions that could not be probed, unlocated the processes
 	// and devices with queue pairs whose functions were not found.
 	unprobeable map[locate.FileID]bool
@@ -120,6 +121,7 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 		forgotten: map[model.CgroupID]bool{}, names: map[uint32]string{}, formerDevices: 1 << 31,
 		contexts:  map[gen.DatapathContextKey]contextState{},
 		samplings: map[locate.FileID]samplings{},
+		kept:      map[locate.FileID]bool{},
 		unlocated: map[processDevice]unlocated{},
 		loop:      newLoop(opts),
 		stop:      stop,

@@ -25,6 +25,8 @@ type file struct {
 	// kept and home are nil if the probes end with the last process that maps the file.
 	kept *locate.Kept
 	home *locate.Process // the file is kept while this process exists
+	// added: sites were added since the last step, which attaches probes.
+	added bool
 	// links are the attached probes of a group, nil if it is detached.
 	links [budget.Groups]map[locate.Site]io.Closer
 	// probed is the time since which a group is probed (CLOCK_MONOTONIC, ns), 0: never.
@@ -88,6 +90,10 @@ func (f *file) failure(group int) error {
 	}
 	return nil
 }
+
+// isProbed reports whether calls that post are counted, or the budget decides it: no
+// step is needed before a context of this file is counted.
+func (f *file) isProbed() bool { return !f.added && f.probed[budget.Post] != 0 }
 
 // on reports whether a group is attached.
 func (f *file) on(group int) bool { return f.links[group] != nil }

@@ -98,14 +98,11 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, ho
 		s.windowed[g] += toInt[int](how[g].Windowed) - toInt[int](c.samplings[g].Windowed)
 	}
 	c.samplings = how
-	c.called = stat.Hits != [budget.Groups]uint64{}
+	c.called = c.called || stat.Hits != [budget.Groups]uint64{}
 	for i, n := range flatten(stat) {
-		delta := since(n, c.last[i])
-		c.last[i] = n
-		c.addTo(s, i, delta)
+		c.addTo(s, i, increase(&c.last[i], n))
 	}
-	s.unread += since(stat.Unread, c.unread)
-	c.unread = stat.Unread
+	s.unread += increase(&c.unread, stat.Unread)
 	if poll := how[budget.Poll]; poll.Windowed && poll.Scale != 0 {
 		c.addDurations(s, false)
 	}
@@ -150,11 +147,10 @@ func (f *fold) addLatency(key gen.DatapathLatencyKey, l *gen.DatapathLatency, ho
 		d = &contextDurations{}
 		c.durations[key.Completed] = d
 	}
-	d.held.SumNs += since(l.SumNs, d.last.SumNs)
+	d.held.SumNs += increase(&d.last.SumNs, l.SumNs)
 	for i, n := range l.Buckets {
-		d.held.Buckets[i] += since(n, d.last.Buckets[i])
+		d.held.Buckets[i] += increase(&d.last.Buckets[i], n)
 	}
-	d.last = *l
 	if how.Scale == 0 && !how.Discard {
 		return
 	}
@@ -209,14 +205,14 @@ func (f *fold) endContext(key gen.DatapathContextKey) {
 	delete(f.contexts, key)
 }
 
-// endProcess removes the contexts of a process after their last add.
-func (f *fold) endProcess(tgid uint32) {
+// endProcesses removes the contexts of processes after their last add.
+func (f *fold) endProcesses(ended func(tgid uint32) bool) {
 	for key := range f.contexts {
-		if key.Tgid == tgid {
+		if ended(key.Tgid) {
 			f.endContext(key)
 		}
 	}
-	delete(f.processes, int(tgid))
+	maps.DeleteFunc(f.processes, func(pid int, _ *processSpending) bool { return ended(uint32(pid)) })
 }
 
 // endAll removes all contexts, before the kernel's maps are closed.

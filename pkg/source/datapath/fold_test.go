@@ -16,6 +16,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 )
 
+// is returns a function that reports whether a process is that with a number.
+func is(tgid uint32) func(uint32) bool { return func(n uint32) bool { return n == tgid } }
+
 func testDevice(index uint32) string { return fmt.Sprintf("mlx5_%d", index) }
 
 var whole = [budget.Groups]budget.Sampling{{Scale: 1, Ratio: 1}, {Scale: 1, Ratio: 1}}
@@ -129,14 +132,14 @@ func TestFold(t *testing.T) {
 	s.ReceivedBytes += 100
 	how[budget.Poll].Scale = 0
 	tot.add(a, &s, how)
-	tot.endProcess(a.Tgid)
+	tot.endProcesses(is(a.Tgid))
 	s.ReceivedBytes += 4
 	tot.add(b, &s, whole)
 	got, resting = rows(tot)
 	if got["7 mlx5_1 receive"] != 604 || got["7 mlx5_1 receive sampled"] != 302 || resting["7 mlx5_1 receive"] {
 		t.Errorf("received %d exact, %d sampled", got["7 mlx5_1 receive"], got["7 mlx5_1 receive sampled"])
 	}
-	tot.endProcess(b.Tgid)
+	tot.endProcesses(is(b.Tgid))
 	if again, _ := rows(tot); fmt.Sprint(again) != fmt.Sprint(got) {
 		t.Errorf("changed when the last process went: %v", again)
 	}
@@ -193,8 +196,8 @@ func TestFoldProperties(t *testing.T) {
 			all.addLatency(key, &c.fine, whole[budget.Poll])
 		}
 		if len(contexts) > 0 && random.IntN(40) == 0 {
-			seen.endProcess(contexts[0].key.Tgid)
-			all.endProcess(contexts[0].key.Tgid)
+			seen.endProcesses(is(contexts[0].key.Tgid))
+			all.endProcesses(is(contexts[0].key.Tgid))
 			contexts = contexts[1:]
 		}
 		now, resting := rows(seen)
@@ -209,8 +212,8 @@ func TestFoldProperties(t *testing.T) {
 		before, rested = now, resting
 	}
 	for _, c := range contexts {
-		seen.endProcess(c.key.Tgid)
-		all.endProcess(c.key.Tgid)
+		seen.endProcesses(is(c.key.Tgid))
+		all.endProcesses(is(c.key.Tgid))
 	}
 	got, _ := rows(seen)
 	truth, _ := rows(all)
@@ -294,7 +297,7 @@ func TestSpending(t *testing.T) {
 	if n := len(tot.spending.processes[1].samples); n > 14 {
 		t.Errorf("%d samples of a minute", n)
 	}
-	tot.endProcess(1)
+	tot.endProcesses(is(1))
 	if ratio, spent := read(); ratio != 0 || time.Duration(spent) != 600*time.Millisecond+119*5*time.Millisecond {
 		t.Errorf("after its exit: %g, %v", ratio, time.Duration(spent))
 	}
@@ -306,4 +309,21 @@ func TestSpending(t *testing.T) {
 	if limit, none := tot.limitRatio(), newFold(0).limitRatio(); limit != 0.01 || !math.IsInf(none, 1) {
 		t.Errorf("limit %g, and %g without one, want 0.01 and infinity", limit, none)
 	}
+}
+
+// TestOlderReading: a scrape reads the counters of a context after a step has read them, and adds them before.
+func TestOlderReading(t *testing.T) {
+	f := newFold(0)
+	key := gen.DatapathContextKey{Context: 1, Tgid: 1, Number: 1}
+	read := func(posted uint64) {
+		stat := gen.DatapathContextStat{Cgroup: 1, Device: 2, Number: 1}
+		stat.Posted[gen.DatapathOpcodeOPCODE_SEND] = posted
+		f.add(key, &stat, whole)
+		f.addLatency(gen.DatapathLatencyKey{Context: key}, &gen.DatapathLatency{SumNs: posted, Buckets: [model.FineBuckets]uint64{posted}}, whole[0])
+	}
+	for _, posted := range []uint64{10, 4, 12} {
+		read(posted)
+	}
+	got, _ := rows(f)
+	want(t, got, map[string]uint64{"1 mlx5_2 send": 12, "1 mlx5_2 took write": 12})
 }

@@ -47,11 +47,35 @@ func (s *Source) keep(found *searchResult) {
 			continue
 		}
 		f.home = home
+		s.setKept(id, true)
 		kept, same = kept+1, same+1
 		if home == found.home {
 			found.home = nil
 		}
 	}
+}
+
+// setKept sets whether a file is kept.
+func (s *Source) setKept(id locate.FileID, kept bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if kept {
+		s.kept[id] = true
+	} else {
+		delete(s.kept, id)
+	}
+}
+
+// hasUnkept reports whether one of the files is not kept. Searches call it.
+func (s *Source) hasUnkept(files map[locate.FileID]string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range files {
+		if !s.kept[id] {
+			return true
+		}
+	}
+	return false
 }
 
 // checkKept ends what is kept for homes that have ended, and files that no process maps
@@ -96,6 +120,7 @@ func (s *Source) unkeep(f *file) {
 	home := f.home
 	f.kept.Close()
 	f.kept, f.home = nil, nil
+	s.setKept(f.id, false)
 	for _, other := range s.files {
 		if other.home == home {
 			return

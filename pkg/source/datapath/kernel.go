@@ -27,6 +27,7 @@ type kernel struct {
 	object   *hook.Object
 	programs map[string]*ebpf.Program
 	events   *ringbuf.Reader
+	record   ringbuf.Record // buffer of next
 	sysfs    string
 	// multi: probes are uprobe_multi links (Linux 6.6), which are detached at once.
 	// Perf events take a tenth of a second each, as each waits for grace periods.
@@ -212,12 +213,11 @@ func eventOf(e *gen.DatapathPathEvent) event {
 // next waits for an event. It returns os.ErrClosed after close.
 func (k *kernel) next() (event, error) {
 	for {
-		record, err := k.events.Read()
-		if err != nil {
+		if err := k.events.ReadInto(&k.record); err != nil {
 			return event{}, err
 		}
 		var e gen.DatapathPathEvent
-		if parseEvent(record.RawSample, &e) == nil {
+		if parseEvent(k.record.RawSample, &e) == nil {
 			return eventOf(&e), nil
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -133,24 +134,36 @@ func (k *kernel) removeContext(key gen.DatapathContextKey) error {
 	return err
 }
 
-// removeProcess removes contexts of a process and all other entries that it has.
-func (k *kernel) removeProcess(tgid uint32, contexts ...gen.DatapathContextKey) error {
-	const remove = uint32(gen.DatapathOrderCONTROL_REMOVE)
+// removeProcesses removes contexts of processes and all other entries that they have.
+func (k *kernel) removeProcesses(tgids []uint32, contexts ...gen.DatapathContextKey) error {
 	for _, key := range contexts {
 		if err := k.removeContext(key); err != nil {
 			return err
 		}
 	}
-	for range maxWalks {
-		left, err := k.run(&gen.DatapathControlArgs{Key: gen.DatapathContextKey{Tgid: tgid}, What: remove})
-		if err != nil || left == 0 {
+	ended := k.object.Coll.Maps[gen.DatapathMapEnded]
+	for some := range slices.Chunk(tgids, int(ended.MaxEntries())) {
+		if err := k.removeEntries(ended, some); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// maxWalks bounds how often the entries of a process are walked.
+// removeEntries removes the entries of some processes in one walk of the maps: a walk for
+// each would take seconds after a large job.
+func (k *kernel) removeEntries(ended *ebpf.Map, tgids []uint32) error {
+	_, err := ended.BatchUpdate(tgids, make([]uint8, len(tgids)), nil)
+	for left, walks := uint32(1), 0; err == nil && left > 0 && walks < maxWalks; walks++ {
+		left, err = k.run(&gen.DatapathControlArgs{What: uint32(gen.DatapathOrderCONTROL_REMOVE)})
+	}
+	if err = errors.Join(err, hook.Remove(ended, tgids)); err != nil {
+		return fmt.Errorf("processes that have ended: %w", err)
+	}
+	return nil
+}
+
+// maxWalks bounds how often the entries of processes are walked.
 const maxWalks = 16
 
 // order changes one context.

@@ -39,13 +39,14 @@ type fake struct {
 }
 
 // buildFake compiles the fake and returns the offsets of its functions in the file.
-func buildFake(t testing.TB) (path string, sites []locate.Site) {
+func buildFake(t testing.TB, flags ...string) (path string, sites []locate.Site) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
 	path = filepath.Join(t.TempDir(), "provider")
-	out, err := child.Command(context.Background(), "gcc", "-O2", "-Wall", "-o", path, "testdata/fake_provider.c", "-lpthread").CombinedOutput()
+	flags = append([]string{"-O2", "-Wall", "-o", path, "testdata/fake_provider.c", "-lpthread"}, flags...)
+	out, err := child.Command(context.Background(), "gcc", flags...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("gcc (and libibverbs-dev): %v\n%s", err, out)
 	}
@@ -376,7 +377,7 @@ func TestUnknownCost(t *testing.T) {
 	if got, want := spent(), [budget.Groups]uint64{budget.Post: 2 * entryNS, budget.Poll: 100 * (entryNS + returnNS)}; got != want {
 		t.Errorf("spent %v, want %v", got, want)
 	}
-	if err := k.removeProcess(f.key.Tgid, f.key); err != nil {
+	if err := k.removeProcesses([]uint32{f.key.Tgid}, f.key); err != nil {
 		t.Fatal(err)
 	}
 	if got := spent(); got != [budget.Groups]uint64{} {
@@ -497,7 +498,7 @@ func TestUnselectedContext(t *testing.T) {
 	other := f.key
 	other.Tgid++
 	other = k.add(t, event{key: other}, true)
-	if err := k.removeProcess(f.key.Tgid, f.key); err != nil {
+	if err := k.removeProcesses([]uint32{f.key.Tgid}, f.key); err != nil {
 		t.Fatal(err)
 	}
 	var left []gen.DatapathContextKey

@@ -36,8 +36,9 @@ const (
 	// nameInterval is the time between reads of the names of HCAs while one is
 	// missing: it appeared later, or moved to another network namespace.
 	nameInterval = 2 * time.Second
-	// maxEvents is the number of events that wait for the loop.
-	maxEvents = 1024
+	// maxEvents is the number of events that wait for the loop, while it attaches probes
+	// to a file that thousands of processes map: two for each context of a large job.
+	maxEvents = 16384
 	// maxExisting is the number of queue pairs per process and device that are
 	// searched, of those that existed before the hooks.
 	maxExisting = 16
@@ -52,12 +53,23 @@ type loop struct {
 	find      func(p *locate.Process, qp uint64) (locate.Found, error)
 	costs     *trapCosts // nil until measured
 	detaching sync.WaitGroup
-	readings  []reading
+	// readings and spent are those of the last step: the counters of all contexts, and the
+	// cost of probes by process. The others are buffers.
+	readings    []reading
+	spent       map[int][budget.Groups]time.Duration
+	loads       []budget.ProcessLoad
+	loaded      []*locate.Process // of loads
+	loadedFiles []budget.FileLoad
 
 	events      chan event
 	results     chan searchResult
-	retries     []attempt    // wait for another attempt
-	newContexts []newContext // since the last step
+	waiting     []*watched      // processes with events in their queue and no search
+	searching   int             // searches that run
+	retries     []attempt       // wait for another attempt
+	retryAt     time.Time       // of the first of them
+	newContexts []newContext    // not marked yet
+	absent      map[uint32]bool // processes that had ended before their event was handled
+	pace        pace
 	removedAt   time.Time
 	namedAt     time.Time
 	attachAt    time.Time
@@ -75,6 +87,8 @@ func newLoop(opts Options) loop {
 		files:     map[locate.FileID]*file{},
 		budget:    budget.New(opts.Budget, switchCost, rand.Float64),
 		find:      locate.New(opts.Procfs).Find,
+		absent:    map[uint32]bool{},
+		spent:     map[int][budget.Groups]time.Duration{},
 		events:    make(chan event, maxEvents),
 		results:   make(chan searchResult, maxLocating),
 	}
@@ -85,8 +99,8 @@ func (s *Source) run(ctx context.Context) {
 	defer close(s.done)
 	look := time.NewTicker(watchInterval)
 	defer look.Stop()
-	step := time.NewTimer(0)
-	defer step.Stop()
+	wake := time.NewTimer(0)
+	defer wake.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -94,28 +108,46 @@ func (s *Source) run(ctx context.Context) {
 			return
 		case <-look.C:
 			s.follow(ctx)
-			continue
 		case e := <-s.events:
-			if s.kernel != nil { // otherwise it is older than the last release
-				s.observe(e)
-			}
+			s.handleEvent(e)
 		case a := <-s.results:
 			s.handleFound(a)
-		case <-step.C:
+		case <-wake.C:
 		}
+		s.handleQueued()
 		if s.kernel == nil { // only this goroutine sets it
 			continue
 		}
 		now := time.Now()
-		s.removeEnded(now)
 		s.nameMissing(ctx, now)
 		next := s.retryDue(now)
 		s.startSearches()
-		if at := s.step(); at.Before(next) {
+		s.markFound(false)
+		if !now.Before(s.pace.next()) {
+			s.pace.due = s.step()
+			s.markFound(true)
+			s.removeEnded(now)
+		}
+		if at := s.pace.next(); at.Before(next) {
 			next = at
 		}
-		s.markFound()
-		step.Reset(time.Until(next))
+		wake.Reset(time.Until(next))
+	}
+}
+
+func (s *Source) handleEvent(e event) {
+	if s.kernel != nil { // otherwise it is older than the last release
+		s.observe(e)
+	}
+}
+
+// handleQueued handles the events and results that wait.
+func (s *Source) handleQueued() {
+	for range len(s.events) {
+		s.handleEvent(<-s.events)
+	}
+	for range len(s.results) {
+		s.handleFound(<-s.results)
 	}
 }
 
@@ -164,19 +196,7 @@ func (s *Source) attach(ctx context.Context) {
 	s.kernel = k
 	s.mu.Unlock()
 	s.nameDevices(ctx)
-	go func() {
-		for {
-			e, err := k.next()
-			if err != nil {
-				return // closed
-			}
-			select {
-			case s.events <- e:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	go s.receive(ctx, k)
 	existing, err := k.existing()
 	if err != nil {
 		s.opts.Logger.Warn("existing connections are not counted on the data path", zap.Error(err))
@@ -192,6 +212,21 @@ func (s *Source) attach(ctx context.Context) {
 		}
 	}
 	s.opts.Logger.Info("data path hooks attached")
+}
+
+// receive passes events to the loop until the kernel's maps are closed.
+func (s *Source) receive(ctx context.Context, k *kernel) {
+	for {
+		e, err := k.next()
+		if err != nil {
+			return // closed
+		}
+		select {
+		case s.events <- e:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // nameDevices reads the names of the HCAs. The counts of a removed HCA stay under its name, and
@@ -257,6 +292,7 @@ func (s *Source) release(reason string) {
 	s.hooks = unattached(reason, model.StateAbsent)
 	clear(s.contexts)
 	clear(s.samplings)
+	clear(s.kept)
 	clear(s.unlocated)
 	s.stats.Probes, s.stats.Processes = 0, 0
 	s.mu.Unlock()
@@ -272,5 +308,7 @@ func (s *Source) release(reason string) {
 	}
 	clear(s.processes)
 	clear(s.files)
-	s.retries, s.newContexts = nil, nil
+	clear(s.absent)
+	s.waiting, s.retries, s.newContexts, s.readings = nil, nil, nil, nil
+	s.pace = pace{}
 }

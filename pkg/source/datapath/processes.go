@@ -5,6 +5,7 @@ package datapath
 import (
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,20 +16,29 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// removeEnded removes processes that have ended, once per removeInterval.
+// removeEnded removes processes that have ended, once per removeInterval, after a step.
 func (s *Source) removeEnded(now time.Time) {
 	if now.Sub(s.removedAt) < removeInterval {
 		return
 	}
 	s.removedAt = now
 	var over []uint32
-	for pid, w := range s.processes {
-		if w.Exited() {
-			s.removeProcess(pid, w)
-			over = append(over, uint32(pid))
+	s.loaded = s.loaded[:0]
+	for _, w := range s.processes {
+		s.loaded = append(s.loaded, w.Process)
+	}
+	locate.EachExited(s.loaded, func(i int) {
+		pid := s.loaded[i].PID()
+		s.removeProcess(pid, s.processes[pid])
+		over = append(over, uint32(pid))
+	})
+	over = append(over, s.checkUnobserved()...)
+	for pid := range s.absent {
+		if s.processes[int(pid)] == nil { // otherwise another process has its number
+			over = append(over, pid)
 		}
 	}
-	over = append(over, s.checkUnobserved()...)
+	clear(s.absent)
 	if len(over) > 0 {
 		s.removeContexts(over...)
 	}
@@ -44,32 +54,24 @@ func (s *Source) removeEnded(now time.Time) {
 }
 
 // checkUnobserved returns processes in the kernel's maps that have ended before they
-// were observed. Those that exist, and pay for probes, are observed now. It also
-// corrects the number of contexts of each cgroup.
+// were observed. Those that exist, and pay for probes, are observed now.
 func (s *Source) checkUnobserved() (over []uint32) {
 	found := map[uint32]model.CgroupID{}
-	contexts := map[model.CgroupID]int32{}
-	s.mu.Lock()
-	err := s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
-		found[key.Tgid] = model.CgroupID(stat.Cgroup)
-		contexts[model.CgroupID(stat.Cgroup)]++
-	})
-	if err == nil {
-		err = s.kernel.recount(contexts)
-	}
-	err = errors.Join(err, s.kernel.unknownCosts(func(tgid uint32, _ *gen.DatapathUnknownCost) {
-		if _, ok := found[tgid]; !ok {
-			found[tgid] = 0 // known when it opens a context
+	for tgid := range s.spent {
+		if s.processes[tgid] == nil {
+			found[uint32(tgid)] = 0 // known when it opens a context
 		}
-	}))
-	s.mu.Unlock()
-	if err != nil {
-		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	for i := range s.readings {
+		r := &s.readings[i]
+		if _, ok := found[r.key.Tgid]; ok {
+			found[r.key.Tgid] = model.CgroupID(r.stat.Cgroup)
+		}
 	}
 	for tgid, cgroup := range found {
-		if s.processes[int(tgid)] != nil {
-			continue
-		}
 		p, err := locate.OpenProcess(s.opts.Procfs, int(tgid))
 		switch {
 		case err == nil:
@@ -128,35 +130,38 @@ func (s *Source) removeContexts(tgids ...uint32) {
 		}
 	}))
 	maps.DeleteFunc(s.contexts, func(key gen.DatapathContextKey, _ contextState) bool { return over[key.Tgid] != nil })
+	var contexts []gen.DatapathContextKey
 	maps.DeleteFunc(s.unlocated, func(key processDevice, _ unlocated) bool { return over[key.tgid] != nil })
 	for tgid, b := range over {
-		err = errors.Join(err, s.kernel.removeProcess(tgid, b.contexts...))
+		contexts = append(contexts, b.contexts...)
 		if len(b.contexts) > 0 {
 			s.fold.finish(int(tgid), b.cgroup, b.spent)
 		}
-		s.fold.endProcess(tgid)
 	}
+	err = errors.Join(err, s.kernel.removeProcesses(slices.Collect(maps.Keys(over)), contexts...))
+	s.fold.endProcesses(func(tgid uint32) bool { return over[tgid] != nil })
 	if err != nil {
 		s.opts.Logger.Debug("reading the last counts of processes", zap.Error(err))
 	}
 }
 
 // removeClosed adds the last counts of closed contexts to the series and removes their
-// entries from the kernel's maps.
+// entries from the kernel's maps. The counters of a closed context do not change, but it
+// may have durations that were not read.
 func (s *Source) removeClosed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var closed []reading
-	err := s.kernel.eachContext(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, isClosed bool) {
-		if isClosed {
-			closed = append(closed, reading{key, *stat})
+	var closed []*reading
+	for i := range s.readings {
+		if s.readings[i].closed {
+			closed = append(closed, &s.readings[i])
 		}
-	})
-	if len(closed) > 0 {
-		err = errors.Join(err, s.drain())
 	}
-	for i := range closed {
-		c := &closed[i]
+	var err error
+	if len(closed) > 0 {
+		err = s.drain()
+	}
+	for _, c := range closed {
 		if s.wasLate(c.key, &c.stat) {
 			s.fold.markLate(c.key)
 		}

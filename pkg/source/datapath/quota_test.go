@@ -66,7 +66,7 @@ func TestContextQuota(t *testing.T) {
 	}
 	remove := func(cgroup model.CgroupID, i uint64) {
 		t.Helper()
-		if err := k.removeProcess(uint32(cgroup), key(cgroup, i)); err != nil {
+		if err := k.removeProcesses([]uint32{uint32(cgroup)}, key(cgroup, i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -157,7 +157,7 @@ func TestQuotaOfHooks(t *testing.T) {
 		k.checkContextCounts(t, "full", with)
 		end()
 		endOther()
-		if err := k.removeProcess(fits.key.Tgid, fits.key); err != nil {
+		if err := k.removeProcesses([]uint32{fits.key.Tgid}, fits.key); err != nil {
 			t.Fatal(err)
 		}
 		k.checkContextCounts(t, "removed", others)

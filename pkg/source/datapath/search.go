@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -34,11 +35,12 @@ type watched struct {
 	*locate.Process
 	cgroup model.CgroupID
 	// searching: a search is running, which may take as long as the process lives.
-	// Other events wait in queue. ended: the search closes the process.
-	searching, ended bool
-	queue            []attempt
-	openedAt         time.Time
-	chosen           bool // to be counted
+	// Other events wait in queue. waiting: the process is listed for a search. ended:
+	// the search closes the process.
+	searching, waiting, ended bool
+	queue                     []attempt
+	openedAt                  time.Time
+	chosen                    bool // to be counted
 }
 
 // attempt is an event and when to try it.
@@ -73,7 +75,7 @@ func (s *Source) enqueue(a attempt) {
 	if w == nil {
 		p, err := locate.OpenProcess(s.opts.Procfs, pid)
 		if errors.Is(err, model.ErrAbsent) {
-			s.removeContexts(uint32(pid))
+			s.absent[uint32(pid)] = true
 			return
 		}
 		if err != nil {
@@ -94,35 +96,45 @@ func (s *Source) enqueue(a attempt) {
 	}
 	if len(w.queue) < maxQueue {
 		w.queue = append(w.queue, a)
+		s.awaitSearch(w)
 	}
 }
 
-// startSearches starts the first search in the queue of each process, up to
-// maxLocating at once.
+// awaitSearch lists a process with events in its queue for the next search.
+func (s *Source) awaitSearch(w *watched) {
+	if !w.waiting && !w.searching && len(w.queue) > 0 {
+		w.waiting = true
+		s.waiting = append(s.waiting, w)
+	}
+}
+
+// startSearches starts the first search in the queue of each process, in the order of
+// their events, up to maxLocating at once.
 func (s *Source) startSearches() {
-	free := maxLocating
-	for _, w := range s.processes {
-		if w.searching {
-			free--
+	started := 0
+	for _, w := range s.waiting {
+		if s.searching == maxLocating {
+			break
 		}
-	}
-	for _, w := range s.processes {
-		if free > 0 && !w.searching && len(w.queue) > 0 {
-			a := w.queue[0]
-			w.queue = w.queue[1:]
-			s.search(w, a)
-			free--
+		started++
+		if w.waiting = false; w.ended {
+			continue
 		}
+		a := w.queue[0]
+		w.queue = w.queue[1:]
+		s.search(w, a)
 	}
+	s.waiting = slices.Delete(s.waiting, 0, started)
 }
 
 // search searches a process in a goroutine of its own.
 func (s *Source) search(w *watched, a attempt) {
 	w.searching = true
+	s.searching++
 	go func() {
 		r := searchResult{attempt: a, of: w}
 		r.Found, r.err = s.find(w.Process, a.qp)
-		if r.err == nil && len(r.Sites) > 0 {
+		if r.err == nil && s.hasUnkept(r.Paths) {
 			r.home, _ = w.Home() // without one, its files are not kept
 		}
 		select {
@@ -138,11 +150,14 @@ func (s *Source) search(w *watched, a attempt) {
 func (s *Source) handleFound(a searchResult) {
 	pid, w := int(a.key.Tgid), a.of
 	w.searching = false
+	s.searching--
 	defer func() { a.closeHome() }()
-	switch {
-	case w.ended:
+	if w.ended {
 		w.Close()
 		return
+	}
+	s.awaitSearch(w)
+	switch {
 	case errors.Is(a.err, locate.ErrNotReady):
 		s.retryLater(a.attempt)
 		return
@@ -159,7 +174,8 @@ func (s *Source) handleFound(a searchResult) {
 	s.setFailed(nil)
 	chosen := s.isChosen(a.cgroup)
 	w.chosen = w.chosen || chosen
-	s.addSites(pid, a.Found)
+	s.pace.changed = true
+	s.pace.attach = s.addSites(pid, a.Found) && w.chosen || s.pace.attach
 	if w.chosen {
 		s.keep(&a)
 	}
@@ -183,9 +199,10 @@ func (s *Source) handleFound(a searchResult) {
 		zap.Duration("after", time.Since(a.begun)))
 }
 
-// markFound marks the contexts that were found since the last step. The step has
-// attached their probes.
-func (s *Source) markFound() {
+// markFound marks the contexts that were found, of files that are probed. After a step,
+// which attaches probes, it marks those of the others, too.
+func (s *Source) markFound(all bool) {
+	left := s.newContexts[:0]
 	for _, c := range s.newContexts {
 		key := c.key
 		s.mu.Lock()
@@ -194,7 +211,12 @@ func (s *Source) markFound() {
 		if !ok {
 			continue
 		}
-		if f := s.files[p.file]; f != nil {
+		f := s.files[p.file]
+		if !all && (f == nil || !f.isProbed()) {
+			left = append(left, c)
+			continue
+		}
+		if f != nil {
 			p.probed = f.probedSince(c.sites)
 		}
 		if err := s.kernel.mark(key, p.chosen, true); errors.Is(err, model.ErrAbsent) { // closed meanwhile
@@ -211,7 +233,7 @@ func (s *Source) markFound() {
 		p.final = true
 		s.setContext(key, p)
 	}
-	s.newContexts = s.newContexts[:0]
+	s.newContexts = left
 }
 
 // setFailed sets the error that Read returns.
@@ -221,8 +243,9 @@ func (s *Source) setFailed(err error) {
 	s.failed = err
 }
 
-// addSites adds the sites of a process to their files.
-func (s *Source) addSites(pid int, l locate.Found) {
+// addSites adds the sites of a process to their files, and reports whether one of these
+// is not probed.
+func (s *Source) addSites(pid int, l locate.Found) (unprobed bool) {
 	for _, site := range l.Sites {
 		f := s.files[site.File]
 		if f == nil {
@@ -230,8 +253,11 @@ func (s *Source) addSites(pid int, l locate.Found) {
 			s.files[site.File] = f
 		}
 		f.paths[pid] = l.Paths[site.File]
+		f.added = f.added || !f.sites[site]
 		f.sites[site] = true
+		unprobed = unprobed || !f.isProbed()
 	}
+	return unprobed
 }
 
 // retryLater schedules another attempt, each time after twice as long.
@@ -243,22 +269,28 @@ func (s *Source) retryLater(a attempt) {
 	a.at = time.Now().Add(min(firstRetry<<min(a.tries, 16), lastRetry))
 	a.tries++
 	s.retries = append(s.retries, a)
+	if a.at.Before(s.retryAt) {
+		s.retryAt = a.at
+	}
 }
 
 // retryDue queues the attempts that are due and returns when the next one is.
 func (s *Source) retryDue(now time.Time) (next time.Time) {
-	next = now.Add(lastRetry)
-	due := s.retries
-	s.retries = nil
-	for _, a := range due {
-		if now.Before(a.at) {
-			s.retries = append(s.retries, a)
-			if a.at.Before(next) {
-				next = a.at
-			}
+	if now.Before(s.retryAt) {
+		return s.retryAt
+	}
+	s.retryAt = now.Add(lastRetry)
+	later := s.retries[:0]
+	for _, a := range s.retries {
+		if !now.Before(a.at) {
+			s.enqueue(a)
 			continue
 		}
-		s.enqueue(a)
+		later = append(later, a)
+		if a.at.Before(s.retryAt) {
+			s.retryAt = a.at
+		}
 	}
-	return next
+	s.retries = later
+	return s.retryAt
 }

@@ -25,13 +25,26 @@ import (
 // functions of the FAKE provider, which the locator would not recognize as a provider.
 func startSource(t testing.TB, limit float64, c *trapCosts, path string, sites []locate.Site) *Source {
 	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	s := newFakeSource(t, limit, c, path, sites, cancel)
+	go s.run(ctx)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// newFakeSource returns a source whose loop does not run.
+func newFakeSource(t testing.TB, limit float64, c *trapCosts, path string, sites []locate.Site, stop context.CancelFunc) *Source {
+	t.Helper()
 	k := startKernel(t)
 	sysfs := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(sysfs, "class/infiniband_verbs/uverbs0"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	s := newSource(Options{Sysfs: sysfs, Procfs: "/proc", Budget: limit}, cancel)
+	s := newSource(Options{Sysfs: sysfs, Procfs: "/proc", Budget: limit}, stop)
 	s.kernel, s.costs, s.names = k, c, map[uint32]string{3: "fake0"}
 	s.find = func(p *locate.Process, qp uint64) (locate.Found, error) {
 		var pointer [8]byte
@@ -46,12 +59,6 @@ func startSource(t testing.TB, limit float64, c *trapCosts, path string, sites [
 		}
 		return found, nil
 	}
-	go s.run(ctx)
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	return s
 }
 

@@ -6,12 +6,14 @@ import (
 	"cmp"
 	"errors"
 	"io"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -22,16 +24,17 @@ const switchCost = 20 * time.Microsecond
 
 // reading is the counters of one verbs context.
 type reading struct {
-	key  gen.DatapathContextKey
-	stat gen.DatapathContextStat
+	key    gen.DatapathContextKey
+	stat   gen.DatapathContextStat
+	closed bool
 }
 
 // step passes what processes used to the budget, attaches and detaches probes as it
 // decides, and returns the time of the next step.
 func (s *Source) step() time.Time {
 	now := time.Now()
-	readings, spent, err := s.read()
-	if err != nil {
+	s.pace.begin(now)
+	if err := s.read(); err != nil {
 		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
 		if s.opts.Budget > 0 { // unknown cost may exceed it
 			for _, f := range s.files {
@@ -41,13 +44,8 @@ func (s *Source) step() time.Time {
 		}
 		return now.Add(removeInterval)
 	}
-	var loads []budget.ProcessLoad
-	for pid, w := range s.processes {
-		if cpu, err := w.CPU(); err == nil {
-			loads = append(loads, budget.ProcessLoad{PID: pid, CPU: cpu, Spent: spent[pid]})
-		}
-	}
-	files := make([]budget.FileLoad, 0, len(s.files))
+	loads := s.readLoads()
+	files := s.loadedFiles[:0]
 	for _, f := range s.files {
 		if !s.isWanted(f) {
 			continue
@@ -57,9 +55,12 @@ func (s *Source) step() time.Time {
 			Detaching: [budget.Groups]bool{f.closing[budget.Post].Load(), f.closing[budget.Poll].Load()},
 		})
 	}
+	s.loadedFiles = files
 	wants, next := s.budget.Tick(now, loads, files)
-	s.count(now, readings, loads)
+	s.count(now, s.readings, loads)
+	s.pace.read(time.Now())
 	for _, f := range s.files {
+		f.added = false
 		for c := range budget.Groups {
 			if !s.switchGroup(f, c, wants[budget.File(f.id)][c]) {
 				next = now.Add(budget.DetachInterval)
@@ -67,6 +68,20 @@ func (s *Source) step() time.Time {
 		}
 	}
 	return next
+}
+
+// readLoads reads the CPU time of all processes that have not exited.
+func (s *Source) readLoads() []budget.ProcessLoad {
+	s.loads, s.loaded = s.loads[:0], s.loaded[:0]
+	for pid, w := range s.processes {
+		if cpu, err := w.CPU(); err == nil {
+			s.loads = append(s.loads, budget.ProcessLoad{PID: pid, CPU: cpu, Spent: s.spent[pid]})
+			s.loaded = append(s.loaded, w.Process)
+		}
+	}
+	locate.EachExited(s.loaded, func(i int) { s.loads[i].PID = 0 })
+	s.loads = slices.DeleteFunc(s.loads, func(l budget.ProcessLoad) bool { return l.PID == 0 })
+	return s.loads
 }
 
 // isWanted reports whether a process that maps the file is to be counted, or the file
@@ -83,26 +98,32 @@ func (s *Source) isWanted(f *file) bool {
 	return false
 }
 
-// read copies the counters of all contexts and adds up their cost by process.
-func (s *Source) read() ([]reading, map[int][budget.Groups]time.Duration, error) {
-	readings := s.readings[:0]
-	spent := map[int][budget.Groups]time.Duration{}
+// read copies the counters of all contexts and adds up their cost by process. Once per
+// removeInterval it also corrects the number of contexts of each cgroup.
+func (s *Source) read() error {
+	s.readings = s.readings[:0]
+	clear(s.spent)
 	pay := func(tgid uint32, ns [budget.Groups]uint64) {
-		sum := spent[int(tgid)]
+		sum := s.spent[int(tgid)]
 		for c := range budget.Groups {
 			sum[c] += time.Duration(ns[c])
 		}
-		spent[int(tgid)] = sum
+		s.spent[int(tgid)] = sum
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
-		readings = append(readings, reading{key, *stat})
+	err := s.kernel.eachContext(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, closed bool) {
+		s.readings = append(s.readings, reading{key, *stat, closed})
 		pay(key.Tgid, stat.SpentNs)
 	})
-	s.readings = readings
-	err = errors.Join(err, s.kernel.unknownCosts(func(tgid uint32, stat *gen.DatapathUnknownCost) { pay(tgid, stat.SpentNs) }))
-	return readings, spent, err
+	if err == nil && s.pace.begun.Sub(s.removedAt) >= removeInterval {
+		found := map[model.CgroupID]int32{}
+		for i := range s.readings {
+			found[model.CgroupID(s.readings[i].stat.Cgroup)]++
+		}
+		err = s.kernel.recount(found)
+	}
+	return errors.Join(err, s.kernel.unknownCosts(func(tgid uint32, stat *gen.DatapathUnknownCost) { pay(tgid, stat.SpentNs) }))
 }
 
 // count adds readings to the series, scaled by the sampling of the budget.

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -16,72 +18,68 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// lossMark holds the loss count and time of the last adoption, and the number of failed
-// adoptions in a row.
-type lossMark struct {
-	lost    uint64
-	at      time.Time
-	fails   int
-	differs bool // a comparison found a difference
-	idle    int  // adoptions in a row that changed nothing
-}
-
-// reconcileInterval is the minimum interval of reconciling after a loss: a dump of queue pairs
-// is a firmware command for each of them. The interval doubles after each failure, and after
-// each reconciliation that changed nothing, up to an hour.
-const reconcileInterval = time.Minute
-
-// due reports whether to adopt again.
-func (m lossMark) due(now time.Time, lost uint64) bool {
-	return (m.fails > 0 || m.differs || m.lost != lost) && now.Sub(m.at) >= reconcileInterval<<min(max(m.fails, m.idle), 6)
-}
-
-// adopt records the objects that existed before the hooks were attached, once each: objects
+// adopt records the objects of some types, or of all, that the programs have not seen, such as
+// those that existed before the hooks were attached. It records them once each: objects
 // that a program has seen are recognized by their restrack id. The listing does not report the
 // kind of memory of a region. A device that cannot be listed omits its own objects and is tried
 // again later.
-func (s *sensor) adopt(ctx context.Context, opts Options) error {
+func (s *sensor) adopt(ctx context.Context, opts Options, types ...model.ObjectType) error {
 	if opts.Objects == nil {
 		return nil
 	}
-	last := s.adoptedAt
-	s.adoptedAt = lossMark{lost: s.lost(), at: time.Now()}
+	if len(types) == 0 {
+		types = adoptedTypes
+	}
+	// Lists of objects take some hundred bytes for each, and are needed only here.
+	defer debug.FreeOSMemory()
+	first := len(s.adoptions) == 0
+	lost, now := s.lost(), time.Now()
 	s.changes = repairs{}
-	err := s.adoptListed(ctx, opts)
-	s.compared = comparison{}
-	switch {
-	case last.at.IsZero(): // what existed before the hooks is no repair
-	case s.changes == repairs{}:
-		s.adoptedAt.idle = last.idle + 1
-	default:
+	failed, err := s.adoptListed(ctx, opts, types)
+	s.compared.forget(types)
+	if !first { // what existed before the hooks is no repair
 		s.mu.Lock()
 		s.repaired = s.repaired.plus(s.changes)
 		s.mu.Unlock()
 	}
-	if err != nil && !errors.Is(err, model.ErrUnsupported) {
-		s.adoptedAt.fails = last.fails + 1
+	if errors.Is(err, model.ErrUnsupported) {
+		failed = nil
+	}
+	for _, t := range types {
+		s.adoptions[t] = s.adoptions[t].next(now, lost[t], s.changes != repairs{}, failed[t])
 	}
 	return err
 }
 
-// adoptListed records the objects that RDMA netlink lists.
+// adoptListed records the objects that RDMA netlink lists, and returns the types of those that it
+// could not list or record.
 //
 // An object may be destroyed between the dump and its record, when no program has seen it.
 // Objects missing from a second dump are removed again. So are counted objects that both dumps
 // lack: a program was skipped when they ended.
-func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
-	counted := s.counted(ctx, opts)
-	found, err := list(ctx, opts)
+func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.ObjectType) (failed map[model.ObjectType]bool, err error) {
+	failed = map[model.ObjectType]bool{}
+	failAll := func() {
+		for _, t := range types {
+			failed[t] = true
+		}
+	}
+	counted := s.counted(ctx, opts, types)
+	found, err := list(ctx, opts, types)
 	var ended []entry
 	if err == nil {
 		ended = s.unlisted(counted, found)
+	} else {
+		failAll()
 	}
 	seen, unnumbered, seenErr := s.seen()
 	if seenErr != nil {
-		return errors.Join(err, seenErr)
+		failAll()
+		return failed, errors.Join(err, seenErr)
 	}
 	adopted := map[gen.ObjectsAdoptedKey]gen.ObjectsObject{}
 	doubtful := 0
+	unrecorded := 0
 	for _, o := range found {
 		code, ok := typeCode(o.Type)
 		key := gen.ObjectsAdoptedKey{Device: o.Index, Type: uint32(code), Id: o.ID}
@@ -92,6 +90,7 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 		// May be the object counted without its id: better missing than counted twice.
 		if unnumbered[gen.ObjectsAdoptedKey{Device: key.Device, Type: key.Type}] {
 			doubtful++
+			failed[o.Type] = true
 			continue
 		}
 		value := gen.ObjectsObject{Device: o.Index, Id: o.ID, Type: code, Memory: memoryCode(o), Bytes: o.Bytes}
@@ -102,9 +101,12 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 			}
 		}
 		added, recordErr := s.record(key, value, o.Device)
-		if recordErr != nil {
-			err = errors.Join(err, recordErr)
-			break
+		if recordErr != nil { // usually the map is full
+			if unrecorded++; unrecorded == 1 {
+				err = errors.Join(err, recordErr)
+			}
+			failed[o.Type] = true
+			continue
 		}
 		s.addPeer(o, model.CgroupID(value.Cgroup))
 		if added {
@@ -115,16 +117,17 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 		err = errors.Join(err, fmt.Errorf("%d objects are not adopted: they may be counted already, without their id", doubtful))
 	}
 	if len(adopted)+len(ended) == 0 {
-		return err
+		return failed, err
 	}
-	again, againErr := list(ctx, opts)
+	again, againErr := list(ctx, opts, changedTypes(adopted, ended))
 	if againErr == nil {
 		for _, e := range s.unlisted(ended, again) {
 			s.remove(e)
 		}
 	}
 	if seen, _, seenErr = s.seen(); seenErr != nil {
-		return errors.Join(err, seenErr)
+		failAll()
+		return failed, errors.Join(err, seenErr)
 	}
 	destroyed := maps.Clone(adopted)
 	missing := maps.Clone(adopted)
@@ -143,12 +146,27 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options) error {
 	for key := range missing {
 		s.removePeer(key)
 	}
-	return errors.Join(err, againErr)
+	if againErr != nil {
+		failAll()
+	}
+	return failed, errors.Join(err, againErr)
 }
 
-// list returns the existing objects that can be listed.
-func list(ctx context.Context, opts Options) ([]model.Object, error) {
-	objects, err := opts.Objects(ctx)
+// changedTypes returns the types of objects that were adopted or have ended.
+func changedTypes(adopted map[gen.ObjectsAdoptedKey]gen.ObjectsObject, ended []entry) []model.ObjectType {
+	changed := map[model.ObjectType]bool{}
+	for key := range adopted {
+		changed[objectType(uint16(key.Type))] = true
+	}
+	for _, e := range ended {
+		changed[objectType(uint16(e.key.Type))] = true
+	}
+	return slices.Collect(maps.Keys(changed))
+}
+
+// list returns the existing objects of some types that can be listed.
+func list(ctx context.Context, opts Options, types []model.ObjectType) ([]model.Object, error) {
+	objects, err := opts.Objects(ctx, types...)
 	if err != nil {
 		err = fmt.Errorf("listing the objects that exist: %w", err)
 	}
@@ -217,17 +235,4 @@ func (s *sensor) seen() (known, unnumbered map[gen.ObjectsAdoptedKey]bool, err e
 		return nil, nil, fmt.Errorf("objects seen by the programs: %w", err)
 	}
 	return known, unnumbered, nil
-}
-
-// lost returns the number of objects that could not be counted, and of skipped programs at the
-// last read. An object with a missed return is counted: the programs count at the entry.
-func (s *sensor) lost() uint64 {
-	s.mu.Lock()
-	lost := s.skipped
-	s.mu.Unlock()
-	var counts [gen.VerbsLossLOSSES]uint64
-	if s.objects.Coll.Variables[gen.ObjectsVarObjectLosses].Get(&counts) == nil {
-		lost += counts[gen.VerbsLossLOSS_OBJECTS_FULL]
-	}
-	return lost
 }

@@ -71,9 +71,9 @@ func (s *Source) queryNetlink(ctx context.Context) {
 		return
 	}
 	sensor, renamed := s.sensor, s.renamed
-	due := sensor.objects != nil && sensor.adoptedAt.due(time.Now(), sensor.lost())
+	due := sensor.dueTypes(time.Now())
 	read := s.read.Swap(false)
-	if !renamed && !due && !read {
+	if !renamed && len(due) == 0 && !read {
 		return
 	}
 	s.renamed = false
@@ -81,13 +81,13 @@ func (s *Source) queryNetlink(ctx context.Context) {
 		if renamed {
 			sensor.reindex(ctx, s.opts)
 		}
-		if read && !due {
-			sensor.compare(ctx, s.opts)
-		}
-		if !due {
+		if len(due) == 0 {
+			if read {
+				sensor.compare(ctx, s.opts)
+			}
 			return
 		}
-		if err := sensor.adopt(ctx, s.opts); err != nil {
+		if err := sensor.adopt(ctx, s.opts, due...); err != nil {
 			s.opts.Logger.Warn("reconciling with RDMA netlink", zap.Error(err))
 		}
 	})

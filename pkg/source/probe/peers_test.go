@@ -82,7 +82,7 @@ func TestPeersBefore(t *testing.T) {
 	stays, goes, seen, initial, datagram := qp(11, 101, 3), qp(12, 102, 3), qp(13, 103, 3), qp(14, 104, 1), qp(15, 0, 3)
 	dumps := [][]model.Object{{stays, goes, seen, initial, datagram}, {stays, seen, initial, datagram}}
 	opts := Options{
-		Objects: func(context.Context) ([]model.Object, error) {
+		Objects: func(context.Context, ...model.ObjectType) ([]model.Object, error) {
 			d := dumps[0]
 			dumps = dumps[1:]
 			return d, nil

@@ -39,9 +39,10 @@ type Options struct {
 	// Subsystem is the cgroup v1 controller with the cgroups of workloads, empty for cgroup
 	// v2.
 	Subsystem string
-	// Objects lists the objects that existed before the hooks, and CgroupOf returns the
-	// cgroup of a process (model.ObjectLister, model.CgroupResolver). Either may be nil.
-	Objects  func(context.Context) ([]model.Object, error)
+	// Objects lists the objects of some types, or of all, that existed before the hooks, and
+	// CgroupOf returns the cgroup of a process (model.ObjectLister, model.CgroupResolver).
+	// Either may be nil.
+	Objects  func(context.Context, ...model.ObjectType) ([]model.Object, error)
 	CgroupOf func(pid int) (model.CgroupID, error)
 	// ObjectCounts returns the number of objects that the kernel tracks, with its own
 	// (model.ObjectLister). If it is nil, objects are not compared.

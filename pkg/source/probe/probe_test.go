@@ -365,7 +365,7 @@ func TestAdopt(t *testing.T) {
 		},
 	}
 	opts := Options{
-		Objects: func(context.Context) ([]model.Object, error) {
+		Objects: func(context.Context, ...model.ObjectType) ([]model.Object, error) {
 			d := dumps[0]
 			dumps = append(dumps[1:], d)
 			return d, nil
@@ -451,7 +451,7 @@ func TestAdoptUnlistableDevice(t *testing.T) {
 	s := unhooked(t)
 	hangs := errors.New("mlx5_1: no answer in time")
 	opts := Options{
-		Objects: func(context.Context) ([]model.Object, error) {
+		Objects: func(context.Context, ...model.ObjectType) ([]model.Object, error) {
 			return []model.Object{
 				{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 12, PID: 100},
 				{Device: "mlx5_0", Index: 3, Type: model.CMID, ID: 1, PID: 100},
@@ -463,15 +463,15 @@ func TestAdoptUnlistableDevice(t *testing.T) {
 		if err := s.adopt(t.Context(), opts); !errors.Is(err, hangs) {
 			t.Fatalf("error %v, want %v", err, hangs)
 		}
-		wait := min(time.Minute<<(i+1), 64*time.Minute)
-		at := s.adoptedAt.at
-		if s.adoptedAt.due(at.Add(wait-time.Second), 0) || !s.adoptedAt.due(at.Add(wait), 0) {
+		wait := min(time.Minute<<(i+1), time.Hour)
+		at := s.adoptions[model.MR].at
+		if len(s.dueTypes(at.Add(wait-time.Second))) > 0 || !slices.Equal(s.dueTypes(at.Add(wait)), adoptedTypes) {
 			t.Errorf("failure %d: not tried again after %v", i+1, wait)
 		}
 	}
 	hangs = nil
-	if err := s.adopt(t.Context(), opts); err != nil || s.adoptedAt.due(time.Now().Add(24*time.Hour), 0) {
-		t.Errorf("error %v, due again: %+v", err, s.adoptedAt)
+	if err := s.adopt(t.Context(), opts); err != nil || len(s.dueTypes(time.Now().Add(24*time.Hour))) > 0 {
+		t.Errorf("error %v, due again: %+v", err, s.adoptions)
 	}
 	var snap model.Snapshot
 	if err := s.readHoldings(&snap, nil); err != nil {
@@ -507,7 +507,7 @@ func TestAdoptUnnumbered(t *testing.T) {
 		t.Fatal(err)
 	}
 	opts := Options{
-		Objects: func(context.Context) ([]model.Object, error) {
+		Objects: func(context.Context, ...model.ObjectType) ([]model.Object, error) {
 			return []model.Object{
 				{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 11, PID: 100},
 				{Device: "mlx5_0", Index: 3, Type: model.QP, ID: 12, PID: 100},
@@ -532,7 +532,7 @@ func TestAdoptUnnumbered(t *testing.T) {
 		}
 		return qps, others
 	}
-	if err := s.adopt(t.Context(), opts); err == nil || !s.adoptedAt.due(time.Now().Add(time.Hour), 0) {
+	if err := s.adopt(t.Context(), opts); err == nil || len(s.dueTypes(time.Now().Add(time.Hour))) == 0 {
 		t.Errorf("error %v, and not tried again", err)
 	}
 	if qps, others := adopted(); qps != 0 || others != 2 {
@@ -642,27 +642,7 @@ func createdBy(t *testing.T, snap *model.Snapshot) map[string]model.Count {
 // unhooked returns a sensor with the maps of this kernel and no hook.
 func unhooked(t *testing.T) *sensor {
 	t.Helper()
-	types, err := hook.LoadTypes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	compiled, err := loadSpecs(Options{MaxEntries: 64, MaxObjects: 64}, types)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &sensor{indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}, renamed: map[gen.ObjectsHoldingKey]uint64{}}
-	s.fill = map[string]uint64{}
-	if s.verbs, err = hook.NewObject(compiled.verbs, types, perTask); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.close)
-	if s.objects, err = hook.NewObject(compiled.objects, types, perTask); err != nil {
-		t.Fatal(err)
-	}
-	if s.peers, err = hook.NewObject(compiled.peers, types, perTask); err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return newUnhooked(t, Options{MaxEntries: 64, MaxObjects: 64})
 }
 
 func sum(list []uint64) (n uint64) {

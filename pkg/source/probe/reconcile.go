@@ -5,6 +5,8 @@ package probe
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -25,21 +27,31 @@ type comparison struct {
 	expected, last map[model.ObjectTable]int64
 }
 
-// update records the current differences and reports whether one of them has changed and lasts.
-func (c *comparison) update(now map[model.ObjectTable]int64) (lasting bool) {
+// update records the current differences and returns the types with one that has changed and
+// lasts.
+func (c *comparison) update(now map[model.ObjectTable]int64) (lasting []model.ObjectType) {
 	expected := map[model.ObjectTable]int64{}
 	for table, difference := range now {
 		last, seen := c.last[table]
 		repeated := seen && last == difference
 		if n, known := c.expected[table]; known {
 			expected[table] = n
-			lasting = lasting || repeated && difference != n
+			if repeated && difference != n {
+				lasting = append(lasting, table.Type)
+			}
 		} else if repeated {
 			expected[table] = difference
 		}
 	}
 	c.expected, c.last = expected, now
 	return lasting
+}
+
+// forget forgets the differences of some types, which were adopted.
+func (c *comparison) forget(types []model.ObjectType) {
+	of := func(table model.ObjectTable, _ int64) bool { return slices.Contains(types, table.Type) }
+	maps.DeleteFunc(c.expected, of)
+	maps.DeleteFunc(c.last, of)
 }
 
 // compare compares the numbers of objects with those of RDMA netlink. Objects that are created
@@ -77,8 +89,10 @@ func (s *sensor) compare(ctx context.Context, opts Options) {
 		subtract(k, b.count)
 	}
 	s.mu.Unlock()
-	if s.compared.update(differences) {
-		s.adoptedAt.differs = true
+	for _, t := range s.compared.update(differences) {
+		a := s.adoptions[t]
+		a.differs = true
+		s.adoptions[t] = a
 	}
 }
 
@@ -114,14 +128,15 @@ func (s *sensor) entries(tables map[model.ObjectTable]uint64) ([]entry, error) {
 	return found, nil
 }
 
-// counted returns the entries before a dump, and none if it is not known which devices the dump
+// counted returns the entries of some types before a dump, and none if it is not known which devices the dump
 // lists.
-func (s *sensor) counted(ctx context.Context, opts Options) []entry {
+func (s *sensor) counted(ctx context.Context, opts Options, types []model.ObjectType) []entry {
 	if opts.ObjectCounts == nil {
 		return nil
 	}
 	tables, err := opts.ObjectCounts(ctx)
 	if err == nil {
+		maps.DeleteFunc(tables, func(table model.ObjectTable, _ uint64) bool { return !slices.Contains(types, table.Type) })
 		var found []entry
 		if found, err = s.entries(tables); err == nil {
 			return found

@@ -103,7 +103,7 @@ func TestReconcile(t *testing.T) {
 	listed := 0
 	opts := Options{
 		Logger: zap.NewNop(),
-		Objects: func(context.Context) ([]model.Object, error) {
+		Objects: func(context.Context, ...model.ObjectType) ([]model.Object, error) {
 			listed++
 			return dumps[(listed-1)%2], fails
 		},
@@ -123,7 +123,7 @@ func TestReconcile(t *testing.T) {
 			t.Errorf("%s: repaired %+v, want %+v", what, got, repaired)
 		}
 	}
-	s.adoptedAt.at = time.Now() // the objects that existed before were adopted
+	s.adoptions[model.QP] = adoption{at: time.Now()} // the objects that existed before were adopted
 	type of = map[model.ObjectTable]uint64
 	before := of{{Index: 3, Type: model.PD}: 1, {Index: 3, Type: model.QP}: 3, {Index: 4, Type: model.QP}: 1, {Index: 3, Type: model.MR}: 2, {Index: 3, Type: model.Context}: 1}
 	fails = unlisted
@@ -140,9 +140,6 @@ func TestReconcile(t *testing.T) {
 	}
 	after := of{{Index: 3, Type: model.PD}: 1, {Index: 3, Type: model.QP}: 2, {Index: 4, Type: model.QP}: 1, {Index: 3, Type: model.MR}: 2, {Index: 3, Type: model.Context}: 1}
 	check("reconciled", after, 4096+1<<20, 7, repairs{added: 1, removed: 2})
-	if s.adoptedAt.idle != 0 {
-		t.Errorf("the next one waits: %+v", s.adoptedAt)
-	}
 
 	// The adopted region ends unseen, too.
 	dumps = [][]model.Object{{qp(11), qp(13), mr(1)}, {qp(11), qp(13), mr(1)}}
@@ -154,14 +151,9 @@ func TestReconcile(t *testing.T) {
 
 	listed = 0
 	for i := range 3 {
-		if err := s.adopt(t.Context(), opts); err != nil || s.adoptedAt.idle != i+1 || listed != i+1 {
-			t.Errorf("nothing to repair: %+v after %d dumps, %v", s.adoptedAt, listed, err)
+		if err := s.adopt(t.Context(), opts); err != nil || listed != i+1 {
+			t.Errorf("nothing to repair: %d dumps, %v", listed, err)
 		}
-	}
-	at := s.adoptedAt.at
-	s.adoptedAt.differs = true
-	if s.adoptedAt.due(at.Add(8*time.Minute-time.Second), 0) || !s.adoptedAt.due(at.Add(8*time.Minute), 0) {
-		t.Error("not repeated after eight minutes")
 	}
 }
 
@@ -180,46 +172,49 @@ func TestCompare(t *testing.T) {
 	}
 	s.compare(t.Context(), opts)
 	s.compare(t.Context(), opts)
-	next := func(what string, want bool) {
+	next := func(what string, want ...model.ObjectType) {
 		t.Helper()
-		if s.compare(t.Context(), opts); s.adoptedAt.differs != want {
-			t.Errorf("%s: %t, want %t", what, s.adoptedAt.differs, want)
+		s.compare(t.Context(), opts)
+		differ := slices.DeleteFunc(slices.Clone(adoptedTypes), func(t model.ObjectType) bool { return !s.adoptions[t].differs })
+		if !slices.Equal(differ, want) {
+			t.Errorf("%s: %v differ, want %v", what, differ, want)
 		}
 	}
 	kernel++
 	s.count(t, 0x1000, gen.ObjectsObject{Cgroup: 42, Device: 3, Type: qpCode, Id: 11})
-	next("counted", false)
+	next("counted")
 	if _, err := s.record(gen.ObjectsAdoptedKey{Device: 3, Type: uint32(qpCode), Id: 12},
 		gen.ObjectsObject{Device: 3, Type: qpCode, Id: 12}, "mlx5_0"); err != nil {
 		t.Fatal(err)
 	}
 	kernel++
-	next("adopted", false)
+	next("adopted")
 	kernel++
-	next("different for one refresh", false)
+	next("different for one refresh")
 	kernel--
-	next("equal again", false)
+	next("equal again")
 	kernel++
-	next("an object was missed", false)
+	next("an object was missed")
 	kernel++
-	next("another difference", false)
-	next("it lasts", true)
-	if !s.adoptedAt.due(time.Now(), 0) {
-		t.Error("not reconciled")
+	next("another difference")
+	next("it lasts", model.QP)
+	if due := s.dueTypes(time.Now()); !slices.Equal(due, []model.ObjectType{model.QP}) {
+		t.Errorf("%v are reconciled", due)
 	}
 	// What the reconciliation does not explain is the kernel's own.
-	opts.Objects = func(context.Context) ([]model.Object, error) { return nil, errors.ErrUnsupported }
+	opts.Objects = func(context.Context, ...model.ObjectType) ([]model.Object, error) { return nil, errors.ErrUnsupported }
 	_ = s.adopt(t.Context(), opts)
 	for range 3 {
-		next("reconciled", false)
+		next("reconciled")
 	}
 	cmIDs++
-	next("a CM id was missed", false)
-	next("it lasts", true)
+	next("a CM id was missed")
+	next("it lasts", model.CMID)
 	// Kernels without types of modules.
-	s.cmIDs, s.adoptedAt.differs = false, false
+	s.cmIDs = false
+	_ = s.adopt(t.Context(), opts)
 	for range 3 {
-		next("CM ids are not counted", false)
+		next("CM ids are not counted")
 	}
 }
 
@@ -227,13 +222,12 @@ func TestCompare(t *testing.T) {
 func TestSkippedPrograms(t *testing.T) {
 	root(t)
 	s := unhooked(t)
-	s.adoptedAt = lossMark{lost: s.lost(), at: time.Now().Add(-time.Hour)}
-	if s.adoptedAt.due(time.Now(), s.lost()) {
-		t.Fatal("due without a loss")
+	if due := s.dueTypes(time.Now()); len(due) > 0 {
+		t.Fatalf("%v are due without a loss", due)
 	}
 	s.skipped = 1
-	if !s.adoptedAt.due(time.Now(), s.lost()) {
-		t.Error("not due after a skipped program")
+	if due := s.dueTypes(time.Now()); !slices.Equal(due, adoptedTypes) {
+		t.Errorf("%v are due after a skipped program", due)
 	}
 	var snap model.Snapshot
 	repairs{added: 2, removed: 1}.fill(&snap)

@@ -49,7 +49,7 @@ type sensor struct {
 	repaired             repairs
 	endedUnseen, skipped uint64
 
-	adoptedAt lossMark
+	adoptions map[model.ObjectType]adoption
 	changes   repairs // of the last adoption
 	compared  comparison
 	buffers
@@ -94,6 +94,7 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 	s := &sensor{
 		opts: opts, cmIDs: types.Has(cmIDType),
 		indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}, renamed: map[gen.ObjectsHoldingKey]uint64{},
+		adoptions: map[model.ObjectType]adoption{},
 	}
 	s.fill = map[string]uint64{}
 	for _, made := range []struct {

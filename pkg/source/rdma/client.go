@@ -55,11 +55,10 @@ func (n *Netlink) chosen(name string) bool {
 }
 
 // Objects dumps the RDMA objects of processes on all devices, from the resource tracking of the
-// kernel. The driver queries the firmware for each QP, so Objects is used at the start and to
-// reconcile, never in a scrape. With an error it returns the objects of the dumps that
-// succeeded.
-func (n *Netlink) Objects(ctx context.Context) ([]model.Object, error) {
-	objects := []model.Object{}
+// kernel: those of some types, or of all. The driver queries the firmware for each QP, so QPs are
+// listed at the start and to reconcile, never in a scrape. With an error it returns the objects
+// of the dumps that succeeded.
+func (n *Netlink) Objects(ctx context.Context, types ...model.ObjectType) ([]model.Object, error) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		deadline = time.Now().Add(10 * time.Second)
@@ -75,14 +74,15 @@ func (n *Netlink) Objects(ctx context.Context) ([]model.Object, error) {
 	each(len(devices), func(i int) {
 		d := devices[i]
 		found[i], errs[i] = n.objectCalls.Do(ctx, d.name, limit, func() ([]model.Object, error) {
-			return dumpObjects(n.dial, d, deadline)
+			return dumpObjects(n.dial, d, types, deadline)
 		})
 		if errs[i] != nil {
 			errs[i] = fmt.Errorf("rdma: objects of %s: %w", d.name, errs[i])
 		}
 	})
-	for _, o := range found {
-		objects = append(objects, o...)
+	objects := slices.Concat(found...)
+	if objects == nil {
+		objects = []model.Object{} // listed, and there is none
 	}
 	return objects, errors.Join(errs...)
 }

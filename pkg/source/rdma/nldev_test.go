@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -295,7 +296,7 @@ func TestParseShared(t *testing.T) {
 
 // fakeKernel answers requests on one end of a socket pair, in place of RDMA netlink. answer
 // returns the datagrams for one request, including its sequence number.
-func fakeKernel(t *testing.T, answer func(r []byte) [][]byte) func() (*conn, error) {
+func fakeKernel(t testing.TB, answer func(r []byte) [][]byte) func() (*conn, error) {
 	return func() (*conn, error) {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -474,9 +475,11 @@ func TestOwner(t *testing.T) {
 	}
 }
 
+// TestObjects: all objects, or those of one type without a dump of the queue pairs.
 func TestObjects(t *testing.T) {
 	tr := newTree(t)
 	tr.hca(0, 1)
+	var dumpsOfQPs atomic.Int32
 	s := netlinkSource(t, tr, fakeKernel(t, func(r []byte) [][]byte {
 		entry := func(tb table, of ...[]byte) []byte {
 			return reply(tb.cmd, unix.NLM_F_MULTI, attrStr(attrDevName, "mlx5_0"), nest(tb.attr, nest(tb.attr+1, of...)))
@@ -502,6 +505,7 @@ func TestObjects(t *testing.T) {
 					entry(tb, attrU32(attrMRN, 9), attrU32(attrPDN, 5)), done(),
 				}
 			case tb.typ == model.QP:
+				dumpsOfQPs.Add(1)
 				return [][]byte{
 					entry(tb, attrU32(attrLQPN, 1), attrStr(attrKernName, "ib_core")),
 					entry(tb, attrU32(attrPortIndex, 2), attrU32(attrLQPN, 17), attrU32(attrRQPN, 1<<24-1),
@@ -530,6 +534,12 @@ func TestObjects(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, d)
+	}
+	dumpsOfQPs.Store(0)
+	got, err = s.Objects(t.Context(), model.MR)
+	want = slices.DeleteFunc(want, func(o model.Object) bool { return o.Type != model.MR })
+	if d := cmp.Diff(want, got); d != "" || err != nil || dumpsOfQPs.Load() != 0 {
+		t.Errorf("memory regions: %v, %d dumps of queue pairs (-want +got):\n%s", err, dumpsOfQPs.Load(), d)
 	}
 }
 

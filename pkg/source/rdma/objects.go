@@ -16,15 +16,19 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// dumpObjects dumps the objects of one device and finds the process of each. Resource tracking
-// reports the thread that created an object until that thread ends. After that, the process is
+// dumpObjects dumps the objects of some types, or of all, of one device and finds the process of
+// each. Resource tracking reports the thread that created an object until that thread ends. After that, the process is
 // the creator of the protection domain or context of the object, or of another object in the
 // context. Kernel objects are omitted.
-func dumpObjects(dial func() (*conn, error), d nlDevice, deadline time.Time) ([]model.Object, error) {
+func dumpObjects(dial func() (*conn, error), d nlDevice, types []model.ObjectType, deadline time.Time) ([]model.Object, error) {
+	wanted := func(t model.ObjectType) bool { return len(types) == 0 || slices.Contains(types, t) }
 	dumps := make([][]record, len(tables))
 	domains, contexts := map[uint32]record{}, map[uint32]record{}
 	var errs []error
 	for i, t := range tables {
+		if !wanted(t.typ) && !slices.Contains(ownerTypes, t.typ) {
+			continue
+		}
 		records, err := dump(dial, request{cmd: t.cmd, index: &d.index, attrs: allQueuePairs}, deadline, t.parse)
 		switch {
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
@@ -47,10 +51,14 @@ func dumpObjects(dial func() (*conn, error), d nlDevice, deadline time.Time) ([]
 			}
 		}
 	}
-	objects := []model.Object{}
+	n := 0
+	for _, records := range dumps {
+		n += len(records)
+	}
+	objects := make([]model.Object, 0, n)
 	for i, t := range tables {
 		for _, r := range dumps[i] {
-			if !r.inKernel {
+			if !r.inKernel && wanted(t.typ) {
 				objects = append(objects, model.Object{
 					Device: d.name, Index: d.index, Type: t.typ,
 					ID: r.id, PID: int(owner(r, domains, contexts)), Bytes: r.bytes, Memory: r.memory,
@@ -61,6 +69,10 @@ func dumpObjects(dial func() (*conn, error), d nlDevice, deadline time.Time) ([]
 	}
 	return objects, errors.Join(errs...)
 }
+
+// ownerTypes are the types with which the processes of other objects are found. Listing them
+// needs no firmware command, and processes have few of them.
+var ownerTypes = []model.ObjectType{model.Context, model.PD, model.CQ}
 
 func owner(r record, domains, contexts map[uint32]record) uint32 {
 	if r.pid == 0 && r.hasPD {

@@ -51,6 +51,27 @@ func (p *Process) Exited() bool {
 	}
 }
 
+// pollBatch is the number of processes that one system call checks.
+const pollBatch = 1024
+
+// EachExited calls f with the index of each process that has exited.
+func EachExited(processes []*Process, f func(i int)) {
+	fds := make([]unix.PollFd, 0, min(len(processes), pollBatch))
+	for first := 0; first < len(processes); first += pollBatch {
+		some := processes[first:min(first+pollBatch, len(processes))]
+		fds = fds[:0]
+		for _, p := range some {
+			fds = append(fds, unix.PollFd{Fd: int32(p.pidfd), Events: unix.POLLIN})
+		}
+		n, err := unix.Poll(fds, 0)
+		for i, p := range some {
+			if err != nil && p.Exited() || n > 0 && fds[i].Revents != 0 {
+				f(first + i)
+			}
+		}
+	}
+}
+
 // checkAlive returns model.ErrAbsent if the process has ended. It is called after
 // reads by process id, which may have read another process then.
 func (p *Process) checkAlive() error {
@@ -61,16 +82,13 @@ func (p *Process) checkAlive() error {
 }
 
 // CPU returns the CPU time of all threads of the process, in user space and in the
-// kernel.
+// kernel. Callers check afterwards that the process has not exited: another process may
+// have got its number.
 func (p *Process) CPU() (time.Duration, error) {
 	// A process's CPU clock: clock_getcpuclockid(3).
 	clock := int32(^p.pid)<<3 | 2
 	var ts unix.Timespec
-	err := unix.ClockGettime(clock, &ts)
-	if gone := p.checkAlive(); gone != nil {
-		return 0, gone
-	}
-	if err != nil {
+	if err := unix.ClockGettime(clock, &ts); err != nil {
 		return 0, fmt.Errorf("CPU time of process %d: %w", p.pid, err)
 	}
 	return time.Duration(ts.Nano()), nil

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -47,8 +48,10 @@ func TestProcess(t *testing.T) {
 		t.Error("a zombie is reported as running")
 	}
 	for i := range 2 {
-		if _, err := p.CPU(); !errors.Is(err, model.ErrAbsent) {
-			t.Errorf("CPU time of one that ended: %v", err)
+		exited := 0
+		EachExited(slices.Repeat([]*Process{self(t), p}, pollBatch), func(i int) { exited += i % 2 })
+		if exited != pollBatch {
+			t.Errorf("%d of %d times exited", exited, pollBatch)
 		}
 		if _, err := p.code(); !errors.Is(err, model.ErrAbsent) {
 			t.Errorf("mappings of one that ended: %v", err)

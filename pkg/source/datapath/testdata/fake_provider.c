@@ -9,10 +9,12 @@
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -372,6 +374,69 @@ static void *busy(void *arg)
 	return NULL;
 }
 
+/*
+ * A job: n processes with 10 verbs contexts each, which the kernel ends with this one. It prints the addresses of the contexts
+ * and their queue pairs, and the numbers of the processes.
+ */
+static struct {
+	struct ibv_context contexts[10];
+	struct qp *qps[10];
+	pid_t *pids;
+	int n, *posted; /* shared */
+} job;
+
+static void run_job(int n)
+{
+	sigset_t posts;
+
+	sigemptyset(&posts);
+	sigaddset(&posts, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &posts, NULL);
+	job.posted = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	job.pids = calloc(n, sizeof(pid_t));
+	for (int i = 0; i < 10; i++) {
+		job.contexts[i] = context;
+		job.qps[i] = make(17, IBV_QPT_RC);
+		job.qps[i]->ex.qp_base.context = &job.contexts[i];
+		printf("%p %p ", (void *)&job.contexts[i], (void *)job.qps[i]);
+	}
+	fflush(stdout);
+	for (job.n = 0; job.n < n; job.n++) {
+		int got;
+
+		job.pids[job.n] = fork();
+		if (job.pids[job.n] > 0) {
+			printf("%d ", job.pids[job.n]);
+			continue;
+		}
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		while (job.pids[job.n] == 0 && !sigwait(&posts, &got)) {
+			for (int i = 0; i < 10; i++)
+				chain(job.qps[i]);
+			__atomic_add_fetch(job.posted, 1, __ATOMIC_SEQ_CST);
+		}
+		_exit(1);
+	}
+}
+
+/* Each process of the job posts a chain on each queue pair. */
+static void post_job(void)
+{
+	*job.posted = 0;
+	for (int i = 0; i < job.n; i++)
+		kill(job.pids[i], SIGUSR1);
+	while (__atomic_load_n(job.posted, __ATOMIC_SEQ_CST) < job.n)
+		usleep(1000);
+}
+
+static void end_job(void)
+{
+	for (int i = 0; i < job.n; i++)
+		kill(job.pids[i], SIGKILL);
+	for (int i = 0; i < job.n; i++)
+		waitpid(job.pids[i], NULL, 0);
+}
+
 static void obey(char *what, struct qp *qp, struct qp *ud, int n)
 {
 	struct ibv_qp_ex *ex = &qp->ex;
@@ -571,6 +636,12 @@ static void obey(char *what, struct qp *qp, struct qp *ud, int n)
 			_exit(0);
 		}
 		wait(NULL);
+	} else if (!strcmp(what, "job")) {
+		run_job(n);
+	} else if (!strcmp(what, "job-posts")) {
+		post_job();
+	} else if (!strcmp(what, "job-ends")) {
+		end_job();
 	} else if (!strcmp(what, "cycle")) {
 		struct ibv_send_wr wr = {.opcode = IBV_WR_SEND}, *bad;
 

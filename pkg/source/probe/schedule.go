@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"time"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// adoptedTypes are the types of objects that RDMA netlink lists and that are adopted.
+var adoptedTypes = []model.ObjectType{model.PD, model.CQ, model.QP, model.MR, model.Context, model.SRQ, model.CMID}
+
+// The interval between adoptions of one type. It doubles while they follow one another as soon
+// as they may, as with a full map, and after those that failed or changed nothing: a dump of
+// queue pairs is a firmware command for each of them.
+const (
+	reconcileInterval    = time.Minute
+	maxReconcileInterval = time.Hour
+)
+
+// adoption is the state of the adoption of one type of object.
+type adoption struct {
+	lost     uint64 // objects of the type, at the last adoption
+	at       time.Time
+	interval time.Duration // until the next one at the earliest
+	failed   bool
+	differs  bool // a comparison found a difference
+}
+
+// due reports whether to list the objects of the type again.
+func (a adoption) due(now time.Time, lost uint64) bool {
+	return (a.failed || a.differs || a.lost != lost) && now.Sub(a.at) >= a.interval
+}
+
+// next returns the state after another adoption.
+func (a adoption) next(now time.Time, lost uint64, changed, failed bool) adoption {
+	n := adoption{lost: lost, at: now, interval: reconcileInterval, failed: failed}
+	first := a.at.IsZero()
+	if failed || !first && (!changed || now.Sub(a.at) < 2*a.interval) {
+		n.interval = min(2*max(a.interval, reconcileInterval), maxReconcileInterval)
+	}
+	return n
+}
+
+// dueTypes returns the types of objects to list again.
+func (s *sensor) dueTypes(now time.Time) []model.ObjectType {
+	if s.objects == nil {
+		return nil
+	}
+	var due []model.ObjectType
+	lost := s.lost()
+	for _, t := range adoptedTypes {
+		if s.adoptions[t].due(now, lost[t]) {
+			due = append(due, t)
+		}
+	}
+	return due
+}
+
+// lost returns the number of objects of each type that did not fit into the map, and of skipped
+// programs at the last read, which may have been of any type. An object with a missed return is
+// counted: the programs count at the entry.
+func (s *sensor) lost() map[model.ObjectType]uint64 {
+	s.mu.Lock()
+	skipped := s.skipped
+	s.mu.Unlock()
+	var full [gen.ObjectsObjectTypeTYPES]uint64
+	_ = s.objects.Coll.Variables[gen.ObjectsVarObjectsFull].Get(&full)
+	lost := make(map[model.ObjectType]uint64, len(adoptedTypes))
+	for _, t := range adoptedTypes {
+		code, _ := typeCode(t)
+		lost[t] = skipped + full[code]
+	}
+	return lost
+}
