@@ -85,7 +85,7 @@ func runParallel(t *testing.T) {
 var nodeScenarios = []scenario[node]{
 	{"doctor", node.doctor, "6.1 7 6.1/tracepoint", nil},
 	{"truth", node.truth, "6.12 6.1//v1", nil},
-	{"cm ids", node.cmIDs, "6.12 7", nil},
+	{"cm ids", node.cmIDs, "7 6.1//v1", nil},
 	{"verbs", node.verbs, "5.10 7 6.1/tracepoint", nil},
 	{"failures", node.failures, "5.10", nil},
 	{"threads", node.threads, "6.1//v1", nil},
