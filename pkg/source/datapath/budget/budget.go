@@ -16,17 +16,21 @@ const (
 	Poll
 )
 
+// Negligible is the CPU time per minute that a process may always spend: about ten traps.
+const Negligible = 20 * time.Microsecond
+
 // Bounds in seconds of earnings.
 const (
 	maxCredit    = 1.0
 	maxOverdraft = 0.5
-	tooExpensive = 4.0 // price of a window that is tried less often
+	maxFixed     = 6.0  // price above which a window is shortened though most of it does not depend on its length
+	tooExpensive = 45.0 // price of a window that is tried less often
 )
 
 const (
-	usedShare  = 0.9   // of the limit
-	pollShare  = 0.25  // of polling while posting is probed in windows
-	negligible = 20e-6 // s per minute that a process may always spend: about ten traps
+	usedShare  = 0.9  // of the limit
+	pollShare  = 0.25 // of polling while posting is probed in windows
+	negligible = float64(Negligible) / 1e9
 	trapCost   = negligible / 10
 
 	firstCheck    = 2 * time.Millisecond
@@ -40,6 +44,7 @@ const (
 	proveTime     = 10 * time.Second
 	maxProveTime  = 5 * time.Minute
 	averagingTime = 10 * time.Second // of earnings
+	roomTime      = time.Minute + maxWindow
 )
 
 // DetachInterval is the time between checks whether detached probes are gone that

@@ -20,7 +20,8 @@ type unit struct {
 	// what the process had paid at the last note.
 	price  map[int]float64
 	paid   map[int]payment
-	priced bool // price contains the last window
+	fixed  map[int]float64 // what attaching and detaching cost in the last window
+	priced bool            // price contains the last window
 
 	// detaching: detached probes are still in place. rates is what they cost each
 	// process, in seconds per second.
@@ -46,7 +47,7 @@ func newUnit(now time.Time, group int) *unit {
 	return &unit{
 		group: group, wanted: true, exact: true, since: now, checked: now, exactSince: now,
 		interval: firstCheck, length: newWindow, proveTime: proveTime / 2, jitter: 1, scale: 1, ratio: 1,
-		price: map[int]float64{}, paid: map[int]payment{},
+		price: map[int]float64{}, paid: map[int]payment{}, fixed: map[int]float64{},
 	}
 }
 
@@ -65,6 +66,9 @@ func (u *unit) decide(b *Budget, now time.Time, pids []int) time.Time {
 		idle = idle && a.hits[u.group] == u.paid[pid].hits
 	}
 	longest = max(longest, minCheck)
+	if !u.exact {
+		u.save(accounts)
+	}
 	if idle {
 		longest = max(longest, min(time.Duration(b.limit*float64(30*time.Second)), maxCheck))
 	}
@@ -137,7 +141,7 @@ func (u *unit) stepOpen(b *Budget, now time.Time, accounts map[int]*account, lon
 	if u.from.IsZero() { // The probes were attached since the last tick.
 		u.from, u.closing = now, now.Add(u.length)
 	}
-	over := u.overdrawn(accounts)
+	over := u.overdrawn(accounts) || u.exceeds(accounts)
 	if now.Before(u.closing) && !over {
 		if due := u.checked.Add(u.interval); now.Before(due) {
 			return earlier(due, u.closing)
