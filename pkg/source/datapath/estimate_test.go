@@ -22,7 +22,7 @@ type estimateCase struct {
 }
 
 func (c estimateCase) String() string {
-	name := fmt.Sprintf("%s, %d x %d/s, %d %% of a CPU", c.pattern, c.processes, c.rate, c.percent)
+	name := fmt.Sprintf("%s, %d x %d per second, %d %% of a CPU", c.pattern, c.processes, c.rate, c.percent)
 	if c.passive {
 		name += ", and a process that posts nothing"
 	}

@@ -55,6 +55,7 @@ type loop struct {
 	detaching sync.WaitGroup
 	readings  []reading
 
+	ready       chan struct{} // a group of a file is ready to be detached
 	events      chan event
 	results     chan searchResult
 	retries     []attempt                // wait for another attempt
@@ -69,8 +70,9 @@ func newLoop(opts Options) loop {
 		processes: map[int]*watched{},
 		files:     map[locate.FileID]*file{},
 		homes:     map[int]*locate.Process{},
-		budget:    budget.New(opts.Budget, switchCost, rand.Float64),
+		budget:    budget.New(opts.Budget, rand.Float64),
 		find:      locate.New(opts.Procfs).Find,
+		ready:     make(chan struct{}, 1),
 		events:    make(chan event, maxEvents),
 		results:   make(chan searchResult, maxLocating),
 	}
@@ -97,6 +99,7 @@ func (s *Source) run(ctx context.Context) {
 			}
 		case a := <-s.results:
 			s.handleFound(a)
+		case <-s.ready:
 		case <-step.C:
 		}
 		if s.kernel == nil { // only this goroutine sets it
@@ -154,8 +157,9 @@ func (s *Source) attach(ctx context.Context) {
 		c, err := calibrate(k.calibration)
 		s.costs = &c
 		s.opts.Logger.Info("cost of a probe in ns", zap.Uint32("trap", c.emulated),
-			zap.Uint32("single step", c.stepped), zap.Uint32("return", c.returned), zap.Error(err))
+			zap.Uint32("single step", c.stepped), zap.Uint32("return", c.returned), zap.Uint32("switch", c.switched), zap.Error(err))
 	}
+	s.budget.SetSwitchCost(time.Duration(s.costs.switched))
 	s.mu.Lock()
 	s.kernel = k
 	s.mu.Unlock()

@@ -33,6 +33,7 @@ func startSource(t testing.TB, limit float64, c *trapCosts, path string, sites [
 	ctx, cancel := context.WithCancel(context.Background())
 	s := newSource(Options{Sysfs: sysfs, Procfs: "/proc", Budget: limit}, cancel)
 	s.kernel, s.costs, s.names = k, c, map[uint32]string{3: "fake0"}
+	s.budget.SetSwitchCost(time.Duration(c.switched))
 	s.find = func(p *locate.Process, qp uint64) (locate.Found, error) {
 		var pointer [8]byte
 		if err := p.Read(qp, pointer[:]); err != nil {

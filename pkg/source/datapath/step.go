@@ -16,10 +16,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// switchCost is what attaching or detaching one probe costs a process: its memory
-// map is locked while the instruction is replaced.
-const switchCost = 20 * time.Microsecond
-
 // reading is the counters of one verbs context.
 type reading struct {
 	key  gen.DatapathContextKey
@@ -31,6 +27,7 @@ type reading struct {
 func (s *Source) step() time.Time {
 	now := time.Now()
 	readings, spent, err := s.read()
+	now = now.Add(time.Since(now) / 2) // the counts are from between
 	if err != nil {
 		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
 		if s.opts.Budget > 0 { // unknown cost may exceed it
@@ -54,19 +51,37 @@ func (s *Source) step() time.Time {
 		}
 		files = append(files, budget.FileLoad{
 			File: budget.File(f.id), Probes: [budget.Groups]int{f.probes(budget.Post), f.probes(budget.Poll)}, PIDs: f.pids(),
-			Detaching: [budget.Groups]bool{f.closing[budget.Post].Load(), f.closing[budget.Poll].Load()},
+			Ready:     [budget.Groups]bool{s.isReady(f, budget.Post), s.isReady(f, budget.Poll)},
+			Detaching: [budget.Groups]bool{f.inPlace[budget.Post].Load(), f.inPlace[budget.Poll].Load()},
 		})
 	}
 	wants, next := s.budget.Tick(now, loads, files)
 	s.count(now, readings, loads)
 	for _, f := range s.files {
 		for c := range budget.Groups {
+			if s.budget.Ending(budget.File(f.id), c) {
+				f.prepare(c, s.kernel.touch, &s.detaching, s.wake)
+			} else if f.preparing[c] {
+				f.reset(c)
+			}
 			if !s.switchGroup(f, c, wants[budget.File(f.id)][c]) {
 				next = now.Add(budget.DetachInterval)
 			}
 		}
 	}
 	return next
+}
+
+// isReady reports whether detached probes of a group would be gone at once. Perf events
+// take as long in any case.
+func (s *Source) isReady(f *file, group int) bool { return !s.kernel.multi || f.ready[group].Load() }
+
+// wake makes the loop do the next step now.
+func (s *Source) wake() {
+	select {
+	case s.ready <- struct{}{}:
+	default:
+	}
 }
 
 // isWanted reports whether a process that maps the file is to be counted, or the file
@@ -172,7 +187,7 @@ func (s *Source) switchGroup(f *file, group int, on bool) bool {
 		for _, key := range s.contextsOf(f.id) {
 			s.kernel.gap(key)
 		}
-		if !on { // the kernel removes them after a grace period, perf events one by one
+		if !on { // the kernel removes them after a grace period
 			s.budget.Detaching(budget.File(f.id), group, f.pids())
 		}
 		s.budget.Switched(budget.File(f.id), group, on, time.Now(), f.pids())

@@ -23,11 +23,14 @@ type account struct {
 	// minute has samples of the last minute and of the time that a window takes. room is
 	// what may be spent now so that each minute keeps the limit.
 	minute []sample
-	room   float64
+	room   [Groups]float64
 }
 
 // sample is what a process had used and paid at an age, in seconds.
-type sample struct{ age, cpu, paid float64 }
+type sample struct {
+	age, cpu float64
+	paid     [Groups]float64
+}
 
 // settle updates all accounts with what processes used since the last tick.
 func (b *Budget) settle(elapsed time.Duration, loads []ProcessLoad, files []FileLoad) {
@@ -59,7 +62,7 @@ func (b *Budget) settle(elapsed time.Duration, loads []ProcessLoad, files []File
 		}
 		cpu := a.spend(l, elapsed.Seconds())
 		a.earn(cpu, elapsed.Seconds(), b.limit, windowed[l.PID])
-		a.measureRoom(b.limit)
+		a.measureRoom(b.limit, windowed[l.PID])
 	}
 }
 
@@ -116,9 +119,13 @@ func (a *account) earn(cpu, elapsed, limit float64, windowed bool) {
 	a.save = [Groups]float64{}
 }
 
-// measureRoom sets room. The samples are a second apart.
-func (a *account) measureRoom(limit float64) {
-	now := sample{a.age, a.CPU.Seconds(), a.hits[Post] + a.hits[Poll] + a.switching[Post] + a.switching[Poll]}
+// measureRoom sets room. The samples are a second apart. While posting is probed in
+// windows, polling has room in its share only, so that it leaves room for posting.
+func (a *account) measureRoom(limit float64, windowed bool) {
+	now := sample{age: a.age, cpu: a.CPU.Seconds()}
+	for g := range Groups {
+		now.paid[g] = a.hits[g] + a.switching[g]
+	}
 	if now.age >= a.minute[len(a.minute)-1].age+1 {
 		a.minute = append(a.minute, now)
 	}
@@ -127,7 +134,13 @@ func (a *account) measureRoom(limit float64) {
 	}
 	first := a.minute[0]
 	perMinute := min(time.Minute.Seconds()/max(now.age-first.age, 1), 1)
-	a.room = usedShare*limit*(now.cpu-first.cpu)*perMinute - (now.paid - first.paid)
+	earned := usedShare * limit * (now.cpu - first.cpu) * perMinute
+	polling := now.paid[Poll] - first.paid[Poll]
+	room := earned - polling - (now.paid[Post] - first.paid[Post])
+	a.room = [Groups]float64{room, room}
+	if windowed {
+		a.room[Poll] = min(room, pollShare*earned-polling)
+	}
 }
 
 func (a *account) maxCredit(group int) float64 { return max(maxCredit*a.perSecond, a.save[group]) }

@@ -52,11 +52,13 @@ type sim struct {
 	probes    [Groups]int
 	late      time.Duration // maximum delay of a tick
 	delay     time.Duration // delay of attaching and detaching
+	prepare   time.Duration // after which a group is ready to be detached
 	slow      time.Duration // for which detached probes stay in place
 	jump      func(at time.Duration) time.Duration
 
 	now      time.Duration
 	on       map[unitID]bool
+	ending   map[unitID]time.Duration // since when a window is to end
 	gone     map[unitID]time.Duration // when detached probes are no longer in place
 	onTime   map[unitID]time.Duration
 	ticks    int
@@ -67,11 +69,24 @@ const simSwitchCost = 10 * time.Microsecond
 
 func newSim(t *testing.T, limit float64, processes ...*simProcess) *sim {
 	random := rand.New(rand.NewPCG(1, 2))
+	b := New(limit, random.Float64)
+	b.SetSwitchCost(simSwitchCost)
 	return &sim{
-		t: t, b: New(limit, simSwitchCost, random.Float64), limit: limit, random: random, processes: processes,
+		t: t, b: b, limit: limit, random: random, processes: processes,
 		probes: [Groups]int{2, 1}, late: 2 * time.Millisecond, delay: time.Millisecond,
-		on: map[unitID]bool{}, gone: map[unitID]time.Duration{}, onTime: map[unitID]time.Duration{},
+		on: map[unitID]bool{}, ending: map[unitID]time.Duration{}, gone: map[unitID]time.Duration{}, onTime: map[unitID]time.Duration{},
 	}
+}
+
+func (s *sim) ready(id unitID) bool {
+	if !s.b.Ending(id.file, id.group) {
+		delete(s.ending, id)
+		return s.prepare == 0
+	}
+	if _, ok := s.ending[id]; !ok {
+		s.ending[id] = s.now
+	}
+	return s.now >= s.ending[id]+s.prepare
 }
 
 func (p *simProcess) lives(at time.Duration) bool { return at >= p.begin && (p.end == 0 || at < p.end) }
@@ -202,6 +217,9 @@ func (s *sim) run(until time.Duration) {
 			f := files[p.file]
 			if f == nil {
 				f = &FileLoad{File: p.file, Probes: s.probes}
+				for c := range Groups {
+					f.Ready[c] = s.ready(unitID{p.file, c})
+				}
 				for c := range Groups {
 					f.Detaching[c] = s.gone[unitID{p.file, c}] > s.now
 				}
@@ -390,16 +408,13 @@ func TestBudgetOneProcess(t *testing.T) {
 }
 
 func TestBudgetLateTicks(t *testing.T) {
-	for _, test := range []struct {
-		late  time.Duration
-		allow time.Duration
-	}{{20 * time.Millisecond, 0}, {50 * time.Millisecond, 0}, {100 * time.Millisecond, 50 * time.Millisecond}} {
-		t.Run(fmt.Sprint(test.late), func(t *testing.T) {
+	for _, late := range []time.Duration{20 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond} {
+		t.Run(fmt.Sprint(late), func(t *testing.T) {
 			p := steady(1, simLoad{cores: 1, bound: true, posts: 1e5, polls: 5e6})
 			s := newSim(t, 0.01, p)
-			s.late = test.late
+			s.late = late
 			s.run(10 * time.Minute)
-			s.holds(test.allow)
+			s.holds(0)
 		})
 	}
 }
@@ -439,6 +454,25 @@ func TestBudgetSlowDetach(t *testing.T) {
 			s.holds(0)
 			if r := p.guess[Poll] / p.done[Poll]; r < 0.7 || r > 1.3 {
 				t.Errorf("%.3f of the polls are reported", r)
+			}
+		})
+	}
+}
+
+// A window ends only when its probes can be removed at once. What they count until then is counted.
+func TestBudgetPrepare(t *testing.T) {
+	for _, prepare := range []time.Duration{5 * time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond} {
+		t.Run(fmt.Sprint(prepare), func(t *testing.T) {
+			p := steady(1, simLoad{cores: 0.4, posts: 300, polls: 2e5})
+			s := newSim(t, 0.01, p)
+			s.prepare = prepare
+			s.run(20 * time.Minute)
+			s.holds(0)
+			if r := p.guess[Poll] / p.done[Poll]; r < 0.9 || r > 1.1 {
+				t.Errorf("%.3f of the polls are reported", r)
+			}
+			if used := p.total() / (s.limit * p.cpu); used < 0.5 {
+				t.Errorf("%.0f %% of the budget was used", 100*used)
 			}
 		})
 	}

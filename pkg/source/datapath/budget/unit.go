@@ -9,6 +9,8 @@ type unit struct {
 	group, probes int
 	// wanted is the decision, on the state that the caller reports; exact: not windowed.
 	wanted, on, exact bool
+	// ending: the window ends when the probes are ready to be removed.
+	ending, ready bool
 
 	since    time.Time     // of on
 	interval time.Duration // until the next check
@@ -142,23 +144,30 @@ func (u *unit) stepOpen(b *Budget, now time.Time, accounts map[int]*account, lon
 		u.from, u.closing = now, now.Add(u.length)
 	}
 	over := u.overdrawn(accounts) || u.exceeds(accounts)
-	if now.Before(u.closing) && !over {
+	if now.Before(u.closing) && !over && !u.ending {
 		if due := u.checked.Add(u.interval); now.Before(due) {
 			return earlier(due, u.closing)
 		}
 		u.interval, u.checked = min(2*u.interval, longest), now
 		return earlier(now.Add(u.interval), u.closing)
 	}
-	u.endPeriod(now)
+	if u.ending = !u.ready; u.ending {
+		return now.Add(switchWait)
+	}
 	u.setPrices(accounts)
 	if !over && u.timeToAfford(accounts, 1) == 0 {
-		if now.Sub(u.since) >= u.proveTime {
+		if now.Sub(u.from) >= maxWindow {
+			u.endPeriod(now)
+			u.from = now
+		}
+		if now.Sub(u.since) >= u.proveTime && u.periodEnded {
 			u.exact, u.exactSince = true, now
 		}
 		u.noteAll(now, accounts)
-		u.from, u.checked, u.closing = now, now, now.Add(u.length)
+		u.checked, u.closing = now, now.Add(u.length)
 		return earlier(now.Add(u.interval), u.closing)
 	}
+	u.endPeriod(now)
 	u.wanted, u.priced = false, false
 	u.jitter = 1 + b.random()/2
 	return now.Add(switchWait)

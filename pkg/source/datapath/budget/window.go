@@ -20,7 +20,7 @@ func (u *unit) overdrawn(accounts map[int]*account) bool {
 // exceeds reports whether a process has no room left in the last minute.
 func (u *unit) exceeds(accounts map[int]*account) bool {
 	for _, a := range accounts {
-		if a.room < a.lowest() {
+		if a.room[u.group] < a.lowest() {
 			return true
 		}
 	}
@@ -37,7 +37,7 @@ func (u *unit) timeToAfford(accounts map[int]*account, jitter float64) time.Dura
 			continue
 		}
 		switch missing := need - a.credit[u.group]; {
-		case price > a.room:
+		case price > a.room[u.group]:
 			return maxCheck
 		case missing <= need/100:
 		case missing > a.perSecond*maxCheck.Seconds():
@@ -107,7 +107,7 @@ func (u *unit) setLength(fixed float64) {
 	}
 	length := u.length
 	switch {
-	case highest < 0.4, highest < 1.2 && fixed > highest/2:
+	case highest < 0.4, highest < maxFixed/2 && fixed > highest/2:
 		length = min(2*length, maxWindow)
 	case highest > maxFixed:
 		length = max(length/2, minWindow)
