@@ -30,8 +30,9 @@ func (c estimateCase) String() string {
 }
 
 // BenchmarkEstimate compares the estimates of the budget with the number of posts that FAKE providers counted: the
-// largest error of a process after 30 s, 60 s and, with ACCELSCOPE_ESTIMATE=10m, ten minutes; the longest time for which
-// an estimate did not change, and what probes took of the limit in the last minute.
+// largest error of a process after 30 s, 60 s and, with ACCELSCOPE_ESTIMATE=10m, ten minutes; the number of processes whose
+// estimate is absent then; the longest time for which one did not change, and what probes took of the limit in the last
+// minute.
 func BenchmarkEstimate(b *testing.B) {
 	length := time.Minute
 	if long := os.Getenv("ACCELSCOPE_ESTIMATE"); long != "" {
@@ -93,11 +94,16 @@ func (c estimateCase) run(b *testing.B, costs *trapCosts, length time.Duration) 
 	for elapsed := time.Duration(0); elapsed < length; {
 		time.Sleep(100 * time.Millisecond)
 		elapsed = time.Since(begun)
-		estimates, highest := s.posts(b)
+		estimates, absent, highest := s.posts(b)
 		spent = highest
 		worst := 0.0
 		for i, f := range fakes {
-			estimate := estimates[model.CgroupID(i+1)]
+			cgroup := model.CgroupID(i + 1)
+			if absent[cgroup] {
+				changed[i] = time.Now()
+				continue
+			}
+			estimate := estimates[cgroup]
 			unchanged = max(unchanged, time.Since(changed[i]))
 			if estimate != last[i] {
 				changed[i], last[i] = time.Now(), estimate
@@ -111,6 +117,7 @@ func (c estimateCase) run(b *testing.B, costs *trapCosts, length time.Duration) 
 		}
 		if elapsed >= checks[0] {
 			b.ReportMetric(100*worst, fmt.Sprintf("error-%v-%%", checks[0]))
+			b.ReportMetric(float64(len(absent)), fmt.Sprintf("absent-%v", checks[0]))
 			checks = checks[1:]
 		}
 	}
@@ -119,18 +126,24 @@ func (c estimateCase) run(b *testing.B, costs *trapCosts, length time.Duration) 
 	b.ReportMetric(0, "ns/op")
 }
 
-// posts returns the exact and estimated work requests of each cgroup, and the highest ratio that was spent.
-func (s *Source) posts(b *testing.B) (estimates map[model.CgroupID]uint64, highest float64) {
+// posts returns the exact and estimated work requests of each cgroup, those without an estimate, and the highest ratio that
+// was spent.
+func (s *Source) posts(b *testing.B) (estimates map[model.CgroupID]uint64, absent map[model.CgroupID]bool, highest float64) {
 	b.Helper()
 	snap := s.snapshot(b)
-	estimates = map[model.CgroupID]uint64{}
+	estimates, absent = map[model.CgroupID]uint64{}, map[model.CgroupID]bool{}
+	for _, r := range snap.Sampling {
+		if r.Calls == model.PostCalls && r.Absent {
+			absent[r.Cgroup] = true
+		}
+	}
 	for _, r := range snap.WorkRequests {
 		estimates[r.Cgroup] += r.Value.Count
 	}
 	for _, u := range snap.Budgets {
 		highest = max(highest, u.SpentRatio)
 	}
-	return estimates, highest
+	return estimates, absent, highest
 }
 
 // posted returns the number of work requests that a fake with a load posted.

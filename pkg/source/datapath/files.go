@@ -127,6 +127,10 @@ func (f *file) openPaths() []string {
 
 // observeCode sets the witness of sites that are about to be probed.
 func (f *file) observeCode(group int, sites []locate.Site) {
+	if w := f.witnesses[group]; w != nil { // of an attempt that failed
+		w.close()
+		f.witnesses[group] = nil
+	}
 	for _, path := range f.openPaths() {
 		if w, err := newWitness(path, sites); err == nil {
 			f.witnesses[group] = w

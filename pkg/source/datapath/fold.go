@@ -96,13 +96,32 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, ho
 		s.windowed[g] += toInt[int](how[g].Windowed) - toInt[int](c.samplings[g].Windowed)
 	}
 	c.samplings = how
+	for g := range how {
+		if how[g].Period > 0 {
+			s.confidence[g].observe(-s.sampled(g), how[g].Period)
+		}
+	}
 	for i, n := range flatten(stat) {
 		delta := since(n, c.last[i])
 		c.last[i] = n
 		c.addTo(s, i, delta)
 	}
+	for g := range how {
+		if how[g].Period > 0 {
+			s.confidence[g].observe(s.sampled(g), how[g].Period)
+		}
+	}
 	if poll := how[budget.Poll]; poll.Windowed && poll.Scale != 0 {
 		c.addDurations(s, false)
+	}
+}
+
+// endPeriods adds the windows that end now to the confidence, after add for all contexts.
+func (f *fold) endPeriods() {
+	for _, s := range f.series {
+		for g := range s.confidence {
+			s.confidence[g].endPeriod()
+		}
 	}
 }
 

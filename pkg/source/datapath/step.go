@@ -145,6 +145,7 @@ func (s *Source) count(now time.Time, readings []reading, loads []budget.Process
 			s.fold.markLate(r.key)
 		}
 	}
+	s.fold.endPeriods()
 	for _, l := range loads {
 		took := l.Spent[budget.Post] + l.Spent[budget.Poll] + s.budget.SwitchingCost(l.PID)
 		s.fold.update(now, l.PID, s.processes[l.PID].cgroup, l.CPU, took)

@@ -104,6 +104,8 @@ type Sampling struct {
 	Begins bool
 	// Ratio is the part of the last period that was probed, 1 for all of it.
 	Ratio float64
+	// Period is the length of the period that ends at this tick with a window.
+	Period time.Duration
 }
 
 // New returns a budget with a limit, 0 for none. random returns numbers in [0, 1).

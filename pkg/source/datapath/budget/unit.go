@@ -38,7 +38,8 @@ type unit struct {
 	// The current period of counting began when the last one ended. Probes count all
 	// calls since from, which is zero while they are being attached or are detached.
 	periodStart, from time.Time
-	periodEnded       bool // at this tick
+	periodEnded       bool          // at this tick
+	period            time.Duration // the one that ended
 	scale, ratio      float64
 }
 
@@ -122,7 +123,7 @@ func (u *unit) leaveExact(now time.Time, accounts map[int]*account) {
 	u.proveTime = min(2*u.proveTime, maxProveTime)
 	u.wanted, u.exact, u.priced = false, false, true
 	u.periodStart, u.from = now, time.Time{}
-	u.periodEnded, u.scale, u.ratio = true, 1, 1
+	u.periodEnded, u.period, u.scale, u.ratio = true, 0, 1, 1
 	u.jitter = 1
 	clear(u.price)
 	seconds := max(now.Sub(u.checked), firstCheck).Seconds()
@@ -224,7 +225,7 @@ func (u *unit) setOn(on bool, at time.Time) {
 func (u *unit) endPeriod(now time.Time) {
 	on := max(now.Sub(u.from), 100*time.Microsecond).Seconds()
 	u.scale = max(now.Sub(u.periodStart).Seconds()/on, 1)
-	u.ratio = 1 / u.scale
+	u.ratio, u.period = 1/u.scale, now.Sub(u.periodStart)
 	u.periodStart, u.from, u.periodEnded = now, time.Time{}, true
 }
 
@@ -232,7 +233,7 @@ func (u *unit) sampling(now time.Time) Sampling {
 	switch {
 	case u.periodEnded:
 		u.periodEnded = false
-		return Sampling{Windowed: true, Scale: u.scale, Ratio: u.ratio}
+		return Sampling{Windowed: true, Scale: u.scale, Ratio: u.ratio, Period: u.period}
 	case u.exact:
 		return Sampling{Scale: 1, Ratio: 1}
 	}
