@@ -41,7 +41,7 @@ var sampledTrafficNotes = []string{
 	"These families are estimates: events are counted in windows of time and scaled by the fraction of time that is observed " +
 		"(`accelscope_datapath_sampling_ratio`). Do not add them to the families without `_sampled`.",
 	"An estimate is absent while it rests on fewer than 5 windows (`accelscope_datapath_windows`) or its relative standard error " +
-		"(`accelscope_datapath_estimate_error_ratio`) is above 25 %. Durations are always present.",
+		"(`accelscope_datapath_estimate_error_ratio`) is above 25 %, unless 75 % of the time is observed. Durations are always present.",
 	"The notes on operations in the previous group apply here, too.",
 }
 

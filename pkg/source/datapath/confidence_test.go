@@ -35,8 +35,9 @@ func TestConfidence(t *testing.T) {
 				period := time.Duration((0.5 + random.Float64()) * float64(time.Second))
 				n := load() * period.Seconds()
 				sum, seconds = sum+n, seconds+period.Seconds()
-				c.observe(n/4, period) // of two contexts
-				c.observe(3*n/4, period)
+				how := budget.Sampling{Period: period, Ratio: 0.01}
+				c.observe(n/4, how) // of two contexts
+				c.observe(3*n/4, how)
 				c.endPeriod()
 			}
 			predicted += c.relativeError() / runs
@@ -57,16 +58,18 @@ func TestConfidenceAbsent(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		windows []uint64 // requests seen in each
+		ratio   float64
 		listed  bool
 	}{
-		{"few", []uint64{100, 100, 100, 100}, false},
-		{"enough", []uint64{100, 90, 110, 100, 100, 100}, true},
-		{"bursts", []uint64{0, 0, 400, 0, 0, 0, 400, 0}, false},
+		{"few", []uint64{100, 100, 100, 100}, 0.1, false},
+		{"few, most of the time", []uint64{100, 100}, 0.8, true},
+		{"enough", []uint64{100, 90, 110, 100, 100, 100}, 0.1, true},
+		{"bursts", []uint64{0, 0, 400, 0, 0, 0, 400, 0}, 0.1, false},
 	} {
 		f := newFold(0.01)
 		s := gen.DatapathContextStat{Cgroup: 7, Device: 1}
 		how := whole
-		how[budget.Post] = budget.Sampling{Windowed: true, Scale: 10, Ratio: 0.1, Period: time.Second}
+		how[budget.Post] = budget.Sampling{Windowed: true, Scale: 1 / test.ratio, Ratio: test.ratio, Period: time.Second}
 		for _, n := range test.windows {
 			s.Posted[gen.DatapathOpcodeOPCODE_SEND] += n
 			s.Bytes[gen.DatapathOpcodeOPCODE_SEND] += 1000 * n

@@ -98,7 +98,7 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, ho
 	c.samplings = how
 	for g := range how {
 		if how[g].Period > 0 {
-			s.confidence[g].observe(-s.sampled(g), how[g].Period)
+			s.confidence[g].observe(-s.sampled(g), how[g])
 		}
 	}
 	for i, n := range flatten(stat) {
@@ -108,7 +108,7 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, ho
 	}
 	for g := range how {
 		if how[g].Period > 0 {
-			s.confidence[g].observe(s.sampled(g), how[g].Period)
+			s.confidence[g].observe(s.sampled(g), how[g])
 		}
 	}
 	if poll := how[budget.Poll]; poll.Windowed && poll.Scale != 0 {
