@@ -54,8 +54,9 @@
 // estimated from the calls since the last check. If a window costs more than 45 s
 // of earnings, the next one is tried after a minute or later.
 //
-// Window: the probes are attached. At its end the unit waits again, unless all
-// accounts can pay for another window. Its length changes so that a window costs
+// Window: the probes are attached. It ends when the caller can remove them at once. The
+// unit waits again, unless all accounts can pay for another window: then this one goes
+// on, and ends a period every 2 s. Its length changes so that a window costs
 // about 0.8 s of earnings of the process that pays most. Probes that are being detached
 // cost as much as before and count nothing. So a window that costs more than that does
 // not get shorter than the time for which it costs without counting, unless it costs
