@@ -217,9 +217,15 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go test -run '^$$' -bench Held -benchtime 1x ./pkg/source/probe | grep held
 	@echo; echo "One dump of 200,000 memory regions, parsed (FAKE kernel)"
 	@go test -run '^$$' -bench Dump -benchtime 5x ./pkg/source/rdma | grep ns/op
+	@$(MAKE) --no-print-directory bench-estimates
 	@echo; echo "What it costs to list the open files of a node, and to look for drivers"
 	@go test -run '^$$' -bench 'Files|Look' -benchtime 200x ./pkg/source/access | grep ns/op
 	@CGO_ENABLED=0 go build -o bin/tiers ./tests/bench/tiers && echo && bin/tiers
+
+.PHONY: bench-estimates
+bench-estimates: ## Estimates of the data path against processes that count (8 minutes; ACCELSCOPE_ESTIMATE=10m: 80)
+	@echo; echo "Estimates with a budget of 1 %: largest error of a process, longest time unchanged, part of the budget that was used"
+	@go test -run '^$$' -bench Estimate -benchtime 1x -timeout 3h ./pkg/source/datapath | grep error
 
 # Debian packages that are needed, and are not installed.
 MISSING = $(shell for p in $$(sed 's/\#.*//' tests/packages.txt); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done)

@@ -63,8 +63,8 @@ func TestDataPathShares(t *testing.T) {
 			completion(12, fast(4), true, false),
 		},
 		Sampling: []model.Sampling{
-			{Cgroup: 11, Device: "d", Calls: model.PollCalls, Ratio: 1},
-			{Cgroup: 12, Device: "d", Calls: model.PollCalls, Ratio: 0.25},
+			{Cgroup: 11, Device: "d", Calls: model.PollCalls, Ratio: 1, Windows: 7, RelativeError: 0.2},
+			{Cgroup: 12, Device: "d", Calls: model.PollCalls, Ratio: 0.25, Windows: 5, RelativeError: 0.1},
 			{Cgroup: 12, Device: "d", Calls: model.PostCalls, Ratio: 0.5},
 		},
 		Budgets: []model.Budget{
@@ -92,7 +92,7 @@ func TestDataPathShares(t *testing.T) {
 				{Owner: 1, Key: model.CompletionKey{Device: "d", Opcode: "write", Sampled: true}, Value: fast(4)},
 			},
 		}, Sampling: []SamplingShare{
-			{Owner: 1, Device: "d", Calls: model.PollCalls, Ratio: 0.25},
+			{Owner: 1, Device: "d", Calls: model.PollCalls, Ratio: 0.25, Windows: 5, RelativeError: 0.2},
 			{Owner: 1, Device: "d", Calls: model.PostCalls, Ratio: 0.5},
 		},
 		Budgets: []BudgetShare{{Owner: 1, SpentRatio: 0.5, Spent: 3e9}},

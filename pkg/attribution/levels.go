@@ -4,13 +4,15 @@ package attribution
 
 import "github.com/accelscope/accelscope/pkg/model"
 
-// SamplingShare is the ratio of time in which an owner's calls are watched: the minimum over its
-// cgroups.
+// SamplingShare is the ratio of time in which an owner's calls are watched, and the certainty of
+// what is estimated from that: the worst of its cgroups.
 type SamplingShare struct {
-	Owner  int
-	Device string
-	Calls  model.Calls
-	Ratio  float64
+	Owner         int
+	Device        string
+	Calls         model.Calls
+	Ratio         float64
+	Windows       float64
+	RelativeError float64
 }
 
 // BudgetShare is the cost of data-path probes for one owner. SpentRatio is the maximum over
@@ -29,8 +31,9 @@ func (o *users) sampling(s *model.Snapshot) []SamplingShare {
 	for _, f := range s.Sampling {
 		owner := o.ofCgroup(f.Cgroup)
 		share := t.at(t.key(owner, f.Device, string(f.Calls)),
-			SamplingShare{Owner: owner, Device: f.Device, Calls: f.Calls, Ratio: f.Ratio})
-		share.Ratio = min(share.Ratio, f.Ratio)
+			SamplingShare{Owner: owner, Device: f.Device, Calls: f.Calls, Ratio: f.Ratio, Windows: f.Windows})
+		share.Ratio, share.Windows = min(share.Ratio, f.Ratio), min(share.Windows, f.Windows)
+		share.RelativeError = max(share.RelativeError, f.RelativeError)
 	}
 	return t.rows
 }

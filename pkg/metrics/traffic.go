@@ -65,6 +65,8 @@ var coverage = metric{
 var sampledTrafficNotes = []string{
 	"These families are estimates: events are counted in windows of time and scaled by the fraction of time that is observed " +
 		"(`accelscope_datapath_sampling_ratio`). Do not add them to the families without `_sampled`.",
+	"An estimate is absent while it rests on fewer than 5 windows (`accelscope_datapath_windows`) or its relative standard error " +
+		"(`accelscope_datapath_estimate_error_ratio`) is above 25 %, unless 75 % of the time is observed. Durations are always present.",
 	"The notes on operations in the previous group apply here, too.",
 }
 
@@ -157,6 +159,8 @@ func operationMetrics(selected func(sampled, resting bool) bool, suffix, helpEnd
 var budgetNotes = []string{
 	"`accelscope_datapath_sampling_ratio`: `calls` is `post` (sent bytes, work requests) or `poll` (received bytes, errors, " +
 		"durations). The value is 1 when all calls are observed.",
+	"`accelscope_datapath_windows`, `accelscope_datapath_estimate_error_ratio`: of bytes and work requests (`post`), of received " +
+		"bytes and errors (`poll`); the weight of a window falls to a third within 5 minutes. Absent before the first window.",
 	"`accelscope_budget_limit_ratio`: the flag `--rdma.datapath-budget`, infinite without a limit.",
 	"`accelscope_budget_spent_ratio`: the cost of a probe hit is measured when the first probe is attached.",
 	"`accelscope_datapath_late_total`, `container_rdma_datapath_late_total`: the first operations of these contexts are not " +
@@ -183,16 +187,28 @@ func budgetMetrics() []metric {
 		return single(name, typ, help, func(v *view) *model.DataPathStats { return v.facts.DataPath },
 			func(d *model.DataPathStats) model.Optional { return model.Some(float64(of(d))) })
 	}
-	return []metric{
-		{
-			name: "accelscope_datapath_sampling_ratio", typ: gauge, owned: true, labels: []string{"device", "calls"},
-			help: "Fraction of time during which the calls of the workload are observed, by kind of call (post, poll).",
+	sampling := func(name, help string, minWindows float64, of func(*attribution.SamplingShare) float64) metric {
+		return metric{
+			name: name, typ: gauge, owned: true, labels: []string{"device", "calls"}, help: help,
 			emit: func(v *view, b *exposition.Builder) {
-				for _, s := range v.shares.Sampling {
-					b.Share(s.Ratio, v.owners[s.Owner], s.Device, string(s.Calls))
+				for i := range v.shares.Sampling {
+					if s := &v.shares.Sampling[i]; s.Windows >= minWindows {
+						b.Share(of(s), v.owners[s.Owner], s.Device, string(s.Calls))
+					}
 				}
 			},
-		},
+		}
+	}
+	return []metric{
+		sampling("accelscope_datapath_sampling_ratio",
+			"Fraction of time during which the calls of the workload are observed, by kind of call (post, poll).", 0,
+			func(s *attribution.SamplingShare) float64 { return s.Ratio }),
+		sampling("accelscope_datapath_windows",
+			"Windows of time in the last minutes on which the estimates of the workload are based.", 1,
+			func(s *attribution.SamplingShare) float64 { return s.Windows }),
+		sampling("accelscope_datapath_estimate_error_ratio",
+			"Relative standard error of the estimates of the workload, infinite if it is not known.", 1,
+			func(s *attribution.SamplingShare) float64 { return s.RelativeError }),
 		{
 			name: "container_rdma_datapath_late_total", typ: counter, owned: true, labels: []string{"device"},
 			help: "Verbs contexts of the workload that were ready to send before the functions of their provider were probed.",

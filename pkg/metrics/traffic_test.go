@@ -82,7 +82,7 @@ func trafficRefresh() *engine.Refresh {
 			},
 			Sampling: []attribution.SamplingShare{
 				{Owner: 2, Device: "mlx5_0", Calls: model.PostCalls, Ratio: 1},
-				{Owner: 3, Device: "mlx5_0", Calls: model.PollCalls, Ratio: 0.015},
+				{Owner: 3, Device: "mlx5_0", Calls: model.PollCalls, Ratio: 0.015, Windows: 12.5, RelativeError: 0.125},
 			},
 			Budgets: []attribution.BudgetShare{
 				{Owner: 2, SpentRatio: 0.04, Spent: 15e8},

@@ -68,6 +68,12 @@ type Sampling struct {
 	Device string
 	Calls  Calls
 	Ratio  float64
+	// Windows is the number of windows of time that the estimates rest on: old ones count
+	// less. RelativeError is the relative standard error, infinite if it is not known.
+	Windows       float64
+	RelativeError float64
+	// Absent: the estimates are too uncertain to be listed.
+	Absent bool
 }
 
 // Budget is the current cost of data-path probes for one cgroup.

@@ -17,15 +17,16 @@ import (
 
 // trapCosts are what one trap costs the process that is hit, in ns: at an
 // instruction that the kernel emulates, at one that it single-steps, and at a
-// return, in addition to the one at the entry.
-type trapCosts struct{ emulated, stepped, returned uint32 }
+// return, in addition to the one at the entry. switched is the page fault of the first
+// call after a probe was detached.
+type trapCosts struct{ emulated, stepped, returned, switched uint32 }
 
 // Defaults if nothing could be measured, and bounds of measured values. 0.7 µs,
 // 0.8 µs and, in a virtual machine, 9 µs were measured.
 var (
-	defaultTrapCosts = trapCosts{emulated: 2000, stepped: 12000, returned: 2000}
-	minTrapCosts     = trapCosts{emulated: 200, stepped: 300, returned: 100}
-	maxTrapCosts     = trapCosts{emulated: 20_000, stepped: 100_000, returned: 20_000}
+	defaultTrapCosts = trapCosts{emulated: 2000, stepped: 12000, returned: 2000, switched: 20_000}
+	minTrapCosts     = trapCosts{emulated: 200, stepped: 300, returned: 100, switched: 500}
+	maxTrapCosts     = trapCosts{emulated: 20_000, stepped: 100_000, returned: 20_000, switched: 50_000}
 )
 
 const (
@@ -65,15 +66,20 @@ func calibrate(attach func(path string, offset uint64, ret bool) (io.Closer, err
 	c := defaultTrapCosts
 	emulated, stepped := leaves()
 	var errs []error
-	if err := measure(emulated, emulatedLeaf, attach, &c.emulated, &c.returned); err != nil {
+	var faults [2]uint32
+	if err := measure(emulated, emulatedLeaf, attach, &c.emulated, &c.returned, &faults[0]); err != nil {
 		errs = append(errs, fmt.Errorf("traps and return traps: %w", err))
 	}
-	if err := measure(stepped, steppedLeaf, attach, &c.stepped, nil); err != nil {
+	if err := measure(stepped, steppedLeaf, attach, &c.stepped, nil, &faults[1]); err != nil {
 		errs = append(errs, fmt.Errorf("traps that are single-stepped: %w", err))
+	}
+	if len(errs) == 0 {
+		c.switched = max(faults[0], faults[1])
 	}
 	c.emulated = min(max(c.emulated, minTrapCosts.emulated), maxTrapCosts.emulated)
 	c.stepped = min(max(c.stepped, minTrapCosts.stepped), maxTrapCosts.stepped)
 	c.returned = min(max(c.returned, minTrapCosts.returned), maxTrapCosts.returned)
+	c.switched = min(max(c.switched, minTrapCosts.switched), maxTrapCosts.switched)
 	if len(errs) > 0 {
 		return c, fmt.Errorf("measuring the cost of a probe, a default value is used: %w", errors.Join(errs...))
 	}
@@ -81,9 +87,9 @@ func calibrate(attach func(path string, offset uint64, ret bool) (io.Closer, err
 }
 
 // measure measures the cost of a trap at the entry of a leaf, and at its return
-// unless returned is nil.
+// unless returned is nil, and that of the first call after the probes were detached.
 func measure(
-	pc uintptr, leaf func(), attach func(string, uint64, bool) (io.Closer, error), entry, returned *uint32,
+	pc uintptr, leaf func(), attach func(string, uint64, bool) (io.Closer, error), entry, returned, fault *uint32,
 ) error {
 	offset, err := locate.FileOffset(uint64(pc))
 	if err != nil {
@@ -93,6 +99,14 @@ func measure(
 	if err != nil {
 		return err
 	}
+	var probes []io.Closer
+	detach := func() {
+		for _, p := range probes {
+			_ = p.Close()
+		}
+		probes = nil
+	}
+	defer detach()
 	for _, p := range []struct {
 		name string
 		cost *uint32
@@ -104,7 +118,7 @@ func measure(
 		if err != nil {
 			return err
 		}
-		defer probe.Close()
+		probes = append(probes, probe)
 		with, err := hit(leaf, without)
 		if err != nil {
 			return err
@@ -115,7 +129,27 @@ func measure(
 		*p.cost = uint32(with - without)
 		without = with
 	}
-	return nil
+	detach()
+	*fault, err = firstCall(leaf)
+	return err
+}
+
+// firstCall returns how much longer a call takes than the next one, in ns.
+func firstCall(leaf func()) (uint32, error) {
+	var took [2]int64
+	for i := range took {
+		start, err := threadTime()
+		if err != nil {
+			return 0, err
+		}
+		leaf()
+		end, err := threadTime()
+		if err != nil {
+			return 0, err
+		}
+		took[i] = end - start
+	}
+	return uint32(max(took[0]-took[1], 0)), nil
 }
 
 // hit is timed for a call that should take longer than before. A CPU may take a

@@ -111,7 +111,7 @@ func TestCalibrate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("emulated %d ns, stepped %d ns, returned %d ns, in %v", c.emulated, c.stepped, c.returned, time.Since(start))
+	t.Logf("emulated %d ns, stepped %d ns, returned %d ns, switched %d ns, in %v", c.emulated, c.stepped, c.returned, c.switched, time.Since(start))
 	if attached != 3 {
 		t.Errorf("%d probes were attached, want 3", attached)
 	}

@@ -31,10 +31,15 @@ type file struct {
 	links [budget.Groups]map[locate.Site]io.Closer
 	// probed is the time since which a group is probed (CLOCK_MONOTONIC, ns), 0: never.
 	probed [budget.Groups]uint64
-	// closing: detached probes of a group are still in place.
-	closing [budget.Groups]atomic.Bool
 	// attached is when each site was probed first (CLOCK_MONOTONIC, ns).
 	attached map[locate.Site]uint64
+	// closing: detached probes of a group are being closed. inPlace: they still cost
+	// processes time.
+	closing, inPlace [budget.Groups]atomic.Bool
+	witnesses        [budget.Groups]*witness // nil if there is none
+	// ready: probes would be gone as soon as they are detached. preparing: soon.
+	ready     [budget.Groups]atomic.Bool
+	preparing [budget.Groups]bool
 	// failed are the sites that could not be probed.
 	failed map[locate.Site]failure
 }
@@ -113,6 +118,9 @@ func (f *file) attach(group int, probe func(path string, s locate.Site) (io.Clos
 			missing = append(missing, s)
 		}
 	}
+	if len(f.links[group]) == 0 && len(missing) > 0 {
+		f.observeCode(group, missing)
+	}
 	for _, s := range missing {
 		wg.Go(func() {
 			link, err := f.open(s, probe)
@@ -134,15 +142,34 @@ func (f *file) attach(group int, probe func(path string, s locate.Site) (io.Clos
 	return errors.Join(errs...)
 }
 
-// open probes a site through the kept file or any process that maps it: some may have
-// ended.
-func (f *file) open(s locate.Site, probe func(path string, s locate.Site) (io.Closer, error)) (io.Closer, error) {
-	err := fmt.Errorf("no process maps it")
+// openPaths returns the paths of the processes that map the file, and of the kept one:
+// some processes may have ended.
+func (f *file) openPaths() []string {
 	paths := slices.Collect(maps.Values(f.paths))
 	if f.kept != nil {
 		paths = append(paths, f.kept.Path())
 	}
-	for _, path := range paths {
+	return paths
+}
+
+// observeCode sets the witness of sites that are about to be probed.
+func (f *file) observeCode(group int, sites []locate.Site) {
+	if w := f.witnesses[group]; w != nil { // of an attempt that failed
+		w.close()
+		f.witnesses[group] = nil
+	}
+	for _, path := range f.openPaths() {
+		if w, err := newWitness(path, sites); err == nil {
+			f.witnesses[group] = w
+			return
+		}
+	}
+}
+
+// open probes a site.
+func (f *file) open(s locate.Site, probe func(path string, s locate.Site) (io.Closer, error)) (io.Closer, error) {
+	err := fmt.Errorf("no process maps it")
+	for _, path := range f.openPaths() {
 		var link io.Closer
 		if link, err = probe(path, s); err == nil {
 			return link, nil
@@ -151,18 +178,52 @@ func (f *file) open(s locate.Site, probe func(path string, s locate.Site) (io.Cl
 	return nil, fmt.Errorf("probing offset %#x of a provider: %w", s.Offset, err)
 }
 
+// prepare makes a group ready to be detached, and calls then. The kernel waits for an RCU
+// grace period before it changes instructions, unless it has just changed others: touch
+// attaches a probe elsewhere.
+func (f *file) prepare(group int, touch func() (io.Closer, error), done *sync.WaitGroup, then func()) {
+	if f.preparing[group] {
+		return
+	}
+	f.preparing[group] = true
+	done.Go(func() {
+		link, err := touch()
+		f.ready[group].Store(true)
+		then()
+		if err == nil {
+			_ = link.Close()
+		}
+	})
+}
+
+// reset makes a group no longer ready to be detached.
+func (f *file) reset(group int) {
+	f.preparing[group] = false
+	f.ready[group].Store(false)
+}
+
 // detach closes the probes of a group concurrently, as each waits for an RCU grace
 // period. It does not wait for them: done does.
 func (f *file) detach(group int, done *sync.WaitGroup) {
-	links := f.links[group]
-	f.links[group] = nil
+	f.reset(group)
+	links, w := f.links[group], f.witnesses[group]
+	f.links[group], f.witnesses[group] = nil, nil
 	f.closing[group].Store(true)
+	f.inPlace[group].Store(true)
 	done.Go(func() {
 		var wg sync.WaitGroup
 		for _, link := range links {
 			wg.Go(func() { _ = link.Close() })
 		}
-		wg.Wait()
+		closed := make(chan struct{})
+		go func() { wg.Wait(); close(closed) }()
+		if w != nil {
+			w.wait(closed)
+		} else {
+			<-closed
+		}
+		f.inPlace[group].Store(false)
+		<-closed
 		f.closing[group].Store(false)
 	})
 }

@@ -99,12 +99,31 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, ho
 	}
 	c.samplings = how
 	c.called = c.called || stat.Hits != [budget.Groups]uint64{}
+	for g := range how {
+		if how[g].Period > 0 {
+			s.confidence[g].observe(-s.sampled(g), how[g])
+		}
+	}
 	for i, n := range flatten(stat) {
 		c.addTo(s, i, increase(&c.last[i], n))
 	}
 	s.unread += increase(&c.unread, stat.Unread)
+	for g := range how {
+		if how[g].Period > 0 {
+			s.confidence[g].observe(s.sampled(g), how[g])
+		}
+	}
 	if poll := how[budget.Poll]; poll.Windowed && poll.Scale != 0 {
 		c.addDurations(s, false)
+	}
+}
+
+// endPeriods adds the windows that end now to the confidence, after add for all contexts.
+func (f *fold) endPeriods() {
+	for _, s := range f.series {
+		for g := range s.confidence {
+			s.confidence[g].endPeriod()
+		}
 	}
 }
 

@@ -41,11 +41,31 @@ type fake struct {
 // buildFake compiles the fake and returns the offsets of its functions in the file.
 func buildFake(t testing.TB, flags ...string) (path string, sites []locate.Site) {
 	t.Helper()
+	path, sites = buildProvider(t, "testdata/fake_provider.c", flags...)
+	if len(sites) != len(providerFunctions) {
+		t.Fatalf("%d of %d functions found", len(sites), len(providerFunctions))
+	}
+	return path, sites
+}
+
+var providerFunctions = map[string]locate.Function{
+	"post_send": locate.PostSend, "post_recv": locate.PostRecv, "poll_cq": locate.PollCQ, "wr_rdma_write": locate.WrRDMAWrite,
+	"wr_rdma_read": locate.WrRDMARead, "wr_send": locate.WrSend, "wr_send_tso": locate.WrSendTSO, "wr_set_inline_data": locate.WrSetInlineData,
+	"wr_set_inline_data_list": locate.WrSetInlineDataList, "wr_set_sge": locate.WrSetSGE, "wr_set_sge_list": locate.WrSetSGEList,
+	"wr_start": locate.WrStart, "wr_complete": locate.WrComplete, "wr_abort": locate.WrAbort,
+	"post_srq_recv": locate.PostSRQRecv, "wr_atomic_write": locate.WrAtomicWrite, "wr_flush": locate.WrFlush,
+	"start_poll": locate.StartPoll, "next_poll": locate.NextPoll, "read_opcode": locate.WcReadOpcode,
+	"read_byte_len": locate.WcReadByteLen, "read_qp_num": locate.WcReadQPNum,
+}
+
+// buildProvider compiles a FAKE provider and returns the offsets of those of its functions that are probed.
+func buildProvider(t testing.TB, source string, flags ...string) (path string, sites []locate.Site) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
 	path = filepath.Join(t.TempDir(), "provider")
-	flags = append([]string{"-O2", "-Wall", "-o", path, "testdata/fake_provider.c", "-lpthread"}, flags...)
+	flags = append([]string{"-O2", "-Wall", "-o", path, source, "-lpthread"}, flags...)
 	out, err := child.Command(context.Background(), "gcc", flags...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("gcc (and libibverbs-dev): %v\n%s", err, out)
@@ -59,17 +79,8 @@ func buildFake(t testing.TB, flags ...string) (path string, sites []locate.Site)
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := map[string]locate.Function{
-		"post_send": locate.PostSend, "post_recv": locate.PostRecv, "poll_cq": locate.PollCQ, "wr_rdma_write": locate.WrRDMAWrite,
-		"wr_rdma_read": locate.WrRDMARead, "wr_send": locate.WrSend, "wr_send_tso": locate.WrSendTSO, "wr_set_inline_data": locate.WrSetInlineData,
-		"wr_set_inline_data_list": locate.WrSetInlineDataList, "wr_set_sge": locate.WrSetSGE, "wr_set_sge_list": locate.WrSetSGEList,
-		"wr_start": locate.WrStart, "wr_complete": locate.WrComplete, "wr_abort": locate.WrAbort,
-		"post_srq_recv": locate.PostSRQRecv, "wr_atomic_write": locate.WrAtomicWrite, "wr_flush": locate.WrFlush,
-		"start_poll": locate.StartPoll, "next_poll": locate.NextPoll, "read_opcode": locate.WcReadOpcode,
-		"read_byte_len": locate.WcReadByteLen, "read_qp_num": locate.WcReadQPNum,
-	}
 	for _, s := range symbols {
-		fn, ok := names[s.Name]
+		fn, ok := providerFunctions[s.Name]
 		if !ok || elf.ST_TYPE(s.Info) != elf.STT_FUNC {
 			continue
 		}
@@ -78,9 +89,6 @@ func buildFake(t testing.TB, flags ...string) (path string, sites []locate.Site)
 				sites = append(sites, locate.Site{Function: fn, Offset: s.Value - p.Vaddr + p.Off})
 			}
 		}
-	}
-	if len(sites) != len(names) {
-		t.Fatalf("%d of %d functions found", len(sites), len(names))
 	}
 	return path, sites
 }

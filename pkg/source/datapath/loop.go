@@ -61,6 +61,7 @@ type loop struct {
 	loaded      []*locate.Process // of loads
 	loadedFiles []budget.FileLoad
 
+	ready       chan struct{} // a group of a file is ready to be detached
 	events      chan event
 	results     chan searchResult
 	waiting     []*watched      // processes with events in their queue and no search
@@ -85,10 +86,11 @@ func newLoop(opts Options) loop {
 	return loop{
 		processes: map[int]*watched{},
 		files:     map[locate.FileID]*file{},
-		budget:    budget.New(opts.Budget, switchCost, rand.Float64),
+		budget:    budget.New(opts.Budget, rand.Float64),
 		find:      locate.New(opts.Procfs).Find,
 		absent:    map[uint32]bool{},
 		spent:     map[int][budget.Groups]time.Duration{},
+		ready:     make(chan struct{}, 1),
 		events:    make(chan event, maxEvents),
 		results:   make(chan searchResult, maxLocating),
 	}
@@ -112,6 +114,8 @@ func (s *Source) run(ctx context.Context) {
 			s.handleEvent(e)
 		case a := <-s.results:
 			s.handleFound(a)
+		case <-s.ready:
+			s.pace.due = time.Now()
 		case <-wake.C:
 		}
 		s.handleQueued()
@@ -190,8 +194,9 @@ func (s *Source) attach(ctx context.Context) {
 		c, err := calibrate(k.calibration)
 		s.costs = &c
 		s.opts.Logger.Info("cost of a probe in ns", zap.Uint32("trap", c.emulated),
-			zap.Uint32("single step", c.stepped), zap.Uint32("return", c.returned), zap.Error(err))
+			zap.Uint32("single step", c.stepped), zap.Uint32("return", c.returned), zap.Uint32("switch", c.switched), zap.Error(err))
 	}
+	s.budget.SetSwitchCost(time.Duration(s.costs.switched))
 	s.mu.Lock()
 	s.kernel = k
 	s.mu.Unlock()

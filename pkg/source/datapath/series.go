@@ -26,9 +26,21 @@ type series struct {
 	unread    uint64             // completions of which the bytes are not known, not scaled
 	contexts  int                // that exist
 	windowed  [budget.Groups]int // contexts that are probed in windows
+	// confidence is that of the sampled parts.
+	confidence [budget.Groups]confidence
 }
 
 func (s *series) allExact() bool { return s.windowed == [budget.Groups]int{} }
+
+// sampled returns the sum of the estimates of a group: a work request counts as one byte more.
+func (s *series) sampled(group int) (sum float64) {
+	for i := range s.counts {
+		if groupOfCounter(i) == group {
+			sum += float64(s.counts[i].sampled)
+		}
+	}
+	return sum
+}
 
 func (s *series) durationsOf(completed int) *durations {
 	if s.durations[completed] == nil {
@@ -68,7 +80,7 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string) {
 		if ratio, ok := ratios[id]; ok {
 			for g, calls := range []model.Calls{budget.Post: model.PostCalls, budget.Poll: model.PollCalls} {
 				snap.Sampling = append(snap.Sampling,
-					model.Sampling{Cgroup: id.cgroup, Device: device, Calls: calls, Ratio: ratio[g]})
+					s.confidence[g].sampling(model.Sampling{Cgroup: id.cgroup, Device: device, Calls: calls, Ratio: ratio[g]}))
 			}
 		}
 	}
@@ -106,16 +118,23 @@ func (s *series) fill(snap *model.Snapshot, cgroup model.CgroupID, device string
 		return model.Seen{Sampled: sampled, Resting: !sampled && !allExact}
 	}
 	posts, polls := seen(s.windowed[budget.Post] == 0), seen(s.windowed[budget.Poll] == 0)
+	// An estimate that is not certain enough is absent.
+	hasPosts := !sampled || s.confidence[budget.Post].sufficient()
+	hasPolls := !sampled || s.confidence[budget.Poll].sufficient()
 	var sent uint64
 	for i := range s.counts {
 		if directionOf(i) == model.Transmit {
 			sent += s.counts[i].value(sampled)
 		}
 	}
-	addTraffic(snap, cgroup, device, model.Transmit, sent, posts)
-	addTraffic(snap, cgroup, device, model.Receive, s.received.value(sampled), seen(s.allExact()))
+	if hasPosts {
+		addTraffic(snap, cgroup, device, model.Transmit, sent, posts)
+	}
+	if hasPosts && hasPolls {
+		addTraffic(snap, cgroup, device, model.Receive, s.received.value(sampled), seen(s.allExact()))
+	}
 	for i, name := range opcodeNames {
-		if n := s.counts[countRequests+i].value(sampled); n > 0 {
+		if n := s.counts[countRequests+i].value(sampled); hasPosts && n > 0 {
 			snap.WorkRequests = append(snap.WorkRequests, model.Series[model.WorkRequestKey, model.Requests]{
 				Cgroup: cgroup, Key: model.WorkRequestKey{Device: device, Opcode: name, Sampled: sampled},
 				Value: model.Requests{Count: n, Bytes: s.counts[countBytes+i].value(sampled)}, Resting: posts.Resting,
@@ -123,7 +142,7 @@ func (s *series) fill(snap *model.Snapshot, cgroup model.CgroupID, device string
 		}
 	}
 	for i, name := range statusNames {
-		if n := s.counts[countErrors+i].value(sampled); n > 0 {
+		if n := s.counts[countErrors+i].value(sampled); hasPolls && n > 0 {
 			snap.CompletionErrors = append(snap.CompletionErrors, model.Series[model.CompletionErrorKey, model.Count]{
 				Cgroup: cgroup, Key: model.CompletionErrorKey{Device: device, Status: name, Sampled: sampled},
 				Value: model.Count(n), Resting: polls.Resting,

@@ -46,6 +46,7 @@ func newFakeSource(t testing.TB, limit float64, c *trapCosts, path string, sites
 	}
 	s := newSource(Options{Sysfs: sysfs, Procfs: "/proc", Budget: limit}, stop)
 	s.kernel, s.costs, s.names = k, c, map[uint32]string{3: "fake0"}
+	s.budget.SetSwitchCost(time.Duration(c.switched))
 	s.find = func(p *locate.Process, qp uint64) (locate.Found, error) {
 		var pointer [8]byte
 		if err := p.Read(qp, pointer[:]); err != nil {

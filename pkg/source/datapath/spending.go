@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 )
 
 // spending is the CPU time that probes took of processes and cgroups. A process
@@ -73,10 +74,11 @@ func (s *spending) finish(pid int, cgroup model.CgroupID, spent time.Duration) {
 	s.cgroups[cgroup] += max(spent, 0)
 }
 
-// ratio returns the share of its CPU time that probes took in the last minute.
+// ratio returns the share of its CPU time that probes took in the last minute, 0 if that is
+// negligible: a process that is idle takes no CPU time.
 func (p *processSpending) ratio() float64 {
 	first := p.samples[0]
-	if p.latest.at.Sub(first.at) < minRatioAge || p.latest.cpu <= first.cpu {
+	if p.latest.at.Sub(first.at) < minRatioAge || p.latest.cpu <= first.cpu || p.latest.spent-first.spent < budget.Negligible {
 		return 0
 	}
 	return max(p.latest.spent-first.spent, 0).Seconds() / (p.latest.cpu - first.cpu).Seconds()

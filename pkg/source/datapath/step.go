@@ -18,10 +18,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// switchCost is what attaching or detaching one probe costs a process: its memory
-// map is locked while the instruction is replaced.
-const switchCost = 20 * time.Microsecond
-
 // reading is the counters of one verbs context.
 type reading struct {
 	key    gen.DatapathContextKey
@@ -34,7 +30,9 @@ type reading struct {
 func (s *Source) step() time.Time {
 	now := time.Now()
 	s.pace.begin(now)
-	if err := s.read(); err != nil {
+	err := s.read()
+	now = now.Add(time.Since(now) / 2) // the counts are from between
+	if err != nil {
 		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
 		if s.opts.Budget > 0 { // unknown cost may exceed it
 			for _, f := range s.files {
@@ -52,7 +50,8 @@ func (s *Source) step() time.Time {
 		}
 		files = append(files, budget.FileLoad{
 			File: budget.File(f.id), Probes: [budget.Groups]int{f.probes(budget.Post), f.probes(budget.Poll)}, PIDs: f.pids(),
-			Detaching: [budget.Groups]bool{f.closing[budget.Post].Load(), f.closing[budget.Poll].Load()},
+			Ready:     [budget.Groups]bool{s.isReady(f, budget.Post), s.isReady(f, budget.Poll)},
+			Detaching: [budget.Groups]bool{f.inPlace[budget.Post].Load(), f.inPlace[budget.Poll].Load()},
 		})
 	}
 	s.loadedFiles = files
@@ -62,6 +61,11 @@ func (s *Source) step() time.Time {
 	for _, f := range s.files {
 		f.added = false
 		for c := range budget.Groups {
+			if s.budget.Ending(budget.File(f.id), c) {
+				f.prepare(c, s.kernel.touch, &s.detaching, s.wake)
+			} else if f.preparing[c] {
+				f.reset(c)
+			}
 			if !s.switchGroup(f, c, wants[budget.File(f.id)][c]) {
 				next = now.Add(budget.DetachInterval)
 			}
@@ -82,6 +86,18 @@ func (s *Source) readLoads() []budget.ProcessLoad {
 	locate.EachExited(s.loaded, func(i int) { s.loads[i].PID = 0 })
 	s.loads = slices.DeleteFunc(s.loads, func(l budget.ProcessLoad) bool { return l.PID == 0 })
 	return s.loads
+}
+
+// isReady reports whether detached probes of a group would be gone at once. Perf events
+// take as long in any case.
+func (s *Source) isReady(f *file, group int) bool { return !s.kernel.multi || f.ready[group].Load() }
+
+// wake makes the loop do the next step now.
+func (s *Source) wake() {
+	select {
+	case s.ready <- struct{}{}:
+	default:
+	}
 }
 
 // isWanted reports whether a process that maps the file is to be counted, or the file
@@ -154,6 +170,7 @@ func (s *Source) count(now time.Time, readings []reading, loads []budget.Process
 			s.fold.markLate(r.key)
 		}
 	}
+	s.fold.endPeriods()
 	for _, l := range loads {
 		took := l.Spent[budget.Post] + l.Spent[budget.Poll] + s.budget.SwitchingCost(l.PID)
 		s.fold.update(now, l.PID, s.processes[l.PID].cgroup, l.CPU, took)
@@ -196,7 +213,7 @@ func (s *Source) switchGroup(f *file, group int, on bool) bool {
 		for _, key := range s.contextsOf(f.id) {
 			s.kernel.gap(key)
 		}
-		if !on { // the kernel removes them after a grace period, perf events one by one
+		if !on { // the kernel removes them after a grace period
 			s.budget.Detaching(budget.File(f.id), group, f.pids())
 		}
 		s.budget.Switched(budget.File(f.id), group, on, time.Now(), f.pids())

@@ -39,6 +39,16 @@ func (k *kernel) calibration(path string, offset uint64, ret bool) (io.Closer, e
 	return k.attach(path, offset, program, ret, 0)
 }
 
+// touch attaches a program to a function of this process that nothing calls then.
+func (k *kernel) touch() (io.Closer, error) {
+	emulated, _ := leaves()
+	offset, err := locate.FileOffset(uint64(emulated))
+	if err != nil {
+		return nil, err
+	}
+	return k.calibration("/proc/self/exe", offset, false)
+}
+
 func (k *kernel) attach(path string, offset uint64, program string, ret bool, cookie uint64) (io.Closer, error) {
 	file, err := link.OpenExecutable(path)
 	if err != nil {

@@ -4,6 +4,7 @@ package budget
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -19,6 +20,16 @@ type account struct {
 	// age is the time since the process became known, quiet the time since its last
 	// cost, perSecond the cost that it may have per second.
 	age, quiet, perSecond float64
+	// minute has samples of the last minute and of the time that a window takes. room is
+	// what may be spent now so that each minute keeps the limit.
+	minute []sample
+	room   [Groups]float64
+}
+
+// sample is what a process had used and paid at an age, in seconds.
+type sample struct {
+	age, cpu float64
+	paid     [Groups]float64
 }
 
 // settle updates all accounts with what processes used since the last tick.
@@ -44,11 +55,14 @@ func (b *Budget) settle(elapsed time.Duration, loads []ProcessLoad, files []File
 	for _, l := range loads {
 		a := b.processes[l.PID]
 		if a == nil {
-			b.processes[l.PID] = &account{ProcessLoad: l, perSecond: negligible / 60}
+			b.processes[l.PID] = &account{
+				ProcessLoad: l, perSecond: negligible / 60, minute: []sample{{cpu: l.CPU.Seconds()}},
+			}
 			continue
 		}
 		cpu := a.spend(l, elapsed.Seconds())
 		a.earn(cpu, elapsed.Seconds(), b.limit, windowed[l.PID])
+		a.measureRoom(b.limit, windowed[l.PID])
 	}
 }
 
@@ -95,13 +109,38 @@ func (a *account) earn(cpu, elapsed, limit float64, windowed bool) {
 	} else if a.credit[Post] >= 0 {
 		share = 0.5
 	}
-	posting := a.credit[Post] + (1-share)*earned
-	a.credit[Post] = min(posting, a.maxCredit(Post))
-	a.credit[Poll] = min(a.credit[Poll]+share*earned+posting-a.credit[Post], a.maxCredit(Poll))
+	posting, polling := a.credit[Post]+(1-share)*earned, a.credit[Poll]+share*earned
+	// What one group cannot hold belongs to the other one.
+	a.credit[Post] = min(posting+max(polling-a.maxCredit(Poll), 0), a.maxCredit(Post))
+	a.credit[Poll] = min(polling+max(posting-a.maxCredit(Post), 0), a.maxCredit(Poll))
 	if a.quiet > time.Minute.Seconds() {
 		a.credit[Post], a.credit[Poll] = max(a.credit[Post], 0), max(a.credit[Poll], 0)
 	}
 	a.save = [Groups]float64{}
+}
+
+// measureRoom sets room. The samples are a second apart. While posting is probed in
+// windows, polling has room in its share only, so that it leaves room for posting.
+func (a *account) measureRoom(limit float64, windowed bool) {
+	now := sample{age: a.age, cpu: a.CPU.Seconds()}
+	for g := range Groups {
+		now.paid[g] = a.hits[g] + a.switching[g]
+	}
+	if now.age >= a.minute[len(a.minute)-1].age+1 {
+		a.minute = append(a.minute, now)
+	}
+	for len(a.minute) > 2 && a.minute[1].age < now.age-roomTime.Seconds() {
+		a.minute = slices.Delete(a.minute, 0, 1)
+	}
+	first := a.minute[0]
+	perMinute := min(time.Minute.Seconds()/max(now.age-first.age, 1), 1)
+	earned := usedShare * limit * (now.cpu - first.cpu) * perMinute
+	polling := now.paid[Poll] - first.paid[Poll]
+	room := earned - polling - (now.paid[Post] - first.paid[Post])
+	a.room = [Groups]float64{room, room}
+	if windowed {
+		a.room[Poll] = min(room, pollShare*earned-polling)
+	}
 }
 
 func (a *account) maxCredit(group int) float64 { return max(maxCredit*a.perSecond, a.save[group]) }

@@ -16,17 +16,21 @@ const (
 	Poll
 )
 
+// Negligible is the CPU time per minute that a process may always spend: about ten traps.
+const Negligible = 20 * time.Microsecond
+
 // Bounds in seconds of earnings.
 const (
 	maxCredit    = 1.0
 	maxOverdraft = 0.5
-	tooExpensive = 4.0 // price of a window that is tried less often
+	maxFixed     = 6.0  // price above which a window gets shorter even if most of it does not depend on its length
+	tooExpensive = 45.0 // price of a window that is tried less often
 )
 
 const (
-	usedShare  = 0.9   // of the limit
-	pollShare  = 0.25  // of polling while posting is probed in windows
-	negligible = 20e-6 // s per minute that a process may always spend: about ten traps
+	usedShare  = 0.9  // of the limit
+	pollShare  = 0.25 // of polling while posting is probed in windows
+	negligible = float64(Negligible) / 1e9
 	trapCost   = negligible / 10
 
 	firstCheck    = 2 * time.Millisecond
@@ -40,6 +44,7 @@ const (
 	proveTime     = 10 * time.Second
 	maxProveTime  = 5 * time.Minute
 	averagingTime = 10 * time.Second // of earnings
+	roomTime      = time.Minute + maxWindow
 )
 
 // DetachInterval is the time between checks whether detached probes are gone that
@@ -77,6 +82,8 @@ type FileLoad struct {
 	File   File
 	Probes [Groups]int // number of probed places
 	PIDs   []int
+	// Ready: attached probes would be gone as soon as they are detached. See Ending.
+	Ready [Groups]bool
 	// Detaching: detached probes are still in place. They cost CPU time and count
 	// nothing.
 	Detaching [Groups]bool
@@ -97,17 +104,21 @@ type Sampling struct {
 	Begins bool
 	// Ratio is the part of the last period that was probed, 1 for all of it.
 	Ratio float64
+	// Period is the length of the period that ends at this tick with a window.
+	Period time.Duration
 }
 
-// New returns a budget with a limit, 0 for none. switchCost is what attaching or
-// detaching one probe costs each process that maps its file; random returns
-// numbers in [0, 1).
-func New(limit float64, switchCost time.Duration, random func() float64) *Budget {
+// New returns a budget with a limit, 0 for none. random returns numbers in [0, 1).
+func New(limit float64, random func() float64) *Budget {
 	return &Budget{
-		limit: limit, switchCost: switchCost, random: random,
+		limit: limit, random: random,
 		units: map[unitID]*unit{}, processes: map[int]*account{},
 	}
 }
+
+// SetSwitchCost sets what attaching or detaching one probe costs each process that maps
+// its file.
+func (b *Budget) SetSwitchCost(cost time.Duration) { b.switchCost = cost }
 
 // Tick returns which groups of which files are to be attached, and when to call
 // it again at the latest. Files and processes that are missing are removed. The
@@ -138,7 +149,7 @@ func (b *Budget) Tick(now time.Time, loads []ProcessLoad, files []FileLoad) (map
 		var on [Groups]bool
 		for g := range Groups {
 			u := b.unit(now, f.File, g)
-			u.probes = f.Probes[g]
+			u.probes, u.ready = f.Probes[g], f.Ready[g]
 			next = earlier(u.decide(b, now, f.PIDs), next)
 			on[g] = u.wanted
 		}
@@ -159,6 +170,13 @@ func (b *Budget) Switched(file File, group int, on bool, at time.Time, pids []in
 			a.unpaid[group] += (time.Duration(u.probes) * b.switchCost).Seconds()
 		}
 	}
+}
+
+// Ending reports whether a window ends as soon as its probes can be removed at once: the
+// time until then is part of the window.
+func (b *Budget) Ending(file File, group int) bool {
+	u := b.units[unitID{file, group}]
+	return u != nil && u.ending
 }
 
 // Detaching records that the probes of a unit are being detached and stay in

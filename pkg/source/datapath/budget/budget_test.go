@@ -52,11 +52,14 @@ type sim struct {
 	probes    [Groups]int
 	late      time.Duration // maximum delay of a tick
 	delay     time.Duration // delay of attaching and detaching
-	slow      time.Duration // additional delay of detaching
+	prepare   time.Duration // after which a group is ready to be detached
+	slow      time.Duration // for which detached probes stay in place
 	jump      func(at time.Duration) time.Duration
 
 	now      time.Duration
 	on       map[unitID]bool
+	ending   map[unitID]time.Duration // since when a window is to end
+	gone     map[unitID]time.Duration // when detached probes are no longer in place
 	onTime   map[unitID]time.Duration
 	ticks    int
 	switches int
@@ -66,11 +69,24 @@ const simSwitchCost = 10 * time.Microsecond
 
 func newSim(t *testing.T, limit float64, processes ...*simProcess) *sim {
 	random := rand.New(rand.NewPCG(1, 2))
+	b := New(limit, random.Float64)
+	b.SetSwitchCost(simSwitchCost)
 	return &sim{
-		t: t, b: New(limit, simSwitchCost, random.Float64), limit: limit, random: random, processes: processes,
+		t: t, b: b, limit: limit, random: random, processes: processes,
 		probes: [Groups]int{2, 1}, late: 2 * time.Millisecond, delay: time.Millisecond,
-		on: map[unitID]bool{}, onTime: map[unitID]time.Duration{},
+		on: map[unitID]bool{}, ending: map[unitID]time.Duration{}, gone: map[unitID]time.Duration{}, onTime: map[unitID]time.Duration{},
 	}
+}
+
+func (s *sim) ready(id unitID) bool {
+	if !s.b.Ending(id.file, id.group) {
+		delete(s.ending, id)
+		return s.prepare == 0
+	}
+	if _, ok := s.ending[id]; !ok {
+		s.ending[id] = s.now
+	}
+	return s.now >= s.ending[id]+s.prepare
 }
 
 func (p *simProcess) lives(at time.Duration) bool { return at >= p.begin && (p.end == 0 || at < p.end) }
@@ -78,6 +94,11 @@ func (p *simProcess) lives(at time.Duration) bool { return at >= p.begin && (p.e
 // advance lets time pass, in intervals in which nothing changes.
 func (s *sim) advance(to time.Duration) {
 	cuts := []time.Duration{to}
+	for _, c := range s.gone {
+		if c > s.now && c < to {
+			cuts = append(cuts, c)
+		}
+	}
 	for _, p := range s.processes {
 		for _, c := range append([]time.Duration{p.begin, p.end}, p.changes...) {
 			if c > s.now && c < to {
@@ -126,7 +147,7 @@ func (p *simProcess) run(s *sim, dt float64) {
 		work = room
 		slower := 1.0
 		for c, r := range rates {
-			if s.on[unitID{p.file, c}] {
+			if id := (unitID{p.file, c}); s.on[id] || s.gone[id] > s.now {
 				slower += r * l.trap
 			}
 		}
@@ -139,9 +160,13 @@ func (p *simProcess) run(s *sim, dt float64) {
 			n = r * work
 		}
 		p.done[c] += n
-		if s.on[unitID{p.file, c}] {
+		switch id := (unitID{p.file, c}); {
+		case s.on[id]:
 			p.hits[c] += n
 			p.spent[c] += n * l.trap
+			p.cpu += n * l.trap
+		case s.gone[id] > s.now: // the programs no longer run
+			p.switching[c] += n * l.trap
 			p.cpu += n * l.trap
 		}
 	}
@@ -192,6 +217,12 @@ func (s *sim) run(until time.Duration) {
 			f := files[p.file]
 			if f == nil {
 				f = &FileLoad{File: p.file, Probes: s.probes}
+				for c := range Groups {
+					f.Ready[c] = s.ready(unitID{p.file, c})
+				}
+				for c := range Groups {
+					f.Detaching[c] = s.gone[unitID{p.file, c}] > s.now
+				}
 				files[p.file] = f
 			}
 			f.PIDs = append(f.PIDs, p.pid)
@@ -223,16 +254,8 @@ func (s *sim) run(until time.Duration) {
 			}
 		}
 		if changed {
-			delay := s.delay
-			for _, f := range list {
-				for c, want := range wants[f.File] {
-					if s.on[unitID{f.File, c}] && !want {
-						delay = s.delay + s.slow
-					}
-				}
-			}
-			s.advance(s.now + delay)
-			wait = max(wait-delay, 0)
+			s.advance(s.now + s.delay)
+			wait = max(wait-s.delay, 0)
 			for _, f := range list {
 				for c, want := range wants[f.File] {
 					id := unitID{f.File, c}
@@ -241,12 +264,16 @@ func (s *sim) run(until time.Duration) {
 					}
 					s.on[id] = want
 					s.switches++
+					if !want && s.slow > 0 {
+						s.gone[id] = s.now + s.slow
+						s.b.Detaching(f.File, c, f.PIDs)
+					}
 					for _, p := range s.processes {
 						if p.file == f.File && p.lives(s.now) {
 							p.owes[c] += (time.Duration(s.probes[c]) * simSwitchCost).Seconds()
 						}
 					}
-					s.b.Switched(f.File, c, want, at.Add(delay), f.PIDs)
+					s.b.Switched(f.File, c, want, at.Add(s.delay), f.PIDs)
 				}
 			}
 		}
@@ -381,16 +408,13 @@ func TestBudgetOneProcess(t *testing.T) {
 }
 
 func TestBudgetLateTicks(t *testing.T) {
-	for _, test := range []struct {
-		late  time.Duration
-		allow time.Duration
-	}{{20 * time.Millisecond, 0}, {50 * time.Millisecond, 0}, {100 * time.Millisecond, 50 * time.Millisecond}} {
-		t.Run(fmt.Sprint(test.late), func(t *testing.T) {
+	for _, late := range []time.Duration{20 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond} {
+		t.Run(fmt.Sprint(late), func(t *testing.T) {
 			p := steady(1, simLoad{cores: 1, bound: true, posts: 1e5, polls: 5e6})
 			s := newSim(t, 0.01, p)
-			s.late = test.late
+			s.late = late
 			s.run(10 * time.Minute)
-			s.holds(test.allow)
+			s.holds(0)
 		})
 	}
 }
@@ -419,7 +443,7 @@ func TestBudgetUnbiased(t *testing.T) {
 	}
 }
 
-// Probes are detached one after the other, and each waits for all CPUs.
+// Detached probes stay in place until all CPUs have been waited for.
 func TestBudgetSlowDetach(t *testing.T) {
 	for _, slow := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond} {
 		t.Run(fmt.Sprint(slow), func(t *testing.T) {
@@ -430,6 +454,25 @@ func TestBudgetSlowDetach(t *testing.T) {
 			s.holds(0)
 			if r := p.guess[Poll] / p.done[Poll]; r < 0.7 || r > 1.3 {
 				t.Errorf("%.3f of the polls are reported", r)
+			}
+		})
+	}
+}
+
+// A window ends only when its probes can be removed at once. What they count until then is counted.
+func TestBudgetPrepare(t *testing.T) {
+	for _, prepare := range []time.Duration{5 * time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond} {
+		t.Run(fmt.Sprint(prepare), func(t *testing.T) {
+			p := steady(1, simLoad{cores: 0.4, posts: 300, polls: 2e5})
+			s := newSim(t, 0.01, p)
+			s.prepare = prepare
+			s.run(20 * time.Minute)
+			s.holds(0)
+			if r := p.guess[Poll] / p.done[Poll]; r < 0.9 || r > 1.1 {
+				t.Errorf("%.3f of the polls are reported", r)
+			}
+			if used := p.total() / (s.limit * p.cpu); used < 0.5 {
+				t.Errorf("%.0f %% of the budget was used", 100*used)
 			}
 		})
 	}
@@ -558,5 +601,36 @@ func TestBudgetTooExpensive(t *testing.T) {
 	t.Logf("%d switches, on for %v", s.switches, s.onTime[unitID{simFile, Post}])
 	if n := s.switches; n < 4 || n > 50 {
 		t.Errorf("%d switches in 20 minutes", n)
+	}
+}
+
+// Probes stay in place while they are detached. So a window may cost several seconds of earnings; it opens again when
+// that is paid, and the budget is used.
+func TestBudgetDearWindows(t *testing.T) {
+	for _, slow := range []time.Duration{20 * time.Millisecond, 40 * time.Millisecond, 60 * time.Millisecond} {
+		t.Run(fmt.Sprint(slow), func(t *testing.T) {
+			p := steady(1, simLoad{cores: 0.1, posts: 5e4})
+			s := newSim(t, 0.01, p)
+			s.slow = slow
+			var last float64
+			var changed, unchanged time.Duration
+			for at := time.Second; at <= 10*time.Minute; at += time.Second {
+				s.run(at)
+				if p.guess[Post] != last {
+					last, changed = p.guess[Post], at
+				}
+				unchanged = max(unchanged, at-changed)
+			}
+			s.holds(0)
+			if unchanged > 15*time.Second {
+				t.Errorf("the estimate did not change for %v", unchanged)
+			}
+			if used := p.total() / (s.limit * p.cpu); used < 0.5 {
+				t.Errorf("%.0f %% of the budget was used", 100*used)
+			}
+			if r := p.guess[Post] / p.done[Post]; r < 0.9 || r > 1.1 {
+				t.Errorf("%.3f of the calls are reported", r)
+			}
+		})
 	}
 }

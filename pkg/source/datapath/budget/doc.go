@@ -29,7 +29,8 @@
 // bounds, so that the controller treats a process that uses a thousandth of a
 // core like one that uses all of it:
 //
-//   - an account holds at most 1 s, or what it saves for a window;
+//   - an account holds at most 1 s, or what it saves for a window; a window opens only
+//     if the process may still spend its price within 0.9·L of the last minute;
 //   - it may be overdrawn by 0.5 s, so that a burst does not end exact counting;
 //   - a late tick adds some 20 ms of one core, or 2 s where L is 1 %.
 //
@@ -50,12 +51,16 @@
 // Waiting: the probes are detached until each process has saved the price of a
 // window, times a random factor of 1 to 1.5 so that windows do not run in step
 // with the load. The price is what the last window cost; the first one is
-// estimated from the calls since the last check. If a window costs more than 4 s
+// estimated from the calls since the last check. If a window costs more than 45 s
 // of earnings, the next one is tried after a minute or later.
 //
-// Window: the probes are attached. At its end the unit waits again, unless all
-// accounts can pay for another window. Its length changes so that a window costs
-// about 0.8 s of earnings of the process that pays most. A unit that stays
+// Window: the probes are attached. It ends when the caller can remove them at once. The
+// unit waits again, unless all accounts can pay for another window: then this one goes
+// on, and ends a period every 2 s. Its length changes so that a window costs
+// about 0.8 s of earnings of the process that pays most. Probes that are being detached
+// cost as much as before and count nothing. So a window that costs more than that does
+// not get shorter than the time for which it costs without counting, unless it costs
+// more than 6 s: estimates of a steady load change every 15 s. A unit that stays
 // attached for 10 s is exact again. Each time it then leaves that state this time
 // doubles, up to 5 minutes; it is 10 s again after the unit was exact for four
 // times as long.

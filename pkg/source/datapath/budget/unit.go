@@ -9,6 +9,8 @@ type unit struct {
 	group, probes int
 	// wanted is the decision, on the state that the caller reports; exact: not windowed.
 	wanted, on, exact bool
+	// ending: the window ends when the probes are ready to be removed.
+	ending, ready bool
 
 	since    time.Time     // of on
 	interval time.Duration // until the next check
@@ -20,7 +22,8 @@ type unit struct {
 	// what the process had paid at the last note.
 	price  map[int]float64
 	paid   map[int]payment
-	priced bool // price contains the last window
+	fixed  map[int]float64 // what attaching and detaching cost in the last window
+	priced bool            // price contains the last window
 
 	// detaching: detached probes are still in place. rates is what they cost each
 	// process, in seconds per second.
@@ -35,7 +38,8 @@ type unit struct {
 	// The current period of counting began when the last one ended. Probes count all
 	// calls since from, which is zero while they are being attached or are detached.
 	periodStart, from time.Time
-	periodEnded       bool // at this tick
+	periodEnded       bool          // at this tick
+	period            time.Duration // the one that ended
 	scale, ratio      float64
 }
 
@@ -46,7 +50,7 @@ func newUnit(now time.Time, group int) *unit {
 	return &unit{
 		group: group, wanted: true, exact: true, since: now, checked: now, exactSince: now,
 		interval: firstCheck, length: newWindow, proveTime: proveTime / 2, jitter: 1, scale: 1, ratio: 1,
-		price: map[int]float64{}, paid: map[int]payment{},
+		price: map[int]float64{}, paid: map[int]payment{}, fixed: map[int]float64{},
 	}
 }
 
@@ -65,6 +69,9 @@ func (u *unit) decide(b *Budget, now time.Time, pids []int) time.Time {
 		idle = idle && a.hits[u.group] == u.paid[pid].hits
 	}
 	longest = max(longest, minCheck)
+	if !u.exact {
+		u.save(accounts)
+	}
 	if idle {
 		longest = max(longest, min(time.Duration(b.limit*float64(30*time.Second)), maxCheck))
 	}
@@ -116,7 +123,7 @@ func (u *unit) leaveExact(now time.Time, accounts map[int]*account) {
 	u.proveTime = min(2*u.proveTime, maxProveTime)
 	u.wanted, u.exact, u.priced = false, false, true
 	u.periodStart, u.from = now, time.Time{}
-	u.periodEnded, u.scale, u.ratio = true, 1, 1
+	u.periodEnded, u.period, u.scale, u.ratio = true, 0, 1, 1
 	u.jitter = 1
 	clear(u.price)
 	seconds := max(now.Sub(u.checked), firstCheck).Seconds()
@@ -137,24 +144,31 @@ func (u *unit) stepOpen(b *Budget, now time.Time, accounts map[int]*account, lon
 	if u.from.IsZero() { // The probes were attached since the last tick.
 		u.from, u.closing = now, now.Add(u.length)
 	}
-	over := u.overdrawn(accounts)
-	if now.Before(u.closing) && !over {
+	over := u.overdrawn(accounts) || u.exceeds(accounts)
+	if now.Before(u.closing) && !over && !u.ending {
 		if due := u.checked.Add(u.interval); now.Before(due) {
 			return earlier(due, u.closing)
 		}
 		u.interval, u.checked = min(2*u.interval, longest), now
 		return earlier(now.Add(u.interval), u.closing)
 	}
-	u.endPeriod(now)
+	if u.ending = !u.ready; u.ending {
+		return now.Add(switchWait)
+	}
 	u.setPrices(accounts)
 	if !over && u.timeToAfford(accounts, 1) == 0 {
-		if now.Sub(u.since) >= u.proveTime {
+		if now.Sub(u.from) >= maxWindow {
+			u.endPeriod(now)
+			u.from = now
+		}
+		if now.Sub(u.since) >= u.proveTime && u.periodEnded {
 			u.exact, u.exactSince = true, now
 		}
 		u.noteAll(now, accounts)
-		u.from, u.checked, u.closing = now, now, now.Add(u.length)
+		u.checked, u.closing = now, now.Add(u.length)
 		return earlier(now.Add(u.interval), u.closing)
 	}
+	u.endPeriod(now)
 	u.wanted, u.priced = false, false
 	u.jitter = 1 + b.random()/2
 	return now.Add(switchWait)
@@ -211,7 +225,7 @@ func (u *unit) setOn(on bool, at time.Time) {
 func (u *unit) endPeriod(now time.Time) {
 	on := max(now.Sub(u.from), 100*time.Microsecond).Seconds()
 	u.scale = max(now.Sub(u.periodStart).Seconds()/on, 1)
-	u.ratio = 1 / u.scale
+	u.ratio, u.period = 1/u.scale, now.Sub(u.periodStart)
 	u.periodStart, u.from, u.periodEnded = now, time.Time{}, true
 }
 
@@ -219,7 +233,7 @@ func (u *unit) sampling(now time.Time) Sampling {
 	switch {
 	case u.periodEnded:
 		u.periodEnded = false
-		return Sampling{Windowed: true, Scale: u.scale, Ratio: u.ratio}
+		return Sampling{Windowed: true, Scale: u.scale, Ratio: u.ratio, Period: u.period}
 	case u.exact:
 		return Sampling{Scale: 1, Ratio: 1}
 	}

@@ -17,18 +17,28 @@ func (u *unit) overdrawn(accounts map[int]*account) bool {
 	return false
 }
 
+// exceeds reports whether a process has no room left in the last minute.
+func (u *unit) exceeds(accounts map[int]*account) bool {
+	for _, a := range accounts {
+		if a.room[u.group] < a.lowest() {
+			return true
+		}
+	}
+	return false
+}
+
 // timeToAfford returns the time until all accounts can pay for a window.
 func (u *unit) timeToAfford(accounts map[int]*account, jitter float64) time.Duration {
 	var wait time.Duration
 	for pid, a := range accounts {
-		// For a window that is too expensive a part is saved: until retryAt the process
-		// earns the rest.
-		need := min(u.price[pid], tooExpensive) * jitter * a.perSecond
+		price := u.priceOf(pid, a)
+		need := price * jitter
 		if need < trapCost && a.credit[u.group] > a.lowest() {
 			continue
 		}
-		a.save[u.group] = max(a.save[u.group], 1.2*need) // as perSecond changes a little
 		switch missing := need - a.credit[u.group]; {
+		case price > a.room[u.group]:
+			return maxCheck
 		case missing <= need/100:
 		case missing > a.perSecond*maxCheck.Seconds():
 			return maxCheck
@@ -37,6 +47,20 @@ func (u *unit) timeToAfford(accounts map[int]*account, jitter float64) time.Dura
 		}
 	}
 	return wait
+}
+
+// priceOf returns the price of a window in seconds of CPU time. Of a window that is too
+// expensive it is a part: until retryAt the process earns the rest.
+func (u *unit) priceOf(pid int, a *account) float64 {
+	return min(u.price[pid], tooExpensive) * a.perSecond
+}
+
+// save has the accounts keep the price of a window until the unit is exact again.
+func (u *unit) save(accounts map[int]*account) {
+	for pid, a := range accounts {
+		// More than the price, as perSecond changes a little.
+		a.save[u.group] = max(a.save[u.group], 1.2*u.jitter*u.priceOf(pid, a))
+	}
 }
 
 // setPrices sets the prices to what the last window cost, and the length of the
@@ -50,6 +74,11 @@ func (u *unit) setPrices(accounts map[int]*account) float64 {
 			continue
 		}
 		hits, switching := a.hits[u.group]-before.hits, a.switching[u.group]-before.switching
+		if u.on { // detaching is still to be paid
+			switching = max(switching, u.fixed[pid])
+		} else {
+			u.fixed[pid] = switching
+		}
 		price := (hits + switching) / a.perSecond
 		if hits+switching < trapCost {
 			price = 0
@@ -62,7 +91,9 @@ func (u *unit) setPrices(accounts map[int]*account) float64 {
 			highest, fixed = price, switching/a.perSecond
 		}
 	}
-	maps.DeleteFunc(u.price, func(pid int, _ float64) bool { return accounts[pid] == nil })
+	gone := func(pid int, _ float64) bool { return accounts[pid] == nil }
+	maps.DeleteFunc(u.price, gone)
+	maps.DeleteFunc(u.fixed, gone)
 	u.setLength(fixed)
 	return highest
 }
@@ -76,13 +107,19 @@ func (u *unit) setLength(fixed float64) {
 	}
 	length := u.length
 	switch {
-	case highest < 0.4, highest < 1.2 && fixed > highest/2:
+	case highest < 0.4, highest < maxFixed/2 && fixed > highest/2:
 		length = min(2*length, maxWindow)
+	case highest > maxFixed:
+		length = max(length/2, minWindow)
 	case highest > 1.2 && fixed < highest/2:
 		length = max(time.Duration(float64(length)*0.8/highest), minWindow)
 	}
+	constant := 0.0
+	if highest > 0 {
+		constant = fixed / highest
+	}
 	for pid := range u.price {
-		u.price[pid] *= length.Seconds() / u.length.Seconds()
+		u.price[pid] *= constant + (1-constant)*length.Seconds()/u.length.Seconds()
 	}
 	u.length = length
 }

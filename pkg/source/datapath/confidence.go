@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"math"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+)
+
+// confidence is how well the windows of a group show what a series counted. Each window is
+// an observation of the rate in the period that it stands for. Old windows lose weight, as
+// the load changes.
+type confidence struct {
+	// pending is the estimate of the period that ends now, ratio the part of the period that
+	// was observed.
+	pending, ratio float64
+	period         time.Duration
+	// The following are weighted sums over the windows: of 1, of periods in seconds, of what
+	// was observed of them and of their squares, of estimates, and of squared rates times
+	// periods.
+	windows, seconds, observed, squares, counted, rates float64
+}
+
+const (
+	// confidenceTime is the time in which a window loses most of its weight.
+	confidenceTime = 5 * time.Minute
+	// minWindows and maxError are the confidence below which an estimate is absent: windows
+	// and relative standard error, or the part of the time that is not observed.
+	minWindows = 5
+	maxError   = 0.25
+)
+
+// observe adds what a context counted in a period, scaled.
+func (c *confidence) observe(n float64, how budget.Sampling) {
+	c.pending += n
+	c.period, c.ratio = how.Period, how.Ratio
+}
+
+// endPeriod adds the observations of all contexts as one window.
+func (c *confidence) endPeriod() {
+	if c.period == 0 {
+		return
+	}
+	t, n := c.period.Seconds(), c.pending
+	c.period, c.pending = 0, 0
+	keep := math.Exp(-t / confidenceTime.Seconds())
+	c.observed = c.observed*keep + t*c.ratio
+	c.windows, c.seconds, c.squares = c.windows*keep+1, c.seconds*keep+t, c.squares*keep*keep+t*t
+	c.counted, c.rates = c.counted*keep+n, c.rates*keep+n*n/t
+}
+
+// relativeError returns the relative standard error of the sum of the estimates, of which
+// the observed part has no error. It is infinite while it is not known.
+func (c *confidence) relativeError() float64 {
+	if c.windows <= 1 || c.counted == 0 {
+		return math.Inf(1)
+	}
+	mean := c.counted / c.seconds
+	variance := max(c.rates/c.seconds-mean*mean, 0) * c.windows / (c.windows - 1)
+	return math.Sqrt(variance*c.squares*(1-c.observed/c.seconds)) / c.counted
+}
+
+// sufficient reports whether the estimate is shown. A series without windows has no
+// scaled counts.
+func (c *confidence) sufficient() bool {
+	return c.windows == 0 || c.observed >= (1-maxError)*c.seconds || c.windows >= minWindows && c.relativeError() <= maxError
+}
+
+// sampling adds the confidence to a row.
+func (c *confidence) sampling(row model.Sampling) model.Sampling {
+	row.Windows, row.RelativeError, row.Absent = c.windows, c.relativeError(), !c.sufficient()
+	return row
+}
