@@ -11,7 +11,11 @@
 /* struct ibv_qp: the first 60 bytes */
 struct user_qp {
 	__u64 context;
-	__u8 skipped[44];
+	__u64 qp_context;
+	__u64 pd;
+	__u64 send_cq;
+	__u64 recv_cq;
+	__u8 skipped[12];
 	__u32 qp_num;
 	__u32 state;
 	__u32 qp_type;
@@ -78,6 +82,9 @@ struct user_wc {
 #define QP_EX_WR_ID 168
 #define QP_EX_FUNCTIONS 184
 #define QP_EX_FUNCTIONS_COUNT 20
+
+/* offsetof(struct ibv_cq_ex, start_poll) */
+#define CQ_EX_START_POLL 144
 
 /* struct ibv_qp_ex: wr_id and wr_flags */
 struct user_qp_ex_wr {

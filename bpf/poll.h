@@ -18,17 +18,19 @@ int poll_cq(struct pt_regs *ctx)
 	STACK_OF_THREAD(ctx);
 	struct context_key key = {.tgid = current_tgid()};
 	struct thread *t = this_thread(0);
+	struct context_stat *stat;
 
 	if (!t) {
 		/* Only threads that poll on a known context get task storage. */
 		if (bpf_probe_read_user(&key.context, sizeof(key.context), (void *)PT_REGS_PARM1(ctx)) ||
-		    !bpf_map_lookup_elem(&contexts, &key)) {
+		    !(stat = bpf_map_lookup_elem(&contexts, &key))) {
 			spend_unknown(current_tgid(), CALLS_POLL, trap_ns(ctx));
 			return 0;
 		}
 		t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
 		if (!t) {
 			lose(PATH_LOSS_CALLS_FULL);
+			miss_completions(stat);
 			return 0;
 		}
 	}
@@ -67,12 +69,9 @@ static long walk_completion(__u32 i, struct polled *p)
 		__u32 status = wc.status < STATUSES ? wc.status : STATUSES - 1;
 
 		__sync_fetch_and_add(&stat->errors[status], 1);
-		/* After an error, all work requests get completions, also those that are not signaled. */
 		q = queue_of(&p->key, wc.qp_num);
-		if (q) {
-			out_of_step(q);
-			q->same = 1;
-		}
+		if (q)
+			fail(q);
 		return 0;
 	}
 	switch (wc.opcode) {
@@ -97,7 +96,7 @@ static long walk_completion(__u32 i, struct polled *p)
 	if (!q)
 		return 0;
 	check_generation(q, stat);
-	if (match(q, wc.wr_id, &posted) && posted.completed < COMPLETED && p->now > posted.ns)
+	if (match(q, wc.wr_id, p->now, &posted) && posted.completed < COMPLETED && p->now > posted.ns)
 		record_duration(&p->key, stat->number, posted.completed, p->now - posted.ns);
 	return 0;
 }
@@ -161,14 +160,17 @@ int poll_cq_return(struct pt_regs *ctx)
 	if (p.stat->chosen) {
 		if (n > CALL_BOUND) {
 			lose(PATH_LOSS_CHAIN_CUT);
+			miss_completions(p.stat);
 			n = CALL_BOUND;
 		}
 		if (n == 1)
 			walk_completion(0, &p);
 		else
 			bpf_loop(n, walk_completion, &p, 0);
-		if (p.lost)
+		if (p.lost) {
 			lose(PATH_LOSS_UNREADABLE);
+			miss_completions(p.stat);
+		}
 		if (p.some) {
 			__sync_fetch_and_add(&p.stat->received, p.received);
 			__sync_fetch_and_add(&p.stat->received_bytes, p.received_bytes);

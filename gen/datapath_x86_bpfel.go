@@ -100,6 +100,8 @@ type DatapathContextStat struct {
 	Sets          [4]uint64
 	Announced     uint32
 	Generation    uint32
+	Ringless      uint32
+	Pad           uint32
 }
 
 type DatapathControlArgs struct {
@@ -155,6 +157,17 @@ const (
 	DatapathOrderCONTROL_REMOVE DatapathOrder = 3
 )
 
+type DatapathOutstanding struct {
+	_           structs.HostLayout
+	Key         DatapathQueueKey
+	SinceNs     uint64
+	OldestNs    uint64
+	CompletedNs uint64
+	InStep      uint8
+	Plain       uint8
+	Pad         [6]uint8
+}
+
 type DatapathPathEvent struct {
 	_        structs.HostLayout
 	Key      DatapathContextKey
@@ -179,19 +192,23 @@ const (
 )
 
 type DatapathQueue struct {
-	_          structs.HostLayout
-	Head       uint32
-	Tail       uint32
-	Since      uint32
-	Generation uint32
-	InStep     uint8
-	Same       uint8
-	Odd        uint8
-	All        uint8
-	Ud         uint8
-	Fresh      uint8
-	Pad        [2]uint8
-	Ring       [128]struct {
+	_           structs.HostLayout
+	Head        uint32
+	Tail        uint32
+	Since       uint32
+	Generation  uint32
+	InStep      uint8
+	Same        uint8
+	Odd         uint8
+	All         uint8
+	Ud          uint8
+	Fresh       uint8
+	Failed      uint8
+	Plain       uint8
+	SinceNs     uint64
+	PostedNs    uint64
+	CompletedNs uint64
+	Ring        [128]struct {
 		_         structs.HostLayout
 		WrId      uint64
 		Ns        uint64
@@ -294,6 +311,7 @@ const (
 	DatapathProgKprobeModify        = "kprobe_modify"
 	DatapathProgKprobeTrack         = "kprobe_track"
 	DatapathProgKprobeUntrack       = "kprobe_untrack"
+	DatapathProgListOutstanding     = "list_outstanding"
 	DatapathProgPollCq              = "poll_cq"
 	DatapathProgPollCqReturn        = "poll_cq_return"
 	DatapathProgPostRecv            = "post_recv"
@@ -322,6 +340,7 @@ const (
 	DatapathVarUnusedControlArgs    = "unused_control_args"
 	DatapathVarUnusedOpcode         = "unused_opcode"
 	DatapathVarUnusedOrder          = "unused_order"
+	DatapathVarUnusedOutstanding    = "unused_outstanding"
 	DatapathVarUnusedPathEvent      = "unused_path_event"
 	DatapathVarUnusedPathLoss       = "unused_path_loss"
 )
@@ -382,6 +401,7 @@ type DatapathProgramSpecs struct {
 	KprobeModify        *ebpf.ProgramSpec `ebpf:"kprobe_modify"`
 	KprobeTrack         *ebpf.ProgramSpec `ebpf:"kprobe_track"`
 	KprobeUntrack       *ebpf.ProgramSpec `ebpf:"kprobe_untrack"`
+	ListOutstanding     *ebpf.ProgramSpec `ebpf:"list_outstanding"`
 	PollCq              *ebpf.ProgramSpec `ebpf:"poll_cq"`
 	PollCqReturn        *ebpf.ProgramSpec `ebpf:"poll_cq_return"`
 	PostRecv            *ebpf.ProgramSpec `ebpf:"post_recv"`
@@ -435,6 +455,7 @@ type DatapathVariableSpecs struct {
 	UnusedControlArgs *ebpf.VariableSpec `ebpf:"unused_control_args"`
 	UnusedOpcode      *ebpf.VariableSpec `ebpf:"unused_opcode"`
 	UnusedOrder       *ebpf.VariableSpec `ebpf:"unused_order"`
+	UnusedOutstanding *ebpf.VariableSpec `ebpf:"unused_outstanding"`
 	UnusedPathEvent   *ebpf.VariableSpec `ebpf:"unused_path_event"`
 	UnusedPathLoss    *ebpf.VariableSpec `ebpf:"unused_path_loss"`
 }
@@ -508,6 +529,7 @@ type DatapathVariables struct {
 	UnusedControlArgs *ebpf.Variable `ebpf:"unused_control_args"`
 	UnusedOpcode      *ebpf.Variable `ebpf:"unused_opcode"`
 	UnusedOrder       *ebpf.Variable `ebpf:"unused_order"`
+	UnusedOutstanding *ebpf.Variable `ebpf:"unused_outstanding"`
 	UnusedPathEvent   *ebpf.Variable `ebpf:"unused_path_event"`
 	UnusedPathLoss    *ebpf.Variable `ebpf:"unused_path_loss"`
 }
@@ -530,6 +552,7 @@ type DatapathPrograms struct {
 	KprobeModify        *ebpf.Program `ebpf:"kprobe_modify"`
 	KprobeTrack         *ebpf.Program `ebpf:"kprobe_track"`
 	KprobeUntrack       *ebpf.Program `ebpf:"kprobe_untrack"`
+	ListOutstanding     *ebpf.Program `ebpf:"list_outstanding"`
 	PollCq              *ebpf.Program `ebpf:"poll_cq"`
 	PollCqReturn        *ebpf.Program `ebpf:"poll_cq_return"`
 	PostRecv            *ebpf.Program `ebpf:"post_recv"`
@@ -564,6 +587,7 @@ func (p *DatapathPrograms) Close() error {
 		p.KprobeModify,
 		p.KprobeTrack,
 		p.KprobeUntrack,
+		p.ListOutstanding,
 		p.PollCq,
 		p.PollCqReturn,
 		p.PostRecv,

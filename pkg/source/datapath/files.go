@@ -29,6 +29,8 @@ type file struct {
 	links [budget.Groups]map[locate.Site]io.Closer
 	// probed is the time since which a group is probed (CLOCK_MONOTONIC, ns), 0: never.
 	probed [budget.Groups]uint64
+	// switchedOn is the time of the last switch on.
+	switchedOn [budget.Groups]uint64
 	// closing: detached probes of a group are still in place.
 	closing [budget.Groups]atomic.Bool
 	// failed are the sites that could not be probed.
@@ -69,6 +71,14 @@ func (f *file) failure(group int) error {
 		}
 	}
 	return nil
+}
+
+// tracedSince returns the time since which all sites are probed without a break (CLOCK_MONOTONIC, ns), 0 if some are not.
+func (f *file) tracedSince() uint64 {
+	if len(f.failed) > 0 || !f.on(budget.Post) || !f.on(budget.Poll) {
+		return 0
+	}
+	return max(f.switchedOn[budget.Post], f.switchedOn[budget.Poll])
 }
 
 // on reports whether a group is attached.

@@ -253,6 +253,7 @@ func (s *Source) release(reason string) {
 	s.hooks = unattached(reason, model.StateAbsent)
 	clear(s.contexts)
 	clear(s.samplings)
+	clear(s.tracedSince)
 	s.stats.Probes, s.stats.Processes = 0, 0
 	s.mu.Unlock()
 	if err != nil && !errors.Is(err, os.ErrClosed) {

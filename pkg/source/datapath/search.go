@@ -174,7 +174,9 @@ func (s *Source) handleFound(a searchResult) {
 			return
 		}
 	}
-	s.setContext(a.key, contextState{file: a.File(locate.PostSend), cgroup: a.cgroup, chosen: chosen})
+	s.setContext(a.key, contextState{
+		file: a.File(locate.PostSend), cgroup: a.cgroup, chosen: chosen, existed: a.existed,
+	})
 	s.newContexts = append(s.newContexts, a.key)
 	s.opts.Logger.Debug("located", zap.Int("pid", pid), zap.Int("places", len(a.Sites)),
 		zap.Duration("after", time.Since(a.begun)))

@@ -17,6 +17,10 @@ type seriesKey struct {
 	device uint32
 }
 
+func compareSeries(a, b seriesKey) int {
+	return cmp.Or(cmp.Compare(a.cgroup, b.cgroup), cmp.Compare(a.device, b.device))
+}
+
 // series is what one cgroup counted on one device.
 type series struct {
 	counts    [counters]count
@@ -45,9 +49,7 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string) {
 	snap.Completions = []model.Series[model.CompletionKey, model.FineHistogram]{}
 	snap.Late = []model.Series[model.LateKey, model.Count]{}
 	snap.Sampling = []model.Sampling{}
-	ids := slices.SortedFunc(maps.Keys(f.series), func(a, b seriesKey) int {
-		return cmp.Or(cmp.Compare(a.cgroup, b.cgroup), cmp.Compare(a.device, b.device))
-	})
+	ids := slices.SortedFunc(maps.Keys(f.series), compareSeries)
 	ratios := f.ratios()
 	for _, id := range ids {
 		s, device := f.series[id], deviceName(id.device)

@@ -108,6 +108,7 @@ func (s *Source) read() ([]reading, map[int][budget.Groups]time.Duration, error)
 // count adds readings to the series, scaled by the sampling of the budget.
 func (s *Source) count(now time.Time, readings []reading, loads []budget.ProcessLoad) {
 	worth := make(map[locate.FileID]samplings, len(s.files))
+	traced := make(map[locate.FileID]uint64, len(s.files))
 	ended, probes := false, 0
 	var unprobed error
 	for id, f := range s.files {
@@ -118,11 +119,12 @@ func (s *Source) count(now time.Time, readings []reading, loads []budget.Process
 			probes += len(f.links[c])
 		}
 		worth[id] = w
+		traced[id] = f.tracedSince()
 		unprobed = cmp.Or(unprobed, f.failure(budget.Post), f.failure(budget.Poll))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.samplings, s.unprobed = worth, unprobed
+	s.samplings, s.tracedSince, s.unprobed = worth, traced, unprobed
 	for i := range readings {
 		r := &readings[i]
 		s.fold.add(r.key, &r.stat, s.samplingsOf(r.key))
@@ -169,6 +171,9 @@ func (s *Source) switchGroup(f *file, group int, on bool) bool {
 		f.probed[group] = monotonic()
 	}
 	if on != was {
+		if on {
+			f.switchedOn[group] = monotonic()
+		}
 		for _, key := range s.contextsOf(f.id) {
 			s.kernel.gap(key)
 		}
