@@ -45,6 +45,8 @@ type Attribution struct {
 	Traffic  []TrafficShare
 	Sampling []SamplingShare
 	Budgets  []BudgetShare
+	// Outstanding are the work requests that wait for a completion; nil if they are not traced.
+	Outstanding []OutstandingShare
 	// Containers are all containers that runtimes and the kubelet list, with or without a
 	// share.
 	Containers []ContainerShare
@@ -143,6 +145,7 @@ func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic f
 	a.Registered = o.registered(s)
 	a.RDMACgroups = o.rdmaCgroups(s)
 	a.Sampling = o.sampling(s)
+	a.Outstanding = o.outstanding(s)
 	a.Containers = o.containers(s)
 	a.Assigned = o.assigned(s)
 	a.GPUs, a.GPUFigures = o.gpus(s)

@@ -45,7 +45,8 @@ type sample struct {
 	transmitted map[series]float64
 	received    map[series]float64
 
-	gpus gpuUse
+	gpus    gpuUse
+	stalled stalled
 }
 
 // A histogram is a classic one: cumulative counts by upper bound.
@@ -74,6 +75,7 @@ func scrape(ctx context.Context, client *http.Client, url string) (*sample, erro
 		return nil, fmt.Errorf("%s: %w", req.URL.Redacted(), err)
 	}
 	s.at = time.Now()
+	s.stalled.readPeers(ctx, client, url)
 	return s, nil
 }
 
@@ -104,7 +106,8 @@ func parse(r io.Reader) (*sample, error) {
 		transmitted: map[series]float64{},
 		received:    map[series]float64{},
 
-		gpus: parseGPUs(families),
+		gpus:    parseGPUs(families),
+		stalled: parseStalled(families),
 	}
 	each(families, "container_rdma_resources", func(k key, label map[string]string, m *dto.Metric) {
 		if s.objects[k] == nil {
