@@ -43,6 +43,7 @@ type Attribution struct {
 	RDMACgroups []RDMACgroupShare
 	// Traffic lists the bytes of the data path, see package traffic.
 	Traffic  []TrafficShare
+	Coverage []CoverageShare
 	Sampling []SamplingShare
 	Budgets  []BudgetShare
 	// Outstanding are the work requests that wait for a completion; nil if they are not traced.
@@ -137,7 +138,7 @@ const unattributed = 0
 
 // Attribute computes the shares of s. owners has resolved the cgroups of s and c has credited
 // its counters. Objects come from the probe; without one (s.Objects is nil) they come from the
-// Holdings of processes. traffic adds the byte shares.
+// Holdings of processes. traffic adds the byte shares and their coverage.
 func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic func(*Attribution)) Attribution {
 	a := Attribution{ids: []identity.OwnerID{identity.Unattributed}, index: map[identity.OwnerID]int{}}
 	o := &users{owners, &a}

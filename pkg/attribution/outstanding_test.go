@@ -15,7 +15,7 @@ import (
 // TestOutstanding checks that the cgroups of an owner are joined, and that an owner with gaps has a share only if queue pairs are
 // stalled for certain.
 func TestOutstanding(t *testing.T) {
-	late := []model.TraceGap{model.GapLate}
+	late := []model.Gap{model.GapLate}
 	for name, c := range map[string]struct {
 		facts []model.Outstanding
 		want  []OutstandingShare

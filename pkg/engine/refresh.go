@@ -27,6 +27,7 @@ func (e *Engine) fill(r *Refresh) {
 	for _, m := range merges {
 		e.ledger.Merge(m)
 	}
+	r.States = e.sourceStates(readings, time.Now())
 	e.counters.Credit(&r.Facts, &e.owners, merges)
 	r.Shares = attribution.Attribute(&r.Facts, &e.owners, &e.counters, func(a *attribution.Attribution) {
 		e.ledger.Settle(&r.Facts, a, &e.owners)
@@ -34,10 +35,10 @@ func (e *Engine) fill(r *Refresh) {
 		e.counters.Expire(expired)
 		e.ledger.Expire(expired)
 		a.Traffic = e.ledger.Shares(a.Use)
+		a.Coverage = attribution.Coverage(&r.Facts, a, &e.owners, r.States, e.ledger.Exclusive)
 	})
 	r.Facts.DropSeries() // the counters have them
 	r.At = time.Now()
-	r.States = e.sourceStates(readings, r.At)
 	e.states.update(r.States, r.Facts.DeviceStates)
 	e.forget(r)
 	e.finished.Store(r)

@@ -29,6 +29,15 @@ var trafficNotes = []string{
 	"`container_rdma_work_request_bytes_total`: without receives, which `container_rdma_receive_bytes_total` counts when they " +
 		"complete.",
 	"`container_rdma_completion_errors_total`: completions that are polled through `ibv_start_poll` are not counted.",
+	"`container_rdma_datapath_coverage`: 1 with the reason `complete`, or 0 for each reason why bytes are missing, so that no " +
+		"traffic and no measurement are different. A workload has it for each HCA on which it has queue pairs, DEVX objects or " +
+		"observed contexts. `complete` also holds where counters of the port or of queue pairs have the bytes.",
+	"Reasons: `off` (`--rdma.datapath=off`), `refused` (the kernel or a missing right prevents probes: `accelscope doctor`), " +
+		"`not_selected` (`--rdma.datapath-select`), `late` (an open context could send before its functions were probed), " +
+		"`budget` (sampled), `provider_unsupported` (the functions of its provider were not found), `direct_wqe` (the provider " +
+		"lets programs write to its queues, and no call was seen for 10 s: idle, or UCX's accelerated transports, DPDK, a GPU), " +
+		"`devx` (DEVX objects, which may be queue pairs), `full` (no room for more contexts), `not_seen` (queue pairs that are " +
+		"not connected yet, or were missed).",
 	"`container_rdma_completion_duration_seconds`: `opcode` is `write`, `read`, `send` or `atomic`. The duration includes the " +
 		"time until the workload polls. Completions that match no observed post are left out.",
 	"`container_rdma_oldest_outstanding_seconds`, `container_rdma_stalled_queue_pairs`: work requests that were posted with " +
@@ -42,7 +51,23 @@ var trafficNotes = []string{
 
 // trafficMetrics returns the metrics of workloads on the data path.
 func trafficMetrics() []metric {
-	return slices.Concat(byteMetrics(false, "", "."), operationMetrics(exact, "", "."), outstandingMetrics())
+	return slices.Concat(byteMetrics(false, "", "."), []metric{coverage}, operationMetrics(exact, "", "."), outstandingMetrics())
+}
+
+// coverage distinguishes a workload without traffic from one whose traffic is not measured.
+var coverage = metric{
+	name: "container_rdma_datapath_coverage", typ: gauge, owned: true, labels: []string{"device", "reason"},
+	help: "Whether all bytes that the workload moves are counted, 1 with the reason complete or 0 for each reason why not.",
+	emit: func(v *view, b *exposition.Builder) {
+		for i := range v.shares.Coverage {
+			s := &v.shares.Coverage[i]
+			if s.Gap == "" {
+				b.Share(1, v.owners[s.Owner], s.Device, "complete")
+			} else {
+				b.Share(0, v.owners[s.Owner], s.Device, string(s.Gap))
+			}
+		}
+	},
 }
 
 var sampledTrafficNotes = []string{

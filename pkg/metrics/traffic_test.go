@@ -73,6 +73,12 @@ func trafficRefresh() *engine.Refresh {
 					{Owner: 3, Key: model.CompletionKey{Device: "mlx5_0", Opcode: "atomic", Sampled: true}, Value: write},
 				},
 			},
+			Coverage: []attribution.CoverageShare{
+				{Owner: 1, Device: "mlx5_2"},
+				{Owner: 2, Device: "mlx5_0", Gap: model.GapLate},
+				{Owner: 3, Device: "mlx5_0", Gap: model.GapBudget},
+				{Owner: 3, Device: "mlx5_0", Gap: model.GapDEVX},
+			},
 			Sampling: []attribution.SamplingShare{
 				{Owner: 2, Device: "mlx5_0", Calls: model.PostCalls, Ratio: 1},
 				{Owner: 3, Device: "mlx5_0", Calls: model.PollCalls, Ratio: 0.015},

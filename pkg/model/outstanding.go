@@ -14,24 +14,15 @@ type Outstanding struct {
 	// Stalled is the number of queue pairs that have outstanding work requests and had no completion for a while.
 	Stalled uint64
 	// Gaps are the reasons why queue pairs of the cgroup are not included, sorted. Oldest and Stalled are lower bounds then.
-	Gaps []TraceGap
+	Gaps []Gap
 }
 
-// TraceGap is the reason why the outstanding work requests of a queue pair are not known.
-type TraceGap string
-
-// The gaps.
+// The gaps that only the outstanding work requests of a queue pair have, beside GapLate and GapBudget.
 const (
-	// GapBudget: calls are probed in windows.
-	GapBudget TraceGap = "budget"
-	// GapLate: the queue pair could send before the functions of its provider were probed.
-	GapLate TraceGap = "late"
-	// GapQueuesFull: there was no room for the work requests of the queue pair.
-	GapQueuesFull TraceGap = "queues_full"
-	// GapUnmatched: completions do not match the work requests that were seen.
-	GapUnmatched TraceGap = "unmatched"
+	GapQueuesFull Gap = "queues_full" // there was no room for the work requests of the queue pair
+	GapUnmatched  Gap = "unmatched"   // completions do not match the work requests that were seen
 	// GapUnpolled: no completion was polled through a probed function, and it is not known that the next one will be.
-	GapUnpolled TraceGap = "unpolled"
+	GapUnpolled Gap = "unpolled"
 )
 
 // StalledQueuePair is a queue pair with outstanding work requests that had no completion for a while.

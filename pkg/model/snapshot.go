@@ -32,14 +32,15 @@ type Snapshot struct {
 	RDMACgroups []RDMACgroup
 
 	// Traffic, WorkRequests, CompletionErrors and Completions are the data-path counters of
-	// cgroups, Late the contexts whose first operations they lack, Sampling the ratio of time
-	// in which they are watched, and Budgets the cost of the probes. VFs are virtual
-	// functions, as their physical functions report them.
+	// cgroups, Late the contexts whose first operations they lack, Coverage what they lack at
+	// present, Sampling the ratio of time in which they are watched, and Budgets the cost of
+	// the probes. VFs are virtual functions, as their physical functions report them.
 	Traffic          []Traffic
 	WorkRequests     []Series[WorkRequestKey, Requests]
 	CompletionErrors []Series[CompletionErrorKey, Count]
 	Completions      []Series[CompletionKey, FineHistogram]
 	Late             []Series[LateKey, Count]
+	Coverage         []Coverage
 	Sampling         []Sampling
 	Budgets          []Budget
 	Spent            []Series[SpentKey, CPUTime]
@@ -119,6 +120,7 @@ var lists = []factList{
 	series(func(s *Snapshot) *[]Series[CompletionErrorKey, Count] { return &s.CompletionErrors }),
 	series(func(s *Snapshot) *[]Series[CompletionKey, FineHistogram] { return &s.Completions }),
 	series(func(s *Snapshot) *[]Series[LateKey, Count] { return &s.Late }),
+	byCgroup(func(s *Snapshot) *[]Coverage { return &s.Coverage }, func(f *Coverage) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Sampling { return &s.Sampling }, func(f *Sampling) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Budget { return &s.Budgets }, func(f *Budget) CgroupID { return f.Cgroup }),
 	series(func(s *Snapshot) *[]Series[SpentKey, CPUTime] { return &s.Spent }),

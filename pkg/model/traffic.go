@@ -48,6 +48,7 @@ type Traffic struct {
 	Method    Method
 	Direction Direction
 	Bytes     uint64
+	QPs       uint64 // queue pairs that are counted now, MethodQPCounter only
 	Seen
 }
 
@@ -79,6 +80,8 @@ type Budget struct {
 
 // DataPathStats is the state of the probes on the data path.
 type DataPathStats struct {
+	// Attached reports that the hooks are attached: contexts are found.
+	Attached bool
 	// LimitRatio is the maximum share of a process's CPU time that probes may use, infinite
 	// without a limit.
 	LimitRatio float64

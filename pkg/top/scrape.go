@@ -44,6 +44,7 @@ type sample struct {
 	// transmitted and received are bytes, by method and by exact or estimated.
 	transmitted map[series]float64
 	received    map[series]float64
+	gaps        map[key][]string // why bytes are missing; empty if none are
 
 	gpus    gpuUse
 	stalled stalled
@@ -105,6 +106,7 @@ func parse(r io.Reader) (*sample, error) {
 
 		transmitted: map[series]float64{},
 		received:    map[series]float64{},
+		gaps:        map[key][]string{},
 
 		gpus:    parseGPUs(families),
 		stalled: parseStalled(families),
@@ -135,6 +137,13 @@ func parse(r io.Reader) (*sample, error) {
 		}
 		h[math.Inf(1)] = float64(m.GetHistogram().GetSampleCount())
 		s.durations[series{k, label["verb"]}] = h
+	})
+	each(families, "container_rdma_datapath_coverage", func(k key, label map[string]string, m *dto.Metric) {
+		if value(m) == 0 {
+			s.gaps[k] = append(s.gaps[k], escape(label["reason"]))
+		} else {
+			s.gaps[k] = nil
+		}
 	})
 	// Estimates are separate series here, too: they grow while the exact ones rest.
 	for _, suffix := range []string{"", sampled} {

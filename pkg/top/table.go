@@ -14,12 +14,17 @@ import (
 
 // header names the columns of a row. ERRORS counts since the sensor started, without queries;
 // rates and P99 are those of the last interval. TX/S and RX/S are bytes, with a ~ if some are
-// estimates.
-var header = []string{"WORKLOAD", "DEVICE", "QP", "CQ", "MR", "REGISTERED", "TX/S", "RX/S", "VERBS/S", "ERRORS", "P99"}
+// estimates, and unmeasured instead of zero if some are not counted. MISSING has the reasons.
+var header = []string{
+	"WORKLOAD", "DEVICE", "QP", "CQ", "MR", "REGISTERED", "TX/S", "RX/S", "VERBS/S", "ERRORS", "P99", "MISSING",
+}
 
 // none stands for a value that is unknown or undefined: the rate of one scrape, the latency of
 // no call.
 const none = "-"
+
+// unmeasured stands for bytes of which none was counted, and not all are.
+const unmeasured = "?"
 
 // rows renders now, and the growth since last, which may be nil. Rows are sorted by name, so
 // that they keep their positions; the unattributed row is last.
@@ -28,6 +33,7 @@ func rows(last, now *sample) [][]string {
 	addKeys(keys, now.objects)
 	addKeys(keys, now.registered)
 	addKeys(keys, now.errors)
+	addKeys(keys, now.gaps)
 	verbs := rates(last, now, keys, func(s *sample) map[series]float64 { return s.verbs })
 	transmitted := rates(last, now, keys, func(s *sample) map[series]float64 { return s.transmitted })
 	received := rates(last, now, keys, func(s *sample) map[series]float64 { return s.received })
@@ -48,14 +54,31 @@ func rows(last, now *sample) [][]string {
 			number(now.objects[k], "cq", count),
 			number(now.objects[k], "mr", count),
 			number(now.registered, k, size),
-			number(transmitted, k, rate.size),
-			number(received, k, rate.size),
+			now.bytes(transmitted, k),
+			now.bytes(received, k),
 			number(verbs, k, rate.number),
 			number(now.errors, k, count),
 			p99(durations[k]),
+			now.missing(k),
 		})
 	}
 	return out
+}
+
+// bytes renders the rate of bytes of a row.
+func (s *sample) bytes(rates map[key]rate, k key) string {
+	if rates[k].perSecond == 0 && len(s.gaps[k]) > 0 {
+		return unmeasured
+	}
+	return number(rates, k, rate.size)
+}
+
+// missing renders why bytes of a row are not counted, none if all are.
+func (s *sample) missing(k key) string {
+	if len(s.gaps[k]) == 0 {
+		return none
+	}
+	return strings.Join(s.gaps[k], ",")
 }
 
 func addKeys[V any](keys map[key]bool, rows map[key]V) {

@@ -57,6 +57,10 @@ container_rdma_transmit_bytes_total{%[1]s,method="uprobe"} %[4]d
 container_rdma_transmit_bytes_total{%[2]s,method="uprobe"} 3
 # TYPE container_rdma_receive_bytes_sampled_total counter
 container_rdma_receive_bytes_sampled_total{%[1]s,method="uprobe"} %[4]d
+# TYPE container_rdma_datapath_coverage gauge
+container_rdma_datapath_coverage{%[1]s,reason="complete"} 1
+container_rdma_datapath_coverage{%[2]s,reason="devx"} 0
+container_rdma_datapath_coverage{%[2]s,reason="late"} 0
 `, a, b, unattributed, calls, calls-slow)
 	return s.String()
 }
@@ -78,11 +82,11 @@ func mustParse(t *testing.T, text string, at int) *sample {
 
 func TestRows(t *testing.T) {
 	b := func(tx string) []string {
-		return []string{"docker:b", "mlx5_0", "1", "-", "-", "-", tx, "-", "-", "-", "-"}
+		return []string{"docker:b", "mlx5_0", "1", "-", "-", "-", tx, "?", "-", "-", "-", "devx,late"}
 	}
-	unattributed := []string{"(no owner)", "mlx5_0", "1", "-", "-", "-", "-", "-", "-", "-", "-"}
+	unattributed := []string{"(no owner)", "mlx5_0", "1", "-", "-", "-", "-", "-", "-", "-", "-", "-"}
 	a := func(tx, rx, rate, p99 string) []string {
-		return []string{"ml/train-0/worker", "mlx5_0", "4", "2", "3", "1.5 MiB", tx, rx, rate, "7", p99}
+		return []string{"ml/train-0/worker", "mlx5_0", "4", "2", "3", "1.5 MiB", tx, rx, rate, "7", p99, "-"}
 	}
 	tests := map[string]struct {
 		last, now string
@@ -90,25 +94,25 @@ func TestRows(t *testing.T) {
 	}{
 		"one scrape has no rates": {
 			now:  exposition(100, 0),
-			want: [][]string{b("-"), a("-", "-", "-", "-"), unattributed},
+			want: [][]string{b("?"), a("-", "-", "-", "-"), unattributed},
 		},
 		"growth over two seconds": {
 			last: exposition(100, 0), now: exposition(300, 0),
 			// All 200 are below 2^-10 s: 99 % of that.
-			want: [][]string{b("0 B"), a("100 B", "~100 B", "100", "967µs"), unattributed},
+			want: [][]string{b("?"), a("100 B", "~100 B", "100", "967µs"), unattributed},
 		},
 		"latency of the interval only": {
 			last: exposition(100, 0), now: exposition(300, 200),
 			// All 200 between 2^-10 and 2^-9 s; earlier calls are fast.
-			want: [][]string{b("0 B"), a("100 B", "~100 B", "100", "1.94ms"), unattributed},
+			want: [][]string{b("?"), a("100 B", "~100 B", "100", "1.94ms"), unattributed},
 		},
 		"no call": {
 			last: exposition(100, 0), now: exposition(100, 0),
-			want: [][]string{b("0 B"), a("0 B", "0 B", "0.0", "-"), unattributed},
+			want: [][]string{b("?"), a("0 B", "0 B", "0.0", "-"), unattributed},
 		},
 		"the sensor restarted": {
 			last: exposition(100000, 0), now: exposition(50, 0),
-			want: [][]string{b("0 B"), a("25 B", "~25 B", "25.0", "967µs"), unattributed},
+			want: [][]string{b("?"), a("25 B", "~25 B", "25.0", "967µs"), unattributed},
 		},
 		"a workload appears": {
 			last: "accelscope_build_info 1\n", now: exposition(45, 0),
@@ -158,10 +162,10 @@ func TestQuantile(t *testing.T) {
 func TestTable(t *testing.T) {
 	s := mustParse(t, exposition(300, 0), 102)
 	rows := rows(mustParse(t, exposition(100, 0), 100), s)
-	want := `WORKLOAD           DEVICE  QP  CQ  MR  REGISTERED   TX/S    RX/S  VERBS/S  ERRORS    P99
-docker:b           mlx5_0   1   -   -           -    0 B       -        -       -      -
-ml/train-0/worker  mlx5_0   4   2   3     1.5 MiB  100 B  ~100 B      100       7  967µs
-(no owner)         mlx5_0   1   -   -           -      -       -        -       -      -`
+	want := `WORKLOAD           DEVICE  QP  CQ  MR  REGISTERED   TX/S    RX/S  VERBS/S  ERRORS    P99    MISSING
+docker:b           mlx5_0   1   -   -           -      ?       ?        -       -      -  devx,late
+ml/train-0/worker  mlx5_0   4   2   3     1.5 MiB  100 B  ~100 B      100       7  967µs          -
+(no owner)         mlx5_0   1   -   -           -      -       -        -       -      -          -`
 	if diff := cmp.Diff(want, strings.Join(table(header, rows, 0), "\n")); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}

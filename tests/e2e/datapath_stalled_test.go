@@ -97,6 +97,14 @@ func overLink(t *testing.T) {
 			ip neigh replace 10.7%[2]d.0.1 lladdr "$(cat /sys/class/net/v%[2]d/address)" dev v%[1]d nud permanent`, i, far))
 	}
 	sh(t, "sh", "-c", "ip rule add pref 10 lookup local && ip rule del pref 0 lookup local")
+	// While a queueing discipline is replaced, the interface refuses packets, and rxe sets the queue pair to the error state.
+	sh(t, "sh", "-c", "modprobe sch_netem && tc qdisc add dev v0 root netem limit 100000")
+}
+
+// lose makes the link from rxe0 to rxe1 lose all packets, or none.
+func lose(t *testing.T, percent int) {
+	t.Helper()
+	sh(t, "tc", "qdisc", "change", "dev", "v0", "root", "netem", "limit", "100000", "loss", fmt.Sprintf("%d%%", percent))
 }
 
 // stalled: a queue pair is stalled while its peer is stopped, while the link is cut, and while the receiver posts no buffers. It is
@@ -117,9 +125,6 @@ func (n node) stalled(t *testing.T) {
 	s.silent(t, "a peer that is stopped", sender, gid, qpn)
 	if stalled, oldest := s.fresh().waiting(receiver); stalled != 0 || oldest != 0 {
 		t.Errorf("an idle queue pair with posted receives: %v stalled, the oldest work request is %v s old", stalled, oldest)
-	}
-	if stalled, oldest := s.fresh().waiting(keeper); stalled != 0 || oldest != 0 {
-		t.Errorf("a container whose work requests have completed: %v stalled, %v s", stalled, oldest)
 	}
 	if err := receiver.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -152,7 +157,7 @@ func (n node) stalled(t *testing.T) {
 	})
 	alone.signal(t)
 
-	// The HCA gives up after eight times the timeout of the queue pair, 4.3 s.
+	// rxe sends again after the timeout of the queue pair, 4.3 s, and never gives up.
 	nextPort++
 	port := fmt.Sprint(nextPort)
 	target := enter(t, "over the link, server", append([]string{"ib_write_bw", "-d", "rxe1", "-u", "20", "-p", port}, many...)...)
@@ -163,9 +168,9 @@ func (n node) stalled(t *testing.T) {
 		t.Errorf("it is connected with %s", gid)
 	}
 	s.moves(t, "over the link", writer)
-	sh(t, "sh", "-c", "modprobe sch_netem && tc qdisc add dev v0 root netem loss 100%")
+	lose(t, 100)
 	s.silent(t, "a link that is cut", writer, gid, qpn)
-	sh(t, "tc", "qdisc", "del", "dev", "v0", "root")
+	lose(t, 0)
 	eventually(t, 30*time.Second, func() error {
 		if stalled, oldest := s.fresh().waiting(writer); stalled != 0 {
 			return fmt.Errorf("the link is there again: %v stalled, %v s", stalled, oldest)

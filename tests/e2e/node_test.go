@@ -101,6 +101,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath hooks", node.datapathHooks, "6.1", node.traces},
 	{"datapath exact", node.exact, "6.12", node.traces},
 	{"datapath containers", node.seccomp, "6.12", node.traces},
+	{"datapath coverage", node.coverage, "6.12", node.traces},
 	{"datapath latency", node.latency, "6.12", node.traces},
 	{"datapath errors", node.completionErrors, "6.1", node.traces},
 	{"datapath first", node.first, "6.12", node.traces},

@@ -7,6 +7,22 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
+// Exclusive reports whether the counters of a device's ports, which have both directions, were
+// credited to this owner alone when its last interval ended.
+func (l *Ledger) Exclusive(owner identity.OwnerID, device string) bool {
+	d := l.devices[device]
+	if d == nil {
+		return false
+	}
+	for i := range d.directions {
+		a := l.accounts[accountKey{owner, &d.directions[i], byPort, false}]
+		if a == nil || a.won != d.ended {
+			return false
+		}
+	}
+	return true
+}
+
 // exclusiveOwner returns the only owner that used the device in the interval that ends now, or
 // Unattributed if there were several owners or an unknown user. An invisible device, and a
 // virtual function while no objects are counted, belong to their assigned owner, if the

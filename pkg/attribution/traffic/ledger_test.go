@@ -492,6 +492,39 @@ func TestLedger(t *testing.T) {
 	}
 }
 
+// TestExclusive: the counters of a port are those of its only user, until there is another one.
+func TestExclusive(t *testing.T) {
+	var l testLedger
+	exclusive := func(n *node) (owners []int) {
+		l.attribute(n)
+		for _, cgroup := range []model.CgroupID{1, 2} {
+			if id := l.owners.Of(cgroup); id != identity.Unattributed && l.Exclusive(id, "d") {
+				owners = append(owners, int(cgroup))
+			}
+		}
+		return owners
+	}
+	for i, step := range []struct {
+		node *node
+		want []int
+	}{
+		{newNode().device("d", 0, 0).holds(1, "d", 1, 1), nil}, // bytes from before
+		{newNode().device("d", 10, 0).holds(1, "d", 1, 1), []int{1}},
+		{newNode().device("d", 10, 0).holds(1, "d", 1, 1), []int{1}}, // no traffic
+		{newNode().device("d", 20, 0).two(), nil},
+		{newNode().device("d", 30, 0).holds(2, "d", 1, 1), nil},
+		{newNode().device("d", 30, 0).holds(2, "d", 1, 1), nil}, // the first one may have used it before
+		{newNode().device("d", 40, 0).holds(2, "d", 1, 1), []int{2}},
+	} {
+		if got := exclusive(step.node); fmt.Sprint(got) != fmt.Sprint(step.want) {
+			t.Errorf("step %d: exclusive %v, want %v", i, got, step.want)
+		}
+	}
+	if l.Exclusive(l.owners.Of(2), "none") {
+		t.Error("exclusive on a device that does not exist")
+	}
+}
+
 // TestLedgerWithoutCounters checks that reports are credited as they are.
 func TestLedgerWithoutCounters(t *testing.T) {
 	rxe := func() *node {

@@ -78,8 +78,12 @@ type Source struct {
 	// tracedSince is the time since which all functions of a file are probed without a break (CLOCK_MONOTONIC, ns).
 	tracedSince map[locate.FileID]uint64
 	// open are the open contexts that are counted, as of the last drain.
-	open  map[openAddress]openContext
-	stats model.DataPathStats
+	open map[openAddress]openContext
+	// unprobeable are files with functions that could not be probed, unlocated the processes
+	// and devices with queue pairs whose functions were not found.
+	unprobeable map[locate.FileID]bool
+	unlocated   map[processDevice]unlocated
+	stats       model.DataPathStats
 
 	loop
 
@@ -92,6 +96,8 @@ type Source struct {
 // are counted.
 type contextState struct {
 	file   locate.FileID
+	direct bool   // see locate.Found
+	found  uint64 // when the functions were located (CLOCK_MONOTONIC, ns)
 	probed uint64
 	cgroup model.CgroupID
 	chosen bool
@@ -127,6 +133,7 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 		contexts:  map[gen.DatapathContextKey]contextState{},
 		samplings: map[locate.FileID]samplings{},
 		open:      map[openAddress]openContext{},
+		unlocated: map[processDevice]unlocated{},
 		loop:      newLoop(opts),
 		stop:      stop,
 		done:      make(chan struct{}),
@@ -134,7 +141,7 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 }
 
 // Name returns "datapath".
-func (s *Source) Name() string { return "datapath" }
+func (s *Source) Name() string { return model.DataPathSource }
 
 // Close detaches all probes and hooks.
 func (s *Source) Close() error {
@@ -165,7 +172,9 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.fold.forget(s.forgotten)
 	clear(s.forgotten)
 	s.fold.fill(&snap, s.deviceName)
+	snap.Coverage = s.coverage()
 	stats := s.stats
+	stats.Attached = s.kernel != nil
 	stats.LimitRatio, stats.Late = s.fold.limitRatio(), s.fold.late
 	snap.DataPath = &stats
 	return snap, err

@@ -38,6 +38,7 @@ type contextCounts struct {
 	last, held [counters]uint64
 	samplings  samplings
 	late       bool
+	called     bool // a call of it has hit a probe
 	durations  [gen.DatapathCompletedCOMPLETED]*contextDurations
 }
 
@@ -96,6 +97,7 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, ho
 		s.windowed[g] += toInt[int](how[g].Windowed) - toInt[int](c.samplings[g].Windowed)
 	}
 	c.samplings = how
+	c.called = stat.Hits != [budget.Groups]uint64{}
 	for i, n := range flatten(stat) {
 		delta := since(n, c.last[i])
 		c.last[i] = n

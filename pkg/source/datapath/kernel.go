@@ -112,6 +112,9 @@ func newKernel(opts Options) (*kernel, []model.Hook, error) {
 	return k, hooks, nil
 }
 
+// ofCgroup returns how many of the contexts may belong to one cgroup.
+func ofCgroup(contexts uint32) uint32 { return max(contexts/2, 1) }
+
 // load creates the maps and loads programs.
 func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	spec, err := gen.LoadDatapath()
@@ -123,17 +126,16 @@ func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 		return nil, err
 	}
 	contexts := cmp.Or(opts.MaxContexts, DefaultMaxContexts)
-	ofCgroup := max(contexts/2, 1)
 	for name, entries := range map[string]uint32{
 		gen.DatapathMapContexts: contexts, gen.DatapathMapCgroupContexts: contexts, gen.DatapathMapOpenContexts: contexts,
 		gen.DatapathMapQueues: contexts,
 		// A context has a histogram for each class of work requests.
-		gen.DatapathMapLatencies: ofCgroup * uint32(gen.DatapathCompletedCOMPLETED),
+		gen.DatapathMapLatencies: ofCgroup(contexts) * uint32(gen.DatapathCompletedCOMPLETED),
 	} {
 		spec.Maps[name].MaxEntries = entries
 	}
 	err = errors.Join(spec.Variables[gen.DatapathVarCgroupSubsys].Set(subsys),
-		spec.Variables[gen.DatapathVarContextsOfCgroup].Set(int32(ofCgroup)),
+		spec.Variables[gen.DatapathVarContextsOfCgroup].Set(int32(ofCgroup(contexts))),
 		spec.Variables[gen.DatapathVarFineBounds].Set(fineBounds()),
 		spec.Variables[gen.DatapathVarChooseAll].Set(toInt[uint8](opts.Chosen == nil)))
 	if err != nil {

@@ -29,7 +29,7 @@ type openContext struct {
 	since  uint64
 	polled bool // some call polled, with or without a completion
 	// gap is why the work requests of some queue pairs are not known, empty: they are.
-	gap model.TraceGap
+	gap model.Gap
 }
 
 // traceOf returns how completely the queue pairs of a context are traced. The caller holds mu.
@@ -57,7 +57,7 @@ func (s *Source) traceOf(key gen.DatapathContextKey, stat *gen.DatapathContextSt
 //
 // If no completion of the queue pair was seen, its process may poll by means that are not probed. So there must be a poll of the
 // context, and no other functions to poll the completion queue.
-func (c *openContext) gapOf(o *gen.DatapathOutstanding) model.TraceGap {
+func (c *openContext) gapOf(o *gen.DatapathOutstanding) model.Gap {
 	switch {
 	case c.since == 0 || o.SinceNs < c.since:
 		return cmp.Or(c.gap, model.GapLate)
@@ -111,7 +111,7 @@ func (s *Source) fillOutstanding(snap *model.Snapshot) error {
 	return nil
 }
 
-func addGap(row *model.Outstanding, gap model.TraceGap) {
+func addGap(row *model.Outstanding, gap model.Gap) {
 	if gap != "" && !slices.Contains(row.Gaps, gap) {
 		row.Gaps = append(row.Gaps, gap)
 	}

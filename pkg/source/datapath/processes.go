@@ -128,6 +128,7 @@ func (s *Source) removeContexts(tgids ...uint32) {
 		}
 	}))
 	maps.DeleteFunc(s.contexts, func(key gen.DatapathContextKey, _ contextState) bool { return over[key.Tgid] != nil })
+	maps.DeleteFunc(s.unlocated, func(key processDevice, _ unlocated) bool { return over[key.tgid] != nil })
 	for tgid, b := range over {
 		err = errors.Join(err, s.kernel.removeProcess(tgid, b.contexts...))
 		if len(b.contexts) > 0 {

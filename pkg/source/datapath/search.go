@@ -154,6 +154,7 @@ func (s *Source) handleFound(a searchResult) {
 		if errors.Is(a.err, fs.ErrPermission) {
 			s.setFailed(fmt.Errorf("%w: add CAP_SYS_PTRACE", a.err))
 		}
+		s.setUnlocated(&a.event, a.err)
 		return
 	}
 	s.setFailed(nil)
@@ -166,6 +167,7 @@ func (s *Source) handleFound(a searchResult) {
 	if a.qp == 0 {
 		return
 	}
+	s.setUnlocated(&a.event, nil)
 	a.key.Context = a.Context
 	if a.existed {
 		var err error
@@ -175,7 +177,7 @@ func (s *Source) handleFound(a searchResult) {
 		}
 	}
 	s.setContext(a.key, contextState{
-		file: a.File(locate.PostSend), cgroup: a.cgroup, chosen: chosen, existed: a.existed,
+		file: a.File(locate.PostSend), direct: a.Direct, found: monotonic(), cgroup: a.cgroup, chosen: chosen, existed: a.existed,
 	})
 	s.newContexts = append(s.newContexts, a.key)
 	s.opts.Logger.Debug("located", zap.Int("pid", pid), zap.Int("places", len(a.Sites)),
@@ -235,6 +237,7 @@ func (s *Source) addSites(pid int, l locate.Found) {
 // retryLater schedules another attempt, each time after twice as long.
 func (s *Source) retryLater(a attempt) {
 	if a.tries == maxTries || len(s.retries) == maxWaiting {
+		s.setUnlocated(&a.event, locate.ErrNotReady)
 		return
 	}
 	a.at = time.Now().Add(min(firstRetry<<min(a.tries, 16), lastRetry))

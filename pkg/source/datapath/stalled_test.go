@@ -36,13 +36,13 @@ func TestStalled(t *testing.T) {
 	f := startFake(t, path)
 	e := event{key: f.key, cgroup: 5, device: 3, qp: f.qp}
 	e.key = s.kernel.add(t, e, true)
-	if row, _ := s.row(t); !slices.Equal(row.Gaps, []model.TraceGap{model.GapLate}) {
+	if row, _ := s.row(t); !slices.Equal(row.Gaps, []model.Gap{model.GapLate}) {
 		t.Errorf("before it is probed: %+v", row)
 	}
 	s.events <- e
 	eventually(t, "never traced", func() bool { row, _ := s.row(t); return len(row.Gaps) == 0 })
 	f.do("same", 1)
-	if row, _ := s.row(t); !slices.Equal(row.Gaps, []model.TraceGap{model.GapUnmatched}) {
+	if row, _ := s.row(t); !slices.Equal(row.Gaps, []model.Gap{model.GapUnmatched}) {
 		t.Errorf("work requests that cannot be matched: %+v", row)
 	}
 	f.do("distinct", 20)
@@ -96,8 +96,8 @@ func TestGaps(t *testing.T) {
 		how    samplings
 		stat   gen.DatapathContextStat
 		queue  gen.DatapathOutstanding
-		ofAll  model.TraceGap
-		want   model.TraceGap
+		ofAll  model.Gap
+		want   model.Gap
 	}{
 		"traced":                {located, 100, exact, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1}, "", ""},
 		"idle, out of step":     {located, 100, exact, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100}, "", model.GapUnmatched},

@@ -109,6 +109,7 @@ func (s *Source) read() ([]reading, map[int][budget.Groups]time.Duration, error)
 func (s *Source) count(now time.Time, readings []reading, loads []budget.ProcessLoad) {
 	worth := make(map[locate.FileID]samplings, len(s.files))
 	traced := make(map[locate.FileID]uint64, len(s.files))
+	unprobeable := map[locate.FileID]bool{}
 	ended, probes := false, 0
 	var unprobed error
 	for id, f := range s.files {
@@ -120,11 +121,13 @@ func (s *Source) count(now time.Time, readings []reading, loads []budget.Process
 		}
 		worth[id] = w
 		traced[id] = f.tracedSince()
-		unprobed = cmp.Or(unprobed, f.failure(budget.Post), f.failure(budget.Poll))
+		if err := cmp.Or(f.failure(budget.Post), f.failure(budget.Poll)); err != nil {
+			unprobed, unprobeable[id] = err, true
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.samplings, s.tracedSince, s.unprobed = worth, traced, unprobed
+	s.samplings, s.tracedSince, s.unprobed, s.unprobeable = worth, traced, unprobed, unprobeable
 	for i := range readings {
 		r := &readings[i]
 		s.fold.add(r.key, &r.stat, s.samplingsOf(r.key))

@@ -363,3 +363,52 @@ func dmabufHooks() (out []hook.Hook) {
 	}
 	return out
 }
+
+// TestDEVX: DEVX objects of mlx5, and objects of other drivers with the same class, as the kernel describes them to all hooks:
+// struct ib_uobject. The device is a FAKE.
+func TestDEVX(t *testing.T) {
+	const (
+		object, umem, later = 0x1001, 0x1002, 0x1fff // enum mlx5_ib_objects
+		mlx5, efa           = 1, 17                  // enum rdma_driver_id
+		fakeContext         = 2048
+		fakeObject          = 2304
+		fakeClass           = 2560
+	)
+	for _, tier := range []string{hook.Fentry, hook.Kprobe} {
+		for _, c := range []struct {
+			class, driver uint64
+			want          gen.ObjectsObjectType
+		}{
+			{object, mlx5, gen.ObjectsObjectTypeTYPE_DEVX_OBJ},
+			{umem, mlx5, gen.ObjectsObjectTypeTYPE_DEVX_UMEM},
+			{later, mlx5, gen.ObjectsObjectTypeTYPE_OTHER},
+			{object, efa, gen.ObjectsObjectTypeTYPE_OTHER},
+		} {
+			p := newObjectPrograms(t, tier)
+			p.put(fakeDevice, "ib_device.index", 3)
+			p.put(fakeDevice, "ib_device.ops.driver_id", c.driver)
+			p.put(fakeContext, "ib_ucontext.device", p.address+fakeDevice)
+			p.put(fakeClass, "uverbs_api_object.id", c.class)
+			p.put(fakeObject, "ib_uobject.context", p.address+fakeContext)
+			p.put(fakeObject, "ib_uobject.uapi_object", p.address+fakeClass)
+			held := func() (types map[gen.ObjectsObjectType]uint64) {
+				types = map[gen.ObjectsObjectType]uint64{}
+				var k gen.ObjectsHoldingKey
+				var v gen.ObjectsHolding
+				entries := p.coll.Maps[gen.ObjectsMapHoldings].Iterate()
+				for entries.Next(&k, &v) {
+					types[gen.ObjectsObjectType(k.Type)] += uint64(v.Current)
+				}
+				return types
+			}
+			p.call("commit_uobject", 0, p.address+fakeObject)
+			if got := held(); len(got) != 1 || got[c.want] != 1 {
+				t.Errorf("%s: class %#x of driver %d: %v, want one of type %d", tier, c.class, c.driver, got, c.want)
+			}
+			p.call("destroy_uobject", 0, p.address+fakeObject, 0, 0)
+			if got := held(); got[c.want] != 0 {
+				t.Errorf("%s: class %#x of driver %d: destroyed, left %v", tier, c.class, c.driver, got)
+			}
+		}
+	}
+}

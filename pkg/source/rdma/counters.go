@@ -71,7 +71,7 @@ type boundCounters struct {
 	known   map[counterKey]*boundCounter
 	round   uint64
 	lookups int
-	live    map[liveKey]bool // rows that a counter updated in this round
+	live    map[liveKey]uint64 // queue pairs of the rows that a counter updated in this round
 }
 
 type counterKey struct{ port, id uint32 }
@@ -114,7 +114,7 @@ func (b *boundCounters) read(c *conn, dial func() (*conn, error), index uint32, 
 	complete := err == nil
 	q := creatorLookup{c, index, deadline}
 	b.round++
-	b.lookups, b.live = 0, map[liveKey]bool{}
+	b.lookups, b.live = 0, map[liveKey]uint64{}
 	for i := range all {
 		if e := b.counter(q, &all[i]); err == nil {
 			err = e
@@ -159,17 +159,19 @@ func (b *boundCounters) counter(q creatorLookup, e *qpCounter) error {
 		return nil
 	}
 	return errors.Join(
-		b.add(owner, model.Transmit, e.hasTx, &c.tx, e.tx, first),
-		b.add(owner, model.Receive, e.hasRx, &c.rx, e.rx, first))
+		b.add(owner, model.Transmit, e.hasTx, &c.tx, e.tx, e.qpns, first),
+		b.add(owner, model.Receive, e.hasRx, &c.rx, e.rx, e.qpns, first))
 }
 
 // add credits newly counted bytes. The first call for an owner creates a row even for 0 bytes.
-func (b *boundCounters) add(owner model.CgroupID, d model.Direction, has bool, credited *uint64, bytes uint64, first bool) error {
+func (b *boundCounters) add(
+	owner model.CgroupID, d model.Direction, has bool, credited *uint64, bytes uint64, qpns []uint32, first bool,
+) error {
 	if !has {
 		return nil
 	}
 	k := liveKey{owner, qpKey{b.device, d}}
-	b.live[k] = true
+	b.live[k] += uint64(len(qpns))
 	if bytes <= *credited && !first {
 		return nil
 	}

@@ -170,6 +170,26 @@ func TestResting(t *testing.T) {
 	want("kernel without support", one, two, "mlx5_1 2 receive, mlx5_1 2 transmit")
 }
 
+// TestCountedQPs: a row has the number of queue pairs that are counted.
+func TestCountedQPs(t *testing.T) {
+	k, d, s := newUse(t)
+	want := func(what string, n uint64) {
+		t.Helper()
+		for _, f := range mustRead(t, s).Traffic {
+			if f.QPs != n {
+				t.Errorf("%s: %d queue pairs, want %d: %+v", what, f.QPs, n, f)
+			}
+		}
+	}
+	k.create(d, 10, 101)
+	k.create(d, 11, 101)
+	want("two", 2)
+	k.destroy(d, 10)
+	want("one", 1)
+	k.destroy(d, 11)
+	want("none", 0)
+}
+
 // TestRestingWithoutDevice: the counters ended with the device.
 func TestRestingWithoutDevice(t *testing.T) {
 	tr := newTree(t)

@@ -19,7 +19,7 @@ const maxQPTotals = 1 << 16
 type qpTotals struct {
 	mu     sync.Mutex
 	totals model.Totals[qpKey, model.Count, *model.Count]
-	live   map[string]map[liveKey]bool // rows with a live counter, by device
+	live   map[string]map[liveKey]uint64 // queue pairs of the rows with a live counter, by device
 }
 
 type qpKey struct {
@@ -44,11 +44,11 @@ func (t *qpTotals) add(k liveKey, bytes uint64) error {
 
 // setLive sets the rows with a live counter of a device. After an incomplete read the previous
 // rows stay live.
-func (t *qpTotals) setLive(device string, live map[liveKey]bool, complete bool) {
+func (t *qpTotals) setLive(device string, live map[liveKey]uint64, complete bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.live == nil {
-		t.live = map[string]map[liveKey]bool{}
+		t.live = map[string]map[liveKey]uint64{}
 	}
 	if !complete {
 		maps.Copy(live, t.live[device])
@@ -61,13 +61,14 @@ func (t *qpTotals) setLive(device string, live map[liveKey]bool, complete bool) 
 func (t *qpTotals) traffic(there map[string]bool) []model.Traffic {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	maps.DeleteFunc(t.live, func(device string, _ map[liveKey]bool) bool { return !there[device] })
+	maps.DeleteFunc(t.live, func(device string, _ map[liveKey]uint64) bool { return !there[device] })
 	rows := t.totals.AppendTo(nil)
 	all := make([]model.Traffic, 0, len(rows))
 	for _, r := range rows {
+		qps, live := t.live[r.Key.device][liveKey{r.Cgroup, r.Key}]
 		all = append(all, model.Traffic{
 			Cgroup: r.Cgroup, Device: r.Key.device, Method: model.MethodQPCounter, Direction: r.Key.direction, Bytes: uint64(r.Value),
-			Seen: model.Seen{Resting: !t.live[r.Key.device][liveKey{r.Cgroup, r.Key}]},
+			QPs: qps, Seen: model.Seen{Resting: !live},
 		})
 	}
 	slices.SortFunc(all, func(a, b model.Traffic) int {

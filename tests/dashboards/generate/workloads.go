@@ -69,11 +69,23 @@ func dataPath() row {
 			"measurement. No byte is counted by two methods.", "Bps",
 			query{expr: by("method", rate("container_rdma_transmit_bytes_total", s)), legend: "sent, {{method}}"},
 			query{expr: by("method", rate("container_rdma_receive_bytes_total", s)), legend: "received, {{method}}", below: true}),
-		graph("Bytes by workload", "Bytes per second, sent above zero, received below.", "Bps",
-			query{expr: owner(top(15, by("workload", rate("container_rdma_transmit_bytes_total", s)))), legend: "{{workload}} sent"},
+		graph("Bytes by workload",
+			"Bytes per second, sent above zero, received below. Dashed: some bytes are not counted, and the line is a lower bound; "+
+				"the table beside it has the reasons.", "Bps",
+			query{expr: owner(top(15, by("workload", counted("transmit", s)))), legend: "{{workload}} sent"},
+			query{expr: owner(top(15, by("workload", counted("receive", s)))), legend: "{{workload}} received", below: true},
+			query{expr: top(15, by("workload", lowerBound("transmit", s))), legend: "{{workload}} sent, at least", dashed: true},
 			query{
-				expr: owner(top(15, by("workload", rate("container_rdma_receive_bytes_total", s)))), legend: "{{workload}} received",
-				below: true,
+				expr: top(15, by("workload", lowerBound("receive", s))), legend: "{{workload}} received, at least", below: true,
+				dashed: true,
+			}),
+		table("Workloads whose bytes are not all counted",
+			"Workloads that use an HCA and the reasons why their bytes are missing or are lower bounds: see "+
+				"container_rdma_datapath_coverage in the reference of metrics.", "none",
+			[]string{"workload", "instance", "device", "reason"},
+			query{
+				expr:   top(100, "count by (workload, instance, device, reason) (container_rdma_datapath_coverage"+s+" == 0)"),
+				legend: "Containers",
 			}),
 		graph("Bytes by switch port",
 			"Bytes per second that workloads send to the switch port of their HCA. A node with --collector.fabric reads the "+
@@ -115,6 +127,19 @@ func dataPath() row {
 			query{expr: "bottomk(20, min by (workload, calls) (accelscope_datapath_sampling_ratio" + s + "))", legend: "{{workload}} " +
 				"{{calls}}"}).max(1),
 	}}
+}
+
+// uncovered are the workloads and HCAs with bytes that are not counted.
+const uncovered = " on (instance, workload, container_id, device) (container_rdma_datapath_coverage == 0)"
+
+// counted is the rate of bytes of workloads whose bytes are all counted.
+func counted(direction, selector string) string {
+	return rate("container_rdma_"+direction+"_bytes_total", selector) + " unless" + uncovered
+}
+
+// lowerBound is the rate of bytes of the other workloads.
+func lowerBound(direction, selector string) string {
+	return rate("container_rdma_"+direction+"_bytes_total", selector) + " and" + uncovered
 }
 
 // deviceGUIDs are the node GUIDs of HCAs. The fabric lists no VFs: a VF has the GUID of its PF.

@@ -18,6 +18,7 @@ const (
 type cachedFile struct {
 	version version
 	refused error // why it is no provider
+	direct  bool  // see Found
 	points  map[uint64]point
 	found   map[Site]bool // points that are an operation of a process
 	used    uint64
@@ -93,7 +94,7 @@ func (l *Locator) cached(f *os.File, mapped FileID) (FileID, *cachedFile, error)
 		known = &cachedFile{version: v, points: map[uint64]point{}, found: map[Site]bool{}}
 		o, err := openObject(f)
 		if err == nil {
-			err = o.provider()
+			known.direct, err = o.provider()
 		}
 		known.refused = err
 		l.insert(id, known)

@@ -47,6 +47,9 @@ type Found struct {
 	Context uint64 // address of the struct ibv_context
 	Sites   []Site
 	Paths   map[FileID]string // path of each file of Sites, valid until the process is closed
+	// Direct reports that programs can write to the queues of the provider themselves: it
+	// exports functions of its own, as mlx5dv_init_obj.
+	Direct bool
 }
 
 // File returns the file that has a function, or the zero FileID.
@@ -214,6 +217,7 @@ func (f *search) add(fn Function, table []byte) (FileID, error) {
 	f.mu.Unlock()
 	f.Sites = append(f.Sites, s)
 	f.Paths[id] = path
+	f.Direct = f.Direct || file.direct
 	return m.file, nil
 }
 

@@ -104,11 +104,13 @@ func (o *object) read(address uint64, b []byte) error {
 
 // provider returns an error unless the object is a verbs provider: it needs the
 // private symbols of libibverbs. A provider that is linked statically with
-// libibverbs is not recognized.
-func (o *object) provider() error {
+// libibverbs is not recognized. direct reports that it defines symbol versions of its
+// own (MLX5_1.0, EFA_1.0), as the providers of rdma-core with a public API do, which
+// gives access to the queues.
+func (o *object) provider() (direct bool, err error) {
 	tags, err := o.tags()
 	if err != nil {
-		return fmt.Errorf("%w: %w", errNoProvider, err)
+		return false, fmt.Errorf("%w: %w", errNoProvider, err)
 	}
 	steps := 0
 	var need struct {
@@ -123,20 +125,20 @@ func (o *object) provider() error {
 	at := tags[elf.DT_VERNEED]
 	for range min(tags[elf.DT_VERNEEDNUM], maxVersions) {
 		if err := o.decode(at, &need); err != nil {
-			return fmt.Errorf("%w: %w", errNoProvider, err)
+			return false, fmt.Errorf("%w: %w", errNoProvider, err)
 		}
 		auxAt := at + uint64(need.Aux)
 		for range need.Count {
 			if steps++; steps > maxVersions {
-				return fmt.Errorf("%w: more than %d versions", errNoProvider, maxVersions)
+				return false, fmt.Errorf("%w: more than %d versions", errNoProvider, maxVersions)
 			}
 			if err := o.decode(auxAt, &aux); err != nil {
-				return fmt.Errorf("%w: %w", errNoProvider, err)
+				return false, fmt.Errorf("%w: %w", errNoProvider, err)
 			}
 			name := make([]byte, len(privateVersion))
 			if uint64(aux.Name)+uint64(len(name)) <= tags[elf.DT_STRSZ] &&
 				o.read(tags[elf.DT_STRTAB]+uint64(aux.Name), name) == nil && bytes.Equal(name, []byte(privateVersion)) {
-				return nil
+				return tags[elf.DT_VERDEFNUM] > 1, nil
 			}
 			if aux.NextOffset == 0 {
 				break
@@ -148,7 +150,7 @@ func (o *object) provider() error {
 		}
 		at += uint64(need.Next)
 	}
-	return fmt.Errorf("%w: the file requires no symbol version %s*", errNoProvider, privateVersion)
+	return false, fmt.Errorf("%w: the file requires no symbol version %s*", errNoProvider, privateVersion)
 }
 
 // tags reads the dynamic section.

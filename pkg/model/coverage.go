@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+// DataPathSource is the name of the source that counts with probes on the data path.
+const DataPathSource = "datapath"
+
+// Gap is a reason why the bytes that a workload moves over an HCA are not all counted.
+type Gap string
+
+// The gaps.
+const (
+	GapOff                 Gap = "off"                  // --rdma.datapath=off
+	GapRefused             Gap = "refused"              // the kernel or a missing right prevents probes
+	GapNotSelected         Gap = "not_selected"         // --rdma.datapath-select does not match the workload
+	GapLate                Gap = "late"                 // an open context could send before its functions were probed
+	GapBudget              Gap = "budget"               // calls are counted in windows of time
+	GapProviderUnsupported Gap = "provider_unsupported" // the functions of the provider were not found
+	GapDirectWQE           Gap = "direct_wqe"           // no call for long: idle, or the queues are written directly
+	GapDEVX                Gap = "devx"                 // DEVX objects, which may be queue pairs
+	GapFull                Gap = "full"                 // no room for more verbs contexts
+	GapNotSeen             Gap = "not_seen"             // queue pairs that the hooks have not seen
+)
+
+// Gaps are all gaps, in the order in which they are shown.
+var Gaps = []Gap{
+	GapOff, GapRefused, GapNotSelected, GapLate, GapBudget, GapProviderUnsupported, GapDirectWQE, GapDEVX, GapFull, GapNotSeen,
+}
+
+// Coverage is a gap in the counts of the verbs contexts of one cgroup on one HCA. The gap is
+// empty in the only row of a cgroup and HCA without gaps.
+type Coverage struct {
+	Cgroup CgroupID
+	Device string
+	Gap    Gap
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+)
+
+// TestCoverage: each reason why calls of a context are not counted is a gap of its cgroup on its HCA.
+func TestCoverage(t *testing.T) {
+	key := gen.DatapathContextKey{Context: 0x1000, Tgid: 7, Number: 1}
+	file := locate.FileID{Device: 1, Inode: 2}
+	found := contextState{file: file, probed: 1, found: monotonic(), chosen: true, final: true}
+	old := found
+	old.found -= 2 * uint64(idleAfter)
+	direct := old
+	direct.direct = true
+	ignored := found
+	ignored.chosen = false
+	windowed := samplings{{Windowed: true, Ratio: 0.5}, {Scale: 1, Ratio: 1}}
+	tests := map[string]struct {
+		state    *contextState // nil: the context is being searched
+		calls    uint64
+		sampling samplings
+		do       func(*Source)
+		want     []model.Gap
+	}{
+		"all calls are probed":    {state: &found, sampling: exact, want: []model.Gap{""}},
+		"a search is in progress": {sampling: exact, want: []model.Gap{model.GapLate}},
+		"no provider": {sampling: exact, want: []model.Gap{model.GapProviderUnsupported}, do: func(s *Source) {
+			s.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, errors.New("no provider"))
+		}},
+		"no permission": {sampling: exact, want: []model.Gap{model.GapRefused}, do: func(s *Source) {
+			s.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, fs.ErrPermission)
+		}},
+		"found at the second attempt": {state: &found, sampling: exact, want: []model.Gap{""}, do: func(s *Source) {
+			s.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, locate.ErrNotReady)
+			s.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, nil)
+		}},
+		"not selected": {state: &ignored, sampling: exact, want: []model.Gap{model.GapNotSelected}},
+		"late":         {state: &found, sampling: exact, want: []model.Gap{model.GapLate}, do: func(s *Source) { s.fold.markLate(key) }},
+		"sampled":      {state: &found, sampling: windowed, want: []model.Gap{model.GapBudget}},
+		"late and sampled": {
+			state: &found, sampling: windowed, want: []model.Gap{model.GapBudget, model.GapLate},
+			do: func(s *Source) { s.fold.markLate(key) },
+		},
+		"a function could not be probed": {
+			state: &found, sampling: exact, want: []model.Gap{model.GapRefused},
+			do: func(s *Source) { s.unprobeable = map[locate.FileID]bool{file: true} },
+		},
+		"no call for long":                          {state: &old, sampling: exact, want: []model.Gap{""}},
+		"no call for long, queues can be written":   {state: &direct, sampling: exact, want: []model.Gap{model.GapDirectWQE}},
+		"calls, and queues can be written":          {state: &direct, calls: 1, sampling: exact, want: []model.Gap{""}},
+		"no call in windows, queues can be written": {state: &direct, sampling: windowed, want: []model.Gap{model.GapBudget}},
+		"as many contexts as the cgroup may have": {
+			state: &found, sampling: exact, want: []model.Gap{model.GapFull},
+			do: func(s *Source) { s.opts.MaxContexts = 2 },
+		},
+		"HCA without a name": {state: &found, sampling: exact, do: func(s *Source) { clear(s.names) }},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSource(Options{}, func() {})
+			s.names[3] = "mlx5_0"
+			if tt.state != nil {
+				s.contexts[key] = *tt.state
+			}
+			stat := &gen.DatapathContextStat{Cgroup: 5, Device: 3}
+			stat.Hits[budget.Poll] = tt.calls
+			s.fold.add(key, stat, tt.sampling)
+			if tt.do != nil {
+				tt.do(s)
+			}
+			var want []model.Coverage
+			for _, gap := range tt.want {
+				want = append(want, model.Coverage{Cgroup: 5, Device: "mlx5_0", Gap: gap})
+			}
+			if diff := cmp.Diff(want, s.coverage()); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+// BenchmarkCoverage is a job of 192 processes on 10 HCAs.
+func BenchmarkCoverage(b *testing.B) {
+	s := newSource(Options{}, func() {})
+	for i := range uint32(1920) {
+		key := gen.DatapathContextKey{Tgid: i / 10, Number: i}
+		s.names[i%10] = fmt.Sprint("mlx5_", i%10)
+		s.contexts[key] = contextState{chosen: true, final: true, probed: 1}
+		s.fold.add(key, &gen.DatapathContextStat{Cgroup: 5, Device: i % 10}, exact)
+	}
+	for b.Loop() {
+		s.coverage()
+	}
+}
