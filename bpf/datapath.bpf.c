@@ -9,6 +9,7 @@
  *   wr.h         ibv_wr_*
  *   lifecycle.h  contexts and queue pairs, seen in the kernel
  *   queues.h     the durations of work requests
+ *   outstanding.h  the work requests that are not completed
  *   context.h    the state that these share
  *
  * The result of a call is known at its return. A return belongs to an entry of the same thread with the same stack pointer;
@@ -21,6 +22,7 @@
 #include "poll_ex.h"
 #include "wr.h"
 #include "lifecycle.h"
+#include "outstanding.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -32,6 +34,7 @@ const enum path_loss *unused_path_loss __attribute__((unused));
 const enum order *unused_order __attribute__((unused));
 const struct control_args *unused_control_args __attribute__((unused));
 const struct path_event *unused_path_event __attribute__((unused));
+const struct outstanding *unused_outstanding __attribute__((unused));
 
 /* Processes that have ended. User space adds and removes them. */
 struct {

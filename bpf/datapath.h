@@ -85,8 +85,8 @@ struct context_stat {
 	__u32 announced;
 	__u32 generation; /* increased after each gap in which calls were not probed */
 	__u32 unmatched;  /* completions of which neither the queue pair nor that they are of a receive was read */
-	__u32 pad;
-	__u64 unread; /* completions of which the process did not read what the number of bytes depends on */
+	__u32 ringless;   /* not 0: some queue pair has no ring */
+	__u64 unread;     /* completions of which the process did not read what the number of bytes depends on */
 };
 
 struct latency_key {
@@ -105,6 +105,17 @@ struct queue_key {
 	__u64 context;
 	__u32 tgid;
 	__u32 qpn;
+};
+
+/* What the iterator "list_outstanding" writes of a queue pair. Times are of CLOCK_MONOTONIC. */
+struct outstanding {
+	struct queue_key key;
+	__u64 since_ns;  /* work requests that were posted before may be missing */
+	__u64 oldest_ns; /* when the oldest signaled work request that is not completed was posted; 0: there is none */
+	__u64 completed_ns; /* the last completion of one; 0: none was seen */
+	__u8 in_step;       /* those that are not completed are known */
+	__u8 plain;         /* its completions are polled with poll_cq and nothing else */
+	__u8 pad[6];
 };
 
 /* CPU time that probes took of a process in calls with contexts that are not known (any more). */

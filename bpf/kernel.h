@@ -101,6 +101,15 @@ struct bpf_iter__task_file {
 	struct file *file;
 };
 
+struct bpf_map;
+
+struct bpf_iter__bpf_map_elem {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	void *key;
+	void *value;
+};
+
 /* include/rdma/restrack.h; the values 0 to 6 are the same from 5.10 on, SRQ came with 5.15. */
 enum rdma_restrack_type {
 	RDMA_RESTRACK_PD,
@@ -162,6 +171,9 @@ enum ib_qp_state {
 	IB_QPS_INIT,
 	IB_QPS_RTR,
 	IB_QPS_RTS,
+	IB_QPS_SQD,
+	IB_QPS_SQE,
+	IB_QPS_ERR,
 };
 
 enum ib_qp_attr_mask {

@@ -84,6 +84,20 @@ static __always_inline void announce(struct context_stat *stat, const struct con
 	stat->announced++;
 }
 
+/*
+ * Reports whether the completions of work requests can be polled with poll_cq only. A completion queue that is not extended
+ * ends before the functions, or has 0 there, or other data, in which case this returns false.
+ */
+static __noinline bool has_plain_cq(__u64 qp)
+{
+	struct user_qp user;
+	__u64 start_poll;
+
+	return !bpf_probe_read_user(&user, sizeof(user), (void *)qp) && user.send_cq &&
+	       !bpf_probe_read_user(&start_poll, sizeof(start_poll), (void *)(user.send_cq + CQ_EX_FUNCTIONS)) &&
+	       !start_poll;
+}
+
 /* A queue pair changes its state: its context becomes known, and its ring starts when it can send. */
 static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __u32 mask)
 {
@@ -124,10 +138,18 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 		stat->late_ns = bpf_ktime_get_ns();
 		stat->late = 1;
 	}
+	if (state == IB_QPS_ERR) {
+		q = queue_of(&key, BPF_CORE_READ(handle, qp_num));
+		if (q)
+			fail(q);
+	}
 	if (state != IB_QPS_RESET && state != IB_QPS_INIT && state != IB_QPS_RTS)
 		return 0;
 	q = make_queue(&key, BPF_CORE_READ(handle, qp_num), BPF_CORE_READ(handle, qp_type), stat, false);
-	if (!q || (state == IB_QPS_RTS && !q->fresh))
+	if (!q)
+		return 0;
+	q->failed = 0;
+	if (state == IB_QPS_RTS && !q->fresh)
 		return 0;
 	/* No work request is outstanding in these states. */
 	out_of_step(q);
@@ -135,6 +157,7 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 	q->all = bpf_map_lookup_elem(&signal_all, &address) != 0;
 	q->in_step = 1;
 	q->fresh = state != IB_QPS_RTS;
+	q->plain = has_plain_cq(qp);
 	return 0;
 }
 

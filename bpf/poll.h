@@ -12,18 +12,21 @@ static __always_inline struct thread *polling_thread(struct pt_regs *ctx)
 {
 	struct context_key key = {.tgid = current_tgid()};
 	struct thread *t = this_thread(0);
+	struct context_stat *stat;
 
 	if (t)
 		return t;
 	/* Only threads that poll on a known context get task storage. */
 	if (bpf_probe_read_user(&key.context, sizeof(key.context), (void *)PT_REGS_PARM1(ctx)) ||
-	    !bpf_map_lookup_elem(&contexts, &key)) {
+	    !(stat = bpf_map_lookup_elem(&contexts, &key))) {
 		spend_unknown(current_tgid(), CALLS_POLL, trap_ns(ctx));
 		return 0;
 	}
 	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!t)
+	if (!t) {
 		lose(PATH_LOSS_CALLS_FULL);
+		miss_completions(stat);
+	}
 	return t;
 }
 
@@ -76,7 +79,7 @@ static __always_inline void measure(const struct context_key *key, struct contex
 	if (!q)
 		return;
 	check_generation(q, stat);
-	if (match(q, wr_id, &posted) && posted.completed < COMPLETED && now > posted.ns)
+	if (match(q, wr_id, now, &posted) && posted.completed < COMPLETED && now > posted.ns)
 		record_duration(key, stat->number, posted.completed, now - posted.ns);
 }
 
@@ -85,15 +88,13 @@ static __always_inline void count_error(struct context_stat *stat, __u32 status)
 	__sync_fetch_and_add(&stat->errors[status < STATUSES ? status : STATUSES - 1], 1);
 }
 
-/* After an error, all work requests get completions, also those that are not signaled. */
+/* A completion was an error. */
 static __always_inline void stop_measuring(const struct context_key *key, __u32 qpn)
 {
 	struct queue *q = queue_of(key, qpn);
 
-	if (!q)
-		return;
-	out_of_step(q);
-	q->same = 1;
+	if (q)
+		fail(q);
 }
 
 /* A walk along the completions of one poll. */
@@ -209,14 +210,17 @@ int poll_cq_return(struct pt_regs *ctx)
 	if (p.stat->chosen) {
 		if (n > CALL_BOUND) {
 			lose(PATH_LOSS_CHAIN_CUT);
+			miss_completions(p.stat);
 			n = CALL_BOUND;
 		}
 		if (n == 1)
 			walk_completion(0, &p);
 		else
 			bpf_loop(n, walk_completion, &p, 0);
-		if (p.lost)
+		if (p.lost) {
 			lose(PATH_LOSS_UNREADABLE);
+			miss_completions(p.stat);
+		}
 		if (p.some) {
 			__sync_fetch_and_add(&p.stat->received, p.received);
 			__sync_fetch_and_add(&p.stat->received_bytes, p.received_bytes);

@@ -33,8 +33,12 @@ struct queue {
 	__u8 odd;  /* the number of completions in a row that were not in the ring */
 	__u8 all;  /* sq_sig_all: all work requests are signaled */
 	__u8 ud;
-	__u8 fresh; /* it has not been ready to send since it was created or reset */
-	__u8 pad[2];
+	__u8 fresh;  /* it has not been ready to send since it was created or reset */
+	__u8 failed; /* a work request failed, or its process set it to the error state: all completions come at once */
+	__u8 plain;  /* its completion queue has no other functions than poll_cq */
+	__u64 since_ns;     /* when it was out of step */
+	__u64 posted_ns;    /* the last signaled work request, CLOCK_MONOTONIC; 0: none */
+	__u64 completed_ns; /* the last completion of one */
 	struct posted ring[RING];
 };
 
@@ -88,10 +92,11 @@ static __always_inline struct queue *queue_of(const struct context_key *context,
 #define QUEUES_OF_CONTEXT 256
 
 /* Counts a queue pair without a ring, once. If there are too many, the rest is not counted. */
-static __always_inline struct queue *no_queue(const struct queue_key *key)
+static __always_inline struct queue *no_queue(const struct queue_key *key, struct context_stat *stat)
 {
 	__u8 yes = 1;
 
+	stat->ringless = 1;
 	if (!bpf_map_update_elem(&ringless, key, &yes, BPF_NOEXIST))
 		lose(PATH_LOSS_QUEUES_FULL);
 	return 0;
@@ -107,14 +112,15 @@ static __always_inline struct queue *make_queue(const struct context_key *contex
 	if (q)
 		return q;
 	if (posts && stat->queues >= QUEUES_OF_CONTEXT)
-		return no_queue(&key);
+		return no_queue(&key, stat);
 	if (posts)
 		__sync_fetch_and_add(&stat->queues, 1);
 	if (!bpf_map_update_elem(&queues, &key, &zero_queue, BPF_NOEXIST))
 		__sync_fetch_and_add(&live_queues, 1);
 	q = bpf_map_lookup_elem(&queues, &key);
 	if (!q)
-		return no_queue(&key);
+		return no_queue(&key, stat);
+	q->since_ns = bpf_ktime_get_ns();
 	q->ud = type == IBV_QPT_UD;
 	stat->ud |= q->ud;
 	return q;
@@ -135,6 +141,21 @@ static __always_inline void out_of_step(struct queue *q)
 	q->since = q->tail;
 	q->same = 0;
 	q->odd = 0;
+	q->since_ns = bpf_ktime_get_ns();
+}
+
+/* All work requests get completions, also those that are not signaled, and none is outstanding for long. */
+static __always_inline void fail(struct queue *q)
+{
+	out_of_step(q);
+	q->same = 1;
+	q->failed = 1;
+}
+
+/* Completions of some queue pairs of a context were polled and not seen. */
+static __always_inline void miss_completions(struct context_stat *stat)
+{
+	__sync_fetch_and_add(&stat->generation, 1);
 }
 
 /* A number that changes whenever work requests or completions of unknown queue pairs were missed. */
@@ -143,13 +164,16 @@ static __always_inline __u32 generation_of(const struct context_stat *stat)
 	return stat->generation + stat->unmatched;
 }
 
+static __always_inline bool is_current(const struct queue *q, const struct context_stat *stat)
+{
+	return q->generation == generation_of(stat);
+}
+
 static __always_inline void check_generation(struct queue *q, const struct context_stat *stat)
 {
-	__u32 generation = generation_of(stat);
-
-	if (q->generation == generation)
+	if (is_current(q, stat))
 		return;
-	q->generation = generation;
+	q->generation = generation_of(stat);
 	out_of_step(q);
 }
 
@@ -167,6 +191,7 @@ __noinline int push(struct queue *q, __u64 wr_id, __u32 completed, __u64 now)
 	at = __sync_fetch_and_add(&q->tail, 1);
 	head = q->head;
 	p = &q->ring[at % RING];
+	q->posted_ns = now;
 
 	if (!q->in_step && !q->same) {
 		for (__u32 i = 1; i <= NEAR; i++) {
@@ -201,14 +226,15 @@ static __always_inline struct posted *at_place(struct queue *q, __u32 at, __u64 
 	return p->seq == at + 1 && p->wr_id == wr_id ? p : 0;
 }
 
-/* Finds the work request of a completion. Returns 0 if there is none. */
-__noinline int match(struct queue *q, __u64 wr_id, struct posted *out)
+/* Finds the work request of a completion that is polled now. Returns 0 if there is none. */
+__noinline int match(struct queue *q, __u64 wr_id, __u64 now, struct posted *out)
 {
 	struct posted *p = 0;
 	__u32 at;
 
 	if (!q || !out)
 		return 0;
+	q->completed_ns = now;
 	if (!q->in_step) {
 		__u32 tail = q->tail;
 

@@ -101,7 +101,7 @@ type DatapathContextStat struct {
 	Announced     uint32
 	Generation    uint32
 	Unmatched     uint32
-	Pad           uint32
+	Ringless      uint32
 	Unread        uint64
 }
 
@@ -158,6 +158,17 @@ const (
 	DatapathOrderCONTROL_REMOVE DatapathOrder = 3
 )
 
+type DatapathOutstanding struct {
+	_           structs.HostLayout
+	Key         DatapathQueueKey
+	SinceNs     uint64
+	OldestNs    uint64
+	CompletedNs uint64
+	InStep      uint8
+	Plain       uint8
+	Pad         [6]uint8
+}
+
 type DatapathPathEvent struct {
 	_        structs.HostLayout
 	Key      DatapathContextKey
@@ -182,19 +193,23 @@ const (
 )
 
 type DatapathQueue struct {
-	_          structs.HostLayout
-	Head       uint32
-	Tail       uint32
-	Since      uint32
-	Generation uint32
-	InStep     uint8
-	Same       uint8
-	Odd        uint8
-	All        uint8
-	Ud         uint8
-	Fresh      uint8
-	Pad        [2]uint8
-	Ring       [128]struct {
+	_           structs.HostLayout
+	Head        uint32
+	Tail        uint32
+	Since       uint32
+	Generation  uint32
+	InStep      uint8
+	Same        uint8
+	Odd         uint8
+	All         uint8
+	Ud          uint8
+	Fresh       uint8
+	Failed      uint8
+	Plain       uint8
+	SinceNs     uint64
+	PostedNs    uint64
+	CompletedNs uint64
+	Ring        [128]struct {
 		_         structs.HostLayout
 		WrId      uint64
 		Ns        uint64
@@ -325,6 +340,7 @@ const (
 	DatapathProgKprobeModify         = "kprobe_modify"
 	DatapathProgKprobeTrack          = "kprobe_track"
 	DatapathProgKprobeUntrack        = "kprobe_untrack"
+	DatapathProgListOutstanding      = "list_outstanding"
 	DatapathProgPollCq               = "poll_cq"
 	DatapathProgPollCqEx             = "poll_cq_ex"
 	DatapathProgPollCqExReturn       = "poll_cq_ex_return"
@@ -357,6 +373,7 @@ const (
 	DatapathVarUnusedControlArgs     = "unused_control_args"
 	DatapathVarUnusedOpcode          = "unused_opcode"
 	DatapathVarUnusedOrder           = "unused_order"
+	DatapathVarUnusedOutstanding     = "unused_outstanding"
 	DatapathVarUnusedPathEvent       = "unused_path_event"
 	DatapathVarUnusedPathLoss        = "unused_path_loss"
 )
@@ -417,6 +434,7 @@ type DatapathProgramSpecs struct {
 	KprobeModify         *ebpf.ProgramSpec `ebpf:"kprobe_modify"`
 	KprobeTrack          *ebpf.ProgramSpec `ebpf:"kprobe_track"`
 	KprobeUntrack        *ebpf.ProgramSpec `ebpf:"kprobe_untrack"`
+	ListOutstanding      *ebpf.ProgramSpec `ebpf:"list_outstanding"`
 	PollCq               *ebpf.ProgramSpec `ebpf:"poll_cq"`
 	PollCqEx             *ebpf.ProgramSpec `ebpf:"poll_cq_ex"`
 	PollCqExReturn       *ebpf.ProgramSpec `ebpf:"poll_cq_ex_return"`
@@ -475,6 +493,7 @@ type DatapathVariableSpecs struct {
 	UnusedControlArgs *ebpf.VariableSpec `ebpf:"unused_control_args"`
 	UnusedOpcode      *ebpf.VariableSpec `ebpf:"unused_opcode"`
 	UnusedOrder       *ebpf.VariableSpec `ebpf:"unused_order"`
+	UnusedOutstanding *ebpf.VariableSpec `ebpf:"unused_outstanding"`
 	UnusedPathEvent   *ebpf.VariableSpec `ebpf:"unused_path_event"`
 	UnusedPathLoss    *ebpf.VariableSpec `ebpf:"unused_path_loss"`
 }
@@ -550,6 +569,7 @@ type DatapathVariables struct {
 	UnusedControlArgs *ebpf.Variable `ebpf:"unused_control_args"`
 	UnusedOpcode      *ebpf.Variable `ebpf:"unused_opcode"`
 	UnusedOrder       *ebpf.Variable `ebpf:"unused_order"`
+	UnusedOutstanding *ebpf.Variable `ebpf:"unused_outstanding"`
 	UnusedPathEvent   *ebpf.Variable `ebpf:"unused_path_event"`
 	UnusedPathLoss    *ebpf.Variable `ebpf:"unused_path_loss"`
 }
@@ -572,6 +592,7 @@ type DatapathPrograms struct {
 	KprobeModify         *ebpf.Program `ebpf:"kprobe_modify"`
 	KprobeTrack          *ebpf.Program `ebpf:"kprobe_track"`
 	KprobeUntrack        *ebpf.Program `ebpf:"kprobe_untrack"`
+	ListOutstanding      *ebpf.Program `ebpf:"list_outstanding"`
 	PollCq               *ebpf.Program `ebpf:"poll_cq"`
 	PollCqEx             *ebpf.Program `ebpf:"poll_cq_ex"`
 	PollCqExReturn       *ebpf.Program `ebpf:"poll_cq_ex_return"`
@@ -610,6 +631,7 @@ func (p *DatapathPrograms) Close() error {
 		p.KprobeModify,
 		p.KprobeTrack,
 		p.KprobeUntrack,
+		p.ListOutstanding,
 		p.PollCq,
 		p.PollCqEx,
 		p.PollCqExReturn,

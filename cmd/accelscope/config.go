@@ -76,6 +76,8 @@ type dataPathFlags struct {
 	PathSelect string  `name:"rdma.datapath-select" placeholder:"REGEXP" help:"Probe only matching workloads (ns/pod/container)."`
 	PathLimit  uint32  `name:"rdma.datapath-max-contexts" default:"4096" help:"Maximum number of probed verbs contexts. Half per cgroup."`
 	QPCounters string  `name:"rdma.qp-counters" enum:"off,use,manage" default:"off" help:"Read hardware counters of queue pairs (${enum})."`
+
+	StallAfter time.Duration `name:"rdma.stall-after" default:"10s" help:"Time without a completion after which a queue pair is stalled."`
 }
 
 // kubeletFlags configure access to the kubelet.

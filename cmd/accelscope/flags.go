@@ -32,6 +32,9 @@ func (f sensorFlags) parse() (p parsedFlags, err error) {
 	if f.FabricInterval <= 0 {
 		return p, fmt.Errorf("--fabric.interval=%s: want more than 0", f.FabricInterval)
 	}
+	if f.StallAfter <= 0 {
+		return p, fmt.Errorf("--rdma.stall-after=%s: want more than 0", f.StallAfter)
+	}
 	p.sockets, err = parseSockets(f.Sockets)
 	return p, err
 }

@@ -41,14 +41,15 @@ func (s *sensor) peerShares(ctx context.Context) ([]attribution.PeerShare, error
 	if err != nil {
 		return nil, err
 	}
-	s.engine.Refresh() // updates the owners of cgroups
-	return attribution.Peers(found, s.engine.Owners()), nil
+	refresh := s.engine.Refresh() // updates the owners of cgroups
+	return attribution.Peers(found, refresh.Facts.Stalled, s.engine.Owners()), nil
 }
 
 type peersCmd struct {
 	URL      string `name:"url" default:"http://127.0.0.1:9847" help:"URL of a sensor, also as http://USER:PASSWORD@HOST."`
 	Workload string `name:"workload" placeholder:"NAME" help:"Show only this workload."`
 	Device   string `name:"device" placeholder:"NAME" help:"Show only this HCA."`
+	Stalled  bool   `name:"stalled" help:"Show only stalled queue pairs."`
 	QPs      bool   `name:"qps" help:"Print one line per queue pair, with the local and the remote number."`
 	JSON     bool   `name:"json" help:"Print the JSON answer of the sensor."`
 }
@@ -67,7 +68,11 @@ func (c *peersCmd) run(ctx context.Context, stdout io.Writer) error {
 		return fmt.Errorf("this is not the answer of a sensor: %w", err)
 	}
 	if len(peers) == 0 {
-		_, err = fmt.Fprintln(stdout, "no queue pair is connected")
+		text := "no queue pair is connected"
+		if c.Stalled {
+			text = "no queue pair is stalled"
+		}
+		_, err = fmt.Fprintln(stdout, text)
 		return err
 	}
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
@@ -98,6 +103,9 @@ func (c *peersCmd) ask(ctx context.Context) ([]byte, error) {
 	}
 	if c.Device != "" {
 		filter.Set("device", c.Device)
+	}
+	if c.Stalled {
+		filter.Set("stalled", "true")
 	}
 	u.RawQuery = filter.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
@@ -157,11 +165,11 @@ func groupRows(peers []api.Peer) [][]string {
 
 // queueRows returns one row per queue pair.
 func queueRows(peers []api.Peer) [][]string {
-	rows := [][]string{{"WORKLOAD", "DEVICE", "PORT", "QPN", "TYPE", "STATE", "CONNECTED TO", "REMOTE QPN"}}
+	rows := [][]string{{"WORKLOAD", "DEVICE", "PORT", "QPN", "TYPE", "STATE", "CONNECTED TO", "REMOTE QPN", "STALLED"}}
 	for _, p := range peers {
 		rows = append(rows, []string{
 			owner(p.Workload), printable(p.Device), fmt.Sprint(p.Port), fmt.Sprint(p.QPN),
-			printable(p.Type), printable(p.State), remote(p), fmt.Sprint(p.RemoteQPN),
+			printable(p.Type), printable(p.State), remote(p), fmt.Sprint(p.RemoteQPN), stalled(p),
 		})
 	}
 	return rows
@@ -176,6 +184,14 @@ func remote(p api.Peer) string {
 		return fmt.Sprint("LID ", p.RemoteLID)
 	}
 	return "(not known)" // connected before the sensor started
+}
+
+// stalled returns how long the queue pair waits for a completion.
+func stalled(p api.Peer) string {
+	if p.StalledSeconds == 0 {
+		return "-"
+	}
+	return time.Duration(p.StalledSeconds * float64(time.Second)).Round(time.Second).String()
 }
 
 // summary returns the state that all queue pairs have, or the number in each state, most first.

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
@@ -49,12 +50,14 @@ func TestPeersTable(t *testing.T) {
 		p.Type, p.Port = "RC", 1
 		return attribution.PeerShare{Owner: owner, Peer: p}
 	}
+	silent := qp(evil, model.Peer{Device: "mlx5_1", QPN: 5, State: "RTR", RemoteLID: 7, RemoteQPN: 6})
+	silent.StalledFor = 65*time.Second + time.Millisecond
 	url := peersServer(t, []attribution.PeerShare{
 		qp(worker, model.Peer{Device: "mlx5_0", QPN: 17, State: "RTS", RemoteGID: "::ffff:10.70.0.1", RemoteQPN: 90}),
 		qp(worker, model.Peer{Device: "mlx5_0", QPN: 18, State: "RTS", RemoteGID: "::ffff:10.70.0.1", RemoteQPN: 91}),
 		qp(worker, model.Peer{Device: "mlx5_0", QPN: 19, State: "ERR", RemoteGID: "::ffff:10.70.0.1", RemoteQPN: 92}),
 		qp(worker, model.Peer{Device: "mlx5_0", QPN: 20, State: "RTS", RemoteGID: "::ffff:10.70.0.2", RemoteQPN: 90}),
-		qp(evil, model.Peer{Device: "mlx5_1", QPN: 5, State: "RTR", RemoteLID: 7, RemoteQPN: 6}),
+		silent,
 		qp(identity.Owner{}, model.Peer{Device: "mlx5_1", QPN: 6, State: "RTS", RemoteQPN: 5}),
 	}, nil)
 	const groups = `WORKLOAD           DEVICE  PORT  CONNECTED TO      QPS  STATE
@@ -63,9 +66,12 @@ docker:?[2J?x      mlx5_1  1     LID 7             1    RTR
 ml/train-0/worker  mlx5_0  1     ::ffff:10.70.0.1  3    2 RTS, 1 ERR
 ml/train-0/worker  mlx5_0  1     ::ffff:10.70.0.2  1    RTS
 `
-	const queues = `WORKLOAD       DEVICE  PORT  QPN  TYPE  STATE  CONNECTED TO  REMOTE QPN
-(no owner)     mlx5_1  1     6    RC    RTS    (not known)   5
-docker:?[2J?x  mlx5_1  1     5    RC    RTR    LID 7         6
+	const queues = `WORKLOAD       DEVICE  PORT  QPN  TYPE  STATE  CONNECTED TO  REMOTE QPN  STALLED
+(no owner)     mlx5_1  1     6    RC    RTS    (not known)   5           -
+docker:?[2J?x  mlx5_1  1     5    RC    RTR    LID 7         6           1m5s
+`
+	const stalled = `WORKLOAD       DEVICE  PORT  CONNECTED TO  QPS  STATE
+docker:?[2J?x  mlx5_1  1     LID 7         1    RTR
 `
 	for name, tt := range map[string]struct {
 		args []string
@@ -74,6 +80,8 @@ docker:?[2J?x  mlx5_1  1     5    RC    RTR    LID 7         6
 		"all":                {nil, groups},
 		"the URL of metrics": {[]string{"--url=" + url + "/metrics"}, groups},
 		"queue pairs":        {[]string{"--qps", "--device=mlx5_1"}, queues},
+		"stalled":            {[]string{"--stalled"}, stalled},
+		"none is stalled":    {[]string{"--stalled", "--device=mlx5_0"}, "no queue pair is stalled\n"},
 		"a workload":         {[]string{"--workload=ml/train-1/worker"}, "no queue pair is connected\n"},
 		"JSON":               {[]string{"--json", "--workload=ml/train-0/worker", "--device=mlx5_1"}, "[]\n"},
 	} {

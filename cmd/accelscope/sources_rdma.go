@@ -51,7 +51,7 @@ func (s *services) newProbe() engine.Registration {
 func (s *services) newDataPath() engine.Registration {
 	o := datapath.Options{
 		Sysfs: s.Sysfs, Procfs: s.Procfs, Chosen: chosen(s.selected, s.engine.Owners()), Logger: s.log.Named("datapath"),
-		Subsystem: s.subsystem(), MaxContexts: s.PathLimit,
+		Subsystem: s.subsystem(), MaxContexts: s.PathLimit, StallAfter: s.StallAfter,
 	}
 	if s.DataPath == "budget" {
 		o.Budget = s.PathBudget

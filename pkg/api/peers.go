@@ -33,10 +33,13 @@ type Peer struct {
 	RemoteGID   string `json:"remote_gid"` // as an IP address, which it is for RoCE version 2
 	RemoteQPN   uint32 `json:"remote_qpn"`
 	RemoteLID   uint32 `json:"remote_lid"` // 0 on RoCE
+	// StalledSeconds is how long the queue pair had outstanding work requests and no completion. It is absent if the queue
+	// pair is not stalled or that is not known.
+	StalledSeconds float64 `json:"stalled_seconds,omitempty"`
 }
 
 // peersHandler answers with the connected queue pairs of the node, of one workload
-// (?workload=), on one HCA (?device=) or of all: a JSON array. Where queue pairs cannot be
+// (?workload=), on one HCA (?device=), the stalled ones (?stalled=true) or all: a JSON array. Where queue pairs cannot be
 // listed the status is 503 with the reason in {"error": …}.
 func peersHandler(list ListPeers) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -45,20 +48,21 @@ func peersHandler(list ListPeers) http.HandlerFunc {
 			fail(w, err)
 			return
 		}
-		write(w, http.StatusOK, peers(shares, r.URL.Query().Get("workload"), r.URL.Query().Get("device")))
+		query := r.URL.Query()
+		write(w, http.StatusOK, peers(shares, query.Get("workload"), query.Get("device"), query.Get("stalled") == "true"))
 	}
 }
 
-func peers(shares []attribution.PeerShare, workload, device string) []Peer {
+func peers(shares []attribution.PeerShare, workload, device string, stalled bool) []Peer {
 	out := []Peer{}
 	for _, s := range shares {
-		if workload != "" && workload != s.Workload || device != "" && device != s.Device {
+		if workload != "" && workload != s.Workload || device != "" && device != s.Device || stalled && s.StalledFor == 0 {
 			continue
 		}
 		out = append(out, Peer{
 			Workload: s.Workload, Namespace: s.Namespace, Pod: s.Pod, Container: s.Container, ContainerID: s.ContainerID,
 			Device: s.Device, Port: s.Port, QPN: s.QPN, Type: s.Type, State: s.State,
-			RemoteGID: s.RemoteGID, RemoteQPN: s.RemoteQPN, RemoteLID: s.RemoteLID,
+			RemoteGID: s.RemoteGID, RemoteQPN: s.RemoteQPN, RemoteLID: s.RemoteLID, StalledSeconds: s.StalledFor.Seconds(),
 		})
 	}
 	slices.SortFunc(out, func(x, y Peer) int {

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -31,6 +32,8 @@ func somePeers(context.Context) ([]attribution.PeerShare, error) {
 			RemoteGID: "::ffff:10.70.0.1", RemoteQPN: 1<<24 - 1,
 		},
 		{Cgroup: 8, Device: "mlx5_0", QPN: 20, Type: "RC", State: "ERR", RemoteQPN: 6},
+	}, []model.StalledQueuePair{
+		{Device: "mlx5_0", QPN: 19, For: 12500 * time.Millisecond}, {Device: "mlx5_1", QPN: 19, For: time.Minute},
 	}, identitytest.Table(map[model.CgroupID]identitytest.Entity{
 		7: {Workload: "ml/train-0/worker", Namespace: "ml", Pod: "train-0", Container: "worker", ContainerID: "c1"},
 		9: {Workload: "docker:x&y", ContainerID: "c2"},
@@ -48,7 +51,8 @@ func TestPeers(t *testing.T) {
 			`"device":"mlx5_0",`
 		first = pod + `"port":2,"qpn":17,"type":"RC","state":"RTS","remote_gid":"::ffff:10.70.0.1",` +
 			`"remote_qpn":16777215,"remote_lid":0}`
-		second = pod + `"port":1,"qpn":19,"type":"RC","state":"RTS","remote_gid":"","remote_qpn":5,"remote_lid":0}`
+		second = pod + `"port":1,"qpn":19,"type":"RC","state":"RTS","remote_gid":"","remote_qpn":5,"remote_lid":0,` +
+			`"stalled_seconds":12.5}`
 	)
 	for query, want := range map[string]string{
 		"":                                       "[" + unknown + "," + docker + "," + first + "," + second + "]",
@@ -58,6 +62,8 @@ func TestPeers(t *testing.T) {
 		"?device=mlx5_0":                         "[" + unknown + "," + first + "," + second + "]",
 		"?device=mlx5_1&workload=ml/train-0":     "[]",
 		"?device=mlx5":                           "[]",
+		"?stalled=true":                          "[" + second + "]",
+		"?stalled=true&device=mlx5_1":            "[]",
 		"?device=mlx5_1&workload=docker%3Ax%26y": "[" + docker + "]",
 	} {
 		code, body := request(t, nil, somePeers, http.MethodGet, "/api/v1/peers"+query)

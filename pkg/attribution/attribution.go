@@ -46,6 +46,8 @@ type Attribution struct {
 	Coverage []CoverageShare
 	Sampling []SamplingShare
 	Budgets  []BudgetShare
+	// Outstanding are the work requests that wait for a completion; nil if they are not traced.
+	Outstanding []OutstandingShare
 	// Containers are all containers that runtimes and the kubelet list, with or without a
 	// share.
 	Containers []ContainerShare
@@ -144,6 +146,7 @@ func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic f
 	a.Registered = o.registered(s)
 	a.RDMACgroups = o.rdmaCgroups(s)
 	a.Sampling = o.sampling(s)
+	a.Outstanding = o.outstanding(s)
 	a.Containers = o.containers(s)
 	a.Assigned = o.assigned(s)
 	a.GPUs, a.GPUFigures = o.gpus(s)

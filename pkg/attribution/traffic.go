@@ -3,6 +3,8 @@
 package attribution
 
 import (
+	"time"
+
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -23,13 +25,24 @@ type TrafficShare struct {
 type PeerShare struct {
 	identity.Owner
 	model.Peer
+	// StalledFor is how long the queue pair had outstanding work requests and no completion, 0 if it is not stalled or that is
+	// not known.
+	StalledFor time.Duration
 }
 
-// Peers adds their owners to queue pairs.
-func Peers(peers []model.Peer, owners *identity.Table) []PeerShare {
+// Peers adds to queue pairs their owners and which are stalled.
+func Peers(peers []model.Peer, stalled []model.StalledQueuePair, owners *identity.Table) []PeerShare {
+	type number struct {
+		device string
+		qpn    uint32
+	}
+	stalledFor := make(map[number]time.Duration, len(stalled))
+	for _, q := range stalled {
+		stalledFor[number{q.Device, q.QPN}] = q.For
+	}
 	shares := make([]PeerShare, len(peers))
 	for i, p := range peers {
-		shares[i] = PeerShare{owners.OwnerOf(p.Cgroup), p}
+		shares[i] = PeerShare{owners.OwnerOf(p.Cgroup), p, stalledFor[number{p.Device, p.QPN}]}
 	}
 	return shares
 }

@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"slices"
 	"strconv"
 
 	dto "github.com/prometheus/client_model/go"
@@ -39,11 +40,18 @@ var trafficNotes = []string{
 		"not connected yet, or were missed).",
 	"`container_rdma_completion_duration_seconds`: `opcode` is `write`, `read`, `send` or `atomic`. The duration includes the " +
 		"time until the workload polls. Completions that match no observed post are left out.",
+	"`container_rdma_oldest_outstanding_seconds`, `container_rdma_stalled_queue_pairs`: work requests that were posted with " +
+		"`IBV_SEND_SIGNALED` (or `sq_sig_all`) and that the workload has not polled a completion of, whether it arrived or not. " +
+		"Receives, and work requests that no signaled one follows, do not count, nor do queue pairs in the error state. A queue " +
+		"pair is stalled if it has such work requests and `--rdma.stall-after` passed since it got the last completion, or since " +
+		"it had none outstanding. Both are absent unless all queue pairs of the workload on the device are " +
+		"[traced without gaps](../docs/limits.md#stalled-queue-pairs), except that queue pairs which are stalled for certain " +
+		"count anyway. Of a queue pair with more than 128 signaled work requests, the age may be that of a later one.",
 }
 
 // trafficMetrics returns the metrics of workloads on the data path.
 func trafficMetrics() []metric {
-	return append(append(byteMetrics(false, "", "."), coverage), operationMetrics(exact, "", ".")...)
+	return slices.Concat(byteMetrics(false, "", "."), []metric{coverage}, operationMetrics(exact, "", "."), outstandingMetrics())
 }
 
 // coverage distinguishes a workload without traffic from one whose traffic is not measured.

@@ -84,6 +84,10 @@ func trafficRefresh() *engine.Refresh {
 				{Owner: 2, Device: "mlx5_0", Calls: model.PostCalls, Ratio: 1},
 				{Owner: 3, Device: "mlx5_0", Calls: model.PollCalls, Ratio: 0.015, Windows: 12.5, RelativeError: 0.125},
 			},
+			Outstanding: []attribution.OutstandingShare{
+				{Owner: 2, Device: "mlx5_0", Oldest: 12500 * time.Millisecond, Stalled: 3},
+				{Owner: 3, Device: "mlx5_0"},
+			},
 			Budgets: []attribution.BudgetShare{
 				{Owner: 2, SpentRatio: 0.04, Spent: 15e8},
 				{Owner: 3, SpentRatio: 0.0099, Spent: 25e8},

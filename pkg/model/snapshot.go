@@ -47,6 +47,9 @@ type Snapshot struct {
 	Budgets          []Budget
 	Spent            []Series[SpentKey, CPUTime]
 	VFs              []VF
+	// Outstanding are the work requests that wait for a completion, Stalled the queue pairs that wait for long.
+	Outstanding []Outstanding
+	Stalled     []StalledQueuePair
 
 	// Cgroups are the cgroups of this snapshot that have a known path. The others are
 	// unattributed.
@@ -125,6 +128,8 @@ var lists = []factList{
 	byCgroup(func(s *Snapshot) *[]Budget { return &s.Budgets }, func(f *Budget) CgroupID { return f.Cgroup }),
 	series(func(s *Snapshot) *[]Series[SpentKey, CPUTime] { return &s.Spent }),
 	list(func(s *Snapshot) *[]VF { return &s.VFs }),
+	byCgroup(func(s *Snapshot) *[]Outstanding { return &s.Outstanding }, func(f *Outstanding) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]StalledQueuePair { return &s.Stalled }, func(f *StalledQueuePair) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Usage { return &s.Usages }, func(f *Usage) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Namespace { return &s.Namespaces }, func(f *Namespace) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]GPUProcess { return &s.GPUProcesses }, func(f *GPUProcess) CgroupID { return f.Cgroup }),

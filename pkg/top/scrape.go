@@ -46,7 +46,8 @@ type sample struct {
 	received    map[series]float64
 	gaps        map[key][]string // why bytes are missing; empty if none are
 
-	gpus gpuUse
+	gpus    gpuUse
+	stalled stalled
 }
 
 // A histogram is a classic one: cumulative counts by upper bound.
@@ -75,6 +76,7 @@ func scrape(ctx context.Context, client *http.Client, url string) (*sample, erro
 		return nil, fmt.Errorf("%s: %w", req.URL.Redacted(), err)
 	}
 	s.at = time.Now()
+	s.stalled.readPeers(ctx, client, url)
 	return s, nil
 }
 
@@ -106,7 +108,8 @@ func parse(r io.Reader) (*sample, error) {
 		received:    map[series]float64{},
 		gaps:        map[key][]string{},
 
-		gpus: parseGPUs(families),
+		gpus:    parseGPUs(families),
+		stalled: parseStalled(families),
 	}
 	each(families, "container_rdma_resources", func(k key, label map[string]string, m *dto.Metric) {
 		if s.objects[k] == nil {

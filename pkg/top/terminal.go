@@ -5,7 +5,6 @@ package top
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -47,19 +46,24 @@ func newScreen(out io.Writer, plain bool, title string) *screen {
 	return s
 }
 
-// draw draws the table of HCAs and, if there are GPUs, the table of GPUs below it.
-func (s *screen) draw(hcas, gpus [][]string) error {
+// draw draws the tables of HCAs, of stalled queue pairs and of GPUs that have rows, one below the other.
+func (s *screen) draw(hcas, stalled, gpus [][]string) error {
 	columns, height := s.size()
 	var lines []string
-	switch {
-	case len(hcas)+len(gpus) == 0:
+	for _, t := range []struct {
+		header []string
+		rows   [][]string
+	}{{header, hcas}, {stalledHeader, stalled}, {gpuHeader, gpus}} {
+		switch {
+		case len(t.rows) == 0:
+			continue
+		case len(lines) > 0:
+			lines = append(lines, "")
+		}
+		lines = append(lines, table(t.header, t.rows, columns)...)
+	}
+	if len(lines) == 0 {
 		lines = []string{"no workload uses an HCA or a GPU"}
-	case len(gpus) == 0:
-		lines = table(header, hcas, columns)
-	case len(hcas) == 0:
-		lines = table(gpuHeader, gpus, columns)
-	default:
-		lines = slices.Concat(table(header, hcas, columns), []string{""}, table(gpuHeader, gpus, columns))
 	}
 	if s.title == "" {
 		return s.print(lines)

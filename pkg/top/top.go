@@ -66,7 +66,7 @@ func Run(ctx context.Context, o Options) error {
 		case o.Once && last == nil:
 			// Rates need a second scrape.
 		default:
-			err = screen.draw(rows(last, now), now.gpus.rows())
+			err = screen.draw(rows(last, now), now.stalled.rows(), now.gpus.rows())
 		}
 		if err != nil {
 			return fmt.Errorf("write: %w", err)

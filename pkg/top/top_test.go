@@ -295,7 +295,7 @@ func TestRedraw(t *testing.T) {
 	rows := rows(nil, mustParse(t, exposition(1, 0), 1))
 	for range 2 {
 		out.Reset()
-		if err := s.draw(rows, nil); err != nil {
+		if err := s.draw(rows, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -332,7 +332,7 @@ container_gpu_allocated{workload="docker:b",gpu_id="1",uuid="GPU-9"} 1
 `
 	s := mustParse(t, exposition, 1)
 	var out bytes.Buffer
-	if err := newScreen(&out, true, "").draw(rows(nil, s), s.gpus.rows()); err != nil {
+	if err := newScreen(&out, true, "").draw(rows(nil, s), nil, s.gpus.rows()); err != nil {
 		t.Fatal(err)
 	}
 	want := `WORKLOAD    GPU      PROCESSES   MEMORY  BUSIEST  ALLOCATED
@@ -345,7 +345,7 @@ docker:b                     -        -        -        yes
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	out.Reset()
-	if err := newScreen(&out, true, "").draw([][]string{make([]string, len(header))}, s.gpus.rows()); err != nil {
+	if err := newScreen(&out, true, "").draw([][]string{make([]string, len(header))}, nil, s.gpus.rows()); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), "WORKLOAD  DEVICE") || !strings.Contains(out.String(), "\n\nWORKLOAD ") {

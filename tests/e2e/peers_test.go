@@ -30,10 +30,12 @@ type peer struct {
 	RemoteGID   string `json:"remote_gid"`
 	RemoteQPN   uint32 `json:"remote_qpn"`
 	RemoteLID   uint32 `json:"remote_lid"`
+
+	StalledSeconds float64 `json:"stalled_seconds"`
 }
 
-// peers requests the connected queue pairs by container. Each of these containers has one.
-func (s *sensor) peers(t *testing.T, query string) (map[string]peer, error) {
+// listPeers requests the connected queue pairs.
+func (s *sensor) listPeers(t *testing.T, query string) ([]peer, error) {
 	t.Helper()
 	res, err := http.Get(s.url + "/api/v1/peers" + query)
 	if err != nil {
@@ -50,6 +52,16 @@ func (s *sensor) peers(t *testing.T, query string) (map[string]peer, error) {
 	var list []peer
 	if err := json.Unmarshal(body, &list); err != nil || list == nil {
 		t.Fatalf("%s: %v", body, err)
+	}
+	return list, nil
+}
+
+// peers requests the connected queue pairs by container. Each of these containers has one.
+func (s *sensor) peers(t *testing.T, query string) (map[string]peer, error) {
+	t.Helper()
+	list, err := s.listPeers(t, query)
+	if err != nil {
+		return nil, err
 	}
 	byContainer := map[string]peer{}
 	for _, p := range list {
@@ -117,7 +129,7 @@ func (n node) peers(t *testing.T) {
 	}
 	of := want[client.id]
 	row := []string{
-		workload, "rxe0", "1", fmt.Sprint(of.QPN), "RC", "RTS", of.RemoteGID, fmt.Sprint(of.RemoteQPN),
+		workload, "rxe0", "1", fmt.Sprint(of.QPN), "RC", "RTS", of.RemoteGID, fmt.Sprint(of.RemoteQPN), "-",
 	}
 	table := sh(t, os.Getenv(binaryVar), "peers", "--url="+s.url, "--qps", "--workload="+workload)
 	lines := strings.Split(strings.TrimSpace(table), "\n")

@@ -14,9 +14,11 @@
 package datapath
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -34,6 +36,9 @@ type Options struct {
 	// MaxContexts limits the verbs contexts, half of which may belong to one cgroup, and
 	// the queue pairs with durations. Zero selects the default.
 	MaxContexts uint32
+	// StallAfter is the time without a completion after which a queue pair with outstanding work requests is stalled. Zero
+	// selects the default.
+	StallAfter time.Duration
 	// Chosen reports whether the processes of a cgroup are to be counted. It must
 	// not block. It is called repeatedly, as names get known late. nil chooses all.
 	Chosen func(cgroup model.CgroupID) bool
@@ -71,6 +76,10 @@ type Source struct {
 	contexts  map[gen.DatapathContextKey]contextState
 	samplings map[locate.FileID]samplings
 	kept      map[locate.FileID]bool // files that stay probed without a process
+	// tracedSince is the time since which all functions of a file are probed without a break (CLOCK_MONOTONIC, ns).
+	tracedSince map[locate.FileID]uint64
+	// open are the open contexts that are counted, as of the last drain.
+	open map[openAddress]openContext
 	// unprobeable are files with functions that could not be probed, unlocated the processes
 	// and devices with queue pairs whose functions were not found.
 	unprobeable map[locate.FileID]bool
@@ -93,6 +102,8 @@ type contextState struct {
 	probed uint64
 	cgroup model.CgroupID
 	chosen bool
+	// existed: it is older than the hooks.
+	existed bool
 	// final: probed does not change any more.
 	final bool
 }
@@ -114,6 +125,7 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 	if opts.Logger == nil {
 		opts.Logger = zap.NewNop()
 	}
+	opts.StallAfter = cmp.Or(opts.StallAfter, DefaultStallAfter)
 	return &Source{
 		opts:      opts,
 		hooks:     unattached("no RDMA device: the hooks come with the first one", model.StateAbsent),
@@ -122,6 +134,7 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 		contexts:  map[gen.DatapathContextKey]contextState{},
 		samplings: map[locate.FileID]samplings{},
 		kept:      map[locate.FileID]bool{},
+		open:      map[openAddress]openContext{},
 		unlocated: map[processDevice]unlocated{},
 		loop:      newLoop(opts),
 		stop:      stop,
@@ -152,10 +165,10 @@ func (s *Source) Forget(cgroups []model.CgroupID) {
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	snap := model.Snapshot{Hooks: s.hooks}
+	snap := model.Snapshot{Hooks: s.hooks, Outstanding: []model.Outstanding{}, Stalled: []model.StalledQueuePair{}}
 	err := errors.Join(s.failed, s.unprobed)
 	if s.kernel != nil {
-		err = errors.Join(err, s.drain())
+		err = errors.Join(err, s.drain(), s.fillOutstanding(&snap))
 		s.kernel.fill(&snap)
 	}
 	s.fold.forget(s.forgotten)
@@ -184,8 +197,12 @@ func (s *Source) drain() error {
 		}
 		return w
 	}
-	err := s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
+	clear(s.open)
+	err := s.kernel.eachContext(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, closed bool) {
 		s.fold.add(key, stat, keepBack(key))
+		if !closed && stat.Chosen != 0 {
+			s.open[openAddress{key.Context, key.Tgid}] = s.traceOf(key, stat)
+		}
 	})
 	return errors.Join(err, s.kernel.latencies(func(key gen.DatapathLatencyKey, l *gen.DatapathLatency) {
 		s.fold.addLatency(key, l, keepBack(key.Context)[budget.Poll])

@@ -40,6 +40,8 @@ type file struct {
 	// ready: probes would be gone as soon as they are detached. preparing: soon.
 	ready     [budget.Groups]atomic.Bool
 	preparing [budget.Groups]bool
+	// switchedOn is the time of the last switch on.
+	switchedOn [budget.Groups]uint64
 	// failed are the sites that could not be probed.
 	failed map[locate.Site]failure
 }
@@ -99,6 +101,14 @@ func (f *file) failure(group int) error {
 // isProbed reports whether calls that post are counted, or the budget decides it: no
 // step is needed before a context of this file is counted.
 func (f *file) isProbed() bool { return !f.added && f.probed[budget.Post] != 0 }
+
+// tracedSince returns the time since which all sites are probed without a break (CLOCK_MONOTONIC, ns), 0 if some are not.
+func (f *file) tracedSince() uint64 {
+	if len(f.failed) > 0 || !f.on(budget.Post) || !f.on(budget.Poll) {
+		return 0
+	}
+	return max(f.switchedOn[budget.Post], f.switchedOn[budget.Poll])
+}
 
 // on reports whether a group is attached.
 func (f *file) on(group int) bool { return f.links[group] != nil }

@@ -109,7 +109,7 @@ var (
 
 // userPrograms returns the programs that need no types of the kernel's modules.
 func userPrograms() []string {
-	names := []string{gen.DatapathProgCalibrate, gen.DatapathProgCalibrateReturn, gen.DatapathProgControl}
+	names := []string{gen.DatapathProgCalibrate, gen.DatapathProgCalibrateReturn, gen.DatapathProgControl, gen.DatapathProgListOutstanding}
 	for _, p := range functionPrograms {
 		names = append(names, p.entry, p.ret)
 	}

@@ -31,17 +31,7 @@ func (k *kernel) existing() ([]event, error) {
 	if err := k.nameUverbs(); err != nil {
 		return nil, err
 	}
-	it, err := link.AttachIter(link.IterOptions{Program: k.programs[gen.DatapathProgExisting]})
-	if err != nil {
-		return nil, fmt.Errorf("iterator over open files: %w", err)
-	}
-	defer it.Close() //nolint:errcheck // nothing was written
-	r, err := it.Open()
-	if err != nil {
-		return nil, fmt.Errorf("iterator over open files: %w", err)
-	}
-	defer r.Close() //nolint:errcheck // only read
-	raw, err := io.ReadAll(r)
+	raw, err := readIterator(link.IterOptions{Program: k.programs[gen.DatapathProgExisting]})
 	if err != nil {
 		return nil, fmt.Errorf("iterator over open files: %w", err)
 	}
@@ -54,6 +44,21 @@ func (k *kernel) existing() ([]event, error) {
 		out = append(out, eventOf(&e))
 	}
 	return out, nil
+}
+
+// readIterator returns what an iterator writes.
+func readIterator(o link.IterOptions) ([]byte, error) {
+	it, err := link.AttachIter(o)
+	if err != nil {
+		return nil, err
+	}
+	defer it.Close() //nolint:errcheck // nothing was written
+	r, err := it.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close() //nolint:errcheck // only read
+	return io.ReadAll(r)
 }
 
 // nameUverbs puts the device numbers of the uverbs devices into the iterator's map.

@@ -298,6 +298,7 @@ func (s *Source) release(reason string) {
 	clear(s.contexts)
 	clear(s.samplings)
 	clear(s.kept)
+	clear(s.tracedSince)
 	clear(s.unlocated)
 	s.stats.Probes, s.stats.Processes = 0, 0
 	s.mu.Unlock()

@@ -192,7 +192,7 @@ func (s *Source) handleFound(a searchResult) {
 		}
 	}
 	s.setContext(a.key, contextState{
-		file: a.File(locate.PostSend), direct: a.Direct, found: monotonic(), cgroup: a.cgroup, chosen: chosen,
+		file: a.File(locate.PostSend), direct: a.Direct, found: monotonic(), cgroup: a.cgroup, chosen: chosen, existed: a.existed,
 	})
 	s.newContexts = append(s.newContexts, newContext{a.key, a.Sites})
 	s.opts.Logger.Debug("located", zap.Int("pid", pid), zap.Int("places", len(a.Sites)),

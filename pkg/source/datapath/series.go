@@ -17,6 +17,10 @@ type seriesKey struct {
 	device uint32
 }
 
+func compareSeries(a, b seriesKey) int {
+	return cmp.Or(cmp.Compare(a.cgroup, b.cgroup), cmp.Compare(a.device, b.device))
+}
+
 // series is what one cgroup counted on one device.
 type series struct {
 	counts    [counters]count
@@ -59,9 +63,7 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string) {
 	snap.Late = []model.Series[model.LateKey, model.Count]{}
 	snap.Unread = []model.Series[model.UnreadKey, model.Count]{}
 	snap.Sampling = []model.Sampling{}
-	ids := slices.SortedFunc(maps.Keys(f.series), func(a, b seriesKey) int {
-		return cmp.Or(cmp.Compare(a.cgroup, b.cgroup), cmp.Compare(a.device, b.device))
-	})
+	ids := slices.SortedFunc(maps.Keys(f.series), compareSeries)
 	ratios := f.ratios()
 	for _, id := range ids {
 		s, device := f.series[id], deviceName(id.device)

@@ -145,6 +145,7 @@ func (s *Source) read() error {
 // count adds readings to the series, scaled by the sampling of the budget.
 func (s *Source) count(now time.Time, readings []reading, loads []budget.ProcessLoad) {
 	worth := make(map[locate.FileID]samplings, len(s.files))
+	traced := make(map[locate.FileID]uint64, len(s.files))
 	unprobeable := map[locate.FileID]bool{}
 	ended, probes := false, 0
 	var unprobed error
@@ -156,13 +157,14 @@ func (s *Source) count(now time.Time, readings []reading, loads []budget.Process
 			probes += len(f.links[c])
 		}
 		worth[id] = w
+		traced[id] = f.tracedSince()
 		if err := cmp.Or(f.failure(budget.Post), f.failure(budget.Poll)); err != nil {
 			unprobed, unprobeable[id] = err, true
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.samplings, s.unprobed, s.unprobeable = worth, unprobed, unprobeable
+	s.samplings, s.tracedSince, s.unprobed, s.unprobeable = worth, traced, unprobed, unprobeable
 	for i := range readings {
 		r := &readings[i]
 		s.fold.add(r.key, &r.stat, s.samplingsOf(r.key))
@@ -210,6 +212,9 @@ func (s *Source) switchGroup(f *file, group int, on bool) bool {
 		f.probed[group] = monotonic()
 	}
 	if on != was {
+		if on {
+			f.switchedOn[group] = monotonic()
+		}
 		for _, key := range s.contextsOf(f.id) {
 			s.kernel.gap(key)
 		}

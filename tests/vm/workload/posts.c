@@ -37,7 +37,7 @@ static struct ibv_mr *mr;
 static struct ibv_ah *ah;
 static struct ibv_srq *srq;
 static struct op *op = ops;
-static int chain = 1, sges = 1, gid_index = 1, retries = 7, ex, inlined, ud, shared;
+static int chain = 1, sges = 1, gid_index = 1, retries = 7, ex, inlined, ud, shared, unreceived;
 static uint32_t size = 4096;
 static uint64_t posted, posted_bytes, receives, received, received_bytes;
 
@@ -227,7 +227,7 @@ static void drain(int n)
 {
 	struct ibv_wc wc[8];
 
-	while (n > 0 || received < receives) {
+	while ((n > 0 || received < receives) && !ended) {
 		int got = ibv_poll_cq(cq, 8, wc);
 
 		if (got < 0)
@@ -287,7 +287,7 @@ static void drain_extended(int n)
 // post_all posts one chain on each pair and waits for the completions.
 static void post_all(struct end *a, struct end *b, int pairs, uint64_t id)
 {
-	if (op->receives)
+	if (op->receives && !unreceived)
 		for (int q = 0; q < pairs; q++)
 			post_receives(b[q].qp);
 	for (int q = 0; q < pairs; q++)
@@ -459,7 +459,7 @@ static void die_alone(int peer, pid_t child)
 static void usage(void)
 {
 	fputs("usage: posts [-d DEVICE,...] [-o OPERATION] [-n CHAINS] [-l CHAIN] [-s BYTES] [-g ELEMENTS] [-q PAIRS] [-x] [-i] [-r] [-S]\n"
-	      "             [-c PARTS] [-f PROCESSES] [-w] [-e | -k | -p]\n"
+	      "             [-c PARTS] [-f PROCESSES] [-w] [-b | -e | -k | -p]\n"
 	      "  -d  opens each device in turn, posts and closes it, but for the last one\n"
 	      "  -o  write (default), write_imm, read, send, send_imm, fetch_add, cmp_swap, ud\n"
 	      "  -x  ibv_wr_* instead of ibv_post_send\n"
@@ -469,6 +469,8 @@ static void usage(void)
 	      "  -c  ibv_start_poll instead of ibv_poll_cq, and reads only these parts of completions: o opcode, l length,\n"
 	      "      q queue pair, - none; with + a pair with an ordinary CQ is connected before\n"
 	      "  -f  one process after the other does all that, and exits; no figures\n"
+	      "  -b  print the numbers of the first pair and wait for sends that the remote end has no buffers for, until SIGTERM;\n"
+	      "      then set the first queue pair to the error state and hold\n"
 	      "  -e  post one chain to a process that is killed before\n"
 	      "  -w  wait for a line on standard input before anything is posted\n"
 	      "  -k  hold at the end, -p poll an empty CQ until SIGTERM\n", stderr);
@@ -483,7 +485,7 @@ int main(int argc, char **argv)
 	pid_t child = 0;
 	char line[16];
 
-	while ((opt = getopt(argc, argv, "d:o:n:l:s:g:q:f:c:xirwkpeSh")) != -1)
+	while ((opt = getopt(argc, argv, "d:o:n:l:s:g:q:f:c:xirwkpebSh")) != -1)
 		switch (opt) {
 		case 'd': devices = optarg; break;
 		case 'o':
@@ -507,6 +509,7 @@ int main(int argc, char **argv)
 		case 'k': keep = 1; break;
 		case 'p': polling = 1; break;
 		case 'e': alone = 1; break;
+		case 'b': unreceived = 1; break;
 		default: usage();
 		}
 	if (chain < 1 || chain > most || sges < 1 || sges > most || pairs < 1 || pairs > most)
@@ -552,6 +555,16 @@ int main(int argc, char **argv)
 		tear_down(a, b, pairs);
 		set_up(next, pairs);
 		connect_pairs(a, b, pairs);
+	}
+	if (unreceived) {
+		printf("queue pairs %u %u\n", a[0].qp->qp_num, b[0].qp->qp_num);
+		fflush(stdout);
+		signal(SIGTERM, end);
+		post_all(a, b, pairs, 0);
+		change(a[0].qp, (struct ibv_qp_attr){.qp_state = IBV_QPS_ERR}, IBV_QP_STATE);
+		ended = 0;
+		hold();
+		return 0;
 	}
 	if (waiting) {
 		puts("waiting");

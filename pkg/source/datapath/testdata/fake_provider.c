@@ -47,6 +47,7 @@ struct qp {
 };
 
 static int refuse = -1; /* which work request of a chain is refused */
+static int silent;      /* the peer does not answer: work requests get no completion */
 static int failing;     /* what wr_complete returns */
 
 static enum ibv_wc_opcode completion(enum ibv_wr_opcode op)
@@ -88,7 +89,7 @@ PROBED int post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_sen
 		}
 		if ((unsigned long)wr < 4096)
 			return 0;
-		if (qp->all || wr->send_flags & IBV_SEND_SIGNALED)
+		if (!silent && (qp->all || wr->send_flags & IBV_SEND_SIGNALED))
 			complete(qp->cq, (struct ibv_wc){
 						 .wr_id = wr->wr_id, .opcode = completion(wr->opcode), .qp_num = ibqp->qp_num});
 		if (wr->next == wr)
@@ -592,6 +593,20 @@ static void obey(char *what, struct qp *qp, struct qp *ud, int n)
 	} else if (!strcmp(what, "distinct")) {
 		for (int i = 0; i < n; i++)
 			timed(qp, i, IBV_WR_SEND, IBV_SEND_SIGNALED, 2000);
+	} else if (!strcmp(what, "silent")) {
+		silent = 1;
+		for (int i = 0; i < n; i++)
+			timed(qp, 1000 + i, IBV_WR_SEND, IBV_SEND_SIGNALED, 0);
+		silent = 0;
+	} else if (!strcmp(what, "silent-one")) {
+		silent = 1;
+		timed(qp, 1000 + n, IBV_WR_SEND, IBV_SEND_SIGNALED, 0);
+		silent = 0;
+	} else if (!strcmp(what, "answer") || !strcmp(what, "fail")) {
+		/* the work request of "silent" with this number completes */
+		complete(qp->cq, (struct ibv_wc){.wr_id = 1000 + n, .opcode = IBV_WC_SEND, .qp_num = 17,
+						 .status = strcmp(what, "fail") ? IBV_WC_SUCCESS : IBV_WC_RETRY_EXC_ERR});
+		ibv_poll_cq(&qp->cq->cq, 64, wc);
 	} else if (!strcmp(what, "retried")) {
 		/* refused, then accepted: only one is posted */
 		while (n--) {

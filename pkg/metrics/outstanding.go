@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/exposition"
+)
+
+// outstandingMetrics returns the metrics of work requests that wait for a completion.
+func outstandingMetrics() []metric {
+	outstanding := func(name, help string, of func(*attribution.OutstandingShare) float64) metric {
+		return metric{
+			name: name, typ: gauge, owned: true, labels: []string{"device"}, help: help,
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.shares.Outstanding {
+					s := &v.shares.Outstanding[i]
+					b.Share(of(s), v.owners[s.Owner], s.Device)
+				}
+			},
+		}
+	}
+	return []metric{
+		outstanding("container_rdma_oldest_outstanding_seconds",
+			"Age of the oldest signaled work request of the workload that is not completed, 0 without one.",
+			func(s *attribution.OutstandingShare) float64 { return s.Oldest.Seconds() }),
+		outstanding("container_rdma_stalled_queue_pairs",
+			"Queue pairs of the workload with outstanding signaled work requests and no completion for a while.",
+			func(s *attribution.OutstandingShare) float64 { return float64(s.Stalled) }),
+	}
+}

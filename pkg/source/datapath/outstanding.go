@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+)
+
+// DefaultStallAfter is the default of Options.StallAfter.
+const DefaultStallAfter = 10 * time.Second
+
+// openAddress identifies an open context: the address of its struct ibv_context, and its process.
+type openAddress struct {
+	context uint64
+	tgid    uint32
+}
+
+// openContext is what is known of the queue pairs of an open context that is counted.
+type openContext struct {
+	series seriesKey
+	// since is the time since which all calls are probed (CLOCK_MONOTONIC, ns), 0: they are not.
+	since  uint64
+	polled bool // some call polled, with or without a completion
+	// gap is why the work requests of some queue pairs are not known, empty: they are.
+	gap model.Gap
+}
+
+// traceOf returns how completely the queue pairs of a context are traced. The caller holds mu.
+func (s *Source) traceOf(key gen.DatapathContextKey, stat *gen.DatapathContextStat) openContext {
+	p, located := s.contexts[key]
+	c := openContext{
+		series: seriesKey{model.CgroupID(stat.Cgroup), stat.Device}, polled: stat.Hits[budget.Poll] > 0,
+	}
+	if since := s.tracedSince[p.file]; located && p.final && since != 0 {
+		c.since = max(since, p.probed)
+	}
+	how := s.samplingsOf(key)
+	switch {
+	case how[budget.Post].Windowed || how[budget.Poll].Windowed:
+		c.gap = model.GapBudget
+	case c.since == 0 || p.existed: // queue pairs that existed have a ring only once they post
+		c.gap = model.GapLate
+	case stat.Ringless != 0:
+		c.gap = model.GapQueuesFull
+	}
+	return c
+}
+
+// gapOf returns why the outstanding work requests of a queue pair are not known, empty if they are.
+//
+// If no completion of the queue pair was seen, its process may poll by means that are not probed. So there must be a poll of the
+// context, and no other functions to poll the completion queue.
+func (c *openContext) gapOf(o *gen.DatapathOutstanding) model.Gap {
+	switch {
+	case c.since == 0 || o.SinceNs < c.since:
+		return cmp.Or(c.gap, model.GapLate)
+	case o.InStep == 0:
+		return model.GapUnmatched
+	case o.OldestNs != 0 && o.CompletedNs == 0 && (o.Plain == 0 || !c.polled):
+		return model.GapUnpolled
+	}
+	return ""
+}
+
+// fillOutstanding adds the outstanding work requests of the contexts that drain found. The caller holds mu.
+func (s *Source) fillOutstanding(snap *model.Snapshot) error {
+	rows := map[seriesKey]*model.Outstanding{}
+	for _, c := range s.open {
+		row := rows[c.series]
+		if row == nil {
+			row = &model.Outstanding{Cgroup: c.series.cgroup, Device: s.deviceName(c.series.device)}
+			rows[c.series] = row
+		}
+		addGap(row, c.gap)
+	}
+	now := monotonic()
+	err := s.kernel.outstanding(func(o *gen.DatapathOutstanding) {
+		c, ok := s.open[openAddress{o.Key.Context, o.Key.Tgid}]
+		if !ok {
+			return
+		}
+		row := rows[c.series]
+		gap := c.gapOf(o)
+		addGap(row, gap)
+		if gap != "" || o.OldestNs == 0 {
+			return
+		}
+		row.Oldest = max(row.Oldest, age(now, o.OldestNs))
+		if silent := age(now, max(o.OldestNs, o.CompletedNs)); silent >= s.opts.StallAfter {
+			row.Stalled++
+			snap.Stalled = append(snap.Stalled,
+				model.StalledQueuePair{Cgroup: row.Cgroup, Device: row.Device, QPN: o.Key.Qpn, For: silent})
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(rows), compareSeries) {
+		if row := rows[id]; row.Device != "" {
+			slices.Sort(row.Gaps)
+			snap.Outstanding = append(snap.Outstanding, *row)
+		}
+	}
+	return nil
+}
+
+func addGap(row *model.Outstanding, gap model.Gap) {
+	if gap != "" && !slices.Contains(row.Gaps, gap) {
+		row.Gaps = append(row.Gaps, gap)
+	}
+}
+
+// age returns the time since at, in ns, or 0 if at is later.
+func age(now, at uint64) time.Duration { return time.Duration(now - min(at, now)) }
