@@ -89,7 +89,20 @@ func (s *sensor) compare(ctx context.Context, opts Options) {
 		subtract(k, b.count)
 	}
 	s.mu.Unlock()
+	lost := s.lost()
 	for _, t := range s.compared.update(differences) {
+		// Skipped programs concern objects of any type: as many may have begun as have
+		// ended. A type with objects that are known to be missing explains its difference.
+		a, differ := s.adoptions[t], adoptedTypes
+		if a.failed || a.lost != lost[t] {
+			differ = []model.ObjectType{t}
+		}
+		s.setDiffers(differ)
+	}
+}
+
+func (s *sensor) setDiffers(types []model.ObjectType) {
+	for _, t := range types {
 		a := s.adoptions[t]
 		a.differs = true
 		s.adoptions[t] = a

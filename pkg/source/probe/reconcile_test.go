@@ -163,11 +163,11 @@ func TestCompare(t *testing.T) {
 	s := unhooked(t)
 	s.cmIDs = true
 	qps := model.ObjectTable{Index: 3, Type: model.QP}
-	kernel, cmIDs := uint64(1), uint64(0) // a queue pair of the kernel
+	kernel, cmIDs, regions := uint64(1), uint64(0), uint64(0) // a queue pair of the kernel
 	opts := Options{
 		Logger: zap.NewNop(),
 		ObjectCounts: func(context.Context) (map[model.ObjectTable]uint64, error) {
-			return map[model.ObjectTable]uint64{qps: kernel, {Index: 3, Type: model.CMID}: cmIDs}, nil
+			return map[model.ObjectTable]uint64{qps: kernel, {Index: 3, Type: model.CMID}: cmIDs, {Index: 3, Type: model.MR}: regions}, nil
 		},
 	}
 	s.compare(t.Context(), opts)
@@ -197,25 +197,30 @@ func TestCompare(t *testing.T) {
 	next("an object was missed")
 	kernel++
 	next("another difference")
-	next("it lasts", model.QP)
-	if due := s.dueTypes(time.Now()); !slices.Equal(due, []model.ObjectType{model.QP}) {
+	// Of other types, as many may have begun unseen as have ended.
+	next("it lasts", adoptedTypes...)
+	if due := s.dueTypes(time.Now()); !slices.Equal(due, adoptedTypes) {
 		t.Errorf("%v are reconciled", due)
 	}
 	// What the reconciliation does not explain is the kernel's own.
-	opts.Objects = func(context.Context, ...model.ObjectType) ([]model.Object, error) { return nil, errors.ErrUnsupported }
+	opts.Objects = func(context.Context, ...model.ObjectType) ([]model.Object, error) { return nil, nil }
 	_ = s.adopt(t.Context(), opts)
 	for range 3 {
 		next("reconciled")
 	}
 	cmIDs++
 	next("a CM id was missed")
-	next("it lasts", model.CMID)
+	next("it lasts", adoptedTypes...)
 	// Kernels without types of modules.
 	s.cmIDs = false
 	_ = s.adopt(t.Context(), opts)
 	for range 3 {
 		next("CM ids are not counted")
 	}
+	regions++
+	s.loseObject(t, mrCode)
+	next("the map was full")
+	next("it lasts", model.MR)
 }
 
 // TestSkippedPrograms: skipped programs cause a reconciliation.
