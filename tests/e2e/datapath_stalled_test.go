@@ -82,8 +82,8 @@ func (s *sensor) remote(t *testing.T, c *container) (gid string, qpn uint32) {
 }
 
 // overLink makes rxe0 and rxe1 exchange their packets over the pair of interfaces that they are on: by default the kernel delivers
-// what is sent to an address of its own.
-func overLink(t *testing.T) {
+// what is sent to an address of its own. It returns how to undo that.
+func overLink(t *testing.T) (undo func()) {
 	t.Helper()
 	for i := range 2 {
 		far := 1 - i
@@ -99,6 +99,13 @@ func overLink(t *testing.T) {
 	sh(t, "sh", "-c", "ip rule add pref 10 lookup local && ip rule del pref 0 lookup local")
 	// While a queueing discipline is replaced, the interface refuses packets, and rxe sets the queue pair to the error state.
 	sh(t, "sh", "-c", "modprobe sch_netem && tc qdisc add dev v0 root netem limit 100000")
+	return func() {
+		sh(t, "sh", "-c", `set -e
+			tc qdisc del dev v0 root
+			ip rule add pref 0 lookup local
+			for pref in 1 1 2 2 10; do ip rule del pref $pref; done
+			for i in 0 1; do ip route flush table 10$i; ip neigh flush dev v$i nud permanent; done`)
+	}
 }
 
 // lose makes the link from rxe0 to rxe1 lose all packets, or none.
@@ -110,7 +117,7 @@ func lose(t *testing.T, percent int) {
 // stalled: a queue pair is stalled while its peer is stopped, while the link is cut, and while the receiver posts no buffers. It is
 // not while a long transfer moves, and an idle one with posted receives is not.
 func (n node) stalled(t *testing.T) {
-	overLink(t)
+	defer overLink(t)() // not a cleanup: the context of a test is canceled before cleanups run
 	s, keeper := n.watched(t, "--rdma.datapath=always", "--rdma.stall-after="+stallAfter.String())
 
 	// The receiver posts its buffers again and again, and never sends.

@@ -731,6 +731,18 @@ func TestLoad(t *testing.T) {
 		d := k.counted(t, connected.key, &gen.DatapathContextStat{})
 		return d.Late == 1 && d.LateNs != 0
 	})
+	var rings []gen.DatapathOutstanding
+	if err := k.outstanding(func(o *gen.DatapathOutstanding) {
+		if o.Key.Tgid == pid {
+			rings = append(rings, *o)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(rings) != 1 || rings[0].InStep != 1 || rings[0].Plain != 1 || rings[0].OldestNs != 0 ||
+		rings[0].SinceNs < k.counted(t, connected.key, &gen.DatapathContextStat{}).LateNs {
+		t.Errorf("%+v: want a queue pair of %d that is in step since it can send", rings, pid)
+	}
 	if lost := k.losses(); len(lost) != 0 {
 		t.Error("lost:", lost)
 	}
