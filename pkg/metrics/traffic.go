@@ -86,10 +86,10 @@ func sampledTrafficMetrics() []metric {
 }
 
 // exact and sampled select the rows of a family. The exact counter of an operation does not
-// grow while its calls are sampled, so exact leaves it out. Bytes are exported nevertheless:
+// grow while its calls are sampled, so exact leaves it out; sampled leaves out uncertain estimates. Bytes are exported nevertheless:
 // the shares of a device add up to the counter of the device.
-func exact(sampled, resting bool) bool { return !sampled && !resting }
-func sampled(sampled, _ bool) bool     { return sampled }
+func exact(sampled, resting bool) bool   { return !sampled && !resting }
+func sampled(sampled, resting bool) bool { return sampled && !resting }
 
 func byteMetrics(sampled bool, suffix, helpEnd string) []metric {
 	bytes := func(d model.Direction, help string) metric {
@@ -98,7 +98,7 @@ func byteMetrics(sampled bool, suffix, helpEnd string) []metric {
 			labels: []string{"device", "method"}, help: help + helpEnd,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Traffic {
-					if s := &v.shares.Traffic[i]; s.Direction == d && s.Sampled == sampled {
+					if s := &v.shares.Traffic[i]; s.Direction == d && s.Sampled == sampled && !s.Uncertain {
 						b.Share(float64(s.Bytes), v.owners[s.Owner], s.Device, string(s.Method))
 					}
 				}

@@ -20,7 +20,8 @@ type Series[K comparable, V any] struct {
 	Key    K
 	Value  V
 	// Resting means that the value is exact and does not grow at present, because the calls of
-	// the data path are being sampled. Other series never rest.
+	// the data path are being sampled, or that it is sampled and too uncertain to be listed.
+	// Other series never rest.
 	Resting bool
 }
 

@@ -36,7 +36,7 @@ const (
 type Seen struct {
 	// Sampled: counted in windows of time and scaled up.
 	Sampled bool
-	// Resting: exact, and not counted at present.
+	// Resting: exact, and not counted at present; or sampled, and too uncertain to be listed.
 	Resting bool
 }
 
@@ -72,8 +72,8 @@ type Sampling struct {
 	// less. RelativeError is the relative standard error, infinite if it is not known.
 	Windows       float64
 	RelativeError float64
-	// Absent: the estimates are too uncertain to be listed.
-	Absent bool
+	// Uncertain: the estimates are too uncertain to be listed.
+	Uncertain bool
 }
 
 // Budget is the current cost of data-path probes for one cgroup.

@@ -168,7 +168,7 @@ func (l *Ledger) Shares(use func(identity.OwnerID) int) []attribution.TrafficSha
 			for _, a := range w.accounts {
 				out = append(out, attribution.TrafficShare{
 					Owner: use(a.owner), Device: d.name, Method: methodNames[a.method], Direction: directionNames[i],
-					Bytes: plus(a.credited, a.free), Sampled: a.sampled,
+					Bytes: plus(a.credited, a.free), Sampled: a.sampled, Uncertain: a.uncertain,
 				})
 			}
 			if d.listed && w.counted {

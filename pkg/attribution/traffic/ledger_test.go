@@ -216,6 +216,9 @@ func sent(t *testing.T, l *testLedger, n *node) map[string]uint64 {
 		if s.Sampled {
 			k += " sampled"
 		}
+		if s.Uncertain {
+			k += " uncertain"
+		}
 		if s.Device != "d" {
 			k = s.Device + " " + k
 		}
@@ -478,6 +481,14 @@ func TestLedger(t *testing.T) {
 			{
 				d(2000).two().reports(1, "d", up, 30).reports(1, "d", up, 700, model.Seen{Sampled: true}),
 				want{" port": 1970, "c1 uprobe": 30, "c1 uprobe sampled": 700},
+			},
+			{
+				d(3000).two().reports(1, "d", up, 30).reports(1, "d", up, 900, model.Seen{Sampled: true, Resting: true}),
+				want{" port": 2970, "c1 uprobe": 30, "c1 uprobe sampled uncertain": 900},
+			},
+			{
+				d(3000).two().reports(1, "d", up, 30).reports(1, "d", up, 900, model.Seen{Sampled: true}),
+				want{" port": 2970, "c1 uprobe": 30, "c1 uprobe sampled": 900},
 			},
 		},
 	} {

@@ -83,8 +83,9 @@ func (l *Ledger) reportRow(r *row) {
 		}
 		a = r.account
 		if a.reported != l.refresh {
-			a.reported, a.report, a.valid, a.live = l.refresh, 0, false, false
+			a.reported, a.report, a.valid, a.live, a.uncertain = l.refresh, 0, false, false, false
 		}
+		a.uncertain = a.uncertain || r.sampled && r.resting
 	}
 	d := r.direction.device
 	if !d.interval.ends {

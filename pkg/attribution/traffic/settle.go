@@ -26,7 +26,9 @@ type account struct {
 	reported uint64 // the refresh of report
 	valid    bool   // report belongs to this interval
 	live     bool   // not all rows of the report are resting
-	better   *account
+	// uncertain: sampled, and a row is resting.
+	uncertain bool
+	better    *account
 }
 
 type accountKey struct {

@@ -71,6 +71,6 @@ func (c *confidence) sufficient() bool {
 
 // sampling adds the confidence to a row.
 func (c *confidence) sampling(row model.Sampling) model.Sampling {
-	row.Windows, row.RelativeError, row.Absent = c.windows, c.relativeError(), !c.sufficient()
+	row.Windows, row.RelativeError, row.Uncertain = c.windows, c.relativeError(), !c.sufficient()
 	return row
 }

@@ -134,7 +134,7 @@ func (s *Source) posts(b *testing.B) (estimates map[model.CgroupID]uint64, absen
 	snap := s.snapshot(b)
 	estimates, absent = map[model.CgroupID]uint64{}, map[model.CgroupID]bool{}
 	for _, r := range snap.Sampling {
-		if r.Calls == model.PostCalls && r.Absent {
+		if r.Calls == model.PostCalls && r.Uncertain {
 			absent[r.Cgroup] = true
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -72,18 +73,15 @@ func (f *file) probedSince(sites []locate.Site) uint64 {
 	return since
 }
 
-// probes returns the number of probed places of a group, returns included.
-func (f *file) probes(group int) int {
-	n := 0
+// pages returns the number of pages of code with probes of a group.
+func (f *file) pages(group int) int {
+	pages := map[uint64]bool{}
 	for s := range f.sites {
 		if groupOf(s.Function) == group {
-			n++
-			if s.Function.Returns() {
-				n++
-			}
+			pages[s.Offset/uint64(os.Getpagesize())] = true
 		}
 	}
-	return n
+	return len(pages)
 }
 
 func (f *file) pids() []int { return slices.Collect(maps.Keys(f.paths)) }

@@ -116,27 +116,26 @@ func (f *fold) ratios() map[seriesKey][budget.Groups]float64 {
 
 // fill adds the rows of the exact or of the sampled part.
 func (s *series) fill(snap *model.Snapshot, cgroup model.CgroupID, device string, sampled bool) {
-	seen := func(allExact bool) model.Seen {
-		return model.Seen{Sampled: sampled, Resting: !sampled && !allExact}
+	seen := func(groups ...int) model.Seen {
+		rests := func(g int) bool {
+			if sampled {
+				return !s.confidence[g].sufficient()
+			}
+			return s.windowed[g] > 0
+		}
+		return model.Seen{Sampled: sampled, Resting: slices.ContainsFunc(groups, rests)}
 	}
-	posts, polls := seen(s.windowed[budget.Post] == 0), seen(s.windowed[budget.Poll] == 0)
-	// An estimate that is not certain enough is absent.
-	hasPosts := !sampled || s.confidence[budget.Post].sufficient()
-	hasPolls := !sampled || s.confidence[budget.Poll].sufficient()
+	posts, polls := seen(budget.Post), seen(budget.Poll)
 	var sent uint64
 	for i := range s.counts {
 		if directionOf(i) == model.Transmit {
 			sent += s.counts[i].value(sampled)
 		}
 	}
-	if hasPosts {
-		addTraffic(snap, cgroup, device, model.Transmit, sent, posts)
-	}
-	if hasPosts && hasPolls {
-		addTraffic(snap, cgroup, device, model.Receive, s.received.value(sampled), seen(s.allExact()))
-	}
+	addTraffic(snap, cgroup, device, model.Transmit, sent, posts)
+	addTraffic(snap, cgroup, device, model.Receive, s.received.value(sampled), seen(budget.Post, budget.Poll))
 	for i, name := range opcodeNames {
-		if n := s.counts[countRequests+i].value(sampled); hasPosts && n > 0 {
+		if n := s.counts[countRequests+i].value(sampled); n > 0 {
 			snap.WorkRequests = append(snap.WorkRequests, model.Series[model.WorkRequestKey, model.Requests]{
 				Cgroup: cgroup, Key: model.WorkRequestKey{Device: device, Opcode: name, Sampled: sampled},
 				Value: model.Requests{Count: n, Bytes: s.counts[countBytes+i].value(sampled)}, Resting: posts.Resting,
@@ -144,7 +143,7 @@ func (s *series) fill(snap *model.Snapshot, cgroup model.CgroupID, device string
 		}
 	}
 	for i, name := range statusNames {
-		if n := s.counts[countErrors+i].value(sampled); hasPolls && n > 0 {
+		if n := s.counts[countErrors+i].value(sampled); n > 0 {
 			snap.CompletionErrors = append(snap.CompletionErrors, model.Series[model.CompletionErrorKey, model.Count]{
 				Cgroup: cgroup, Key: model.CompletionErrorKey{Device: device, Status: name, Sampled: sampled},
 				Value: model.Count(n), Resting: polls.Resting,
@@ -158,7 +157,7 @@ func (s *series) fill(snap *model.Snapshot, cgroup model.CgroupID, device string
 		if h, ok := d.histogram(sampled); ok {
 			snap.Completions = append(snap.Completions, model.Series[model.CompletionKey, model.FineHistogram]{
 				Cgroup: cgroup, Key: model.CompletionKey{Device: device, Opcode: completedNames[i], Sampled: sampled},
-				Value: h, Resting: polls.Resting,
+				Value: h, Resting: polls.Resting && !sampled,
 			})
 		}
 	}

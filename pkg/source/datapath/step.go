@@ -49,7 +49,7 @@ func (s *Source) step() time.Time {
 			continue
 		}
 		files = append(files, budget.FileLoad{
-			File: budget.File(f.id), Probes: [budget.Groups]int{f.probes(budget.Post), f.probes(budget.Poll)}, PIDs: f.pids(),
+			File: budget.File(f.id), Pages: [budget.Groups]int{f.pages(budget.Post), f.pages(budget.Poll)}, PIDs: f.pids(),
 			Ready:     [budget.Groups]bool{s.isReady(f, budget.Post), s.isReady(f, budget.Poll)},
 			Detaching: [budget.Groups]bool{f.inPlace[budget.Post].Load(), f.inPlace[budget.Poll].Load()},
 		})

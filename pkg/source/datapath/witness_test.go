@@ -60,6 +60,10 @@ func TestWitness(t *testing.T) {
 			posts = append(posts, s)
 		}
 	}
+	// A page fault is paid per page, not per function.
+	if n := f.pages(budget.Post); n < 1 || n > 2 {
+		t.Errorf("%d functions are in %d pages", len(posts), n)
+	}
 	probe := func(path string, s locate.Site) (io.Closer, error) { return k.probe(path, s, entryNS, returnNS) }
 	var done sync.WaitGroup
 	defer done.Wait()

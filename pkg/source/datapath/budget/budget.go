@@ -79,9 +79,9 @@ type ProcessLoad struct {
 
 // FileLoad is a file with probes and the processes that map it.
 type FileLoad struct {
-	File   File
-	Probes [Groups]int // number of probed places
-	PIDs   []int
+	File  File
+	Pages [Groups]int // number of pages with probes
+	PIDs  []int
 	// Ready: attached probes would be gone as soon as they are detached. See Ending.
 	Ready [Groups]bool
 	// Detaching: detached probes are still in place. They cost CPU time and count
@@ -116,8 +116,8 @@ func New(limit float64, random func() float64) *Budget {
 	}
 }
 
-// SetSwitchCost sets what attaching or detaching one probe costs each process that maps
-// its file.
+// SetSwitchCost sets what attaching or detaching the probes of one page costs each process
+// that maps it.
 func (b *Budget) SetSwitchCost(cost time.Duration) { b.switchCost = cost }
 
 // Tick returns which groups of which files are to be attached, and when to call
@@ -149,7 +149,7 @@ func (b *Budget) Tick(now time.Time, loads []ProcessLoad, files []FileLoad) (map
 		var on [Groups]bool
 		for g := range Groups {
 			u := b.unit(now, f.File, g)
-			u.probes, u.ready = f.Probes[g], f.Ready[g]
+			u.pages, u.ready = f.Pages[g], f.Ready[g]
 			next = earlier(u.decide(b, now, f.PIDs), next)
 			on[g] = u.wanted
 		}
@@ -167,7 +167,7 @@ func (b *Budget) Switched(file File, group int, on bool, at time.Time, pids []in
 	u.setOn(on, at)
 	for _, pid := range pids {
 		if a := b.processes[pid]; a != nil {
-			a.unpaid[group] += (time.Duration(u.probes) * b.switchCost).Seconds()
+			a.unpaid[group] += (time.Duration(u.pages) * b.switchCost).Seconds()
 		}
 	}
 }

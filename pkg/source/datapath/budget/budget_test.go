@@ -49,7 +49,7 @@ type sim struct {
 	limit     float64
 	random    *rand.Rand
 	processes []*simProcess
-	probes    [Groups]int
+	pages     [Groups]int
 	late      time.Duration // maximum delay of a tick
 	delay     time.Duration // delay of attaching and detaching
 	prepare   time.Duration // after which a group is ready to be detached
@@ -73,7 +73,7 @@ func newSim(t *testing.T, limit float64, processes ...*simProcess) *sim {
 	b.SetSwitchCost(simSwitchCost)
 	return &sim{
 		t: t, b: b, limit: limit, random: random, processes: processes,
-		probes: [Groups]int{2, 1}, late: 2 * time.Millisecond, delay: time.Millisecond,
+		pages: [Groups]int{2, 1}, late: 2 * time.Millisecond, delay: time.Millisecond,
 		on: map[unitID]bool{}, ending: map[unitID]time.Duration{}, gone: map[unitID]time.Duration{}, onTime: map[unitID]time.Duration{},
 	}
 }
@@ -216,7 +216,7 @@ func (s *sim) run(until time.Duration) {
 			loads = append(loads, ProcessLoad{p.pid, seconds(p.cpu), [Groups]time.Duration{seconds(p.spent[0]), seconds(p.spent[1])}})
 			f := files[p.file]
 			if f == nil {
-				f = &FileLoad{File: p.file, Probes: s.probes}
+				f = &FileLoad{File: p.file, Pages: s.pages}
 				for c := range Groups {
 					f.Ready[c] = s.ready(unitID{p.file, c})
 				}
@@ -270,7 +270,7 @@ func (s *sim) run(until time.Duration) {
 					}
 					for _, p := range s.processes {
 						if p.file == f.File && p.lives(s.now) {
-							p.owes[c] += (time.Duration(s.probes[c]) * simSwitchCost).Seconds()
+							p.owes[c] += (time.Duration(s.pages[c]) * simSwitchCost).Seconds()
 						}
 					}
 					s.b.Switched(f.File, c, want, at.Add(s.delay), f.PIDs)

@@ -6,7 +6,7 @@ import "time"
 
 // unit is the probes of one group of calls in one file.
 type unit struct {
-	group, probes int
+	group, pages int
 	// wanted is the decision, on the state that the caller reports; exact: not windowed.
 	wanted, on, exact bool
 	// ending: the window ends when the probes are ready to be removed.
