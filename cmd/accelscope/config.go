@@ -46,6 +46,7 @@ type sensorFlags struct {
 	Probe         bool   `name:"collector.probe" negatable:"" default:"true" help:"Count verbs and RDMA objects in the kernel, with BPF."`
 
 	Tier       string `name:"probe.tier" enum:"auto,fentry,kprobe,tracepoint" default:"auto" help:"How BPF programs attach (${enum})."`
+	BTFDir     string `name:"probe.btf-dir" placeholder:"DIR" help:"Type information of RDMA modules that have none, one file per module."`
 	MapEntries uint32 `name:"probe.map-entries" default:"8192" help:"Maximum number of (cgroup, HCA, verb) series that probes count."`
 	MaxObjects uint32 `name:"probe.max-objects" default:"65536" help:"Maximum number of live RDMA objects in BPF maps. Half as many peers."`
 

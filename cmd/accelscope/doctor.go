@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -123,12 +124,12 @@ func diagnose(h host, sources []model.SourceState, facts model.Snapshot) *report
 		}
 	}
 	r.fabric(facts.Fabric)
-	for _, hook := range facts.Hooks {
-		reason := hook.Reason
-		if hook.State == model.StateOK {
-			reason = "attached by " + hook.Tier
+	for _, h := range facts.Hooks {
+		reason := h.Reason
+		if h.State == model.StateOK {
+			reason = "attached by " + h.Tier
 		}
-		r.add("hook", hook.Name, hook.State, reason, "")
+		r.add("hook", h.Name, h.State, reason, hookCure(h))
 	}
 	for _, m := range facts.Maps {
 		state, cure := model.StateOK, ""
@@ -258,6 +259,14 @@ func sourceCure(s model.SourceState) string {
 		return "look for processes in state D and for messages of the driver in dmesg"
 	case errors.Is(s.Err, os.ErrPermission):
 		return "run as root, or privileged in a container; the permissions below say what is missing"
+	}
+	return ""
+}
+
+// hookCure returns a cure for a hook that lacks type information, or "".
+func hookCure(h model.Hook) string {
+	if errors.Is(h.Err, hook.ErrTypes) {
+		return "make type information and name its directory with --probe.btf-dir: deploy/README.md, Out-of-tree RDMA modules"
 	}
 	return ""
 }

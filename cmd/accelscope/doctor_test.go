@@ -94,6 +94,7 @@ func TestDoctorGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	foreign := fmt.Errorf("%w: ib_core: not the kernel's own build (taint OE)", hook.ErrTypes)
 	tests := map[string]struct {
 		files   map[string]string
 		works   []string
@@ -122,6 +123,7 @@ func TestDoctorGolden(t *testing.T) {
 					{Name: "ib_uverbs_ioctl", Tier: "kprobe", State: model.StateOK},
 					{Name: "rdma_restrack_add", Tier: "kprobe", State: model.StateOK},
 					{Name: "ib_umem_dmabuf_get", State: model.StateUnsupported, Reason: "this kernel has no function ib_umem_dmabuf_get"},
+					{Name: "datapath_modify_qp", State: model.StateUnsupported, Reason: foreign.Error(), Err: foreign},
 				},
 				Maps: []model.Map{
 					{Name: "verbs", Entries: 3, Capacity: 8192},

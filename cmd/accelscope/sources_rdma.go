@@ -32,7 +32,7 @@ func (s *services) newRDMA() engine.Registration {
 func (s *services) newProbe() engine.Registration {
 	o := probe.Options{
 		Sysfs: s.Sysfs, MaxEntries: s.MapEntries, MaxObjects: s.MaxObjects, Logger: s.log.Named("probe"),
-		Subsystem: s.subsystem(), CgroupOf: s.cgroupOf(), Paths: s.paths,
+		Subsystem: s.subsystem(), CgroupOf: s.cgroupOf(), Paths: s.paths, BTFDir: s.BTFDir,
 	}
 	if s.Tier != "auto" {
 		o.Tier = s.Tier
@@ -51,7 +51,7 @@ func (s *services) newProbe() engine.Registration {
 func (s *services) newDataPath() engine.Registration {
 	o := datapath.Options{
 		Sysfs: s.Sysfs, Procfs: s.Procfs, Chosen: chosen(s.selected, s.engine.Owners()), Logger: s.log.Named("datapath"),
-		Subsystem: s.subsystem(), MaxContexts: s.PathLimit, StallAfter: s.StallAfter,
+		Subsystem: s.subsystem(), MaxContexts: s.PathLimit, StallAfter: s.StallAfter, BTFDir: s.BTFDir,
 	}
 	if s.DataPath == "budget" {
 		o.Budget = s.PathBudget

@@ -35,8 +35,8 @@ type Hook struct {
 	Tiers []Tier
 	// Optional: kernels without the function need no hook.
 	Optional bool
-	// ModuleTypes: the programs read types that only the BTF of modules describes.
-	ModuleTypes bool
+	// Reads are the structures of RDMA modules that the programs read.
+	Reads Structures
 }
 
 // A Tier is one method of attaching a hook, with the names of its programs.
@@ -60,6 +60,8 @@ type Object struct {
 	skipped uint64
 	links   []link.Link
 	types   *Types
+	targets *btf.Spec // the types that programs are relocated against
+	differ  error     // why these are ambiguous
 	omit    string
 }
 
@@ -73,7 +75,27 @@ func NewObject(spec *ebpf.CollectionSpec, types *Types, omit string) (*Object, e
 	if err != nil {
 		return nil, fmt.Errorf("making the BPF maps: %w", err)
 	}
-	return &Object{spec: spec, Coll: coll, types: types, omit: omit}, nil
+	o := &Object{spec: spec, Coll: coll, types: types, omit: omit}
+	if o.targets, err = types.targets(spec); err != nil {
+		o.Close()
+		return nil, fmt.Errorf("types of the kernel: %w", err)
+	}
+	o.differ = ambiguous(spec, o.targets)
+	return o, nil
+}
+
+// Readable returns an error if programs must not read these structures.
+func (o *Object) Readable(s Structures) error {
+	err := o.types.readable(s)
+	if err == nil && s != NoStructures {
+		err = o.differ
+	}
+	return err
+}
+
+// ProgramOptions returns the options with which programs of the object are loaded.
+func (o *Object) ProgramOptions() ebpf.ProgramOptions {
+	return ebpf.ProgramOptions{KernelTypes: o.targets}
 }
 
 // Attach tries the tiers of a hook, or only the given one, and keeps the first one with all
@@ -83,8 +105,8 @@ func (o *Object) Attach(h Hook, only string, symbols map[string]bool) model.Hook
 	if only == "" {
 		out.Reason = ""
 	}
-	if h.ModuleTypes && len(o.types.Modules) == 0 {
-		out.Reason = "the RDMA modules of this kernel have no type information (CONFIG_DEBUG_INFO_BTF_MODULES)"
+	if err := o.Readable(h.Reads); err != nil {
+		out.Reason, out.Err = err.Error(), err
 		return out
 	}
 	for _, t := range h.Tiers {
@@ -154,10 +176,7 @@ func (o *Object) load(t Tier) (links []link.Link, progs []*ebpf.Program, err err
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
 		Cache:           o.types.Cache,
 		MapReplacements: o.Coll.Maps,
-		Programs: ebpf.ProgramOptions{
-			KernelTypes:            o.types.Kernel,
-			ExtraRelocationTargets: o.types.Modules,
-		},
+		Programs:        o.ProgramOptions(),
 	})
 	if err != nil {
 		return nil, nil, err
@@ -232,7 +251,7 @@ func closeAll[C io.Closer](list []C) {
 }
 
 // Attached frees data that only attaching needs: type information takes megabytes.
-func (o *Object) Attached() { o.types, o.spec = nil, nil }
+func (o *Object) Attached() { o.types, o.targets, o.spec = nil, nil, nil }
 
 // Close detaches all programs and closes the maps.
 func (o *Object) Close() {

@@ -67,7 +67,7 @@ const (
 func testObject(t *testing.T) *Object {
 	t.Helper()
 	root(t)
-	types, err := LoadTypes()
+	types, err := LoadTypes("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestAttach(t *testing.T) {
 func TestAttachModuleTypes(t *testing.T) {
 	o := testObject(t)
 	o.types.Modules = nil
-	h := Hook{ModuleTypes: true, Tiers: []Tier{With(Tracepoint, "tracepoint")}}
+	h := Hook{Reads: UverbsStructures, Tiers: []Tier{With(Tracepoint, "tracepoint")}}
 	if got := o.Attach(h, "", present); got.State != model.StateUnsupported || !strings.Contains(got.Reason, "CONFIG_DEBUG_INFO_BTF_MODULES") {
 		t.Errorf("%+v", got)
 	}

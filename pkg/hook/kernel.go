@@ -38,27 +38,25 @@ func Usable() error {
 	return nil
 }
 
-// Types is the BTF for relocating programs: that of the kernel and of the two modules with
-// hooks.
+// Types is the BTF for relocating programs: that of the kernel and of the RDMA modules.
 type Types struct {
 	Cache   *btf.Cache
 	Kernel  *btf.Spec
 	Modules []*btf.Spec
+
+	files   bool  // types of modules are from files
+	refused error // why structures of the RDMA modules must not be read
 }
 
-// LoadTypes reads the types of the running kernel, of ib_core and of ib_uverbs.
-func LoadTypes() (*Types, error) {
+// LoadTypes reads the types of the running kernel, of ib_core and of ib_uverbs. dir has files with
+// the types of modules that have none in the kernel; it may be empty.
+func LoadTypes(dir string) (*Types, error) {
 	t := &Types{Cache: btf.NewCache()}
 	var err error
 	if t.Kernel, err = t.Cache.Kernel(); err != nil {
 		return nil, fmt.Errorf("%w: type information of the kernel (CONFIG_DEBUG_INFO_BTF): %w", model.ErrUnsupported, err)
 	}
-	for _, name := range []string{"ib_core", "ib_uverbs"} {
-		// Kernels before 5.11 and drivers from outside the kernel have none.
-		if spec, err := t.Cache.Module(name); err == nil {
-			t.Modules = append(t.Modules, spec)
-		}
-	}
+	t.loadModules("/sys", dir)
 	return t, nil
 }
 

@@ -64,7 +64,7 @@ func TestSubsystem(t *testing.T) {
 // TestSubsystemOfThisKernel: /proc/cgroups lists the controllers in the order of the enum.
 func TestSubsystemOfThisKernel(t *testing.T) {
 	root(t)
-	types, err := LoadTypes()
+	types, err := LoadTypes("")
 	if err != nil {
 		t.Fatal(err)
 	}

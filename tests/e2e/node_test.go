@@ -36,14 +36,16 @@ func (n node) wantTier() string {
 	switch {
 	case n.tier != "":
 		return n.tier
-	case n.kernel == "5.10":
+	case n.kernel == "5.10", n.padded == "plain":
 		return "kprobe"
 	}
 	return "fentry"
 }
 
 // counts reports whether the tier counts objects in the kernel.
-func (n node) counts() bool { return n.wantTier() != "tracepoint" }
+func (n node) counts() bool {
+	return n.wantTier() != "tracepoint" && (n.padded != "plain" || n.types != "")
+}
 
 // delay returns how long objects may take to appear: short if the kernel counts them, else until the next dump.
 func (n node) delay() time.Duration {
@@ -57,11 +59,14 @@ func (n node) args(more ...string) []string {
 	if n.tier != "" {
 		more = append(more, "--probe.tier="+n.tier)
 	}
+	if n.types != "" {
+		more = append(more, "--probe.btf-dir="+n.types)
+	}
 	return more
 }
 
 // modules reports whether the harness builds the test's kernel modules for this kernel.
-func (n node) modules() bool { return n.kernel == "6.1" }
+func (n node) modules() bool { return n.kernel == "6.1" && n.padded == "" }
 
 // module returns the path of the kernel module that an environment variable names, in the guest. It is empty for kernels
 // without modules.

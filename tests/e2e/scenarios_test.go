@@ -17,6 +17,8 @@ import (
 // node is one guest to test in.
 type node struct {
 	kernel, tier, cgroup string
+	padded               string // out-of-tree RDMA modules: "plain" or "typed" (vm.PaddedModules); empty: the kernel's
+	types                string // --probe.btf-dir
 }
 
 // String returns the name that nodesVar uses, as one level of a test's name.
@@ -55,7 +57,7 @@ func size(all, few int) int {
 func parse(names []string) (nodes []node) {
 	for _, name := range names {
 		parts := append(strings.Split(name, "/"), "", "")
-		nodes = append(nodes, node{parts[0], parts[1], parts[2]})
+		nodes = append(nodes, node{kernel: parts[0], tier: parts[1], cgroup: parts[2]})
 	}
 	return nodes
 }

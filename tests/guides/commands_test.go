@@ -27,6 +27,7 @@ type command struct {
 const (
 	cluster  = "needs a cluster; TestDeploy runs what it deploys in the guest"
 	registry = "needs Docker and a registry; tests/image unpacks the archive, TestDeploy loads it into containerd"
+	modules  = "needs out-of-tree RDMA modules; vm.BuildPadded makes such files with these programs"
 	compose  = "needs Docker Compose 2, which Debian 12 has not; tests/compose reads the file by its library"
 )
 
@@ -105,6 +106,15 @@ var documents = map[string][]command{
 		{text: "install -D -m 644 -t /etc/systemd/system/accelscope.service.d /usr/share/accelscope/systemd/fabric.conf", place: node},
 		{text: "echo 'collector.fabric: true' >>/etc/accelscope/accelscope.yaml", place: node},
 		{text: "systemctl daemon-reload", place: node},
+
+		{text: "apt-get install -y --no-install-recommends dwarves binutils", place: none, why: modules},
+		{text: "mkdir -p /etc/accelscope/btf", place: none, why: modules},
+		{text: "cp $BUILD/ib_core.ko /etc/accelscope/btf/ib_core", place: none, why: modules},
+		{text: "cp $BUILD/ib_uverbs.ko /etc/accelscope/btf/ib_uverbs", place: none, why: modules},
+		{text: "pahole -J /etc/accelscope/btf/ib_core", place: none, why: modules},
+		{text: "pahole -J /etc/accelscope/btf/ib_uverbs", place: none, why: modules},
+		{text: "strip --strip-debug /etc/accelscope/btf/ib_core /etc/accelscope/btf/ib_uverbs", place: none, why: modules},
+		{text: "echo 'probe.btf-dir: /etc/accelscope/btf' >>/etc/accelscope/accelscope.yaml", place: none, why: modules},
 
 		{text: "curl -s http://127.0.0.1:9847/healthz", place: node},
 		{text: "curl -s http://127.0.0.1:9847/readyz", place: node},

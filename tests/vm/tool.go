@@ -19,6 +19,7 @@ var debian = map[string]string{
 	"depmod":             "kmod",
 	"modprobe":           "kmod",
 	"gcc":                "gcc",
+	"pahole":             "dwarves",
 	"qemu-system-x86_64": "qemu-system-x86",
 	"xz":                 "xz-utils",
 }

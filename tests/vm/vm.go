@@ -43,6 +43,7 @@ type Options struct {
 	Dir     string        // working directory; default: the current one
 	Share   string        // directory that the guest writes, under the same path; default: a new temporary one
 	Cgroup  string        // default: CgroupV2
+	Modules string        // directory in place of the kernel's lib/modules; default: the kernel's own
 	Devices int           // number of rxe devices, 0 to 2; rxeN is on vN of a veth pair, with address 10.(70+N).0.1
 	Systemd bool          // the first process is systemd, with a journal and D-Bus, without udev and the machine's own units
 	Forward int           // port on 127.0.0.1 that leads to port 9847 of the guest; 0: the guest has no network
@@ -230,7 +231,7 @@ func writeState(kernel Kernel, opts Options) (string, error) {
 		opts.Dir = dir
 	}
 	config := fmt.Sprintf("SHARE=%s\nMODULES=%s\nCGROUP=%s\nDEVICES=%d\nSYSTEMD=%t\n",
-		quote(opts.Share), quote(filepath.Join(kernel.Root, "lib/modules")), quote(or(opts.Cgroup, CgroupV2)),
+		quote(opts.Share), quote(or(opts.Modules, filepath.Join(kernel.Root, "lib/modules"))), quote(or(opts.Cgroup, CgroupV2)),
 		opts.Devices, opts.Systemd)
 	var words []string
 	for _, word := range append(slices.Clip(opts.Env), opts.Command...) {

@@ -69,7 +69,7 @@ func newSensor(opts Options) (*sensor, []model.Hook, error) {
 	if err != nil {
 		return fail(err)
 	}
-	types, err := hook.LoadTypes()
+	types, err := hook.LoadTypes("")
 	if err != nil {
 		return fail(err)
 	}

@@ -45,6 +45,9 @@ type Options struct {
 	// Subsystem is the cgroup v1 controller with a cgroup per workload, empty for
 	// cgroup v2.
 	Subsystem string
+	// BTFDir has the type information of RDMA modules that have none in the kernel, in a file per
+	// module. It may be empty.
+	BTFDir string
 	// DeviceNames returns the names of the HCAs by index.
 	DeviceNames func(context.Context) (map[uint32]string, error)
 	Logger      *zap.Logger

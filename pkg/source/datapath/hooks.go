@@ -18,15 +18,15 @@ import (
 // missed then would never be counted. So fentry comes first, though it pins the
 // module.
 var kernelHooks = []hook.Hook{
-	{Name: "datapath_modify_qp", Tiers: tiers(gen.DatapathProgKprobeModify, gen.DatapathProgFentryModify)},
-	{Name: "datapath_destroy_qp", Tiers: tiers(gen.DatapathProgKprobeDestroy, gen.DatapathProgFentryDestroy)},
-	{Name: "datapath_restrack_add", Tiers: tiers(gen.DatapathProgKprobeTrack, gen.DatapathProgFentryTrack)},
+	{Name: "datapath_modify_qp", Reads: hook.UverbsStructures, Tiers: tiers(gen.DatapathProgKprobeModify, gen.DatapathProgFentryModify)},
+	{Name: "datapath_destroy_qp", Reads: hook.UverbsStructures, Tiers: tiers(gen.DatapathProgKprobeDestroy, gen.DatapathProgFentryDestroy)},
+	{Name: "datapath_restrack_add", Reads: hook.UverbsStructures, Tiers: tiers(gen.DatapathProgKprobeTrack, gen.DatapathProgFentryTrack)},
 	{
-		Name: "datapath_restrack_del", Optional: true,
+		Name: "datapath_restrack_del", Optional: true, Reads: hook.UverbsStructures,
 		Tiers: tiers(gen.DatapathProgKprobeUntrack, gen.DatapathProgFentryUntrack),
 	},
 	{
-		Name: "datapath_create_qp", Optional: true,
+		Name: "datapath_create_qp", Optional: true, Reads: hook.UverbsStructures,
 		Tiers: tiers(gen.DatapathProgKprobeCreate, gen.DatapathProgFentryCreate),
 	},
 }

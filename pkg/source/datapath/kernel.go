@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"runtime/debug"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -81,19 +82,23 @@ func newKernel(opts Options) (*kernel, []model.Hook, error) {
 	defer debug.FreeOSMemory()
 
 	fail := func(err error) (*kernel, []model.Hook, error) {
-		return nil, unattached(err.Error(), model.StateFailed), err
+		state := model.StateFailed
+		if errors.Is(err, model.ErrUnsupported) {
+			state = model.StateUnsupported
+		}
+		hooks := unattached(err.Error(), state)
+		for i := range hooks {
+			hooks[i].Err = err
+		}
+		return nil, hooks, err
 	}
 	symbols, err := hook.Symbols()
 	if err != nil {
 		return fail(err)
 	}
-	types, err := hook.LoadTypes()
+	types, err := hook.LoadTypes(opts.BTFDir)
 	if err != nil {
 		return fail(err)
-	}
-	if len(types.Modules) == 0 {
-		return fail(fmt.Errorf("%w: the RDMA modules of this kernel have no type information (CONFIG_DEBUG_INFO_BTF_MODULES)",
-			model.ErrUnsupported))
 	}
 	k, err := load(types, opts, append(userPrograms(), gen.DatapathProgExisting))
 	if err != nil {
@@ -150,6 +155,10 @@ func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 		object: object, programs: map[string]*ebpf.Program{}, entries: map[string]uint64{},
 		multi: features.HaveBPFLinkUprobeMulti() == nil,
 	}
+	if err := object.Readable(hook.UverbsStructures); err != nil && slices.Contains(programs, gen.DatapathProgExisting) {
+		k.close()
+		return nil, err
+	}
 	wanted := spec.Copy()
 	wanted.Programs = map[string]*ebpf.ProgramSpec{}
 	for _, name := range programs {
@@ -161,7 +170,7 @@ func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	coll, err := ebpf.NewCollectionWithOptions(wanted, ebpf.CollectionOptions{
 		Cache:           types.Cache,
 		MapReplacements: object.Coll.Maps,
-		Programs:        ebpf.ProgramOptions{KernelTypes: types.Kernel, ExtraRelocationTargets: types.Modules},
+		Programs:        object.ProgramOptions(),
 	})
 	if err != nil {
 		k.close()

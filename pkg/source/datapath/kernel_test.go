@@ -160,7 +160,7 @@ func startKernel(t testing.TB) *kernel {
 	if err := supported(); err != nil {
 		t.Fatal(err)
 	}
-	types, err := hook.LoadTypes()
+	types, err := hook.LoadTypes("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -778,7 +778,7 @@ func TestTiers(t *testing.T) {
 	if _, err := os.Stat("/sys/class/infiniband_verbs/uverbs0"); err != nil {
 		t.Skip("no HCA, not even an emulated one")
 	}
-	types, err := hook.LoadTypes()
+	types, err := hook.LoadTypes("")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -132,7 +132,7 @@ func startJobSource(t testing.TB, limit float64) *Source {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	types, err := hook.LoadTypes()
+	types, err := hook.LoadTypes("")
 	if err != nil {
 		t.Fatal(err)
 	}

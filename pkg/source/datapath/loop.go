@@ -162,6 +162,8 @@ func (s *Source) follow(ctx context.Context) {
 	switch {
 	case !present && s.kernel != nil:
 		s.release("no RDMA device: the hooks come with the next one")
+	case !present:
+		s.attachAt = time.Time{} // the modules of the next device may be others
 	case present && s.kernel == nil && !time.Now().Before(s.attachAt):
 		s.attach(ctx)
 	}

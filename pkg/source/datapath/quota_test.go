@@ -39,7 +39,7 @@ func startLimited(t testing.TB, contexts uint32) *kernel {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	types, err := hook.LoadTypes()
+	types, err := hook.LoadTypes("")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,7 +89,7 @@ func BenchmarkDrain(b *testing.B) {
 		b.Skip("needs root")
 	}
 	const entries = 1024
-	types, err := hook.LoadTypes()
+	types, err := hook.LoadTypes("")
 	if err != nil {
 		b.Fatal(err)
 	}

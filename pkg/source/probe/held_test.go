@@ -155,7 +155,7 @@ func (h *heldNetlink) counts(context.Context) (map[model.ObjectTable]uint64, err
 // newUnhooked returns a sensor without hooks.
 func newUnhooked(t testing.TB, opts Options) *sensor {
 	t.Helper()
-	types, err := hook.LoadTypes()
+	types, err := hook.LoadTypes("")
 	if err != nil {
 		t.Fatal(err)
 	}

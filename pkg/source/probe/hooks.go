@@ -31,7 +31,7 @@ var verbHooks = []hook.Hook{
 // reload would wait for all of them.
 var objectHooks = []hook.Hook{
 	// Destruction in steps: since 2026, and in stable kernels with the backport.
-	{Name: stepsHook, Optional: true, Tiers: []hook.Tier{
+	{Name: stepsHook, Optional: true, Reads: hook.CoreStructures, Tiers: []hook.Tier{
 		hook.With(hook.Kprobe,
 			gen.ObjectsProgKprobeRestrackCommitDel, gen.ObjectsProgKprobeRestrackAbortDel,
 			gen.ObjectsProgKprobeRestrackBeginDel),
@@ -39,32 +39,32 @@ var objectHooks = []hook.Hook{
 			gen.ObjectsProgFentryRestrackCommitDel, gen.ObjectsProgFentryRestrackAbortDel,
 			gen.ObjectsProgFentryRestrackBeginDel),
 	}},
-	{Name: restrackHook, Tiers: []hook.Tier{
+	{Name: restrackHook, Reads: hook.CoreStructures, Tiers: []hook.Tier{
 		hook.With(hook.Kprobe,
 			gen.ObjectsProgKprobeRestrackDel, gen.ObjectsProgKretprobeRestrackAdd, gen.ObjectsProgKprobeRestrackAdd),
 		hook.With(hook.Fentry, gen.ObjectsProgFentryRestrackDel, gen.ObjectsProgFexitRestrackAdd),
 	}},
-	{Name: "rdma_alloc_commit_uobject", Optional: true, ModuleTypes: true, Tiers: []hook.Tier{
+	{Name: "rdma_alloc_commit_uobject", Optional: true, Reads: hook.UverbsStructures, Tiers: []hook.Tier{
 		hook.With(hook.Kprobe,
 			gen.ObjectsProgKretprobeDestroyUobject, gen.ObjectsProgKprobeDestroyUobject,
 			gen.ObjectsProgKprobeCommitUobject),
 		hook.With(hook.Fentry, gen.ObjectsProgFexitDestroyUobject, gen.ObjectsProgFentryCommitUobject),
 	}},
-	{Name: "ib_umem_dmabuf_get", Optional: true, ModuleTypes: true, Tiers: []hook.Tier{
+	{Name: "ib_umem_dmabuf_get", Optional: true, Reads: hook.UverbsStructures, Tiers: []hook.Tier{
 		hook.With(hook.Kprobe,
 			gen.ObjectsProgKprobeUmemRelease, gen.ObjectsProgKretprobeDmabufGet, gen.ObjectsProgKprobeDmabufGet),
 		hook.With(hook.Fentry, gen.ObjectsProgFentryUmemRelease, gen.ObjectsProgFexitDmabufGet),
 	}},
-	{Name: "ib_umem_dmabuf_get_pinned", Optional: true, ModuleTypes: true, Tiers: []hook.Tier{
+	{Name: "ib_umem_dmabuf_get_pinned", Optional: true, Reads: hook.UverbsStructures, Tiers: []hook.Tier{
 		hook.With(hook.Kprobe, gen.ObjectsProgKretprobeDmabufGetPinned, gen.ObjectsProgKprobeDmabufGetPinned),
 		hook.With(hook.Fentry, gen.ObjectsProgFexitDmabufGetPinned),
 	}},
-	{Name: "ib_umem_dmabuf_get_pinned_with_dma_device", Optional: true, ModuleTypes: true, Tiers: []hook.Tier{
+	{Name: "ib_umem_dmabuf_get_pinned_with_dma_device", Optional: true, Reads: hook.UverbsStructures, Tiers: []hook.Tier{
 		hook.With(hook.Kprobe,
 			gen.ObjectsProgKretprobeDmabufGetPinnedWithDmaDevice, gen.ObjectsProgKprobeDmabufGetPinnedWithDmaDevice),
 		hook.With(hook.Fentry, gen.ObjectsProgFexitDmabufGetPinnedWithDmaDevice),
 	}},
-	{Name: "ib_umem_dmabuf_get_pinned_revocable_and_lock", Optional: true, ModuleTypes: true, Tiers: []hook.Tier{
+	{Name: "ib_umem_dmabuf_get_pinned_revocable_and_lock", Optional: true, Reads: hook.UverbsStructures, Tiers: []hook.Tier{
 		hook.With(hook.Kprobe,
 			gen.ObjectsProgKretprobeDmabufGetPinnedRevocableAndLock, gen.ObjectsProgKprobeDmabufGetPinnedRevocableAndLock),
 		hook.With(hook.Fentry, gen.ObjectsProgFexitDmabufGetPinnedRevocableAndLock),
@@ -96,7 +96,7 @@ func plainMemory(hooks []model.Hook, symbols map[string]bool) gen.ObjectsMemory 
 
 // peersHook records the connections of queue pairs. A queue pair is modified three times: the
 // tiers are in the order of the object hooks.
-var peersHook = hook.Hook{Name: "ib_modify_qp_with_udata", Optional: true, Tiers: []hook.Tier{
+var peersHook = hook.Hook{Name: "ib_modify_qp_with_udata", Optional: true, Reads: hook.CoreStructures, Tiers: []hook.Tier{
 	hook.With(hook.Kprobe, gen.PeersProgKprobeDestroyQp, gen.PeersProgKretprobeModifyQp, gen.PeersProgKprobeModifyQp),
 	hook.With(hook.Fentry, gen.PeersProgFentryDestroyQp, gen.PeersProgFexitModifyQp),
 }}

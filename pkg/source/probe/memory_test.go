@@ -192,7 +192,7 @@ func TestMapMemoryWithoutBound(t *testing.T) {
 // TestKernelStructures compares the sizes in memory.go with the running kernel's BTF.
 func TestKernelStructures(t *testing.T) {
 	root(t)
-	types, err := hook.LoadTypes()
+	types, err := hook.LoadTypes("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestKernelStructures(t *testing.T) {
 // reports for each map.
 func TestMapMemoryOfKernel(t *testing.T) {
 	root(t)
-	types, err := hook.LoadTypes()
+	types, err := hook.LoadTypes("")
 	if err != nil {
 		t.Fatal(err)
 	}

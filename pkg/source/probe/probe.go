@@ -32,6 +32,9 @@ type Options struct {
 	// Tier is the only tier to try: fentry, kprobe or tracepoint. Empty tries
 	// the tiers of each hook in the order of that hook.
 	Tier string
+	// BTFDir has the type information of RDMA modules that have none in the kernel, in a file per
+	// module. It may be empty.
+	BTFDir string
 	// MaxEntries limits the (cgroup, device, verb) and (cgroup, device, type) combinations.
 	// MaxObjects limits the live objects, half of which may be connected queue pairs. Zero
 	// selects the defaults.

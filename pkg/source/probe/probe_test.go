@@ -77,7 +77,7 @@ func root(t *testing.T) {
 // and logs the others. Programs on functions of ib_core and ib_uverbs load in the guest.
 func TestLoad(t *testing.T) {
 	root(t)
-	types, err := hook.LoadTypes()
+	types, err := hook.LoadTypes("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestLoad(t *testing.T) {
 			}
 			coll, err := ebpf.NewCollectionWithOptions(one, ebpf.CollectionOptions{
 				Cache: types.Cache, MapReplacements: o.Coll.Maps,
-				Programs: ebpf.ProgramOptions{KernelTypes: types.Kernel, ExtraRelocationTargets: types.Modules},
+				Programs: o.ProgramOptions(),
 			})
 			switch {
 			case err == nil:

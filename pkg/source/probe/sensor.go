@@ -81,7 +81,7 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 		found, symbolsErr = hook.Symbols()
 		symbols <- found
 	}()
-	types, err := hook.LoadTypes()
+	types, err := hook.LoadTypes(opts.BTFDir)
 	if err != nil {
 		<-symbols
 		return fail(err)

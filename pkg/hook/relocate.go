@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hook
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+)
+
+// rdmaPrefixes are those of the names of types that RDMA modules define.
+var rdmaPrefixes = []string{"ib_", "rdma_", "uverbs_", "opa_"}
+
+func isRDMA(name string) bool {
+	return slices.ContainsFunc(rdmaPrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+}
+
+// targets returns the types that the programs of an object are relocated against: the types of the
+// kernel with the names of those in the programs.
+func (t *Types) targets(spec *ebpf.CollectionSpec) (*btf.Spec, error) {
+	if spec.Types == nil {
+		return t.Kernel, nil
+	}
+	var b btf.Builder
+	added := map[string]bool{}
+	for local, err := range spec.Types.All() {
+		if err != nil {
+			return nil, err
+		}
+		name, _, _ := strings.Cut(local.TypeName(), "___") // the rest distinguishes variants of a type
+		if name == "" || !hasMembers(local) || added[name] {
+			continue
+		}
+		added[name] = true
+		found, err := t.find(name)
+		if err != nil {
+			return nil, fmt.Errorf("type %s: %w", name, err)
+		}
+		for _, typ := range found {
+			if _, err := b.Add(typ); err != nil {
+				return nil, fmt.Errorf("type %s: %w", name, err)
+			}
+		}
+	}
+	return b.Spec()
+}
+
+// find returns the types of the kernel with a name. Types of RDMA modules are those of the modules:
+// the kernel image may describe structures of the same name in another layout, and relocation
+// against both would be ambiguous.
+func (t *Types) find(name string) ([]btf.Type, error) {
+	if !isRDMA(name) {
+		found, err := layoutsOf(name, t.Kernel)
+		if len(found) > 0 || err != nil {
+			return found, err
+		}
+		return layoutsOf(name, t.Modules...)
+	}
+	if t.refused != nil {
+		return nil, nil
+	}
+	found, err := layoutsOf(name, t.Modules...)
+	// The BTF of modules in the kernel leaves out the types that are equal to those of the kernel
+	// image. The BTF in a file is complete.
+	if len(found) > 0 || err != nil || t.files {
+		return found, err
+	}
+	return layoutsOf(name, t.Kernel)
+}
+
+// layoutsOf returns the layouts of the types with a name, each once.
+func layoutsOf(name string, specs ...*btf.Spec) (found []btf.Type, err error) {
+	for _, spec := range specs {
+		types, err := spec.AnyTypesByName(name)
+		if err != nil && !errors.Is(err, btf.ErrNotFound) {
+			return nil, err
+		}
+		for _, typ := range types {
+			if !hasMembers(typ) {
+				continue // a forward declaration, a function
+			}
+			typ = layout(typ)
+			if !slices.ContainsFunc(found, func(other btf.Type) bool { return reflect.DeepEqual(typ, other) }) {
+				found = append(found, typ)
+			}
+		}
+	}
+	return found, nil
+}
+
+// ambiguous returns an error if a program reads a structure that the modules describe in several ways.
+func ambiguous(spec *ebpf.CollectionSpec, targets *btf.Spec) error {
+	for name, p := range spec.Programs {
+		if _, err := btf.CORERelocate(relocations(p), []*btf.Spec{targets}, spec.ByteOrder, anyID); err != nil {
+			return fmt.Errorf("%w: %s contradict each other: program %s: %w", ErrTypes, strings.Join(rdmaModules, " and "), name, err)
+		}
+	}
+	return nil
+}
+
+// relocations returns the relocations of a program.
+func relocations(p *ebpf.ProgramSpec) (found []*btf.CORERelocation) {
+	for i := range p.Instructions {
+		if r := btf.CORERelocationMetadata(&p.Instructions[i]); r != nil {
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
+func anyID(btf.Type) (btf.TypeID, error) { return 0, nil }
+
+// hasMembers reports whether a type is a complete structure, union or enumeration.
+func hasMembers(typ btf.Type) bool {
+	switch typ.(type) {
+	case *btf.Struct, *btf.Union, *btf.Enum:
+		return true
+	}
+	return false
+}
+
+// layout returns a copy of a type in which pointers point to nothing, and without qualifiers and
+// names of types: what relocation needs, without the rest of the kernel's types.
+func layout(typ btf.Type) btf.Type {
+	switch typ := btf.UnderlyingType(typ).(type) {
+	case *btf.Pointer:
+		return &btf.Pointer{Target: (*btf.Void)(nil)}
+	case *btf.Array:
+		return &btf.Array{Index: layout(typ.Index), Type: layout(typ.Type), Nelems: typ.Nelems}
+	case *btf.Struct:
+		return &btf.Struct{Name: typ.Name, Size: typ.Size, Members: layouts(typ.Members)}
+	case *btf.Union:
+		return &btf.Union{Name: typ.Name, Size: typ.Size, Members: layouts(typ.Members)}
+	default:
+		return typ
+	}
+}
+
+func layouts(members []btf.Member) []btf.Member {
+	out := slices.Clone(members)
+	for i := range out {
+		out[i].Type, out[i].Tags = layout(out[i].Type), nil
+	}
+	return out
+}
