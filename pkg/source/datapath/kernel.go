@@ -41,9 +41,7 @@ type kernel struct {
 	entries        map[string]uint64 // by map, at its last read
 }
 
-// supported returns an error if the kernel lacks what the programs need or its
-// return probes are unsafe. Existing features decide; versions only where a defect
-// cannot be recognized otherwise.
+// supported returns an error if the kernel lacks what the programs need.
 func supported() error {
 	if err := hook.Usable(); err != nil {
 		return err
@@ -65,11 +63,7 @@ func supported() error {
 			return fmt.Errorf("looking for %s: %w", need.what, err)
 		}
 	}
-	symbols, err := hook.Symbols()
-	if err != nil {
-		return err
-	}
-	return locate.Safe(symbols)
+	return nil
 }
 
 // newKernel loads all programs and attaches the hooks in the kernel. It fails if the

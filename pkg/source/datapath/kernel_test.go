@@ -182,7 +182,7 @@ func (k *kernel) probeAll(t testing.TB, path string, sites []locate.Site, calls 
 			if groupOf(s.Function) != c {
 				continue
 			}
-			l, err := k.probe(path, s, entryNS, returnNS)
+			l, err := k.probe(path, s, 0, entryNS, returnNS)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -39,7 +39,8 @@ type watched struct {
 	searching, ended bool
 	queue            []attempt
 	openedAt         time.Time
-	chosen           bool // to be counted
+	chosen           bool  // to be counted
+	refused          error // why it must not be probed
 }
 
 // attempt is an event and when to try it.
@@ -56,7 +57,8 @@ type searchResult struct {
 	locate.Found
 	of   *watched
 	home *locate.Process // of the process, if its files may be kept
-	err  error
+	// refused is why the process must not be probed, err why it cannot be.
+	refused, err error
 }
 
 // observe handles a context or a queue pair.
@@ -120,8 +122,12 @@ func (s *Source) startSearches() {
 // search searches a process in a goroutine of its own.
 func (s *Source) search(w *watched, a attempt) {
 	w.searching = true
+	perProcess := s.perProcess()
 	go func() {
 		r := searchResult{attempt: a, of: w}
+		if perProcess { // again each time, as the process may have executed another program
+			r.refused = w.CheckShadowStack()
+		}
 		r.Found, r.err = s.find(w.Process, a.qp)
 		if r.err == nil && len(r.Sites) > 0 {
 			r.home, _ = w.Home() // without one, its files are not kept
@@ -157,6 +163,9 @@ func (s *Source) handleFound(a searchResult) {
 		return
 	}
 	s.setFailed(nil)
+	if s.refuse(pid, w, a.refused) {
+		return
+	}
 	chosen := s.isChosen(a.cgroup)
 	w.chosen = w.chosen || chosen
 	s.addSites(pid, a.Found)
@@ -191,7 +200,7 @@ func (s *Source) markFound() {
 			continue
 		}
 		if f := s.files[p.file]; f != nil {
-			p.probed = f.probed[budget.Post]
+			p.probed = f.probedSince(budget.Post, int(key.Tgid))
 		}
 		if err := s.kernel.mark(key, p.chosen, true); errors.Is(err, model.ErrAbsent) { // closed meanwhile
 			s.mu.Lock()
@@ -222,7 +231,7 @@ func (s *Source) addSites(pid int, l locate.Found) {
 	for _, site := range l.Sites {
 		f := s.files[site.File]
 		if f == nil {
-			f = newFile(site.File)
+			f = newFile(site.File, s.perProcess())
 			s.files[site.File] = f
 		}
 		f.paths[pid] = l.Paths[site.File]

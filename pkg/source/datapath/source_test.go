@@ -23,7 +23,9 @@ import (
 
 // startSource returns a Source whose kernel has no InfiniBand: only observeFake reports processes. It uses the
 // functions of the FAKE provider, which the locator would not recognize as a provider.
-func startSource(t testing.TB, limit float64, c *trapCosts, path string, sites []locate.Site) *Source {
+func startSource(
+	t testing.TB, limit float64, c *trapCosts, path string, sites []locate.Site, change ...func(*Source),
+) *Source {
 	t.Helper()
 	k := startKernel(t)
 	sysfs := t.TempDir()
@@ -45,6 +47,9 @@ func startSource(t testing.TB, limit float64, c *trapCosts, path string, sites [
 			found.Sites = append(found.Sites, at)
 		}
 		return found, nil
+	}
+	for _, f := range change {
+		f(s)
 	}
 	go s.run(ctx)
 	t.Cleanup(func() {
