@@ -112,6 +112,14 @@ func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	if err != nil {
 		return nil, err
 	}
+	return loadSpec(spec, types, opts, programs)
+}
+
+func loadSpec(spec *ebpf.CollectionSpec, types *hook.Types, opts Options, programs []string) (*kernel, error) {
+	symbols, err := hook.Symbols()
+	if err != nil {
+		return nil, err
+	}
 	subsys, err := types.Subsystem(opts.Subsystem)
 	if err != nil {
 		return nil, err
@@ -129,6 +137,7 @@ func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	err = errors.Join(spec.Variables[gen.DatapathVarCgroupSubsys].Set(subsys),
 		spec.Variables[gen.DatapathVarContextsOfCgroup].Set(int32(ofCgroup)),
 		spec.Variables[gen.DatapathVarFineBounds].Set(fineBounds()),
+		spec.Variables[gen.DatapathVarCrowded].Set(toInt[uint8](symbols["bpf_task_storage_get_recur"])),
 		spec.Variables[gen.DatapathVarChooseAll].Set(toInt[uint8](opts.Chosen == nil)))
 	if err != nil {
 		return nil, err

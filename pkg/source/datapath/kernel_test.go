@@ -294,9 +294,11 @@ func checkOps(t *testing.T, what string, d gen.DatapathContextStat, want ops) {
 }
 
 // TestCounts compares the counts with the actions that a process ran, with a FAKE provider and no HCA.
-func TestCounts(t *testing.T) {
+func TestCounts(t *testing.T) { testCounts(t, startKernel(t)) }
+
+func testCounts(t *testing.T, k *kernel) {
+	t.Helper()
 	path, sites := buildFake(t)
-	k := startKernel(t)
 	f, foreign := startFake(t, path), startFake(t, path)
 	f.key = k.add(t, event{key: f.key, cgroup: 5, device: 3}, true)
 	k.probeAll(t, path, sites, budget.Post, budget.Poll)
