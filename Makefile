@@ -186,10 +186,10 @@ screens: build ## Draw the dashboards from what a Prometheus in the guest answer
 	@ACCELSCOPE_SCREENS=$(CURDIR)/deploy/grafana/screens go test -tags vm -count=1 -timeout 20m -v -run 'TestObserve' ./tests/e2e
 
 .PHONY: test-kernels
-test-kernels: deps build image ## The guest suite at full length on 5.10, 6.1, 6.12 and 7, with tracepoints and with fentry forced, on cgroup v1
+test-kernels: deps build image ## The guest suite at full length on 5.10, 6.1, 6.12 and 7, with forced tiers, on cgroup v1, with preempt=full
 	@ACCELSCOPE_NODES=5.10,6.1,6.12,6.1/tracepoint,6.12/fentry,6.1//v1 \
 		go test -tags vm -count=1 -timeout 180m -parallel $(GUESTS) -v -run 'TestNode|TestNames|TestDeploy' ./tests/e2e
-	@ACCELSCOPE_NODES=7 go test -tags vm -count=1 -timeout 30m -v -run TestNode ./tests/e2e
+	@ACCELSCOPE_NODES=7,6.12/preempt go test -tags vm -count=1 -timeout 60m -parallel $(GUESTS) -v -run TestNode ./tests/e2e
 	@ACCELSCOPE_NODES=6.1 go test -tags vm -count=1 -timeout 60m -v -run TestPadded ./tests/e2e
 	@go test -tags vm -count=1 -timeout 60m -v ./tests/vm/...
 

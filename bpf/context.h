@@ -182,6 +182,22 @@ struct {
 	__type(value, struct thread);
 } threads SEC(".maps");
 
+/*
+ * While a thread is preempted in an operation on task storage, no other thread can get new task storage on that CPU. The
+ * kernel counts such operations of each CPU from Linux 6.2 on (before, existing storage is not found either). A thread
+ * without storage then uses an entry of an LRU map under its number until it gets storage: crowded is 1 on these kernels.
+ */
+const volatile __u8 crowded;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 256);
+	__type(key, __u32);
+	__type(value, struct thread);
+} crowded_threads SEC(".maps");
+
+static const struct thread no_call;
+
 static const struct context_stat zero_stat;
 
 /* Whether contexts are counted from the start. Otherwise user space chooses them ("control"). */
@@ -269,9 +285,26 @@ static __always_inline __u64 trap_ns(void *ctx)
 	return COOKIE_TRAP_NS(bpf_get_attach_cookie(ctx));
 }
 
+/* The entry of this thread in a map of crowded threads, which is added if zero is not NULL. */
+static __always_inline void *crowded_entry(void *map, const void *zero)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+	void *found;
+
+	if (!crowded)
+		return 0;
+	found = bpf_map_lookup_elem(map, &tid);
+	if (found || !zero)
+		return found;
+	bpf_map_update_elem(map, &tid, zero, BPF_NOEXIST);
+	return bpf_map_lookup_elem(map, &tid);
+}
+
 static __always_inline struct thread *this_thread(__u64 flags)
 {
-	return bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, flags);
+	struct thread *t = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, flags);
+
+	return t ?: crowded_entry(&crowded_threads, flags ? &no_call : 0);
 }
 
 /* Adds CPU time that probes took of calls with a context. */

@@ -173,6 +173,16 @@ int BPF_PROG(fentry_modify, struct ib_qp *qp, struct ib_qp_attr *attr, int mask)
 	return modified(qp, attr, mask);
 }
 
+/*
+ * The same again: the kernel skips a program while another thread is preempted in it on this CPU, all the time that the
+ * other thread does not run.
+ */
+SEC("fexit/ib_modify_qp_with_udata")
+int BPF_PROG(fexit_modify, struct ib_qp *qp, struct ib_qp_attr *attr, int mask)
+{
+	return modified(qp, attr, mask);
+}
+
 /* Runs before another queue pair can get the number. */
 static __noinline int destroyed(struct ib_qp *handle)
 {

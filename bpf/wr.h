@@ -44,9 +44,21 @@ struct {
 	__type(value, struct batches);
 } posting SEC(".maps");
 
+/* As crowded_threads. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 64);
+	__type(key, __u32);
+	__type(value, struct batches);
+} crowded_posting SEC(".maps");
+
+static const struct batches no_batch;
+
 static __always_inline struct batches *this_posting(__u64 flags)
 {
-	return bpf_task_storage_get(&posting, bpf_get_current_task_btf(), 0, flags);
+	struct batches *b = bpf_task_storage_get(&posting, bpf_get_current_task_btf(), 0, flags);
+
+	return b ?: crowded_entry(&crowded_posting, flags ? &no_batch : 0);
 }
 
 /* The open batch of a queue pair. */

@@ -314,6 +314,8 @@ type DatapathUnknownCost struct {
 const (
 	DatapathMapCgroupContexts        = "cgroup_contexts"
 	DatapathMapContexts              = "contexts"
+	DatapathMapCrowdedPosting        = "crowded_posting"
+	DatapathMapCrowdedThreads        = "crowded_threads"
 	DatapathMapEnded                 = "ended"
 	DatapathMapLatencies             = "latencies"
 	DatapathMapNowhere               = "nowhere"
@@ -335,6 +337,7 @@ const (
 	DatapathProgFentryModify         = "fentry_modify"
 	DatapathProgFentryTrack          = "fentry_track"
 	DatapathProgFentryUntrack        = "fentry_untrack"
+	DatapathProgFexitModify          = "fexit_modify"
 	DatapathProgKprobeCreate         = "kprobe_create"
 	DatapathProgKprobeDestroy        = "kprobe_destroy"
 	DatapathProgKprobeModify         = "kprobe_modify"
@@ -364,6 +367,7 @@ const (
 	DatapathVarCgroupSubsys          = "cgroup_subsys"
 	DatapathVarChooseAll             = "choose_all"
 	DatapathVarContextsOfCgroup      = "contexts_of_cgroup"
+	DatapathVarCrowded               = "crowded"
 	DatapathVarFineBounds            = "fine_bounds"
 	DatapathVarLastNumber            = "last_number"
 	DatapathVarLiveQueues            = "live_queues"
@@ -429,6 +433,7 @@ type DatapathProgramSpecs struct {
 	FentryModify         *ebpf.ProgramSpec `ebpf:"fentry_modify"`
 	FentryTrack          *ebpf.ProgramSpec `ebpf:"fentry_track"`
 	FentryUntrack        *ebpf.ProgramSpec `ebpf:"fentry_untrack"`
+	FexitModify          *ebpf.ProgramSpec `ebpf:"fexit_modify"`
 	KprobeCreate         *ebpf.ProgramSpec `ebpf:"kprobe_create"`
 	KprobeDestroy        *ebpf.ProgramSpec `ebpf:"kprobe_destroy"`
 	KprobeModify         *ebpf.ProgramSpec `ebpf:"kprobe_modify"`
@@ -463,6 +468,8 @@ type DatapathProgramSpecs struct {
 type DatapathMapSpecs struct {
 	CgroupContexts *ebpf.MapSpec `ebpf:"cgroup_contexts"`
 	Contexts       *ebpf.MapSpec `ebpf:"contexts"`
+	CrowdedPosting *ebpf.MapSpec `ebpf:"crowded_posting"`
+	CrowdedThreads *ebpf.MapSpec `ebpf:"crowded_threads"`
 	Ended          *ebpf.MapSpec `ebpf:"ended"`
 	Latencies      *ebpf.MapSpec `ebpf:"latencies"`
 	Nowhere        *ebpf.MapSpec `ebpf:"nowhere"`
@@ -484,6 +491,7 @@ type DatapathVariableSpecs struct {
 	CgroupSubsys      *ebpf.VariableSpec `ebpf:"cgroup_subsys"`
 	ChooseAll         *ebpf.VariableSpec `ebpf:"choose_all"`
 	ContextsOfCgroup  *ebpf.VariableSpec `ebpf:"contexts_of_cgroup"`
+	Crowded           *ebpf.VariableSpec `ebpf:"crowded"`
 	FineBounds        *ebpf.VariableSpec `ebpf:"fine_bounds"`
 	LastNumber        *ebpf.VariableSpec `ebpf:"last_number"`
 	LiveQueues        *ebpf.VariableSpec `ebpf:"live_queues"`
@@ -520,6 +528,8 @@ func (o *DatapathObjects) Close() error {
 type DatapathMaps struct {
 	CgroupContexts *ebpf.Map `ebpf:"cgroup_contexts"`
 	Contexts       *ebpf.Map `ebpf:"contexts"`
+	CrowdedPosting *ebpf.Map `ebpf:"crowded_posting"`
+	CrowdedThreads *ebpf.Map `ebpf:"crowded_threads"`
 	Ended          *ebpf.Map `ebpf:"ended"`
 	Latencies      *ebpf.Map `ebpf:"latencies"`
 	Nowhere        *ebpf.Map `ebpf:"nowhere"`
@@ -538,6 +548,8 @@ func (m *DatapathMaps) Close() error {
 	return _DatapathClose(
 		m.CgroupContexts,
 		m.Contexts,
+		m.CrowdedPosting,
+		m.CrowdedThreads,
 		m.Ended,
 		m.Latencies,
 		m.Nowhere,
@@ -560,6 +572,7 @@ type DatapathVariables struct {
 	CgroupSubsys      *ebpf.Variable `ebpf:"cgroup_subsys"`
 	ChooseAll         *ebpf.Variable `ebpf:"choose_all"`
 	ContextsOfCgroup  *ebpf.Variable `ebpf:"contexts_of_cgroup"`
+	Crowded           *ebpf.Variable `ebpf:"crowded"`
 	FineBounds        *ebpf.Variable `ebpf:"fine_bounds"`
 	LastNumber        *ebpf.Variable `ebpf:"last_number"`
 	LiveQueues        *ebpf.Variable `ebpf:"live_queues"`
@@ -587,6 +600,7 @@ type DatapathPrograms struct {
 	FentryModify         *ebpf.Program `ebpf:"fentry_modify"`
 	FentryTrack          *ebpf.Program `ebpf:"fentry_track"`
 	FentryUntrack        *ebpf.Program `ebpf:"fentry_untrack"`
+	FexitModify          *ebpf.Program `ebpf:"fexit_modify"`
 	KprobeCreate         *ebpf.Program `ebpf:"kprobe_create"`
 	KprobeDestroy        *ebpf.Program `ebpf:"kprobe_destroy"`
 	KprobeModify         *ebpf.Program `ebpf:"kprobe_modify"`
@@ -626,6 +640,7 @@ func (p *DatapathPrograms) Close() error {
 		p.FentryModify,
 		p.FentryTrack,
 		p.FentryUntrack,
+		p.FexitModify,
 		p.KprobeCreate,
 		p.KprobeDestroy,
 		p.KprobeModify,

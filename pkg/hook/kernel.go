@@ -91,6 +91,7 @@ func (t *Types) Subsystem(name string) (int32, error) {
 var symbolPrefixes = [][]byte{
 	[]byte("ib_uverbs_"), []byte("ib_umem_"), []byte("rdma_"), []byte("uverbs_"), []byte("ib_modify_qp"),
 	[]byte("ib_destroy_qp"), []byte("ib_create_qp"), []byte("ib_register_peer_memory_client"), []byte("__x64_sys_uretprobe"),
+	[]byte("bpf_task_storage_get_recur"),
 	[]byte("chrdev_open"), []byte("devcgroup_check_permission"),
 }
 

@@ -34,9 +34,10 @@ var trafficNotes = []string{
 		"observed contexts. `complete` also holds where counters of the port or of queue pairs have the bytes.",
 	"Reasons: `off` (`--rdma.datapath=off`), `refused` (the kernel or a missing right prevents probes: `accelscope doctor`), " +
 		"`not_selected` (`--rdma.datapath-select`), `late` (an open context could send before its functions were probed), " +
-		"`budget` (sampled), `extended_poll` (of completions of `ibv_start_poll`, the length was not read), `provider_unsupported` (the functions of its provider were not found), `direct_wqe` (the provider " +
-		"lets programs write to its queues, and no call was seen for 10 s: idle, or UCX's accelerated transports, DPDK, a GPU), " +
-		"`devx` (DEVX objects, which may be queue pairs), `full` (no room for more contexts), `not_seen` (queue pairs that are " +
+		"`budget` (sampled), `extended_poll` (of completions of `ibv_start_poll`, the length was not read), " +
+		"`provider_unsupported` (the functions of its provider were not found), `direct_wqe` (the provider lets programs write to " +
+		"its queues, and no call was seen for 10 s: idle, or UCX's accelerated transports, DPDK, a GPU), `devx` (DEVX objects, " +
+		"which may be queue pairs), `full` (no room for more contexts), `not_seen` (queue pairs that are " +
 		"not connected yet, or were missed).",
 	"`container_rdma_completion_duration_seconds`: `opcode` is `write`, `read`, `send` or `atomic`. The duration includes the " +
 		"time until the workload polls. Completions that match no observed post are left out.",

@@ -25,7 +25,8 @@ const (
 
 // Gaps are all gaps, in the order in which they are shown.
 var Gaps = []Gap{
-	GapOff, GapRefused, GapNotSelected, GapLate, GapBudget, GapExtendedPoll, GapProviderUnsupported, GapDirectWQE, GapDEVX, GapFull, GapNotSeen,
+	GapOff, GapRefused, GapNotSelected, GapLate, GapBudget, GapExtendedPoll, GapProviderUnsupported, GapDirectWQE, GapDEVX,
+	GapFull, GapNotSeen,
 }
 
 // Coverage is a gap in the counts of the verbs contexts of one cgroup on one HCA. The gap is

@@ -19,9 +19,13 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// seccomp: return probes work in real containers, of containerd and of Docker with its seccomp profile.
+// seccomp: the sensor tries return probes, and they work in real containers, of containerd and of Docker with its seccomp
+// profile.
 func (n node) seccomp(t *testing.T) {
 	s, keeper := n.watched(t, "--rdma.datapath=always")
+	if strings.Contains(s.log.String(), "could not be tried") {
+		t.Errorf("return probes were not tried:\n%s", s.log)
+	}
 	d, err := guest.StartContainerd(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ import (
 
 // Environment variables that the host sets in the guest.
 const (
-	nodesVar        = "ACCELSCOPE_NODES"        // nodes to test: kernel[/tier[/cgroup layout]], separated by commas
+	nodesVar        = "ACCELSCOPE_NODES"        // nodes to test: kernel[/tier[/cgroup layout]] or kernel/preempt, separated by commas
 	binaryVar       = "ACCELSCOPE_BINARY"       // the program to test
 	rdmaTestVar     = "ACCELSCOPE_RDMATEST"     // the compiled tests of source/rdma
 	datapathTestVar = "ACCELSCOPE_DATAPATHTEST" // the compiled tests of source/datapath
@@ -89,30 +89,31 @@ func runParallel(t *testing.T) {
 // nodeScenarios are the parts of TestNode. Those of the data path come before the driver is reloaded, which leaves no device.
 var nodeScenarios = []scenario[node]{
 	{"doctor", node.doctor, "6.1 7 6.1/tracepoint", nil},
-	{"truth", node.truth, "6.12 6.1//v1", nil},
+	{"truth", node.truth, "6.12 6.1//v1 6.12/preempt", nil},
 	{"cm ids", node.cmIDs, "7 6.1//v1", nil},
-	{"verbs", node.verbs, "5.10 7 6.1/tracepoint", nil},
+	{"verbs", node.verbs, "5.10 7 6.1/tracepoint 6.12/preempt", nil},
 	{"failures", node.failures, "5.10", nil},
 	{"threads", node.threads, "6.1//v1", nil},
 	{"peers", node.peers, "6.12", nil},
 	{"dri", node.dri, "5.10", nil},
 	{"devices", node.devices, "6.1", nil},
 	{"restart", node.restart, "6.1//v1", nil},
-	{"churn", node.churn, "6.12", nil},
+	{"churn", node.churn, "6.12 6.12/preempt", nil},
 	// rxe of 5.10 gives the numbers of queue pairs to new ones at once.
-	{"skipped", node.skipped, "6.12 7", func(n node) bool { return n.kernel != "5.10" && n.plain() }},
+	{"skipped", node.skipped, "6.12 7 6.12/preempt", func(n node) bool { return n.kernel != "5.10" && n.plain() }},
+	{"preempted", node.preempted, "6.12/preempt", func(n node) bool { return n.preempt }},
 	{"permissions", node.permissions, "6.1", node.plain}, // capabilities do not depend on the tier or the cgroup layout
 	{"datapath unsupported", node.unsupported, "5.10", func(n node) bool { return n.kernel == "5.10" && n.plain() }},
 	{"datapath port", node.port, "7", func(n node) bool { return n.kernel == "7" && n.plain() }}, // the first kernel that counts the bytes of rxe
 	{"datapath hooks", node.datapathHooks, "6.1", node.traces},
-	{"datapath exact", node.exact, "6.12", node.traces},
+	{"datapath exact", node.exact, "6.12 6.12/preempt", node.traces},
 	{"datapath extended", node.extended, "6.12", node.traces},
 	{"datapath containers", node.seccomp, "6.12", node.traces},
 	{"datapath coverage", node.coverage, "6.12", node.traces},
 	{"datapath latency", node.latency, "6.12", node.traces},
 	{"datapath errors", node.completionErrors, "6.1", node.traces},
-	{"datapath first", node.first, "6.12", node.traces},
-	{"datapath short", node.short, "6.1", node.traces},
+	{"datapath first", node.first, "6.12 6.12/preempt", node.traces},
+	{"datapath short", node.short, "6.1 6.12/preempt", node.traces},
 	{"datapath harmless", node.harmless, "6.12", node.traces},
 	{"datapath exclusive", node.exclusive, "6.1", node.traces},
 	{"datapath budget", node.budget, "6.1", node.traces},
@@ -157,10 +158,14 @@ func (n node) options(t *testing.T) vm.Options {
 		rdmaTestVar + "=" + dir + "/rdma.test", accessTestVar + "=" + dir + "/access.test", datapathTestVar + "=" + dir + "/datapath.test",
 		"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	}
-	return vm.Options{
+	options := vm.Options{
 		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 20 * time.Minute, // a run takes 2 to 6 minutes
 		Env: append(env, n.buildModules(t)...),
 	}
+	if n.preempt {
+		options.Preempt = "full"
+	}
+	return options
 }
 
 // binaries builds the programs that all guests run and returns their directory.

@@ -19,15 +19,22 @@ type node struct {
 	kernel, tier, cgroup string
 	padded               string // out-of-tree RDMA modules: "plain" or "typed" (vm.PaddedModules); empty: the kernel's
 	types                string // --probe.btf-dir
+	preempt              bool   // the kernel preempts itself anywhere (preempt=full), as real-time kernels do
 }
 
 // String returns the name that nodesVar uses, as one level of a test's name.
 func (n node) String() string {
+	if n.preempt {
+		return n.kernel + "_" + preempt
+	}
 	return strings.TrimRight(strings.Join([]string{n.kernel, n.tier, n.cgroup}, "_"), "_")
 }
 
+// preempt stands for a node's preempt in nodesVar, in the place of the tier.
+const preempt = "preempt"
+
 // A scenario is a part of a test in a guest. `make test` spreads them over the kernels, so that each runs once or twice;
-// `make test-kernels` runs all of them, at full length, on each node.
+// `make test-kernels` runs all of them, at full length, on each node. Only it has a node with preempt=full.
 type scenario[T any] struct {
 	name  string
 	run   func(T, *testing.T)
@@ -39,8 +46,8 @@ func (s scenario[T]) on(n node) bool {
 	if s.can != nil && !s.can(n) {
 		return false
 	}
-	// On kernel 7 only the scenarios of make test were tested.
-	return whole() && n.kernel != "7" || slices.Contains(parse(strings.Fields(s.nodes)), n)
+	// On kernel 7 only the scenarios of make test were tested, and with preempt=full only those that it can make differ.
+	return whole() && n.kernel != "7" && !n.preempt || slices.Contains(parse(strings.Fields(s.nodes)), n)
 }
 
 // whole reports whether the nodes were set explicitly, as make test-kernels does: then everything runs at full length.
@@ -57,7 +64,11 @@ func size(all, few int) int {
 func parse(names []string) (nodes []node) {
 	for _, name := range names {
 		parts := append(strings.Split(name, "/"), "", "")
-		nodes = append(nodes, node{kernel: parts[0], tier: parts[1], cgroup: parts[2]})
+		n := node{kernel: parts[0], tier: parts[1], cgroup: parts[2]}
+		if n.tier == preempt {
+			n.tier, n.preempt = "", true
+		}
+		nodes = append(nodes, n)
 	}
 	return nodes
 }
@@ -71,7 +82,7 @@ func nodes[T any](scenarios []scenario[T]) []node {
 	count := map[node]int{}
 	for _, s := range scenarios {
 		for _, n := range parse(strings.Fields(s.nodes)) {
-			if !s.on(n) {
+			if !s.on(n) || n.preempt {
 				continue
 			}
 			if count[n]++; count[n] == 1 {
@@ -105,6 +116,10 @@ func touched(t *testing.T, n node, what ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Printf("stage: %s, cgroup %s, probes %s: %s\n", strings.TrimSpace(string(release)), cmp.Or(n.cgroup, "v2"),
+	kernel := strings.TrimSpace(string(release))
+	if n.preempt {
+		kernel += " preempt=full"
+	}
+	fmt.Printf("stage: %s, cgroup %s, probes %s: %s\n", kernel, cmp.Or(n.cgroup, "v2"),
 		cmp.Or(n.tier, "by the kernel"), strings.Join(what, ", "))
 }

@@ -46,6 +46,7 @@ type Options struct {
 	Modules string        // directory in place of the kernel's lib/modules; default: the kernel's own
 	Devices int           // number of rxe devices, 0 to 2; rxeN is on vN of a veth pair, with address 10.(70+N).0.1
 	Systemd bool          // the first process is systemd, with a journal and D-Bus, without udev and the machine's own units
+	Preempt string        // preempt= of the kernel: none, voluntary, full (Linux 6.1 and newer); default: the kernel's
 	Forward int           // port on 127.0.0.1 that leads to port 9847 of the guest; 0: the guest has no network
 	Stdin   io.Reader     // standard input of the command; its end is not passed on to the command
 	Stdout  io.Writer     // standard output and standard error of the command
@@ -280,6 +281,9 @@ func qemuArgs(kernel Kernel, initrd, accel string, res *Result, opts Options) []
 	cpu, options := "host", "console=ttyS0 quiet panic=-1 no_timer_check"
 	if accel != "kvm" {
 		cpu, options = emulatedCPU, options+emulatedKernel+hostTSC()
+	}
+	if opts.Preempt != "" {
+		options += " preempt=" + opts.Preempt
 	}
 	args := []string{
 		"-M", "q35", "-accel", accel, "-cpu", cpu, "-m", "3072", "-smp", "2",

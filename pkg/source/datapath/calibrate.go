@@ -42,7 +42,7 @@ const (
 // is why.
 //
 // This is safe for the Go runtime, in a process that may have return probes at all
-// (locate.Safe):
+// (safety.go):
 //
 //   - The functions are leaves in assembly. They are NOSPLIT and call nothing, so
 //     their stack is never grown. An emulated push and the kernel's return trampoline

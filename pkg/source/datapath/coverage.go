@@ -12,6 +12,7 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 // idleAfter is the time after which a context without calls may be one whose queues are
@@ -38,7 +39,7 @@ func (s *Source) setUnlocated(e *event, err error) {
 	switch {
 	case err == nil:
 		delete(s.unlocated, key)
-	case errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, locate.ErrShadowStack), errors.Is(err, errProbedAlone):
 		s.unlocated[key] = unlocated{e.cgroup, model.GapRefused}
 	default:
 		s.unlocated[key] = unlocated{e.cgroup, model.GapProviderUnsupported}

@@ -112,7 +112,7 @@ type contextState struct {
 }
 
 // New attaches the hooks if there is a device, and starts the loop. It returns an
-// error if the kernel lacks what the probes need or has unsafe return probes.
+// error if the kernel lacks what the probes need.
 func New(opts Options) (*Source, error) {
 	if err := errors.Join(supported(), locate.HostPIDs(opts.Procfs)); err != nil {
 		return nil, err

@@ -23,17 +23,19 @@ type file struct {
 	id    locate.FileID
 	paths map[int]string // path to open it, by process that maps it
 	sites map[locate.Site]bool
+	// perProcess: each process that maps it has probes of its own.
+	perProcess bool
 	// kept and home are nil if the probes end with the last process that maps the file.
 	kept *locate.Kept
 	home *locate.Process // the file is kept while this process exists
 	// added: sites were added since the last step, which attaches probes.
 	added bool
 	// links are the attached probes of a group, nil if it is detached.
-	links [budget.Groups]map[locate.Site]io.Closer
-	// probed is the time since which a group is probed (CLOCK_MONOTONIC, ns), 0: never.
-	probed [budget.Groups]uint64
-	// attached is when each site was probed first (CLOCK_MONOTONIC, ns).
-	attached map[locate.Site]uint64
+	links [budget.Groups]map[target]io.Closer
+	// probed is the time since which a group is probed (CLOCK_MONOTONIC, ns), by the pid of target.
+	probed [budget.Groups]map[int]uint64
+	// attached is when each target was probed first (CLOCK_MONOTONIC, ns).
+	attached map[target]uint64
 	// closing: detached probes of a group are being closed. inPlace: they still cost
 	// processes time.
 	closing, inPlace [budget.Groups]atomic.Bool
@@ -43,31 +45,41 @@ type file struct {
 	preparing [budget.Groups]bool
 	// switchedOn is the time of the last switch on.
 	switchedOn [budget.Groups]uint64
-	// failed are the sites that could not be probed.
-	failed map[locate.Site]failure
+	// failed are the targets that could not be probed.
+	failed map[target]failure
 }
 
-// failure is why and when a site could not be probed.
+// target is a site in one process, or (pid 0) in all that map the file.
+type target struct {
+	locate.Site
+	pid int
+}
+
+// failure is why and when a target could not be probed.
 type failure struct {
 	err error
 	at  time.Time
 }
 
-func newFile(id locate.FileID) *file {
+func newFile(id locate.FileID, perProcess bool) *file {
 	return &file{
-		id: id, paths: map[int]string{}, sites: map[locate.Site]bool{},
-		attached: map[locate.Site]uint64{}, failed: map[locate.Site]failure{},
+		id: id, perProcess: perProcess,
+		paths: map[int]string{}, sites: map[locate.Site]bool{},
+		attached: map[target]uint64{}, failed: map[target]failure{},
 	}
 }
 
-// probedSince returns when the posts of the file and these of its sites were probed
+// probedSince returns when the posts of a process and these of its sites were probed
 // (CLOCK_MONOTONIC, ns), 0 while posts are not. A provider may have further functions for
 // other processes. Those of a group that is detached do not count.
-func (f *file) probedSince(sites []locate.Site) uint64 {
-	since := f.probed[budget.Post]
+func (f *file) probedSince(pid int, sites []locate.Site) uint64 {
+	if !f.perProcess {
+		pid = 0
+	}
+	since := f.probed[budget.Post][pid]
 	for _, s := range sites {
 		if since != 0 {
-			since = max(since, f.attached[s])
+			since = max(since, f.attached[target{s, pid}])
 		}
 	}
 	return since
@@ -86,19 +98,39 @@ func (f *file) pages(group int) int {
 
 func (f *file) pids() []int { return slices.Collect(maps.Keys(f.paths)) }
 
+// targetPIDs returns the pids of targets.
+func (f *file) targetPIDs() []int {
+	if f.perProcess {
+		return f.pids()
+	}
+	return []int{0}
+}
+
+// setProbed sets the time since which a group is probed, where it was not before.
+func (f *file) setProbed(group int, at uint64) {
+	if f.probed[group] == nil {
+		f.probed[group] = map[int]uint64{}
+	}
+	for _, pid := range f.targetPIDs() {
+		if f.probed[group][pid] == 0 {
+			f.probed[group][pid] = at
+		}
+	}
+}
+
 // failure returns why a site of a group is not probed, nil if all are.
 func (f *file) failure(group int) error {
-	for s, failed := range f.failed {
-		if groupOf(s.Function) == group {
+	for t, failed := range f.failed {
+		if groupOf(t.Function) == group {
 			return failed.err
 		}
 	}
 	return nil
 }
 
-// isProbed reports whether calls that post are counted, or the budget decides it: no
-// step is needed before a context of this file is counted.
-func (f *file) isProbed() bool { return !f.added && f.probed[budget.Post] != 0 }
+// isProbed reports whether the calls of a process that post are counted, or the budget
+// decides it: no step is needed before a context of this file is counted.
+func (f *file) isProbed(pid int) bool { return !f.added && f.probedSince(pid, nil) != 0 }
 
 // tracedSince returns the time since which all sites are probed without a break (CLOCK_MONOTONIC, ns), 0 if some are not.
 func (f *file) tracedSince() uint64 {
@@ -112,37 +144,42 @@ func (f *file) tracedSince() uint64 {
 func (f *file) on(group int) bool { return f.links[group] != nil }
 
 // attach probes all sites of a group that are not probed yet.
-func (f *file) attach(group int, probe func(path string, s locate.Site) (io.Closer, error)) error {
+func (f *file) attach(group int, probe probeFunc) error {
 	if f.links[group] == nil {
-		f.links[group] = map[locate.Site]io.Closer{}
+		f.links[group] = map[target]io.Closer{}
 	}
-	// Concurrently, as a process may be about to post.
+	missing := map[locate.Site][]target{}
+	for s := range f.sites {
+		for _, pid := range f.targetPIDs() {
+			t := target{s, pid}
+			if groupOf(s.Function) == group && f.links[group][t] == nil && time.Since(f.failed[t].at) >= retryInterval {
+				missing[s] = append(missing[s], t)
+			}
+		}
+	}
+	// Sites concurrently, as a process may be about to post.
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var errs []error
-	var missing []locate.Site
-	for s := range f.sites {
-		if groupOf(s.Function) == group && f.links[group][s] == nil && time.Since(f.failed[s].at) >= retryInterval {
-			missing = append(missing, s)
-		}
+	if len(f.links[group]) == 0 && len(missing) > 0 && !f.perProcess { // probes of one process are not in the witness
+		f.observeCode(group, slices.Collect(maps.Keys(missing)))
 	}
-	if len(f.links[group]) == 0 && len(missing) > 0 {
-		f.observeCode(group, missing)
-	}
-	for _, s := range missing {
+	for _, targets := range missing {
 		wg.Go(func() {
-			link, err := f.open(s, probe)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				f.failed[s] = failure{err, time.Now()}
-				errs = append(errs, err)
-				return
-			}
-			delete(f.failed, s)
-			f.links[group][s] = link
-			if f.attached[s] == 0 {
-				f.attached[s] = monotonic()
+			for _, t := range targets {
+				link, err := f.open(t, probe)
+				mu.Lock()
+				if err != nil {
+					f.failed[t] = failure{err, time.Now()}
+					errs = append(errs, err)
+				} else {
+					delete(f.failed, t)
+					f.links[group][t] = link
+					if f.attached[t] == 0 {
+						f.attached[t] = monotonic()
+					}
+				}
+				mu.Unlock()
 			}
 		})
 	}
@@ -174,16 +211,19 @@ func (f *file) observeCode(group int, sites []locate.Site) {
 	}
 }
 
-// open probes a site.
-func (f *file) open(s locate.Site, probe func(path string, s locate.Site) (io.Closer, error)) (io.Closer, error) {
+// probeFunc attaches the probes of a target through a path of the file.
+type probeFunc func(path string, t target) (io.Closer, error)
+
+// open probes a target.
+func (f *file) open(t target, probe probeFunc) (io.Closer, error) {
 	err := fmt.Errorf("no process maps it")
 	for _, path := range f.openPaths() {
 		var link io.Closer
-		if link, err = probe(path, s); err == nil {
+		if link, err = probe(path, t); err == nil {
 			return link, nil
 		}
 	}
-	return nil, fmt.Errorf("probing offset %#x of a provider: %w", s.Offset, err)
+	return nil, fmt.Errorf("probing offset %#x of a provider: %w", t.Offset, err)
 }
 
 // prepare makes a group ready to be detached, and calls then. The kernel waits for an RCU
@@ -219,12 +259,8 @@ func (f *file) detach(group int, done *sync.WaitGroup) {
 	f.closing[group].Store(true)
 	f.inPlace[group].Store(true)
 	done.Go(func() {
-		var wg sync.WaitGroup
-		for _, link := range links {
-			wg.Go(func() { _ = link.Close() })
-		}
 		closed := make(chan struct{})
-		go func() { wg.Wait(); close(closed) }()
+		go func() { closeLinks(links); close(closed) }()
 		if w != nil {
 			w.wait(closed)
 		} else {
@@ -234,4 +270,45 @@ func (f *file) detach(group int, done *sync.WaitGroup) {
 		<-closed
 		f.closing[group].Store(false)
 	})
+}
+
+// leave removes a process, and closes the probes that it has alone.
+func (f *file) leave(pid int, done *sync.WaitGroup) {
+	delete(f.paths, pid)
+	if !f.perProcess {
+		return
+	}
+	alone := map[target]io.Closer{}
+	for group := range budget.Groups {
+		delete(f.probed[group], pid)
+		for t, link := range f.links[group] {
+			if t.pid == pid {
+				alone[t] = link
+				delete(f.links[group], t)
+			}
+		}
+	}
+	maps.DeleteFunc(f.attached, func(t target, _ uint64) bool { return t.pid == pid })
+	maps.DeleteFunc(f.failed, func(t target, _ failure) bool { return t.pid == pid })
+	if len(alone) > 0 {
+		done.Go(func() { closeLinks(alone) })
+	}
+}
+
+// closeLinks closes probes, those of different sites concurrently, as each waits for an RCU
+// grace period.
+func closeLinks(links map[target]io.Closer) {
+	of := map[locate.Site][]io.Closer{}
+	for t, link := range links {
+		of[t.Site] = append(of[t.Site], link)
+	}
+	var wg sync.WaitGroup
+	for _, links := range of {
+		wg.Go(func() {
+			for _, link := range links {
+				_ = link.Close()
+			}
+		})
+	}
+	wg.Wait()
 }

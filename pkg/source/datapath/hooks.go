@@ -16,9 +16,13 @@ import (
 // probe. The kernel skips kprobe programs on a CPU on which this process is in a
 // system call on one of their maps, where it can be preempted: a queue pair that is
 // missed then would never be counted. So fentry comes first, though it pins the
-// module.
+// module. Changes of queue pairs are also seen at the return (fexit), as a preempted
+// program is skipped for other threads.
 var kernelHooks = []hook.Hook{
-	{Name: "datapath_modify_qp", Reads: hook.UverbsStructures, Tiers: tiers(gen.DatapathProgKprobeModify, gen.DatapathProgFentryModify)},
+	{
+		Name: "datapath_modify_qp", Reads: hook.UverbsStructures,
+		Tiers: tiers(gen.DatapathProgKprobeModify, gen.DatapathProgFentryModify, gen.DatapathProgFexitModify),
+	},
 	{Name: "datapath_destroy_qp", Reads: hook.UverbsStructures, Tiers: tiers(gen.DatapathProgKprobeDestroy, gen.DatapathProgFentryDestroy)},
 	{Name: "datapath_restrack_add", Reads: hook.UverbsStructures, Tiers: tiers(gen.DatapathProgKprobeTrack, gen.DatapathProgFentryTrack)},
 	{
@@ -31,8 +35,8 @@ var kernelHooks = []hook.Hook{
 	},
 }
 
-func tiers(kprobe, fentry string) []hook.Tier {
-	return []hook.Tier{hook.With(hook.Fentry, fentry), hook.With(hook.Kprobe, kprobe)}
+func tiers(kprobe string, fentry ...string) []hook.Tier {
+	return []hook.Tier{hook.With(hook.Fentry, fentry...), hook.With(hook.Kprobe, kprobe)}
 }
 
 // unattached returns all hooks in one state.

@@ -94,7 +94,7 @@ func (s *Source) detachUnused(f *file) {
 	if len(f.paths) > 0 || f.kept != nil {
 		return
 	}
-	f.probed = [budget.Groups]uint64{}
+	f.probed = [budget.Groups]map[int]uint64{}
 	for c := range budget.Groups {
 		if f.on(c) {
 			f.detach(c, &s.detaching)

@@ -43,9 +43,7 @@ type kernel struct {
 	entries        map[string]uint64 // by map, at its last read
 }
 
-// supported returns an error if the kernel lacks what the programs need or its
-// return probes are unsafe. Existing features decide; versions only where a defect
-// cannot be recognized otherwise.
+// supported returns an error if the kernel lacks what the programs need.
 func supported() error {
 	if err := hook.Usable(); err != nil {
 		return err
@@ -67,11 +65,7 @@ func supported() error {
 			return fmt.Errorf("looking for %s: %w", need.what, err)
 		}
 	}
-	symbols, err := hook.Symbols()
-	if err != nil {
-		return err
-	}
-	return locate.Safe(symbols)
+	return nil
 }
 
 // newKernel loads all programs and attaches the hooks in the kernel. It fails if the
@@ -127,6 +121,14 @@ func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	if err != nil {
 		return nil, err
 	}
+	return loadSpec(spec, types, opts, programs)
+}
+
+func loadSpec(spec *ebpf.CollectionSpec, types *hook.Types, opts Options, programs []string) (*kernel, error) {
+	symbols, err := hook.Symbols()
+	if err != nil {
+		return nil, err
+	}
 	subsys, err := types.Subsystem(opts.Subsystem)
 	if err != nil {
 		return nil, err
@@ -143,6 +145,7 @@ func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
 	err = errors.Join(spec.Variables[gen.DatapathVarCgroupSubsys].Set(subsys),
 		spec.Variables[gen.DatapathVarContextsOfCgroup].Set(int32(ofCgroup(contexts))),
 		spec.Variables[gen.DatapathVarFineBounds].Set(fineBounds()),
+		spec.Variables[gen.DatapathVarCrowded].Set(toInt[uint8](symbols["bpf_task_storage_get_recur"])),
 		spec.Variables[gen.DatapathVarChooseAll].Set(toInt[uint8](opts.Chosen == nil)))
 	if err != nil {
 		return nil, err

@@ -193,7 +193,7 @@ func (k *kernel) probeAll(t testing.TB, path string, sites []locate.Site, calls 
 			if groupOf(s.Function) != c {
 				continue
 			}
-			l, err := k.probe(path, s, entryNS, returnNS)
+			l, err := k.probe(path, s, 0, entryNS, returnNS)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -306,9 +306,11 @@ func checkOps(t *testing.T, what string, d gen.DatapathContextStat, want ops) {
 }
 
 // TestCounts compares the counts with the actions that a process ran, with a FAKE provider and no HCA.
-func TestCounts(t *testing.T) {
+func TestCounts(t *testing.T) { testCounts(t, startKernel(t)) }
+
+func testCounts(t *testing.T, k *kernel) {
+	t.Helper()
 	path, sites := buildFake(t)
-	k := startKernel(t)
 	f, foreign := startFake(t, path), startFake(t, path)
 	f.key = k.add(t, event{key: f.key, cgroup: 5, device: 3}, true)
 	k.probeAll(t, path, sites, budget.Post, budget.Poll)

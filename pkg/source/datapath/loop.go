@@ -51,6 +51,7 @@ type loop struct {
 	budget    *budget.Budget
 	// find finds the functions of a process: locate.Locator.Find.
 	find      func(p *locate.Process, qp uint64) (locate.Found, error)
+	safety    *safety    // nil until determined
 	costs     *trapCosts // nil until measured
 	detaching sync.WaitGroup
 	// readings and spent are those of the last step: the counters of all contexts, and the
@@ -180,8 +181,20 @@ func hasEntries(path string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return name != "abi_version" })
 }
 
+// newKernel is newKernel where return probes are safe.
+func (s *Source) newKernel(ctx context.Context) (*kernel, []model.Hook, error) {
+	if s.safety == nil {
+		result := determineSafety(ctx, s.opts.Logger)
+		s.safety = &result
+	}
+	if err := s.safety.refused; err != nil {
+		return nil, unattached(err.Error(), model.StateUnsupported), err
+	}
+	return newKernel(s.opts)
+}
+
 func (s *Source) attach(ctx context.Context) {
-	k, hooks, err := newKernel(s.opts)
+	k, hooks, err := s.newKernel(ctx)
 	s.mu.Lock()
 	s.hooks, s.failed = hooks, err
 	s.mu.Unlock()

@@ -88,7 +88,7 @@ func (s *Source) checkUnobserved() (over []uint32) {
 // with the last process that maps it.
 func (s *Source) removeProcess(pid int, w *watched) {
 	for _, f := range s.files {
-		delete(f.paths, pid)
+		f.leave(pid, &s.detaching)
 		s.detachUnused(f)
 	}
 	delete(s.processes, pid)
@@ -189,7 +189,7 @@ func (s *Source) wasLate(key gen.DatapathContextKey, stat *gen.DatapathContextSt
 		return s.isLate(key, stat)
 	}
 	for _, f := range s.files {
-		if f.probed[budget.Post] == 0 || stat.LateNs < f.probed[budget.Post] {
+		if since := f.probedSince(int(key.Tgid), nil); since == 0 || stat.LateNs < since {
 			return true
 		}
 	}

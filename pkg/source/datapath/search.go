@@ -40,7 +40,8 @@ type watched struct {
 	searching, waiting, ended bool
 	queue                     []attempt
 	openedAt                  time.Time
-	chosen                    bool // to be counted
+	chosen                    bool  // to be counted
+	refused                   error // why it must not be probed
 }
 
 // attempt is an event and when to try it.
@@ -57,7 +58,8 @@ type searchResult struct {
 	locate.Found
 	of   *watched
 	home *locate.Process // of the process, if its files may be kept
-	err  error
+	// refused is why the process must not be probed, err why it cannot be.
+	refused, err error
 }
 
 // observe handles a context or a queue pair.
@@ -131,8 +133,12 @@ func (s *Source) startSearches() {
 func (s *Source) search(w *watched, a attempt) {
 	w.searching = true
 	s.searching++
+	perProcess := s.perProcess()
 	go func() {
 		r := searchResult{attempt: a, of: w}
+		if perProcess { // again each time, as the process may have executed another program
+			r.refused = w.CheckShadowStack()
+		}
 		r.Found, r.err = s.find(w.Process, a.qp)
 		if r.err == nil && s.hasUnkept(r.Paths) {
 			r.home, _ = w.Home() // without one, its files are not kept
@@ -172,6 +178,10 @@ func (s *Source) handleFound(a searchResult) {
 		return
 	}
 	s.setFailed(nil)
+	if s.refuse(pid, w, a.refused) {
+		s.setUnlocated(&a.event, w.refused)
+		return
+	}
 	chosen := s.isChosen(a.cgroup)
 	w.chosen = w.chosen || chosen
 	s.pace.changed = true
@@ -212,12 +222,12 @@ func (s *Source) markFound(all bool) {
 			continue
 		}
 		f := s.files[p.file]
-		if !all && (f == nil || !f.isProbed()) {
+		if !all && (f == nil || !f.isProbed(int(key.Tgid))) {
 			left = append(left, c)
 			continue
 		}
 		if f != nil {
-			p.probed = f.probedSince(c.sites)
+			p.probed = f.probedSince(int(key.Tgid), c.sites)
 		}
 		if err := s.kernel.mark(key, p.chosen, true); errors.Is(err, model.ErrAbsent) { // closed meanwhile
 			s.mu.Lock()
@@ -249,13 +259,13 @@ func (s *Source) addSites(pid int, l locate.Found) (unprobed bool) {
 	for _, site := range l.Sites {
 		f := s.files[site.File]
 		if f == nil {
-			f = newFile(site.File)
+			f = newFile(site.File, s.perProcess())
 			s.files[site.File] = f
 		}
 		f.paths[pid] = l.Paths[site.File]
 		f.added = f.added || !f.sites[site]
 		f.sites[site] = true
-		unprobed = unprobed || !f.isProbed()
+		unprobed = unprobed || !f.isProbed(pid)
 	}
 	return unprobed
 }

@@ -23,10 +23,15 @@ import (
 
 // startSource returns a Source whose kernel has no InfiniBand: only observeFake reports processes. It uses the
 // functions of the FAKE provider, which the locator would not recognize as a provider.
-func startSource(t testing.TB, limit float64, c *trapCosts, path string, sites []locate.Site) *Source {
+func startSource(
+	t testing.TB, limit float64, c *trapCosts, path string, sites []locate.Site, change ...func(*Source),
+) *Source {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := newFakeSource(t, limit, c, path, sites, cancel)
+	for _, f := range change {
+		f(s)
+	}
 	go s.run(ctx)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {

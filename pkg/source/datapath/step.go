@@ -149,6 +149,9 @@ func (s *Source) count(now time.Time, readings []reading, loads []budget.Process
 	unprobeable := map[locate.FileID]bool{}
 	ended, probes := false, 0
 	var unprobed error
+	for _, w := range s.processes {
+		unprobed = cmp.Or(unprobed, w.refused)
+	}
 	for id, f := range s.files {
 		var w samplings
 		for c := range budget.Groups {
@@ -208,8 +211,8 @@ func (s *Source) switchGroup(f *file, group int, on bool) bool {
 	case was:
 		f.detach(group, &s.detaching)
 	}
-	if on && f.probed[group] == 0 && f.failure(group) == nil {
-		f.probed[group] = monotonic()
+	if on && f.failure(group) == nil {
+		f.setProbed(group, monotonic())
 	}
 	if on != was {
 		if on {
@@ -248,11 +251,11 @@ func (s *Source) contextsOf(id locate.FileID) []gen.DatapathContextKey {
 	return keys
 }
 
-// probe probes a site. The cost of a trap is passed to the programs.
-func (s *Source) probe(path string, at locate.Site) (io.Closer, error) {
+// probe probes a target. The cost of a trap is passed to the programs.
+func (s *Source) probe(path string, at target) (io.Closer, error) {
 	entry := s.costs.emulated
 	if at.Stepped {
 		entry = s.costs.stepped
 	}
-	return s.kernel.probe(path, at, entry, s.costs.returned)
+	return s.kernel.probe(path, at.Site, at.pid, entry, s.costs.returned)
 }

@@ -6,22 +6,23 @@ import (
 	"errors"
 	"io"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// probe attaches the programs of one function at its site in a file, for all
-// processes that map the file. entry and ret are the cost of a trap in ns.
-func (k *kernel) probe(path string, s locate.Site, entry, ret uint32) (io.Closer, error) {
+// probe attaches the programs of one function at its site in a file, for one process, or
+// (pid 0) for all that map the file. entry and ret are the cost of a trap in ns.
+func (k *kernel) probe(path string, s locate.Site, pid int, entry, ret uint32) (io.Closer, error) {
 	p := functionPrograms[s.Function]
 	cookie := uint64(p.opcode)<<32 | uint64(s.Skip)<<40 | uint64(s.Function.TableOffset())<<48 // datapath.h
-	begin, err := k.attach(path, s.Offset, p.entry, false, cookie|uint64(entry))
+	begin, err := k.attach(place{path, s.Offset, false, pid}, p.entry, cookie|uint64(entry))
 	if err != nil || p.ret == "" {
 		return begin, err
 	}
-	end, err := k.attach(path, s.Offset, p.ret, true, cookie|uint64(ret))
+	end, err := k.attach(place{path, s.Offset, true, pid}, p.ret, cookie|uint64(ret))
 	if err != nil {
 		_ = begin.Close()
 		return nil, err
@@ -36,7 +37,7 @@ func (k *kernel) calibration(path string, offset uint64, ret bool) (io.Closer, e
 	if ret {
 		program = gen.DatapathProgCalibrateReturn
 	}
-	return k.attach(path, offset, program, ret, 0)
+	return k.attach(place{path, offset, ret, 0}, program, 0)
 }
 
 // touch attaches a program to a function of this process that nothing calls then.
@@ -49,22 +50,39 @@ func (k *kernel) touch() (io.Closer, error) {
 	return k.calibration("/proc/self/exe", offset, false)
 }
 
-func (k *kernel) attach(path string, offset uint64, program string, ret bool, cookie uint64) (io.Closer, error) {
-	file, err := link.OpenExecutable(path)
+func (k *kernel) attach(at place, program string, cookie uint64) (io.Closer, error) {
+	return attach(k.programs[program], at, k.multi, cookie)
+}
+
+// place is where a program is attached: at an offset of a file, or where the function
+// returns that begins there. pid 0 stands for all processes that map the file.
+type place struct {
+	path   string
+	offset uint64
+	ret    bool
+	pid    int
+}
+
+// attach attaches a program, by a uprobe_multi link or a perf event. Only the former can
+// be for one process.
+func attach(program *ebpf.Program, at place, multi bool, cookie uint64) (io.Closer, error) {
+	file, err := link.OpenExecutable(at.path)
 	if err != nil {
 		return nil, err
 	}
-	multi := &link.UprobeMultiOptions{Addresses: []uint64{offset}, Cookies: []uint64{cookie}}
-	one := &link.UprobeOptions{Address: offset, Cookie: cookie}
-	switch p := k.programs[program]; {
-	case k.multi && ret:
-		return file.UretprobeMulti(nil, p, multi)
-	case k.multi:
-		return file.UprobeMulti(nil, p, multi)
-	case ret:
-		return file.Uretprobe("", p, one)
+	options := &link.UprobeMultiOptions{Addresses: []uint64{at.offset}, Cookies: []uint64{cookie}, PID: uint32(at.pid)}
+	one := &link.UprobeOptions{Address: at.offset, Cookie: cookie}
+	switch {
+	case multi && at.ret:
+		return file.UretprobeMulti(nil, program, options)
+	case multi:
+		return file.UprobeMulti(nil, program, options)
+	case at.pid != 0:
+		return nil, errors.ErrUnsupported
+	case at.ret:
+		return file.Uretprobe("", program, one)
 	default:
-		return file.Uprobe("", p, one)
+		return file.Uprobe("", program, one)
 	}
 }
 

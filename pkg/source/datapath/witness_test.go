@@ -51,7 +51,7 @@ func TestWitness(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
 	process := startFake(t, path)
-	f := newFile(locate.FileID{})
+	f := newFile(locate.FileID{}, false)
 	f.paths[process.Process.Pid] = path
 	var posts []locate.Site
 	for _, s := range sites {
@@ -64,7 +64,7 @@ func TestWitness(t *testing.T) {
 	if n := f.pages(budget.Post); n < 1 || n > 2 {
 		t.Errorf("%d functions are in %d pages", len(posts), n)
 	}
-	probe := func(path string, s locate.Site) (io.Closer, error) { return k.probe(path, s, entryNS, returnNS) }
+	probe := func(path string, at target) (io.Closer, error) { return k.probe(path, at.Site, at.pid, entryNS, returnNS) }
 	var done sync.WaitGroup
 	defer done.Wait()
 	for range 3 {

@@ -8,6 +8,6 @@
 // address (maps.go), and the file is opened and identified so that a process cannot
 // pass off another one (identity.go). Nothing in the file is trusted: it must be a
 // provider (provider.go), and a function must begin at the address (unwind.go). The
-// probe is put where it costs least (site.go). safety.go refuses kernels on which
-// probes can kill processes.
+// probe is put where it costs least (site.go). safety.go recognizes kernels, and
+// shadowstack.go processes, that return probes can kill.
 package locate

@@ -17,17 +17,21 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Safe returns model.ErrUnsupported if return probes can kill processes on this
-// kernel. symbols are the kernel's functions.
-func Safe(symbols map[string]bool) error {
+// SafeUnderSeccomp returns model.ErrUnsupported if return probes may kill processes with a
+// seccomp filter, by the kernel's release. symbols are the kernel's functions. An
+// experiment knows better, where it can be made.
+func SafeUnderSeccomp(symbols map[string]bool) error {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
 		return fmt.Errorf("kernel release: %w", err)
 	}
-	if err := shadowStacksSafe(symbols, "/proc/cpuinfo"); err != nil {
-		return err
-	}
 	return returnProbesSafe(symbols, unix.ByteSliceToString(name.Release[:]))
+}
+
+// SafeWithShadowStacks returns an error if return probes may kill processes with a shadow
+// stack, and the CPU has shadow stacks. An experiment knows better, where it can be made.
+func SafeWithShadowStacks(symbols map[string]bool) error {
+	return shadowStacksSafe(symbols, "/proc/cpuinfo")
 }
 
 // returnProbesSafe returns an error if return probes kill processes with a seccomp
@@ -36,8 +40,8 @@ func Safe(symbols map[string]bool) error {
 // On x86, since 6.11 a return probe traps by a system call. A seccomp filter that
 // does not permit it kills the process, as those of container runtimes do. The kernel
 // no longer filters it since 6.14-rc3, 6.13.3 and 6.12.14 ("seccomp: passthrough uretprobe
-// systemcall without filtering"). A distribution that backported the fix is
-// rejected, as its release does not show that.
+// systemcall without filtering"). The release does not show whether a distribution
+// backported the fix.
 func returnProbesSafe(symbols map[string]bool, release string) error {
 	if !symbols["__x64_sys_uretprobe"] {
 		return nil
@@ -56,7 +60,7 @@ func returnProbesSafe(symbols map[string]bool, release string) error {
 
 // shadowStacksSafe returns an error if return probes kill processes with a shadow
 // stack. Since 6.11 on x86 they do not. On older kernels the flags in /proc/cpuinfo
-// decide: any process that maps a probed file later may have a shadow stack.
+// show whether processes can have a shadow stack.
 func shadowStacksSafe(symbols map[string]bool, cpuinfo string) error {
 	if symbols["__x64_sys_uretprobe"] {
 		return nil

@@ -22,6 +22,7 @@ func main() {
 	flag.StringVar(&opts.Cgroup, "cgroup", vm.CgroupV2, "v2, v1 or hybrid")
 	flag.IntVar(&opts.Devices, "devices", 2, "number of rxe devices")
 	flag.BoolVar(&opts.Systemd, "systemd", false, "make systemd the first process")
+	flag.StringVar(&opts.Preempt, "preempt", "", "none, voluntary or full (default: the kernel's)")
 	flag.IntVar(&opts.Forward, "forward", 0, "port on 127.0.0.1 that leads to port 9847 of the guest")
 	flag.DurationVar(&opts.Timeout, "timeout", 5*time.Minute, "time limit")
 	flag.Func("env", "NAME=VALUE for the command (repeatable)", func(s string) error {

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf/features"
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+)
+
+func startExperimenter(t *testing.T) *experimenter {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	e, err := newExperimenter(features.HaveBPFLinkUprobeMulti() == nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.close)
+	return e
+}
+
+// TestExperiments makes the experiments on this kernel. The kernels of the tests (6.1, 6.12.14 and later, 6.18) have safe
+// return probes.
+func TestExperiments(t *testing.T) {
+	e := startExperimenter(t)
+	begun := time.Now()
+	if err := e.try(t.Context(), underSeccomp); err != nil {
+		t.Errorf("under seccomp: %v", err)
+	}
+	cpuinfo, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = e.try(t.Context(), withShadowStack)
+	if has := strings.Contains(string(cpuinfo), " user_shstk "); has && err != nil || !has && !errors.Is(err, errNoShadowStack) {
+		t.Errorf("with a shadow stack: %v; the CPU has them: %v", err, has)
+	}
+	t.Logf("with a shadow stack: %v; both took %v", err, time.Since(begun))
+	if e.multi {
+		if err := e.filtersProcesses(); err != nil {
+			t.Error(err)
+		}
+	}
+	result := determineSafety(t.Context(), zap.NewNop())
+	if result.refused != nil || result.perProcess {
+		t.Errorf("%+v", result)
+	}
+}
+
+// TestInOtherThread: the function does not run in the first thread of the process.
+func TestInOtherThread(t *testing.T) {
+	for range 20 {
+		inOtherThread(func() {
+			if syscall.Gettid() == os.Getpid() {
+				t.Error("in the first thread")
+			}
+			runtime.Gosched()
+		})
+	}
+}
+
+// TestDecide: what follows from the experiments, with results that no machine of ours has.
+func TestDecide(t *testing.T) {
+	died := fmt.Errorf("%w: signal: segmentation fault", errDied)
+	failed := errors.New("operation not permitted")
+	old := map[string]bool{"__x64_sys_read": true}
+	for name, c := range map[string]struct {
+		seccomp, shadow, filters error
+		single                   bool // no uprobe_multi
+		refused                  error
+		perProcess               bool
+	}{
+		"safe":                           {},
+		"no shadow stacks":               {shadow: errNoShadowStack},
+		"seccomp":                        {seccomp: died, refused: errDied},
+		"shadow stacks":                  {shadow: died, perProcess: true},
+		"shadow stacks, no uprobe_multi": {shadow: died, single: true, refused: locate.ErrShadowStack},
+		"shadow stacks, filters fail":    {shadow: died, filters: failed, refused: failed},
+		"not tried":                      {seccomp: failed}, // a kernel without the system call is safe
+	} {
+		try := func(s situation) error {
+			return map[situation]error{underSeccomp: c.seccomp, withShadowStack: c.shadow}[s]
+		}
+		got := decide(zap.NewNop(), old, !c.single, try, func() error { return c.filters })
+		if !errors.Is(got.refused, c.refused) || (got.refused != nil) != (c.refused != nil) || got.perProcess != c.perProcess {
+			t.Errorf("%s: %+v, want %v %v", name, got, c.refused, c.perProcess)
+		}
+		if got.refused != nil && !errors.Is(got.refused, model.ErrUnsupported) {
+			t.Errorf("%s: %v is not unsupported", name, got.refused)
+		}
+	}
+}
+
+// TestOutcome: a child that somebody killed, or that was too slow, shows nothing.
+func TestOutcome(t *testing.T) {
+	for name, err := range map[string]error{
+		"not started": os.ErrPermission, "slow": fmt.Errorf("%w: killed", context.DeadlineExceeded),
+		"the sensor ends": fmt.Errorf("%w: killed", context.Canceled),
+	} {
+		if got := outcome(underSeccomp, err); got == nil || errors.Is(got, errDied) {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
