@@ -64,7 +64,9 @@ func TestWitness(t *testing.T) {
 	if n := f.pages(budget.Post); n < 1 || n > 2 {
 		t.Errorf("%d functions are in %d pages", len(posts), n)
 	}
-	probe := func(path string, at target) (io.Closer, error) { return k.probe(path, at.Site, at.pid, entryNS, returnNS) }
+	probe := func(path string, at target) (io.Closer, error) {
+		return k.probe(path, at.Site, at.pid, entryNS, returnNS)
+	}
 	var done sync.WaitGroup
 	defer done.Wait()
 	for range 3 {
