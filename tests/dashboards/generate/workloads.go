@@ -70,15 +70,11 @@ func dataPath() row {
 			query{expr: by("method", rate("container_rdma_transmit_bytes_total", s)), legend: "sent, {{method}}"},
 			query{expr: by("method", rate("container_rdma_receive_bytes_total", s)), legend: "received, {{method}}", below: true}),
 		graph("Bytes by workload",
-			"Bytes per second, sent above zero, received below. Dashed: some bytes are not counted, and the line is a lower bound; "+
-				"the table beside it has the reasons.", "Bps",
+			"Bytes per second, sent above zero, received below. Dashed: sent and received bytes of a workload of which some are "+
+				"not counted, a lower bound; the table beside it has the reasons.", "Bps",
 			query{expr: owner(top(15, by("workload", counted("transmit", s)))), legend: "{{workload}} sent"},
 			query{expr: owner(top(15, by("workload", counted("receive", s)))), legend: "{{workload}} received", below: true},
-			query{expr: top(15, by("workload", lowerBound("transmit", s))), legend: "{{workload}} sent, at least", dashed: true},
-			query{
-				expr: top(15, by("workload", lowerBound("receive", s))), legend: "{{workload}} received, at least", below: true,
-				dashed: true,
-			}),
+			query{expr: top(15, by("workload", lowerBound(s))), legend: "{{workload}}, at least", dashed: true}),
 		table("Workloads whose bytes are not all counted",
 			"Workloads that use an HCA and the reasons why their bytes are missing or are lower bounds: see "+
 				"container_rdma_datapath_coverage in the reference of metrics.", "none",
@@ -137,9 +133,13 @@ func counted(direction, selector string) string {
 	return rate("container_rdma_"+direction+"_bytes_total", selector) + " unless" + uncovered
 }
 
-// lowerBound is the rate of bytes of the other workloads.
-func lowerBound(direction, selector string) string {
-	return rate("container_rdma_"+direction+"_bytes_total", selector) + " and" + uncovered
+// lowerBound is the rate of bytes of the other workloads, one series for each direction.
+func lowerBound(selector string) string {
+	of := func(direction string) string {
+		return "label_replace(" + rate("container_rdma_"+direction+"_bytes_total", selector) + " and" + uncovered +
+			`, "direction", "` + direction + `", "workload", ".*")`
+	}
+	return of("transmit") + " or " + of("receive")
 }
 
 // deviceGUIDs are the node GUIDs of HCAs. The fabric lists no VFs: a VF has the GUID of its PF.
