@@ -49,7 +49,7 @@ func (n node) port(t *testing.T) {
 	methods := func(m metrics, c *container, direction string) map[string]float64 {
 		return m.by("container_rdma_"+direction+"_bytes_total", "method", "container_id", c.id, "device", "rxe1")
 	}
-	s := start(t, n.args("--rdma.datapath=always")...)
+	s, keeper := n.watched(t, "--rdma.datapath=always") // the processes are too short to be found on a busy machine
 	c := enter(t, "alone on rxe1", "sh")
 	s.fresh()
 	alone := func(times int) {
@@ -90,5 +90,6 @@ func (n node) port(t *testing.T) {
 	s.fresh() // the first interval without the other container begins here
 	alone(1)
 	c.rest(t)
+	keeper.rest(t)
 	s.stop()
 }
