@@ -203,7 +203,7 @@ func (w *watched) step(t *testing.T, i int) {
 // fabric may be slow.
 func (w *watched) happen(t *testing.T, enough func() bool) {
 	t.Helper()
-	last := 24 // two episodes of the rare errors of links
+	last := 20 // two episodes of the rare errors of links
 	if os.Getenv(screensVar) != "" {
 		last = 64 // rates of the fabric are over five minutes, so this many steps
 	}

@@ -76,11 +76,12 @@ func dataPath() row {
 			query{expr: owner(top(15, by("workload", counted("receive", s)))), legend: "{{workload}} received", below: true},
 			query{expr: top(15, by("workload", lowerBound(s))), legend: "{{workload}}, at least", dashed: true}),
 		table("Workloads whose bytes are not all counted",
-			"Workloads that use an HCA and the reasons why their bytes are missing or are lower bounds: see "+
-				"container_rdma_datapath_coverage in the reference of metrics.", "none",
+			"Workloads that used an HCA in the selected time range, and the reasons why their bytes are missing or are lower "+
+				"bounds: see container_rdma_datapath_coverage in the reference of metrics.", "none",
 			[]string{"workload", "instance", "device", "reason"},
 			query{
-				expr:   top(100, "count by (workload, instance, device, reason) (container_rdma_datapath_coverage"+s+" == 0)"),
+				expr: top(100, "count by (workload, instance, device, reason) (last_over_time(container_rdma_datapath_coverage"+s+
+					"[$__range]) == 0)"),
 				legend: "Containers",
 			}),
 		graph("Bytes by switch port",
