@@ -38,7 +38,7 @@ const preempt = "preempt"
 type scenario[T any] struct {
 	name  string
 	run   func(T, *testing.T)
-	nodes string // nodes of `make test`: kernel[/tier[/cgroup layout]]
+	nodes string // nodes of `make test`: kernel[/tier[/cgroup layout]]; empty: only in `make test-kernels`
 	can   func(node) bool
 }
 
