@@ -11,7 +11,6 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -49,11 +48,6 @@ func (s *Source) setUnlocated(e *event, err error) {
 // coverage returns the gaps of each cgroup and HCA with contexts. The caller holds mu.
 func (s *Source) coverage() []model.Coverage {
 	found := map[seriesKey][]model.Gap{}
-	add := func(id seriesKey, gap model.Gap) {
-		if !slices.Contains(found[id], gap) {
-			found[id] = append(found[id], gap)
-		}
-	}
 	for id, counted := range s.fold.series {
 		if counted.contexts > 0 {
 			found[id] = nil
@@ -62,11 +56,12 @@ func (s *Source) coverage() []model.Coverage {
 	now := monotonic()
 	for key, c := range s.fold.contexts {
 		for _, gap := range s.gapsOf(key, c, now) {
-			add(c.series, gap)
+			found[c.series] = addGap(found[c.series], gap)
 		}
 	}
 	for key, u := range s.unlocated {
-		add(seriesKey{u.cgroup, key.device}, u.gap)
+		id := seriesKey{u.cgroup, key.device}
+		found[id] = addGap(found[id], u.gap)
 	}
 	full := s.fullCgroups()
 	var out []model.Coverage
@@ -117,7 +112,7 @@ func (s *Source) gapsOf(key gen.DatapathContextKey, c *contextCounts, now uint64
 	if !p.chosen {
 		return []model.Gap{model.GapNotSelected}
 	}
-	windowed := c.samplings[budget.Post].Windowed || c.samplings[budget.Poll].Windowed
+	windowed := isWindowed(c.samplings)
 	if s.unprobeable[p.file] {
 		gaps = append(gaps, model.GapRefused)
 	}

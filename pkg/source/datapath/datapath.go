@@ -81,8 +81,9 @@ type Source struct {
 	kept      map[locate.FileID]bool // files that stay probed without a process
 	// tracedSince is the time since which all functions of a file are probed without a break (CLOCK_MONOTONIC, ns).
 	tracedSince map[locate.FileID]uint64
-	// open are the open contexts that are counted, as of the last drain.
-	open map[openAddress]openContext
+	// open are the open contexts that are counted, as of the last drain. Their keys have no
+	// number, as in the kernel.
+	open map[gen.DatapathContextKey]openContext
 	// unprobeable are files with functions that could not be probed, unlocated the processes
 	// and devices with queue pairs whose functions were not found.
 	unprobeable map[locate.FileID]bool
@@ -137,7 +138,7 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 		contexts:  map[gen.DatapathContextKey]contextState{},
 		samplings: map[locate.FileID]samplings{},
 		kept:      map[locate.FileID]bool{},
-		open:      map[openAddress]openContext{},
+		open:      map[gen.DatapathContextKey]openContext{},
 		unlocated: map[processDevice]unlocated{},
 		loop:      newLoop(opts),
 		stop:      stop,
@@ -204,7 +205,7 @@ func (s *Source) drain() error {
 	err := s.kernel.eachContext(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, closed bool) {
 		s.fold.add(key, stat, keepBack(key))
 		if !closed && stat.Chosen != 0 {
-			s.open[openAddress{key.Context, key.Tgid}] = s.traceOf(key, stat)
+			s.open[gen.DatapathContextKey{Context: key.Context, Tgid: key.Tgid}] = s.traceOf(key, stat)
 		}
 	})
 	return errors.Join(err, s.kernel.latencies(func(key gen.DatapathLatencyKey, l *gen.DatapathLatency) {
@@ -235,7 +236,7 @@ func (s *Source) samplingsOf(key gen.DatapathContextKey) samplings {
 
 func (s *Source) anyWindowed() bool {
 	for _, w := range s.samplings {
-		if w[budget.Post].Windowed || w[budget.Poll].Windowed {
+		if isWindowed(w) {
 			return true
 		}
 	}

@@ -29,6 +29,9 @@ type fold struct {
 // samplings are the samplings of the groups of one file.
 type samplings = [budget.Groups]budget.Sampling
 
+// isWindowed reports whether a group is probed in windows.
+func isWindowed(w samplings) bool { return w[budget.Post].Windowed || w[budget.Poll].Windowed }
+
 // exact is the sampling of a file that is probed all the time.
 var exact = samplings{{Scale: 1, Ratio: 1}, {Scale: 1, Ratio: 1}}
 

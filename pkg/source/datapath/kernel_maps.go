@@ -31,34 +31,39 @@ func (k *kernel) existing() ([]event, error) {
 	if err := k.nameUverbs(); err != nil {
 		return nil, err
 	}
-	raw, err := readIterator(link.IterOptions{Program: k.programs[gen.DatapathProgExisting]})
+	var out []event
+	err := iterate(link.IterOptions{Program: k.programs[gen.DatapathProgExisting]},
+		func(e *gen.DatapathPathEvent) { out = append(out, eventOf(e)) })
 	if err != nil {
 		return nil, fmt.Errorf("iterator over open files: %w", err)
-	}
-	var e gen.DatapathPathEvent
-	var out []event
-	for size := binary.Size(e); len(raw) >= size; raw = raw[size:] {
-		if err := parseEvent(raw[:size], &e); err != nil {
-			return nil, err
-		}
-		out = append(out, eventOf(&e))
 	}
 	return out, nil
 }
 
-// readIterator returns what an iterator writes.
-func readIterator(o link.IterOptions) ([]byte, error) {
+// iterate calls f with each record that an iterator writes.
+func iterate[T any](o link.IterOptions, f func(*T)) error {
 	it, err := link.AttachIter(o)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer it.Close() //nolint:errcheck // nothing was written
 	r, err := it.Open()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer r.Close() //nolint:errcheck // only read
-	return io.ReadAll(r)
+	raw, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	var record T
+	for size := binary.Size(record); len(raw) >= size; raw = raw[size:] {
+		if _, err := binary.Decode(raw, binary.NativeEndian, &record); err != nil {
+			return err
+		}
+		f(&record)
+	}
+	return nil
 }
 
 // nameUverbs puts the device numbers of the uverbs devices into the iterator's map.

@@ -3,7 +3,6 @@
 package datapath
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"github.com/cilium/ebpf/link"
@@ -14,20 +13,11 @@ import (
 // outstanding calls f with the state of each queue pair that has a ring and did not fail. One that is created or destroyed
 // meanwhile may be missing.
 func (k *kernel) outstanding(f func(*gen.DatapathOutstanding)) error {
-	raw, err := readIterator(link.IterOptions{
+	err := iterate(link.IterOptions{
 		Program: k.programs[gen.DatapathProgListOutstanding], Map: k.object.Coll.Maps[gen.DatapathMapQueues],
-	})
+	}, f)
 	if err != nil {
 		return fmt.Errorf("iterator over queue pairs: %w", err)
-	}
-	var o gen.DatapathOutstanding
-	for len(raw) >= binary.Size(o) {
-		n, err := binary.Decode(raw, binary.NativeEndian, &o)
-		if err != nil {
-			return err
-		}
-		raw = raw[n:]
-		f(&o)
 	}
 	return nil
 }

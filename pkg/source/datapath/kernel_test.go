@@ -154,6 +154,11 @@ func (f *fake) do(what string, n int) string {
 // startKernel loads the programs that do not need InfiniBand.
 func startKernel(t testing.TB) *kernel {
 	t.Helper()
+	return startKernelWith(t, Options{})
+}
+
+func startKernelWith(t testing.TB, opts Options) *kernel {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -164,7 +169,7 @@ func startKernel(t testing.TB) *kernel {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := load(types, Options{}, userPrograms())
+	k, err := load(types, opts, userPrograms())
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}

@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
-	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -129,22 +128,11 @@ func (j *job) launch(within time.Duration) {
 // startJobSource returns a source that reads the events of the ring buffer and has the real locator.
 func startJobSource(t testing.TB, limit float64) *Source {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	types, err := hook.LoadTypes("")
-	if err != nil {
-		t.Fatal(err)
-	}
 	opts := Options{Sysfs: t.TempDir(), Procfs: "/proc", Budget: limit, MaxContexts: 16384}
 	if err := os.MkdirAll(filepath.Join(opts.Sysfs, "class/infiniband_verbs/uverbs0"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	k, err := load(types, opts, userPrograms())
-	if err != nil {
-		t.Fatalf("%+v", err)
-	}
-	t.Cleanup(k.close)
+	k := startKernelWith(t, opts)
 	ctx, cancel := context.WithCancel(context.Background())
 	s := newSource(opts, cancel)
 	s.kernel, s.costs = k, &defaultTrapCosts

@@ -16,12 +16,6 @@ import (
 // DefaultStallAfter is the default of Options.StallAfter.
 const DefaultStallAfter = 10 * time.Second
 
-// openAddress identifies an open context: the address of its struct ibv_context, and its process.
-type openAddress struct {
-	context uint64
-	tgid    uint32
-}
-
 // openContext is what is known of the queue pairs of an open context that is counted.
 type openContext struct {
 	series seriesKey
@@ -41,9 +35,8 @@ func (s *Source) traceOf(key gen.DatapathContextKey, stat *gen.DatapathContextSt
 	if since := s.tracedSince[p.file]; located && p.final && since != 0 {
 		c.since = max(since, p.probed)
 	}
-	how := s.samplingsOf(key)
 	switch {
-	case how[budget.Post].Windowed || how[budget.Poll].Windowed:
+	case isWindowed(s.samplingsOf(key)):
 		c.gap = model.GapBudget
 	case c.since == 0 || p.existed: // queue pairs that existed have a ring only once they post
 		c.gap = model.GapLate
@@ -78,17 +71,17 @@ func (s *Source) fillOutstanding(snap *model.Snapshot) error {
 			row = &model.Outstanding{Cgroup: c.series.cgroup, Device: s.deviceName(c.series.device)}
 			rows[c.series] = row
 		}
-		addGap(row, c.gap)
+		row.Gaps = addGap(row.Gaps, c.gap)
 	}
 	now := monotonic()
 	err := s.kernel.outstanding(func(o *gen.DatapathOutstanding) {
-		c, ok := s.open[openAddress{o.Key.Context, o.Key.Tgid}]
+		c, ok := s.open[gen.DatapathContextKey{Context: o.Key.Context, Tgid: o.Key.Tgid}]
 		if !ok {
 			return
 		}
 		row := rows[c.series]
 		gap := c.gapOf(o)
-		addGap(row, gap)
+		row.Gaps = addGap(row.Gaps, gap)
 		if gap != "" || o.OldestNs == 0 {
 			return
 		}
@@ -111,10 +104,12 @@ func (s *Source) fillOutstanding(snap *model.Snapshot) error {
 	return nil
 }
 
-func addGap(row *model.Outstanding, gap model.Gap) {
-	if gap != "" && !slices.Contains(row.Gaps, gap) {
-		row.Gaps = append(row.Gaps, gap)
+// addGap adds a gap, if there is one and it is not among the others.
+func addGap(gaps []model.Gap, gap model.Gap) []model.Gap {
+	if gap == "" || slices.Contains(gaps, gap) {
+		return gaps
 	}
+	return append(gaps, gap)
 }
 
 // age returns the time since at, in ns, or 0 if at is later.

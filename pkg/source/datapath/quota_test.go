@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/accelscope/accelscope/gen"
-	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/child"
 )
@@ -33,28 +32,10 @@ func (k *kernel) checkContextCounts(t testing.TB, what string, want map[uint64]i
 	}
 }
 
-// startLimited loads the programs with room for few contexts.
-func startLimited(t testing.TB, contexts uint32) *kernel {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	types, err := hook.LoadTypes("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	k, err := load(types, Options{MaxContexts: contexts}, userPrograms())
-	if err != nil {
-		t.Fatalf("%+v", err)
-	}
-	t.Cleanup(k.close)
-	return k
-}
-
 // TestContextQuota: the number that limits the contexts of a cgroup is that of its entries, whether a context is added
 // twice, is refused, does not fit, or is removed.
 func TestContextQuota(t *testing.T) {
-	k := startLimited(t, 8)
+	k := startKernelWith(t, Options{MaxContexts: 8})
 	type of = map[uint64]int
 	key := func(cgroup model.CgroupID, i uint64) gen.DatapathContextKey {
 		return gen.DatapathContextKey{Context: i, Tgid: uint32(cgroup)}
@@ -195,7 +176,7 @@ func TestRecount(t *testing.T) {
 // TestLargeJob: a job with 192 processes and 10 HCAs has 1920 contexts in one cgroup, with durations of each class. They
 // fit by default, and the maps take at most 4 MiB before there are any.
 func TestLargeJob(t *testing.T) {
-	k := startLimited(t, 0)
+	k := startKernelWith(t, Options{MaxContexts: 0})
 	var total uint64
 	for name, m := range k.object.Coll.Maps {
 		info, err := m.Info()

@@ -54,21 +54,15 @@ func TestCMIDs(t *testing.T) {
 	for _, tier := range []string{hook.Fentry, hook.Kprobe} {
 		t.Run(tier, func(t *testing.T) {
 			p := newObjectPrograms(t, tier)
-			holdings, adopted := p.coll.Maps[gen.ObjectsMapHoldings], p.coll.Maps[gen.ObjectsMapAdopted]
+			adopted := p.coll.Maps[gen.ObjectsMapAdopted]
 			key := gen.ObjectsHoldingKey{Cgroup: cgroupOfTask, Device: 3, Type: uint16(gen.ObjectsObjectTypeTYPE_CM_ID)}
 			expect := func(what string, want gen.ObjectsHolding) {
 				t.Helper()
-				got := map[gen.ObjectsHoldingKey]gen.ObjectsHolding{}
-				var k gen.ObjectsHoldingKey
-				var v gen.ObjectsHolding
-				for entries := holdings.Iterate(); entries.Next(&k, &v); {
-					got[k] = v
-				}
 				wanted := map[gen.ObjectsHoldingKey]gen.ObjectsHolding{key: want}
 				if want == (gen.ObjectsHolding{}) {
 					delete(wanted, key)
 				}
-				if d := cmp.Diff(wanted, got); d != "" {
+				if d := cmp.Diff(wanted, p.holdings()); d != "" {
 					t.Errorf("%s (-want +got)\n%s", what, d)
 				}
 			}

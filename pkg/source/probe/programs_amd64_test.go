@@ -236,13 +236,23 @@ func (p *objectPrograms) entry() uint64 {
 func (p *objectPrograms) regions() kinds {
 	p.t.Helper()
 	got := kinds{}
+	for k, v := range p.holdings() {
+		if v.Current != 0 || v.Bytes != 0 {
+			got[gen.ObjectsMemory(k.Memory)] = held{v.Current, v.Bytes}
+		}
+	}
+	return got
+}
+
+// holdings returns what the programs counted.
+func (p *objectPrograms) holdings() map[gen.ObjectsHoldingKey]gen.ObjectsHolding {
+	p.t.Helper()
+	got := map[gen.ObjectsHoldingKey]gen.ObjectsHolding{}
 	var k gen.ObjectsHoldingKey
 	var v gen.ObjectsHolding
 	entries := p.coll.Maps[gen.ObjectsMapHoldings].Iterate()
 	for entries.Next(&k, &v) {
-		if v.Current != 0 || v.Bytes != 0 {
-			got[gen.ObjectsMemory(k.Memory)] = held{v.Current, v.Bytes}
-		}
+		got[k] = v
 	}
 	if err := entries.Err(); err != nil {
 		p.t.Fatal(err)
@@ -393,10 +403,7 @@ func TestDEVX(t *testing.T) {
 			p.put(fakeObject, "ib_uobject.uapi_object", p.address+fakeClass)
 			held := func() (types map[gen.ObjectsObjectType]uint64) {
 				types = map[gen.ObjectsObjectType]uint64{}
-				var k gen.ObjectsHoldingKey
-				var v gen.ObjectsHolding
-				entries := p.coll.Maps[gen.ObjectsMapHoldings].Iterate()
-				for entries.Next(&k, &v) {
+				for k, v := range p.holdings() {
 					types[gen.ObjectsObjectType(k.Type)] += uint64(v.Current)
 				}
 				return types
