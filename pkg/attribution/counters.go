@@ -16,8 +16,8 @@ type CounterShares struct {
 	WorkRequests     []Share[model.WorkRequestKey, model.Requests]
 	CompletionErrors []Share[model.CompletionErrorKey, model.Count]
 	Completions      []Share[model.CompletionKey, model.FineHistogram]
-	Late             []Share[model.LateKey, model.Count]
-	Unread           []Share[model.UnreadKey, model.Count]
+	Late             []Share[model.DeviceKey, model.Count]
+	Unread           []Share[model.DeviceKey, model.Count]
 	Spent            []Share[model.SpentKey, model.CPUTime]
 }
 
@@ -45,10 +45,10 @@ func newCounters() []counter {
 			func(a a) *[]Share[model.CompletionErrorKey, model.Count] { return &a.CompletionErrors }),
 		count(func(s s) []model.Series[model.CompletionKey, model.FineHistogram] { return s.Completions },
 			func(a a) *[]Share[model.CompletionKey, model.FineHistogram] { return &a.Completions }),
-		count(func(s s) []model.Series[model.LateKey, model.Count] { return s.Late },
-			func(a a) *[]Share[model.LateKey, model.Count] { return &a.Late }),
-		count(func(s s) []model.Series[model.UnreadKey, model.Count] { return s.Unread },
-			func(a a) *[]Share[model.UnreadKey, model.Count] { return &a.Unread }),
+		count(func(s s) []model.Series[model.DeviceKey, model.Count] { return s.Late },
+			func(a a) *[]Share[model.DeviceKey, model.Count] { return &a.Late }),
+		count(func(s s) []model.Series[model.DeviceKey, model.Count] { return s.Unread },
+			func(a a) *[]Share[model.DeviceKey, model.Count] { return &a.Unread }),
 		count(func(s s) []model.Series[model.SpentKey, model.CPUTime] { return s.Spent },
 			func(a a) *[]Share[model.SpentKey, model.CPUTime] { return &a.Spent }),
 	}

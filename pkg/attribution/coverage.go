@@ -25,7 +25,6 @@ type covered struct {
 	devx       bool   // has DEVX objects
 	seen       bool   // the data path knows contexts of it
 	gaps       []model.Gap
-	exclusive  bool // the counters of the port are its own
 }
 
 // Coverage returns the gaps of each owner and device with queue pairs, DEVX objects or verbs
@@ -35,22 +34,23 @@ func Coverage(
 	s *model.Snapshot, a *Attribution, owners *identity.Table, states []model.SourceState,
 	exclusive func(owner identity.OwnerID, device string) bool,
 ) []CoverageShare {
+	o := &users{owners, a}
 	t := newTable[covered](len(a.Objects))
 	of := func(owner int, device string) *covered {
 		return t.at(t.key(owner, device, ""), covered{owner: owner, device: device})
 	}
 	for i := range a.Objects {
-		o := &a.Objects[i]
+		held := &a.Objects[i]
 		switch {
-		case o.Owner == unattributed || o.Current == 0 || o.Device == "":
-		case o.Type == model.QP:
-			of(o.Owner, o.Device).qps += o.Current
-		case o.Type == model.DEVXObj:
-			of(o.Owner, o.Device).devx = true
+		case held.Owner == unattributed || held.Current == 0 || held.Device == "":
+		case held.Type == model.QP:
+			of(held.Owner, held.Device).qps += held.Current
+		case held.Type == model.DEVXObj:
+			of(held.Owner, held.Device).devx = true
 		}
 	}
 	for _, f := range s.Coverage {
-		if owner := a.Use(owners.Of(f.Cgroup)); owner != unattributed {
+		if owner := o.ofCgroup(f.Cgroup); owner != unattributed {
 			c := of(owner, f.Device)
 			c.seen = true
 			if f.Gap != "" && !slices.Contains(c.gaps, f.Gap) {
@@ -60,7 +60,7 @@ func Coverage(
 	}
 	for i := range s.Traffic {
 		if f := &s.Traffic[i]; f.QPs > 0 && f.Direction == model.Transmit {
-			if owner := a.Use(owners.Of(f.Cgroup)); owner != unattributed {
+			if owner := o.ofCgroup(f.Cgroup); owner != unattributed {
 				of(owner, f.Device).bound += f.QPs
 			}
 		}
@@ -70,8 +70,10 @@ func Coverage(
 	shares := make([]CoverageShare, 0, len(t.rows))
 	for i := range t.rows {
 		c := &t.rows[i]
-		c.exclusive = exclusive(a.ID(c.owner), c.device)
-		gaps := c.all(on, attached)
+		var gaps []model.Gap
+		if !exclusive(a.ID(c.owner), c.device) {
+			gaps = c.all(on, attached)
+		}
 		if len(gaps) == 0 {
 			gaps = []model.Gap{""}
 		}
@@ -82,10 +84,10 @@ func Coverage(
 	return shares
 }
 
-// all returns all gaps, none if hardware counters count all bytes.
+// all returns all gaps of an owner that shares the device, none if its queue pairs have counters.
 func (c *covered) all(on, attached bool) []model.Gap {
 	switch {
-	case c.exclusive, c.bound > 0 && c.bound >= c.qps && !c.devx:
+	case c.bound > 0 && c.bound >= c.qps && !c.devx:
 		return nil
 	case !on:
 		return []model.Gap{model.GapOff}

@@ -51,11 +51,11 @@ func TestDataPathShares(t *testing.T) {
 			failure(12, 2, false, false),
 			failure(12, 3, true, false),
 		},
-		Late: []model.Series[model.LateKey, model.Count]{
-			{Cgroup: 11, Key: model.LateKey{Device: "d"}, Value: 1}, {Cgroup: 12, Key: model.LateKey{Device: "d"}, Value: 2},
+		Late: []model.Series[model.DeviceKey, model.Count]{
+			{Cgroup: 11, Key: model.DeviceKey{Device: "d"}, Value: 1}, {Cgroup: 12, Key: model.DeviceKey{Device: "d"}, Value: 2},
 		},
-		Unread: []model.Series[model.UnreadKey, model.Count]{
-			{Cgroup: 11, Key: model.UnreadKey{Device: "d"}, Value: 4}, {Cgroup: 12, Key: model.UnreadKey{Device: "d"}, Value: 8},
+		Unread: []model.Series[model.DeviceKey, model.Count]{
+			{Cgroup: 11, Key: model.DeviceKey{Device: "d"}, Value: 4}, {Cgroup: 12, Key: model.DeviceKey{Device: "d"}, Value: 8},
 		},
 		Completions: []model.Series[model.CompletionKey, model.FineHistogram]{
 			completion(11, fast(1), false, false),
@@ -85,8 +85,8 @@ func TestDataPathShares(t *testing.T) {
 				{Owner: 1, Key: model.CompletionErrorKey{Device: "d", Status: "wr_flush_error"}, Value: 3, Resting: true},
 				{Owner: 1, Key: model.CompletionErrorKey{Device: "d", Status: "wr_flush_error", Sampled: true}, Value: 3},
 			},
-			Late:   []Share[model.LateKey, model.Count]{{Owner: 1, Key: model.LateKey{Device: "d"}, Value: 3}},
-			Unread: []Share[model.UnreadKey, model.Count]{{Owner: 1, Key: model.UnreadKey{Device: "d"}, Value: 12}},
+			Late:   []Share[model.DeviceKey, model.Count]{{Owner: 1, Key: model.DeviceKey{Device: "d"}, Value: 3}},
+			Unread: []Share[model.DeviceKey, model.Count]{{Owner: 1, Key: model.DeviceKey{Device: "d"}, Value: 12}},
 			Completions: []Share[model.CompletionKey, model.FineHistogram]{
 				{Owner: 1, Key: model.CompletionKey{Device: "d", Opcode: "write"}, Value: fast(3), Resting: true},
 				{Owner: 1, Key: model.CompletionKey{Device: "d", Opcode: "write", Sampled: true}, Value: fast(4)},

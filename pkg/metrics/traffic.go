@@ -208,6 +208,16 @@ func budgetMetrics() []metric {
 			},
 		}
 	}
+	perDevice := func(name, help string, of func(*view) []attribution.Share[model.DeviceKey, model.Count]) metric {
+		return metric{
+			name: name, typ: counter, owned: true, labels: []string{"device"}, help: help,
+			emit: func(v *view, b *exposition.Builder) {
+				for _, s := range of(v) {
+					b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device)
+				}
+			},
+		}
+	}
 	return []metric{
 		sampling("accelscope_datapath_sampling_ratio",
 			"Fraction of time during which the calls of the workload are observed, by kind of call (post, poll).", 0,
@@ -218,26 +228,12 @@ func budgetMetrics() []metric {
 		sampling("accelscope_datapath_estimate_error_ratio",
 			"Relative standard error of the estimates of the workload, infinite if it is not known.", 1,
 			func(s *attribution.SamplingShare) float64 { return s.RelativeError }),
-		{
-			name: "container_rdma_datapath_late_total", typ: counter, owned: true, labels: []string{"device"},
-			help: "Verbs contexts of the workload that were ready to send before the functions of their provider were probed.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.shares.Late {
-					s := &v.shares.Late[i]
-					b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device)
-				}
-			},
-		},
-		{
-			name: "container_rdma_unread_completions_total", typ: counter, owned: true, labels: []string{"device"},
-			help: "Completions polled with ibv_start_poll with an unknown number of received bytes.",
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.shares.Unread {
-					s := &v.shares.Unread[i]
-					b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device)
-				}
-			},
-		},
+		perDevice("container_rdma_datapath_late_total",
+			"Verbs contexts of the workload that were ready to send before the functions of their provider were probed.",
+			func(v *view) []attribution.Share[model.DeviceKey, model.Count] { return v.shares.Late }),
+		perDevice("container_rdma_unread_completions_total",
+			"Completions polled with ibv_start_poll with an unknown number of received bytes.",
+			func(v *view) []attribution.Share[model.DeviceKey, model.Count] { return v.shares.Unread }),
 		budget("accelscope_budget_limit_ratio", gauge,
 			"Maximum fraction of a process's CPU time that probes on the data path may use.",
 			func(d *model.DataPathStats, _ *attribution.BudgetShare) float64 { return d.LimitRatio }),

@@ -68,8 +68,8 @@ func trafficRefresh() *engine.Refresh {
 					{Owner: 3, Key: model.CompletionErrorKey{Device: "mlx5_0", Status: "wr_flush_error"}, Value: 404, Resting: true},
 					{Owner: 3, Key: model.CompletionErrorKey{Device: "mlx5_0", Status: "wr_flush_error", Sampled: true}, Value: 3},
 				},
-				Late:   []attribution.Share[model.LateKey, model.Count]{{Owner: 2, Key: model.LateKey{Device: "mlx5_0"}, Value: 1}},
-				Unread: []attribution.Share[model.UnreadKey, model.Count]{{Owner: 3, Key: model.UnreadKey{Device: "mlx5_0"}, Value: 21}},
+				Late:   []attribution.Share[model.DeviceKey, model.Count]{{Owner: 2, Key: model.DeviceKey{Device: "mlx5_0"}, Value: 1}},
+				Unread: []attribution.Share[model.DeviceKey, model.Count]{{Owner: 3, Key: model.DeviceKey{Device: "mlx5_0"}, Value: 21}},
 				Completions: []attribution.Share[model.CompletionKey, model.FineHistogram]{
 					{Owner: 2, Key: model.CompletionKey{Device: "mlx5_0", Opcode: "write"}, Value: write},
 					{Owner: 3, Key: model.CompletionKey{Device: "mlx5_0", Opcode: "send"}, Value: write, Resting: true},

@@ -59,11 +59,8 @@ type (
 		Device, Opcode string
 		Sampled        bool
 	}
-	// LateKey is the verbs contexts of one HCA.
-	LateKey struct{ Device string }
-	// UnreadKey is the completions of one HCA that processes polled with ibv_start_poll or
-	// ibv_next_poll without reading what the number of received bytes depends on.
-	UnreadKey struct{ Device string }
+	// DeviceKey is one HCA.
+	DeviceKey struct{ Device string }
 	// SpentKey is the key of a value without further keys.
 	SpentKey struct{}
 )

@@ -40,8 +40,8 @@ type Snapshot struct {
 	WorkRequests     []Series[WorkRequestKey, Requests]
 	CompletionErrors []Series[CompletionErrorKey, Count]
 	Completions      []Series[CompletionKey, FineHistogram]
-	Late             []Series[LateKey, Count]
-	Unread           []Series[UnreadKey, Count]
+	Late             []Series[DeviceKey, Count]
+	Unread           []Series[DeviceKey, Count]
 	Coverage         []Coverage
 	Sampling         []Sampling
 	Budgets          []Budget
@@ -121,8 +121,8 @@ var lists = []factList{
 	series(func(s *Snapshot) *[]Series[WorkRequestKey, Requests] { return &s.WorkRequests }),
 	series(func(s *Snapshot) *[]Series[CompletionErrorKey, Count] { return &s.CompletionErrors }),
 	series(func(s *Snapshot) *[]Series[CompletionKey, FineHistogram] { return &s.Completions }),
-	series(func(s *Snapshot) *[]Series[LateKey, Count] { return &s.Late }),
-	series(func(s *Snapshot) *[]Series[UnreadKey, Count] { return &s.Unread }),
+	series(func(s *Snapshot) *[]Series[DeviceKey, Count] { return &s.Late }),
+	series(func(s *Snapshot) *[]Series[DeviceKey, Count] { return &s.Unread }),
 	byCgroup(func(s *Snapshot) *[]Coverage { return &s.Coverage }, func(f *Coverage) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Sampling { return &s.Sampling }, func(f *Sampling) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Budget { return &s.Budgets }, func(f *Budget) CgroupID { return f.Cgroup }),

@@ -87,12 +87,17 @@ func (s *Source) checkUnobserved() (over []uint32) {
 // removeProcess removes a process. The probes of a file that is not kept are detached
 // with the last process that maps it.
 func (s *Source) removeProcess(pid int, w *watched) {
+	s.leaveFiles(pid)
+	delete(s.processes, pid)
+	w.release()
+}
+
+// leaveFiles ends the probes that only a process needs.
+func (s *Source) leaveFiles(pid int) {
 	for _, f := range s.files {
 		f.leave(pid, &s.detaching)
 		s.detachUnused(f)
 	}
-	delete(s.processes, pid)
-	w.release()
 }
 
 // release closes the process, or has the running search close it.

@@ -99,17 +99,16 @@ func (s *Source) perProcess() bool { return s.safety != nil && s.safety.perProce
 // refuse reports whether a process must not be probed: err says so, or too many are probed
 // one by one. It removes the probes that the process has.
 func (s *Source) refuse(pid int, w *watched, err error) bool {
-	if alone := s.probedAlone(); err == nil && s.perProcess() && !alone[pid] && len(alone) >= maxProbedAlone {
-		err = errProbedAlone
+	if err == nil && s.perProcess() {
+		if alone := s.probedAlone(); !alone[pid] && len(alone) >= maxProbedAlone {
+			err = errProbedAlone
+		}
 	}
 	if w.refused = err; err == nil {
 		return false
 	}
 	s.opts.Logger.Info("process is not counted on the data path", zap.Int("pid", pid), zap.Error(err))
-	for _, f := range s.files {
-		f.leave(pid, &s.detaching)
-		s.detachUnused(f)
-	}
+	s.leaveFiles(pid)
 	return true
 }
 

@@ -60,8 +60,8 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string) {
 	snap.WorkRequests = []model.Series[model.WorkRequestKey, model.Requests]{}
 	snap.CompletionErrors = []model.Series[model.CompletionErrorKey, model.Count]{}
 	snap.Completions = []model.Series[model.CompletionKey, model.FineHistogram]{}
-	snap.Late = []model.Series[model.LateKey, model.Count]{}
-	snap.Unread = []model.Series[model.UnreadKey, model.Count]{}
+	snap.Late = []model.Series[model.DeviceKey, model.Count]{}
+	snap.Unread = []model.Series[model.DeviceKey, model.Count]{}
 	snap.Sampling = []model.Sampling{}
 	ids := slices.SortedFunc(maps.Keys(f.series), compareSeries)
 	ratios := f.ratios()
@@ -73,11 +73,11 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string) {
 		for _, sampled := range []bool{false, true} {
 			s.fill(snap, id.cgroup, device, sampled)
 		}
-		snap.Late = append(snap.Late, model.Series[model.LateKey, model.Count]{
-			Cgroup: id.cgroup, Key: model.LateKey{Device: device}, Value: model.Count(s.late),
+		snap.Late = append(snap.Late, model.Series[model.DeviceKey, model.Count]{
+			Cgroup: id.cgroup, Key: model.DeviceKey{Device: device}, Value: model.Count(s.late),
 		})
-		snap.Unread = append(snap.Unread, model.Series[model.UnreadKey, model.Count]{
-			Cgroup: id.cgroup, Key: model.UnreadKey{Device: device}, Value: model.Count(s.unread),
+		snap.Unread = append(snap.Unread, model.Series[model.DeviceKey, model.Count]{
+			Cgroup: id.cgroup, Key: model.DeviceKey{Device: device}, Value: model.Count(s.unread),
 		})
 		if ratio, ok := ratios[id]; ok {
 			for g, calls := range []model.Calls{budget.Post: model.PostCalls, budget.Poll: model.PollCalls} {
