@@ -66,6 +66,9 @@ func (n node) extended(t *testing.T) {
 			unread[c] += sends // these may be receives
 		}
 	}
+	// pyverbs is the Python binding of libibverbs. Its cq.CQEX is an extended completion queue.
+	pyverbs := enter(t, "pyverbs", "sh", "-c", `exec /usr/bin/python3 "$(dirname "$(command -v posts)")/extended.py" rxe0 50 1000`)
+	want[pyverbs] = posted(t, "send", chains, pyverbs.rest(t))
 	s.equal(want)
 	m := s.fresh()
 	for c := range running {
