@@ -159,8 +159,8 @@ func (n node) options(t *testing.T) vm.Options {
 		"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	}
 	options := vm.Options{
-		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Timeout: 20 * time.Minute, // a run takes 2 to 6 minutes
-		Env: append(env, n.buildModules(t)...),
+		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Env: append(env, n.buildModules(t)...),
+		Timeout: time.Duration(size(60, 20)) * time.Minute, // all scenarios take half an hour, those of make test 2 to 12 minutes
 	}
 	if n.preempt {
 		options.Preempt = "full"
