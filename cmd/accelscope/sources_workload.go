@@ -85,6 +85,10 @@ func (s *services) newKubelet() engine.Registration {
 	if o.Socket == "" {
 		o.Socket = filepath.Join(s.Host, "var/lib/kubelet/pod-resources/kubelet.sock")
 	}
+	o.CDI = []kubelet.CDIDir{{Root: s.Host, Path: "etc/cdi"}, {Root: s.Host, Path: "var/run/cdi"}}
+	if s.Run != "" {
+		o.CDI[1] = kubelet.CDIDir{Root: s.Run, Path: "cdi"}
+	}
 	source, err := kubelet.New(o)
 	r := register("kubelet", source, err)
 	r.Interval, r.Deadline = s.KubeletInterval, kubeletDeadline

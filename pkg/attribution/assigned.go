@@ -12,17 +12,25 @@ import (
 // maxDeviceName is the size of the name of an ib_device in the kernel.
 const maxDeviceName = 64
 
-// hcas finds HCAs by PCI address, name or character device.
+// hcas finds HCAs by PCI address, name, character device or network interface.
 type hcas struct {
-	byPCI, byName, byChar map[string]*model.HCA
+	byPCI, byName, byChar, byNetdev map[string]*model.HCA
 }
 
 func newHCAs(list []model.HCA) hcas {
-	return hcas{
+	h := hcas{
 		byPCI:  indexBy(list, func(h *model.HCA) string { return strings.ToLower(h.PCIAddress) }),
 		byName: indexBy(list, func(h *model.HCA) string { return h.Name }),
-		byChar: indexBy(list, func(h *model.HCA) string { return h.CharDevice }),
+		byChar: indexBy(list, func(h *model.HCA) string { return h.CharDevice }), byNetdev: map[string]*model.HCA{},
 	}
+	for i := range list {
+		for _, p := range list[i].Ports {
+			if p.Netdev != "" && h.byNetdev[p.Netdev] == nil {
+				h.byNetdev[p.Netdev] = &list[i]
+			}
+		}
+	}
+	return h
 }
 
 // indexBy finds devices by a key that is not empty. Of devices with the same key it finds the
@@ -132,6 +140,9 @@ func (s *DeviceShare) learn(o *DeviceShare) {
 	}
 	if s.Node == "" {
 		s.Node = o.Node
+	}
+	if s.Claim == "" {
+		s.Claim, s.ShareID = o.Claim, o.ShareID
 	}
 	s.Given = s.Given || o.Given
 	if slices.Index(strength, o.Allocated) > slices.Index(strength, s.Allocated) {

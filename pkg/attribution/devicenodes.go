@@ -17,7 +17,7 @@ const uverbsDir = "/dev/infiniband/"
 func (e *evidence) deviceNodes(unplaced []DeviceShare) {
 	given := map[int][]int{} // GPUs that the kubelet reports, by owner
 	for i := range e.rows {
-		if r := &e.rows[i]; IsGPU(r.Resource) && r.GPU == nil {
+		if r := &e.rows[i]; givesGPU(r.Resource) && r.GPU == nil {
 			given[r.Owner] = append(given[r.Owner], i)
 		}
 	}
@@ -46,7 +46,7 @@ func (e *evidence) deviceNodes(unplaced []DeviceShare) {
 			} else if c.AllDevices {
 				continue
 			} else if g := e.gpus.byNode[path]; g != nil {
-				share.Node = valid(path)
+				share.Node, share.Allocated = valid(path), EvidenceNode
 				share.describeGPU(g)
 			} else {
 				unknown = append(unknown, path)
@@ -98,7 +98,7 @@ func gpuNodes(paths []string) (nodes []string) {
 // requested adds the GPUs that a container requested from its runtime.
 func (e *evidence) requested(owner int, name string) {
 	for _, g := range e.gpus.named(name) {
-		share := DeviceShare{Owner: owner}
+		share := DeviceShare{Owner: owner, Allocated: EvidenceRuntime}
 		share.describeGPU(g)
 		e.add(share)
 	}

@@ -34,23 +34,27 @@ type DeviceShare struct {
 	// Given reports exclusive assignment: the kubelet allocated the PCI function, or the HCA
 	// is in the owner's network namespace.
 	Given bool
-	// Allocated is the evidence that the HCA is allocated to the owner as an RDMA device. It is empty for other devices, for a
-	// PCI function that is only a network interface, and for a container that may use all devices of the node.
+	// Allocated is the evidence that the GPU, or the HCA as an RDMA device, is allocated to the owner. It is empty for other
+	// devices, for a PCI function that is only a network interface, and for a container that may use all devices of the node.
 	Allocated Evidence
+	// Claim is the name of the resource claim that has the device, ShareID the part of the device that the claim has. They are
+	// empty for a device without a claim, ShareID also for a claim that has all of the device.
+	Claim, ShareID string
 }
 
 // Evidence is the source of an allocation.
 type Evidence string
 
-// The sources of allocations, from the weakest on. Only the last two are exclusive.
+// The sources of allocations, from the weakest on. Of an HCA only the last two are exclusive.
 const (
-	EvidenceNode      Evidence = "device_node" // the container has the HCA's device node
+	EvidenceNode      Evidence = "device_node" // the container has the device node
+	EvidenceRuntime   Evidence = "runtime"     // the container requested the GPU from its runtime
 	EvidenceNetwork   Evidence = "network"     // the network-status annotation of the pod names the HCA
 	EvidenceNamespace Evidence = "namespace"   // the HCA is in the network namespace of the owner
-	EvidenceKubelet   Evidence = "kubelet"     // the kubelet allocated the PCI function
+	EvidenceKubelet   Evidence = "kubelet"     // the kubelet allocated the GPU or the PCI function
 )
 
-var strength = []Evidence{"", EvidenceNode, EvidenceNetwork, EvidenceNamespace, EvidenceKubelet}
+var strength = []Evidence{"", EvidenceNode, EvidenceRuntime, EvidenceNetwork, EvidenceNamespace, EvidenceKubelet}
 
 // assigned joins all sources of assignments: the kubelet's allocations, the device nodes and
 // GPU requests of containers, the networks of pods, and the network namespaces of devices.
@@ -94,7 +98,12 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 		if owner == unattributed {
 			continue
 		}
-		share := DeviceShare{Owner: owner, Resource: valid(a.Resource), ID: valid(a.ID)}
+		share := DeviceShare{
+			Owner: owner, Resource: valid(a.Resource), ID: valid(a.ID), Claim: valid(a.Claim), ShareID: valid(a.ShareID),
+		}
+		if e.claimed(a, share) {
+			continue
+		}
 		id, gpu := a.ID, givesGPU(a.Resource)
 		if gpu {
 			id = WholeGPU(a.ID)
@@ -104,6 +113,7 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 		}
 		switch {
 		case share.GPU != nil:
+			share.Allocated = EvidenceKubelet
 		case model.IsPCIAddress(id):
 			share.Device, share.PCIAddress, share.Given = "", strings.ToLower(id), true
 			share.describe(e.hcas.byPCI[share.PCIAddress])

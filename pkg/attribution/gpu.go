@@ -14,12 +14,15 @@ func IsGPU(resource string) bool {
 	return model.FindGPUVendor(func(v *model.GPUVendor) bool { return v.Owns(resource) }) != nil
 }
 
-// givesGPU reports whether a kubelet resource or a resource claim (DRIVER/POOL) consists of
-// GPUs or parts of GPUs.
-func givesGPU(resource string) bool {
-	driver, _, claim := strings.Cut(resource, "/")
-	return IsGPU(resource) ||
-		model.FindGPUVendor(func(v *model.GPUVendor) bool { return claim && v.DRADriver != "" && v.DRADriver == driver }) != nil
+// givesGPU reports whether a kubelet resource or a resource claim consists of GPUs or parts of
+// GPUs.
+func givesGPU(resource string) bool { return IsGPU(resource) || claimVendor(resource) != nil }
+
+// claimVendor returns the vendor of the GPUs of a resource claim: DRIVER/POOL or, before
+// Kubernetes 1.31, the CDI kind k8s.DRIVER/claim. It returns nil for other resources.
+func claimVendor(resource string) *model.GPUVendor {
+	driver, _, claim := strings.Cut(strings.TrimPrefix(resource, "k8s."), "/")
+	return model.FindGPUVendor(func(v *model.GPUVendor) bool { return claim && v.DRADriver != "" && v.DRADriver == driver })
 }
 
 // WholeGPU returns the GPU that belongs to a device plugin's ID: UUID::2 (NVIDIA),

@@ -13,9 +13,9 @@ import (
 type GPUShare struct {
 	Owner int
 	GPU   *model.GPU
-	// Allocated reports that the GPU is assigned to the owner. It does not depend on the
-	// process list.
-	Allocated bool
+	// Assigned is the assignment of the GPU to the owner, nil without one. It does not depend on
+	// the process list.
+	Assigned *DeviceShare
 	// Listed reports that the processes of the GPU were listed. Otherwise the following fields
 	// are unknown.
 	Listed bool
@@ -63,8 +63,8 @@ func (o *users) gpus(s *model.Snapshot) ([]GPUShare, []GPUFigures) {
 		users[g].add(o.ofCgroup(p.Cgroup), p)
 	}
 	for i := range o.a.Assigned {
-		if g := o.a.Assigned[i].GPU; g != nil && !index.parents[g.UUID] {
-			users[g].row(o.a.Assigned[i].Owner).share.Allocated = true
+		if a := &o.a.Assigned[i]; a.GPU != nil && !index.parents[a.GPU.UUID] {
+			users[a.GPU].row(a.Owner).share.Assigned = a
 		}
 	}
 	shares := make([]GPUShare, 0, len(s.GPUProcesses)+len(s.GPUs))
@@ -137,8 +137,8 @@ func (u *gpuUsers) settle(f *GPUFigures) []GPUShare {
 	out := make([]GPUShare, 0, len(u.rows)+1)
 	if !f.Listed {
 		for i := range u.rows {
-			if r := &u.rows[i].share; r.Allocated {
-				out = append(out, GPUShare{Owner: r.Owner, GPU: r.GPU, Allocated: true})
+			if r := &u.rows[i].share; r.Assigned != nil {
+				out = append(out, GPUShare{Owner: r.Owner, GPU: r.GPU, Assigned: r.Assigned})
 			}
 		}
 		return out

@@ -30,7 +30,7 @@ func gpuRows(a Attribution) []string {
 		for _, e := range s.Engines {
 			row += fmt.Sprintf(", %s %v", e.Name, e.Value)
 		}
-		if s.Allocated {
+		if s.Assigned != nil {
 			row += ", allocated"
 		}
 		rows = append(rows, row)
@@ -213,7 +213,7 @@ func TestGPUSharesConserve(t *testing.T) {
 			}
 		}
 		for _, r := range a.GPUs {
-			if r.Allocated != given[[2]any{r.Owner, r.GPU}] {
+			if (r.Assigned != nil) != given[[2]any{r.Owner, r.GPU}] {
 				t.Errorf("seed %d: %s of %s", seed, r.GPU.UUID, a.Owners[r.Owner].Workload)
 			}
 			delete(given, [2]any{r.Owner, r.GPU})
@@ -242,13 +242,13 @@ func checkGPU(t *testing.T, seed uint64, s *facts, a *Attribution, f *GPUFigures
 		for _, e := range r.Engines {
 			engines[e.Name] += e.Value
 		}
-		if r.Listed != f.Listed || !r.Listed && (r.Memory.Known || r.Engines != nil || r.Processes > 0 || !r.Allocated) {
+		if r.Listed != f.Listed || !r.Listed && (r.Memory.Known || r.Engines != nil || r.Processes > 0 || r.Assigned == nil) {
 			t.Errorf("seed %d: a share of an unlisted GPU has values: %+v", seed, r)
 		}
 		if r.Memory.Value < 0 || slices.ContainsFunc(r.Engines, func(e model.Figure) bool { return e.Value < 0 }) {
 			t.Errorf("seed %d: a negative share: %+v", seed, r)
 		}
-		if r.Listed && r.Processes == 0 && r.Owner != unattributed && (r.Memory != model.Some(0) || !r.Allocated) {
+		if r.Listed && r.Processes == 0 && r.Owner != unattributed && (r.Memory != model.Some(0) || r.Assigned == nil) {
 			t.Errorf("seed %d: an owner without processes has %+v", seed, r)
 		}
 	}

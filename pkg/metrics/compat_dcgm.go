@@ -163,7 +163,7 @@ func (v *view) givenTo() map[*model.GPU]identity.Owner {
 	given := map[*model.GPU]identity.Owner{}
 	for i := range v.shares.GPUs {
 		s := &v.shares.GPUs[i]
-		if !s.Allocated {
+		if s.Assigned == nil {
 			continue
 		}
 		owner := v.shares.Owners[s.Owner]

@@ -23,7 +23,7 @@ func devicesMetrics() []metric {
 			help: "HCA that is allocated to the workload, by the source of this information, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Assigned {
-					if s := &v.shares.Assigned[i]; s.Allocated != "" {
+					if s := &v.shares.Assigned[i]; s.HCA != nil && s.Allocated != "" {
 						b.Share(1, v.owners[s.Owner], s.Device, string(s.Allocated))
 					}
 				}

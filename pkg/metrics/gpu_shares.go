@@ -21,9 +21,10 @@ var gpuShareNotes = []string{
 		"`gpu_engine_utilization_ratio`, and the rest is in the unattributed share.",
 	"`container_gpu_processes` counts processes whether the workload requested the GPU or not. This family and " +
 		"`container_gpu_memory_used_bytes` are 0 for a workload that was allocated the GPU and does not use it.",
-	"`container_gpu_allocated`: the kubelet allocated the GPU, the container has its device node, or the container requested it " +
-		"from its runtime. Access to all devices of the node (privileged) does not count. A GPU with " +
-		"`container_gpu_processes` at 0 is allocated and idle.",
+	"`container_gpu_allocated`: by `method`, the kubelet allocated the GPU (`kubelet`), the container requested it from its runtime " +
+		"(`runtime`), or the container has its device node (`device_node`). Access to all devices of the node (privileged) does not " +
+		"count. `claim` is the resource claim, which several pods may share, and `share` the part of the GPU that the claim has, if " +
+		"it has not all of it. A GPU with `container_gpu_processes` at 0 is allocated and idle.",
 }
 
 // gpuShareMetrics returns the shares of GPUs that workloads use.
@@ -60,8 +61,17 @@ func gpuShareMetrics() []metric {
 			func(s *attribution.GPUShare) model.Optional {
 				return model.Optional{Value: float64(s.Processes), Known: s.Listed}
 			}),
-		share("container_gpu_allocated", "GPU that is allocated to the workload, always 1.",
-			func(s *attribution.GPUShare) model.Optional { return model.Optional{Value: 1, Known: s.Allocated} }),
+		{
+			name: "container_gpu_allocated", typ: gauge, owned: true, gpu: true, labels: []string{"method", "claim", "share"},
+			help: "GPU that is allocated to the workload, by the source of this information, always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.shares.GPUs {
+					if a := v.shares.GPUs[i].Assigned; a != nil {
+						b.Share(1, v.users[i], string(a.Allocated), a.Claim, a.ShareID)
+					}
+				}
+			},
+		},
 	}
 }
 

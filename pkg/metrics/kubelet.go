@@ -12,8 +12,9 @@ import (
 )
 
 var kubeletNotes = []string{
-	"`node_k8s_gpu_allocation_rate`: a MIG device counts as one GPU; the replicas of time-slicing count as one together. GPUs " +
-		"of resource claims do not count.",
+	"`node_k8s_gpu_allocation_rate`: a MIG device counts as one GPU; the replicas of time-slicing count as one together. The " +
+		"kubelet does not list the devices that claims may allocate: where claims have GPUs of a vendor, or no device plugin has " +
+		"GPUs, all GPUs count that the sensor lists.",
 	"`accelscope_kubelet_allocated_devices`: the resource of a resource claim is DRIVER/POOL.",
 	"`accelscope_kubelet_allocatable_devices`: the kubelet does not report the devices of resource claims.",
 	"`pod_ephemeral_storage_usage_bytes`: writable layers, logs and emptyDir volumes.",
@@ -27,7 +28,7 @@ func kubeletMetrics() []metric {
 			name: "node_k8s_gpu_allocation_rate", typ: gauge,
 			help: "Fraction of the node's GPUs that are allocated to containers, in percent (0 to 100).",
 			emit: func(v *view, b *exposition.Builder) {
-				allocated, all := gpus(v.facts)
+				allocated, all := attribution.CountGPUs(v.facts)
 				if all > 0 {
 					b.Value(100 * float64(allocated) / float64(all))
 				}
@@ -96,29 +97,6 @@ func nodeStorage(name, help string, of func(*model.NodeStorage) model.Optional) 
 			}
 		},
 	}
-}
-
-// gpus counts the GPUs of device plugins: the allocated ones, and all. An allocated GPU
-// counts even if the plugin no longer lists it. Unless both lists are known, gpus returns 0, 0.
-func gpus(facts *model.Snapshot) (allocated, all int) {
-	if facts.Allocations == nil || facts.Allocatable == nil {
-		return 0, 0
-	}
-	given, known := map[string]struct{}{}, map[string]struct{}{}
-	for i := range facts.Allocations {
-		if a := &facts.Allocations[i]; a.Claim == "" && attribution.IsGPU(a.Resource) {
-			given[attribution.WholeGPU(a.ID)] = struct{}{}
-			known[attribution.WholeGPU(a.ID)] = struct{}{}
-		}
-	}
-	for i := range facts.Allocatable {
-		if attribution.IsGPU(facts.Allocatable[i].Resource) {
-			for _, id := range facts.Allocatable[i].IDs {
-				known[attribution.WholeGPU(id)] = struct{}{}
-			}
-		}
-	}
-	return len(given), len(known)
 }
 
 // devices holds the IDs of the distinct devices of each resource.

@@ -88,6 +88,10 @@ type Allocation struct {
 	Resource  string // nvidia.com/gpu, rdma/hca_shared; of a claim DRIVER/POOL
 	ID        string // the plugin's ID: a GPU's UUID, a PCI address, any text
 	Claim     string // name of the resource claim; empty for device plugins
+	ShareID   string // of a part of a device that several claims share; empty if the claim has all of it
+	// Nodes are the host's device nodes of a claimed device, by the specifications of the Container
+	// Device Interface: /dev/nvidia0. Nil if no specification has the device.
+	Nodes []string
 }
 
 // Allocatable is the number of allocatable devices of a resource.

@@ -42,10 +42,11 @@ var rows = map[string]string{
 		"`rdma.datapath`; `node_*`",
 	"`/sys`": "all owners, unless the pod is privileged, because the sensor then sees only its own part " +
 		"of the cgroup tree; the tracepoint tier",
-	"`/hostrun`":                       "names from container runtimes: workloads are named by pod UID and container ID",
+	"`/hostrun`": "names from container runtimes: workloads are named by pod UID and container ID; devices of " +
+		"resource claims (`/run/cdi`)",
 	"`/hostrun/containerd`":            "the same as without `/hostrun`, for containerd if `/run/containerd` is a separate mount",
 	"`/var/lib/kubelet/pod-resources`": "devices that the kubelet allocated to containers: `container_gpu_allocated`, VFs",
-	"`/host`":                          "file systems of the node, user names, NVIDIA's library",
+	"`/host`":                          "file systems of the node, user names, NVIDIA's library, CDI specifications in `/etc/cdi`",
 	"`/hostdev/dri`":                   "nothing at present: GPUs are found through sysfs",
 }
 

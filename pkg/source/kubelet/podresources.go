@@ -34,14 +34,15 @@ var errTooMany = fmt.Errorf("more than %d entries in one answer", maxFacts)
 type podResources string
 
 // list requests the devices that were allocated to containers, by device plugins and by claims
-// (dynamic resources). An answer beyond the limit is refused as a whole.
-func (p podResources) list(ctx context.Context) (*facts, error) {
+// (dynamic resources). nodes returns the device nodes of CDI devices. An answer beyond the limit is
+// refused as a whole.
+func (p podResources) list(ctx context.Context, nodes func(names []string) []string) (*facts, error) {
 	return p.ask("List", func(c podresourcesv1.PodResourcesListerClient) (*facts, error) {
 		f := &facts{Snapshot: model.Snapshot{Allocations: []model.Allocation{}}}
 		r, err := c.List(ctx, &podresourcesv1.ListPodResourcesRequest{})
 		for _, pod := range r.GetPodResources() {
 			for _, container := range pod.GetContainers() {
-				f.Allocations = appendAllocations(f.Allocations, pod, container)
+				f.Allocations = appendAllocations(f.Allocations, pod, container, nodes)
 				if len(f.Allocations) > maxFacts {
 					return nil, errTooMany
 				}
@@ -53,6 +54,7 @@ func (p podResources) list(ctx context.Context) (*facts, error) {
 
 func appendAllocations(
 	to []model.Allocation, pod *podresourcesv1.PodResources, container *podresourcesv1.ContainerResources,
+	nodes func(names []string) []string,
 ) []model.Allocation {
 	a := model.Allocation{Namespace: pod.GetNamespace(), Pod: pod.GetName(), Container: container.GetName()}
 	add := func(resource, id string) {
@@ -67,14 +69,21 @@ func appendAllocations(
 	for _, dynamic := range container.GetDynamicResources() {
 		a.Claim = dynamic.GetClaimName()
 		for _, c := range dynamic.GetClaimResources() {
+			names := make([]string, 0, len(c.GetCdiDevices()))
+			for _, cdi := range c.GetCdiDevices() {
+				names = append(names, cdi.GetName())
+			}
+			a.ShareID = c.GetShareId()
 			if c.GetDeviceName() != "" {
+				a.Nodes = nodes(names)
 				add(c.GetDriverName()+"/"+c.GetPoolName(), c.GetDeviceName())
 				continue
 			}
 			// Kubelets before 1.31 report only VENDOR/CLASS=NAME.
-			for _, cdi := range c.GetCdiDevices() {
-				kind, _, _ := strings.Cut(cdi.GetName(), "=")
-				add(kind, cdi.GetName())
+			for i, name := range names {
+				kind, _, _ := strings.Cut(name, "=")
+				a.Nodes = nodes(names[i : i+1])
+				add(kind, name)
 			}
 		}
 	}

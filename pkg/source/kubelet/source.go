@@ -19,6 +19,10 @@
 // The answers are decoded one pod at a time, so that memory is needed only for the result and the
 // largest pod.
 //
+// The devices of resource claims are resolved to device nodes by the specifications of the Container
+// Device Interface (CDI) of the node, which the drivers of claims write. They are read while a claim
+// has CDI devices, and each file again only after a change.
+//
 // Labels and annotations of pods are written by their authors: they are used as names, never as
 // proof. Allocations cannot be forged.
 package kubelet
@@ -54,6 +58,9 @@ type Options struct {
 	Insecure bool // do not check the kubelet's certificate
 	// Labels lists the labels and annotations of pods to return.
 	Labels []string
+	// CDI are the directories of CDI specifications, from the lowest priority on; default /etc/cdi
+	// and /var/run/cdi.
+	CDI    []CDIDir
 	Logger *zap.Logger
 	Now    func() time.Time // default time.Now
 }
@@ -66,6 +73,7 @@ const keep = 5 * time.Minute
 type Source struct {
 	parts []*part
 	https *client // nil without a URL
+	cdi   *specifications
 	now   func() time.Time
 }
 
@@ -89,7 +97,7 @@ type podName struct{ namespace, name string }
 
 // New returns a Source. It checks only that TokenFile exists; an invalid URL is an error.
 func New(o Options) (*Source, error) {
-	s := &Source{now: o.Now}
+	s := &Source{now: o.Now, cdi: newSpecifications(o.CDI)}
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -106,7 +114,10 @@ func New(o Options) (*Source, error) {
 		summary = s.https.summary
 	}
 	s.parts = []*part{
-		{name: "pod-resources", read: socket.list},
+		{name: "pod-resources", read: func(ctx context.Context) (*facts, error) {
+			s.cdi.begin()
+			return socket.list(ctx, s.cdi.nodes)
+		}},
 		{name: "allocatable", read: socket.allocatable},
 		{name: "pods", read: pods},
 		{name: "summary", read: summary},
@@ -126,8 +137,8 @@ func (s *Source) Close() error {
 }
 
 // Read sends the requests and returns Pods, Containers, Allocations, Allocatable, PodStorage,
-// NodeStorage, and a DeviceState for each of the four requests. It returns before the deadline of
-// ctx.
+// NodeStorage, and a DeviceState for each of the four requests, and for CDI if a claim has CDI
+// devices. It returns before the deadline of ctx.
 //
 // A request that fails drops only its own result: its last answer is returned for 5 minutes, with
 // its age in the reason of its state, and is dropped after that (nil). The error contains the
@@ -231,6 +242,10 @@ func (s *Source) states(now time.Time) []model.DeviceState {
 				state.Reason += fmt.Sprintf(" (the last answer is %s old)", age.Round(time.Second))
 			}
 		}
+		states = append(states, state)
+	}
+	if state, ok := s.cdi.state(); ok {
+		state.Source = s.Name()
 		states = append(states, state)
 	}
 	return states

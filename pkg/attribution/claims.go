@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attribution
+
+import (
+	"encoding/base32"
+	"slices"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// capsDir is the directory of the device nodes of MIG instances.
+const capsDir = "/dev/nvidia-caps/"
+
+// claimed adds the GPUs and HCAs of a claimed device, and reports whether it has found any.
+func (e *evidence) claimed(a *model.Allocation, share DeviceShare) (found bool) {
+	if a.Claim == "" {
+		return false
+	}
+	share.Allocated = EvidenceKubelet
+	for _, g := range e.gpus.behind(a.Nodes) {
+		s := share
+		s.describeGPU(g)
+		e.add(s)
+		found = true
+	}
+	for _, path := range a.Nodes {
+		name, ok := strings.CutPrefix(path, uverbsDir)
+		if h := e.hcas.byChar[name]; ok && h != nil {
+			s := share
+			s.describe(h)
+			e.add(s)
+			found = true
+		}
+	}
+	return e.claimedInterface(a, share) || found
+}
+
+// behind returns the GPUs with device nodes, each once. A MIG instance has nodes of its own, besides the
+// node of its GPU: the GPU is not meant, also if the instance is not listed yet.
+func (g gpus) behind(nodes []string) (found []*model.GPU) {
+	part := slices.ContainsFunc(nodes, func(path string) bool { return strings.HasPrefix(path, capsDir) })
+	for _, path := range nodes {
+		gpu := g.byNode[path]
+		if gpu != nil && !g.parents[gpu.UUID] && (gpu.Parent != "" || !part) && !slices.Contains(found, gpu) {
+			found = append(found, gpu)
+		}
+	}
+	return found
+}
+
+// claimedInterface adds the HCA of a network interface that DRANET allocated. DRANET writes no CDI
+// specification: the name of the device is its PCI address, pci-0000-8a-00-0, or in versions before 1.0 the name
+// of the interface, as net-BASE32 if it is no DNS label.
+func (e *evidence) claimedInterface(a *model.Allocation, share DeviceShare) bool {
+	if driver, _, _ := strings.Cut(a.Resource, "/"); driver != "dra.net" {
+		return false
+	}
+	var h *model.HCA
+	if address, ok := strings.CutPrefix(a.ID, "pci-"); ok {
+		if p := strings.Split(address, "-"); len(p) == 4 {
+			address = p[0] + ":" + p[1] + ":" + p[2] + "." + p[3]
+		}
+		if !model.IsPCIAddress(address) {
+			return false
+		}
+		share.PCIAddress = strings.ToLower(address)
+		h = e.hcas.byPCI[share.PCIAddress]
+	} else if h = e.hcas.ofNetdev(a.ID); h == nil {
+		return false
+	}
+	share.describe(h)
+	share.Given = a.ShareID == ""
+	if !mayUse(e.live.containers[containerName{a.Namespace, a.Pod, a.Container}], h) {
+		share.Allocated = ""
+	}
+	e.add(share)
+	return true
+}
+
+// ofNetdev returns the HCA with a network interface that DRANET names.
+func (h hcas) ofNetdev(name string) *model.HCA {
+	if encoded, ok := strings.CutPrefix(name, "net-"); ok {
+		if b, err := base32.StdEncoding.WithPadding(base32.NoPadding).DecodeString(strings.ToUpper(encoded)); err == nil {
+			name = string(b)
+		}
+	}
+	return h.byNetdev[name]
+}
+
+// CountGPUs counts the GPUs of the node: those that are allocated to containers, and all. The parts of a GPU count
+// instead of the GPU. An allocated GPU counts even if its plugin no longer lists it. Unless the allocations and the
+// devices of plugins are known, CountGPUs returns 0, 0.
+//
+// No API of the node lists the devices that claims may allocate. The GPUs of a vendor with claims are those that its
+// source lists; without a device plugin for GPUs, all are.
+func CountGPUs(s *model.Snapshot) (allocated, all int) {
+	if s.Allocations == nil || s.Allocatable == nil {
+		return 0, 0
+	}
+	index := newGPUs(s.GPUs)
+	key := func(id string) string {
+		if gpu := index.find(WholeGPU(id)); gpu != nil {
+			return gpu.UUID
+		}
+		return WholeGPU(id)
+	}
+	listed := map[model.Vendor]bool{}
+	for i := range s.GPUs {
+		listed[s.GPUs[i].Vendor] = true
+	}
+	given, unknown, known, plugins := map[string]bool{}, map[string]bool{}, map[string]bool{}, false
+	for i := range s.Allocatable {
+		if IsGPU(s.Allocatable[i].Resource) {
+			plugins = true
+			for _, id := range s.Allocatable[i].IDs {
+				known[key(id)] = true
+			}
+		}
+	}
+	claims := map[model.Vendor]bool{}
+	for i := range s.Allocations {
+		a := &s.Allocations[i]
+		if a.Claim == "" {
+			if IsGPU(a.Resource) {
+				given[key(a.ID)], known[key(a.ID)] = true, true
+			}
+			continue
+		}
+		found := index.behind(a.Nodes)
+		for _, gpu := range found {
+			given[gpu.UUID], claims[gpu.Vendor] = true, true
+		}
+		if v := claimVendor(a.Resource); v != nil && len(found) == 0 {
+			unknown[a.Resource+" "+a.ID], claims[v.Vendor] = true, true
+			if !listed[v.Vendor] {
+				known[a.Resource+" "+a.ID] = true
+			}
+		}
+	}
+	for i := range s.GPUs {
+		if gpu := &s.GPUs[i]; !index.parents[gpu.UUID] && (claims[gpu.Vendor] || !plugins) {
+			known[gpu.UUID] = true
+		}
+	}
+	// A claimed device whose GPU is unknown is one of the GPUs that the source lists.
+	allocated = len(given) + len(unknown)
+	return allocated, max(len(known), allocated)
+}
