@@ -10,6 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/access"
 	"github.com/accelscope/accelscope/pkg/source/amdgpu"
 	"github.com/accelscope/accelscope/pkg/source/drm"
+	"github.com/accelscope/accelscope/pkg/source/intel"
 	"github.com/accelscope/accelscope/pkg/source/nvidia"
 )
 
@@ -49,6 +50,7 @@ var gpuConstructors = []struct {
 }{
 	{model.NVIDIA, newNVIDIA},
 	{model.AMD, newAMD},
+	{model.Intel, newIntel},
 }
 
 func newNVIDIA(s *services, log *zap.Logger) (engine.Source, error) {
@@ -60,6 +62,13 @@ func newNVIDIA(s *services, log *zap.Logger) (engine.Source, error) {
 func newAMD(s *services, log *zap.Logger) (engine.Source, error) {
 	return amdgpu.New(amdgpu.Options{
 		Root: s.Host, Sysfs: s.Sysfs, Procfs: s.Procfs, Interval: s.GPUInterval, SMI: s.AMDSMI,
+		CgroupOf: s.cgroupOf(), Holders: s.holders.Holders, Logger: log,
+	})
+}
+
+func newIntel(s *services, log *zap.Logger) (engine.Source, error) {
+	return intel.New(intel.Options{
+		Root: s.Host, Sysfs: s.Sysfs, Procfs: s.Procfs, Interval: s.GPUInterval,
 		CgroupOf: s.cgroupOf(), Holders: s.holders.Holders, Logger: log,
 	})
 }

@@ -66,7 +66,7 @@ func attributed(s model.Snapshot) attribution.Attribution {
 // knows returns the facts of a sensor that has all its sources in one state.
 func knows(s model.Snapshot, state model.State) Facts {
 	k := Known{Facts: s, Shares: attributed(s)}
-	for _, source := range []string{"rdma", "drm", "nvidia", "amdgpu"} {
+	for _, source := range []string{"rdma", "drm", "nvidia", "amdgpu", "intel"} {
 		k.States = append(k.States, model.SourceState{Source: source, State: state, Reason: "of a reason"})
 	}
 	return func() Known { return k }
@@ -213,7 +213,7 @@ func TestFailedSourceDropsItsVendor(t *testing.T) {
 		"":               `200 {"code":0,"data":"6.2.4","message":"success"}`,
 		"?vendor=amd":    `200 {"code":0,"data":"6.2.4","message":"success"}`,
 		"?vendor=nvidia": `503 {"code":503,"data":null,"message":"nvidia is failed: no\nlibrary"}`,
-		"?vendor=intel":  `400 {"code":400,"data":null,"message":"vendor is \"intel\", and has to be amd or nvidia"}`,
+		"?vendor=other":  `400 {"code":400,"data":null,"message":"vendor is \"other\", and has to be amd or nvidia or intel"}`,
 	} {
 		status, body := request(t, facts, nil, http.MethodGet, "/gpuDriverVersion"+query)
 		if got := fmt.Sprint(status, " ", body); got != want {

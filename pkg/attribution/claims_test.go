@@ -155,7 +155,7 @@ func TestClaims(t *testing.T) {
 }
 
 // TestCountGPUs counts GPUs of device plugins and claims. The node has six GPUs that can be allocated: mixed lists two of AMD,
-// one of NVIDIA and two MIG instances, which count instead of their GPU.
+// one of NVIDIA, two MIG instances, which count instead of their GPU, and one of Intel.
 func TestCountGPUs(t *testing.T) {
 	plugin := func(resource string, ids ...string) model.Allocatable {
 		return model.Allocatable{Resource: resource, IDs: ids}
@@ -168,7 +168,7 @@ func TestCountGPUs(t *testing.T) {
 	}{
 		"unknown allocations": {mixed(), nil, []model.Allocatable{}, 0, 0},
 		"unknown devices":     {mixed(), []model.Allocation{}, nil, 0, 0},
-		"no plugin, no claim": {mixed(), []model.Allocation{}, []model.Allocatable{}, 0, 5},
+		"no plugin, no claim": {mixed(), []model.Allocation{}, []model.Allocatable{}, 0, 6},
 		"no longer listed": {
 			nil,
 			[]model.Allocation{given("nvidia.com/gpu", "GPU-0"), given("nvidia.com/gpu", "GPU-1")},
@@ -182,7 +182,7 @@ func TestCountGPUs(t *testing.T) {
 			mixed(),
 			[]model.Allocation{claim("a", "gpu-0", "/dev/nvidia0"), claim("b", "gpu-0", "/dev/nvidia0")},
 			[]model.Allocatable{},
-			1, 5,
+			1, 6,
 		},
 		"claims, and a plugin of another vendor": {
 			mixed(),
@@ -205,7 +205,7 @@ func TestCountGPUs(t *testing.T) {
 			mixed(),
 			[]model.Allocation{{Pod: "p", Claim: "c", Resource: "k8s.gpu.nvidia.com/claim", ID: "k8s.gpu.nvidia.com/claim=u-gpu-0"}},
 			[]model.Allocatable{},
-			1, 5,
+			1, 6,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

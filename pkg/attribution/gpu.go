@@ -26,8 +26,11 @@ func claimVendor(resource string) *model.GPUVendor {
 }
 
 // WholeGPU returns the GPU that belongs to a device plugin's ID: UUID::2 (NVIDIA),
-// nvidia0/vgpu2 (Google), 0000:c1:00.0-slice-2 (AMD).
+// nvidia0/vgpu2 (Google), 0000:c1:00.0-slice-2 (AMD), card0-2 (Intel).
 func WholeGPU(id string) string {
+	if card, share, ok := strings.Cut(id, "-"); ok && gpuNodes([]string{"/dev/dri/" + card}) != nil && share != "" {
+		return card
+	}
 	for _, separator := range []string{"::", "/vgpu", "-slice-"} {
 		id, _, _ = strings.Cut(id, separator)
 	}
@@ -67,7 +70,7 @@ func newGPUs(list []model.GPU) gpus {
 }
 
 // find returns the GPU with a plugin's ID: a UUID (also of a part), a PCI address (AMD), or
-// the name of a device node (Google).
+// the name of a device node (Google, Intel).
 func (g gpus) find(id string) *model.GPU {
 	if gpu := g.byUUID[id]; gpu != nil {
 		return gpu
@@ -75,11 +78,19 @@ func (g gpus) find(id string) *model.GPU {
 	if model.IsPCIAddress(id) {
 		return g.byPCI[strings.ToLower(id)]
 	}
-	return g.byNode["/dev/"+id]
+	return g.ofNode(id)
+}
+
+// ofNode returns the GPU with a device node that has this name in /dev or /dev/dri.
+func (g gpus) ofNode(name string) *model.GPU {
+	if gpu := g.byNode["/dev/"+name]; gpu != nil {
+		return gpu
+	}
+	return g.byNode["/dev/dri/"+name]
 }
 
 // named returns the GPUs with a name that was requested from a runtime: a UUID, a PCI address,
-// a number (0:1 for a part), or all. For a partitioned GPU "all" means its parts. A name with
+// a number (0:1 for a part), the name of a device node (card0), or all. For a partitioned GPU "all" means its parts. A name with
 // a kind (CDI: amd.com/gpu=0) selects one vendor.
 func (g gpus) named(name string) (found []*model.GPU) {
 	vendor := g.bareVendor()
@@ -95,6 +106,9 @@ func (g gpus) named(name string) (found []*model.GPU) {
 		return []*model.GPU{gpu}
 	}
 	if gpu := g.byPCI[strings.ToLower(device)]; gpu != nil {
+		return []*model.GPU{gpu}
+	}
+	if gpu := g.ofNode(device); gpu != nil && gpu.Vendor == vendor {
 		return []*model.GPU{gpu}
 	}
 	for i := range g.list {

@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// mixed returns a node with GPUs of two vendors, one NVIDIA GPU partitioned.
+// mixed returns a node with GPUs of three vendors, one NVIDIA GPU partitioned.
 func mixed() []model.GPU {
 	return []model.GPU{
 		{Vendor: model.AMD, ID: "0", UUID: "aa", PCIAddress: "0000:c1:00.0", Nodes: []string{"/dev/dri/card2", "/dev/dri/renderD130"}},
@@ -26,6 +26,10 @@ func mixed() []model.GPU {
 		{
 			Vendor: model.NVIDIA, ID: "1:1", UUID: "MIG-2", Parent: "GPU-1", PCIAddress: "0000:2a:00.0",
 			Nodes: []string{"/dev/nvidia-caps/nvidia-cap75"},
+		},
+		{
+			Vendor: model.Intel, ID: "0", UUID: "0000:9a:00.0", PCIAddress: "0000:9a:00.0",
+			Nodes: []string{"/dev/dri/card5", "/dev/dri/renderD133"},
 		},
 	}
 }
@@ -76,6 +80,18 @@ func TestAssignedGPUs(t *testing.T) {
 		"by a claim, and the node": {
 			with(nodes("/dev/nvidia0")), kubelet("gpu.nvidia.com/node1", "gpu-0"),
 			[]string{"GPU-0 GPU-0|gpu.nvidia.com/node1|0000:18:00.0|/dev/nvidia0"},
+		},
+		"Intel's, by the node and the number of the share": {
+			with(nodes("/dev/dri/card5", "/dev/dri/renderD133")),
+			kubelet("gpu.intel.com/xe", "card5-0", "gpu.intel.com/xe", "card5-1"),
+			[]string{"0000:9a:00.0 0000:9a:00.0|gpu.intel.com/xe|0000:9a:00.0|/dev/dri/card5"},
+		},
+		"a share of Intel's": {
+			with(), kubelet("gpu.intel.com/i915", "card5-1"), []string{"0000:9a:00.0 0000:9a:00.0|gpu.intel.com/i915|0000:9a:00.0|"},
+		},
+		"Intel's for monitoring": {with(), kubelet("gpu.intel.com/i915_monitoring", "all"), []string{" all|gpu.intel.com/i915_monitoring||"}},
+		"asked for Intel's by CDI": {
+			with(requests("intel.com/gpu=card5", "intel.com/gpu=card2")), nil, []string{"0000:9a:00.0 0000:9a:00.0||0000:9a:00.0|"},
 		},
 		"one that is not seen": {
 			with(nodes("/dev/nvidia7")), kubelet("nvidia.com/gpu", "GPU-7"), []string{" GPU-7|nvidia.com/gpu||"},

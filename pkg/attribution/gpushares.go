@@ -77,7 +77,8 @@ func (o *users) gpus(s *model.Snapshot) ([]GPUShare, []GPUFigures) {
 			continue
 		}
 		u := users[g]
-		f.Listed = s.GPUProcesses != nil && !g.Unlisted && (u.processes > 0 || g.Memory.Used.Known || g.Engines != nil)
+		f.Listed = s.GPUProcesses != nil && !g.Unlisted &&
+			(u.processes > 0 || g.Memory.Used.Known || g.Engines != nil || !g.Listed.IsZero())
 		shares = append(shares, u.settle(f)...)
 	}
 	return shares, figures

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -88,6 +89,10 @@ func TestGPUShares(t *testing.T) {
 		"given and idle": {
 			gpus: []model.GPU{gpu}, processes: []model.GPUProcess{}, containers: idle,
 			want: []string{"GPU-0 docker:idle: memory 0, 0 processes, sm 0, allocated", "GPU-0 : memory 100, 0 processes, sm 0.5"},
+		},
+		"given and idle, and the driver reports no memory in use": {
+			gpus: []model.GPU{{UUID: "GPU-0", Nodes: gpu.Nodes, Listed: time.Unix(1, 0)}}, processes: []model.GPUProcess{}, containers: idle,
+			want: []string{"GPU-0 docker:idle: memory 0, 0 processes, allocated", "GPU-0 : memory ?, 0 processes"}, totals: "? [] 0",
 		},
 		"given, and no process list": {
 			gpus: []model.GPU{gpu}, containers: idle, want: []string{"GPU-0 docker:idle:, allocated"}, totals: "100 [{sm 0.5}] 0",

@@ -21,17 +21,18 @@ const (
 )
 
 // Files calls f with the minor number and the fdinfo of each DRM node that a process has open, of the first 32768
-// descriptors. It does not call f for a process that has ended or that the sensor may not read.
+// descriptors. It does not call f for a process that has ended or that the sensor may not read. It reads only the fdinfo
+// of minor numbers for which wanted returns true: reading it calls the driver of the node, and xe wakes its GPU for it.
 //
 // The minor number is the kernel's. The name of the file may be that of another node, as a container chooses it:
 // docker run --device /dev/dri/renderD129:/dev/dri/renderD128.
-func Files(procfs string, pid int, f func(minor uint32, fdinfo []byte)) {
+func Files(procfs string, pid int, wanted func(minor uint32) bool, f func(minor uint32, fdinfo []byte)) {
 	dir := filepath.Join(procfs, strconv.Itoa(pid))
 	for _, name := range descriptors(filepath.Join(dir, "fd")) {
 		// AT_STATX_DONT_SYNC does not ask the server of a network or FUSE file system, which may never answer.
 		var st unix.Statx_t
 		err := unix.Statx(unix.AT_FDCWD, dir+"/fd/"+name, unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
-		if err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev_major != drmMajor {
+		if err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev_major != drmMajor || !wanted(st.Rdev_minor) {
 			continue
 		}
 		if text, err := read(dir + "/fdinfo/" + name); err == nil {

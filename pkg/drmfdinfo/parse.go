@@ -24,9 +24,11 @@ type Client struct {
 	Engines map[string]Engine
 }
 
-// Engine is the use of one engine by one client.
+// Engine is the use of one engine by one client: in nanoseconds, or in cycles of a clock of the GPU.
 type Engine struct {
 	Busy     uint64 // nanoseconds, cumulative: drm-engine-NAME
+	Cycles   uint64 // cumulative: drm-cycles-NAME
+	Clock    uint64 // the clock that counts Cycles, at the same moment: drm-total-cycles-NAME; 0 if it is not reported
 	Capacity uint64 // number of identical engines: drm-engine-capacity-NAME; 0 if it is not reported, which means 1
 }
 
@@ -35,7 +37,8 @@ const (
 	maxKeys     = 32 // memory regions, and engines
 	maxName     = 32 // of a region or an engine
 	maxCapacity = 1024
-	maxMemory   = 1 << 48 // more than any GPU has, and so little that no sum overflows
+	maxCounter  = math.MaxInt64 // a larger value is that of a kernel that subtracted too much
+	maxMemory   = 1 << 48       // more than any GPU has, and so little that no sum overflows
 )
 
 // Parse parses a file of fdinfo. It returns false if the file is not that of a client, or if the client has no id.
@@ -61,8 +64,14 @@ func Parse(text []byte) (Client, bool) {
 				c.Memory = addRegion(c.Memory, name, value)
 			} else if name, ok := strings.CutPrefix(key, "drm-memory-"); ok {
 				older = addRegion(older, name, value)
+			} else if name, ok := strings.CutPrefix(key, "drm-engine-capacity-"); ok {
+				c.addEngine(name, value, maxCapacity, func(e *Engine) *uint64 { return &e.Capacity })
 			} else if name, ok := strings.CutPrefix(key, "drm-engine-"); ok {
-				c.addEngine(name, value)
+				c.addEngine(name, strings.TrimSuffix(value, " ns"), maxCounter, func(e *Engine) *uint64 { return &e.Busy })
+			} else if name, ok := strings.CutPrefix(key, "drm-cycles-"); ok {
+				c.addEngine(name, value, maxCounter, func(e *Engine) *uint64 { return &e.Cycles })
+			} else if name, ok := strings.CutPrefix(key, "drm-total-cycles-"); ok {
+				c.addEngine(name, value, maxCounter, func(e *Engine) *uint64 { return &e.Clock })
 			}
 		}
 	}
@@ -94,28 +103,14 @@ func add(m map[string]uint64, name string, size uint64) map[string]uint64 {
 	return m
 }
 
-func (c *Client) addEngine(name, value string) {
-	name, isCapacity := strings.CutPrefix(name, "capacity-")
-	if !isName(name) {
-		return
-	}
+// addEngine sets one value of an engine, unless the value is larger than limit.
+func (c *Client) addEngine(name, value string, limit uint64, field func(*Engine) *uint64) {
+	n, ok := parseUint(value)
 	e, known := c.Engines[name]
-	if !known && len(c.Engines) >= maxKeys {
+	if !ok || n > limit || !isName(name) || !known && len(c.Engines) >= maxKeys {
 		return
 	}
-	if isCapacity {
-		n, ok := parseUint(value)
-		if !ok || n == 0 || n > maxCapacity {
-			return
-		}
-		e.Capacity = n
-	} else {
-		n, ok := parseUint(strings.TrimSuffix(value, " ns"))
-		if !ok || n > math.MaxInt64 { // a kernel that subtracted too much
-			return
-		}
-		e.Busy = n
-	}
+	*field(&e) = n
 	c.Engines[name] = e
 }
 

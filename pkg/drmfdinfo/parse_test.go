@@ -38,7 +38,8 @@ func TestParse(t *testing.T) {
 			text: "drm-driver:\txe\ndrm-client-id:\t9\ndrm-pdev:\t0000:03:00.0\ndrm-resident-vram0:\t512 KiB\ndrm-cycles-rcs:\t28257900\n" +
 				"drm-total-cycles-rcs:\t7655183225\n",
 			want: Client{
-				Driver: "xe", PCIAddress: "0000:03:00.0", ID: 9, Memory: map[string]uint64{"vram0": 512 << 10}, Engines: map[string]Engine{},
+				Driver: "xe", PCIAddress: "0000:03:00.0", ID: 9, Memory: map[string]uint64{"vram0": 512 << 10},
+				Engines: map[string]Engine{"rcs": {Cycles: 28257900, Clock: 7655183225}},
 			},
 			ok: true,
 		},
@@ -54,7 +55,7 @@ func TestParse(t *testing.T) {
 			text: "drm-driver:\tamdgpu\ndrm-client-id:\t1\ndrm-pdev:\t03:00.0\ndrm-memory-vram:\t99999999999999999 MiB\n" +
 				"drm-engine-gfx:\t18446744073709551615 ns\ndrm-engine-dec:\t-5 ns\ndrm-engine-enc:\t1.5 %\ndrm-engine-\x1b[2J:\t5 ns\n" +
 				"drm-resident-\x1b[2J:\t5\ndrm-engine-capacity-jpeg:\t0\ndrm-engine-" + strings.Repeat("x", 33) + ":\t5 ns\n",
-			want: Client{Driver: "amdgpu", ID: 1, Engines: map[string]Engine{}}, ok: true,
+			want: Client{Driver: "amdgpu", ID: 1, Engines: map[string]Engine{"jpeg": {}}}, ok: true,
 		},
 		"no id":      {text: "drm-driver:\tamdgpu\ndrm-pdev:\t0000:03:00.0\n"},
 		"no driver":  {text: "drm-client-id:\t1\ndrm-pdev:\t0000:03:00.0\n"},
@@ -85,7 +86,7 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 		for name, e := range c.Engines {
-			if !isName(name) || e.Busy > 1<<63-1 || e.Capacity > maxCapacity {
+			if !isName(name) || e.Busy > maxCounter || e.Cycles > maxCounter || e.Clock > maxCounter || e.Capacity > maxCapacity {
 				t.Errorf("%q: %+v", name, e)
 			}
 		}

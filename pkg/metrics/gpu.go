@@ -58,8 +58,8 @@ func gpuConditions(name, label, help string, of func(*gpuView) []model.GPUCondit
 var gpuNotes = []string{
 	"A GPU that is suspended or cannot be read has only `gpu_info`. Values that the driver does not report are absent or, in " +
 		"labels, empty.",
-	"`gpu_utilization`: NVML utilization rates, AMD file gpu_busy_percent. For a part of a GPU it is present only where the driver " +
-		"reports it.",
+	"`gpu_utilization`: NVML utilization rates, AMD file gpu_busy_percent; Intel's drivers do not report it. For " +
+		"a part of a GPU it is present only where the driver reports it.",
 	"`gpu_engine_utilization_ratio` and `gpu_memory_used_bytes` are read when the processes of the GPU are listed " +
 		"(`--gpu.process-interval`). Where the sum over the processes is larger than the value of the GPU, because the two are " +
 		"not read at the same instant, the sum is reported; the ratio may then exceed 1.",
@@ -70,6 +70,7 @@ var gpuNotes = []string{
 	"`gpu_gtt_used_bytes`, `gpu_gtt_total_bytes`: AMD files mem_info_gtt_used and mem_info_gtt_total.",
 	"`gpu_temperature_celsius`: `sensor` is `gpu`, `memory`, `edge` or `junction`. `gpu_temperature_limit_celsius`: `limit` is " +
 		"`slowdown` or `shutdown`.",
+	"`gpu_power_watts`: for Intel the energy since the last scrape, divided by the time.",
 	"`gpu_fan_speed_ratio` is absent for a GPU without a fan.",
 	"`gpu_performance_state`: NVIDIA P0 is 0.",
 	"`gpu_throttled`: `idle` is one of the reasons.",

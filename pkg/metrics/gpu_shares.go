@@ -14,11 +14,13 @@ var gpuShareNotes = []string{
 	"A GPU that has parts (MIG instances, partitions) is used through its parts: processes, memory and utilization are those " +
 		"of the parts.",
 	"`container_gpu_memory_used_bytes`: the shares of a GPU add up to `gpu_memory_used_bytes`. Memory of the driver and of " +
-		"processes that the driver lists without memory is in the unattributed share, which has empty identity labels.",
+		"processes that the driver lists without memory is in the unattributed share, which has empty identity labels. Intel's drivers " +
+		"report no memory in use of the whole GPU: the unattributed share has that of processes only.",
 	"`container_gpu_utilization_ratio`: fraction of the time since the previous list. It covers the engines that the driver " +
 		"reports per process: NVIDIA `sm`, `memory`, `encoder`, `decoder`; AMD the engines of fdinfo, `sdma`, and `cu`, the " +
-		"fraction of compute units that are occupied. Where the GPU reports the engine, too, the shares add up to " +
-		"`gpu_engine_utilization_ratio`, and the rest is in the unattributed share.",
+		"fraction of compute units that are occupied; Intel `render`, `copy`, `video`, `video-enhance`, `compute`. " +
+		"Where the GPU reports the engine, too, the shares add up to `gpu_engine_utilization_ratio`, and the rest is " +
+		"in the unattributed share.",
 	"`container_gpu_processes` counts processes whether the workload requested the GPU or not. This family and " +
 		"`container_gpu_memory_used_bytes` are 0 for a workload that was allocated the GPU and does not use it.",
 	"`container_gpu_allocated`: by `method`, the kubelet allocated the GPU (`kubelet`), the container requested it from its runtime " +

@@ -86,7 +86,11 @@ var GPUVendors = []GPUVendor{
 		ProcessEngines: []string{"sm", "memory", "encoder", "decoder"}, IdleIsZero: true,
 		LibraryCure: "make the driver's libnvidia-ml.so.1 visible, and name it with --gpu.nvml-library",
 	},
-	{Vendor: Intel, Resources: []string{"gpu.intel.com/"}, ExceptSuffix: "_monitoring"},
+	{
+		Vendor: Intel, Source: "intel",
+		Resources: []string{"gpu.intel.com/i915", "gpu.intel.com/xe"}, ExceptSuffix: "_monitoring", DRADriver: "gpu.intel.com",
+		CDIKinds: []string{"intel.com/gpu"},
+	},
 }
 
 // FindGPUVendor returns the first vendor for which match is true, or nil.

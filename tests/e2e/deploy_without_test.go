@@ -28,10 +28,10 @@ var rows = map[string]string{
 	"`CAP_PERFMON`": "the same as without `CAP_BPF`",
 	"`CAP_SYS_ADMIN`": "all eBPF hooks if `kernel.perf_event_paranoid` is above 2, otherwise the fentry tier; HCAs " +
 		"that were moved into pods; `rdma.datapath`",
-	"`CAP_SYS_PTRACE`": "processes that use AMD GPUs for other purposes than compute; HCAs that were moved into " +
+	"`CAP_SYS_PTRACE`": "processes that use Intel GPUs, or AMD GPUs for other purposes than compute; HCAs that were moved into " +
 		"pods; `container_network_*`; `rdma.datapath`; owners of RDMA objects that existed before " +
 		"the sensor started, if `/proc` hides processes and the sensor is not root",
-	"`CAP_DAC_READ_SEARCH`": "data of processes of users other than root: use of AMD GPUs for other purposes than " +
+	"`CAP_DAC_READ_SEARCH`": "data of processes of users other than root: use of Intel GPUs, use of AMD GPUs for other purposes than " +
 		"compute, `rdma.datapath` with a verbs library in a private directory; the tracepoint tier, " +
 		"if the sensor is not root",
 	"`CAP_SYS_RESOURCE`": "all eBPF hooks on kernel 5.10, unless `RLIMIT_MEMLOCK` is unlimited",

@@ -57,10 +57,10 @@ func parseOldFdinfo(text []byte) (c client, ok bool) {
 // maxMemory is more than any GPU has, and so little that no sum overflows.
 const maxMemory = 1 << 48
 
-// clientsOf returns the clients that a process has open, by the minor number of the node.
-func clientsOf(procfs string, pid int) map[uint32][]client {
+// clientsOf returns the clients that a process has open, by the minor number of the node, of the wanted nodes.
+func clientsOf(procfs string, pid int, wanted func(minor uint32) bool) map[uint32][]client {
 	var clients map[uint32][]client
-	drmfdinfo.Files(procfs, pid, func(minor uint32, fdinfo []byte) {
+	drmfdinfo.Files(procfs, pid, wanted, func(minor uint32, fdinfo []byte) {
 		c, ok := parseFdinfo(fdinfo)
 		if !ok {
 			return

@@ -53,7 +53,7 @@ func TestFdinfo(t *testing.T) {
 			text: "drm-driver:\tamdgpu\ndrm-client-id:\t1\ndrm-pdev:\t0000:03:00.0\ndrm-memory-vram:\t99999999999999999 MiB\n" +
 				"drm-engine-gfx:\t18446744073709551615 ns\ndrm-engine-dec:\t-5 ns\ndrm-engine-enc:\t1.5 %\ndrm-engine-\x1b[2J:\t5 ns\n" +
 				"drm-engine-capacity-jpeg:\t0\ndrm-engine-" + strings.Repeat("x", 33) + ":\t5 ns\n",
-			want: client{address: "0000:03:00.0", id: 1, counts: true, engines: map[string]drmfdinfo.Engine{}}, ok: true,
+			want: client{address: "0000:03:00.0", id: 1, counts: true, engines: map[string]drmfdinfo.Engine{"jpeg": {}}}, ok: true,
 		},
 	} {
 		got, ok := parseFdinfo([]byte(c.text))

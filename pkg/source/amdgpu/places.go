@@ -41,6 +41,9 @@ func locate(cards []model.GPU) places {
 	return at
 }
 
+// hasNode reports whether a minor number is that of a node of one of the GPUs.
+func (at places) hasNode(minor uint32) bool { return at.minors[int(minor)] != "" }
+
 func (at places) gpu(minor int, address string) (string, bool) {
 	if uuid, ok := at.minors[minor]; ok {
 		return uuid, true

@@ -98,16 +98,15 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 			}
 		}
 		clients, clientsErr := l.clients.Do(context.Background(), pid, l.clientsLimit, func() (map[uint32][]client, error) {
-			return clientsOf(l.o.Procfs, pid), nil
+			return clientsOf(l.o.Procfs, pid, at.hasNode), nil
 		})
 		if computeErr != nil || clientsErr != nil {
 			hanging++
 		}
 		for minor, list := range clients {
 			for _, c := range list {
-				gpu, ok := at.gpu(int(minor), c.address)
-				k := counterKey{gpu: gpu, id: c.id}
-				if !ok || owned[k] {
+				k := counterKey{gpu: at.minors[int(minor)], id: c.id}
+				if owned[k] {
 					continue
 				}
 				if full = len(owned) >= maxClients; full {

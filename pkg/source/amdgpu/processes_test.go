@@ -327,46 +327,6 @@ func TestRealProc(t *testing.T) {
 	t.Logf("%v, with about %d files", time.Since(begin).Round(time.Microsecond), len(entries))
 }
 
-// TestCounter checks that the growth never exceeds the rise of the counter, and that a counter
-// that only rises, apart from dips, has all of its growth counted.
-func TestCounter(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 2000 {
-		c := counter{value: r.Uint64N(1000)}
-		first, last := c.value, c.value
-		var total, rises uint64
-		read := func(value uint64) {
-			next, grown := c.next(value, time.Time{})
-			if value > last {
-				rises += value - last
-			} else if grown > 0 {
-				t.Fatalf("%+v grew by %d when it fell to %d", c, grown, value)
-			}
-			c, last, total = next, value, total+grown
-		}
-		falls := false
-		for range 20 {
-			value := last + r.Uint64N(100)
-			switch r.IntN(20) {
-			case 0:
-				value, falls = r.Uint64N(last+1), true
-			case 1: // a dip of one reading
-				read(last / 2)
-			}
-			read(value)
-		}
-		if total > rises {
-			t.Fatalf("grew by %d, rose by %d", total, rises)
-		}
-		if !falls && total != last-first {
-			t.Fatalf("grew by %d from %d to %d", total, first, last)
-		}
-	}
-	if c, grown := (counter{value: 10, low: true}).next(3, time.Time{}); grown != 0 || c.value != 3 {
-		t.Errorf("reset: %+v, %d", c, grown)
-	}
-}
-
 // TestRates checks that the ratios of an engine times the time add up to the growth of its
 // counter, unless the engine was used for more than all of the time.
 func TestRates(t *testing.T) {

@@ -5,6 +5,7 @@ package amdgpu
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -46,6 +47,29 @@ func TestLocks(t *testing.T) {
 	locks := strings.Repeat("lock:\t1: OFDLCK ADVISORY  WRITE -1 00:06:612 0 0\n", 5000)
 	n.file(100, 5, 128, "renderD128", locks+fdinfo("0000:c1:00.0", 11, gibibyte))
 	if got := n.list(n.lister(), threeGPUs(), 1); len(got) != 1 || got[0].Memory != model.Some(gibibyte) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestOtherNodes checks that the fdinfo of a GPU of another vendor is not read, which would wake a suspended GPU of
+// Intel's: here it is a pipe that blocks on open.
+func TestOtherNodes(t *testing.T) {
+	n := newFakeProcs(t)
+	n.gpu(1, 51001, 0xc100, 128)
+	n.file(100, 5, 131, "renderD131", "")
+	n.file(100, 6, 128, "renderD128", fdinfo("0000:c1:00.0", 11, gibibyte))
+	pipe := filepath.Join(n.proc, "100/fdinfo/5")
+	if err := errors.Join(os.Remove(pipe), unix.Mkfifo(pipe, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if fd, err := unix.Open(pipe, unix.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
+			unix.Close(fd)
+		}
+	}()
+	l := n.lister()
+	l.clientsLimit = 5 * time.Second
+	if got := n.list(l, threeGPUs(), 1); len(got) != 1 || got[0].Memory != model.Some(gibibyte) {
 		t.Errorf("%+v", got)
 	}
 }

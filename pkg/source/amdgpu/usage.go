@@ -5,6 +5,8 @@ package amdgpu
 import (
 	"cmp"
 	"time"
+
+	"github.com/accelscope/accelscope/pkg/drmfdinfo"
 )
 
 // use identifies one process on one GPU.
@@ -101,9 +103,8 @@ type counterKey struct {
 }
 
 type counter struct {
-	value uint64
-	at    time.Time
-	low   bool // the last value was lower than value
+	drmfdinfo.Counter
+	at time.Time
 }
 
 func (l *usageScan) seen(k counterKey) bool {
@@ -120,27 +121,15 @@ func (l *usageScan) rate(k counterKey, value uint64) (float64, bool) {
 		first.engine = ""
 		old, known = l.before[first]
 	}
-	next, grown := old.next(value, l.now)
 	if !known {
-		next = counter{value: value, at: l.now}
+		l.after[k] = counter{drmfdinfo.Counter{Value: value}, l.now}
+		return 0, false
 	}
-	l.after[k] = next
+	next, grown := old.Next(value)
+	l.after[k] = counter{next, l.now}
 	elapsed := l.now.Sub(old.at).Seconds()
-	if !known || elapsed <= 0 {
+	if elapsed <= 0 {
 		return 0, false
 	}
 	return float64(grown) / elapsed, true
-}
-
-// next returns the counter after a reading and its growth. The kernel may report a lower value
-// for a moment; then the higher value is kept. A second lower value is a reset, for example
-// because the PID was reused.
-func (c counter) next(value uint64, now time.Time) (counter, uint64) {
-	switch {
-	case value >= c.value:
-		return counter{value: value, at: now}, value - c.value
-	case !c.low:
-		return counter{value: c.value, at: now, low: true}, 0
-	}
-	return counter{value: value, at: now}, 0
 }

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intel
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/hang"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A card is one GPU. A call into its driver that hangs keeps the card from further calls, and blocks no other card.
+type card struct {
+	place
+	call   hang.Call[model.GPU]
+	reader reader // used by the call only
+
+	mu     sync.Mutex
+	since  time.Time // start of the call in progress; zero if there is none
+	latest model.GPU // result of the last call that returned
+}
+
+// scrapeTimeout is how long a scrape waits for a driver; after that it uses the last values. A card is stuck if its
+// driver has not answered within hungAfter.
+const (
+	scrapeTimeout = 800 * time.Millisecond
+	hungAfter     = 2 * time.Second
+)
+
+func newCard(p place, root string) *card {
+	return &card{
+		place: p, reader: reader{place: p, root: root, dir: &directory{path: p.path}},
+		latest: model.GPU{Vendor: model.Intel, PCIAddress: p.address, UUID: p.address},
+	}
+}
+
+// start starts a read. It returns nil if the last one has not returned.
+func (c *card) start() *hang.Pending[model.GPU] {
+	return c.call.Start(scrapeTimeout, func() (model.GPU, error) {
+		c.set(func() { c.since = time.Now() })
+		defer c.set(func() { c.since = time.Time{} })
+		g := c.reader.read(time.Now())
+		c.set(func() { c.latest = g })
+		return g, nil
+	})
+}
+
+func (c *card) set(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
+// last returns the result of the last call that returned, and whether the call in progress hangs.
+func (c *card) last(now time.Time) (g model.GPU, stuck bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.latest, !c.since.IsZero() && now.Sub(c.since) >= hungAfter
+}
+
+// reader has the data of a card's calls.
+type reader struct {
+	place
+	root     string
+	dir      *directory
+	identity model.GPU
+	hwmon    hwmon
+	gts      []gt
+	found    bool // gts were listed
+	latest   model.GPU
+	energy   model.Optional // at the last read; unknown after the GPU was suspended
+	touched  time.Time      // last read, which delays the suspension
+}
+
+// read reads all values, unless the GPU is suspended or about to suspend itself.
+func (r *reader) read(now time.Time) model.GPU {
+	if r.identity.UUID == "" {
+		r.identity = identify(r.place, r.root)
+	}
+	g := r.identity
+	asleep, autosuspend := sleeps(r.dir)
+	if asleep {
+		g.Suspended = true
+		r.latest, r.energy = g, model.Optional{}
+		return g
+	}
+	if r.rest(now, autosuspend) {
+		return r.latest
+	}
+	if !r.found {
+		r.gts, r.found = findGTs(r.place), true
+	}
+	r.lost()
+	r.hwmon.find(r.dir, r.driver)
+	r.hwmon.read(r.dir, &g)
+	if elapsed := now.Sub(r.touched).Seconds(); r.energy.Known && g.Energy.Value >= r.energy.Value && elapsed > 0 {
+		g.Power = model.Some((g.Energy.Value - r.energy.Value) / elapsed)
+	}
+	r.energy, r.touched = g.Energy, now
+	readGTs(r.gts, &g)
+	g.Memory.Total = totalMemory(r.place)
+	lost := r.lost()
+	if lost {
+		g = r.identity
+		r.found, r.energy = false, model.Optional{}
+	}
+	g.Problems = problems(g.Throttles, lost)
+	r.latest = g
+	return g
+}
+
+// lost reports whether all reads of the hardware since the last call reported a removed device.
+func (r *reader) lost() bool {
+	asked, gone := r.dir.answers()
+	for i := range r.gts {
+		a, g := r.gts[i].answers()
+		asked, gone = asked+a, gone+g
+	}
+	return asked > 0 && gone == asked
+}
+
+// sleeps reports whether a device is suspended, suspending or resuming, and the idle time after which it suspends
+// itself, 0 if it does not. runtime_status and autosuspend_delay_ms belong to the power management core: reading them
+// does not wake the device.
+func sleeps(d *directory) (asleep bool, autosuspend time.Duration) {
+	status := d.line("power/runtime_status")
+	if d.line("power/control") == "auto" {
+		if ms := d.number("power/autosuspend_delay_ms", 1); ms.Value > 0 {
+			autosuspend = time.Duration(ms.Value) * time.Millisecond
+		}
+	}
+	return status == "suspended" || status == "suspending" || status == "resuming", autosuspend
+}
+
+// rest reports whether the GPU must not be read, so that it can suspend itself: every read delays that.
+func (r *reader) rest(now time.Time, autosuspend time.Duration) bool {
+	return autosuspend > 0 && !r.touched.IsZero() && now.Sub(r.touched) < autosuspend+autosuspend/4+time.Second
+}
+
+// problems returns the conditions that the drivers report.
+func problems(throttles []model.GPUCondition, lost bool) []model.GPUCondition {
+	if lost {
+		return []model.GPUCondition{{Name: model.ProblemLost, Active: true}}
+	}
+	list := []model.GPUCondition{{Name: model.ProblemLost}, {Name: model.ProblemStuck}}
+	if throttles != nil {
+		list = append(list,
+			model.GPUCondition{Name: model.ProblemThermal, Active: active(throttles, throttleThermal, throttleMemory, throttleVR)},
+			model.GPUCondition{Name: model.ProblemPowerBrake, Active: active(throttles, throttleProchot)})
+	}
+	return list
+}
+
+func active(conditions []model.GPUCondition, names ...string) bool {
+	return slices.ContainsFunc(conditions, func(c model.GPUCondition) bool { return c.Active && slices.Contains(names, c.Name) })
+}
+
+// stuckGPU returns the constant properties of a GPU with a hung driver.
+func stuckGPU(g model.GPU) model.GPU {
+	return model.GPU{
+		Vendor: g.Vendor, UUID: g.UUID, Name: g.Name, PCIAddress: g.PCIAddress, PCIDevice: g.PCIDevice, NUMANode: g.NUMANode,
+		Problems: []model.GPUCondition{{Name: model.ProblemStuck, Active: true}},
+	}
+}

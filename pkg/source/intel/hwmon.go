@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intel
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// hwmon has the files of a GPU's sensors in device/hwmon/hwmonN: Documentation/ABI/testing/sysfs-driver-intel-*-hwmon.
+type hwmon struct {
+	names  []string // in device/hwmon: the number changes when the driver is bound again
+	dir    string   // hwmon/hwmon3/; empty without sensors
+	temps  []temperature
+	energy string
+	limits []string
+}
+
+// temperature is one sensor and its exported name.
+type temperature struct{ file, name string }
+
+// Names of temperatures by hwmon's labels and, for kernels without them, by driver and channel.
+var (
+	labels   = map[string]string{"pkg": "gpu", "vram": "memory"}
+	channels = map[string]string{"i915 temp1": "gpu", "xe temp2": "gpu", "xe temp3": "memory"}
+)
+
+// maxTemperatures is more than a GPU with a sensor for each channel of its memory has.
+const maxTemperatures = 32
+
+// find lists the sensors of the device, unless they are known. i915 has further devices for its tiles, with other
+// names. It does not wake the GPU.
+func (h *hwmon) find(d *directory, driver string) {
+	names := d.names("hwmon")
+	if slices.Equal(names, h.names) {
+		return
+	}
+	*h = hwmon{names: names}
+	for _, name := range names {
+		if dir := "hwmon/" + name + "/"; d.line(dir+"name") == driver {
+			h.dir = dir
+		}
+	}
+	if h.dir == "" {
+		return
+	}
+	for _, file := range d.names(h.dir) {
+		channel, kind, _ := strings.Cut(file, "_")
+		switch {
+		case kind == "input" && strings.HasPrefix(channel, "temp") && len(h.temps) < maxTemperatures:
+			name := d.line(h.dir + channel + "_label")
+			if known := labels[name]; known != "" {
+				name = known
+			}
+			if name == "" {
+				name = channels[driver+" "+channel]
+			}
+			if name != "" {
+				h.temps = append(h.temps, temperature{h.dir + file, name})
+			}
+		case kind == "input" && strings.HasPrefix(channel, "energy") && h.energy == "": // the card is before its package
+			h.energy = h.dir + file
+		case kind == "max" && strings.HasPrefix(channel, "power"):
+			h.limits = append(h.limits, h.dir+file)
+		}
+	}
+}
+
+// read reads temperatures in millidegrees, energy in microjoules, and the limit of sustained power in microwatts, which
+// is 0 if it is disabled.
+func (h *hwmon) read(d *directory, g *model.GPU) {
+	for _, t := range h.temps {
+		g.Temperatures = put(g.Temperatures, t.name, d.number(t.file, 1e-3))
+	}
+	if h.energy != "" {
+		g.Energy = d.number(h.energy, 1e-6)
+	}
+	for _, file := range h.limits {
+		if v := d.number(file, 1e-6); v.Value > 0 {
+			g.PowerLimit = v
+			break
+		}
+	}
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intel
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestGPUs reads a card of xe, one of i915, and a GPU on the processor with an older i915.
+func TestGPUs(t *testing.T) {
+	n := newNode(t)
+	n.battlemage()
+	n.flex()
+	n.device(busPath+"0000:00:02.0", "i915", 2, map[string]string{
+		"device": "0x4680", "card/gt_act_freq_mhz": "300", "card/gt_RP0_freq_mhz": "1450",
+	})
+	n.device(busPath+"0000:00:06.0", "nouveau", 3, map[string]string{"device": "0x1234"})
+	snap := eventually(t, start(t, n.options()), func(s model.Snapshot) bool { return s.GPUProcesses != nil })
+	healthy := []model.GPUCondition{{Name: model.ProblemLost}, {Name: model.ProblemStuck}}
+	want := []model.GPU{
+		{
+			Vendor: model.Intel, ID: "0", UUID: "0000:00:02.0", Name: "AlderLake-S GT1", PCIAddress: "0000:00:02.0", PCIDevice: "0x4680",
+			Nodes:  []string{"/dev/dri/card2", "/dev/dri/renderD130"},
+			Clocks: []model.Figure{{Name: "graphics", Value: 300e6}}, MaxClocks: []model.Figure{{Name: "graphics", Value: 1450e6}},
+			Problems: healthy,
+		},
+		{
+			Vendor: model.Intel, ID: "1", UUID: "0000:03:00.0", Name: "Arc B580", PCIAddress: "0000:03:00.0", PCIDevice: "0xe20b", NUMANode: "1",
+			Nodes:        []string{"/dev/dri/card1", "/dev/dri/renderD129"},
+			Temperatures: []model.Figure{{Name: "gpu", Value: 61}, {Name: "memory", Value: 58}},
+			PowerLimit:   model.Some(190), Energy: model.Some(5),
+			Clocks:    []model.Figure{{Name: "graphics", Value: 2850e6}, {Name: "media", Value: 0}},
+			MaxClocks: []model.Figure{{Name: "graphics", Value: 2900e6}, {Name: "media", Value: 1500e6}},
+			Throttles: []model.GPUCondition{
+				{Name: "power", Active: true}, {Name: "prochot"}, {Name: "thermal"}, {Name: "current"}, {Name: "thermal_vr"},
+			},
+			Problems: append(healthy[:2:2], model.GPUCondition{Name: model.ProblemThermal}, model.GPUCondition{Name: model.ProblemPowerBrake}),
+		},
+		{
+			Vendor: model.Intel, ID: "2", UUID: "0000:9a:00.0", Name: "Data Center GPU Flex 170", PCIAddress: "0000:9a:00.0", PCIDevice: "0x56c0",
+			Nodes:        []string{"/dev/dri/card0", "/dev/dri/renderD128"},
+			Temperatures: []model.Figure{{Name: "gpu", Value: 55}}, PowerLimit: model.Some(120), Energy: model.Some(7),
+			Memory: model.VideoMemory{Total: model.Some(14260633600)},
+			Clocks: []model.Figure{{Name: "graphics", Value: 2050e6}}, MaxClocks: []model.Figure{{Name: "graphics", Value: 2050e6}},
+			Throttles: []model.GPUCondition{{Name: "power"}, {Name: "thermal"}}, // the status is newer than the reasons
+			Problems:  append(healthy[:2:2], model.GPUCondition{Name: model.ProblemThermal}, model.GPUCondition{Name: model.ProblemPowerBrake}),
+		},
+	}
+	for i := range snap.GPUs {
+		g := &snap.GPUs[i]
+		if g.Listed.IsZero() || g.Unlisted || g.Power.Value != 0 {
+			t.Errorf("%s: listed %v, %v, %v W while the energy stays the same", g.UUID, g.Listed, !g.Unlisted, g.Power.Value)
+		}
+		g.Listed, g.Power = time.Time{}, model.Optional{}
+		if i >= len(want) || !reflect.DeepEqual(*g, want[i]) {
+			t.Errorf("got  %+v\nwant %+v", *g, want[min(i, len(want)-1)])
+		}
+		if s := snap.DeviceStates[i]; s.State != model.StateOK || s.Device != g.PCIAddress {
+			t.Errorf("%+v", s)
+		}
+	}
+	drivers := []model.GPUDriver{{Vendor: model.Intel, Version: "backported to 5.15"}, {Vendor: model.Intel, Version: "6.16.0-test"}}
+	if len(snap.GPUs) != len(want) || !reflect.DeepEqual(snap.GPUDrivers, drivers) {
+		t.Errorf("%d GPUs, drivers %+v", len(snap.GPUs), snap.GPUDrivers)
+	}
+}
+
+// TestPower checks that the power is the energy between two reads, and unknown while the GPU sleeps and after it.
+func TestPower(t *testing.T) {
+	n := newNode(t)
+	n.battlemage()
+	r := newCard(discover(n.sysfs)[0], n.root).reader
+	energy, status := n.path(xePath+"hwmon/hwmon4/energy1_input"), n.path(xePath+"power/runtime_status")
+	for i, c := range []struct {
+		energy, status string
+		want           model.Optional
+	}{
+		{"5000000", "active", model.Optional{}},
+		{"505000000", "active", model.Some(50)},
+		{"505000000", "active", model.Some(0)},
+		{"505000001", "suspended", model.Optional{}},
+		{"905000001", "active", model.Optional{}},
+		{"1005000001", "active", model.Some(10)},
+		{"3", "active", model.Optional{}}, // the driver was loaded again
+	} {
+		n.write(energy, c.energy)
+		n.write(status, c.status)
+		if g := r.read(time.Unix(int64(i)*10, 0)); g.Power != c.want || g.Suspended != (c.status == "suspended") {
+			t.Errorf("%d: %v W, suspended %v; want %v", i, g.Power, g.Suspended, c.want)
+		}
+	}
+}
+
+// wakingFiles are attributes for which xe resumes the device.
+var wakingFiles = []string{
+	"tile0/gt0/freq0/act_freq", "tile0/gt0/freq0/rp0_freq", "tile0/gt0/freq0/throttle/status", "tile0/gt0/gtidle/name",
+	"hwmon/hwmon4/energy1_input", "hwmon/hwmon4/temp2_input", "hwmon/hwmon4/power2_max",
+}
+
+// TestSuspended checks that no file is read that would wake the GPU: they hang here. That includes fdinfo.
+func TestSuspended(t *testing.T) {
+	n := newNode(t)
+	n.battlemage()
+	n.flex()
+	n.write(n.path(xePath+"power/runtime_status"), "suspended")
+	for _, file := range wakingFiles {
+		n.hang(n.path(xePath + file))
+	}
+	n.open(100, 3, 129, "renderD129", "")
+	n.hang(filepath.Join(n.proc, "100/fdinfo/3"))
+	n.open(101, 3, 128, "renderD128", fdinfoI915(1, "drm-resident-local0:\t4 MiB\n", 0))
+	s := start(t, n.options())
+	snap := eventually(t, s, func(s model.Snapshot) bool { return len(s.GPUProcesses) == 1 })
+	want := model.GPU{
+		Vendor: model.Intel, ID: "0", UUID: "0000:03:00.0", Name: "Arc B580", PCIAddress: "0000:03:00.0", PCIDevice: "0xe20b", NUMANode: "1",
+		Nodes: []string{"/dev/dri/card1", "/dev/dri/renderD129"}, Suspended: true, Unlisted: true,
+	}
+	if !reflect.DeepEqual(snap.GPUs[0], want) || snap.DeviceStates[0].State != model.StateOK || len(snap.DeviceStates) != 2 {
+		t.Errorf("%+v\nwant %+v\n%+v", snap.GPUs[0], want, snap.DeviceStates)
+	}
+}
+
+// TestNotReadBeforeSuspend checks that a GPU that suspends itself after 1 s is left alone for longer than that.
+func TestNotReadBeforeSuspend(t *testing.T) {
+	n := newNode(t)
+	n.battlemage()
+	n.write(n.path(xePath+"power/control"), "auto")
+	r := newCard(discover(n.sysfs)[0], n.root).reader
+	temperature := n.path(xePath + "hwmon/hwmon4/temp2_input")
+	for _, c := range []struct {
+		after time.Duration
+		want  float64
+	}{{0, 50}, {time.Second, 50}, {2 * time.Second, 50}, {3 * time.Second, 80}} {
+		if c.after > 0 {
+			n.write(temperature, "80000")
+		} else {
+			n.write(temperature, "50000")
+		}
+		if g := r.read(time.Unix(100, 0).Add(c.after)); g.Temperatures[0].Value != c.want {
+			t.Errorf("after %v: %v degrees, want %v", c.after, g.Temperatures[0].Value, c.want)
+		}
+	}
+}
+
+// TestStuck checks that a driver that does not answer costs the values of its GPU only, and that reads do not wait for it.
+func TestStuck(t *testing.T) {
+	n := newNode(t)
+	n.battlemage()
+	n.flex()
+	answer := n.hang(n.path(xePath + "hwmon/hwmon4/temp2_input"))
+	s := start(t, n.options())
+	snap := eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateStuck })
+	g := snap.GPUs[0]
+	if !active(g.Problems, model.ProblemStuck) || g.Clocks != nil || g.UUID != "0000:03:00.0" || snap.GPUs[1].Clocks == nil {
+		t.Errorf("%+v", snap.GPUs)
+	}
+	began := time.Now()
+	for range 5 {
+		if _, err := s.Read(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("five reads took %v", took)
+	}
+	answer()
+	eventually(t, s, func(s model.Snapshot) bool {
+		return s.GPUs[0].Clocks != nil && s.DeviceStates[0].State == model.StateOK
+	})
+}
+
+// TestLost: all attributes of the hardware report a removed device, here a device node without a driver (ENXIO).
+func TestLost(t *testing.T) {
+	n := newNode(t)
+	n.flex()
+	s := start(t, n.options())
+	eventually(t, s, func(s model.Snapshot) bool { return s.GPUs[0].Clocks != nil })
+	const device = busPath + "0000:00:05.0/0000:9a:00.0/"
+	for _, pattern := range []string{"hwmon/hwmon2/*_*", "drm/card0/gt/gt0/*"} {
+		files, err := filepath.Glob(n.path(device + pattern))
+		n.check(err)
+		for _, file := range files {
+			n.check(errors.Join(os.Remove(file), unix.Mknod(file, unix.S_IFCHR|0o600, int(unix.Mkdev(250, 4000)))))
+		}
+	}
+	snap := eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateFailed })
+	if g := snap.GPUs[0]; !active(g.Problems, model.ProblemLost) || g.Clocks != nil || g.Name == "" {
+		t.Errorf("%+v", g)
+	}
+	n.check(os.RemoveAll(n.path("class/drm")))
+	if _, err := s.Read(t.Context()); !errors.Is(err, model.ErrAbsent) {
+		t.Errorf("without a GPU: %v", err)
+	}
+}
