@@ -64,7 +64,7 @@ var gpuNotes = []string{
 		"(`--gpu.process-interval`). Where the sum over the processes is larger than the value of the GPU, because the two are " +
 		"not read at the same instant, the sum is reported; the ratio may then exceed 1.",
 	"`gpu_engine_utilization_ratio`: the NVIDIA engines `*_active` are fractions of all cycles and need a chip with GPU " +
-		"performance monitoring (GPM).",
+		"performance monitoring (GPM). AMD: `video` and `jpeg_active` are means over the engines of an accelerator.",
 	"`gpu_memory_used_bytes`, `gpu_memory_total_bytes`: NVML memory info; AMD files mem_info_vram_used and mem_info_vram_total.",
 	"`gpu_memory_reserved_bytes` is absent with drivers that count reserved memory as used.",
 	"`gpu_gtt_used_bytes`, `gpu_gtt_total_bytes`: AMD files mem_info_gtt_used and mem_info_gtt_total.",
@@ -73,7 +73,11 @@ var gpuNotes = []string{
 	"`gpu_power_watts`: for Intel the energy since the last scrape, divided by the time.",
 	"`gpu_fan_speed_ratio` is absent for a GPU without a fan.",
 	"`gpu_performance_state`: NVIDIA P0 is 0.",
-	"`gpu_throttled`: `idle` is one of the reasons.",
+	"`gpu_throttled`: `idle` is one of the reasons. `below_host_limit`, with the parts `_power` and `_thermal`: the clock of a " +
+		"compute die of an AMD accelerator was below the limit that the host set, the mean over its dies.",
+	"`gpu_pcie_*_total`: of AMD accelerators; NVIDIA's GPUs and other GPUs of AMD have `gpu_pcie_replays_total` only.",
+	"`gpu_xgmi_*`: errors of the links are in `gpu_ecc_errors_total`, with the block `xgmi_wafl`. The driver counts them by GPU, and " +
+		"reading its count by link clears it.",
 	"`gpu_pcie_link_generation` falls while the GPU is idle.",
 	"`gpu_info` also describes a part of a GPU that is used like a GPU (a MIG instance, a partition). `parent_uuid` is then " +
 		"the UUID of its GPU.",
@@ -160,6 +164,14 @@ func gpuPCIeMetrics() []metric {
 			func(p *model.GPUPCIe) model.Optional { return p.MaxWidth }),
 		pcie("replays_total", counter, "PCIe packets that were sent again.",
 			func(p *model.GPUPCIe) model.Optional { return p.Replays }),
+		pcie("replay_rollovers_total", counter, "Overflows of the PCIe link's number of replays, after which it is trained again.",
+			func(p *model.GPUPCIe) model.Optional { return p.ReplayRollovers }),
+		pcie("recoveries_total", counter, "Times that the PCIe link left its normal state to be trained again.",
+			func(p *model.GPUPCIe) model.Optional { return p.Recoveries }),
+		pcie("naks_sent_total", counter, "PCIe packets that the GPU received damaged and refused.",
+			func(p *model.GPUPCIe) model.Optional { return p.NAKsSent }),
+		pcie("naks_received_total", counter, "PCIe packets of the GPU that the other end refused.",
+			func(p *model.GPUPCIe) model.Optional { return p.NAKsReceived }),
 		pcie("receive_bytes_per_second", gauge, "Bytes per second that the GPU received over PCIe in the driver's last sample.",
 			func(p *model.GPUPCIe) model.Optional { return p.Receive }),
 		pcie("transmit_bytes_per_second", gauge, "Bytes per second that the GPU sent over PCIe in the driver's last sample.",
@@ -188,23 +200,26 @@ func gpuLinkMetrics(kind model.LinkKind) []metric {
 			}),
 		}
 	}
-	return []metric{
+	metrics := []metric{
 		linkValue("up", gauge, "Whether the "+technology+" link is up (1) or not (0).",
 			func(l *model.GPULink) model.Optional { return l.Up }),
 		linkValue("receive_bytes_total", counter, "Bytes that the GPU has received over the "+technology+" link.",
 			func(l *model.GPULink) model.Optional { return l.Receive }),
 		linkValue("transmit_bytes_total", counter, "Bytes that the GPU has sent over the "+technology+" link.",
 			func(l *model.GPULink) model.Optional { return l.Transmit }),
-		{
-			name: "gpu_" + string(kind) + "_errors_total", typ: counter, gpu: true, labels: []string{link, "type"},
-			help: "Errors of the " + technology + " link, by the driver's name of the error.",
-			emit: eachLink(func(g *gpuView, l *model.GPULink, number string, b *exposition.Builder) {
-				for _, e := range l.Errors {
-					b.Share(float64(e.Value), g.labels, number, e.Name)
-				}
-			}),
-		},
 	}
+	if kind == model.XGMI { // its errors are in gpu_ecc_errors_total, by GPU
+		return metrics
+	}
+	return append(metrics, metric{
+		name: "gpu_" + string(kind) + "_errors_total", typ: counter, gpu: true, labels: []string{link, "type"},
+		help: "Errors of the " + technology + " link, by the driver's name of the error.",
+		emit: eachLink(func(g *gpuView, l *model.GPULink, number string, b *exposition.Builder) {
+			for _, e := range l.Errors {
+				b.Share(float64(e.Value), g.labels, number, e.Name)
+			}
+		}),
+	})
 }
 
 // gpuIdentityMetrics returns the metrics that describe GPUs. They are joined with the others by gpu_id and uuid.

@@ -135,6 +135,7 @@ func amdFacts() model.Snapshot {
 			Utilization: some(0), Memory: model.VideoMemory{Total: some(192 << 30), Used: some(1 << 30)},
 			GTT:     model.VideoMemory{Total: some(64 << 30), Used: some(0)},
 			Engines: []model.Figure{{Name: "gfx"}}, FanSpeed: some(0.5),
+			PCIe:     model.GPUPCIe{ReplayRollovers: some(1), Recoveries: some(9), NAKsSent: some(11), NAKsReceived: some(12)},
 			Links:    []model.GPULink{{Kind: model.XGMI, Up: some(1), Receive: some(5), Transmit: some(6)}},
 			Errors:   []model.GPUErrors{{Type: "deferred", Scope: "volatile", Block: "umc", Count: 1}},
 			Problems: []model.GPUCondition{{Name: model.ProblemECC}},

@@ -128,7 +128,11 @@ type VideoMemory struct {
 type GPUPCIe struct {
 	Generation, MaxGeneration Optional
 	Width, MaxWidth           Optional // lanes
-	Replays                   Optional // cumulative
+	Replays                   Optional // cumulative, as the following
+	// ReplayRollovers are overflows of the link's own number of replays, after which it is trained again; Recoveries
+	// are its transitions from the normal state to that of training.
+	ReplayRollovers, Recoveries Optional
+	NAKsSent, NAKsReceived      Optional // packets that were refused
 	// Receive and Transmit are the current bytes per second, from the GPU's point of view.
 	Receive, Transmit Optional
 }

@@ -27,11 +27,16 @@ func describe(t table) string {
 	add("gfx", t.gfx)
 	add("memory", t.memory)
 	add("video", t.video)
+	add("jpeg", t.jpeg)
 	add("energy", t.energy)
 	list(t.clocks)
 	add("gen", t.pcie.Generation)
 	add("width", t.pcie.Width)
+	add("recoveries", t.pcie.Recoveries)
 	add("replays", t.pcie.Replays)
+	add("rollovers", t.pcie.ReplayRollovers)
+	add("sent", t.pcie.NAKsSent)
+	add("received", t.pcie.NAKsReceived)
 	for _, l := range t.links {
 		text := fmt.Sprint("link ", l.Number)
 		if l.Receive.Known {
@@ -52,6 +57,8 @@ func describe(t table) string {
 	}
 	for _, p := range t.partitions {
 		add("part", p.gfx)
+		add("jpeg", p.jpeg)
 	}
+	list(t.throttled)
 	return strings.Join(words, " ")
 }

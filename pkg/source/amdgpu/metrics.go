@@ -29,6 +29,7 @@ const joules = 1.0 / (1 << 16)
 type table struct {
 	revision           string
 	gfx, memory, video model.Optional // busy ratios, 0 to 1
+	jpeg               model.Optional
 	temperatures       []model.Figure
 	power, energy      model.Optional
 	clocks             []model.Figure
@@ -42,7 +43,7 @@ type table struct {
 }
 
 // partitionActivity is the busy ratio of one partition.
-type partitionActivity struct{ gfx, video model.Optional }
+type partitionActivity struct{ gfx, video, jpeg model.Optional }
 
 // values are the raw numbers of a table: for each field the filled ones, by index.
 type values struct {
@@ -220,12 +221,19 @@ func (t *table) take(v *values) {
 		t.power, t.energy = model.Optional{}, model.Optional{}
 	}
 	t.clock = v.of.first(driverClock).Value / 1e9
-	t.takeThrottles(v)
 	t.takeLinks(v)
 	for i := range v.parts {
 		p := &v.parts[i]
-		t.partitions = append(t.partitions, partitionActivity{p.mean(partitionGFX), p.mean(partitionVideo)})
-		v.of[partitionVideo] = append(v.of[partitionVideo], p[partitionVideo]...)
+		t.partitions = append(t.partitions, partitionActivity{p.mean(partitionGFX), p.mean(partitionVideo), p.mean(partitionJPEG)})
+		for _, part := range []id{
+			partitionVideo, partitionJPEG, cyclesBelowLimit, cyclesBelowLimitPower, cyclesBelowLimitThermal,
+		} {
+			v.of[part] = append(v.of[part], p[part]...)
+		}
+	}
+	t.takeThrottles(v)
+	if t.jpeg = v.of.mean(activityJPEG); !t.jpeg.Known {
+		t.jpeg = v.of.mean(partitionJPEG)
 	}
 	if !t.video.Known {
 		t.video = v.of.mean(partitionVideo)
@@ -237,7 +245,9 @@ func (t *table) takeLinks(v *values) {
 		t.pcie.Width = w
 	}
 	t.pcie.Generation = generation(v.of.first(pcieSpeed).Value / 10)
-	t.pcie.Replays = v.of.first(pcieReplays)
+	t.pcie.Replays, t.pcie.ReplayRollovers = v.of.first(pcieReplays), v.of.first(pcieRollovers)
+	t.pcie.Recoveries = v.of.first(pcieRecoveries)
+	t.pcie.NAKsSent, t.pcie.NAKsReceived = v.of.first(pcieNAKsSent), v.of.first(pcieNAKsReceived)
 	links := map[int]*model.GPULink{}
 	link := func(r reading) *model.GPULink {
 		if links[r.index] == nil {
@@ -270,6 +280,18 @@ func (r *fields) first(i id) model.Optional {
 		return model.Optional{}
 	}
 	return model.Some(float64(r[i][0].raw))
+}
+
+// average returns the mean of all readings of a field.
+func (r *fields) average(i id) model.Optional {
+	if len(r[i]) == 0 {
+		return model.Optional{}
+	}
+	sum := 0.0
+	for _, v := range r[i] {
+		sum += float64(v.raw)
+	}
+	return model.Some(sum / float64(len(r[i])))
 }
 
 // mean returns the mean of percentages, as a ratio. Impossible values are ignored: some

@@ -19,7 +19,9 @@ const (
 	activityGFX // percent, as the others
 	activityMemory
 	activityVideo
+	activityJPEG   // of each JPEG engine
 	partitionGFX   // of each XCC of each partition
+	partitionJPEG  // of each JPEG engine of each partition
 	partitionVideo // of each VCN of each partition
 	power
 	energy      // 2^-16 J
@@ -36,10 +38,17 @@ const (
 	cyclesThermal
 	cyclesVR
 	cyclesMemory
+	cyclesBelowLimit // of each XCC: its clock is below the limit that the host set, for any reason
+	cyclesBelowLimitPower
+	cyclesBelowLimitThermal
 	busyGFX // accumulated; only data center chips have it
 	pcieWidth
-	pcieSpeed // 0.1 GT/s
+	pcieSpeed      // 0.1 GT/s
+	pcieRecoveries // of the link, from L0
 	pcieReplays
+	pcieRollovers // of the number of replays: the link was trained again
+	pcieNAKsSent
+	pcieNAKsReceived
 	xgmiRead // KiB
 	xgmiWritten
 	xgmiStatus // 1 or 0
@@ -98,9 +107,10 @@ var (
 		u16(activityGFX), u16(activityMemory),
 	}
 	pcieXGMI = []member{
-		u16(pcieWidth), u16(pcieSpeed), skip(2, 2), u32(busyGFX), skip(4, 1), skip(8, 3), u64(pcieReplays), skip(8, 1),
+		u16(pcieWidth), u16(pcieSpeed), skip(2, 2), u32(busyGFX), skip(4, 1), skip(8, 2), u64(pcieRecoveries), u64(pcieReplays),
+		u64(pcieRollovers),
 	}
-	naks       = []member{skip(4, 2)}
+	naks       = []member{u32(pcieNAKsSent), u32(pcieNAKsReceived)}
 	xgmi       = []member{u64s(xgmiRead, 8), u64s(xgmiWritten, 8)}
 	xgmiStates = []member{u16s(xgmiStatus, 8), skip(2, 1)}
 	clocks4    = []member{
@@ -113,7 +123,7 @@ var (
 	status   = []member{skip(4, 2)} // of throttling, by bits of the chip, and of clocks
 	locks    = []member{skip(4, 1)}
 	video4   = []member{u16s(activityVideo, 4)}
-	video5   = []member{u16s(activityVideo, 4), skip(2, 32)}
+	video5   = []member{u16s(activityVideo, 4), u16s(activityJPEG, 32)}
 
 	v16 = slices.Concat(instinct, counters, residency, locks, pcieXGMI, naks, xgmi, clocks4)
 	v17 = slices.Concat(
@@ -142,11 +152,14 @@ var layouts = map[[2]uint8][]layout{
 		{size: 1664, members: v16, partitions: 8, stride: 168, partition: partitionOf(32)},
 		{size: 384, members: slices.Concat(instinct, video5, counters, residency, status, pcieXGMI, naks, xgmi, clocks4)},
 	},
-	{1, 7}: {{size: 2208, members: v17, partitions: 8, stride: 232, partition: partitionOf(32)}},
+	{1, 7}: {{size: 2208, members: v17, partitions: 8, stride: 232, partition: partitionOf(32, cyclesBelowLimit)}},
 	// AMD's own driver has one more array here than the kernel.
 	{1, 8}: {
-		{size: 3360, members: v17, partitions: 8, stride: 376, partition: partitionOf(40)},
-		{size: 3872, members: v17, partitions: 8, stride: 440, partition: partitionOf(40)},
+		{size: 3360, members: v17, partitions: 8, stride: 376, partition: partitionOf(40, cyclesBelowLimitPower, cyclesBelowLimitThermal)},
+		{
+			size: 3872, members: v17, partitions: 8, stride: 440,
+			partition: partitionOf(40, cyclesBelowLimitPower, cyclesBelowLimitThermal, ignored, cyclesBelowLimit),
+		},
 	},
 	{2, 0}: {{size: 120, members: slices.Concat([]member{
 		skip(8, 1), skip(2, 14), skip(2, 12), skip(2, 6), u16(clockGFX), u16(clockSoC), u16(clockMemory), u16(clockFabric),
@@ -166,10 +179,14 @@ var layouts = map[[2]uint8][]layout{
 	}}},
 }
 
-// partitionOf returns the members of amdgpu_xcp_metrics that are used: the activity of a
-// partition's XCCs and, after the JPEG engines, of its VCNs.
-func partitionOf(jpegs int) []member {
-	return []member{u32s(partitionGFX, 8), skip(2, jpegs), u16s(partitionVideo, 4)}
+// partitionOf returns the members of amdgpu_xcp_metrics: the activity of a partition's XCCs, JPEG engines and VCNs, and
+// after the accumulated activity of its XCCs their other counters.
+func partitionOf(jpegs int, counters ...id) []member {
+	list := []member{u32s(partitionGFX, 8), u16s(partitionJPEG, jpegs), u16s(partitionVideo, 4), skip(8, 8)}
+	for _, c := range counters {
+		list = append(list, u64s(c, 8))
+	}
+	return list
 }
 
 // attributes maps the attributes of revision 1.9 to fields, by their number in enum
@@ -177,7 +194,8 @@ func partitionOf(jpegs int) []member {
 var attributes = map[uint64]id{
 	0: temperatureHotspot, 1: temperatureMemory, 2: temperatureVRSoC, 3: power, 4: activityGFX, 5: activityMemory,
 	7: energy, 8: driverClock, 9: cycles, 10: cyclesProchot, 11: cyclesPower, 12: cyclesThermal, 13: cyclesVR,
-	14: cyclesMemory, 16: pcieWidth, 17: pcieSpeed, 20: busyGFX, 25: pcieReplays, 29: xgmiRead,
-	30: xgmiWritten, 31: xgmiStatus, 33: clockGFX, 34: clockSoC, 35: clockVideo, 37: clockMemory, 42: activityVideo,
-	48: temperatureHBM,
+	14: cyclesMemory, 16: pcieWidth, 17: pcieSpeed, 20: busyGFX, 24: pcieRecoveries, 25: pcieReplays, 26: pcieRollovers,
+	27: pcieNAKsSent, 28: pcieNAKsReceived, 29: xgmiRead,
+	30: xgmiWritten, 31: xgmiStatus, 33: clockGFX, 34: clockSoC, 35: clockVideo, 37: clockMemory, 41: activityJPEG, 42: activityVideo,
+	44: cyclesBelowLimitPower, 45: cyclesBelowLimitThermal, 47: cyclesBelowLimit, 48: temperatureHBM,
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"math"
 	"reflect"
 	"strings"
@@ -92,6 +93,18 @@ func TestRevisions(t *testing.T) {
 			"1664 1.6 16:8=65536 60:2=16 68:4=1 104:8=9 128:8=4 192:8=8 264:2=100 304:2=900 312:4=40 408:2=20 480:4=60",
 			"video 0.2 energy 1 graphics 1e+08 memory 9e+08 width 16 replays 9 link 0 4096 8192 part 0.4 part 0.6",
 		},
+		{"288 1.4 80:8=7 88:8=9 96:8=2", "recoveries 7 replays 9 rollovers 2"},
+		{"360 1.5 24:2=30 26:2=10 86:2=50 144:8=7 160:8=2 168:4=5 172:4=6", "jpeg 0.3 recoveries 7 rollovers 2 sent 5 received 6"},
+		{
+			"1664 1.6 96:8=7 112:8=2 120:4=5 124:4=6 344:2=20 406:2=40 512:2=60",
+			"jpeg 0.4 recoveries 7 rollovers 2 sent 5 received 6 jpeg 0.3 jpeg 0.6",
+		},
+		{"2208 1.7 40:4=1000 104:8=7 120:8=2 128:4=5 132:4=6 512:8=250 568:8=300 744:8=350", "recoveries 7 rollovers 2 sent 5 received 6 below_host_limit 300"},
+		{"3360 1.8 40:4=1000 376:2=10 454:2=30 528:8=200 592:8=100", "jpeg 0.2 jpeg 0.2 below_host_limit_power 200 below_host_limit_thermal 100"},
+		{
+			"3872 1.8 40:4=1000 528:8=200 592:8=100 656:8=9999 720:8=300 968:8=400",
+			"below_host_limit 300 below_host_limit_power 300 below_host_limit_thermal 100",
+		},
 		{"384 1.6 88:8=65536 136:2=16 144:4=1 336:2=100 376:2=900", "energy 1 graphics 1e+08 memory 9e+08 width 16"},
 		{"2208 1.7 24:8=65536 76:4=1 112:8=9 136:8=4 264:2=0 296:2=100 336:2=900 344:4=40 576:4=60", "energy 1 graphics 1e+08 memory 9e+08 replays 9 link 0 4096 down part 0.4 part 0.6"},
 		{"3360 1.8 24:8=65536 76:4=1 344:4=40 720:4=60 456:2=50", "video 0.5 energy 1 part 0.4 part 0.6"},
@@ -148,13 +161,23 @@ func attribute(b []byte, number, kind uint64, values ...uint64) []byte {
 }
 
 func attributeTable() []byte {
-	b := []byte{0, 0, 1, 9, 8, 0, 0, 0}
+	b := []byte{0, 0, 1, 9, 18, 0, 0, 0}
 	b = attribute(b, 0, 2, 61)
 	b = attribute(b, 1, 2, 0xffff)
 	b = attribute(b, 3, 2, 700)
 	b = attribute(b, 500, 4, 1, 2, 3) // from a later kernel
 	b = attribute(b, 7, 6, 65536)
+	b = attribute(b, 9, 6, 1000)
 	b = attribute(b, 20, 4, 77)
+	b = attribute(b, 24, 6, 7)
+	b = attribute(b, 26, 6, 2)
+	b = attribute(b, 27, 4, 5)
+	b = attribute(b, 28, 4, 6)
+	b = attribute(b, 41, 2, 10, 50, 0xffff)
+	b = attribute(b, 44, 6, 200, 400)
+	b = attribute(b, 45, 6, 100)
+	b = attribute(b, 46, 6, 9999)
+	b = attribute(b, 47, 6, 400)
 	b = attribute(b, 29, 6, 1, 2, math.MaxUint64)
 	b = attribute(b, 33, 2, 132, 2100)
 	binary.LittleEndian.PutUint16(b, uint16(len(b)))
@@ -167,7 +190,8 @@ func TestAttributes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text, want := describe(got), "junction 61 power 700 energy 1 graphics 2.1e+09 link 0 1024 link 1 2048"; text != want {
+	if text, want := describe(got), "junction 61 power 700 jpeg 0.3 energy 1 graphics 2.1e+09 recoveries 7 rollovers 2 sent 5 received 6 "+
+		"link 0 1024 link 1 2048 below_host_limit 400 below_host_limit_power 300 below_host_limit_thermal 100"; text != want {
 		t.Errorf("got  %s\nwant %s", text, want)
 	}
 	for n := metricsHeader + 4; n < len(b); n++ { // truncated anywhere
@@ -201,6 +225,24 @@ func TestThrottling(t *testing.T) {
 		if len(seconds) != 1 || seconds[0].Value != c.seconds || now[0].Active != c.active {
 			t.Errorf("%d: got %v %v, want %v %v", i, seconds, now, c.seconds, c.active)
 		}
+	}
+}
+
+// TestThrottlingOfDies: the counters of XCCs have 64 bits, and their mean counts.
+func TestThrottlingOfDies(t *testing.T) {
+	at := func(seconds, first, second uint64) table {
+		got, err := parseMetrics(metrics(t, strings.Fields(fmt.Sprintf(
+			"2208 1.7 32:8=%d 40:4=%d 512:8=%d 520:8=%d", seconds*1e9, seconds*1000, first, second))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	var s throttling
+	s.add(at(10, 1<<40, 1<<41))
+	seconds, now := s.add(at(20, 1<<40+1000, 1<<41+4000)) // a tenth and four tenths of 10 s
+	if want := []model.Figure{{Name: throttleBelowLimit, Value: 2.5}}; !reflect.DeepEqual(seconds, want) || !active(now, throttleBelowLimit) {
+		t.Errorf("%v, %v; want %v", seconds, now, want)
 	}
 }
 

@@ -18,6 +18,11 @@ const (
 	throttleProchot = "prochot"        // an external signal
 	throttleCPU     = "cpu"            // the cores of an APU are hot: not a problem of the GPU
 	throttleOther   = "other"
+
+	// The mean over the XCCs: the clock is below the limit that the host set.
+	throttleBelowLimit        = "below_host_limit"
+	throttleBelowLimitPower   = "below_host_limit_power"
+	throttleBelowLimitThermal = "below_host_limit_thermal"
 )
 
 // reasons are the bits of indep_throttle_status: SMU_THROTTLER_*_BIT of amdgpu_smu.h.
@@ -47,6 +52,9 @@ var residencies = []struct {
 	{throttleMemory, cyclesMemory},
 	{throttleVR, cyclesVR},
 	{throttleProchot, cyclesProchot},
+	{throttleBelowLimit, cyclesBelowLimit},
+	{throttleBelowLimitPower, cyclesBelowLimitPower},
+	{throttleBelowLimitThermal, cyclesBelowLimitThermal},
 }
 
 func (t *table) takeThrottles(v *values) {
@@ -57,7 +65,7 @@ func (t *table) takeThrottles(v *values) {
 	}
 	if t.cycles = v.of.first(cycles); t.cycles.Known {
 		for _, r := range residencies {
-			t.throttled = put(t.throttled, r.name, v.of.first(r.id))
+			t.throttled = put(t.throttled, r.name, v.of.average(r.id))
 		}
 	}
 }
@@ -80,13 +88,13 @@ func (s *throttling) add(t table) (seconds []model.Figure, now []model.GPUCondit
 	if s.seconds == nil {
 		s.seconds = map[string]float64{}
 	}
-	// The counters have 32 bits; they restart with the driver.
+	// Most counters have 32 bits; they restart with the driver.
 	cycles := uint32(t.cycles.Value) - uint32(last.cycles.Value)
 	elapsed := t.clock - last.clock
 	for _, r := range t.throttled {
 		var n uint32
 		if before, ok := find(last.throttled, r.Name); ok && last.cycles.Known && elapsed > 0 {
-			n = uint32(r.Value) - uint32(before)
+			n = uint32(uint64(r.Value)) - uint32(uint64(before))
 		}
 		if n > 0 && n <= cycles {
 			s.seconds[r.Name] += elapsed * float64(n) / float64(cycles)

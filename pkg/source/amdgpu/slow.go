@@ -79,7 +79,11 @@ func (r *reader) readEngines(g *model.GPU) {
 	g.Engines = put(g.Engines, "gfx", r.quick.Utilization)
 	g.Engines = put(g.Engines, "memory", memory)
 	g.Engines = put(g.Engines, "video", video)
+	g.Engines = put(g.Engines, engineJPEG, r.table.jpeg)
 }
+
+// engineJPEG is the mean over the JPEG engines. fdinfo has the sum over them, as jpeg.
+const engineJPEG = "jpeg_active"
 
 // readMaxClocks reads the highest level of pp_dpm_*.
 func (r *reader) readMaxClocks(g *model.GPU) {
@@ -155,6 +159,8 @@ func (r *reader) state() state {
 	if q.PCIe.Replays.Known {
 		g.PCIe.Replays = q.PCIe.Replays
 	}
+	g.PCIe.ReplayRollovers, g.PCIe.Recoveries = q.PCIe.ReplayRollovers, q.PCIe.Recoveries
+	g.PCIe.NAKsSent, g.PCIe.NAKsReceived = q.PCIe.NAKsSent, q.PCIe.NAKsReceived
 	// The errors of links are those of the RAS block xgmi_wafl: reading xgmi_error would clear it.
 	g.Links = slices.Clone(q.Links)
 	for _, l := range g.Links {

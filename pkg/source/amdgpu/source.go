@@ -225,7 +225,7 @@ func divide(g model.GPU, activity []partitionActivity, p place, id string) []mod
 		}
 		if i < len(activity) && !g.Suspended {
 			part.Utilization = activity[i].gfx
-			part.Engines = put(put(nil, "gfx", activity[i].gfx), "video", activity[i].video)
+			part.Engines = put(put(put(nil, "gfx", activity[i].gfx), "video", activity[i].video), engineJPEG, activity[i].jpeg)
 		}
 		gpus = append(gpus, part)
 	}
