@@ -83,10 +83,14 @@ func TestSplit(t *testing.T) {
 		// The windows are too few to show how bursts at different times are distributed.
 		"bursts of eight owners": {
 			owners: []*sampledOwner{
-				{rate: bursts(megabyte, 0)}, {rate: bursts(megabyte, 0.5)},
-				{rate: bursts(megabyte, 1)}, {rate: bursts(megabyte, 1.5)},
-				{rate: bursts(megabyte, 2)}, {rate: bursts(megabyte, 2.5)},
-				{rate: bursts(megabyte, 3)}, {rate: bursts(megabyte, 3.5)},
+				{rate: bursts(megabyte, 0)},
+				{rate: bursts(megabyte, 0.5)},
+				{rate: bursts(megabyte, 1)},
+				{rate: bursts(megabyte, 1.5)},
+				{rate: bursts(megabyte, 2)},
+				{rate: bursts(megabyte, 2.5)},
+				{rate: bursts(megabyte, 3)},
+				{rate: bursts(megabyte, 3.5)},
 			},
 			separate: true, worst: 0, byTime: 2, unattributed: 1,
 		},
@@ -104,14 +108,19 @@ func TestSplit(t *testing.T) {
 		},
 		"one ends, one begins": {
 			owners: []*sampledOwner{
-				{rate: constant(megabyte)}, {rate: constant(2 * megabyte)},
-				{rate: constant(4 * megabyte), end: 205}, {rate: constant(3 * megabyte), begin: 405},
+				{rate: constant(megabyte)},
+				{rate: constant(2 * megabyte)},
+				{rate: constant(4 * megabyte), end: 205},
+				{rate: constant(3 * megabyte), begin: 405},
 			},
 			worst: 0.1, byTime: 0.05, unattributed: 0.3,
 		},
 		"one stops": {
-			owners: []*sampledOwner{{rate: constant(2 * megabyte)}, {rate: until(300, 3*megabyte)},
-				{rate: constant(megabyte)}},
+			owners: []*sampledOwner{
+				{rate: constant(2 * megabyte)},
+				{rate: until(300, 3*megabyte)},
+				{rate: constant(megabyte)},
+			},
 			worst: 0.1, byTime: 0.03, unattributed: 0.15,
 		},
 		"loopback that the counter lacks": {
