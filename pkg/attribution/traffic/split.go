@@ -23,9 +23,9 @@ import (
 //
 // Estimates may lack bytes: those that remote sides read or write, those of the kernel, those of
 // calls without probes. If the device moved more than the estimates of 16 observations, by a quarter
-// or while it has unknown users, only the part that the estimates have is split. Where the estimates
-// are more than twice what the device moved, its counters lack the traffic, such as loopback: nothing
-// is split.
+// or while it has unknown users, only the part that the estimates have is split: then an owner whose
+// estimate is uncertain gets nothing. Where the estimates are more than twice what the device moved,
+// its counters lack the traffic, such as loopback: nothing is split.
 const (
 	maxObservations = 16
 	minObservations = 4
@@ -79,7 +79,7 @@ func (l *Ledger) split(w *direction, left uint64) uint64 {
 	rest := left
 	for _, a := range sampled {
 		bytes := min(uint64(float64(left)*shown*a.observed.sum(n)/recent), rest)
-		if bytes == 0 {
+		if bytes == 0 || shown < 1 && a.uncertain {
 			continue
 		}
 		to := l.account(a.owner, w, bySplit, false)

@@ -18,6 +18,7 @@ type sampledOwner struct {
 	rate       func(at float64) float64 // bytes per second
 	begin, end float64                  // end 0: never
 	unseen     bool                     // has no windows
+	uncertain  bool                     // the estimate is not listed
 	sent       float64
 	estimate   float64
 	observed   float64 // end of the last window
@@ -97,6 +98,10 @@ func TestSplit(t *testing.T) {
 		"reads of remote sides": {
 			owners: []*sampledOwner{{rate: constant(megabyte)}, {rate: constant(2 * megabyte)}},
 			other:  constant(3 * megabyte), worst: 0.02, byTime: 0.03, unattributed: 0.57,
+		},
+		"reads of remote sides, and uncertain estimates": {
+			owners: []*sampledOwner{{rate: constant(megabyte), uncertain: true}, {rate: constant(2 * megabyte), uncertain: true}},
+			other:  constant(3 * megabyte), byTime: 0.03, unattributed: 1,
 		},
 		"bursts, and reads of remote sides": {
 			owners: []*sampledOwner{{rate: bursts(megabyte, 0)}, {rate: bursts(3*megabyte, 0)}},
@@ -219,7 +224,7 @@ func (s *splitSim) facts() (n *node, read uint64) {
 			n.holds(uint64(i), "d", uint64(toInt(o.lives(s.at))), 1)
 		}
 		if o.estimate > 0 {
-			n.reports(uint64(i), "d", model.MethodUprobe, uint64(o.estimate), model.Seen{Sampled: true})
+			n.reports(uint64(i), "d", model.MethodUprobe, uint64(o.estimate), model.Seen{Sampled: true, Resting: o.uncertain})
 		}
 	}
 	return n.sum("d", 1+s.kernel), read
