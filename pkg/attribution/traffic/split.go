@@ -4,7 +4,6 @@ package traffic
 
 import (
 	"math"
-	"slices"
 	"time"
 )
 
@@ -53,7 +52,12 @@ func (o *observations) sum(n int) (sum float64) {
 
 // split credits the bytes that other methods left of an interval and returns the remainder.
 func (l *Ledger) split(w *direction, left uint64) uint64 {
-	sampled := slices.DeleteFunc(slices.Clone(w.accounts), func(a *account) bool { return !a.sampled })
+	var sampled []*account
+	for _, a := range w.accounts {
+		if a.sampled {
+			sampled = append(sampled, a)
+		}
+	}
 	if len(sampled) == 0 || w.device.interval.mixed {
 		return left
 	}
