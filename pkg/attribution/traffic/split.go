@@ -23,14 +23,15 @@ import (
 // Estimates may lack bytes: those that remote sides read or write, those of the kernel, those of
 // calls without probes. If the device moved more than the estimates of 16 observations, by a quarter
 // or while it has unknown users, only the part that the estimates have is split: then an owner whose
-// estimate is uncertain gets nothing. Where the estimates are more than twice what the device moved,
-// its counters lack the traffic, such as loopback: nothing is split.
+// estimate is uncertain gets nothing. Estimates of bursts are up to twice too high. Where they are more
+// than three times what the device moved, its counters lack the traffic, such as loopback: nothing is
+// split.
 const (
 	maxObservations = 16
 	minObservations = 4
 	observationTime = 10 * time.Second
 	maxMissing      = 0.25
-	maxSurplus      = 2
+	maxSurplus      = 3
 	maxMisplaced    = 0.1
 )
 

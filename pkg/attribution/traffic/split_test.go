@@ -130,7 +130,7 @@ func TestSplit(t *testing.T) {
 		},
 		"loopback that the counter lacks": {
 			owners: []*sampledOwner{{rate: constant(2 * megabyte)}, {rate: constant(3 * megabyte)}},
-			other:  constant(-3 * megabyte), worst: 0, byTime: 0.03, unattributed: 1,
+			other:  constant(-4 * megabyte), worst: 0, byTime: 0.03, unattributed: 1,
 		},
 		"an owner without windows": {
 			owners: []*sampledOwner{{rate: constant(megabyte)}, {rate: constant(2 * megabyte)}, {rate: constant(3 * megabyte), unseen: true}},
