@@ -84,6 +84,9 @@ func (l *Ledger) settle(d *device) {
 		for _, a := range w.accounts {
 			if a.sampled {
 				a.free, a.estimate, a.report = plus(a.free, a.report), a.report, 0
+				if b := l.accounts[accountKey{a.owner, w, byQPCounter, false}]; b != nil && b.report > 0 {
+					a.estimate = 0 // these bytes are counted
+				}
 			}
 		}
 		switch {

@@ -18,6 +18,7 @@ type sampledOwner struct {
 	rate       func(at float64) float64 // bytes per second
 	begin, end float64                  // end 0: never
 	unseen     bool                     // has no windows
+	counted    bool                     // by hardware counters of its queue pairs
 	uncertain  bool                     // the estimate is not listed
 	sent       float64
 	estimate   float64
@@ -132,6 +133,12 @@ func TestSplit(t *testing.T) {
 			owners: []*sampledOwner{{rate: constant(2 * megabyte)}, {rate: constant(3 * megabyte)}},
 			other:  constant(-4 * megabyte), worst: 0, byTime: 0.03, unattributed: 1,
 		},
+		"one has hardware counters": {
+			owners: []*sampledOwner{
+				{rate: constant(megabyte)}, {rate: constant(2 * megabyte)}, {rate: constant(5 * megabyte), counted: true},
+			},
+			worst: 0.02, byTime: 0.03, unattributed: 0.06,
+		},
 		"an owner without windows": {
 			owners: []*sampledOwner{{rate: constant(megabyte)}, {rate: constant(2 * megabyte)}, {rate: constant(3 * megabyte), unseen: true}},
 			worst:  0.02, byTime: 0.03, unattributed: 0.57,
@@ -223,6 +230,9 @@ func (s *splitSim) facts() (n *node, read uint64) {
 		if s.at > o.begin {
 			n.holds(uint64(i), "d", uint64(toInt(o.lives(s.at))), 1)
 		}
+		if o.counted {
+			n.reports(uint64(i), "d", model.MethodQPCounter, uint64(o.sent))
+		}
 		if o.estimate > 0 {
 			n.reports(uint64(i), "d", model.MethodUprobe, uint64(o.estimate), model.Seen{Sampled: true, Resting: o.uncertain})
 		}
@@ -260,14 +270,14 @@ func (s *splitSim) run(t *testing.T, until float64) (worst, byTime, unattributed
 		sum, split := got[" port"], uint64(0)
 		for i := range s.owners {
 			split += got[fmt.Sprintf("c%d sampled", i)] - last[fmt.Sprintf("c%d sampled", i)]
-			sum += got[fmt.Sprintf("c%d sampled", i)] + got[fmt.Sprintf("c%d port", i)]
+			sum += got[fmt.Sprintf("c%d sampled", i)] + got[fmt.Sprintf("c%d port", i)] + got[fmt.Sprintf("c%d qp_counter", i)]
 		}
 		if sum != total {
 			t.Fatalf("at %.0f s: the shares are %d, the device moved %d: %v", s.at, sum, total, got)
 		}
 		for i, o := range s.owners {
 			who := fmt.Sprintf("c%d sampled", i)
-			if split > 0 {
+			if split > 0 && !o.counted {
 				credited[i] += float64(got[who] - last[who])
 				sentThen[i] += o.sent - before[i]
 			}
