@@ -197,12 +197,13 @@ func (s *Source) posts(b *testing.B) (estimates map[model.CgroupID]uint64, absen
 	snap := s.snapshot(b)
 	estimates, absent = map[model.CgroupID]uint64{}, map[model.CgroupID]bool{}
 	for _, r := range snap.Sampling {
-		if r.Calls == model.PostCalls && r.Uncertain {
-			absent[r.Cgroup] = true
-		}
+		absent[r.Cgroup] = true
 	}
 	for _, r := range snap.WorkRequests {
 		estimates[r.Cgroup] += r.Value.Count
+		if !r.Resting {
+			delete(absent, r.Cgroup)
+		}
 	}
 	for _, u := range snap.Budgets {
 		highest = max(highest, u.SpentRatio)
