@@ -30,7 +30,7 @@ func (e *Engine) fill(r *Refresh) {
 	r.States = e.sourceStates(readings, time.Now())
 	e.counters.Credit(&r.Facts, &e.owners, merges)
 	r.Shares = attribution.Attribute(&r.Facts, &e.owners, &e.counters, func(a *attribution.Attribution) {
-		e.ledger.Settle(&r.Facts, a, &e.owners)
+		e.ledger.Settle(&r.Facts, a, &e.owners, time.Now())
 		expired := e.owners.Expire(a.AssignedOwners())
 		e.counters.Expire(expired)
 		e.ledger.Expire(expired)

@@ -15,13 +15,14 @@ import (
 
 var trafficNotes = []string{
 	"`method` is how the bytes are measured: `port` (counters of a port with one exclusive owner: all bytes on the wire), " +
-		"`qp_counter` (hardware counters of the workload's queue pairs) or `uprobe` (payload of the work requests that the " +
-		"workload posts and polls). No byte is counted by two methods.",
+		"`qp_counter` (hardware counters of the workload's queue pairs), `uprobe` (payload of the work requests that the " +
+		"workload posts and polls) or `sampled` (a part of the bytes that the port counted, " +
+		"[split by estimates](../docs/rdma-bytes.md#split-by-estimates): the only estimate). No byte is counted by two methods.",
 	"Where the device counts bytes, the shares add up to the counter of the device. The unattributed share has empty identity " +
 		"labels: headers, retransmissions, traffic of the kernel, one-sided operations of the remote end, and calls that bypass " +
 		"`ibv_post_send`.",
-	"While the calls of a workload are sampled, its `uprobe` byte counters stand still and its traffic is in the unattributed " +
-		"share. When a workload is removed, all its bytes move to the unattributed share at once.",
+	"While the calls of a workload are sampled, its `uprobe` byte counters stand still and its traffic is in `sampled` or, where " +
+		"it cannot be split, in the unattributed share. When a workload is removed, all its bytes move to the unattributed share at once.",
 	"The families of work requests and completions are absent while the calls that they count are sampled. They continue at " +
 		"the same value when all calls are observed again.",
 	"`container_rdma_work_requests_total`: all requests of a chain, without those that the provider refused. The opcode of " +
@@ -73,14 +74,15 @@ var coverage = metric{
 
 var sampledTrafficNotes = []string{
 	"These families are estimates: events are counted in windows of time and scaled by the fraction of time that is observed " +
-		"(`accelscope_datapath_sampling_ratio`). Do not add them to the families without `_sampled`.",
+		"(`accelscope_datapath_sampling_ratio`). Do not add them to the families without `_sampled`: bytes with the method " +
+		"`sampled` there are an estimate of the same bytes.",
 	"An estimate is absent while it rests on fewer than 5 windows (`accelscope_datapath_windows`) or its relative standard error " +
 		"(`accelscope_datapath_estimate_error_ratio`) is above 25 %, unless 75 % of the time is observed. Durations are always present.",
 	"The notes on operations in the previous group apply here, too.",
 }
 
-// sampledTrafficMetrics returns the estimates of trafficMetrics. They have families of their own, because a sum of an
-// estimate and an exact count would be neither.
+// sampledTrafficMetrics returns the estimates of trafficMetrics that are scaled by time. They have families of their own, because a
+// sum of an estimate and an exact count would be neither.
 func sampledTrafficMetrics() []metric {
 	const estimated = ", estimated from samples."
 	return append(byteMetrics(true, "_sampled", estimated), operationMetrics(sampled, "_sampled", estimated)...)

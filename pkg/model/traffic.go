@@ -17,6 +17,9 @@ const (
 	// MethodUprobe: the work requests that processes post and the completions that
 	// they poll, counted by uprobes. Bytes are payload.
 	MethodUprobe Method = "uprobe"
+	// MethodSampled: the counters of a port, split among several owners in proportion to the
+	// estimates of uprobes. The sum is exact, the parts are estimates.
+	MethodSampled Method = "sampled"
 )
 
 // Direction is the direction of traffic, as the container sees it. Data from an RDMA read is

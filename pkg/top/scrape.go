@@ -146,7 +146,7 @@ func parse(r io.Reader) (*sample, error) {
 		}
 	})
 	// Estimates are separate series here, too: they grow while the exact ones rest.
-	for _, suffix := range []string{"", sampled} {
+	for _, suffix := range []string{"", byTimeSuffix} {
 		each(families, "container_rdma_transmit_bytes"+suffix+"_total", func(k key, label map[string]string, m *dto.Metric) {
 			s.transmitted[series{k, label["method"] + suffix}] += value(m)
 		})
@@ -157,8 +157,11 @@ func parse(r io.Reader) (*sample, error) {
 	return s, nil
 }
 
-// sampled is the suffix of estimated methods.
-const sampled = "_sampled"
+// byTimeSuffix is the suffix of methods with estimates by time, split the method with parts of the bytes of a device.
+const (
+	byTimeSuffix = "_sampled"
+	split        = "sampled"
+)
 
 // each calls do for every series of a family, with its row and its labels.
 func each(families map[string]*dto.MetricFamily, name string, do func(key, map[string]string, *dto.Metric)) {

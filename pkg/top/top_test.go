@@ -65,6 +65,14 @@ container_rdma_datapath_coverage{%[2]s,reason="late"} 0
 	return s.String()
 }
 
+// receivedSplit is the received bytes of a, split from those of the device.
+func receivedSplit(bytes int) string {
+	return fmt.Sprintf(`# TYPE container_rdma_receive_bytes_total counter
+container_rdma_receive_bytes_total{workload="ml/train-0/worker",namespace="ml",pod="train-0",container="worker",`+
+		`container_id="c1",device="mlx5_0",method="sampled"} %d
+`, bytes)
+}
+
 var (
 	posInf = math.Inf(1)
 	nan    = math.NaN()
@@ -99,6 +107,14 @@ func TestRows(t *testing.T) {
 		"growth over two seconds": {
 			last: exposition(100, 0), now: exposition(300, 0),
 			// All 200 are below 2^-10 s: 99 % of that.
+			want: [][]string{b("?"), a("100 B", "~100 B", "100", "967µs"), unattributed},
+		},
+		"bytes of the device are split": {
+			last: exposition(100, 0) + receivedSplit(100), now: exposition(300, 0) + receivedSplit(500),
+			want: [][]string{b("?"), a("100 B", "~200 B", "100", "967µs"), unattributed},
+		},
+		"bytes of the device were split": {
+			last: exposition(100, 0) + receivedSplit(100), now: exposition(300, 0) + receivedSplit(100),
 			want: [][]string{b("?"), a("100 B", "~100 B", "100", "967µs"), unattributed},
 		},
 		"latency of the interval only": {

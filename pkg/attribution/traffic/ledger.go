@@ -10,6 +10,7 @@
 //     whatever other methods counted;
 //   - else to each owner the bytes that the hardware counters of its queue pairs report, and
 //     those that uprobes report beyond that (see choose);
+//   - else to the owners whose calls are sampled, in proportion to their estimates (see split.go);
 //   - the rest stays unattributed.
 //
 // So the shares of a device add up to its own counters, to the byte, from the first reading
@@ -29,6 +30,7 @@ package traffic
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/identity"
@@ -51,6 +53,7 @@ type Ledger struct {
 	unknownHCAs      uint64 // objects created on HCAs without a known name
 
 	// The following fields are valid during one refresh.
+	now      time.Time
 	facts    *model.Snapshot
 	shares   *attribution.Attribution
 	owners   *identity.Table
@@ -100,17 +103,22 @@ type direction struct {
 	unattributed uint64 // bytes
 	exclusive    uint64 // the last refresh with an exclusive owner
 	accounts     []*account
+
+	// observed has the bytes that other methods left, of the last observations.
+	observed     observations
+	observations int
+	observedAt   time.Time // the begin of the newest one
 }
 
-// Settle credits the bytes that devices moved up to this refresh. a has the objects and
-// assigned devices of s.
-func (l *Ledger) Settle(s *model.Snapshot, a *attribution.Attribution, owners *identity.Table) {
+// Settle credits the bytes that devices moved up to now. a has the objects and assigned devices
+// of s.
+func (l *Ledger) Settle(s *model.Snapshot, a *attribution.Attribution, owners *identity.Table, now time.Time) {
 	if l.devices == nil {
 		l.devices, l.names = map[string]*device{}, map[string]string{}
 		l.accounts, l.rows = map[accountKey]*account{}, map[rowKey]*row{}
 	}
 	l.refresh++
-	l.facts, l.shares, l.owners = s, a, owners
+	l.now, l.facts, l.shares, l.owners = now, s, a, owners
 	last := ""
 	for i := range s.Traffic {
 		if id := s.Traffic[i].Cgroup; i == 0 || id != s.Traffic[i-1].Cgroup {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -223,8 +224,15 @@ type deviceTotal struct {
 
 // TestLedgerProperties checks random histories, to the byte: the shares of a device add up to
 // its total, no share falls, no owner has more than it moved, and the memory of the ledger is
-// bounded.
+// bounded. Without a clock no bytes are split.
 func TestLedgerProperties(t *testing.T) {
+	for _, clock := range []bool{false, true} {
+		t.Run(fmt.Sprintf("clock=%v", clock), func(t *testing.T) { ledgerProperties(t, clock) })
+	}
+}
+
+func ledgerProperties(t *testing.T, clock bool) {
+	split := false
 	for seed := range uint64(15) {
 		w := &world{r: rand.New(rand.NewPCG(seed, 7)), moved: map[truthKey]uint64{}, devices: []*simDevice{
 			{name: "hca0", ports: 1, counts: true},
@@ -251,6 +259,9 @@ func TestLedgerProperties(t *testing.T) {
 				}
 				f.add(d.counter)
 			}
+			if clock {
+				l.clock = l.clock.Add(15 * time.Second)
+			}
 			a := l.attribute(s)
 			fmt.Fprintln(history, labeled(a))
 			sums, owned, now := map[truthKey]uint64{}, map[truthKey]uint64{}, map[string]uint64{}
@@ -266,6 +277,10 @@ func TestLedgerProperties(t *testing.T) {
 					continue
 				}
 				sums[truthKey{"", share.Device, direction}] += share.Bytes
+				if share.Method == model.MethodSampled {
+					split = true
+					continue
+				}
 				owned[truthKey{owner, share.Device, direction}] += share.Bytes
 			}
 			for _, d := range w.devices {
@@ -305,16 +320,19 @@ func TestLedgerProperties(t *testing.T) {
 					known++
 				}
 			}
-			if len(l.rows) > 12*4*2*3*(maxMissedRefreshes+5) || len(l.accounts) > 6*4*2*4 {
+			if len(l.rows) > 12*4*2*3*(maxMissedRefreshes+5) || len(l.accounts) > 6*4*2*5 {
 				t.Fatalf("seed %d: %d rows, %d accounts", seed, len(l.rows), len(l.accounts))
 			}
 		}
 		if known == 0 {
 			t.Errorf("seed %d: no owner ever got anything", seed)
 		}
-		if got := history.Sum64(); got != ledgerHistories[seed] {
+		if got := history.Sum64(); !clock && got != ledgerHistories[seed] {
 			t.Errorf("seed %d: the shares of the history have the checksum %#x, want %#x", seed, got, ledgerHistories[seed])
 		}
+	}
+	if split != clock {
+		t.Errorf("bytes were split: %v", split)
 	}
 }
 

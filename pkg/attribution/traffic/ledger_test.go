@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -26,6 +27,7 @@ type testLedger struct {
 	// of owners count only while the probe answers, and created objects are those of the
 	// facts.
 	asRecorded bool
+	clock      time.Time
 }
 
 // attribute runs a refresh. If the probe answers, it first forgets cgroups without rows.
@@ -61,7 +63,7 @@ func (l *testLedger) attribute(n *node) attribution.Attribution {
 		if l.asRecorded {
 			l.createdOfFacts(s, a)
 		}
-		l.Settle(s, a, &l.owners)
+		l.Settle(s, a, &l.owners, l.clock)
 		if !l.asRecorded || s.Objects != nil {
 			l.Expire(l.owners.Expire(a.AssignedOwners()))
 		}

@@ -14,10 +14,11 @@ const (
 	byPort = iota
 	byQPCounter
 	byUprobe
+	bySplit
 	methods
 )
 
-var methodNames = [methods]model.Method{model.MethodPort, model.MethodQPCounter, model.MethodUprobe}
+var methodNames = [methods]model.Method{model.MethodPort, model.MethodQPCounter, model.MethodUprobe, model.MethodSampled}
 
 // A row is the bytes that a method reports for one cgroup.
 type row struct {
@@ -47,7 +48,7 @@ func (l *Ledger) report(facts []model.Traffic) {
 	for i := range facts {
 		f := &facts[i]
 		method, direction := slices.Index(methodNames[:], f.Method), slices.Index(directionNames[:], f.Direction)
-		if method <= byPort || direction < 0 {
+		if method <= byPort || method == bySplit || direction < 0 {
 			continue
 		}
 		if d == nil || d.name != f.Device {

@@ -34,6 +34,7 @@ func (l *Ledger) mergeAccounts(w *direction, m identity.Merge) {
 			b.credited, b.free = b.credited+a.credited, plus(b.free, a.free)
 			b.waits, b.ahead, b.won = plus(b.waits, a.waits), plus(b.ahead, a.ahead), max(b.won, a.won)
 			a.closed = true
+			w.observations = 0
 			return true
 		}
 		a.owner = m.To

@@ -29,6 +29,10 @@ type account struct {
 	// uncertain: sampled, and a row is resting.
 	uncertain bool
 	better    *account
+
+	// estimate is the report of a sampled account. Its observations are nil for another one.
+	estimate uint64
+	observed *observations
 }
 
 type accountKey struct {
@@ -43,6 +47,9 @@ func (l *Ledger) account(owner identity.OwnerID, w *direction, method int, sampl
 	a := l.accounts[key]
 	if a == nil {
 		a = &account{accountKey: key}
+		if sampled {
+			a.observed = &observations{}
+		}
 		l.accounts[key] = a
 		w.accounts = append(w.accounts, a)
 		l.rank(owner, w)
@@ -76,7 +83,10 @@ func (l *Ledger) settle(d *device) {
 		w := &d.directions[i]
 		for _, a := range w.accounts {
 			if a.sampled {
-				a.free, a.report = plus(a.free, a.report), 0
+				a.free, a.estimate, a.report = plus(a.free, a.report), a.report, 0
+				if b := l.accounts[accountKey{a.owner, w, byQPCounter, false}]; b != nil && b.report > 0 {
+					a.estimate = 0 // these bytes are counted
+				}
 			}
 		}
 		switch {
@@ -120,7 +130,7 @@ func (l *Ledger) settleShared(w *direction, moved uint64) {
 	for _, a := range w.accounts {
 		a.waits, a.report = plus(a.waits, a.report), 0
 	}
-	w.unattributed += left
+	w.unattributed += l.split(w, left)
 }
 
 func (l *Ledger) settleUncounted(w *direction) {

@@ -146,7 +146,7 @@ func increase(last *uint64, n uint64) uint64 {
 	return by
 }
 
-func toInt[T int | uint8](b bool) T {
+func toInt[T int | uint8 | uint64](b bool) T {
 	if b {
 		return 1
 	}

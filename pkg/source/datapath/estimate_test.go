@@ -19,6 +19,7 @@ type estimateCase struct {
 	rate      int // mean posts per second of a process
 	percent   int // of a CPU that a process takes without its posts; 100: it polls all the time
 	passive   bool
+	lives     time.Duration // then each process ends and another one begins; 0: until the end
 }
 
 func (c estimateCase) String() string {
@@ -26,13 +27,16 @@ func (c estimateCase) String() string {
 	if c.passive {
 		name += ", and a process that posts nothing"
 	}
+	if c.lives > 0 {
+		name += fmt.Sprintf(", jobs of %v", c.lives)
+	}
 	return name
 }
 
 // BenchmarkEstimate compares the estimates of the budget with the number of posts that FAKE providers counted: the
 // largest error of a process after 30 s, 60 s and, with ACCELSCOPE_ESTIMATE=10m, ten minutes; the number of processes whose
 // estimate is absent then; the longest time for which one did not change, and what probes took of the limit in the last
-// minute.
+// minute. A FAKE port sends what was posted: the largest error of a process's part of it, and how much is split.
 func BenchmarkEstimate(b *testing.B) {
 	length := time.Minute
 	if long := os.Getenv("ACCELSCOPE_ESTIMATE"); long != "" {
@@ -52,7 +56,10 @@ func BenchmarkEstimate(b *testing.B) {
 		{processes: 1, pattern: "steady", rate: 20_000, percent: 100},
 		{processes: 1, pattern: "steady", rate: 20_000, percent: 10, passive: true},
 		{processes: 8, pattern: "steady", rate: 20_000, percent: 5},
+		{processes: 32, pattern: "steady", rate: 31_250, percent: 2},
+		{processes: 2, pattern: "steady", rate: 20_000, percent: 10, lives: 30 * time.Second},
 		{processes: 1, pattern: "bursty", rate: 20_000, percent: 20},
+		{processes: 2, pattern: "bursty", rate: 20_000, percent: 20},
 		{processes: 1, pattern: "ramp", rate: 20_000, percent: 10},
 	} {
 		b.Run(c.String(), func(b *testing.B) {
@@ -67,64 +74,120 @@ func (c estimateCase) run(b *testing.B, costs *trapCosts, length time.Duration) 
 	path, sites := buildProvider(b, "testdata/load.c")
 	s := startSource(b, 0.01, costs, path, sites)
 	defer s.Close() //nolint:errcheck // closed again by the test
-	var fakes []*fake
+	j := &estimatedJob{source: s, fakes: map[model.CgroupID]*loadedFake{}}
 	for range c.processes {
-		fakes = append(fakes, startFake(b, path))
+		j.start(b, path)
 	}
-	watched := fakes
+	processes := uint64(len(j.fakes))
 	if c.passive {
-		watched = append(watched, startFake(b, path))
+		j.watch(startFake(b, path))
+		processes++
 	}
-	for i, f := range watched {
-		s.events <- event{key: f.key, cgroup: model.CgroupID(i + 1), device: 3, qp: f.qp, existed: true}
+	eventually(b, "never watched", func() bool { return s.snapshot(b).DataPath.Processes == processes })
+	for _, f := range j.fakes {
+		f.begin(c)
 	}
-	eventually(b, "never watched", func() bool { return s.snapshot(b).DataPath.Processes == uint64(len(watched)) })
-	for _, f := range fakes {
-		f.do("percent", c.percent)
-		f.do(c.pattern, c.rate)
-	}
+	port := newFakePort(j)
 	begun := time.Now()
-	changed, last := make([]time.Time, len(fakes)), make([]uint64, len(fakes))
-	for i := range changed {
-		changed[i] = begun
-	}
 	var unchanged time.Duration
 	var spent float64
 	checks := []time.Duration{30 * time.Second, time.Minute, 10 * time.Minute}
+	lives := c.lives
 	for elapsed := time.Duration(0); elapsed < length; {
 		time.Sleep(100 * time.Millisecond)
 		elapsed = time.Since(begun)
 		estimates, absent, highest := s.posts(b)
 		spent = highest
 		worst, missing := 0.0, 0
-		for i, f := range fakes {
-			cgroup := model.CgroupID(i + 1)
-			if absent[cgroup] {
-				changed[i] = time.Now()
+		for id, f := range j.fakes {
+			if absent[id] {
+				f.changed = time.Now()
 				missing++
 				continue
 			}
-			estimate := estimates[cgroup]
-			unchanged = max(unchanged, time.Since(changed[i]))
-			if estimate != last[i] {
-				changed[i], last[i] = time.Now(), estimate
+			if !f.over {
+				unchanged = max(unchanged, time.Since(f.changed))
+			}
+			if estimates[id] != f.estimate {
+				f.changed, f.estimate = time.Now(), estimates[id]
 			}
 			if elapsed >= checks[0] {
 				posted := float64(f.posted())
-				if e := (float64(estimate) - posted) / posted; math.Abs(e) > math.Abs(worst) {
+				if e := (float64(f.estimate) - posted) / posted; math.Abs(e) > math.Abs(worst) {
 					worst = e
 				}
 			}
 		}
+		port.scrape(b, elapsed)
 		if elapsed >= checks[0] {
 			b.ReportMetric(100*worst, fmt.Sprintf("error-%v-%%", checks[0]))
 			b.ReportMetric(float64(missing), fmt.Sprintf("absent-%v", checks[0]))
 			checks = checks[1:]
 		}
+		if lives > 0 && elapsed >= lives && elapsed < length {
+			lives += c.lives
+			j.replace(b, c, path)
+		}
 	}
 	b.ReportMetric(unchanged.Seconds(), "unchanged-s")
 	b.ReportMetric(100*spent/0.01, "spent-%")
+	port.report(b)
 	b.ReportMetric(0, "ns/op")
+}
+
+// estimatedJob is the processes of a case. The cgroup of each has a number of its own.
+type estimatedJob struct {
+	source *Source
+	fakes  map[model.CgroupID]*loadedFake
+	last   model.CgroupID
+}
+
+// loadedFake is a fake that posts, and its estimate.
+type loadedFake struct {
+	*fake
+	over     bool
+	count    uint64 // of posts, when it ended
+	estimate uint64
+	changed  time.Time
+}
+
+func (j *estimatedJob) watch(f *fake) {
+	j.last++
+	j.source.events <- event{key: f.key, cgroup: j.last, device: 3, qp: f.qp, existed: true}
+}
+
+func (j *estimatedJob) start(b *testing.B, path string) *loadedFake {
+	b.Helper()
+	f := &loadedFake{fake: startFake(b, path)}
+	j.watch(f.fake)
+	j.fakes[j.last] = f
+	return f
+}
+
+// replace ends the processes and starts others.
+func (j *estimatedJob) replace(b *testing.B, c estimateCase, path string) {
+	b.Helper()
+	n := 0
+	for _, f := range j.fakes {
+		if !f.over {
+			f.end()
+			n++
+		}
+	}
+	for range n {
+		j.start(b, path).begin(c)
+	}
+}
+
+func (f *loadedFake) begin(c estimateCase) {
+	f.do("percent", c.percent)
+	f.do(c.pattern, c.rate)
+	f.changed = time.Now()
+}
+
+func (f *loadedFake) end() {
+	f.count, f.over = f.posted(), true
+	_ = f.in.Close()
 }
 
 // posts returns the exact and estimated work requests of each cgroup, those without an estimate, and the highest ratio that
@@ -134,12 +197,13 @@ func (s *Source) posts(b *testing.B) (estimates map[model.CgroupID]uint64, absen
 	snap := s.snapshot(b)
 	estimates, absent = map[model.CgroupID]uint64{}, map[model.CgroupID]bool{}
 	for _, r := range snap.Sampling {
-		if r.Calls == model.PostCalls && r.Uncertain {
-			absent[r.Cgroup] = true
-		}
+		absent[r.Cgroup] = true
 	}
 	for _, r := range snap.WorkRequests {
 		estimates[r.Cgroup] += r.Value.Count
+		if !r.Resting {
+			delete(absent, r.Cgroup)
+		}
 	}
 	for _, u := range snap.Budgets {
 		highest = max(highest, u.SpentRatio)
@@ -147,9 +211,12 @@ func (s *Source) posts(b *testing.B) (estimates map[model.CgroupID]uint64, absen
 	return estimates, absent, highest
 }
 
-// posted returns the number of work requests that a fake with a load posted.
-func (f *fake) posted() (n uint64) {
+// posted returns the number of work requests that a fake posted.
+func (f *loadedFake) posted() (n uint64) {
 	f.t.Helper()
+	if f.over {
+		return f.count
+	}
 	if _, err := fmt.Sscan(f.do("posted", 0), &n); err != nil {
 		f.t.Fatal(err)
 	}

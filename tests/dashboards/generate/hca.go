@@ -62,8 +62,8 @@ func hcaUsers() row {
 	}
 	return row{"Use by workload", []panel{
 		graph("Transmitted by workload",
-			"Bytes per second that each workload sends by RDMA, measured by exact methods only (port, qp_counter, "+
-				"uprobe); sampled bytes are not included. If the port counts bytes, the stack is what the port sends. (no "+
+			"Bytes per second that each workload sends by RDMA, measured (port, qp_counter, uprobe) or split from the "+
+				"bytes of the port by estimates (sampled). If the port counts bytes, the stack is what the port sends. (no "+
 				"owner) is the unattributed share; it jumps when an ended workload is removed, because the bytes of the "+
 				"workload are then added to it.", "Bps",
 			shares(15, by("container_rdma_transmit_bytes_total"), "{{workload}}")...).stacked().leads(workloadLink),

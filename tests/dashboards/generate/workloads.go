@@ -31,7 +31,7 @@ func summary() row {
 	column := func(legend, unit, expr string) query { return query{expr: top(50, expr), legend: legend, unit: unit} }
 	return row{"Overview", []panel{
 		table("Workloads", "The 50 largest workloads of each column. An empty cell is zero, not collected, or not among the 50 "+
-			"largest. Sampled bytes are not included.", "none",
+			"largest. Of sampled bytes, those are included that the port counts.", "none",
 			[]string{"namespace", "workload"},
 			column("QPs", "none", by(w, "container_rdma_resources"+sel(own, `workload!=""`, `type="qp"`))+" > 0"),
 			column("Registered", "bytes", by(w, "container_rdma_registered_bytes"+s)+" > 0"),
@@ -95,7 +95,7 @@ func dataPath() row {
 			}),
 		graph("Sampled bytes by workload",
 			"Estimates for workloads with calls that are sampled in time windows (--rdma.datapath=budget). Do not add "+
-				"them to exact bytes.",
+				"them to the bytes above, which include another estimate of them where the port counts bytes (method sampled).",
 			"Bps", query{
 				expr:   top(15, by("workload", rate("container_rdma_transmit_bytes_sampled_total", s))),
 				legend: "{{workload}} sent",

@@ -134,7 +134,7 @@ func (a *account) measureRoom(limit float64, windowed bool) {
 	}
 	first := a.minute[0]
 	perMinute := min(time.Minute.Seconds()/max(now.age-first.age, 1), 1)
-	earned := usedShare * limit * (now.cpu - first.cpu) * perMinute
+	earned := usedShare*limit*(now.cpu-first.cpu)*perMinute + negligible
 	polling := now.paid[Poll] - first.paid[Poll]
 	room := earned - polling - (now.paid[Post] - first.paid[Post])
 	a.room = [Groups]float64{room, room}

@@ -634,3 +634,45 @@ func TestBudgetDearWindows(t *testing.T) {
 		})
 	}
 }
+
+// A process that begins to post just after a check has no earnings by which the price of a window is known.
+func TestBudgetBegin(t *testing.T) {
+	for _, test := range []struct {
+		load      simLoad
+		unchanged time.Duration
+	}{
+		{simLoad{cores: 0.2, posts: 2e4, trap: 1e-6}, 5 * time.Second},
+		{simLoad{cores: 0.3, posts: 8e4, trap: 1e-6}, 15 * time.Second},
+		{simLoad{cores: 0.1, posts: 31_000, trap: 1e-6}, 15 * time.Second},
+		// Until the check it takes half a minute's earnings, of a whole core that only executes traps.
+		{simLoad{cores: 1, bound: true, posts: 1e6, trap: 1e-6}, 20 * time.Second},
+	} {
+		t.Run(fmt.Sprintf("%.1f CPUs, %.0f per second", test.load.cores, test.load.posts), func(t *testing.T) {
+			var worst time.Duration
+			for delay := range 10 {
+				begin := 5*time.Second + time.Duration(delay)*30*time.Millisecond
+				p := &simProcess{pid: 1, file: simFile, changes: []time.Duration{begin}, load: func(at time.Duration) simLoad {
+					if at < begin {
+						return simLoad{}
+					}
+					return test.load
+				}}
+				s := newSim(t, 0.01, p)
+				s.prepare, s.slow = 40*time.Millisecond, 20*time.Millisecond
+				var last float64
+				changed := begin
+				for at := begin; at <= 3*time.Minute; at += time.Second / 2 {
+					s.run(at)
+					if p.guess[Post] != last {
+						last, changed = p.guess[Post], at
+					}
+					worst = max(worst, at-changed)
+				}
+				s.holds(0)
+			}
+			if worst > test.unchanged {
+				t.Errorf("the estimate did not change for %v, want at most %v", worst, test.unchanged)
+			}
+		})
+	}
+}

@@ -18,8 +18,8 @@ type unit struct {
 	opened   time.Time     // when paid was noted
 	closing  time.Time     // when the window ends
 	length   time.Duration // of a window
-	// price is what a window costs each process, in seconds of its earnings; paid is
-	// what the process had paid at the last note.
+	// price is what a window costs each process, in seconds of CPU time: what it earns changes.
+	// paid is what the process had paid at the last note.
 	price  map[int]float64
 	paid   map[int]payment
 	fixed  map[int]float64 // what attaching and detaching cost in the last window
@@ -128,9 +128,9 @@ func (u *unit) leaveExact(now time.Time, accounts map[int]*account) {
 	clear(u.price)
 	seconds := max(now.Sub(u.checked), firstCheck).Seconds()
 	for pid, a := range accounts {
-		u.price[pid] = (a.hits[u.group] - u.paid[pid].hits) / seconds * u.length.Seconds() / a.perSecond
+		u.price[pid] = (a.hits[u.group] - u.paid[pid].hits) / seconds * u.length.Seconds()
 	}
-	u.setLength(0)
+	u.setLength(accounts, 0)
 }
 
 // stepOpen checks a unit in a window.

@@ -52,7 +52,7 @@ func (u *unit) timeToAfford(accounts map[int]*account, jitter float64) time.Dura
 // priceOf returns the price of a window in seconds of CPU time. Of a window that is too
 // expensive it is a part: until retryAt the process earns the rest.
 func (u *unit) priceOf(pid int, a *account) float64 {
-	return min(u.price[pid], tooExpensive) * a.perSecond
+	return min(u.price[pid], tooExpensive*a.perSecond)
 }
 
 // save has the accounts keep the price of a window until the unit is exact again.
@@ -64,7 +64,7 @@ func (u *unit) save(accounts map[int]*account) {
 }
 
 // setPrices sets the prices to what the last window cost, and the length of the
-// next one. It returns the highest price.
+// next one. It returns the highest price, in seconds of earnings.
 func (u *unit) setPrices(accounts map[int]*account) float64 {
 	u.priced = true
 	var highest, fixed float64
@@ -79,31 +79,31 @@ func (u *unit) setPrices(accounts map[int]*account) float64 {
 		} else {
 			u.fixed[pid] = switching
 		}
-		price := (hits + switching) / a.perSecond
-		if hits+switching < trapCost {
+		price := hits + switching
+		if price < trapCost {
 			price = 0
 		}
 		if old, ok := u.price[pid]; ok && price < old {
 			price = (price + old) / 2
 		}
 		u.price[pid] = price
-		if price > highest {
-			highest, fixed = price, switching/a.perSecond
+		if inEarnings := price / a.perSecond; inEarnings > highest {
+			highest, fixed = inEarnings, switching/a.perSecond
 		}
 	}
 	gone := func(pid int, _ float64) bool { return accounts[pid] == nil }
 	maps.DeleteFunc(u.price, gone)
 	maps.DeleteFunc(u.fixed, gone)
-	u.setLength(fixed)
+	u.setLength(accounts, fixed)
 	return highest
 }
 
 // setLength adapts the length of a window to its highest price. fixed is the part
-// of it that does not depend on the length.
-func (u *unit) setLength(fixed float64) {
+// of it that does not depend on the length. Both are seconds of earnings.
+func (u *unit) setLength(accounts map[int]*account, fixed float64) {
 	var highest float64
-	for _, p := range u.price {
-		highest = max(highest, p)
+	for pid, p := range u.price {
+		highest = max(highest, p/accounts[pid].perSecond)
 	}
 	length := u.length
 	switch {
