@@ -82,6 +82,18 @@ func (r *repository) depends(ctx context.Context, of, pattern string) ([]string,
 	return regexp.MustCompile(pattern).FindAllString(out, -1), err
 }
 
+// installs is a line of `apt-get --simulate install`: "Inst libc6 (2.41-12+deb13u4 Debian:13.2/stable [amd64])".
+var installs = regexp.MustCompile(`(?m)^Inst (\S+) `)
+
+// closure returns the names of packages and of all packages that they depend on.
+func (r *repository) closure(ctx context.Context, names []string) (all []string, err error) {
+	out, err := r.apt(ctx, "apt-get", append([]string{"install", "--simulate", "--no-install-recommends"}, names...)...)
+	for _, m := range installs.FindAllStringSubmatch(out, -1) {
+		all = append(all, m[1])
+	}
+	return all, err
+}
+
 // unpack downloads packages and returns the directory that holds their files. close removes that directory.
 func (r *repository) unpack(ctx context.Context, names []string) (root string, err error) {
 	if _, err := r.apt(ctx, "apt-get", append([]string{"download"}, names...)...); err != nil {

@@ -76,6 +76,41 @@ static inline struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_cq *cq)
 	return qp;
 }
 
+// to_itself addresses the port of a GID, which has an index.
+static inline struct ibv_ah_attr to_itself(union ibv_gid gid, int index)
+{
+	return (struct ibv_ah_attr){
+		.is_global = 1,
+		.port_num = 1,
+		.grh = {.dgid = gid, .sgid_index = index, .hop_limit = 64},
+	};
+}
+
+// connect_qp brings a QP to RTS, connected to itself.
+static inline void connect_qp(struct ibv_qp *qp, union ibv_gid gid, int index)
+{
+	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_READ};
+	struct ibv_qp_attr rtr = {
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = IBV_MTU_1024,
+		.dest_qp_num = qp->qp_num,
+		.max_dest_rd_atomic = 1,
+		.min_rnr_timer = 12,
+		.ah_attr = to_itself(gid, index),
+	};
+	struct ibv_qp_attr rts = {
+		.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
+
+	if (ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
+		err(1, "modify_qp to INIT");
+	if (ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+			  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
+		err(1, "modify_qp to RTR");
+	if (ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+			  IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC))
+		err(1, "modify_qp to RTS");
+}
+
 static volatile sig_atomic_t ended;
 
 static inline void end(int sig)
