@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,13 +52,14 @@ func (claimServer) GetAllocatableResources(
 }
 
 // TestClaimsAndJobs runs the program on a fake node with eight GPUs, two of them split into MIG devices: a pod with a
-// resource claim, whose CDI specification is below the link /var/run of the node, and three Slurm jobs. One of these claims
-// the GPU of the pod in its environment.
+// resource claim, whose CDI specifications are in /etc and /run of the node, mounted as in the DaemonSet, and three Slurm
+// jobs. One of these names the MIG device of the pod in its environment.
 func TestClaimsAndJobs(t *testing.T) {
 	binary, library := buildNVML(t)
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	serveClaims(t, socket)
 	var mig string
+	run := t.TempDir()
 	n := startGPUs(t, binary, library, time.Second, func(n *gpuNode) {
 		caps, err := os.ReadFile(filepath.Join(n.ProcFS(), "driver/nvidia/capabilities/gpu6/mig/gi"+n.Get("6:0", "nvmlDeviceGetGpuInstanceId")+"/ci0/access"))
 		if err != nil {
@@ -69,11 +71,11 @@ func TestClaimsAndJobs(t *testing.T) {
 		}
 		mig = n.UUID("6:0")
 		files := map[string]string{
-			"run/cdi/k8s.gpu.nvidia.com-claim_u.yaml": fmt.Sprintf(`cdiVersion: 0.7.0
+			"etc/cdi/gpu-3.json": `{"kind": "k8s.gpu.nvidia.com/claim", "devices": [
+				{"name": "u-gpu-3", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia3"}]}}]}`,
+			"hostrun/cdi/k8s.gpu.nvidia.com-claim_u.yaml": fmt.Sprintf(`cdiVersion: 0.7.0
 kind: k8s.gpu.nvidia.com/claim
 devices:
-- name: u-gpu-3
-  containerEdits: {deviceNodes: [{path: /dev/nvidia3}]}
 - name: u-gpu-6-mig-3g40gb-9-0
   containerEdits: {deviceNodes: [{path: /dev/nvidia6}, {path: /dev/nvidia-caps/nvidia-cap%d, major: 236, minor: %d}]}
 containerEdits: {deviceNodes: [{path: /dev/nvidiactl}]}
@@ -90,6 +92,9 @@ containerEdits: {deviceNodes: [{path: /dev/nvidiactl}]}
 		}
 		for name, text := range files {
 			path := filepath.Join(n.Dir, name)
+			if rest, ok := strings.CutPrefix(name, "hostrun/"); ok {
+				path = filepath.Join(run, rest)
+			}
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -97,13 +102,7 @@ containerEdits: {deviceNodes: [{path: /dev/nvidiactl}]}
 				t.Fatal(err)
 			}
 		}
-		if err := os.MkdirAll(filepath.Join(n.Dir, "var"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink("/run", filepath.Join(n.Dir, "var/run")); err != nil {
-			t.Fatal(err)
-		}
-	}, "--collector.kubelet", "--kubelet.pod-resources="+socket)
+	}, "--collector.kubelet", "--kubelet.pod-resources="+socket, "--path.run="+run)
 	defer ends(t, n.stop)
 
 	const pod = "ml/train-0/main"

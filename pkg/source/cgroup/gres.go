@@ -90,8 +90,11 @@ func (g *gres) read(steps func() []jobStep, now time.Time) ([]model.JobGPUs, err
 	return g.found, g.err
 }
 
-// find returns the GPUs of the steps, nil if the node has no driver of GPUs.
+// find returns the GPUs of the steps, nil if the node has no steps or no driver of GPUs.
 func (g *gres) find(steps []jobStep) ([]model.JobGPUs, error) {
+	if len(steps) == 0 {
+		return nil, nil
+	}
 	text, err := boundedfile.ReadFile(filepath.Join(g.procfs, "devices"), nil, maxDeviceList)
 	if err != nil {
 		return nil, fmt.Errorf("drivers of GPUs: %w", err)
