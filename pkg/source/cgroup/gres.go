@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,8 +36,8 @@ const (
 	maxJobGPUs    = 64
 )
 
-// gres finds the GPUs of Slurm steps, in the background: to read the environment of a process can block for as long
-// as the process likes, if its memory is mapped from a file system of its own.
+// gres finds the GPUs of Slurm steps, in the background: the kernel reads the environment of a process under the lock of
+// its memory map (mmap_lock), which a process that hangs in a driver's mmap or munmap holds.
 type gres struct {
 	devices string // devices hierarchy of cgroup v1; empty without one
 	mount   string // of the followed hierarchy
@@ -108,10 +109,11 @@ func (g *gres) find(steps []jobStep) ([]model.JobGPUs, error) {
 		jobs[s.job] = append(jobs[s.job], s)
 	}
 	out, errs := []model.JobGPUs{}, []error{}
-	for job, steps := range jobs {
+	for _, job := range slices.Sorted(maps.Keys(jobs)) {
+		steps := jobs[job]
 		found, err := g.jobs.Do(g.ctx, job, gresDeadline, func() ([]model.JobGPUs, error) { return g.ofSteps(steps, majors) })
 		if errors.Is(err, hang.ErrStuck) {
-			err = fmt.Errorf("a process of the Slurm job at %s blocks the reading of its environment", job)
+			err = fmt.Errorf("the environments of the Slurm job at %s could not be read in time", job)
 		}
 		out, errs = append(out, found...), append(errs, err)
 	}
@@ -151,8 +153,8 @@ func (g *gres) ofStep(s jobStep, majors map[uint64]string) (*model.JobGPUs, erro
 		}
 	}
 	var out model.JobGPUs
-	var first error
-	for _, pid := range g.processes(s.path) {
+	pids, first := g.processes(s.path)
+	for _, pid := range pids {
 		// slurmstepd runs as root, with an environment of its own.
 		if uid := realUser(filepath.Join(g.procfs, pid, "status")); uid == "" || uid == "0" {
 			continue
@@ -169,12 +171,12 @@ func (g *gres) ofStep(s jobStep, majors map[uint64]string) (*model.JobGPUs, erro
 	if out.UUIDs == nil && out.Numbers == nil {
 		return nil, first
 	}
-	return &out, nil
+	return &out, first
 }
 
 // processes returns the first processes of each task of a step. The tasks are in step_S/task_T (version 1), and in
-// step_S/user/task_T.
-func (g *gres) processes(path string) (pids []string) {
+// step_S/user/task_T. With an error, tasks are missing.
+func (g *gres) processes(path string) (pids []string, err error) {
 	step := filepath.Join(g.mount, path)
 	var tasks []string
 	for _, dir := range []string{step, filepath.Join(step, "user")} {
@@ -182,13 +184,16 @@ func (g *gres) processes(path string) (pids []string) {
 		if err != nil {
 			continue
 		}
-		names, _ := f.Readdirnames(2 * maxTasks) // with the files of the cgroup
+		names, _ := f.Readdirnames(4 * maxTasks) // with the files of the cgroup
 		_ = f.Close()
 		for _, name := range names {
 			if strings.HasPrefix(name, "task_") {
 				tasks = append(tasks, filepath.Join(dir, name))
 			}
 		}
+	}
+	if len(tasks) > maxTasks {
+		err = fmt.Errorf("more than %d tasks", maxTasks)
 	}
 	for _, task := range tasks[:min(len(tasks), maxTasks)] {
 		text, err := boundedfile.ReadOnce(filepath.Join(task, "cgroup.procs"), make([]byte, 256))
@@ -203,7 +208,7 @@ func (g *gres) processes(path string) (pids []string) {
 			}
 		}
 	}
-	return pids
+	return pids, err
 }
 
 // steps returns the cgroups of the steps of running jobs. It needs s.mu.

@@ -151,7 +151,7 @@ func TestJobGPUs(t *testing.T) {
 }
 
 // TestBlockedEnvironment checks that a process whose environment cannot be read in time costs the GPUs of its own job
-// only. The FIFO stands for memory that the process has mapped from a file system of its own.
+// only. The FIFO stands for a process that hangs in a driver while it holds the lock of its memory map.
 func TestBlockedEnvironment(t *testing.T) {
 	const scope = "/system.slice/slurmstepd.scope"
 	s, _, proc := slurmNode(t, map[string]string{
@@ -169,7 +169,7 @@ func TestBlockedEnvironment(t *testing.T) {
 	}
 	for range 2 { // the second round does not start a further call
 		found, reason := rounds(t, s)
-		if len(found) != 2 || !strings.Contains(reason, "job_7 blocks the reading of its environment") {
+		if len(found) != 2 || !strings.Contains(reason, "job_7 could not be read in time") {
 			t.Errorf("%v, %q", found, reason)
 		}
 	}
@@ -192,6 +192,19 @@ func TestBlockedEnvironment(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("%v, %q", found, reason)
 		}
+	}
+}
+
+// TestManyTasks checks that the tasks of a step beyond the limit are reported.
+func TestManyTasks(t *testing.T) {
+	files := map[string]string{"cgroup.controllers": "memory"}
+	for i := range maxTasks + 1 {
+		files[fmt.Sprintf("/system.slice/slurmstepd.scope/job_7/step_0/user/task_%d/cgroup.procs", i)] = "77\n"
+	}
+	s, _, _ := slurmNode(t, files)
+	found, reason := rounds(t, s)
+	if len(found) != 1 || !strings.Contains(reason, "more than 256 tasks") {
+		t.Errorf("%v, %q", found, reason)
 	}
 }
 
