@@ -49,8 +49,8 @@ func buildNVML(t *testing.T) (binary, library string) {
 	return build(t), library
 }
 
-// startGPUs creates the node, calls change for it, and starts the sensor, which the test must end.
-func startGPUs(t *testing.T, binary, library string, interval time.Duration, change func(*gpuNode)) *gpuNode {
+// startGPUs creates the node, calls change for it, and starts the sensor with more arguments. The test must end it.
+func startGPUs(t *testing.T, binary, library string, interval time.Duration, change func(*gpuNode), more ...string) *gpuNode {
 	t.Helper()
 	m, err := fixtures.Write(t.TempDir(), fixtures.Options{
 		ComputeHCAs: 1, Containers: 10, ContainersPerPod: 2, ProcsPerContainer: 4, Services: 3, Seed: 7,
@@ -76,7 +76,7 @@ func startGPUs(t *testing.T, binary, library string, interval time.Duration, cha
 		change(n)
 	}
 	n.write(t)
-	n.start(t, binary, library, interval, "--path.procfs="+m.ProcFS(), "--path.cgroup="+m.CgroupFS())
+	n.start(t, binary, library, interval, append(more, "--path.procfs="+m.ProcFS(), "--path.cgroup="+m.CgroupFS())...)
 	return n
 }
 
@@ -84,11 +84,11 @@ func startGPUs(t *testing.T, binary, library string, interval time.Duration, cha
 func (n *gpuNode) start(t *testing.T, binary, library string, interval time.Duration, more ...string) {
 	t.Helper()
 	n.interval = interval
-	args := append(append(append(n.Environment(), binary), n.args...), more...)
-	n.url, n.process, n.stop = startProcess(t, "env", append(args, "--path.sysfs="+n.SysFS(), "--path.host="+n.Dir,
+	args := append(append(n.Environment(), binary), n.args...)
+	n.url, n.process, n.stop = startProcess(t, "env", append(append(args, "--path.sysfs="+n.SysFS(), "--path.host="+n.Dir,
 		"--no-collector.probe", "--no-collector.runtime", "--no-collector.kubelet", "--no-collector.node",
 		"--no-collector.container", "--no-collector.access", "--no-collector.rdma", "--node.name=node",
-		"--gpu.nvml-library="+library, "--gpu.process-interval="+interval.String(), "--metrics.compat=lens,dcgm")...)
+		"--gpu.nvml-library="+library, "--gpu.process-interval="+interval.String(), "--metrics.compat=lens,dcgm"), more...)...)
 }
 
 // bind binds the first GPUs to the driver.

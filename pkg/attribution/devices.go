@@ -47,21 +47,25 @@ type Evidence string
 
 // The sources of allocations, from the weakest on. Of an HCA only the last two are exclusive.
 const (
-	EvidenceNode      Evidence = "device_node" // the container has the device node
-	EvidenceRuntime   Evidence = "runtime"     // the container requested the GPU from its runtime
-	EvidenceNetwork   Evidence = "network"     // the network-status annotation of the pod names the HCA
-	EvidenceNamespace Evidence = "namespace"   // the HCA is in the network namespace of the owner
-	EvidenceKubelet   Evidence = "kubelet"     // the kubelet allocated the GPU or the PCI function
+	EvidenceEnvironment Evidence = "environment"   // the environment of a process of the Slurm job names the GPU
+	EvidenceNode        Evidence = "device_node"   // the container has the device node
+	EvidenceRuntime     Evidence = "runtime"       // the container requested the GPU from its runtime
+	EvidenceCgroup      Evidence = "device_cgroup" // the device cgroup of the Slurm job allows the GPU, and not all devices
+	EvidenceNetwork     Evidence = "network"       // the network-status annotation of the pod names the HCA
+	EvidenceNamespace   Evidence = "namespace"     // the HCA is in the network namespace of the owner
+	EvidenceKubelet     Evidence = "kubelet"       // the kubelet allocated the GPU or the PCI function
 )
 
-var strength = []Evidence{"", EvidenceNode, EvidenceRuntime, EvidenceNetwork, EvidenceNamespace, EvidenceKubelet}
+var strength = []Evidence{
+	"", EvidenceEnvironment, EvidenceNode, EvidenceRuntime, EvidenceCgroup, EvidenceNetwork, EvidenceNamespace, EvidenceKubelet,
+}
 
 // assigned joins all sources of assignments: the kubelet's allocations, the device nodes and
-// GPU requests of containers, the networks of pods, and the network namespaces of devices.
+// GPU requests of containers, the networks of pods, the network namespaces of devices, and the GPUs of Slurm jobs.
 // Several sources of one assignment give one share. A pod gets no share of a device that one
 // of its containers has.
 func (o *users) assigned(s *model.Snapshot) []DeviceShare {
-	if s.Allocations == nil && s.Containers == nil && s.Pods == nil && s.Namespaces == nil {
+	if s.Allocations == nil && s.Containers == nil && s.Pods == nil && s.Namespaces == nil && s.JobGPUs == nil {
 		return nil
 	}
 	e := evidence{
@@ -74,6 +78,7 @@ func (o *users) assigned(s *model.Snapshot) []DeviceShare {
 	e.nameShared(unplaced, func(r *DeviceShare) bool { return r.GPU != nil })
 	e.networks()
 	e.namespaces()
+	e.jobs()
 	return e.rows
 }
 

@@ -23,10 +23,12 @@ var gpuShareNotes = []string{
 		"in the unattributed share.",
 	"`container_gpu_processes` counts processes whether the workload requested the GPU or not. This family and " +
 		"`container_gpu_memory_used_bytes` are 0 for a workload that was allocated the GPU and does not use it.",
-	"`container_gpu_allocated`: by `method`, the kubelet allocated the GPU (`kubelet`), the container requested it from its runtime " +
-		"(`runtime`), or the container has its device node (`device_node`). Access to all devices of the node (privileged) does not " +
-		"count. `claim` is the resource claim, which several pods may share, and `share` the part of the GPU that the claim has, if " +
-		"it has not all of it. A GPU with `container_gpu_processes` at 0 is allocated and idle.",
+	"`container_gpu_allocated`: by `method`, the kubelet allocated the GPU (`kubelet`), the container requested it from its " +
+		"runtime (`runtime`), or the container has its device node (`device_node`); for a Slurm job, its device cgroup allows the " +
+		"GPU (`device_cgroup`), or the environment of its processes names it (`environment`), which the user can change. Access " +
+		"to all devices of the node (privileged) does not count. `claim` is the resource claim, which several pods may share, and " +
+		"`share` the part of the GPU that the claim has, if it has not all of it. A GPU with `container_gpu_processes` at 0 is " +
+		"allocated and idle.",
 }
 
 // gpuShareMetrics returns the shares of GPUs that workloads use.

@@ -34,6 +34,15 @@ type RDMACgroup struct {
 	Objects uint64
 }
 
+// JobGPUs are the GPUs that a step of a Slurm job may use. Nodes is nil if the device cgroup of the step does not show
+// them; the others come from the environments of its processes then, which the processes can change.
+type JobGPUs struct {
+	Cgroup  CgroupID
+	Nodes   []string // device nodes: /dev/nvidia0
+	UUIDs   []string // of GPUs and MIG instances
+	Numbers []int    // Slurm's numbers of the GPUs of the node, in the order of gres.conf
+}
+
 // JobStep is one step of a Slurm job.
 type JobStep struct {
 	Job  string

@@ -57,8 +57,9 @@ type Snapshot struct {
 	// Expired are the cgroups that ended before the grace period.
 	Expired []CgroupID
 
-	// JobSteps are the steps of the Slurm jobs on this node.
+	// JobSteps are the steps of the Slurm jobs on this node, JobGPUs the GPUs that they may use.
 	JobSteps []JobStep
+	JobGPUs  []JobGPUs
 	// Containers and Pods are reported by runtimes and the kubelet. Several of them may report
 	// the same container.
 	Containers []Container
@@ -138,6 +139,7 @@ var lists = []factList{
 	list(func(s *Snapshot) *[]Cgroup { return &s.Cgroups }),
 	list(func(s *Snapshot) *[]CgroupID { return &s.Expired }),
 	list(func(s *Snapshot) *[]JobStep { return &s.JobSteps }),
+	byCgroup(func(s *Snapshot) *[]JobGPUs { return &s.JobGPUs }, func(f *JobGPUs) CgroupID { return f.Cgroup }),
 	list(func(s *Snapshot) *[]Container { return &s.Containers }),
 	list(func(s *Snapshot) *[]Pod { return &s.Pods }),
 	list(func(s *Snapshot) *[]Allocation { return &s.Allocations }),

@@ -79,6 +79,7 @@ type Source struct {
 	unresolved      map[model.CgroupID]time.Time
 	unresolvedCount uint64 // total number of unresolved ids
 	jobs            jobs
+	gres            *gres
 	warnedNoWatch   bool
 	buf             [16 << 10]byte // for inotify events
 }
@@ -117,6 +118,7 @@ func New(o Options) (*Source, error) {
 		watched:    map[int32]*group{},
 		unresolved: map[model.CgroupID]time.Time{},
 		jobs:       jobs{names: passwd{path: cmp.Or(o.Passwd, "/etc/passwd")}},
+		gres:       newGres(root, h, o.Procfs),
 	}
 	s.table = newTable(newMountView(s.opt.Procfs, h), cmp.Or(o.MaxCgroups, 65536), s.unwatch)
 	if isFS(h.Mount, unix.CGROUP2_SUPER_MAGIC) || isFS(h.Mount, unix.CGROUP_SUPER_MAGIC) {
@@ -154,6 +156,7 @@ func (s *Source) stop() error {
 		err = s.inotify.Close()
 	}
 	<-s.done
+	s.gres.stop()
 	if s.mount != nil {
 		err = errors.Join(err, s.mount.Close())
 	}
@@ -161,8 +164,8 @@ func (s *Source) stop() error {
 }
 
 // Read returns the state of the source: the unreadable cgroups and the number that exceeded the
-// table. The error reports that the tree no longer exists, is not that of the node, or can only
-// be walked; names are still resolved then.
+// table. It also returns JobGPUs, which are read in the background. The error reports that the tree
+// no longer exists, is not that of the node, or can only be walked; names are still resolved then.
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	if _, err := cgroupID(s.hierarchy.Mount); err != nil {
 		return model.Snapshot{}, fmt.Errorf("cgroup mount: %w", err)
@@ -182,6 +185,13 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 		})
 	}
 	slices.SortFunc(out.DeviceStates, func(a, b model.DeviceState) int { return cmp.Compare(a.Device, b.Device) })
+	gpus, err := s.gres.read(s.steps, s.opt.Now())
+	if out.JobGPUs = gpus; err != nil {
+		reason, _, _ := strings.Cut(err.Error(), "\n")
+		out.DeviceStates = append(out.DeviceStates, model.DeviceState{
+			Source: s.Name(), Device: "GPUs of Slurm steps", State: model.StateFailed, Reason: reason,
+		})
+	}
 	return out, errors.Join(s.table.view.blind, s.noWatch)
 }
 

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/hang"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Limits of the search for the GPUs of Slurm steps.
+const (
+	gresInterval  = 30 * time.Second
+	gresDeadline  = time.Second // of one job
+	maxHungJobs   = 16
+	maxSteps      = 1024
+	maxTasks      = 256     // of a step
+	maxProcesses  = 8       // of a task
+	maxEnviron    = 1 << 20 // bytes of an environment
+	maxDeviceList = 256 << 10
+	maxJobGPUs    = 64
+)
+
+// gres finds the GPUs of Slurm steps, in the background: the kernel reads the environment of a process under the lock of
+// its memory map (mmap_lock), which a process that hangs in a driver's mmap or munmap holds.
+type gres struct {
+	devices string // devices hierarchy of cgroup v1; empty without one
+	mount   string // of the followed hierarchy
+	procfs  string
+	jobs    hang.Group[string, []model.JobGPUs]
+	ctx     context.Context //nolint:containedctx // ends at stop
+	cancel  context.CancelFunc
+
+	mu      sync.Mutex
+	round   sync.WaitGroup
+	running bool
+	began   time.Time
+	found   []model.JobGPUs
+	err     error
+}
+
+func newGres(root string, h Hierarchy, procfs string) *gres {
+	g := &gres{mount: h.Mount, procfs: procfs, jobs: hang.Group[string, []model.JobGPUs]{Limit: maxHungJobs}}
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	if dir := filepath.Join(root, "devices"); h.Mode != V2 && isV1(dir) {
+		g.devices = dir
+	}
+	return g
+}
+
+func (g *gres) stop() {
+	g.cancel()
+	g.round.Wait()
+}
+
+// A jobStep is the cgroup of a step.
+type jobStep struct {
+	id        model.CgroupID
+	path, job string // below the mount
+}
+
+// read returns what the last round has found, and starts a round if that is old.
+func (g *gres) read(steps func() []jobStep, now time.Time) ([]model.JobGPUs, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.running && now.Sub(g.began) >= gresInterval {
+		list := steps()
+		g.running, g.began = true, now
+		g.round.Go(func() {
+			found, err := g.find(list)
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.running, g.found, g.err = false, found, err
+		})
+	}
+	return g.found, g.err
+}
+
+// find returns the GPUs of the steps, nil if the node has no steps or no driver of GPUs.
+func (g *gres) find(steps []jobStep) ([]model.JobGPUs, error) {
+	if len(steps) == 0 {
+		return nil, nil
+	}
+	text, err := boundedfile.ReadFile(filepath.Join(g.procfs, "devices"), nil, maxDeviceList)
+	if err != nil {
+		return nil, fmt.Errorf("drivers of GPUs: %w", err)
+	}
+	majors := gpuMajors(text)
+	if len(majors) == 0 {
+		return nil, nil
+	}
+	jobs := map[string][]jobStep{}
+	for _, s := range steps[:min(len(steps), maxSteps)] {
+		jobs[s.job] = append(jobs[s.job], s)
+	}
+	out, errs := []model.JobGPUs{}, []error{}
+	for _, job := range slices.Sorted(maps.Keys(jobs)) {
+		steps := jobs[job]
+		found, err := g.jobs.Do(g.ctx, job, gresDeadline, func() ([]model.JobGPUs, error) { return g.ofSteps(steps, majors) })
+		if errors.Is(err, hang.ErrStuck) {
+			err = fmt.Errorf("the environments of the Slurm job at %s could not be read in time", job)
+		}
+		out, errs = append(out, found...), append(errs, err)
+	}
+	if len(steps) > maxSteps {
+		errs = append(errs, fmt.Errorf("GPUs of the first %d of %d Slurm steps only", maxSteps, len(steps)))
+	}
+	return out, errors.Join(errs...)
+}
+
+// ofSteps returns the GPUs of the steps of one job.
+func (g *gres) ofSteps(steps []jobStep, majors map[uint64]string) ([]model.JobGPUs, error) {
+	var out []model.JobGPUs
+	var first error
+	for _, s := range steps {
+		found, err := g.ofStep(s, majors)
+		if err != nil && first == nil {
+			first = fmt.Errorf("step of Slurm %s: %w", s.path, err)
+		}
+		if found != nil {
+			found.Cgroup = s.id
+			out = append(out, *found)
+		}
+	}
+	return out, first
+}
+
+// ofStep returns the GPUs of a step: the device nodes that its device cgroup allows, if that restricts them, or else
+// those in the environments of its processes. It returns nil if neither names a GPU.
+func (g *gres) ofStep(s jobStep, majors map[uint64]string) (*model.JobGPUs, error) {
+	if g.devices != "" {
+		text, err := boundedfile.ReadFile(filepath.Join(g.devices, s.path, "devices.list"), nil, maxDeviceList)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if nodes, ok := allowedNodes(text, majors); ok && err == nil {
+			return &model.JobGPUs{Nodes: nodes}, nil
+		}
+	}
+	var out model.JobGPUs
+	pids, first := g.processes(s.path)
+	for _, pid := range pids {
+		// slurmstepd runs as root, with an environment of its own.
+		if uid := realUser(filepath.Join(g.procfs, pid, "status")); uid == "" || uid == "0" {
+			continue
+		}
+		text, err := boundedfile.ReadFile(filepath.Join(g.procfs, pid, "environ"), nil, maxEnviron)
+		if err != nil {
+			if ended := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH); !ended && first == nil {
+				first = err
+			}
+			continue
+		}
+		addEnvironment(&out, text)
+	}
+	if out.UUIDs == nil && out.Numbers == nil {
+		return nil, first
+	}
+	return &out, first
+}
+
+// processes returns the first processes of each task of a step. The tasks are in step_S/task_T (version 1), and in
+// step_S/user/task_T. With an error, tasks are missing.
+func (g *gres) processes(path string) (pids []string, err error) {
+	step := filepath.Join(g.mount, path)
+	var tasks []string
+	for _, dir := range []string{step, filepath.Join(step, "user")} {
+		f, err := os.Open(dir)
+		if err != nil {
+			continue
+		}
+		names, _ := f.Readdirnames(4 * maxTasks) // with the files of the cgroup
+		_ = f.Close()
+		for _, name := range names {
+			if strings.HasPrefix(name, "task_") {
+				tasks = append(tasks, filepath.Join(dir, name))
+			}
+		}
+	}
+	if len(tasks) > maxTasks {
+		err = fmt.Errorf("more than %d tasks", maxTasks)
+	}
+	for _, task := range tasks[:min(len(tasks), maxTasks)] {
+		text, err := boundedfile.ReadOnce(filepath.Join(task, "cgroup.procs"), make([]byte, 256))
+		if err != nil {
+			continue
+		}
+		lines := strings.SplitAfter(string(text), "\n")
+		for _, line := range lines[:min(len(lines), maxProcesses)] {
+			pid, whole := strings.CutSuffix(line, "\n") // the last one may be cut
+			if number, err := strconv.Atoi(pid); whole && err == nil && number > 0 {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids, err
+}
+
+// steps returns the cgroups of the steps of running jobs. It needs s.mu.
+func (s *Source) steps() (steps []jobStep) {
+	for _, g := range s.table.byPath {
+		if g.fact.Runtime == "slurm" && g.fact.Step != "" && strings.HasSuffix(g.path, "/step_"+g.fact.Step) {
+			steps = append(steps, jobStep{g.id, g.path, g.top})
+		}
+	}
+	slices.SortFunc(steps, func(a, b jobStep) int { return strings.Compare(a.path, b.path) })
+	return steps
+}
