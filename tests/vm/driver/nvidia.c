@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 
 // A stub of NVIDIA's kernel module, for tests in the guest: what decides whether the driver can be unloaded, unbound or
 // reloaded, and nothing else. It has no GPU and no ioctl. As in the driver:
