@@ -205,6 +205,11 @@ func (s *Source) posts(b *testing.B) (estimates map[model.CgroupID]uint64, absen
 			delete(absent, r.Cgroup)
 		}
 	}
+	for _, r := range snap.WorkRequests { // of a process that ended, the exact part does not rest
+		if r.Key.Sampled && r.Resting {
+			absent[r.Cgroup] = true
+		}
+	}
 	for _, u := range snap.Budgets {
 		highest = max(highest, u.SpentRatio)
 	}

@@ -156,7 +156,7 @@ func (s *Source) count(now time.Time, readings []reading, loads []budget.Process
 		var w samplings
 		for c := range budget.Groups {
 			w[c] = s.budget.Sampling(budget.File(id), c)
-			ended = ended || w[c].Begins || w[c].Windowed && w[c].Scale != 0
+			ended = ended || w[c].Ends || w[c].Begins || w[c].Windowed && w[c].Scale != 0
 			probes += len(f.links[c])
 		}
 		worth[id] = w

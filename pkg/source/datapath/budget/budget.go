@@ -100,6 +100,8 @@ type Sampling struct {
 	// detached one after the other, which takes longer than a window, so counts
 	// before the window's first tick cover an unknown time.
 	Discard bool
+	// Ends: all calls were counted until this tick. Windows follow.
+	Ends bool
 	// Begins: a window begins at this tick. Counts after it are valid.
 	Begins bool
 	// Ratio is the part of the last period that was probed, 1 for all of it.

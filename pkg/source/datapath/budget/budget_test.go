@@ -676,3 +676,25 @@ func TestBudgetBegin(t *testing.T) {
 		})
 	}
 }
+
+// What was counted until the probes are detached for the first time is exact. It is no estimate of what follows until the
+// first window ends.
+func TestBudgetLeavesExact(t *testing.T) {
+	b := New(0.01, func() float64 { return 0 })
+	at := time.Unix(1e9, 0)
+	load := ProcessLoad{PID: 1}
+	for on := true; on; at = at.Add(100 * time.Millisecond) {
+		wants, _ := b.Tick(at, []ProcessLoad{load}, []FileLoad{{File: simFile, Pages: [Groups]int{1, 1}, PIDs: []int{1}}})
+		on = wants[simFile][Post]
+		if how := b.Sampling(simFile, Post); how.Windowed || how.Scale != 1 {
+			t.Fatalf("%+v while the probes are attached", how)
+		}
+		b.Switched(simFile, Post, on, at, []int{1})
+		load.CPU += 50 * time.Millisecond
+		load.Spent[Post] += 20 * time.Millisecond
+	}
+	b.Tick(at, []ProcessLoad{load}, []FileLoad{{File: simFile, Pages: [Groups]int{1, 1}, PIDs: []int{1}}})
+	if how := b.Sampling(simFile, Post); !how.Windowed || how.Scale != 0 {
+		t.Errorf("%+v before the first window ends", how)
+	}
+}

@@ -233,6 +233,9 @@ func (u *unit) sampling(now time.Time) Sampling {
 	switch {
 	case u.periodEnded:
 		u.periodEnded = false
+		if u.period == 0 { // exact until now
+			return Sampling{Scale: 1, Ratio: 1, Ends: true}
+		}
 		return Sampling{Windowed: true, Scale: u.scale, Ratio: u.ratio, Period: u.period}
 	case u.exact:
 		return Sampling{Scale: 1, Ratio: 1}
