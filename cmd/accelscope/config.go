@@ -55,6 +55,8 @@ type sensorFlags struct {
 	Containers bool `name:"collector.container" negatable:"" default:"true" help:"Read CPU, memory, I/O and network use of containers."`
 	Node       bool `name:"collector.node" negatable:"" default:"true" help:"Read metrics of the node, as node_exporter does."`
 
+	KernelLog bool `name:"collector.kernellog" negatable:"" default:"true" help:"Read errors of GPUs and HCAs from the kernel log."`
+
 	Runtime bool     `name:"collector.runtime" negatable:"" default:"true" help:"Read names and states of containers from runtimes."`
 	Sockets []string `name:"runtime.socket" placeholder:"KIND:PATH" help:"Socket, as docker:/run/docker.sock. Default: all that exist."`
 	Labels  []string `name:"workload.labels" placeholder:"NAME" help:"Labels and annotations in accelscope_workload_info."`

@@ -18,6 +18,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/kernellog"
 )
 
 type doctorCmd struct {
@@ -263,6 +264,10 @@ func sourceCure(s model.SourceState) string {
 		return "mount the host's cgroup tree and name it with --path.cgroup"
 	case s.State == model.StateStuck && s.Source != "runtime" && s.Source != "kubelet" && s.Source != "fabric":
 		return "look for processes in state D and for messages of the driver in dmesg"
+	case s.Source == "kernellog" && errors.Is(s.Err, os.ErrPermission):
+		return "add CAP_SYSLOG, and in a container the device /dev/kmsg (privileged)"
+	case s.Source == "kernellog" && errors.Is(s.Err, kernellog.ErrForeignPIDs):
+		return "share the PID namespace of the host (hostPID)"
 	case errors.Is(s.Err, os.ErrPermission):
 		return "run as root, or privileged in a container; the permissions below say what is missing"
 	}

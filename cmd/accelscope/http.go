@@ -18,7 +18,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/api"
 )
 
-const fabricPath = "/api/v1/fabric" // with the suffix .dot for Graphviz
+const (
+	fabricPath = "/api/v1/fabric" // with the suffix .dot for Graphviz
+	faultsPath = "/api/v1/faults"
+)
 
 // Limits of the HTTP server. Slow or many scrapers must not hold memory or
 // goroutines without end.
@@ -77,6 +80,7 @@ func newRoutes(
 			{Address: "/gpus", Text: "GPUs", Description: "the GPUs of the node, as JSON"},
 			{Address: "/rdma", Text: "HCAs", Description: "the RDMA devices of the node, as JSON"},
 			{Address: peersPath, Text: "Peers", Description: "who is connected to whom, as JSON"},
+			{Address: faultsPath, Text: "Faults", Description: "the last errors of GPUs and HCAs in the kernel log, as JSON"},
 			{Address: fabricPath, Text: "Fabric", Description: "the InfiniBand fabric, as JSON; " + fabricPath + ".dot for Graphviz"},
 			{Address: "/openapi.yaml", Text: "OpenAPI", Description: "all requests and their answers"},
 			{Address: "/healthz", Text: "Health", Description: "the process answers"},

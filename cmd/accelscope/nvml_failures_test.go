@@ -30,9 +30,10 @@ func TestNVMLFailures(t *testing.T) {
 		n.XID("1", 31)
 		n.XID("1", 31)
 		n.XID("2", 43)
+		n.XID("6:1", 94) // of a MIG instance
 		n.write(t)
-		e := n.until(t, "XIDs are counted", func(e exposition) bool { return e.sum("gpu_xid_errors_total", "", "") >= 3 })
-		want := map[string]float64{nvml.UUID(1) + " 31": 2, nvml.UUID(2) + " 43": 1}
+		e := n.until(t, "XIDs are counted", func(e exposition) bool { return e.sum("gpu_xid_errors_total", "", "") >= 4 })
+		want := map[string]float64{nvml.UUID(1) + " 31": 2, nvml.UUID(2) + " 43": 1, n.UUID("6:1") + " 94": 1}
 		got := e.by("gpu_xid_errors_total", "uuid", "xid")
 		maps.DeleteFunc(got, func(_ string, v float64) bool { return v == 0 })
 		if diff := cmp.Diff(want, got); diff != "" {

@@ -55,6 +55,10 @@ func restNode(t *testing.T, amd error) *sensor {
 				Counters: []model.Counter{{Name: "PortXmitData", Value: 1}},
 			}}},
 		}}}, nil},
+		{"kernellog", model.Snapshot{
+			Faults: []model.Series[model.FaultKey, model.Count]{}, FaultTotals: []model.FaultTotal{},
+			FaultHistory: []model.Fault{{ID: 1, FaultKey: model.FaultKey{Driver: model.DriverNVIDIA, PCIAddress: "0000:c1:00.0", Code: "31"}}},
+		}, nil},
 	} {
 		sources = append(sources, engine.Registration{Source: s})
 	}
@@ -165,7 +169,7 @@ func TestRESTMatchesMetrics(t *testing.T) {
 	}
 	want := map[string]model.State{
 		"rdma": model.StateOK, "nvidia": model.StateOK, "amdgpu": model.StateUnsupported, "drm": model.StateOK, "runtime": model.StateOK,
-		"fabric": model.StateOK,
+		"fabric": model.StateOK, "kernellog": model.StateOK,
 	}
 	got := map[string]model.State{}
 	for name := range maps.Keys(states) {

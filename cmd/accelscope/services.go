@@ -70,6 +70,7 @@ func (s *services) sources() []engine.Registration {
 	if s.GPU {
 		list = append(list, s.newGPUs()...)
 	}
+	add(s.KernelLog, s.newKernelLog)
 	add(s.Kubelet, s.newKubelet)
 	add(s.Fabric, s.newFabric)
 	add(s.Node, s.newNode)

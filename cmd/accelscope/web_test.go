@@ -201,13 +201,13 @@ func TestWebConfig(t *testing.T) {
 				}
 			}
 		}
-		// The node has an HCA, no GPU, no probe that lists peers, and does not read a fabric.
+		// The node has an HCA, no GPU, no probe that lists peers, and reads neither a fabric nor the kernel log.
 		for _, path := range described.Paths() {
 			want := http.StatusOK
 			switch path {
 			case "/gpuDriverVersion":
 				want = http.StatusNotFound
-			case peersPath, fabricPath, fabricPath + ".dot":
+			case peersPath, faultsPath, fabricPath, fabricPath + ".dot":
 				want = http.StatusServiceUnavailable
 			}
 			code, header, body := fetch(t, client, url+path, "right")

@@ -40,6 +40,7 @@ func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
 		"/rdma":              enveloped(facts, rdmaList),
 		"/pods":              plain(podsHandler(facts)),
 		"/api/v1/peers":      plain(fewAtOnce(maxListings, fail, "lists", peersHandler(list))),
+		"/api/v1/faults":     enveloped(facts, faultHistory),
 		"/api/v1/fabric":     fewAtOnce(maxFabrics, refuse, "answers", enveloped(facts, fabricTopology)),
 		"/api/v1/fabric.dot": fewAtOnce(maxFabrics, refuse, "answers", fabricDOT(facts)),
 		"/openapi.yaml": plain(func(w http.ResponseWriter, _ *http.Request) {

@@ -59,6 +59,11 @@ type Attribution struct {
 	GPUs          []GPUShare
 	GPUFigures    []GPUFigures
 	DeviceHandles []DeviceHandleShare
+	// FaultTotals are the faults of devices that their drivers logged; FaultShares those of GPUs by owner, FaultHistory the
+	// last ones. Nil if the kernel log is not read.
+	FaultTotals  []FaultTotal
+	FaultShares  []FaultShare
+	FaultHistory []FaultRecord
 	// Usages are the node resources that containers and jobs use, Networks the bytes and
 	// packets of pods.
 	Usages   []UsageShare
@@ -154,6 +159,7 @@ func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic f
 		t.share(&a.CounterShares, owners, a.Use)
 	}
 	a.Objects, a.Devices = objects.settle(s, a.Created)
+	a.FaultTotals, a.FaultShares, a.FaultHistory = o.faults(s, &c.faults)
 	a.Budgets = o.budgets(s)
 	a.DeviceHandles = o.deviceHandles(s)
 	a.Usages = o.usages(s)

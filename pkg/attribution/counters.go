@@ -19,11 +19,15 @@ type CounterShares struct {
 	Late             []Share[model.DeviceKey, model.Count]
 	Unread           []Share[model.DeviceKey, model.Count]
 	Spent            []Share[model.SpentKey, model.CPUTime]
+	Faults           []Share[model.FaultKey, model.Count] // see FaultShares
 }
 
 // Counters holds one Tracker per counter. The zero Counters is ready to use. It is not safe
 // for concurrent use.
-type Counters struct{ all []counter }
+type Counters struct {
+	all    []counter
+	faults faultLedger
+}
 
 func newCounters() []counter {
 	type (
@@ -86,7 +90,11 @@ func (c *counterOf[K, V, P]) share(a *CounterShares, owners *identity.Table, use
 // Credit applies merges and then credits the series of a refresh.
 func (c *Counters) Credit(s *model.Snapshot, owners *identity.Table, merges []identity.Merge) {
 	if c.all == nil {
-		c.all = newCounters()
+		faults := &counterOf[model.FaultKey, model.Count, *model.Count]{
+			facts:  func(s *model.Snapshot) []model.Series[model.FaultKey, model.Count] { return s.Faults },
+			shares: func(a *CounterShares) *[]Share[model.FaultKey, model.Count] { return &a.Faults },
+		}
+		c.all, c.faults.shares = append(newCounters(), faults), &faults.Tracker
 	}
 	for _, t := range c.all {
 		for _, m := range merges {

@@ -196,6 +196,27 @@ func (t *Tracker[K, V, P]) Shares(owners *identity.Table, use func(identity.Owne
 	return shares
 }
 
+// attributed returns the sum of each key over all owners but the zero owner, including owners that Shares leaves out.
+func (t *Tracker[K, V, P]) attributed() map[K]V {
+	sums := map[K]V{}
+	add := func(key K, v P) {
+		sum := sums[key]
+		P(&sum).Add(v)
+		sums[key] = sum
+	}
+	for _, a := range t.accounts {
+		if a.owner != identity.Unattributed && a.ended != nil {
+			add(a.key, a.ended)
+		}
+	}
+	for _, r := range t.rows {
+		if r.account != nil && r.account.owner != identity.Unattributed {
+			add(r.account.key, &r.last)
+		}
+	}
+	return sums
+}
+
 // Forget marks cgroups as forgotten: their rows are dropped once answers lack them.
 func (t *Tracker[K, V, P]) Forget(ids map[model.CgroupID]bool) {
 	for k, r := range t.rows {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package event sends the lives of containers as OTLP logs over gRPC, so that any OpenTelemetry
+// Package event sends the lives of containers and the faults of GPUs and HCAs as OTLP logs over gRPC, so that any OpenTelemetry
 // Collector can be the central server.
 //
 // A receiver may rely on this: a snapshot of all containers comes first and after every possible
@@ -51,7 +51,7 @@ type Options struct {
 	// Ready is closed when Snapshot is complete; nil if it always is. Nothing is sent before, else
 	// a session would begin with an empty node.
 	Ready <-chan struct{}
-	// Shares returns the use of each HCA; nil disables device_open events.
+	// Shares returns the use of each HCA and the faults; nil disables device_open and fault events.
 	Shares func() attribution.Attribution
 
 	Logger *zap.Logger
@@ -79,6 +79,7 @@ type Exporter struct {
 	log      *zap.Logger
 	queue    *queue
 	devices  devices
+	faults   faults
 	renderer *renderer
 
 	ctx     context.Context // ends when nothing may block any more
@@ -211,7 +212,7 @@ func (e *Exporter) Close() error {
 	return nil
 }
 
-// poll queues an event when a container opens a device for the first time.
+// poll queues an event when a container opens a device for the first time, and one for each fault of a device.
 func (e *Exporter) poll() {
 	tick := time.NewTicker(e.t.poll)
 	defer tick.Stop()
@@ -220,8 +221,15 @@ func (e *Exporter) poll() {
 		case <-e.closing:
 			return
 		case <-tick.C:
-			for _, ev := range e.devices.update(e.o.Shares(), time.Now()) {
+			shares := e.o.Shares()
+			for _, ev := range e.devices.update(shares, time.Now()) {
 				e.queue.offer(ev, ev.Time)
+			}
+			if !e.queue.begun() { // a snapshot does not repeat faults
+				continue
+			}
+			for _, ev := range e.faults.update(shares) {
+				e.queue.offer(ev, time.Now())
 			}
 		}
 	}

@@ -116,6 +116,13 @@ func (q *queue) offer(ev model.Event, now time.Time) {
 	q.signal()
 }
 
+// begun reports whether events are queued.
+func (q *queue) begun() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.started && !q.closed
+}
+
 // snapshot queues the existing containers. It is called between two events.
 func (q *queue) snapshot(containers []model.Container, opened func(id string) []string, now time.Time) {
 	q.mu.Lock()

@@ -22,21 +22,28 @@ import (
 
 // Attributes without a name in the semantic conventions.
 const (
-	attrSequence   = "accelscope.event.sequence"   // of the record in its session, from 1
-	attrResent     = "accelscope.event.resent"     // the record may have arrived before, with the same number
-	attrReconciled = "accelscope.event.reconciled" // derived from a list, not observed
-	attrSignal     = "accelscope.exit.signal"      // number of the signal that ended the container
-	attrDevice     = "accelscope.device"           // that was opened, for example mlx5_0
-	attrWorkload   = "accelscope.workload"         // as on metrics
-	attrStatus     = "accelscope.container.status" // created, running, paused, exited
-	attrHealth     = "accelscope.container.health" // healthy, unhealthy, starting
-	attrSandbox    = "accelscope.container.sandbox"
-	attrGiven      = "accelscope.container.devices"        // device nodes from the container's configuration
-	attrOpened     = "accelscope.container.opened_devices" // of a snapshot: the devices of earlier device_open events
-	attrSnapshot   = "accelscope.snapshot.id"              // number of the begin record
-	attrCount      = "accelscope.snapshot.count"           // of containers in it
-	attrReason     = "accelscope.snapshot.reason"          // start, gap, reconnect
-	attrLost       = "accelscope.snapshot.lost"            // lost events of this session before the snapshot
+	attrSequence       = "accelscope.event.sequence"   // of the record in its session, from 1
+	attrResent         = "accelscope.event.resent"     // the record may have arrived before, with the same number
+	attrReconciled     = "accelscope.event.reconciled" // derived from a list, not observed
+	attrSignal         = "accelscope.exit.signal"      // number of the signal that ended the container
+	attrDevice         = "accelscope.device"           // that was opened, for example mlx5_0
+	attrWorkload       = "accelscope.workload"         // as on metrics
+	attrStatus         = "accelscope.container.status" // created, running, paused, exited
+	attrHealth         = "accelscope.container.health" // healthy, unhealthy, starting
+	attrSandbox        = "accelscope.container.sandbox"
+	attrFaultDriver    = "accelscope.fault.driver"
+	attrFaultCode      = "accelscope.fault.code"
+	attrFaultAddress   = "accelscope.fault.pci_address"
+	attrFaultInstance  = "accelscope.fault.gpu_instance"
+	attrFaultRepeated  = "accelscope.fault.repeated"           // equal faults that followed until the event was made
+	attrFaultRecovered = "accelscope.fault.recovered"          // the device has recovered
+	attrFaultText      = "accelscope.fault.text"               // as logged
+	attrGiven          = "accelscope.container.devices"        // device nodes from the container's configuration
+	attrOpened         = "accelscope.container.opened_devices" // of a snapshot: the devices of earlier device_open events
+	attrSnapshot       = "accelscope.snapshot.id"              // number of the begin record
+	attrCount          = "accelscope.snapshot.count"           // of containers in it
+	attrReason         = "accelscope.snapshot.reason"          // start, gap, reconnect
+	attrLost           = "accelscope.snapshot.lost"            // lost events of this session before the snapshot
 )
 
 const (
@@ -118,7 +125,12 @@ func record(e *entry) (r otellog.Record) {
 		if warns(&e.event) {
 			severity = otellog.SeverityWarn
 		}
-		r.AddAttributes(containerAttrs(&e.event.Container)...)
+		if e.event.Fault != nil {
+			name = "device.fault"
+			r.AddAttributes(faultAttrs(&e.event)...)
+		} else {
+			r.AddAttributes(containerAttrs(&e.event.Container)...)
+		}
 		r.AddAttributes(eventAttrs(&e.event)...)
 	case begin, end:
 		name = "container.snapshot.begin"
@@ -208,7 +220,8 @@ func eventAttrs(ev *model.Event) (attrs []attribute.KeyValue) {
 }
 
 func warns(ev *model.Event) bool {
-	return ev.Type == model.EventOOM || ev.Type == model.EventExit && ev.ExitCode != nil && *ev.ExitCode != 0
+	return ev.Type == model.EventOOM || ev.Fault != nil && !ev.Fault.Recovered ||
+		ev.Type == model.EventExit && ev.ExitCode != nil && *ev.ExitCode != 0
 }
 
 // predicates complete the sentences of events without further facts.
@@ -226,6 +239,8 @@ func sentence(ev *model.Event) string {
 		return fmt.Sprintf("%s was ended by signal %d (%s)", subject, ev.Signal, syscall.Signal(ev.Signal))
 	case ev.Type == model.EventExit && ev.ExitCode != nil:
 		return fmt.Sprintf("%s exited with code %d", subject, *ev.ExitCode)
+	case ev.Fault != nil:
+		return faultSentence(ev)
 	case ev.Type == model.EventHealth:
 		return subject + " is " + valid(ev.Container.Health)
 	case ev.Type == model.EventDevice:

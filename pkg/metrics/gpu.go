@@ -81,7 +81,8 @@ var gpuNotes = []string{
 	"`gpu_pcie_link_generation` falls while the GPU is idle.",
 	"`gpu_info` also describes a part of a GPU that is used like a GPU (a MIG instance, a partition). `parent_uuid` is then " +
 		"the UUID of its GPU.",
-	"`gpu_mode`: `mode` is `mig`, `compute`, `persistence` and others, `value` its setting.",
+	"`gpu_mode`: `mode` is `mig`, `compute`, `persistence` and others, `value` its setting. `numa` is `enabled` if the memory of the " +
+		"GPU is a NUMA node of the kernel (GH200, GB200).",
 	"`gpu_driver_info`: `library` is the version of NVML, `cuda` the most recent version of CUDA that the driver supports.",
 }
 

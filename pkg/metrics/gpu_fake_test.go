@@ -32,7 +32,31 @@ func gpuNode() []engine.Registration {
 		{Source: &fake{name: "nvidia", facts: nvidiaFacts()}},
 		{Source: &fake{name: "amdgpu", facts: amdFacts()}},
 		{Source: &fake{name: "access", facts: accessFacts()}},
+		{Source: &fake{name: "kernellog", facts: faultFacts()}},
 		{Source: n},
+	}
+}
+
+// faultFacts are faults of a process on a GPU, of a MIG slice, of a switch between GPUs, and of an HCA without a name.
+func faultFacts() model.Snapshot {
+	key := func(driver model.FaultDriver, address, code string) model.FaultKey {
+		return model.FaultKey{Driver: driver, PCIAddress: address, Code: code}
+	}
+	memory, slice := key(model.DriverNVIDIA, "0000:18:00.0", "31"), key(model.DriverNVIDIA, "0000:2a:00.0", "13")
+	slice.GPUInstance = "5"
+	at := time.UnixMilli(1700000001500)
+	return model.Snapshot{
+		Faults: []model.Series[model.FaultKey, model.Count]{
+			{Cgroup: 101, Key: memory, Value: 3}, {Cgroup: 102, Key: memory, Value: 1}, {Cgroup: 102, Key: slice, Value: 2},
+		},
+		FaultTotals: []model.FaultTotal{
+			{FaultKey: memory, Count: 5, Last: at},
+			{FaultKey: slice, Count: 2, Last: at},
+			{FaultKey: key(model.DriverNVIDIA, "0000:18:00.0", "79"), Last: at.Add(-time.Hour)}, // before the start only
+			{FaultKey: key(model.DriverNVSwitch, "0000:c5:00.0", "24007"), Count: 1, Last: at},
+			{FaultKey: key(model.DriverMLX5, "0000:19:00.0", "health"), Count: 4, Last: at},
+		},
+		FaultHistory: []model.Fault{},
 	}
 }
 

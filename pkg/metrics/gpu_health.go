@@ -20,7 +20,7 @@ var gpuHealthNotes = []string{
 	"`gpu_ecc_errors_total`: `type` is `corrected`, `uncorrected` or `deferred`; `scope` is `volatile` (since the driver was " +
 		"loaded) or `aggregate` (over the life of the GPU); the block `all` is a sum over blocks.",
 	"`gpu_remapped_rows`: `cause` is `correctable` or `uncorrectable` errors.",
-	"`gpu_xid_errors_total` counts from the start of the sensor.",
+	"`gpu_xid_errors_total` counts from the start of the sensor. An XID of a MIG instance counts for the instance, other XIDs for the GPU.",
 }
 
 // gpuHealthMetrics returns the health and error metrics of GPUs.

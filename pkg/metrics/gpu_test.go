@@ -50,7 +50,14 @@ func TestGPUSharesAddUp(t *testing.T) {
 					label[l.GetName()] = l.GetValue()
 				}
 				k := label["uuid"] + label["engine"]
+				fault := label["pci_address"] + label["gpu_instance"] + label["code"]
 				switch f.GetName() {
+				case "container_gpu_faults_total":
+					sums["gpu_faults_total"+fault] += m.GetCounter().GetValue()
+				case "gpu_faults_total":
+					if v := m.GetCounter().GetValue(); v > 0 { // none has a share of a fault from before the start
+						totals["gpu_faults_total"+fault] = v
+					}
 				case "container_gpu_memory_used_bytes", "container_gpu_utilization_ratio", "container_gpu_processes":
 					sums[strings.TrimPrefix(f.GetName(), "container_")+k] += m.GetGauge().GetValue()
 				case "gpu_memory_used_bytes", "gpu_processes":

@@ -115,7 +115,7 @@ type NodeStorage struct {
 	CapacityBytes  uint64
 }
 
-// Event is an event in the life of a container.
+// Event is an event in the life of a container, or a fault of a device.
 type Event struct {
 	Type EventType
 	// Time is the time of the event, by the runtime's clock; for a reconciled event, the time
@@ -126,6 +126,9 @@ type Event struct {
 	ExitCode  *uint32
 	Signal    int // that ended it; 0 for none
 	Device    string
+	// Fault is the fault of a device. Container and Workload are those of its owner; empty for an unattributed fault.
+	Fault    *Fault
+	Workload string
 	// Reconciled reports that the event was not observed: it was derived when the runtime's
 	// list was compared with the known containers.
 	Reconciled bool
@@ -146,4 +149,6 @@ const (
 	EventHealth EventType = "health"
 	// EventDevice is the first open of a device by a container.
 	EventDevice EventType = "device_open"
+	// EventFault is a fault of a GPU or an HCA.
+	EventFault EventType = "fault"
 )

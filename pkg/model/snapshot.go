@@ -87,6 +87,11 @@ type Snapshot struct {
 	// GPUs.
 	DeviceOpens   []Series[OpenKey, Opens]
 	DeviceHandles []DeviceHandles
+	// Faults count the errors that drivers of GPUs and HCAs have logged since the sensor started, FaultTotals those of
+	// devices. FaultHistory are the last faults, oldest first.
+	Faults       []Series[FaultKey, Count]
+	FaultTotals  []FaultTotal
+	FaultHistory []Fault
 	// Fabric is the InfiniBand subnet, if this node reads it.
 	Fabric *Fabric
 	// Events counts sent and dropped events.
@@ -136,6 +141,9 @@ var lists = []factList{
 	byCgroup(func(s *Snapshot) *[]GPUProcess { return &s.GPUProcesses }, func(f *GPUProcess) CgroupID { return f.Cgroup }),
 	series(func(s *Snapshot) *[]Series[OpenKey, Opens] { return &s.DeviceOpens }),
 	byCgroup(func(s *Snapshot) *[]DeviceHandles { return &s.DeviceHandles }, func(f *DeviceHandles) CgroupID { return f.Cgroup }),
+	series(func(s *Snapshot) *[]Series[FaultKey, Count] { return &s.Faults }),
+	list(func(s *Snapshot) *[]FaultTotal { return &s.FaultTotals }),
+	byCgroup(func(s *Snapshot) *[]Fault { return &s.FaultHistory }, func(f *Fault) CgroupID { return f.Cgroup }),
 	list(func(s *Snapshot) *[]Cgroup { return &s.Cgroups }),
 	list(func(s *Snapshot) *[]CgroupID { return &s.Expired }),
 	list(func(s *Snapshot) *[]JobStep { return &s.JobSteps }),

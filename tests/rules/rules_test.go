@@ -252,6 +252,9 @@ func TestXIDs(t *testing.T) {
 				t.Errorf("%s: XIDs other than %s", r.Alert, want)
 			}
 		}
+		if r.Alert == "GPUFault" && !strings.Contains(r.Expr, `"`+want+`|154|`) {
+			t.Errorf("%s: XIDs other than %s and 154", r.Alert, want)
+		}
 	}
 	if n != 2 {
 		t.Errorf("%d alerts of XIDs", n)

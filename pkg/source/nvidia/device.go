@@ -201,6 +201,7 @@ func (d *device) readLinks() { d.draft.facts.Links = readLinks(d.attached.Load()
 func (d *device) readParts() {
 	if parts, facts, ok := partsOf(d.o, d.attached.Load().handle, d.draft.facts); ok {
 		d.parts, d.draft.parts = parts, facts
+		d.xids.split(d.attached.Load().uuid, parts)
 	}
 	for i := range d.parts {
 		slowly(d.parts[i].handle, &d.draft.parts[i])
@@ -304,11 +305,7 @@ func (d *device) unread(h health) []model.GPU {
 	if !slices.ContainsFunc(problems, active) {
 		problems = nil
 	}
-	gpus := d.named(func(g *model.GPU) { g.Problems = problems })
-	if len(gpus) > 0 {
-		gpus[0].XIDs = d.xids.of(gpus[0].UUID)
-	}
-	return gpus
+	return d.named(func(g *model.GPU) { g.Problems, g.XIDs = problems, d.xids.of(g.UUID) })
 }
 
 // answer reads the device for a scrape, in the worker.
@@ -344,7 +341,8 @@ func (d *device) collect() reading {
 	}
 	r.gpus, r.processes = append([]model.GPU{g}, d.shown.parts...), d.shown.processes
 	for i := range r.gpus[1:] {
-		r.gpus[1+i].Problems = g.Problems // it is the same chip
+		part := &r.gpus[1+i]
+		part.Problems, part.XIDs = g.Problems, d.xids.of(part.UUID) // it is the same chip
 	}
 	return r
 }

@@ -22,18 +22,54 @@ const (
 	// maxXIDs bounds the codes of one device; the driver has fewer than 200. Further codes
 	// count as code 0, which is not an XID.
 	maxXIDs = 256
+	// maxXIDDevices bounds the devices and MIG instances with XIDs. Those of further instances count for their GPU.
+	maxXIDDevices = 1024
 )
 
-// xids counts the errors that the driver reports, for devices by UUID. The counts are kept
+// xids counts the errors that the driver reports, for devices and MIG instances by UUID. The counts are kept
 // when the library is reopened.
 type xids struct {
 	mu     sync.Mutex
 	counts map[string]map[uint64]model.XID
+	parts  map[string][]part // current MIG instances by the UUID of their device
 }
 
-func newXIDs() *xids { return &xids{counts: make(map[string]map[uint64]model.XID)} }
+func newXIDs() *xids {
+	return &xids{counts: make(map[string]map[uint64]model.XID), parts: make(map[string][]part)}
+}
 
-// of returns the errors of a device by code; nil if the device was never watched.
+// split records the current MIG instances of a device.
+func (x *xids) split(uuid string, parts []part) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.parts[uuid] = parts
+}
+
+// culprit returns the UUID of the MIG instance that an event belongs to, and that of the device if it belongs to none, or to
+// a GPU instance with several compute instances.
+func (x *xids) culprit(uuid string, e nvml.EventData) string {
+	if e.GpuInstanceId == noInstance {
+		return uuid
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	found := uuid
+	for _, p := range x.parts[uuid] {
+		switch {
+		case p.gpuInstance != int(e.GpuInstanceId) || e.ComputeInstanceId != noInstance && p.computeInstance != int(e.ComputeInstanceId):
+		case found != uuid:
+			return uuid
+		default:
+			found = p.uuid
+		}
+	}
+	if x.counts[found] == nil && len(x.counts) >= maxXIDDevices {
+		return uuid
+	}
+	return found
+}
+
+// of returns the errors of a device or MIG instance by code; nil if the device was never watched, or the instance had none.
 func (x *xids) of(uuid string) []model.XID {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -103,7 +139,9 @@ func (x *xids) listenTo(l *library, d nvml.Device, uuid string, stop <-chan stru
 		case ret != nvml.SUCCESS:
 			return transient(ret)
 		case event.EventType&nvml.EventTypeXidCriticalError != 0 && event.EventData != math.MaxUint64:
-			x.add(uuid, event.EventData, time.Now())
+			culprit := x.culprit(uuid, event)
+			x.listen(culprit)
+			x.add(culprit, event.EventData, time.Now())
 		}
 	}
 }

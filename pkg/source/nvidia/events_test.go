@@ -5,6 +5,8 @@
 package nvidia
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -204,5 +206,53 @@ func TestXIDsAreBounded(t *testing.T) {
 	if len(got) != maxXIDs+1 || sum != 10*maxXIDs+1 || counts(got)[1] != 2 ||
 		!slices.IsSortedFunc(got, func(a, b model.XID) int { return int(a.Code) - int(b.Code) }) {
 		t.Errorf("%d codes, %d XIDs", len(got), sum)
+	}
+}
+
+// TestXIDsOfParts: an event belongs to the MIG instance with its GPU and compute instance, and to no other one.
+func TestXIDsOfParts(t *testing.T) {
+	x, e := newXIDs(), newEvents()
+	x.split("GPU-a", []part{
+		{uuid: "MIG-1", gpuInstance: 1}, {uuid: "MIG-20", gpuInstance: 2}, {uuid: "MIG-21", gpuInstance: 2, computeInstance: 1},
+	})
+	end, _ := e.watching(t, x, listener(nvml.SUCCESS))
+	of := func(code uint64, gpuInstance, computeInstance uint32) {
+		e.results <- waitResult{nvml.EventData{
+			EventType: nvml.EventTypeXidCriticalError, EventData: code, GpuInstanceId: gpuInstance, ComputeInstanceId: computeInstance,
+		}, nvml.SUCCESS}
+	}
+	of(31, 2, 1)
+	of(31, 2, 1)
+	of(94, 1, noInstance)
+	of(94, 2, noInstance) // of one of two compute instances
+	of(13, 7, 0)          // an instance that was destroyed
+	of(79, noInstance, noInstance)
+	x.split("GPU-a", nil)
+	of(43, 1, 0)
+	end()
+	for uuid, want := range map[string]map[uint64]uint64{
+		"GPU-a": {94: 1, 13: 1, 79: 1, 43: 1}, "MIG-1": {94: 1}, "MIG-21": {31: 2}, "MIG-20": {},
+	} {
+		if got := counts(x.of(uuid)); !maps.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", uuid, got, want)
+		}
+	}
+	if x.of("MIG-20") != nil {
+		t.Error("an instance without XIDs has counters")
+	}
+}
+
+// TestPartsWithXIDsAreBounded: instances may be created again and again with other UUIDs.
+func TestPartsWithXIDsAreBounded(t *testing.T) {
+	x := newXIDs()
+	event := nvml.EventData{GpuInstanceId: 1, ComputeInstanceId: noInstance}
+	for i := range 2 * maxXIDDevices {
+		x.split("GPU-a", []part{{uuid: fmt.Sprint("MIG-", i), gpuInstance: 1}})
+		culprit := x.culprit("GPU-a", event)
+		x.listen(culprit)
+		x.add(culprit, 31, time.Now())
+	}
+	if n := counts(x.of("GPU-a"))[31]; len(x.counts) > maxXIDDevices+1 || n < maxXIDDevices {
+		t.Errorf("%d devices, and %d XIDs of the GPU", len(x.counts), n)
 	}
 }

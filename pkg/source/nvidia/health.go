@@ -5,6 +5,8 @@
 package nvidia
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -21,9 +23,11 @@ type health struct {
 	narrow                                    *bool        // PCIe link narrower than possible, when last in use
 }
 
-// criticalXIDs are the XIDs for which NVIDIA's catalog asks for a reset of the GPU or an
-// inspection of the hardware: the application does not cause them.
-var criticalXIDs = []uint64{48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 156, 158}
+// criticalXIDs are the XIDs for which NVIDIA's catalog (analyzing-xid-catalog, 2025-10) asks for a reset of the GPU, a
+// power cycle or an inspection of the hardware: the application does not cause them. 144 to 150 are errors of NVLink 5; their
+// severity is only in the kernel log. 154 is not among them: the driver reports it also when the GPU has recovered, and its
+// own verdict on what is to be done is better than any list.
+var criticalXIDs = []uint64{46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 144, 145, 146, 147, 148, 149, 150, 155, 156, 158}
 
 // fatal returns the problems that are known even if the device cannot be read.
 func (h health) fatal() []model.GPUCondition {
@@ -48,7 +52,11 @@ func (d *device) problems(g *model.GPU) []model.GPUCondition {
 		}
 	}
 	if g.XIDs != nil {
-		add(model.ProblemXID, slices.ContainsFunc(g.XIDs, func(x model.XID) bool {
+		xids := slices.Clone(g.XIDs)
+		for _, p := range d.shown.parts { // a critical one affects the whole chip
+			xids = append(xids, d.xids.of(p.UUID)...)
+		}
+		add(model.ProblemXID, slices.ContainsFunc(xids, func(x model.XID) bool {
 			return x.Last.After(d.since) && slices.Contains(criticalXIDs, x.Code)
 		}))
 	}
@@ -159,6 +167,10 @@ func (d *device) readModes() {
 	}
 	if slices.ContainsFunc(d.draft.processes, func(p model.GPUProcess) bool { return p.MPS }) {
 		modes["mps"] = enabled(true) // not detectable without a client
+	}
+	// The driver makes the file only if the kernel manages the memory of the GPU (GH200, GB200).
+	if _, err := os.Stat(filepath.Join(d.o.Procfs, "driver/nvidia/gpus", d.draft.facts.PCIAddress, "numa_status")); err == nil {
+		modes["numa"] = enabled(true)
 	}
 	d.draft.facts.Modes = modes
 	d.draft.facts.PowerLimit = model.Optional{}

@@ -5,11 +5,14 @@
 package nvidia
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -34,6 +37,19 @@ func TestProblems(t *testing.T) {
 			func(d *device, g *model.GPU) {
 				d.since = now
 				g.XIDs = []model.XID{{Code: 13, Count: 9, Last: now.Add(1)}, {Code: 79, Count: 1, Last: now.Add(1)}}
+			},
+		},
+		"xid of a part": {
+			model.ProblemXID,
+			func(d *device, g *model.GPU) { // contained
+				d.xids, d.shown.parts, g.XIDs = newXIDs(), []model.GPU{{UUID: "MIG-1"}}, []model.XID{}
+				d.xids.listen("MIG-1")
+				d.xids.add("MIG-1", 94, now)
+			},
+			func(d *device, g *model.GPU) { // of the hardware
+				d.xids, d.shown.parts, g.XIDs = newXIDs(), []model.GPU{{UUID: "MIG-1"}}, []model.XID{}
+				d.xids.listen("MIG-1")
+				d.xids.add("MIG-1", 95, now)
 			},
 		},
 		"ecc": {
@@ -139,5 +155,31 @@ func TestProfile(t *testing.T) {
 		if got := profileOf(a); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
+	}
+}
+
+// TestMemoryOfTheKernel: a GPU whose memory is a NUMA node has a mode that others lack.
+func TestMemoryOfTheKernel(t *testing.T) {
+	const address = "0009:01:00.0"
+	procfs := t.TempDir()
+	mode := func() string {
+		d := &device{o: Options{Procfs: procfs}}
+		d.attached.Store(&attachment{handle: missing(&mock.Device{})})
+		d.draft.facts.PCIAddress = address
+		d.readModes()
+		return d.draft.facts.Modes["numa"]
+	}
+	dir := filepath.Join(procfs, "driver/nvidia/gpus", address)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got := mode(); got != "" {
+		t.Errorf("memory of its own: %q", got)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "numa_status"), []byte("Node: 1\nStatus: online\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := mode(); got != "enabled" {
+		t.Errorf("memory of a NUMA node: %q", got)
 	}
 }

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/kernellog"
+	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/fixtures"
+	"github.com/accelscope/accelscope/tests/nvml"
+)
+
+// fakeLog is a FIFO in place of /dev/kmsg. What is written to it before the sensor starts is from before the start.
+type fakeLog struct {
+	t        *testing.T
+	file     *os.File
+	sequence int
+}
+
+func newFakeLog(t *testing.T, host string) *fakeLog {
+	t.Helper()
+	path := filepath.Join(host, "dev/kmsg")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	return &fakeLog{t: t, file: file, sequence: 1}
+}
+
+// xid logs an XID of a GPU as NVIDIA's driver does. A priority of 8 and more is that of user space.
+func (l *fakeLog) xid(priority, gpu int, text string) {
+	l.t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		l.t.Fatal(err)
+	}
+	l.sequence++
+	address := strings.TrimSuffix(nvml.Address(gpu), ".0")
+	if _, err := fmt.Fprintf(l.file, "%d,%d,%d,c;NVRM: Xid (PCI:%s): %s\n", priority, l.sequence, now.Nano()/1000, address, text); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// TestFaultsByContainer has real processes in real cgroups with names of containers; the kernel log and the GPUs are fakes.
+func TestFaultsByContainer(t *testing.T) {
+	binary, library := buildNVML(t)
+	s, err := nvml.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &gpuNode{Manifest: fixtures.Manifest{Dir: t.TempDir()}, Scenario: s}
+	var processes []*exec.Cmd
+	var pids []int
+	for i := range 2 {
+		c := fixtures.Container{
+			ID:     fmt.Sprintf("%x", sha256.Sum256([]byte{0xfa, byte(i)})),
+			PodUID: fmt.Sprintf("acce15c0-fa01-4000-8000-%012d", os.Getpid()),
+		}
+		leaves := containerCgroups(t, c)
+		cmd := child.Command(t.Context(), "sleep", "300")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+		for _, leaf := range leaves {
+			if err := os.WriteFile(filepath.Join(leaf, "cgroup.procs"), fmt.Append(nil, cmd.Process.Pid), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.PIDs = []int{cmd.Process.Pid}
+		n.Containers, processes, pids = append(n.Containers, c), append(processes, cmd), append(pids, cmd.Process.Pid)
+	}
+	n.Node(pids...)
+	n.bind(t, nvml.GPUs)
+	n.write(t)
+	log := newFakeLog(t, n.Dir)
+	log.xid(4, 0, "79, GPU has fallen off the bus.")
+	n.start(t, binary, library, time.Hour)
+	defer func() { ends(t, n.stop) }()
+	e := n.listed(t)
+	n.listening(t)
+	if got := e.by("gpu_faults_total", "uuid", "code"); !maps.Equal(got, map[string]float64{nvml.UUID(0) + " 79": 0}) {
+		t.Errorf("faults from before the start: %v", got)
+	}
+	if e.by("gpu_fault_last_timestamp_seconds", "code")["79"] == 0 {
+		t.Error("the last fault from before the start is missing")
+	}
+
+	// NVML reports one XID that is in the log as well.
+	n.XID("1", 31)
+	n.write(t)
+	for range 3 {
+		log.xid(4, 1, fmt.Sprintf("31, pid=%d, name=sleep, Ch 00000010, MMU Fault", pids[0]))
+	}
+	log.xid(12, 1, fmt.Sprintf("79, pid=%d, name=sleep, written by a program", pids[0]))
+	log.xid(4, 2, fmt.Sprintf("45, pid=%d, name=nvidia-cuda-mps, Ch 00000011", pids[0]))
+	_ = processes[1].Process.Kill() // it is in the last list of NVML
+	_ = processes[1].Wait()
+	log.xid(4, 1, fmt.Sprintf("43, pid=%d, name=sleep, Ch 00000011", pids[1]))
+	// NVML reports nothing about the GPU any more.
+	n.Fail("3", "*", nvml.GPUIsLost)
+	n.write(t)
+	n.until(t, "the GPU is reported as lost", func(e exposition) bool { return slices.Contains(problemsOf(e, nvml.UUID(3)), "lost") })
+	log.xid(4, 3, "119, pid=2, name=kworker/0:1, Timeout after 6s of waiting for RPC response from GPU3 GSP!")
+
+	e = n.until(t, "the last fault is counted", func(e exposition) bool { return e.by("gpu_faults_total", "code")["119"] == 1 })
+	one, other := n.Containers[0].ID, n.Containers[1].ID
+	if diff := cmp.Diff(map[string]float64{
+		nvml.UUID(0) + " 79": 0, nvml.UUID(1) + " 31": 3, nvml.UUID(1) + " 43": 1, nvml.UUID(2) + " 45": 1, nvml.UUID(3) + " 119": 1,
+	}, e.by("gpu_faults_total", "uuid", "code")); diff != "" {
+		t.Errorf("faults of GPUs (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]float64{
+		one + " 1 31": 3, " 1 31": 0, other + " 1 43": 1, " 1 43": 0, " 2 45": 1, " 3 119": 1,
+	}, e.by("container_gpu_faults_total", "container_id", "gpu_id", "code")); diff != "" {
+		t.Errorf("faults of containers (-want +got):\n%s", diff)
+	}
+	e = n.until(t, "the XID that NVML reports is counted", func(e exposition) bool { return e.by("gpu_xid_errors_total", "xid")["31"] > 0 })
+	if got := e.by("gpu_xid_errors_total", "uuid", "xid")[nvml.UUID(1)+" 31"]; got != 1 {
+		t.Errorf("NVML reported one XID, counted are %v", got)
+	}
+
+	_, _, body := get(t, n.url+"/api/v1/faults?device="+nvml.UUID(1), "")
+	var answer struct {
+		Data []struct {
+			Code        string
+			ContainerID string `json:"container_id"`
+			Repeated    int
+		}
+	}
+	if err := json.Unmarshal([]byte(body), &answer); err != nil {
+		t.Fatal(err)
+	}
+	var history []string
+	for _, f := range answer.Data {
+		history = append(history, fmt.Sprint(f.Code, " ", f.ContainerID, " ", f.Repeated))
+	}
+	if diff := cmp.Diff([]string{"31 " + one + " 2", "43 " + other + " 0"}, history); diff != "" {
+		t.Errorf("history (-want +got):\n%s", diff)
+	}
+}
+
+// TestKernelLogCure: doctor explains what reading the kernel log, and finding the owners of faults, needs.
+func TestKernelLogCure(t *testing.T) {
+	for want, err := range map[string]error{
+		"CAP_SYSLOG": errors.Join(os.ErrPermission, model.ErrUnsupported), "hostPID": errors.Join(nil, kernellog.ErrForeignPIDs),
+	} {
+		if got := sourceCure(model.SourceState{Source: "kernellog", State: model.StateUnsupported, Err: err}); !strings.Contains(got, want) {
+			t.Errorf("%v: %q, want %s", err, got, want)
+		}
+	}
+}

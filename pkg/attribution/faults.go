@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attribution
+
+import (
+	"cmp"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// FaultDevice has the names of the device of a fault, as the sources of GPUs and HCAs report them. A device that is not
+// listed at present keeps the names that it had; names that were never known are empty.
+type FaultDevice struct {
+	GPU, UUID string // ID and UUID of a GPU; of the whole GPU for a fault of a MIG slice
+	HCA       string
+}
+
+// FaultTotal is the faults of one code of a device.
+type FaultTotal struct {
+	FaultDevice
+	*model.FaultTotal
+}
+
+// FaultShare is one owner's faults of one code of a GPU.
+type FaultShare struct {
+	Owner int
+	FaultDevice
+	model.FaultKey
+	Count uint64
+}
+
+// FaultRecord is a fault of the history with the last known labels of its owner.
+type FaultRecord struct {
+	Owner identity.Owner
+	FaultDevice
+	*model.Fault
+}
+
+// maxFaultDevices is the maximum number of devices whose names are kept.
+const maxFaultDevices = 1024
+
+// faultLedger keeps the names of devices and owners of faults, which outlive both.
+type faultLedger struct {
+	shares  *Tracker[model.FaultKey, model.Count, *model.Count]
+	devices map[string]FaultDevice    // by PCI address
+	owners  map[uint64]identity.Owner // by ID of the fault
+}
+
+// faults credits the faults of processes to their owners. What is left of the total of a GPU is the unattributed share: the
+// faults without a known process, and those of owners that expired. HCAs have no shares: their drivers report no process.
+func (o *users) faults(s *model.Snapshot, l *faultLedger) ([]FaultTotal, []FaultShare, []FaultRecord) {
+	if s.FaultTotals == nil {
+		return nil, nil, nil
+	}
+	l.name(s)
+	owned := l.shares.attributed()
+	totals := make([]FaultTotal, len(s.FaultTotals))
+	var shares []FaultShare
+	for i := range s.FaultTotals {
+		t := &s.FaultTotals[i]
+		totals[i] = FaultTotal{l.devices[t.PCIAddress], t}
+		if rest := t.Count - min(t.Count, uint64(owned[t.FaultKey])); !t.Driver.OfHCA() && t.Count > 0 {
+			shares = append(shares, FaultShare{unattributed, totals[i].FaultDevice, t.FaultKey, rest})
+		}
+	}
+	for _, c := range o.a.Faults {
+		if c.Owner != unattributed {
+			shares = append(shares, FaultShare{c.Owner, l.devices[c.Key.PCIAddress], c.Key, uint64(c.Value)})
+		}
+	}
+	return totals, shares, o.faultHistory(s, l)
+}
+
+// faultHistory returns the history. The owner of a fault stays known when its cgroup has ended.
+func (o *users) faultHistory(s *model.Snapshot, l *faultLedger) []FaultRecord {
+	known := make(map[uint64]identity.Owner, len(s.FaultHistory))
+	history := make([]FaultRecord, len(s.FaultHistory))
+	for i := range s.FaultHistory {
+		f := &s.FaultHistory[i]
+		owner := l.owners[f.ID]
+		if id := o.Of(f.Cgroup); id != identity.Unattributed {
+			owner = *o.Owner(id)
+		}
+		if owner != (identity.Owner{}) {
+			known[f.ID] = owner
+		}
+		device := l.devices[f.PCIAddress]
+		device.UUID = cmp.Or(device.UUID, f.UUID)
+		history[i] = FaultRecord{owner, device, f}
+	}
+	l.owners = known
+	return history
+}
+
+// name updates the names of devices.
+func (l *faultLedger) name(s *model.Snapshot) {
+	if l.devices == nil {
+		l.devices = map[string]FaultDevice{}
+	}
+	set := func(address string, change func(*FaultDevice)) {
+		d, known := l.devices[address]
+		if address == "" || !known && len(l.devices) >= maxFaultDevices {
+			return
+		}
+		change(&d)
+		l.devices[address] = d
+	}
+	for i := range s.FaultHistory {
+		f := &s.FaultHistory[i]
+		if f.UUID != "" {
+			set(f.PCIAddress, func(d *FaultDevice) { d.UUID = cmp.Or(d.UUID, f.UUID) })
+		}
+	}
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		if g.Parent == "" || g.Parent == g.UUID {
+			set(strings.ToLower(g.PCIAddress), func(d *FaultDevice) { d.GPU, d.UUID = g.ID, g.UUID })
+		}
+	}
+	named := map[string]bool{}
+	for i := range s.HCAs {
+		if h := &s.HCAs[i]; !named[h.PCIAddress] {
+			named[h.PCIAddress] = true
+			set(strings.ToLower(h.PCIAddress), func(d *FaultDevice) { d.HCA = h.Name })
+		}
+	}
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernellog
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const (
+	maxTotals      = 4096 // devices and codes
+	maxOwned       = 8192 // cgroups, devices and codes
+	maxOwnedEach   = 256  // of one cgroup
+	maxDevices     = 256  // with a history, or a UUID
+	maxHistoryEach = 64   // faults of one device
+	maxText        = 512  // bytes
+	maxProcess     = 64   // bytes
+	// awaitProcess is how long a fault waits for the record with its process.
+	awaitProcess = time.Second
+	// sameOffBus is the time in which the driver repeats that a GPU fell off the bus.
+	sameOffBus = time.Minute
+)
+
+// ledger has the faults of devices and of cgroups.
+type ledger struct {
+	totals  map[model.FaultKey]*model.FaultTotal
+	owned   map[ownedKey]uint64
+	sizes   map[model.CgroupID]int // number of keys of each cgroup in owned
+	devices map[string]*device     // by PCI address
+	id      uint64
+	lost    uint64 // faults that are not counted, or not for their owner, because a table is full
+}
+
+type ownedKey struct {
+	cgroup model.CgroupID
+	key    model.FaultKey
+}
+
+// device is what is kept about a device.
+type device struct {
+	uuid    string
+	history []model.Fault
+	pending *model.Fault // waits for the record with its process
+}
+
+func newLedger() ledger {
+	return ledger{
+		totals: map[model.FaultKey]*model.FaultTotal{}, owned: map[ownedKey]uint64{}, sizes: map[model.CgroupID]int{},
+		devices: map[string]*device{},
+	}
+}
+
+// device returns a device, nil if there are too many.
+func (l *ledger) device(address string) *device {
+	d := l.devices[address]
+	if d == nil && len(l.devices) < maxDevices {
+		d = &device{}
+		l.devices[address] = d
+	}
+	return d
+}
+
+// add adds a fault, or the end of one. A fault whose process is in a later record waits for it.
+func (l *ledger) add(f model.Fault, awaits bool) {
+	d := l.device(f.PCIAddress)
+	if d == nil {
+		l.lost++
+		return
+	}
+	l.settle(d)
+	if f.Code == codeOffBus && l.recent(f, xidOffBus) {
+		return
+	}
+	if awaits {
+		d.pending = &f
+		return
+	}
+	l.commit(d, f)
+}
+
+// recent reports whether the device had a fault with another code a short time ago.
+func (l *ledger) recent(f model.Fault, code string) bool {
+	f.Code = code
+	t := l.totals[f.FaultKey]
+	return t != nil && f.Time.Sub(t.Last) < sameOffBus
+}
+
+// blame adds the process to a fault that waits for it. It returns the fault, nil if none waits.
+func (l *ledger) blame(address string, at time.Time) (waiting *model.Fault) {
+	d := l.devices[address]
+	if d == nil || d.pending == nil || at.Sub(d.pending.Time) > awaitProcess {
+		return nil
+	}
+	return d.pending
+}
+
+// settle adds the fault that waits for its process.
+func (l *ledger) settle(d *device) {
+	if d.pending != nil {
+		f := *d.pending
+		d.pending = nil
+		l.commit(d, f)
+	}
+}
+
+// settleBefore adds the faults from before a time that still wait.
+func (l *ledger) settleBefore(t time.Time) {
+	for _, d := range l.devices {
+		if d.pending != nil && d.pending.Time.Before(t) {
+			l.settle(d)
+		}
+	}
+}
+
+func (l *ledger) commit(d *device, f model.Fault) {
+	if !f.Recovered {
+		l.count(&f)
+	}
+	f.Last = f.Time
+	if n := len(d.history); n > 0 && same(&d.history[n-1], &f) {
+		d.history[n-1].Repeated++
+		d.history[n-1].Last = f.Time
+		return
+	}
+	l.id++
+	f.ID, f.UUID = l.id, d.uuid
+	f.Text, f.Process = printable(f.Text, maxText), printable(f.Process, maxProcess)
+	if len(d.history) >= maxHistoryEach {
+		d.history = slices.Delete(d.history, 0, 1)
+	}
+	d.history = append(d.history, f)
+}
+
+func same(a, b *model.Fault) bool {
+	return a.FaultKey == b.FaultKey && a.PID == b.PID && a.Cgroup == b.Cgroup && a.Earlier == b.Earlier && a.Recovered == b.Recovered
+}
+
+func (l *ledger) count(f *model.Fault) {
+	t := l.totals[f.FaultKey]
+	if t == nil {
+		if len(l.totals) >= maxTotals {
+			l.lost++
+			return
+		}
+		t = &model.FaultTotal{FaultKey: f.FaultKey}
+		l.totals[f.FaultKey] = t
+	}
+	t.Last = f.Time
+	if f.Earlier {
+		return
+	}
+	t.Count++
+	if f.Cgroup == 0 {
+		return
+	}
+	k := ownedKey{f.Cgroup, f.FaultKey}
+	if _, known := l.owned[k]; !known {
+		if len(l.owned) >= maxOwned || l.sizes[f.Cgroup] >= maxOwnedEach {
+			l.lost++
+			return
+		}
+		l.sizes[f.Cgroup]++
+	}
+	l.owned[k]++
+}
+
+// forget drops cgroups that ended.
+func (l *ledger) forget(ended map[model.CgroupID]bool) {
+	for k := range l.owned {
+		if ended[k.cgroup] {
+			delete(l.owned, k)
+			delete(l.sizes, k.cgroup)
+		}
+	}
+	for _, d := range l.devices {
+		for i := range d.history {
+			if ended[d.history[i].Cgroup] {
+				d.history[i].Cgroup = 0
+			}
+		}
+	}
+}
+
+// snapshot returns the facts in a stable order.
+func (l *ledger) snapshot() model.Snapshot {
+	s := model.Snapshot{
+		Faults: []model.Series[model.FaultKey, model.Count]{}, FaultTotals: []model.FaultTotal{}, FaultHistory: []model.Fault{},
+	}
+	for k, n := range l.owned {
+		s.Faults = append(s.Faults, model.Series[model.FaultKey, model.Count]{Cgroup: k.cgroup, Key: k.key, Value: model.Count(n)})
+	}
+	for _, t := range l.totals {
+		s.FaultTotals = append(s.FaultTotals, *t)
+	}
+	for _, d := range l.devices {
+		s.FaultHistory = append(s.FaultHistory, d.history...)
+	}
+	slices.SortFunc(s.Faults, func(a, b model.Series[model.FaultKey, model.Count]) int {
+		return cmp.Or(cmp.Compare(a.Cgroup, b.Cgroup), compareKeys(&a.Key, &b.Key))
+	})
+	slices.SortFunc(s.FaultTotals, func(a, b model.FaultTotal) int { return compareKeys(&a.FaultKey, &b.FaultKey) })
+	slices.SortFunc(s.FaultHistory, func(a, b model.Fault) int { return cmp.Compare(a.ID, b.ID) })
+	return s
+}
+
+func compareKeys(a, b *model.FaultKey) int {
+	return cmp.Or(strings.Compare(a.PCIAddress, b.PCIAddress), strings.Compare(a.GPUInstance, b.GPUInstance),
+		strings.Compare(string(a.Driver), string(b.Driver)), strings.Compare(a.Code, b.Code))
+}
+
+// printable returns at most limit bytes of printable ASCII. The kernel escapes other bytes in records.
+func printable(s string, limit int) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, s[:min(len(s), limit)])
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernellog
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const (
+	reuseLookup = time.Second // how long a lookup is used again
+	keepEnded   = time.Minute // how long the cgroup of a process is remembered after its last fault
+	maxLookups  = 1024
+	// maxDrift is more than NTP corrects CLOCK_MONOTONIC against the clock of the kernel log.
+	maxDrift       = 0.0005
+	ticksPerSecond = 100        // USER_HZ
+	kernelThread   = 0x00200000 // PF_KTHREAD in include/linux/sched.h
+)
+
+// ErrForeignPIDs reports that the PIDs in the kernel log are not those of procfs.
+var ErrForeignPIDs = fmt.Errorf("the owners of faults are unknown: procfs is not that of the host's PID namespace: %w",
+	model.ErrUnsupported)
+
+// processes finds the cgroups of processes that caused a fault.
+type processes struct {
+	procfs string
+	// cgroupOf returns the cgroup of a process, lastCgroupOf that of a process that a GPU driver listed a short time ago.
+	// Both may be nil.
+	cgroupOf     func(pid int) (model.CgroupID, error)
+	lastCgroupOf func(pid int) (model.CgroupID, bool)
+	looked       map[int]lookup
+}
+
+type lookup struct {
+	cgroup model.CgroupID
+	at     time.Time
+}
+
+// check reports whether procfs has the PIDs of the kernel log. In the initial PID namespace, and in no other one, process 2 is
+// a kernel thread.
+func (p *processes) check() error {
+	s, err := p.status(2)
+	if err != nil || s.flags&kernelThread == 0 {
+		return ErrForeignPIDs
+	}
+	return nil
+}
+
+// find returns the cgroup of a process, 0 if unknown. The process may have ended. logged is the time of the fault since
+// boot, see clock. A process that has the PID of an earlier one is not returned.
+func (p *processes) find(pid int, logged bounds, now time.Time) model.CgroupID {
+	last, known := p.looked[pid]
+	if known && now.Sub(last.at) < reuseLookup {
+		return last.cgroup
+	}
+	if s, err := p.status(pid); err == nil {
+		id, err := p.lookUp(pid)
+		if err != nil || !logged.after(s.started) {
+			return 0
+		}
+		p.remember(pid, lookup{id, now})
+		return id
+	}
+	if known && now.Sub(last.at) < keepEnded {
+		return last.cgroup
+	}
+	if p.lastCgroupOf != nil && !logged.earlier {
+		id, _ := p.lastCgroupOf(pid)
+		return id
+	}
+	return 0
+}
+
+func (p *processes) lookUp(pid int) (model.CgroupID, error) {
+	if p.cgroupOf == nil {
+		return 0, model.ErrUnsupported
+	}
+	return p.cgroupOf(pid)
+}
+
+func (p *processes) remember(pid int, l lookup) {
+	if p.looked == nil || len(p.looked) >= maxLookups {
+		p.looked = map[int]lookup{}
+	}
+	p.looked[pid] = l
+}
+
+// forget drops cgroups that ended.
+func (p *processes) forget(ended map[model.CgroupID]bool) {
+	for pid, l := range p.looked {
+		if ended[l.cgroup] {
+			delete(p.looked, pid)
+		}
+	}
+}
+
+// status is a part of /proc/PID/stat.
+type status struct {
+	flags   uint64
+	started time.Duration // since boot, including the time in suspend
+}
+
+func (p *processes) status(pid int) (status, error) {
+	b, err := boundedfile.ReadOnce(filepath.Join(p.procfs, strconv.Itoa(pid), "stat"), make([]byte, 1024))
+	if err != nil {
+		return status{}, err
+	}
+	return parseStatus(string(b))
+}
+
+var errStatus = errors.New("not the format of /proc/PID/stat")
+
+// parseStatus parses /proc/PID/stat. Its second field, the name in parentheses, may contain any character.
+func parseStatus(stat string) (status, error) {
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 20 {
+		return status{}, errStatus
+	}
+	flags, err1 := strconv.ParseUint(fields[6], 10, 64)
+	ticks, err2 := strconv.ParseInt(fields[19], 10, 64)
+	if err1 != nil || err2 != nil || ticks < 0 || ticks > int64(maxUptime/time.Second)*ticksPerSecond {
+		return status{}, errStatus
+	}
+	return status{flags: flags, started: time.Duration(ticks) * (time.Second / ticksPerSecond)}, nil
+}
+
+// clock compares the times of records, of processes and of the node.
+type clock struct {
+	wall                time.Time
+	monotonic, boottime time.Duration
+}
+
+func now() clock {
+	get := func(id int32) time.Duration {
+		var ts unix.Timespec
+		if unix.ClockGettime(id, &ts) != nil {
+			return 0
+		}
+		return time.Duration(ts.Nano())
+	}
+	return clock{wall: time.Now(), monotonic: get(unix.CLOCK_MONOTONIC), boottime: get(unix.CLOCK_BOOTTIME)}
+}
+
+// bounds are the earliest and the latest time of a record since boot, including the time in suspend. The clock of the
+// kernel log is not corrected by NTP.
+type bounds struct {
+	from, to time.Duration
+	earlier  bool
+}
+
+// age returns the time since the record was logged, without the time in suspend.
+func (c clock) age(r *record) time.Duration { return max(0, c.monotonic-r.sinceBoot) }
+
+func (c clock) bounds(r *record, earlier bool) bounds {
+	at, margin := c.boottime-c.age(r), time.Second+time.Duration(float64(c.boottime)*maxDrift)
+	return bounds{from: at - margin, to: at + margin, earlier: earlier}
+}
+
+// after reports whether the record is later than a time since boot: certainly for a record from before the sensor started,
+// since a PID may have been reused meanwhile; otherwise possibly.
+func (b bounds) after(t time.Duration) bool {
+	if b.earlier {
+		return t < b.from
+	}
+	return t <= b.to
+}
