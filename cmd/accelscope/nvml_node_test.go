@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -29,6 +30,7 @@ type gpuNode struct {
 	fixtures.Manifest
 	*nvml.Scenario
 	url      string
+	process  *os.Process
 	stop     func() (time.Duration, error)
 	interval time.Duration // of the rounds
 }
@@ -82,7 +84,7 @@ func (n *gpuNode) start(t *testing.T, binary, library string, interval time.Dura
 	t.Helper()
 	n.interval = interval
 	args := append(append(n.Environment(), binary), more...)
-	n.url, n.stop = start(t, "env", append(args, "--path.sysfs="+n.SysFS(), "--path.host="+n.Dir,
+	n.url, n.process, n.stop = startProcess(t, "env", append(args, "--path.sysfs="+n.SysFS(), "--path.host="+n.Dir,
 		"--no-collector.probe", "--no-collector.runtime", "--no-collector.kubelet", "--no-collector.node",
 		"--no-collector.container", "--no-collector.access", "--no-collector.rdma", "--node.name=node",
 		"--gpu.nvml-library="+library, "--gpu.process-interval="+interval.String(), "--metrics.compat=lens,dcgm")...)
@@ -112,6 +114,16 @@ func (n *gpuNode) called(t *testing.T) nvml.Calls {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// held returns the files that processes hold instead of device nodes, by PID.
+func (n *gpuNode) held(t *testing.T) map[int][]string {
+	t.Helper()
+	held, err := n.Held()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return held
 }
 
 // nvidia returns the state of the source.

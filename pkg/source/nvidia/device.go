@@ -28,13 +28,15 @@ type device struct {
 	lib     *library
 	sampler *sampler
 	xids    *xids
-	notify  func(why error) // wakes the keeper; a non-nil why makes it reopen the library
+	notify  func(why error)  // wakes the keeper; a non-nil why makes it reopen the library
+	listed  func(pids []int) // called with new processes before they are published; may be nil
 	// address is the PCI address, index the position among the devices. A device that the
 	// kernel does not list is found by its index.
 	address string
 	index   int
 	since   time.Time // when this driver first listed it
 	begun   time.Time // deadline of the driver's initialization
+	skip    time.Time // the device is not called until then
 
 	attached  atomic.Pointer[attachment]
 	last      atomic.Pointer[reading]     // last reading
@@ -78,6 +80,21 @@ var errHidden = errors.New("not visible: its device node cannot be opened")
 
 // key identifies a device while its UUID is unknown.
 func (d *device) key() string { return d.address + "#" + strconv.Itoa(d.index) }
+
+// serve runs rounds until the session ends, from the end of skip on.
+func (d *device) serve() {
+	timer := time.NewTimer(time.Until(d.skip))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		d.run(d.o.Interval, d.round())
+	case <-d.stop:
+		close(d.done)
+	}
+}
+
+// skipped reports whether the device is not called yet.
+func (d *device) skipped() bool { return time.Now().Before(d.skip) }
 
 // round returns the steps that the worker runs every interval.
 func (d *device) round() []func() {
@@ -218,6 +235,13 @@ func (d *device) readProcesses() {
 		d.draft.parts[i].Engines = engines[p.uuid]
 	}
 	d.draft.processes, g.Engines, d.slow = d.sampler.list(a.handle, a.uuid, d.parts, now)
+	if d.listed != nil {
+		pids := make([]int, len(d.draft.processes))
+		for i, p := range d.draft.processes {
+			pids[i] = p.PID
+		}
+		d.listed(pids)
+	}
 	g.Unlisted, g.Listed = d.draft.processes == nil, now
 	for i := range d.parts {
 		d.draft.parts[i].Unlisted, d.draft.parts[i].Listed = g.Unlisted, now
@@ -255,6 +279,11 @@ func (d *device) read(ctx context.Context) reading {
 	if d.asleep() {
 		d.last.Store(nil)
 		r.gpus = d.named(func(g *model.GPU) { g.Suspended = true })
+		return r
+	}
+	if d.skipped() {
+		r.gpus = d.unread(health{stuck: true})
+		r.err = fmt.Errorf("%w; the GPU is not called until %s", errStuck, d.skip.Format(time.TimeOnly))
 		return r
 	}
 	answer, err := ask(ctx, d.worker, d.answer)

@@ -27,8 +27,9 @@ const (
 // xids counts the errors that the driver reports, for devices by UUID. The counts are kept
 // when the library is reopened.
 type xids struct {
-	mu     sync.Mutex
-	counts map[string]map[uint64]model.XID
+	mu      sync.Mutex
+	counts  map[string]map[uint64]model.XID
+	changed func(uuid string, now model.XID) // called after each XID, and with none when a device is first watched; may be nil
 }
 
 func newXIDs() *xids { return &xids{counts: make(map[string]map[uint64]model.XID)} }
@@ -53,7 +54,38 @@ func (x *xids) listen(uuid string) {
 	defer x.mu.Unlock()
 	if x.counts[uuid] == nil {
 		x.counts[uuid] = make(map[uint64]model.XID)
+		x.report(uuid, model.XID{})
 	}
+}
+
+func (x *xids) report(uuid string, now model.XID) {
+	if x.changed != nil {
+		x.changed(uuid, now)
+	}
+}
+
+// set records the count of a code; a zero XID records that the device is watched.
+func (x *xids) set(uuid string, now model.XID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.counts[uuid] == nil {
+		x.counts[uuid] = make(map[uint64]model.XID)
+	}
+	if now.Count > 0 {
+		x.counts[uuid][now.Code] = now
+	}
+}
+
+// all returns the errors of all devices that were watched, by UUID.
+func (x *xids) all() map[string][]model.XID {
+	x.mu.Lock()
+	uuids := slices.Collect(maps.Keys(x.counts))
+	x.mu.Unlock()
+	all := make(map[string][]model.XID, len(uuids))
+	for _, uuid := range uuids {
+		all[uuid] = x.of(uuid)
+	}
+	return all
 }
 
 func (x *xids) add(uuid string, code uint64, now time.Time) {
@@ -64,6 +96,7 @@ func (x *xids) add(uuid string, code uint64, now time.Time) {
 		code = 0
 	}
 	codes[code] = model.XID{Code: code, Count: codes[code].Count + 1, Last: now}
+	x.report(uuid, codes[code])
 }
 
 // watch counts the critical XIDs of one device (nvmlEventSetWait with

@@ -61,7 +61,8 @@ nvmlReturn_t begin(const device *d, const char *function);
 // numbers parses up to n numbers of the scenario's value for a key into v.
 nvmlReturn_t numbers(const device *d, const char *key, int n, unsigned long long *v);
 
-// fault returns the scenario's failure of a call for a device: a code, or -1 to block it.
+// fault returns the scenario's failure of a call for a device: a code, BLOCK or CRASH.
+enum { BLOCK = -1, CRASH = -2 };
 int fault(const struct scenario *s, const device *d, const char *function);
 
 // find returns the handle of a GPU or of one of its MIG devices, or NULL.

@@ -14,21 +14,29 @@
 //
 //	0 !nvmlDeviceGetPowerUsage 15	the call fails with this code; !* for all calls
 //	0 !nvmlDeviceGetPowerUsage block	the call blocks until the line is gone
+//	0 !nvmlDeviceGetPowerUsage crash	the call ends the process with SIGSEGV
 //	0 process PID MEMORY SM MEM ENC DEC KINDS	see struct process; MEMORY of 2^64-1 is unknown
 //	0 event TYPE DATA	an event; new events are appended
 //	0 field.ID.SCOPE [uUdi] VALUE	a field, of the type unsigned int, unsigned long long, double, int
 //	0 gpm.ID VALUE	a metric of GPM
+//
+// The library holds files in the directory NVML_FAKE_DEVICES as the real one holds device nodes:
+// nvidiactl from initialisation on, nvidiaN and nvidia-capN-M from the first handle on, all until
+// shutdown.
 //
 // As in the real library, initialisation determines the set of GPUs; a GPU
 // that is removed later is lost, a removed MIG device is an invalid argument.
 
 #include "fake.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MOST = 64 };
 
@@ -37,6 +45,51 @@ static device handles[1024];
 static int nhandles, initialised;
 static device *gpus[MOST]; // in the order of their index
 static int ngpus;
+
+static struct {
+	char name[32];
+	int fd;
+} held[MOST * MOST];
+static int nheld;
+
+// hold opens a file as the real library opens a device node.
+static void hold(const char *node)
+{
+	const char *dir = getenv("NVML_FAKE_DEVICES");
+	char path[4096];
+	int fd, known = 0;
+
+	if (!dir)
+		return;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < nheld && !known; i++)
+		known = !strcmp(held[i].name, node);
+	snprintf(path, sizeof(path), "%s/%s", dir, node);
+	if (!known && nheld < MOST * MOST && (fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600)) >= 0) {
+		snprintf(held[nheld].name, sizeof(held[nheld].name), "%s", node);
+		held[nheld++].fd = fd;
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+static void hold_device(const device *d)
+{
+	char node[32];
+
+	if (d->mig < 0)
+		snprintf(node, sizeof(node), "nvidia%d", d->gpu);
+	else
+		snprintf(node, sizeof(node), "nvidia-cap%d-%d", d->gpu, d->mig);
+	hold(node);
+}
+
+static void give_up_all(void)
+{
+	pthread_mutex_lock(&lock);
+	while (nheld > 0)
+		close(held[--nheld].fd);
+	pthread_mutex_unlock(&lock);
+}
 
 device *find(int gpu, int mig)
 {
@@ -70,7 +123,9 @@ int fault(const struct scenario *s, const device *d, const char *function)
 		v = value(s, d, "!*");
 	if (!v)
 		return 0;
-	return !strcmp(v, "block") ? -1 : atoi(v);
+	if (!strcmp(v, "crash"))
+		return CRASH;
+	return !strcmp(v, "block") ? BLOCK : atoi(v);
 }
 
 nvmlReturn_t begin(const device *d, const char *function)
@@ -87,6 +142,8 @@ nvmlReturn_t begin(const device *d, const char *function)
 		code = d && s->faults ? fault(s, d, function) : 0;
 		if (!code && s->faults)
 			code = fault(s, NULL, function);
+		if (code == CRASH)
+			raise(SIGSEGV);
 		if (code >= 0)
 			break;
 		if (d && !blocks++)
@@ -117,6 +174,7 @@ static nvmlReturn_t init(const char *function)
 		return r;
 	if (initialised++)
 		return NVML_SUCCESS;
+	hold("nvidiactl");
 	ngpus = 0;
 	for (int i = 0; i < MOST; i++)
 		if ((gpus[ngpus] = find(i, -1)))
@@ -142,7 +200,8 @@ nvmlReturn_t nvmlShutdown(void)
 	count(NULL, __func__);
 	if (!initialised)
 		return NVML_ERROR_UNINITIALIZED;
-	initialised--;
+	if (!--initialised)
+		give_up_all();
 	return NVML_SUCCESS;
 }
 
@@ -159,8 +218,10 @@ static nvmlReturn_t give(const device *found, nvmlDevice_t *out)
 {
 	nvmlReturn_t r = found ? begin(found, "nvmlDeviceGetHandleByIndex") : NVML_ERROR_NOT_FOUND;
 
-	if (!r)
+	if (!r) {
+		hold_device(found);
 		out->handle = (device *)found;
+	}
 	return r;
 }
 
