@@ -271,6 +271,7 @@ func TestSeed(t *testing.T) {
 		"dev-dri": {"/dev/dri", "/hostdev/dri"}, "proc": {"/proc", "/host-proc"},
 		// additional ones
 		"sys": {"/sys", "/sys"}, "pod-resources": {"/var/lib/kubelet/pod-resources", "/var/lib/kubelet/pod-resources"}, "root": {"/", "/host"},
+		"control": {"/run/accelscope", "/run/accelscope"},
 	}
 	env := map[string]string{"NODE_NAME": "spec.nodeName", "NODE_IP": "status.hostIP"}
 	for name, o := range map[string]Objects{
@@ -299,8 +300,8 @@ func TestSeed(t *testing.T) {
 			gotMounts[v.Name] = [2]string{v.HostPath.Path, c.VolumeMounts[i].MountPath}
 		}
 		for _, m := range c.VolumeMounts {
-			if !m.ReadOnly {
-				t.Errorf("%s: %s can be written", name, m.MountPath)
+			if m.ReadOnly == (m.Name == "control") {
+				t.Errorf("%s: %s: read-only is %v", name, m.MountPath, m.ReadOnly)
 			}
 		}
 		if diff := cmp.Diff(env, gotEnv); diff != "" {
