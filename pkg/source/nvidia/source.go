@@ -35,6 +35,7 @@ type Source struct {
 	o     Options
 	open  func(Options) (*library, error)
 	xids  *xids
+	nodes missingNodes
 	again chan struct{} // wakes the keeper
 	ready chan struct{} // closed after the first attempt of the keeper
 	stop  chan struct{}
@@ -68,7 +69,7 @@ func newSource(o Options, open func(Options) (*library, error), shortest time.Du
 		o.Interval = defaultInterval
 	}
 	s := &Source{
-		o: o, open: open, xids: newXIDs(), shortest: shortest, err: errors.New("opening NVML"),
+		o: o, open: open, xids: newXIDs(), nodes: newMissingNodes("/dev", o.Procfs), shortest: shortest, err: errors.New("opening NVML"),
 		again: make(chan struct{}, 1), ready: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.keep()
@@ -99,6 +100,7 @@ func (s *Source) keep() {
 // maintain opens the library if there is a driver and reopens it when necessary. It returns
 // the time until the next call.
 func (s *Source) maintain() time.Duration {
+	missing := s.nodes.create()
 	addresses, there := bound(s.o.Sysfs)
 	s.mu.Lock()
 	current, why := s.session, s.reopen
@@ -119,7 +121,11 @@ func (s *Source) maintain() time.Duration {
 		}
 		s.o.Logger.Info("reopening NVML", zap.Error(why))
 	}
-	if !there && s.o.Library == "" && attribute(filepath.Join(s.o.Procfs, "driver/nvidia/version")) == "" {
+	o := s.o
+	if o.Library == "" {
+		o.Library = platformLibrary(o.Root)
+	}
+	if !there && o.Library == "" && attribute(filepath.Join(s.o.Procfs, "driver/nvidia/version")) == "" {
 		s.before = nil
 		s.set(nil, fmt.Errorf("no NVIDIA driver is loaded: %w", model.ErrAbsent))
 		return s.o.Interval
@@ -128,9 +134,9 @@ func (s *Source) maintain() time.Duration {
 		return wait
 	}
 	s.backOff(time.Now())
-	l, err := s.open(s.o)
+	l, err := s.open(o)
 	if err != nil {
-		err = model.WithReason(err, model.ErrLibrary)
+		err = model.WithReason(errors.Join(err, missing), model.ErrLibrary)
 		s.logOnce(err)
 		s.set(nil, err)
 		return time.Until(s.earliest)
