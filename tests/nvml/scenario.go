@@ -68,6 +68,12 @@ func (s *Scenario) Environment() []string {
 	return []string{"NVML_FAKE_SCENARIO=" + s.file, "NVML_FAKE_CALLS=" + s.calls}
 }
 
+// Holding returns the environment variables of a process that uses s, and whose library opens the device nodes in a
+// directory as the real one does: see fake/nodes.c.
+func (s *Scenario) Holding(dev string) []string {
+	return append(s.Environment(), "NVML_FAKE_DEVICES="+dev)
+}
+
 // Driver sets the version of the driver and of its library.
 func (s *Scenario) Driver(version string) {
 	s.Set(System, "nvmlSystemGetDriverVersion", version)

@@ -64,5 +64,12 @@ nvmlReturn_t numbers(const device *d, const char *key, int n, unsigned long long
 // fault returns the scenario's failure of a call for a device: a code, or -1 to block it.
 int fault(const struct scenario *s, const device *d, const char *function);
 
+// hold_control and hold_gpu open the device nodes of the library and of a GPU, unless they are open;
+// let_go closes all. open_control returns another descriptor of nvidiactl, or -1.
+nvmlReturn_t hold_control(void);
+nvmlReturn_t hold_gpu(const device *d);
+void let_go(void);
+int open_control(void);
+
 // find returns the handle of a GPU or of one of its MIG devices, or NULL.
 device *find(int gpu, int mig);

@@ -19,6 +19,8 @@
 //	0 field.ID.SCOPE [uUdi] VALUE	a field, of the type unsigned int, unsigned long long, double, int
 //	0 gpm.ID VALUE	a metric of GPM
 //
+// NVML_FAKE_DEVICES makes it hold device nodes (nodes.c).
+//
 // As in the real library, initialisation determines the set of GPUs; a GPU
 // that is removed later is lost, a removed MIG device is an invalid argument.
 
@@ -115,6 +117,8 @@ static nvmlReturn_t init(const char *function)
 		count(NULL, function);
 	if (r)
 		return r;
+	if (!initialised && (r = hold_control()))
+		return r;
 	if (initialised++)
 		return NVML_SUCCESS;
 	ngpus = 0;
@@ -142,7 +146,8 @@ nvmlReturn_t nvmlShutdown(void)
 	count(NULL, __func__);
 	if (!initialised)
 		return NVML_ERROR_UNINITIALIZED;
-	initialised--;
+	if (!--initialised)
+		let_go();
 	return NVML_SUCCESS;
 }
 
@@ -159,6 +164,8 @@ static nvmlReturn_t give(const device *found, nvmlDevice_t *out)
 {
 	nvmlReturn_t r = found ? begin(found, "nvmlDeviceGetHandleByIndex") : NVML_ERROR_NOT_FOUND;
 
+	if (!r)
+		r = hold_gpu(found);
 	if (!r)
 		out->handle = (device *)found;
 	return r;
