@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode"
@@ -117,6 +118,11 @@ func diagnose(h host, sources []model.SourceState, facts model.Snapshot) *report
 	for i := range facts.GPUs {
 		state, reason := conditionOf(&facts.GPUs[i])
 		r.add("gpu", string(facts.GPUs[i].Vendor)+" "+facts.GPUs[i].ID, state, reason, "")
+	}
+	if slices.ContainsFunc(facts.GPUs, func(g model.GPU) bool { return g.Vendor == model.NVIDIA }) {
+		if err := h.gpuProcesses(); err != nil {
+			r.add("gpu", "nvidia processes", stateOf(err), err.Error(), "share the node's process namespace (hostPID, or --pid=host)")
+		}
 	}
 	for _, d := range facts.DeviceStates {
 		if d.State != model.StateOK {

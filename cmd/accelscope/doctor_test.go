@@ -50,6 +50,7 @@ func fakeHost(t *testing.T, files map[string]string, works ...string) host {
 	return host{
 		sysfs: "sys", procfs: "proc", release: "5.10.0", uid: 1000, tier: "auto",
 		netlink: func() error { return try("netlink") }, attach: try,
+		gpuProcesses: func() error { return fmt.Errorf("%w: other namespaces", model.ErrUnsupported) },
 	}
 }
 

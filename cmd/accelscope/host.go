@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia"
 )
 
 // host is the part of the machine that doctor examines: directories, and functions for what no directory shows.
@@ -30,6 +31,7 @@ type host struct {
 	tier          string // --probe.tier
 	netlink       func() error
 	attach        func(tier string) error
+	gpuProcesses  func() error // why NVML does not list the processes of the node
 }
 
 func thisHost(f sensorFlags) host {
@@ -38,7 +40,7 @@ func thisHost(f sensorFlags) host {
 	if unix.Uname(&uts) == nil {
 		release = unix.ByteSliceToString(uts.Release[:])
 	}
-	return host{f.Sysfs, f.Procfs, release, os.Geteuid(), f.Tier, dialRDMANetlink, tryTier}
+	return host{f.Sysfs, f.Procfs, release, os.Geteuid(), f.Tier, dialRDMANetlink, tryTier, nvidia.ProcessesListed}
 }
 
 // tiers are the methods to attach a hook, best first, and what each requires.
@@ -194,7 +196,7 @@ func stateOf(err error) model.State {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return model.StateAbsent
-	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EPROTONOSUPPORT):
+	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, model.ErrUnsupported):
 		return model.StateUnsupported
 	}
 	return model.StateFailed

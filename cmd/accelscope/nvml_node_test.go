@@ -31,6 +31,7 @@ type gpuNode struct {
 	fixtures.Manifest
 	*nvml.Scenario
 	url      string
+	args     []string // before those of the sensor
 	process  *os.Process
 	stop     func() (time.Duration, error)
 	interval time.Duration // of the rounds
@@ -84,7 +85,7 @@ func startGPUs(t *testing.T, binary, library string, interval time.Duration, cha
 func (n *gpuNode) start(t *testing.T, binary, library string, interval time.Duration, more ...string) {
 	t.Helper()
 	n.interval = interval
-	args := append(append(n.Environment(), binary), more...)
+	args := append(append(append(n.Environment(), binary), n.args...), more...)
 	n.url, n.process, n.stop = startProcess(t, "env", append(args, "--gpu.control-socket="+n.socket(), "--path.sysfs="+n.SysFS(), "--path.host="+n.Dir,
 		"--no-collector.probe", "--no-collector.runtime", "--no-collector.kubelet", "--no-collector.node",
 		"--no-collector.container", "--no-collector.access", "--no-collector.rdma", "--node.name=node",

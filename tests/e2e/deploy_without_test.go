@@ -36,7 +36,7 @@ var rows = map[string]string{
 		"if the sensor is not root",
 	"`CAP_SYS_RESOURCE`": "all eBPF hooks on kernel 5.10, unless `RLIMIT_MEMLOCK` is unlimited",
 	"`hostPID`": "owners of RDMA objects that existed before the sensor started; open handles of device " +
-		"nodes; `rdma.datapath`",
+		"nodes; processes on NVIDIA's GPUs, their memory and engines; `rdma.datapath`",
 	"`/host-proc`": "all data of processes: owners of RDMA objects that existed before the sensor started, " +
 		"processes that use GPUs, opens and open handles of device nodes, `container_network_*`, " +
 		"`rdma.datapath`; `node_*`",

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/nvml"
 	"github.com/accelscope/accelscope/tests/vm"
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
@@ -118,6 +119,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath exclusive", node.exclusive, "6.1", node.traces},
 	{"datapath budget", node.budget, "6.1", node.traces},
 	{"datapath stalled", node.stalled, "", node.traces},
+	{"nvidia driver", node.nvidiaDriver, "", func(n node) bool { return n.modules() && n.plain() }},
 	{"reload", node.reload, "5.10 6.12", nil},
 	{"netlink", node.netlink, "5.10 6.1", nil},
 }
@@ -204,12 +206,21 @@ func (n node) buildModules(t *testing.T) (env []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for variable, source := range map[string]string{movableVar: "movable.c", vfsVar: "vfs.c"} {
-		module, err := vm.BuildModule(t.Context(), kernel, filepath.Join("../../pkg/source/rdma/testdata", source))
+	for variable, source := range map[string]string{
+		movableVar: "../../pkg/source/rdma/testdata/movable.c", vfsVar: "../../pkg/source/rdma/testdata/vfs.c", stubVar: "../vm/driver/nvidia.c",
+	} {
+		module, err := vm.BuildModule(t.Context(), kernel, source)
 		if err != nil {
 			t.Fatal(err)
 		}
 		env = append(env, variable+"="+module)
+	}
+	if whole() { // only the scenario that make test leaves out needs it
+		library, err := nvml.Build(t.Context(), t.TempDir(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		env = append(env, nvmlVar+"="+library)
 	}
 	return env
 }

@@ -6,7 +6,10 @@ package nvml
 
 import (
 	"debug/elf"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -206,4 +209,80 @@ func TestOldLibrary(t *testing.T) {
 			t.Errorf("%s: want it in the new library, not in the old one", name)
 		}
 	}
+}
+
+// TestNodes checks which device nodes the library holds open, and until when.
+func TestNodes(t *testing.T) {
+	library, err := Build(t.Context(), t.TempDir(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.AddH100(0)
+	s.AddH100(1)
+	if err := s.Write(); err != nil {
+		t.Fatal(err)
+	}
+	dev := t.TempDir()
+	for _, variable := range s.Holding(dev) {
+		name, v, _ := strings.Cut(variable, "=")
+		t.Setenv(name, v)
+	}
+	held := func(want ...string) {
+		t.Helper()
+		links, err := filepath.Glob("/proc/self/fd/*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, link := range links {
+			if file, err := os.Readlink(link); err == nil && strings.HasPrefix(file, dev) {
+				got = append(got, filepath.Base(file))
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("open: %q, want %q", got, want)
+		}
+	}
+	lib := nv.New(nv.WithLibraryPath(library))
+	if ret := lib.Init(); ret != nv.ERROR_DRIVER_NOT_LOADED {
+		t.Errorf("init without nodes: %v", ret)
+	}
+	for _, node := range []string{"nvidiactl", "nvidia0"} {
+		if err := os.WriteFile(filepath.Join(dev, node), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if ret := lib.Init(); ret != nv.SUCCESS {
+			t.Fatalf("init: %v", ret)
+		}
+	}
+	held("nvidiactl")
+	for range 2 {
+		if _, ret := lib.DeviceGetHandleByIndex(0); ret != nv.SUCCESS {
+			t.Errorf("handle: %v", ret)
+		}
+	}
+	if _, ret := lib.DeviceGetHandleByIndex(1); ret != nv.ERROR_NO_PERMISSION {
+		t.Errorf("handle without a node: %v", ret)
+	}
+	held("nvidia0", "nvidiactl")
+	set, _ := lib.EventSetCreate()
+	held("nvidia0", "nvidiactl", "nvidiactl")
+	if ret := set.Free(); ret != nv.SUCCESS {
+		t.Errorf("free: %v", ret)
+	}
+	if ret := lib.Shutdown(); ret != nv.SUCCESS {
+		t.Errorf("shutdown: %v", ret)
+	}
+	held("nvidia0", "nvidiactl")
+	if ret := lib.Shutdown(); ret != nv.SUCCESS {
+		t.Errorf("last shutdown: %v", ret)
+	}
+	held()
 }

@@ -75,6 +75,24 @@ func (s *Scenario) Environment() []string {
 // devices returns the directory of the files that the library holds instead of device nodes.
 func (s *Scenario) devices() string { return filepath.Join(filepath.Dir(s.file), "dev") }
 
+// makeFiles creates the files of all devices.
+func (s *Scenario) makeFiles() error {
+	names := []string{"nvidiactl"}
+	for _, d := range s.Devices() {
+		if gpu, mig, is := strings.Cut(d, ":"); is {
+			names = append(names, "nvidia-cap"+gpu+"-"+mig)
+		} else {
+			names = append(names, "nvidia"+d)
+		}
+	}
+	for _, name := range names {
+		if err := os.WriteFile(filepath.Join(s.devices(), name), nil, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Held lists the files that processes hold instead of device nodes, by PID.
 func (s *Scenario) Held() (map[int][]string, error) {
 	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
@@ -97,6 +115,12 @@ func (s *Scenario) Held() (map[int][]string, error) {
 		slices.Sort(names)
 	}
 	return held, nil
+}
+
+// Holding returns the environment variables of a process that uses s, and whose library opens the device nodes in a
+// directory as the real one does: see fake/nodes.c.
+func (s *Scenario) Holding(dev string) []string {
+	return append(s.Environment(), "NVML_FAKE_DEVICES="+dev)
 }
 
 // Driver sets the version of the driver and of its library.
@@ -165,6 +189,9 @@ func (s *Scenario) Write() error {
 	}
 	for _, e := range s.events {
 		b.WriteString(e)
+	}
+	if err := s.makeFiles(); err != nil {
+		return err
 	}
 	if err := os.WriteFile(s.file+".new", []byte(b.String()), 0o600); err != nil {
 		return err

@@ -55,13 +55,16 @@ func (s *sampler) forget(uuid string) {
 }
 
 // list returns the processes of the device, or of its parts if it has any, sorted by GPU and
-// PID, and the usage of the device's engines. Processes are nil if no list is supported. They
-// have engines from the second listing on. On parts and on virtual GPUs the driver does not
-// sample processes. The error wraps a nvml.Return.
+// PID, and the usage of the device's engines. Processes are nil if no list is supported, or if it
+// would lack processes (ProcessesListed). They have engines from the second listing on. On parts
+// and on virtual GPUs the driver does not sample processes. The error wraps a nvml.Return.
 func (s *sampler) list(
 	d nvml.Device, uuid string, parts []part, now time.Time,
 ) (processes []model.GPUProcess, engines []model.Figure, err error) {
 	engines = s.whole(d)
+	if ProcessesListed() != nil {
+		return nil, engines, nil
+	}
 	var uses map[int]use
 	if len(parts) == 0 {
 		uses = s.uses(d, now)

@@ -48,6 +48,7 @@ type Source struct {
 	o        Options
 	open     func(context.Context, start) (session, error)
 	xids     *xids
+	nodes    missingNodes
 	children children
 	reader   instanceReader
 	again    chan struct{} // wakes the keeper
@@ -90,8 +91,11 @@ func newSource(o Options, open func(context.Context, start) (session, error), sh
 	if o.hangLimit == 0 {
 		o.hangLimit = hangLimit
 	}
+	if o.Library == "" {
+		o.Library = platformLibrary(o.Root)
+	}
 	s := &Source{
-		o: o, open: open, xids: newXIDs(), shortest: shortest, err: errOpening, cancel: func() {},
+		o: o, open: open, xids: newXIDs(), nodes: newMissingNodes("/dev", o.Procfs), shortest: shortest, err: errOpening, cancel: func() {},
 		children: children{ends: map[string]uint64{}}, hung: map[string]hungDevice{},
 		again: make(chan struct{}, 1), ready: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -129,6 +133,7 @@ func (s *Source) maintain() time.Duration {
 	if s.stayReleased() {
 		return poll
 	}
+	missing := s.nodes.create()
 	addresses, there := bound(s.o.Sysfs)
 	s.mu.Lock()
 	current, why := s.session, s.reopen
@@ -176,6 +181,7 @@ func (s *Source) maintain() time.Duration {
 		return 0
 	default:
 		s.failed(err)
+		err = errors.Join(err, missing)
 		s.logOnce(err)
 		s.set(nil, err)
 		return min(time.Until(s.earliest), poll)

@@ -65,5 +65,12 @@ nvmlReturn_t numbers(const device *d, const char *key, int n, unsigned long long
 enum { BLOCK = -1, CRASH = -2 };
 int fault(const struct scenario *s, const device *d, const char *function);
 
+// hold_control and hold_device open the device nodes of the library and of a device, unless they are open;
+// let_go closes all. open_control returns another descriptor of nvidiactl, or -1.
+nvmlReturn_t hold_control(void);
+nvmlReturn_t hold_device(const device *d);
+void let_go(void);
+int open_control(void);
+
 // find returns the handle of a GPU or of one of its MIG devices, or NULL.
 device *find(int gpu, int mig);

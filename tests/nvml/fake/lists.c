@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static unsigned long long now(void) // microseconds
 {
@@ -147,6 +148,7 @@ nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t d, nvmlSamplingType_t type, unsig
 struct nvmlEventSet_st {
 	unsigned long long types[64];
 	int next; // of the events of the scenario
+	int fd;   // of nvidiactl, or -1
 };
 
 nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *out)
@@ -157,6 +159,7 @@ nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *out)
 		return r;
 	out->handle = calloc(1, sizeof(*out->handle));
 	out->handle->next = scenario()->nevents;
+	out->handle->fd = open_control();
 	return NVML_SUCCESS;
 }
 
@@ -164,8 +167,10 @@ nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
 {
 	nvmlReturn_t r = begin(NULL, __func__);
 
-	if (!r)
+	if (!r) {
+		close(set.handle->fd);
 		free(set.handle);
+	}
 	return r;
 }
 

@@ -20,9 +20,8 @@
 //	0 field.ID.SCOPE [uUdi] VALUE	a field, of the type unsigned int, unsigned long long, double, int
 //	0 gpm.ID VALUE	a metric of GPM
 //
-// The library holds files in the directory NVML_FAKE_DEVICES as the real one holds device nodes:
-// nvidiactl from initialisation on, nvidiaN and nvidia-capN-M from the first handle on, all until
-// shutdown.
+// The library holds the files of the directory NVML_FAKE_DEVICES as the real one holds device
+// nodes: nodes.c.
 //
 // As in the real library, initialisation determines the set of GPUs; a GPU
 // that is removed later is lost, a removed MIG device is an invalid argument.
@@ -45,51 +44,6 @@ static device handles[1024];
 static int nhandles, initialised;
 static device *gpus[MOST]; // in the order of their index
 static int ngpus;
-
-static struct {
-	char name[32];
-	int fd;
-} held[MOST * MOST];
-static int nheld;
-
-// hold opens a file as the real library opens a device node.
-static void hold(const char *node)
-{
-	const char *dir = getenv("NVML_FAKE_DEVICES");
-	char path[4096];
-	int fd, known = 0;
-
-	if (!dir)
-		return;
-	pthread_mutex_lock(&lock);
-	for (int i = 0; i < nheld && !known; i++)
-		known = !strcmp(held[i].name, node);
-	snprintf(path, sizeof(path), "%s/%s", dir, node);
-	if (!known && nheld < MOST * MOST && (fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600)) >= 0) {
-		snprintf(held[nheld].name, sizeof(held[nheld].name), "%s", node);
-		held[nheld++].fd = fd;
-	}
-	pthread_mutex_unlock(&lock);
-}
-
-static void hold_device(const device *d)
-{
-	char node[32];
-
-	if (d->mig < 0)
-		snprintf(node, sizeof(node), "nvidia%d", d->gpu);
-	else
-		snprintf(node, sizeof(node), "nvidia-cap%d-%d", d->gpu, d->mig);
-	hold(node);
-}
-
-static void give_up_all(void)
-{
-	pthread_mutex_lock(&lock);
-	while (nheld > 0)
-		close(held[--nheld].fd);
-	pthread_mutex_unlock(&lock);
-}
 
 device *find(int gpu, int mig)
 {
@@ -172,9 +126,10 @@ static nvmlReturn_t init(const char *function)
 		count(NULL, function);
 	if (r)
 		return r;
+	if (!initialised && (r = hold_control()))
+		return r;
 	if (initialised++)
 		return NVML_SUCCESS;
-	hold("nvidiactl");
 	ngpus = 0;
 	for (int i = 0; i < MOST; i++)
 		if ((gpus[ngpus] = find(i, -1)))
@@ -201,7 +156,7 @@ nvmlReturn_t nvmlShutdown(void)
 	if (!initialised)
 		return NVML_ERROR_UNINITIALIZED;
 	if (!--initialised)
-		give_up_all();
+		let_go();
 	return NVML_SUCCESS;
 }
 
@@ -218,10 +173,10 @@ static nvmlReturn_t give(const device *found, nvmlDevice_t *out)
 {
 	nvmlReturn_t r = found ? begin(found, "nvmlDeviceGetHandleByIndex") : NVML_ERROR_NOT_FOUND;
 
-	if (!r) {
-		hold_device(found);
+	if (!r)
+		r = hold_device(found);
+	if (!r)
 		out->handle = (device *)found;
-	}
 	return r;
 }
 

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/nvml"
+)
+
+// TestNVMLProcessNamespace runs the sensor in a process namespace of its own, where NVML omits the processes of containers:
+// the fake library lists none. Processes must be absent: zero would mean that the GPUs are idle.
+func TestNVMLProcessNamespace(t *testing.T) {
+	binary, library := buildNVML(t)
+	own := []string{"unshare", "--pid", "--fork", "--kill-child", binary}
+	n := startGPUs(t, own[0], library, time.Second, func(n *gpuNode) { n.Processes = nil; n.args = own[1:] })
+	defer func() {
+		// unshare ignores SIGTERM, and ends with the sensor.
+		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", n.process.Pid))
+		if pid, convErr := strconv.Atoi(strings.TrimSpace(string(children))); err != nil || convErr != nil || syscall.Kill(pid, syscall.SIGTERM) != nil {
+			t.Errorf("the sensor cannot be ended: %v %q", err, children)
+			_ = n.process.Kill()
+		}
+		_, _ = n.stop()
+	}()
+	e := n.until(t, "the GPUs are read", func(e exposition) bool {
+		return e.sum("gpu_engine_utilization_ratio", "engine", "sm_active") > 0
+	})
+	for _, family := range []string{"container_gpu_processes", "container_gpu_memory_used_bytes", "container_gpu_utilization_ratio"} {
+		if got := e.only(family); got != "" {
+			t.Errorf("%s is present:\n%s", family, got)
+		}
+	}
+	if got := e.sum("gpu_memory_used_bytes", "", ""); got == 0 {
+		t.Error("the memory of the GPUs is missing")
+	}
+	args := append(n.Environment(), own...)
+	args = append(args, "doctor", "--path.procfs="+n.ProcFS(), "--path.cgroup="+n.CgroupFS(), "--path.sysfs="+n.SysFS(), "--path.host="+n.Dir,
+		"--no-collector.probe", "--no-collector.runtime", "--no-collector.rdma", "--gpu.nvml-library="+library)
+	out, _ := child.Command(t.Context(), "env", args...).CombinedOutput() // fails: the main job needs HCAs and probes
+	if !strings.Contains(string(out), "NVML omits processes of other process namespaces") || strings.Count(string(out), "nvidia ") < nvml.GPUs {
+		t.Errorf("doctor:\n%s", out)
+	}
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// initialPIDs is the inode of the node's initial process namespace (PROC_PID_INIT_INO).
+const initialPIDs = 0xEFFFFFFC
+
+// ProcessesListed returns nil if NVML lists the processes of the node. In another process namespace than the node's, NVML
+// silently omits the processes that have no PID there; the error then wraps model.ErrUnsupported.
+func ProcessesListed() error {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
+		return nil // procfs is not mounted, or restricted
+	}
+	if st.Ino != initialPIDs {
+		return fmt.Errorf("%w: NVML omits processes of other process namespaces", model.ErrUnsupported)
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package unload
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
+)
+
+// daemon is a process that is stopped before the driver is unloaded.
+type daemon struct {
+	name    string
+	pidFile string // below /run
+	comm    string // at most 15 bytes of the name
+
+	process *process
+	ended   bool // it ran, and does not run now
+}
+
+// daemons watches the daemons of the driver. Those of a driver container have their PID files in the container; there the
+// ready file is the signal.
+type daemons struct {
+	o    Options
+	all  []*daemon
+	none bool // procfs is of another PID namespace
+}
+
+func newDaemons(o Options) *daemons {
+	d := &daemons{o: o, all: []*daemon{
+		{name: "nvidia-persistenced", pidFile: "nvidia-persistenced/nvidia-persistenced.pid", comm: "nvidia-persiste"},
+		{name: "nv-fabricmanager", pidFile: "nvidia-fabricmanager/nv-fabricmanager.pid", comm: "nv-fabricmanage"},
+	}}
+	// PID files have numbers of the node's PID namespace.
+	if self, err := os.Readlink(filepath.Join(o.Procfs, "self")); err != nil || self != strconv.Itoa(os.Getpid()) {
+		d.none = true
+		o.Logger.Debug("the end of nvidia-persistenced is not seen: procfs is of another PID namespace")
+	}
+	return d
+}
+
+// signals returns a signal for each daemon that has ended and not been started again. notify is called when a process ends.
+func (d *daemons) signals(notify func()) []signal {
+	if d.none {
+		return nil
+	}
+	var signals []signal
+	for _, one := range d.all {
+		if one.process != nil && one.process.over() {
+			one.process.close()
+			one.process, one.ended = nil, true
+		}
+		if one.process == nil {
+			if one.process = d.find(one, notify); one.process != nil {
+				one.ended = false
+			}
+		}
+		if one.ended {
+			signals = append(signals, signal{one.name, one.name + " ended"})
+		}
+	}
+	return signals
+}
+
+// find returns the process of a PID file, or nil.
+func (d *daemons) find(one *daemon, notify func()) *process {
+	text, err := boundedfile.ReadOnce(filepath.Join(d.o.Run, one.pidFile), make([]byte, 32))
+	if err != nil {
+		return nil
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || pid <= 0 {
+		return nil
+	}
+	p, err := openProcess(pid, notify)
+	if err != nil {
+		return nil // the PID file is stale
+	}
+	// The name is read after the process was opened: another process may have the number of one that ended.
+	comm, err := boundedfile.ReadOnce(filepath.Join(d.o.Procfs, strconv.Itoa(pid), "comm"), make([]byte, 32))
+	if err != nil || strings.TrimSpace(string(comm)) != one.comm {
+		p.close()
+		return nil
+	}
+	d.o.Logger.Debug("watching a daemon of the driver", zap.String("name", one.name), zap.Int("pid", pid))
+	return p
+}
+
+func (d *daemons) close() {
+	for _, one := range d.all {
+		if one.process != nil {
+			one.process.close()
+		}
+	}
+}
+
+// process is a process whose end is awaited through a pidfd.
+type process struct {
+	file   *os.File
+	ended  chan struct{} // closed when the process has ended or close was called
+	waited chan struct{} // closed when the goroutine has ended
+}
+
+func openProcess(pid int, notify func()) (*process, error) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("pidfd_open: %w", err)
+	}
+	p := &process{os.NewFile(uintptr(fd), "pidfd"), make(chan struct{}), make(chan struct{})}
+	raw, err := p.file.SyscallConn()
+	if err != nil {
+		_ = p.file.Close()
+		return nil, err
+	}
+	go func() {
+		defer close(p.waited)
+		_ = raw.Read(func(fd uintptr) bool { // called at first, and then when the pidfd is readable
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			return n > 0 && err == nil
+		})
+		close(p.ended)
+		notify()
+	}()
+	return p, nil
+}
+
+// over reports whether the process has ended.
+func (p *process) over() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *process) close() {
+	_ = p.file.Close()
+	<-p.waited
+}

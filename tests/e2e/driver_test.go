@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/nvml"
+)
+
+// stubVar names the kernel module of tests/vm/driver/nvidia.c.
+const stubVar = "ACCELSCOPE_NVIDIA"
+
+// stubDriver is a stub of NVIDIA's kernel module, which is bound to the guest's unused GPU, with a fake of NVIDIA's library that
+// holds the device nodes as the real one does.
+type stubDriver struct {
+	t       *testing.T
+	module  string
+	address string // of the PCI function
+	gpus    *nvml.Scenario
+}
+
+func newStubDriver(t *testing.T) *stubDriver {
+	t.Helper()
+	gpus, err := nvml.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &stubDriver{t: t, module: os.Getenv(stubVar), gpus: gpus}
+	devices, err := filepath.Glob("/sys/bus/pci/devices/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, device := range devices {
+		id, err := os.ReadFile(filepath.Join(device, "device"))
+		if err == nil && strings.TrimSpace(string(id)) == "0x1050" { // virtio-gpu
+			d.address = filepath.Base(device)
+		}
+	}
+	if d.address == "" || d.module == "" {
+		t.Fatalf("no virtio-gpu-pci in the guest, or %s is not set", stubVar)
+	}
+	gpus.AddH100(0)
+	gpus.Set("0", "nvmlDeviceGetPciInfo", "0000"+strings.ToUpper(d.address), "0x233010DE", "0x16C110DE")
+	for _, variable := range gpus.Holding("/dev") {
+		name, value, _ := strings.Cut(variable, "=")
+		t.Setenv(name, value)
+	}
+	_ = child.Command(t.Context(), "modprobe", "-r", "virtio_gpu").Run() // an earlier scenario may have left it loaded
+	d.bindTo("")
+	t.Cleanup(func() { // the other scenarios use the GPU
+		_ = child.Command(context.Background(), "rmmod", "nvidia").Run()
+		d.write("/sys/bus/pci/devices/"+d.address+"/driver_override", "\n")
+		d.write("/sys/bus/pci/drivers_probe", d.address)
+	})
+	return d
+}
+
+func (d *stubDriver) write(path, text string) {
+	d.t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		d.t.Error(err)
+	}
+}
+
+// bindTo binds the PCI function to a driver, or to none.
+func (d *stubDriver) bindTo(driver string) {
+	d.t.Helper()
+	device := "/sys/bus/pci/devices/" + d.address
+	if _, err := os.Stat(device + "/driver"); err == nil {
+		d.write(device+"/driver/unbind", d.address)
+	}
+	if driver != "" {
+		d.write(device+"/driver_override", driver)
+		d.write("/sys/bus/pci/drivers_probe", d.address)
+	}
+}
+
+// load loads a version of the driver, and of its library, and binds the GPU.
+func (d *stubDriver) load(version string) {
+	d.t.Helper()
+	d.gpus.Driver(version)
+	if err := d.gpus.Write(); err != nil {
+		d.t.Fatal(err)
+	}
+	sh(d.t, "insmod", d.module, "version="+version)
+	d.bindTo("nvidia")
+}
+
+// makeNodes makes the device nodes of the node, as nvidia-modprobe does.
+func (d *stubDriver) makeNodes() {
+	d.t.Helper()
+	for name, minor := range map[string]uint32{"nvidiactl": 255, "nvidia0": 0} {
+		if err := unix.Mknod("/dev/"+name, unix.S_IFCHR|0o666, int(unix.Mkdev(195, minor))); err != nil && !errors.Is(err, unix.EEXIST) {
+			d.t.Fatal(err)
+		}
+	}
+}
+
+// unload runs rmmod once and returns its message.
+func (d *stubDriver) unload() (string, error) {
+	d.t.Helper()
+	out, err := child.Command(d.t.Context(), "rmmod", "nvidia").CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// users returns the reference count of the module, which tools read before they unload it.
+func (d *stubDriver) users() string {
+	d.t.Helper()
+	text, err := os.ReadFile("/sys/module/nvidia/refcnt")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// read waits until the sensor reads the GPU with a version of the driver.
+func (d *stubDriver) read(s *sensor, version string) {
+	d.t.Helper()
+	took := eventually(d.t, time.Minute, func() error {
+		m := s.scrape()
+		if len(m.all("gpu_driver_info", "version", version)) != 1 || len(m.all("gpu_temperature_celsius")) == 0 {
+			return fmt.Errorf("driver %v, temperature %v", m.by("gpu_driver_info", "version"), m.all("gpu_temperature_celsius"))
+		}
+		return nil
+	})
+	d.t.Logf("the GPU is read with driver %s after %v; reference count %s", version, took.Round(time.Millisecond), d.users())
+}
+
+// onlyGPUs are arguments of a sensor that reads NVIDIA's GPUs.
+func onlyGPUs(more ...string) []string {
+	return append([]string{
+		"--gpu.nvml-library=" + os.Getenv(nvmlVar), "--gpu.process-interval=1s", "--no-collector.probe", "--no-collector.rdma",
+		"--no-collector.node", "--no-collector.container", "--no-collector.runtime", "--no-collector.kubelet", "--no-collector.access",
+	}, more...)
+}
+
+// nvidiaDriver unloads and reloads NVIDIA's driver under a sensor that reads the GPU.
+func (n node) nvidiaDriver(t *testing.T) {
+	d := newStubDriver(t)
+	t.Run("container first", d.containerFirst)
+	d.t = t
+	d.makeNodes()
+	d.load("550.54.15")
+	s := start(t, onlyGPUs()...)
+	d.read(s, "550.54.15")
+	t.Run("not released", func(t *testing.T) {
+		out, err := d.unload()
+		t.Logf("reference count %s; rmmod: %v: %s", d.users(), err, out)
+		if err == nil || !strings.Contains(out, "in use") {
+			t.Error("rmmod succeeds without a release: then the stub does not resemble the driver")
+		}
+	})
+	s.stop()
+	if out, err := d.unload(); err != nil {
+		t.Errorf("rmmod without a sensor: %v: %s", err, out)
+	}
+}
+
+// containerFirst starts the sensor with a /dev of its own, as in a container, and then loads the driver. Nobody makes device nodes.
+func (d *stubDriver) containerFirst(t *testing.T) {
+	d.t = t
+	script := filepath.Join(t.TempDir(), "container")
+	text := "#!/bin/sh\nexec unshare --mount sh -c 'mount -t tmpfs dev /dev && mknod /dev/null c 1 3 && exec " + os.Getenv(binaryVar) + " \"$@\"' sh \"$@\"\n"
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(binaryVar, script)
+	s := start(t, onlyGPUs()...)
+	if got := s.scrape().all("gpu_driver_info"); len(got) > 0 {
+		t.Errorf("without a driver: %v", got)
+	}
+	d.load("550.54.15")
+	d.read(s, "550.54.15")
+	if _, err := os.Lstat("/dev/nvidiactl"); err == nil {
+		t.Error("the sensor made a node in /dev of the node")
+	}
+	s.stop()
+	if out, err := d.unload(); err != nil {
+		t.Errorf("rmmod without a sensor: %v: %s", err, out)
+	}
+}
