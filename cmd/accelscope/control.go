@@ -52,6 +52,8 @@ type gpuStatus struct {
 // releaser is a source that can close the library of its driver.
 type releaser interface {
 	Release(reason string, d time.Duration) nvidia.Status
+	Hold(reason string, d time.Duration) nvidia.Status
+	EndHold(reason string)
 	Resume() nvidia.Status
 }
 

@@ -82,6 +82,7 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 	}
 	defer closeWithin(closeTimeout, s, log)
 	defer serveControl(c.controlFlags, s.gpus, log)()
+	defer watchUnload(c.sensorFlags, s.gpus, log)()
 	if !hasHCA(c.Sysfs) {
 		log.Info("no HCA on this node: its series appear with the first one; " +
 			"`make demo` in the source tree shows a node with Soft-RoCE")

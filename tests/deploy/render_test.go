@@ -86,9 +86,10 @@ serviceMonitor: {enabled: true}
 prometheusRule: {enabled: true}
 networkPolicy: {enabled: true}
 kubelet: {nodesProxy: true}
+gpu: {releaseOnNodeLabels: true}
 `
 
-var components = []string{"podmonitor", "servicemonitor", "prometheusrule", "network-policy", "kubelet-before-1.33"}
+var components = []string{"podmonitor", "servicemonitor", "prometheusrule", "network-policy", "kubelet-before-1.33", "gpu-release"}
 
 // TestHelmMatchesKustomize: the chart renders the same objects as kustomize, except for Helm's own labels, the namespace, which the
 // user of Helm creates, and the way in which a changed configuration rolls the pods out.
@@ -248,6 +249,10 @@ func TestRights(t *testing.T) {
 	}
 	want[0].Resources = append(want[0].Resources, "nodes/proxy")
 	if diff := cmp.Diff(want, rules(kustomize(t, "overlays/privileged", "kubelet-before-1.33"))); diff != "" {
+		t.Error(diff)
+	}
+	watch := rbacv1.PolicyRule{Verbs: []string{"watch"}, APIGroups: []string{""}, Resources: []string{"nodes"}}
+	if diff := cmp.Diff(append(want, watch), rules(kustomize(t, "overlays/privileged", "kubelet-before-1.33", "gpu-release"))); diff != "" {
 		t.Error(diff)
 	}
 	for name, o := range map[string]Objects{

@@ -111,8 +111,9 @@ func (s *Scenario) Held() (map[int][]string, error) {
 		}
 		held[pid] = append(held[pid], filepath.Base(path))
 	}
-	for _, names := range held {
+	for pid, names := range held {
 		slices.Sort(names)
+		held[pid] = slices.Compact(names) // an event set has nvidiactl open once more
 	}
 	return held, nil
 }

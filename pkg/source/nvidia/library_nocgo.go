@@ -37,6 +37,12 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 // Release does nothing.
 func (s *Source) Release(string, time.Duration) Status { return s.Status() }
 
+// Hold does nothing.
+func (s *Source) Hold(string, time.Duration) Status { return s.Status() }
+
+// EndHold does nothing.
+func (s *Source) EndHold(string) {}
+
 // Resume does nothing.
 func (s *Source) Resume() Status { return s.Status() }
 

@@ -29,10 +29,13 @@ type release struct {
 	gone bool // the driver is, or was, not loaded
 
 	// Under the lock of the Source.
-	reason   string
-	until    time.Time
-	isClosed bool
-	closed   []string // device nodes that were closed
+	reason string
+	until  time.Time
+	// requested is the end that Release requested, held the reason of a Hold.
+	requested time.Time
+	held      string
+	isClosed  bool
+	closed    []string // device nodes that were closed
 }
 
 // err returns the error of reads during the release.
@@ -44,14 +47,46 @@ func (r *release) err() error {
 // again, until Resume, or for d. It returns when the library is closed, or after
 // releaseTimeout. A Release during another one replaces its reason, and never shortens it.
 func (s *Source) Release(reason string, d time.Duration) Status {
+	until := time.Now().Add(d)
+	return s.release(until, func(r *release) {
+		r.reason = reason
+		if until.After(r.requested) {
+			r.requested = until
+		}
+	})
+}
+
+// Hold is Release for a signal that the driver is about to be unloaded. It also ends with EndHold.
+// During a Release it lasts until both have ended.
+func (s *Source) Hold(reason string, d time.Duration) Status {
+	return s.release(time.Now().Add(d), func(r *release) {
+		r.held = reason
+		if r.requested.IsZero() {
+			r.reason = reason
+		}
+	})
+}
+
+// EndHold ends a Hold with this reason.
+func (s *Source) EndHold(reason string) {
+	s.mu.Lock()
+	if r := s.released; r != nil && r.held == reason {
+		r.held, r.until = "", r.requested
+	}
+	s.mu.Unlock()
+	s.wake(nil)
+}
+
+// release closes the library until a time, and sets the reason.
+func (s *Source) release(until time.Time, set func(*release)) Status {
 	s.mu.Lock()
 	if s.released == nil {
 		module := moduleInode(s.o.Sysfs)
 		s.released = &release{module: module, gone: module == 0, done: make(chan struct{})}
 	}
 	r := s.released
-	r.reason = reason
-	if until := time.Now().Add(d); until.After(r.until) {
+	set(r)
+	if until.After(r.until) {
 		r.until = until
 	}
 	s.cancel()

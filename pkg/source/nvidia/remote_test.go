@@ -130,7 +130,7 @@ func TestReleaseThroughTheChild(t *testing.T) {
 	status := r.Release("a test", time.Hour)
 	took := time.Since(began)
 	r.gone("after Release")
-	if status.State != model.StateReleased || len(status.Closed) != 3 || !strings.HasSuffix(status.Closed[2], "nvidiactl") ||
+	if status.State != model.StateReleased || len(status.Closed) != 3 || !strings.Contains(status.Closed[2], "nvidiactl") ||
 		status.Open != nil || status.Until.Before(began.Add(time.Hour)) {
 		t.Errorf("%+v", status)
 	}
@@ -400,4 +400,46 @@ func FuzzMessage(f *testing.F) {
 		}
 		s.handle(m)
 	})
+}
+
+// TestHold: a signal of the driver's tools releases the driver until the signal ends, and does not end a release that was
+// requested.
+func TestHold(t *testing.T) {
+	r := newRemoteNode(t, 1, nil)
+	until(t, r.Source, ready(1))
+	state := func(want model.State, reason string) {
+		t.Helper()
+		if status := r.Status(); status.State != want || !strings.HasPrefix(status.Reason, reason) {
+			t.Errorf("%+v, want %s %q", status, want, reason)
+		}
+	}
+	r.Hold("a label", time.Hour)
+	r.gone("after Hold")
+	state(model.StateReleased, "a label, until ")
+	r.EndHold("another label")
+	time.Sleep(5 * r.o.Interval)
+	state(model.StateReleased, "a label, until ")
+	r.EndHold("a label")
+	until(t, r.Source, ready(1))
+
+	requested := r.Release("an operator", time.Hour)
+	r.Hold("a label", 2*time.Hour)
+	state(model.StateReleased, "an operator, until ")
+	r.EndHold("a label")
+	time.Sleep(5 * r.o.Interval)
+	state(model.StateReleased, "an operator, until ")
+	if status := r.Status(); !status.Until.Equal(requested.Until) {
+		t.Errorf("until %v, want %v", status.Until, requested.Until)
+	}
+	r.Resume()
+	until(t, r.Source, ready(1))
+
+	r.Hold("a label", time.Hour)
+	r.Release("an operator", time.Minute) // ends with the hold
+	r.EndHold("a label")
+	state(model.StateReleased, "")
+	r.Resume()
+	until(t, r.Source, ready(1))
+	r.Hold("a label", 10*r.o.Interval)
+	until(t, r.Source, ready(1)) // the time is over
 }
