@@ -55,6 +55,7 @@ type request struct {
 type openResult struct {
 	Error  string // empty if it is open
 	Absent bool   // the error is that there is nothing to read
+	Loaded bool   // the error is that of the initialization
 }
 
 // reply is the answer to the request of the same number.

@@ -155,6 +155,8 @@ func (s *remoteSession) handle(m message) {
 			reason = errMessage
 		case m.Opened.Absent:
 			reason = model.WithReason(errors.New(m.Opened.Error), model.ErrAbsent)
+		case m.Opened.Loaded:
+			reason = model.WithReason(errors.New(m.Opened.Error), model.ErrLibraryInit)
 		case m.Opened.Error != "":
 			reason = model.WithReason(errors.New(m.Opened.Error), model.ErrLibrary)
 		}

@@ -70,7 +70,9 @@ func serve(c *connection) (status int) {
 	}
 	s, err := openLocal(st, openLibrary)
 	if err != nil {
-		send(message{Version: protocolVersion, Opened: &openResult{Error: err.Error(), Absent: errors.Is(err, model.ErrAbsent)}})
+		send(message{Version: protocolVersion, Opened: &openResult{
+			Error: err.Error(), Absent: errors.Is(err, model.ErrAbsent), Loaded: errors.Is(err, model.ErrLibraryInit),
+		}})
 		return 0
 	}
 	send(message{Version: protocolVersion, Opened: &openResult{}})
