@@ -24,6 +24,7 @@ type cli struct {
 	Check   checkCmd   `cmd:"" help:"Check flags, environment and configuration files without starting the sensor."`
 	Top     topCmd     `cmd:"" help:"Show workloads and the devices they use, from a running sensor."`
 	Peers   peersCmd   `cmd:"" help:"Show connections between workloads and remote ports, from a running sensor."`
+	GPU     gpuCmd     `cmd:"" name:"gpu" help:"Release the GPUs of a running sensor for work on them."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
 	ConfigFile string `name:"config.file" placeholder:"FILE" help:"YAML configuration file. Its keys are the names of the flags."`
@@ -100,6 +101,7 @@ type gpuFlags struct {
 	Access      bool          `name:"collector.access" negatable:"" default:"true" help:"Count opens of the device nodes of HCAs and GPUs."`
 	GPUInterval time.Duration `name:"gpu.process-interval" default:"5s" help:"Interval between listings of GPU processes."`
 	NVML        string        `name:"gpu.nvml-library" placeholder:"PATH" help:"libnvidia-ml.so.1. Default: found in standard directories."`
+	NodeLabels  bool          `name:"gpu.release-on-node-labels" help:"Release the driver when labels of the node pause its users."`
 	AMDSMI      string        `name:"gpu.amd-smi" placeholder:"PATH" help:"amd-smi, for values that amdgpu lacks. Default: disabled."`
 }
 
@@ -139,7 +141,7 @@ type webFlags struct {
 }
 
 // flagVars are the variables in the tags of flags.
-var flagVars = kong.Vars{"compat": strings.Join(metrics.CompatSets(), ",")}
+var flagVars = kong.Vars{"compat": strings.Join(metrics.CompatSets(), ","), "socket": defaultSocket}
 
 // parse reads args, the environment and the configuration file into c. What
 // --help prints goes to stdout, and exit is called after it.

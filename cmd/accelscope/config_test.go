@@ -50,6 +50,8 @@ func TestDefaults(t *testing.T) {
 		},
 		webFlags:   webFlags{listenFlags: listenFlags{ListenAddress: []string{":9847"}}, TelemetryPath: "/metrics", Compat: []string{"lens"}},
 		eventFlags: eventFlags{QueueSize: 8192},
+
+		controlFlags: controlFlags{Socket: "/run/accelscope/control.sock"},
 	}
 	if diff := cmp.Diff(want, c.Run, cmp.AllowUnexported(runCmd{}, webFlags{}, sensorFlags{})); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)

@@ -113,12 +113,12 @@ func configuration(t *testing.T, app *kong.Node) string {
 	if written < 50 {
 		t.Errorf("the sensor has %d flags, want 50 or more", written)
 	}
-	for _, command := range app.Children {
+	for _, command := range app.Leaves(true) {
 		own := slices.DeleteFunc(slices.Clone(command.Flags), func(f *kong.Flag) bool { return sensor[f.Name] })
 		if len(own) == 0 {
 			continue
 		}
-		fmt.Fprintf(&page, "\n## accelscope %s\n\n%s\n\n%s", command.Name, command.Help, configurationHead)
+		fmt.Fprintf(&page, "\n## %s\n\n%s\n\n%s", command.FullPath(), command.Help, configurationHead)
 		for _, flag := range own {
 			page.WriteString(configurationRow(flag))
 		}

@@ -256,6 +256,8 @@ func sourceCure(s model.SourceState) string {
 		return ""
 	case s.Source == "rdma" && s.State == model.StateAbsent:
 		return "load the driver of the HCA (mlx5_ib, irdma, …); `make demo` shows a node with Soft-RoCE"
+	case errors.Is(s.Err, model.ErrLibraryInit):
+		return "the library was found: load the driver that matches it, and make the device nodes of the GPUs visible"
 	case errors.Is(s.Err, model.ErrLibrary):
 		if v := model.FindGPUVendor(func(v *model.GPUVendor) bool { return v.Source == s.Source }); v != nil {
 			return v.LibraryCure

@@ -204,6 +204,7 @@ func TestReasons(t *testing.T) {
 		"permission of a hook": {"probe", hook.Failure(model.Hook{Name: "f", Reason: "fentry: x", Err: unix.EPERM}), "f: fentry: x", root},
 		"the text only":        {"probe", errors.New("not permitted: permission denied"), "not permitted: permission denied", ""},
 		"library":              {"nvidia", model.WithReason(errors.New("x"), model.ErrLibrary), "x", library},
+		"initialization":       {"nvidia", model.WithReason(errors.New("x"), model.ErrLibraryInit), "x", "the library was found: load the driver that matches it, and make the device nodes of the GPUs visible"},
 		"its name only":        {"nvidia", errors.New("libnvidia-ml"), "libnvidia-ml", ""},
 	} {
 		e := startEngine(t, engine.Options{}, engine.Registration{Source: unmade(tt.source), Err: tt.err})

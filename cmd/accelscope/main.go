@@ -2,7 +2,7 @@
 
 // Command accelscope shows which container uses which RDMA HCA and which GPU,
 // how hard, and how well that goes. It is the sensor, and the commands doctor,
-// check, top, peers and version. This package turns flags into sources and an
+// check, top, peers, gpu and version. This package turns flags into sources and an
 // HTTP server; the packages below pkg do the work.
 package main
 
@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer func() { _ = log.Sync() }() // a terminal refuses it
-	switch name, _, _ := strings.Cut(command.Command(), " "); name {
+	switch name, rest, _ := strings.Cut(command.Command(), " "); name {
 	case "doctor":
 		return c.Doctor.run(ctx, stdout, log)
 	case "check":
@@ -52,6 +52,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return c.Top.run(ctx, stdout)
 	case "peers":
 		return c.Peers.run(ctx, stdout)
+	case "gpu":
+		if rest == "release" {
+			return c.GPU.Release.run(ctx, stdout)
+		}
+		return c.GPU.Resume.run(ctx, stdout)
 	case "version":
 		return c.Version.run(stdout)
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -85,11 +86,15 @@ func (n *gpuNode) start(t *testing.T, binary, library string, interval time.Dura
 	t.Helper()
 	n.interval = interval
 	args := append(append(n.Environment(), binary), n.args...)
-	n.url, n.process, n.stop = startProcess(t, "env", append(append(args, "--path.sysfs="+n.SysFS(), "--path.host="+n.Dir,
+	n.url, n.process, n.stop = startProcess(t, "env", append(append(args, "--gpu.control-socket="+n.socket(), "--path.sysfs="+n.SysFS(),
+		"--path.host="+n.Dir,
 		"--no-collector.probe", "--no-collector.runtime", "--no-collector.kubelet", "--no-collector.node",
 		"--no-collector.container", "--no-collector.access", "--no-collector.rdma", "--node.name=node",
 		"--gpu.nvml-library="+library, "--gpu.process-interval="+interval.String(), "--metrics.compat=lens,dcgm"), more...)...)
 }
+
+// socket returns the path of the control socket.
+func (n *gpuNode) socket() string { return filepath.Join(n.Dir, "control", "socket") }
 
 // bind binds the first GPUs to the driver.
 func (n *gpuNode) bind(t *testing.T, gpus int) {
@@ -115,6 +120,16 @@ func (n *gpuNode) called(t *testing.T) nvml.Calls {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// held returns the files that processes hold instead of device nodes, by PID.
+func (n *gpuNode) held(t *testing.T) map[int][]string {
+	t.Helper()
+	held, err := n.Held()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return held
 }
 
 // nvidia returns the state of the source.

@@ -29,6 +29,7 @@ type runCmd struct {
 	sensorFlags
 	webFlags
 	eventFlags
+	controlFlags
 }
 
 // checkCmd checks the configuration of the sensor: flags, environment, and the
@@ -80,6 +81,8 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 		return err
 	}
 	defer closeWithin(closeTimeout, s, log)
+	defer serveControl(c.controlFlags, s.gpus, log)()
+	defer watchUnload(c.sensorFlags, s.gpus, log)()
 	if !hasHCA(c.Sysfs) {
 		log.Info("no HCA on this node: its series appear with the first one; " +
 			"`make demo` in the source tree shows a node with Soft-RoCE")

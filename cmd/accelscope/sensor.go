@@ -24,6 +24,7 @@ type sensor struct {
 	hierarchy cgroup.Hierarchy // empty when cgroups are not read
 	namespace string           // the cgroup that is the root of our cgroup namespace; empty for the host's
 	peers     func(context.Context) ([]model.Peer, error)
+	gpus      releaser // nil when NVIDIA's GPUs are not read
 }
 
 // newSensor makes the sources that are switched on. One that cannot be made is registered
@@ -35,7 +36,7 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 	}
 	s := newServices(f, e, parsed, log)
 	sources := s.sources()
-	out := &sensor{engine: s.engine, peers: s.peers}
+	out := &sensor{engine: s.engine, peers: s.peers, gpus: s.gpus}
 	if s.cgroups != nil {
 		out.hierarchy, out.namespace = s.cgroups.Hierarchy(), s.cgroups.Namespace()
 	}

@@ -35,6 +35,7 @@ type services struct {
 	objects    model.ObjectCounter
 	holders    model.DeviceHolders
 	peers      func(context.Context) ([]model.Peer, error)
+	gpus       releaser // nil if NVIDIA's GPUs are not read
 }
 
 func newServices(f sensorFlags, e eventFlags, parsed parsedFlags, log *zap.Logger) *services {

@@ -54,9 +54,14 @@ var gpuConstructors = []struct {
 }
 
 func newNVIDIA(s *services, log *zap.Logger) (engine.Source, error) {
-	return nvidia.New(nvidia.Options{
+	source, err := nvidia.New(nvidia.Options{
 		Library: s.NVML, Root: s.Host, Sysfs: s.Sysfs, Procfs: s.Procfs, Interval: s.GPUInterval, CgroupOf: s.cgroupOf(), Logger: log,
 	})
+	if err != nil {
+		return nil, err
+	}
+	s.gpus = source
+	return source, nil
 }
 
 func newAMD(s *services, log *zap.Logger) (engine.Source, error) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package child runs a program for a source: with a deadline, with bounded output, and
-// no longer than the sensor lives.
+// no longer than the sensor lives. A Runner runs it to its end; Start starts one that goes on.
 //
 // The program is the leader of a process group. At the deadline the whole group is
 // killed. When the sensor ends, even by SIGKILL, the kernel kills the program (see

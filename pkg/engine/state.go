@@ -21,6 +21,8 @@ func stateOf(err error) model.State {
 		return model.StateAbsent
 	case errors.Is(err, model.ErrUnsupported):
 		return model.StateUnsupported
+	case errors.Is(err, model.ErrReleased):
+		return model.StateReleased
 	}
 	return model.StateFailed
 }
@@ -68,7 +70,7 @@ func (l *stateLogger) one(now map[stateKey]model.State, key stateKey, state mode
 		fields = append(fields, zap.String("reason", reason))
 	}
 	switch state {
-	case model.StateOK, model.StateAbsent, model.StateUnsupported:
+	case model.StateOK, model.StateAbsent, model.StateUnsupported, model.StateReleased:
 		l.log.Info("state", fields...)
 	default:
 		l.log.Warn("state", fields...)

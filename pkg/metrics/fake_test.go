@@ -203,6 +203,9 @@ func probeFacts() model.Snapshot {
 		Maps:    []model.Map{{Name: "objects", Entries: 6, Capacity: 16384}},
 		Losses:  []model.Loss{{Reason: "map_full", Count: 0}},
 		Repairs: []model.Repair{{Change: "added", Count: 1}, {Change: "removed", Count: 0}},
+		Children: []model.ChildProcesses{
+			{Source: "nvidia", Ends: []model.Loss{{Reason: "crash", Count: 2}, {Reason: "hang", Count: 1}}, Stuck: 1},
+		},
 	}
 }
 

@@ -11,11 +11,12 @@ import (
 )
 
 var (
-	sourceStates = []string{
+	commonStates = []string{
 		string(model.StateOK), string(model.StateAbsent), string(model.StateUnsupported),
 		string(model.StateFailed), string(model.StateStuck),
 	}
-	deviceStates = append(slices.Clip(sourceStates), string(model.StateQuarantined))
+	sourceStates = append(slices.Clip(commonStates), string(model.StateReleased))
+	deviceStates = append(slices.Clip(commonStates), string(model.StateQuarantined))
 	// A hook is also absent while there is no device to observe.
 	hookStates = []string{
 		string(model.StateOK), string(model.StateAbsent), string(model.StateUnsupported), string(model.StateFailed),
@@ -90,6 +91,22 @@ func selfMetrics() []metric {
 					b.Value(float64(r.Count), r.Change)
 				}
 			},
+		},
+		{
+			name: "accelscope_child_ends_total", typ: counter, labels: []string{"source", "reason"},
+			help: "Child processes of the source that crashed, or were killed because they hung, by reason.",
+			emit: each(childrenOf, func(_ *view, b *exposition.Builder, c *model.ChildProcesses) {
+				for _, e := range c.Ends {
+					b.Value(float64(e.Count), c.Source, e.Reason)
+				}
+			}),
+		},
+		{
+			name: "accelscope_child_stuck", typ: gauge, labels: []string{"source"},
+			help: "Child processes of the source that were killed and have not ended.",
+			emit: each(childrenOf, func(_ *view, b *exposition.Builder, c *model.ChildProcesses) {
+				b.Value(float64(c.Stuck), c.Source)
+			}),
 		},
 		single("accelscope_unresolved_cgroups_total", counter, "Cgroups with kernel counters that never got a name.",
 			func(v *view) *uint64 { return v.facts.UnresolvedCgroups }, valueOf[uint64]),

@@ -187,6 +187,7 @@ func portsOf(v *view) []portView                  { return v.ports }
 func hcasOf(v *view) []model.HCA                  { return v.facts.HCAs }
 func vfsOf(v *view) []model.VF                    { return v.facts.VFs }
 func mapsOf(v *view) []model.Map                  { return v.facts.Maps }
+func childrenOf(v *view) []model.ChildProcesses   { return v.facts.Children }
 func statesOf(v *view) []model.SourceState        { return v.states }
 func usagesOf(v *view) []attribution.UsageShare   { return v.shares.Usages }
 func objectsOf(v *view) []attribution.ObjectShare { return v.shares.Objects }

@@ -34,6 +34,8 @@ type GPU struct {
 	// Instance is the driver's number of the MIG instance's GPU instance. It differs from the
 	// index in ID.
 	Instance string
+	// ComputeInstance is the number of the compute instance within the GPU instance.
+	ComputeInstance string
 	// Modes are the settings of the GPU, by the names of the vendor's tools (mig: enabled,
 	// compute: exclusive_process, persistence, mps). The driver bounds their number.
 	Modes map[string]string

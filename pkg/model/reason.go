@@ -4,8 +4,13 @@ package model
 
 import "errors"
 
-// ErrLibrary reports that the library of a GPU driver cannot be loaded or initialized.
-var ErrLibrary = errors.New("library of the GPU driver")
+var (
+	// ErrLibrary reports that the library of a GPU driver cannot be loaded.
+	ErrLibrary = errors.New("library of the GPU driver")
+	// ErrLibraryInit reports that the library of a GPU driver was loaded, and that its
+	// initialization failed.
+	ErrLibraryInit = errors.New("initialization of the library of the GPU driver")
+)
 
 // WithReason returns an error with the text of err that also matches reason (errors.Is). It
 // serves errors that lose their cause (a gRPC status, the text of a hook), and texts that

@@ -104,6 +104,8 @@ type Snapshot struct {
 	Repairs []Repair
 	// DeviceStates lists the state of each device, by source.
 	DeviceStates []DeviceState
+	// Children counts the child processes of sources.
+	Children []ChildProcesses
 	// DataPath is the state of the probes on the data path.
 	DataPath *DataPathStats
 	// UnresolvedCgroups counts cgroup IDs in the kernel's counters that were never resolved to
@@ -160,5 +162,6 @@ var lists = []factList{
 	list(func(s *Snapshot) *[]Map { return &s.Maps }),
 	list(func(s *Snapshot) *[]Loss { return &s.Losses }),
 	list(func(s *Snapshot) *[]Repair { return &s.Repairs }),
+	list(func(s *Snapshot) *[]ChildProcesses { return &s.Children }),
 	list(func(s *Snapshot) *[]DeviceState { return &s.DeviceStates }),
 }

@@ -15,6 +15,10 @@ var ErrAbsent = errors.New("absent")
 // report its values.
 var ErrUnsupported = errors.New("unsupported")
 
+// ErrReleased reports that the object exists and is left alone for a while, because somebody
+// works on it.
+var ErrReleased = errors.New("released")
+
 // Hook is one kernel function or tracepoint for a probe.
 type Hook struct {
 	Name   string // kernel function or tracepoint
@@ -37,6 +41,13 @@ type Loss struct {
 	Count  uint64
 }
 
+// ChildProcesses counts the child processes of a source.
+type ChildProcesses struct {
+	Source string
+	Ends   []Loss // unexpected ends, by reason
+	Stuck  uint64 // were killed and have not ended
+}
+
 // Repair counts objects that were added to or removed from the counts of the probe.
 type Repair struct {
 	Change string
@@ -47,7 +58,8 @@ type Repair struct {
 type State string
 
 // The states. Hooks are absent while there is no device to watch. A device is quarantined if
-// it failed too often and is not read anymore.
+// it failed too often and is not read anymore. A source is released while an operator, or a
+// tool, works on its devices.
 const (
 	StateOK          State = "ok"
 	StateAbsent      State = "absent"
@@ -55,12 +67,13 @@ const (
 	StateFailed      State = "failed"
 	StateStuck       State = "stuck"
 	StateQuarantined State = "quarantined"
+	StateReleased    State = "released"
 )
 
 // SourceState is the state of one source.
 type SourceState struct {
 	Source string
-	State  State  // ok, absent, unsupported, failed or stuck
+	State  State  // ok, absent, unsupported, failed, stuck or released
 	Reason string // why it is not ok
 	Err    error  // the error with the text Reason
 	// Took is the duration of its last answer, Age the time since then: negative if there was

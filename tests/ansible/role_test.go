@@ -190,6 +190,10 @@ func TestPackage(t *testing.T) {
 		t.Errorf("the service: %s", got)
 	}
 	metrics("200", "http://127.0.0.1:9847/metrics")
+	got := n.sh(t, "stat -c '%A %U' /run/accelscope /run/accelscope/control.sock; accelscope gpu release --for=1s")
+	if !strings.HasPrefix(got, "drwx------ root\nsrw------- root\nreleased: nothing was open\nuntil ") {
+		t.Errorf("the control socket: %s", got)
+	}
 
 	pid := n.pid(t)
 	n.want(t, "install.yaml", v, nil)

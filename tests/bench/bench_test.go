@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/tests/child"
 )
 
 func TestSamples(t *testing.T) {
@@ -91,5 +93,45 @@ func TestSyscallMeter(t *testing.T) {
 	// Some calls are those of the Go runtime and of reading the meter.
 	if n := after - before; n < calls || n > calls+calls/10 {
 		t.Errorf("%d system calls counted, want %d", n, calls)
+	}
+}
+
+// TestTotalTime: the time of a child counts while it runs, and after its end.
+func TestTotalTime(t *testing.T) {
+	before, err := totalTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := child.Command(t.Context(), "sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo; read end")
+	end, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	worked, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := worked.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	running, err := totalTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := readMemory(os.Getpid()); err != nil || m.childRSS <= 0 || m.rss <= m.childRSS {
+		t.Errorf("memory %+v: %v", m, err)
+	}
+	_ = end.Close()
+	_ = cmd.Wait()
+	ended, err := totalTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ticks = 20 * time.Millisecond
+	if used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(); used < ticks || running-before < used-ticks || ended-before < used-ticks {
+		t.Errorf("a child used %v: %v while it ran, %v after that", used, running-before, ended-before)
 	}
 }

@@ -20,7 +20,7 @@ type costs struct {
 
 // scrape scrapes p and returns the cost.
 func (c *costs) scrape(ctx context.Context, p *process, scrapes int) error {
-	begin, err := cpuTime(p.pid())
+	begin, err := totalTime(p.pid())
 	if err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func (c *costs) scrape(ctx context.Context, p *process, scrapes int) error {
 		latencies = append(latencies, ms(last.latency))
 		sleep(ctx, pause)
 	}
-	end, err := cpuTime(p.pid())
+	end, err := totalTime(p.pid())
 	if err != nil {
 		return err
 	}
@@ -51,12 +51,12 @@ func (c *costs) scrape(ctx context.Context, p *process, scrapes int) error {
 
 // rest does not scrape p for a while.
 func (c *costs) rest(ctx context.Context, p *process, quiet time.Duration) error {
-	begin, err := cpuTime(p.pid())
+	begin, err := totalTime(p.pid())
 	if err != nil {
 		return err
 	}
 	sleep(ctx, quiet)
-	end, err := cpuTime(p.pid())
+	end, err := totalTime(p.pid())
 	if err != nil {
 		return err
 	}

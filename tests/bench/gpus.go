@@ -93,11 +93,11 @@ func printGPUs(out io.Writer, figs []*gpuFigures, rounds, scrapes int) {
 	fmt.Fprintf(out, "\n%d GPUs of a fake NVML that answers at once; medians of %d rounds of %d scrapes %v apart.\n\n", nvml.GPUs,
 		rounds, scrapes, pause)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "sensor with\tp50 ms\tp99 ms\tCPU ms/scrape\tseries\ttext kB\tRSS MB\tidle CPU ms/s\t")
+	fmt.Fprintln(w, "sensor with\tp50 ms\tp99 ms\tCPU ms/scrape\tseries\ttext kB\tRSS MB\tprivate MB\tof the child: RSS MB\tprivate MB\tidle CPU ms/s\t")
 	for _, f := range figs {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", f.name, number(quantile(f.p50, 0.5), 2), number(quantile(f.p99, 0.5), 2),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", f.name, number(quantile(f.p50, 0.5), 2), number(quantile(f.p99, 0.5), 2),
 			number(quantile(f.cpu, 0.5), 2), number(f.series, 0), number(f.text, 0), number(f.memory.rss, 1),
-			number(quantile(f.idle, 0.5), 2))
+			number(f.memory.anon, 1), number(f.memory.childRSS, 1), number(f.memory.childAnon, 1), number(quantile(f.idle, 0.5), 2))
 	}
 	w.Flush()
 }

@@ -27,10 +27,83 @@ func cpuTime(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
-// memory are values of /proc/PID/status in MB.
-type memory struct{ rss, peak, anon float64 }
+// children returns the child processes of a process: those of the sensor have NVIDIA's library open. They may end at any time.
+func children(pid int) ([]int, error) {
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, list := range lists {
+		b, err := os.ReadFile(list)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for field := range bytes.FieldsSeq(b) {
+			child, err := strconv.Atoi(string(field))
+			if err != nil {
+				return nil, err
+			}
+			pids = append(pids, child)
+		}
+	}
+	return pids, nil
+}
 
+// totalTime is cpuTime of a process and its children. The times of children that have ended are in ticks of 10 ms.
+func totalTime(pid int) (time.Duration, error) {
+	pids, err := children(pid)
+	if err != nil {
+		return 0, err
+	}
+	total, err := cpuTime(pid)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range pids {
+		if t, err := cpuTime(p); err == nil {
+			total += t
+		}
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	const user, system, tick = 13, 14, 10 * time.Millisecond // cutime and cstime, counted from the state
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	for _, i := range []int{user, system} {
+		ticks, err := strconv.Atoi(string(fields[i]))
+		if err != nil {
+			return 0, err
+		}
+		total += time.Duration(ticks) * tick
+	}
+	return total, nil
+}
+
+// memory are values of /proc/PID/status in MB. Those of the children are sums.
+type memory struct{ rss, peak, anon, childRSS, childAnon float64 }
+
+// readMemory reads the memory of a process and of its children.
 func readMemory(pid int) (memory, error) {
+	m, err := readStatus(pid)
+	if err != nil {
+		return m, err
+	}
+	pids, err := children(pid)
+	if err != nil {
+		return m, err
+	}
+	for _, p := range pids {
+		if c, err := readStatus(p); err == nil {
+			m.childRSS += c.rss
+			m.childAnon += c.anon
+		}
+	}
+	return m, nil
+}
+
+func readStatus(pid int) (memory, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return memory{}, err

@@ -55,6 +55,12 @@ func TestCompose(t *testing.T) {
 			if v.Type != types.VolumeTypeBind {
 				continue
 			}
+			if v.Source == "/run/accelscope" { // the sensor creates a socket there
+				if v.ReadOnly || v.Bind == nil || !bool(v.Bind.CreateHostPath) {
+					t.Errorf("%s: %+v", v.Source, v)
+				}
+				continue
+			}
 			if _, err := os.Stat(v.Source); err != nil {
 				t.Error(err)
 			}

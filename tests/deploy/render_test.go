@@ -86,9 +86,10 @@ serviceMonitor: {enabled: true}
 prometheusRule: {enabled: true}
 networkPolicy: {enabled: true}
 kubelet: {nodesProxy: true}
+gpu: {releaseOnNodeLabels: true}
 `
 
-var components = []string{"podmonitor", "servicemonitor", "prometheusrule", "network-policy", "kubelet-before-1.33"}
+var components = []string{"podmonitor", "servicemonitor", "prometheusrule", "network-policy", "kubelet-before-1.33", "gpu-release"}
 
 // TestHelmMatchesKustomize: the chart renders the same objects as kustomize, except for Helm's own labels, the namespace, which the
 // user of Helm creates, and the way in which a changed configuration rolls the pods out.
@@ -250,6 +251,10 @@ func TestRights(t *testing.T) {
 	if diff := cmp.Diff(want, rules(kustomize(t, "overlays/privileged", "kubelet-before-1.33"))); diff != "" {
 		t.Error(diff)
 	}
+	watch := rbacv1.PolicyRule{Verbs: []string{"watch"}, APIGroups: []string{""}, Resources: []string{"nodes"}}
+	if diff := cmp.Diff(append(want, watch), rules(kustomize(t, "overlays/privileged", "kubelet-before-1.33", "gpu-release"))); diff != "" {
+		t.Error(diff)
+	}
 	for name, o := range map[string]Objects{
 		"overlay": kustomize(t, "overlays/capabilities"), "chart": helm(t, "mode: capabilities"),
 	} {
@@ -271,6 +276,7 @@ func TestSeed(t *testing.T) {
 		"dev-dri": {"/dev/dri", "/hostdev/dri"}, "proc": {"/proc", "/host-proc"},
 		// additional ones
 		"sys": {"/sys", "/sys"}, "pod-resources": {"/var/lib/kubelet/pod-resources", "/var/lib/kubelet/pod-resources"}, "root": {"/", "/host"},
+		"control": {"/run/accelscope", "/run/accelscope"},
 	}
 	env := map[string]string{"NODE_NAME": "spec.nodeName", "NODE_IP": "status.hostIP"}
 	for name, o := range map[string]Objects{
@@ -299,8 +305,8 @@ func TestSeed(t *testing.T) {
 			gotMounts[v.Name] = [2]string{v.HostPath.Path, c.VolumeMounts[i].MountPath}
 		}
 		for _, m := range c.VolumeMounts {
-			if !m.ReadOnly {
-				t.Errorf("%s: %s can be written", name, m.MountPath)
+			if m.ReadOnly == (m.Name == "control") {
+				t.Errorf("%s: %s: read-only is %v", name, m.MountPath, m.ReadOnly)
 			}
 		}
 		if diff := cmp.Diff(env, gotEnv); diff != "" {

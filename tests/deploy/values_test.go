@@ -50,6 +50,8 @@ func TestValues(t *testing.T) {
 		"maxUnavailable: 0":                                                   false,
 		"maxUnavailable: 25%":                                                 true,
 		"maxUnavailable: 0%":                                                  false,
+		"gpu: {releaseOnNodeLabels: true}":                                    true,
+		"gpu: {releaseOnNodeLabels: 1}":                                       false,
 		"kubelet: {nodesProxy: true}":                                         true,
 		"kubelet: {nodesproxy: true}":                                         false,
 		"web: {configSecret: s}":                                              true,

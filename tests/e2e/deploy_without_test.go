@@ -48,6 +48,7 @@ var rows = map[string]string{
 	"`/var/lib/kubelet/pod-resources`": "devices that the kubelet allocated to containers: `container_gpu_allocated`, VFs",
 	"`/host`":                          "file systems of the node, user names, NVIDIA's library, CDI specifications in `/etc/cdi`",
 	"`/hostdev/dri`":                   "nothing at present: GPUs are found through sysfs",
+	"`/run/accelscope`":                "`accelscope gpu release` outside of the pod",
 }
 
 // A lack is a permission or mount that the pod of the overlay capabilities has and this variant lacks.
@@ -95,7 +96,7 @@ var (
 		{mounts: []string{"/hostrun", "/hostrun/containerd"}, verdict: "yes", lost: []string{"source runtime"}},
 		// doctor cannot report the effect of these in this guest: /hostrun contains containerd's socket, too, and there
 		// is no kubelet and no GPU.
-		{mounts: []string{"/hostrun/containerd", "/var/lib/kubelet/pod-resources", "/host", "/hostdev/dri"}, verdict: "yes", long: true},
+		{mounts: []string{"/hostrun/containerd", "/var/lib/kubelet/pod-resources", "/host", "/hostdev/dri", "/run/accelscope"}, verdict: "yes", long: true},
 	}
 )
 

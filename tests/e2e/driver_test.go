@@ -30,6 +30,8 @@ type stubDriver struct {
 	module  string
 	address string // of the PCI function
 	gpus    *nvml.Scenario
+
+	endDaemon func() // ends the process of persistenced
 }
 
 func newStubDriver(t *testing.T) *stubDriver {

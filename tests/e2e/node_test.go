@@ -120,6 +120,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath budget", node.budget, "6.1", node.traces},
 	{"datapath stalled", node.stalled, "", node.traces},
 	{"nvidia driver", node.nvidiaDriver, "", func(n node) bool { return n.modules() && n.plain() }},
+	{"nvidia release", node.nvidiaRelease, "", func(n node) bool { return n.modules() && n.plain() }},
 	{"reload", node.reload, "5.10 6.12", nil},
 	{"netlink", node.netlink, "5.10 6.1", nil},
 }

@@ -27,6 +27,7 @@ type command struct {
 const (
 	cluster  = "needs a cluster; TestDeploy runs what it deploys in the guest"
 	registry = "needs Docker and a registry; tests/image unpacks the archive, TestDeploy loads it into containerd"
+	gpus     = "needs an NVIDIA GPU; TestNVMLChild runs accelscope gpu with a fake library"
 	modules  = "needs out-of-tree RDMA modules; vm.BuildPadded makes such files with these programs"
 	compose  = "needs Docker Compose 2, which Debian 12 has not; tests/compose reads the file by its library"
 )
@@ -132,6 +133,11 @@ var documents = map[string][]command{
 		{text: "cat >prometheus.yml <<'EOF'", place: node},
 		{text: "promtool check config prometheus.yml", place: node},
 		{text: "promtool check rules deploy/prometheus/rules/*.yaml", place: node},
+
+		{text: "accelscope gpu release --for=30m --reason=maintenance", place: none, why: gpus},
+		{text: "nvidia-smi --gpu-reset", place: none, why: gpus},
+		{text: "accelscope gpu resume", place: none, why: gpus},
+		{text: "kubectl -n accelscope exec $POD -- accelscope gpu release --for=30m", place: none, why: cluster},
 
 		{text: "apt-get purge -y accelscope", place: node},
 		{text: "rm -rf /etc/accelscope /etc/systemd/system/accelscope.service.d", place: node},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -57,6 +58,9 @@ func New(dir string) (*Scenario, error) {
 	}
 	s.Driver("550.54.15")
 	s.Set(System, "nvmlSystemGetCudaDriverVersion", 12040)
+	if err := os.MkdirAll(s.devices(), 0o700); err != nil {
+		return nil, err
+	}
 	if err := os.WriteFile(s.calls, make([]byte, callRoom*callSize), 0o600); err != nil {
 		return nil, err
 	}
@@ -65,7 +69,53 @@ func New(dir string) (*Scenario, error) {
 
 // Environment returns the environment variables of a process that uses s.
 func (s *Scenario) Environment() []string {
-	return []string{"NVML_FAKE_SCENARIO=" + s.file, "NVML_FAKE_CALLS=" + s.calls}
+	return []string{"NVML_FAKE_SCENARIO=" + s.file, "NVML_FAKE_CALLS=" + s.calls, "NVML_FAKE_DEVICES=" + s.devices()}
+}
+
+// devices returns the directory of the files that the library holds instead of device nodes.
+func (s *Scenario) devices() string { return filepath.Join(filepath.Dir(s.file), "dev") }
+
+// makeFiles creates the files of all devices.
+func (s *Scenario) makeFiles() error {
+	names := []string{"nvidiactl"}
+	for _, d := range s.Devices() {
+		if gpu, mig, is := strings.Cut(d, ":"); is {
+			names = append(names, "nvidia-cap"+gpu+"-"+mig)
+		} else {
+			names = append(names, "nvidia"+d)
+		}
+	}
+	for _, name := range names {
+		if err := os.WriteFile(filepath.Join(s.devices(), name), nil, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Held lists the files that processes hold instead of device nodes, by PID.
+func (s *Scenario) Held() (map[int][]string, error) {
+	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	if err != nil {
+		return nil, err
+	}
+	held := map[int][]string{}
+	for _, link := range links {
+		path, err := os.Readlink(link) // fails for a file that was closed
+		if err != nil || filepath.Dir(path) != s.devices() {
+			continue
+		}
+		pid, err := strconv.Atoi(strings.Split(link, "/")[2])
+		if err != nil {
+			return nil, err
+		}
+		held[pid] = append(held[pid], filepath.Base(path))
+	}
+	for pid, names := range held {
+		slices.Sort(names)
+		held[pid] = slices.Compact(names) // an event set has nvidiactl open once more
+	}
+	return held, nil
 }
 
 // Holding returns the environment variables of a process that uses s, and whose library opens the device nodes in a
@@ -103,7 +153,10 @@ func (s *Scenario) Fail(device, function string, code int) { s.Set(device, "!"+f
 // Block makes a function block until Heal.
 func (s *Scenario) Block(device, function string) { s.Set(device, "!"+function, "block") }
 
-// Heal ends Fail and Block.
+// Crash makes a function end the process with SIGSEGV until Heal.
+func (s *Scenario) Crash(device, function string) { s.Set(device, "!"+function, "crash") }
+
+// Heal ends Fail, Block and Crash.
 func (s *Scenario) Heal(device, function string) { s.Unset(device, "!"+function) }
 
 // XID adds an error that the driver reports.
@@ -137,6 +190,9 @@ func (s *Scenario) Write() error {
 	}
 	for _, e := range s.events {
 		b.WriteString(e)
+	}
+	if err := s.makeFiles(); err != nil {
+		return err
 	}
 	if err := os.WriteFile(s.file+".new", []byte(b.String()), 0o600); err != nil {
 		return err

@@ -28,13 +28,20 @@ type device struct {
 	lib     *library
 	sampler *sampler
 	xids    *xids
-	notify  func(why error) // wakes the keeper; a non-nil why makes it reopen the library
+	notify  func(why error)  // wakes the keeper; a non-nil why makes it reopen the library
+	listed  func(pids []int) // called with new processes before they are published; may be nil
 	// address is the PCI address, index the position among the devices. A device that the
 	// kernel does not list is found by its index.
 	address string
 	index   int
 	since   time.Time // when this driver first listed it
 	begun   time.Time // deadline of the driver's initialization
+	skip    time.Time // the device is not called until then
+	// instances is what is read of MIG instances, mig whether MIG is enabled, complete whether
+	// the first round has ended.
+	instances instances
+	mig       atomic.Bool
+	complete  atomic.Bool
 
 	attached  atomic.Pointer[attachment]
 	last      atomic.Pointer[reading]     // last reading
@@ -52,6 +59,7 @@ type device struct {
 type roundResult struct {
 	facts     model.GPU
 	parts     []model.GPU
+	bare      []model.GPU        // instances with GPM counters alone, see gpmOnly
 	processes []model.GPUProcess // nil when not listed
 }
 
@@ -79,12 +87,30 @@ var errHidden = errors.New("not visible: its device node cannot be opened")
 // key identifies a device while its UUID is unknown.
 func (d *device) key() string { return d.address + "#" + strconv.Itoa(d.index) }
 
+// serve runs rounds until the session ends, from the end of skip on.
+func (d *device) serve() {
+	timer := time.NewTimer(time.Until(d.skip))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		d.run(d.o.Interval, d.round())
+	case <-d.stop:
+		close(d.done)
+	}
+}
+
+// skipped reports whether the device is not called yet.
+func (d *device) skipped() bool { return time.Now().Before(d.skip) }
+
 // round returns the steps that the worker runs every interval.
 func (d *device) round() []func() {
 	steps := []func(){
 		d.attach, d.readModes, d.readSlowly,
 		d.receives, d.transmits, d.readLinks, d.readParts, d.readProcesses, d.readHealth, d.publish,
 		func() { d.answer() },
+	}
+	if d.instances == oneRound {
+		steps = []func(){d.attach, d.readModes, d.readParts, d.readProcesses, d.publish}
 	}
 	for i, step := range steps {
 		steps[i] = func() {
@@ -96,7 +122,7 @@ func (d *device) round() []func() {
 			}
 		}
 	}
-	return steps
+	return append(steps, func() { d.complete.Store(true) })
 }
 
 // attach gets the handle of the device and its constant properties.
@@ -199,6 +225,13 @@ func (d *device) transmits() {
 func (d *device) readLinks() { d.draft.facts.Links = readLinks(d.attached.Load().handle) }
 
 func (d *device) readParts() {
+	d.mig.Store(d.draft.facts.Modes["mig"] == "enabled")
+	if d.instances == gpmOnly && d.mig.Load() {
+		d.parts, d.draft.parts = instancesOf(d.o, d.draft.facts), nil
+		d.xids.split(d.attached.Load().uuid, d.parts)
+		return
+	}
+	d.draft.bare = nil
 	if parts, facts, ok := partsOf(d.o, d.attached.Load().handle, d.draft.facts); ok {
 		d.parts, d.draft.parts = parts, facts
 		d.xids.split(d.attached.Load().uuid, parts)
@@ -212,13 +245,28 @@ func (d *device) readParts() {
 // the same moment.
 func (d *device) readProcesses() {
 	a, g, now := d.attached.Load(), &d.draft.facts, time.Now()
-	g.Memory = memory(a.handle)
 	engines := d.sampler.engines(a.handle, d.parts)
+	if d.instances == gpmOnly && d.mig.Load() {
+		d.draft.bare, d.draft.processes = nil, nil
+		for _, p := range d.parts {
+			d.draft.bare = append(d.draft.bare, model.GPU{Parent: a.uuid, Instance: strconv.Itoa(p.gpuInstance), Engines: engines[p.uuid]})
+		}
+		g.Engines, g.Memory, g.Unlisted, d.slow = d.sampler.whole(a.handle), model.VideoMemory{}, true, nil
+		return
+	}
+	g.Memory = memory(a.handle)
 	for i, p := range d.parts {
 		d.draft.parts[i].Memory = memory(p.handle)
 		d.draft.parts[i].Engines = engines[p.uuid]
 	}
 	d.draft.processes, g.Engines, d.slow = d.sampler.list(a.handle, a.uuid, d.parts, now)
+	if d.listed != nil {
+		pids := make([]int, len(d.draft.processes))
+		for i, p := range d.draft.processes {
+			pids[i] = p.PID
+		}
+		d.listed(pids)
+	}
 	g.Unlisted, g.Listed = d.draft.processes == nil, now
 	for i := range d.parts {
 		d.draft.parts[i].Unlisted, d.draft.parts[i].Listed = g.Unlisted, now
@@ -235,13 +283,18 @@ func (d *device) publish() {
 func (d *device) identify() {
 	all := append([]model.GPU{d.shown.facts}, d.shown.parts...)
 	for i, g := range all {
-		all[i] = model.GPU{
-			Vendor: g.Vendor, ID: g.ID, UUID: g.UUID, Parent: g.Parent, Name: g.Name, Serial: g.Serial,
-			PCIAddress: g.PCIAddress, PCIDevice: g.PCIDevice, NUMANode: g.NUMANode, VBIOS: g.VBIOS, Nodes: g.Nodes,
-			Profile: g.Profile, Instance: g.Instance,
-		}
+		all[i] = identityOf(g)
 	}
 	d.identity.Store(&all)
+}
+
+// identityOf returns the identity of a device or part.
+func identityOf(g model.GPU) model.GPU {
+	return model.GPU{
+		Vendor: g.Vendor, ID: g.ID, UUID: g.UUID, Parent: g.Parent, Name: g.Name, Serial: g.Serial,
+		PCIAddress: g.PCIAddress, PCIDevice: g.PCIDevice, NUMANode: g.NUMANode, VBIOS: g.VBIOS, Nodes: g.Nodes,
+		Profile: g.Profile, Instance: g.Instance, ComputeInstance: g.ComputeInstance,
+	}
 }
 
 // asleep reports whether the device is suspended. The query to the kernel does not wake it.
@@ -256,6 +309,11 @@ func (d *device) read(ctx context.Context) reading {
 	if d.asleep() {
 		d.last.Store(nil)
 		r.gpus = d.named(func(g *model.GPU) { g.Suspended = true })
+		return r
+	}
+	if d.skipped() {
+		r.gpus = d.unread(health{stuck: true})
+		r.err = fmt.Errorf("%w; the GPU is not called until %s", errStuck, d.skip.Format(time.TimeOnly))
 		return r
 	}
 	answer, err := ask(ctx, d.worker, d.answer)
@@ -305,7 +363,7 @@ func (d *device) unread(h health) []model.GPU {
 	if !slices.ContainsFunc(problems, active) {
 		problems = nil
 	}
-	return d.named(func(g *model.GPU) { g.Problems, g.XIDs = problems, d.xids.of(g.UUID) })
+	return d.named(func(g *model.GPU) { g.Problems, g.XIDs = problems, d.xids.ofGPU(g) })
 }
 
 // answer reads the device for a scrape, in the worker.
@@ -342,7 +400,8 @@ func (d *device) collect() reading {
 	r.gpus, r.processes = append([]model.GPU{g}, d.shown.parts...), d.shown.processes
 	for i := range r.gpus[1:] {
 		part := &r.gpus[1+i]
-		part.Problems, part.XIDs = g.Problems, d.xids.of(part.UUID) // it is the same chip
+		part.Problems, part.XIDs = g.Problems, d.xids.ofGPU(part) // it is the same chip
 	}
+	r.gpus = append(r.gpus, d.shown.bare...)
 	return r
 }

@@ -116,13 +116,24 @@ func (d *driver) refuse(err error) {
 
 func (d *driver) source() *Source {
 	d.t.Helper()
-	s := newSource(d.options, d.open, 5*time.Millisecond)
+	s := newSource(d.options, local(d.open), 5*time.Millisecond)
 	d.t.Cleanup(func() {
 		if s.stop != nil {
 			_ = s.Close()
 		}
 	})
 	return s
+}
+
+// local returns a function that starts a session in this process.
+func local(open func(Options) (*library, error)) func(context.Context, start) (session, error) {
+	return func(_ context.Context, st start) (session, error) {
+		s, err := openLocal(st, open)
+		if err != nil { // not a session that is nil
+			return nil, err
+		}
+		return s, nil
+	}
 }
 
 func (d *driver) open(Options) (*library, error) {
@@ -243,7 +254,7 @@ func settle(t *testing.T, s *Source) {
 	s.mu.Lock()
 	current := s.session
 	s.mu.Unlock()
-	for _, d := range current.devices {
+	for _, d := range current.(*localSession).devices {
 		if _, err := ask(ctx, d.worker, func() struct{} { return struct{}{} }); err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,8 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,16 +24,15 @@ const (
 	// maxXIDs bounds the codes of one device; the driver has fewer than 200. Further codes
 	// count as code 0, which is not an XID.
 	maxXIDs = 256
-	// maxXIDDevices bounds the devices and MIG instances with XIDs. Those of further instances count for their GPU.
-	maxXIDDevices = 1024
 )
 
-// xids counts the errors that the driver reports, for devices and MIG instances by UUID. The counts are kept
+// xids counts the errors that the driver reports, for devices by UUID and for MIG instances by place. The counts are kept
 // when the library is reopened.
 type xids struct {
-	mu     sync.Mutex
-	counts map[string]map[uint64]model.XID
-	parts  map[string][]part // current MIG instances by the UUID of their device
+	mu      sync.Mutex
+	counts  map[string]map[uint64]model.XID
+	parts   map[string][]part                  // current MIG instances by the UUID of their device
+	changed func(device string, now model.XID) // called after each XID, and with none when a device is first watched; may be nil
 }
 
 func newXIDs() *xids {
@@ -45,8 +46,14 @@ func (x *xids) split(uuid string, parts []part) {
 	x.parts[uuid] = parts
 }
 
-// culprit returns the UUID of the MIG instance that an event belongs to, and that of the device if it belongs to none, or to
-// a GPU instance with several compute instances.
+// placeOf names a MIG instance by its place: the process that reads the events has no UUIDs of instances, because their
+// handles would keep them busy.
+func placeOf(uuid, gpuInstance, computeInstance string) string {
+	return uuid + " " + gpuInstance + "/" + computeInstance
+}
+
+// culprit returns the place of the MIG instance that an event belongs to, and the UUID of the device if it belongs to none, or
+// to a GPU instance with several compute instances.
 func (x *xids) culprit(uuid string, e nvml.EventData) string {
 	if e.GpuInstanceId == noInstance {
 		return uuid
@@ -60,16 +67,33 @@ func (x *xids) culprit(uuid string, e nvml.EventData) string {
 		case found != uuid:
 			return uuid
 		default:
-			found = p.uuid
+			found = placeOf(uuid, strconv.Itoa(p.gpuInstance), strconv.Itoa(p.computeInstance))
 		}
-	}
-	if x.counts[found] == nil && len(x.counts) >= maxXIDDevices {
-		return uuid
 	}
 	return found
 }
 
-// of returns the errors of a device or MIG instance by code; nil if the device was never watched, or the instance had none.
+// ofGPU returns the errors of a device or MIG instance. An instance at the place of one that was destroyed continues its counts.
+func (x *xids) ofGPU(g *model.GPU) []model.XID {
+	if g.Parent == "" {
+		return x.of(g.UUID)
+	}
+	return x.of(placeOf(g.Parent, g.Instance, g.ComputeInstance))
+}
+
+// ofInstances returns the errors of a device's MIG instances.
+func (x *xids) ofInstances(uuid string) (all []model.XID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for place, codes := range x.counts {
+		if strings.HasPrefix(place, uuid+" ") {
+			all = slices.AppendSeq(all, maps.Values(codes))
+		}
+	}
+	return all
+}
+
+// of returns the errors of a device or place by code; nil if the device was never watched, or the instance had none.
 func (x *xids) of(uuid string) []model.XID {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -89,7 +113,38 @@ func (x *xids) listen(uuid string) {
 	defer x.mu.Unlock()
 	if x.counts[uuid] == nil {
 		x.counts[uuid] = make(map[uint64]model.XID)
+		x.report(uuid, model.XID{})
 	}
+}
+
+func (x *xids) report(uuid string, now model.XID) {
+	if x.changed != nil {
+		x.changed(uuid, now)
+	}
+}
+
+// set records the count of a code; a zero XID records that the device is watched.
+func (x *xids) set(uuid string, now model.XID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.counts[uuid] == nil {
+		x.counts[uuid] = make(map[uint64]model.XID)
+	}
+	if now.Count > 0 {
+		x.counts[uuid][now.Code] = now
+	}
+}
+
+// all returns the errors of all devices that were watched, by UUID.
+func (x *xids) all() map[string][]model.XID {
+	x.mu.Lock()
+	uuids := slices.Collect(maps.Keys(x.counts))
+	x.mu.Unlock()
+	all := make(map[string][]model.XID, len(uuids))
+	for _, uuid := range uuids {
+		all[uuid] = x.of(uuid)
+	}
+	return all
 }
 
 func (x *xids) add(uuid string, code uint64, now time.Time) {
@@ -100,6 +155,7 @@ func (x *xids) add(uuid string, code uint64, now time.Time) {
 		code = 0
 	}
 	codes[code] = model.XID{Code: code, Count: codes[code].Count + 1, Last: now}
+	x.report(uuid, codes[code])
 }
 
 // watch counts the critical XIDs of one device (nvmlEventSetWait with

@@ -5,7 +5,6 @@
 package nvidia
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -213,7 +212,7 @@ func TestXIDsAreBounded(t *testing.T) {
 func TestXIDsOfParts(t *testing.T) {
 	x, e := newXIDs(), newEvents()
 	x.split("GPU-a", []part{
-		{uuid: "MIG-1", gpuInstance: 1}, {uuid: "MIG-20", gpuInstance: 2}, {uuid: "MIG-21", gpuInstance: 2, computeInstance: 1},
+		{gpuInstance: 1}, {gpuInstance: 2}, {gpuInstance: 2, computeInstance: 1},
 	})
 	end, _ := e.watching(t, x, listener(nvml.SUCCESS))
 	of := func(code uint64, gpuInstance, computeInstance uint32) {
@@ -230,29 +229,23 @@ func TestXIDsOfParts(t *testing.T) {
 	x.split("GPU-a", nil)
 	of(43, 1, 0)
 	end()
-	for uuid, want := range map[string]map[uint64]uint64{
-		"GPU-a": {94: 1, 13: 1, 79: 1, 43: 1}, "MIG-1": {94: 1}, "MIG-21": {31: 2}, "MIG-20": {},
+	instance := func(gpuInstance, computeInstance string) *model.GPU {
+		return &model.GPU{UUID: "MIG-" + gpuInstance + computeInstance, Parent: "GPU-a", Instance: gpuInstance, ComputeInstance: computeInstance}
+	}
+	for _, c := range []struct {
+		g    *model.GPU
+		want map[uint64]uint64
+	}{
+		{&model.GPU{UUID: "GPU-a"}, map[uint64]uint64{94: 1, 13: 1, 79: 1, 43: 1}},
+		{instance("1", "0"), map[uint64]uint64{94: 1}},
+		{instance("2", "1"), map[uint64]uint64{31: 2}},
+		{instance("2", "0"), map[uint64]uint64{}},
 	} {
-		if got := counts(x.of(uuid)); !maps.Equal(got, want) {
-			t.Errorf("%s: %v, want %v", uuid, got, want)
+		if got := counts(x.ofGPU(c.g)); !maps.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.g.UUID, got, c.want)
 		}
 	}
-	if x.of("MIG-20") != nil {
+	if x.ofGPU(instance("2", "0")) != nil {
 		t.Error("an instance without XIDs has counters")
-	}
-}
-
-// TestPartsWithXIDsAreBounded: instances may be created again and again with other UUIDs.
-func TestPartsWithXIDsAreBounded(t *testing.T) {
-	x := newXIDs()
-	event := nvml.EventData{GpuInstanceId: 1, ComputeInstanceId: noInstance}
-	for i := range 2 * maxXIDDevices {
-		x.split("GPU-a", []part{{uuid: fmt.Sprint("MIG-", i), gpuInstance: 1}})
-		culprit := x.culprit("GPU-a", event)
-		x.listen(culprit)
-		x.add(culprit, 31, time.Now())
-	}
-	if n := counts(x.of("GPU-a"))[31]; len(x.counts) > maxXIDDevices+1 || n < maxXIDDevices {
-		t.Errorf("%d devices, and %d XIDs of the GPU", len(x.counts), n)
 	}
 }

@@ -52,11 +52,8 @@ func (d *device) problems(g *model.GPU) []model.GPUCondition {
 		}
 	}
 	if g.XIDs != nil {
-		xids := slices.Clone(g.XIDs)
-		for _, p := range d.shown.parts { // a critical one affects the whole chip
-			xids = append(xids, d.xids.of(p.UUID)...)
-		}
-		add(model.ProblemXID, slices.ContainsFunc(xids, func(x model.XID) bool {
+		// A critical one of an instance affects the whole chip.
+		add(model.ProblemXID, slices.ContainsFunc(append(d.xids.ofInstances(g.UUID), g.XIDs...), func(x model.XID) bool {
 			return x.Last.After(d.since) && slices.Contains(criticalXIDs, x.Code)
 		}))
 	}

@@ -42,14 +42,14 @@ func TestProblems(t *testing.T) {
 		"xid of a part": {
 			model.ProblemXID,
 			func(d *device, g *model.GPU) { // contained
-				d.xids, d.shown.parts, g.XIDs = newXIDs(), []model.GPU{{UUID: "MIG-1"}}, []model.XID{}
-				d.xids.listen("MIG-1")
-				d.xids.add("MIG-1", 94, now)
+				d.xids, g.UUID, g.XIDs = newXIDs(), "GPU-a", []model.XID{}
+				d.xids.listen("GPU-a 1/0")
+				d.xids.add("GPU-a 1/0", 94, now)
 			},
 			func(d *device, g *model.GPU) { // of the hardware
-				d.xids, d.shown.parts, g.XIDs = newXIDs(), []model.GPU{{UUID: "MIG-1"}}, []model.XID{}
-				d.xids.listen("MIG-1")
-				d.xids.add("MIG-1", 95, now)
+				d.xids, g.UUID, g.XIDs = newXIDs(), "GPU-a", []model.XID{}
+				d.xids.listen("GPU-a 1/0")
+				d.xids.add("GPU-a 1/0", 95, now)
 			},
 		},
 		"ecc": {
@@ -123,7 +123,7 @@ func TestProblems(t *testing.T) {
 		},
 	} {
 		for active, set := range map[bool]func(*device, *model.GPU){false: c.good, true: c.bad} {
-			d, g := &device{}, model.GPU{}
+			d, g := &device{xids: newXIDs()}, model.GPU{}
 			set(d, &g)
 			if !slices.Contains(d.problems(&g), model.GPUCondition{Name: c.problem, Active: active}) {
 				t.Errorf("%s: not reported as %t: %+v", name, active, d.problems(&g))

@@ -6,6 +6,7 @@ package nvidia
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -139,6 +140,30 @@ func recall(o Options, address string, index int) model.GPU {
 	}
 	locate(o.Sysfs, &g)
 	return g
+}
+
+// deviceNodes lists the device nodes that a process has open, with the number of open files of
+// each. The process is the sensor or its child, so this needs no permission.
+func deviceNodes(pid int) []string {
+	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil // it has ended
+	}
+	files := make(map[string]int)
+	for _, e := range entries {
+		if path, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && strings.HasPrefix(filepath.Base(path), "nvidia") {
+			files[path]++
+		}
+	}
+	nodes := make([]string, 0, len(files))
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		if files[path] > 1 {
+			path += fmt.Sprintf(" (%d files)", files[path])
+		}
+		nodes = append(nodes, path)
+	}
+	return nodes
 }
 
 // attribute returns the content of a small kernel file, or "" if it cannot be read.

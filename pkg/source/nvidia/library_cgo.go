@@ -16,6 +16,8 @@ import (
 	"unsafe"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // libraryName is the name of NVML for the dynamic linker.
@@ -113,5 +115,5 @@ func openError(path string, ret nvml.Return) error {
 	case nvml.ERROR_NO_PERMISSION:
 		cure = " (the device nodes /dev/nvidia* cannot be opened)"
 	}
-	return fmt.Errorf("%s: nvmlInit: %s%s", path, ret.Error(), cure)
+	return model.WithReason(fmt.Errorf("%s: nvmlInit failed with %d: %s%s", path, int(ret), ret.Error(), cure), model.ErrLibraryInit)
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -31,6 +32,23 @@ func (s *Source) Name() string { return "nvidia" }
 // Read returns an error that wraps model.ErrUnsupported.
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	return model.Snapshot{}, model.ErrUnsupported
+}
+
+// Release does nothing.
+func (s *Source) Release(string, time.Duration) Status { return s.Status() }
+
+// Hold does nothing.
+func (s *Source) Hold(string, time.Duration) Status { return s.Status() }
+
+// EndHold does nothing.
+func (s *Source) EndHold(string) {}
+
+// Resume does nothing.
+func (s *Source) Resume() Status { return s.Status() }
+
+// Status returns that the library is not open.
+func (s *Source) Status() Status {
+	return Status{State: model.StateUnsupported, Reason: model.ErrUnsupported.Error()}
 }
 
 // Close returns nil.

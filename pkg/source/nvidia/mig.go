@@ -69,6 +69,7 @@ func describePart(o Options, p part, whole model.GPU) model.GPU {
 	}
 	if p.gpuInstance >= 0 {
 		g.Instance = strconv.Itoa(p.gpuInstance)
+		g.ComputeInstance = strconv.Itoa(p.computeInstance)
 	}
 	if _, profile, ok := strings.Cut(g.Name, " MIG "); ok {
 		g.Profile = profile

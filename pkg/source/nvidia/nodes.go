@@ -28,25 +28,25 @@ const (
 	listMax = 1 << 20
 )
 
-// deviceNodes creates the device nodes of the driver that are missing in the container of the sensor. A container has a copy of
+// missingNodes creates the device nodes of the driver that are missing in the container of the sensor. A container has a copy of
 // /dev from its start: it lacks the nodes of a driver that was loaded later, and of later MIG instances. Processes of the
 // node get theirs from nvidia-modprobe. An existing node is never changed.
-type deviceNodes struct {
+type missingNodes struct {
 	dev    string // a tmpfs of the container; "" if /dev is that of the node
 	procfs string
 }
 
-// newDeviceNodes returns the nodes of a directory, which is /dev.
-func newDeviceNodes(dev, procfs string) deviceNodes {
+// newMissingNodes returns the nodes of a directory, which is /dev.
+func newMissingNodes(dev, procfs string) missingNodes {
 	text, err := boundedfile.ReadFile("/proc/self/mountinfo", nil, listMax)
 	if err != nil || mountType(string(text), dev) != "tmpfs" { // that of the node is a devtmpfs
 		dev = ""
 	}
-	return deviceNodes{dev, procfs}
+	return missingNodes{dev, procfs}
 }
 
 // create creates the missing nodes, unless the driver's parameter ModifyDeviceFiles forbids it.
-func (n deviceNodes) create() error {
+func (n missingNodes) create() error {
 	if n.dev == "" {
 		return nil
 	}
@@ -76,7 +76,7 @@ func (n deviceNodes) create() error {
 
 // capabilities creates the nodes with which NVML monitors MIG instances. The driver has a file for each below
 // /proc/driver/nvidia/capabilities.
-func (n deviceNodes) capabilities(major uint32, uid, gid int) (failed []error) {
+func (n missingNodes) capabilities(major uint32, uid, gid int) (failed []error) {
 	if major == 0 {
 		return nil
 	}
@@ -98,7 +98,7 @@ func (n deviceNodes) capabilities(major uint32, uid, gid int) (failed []error) {
 }
 
 // node creates a character device, unless a file of that name exists.
-func (n deviceNodes) node(name string, mode uint32, uid, gid int, device uint64) error {
+func (n missingNodes) node(name string, mode uint32, uid, gid int, device uint64) error {
 	path := filepath.Join(n.dev, name)
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -124,7 +124,7 @@ func (n deviceNodes) node(name string, mode uint32, uid, gid int, device uint64)
 
 // majors returns the major numbers of the driver's character devices, by name in /proc/devices. The name of the GPUs is
 // "nvidia", in older drivers "nvidia-frontend".
-func (n deviceNodes) majors() map[string]uint32 {
+func (n missingNodes) majors() map[string]uint32 {
 	text, err := boundedfile.ReadFile(filepath.Join(n.procfs, "devices"), nil, listMax)
 	if err != nil {
 		return nil

@@ -37,7 +37,7 @@ func TestDeviceNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dev, unix.MNT_DETACH) })
-	n := newDeviceNodes(dev, procfs)
+	n := newMissingNodes(dev, procfs)
 	check := func(want ...string) {
 		t.Helper()
 		dev := n.dev
@@ -106,11 +106,11 @@ func TestDeviceNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(old, unix.MNT_DETACH) })
-	n = newDeviceNodes(old, procfs)
+	n = newMissingNodes(old, procfs)
 	write(filepath.Join(procfs, "devices"), "Character devices:\n195 nvidia-frontend\n")
 	check("nvidia0 195:0 20660 0:44", "nvidia1 195:1 20660 0:44", "nvidiactl 195:255 20660 0:44")
 
-	if n := newDeviceNodes(t.TempDir(), procfs); n.dev != "" {
+	if n := newMissingNodes(t.TempDir(), procfs); n.dev != "" {
 		t.Error("a directory that is not a tmpfs of its own would be changed")
 	}
 }

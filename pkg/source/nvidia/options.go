@@ -2,12 +2,24 @@
 
 // Package nvidia reads NVIDIA GPUs through NVML, the library of the driver.
 //
-// Any call into the driver may hang for ever. So each GPU has one goroutine, a worker, which
-// makes all calls for it: Read asks all workers concurrently for values that are cheap, waits
-// for half a second at most, and does not wait for a worker that is still busy from an earlier
-// Read. Between reads a worker reads slow values (processes, ECC, links) every
-// Options.Interval. A keeper opens the library, and reopens it when the driver was reloaded,
-// when a GPU was added or removed, or when the library does not match the driver anymore.
+// Only a child process opens the library: the sensor's own program, started again. NVML cannot
+// give back a single handle, and while it has one open the driver cannot be unloaded, a GPU
+// cannot be reset and a MIG instance cannot be destroyed. The end of a process closes all of
+// them, also if a call hangs, and a library that crashes takes only the child with it. So the
+// child ends when Release is called, when no GPU is bound to the driver, when a call has hung for
+// long, and with the sensor. It sends readings as a whole; protocol.go has the messages.
+//
+// MIG instances are read by another child, which runs one round and ends: see instances.go.
+//
+// A keeper in the sensor starts the child, and starts another one when the driver was reloaded,
+// when a GPU was added or removed, when the library does not match the driver anymore, or when
+// the child ended.
+//
+// Any call into the driver may hang for ever. So each GPU has one goroutine of the child, a
+// worker, which makes all calls for it: Read asks all workers concurrently for values that are
+// cheap, waits for half a second at most, and does not wait for a worker that is still busy from
+// an earlier Read. Between reads a worker reads slow values (processes, ECC, links) every
+// Options.Interval.
 //
 // A GPU that runtime power management has suspended is not read.
 package nvidia
@@ -31,6 +43,21 @@ type Options struct {
 	// Interval is how often processes and other slow values are read.
 	Interval time.Duration
 	// CgroupOf returns the cgroup ID of a process; may be nil.
-	CgroupOf func(pid int) (model.CgroupID, error)
-	Logger   *zap.Logger
+	CgroupOf func(pid int) (model.CgroupID, error) `json:"-"`
+	Logger   *zap.Logger                           `json:"-"`
+
+	hangLimit time.Duration // for tests; 0: hangLimit
+}
+
+// hangLimit is how long a call may hang before the child is killed, and how long the child has
+// for opening the library and for an answer.
+const hangLimit = 30 * time.Second
+
+// Status is whether the child has the library open.
+type Status struct {
+	State  model.State // ok, released, or why it is not open
+	Reason string      // empty if it is open
+	Until  time.Time   // end of the release
+	Closed []string    // device nodes that Release has closed
+	Open   []string    // device nodes that are open, also in a child that was killed and has not ended
 }

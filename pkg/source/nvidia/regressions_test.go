@@ -184,7 +184,7 @@ func TestHungEventsCostEventsOnly(t *testing.T) {
 		}
 		return l, err
 	}
-	s := newSource(d.options, open, 5*time.Millisecond)
+	s := newSource(d.options, local(open), 5*time.Millisecond)
 	t.Cleanup(func() { _ = s.Close() })
 	until(t, s, ready(1))
 	ended(t, waits) // a wait for events is in progress

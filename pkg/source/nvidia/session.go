@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,12 +20,44 @@ import (
 )
 
 // session is the time from opening to closing the library. Its set of devices is constant.
-type session struct {
-	o         Options
-	lib       *library
-	addresses []string // as listed by the kernel
-	devices   []*device
-	driver    model.GPUDriver
+type session interface {
+	// read returns the current values. It returns an error only if there are none.
+	read(ctx context.Context) (model.Snapshot, error)
+	// tend does what is due between reads. It does not block.
+	tend()
+	// end closes the library. It returns false if that is not possible, as a call hangs.
+	end() bool
+	// known returns the devices for the next session, by their keys.
+	known() map[string]knownDevice
+	// open lists the device nodes that the library has open.
+	open() []string
+	// split lists the addresses of the GPUs with MIG instances that this session does not read.
+	split() []string
+}
+
+// start is what a session starts with.
+type start struct {
+	Options   Options
+	Addresses []string               // as listed by the kernel
+	Before    map[string]knownDevice // devices of the previous session with the same driver
+	Skip      map[string]time.Time   // devices, by their keys, that are not called until then
+	XIDs      map[string][]model.XID // counted by previous sessions, by UUID
+	MaxProcs  int                    // GOMAXPROCS
+	HangLimit time.Duration
+	Instances instances
+
+	xids     *xids
+	notify   func(why error)  // called when a device has answered for the first time, or to end the session
+	listed   func(pids []int) // called with the processes of a device before they are published; may be nil
+	children *children        // counts the children of all sessions
+}
+
+// localSession is a session in this process.
+type localSession struct {
+	start
+	lib     *library
+	devices []*device
+	driver  model.GPUDriver
 
 	watched   map[nvml.Device]bool
 	unwatched bool
@@ -38,37 +72,39 @@ const devicesMax = 256
 // newSession starts a worker for each device. It uses the kernel's list of devices, so that
 // suspended devices are not touched and lost devices keep a name; without the list it uses
 // NVML's count.
-//
-// before has the devices of the previous session with the same driver.
-func newSession(
-	o Options, l *library, addresses []string, before map[string]knownDevice, x *xids, notify func(error),
-) *session {
-	s := &session{
-		o: o, lib: l, addresses: addresses, driver: l.driver(),
+func newSession(st start, l *library) (*localSession, error) {
+	o, addresses := st.Options, st.Addresses
+	s := &localSession{
+		start: st, lib: l, driver: l.driver(),
 		watched: map[nvml.Device]bool{}, unwatch: make(chan struct{}), quiet: make(chan struct{}),
 	}
 	if len(addresses) == 0 {
 		count, ret := l.DeviceGetCount()
 		if ret != nvml.SUCCESS {
-			o.Logger.Warn("cannot read the number of GPUs", zap.Error(ret))
+			return nil, fmt.Errorf("nvmlDeviceGetCount: %w", ret)
 		}
-		addresses = make([]string, min(max(count, 0), devicesMax))
+		if count <= 0 {
+			return nil, errNoGPU
+		}
+		addresses = make([]string, min(count, devicesMax))
 	}
 	for i, address := range addresses {
 		d := &device{
-			worker: newWorker(o.Interval), o: o, lib: l, sampler: newSampler(l, o.CgroupOf), xids: x, notify: notify,
+			worker: newWorker(o.Interval), o: o, lib: l, sampler: newSampler(l, o.CgroupOf), xids: st.xids,
+			notify: st.notify, listed: st.listed, instances: st.Instances,
 			address: address, index: i, since: time.Now(),
 			begun: time.Now().Add(time.Duration(len(addresses)) * longestStart),
 		}
+		d.skip = st.Skip[d.key()]
 		d.shown.facts = recall(o, address, i)
-		if known, ok := before[d.key()]; ok {
-			d.shown.facts, d.since = known.gpu, known.since
+		if known, ok := st.Before[d.key()]; ok {
+			d.shown.facts, d.since = known.GPU, known.Since
 		}
 		d.identify()
 		s.devices = append(s.devices, d)
-		go d.run(o.Interval, d.round())
+		go d.serve()
 	}
-	return s
+	return s, nil
 }
 
 // driver returns the versions of the driver, of NVML and of CUDA.
@@ -87,7 +123,16 @@ func (l *library) driver() model.GPUDriver {
 }
 
 // read reads all devices concurrently. An unreadable device does not affect the others.
-func (s *session) read(ctx context.Context) model.Snapshot {
+func (s *localSession) read(ctx context.Context) (model.Snapshot, error) {
+	for s.Instances == oneRound && slices.ContainsFunc(s.devices, func(d *device) bool { return !d.complete.Load() }) {
+		select {
+		case <-ctx.Done():
+			return model.Snapshot{}, errNotReady
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	readings := make([]reading, len(s.devices))
 	var wg sync.WaitGroup
 	for i, d := range s.devices {
@@ -113,22 +158,25 @@ func (s *session) read(ctx context.Context) model.Snapshot {
 		}
 		snapshot.DeviceStates = append(snapshot.DeviceStates, state)
 	}
-	return snapshot
+	return snapshot, nil
 }
 
-// watch starts counting the XIDs of the devices that have answered.
-func (s *session) watch(x *xids) {
+// tend starts counting the XIDs of the devices that have answered.
+func (s *localSession) tend() {
+	if s.Instances == oneRound {
+		return
+	}
 	for _, d := range s.devices {
 		if a := d.attached.Load(); a != nil && !s.unwatched && !s.watched[a.handle] {
 			s.watched[a.handle] = true
-			s.watchers.Go(func() { x.watch(s.lib, a.handle, a.uuid, s.unwatch) })
+			s.watchers.Go(func() { s.xids.watch(s.lib, a.handle, a.uuid, s.unwatch) })
 		}
 	}
 }
 
 // endWatch reports whether all watchers have ended. XIDs are counted again when the library
 // has been reopened.
-func (s *session) endWatch() bool {
+func (s *localSession) endWatch() bool {
 	if !s.unwatched {
 		s.unwatched = true
 		close(s.unwatch)
@@ -142,10 +190,13 @@ func (s *session) endWatch() bool {
 
 // end stops all workers and closes the library. While a call hangs it does neither, so that
 // the other devices can still be read.
-func (s *session) end() bool {
+func (s *localSession) end() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	for _, d := range s.devices {
+		if d.skipped() {
+			continue
+		}
 		if _, err := ask(ctx, d.worker, func() struct{} { return struct{}{} }); errors.Is(err, errStuck) || errors.Is(err, errLate) {
 			return false
 		}
@@ -167,19 +218,18 @@ func (s *session) end() bool {
 		d.sampler.close()
 	}
 	if err := s.lib.close(); err != nil {
-		s.o.Logger.Debug("closing NVML", zap.Error(err))
+		s.Options.Logger.Debug("closing NVML", zap.Error(err))
 	}
 	return true
 }
 
 // knownDevice is a device of an earlier session.
 type knownDevice struct {
-	gpu   model.GPU
-	since time.Time
+	GPU   model.GPU // its identity
+	Since time.Time // when this driver first listed it
 }
 
-// identities returns the devices for the next session.
-func (s *session) identities() map[string]knownDevice {
+func (s *localSession) known() map[string]knownDevice {
 	all := make(map[string]knownDevice, len(s.devices))
 	for _, d := range s.devices {
 		if gpu := (*d.identity.Load())[0]; gpu.UUID != "" {
@@ -188,6 +238,39 @@ func (s *session) identities() map[string]knownDevice {
 	}
 	return all
 }
+
+// hung returns the keys of the devices with a call that has not returned for longer than limit,
+// the earliest call first.
+func (s *localSession) hung(limit time.Duration) []string {
+	type call struct {
+		key   string
+		began time.Time
+	}
+	var calls []call
+	for _, d := range s.devices {
+		if began, is := d.inStep(); is && time.Since(began) > limit && time.Since(d.begun) > 0 {
+			calls = append(calls, call{d.key(), began})
+		}
+	}
+	slices.SortFunc(calls, func(a, b call) int { return a.began.Compare(b.began) })
+	var keys []string
+	for _, c := range calls {
+		keys = append(keys, c.key)
+	}
+	return keys
+}
+
+func (s *localSession) split() []string {
+	var addresses []string
+	for _, d := range s.devices {
+		if d.instances == gpmOnly && d.mig.Load() && d.late() == nil { // it would hang in another session, too
+			addresses = append(addresses, d.address)
+		}
+	}
+	return addresses
+}
+
+func (s *localSession) open() []string { return deviceNodes(os.Getpid()) }
 
 // within waits until a channel is closed, for at most two seconds.
 func within(done <-chan struct{}) bool {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -19,9 +20,16 @@ import (
 )
 
 const (
-	// readTimeout is the maximum duration of Read for all devices together, and of Close for
-	// calls in progress.
+	// readTimeout is the maximum duration of a reading of all devices together.
 	readTimeout = 500 * time.Millisecond
+	// closeTimeout is the maximum duration of Close.
+	closeTimeout = 1500 * time.Millisecond
+	// longestPoll is the maximum time between two looks at the GPUs in sysfs.
+	longestPoll = time.Second
+	// A GPU with a call that hung until its process was killed is not called for skipAfterHang,
+	// then for twice the previous pause, up to longestSkip.
+	skipAfterHang = time.Minute
+	longestSkip   = time.Hour
 	// defaultInterval is used if Options has no Interval.
 	defaultInterval = 5 * time.Second
 	// Opening the library is retried after one second, then after twice the previous pause, up
@@ -30,46 +38,65 @@ const (
 	longestPause  = time.Minute
 )
 
+var (
+	errOpening = errors.New("opening NVML")
+	errNoGPU   = fmt.Errorf("NVML has no GPU: %w", model.ErrAbsent)
+)
+
 // Source reads the NVIDIA GPUs of the node.
 type Source struct {
-	o     Options
-	open  func(Options) (*library, error)
-	xids  *xids
-	nodes deviceNodes
-	again chan struct{} // wakes the keeper
-	ready chan struct{} // closed after the first attempt of the keeper
-	stop  chan struct{}
-	done  chan struct{}
-	once  sync.Once
+	o        Options
+	open     func(context.Context, start) (session, error)
+	xids     *xids
+	nodes    missingNodes
+	children children
+	reader   instanceReader
+	again    chan struct{} // wakes the keeper
+	ready    chan struct{} // closed after the first attempt of the keeper
+	stop     chan struct{}
+	done     chan struct{}
+	once     sync.Once
 
-	// Used by the keeper: the earliest time to open the library, the pause after that, and the
-	// devices since the driver was loaded.
-	earliest time.Time
-	pause    time.Duration
-	shortest time.Duration
-	before   map[string]knownDevice
+	// Used by the keeper: the earliest time to open the library, the pause after that, the
+	// devices since the driver was loaded, and the addresses and hung devices of the session.
+	earliest  time.Time
+	pause     time.Duration
+	shortest  time.Duration
+	before    map[string]knownDevice
+	addresses []string
+	hung      map[string]hungDevice
 
-	mu      sync.Mutex
-	session *session // nil while the library is not open
-	err     error    // why session is nil
-	reopen  error    // why the session must be replaced
+	mu       sync.Mutex
+	session  session            // nil while the library is not open
+	err      error              // why session is nil
+	reopen   error              // why the session must be replaced
+	known    []model.GPU        // identities of the devices, while session is nil
+	released *release           // nil if the library may be open
+	cancel   context.CancelFunc // ends the attempt to open the library
 }
 
 // New returns a Source and looks for the driver in the background. The error wraps
 // model.ErrUnsupported in a build without cgo.
 func New(o Options) (*Source, error) {
-	return newSource(o, openLibrary, shortestPause), nil
+	return newSource(o, openRemote, shortestPause), nil
 }
 
-func newSource(o Options, open func(Options) (*library, error), shortest time.Duration) *Source {
+func newSource(o Options, open func(context.Context, start) (session, error), shortest time.Duration) *Source {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
 	}
 	if o.Interval <= 0 {
 		o.Interval = defaultInterval
 	}
+	if o.hangLimit == 0 {
+		o.hangLimit = hangLimit
+	}
+	if o.Library == "" {
+		o.Library = platformLibrary(o.Root)
+	}
 	s := &Source{
-		o: o, open: open, xids: newXIDs(), nodes: newDeviceNodes("/dev", o.Procfs), shortest: shortest, err: errors.New("opening NVML"),
+		o: o, open: open, xids: newXIDs(), nodes: newMissingNodes("/dev", o.Procfs), shortest: shortest, err: errOpening, cancel: func() {},
+		children: children{ends: map[string]uint64{}}, hung: map[string]hungDevice{},
 		again: make(chan struct{}, 1), ready: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.keep()
@@ -97,52 +124,104 @@ func (s *Source) keep() {
 	}
 }
 
-// maintain opens the library if there is a driver and reopens it when necessary. It returns
-// the time until the next call.
+// maintain opens the library if there is a GPU and reopens it when necessary. It returns the
+// time until the next call.
 func (s *Source) maintain() time.Duration {
+	// A GPU is unbound from the driver only after the library is closed. The kernel removes it
+	// from sysfs first.
+	poll := min(s.o.Interval, longestPoll)
+	if s.stayReleased() {
+		return poll
+	}
 	missing := s.nodes.create()
 	addresses, there := bound(s.o.Sysfs)
 	s.mu.Lock()
 	current, why := s.session, s.reopen
 	s.mu.Unlock()
 	if current != nil {
-		if why == nil && slices.Equal(addresses, current.addresses) {
-			current.watch(s.xids)
-			return s.o.Interval
+		if why == nil && slices.Equal(addresses, s.addresses) {
+			current.tend()
+			if split := current.split(); len(split) > 0 {
+				s.reader.begin(s.start(split, oneRound), s.open)
+			}
+			return poll
 		}
 		if why == nil {
-			why = fmt.Errorf("the driver's GPUs changed from %v to %v", current.addresses, addresses)
+			why = fmt.Errorf("the driver's GPUs changed from %v to %v", s.addresses, addresses)
 		}
-		if wait := time.Until(s.earliest); wait > 0 {
-			return wait
+		ended := errors.Is(why, errEnded) || errors.Is(why, errHung)
+		if wait := time.Until(s.earliest); wait > 0 && !ended && len(addresses) > 0 {
+			return min(wait, poll)
 		}
 		if !s.tearDown() {
-			return s.o.Interval // a call has not returned: the library must stay open
+			return poll // a call has not returned: the library must stay open
 		}
+		s.failed(why)
 		s.o.Logger.Info("reopening NVML", zap.Error(why))
 	}
-	o := s.o
-	if o.Library == "" {
-		o.Library = platformLibrary(o.Root)
-	}
-	if !there && o.Library == "" && attribute(filepath.Join(s.o.Procfs, "driver/nvidia/version")) == "" {
+	switch {
+	case there && len(addresses) == 0:
+		s.before = nil
+		s.set(nil, fmt.Errorf("no GPU is bound to the NVIDIA driver: %w", model.ErrAbsent))
+		return poll
+	case !there && s.o.Library == "" && attribute(filepath.Join(s.o.Procfs, "driver/nvidia/version")) == "":
 		s.before = nil
 		s.set(nil, fmt.Errorf("no NVIDIA driver is loaded: %w", model.ErrAbsent))
-		return s.o.Interval
+		return poll
 	}
 	if wait := time.Until(s.earliest); wait > 0 {
-		return wait
+		return min(wait, poll)
 	}
 	s.backOff(time.Now())
-	l, err := s.open(o)
-	if err != nil {
-		err = model.WithReason(errors.Join(err, missing), model.ErrLibrary)
+	switch err := s.openSession(addresses); {
+	case err == nil:
+		return poll
+	case errors.Is(err, context.Canceled): // by Release or Close
+		s.earliest = time.Time{}
+		return 0
+	default:
+		s.failed(err)
+		err = errors.Join(err, missing)
 		s.logOnce(err)
 		s.set(nil, err)
-		return time.Until(s.earliest)
+		return min(time.Until(s.earliest), poll)
 	}
-	s.set(newSession(s.o, l, addresses, s.before, s.xids, s.wake), nil)
-	return s.o.Interval
+}
+
+// start returns what a session of these devices starts with.
+func (s *Source) start(addresses []string, i instances) start {
+	return start{
+		Options: s.o, Addresses: addresses, Before: s.before, Skip: s.skip(time.Now()), HangLimit: s.o.hangLimit, Instances: i,
+		xids: s.xids, notify: s.wake, children: &s.children,
+	}
+}
+
+// openSession opens the library in a new session. Release and Close end the attempt.
+func (s *Source) openSession(addresses []string) error {
+	if n := len(s.children.remaining()); n >= maxStuck {
+		return fmt.Errorf("%d processes that read NVML were killed and have not ended", n)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	s.mu.Lock()
+	s.cancel = cancel
+	released := s.released != nil
+	s.mu.Unlock()
+	select {
+	case <-s.stop:
+		return context.Canceled
+	default:
+	}
+	if released {
+		return context.Canceled
+	}
+	session, err := s.open(ctx, s.start(addresses, withGPU))
+	if err != nil {
+		return err
+	}
+	s.addresses = addresses
+	s.set(session, nil)
+	return nil
 }
 
 // backOff sets the earliest time of the next attempt. The pause grows if attempts follow each
@@ -159,15 +238,24 @@ func (s *Source) backOff(now time.Time) {
 func (s *Source) logOnce(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err == nil || s.err.Error() != err.Error() {
+	if (s.err == nil || s.err.Error() != err.Error()) && !errors.Is(err, model.ErrAbsent) {
 		s.o.Logger.Warn("cannot open NVML", zap.Error(err))
 	}
 }
 
-func (s *Source) set(current *session, err error) {
+func (s *Source) set(current session, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.session, s.err, s.reopen = current, err, nil
+	s.session, s.err, s.reopen, s.known = current, err, nil, identities(s.before)
+}
+
+// identities returns the devices by their addresses.
+func identities(known map[string]knownDevice) []model.GPU {
+	gpus := make([]model.GPU, 0, len(known))
+	for _, key := range slices.Sorted(maps.Keys(known)) {
+		gpus = append(gpus, known[key].GPU)
+	}
+	return gpus
 }
 
 // wake is called by a device that has answered for the first time, or with a reason to reopen
@@ -189,6 +277,7 @@ func (s *Source) tearDown() bool {
 	s.mu.Lock()
 	current := s.session
 	s.mu.Unlock()
+	s.reader.stop()
 	if current == nil {
 		return true
 	}
@@ -196,39 +285,93 @@ func (s *Source) tearDown() bool {
 		return false
 	}
 	s.mu.Lock()
-	reloaded := s.reopen != nil
+	why := s.reopen
 	s.mu.Unlock()
-	if s.before = nil; !reloaded {
-		s.before = current.identities()
+	if s.before = nil; why == nil || errors.Is(why, errEnded) || errors.Is(why, errHung) {
+		s.before = current.known() // the driver was not reloaded
 	}
 	s.set(nil, errors.New("reopening NVML"))
 	return true
 }
 
-// Read returns GPUs, GPUDrivers, GPUProcesses and DeviceStates. The error wraps
-// model.ErrAbsent if there is no NVIDIA driver.
+// failed counts the unexpected end of a session, and leaves the GPU that hung first alone for a
+// while: another session would hang as well, and end for all GPUs.
+func (s *Source) failed(why error) {
+	s.children.ended(why)
+	var h *hungError
+	if !errors.As(why, &h) || len(h.keys) == 0 {
+		return
+	}
+	now, key := time.Now(), h.keys[0]
+	last := s.hung[key]
+	pause := skipAfterHang
+	if now.Sub(last.until) < longestSkip {
+		pause = min(2*last.pause, longestSkip)
+	}
+	s.hung[key] = hungDevice{max(pause, skipAfterHang), now.Add(max(pause, skipAfterHang))}
+}
+
+// hungDevice is a device with a call that hung until its process was killed.
+type hungDevice struct {
+	pause time.Duration
+	until time.Time
+}
+
+// skip returns the devices that are not called, and until when.
+func (s *Source) skip(now time.Time) map[string]time.Time {
+	skip := map[string]time.Time{}
+	for key, h := range s.hung {
+		switch {
+		case now.Before(h.until):
+			skip[key] = h.until
+		case now.Sub(h.until) > longestSkip:
+			delete(s.hung, key)
+		}
+	}
+	return skip
+}
+
+// Read returns GPUs, GPUDrivers, GPUProcesses, DeviceStates and Children. The error wraps
+// model.ErrAbsent if there is no GPU, and model.ErrReleased after Release. With an error, GPUs
+// have only their identity and their XIDs.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
 	select {
 	case <-s.ready:
+	case <-time.After(readTimeout):
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
-	current, err := s.session, s.err
+	current, err, known := s.session, s.err, s.known
 	s.mu.Unlock()
-	if current == nil {
-		return model.Snapshot{}, err
+	var snapshot model.Snapshot
+	if current != nil {
+		snapshot, err = current.read(ctx)
+		if err != nil {
+			known = identities(current.known())
+		}
 	}
-	return current.read(ctx), nil
+	if current != nil {
+		s.reader.add(&snapshot, s.xids, 3*s.o.Interval+s.o.hangLimit)
+	}
+	if err != nil && snapshot.GPUs == nil {
+		for _, g := range known {
+			g.Unlisted, g.XIDs = true, s.xids.ofGPU(&g)
+			snapshot.GPUs = append(snapshot.GPUs, g)
+		}
+	}
+	snapshot.Children = []model.ChildProcesses{s.children.facts()}
+	return snapshot, err
 }
 
 // Close closes NVML, unless a call into it hangs: then that call is abandoned.
 func (s *Source) Close() error {
 	close(s.stop)
+	s.mu.Lock()
+	s.cancel()
+	s.mu.Unlock()
 	select {
 	case <-s.done:
-	case <-time.After(2 * readTimeout):
+	case <-time.After(closeTimeout):
 		s.o.Logger.Warn("abandoning a call into NVML that has not returned")
 	}
 	return nil

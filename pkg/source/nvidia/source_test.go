@@ -34,7 +34,8 @@ func ready(n int) func(model.Snapshot) bool {
 func identity(g model.GPU) model.GPU {
 	return model.GPU{
 		Vendor: g.Vendor, ID: g.ID, UUID: g.UUID, Parent: g.Parent, Name: g.Name, Serial: g.Serial, PCIAddress: g.PCIAddress,
-		PCIDevice: g.PCIDevice, NUMANode: g.NUMANode, VBIOS: g.VBIOS, Nodes: g.Nodes, Profile: g.Profile, Instance: g.Instance,
+		PCIDevice: g.PCIDevice, NUMANode: g.NUMANode, VBIOS: g.VBIOS, Nodes: g.Nodes, Profile: g.Profile,
+		Instance: g.Instance, ComputeInstance: g.ComputeInstance,
 	}
 }
 
@@ -168,7 +169,7 @@ func TestCloseWithStuckDevice(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
 	g := d.plug(address, "GPU-1", 0)
-	s := newSource(d.options, d.open, time.Millisecond)
+	s := newSource(d.options, local(d.open), time.Millisecond)
 	until(t, s, ready(1))
 	heal := g.hang(t)
 	g.caught(t)
@@ -188,7 +189,7 @@ func TestCloseEndsEverything(t *testing.T) {
 	for i := range 8 {
 		d.plug(fmt.Sprintf("0000:c%d:00.0", i), fmt.Sprint("GPU-", i), i)
 	}
-	s := newSource(d.options, d.open, time.Millisecond)
+	s := newSource(d.options, local(d.open), time.Millisecond)
 	until(t, s, ready(8))
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -331,14 +332,18 @@ func TestHotPlug(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
 	s := d.source()
-	got := until(t, s, func(s model.Snapshot) bool { return s.GPUs != nil })
-	if len(got.GPUs) != 0 {
-		t.Fatalf("%+v", got.GPUs)
+	<-s.ready
+	absent := func() bool {
+		got, err := s.Read(t.Context())
+		return errors.Is(err, model.ErrAbsent) && got.GPUs == nil
+	}
+	if !absent() || d.opens.Load() != 0 {
+		t.Error("the library is opened without a GPU")
 	}
 	d.plug(address, "GPU-1", 0)
 	until(t, s, ready(1))
 	d.plug("0000:01:00.0", "GPU-0", 1)
-	got = until(t, s, ready(2))
+	got := until(t, s, ready(2))
 	if got.GPUs[0].UUID != "GPU-0" { // in the order of PCI addresses
 		t.Errorf("%+v", got.GPUs)
 	}
@@ -347,6 +352,19 @@ func TestHotPlug(t *testing.T) {
 	if got.GPUs[0].UUID != "GPU-0" {
 		t.Errorf("%+v", got.GPUs)
 	}
+	// The last one is unbound: the driver waits until the library is closed.
+	opens := d.opens.Load()
+	d.unplug("0000:01:00.0")
+	eventually(t, "there is no GPU", absent)
+	if d.closes.Load() != opens {
+		t.Errorf("opened %d times, closed %d times", opens, d.closes.Load())
+	}
+	time.Sleep(20 * d.options.Interval)
+	if d.opens.Load() != opens {
+		t.Error("the library is opened without a GPU")
+	}
+	d.plug(address, "GPU-1", 0)
+	until(t, s, ready(1))
 }
 
 func TestMIG(t *testing.T) {

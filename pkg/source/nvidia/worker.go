@@ -85,6 +85,13 @@ func (w *worker) step(job func()) {
 	w.mu.Unlock()
 }
 
+// inStep returns when the step in progress began, and whether there is one.
+func (w *worker) inStep() (time.Time, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.began, !w.began.IsZero()
+}
+
 // late returns the state of a step in progress that was given up.
 func (w *worker) late() error {
 	w.mu.Lock()

@@ -61,13 +61,14 @@ nvmlReturn_t begin(const device *d, const char *function);
 // numbers parses up to n numbers of the scenario's value for a key into v.
 nvmlReturn_t numbers(const device *d, const char *key, int n, unsigned long long *v);
 
-// fault returns the scenario's failure of a call for a device: a code, or -1 to block it.
+// fault returns the scenario's failure of a call for a device: a code, BLOCK or CRASH.
+enum { BLOCK = -1, CRASH = -2 };
 int fault(const struct scenario *s, const device *d, const char *function);
 
-// hold_control and hold_gpu open the device nodes of the library and of a GPU, unless they are open;
+// hold_control and hold_device open the device nodes of the library and of a device, unless they are open;
 // let_go closes all. open_control returns another descriptor of nvidiactl, or -1.
 nvmlReturn_t hold_control(void);
-nvmlReturn_t hold_gpu(const device *d);
+nvmlReturn_t hold_device(const device *d);
 void let_go(void);
 int open_control(void);
 

@@ -2,8 +2,8 @@
 
 // The device nodes that the library holds open, if NVML_FAKE_DEVICES names their directory. As far as
 // it is known of the real library: the first initialisation opens nvidiactl, the first handle of a
-// GPU opens its node, an event set opens nvidiactl once more, and only the last shutdown closes
-// them. A library that does not match the loaded driver cannot be initialised.
+// GPU or MIG device opens its node, an event set opens nvidiactl once more, and only the last
+// shutdown closes them. A library that does not match the loaded driver cannot be initialised.
 
 #include "fake.h"
 
@@ -15,41 +15,48 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CONTROL = 255 };
+enum { MOST = 4096 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int held[CONTROL + 1]; // descriptors plus one, by minor number
+static struct {
+	char name[32];
+	int fd;
+} held[MOST];
+static int nheld;
 
-int open_control(void)
+static int open_node(const char *name)
 {
-	const char *dev = getenv("NVML_FAKE_DEVICES");
-	char path[256];
+	const char *dir = getenv("NVML_FAKE_DEVICES");
+	char path[4096];
 
-	if (!dev)
+	if (!dir)
 		return -1;
-	snprintf(path, sizeof(path), "%s/nvidiactl", dev);
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
 	return open(path, O_RDWR | O_CLOEXEC);
 }
 
-static nvmlReturn_t hold(int minor, const char *dev)
+int open_control(void)
 {
-	nvmlReturn_t r = NVML_SUCCESS;
-	char path[256];
-	int fd = -1;
+	return open_node("nvidiactl");
+}
 
+// hold opens a node unless it is open, and returns whether it could be opened.
+static int hold(const char *name)
+{
+	int fd, known = 0;
+
+	if (!getenv("NVML_FAKE_DEVICES"))
+		return 1;
 	pthread_mutex_lock(&lock);
-	if (!held[minor]) {
-		snprintf(path, sizeof(path), "%s/nvidia%d", dev, minor);
-		fd = minor == CONTROL ? open_control() : open(path, O_RDWR | O_CLOEXEC);
-		if (fd >= 0)
-			held[minor] = fd + 1;
-		else if (minor == CONTROL && errno != EACCES && errno != EPERM)
-			r = NVML_ERROR_DRIVER_NOT_LOADED;
-		else
-			r = NVML_ERROR_NO_PERMISSION;
+	for (int i = 0; i < nheld && !known; i++)
+		known = !strcmp(held[i].name, name);
+	if (!known && nheld < MOST && (fd = open_node(name)) >= 0) {
+		snprintf(held[nheld].name, sizeof(held[nheld].name), "%s", name);
+		held[nheld++].fd = fd;
+		known = 1;
 	}
 	pthread_mutex_unlock(&lock);
-	return r;
+	return known;
 }
 
 // matches returns whether the loaded driver has the version of the library.
@@ -69,30 +76,29 @@ static int matches(void)
 
 nvmlReturn_t hold_control(void)
 {
-	const char *dev = getenv("NVML_FAKE_DEVICES");
-	nvmlReturn_t r = dev ? hold(CONTROL, dev) : NVML_SUCCESS;
-
-	if (dev && !r && !matches()) {
-		let_go();
-		r = NVML_ERROR_LIB_RM_VERSION_MISMATCH;
-	}
-	return r;
+	if (!hold("nvidiactl"))
+		return errno == EACCES || errno == EPERM ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_DRIVER_NOT_LOADED;
+	if (!getenv("NVML_FAKE_DEVICES") || matches())
+		return NVML_SUCCESS;
+	let_go();
+	return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
 }
 
-nvmlReturn_t hold_gpu(const device *d)
+nvmlReturn_t hold_device(const device *d)
 {
-	const char *dev = getenv("NVML_FAKE_DEVICES");
+	char name[32];
 
-	return dev && d->gpu < CONTROL ? hold(d->gpu, dev) : NVML_SUCCESS;
+	if (d->mig < 0)
+		snprintf(name, sizeof(name), "nvidia%d", d->gpu);
+	else
+		snprintf(name, sizeof(name), "nvidia-cap%d-%d", d->gpu, d->mig);
+	return hold(name) ? NVML_SUCCESS : NVML_ERROR_NO_PERMISSION;
 }
 
 void let_go(void)
 {
 	pthread_mutex_lock(&lock);
-	for (int i = 0; i <= CONTROL; i++) {
-		if (held[i])
-			close(held[i] - 1);
-		held[i] = 0;
-	}
+	while (nheld > 0)
+		close(held[--nheld].fd);
 	pthread_mutex_unlock(&lock);
 }

@@ -14,23 +14,28 @@
 //
 //	0 !nvmlDeviceGetPowerUsage 15	the call fails with this code; !* for all calls
 //	0 !nvmlDeviceGetPowerUsage block	the call blocks until the line is gone
+//	0 !nvmlDeviceGetPowerUsage crash	the call ends the process with SIGSEGV
 //	0 process PID MEMORY SM MEM ENC DEC KINDS	see struct process; MEMORY of 2^64-1 is unknown
 //	0 event TYPE DATA	an event; new events are appended
 //	0 field.ID.SCOPE [uUdi] VALUE	a field, of the type unsigned int, unsigned long long, double, int
 //	0 gpm.ID VALUE	a metric of GPM
 //
-// NVML_FAKE_DEVICES makes it hold device nodes (nodes.c).
+// The library holds the files of the directory NVML_FAKE_DEVICES as the real one holds device
+// nodes: nodes.c.
 //
 // As in the real library, initialisation determines the set of GPUs; a GPU
 // that is removed later is lost, a removed MIG device is an invalid argument.
 
 #include "fake.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MOST = 64 };
 
@@ -72,7 +77,9 @@ int fault(const struct scenario *s, const device *d, const char *function)
 		v = value(s, d, "!*");
 	if (!v)
 		return 0;
-	return !strcmp(v, "block") ? -1 : atoi(v);
+	if (!strcmp(v, "crash"))
+		return CRASH;
+	return !strcmp(v, "block") ? BLOCK : atoi(v);
 }
 
 nvmlReturn_t begin(const device *d, const char *function)
@@ -89,6 +96,8 @@ nvmlReturn_t begin(const device *d, const char *function)
 		code = d && s->faults ? fault(s, d, function) : 0;
 		if (!code && s->faults)
 			code = fault(s, NULL, function);
+		if (code == CRASH)
+			raise(SIGSEGV);
 		if (code >= 0)
 			break;
 		if (d && !blocks++)
@@ -165,7 +174,7 @@ static nvmlReturn_t give(const device *found, nvmlDevice_t *out)
 	nvmlReturn_t r = found ? begin(found, "nvmlDeviceGetHandleByIndex") : NVML_ERROR_NOT_FOUND;
 
 	if (!r)
-		r = hold_gpu(found);
+		r = hold_device(found);
 	if (!r)
 		out->handle = (device *)found;
 	return r;

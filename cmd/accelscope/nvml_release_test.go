@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/nvml"
+)
+
+// gpu runs accelscope gpu.
+func (n *gpuNode) gpu(t *testing.T, binary string, args ...string) (string, error) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := child.Command(t.Context(), binary, append(append([]string{"gpu"}, args...), "--gpu.control-socket="+n.socket())...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	return stdout.String() + stderr.String(), err
+}
+
+// TestNVMLChild: the library is open in a child only, which ends when it is to. The fake library holds files as the
+// real one holds device nodes.
+func TestNVMLChild(t *testing.T) {
+	binary, library := buildNVML(t)
+	all := []string{"nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidia4", "nvidia5", "nvidia6", "nvidia7", "nvidiactl"}
+
+	t.Run("release and resume", func(t *testing.T) {
+		t.Parallel()
+		n := startGPUs(t, binary, library, time.Second, nil)
+		n.listed(t)
+		n.listening(t)
+		n.XID("1", 31)
+		n.write(t)
+		before := n.until(t, "the XID", func(e exposition) bool { return e.sum("gpu_xid_errors_total", "", "") == 1 })
+		var gpus int // processes that hold all GPUs; another one holds MIG instances for a moment
+		for pid, files := range n.held(t) {
+			if slices.Equal(files, all) {
+				gpus++
+			}
+			if pid == n.process.Pid {
+				t.Errorf("the sensor itself holds %v", files)
+			}
+		}
+		if gpus != 1 {
+			t.Fatalf("%d processes hold all GPUs, want 1: %v", gpus, n.held(t))
+		}
+		for path, mode := range map[string]os.FileMode{n.socket(): 0o600, filepath.Dir(n.socket()): 0o700} {
+			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
+				t.Errorf("%s: mode %v, want %o: %v", path, info.Mode(), mode, err)
+			}
+		}
+
+		out, err := n.gpu(t, binary, "release", "--for=1h", "--reason=test")
+		if held := n.held(t); err != nil || len(held) > 0 || !strings.HasPrefix(out, "released: closed ") || !strings.Contains(out, "nvidia7") {
+			t.Errorf("%v: %s\nheld: %v", err, out, held)
+		}
+		t.Log(out)
+		released := func(e exposition) bool { return e.nvidia() == "released" }
+		e := n.until(t, "the source says so", released)
+		for _, family := range []string{"gpu_utilization", "gpu_health", "container_gpu_processes", "gpu_energy_joules_total"} {
+			if got := e.by(family, "uuid"); len(got) > 0 {
+				t.Errorf("%s while the GPUs are released: %v", family, got)
+			}
+		}
+		if got := e.by("gpu_info", "uuid"); len(got) != nvml.GPUs {
+			t.Errorf("gpu_info of %v", got)
+		}
+		if got := e.sum("gpu_xid_errors_total", "", ""); got != 1 {
+			t.Errorf("%v XIDs while the GPUs are released", got)
+		}
+		if why := ready(t, n.url); !strings.Contains(why, "test, until ") {
+			t.Errorf("/readyz: %s", why)
+		}
+
+		out, err = n.gpu(t, binary, "resume")
+		if err != nil || !strings.HasPrefix(out, "ok: open ") {
+			t.Errorf("%v: %s", err, out)
+		}
+		n.listed(t)
+		n.listening(t)
+		n.XID("1", 31)
+		n.write(t)
+		e = n.until(t, "an XID after the release", func(e exposition) bool { return e.sum("gpu_xid_errors_total", "", "") > 1 })
+		if got := e.sum("gpu_xid_errors_total", "", ""); got != 2 {
+			t.Errorf("%v XIDs, want 2", got)
+		}
+		rising(t, before, e)
+		others(t, before, e)
+		if got := e.sum("accelscope_child_ends_total", "", ""); got != 0 {
+			t.Errorf("a release counts as %v unexpected ends", got)
+		}
+
+		// The time is over.
+		if out, err := n.gpu(t, binary, "release", "--for=5s"); err != nil || len(n.held(t)) > 0 {
+			t.Errorf("%v: %s\nheld: %v", err, out, n.held(t))
+		}
+		n.until(t, "the GPUs are read after 5 s", func(e exposition) bool { return len(e.by("gpu_utilization", "uuid")) == nvml.GPUs-2 })
+		if out, err := n.gpu(t, binary, "release", "--for=0s"); err == nil {
+			t.Errorf("a release for no time: %s", out)
+		}
+
+		ends(t, n.stop)
+		if held := n.held(t); len(held) > 0 {
+			t.Errorf("after the end of the sensor: %v", held)
+		}
+		if out, err := n.gpu(t, binary, "resume"); err == nil || !strings.Contains(out, "no sensor that reads NVIDIA GPUs listens") {
+			t.Errorf("without a sensor: %v: %s", err, out)
+		}
+	})
+
+	t.Run("the library crashes", func(t *testing.T) {
+		t.Parallel()
+		n := startGPUs(t, binary, library, time.Second, nil)
+		defer ends(t, n.stop)
+		before := n.listed(t)
+		n.Crash("2", "nvmlDeviceGetPowerUsage")
+		n.write(t)
+		n.until(t, "the child has crashed twice", func(e exposition) bool { return e.sum("accelscope_child_ends_total", "reason", "crash") >= 2 })
+		n.Heal("2", "nvmlDeviceGetPowerUsage")
+		n.write(t)
+		e := n.listed(t)
+		n.owners(t, e)
+		rising(t, before, e)
+		others(t, before, e)
+	})
+
+	t.Run("a call never returns", func(t *testing.T) {
+		t.Parallel()
+		n := startGPUs(t, binary, library, time.Second, nil)
+		defer ends(t, n.stop)
+		before := n.listed(t)
+		n.Block("2", "*")
+		n.write(t)
+		stuck := nvml.UUID(2)
+		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(time.Second) { // 30 s, on a busy machine more
+			if scrape(t, n.url).sum("accelscope_child_ends_total", "reason", "hang") > 0 {
+				break
+			}
+		}
+		e := n.until(t, "another child reads the other GPUs", func(e exposition) bool {
+			return len(e.by("gpu_utilization", "uuid")) == nvml.GPUs-3 && slices.Contains(problemsOf(e, stuck), "stuck") &&
+				maps.Equal(without(complete(before), stuck), without(complete(e), stuck))
+		})
+		rising(t, before, e)
+		for pid, files := range n.held(t) {
+			if slices.Contains(files, "nvidia2") {
+				t.Errorf("process %d holds %v", pid, files)
+			}
+		}
+	})
+
+	t.Run("the sensor is killed", func(t *testing.T) {
+		t.Parallel()
+		n := startGPUs(t, binary, library, time.Second, nil)
+		n.listed(t)
+		if err := n.process.Signal(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = n.stop()
+		for end := time.Now().Add(quickly); len(n.held(t)) > 0; time.Sleep(100 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("a child lives: %v", n.held(t))
+			}
+		}
+	})
+}
+
+// without returns m without a key.
+func without(m map[string]int, key string) map[string]int {
+	delete(m, key)
+	return m
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/source/nvidia/unload"
+)
+
+// serviceAccount is the directory of the token that Kubernetes mounts in a pod.
+const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// watchUnload releases NVIDIA's driver when a tool is about to unload it, until the returned function is called. gpus is nil if
+// NVIDIA's GPUs are not read.
+func watchUnload(f sensorFlags, gpus releaser, log *zap.Logger) (stop func()) {
+	if gpus == nil {
+		return func() {}
+	}
+	o := unload.Options{
+		Sysfs: f.Sysfs, Procfs: f.Procfs, Run: cmp.Or(f.Run, filepath.Join(f.Host, "run")), Logger: log.Named("nvidia"),
+	}
+	if f.NodeLabels {
+		if o.Node = ownNode(f.NodeName); o.Node == nil {
+			log.Warn("--gpu.release-on-node-labels has no effect outside a pod")
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		unload.Watch(ctx, o, unload.Handler{
+			Release: func(reason string, most time.Duration) { gpus.Hold(reason, most) },
+			Resume:  gpus.EndHold,
+		})
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// ownNode returns the node of the pod, or nil outside a pod.
+func ownNode(name string) *unload.Node {
+	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return nil
+	}
+	return &unload.Node{
+		Name: nodeName(name), Server: "https://" + net.JoinHostPort(host, port),
+		TokenFile: filepath.Join(serviceAccount, "token"), CAFile: filepath.Join(serviceAccount, "ca.crt"),
+	}
+}

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/child"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const (
+	// answerTimeout is how long Read waits for the child, which itself takes readTimeout at most.
+	// lastAnswer is how long the last answer is used instead, on a busy machine.
+	answerTimeout = 3 * readTimeout
+	lastAnswer    = 10 * time.Second
+	// endTimeout is how long the child has to close the library.
+	endTimeout = time.Second
+	// pingInterval is how often the child has to answer.
+	pingInterval = 5 * time.Second
+)
+
+var (
+	errEnded = errors.New("the process that reads NVML ended")
+	errHung  = errors.New("calls into NVML have not returned")
+)
+
+// hungError is an errHung with the keys of the devices, the one that hung first is the first. No
+// device is known if the child itself does not answer.
+type hungError struct{ keys []string }
+
+func (e *hungError) Error() string {
+	if len(e.keys) == 0 {
+		return "the process that reads NVML does not answer"
+	}
+	return fmt.Sprintf("%v, first of %s", errHung, e.keys[0])
+}
+
+func (e *hungError) Unwrap() error { return errHung }
+
+// remoteSession is a session in the child.
+type remoteSession struct {
+	start
+	process *child.Process
+	connection
+	opened chan error // whether the library is open, and then nothing
+
+	mu      sync.Mutex
+	number  uint64        // of the last request
+	asked   time.Time     // when it was sent; zero if it is answered
+	pending chan struct{} // closed when the read in progress is answered; nil if there is none
+	last    *reply        // last answer with a snapshot
+	lastAt  time.Time
+	pinged  time.Time // when the last request without a read was sent
+	devices map[string]knownDevice
+	splits  []string // addresses of the GPUs with instances that the session does not read
+	cgroups map[int]cgroupOfProcess
+	ending  bool // the socket is closed on purpose
+}
+
+// cgroupOfProcess is the cgroup of a process at the time at which it was listed.
+type cgroupOfProcess struct {
+	id     model.CgroupID
+	listed time.Time
+}
+
+// openRemote starts the child and waits until it has opened the library.
+func openRemote(ctx context.Context, st start) (session, error) {
+	log := &outputLog{log: st.Options.Logger}
+	process, err := child.Start(child.Program{Path: "/proc/self/exe", Args: []string{childArgument}}, log)
+	if err != nil {
+		return nil, fmt.Errorf("starting the process that reads NVML: %w", err)
+	}
+	s := &remoteSession{
+		start: st, process: process, connection: connection{socket: process.Socket}, opened: make(chan error, 1),
+		devices: st.Before, cgroups: map[int]cgroupOfProcess{},
+	}
+	if st.Instances == withGPU && len(st.Addresses) > 0 { // another child reads them, by their addresses
+		st.Instances = gpmOnly
+	}
+	st.XIDs, st.MaxProcs = st.xids.all(), runtime.GOMAXPROCS(0)
+	if err := s.send(message{Version: protocolVersion, Start: &st}); err != nil {
+		s.end()
+		return nil, fmt.Errorf("%w: %w", errEnded, err)
+	}
+	go s.receiveAll()
+	timer := time.NewTimer(st.HangLimit)
+	defer timer.Stop()
+	select {
+	case err = <-s.opened:
+	case <-timer.C:
+		err = &hungError{}
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		s.end()
+		return nil, err
+	}
+	return s, nil
+}
+
+// receiveAll receives messages until the child ends.
+func (s *remoteSession) receiveAll() {
+	m, err := s.receive()
+	for err == nil {
+		s.handle(m)
+		m, err = s.receive()
+	}
+	s.mu.Lock()
+	s.answered(nil)
+	s.mu.Unlock()
+	if s.process.End(endTimeout) {
+		err = s.process.Err()
+	}
+	why := errEnded
+	if err != nil && !errors.Is(err, io.EOF) {
+		why = fmt.Errorf("%w: %w", errEnded, err)
+	}
+	select {
+	case s.opened <- why:
+	default:
+	}
+	s.report(why)
+}
+
+// report calls notify, unless the session is to end anyway.
+func (s *remoteSession) report(why error) {
+	s.mu.Lock()
+	ending := s.ending
+	s.mu.Unlock()
+	if !ending {
+		s.notify(why)
+	}
+}
+
+func (s *remoteSession) handle(m message) {
+	switch {
+	case m.Opened != nil:
+		reason := error(nil)
+		switch {
+		case m.Version != protocolVersion:
+			reason = errMessage
+		case m.Opened.Absent:
+			reason = model.WithReason(errors.New(m.Opened.Error), model.ErrAbsent)
+		case m.Opened.Loaded:
+			reason = model.WithReason(errors.New(m.Opened.Error), model.ErrLibraryInit)
+		case m.Opened.Error != "":
+			reason = model.WithReason(errors.New(m.Opened.Error), model.ErrLibrary)
+		}
+		select {
+		case s.opened <- reason:
+		default:
+		}
+	case m.Answer != nil:
+		s.mu.Lock()
+		s.answered(m.Answer)
+		s.mu.Unlock()
+		if len(m.Answer.Hung) > 0 {
+			s.report(&hungError{m.Answer.Hung})
+		}
+	case m.XID != nil:
+		s.xids.set(m.XID.UUID, m.XID.XID)
+	case m.Listed != nil:
+		s.resolve(m.Listed)
+	case m.Reopen != "":
+		s.report(errors.New(m.Reopen))
+	case m.Log != nil:
+		fields := make([]zap.Field, 0, len(m.Log.Fields))
+		for name, value := range m.Log.Fields {
+			fields = append(fields, zap.Any(name, value))
+		}
+		if entry := s.Options.Logger.Check(m.Log.Level, m.Log.Text); entry != nil {
+			entry.Write(fields...)
+		}
+	}
+}
+
+// answered records the answer to the last request, nil if there will be none.
+func (s *remoteSession) answered(a *reply) {
+	if a != nil {
+		s.devices, s.splits = a.Known, a.Split
+		if a.Number == s.number {
+			s.asked = time.Time{}
+		}
+		if a.Snapshot == nil {
+			return
+		}
+		for i, p := range a.Snapshot.GPUProcesses {
+			a.Snapshot.GPUProcesses[i].Cgroup = s.cgroups[p.PID].id
+		}
+		s.last, s.lastAt = a, time.Now()
+	}
+	if s.pending != nil {
+		close(s.pending)
+		s.pending = nil
+	}
+}
+
+// resolve finds the cgroups of processes that were just listed: some of them end before the next
+// read. It drops the processes that are no longer listed.
+func (s *remoteSession) resolve(pids []int) {
+	now := time.Now()
+	found := make(map[int]cgroupOfProcess, len(pids))
+	for _, pid := range pids {
+		p := cgroupOfProcess{listed: now}
+		if s.Options.CgroupOf != nil {
+			if id, err := s.Options.CgroupOf(pid); err == nil {
+				p.id = id
+			}
+		}
+		found[pid] = p
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.Copy(s.cgroups, found)
+	maps.DeleteFunc(s.cgroups, func(_ int, p cgroupOfProcess) bool {
+		return now.Sub(p.listed) > 3*s.Options.Interval+s.HangLimit
+	})
+}
+
+// ask sends a request. Before the answer it sends no other.
+func (s *remoteSession) ask(read bool) {
+	s.number++
+	if s.asked.IsZero() {
+		s.asked = time.Now()
+	}
+	if read {
+		s.pending = make(chan struct{})
+	}
+	// A failure also ends receiveAll.
+	_ = s.send(message{Request: &request{Number: s.number, Read: read}})
+}
+
+func (s *remoteSession) read(ctx context.Context) (model.Snapshot, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	s.mu.Lock()
+	if s.pending == nil {
+		s.ask(true)
+	}
+	pending := s.pending
+	s.mu.Unlock()
+	select {
+	case <-pending:
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.last == nil || time.Since(s.lastAt) > lastAnswer:
+		return model.Snapshot{}, &hungError{}
+	case s.last.Error != "":
+		return *s.last.Snapshot, errors.New(s.last.Error)
+	}
+	return *s.last.Snapshot, nil
+}
+
+func (s *remoteSession) tend() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.asked.IsZero():
+		if time.Since(s.pinged) >= pingInterval {
+			s.pinged = time.Now()
+			s.ask(false)
+		}
+	case time.Since(s.asked) > s.HangLimit:
+		go s.report(&hungError{})
+	}
+}
+
+// end lets the child close the library and exit. A child that does not is killed. The
+// descriptors of a child that does not end either, in uninterruptible sleep, stay open, and
+// nothing else can be done. So it never returns false.
+func (s *remoteSession) end() bool {
+	s.mu.Lock()
+	s.ending = true
+	s.mu.Unlock()
+	if !s.process.End(endTimeout) {
+		s.children.abandon(s.process)
+	}
+	return true
+}
+
+func (s *remoteSession) known() map[string]knownDevice {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.devices
+}
+
+func (s *remoteSession) split() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.splits
+}
+
+func (s *remoteSession) open() []string { return deviceNodes(s.process.PID()) }
+
+// children counts how the children ended.
+type children struct {
+	mu    sync.Mutex
+	ends  map[string]uint64 // unexpected ends, by reason
+	stuck []*child.Process  // killed and not ended
+}
+
+// maxStuck is the number of stuck children from which on no other is started.
+const maxStuck = 4
+
+// abandon leaves a child that was killed and has not ended.
+func (c *children) abandon(p *child.Process) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stuck = append(c.stuck, p)
+}
+
+// remaining returns the stuck children that have not ended yet.
+func (c *children) remaining() []*child.Process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stuck = slices.DeleteFunc(c.stuck, func(p *child.Process) bool {
+		select {
+		case <-p.Ended():
+			return true
+		default:
+			return false
+		}
+	})
+	return slices.Clone(c.stuck)
+}
+
+// facts returns the counts.
+func (c *children) facts() model.ChildProcesses {
+	facts := model.ChildProcesses{Source: "nvidia", Stuck: uint64(len(c.remaining()))}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, reason := range []string{endedByCrash, endedByHang} {
+		facts.Ends = append(facts.Ends, model.Loss{Reason: reason, Count: c.ends[reason]})
+	}
+	return facts
+}
+
+// The reasons of unexpected ends.
+const (
+	endedByCrash = "crash"
+	endedByHang  = "hang"
+)
+
+// ended counts an unexpected end.
+func (c *children) ended(why error) {
+	reason := ""
+	switch {
+	case errors.Is(why, errHung):
+		reason = endedByHang
+	case errors.Is(why, errEnded):
+		reason = endedByCrash
+	default:
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ends[reason]++
+}
+
+// outputLog logs what a child prints: text of the library, and the stacks of a child that
+// crashed.
+type outputLog struct {
+	log   *zap.Logger
+	line  []byte
+	lines int
+}
+
+// The limits of the output of one child: bytes of a line, and lines.
+const (
+	maxLine  = 1024
+	maxLines = 20
+)
+
+// Write logs the complete lines, up to maxLines.
+func (o *outputLog) Write(p []byte) (int, error) {
+	if o.lines >= maxLines {
+		return len(p), nil
+	}
+	for _, b := range p {
+		switch {
+		case b != '\n':
+			o.line = append(o.line, b)
+			if len(o.line) < maxLine {
+				continue
+			}
+		case len(o.line) == 0:
+			continue
+		}
+		o.log.Warn("output of the process that reads NVML", zap.ByteString("line", o.line))
+		o.line = o.line[:0]
+		if o.lines++; o.lines >= maxLines {
+			break
+		}
+	}
+	return len(p), nil
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/child"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// childArgument is the only argument of the child.
+const childArgument = "read-nvml"
+
+// init makes this process the child if it was started as one, in any program that contains this
+// package. The packages that are initialized later would cost the child memory.
+func init() {
+	child.Main(childArgument, func(socket *os.File) int { return serve(&connection{socket: socket}) })
+}
+
+// serve opens the library and answers requests until the sensor closes the connection.
+func serve(c *connection) (status int) {
+	if name, err := unix.BytePtrFromString("accelscope-nvml"); err == nil { // for ps
+		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0)
+	}
+	// A service manager signals all processes of a service. The sensor ends the child.
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	first, err := c.receive()
+	if err != nil || first.Version != protocolVersion || first.Start == nil {
+		fmt.Fprintln(os.Stderr, "this is not a request of the sensor:", err)
+		return 2
+	}
+	send := func(m message) { _ = c.send(m) } // if the sensor has ended, there are no more requests
+	st := *first.Start
+	runtime.GOMAXPROCS(st.MaxProcs)
+	st.Options.Logger = zap.New(&forwarder{LevelEnabler: zapcore.InfoLevel, send: c.send})
+	st.xids = newXIDs()
+	for uuid, codes := range st.XIDs {
+		st.xids.set(uuid, model.XID{})
+		for _, code := range codes {
+			st.xids.set(uuid, code)
+		}
+	}
+	st.xids.changed = func(uuid string, now model.XID) { send(message{XID: &xidCount{uuid, now}}) }
+	st.listed = func(pids []int) { send(message{Listed: pids}) }
+	woken := make(chan struct{}, 1)
+	st.notify = func(why error) {
+		if why != nil {
+			send(message{Reopen: why.Error()})
+			return
+		}
+		select {
+		case woken <- struct{}{}:
+		default:
+		}
+	}
+	s, err := openLocal(st, openLibrary)
+	if err != nil {
+		send(message{Version: protocolVersion, Opened: &openResult{
+			Error: err.Error(), Absent: errors.Is(err, model.ErrAbsent), Loaded: errors.Is(err, model.ErrLibraryInit),
+		}})
+		return 0
+	}
+	send(message{Version: protocolVersion, Opened: &openResult{}})
+	requests := make(chan request)
+	go func() {
+		defer close(requests)
+		for {
+			m, err := c.receive()
+			if err != nil || m.Request == nil {
+				return
+			}
+			requests <- *m.Request
+		}
+	}()
+	tick := time.NewTicker(st.Options.Interval)
+	defer tick.Stop()
+	for {
+		select {
+		case r, more := <-requests:
+			if !more {
+				s.end()
+				return 0
+			}
+			if err := c.send(message{Answer: s.answer(r)}); err != nil { // the message is too long
+				send(message{Answer: &reply{Number: r.Number, Snapshot: &model.Snapshot{}, Error: err.Error()}})
+			}
+		case <-woken:
+			s.tend()
+		case <-tick.C:
+			s.tend()
+		}
+	}
+}
+
+// openLocal opens the library in this process.
+func openLocal(st start, open func(Options) (*library, error)) (*localSession, error) {
+	l, err := open(st.Options)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newSession(st, l)
+	if err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	return s, nil
+}
+
+// answer answers a request.
+func (s *localSession) answer(r request) *reply {
+	a := &reply{Number: r.Number, Hung: s.hung(s.HangLimit), Known: s.known(), Split: s.split()}
+	if r.Read {
+		snapshot, err := s.read(context.Background())
+		if err != nil {
+			a.Error = err.Error()
+		}
+		a.Snapshot = &snapshot
+	}
+	return a
+}
