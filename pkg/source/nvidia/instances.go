@@ -55,13 +55,13 @@ func (r *instanceReader) begin(st start, open func(context.Context, start) (sess
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r.cancel, r.next = cancel, time.Now().Add(st.Options.Interval)
+	r.cancel = cancel
 	r.running.Go(func() {
 		defer cancel()
 		snapshot, err := readOnce(ctx, st, open)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.cancel = nil
+		r.cancel, r.next = nil, time.Now().Add(st.Options.Interval) // also if a round takes longer than that
 		switch {
 		case err == nil:
 			r.last, r.at = snapshot, time.Now()
@@ -79,9 +79,11 @@ func (r *instanceReader) stop() {
 	if r.cancel != nil {
 		r.cancel()
 	}
-	r.next = time.Time{}
 	r.mu.Unlock()
 	r.running.Wait()
+	r.mu.Lock()
+	r.next = time.Time{}
+	r.mu.Unlock()
 }
 
 // readOnce opens a session, reads it once, and ends it.
