@@ -37,6 +37,11 @@ type device struct {
 	since   time.Time // when this driver first listed it
 	begun   time.Time // deadline of the driver's initialization
 	skip    time.Time // the device is not called until then
+	// instances is what is read of MIG instances, mig whether MIG is enabled, complete whether
+	// the first round has ended.
+	instances instances
+	mig       atomic.Bool
+	complete  atomic.Bool
 
 	attached  atomic.Pointer[attachment]
 	last      atomic.Pointer[reading]     // last reading
@@ -54,6 +59,7 @@ type device struct {
 type roundResult struct {
 	facts     model.GPU
 	parts     []model.GPU
+	bare      []model.GPU        // instances with GPM counters alone, see gpmOnly
 	processes []model.GPUProcess // nil when not listed
 }
 
@@ -103,6 +109,9 @@ func (d *device) round() []func() {
 		d.receives, d.transmits, d.readLinks, d.readParts, d.readProcesses, d.readHealth, d.publish,
 		func() { d.answer() },
 	}
+	if d.instances == oneRound {
+		steps = []func(){d.attach, d.readModes, d.readParts, d.readProcesses, d.publish}
+	}
 	for i, step := range steps {
 		steps[i] = func() {
 			switch {
@@ -113,7 +122,7 @@ func (d *device) round() []func() {
 			}
 		}
 	}
-	return steps
+	return append(steps, func() { d.complete.Store(true) })
 }
 
 // attach gets the handle of the device and its constant properties.
@@ -216,6 +225,12 @@ func (d *device) transmits() {
 func (d *device) readLinks() { d.draft.facts.Links = readLinks(d.attached.Load().handle) }
 
 func (d *device) readParts() {
+	d.mig.Store(d.draft.facts.Modes["mig"] == "enabled")
+	if d.instances == gpmOnly && d.mig.Load() {
+		d.parts, d.draft.parts = instancesOf(d.o, d.draft.facts), nil
+		return
+	}
+	d.draft.bare = nil
 	if parts, facts, ok := partsOf(d.o, d.attached.Load().handle, d.draft.facts); ok {
 		d.parts, d.draft.parts = parts, facts
 	}
@@ -228,8 +243,16 @@ func (d *device) readParts() {
 // the same moment.
 func (d *device) readProcesses() {
 	a, g, now := d.attached.Load(), &d.draft.facts, time.Now()
-	g.Memory = memory(a.handle)
 	engines := d.sampler.engines(a.handle, d.parts)
+	if d.instances == gpmOnly && d.mig.Load() {
+		d.draft.bare, d.draft.processes = nil, nil
+		for _, p := range d.parts {
+			d.draft.bare = append(d.draft.bare, model.GPU{Parent: a.uuid, Instance: strconv.Itoa(p.gpuInstance), Engines: engines[p.uuid]})
+		}
+		g.Engines, g.Memory, g.Unlisted, d.slow = d.sampler.whole(a.handle), model.VideoMemory{}, true, nil
+		return
+	}
+	g.Memory = memory(a.handle)
 	for i, p := range d.parts {
 		d.draft.parts[i].Memory = memory(p.handle)
 		d.draft.parts[i].Engines = engines[p.uuid]
@@ -258,13 +281,18 @@ func (d *device) publish() {
 func (d *device) identify() {
 	all := append([]model.GPU{d.shown.facts}, d.shown.parts...)
 	for i, g := range all {
-		all[i] = model.GPU{
-			Vendor: g.Vendor, ID: g.ID, UUID: g.UUID, Parent: g.Parent, Name: g.Name, Serial: g.Serial,
-			PCIAddress: g.PCIAddress, PCIDevice: g.PCIDevice, NUMANode: g.NUMANode, VBIOS: g.VBIOS, Nodes: g.Nodes,
-			Profile: g.Profile, Instance: g.Instance,
-		}
+		all[i] = identityOf(g)
 	}
 	d.identity.Store(&all)
+}
+
+// identityOf returns the identity of a device or part.
+func identityOf(g model.GPU) model.GPU {
+	return model.GPU{
+		Vendor: g.Vendor, ID: g.ID, UUID: g.UUID, Parent: g.Parent, Name: g.Name, Serial: g.Serial,
+		PCIAddress: g.PCIAddress, PCIDevice: g.PCIDevice, NUMANode: g.NUMANode, VBIOS: g.VBIOS, Nodes: g.Nodes,
+		Profile: g.Profile, Instance: g.Instance,
+	}
 }
 
 // asleep reports whether the device is suspended. The query to the kernel does not wake it.
@@ -375,5 +403,6 @@ func (d *device) collect() reading {
 	for i := range r.gpus[1:] {
 		r.gpus[1+i].Problems = g.Problems // it is the same chip
 	}
+	r.gpus = append(r.gpus, d.shown.bare...)
 	return r
 }

@@ -9,6 +9,8 @@
 // child ends when Release is called, when no GPU is bound to the driver, when a call has hung for
 // long, and with the sensor. It sends readings as a whole; protocol.go has the messages.
 //
+// MIG instances are read by another child, which runs one round and ends: see instances.go.
+//
 // A keeper in the sensor starts the child, and starts another one when the driver was reloaded,
 // when a GPU was added or removed, when the library does not match the driver anymore, or when
 // the child ended.

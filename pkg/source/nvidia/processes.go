@@ -61,7 +61,7 @@ func (s *sampler) forget(uuid string) {
 func (s *sampler) list(
 	d nvml.Device, uuid string, parts []part, now time.Time,
 ) (processes []model.GPUProcess, engines []model.Figure, err error) {
-	engines = append(s.usage.read(d), s.gpm.read(d, d.GpmSampleGet)...)
+	engines = s.whole(d)
 	var uses map[int]use
 	if len(parts) == 0 {
 		uses = s.uses(d, now)
@@ -89,6 +89,11 @@ func (s *sampler) list(
 		return cmp.Or(cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.PID, b.PID))
 	})
 	return processes, engines, nil
+}
+
+// whole returns the usage of the device's engines and its GPM counters.
+func (s *sampler) whole(d nvml.Device) []model.Figure {
+	return append(s.usage.read(d), s.gpm.read(d, d.GpmSampleGet)...)
 }
 
 // engines returns the GPM counters of each part, by UUID. The driver has no other engine usage

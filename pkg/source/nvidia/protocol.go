@@ -63,6 +63,7 @@ type reply struct {
 	Snapshot *model.Snapshot `json:",omitempty"` // nil if it was not requested
 	Error    string          `json:",omitempty"`
 	Known    map[string]knownDevice
+	Split    []string // addresses of the GPUs with instances that the session does not read
 	Hung     []string // keys of the devices with a call that has hung for HangLimit
 }
 

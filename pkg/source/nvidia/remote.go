@@ -65,6 +65,7 @@ type remoteSession struct {
 	lastAt  time.Time
 	pinged  time.Time // when the last request without a read was sent
 	devices map[string]knownDevice
+	splits  []string // addresses of the GPUs with instances that the session does not read
 	cgroups map[int]cgroupOfProcess
 	ending  bool // the socket is closed on purpose
 }
@@ -85,6 +86,9 @@ func openRemote(ctx context.Context, st start) (session, error) {
 	s := &remoteSession{
 		start: st, process: process, connection: connection{socket: process.Socket}, opened: make(chan error, 1),
 		devices: st.Before, cgroups: map[int]cgroupOfProcess{},
+	}
+	if st.Instances == withGPU && len(st.Addresses) > 0 { // another child reads them, by their addresses
+		st.Instances = gpmOnly
 	}
 	st.XIDs, st.MaxProcs = st.xids.all(), runtime.GOMAXPROCS(0)
 	if err := s.send(message{Version: protocolVersion, Start: &st}); err != nil {
@@ -129,11 +133,11 @@ func (s *remoteSession) receiveAll() {
 	case s.opened <- why:
 	default:
 	}
-	s.tell(why)
+	s.report(why)
 }
 
-// tell calls notify, unless the session is to end anyway.
-func (s *remoteSession) tell(why error) {
+// report calls notify, unless the session is to end anyway.
+func (s *remoteSession) report(why error) {
 	s.mu.Lock()
 	ending := s.ending
 	s.mu.Unlock()
@@ -163,14 +167,14 @@ func (s *remoteSession) handle(m message) {
 		s.answered(m.Answer)
 		s.mu.Unlock()
 		if len(m.Answer.Hung) > 0 {
-			s.tell(&hungError{m.Answer.Hung})
+			s.report(&hungError{m.Answer.Hung})
 		}
 	case m.XID != nil:
 		s.xids.set(m.XID.UUID, m.XID.XID)
 	case m.Listed != nil:
 		s.resolve(m.Listed)
 	case m.Reopen != "":
-		s.tell(errors.New(m.Reopen))
+		s.report(errors.New(m.Reopen))
 	case m.Log != nil:
 		fields := make([]zap.Field, 0, len(m.Log.Fields))
 		for name, value := range m.Log.Fields {
@@ -185,7 +189,7 @@ func (s *remoteSession) handle(m message) {
 // answered records the answer to the last request, nil if there will be none.
 func (s *remoteSession) answered(a *reply) {
 	if a != nil {
-		s.devices = a.Known
+		s.devices, s.splits = a.Known, a.Split
 		if a.Number == s.number {
 			s.asked = time.Time{}
 		}
@@ -272,7 +276,7 @@ func (s *remoteSession) tend() {
 			s.ask(false)
 		}
 	case time.Since(s.asked) > s.HangLimit:
-		go s.tell(&hungError{})
+		go s.report(&hungError{})
 	}
 }
 
@@ -293,6 +297,12 @@ func (s *remoteSession) known() map[string]knownDevice {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.devices
+}
+
+func (s *remoteSession) split() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.splits
 }
 
 func (s *remoteSession) open() []string { return deviceNodes(s.process.PID()) }

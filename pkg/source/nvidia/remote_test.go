@@ -333,6 +333,57 @@ func TestNoGPUIsBound(t *testing.T) {
 	}
 }
 
+// TestInstancesAreNotHeld: the handles of MIG instances are open for one round at a time.
+func TestInstancesAreNotHeld(t *testing.T) {
+	r := newRemoteNode(t, 2, func(o *Options) { o.Interval = time.Second })
+	r.SplitGPU(1, fake.Profile3g, fake.Profile1g)
+	r.Processes = []fake.Process{{Device: "1:0", PID: os.Getpid(), Memory: 7 << 20, Kinds: "C"}}
+	r.Balance()
+	if err := r.Capabilities(r.procfs); err != nil {
+		t.Fatal(err)
+	}
+	r.write()
+	complete := func(s model.Snapshot) bool {
+		return len(s.GPUs) == 4 && len(s.GPUProcesses) == 1 && figure(s.GPUs[2].Engines, "sm_active") == 0.125
+	}
+	s := until(t, r.Source, complete)
+	gpu, part := s.GPUs[1], s.GPUs[2]
+	if part.Parent != gpu.UUID || part.Profile != "3g.40gb" || s.GPUProcesses[0].GPU != part.UUID || !part.Memory.Used.Known ||
+		!gpu.Memory.Used.Known || gpu.Unlisted || !gpu.Listed.Equal(part.Listed) || !listed(gpu.Problems, model.ProblemECC) {
+		t.Errorf("%+v\n%+v", gpu, part)
+	}
+	isInstance := func(name string) bool { return strings.HasPrefix(name, "nvidia-cap") }
+	opened := func() uint64 { return must(r.Calls()).Of("1", "nvmlDeviceGetMigDeviceHandleByIndex") }
+	for range 3 {
+		before := opened()
+		eventually(t, "there is a round of instances", func() bool { return opened() > before })
+		eventually(t, "only the handles of instances are closed", func() bool {
+			held := r.held()
+			return !slices.ContainsFunc(held, isInstance) && slices.Contains(held, "nvidia1")
+		})
+	}
+	r.Release("a test", time.Hour)
+	r.gone("after Release")
+	r.Resume()
+	until(t, r.Source, complete)
+
+	r.SplitGPU(1, fake.Profile1g)
+	r.Processes = nil
+	r.Balance()
+	r.write()
+	until(t, r.Source, func(s model.Snapshot) bool {
+		return len(s.GPUs) == 3 && s.GPUs[2].Profile == "1g.10gb" && s.GPUProcesses != nil && len(s.GPUProcesses) == 0
+	})
+	if n := r.ends(endedByCrash) + r.ends(endedByHang); n != 0 {
+		t.Errorf("%d unexpected ends", n)
+	}
+}
+
+// listed reports whether a condition is present, active or not.
+func listed(conditions []model.GPUCondition, name string) bool {
+	return slices.ContainsFunc(conditions, func(c model.GPUCondition) bool { return c.Name == name })
+}
+
 // FuzzMessage: a message of a child, in which the library may have written anywhere, is parsed or
 // refused.
 func FuzzMessage(f *testing.F) {

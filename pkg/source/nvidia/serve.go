@@ -120,7 +120,7 @@ func openLocal(st start, open func(Options) (*library, error)) (*localSession, e
 
 // answer answers a request.
 func (s *localSession) answer(r request) *reply {
-	a := &reply{Number: r.Number, Hung: s.hung(s.HangLimit), Known: s.known()}
+	a := &reply{Number: r.Number, Hung: s.hung(s.HangLimit), Known: s.known(), Split: s.split()}
 	if r.Read {
 		snapshot, err := s.read(context.Background())
 		if err != nil {

@@ -31,6 +31,8 @@ type session interface {
 	known() map[string]knownDevice
 	// open lists the device nodes that the library has open.
 	open() []string
+	// split lists the addresses of the GPUs with MIG instances that this session does not read.
+	split() []string
 }
 
 // start is what a session starts with.
@@ -42,6 +44,7 @@ type start struct {
 	XIDs      map[string][]model.XID // counted by previous sessions, by UUID
 	MaxProcs  int                    // GOMAXPROCS
 	HangLimit time.Duration
+	Instances instances
 
 	xids     *xids
 	notify   func(why error)  // called when a device has answered for the first time, or to end the session
@@ -88,7 +91,7 @@ func newSession(st start, l *library) (*localSession, error) {
 	for i, address := range addresses {
 		d := &device{
 			worker: newWorker(o.Interval), o: o, lib: l, sampler: newSampler(l, o.CgroupOf), xids: st.xids,
-			notify: st.notify, listed: st.listed,
+			notify: st.notify, listed: st.listed, instances: st.Instances,
 			address: address, index: i, since: time.Now(),
 			begun: time.Now().Add(time.Duration(len(addresses)) * longestStart),
 		}
@@ -121,6 +124,13 @@ func (l *library) driver() model.GPUDriver {
 
 // read reads all devices concurrently. An unreadable device does not affect the others.
 func (s *localSession) read(ctx context.Context) (model.Snapshot, error) {
+	for s.Instances == oneRound && slices.ContainsFunc(s.devices, func(d *device) bool { return !d.complete.Load() }) {
+		select {
+		case <-ctx.Done():
+			return model.Snapshot{}, errNotReady
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	readings := make([]reading, len(s.devices))
@@ -153,6 +163,9 @@ func (s *localSession) read(ctx context.Context) (model.Snapshot, error) {
 
 // tend starts counting the XIDs of the devices that have answered.
 func (s *localSession) tend() {
+	if s.Instances == oneRound {
+		return
+	}
 	for _, d := range s.devices {
 		if a := d.attached.Load(); a != nil && !s.unwatched && !s.watched[a.handle] {
 			s.watched[a.handle] = true
@@ -245,6 +258,16 @@ func (s *localSession) hung(limit time.Duration) []string {
 		keys = append(keys, c.key)
 	}
 	return keys
+}
+
+func (s *localSession) split() []string {
+	var addresses []string
+	for _, d := range s.devices {
+		if d.instances == gpmOnly && d.mig.Load() && d.late() == nil { // it would hang in another session, too
+			addresses = append(addresses, d.address)
+		}
+	}
+	return addresses
 }
 
 func (s *localSession) open() []string { return deviceNodes(os.Getpid()) }

@@ -49,6 +49,7 @@ type Source struct {
 	open     func(context.Context, start) (session, error)
 	xids     *xids
 	children children
+	reader   instanceReader
 	again    chan struct{} // wakes the keeper
 	ready    chan struct{} // closed after the first attempt of the keeper
 	stop     chan struct{}
@@ -135,6 +136,9 @@ func (s *Source) maintain() time.Duration {
 	if current != nil {
 		if why == nil && slices.Equal(addresses, s.addresses) {
 			current.tend()
+			if split := current.split(); len(split) > 0 {
+				s.reader.begin(s.start(split, oneRound), s.open)
+			}
 			return poll
 		}
 		if why == nil {
@@ -178,6 +182,14 @@ func (s *Source) maintain() time.Duration {
 	}
 }
 
+// start returns what a session of these devices starts with.
+func (s *Source) start(addresses []string, i instances) start {
+	return start{
+		Options: s.o, Addresses: addresses, Before: s.before, Skip: s.skip(time.Now()), HangLimit: s.o.hangLimit, Instances: i,
+		xids: s.xids, notify: s.wake, children: &s.children,
+	}
+}
+
 // openSession opens the library in a new session. Release and Close end the attempt.
 func (s *Source) openSession(addresses []string) error {
 	if n := len(s.children.remaining()); n >= maxStuck {
@@ -197,10 +209,7 @@ func (s *Source) openSession(addresses []string) error {
 	if released {
 		return context.Canceled
 	}
-	session, err := s.open(ctx, start{
-		Options: s.o, Addresses: addresses, Before: s.before, Skip: s.skip(time.Now()), HangLimit: s.o.hangLimit,
-		xids: s.xids, notify: s.wake, children: &s.children,
-	})
+	session, err := s.open(ctx, s.start(addresses, withGPU))
 	if err != nil {
 		return err
 	}
@@ -262,6 +271,7 @@ func (s *Source) tearDown() bool {
 	s.mu.Lock()
 	current := s.session
 	s.mu.Unlock()
+	s.reader.stop()
 	if current == nil {
 		return true
 	}
@@ -333,6 +343,9 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		if err != nil {
 			known = identities(current.known())
 		}
+	}
+	if current != nil {
+		s.reader.add(&snapshot, 3*s.o.Interval+s.o.hangLimit)
 	}
 	if err != nil && snapshot.GPUs == nil {
 		for _, g := range known {

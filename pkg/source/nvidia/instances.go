@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A MIG instance with an open handle cannot be destroyed, and NVML keeps handles until its process
+// ends. So a second child, which runs one round and ends, reads the instances: their list, memory,
+// errors and processes. The first child uses handles of whole GPUs only. Counters of GPM compare
+// two samples, so the first child takes them, through the GPU and with the number of the instance.
+
+// instances is what a session reads of MIG instances.
+type instances int
+
+const (
+	withGPU  instances = iota // all, together with their GPU
+	gpmOnly                   // only the GPM counters, as parts without a UUID
+	oneRound                  // all, in one round; XIDs are not counted
+)
+
+// instancesRetry is the pause after a round of instances that failed.
+const instancesRetry = time.Minute
+
+// instanceReader reads the MIG instances of GPUs in children of their own.
+type instanceReader struct {
+	mu      sync.Mutex
+	last    model.Snapshot // of the last round
+	at      time.Time      // time of last
+	next    time.Time      // start of the next round
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+// begin starts a round in the background if one is due and none is running.
+func (r *instanceReader) begin(st start, open func(context.Context, start) (session, error)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cancel != nil || time.Now().Before(r.next) {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	r.running.Go(func() {
+		defer cancel()
+		snapshot, err := readOnce(ctx, st, open)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.cancel, r.next = nil, time.Now().Add(st.Options.Interval) // also if a round takes longer than that
+		switch {
+		case err == nil:
+			r.last, r.at = snapshot, time.Now()
+		case ctx.Err() == nil:
+			r.next = time.Now().Add(instancesRetry)
+			st.children.ended(err)
+			st.Options.Logger.Warn("reading MIG instances", zap.Error(err))
+		}
+	})
+}
+
+// stop ends a round in progress, and waits until it has closed everything.
+func (r *instanceReader) stop() {
+	r.mu.Lock()
+	if r.cancel != nil {
+		r.cancel()
+	}
+	r.mu.Unlock()
+	r.running.Wait()
+	r.mu.Lock()
+	r.next = time.Time{}
+	r.mu.Unlock()
+}
+
+// readOnce opens a session, reads it once, and ends it.
+func readOnce(ctx context.Context, st start, open func(context.Context, start) (session, error)) (model.Snapshot, error) {
+	ended := make(chan error, 1)
+	st.notify = func(why error) {
+		if why != nil {
+			select {
+			case ended <- why:
+			default:
+			}
+		}
+	}
+	s, err := open(ctx, st)
+	if err != nil {
+		return model.Snapshot{}, err
+	}
+	defer s.end()
+	for end := time.Now().Add(st.HangLimit); time.Now().Before(end); {
+		snapshot, err := s.read(ctx) // takes as long as the round, or answerTimeout
+		if err == nil {
+			return snapshot, nil
+		}
+		select {
+		case why := <-ended:
+			return snapshot, why
+		case <-ctx.Done():
+			return snapshot, ctx.Err()
+		default:
+		}
+	}
+	return model.Snapshot{}, &hungError{}
+}
+
+// add adds the instances of the last round to a reading of their GPUs.
+func (r *instanceReader) add(s *model.Snapshot, longest time.Duration) {
+	r.mu.Lock()
+	last, at := r.last, r.at
+	r.mu.Unlock()
+	if time.Since(at) > longest {
+		last = model.Snapshot{}
+	}
+	engines := map[[2]string][]model.Figure{} // by UUID of the GPU and number of the instance
+	for _, g := range s.GPUs {
+		if g.UUID == "" {
+			engines[[2]string{g.Parent, g.Instance}] = g.Engines
+		}
+	}
+	var gpus []model.GPU
+	for _, g := range s.GPUs {
+		unread := g.Modes == nil // only the identity is known
+		switch {
+		case g.UUID == "":
+			continue
+		case !unread && g.Modes["mig"] != "enabled":
+			gpus = append(gpus, g)
+			continue
+		}
+		i := slices.IndexFunc(last.GPUs, func(o model.GPU) bool { return o.UUID == g.UUID })
+		if i >= 0 && !unread {
+			whole := last.GPUs[i]
+			g.Memory, g.Listed, g.Unlisted = whole.Memory, whole.Listed, whole.Unlisted
+			g.Problems = withECC(g.Problems, whole.Problems)
+		}
+		gpus = append(gpus, g)
+		for _, part := range last.GPUs {
+			if part.Parent != g.UUID {
+				continue
+			}
+			if unread {
+				part = identityOf(part)
+				part.Suspended = g.Suspended
+			} else {
+				part.Engines = engines[[2]string{g.UUID, part.Instance}]
+			}
+			part.Problems = g.Problems
+			gpus = append(gpus, part)
+			for _, p := range last.GPUProcesses {
+				if p.GPU == part.UUID && !unread {
+					s.GPUProcesses = append(s.GPUProcesses, p)
+				}
+			}
+		}
+	}
+	if s.GPUs != nil {
+		s.GPUs = append([]model.GPU{}, gpus...)
+	}
+	if s.GPUProcesses == nil && last.GPUProcesses != nil {
+		s.GPUProcesses = []model.GPUProcess{}
+	}
+}
+
+// withECC replaces the condition of memory errors, which with MIG only the instances report.
+func withECC(problems, of []model.GPUCondition) []model.GPUCondition {
+	isECC := func(c model.GPUCondition) bool { return c.Name == model.ProblemECC }
+	i := slices.IndexFunc(of, isECC)
+	if i < 0 || problems == nil {
+		return problems
+	}
+	return append(slices.DeleteFunc(slices.Clone(problems), isECC), of[i])
+}
+
+// errNotReady reports that the first round has not ended.
+var errNotReady = errors.New("the first round has not ended")
+
+// instancesOf lists the GPU instances of a GPU without a handle, from the directories
+// /proc/driver/nvidia/capabilities/gpuN/mig/giG/ciC.
+func instancesOf(o Options, g model.GPU) []part {
+	var parts []part
+	for _, node := range g.Nodes {
+		minor, is := strings.CutPrefix(node, "/dev/nvidia")
+		if !is {
+			continue
+		}
+		dir := filepath.Join(o.Procfs, "driver/nvidia/capabilities/gpu"+minor, "mig")
+		for gi, name := range numbered(dir, "gi") {
+			for ci := range numbered(filepath.Join(dir, name), "ci") {
+				parts = append(parts, part{uuid: strconv.Itoa(gi) + "/" + strconv.Itoa(ci), gpuInstance: gi, computeInstance: ci})
+			}
+		}
+	}
+	return parts[:min(len(parts), partsMax)]
+}
+
+// numbered lists the entries of a directory with a name of a prefix and a number, by number.
+func numbered(dir, prefix string) map[int]string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	names := make(map[int]string)
+	for _, e := range entries {
+		number, is := strings.CutPrefix(e.Name(), prefix)
+		if n, err := strconv.Atoi(number); is && err == nil {
+			names[n] = e.Name()
+		}
+	}
+	return names
+}
