@@ -22,6 +22,8 @@ import (
 const (
 	// readTimeout is the maximum duration of a reading of all devices together.
 	readTimeout = 500 * time.Millisecond
+	// firstTimeout is how long after New a Read waits for the first attempt to open the library.
+	firstTimeout = time.Second
 	// closeTimeout is the maximum duration of Close.
 	closeTimeout = 1500 * time.Millisecond
 	// longestPoll is the maximum time between two looks at the GPUs in sysfs.
@@ -52,6 +54,7 @@ type Source struct {
 	reader   instanceReader
 	again    chan struct{} // wakes the keeper
 	ready    chan struct{} // closed after the first attempt of the keeper
+	created  time.Time
 	stop     chan struct{}
 	done     chan struct{}
 	once     sync.Once
@@ -92,7 +95,7 @@ func newSource(o Options, open func(context.Context, start) (session, error), sh
 	}
 	s := &Source{
 		o: o, open: open, xids: newXIDs(), shortest: shortest, err: errOpening, cancel: func() {},
-		children: children{ends: map[string]uint64{}}, hung: map[string]hungDevice{},
+		children: children{ends: map[string]uint64{}}, hung: map[string]hungDevice{}, created: time.Now(),
 		again: make(chan struct{}, 1), ready: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.keep()
@@ -329,9 +332,11 @@ func (s *Source) skip(now time.Time) map[string]time.Time {
 // model.ErrAbsent if there is no GPU, and model.ErrReleased after Release. With an error, GPUs
 // have only their identity and their XIDs.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
+	first := time.NewTimer(time.Until(s.created.Add(firstTimeout)))
+	defer first.Stop()
 	select {
 	case <-s.ready:
-	case <-time.After(readTimeout):
+	case <-first.C:
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
