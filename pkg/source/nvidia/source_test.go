@@ -379,7 +379,7 @@ func TestMIG(t *testing.T) {
 	got := until(t, s, func(s model.Snapshot) bool { return len(s.GPUs) == 3 })
 	want := model.GPU{
 		Vendor: model.NVIDIA, ID: "2:1", UUID: "MIG-b", Parent: "GPU-1", Name: "NVIDIA Fake MIG 1g.10gb", Serial: "1234",
-		VBIOS: "96.00", PCIAddress: address, PCIDevice: "0x2330", Profile: "1g.10gb", Instance: "8",
+		VBIOS: "96.00", PCIAddress: address, PCIDevice: "0x2330", Profile: "1g.10gb", Instance: "8", ComputeInstance: "0",
 		Nodes: []string{"/dev/nvidia-caps/nvidia-cap31"},
 	}
 	if !reflect.DeepEqual(identity(got.GPUs[2]), want) || got.GPUs[0].UUID != "GPU-1" || got.GPUs[0].Modes["mig"] != "enabled" {
