@@ -8,8 +8,8 @@ import (
 )
 
 // The bytes that no method counts exactly are split among the owners whose calls are probed in
-// windows. The estimate of such an owner is scaled by time: it is wrong where the windows missed
-// bursts. But the bytes of the device are known, and windows show how they are distributed. So of the
+// windows. The estimate of such an owner is wrong by what its windows happened to see. But the bytes
+// of the device are known, and windows show how they are distributed. So of the
 // bytes that are left of an interval an owner is credited (a ratio estimator)
 //
 //	left · estimates of the owner / estimates of all owners
@@ -23,7 +23,7 @@ import (
 // Estimates may lack bytes: those that remote sides read or write, those of the kernel, those of
 // calls without probes. If the device moved more than the estimates of 16 observations, by a quarter
 // or while it has unknown users, only the part that the estimates have is split: then an owner whose
-// estimate is uncertain gets nothing. Estimates of bursts are up to twice too high. Where they are more
+// estimate is uncertain gets nothing. Estimates of bursts may be too high. Where they are more
 // than three times what the device moved, its counters lack the traffic, such as loopback: nothing is
 // split.
 const (

@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -16,8 +17,8 @@ import (
 type confidence struct {
 	// pending is the estimate of the period that ends now, ratio the part of the period that
 	// was observed.
-	pending, ratio float64
-	period         time.Duration
+	pending, ratio, weight float64
+	period                 time.Duration
 	// The following are weighted sums over the windows: of 1, of periods in seconds, of what
 	// was observed of them and of their squares, of estimates, and of squared rates times
 	// periods.
@@ -37,6 +38,7 @@ const (
 func (c *confidence) observe(n float64, how budget.Sampling) {
 	c.pending += n
 	c.period, c.ratio = how.Period, how.Ratio
+	c.weight += cmp.Or(how.Weight, how.Period.Seconds()) / 2 // called before and after the counts
 }
 
 // endPeriod adds the observations of all contexts as one window.
@@ -44,9 +46,9 @@ func (c *confidence) endPeriod() {
 	if c.period == 0 {
 		return
 	}
-	t, n := c.period.Seconds(), c.pending
-	c.period, c.pending = 0, 0
-	keep := math.Exp(-t / confidenceTime.Seconds())
+	t, n := c.weight, c.pending
+	keep := math.Exp(-c.period.Seconds() / confidenceTime.Seconds())
+	c.period, c.pending, c.weight = 0, 0, 0
 	c.observed = c.observed*keep + t*c.ratio
 	c.windows, c.seconds, c.squares = c.windows*keep+1, c.seconds*keep+t, c.squares*keep*keep+t*t
 	c.counted, c.rates = c.counted*keep+n, c.rates*keep+n*n/t

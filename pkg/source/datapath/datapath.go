@@ -231,6 +231,9 @@ func (s *Source) samplingsOf(key gen.DatapathContextKey) samplings {
 	if !ok {
 		return exact
 	}
+	for g := range w {
+		w[g] = w[g].Of(int(key.Tgid))
+	}
 	return w
 }
 

@@ -133,9 +133,12 @@ func (f *fold) endPeriods() {
 // addTo adds n to a counter of the series, or holds it back.
 func (c *contextCounts) addTo(s *series, i int, n uint64) {
 	how := c.samplings[groupOfCounter(i)]
-	n += c.held[i]
+	held := c.held[i]
+	n += held
 	c.held[i] = 0
 	switch {
+	case how.Discard && how.Keep:
+		c.held[i] = held
 	case how.Discard:
 	case how.Scale == 0:
 		c.held[i] = n
@@ -169,11 +172,16 @@ func (f *fold) addLatency(key gen.DatapathLatencyKey, l *gen.DatapathLatency, ho
 		d = &contextDurations{}
 		c.durations[key.Completed] = d
 	}
+	held := d.held
 	d.held.SumNs += increase(&d.last.SumNs, l.SumNs)
 	for i, n := range l.Buckets {
 		d.held.Buckets[i] += increase(&d.last.Buckets[i], n)
 	}
-	if how.Scale == 0 && !how.Discard {
+	switch {
+	case how.Discard && how.Keep:
+		d.held = held
+		return
+	case how.Scale == 0 && !how.Discard:
 		return
 	}
 	if !how.Discard {

@@ -149,6 +149,38 @@ func TestFold(t *testing.T) {
 	}
 }
 
+// A process that hardly ran in a window goes on with its period: what it counted there stays held back while later counts are
+// discarded, and is scaled with that of the next window.
+func TestFoldKeeps(t *testing.T) {
+	f := newFold(0.01)
+	key := gen.DatapathContextKey{Context: 1, Tgid: 1}
+	stat := gen.DatapathContextStat{Cgroup: 7}
+	step := func(bytes, ns uint64, how budget.Sampling) {
+		how.Windowed = true
+		stat.ReceivedBytes += bytes
+		both := whole
+		both[budget.Poll] = how
+		f.add(key, &stat, both)
+		f.addLatency(gen.DatapathLatencyKey{Context: key, Completed: 1}, &gen.DatapathLatency{SumNs: ns}, how)
+	}
+	step(10, 10, budget.Sampling{})
+	step(5, 15, budget.Sampling{Discard: true, Keep: true})
+	step(20, 35, budget.Sampling{Scale: 3, Ratio: 1. / 3, Period: time.Second})
+	s := f.seriesOf(f.contexts[key].series)
+	if got := s.received.sampled; got != 90 {
+		t.Errorf("received %d bytes, want 90", got)
+	}
+	if got := s.durationsOf(1).sum.sampled; got != 90 {
+		t.Errorf("durations of %d ns, want 90", got)
+	}
+	step(40, 75, budget.Sampling{})
+	step(0, 75, budget.Sampling{Discard: true})
+	step(0, 75, budget.Sampling{Scale: 3, Ratio: 1. / 3, Period: time.Second})
+	if got := s.received.sampled; got != 90 {
+		t.Errorf("received %d bytes after a discard, want 90", got)
+	}
+}
+
 // No value ever falls, and exact and sampled values add up: each context adds the same to a pair of totals, one of
 // which is never sampled.
 func TestFoldProperties(t *testing.T) {

@@ -108,6 +108,26 @@ type Sampling struct {
 	Ratio float64
 	// Period is the length of the period that ends at this tick with a window.
 	Period time.Duration
+	// Keep: Discard is not for counts that were held back before. See Of.
+	Keep bool
+	// Weight is the CPU time in seconds that the process used in the period. See Of.
+	Weight float64
+
+	uses map[int]use
+}
+
+// Of returns how to scale what one process counted.
+func (s Sampling) Of(pid int) Sampling {
+	switch u, ok := s.uses[pid]; {
+	case !ok:
+	case s.Period == 0:
+		s.Keep = u.held
+	case u.held:
+		s.Scale, s.Period = 0, 0
+	default:
+		s.Scale, s.Ratio, s.Weight = u.scale, 1/u.scale, u.weight
+	}
+	return s
 }
 
 // New returns a budget with a limit, 0 for none. random returns numbers in [0, 1).

@@ -67,9 +67,13 @@
 //
 // # Scaling
 //
-// The counts of a window are scaled to all time since the end of the previous one.
-// For a steady load this is right on average, as the time to the next window does
-// not depend on the counts of this one. For bursts it reports too much, up to twice
-// as much in simulations: their CPU time earns the credit that opens windows.
-// Processes that are limited by their CPU are slower while they are probed.
+// The counts of a window are scaled to the period since the end of the previous one,
+// for each process by its own CPU time, without what its probes took: a process that
+// used a hundredth of it in the window has its counts times 100. CPU time earns the
+// credit that opens windows, so windows are at random places of the CPU time of a
+// process. Scaled by time, bursts would be reported twice. A process that hardly ran
+// in the window goes on with its period, and the next window belongs to it, too. Where
+// probes took most of the CPU time of a window, as of a process that polls all the
+// time, what is left of it is uncertain: then counts are scaled by time, and processes
+// that are limited by their CPU are slower while they are probed.
 package budget

@@ -41,6 +41,10 @@ type unit struct {
 	periodEnded       bool          // at this tick
 	period            time.Duration // the one that ended
 	scale, ratio      float64
+	// The periods of the processes, what the processes had used when the window began, and what they used in the period that ended.
+	spans  map[int]span
+	atFrom map[int]used
+	uses   map[int]use
 }
 
 // payment is what a process has paid, in seconds of CPU time.
@@ -124,6 +128,7 @@ func (u *unit) leaveExact(now time.Time, accounts map[int]*account) {
 	u.wanted, u.exact, u.priced = false, false, true
 	u.periodStart, u.from = now, time.Time{}
 	u.periodEnded, u.period, u.scale, u.ratio = true, 0, 1, 1
+	u.beginSpans(now, accounts)
 	u.jitter = 1
 	clear(u.price)
 	seconds := max(now.Sub(u.checked), firstCheck).Seconds()
@@ -143,6 +148,7 @@ func (u *unit) stepOpen(b *Budget, now time.Time, accounts map[int]*account, lon
 	}
 	if u.from.IsZero() { // The probes were attached since the last tick.
 		u.from, u.closing = now, now.Add(u.length)
+		u.atFrom = usedBy(now, accounts)
 	}
 	over := u.overdrawn(accounts) || u.exceeds(accounts)
 	if now.Before(u.closing) && !over && !u.ending {
@@ -158,8 +164,8 @@ func (u *unit) stepOpen(b *Budget, now time.Time, accounts map[int]*account, lon
 	u.setPrices(accounts)
 	if !over && u.timeToAfford(accounts, 1) == 0 {
 		if now.Sub(u.from) >= maxWindow {
-			u.endPeriod(now)
-			u.from = now
+			u.endPeriod(now, accounts)
+			u.from, u.atFrom = now, usedBy(now, accounts)
 		}
 		if now.Sub(u.since) >= u.proveTime && u.periodEnded {
 			u.exact, u.exactSince = true, now
@@ -168,7 +174,7 @@ func (u *unit) stepOpen(b *Budget, now time.Time, accounts map[int]*account, lon
 		u.checked, u.closing = now, now.Add(u.length)
 		return earlier(now.Add(u.interval), u.closing)
 	}
-	u.endPeriod(now)
+	u.endPeriod(now, accounts)
 	u.wanted, u.priced = false, false
 	u.jitter = 1 + b.random()/2
 	return now.Add(switchWait)
@@ -222,11 +228,12 @@ func (u *unit) setOn(on bool, at time.Time) {
 }
 
 // endPeriod ends a period of counting in windows.
-func (u *unit) endPeriod(now time.Time) {
+func (u *unit) endPeriod(now time.Time, accounts map[int]*account) {
 	on := max(now.Sub(u.from), 100*time.Microsecond).Seconds()
 	u.scale = max(now.Sub(u.periodStart).Seconds()/on, 1)
 	u.ratio, u.period = 1/u.scale, now.Sub(u.periodStart)
 	u.periodStart, u.from, u.periodEnded = now, time.Time{}, true
+	u.endSpans(now, accounts)
 }
 
 func (u *unit) sampling(now time.Time) Sampling {
@@ -236,13 +243,13 @@ func (u *unit) sampling(now time.Time) Sampling {
 		if u.period == 0 { // exact until now
 			return Sampling{Scale: 1, Ratio: 1, Ends: true}
 		}
-		return Sampling{Windowed: true, Scale: u.scale, Ratio: u.ratio, Period: u.period}
+		return Sampling{Windowed: true, Scale: u.scale, Ratio: u.ratio, Period: u.period, uses: u.uses}
 	case u.exact:
 		return Sampling{Scale: 1, Ratio: 1}
 	}
 	// What was counted at the first tick of a window is from before it.
 	begins := u.from.Equal(now)
-	return Sampling{Windowed: true, Begins: begins, Discard: begins || u.from.IsZero(), Ratio: u.ratio}
+	return Sampling{Windowed: true, Begins: begins, Discard: begins || u.from.IsZero(), Ratio: u.ratio, uses: u.uses}
 }
 
 // resetClock starts all times at now, after a jump of the clock.
@@ -251,6 +258,7 @@ func (u *unit) resetClock(now time.Time) {
 	if !u.from.IsZero() {
 		u.from = now
 	}
+	u.spans, u.atFrom = nil, nil
 	u.closing = earlier(u.closing, now)
 	u.retryAt = earlier(u.retryAt, now.Add(retryInterval))
 }

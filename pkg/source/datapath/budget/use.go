@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package budget
+
+import "time"
+
+// used is the CPU time that a process has used: all, and without what its probes took; and time. All in seconds.
+type used struct{ all, own, time float64 }
+
+func (u used) minus(v used) used { return used{u.all - v.all, u.own - v.own, u.time - v.time} }
+
+// use is what a process used in a period, and the factor for its counts.
+type use struct {
+	weight, scale float64
+	held          bool // the period of the process goes on
+}
+
+// span is the current period of a process: what it had used when the period began, and what it used in windows.
+type span struct{ start, seen used }
+
+// minUsed is the part of the mean CPU time per second that a process uses in windows if they end its period.
+const minUsed = 0.05
+
+func usedBy(now time.Time, accounts map[int]*account) map[int]used {
+	all := make(map[int]used, len(accounts))
+	for pid, a := range accounts {
+		cpu := a.CPU.Seconds()
+		all[pid] = used{cpu, cpu - a.hits[Post] - a.hits[Poll] - a.switching[Post] - a.switching[Poll], float64(now.UnixNano()) / 1e9}
+	}
+	return all
+}
+
+// beginSpans begins a period of all processes.
+func (u *unit) beginSpans(now time.Time, accounts map[int]*account) {
+	u.spans = make(map[int]span, len(accounts))
+	for pid, start := range usedBy(now, accounts) {
+		u.spans[pid] = span{start: start}
+	}
+}
+
+// endSpans compares the CPU time of the period with that of its windows. CPU time opens windows, so they are at random places
+// of the CPU time of a process, and not of time: what it counted is scaled by its own CPU time. Where probes took most of the
+// CPU time of the windows, as of a process that polls all the time, what is left of it is uncertain, and time is used. A
+// process that hardly ran in the window goes on with its period.
+func (u *unit) endSpans(now time.Time, accounts map[int]*account) {
+	u.uses = make(map[int]use, len(accounts))
+	spans := make(map[int]span, len(accounts))
+	for pid, end := range usedBy(now, accounts) {
+		s, ok := u.spans[pid]
+		if !ok {
+			spans[pid] = span{start: end}
+			continue
+		}
+		if from, ok := u.atFrom[pid]; ok {
+			window := end.minus(from)
+			s.seen = used{s.seen.all + window.all, s.seen.own + window.own, s.seen.time + window.time}
+		}
+		switch whole := end.minus(s.start); {
+		case s.seen.all*whole.time < minUsed*whole.all*s.seen.time:
+			u.uses[pid], spans[pid] = use{held: true}, s
+			continue
+		case s.seen.own > s.seen.all/2:
+			u.uses[pid] = use{weight: whole.own, scale: max(whole.own/s.seen.own, 1)}
+		default:
+			u.uses[pid] = use{weight: whole.all, scale: max(whole.time/s.seen.time, 1)}
+		}
+		spans[pid] = span{start: end}
+	}
+	u.spans = spans
+}
