@@ -53,7 +53,7 @@ func startWatched(t *testing.T) *watched {
 		t.Setenv(name, value)
 	}
 	w.sensor = start(t, "--node.name="+w.name, "--rdma.datapath=always", "--gpu.nvml-library="+os.Getenv(nvmlVar),
-		"--gpu.process-interval=2s",
+		"--gpu.process-interval=5s",
 		"--collector.fabric", "--fabric.tools="+w.fabric.Tools, "--fabric.interval=20s",
 		"--events.otlp-endpoint="+collector.Endpoint, "--events.otlp-insecure")
 

@@ -37,9 +37,14 @@ const (
 // instancesRetry is the pause after a round of instances that failed.
 const instancesRetry = time.Minute
 
+// instancesPause is the pause after a round of instances, in times of its duration: a child that starts and opens the library
+// costs more than the round.
+const instancesPause = 4
+
 // instanceReader reads the MIG instances of GPUs in children of their own.
 type instanceReader struct {
 	mu      sync.Mutex
+	pause   time.Duration  // after the last round
 	last    model.Snapshot // of the last round
 	at      time.Time      // time of last
 	next    time.Time      // start of the next round
@@ -58,10 +63,12 @@ func (r *instanceReader) begin(st start, open func(context.Context, start) (sess
 	r.cancel = cancel
 	r.running.Go(func() {
 		defer cancel()
+		begun := time.Now()
 		snapshot, err := readOnce(ctx, st, open)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.cancel, r.next = nil, time.Now().Add(st.Options.Interval) // also if a round takes longer than that
+		r.pause = max(st.Options.Interval, instancesPause*time.Since(begun))
+		r.cancel, r.next = nil, time.Now().Add(r.pause)
 		switch {
 		case err == nil:
 			r.last, r.at = snapshot, time.Now()
@@ -118,12 +125,12 @@ func readOnce(ctx context.Context, st start, open func(context.Context, start) (
 	return model.Snapshot{}, &hungError{}
 }
 
-// add adds the instances of the last round to a reading of their GPUs.
-func (r *instanceReader) add(s *model.Snapshot, xids *xids, longest time.Duration) {
+// add adds the instances of the last round to a reading of their GPUs, unless the next one is later than limit.
+func (r *instanceReader) add(s *model.Snapshot, xids *xids, limit time.Duration) {
 	r.mu.Lock()
-	last, at := r.last, r.at
+	last, at, pause := r.last, r.at, r.pause
 	r.mu.Unlock()
-	if time.Since(at) > longest {
+	if time.Since(at) > 3*pause+limit {
 		last = model.Snapshot{}
 	}
 	engines := map[[2]string][]model.Figure{} // by UUID of the GPU and number of the instance

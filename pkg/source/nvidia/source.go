@@ -356,7 +356,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		}
 	}
 	if current != nil {
-		s.reader.add(&snapshot, s.xids, 3*s.o.Interval+s.o.hangLimit)
+		s.reader.add(&snapshot, s.xids, s.o.hangLimit)
 	}
 	if err != nil && snapshot.GPUs == nil {
 		for _, g := range known {
