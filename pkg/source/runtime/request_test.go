@@ -102,10 +102,10 @@ func TestGPURequestsOfSpec(t *testing.T) {
 		}, nil},
 		"CDI": {specs.Spec{Annotations: map[string]string{
 			"cdi.k8s.io/nvidia-device-plugin_uuid": "nvidia.com/gpu=" + uuid + ", nvidia.com/gpu=0:1",
-			"cdi.k8s.io/amd":                       "amd.com/gpu=0,amd.com/gpu=all,intel.com/gpu=card0",
+			"cdi.k8s.io/amd":                       "amd.com/gpu=0,amd.com/gpu=all,intel.com/gpu=card0,vendor.com/net=eth0",
 			"cdi.k8s.io/bad":                       "nvidia.com/gpu,nvidia.com/gpu=,=0,",
 			"other":                                "nvidia.com/gpu=7",
-		}}, []string{"0:1", uuid, "amd.com/gpu=all"}},
+		}}, []string{"0:1", uuid, "amd.com/gpu=all", "intel.com/gpu=card0"}},
 	} {
 		s := parseSpec(encode(t, &tt.spec))
 		if d := cmp.Diff(tt.want, s.gpuRequests()); d != "" {
