@@ -753,3 +753,15 @@ func burstErrors(t *testing.T, burst simLoad, end time.Duration) (mean, worst [G
 	}
 	return mean, worst
 }
+
+// A process that is missing when a window begins, as its CPU time could not be read then, has no counts to scale at its end.
+func TestBudgetUnknownAtWindow(t *testing.T) {
+	u := newUnit(time.Unix(0, 0), Post)
+	accounts := map[int]*account{1: {ProcessLoad: ProcessLoad{CPU: time.Second}}}
+	u.beginSpans(time.Unix(10, 0), accounts)
+	u.atFrom = usedBy(time.Unix(12, 0), nil)
+	u.endSpans(time.Unix(13, 0), accounts)
+	if got := u.uses[1]; !got.held || got.scale != 0 {
+		t.Errorf("%+v", got)
+	}
+}

@@ -41,7 +41,7 @@ func (u *unit) beginSpans(now time.Time, accounts map[int]*account) {
 // endSpans compares the CPU time of the period with that of its windows. CPU time opens windows, so they are at random places
 // of the CPU time of a process, and not of time: what it counted is scaled by its own CPU time. Where probes took most of the
 // CPU time of the windows, as of a process that polls all the time, what is left of it is uncertain, and time is used. A
-// process that hardly ran in the window goes on with its period.
+// process that hardly ran in the window, or was not known when it began, goes on with its period.
 func (u *unit) endSpans(now time.Time, accounts map[int]*account) {
 	u.uses = make(map[int]use, len(accounts))
 	spans := make(map[int]span, len(accounts))
@@ -56,7 +56,7 @@ func (u *unit) endSpans(now time.Time, accounts map[int]*account) {
 			s.seen = used{s.seen.all + window.all, s.seen.own + window.own, s.seen.time + window.time}
 		}
 		switch whole := end.minus(s.start); {
-		case s.seen.all*whole.time < minUsed*whole.all*s.seen.time:
+		case s.seen.time == 0, s.seen.all*whole.time < minUsed*whole.all*s.seen.time:
 			u.uses[pid], spans[pid] = use{held: true}, s
 			continue
 		case s.seen.own > s.seen.all/2:
