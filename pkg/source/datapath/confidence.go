@@ -16,10 +16,10 @@ import (
 // the load changes.
 type confidence struct {
 	// pending is the estimate of the period that ends now, ratio the part of the period that
-	// was observed.
+	// was observed, weight its CPU time, or its length where that is unknown.
 	pending, ratio, weight float64
 	period                 time.Duration
-	// The following are weighted sums over the windows: of 1, of periods in seconds, of what
+	// The following are weighted sums over the windows: of 1, of the weights of periods, of what
 	// was observed of them and of their squares, of estimates, and of squared rates times
 	// periods.
 	windows, seconds, observed, squares, counted, rates float64
@@ -38,7 +38,7 @@ const (
 func (c *confidence) observe(n float64, how budget.Sampling) {
 	c.pending += n
 	c.period, c.ratio = how.Period, how.Ratio
-	c.weight += cmp.Or(how.Weight, how.Period.Seconds()) / 2 // called before and after the counts
+	c.weight += cmp.Or(how.Weight, how.Period.Seconds())
 }
 
 // endPeriod adds the observations of all contexts as one window.

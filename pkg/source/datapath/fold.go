@@ -102,9 +102,10 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, ho
 	}
 	c.samplings = how
 	c.called = c.called || stat.Hits != [budget.Groups]uint64{}
+	var before [budget.Groups]float64
 	for g := range how {
 		if how[g].Period > 0 {
-			s.confidence[g].observe(-s.sampled(g), how[g])
+			before[g] = s.sampled(g)
 		}
 	}
 	for i, n := range flatten(stat) {
@@ -113,7 +114,7 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, ho
 	s.unread += increase(&c.unread, stat.Unread)
 	for g := range how {
 		if how[g].Period > 0 {
-			s.confidence[g].observe(s.sampled(g), how[g])
+			s.confidence[g].observe(s.sampled(g)-before[g], how[g])
 		}
 	}
 	if poll := how[budget.Poll]; poll.Windowed && poll.Scale != 0 {
