@@ -37,6 +37,7 @@ type simProcess struct {
 type simLoad struct {
 	cores        float64
 	bound        bool // limited by its CPU
+	spins        bool // makes as many calls while probes take CPU time, and does less else
 	posts, polls float64
 	trap         float64 // cost of a trap in s
 }
@@ -152,6 +153,13 @@ func (p *simProcess) run(s *sim, dt float64) {
 			}
 		}
 		work /= slower
+	}
+	if l.spins {
+		for c, r := range rates {
+			if id := (unitID{p.file, c}); s.on[id] || s.gone[id] > s.now {
+				work = max(work-r*dt*l.trap, 0)
+			}
+		}
 	}
 	p.cpu += work
 	for c, r := range rates {
@@ -722,6 +730,18 @@ func TestBudgetEstimatesBursts(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A process that polls all the time posts as often in windows as outside of them, though it has less CPU time of its own there.
+func TestBudgetEstimatesSpinning(t *testing.T) {
+	for _, cores := range []float64{1, 3} {
+		p := steady(1, simLoad{cores: cores, spins: true, posts: 2e5 * cores, trap: 1e-6})
+		s := newSim(t, 0.01, p)
+		s.run(5 * time.Minute)
+		if r := p.guess[Post] / p.done[Post]; r < 0.9 || r > 1.02 {
+			t.Errorf("%v CPUs: estimated %.3f of the posts", cores, r)
+		}
 	}
 }
 

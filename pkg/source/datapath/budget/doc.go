@@ -68,12 +68,15 @@
 // # Scaling
 //
 // The counts of a window are scaled to the period since the end of the previous one,
-// for each process by its own CPU time, without what its probes took: a process that
+// for each process by its own CPU time, without what its probes added: a process that
 // used a hundredth of it in the window has its counts times 100. CPU time earns the
 // credit that opens windows, so windows are at random places of the CPU time of a
 // process. Scaled by time, bursts would be reported twice. A process that hardly ran
-// in the window goes on with its period, and the next window belongs to it, too. Where
-// probes took most of the CPU time of a window, as of a process that polls all the
-// time, what is left of it is uncertain: then counts are scaled by time, and processes
-// that are limited by their CPU are slower while they are probed.
+// in the window goes on with its period, and the next window belongs to it, too.
+//
+// Probes add nothing to the CPU time of a process that polls all the time: it polls less
+// while it is probed, and posts as often. Such a process uses as much CPU time outside of
+// windows. So does one that posts as often as its CPU time permits, and posts less while
+// it is probed: its estimate lacks that. Where probes took most of the CPU time of a window,
+// what is left of it is uncertain, and counts are scaled by time.
 package budget

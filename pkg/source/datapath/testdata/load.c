@@ -76,8 +76,7 @@ static void *run(void *arg)
 	struct ibv_wc wc;
 
 	for (;;) {
-		double at = now(CLOCK_MONOTONIC), share = pattern(at - began);
-		double until = now(CLOCK_THREAD_CPUTIME_ID) + (share > 0 ? percent * 1e-5 : 0);
+		double at = now(CLOCK_MONOTONIC), share = pattern(at - began), until;
 
 		for (due += rate * share * (at - last); due >= 1; due--)
 			post();
@@ -88,6 +87,7 @@ static void *run(void *arg)
 				ibv_poll_cq(&cq, 1, &wc);
 			continue;
 		}
+		until = now(CLOCK_THREAD_CPUTIME_ID) + (share > 0 ? percent * 1e-5 : 0);
 		while (now(CLOCK_THREAD_CPUTIME_ID) < until)
 			;
 		nanosleep(&tick, NULL);
