@@ -73,11 +73,11 @@ var coverage = metric{
 }
 
 var sampledTrafficNotes = []string{
-	"These families are estimates: events are counted in windows of time and scaled by the fraction of time that is observed " +
-		"(`accelscope_datapath_sampling_ratio`). Do not add them to the families without `_sampled`: bytes with the method " +
-		"`sampled` there are an estimate of the same bytes.",
-	"An estimate is absent while it rests on fewer than 5 windows (`accelscope_datapath_windows`) or its relative standard error " +
-		"(`accelscope_datapath_estimate_error_ratio`) is above 25 %, unless 75 % of the time is observed. Durations are always present.",
+	"These families are estimates: events are counted in windows of time and scaled by the fraction of the CPU time of the process, or " +
+		"of time, that is observed (`accelscope_datapath_sampling_ratio`). Bytes and work requests count on between windows. Do not " +
+		"add them to the families without `_sampled`: bytes with the method `sampled` there are an estimate of the same bytes.",
+	"An estimate is absent while its relative standard error (`accelscope_datapath_estimate_error_ratio`) is above 25 % (22, 16, 5 % " +
+		"of 4, 3, 2 windows, `accelscope_datapath_windows`), unless 75 % of the time is observed. Durations are always present.",
 	"The notes on operations in the previous group apply here, too.",
 }
 

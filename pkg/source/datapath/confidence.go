@@ -23,16 +23,20 @@ type confidence struct {
 	// was observed of them and of their squares, of estimates, and of squared rates times
 	// periods.
 	windows, seconds, observed, squares, counted, rates float64
+	// last is the factor that the last window left of older ones; 0: no period ended at this step.
+	last float64
 }
 
 const (
 	// confidenceTime is the time in which a window loses most of its weight.
 	confidenceTime = 5 * time.Minute
-	// minWindows and maxError are the confidence below which an estimate is absent: windows
-	// and relative standard error, or the part of the time that is not observed.
-	minWindows = 5
-	maxError   = 0.25
+	// maxError is the relative standard error, or the part of the time that is not observed, above
+	// which an estimate is absent.
+	maxError = 0.25
 )
+
+// studentT are the 97.5 % quantiles of Student's t-distribution with 1 to 4 degrees of freedom.
+var studentT = [...]float64{12.71, 4.30, 3.18, 2.78}
 
 // observe adds what a context counted in a period, scaled.
 func (c *confidence) observe(n float64, how budget.Sampling) {
@@ -43,12 +47,12 @@ func (c *confidence) observe(n float64, how budget.Sampling) {
 
 // endPeriod adds the observations of all contexts as one window.
 func (c *confidence) endPeriod() {
-	if c.period == 0 {
+	if c.last = 0; c.period == 0 {
 		return
 	}
 	t, n := c.weight, c.pending
 	keep := math.Exp(-c.period.Seconds() / confidenceTime.Seconds())
-	c.period, c.pending, c.weight = 0, 0, 0
+	c.period, c.pending, c.weight, c.last = 0, 0, 0, keep
 	c.observed = c.observed*keep + t*c.ratio
 	c.windows, c.seconds, c.squares = c.windows*keep+1, c.seconds*keep+t, c.squares*keep*keep+t*t
 	c.counted, c.rates = c.counted*keep+n, c.rates*keep+n*n/t
@@ -66,10 +70,19 @@ func (c *confidence) relativeError() float64 {
 }
 
 // sufficient reports whether the estimate is shown. A series without windows has no
-// scaled counts.
+// scaled counts. Of few windows the standard error is uncertain itself: they must agree so
+// much better that the confidence interval is not wider than that of five windows.
 func (c *confidence) sufficient() bool {
-	return c.windows == 0 || c.observed >= (1-maxError)*c.seconds || c.windows >= minWindows && c.relativeError() <= maxError
+	if c.windows == 0 || c.observed >= (1-maxError)*c.seconds {
+		return true
+	}
+	last := len(studentT) - 1
+	n := min(int(math.Round(c.windows))-2, last)
+	return n >= 0 && c.relativeError() <= maxError*studentT[last]/studentT[n]
 }
+
+// predicts reports whether the rate of the windows may be used for times without windows.
+func (c *confidence) predicts() bool { return c.windows > 0 && c.sufficient() }
 
 // sampling adds the confidence to a row.
 func (c *confidence) sampling(row model.Sampling) model.Sampling {

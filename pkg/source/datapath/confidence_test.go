@@ -61,7 +61,10 @@ func TestConfidenceAbsent(t *testing.T) {
 		ratio   float64
 		listed  bool
 	}{
-		{"few", []uint64{100, 100, 100, 100}, 0.1, false},
+		{"one", []uint64{100}, 0.1, false},
+		{"two", []uint64{100, 85}, 0.1, false},
+		{"two that agree", []uint64{100, 96}, 0.1, true},
+		{"few", []uint64{100, 60, 140}, 0.1, false},
 		{"few, most of the time", []uint64{100, 100}, 0.8, true},
 		{"enough", []uint64{100, 90, 110, 100, 100, 100}, 0.1, true},
 		{"bursts", []uint64{0, 0, 400, 0, 0, 0, 400, 0}, 0.1, false},

@@ -86,6 +86,9 @@ func directionOf(i int) model.Direction {
 type count struct {
 	exact, sampled uint64
 	fraction       float64 // of the sampled part, so that rounding loses nothing
+	// shown is the highest value of the sampled part with what was counted on. It may be ahead of the sampled part
+	// until that reaches it.
+	shown uint64
 }
 
 func (c *count) add(n uint64, exact bool, scale float64) {
@@ -93,7 +96,11 @@ func (c *count) add(n uint64, exact bool, scale float64) {
 		c.exact += n
 		return
 	}
-	whole, fraction := math.Modf(float64(n) * scale)
+	c.addSampled(float64(n) * scale)
+}
+
+func (c *count) addSampled(n float64) {
+	whole, fraction := math.Modf(n)
 	c.fraction += fraction
 	if c.fraction >= 1 {
 		whole, c.fraction = whole+1, c.fraction-1
@@ -103,10 +110,13 @@ func (c *count) add(n uint64, exact bool, scale float64) {
 
 func (c *count) value(sampled bool) uint64 {
 	if sampled {
-		return c.sampled
+		return max(c.sampled, c.shown)
 	}
 	return c.exact
 }
+
+// show counts on from the sampled part.
+func (c *count) show(more float64) { c.shown = max(c.shown, c.sampled+uint64(more)) }
 
 // durations is a histogram of counts.
 type durations struct {

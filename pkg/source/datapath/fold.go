@@ -44,6 +44,7 @@ type contextCounts struct {
 	called     bool   // a call of it has hit a probe
 	unread     uint64 // the last value
 	durations  [gen.DatapathCompletedCOMPLETED]*contextDurations
+	ahead      [budget.Groups]ahead
 }
 
 type contextDurations struct{ last, held gen.DatapathLatency }
@@ -115,6 +116,7 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, ho
 	for g := range how {
 		if how[g].Period > 0 {
 			s.confidence[g].observe(s.sampled(g)-before[g], how[g])
+			c.ahead[g].joined = 0
 		}
 	}
 	if poll := how[budget.Poll]; poll.Windowed && poll.Scale != 0 {
@@ -128,6 +130,7 @@ func (f *fold) endPeriods() {
 		for g := range s.confidence {
 			s.confidence[g].endPeriod()
 		}
+		s.endPeriods(&s.confidence)
 	}
 }
 
@@ -144,6 +147,9 @@ func (c *contextCounts) addTo(s *series, i int, n uint64) {
 	case how.Scale == 0:
 		c.held[i] = n
 	case n != 0:
+		if how.Period > 0 {
+			s.pending[i] += float64(n) * how.Scale
+		}
 		s.counts[i].add(n, s.windowed[groupOfCounter(i)] == 0, how.Scale)
 		if directionOf(i) == model.Receive {
 			s.received.add(n, s.allExact(), how.Scale)
@@ -196,7 +202,7 @@ func (f *fold) addLatency(key gen.DatapathLatencyKey, l *gen.DatapathLatency, ho
 // are scaled like the previous period.
 func (c *contextCounts) flush(s *series, group int) {
 	how := &c.samplings[group]
-	how.Scale, how.Discard = 1/max(how.Ratio, 1e-6), false
+	how.Scale, how.Discard, how.Period = 1/max(how.Ratio, 1e-6), false, 0
 	for i := range c.held {
 		if groupOfCounter(i) == group {
 			c.addTo(s, i, 0)
@@ -204,6 +210,15 @@ func (c *contextCounts) flush(s *series, group int) {
 	}
 	if group == budget.Poll {
 		c.addDurations(s, s.windowed[budget.Poll] == 0)
+	}
+}
+
+// drop removes the counts of a group that are held back.
+func (c *contextCounts) drop(group int) {
+	for i := range c.held {
+		if groupOfCounter(i) == group {
+			c.held[i] = 0
+		}
 	}
 }
 
@@ -227,6 +242,9 @@ func (f *fold) endContext(key gen.DatapathContextKey) {
 	}
 	s := f.seriesOf(c.series)
 	for g := range c.samplings {
+		if c.samplings[g].Windowed && s.settle(g, c.ahead[g].cpu) {
+			c.drop(g) // part of what was settled
+		}
 		c.flush(s, g)
 	}
 	for g, how := range c.samplings {

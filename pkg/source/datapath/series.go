@@ -32,6 +32,7 @@ type series struct {
 	windowed  [budget.Groups]int // contexts that are probed in windows
 	// confidence is that of the sampled parts.
 	confidence [budget.Groups]confidence
+	rates
 }
 
 func (s *series) allExact() bool { return s.windowed == [budget.Groups]int{} }
@@ -64,12 +65,13 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string) {
 	snap.Unread = []model.Series[model.DeviceKey, model.Count]{}
 	snap.Sampling = []model.Sampling{}
 	ids := slices.SortedFunc(maps.Keys(f.series), compareSeries)
-	ratios := f.ratios()
+	ratios, ahead := f.ratios(), f.ahead()
 	for _, id := range ids {
 		s, device := f.series[id], deviceName(id.device)
 		if device == "" {
 			continue
 		}
+		s.countOn(ahead[id])
 		for _, sampled := range []bool{false, true} {
 			s.fill(snap, id.cgroup, device, sampled)
 		}

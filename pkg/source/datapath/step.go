@@ -171,6 +171,7 @@ func (s *Source) count(now time.Time, readings []reading, loads []budget.Process
 	for i := range readings {
 		r := &readings[i]
 		s.fold.add(r.key, &r.stat, s.samplingsOf(r.key))
+		s.fold.countOn(r.key, s.ahead(r.key))
 		if s.isLate(r.key, &r.stat) {
 			s.fold.markLate(r.key)
 		}
@@ -195,6 +196,16 @@ func (s *Source) count(now time.Time, readings []reading, loads []budget.Process
 		}
 		worth[id] = w
 	}
+}
+
+// ahead returns the CPU time of the process of a context that the periods which have ended do not contain.
+func (s *Source) ahead(key gen.DatapathContextKey) (cpu [budget.Groups]float64) {
+	if p, located := s.contexts[key]; located {
+		for g := range cpu {
+			cpu[g] = s.budget.Ahead(budget.File(p.file), g, int(key.Tgid))
+		}
+	}
+	return cpu
 }
 
 // switchGroup attaches or detaches the probes of a group, or attaches new ones. It
