@@ -46,8 +46,8 @@ func (s scenario[T]) on(n node) bool {
 	if s.can != nil && !s.can(n) {
 		return false
 	}
-	// On kernel 7 only the scenarios of make test were tested, and with preempt=full only those that it can make differ.
-	return whole() && n.kernel != "7" && !n.preempt || slices.Contains(parse(strings.Fields(s.nodes)), n)
+	// With preempt=full only those that it can make differ.
+	return whole() && !n.preempt || slices.Contains(parse(strings.Fields(s.nodes)), n)
 }
 
 // whole reports whether the nodes were set explicitly, as make test-kernels does: then everything runs at full length.

@@ -459,7 +459,7 @@ static void die_alone(int peer, pid_t child)
 static void usage(void)
 {
 	fputs("usage: posts [-d DEVICE,...] [-o OPERATION] [-n CHAINS] [-l CHAIN] [-s BYTES] [-g ELEMENTS] [-q PAIRS] [-x] [-i] [-r] [-S]\n"
-	      "             [-c PARTS] [-f PROCESSES] [-w] [-b | -e | -k | -p]\n"
+	      "             [-c PARTS] [-f PROCESSES] [-u MICROSECONDS] [-w] [-b | -e | -k | -p]\n"
 	      "  -d  opens each device in turn, posts and closes it, but for the last one\n"
 	      "  -o  write (default), write_imm, read, send, send_imm, fetch_add, cmp_swap, ud\n"
 	      "  -x  ibv_wr_* instead of ibv_post_send\n"
@@ -472,6 +472,7 @@ static void usage(void)
 	      "  -b  print the numbers of the first pair and wait for sends that the remote end has no buffers for, until SIGTERM;\n"
 	      "      then set the first queue pair to the error state and hold\n"
 	      "  -e  post one chain to a process that is killed before\n"
+	      "  -u  sleep between chains, and end with SIGTERM\n"
 	      "  -w  wait for a line on standard input before anything is posted\n"
 	      "  -k  hold at the end, -p poll an empty CQ until SIGTERM\n", stderr);
 	exit(2);
@@ -480,12 +481,12 @@ static void usage(void)
 int main(int argc, char **argv)
 {
 	char *devices = NULL;
-	int n = 100, pairs = 1, refused = 0, keep = 0, polling = 0, waiting = 0, processes = 0, alone = 0, opt;
+	int n = 100, pairs = 1, refused = 0, keep = 0, polling = 0, waiting = 0, processes = 0, alone = 0, pause_us = 0, opt;
 	int sockets[2];
 	pid_t child = 0;
 	char line[16];
 
-	while ((opt = getopt(argc, argv, "d:o:n:l:s:g:q:f:c:xirwkpebSh")) != -1)
+	while ((opt = getopt(argc, argv, "d:o:n:l:s:g:q:f:c:u:xirwkpebSh")) != -1)
 		switch (opt) {
 		case 'd': devices = optarg; break;
 		case 'o':
@@ -499,6 +500,7 @@ int main(int argc, char **argv)
 		case 's': size = strtoul(optarg, NULL, 0); break;
 		case 'g': sges = atoi(optarg); break;
 		case 'q': pairs = atoi(optarg); break;
+		case 'u': pause_us = atoi(optarg); break;
 		case 'x': ex = 1; break;
 		case 'c': parts = optarg; break;
 		case 'i': inlined = 1; break;
@@ -574,10 +576,13 @@ int main(int argc, char **argv)
 	}
 
 	double *took = calloc(n + 1, sizeof *took);
-	for (int i = 0; i < n; i++) {
+	if (pause_us)
+		signal(SIGTERM, end);
+	for (int i = 0; i < n && !ended; i++) {
 		double start = now(CLOCK_MONOTONIC);
 		post_all(a, b, pairs, i);
 		took[i] = now(CLOCK_MONOTONIC) - start;
+		usleep(pause_us);
 	}
 	if (ex) {
 		begin_chain(&a[0], &b[0], 1, 0);
