@@ -125,7 +125,7 @@ func newRoutes(
 // known returns the facts and shares for REST requests.
 func (s *sensor) known() api.Known {
 	now := s.engine.Refresh()
-	return api.Known{Facts: now.Facts, Shares: now.Shares, States: now.States}
+	return api.Known{Facts: now.Facts, Shares: now.Shares, States: now.States, Err: now.Err}
 }
 
 // encodeFunc encodes the metrics in a format, compressed or not.

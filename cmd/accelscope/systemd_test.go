@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/accelscope/accelscope/tests/child"
 )
 
@@ -68,6 +70,12 @@ func TestNotify(t *testing.T) {
 
 // The sensor notifies systemd when /readyz reports ready, and when it stops.
 func TestNotifyLife(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP} {
+		t.Run(unix.SignalName(signal), func(t *testing.T) { notifiesOf(t, signal) })
+	}
+}
+
+func notifiesOf(t *testing.T, signal syscall.Signal) {
 	conn := notified(t)
 	exe, err := os.Executable()
 	if err != nil {
@@ -81,7 +89,7 @@ func TestNotifyLife(t *testing.T) {
 	if got := received(t, conn); got != "READY=1" {
 		t.Errorf("first it sent %q", got)
 	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := cmd.Process.Signal(signal); err != nil {
 		t.Fatal(err)
 	}
 	if got := received(t, conn); got != "STOPPING=1" {

@@ -175,6 +175,10 @@ func TestStates(t *testing.T) {
 				t.Errorf("%s, all sources %s: %d %s", path, state, status, body)
 			}
 		}
+		broken := func() Known { return Known{Err: errors.New("panic")} }
+		if status, body := request(t, broken, nil, http.MethodGet, path); status != 500 || !strings.Contains(body, "panic") {
+			t.Errorf("%s, a refresh that failed: %d %s", path, status, body)
+		}
 		off := func() Known { return Known{} }
 		if status, body := request(t, off, nil, http.MethodGet, path); status != 503 || !strings.Contains(body, "switched off") {
 			t.Errorf("%s, no sources: %d %s", path, status, body)

@@ -25,6 +25,8 @@ type Known struct {
 	Facts  model.Snapshot
 	Shares attribution.Attribution
 	States []model.SourceState
+	// Err is why there is nothing else.
+	Err error
 }
 
 //go:embed openapi.yaml

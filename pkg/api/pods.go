@@ -53,10 +53,9 @@ type hca struct {
 // GPUs and HCAs of each: a JSON array. An HCA is listed when the container has its device
 // node, is assigned the HCA, or holds objects on it.
 func podsHandler(facts Facts) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		known := facts()
+	return knowing(facts, fail, func(w http.ResponseWriter, _ *http.Request, known *Known) {
 		write(w, http.StatusOK, pods(&known.Facts, &known.Shares))
-	}
+	})
 }
 
 func pods(s *model.Snapshot, a *attribution.Attribution) []container {

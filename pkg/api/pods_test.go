@@ -4,6 +4,7 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -152,6 +153,10 @@ func TestPodsGPUs(t *testing.T) {
 // A node without containers has an empty list.
 func TestNoPods(t *testing.T) {
 	none := Known{Shares: attributed(model.Snapshot{})}
+	broken := func() Known { return Known{Err: errors.New("panic")} }
+	if status, body := request(t, broken, nil, http.MethodGet, "/pods"); status != 500 || body != `{"error":"panic"}` {
+		t.Errorf("a refresh that failed: %d %s", status, body)
+	}
 	if _, body := request(t, func() Known { return none }, nil, http.MethodGet, "/pods"); body != "[]" {
 		t.Errorf("%q", body)
 	}

@@ -55,12 +55,16 @@ type Engine struct {
 	counters attribution.Counters
 	ledger   traffic.Ledger
 	states   stateLogger
+	// expired are the cgroups that ended and are not yet forgotten; true: only sources that name have not forgotten them.
+	expired map[model.CgroupID]bool
 }
 
 // Refresh is the facts of one moment and their shares. It does not change once it is
 // returned.
 type Refresh struct {
 	At time.Time
+	// Err is the panic that ended the refresh, which is empty then.
+	Err error
 	// Facts are what the sources read, without the series, which are in Shares.
 	Facts  model.Snapshot
 	Shares attribution.Attribution
@@ -79,7 +83,9 @@ func New(o Options) *Engine {
 		o.Reuse = defaultReuse
 	}
 	base, stop := context.WithCancel(context.Background())
-	return &Engine{reuse: o.Reuse, log: o.Logger, base: base, stop: stop, states: stateLogger{log: o.Logger}}
+	return &Engine{
+		reuse: o.Reuse, log: o.Logger, base: base, stop: stop, states: stateLogger{log: o.Logger}, expired: map[model.CgroupID]bool{},
+	}
 }
 
 // Add registers a source, before Start. Facts are merged in the order of the

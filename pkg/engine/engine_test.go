@@ -100,3 +100,105 @@ func TestNotStarted(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// expiring counts a cgroup, or names it, until it has forgotten it.
+type expiring struct {
+	name    string
+	forget  func()
+	forgot  atomic.Int32
+	expired []model.CgroupID
+}
+
+func (s *expiring) Name() string { return s.name }
+func (s *expiring) Close() error { return nil }
+func (s *expiring) Read(context.Context) (model.Snapshot, error) {
+	return model.Snapshot{Expired: s.expired}, nil
+}
+
+func (s *expiring) Forget(ids []model.CgroupID) {
+	if s.forget != nil {
+		s.forget()
+	}
+	s.forgot.Add(int32(len(ids)))
+}
+
+// naming also names.
+type naming struct{ expiring }
+
+func (s *naming) Resolve(context.Context, []model.CgroupID) (model.Snapshot, error) {
+	return model.Snapshot{}, nil
+}
+
+// A source that hangs in Forget keeps only the names of what it has not forgotten, and no refresh waits for it again.
+func TestForgetHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		released := make(chan struct{})
+		hung, other := &expiring{name: "hung", forget: func() { <-released }}, &expiring{name: "other"}
+		names := &naming{expiring{name: "names", expired: []model.CgroupID{7, 8}}}
+		e := New(Options{})
+		for _, s := range []Source{hung, other, names} {
+			e.Add(Registration{Source: s, Deadline: time.Second})
+		}
+		e.Start()
+		e.Refresh()
+		for range 10 {
+			time.Sleep(2 * time.Second)
+			begin := time.Now()
+			e.Refresh()
+			if took := time.Since(begin); took > 0 {
+				t.Errorf("a refresh waited %v for a source that hangs in Forget", took)
+			}
+		}
+		if h, o, n := hung.forgot.Load(), other.forgot.Load(), names.forgot.Load(); h != 0 || o != 2 || n != 0 {
+			t.Errorf("while one hangs, they have forgotten %d, %d and %d cgroups; want 0, 2, 0", h, o, n)
+		}
+		close(released)
+		time.Sleep(2 * time.Second)
+		e.Refresh()
+		if h, o, n := hung.forgot.Load(), other.forgot.Load(), names.forgot.Load(); h < 2 || o != 2 || n != 2 { // it may be asked again
+			t.Errorf("then they have forgotten %d, %d and %d cgroups; want 2 each", h, o, n)
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A panic in Forget is logged, and what the source was to forget counts as forgotten.
+func TestForgetPanics(t *testing.T) {
+	broken, names := &expiring{name: "broken", forget: func() { panic("boom") }}, &naming{expiring{name: "names", expired: []model.CgroupID{7}}}
+	e := New(Options{})
+	e.Add(Registration{Source: broken})
+	e.Add(Registration{Source: names})
+	e.Start()
+	e.Refresh()
+	if n := names.forgot.Load(); n != 1 {
+		t.Errorf("%d cgroups are forgotten, want 1", n)
+	}
+}
+
+// unnamed panics outside of its calls that are isolated.
+type unnamed struct {
+	expiring
+	calls atomic.Int32
+}
+
+func (s *unnamed) Name() string {
+	if s.calls.Add(1) == 2 { // the first is at the registration
+		panic("boom")
+	}
+	return "unnamed"
+}
+
+// A refresh that panics has an error, for all who wait for it, and the next one is read anew.
+func TestRefreshPanics(t *testing.T) {
+	e := New(Options{})
+	e.Add(Registration{Source: &unnamed{}})
+	e.Start()
+	if r := e.Refresh(); r.Err == nil || !r.At.IsZero() {
+		t.Errorf("a refresh that panicked: %+v", r)
+	}
+	if r := e.Refresh(); r.Err != nil || r.At.IsZero() {
+		t.Errorf("the next one: %+v", r)
+	}
+}

@@ -3,25 +3,54 @@
 package engine
 
 import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // forget drops the cgroups that ended: first in the sources that count, last in the sources
-// that name, so that no counter is ever without its name. While one of the sources is
-// stuck, forget waits for the next refresh.
+// that name, so that no counter is ever without its name. A source that is stuck or hangs in
+// Forget forgets them later. Until then the names of what it counts remain, and nothing else.
 func (e *Engine) forget(r *Refresh) {
-	if len(r.Facts.Expired) == 0 {
-		return
+	counting, naming := e.forgetters()
+	for _, id := range finished(&r.Facts) {
+		if _, known := e.expired[id]; !known {
+			e.expired[id] = false
+			owe(counting, id)
+		}
 	}
-	var counting, naming []*sourceReader
-	for i, rd := range e.readers {
+	e.forgetOwed(counting, r)
+	var counted []model.CgroupID
+	for id, done := range e.expired {
+		if !done && !owed(counting, id) {
+			counted = append(counted, id)
+			e.expired[id] = true
+			owe(naming, id)
+		}
+	}
+	if len(counted) > 0 {
+		e.counters.Forget(counted)
+		e.owners.Forget(counted)
+	}
+	e.forgetOwed(naming, r)
+	for id, done := range e.expired {
+		if done && !owed(naming, id) {
+			delete(e.expired, id)
+		}
+	}
+}
+
+// forgetters returns the sources that forget, those that count and those that name.
+func (e *Engine) forgetters() (counting, naming []*sourceReader) {
+	for _, rd := range e.readers {
 		if _, ok := rd.Source.(Forgetter); !ok || rd.Err != nil {
 			continue
-		}
-		if r.States[i].State == model.StateStuck {
-			return
 		}
 		if _, ok := rd.Source.(Resolver); ok {
 			naming = append(naming, rd)
@@ -29,27 +58,51 @@ func (e *Engine) forget(r *Refresh) {
 			counting = append(counting, rd)
 		}
 	}
-	ended := finished(&r.Facts)
-	if len(ended) == 0 {
-		return
-	}
-	for _, rd := range counting {
-		rd.forget(ended)
-	}
-	e.counters.Forget(ended)
-	e.owners.Forget(ended)
-	for _, rd := range naming {
-		rd.forget(ended)
+	return counting, naming
+}
+
+// owe makes sources forget a cgroup.
+func owe(readers []*sourceReader, id model.CgroupID) {
+	for _, rd := range readers {
+		if rd.owes == nil {
+			rd.owes = map[model.CgroupID]bool{}
+		}
+		rd.owes[id] = true
 	}
 }
 
-func (r *sourceReader) forget(cgroups []model.CgroupID) {
-	defer func() {
-		if p := recover(); p != nil {
-			r.log.Error("panic in Forget", zap.Any("panic", p), zap.Stack("stack"))
+// owed reports whether a source has not forgotten a cgroup.
+func owed(readers []*sourceReader, id model.CgroupID) bool {
+	for _, rd := range readers {
+		if rd.owes[id] {
+			return true
 		}
-	}()
-	r.Source.(Forgetter).Forget(cgroups)
+	}
+	return false
+}
+
+// forgetOwed lets the sources forget what they owe, but for those that are stuck.
+func (e *Engine) forgetOwed(readers []*sourceReader, r *Refresh) {
+	for i, rd := range e.readers {
+		if len(rd.owes) > 0 && slices.Contains(readers, rd) && r.States[i].State != model.StateStuck {
+			rd.forget()
+		}
+	}
+}
+
+// forget makes the source forget what it owes. If it panics, it owes nothing more.
+func (r *sourceReader) forget() {
+	ids := slices.Collect(maps.Keys(r.owes))
+	_, err := r.forgetting.Do(context.Background(), r.Deadline, func() (struct{}, error) {
+		r.Source.(Forgetter).Forget(ids)
+		return struct{}{}, nil
+	})
+	if panicked, ok := errors.AsType[*hang.PanicError](err); ok {
+		r.log.Error("panic in Forget", zap.Any("panic", panicked.Value), zap.ByteString("stack", panicked.Stack))
+	}
+	if !errors.Is(err, hang.ErrStuck) {
+		clear(r.owes)
+	}
 }
 
 // finished returns the expired cgroups that hold no objects and no registered memory.

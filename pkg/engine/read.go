@@ -29,6 +29,10 @@ type sourceReader struct {
 
 	call hang.Call[reading]
 
+	// forgetting calls Forget, with the cgroups that the source owes to forget. Both belong to the refresh.
+	forgetting hang.Call[struct{}]
+	owes       map[model.CgroupID]bool
+
 	mu     sync.Mutex
 	latest reading // of a source that is read in the background
 }

@@ -5,8 +5,11 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/identity"
@@ -16,6 +19,7 @@ import (
 // fill reads the sources, names the cgroups and attributes the facts. At most one call is in progress.
 func (e *Engine) fill(r *Refresh) {
 	defer close(r.done)
+	defer e.recovered(r)
 	readings := e.readAll()
 	for i := range readings {
 		r.Facts.Merge(&readings[i].facts)
@@ -42,6 +46,14 @@ func (e *Engine) fill(r *Refresh) {
 	e.states.update(r.States, r.Facts.DeviceStates)
 	e.forget(r)
 	e.finished.Store(r)
+}
+
+// recovered makes a panic the error of the refresh.
+func (e *Engine) recovered(r *Refresh) {
+	if p := recover(); p != nil {
+		*r = Refresh{Err: fmt.Errorf("panic in a refresh: %v", p), done: r.done}
+		e.log.Error(r.Err.Error(), zap.Stack("stack"))
+	}
 }
 
 // readAll reads all sources at once and waits for each at most until its

@@ -27,7 +27,7 @@ type Resolver interface {
 
 // A Forgetter drops its state of cgroups that ended longer ago than the grace period. The
 // engine calls the sources that count before the sources that name, after a refresh, never
-// during one. Forget does not block.
+// during one, and again for a cgroup if Forget has not returned within the deadline.
 type Forgetter interface {
 	Forget(ids []model.CgroupID)
 }

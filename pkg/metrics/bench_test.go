@@ -151,7 +151,7 @@ func BenchmarkRefresh(b *testing.B) {
 			series := 0
 			for b.Loop() {
 				series = 0
-				for _, f := range c.current().Families {
+				for _, f := range c.now(b) {
 					series += f.Len()
 				}
 			}

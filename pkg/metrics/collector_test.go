@@ -3,11 +3,16 @@
 package metrics
 
 import (
+	"context"
+	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/exposition"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -37,6 +42,42 @@ func newCollector(s setup) collector {
 	x := New(e, Options{Compat: s.Compat, Node: s.Node, Labels: s.Labels, Version: s.Version, Revision: s.Revision})
 	x.view.build[2] = "go1" // independent of the Go version of the test
 	return collector{e, x}
+}
+
+// now returns the current metric families.
+func (c collector) now(t testing.TB) []exposition.Family {
+	t.Helper()
+	page, err := c.current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page.Families
+}
+
+// unnamed panics when it is asked for its name, but for the first time.
+type unnamed struct{ asked int }
+
+func (s *unnamed) Name() string {
+	if s.asked++; s.asked > 1 {
+		panic("boom")
+	}
+	return "unnamed"
+}
+func (s *unnamed) Close() error                                 { return nil }
+func (s *unnamed) Read(context.Context) (model.Snapshot, error) { return model.Snapshot{}, nil }
+
+// A refresh that panics has no metrics, and an error instead.
+func TestRefreshPanics(t *testing.T) {
+	c := newCollector(setup{Sources: []engine.Registration{{Source: &unnamed{}}}})
+	if text, err := c.Encode(expfmt.NewFormat(expfmt.TypeTextPlain), false); err == nil || len(text) > 0 {
+		t.Errorf("%q %v", text, err)
+	}
+	registry := prometheus.NewRegistry()
+	if err := registry.Register(c); err == nil {
+		if _, err := registry.Gather(); err == nil {
+			t.Error("a registry gathers it without an error")
+		}
+	}
 }
 
 // states refreshes and returns the states of the sources.

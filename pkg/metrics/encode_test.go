@@ -37,7 +37,7 @@ func TestTextMatchesLibrary(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCollector(setup{Sources: nodes(t)[name], Compat: append(CompatSets(), Process)})
 				defer c.Close() //nolint:errcheck // a source may be stuck
-				compareText(t, c.current().Families)
+				compareText(t, c.now(t))
 			})
 		})
 	}
@@ -45,7 +45,7 @@ func TestTextMatchesLibrary(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := newCollector(setup{Sources: big(20, 50)}) // the text fills several buffers
 			defer c.Close()                                //nolint:errcheck // nothing to lose
-			compareText(t, c.current().Families)
+			compareText(t, c.now(t))
 		})
 	})
 }

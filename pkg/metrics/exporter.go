@@ -72,13 +72,21 @@ func New(e *engine.Engine, o Options) *Exporter {
 // Encode returns the current metrics in a format that expfmt negotiated, compressed by
 // gzip if asked for. The caller must not change the bytes.
 func (x *Exporter) Encode(format expfmt.Format, compress bool) ([]byte, error) {
-	return x.encoder.Encode(x.current(), format, compress)
+	page, err := x.current()
+	if err != nil {
+		return nil, err
+	}
+	return x.encoder.Encode(page, format, compress)
 }
 
 // Gather returns the current metric families. They are shared: the caller must not change
 // them.
 func (x *Exporter) Gather() ([]*dto.MetricFamily, error) {
-	return x.current().Proto(), nil
+	page, err := x.current()
+	if err != nil {
+		return nil, err
+	}
+	return page.Proto(), nil
 }
 
 // Describe sends the descriptions of all metrics of the table, and those of the families
@@ -92,23 +100,33 @@ func (x *Exporter) Describe(ch chan<- *prometheus.Desc) {
 			ch <- prometheus.NewDesc(m.name, m.help, m.labelNames(), nil)
 		}
 	}
-	x.current().Describe(known, ch)
+	if page, err := x.current(); err == nil {
+		page.Describe(known, ch)
+	}
 }
 
-// Collect sends the series that Gather returns.
+// Collect sends the series that Gather returns, or its error.
 func (x *Exporter) Collect(ch chan<- prometheus.Metric) {
-	x.current().Collect(ch)
+	page, err := x.current()
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
+		return
+	}
+	page.Collect(ch)
 }
 
-// current returns the page of the engine's current refresh.
-func (x *Exporter) current() *exposition.Page {
+// current returns the page of the engine's current refresh, or the error of that.
+func (x *Exporter) current() (*exposition.Page, error) {
 	r := x.engine.Refresh()
+	if r.Err != nil {
+		return nil, r.Err
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.page == nil || x.last != r {
 		x.last, x.page = r, exposition.NewPage(x.families(r))
 	}
-	return x.page
+	return x.page, nil
 }
 
 // families builds the metric families of a refresh. There are none if the engine was closed

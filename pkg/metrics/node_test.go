@@ -102,7 +102,7 @@ func TestMachine(t *testing.T) {
 
 		c := newCollector(setup{Sources: sources, Reuse: time.Nanosecond})
 		defer c.Close() //nolint:errcheck // nothing to lose
-		compareText(t, c.current().Families)
+		compareText(t, c.now(t))
 		plain, open := seriesNames(t, c, expfmt.TypeTextPlain), seriesNames(t, c, expfmt.TypeOpenMetrics)
 		if plain != open {
 			t.Errorf("the formats differ:\n%s\n%s", plain, open)
@@ -115,7 +115,7 @@ func TestMachine(t *testing.T) {
 		// A second refresh prepares no labels again.
 		before := c.build.Kept().Sets
 		time.Sleep(time.Second)
-		c.current()
+		c.now(t)
 		if after := c.build.Kept(); after.Sets != before || after.Used != before {
 			t.Errorf("%d label sets, then %d, of which %d are used", before, after.Sets, after.Used)
 		}
