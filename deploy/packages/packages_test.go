@@ -11,9 +11,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/tests/child"
 )
 
@@ -121,6 +123,51 @@ func TestUnit(t *testing.T) {
 		if err != nil {
 			t.Errorf("more than %s tenths: %v\n%s", most, err, out)
 		}
+	}
+}
+
+// TestTasks: the unit permits as many threads as calls may hang, and does not end when one more cannot be created.
+func TestTasks(t *testing.T) {
+	text, err := os.ReadFile("../systemd/accelscope.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var limit int
+	if found := regexp.MustCompile(`(?m)^TasksMax=(\d+)$`).FindSubmatch(text); found != nil {
+		limit, err = strconv.Atoi(string(found[1]))
+	}
+	if limit == 0 || err != nil {
+		t.Fatal("the unit has no TasksMax", err)
+	}
+	const (
+		devices  = 138 // HCAs with virtual functions, one call each
+		children = 3 * 24
+		runtime  = 32
+	)
+	hanging := devices + children + runtime
+	field := regexp.MustCompile(`(?m)^\s+(\w+(?:, \w+)*)\s+hang\.(Group|Call)\[`)
+	sources := 0
+	err = filepath.WalkDir("../../pkg/source", func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		code, err := os.ReadFile(path)
+		for _, f := range field.FindAllSubmatch(code, -1) {
+			sources++
+			calls := strings.Count(string(f[1]), ",") + 1
+			if string(f[2]) == "Group" {
+				calls *= hang.MaxHanging
+			}
+			hanging += calls
+		}
+		return err
+	})
+	if err != nil || sources < 10 {
+		t.Fatalf("%d places with calls that may hang: %v", sources, err)
+	}
+	t.Logf("%d threads may hang, the unit permits %d", hanging, limit)
+	if hanging > limit {
+		t.Errorf("%d threads may hang, and the unit permits %d", hanging, limit)
 	}
 }
 

@@ -3,16 +3,20 @@
 package hang
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
 )
 
+// MaxHanging is the number of calls of a Group that may hang at once, as each occupies a thread. TasksMax in the systemd unit
+// has room for that many in each source.
+const MaxHanging = 16
+
 // Group makes calls for many keys, one at a time for each key, and bounds how many
-// hang at once. The zero Group is ready and has no bound. A Group is safe for
-// concurrent use.
+// hang at once. The zero Group is ready. A Group is safe for concurrent use.
 type Group[K comparable, T any] struct {
-	Limit int // the number of calls in progress, those that hang included
+	Limit int // the number of calls in progress, those that hang included; 0: MaxHanging
 
 	mu    sync.Mutex
 	calls map[K]*Pending[T] // in progress
@@ -56,7 +60,7 @@ func (g *Group[K, T]) start(key K, deadline time.Time, fn func() (T, error)) (*P
 	if g.calls[key] != nil {
 		return nil, nil
 	}
-	if g.Limit > 0 && len(g.calls) >= g.Limit {
+	if len(g.calls) >= cmp.Or(g.Limit, MaxHanging) {
 		if g.hangs() {
 			return nil, nil
 		}

@@ -48,15 +48,11 @@ type lister struct {
 func newLister(o Options) *lister {
 	return &lister{
 		o: o, kfd: newKFD(o.Sysfs), timeout: 2 * time.Second,
-		compute: hang.Group[int, []computeUse]{Limit: maxHanging}, computeLimit: processLimit,
-		clients: hang.Group[int, map[uint32][]client]{Limit: maxHanging}, clientsLimit: processLimit,
+		computeLimit: processLimit, clientsLimit: processLimit,
 	}
 }
 
-const (
-	processLimit = 250 * time.Millisecond
-	maxHanging   = 16 // each hung call occupies a thread
-)
+const processLimit = 250 * time.Millisecond
 
 // maxClients bounds the memory that containers can make the lister use.
 const maxClients = 1 << 14

@@ -27,7 +27,6 @@ import (
 const (
 	gresInterval  = 30 * time.Second
 	gresDeadline  = time.Second // of one job
-	maxHungJobs   = 16
 	maxSteps      = 1024
 	maxTasks      = 256     // of a step
 	maxProcesses  = 8       // of a task
@@ -55,7 +54,7 @@ type gres struct {
 }
 
 func newGres(root string, h Hierarchy, procfs string) *gres {
-	g := &gres{mount: h.Mount, procfs: procfs, jobs: hang.Group[string, []model.JobGPUs]{Limit: maxHungJobs}}
+	g := &gres{mount: h.Mount, procfs: procfs}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	if dir := filepath.Join(root, "devices"); h.Mode != V2 && isV1(dir) {
 		g.devices = dir

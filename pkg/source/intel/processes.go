@@ -33,12 +33,10 @@ type lister struct {
 func newLister(o Options) *lister {
 	return &lister{
 		o: o, timeout: 2 * time.Second, limit: 250 * time.Millisecond,
-		calls: hang.Group[int, map[uint32][]drmfdinfo.Client]{Limit: maxHanging},
 	}
 }
 
 const (
-	maxHanging   = 16      // each hung call occupies a thread
 	maxClients   = 1 << 14 // bounds the memory that containers can make the lister use
 	maxProcesses = 1 << 16
 )

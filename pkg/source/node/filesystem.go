@@ -4,7 +4,6 @@ package node
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -27,12 +26,8 @@ var (
 		"hugetlbfs iso9660 mqueue nsfs overlay proc procfs pstore rpc_pipefs securityfs selinuxfs squashfs erofs sysfs tracefs")
 )
 
-// maxMounts limits the mount points in the result, maxCalls the calls of statfs in progress,
-// including those that hang.
-const (
-	maxMounts = 4096
-	maxCalls  = 256
-)
+// maxMounts limits the mount points in the result.
+const maxMounts = 4096
 
 // mountReader calls statfs for each mount point of the node.
 type mountReader struct {
@@ -42,21 +37,24 @@ type mountReader struct {
 
 	raw    []byte // last mountinfo that was parsed
 	mounts []mount
-	// calls is keyed by mount point without values: a mount point that hangs still does so after
-	// mountinfo has changed.
-	calls hang.Group[model.Filesystem, unix.Statfs_t]
+	// Calls for the mount points of one device or server, which is the key: if one of them hangs, no other is called.
+	local, remote hang.Group[string, struct{}]
 }
 
 // mount is a mount point.
 type mount struct {
 	model.Filesystem // without values
 	path             string
+	answering        string // the device or server that answers statfs
+	isRemote         bool
 }
 
 func newMountReader(procfs, root string) *mountReader {
 	return &mountReader{
 		procfs: procfs, root: filepath.Clean(root),
-		statfs: unix.Statfs, calls: hang.Group[model.Filesystem, unix.Statfs_t]{Limit: maxCalls},
+		statfs: unix.Statfs,
+		local:  hang.Group[string, struct{}]{Limit: hang.MaxHanging / 2},
+		remote: hang.Group[string, struct{}]{Limit: hang.MaxHanging / 2},
 	}
 }
 
@@ -94,13 +92,14 @@ func (m *mountReader) parse(b []byte) error {
 			continue
 		}
 		path := filepath.Join(m.root, f.MountPoint)
+		answering, isRemote := answeringOf(&f)
 		f.Device, f.MountPoint, f.Type = clean(f.Device), clean(f.MountPoint), clean(f.Type)
 		key := [3]string{f.Device, f.MountPoint, f.Type}
 		if seen[key] { // mounted twice: only the first is listed
 			continue
 		}
 		seen[key] = true
-		m.mounts = append(m.mounts, mount{f, path})
+		m.mounts = append(m.mounts, mount{f, path, answering, isRemote})
 	}
 	return nil
 }
@@ -142,27 +141,6 @@ func parseMount(line []byte) (model.Filesystem, error) {
 
 // unescape replaces the escapes of the kernel that node_exporter replaces.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t")
-
-// statfsAll calls statfs for all mount points at once, because the server of a network file system
-// or a disk may never answer. While a call for a mount point hangs, no other is made for it.
-func (m *mountReader) statfsAll() []model.Filesystem {
-	ctx := context.Background()
-	deadline := time.Now().Add(callTimeout)
-	pending := make([]*hang.Pending[unix.Statfs_t], len(m.mounts))
-	for i, k := range m.mounts {
-		pending[i] = m.calls.Start(ctx, k.Filesystem, time.Until(deadline), func() (st unix.Statfs_t, err error) {
-			err = m.statfs(k.path, &st)
-			return st, err
-		})
-	}
-	out := make([]model.Filesystem, len(m.mounts))
-	for i, k := range m.mounts {
-		out[i] = k.Filesystem
-		st, err := pending[i].Wait(ctx)
-		fill(&out[i], &st, err)
-	}
-	return out
-}
 
 // fill adds the result of statfs.
 func fill(f *model.Filesystem, st *unix.Statfs_t, err error) {

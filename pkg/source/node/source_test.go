@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -326,6 +327,79 @@ func TestHungMount(t *testing.T) {
 		synctest.Wait()
 		check("it answers", 0, 0)
 	})
+}
+
+// Hundreds of servers that never answer occupy few threads, and local file systems are read all the same.
+func TestManyHungMounts(t *testing.T) {
+	var table strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&table, "%d 1 259:%d / /mnt/disk%d rw - ext4 /dev/nvme%dn1 rw\n", 100+i, i, i, i)
+	}
+	for i := range 300 {
+		fmt.Fprintf(&table, "%d 1 0:%d / /mnt/nfs%d rw - nfs4 10.0.0.%d:/export rw\n", 200+i, 60+i, i, i%150)
+		fmt.Fprintf(&table, "%d 1 0:%d / /mnt/fuse%d rw - fuse.sshfs sshfs rw\n", 600+i, 460+i, i)
+	}
+	root := t.TempDir()
+	write(t, root, map[string]string{"proc/1/mountinfo": table.String()})
+	synctest.Test(t, func(t *testing.T) {
+		m := newMountReader(root+"/proc", root+"/root")
+		release := make(chan struct{})
+		var hung atomic.Int64
+		m.statfs = func(path string, st *unix.Statfs_t) error {
+			if !strings.Contains(path, "disk") {
+				hung.Add(1)
+				<-release
+			}
+			st.Bsize, st.Blocks = 4096, 10
+			return nil
+		}
+		for range 3 {
+			var n model.Node
+			if err := m.read(time.Time{}, &n); err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range n.Filesystems {
+				if local := strings.Contains(f.MountPoint, "disk"); local != (f.Error == "") || local != (f.Size == 40960) {
+					t.Errorf("%+v", f)
+				}
+			}
+		}
+		if n := hung.Load(); n > hang.MaxHanging/2 {
+			t.Errorf("%d calls hang, want at most %d", n, hang.MaxHanging/2)
+		}
+		close(release)
+		synctest.Wait()
+		var n model.Node
+		if err := m.read(time.Time{}, &n); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range n.Filesystems {
+			if f.Error != "" {
+				t.Errorf("when all answer: %+v", f)
+			}
+		}
+	})
+}
+
+// The mount points of a device or of a server are asked one after the other.
+func TestAnsweringOf(t *testing.T) {
+	for want, f := range map[string]model.Filesystem{
+		"8:1":              {Device: "/dev/sda1", Type: "ext4", Major: "8", Minor: "1"},
+		"0:40":             {Device: "tmpfs", Type: "tmpfs", Major: "0", Minor: "40"},
+		"remote 10.0.0.1":  {Device: "10.0.0.1:/export", Type: "nfs4", Major: "0", Minor: "41"},
+		"remote [fe80::1]": {Device: "[fe80::1]:/", Type: "nfs", Major: "0", Minor: "42"},
+		"remote files":     {Device: "//files/share", Type: "cifs", Major: "0", Minor: "43"},
+		"remote u@h":       {Device: "u@h:/home", Type: "fuse.sshfs", Major: "0", Minor: "44"},
+		"remote 0:45":      {Device: "gpfs0", Type: "gpfs", Major: "0", Minor: "45"},
+	} {
+		got, isRemote := answeringOf(&f)
+		if isRemote {
+			got = "remote " + got
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", f.Device, got, want)
+		}
+	}
 }
 
 // TestHungDriver checks that a part that hangs or panics drops only itself.

@@ -46,7 +46,6 @@ func newNetlink(o Options) *Netlink {
 		include: o.Include, exclude: o.Exclude, deadline: o.Deadline,
 		dial: dialNetlink, isSysfs: isSysfs,
 	}
-	n.moved.listCalls.Limit = maxHanging
 	return n
 }
 

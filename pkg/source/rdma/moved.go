@@ -34,10 +34,8 @@ const (
 	movedEvery = 10 * time.Second
 	// movedStuck is the time after which a search that has not ended is reported.
 	movedStuck = time.Minute
-	// maxNamespaces is the maximum number of namespaces searched. maxHanging is the maximum
-	// number of calls in progress, including calls that hang: each occupies a thread.
+	// maxNamespaces is the maximum number of namespaces searched.
 	maxNamespaces = 1024
-	maxHanging    = 16
 )
 
 // errOther is the error of a process that ended or moved to another namespace.

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
@@ -549,12 +550,12 @@ func TestBadNamespaces(t *testing.T) {
 func TestManyHang(t *testing.T) {
 	tr := newTree(t)
 	tr.hca(0, 1)
-	hang := make(chan struct{})
+	never := make(chan struct{})
 	x := &exclusive{mode: mode(0), hang: map[uint64]chan struct{}{}}
 	var spaces []model.Namespace
 	for i := range uint64(maxNamespaces + 100) {
 		spaces = append(spaces, model.Namespace{Inode: 100 + i, PID: 1})
-		x.hang[100+i] = hang
+		x.hang[100+i] = never
 	}
 	s := movedSource(t, tr, x, &spaces, func(o *Options) { o.Deadline = 50 * time.Millisecond })
 	mustRead(t, s)
@@ -564,10 +565,10 @@ func TestManyHang(t *testing.T) {
 	if reason := snap.DeviceStates[1].Reason; !strings.Contains(reason, "1024 of 1024") || !strings.Contains(reason, "100 of 1124") {
 		t.Errorf("reason %q", reason)
 	}
-	if hung := x.hanging.Load(); hung == 0 || hung > maxHanging {
+	if hung := x.hanging.Load(); hung == 0 || hung > hang.MaxHanging {
 		t.Errorf("%d hang", hung)
 	}
-	close(hang)
+	close(never)
 }
 
 // TestStuckSearch: SYS_GET hangs.
