@@ -20,11 +20,12 @@ import (
 // runtimes are ignored where an unprivileged user can create them: below user.slice and below
 // units other than those of the runtimes.
 //
-// It also returns the part of path that is the cgroup of the workload.
-func parse(path string) (model.Cgroup, string) {
+// It also returns the part of path that is the cgroup of the workload, and whether all cgroups below path belong to it.
+func parse(path string) (e model.Cgroup, top string, closed bool) {
 	p := parser{segs: strings.FieldsFunc(path, func(r rune) bool { return r == '/' }), slices: true}
 	e, n := p.run()
-	top := "/" + strings.Join(p.segs[:n], "/")
+	top = "/" + strings.Join(p.segs[:n], "/")
+	closed = p.closed(&e, len(p.segs)-n)
 	if e.Workload == "" {
 		e.Workload = "cgroup:" + top
 	}
@@ -34,7 +35,20 @@ func parse(path string) (model.Cgroup, string) {
 	e.User = clean(e.User, maxLabel)
 	e.Step = clean(e.Step, maxLabel)
 	e.Path = model.CgroupPath(clean(top, maxPath))
-	return e, top
+	return e, top, closed
+}
+
+// closed reports whether all cgroups below the path belong to its workload, whose cgroup is a number of levels above.
+func (p *parser) closed(e *model.Cgroup, levels int) bool {
+	switch e.Runtime {
+	case "systemd":
+		return !p.manager && !p.runtime && !isSlurmScope(p.unit)
+	case "slurm": // job_N/step_S/user/task_T
+		return levels > 2
+	case "lxc":
+		return true
+	}
+	return e.ContainerID != ""
 }
 
 // parser walks a path from the root; its fields hold the state of the segments passed.
@@ -209,7 +223,7 @@ func slurm(segs []string, slices bool) (model.Cgroup, int) {
 			return model.Cgroup{}, 0
 		}
 		n = 2
-	case slices && segs[0] == "slurmstepd.scope", slices && strings.HasSuffix(segs[0], "_slurmstepd.scope"):
+	case slices && isSlurmScope(segs[0]):
 		n = 1
 	default:
 		return model.Cgroup{}, 0
@@ -228,6 +242,11 @@ func slurm(segs []string, slices bool) (model.Cgroup, int) {
 		}
 	}
 	return e, n + 1
+}
+
+// isSlurmScope reports whether the cgroups of jobs are below a unit on cgroup v2.
+func isSlurmScope(unit string) bool {
+	return unit == "slurmstepd.scope" || strings.HasSuffix(unit, "_slurmstepd.scope")
 }
 
 // number returns the digits after prefix, or "" if other characters follow.

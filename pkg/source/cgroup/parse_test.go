@@ -242,7 +242,7 @@ func TestParse(t *testing.T) {
 		{"deleted is a name here", "/lab/a (deleted)", "", bare},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			e, _ := parse(tt.top + tt.sub)
+			e, _, _ := parse(tt.top + tt.sub)
 			if diff := cmp.Diff(tt.want(tt.top), e); diff != "" {
 				t.Errorf("parse(%q): (-want +got)\n%s", tt.top+tt.sub, diff)
 			}
@@ -299,7 +299,7 @@ func TestParseHostileBytes(t *testing.T) {
 		"//a///b/":                     "cgroup:/a/b",
 		"":                             "cgroup:/",
 	} {
-		e, _ := parse(path)
+		e, _, _ := parse(path)
 		if want != "" && e.Workload != want {
 			t.Errorf("parse(%q).Workload = %q, want %q", path, e.Workload, want)
 		}
@@ -325,7 +325,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(path)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
-		e, top := parse(path)
+		e, top, _ := parse(path)
 		if _, name, ok := strings.Cut(e.Workload, ":"); !ok || name == "" {
 			t.Errorf("no workload in %+v", e)
 		}
@@ -338,7 +338,7 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("path %q", p)
 		}
 		// A cgroup below a workload that a pattern matched belongs to that workload.
-		if below, _ := parse(top + "/x"); !strings.HasPrefix(e.Workload, "cgroup:") && e.PodUID == "" &&
+		if below, _, _ := parse(top + "/x"); !strings.HasPrefix(e.Workload, "cgroup:") && e.PodUID == "" &&
 			e.Runtime != "systemd" && below.Workload != e.Workload {
 			t.Errorf("%q is %q, a child is %q", top, e.Workload, below.Workload)
 		}

@@ -73,6 +73,11 @@ type Source struct {
 	unreadable map[string]error // by path
 	walks      uint64
 	walked     time.Time
+	visited    time.Time // the last walk with what is below closed cgroups
+	visiting   bool      // a walk also lists what is below closed cgroups
+	paused     []*group  // not watched, as they have too many new children
+	pauses     uint64    // total number
+	checked    time.Time
 	// unresolved holds the ids without a known path, with the time of the lookup. They stay
 	// unresolved until Forget: counters once unattributed must not move to a workload
 	// later.
@@ -175,9 +180,15 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	if (s.noWatch != nil || s.unreadable != nil) && s.opt.Now().Sub(s.walked) >= walkUnseen {
 		s.walk()
 	}
+	s.resume()
+	if s.opt.Now().Sub(s.checked) >= walkUnseen {
+		s.checkFound()
+	}
 	out := model.Snapshot{
 		DeviceStates: []model.DeviceState{},
-		Losses:       []model.Loss{{Reason: "cgroup_table_full", Count: s.table.refused}},
+		Losses: []model.Loss{
+			{Reason: "cgroup_table_full", Count: s.table.refused}, {Reason: "cgroup_watch_paused", Count: s.pauses},
+		},
 	}
 	for path, err := range s.unreadable {
 		out.DeviceStates = append(out.DeviceStates, model.DeviceState{
@@ -270,12 +281,13 @@ func (s *Source) find(id model.CgroupID) *group {
 		var path string
 		if path, err = pathByID(s.mount, s.opt.Procfs, id); err == nil {
 			if g, _ := s.table.add(path, id, true, s.opt.Now()); g != nil {
+				g.found = true
 				return g
 			}
 		}
 	}
-	if err != nil && !errors.Is(err, unix.ESTALE) && s.opt.Now().Sub(s.walked) >= walkOnMiss {
-		s.walk()
+	if err != nil && !errors.Is(err, unix.ESTALE) && s.opt.Now().Sub(s.visited) >= walkOnMiss {
+		s.visit(true)
 		if g := s.table.byID[id]; g != nil {
 			return g
 		}

@@ -3,6 +3,7 @@
 package cgroup
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -17,8 +18,14 @@ type group struct {
 	top   string       // path below the mount of the cgroup of the workload
 	died  time.Time    // zero while it exists
 	named bool         // Resolve returned it: kept until Forget
-	walk  uint64       // the last walk that found it
-	wd    int32        // its watch; zero if none
+	// closed: all cgroups below it belong to its workload. They are neither watched nor listed, but looked up.
+	closed bool
+	walk   uint64 // the last walk that found it
+	wd     int32  // its watch; zero if none
+	found  bool   // it was looked up
+	// created is the number of children that were created since countedAt, within a second.
+	created   int
+	countedAt time.Time
 }
 
 // maxPerOwner limits the existing cgroups of one container, unit or user that are listed before
@@ -57,6 +64,10 @@ func (t *table) add(path string, id model.CgroupID, requested bool, now time.Tim
 	if old := t.byPath[path]; old != nil {
 		t.endTree(old, now)
 	}
+	if user := userOf(path); user != "" && g == nil && !requested && t.owned[user] >= maxPerOwner {
+		t.refused++
+		return nil, false
+	}
 	if g == nil {
 		g = &group{id: id}
 		t.sweep(now)
@@ -64,7 +75,7 @@ func (t *table) add(path string, id model.CgroupID, requested bool, now time.Tim
 		t.end(g, now)
 	}
 	g.path = path
-	g.fact, g.top = parse(t.view.full(path))
+	g.fact, g.top, g.closed = parse(t.view.full(path))
 	if t.view.ours == "" {
 		g.top = "/" + strings.Trim(strings.TrimPrefix(g.top, t.view.root), "/")
 	}
@@ -89,18 +100,22 @@ func (t *table) learn(path string, id model.CgroupID, now time.Time) *group {
 		return nil
 	}
 	g := &group{id: id, path: path, died: now}
-	g.fact, g.top = parse(path)
+	g.fact, g.top, _ = parse(path)
 	t.byID[id], t.dead[id] = g, g
 	return g
 }
 
 // owner returns the path of the owner that may create cgroups here: below user.slice the user.
-func (g *group) owner() string {
-	if rest, ok := strings.CutPrefix(g.path, "/user.slice/"); ok {
-		user, _, _ := strings.Cut(rest, "/")
-		return "/user.slice/" + user
+func (g *group) owner() string { return cmp.Or(userOf(g.path), g.top) }
+
+// userOf returns the slice of the user whose cgroup a path is, empty if it is not below user.slice.
+func userOf(path string) string {
+	rest, ok := strings.CutPrefix(path, "/user.slice/")
+	if !ok {
+		return ""
 	}
-	return g.top
+	user, _, _ := strings.Cut(rest, "/")
+	return "/user.slice/" + user
 }
 
 // end records the end of a cgroup.

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -21,6 +21,17 @@ const watchMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_ONLYDIR | unix.IN_EX
 
 // maxUnreadable is the maximum number of unreadable cgroups reported by name.
 const maxUnreadable = 16
+
+// Bounds of what users who may create cgroups cost.
+const (
+	// maxWatches is the maximum number of watches. The kubelet watches as the same user.
+	maxWatches = 8192
+	// maxNamed is the number of new children of one cgroup, in one read of events, that are looked up by name. Of more
+	// the cgroup is listed.
+	maxNamed = 16
+	// maxCreated is the number of children of one cgroup per second above which it is not watched until the next Read.
+	maxCreated = 1000
+)
 
 // openWatch opens the inotify instance. Without one the tree is walked for unknown ids.
 func (s *Source) openWatch() {
@@ -72,10 +83,8 @@ func (s *Source) readEvents(fd uintptr) bool {
 	if err != nil || n <= 0 {
 		return errors.Is(err, unix.EINTR)
 	}
-	var (
-		grown []*group // have new children
-		lost  bool
-	)
+	created := map[*group][]string{} // names of new children
+	lost := false
 	for b := s.buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
 		wd := int32(binary.NativeEndian.Uint32(b))
 		mask := binary.NativeEndian.Uint32(b[4:])
@@ -92,21 +101,62 @@ func (s *Source) readEvents(fd uintptr) bool {
 		case mask&unix.IN_IGNORED != 0:
 			delete(s.watched, wd)
 		case parent == nil || mask&unix.IN_ISDIR == 0:
-		case mask&unix.IN_CREATE != 0 && !slices.Contains(grown, parent):
-			grown = append(grown, parent)
+		case mask&unix.IN_CREATE != 0:
+			created[parent] = append(created[parent], name)
 		case mask&unix.IN_DELETE != 0:
 			s.removed = append(s.removed, join(parent.path, name))
 		}
 	}
-	// One listing of a directory has all of its new children and waits only once for
-	// concurrent changes.
-	for _, g := range grown {
-		s.scan(g, false)
+	for parent, names := range created {
+		s.grow(parent, names)
 	}
 	if lost {
 		s.walk()
 	}
 	return true
+}
+
+// grow adds new children of a cgroup. One listing has all of them and waits only once for concurrent changes, but it takes
+// long where there are many others.
+func (s *Source) grow(parent *group, names []string) {
+	now := s.opt.Now()
+	if now.Sub(parent.countedAt) >= time.Second {
+		parent.created, parent.countedAt = 0, now
+	}
+	if parent.created += len(names); parent.created > maxCreated {
+		s.unwatch(parent)
+		s.paused = append(s.paused, parent)
+		s.pauses++
+		return
+	}
+	if len(names) > maxNamed {
+		s.scan(parent, false)
+		return
+	}
+	for _, name := range names {
+		path := join(parent.path, name)
+		id, err := cgroupID(s.hierarchy.Mount + path)
+		if err != nil {
+			s.cannotRead(path, err)
+			continue
+		}
+		if child, fresh := s.table.add(path, id, false, now); child != nil && fresh {
+			s.entering = append(s.entering, child)
+		}
+	}
+}
+
+// resume watches and lists the cgroups again that had too many new children.
+func (s *Source) resume() {
+	paused := s.paused
+	s.paused = nil
+	for _, g := range paused {
+		if g.died.IsZero() {
+			s.enter(g, false)
+		}
+	}
+	for s.follow() {
+	}
 }
 
 // follow enters one new cgroup, or records the end of a removed one. It returns false if there
@@ -125,9 +175,23 @@ func (s *Source) follow() bool {
 	path := s.removed[n-1]
 	s.removed = s.removed[:n-1]
 	if g := s.table.byPath[path]; g != nil && s.isEnded(g) {
-		s.table.end(g, s.opt.Now())
+		if g.closed && s.table.owned[g.owner()] > 1 {
+			s.table.endTree(g, s.opt.Now()) // there are no events of those below it
+		} else {
+			s.table.end(g, s.opt.Now())
+		}
 	}
 	return true
+}
+
+// checkFound records the end of cgroups that were looked up, as those below a closed one are not watched.
+func (s *Source) checkFound() {
+	s.checked = s.opt.Now()
+	for _, g := range s.table.byPath {
+		if g.found && s.isEnded(g) {
+			s.table.end(g, s.checked)
+		}
+	}
 }
 
 // isEnded checks the file system: another cgroup may have taken the path since the event.
@@ -136,9 +200,16 @@ func (s *Source) isEnded(g *group) bool {
 	return err == nil && id != g.id || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
-// walk visits the whole tree, to find changes without an event.
-func (s *Source) walk() {
+// walk visits the tree, to find changes without an event.
+func (s *Source) walk() { s.visit(false) }
+
+// visit visits the tree, with or without what is below closed cgroups.
+func (s *Source) visit(closed bool) {
 	s.walked = s.opt.Now()
+	if s.visiting = closed; closed {
+		s.visited = s.walked
+	}
+	defer func() { s.visiting = false }()
 	s.walks++
 	s.unreadable = nil
 	if s.inotify != nil {
@@ -168,8 +239,12 @@ func (s *Source) walk() {
 // enter first watches a cgroup and then lists it, so that no child is missed.
 func (s *Source) enter(g *group, all bool) {
 	g.walk = s.walks
-	s.watch(g)
-	s.scan(g, all)
+	if !g.closed {
+		s.watch(g)
+	}
+	if !g.closed || s.visiting {
+		s.scan(g, all)
+	}
 }
 
 // scan lists the children of a cgroup and queues the new ones, or all, to be entered.
@@ -192,6 +267,10 @@ func (s *Source) watch(g *group) {
 	if s.noWatch != nil {
 		return
 	}
+	if len(s.watched) >= maxWatches {
+		s.cannotWatch(fmt.Errorf("more than %d cgroups to watch", maxWatches))
+		return
+	}
 	_ = s.events.Control(func(fd uintptr) {
 		wd, err := unix.InotifyAddWatch(int(fd), s.hierarchy.Mount+g.path, watchMask)
 		switch {
@@ -199,16 +278,19 @@ func (s *Source) watch(g *group) {
 			g.wd = int32(wd)
 			s.watched[g.wd] = g
 		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.ENOMEM):
-			s.noWatch = fmt.Errorf("inotify: %w (raise fs.inotify.max_user_watches)", err)
-			if !s.warnedNoWatch {
-				s.warnedNoWatch = true
-				s.opt.Logger.Warn("not all cgroups can be watched; short-lived ones may stay without a name",
-					zap.Error(s.noWatch))
-			}
+			s.cannotWatch(fmt.Errorf("inotify: %w (raise fs.inotify.max_user_watches)", err))
 		default:
 			s.cannotRead(g.path, err)
 		}
 	})
+}
+
+func (s *Source) cannotWatch(err error) {
+	s.noWatch = err
+	if !s.warnedNoWatch {
+		s.warnedNoWatch = true
+		s.opt.Logger.Warn("not all cgroups can be watched; short-lived ones may stay without a name", zap.Error(err))
+	}
 }
 
 // unwatch removes the watch of an ended cgroup. The kernel does not remove it: a kernfs

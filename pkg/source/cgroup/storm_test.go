@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// What is below a container is neither watched nor listed, and has its name when it is asked for.
+func TestBelowContainer(t *testing.T) {
+	trees(t, func(t *testing.T, tr tree) {
+		for _, dir := range []string{"/docker", "/docker/" + id64} {
+			tr.mkdir(t, dir)
+		}
+		s := tr.open(t, Options{})
+		for i := range 50 {
+			tr.mkdir(t, fmt.Sprintf("/docker/%s/%d", id64, i))
+		}
+		below := tr.mkdir(t, "/docker/"+id64+"/below")
+		last := tr.mkdir(t, "/last")
+		eventually(t, "the last one", func() bool { return known(s, last) })
+		if known(s, below) {
+			t.Error("a cgroup below a container is listed")
+		}
+		s.mu.Lock()
+		for _, g := range s.watched {
+			if g.path == tr.top+"/docker/"+id64 {
+				t.Error("a container is watched")
+			}
+		}
+		s.mu.Unlock()
+		out := resolve(t, s, []model.CgroupID{model.CgroupID(below)})
+		if c := byID(t, &out)[model.CgroupID(below)]; c.ContainerID != id64 {
+			t.Errorf("%+v", c)
+		}
+		tr.rmdir(t, "/docker/"+id64+"/below")
+		s.mu.Lock()
+		s.checkFound()
+		g := s.table.byID[model.CgroupID(below)]
+		s.mu.Unlock()
+		if g == nil || g.died.IsZero() {
+			t.Errorf("its end is not known: %+v", g)
+		}
+	})
+}
+
+// A cgroup with too many new children is not watched until the next Read, which lists what is left.
+func TestTooManyNew(t *testing.T) {
+	trees(t, func(t *testing.T, tr tree) {
+		tr.mkdir(t, "/busy")
+		s := tr.open(t, Options{})
+		s.mu.Lock() // stops the reader of events
+		for i := range maxCreated + 100 {
+			if err := os.Mkdir(tr.dir(fmt.Sprintf("/busy/%d", i)), 0o755); err != nil {
+				t.Error(err)
+			}
+			if err := unix.Rmdir(tr.dir(fmt.Sprintf("/busy/%d", i))); err != nil {
+				t.Error(err)
+			}
+		}
+		s.mu.Unlock()
+		eventually(t, "the pause", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.pauses == 1
+		})
+		late := tr.mkdir(t, "/busy/late")
+		if out, err := s.Read(t.Context()); err != nil || out.Losses[1].Count != 1 {
+			t.Errorf("%+v %v", out.Losses, err)
+		}
+		if !known(s, late) {
+			t.Error("the next Read does not list it")
+		}
+	})
+}
+
+// The number of watches is bounded.
+func TestManyWatches(t *testing.T) {
+	dirs := make([]string, maxWatches+10)
+	for i := range dirs {
+		dirs[i] = fmt.Sprintf("d%d", i)
+	}
+	s := fakeTree(t, Options{}, dirs...)
+	if s.events == nil {
+		t.Skip("no inotify")
+	}
+	if len(s.watched) > maxWatches || s.noWatch == nil {
+		t.Errorf("%d watches, %v", len(s.watched), s.noWatch)
+	}
+	if len(s.table.byPath) <= maxWatches {
+		t.Errorf("%d cgroups are known", len(s.table.byPath))
+	}
+}
+
+// BenchmarkStorm reports the CPU time for a cgroup that comes and goes beside 20,000 others, in a container and elsewhere.
+func BenchmarkStorm(b *testing.B) {
+	for name, parent := range map[string]string{"in a container": "/docker/" + id64, "elsewhere": "/busy"} {
+		b.Run(name, func(b *testing.B) {
+			h, err := findHierarchy("/sys/fs/cgroup")
+			if err != nil {
+				b.Fatal(err)
+			}
+			top := fmt.Sprintf("%s/accelscope-%d-%d", h.Mount, os.Getpid(), nextTop.Add(1))
+			if err := os.MkdirAll(top+parent, 0o755); err != nil {
+				b.Fatal(err)
+			}
+			const siblings = 20_000
+			made := 0
+			b.Cleanup(func() {
+				for i := range made {
+					_ = unix.Rmdir(fmt.Sprintf("%s%s/%d", top, parent, i))
+				}
+				_ = errors.Join(unix.Rmdir(top+parent), unix.Rmdir(top+"/docker"), unix.Rmdir(top))
+			})
+			for i := range siblings {
+				if err := os.Mkdir(fmt.Sprintf("%s%s/%d", top, parent, i), 0o755); err != nil {
+					b.Fatal(err)
+				}
+				made++
+			}
+			s, err := New(Options{Root: "/sys/fs/cgroup"})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Close() //nolint:errcheck // a benchmark
+			var before, after unix.Rusage
+			_ = unix.Getrusage(unix.RUSAGE_SELF, &before)
+			b.ResetTimer()
+			for range b.N {
+				dir := top + parent + "/new"
+				if err := errors.Join(os.Mkdir(dir, 0o755), unix.Rmdir(dir)); err != nil {
+					b.Fatal(err)
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			_ = unix.Getrusage(unix.RUSAGE_SELF, &after)
+			cpu := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
+			b.ReportMetric(float64(cpu)/float64(b.N)/1e6, "cpu-ms/op")
+		})
+	}
+}
