@@ -34,7 +34,7 @@ func listen(t *testing.T, config string, handler http.Handler) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := newServer(handler, zap.NewNop())
+	server := newServer(handler, newClients(zap.NewNop()), zap.NewNop())
 	flags := &web.FlagConfig{WebConfigFile: &config}
 	done := make(chan error, 1)
 	go func() { done <- web.Serve(l, server, flags, bridge(zap.NewNop())) }()
@@ -46,7 +46,7 @@ func listen(t *testing.T, config string, handler http.Handler) string {
 }
 
 func TestHealth(t *testing.T) {
-	handler, err := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil, nil, nil, zap.NewNop())
+	handler, err := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil, nil, nil, newClients(zap.NewNop()), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,6 @@ const (
 // Limits of the HTTP server. Slow or many scrapers must not hold memory or
 // goroutines without end.
 const (
-	maxScrapes        = 16               // in parallel; more get status 503
 	bodyTimeout       = 10 * time.Second // to write the body of a scrape
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
@@ -35,9 +34,10 @@ const (
 	maxHeaderBytes    = 64 << 10
 )
 
-func newServer(handler http.Handler, log *zap.Logger) *http.Server {
+func newServer(handler http.Handler, c *clients, log *zap.Logger) *http.Server {
 	return &http.Server{
 		Handler:           handler,
+		ConnState:         c.connState,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
@@ -49,9 +49,9 @@ func newServer(handler http.Handler, log *zap.Logger) *http.Server {
 
 // newHandler returns a handler of all routes.
 func newHandler(
-	f webFlags, encode encodeFunc, facts api.Facts, peers api.ListPeers, ready func() (bool, []string), log *zap.Logger,
+	f webFlags, encode encodeFunc, facts api.Facts, peers api.ListPeers, ready func() (bool, []string), c *clients, log *zap.Logger,
 ) (http.Handler, error) {
-	routes, err := newRoutes(f, encode, facts, peers, ready, log)
+	routes, err := newRoutes(f, encode, facts, peers, ready, c, log)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func newHandler(
 // and /readyz, by the patterns of http.ServeMux. ready returns whether the first
 // refresh is done, and the sources that are not ok.
 func newRoutes(
-	f webFlags, encode encodeFunc, facts api.Facts, peers api.ListPeers, ready func() (bool, []string), log *zap.Logger,
+	f webFlags, encode encodeFunc, facts api.Facts, peers api.ListPeers, ready func() (bool, []string), c *clients, log *zap.Logger,
 ) (map[string]http.Handler, error) {
 	version, _ := buildVersion()
 	landing, err := web.NewLandingPage(web.LandingConfig{
@@ -118,31 +118,29 @@ func newRoutes(
 	case f.TelemetryPath == "/" || routes[f.TelemetryPath] != nil || routes[metrics] != nil:
 		return nil, fmt.Errorf("--web.telemetry-path: %s is the path of another page", f.TelemetryPath)
 	}
-	routes[metrics] = metricsHandler(encode, log.Named("scrape"))
+	routes[metrics] = metricsHandler(encode, c, log.Named("scrape"))
 	return routes, nil
 }
 
 // known returns the facts and shares for REST requests.
 func (s *sensor) known() api.Known {
 	now := s.engine.Refresh()
-	return api.Known{Facts: now.Facts, Shares: now.Shares, States: now.States, Err: now.Err}
+	return api.Known{At: now.At, Facts: now.Facts, Shares: now.Shares, States: now.States, Err: now.Err}
 }
 
 // encodeFunc encodes the metrics in a format, compressed or not.
 type encodeFunc func(format expfmt.Format, compress bool) ([]byte, error)
 
 // metricsHandler answers scrapes in the format and compression that they request.
-func metricsHandler(encode encodeFunc, log *zap.Logger) http.Handler {
+func metricsHandler(encode encodeFunc, c *clients, log *zap.Logger) http.Handler {
 	formats := expfmt.DefaultOpenMetricsAcceptedFormats()
-	running := make(chan struct{}, maxScrapes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case running <- struct{}{}:
-			defer func() { <-running }()
-		default:
+		end, ok := c.begin(hostOf(r.RemoteAddr))
+		if !ok {
 			http.Error(w, fmt.Sprintf("%d scrapes are running already", maxScrapes), http.StatusServiceUnavailable)
 			return
 		}
+		defer end()
 		format := expfmt.NegotiateAccept(r.Header, formats...)
 		compress := acceptsGzip(r.Header.Get("Accept-Encoding"))
 		body, err := encode(format, compress)

@@ -57,7 +57,7 @@ func encodeVerbs(t *testing.T, sets ...string) encodeFunc {
 
 func serve(t *testing.T, f webFlags, encode encodeFunc, ready func() (bool, []string)) *httptest.Server {
 	t.Helper()
-	handler, err := newHandler(f, encode, nil, nil, ready, zap.NewNop())
+	handler, err := newHandler(f, encode, nil, nil, ready, newClients(zap.NewNop()), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func TestGzip(t *testing.T) {
 
 func TestTelemetryPath(t *testing.T) {
 	for _, path := range []string{"", "metrics", "/", "/healthz", "/readyz", "/pods", "/gpus", "/openapi.yaml", "/api/v1/peers", fabricPath, "/{x}", "GET /x", "/a//b", "/a/../b"} {
-		if _, err := newHandler(webFlags{TelemetryPath: path}, encodeVerbs(t), nil, nil, nil, zap.NewNop()); err == nil {
+		if _, err := newHandler(webFlags{TelemetryPath: path}, encodeVerbs(t), nil, nil, nil, newClients(zap.NewNop()), zap.NewNop()); err == nil {
 			t.Errorf("--web.telemetry-path=%q is accepted", path)
 		}
 	}

@@ -75,7 +75,7 @@ func restServer(t *testing.T, s *sensor, encode encodeFunc, ready bool) (map[str
 	t.Helper()
 	routes, err := newRoutes(webFlags{TelemetryPath: "/metrics"}, encode, s.known, s.peerShares, func() (bool, []string) {
 		return ready, nil
-	}, zap.NewNop())
+	}, newClients(zap.NewNop()), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ import (
 func peersServer(t *testing.T, peers []attribution.PeerShare, err error) string {
 	t.Helper()
 	list := func(context.Context) ([]attribution.PeerShare, error) { return peers, err }
-	handler, made := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil, list, nil, zap.NewNop())
+	handler, made := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil, list, nil, newClients(zap.NewNop()), zap.NewNop())
 	if made != nil {
 		t.Fatal(made)
 	}

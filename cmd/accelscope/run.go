@@ -52,7 +52,7 @@ func (c *checkCmd) run(stdout io.Writer) error {
 			return fmt.Errorf("events: %w", err)
 		}
 	}
-	if _, err := newRoutes(c.webFlags, nil, nil, nil, nil, zap.NewNop()); err != nil {
+	if _, err := newRoutes(c.webFlags, nil, nil, nil, nil, nil, zap.NewNop()); err != nil {
 		return err
 	}
 	fmt.Fprintln(stdout, "the configuration is valid")
@@ -88,17 +88,18 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 			"`make demo` in the source tree shows a node with Soft-RoCE")
 	}
 
+	visitors := newClients(log.Named("http"))
 	var refreshed atomic.Bool
 	handler, err := newHandler(c.webFlags, s.metrics.Encode, s.known, s.peerShares, func() (bool, []string) {
 		if !refreshed.Load() {
 			return false, nil
 		}
 		return true, s.problems()
-	}, log)
+	}, visitors, log)
 	if err != nil {
 		return err
 	}
-	server := newServer(handler, log)
+	server := newServer(handler, visitors, log)
 	served := make(chan error, 1)
 	go func() {
 		flags := &web.FlagConfig{WebListenAddresses: &c.ListenAddress, WebConfigFile: &c.WebConfig}

@@ -293,7 +293,7 @@ func TestWebConfig(t *testing.T) {
 // histogram.
 func TestNativeHistogramOverTLS(t *testing.T) {
 	config, client := secure(t)
-	handler, err := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil, nil, nil, zap.NewNop())
+	handler, err := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil, nil, nil, newClients(zap.NewNop()), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +301,7 @@ func TestNativeHistogramOverTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := newServer(handler, zap.NewNop())
+	server := newServer(handler, newClients(zap.NewNop()), zap.NewNop())
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(l, server, &web.FlagConfig{WebConfigFile: &config}, bridge(zap.NewNop())) }()
 	families := negotiate(t, client, "https://"+l.Addr().String()+"/metrics")

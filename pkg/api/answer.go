@@ -29,8 +29,8 @@ var errMethod = statusError{errors.New("only GET and HEAD are answered"), http.S
 
 // enveloped answers with the result of ask in the envelope. Data together with an error is
 // a partial answer: the message contains the error.
-func enveloped(facts Facts, ask func(*Known, *http.Request) (data any, err error)) http.HandlerFunc {
-	return reads(refuse, knowing(facts, refuse, func(w http.ResponseWriter, r *http.Request, known *Known) {
+func enveloped(ask func(*Known, *http.Request) (data any, err error)) answerFunc {
+	return func(w http.ResponseWriter, r *http.Request, known *Known) {
 		data, err := ask(known, r)
 		switch {
 		case err == nil:
@@ -40,20 +40,6 @@ func enveloped(facts Facts, ask func(*Known, *http.Request) (data any, err error
 		default:
 			refuse(w, err)
 		}
-	}))
-}
-
-// knowing passes the facts to answer, and refuses with status 500 if there are none.
-func knowing(
-	facts Facts, refuse func(http.ResponseWriter, error), answer func(http.ResponseWriter, *http.Request, *Known),
-) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		known := facts()
-		if known.Err != nil {
-			refuse(w, statusError{known.Err, http.StatusInternalServerError})
-			return
-		}
-		answer(w, r, &known)
 	}
 }
 

@@ -10,8 +10,8 @@ package api
 import (
 	_ "embed"
 	"encoding/json"
-	"errors"
 	"net/http"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -22,6 +22,7 @@ type Facts func() Known
 
 // Known holds the facts of a refresh, the shares of owners, and the states of the sources.
 type Known struct {
+	At     time.Time // of the refresh
 	Facts  model.Snapshot
 	Shares attribution.Attribution
 	States []model.SourceState
@@ -34,17 +35,21 @@ var description []byte
 
 // Handlers returns the handlers of the requests by path. They accept GET and HEAD.
 func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
+	p := newPages(facts)
+	lens := func(ask func(*Known, *http.Request) (any, error)) http.Handler {
+		return p.handler(refuse, enveloped(ask))
+	}
 	return map[string]http.Handler{
-		"/gpus":              enveloped(facts, gpuList),
-		"/gpuDriverVersion":  enveloped(facts, driverVersion),
-		"/cardMetrics":       enveloped(facts, loads),
-		"/driMapping":        enveloped(facts, driMapping),
-		"/rdma":              enveloped(facts, rdmaList),
-		"/pods":              plain(podsHandler(facts)),
-		"/api/v1/peers":      plain(fewAtOnce(maxListings, fail, "lists", peersHandler(list))),
-		"/api/v1/faults":     enveloped(facts, faultHistory),
-		"/api/v1/fabric":     fewAtOnce(maxFabrics, refuse, "answers", enveloped(facts, fabricTopology)),
-		"/api/v1/fabric.dot": fewAtOnce(maxFabrics, refuse, "answers", fabricDOT(facts)),
+		"/gpus":              lens(gpuList),
+		"/gpuDriverVersion":  lens(driverVersion),
+		"/cardMetrics":       lens(loads),
+		"/driMapping":        lens(driMapping),
+		"/rdma":              lens(rdmaList),
+		"/pods":              p.handler(fail, podsAnswer),
+		"/api/v1/peers":      plain(fewAtOnce(peersHandler(list))),
+		"/api/v1/faults":     lens(faultHistory),
+		"/api/v1/fabric":     lens(fabricTopology),
+		"/api/v1/fabric.dot": p.handler(refuse, fabricDOT),
 		"/openapi.yaml": plain(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/yaml")
 			_, _ = w.Write(description) // the client may have gone
@@ -67,16 +72,16 @@ func reads(refuse func(http.ResponseWriter, error), answer http.HandlerFunc) htt
 	}
 }
 
-// fewAtOnce refuses requests while a number of requests are being answered.
-func fewAtOnce(number int, refuse func(http.ResponseWriter, error), what string, answer http.HandlerFunc) http.HandlerFunc {
-	running := make(chan struct{}, number)
+// fewAtOnce refuses requests while maxListings requests are being answered.
+func fewAtOnce(answer http.HandlerFunc) http.HandlerFunc {
+	running := make(chan struct{}, maxListings)
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case running <- struct{}{}:
 			defer func() { <-running }()
 			answer(w, r)
 		default:
-			refuse(w, errors.New("too many "+what+" are being made, try again"))
+			fail(w, errBusy)
 		}
 	}
 }

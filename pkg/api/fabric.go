@@ -10,10 +10,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxFabrics limits the concurrent answers about the fabric: an answer with some
-// thousand ports and their counters has several megabytes.
-const maxFabrics = 4
-
 // errNoFabric is the error of a node without a fabric.
 var errNoFabric = statusError{errors.New("there is no InfiniBand fabric"), http.StatusNotFound}
 

@@ -16,16 +16,14 @@ import (
 
 // fabricDOT answers /api/v1/fabric.dot: the fabric for Graphviz. Errors are those of
 // /api/v1/fabric; the error of a partial answer is in a comment of the graph.
-func fabricDOT(facts Facts) http.HandlerFunc {
-	return reads(refuse, knowing(facts, refuse, func(w http.ResponseWriter, _ *http.Request, known *Known) {
-		f, missing := known.Facts.Fabric, known.missing(known.Facts.Fabric != nil, "fabric")
-		if f == nil {
-			refuse(w, cmp.Or[error](missing, errNoFabric))
-			return
-		}
-		w.Header().Set("Content-Type", "text/vnd.graphviz")
-		_, _ = w.Write(dot(f, missing)) // the client may have gone
-	}))
+func fabricDOT(w http.ResponseWriter, _ *http.Request, known *Known) {
+	f, missing := known.Facts.Fabric, known.missing(known.Facts.Fabric != nil, "fabric")
+	if f == nil {
+		refuse(w, cmp.Or[error](missing, errNoFabric))
+		return
+	}
+	w.Header().Set("Content-Type", "text/vnd.graphviz")
+	_, _ = w.Write(dot(f, missing)) // the client may have gone
 }
 
 // dot writes a fabric in the DOT language. Switches are boxes, red if their counters could

@@ -6,10 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -178,41 +176,6 @@ func TestFabricHostile(t *testing.T) {
 	for i, n := range f.Nodes {
 		if want := strings.ToValidUTF8(n.Name, "\uFFFD"); got.Data.Nodes[i].Name != want {
 			t.Errorf("%q, want %q", got.Data.Nodes[i].Name, want)
-		}
-	}
-}
-
-// Requests beyond the limit are refused, and answered afterwards.
-func TestFabricsAreLimited(t *testing.T) {
-	entered, open := make(chan struct{}), make(chan struct{})
-	facts := func() Known {
-		entered <- struct{}{}
-		<-open
-		return Known{}
-	}
-	for _, path := range []string{"/api/v1/fabric", "/api/v1/fabric.dot"} {
-		entered, open = make(chan struct{}), make(chan struct{})
-		h := Handlers(facts, nil)[path]
-		get := func() string {
-			answer := httptest.NewRecorder()
-			h.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
-			return answer.Body.String()
-		}
-		var all sync.WaitGroup
-		for range maxFabrics {
-			all.Go(func() { get() })
-		}
-		for range maxFabrics {
-			<-entered
-		}
-		if body := get(); !strings.Contains(body, `"code":503`) || !strings.Contains(body, "too many") {
-			t.Errorf("%s, one too many: %s", path, body)
-		}
-		close(open)
-		all.Wait()
-		go func() { <-entered }()
-		if body := get(); !strings.Contains(body, "switched off") {
-			t.Errorf("%s, afterwards: %s", path, body)
 		}
 	}
 }

@@ -49,13 +49,11 @@ type hca struct {
 	UUID string `json:"uuid"` // node GUID, in pairs: 98:03:9b:ff:fe:12:34:56
 }
 
-// podsHandler answers with the live containers of the node, in pods or not, and the
+// podsAnswer answers with the live containers of the node, in pods or not, and the
 // GPUs and HCAs of each: a JSON array. An HCA is listed when the container has its device
 // node, is assigned the HCA, or holds objects on it.
-func podsHandler(facts Facts) http.HandlerFunc {
-	return knowing(facts, fail, func(w http.ResponseWriter, _ *http.Request, known *Known) {
-		write(w, http.StatusOK, pods(&known.Facts, &known.Shares))
-	})
+func podsAnswer(w http.ResponseWriter, _ *http.Request, known *Known) {
+	write(w, http.StatusOK, pods(&known.Facts, &known.Shares))
 }
 
 func pods(s *model.Snapshot, a *attribution.Attribution) []container {

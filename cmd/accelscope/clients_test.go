@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// from is a connection from an address.
+type from struct {
+	net.Conn
+	address string
+	closed  bool
+}
+
+func (f *from) RemoteAddr() net.Addr { return address(f.address) }
+func (f *from) Close() error         { f.closed = true; return nil }
+
+type address string
+
+func (a address) Network() string { return "tcp" }
+func (a address) String() string  { return string(a) }
+
+// opened is whether the server keeps a new connection.
+func opened(c *clients, host string) bool {
+	f := &from{address: net.JoinHostPort(host, "1")}
+	c.connState(f, http.StateNew)
+	return !f.closed
+}
+
+// A client that scrapes regularly is served while others hold all places. Those who come later do not take its place.
+func TestRegularClient(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	c := newClients(zap.NewNop())
+	c.now = func() time.Time { return now }
+	scrape := func(host string) bool {
+		end, ok := c.begin(host)
+		if ok {
+			end()
+		}
+		return ok
+	}
+	for range regularScrapes {
+		now = now.Add(15 * time.Second)
+		if !scrape("prometheus") {
+			t.Fatal("a scrape is refused")
+		}
+	}
+	var ends []func()
+	for i := range maxScrapes {
+		end, ok := c.begin(fmt.Sprint("pod", i))
+		if !ok {
+			t.Fatalf("scrape %d is refused", i)
+		}
+		ends = append(ends, end)
+	}
+	if scrape("pod") {
+		t.Error("one scrape too many is answered")
+	}
+	end, ok := c.begin("prometheus")
+	if !ok {
+		t.Fatal("the regular scrape is refused")
+	}
+	if scrape("prometheus") {
+		t.Error("a second one beside it is answered")
+	}
+	end()
+	for _, end := range ends {
+		end()
+	}
+	for i := range maxRegulars + 5 {
+		for range regularScrapes {
+			now = now.Add(2 * time.Second)
+			scrape(fmt.Sprint("pod", i))
+		}
+	}
+	regulars := 0
+	for host := range c.known {
+		if c.isRegular(host) {
+			regulars++
+		}
+	}
+	if regulars != maxRegulars || !c.isRegular("prometheus") {
+		t.Errorf("%d regular clients, prometheus is one: %v", regulars, c.isRegular("prometheus"))
+	}
+	now = now.Add(regularTime)
+	if c.isRegular("prometheus") {
+		t.Error("it is a regular client after it was away")
+	}
+	for i := range 2 * maxRemembered {
+		scrape(fmt.Sprint("many", i))
+	}
+	if len(c.known) > maxRemembered || len(c.running) != 0 || c.scrapes != 0 {
+		t.Errorf("%d clients, %d scrapes of %d", len(c.known), c.scrapes, len(c.running))
+	}
+}
+
+// Connections beyond the limits are closed at once, but for some of regular clients.
+func TestConnections(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	c := newClients(zap.NewNop())
+	c.now = func() time.Time { return now }
+	for range regularScrapes {
+		now = now.Add(15 * time.Second)
+		if end, ok := c.begin("prometheus"); ok {
+			end()
+		}
+	}
+	all := 0
+	for i := range maxConnections {
+		if opened(c, fmt.Sprint("pod", i%3)) {
+			all++
+		}
+	}
+	if all != 3*maxOfClient {
+		t.Errorf("three clients have %d connections, want %d each", all, maxOfClient)
+	}
+	for i := 0; len(c.connections) < maxConnections; i++ {
+		if !opened(c, fmt.Sprint("other", i)) {
+			t.Fatalf("connection %d is closed", len(c.connections))
+		}
+	}
+	if opened(c, "late") || !opened(c, "prometheus") {
+		t.Error("at the limit another client is served, or the regular one is not")
+	}
+	for conn := range c.connections {
+		c.connState(conn, http.StateClosed)
+	}
+	if len(c.connections) != 0 || len(c.of) != 0 {
+		t.Errorf("%d connections of %d clients are left", len(c.connections), len(c.of))
+	}
+}

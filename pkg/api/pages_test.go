@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// ask sends a GET to a handler.
+func ask(h http.Handler, target, tag string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, target, nil)
+	if tag != "" {
+		r.Header.Set("If-None-Match", tag)
+	}
+	answer := httptest.NewRecorder()
+	h.ServeHTTP(answer, r)
+	return answer
+}
+
+// An answer is made once per refresh, whoever asks; with a query, each time.
+func TestPagesAreKept(t *testing.T) {
+	var made atomic.Int64
+	k := Known{At: time.Unix(1, 0)}
+	h := newPages(func() Known { return k }).handler(fail, func(w http.ResponseWriter, _ *http.Request, _ *Known) {
+		write(w, http.StatusOK, made.Add(1))
+	})
+	var all sync.WaitGroup
+	for range maxAnswers {
+		all.Go(func() {
+			if a := ask(h, "/x", ""); a.Code != 200 || a.Body.String() != "1" {
+				t.Errorf("%d %s", a.Code, a.Body)
+			}
+		})
+	}
+	all.Wait()
+	first := ask(h, "/x", "")
+	tag := first.Header().Get("ETag")
+	if tag == "" || first.Header().Get("Content-Length") != "1" || first.Body.String() != "1" {
+		t.Errorf("%+v", first)
+	}
+	if a := ask(h, "/x?workload=a", ""); a.Body.String() != "2" {
+		t.Errorf("with a query: %s", a.Body)
+	}
+	for _, header := range []string{tag, "W/" + tag, `"other", ` + tag, "*"} {
+		if a := ask(h, "/x", header); a.Code != http.StatusNotModified || a.Body.Len() != 0 || a.Header().Get("ETag") != tag {
+			t.Errorf("If-None-Match: %s: %d %q", header, a.Code, a.Body)
+		}
+	}
+	k.At = time.Unix(2, 0)
+	if a := ask(h, "/x", tag); a.Code != 200 || a.Body.String() != "3" || a.Header().Get("ETag") == tag {
+		t.Errorf("after another refresh: %d %s", a.Code, a.Body)
+	}
+}
+
+// Answers beyond the limit are refused, and given afterwards. What is kept is not limited.
+func TestAnswersAreLimited(t *testing.T) {
+	entered, open := make(chan struct{}), make(chan struct{})
+	p := newPages(func() Known { return Known{At: time.Unix(1, 0)} })
+	kept := p.handler(fail, func(w http.ResponseWriter, _ *http.Request, _ *Known) { write(w, http.StatusOK, "kept") })
+	slow := p.handler(refuse, func(w http.ResponseWriter, _ *http.Request, _ *Known) {
+		entered <- struct{}{}
+		<-open
+		write(w, http.StatusOK, "slow")
+	})
+	if a := ask(kept, "/kept", ""); a.Code != 200 {
+		t.Fatalf("%d %s", a.Code, a.Body)
+	}
+	var all sync.WaitGroup
+	for range maxAnswers {
+		all.Go(func() { ask(slow, "/slow?each", "") })
+	}
+	for range maxAnswers {
+		<-entered
+	}
+	if a := ask(slow, "/slow?more", ""); a.Code != 503 || !strings.Contains(a.Body.String(), "too many") || a.Header().Get("Retry-After") == "" {
+		t.Errorf("one too many: %d %s", a.Code, a.Body)
+	}
+	if a := ask(kept, "/kept", ""); a.Code != 200 {
+		t.Errorf("what is kept: %d %s", a.Code, a.Body)
+	}
+	close(open)
+	all.Wait()
+	go func() { <-entered }()
+	if a := ask(slow, "/slow?more", ""); a.Code != 200 {
+		t.Errorf("afterwards: %d %s", a.Code, a.Body)
+	}
+}
