@@ -153,7 +153,7 @@ func (n node) churn(t *testing.T) {
 		}
 	}
 	skipped, repair := 0, time.Duration(0)
-	if n.preempt { // programs that preempt one another are skipped, and counted as such
+	if n.preempts() { // programs that preempt one another are skipped, and counted as such
 		skipped, repair = int(s.scrape().sum("accelscope_probe_lost_total", "reason", "program_skipped")), 4*time.Minute
 	}
 	if wrong > skipped {
@@ -196,7 +196,7 @@ func (n node) churn(t *testing.T) {
 
 // modules are the modules of the RDMA stack, in the order in which they can be unloaded. Other scenarios may have loaded
 // movable, a module of the tests, which can only be unloaded when the devices are gone.
-var modules = []string{"movable", "rdma_ucm", "ib_umad", "rdma_cm", "iw_cm", "ib_cm", "rdma_rxe", "ib_uverbs", "ib_core"}
+var modules = []string{"movable", "rdma_ucm", "ib_umad", "rdma_cm", "iw_cm", "ib_cm", "rdma_rxe", "ib_uverbs", "ib_uverbs_support", "ib_core"}
 
 // reload: the sensor never blocks a driver reload, and works afterwards.
 func (n node) reload(t *testing.T) {

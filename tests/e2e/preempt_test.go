@@ -119,7 +119,7 @@ func (n node) preempted(t *testing.T) {
 // preempted in an operation on one.
 func (n node) avoidable(t *testing.T, lost map[string]float64) map[string]float64 {
 	t.Helper()
-	if n.preempt {
+	if n.preempts() {
 		t.Logf("lost: %v", lost)
 		for _, reason := range []string{"program_skipped", "return_missed", "device_program_skipped", "datapath_skipped", "calls_map_full"} {
 			delete(lost, reason)

@@ -30,6 +30,9 @@ func (n node) String() string {
 	return strings.TrimRight(strings.Join([]string{n.kernel, n.tier, n.cgroup}, "_"), "_")
 }
 
+// preempts reports whether the kernel may preempt itself in system calls: Debian's 7 does, lazily.
+func (n node) preempts() bool { return n.preempt || n.kernel == "7" }
+
 // preempt stands for a node's preempt in nodesVar, in the place of the tier.
 const preempt = "preempt"
 
