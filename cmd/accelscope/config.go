@@ -135,6 +135,7 @@ type listenFlags struct {
 // webFlags configure the HTTP server and the metrics it serves.
 type webFlags struct {
 	listenFlags
+	ProbeAddress  string   `name:"web.probe-address" placeholder:"ADDR" help:"Answer /healthz and /readyz here as well, without TLS."`
 	TelemetryPath string   `name:"web.telemetry-path" default:"/metrics" placeholder:"PATH" help:"Path of the metrics."`
 	NoSelfMetrics bool     `name:"web.disable-exporter-metrics" help:"Omit go_* and process_* metrics."`
 	Compat        []string `name:"metrics.compat" enum:"${compat}" default:"lens" help:"Add names (${enum})."`

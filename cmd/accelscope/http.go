@@ -92,6 +92,24 @@ func newRoutes(
 	}
 	routes := map[string]http.Handler{
 		"GET /{$}": landing,
+	}
+	maps.Copy(routes, probeRoutes(ready))
+	maps.Copy(routes, api.Handlers(facts, peers))
+	metrics := "GET " + f.TelemetryPath
+	switch {
+	case !strings.HasPrefix(f.TelemetryPath, "/") || strings.ContainsAny(f.TelemetryPath, " {}") ||
+		path.Clean(f.TelemetryPath) != f.TelemetryPath: // ServeMux panics at a path that no request can have
+		return nil, fmt.Errorf("--web.telemetry-path: %q is not a path like /metrics", f.TelemetryPath)
+	case f.TelemetryPath == "/" || routes[f.TelemetryPath] != nil || routes[metrics] != nil:
+		return nil, fmt.Errorf("--web.telemetry-path: %s is the path of another page", f.TelemetryPath)
+	}
+	routes[metrics] = metricsHandler(encode, c, log.Named("scrape"))
+	return routes, nil
+}
+
+// probeRoutes returns what probes of the process request: /healthz and /readyz.
+func probeRoutes(ready func() (bool, []string)) map[string]http.Handler {
+	return map[string]http.Handler{
 		"GET /healthz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintln(w, "ok")
 		}),
@@ -109,17 +127,15 @@ func newRoutes(
 			}
 		}),
 	}
-	maps.Copy(routes, api.Handlers(facts, peers))
-	metrics := "GET " + f.TelemetryPath
-	switch {
-	case !strings.HasPrefix(f.TelemetryPath, "/") || strings.ContainsAny(f.TelemetryPath, " {}") ||
-		path.Clean(f.TelemetryPath) != f.TelemetryPath: // ServeMux panics at a path that no request can have
-		return nil, fmt.Errorf("--web.telemetry-path: %q is not a path like /metrics", f.TelemetryPath)
-	case f.TelemetryPath == "/" || routes[f.TelemetryPath] != nil || routes[metrics] != nil:
-		return nil, fmt.Errorf("--web.telemetry-path: %s is the path of another page", f.TelemetryPath)
+}
+
+// newProbeHandler returns a handler of these routes alone.
+func newProbeHandler(ready func() (bool, []string)) http.Handler {
+	mux := http.NewServeMux()
+	for pattern, handler := range probeRoutes(ready) {
+		mux.Handle(pattern, handler)
 	}
-	routes[metrics] = metricsHandler(encode, c, log.Named("scrape"))
-	return routes, nil
+	return mux
 }
 
 // known returns the facts and shares for REST requests.

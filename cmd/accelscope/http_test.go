@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -197,6 +198,32 @@ func TestTelemetryPath(t *testing.T) {
 	for _, path := range []string{"", "metrics", "/", "/healthz", "/readyz", "/pods", "/gpus", "/openapi.yaml", "/api/v1/peers", fabricPath, "/{x}", "GET /x", "/a//b", "/a/../b"} {
 		if _, err := newHandler(webFlags{TelemetryPath: path}, encodeVerbs(t), nil, nil, nil, newClients(zap.NewNop()), zap.NewNop()); err == nil {
 			t.Errorf("--web.telemetry-path=%q is accepted", path)
+		}
+	}
+}
+
+// The address of probes answers nothing else.
+func TestProbeAddress(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := webFlags{ProbeAddress: l.Addr().String()}
+	ready := func() (bool, []string) { return true, []string{"rdma: absent: no HCA"} }
+	if _, err := f.serveProbes(ready, zap.NewNop()); err == nil {
+		t.Error("the address is in use, and there is no error")
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	stop, err := f.serveProbes(ready, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 404, "/pods": 404, "/": 404} {
+		if code, _, body := get(t, "http://"+f.ProbeAddress+path, ""); code != want {
+			t.Errorf("%s: %d %q, want %d", path, code, body, want)
 		}
 	}
 }

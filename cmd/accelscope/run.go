@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -90,15 +91,21 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 
 	visitors := newClients(log.Named("http"))
 	var refreshed atomic.Bool
-	handler, err := newHandler(c.webFlags, s.metrics.Encode, s.known, s.peerShares, func() (bool, []string) {
+	ready := func() (bool, []string) {
 		if !refreshed.Load() {
 			return false, nil
 		}
 		return true, s.problems()
-	}, visitors, log)
+	}
+	handler, err := newHandler(c.webFlags, s.metrics.Encode, s.known, s.peerShares, ready, visitors, log)
 	if err != nil {
 		return err
 	}
+	stopProbes, err := c.serveProbes(ready, log)
+	if err != nil {
+		return err
+	}
+	defer stopProbes()
 	server := newServer(handler, visitors, log)
 	served := make(chan error, 1)
 	go func() {
@@ -135,6 +142,20 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 			return nil
 		}
 	}
+}
+
+// serveProbes answers probes of the process at their own address, so that other clients do not delay them.
+func (f *webFlags) serveProbes(ready func() (bool, []string), log *zap.Logger) (stop func(), err error) {
+	if f.ProbeAddress == "" {
+		return func() {}, nil
+	}
+	l, err := net.Listen("tcp", f.ProbeAddress)
+	if err != nil {
+		return nil, fmt.Errorf("--web.probe-address: %w", err)
+	}
+	server := newServer(newProbeHandler(ready), newClients(log.Named("probes")), log)
+	go func() { _ = server.Serve(l) }()
+	return func() { _ = server.Close() }, nil
 }
 
 // hasHCA reports whether the kernel has an RDMA device.

@@ -3,6 +3,7 @@
 package deploy
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -121,8 +122,8 @@ fabric: {enabled: true}
 		t.Errorf("environment %v", env)
 	}
 	for _, probe := range []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
-		if probe.HTTPGet != nil || probe.Exec == nil {
-			t.Errorf("a probe by HTTP, which TLS or a password may refuse: %+v", probe)
+		if at := probe.HTTPGet; at == nil || !slices.Contains(c.Args, fmt.Sprintf("--web.probe-address=%s:%d", at.Host, at.Port.IntValue())) {
+			t.Errorf("a probe elsewhere, where TLS or a password may refuse it: %+v", probe)
 		}
 	}
 	for _, name := range []string{"web", "otel"} {

@@ -56,16 +56,12 @@ matchExpressions:
       fieldPath: status.hostIP
 {{- end -}}
 
-{{- /* The handler of a probe. With a web configuration it is a command, because the kubelet's HTTP probes have no password. */ -}}
+{{- /* The handler of a probe, at an address of its own: it needs neither TLS nor a password, and other clients do not delay it. */ -}}
 {{- define "accelscope.probe" -}}
-{{- if .root.Values.web.configSecret -}}
-exec:
-  command: [/usr/bin/accelscope, doctor, --health, --config.file=/etc/accelscope/accelscope.yaml]
-{{- else -}}
 httpGet:
+  host: 127.0.0.1
   path: {{ .path }}
-  port: metrics
-{{- end -}}
+  port: {{ .port }}
 {{- end -}}
 
 {{- /* An endpoint of a PodMonitor or ServiceMonitor. */ -}}
