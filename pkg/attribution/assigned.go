@@ -3,6 +3,7 @@
 package attribution
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -107,6 +108,7 @@ type podDevice struct {
 
 // add adds a share, or completes the existing share of the same owner and device.
 func (e *evidence) add(share DeviceShare) {
+	share.Origin = cmp.Or(share.Allocated, e.from)
 	k := assignedKey{share.Owner, share.key()}
 	if i, ok := e.index[k]; ok {
 		e.rows[i].learn(&share)
@@ -122,6 +124,7 @@ func (e *evidence) add(share DeviceShare) {
 
 // addToPod adds a share of a pod, unless one of its containers has the device.
 func (e *evidence) addToPod(share DeviceShare, namespace, pod, uid string) {
+	share.Origin = cmp.Or(share.Allocated, e.from)
 	if i, ok := e.ofPod[podDevice{valid(namespace), valid(pod), share.key()}]; ok {
 		e.rows[i].learn(&share)
 		return
@@ -147,6 +150,9 @@ func (s *DeviceShare) learn(o *DeviceShare) {
 	s.Given = s.Given || o.Given
 	if slices.Index(strength, o.Allocated) > slices.Index(strength, s.Allocated) {
 		s.Allocated = o.Allocated
+	}
+	if slices.Index(strength, o.Origin) > slices.Index(strength, s.Origin) {
+		s.Origin = o.Origin
 	}
 }
 

@@ -37,6 +37,8 @@ type DeviceShare struct {
 	// Allocated is the evidence that the GPU, or the HCA as an RDMA device, is allocated to the owner. It is empty for other
 	// devices, for a PCI function that is only a network interface, and for a container that may use all devices of the node.
 	Allocated Evidence
+	// Origin is the strongest source of the assignment, also of one that is no allocation.
+	Origin Evidence
 	// Claim is the name of the resource claim that has the device, ShareID the part of the device that the claim has. They are
 	// empty for a device without a claim, ShareID also for a claim that has all of the device.
 	Claim, ShareID string
@@ -72,12 +74,16 @@ func (o *users) assigned(s *model.Snapshot) []DeviceShare {
 		s: s, o: o, hcas: newHCAs(s.HCAs), gpus: newGPUs(s.GPUs), live: newLiveContainers(s.Containers),
 		rows: []DeviceShare{}, index: map[assignedKey]int{}, ofPod: map[podDevice]int{},
 	}
+	e.from = EvidenceKubelet
 	shared, unplaced := e.allocations()
+	e.from = EvidenceNode
 	e.deviceNodes(unplaced)
+	e.from = EvidenceKubelet
 	e.nameShared(shared, func(r *DeviceShare) bool { return r.HCA != nil })
 	e.nameShared(unplaced, func(r *DeviceShare) bool { return r.GPU != nil })
-	e.networks()
 	e.namespaces()
+	e.from = EvidenceNetwork
+	e.networks()
 	e.jobs()
 	return e.rows
 }
@@ -92,6 +98,7 @@ type evidence struct {
 	rows  []DeviceShare
 	index map[assignedKey]int
 	ofPod map[podDevice]int // containers' rows by pod
+	from  Evidence          // the source that is being added
 }
 
 // allocations adds the kubelet's allocations. It returns two kinds without adding them: shared
@@ -163,7 +170,8 @@ func (e *evidence) holder(a *model.Allocation) int {
 	return e.o.a.Use(e.o.OfNames(a.Namespace, a.Pod, a.Container)) // no source lists containers
 }
 
-// networks adds the devices behind the networks of pods.
+// networks adds the devices behind the networks of pods. The author of a pod may write the annotation that names them, so it
+// names no device that the kubelet or the kernel gave to another pod.
 func (e *evidence) networks() {
 	for i := range e.s.Pods {
 		p := &e.s.Pods[i]
@@ -185,11 +193,23 @@ func (e *evidence) networks() {
 			if share.HCA != nil && n.RDMADevice != "" {
 				share.Allocated = EvidenceNetwork
 			}
-			if share.PCIAddress != "" || share.HCA != nil {
+			if (share.PCIAddress != "" || share.HCA != nil) && !e.givenToOther(&share, p) {
 				e.addToPod(share, p.Namespace, p.Name, p.UID)
 			}
 		}
 	}
+}
+
+// givenToOther reports whether a device is given to another owner than a pod.
+func (e *evidence) givenToOther(share *DeviceShare, p *model.Pod) bool {
+	for i := range e.rows {
+		if r := &e.rows[i]; r.Given && r.key() == share.key() {
+			if o := e.o.labels(r.Owner); o.Namespace != valid(p.Namespace) || o.Pod != valid(p.Name) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // namespaces assigns devices in a network namespace to the owner of the namespace's processes.

@@ -240,6 +240,18 @@ func TestDevices(t *testing.T) {
 				"ml/train-0/side(c2) mlx5_2||0000:18:00.a|mlx5_0|n2",
 			},
 		},
+		"the annotation of another pod names it": {
+			facts: model.Snapshot{
+				Containers: []model.Container{
+					worker(), worker(func(c *model.Container) { c.ID, c.Pod, c.PodUID = "c3", "other-0", "u3" }),
+				},
+				Allocations: []model.Allocation{given(ib, "0000:18:00.1")},
+				Pods: []model.Pod{{UID: "u3", Namespace: "ml", Name: "other-0", Networks: []model.PodNetwork{
+					{Interface: "net1", PCIAddress: "0000:18:00.1", RDMADevice: "mlx5_1"},
+				}}},
+			},
+			want: []string{"ml/train-0/worker(c1) mlx5_1|nvidia.com/ib|0000:18:00.1|mlx5_0|p1"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.facts.HCAs = sriov()

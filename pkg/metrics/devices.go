@@ -9,12 +9,12 @@ func devicesMetrics() []metric {
 	return []metric{
 		{
 			name: "accelscope_workload_device_info", typ: gauge, owned: true,
-			labels: []string{"device", "resource", "pci_address", "pf_device", "guid"},
+			labels: []string{"device", "resource", "pci_address", "pf_device", "guid", "method"},
 			help:   "Device that is assigned to the workload, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Assigned {
 					s := &v.shares.Assigned[i]
-					b.Share(1, v.owners[s.Owner], s.Device, s.Resource, s.PCIAddress, s.PF, s.GUID)
+					b.Share(1, v.owners[s.Owner], s.Device, s.Resource, s.PCIAddress, s.PF, s.GUID, string(s.Origin))
 				}
 			},
 		},

@@ -49,9 +49,9 @@ func TestDeviceInfo(t *testing.T) {
 		const owner = `container="worker",container_id="c1",`
 		const where = `namespace="ml",`
 		want := []string{
-			`accelscope_workload_device_info{` + owner + `device="GPU-1",guid="",` + where +
+			`accelscope_workload_device_info{` + owner + `device="GPU-1",guid="",method="kubelet",` + where +
 				`pci_address="",pf_device="",pod="train-0",resource="nvidia.com/gpu",workload="ml/train-0/worker"} 1`,
-			`accelscope_workload_device_info{` + owner + `device="mlx5_1",guid="n1",` + where +
+			`accelscope_workload_device_info{` + owner + `device="mlx5_1",guid="n1",method="kubelet",` + where +
 				`pci_address="0000:18:00.1",pf_device="mlx5_0",pod="train-0",resource="nvidia.com/ib",workload="ml/train-0/worker"} 1`,
 		}
 		// Memory registered on the moved device is attributed as on any device.

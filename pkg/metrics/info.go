@@ -12,7 +12,8 @@ var infoNotes = []string{
 	"`accelscope_workload_info` is joined with other metrics by the identity labels. The labels and annotations that " +
 		"`--workload.labels` lists are added as `label_NAME`.",
 	"`accelscope_workload_device_info`: the device was assigned by the kubelet, as a device node, as a network of the pod, or " +
-		"by moving it into the network namespace of the workload. Unknown values are empty.",
+		"by moving it into the network namespace of the workload; `method` has the strongest source, as in `container_rdma_allocated`. " +
+		"Unknown values are empty.",
 	"`container_rdma_allocated`: `method` is `kubelet` (PodResources lists the PCI function), `namespace` (the HCA is in the " +
 		"network namespace of the workload), `network` (the network-status annotation of the pod names the HCA) or " +
 		"`device_node` (the container has the device node, such as from a plugin that shares HCAs). The last two are not " +
