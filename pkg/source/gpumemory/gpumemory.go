@@ -4,8 +4,8 @@
 // uprobes to the allocating functions of the libraries that processes with an open GPU have mapped. It is disabled by default.
 //
 // The programs (bpf/gpumemory.bpf.c) count by cgroup. Package locate of the data path finds the libraries and where they can
-// be probed; a probe is on a file, once for all processes that map it. No process pays more than a hundredth of its CPU time
-// (budget.go).
+// be probed; a probe is on a file, once for all processes that map it. A function that costs a process more than a hundredth
+// of its CPU time is not probed for a while (budget.go).
 package gpumemory
 
 import (
@@ -73,6 +73,7 @@ func New(opts Options) (*Source, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
+	s.start()
 	go s.run(ctx)
 	return s, nil
 }
@@ -92,11 +93,9 @@ func newSource(opts Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{
+	return &Source{
 		opts: opts, kernel: k, loop: newLoop(perProcess), forget: map[model.CgroupID]bool{}, done: make(chan struct{}),
-	}
-	s.publish()
-	return s, nil
+	}, nil
 }
 
 // Name returns "gpumemory".
@@ -155,7 +154,7 @@ func (s *Source) publish() {
 func (s *Source) hookOf(i int) model.Hook {
 	h := model.Hook{
 		Name: functions[i].name, State: model.StateAbsent,
-		Reason: fmt.Sprintf("no process with an open GPU has mapped a %s with it", functions[i].library),
+		Reason: fmt.Sprintf("no process that has a GPU open maps a %s with this function", functions[i].library),
 	}
 	for _, f := range s.files {
 		switch attached, err := f.stateOf(i); {

@@ -189,14 +189,14 @@ func (k *kernel) removeCalls(pid int) error {
 }
 
 var lossNames = [gen.GPUMemoryAllocationLossALLOCATION_LOSSES]string{
-	gen.GPUMemoryAllocationLossLOSS_FAILURES_FULL: "gpu_allocation_failures_full",
-	gen.GPUMemoryAllocationLossLOSS_ENTRY_MISSED:  "gpu_allocation_entry_missed",
+	gen.GPUMemoryAllocationLossLOSS_FAILURES_FULL: "allocation_failures_full",
+	gen.GPUMemoryAllocationLossLOSS_ENTRY_MISSED:  "allocation_entry_missed",
 }
 
 // fill adds the size of the map and the losses to a snapshot.
 func (k *kernel) fill(snap *model.Snapshot) {
 	snap.Maps = append(snap.Maps, model.Map{
-		Name: "gpu_" + gen.GPUMemoryMapAllocationFailures, Entries: k.entries,
+		Name: gen.GPUMemoryMapAllocationFailures, Entries: k.entries,
 		Capacity: uint64(k.object.Coll.Maps[gen.GPUMemoryMapAllocationFailures].MaxEntries()),
 	})
 	var lost [gen.GPUMemoryAllocationLossALLOCATION_LOSSES]uint64

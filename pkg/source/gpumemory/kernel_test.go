@@ -74,6 +74,7 @@ func (s *Source) begin(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
+	s.start()
 	go s.run(ctx)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
@@ -384,11 +385,11 @@ func TestFull(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := model.Loss{Reason: "gpu_allocation_failures_full", Count: uint64(3 * i)}
+		want := model.Loss{Reason: "allocation_failures_full", Count: uint64(3 * i)}
 		if len(snap.FailedAllocations) != 1 || !slices.Contains(snap.Losses, want) {
 			t.Errorf("%+v, %+v; want %+v", snap.FailedAllocations, snap.Losses, want)
 		}
-		if m := (model.Map{Name: "gpu_allocation_failures", Entries: 1, Capacity: 1}); i == 1 && !slices.Contains(snap.Maps, m) {
+		if m := (model.Map{Name: "allocation_failures", Entries: 1, Capacity: 1}); i == 1 && !slices.Contains(snap.Maps, m) {
 			t.Errorf("%+v, want %+v", snap.Maps, m)
 		}
 	}
@@ -487,11 +488,31 @@ func TestRefused(t *testing.T) {
 		t.Error(err)
 	}
 	h := holders{unknown: true}
-	s := startSource(t, &h)
-	eventually(t, func() error {
-		if _, err := s.Read(t.Context()); !errors.Is(err, errHoldersUnknown) {
-			return fmt.Errorf("Read: %w", errors.Join(err, errors.ErrUnsupported))
+	if _, err := startSource(t, &h).Read(t.Context()); !errors.Is(err, errHoldersUnknown) {
+		t.Error(err)
+	}
+}
+
+// TestFirstRead: the first Read knows the libraries of the processes that exist.
+func TestFirstRead(t *testing.T) {
+	needed(t)
+	b := fakes.Build(t, t.TempDir())
+	a := fakes.Start(t, program(b))
+	a.OK("load %s", b.CUDA)
+	var h holders
+	h.add(a)
+	s, err := New(h.options(func(o *Options) { o.Interval = 0 }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	snap, err := s.Read(t.Context())
+	if err != nil || snap.FailedAllocations == nil {
+		t.Errorf("%+v, %v", snap.FailedAllocations, err)
+	}
+	for i, k := range snap.Hooks {
+		if want := functions[i].library == libcuda; k.Name != functions[i].name || (k.State == model.StateOK) != want {
+			t.Errorf("%+v", k)
 		}
-		return nil
-	})
+	}
 }

@@ -23,10 +23,12 @@ const (
 	maxSearching = 16
 	// maxProcesses bounds the processes that are watched.
 	maxProcesses = 4096
+	// firstSearches is how long the start waits for the searches of the processes that exist.
+	firstSearches = time.Second
 )
 
-// errHoldersUnknown is why no process is searched.
-var errHoldersUnknown = errors.New("the processes that have a GPU open are not known (source access)")
+// errHoldersUnknown is why no process is searched: there is no driver of a GPU, or the source access could not list them.
+var errHoldersUnknown = fmt.Errorf("no process is known that has a GPU open, see the source access: %w", model.ErrAbsent)
 
 // loop is the state that only the loop uses.
 type loop struct {
@@ -68,6 +70,23 @@ func newLoop(perProcess bool) loop {
 		processes: map[int]*process{}, files: map[locate.FileID]*file{}, results: make(chan result),
 		checkShadowStack: (*locate.Process).CheckShadowStack,
 	}
+}
+
+// start searches the processes that exist, so that the first Read reports what could be attached.
+func (s *Source) start() {
+	s.step()
+	deadline := time.NewTimer(firstSearches)
+	defer deadline.Stop()
+	for s.searching > 0 {
+		select {
+		case r := <-s.results:
+			s.handle(&r)
+		case <-deadline.C:
+			s.publish()
+			return
+		}
+	}
+	s.publish()
 }
 
 // run is the loop. Only this goroutine attaches and detaches.
