@@ -120,7 +120,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath exclusive", node.exclusive, "6.1", node.traces},
 	{"datapath budget", node.budget, "6.1", node.traces},
 	{"datapath stalled", node.stalled, "", node.traces},
-	{"gpu memory", node.gpuMemory, "5.10", node.plain},
+	{"gpu memory", node.gpuMemory, "5.10 7", node.plain},
 	{"nvidia driver", node.nvidiaDriver, "", func(n node) bool { return n.modules() && n.plain() }},
 	{"nvidia release", node.nvidiaRelease, "", func(n node) bool { return n.modules() && n.plain() }},
 	{"reload", node.reload, "5.10 6.12", nil},
