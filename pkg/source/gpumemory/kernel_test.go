@@ -340,61 +340,6 @@ func TestOwnMounts(t *testing.T) {
 	}
 }
 
-// TestLargeRequests: a size that no GPU has counts without its bytes.
-func TestLargeRequests(t *testing.T) {
-	needed(t)
-	b := fakes.Build(t, t.TempDir())
-	var h holders
-	c := newCgroup(t)
-	a := c.start(t, program(b))
-	a.OK("load %s", b.CUDA)
-	h.add(a)
-	s := startSource(t, &h)
-	probed(t, s, model.StateOK, namesOf(libcuda)...)
-	a.OK("limit 0")
-	want := expect{}
-	plain, pitch := functions[0].api, functions[1].api
-	for _, size := range []uint64{1<<48 - 1, 1 << 48, 1<<64 - 1} {
-		n := a.Failures("call cuMemAlloc_v2 1 %d", size)
-		if size >= 1<<48 {
-			size = 0
-		}
-		want.add(plain, n, size)
-	}
-	want.add(pitch, a.Failures("call cuMemAllocPitch_v2 1 %d 2", uint64(1<<47)), 0)
-	want.add(pitch, a.Failures("call cuMemAllocPitch_v2 1 %d %d", uint64(1<<40), uint64(1<<40-1)), 0)
-	want.add(pitch, a.Failures("call cuMemAllocPitch_v2 1 %d 2", uint64(1<<47-1)), 1<<48-2)
-	want.check(t, s, c)
-	lossless(t, s)
-}
-
-// TestFull: a map without room for another cgroup loses its failures, and counts them.
-func TestFull(t *testing.T) {
-	needed(t)
-	b := fakes.Build(t, t.TempDir())
-	var h holders
-	s := startSource(t, &h, func(o *Options) { o.MaxEntries = 1 })
-	for i := range 2 {
-		a := newCgroup(t).start(t, program(b))
-		a.OK("load %s", b.CUDA)
-		h.add(a)
-		probed(t, s, model.StateOK, namesOf(libcuda)...)
-		a.OK("limit 0")
-		a.Failures("call cuMemAlloc_v2 3 10")
-		snap, err := s.Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := model.Loss{Reason: "allocation_failures_full", Count: uint64(3 * i)}
-		if len(snap.FailedAllocations) != 1 || !slices.Contains(snap.Losses, want) {
-			t.Errorf("%+v, %+v; want %+v", snap.FailedAllocations, snap.Losses, want)
-		}
-		if m := (model.Map{Name: "allocation_failures", Entries: 1, Capacity: 1}); i == 1 && !slices.Contains(snap.Maps, m) {
-			t.Errorf("%+v, want %+v", snap.Maps, m)
-		}
-	}
-}
-
 // TestBudget: a function that a process calls all the time is no longer probed for a while. The others are.
 func TestBudget(t *testing.T) {
 	needed(t)

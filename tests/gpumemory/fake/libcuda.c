@@ -60,8 +60,13 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemo
 	return take(dptr, bytesize);
 }
 
+/* Calls itself. */
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const void *prop, unsigned long long flags)
 {
-	(void)prop, (void)flags;
-	return take(handle, size);
+	volatile CUresult result;
+
+	if (flags)
+		return take(handle, size);
+	result = cuMemCreate(handle, size, prop, 1);
+	return result;
 }
