@@ -63,10 +63,11 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemo
 /* Calls itself. */
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const void *prop, unsigned long long flags)
 {
+	CUresult (*volatile again)(CUmemGenericAllocationHandle *, size_t, const void *, unsigned long long) = cuMemCreate;
 	volatile CUresult result;
 
 	if (flags)
 		return take(handle, size);
-	result = cuMemCreate(handle, size, prop, 1);
+	result = again(handle, size, prop, 1);
 	return result;
 }
