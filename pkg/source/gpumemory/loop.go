@@ -20,7 +20,7 @@ const (
 	// lastWait is the longest time between searches of one process, which may load a library at any time.
 	lastWait = time.Minute
 	// maxSearching is the number of processes that are searched at once, those that hang included.
-	maxSearching = 16
+	maxSearching = 64
 	// maxProcesses bounds the processes that are watched.
 	maxProcesses = 4096
 	// firstSearches is how long the start waits for the searches of the processes that exist.
