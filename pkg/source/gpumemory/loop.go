@@ -24,7 +24,7 @@ const (
 	// maxProcesses bounds the processes that are watched.
 	maxProcesses = 4096
 	// firstSearches is how long the start waits for the searches of the processes that exist.
-	firstSearches = time.Second
+	firstSearches = 2 * time.Second
 )
 
 // errHoldersUnknown is why no process is searched: there is no driver of a GPU, or the source access could not list them.
