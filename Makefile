@@ -224,6 +224,8 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go test -run '^$$' -bench 'Files|Look' -benchtime 200x ./pkg/source/access | grep ns/op
 	@echo; echo "What a cgroup costs that comes and goes beside 20,000 others, with the bench's own mkdir and rmdir"
 	@go test -run '^$$' -bench Storm -benchtime 200x ./pkg/source/cgroup | grep ns/op
+	@echo; echo "What probes cost a call that allocates GPU memory (FAKE library, which takes nanoseconds)"
+	@go test -run '^$$' -bench Call -benchtime 20000x ./pkg/source/gpumemory | grep ns/op
 	@CGO_ENABLED=0 go build -o bin/tiers ./tests/bench/tiers && echo && bin/tiers
 
 .PHONY: bench-estimates

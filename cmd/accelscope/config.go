@@ -102,6 +102,7 @@ type gpuFlags struct {
 	GPUInterval time.Duration `name:"gpu.process-interval" default:"5s" help:"Interval between listings of GPU processes."`
 	NVML        string        `name:"gpu.nvml-library" placeholder:"PATH" help:"libnvidia-ml.so.1. Default: found in standard directories."`
 	NodeLabels  bool          `name:"gpu.release-on-node-labels" help:"Release the driver when labels of the node pause its users."`
+	Allocations bool          `name:"gpu.allocation-failures" help:"Count failed allocations of GPU memory, with uprobes."`
 	AMDSMI      string        `name:"gpu.amd-smi" placeholder:"PATH" help:"amd-smi, for values that amdgpu lacks. Default: disabled."`
 }
 

@@ -68,6 +68,7 @@ func (s *services) sources() []engine.Registration {
 	list = append(list, probed...)
 	add(s.DataPath != "off", s.newDataPath)
 	add(s.Access, s.newAccess)
+	add(s.Allocations, s.newGPUMemory)
 	if s.GPU {
 		list = append(list, s.newGPUs()...)
 	}

@@ -3,13 +3,18 @@
 package main
 
 import (
+	"context"
+	"fmt"
+
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/access"
 	"github.com/accelscope/accelscope/pkg/source/amdgpu"
+	"github.com/accelscope/accelscope/pkg/source/datapath"
 	"github.com/accelscope/accelscope/pkg/source/drm"
+	"github.com/accelscope/accelscope/pkg/source/gpumemory"
 	"github.com/accelscope/accelscope/pkg/source/intel"
 	"github.com/accelscope/accelscope/pkg/source/nvidia"
 )
@@ -28,6 +33,20 @@ func (s *services) newAccess() engine.Registration {
 		s.holders = source
 	}
 	return register("access", source, err)
+}
+
+// newGPUMemory makes the source that counts failed allocations of GPU memory.
+func (s *services) newGPUMemory() engine.Registration {
+	if !s.Access { // which lists the processes with an open GPU
+		return register("gpumemory", nil, fmt.Errorf("%w: needs --collector.access", model.ErrUnsupported))
+	}
+	log := s.log.Named("gpumemory")
+	source, err := gpumemory.New(gpumemory.Options{
+		Procfs: s.Procfs, Subsystem: s.subsystem(), MaxEntries: s.MapEntries, Interval: s.GPUInterval,
+		Holders: s.holders.Holders, CgroupOf: s.cgroupOf(), Logger: log,
+		ReturnProbes: func(ctx context.Context) (bool, error) { return datapath.ReturnProbes(ctx, log) },
+	})
+	return register("gpumemory", source, err)
 }
 
 // newGPUs makes the sources of DRM devices and of the GPUs of each vendor.

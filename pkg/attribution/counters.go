@@ -20,6 +20,8 @@ type CounterShares struct {
 	Unread           []Share[model.DeviceKey, model.Count]
 	Spent            []Share[model.SpentKey, model.CPUTime]
 	Faults           []Share[model.FaultKey, model.Count] // see FaultShares
+
+	FailedAllocations []Share[model.AllocationKey, model.Allocations]
 }
 
 // Counters holds one Tracker per counter. The zero Counters is ready to use. It is not safe
@@ -55,6 +57,8 @@ func newCounters() []counter {
 			func(a a) *[]Share[model.DeviceKey, model.Count] { return &a.Unread }),
 		count(func(s s) []model.Series[model.SpentKey, model.CPUTime] { return s.Spent },
 			func(a a) *[]Share[model.SpentKey, model.CPUTime] { return &a.Spent }),
+		count(func(s s) []model.Series[model.AllocationKey, model.Allocations] { return s.FailedAllocations },
+			func(a a) *[]Share[model.AllocationKey, model.Allocations] { return &a.FailedAllocations }),
 	}
 }
 

@@ -33,6 +33,7 @@ func gpuNode() []engine.Registration {
 		{Source: &fake{name: "amdgpu", facts: amdFacts()}},
 		{Source: &fake{name: "access", facts: accessFacts()}},
 		{Source: &fake{name: "kernellog", facts: faultFacts()}},
+		{Source: &fake{name: "gpumemory", facts: allocationFacts()}},
 		{Source: n},
 	}
 }
@@ -58,6 +59,17 @@ func faultFacts() model.Snapshot {
 		},
 		FaultHistory: []model.Fault{},
 	}
+}
+
+// allocationFacts are failed allocations by two cgroups of a workload, by another workload, and by an unknown cgroup.
+func allocationFacts() model.Snapshot {
+	alloc, malloc := model.AllocationKey{Vendor: model.NVIDIA, API: "cuMemAlloc"}, model.AllocationKey{Vendor: model.AMD, API: "hipMalloc"}
+	return model.Snapshot{FailedAllocations: []model.Series[model.AllocationKey, model.Allocations]{
+		{Cgroup: 101, Key: alloc, Value: model.Allocations{Count: 2, Bytes: 5 << 30}},
+		{Cgroup: 102, Key: alloc, Value: model.Allocations{Count: 1, Bytes: 1 << 30}},
+		{Cgroup: 103, Key: malloc},
+		{Cgroup: 999, Key: malloc, Value: model.Allocations{Count: 1, Bytes: 4096}},
+	}}
 }
 
 func nvidiaFacts() model.Snapshot {

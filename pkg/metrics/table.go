@@ -71,6 +71,7 @@ func groups(labels []string) []group {
 		{"GPUs", gpuNotes, gpuMetrics()},
 		{"GPU health", gpuHealthNotes, gpuHealthMetrics()},
 		{"GPUs of workloads", gpuShareNotes, gpuShareMetrics()},
+		{"Failed allocations of GPU memory", allocationNotes, allocationMetrics()},
 		{"Faults in the kernel log", faultNotes, faultMetrics()},
 		{"Kubelet", kubeletNotes, kubeletMetrics()},
 		{"Node", nodeNotes, nodeMetrics()},

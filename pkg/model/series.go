@@ -61,6 +61,11 @@ type (
 	}
 	// DeviceKey is one HCA.
 	DeviceKey struct{ Device string }
+	// AllocationKey is an API that allocates memory of GPUs, by the name in its documentation.
+	AllocationKey struct {
+		Vendor Vendor
+		API    string
+	}
 	// SpentKey is the key of a value without further keys.
 	SpentKey struct{}
 )
@@ -100,6 +105,20 @@ func (o *Opens) Subtract(v *Opens) { o.Allowed, o.Denied = o.Allowed-v.Allowed, 
 
 // Fell reports whether a count is smaller than in last.
 func (o *Opens) Fell(last *Opens) bool { return o.Allowed < last.Allowed || o.Denied < last.Denied }
+
+// Allocations is a number of allocations, and the bytes that they requested.
+type Allocations struct{ Count, Bytes uint64 }
+
+// Add adds v.
+func (a *Allocations) Add(v *Allocations) { a.Count, a.Bytes = a.Count+v.Count, a.Bytes+v.Bytes }
+
+// Subtract subtracts v.
+func (a *Allocations) Subtract(v *Allocations) { a.Count, a.Bytes = a.Count-v.Count, a.Bytes-v.Bytes }
+
+// Fell reports whether a count is smaller than in last.
+func (a *Allocations) Fell(last *Allocations) bool {
+	return a.Count < last.Count || a.Bytes < last.Bytes
+}
 
 // Requests is a number of work requests and the bytes of their scatter/gather lists. Receives
 // have no bytes: their length is only known at completion.

@@ -87,6 +87,8 @@ type Snapshot struct {
 	// GPUs.
 	DeviceOpens   []Series[OpenKey, Opens]
 	DeviceHandles []DeviceHandles
+	// FailedAllocations count the allocations of GPU memory for which there was not enough.
+	FailedAllocations []Series[AllocationKey, Allocations]
 	// Faults count the errors that drivers of GPUs and HCAs have logged since the sensor started, FaultTotals those of
 	// devices. FaultHistory are the last faults, oldest first.
 	Faults       []Series[FaultKey, Count]
@@ -143,6 +145,7 @@ var lists = []factList{
 	byCgroup(func(s *Snapshot) *[]GPUProcess { return &s.GPUProcesses }, func(f *GPUProcess) CgroupID { return f.Cgroup }),
 	series(func(s *Snapshot) *[]Series[OpenKey, Opens] { return &s.DeviceOpens }),
 	byCgroup(func(s *Snapshot) *[]DeviceHandles { return &s.DeviceHandles }, func(f *DeviceHandles) CgroupID { return f.Cgroup }),
+	series(func(s *Snapshot) *[]Series[AllocationKey, Allocations] { return &s.FailedAllocations }),
 	series(func(s *Snapshot) *[]Series[FaultKey, Count] { return &s.Faults }),
 	list(func(s *Snapshot) *[]FaultTotal { return &s.FaultTotals }),
 	byCgroup(func(s *Snapshot) *[]Fault { return &s.FaultHistory }, func(f *Fault) CgroupID { return f.Cgroup }),

@@ -22,7 +22,7 @@ var ErrReleased = errors.New("released")
 // Hook is one kernel function or tracepoint for a probe.
 type Hook struct {
 	Name   string // kernel function or tracepoint
-	Tier   string // fentry, kprobe, tracepoint, raw_tracepoint or iterator; empty if not attached
+	Tier   string // fentry, kprobe, tracepoint, raw_tracepoint, iterator or uprobe; empty if not attached
 	State  State
 	Reason string // why it is not attached
 	Err    error  // the error of attaching, also in Reason; nil if it was not tried

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/gpumemory"
 	"github.com/accelscope/accelscope/tests/nvml"
 	"github.com/accelscope/accelscope/tests/vm"
 	"github.com/accelscope/accelscope/tests/vm/guest"
@@ -120,6 +121,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath exclusive", node.exclusive, "6.1", node.traces},
 	{"datapath budget", node.budget, "6.1", node.traces},
 	{"datapath stalled", node.stalled, "", node.traces},
+	{"gpu memory", node.gpuMemory, "5.10 7", node.plain},
 	{"nvidia driver", node.nvidiaDriver, "", func(n node) bool { return n.modules() && n.plain() }},
 	{"nvidia release", node.nvidiaRelease, "", func(n node) bool { return n.modules() && n.plain() }},
 	{"reload", node.reload, "5.10 6.12", nil},
@@ -157,9 +159,12 @@ func (n node) options(t *testing.T) vm.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
+	fakes := t.TempDir()
+	gpumemory.Build(t, fakes)
 	env := []string{
 		nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads,
 		rdmaTestVar + "=" + dir + "/rdma.test", accessTestVar + "=" + dir + "/access.test", datapathTestVar + "=" + dir + "/datapath.test",
+		gpuMemoryTestVar + "=" + dir + "/gpumemory.test", gpumemory.BuiltVar + "=" + fakes,
 		"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	}
 	options := vm.Options{
@@ -184,6 +189,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 		{"test", "-c", "-o", dir + "/rdma.test", module + "pkg/source/rdma"},
 		{"test", "-c", "-o", dir + "/access.test", module + "pkg/source/access"},
 		{"test", "-c", "-o", dir + "/datapath.test", module + "pkg/source/datapath"},
+		{"test", "-c", "-o", dir + "/gpumemory.test", module + "pkg/source/gpumemory"},
 	} {
 		if out, err := child.Command(context.Background(), "go", args...).CombinedOutput(); err != nil {
 			return "", fmt.Errorf("go %v: %w: %s", args, err, out)

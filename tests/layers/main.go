@@ -51,6 +51,8 @@ var plants = map[string]plant{
 	"source-datapath-test":   {"pkg/source/datapath/planted_test.go", module + "pkg/source/rdma"},
 	"source-drm":             {"pkg/source/drm/planted.go", module + "pkg/engine"},
 	"source-fabric":          {"pkg/source/fabric/planted.go", module + "pkg/engine"},
+	"source-gpumemory":       {"pkg/source/gpumemory/planted.go", module + "pkg/engine"},
+	"source-gpumemory-test":  {"pkg/source/gpumemory/planted_test.go", module + "pkg/source/rdma"},
 	"source-kubelet":         {"pkg/source/kubelet/planted.go", module + "pkg/engine"},
 	"source-node":            {"pkg/source/node/planted.go", module + "pkg/engine"},
 	"source-nvidia":          {"pkg/source/nvidia/planted.go", module + "pkg/engine"},

@@ -92,7 +92,7 @@ func (e *experimenter) close() {
 
 // attach attaches the program. pid 0 stands for all processes.
 func (e *experimenter) attach(ret bool, pid int) (io.Closer, error) {
-	return attach(e.program, place{path: "/proc/self/exe", offset: e.offset, ret: ret, pid: pid}, e.multi, 0)
+	return locate.Attach(e.program, locate.Place{Path: "/proc/self/exe", Offset: e.offset, Return: ret, PID: pid}, e.multi, 0)
 }
 
 // ran reports whether the program ran.

@@ -54,6 +54,13 @@ func determineSafety(ctx context.Context, log *zap.Logger) safety {
 	return result
 }
 
+// ReturnProbes returns an error if return probes can kill processes on this machine. perProcess: only those with a shadow
+// stack would die, so each probe must be for one process, which has none.
+func ReturnProbes(ctx context.Context, log *zap.Logger) (perProcess bool, err error) {
+	s := determineSafety(ctx, log)
+	return s.perProcess, s.refused
+}
+
 // decide decides by the experiments: try of experimenter, and filtersProcesses. multi: a
 // probe can be for one process, and the kernel shows which have a shadow stack.
 func decide(

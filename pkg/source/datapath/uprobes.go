@@ -6,9 +6,6 @@ import (
 	"errors"
 	"io"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
-
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -18,11 +15,11 @@ import (
 func (k *kernel) probe(path string, s locate.Site, pid int, entry, ret uint32) (io.Closer, error) {
 	p := functionPrograms[s.Function]
 	cookie := uint64(p.opcode)<<32 | uint64(s.Skip)<<40 | uint64(s.Function.TableOffset())<<48 // datapath.h
-	begin, err := k.attach(place{path, s.Offset, false, pid}, p.entry, cookie|uint64(entry))
+	begin, err := k.attach(locate.Place{Path: path, Offset: s.Offset, PID: pid}, p.entry, cookie|uint64(entry))
 	if err != nil || p.ret == "" {
 		return begin, err
 	}
-	end, err := k.attach(place{path, s.Offset, true, pid}, p.ret, cookie|uint64(ret))
+	end, err := k.attach(locate.Place{Path: path, Offset: s.Offset, Return: true, PID: pid}, p.ret, cookie|uint64(ret))
 	if err != nil {
 		_ = begin.Close()
 		return nil, err
@@ -37,7 +34,7 @@ func (k *kernel) calibration(path string, offset uint64, ret bool) (io.Closer, e
 	if ret {
 		program = gen.DatapathProgCalibrateReturn
 	}
-	return k.attach(place{path, offset, ret, 0}, program, 0)
+	return k.attach(locate.Place{Path: path, Offset: offset, Return: ret}, program, 0)
 }
 
 // touch attaches a program to a function of this process that nothing calls then.
@@ -50,40 +47,8 @@ func (k *kernel) touch() (io.Closer, error) {
 	return k.calibration("/proc/self/exe", offset, false)
 }
 
-func (k *kernel) attach(at place, program string, cookie uint64) (io.Closer, error) {
-	return attach(k.programs[program], at, k.multi, cookie)
-}
-
-// place is where a program is attached: at an offset of a file, or where the function
-// returns that begins there. pid 0 stands for all processes that map the file.
-type place struct {
-	path   string
-	offset uint64
-	ret    bool
-	pid    int
-}
-
-// attach attaches a program, by a uprobe_multi link or a perf event. Only the former can
-// be for one process.
-func attach(program *ebpf.Program, at place, multi bool, cookie uint64) (io.Closer, error) {
-	file, err := link.OpenExecutable(at.path)
-	if err != nil {
-		return nil, err
-	}
-	options := &link.UprobeMultiOptions{Addresses: []uint64{at.offset}, Cookies: []uint64{cookie}, PID: uint32(at.pid)}
-	one := &link.UprobeOptions{Address: at.offset, Cookie: cookie}
-	switch {
-	case multi && at.ret:
-		return file.UretprobeMulti(nil, program, options)
-	case multi:
-		return file.UprobeMulti(nil, program, options)
-	case at.pid != 0:
-		return nil, errors.ErrUnsupported
-	case at.ret:
-		return file.Uretprobe("", program, one)
-	default:
-		return file.Uprobe("", program, one)
-	}
+func (k *kernel) attach(at locate.Place, program string, cookie uint64) (io.Closer, error) {
+	return locate.Attach(k.programs[program], at, k.multi, cookie)
 }
 
 // closers are closed concurrently: each waits for a grace period.

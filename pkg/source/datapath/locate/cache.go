@@ -4,6 +4,7 @@ package locate
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 )
@@ -140,7 +141,7 @@ func (l *Locator) point(known *cachedFile, f *os.File, offset uint64) point {
 }
 
 // disassemble chooses where the function at an offset is probed.
-func disassemble(f *os.File, offset uint64) point {
+func disassemble(f io.ReaderAt, offset uint64) point {
 	o, err := openObject(f)
 	if err != nil {
 		return point{err: err}

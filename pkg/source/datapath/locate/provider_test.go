@@ -375,6 +375,9 @@ func FuzzObject(f *testing.F) {
 			return
 		}
 		_, _ = o.provider()
+		if table, err := o.symbolTable(); err == nil {
+			_, _ = table.functions("cuMemAlloc_v2")
+		}
 		if address, err := o.address(uint64(offset)); err == nil {
 			_, _ = o.function(address)
 			_, _ = o.frame(address, address)

@@ -92,7 +92,7 @@ func HasCPUStack(program *ebpf.Program) bool {
 // stackOfCPU reports whether compiled code uses a stack of the CPU instead of the
 // thread's. The JIT compiler of x86-64 then loads its address into r9 (movabs) and
 // adds the base of this CPU's memory (add %gs:…). Such a stack is wrong for
-// programs that can be preempted, as uprobes can: bpf/context.h.
+// programs that can be preempted, as uprobes can: bpf/stack.h.
 func stackOfCPU(code []byte) bool {
 	for {
 		_, rest, found := bytes.Cut(code, []byte{0x49, 0xb9})

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/exposition"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+var allocationNotes = []string{
+	"With `--gpu.allocation-failures`. `api` is the function in the vendor's documentation: `cuMemAlloc`, `cuMemAllocPitch`, " +
+		"`cuMemAllocManaged`, `cuMemAllocAsync`, `cuMemAllocFromPoolAsync` and `cuMemCreate` of CUDA's driver API, or `hipMalloc`, " +
+		"`hipExtMallocWithFlags`, `hipMallocManaged`, `hipMallocPitch`, `hipMemAllocPitch`, `hipMallocAsync`, " +
+		"`hipMallocFromPoolAsync` and `hipMemCreate` of HIP.",
+	"Only failures for lack of memory count (error 2 of both vendors), and a function that calls another one counts once. Both " +
+		"are 0 from the first call that a workload makes to the API: without the series, no call was seen.",
+	"A failure need not be an error of the program: caches such as PyTorch's free memory and try again. [Limits](../docs/limits.md" +
+		"#failed-allocations-of-gpu-memory) has what is not seen. While the hook of a function in `accelscope_probe_hook_state` is " +
+		"`failed`, its values are lower bounds.",
+}
+
+// allocationMetrics returns the failed allocations of GPU memory.
+func allocationMetrics() []metric {
+	row := func(name, help string, value func(*model.Allocations) uint64) metric {
+		return metric{
+			name: name, typ: counter, owned: true, labels: []string{"vendor", "api"}, help: help,
+			emit: each(allocationsOf, func(v *view, b *exposition.Builder, s *allocationShare) {
+				b.Share(float64(value(&s.Value)), v.owners[s.Owner], string(s.Key.Vendor), s.Key.API)
+			}),
+		}
+	}
+	return []metric{
+		row("container_gpu_allocation_failures_total", "Allocations of GPU memory by the workload that failed for lack of memory, by API.",
+			func(a *model.Allocations) uint64 { return a.Count }),
+		row("container_gpu_allocation_failed_bytes_total", "Bytes that failed allocations of GPU memory by the workload requested, by API.",
+			func(a *model.Allocations) uint64 { return a.Bytes }),
+	}
+}
+
+type allocationShare = attribution.Share[model.AllocationKey, model.Allocations]
+
+func allocationsOf(v *view) []allocationShare { return v.shares.FailedAllocations }

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package gpumemory counts the allocations of GPU memory that fail because there is not enough, by container. It attaches
+// uprobes to the allocating functions of the libraries that processes with an open GPU have mapped. It is disabled by default.
+//
+// The programs (bpf/gpumemory.bpf.c) count by cgroup. Package locate of the data path finds the libraries and where they can
+// be probed; a probe is on a file, once for all processes that map it. A function that costs a process more than a hundredth
+// of its CPU time is not probed for a while (budget.go).
+package gpumemory
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+)
+
+// Options configure a Source.
+type Options struct {
+	Procfs string
+	// Holders returns the processes that have a GPU open, and false if they are unknown.
+	Holders func() ([]int, bool)
+	// ReturnProbes returns an error if return probes can kill processes on this machine. perProcess: only those with a
+	// shadow stack, so each of the others needs probes of its own.
+	ReturnProbes func(context.Context) (perProcess bool, err error)
+	// CgroupOf returns the cgroup of a process; nil if cgroups are not read.
+	CgroupOf func(pid int) (model.CgroupID, error)
+	// Subsystem is the cgroup v1 controller with a cgroup per workload, empty for cgroup v2.
+	Subsystem string
+	// MaxEntries bounds the map: one per cgroup and API. Zero selects the default.
+	MaxEntries uint32
+	// Interval is how often processes are searched for libraries; zero is 5 s.
+	Interval time.Duration
+	Logger   *zap.Logger
+}
+
+const (
+	defaultMaxEntries = 8192
+	defaultInterval   = 5 * time.Second
+)
+
+// Source counts failed allocations by cgroup and API.
+type Source struct {
+	opts   Options
+	kernel *kernel
+	loop
+
+	// mu guards the fields that both the loop and Read use, and the entries of the kernel's map.
+	mu     sync.Mutex
+	hooks  []model.Hook
+	failed error
+	forget map[model.CgroupID]bool
+
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// New loads the programs and starts the search for libraries. It returns an error if return probes are not safe, or the
+// kernel lacks what they need.
+func New(opts Options) (*Source, error) {
+	s, err := newSource(opts)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stop = cancel
+	s.start()
+	go s.run(ctx)
+	return s, nil
+}
+
+// newSource returns a source whose loop does not run.
+func newSource(opts Options) (*Source, error) {
+	if err := errors.Join(hook.Usable(), locate.HostPIDs(opts.Procfs)); err != nil {
+		return nil, err
+	}
+	opts.Interval = cmp.Or(opts.Interval, defaultInterval)
+	opts.Logger = cmp.Or(opts.Logger, zap.NewNop())
+	perProcess, err := opts.ReturnProbes(context.Background()) // it has a deadline
+	if err != nil {
+		return nil, err
+	}
+	k, err := newKernel(opts)
+	if err != nil {
+		return nil, err
+	}
+	return &Source{
+		opts: opts, kernel: k, loop: newLoop(perProcess), forget: map[model.CgroupID]bool{}, done: make(chan struct{}),
+	}, nil
+}
+
+// Name returns "gpumemory".
+func (s *Source) Name() string { return "gpumemory" }
+
+// Forget drops the counts of removed cgroups at the next Read.
+func (s *Source) Forget(cgroups []model.CgroupID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range cgroups {
+		s.forget[id] = true
+	}
+}
+
+// Read returns FailedAllocations, Hooks, Maps and Losses.
+func (s *Source) Read(context.Context) (model.Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snap := model.Snapshot{Hooks: s.hooks}
+	snap.FailedAllocations = make([]model.Series[model.AllocationKey, model.Allocations], 0, s.kernel.entries)
+	err := s.kernel.each(func(key gen.GPUMemoryFailureKey, f *gen.GPUMemoryFailures) bool {
+		if s.forget[model.CgroupID(key.Cgroup)] {
+			return true
+		}
+		if int(key.Api) < len(apis) {
+			snap.FailedAllocations = append(snap.FailedAllocations, model.Series[model.AllocationKey, model.Allocations]{
+				Cgroup: model.CgroupID(key.Cgroup), Key: apis[key.Api], Value: model.Allocations{Count: f.Count, Bytes: f.Bytes},
+			})
+		}
+		return false
+	})
+	if err != nil {
+		return model.Snapshot{Hooks: s.hooks}, err
+	}
+	clear(s.forget)
+	s.kernel.fill(&snap)
+	return snap, s.failed
+}
+
+// publish sets what Read returns of the state of the loop.
+func (s *Source) publish() {
+	hooks := make([]model.Hook, len(functions))
+	for i := range functions {
+		hooks[i] = s.hookOf(i)
+	}
+	var refused error
+	for _, p := range s.processes {
+		refused = cmp.Or(refused, p.refused)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hooks, s.failed = hooks, cmp.Or(s.unknown, refused)
+}
+
+// hookOf returns the state of the probes of a function in all files.
+func (s *Source) hookOf(i int) model.Hook {
+	h := model.Hook{
+		Name: functions[i].name, State: model.StateAbsent,
+		Reason: fmt.Sprintf("no process that has a GPU open maps a %s with this function", functions[i].library),
+	}
+	for _, f := range s.files {
+		switch attached, err := f.stateOf(i); {
+		case err != nil:
+			return model.Hook{Name: functions[i].name, State: model.StateFailed, Reason: err.Error(), Err: err}
+		case attached:
+			h = model.Hook{Name: functions[i].name, Tier: "uprobe", State: model.StateOK}
+		}
+	}
+	return h
+}
+
+// Close detaches all probes.
+func (s *Source) Close() error {
+	s.stop()
+	<-s.done
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kernel.close()
+	return nil
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpumemory
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"slices"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+)
+
+// kernel has the maps and the programs.
+type kernel struct {
+	object *hook.Object
+	// programs are those of each function, at its entry and at its return.
+	programs [][2]*ebpf.Program
+	// multi: probes are uprobe_multi links (Linux 6.6), otherwise perf events.
+	multi      bool
+	generation uint32
+
+	keys     []gen.GPUMemoryFailureKey
+	values   []gen.GPUMemoryFailures
+	entries  uint64 // at the last read
+	callKeys []gen.GPUMemoryCallKey
+	calls    []uint64
+}
+
+// newKernel creates the maps and loads the programs once for each function: before Linux 5.15 a probe cannot pass a value to
+// its program.
+func newKernel(opts Options) (*kernel, error) {
+	// The kernel's type information takes some megabytes and is needed only here.
+	defer debug.FreeOSMemory()
+	types, err := hook.LoadTypes("")
+	if err != nil {
+		return nil, err
+	}
+	spec, err := gen.LoadGPUMemory()
+	if err != nil {
+		return nil, err
+	}
+	subsystem, err := types.Subsystem(opts.Subsystem)
+	if err != nil {
+		return nil, err
+	}
+	spec.Maps[gen.GPUMemoryMapAllocationFailures].MaxEntries = cmp.Or(opts.MaxEntries, defaultMaxEntries)
+	if err := spec.Variables[gen.GPUMemoryVarCgroupSubsys].Set(subsystem); err != nil {
+		return nil, err
+	}
+	k := &kernel{multi: features.HaveBPFLinkUprobeMulti() == nil}
+	for _, p := range spec.Programs {
+		if k.multi {
+			p.AttachType = ebpf.AttachTraceUprobeMulti
+		}
+	}
+	if k.object, err = hook.NewObject(spec, types, ""); err != nil {
+		return nil, err
+	}
+	for i := range functions {
+		programs, err := k.load(spec, types, i)
+		if err != nil {
+			k.close()
+			return nil, fmt.Errorf("loading the programs of %s: %w", functions[i].name, err)
+		}
+		k.programs = append(k.programs, programs)
+	}
+	k.object.Attached()
+	return k, nil
+}
+
+// load loads the programs of a function.
+func (k *kernel) load(spec *ebpf.CollectionSpec, types *hook.Types, i int) (programs [2]*ebpf.Program, err error) {
+	spec = spec.Copy()
+	f := &functions[i]
+	err = errors.Join(
+		spec.Variables[gen.GPUMemoryVarFunction].Set(uint32(i)),
+		spec.Variables[gen.GPUMemoryVarApi].Set(uint32(slices.Index(apis, f.api))),
+		spec.Variables[gen.GPUMemoryVarPitched].Set(f.pitched))
+	if err != nil {
+		return programs, err
+	}
+	shared := map[string]*ebpf.Map{}
+	for name, m := range k.object.Coll.Maps {
+		if name != readOnly {
+			shared[name] = m
+		}
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
+		Cache: types.Cache, MapReplacements: shared, Programs: k.object.ProgramOptions(),
+	})
+	if err != nil {
+		return programs, err
+	}
+	defer coll.Close()
+	for _, name := range []string{gen.GPUMemoryProgAllocate, gen.GPUMemoryProgAllocateReturn} {
+		if locate.HasCPUStack(coll.Programs[name]) { // see bpf/stack.h
+			return programs, fmt.Errorf("%w: this kernel would run %s on a stack of the CPU", model.ErrUnsupported, name)
+		}
+	}
+	return [2]*ebpf.Program{coll.DetachProgram(gen.GPUMemoryProgAllocate), coll.DetachProgram(gen.GPUMemoryProgAllocateReturn)}, nil
+}
+
+// readOnly is the map with the variables that differ between functions.
+const readOnly = ".rodata"
+
+// attach probes a function at an offset of a file, in one process, or (pid 0) in all that map the file. The return comes
+// first: a call whose entry alone is seen would make later calls of its thread look nested.
+func (k *kernel) attach(path string, offset uint64, function, pid int) (io.Closer, error) {
+	at := locate.Place{Path: path, Offset: offset, Return: true, PID: pid}
+	end, err := locate.Attach(k.programs[function][1], at, k.multi, 0)
+	if err != nil {
+		return nil, err
+	}
+	at.Return = false
+	begin, err := locate.Attach(k.programs[function][0], at, k.multi, 0)
+	if err != nil {
+		_ = end.Close()
+		return nil, err
+	}
+	return probe{begin, end}, nil
+}
+
+// probe is the probes of one function, which are closed in this order.
+type probe [2]io.Closer
+
+func (p probe) Close() error { return errors.Join(p[0].Close(), p[1].Close()) }
+
+// closeAll closes concurrently: each close waits for grace periods of the kernel.
+func closeAll(probes []io.Closer) {
+	var all sync.WaitGroup
+	for _, p := range probes {
+		all.Go(func() { _ = p.Close() })
+	}
+	all.Wait()
+}
+
+// detached lets the programs forget the calls in progress: their returns may be unseen.
+func (k *kernel) detached() error {
+	k.generation++
+	return k.object.Coll.Variables[gen.GPUMemoryVarGeneration].Set(k.generation)
+}
+
+// each calls f for the failures of each cgroup and API, and deletes the entries for which it returns true.
+func (k *kernel) each(f func(gen.GPUMemoryFailureKey, *gen.GPUMemoryFailures) (drop bool)) error {
+	m := k.object.Coll.Maps[gen.GPUMemoryMapAllocationFailures]
+	var gone []gen.GPUMemoryFailureKey
+	n, err := hook.Batches(m, &k.keys, &k.values, func(key gen.GPUMemoryFailureKey, v *gen.GPUMemoryFailures) {
+		if f(key, v) {
+			gone = append(gone, key)
+		}
+	})
+	if err == nil {
+		err = hook.Remove(m, gone)
+	}
+	if err != nil {
+		return fmt.Errorf("failed allocations: %w", err)
+	}
+	k.entries = n - uint64(len(gone))
+	return nil
+}
+
+// eachCalls calls f with the number of calls of each process and function.
+func (k *kernel) eachCalls(f func(gen.GPUMemoryCallKey, uint64)) error {
+	_, err := hook.Batches(k.object.Coll.Maps[gen.GPUMemoryMapAllocationCalls], &k.callKeys, &k.calls,
+		func(key gen.GPUMemoryCallKey, n *uint64) { f(key, *n) })
+	if err != nil {
+		return fmt.Errorf("calls of allocating functions: %w", err)
+	}
+	return nil
+}
+
+// removeCalls removes the numbers of calls of a process.
+func (k *kernel) removeCalls(pid int) error {
+	keys := make([]gen.GPUMemoryCallKey, len(functions))
+	for i := range keys {
+		keys[i] = gen.GPUMemoryCallKey{Tgid: uint32(pid), Function: uint32(i)}
+	}
+	return hook.Remove(k.object.Coll.Maps[gen.GPUMemoryMapAllocationCalls], keys)
+}
+
+var lossNames = [gen.GPUMemoryAllocationLossALLOCATION_LOSSES]string{
+	gen.GPUMemoryAllocationLossLOSS_FAILURES_FULL: "allocation_failures_full",
+	gen.GPUMemoryAllocationLossLOSS_ENTRY_MISSED:  "allocation_entry_missed",
+}
+
+// fill adds the size of the map and the losses to a snapshot.
+func (k *kernel) fill(snap *model.Snapshot) {
+	snap.Maps = append(snap.Maps, model.Map{
+		Name: gen.GPUMemoryMapAllocationFailures, Entries: k.entries,
+		Capacity: uint64(k.object.Coll.Maps[gen.GPUMemoryMapAllocationFailures].MaxEntries()),
+	})
+	var lost [gen.GPUMemoryAllocationLossALLOCATION_LOSSES]uint64
+	if k.object.Coll.Variables[gen.GPUMemoryVarAllocationLosses].Get(&lost) == nil {
+		for i, n := range lost {
+			snap.Losses = append(snap.Losses, model.Loss{Reason: lossNames[i], Count: n})
+		}
+	}
+}
+
+// close closes the maps and the programs. The caller has closed what attach returned.
+func (k *kernel) close() {
+	for _, of := range k.programs {
+		for _, p := range of {
+			_ = p.Close()
+		}
+	}
+	k.object.Close()
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpumemory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+)
+
+const (
+	// stepInterval is the time between checks of the budget and of processes that ended.
+	stepInterval = time.Second
+	// lastWait is the longest time between searches of one process, which may load a library at any time.
+	lastWait = time.Minute
+	// maxSearching is the number of processes that are searched at once, those that hang included.
+	maxSearching = 64
+	// maxProcesses bounds the processes that are watched.
+	maxProcesses = 4096
+	// firstSearches is how long the start waits for the searches of the processes that exist.
+	firstSearches = 2 * time.Second
+)
+
+// errHoldersUnknown is why no process is searched: there is no driver of a GPU, or the source access could not list them.
+var errHoldersUnknown = fmt.Errorf("no process is known that has a GPU open, see the source access: %w", model.ErrAbsent)
+
+// loop is the state that only the loop uses.
+type loop struct {
+	libraries  *locate.Libraries
+	perProcess bool
+	processes  map[int]*process
+	files      map[locate.FileID]*file
+	results    chan result
+	searching  int
+	listedAt   time.Time
+	unknown    error // errHoldersUnknown, or nil
+	// checkShadowStack returns an error if a process has a shadow stack: locate.Process.CheckShadowStack.
+	checkShadowStack func(*locate.Process) error
+}
+
+// process is a process that has, or had, a GPU open, or calls a probed function.
+type process struct {
+	*locate.Process
+	// searching: a search is running, which may take as long as the process lives. ended: the search closes the process.
+	searching, ended bool
+	next             time.Time     // of the next search
+	wait             time.Duration // after it
+	refused          error         // why it must not be probed
+	account
+}
+
+// result is the result of a search in a process.
+type result struct {
+	of        *process
+	libraries []locate.Library
+	home      *locate.Process // keeps the files of the process; nil if it is unknown
+	refused   error           // why the process must not be probed
+	err       error
+}
+
+func newLoop(perProcess bool) loop {
+	return loop{
+		libraries: locate.NewLibraries(libraryNames()), perProcess: perProcess,
+		processes: map[int]*process{}, files: map[locate.FileID]*file{}, results: make(chan result),
+		checkShadowStack: (*locate.Process).CheckShadowStack,
+	}
+}
+
+// start searches the processes that exist, so that the first Read reports what could be attached.
+func (s *Source) start() {
+	s.step()
+	deadline := time.NewTimer(firstSearches)
+	defer deadline.Stop()
+	for s.searching > 0 {
+		select {
+		case r := <-s.results:
+			s.handle(&r)
+		case <-deadline.C:
+			s.publish()
+			return
+		}
+	}
+	s.publish()
+}
+
+// run is the loop. Only this goroutine attaches and detaches.
+func (s *Source) run(ctx context.Context) {
+	defer close(s.done)
+	tick := time.NewTicker(min(stepInterval, s.opts.Interval))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			s.release()
+			return
+		case r := <-s.results:
+			s.handle(&r)
+		case <-tick.C:
+			s.step()
+		}
+		s.publish()
+	}
+}
+
+// step looks for processes that began or ended, searches those that are due, and keeps the budget.
+func (s *Source) step() {
+	now := time.Now()
+	s.removeEnded()
+	if now.Sub(s.listedAt) >= s.opts.Interval {
+		s.listedAt = now
+		pids, known := s.opts.Holders()
+		if s.unknown = nil; !known {
+			s.unknown = errHoldersUnknown
+		}
+		for _, pid := range pids {
+			s.observe(pid)
+		}
+	}
+	s.spend(now)
+	for _, f := range s.files {
+		s.attach(f, now)
+	}
+	for _, p := range s.processes {
+		if s.searching < maxSearching && !p.searching && !now.Before(p.next) {
+			s.search(p)
+		}
+	}
+}
+
+// observe adds a process, and reports whether it exists.
+func (s *Source) observe(pid int) bool {
+	if s.processes[pid] != nil {
+		return true
+	}
+	p, err := locate.OpenProcess(s.opts.Procfs, pid)
+	switch {
+	case errors.Is(err, model.ErrAbsent):
+		return false
+	case err == nil && len(s.processes) >= maxProcesses:
+		err = fmt.Errorf("more than %d processes", maxProcesses)
+		p.Close()
+	}
+	if err != nil {
+		s.opts.Logger.Debug("process is not searched for libraries of GPUs", zap.Int("pid", pid), zap.Error(err))
+		return true
+	}
+	s.processes[pid] = &process{Process: p, wait: s.opts.Interval, account: account{credit: startCredit}}
+	return true
+}
+
+// search searches a process in a goroutine of its own.
+func (s *Source) search(p *process) {
+	p.searching = true
+	s.searching++
+	perProcess := s.perProcess
+	go func() {
+		r := result{of: p}
+		if perProcess { // again each time, as the process may have executed another program
+			r.refused = s.checkShadowStack(p.Process)
+		}
+		if r.refused == nil {
+			r.libraries, r.err = s.libraries.Find(p.Process)
+		}
+		if len(r.libraries) > 0 {
+			r.home, _ = p.Home()
+		}
+		select {
+		case s.results <- r:
+		case <-s.done:
+			r.close()
+			p.Close()
+		}
+	}()
+}
+
+func (r *result) close() {
+	if r.home != nil {
+		r.home.Close()
+	}
+}
+
+// handle handles the result of a search.
+func (s *Source) handle(r *result) {
+	p := r.of
+	p.searching = false
+	s.searching--
+	defer r.close()
+	if p.ended {
+		p.Close()
+		return
+	}
+	p.next = time.Now().Add(p.wait)
+	p.wait = min(2*p.wait, max(lastWait, s.opts.Interval))
+	if errors.Is(r.refused, model.ErrAbsent) || errors.Is(r.err, model.ErrAbsent) {
+		return // removeEnded removes it
+	}
+	if p.refused = r.refused; p.refused != nil {
+		s.leave(p)
+		return
+	}
+	if r.err != nil {
+		s.opts.Logger.Info("a library is not probed", zap.Int("pid", p.PID()), zap.Error(r.err))
+	}
+	for i := range r.libraries {
+		s.add(p, &r.libraries[i], r)
+	}
+}
+
+// removeEnded removes processes that have ended, and the probes that no process needs.
+func (s *Source) removeEnded() {
+	all := make([]*process, 0, len(s.processes))
+	opened := make([]*locate.Process, 0, len(s.processes))
+	for _, p := range s.processes {
+		all, opened = append(all, p), append(opened, p.Process)
+	}
+	locate.EachExited(opened, func(i int) {
+		p := all[i]
+		delete(s.processes, p.PID())
+		s.leave(p)
+		_ = s.kernel.removeCalls(p.PID())
+		if p.ended = true; !p.searching {
+			p.Close()
+		}
+	})
+	for id, f := range s.files {
+		if f.kept != nil && (f.home.Exited() || len(f.paths) == 0 && f.kept.Changed()) {
+			f.unkeep()
+		}
+		if f.kept == nil && len(f.paths) == 0 {
+			f.detachAll()
+			delete(s.files, id)
+		}
+	}
+}
+
+// leave removes a process from its files.
+func (s *Source) leave(p *process) {
+	for _, f := range s.files {
+		f.leave(p.PID())
+	}
+}
+
+// release detaches all probes and closes all processes.
+func (s *Source) release() {
+	for _, f := range s.files {
+		f.unkeep()
+		f.detachAll()
+	}
+	for _, p := range s.processes {
+		if !p.searching { // otherwise the search closes it
+			p.Close()
+		}
+	}
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpumemory
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/model"
+	fakes "github.com/accelscope/accelscope/tests/gpumemory"
+)
+
+// TestLargeRequests: a size that no GPU has counts without its bytes.
+func TestLargeRequests(t *testing.T) {
+	needed(t)
+	b := fakes.Build(t, t.TempDir())
+	var h holders
+	c := newCgroup(t)
+	a := c.start(t, program(b))
+	a.OK("load %s", b.CUDA)
+	h.add(a)
+	s := startSource(t, &h)
+	probed(t, s, model.StateOK, namesOf(libcuda)...)
+	a.OK("limit 0")
+	want := expect{}
+	plain, pitch := functions[0].api, functions[1].api
+	for _, size := range []uint64{1<<48 - 1, 1 << 48, 1<<64 - 1} {
+		n := a.Failures("call cuMemAlloc_v2 1 %d", size)
+		if size >= 1<<48 {
+			size = 0
+		}
+		want.add(plain, n, size)
+	}
+	want.add(pitch, a.Failures("call cuMemAllocPitch_v2 1 %d 2", uint64(1<<47)), 0)
+	want.add(pitch, a.Failures("call cuMemAllocPitch_v2 1 %d %d", uint64(1<<40), uint64(1<<40-1)), 0)
+	want.add(pitch, a.Failures("call cuMemAllocPitch_v2 1 %d 2", uint64(1<<47-1)), 1<<48-2)
+	want.check(t, s, c)
+
+	// The sum ends, so that it cannot overflow.
+	const largest, end = uint64(1<<48 - 1), uint64(1 << 60)
+	n := a.Failures("call cuMemAlloc_v2 %d %d", 6000, largest)
+	bytes := want[plain].Bytes
+	for range n {
+		if bytes < end {
+			bytes += largest
+		}
+	}
+	want[plain] = model.Allocations{Count: want[plain].Count + n, Bytes: bytes}
+	want.check(t, s, c)
+	lossless(t, s)
+}
+
+// TestFormerCalls: a call that an earlier thread with the same number, or one before probes were detached, did not return from
+// does not make calls of this thread look nested.
+func TestFormerCalls(t *testing.T) {
+	needed(t)
+	b := fakes.Build(t, t.TempDir())
+	var h holders
+	c := newCgroup(t)
+	a := c.start(t, program(b))
+	a.OK("load %s", b.CUDA)
+	h.add(a)
+	s := startSource(t, &h)
+	probed(t, s, model.StateOK, namesOf(libcuda)...)
+	a.OK("limit 0")
+	want := expect{}
+	call := func(counts bool) {
+		t.Helper()
+		if n := a.Failures("call cuMemAlloc_v2 1 100"); counts {
+			want.add(functions[0].api, n, 100*n)
+		}
+		want.check(t, s, c)
+	}
+	call(true)
+	m, tid := s.kernel.object.Coll.Maps[gen.GPUMemoryMapAllocations], uint32(a.Process.Pid)
+	var own gen.GPUMemoryAllocation
+	if err := m.Lookup(tid, &own); err != nil || own.Sp != 0 || own.Mm == 0 || own.Started == 0 {
+		t.Fatalf("%+v, %v", own, err)
+	}
+	own.Sp = 1<<64 - 1 // above the whole stack
+	for name, former := range map[string]struct {
+		change func(*gen.GPUMemoryAllocation)
+		counts bool
+	}{
+		"this thread":         {func(*gen.GPUMemoryAllocation) {}, false},
+		"another process":     {func(a *gen.GPUMemoryAllocation) { a.Mm += 64 }, true},
+		"another thread":      {func(a *gen.GPUMemoryAllocation) { a.Started-- }, true},
+		"before a detachment": {func(a *gen.GPUMemoryAllocation) { a.Generation-- }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stale := own
+			former.change(&stale)
+			if err := m.Put(tid, stale); err != nil {
+				t.Fatal(err)
+			}
+			call(former.counts)
+		})
+	}
+	lossless(t, s)
+}
+
+// TestFull: a map without room for another cgroup loses its failures, and counts them.
+func TestFull(t *testing.T) {
+	needed(t)
+	b := fakes.Build(t, t.TempDir())
+	var h holders
+	s := startSource(t, &h, func(o *Options) { o.MaxEntries = 1 })
+	for i := range 2 {
+		a := newCgroup(t).start(t, program(b))
+		a.OK("load %s", b.CUDA)
+		h.add(a)
+		probed(t, s, model.StateOK, namesOf(libcuda)...)
+		a.OK("limit 0")
+		a.Failures("call cuMemAlloc_v2 3 10")
+		snap, err := s.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := model.Loss{Reason: "allocation_failures_full", Count: uint64(3 * i)}
+		if len(snap.FailedAllocations) != 1 || !slices.Contains(snap.Losses, want) {
+			t.Errorf("%+v, %+v; want %+v", snap.FailedAllocations, snap.Losses, want)
+		}
+		if m := (model.Map{Name: "allocation_failures", Entries: 1, Capacity: 1}); i == 1 && !slices.Contains(snap.Maps, m) {
+			t.Errorf("%+v, want %+v", snap.Maps, m)
+		}
+	}
+}
