@@ -159,8 +159,11 @@ func conditionOf(g *model.GPU) (state model.State, reason string) {
 		}
 	}
 	state = model.StateOK
-	if g.Suspended {
+	switch {
+	case g.Suspended:
 		about = append(about, "suspended")
+	case g.Blocked:
+		state = model.StateBlocked
 	}
 	if problems := g.ActiveProblems(); len(problems) > 0 {
 		state, about = model.StateFailed, append(about, problems...)

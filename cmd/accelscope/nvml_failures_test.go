@@ -122,6 +122,34 @@ func TestNVMLFailures(t *testing.T) {
 		}
 	})
 
+	t.Run("a GPU hangs, and then all calls wait", func(t *testing.T) {
+		t.Parallel()
+		var log *fakeLog
+		n := startGPUs(t, binary, library, time.Second, func(n *gpuNode) { log = newFakeLog(t, n.Dir) })
+		defer ends(t, n.stop)
+		n.listed(t)
+		only := func(gpu int) func(exposition) bool { // is stuck
+			return func(e exposition) bool {
+				blocked := e.by("accelscope_device_state", "source", "state")["nvidia blocked"]
+				return slices.Equal(problemsOf(e, nvml.UUID(gpu)), []string{"stuck"}) && blocked == nvml.GPUs-1
+			}
+		}
+		n.Block("2", "nvmlDeviceGetPowerUsage")
+		n.write(t)
+		n.until(t, "the GPU is reported as stuck", func(e exposition) bool { return slices.Contains(problemsOf(e, nvml.UUID(2)), "stuck") })
+		n.Block(nvml.System, "*")
+		n.write(t)
+		e := n.until(t, "the GPU is reported as stuck, and the others as blocked", only(2))
+		for i := range nvml.GPUs {
+			_, reported := e.by("gpu_health", "uuid")[nvml.UUID(i)]
+			if problems := problemsOf(e, nvml.UUID(i)); i != 2 && (reported || problems != nil) {
+				t.Errorf("GPU %d waits for GPU 2: its health is reported, with the problems %v", i, problems)
+			}
+		}
+		log.xid(4, 5, "119, pid=2, name=kworker/0:1, Timeout after 6s of waiting for RPC response from GPU5 GSP!")
+		n.until(t, "the GPU is reported as stuck for which the driver waits", only(5))
+	})
+
 	t.Run("the driver is reloaded", func(t *testing.T) {
 		t.Parallel()
 		n := startGPUs(t, binary, library, time.Second, nil)

@@ -55,7 +55,8 @@ var gpuConstructors = []struct {
 
 func newNVIDIA(s *services, log *zap.Logger) (engine.Source, error) {
 	source, err := nvidia.New(nvidia.Options{
-		Library: s.NVML, Root: s.Host, Sysfs: s.Sysfs, Procfs: s.Procfs, Interval: s.GPUInterval, CgroupOf: s.cgroupOf(), Logger: log,
+		Library: s.NVML, Root: s.Host, Sysfs: s.Sysfs, Procfs: s.Procfs, Interval: s.GPUInterval, CgroupOf: s.cgroupOf(),
+		FirstFault: s.faults.FirstFault, Logger: log,
 	})
 	if err != nil {
 		return nil, err

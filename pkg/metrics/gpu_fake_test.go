@@ -137,6 +137,7 @@ func nvidiaFacts() model.Snapshot {
 			mig("1:1", "MIG-2", "8", "/dev/nvidia-caps/nvidia-cap75", 15*mib),
 			{Vendor: model.NVIDIA, ID: "2", UUID: "GPU-2", Name: "NVIDIA T4", PCIAddress: "0000:3b:00.0", Suspended: true},
 			{Vendor: model.NVIDIA, ID: "3", UUID: "GPU-3", PCIAddress: "0000:5d:00.0", Problems: problems(model.ProblemLost)},
+			{Vendor: model.NVIDIA, ID: "4", UUID: "GPU-4", PCIAddress: "0000:5e:00.0", Blocked: true},
 		},
 		GPUDrivers: []model.GPUDriver{{Vendor: model.NVIDIA, Version: "550.54.15", Library: "12.550.54.15", CUDA: "12.4"}},
 		GPUProcesses: []model.GPUProcess{

@@ -16,6 +16,8 @@ var gpuHealthNotes = []string{
 	"`gpu_health` is 0 while any series of `gpu_problem` is 1. It is absent where the state of the GPU is unknown.",
 	"`gpu_problem` has a series for every problem that the sensor checks. A GPU that is lost (fell off the bus) or stuck (a " +
 		"call into its driver has not returned) has no other metrics except `gpu_info`, `gpu_health` and its XIDs.",
+	"A GPU that is stuck may hold a lock of its driver. Other GPUs that wait for it are `blocked` in `accelscope_device_state`, " +
+		"and have neither `gpu_health` nor `gpu_problem`: they may be healthy.",
 	"`gpu_suspended`: the sensor does not wake a suspended GPU; its other series except `gpu_info` are absent meanwhile.",
 	"`gpu_ecc_errors_total`: `type` is `corrected`, `uncorrected` or `deferred`; `scope` is `volatile` (since the driver was " +
 		"loaded) or `aggregate` (over the life of the GPU); the block `all` is a sum over blocks.",
@@ -67,9 +69,9 @@ func xid(name string, typ dto.MetricType, help string, of func(*model.XID) model
 	}
 }
 
-// unreadable reports whether a GPU is lost or stuck: its driver then reports no values.
+// unreadable reports whether a GPU is lost, stuck or blocked: its driver then reports no values.
 func unreadable(g *model.GPU) bool {
-	return slices.ContainsFunc(g.Problems, func(c model.GPUCondition) bool {
+	return g.Blocked || slices.ContainsFunc(g.Problems, func(c model.GPUCondition) bool {
 		return c.Active && (c.Name == model.ProblemLost || c.Name == model.ProblemStuck)
 	})
 }

@@ -42,6 +42,8 @@ type GPU struct {
 	// Suspended reports that runtime power management has suspended the GPU. It was not woken:
 	// its other values are unknown.
 	Suspended bool
+	// Blocked reports that calls for it wait for another GPU that is stuck. Its other values are unknown.
+	Blocked bool
 	// Unlisted reports that only its processes could not be listed: GPUProcesses lacks them.
 	Unlisted bool
 	// Listed is the time at which its processes, Memory and Engines were read.

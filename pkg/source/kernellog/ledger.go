@@ -135,6 +135,26 @@ func (l *ledger) commit(d *device, f model.Fault) {
 	d.history = append(d.history, f)
 }
 
+// first returns the device with the first fault of a driver with one of the codes since a time, and false if there is none.
+func (l *ledger) first(driver model.FaultDriver, codes []string, since time.Time) (address string, ok bool) {
+	var at time.Time
+	for _, d := range l.devices {
+		for _, f := range d.history {
+			if f.Driver != driver || f.Recovered || f.Last.Before(since) || !slices.Contains(codes, f.Code) {
+				continue
+			}
+			when := f.Time
+			if when.Before(since) { // one of its repetitions
+				when = f.Last
+			}
+			if !ok || when.Before(at) {
+				address, at, ok = f.PCIAddress, when, true
+			}
+		}
+	}
+	return address, ok
+}
+
 func same(a, b *model.Fault) bool {
 	return a.FaultKey == b.FaultKey && a.PID == b.PID && a.Cgroup == b.Cgroup && a.Earlier == b.Earlier && a.Recovered == b.Recovered
 }
