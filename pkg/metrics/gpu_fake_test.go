@@ -110,10 +110,11 @@ func nvidiaFacts() model.Snapshot {
 			{Type: "uncorrected", Scope: "volatile", Block: "dram"},
 			{Type: "uncorrected", Scope: "volatile", Block: "sram"},
 		},
-		RemappedRows: []model.Figure{{Name: "correctable", Value: 1}, {Name: "uncorrectable"}},
-		RetiredPages: []model.Figure{{Name: "uncorrectable"}},
-		XIDs:         []model.XID{{Code: 13, Count: 2, Last: time.Unix(1800000000, 5e8)}, {Code: 79, Count: 1, Last: time.Unix(1700000000, 0)}},
-		Problems:     problems(model.ProblemXID),
+		RemappedRows:   []model.Figure{{Name: "correctable", Value: 1}, {Name: "uncorrectable"}},
+		RetiredPages:   []model.Figure{{Name: "uncorrectable"}},
+		XIDs:           []model.XID{{Code: 13, Count: 2, Last: time.Unix(1800000000, 5e8)}, {Code: 79, Count: 1, Last: time.Unix(1700000000, 0)}},
+		RecoveryAction: model.RecoveryDrainAndReset, Fabric: "completed",
+		Problems: problems(model.ProblemXID),
 	}
 	a100 := model.GPU{
 		Vendor: model.NVIDIA, ID: "1", UUID: "GPU-1", Name: "NVIDIA A100-SXM4-80GB", PCIAddress: "0000:2a:00.0",

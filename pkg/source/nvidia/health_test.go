@@ -111,6 +111,30 @@ func TestProblems(t *testing.T) {
 			func(d *device, _ *model.GPU) { d.health.narrow = &no },
 			func(d *device, _ *model.GPU) { d.health.narrow = &yes },
 		},
+		"recovery action": {
+			model.ProblemRecovery,
+			func(_ *device, g *model.GPU) { g.RecoveryAction = model.RecoveryNone },
+			func(_ *device, g *model.GPU) { g.RecoveryAction = model.RecoveryDrainP2P },
+		},
+		"xid, and a verdict of the driver": {
+			model.ProblemXID,
+			func(_ *device, g *model.GPU) {
+				g.RecoveryAction, g.XIDs = model.RecoveryNone, []model.XID{{Code: 119, Count: 1, Last: now}}
+			},
+			func(_ *device, g *model.GPU) {
+				g.RecoveryAction, g.XIDs = model.RecoveryReset, []model.XID{{Code: 119, Count: 1, Last: now}}
+			},
+		},
+		"sram": {
+			model.ProblemSRAM,
+			func(d *device, _ *model.GPU) { d.health.sram = &no },
+			func(d *device, _ *model.GPU) { d.health.sram = &yes },
+		},
+		"fabric": {
+			model.ProblemFabric,
+			func(d *device, _ *model.GPU) { d.health.fabric = &no },
+			func(d *device, _ *model.GPU) { d.health.fabric = &yes },
+		},
 		"reset": {
 			model.ProblemResetRequired,
 			func(*device, *model.GPU) {},

@@ -170,7 +170,7 @@ func (s *localSession) tend() {
 	for _, d := range s.devices {
 		if a := d.attached.Load(); a != nil && !s.unwatched && !s.watched[a.handle] {
 			s.watched[a.handle] = true
-			s.watchers.Go(func() { s.xids.watch(s.lib, a.handle, a.uuid, s.unwatch) })
+			s.watchers.Go(func() { s.xids.watch(s.lib, a.handle, a.uuid, d.again, s.unwatch) })
 		}
 	}
 }

@@ -33,6 +33,7 @@ type worker struct {
 	// begin together with those of all others, and a hang of the driver would not show which call was the first.
 	offset time.Duration
 	jobs   chan func()
+	soon   chan struct{} // begins the next round at once
 	stop   chan struct{}
 	done   chan struct{}
 	once   sync.Once // closes stop
@@ -45,7 +46,7 @@ type worker struct {
 func newWorker(interval, offset time.Duration) *worker {
 	return &worker{
 		hung: max(hungAfter, interval), offset: offset,
-		jobs: make(chan func()), stop: make(chan struct{}), done: make(chan struct{}),
+		jobs: make(chan func()), soon: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 }
 
@@ -75,10 +76,20 @@ func (w *worker) run(interval time.Duration, round []func()) {
 			return
 		case job := <-w.jobs:
 			w.step(job)
+		case <-w.soon:
+			left = round
 		case <-tick.C:
 			tick.Reset(interval)
 			left = round
 		}
+	}
+}
+
+// again begins a round as soon as no other is in progress.
+func (w *worker) again() {
+	select {
+	case w.soon <- struct{}{}:
+	default:
 	}
 }
 
