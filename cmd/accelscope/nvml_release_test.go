@@ -27,6 +27,16 @@ func (n *gpuNode) gpu(t *testing.T, binary string, args ...string) (string, erro
 	return stdout.String() + stderr.String(), err
 }
 
+// doctor runs accelscope doctor for the GPUs.
+func (n *gpuNode) doctor(t *testing.T, binary, library string) string {
+	t.Helper()
+	args := append(n.Environment(), binary, "doctor", "--gpu.control-socket="+n.socket(), "--gpu.nvml-library="+library,
+		"--path.sysfs="+n.SysFS(), "--path.procfs="+n.ProcFS(), "--path.cgroup="+n.CgroupFS(), "--path.host="+n.Dir,
+		"--no-collector.probe", "--no-collector.runtime", "--no-collector.kubelet", "--no-collector.node", "--no-collector.access")
+	out, _ := child.Command(t.Context(), "env", args...).CombinedOutput() // it fails without an HCA
+	return string(out)
+}
+
 // TestNVMLChild: the library is open in a child only, which ends when it is to. The fake library holds files as the
 // real one holds device nodes.
 func TestNVMLChild(t *testing.T) {
@@ -81,9 +91,21 @@ func TestNVMLChild(t *testing.T) {
 			t.Errorf("/readyz: %s", why)
 		}
 
+		calls := n.called(t)
+		if out := n.doctor(t, binary, library); !strings.Contains(out, "test, until ") || !strings.Contains(out, "accelscope gpu resume") {
+			t.Errorf("doctor during the release:\n%s", out)
+		}
+		if since := n.called(t).Since(calls); len(since) > 0 {
+			t.Errorf("doctor opens the library during the release: %v", since)
+		}
+
 		out, err = n.gpu(t, binary, "resume")
 		if err != nil || !strings.HasPrefix(out, "ok: open ") {
 			t.Errorf("%v: %s", err, out)
+		}
+		calls = n.called(t)
+		if out := n.doctor(t, binary, library); !strings.Contains(out, "nvidia 0") || n.called(t).Since(calls)["- dlopen"] == 0 {
+			t.Errorf("doctor after the release:\n%s", out)
 		}
 		n.listed(t)
 		n.listening(t)
