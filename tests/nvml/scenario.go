@@ -159,7 +159,10 @@ func (s *Scenario) Block(device, function string) { s.Set(device, "!"+function, 
 // Crash makes a function end the process with SIGSEGV until Heal.
 func (s *Scenario) Crash(device, function string) { s.Set(device, "!"+function, "crash") }
 
-// Heal ends Fail, Block and Crash.
+// Sleep makes a function look up a file, and so sleep while the file system does not answer.
+func (s *Scenario) Sleep(device, function, path string) { s.Set(device, "!"+function, "sleep", path) }
+
+// Heal ends Fail, Block, Crash and Sleep.
 func (s *Scenario) Heal(device, function string) { s.Unset(device, "!"+function) }
 
 // XID adds an error that the driver reports.

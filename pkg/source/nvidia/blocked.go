@@ -31,11 +31,13 @@ var errRemaining = errors.New("processes that read NVML were killed and have not
 type suspect struct {
 	key, uuid string
 	at        time.Time
+	answered  bool // another GPU has answered since: no lock of the driver is held for it
 }
 
 // block finds the GPU for which the others wait, if none answers, and changes the states of the others.
 func (s *Source) block(snap *model.Snapshot) {
-	held := len(s.children.remaining()) > 0 // a lock may be held for a GPU that is not called any more
+	hung := s.suspected()
+	held := hung.key != "" && !hung.answered && len(s.children.remaining()) > 0 // for a GPU that is not called any more
 	first := -1
 	var since time.Time
 	var waiting []int
@@ -50,7 +52,7 @@ func (s *Source) block(snap *model.Snapshot) {
 				first = i
 			}
 		case d.Waiting.IsZero() && !asleep(snap, d.Device):
-			s.setSuspect(suspect{}) // the driver answers
+			s.clear(hung)
 			return
 		}
 	}
@@ -132,10 +134,9 @@ func setBlocked(snap *model.Snapshot, i int, behind string) {
 
 // unopened adds the states of the GPUs while the library cannot be opened because of a call that hung before.
 func (s *Source) unopened(snap *model.Snapshot, why error) {
-	s.mu.Lock()
-	hung := s.suspect
-	s.mu.Unlock()
-	if hung.key == "" || !errors.Is(why, errHung) && !errors.Is(why, errRemaining) {
+	hung := s.suspected()
+	over := hung.answered && len(s.children.remaining()) == 0
+	if hung.key == "" || over || !errors.Is(why, errHung) && !errors.Is(why, errRemaining) {
 		return
 	}
 	for i := range snap.GPUs {
@@ -155,6 +156,22 @@ func (s *Source) unopened(snap *model.Snapshot, why error) {
 	s.block(snap)
 }
 
+// suspected returns the suspect, with an empty key if there is none.
+func (s *Source) suspected() suspect {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.suspect
+}
+
+// clear records that another GPU than the suspect has answered.
+func (s *Source) clear(hung suspect) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.suspect == hung {
+		s.suspect.answered = true
+	}
+}
+
 func (s *Source) setSuspect(now suspect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,9 +182,7 @@ func (s *Source) setSuspect(now suspect) {
 // answered, this is the device for which the driver reported gspTimeouts, or an earlier one with a call in a child that has
 // not ended.
 func (s *Source) hungFirst(h *hungError) string {
-	s.mu.Lock()
-	earlier := s.suspect
-	s.mu.Unlock()
+	earlier := s.suspected()
 	if !h.all {
 		return h.keys[0]
 	}
@@ -180,7 +195,7 @@ func (s *Source) hungFirst(h *hungError) string {
 			}
 		}
 	}
-	if earlier.key != "" && len(s.children.remaining()) > 0 {
+	if earlier.key != "" && !earlier.answered && len(s.children.remaining()) > 0 {
 		return earlier.key
 	}
 	return h.keys[0]

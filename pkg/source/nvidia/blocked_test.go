@@ -110,6 +110,7 @@ func TestBlock(t *testing.T) {
 		others    []model.DeviceState
 		suspended bool // GPU 0
 		held      bool // a child that was killed has not ended
+		answered  bool // a GPU has answered since
 		xids      map[int][]model.XID
 		want      []model.State
 	}{
@@ -128,8 +129,12 @@ func TestBlock(t *testing.T) {
 			waiting: []time.Time{{}, ago(10 * time.Second), ago(20 * time.Second)}, suspended: true,
 			want: []model.State{isOK, isBlocked, isStuck},
 		},
-		"one was left alone":                      {waiting: []time.Time{skipped, ago(20 * time.Second)}, want: []model.State{isStuck, isStuck}},
-		"one was left alone and holds the lock":   {waiting: []time.Time{skipped, ago(20 * time.Second)}, held: true, want: []model.State{isStuck, isBlocked}},
+		"one was left alone":                    {waiting: []time.Time{skipped, ago(20 * time.Second)}, want: []model.State{isStuck, isStuck}},
+		"one was left alone and holds the lock": {waiting: []time.Time{skipped, ago(20 * time.Second)}, held: true, want: []model.State{isStuck, isBlocked}},
+		"one was left alone, and others answered then": {
+			waiting: []time.Time{skipped, ago(9 * time.Second), ago(20 * time.Second)}, held: true, answered: true,
+			want: []model.State{isStuck, isBlocked, isStuck},
+		},
 		"both were left alone":                    {waiting: []time.Time{skipped, skipped}, held: true, want: []model.State{isStuck, isStuck}},
 		"an XID of the firmware":                  {waiting: []time.Time{ago(9 * time.Second), ago(20 * time.Second)}, xids: map[int][]model.XID{0: xid(119, now)}, want: []model.State{isStuck, isBlocked}},
 		"an XID of the firmware, left alone":      {waiting: []time.Time{ago(9 * time.Second), skipped}, held: true, xids: map[int][]model.XID{0: xid(120, now)}, want: []model.State{isStuck, isBlocked}},
@@ -141,6 +146,7 @@ func TestBlock(t *testing.T) {
 		s, snap := &Source{}, model.Snapshot{}
 		if c.held {
 			s.children.abandon(&child.Process{})
+			s.suspect = suspect{key: "0", answered: c.answered}
 		}
 		for i, at := range c.waiting {
 			d := model.DeviceState{State: isStuck, Waiting: at}

@@ -70,12 +70,12 @@ type Source struct {
 	hung      map[string]hungDevice
 
 	mu       sync.Mutex
-	session  session            // nil while the library is not open
-	err      error              // why session is nil
-	reopen   error              // why the session must be replaced
-	known    []model.GPU        // identities of the devices, while session is nil
-	released *release           // nil if the library may be open
-	suspect  suspect            // while no GPU has answered since
+	session  session     // nil while the library is not open
+	err      error       // why session is nil
+	reopen   error       // why the session must be replaced
+	known    []model.GPU // identities of the devices, while session is nil
+	released *release    // nil if the library may be open
+	suspect  suspect
 	cancel   context.CancelFunc // ends the attempt to open the library
 }
 
@@ -311,7 +311,7 @@ func (s *Source) failed(why error) {
 		return
 	}
 	now, key := time.Now(), s.hungFirst(h)
-	s.setSuspect(suspect{key, s.before[key].GPU.UUID, now})
+	s.setSuspect(suspect{key: key, uuid: s.before[key].GPU.UUID, at: now})
 	last := s.hung[key]
 	pause := skipAfterHang
 	if now.Sub(last.until) < longestSkip {
