@@ -50,7 +50,7 @@ func faultFacts() model.Snapshot {
 			{Cgroup: 101, Key: memory, Value: 3}, {Cgroup: 102, Key: memory, Value: 1}, {Cgroup: 102, Key: slice, Value: 2},
 		},
 		FaultTotals: []model.FaultTotal{
-			{FaultKey: memory, Count: 5, Last: at},
+			{FaultKey: memory, Count: 5, Last: at, Recovered: at.Add(time.Minute)},
 			{FaultKey: slice, Count: 2, Last: at},
 			{FaultKey: key(model.DriverNVIDIA, "0000:18:00.0", "79"), Last: at.Add(-time.Hour)}, // before the start only
 			{FaultKey: key(model.DriverNVSwitch, "0000:c5:00.0", "24007"), Count: 1, Last: at},

@@ -199,6 +199,9 @@ func TestFaults(t *testing.T) {
 		if f.Last.Before(began) || f.Last.After(time.Now()) {
 			t.Errorf("%s: last at %v", f.Code, f.Last)
 		}
+		if recovered := f.Code == "154"; recovered == f.Recovered.Before(f.Last) || recovered == f.Recovered.IsZero() {
+			t.Errorf("%s: last at %v, recovered at %v", f.Code, f.Last, f.Recovered)
+		}
 	}
 	const uuid = "GPU-4ac9d3e2-8e3a-11ee-b9d1-0242ac120002"
 	want := []model.Fault{
