@@ -34,7 +34,8 @@ type suspect struct {
 	answered  bool // another GPU has answered since: no lock of the driver is held for it
 }
 
-// block finds the GPU for which the others wait, if none answers, and changes the states of the others.
+// block finds the GPU for which the others wait, if none answers, and changes the states of the others. It changes copies: the
+// session may use the reading again.
 func (s *Source) block(snap *model.Snapshot) {
 	hung := s.suspected()
 	held := hung.key != "" && !hung.answered && len(s.children.remaining()) > 0 // for a GPU that is not called any more
@@ -51,7 +52,7 @@ func (s *Source) block(snap *model.Snapshot) {
 			if (held || !d.Waiting.IsZero()) && (first < 0 || d.Waiting.Before(snap.DeviceStates[first].Waiting)) {
 				first = i
 			}
-		case d.Waiting.IsZero() && !asleep(snap, d.Device):
+		case d.Waiting.IsZero() && !asleep(snap, d.Device): // it answers, with values or with an error
 			s.clear(hung)
 			return
 		}
@@ -62,6 +63,7 @@ func (s *Source) block(snap *model.Snapshot) {
 	if since.IsZero() {
 		since = time.Now()
 	}
+	snap.DeviceStates, snap.GPUs = slices.Clone(snap.DeviceStates), slices.Clone(snap.GPUs)
 	logged := s.logged(snap, waiting, since.Add(-loggedBefore))
 	if logged >= 0 {
 		first = logged

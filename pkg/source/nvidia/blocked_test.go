@@ -5,6 +5,8 @@
 package nvidia
 
 import (
+	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -163,8 +165,13 @@ func TestBlock(t *testing.T) {
 				model.GPU{ID: id, UUID: "GPU-" + id, XIDs: c.xids[i], Suspended: i == 0 && c.suspended, Problems: []model.GPUCondition{}},
 				model.GPU{ID: id + ":0", UUID: "MIG-" + id, Parent: "GPU-" + id, Problems: []model.GPUCondition{}})
 		}
+		before := model.Snapshot{DeviceStates: slices.Clone(snap.DeviceStates), GPUs: slices.Clone(snap.GPUs)}
+		reading := snap
 		if s.block(&snap); !states(c.want...)(snap) {
 			t.Errorf("%s: %+v, want %v", name, snap.DeviceStates, c.want)
+		}
+		if !reflect.DeepEqual(reading, before) {
+			t.Errorf("%s: the reading of the session was changed", name)
 		}
 		for i, d := range snap.DeviceStates {
 			for _, g := range snap.GPUs[2*i : 2*i+2] {
