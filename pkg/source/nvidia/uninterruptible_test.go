@@ -5,8 +5,6 @@
 package nvidia
 
 import (
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -16,68 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/accelscope/accelscope/pkg/child"
 	"github.com/accelscope/accelscope/pkg/model"
 	fake "github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/silent"
 )
-
-// silentFileSystem mounts a FUSE file system that reads each request and answers none but the first, FUSE_INIT. A process that
-// looks up a file in it is in uninterruptible sleep, also when it is killed (request_wait_answer in fs/fuse/dev.c), until
-// answer is called: that closes the connection.
-func silentFileSystem(t *testing.T) (dir string, answer func()) {
-	t.Helper()
-	dir = t.TempDir()
-	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal("/dev/fuse: ", err)
-	}
-	if err := unix.Mount("silent", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)); err != nil {
-		t.Fatal("mount: ", err)
-	}
-	const (
-		inHeader  = 40 // struct fuse_in_header of include/uapi/linux/fuse.h: len, opcode, unique, …
-		outHeader = 16 // struct fuse_out_header: len, error, unique
-		initOut   = 64 // struct fuse_init_out: major, minor, max_readahead, flags, max_background, congestion_threshold, max_write, …
-	)
-	request := make([]byte, 1<<17)
-	if n, err := unix.Read(fd, request); err != nil || n < inHeader {
-		t.Fatal("FUSE_INIT: ", n, err)
-	}
-	reply := make([]byte, outHeader+initOut)
-	binary.NativeEndian.PutUint32(reply, uint32(len(reply)))
-	copy(reply[8:16], request[8:16])
-	binary.NativeEndian.PutUint32(reply[outHeader:], 7)
-	binary.NativeEndian.PutUint32(reply[outHeader+4:], 31)
-	binary.NativeEndian.PutUint32(reply[outHeader+20:], 4096)
-	if _, err := unix.Write(fd, reply); err != nil {
-		t.Fatal("FUSE_INIT: ", err)
-	}
-	done := make(chan struct{})
-	go func() { // until the file system is unmounted, or the connection aborted
-		defer close(done)
-		for {
-			if _, err := unix.Read(fd, request); err != nil && !errors.Is(err, unix.EINTR) {
-				return
-			}
-		}
-	}()
-	ended := false
-	answer = func() {
-		if ended {
-			return
-		}
-		ended = true
-		if err := unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH); err != nil {
-			t.Error("unmount: ", err)
-		}
-		<-done
-		_ = unix.Close(fd)
-	}
-	t.Cleanup(answer)
-	return dir, answer
-}
 
 // state of the tasks of a process, as in /proc/PID/task/TID/stat.
 func taskStates(pid int) string {
@@ -96,7 +37,7 @@ func taskStates(pid int) string {
 // TestChildDoesNotEnd: a call is in uninterruptible sleep, so the child does not end when it is killed. It is counted, what it
 // has open is reported, and another child reads the other GPU.
 func TestChildDoesNotEnd(t *testing.T) {
-	dir, answer := silentFileSystem(t)
+	dir, answer := silent.Mount(t)
 	r := newRemoteNode(t, 2, func(o *Options) { o.hangLimit = 3 * time.Second })
 	t.Cleanup(answer) // before the Source is closed
 	until(t, r.Source, ready(2))
