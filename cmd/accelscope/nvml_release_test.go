@@ -15,6 +15,7 @@ import (
 
 	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/silent"
 )
 
 // gpu runs accelscope gpu.
@@ -177,6 +178,34 @@ func TestNVMLChild(t *testing.T) {
 			if slices.Contains(files, "nvidia2") {
 				t.Errorf("process %d holds %v", pid, files)
 			}
+		}
+	})
+
+	t.Run("a child does not end when it is killed", func(t *testing.T) {
+		t.Parallel()
+		dir, answer := silent.Mount(t)
+		n := startGPUs(t, binary, library, time.Second, nil)
+		defer ends(t, n.stop)
+		n.listed(t)
+		n.Sleep("2", "nvmlDeviceGetPowerUsage", filepath.Join(dir, "file"))
+		n.write(t)
+		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(time.Second) { // 30 s, on a busy machine more
+			if scrape(t, n.url).sum("accelscope_child_stuck", "", "") > 0 {
+				break
+			}
+		}
+		n.until(t, "another child reads the other GPUs", func(e exposition) bool {
+			return len(e.by("gpu_utilization", "uuid")) == nvml.GPUs-3 && slices.Contains(problemsOf(e, nvml.UUID(2)), "stuck") &&
+				e.sum("accelscope_child_stuck", "", "") == 1
+		})
+		if out, err := n.gpu(t, binary, "release"); err == nil || !strings.Contains(out, "still open in a process that does not end") ||
+			!strings.Contains(out, "nvidia2") {
+			t.Errorf("a release during that: %v: %s", err, out)
+		}
+		answer()
+		n.until(t, "the child has ended", func(e exposition) bool { return e.sum("accelscope_child_stuck", "", "") == 0 })
+		if out, err := n.gpu(t, binary, "release"); err != nil {
+			t.Errorf("a release after that: %v: %s", err, out)
 		}
 	})
 
