@@ -28,9 +28,13 @@ func recoveryAction(d nvml.Device) string {
 	if d.GetFieldValues(values) != nvml.SUCCESS {
 		return ""
 	}
-	n, ok := unsigned(values[0])
+	return actionOf(unsigned(values[0]))
+}
+
+// actionOf returns the action with a number of nvmlDeviceGpuRecoveryAction_t, or empty if the driver did not report it.
+func actionOf(n uint64, reported bool) string {
 	switch {
-	case !ok:
+	case !reported:
 		return ""
 	case n < uint64(len(recoveryActions)):
 		return recoveryActions[n]
