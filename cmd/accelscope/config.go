@@ -34,6 +34,8 @@ type cli struct {
 
 // sensorFlags select what the sensor reads. run and doctor share them.
 type sensorFlags struct {
+	released error // why NVIDIA's library is not opened; nil if it may be
+
 	Sysfs  string `name:"path.sysfs" default:"/sys" placeholder:"DIR" help:"Mount point of sysfs."`
 	Procfs string `name:"path.procfs" default:"/proc" placeholder:"DIR" help:"Mount point of procfs."`
 	Cgroup string `name:"path.cgroup" default:"/sys/fs/cgroup" placeholder:"DIR" help:"Mount point of the cgroup hierarchy."`

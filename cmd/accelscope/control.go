@@ -27,9 +27,10 @@ type controlFlags struct {
 // defaultSocket is the default of --gpu.control-socket. Its directory belongs to the sensor.
 const defaultSocket = "/run/accelscope/control.sock"
 
-// The requests of the control socket. POST /gpu/release?for=10m&reason=TEXT and POST
-// /gpu/resume answer with a gpuStatus.
+// The requests of the control socket. GET /gpu/status, POST /gpu/release?for=10m&reason=TEXT and
+// POST /gpu/resume answer with a gpuStatus.
 const (
+	statusPath  = "/gpu/status"
 	releasePath = "/gpu/release"
 	resumePath  = "/gpu/resume"
 )
@@ -55,13 +56,14 @@ type releaser interface {
 	Hold(reason string, d time.Duration) nvidia.Status
 	EndHold(reason string)
 	Resume() nvidia.Status
+	Status() nvidia.Status
 }
 
 // newControl returns the handler of the control socket.
 func newControl(gpus releaser) http.Handler {
 	mux := http.NewServeMux()
-	handle := func(path string, answer func(*http.Request) (nvidia.Status, error)) {
-		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+	handle := func(method, path string, answer func(*http.Request) (nvidia.Status, error)) {
+		mux.HandleFunc(method+" "+path, func(w http.ResponseWriter, r *http.Request) {
 			got, err := answer(r)
 			if err != nil {
 				http.Error(w, err.Error(), http.StatusBadRequest)
@@ -75,7 +77,8 @@ func newControl(gpus releaser) http.Handler {
 			_ = json.NewEncoder(w).Encode(status) // the client may have ended
 		})
 	}
-	handle(releasePath, func(r *http.Request) (nvidia.Status, error) {
+	handle(http.MethodGet, statusPath, func(*http.Request) (nvidia.Status, error) { return gpus.Status(), nil })
+	handle(http.MethodPost, releasePath, func(r *http.Request) (nvidia.Status, error) {
 		d, reason := defaultRelease, "requested by accelscope gpu release"
 		if text := r.URL.Query().Get("for"); text != "" {
 			var err error
@@ -88,7 +91,7 @@ func newControl(gpus releaser) http.Handler {
 		}
 		return gpus.Release(reason, d), nil
 	})
-	handle(resumePath, func(*http.Request) (nvidia.Status, error) { return gpus.Resume(), nil })
+	handle(http.MethodPost, resumePath, func(*http.Request) (nvidia.Status, error) { return gpus.Resume(), nil })
 	return mux
 }
 

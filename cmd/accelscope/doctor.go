@@ -23,6 +23,7 @@ import (
 
 type doctorCmd struct {
 	sensorFlags
+	controlFlags
 	healthFlags
 	JSON bool `name:"json" xor:"answer" help:"Print one JSON object instead of a table."`
 }
@@ -36,6 +37,7 @@ func (c *doctorCmd) run(ctx context.Context, stdout io.Writer, log *zap.Logger) 
 	if c.QPCounters == "manage" {
 		c.QPCounters = "use" // doctor changes nothing on the node
 	}
+	c.released = released(ctx, c.Socket)
 	s, err := newSensor(c.sensorFlags, eventFlags{}, nil, zap.NewNop())
 	if err != nil {
 		return err
@@ -46,6 +48,9 @@ func (c *doctorCmd) run(ctx context.Context, stdout io.Writer, log *zap.Logger) 
 	}
 	now := s.engine.Refresh()
 	r := diagnose(thisHost(c.sensorFlags), now.States, now.Facts)
+	if c.NodeLabels {
+		r.nodeLabels(ctx, ownNode(c.NodeName))
+	}
 	if s.hierarchy.Mount != "" {
 		where := strings.TrimSpace(fmt.Sprintf("%s, %s %s", s.hierarchy.Mode, s.hierarchy.Mount, s.hierarchy.Controller))
 		if s.namespace != "" {
@@ -159,8 +164,11 @@ func conditionOf(g *model.GPU) (state model.State, reason string) {
 		}
 	}
 	state = model.StateOK
-	if g.Suspended {
+	switch {
+	case g.Suspended:
 		about = append(about, "suspended")
+	case g.Blocked:
+		state = model.StateBlocked
 	}
 	if problems := g.ActiveProblems(); len(problems) > 0 {
 		state, about = model.StateFailed, append(about, problems...)
@@ -254,6 +262,8 @@ func sourceCure(s model.SourceState) string {
 	switch {
 	case s.State == model.StateOK:
 		return ""
+	case s.State == model.StateReleased:
+		return "accelscope gpu resume ends the release"
 	case s.Source == "rdma" && s.State == model.StateAbsent:
 		return "load the driver of the HCA (mlx5_ib, irdma, …); `make demo` shows a node with Soft-RoCE"
 	case errors.Is(s.Err, model.ErrLibraryInit):

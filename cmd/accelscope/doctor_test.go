@@ -118,6 +118,7 @@ func TestDoctorGolden(t *testing.T) {
 					{Vendor: model.NVIDIA, ID: "1", PCIAddress: "0000:3b:00.0", Problems: []model.GPUCondition{
 						{Name: model.ProblemXID, Active: true}, {Name: model.ProblemLost, Active: true},
 					}},
+					{Vendor: model.NVIDIA, ID: "2", PCIAddress: "0000:5d:00.0", Blocked: true},
 					{Vendor: model.AMD, ID: "0", Name: "AMD Radeon Pro W6800", PCIAddress: "0000:c1:00.0", Suspended: true},
 				},
 				Hooks: []model.Hook{
@@ -133,6 +134,7 @@ func TestDoctorGolden(t *testing.T) {
 				},
 				DeviceStates: []model.DeviceState{
 					{Source: "rdma", Device: "mlx5_9", State: model.StateQuarantined, Reason: "counters: invalid argument"},
+					{Source: "nvidia", Device: "2", State: model.StateBlocked, Reason: "waits for GPU 1: a call into the driver for that GPU has not returned"},
 				},
 			},
 			verdict: canRun,

@@ -44,7 +44,7 @@ func (c *releaseCmd) run(ctx context.Context, stdout io.Writer) error {
 	if c.Reason != "" {
 		query.Set("reason", c.Reason)
 	}
-	s, err := control(ctx, c.Socket, releasePath, query)
+	s, err := control(ctx, http.MethodPost, c.Socket, releasePath, query)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (c *releaseCmd) run(ctx context.Context, stdout io.Writer) error {
 }
 
 func (c *resumeCmd) run(ctx context.Context, stdout io.Writer) error {
-	s, err := control(ctx, c.Socket, resumePath, nil)
+	s, err := control(ctx, http.MethodPost, c.Socket, resumePath, nil)
 	if err != nil {
 		return err
 	}
@@ -78,8 +78,22 @@ func (c *resumeCmd) run(ctx context.Context, stdout io.Writer) error {
 	return nil
 }
 
+// statusTimeout limits a request for the state.
+const statusTimeout = 2 * time.Second
+
+// released returns why a running sensor has released NVIDIA's driver; nil if none has, or if none answers.
+func released(ctx context.Context, socket string) error {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	s, err := control(ctx, http.MethodGet, socket, statusPath, nil)
+	if err != nil || s.State != string(model.StateReleased) {
+		return nil
+	}
+	return model.WithReason(errors.New(s.Reason), model.ErrReleased)
+}
+
 // control sends a request to the sensor that listens on a socket.
-func control(ctx context.Context, socket, path string, query url.Values) (s gpuStatus, err error) {
+func control(ctx context.Context, method, socket, path string, query url.Values) (s gpuStatus, err error) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	client := http.Client{Transport: &http.Transport{
@@ -89,7 +103,7 @@ func control(ctx context.Context, socket, path string, query url.Values) (s gpuS
 		},
 	}}
 	to := url.URL{Scheme: "http", Host: "localhost", Path: path, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to.String(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, to.String(), nil)
 	if err != nil {
 		return s, err
 	}

@@ -122,6 +122,34 @@ func TestNVMLFailures(t *testing.T) {
 		}
 	})
 
+	t.Run("a GPU hangs, and then all calls wait", func(t *testing.T) {
+		t.Parallel()
+		var log *fakeLog
+		n := startGPUs(t, binary, library, time.Second, func(n *gpuNode) { log = newFakeLog(t, n.Dir) })
+		defer ends(t, n.stop)
+		n.listed(t)
+		only := func(gpu int) func(exposition) bool { // is stuck
+			return func(e exposition) bool {
+				blocked := e.by("accelscope_device_state", "source", "state")["nvidia blocked"]
+				return slices.Equal(problemsOf(e, nvml.UUID(gpu)), []string{"stuck"}) && blocked == nvml.GPUs-1
+			}
+		}
+		n.Block("2", "nvmlDeviceGetPowerUsage")
+		n.write(t)
+		n.until(t, "the GPU is reported as stuck", func(e exposition) bool { return slices.Contains(problemsOf(e, nvml.UUID(2)), "stuck") })
+		n.Block(nvml.System, "*")
+		n.write(t)
+		e := n.until(t, "the GPU is reported as stuck, and the others as blocked", only(2))
+		for i := range nvml.GPUs {
+			_, reported := e.by("gpu_health", "uuid")[nvml.UUID(i)]
+			if problems := problemsOf(e, nvml.UUID(i)); i != 2 && (reported || problems != nil) {
+				t.Errorf("GPU %d waits for GPU 2: its health is reported, with the problems %v", i, problems)
+			}
+		}
+		log.xid(4, 5, "119, pid=2, name=kworker/0:1, Timeout after 6s of waiting for RPC response from GPU5 GSP!")
+		n.until(t, "the GPU is reported as stuck for which the driver waits", only(5))
+	})
+
 	t.Run("the driver is reloaded", func(t *testing.T) {
 		t.Parallel()
 		n := startGPUs(t, binary, library, time.Second, nil)
@@ -298,7 +326,7 @@ func TestNVMLFailures(t *testing.T) {
 		t.Parallel()
 		want := map[string][]string{
 			"0": {"ecc_uncorrected"}, "1": {"row_remap_pending"}, "2": {"row_remap_failure"}, "3": {"thermal_slowdown"},
-			"4": {"pcie_degraded"}, "5": {"xid"}, "6": nil, "7": {"power_brake"},
+			"4": {"pcie_degraded", "sram_threshold"}, "5": {"xid"}, "6": {"fabric", "recovery_action"}, "7": {"power_brake"},
 		}
 		n := startGPUs(t, binary, library, time.Second, func(n *gpuNode) {
 			n.Set("0", "nvmlDeviceGetMemoryErrorCounter.1.0.2", 1)
@@ -306,17 +334,27 @@ func TestNVMLFailures(t *testing.T) {
 			n.Set("2", "nvmlDeviceGetRemappedRows", 0, 9, 0, 1)
 			n.Set("3", "nvmlDeviceGetCurrentClocksEventReasons", 0x40|0x8)
 			n.Set("4", "nvmlDeviceGetCurrPcieLinkWidth", 8)
+			n.Set("4", "nvmlDeviceGetSramEccErrorStatus", strings.Repeat("0 ", 11)+"1")
+			n.Unset("5", "field.230")                              // a driver that reports no recovery action
+			n.Set("6", "nvmlDeviceGetGpuFabricInfoV", 3, 0, 0x4aa) // not in a partition
 			n.Set("7", "nvmlDeviceGetCurrentClocksEventReasons", 0x80|0x8)
 		})
 		defer ends(t, n.stop)
 		n.listed(t)
 		n.listening(t)
 		n.XID("5", 48)
+		n.XID("7", 119) // the driver asks for no action
+		n.Recovery("6", 1)
 		n.write(t)
-		e := n.until(t, "the XID", func(e exposition) bool { return e.sum("gpu_xid_errors_total", "", "") == 1 })
+		e := n.until(t, "XIDs and the recovery action", func(e exposition) bool {
+			return e.sum("gpu_xid_errors_total", "", "") == 2 && e.by("gpu_recovery_action", "uuid", "action")[nvml.UUID(6)+" reset"] == 1
+		})
 		for d, problems := range want {
 			if got := problemsOf(e, n.UUID(d)); !slices.Equal(got, problems) {
 				t.Errorf("GPU %s has the problems %v, want %v", d, got, problems)
+			}
+			if got := e.by("gpu_recovery_action", "uuid", "action"); d != "6" && d != "5" && got[n.UUID(d)+" none"] != 1 {
+				t.Errorf("GPU %s: %v", d, got)
 			}
 			if healthy := healthOf(e, n.UUID(d)) == 1; healthy != (problems == nil) {
 				t.Errorf("GPU %s is healthy: %v", d, healthy)

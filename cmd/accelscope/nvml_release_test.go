@@ -15,6 +15,7 @@ import (
 
 	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/silent"
 )
 
 // gpu runs accelscope gpu.
@@ -25,6 +26,16 @@ func (n *gpuNode) gpu(t *testing.T, binary string, args ...string) (string, erro
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
 	return stdout.String() + stderr.String(), err
+}
+
+// doctor runs accelscope doctor for the GPUs.
+func (n *gpuNode) doctor(t *testing.T, binary, library string) string {
+	t.Helper()
+	args := append(n.Environment(), binary, "doctor", "--gpu.control-socket="+n.socket(), "--gpu.nvml-library="+library,
+		"--path.sysfs="+n.SysFS(), "--path.procfs="+n.ProcFS(), "--path.cgroup="+n.CgroupFS(), "--path.host="+n.Dir,
+		"--no-collector.probe", "--no-collector.runtime", "--no-collector.kubelet", "--no-collector.node", "--no-collector.access")
+	out, _ := child.Command(t.Context(), "env", args...).CombinedOutput() // it fails without an HCA
+	return string(out)
 }
 
 // TestNVMLChild: the library is open in a child only, which ends when it is to. The fake library holds files as the
@@ -81,9 +92,21 @@ func TestNVMLChild(t *testing.T) {
 			t.Errorf("/readyz: %s", why)
 		}
 
+		calls := n.called(t)
+		if out := n.doctor(t, binary, library); !strings.Contains(out, "test, until ") || !strings.Contains(out, "accelscope gpu resume") {
+			t.Errorf("doctor during the release:\n%s", out)
+		}
+		if since := n.called(t).Since(calls); len(since) > 0 {
+			t.Errorf("doctor opens the library during the release: %v", since)
+		}
+
 		out, err = n.gpu(t, binary, "resume")
 		if err != nil || !strings.HasPrefix(out, "ok: open ") {
 			t.Errorf("%v: %s", err, out)
+		}
+		calls = n.called(t)
+		if out := n.doctor(t, binary, library); !strings.Contains(out, "nvidia 0") || n.called(t).Since(calls)["- dlopen"] == 0 {
+			t.Errorf("doctor after the release:\n%s", out)
 		}
 		n.listed(t)
 		n.listening(t)
@@ -155,6 +178,34 @@ func TestNVMLChild(t *testing.T) {
 			if slices.Contains(files, "nvidia2") {
 				t.Errorf("process %d holds %v", pid, files)
 			}
+		}
+	})
+
+	t.Run("a child does not end when it is killed", func(t *testing.T) {
+		t.Parallel()
+		dir, answer := silent.Mount(t)
+		n := startGPUs(t, binary, library, time.Second, nil)
+		defer ends(t, n.stop)
+		n.listed(t)
+		n.Sleep("2", "nvmlDeviceGetPowerUsage", filepath.Join(dir, "file"))
+		n.write(t)
+		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(time.Second) { // 30 s, on a busy machine more
+			if scrape(t, n.url).sum("accelscope_child_stuck", "", "") > 0 {
+				break
+			}
+		}
+		n.until(t, "another child reads the other GPUs", func(e exposition) bool {
+			return len(e.by("gpu_utilization", "uuid")) == nvml.GPUs-3 && slices.Contains(problemsOf(e, nvml.UUID(2)), "stuck") &&
+				e.sum("accelscope_child_stuck", "", "") == 1
+		})
+		if out, err := n.gpu(t, binary, "release"); err == nil || !strings.Contains(out, "still open in a process that does not end") ||
+			!strings.Contains(out, "nvidia2") {
+			t.Errorf("a release during that: %v: %s", err, out)
+		}
+		answer()
+		n.until(t, "the child has ended", func(e exposition) bool { return e.sum("accelscope_child_stuck", "", "") == 0 })
+		if out, err := n.gpu(t, binary, "release"); err != nil {
+			t.Errorf("a release after that: %v: %s", err, out)
 		}
 	})
 

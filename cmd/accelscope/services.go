@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -34,6 +35,7 @@ type services struct {
 	namespaces model.NamespaceLister
 	objects    model.ObjectCounter
 	holders    model.DeviceHolders
+	faults     model.FaultLog
 	peers      func(context.Context) ([]model.Peer, error)
 	gpus       releaser // nil if NVIDIA's GPUs are not read
 }
@@ -43,7 +45,7 @@ func newServices(f sensorFlags, e eventFlags, parsed parsedFlags, log *zap.Logge
 	s.engine = engine.New(engine.Options{Logger: log})
 	s.paths = &probe.PathLog{}
 	s.netlink = rdma.NewNetlink(s.rdmaOptions())
-	s.namespaces, s.objects, s.holders = unknown{}, unknown{}, unknown{}
+	s.namespaces, s.objects, s.holders, s.faults = unknown{}, unknown{}, unknown{}, unknown{}
 	s.peers = noPeers(fmt.Errorf("the kernel is not probed (--no-collector.probe): %w", model.ErrUnsupported))
 	return s
 }
@@ -69,10 +71,14 @@ func (s *services) sources() []engine.Registration {
 	add(s.DataPath != "off", s.newDataPath)
 	add(s.Access, s.newAccess)
 	add(s.Allocations, s.newGPUMemory)
+	var logged []engine.Registration // made before the GPUs, which use it, and registered after them
+	if s.KernelLog {
+		logged = append(logged, s.newKernelLog())
+	}
 	if s.GPU {
 		list = append(list, s.newGPUs()...)
 	}
-	add(s.KernelLog, s.newKernelLog)
+	list = append(list, logged...)
 	add(s.Kubelet, s.newKubelet)
 	add(s.Fabric, s.newFabric)
 	add(s.Node, s.newNode)
@@ -103,6 +109,8 @@ type unknown struct{}
 func (unknown) Counting() bool                { return false }
 func (unknown) Namespaces() []model.Namespace { return nil }
 func (unknown) Holders() ([]int, bool)        { return nil, false }
+
+func (unknown) FirstFault(model.FaultDriver, []string, time.Time) (string, bool) { return "", false }
 
 // register keeps the name of a source that could not be made.
 func register(name string, source engine.Source, err error) engine.Registration {

@@ -73,8 +73,12 @@ var gpuConstructors = []struct {
 }
 
 func newNVIDIA(s *services, log *zap.Logger) (engine.Source, error) {
+	if s.released != nil {
+		return nil, s.released
+	}
 	source, err := nvidia.New(nvidia.Options{
-		Library: s.NVML, Root: s.Host, Sysfs: s.Sysfs, Procfs: s.Procfs, Interval: s.GPUInterval, CgroupOf: s.cgroupOf(), Logger: log,
+		Library: s.NVML, Root: s.Host, Sysfs: s.Sysfs, Procfs: s.Procfs, Interval: s.GPUInterval, CgroupOf: s.cgroupOf(),
+		FirstFault: s.faults.FirstFault, Logger: log,
 	})
 	if err != nil {
 		return nil, err

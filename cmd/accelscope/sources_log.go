@@ -16,6 +16,9 @@ func (s *services) newKernelLog() engine.Registration {
 		Path: filepath.Join(s.Host, "dev/kmsg"), Procfs: s.Procfs, CgroupOf: s.cgroupOf(), LastCgroupOf: s.lastCgroupOf,
 		Logger: s.log.Named("kernellog"),
 	})
+	if err == nil {
+		s.faults = source
+	}
 	return register("kernellog", source, err)
 }
 

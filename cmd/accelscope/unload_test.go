@@ -5,12 +5,15 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/nvidia"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/unload"
 )
 
 // holds records the calls of a releaser.
@@ -18,6 +21,7 @@ type holds chan string
 
 func (h holds) Release(string, time.Duration) nvidia.Status { return nvidia.Status{} }
 func (h holds) Resume() nvidia.Status                       { return nvidia.Status{} }
+func (h holds) Status() nvidia.Status                       { return nvidia.Status{} }
 func (h holds) EndHold(reason string)                       { h <- "end " + reason }
 
 func (h holds) Hold(reason string, _ time.Duration) nvidia.Status {
@@ -61,6 +65,17 @@ func TestWatchUnload(t *testing.T) {
 		}
 	case <-time.After(time.Minute):
 		t.Error("the release does not end")
+	}
+}
+
+// TestNodeLabels: doctor reports why the labels of the node cannot be watched.
+func TestNodeLabels(t *testing.T) {
+	var r report
+	r.nodeLabels(t.Context(), nil)
+	r.nodeLabels(t.Context(), &unload.Node{Name: "gpu01", Server: "https://127.0.0.1:1", TokenFile: "/nowhere", CAFile: "/nowhere"})
+	if len(r.Checks) != 2 || r.Checks[0].State != model.StateUnsupported || !strings.Contains(r.Checks[0].Reason, "outside a pod") ||
+		r.Checks[1].State != model.StateFailed || !strings.Contains(r.Checks[1].Cure, "gpu-release") {
+		t.Errorf("%+v", r.Checks)
 	}
 }
 

@@ -69,6 +69,7 @@ type gpuEntry struct {
 	Profile   string   `json:"profile"` // of a part: 1g.10gb, CPX/NPS4
 	Nodes     []string `json:"nodes"`   // its device nodes
 	Suspended bool     `json:"suspended"`
+	Blocked   bool     `json:"blocked"`  // waits for another GPU that is stuck
 	Problems  []string `json:"problems"` // current problems; null when unknown
 }
 
@@ -79,7 +80,8 @@ func gpuList(k *Known, _ *http.Request) (any, error) {
 		g := &k.Facts.GPUs[i]
 		e := gpuEntry{
 			GPU: number(g), DRI: driOf(g, k.Facts.DRI), gpuIdentity: identify(g),
-			Profile: g.Profile, Nodes: append([]string{}, g.Nodes...), Suspended: g.Suspended, Problems: g.ActiveProblems(),
+			Profile: g.Profile, Nodes: append([]string{}, g.Nodes...), Suspended: g.Suspended, Blocked: g.Blocked,
+			Problems: g.ActiveProblems(),
 		}
 		e.ASIC.MarketName, e.ASIC.DeviceID, e.ASIC.Serial = g.Name, g.PCIDevice, asicSerial(g)
 		e.Bus.BDF = g.PCIAddress

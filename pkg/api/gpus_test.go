@@ -40,7 +40,7 @@ var twoVendors = model.Snapshot{
 			Nodes: []string{"/dev/dri/renderD129", "/dev/dri/card2"}, Utilization: model.Some(0.07),
 			Memory: model.VideoMemory{Used: model.Some(5), Total: model.Some(4)},
 		},
-		{Vendor: model.AMD, ID: "x", UUID: "odd"},
+		{Vendor: model.AMD, ID: "x", UUID: "odd", Blocked: true},
 	},
 	DRI: []model.DRIDevice{
 		{Card: "/dev/dri/card0", Driver: "ast"},
@@ -57,23 +57,23 @@ func TestGPUs(t *testing.T) {
 		"/gpus": {
 			`{"gpu":0,"asic":{"market_name":"H100","device_id":"0x2330","asic_serial":"165"},"bus":{"bdf":"0000:18:00.0"},` +
 				`"dri_device":{"card":"/dev/dri/card3","render":"","pci_addr":"0000:18:00.0"},"id":"0","uuid":"GPU-0","vendor":"nvidia",` +
-				`"parent_uuid":"","profile":"","nodes":["/dev/nvidia0"],"suspended":false,"problems":["xid"]}`,
+				`"parent_uuid":"","profile":"","nodes":["/dev/nvidia0"],"suspended":false,"blocked":false,"problems":["xid"]}`,
 			`{"gpu":0,"asic":{"market_name":"H100 MIG 1g.10gb","device_id":"","asic_serial":""},"bus":{"bdf":"0000:18:00.0"},` +
 				`"dri_device":{"card":"","render":"","pci_addr":"0000:18:00.0"},"id":"0:1","uuid":"MIG-1","vendor":"nvidia",` +
-				`"parent_uuid":"GPU-0","profile":"1g.10gb","nodes":["/dev/nvidia-caps/nvidia-cap21"],"suspended":false,"problems":[]}`,
+				`"parent_uuid":"GPU-0","profile":"1g.10gb","nodes":["/dev/nvidia-caps/nvidia-cap21"],"suspended":false,"blocked":false,"problems":[]}`,
 			`{"gpu":1,"asic":{"market_name":"","device_id":"","asic_serial":""},"bus":{"bdf":""},` +
 				`"dri_device":{"card":"","render":"","pci_addr":""},"id":"1","uuid":"GPU-1","vendor":"nvidia",` +
-				`"parent_uuid":"","profile":"","nodes":[],"suspended":false,"problems":["lost"]}`,
+				`"parent_uuid":"","profile":"","nodes":[],"suspended":false,"blocked":false,"problems":["lost"]}`,
 			`{"gpu":0,"asic":{"market_name":"","device_id":"","asic_serial":""},"bus":{"bdf":"0000:C1:00.0"},` +
 				`"dri_device":{"card":"/dev/dri/card1","render":"/dev/dri/renderD128","pci_addr":"0000:C1:00.0"},"id":"0","uuid":"c1d2",` +
-				`"vendor":"amd","parent_uuid":"","profile":"","nodes":[],"suspended":true,"problems":null}`,
+				`"vendor":"amd","parent_uuid":"","profile":"","nodes":[],"suspended":true,"blocked":false,"problems":null}`,
 			`{"gpu":0,"asic":{"market_name":"","device_id":"","asic_serial":""},"bus":{"bdf":"0000:c1:00.0"},` +
 				`"dri_device":{"card":"/dev/dri/card2","render":"/dev/dri/renderD129","pci_addr":"0000:c1:00.0"},"id":"0:1",` +
 				`"uuid":"c1d2-1","vendor":"amd","parent_uuid":"c1d2","profile":"CPX/NPS4",` +
-				`"nodes":["/dev/dri/renderD129","/dev/dri/card2"],"suspended":false,"problems":null}`,
+				`"nodes":["/dev/dri/renderD129","/dev/dri/card2"],"suspended":false,"blocked":false,"problems":null}`,
 			`{"gpu":null,"asic":{"market_name":"","device_id":"","asic_serial":""},"bus":{"bdf":""},` +
 				`"dri_device":{"card":"","render":"","pci_addr":""},"id":"x","uuid":"odd","vendor":"amd",` +
-				`"parent_uuid":"","profile":"","nodes":[],"suspended":false,"problems":null}`,
+				`"parent_uuid":"","profile":"","nodes":[],"suspended":false,"blocked":true,"problems":null}`,
 		},
 		"/cardMetrics": {
 			`{"gpu":0,"gpu_use_percent":null,"memory_use_percent":33.3333,"id":"0","uuid":"GPU-0","vendor":"nvidia","parent_uuid":""}`,

@@ -6,9 +6,12 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/accelscope/accelscope/tests/silent"
 )
 
 func TestRun(t *testing.T) {
@@ -32,8 +35,30 @@ func TestRun(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.HasPrefix(string(out), "before") {
 		t.Errorf("%q, %v", out, err)
 	}
-	r.stuck.Store(1) // no program can be made to ignore SIGKILL here
-	if _, _, err := r.Run(t.Context(), sh("echo")); !errors.Is(err, ErrTooManyStuck) {
+}
+
+// TestStuck: a program in uninterruptible sleep does not end when it is killed. Run returns without it, and no other is started
+// until it has ended.
+func TestStuck(t *testing.T) {
+	dir, answer := silent.Mount(t)
+	r := &Runner{MaxStuck: 1, Grace: 100 * time.Millisecond}
+	echo := Program{Path: "/bin/echo", Args: []string{"ended"}, MaxStdout: 10}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, _, err := r.Run(ctx, Program{Path: "/bin/cat", Args: []string{filepath.Join(dir, "file")}})
+	if !errors.Is(err, ErrStuck) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
+	}
+	if _, _, err := r.Run(t.Context(), echo); !errors.Is(err, ErrTooManyStuck) {
+		t.Error(err)
+	}
+	answer()
+	for end := time.Now().Add(30 * time.Second); r.stuck.Load() > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the program has not ended in 30 s")
+		}
+	}
+	if out, _, err := r.Run(t.Context(), echo); err != nil || string(out) != "ended\n" {
+		t.Errorf("%q, %v", out, err)
 	}
 }

@@ -19,6 +19,7 @@ var faultNotes = []string{
 		"instance is that of a MIG slice, if the driver reports it. `device` is empty for a function of a NIC without an HCA.",
 	"`container_gpu_faults_total`: faults of the processes of the workload. The shares of a GPU add up to `gpu_faults_total`; faults " +
 		"without a known process, and those of workloads that ended, are in the unattributed share.",
+	"`gpu_fault_recovered_timestamp_seconds`: XID 154 back to `None`, or a reset that succeeded (`amdgpu`, `xe`).",
 	"`gpu_xid_errors_total` counts the XIDs that NVML reports, `gpu_faults_total` those in the kernel log: an XID counts once in each.",
 }
 
@@ -30,6 +31,9 @@ func faultMetrics() []metric {
 	return []metric{
 		gpuFault("gpu_faults_total", counter, "Faults of the GPU that its driver has logged in the kernel log, by code.", faultCount),
 		gpuFault("gpu_fault_last_timestamp_seconds", gauge, "Unix time at which the driver of the GPU last logged the fault.", lastFault),
+		gpuFault("gpu_fault_recovered_timestamp_seconds", gauge,
+			"Unix time at which the driver of the GPU last logged the end of the fault.",
+			func(t *model.FaultTotal) model.Optional { return moment(t.Recovered) }),
 		{
 			name: "container_gpu_faults_total", typ: counter, owned: true, gpu: true, labels: faultLabels,
 			help: "Faults of the GPU that processes of the workload have caused, by code.",

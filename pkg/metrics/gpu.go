@@ -55,6 +55,18 @@ func gpuConditions(name, label, help string, of func(*gpuView) []model.GPUCondit
 	}
 }
 
+// gpuState returns the row of a metric with a state per GPU. GPUs without a state are left out.
+func gpuState(name, label string, states []string, help string, of func(*gpuView) string) metric {
+	return metric{
+		name: name, typ: gauge, gpu: true, labels: []string{label}, help: help,
+		emit: each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
+			if now := of(g); now != "" {
+				b.StateSet(g.labels, now, states)
+			}
+		}),
+	}
+}
+
 var gpuNotes = []string{
 	"A GPU that is suspended or cannot be read has only `gpu_info`. Values that the driver does not report are absent or, in " +
 		"labels, empty.",

@@ -51,7 +51,7 @@ func faultFacts() model.Snapshot {
 			{Cgroup: 101, Key: memory, Value: 3}, {Cgroup: 102, Key: memory, Value: 1}, {Cgroup: 102, Key: slice, Value: 2},
 		},
 		FaultTotals: []model.FaultTotal{
-			{FaultKey: memory, Count: 5, Last: at},
+			{FaultKey: memory, Count: 5, Last: at, Recovered: at.Add(time.Minute)},
 			{FaultKey: slice, Count: 2, Last: at},
 			{FaultKey: key(model.DriverNVIDIA, "0000:18:00.0", "79"), Last: at.Add(-time.Hour)}, // before the start only
 			{FaultKey: key(model.DriverNVSwitch, "0000:c5:00.0", "24007"), Count: 1, Last: at},
@@ -122,10 +122,11 @@ func nvidiaFacts() model.Snapshot {
 			{Type: "uncorrected", Scope: "volatile", Block: "dram"},
 			{Type: "uncorrected", Scope: "volatile", Block: "sram"},
 		},
-		RemappedRows: []model.Figure{{Name: "correctable", Value: 1}, {Name: "uncorrectable"}},
-		RetiredPages: []model.Figure{{Name: "uncorrectable"}},
-		XIDs:         []model.XID{{Code: 13, Count: 2, Last: time.Unix(1800000000, 5e8)}, {Code: 79, Count: 1, Last: time.Unix(1700000000, 0)}},
-		Problems:     problems(model.ProblemXID),
+		RemappedRows:   []model.Figure{{Name: "correctable", Value: 1}, {Name: "uncorrectable"}},
+		RetiredPages:   []model.Figure{{Name: "uncorrectable"}},
+		XIDs:           []model.XID{{Code: 13, Count: 2, Last: time.Unix(1800000000, 5e8)}, {Code: 79, Count: 1, Last: time.Unix(1700000000, 0)}},
+		RecoveryAction: model.RecoveryDrainAndReset, Fabric: "completed",
+		Problems: problems(model.ProblemXID),
 	}
 	a100 := model.GPU{
 		Vendor: model.NVIDIA, ID: "1", UUID: "GPU-1", Name: "NVIDIA A100-SXM4-80GB", PCIAddress: "0000:2a:00.0",
@@ -149,6 +150,7 @@ func nvidiaFacts() model.Snapshot {
 			mig("1:1", "MIG-2", "8", "/dev/nvidia-caps/nvidia-cap75", 15*mib),
 			{Vendor: model.NVIDIA, ID: "2", UUID: "GPU-2", Name: "NVIDIA T4", PCIAddress: "0000:3b:00.0", Suspended: true},
 			{Vendor: model.NVIDIA, ID: "3", UUID: "GPU-3", PCIAddress: "0000:5d:00.0", Problems: problems(model.ProblemLost)},
+			{Vendor: model.NVIDIA, ID: "4", UUID: "GPU-4", PCIAddress: "0000:5e:00.0", Blocked: true},
 		},
 		GPUDrivers: []model.GPUDriver{{Vendor: model.NVIDIA, Version: "550.54.15", Library: "12.550.54.15", CUDA: "12.4"}},
 		GPUProcesses: []model.GPUProcess{

@@ -16,6 +16,12 @@ var gpuHealthNotes = []string{
 	"`gpu_health` is 0 while any series of `gpu_problem` is 1. It is absent where the state of the GPU is unknown.",
 	"`gpu_problem` has a series for every problem that the sensor checks. A GPU that is lost (fell off the bus) or stuck (a " +
 		"call into its driver has not returned) has no other metrics except `gpu_info`, `gpu_health` and its XIDs.",
+	"A GPU that is stuck may hold a lock of its driver. Other GPUs that wait for it are `blocked` in `accelscope_device_state`, " +
+		"and have neither `gpu_health` nor `gpu_problem`: they may be healthy.",
+	"`gpu_recovery_action`: drivers since 570 report it. While it is `none`, no XID is a problem: the list of critical XIDs is for " +
+		"drivers that do not report it. After one GPU fell off the bus, the driver may ask for a reboot of the node on all its GPUs.",
+	"`gpu_fabric_state`: only GPUs with NVSwitches have it. CUDA cannot use a GPU before its registration is `completed`; the " +
+		"problem `fabric` is a registration that failed, or a fabric that is degraded.",
 	"`gpu_suspended`: the sensor does not wake a suspended GPU; its other series except `gpu_info` are absent meanwhile.",
 	"`gpu_ecc_errors_total`: `type` is `corrected`, `uncorrected` or `deferred`; `scope` is `volatile` (since the driver was " +
 		"loaded) or `aggregate` (over the life of the GPU); the block `all` is a sum over blocks.",
@@ -32,6 +38,12 @@ func gpuHealthMetrics() []metric {
 			}),
 		gpuConditions("gpu_problem", "problem", "Whether the GPU has the problem (1) or not (0).",
 			func(g *gpuView) []model.GPUCondition { return g.Problems }),
+		gpuState("gpu_recovery_action", "action", model.RecoveryActions,
+			"Action that the NVIDIA driver asks for so that the GPU works, 1 for the current one and 0 for the others.",
+			func(g *gpuView) string { return g.RecoveryAction }),
+		gpuState("gpu_fabric_state", "state", model.FabricStates,
+			"State of the GPU's registration in the NVLink fabric, 1 for the current state and 0 for the others.",
+			func(g *gpuView) string { return g.Fabric }),
 		gpuValue("gpu_suspended", gauge, "Whether runtime power management has suspended the GPU (1) or not (0).",
 			func(g *gpuView) model.Optional {
 				return model.Optional{Value: truth(g.Suspended), Known: !unreadable(g.GPU)}
@@ -67,9 +79,9 @@ func xid(name string, typ dto.MetricType, help string, of func(*model.XID) model
 	}
 }
 
-// unreadable reports whether a GPU is lost or stuck: its driver then reports no values.
+// unreadable reports whether a GPU is lost, stuck or blocked: its driver then reports no values.
 func unreadable(g *model.GPU) bool {
-	return slices.ContainsFunc(g.Problems, func(c model.GPUCondition) bool {
+	return g.Blocked || slices.ContainsFunc(g.Problems, func(c model.GPUCondition) bool {
 		return c.Active && (c.Name == model.ProblemLost || c.Name == model.ProblemStuck)
 	})
 }

@@ -16,7 +16,7 @@ var (
 		string(model.StateFailed), string(model.StateStuck),
 	}
 	sourceStates = append(slices.Clip(commonStates), string(model.StateReleased))
-	deviceStates = append(slices.Clip(commonStates), string(model.StateQuarantined))
+	deviceStates = append(slices.Clip(commonStates), string(model.StateQuarantined), string(model.StateBlocked))
 	// A hook is also absent while there is no device to observe.
 	hookStates = []string{
 		string(model.StateOK), string(model.StateAbsent), string(model.StateUnsupported), string(model.StateFailed),

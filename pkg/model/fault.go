@@ -41,11 +41,12 @@ type FaultKey struct {
 }
 
 // FaultTotal is the number of faults of a device since the sensor started. Last is the time of the last fault, which may
-// be before the start.
+// be before the start, Recovered that of the last end of one. They are zero if there was none.
 type FaultTotal struct {
 	FaultKey
-	Count uint64
-	Last  time.Time
+	Count     uint64
+	Last      time.Time
+	Recovered time.Time
 }
 
 // Fault is an error of a GPU or an HCA that its driver logged, or the end of one.

@@ -42,6 +42,8 @@ type GPU struct {
 	// Suspended reports that runtime power management has suspended the GPU. It was not woken:
 	// its other values are unknown.
 	Suspended bool
+	// Blocked reports that calls for it wait for another GPU that is stuck. Its other values are unknown.
+	Blocked bool
 	// Unlisted reports that only its processes could not be listed: GPUProcesses lacks them.
 	Unlisted bool
 	// Listed is the time at which its processes, Memory and Engines were read.
@@ -75,6 +77,11 @@ type GPU struct {
 	// uncorrectable.
 	RemappedRows, RetiredPages []Figure
 	XIDs                       []XID
+
+	// RecoveryAction is what the driver asks for so that the GPU works again, one of RecoveryActions; empty if unknown.
+	RecoveryAction string
+	// Fabric is the state of the GPU's registration with the manager of its NVSwitches, one of FabricStates; empty without one.
+	Fabric string
 
 	// Problems are all conditions that are checked, active or not: a GPU is healthy if none is
 	// active. Nil if its health is unknown.
@@ -111,8 +118,29 @@ const (
 	ProblemLinkDown       = "link_down"           // an NVLink or XGMI link that was up is down
 	ProblemResetRequired  = "reset_required"      // the driver asks for a reset
 	ProblemInfoROM        = "inforom_corrupted"
-	ProblemPCIeDegraded   = "pcie_degraded" // fewer lanes than GPU and slot have
-	ProblemMemoryBadPages = "bad_pages"     // more bad pages than the driver tolerates
+	ProblemPCIeDegraded   = "pcie_degraded"   // fewer lanes than GPU and slot have
+	ProblemMemoryBadPages = "bad_pages"       // more bad pages than the driver tolerates
+	ProblemRecovery       = "recovery_action" // the driver asks for an action: RecoveryAction
+	ProblemSRAM           = "sram_threshold"  // uncorrected errors on the chip exceed the vendor's criterion for a replacement
+	ProblemFabric         = "fabric"          // not registered in the NVLink fabric, or the fabric is degraded
+)
+
+// The values of RecoveryAction.
+const (
+	RecoveryNone          = "none"
+	RecoveryReset         = "reset"
+	RecoveryReboot        = "reboot"
+	RecoveryDrainP2P      = "drain_p2p"
+	RecoveryDrainAndReset = "drain_and_reset"
+	RecoveryOther         = "other"
+)
+
+// RecoveryActions and FabricStates list the values of RecoveryAction and Fabric.
+var (
+	RecoveryActions = []string{
+		RecoveryNone, RecoveryReset, RecoveryReboot, RecoveryDrainP2P, RecoveryDrainAndReset, RecoveryOther,
+	}
+	FabricStates = []string{"not_started", "in_progress", "completed"}
 )
 
 // GPUCondition is a condition that is active or not.

@@ -2,7 +2,10 @@
 
 package model
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // The following interfaces are used between sources.
 
@@ -49,4 +52,10 @@ type PathLog interface {
 // WorkloadNamer returns the label workload of a cgroup, and whether it has an owner.
 type WorkloadNamer interface {
 	Workload(id CgroupID) (workload string, known bool)
+}
+
+// FaultLog lists the faults that drivers have logged.
+type FaultLog interface {
+	// FirstFault returns the device for which a driver has first logged one of the codes since a time, and false if there is none.
+	FirstFault(driver FaultDriver, codes []string, since time.Time) (pciAddress string, ok bool)
 }

@@ -57,15 +57,17 @@ type Repair struct {
 // State is the state of a source, a device or a hook.
 type State string
 
-// The states. Hooks are absent while there is no device to watch. A device is quarantined if
-// it failed too often and is not read anymore. A source is released while an operator, or a
-// tool, works on its devices.
+// The states. Hooks are absent while there is no device to watch. A device is blocked if calls
+// for it wait for another device that is stuck. A device is quarantined if it failed too often
+// and is not read anymore. A source is released while an operator, or a tool, works on its
+// devices.
 const (
 	StateOK          State = "ok"
 	StateAbsent      State = "absent"
 	StateUnsupported State = "unsupported"
 	StateFailed      State = "failed"
 	StateStuck       State = "stuck"
+	StateBlocked     State = "blocked"
 	StateQuarantined State = "quarantined"
 	StateReleased    State = "released"
 )
@@ -88,4 +90,6 @@ type DeviceState struct {
 	Device string
 	State  State
 	Reason string
+	// Waiting is the start of a call for the device that has not returned; zero if there is none or if it is unknown.
+	Waiting time.Time
 }

@@ -79,12 +79,13 @@ func (s *Scenario) AddH100(n int) {
 		set(fmt.Sprint("ViolationStatus.", policy), 1, 1e9*policy) // ns
 		s.Set(d, fmt.Sprint("field.", 74+policy), 1e9*policy)
 	}
-	set("SupportedEventTypes", 0x1f)
+	set("SupportedEventTypes", 0x801f)
+	set("GpuFabricInfoV", 3, 0, 0x1aa) // completed, successful, healthy
 	s.addErrors(d)
 	s.addLinks(d, n)
 	for id, v := range map[int]string{
 		82: "u 55", 83: fmt.Sprint(123456789000 + n), 191: fmt.Sprint(123456789000 + n), 91: fmt.Sprint("u ", links),
-		94: fmt.Sprint("u ", n), 185: "u 340000", 186: fmt.Sprint("u ", 350000+1000*n),
+		94: fmt.Sprint("u ", n), 230: "u 0", 185: "u 340000", 186: fmt.Sprint("u ", 350000+1000*n),
 	} {
 		s.Set(d, fmt.Sprint("field.", id), v)
 	}

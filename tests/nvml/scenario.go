@@ -27,8 +27,11 @@ const (
 	VersionMismatch = 18
 )
 
-// xidEvent is nvmlEventTypeXidCriticalError.
-const xidEvent = 8
+// xidEvent is nvmlEventTypeXidCriticalError, recoveryEvent nvmlEventTypeGpuRecoveryAction.
+const (
+	xidEvent      = 8
+	recoveryEvent = 0x8000
+)
 
 // Process is a process that uses a GPU.
 type Process struct {
@@ -156,12 +159,21 @@ func (s *Scenario) Block(device, function string) { s.Set(device, "!"+function, 
 // Crash makes a function end the process with SIGSEGV until Heal.
 func (s *Scenario) Crash(device, function string) { s.Set(device, "!"+function, "crash") }
 
-// Heal ends Fail, Block and Crash.
+// Sleep makes a function look up a file, and so sleep while the file system does not answer.
+func (s *Scenario) Sleep(device, function, path string) { s.Set(device, "!"+function, "sleep", path) }
+
+// Heal ends Fail, Block, Crash and Sleep.
 func (s *Scenario) Heal(device, function string) { s.Unset(device, "!"+function) }
 
 // XID adds an error that the driver reports.
 func (s *Scenario) XID(device string, code uint64) {
 	s.events = append(s.events, fmt.Sprintln(device, "event", xidEvent, code))
+}
+
+// Recovery sets the action that the driver asks for, a nvmlDeviceGpuRecoveryAction_t, and adds its event.
+func (s *Scenario) Recovery(device string, action int) {
+	s.Set(device, "field.230", "u", action)
+	s.events = append(s.events, fmt.Sprintln(device, "event", recoveryEvent, 0))
 }
 
 // Remove removes a device, with its processes and MIG devices. A GPU that is removed while the

@@ -117,9 +117,7 @@ func (l *ledger) settleBefore(t time.Time) {
 }
 
 func (l *ledger) commit(d *device, f model.Fault) {
-	if !f.Recovered {
-		l.count(&f)
-	}
+	l.count(&f)
 	f.Last = f.Time
 	if n := len(d.history); n > 0 && same(&d.history[n-1], &f) {
 		d.history[n-1].Repeated++
@@ -135,12 +133,39 @@ func (l *ledger) commit(d *device, f model.Fault) {
 	d.history = append(d.history, f)
 }
 
+// first returns the device with the first fault of a driver with one of the codes since a time, and false if there is none.
+func (l *ledger) first(driver model.FaultDriver, codes []string, since time.Time) (address string, ok bool) {
+	var at time.Time
+	var id uint64 // records that are read together have one time
+	for _, d := range l.devices {
+		for _, f := range d.history {
+			if f.Driver != driver || f.Recovered || f.Last.Before(since) || !slices.Contains(codes, f.Code) {
+				continue
+			}
+			when := f.Time
+			if when.Before(since) { // one of its repetitions
+				when = f.Last
+			}
+			if order := when.Compare(at); !ok || order < 0 || order == 0 && f.ID < id {
+				address, at, id, ok = f.PCIAddress, when, f.ID, true
+			}
+		}
+	}
+	return address, ok
+}
+
 func same(a, b *model.Fault) bool {
 	return a.FaultKey == b.FaultKey && a.PID == b.PID && a.Cgroup == b.Cgroup && a.Earlier == b.Earlier && a.Recovered == b.Recovered
 }
 
 func (l *ledger) count(f *model.Fault) {
 	t := l.totals[f.FaultKey]
+	if f.Recovered {
+		if t != nil {
+			t.Recovered = f.Time
+		}
+		return
+	}
 	if t == nil {
 		if len(l.totals) >= maxTotals {
 			l.lost++

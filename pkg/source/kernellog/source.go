@@ -122,6 +122,13 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return out, errors.Join(s.err, s.foreign)
 }
 
+// FirstFault returns the device for which a driver has first logged one of the codes since a time: see model.FaultLog.
+func (s *Source) FirstFault(driver model.FaultDriver, codes []string, since time.Time) (pciAddress string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ledger.first(driver, codes, since)
+}
+
 // Forget drops cgroups that ended. Their faults stay in the totals of devices.
 func (s *Source) Forget(cgroups []model.CgroupID) {
 	ended := make(map[model.CgroupID]bool, len(cgroups))

@@ -199,6 +199,9 @@ func TestFaults(t *testing.T) {
 		if f.Last.Before(began) || f.Last.After(time.Now()) {
 			t.Errorf("%s: last at %v", f.Code, f.Last)
 		}
+		if recovered := f.Code == "154"; recovered == f.Recovered.Before(f.Last) || recovered == f.Recovered.IsZero() {
+			t.Errorf("%s: last at %v, recovered at %v", f.Code, f.Last, f.Recovered)
+		}
 	}
 	const uuid = "GPU-4ac9d3e2-8e3a-11ee-b9d1-0242ac120002"
 	want := []model.Fault{
@@ -353,5 +356,33 @@ func TestBounded(t *testing.T) {
 	}
 	if !slices.IsSortedFunc(s.FaultHistory, func(a, b model.Fault) int { return int(a.ID) - int(b.ID) }) {
 		t.Error("the history is not in order")
+	}
+}
+
+// TestFirstFault: the kernel log names the GPU for which others wait.
+func TestFirstFault(t *testing.T) {
+	start := time.Now()
+	n := newNode(t)
+	n.start()
+	first := func(since time.Time) string {
+		address, _ := n.source.FirstFault(model.DriverNVIDIA, []string{"119", "120"}, since)
+		return address
+	}
+	if got := first(start); got != "" {
+		t.Errorf("before any fault: %s", got)
+	}
+	n.kernel("NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.")
+	n.kernel("NVRM: Xid (PCI:0000:C1:00): 119, Timeout after 6s of waiting for RPC response from GPU1 GSP!")
+	n.kernel("NVRM: Xid (PCI:0000:02:00): 120, GSP task timeout")
+	n.kernel("NVRM: Xid (PCI:0000:C1:00): 119, Timeout after 6s of waiting for RPC response from GPU1 GSP!")
+	n.until("all are read", func(s *model.Snapshot) bool { return len(s.FaultHistory) == 3 && s.FaultHistory[1].Repeated == 1 })
+	if got := first(start); got != "0000:c1:00.0" {
+		t.Errorf("%s, want that with the first fault", got)
+	}
+	if got := first(time.Now()); got != "" {
+		t.Errorf("no fault since then: %s", got)
+	}
+	if got, ok := n.source.FirstFault(model.DriverNVSwitch, []string{"119"}, start); ok {
+		t.Errorf("of another driver: %s", got)
 	}
 }

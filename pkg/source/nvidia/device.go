@@ -75,6 +75,7 @@ type reading struct {
 	gpus      []model.GPU
 	processes []model.GPUProcess
 	err       error
+	waiting   time.Time // start of a call that is late or hangs
 }
 
 // longestStart is the time that the driver needs to initialize a GPU at its first use without
@@ -183,6 +184,7 @@ func (d *device) hasNode() bool {
 // noted reports whether a call succeeded and records what its failure means for the device or
 // for the library.
 func (d *device) noted(call string, ret nvml.Return) bool {
+	d.returned()
 	switch ret {
 	case nvml.SUCCESS:
 		return true
@@ -317,12 +319,17 @@ func (d *device) read(ctx context.Context) reading {
 		return r
 	}
 	answer, err := ask(ctx, d.worker, d.answer)
+	if errors.Is(err, errLate) || errors.Is(err, errStuck) {
+		r.waiting, _ = d.inStep()
+	}
 	switch {
 	case err == nil:
 		return answer
 	case errors.Is(err, errLate), errors.Is(err, errStuck) && d.attached.Load() == nil && time.Now().Before(d.begun):
 		if last := d.last.Load(); last != nil { // as of the last round
-			return *last
+			then := *last
+			then.waiting = r.waiting
+			return then
 		}
 		r.gpus = d.named(func(*model.GPU) {})
 		return r

@@ -159,11 +159,12 @@ func (x *xids) add(uuid string, code uint64, now time.Time) {
 }
 
 // watch counts the critical XIDs of one device (nvmlEventSetWait with
-// nvmlEventTypeXidCriticalError) until stop is closed, or the device or the library is gone.
+// nvmlEventTypeXidCriticalError) until stop is closed, or the device or the library is gone. It calls changed when the driver
+// reports that the recovery action has changed.
 // Each device has its own event set: a hung device affects only its own XIDs. The driver does
 // not queue events: XIDs without a watcher are not counted.
-func (x *xids) watch(l *library, d nvml.Device, uuid string, stop <-chan struct{}) {
-	for x.listenTo(l, d, uuid, stop) {
+func (x *xids) watch(l *library, d nvml.Device, uuid string, changed func(), stop <-chan struct{}) {
+	for x.listenTo(l, d, uuid, changed, stop) {
 		select { // avoid a busy loop if the error persists
 		case <-stop:
 			return
@@ -173,13 +174,17 @@ func (x *xids) watch(l *library, d nvml.Device, uuid string, stop <-chan struct{
 }
 
 // listenTo creates a set and counts its events. It returns true if it should be called again.
-func (x *xids) listenTo(l *library, d nvml.Device, uuid string, stop <-chan struct{}) bool {
+func (x *xids) listenTo(l *library, d nvml.Device, uuid string, changed func(), stop <-chan struct{}) bool {
 	set, ret := l.EventSetCreate()
 	if ret != nvml.SUCCESS {
 		return transient(ret)
 	}
 	defer func() { _ = l.EventSetFree(set) }() // closing the library frees it in any case
-	if ret := d.RegisterEvents(nvml.EventTypeXidCriticalError, set); ret != nvml.SUCCESS {
+	types := uint64(nvml.EventTypeXidCriticalError)
+	if can, ret := d.GetSupportedEventTypes(); ret == nvml.SUCCESS { // drivers before 570 have no recovery action
+		types |= can & nvml.EventTypeGpuRecoveryAction
+	}
+	if ret := d.RegisterEvents(types, set); ret != nvml.SUCCESS {
 		return transient(ret)
 	}
 	x.listen(uuid)
@@ -194,6 +199,8 @@ func (x *xids) listenTo(l *library, d nvml.Device, uuid string, stop <-chan stru
 		case ret == nvml.ERROR_TIMEOUT:
 		case ret != nvml.SUCCESS:
 			return transient(ret)
+		case event.EventType&nvml.EventTypeGpuRecoveryAction != 0:
+			changed()
 		case event.EventType&nvml.EventTypeXidCriticalError != 0 && event.EventData != math.MaxUint64:
 			culprit := x.culprit(uuid, event)
 			x.listen(culprit)

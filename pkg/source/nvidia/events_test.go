@@ -75,11 +75,16 @@ func (e *events) xid(code uint64) {
 // watching starts a watch; end stops it, and fails if the watch does not end or does not free
 // a set.
 func (e *events) watching(t *testing.T, x *xids, d nvml.Device) (end func(), done chan struct{}) {
+	return e.watchingFor(t, x, d, func() {})
+}
+
+// watchingFor is watching with a function that is called when the recovery action has changed.
+func (e *events) watchingFor(t *testing.T, x *xids, d nvml.Device, changed func()) (end func(), done chan struct{}) {
 	stop := make(chan struct{})
 	done = make(chan struct{})
 	go func() {
 		defer close(done)
-		x.watch(e.library, d, "GPU-a", stop)
+		x.watch(e.library, d, "GPU-a", changed, stop)
 	}()
 	return func() {
 		t.Helper()
@@ -100,18 +105,18 @@ func ended(t *testing.T, done <-chan struct{}) {
 	}
 }
 
-// listener returns a fake device with these results of registering.
+// listener returns a fake device of a driver without recovery actions, with these results of registering.
 func listener(rets ...nvml.Return) *mock.Device {
-	return &mock.Device{RegisterEventsFunc: func(types uint64, _ nvml.EventSet) nvml.Return {
+	return missing(&mock.Device{RegisterEventsFunc: func(types uint64, _ nvml.EventSet) nvml.Return {
 		if types != nvml.EventTypeXidCriticalError {
-			return nvml.ERROR_INVALID_ARGUMENT
+			return nvml.ERROR_NOT_SUPPORTED
 		}
 		ret := rets[0]
 		if len(rets) > 1 {
 			rets = rets[1:]
 		}
 		return ret
-	}}
+	}})
 }
 
 func counts(xs []model.XID) map[uint64]uint64 {
@@ -187,7 +192,7 @@ func TestXIDsUnsupported(t *testing.T) {
 			t.Errorf("%v: %d sets, %v", ret, len(e.open), x.of("GPU-a"))
 		}
 	}
-	newXIDs().watch(mocked(missing(&mock.Interface{})), listener(), "GPU-a", nil)
+	newXIDs().watch(mocked(missing(&mock.Interface{})), listener(), "GPU-a", nil, nil)
 }
 
 func TestXIDsAreBounded(t *testing.T) {

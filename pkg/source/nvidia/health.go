@@ -21,12 +21,13 @@ type health struct {
 	remapPending, remapFailure, retirePending *bool
 	linksUp                                   map[int]bool // links that were up at some time
 	narrow                                    *bool        // PCIe link narrower than possible, when last in use
+	sram, fabric                              *bool        // see sramThreshold and fabric; nil if not reported
 }
 
 // criticalXIDs are the XIDs for which NVIDIA's catalog (analyzing-xid-catalog, 2025-10) asks for a reset of the GPU, a
 // power cycle or an inspection of the hardware: the application does not cause them. 144 to 150 are errors of NVLink 5; their
-// severity is only in the kernel log. 154 is not among them: the driver reports it also when the GPU has recovered, and its
-// own verdict on what is to be done is better than any list.
+// severity is only in the kernel log. 154 is not among them: the driver reports it also when the GPU has recovered. The list
+// is for drivers that do not report the recovery action themselves: see verdict.go.
 var criticalXIDs = []uint64{46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 144, 145, 146, 147, 148, 149, 150, 155, 156, 158}
 
 // fatal returns the problems that are known even if the device cannot be read.
@@ -51,9 +52,13 @@ func (d *device) problems(g *model.GPU) []model.GPUCondition {
 			add(name, *active)
 		}
 	}
+	if g.RecoveryAction != "" {
+		add(model.ProblemRecovery, g.RecoveryAction != model.RecoveryNone)
+	}
 	if g.XIDs != nil {
 		// A critical one of an instance affects the whole chip.
-		add(model.ProblemXID, slices.ContainsFunc(append(d.xids.ofInstances(g.UUID), g.XIDs...), func(x model.XID) bool {
+		xids := append(d.xids.ofInstances(g.UUID), g.XIDs...)
+		add(model.ProblemXID, g.RecoveryAction != model.RecoveryNone && slices.ContainsFunc(xids, func(x model.XID) bool {
 			return x.Last.After(d.since) && slices.Contains(criticalXIDs, x.Code)
 		}))
 	}
@@ -83,6 +88,8 @@ func (d *device) problems(g *model.GPU) []model.GPUCondition {
 		}))
 	}
 	addKnown(model.ProblemPCIeDegraded, d.health.narrow)
+	addKnown(model.ProblemSRAM, d.health.sram)
+	addKnown(model.ProblemFabric, d.health.fabric)
 	return all
 }
 
@@ -101,6 +108,9 @@ func (d *device) readHealth() {
 		pending := v == nvml.FEATURE_ENABLED
 		d.health.retirePending = &pending
 	}
+	d.health.sram = sramThreshold(handle)
+	d.draft.facts.RecoveryAction = recoveryAction(handle)
+	d.draft.facts.Fabric, d.health.fabric = fabric(handle)
 	d.readPCIe(handle)
 	for _, l := range d.draft.facts.Links {
 		if d.health.linksUp == nil {

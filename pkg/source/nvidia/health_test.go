@@ -111,6 +111,30 @@ func TestProblems(t *testing.T) {
 			func(d *device, _ *model.GPU) { d.health.narrow = &no },
 			func(d *device, _ *model.GPU) { d.health.narrow = &yes },
 		},
+		"recovery action": {
+			model.ProblemRecovery,
+			func(_ *device, g *model.GPU) { g.RecoveryAction = model.RecoveryNone },
+			func(_ *device, g *model.GPU) { g.RecoveryAction = model.RecoveryDrainP2P },
+		},
+		"xid, and a verdict of the driver": {
+			model.ProblemXID,
+			func(_ *device, g *model.GPU) {
+				g.RecoveryAction, g.XIDs = model.RecoveryNone, []model.XID{{Code: 119, Count: 1, Last: now}}
+			},
+			func(_ *device, g *model.GPU) {
+				g.RecoveryAction, g.XIDs = model.RecoveryReset, []model.XID{{Code: 119, Count: 1, Last: now}}
+			},
+		},
+		"sram": {
+			model.ProblemSRAM,
+			func(d *device, _ *model.GPU) { d.health.sram = &no },
+			func(d *device, _ *model.GPU) { d.health.sram = &yes },
+		},
+		"fabric": {
+			model.ProblemFabric,
+			func(d *device, _ *model.GPU) { d.health.fabric = &no },
+			func(d *device, _ *model.GPU) { d.health.fabric = &yes },
+		},
 		"reset": {
 			model.ProblemResetRequired,
 			func(*device, *model.GPU) {},
@@ -123,13 +147,13 @@ func TestProblems(t *testing.T) {
 		},
 	} {
 		for active, set := range map[bool]func(*device, *model.GPU){false: c.good, true: c.bad} {
-			d, g := &device{xids: newXIDs()}, model.GPU{}
+			d, g := &device{worker: newWorker(0, 0), xids: newXIDs()}, model.GPU{}
 			set(d, &g)
 			if !slices.Contains(d.problems(&g), model.GPUCondition{Name: c.problem, Active: active}) {
 				t.Errorf("%s: not reported as %t: %+v", name, active, d.problems(&g))
 			}
 		}
-		if p := (&device{}).problems(&model.GPU{}); len(p) != 3 {
+		if p := (&device{worker: newWorker(0, 0)}).problems(&model.GPU{}); len(p) != 3 {
 			t.Errorf("unknown conditions are reported: %+v", p)
 		}
 	}
@@ -140,7 +164,7 @@ func TestThrottles(t *testing.T) {
 	g.GetCurrentClocksThrottleReasonsFunc = answer(g, uint64(nvml.ClocksThrottleReasonHwThermalSlowdown))
 	g.GetSupportedClocksThrottleReasonsFunc = answer(g, uint64(
 		nvml.ClocksThrottleReasonHwThermalSlowdown|nvml.ClocksThrottleReasonGpuIdle))
-	d := &device{reasons: supportedReasons(g.filled())}
+	d := &device{worker: newWorker(0, 0), reasons: supportedReasons(g.filled())}
 	got, want := d.throttles(g), []model.GPUCondition{{Name: "gpu_idle"}, {Name: reasonThermal, Active: true}}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)

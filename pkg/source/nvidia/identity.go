@@ -143,17 +143,23 @@ func recall(o Options, address string, index int) model.GPU {
 }
 
 // deviceNodes lists the device nodes that a process has open, with the number of open files of
-// each. The process is the sensor or its child, so this needs no permission.
+// each. The process is the sensor or its child, so this needs no permission. Its tasks have the
+// files in common. Of a process that was killed only the tasks in uninterruptible sleep still have them.
 func deviceNodes(pid int) []string {
-	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
-	entries, err := os.ReadDir(dir)
+	dirs, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task/*/fd"))
 	if err != nil {
-		return nil // it has ended
+		return nil
 	}
 	files := make(map[string]int)
-	for _, e := range entries {
-		if path, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && strings.HasPrefix(filepath.Base(path), "nvidia") {
-			files[path]++
+	for _, dir := range dirs {
+		entries, _ := os.ReadDir(dir) // fails for a task that has ended
+		for _, e := range entries {
+			if path, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && strings.HasPrefix(filepath.Base(path), "nvidia") {
+				files[path]++
+			}
+		}
+		if len(entries) > 0 {
+			break
 		}
 	}
 	nodes := make([]string, 0, len(files))

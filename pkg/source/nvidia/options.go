@@ -44,7 +44,9 @@ type Options struct {
 	Interval time.Duration
 	// CgroupOf returns the cgroup ID of a process; may be nil.
 	CgroupOf func(pid int) (model.CgroupID, error) `json:"-"`
-	Logger   *zap.Logger                           `json:"-"`
+	// FirstFault is that of a model.FaultLog; may be nil.
+	FirstFault func(driver model.FaultDriver, codes []string, since time.Time) (pciAddress string, ok bool) `json:"-"`
+	Logger     *zap.Logger                                                                                  `json:"-"`
 
 	hangLimit time.Duration // for tests; 0: hangLimit
 }

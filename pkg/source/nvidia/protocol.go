@@ -66,6 +66,7 @@ type reply struct {
 	Known    map[string]knownDevice
 	Split    []string // addresses of the GPUs with instances that the session does not read
 	Hung     []string // keys of the devices with a call that has hung for HangLimit
+	Silent   bool     // calls for all devices hang
 }
 
 // xidCount is the number of XIDs of one code, or no XID if the device is now watched.

@@ -38,7 +38,10 @@ var (
 
 // hungError is an errHung with the keys of the devices, the one that hung first is the first. No
 // device is known if the child itself does not answer.
-type hungError struct{ keys []string }
+type hungError struct {
+	keys []string
+	all  bool // no device answers
+}
 
 func (e *hungError) Error() string {
 	if len(e.keys) == 0 {
@@ -168,7 +171,7 @@ func (s *remoteSession) handle(m message) {
 		s.answered(m.Answer)
 		s.mu.Unlock()
 		if len(m.Answer.Hung) > 0 {
-			s.report(&hungError{m.Answer.Hung})
+			s.report(&hungError{m.Answer.Hung, m.Answer.Silent})
 		}
 	case m.XID != nil:
 		s.xids.set(m.XID.UUID, m.XID.XID)

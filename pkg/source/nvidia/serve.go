@@ -122,7 +122,7 @@ func openLocal(st start, open func(Options) (*library, error)) (*localSession, e
 
 // answer answers a request.
 func (s *localSession) answer(r request) *reply {
-	a := &reply{Number: r.Number, Hung: s.hung(s.HangLimit), Known: s.known(), Split: s.split()}
+	a := &reply{Number: r.Number, Hung: s.hung(s.HangLimit), Silent: s.silent(), Known: s.known(), Split: s.split()}
 	if r.Read {
 		snapshot, err := s.read(context.Background())
 		if err != nil {

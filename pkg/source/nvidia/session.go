@@ -90,7 +90,8 @@ func newSession(st start, l *library) (*localSession, error) {
 	}
 	for i, address := range addresses {
 		d := &device{
-			worker: newWorker(o.Interval), o: o, lib: l, sampler: newSampler(l, o.CgroupOf), xids: st.xids,
+			worker: newWorker(o.Interval, o.Interval*time.Duration(i)/time.Duration(len(addresses))), o: o,
+			lib: l, sampler: newSampler(l, o.CgroupOf), xids: st.xids,
 			notify: st.notify, listed: st.listed, instances: st.Instances,
 			address: address, index: i, since: time.Now(),
 			begun: time.Now().Add(time.Duration(len(addresses)) * longestStart),
@@ -149,7 +150,7 @@ func (s *localSession) read(ctx context.Context) (model.Snapshot, error) {
 		if errors.Is(r.err, errHidden) {
 			continue
 		}
-		state := model.DeviceState{Source: "nvidia", Device: r.id, State: model.StateOK}
+		state := model.DeviceState{Source: "nvidia", Device: r.id, State: model.StateOK, Waiting: r.waiting}
 		switch {
 		case errors.Is(r.err, errStuck):
 			state.State, state.Reason = model.StateStuck, r.err.Error()
@@ -169,7 +170,7 @@ func (s *localSession) tend() {
 	for _, d := range s.devices {
 		if a := d.attached.Load(); a != nil && !s.unwatched && !s.watched[a.handle] {
 			s.watched[a.handle] = true
-			s.watchers.Go(func() { s.xids.watch(s.lib, a.handle, a.uuid, s.unwatch) })
+			s.watchers.Go(func() { s.xids.watch(s.lib, a.handle, a.uuid, d.again, s.unwatch) })
 		}
 	}
 }
@@ -258,6 +259,14 @@ func (s *localSession) hung(limit time.Duration) []string {
 		keys = append(keys, c.key)
 	}
 	return keys
+}
+
+// silent reports whether calls for all devices hang that are called.
+func (s *localSession) silent() bool {
+	return !slices.ContainsFunc(s.devices, func(d *device) bool {
+		began, is := d.inStep()
+		return !d.skipped() && !d.asleep() && (!is || time.Since(began) < d.hung)
+	})
 }
 
 func (s *localSession) split() []string {

@@ -166,7 +166,7 @@ func TestXIDsThroughTheLibrary(t *testing.T) {
 	x, stop, done := newXIDs(), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		x.watch(l, d, "GPU-1", stop)
+		x.watch(l, d, "GPU-1", func() {}, stop)
 	}()
 	seen := func(name string, good func() bool) {
 		t.Helper()

@@ -70,11 +70,12 @@ type Source struct {
 	hung      map[string]hungDevice
 
 	mu       sync.Mutex
-	session  session            // nil while the library is not open
-	err      error              // why session is nil
-	reopen   error              // why the session must be replaced
-	known    []model.GPU        // identities of the devices, while session is nil
-	released *release           // nil if the library may be open
+	session  session     // nil while the library is not open
+	err      error       // why session is nil
+	reopen   error       // why the session must be replaced
+	known    []model.GPU // identities of the devices, while session is nil
+	released *release    // nil if the library may be open
+	suspect  suspect
 	cancel   context.CancelFunc // ends the attempt to open the library
 }
 
@@ -202,7 +203,7 @@ func (s *Source) start(addresses []string, i instances) start {
 // openSession opens the library in a new session. Release and Close end the attempt.
 func (s *Source) openSession(addresses []string) error {
 	if n := len(s.children.remaining()); n >= maxStuck {
-		return fmt.Errorf("%d processes that read NVML were killed and have not ended", n)
+		return fmt.Errorf("%d %w", n, errRemaining)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -293,7 +294,11 @@ func (s *Source) tearDown() bool {
 	if s.before = nil; why == nil || errors.Is(why, errEnded) || errors.Is(why, errHung) {
 		s.before = current.known() // the driver was not reloaded
 	}
-	s.set(nil, errors.New("reopening NVML"))
+	reopening := errors.New("reopening NVML")
+	if why != nil {
+		reopening = fmt.Errorf("%w: %w", reopening, why)
+	}
+	s.set(nil, reopening)
 	return true
 }
 
@@ -305,7 +310,8 @@ func (s *Source) failed(why error) {
 	if !errors.As(why, &h) || len(h.keys) == 0 {
 		return
 	}
-	now, key := time.Now(), h.keys[0]
+	now, key := time.Now(), s.hungFirst(h)
+	s.setSuspect(suspect{key: key, uuid: s.before[key].GPU.UUID, at: now})
 	last := s.hung[key]
 	pause := skipAfterHang
 	if now.Sub(last.until) < longestSkip {
@@ -363,6 +369,9 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 			g.Unlisted, g.XIDs = true, s.xids.ofGPU(&g)
 			snapshot.GPUs = append(snapshot.GPUs, g)
 		}
+		s.unopened(&snapshot, err)
+	} else {
+		s.block(&snapshot)
 	}
 	snapshot.Children = []model.ChildProcesses{s.children.facts()}
 	return snapshot, err

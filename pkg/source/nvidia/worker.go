@@ -29,25 +29,32 @@ var (
 // and NVML may be closed only when no call for any device is in progress.
 type worker struct {
 	hung time.Duration
-	jobs chan func()
-	stop chan struct{}
-	done chan struct{}
-	once sync.Once // closes stop
+	// offset is the time by which the rounds of this worker are later than those of the first one. Its steps would otherwise
+	// begin together with those of all others, and a hang of the driver would not show which call was the first.
+	offset time.Duration
+	jobs   chan func()
+	soon   chan struct{} // begins the next round at once
+	stop   chan struct{}
+	done   chan struct{}
+	once   sync.Once // closes stop
 
 	mu      sync.Mutex
-	began   time.Time // start of the step in progress; zero if there is none
+	began   time.Time // start of the step in progress, or of its current call if that is known; zero if there is none
 	overdue bool      // a caller gave up waiting for the step in progress
 }
 
-func newWorker(interval time.Duration) *worker {
-	return &worker{hung: max(hungAfter, interval), jobs: make(chan func()), stop: make(chan struct{}), done: make(chan struct{})}
+func newWorker(interval, offset time.Duration) *worker {
+	return &worker{
+		hung: max(hungAfter, interval), offset: offset,
+		jobs: make(chan func()), soon: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
+	}
 }
 
 // run runs a round of steps immediately and then every interval, until stop. A caller of ask
 // waits for the end of a step, not of a round.
 func (w *worker) run(interval time.Duration, round []func()) {
 	defer close(w.done)
-	tick := time.NewTicker(interval)
+	tick := time.NewTimer(interval + w.offset)
 	defer tick.Stop()
 	left := round
 	for {
@@ -69,9 +76,20 @@ func (w *worker) run(interval time.Duration, round []func()) {
 			return
 		case job := <-w.jobs:
 			w.step(job)
+		case <-w.soon:
+			left = round
 		case <-tick.C:
+			tick.Reset(interval)
 			left = round
 		}
+	}
+}
+
+// again begins a round as soon as no other is in progress.
+func (w *worker) again() {
+	select {
+	case w.soon <- struct{}{}:
+	default:
 	}
 }
 
@@ -83,6 +101,15 @@ func (w *worker) step(job func()) {
 	w.mu.Lock()
 	w.began, w.overdue = time.Time{}, false
 	w.mu.Unlock()
+}
+
+// returned records that a call of the step in progress has returned, and that the next one begins.
+func (w *worker) returned() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.began.IsZero() {
+		w.began = time.Now()
+	}
 }
 
 // inStep returns when the step in progress began, and whether there is one.

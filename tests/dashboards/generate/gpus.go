@@ -89,11 +89,11 @@ func gpuHealth() row {
 	s := sel(chosen)
 	return row{"Health", []panel{
 		timeline("Health", "healthy: the GPU has none of the checked problems. A GPU that cannot be read (lost, stuck) is not "+
-			"healthy; a GPU in runtime suspend is not read.",
+			"healthy; a GPU in runtime suspend, or that waits for a stuck GPU, is not read.",
 			map[string]string{"0": "not healthy", "1": "healthy"},
 			query{expr: "bottomk(20, gpu_health" + s + ")", legend: gpuName}).under(1),
 		table("Problems", "Problems that GPUs have now. lost: the GPU is no longer on the PCIe bus. stuck: a call into its driver "+
-			"has not returned. xid: a critical XID since the driver was loaded.", "none", []string{"instance", "gpu_id", "uuid", "problem"},
+			"has not returned. recovery_action: its driver asks for a reset or the like. xid: a critical XID since the driver was loaded.", "none", []string{"instance", "gpu_id", "uuid", "problem"},
 			query{expr: by("instance, gpu_id, uuid, problem", "gpu_problem"+s+" == 1"), legend: "Active"}),
 		table("XIDs", "XIDs that NVIDIA's driver reported since the sensor started, by code, with the time of the last one. "+
 			"NVIDIA's XID catalog explains the codes.", "none",

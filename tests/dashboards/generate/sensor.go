@@ -21,8 +21,8 @@ func sensorNow() row {
 			"Sources in state failed or stuck. Absent and unsupported sources are not counted: not every node has all "+
 				"hardware.", "none",
 			"sum(accelscope_source_state"+sel(`state=~"failed|stuck"`)+")").above(0, 1),
-		stat("Unreadable devices", "Devices that a source cannot read (state failed, stuck or quarantined).", "none",
-			"sum(accelscope_device_state"+sel(`state=~"failed|stuck|quarantined"`)+") or vector(0)").above(0, 1),
+		stat("Unreadable devices", "Devices that a source cannot read (state failed, stuck, blocked or quarantined).", "none",
+			"sum(accelscope_device_state"+sel(`state=~"failed|stuck|blocked|quarantined"`)+") or vector(0)").above(0, 1),
 		stat("Unattributed queue pairs",
 			"Share of the queue pairs that is attributed to no workload. The kernel's own queue pairs are included: "+
 				"each HCA has some.", "percentunit",

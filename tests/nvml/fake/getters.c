@@ -336,6 +336,23 @@ nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t d, nvmlMarginTemperatur
 	return r;
 }
 
+// The numbers are state, status and healthMask. Only version 2 is known.
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t d, nvmlGpuFabricInfoV_t *out)
+{
+	nvmlGpuFabricInfo_v2_t *v2 = (nvmlGpuFabricInfo_v2_t *)out;
+	unsigned long long v[3];
+	nvmlReturn_t r = get(d.handle, __func__, -1, -1, -1, 3, v);
+
+	if (!r && out->version != nvmlGpuFabricInfo_v2)
+		r = NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	if (!r) {
+		v2->state = v[0];
+		v2->status = v[1];
+		v2->healthMask = v[2];
+	}
+	return r;
+}
+
 // The numbers are the counts in the order of the struct.
 nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t d, nvmlEccSramErrorStatus_t *out)
 {

@@ -15,6 +15,7 @@
 //	0 !nvmlDeviceGetPowerUsage 15	the call fails with this code; !* for all calls
 //	0 !nvmlDeviceGetPowerUsage block	the call blocks until the line is gone
 //	0 !nvmlDeviceGetPowerUsage crash	the call ends the process with SIGSEGV
+//	0 !nvmlDeviceGetPowerUsage sleep PATH	the call looks up a file, in a file system that may not answer
 //	0 process PID MEMORY SM MEM ENC DEC KINDS	see struct process; MEMORY of 2^64-1 is unknown
 //	0 event TYPE DATA	an event; new events are appended
 //	0 field.ID.SCOPE [uUdi] VALUE	a field, of the type unsigned int, unsigned long long, double, int
@@ -79,6 +80,10 @@ int fault(const struct scenario *s, const device *d, const char *function)
 		return 0;
 	if (!strcmp(v, "crash"))
 		return CRASH;
+	if (!strncmp(v, "sleep ", 6)) {
+		access(v + 6, F_OK);
+		return 0;
+	}
 	return !strcmp(v, "block") ? BLOCK : atoi(v);
 }
 

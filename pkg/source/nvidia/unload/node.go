@@ -29,6 +29,8 @@ const (
 	// shortestPause and longestPause are the limits of the pause before the next request.
 	shortestPause = time.Second
 	longestPause  = time.Minute
+	// tryTime is the maximum time of Try.
+	tryTime = 3 * time.Second
 	// eventPause is the time between two events that are read.
 	eventPause = 100 * time.Millisecond
 	// maxEvent is the maximum size of an event. etcd stores objects of at most 1.5 MiB.
@@ -80,6 +82,26 @@ func (n *Node) watch(ctx context.Context, log *zap.Logger, set func(map[string]s
 		}
 		pause = min(2*pause, longestPause)
 	}
+}
+
+// Try watches the node until the API server has sent its labels once.
+func (n *Node) Try(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, tryTime)
+	defer cancel()
+	answered := false
+	err := n.request(ctx, func(map[string]string) {
+		answered = true
+		cancel()
+	})
+	switch {
+	case answered:
+		return nil
+	case err == nil:
+		return fmt.Errorf("the API server has no node %q", n.Name)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("the API server sends nothing about the node %q in %v", n.Name, tryTime)
+	}
+	return err
 }
 
 // request makes one request and reads its events until the API server ends it.

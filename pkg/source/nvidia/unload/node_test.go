@@ -129,6 +129,36 @@ func TestNode(t *testing.T) {
 	n.expect(calls, "resume "+reason)
 }
 
+// TestTry: doctor tries the watch that the sensor will use.
+func TestTry(t *testing.T) {
+	for name, tt := range map[string]struct {
+		handle http.HandlerFunc
+		want   string
+	}{
+		"permitted": {func(w http.ResponseWriter, r *http.Request) {
+			send(w, nodeEvent(t, "ADDED", "gpu01", nil))
+			<-r.Context().Done()
+		}, ""},
+		"forbidden":                     {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }, "watching the node: 403 Forbidden"},
+		"no such node, the answer ends": {func(http.ResponseWriter, *http.Request) {}, `the API server has no node "gpu01"`},
+		"no such node": {func(w http.ResponseWriter, r *http.Request) {
+			send(w, "")
+			<-r.Context().Done()
+		}, `the API server sends nothing about the node "gpu01" in 3s`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := ""
+			if err := newAPIServer(t, tt.handle).node.Try(t.Context()); err != nil {
+				got = err.Error()
+			}
+			if got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 // TestNodeFails has an API server that fails in all ways and then answers. The log names the reason once, and never contains
 // the token.
 func TestNodeFails(t *testing.T) {

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A call that hangs may hold a lock of the driver for which the calls for all other GPUs wait. These GPUs may be healthy: so
+// only the GPU that hung first is stuck, and the others are blocked.
+
+// gspTimeouts are the XIDs with which the driver reports for which GPU it waits: a request to its firmware (GSP) timed out
+// (119), or the firmware failed (120). The driver waits under its locks.
+var gspTimeouts = []string{"119", "120"}
+
+// loggedBefore is how long before a call hangs the driver may have reported such an XID: it retries for minutes.
+const loggedBefore = 5 * time.Minute
+
+// errRemaining is why no other child is started.
+var errRemaining = errors.New("processes that read NVML were killed and have not ended")
+
+// suspect is the GPU for which a call hung until its child was killed.
+type suspect struct {
+	key, uuid string
+	at        time.Time
+	answered  bool // another GPU has answered since: no lock of the driver is held for it
+}
+
+// block finds the GPU for which the others wait, if none answers, and changes the states of the others. It changes copies: the
+// session may use the reading again.
+func (s *Source) block(snap *model.Snapshot) {
+	hung := s.suspected()
+	held := hung.key != "" && !hung.answered && len(s.children.remaining()) > 0 // for a GPU that is not called any more
+	first := -1
+	var since time.Time
+	var waiting []int
+	for i, d := range snap.DeviceStates {
+		switch {
+		case d.State == model.StateStuck:
+			waiting = append(waiting, i)
+			if !d.Waiting.IsZero() && (since.IsZero() || d.Waiting.Before(since)) {
+				since = d.Waiting
+			}
+			if (held || !d.Waiting.IsZero()) && (first < 0 || d.Waiting.Before(snap.DeviceStates[first].Waiting)) {
+				first = i
+			}
+		case d.Waiting.IsZero() && !asleep(snap, d.Device): // it answers, with values or with an error
+			s.clear(hung)
+			return
+		}
+	}
+	if len(waiting) < 2 || first < 0 {
+		return
+	}
+	if since.IsZero() {
+		since = time.Now()
+	}
+	snap.DeviceStates, snap.GPUs = slices.Clone(snap.DeviceStates), slices.Clone(snap.GPUs)
+	logged := s.logged(snap, waiting, since.Add(-loggedBefore))
+	if logged >= 0 {
+		first = logged
+	}
+	for _, i := range waiting {
+		// A GPU that is not called any more hung before the others.
+		if d := snap.DeviceStates[i]; i != first && (logged >= 0 || !d.Waiting.IsZero()) {
+			setBlocked(snap, i, snap.DeviceStates[first].Device)
+		}
+	}
+}
+
+// logged returns the index of the state of the GPU for which the driver has first reported gspTimeouts; -1 without one.
+func (s *Source) logged(snap *model.Snapshot, waiting []int, since time.Time) int {
+	if s.o.FirstFault != nil {
+		if address, ok := s.o.FirstFault(model.DriverNVIDIA, gspTimeouts, since); ok {
+			return slices.IndexFunc(snap.DeviceStates, func(d model.DeviceState) bool {
+				g := gpuOf(snap, d.Device)
+				return d.State == model.StateStuck && g != nil && strings.EqualFold(g.PCIAddress, address)
+			})
+		}
+	}
+	first, at := -1, time.Time{}
+	for _, i := range waiting {
+		g := gpuOf(snap, snap.DeviceStates[i].Device)
+		if g == nil {
+			continue
+		}
+		for _, x := range g.XIDs {
+			if slices.Contains(gspTimeouts, fmt.Sprint(x.Code)) && x.Last.After(since) && (first < 0 || x.Last.Before(at)) {
+				first, at = i, x.Last
+			}
+		}
+	}
+	return first
+}
+
+// gpuOf returns the GPU with a name of a device state, nil if it is unknown.
+func gpuOf(snap *model.Snapshot, device string) *model.GPU {
+	i := slices.IndexFunc(snap.GPUs, func(g model.GPU) bool {
+		return g.Parent == "" && (g.ID == device || g.PCIAddress == device)
+	})
+	if i < 0 {
+		return nil
+	}
+	return &snap.GPUs[i]
+}
+
+// asleep reports whether a device is not called because it is suspended.
+func asleep(snap *model.Snapshot, device string) bool {
+	g := gpuOf(snap, device)
+	return g == nil || g.Suspended
+}
+
+// setBlocked changes the state of a device, of its GPU and of the instances of the GPU.
+func setBlocked(snap *model.Snapshot, i int, behind string) {
+	d := &snap.DeviceStates[i]
+	d.State = model.StateBlocked
+	d.Reason = fmt.Sprintf("waits for GPU %s: a call into the driver for that GPU has not returned", behind)
+	gpu := gpuOf(snap, d.Device)
+	if gpu == nil {
+		return
+	}
+	for j := range snap.GPUs {
+		if g := &snap.GPUs[j]; g.UUID == gpu.UUID || g.Parent == gpu.UUID {
+			g.Blocked, g.Problems = true, nil
+		}
+	}
+}
+
+// unopened adds the states of the GPUs while the library cannot be opened because of a call that hung before.
+func (s *Source) unopened(snap *model.Snapshot, why error) {
+	hung := s.suspected()
+	over := hung.answered && len(s.children.remaining()) == 0
+	if hung.key == "" || over || !errors.Is(why, errHung) && !errors.Is(why, errRemaining) {
+		return
+	}
+	for i := range snap.GPUs {
+		g := &snap.GPUs[i]
+		if g.Parent != "" {
+			continue
+		}
+		d := model.DeviceState{
+			Source: s.Name(), Device: g.ID, State: model.StateStuck, Reason: errStuck.Error(), Waiting: hung.at.Add(time.Nanosecond),
+		}
+		if g.UUID == hung.uuid {
+			d.Waiting = hung.at
+		}
+		snap.DeviceStates = append(snap.DeviceStates, d)
+		g.Problems = health{stuck: true}.fatal()
+	}
+	s.block(snap)
+}
+
+// suspected returns the suspect, with an empty key if there is none.
+func (s *Source) suspected() suspect {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.suspect
+}
+
+// clear records that another GPU than the suspect has answered.
+func (s *Source) clear(hung suspect) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.suspect == hung {
+		s.suspect.answered = true
+	}
+}
+
+func (s *Source) setSuspect(now suspect) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.suspect = now
+}
+
+// hungFirst returns the key of the device that is left alone after a session has ended by a call that hung. If no device
+// answered, this is the device for which the driver reported gspTimeouts, or an earlier one with a call in a child that has
+// not ended.
+func (s *Source) hungFirst(h *hungError) string {
+	earlier := s.suspected()
+	if !h.all {
+		return h.keys[0]
+	}
+	if s.o.FirstFault != nil {
+		if address, ok := s.o.FirstFault(model.DriverNVIDIA, gspTimeouts, time.Now().Add(-s.o.hangLimit-loggedBefore)); ok {
+			for key := range s.before {
+				if strings.HasPrefix(key, address+"#") {
+					return key
+				}
+			}
+		}
+	}
+	if earlier.key != "" && !earlier.answered && len(s.children.remaining()) > 0 {
+		return earlier.key
+	}
+	return h.keys[0]
+}

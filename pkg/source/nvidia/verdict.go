@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// The driver's own verdicts on a GPU. Where it reports what is to be done, this counts instead of the list of critical XIDs.
+
+// recoveryActions are the values of nvmlDeviceGpuRecoveryAction_t in nvml.h. Headers of NVIDIA differ about 5 (a reset of the
+// bus, or the recovery of an IMEX domain), so it is model.RecoveryOther, as later values are.
+var recoveryActions = []string{
+	nvml.GPU_RECOVERY_ACTION_NONE:            model.RecoveryNone,
+	nvml.GPU_RECOVERY_ACTION_GPU_RESET:       model.RecoveryReset,
+	nvml.GPU_RECOVERY_ACTION_NODE_REBOOT:     model.RecoveryReboot,
+	nvml.GPU_RECOVERY_ACTION_DRAIN_P2P:       model.RecoveryDrainP2P,
+	nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET: model.RecoveryDrainAndReset,
+}
+
+// recoveryAction reads NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which drivers since 570 report; empty without it.
+func recoveryAction(d nvml.Device) string {
+	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
+	if d.GetFieldValues(values) != nvml.SUCCESS {
+		return ""
+	}
+	return actionOf(unsigned(values[0]))
+}
+
+// actionOf returns the action with a number of nvmlDeviceGpuRecoveryAction_t, or empty if the driver did not report it.
+func actionOf(n uint64, reported bool) string {
+	switch {
+	case !reported:
+		return ""
+	case n < uint64(len(recoveryActions)):
+		return recoveryActions[n]
+	}
+	return model.RecoveryOther
+}
+
+// sramThreshold reads whether the uncorrected errors on the chip exceed NVIDIA's criterion for a replacement
+// (nvmlDeviceGetSramEccErrorStatus, for root only); nil if it is not reported.
+func sramThreshold(d nvml.Device) *bool {
+	status, ret := d.GetSramEccErrorStatus()
+	if ret != nvml.SUCCESS {
+		return nil
+	}
+	exceeded := status.BThresholdExceeded != 0
+	return &exceeded
+}
+
+// fabricStates are the values of nvmlGpuFabricState_t in nvml.h.
+var fabricStates = []string{
+	nvml.GPU_FABRIC_STATE_NOT_STARTED: "not_started",
+	nvml.GPU_FABRIC_STATE_IN_PROGRESS: "in_progress",
+	nvml.GPU_FABRIC_STATE_COMPLETED:   "completed",
+}
+
+// fabric reads the registration of the GPU in the NVLink fabric of its NVSwitches (nvmlDeviceGetGpuFabricInfoV, version 2).
+// unhealthy is nil, and state empty, without a fabric.
+func fabric(d nvml.Device) (state string, unhealthy *bool) {
+	info, ret := d.GetGpuFabricInfoV().V2()
+	if ret != nvml.SUCCESS || info.State == nvml.GPU_FABRIC_STATE_NOT_SUPPORTED || int(info.State) >= len(fabricStates) {
+		return "", nil
+	}
+	bad := fabricUnhealthy(info.HealthMask)
+	if info.State == nvml.GPU_FABRIC_STATE_COMPLETED && nvml.Return(info.Status) != nvml.SUCCESS { // the status counts only then
+		bad = true
+	}
+	return fabricStates[info.State], &bad
+}
+
+// fabricUnhealthy reports whether a part of NVML_GPU_FABRIC_HEALTH_MASK is bad. The values of the parts differ in nvml.h:
+// 0 is not supported for all; 1 is bad for the first four, and the only good one for the configuration.
+func fabricUnhealthy(mask uint32) bool {
+	for _, part := range []struct{ shift, width uint32 }{
+		{nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_DEGRADED_BW},
+		{nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_RECOVERY, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_RECOVERY},
+		{nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY},
+		{nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ACCESS_TIMEOUT_RECOVERY},
+	} {
+		if mask>>part.shift&part.width == nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE {
+			return true
+		}
+	}
+	return mask>>nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION&
+		nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_INCORRECT_CONFIGURATION > nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_NONE
+}

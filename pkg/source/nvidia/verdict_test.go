@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+func TestRecoveryAction(t *testing.T) {
+	none := missing(&mock.Device{})
+	if got := recoveryAction(none); got != "" {
+		t.Errorf("a library without fields: %q", got)
+	}
+	d := slowDevice()
+	for value, want := range map[int]string{
+		-1: "", 0: "none", 1: "reset", 2: "reboot", 3: "drain_p2p", 4: "drain_and_reset", 5: "other", 99: "other",
+	} {
+		have := map[field]uint64{}
+		if value >= 0 {
+			have[field{230, 0}] = uint64(value)
+		}
+		d.GetFieldValuesFunc = fieldsOf(have)
+		if got := recoveryAction(d); got != want {
+			t.Errorf("%d: %q, want %q", value, got, want)
+		}
+	}
+}
+
+// TestFabricUnhealthy has masks by the macros of nvml.h.
+func TestFabricUnhealthy(t *testing.T) {
+	for name, c := range map[string]struct {
+		mask uint32
+		want bool
+	}{
+		"nothing is supported":  {0, false},
+		"healthy":               {0x1aa, false},
+		"in a partition":        {0x11aa, false},
+		"degraded bandwidth":    {0x1a9, true},
+		"route recovery":        {0x1a6, true},
+		"route unhealthy":       {0x19a, true},
+		"access timeout":        {0x16a, true},
+		"configuration unknown": {0x0aa, false},
+		"no partition":          {0x4aa, true},
+		"state of the GPU":      {0x8aa, true},
+	} {
+		if got := fabricUnhealthy(c.mask); got != c.want {
+			t.Errorf("%s (%#x): %t", name, c.mask, got)
+		}
+	}
+}
+
+// TestVerdictsThroughTheLibrary reads the fake library through its C functions.
+func TestVerdictsThroughTheLibrary(t *testing.T) {
+	for name, old := range map[string]bool{"new": false, "old": true} {
+		t.Run(name, func(t *testing.T) {
+			s := scenario(t)
+			s.Set("0", "nvmlDeviceGetSramEccErrorStatus", "1 2 3 4 5 6 7 8 9 10 11 1")
+			_, d := opened(t, s, old)
+			sram, action := sramThreshold(d), recoveryAction(d)
+			state, unhealthy := fabric(d)
+			if old {
+				if sram != nil || state != "" || unhealthy != nil {
+					t.Errorf("%v, %s, %v", sram, state, unhealthy)
+				}
+				return
+			}
+			if sram == nil || !*sram || action != model.RecoveryNone || state != "completed" || unhealthy == nil || *unhealthy {
+				t.Errorf("%v, %q, %q, %v", sram, action, state, unhealthy)
+			}
+			set := func(values ...any) {
+				s.Set("0", "nvmlDeviceGetGpuFabricInfoV", values...)
+				if err := s.Write(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			is := func(what, wantState string, want bool) {
+				t.Helper()
+				eventually(t, what, func() bool {
+					state, unhealthy := fabric(d)
+					return state == wantState && unhealthy != nil && *unhealthy == want
+				})
+			}
+			set(3, int(nvml.ERROR_UNKNOWN), 0x1aa)
+			is("a registration that failed", "completed", true)
+			set(2, int(nvml.ERROR_UNKNOWN), 0)
+			is("the status counts only for a registration that has ended", "in_progress", false)
+			set(0, 0, 0)
+			eventually(t, "a GPU without a fabric", func() bool { state, unhealthy := fabric(d); return state == "" && unhealthy == nil })
+		})
+	}
+}
+
+// TestRecoveryEvent: the driver reports that the action has changed, and the GPU is read again at once.
+func TestRecoveryEvent(t *testing.T) {
+	x, e := newXIDs(), newEvents()
+	d := listener(nvml.SUCCESS)
+	d.GetSupportedEventTypesFunc = func() (uint64, nvml.Return) { return nvml.EventTypeAll, nvml.SUCCESS }
+	d.RegisterEventsFunc = func(types uint64, _ nvml.EventSet) nvml.Return {
+		if types != nvml.EventTypeXidCriticalError|nvml.EventTypeGpuRecoveryAction {
+			t.Errorf("registered for %#x", types)
+		}
+		return nvml.SUCCESS
+	}
+	changed := make(chan struct{})
+	end, _ := e.watchingFor(t, x, d, func() { close(changed) })
+	e.results <- waitResult{nvml.EventData{EventType: nvml.EventTypeGpuRecoveryAction, EventData: 1}, nvml.SUCCESS}
+	ended(t, changed)
+	end()
+	if got := x.of("GPU-a"); len(got) != 0 {
+		t.Errorf("it counts as an XID: %v", got)
+	}
+
+	r := newRemoteNode(t, 1, func(o *Options) { o.Interval = time.Hour })
+	action := func(want string) func(model.Snapshot) bool {
+		return func(s model.Snapshot) bool {
+			return len(s.GPUs) == 1 && s.GPUs[0].RecoveryAction == want && s.GPUs[0].XIDs != nil
+		}
+	}
+	until(t, r.Source, action(model.RecoveryNone))
+	r.Recovery("0", 2)
+	r.write()
+	s := until(t, r.Source, action(model.RecoveryReboot))
+	if !has(s.GPUs[0].Problems, model.ProblemRecovery) {
+		t.Errorf("%+v", s.GPUs[0].Problems)
+	}
+	r.Recovery("0", 0)
+	r.write()
+	s = until(t, r.Source, action(model.RecoveryNone))
+	if has(s.GPUs[0].Problems, model.ProblemRecovery) {
+		t.Errorf("%+v", s.GPUs[0].Problems)
+	}
+}
