@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
 
@@ -73,6 +74,7 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 	if err := c.validate(); err != nil { // before anything is attached
 		return err
 	}
+	limitMemory(log)
 	sets := c.Compat
 	if !c.NoSelfMetrics {
 		sets = append(sets, metrics.Process)
@@ -141,6 +143,17 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 			shutdown(server, log)
 			return nil
 		}
+	}
+}
+
+// memoryShare is the part of the memory limit of the cgroup that Go's heap may use. The rest is for the kernel's maps, the
+// vendors' libraries and the children.
+const memoryShare = 0.75
+
+// limitMemory sets the limit of Go's garbage collector from that of the cgroup, unless GOMEMLIMIT is set.
+func limitMemory(log *zap.Logger) {
+	if _, err := memlimit.Set(memlimit.WithRatio(memoryShare)); err != nil {
+		log.Debug("the memory limit of the cgroup is not known", zap.Error(err))
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 var processNotes = []string{
 	"`go_goroutines` excludes the goroutines of the Go runtime, as client_golang does.",
+	"`go_gc_gomemlimit_bytes` is three quarters of the limit of the sensor's cgroup, unless GOMEMLIMIT is set.",
 	"`go_threads` includes threads that are blocked in a system call.",
 	"`process_resident_memory_bytes` is read from /proc/self/statm.",
 }
@@ -44,6 +45,8 @@ func processMetrics() []metric {
 			goMetric("/gc/heap/allocs:objects", "/gc/heap/tiny/allocs:objects")),
 		p.row("go_gc_heap_live_bytes", "Heap memory that was in use at the last garbage collection.",
 			goMetric("/gc/heap/live:bytes")),
+		p.row("go_gc_gomemlimit_bytes", "Memory limit of the garbage collector.",
+			goMetric("/gc/gomemlimit:bytes")),
 	}
 }
 

@@ -27,6 +27,7 @@ func TestProcessMetrics(t *testing.T) {
 		"go_goroutines":                 10,
 		"go_threads":                    10,
 		"go_memstats_mallocs_total":     1e6,
+		"go_gc_gomemlimit_bytes":        0,
 	} {
 		got, ok := value(ours, name)
 		want, _ := value(theirs, name)
