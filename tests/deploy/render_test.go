@@ -273,7 +273,7 @@ func TestRights(t *testing.T) {
 func TestSeed(t *testing.T) {
 	mounts := map[string][2]string{ // name: host path, path inside
 		"containerd-sock": {"/run/containerd", "/hostrun/containerd"}, "docker-sock": {"/run", "/hostrun"},
-		"dev-dri": {"/dev/dri", "/hostdev/dri"}, "proc": {"/proc", "/host-proc"},
+		"proc": {"/proc", "/host-proc"}, // and not /dev/dri: GPUs are found through sysfs
 		// additional ones
 		"sys": {"/sys", "/sys"}, "pod-resources": {"/var/lib/kubelet/pod-resources", "/var/lib/kubelet/pod-resources"}, "root": {"/", "/host"},
 		"control": {"/run/accelscope", "/run/accelscope"},

@@ -47,7 +47,6 @@ var rows = map[string]string{
 	"`/hostrun/containerd`":            "the same as without `/hostrun`, for containerd if `/run/containerd` is a separate mount",
 	"`/var/lib/kubelet/pod-resources`": "devices that the kubelet allocated to containers: `container_gpu_allocated`, VFs",
 	"`/host`":                          "file systems of the node, user names, NVIDIA's library, CDI specifications in `/etc/cdi`",
-	"`/hostdev/dri`":                   "nothing at present: GPUs are found through sysfs",
 	"`/run/accelscope`":                "`accelscope gpu release` outside of the pod",
 }
 
@@ -96,7 +95,7 @@ var (
 		{mounts: []string{"/hostrun", "/hostrun/containerd"}, verdict: "yes", lost: []string{"source runtime"}},
 		// doctor cannot report the effect of these in this guest: /hostrun contains containerd's socket, too, and there
 		// is no kubelet and no GPU.
-		{mounts: []string{"/hostrun/containerd", "/var/lib/kubelet/pod-resources", "/host", "/hostdev/dri", "/run/accelscope"}, verdict: "yes", long: true},
+		{mounts: []string{"/hostrun/containerd", "/var/lib/kubelet/pod-resources", "/host", "/run/accelscope"}, verdict: "yes", long: true},
 	}
 )
 

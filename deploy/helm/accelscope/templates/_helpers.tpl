@@ -41,6 +41,11 @@ matchExpressions:
 {{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 
+{{- /* The image, by its digest or else its tag. */ -}}
+{{- define "accelscope.image" -}}
+{{ .Values.image.repository }}{{ if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ include "accelscope.tag" . }}{{ end }}
+{{- end -}}
+
 {{- define "accelscope.config" -}}
 {{ toYaml .Values.config }}
 {{- end -}}
