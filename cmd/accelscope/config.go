@@ -93,7 +93,9 @@ type kubeletFlags struct {
 	KubeletURL       string        `name:"kubelet.url" placeholder:"URL" help:"Kubelet. Default: https://NODE_IP:10250 in a pod."`
 	KubeletTokenFile string        `name:"kubelet.token-file" placeholder:"FILE" help:"Bearer token. Default: the service account's."`
 	KubeletCAFile    string        `name:"kubelet.ca-file" placeholder:"FILE" help:"CA of the kubelet. Default: the cluster's."`
+	KubeletCertFile  string        `name:"kubelet.certificate-file" placeholder:"FILE" help:"The kubelet's self-signed certificate."`
 	KubeletInsecure  bool          `name:"kubelet.insecure-skip-verify" help:"Do not verify the kubelet's certificate."`
+	KubeletSendToken bool          `name:"kubelet.insecure-send-token" help:"Send the token also to a kubelet that is not verified."`
 	KubeletInterval  time.Duration `name:"kubelet.interval" default:"15s" help:"Interval between requests to the kubelet."`
 }
 

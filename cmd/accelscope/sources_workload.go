@@ -74,8 +74,8 @@ func (s *services) newContainer() engine.Registration {
 func (s *services) newKubelet() engine.Registration {
 	o := kubelet.Options{
 		Socket: s.PodResources, URL: s.KubeletURL, NodeIP: s.NodeIP,
-		TokenFile: s.KubeletTokenFile, CAFile: s.KubeletCAFile, Insecure: s.KubeletInsecure, Labels: s.Labels,
-		Logger: s.log.Named("kubelet"),
+		TokenFile: s.KubeletTokenFile, CAFile: s.KubeletCAFile, CertificateFile: s.KubeletCertFile,
+		Insecure: s.KubeletInsecure, SendToken: s.KubeletSendToken, Labels: s.Labels, Logger: s.log.Named("kubelet"),
 	}
 	const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
 	o.TokenFile = cmp.Or(o.TokenFile, account+"token")

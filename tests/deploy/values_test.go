@@ -87,6 +87,21 @@ func TestValues(t *testing.T) {
 	}
 }
 
+// Without a token there is nothing that a kubelet or the API server would accept.
+func TestWithoutToken(t *testing.T) {
+	o := helm(t, "kubelet: {token: false}")
+	if p := sensor(t, o); p.AutomountServiceAccountToken == nil || *p.AutomountServiceAccountToken {
+		t.Error("the token is mounted")
+	} else if env := p.Containers[0].Env; slices.ContainsFunc(env, func(e corev1.EnvVar) bool { return e.Name == "NODE_IP" }) {
+		t.Error("the sensor would ask the kubelet")
+	}
+	for name := range o {
+		if strings.HasPrefix(name, "ClusterRole") {
+			t.Errorf("there is %s", name)
+		}
+	}
+}
+
 // An image by its digest has no tag.
 func TestDigest(t *testing.T) {
 	const digest = "sha256:0123456789012345678901234567890123456789012345678901234567890123"

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -34,12 +35,13 @@ const maxFile = 1 << 20
 type client struct {
 	base      *url.URL
 	tokenFile string
-	caFile    string // empty if the certificate is not checked
+	caFile    string // empty if the certificate is not checked, or pinned
+	pinFile   string
 	insecure  bool
 
-	mu   sync.Mutex
-	ca   []byte // the CA that http uses
-	http *http.Client
+	mu    sync.Mutex
+	trust []byte // the CA or certificate that http uses
+	http  *http.Client
 }
 
 // newClient returns nil if there is no URL and no default for it.
@@ -57,8 +59,14 @@ func newClient(o Options, log *zap.Logger) (*client, error) {
 		return nil, errors.New("kubelet: --kubelet.url must be https://HOST:PORT without user and query, " +
 			"--node.ip an address")
 	}
-	c := &client{base: base, tokenFile: o.TokenFile, caFile: o.CAFile, insecure: o.Insecure}
-	if o.Insecure {
+	c := &client{base: base, tokenFile: o.TokenFile, caFile: o.CAFile, pinFile: o.CertificateFile, insecure: o.Insecure}
+	switch {
+	case o.CertificateFile != "":
+		c.caFile = ""
+	case o.Insecure && o.TokenFile != "" && !o.SendToken:
+		return nil, errors.New("kubelet: with --kubelet.insecure-skip-verify any host with its address would receive the token: " +
+			"set --kubelet.certificate-file to the kubelet's certificate, or also --kubelet.insecure-send-token")
+	case o.Insecure:
 		c.caFile = ""
 		log.Warn("the kubelet's certificate is not checked: any host with its address receives the token",
 			zap.String("url", text))
@@ -100,32 +108,45 @@ func (c *client) get(
 	return f, err
 }
 
-// trusted returns an HTTP client for the current content of the CA file. It uses HTTP/1.1: a
+// trusted returns an HTTP client for the current content of the CA file, or of that of the certificate. It uses HTTP/1.1: a
 // connection with a late answer is never used again.
 func (c *client) trusted() (*http.Client, error) {
-	var ca []byte
-	if c.caFile != "" {
-		var err error
-		if ca, err = readSmall(c.caFile); err != nil {
+	var trust []byte
+	var err error
+	switch {
+	case c.pinFile != "":
+		if trust, err = readSmall(c.pinFile); err != nil {
+			return nil, fmt.Errorf("%w; --kubelet.certificate-file names the kubelet's certificate", err)
+		}
+	case c.caFile != "":
+		if trust, err = readSmall(c.caFile); err != nil {
 			return nil, fmt.Errorf("%w; --kubelet.ca-file names the CA of the kubelet's certificate", err)
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.http != nil && bytes.Equal(ca, c.ca) {
+	if c.http != nil && bytes.Equal(trust, c.trust) {
 		return c.http, nil
 	}
 	config := &tls.Config{InsecureSkipVerify: c.insecure} //nolint:gosec // configured by the user
-	if c.caFile != "" {
+	switch {
+	case c.pinFile != "":
+		pinned := certificates(trust)
+		if len(pinned) == 0 {
+			return nil, fmt.Errorf("--kubelet.certificate-file: no certificate in %s", c.pinFile)
+		}
+		config.InsecureSkipVerify = true // VerifyConnection compares the certificate
+		config.VerifyConnection = func(s tls.ConnectionState) error { return oneOf(s.PeerCertificates, pinned) }
+	case c.caFile != "":
 		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(ca) {
+		if !config.RootCAs.AppendCertsFromPEM(trust) {
 			return nil, fmt.Errorf("--kubelet.ca-file: no certificate in %s", c.caFile)
 		}
 	}
 	if c.http != nil {
 		c.http.CloseIdleConnections()
 	}
-	c.ca = ca
+	c.trust = trust
 	c.http = &http.Client{
 		Transport: &http.Transport{
 			TLSClientConfig:        config,
@@ -137,6 +158,29 @@ func (c *client) trusted() (*http.Client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c.http, nil
+}
+
+// errOther is the error of a kubelet with another certificate than the pinned one.
+var errOther = errors.New("the kubelet has another certificate than --kubelet.certificate-file")
+
+// oneOf compares the certificate of a server with those that are accepted.
+func oneOf(sent []*x509.Certificate, pinned [][]byte) error {
+	for _, one := range pinned {
+		if len(sent) > 0 && bytes.Equal(sent[0].Raw, one) {
+			return nil
+		}
+	}
+	return errOther
+}
+
+// certificates returns the certificates in a PEM file, which may also have keys.
+func certificates(text []byte) (all [][]byte) {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type == "CERTIFICATE" {
+			all = append(all, block.Bytes)
+		}
+	}
+	return all
 }
 
 func (c *client) close() {
@@ -179,14 +223,14 @@ func withRemedy(err error) error {
 	var unknown x509.UnknownAuthorityError
 	switch {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return fmt.Errorf("%w; the kubelet's certificate must be renewed (or the clock is wrong); "+
-			"--kubelet.insecure-skip-verify disables the check", err)
+		return fmt.Errorf("%w; the kubelet's certificate must be renewed (or the clock is wrong), or accepted by "+
+			"--kubelet.certificate-file", err)
 	case errors.As(err, &wrongHost):
 		return fmt.Errorf("%w; use the name that the certificate has in --kubelet.url, or "+
-			"--kubelet.insecure-skip-verify", err)
+			"--kubelet.certificate-file", err)
 	case errors.As(err, &unknown), errors.As(err, &invalid):
 		return fmt.Errorf("%w; --kubelet.ca-file must hold the CA of the kubelet's certificate "+
-			"(it is self-signed without serverTLSBootstrap), or use --kubelet.insecure-skip-verify", err)
+			"(it is self-signed without serverTLSBootstrap: then --kubelet.certificate-file)", err)
 	}
 	return err
 }

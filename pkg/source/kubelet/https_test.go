@@ -3,6 +3,8 @@
 package kubelet
 
 import (
+	"crypto/tls"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
@@ -164,7 +166,7 @@ func TestRedirect(t *testing.T) {
 	defer other.Close()
 	a.setPods(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusFound) })
 	o := a.options()
-	o.Insecure = true // else the certificate would prevent the request
+	o.Insecure, o.SendToken = true, true // else the certificate would prevent the request
 	got, err := open(t, o).Read(limit(t, time.Minute))
 	if err == nil || !strings.Contains(err.Error(), "redirects are not followed") || asked.Load() != 0 {
 		t.Errorf("%v, the other received %d requests", err, asked.Load())
@@ -206,7 +208,7 @@ func TestCertificates(t *testing.T) {
 			certificate := tt.by.issue(t, tt.address, tt.until)
 			a.certificate.Store(&certificate)
 			o := a.options()
-			o.CAFile, o.Insecure = tt.caFile, tt.insecure
+			o.CAFile, o.Insecure, o.SendToken = tt.caFile, tt.insecure, tt.insecure
 			got, err := open(t, o).Read(limit(t, time.Minute))
 			switch {
 			case tt.wrong == "" && (err != nil || len(got.Pods) != 1 || len(got.PodStorage) != 1):
@@ -217,6 +219,48 @@ func TestCertificates(t *testing.T) {
 				t.Errorf("the error contains the token: %v", err)
 			}
 		})
+	}
+}
+
+// TestPinned: the kubelet's own certificate is accepted whatever its name, and no other. The file may change.
+func TestPinned(t *testing.T) {
+	a := serveAPI(t, onePod("train"), oneSummary(1))
+	soon := time.Now().Add(time.Hour)
+	text := func(c tls.Certificate) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}))
+	}
+	own, other := newAuthority(t).issue(t, "10.9.8.7", soon), newAuthority(t).issue(t, "127.0.0.1", soon)
+	a.certificate.Store(&own)
+	o := a.options()
+	o.CAFile, o.CertificateFile = "/nonexistent/ca.crt", filepath.Join(t.TempDir(), "kubelet.crt")
+	s := open(t, o)
+	for _, step := range []struct{ file, wrong string }{
+		{"-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n" + text(own), ""},
+		{text(other), "another certificate"},
+		{text(other) + text(own), ""},
+		{"# empty\n", "no certificate in"},
+	} {
+		writeFile(t, o.CertificateFile, step.file)
+		got, err := s.Read(limit(t, time.Minute))
+		switch {
+		case step.wrong == "" && (err != nil || len(got.Pods) != 1):
+			t.Errorf("%q: %v", step.file, err)
+		case step.wrong != "" && (err == nil || !strings.Contains(err.Error(), step.wrong)):
+			t.Errorf("%q: %v, want %q in it", step.file, err, step.wrong)
+		}
+	}
+}
+
+// TestTokenIsKept: the token is sent over a connection that is not verified only if that is asked for.
+func TestTokenIsKept(t *testing.T) {
+	a := serveAPI(t, onePod("train"), oneSummary(1))
+	o := a.options()
+	o.Insecure = true
+	if s, err := New(o); err == nil {
+		_ = s.Close()
+		t.Error("no error")
+	} else if !strings.Contains(err.Error(), "--kubelet.insecure-send-token") {
+		t.Error(err)
 	}
 }
 

@@ -54,8 +54,12 @@ type Options struct {
 	// TokenFile holds a bearer token. It is read each time because tokens rotate.
 	TokenFile string
 	// CAFile holds the CA certificates (PEM) for the kubelet's certificate; default the system's.
-	CAFile   string
-	Insecure bool // do not check the kubelet's certificate
+	CAFile string
+	// CertificateFile holds the kubelet's own certificate (PEM), such as a self-signed one. It is accepted whatever its name, and no
+	// other. It is read each time.
+	CertificateFile string
+	Insecure        bool // do not check the kubelet's certificate
+	SendToken       bool // send the token even so
 	// Labels lists the labels and annotations of pods to return.
 	Labels []string
 	// CDI are the directories of CDI specifications, from the lowest priority on; default /etc/cdi

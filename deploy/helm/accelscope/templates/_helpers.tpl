@@ -55,10 +55,12 @@ matchExpressions:
   valueFrom:
     fieldRef:
       fieldPath: spec.nodeName
-- name: NODE_IP
+{{- if .Values.kubelet.token }}
+- name: NODE_IP # the address of the kubelet
   valueFrom:
     fieldRef:
       fieldPath: status.hostIP
+{{- end }}
 {{- end -}}
 
 {{- /* The handler of a probe, at an address of its own: it needs neither TLS nor a password, and other clients do not delay it. */ -}}
