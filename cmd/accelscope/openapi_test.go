@@ -59,6 +59,9 @@ func restNode(t *testing.T, amd error) *sensor {
 			Faults: []model.Series[model.FaultKey, model.Count]{}, FaultTotals: []model.FaultTotal{},
 			FaultHistory: []model.Fault{{ID: 1, FaultKey: model.FaultKey{Driver: model.DriverNVIDIA, PCIAddress: "0000:c1:00.0", Code: "31"}}},
 		}, nil},
+		{"gpudriver", model.Snapshot{
+			DriverTasks: []model.DriverTask{{Driver: "nvidia", Request: 0xc020462a, PID: 7, TID: 8, Process: "train", Function: "nvidia_ioctl"}},
+		}, nil},
 	} {
 		sources = append(sources, engine.Registration{Source: s})
 	}

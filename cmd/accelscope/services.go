@@ -71,6 +71,7 @@ func (s *services) sources() []engine.Registration {
 	if s.GPU {
 		list = append(list, s.newGPUs()...)
 	}
+	add(s.GPUDriver, s.newGPUDriver)
 	add(s.KernelLog, s.newKernelLog)
 	add(s.Kubelet, s.newKubelet)
 	add(s.Fabric, s.newFabric)

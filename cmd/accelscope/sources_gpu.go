@@ -10,6 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/access"
 	"github.com/accelscope/accelscope/pkg/source/amdgpu"
 	"github.com/accelscope/accelscope/pkg/source/drm"
+	"github.com/accelscope/accelscope/pkg/source/gpudriver"
 	"github.com/accelscope/accelscope/pkg/source/intel"
 	"github.com/accelscope/accelscope/pkg/source/nvidia"
 )
@@ -28,6 +29,15 @@ func (s *services) newAccess() engine.Registration {
 		s.holders = source
 	}
 	return register("access", source, err)
+}
+
+// newGPUDriver makes the source that measures ioctls of GPU drivers.
+func (s *services) newGPUDriver() engine.Registration {
+	source, err := gpudriver.New(gpudriver.Options{
+		Sysfs: s.Sysfs, Procfs: s.Procfs, Subsystem: s.subsystem(), MaxEntries: s.MapEntries, StuckAfter: s.StuckAfter,
+		Logger: s.log.Named("gpudriver"),
+	})
+	return register("gpudriver", source, err)
 }
 
 // newGPUs makes the sources of DRM devices and of the GPUs of each vendor.

@@ -47,6 +47,7 @@ func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
 			w.Header().Set("Content-Type", "application/yaml")
 			_, _ = w.Write(description) // the client may have gone
 		}),
+		"/api/v1/gpu-driver-tasks": enveloped(facts, driverTasks),
 	}
 }
 

@@ -72,6 +72,7 @@ func groups(labels []string) []group {
 		{"GPU health", gpuHealthNotes, gpuHealthMetrics()},
 		{"GPUs of workloads", gpuShareNotes, gpuShareMetrics()},
 		{"Faults in the kernel log", faultNotes, faultMetrics()},
+		{"Ioctls of GPU drivers", driverNotes, driverMetrics()},
 		{"Kubelet", kubeletNotes, kubeletMetrics()},
 		{"Node", nodeNotes, nodeMetrics()},
 		{"InfiniBand fabric", fabricNotes, fabricMetrics()},
