@@ -44,6 +44,9 @@ const volatile __s64 max_calls = 1024;
 
 __u64 driver_losses[DRIVER_LOSSES];
 
+/* What check_call has found: the thread that has the lock that the call waits for, tgid << 32 | tid, 0 if unknown. */
+__u64 lock_holder;
+
 /* So that the types reach user space. */
 const enum driver_loss *unused_driver_loss __attribute__((unused));
 
@@ -54,6 +57,18 @@ const enum driver_loss *unused_driver_loss __attribute__((unused));
 
 /* include/linux/sched.h */
 #define PF_EXITING 0x4
+
+/* include/linux/hung_task.h: the kind of the lock is in the low bits of task_struct.blocker. */
+enum {
+	BLOCKER_TYPE_MUTEX,
+	BLOCKER_TYPE_SEM,
+	BLOCKER_TYPE_MASK = 3,
+};
+
+/* kernel/locking/mutex.h, kernel/locking/rwsem.c: flags in the low bits of owners */
+#define MUTEX_FLAGS 7ULL
+#define RWSEM_READER_OWNED 1ULL
+#define RWSEM_OWNER_FLAGS 3ULL
 
 /* System calls: the tables of each architecture. */
 #if defined(__TARGET_ARCH_x86)
@@ -84,8 +99,26 @@ struct file___driver {
 
 struct task_struct___caller {
 	__s32 pid;
+	__s32 tgid;
 	__u64 start_time;
 	__u32 flags;
+	unsigned long blocker; /* with CONFIG_DETECT_HUNG_TASK_BLOCKER, Linux 6.16 */
+};
+
+struct atomic_long {
+	long counter;
+};
+
+struct mutex___lock {
+	struct atomic_long owner; /* not of real-time kernels */
+};
+
+struct semaphore___lock {
+	unsigned long last_holder; /* with CONFIG_DETECT_HUNG_TASK_BLOCKER */
+};
+
+struct rw_semaphore___lock {
+	struct atomic_long owner;
 };
 
 #pragma clang attribute pop
@@ -246,22 +279,61 @@ static __always_inline bool in_call(struct driver_call *call, __u32 tid)
 	return number == (compat ? NR_COMPAT_IOCTL : NR_IOCTL) && (__u32)request == call->request;
 }
 
+/* The task that has the lock that a task waits for. A lock that readers share has no one owner. */
+static __always_inline struct task_struct___caller *holder_of_lock(struct task_struct___caller *task)
+{
+	struct rw_semaphore___lock *rwsem;
+	struct semaphore___lock *semaphore;
+	struct mutex___lock *mutex;
+	__u64 blocker, owner = 0;
+
+	if (!bpf_core_field_exists(task->blocker))
+		return 0;
+	blocker = BPF_CORE_READ(task, blocker);
+	rwsem = (void *)(blocker & ~(__u64)BLOCKER_TYPE_MASK);
+	semaphore = (void *)rwsem;
+	mutex = (void *)rwsem;
+	if (!rwsem)
+		return 0;
+	switch (blocker & BLOCKER_TYPE_MASK) {
+	case BLOCKER_TYPE_MUTEX:
+		if (bpf_core_field_exists(mutex->owner))
+			owner = BPF_CORE_READ(mutex, owner.counter) & ~MUTEX_FLAGS;
+		break;
+	case BLOCKER_TYPE_SEM:
+		if (bpf_core_field_exists(semaphore->last_holder))
+			owner = BPF_CORE_READ(semaphore, last_holder);
+		break;
+	default:
+		if (bpf_core_field_exists(rwsem->owner))
+			owner = BPF_CORE_READ(rwsem, owner.counter);
+		owner = owner & RWSEM_READER_OWNED ? 0 : owner & ~RWSEM_OWNER_FLAGS;
+	}
+	return (void *)owner;
+}
+
 /*
  * User space runs this program for a thread and the beginning of its call.
- * Returns 1 if the thread is still in this call. If its return was missed, the
- * call is removed.
+ * Returns 1 if the thread is still in this call, and sets lock_holder. If its
+ * return was missed, the call is removed.
  */
 SEC("raw_tp")
 int check_call(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u32 tid = ctx->args[0];
 	struct driver_call *call = bpf_map_lookup_elem(&driver_calls, &tid);
+	struct task_struct___caller *holder;
 	struct driver_key key;
 
 	if (!call || call->start_ns != ctx->args[1])
 		return 0;
-	if (in_call(call, tid))
+	if (in_call(call, tid)) {
+		holder = holder_of_lock((void *)call->task);
+		lock_holder = 0;
+		if (holder)
+			lock_holder = (__u64)BPF_CORE_READ(holder, tgid) << 32 | (__u32)BPF_CORE_READ(holder, pid);
 		return 1;
+	}
 	key = call->key;
 	leave(tid, &key);
 	lose(LOSS_DRIVER_RETURN_MISSED);

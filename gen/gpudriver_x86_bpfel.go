@@ -68,6 +68,7 @@ const (
 	GPUDriverProgKretprobeIoctl    = "kretprobe_ioctl"
 	GPUDriverVarCgroupSubsys       = "cgroup_subsys"
 	GPUDriverVarDriverLosses       = "driver_losses"
+	GPUDriverVarLockHolder         = "lock_holder"
 	GPUDriverVarMaxCalls           = "max_calls"
 	GPUDriverVarStackSize          = "stack_size"
 	GPUDriverVarUnusedDriverLoss   = "unused_driver_loss"
@@ -137,6 +138,7 @@ type GPUDriverMapSpecs struct {
 type GPUDriverVariableSpecs struct {
 	CgroupSubsys     *ebpf.VariableSpec `ebpf:"cgroup_subsys"`
 	DriverLosses     *ebpf.VariableSpec `ebpf:"driver_losses"`
+	LockHolder       *ebpf.VariableSpec `ebpf:"lock_holder"`
 	MaxCalls         *ebpf.VariableSpec `ebpf:"max_calls"`
 	StackSize        *ebpf.VariableSpec `ebpf:"stack_size"`
 	UnusedDriverLoss *ebpf.VariableSpec `ebpf:"unused_driver_loss"`
@@ -181,6 +183,7 @@ func (m *GPUDriverMaps) Close() error {
 type GPUDriverVariables struct {
 	CgroupSubsys     *ebpf.Variable `ebpf:"cgroup_subsys"`
 	DriverLosses     *ebpf.Variable `ebpf:"driver_losses"`
+	LockHolder       *ebpf.Variable `ebpf:"lock_holder"`
 	MaxCalls         *ebpf.Variable `ebpf:"max_calls"`
 	StackSize        *ebpf.Variable `ebpf:"stack_size"`
 	UnusedDriverLoss *ebpf.Variable `ebpf:"unused_driver_loss"`

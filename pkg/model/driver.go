@@ -40,4 +40,8 @@ type DriverTask struct {
 	// Function is the function of the kernel in which the thread sleeps (/proc/TID/wchan); empty if it runs or is unknown.
 	Function string
 	Since    time.Time
+	// HolderPID and HolderTID are the process and the thread that have the lock that the task waits for, 0 if unknown: few
+	// kernels record it. HolderProcess is the name of that thread.
+	HolderPID, HolderTID int
+	HolderProcess        string
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/cilium/ebpf/btf"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
@@ -285,4 +286,101 @@ func eventually(t *testing.T, f func() error) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestHolder has a thread in a real ioctl that waits for a mutex, which another thread has: it copies to a pipe from a page that
+// this test does not provide.
+func TestHolder(t *testing.T) {
+	p := newPrograms(t, Options{Procfs: "/proc", StuckAfter: 20 * time.Millisecond})
+	const page, count = 4096, 0x541b // FIONREAD
+	missing, provide := missingPage(t, page)
+	var pipe [2]int
+	if err := unix.Pipe(pipe[:]); err != nil {
+		t.Fatal(err)
+	}
+	writer, reader := newThread(t), newThread(t)
+	var writing, waiting int
+	begun, ended := make(chan bool, 2), make(chan bool, 2)
+	writer <- func() {
+		writing = unix.Gettid()
+		begun <- true
+		_, _, errno := unix.Syscall(unix.SYS_WRITE, uintptr(pipe[1]), missing, page)
+		if errno != 0 {
+			t.Error(errno)
+		}
+		ended <- true
+	}
+	<-begun
+	eventually(t, func() error {
+		if f := readTask("/proc", uint32(writing), "wchan"); f != "handle_userfault" {
+			return errors.New("the writer is in " + f)
+		}
+		return nil
+	})
+	file := p.file("nvidia")
+	reader <- func() {
+		waiting = unix.Gettid()
+		p.enter(file, count)
+		begun <- true
+		var n int32
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(pipe[0]), count, uintptr(unsafe.Pointer(&n)))
+		if errno != 0 || n != page {
+			t.Errorf("%d bytes: %v", n, errno)
+		}
+		ended <- true
+	}
+	<-begun
+	var task model.DriverTask
+	eventually(t, func() error {
+		_, snap, _ := p.read()
+		if len(snap.DriverTasks) != 1 || snap.DriverTasks[0].Function == "" {
+			return errors.New("not stuck")
+		}
+		task = snap.DriverTasks[0]
+		return nil
+	})
+	t.Logf("%+v", task)
+	want := model.DriverTask{}
+	var s *btf.Struct
+	if err := p.types.TypeByName("task_struct", &s); err != nil {
+		t.Fatal(err)
+	}
+	if slices.ContainsFunc(s.Members, func(m btf.Member) bool { return m.Name == "blocker" }) {
+		want.HolderPID, want.HolderTID, want.HolderProcess = os.Getpid(), writing, task.Process
+	}
+	got := model.DriverTask{HolderPID: task.HolderPID, HolderTID: task.HolderTID, HolderProcess: task.HolderProcess}
+	if d := cmp.Diff(want, got); d != "" || task.TID != waiting {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	provide()
+	<-ended
+	<-ended
+}
+
+// missingPage returns a page without memory and a function that provides it. Who reads the page waits until then.
+func missingPage(t *testing.T, size int) (page uintptr, provide func()) {
+	t.Helper()
+	const (
+		api, register, zeropage = 0xc018aa3f, 0xc020aa00, 0xc020aa04 // UFFDIO_API, UFFDIO_REGISTER, UFFDIO_ZEROPAGE
+		version, missing        = 0xaa, 1                            // UFFD_API, UFFDIO_REGISTER_MODE_MISSING
+	)
+	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC, 0, 0)
+	if errno != 0 {
+		t.Skip(errno)
+	}
+	t.Cleanup(func() { _ = unix.Close(int(fd)) })
+	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(memory) })
+	page = uintptr(unsafe.Pointer(&memory[0]))
+	call := func(request uintptr, argument ...uint64) {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, request, uintptr(unsafe.Pointer(&argument[0]))); errno != 0 {
+			t.Errorf("%#x: %v", request, errno)
+		}
+	}
+	call(api, version, 0, 0)
+	call(register, uint64(page), uint64(size), missing, 0)
+	return page, func() { call(zeropage, uint64(page), uint64(size), 0, 0) }
 }

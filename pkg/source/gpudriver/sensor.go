@@ -208,14 +208,22 @@ func (s *sensor) inProgress(f func(tid uint32, call *gen.GPUDriverDriverCall)) e
 	return nil
 }
 
-// lasts reports whether a thread is still in a call. The kernel misses returns: such a call is removed.
-func (s *sensor) lasts(tid uint32, call *gen.GPUDriverDriverCall) (bool, error) {
+// lasts reports whether a thread is still in a call, and the thread that has the lock that it waits for, 0 if unknown. The kernel
+// misses returns: such a call is removed.
+func (s *sensor) lasts(tid uint32, call *gen.GPUDriverDriverCall) (lasts bool, holder threadID, err error) {
 	n, err := s.coll.Programs[gen.GPUDriverProgCheckCall].Run(&ebpf.RunOptions{Context: [2]uint64{uint64(tid), call.StartNs}})
 	if err != nil {
-		return false, fmt.Errorf("checking the ioctl of thread %d: %w", tid, err)
+		return false, threadID{}, fmt.Errorf("checking the ioctl of thread %d: %w", tid, err)
 	}
-	return n == 1, nil
+	var id uint64
+	if err := s.coll.Variables[gen.GPUDriverVarLockHolder].Get(&id); err != nil {
+		return false, threadID{}, fmt.Errorf("holder of a lock: %w", err)
+	}
+	return n == 1, threadID{pid: int(id >> 32), tid: int(uint32(id))}, nil
 }
+
+// A threadID identifies a thread and its process in the initial PID namespace.
+type threadID struct{ pid, tid int }
 
 var lossNames = [gen.GPUDriverDriverLossDRIVER_LOSSES]string{
 	gen.GPUDriverDriverLossLOSS_DRIVER_STATS_FULL:    "driver_stats_full",

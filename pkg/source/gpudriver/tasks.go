@@ -93,7 +93,7 @@ func (s *Source) stuck(uses map[use]*model.DriverUse) ([]model.DriverTask, error
 	slices.SortFunc(long, func(a, b candidate) int { return cmp.Compare(a.call.StartNs, b.call.StartNs) })
 	tasks, named := []model.DriverTask{}, nodePIDs(s.o.Procfs)
 	for _, c := range long {
-		lasts, err := s.sensor.lasts(c.tid, &c.call)
+		lasts, holder, err := s.sensor.lasts(c.tid, &c.call)
 		if err != nil {
 			return nil, err
 		}
@@ -104,7 +104,11 @@ func (s *Source) stuck(uses map[use]*model.DriverUse) ([]model.DriverTask, error
 		u.Oldest = max(u.Oldest, age(now, &c.call))
 		u.Stuck++
 		if len(tasks) < maxTasks {
-			tasks = append(tasks, s.describe(c.tid, &c.call, wall.Add(-age(now, &c.call)), named))
+			t := s.describe(c.tid, &c.call, wall.Add(-age(now, &c.call)), named)
+			if t.HolderPID, t.HolderTID = holder.pid, holder.tid; named && holder.tid != 0 {
+				t.HolderProcess = readTask(s.o.Procfs, uint32(holder.tid), "comm")
+			}
+			tasks = append(tasks, t)
 		}
 	}
 	return tasks, nil
