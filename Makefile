@@ -222,6 +222,8 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@$(MAKE) --no-print-directory bench-estimates
 	@echo; echo "What it costs to list the open files of a node, and to look for drivers"
 	@go test -run '^$$' -bench 'Files|Look' -benchtime 200x ./pkg/source/access | grep ns/op
+	@echo; echo "An ioctl of a GPU driver with --collector.gpudriver: time in the programs, without the two kprobes (FAKE files)"
+	@go test -run '^$$' -bench Programs -benchtime 100000x ./pkg/source/gpudriver | grep ns/op
 	@CGO_ENABLED=0 go build -o bin/tiers ./tests/bench/tiers && echo && bin/tiers
 
 .PHONY: bench-estimates
