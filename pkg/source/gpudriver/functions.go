@@ -19,7 +19,7 @@ var functions = []function{
 	{name: "kfd_ioctl", module: "amdgpu"},
 	// drivers/gpu/drm/xe/xe_device.c, from Linux 6.8; resumes the GPU and calls drm_ioctl.
 	{name: "xe_drm_ioctl", module: "xe"},
-	// kernel-open/nvidia/nv.c and, up to the driver 545, nv-frontend.c: /dev/nvidia* and /dev/nvidiactl.
+	// kernel-open/nvidia/nv.c, and nv-frontend.c of older drivers: /dev/nvidia* and /dev/nvidiactl.
 	{name: "nvidia_unlocked_ioctl", module: "nvidia"},
 	{name: "nvidia_frontend_unlocked_ioctl", module: "nvidia"},
 	// kernel-open/nvidia-uvm/uvm.c: /dev/nvidia-uvm.
