@@ -230,8 +230,13 @@ func TestStuck(t *testing.T) {
 	if err := unix.Close(listener); err != nil {
 		t.Fatal(err)
 	}
-	filtered.do(runtime.Goexit)
-	<-left
+	// A signal restarts the call, which then fails, as the file is closed.
+	if err := unix.Tgkill(os.Getpid(), tid, unix.SIGURG); err != nil {
+		t.Fatal(err)
+	}
+	if errno := <-left; errno != unix.EBADF {
+		t.Error(errno)
+	}
 	eventually(t, func() error {
 		_, snap, losses := p.read()
 		if len(snap.DriverTasks) > 0 || losses["driver_return_missed"] != 2 {
@@ -291,6 +296,9 @@ func eventually(t *testing.T, f func() error) {
 // TestHolder has a thread in a real ioctl that waits for a mutex, which another thread has: it copies to a pipe from a page that
 // this test does not provide.
 func TestHolder(t *testing.T) {
+	if !nodePIDs("/proc") {
+		t.Skip("not in the initial PID namespace")
+	}
 	p := newPrograms(t, Options{Procfs: "/proc", StuckAfter: 20 * time.Millisecond})
 	const page, count = 4096, 0x541b // FIONREAD
 	missing, provide := missingPage(t, page)
@@ -312,8 +320,8 @@ func TestHolder(t *testing.T) {
 	}
 	<-begun
 	eventually(t, func() error {
-		if f := readTask("/proc", uint32(writing), "wchan"); f != "handle_userfault" {
-			return errors.New("the writer is in " + f)
+		if f := readTask("/proc", uint32(writing), "wchan"); f == "" || f == "0" {
+			return errors.New("the writer runs")
 		}
 		return nil
 	})
