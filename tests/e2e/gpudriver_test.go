@@ -127,7 +127,7 @@ func loadDRM(t *testing.T, module, pattern string) string {
 
 // driverIoctls counts the ioctls of two containers on two drivers of DRM, loads both drivers under the sensor, and unloads them.
 func (n node) driverIoctls(t *testing.T) {
-	s := start(t, onlyGPUDriver()...)
+	s := start(t, onlyGPUDriver("--gpu.stuck-after=1s")...)
 	vgem, virtio := loadDRM(t, "vgem", "card*"), loadDRM(t, "virtio_gpu", "renderD*")
 	s.hooked("drm_ioctl", "ok")
 	one := enter(t, "ioctls one", "ioctls", vgem, drmVersion, "1000", virtioWait, "7") // vgem has no such request
@@ -151,6 +151,21 @@ func (n node) driverIoctls(t *testing.T) {
 	if tasks, err := s.driverTasks(); err != nil || len(tasks) > 0 {
 		t.Errorf("stuck: %v, %v", tasks, err)
 	}
+	stuck := enter(t, "ioctls stuck", "ioctls", vgem, "-s", drmVersion)
+	eventually(t, 30*time.Second, func() error {
+		tasks, err := s.driverTasks()
+		if err != nil || len(tasks) != 1 || tasks[0].Driver != "vgem" || tasks[0].Request != drmVersion || tasks[0].PID != stuck.cmd.Process.Pid {
+			return fmt.Errorf("stuck: %+v, %w", tasks, err)
+		}
+		return nil
+	})
+	stuck.rest(t)
+	want[stuck.id+" vgem work"] = 1
+	s.driverCalls(want)
+	if tasks, err := s.driverTasks(); err != nil || len(tasks) > 0 {
+		t.Errorf("after its return: %v, %v", tasks, err)
+	}
+	s.noDriverLosses(s.scrape())
 	// The hooks do not pin drm.
 	one.rest(t)
 	two.rest(t)
