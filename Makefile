@@ -226,6 +226,8 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go test -run '^$$' -bench Storm -benchtime 200x ./pkg/source/cgroup | grep ns/op
 	@echo; echo "What probes cost a call that allocates GPU memory (FAKE library, which takes nanoseconds)"
 	@go test -run '^$$' -bench Call -benchtime 20000x ./pkg/source/gpumemory | grep ns/op
+	@echo; echo "An ioctl of a GPU driver with --collector.gpudriver: time in the programs, without the two kprobes (FAKE files)"
+	@go test -run '^$$' -bench Programs -benchtime 100000x ./pkg/source/gpudriver | grep ns/op
 	@CGO_ENABLED=0 go build -o bin/tiers ./tests/bench/tiers && echo && bin/tiers
 
 .PHONY: bench-estimates

@@ -8,6 +8,7 @@
  */
 #include "maps.h"
 #include "cgroup.h"
+#include "registers.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -40,9 +41,6 @@ __u8 majors[MAJORS];
 
 __u64 access_losses[ACCESS_LOSSES];
 
-/* Size of a kernel stack, for kernels without bpf_task_pt_regs(). Set by user space. */
-const volatile __u32 stack_size = 16384;
-
 /* So that the types reach user space. */
 const enum watch *unused_watch __attribute__((unused));
 const enum access_loss *unused_access_loss __attribute__((unused));
@@ -74,25 +72,6 @@ struct inode___node {
 struct file___node {
 	__u32 f_mode;
 	struct inode___node *f_inode;
-};
-
-struct thread_info___devices {
-	__u32 status; /* x86 */
-};
-
-struct task_struct___devices {
-	struct thread_info___devices thread_info;
-	void *stack;
-	__u32 flags;
-};
-
-struct pt_regs___entry {
-#if defined(__TARGET_ARCH_x86)
-	unsigned long orig_ax;
-#else
-	__u64 pstate;
-	__s32 syscallno;
-#endif
 };
 
 #pragma clang attribute pop
@@ -168,8 +147,7 @@ enum {
 	NR_COMPAT_OPEN_BY_HANDLE_AT = 342,
 };
 
-/* arch/x86/include/asm/thread_info.h, arch/x86/include/uapi/asm/unistd.h */
-#define TS_COMPAT 2
+/* arch/x86/include/uapi/asm/unistd.h */
 #define X32_SYSCALL_BIT 0x40000000ULL
 #else
 /* include/uapi/asm-generic/unistd.h: without open and creat */
@@ -185,9 +163,6 @@ enum {
 	NR_COMPAT_OPENAT = 322,
 	NR_COMPAT_OPEN_BY_HANDLE_AT = 371,
 };
-
-/* arch/arm64/include/uapi/asm/ptrace.h */
-#define PSR_MODE32_BIT 0x10
 #endif
 
 /* Reports whether a system call may open a file. compat: it is one of a 32-bit program. */
@@ -205,19 +180,10 @@ static __always_inline bool opens(__u64 nr, bool compat)
 #endif
 }
 
-/* Where the registers are that the thread entered the kernel with. */
-static __always_inline struct pt_regs___entry *entry_registers(struct task_struct___devices *task)
-{
-	/* 5.15 and later. From 6.9 on, x86 has more than the registers there. */
-	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs))
-		return (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
-	return BPF_CORE_READ(task, stack) + stack_size - bpf_core_type_size(struct pt_regs___entry);
-}
-
 /* Returns whether the thread is in a system call that opens files, unlike access(2). */
 static __always_inline bool in_open(void)
 {
-	struct task_struct___devices *task = (void *)bpf_get_current_task();
+	struct task_struct___registers *task = (void *)bpf_get_current_task();
 	struct pt_regs___entry *regs;
 
 	/* A worker of io_uring has no system call. None of its operations but to open asks for a node. */
@@ -225,10 +191,9 @@ static __always_inline bool in_open(void)
 		return true;
 	regs = entry_registers(task);
 #if defined(__TARGET_ARCH_x86)
-	return opens(BPF_CORE_READ(regs, orig_ax) & ~X32_SYSCALL_BIT,
-		     BPF_CORE_READ(task, thread_info.status) & TS_COMPAT);
+	return opens(BPF_CORE_READ(regs, orig_ax) & ~X32_SYSCALL_BIT, is_compat(task, regs));
 #else
-	return opens((__u32)BPF_CORE_READ(regs, syscallno), BPF_CORE_READ(regs, pstate) & PSR_MODE32_BIT);
+	return opens((__u32)BPF_CORE_READ(regs, syscallno), is_compat(task, regs));
 #endif
 }
 

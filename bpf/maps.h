@@ -218,6 +218,48 @@ struct open_file {
 	__u32 tgid;
 };
 
+/* Bytes of the name of a module that are kept, with the end: nvidia_modeset. */
+#define DRIVER_NAME 16
+
+/* What could not be recorded of the ioctls of GPU drivers, and why. */
+enum driver_loss {
+	LOSS_DRIVER_STATS_FULL,    /* no room for one more (cgroup, driver, kind) */
+	LOSS_DRIVER_CALLS_FULL,    /* no room for one more call in progress, or none for this cgroup */
+	LOSS_DRIVER_RETURN_MISSED, /* the return of a call was not seen */
+	DRIVER_LOSSES,
+};
+
+struct driver_key {
+	__u64 cgroup;
+	char driver[DRIVER_NAME]; /* the module */
+	__u64 waits;              /* 1: the requests that wait on purpose */
+};
+
+/* The number of ended calls is the sum of the buckets. */
+struct driver_stat {
+	__s64 calls; /* in progress */
+	__u64 sum_ns;
+	__u64 buckets[BUCKETS];
+};
+
+/* An ioctl in progress. */
+struct driver_call {
+	struct driver_key key;
+	__u64 start_ns;
+	__u64 file;      /* identifies the open file */
+	__u64 task;      /* struct task_struct of the thread */
+	__u64 registers; /* where its registers are while it is in the kernel */
+	__u32 tgid;
+	__u32 request;
+	__u64 drm; /* seen by drm_ioctl, not by an operation of the driver */
+};
+
+/* A request of a driver; without a name of all DRM drivers. */
+struct driver_request {
+	char driver[DRIVER_NAME];
+	__u16 request; /* type << 8 | number */
+};
+
 struct cgroup_path {
 	char path[512];
 };

@@ -11,6 +11,7 @@ package gen
 //go:generate bpf Cgroups ../bpf/cgroups.bpf.c
 //go:generate bpf Peers ../bpf/peers.bpf.c
 //go:generate bpf -type watch -type access_loss -type open_file Devices ../bpf/devices.bpf.c
+//go:generate bpf -type driver_loss GPUDriver ../bpf/gpudriver.bpf.c
 //go:generate -command enums go tool bpf2go -target amd64,arm64 -type opcode -type calls -type completed -type path_loss -type order
 //go:generate enums -type control_args -type path_event -type outstanding Datapath ../bpf/datapath.bpf.c -- -mcpu=v3
 //go:generate bpf -type allocation_loss GPUMemory ../bpf/gpumemory.bpf.c

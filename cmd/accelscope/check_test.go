@@ -31,6 +31,7 @@ func TestCheck(t *testing.T) {
 		{"an include", "--collector.rdma.device-include", []string{"--collector.rdma.device-include=("}},
 		{"a socket", "--runtime.socket", []string{"--runtime.socket=rkt:/run/rkt"}},
 		{"no time", "--rdma.stall-after", []string{"--rdma.stall-after=0s"}},
+		{"no time for ioctls", "--gpu.stuck-after", []string{"--gpu.stuck-after=0s"}},
 		{"no interval", "--fabric.interval", []string{"--fabric.interval=0s"}},
 		{"a negative interval", "--kubelet.interval", []string{"--kubelet.interval=-1m"}},
 		{"a path", "--web.telemetry-path", []string{"--web.telemetry-path=metrics"}},

@@ -107,6 +107,8 @@ type gpuFlags struct {
 	NVML        string        `name:"gpu.nvml-library" placeholder:"PATH" help:"libnvidia-ml.so.1. Default: found in standard directories."`
 	NodeLabels  bool          `name:"gpu.release-on-node-labels" help:"Release the driver when labels of the node pause its users."`
 	Allocations bool          `name:"gpu.allocation-failures" help:"Count failed allocations of GPU memory, with uprobes."`
+	GPUDriver   bool          `name:"collector.gpudriver" help:"Measure ioctls of GPU drivers and find tasks that are stuck in one."`
+	StuckAfter  time.Duration `name:"gpu.stuck-after" default:"30s" help:"Time in an ioctl of a GPU driver after which a task is stuck."`
 	AMDSMI      string        `name:"gpu.amd-smi" placeholder:"PATH" help:"amd-smi, for values that amdgpu lacks. Default: disabled."`
 }
 

@@ -45,7 +45,7 @@ func TestDefaults(t *testing.T) {
 			},
 			dataPathFlags: dataPathFlags{DataPath: "off", PathBudget: 0.01, PathLimit: 4096, QPCounters: "off", StallAfter: 10 * time.Second},
 			fabricFlags:   fabricFlags{FabricInterval: time.Minute, FabricParallel: 4},
-			gpuFlags:      gpuFlags{GPU: true, Access: true, GPUInterval: 5 * time.Second},
+			gpuFlags:      gpuFlags{GPU: true, Access: true, GPUInterval: 5 * time.Second, StuckAfter: 30 * time.Second},
 			Tier:          "auto", MapEntries: 8192, MaxObjects: 65536, Grace: 5 * time.Minute,
 		},
 		webFlags:   webFlags{listenFlags: listenFlags{ListenAddress: []string{":9847"}}, TelemetryPath: "/metrics", Compat: []string{"lens"}},

@@ -280,6 +280,8 @@ func sourceCure(s model.SourceState) string {
 		return "add CAP_SYSLOG, and in a container the device /dev/kmsg (privileged)"
 	case s.Source == "kernellog" && errors.Is(s.Err, kernellog.ErrForeignPIDs):
 		return "share the PID namespace of the host (hostPID)"
+	case s.Source == "gpudriver" && s.State == model.StateUnsupported:
+		return "use a kernel with CONFIG_KPROBE_EVENTS and CONFIG_DEBUG_INFO_BTF, as those of the distributions"
 	case errors.Is(s.Err, os.ErrPermission):
 		return "run as root, or privileged in a container; the permissions below say what is missing"
 	}
@@ -295,6 +297,9 @@ func hookCure(h model.Hook) string {
 }
 
 func mapCure(name string) string {
+	if name == "driver_calls" {
+		return "look for tasks that hang in a driver: /api/v1/gpu-driver-tasks"
+	}
 	if strings.HasPrefix(name, "datapath_") {
 		return "raise --rdma.datapath-max-contexts"
 	}

@@ -35,6 +35,9 @@ func (f sensorFlags) parse() (p parsedFlags, err error) {
 	if f.StallAfter <= 0 {
 		return p, fmt.Errorf("--rdma.stall-after=%s: want more than 0", f.StallAfter)
 	}
+	if f.StuckAfter <= 0 {
+		return p, fmt.Errorf("--gpu.stuck-after=%s: want more than 0", f.StuckAfter)
+	}
 	p.sockets, err = parseSockets(f.Sockets)
 	return p, err
 }

@@ -21,6 +21,7 @@ import (
 const (
 	fabricPath = "/api/v1/fabric" // with the suffix .dot for Graphviz
 	faultsPath = "/api/v1/faults"
+	tasksPath  = "/api/v1/gpu-driver-tasks"
 )
 
 // Limits of the HTTP server. Slow or many scrapers must not hold memory or
@@ -81,6 +82,7 @@ func newRoutes(
 			{Address: "/rdma", Text: "HCAs", Description: "the RDMA devices of the node, as JSON"},
 			{Address: peersPath, Text: "Peers", Description: "who is connected to whom, as JSON"},
 			{Address: faultsPath, Text: "Faults", Description: "the last errors of GPUs and HCAs in the kernel log, as JSON"},
+			{Address: tasksPath, Text: "GPU driver tasks", Description: "tasks that do not return from an ioctl of a GPU driver, as JSON"},
 			{Address: fabricPath, Text: "Fabric", Description: "the InfiniBand fabric, as JSON; " + fabricPath + ".dot for Graphviz"},
 			{Address: "/openapi.yaml", Text: "OpenAPI", Description: "all requests and their answers"},
 			{Address: "/healthz", Text: "Health", Description: "the process answers"},

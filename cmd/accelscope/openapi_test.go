@@ -59,6 +59,9 @@ func restNode(t *testing.T, amd error) *sensor {
 			Faults: []model.Series[model.FaultKey, model.Count]{}, FaultTotals: []model.FaultTotal{},
 			FaultHistory: []model.Fault{{ID: 1, FaultKey: model.FaultKey{Driver: model.DriverNVIDIA, PCIAddress: "0000:c1:00.0", Code: "31"}}},
 		}, nil},
+		{"gpudriver", model.Snapshot{
+			DriverTasks: []model.DriverTask{{Driver: "nvidia", Request: 0xc020462a, PID: 7, TID: 8, Process: "train", Function: "nvidia_ioctl"}},
+		}, nil},
 	} {
 		sources = append(sources, engine.Registration{Source: s})
 	}
@@ -169,7 +172,7 @@ func TestRESTMatchesMetrics(t *testing.T) {
 	}
 	want := map[string]model.State{
 		"rdma": model.StateOK, "nvidia": model.StateOK, "amdgpu": model.StateUnsupported, "drm": model.StateOK, "runtime": model.StateOK,
-		"fabric": model.StateOK, "kernellog": model.StateOK,
+		"fabric": model.StateOK, "gpudriver": model.StateOK, "kernellog": model.StateOK,
 	}
 	got := map[string]model.State{}
 	for name := range maps.Keys(states) {

@@ -78,6 +78,7 @@ func (s *services) sources() []engine.Registration {
 	if s.GPU {
 		list = append(list, s.newGPUs()...)
 	}
+	add(s.GPUDriver, s.newGPUDriver)
 	list = append(list, logged...)
 	add(s.Kubelet, s.newKubelet)
 	add(s.Fabric, s.newFabric)

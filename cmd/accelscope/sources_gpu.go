@@ -14,6 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/amdgpu"
 	"github.com/accelscope/accelscope/pkg/source/datapath"
 	"github.com/accelscope/accelscope/pkg/source/drm"
+	"github.com/accelscope/accelscope/pkg/source/gpudriver"
 	"github.com/accelscope/accelscope/pkg/source/gpumemory"
 	"github.com/accelscope/accelscope/pkg/source/intel"
 	"github.com/accelscope/accelscope/pkg/source/nvidia"
@@ -47,6 +48,15 @@ func (s *services) newGPUMemory() engine.Registration {
 		ReturnProbes: func(ctx context.Context) (bool, error) { return datapath.ReturnProbes(ctx, log) },
 	})
 	return register("gpumemory", source, err)
+}
+
+// newGPUDriver makes the source that measures ioctls of GPU drivers.
+func (s *services) newGPUDriver() engine.Registration {
+	source, err := gpudriver.New(gpudriver.Options{
+		Sysfs: s.Sysfs, Procfs: s.Procfs, Subsystem: s.subsystem(), MaxEntries: s.MapEntries, StuckAfter: s.StuckAfter,
+		Logger: s.log.Named("gpudriver"),
+	})
+	return register("gpudriver", source, err)
 }
 
 // newGPUs makes the sources of DRM devices and of the GPUs of each vendor.

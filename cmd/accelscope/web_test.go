@@ -201,13 +201,13 @@ func TestWebConfig(t *testing.T) {
 				}
 			}
 		}
-		// The node has an HCA, no GPU, no probe that lists peers, and reads neither a fabric nor the kernel log.
+		// The node has an HCA, no GPU, no probe that lists peers, and reads neither a fabric nor the kernel log nor ioctls.
 		for _, path := range described.Paths() {
 			want := http.StatusOK
 			switch path {
 			case "/gpuDriverVersion":
 				want = http.StatusNotFound
-			case peersPath, faultsPath, fabricPath, fabricPath + ".dot":
+			case peersPath, faultsPath, tasksPath, fabricPath, fabricPath + ".dot":
 				want = http.StatusServiceUnavailable
 			}
 			code, header, body := fetch(t, client, url+path, "right")

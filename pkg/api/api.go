@@ -40,16 +40,17 @@ func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
 		return p.handler(refuse, enveloped(ask))
 	}
 	return map[string]http.Handler{
-		"/gpus":              lens(gpuList),
-		"/gpuDriverVersion":  lens(driverVersion),
-		"/cardMetrics":       lens(loads),
-		"/driMapping":        lens(driMapping),
-		"/rdma":              lens(rdmaList),
-		"/pods":              p.handler(fail, podsAnswer),
-		"/api/v1/peers":      plain(fewAtOnce(peersHandler(list))),
-		"/api/v1/faults":     lens(faultHistory),
-		"/api/v1/fabric":     lens(fabricTopology),
-		"/api/v1/fabric.dot": p.handler(refuse, fabricDOT),
+		"/gpus":                    lens(gpuList),
+		"/gpuDriverVersion":        lens(driverVersion),
+		"/cardMetrics":             lens(loads),
+		"/driMapping":              lens(driMapping),
+		"/rdma":                    lens(rdmaList),
+		"/pods":                    p.handler(fail, podsAnswer),
+		"/api/v1/peers":            plain(fewAtOnce(peersHandler(list))),
+		"/api/v1/faults":           lens(faultHistory),
+		"/api/v1/gpu-driver-tasks": lens(driverTasks),
+		"/api/v1/fabric":           lens(fabricTopology),
+		"/api/v1/fabric.dot":       p.handler(refuse, fabricDOT),
 		"/openapi.yaml": plain(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/yaml")
 			_, _ = w.Write(description) // the client may have gone

@@ -64,6 +64,10 @@ type Attribution struct {
 	FaultTotals  []FaultTotal
 	FaultShares  []FaultShare
 	FaultHistory []FaultRecord
+	// DriverShares are the ioctls of GPU drivers in progress, DriverTasks the tasks that do not return from one. Nil if ioctls
+	// are not measured.
+	DriverShares []DriverShare
+	DriverTasks  []DriverTask
 	// Usages are the node resources that containers and jobs use, Networks the bytes and
 	// packets of pods.
 	Usages   []UsageShare
@@ -162,6 +166,7 @@ func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic f
 	a.FaultTotals, a.FaultShares, a.FaultHistory = o.faults(s, &c.faults)
 	a.Budgets = o.budgets(s)
 	a.DeviceHandles = o.deviceHandles(s)
+	a.DriverShares, a.DriverTasks = o.driverShares(s), o.driverTasks(s)
 	a.Usages = o.usages(s)
 	a.Networks = o.networks(s)
 	traffic(&a)

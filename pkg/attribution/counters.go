@@ -19,6 +19,7 @@ type CounterShares struct {
 	Late             []Share[model.DeviceKey, model.Count]
 	Unread           []Share[model.DeviceKey, model.Count]
 	Spent            []Share[model.SpentKey, model.CPUTime]
+	DriverCalls      []Share[model.DriverCallKey, model.Histogram]
 	Faults           []Share[model.FaultKey, model.Count] // see FaultShares
 
 	FailedAllocations []Share[model.AllocationKey, model.Allocations]
@@ -59,6 +60,8 @@ func newCounters() []counter {
 			func(a a) *[]Share[model.SpentKey, model.CPUTime] { return &a.Spent }),
 		count(func(s s) []model.Series[model.AllocationKey, model.Allocations] { return s.FailedAllocations },
 			func(a a) *[]Share[model.AllocationKey, model.Allocations] { return &a.FailedAllocations }),
+		count(func(s s) []model.Series[model.DriverCallKey, model.Histogram] { return s.DriverCalls },
+			func(a a) *[]Share[model.DriverCallKey, model.Histogram] { return &a.DriverCalls }),
 	}
 }
 

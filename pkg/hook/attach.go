@@ -211,17 +211,20 @@ func attachProgram(p *ebpf.Program, spec *ebpf.ProgramSpec) (link.Link, error) {
 	return link.Tracepoint(group, name, p, nil)
 }
 
+// Missed counts the runs of programs that the kernel skipped, also of those that were detached. Missed returns are not among
+// them.
+func (o *Object) Missed() uint64 { return o.skipped + Missed(o.progs, o.links) }
+
 // Missed counts the runs of programs that the kernel skipped because a program or kprobe was
 // running on that CPU. Kernels before 5.12 do not report them, those before 6.7 not for kprobes.
 // Missed returns are not among them.
-func (o *Object) Missed() uint64 {
-	n := o.skipped
-	for _, p := range o.progs {
+func Missed(progs []*ebpf.Program, links []link.Link) (n uint64) {
+	for _, p := range progs {
 		if stats, err := p.Stats(); err == nil {
 			n += stats.RecursionMisses
 		}
 	}
-	for _, l := range o.links {
+	for _, l := range links {
 		if info, err := l.Info(); err == nil {
 			if event := info.PerfEvent(); event != nil && event.Type == link.PerfEventKprobe {
 				n += event.Kprobe().Missed

@@ -34,7 +34,24 @@ func gpuNode() []engine.Registration {
 		{Source: &fake{name: "access", facts: accessFacts()}},
 		{Source: &fake{name: "kernellog", facts: faultFacts()}},
 		{Source: &fake{name: "gpumemory", facts: allocationFacts()}},
+		{Source: &fake{name: "gpudriver", facts: driverFacts()}},
 		{Source: n},
+	}
+}
+
+// driverFacts are ioctls of two drivers, and a stuck task.
+func driverFacts() model.Snapshot {
+	h := model.Histogram{Count: 3, Sum: 2_000_003_000}
+	h.Buckets[2], h.Buckets[21] = 2, 1
+	work, wait := model.DriverCallKey{Driver: "nvidia", Kind: model.DriverWork}, model.DriverCallKey{Driver: "amdgpu", Kind: model.DriverWait}
+	return model.Snapshot{
+		DriverCalls: []model.Series[model.DriverCallKey, model.Histogram]{
+			{Cgroup: 101, Key: work, Value: h}, {Cgroup: 102, Key: wait, Value: h}, {Cgroup: 999, Key: work, Value: h},
+		},
+		DriverUses: []model.DriverUse{
+			{Cgroup: 101, Driver: "nvidia", Oldest: 90 * time.Second, Stuck: 2}, {Cgroup: 102, Driver: "amdgpu"}, {Cgroup: 999, Driver: "nvidia"},
+		},
+		DriverTasks: []model.DriverTask{},
 	}
 }
 

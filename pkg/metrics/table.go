@@ -73,6 +73,7 @@ func groups(labels []string) []group {
 		{"GPUs of workloads", gpuShareNotes, gpuShareMetrics()},
 		{"Failed allocations of GPU memory", allocationNotes, allocationMetrics()},
 		{"Faults in the kernel log", faultNotes, faultMetrics()},
+		{"Ioctls of GPU drivers", driverNotes, driverMetrics()},
 		{"Kubelet", kubeletNotes, kubeletMetrics()},
 		{"Node", nodeNotes, nodeMetrics()},
 		{"InfiniBand fabric", fabricNotes, fabricMetrics()},

@@ -94,6 +94,11 @@ type Snapshot struct {
 	Faults       []Series[FaultKey, Count]
 	FaultTotals  []FaultTotal
 	FaultHistory []Fault
+	// DriverCalls are the durations of ioctls of GPU drivers, DriverUses the ioctls in progress, and DriverTasks the tasks that
+	// do not return from one.
+	DriverCalls []Series[DriverCallKey, Histogram]
+	DriverUses  []DriverUse
+	DriverTasks []DriverTask
 	// Fabric is the InfiniBand subnet, if this node reads it.
 	Fabric *Fabric
 	// Events counts sent and dropped events.
@@ -149,6 +154,9 @@ var lists = []factList{
 	series(func(s *Snapshot) *[]Series[FaultKey, Count] { return &s.Faults }),
 	list(func(s *Snapshot) *[]FaultTotal { return &s.FaultTotals }),
 	byCgroup(func(s *Snapshot) *[]Fault { return &s.FaultHistory }, func(f *Fault) CgroupID { return f.Cgroup }),
+	series(func(s *Snapshot) *[]Series[DriverCallKey, Histogram] { return &s.DriverCalls }),
+	byCgroup(func(s *Snapshot) *[]DriverUse { return &s.DriverUses }, func(f *DriverUse) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]DriverTask { return &s.DriverTasks }, func(f *DriverTask) CgroupID { return f.Cgroup }),
 	list(func(s *Snapshot) *[]Cgroup { return &s.Cgroups }),
 	list(func(s *Snapshot) *[]CgroupID { return &s.Expired }),
 	list(func(s *Snapshot) *[]JobStep { return &s.JobSteps }),

@@ -124,6 +124,8 @@ var nodeScenarios = []scenario[node]{
 	{"gpu memory", node.gpuMemory, "5.10 7", node.plain},
 	{"nvidia driver", node.nvidiaDriver, "", func(n node) bool { return n.modules() && n.plain() }},
 	{"nvidia release", node.nvidiaRelease, "", func(n node) bool { return n.modules() && n.plain() }},
+	{"gpu driver ioctls", node.driverIoctls, "5.10 7", func(n node) bool { return n.tier == "" }}, // kprobes only
+	{"gpu driver stuck", node.driverStuck, "6.1", func(n node) bool { return n.modules() && n.plain() }},
 	{"reload", node.reload, "5.10 6.12", nil},
 	{"netlink", node.netlink, "5.10 6.1", nil},
 }

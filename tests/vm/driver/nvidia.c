@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 
 // A stub of NVIDIA's kernel module, for tests in the guest: what decides whether the driver can be unloaded, unbound or
-// reloaded, and nothing else. It has no GPU and no ioctl. As in the driver:
+// reloaded, and nothing else. It has no GPU, and ioctls that hang only. As in the driver:
 //
 //   - the character devices have the major number 195 and refer to the module, so an open file prevents its removal;
 //   - the nodes in /dev are made in user space;
 //   - the removal of a PCI function waits until no file of its GPU is open;
 //   - procfs has the driver's version and parameters, and the GPUs.
 //
+// The request HANG keeps a lock until the request RELEASE, and waits for the lock while another task has it. Any other request fails.
+//
 // A PCI function is bound by its driver_override. BuildModule of package tests/vm builds the module.
 
 #include <linux/atomic.h>
 #include <linux/cdev.h>
+#include <linux/completion.h>
 #include <linux/delay.h>
 #include <linux/fs.h>
 #include <linux/module.h>
@@ -19,6 +22,9 @@
 #include <linux/pci.h>
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
+
+#define HANG _IO('F', 1)
+#define RELEASE _IO('F', 2)
 
 enum { MAJOR_NUMBER = 195, GPUS = 8, CONTROL = 255 };
 
@@ -64,8 +70,27 @@ static int stub_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
+static DEFINE_MUTEX(hanging);
+static DECLARE_COMPLETION(released);
+
+static long nvidia_unlocked_ioctl(struct file *file, unsigned int request, unsigned long argument)
+{
+	switch (request) {
+	case HANG:
+		mutex_lock(&hanging);
+		wait_for_completion(&released);
+		mutex_unlock(&hanging);
+		return 0;
+	case RELEASE:
+		complete_all(&released);
+		return 0;
+	}
+	return -ENOTTY;
+}
+
 static const struct file_operations stub_files = {
 	.owner = THIS_MODULE,
+	.unlocked_ioctl = nvidia_unlocked_ioctl,
 	.open = stub_open,
 	.release = stub_release,
 };

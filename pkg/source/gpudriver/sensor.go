@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpudriver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const (
+	// stackSize is the size of a kernel stack on machines with pages of 4 KiB.
+	stackSize = 16384
+	// kprobeEvents is the directory of the perf events that are kprobes.
+	kprobeEvents = "bus/event_source/devices/kprobe"
+	// ofCgroup is the part of the calls in progress for one cgroup, driver and kind, as a divisor: no cgroup can use up the
+	// space of the others.
+	ofCgroup = 8
+)
+
+// A sensor has the loaded programs, their maps, and the attached functions.
+type sensor struct {
+	coll  *ebpf.Collection
+	links map[string][]link.Link // by function
+
+	skipped uint64 // missed runs of closed links
+	keys    []gen.GPUDriverDriverKey
+	stats   []gen.GPUDriverDriverStat
+	threads []uint32
+	calls   []gen.GPUDriverDriverCall
+	fill    map[string]uint64 // entries of each map at the last read
+}
+
+// newSensor loads the programs.
+func newSensor(o Options) (*sensor, error) {
+	// The kernel's type information takes some megabytes and is needed only here.
+	defer debug.FreeOSMemory()
+
+	// Without it, a hook would be an entry of tracefs, which remains when the sensor is killed.
+	if _, err := os.Stat(filepath.Join(o.Sysfs, kprobeEvents)); err != nil {
+		return nil, fmt.Errorf("%w: this kernel has no kprobes (CONFIG_KPROBE_EVENTS): %w", model.ErrUnsupported, err)
+	}
+	types, err := hook.LoadTypes("")
+	if err != nil {
+		return nil, err
+	}
+	spec, err := loadSpec(o, types)
+	if err != nil {
+		return nil, err
+	}
+	return load(spec, types)
+}
+
+// load creates the maps and loads the programs.
+func load(spec *ebpf.CollectionSpec, types *hook.Types) (s *sensor, err error) {
+	s = &sensor{links: map[string][]link.Link{}, fill: map[string]uint64{}}
+	s.coll, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
+		Cache: types.Cache, Programs: ebpf.ProgramOptions{KernelTypes: types.Kernel},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("loading the BPF programs: %w", err)
+	}
+	if err := s.setWaits(); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func loadSpec(o Options, types *hook.Types) (*ebpf.CollectionSpec, error) {
+	spec, err := gen.LoadGPUDriver()
+	if err != nil {
+		return nil, err
+	}
+	subsys, err := types.Subsystem(o.Subsystem)
+	if err != nil {
+		return nil, err
+	}
+	spec.Maps[gen.GPUDriverMapDriverStats].MaxEntries = o.MaxEntries
+	spec.Maps[gen.GPUDriverMapDriverCalls].MaxEntries = o.MaxCalls
+	return spec, errors.Join(
+		spec.Variables[gen.GPUDriverVarCgroupSubsys].Set(subsys),
+		spec.Variables[gen.GPUDriverVarStackSize].Set(uint32(max(stackSize, os.Getpagesize()))),
+		spec.Variables[gen.GPUDriverVarMaxCalls].Set(int64(max(o.MaxCalls/ofCgroup, 1))),
+	)
+}
+
+// setWaits lists the requests that wait on purpose in the map of the programs.
+func (s *sensor) setWaits() error {
+	for _, w := range waits {
+		key := gen.GPUDriverDriverRequest{Request: w.code()}
+		for i, c := range []byte(w.module) {
+			key.Driver[i] = int8(c)
+		}
+		if err := s.coll.Maps[gen.GPUDriverMapDriverWaits].Put(key, uint8(1)); err != nil {
+			return fmt.Errorf("requests that wait: %w", err)
+		}
+	}
+	return nil
+}
+
+// attach attaches the programs to a function.
+func (s *sensor) attach(f function) ([]link.Link, error) {
+	entry, exit := gen.GPUDriverProgKprobeIoctl, gen.GPUDriverProgKretprobeIoctl
+	if f.drm {
+		entry, exit = gen.GPUDriverProgKprobeDrmIoctl, gen.GPUDriverProgKretprobeDrmIoctl
+	}
+	// The return first, so that no call seems to last. With the kernel's default limit of concurrent calls: a larger one uses
+	// tracefs and would remain after a crash of the sensor.
+	end, err := link.Kretprobe(f.name, s.coll.Programs[exit], nil)
+	if err != nil {
+		return nil, err
+	}
+	begin, err := link.Kprobe(f.name, s.coll.Programs[entry], nil)
+	if err != nil {
+		return nil, errors.Join(err, end.Close())
+	}
+	return []link.Link{begin, end}, nil
+}
+
+// take removes the links of a function and returns them.
+func (s *sensor) take(function string) []link.Link {
+	links := s.links[function]
+	delete(s.links, function)
+	s.skipped += hook.Missed(nil, links) // a closed link has no information
+	return links
+}
+
+// closeAll closes links concurrently: each close waits for its own grace period.
+func closeAll(links []link.Link) {
+	var closing sync.WaitGroup
+	for _, l := range links {
+		closing.Go(func() { _ = l.Close() })
+	}
+	closing.Wait()
+}
+
+// attached returns the functions with programs.
+func (s *sensor) attached() (names []string) {
+	for name, links := range s.links {
+		if len(links) > 0 {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// missed counts the runs of programs that the kernel skipped.
+func (s *sensor) missed() uint64 {
+	var progs []*ebpf.Program
+	for _, p := range s.coll.Programs {
+		progs = append(progs, p)
+	}
+	n := s.skipped + hook.Missed(progs, nil)
+	for _, links := range s.links {
+		n += hook.Missed(nil, links)
+	}
+	return n
+}
+
+func (s *sensor) close() {
+	var links []link.Link
+	for name := range s.links {
+		links = append(links, s.take(name)...)
+	}
+	closeAll(links)
+	s.coll.Close()
+}
+
+// each calls f for the counts of each cgroup, driver and kind, and deletes the entries for which it returns true.
+func (s *sensor) each(f func(*gen.GPUDriverDriverKey, *gen.GPUDriverDriverStat) (drop bool)) error {
+	m := s.coll.Maps[gen.GPUDriverMapDriverStats]
+	var gone []gen.GPUDriverDriverKey
+	n, err := hook.Batches(m, &s.keys, &s.stats, func(k gen.GPUDriverDriverKey, v *gen.GPUDriverDriverStat) {
+		if f(&k, v) {
+			gone = append(gone, k)
+		}
+	})
+	if err == nil {
+		err = hook.Remove(m, gone)
+	}
+	if err != nil {
+		return fmt.Errorf("durations of ioctls: %w", err)
+	}
+	s.fill[gen.GPUDriverMapDriverStats] = n - uint64(len(gone))
+	return nil
+}
+
+// inProgress calls f for each call in progress, with the thread.
+func (s *sensor) inProgress(f func(tid uint32, call *gen.GPUDriverDriverCall)) error {
+	n, err := hook.Batches(s.coll.Maps[gen.GPUDriverMapDriverCalls], &s.threads, &s.calls, f)
+	if err != nil {
+		return fmt.Errorf("ioctls in progress: %w", err)
+	}
+	s.fill[gen.GPUDriverMapDriverCalls] = n
+	return nil
+}
+
+// lasts reports whether a thread is still in a call, and the thread that has the lock that it waits for, 0 if unknown. The kernel
+// misses returns: such a call is removed.
+func (s *sensor) lasts(tid uint32, call *gen.GPUDriverDriverCall) (lasts bool, holder threadID, err error) {
+	n, err := s.coll.Programs[gen.GPUDriverProgCheckCall].Run(&ebpf.RunOptions{Context: [2]uint64{uint64(tid), call.StartNs}})
+	if err != nil {
+		return false, threadID{}, fmt.Errorf("checking the ioctl of thread %d: %w", tid, err)
+	}
+	var id uint64
+	if err := s.coll.Variables[gen.GPUDriverVarLockHolder].Get(&id); err != nil {
+		return false, threadID{}, fmt.Errorf("holder of a lock: %w", err)
+	}
+	return n == 1, threadID{pid: int(id >> 32), tid: int(uint32(id))}, nil
+}
+
+// A threadID identifies a thread and its process in the initial PID namespace.
+type threadID struct{ pid, tid int }
+
+var lossNames = [gen.GPUDriverDriverLossDRIVER_LOSSES]string{
+	gen.GPUDriverDriverLossLOSS_DRIVER_STATS_FULL:    "driver_stats_full",
+	gen.GPUDriverDriverLossLOSS_DRIVER_CALLS_FULL:    "driver_calls_full",
+	gen.GPUDriverDriverLossLOSS_DRIVER_RETURN_MISSED: "driver_return_missed",
+}
+
+// self adds the state of the maps, and the losses.
+func (s *sensor) self(snap *model.Snapshot) {
+	for _, name := range []string{gen.GPUDriverMapDriverStats, gen.GPUDriverMapDriverCalls} {
+		snap.Maps = append(snap.Maps, model.Map{
+			Name: name, Entries: s.fill[name], Capacity: uint64(s.coll.Maps[name].MaxEntries()),
+		})
+	}
+	var lost [gen.GPUDriverDriverLossDRIVER_LOSSES]uint64
+	if s.coll.Variables[gen.GPUDriverVarDriverLosses].Get(&lost) == nil {
+		for i, n := range lost {
+			snap.Losses = append(snap.Losses, model.Loss{Reason: lossNames[i], Count: n})
+		}
+	}
+	snap.Losses = append(snap.Losses, model.Loss{Reason: "driver_program_skipped", Count: s.missed()})
+}
