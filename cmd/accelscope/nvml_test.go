@@ -26,7 +26,7 @@ import (
 // cheap are the functions that a scrape may call, for each device once per scrape or as often as given.
 var cheap = map[string]uint64{
 	"nvmlDeviceGetUtilizationRates": 1, "nvmlDeviceGetTemperature": 1, "nvmlDeviceGetTemperatureV": 1,
-	"nvmlDeviceGetPowerUsage": 1, "nvmlDeviceGetClockInfo": 4, "nvmlDeviceGetPerformanceState": 1,
+	"nvmlDeviceGetMarginTemperature": 1, "nvmlDeviceGetPowerUsage": 1, "nvmlDeviceGetClockInfo": 4, "nvmlDeviceGetPerformanceState": 1,
 	"nvmlDeviceGetFanSpeed": 1, "nvmlDeviceGetFieldValues": 1,
 	"nvmlDeviceGetCurrentClocksEventReasons": 1, "nvmlDeviceGetCurrentClocksThrottleReasons": 1,
 }

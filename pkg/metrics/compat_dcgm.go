@@ -3,21 +3,30 @@
 package metrics
 
 import (
-	"cmp"
-	"strings"
+	"fmt"
+	"slices"
+	"strconv"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+
 	"github.com/accelscope/accelscope/pkg/exposition"
-	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
 var dcgmNotes = []string{
+	"The table in [docs/dcgm.md](../docs/dcgm.md) compares with dcgm-exporter, name by name.",
 	"`gpu`, `UUID` and `device` of a MIG instance are those of its GPU.",
-	"`container`, `namespace` and `pod` are the container that is allocated the GPU. They are empty if there are several or " +
-		"none.",
-	"`DCGM_FI_PROF_GR_ENGINE_ACTIVE`: on chips without GPU performance monitoring it is the utilization of the GPU.",
-	"`DCGM_FI_PROF_PIPE_TENSOR_ACTIVE` and `DCGM_FI_PROF_DRAM_ACTIVE` are absent on chips without GPU performance monitoring.",
+	"`container`, `namespace` and `pod` are the container that is allocated the GPU. A GPU that is allocated to several has a series " +
+		"for each of them, with the value of the GPU: sum over `max by (UUID, GPU_I_ID)`. `DCGM_FI_DEV_GPU_UTIL` and " +
+		"`DCGM_FI_DEV_FB_USED` then have the value of the GPU without a container, and for each container that of its own processes.",
+	"`DCGM_FI_DEV_XID_ERRORS` also has `err_code` and `err_msg`, in words of our own.",
+	"`DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` is a rate, as in DCGM: payload over all links in both directions, in units of 1,024,000 " +
+		"bytes per second.",
+	"`DCGM_FI_PROF_GR_ENGINE_ACTIVE`: on chips without GPU performance monitoring (GPM, Hopper and newer) it is the utilization of " +
+		"the GPU.",
+	"`DCGM_FI_PROF_PCIE_TX_BYTES`, `DCGM_FI_PROF_PCIE_RX_BYTES`: on chips without GPM they are the driver's last sample, of 20 ms. " +
+		"All other `DCGM_FI_PROF_*` are absent there.",
 }
 
 // dcgmLabels are the labels of dcgm-exporter. The labels that distinguish series come
@@ -27,171 +36,222 @@ var dcgmLabels = []string{
 	"container", "namespace", "pod",
 }
 
-// dcgmGPU is an NVIDIA GPU with the labels of dcgm-exporter.
-type dcgmGPU struct {
-	*gpuView
-	labels *exposition.LabelSet
+// dcgmXIDLabels are those of the last XID.
+var dcgmXIDLabels = slices.Concat(dcgmLabels, []string{"err_code", "err_msg"})
+
+// dcgmValue returns the row of a value of each GPU. The value of a shared GPU is repeated for each workload.
+func dcgmValue(name string, typ dto.MetricType, help string, of func(*gpuView) model.Optional) metric {
+	return metric{
+		name: "DCGM_FI_" + name, typ: typ, labels: dcgmLabels, help: help,
+		emit: func(v *view, b *exposition.Builder) {
+			for _, g := range v.dcgm(b) {
+				if o := of(g.gpuView); o.Known {
+					for _, w := range g.workloads {
+						b.Add(w.labels, o.Value)
+					}
+				}
+			}
+		},
+	}
 }
 
-// dcgmMetrics returns the metrics of dcgm-exporter's public dashboard and most of its
-// default set, with DCGM's names and units. Its counters are untyped here, because their
-// names do not end in _total.
+// dcgmShared returns the row of a value that is known by workload, too.
+func dcgmShared(name, help string, of func(*gpuView) model.Optional, ofWorkload func(*dcgmWorkload) model.Optional) metric {
+	m := dcgmValue(name, gauge, help, of)
+	m.emit = func(v *view, b *exposition.Builder) {
+		for _, g := range v.dcgm(b) {
+			labels := g.workloads[0].labels
+			if len(g.workloads) > 1 {
+				labels = g.alone
+			}
+			if o := of(g.gpuView); o.Known {
+				b.Add(labels, o.Value)
+			}
+			for i := range g.workloads {
+				if o := ofWorkload(&g.workloads[i]); o.Known && len(g.workloads) > 1 {
+					b.Add(g.workloads[i].labels, o.Value)
+				}
+			}
+		}
+	}
+	return m
+}
+
+// dcgmMetrics returns the metrics of dcgm-exporter's lists and other fields of DCGM, with DCGM's names and units. Its counters
+// are untyped here, because their names do not end in _total.
 func dcgmMetrics() []metric {
-	row := func(name, help string, of func(*gpuView) model.Optional) metric {
-		return metric{
-			name: "DCGM_FI_" + name, typ: gauge, labels: dcgmLabels, help: help,
+	return slices.Concat(dcgmBoardMetrics(), dcgmMemoryMetrics(), dcgmErrorMetrics(), dcgmLinkMetrics(), dcgmProfilingMetrics())
+}
+
+// dcgmEngine returns the driver's own usage of an engine.
+func dcgmEngine(name string) func(*gpuView) model.Optional {
+	return func(g *gpuView) model.Optional { return named(g.Engines, name) }
+}
+
+func dcgmBoardMetrics() []metric {
+	percentOf := func(engine string) func(*gpuView) model.Optional {
+		return func(g *gpuView) model.Optional { return scaled(named(g.Engines, engine), percent) }
+	}
+	megahertz := func(clock string) func(*gpuView) model.Optional {
+		return func(g *gpuView) model.Optional { return scaled(named(g.Clocks, clock), 1/hertzPerMHz) }
+	}
+	celsius := func(sensor string) func(*gpuView) model.Optional {
+		return func(g *gpuView) model.Optional { return named(g.Temperatures, sensor) }
+	}
+	return []metric{
+		dcgmValue("DEV_SM_CLOCK", gauge, "SM clock frequency, in MHz.", megahertz("sm")),
+		dcgmValue("DEV_MEM_CLOCK", gauge, "Memory clock frequency, in MHz.", megahertz("memory")),
+		dcgmValue("DEV_GPU_TEMP", gauge, "Temperature of the GPU, in degrees Celsius.", celsius("gpu")),
+		dcgmValue("DEV_MEMORY_TEMP", gauge, "Temperature of the memory, in degrees Celsius.", celsius("memory")),
+		dcgmValue("DEV_POWER_USAGE", gauge, "Power draw, in watts.", func(g *gpuView) model.Optional { return g.Power }),
+		dcgmValue("DEV_TOTAL_ENERGY_CONSUMPTION", untyped, "Energy used since the driver was loaded, in millijoules.",
+			func(g *gpuView) model.Optional { return scaled(g.Energy, milliPerUnit) }),
+		dcgmValue("DEV_PCIE_REPLAY_COUNTER", untyped, "PCIe packets that were sent again.",
+			func(g *gpuView) model.Optional { return g.PCIe.Replays }),
+		dcgmShared("DEV_GPU_UTIL", "Utilization of the GPU, in percent.",
+			func(g *gpuView) model.Optional { return scaled(g.Utilization, percent) },
+			func(w *dcgmWorkload) model.Optional { return scaled(w.utilization, percent) }),
+		dcgmValue("DEV_MEM_COPY_UTIL", gauge, "Utilization of the memory, in percent.", percentOf("memory")),
+		dcgmValue("DEV_ENC_UTIL", gauge, "Utilization of the encoder, in percent.", percentOf("encoder")),
+		dcgmValue("DEV_DEC_UTIL", gauge, "Utilization of the decoder, in percent.", percentOf("decoder")),
+	}
+}
+
+func dcgmMemoryMetrics() []metric {
+	mib := func(o model.Optional) model.Optional { return scaled(o, 1.0/bytesPerMiB) }
+	return []metric{
+		dcgmValue("DEV_FB_FREE", gauge, "Memory that is free, in MiB.",
+			func(g *gpuView) model.Optional { return mib(g.Memory.Free) }),
+		dcgmShared("DEV_FB_USED", "Memory that is used, in MiB.",
+			func(g *gpuView) model.Optional { return mib(g.Memory.Used) },
+			func(w *dcgmWorkload) model.Optional { return mib(w.memory) }),
+		dcgmValue("DEV_FB_RESERVED", gauge, "Memory that is reserved, in MiB.",
+			func(g *gpuView) model.Optional { return mib(g.Memory.Reserved) }),
+		dcgmValue("DEV_UNCORRECTABLE_REMAPPED_ROWS", untyped, "Rows remapped for uncorrectable errors.",
+			func(g *gpuView) model.Optional { return named(g.RemappedRows, "uncorrectable") }),
+		dcgmValue("DEV_CORRECTABLE_REMAPPED_ROWS", untyped, "Rows remapped for correctable errors.",
+			func(g *gpuView) model.Optional { return named(g.RemappedRows, "correctable") }),
+		dcgmValue("DEV_ROW_REMAP_FAILURE", gauge, "Whether remapping of rows has failed (1) or not (0).",
+			condition(model.ProblemRemapFailure)),
+		dcgmValue("DEV_RETIRED_SBE", untyped, "Pages retired for repeated corrected errors.",
+			func(g *gpuView) model.Optional { return named(g.RetiredPages, "correctable") }),
+		dcgmValue("DEV_RETIRED_DBE", untyped, "Pages retired for uncorrected errors.",
+			func(g *gpuView) model.Optional { return named(g.RetiredPages, "uncorrectable") }),
+		dcgmValue("DEV_RETIRED_PENDING", gauge, "Whether pages wait for their retirement (1) or not (0).",
+			condition(model.ProblemRetirePending)),
+		dcgmValue("DEV_ECC_SBE_VOL_TOTAL", untyped, "Corrected errors since the driver was loaded.", ecc("corrected", "volatile")),
+		dcgmValue("DEV_ECC_DBE_VOL_TOTAL", untyped, "Uncorrected errors since the driver was loaded.", ecc("uncorrected", "volatile")),
+		dcgmValue("DEV_ECC_SBE_AGG_TOTAL", untyped, "Corrected errors over the life of the GPU.", ecc("corrected", "aggregate")),
+		dcgmValue("DEV_ECC_DBE_AGG_TOTAL", untyped, "Uncorrected errors over the life of the GPU.", ecc("uncorrected", "aggregate")),
+	}
+}
+
+func dcgmErrorMetrics() []metric {
+	violation := func(name, reason, help string) metric {
+		return dcgmValue("DEV_"+name+"_VIOLATION", untyped, help,
+			func(g *gpuView) model.Optional { return scaled(named(g.Throttled, reason), float64(time.Second)) })
+	}
+	return []metric{
+		{
+			name: "DCGM_FI_DEV_XID_ERRORS", typ: gauge, labels: dcgmXIDLabels, help: "XID that was reported last, 0 for none.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, g := range v.dcgm(b) {
-					if o := of(g.gpuView); o.Known {
-						b.Add(g.labels, o.Value)
+					code, known := lastXID(g.gpuView)
+					for _, w := range g.workloads {
+						if known {
+							values := append(slices.Clip(w.values), strconv.FormatUint(code, 10), xidText(code))
+							b.Add(b.Labels(b.Schema(dcgmXIDLabels), nil, values...), float64(code))
+						}
 					}
 				}
 			},
-		}
+		},
+		violation("POWER", "sw_power_cap", "Time in which the power limit slowed the GPU down, in nanoseconds."),
+		violation("THERMAL", "sw_thermal_slowdown", "Time in which heat slowed the GPU down, in nanoseconds."),
+		violation("SYNC_BOOST", "sync_boost", "Time in which other GPUs of its sync boost group slowed the GPU down, in nanoseconds."),
+		violation("BOARD_LIMIT", "board_limit", "Time in which a limit of the board slowed the GPU down, in nanoseconds."),
+		violation("LOW_UTIL", "low_utilization", "Time in which low utilization slowed the GPU down, in nanoseconds."),
+		violation("RELIABILITY", "reliability", "Time in which limits for reliability slowed the GPU down, in nanoseconds."),
 	}
-	total := func(name, help string, of func(*gpuView) model.Optional) metric {
-		m := row(name, help, of)
-		m.typ = untyped
-		return m
+}
+
+// dcgmMegabyte is the unit of DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL: DCGM divides KiB by 1000.
+const dcgmMegabyte = 1024 * 1000
+
+func dcgmLinkMetrics() []metric {
+	errors := func(name, typ, help string) metric {
+		return dcgmValue("DEV_NVLINK_"+name+"_ERROR_COUNT_TOTAL", untyped, help, func(g *gpuView) model.Optional {
+			for _, e := range g.LinkErrors {
+				if e.Name == typ {
+					return model.Some(float64(e.Value))
+				}
+			}
+			return model.Optional{}
+		})
 	}
-	engine := func(name string) func(*gpuView) model.Optional {
-		return func(g *gpuView) model.Optional { return named(g.Engines, name) } // the driver's own
+	rate := func(name, rate, help string) metric {
+		return dcgmValue("PROF_"+name, gauge, help, func(g *gpuView) model.Optional { return named(g.Rates, rate) })
 	}
-	mib := func(o model.Optional) model.Optional { return scaled(o, 1.0/bytesPerMiB) }
 	return []metric{
-		row("DEV_SM_CLOCK", "SM clock frequency, in MHz.",
-			func(g *gpuView) model.Optional { return scaled(named(g.Clocks, "sm"), 1/hertzPerMHz) }),
-		row("DEV_MEM_CLOCK", "Memory clock frequency, in MHz.",
-			func(g *gpuView) model.Optional { return scaled(named(g.Clocks, "memory"), 1/hertzPerMHz) }),
-		row("DEV_GPU_TEMP", "Temperature of the GPU, in degrees Celsius.",
-			func(g *gpuView) model.Optional { return named(g.Temperatures, "gpu") }),
-		row("DEV_MEMORY_TEMP", "Temperature of the memory, in degrees Celsius.",
-			func(g *gpuView) model.Optional { return named(g.Temperatures, "memory") }),
-		row("DEV_POWER_USAGE", "Power draw, in watts.", func(g *gpuView) model.Optional { return g.Power }),
-		total("DEV_TOTAL_ENERGY_CONSUMPTION", "Energy used since the driver was loaded, in millijoules.",
-			func(g *gpuView) model.Optional { return scaled(g.Energy, milliPerUnit) }),
-		total("DEV_PCIE_REPLAY_COUNTER", "PCIe packets that were sent again.",
-			func(g *gpuView) model.Optional { return g.PCIe.Replays }),
-		row("DEV_GPU_UTIL", "Utilization of the GPU, in percent.",
-			func(g *gpuView) model.Optional { return scaled(g.Utilization, percent) }),
-		row("DEV_MEM_COPY_UTIL", "Utilization of the memory, in percent.",
-			func(g *gpuView) model.Optional { return scaled(engine("memory")(g), percent) }),
-		row("DEV_ENC_UTIL", "Utilization of the encoder, in percent.",
-			func(g *gpuView) model.Optional { return scaled(engine("encoder")(g), percent) }),
-		row("DEV_DEC_UTIL", "Utilization of the decoder, in percent.",
-			func(g *gpuView) model.Optional { return scaled(engine("decoder")(g), percent) }),
-		row("DEV_XID_ERRORS", "XID that was reported last, 0 for none.", lastXID),
-		row("DEV_FB_FREE", "Memory that is free, in MiB.",
-			func(g *gpuView) model.Optional { return mib(g.Memory.Free) }),
-		row("DEV_FB_USED", "Memory that is used, in MiB.",
-			func(g *gpuView) model.Optional { return mib(g.Memory.Used) }),
-		row("DEV_FB_RESERVED", "Memory that is reserved, in MiB.",
-			func(g *gpuView) model.Optional { return mib(g.Memory.Reserved) }),
-		total("DEV_UNCORRECTABLE_REMAPPED_ROWS", "Rows remapped for uncorrectable errors.",
-			func(g *gpuView) model.Optional { return named(g.RemappedRows, "uncorrectable") }),
-		total("DEV_CORRECTABLE_REMAPPED_ROWS", "Rows remapped for correctable errors.",
-			func(g *gpuView) model.Optional { return named(g.RemappedRows, "correctable") }),
-		row("DEV_ROW_REMAP_FAILURE", "Whether remapping of rows has failed (1) or not (0).", remapFailure),
-		total("DEV_ECC_SBE_VOL_TOTAL", "Corrected errors since the driver was loaded.", ecc("corrected", "volatile")),
-		total("DEV_ECC_DBE_VOL_TOTAL", "Uncorrected errors since the driver was loaded.", ecc("uncorrected", "volatile")),
-		total("DEV_ECC_SBE_AGG_TOTAL", "Corrected errors over the life of the GPU.", ecc("corrected", "aggregate")),
-		total("DEV_ECC_DBE_AGG_TOTAL", "Uncorrected errors over the life of the GPU.", ecc("uncorrected", "aggregate")),
-		row("PROF_GR_ENGINE_ACTIVE", "Fraction of time in which the graphics or compute engine was active (0 to 1).",
+		errors("CRC_FLIT", "crc_flit", "Checksum errors in the flow control of all NVLinks."),
+		errors("CRC_DATA", "crc_data", "Checksum errors in the data of all NVLinks."),
+		errors("REPLAY", "replay", "Packets that were sent again, on all NVLinks."),
+		errors("RECOVERY", "recovery", "Recoveries of all NVLinks."),
+		dcgmValue("DEV_NVLINK_BANDWIDTH_TOTAL", gauge, "Payload of all NVLinks in both directions, in MB/s as DCGM counts them.",
+			func(g *gpuView) model.Optional { return scaled(g.LinkPayload, 1.0/dcgmMegabyte) }),
+		rate("NVLINK_TX_BYTES", model.RateNVLinkTransmit, "Data sent over all NVLinks with overhead, in bytes per second."),
+		rate("NVLINK_RX_BYTES", model.RateNVLinkReceive, "Data received over all NVLinks with overhead, in bytes per second."),
+		rate("C2C_TX_ALL_BYTES", model.RateC2CTransmit, "Data sent over C2C with overhead, in bytes per second."),
+		rate("C2C_TX_DATA_BYTES", model.RateC2CTransmitData, "Data sent over C2C without overhead, in bytes per second."),
+		rate("C2C_RX_ALL_BYTES", model.RateC2CReceive, "Data received over C2C with overhead, in bytes per second."),
+		rate("C2C_RX_DATA_BYTES", model.RateC2CReceiveData, "Data received over C2C without overhead, in bytes per second."),
+	}
+}
+
+// dcgmProfilingMetrics returns the metrics of GPM.
+func dcgmProfilingMetrics() []metric {
+	active := func(name, engine, help string) metric {
+		return dcgmValue("PROF_"+name, gauge, help, dcgmEngine(engine))
+	}
+	metrics := []metric{
+		dcgmValue("PROF_GR_ENGINE_ACTIVE", gauge, "Fraction of time in which the graphics or compute engine was active (0 to 1).",
 			func(g *gpuView) model.Optional {
-				if o := engine("gr_active")(g); o.Known {
+				if o := dcgmEngine("gr_active")(g); o.Known {
 					return o
 				}
 				return g.Utilization
 			}),
-		row("PROF_PIPE_TENSOR_ACTIVE", "Fraction of time in which the tensor pipes were active (0 to 1).",
-			engine("tensor_active")),
-		row("PROF_DRAM_ACTIVE", "Fraction of time in which the memory was sending or receiving (0 to 1).",
-			engine("dram_active")),
-		row("PROF_PCIE_TX_BYTES", "Data sent over PCIe, in bytes per second.",
+		active("SM_ACTIVE", "sm_active", "Fraction of cycles in which an SM had a warp, mean of the SMs (0 to 1)."),
+		active("SM_OCCUPANCY", "sm_occupancy", "Fraction of the warps for which the SMs have room (0 to 1)."),
+		active("PIPE_TENSOR_ACTIVE", "tensor_active", "Fraction of time in which the tensor pipes were active (0 to 1)."),
+		active("PIPE_TENSOR_IMMA_ACTIVE", "tensor_imma_active", "Fraction of time with integer operations of tensors (0 to 1)."),
+		active("PIPE_TENSOR_HMMA_ACTIVE", "tensor_hmma_active", "Fraction of time with half-precision operations of tensors (0 to 1)."),
+		active("PIPE_TENSOR_DFMA_ACTIVE", "tensor_dfma_active", "Fraction of time with FP64 operations of tensors (0 to 1)."),
+		active("PIPE_FP64_ACTIVE", "fp64_active", "Fraction of time in which the FP64 pipes were active (0 to 1)."),
+		active("PIPE_FP32_ACTIVE", "fp32_active", "Fraction of time in which the FP32 pipes were active (0 to 1)."),
+		active("PIPE_FP16_ACTIVE", "fp16_active", "Fraction of time in which the FP16 pipes were active (0 to 1)."),
+		active("PIPE_INT_ACTIVE", "integer_active", "Fraction of time in which the integer pipes were active (0 to 1)."),
+		active("DRAM_ACTIVE", "dram_active", "Fraction of time in which the memory was sending or receiving (0 to 1)."),
+		dcgmValue("PROF_PCIE_TX_BYTES", gauge, "Data sent over PCIe, in bytes per second.",
 			func(g *gpuView) model.Optional { return g.PCIe.Transmit }),
-		row("PROF_PCIE_RX_BYTES", "Data received over PCIe, in bytes per second.",
+		dcgmValue("PROF_PCIE_RX_BYTES", gauge, "Data received over PCIe, in bytes per second.",
 			func(g *gpuView) model.Optional { return g.PCIe.Receive }),
 	}
-}
-
-// dcgm returns the NVIDIA GPUs with their labels, computed once per refresh.
-func (v *view) dcgm(b *exposition.Builder) []dcgmGPU {
-	if v.dcgmGPUs != nil {
-		return v.dcgmGPUs
-	}
-	v.dcgmGPUs = make([]dcgmGPU, 0, len(v.gpus))
-	version := ""
-	for _, d := range v.facts.GPUDrivers {
-		if d.Vendor == model.NVIDIA {
-			version = d.Version
+	for _, engines := range []struct {
+		name, engine string
+		n            int
+		help         string
+	}{
+		{"NVDEC", "nvdec", 8, "Fraction of time in which video decoder %d was active (0 to 1)."},
+		{"NVJPG", "nvjpg", 8, "Fraction of time in which JPEG engine %d was active (0 to 1)."},
+		{"NVOFA", "nvofa", 2, "Fraction of time in which optical flow engine %d was active (0 to 1)."},
+	} {
+		for i := range engines.n {
+			metrics = append(metrics, active(fmt.Sprint(engines.name, i, "_ACTIVE"), fmt.Sprint(engines.engine, i, "_active"),
+				fmt.Sprintf(engines.help, i)))
 		}
 	}
-	whole := make(map[string]*model.GPU, len(v.gpus))
-	parts := map[string]bool{} // GPUs that have some
-	for _, g := range v.gpus {
-		whole[g.UUID] = g.GPU
-		parts[g.Parent] = true
-	}
-	given := v.givenTo()
-	for i := range v.gpus {
-		g := &v.gpus[i]
-		if g.Vendor != model.NVIDIA || unreadable(g.GPU) {
-			continue
-		}
-		board, instance := whole[g.Parent], ""
-		if board == nil {
-			board = g.GPU
-		} else {
-			_, instance, _ = strings.Cut(g.ID, ":")
-			instance = cmp.Or(g.Instance, instance)
-		}
-		owner := given[g.GPU]
-		if parts[g.UUID] { // only the parts report memory, or sums would count it twice
-			board, own := *g.GPU, *g
-			board.Memory, own.GPU = model.VideoMemory{}, &board
-			g = &own
-		}
-		v.dcgmGPUs = append(v.dcgmGPUs, dcgmGPU{g, b.Labels(b.Schema(dcgmLabels), nil,
-			board.ID, board.UUID, instance, g.Profile, busID(board.PCIAddress), nvidiaNode(board.Nodes), board.Name,
-			v.node, v.node, version, owner.Container, owner.Namespace, owner.Pod)})
-	}
-	return v.dcgmGPUs
-}
-
-// givenTo returns the owner of each GPU that is allocated, the zero Owner for several.
-func (v *view) givenTo() map[*model.GPU]identity.Owner {
-	given := map[*model.GPU]identity.Owner{}
-	for i := range v.shares.GPUs {
-		s := &v.shares.GPUs[i]
-		if s.Assigned == nil {
-			continue
-		}
-		owner := v.shares.Owners[s.Owner]
-		if _, several := given[s.GPU]; several {
-			owner = identity.Owner{}
-		}
-		given[s.GPU] = owner
-	}
-	return given
-}
-
-// busID formats a PCI address as NVML does: with eight digits of the domain, in
-// capitals.
-func busID(address string) string {
-	if address == "" {
-		return ""
-	}
-	return "0000" + strings.ToUpper(address)
-}
-
-// nvidiaNode returns the name of the device node, such as nvidia0.
-func nvidiaNode(nodes []string) string {
-	for _, node := range nodes {
-		if name := strings.TrimPrefix(node, "/dev/"); strings.HasPrefix(name, "nvidia") && !strings.Contains(name, "/") {
-			return name
-		}
-	}
-	return ""
+	return metrics
 }
 
 func named(figures []model.Figure, name string) model.Optional {
@@ -203,24 +263,27 @@ func named(figures []model.Figure, name string) model.Optional {
 	return model.Optional{}
 }
 
-func lastXID(g *gpuView) model.Optional {
+// lastXID returns the code of the last error, 0 for none, and whether errors are counted.
+func lastXID(g *gpuView) (code uint64, known bool) {
 	var last time.Time
-	code := uint64(0)
 	for _, x := range g.XIDs {
 		if x.Count > 0 && !x.Last.Before(last) {
 			last, code = x.Last, x.Code
 		}
 	}
-	return model.Optional{Value: float64(code), Known: g.XIDs != nil}
+	return code, g.XIDs != nil
 }
 
-func remapFailure(g *gpuView) model.Optional {
-	for _, p := range g.Problems {
-		if p.Name == model.ProblemRemapFailure {
-			return model.Some(truth(p.Active))
+// condition returns whether a GPU has a problem.
+func condition(name string) func(*gpuView) model.Optional {
+	return func(g *gpuView) model.Optional {
+		for _, p := range g.Problems {
+			if p.Name == name {
+				return model.Some(truth(p.Active))
+			}
 		}
+		return model.Optional{}
 	}
-	return model.Optional{}
 }
 
 // ecc sums the errors of all blocks, unless the driver does.

@@ -82,7 +82,10 @@ var gpuNotes = []string{
 	"`gpu_gtt_used_bytes`, `gpu_gtt_total_bytes`: AMD files mem_info_gtt_used and mem_info_gtt_total.",
 	"`gpu_temperature_celsius`: `sensor` is `gpu`, `memory`, `edge` or `junction`. `gpu_temperature_limit_celsius`: `limit` is " +
 		"`slowdown` or `shutdown`.",
-	"`gpu_power_watts`: for Intel the energy since the last scrape, divided by the time.",
+	"`gpu_temperature_margin_celsius`, `gpu_temperature_margin_limit_celsius`: the T.Limit temperatures of newer NVIDIA chips. A " +
+		"negative margin is a temperature above that at which the GPU is slowed down.",
+	"`gpu_power_watts`: of NVIDIA's chips since Ampere (except GA100) the mean of one second; " +
+		"`gpu_power_instant_watts` is without a mean. For Intel the energy since the last scrape, divided by the time.",
 	"`gpu_fan_speed_ratio` is absent for a GPU without a fan.",
 	"`gpu_performance_state`: NVIDIA P0 is 0.",
 	"`gpu_throttled`: `idle` is one of the reasons. `below_host_limit`, with the parts `_power` and `_thermal`: the clock of a " +
@@ -90,6 +93,10 @@ var gpuNotes = []string{
 	"`gpu_pcie_*_total`: of AMD accelerators; NVIDIA's GPUs and other GPUs of AMD have `gpu_pcie_replays_total` only.",
 	"`gpu_xgmi_*`: errors of the links are in `gpu_ecc_errors_total`, with the block `xgmi_wafl`. The driver counts them by GPU, and " +
 		"reading its count by link clears it.",
+	"`gpu_pcie_receive_bytes_per_second`, `gpu_pcie_transmit_bytes_per_second`: the mean since the previous round " +
+		"(`--gpu.process-interval`) on NVIDIA chips with GPM (Hopper and newer); otherwise of the driver's last sample, of 20 ms.",
+	"`gpu_nvlink_*`: `link` is `all` for what the driver reports only as a sum over the links (NVLink 5). Errors of links, memory " +
+		"errors, remapped rows, limits and modes of NVIDIA GPUs are read every six rounds.",
 	"`gpu_pcie_link_generation` falls while the GPU is idle.",
 	"`gpu_info` also describes a part of a GPU that is used like a GPU (a MIG instance, a partition). `parent_uuid` is then " +
 		"the UUID of its GPU.",
@@ -141,8 +148,14 @@ func gpuBoardMetrics() []metric {
 			func(g *gpuView) []model.Figure { return g.Temperatures }),
 		gpuFigures("gpu_temperature_limit_celsius", gauge, "limit", "Temperature at which the GPU slows down or shuts down.",
 			func(g *gpuView) []model.Figure { return g.TemperatureLimits }),
+		gpuValue("gpu_temperature_margin_celsius", gauge, "How much warmer the GPU may become until it is slowed down.",
+			func(g *gpuView) model.Optional { return g.TemperatureMargin }),
+		gpuFigures("gpu_temperature_margin_limit_celsius", gauge, "limit", "Margin at which the GPU slows down or shuts down.",
+			func(g *gpuView) []model.Figure { return g.TemperatureMarginLimits }),
 		gpuValue("gpu_power_watts", gauge, "Power that the GPU draws, including memory and board where it measures them.",
 			func(g *gpuView) model.Optional { return g.Power }),
+		gpuValue("gpu_power_instant_watts", gauge, "Power that the GPU draws at the moment, without a mean over time.",
+			func(g *gpuView) model.Optional { return g.PowerInstant }),
 		gpuValue("gpu_power_limit_watts", gauge, "Power above which the GPU is slowed down.",
 			func(g *gpuView) model.Optional { return g.PowerLimit }),
 		gpuValue("gpu_energy_joules_total", counter, "Energy that the GPU has used since its driver was loaded.",
@@ -185,9 +198,9 @@ func gpuPCIeMetrics() []metric {
 			func(p *model.GPUPCIe) model.Optional { return p.NAKsSent }),
 		pcie("naks_received_total", counter, "PCIe packets of the GPU that the other end refused.",
 			func(p *model.GPUPCIe) model.Optional { return p.NAKsReceived }),
-		pcie("receive_bytes_per_second", gauge, "Bytes per second that the GPU received over PCIe in the driver's last sample.",
+		pcie("receive_bytes_per_second", gauge, "Bytes per second that the GPU received over PCIe.",
 			func(p *model.GPUPCIe) model.Optional { return p.Receive }),
-		pcie("transmit_bytes_per_second", gauge, "Bytes per second that the GPU sent over PCIe in the driver's last sample.",
+		pcie("transmit_bytes_per_second", gauge, "Bytes per second that the GPU sent over PCIe.",
 			func(p *model.GPUPCIe) model.Optional { return p.Transmit }),
 	}
 }
@@ -200,7 +213,7 @@ func gpuLinkMetrics(kind model.LinkKind) []metric {
 		return each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
 			for j := range g.Links {
 				if l := &g.Links[j]; l.Kind == kind {
-					do(g, l, strconv.Itoa(l.Number), b)
+					do(g, l, linkNumber(l), b)
 				}
 			}
 		})
@@ -233,6 +246,14 @@ func gpuLinkMetrics(kind model.LinkKind) []metric {
 			}
 		}),
 	})
+}
+
+// linkNumber returns the label of a link.
+func linkNumber(l *model.GPULink) string {
+	if l.Number == model.AllLinks {
+		return "all"
+	}
+	return strconv.Itoa(l.Number)
 }
 
 // gpuIdentityMetrics returns the metrics that describe GPUs. They are joined with the others by gpu_id and uuid.

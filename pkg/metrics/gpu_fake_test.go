@@ -115,7 +115,8 @@ func nvidiaFacts() model.Snapshot {
 		},
 		Temperatures:      []model.Figure{{Name: "gpu", Value: 41}, {Name: "memory", Value: 52}},
 		TemperatureLimits: []model.Figure{{Name: "slowdown", Value: 87}, {Name: "shutdown", Value: 92}},
-		Power:             some(312.5), PowerLimit: some(700), Energy: some(123456.789), PerformanceState: some(0),
+		TemperatureMargin: some(46), TemperatureMarginLimits: []model.Figure{{Name: "shutdown", Value: -8}, {Name: "slowdown", Value: -2}},
+		Power: some(312.5), PowerInstant: some(340.25), PowerLimit: some(700), Energy: some(123456.789), PerformanceState: some(0),
 		Clocks:    []model.Figure{{Name: "graphics", Value: 1.98e9}, {Name: "sm", Value: 1.98e9}, {Name: "memory", Value: 2.619e9}},
 		MaxClocks: []model.Figure{{Name: "sm", Value: 1.98e9}},
 		Throttles: []model.GPUCondition{{Name: "idle"}, {Name: "power_cap", Active: true}},
@@ -130,6 +131,7 @@ func nvidiaFacts() model.Snapshot {
 				Errors: []model.Counter{{Name: "replay"}, {Name: "crc_flit", Value: 3}},
 			},
 			{Kind: model.NVLink, Number: 1, Up: some(0)},
+			{Kind: model.NVLink, Number: model.AllLinks, Errors: []model.Counter{{Name: "symbol", Value: 4}}},
 		},
 		Errors: []model.GPUErrors{
 			{Type: "corrected", Scope: "volatile", Block: "dram", Count: 2},

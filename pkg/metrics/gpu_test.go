@@ -106,16 +106,17 @@ func TestLastXID(t *testing.T) {
 		return model.XID{Code: code, Count: 1, Last: time.Unix(seconds, 0)}
 	}
 	for _, c := range []struct {
-		xids []model.XID
-		want model.Optional
+		xids  []model.XID
+		want  uint64
+		known bool
 	}{
-		{nil, model.Optional{}},
-		{[]model.XID{}, model.Some(0)},
-		{[]model.XID{at(13, 5), at(79, 9), at(31, 7)}, model.Some(79)},
-		{[]model.XID{{Code: 5}}, model.Some(0)}, // never counted
+		{nil, 0, false},
+		{[]model.XID{}, 0, true},
+		{[]model.XID{at(13, 5), at(79, 9), at(31, 7)}, 79, true},
+		{[]model.XID{{Code: 5}}, 0, true}, // never counted
 	} {
-		if got := lastXID(&gpuView{GPU: &model.GPU{XIDs: c.xids}}); got != c.want {
-			t.Errorf("of %v it is %v", c.xids, got)
+		if got, known := lastXID(&gpuView{GPU: &model.GPU{XIDs: c.xids}}); got != c.want || known != c.known {
+			t.Errorf("of %v it is %v, %v", c.xids, got, known)
 		}
 	}
 }

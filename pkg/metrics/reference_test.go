@@ -64,14 +64,14 @@ func anchor(title string) string {
 
 // labelsCell lists the labels of a metric.
 func labelsCell(m *metric) string {
-	if m.compat == CompatDCGM && slices.Equal(m.labels, dcgmLabels) {
-		return "*dcgm*"
-	}
 	var labels []string
 	if m.owned {
 		labels = append(labels, "*identity*")
 	}
 	names := m.labels
+	if m.compat == CompatDCGM && slices.Equal(m.labels[:len(dcgmLabels)], dcgmLabels) {
+		labels, names = append(labels, "*dcgm*"), m.labels[len(dcgmLabels):]
+	}
 	if m.gpu {
 		names = slices.Concat(exposition.GPULabels, names)
 	}

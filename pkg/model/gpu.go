@@ -60,17 +60,28 @@ type GPU struct {
 
 	Temperatures      []Figure // in degrees Celsius, by sensor: gpu, memory, edge, junction
 	TemperatureLimits []Figure // by their effect: slowdown, shutdown
-	Power, PowerLimit Optional // in watts
-	Energy            Optional // in joules, cumulative
-	FanSpeed          Optional // 0 to 1
-	PerformanceState  Optional // 0 is the fastest
-	Clocks, MaxClocks []Figure // in hertz: graphics, sm, memory, video, soc, fabric
-	Throttles         []GPUCondition
+	// TemperatureMargin is how much warmer the GPU may get until the nearest limit slows it down, in degrees Celsius;
+	// TemperatureMarginLimits are the margins, by their effect, at which it happens.
+	TemperatureMargin       Optional
+	TemperatureMarginLimits []Figure
+	// Power is what the vendor's tools show, NVIDIA's newer chips as the mean of a second; PowerInstant is without a mean.
+	Power, PowerInstant, PowerLimit Optional // in watts
+	Energy                          Optional // in joules, cumulative
+	FanSpeed                        Optional // 0 to 1
+	PerformanceState                Optional // 0 is the fastest
+	Clocks, MaxClocks               []Figure // in hertz: graphics, sm, memory, video, soc, fabric
+	Throttles                       []GPUCondition
 	// Throttled is the cumulative throttled time by reason, in seconds.
 	Throttled []Figure
 
 	PCIe  GPUPCIe
 	Links []GPULink
+	// LinkErrors are the sums over all links that the driver reports itself. LinkPayload is the data that the links
+	// carried in both directions since the previous round, in bytes per second.
+	LinkErrors  []Counter
+	LinkPayload Optional
+	// Rates are bytes per second since the previous round, protocol overhead included, by the names of Rate….
+	Rates []Figure
 
 	Errors []GPUErrors
 	// RemappedRows and RetiredPages count memory taken out of use, by cause: correctable,
@@ -163,9 +174,19 @@ type GPUPCIe struct {
 	// are its transitions from the normal state to that of training.
 	ReplayRollovers, Recoveries Optional
 	NAKsSent, NAKsReceived      Optional // packets that were refused
-	// Receive and Transmit are the current bytes per second, from the GPU's point of view.
+	// Receive and Transmit are bytes per second, from the GPU's point of view.
 	Receive, Transmit Optional
 }
+
+// The names of GPU.Rates. C2C is the link between the chips of a Grace superchip; its data are without protocol overhead.
+const (
+	RateNVLinkTransmit  = "nvlink_transmit"
+	RateNVLinkReceive   = "nvlink_receive"
+	RateC2CTransmit     = "c2c_transmit"
+	RateC2CReceive      = "c2c_receive"
+	RateC2CTransmitData = "c2c_transmit_data"
+	RateC2CReceiveData  = "c2c_receive_data"
+)
 
 // LinkKind is the technology of a link between GPUs.
 type LinkKind string
@@ -175,6 +196,9 @@ const (
 	NVLink LinkKind = "nvlink"
 	XGMI   LinkKind = "xgmi"
 )
+
+// AllLinks is the number of a GPULink with the values that the driver reports only as sums over all links.
+const AllLinks = -1
 
 // GPULink is one link of a GPU to another GPU or to a switch.
 type GPULink struct {

@@ -4,6 +4,7 @@ package nvml
 
 import (
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -53,6 +54,7 @@ func (s *Scenario) AddH100(n int) {
 	set("EnforcedPowerLimit", 700000)
 	set("TotalEnergyConsumption", 123456789000+n)
 	set("Temperature.0", 40+n)
+	set("MarginTemperature", 47-n)
 	for limit, celsius := range []int{90, 87, 95, 85} { // shutdown, slowdown, memory, GPU
 		set(fmt.Sprint("TemperatureThreshold.", limit), celsius)
 	}
@@ -85,15 +87,30 @@ func (s *Scenario) AddH100(n int) {
 	s.addLinks(d, n)
 	for id, v := range map[int]string{
 		82: "u 55", 83: fmt.Sprint(123456789000 + n), 191: fmt.Sprint(123456789000 + n), 91: fmt.Sprint("u ", links),
-		94: fmt.Sprint("u ", n), 230: "u 0", 185: "u 340000", 186: fmt.Sprint("u ", 350000+1000*n),
+		94: fmt.Sprint("u ", n), 230: "u 0", 185: "u 340000", 186: fmt.Sprint("u ", 355000+1000*n),
+		193: "i -8", 194: "i -2", 195: "i 0", 196: "i 0", // margins: shutdown, slowdown, memory, GPU
 	} {
 		s.Set(d, fmt.Sprint("field.", id), v)
 	}
-	// SM activity, SM occupancy, any tensor, DRAM bandwidth, FP64, FP32, FP16, PCIe: transmitted, received (MiB/s).
-	for id, v := range map[int]any{1: 60.5, 2: 55.25, 3: 30, 5: 20.5, 10: 40, 11: 1.5, 12: 10.5, 13: 2, 20: 100, 21: 200} {
+	s.addGPM(d)
+	s.Balance()
+}
+
+// addGPM adds the metrics of GPM, in percent and MiB/s. An H100 has seven engines for video and for JPEG, and one for optical
+// flow.
+func (s *Scenario) addGPM(d string) {
+	// Graphics, SM activity, SM occupancy, integer, any tensor, DFMA, HMMA, IMMA, DRAM bandwidth, FP64, FP32, FP16,
+	// PCIe: sent, received; NVLink: received, sent.
+	for id, v := range map[int]any{
+		1: 60.5, 2: 55.25, 3: 30, 4: 3.5, 5: 20.5, 6: 1, 7: 18, 9: 1.25, 10: 40, 11: 1.5, 12: 10.5, 13: 2, 20: 100, 21: 200, 60: 300, 61: 400,
+	} {
 		s.Set(d, fmt.Sprint("gpm.", id), v)
 	}
-	s.Balance()
+	for engine := range 7 {
+		s.Set(d, fmt.Sprint("gpm.", 30+engine), engine)
+		s.Set(d, fmt.Sprint("gpm.", 40+engine), 10+engine)
+	}
+	s.Set(d, "gpm.50", 5)
 }
 
 // addErrors adds errors: a corrected one in DRAM, an old uncorrected one, a remapped row for
@@ -144,6 +161,13 @@ func (s *Scenario) addLinks(d string, n int) {
 			s.Set(d, fmt.Sprintf("field.%d.%d", id, link), v)
 		}
 		s.Set(d, fmt.Sprintf("field.165.%d", link), "u", up)
+	}
+	// The sums over the links: KiB, errors.
+	for id, v := range map[int]int{138: 1000 * n, 139: 2000 * n, 140: 1100 * n, 141: 2200 * n} {
+		s.Set(d, fmt.Sprintf("field.%d.%d", id, uint32(math.MaxUint32)), links*v+links*(links-1)/2)
+	}
+	for i, id := range []int{38, 45, 52, 59} { // flow control CRC, data CRC, replays, recoveries
+		s.Set(d, fmt.Sprint("field.", id), i)
 	}
 }
 

@@ -80,8 +80,14 @@ func TestFake(t *testing.T) {
 	fields := []nv.FieldValue{{FieldId: nv.FI_DEV_POWER_INSTANT}, {FieldId: nv.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ScopeId: 3}, {FieldId: 9999}}
 	is("fields", d.GetFieldValues(fields), nv.SUCCESS)
 	is("power", [2]uint32{fields[0].ValueType, uint32(fields[0].Value[0]) | uint32(fields[0].Value[1])<<8 | uint32(fields[0].Value[2])<<16},
-		[2]uint32{uint32(nv.VALUE_TYPE_UNSIGNED_INT), 350000})
+		[2]uint32{uint32(nv.VALUE_TYPE_UNSIGNED_INT), 355000})
 	is("link", fields[1].Value[0], byte(3))
+	margin, ret := d.GetMarginTemperature()
+	is("margin", ret, nv.SUCCESS)
+	is("margin", margin.MarginTemperature, int32(47))
+	celsius, ret := d.GetTemperatureV().V1()
+	is("temperature", ret, nv.SUCCESS)
+	is("temperature", celsius.Temperature, int32(40))
 	is("no such field", nv.Return(fields[2].NvmlReturn), nv.ERROR_NOT_SUPPORTED)
 
 	// Samples are returned once.

@@ -52,6 +52,16 @@ type device struct {
 	health    health
 	reasons   uint64 // supported throttle reasons
 	err, slow error  // why the device, or its slow values, could not be read last
+
+	rarely       rarely
+	settings     map[string]string // as of the last slow round
+	fields       fieldReader       // of rounds
+	values       fieldValues       // of the round in progress, read at the time valuesAt
+	valuesAt     time.Time
+	scrapeFields fieldReader
+	links        linkReader
+	temperatureV bool // nvmlDeviceGetTemperatureV is called
+	margin       bool // nvmlDeviceGetMarginTemperature is called
 }
 
 // roundResult is the result of a round. It is published as a whole, so that the memory of a
@@ -106,9 +116,10 @@ func (d *device) skipped() bool { return time.Now().Before(d.skip) }
 // round returns the steps that the worker runs every interval.
 func (d *device) round() []func() {
 	steps := []func(){
-		d.attach, d.readModes, d.readSlowly,
-		d.receives, d.transmits, d.readLinks, d.readParts, d.readProcesses, d.readHealth, d.publish,
+		d.attach, d.readModes, d.readFields, d.readSlowly, d.readParts, d.readProcesses, d.readLinks,
+		d.receives, d.transmits, d.readHealth, d.publish,
 		func() { d.answer() },
+		d.rarely.end,
 	}
 	if d.instances == oneRound {
 		steps = []func(){d.attach, d.readModes, d.readParts, d.readProcesses, d.publish}
@@ -118,7 +129,10 @@ func (d *device) round() []func() {
 			switch {
 			case d.asleep():
 				d.forget()
-			case i == 0 || d.attached.Load() != nil:
+			case i == 0:
+				step()
+				d.rarely.begin(d.attached.Load() != nil)
+			case d.attached.Load() != nil:
 				step()
 			}
 		}
@@ -157,6 +171,7 @@ func (d *device) attach() {
 	d.draft.facts = describe(d.o, handle, d.address, d.index)
 	d.draft.facts.UUID, d.draft.facts.Unlisted = uuid, true // until the first round
 	d.reasons = supportedReasons(handle)
+	d.temperatureV = d.lib.has("nvmlDeviceGetTemperatureV")
 	d.attached.Store(&attachment{handle, uuid})
 	d.publish()
 	d.notify(nil)
@@ -170,6 +185,8 @@ func (d *device) forget() {
 	}
 	d.shown = roundResult{facts: gpus[0], parts: gpus[1:]}
 	d.last.Store(nil)
+	d.rarely.again()
+	d.links.at = time.Time{}
 }
 
 // hasNode reports whether the device node exists. A device with a node that the driver does
@@ -213,18 +230,57 @@ func valueOnly(ret nvml.Return) bool {
 	return false
 }
 
-func (d *device) readSlowly() { slowly(d.attached.Load().handle, &d.draft.facts) }
+// readFields reads the fields of the round.
+func (d *device) readFields() {
+	handle, wanted := d.attached.Load().handle, roundFields
+	if d.rarely.due {
+		d.fields.retry()
+		d.scrapeFields.retry()
+		d.margin = d.lib.has("nvmlDeviceGetMarginTemperature")
+		wanted = slices.Concat(wanted, slowFields)
+	}
+	d.values = d.fields.read(handle, slices.Concat(wanted, d.links.fields(handle, d.rarely.due)))
+	d.valuesAt = time.Now()
+}
 
-// receives and transmits block for 20 ms each while the driver measures.
+func (d *device) readSlowly() {
+	handle, g := d.attached.Load().handle, &d.draft.facts
+	readCounters(handle, d.values, g, d.rarely.due)
+	if d.rarely.due {
+		slowly(handle, d.values, g)
+	}
+}
+
+// receives and transmits block for 20 ms each while the driver measures, on chips without GPM.
 func (d *device) receives() {
-	d.draft.facts.PCIe.Receive = throughput(d.attached.Load().handle, nvml.PCIE_UTIL_RX_BYTES)
+	d.draft.facts.PCIe.Receive = d.pcieRate(ratePCIeReceive, nvml.PCIE_UTIL_RX_BYTES)
 }
 
 func (d *device) transmits() {
-	d.draft.facts.PCIe.Transmit = throughput(d.attached.Load().handle, nvml.PCIE_UTIL_TX_BYTES)
+	d.draft.facts.PCIe.Transmit = d.pcieRate(ratePCIeTransmit, nvml.PCIE_UTIL_TX_BYTES)
 }
 
-func (d *device) readLinks() { d.draft.facts.Links = readLinks(d.attached.Load().handle) }
+// pcieRate returns the rate since the previous round, which GPM reports, or on other chips that of the driver's sample.
+func (d *device) pcieRate(name string, counter nvml.PcieUtilCounter) model.Optional {
+	for _, r := range d.sampler.rates {
+		if r.Name == name {
+			return model.Some(r.Value)
+		}
+	}
+	if d.sampler.gpm.first {
+		return model.Optional{}
+	}
+	return throughput(d.attached.Load().handle, counter)
+}
+
+func (d *device) readLinks() {
+	g := &d.draft.facts
+	g.Links = d.links.read(d.attached.Load().handle, d.values, d.rarely.due)
+	g.LinkErrors, g.LinkPayload = d.links.totals, d.links.rate(d.values, d.valuesAt)
+	g.Rates = slices.DeleteFunc(slices.Clone(d.sampler.rates), func(f model.Figure) bool {
+		return f.Name == ratePCIeReceive || f.Name == ratePCIeTransmit
+	})
+}
 
 func (d *device) readParts() {
 	d.mig.Store(d.draft.facts.Modes["mig"] == "enabled")
@@ -239,7 +295,7 @@ func (d *device) readParts() {
 		d.xids.split(d.attached.Load().uuid, parts)
 	}
 	for i := range d.parts {
-		slowly(d.parts[i].handle, &d.draft.parts[i])
+		d.draft.parts[i].Errors = eccErrors(d.parts[i].handle) // other values belong to the whole GPU
 	}
 }
 

@@ -6,27 +6,76 @@ package nvidia
 
 import (
 	"math"
+	"slices"
+	"strconv"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// gpmEngines are the exported GPM counters, percentages of the time between two reads. GPM and
-// other profilers do not disturb each other.
-var gpmEngines = [...]struct {
-	metric nvml.GpmMetricId
-	name   string
-}{
-	{nvml.GPM_METRIC_GRAPHICS_UTIL, "gr_active"},
-	{nvml.GPM_METRIC_SM_UTIL, "sm_active"},
-	{nvml.GPM_METRIC_SM_OCCUPANCY, "sm_occupancy"},
-	{nvml.GPM_METRIC_ANY_TENSOR_UTIL, "tensor_active"},
-	{nvml.GPM_METRIC_DRAM_BW_UTIL, "dram_active"},
-	{nvml.GPM_METRIC_FP64_UTIL, "fp64_active"},
-	{nvml.GPM_METRIC_FP32_UTIL, "fp32_active"},
-	{nvml.GPM_METRIC_FP16_UTIL, "fp16_active"},
-	{nvml.GPM_METRIC_INTEGER_UTIL, "integer_active"},
+// gpmMetric is a metric of GPM: a percentage of the time between two reads, or a rate in MiB/s over that time.
+type gpmMetric struct {
+	id   nvml.GpmMetricId
+	name string
+	rate bool
+}
+
+// gpmMetrics are the metrics that are read. GPM and other profilers do not disturb each other.
+var gpmMetrics = slices.Concat(
+	[]gpmMetric{
+		{id: nvml.GPM_METRIC_GRAPHICS_UTIL, name: "gr_active"},
+		{id: nvml.GPM_METRIC_SM_UTIL, name: "sm_active"},
+		{id: nvml.GPM_METRIC_SM_OCCUPANCY, name: "sm_occupancy"},
+		{id: nvml.GPM_METRIC_ANY_TENSOR_UTIL, name: "tensor_active"},
+		{id: nvml.GPM_METRIC_DRAM_BW_UTIL, name: "dram_active"},
+		{id: nvml.GPM_METRIC_FP64_UTIL, name: "fp64_active"},
+		{id: nvml.GPM_METRIC_FP32_UTIL, name: "fp32_active"},
+		{id: nvml.GPM_METRIC_FP16_UTIL, name: "fp16_active"},
+		{id: nvml.GPM_METRIC_INTEGER_UTIL, name: "integer_active"},
+		{id: nvml.GPM_METRIC_DFMA_TENSOR_UTIL, name: "tensor_dfma_active"},
+		{id: nvml.GPM_METRIC_HMMA_TENSOR_UTIL, name: "tensor_hmma_active"},
+		{id: nvml.GPM_METRIC_IMMA_TENSOR_UTIL, name: "tensor_imma_active"},
+	},
+	gpmEngines(nvml.GPM_METRIC_NVDEC_0_UTIL, 8, "nvdec"),
+	gpmEngines(nvml.GPM_METRIC_NVJPG_0_UTIL, 8, "nvjpg"),
+	gpmEngines(nvml.GPM_METRIC_NVOFA_0_UTIL, 2, "nvofa"),
+	[]gpmMetric{
+		{nvml.GPM_METRIC_PCIE_TX_PER_SEC, ratePCIeTransmit, true},
+		{nvml.GPM_METRIC_PCIE_RX_PER_SEC, ratePCIeReceive, true},
+		{nvml.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, model.RateNVLinkTransmit, true},
+		{nvml.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, model.RateNVLinkReceive, true},
+		// From here on of later drivers than GPM itself.
+		{nvml.GPM_METRIC_C2C_TOTAL_TX_PER_SEC, model.RateC2CTransmit, true},
+		{nvml.GPM_METRIC_C2C_TOTAL_RX_PER_SEC, model.RateC2CReceive, true},
+		{nvml.GPM_METRIC_C2C_DATA_TX_PER_SEC, model.RateC2CTransmitData, true},
+		{nvml.GPM_METRIC_C2C_DATA_RX_PER_SEC, model.RateC2CReceiveData, true},
+	},
+)
+
+const bytesPerMiB = 1 << 20
+
+// laterGPMMetrics is the number of metrics that the first drivers with GPM do not know.
+const laterGPMMetrics = 4
+
+// The rates of the PCIe link, which are published as such.
+const (
+	ratePCIeTransmit = "pcie_transmit"
+	ratePCIeReceive  = "pcie_receive"
+)
+
+// gpmEngines returns the metrics of n engines with consecutive numbers.
+func gpmEngines(first nvml.GpmMetricId, n int, name string) (metrics []gpmMetric) {
+	for i := range n {
+		metrics = append(metrics, gpmMetric{id: first + nvml.GpmMetricId(i), name: name + strconv.Itoa(i) + "_active"})
+	}
+	return metrics
+}
+
+// gpmResult is what GPM reports of the time between two reads.
+type gpmResult struct {
+	engines []model.Figure // 0 to 1
+	rates   []model.Figure // in bytes per second
 }
 
 // gpm reads the GPM counters of one device, or of one of its GPU instances. GPM compares two
@@ -36,37 +85,49 @@ type gpm struct {
 	asked, supported bool
 	before, after    nvml.GpmSample
 	filled           bool
+	first            bool // the last read took the first of two samples
+	metrics          []gpmMetric
 }
 
 // read returns the counters of chips with GPM (Hopper and later) since the previous read, and
-// nil at the first. take fills a sample with the current state.
-func (g *gpm) read(d nvml.Device, take func(nvml.GpmSample) nvml.Return) []model.Figure {
+// none at the first. take fills a sample with the current state.
+func (g *gpm) read(d nvml.Device, take func(nvml.GpmSample) nvml.Return) (result gpmResult) {
 	if !g.prepare(d) {
-		return nil
+		return result
 	}
 	compare := g.filled
 	g.filled = take(g.after) == nvml.SUCCESS
+	g.first = g.filled && !compare
 	if !g.filled {
-		return nil
+		return result
 	}
 	g.before, g.after = g.after, g.before
 	if !compare {
-		return nil
+		return result
 	}
-	request := nvml.GpmMetricsGetType{NumMetrics: uint32(len(gpmEngines)), Sample1: g.after, Sample2: g.before}
-	for i, e := range gpmEngines {
-		request.Metrics[i].MetricId = uint32(e.metric)
+	request := nvml.GpmMetricsGetType{NumMetrics: uint32(len(g.metrics)), Sample1: g.after, Sample2: g.before}
+	for i, m := range g.metrics {
+		request.Metrics[i].MetricId = uint32(m.id)
 	}
-	if g.l.GpmMetricsGet(&request) != nvml.SUCCESS {
-		return nil
+	switch g.l.GpmMetricsGet(&request) {
+	case nvml.SUCCESS:
+	case nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_NOT_SUPPORTED: // for the whole request
+		g.metrics = gpmMetrics[:len(gpmMetrics)-laterGPMMetrics]
+		return result
+	default:
+		return result
 	}
-	var engines []model.Figure
-	for i, e := range gpmEngines {
-		if v := request.Metrics[i]; nvml.Return(v.NvmlReturn) == nvml.SUCCESS && !math.IsNaN(v.Value) {
-			engines = append(engines, model.Figure{Name: e.name, Value: max(0, min(1, v.Value/100))})
+	for i, m := range g.metrics {
+		v := request.Metrics[i]
+		switch {
+		case nvml.Return(v.NvmlReturn) != nvml.SUCCESS || math.IsNaN(v.Value):
+		case m.rate:
+			result.rates = append(result.rates, model.Figure{Name: m.name, Value: max(0, v.Value) * bytesPerMiB})
+		default:
+			result.engines = append(result.engines, model.Figure{Name: m.name, Value: max(0, min(1, v.Value/100))})
 		}
 	}
-	return engines
+	return result
 }
 
 // prepare checks once whether the chip has GPM, and allocates two samples.
@@ -94,7 +155,7 @@ func (g *gpm) prepare(d nvml.Device) bool {
 		}
 		*sample = made
 	}
-	g.supported = true
+	g.supported, g.metrics = true, gpmMetrics
 	return true
 }
 

@@ -5,6 +5,7 @@
 package nvidia
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -97,20 +98,20 @@ func active(c model.GPUCondition) bool { return c.Active }
 
 func uncorrected(e model.GPUErrors) bool { return e.Type == "uncorrected" && e.Scope == "volatile" }
 
-// readHealth reads the state of memory repairs and the existing links.
+// readHealth reads the state of memory repairs, in slow rounds, and the existing links.
 func (d *device) readHealth() {
 	handle := d.attached.Load().handle
-	d.health.remapPending, d.health.remapFailure, d.health.retirePending = nil, nil, nil
-	if _, _, pending, failed, ret := handle.GetRemappedRows(); ret == nvml.SUCCESS {
-		d.health.remapPending, d.health.remapFailure = &pending, &failed
+	if d.rarely.due {
+		readRemappedRows(handle, &d.draft.facts, &d.health)
+		d.health.retirePending = nil
+		if v, ret := handle.GetRetiredPagesPendingStatus(); ret == nvml.SUCCESS {
+			pending := v == nvml.FEATURE_ENABLED
+			d.health.retirePending = &pending
+		}
+		d.health.sram = sramThreshold(handle)
+		d.draft.facts.Fabric, d.health.fabric = fabric(handle)
 	}
-	if v, ret := handle.GetRetiredPagesPendingStatus(); ret == nvml.SUCCESS {
-		pending := v == nvml.FEATURE_ENABLED
-		d.health.retirePending = &pending
-	}
-	d.health.sram = sramThreshold(handle)
-	d.draft.facts.RecoveryAction = recoveryAction(handle)
-	d.draft.facts.Fabric, d.health.fabric = fabric(handle)
+	d.draft.facts.RecoveryAction = actionOf(d.values.count(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, 0))
 	d.readPCIe(handle)
 	for _, l := range d.draft.facts.Links {
 		if d.health.linksUp == nil {
@@ -127,14 +128,18 @@ func (d *device) readHealth() {
 func (d *device) readPCIe(handle nvml.Device) {
 	link := &d.draft.facts.PCIe
 	for _, f := range []struct {
-		value *model.Optional
-		get   func() (int, nvml.Return)
+		value    *model.Optional
+		get      func() (int, nvml.Return)
+		constant bool
 	}{
-		{&link.Generation, handle.GetCurrPcieLinkGeneration},
-		{&link.MaxGeneration, handle.GetMaxPcieLinkGeneration},
-		{&link.Width, handle.GetCurrPcieLinkWidth},
-		{&link.MaxWidth, handle.GetMaxPcieLinkWidth},
+		{&link.Generation, handle.GetCurrPcieLinkGeneration, false},
+		{&link.MaxGeneration, handle.GetMaxPcieLinkGeneration, true},
+		{&link.Width, handle.GetCurrPcieLinkWidth, false},
+		{&link.MaxWidth, handle.GetMaxPcieLinkWidth, true},
 	} {
+		if f.constant && !d.rarely.due {
+			continue
+		}
 		*f.value = model.Optional{}
 		if v, ret := f.get(); ret == nvml.SUCCESS && v > 0 {
 			*f.value = model.Some(float64(v))
@@ -156,21 +161,17 @@ func (d *device) readPCIe(handle nvml.Device) {
 	d.health.narrow = &narrow
 }
 
-// readModes reads settings that an administrator can change at any time.
+// readModes reads settings that an administrator can change at any time: the MIG mode in every round, as the instances depend
+// on it, and the others in slow rounds.
 func (d *device) readModes() {
 	handle := d.attached.Load().handle
+	if d.rarely.due {
+		d.readSettings(handle)
+	}
 	modes := make(map[string]string)
+	maps.Copy(modes, d.settings)
 	if v, _, ret := handle.GetMigMode(); ret == nvml.SUCCESS {
 		modes["mig"] = enabled(v == nvml.DEVICE_MIG_ENABLE)
-	}
-	if v, ret := handle.GetComputeMode(); ret == nvml.SUCCESS && int(v) < len(computeModes) {
-		modes["compute"] = computeModes[v]
-	}
-	if v, ret := handle.GetPersistenceMode(); ret == nvml.SUCCESS {
-		modes["persistence"] = enabled(v == nvml.FEATURE_ENABLED)
-	}
-	if v, _, ret := handle.GetEccMode(); ret == nvml.SUCCESS {
-		modes["ecc"] = enabled(v == nvml.FEATURE_ENABLED)
 	}
 	if slices.ContainsFunc(d.draft.processes, func(p model.GPUProcess) bool { return p.MPS }) {
 		modes["mps"] = enabled(true) // not detectable without a client
@@ -180,6 +181,20 @@ func (d *device) readModes() {
 		modes["numa"] = enabled(true)
 	}
 	d.draft.facts.Modes = modes
+}
+
+// readSettings reads the other settings.
+func (d *device) readSettings(handle nvml.Device) {
+	d.settings = make(map[string]string)
+	if v, ret := handle.GetComputeMode(); ret == nvml.SUCCESS && int(v) < len(computeModes) {
+		d.settings["compute"] = computeModes[v]
+	}
+	if v, ret := handle.GetPersistenceMode(); ret == nvml.SUCCESS {
+		d.settings["persistence"] = enabled(v == nvml.FEATURE_ENABLED)
+	}
+	if v, _, ret := handle.GetEccMode(); ret == nvml.SUCCESS {
+		d.settings["ecc"] = enabled(v == nvml.FEATURE_ENABLED)
+	}
 	d.draft.facts.PowerLimit = model.Optional{}
 	if v, ret := handle.GetEnforcedPowerLimit(); ret == nvml.SUCCESS {
 		d.draft.facts.PowerLimit = model.Some(float64(v) * milli)

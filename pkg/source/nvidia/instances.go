@@ -48,17 +48,21 @@ type instanceReader struct {
 	last    model.Snapshot // of the last round
 	at      time.Time      // time of last
 	next    time.Time      // start of the next round
+	of      []string       // addresses of the GPUs of the last round that began
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
 
-// begin starts a round in the background if one is due and none is running.
+// begin starts a round in the background if none is running, and one is due or the last one lacked a GPU: at the start, and when MIG is
+// enabled, the instances of a GPU become known after those of others.
 func (r *instanceReader) begin(st start, open func(context.Context, start) (session, error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.cancel != nil || time.Now().Before(r.next) {
+	lacked := func(address string) bool { return !slices.Contains(r.of, address) }
+	if r.cancel != nil || time.Now().Before(r.next) && !slices.ContainsFunc(st.Addresses, lacked) {
 		return
 	}
+	r.of = st.Addresses
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
 	r.running.Go(func() {

@@ -5,9 +5,9 @@
 package nvidia
 
 import (
-	"encoding/binary"
 	"math"
 	"strings"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -17,23 +17,13 @@ import (
 // maxLinks bounds the number of links that the library reports; nvml.h has 18.
 const maxLinks = 64
 
-// The fields of one link, in the order of the request: bytes first.
-const (
-	linkTransmit  = iota // payload, KiB
-	linkReceive          // payload, KiB
-	linkTransmit5        // all bytes, NVLink 5
-	linkReceive5
-	linkErrors // first error field
-)
+const bytesPerKiB = 1 << 10
 
-var linkFields = []struct {
+// linkErrors are the error fields of a link, and on chips with NVLink 5 of the sum over all links.
+var linkErrors = []struct {
 	field uint32
 	name  string
 }{
-	{field: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX},
-	{field: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX},
-	{field: nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES},
-	{field: nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES},
 	{nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY, "replay"},
 	{nvml.FI_DEV_NVLINK_ERROR_DL_RECOVERY, "recovery"},
 	{nvml.FI_DEV_NVLINK_ERROR_DL_CRC, "crc"},
@@ -50,6 +40,17 @@ var linkFields = []struct {
 	{nvml.FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, "symbol"},
 }
 
+// linkTotals are the sums over all links that the driver reports itself, without a scope.
+var linkTotals = []struct {
+	field uint32
+	name  string
+}{
+	{nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, "crc_flit"},
+	{nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL, "crc_data"},
+	{nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, "replay"},
+	{nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, "recovery"},
+}
+
 // linkCounters are the error counters of drivers without the fields above.
 var linkCounters = []struct {
 	counter nvml.NvLinkErrorCounter
@@ -62,67 +63,152 @@ var linkCounters = []struct {
 	{nvml.NVLINK_ERROR_DL_ECC_DATA, "ecc_data"},
 }
 
-// links reads the NVLinks of the GPU: state (nvmlDeviceGetNvLinkState), remote end, bytes and
-// errors. A link without a state does not exist. It makes three calls per link, and five more
-// on drivers that do not report errors as fields. It returns nil if the driver does not
-// support NVLink.
-func readLinks(d nvml.Device) []model.GPULink {
-	count := uint64(nvml.NVLINK_MAX_LINKS)
-	n := []nvml.FieldValue{{FieldId: nvml.FI_DEV_NVLINK_LINK_COUNT}}
-	if d.GetFieldValues(n) == nvml.SUCCESS {
-		if reported, ok := unsigned(n[0]); ok {
-			count = min(reported, maxLinks)
+// linkReader reads the NVLinks of a device from the fields of a round: state and bytes in every round, errors in slow ones. It
+// calls functions only for the other ends, once, and in slow rounds where the driver lacks the fields of states or errors.
+type linkReader struct {
+	count   int // of links that may exist
+	remotes map[int]string
+	states  map[int]uint64
+	errors  map[uint32][]model.Counter // by the number of the link, and of allLinks
+	totals  []model.Counter
+
+	payload uint64 // sum of the previous round over all links and both directions, in KiB
+	at      time.Time
+}
+
+// fields returns the fields of a round.
+func (l *linkReader) fields(d nvml.Device, slow bool) (fields []field) {
+	if slow {
+		l.count = nvml.NVLINK_MAX_LINKS
+		if n, ok := new(fieldReader).read(d, []field{{id: nvml.FI_DEV_NVLINK_LINK_COUNT}}).count(nvml.FI_DEV_NVLINK_LINK_COUNT, 0); ok {
+			l.count = int(min(n, maxLinks))
+		}
+		for _, t := range linkTotals {
+			fields = append(fields, field{id: t.field})
+		}
+	}
+	if l.count == 0 {
+		return nil
+	}
+	scope := func(link uint32) {
+		fields = append(fields,
+			field{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, link}, field{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, link},
+			field{nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, link}, field{nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES, link})
+		for _, e := range linkErrors {
+			if slow {
+				fields = append(fields, field{e.field, link})
+			}
+		}
+	}
+	for link := range uint32(l.count) {
+		fields = append(fields, field{nvml.FI_DEV_NVLINK_GET_STATE, link})
+		scope(link)
+	}
+	scope(allLinks)
+	return fields
+}
+
+// read returns the links. A link without a state does not exist. What the driver reports only as a sum over the links is in
+// one more link, model.AllLinks.
+func (l *linkReader) read(d nvml.Device, values fieldValues, slow bool) []model.GPULink {
+	if slow {
+		l.states, l.errors = make(map[int]uint64), make(map[uint32][]model.Counter)
+		l.totals = nil
+		for _, t := range linkTotals {
+			if n, ok := values.count(t.field, 0); ok {
+				l.totals = append(l.totals, model.Counter{Name: t.name, Value: n})
+			}
 		}
 	}
 	var links []model.GPULink
-	for i := range int(count) {
-		state, ret := d.GetNvLinkState(i)
-		if ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_FUNCTION_NOT_FOUND {
-			break
-		}
-		if ret != nvml.SUCCESS {
+	sum := model.GPULink{Kind: model.NVLink, Number: model.AllLinks}
+	sum.Transmit, sum.Receive = linkBytes(values, allLinks)
+	if slow {
+		l.errors[allLinks] = linkErrorsOf(values, allLinks)
+	}
+	sum.Errors = l.errors[allLinks]
+	for i := range l.count {
+		up, exists := l.up(d, i, values, slow)
+		if !exists {
 			continue
 		}
-		link := model.GPULink{Kind: model.NVLink, Number: i, Up: model.Some(0), Remote: remote(d, i)}
-		if state == nvml.FEATURE_ENABLED {
-			link.Up.Value = 1
+		link := model.GPULink{Kind: model.NVLink, Number: i, Up: model.Some(up), Remote: l.remote(d, i, slow)}
+		link.Transmit, link.Receive = linkBytes(values, uint32(i))
+		if slow {
+			l.errors[uint32(i)] = l.readErrors(d, i, values, sum.Errors != nil)
 		}
-		linkTraffic(d, &link)
+		link.Errors = l.errors[uint32(i)]
 		links = append(links, link)
+		if link.Transmit.Known || link.Receive.Known {
+			sum.Transmit, sum.Receive = model.Optional{}, model.Optional{}
+		}
+		if link.Errors != nil {
+			sum.Errors = nil
+		}
+	}
+	if len(links) > 0 && (sum.Transmit.Known || sum.Receive.Known || sum.Errors != nil) {
+		links = append(links, sum)
 	}
 	return links
 }
 
-// linkTraffic reads the fields of a link in one call. Bytes are payload
-// (NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_*, in KiB); on chips that count only all bytes they
-// include the protocol overhead (NVML_FI_DEV_NVLINK_COUNT_*_BYTES).
-func linkTraffic(d nvml.Device, link *model.GPULink) {
-	values := make([]nvml.FieldValue, len(linkFields))
-	for i, f := range linkFields {
-		values[i].FieldId, values[i].ScopeId = f.field, uint32(link.Number)
-	}
-	if d.GetFieldValues(values) == nvml.SUCCESS {
-		link.Transmit = bytes(values[linkTransmit], values[linkTransmit5])
-		link.Receive = bytes(values[linkReceive], values[linkReceive5])
-		for i, f := range linkFields[linkErrors:] {
-			if n, ok := unsigned(values[linkErrors+i]); ok {
-				link.Errors = append(link.Errors, model.Counter{Name: f.name, Value: n})
-			}
+// up returns whether a link is up (1) or not (0), and whether it exists.
+func (l *linkReader) up(d nvml.Device, link int, values fieldValues, slow bool) (float64, bool) {
+	state, known := values.count(nvml.FI_DEV_NVLINK_GET_STATE, uint32(link))
+	switch {
+	case known:
+	case slow:
+		s, ret := d.GetNvLinkState(link)
+		if ret != nvml.SUCCESS {
+			return 0, false
+		}
+		state, l.states[link] = uint64(s), uint64(s)
+	default:
+		if state, known = l.states[link]; !known {
+			return 0, false
 		}
 	}
-	if len(link.Errors) > 0 {
-		return
+	return float64(min(state, 1)), true // 2 is a link that sleeps
+}
+
+// readErrors returns the errors of a link. summed reports that the driver has them as a sum over all links.
+func (l *linkReader) readErrors(d nvml.Device, link int, values fieldValues, summed bool) []model.Counter {
+	errors := linkErrorsOf(values, uint32(link))
+	if errors != nil || summed {
+		return errors
 	}
 	for _, c := range linkCounters {
-		if n, ret := d.GetNvLinkErrorCounter(link.Number, c.counter); ret == nvml.SUCCESS && n != math.MaxUint64 {
-			link.Errors = append(link.Errors, model.Counter{Name: c.name, Value: n})
+		if n, ret := d.GetNvLinkErrorCounter(link, c.counter); ret == nvml.SUCCESS && n != math.MaxUint64 {
+			errors = append(errors, model.Counter{Name: c.name, Value: n})
 		}
 	}
+	return errors
+}
+
+// rate returns the payload of all links in both directions since the previous call, in bytes per second. It is unknown at the
+// first call, and after a counter has fallen.
+func (l *linkReader) rate(values fieldValues, now time.Time) model.Optional {
+	sent, ok := values.count(nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, allLinks)
+	received, both := values.count(nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, allLinks)
+	if !ok || !both {
+		l.at = time.Time{}
+		return model.Optional{}
+	}
+	payload, before, since := sent+received, l.payload, now.Sub(l.at).Seconds()
+	known := !l.at.IsZero() && payload >= before && since > 0
+	l.payload, l.at = payload, now
+	if !known {
+		return model.Optional{}
+	}
+	return model.Some(float64(payload-before) * bytesPerKiB / since)
 }
 
 // remote returns the PCI address of the remote end (nvmlDeviceGetNvLinkRemotePciInfo) in the
 // format of sysfs, or "" if it is not reported.
-func remote(d nvml.Device, link int) string {
+func (l *linkReader) remote(d nvml.Device, link int, slow bool) string {
+	if l.remotes[link] != "" || !slow {
+		return l.remotes[link]
+	}
 	info, ret := d.GetNvLinkRemotePciInfo(link)
 	if ret != nvml.SUCCESS {
 		return ""
@@ -138,47 +224,31 @@ func remote(d nvml.Device, link int) string {
 	if len(name) == len("00000000:c1:00.0") { // a domain of eight digits
 		name = name[4:]
 	}
+	if l.remotes == nil {
+		l.remotes = make(map[int]string)
+	}
+	l.remotes[link] = name
 	return name
 }
 
-func bytes(kib, all nvml.FieldValue) model.Optional {
-	if n, ok := unsigned(kib); ok {
-		return model.Some(float64(n) * 1024)
+func linkErrorsOf(values fieldValues, scope uint32) (errors []model.Counter) {
+	for _, e := range linkErrors {
+		if n, ok := values.count(e.field, scope); ok {
+			errors = append(errors, model.Counter{Name: e.name, Value: n})
+		}
 	}
-	if n, ok := unsigned(all); ok {
-		return model.Some(float64(n))
-	}
-	return model.Optional{}
+	return errors
 }
 
-// unsigned returns the value of a counter field, if it was reported.
-func unsigned(v nvml.FieldValue) (uint64, bool) {
-	if nvml.Return(v.NvmlReturn) != nvml.SUCCESS {
-		return 0, false
+// linkBytes returns the bytes of a link, or of all. They are payload (NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_*, in KiB); on chips
+// that count only all bytes they include the protocol overhead (NVML_FI_DEV_NVLINK_COUNT_*_BYTES).
+func linkBytes(values fieldValues, scope uint32) (transmit, receive model.Optional) {
+	of := func(payload, all uint32) model.Optional {
+		if kib := values.scaled(payload, scope, bytesPerKiB); kib.Known {
+			return kib
+		}
+		return values.scaled(all, scope, 1)
 	}
-	return integer(nvml.ValueType(v.ValueType), v.Value)
-}
-
-// integer returns a number from the union nvmlValue_t. It rejects unavailable (all ones) and
-// negative values.
-func integer(kind nvml.ValueType, v [8]byte) (uint64, bool) {
-	n := binary.NativeEndian.Uint64(v[:])
-	switch kind {
-	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG:
-		return n, n != math.MaxUint64
-	case nvml.VALUE_TYPE_UNSIGNED_INT:
-		u := binary.NativeEndian.Uint32(v[:4])
-		return uint64(u), u != math.MaxUint32
-	case nvml.VALUE_TYPE_UNSIGNED_SHORT:
-		return uint64(binary.NativeEndian.Uint16(v[:2])), true
-	case nvml.VALUE_TYPE_SIGNED_LONG_LONG:
-		return n, int64(n) >= 0
-	case nvml.VALUE_TYPE_SIGNED_INT:
-		i := int32(binary.NativeEndian.Uint32(v[:4]))
-		return uint64(max(i, 0)), i >= 0
-	case nvml.VALUE_TYPE_DOUBLE:
-		f := math.Float64frombits(n)
-		return uint64(max(0, min(f, math.MaxInt64))), f >= 0 && f < math.MaxInt64
-	}
-	return 0, false
+	return of(nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES),
+		of(nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES)
 }

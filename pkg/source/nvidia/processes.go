@@ -33,6 +33,7 @@ type sampler struct {
 	cursor   cursor
 	usage    engineUsage
 	gpm      gpm
+	rates    []model.Figure  // of GPM, at the last listing
 	parts    map[string]*gpm // by UUID of the part
 }
 
@@ -96,7 +97,9 @@ func (s *sampler) list(
 
 // whole returns the usage of the device's engines and its GPM counters.
 func (s *sampler) whole(d nvml.Device) []model.Figure {
-	return append(s.usage.read(d), s.gpm.read(d, d.GpmSampleGet)...)
+	counters := s.gpm.read(d, d.GpmSampleGet)
+	s.rates = counters.rates
+	return append(s.usage.read(d), counters.engines...)
 }
 
 // engines returns the GPM counters of each part, by UUID. The driver has no other engine usage
@@ -111,7 +114,7 @@ func (s *sampler) engines(d nvml.Device, parts []part) map[string][]model.Figure
 			s.parts[p.uuid] = &gpm{l: s.l}
 		}
 		take := func(g nvml.GpmSample) nvml.Return { return d.GpmMigSampleGet(p.gpuInstance, g) }
-		all[p.uuid] = s.parts[p.uuid].read(d, take)
+		all[p.uuid] = s.parts[p.uuid].read(d, take).engines
 	}
 	for uuid := range s.parts {
 		if _, there := all[uuid]; !there {

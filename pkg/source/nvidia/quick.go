@@ -5,8 +5,6 @@
 package nvidia
 
 import (
-	"encoding/binary"
-
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -51,7 +49,10 @@ const (
 	mega      = 1e6
 )
 
-// quick reads the values that are cheap: eleven calls, none of which waits for a measurement.
+// quickFields are the fields of a scrape.
+var quickFields = []field{{id: nvml.FI_DEV_MEMORY_TEMP}, {id: nvml.FI_DEV_POWER_INSTANT}}
+
+// quick reads the values that are cheap: twelve calls, none of which waits for a measurement.
 // It stops at the first call that reports a lost device.
 func (d *device) quick(handle nvml.Device, g *model.GPU) {
 	use, ret := handle.GetUtilizationRates()
@@ -61,15 +62,19 @@ func (d *device) quick(handle nvml.Device, g *model.GPU) {
 	if d.health.lost {
 		return
 	}
-	if v, ret := handle.GetTemperature(nvml.TEMPERATURE_GPU); d.noted("nvmlDeviceGetTemperature", ret) {
-		g.Temperatures = append(g.Temperatures, model.Figure{Name: "gpu", Value: float64(v)})
+	if v, ret := d.temperature(handle); d.noted("nvmlDeviceGetTemperature", ret) {
+		g.Temperatures = append(g.Temperatures, model.Figure{Name: "gpu", Value: v})
 	}
-	if v, known := d.memoryTemperature(handle); known {
-		g.Temperatures = append(g.Temperatures, model.Figure{Name: "memory", Value: v})
+	g.TemperatureMargin = d.temperatureMargin(handle)
+	fields := d.scrapeFields.read(handle, quickFields)
+	// HBM has a sensor; GDDR and old chips have none, for which old drivers return 0.
+	if v, ok := fields.count(nvml.FI_DEV_MEMORY_TEMP, 0); ok && v != 0 {
+		g.Temperatures = append(g.Temperatures, model.Figure{Name: "memory", Value: float64(v)})
 	}
 	if v, ret := handle.GetPowerUsage(); d.noted("nvmlDeviceGetPowerUsage", ret) {
 		g.Power = model.Some(float64(v) * milli)
 	}
+	g.PowerInstant = fields.scaled(nvml.FI_DEV_POWER_INSTANT, 0, milli)
 	for _, c := range clocks {
 		if v, ret := handle.GetClockInfo(c.domain); d.noted("nvmlDeviceGetClockInfo", ret) {
 			g.Clocks = append(g.Clocks, model.Figure{Name: c.name, Value: float64(v) * mega})
@@ -84,16 +89,31 @@ func (d *device) quick(handle nvml.Device, g *model.GPU) {
 	g.Throttles = d.throttles(handle)
 }
 
-// memoryTemperature returns the HBM temperature, in degrees Celsius; GDDR and old chips have
-// none.
-func (d *device) memoryTemperature(handle nvml.Device) (float64, bool) {
-	field := []nvml.FieldValue{{FieldId: nvml.FI_DEV_MEMORY_TEMP}}
-	if !d.noted("nvmlDeviceGetFieldValues", handle.GetFieldValues(field)) ||
-		nvml.Return(field[0].NvmlReturn) != nvml.SUCCESS {
-		return 0, false
+// temperature returns the temperature of the GPU, in degrees Celsius: with nvmlDeviceGetTemperatureV, or where the library or
+// the driver lacks it with nvmlDeviceGetTemperature, which is deprecated.
+func (d *device) temperature(handle nvml.Device) (float64, nvml.Return) {
+	if d.temperatureV {
+		v, ret := handle.GetTemperatureV().V1()
+		if ret == nvml.SUCCESS || ret == nvml.ERROR_GPU_IS_LOST {
+			return float64(v.Temperature), ret
+		}
+		d.temperatureV = false
 	}
-	v := binary.NativeEndian.Uint32(field[0].Value[:])
-	return float64(v), v != 0 && v != ^uint32(0) // old drivers return 0 without a sensor
+	v, ret := handle.GetTemperature(nvml.TEMPERATURE_GPU)
+	return float64(v), ret
+}
+
+// temperatureMargin reads nvmlDeviceGetMarginTemperature, in degrees Celsius. After a failure it is called again in the next slow
+// round: old chips do not support it.
+func (d *device) temperatureMargin(handle nvml.Device) model.Optional {
+	if !d.margin {
+		return model.Optional{}
+	}
+	v, ret := handle.GetMarginTemperature()
+	if d.margin = ret == nvml.SUCCESS; !d.margin {
+		return model.Optional{}
+	}
+	return model.Some(float64(v.MarginTemperature))
 }
 
 // supportedReasons returns the throttle reasons that a device supports: all, if it does not

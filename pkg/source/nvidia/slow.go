@@ -12,27 +12,65 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// slowly reads values that need many calls, of a GPU or of a part: memory errors, energy,
-// limits. Values that the driver does not report are absent. A part has only errors: the other
-// values belong to the whole GPU.
-func slowly(d nvml.Device, g *model.GPU) {
-	if g.Errors = nil; g.Parent != "" || hasECC(d) { // ECC may have been disabled
+// slowRounds is how many rounds a slow round follows on the previous one: 30 s with the default interval.
+const slowRounds = 6
+
+// rarely decides which rounds read what changes rarely: the first, and every sixth one after it. A round that began without a
+// handle, or during which the device was suspended, does not count.
+type rarely struct {
+	due    bool // the round in progress reads it
+	left   int  // rounds until the next one that does
+	counts bool // the round in progress counts
+}
+
+func (r *rarely) begin(attached bool) { r.due, r.counts = r.left == 0, attached }
+
+func (r *rarely) end() {
+	switch {
+	case !r.counts:
+	case r.due:
+		r.left = slowRounds - 1
+	default:
+		r.left--
+	}
+}
+
+// again makes the rest of the round, and the next round, read it.
+func (r *rarely) again() { *r = rarely{due: true} }
+
+// readCounters reads the counters of a round: energy, replays, throttled time.
+func readCounters(d nvml.Device, values fieldValues, g *model.GPU, slow bool) {
+	// Millijoules since the driver was loaded.
+	g.Energy = values.scaled(nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION, 0, milli)
+	if !g.Energy.Known {
+		if mj, ret := d.GetTotalEnergyConsumption(); ret == nvml.SUCCESS && mj != math.MaxUint64 {
+			g.Energy = model.Some(float64(mj) * milli)
+		}
+	}
+	if n := values.scaled(nvml.FI_DEV_PCIE_REPLAY_COUNTER, 0, 1); n.Known {
+		g.PCIe.Replays = n
+	} else if slow {
+		g.PCIe.Replays = model.Optional{}
+		if n, ret := d.GetPcieReplayCounter(); ret == nvml.SUCCESS && n >= 0 && n != math.MaxUint32 {
+			g.PCIe.Replays = model.Some(float64(n))
+		}
+	}
+	g.Throttled = throttled(values)
+}
+
+// slowly reads what changes rarely, or needs many calls: memory errors and repairs, limits. Values that the driver does not
+// report are absent.
+func slowly(d nvml.Device, values fieldValues, g *model.GPU) {
+	if g.Errors = nil; hasECC(d) { // ECC may have been disabled
 		g.Errors = eccErrors(d)
 	}
-	if g.Parent != "" {
-		return
-	}
-	g.Energy, g.PCIe.Replays = model.Optional{}, model.Optional{}
-	// Millijoules since the driver was loaded.
-	if mj, ret := d.GetTotalEnergyConsumption(); ret == nvml.SUCCESS && mj != math.MaxUint64 {
-		g.Energy = model.Some(float64(mj) / 1e3)
-	}
-	if n, ret := d.GetPcieReplayCounter(); ret == nvml.SUCCESS && n >= 0 && n != math.MaxUint32 {
-		g.PCIe.Replays = model.Some(float64(n))
-	}
 	g.TemperatureLimits = temperatureLimits(d)
-	g.Throttled = throttled(d)
-	g.RemappedRows = remappedRows(d)
+	g.TemperatureMarginLimits = nil
+	for _, l := range marginLimits {
+		if c, ok := values.signed(l.field, 0); ok {
+			g.TemperatureMarginLimits = append(g.TemperatureMarginLimits, model.Figure{Name: l.name, Value: c})
+		}
+	}
 	g.RetiredPages = retiredPages(d)
 }
 
@@ -59,8 +97,7 @@ func throughput(d nvml.Device, counter nvml.PcieUtilCounter) model.Optional {
 	return model.Some(float64(kb) * 1e3)
 }
 
-// temperatureLimits reads nvmlDeviceGetTemperatureThreshold, in degrees Celsius. It does not
-// read the relative limits of newer chips (T.Limit).
+// temperatureLimits reads nvmlDeviceGetTemperatureThreshold, in degrees Celsius.
 func temperatureLimits(d nvml.Device) []model.Figure {
 	var limits []model.Figure
 	for _, t := range []struct {
@@ -79,57 +116,56 @@ func temperatureLimits(d nvml.Device) []model.Figure {
 	return limits
 }
 
-// violations are the counters that throttled reads, by throttle reason where one matches. The
-// field is read if there is no policy, or if the library lacks the function for policies,
-// which CUDA 14 removes.
-var violations = []struct {
-	name   string
-	policy nvml.PerfPolicyType
-	field  uint32
+// marginLimits are the T.Limit temperatures of newer chips: margins, in degrees Celsius.
+var marginLimits = []struct {
+	field uint32
+	name  string
 }{
-	{"sw_power_cap", nvml.PERF_POLICY_POWER, nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP},
-	{"sw_thermal_slowdown", nvml.PERF_POLICY_THERMAL, nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN},
-	{"sync_boost", nvml.PERF_POLICY_SYNC_BOOST, nvml.FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST},
-	{"board_limit", nvml.PERF_POLICY_BOARD_LIMIT, nvml.FI_DEV_PERF_POLICY_BOARD_LIMIT},
-	{"low_utilization", nvml.PERF_POLICY_LOW_UTILIZATION, nvml.FI_DEV_PERF_POLICY_LOW_UTILIZATION},
-	{"reliability", nvml.PERF_POLICY_RELIABILITY, nvml.FI_DEV_PERF_POLICY_RELIABILITY},
-	{"hw_thermal_slowdown", nvml.PERF_POLICY_COUNT, nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN},
-	{"hw_power_brake_slowdown", nvml.PERF_POLICY_COUNT, nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN},
+	{nvml.FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, "shutdown"},
+	{nvml.FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT, "slowdown"},
+	{nvml.FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT, "memory_max"},
+	{nvml.FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT, "gpu_max"},
 }
 
-// throttled reads nvmlDeviceGetViolationStatus, and NVML_FI_DEV_CLOCKS_EVENT_REASON_* for the
-// others. Both are in nanoseconds since the driver was loaded.
-func throttled(d nvml.Device) []model.Figure {
-	values := make([]nvml.FieldValue, len(violations))
-	for i, v := range violations {
-		values[i].FieldId = v.field
-	}
-	fieldsRead := d.GetFieldValues(values) == nvml.SUCCESS
-	var seconds []model.Figure
-	for i, v := range violations {
-		ns, ok := uint64(0), false
-		if v.policy != nvml.PERF_POLICY_COUNT {
-			t, ret := d.GetViolationStatus(v.policy)
-			ns, ok = t.ViolationTime, ret == nvml.SUCCESS && t.ViolationTime != math.MaxUint64
-		}
-		if !ok && fieldsRead {
-			ns, ok = unsigned(values[i])
-		}
-		if ok {
-			seconds = append(seconds, model.Figure{Name: v.name, Value: float64(ns) / 1e9})
+// violations are the counters that throttled reads, by throttle reason where one matches. The first field that the driver
+// reports counts. The first ones are those of nvmlDeviceGetViolationStatus, which CUDA 14 removes.
+var violations = []struct {
+	name   string
+	fields []uint32
+}{
+	{"sw_power_cap", []uint32{nvml.FI_DEV_PERF_POLICY_POWER}},
+	{"sw_thermal_slowdown", []uint32{nvml.FI_DEV_PERF_POLICY_THERMAL, nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN}},
+	{"sync_boost", []uint32{nvml.FI_DEV_PERF_POLICY_SYNC_BOOST}},
+	{"board_limit", []uint32{nvml.FI_DEV_PERF_POLICY_BOARD_LIMIT}},
+	{"low_utilization", []uint32{nvml.FI_DEV_PERF_POLICY_LOW_UTILIZATION}},
+	{"reliability", []uint32{nvml.FI_DEV_PERF_POLICY_RELIABILITY}},
+	{"hw_thermal_slowdown", []uint32{nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN}},
+	{"hw_power_brake_slowdown", []uint32{nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN}},
+}
+
+// throttled returns the time since the driver was loaded in which the GPU was slowed down. The fields are in nanoseconds.
+func throttled(values fieldValues) (seconds []model.Figure) {
+	for _, v := range violations {
+		for _, id := range v.fields {
+			if ns, ok := values.count(id, 0); ok {
+				seconds = append(seconds, model.Figure{Name: v.name, Value: float64(ns) / 1e9})
+				break
+			}
 		}
 	}
 	return seconds
 }
 
-// remappedRows reads nvmlDeviceGetRemappedRows: rows that were replaced by spare rows since
-// the GPU was manufactured.
-func remappedRows(d nvml.Device) []model.Figure {
-	corrected, uncorrected, _, _, ret := d.GetRemappedRows()
+// readRemappedRows reads nvmlDeviceGetRemappedRows: rows that were replaced by spare rows since
+// the GPU was manufactured, and whether a replacement is pending or has failed.
+func readRemappedRows(d nvml.Device, g *model.GPU, h *health) {
+	g.RemappedRows, h.remapPending, h.remapFailure = nil, nil, nil
+	corrected, uncorrected, pending, failed, ret := d.GetRemappedRows()
 	if ret != nvml.SUCCESS {
-		return nil
+		return
 	}
-	return []model.Figure{
+	h.remapPending, h.remapFailure = &pending, &failed
+	g.RemappedRows = []model.Figure{
 		{Name: "correctable", Value: float64(corrected)},
 		{Name: "uncorrectable", Value: float64(uncorrected)},
 	}

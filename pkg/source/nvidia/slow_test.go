@@ -17,9 +17,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// field identifies a field and its scope.
-type field struct{ id, scope uint32 }
-
 func fieldsOf(have map[field]uint64) func([]nvml.FieldValue) nvml.Return {
 	return func(values []nvml.FieldValue) nvml.Return {
 		for i, v := range values {
@@ -57,12 +54,6 @@ func slowDevice() *mock.Device {
 			}
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		},
-		GetViolationStatusFunc: func(p nvml.PerfPolicyType) (nvml.ViolationTime, nvml.Return) {
-			if p == nvml.PERF_POLICY_POWER {
-				return nvml.ViolationTime{ViolationTime: 2_500_000_000}, nvml.SUCCESS
-			}
-			return nvml.ViolationTime{}, nvml.ERROR_NOT_SUPPORTED
-		},
 		GetEccModeFunc: func() (nvml.EnableState, nvml.EnableState, nvml.Return) {
 			return nvml.FEATURE_ENABLED, nvml.FEATURE_ENABLED, nvml.SUCCESS
 		},
@@ -78,7 +69,10 @@ func slowDevice() *mock.Device {
 		GetRemappedRowsFunc:   func() (int, int, bool, bool, nvml.Return) { return 2, 0, true, false, nvml.SUCCESS },
 		GetRetiredPagesFunc:   func(nvml.PageRetirementCause) ([]uint64, nvml.Return) { return nil, nvml.ERROR_NOT_SUPPORTED },
 		GetNvLinkStateFunc:    func(int) (nvml.EnableState, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED },
-		GetFieldValuesFunc:    fieldsOf(map[field]uint64{{nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, 0}: 5e8}),
+		GetFieldValuesFunc: fieldsOf(map[field]uint64{
+			{nvml.FI_DEV_PERF_POLICY_POWER, 0}:                     2_500_000_000,
+			{nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, 0}: 5e8,
+		}),
 	}
 }
 
@@ -174,7 +168,7 @@ func TestECC(t *testing.T) {
 	}
 	d.GetMemoryErrorCounterFunc = nil // would panic
 	var g model.GPU
-	if slowly(d, &g); g.Errors != nil {
+	if slowly(d, nil, &g); g.Errors != nil {
 		t.Errorf("ECC is off: %v", g.Errors)
 	}
 }
@@ -267,13 +261,25 @@ func TestInteger(t *testing.T) {
 	}
 }
 
-// everything reads all slow values of a device or part.
+// everything reads all values of a slow round of a device or part.
 func everything(d nvml.Device, g *model.GPU) {
 	g.Memory = memory(d)
-	if slowly(d, g); g.Parent != "" {
+	if g.Parent != "" {
+		g.Errors = eccErrors(d)
 		return
 	}
+	var l linkReader
+	values := new(fieldReader).read(d, slices.Concat(roundFields, slowFields, l.fields(d, true)))
+	readCounters(d, values, g, true)
+	slowly(d, values, g)
+	readRemappedRows(d, g, new(health))
 	g.PCIe.Receive = throughput(d, nvml.PCIE_UTIL_RX_BYTES)
 	g.PCIe.Transmit = throughput(d, nvml.PCIE_UTIL_TX_BYTES)
-	g.Links = readLinks(d)
+	g.Links, g.LinkErrors = l.read(d, values, true), l.totals
+}
+
+// readLinks reads the links of a device as in its first round.
+func readLinks(d nvml.Device) []model.GPULink {
+	var l linkReader
+	return l.read(d, new(fieldReader).read(d, l.fields(d, true)), true)
 }

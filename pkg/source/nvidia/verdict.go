@@ -22,16 +22,8 @@ var recoveryActions = []string{
 	nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET: model.RecoveryDrainAndReset,
 }
 
-// recoveryAction reads NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which drivers since 570 report; empty without it.
-func recoveryAction(d nvml.Device) string {
-	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
-	if d.GetFieldValues(values) != nvml.SUCCESS {
-		return ""
-	}
-	return actionOf(unsigned(values[0]))
-}
-
-// actionOf returns the action with a number of nvmlDeviceGpuRecoveryAction_t, or empty if the driver did not report it.
+// actionOf returns the action with a number of nvmlDeviceGpuRecoveryAction_t (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION), or empty if
+// the driver did not report it, as those before 570.
 func actionOf(n uint64, reported bool) string {
 	switch {
 	case !reported:

@@ -14,6 +14,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
+// recoveryAction reads the action as a round does.
+func recoveryAction(d nvml.Device) string {
+	return actionOf(new(fieldReader).read(d, roundFields).count(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, 0))
+}
+
 func TestRecoveryAction(t *testing.T) {
 	none := missing(&mock.Device{})
 	if got := recoveryAction(none); got != "" {

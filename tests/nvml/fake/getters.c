@@ -318,6 +318,8 @@ nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t d, nvmlTemperature_t *out)
 	nvmlReturn_t r = begin(d.handle, __func__);
 	char key[64];
 
+	if (!r && out->version != nvmlTemperature_v1)
+		r = NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	snprintf(key, sizeof(key), "nvmlDeviceGetTemperature.%d", out->sensorType);
 	if (!r)
 		r = numbers(d.handle, key, 1, &v);
@@ -331,6 +333,8 @@ nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t d, nvmlMarginTemperatur
 	unsigned long long v;
 	nvmlReturn_t r = get(d.handle, __func__, -1, -1, -1, 1, &v);
 
+	if (!r && out->version != nvmlMarginTemperature_v1)
+		r = NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	if (!r)
 		out->marginTemperature = v;
 	return r;

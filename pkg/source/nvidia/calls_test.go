@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	fake "github.com/accelscope/accelscope/tests/nvml"
+)
+
+// maxCallsPerRound is how many calls a round of eight GPUs may make, slow rounds spread over the others.
+const maxCallsPerRound = 400
+
+// TestCalls checks the number of calls, which does not depend on the machine.
+func TestCalls(t *testing.T) {
+	if round, _ := callsOfRound(t); round > maxCallsPerRound {
+		t.Errorf("%.0f calls per round, at most %d are expected", round, maxCallsPerRound)
+	}
+}
+
+// BenchmarkCalls reports the number of calls into NVML.
+func BenchmarkCalls(b *testing.B) {
+	for range b.N {
+		round, links := callsOfRound(b)
+		b.ReportMetric(round, "calls/round")
+		b.ReportMetric(links, "fields_and_links/round")
+		b.ReportMetric(callsOfScrape(b), "calls/scrape")
+	}
+}
+
+// eightGPUs starts a source of eight H100 of the fake library, with 18 links and 25 processes each.
+func eightGPUs(t testing.TB, interval time.Duration) (*Source, func() fake.Calls) {
+	t.Helper()
+	s, err := fake.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, variable := range s.Environment() {
+		name, value, _ := strings.Cut(variable, "=")
+		t.Setenv(name, value)
+	}
+	for n := range fake.GPUs {
+		s.AddH100(n)
+		for i := range 25 {
+			s.Processes = append(s.Processes, fake.Process{
+				Device: fmt.Sprint(n), PID: 1000 + 100*n + i, Memory: 1 << 30, SM: 1, Mem: 1, Kinds: "C",
+			})
+		}
+	}
+	s.Balance()
+	if err := s.Write(); err != nil {
+		t.Fatal(err)
+	}
+	path, err := builtFake(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := newSource(Options{
+		Library: path, Sysfs: t.TempDir(), Procfs: t.TempDir(), Interval: interval,
+	}, local(openLibrary), shortestPause)
+	return source, func() fake.Calls {
+		t.Helper()
+		c, err := s.Calls()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+}
+
+// closed ends a source: the next one opens the library, too.
+func closed(s *Source) {
+	_ = s.Close()
+	<-s.done
+}
+
+// callsOfRound returns the mean number of calls of a round of all GPUs, and how many of them are for fields and NVLinks.
+func callsOfRound(t testing.TB) (round, links float64) {
+	t.Helper()
+	source, calls := eightGPUs(t, 200*time.Millisecond) // more than a sampling period of the driver
+	defer closed(source)
+	wait := func(since fake.Calls, rounds uint64) fake.Calls {
+		for end := time.Now().Add(long); ; time.Sleep(time.Millisecond) {
+			counted := calls().Since(since)
+			if roundsOf(counted) >= rounds {
+				return counted
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%d rounds have ended", roundsOf(counted))
+			}
+		}
+	}
+	wait(calls(), 2) // what is read once has been read
+	counted := wait(calls(), slowRounds)
+	for function, n := range counted.Functions() {
+		calls := float64(n) / float64(roundsOf(counted))
+		if strings.HasPrefix(function, "nvmlDevice") || strings.HasPrefix(function, "nvmlGpm") {
+			round += calls
+		}
+		if strings.HasPrefix(function, "nvmlDeviceGetNvLink") || function == "nvmlDeviceGetFieldValues" {
+			links += calls
+		}
+	}
+	return round, links
+}
+
+// roundsOf returns the number of rounds of all GPUs. Each round reads the MIG mode.
+func roundsOf(c fake.Calls) uint64 { return c.Functions()["nvmlDeviceGetMigMode"] / fake.GPUs }
+
+// callsOfScrape returns the number of calls of a scrape of all GPUs.
+func callsOfScrape(t testing.TB) float64 {
+	t.Helper()
+	source, calls := eightGPUs(t, time.Hour)
+	defer closed(source)
+	complete := func() bool {
+		snapshot, err := source.Read(t.Context())
+		return err == nil && len(snapshot.GPUs) == fake.GPUs &&
+			!slices.ContainsFunc(snapshot.GPUs, func(g model.GPU) bool { return !g.PCIe.Width.Known })
+	}
+	for end := time.Now().Add(long); !complete(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the GPUs do not answer")
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // until the first round has ended
+	before := calls()
+	if !complete() {
+		t.Fatal("the GPUs do not answer any more")
+	}
+	sum := 0.0
+	for function, n := range calls().Since(before).Functions() {
+		if strings.HasPrefix(function, "nvmlDevice") {
+			sum += float64(n)
+		}
+	}
+	return sum
+}
+
+// TestSlowRounds checks that the first complete round reads what changes rarely, also if the driver gave no handle when a round
+// began, or the GPU was suspended meanwhile, and which rounds follow.
+func TestSlowRounds(t *testing.T) {
+	d := newDriver(t)
+	g := d.plug(address, "GPU-1", 0)
+	l, err := d.open(d.options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	g.GetComputeModeFunc = func() (nvml.ComputeMode, nvml.Return) {
+		asked++
+		return nvml.COMPUTEMODE_DEFAULT, nvml.SUCCESS
+	}
+	dev := &device{
+		worker: newWorker(time.Hour, 0), o: d.options, lib: l, sampler: newSampler(l, nil), xids: newXIDs(), notify: func(error) {}, address: address,
+	}
+	dev.shown.facts = recall(d.options, address, 0)
+	dev.identify()
+	round := func(between func()) {
+		for i, step := range dev.round() {
+			if step(); i == 0 {
+				between()
+			}
+		}
+	}
+	nothing := func() {}
+	expect := func(what string, want ...int) {
+		t.Helper()
+		for i, n := range want {
+			if i > 0 {
+				round(nothing)
+			}
+			if asked != n {
+				t.Errorf("%s, after %d rounds: modes were read %d times, want %d", what, i, asked, n)
+			}
+		}
+		asked = 0
+	}
+	g.ret.Store(int64(nvml.ERROR_TIMEOUT))
+	round(func() {
+		g.ret.Store(int64(nvml.SUCCESS))
+		dev.answer() // a scrape gets the handle
+	})
+	asked = 0
+	expect("a late handle", 0, 1, 1, 1, 1, 1, 1, 2)
+	d.power(address, "suspended")
+	round(func() { d.power(address, "active") })
+	expect("suspended meanwhile", 1, 2, 2)
+	if dev.shown.facts.Modes["compute"] != "default" {
+		t.Errorf("modes %v", dev.shown.facts.Modes)
+	}
+}
