@@ -26,7 +26,9 @@ const (
 
 // roundFields are read in every round, apart from those of links.
 var roundFields = func() []field {
-	fields := []field{{id: nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION}, {id: nvml.FI_DEV_PCIE_REPLAY_COUNTER}, {id: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
+	fields := []field{
+		{id: nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION}, {id: nvml.FI_DEV_PCIE_REPLAY_COUNTER}, {id: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION},
+	}
 	for _, v := range violations {
 		for _, id := range v.fields {
 			fields = append(fields, field{id: id})
