@@ -16,7 +16,7 @@ import (
 // metricName matches text with the form of our metric names.
 var metricName = regexp.MustCompile(
 	`\b(?:accelscope|container_(?:rdma|device|cpu|memory|network|gpu)|node_(?:k8s|ephemeral_storage|infiniband)|` +
-		`pod_ephemeral_storage|infiniband_(?:port|device|switch|fabric|hca)|rdma_stat|gpu)_[a-z0-9_]*[a-z0-9]\b` +
+		`pod_ephemeral_storage|infiniband_(?:port|device|switch|fabric|hca)|rdma_stat|rdma_faults?|gpu)_[a-z0-9_]*[a-z0-9]\b` +
 		`|\brdma_resources\b`)
 
 // noMetrics are names with that form that are not metrics: a file of amdgpu.

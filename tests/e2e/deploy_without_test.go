@@ -30,7 +30,7 @@ var rows = map[string]string{
 		"that were moved into pods; `rdma.datapath`",
 	"`CAP_SYS_PTRACE`": "processes that use Intel GPUs, or AMD GPUs for other purposes than compute; HCAs that were moved into " +
 		"pods; `container_network_*`; `rdma.datapath`; owners of RDMA objects that existed before " +
-		"the sensor started, if `/proc` hides processes and the sensor is not root",
+		"the sensor started, if `/proc` hides processes and the sensor is not root; GPUs of Slurm jobs by their environment",
 	"`CAP_DAC_READ_SEARCH`": "data of processes of users other than root: use of Intel GPUs, use of AMD GPUs for other purposes than " +
 		"compute, `rdma.datapath` with a verbs library in a private directory; the tracepoint tier, " +
 		"if the sensor is not root",

@@ -38,6 +38,7 @@ var expected = map[string]string{
 	"GPUAllocatedIdle":     "ml/idle-0 has a GPU and no process on it",
 	"GPUXidCritical":       "GPU 2 reports XID 48",
 	"GPUXidNoncritical":    "GPU 0 reports XID 13",
+	"GPURecoveryAction":    "the driver asks for a reset of GPU 1",
 	"FabricLinkDegraded":   "a link of the fabric has 4 of 12 lanes",
 	"FabricLinkErrors":     "a link of the fabric recovers again and again",
 }

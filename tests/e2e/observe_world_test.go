@@ -156,6 +156,7 @@ func (w *watched) startGPUs(t *testing.T) {
 		w.gpus.AddH100(n)
 	}
 	w.gpus.SplitGPU(3, nvml.Profile3g, nvml.Profile3g)
+	w.gpus.Unset("2", "field.230") // like a driver before 570, which reports no recovery action
 	if err := w.gpus.Write(); err != nil {
 		t.Fatal(err)
 	}
@@ -193,6 +194,8 @@ func (w *watched) step(t *testing.T, i int) {
 		w.gpus.XID("0", 13) // caused by an application
 	case 6:
 		w.gpus.XID("2", 48) // a double bit error
+	case 9:
+		w.gpus.Recovery("1", 1) // a reset
 	}
 	if err := w.gpus.Write(); err != nil {
 		t.Fatal(err)

@@ -285,6 +285,9 @@ func resolvePort(probe *corev1.Probe, ports []corev1.ContainerPort) error {
 	if probe == nil || probe.HTTPGet == nil {
 		return fmt.Errorf("%+v is not by HTTP", probe)
 	}
+	if probe.HTTPGet.Port.IntVal != 0 {
+		return nil
+	}
 	for _, port := range ports {
 		if port.Name == probe.HTTPGet.Port.StrVal {
 			probe.HTTPGet.Port.IntVal = port.ContainerPort

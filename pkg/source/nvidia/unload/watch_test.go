@@ -178,10 +178,18 @@ func TestDirectories(t *testing.T) {
 	<-done
 }
 
-// TestDaemon ends and restarts a process with the name of the persistence daemon.
+// TestDaemon ends and restarts a process with the name of each daemon that is stopped before the driver is unloaded.
 func TestDaemon(t *testing.T) {
+	for name, file := range map[string]string{
+		"nvidia-persistenced": "nvidia-persistenced/nvidia-persistenced.pid", "nv-fabricmanager": "nvidia-fabricmanager/nv-fabricmanager.pid",
+	} {
+		t.Run(name, func(t *testing.T) { endsAndRestarts(t, name, file) })
+	}
+}
+
+func endsAndRestarts(t *testing.T, name, file string) {
 	n := newTree(t)
-	program := filepath.Join(t.TempDir(), "nvidia-persistenced")
+	program := filepath.Join(t.TempDir(), name)
 	text, err := os.ReadFile("/bin/sleep")
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +197,7 @@ func TestDaemon(t *testing.T) {
 	if err := os.WriteFile(program, text, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	pidFile := filepath.Join(n.o.Run, "nvidia-persistenced/nvidia-persistenced.pid")
+	pidFile := filepath.Join(n.o.Run, file)
 	begin := func() (end func()) {
 		cmd := child.Command(t.Context(), program, "3600")
 		if err := cmd.Start(); err != nil {
@@ -205,11 +213,11 @@ func TestDaemon(t *testing.T) {
 	calls := n.start()
 	n.await("watching a daemon of the driver", 1)
 	end()
-	n.expect(calls, "nvidia-persistenced ended")
+	n.expect(calls, call(name+" ended"))
 	end = begin()
-	n.expect(calls, "resume nvidia-persistenced ended")
+	n.expect(calls, call("resume "+name+" ended"))
 	end()
-	n.expect(calls, "nvidia-persistenced ended")
+	n.expect(calls, call(name+" ended"))
 	n.remove(pidFile)
 }
 
