@@ -67,7 +67,11 @@ func nodeName(given string) string {
 // problems lists the sources that are not ok, a line each.
 func (s *sensor) problems() []string {
 	var lines []string
-	for _, st := range s.engine.Refresh().States {
+	now := s.engine.Refresh()
+	if now.Err != nil {
+		lines = append(lines, now.Err.Error())
+	}
+	for _, st := range now.States {
 		if st.State != model.StateOK {
 			lines = append(lines, fmt.Sprintf("%s: %s: %s", st.Source, st.State, withoutState(st.Reason, st.State)))
 		}
@@ -78,7 +82,11 @@ func (s *sensor) problems() []string {
 // degraded returns the error of a source that should work and does not. A missing HCA is
 // no error.
 func (s *sensor) degraded() error {
-	for _, st := range s.engine.Refresh().States {
+	now := s.engine.Refresh()
+	if now.Err != nil {
+		return now.Err
+	}
+	for _, st := range now.States {
 		if st.State != model.StateOK && st.State != model.StateAbsent {
 			return fmt.Errorf("%s is %s: %s", st.Source, st.State, st.Reason)
 		}

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -120,6 +121,9 @@ func (s *expiring) Forget(ids []model.CgroupID) {
 		s.forget()
 	}
 	s.forgot.Add(int32(len(ids)))
+	if s.expired != nil {
+		s.expired = slices.DeleteFunc(s.expired, func(id model.CgroupID) bool { return slices.Contains(ids, id) })
+	}
 }
 
 // naming also names.
@@ -157,6 +161,47 @@ func TestForgetHangs(t *testing.T) {
 		e.Refresh()
 		if h, o, n := hung.forgot.Load(), other.forgot.Load(), names.forgot.Load(); h < 2 || o != 2 || n != 2 { // it may be asked again
 			t.Errorf("then they have forgotten %d, %d and %d cgroups; want 2 each", h, o, n)
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// holder reports an object of a cgroup, and forgets.
+type holder struct {
+	expiring
+	stuck atomic.Bool
+}
+
+func (s *holder) Read(context.Context) (model.Snapshot, error) {
+	if s.stuck.Load() {
+		time.Sleep(90 * time.Second)
+	}
+	return model.Snapshot{Objects: []model.Objects{{Cgroup: 7, Current: 1}}}, nil
+}
+
+// A cgroup that holds objects is not forgotten while the source that reports them is stuck.
+func TestForgetHolding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held, other := &holder{expiring: expiring{name: "holder"}}, &expiring{name: "other"}
+		names := &naming{expiring{name: "names", expired: []model.CgroupID{7, 8}}}
+		e := New(Options{})
+		for _, s := range []Source{held, other, names} {
+			e.Add(Registration{Source: s, Deadline: time.Second})
+		}
+		e.Start()
+		e.Refresh()
+		held.stuck.Store(true)
+		for range 5 {
+			time.Sleep(2 * time.Second)
+			e.Refresh()
+		}
+		held.stuck.Store(false)
+		time.Sleep(2 * time.Minute)
+		e.Refresh()
+		if h, o, n := held.forgot.Load(), other.forgot.Load(), names.forgot.Load(); h != 1 || o != 1 || n != 1 {
+			t.Errorf("they have forgotten %d, %d and %d cgroups, want 1 each: the other holds an object", h, o, n)
 		}
 		if err := e.Close(); err != nil {
 			t.Error(err)

@@ -19,10 +19,19 @@ import (
 // Forget forgets them later. Until then the names of what it counts remain, and nothing else.
 func (e *Engine) forget(r *Refresh) {
 	counting, naming := e.forgetters()
-	for _, id := range finished(&r.Facts) {
-		if _, known := e.expired[id]; !known {
-			e.expired[id] = false
-			owe(counting, id)
+	if e.holdingsKnown(r) {
+		holding := holders(&r.Facts)
+		for _, id := range r.Facts.Expired {
+			if _, known := e.expired[id]; !known && !holding[id] {
+				e.expired[id] = false
+				owe(counting, id)
+			}
+		}
+		for id, done := range e.expired {
+			if !done && holding[id] { // it was not known
+				delete(e.expired, id)
+				withdraw(counting, id)
+			}
 		}
 	}
 	e.forgetOwed(counting, r)
@@ -71,6 +80,23 @@ func owe(readers []*sourceReader, id model.CgroupID) {
 	}
 }
 
+// withdraw makes sources keep a cgroup.
+func withdraw(readers []*sourceReader, id model.CgroupID) {
+	for _, rd := range readers {
+		delete(rd.owes, id)
+	}
+}
+
+// holdingsKnown reports whether all sources have answered that report what cgroups hold.
+func (e *Engine) holdingsKnown(r *Refresh) bool {
+	for i, rd := range e.readers {
+		if rd.holdings && r.States[i].State == model.StateStuck {
+			return false
+		}
+	}
+	return true
+}
+
 // owed reports whether a source has not forgotten a cgroup.
 func owed(readers []*sourceReader, id model.CgroupID) bool {
 	for _, rd := range readers {
@@ -105,8 +131,8 @@ func (r *sourceReader) forget() {
 	}
 }
 
-// finished returns the expired cgroups that hold no objects and no registered memory.
-func finished(facts *model.Snapshot) []model.CgroupID {
+// holders returns the cgroups that hold objects or registered memory.
+func holders(facts *model.Snapshot) map[model.CgroupID]bool {
 	holds := make(map[model.CgroupID]bool)
 	for i := range facts.Objects {
 		if facts.Objects[i].Current > 0 {
@@ -118,11 +144,5 @@ func finished(facts *model.Snapshot) []model.CgroupID {
 			holds[f.Cgroup] = true
 		}
 	}
-	var ended []model.CgroupID
-	for _, id := range facts.Expired {
-		if !holds[id] {
-			ended = append(ended, id)
-		}
-	}
-	return ended
+	return holds
 }

@@ -32,6 +32,7 @@ type sourceReader struct {
 	// forgetting calls Forget, with the cgroups that the source owes to forget. Both belong to the refresh.
 	forgetting hang.Call[struct{}]
 	owes       map[model.CgroupID]bool
+	holdings   bool // the source reports what cgroups hold
 
 	mu     sync.Mutex
 	latest reading // of a source that is read in the background

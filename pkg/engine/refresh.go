@@ -22,7 +22,9 @@ func (e *Engine) fill(r *Refresh) {
 	defer e.recovered(r)
 	readings := e.readAll()
 	for i := range readings {
-		r.Facts.Merge(&readings[i].facts)
+		got := &readings[i].facts
+		e.readers[i].holdings = e.readers[i].holdings || got.Objects != nil || got.Registered != nil
+		r.Facts.Merge(got)
 	}
 	ids := r.Facts.CgroupIDs()
 	e.resolveAll(&r.Facts, ids, readings)
@@ -51,7 +53,8 @@ func (e *Engine) fill(r *Refresh) {
 // recovered makes a panic the error of the refresh.
 func (e *Engine) recovered(r *Refresh) {
 	if p := recover(); p != nil {
-		*r = Refresh{Err: fmt.Errorf("panic in a refresh: %v", p), done: r.done}
+		r.Err = fmt.Errorf("panic in a refresh: %v", p)
+		r.At, r.Facts, r.Shares, r.States = time.Time{}, model.Snapshot{}, attribution.Attribution{}, nil
 		e.log.Error(r.Err.Error(), zap.Stack("stack"))
 	}
 }

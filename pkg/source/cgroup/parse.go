@@ -42,7 +42,7 @@ func parse(path string) (e model.Cgroup, top string, closed bool) {
 func (p *parser) closed(e *model.Cgroup, levels int) bool {
 	switch e.Runtime {
 	case "systemd":
-		return !p.manager && !p.runtime && !isSlurmScope(p.unit)
+		return levels > 0 && !p.manager && !p.runtime && !isSlurmScope(p.unit) // Podman may put a container directly below
 	case "slurm": // job_N/step_S/user/task_T
 		return levels > 2
 	case "lxc":

@@ -283,6 +283,32 @@ var docker, podman = alone12("docker"), alone12("podman")
 
 // TestParseHostileBytes: names of any bytes become valid and bounded labels that stay
 // different.
+// TestClosed: what is below a closed cgroup is neither watched nor listed.
+func TestClosed(t *testing.T) {
+	for path, want := range map[string]bool{
+		"/":                                false,
+		"/system.slice":                    false,
+		"/system.slice/containerd.service": false,
+		"/system.slice/web.service":        false, // podman split puts a container there
+		"/system.slice/web.service/deep":   true,
+		"/system.slice/web.service/libpod-payload-" + id64:              true,
+		"/system.slice/slurmstepd.scope":                                false,
+		"/system.slice/slurmstepd.scope/job_7/step_0/user":              false,
+		"/system.slice/slurmstepd.scope/job_7/step_0/user/task_0":       true,
+		"/user.slice/user-1000.slice/user@1000.service":                 false,
+		"/user.slice/user-1000.slice/user@1000.service/app.slice":       false,
+		"/user.slice/user-1000.slice/user@1000.service/a.service/child": true,
+		"/kubepods/burstable/pod" + uid:                                 false,
+		"/kubepods/burstable/pod" + uid + "/" + id64:                    true,
+		"/docker/" + id64:  true,
+		"/lxc.payload.one": true,
+	} {
+		if _, _, closed := parse(path); closed != want {
+			t.Errorf("%s: %v, want %v", path, closed, want)
+		}
+	}
+}
+
 func TestParseHostileBytes(t *testing.T) {
 	long := "/" + strings.Repeat("x", 250) + "/" + strings.Repeat("y", 250)
 	seen := map[string]string{}

@@ -282,6 +282,9 @@ func (s *Source) find(id model.CgroupID) *group {
 		if path, err = pathByID(s.mount, s.opt.Procfs, id); err == nil {
 			if g, _ := s.table.add(path, id, true, s.opt.Now()); g != nil {
 				g.found = true
+				if !g.closed { // its parent may be paused
+					s.entering = append(s.entering, g)
+				}
 				return g
 			}
 		}

@@ -56,6 +56,7 @@ func TestBelowContainer(t *testing.T) {
 func TestTooManyNew(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		tr.mkdir(t, "/busy")
+		early := tr.mkdir(t, "/busy/early")
 		s := tr.open(t, Options{})
 		s.mu.Lock() // stops the reader of events
 		for i := range maxCreated + 100 {
@@ -72,12 +73,19 @@ func TestTooManyNew(t *testing.T) {
 			defer s.mu.Unlock()
 			return s.pauses == 1
 		})
+		tr.rmdir(t, "/busy/early")
 		late := tr.mkdir(t, "/busy/late")
 		if out, err := s.Read(t.Context()); err != nil || out.Losses[1].Count != 1 {
 			t.Errorf("%+v %v", out.Losses, err)
 		}
 		if !known(s, late) {
 			t.Error("the next Read does not list it")
+		}
+		s.mu.Lock()
+		g := s.table.byID[model.CgroupID(early)]
+		s.mu.Unlock()
+		if g == nil || g.died.IsZero() {
+			t.Errorf("the end of one that was removed meanwhile is not known: %+v", g)
 		}
 	})
 }

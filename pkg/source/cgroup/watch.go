@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -151,8 +152,14 @@ func (s *Source) resume() {
 	paused := s.paused
 	s.paused = nil
 	for _, g := range paused {
-		if g.died.IsZero() {
-			s.enter(g, false)
+		if !g.died.IsZero() {
+			continue
+		}
+		s.enter(g, false)
+		for path, child := range s.table.byPath { // their removal was not seen
+			if path != g.path && filepath.Dir(path) == g.path && s.isEnded(child) {
+				s.removed = append(s.removed, path)
+			}
 		}
 	}
 	for s.follow() {
@@ -258,6 +265,7 @@ func (s *Source) scan(g *group, all bool) {
 	for _, d := range dirs {
 		child, fresh := s.table.add(join(g.path, d.name), d.id, false, now)
 		if child != nil && (fresh || all) {
+			child.found = child.found || g.closed // no event reports its end
 			s.entering = append(s.entering, child)
 		}
 	}

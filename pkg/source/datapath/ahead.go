@@ -22,6 +22,8 @@ type ahead struct {
 // rates are what the contexts of a series counted in the last periods, as confidence weighs them.
 type rates struct {
 	pending, recent [counters]float64 // at this step; of all periods
+	// The CPU time of these periods. A process that was not known when its period began is not part of it.
+	pendingCPU, recentCPU [budget.Groups]float64
 }
 
 // countOn sets how far the process of a context is ahead of its periods.
@@ -47,14 +49,21 @@ func (r *rates) endPeriods(confidence *[budget.Groups]confidence) {
 			r.pending[i] = 0
 		}
 	}
+	for g := range r.recentCPU {
+		if keep := confidence[g].last; keep > 0 {
+			r.recentCPU[g] = r.recentCPU[g]*keep + r.pendingCPU[g]
+			r.pendingCPU[g] = 0
+		}
+	}
 }
 
 // expected returns what a counter is expected to count in CPU time of contexts. Errors are not expected.
 func (s *series) expected(i int, cpu float64) float64 {
-	if i >= countErrors || cpu <= 0 {
+	of := s.recentCPU[groupOfCounter(i)]
+	if i >= countErrors || cpu <= 0 || of == 0 {
 		return 0
 	}
-	return s.recent[i] / s.confidence[groupOfCounter(i)].seconds * cpu
+	return s.recent[i] / of * cpu
 }
 
 // countOn shows what contexts are expected to have counted since their periods began, in CPU time.
@@ -78,7 +87,7 @@ func (s *series) countOn(cpu [budget.Groups]float64) {
 // settle adds what a context that ends is expected to have counted since its period began, and reports whether that is
 // known.
 func (s *series) settle(group int, cpu float64) bool {
-	if !s.confidence[group].predicts() {
+	if cpu <= 0 || s.recentCPU[group] == 0 || !s.confidence[group].predicts() {
 		return false
 	}
 	for i := range s.counts {

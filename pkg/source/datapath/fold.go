@@ -116,6 +116,7 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, ho
 	for g := range how {
 		if how[g].Period > 0 {
 			s.confidence[g].observe(s.sampled(g)-before[g], how[g])
+			s.pendingCPU[g] += how[g].Weight
 			c.ahead[g].joined = 0
 		}
 	}
@@ -147,7 +148,7 @@ func (c *contextCounts) addTo(s *series, i int, n uint64) {
 	case how.Scale == 0:
 		c.held[i] = n
 	case n != 0:
-		if how.Period > 0 {
+		if how.Period > 0 && how.Weight > 0 {
 			s.pending[i] += float64(n) * how.Scale
 		}
 		s.counts[i].add(n, s.windowed[groupOfCounter(i)] == 0, how.Scale)
@@ -213,9 +214,9 @@ func (c *contextCounts) flush(s *series, group int) {
 	}
 }
 
-// drop removes the counts of a group that are held back.
+// drop removes the counts of a group that are held back, but not errors, which are not expected.
 func (c *contextCounts) drop(group int) {
-	for i := range c.held {
+	for i := range c.held[:countErrors] {
 		if groupOfCounter(i) == group {
 			c.held[i] = 0
 		}

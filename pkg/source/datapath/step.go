@@ -167,11 +167,17 @@ func (s *Source) count(now time.Time, readings []reading, loads []budget.Process
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	live := make(map[int]bool, len(loads))
+	for _, l := range loads {
+		live[l.PID] = true
+	}
 	s.samplings, s.tracedSince, s.unprobed, s.unprobeable = worth, traced, unprobed, unprobeable
 	for i := range readings {
 		r := &readings[i]
 		s.fold.add(r.key, &r.stat, s.samplingsOf(r.key))
-		s.fold.countOn(r.key, s.ahead(r.key))
+		if live[int(r.key.Tgid)] { // of one that has exited, the budget no longer knows the CPU time
+			s.fold.countOn(r.key, s.ahead(r.key))
+		}
 		if s.isLate(r.key, &r.stat) {
 			s.fold.markLate(r.key)
 		}
