@@ -101,13 +101,13 @@ func (c *clients) warn(host string) {
 func (c *clients) begin(host string) (end func(), ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.scraped(host) // also if it is refused: it comes again
 	own := c.running[host] == 0 && c.isRegular(host)
 	if !own && c.scrapes >= maxScrapes {
 		return nil, false
 	}
 	c.scrapes++
 	c.running[host]++
-	c.scraped(host)
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -123,7 +123,7 @@ func (c *clients) isRegular(host string) bool {
 	return k != nil && k.regular && c.now().Sub(k.last) < regularTime
 }
 
-// scraped counts a scrape of a client.
+// scraped counts a request of a client for a scrape.
 func (c *clients) scraped(host string) {
 	now := c.now()
 	k := c.known[host]

@@ -166,7 +166,10 @@ func (f *webFlags) serveProbes(ready func() (bool, []string), log *zap.Logger) (
 	if err != nil {
 		return nil, fmt.Errorf("--web.probe-address: %w", err)
 	}
-	server := newServer(newProbeHandler(ready), newClients(log.Named("probes")), log)
+	// Connections are not limited by address, as those of all processes of the node have the same, and end at once instead.
+	server := newServer(newProbeHandler(ready), newClients(log), log)
+	server.ConnState = nil
+	server.SetKeepAlivesEnabled(false)
 	go func() { _ = server.Serve(l) }()
 	return func() { _ = server.Close() }, nil
 }

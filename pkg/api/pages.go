@@ -4,6 +4,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -18,6 +19,9 @@ import (
 // maxAnswers limits the answers that are made at once: those of a large node have several megabytes.
 const maxAnswers = 4
 
+// patience is the time that a request waits for others.
+const patience = 2 * time.Second
+
 // bodyTimeout is the time that a client has to read an answer.
 const bodyTimeout = 10 * time.Second
 
@@ -28,8 +32,9 @@ type answerFunc func(w http.ResponseWriter, r *http.Request, known *Known)
 
 // pages makes the answers of all requests, and keeps those of requests without a query until the next refresh.
 type pages struct {
-	facts Facts
-	slots chan struct{}
+	facts    Facts
+	slots    chan struct{}
+	patience time.Duration
 
 	making sync.Mutex // one kept page is made at a time
 	mu     sync.Mutex
@@ -37,7 +42,7 @@ type pages struct {
 }
 
 func newPages(facts Facts) *pages {
-	return &pages{facts: facts, slots: make(chan struct{}, maxAnswers), kept: map[string]*page{}}
+	return &pages{facts: facts, slots: make(chan struct{}, maxAnswers), patience: patience, kept: map[string]*page{}}
 }
 
 // handler returns a handler of one path. It answers with status 500 if a refresh failed, 503 if too many answers are being made,
@@ -51,17 +56,27 @@ func (p *pages) handler(refuse func(http.ResponseWriter, error), answer answerFu
 		}
 		made := p.keptAt(r, known.At)
 		if made == nil {
-			select {
-			case p.slots <- struct{}{}:
-				made = p.make(r, &known, answer)
-			default:
+			if !p.enter(r.Context()) {
 				w.Header().Set("Retry-After", "1")
 				refuse(w, errBusy)
 				return
 			}
+			made = p.make(r, &known, answer)
 		}
 		made.send(w, r)
 	})
+}
+
+// enter takes a slot, and reports whether there was one in time.
+func (p *pages) enter(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, p.patience)
+	defer cancel()
+	select {
+	case p.slots <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // keptAt returns the page that was made of a refresh, or nil.

@@ -31,7 +31,7 @@ func TestPagesAreKept(t *testing.T) {
 		write(w, http.StatusOK, made.Add(1))
 	})
 	var all sync.WaitGroup
-	for range maxAnswers {
+	for range 5 * maxAnswers {
 		all.Go(func() {
 			if a := ask(h, "/x", ""); a.Code != 200 || a.Body.String() != "1" {
 				t.Errorf("%d %s", a.Code, a.Body)
@@ -62,6 +62,7 @@ func TestPagesAreKept(t *testing.T) {
 func TestAnswersAreLimited(t *testing.T) {
 	entered, open := make(chan struct{}), make(chan struct{})
 	p := newPages(func() Known { return Known{At: time.Unix(1, 0)} })
+	p.patience = 10 * time.Millisecond
 	kept := p.handler(fail, func(w http.ResponseWriter, _ *http.Request, _ *Known) { write(w, http.StatusOK, "kept") })
 	slow := p.handler(refuse, func(w http.ResponseWriter, _ *http.Request, _ *Known) {
 		entered <- struct{}{}

@@ -92,8 +92,10 @@ func TestWithoutToken(t *testing.T) {
 	o := helm(t, "kubelet: {token: false}")
 	if p := sensor(t, o); p.AutomountServiceAccountToken == nil || *p.AutomountServiceAccountToken {
 		t.Error("the token is mounted")
-	} else if env := p.Containers[0].Env; slices.ContainsFunc(env, func(e corev1.EnvVar) bool { return e.Name == "NODE_IP" }) {
-		t.Error("the sensor would ask the kubelet")
+	}
+	released := sensor(t, helm(t, "{kubelet: {token: false}, gpu: {releaseOnNodeLabels: true}}"))
+	if env := released.Containers[0].Env; slices.ContainsFunc(env, func(e corev1.EnvVar) bool { return e.Name == "NODE_IP" }) {
+		t.Error("with the token for the node the sensor would ask the kubelet")
 	}
 	for name := range o {
 		if strings.HasPrefix(name, "ClusterRole") {

@@ -38,6 +38,7 @@ type client struct {
 	caFile    string // empty if the certificate is not checked, or pinned
 	pinFile   string
 	insecure  bool
+	refused   error // why nothing is sent
 
 	mu    sync.Mutex
 	trust []byte // the CA or certificate that http uses
@@ -64,7 +65,7 @@ func newClient(o Options, log *zap.Logger) (*client, error) {
 	case o.CertificateFile != "":
 		c.caFile = ""
 	case o.Insecure && o.TokenFile != "" && !o.SendToken:
-		return nil, errors.New("kubelet: with --kubelet.insecure-skip-verify any host with its address would receive the token: " +
+		c.refused = errors.New("with --kubelet.insecure-skip-verify any host with the kubelet's address would receive the token: " +
 			"set --kubelet.certificate-file to the kubelet's certificate, or also --kubelet.insecure-send-token")
 	case o.Insecure:
 		c.caFile = ""
@@ -78,6 +79,9 @@ func newClient(o Options, log *zap.Logger) (*client, error) {
 func (c *client) get(
 	ctx context.Context, path string, decode func(io.Reader) (*facts, error),
 ) (*facts, error) {
+	if c.refused != nil {
+		return nil, c.refused
+	}
 	h, err := c.trusted()
 	if err != nil {
 		return nil, err

@@ -27,7 +27,7 @@ type Netlink struct {
 	isSysfs func(path string) bool
 
 	listCall    hang.Call[[]nlDevice]
-	objectCalls hang.Group[string, []model.Object] // by device
+	objectCalls hang.Group[string, []model.Object] // by device; limited by maxHungDevices
 	countCall   hang.Call[map[model.ObjectTable]uint64]
 	moved       movedDevices // in other network namespaces, found by a Source
 }
@@ -46,8 +46,12 @@ func newNetlink(o Options) *Netlink {
 		include: o.Include, exclude: o.Exclude, deadline: o.Deadline,
 		dial: dialNetlink, isSysfs: isSysfs,
 	}
+	n.objectCalls.Limit = maxHungDevices
 	return n
 }
+
+// maxHungDevices is more than the virtual functions that hang with their physical one, so that other HCAs are listed.
+const maxHungDevices = 128
 
 func (n *Netlink) chosen(name string) bool {
 	return (n.include == nil || n.include.MatchString(name)) && (n.exclude == nil || !n.exclude.MatchString(name))

@@ -46,6 +46,15 @@ matchExpressions:
 {{ .Values.image.repository }}{{ if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ include "accelscope.tag" . }}{{ end }}
 {{- end -}}
 
+{{- define "accelscope.fabricImage" -}}
+{{ .Values.image.repository }}{{ if .Values.fabric.digest }}@{{ .Values.fabric.digest }}{{ else }}:{{ .Values.fabric.tag | default (printf "%s-fabric" (include "accelscope.tag" .)) }}{{ end }}
+{{- end -}}
+
+{{- /* Whether the sensor asks the kubelet over HTTPS: also with values from before there was kubelet.token. */ -}}
+{{- define "accelscope.kubelet" -}}
+{{ if ne (toString .Values.kubelet.token) "false" }}true{{ end }}
+{{- end -}}
+
 {{- define "accelscope.config" -}}
 {{ toYaml .Values.config }}
 {{- end -}}
@@ -55,8 +64,8 @@ matchExpressions:
   valueFrom:
     fieldRef:
       fieldPath: spec.nodeName
-{{- if .Values.kubelet.token }}
-- name: NODE_IP # the address of the kubelet
+{{- if or (include "accelscope.kubelet" .) (not .Values.gpu.releaseOnNodeLabels) }}
+- name: NODE_IP # in events, and with a token the address of the kubelet
   valueFrom:
     fieldRef:
       fieldPath: status.hostIP
