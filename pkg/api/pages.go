@@ -19,8 +19,8 @@ import (
 // maxAnswers limits the answers that are made at once: those of a large node have several megabytes.
 const maxAnswers = 4
 
-// patience is the time that a request waits for others.
-const patience = 2 * time.Second
+// maxWait is the time that a request waits for others.
+const maxWait = 2 * time.Second
 
 // bodyTimeout is the time that a client has to read an answer.
 const bodyTimeout = 10 * time.Second
@@ -32,9 +32,9 @@ type answerFunc func(w http.ResponseWriter, r *http.Request, known *Known)
 
 // pages makes the answers of all requests, and keeps those of requests without a query until the next refresh.
 type pages struct {
-	facts    Facts
-	slots    chan struct{}
-	patience time.Duration
+	facts   Facts
+	slots   chan struct{}
+	maxWait time.Duration
 
 	making sync.Mutex // one kept page is made at a time
 	mu     sync.Mutex
@@ -42,7 +42,7 @@ type pages struct {
 }
 
 func newPages(facts Facts) *pages {
-	return &pages{facts: facts, slots: make(chan struct{}, maxAnswers), patience: patience, kept: map[string]*page{}}
+	return &pages{facts: facts, slots: make(chan struct{}, maxAnswers), maxWait: maxWait, kept: map[string]*page{}}
 }
 
 // handler returns a handler of one path. It answers with status 500 if a refresh failed, 503 if too many answers are being made,
@@ -69,7 +69,7 @@ func (p *pages) handler(refuse func(http.ResponseWriter, error), answer answerFu
 
 // enter takes a slot, and reports whether there was one in time.
 func (p *pages) enter(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, p.patience)
+	ctx, cancel := context.WithTimeout(ctx, p.maxWait)
 	defer cancel()
 	select {
 	case p.slots <- struct{}{}:

@@ -62,7 +62,7 @@ func TestPagesAreKept(t *testing.T) {
 func TestAnswersAreLimited(t *testing.T) {
 	entered, open := make(chan struct{}), make(chan struct{})
 	p := newPages(func() Known { return Known{At: time.Unix(1, 0)} })
-	p.patience = 10 * time.Millisecond
+	p.maxWait = 10 * time.Millisecond
 	kept := p.handler(fail, func(w http.ResponseWriter, _ *http.Request, _ *Known) { write(w, http.StatusOK, "kept") })
 	slow := p.handler(refuse, func(w http.ResponseWriter, _ *http.Request, _ *Known) {
 		entered <- struct{}{}
