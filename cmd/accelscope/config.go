@@ -137,12 +137,12 @@ type eventFlags struct {
 type listenFlags struct {
 	ListenAddress []string `name:"web.listen-address" default:":9847" placeholder:"ADDR" help:"Address to listen on. May be repeated."`
 	WebConfig     string   `name:"web.config.file" placeholder:"FILE" help:"Configures TLS and authentication (exporter-toolkit)."`
+	ProbeAddress  string   `name:"web.probe-address" placeholder:"ADDR" help:"Answer /healthz and /readyz here as well, without TLS."`
 }
 
 // webFlags configure the HTTP server and the metrics it serves.
 type webFlags struct {
 	listenFlags
-	ProbeAddress  string   `name:"web.probe-address" placeholder:"ADDR" help:"Answer /healthz and /readyz here as well, without TLS."`
 	TelemetryPath string   `name:"web.telemetry-path" default:"/metrics" placeholder:"PATH" help:"Path of the metrics."`
 	NoSelfMetrics bool     `name:"web.disable-exporter-metrics" help:"Omit go_* and process_* metrics."`
 	Compat        []string `name:"metrics.compat" enum:"${compat}" default:"lens" help:"Add names (${enum})."`

@@ -208,7 +208,7 @@ func TestProbeAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := webFlags{ProbeAddress: l.Addr().String()}
+	f := webFlags{listenFlags: listenFlags{ProbeAddress: l.Addr().String()}}
 	ready := func() (bool, []string) { return true, []string{"rdma: absent: no HCA"} }
 	if _, err := f.serveProbes(ready, zap.NewNop()); err == nil {
 		t.Error("the address is in use, and there is no error")

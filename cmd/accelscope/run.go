@@ -158,7 +158,7 @@ func limitMemory(log *zap.Logger) {
 }
 
 // serveProbes answers probes of the process at their own address, so that other clients do not delay them.
-func (f *webFlags) serveProbes(ready func() (bool, []string), log *zap.Logger) (stop func(), err error) {
+func (f *listenFlags) serveProbes(ready func() (bool, []string), log *zap.Logger) (stop func(), err error) {
 	if f.ProbeAddress == "" {
 		return func() {}, nil
 	}
