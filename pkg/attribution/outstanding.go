@@ -15,11 +15,15 @@ type OutstandingShare struct {
 	Device  string
 	Oldest  time.Duration
 	Stalled uint64 // queue pairs
-	partial bool
+	// Gaps are why queue pairs are not included, sorted. See Known.
+	Gaps []model.Gap
 }
 
-// outstanding adds up the outstanding work requests of owners. Without all queue pairs of an owner 0 would be no measurement:
-// then there is a share only if some of the others are stalled.
+// Known reports whether Oldest and Stalled are a measurement: without all queue pairs of the owner 0 is none. If some of the
+// others are stalled, they are lower bounds.
+func (s *OutstandingShare) Known() bool { return len(s.Gaps) == 0 || s.Stalled > 0 }
+
+// outstanding adds up the outstanding work requests of owners.
 func (o *users) outstanding(s *model.Snapshot) []OutstandingShare {
 	if s.Outstanding == nil {
 		return nil
@@ -31,7 +35,11 @@ func (o *users) outstanding(s *model.Snapshot) []OutstandingShare {
 		share := t.at(t.key(owner, f.Device, ""), OutstandingShare{Owner: owner, Device: f.Device})
 		share.Oldest = max(share.Oldest, f.Oldest)
 		share.Stalled += f.Stalled
-		share.partial = share.partial || len(f.Gaps) > 0
+		share.Gaps = append(share.Gaps, f.Gaps...)
 	}
-	return slices.DeleteFunc(t.rows, func(s OutstandingShare) bool { return s.partial && s.Stalled == 0 })
+	for i := range t.rows {
+		slices.Sort(t.rows[i].Gaps)
+		t.rows[i].Gaps = slices.Compact(t.rows[i].Gaps)
+	}
+	return t.rows
 }

@@ -44,18 +44,27 @@ func TestOutstanding(t *testing.T) {
 				{Cgroup: 1, Device: "d", Gaps: late},
 				{Cgroup: 1, Device: "e"},
 			},
-			want: []OutstandingShare{{Owner: 2, Device: "e"}},
+			want: []OutstandingShare{
+				{Owner: 1, Device: "d", Oldest: time.Second, Gaps: late}, {Owner: 2, Device: "d", Gaps: late}, {Owner: 2, Device: "e"},
+			},
 		},
 		"gaps, and stalled": {
 			facts: []model.Outstanding{
 				{Cgroup: 11, Device: "d", Oldest: time.Minute, Stalled: 2},
 				{Cgroup: 12, Device: "d", Gaps: late},
 			},
-			want: []OutstandingShare{{Owner: 1, Device: "d", Oldest: time.Minute, Stalled: 2}},
+			want: []OutstandingShare{{Owner: 1, Device: "d", Oldest: time.Minute, Stalled: 2, Gaps: late}},
+		},
+		"gaps of two cgroups": {
+			facts: []model.Outstanding{
+				{Cgroup: 11, Device: "d", Gaps: []model.Gap{model.GapUnmatched}},
+				{Cgroup: 12, Device: "d", Gaps: []model.Gap{model.GapLate, model.GapUnmatched}},
+			},
+			want: []OutstandingShare{{Owner: 1, Device: "d", Gaps: []model.Gap{model.GapLate, model.GapUnmatched}}},
 		},
 	} {
 		got := attribute(facts{Entities: entities(), Snapshot: model.Snapshot{Outstanding: c.facts}}).Outstanding
-		if d := cmp.Diff(c.want, got, cmpopts.IgnoreUnexported(OutstandingShare{})); d != "" {
+		if d := cmp.Diff(c.want, got, cmpopts.EquateEmpty()); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
 	}

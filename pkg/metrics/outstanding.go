@@ -14,8 +14,9 @@ func outstandingMetrics() []metric {
 			name: name, typ: gauge, owned: true, labels: []string{"device"}, help: help,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Outstanding {
-					s := &v.shares.Outstanding[i]
-					b.Share(of(s), v.owners[s.Owner], s.Device)
+					if s := &v.shares.Outstanding[i]; s.Known() {
+						b.Share(of(s), v.owners[s.Owner], s.Device)
+					}
 				}
 			},
 		}
@@ -27,5 +28,20 @@ func outstandingMetrics() []metric {
 		outstanding("container_rdma_stalled_queue_pairs",
 			"Queue pairs of the workload with outstanding signaled work requests and no completion for a while.",
 			func(s *attribution.OutstandingShare) float64 { return float64(s.Stalled) }),
+		{
+			name: "container_rdma_outstanding_coverage", typ: gauge, owned: true, labels: []string{"device", "reason"},
+			help: "Whether all queue pairs of the workload are traced, 1 with the reason complete or 0 for each reason why not.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.shares.Outstanding {
+					s := &v.shares.Outstanding[i]
+					if len(s.Gaps) == 0 {
+						b.Share(1, v.owners[s.Owner], s.Device, "complete")
+					}
+					for _, gap := range s.Gaps {
+						b.Share(0, v.owners[s.Owner], s.Device, string(gap))
+					}
+				}
+			},
+		},
 	}
 }

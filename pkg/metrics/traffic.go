@@ -47,8 +47,9 @@ var trafficNotes = []string{
 		"Receives, and work requests that no signaled one follows, do not count, nor do queue pairs in the error state. A queue " +
 		"pair is stalled if it has such work requests and `--rdma.stall-after` passed since it got the last completion, or since " +
 		"it had none outstanding. Both are absent unless all queue pairs of the workload on the device are " +
-		"[traced without gaps](../docs/limits.md#stalled-queue-pairs), except that queue pairs which are stalled for certain " +
-		"count anyway. Of a queue pair with more than 128 signaled work requests, the age may be that of a later one.",
+		"[traced without gaps](../docs/limits.md#stalled-queue-pairs) (`container_rdma_outstanding_coverage`), except that queue " +
+		"pairs which are stalled for certain count anyway. Of a queue pair with more than 128 signaled work requests, the age " +
+		"may be that of a later one.",
 }
 
 // trafficMetrics returns the metrics of workloads on the data path.

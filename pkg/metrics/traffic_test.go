@@ -89,6 +89,7 @@ func trafficRefresh() *engine.Refresh {
 			Outstanding: []attribution.OutstandingShare{
 				{Owner: 2, Device: "mlx5_0", Oldest: 12500 * time.Millisecond, Stalled: 3},
 				{Owner: 3, Device: "mlx5_0"},
+				{Owner: 3, Device: "mlx5_1", Gaps: []model.Gap{model.GapLate, model.GapUnmatched}},
 			},
 			Budgets: []attribution.BudgetShare{
 				{Owner: 2, SpentRatio: 0.04, Spent: 15e8},
