@@ -185,8 +185,8 @@ func (o *Object) load(t Tier) (links []link.Link, progs []*ebpf.Program, err err
 	for _, name := range t.Programs {
 		l, err := attachProgram(coll.Programs[name], spec.Programs[name])
 		if err != nil {
-			closeAll(links)
-			closeAll(progs)
+			CloseAll(links)
+			CloseAll(progs)
 			return nil, nil, fmt.Errorf("attaching %s: %w", name, err)
 		}
 		links, progs = append(links, l), append(progs, coll.DetachProgram(name))
@@ -237,15 +237,15 @@ func Missed(progs []*ebpf.Program, links []link.Link) (n uint64) {
 // Detach detaches all programs, those that pin a module first.
 func (o *Object) Detach() {
 	before := o.Missed() // a closed link has no information
-	closeAll(o.links)
+	CloseAll(o.links)
 	o.links = nil
 	o.skipped = max(before, o.Missed())
-	closeAll(o.progs)
+	CloseAll(o.progs)
 	o.links, o.progs = nil, nil
 }
 
-// closeAll closes concurrently: each close waits for its own grace period.
-func closeAll[C io.Closer](list []C) {
+// CloseAll closes concurrently: each close waits for its own grace period.
+func CloseAll[C io.Closer](list []C) {
 	var wg sync.WaitGroup
 	for _, c := range list {
 		wg.Go(func() { _ = c.Close() })

@@ -324,7 +324,7 @@ func TestCloseAll(t *testing.T) {
 		}
 		close(c.all)
 	}()
-	closeAll([]io.Closer{c, c, c})
+	CloseAll([]io.Closer{c, c, c})
 	select {
 	case <-c.all:
 	default:

@@ -45,3 +45,20 @@ func Remove[K any](m *ebpf.Map, keys []K) error {
 	}
 	return nil
 }
+
+// Sweep calls visit for every entry of a hash map, and then deletes those for which it returned true. It returns their keys and the
+// number of the others. keys and values are buffers, see Batches.
+func Sweep[K, V any](m *ebpf.Map, keys *[]K, values *[]V, visit func(*K, *V) (drop bool)) (gone []K, left uint64, err error) {
+	n, err := Batches(m, keys, values, func(k K, v *V) {
+		if visit(&k, v) {
+			gone = append(gone, k)
+		}
+	})
+	if err == nil {
+		err = Remove(m, gone)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	return gone, n - uint64(len(gone)), nil
+}

@@ -173,20 +173,12 @@ func (s *sensor) watch(n *nodes) error {
 
 // each calls f for every counter, and deletes the entries for which it returns true.
 func (s *sensor) each(f func(gen.DevicesAccessKey, *gen.DevicesAccessCount) (drop bool)) error {
-	m := s.object.Coll.Maps[gen.DevicesMapDeviceOpens]
-	var gone []gen.DevicesAccessKey
-	n, err := hook.Batches(m, &s.keys, &s.values, func(k gen.DevicesAccessKey, v *gen.DevicesAccessCount) {
-		if f(k, v) {
-			gone = append(gone, k)
-		}
-	})
-	if err == nil {
-		err = hook.Remove(m, gone)
-	}
+	_, left, err := hook.Sweep(s.object.Coll.Maps[gen.DevicesMapDeviceOpens], &s.keys, &s.values,
+		func(k *gen.DevicesAccessKey, v *gen.DevicesAccessCount) bool { return f(*k, v) })
 	if err != nil {
 		return fmt.Errorf("opens of devices: %w", err)
 	}
-	s.entries = n - uint64(len(gone))
+	s.entries = left
 	return nil
 }
 

@@ -98,19 +98,14 @@ func (k *kernel) insert(e event, chosen bool) (number uint32, err error) {
 // the next call.
 func (k *kernel) recount(found map[model.CgroupID]int32) error {
 	m := k.object.Coll.Maps[gen.DatapathMapCgroupContexts]
-	var gone []uint64
 	wrong := maps.Clone(found)
-	_, err := hook.Batches(m, &k.cgroups, &k.cgroupContexts, func(cgroup uint64, n *int32) {
-		switch actual := found[model.CgroupID(cgroup)]; actual {
-		case 0:
-			gone = append(gone, cgroup)
-		case *n:
-			delete(wrong, model.CgroupID(cgroup))
+	_, _, err := hook.Sweep(m, &k.cgroups, &k.cgroupContexts, func(cgroup *uint64, n *int32) bool {
+		actual := found[model.CgroupID(*cgroup)]
+		if actual != 0 && actual == *n {
+			delete(wrong, model.CgroupID(*cgroup))
 		}
+		return actual == 0
 	})
-	if err == nil {
-		err = hook.Remove(m, gone)
-	}
 	for cgroup, n := range wrong {
 		err = errors.Join(err, m.Put(uint64(cgroup), n))
 	}

@@ -84,7 +84,7 @@ func (s *Source) update(change []int, now map[string]uint64) {
 		former = append(former, s.sensor.take(functions[i].name)...)
 	}
 	s.mu.Unlock()
-	closeAll(former)
+	hook.CloseAll(former)
 	hooks, links := make([]model.Hook, len(change)), make([][]link.Link, len(change))
 	var retry time.Time
 	for n, i := range change {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -137,15 +136,6 @@ func (s *sensor) take(function string) []link.Link {
 	return links
 }
 
-// closeAll closes links concurrently: each close waits for its own grace period.
-func closeAll(links []link.Link) {
-	var closing sync.WaitGroup
-	for _, l := range links {
-		closing.Go(func() { _ = l.Close() })
-	}
-	closing.Wait()
-}
-
 // attached returns the functions with programs.
 func (s *sensor) attached() (names []string) {
 	for name, links := range s.links {
@@ -175,26 +165,17 @@ func (s *sensor) close() {
 	for name := range s.links {
 		links = append(links, s.take(name)...)
 	}
-	closeAll(links)
+	hook.CloseAll(links)
 	s.coll.Close()
 }
 
 // each calls f for the counts of each cgroup, driver and kind, and deletes the entries for which it returns true.
 func (s *sensor) each(f func(*gen.GPUDriverDriverKey, *gen.GPUDriverDriverStat) (drop bool)) error {
-	m := s.coll.Maps[gen.GPUDriverMapDriverStats]
-	var gone []gen.GPUDriverDriverKey
-	n, err := hook.Batches(m, &s.keys, &s.stats, func(k gen.GPUDriverDriverKey, v *gen.GPUDriverDriverStat) {
-		if f(&k, v) {
-			gone = append(gone, k)
-		}
-	})
-	if err == nil {
-		err = hook.Remove(m, gone)
-	}
+	_, left, err := hook.Sweep(s.coll.Maps[gen.GPUDriverMapDriverStats], &s.keys, &s.stats, f)
 	if err != nil {
 		return fmt.Errorf("durations of ioctls: %w", err)
 	}
-	s.fill[gen.GPUDriverMapDriverStats] = n - uint64(len(gone))
+	s.fill[gen.GPUDriverMapDriverStats] = left
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -215,5 +216,5 @@ func (f *file) detach(of func(target) bool) {
 			delete(f.links, t)
 		}
 	}
-	closeAll(probes)
+	hook.CloseAll(probes)
 }

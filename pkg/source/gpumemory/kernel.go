@@ -9,7 +9,6 @@ import (
 	"io"
 	"runtime/debug"
 	"slices"
-	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
@@ -135,15 +134,6 @@ type probe [2]io.Closer
 
 func (p probe) Close() error { return errors.Join(p[0].Close(), p[1].Close()) }
 
-// closeAll closes concurrently: each close waits for grace periods of the kernel.
-func closeAll(probes []io.Closer) {
-	var all sync.WaitGroup
-	for _, p := range probes {
-		all.Go(func() { _ = p.Close() })
-	}
-	all.Wait()
-}
-
 // detached lets the programs forget the calls in progress: their returns may be unseen.
 func (k *kernel) detached() error {
 	k.generation++
@@ -152,20 +142,12 @@ func (k *kernel) detached() error {
 
 // each calls f for the failures of each cgroup and API, and deletes the entries for which it returns true.
 func (k *kernel) each(f func(gen.GPUMemoryFailureKey, *gen.GPUMemoryFailures) (drop bool)) error {
-	m := k.object.Coll.Maps[gen.GPUMemoryMapAllocationFailures]
-	var gone []gen.GPUMemoryFailureKey
-	n, err := hook.Batches(m, &k.keys, &k.values, func(key gen.GPUMemoryFailureKey, v *gen.GPUMemoryFailures) {
-		if f(key, v) {
-			gone = append(gone, key)
-		}
-	})
-	if err == nil {
-		err = hook.Remove(m, gone)
-	}
+	_, left, err := hook.Sweep(k.object.Coll.Maps[gen.GPUMemoryMapAllocationFailures], &k.keys, &k.values,
+		func(key *gen.GPUMemoryFailureKey, v *gen.GPUMemoryFailures) bool { return f(*key, v) })
 	if err != nil {
 		return fmt.Errorf("failed allocations: %w", err)
 	}
-	k.entries = n - uint64(len(gone))
+	k.entries = left
 	return nil
 }
 

@@ -64,19 +64,11 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 // readMap calls visit for each entry of a map, then deletes the entries for which it returned
 // true and returns their keys.
 func readMap[K, V any](s *sensor, o *hook.Object, name string, keys *[]K, values *[]V, visit func(K, *V) bool) ([]K, error) {
-	var gone []K
-	n, err := hook.Batches(o.Coll.Maps[name], keys, values, func(k K, v *V) {
-		if visit(k, v) {
-			gone = append(gone, k)
-		}
-	})
-	if err == nil {
-		err = hook.Remove(o.Coll.Maps[name], gone)
-	}
+	gone, left, err := hook.Sweep(o.Coll.Maps[name], keys, values, func(k *K, v *V) bool { return visit(*k, v) })
 	if err != nil {
 		return nil, err
 	}
-	s.fill[name] = n - uint64(len(gone))
+	s.fill[name] = left
 	return gone, nil
 }
 
