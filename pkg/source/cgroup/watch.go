@@ -14,6 +14,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // watchMask selects the creation and removal of directories. It excludes files, which kubelet
@@ -141,9 +143,7 @@ func (s *Source) grow(parent *group, names []string) {
 			s.cannotRead(path, err)
 			continue
 		}
-		if child, fresh := s.table.add(path, id, false, now); child != nil && fresh {
-			s.entering = append(s.entering, child)
-		}
+		s.admit(parent, path, id, false, now)
 	}
 }
 
@@ -263,11 +263,16 @@ func (s *Source) scan(g *group, all bool) {
 	}
 	now := s.opt.Now()
 	for _, d := range dirs {
-		child, fresh := s.table.add(join(g.path, d.name), d.id, false, now)
-		if child != nil && (fresh || all) {
-			child.found = child.found || g.closed // no event reports its end
-			s.entering = append(s.entering, child)
-		}
+		s.admit(g, join(g.path, d.name), d.id, all, now)
+	}
+}
+
+// admit adds a child of a cgroup, and queues it to be entered if it is new, or in any case.
+func (s *Source) admit(parent *group, path string, id model.CgroupID, always bool, now time.Time) {
+	child, fresh := s.table.add(path, id, false, now)
+	if child != nil && (fresh || always) {
+		child.found = child.found || parent.closed // no event reports its end
+		s.entering = append(s.entering, child)
 	}
 }
 
