@@ -183,7 +183,8 @@ func serveControl(f controlFlags, gpus releaser, log *zap.Logger) (stop func()) 
 		log.Info("no control socket: accelscope gpu does not work", zap.Error(err))
 		return func() {}
 	}
-	server := newServer(newControl(gpus), newClients(log), log)
+	server := newServer(newControl(gpus), log)
+	server.ConnState = newClients(log).connState
 	go func() { _ = server.Serve(l) }()
 	return func() { _ = server.Close() } // removes the socket
 }

@@ -34,7 +34,7 @@ func listen(t *testing.T, config string, handler http.Handler) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := newServer(handler, newClients(zap.NewNop()), zap.NewNop())
+	server := newServer(handler, zap.NewNop())
 	flags := &web.FlagConfig{WebConfigFile: &config}
 	done := make(chan error, 1)
 	go func() { done <- web.Serve(l, server, flags, bridge(zap.NewNop())) }()

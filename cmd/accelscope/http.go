@@ -35,10 +35,9 @@ const (
 	maxHeaderBytes    = 64 << 10
 )
 
-func newServer(handler http.Handler, c *clients, log *zap.Logger) *http.Server {
+func newServer(handler http.Handler, log *zap.Logger) *http.Server {
 	return &http.Server{
 		Handler:           handler,
-		ConnState:         c.connState,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,

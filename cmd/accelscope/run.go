@@ -108,7 +108,8 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 		return err
 	}
 	defer stopProbes()
-	server := newServer(handler, visitors, log)
+	server := newServer(handler, log)
+	server.ConnState = visitors.connState
 	served := make(chan error, 1)
 	go func() {
 		flags := &web.FlagConfig{WebListenAddresses: &c.ListenAddress, WebConfigFile: &c.WebConfig}
@@ -167,8 +168,7 @@ func (f *listenFlags) serveProbes(ready func() (bool, []string), log *zap.Logger
 		return nil, fmt.Errorf("--web.probe-address: %w", err)
 	}
 	// Connections are not limited by address, as those of all processes of the node have the same, and end at once instead.
-	server := newServer(newProbeHandler(ready), newClients(log), log)
-	server.ConnState = nil
+	server := newServer(newProbeHandler(ready), log)
 	server.SetKeepAlivesEnabled(false)
 	go func() { _ = server.Serve(l) }()
 	return func() { _ = server.Close() }, nil

@@ -301,7 +301,7 @@ func TestNativeHistogramOverTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := newServer(handler, newClients(zap.NewNop()), zap.NewNop())
+	server := newServer(handler, zap.NewNop())
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(l, server, &web.FlagConfig{WebConfigFile: &config}, bridge(zap.NewNop())) }()
 	families := negotiate(t, client, "https://"+l.Addr().String()+"/metrics")
