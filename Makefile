@@ -13,6 +13,7 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 # Pinned: the committed objects are the output of this compiler, byte for byte.
 CLANG    := clang-14
 LINT     := $(CACHE)/golangci-lint-v2.15.0
+VULNCHECK := $(CACHE)/govulncheck-v1.9.0
 # The newest version with all modules on the module proxy.
 NFPM     := $(CACHE)/nfpm-v2.45.2
 export CGO_CFLAGS    ?= -O2 -g -Wno-deprecated-declarations
@@ -63,7 +64,7 @@ generate: need-$(CLANG) need-llvm-strip-14 need-bpf_helpers ## Compile the BPF p
 	@go test -count=1 ./pkg/metrics -run TestReference -update >/dev/null
 
 .PHONY: check
-check: lint generated fuzz ## Format, vet, linters, headers, modules, generated files, fuzzing
+check: lint generated security fuzz ## Format, vet, linters, headers, modules, generated files, licenses, fuzzing
 
 # The formatters gofumpt and gci are among the linters.
 .PHONY: lint
@@ -88,6 +89,20 @@ $(LINT):
 	@mkdir -p $(CACHE)
 	@GOBIN=$(CACHE)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 	@mv $(CACHE)/bin/golangci-lint $@
+
+# gosec is among the linters. Without the internet: the database is a copy of https://vuln.go.dev/vulndb.zip, unpacked.
+VULNDB ?=
+.PHONY: security
+security: build $(VULNCHECK) ## Licenses of what is linked, known vulnerabilities in it (VULNDB=DIR: a copy of Go's database)
+	@go test -C deploy/docker/sbom -count=1 ./...
+	@out=$$(mktemp -d); trap 'rm -rf $$out' EXIT; go run -C deploy/docker/sbom . -version $(VERSION) -out $$out $(CURDIR)/bin/accelscope
+	@go run ./tests/security -govulncheck $(VULNCHECK) $(if $(VULNDB),-database $(VULNDB))
+
+$(VULNCHECK):
+	@echo "building govulncheck (once)"
+	@mkdir -p $(CACHE)
+	@GOBIN=$(CACHE)/bin go install golang.org/x/vuln/cmd/govulncheck@v1.9.0
+	@mv $(CACHE)/bin/govulncheck $@
 
 # Generated again, the files must be the ones that are committed.
 .PHONY: generated
@@ -122,7 +137,13 @@ test-unit: deps tracefs ## Units: the tests of all packages but the program's
 
 .PHONY: test-binary
 test-binary: deps tracefs ## The program: the real binary on fake nodes, GPUs and fabrics
-	@go test -vet=off -race -timeout 20m -v $(BINARY)
+	@go test -vet=off -race -timeout 30m -v $(BINARY)
+
+.PHONY: coverage
+coverage: deps tracefs ## Statements that the tests of units and of the program run, by package (docs/coverage.md has the table)
+	@mkdir -p bin
+	@go test -vet=off -timeout 40m -coverprofile=bin/coverage.out ./cmd/... ./pkg/... >bin/coverage.log || { cat bin/coverage.log; exit 1; }
+	@go run ./tests/coverage bin/coverage.out
 
 # On a busy machine: two busy loops per CPU while the tests run.
 .PHONY: stress
@@ -190,7 +211,7 @@ test-kernels: deps build image ## The guest suite at full length on 5.10, 6.1, 6
 	@ACCELSCOPE_NODES=5.10,6.1,6.12,6.1/tracepoint,6.12/fentry,6.1//v1 \
 		go test -tags vm -count=1 -timeout 180m -parallel $(GUESTS) -v -run 'TestNode|TestNames|TestDeploy' ./tests/e2e
 	@ACCELSCOPE_NODES=7,6.12/preempt go test -tags vm -count=1 -timeout 60m -parallel $(GUESTS) -v -run TestNode ./tests/e2e
-	@ACCELSCOPE_NODES=6.1 go test -tags vm -count=1 -timeout 60m -v -run TestPadded ./tests/e2e
+	@ACCELSCOPE_NODES=6.1 go test -tags vm -count=1 -timeout 60m -v -run 'TestPadded|TestPackage' ./tests/e2e
 	@ACCELSCOPE_NODES=6.12 go test -tags vm -count=1 -timeout 60m -v -run TestDMABuf ./tests/e2e
 	@go test -tags vm -count=1 -timeout 60m -v ./tests/vm/...
 
@@ -203,6 +224,11 @@ test-harness: deps ## What the tests stand on: a guest that hangs ends with a re
 test-churn: build ## The lives of 500 containers, all of which must arrive as events (a quarter of an hour)
 	@ACCELSCOPE_CHURN=500 go test -tags vm -count=1 -timeout 60m -v -run 'TestNames' ./tests/e2e
 
+SOAK ?= 30m
+.PHONY: soak
+soak: deps build ## A guest with 200 containers and random faults for half an hour (SOAK=24h; SEED=n replays the faults)
+	@ACCELSCOPE_SOAK=$(SOAK) ACCELSCOPE_SEED=$(SEED) go test -tags vm -count=1 -timeout 0 -v -run 'TestSoak$$' ./tests/e2e
+
 .PHONY: bench
 bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go run ./tests/bench
@@ -210,6 +236,8 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go test -run '^$$' -bench 'Call|Drain' -benchtime 2000x ./pkg/source/probe | grep ns/op
 	@echo; echo "What probes of the data path cost a process: a poll that finds nothing, a post (counted, not chosen, of another; without)"
 	@go test -run '^$$' -bench Hit -benchtime 20000x ./pkg/source/datapath | grep ns/op
+	@echo; echo "What a switch of the probes of posting takes: attach, ready to be detached at once, gone, closed; more for the first call"
+	@go test -run '^$$' -bench Switch -benchtime 20x ./pkg/source/datapath | grep attach
 	@echo; echo "What a process that only polls keeps of its throughput, with a budget of 1 % and without a limit (2 minutes)"
 	@go test -run '^$$' -bench Budget -benchtime 1x ./pkg/source/datapath | grep throughput
 	@echo; echo "A job of PROCESSESxCONTEXTS on the data path: launch within 2 s, idle, a scrape, end (FAKE provider, no InfiniBand: the"

@@ -11,8 +11,8 @@
  */
 const volatile int cgroup_subsys = -1;
 
-/* The id of a task's cgroup: the inode number of its directory. */
-static __always_inline __u64 cgroup_of(struct task_struct *task)
+/* The cgroup of a task, or NULL. */
+static __always_inline struct cgroup *task_cgroup(struct task_struct *task)
 {
 	struct cgroup_subsys_state *css;
 	struct css_set *set;
@@ -20,11 +20,17 @@ static __always_inline __u64 cgroup_of(struct task_struct *task)
 
 	set = BPF_CORE_READ(task, cgroups);
 	if (cgroup_subsys < 0)
-		return BPF_CORE_READ(set, dfl_cgrp, kn, id);
+		return BPF_CORE_READ(set, dfl_cgrp);
 	slot = (void *)set + bpf_core_field_offset(struct css_set, subsys) + cgroup_subsys * sizeof(void *);
 	if (bpf_probe_read_kernel(&css, sizeof(css), slot))
 		return 0;
-	return BPF_CORE_READ(css, cgroup, kn, id);
+	return BPF_CORE_READ(css, cgroup);
+}
+
+/* The id of a task's cgroup: the inode number of its directory. */
+static __always_inline __u64 cgroup_of(struct task_struct *task)
+{
+	return BPF_CORE_READ(task_cgroup(task), kn, id);
 }
 
 static __always_inline __u64 current_cgroup(void)

@@ -288,15 +288,22 @@ static __always_inline void spend(struct context_stat *stat, __u32 calls, __u64 
 	__sync_fetch_and_add(&stat->spent_ns[calls], ns);
 }
 
-static const struct unknown_cost zero_unknown_cost;
+/* cgroup 0: that of this process. */
+static __noinline int add_unknown_cost(__u32 tgid, __u64 cgroup)
+{
+	struct unknown_cost none = {.cgroup = cgroup ?: current_cgroup()};
 
-/* Adds CPU time of calls with a context that is not known. */
+	bpf_map_update_elem(&unknown_costs, &tgid, &none, BPF_NOEXIST);
+	return 0;
+}
+
+/* Adds CPU time of calls of this process with a context that is not known. */
 static __always_inline void spend_unknown(__u32 tgid, __u32 calls, __u64 ns)
 {
 	struct unknown_cost *s = bpf_map_lookup_elem(&unknown_costs, &tgid);
 
 	if (!s) {
-		bpf_map_update_elem(&unknown_costs, &tgid, &zero_unknown_cost, BPF_NOEXIST);
+		add_unknown_cost(tgid, 0);
 		s = bpf_map_lookup_elem(&unknown_costs, &tgid);
 	}
 	if (s)

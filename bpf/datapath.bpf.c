@@ -87,8 +87,13 @@ static __noinline int remove_processes(void)
 
 static __always_inline void remove_spent(struct context_key *key, struct context_stat *stat)
 {
-	for (__u32 i = 0; i < CALLS; i++)
-		spend_unknown(key->tgid, i, stat->spent_ns[i]);
+	__u32 tgid = key->tgid;
+	struct unknown_cost *s;
+
+	add_unknown_cost(tgid, stat->cgroup);
+	s = bpf_map_lookup_elem(&unknown_costs, &tgid);
+	for (__u32 i = 0; s && i < CALLS; i++)
+		__sync_fetch_and_add(&s->spent_ns[i], stat->spent_ns[i]);
 	remove_context(key, stat);
 }
 

@@ -120,6 +120,7 @@ struct outstanding {
 
 /* CPU time that probes took of a process in calls with contexts that are not known (any more). */
 struct unknown_cost {
+	__u64 cgroup; /* in which the process was first seen */
 	__u64 spent_ns[CALLS];
 };
 

@@ -7,7 +7,7 @@
  * /dev/null included: what comes first here is the way out.
  */
 #include "maps.h"
-#include "cgroup.h"
+#include "owner.h"
 #include "registers.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -44,6 +44,7 @@ __u64 access_losses[ACCESS_LOSSES];
 /* So that the types reach user space. */
 const enum watch *unused_watch __attribute__((unused));
 const enum access_loss *unused_access_loss __attribute__((unused));
+const enum access_map *unused_access_map __attribute__((unused));
 const struct open_file *unused_open_file __attribute__((unused));
 
 /* include/linux/kdev_t.h */
@@ -90,16 +91,23 @@ static __always_inline bool watched(__u32 rdev)
 
 static __always_inline struct access_count *counter(__u32 rdev)
 {
-	struct access_key key = {.cgroup = current_cgroup(), .rdev = rdev};
-	struct access_count *found, zero = {};
+	struct access_key key = {.rdev = rdev};
+	struct access_count *found, none = {};
+	struct owner owner;
 
+	current_owner(&owner);
+	key.cgroup = owner.cgroup;
+	none.owner = owner.share;
 	found = bpf_map_lookup_elem(&device_opens, &key);
 	if (found)
 		return found;
-	bpf_map_update_elem(&device_opens, &key, &zero, BPF_NOEXIST);
-	found = bpf_map_lookup_elem(&device_opens, &key);
+	if (!has_share(owner.share, OPENS_OF_OWNER)) {
+		if (!bpf_map_update_elem(&device_opens, &key, &none, BPF_NOEXIST))
+			count_entries(owner.share, OPENS_OF_OWNER, 1);
+		found = bpf_map_lookup_elem(&device_opens, &key);
+	}
 	if (!found)
-		lose(LOSS_OPENS_FULL);
+		lose(lost_by_share(owner.share, OPENS_OF_OWNER) ? LOSS_OPENS_SHARE : LOSS_OPENS_FULL);
 	return found;
 }
 
@@ -307,6 +315,7 @@ int open_files(struct bpf_iter__task_file *ctx)
 	struct file___node *file = (void *)ctx->file;
 	struct task_struct *task = ctx->task;
 	struct open_file f = {};
+	struct owner owner;
 
 	if (!task || !file)
 		return 0;
@@ -317,7 +326,8 @@ int open_files(struct bpf_iter__task_file *ctx)
 	if ((file->f_inode->i_mode & S_IFMT) != S_IFCHR || file->f_mode & FMODE_PATH)
 		return 0;
 	f.file = (__u64)file;
-	f.cgroup = cgroup_of(task);
+	owner_of(task, cgroup_of(task), &owner);
+	f.cgroup = owner.cgroup;
 	f.tgid = task->tgid;
 	bpf_seq_write(ctx->meta->seq, &f, sizeof(f));
 	return 0;

@@ -10,7 +10,7 @@
  */
 #include "maps.h"
 #include "bucket.h"
-#include "cgroup.h"
+#include "owner.h"
 #include "registers.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -49,6 +49,7 @@ __u64 lock_holder;
 
 /* So that the types reach user space. */
 const enum driver_loss *unused_driver_loss __attribute__((unused));
+const enum driver_map *unused_driver_map __attribute__((unused));
 
 /* include/uapi/drm/drm.h: the numbers of a driver's own requests are those from COMMAND_BASE up to COMMAND_END. */
 #define DRM_IOCTL_BASE 'd'
@@ -130,14 +131,22 @@ static __always_inline void lose(__u32 why)
 	__sync_fetch_and_add(&driver_losses[why], 1);
 }
 
-static __always_inline struct driver_stat *driver_stat(struct driver_key *key)
+static __always_inline struct driver_stat *driver_stat(struct driver_key *key, __u64 owner)
 {
 	struct driver_stat *stat = bpf_map_lookup_elem(&driver_stats, key);
 
 	if (stat)
 		return stat;
-	bpf_map_update_elem(&driver_stats, key, &zero_stat, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&driver_stats, key);
+	if (!has_share(owner, DRIVER_STATS_OF_OWNER)) {
+		if (!bpf_map_update_elem(&driver_stats, key, &zero_stat, BPF_NOEXIST))
+			count_entries(owner, DRIVER_STATS_OF_OWNER, 1);
+		stat = bpf_map_lookup_elem(&driver_stats, key);
+	}
+	if (stat)
+		stat->owner = owner;
+	else
+		lose(lost_by_share(owner, DRIVER_STATS_OF_OWNER) ? LOSS_DRIVER_STATS_SHARE : LOSS_DRIVER_STATS_FULL);
+	return stat;
 }
 
 /* Returns whether a request waits on purpose. The direction and the size of the argument do not matter. */
@@ -173,6 +182,7 @@ static __always_inline int begin(struct file___driver *file, __u32 request, bool
 	};
 	struct driver_call *last;
 	struct driver_stat *stat;
+	struct owner owner;
 	__u32 tid = thread;
 
 	last = bpf_map_lookup_elem(&driver_calls, &tid);
@@ -186,15 +196,14 @@ static __always_inline int begin(struct file___driver *file, __u32 request, bool
 		__builtin_memset(&call.key, 0, sizeof(call.key));
 	}
 	call.registers = (__u64)entry_registers((void *)call.task);
-	call.key.cgroup = current_cgroup();
+	current_owner(&owner);
+	call.key.cgroup = owner.cgroup;
 	/* A driver that is built into the kernel has no module: the name is empty. */
 	BPF_CORE_READ_STR_INTO(&call.key.driver, file, f_op, owner, name);
 	call.key.waits = waits(&call.key, request);
-	stat = driver_stat(&call.key);
-	if (!stat) {
-		lose(LOSS_DRIVER_STATS_FULL);
+	stat = driver_stat(&call.key, owner.share);
+	if (!stat)
 		return 0;
-	}
 	if (stat->calls >= max_calls || bpf_map_update_elem(&driver_calls, &tid, &call, BPF_NOEXIST)) {
 		lose(LOSS_DRIVER_CALLS_FULL);
 		return 0;
@@ -218,11 +227,9 @@ static __always_inline int end(bool drm)
 	ns = bpf_ktime_get_ns() - call->start_ns;
 	key = call->key;
 	leave(tid, &key);
-	stat = driver_stat(&key);
-	if (!stat) {
-		lose(LOSS_DRIVER_STATS_FULL);
+	stat = driver_stat(&key, key.cgroup); /* usually it is there since the call began */
+	if (!stat)
 		return 0;
-	}
 	__sync_fetch_and_add(&stat->sum_ns, ns);
 	slot = bucket(ns);
 	if (slot < BUCKETS)

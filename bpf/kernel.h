@@ -71,6 +71,9 @@ struct cgroup {
 	struct kernfs_node *kn;
 	struct cgroup_root *root;
 	struct cgroup_subsys_state *subsys[1];
+	int level;                   /* 0: the root of its hierarchy */
+	struct cgroup *ancestors[1]; /* by level, since 6.1 */
+	__u64 ancestor_ids[1];       /* by level, before */
 };
 
 struct cgroup_subsys_state {

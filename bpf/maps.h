@@ -100,7 +100,36 @@ enum loss {
 	LOSS_OBJECTS_FULL,  /* no room for one more live object */
 	LOSS_HOLDINGS_FULL, /* no room for one more (cgroup, device, type) */
 	LOSS_PEERS_FULL,    /* no room for one more connected queue pair */
+	/* The same of an owner that has its share of the map (owner.h). */
+	LOSS_VERBS_SHARE,
+	LOSS_ERRORS_SHARE,
+	LOSS_OBJECTS_SHARE,
+	LOSS_HOLDINGS_SHARE,
+	LOSS_PEERS_SHARE,
 	LOSSES,
+};
+
+/* The maps of each program file with a share per owner (owner.h). */
+enum verb_map {
+	VERBS_OF_OWNER,
+	ERRORS_OF_OWNER,
+};
+
+enum object_map {
+	OBJECTS_OF_OWNER,
+	HOLDINGS_OF_OWNER,
+};
+
+enum peer_map {
+	PEERS_OF_OWNER,
+};
+
+enum access_map {
+	OPENS_OF_OWNER,
+};
+
+enum driver_map {
+	DRIVER_STATS_OF_OWNER,
 };
 
 struct verb_key {
@@ -111,6 +140,7 @@ struct verb_key {
 
 /* The number of calls is the sum of the buckets. */
 struct verb_stat {
+	__u64 owner; /* the cgroup in whose share it is */
 	__u64 sum_ns;
 	__u64 buckets[BUCKETS];
 };
@@ -120,6 +150,11 @@ struct error_key {
 	__u32 rdev;
 	__u16 verb;
 	__u16 err;
+};
+
+struct error_stat {
+	__u64 owner; /* the cgroup in whose share it is */
+	__u64 count;
 };
 
 /* A call that has begun. */
@@ -133,6 +168,7 @@ struct call {
 /* One live object. */
 struct object {
 	__u64 cgroup;
+	__u64 owner; /* the cgroup in whose share it is */
 	__u64 bytes;
 	__u32 device; /* index of the ib_device */
 	__u32 id;     /* restrack id; 0 where there is none */
@@ -158,6 +194,7 @@ struct holding_key {
 };
 
 struct holding {
+	__u64 owner; /* the cgroup in whose share it is */
 	__s64 current;
 	__u64 created;
 	__s64 bytes;
@@ -172,6 +209,7 @@ struct peer_key {
 /* The other end of it. */
 struct peer {
 	__u64 cgroup; /* of the process that connected it */
+	__u64 owner;  /* the cgroup in whose share it is */
 	__u8 gid[16];
 	__u32 lid;
 	__u32 qpn;
@@ -195,6 +233,7 @@ enum watch {
 /* What could not be recorded of opens, and why. */
 enum access_loss {
 	LOSS_OPENS_FULL,         /* no room for one more (cgroup, device) */
+	LOSS_OPENS_SHARE,        /* the same of an owner that has its share of the map (owner.h) */
 	LOSS_OPEN_RETURN_MISSED, /* the return of an open was not seen */
 	ACCESS_LOSSES,
 };
@@ -206,6 +245,7 @@ struct access_key {
 };
 
 struct access_count {
+	__u64 owner; /* the cgroup in whose share it is */
 	__u64 allowed;
 	__u64 denied;
 };
@@ -224,6 +264,7 @@ struct open_file {
 /* What could not be recorded of the ioctls of GPU drivers, and why. */
 enum driver_loss {
 	LOSS_DRIVER_STATS_FULL,    /* no room for one more (cgroup, driver, kind) */
+	LOSS_DRIVER_STATS_SHARE,   /* the same of an owner that has its share of the map (owner.h) */
 	LOSS_DRIVER_CALLS_FULL,    /* no room for one more call in progress, or none for this cgroup */
 	LOSS_DRIVER_RETURN_MISSED, /* the return of a call was not seen */
 	DRIVER_LOSSES,
@@ -237,6 +278,7 @@ struct driver_key {
 
 /* The number of ended calls is the sum of the buckets. */
 struct driver_stat {
+	__u64 owner; /* the cgroup in whose share it is */
 	__s64 calls; /* in progress */
 	__u64 sum_ns;
 	__u64 buckets[BUCKETS];

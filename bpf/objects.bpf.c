@@ -12,7 +12,7 @@
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/mlx5_user_ioctl_cmds.h>
 #include "maps.h"
-#include "cgroup.h"
+#include "owner.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -81,12 +81,13 @@ __u32 plain_memory = MEMORY_UNKNOWN;
 
 __u64 object_losses[LOSSES];
 
-/* LOSS_OBJECTS_FULL by type: user space lists objects of these types again. */
+/* LOSS_OBJECTS_FULL and LOSS_OBJECTS_SHARE by type: user space lists objects of these types again. */
 __u64 objects_full[TYPES];
 
 /* So that the types reach user space. */
 const enum object_type *unused_object_type __attribute__((unused));
 const enum memory *unused_memory __attribute__((unused));
+const enum object_map *unused_object_map __attribute__((unused));
 
 /* Entries of the objects and adopted maps: counting them from outside would mean walking them. */
 __u64 live_objects;
@@ -104,10 +105,14 @@ static __always_inline struct holding *holding_of(const struct object *o)
 	struct holding_key key = {.cgroup = o->cgroup, .device = o->device, .type = o->type, .memory = o->memory};
 	struct holding *h = bpf_map_lookup_elem(&holdings, &key);
 
-	if (h)
+	if (h || has_share(o->owner, HOLDINGS_OF_OWNER))
 		return h;
-	bpf_map_update_elem(&holdings, &key, &zero_holding, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&holdings, &key);
+	if (!bpf_map_update_elem(&holdings, &key, &zero_holding, BPF_NOEXIST))
+		count_entries(o->owner, HOLDINGS_OF_OWNER, 1);
+	h = bpf_map_lookup_elem(&holdings, &key);
+	if (h)
+		h->owner = o->owner;
+	return h;
 }
 
 /* Books an object, unless there is no room: then it is hidden, and is not taken back. */
@@ -117,7 +122,7 @@ static __always_inline void give(struct object *o, __u64 created)
 
 	o->hidden = !h;
 	if (!h) {
-		lose(LOSS_HOLDINGS_FULL);
+		lose(lost_by_share(o->owner, HOLDINGS_OF_OWNER) ? LOSS_HOLDINGS_SHARE : LOSS_HOLDINGS_FULL);
 		return;
 	}
 	__sync_fetch_and_add(&h->current, 1);
@@ -146,6 +151,7 @@ static __always_inline void name_device(struct ib_device *device, __u32 index)
 static __always_inline int remember(__u64 address, struct object *o, struct ib_device *device)
 {
 	struct object *old = bpf_map_lookup_elem(&objects, &address);
+	__u64 former = old ? old->owner : 0;
 
 	o->device = BPF_CORE_READ(device, index);
 	/* The memory was used again and the end of what was there before went unseen. */
@@ -153,18 +159,33 @@ static __always_inline int remember(__u64 address, struct object *o, struct ib_d
 		take(old);
 	name_device(device, o->device);
 	give(o, 1);
-	if (bpf_map_update_elem(&objects, &address, o, BPF_ANY)) {
+	if ((!old && has_share(o->owner, OBJECTS_OF_OWNER)) || bpf_map_update_elem(&objects, &address, o, BPF_ANY)) {
 		/* An object that is not remembered would never go. */
 		if (!o->hidden)
 			take(o);
-		lose(LOSS_OBJECTS_FULL);
+		lose(lost_by_share(o->owner, OBJECTS_OF_OWNER) ? LOSS_OBJECTS_SHARE : LOSS_OBJECTS_FULL);
 		if (o->type < TYPES)
 			__sync_fetch_and_add(&objects_full[o->type], 1);
 		return 0;
 	}
-	if (!old)
+	if (old)
+		count_entries(former, OBJECTS_OF_OWNER, -1);
+	else
 		__sync_fetch_and_add(&live_objects, 1);
+	count_entries(o->owner, OBJECTS_OF_OWNER, 1);
 	return 0;
+}
+
+static __always_inline void forget(__u64 address, struct object *o)
+{
+	__u64 owner = o->owner;
+
+	if (!o->hidden)
+		take(o);
+	if (bpf_map_delete_elem(&objects, &address))
+		return;
+	__sync_fetch_and_add(&live_objects, -1);
+	count_entries(owner, OBJECTS_OF_OWNER, -1);
 }
 
 /* The object that contains a restrack entry, as the type says. */
@@ -239,9 +260,19 @@ static __always_inline void region(struct object *o, struct ib_mr *mr)
  * A worker of the kernel binds an id of the connection manager to its device when the address is resolved, and creates
  * the id of an incoming connection. The kernel gives this id the task of the id that listens.
  */
-static __always_inline __u64 creator_cgroup(struct rdma_restrack_entry *res, __u32 type)
+static __always_inline void set_creator(struct object *o, struct rdma_restrack_entry *res)
 {
-	return type == TYPE_CM_ID ? cgroup_of(BPF_CORE_READ(res, task)) : current_cgroup();
+	struct owner owner;
+
+	if (o->type == TYPE_CM_ID) {
+		struct task_struct *task = BPF_CORE_READ(res, task);
+
+		owner_of(task, cgroup_of(task), &owner);
+	} else {
+		current_owner(&owner);
+	}
+	o->cgroup = owner.cgroup;
+	o->owner = owner.share;
 }
 
 static __noinline int added(struct rdma_restrack_entry *res, bool with_id)
@@ -255,7 +286,7 @@ static __noinline int added(struct rdma_restrack_entry *res, bool with_id)
 	device = device_of(res, o.type);
 	if (!device)
 		return 0;
-	o.cgroup = creator_cgroup(res, o.type);
+	set_creator(&o, res);
 	if (with_id)
 		number(&o, res);
 	if (o.type == TYPE_MR)
@@ -286,10 +317,7 @@ static __noinline int deleted(struct rdma_restrack_entry *res)
 	struct adopted_key key = {};
 
 	if (o) {
-		if (!o->hidden)
-			take(o);
-		if (bpf_map_delete_elem(&objects, &address) == 0)
-			__sync_fetch_and_add(&live_objects, -1);
+		forget(address, o);
 		return 0;
 	}
 	if (!BPF_CORE_READ(res, user) || adopted_key(res, &key))
@@ -487,6 +515,7 @@ static __noinline int committed(struct ib_uobject *uobj)
 	struct ib_device *device = BPF_CORE_READ(uobj, context, device);
 	__u32 tid = bpf_get_current_pid_tgid();
 	struct object o = {};
+	struct owner owner;
 	int type;
 
 	/* A dma-buf that was mapped for this object, such as a DEVX umem, is not that of a later region. */
@@ -497,7 +526,9 @@ static __noinline int committed(struct ib_uobject *uobj)
 	if (type < 0)
 		return 0;
 	o.type = type;
-	o.cgroup = current_cgroup();
+	current_owner(&owner);
+	o.cgroup = owner.cgroup;
+	o.owner = owner.share;
 	return remember((__u64)uobj, &o, device);
 }
 
@@ -505,12 +536,8 @@ static __noinline int destroyed(__u64 address)
 {
 	struct object *o = bpf_map_lookup_elem(&objects, &address);
 
-	if (!o)
-		return 0;
-	if (!o->hidden)
-		take(o);
-	if (bpf_map_delete_elem(&objects, &address) == 0)
-		__sync_fetch_and_add(&live_objects, -1);
+	if (o)
+		forget(address, o);
 	return 0;
 }
 

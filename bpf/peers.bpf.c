@@ -6,7 +6,7 @@
  */
 #include <linux/errno.h>
 #include "maps.h"
-#include "cgroup.h"
+#include "owner.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -37,6 +37,9 @@ __u64 peer_losses[LOSSES];
 /* Entries made here less entries deleted here: user space makes some too. */
 __u64 live_peers;
 
+/* So that the type reaches user space. */
+const enum peer_map *unused_peer_map __attribute__((unused));
+
 static __always_inline void lose(__u32 why)
 {
 	__sync_fetch_and_add(&peer_losses[why], 1);
@@ -44,8 +47,16 @@ static __always_inline void lose(__u32 why)
 
 static __always_inline int forget(const struct peer_key *key)
 {
-	if (bpf_map_delete_elem(&peers, key) == 0)
-		__sync_fetch_and_add(&live_peers, -1);
+	struct peer *p = bpf_map_lookup_elem(&peers, key);
+	__u64 owner;
+
+	if (!p)
+		return 0;
+	owner = p->owner;
+	if (bpf_map_delete_elem(&peers, key))
+		return 0;
+	__sync_fetch_and_add(&live_peers, -1);
+	count_entries(owner, PEERS_OF_OWNER, -1);
 	return 0;
 }
 
@@ -81,6 +92,7 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 	__u32 state = BPF_CORE_READ(attr, qp_state);
 	struct peer_key key = key_of(qp);
 	struct peer *old, p = {};
+	struct owner owner;
 	long err;
 
 	if (mask & IB_QP_STATE && state <= IB_QPS_INIT)
@@ -93,18 +105,26 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 	if (mask & IB_QP_STATE)
 		p.state = state;
 	if (mask & IB_QP_DEST_QPN) {
-		p.cgroup = current_cgroup();
+		current_owner(&owner);
+		p.cgroup = owner.cgroup;
+		/* An entry stays in the share in which it was made. */
+		if (!old)
+			p.owner = owner.share;
 		p.qpn = BPF_CORE_READ(attr, dest_qp_num);
 		p.type = BPF_CORE_READ(qp, qp_type);
 		p.port = BPF_CORE_READ_BITFIELD_PROBED(qp, port);
 	}
 	if (mask & IB_QP_AV)
 		address(&p, &attr->ah_attr);
-	err = bpf_map_update_elem(&peers, &key, &p, old ? BPF_EXIST : BPF_NOEXIST);
+	err = -E2BIG;
+	if (old || !has_share(p.owner, PEERS_OF_OWNER))
+		err = bpf_map_update_elem(&peers, &key, &p, old ? BPF_EXIST : BPF_NOEXIST);
 	if (err == -E2BIG)
-		lose(LOSS_PEERS_FULL);
-	if (!old && !err)
-		__sync_fetch_and_add(&live_peers, 1);
+		lose(lost_by_share(p.owner, PEERS_OF_OWNER) ? LOSS_PEERS_SHARE : LOSS_PEERS_FULL);
+	if (old || err)
+		return 0;
+	__sync_fetch_and_add(&live_peers, 1);
+	count_entries(p.owner, PEERS_OF_OWNER, 1);
 	return 0;
 }
 

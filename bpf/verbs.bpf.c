@@ -11,7 +11,7 @@
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/ib_user_verbs.h>
 #include "maps.h"
-#include "cgroup.h"
+#include "owner.h"
 #include "bucket.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -55,7 +55,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
 	__type(key, struct error_key);
-	__type(value, __u64);
+	__type(value, struct error_stat);
 } verb_errors SEC(".maps");
 
 /* The call that a task is in: task storage, or for kprobes, which 5.10 needs, a hash by thread id. */
@@ -86,6 +86,7 @@ __u64 verb_losses[LOSSES];
 /* So that the types reach user space. */
 const enum verb *unused_verb __attribute__((unused));
 const enum loss *unused_loss __attribute__((unused));
+const enum verb_map *unused_verb_map __attribute__((unused));
 
 static __always_inline void lose(__u32 why)
 {
@@ -250,28 +251,53 @@ static __always_inline __u32 call_verb(const struct call *call)
 
 static const struct verb_stat zero_stat;
 
-static __always_inline struct verb_stat *verb_stat(struct verb_key *key)
+static __always_inline struct verb_stat *verb_stat(struct verb_key *key, __u64 owner)
 {
 	struct verb_stat *stat = bpf_map_lookup_elem(&verbs, key);
 
-	if (stat)
+	if (stat || has_share(owner, VERBS_OF_OWNER))
 		return stat;
-	bpf_map_update_elem(&verbs, key, &zero_stat, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&verbs, key);
+	if (!bpf_map_update_elem(&verbs, key, &zero_stat, BPF_NOEXIST))
+		count_entries(owner, VERBS_OF_OWNER, 1);
+	stat = bpf_map_lookup_elem(&verbs, key);
+	if (stat)
+		stat->owner = owner;
+	return stat;
+}
+
+static __always_inline void count_error(struct error_key *key, __u64 owner)
+{
+	struct error_stat first = {.owner = owner, .count = 1}, *stat = bpf_map_lookup_elem(&verb_errors, key);
+
+	if (!stat && !has_share(owner, ERRORS_OF_OWNER)) {
+		if (!bpf_map_update_elem(&verb_errors, key, &first, BPF_NOEXIST)) {
+			count_entries(owner, ERRORS_OF_OWNER, 1);
+			return;
+		}
+		stat = bpf_map_lookup_elem(&verb_errors, key);
+	}
+	if (stat)
+		__sync_fetch_and_add(&stat->count, 1);
+	else
+		lose(lost_by_share(owner, ERRORS_OF_OWNER) ? LOSS_ERRORS_SHARE : LOSS_ERRORS_FULL);
 }
 
 /* noinline: one copy for all the programs, and the verifier walks it once for each. */
 static __noinline int end(struct call *call, long ret)
 {
 	__u64 ns = bpf_ktime_get_ns() - call->start_ns;
-	struct verb_key key = {.cgroup = current_cgroup(), .rdev = call->rdev, .verb = call_verb(call)};
-	struct verb_stat *stat = verb_stat(&key);
+	struct verb_key key = {.rdev = call->rdev, .verb = call_verb(call)};
+	struct verb_stat *stat;
 	__u32 slot = bucket(ns);
+	struct owner owner;
 
+	current_owner(&owner);
+	key.cgroup = owner.cgroup;
+	stat = verb_stat(&key, owner.share);
 	if (!stat) {
-		lose(LOSS_VERBS_FULL);
+		lose(lost_by_share(owner.share, VERBS_OF_OWNER) ? LOSS_VERBS_SHARE : LOSS_VERBS_FULL);
 		key.cgroup = 0;
-		stat = verb_stat(&key);
+		stat = verb_stat(&key, 0);
 		if (!stat)
 			return 0;
 	}
@@ -281,16 +307,8 @@ static __noinline int end(struct call *call, long ret)
 
 	if (ret < 0) {
 		struct error_key err = {.cgroup = key.cgroup, .rdev = key.rdev, .verb = key.verb, .err = -ret};
-		__u64 one = 1, *count = bpf_map_lookup_elem(&verb_errors, &err);
 
-		if (!count && bpf_map_update_elem(&verb_errors, &err, &one, BPF_NOEXIST) == 0)
-			return 0;
-		if (!count)
-			count = bpf_map_lookup_elem(&verb_errors, &err);
-		if (count)
-			__sync_fetch_and_add(count, 1);
-		else
-			lose(LOSS_ERRORS_FULL);
+		count_error(&err, key.cgroup ? owner.share : 0);
 	}
 	return 0;
 }

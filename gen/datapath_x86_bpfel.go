@@ -305,6 +305,7 @@ type DatapathThread struct {
 
 type DatapathUnknownCost struct {
 	_       structs.HostLayout
+	Cgroup  uint64
 	SpentNs [2]uint64
 }
 

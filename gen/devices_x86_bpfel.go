@@ -15,6 +15,7 @@ import (
 
 type DevicesAccessCount struct {
 	_       structs.HostLayout
+	Owner   uint64
 	Allowed uint64
 	Denied  uint64
 }
@@ -30,8 +31,15 @@ type DevicesAccessLoss uint32
 
 const (
 	DevicesAccessLossLOSS_OPENS_FULL         DevicesAccessLoss = 0
-	DevicesAccessLossLOSS_OPEN_RETURN_MISSED DevicesAccessLoss = 1
-	DevicesAccessLossACCESS_LOSSES           DevicesAccessLoss = 2
+	DevicesAccessLossLOSS_OPENS_SHARE        DevicesAccessLoss = 1
+	DevicesAccessLossLOSS_OPEN_RETURN_MISSED DevicesAccessLoss = 2
+	DevicesAccessLossACCESS_LOSSES           DevicesAccessLoss = 3
+)
+
+type DevicesAccessMap uint32
+
+const (
+	DevicesAccessMapOPENS_OF_OWNER DevicesAccessMap = 0
 )
 
 type DevicesOpenFile struct {
@@ -40,6 +48,17 @@ type DevicesOpenFile struct {
 	Cgroup uint64
 	Rdev   uint32
 	Tgid   uint32
+}
+
+type DevicesOwnerEntries struct {
+	_       structs.HostLayout
+	Made    [2]int64
+	Refused [2]uint64
+}
+
+type DevicesUserEntries struct {
+	_    structs.HostLayout
+	Made [2]int64
 }
 
 type DevicesWatch uint32
@@ -57,7 +76,11 @@ const (
 	DevicesMapAsking               = "asking"
 	DevicesMapDeviceNodes          = "device_nodes"
 	DevicesMapDeviceOpens          = "device_opens"
+	DevicesMapMarkedCgroups        = "marked_cgroups"
 	DevicesMapOpening              = "opening"
+	DevicesMapOwnerEntries         = "owner_entries"
+	DevicesMapUserEntries          = "user_entries"
+	DevicesMapWorkloadOf           = "workload_of"
 	DevicesProgFentryChrdevOpen    = "fentry_chrdev_open"
 	DevicesProgFexitChrdevOpen     = "fexit_chrdev_open"
 	DevicesProgFexitPermission     = "fexit_permission"
@@ -69,8 +92,10 @@ const (
 	DevicesVarAccessLosses         = "access_losses"
 	DevicesVarCgroupSubsys         = "cgroup_subsys"
 	DevicesVarMajors               = "majors"
+	DevicesVarShares               = "shares"
 	DevicesVarStackSize            = "stack_size"
 	DevicesVarUnusedAccessLoss     = "unused_access_loss"
+	DevicesVarUnusedAccessMap      = "unused_access_map"
 	DevicesVarUnusedOpenFile       = "unused_open_file"
 	DevicesVarUnusedWatch          = "unused_watch"
 )
@@ -131,10 +156,14 @@ type DevicesProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DevicesMapSpecs struct {
-	Asking      *ebpf.MapSpec `ebpf:"asking"`
-	DeviceNodes *ebpf.MapSpec `ebpf:"device_nodes"`
-	DeviceOpens *ebpf.MapSpec `ebpf:"device_opens"`
-	Opening     *ebpf.MapSpec `ebpf:"opening"`
+	Asking        *ebpf.MapSpec `ebpf:"asking"`
+	DeviceNodes   *ebpf.MapSpec `ebpf:"device_nodes"`
+	DeviceOpens   *ebpf.MapSpec `ebpf:"device_opens"`
+	MarkedCgroups *ebpf.MapSpec `ebpf:"marked_cgroups"`
+	Opening       *ebpf.MapSpec `ebpf:"opening"`
+	OwnerEntries  *ebpf.MapSpec `ebpf:"owner_entries"`
+	UserEntries   *ebpf.MapSpec `ebpf:"user_entries"`
+	WorkloadOf    *ebpf.MapSpec `ebpf:"workload_of"`
 }
 
 // DevicesVariableSpecs contains global variables before they are loaded into the kernel.
@@ -144,8 +173,10 @@ type DevicesVariableSpecs struct {
 	AccessLosses     *ebpf.VariableSpec `ebpf:"access_losses"`
 	CgroupSubsys     *ebpf.VariableSpec `ebpf:"cgroup_subsys"`
 	Majors           *ebpf.VariableSpec `ebpf:"majors"`
+	Shares           *ebpf.VariableSpec `ebpf:"shares"`
 	StackSize        *ebpf.VariableSpec `ebpf:"stack_size"`
 	UnusedAccessLoss *ebpf.VariableSpec `ebpf:"unused_access_loss"`
+	UnusedAccessMap  *ebpf.VariableSpec `ebpf:"unused_access_map"`
 	UnusedOpenFile   *ebpf.VariableSpec `ebpf:"unused_open_file"`
 	UnusedWatch      *ebpf.VariableSpec `ebpf:"unused_watch"`
 }
@@ -170,10 +201,14 @@ func (o *DevicesObjects) Close() error {
 //
 // It can be passed to LoadDevicesObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DevicesMaps struct {
-	Asking      *ebpf.Map `ebpf:"asking"`
-	DeviceNodes *ebpf.Map `ebpf:"device_nodes"`
-	DeviceOpens *ebpf.Map `ebpf:"device_opens"`
-	Opening     *ebpf.Map `ebpf:"opening"`
+	Asking        *ebpf.Map `ebpf:"asking"`
+	DeviceNodes   *ebpf.Map `ebpf:"device_nodes"`
+	DeviceOpens   *ebpf.Map `ebpf:"device_opens"`
+	MarkedCgroups *ebpf.Map `ebpf:"marked_cgroups"`
+	Opening       *ebpf.Map `ebpf:"opening"`
+	OwnerEntries  *ebpf.Map `ebpf:"owner_entries"`
+	UserEntries   *ebpf.Map `ebpf:"user_entries"`
+	WorkloadOf    *ebpf.Map `ebpf:"workload_of"`
 }
 
 func (m *DevicesMaps) Close() error {
@@ -181,7 +216,11 @@ func (m *DevicesMaps) Close() error {
 		m.Asking,
 		m.DeviceNodes,
 		m.DeviceOpens,
+		m.MarkedCgroups,
 		m.Opening,
+		m.OwnerEntries,
+		m.UserEntries,
+		m.WorkloadOf,
 	)
 }
 
@@ -192,8 +231,10 @@ type DevicesVariables struct {
 	AccessLosses     *ebpf.Variable `ebpf:"access_losses"`
 	CgroupSubsys     *ebpf.Variable `ebpf:"cgroup_subsys"`
 	Majors           *ebpf.Variable `ebpf:"majors"`
+	Shares           *ebpf.Variable `ebpf:"shares"`
 	StackSize        *ebpf.Variable `ebpf:"stack_size"`
 	UnusedAccessLoss *ebpf.Variable `ebpf:"unused_access_loss"`
+	UnusedAccessMap  *ebpf.Variable `ebpf:"unused_access_map"`
 	UnusedOpenFile   *ebpf.Variable `ebpf:"unused_open_file"`
 	UnusedWatch      *ebpf.Variable `ebpf:"unused_watch"`
 }

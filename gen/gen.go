@@ -6,12 +6,12 @@
 package gen
 
 //go:generate -command bpf go tool bpf2go -target amd64,arm64
-//go:generate bpf -type verb -type loss Verbs ../bpf/verbs.bpf.c
-//go:generate bpf -type object_type -type memory Objects ../bpf/objects.bpf.c
+//go:generate bpf -type verb -type loss -type verb_map Verbs ../bpf/verbs.bpf.c
+//go:generate bpf -type object_type -type memory -type object_map Objects ../bpf/objects.bpf.c
 //go:generate bpf Cgroups ../bpf/cgroups.bpf.c
-//go:generate bpf Peers ../bpf/peers.bpf.c
-//go:generate bpf -type watch -type access_loss -type open_file Devices ../bpf/devices.bpf.c
-//go:generate bpf -type driver_loss GPUDriver ../bpf/gpudriver.bpf.c
+//go:generate bpf -type peer_map Peers ../bpf/peers.bpf.c
+//go:generate bpf -type watch -type access_loss -type open_file -type access_map Devices ../bpf/devices.bpf.c
+//go:generate bpf -type driver_loss -type driver_map GPUDriver ../bpf/gpudriver.bpf.c
 //go:generate -command enums go tool bpf2go -target amd64,arm64 -type opcode -type calls -type completed -type path_loss -type order
 //go:generate enums -type control_args -type path_event -type outstanding Datapath ../bpf/datapath.bpf.c -- -mcpu=v3
 //go:generate bpf -type allocation_loss GPUMemory ../bpf/gpumemory.bpf.c

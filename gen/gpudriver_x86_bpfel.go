@@ -36,9 +36,16 @@ type GPUDriverDriverLoss uint32
 
 const (
 	GPUDriverDriverLossLOSS_DRIVER_STATS_FULL    GPUDriverDriverLoss = 0
-	GPUDriverDriverLossLOSS_DRIVER_CALLS_FULL    GPUDriverDriverLoss = 1
-	GPUDriverDriverLossLOSS_DRIVER_RETURN_MISSED GPUDriverDriverLoss = 2
-	GPUDriverDriverLossDRIVER_LOSSES             GPUDriverDriverLoss = 3
+	GPUDriverDriverLossLOSS_DRIVER_STATS_SHARE   GPUDriverDriverLoss = 1
+	GPUDriverDriverLossLOSS_DRIVER_CALLS_FULL    GPUDriverDriverLoss = 2
+	GPUDriverDriverLossLOSS_DRIVER_RETURN_MISSED GPUDriverDriverLoss = 3
+	GPUDriverDriverLossDRIVER_LOSSES             GPUDriverDriverLoss = 4
+)
+
+type GPUDriverDriverMap uint32
+
+const (
+	GPUDriverDriverMapDRIVER_STATS_OF_OWNER GPUDriverDriverMap = 0
 )
 
 type GPUDriverDriverRequest struct {
@@ -49,9 +56,21 @@ type GPUDriverDriverRequest struct {
 
 type GPUDriverDriverStat struct {
 	_       structs.HostLayout
+	Owner   uint64
 	Calls   int64
 	SumNs   uint64
 	Buckets [27]uint64
+}
+
+type GPUDriverOwnerEntries struct {
+	_       structs.HostLayout
+	Made    [2]int64
+	Refused [2]uint64
+}
+
+type GPUDriverUserEntries struct {
+	_    structs.HostLayout
+	Made [2]int64
 }
 
 // Names of all BPF objects in the ELF.
@@ -61,6 +80,10 @@ const (
 	GPUDriverMapDriverCalls        = "driver_calls"
 	GPUDriverMapDriverStats        = "driver_stats"
 	GPUDriverMapDriverWaits        = "driver_waits"
+	GPUDriverMapMarkedCgroups      = "marked_cgroups"
+	GPUDriverMapOwnerEntries       = "owner_entries"
+	GPUDriverMapUserEntries        = "user_entries"
+	GPUDriverMapWorkloadOf         = "workload_of"
 	GPUDriverProgCheckCall         = "check_call"
 	GPUDriverProgKprobeDrmIoctl    = "kprobe_drm_ioctl"
 	GPUDriverProgKprobeIoctl       = "kprobe_ioctl"
@@ -70,8 +93,10 @@ const (
 	GPUDriverVarDriverLosses       = "driver_losses"
 	GPUDriverVarLockHolder         = "lock_holder"
 	GPUDriverVarMaxCalls           = "max_calls"
+	GPUDriverVarShares             = "shares"
 	GPUDriverVarStackSize          = "stack_size"
 	GPUDriverVarUnusedDriverLoss   = "unused_driver_loss"
+	GPUDriverVarUnusedDriverMap    = "unused_driver_map"
 )
 
 // LoadGPUDriver returns the embedded CollectionSpec for GPUDriver.
@@ -127,9 +152,13 @@ type GPUDriverProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GPUDriverMapSpecs struct {
-	DriverCalls *ebpf.MapSpec `ebpf:"driver_calls"`
-	DriverStats *ebpf.MapSpec `ebpf:"driver_stats"`
-	DriverWaits *ebpf.MapSpec `ebpf:"driver_waits"`
+	DriverCalls   *ebpf.MapSpec `ebpf:"driver_calls"`
+	DriverStats   *ebpf.MapSpec `ebpf:"driver_stats"`
+	DriverWaits   *ebpf.MapSpec `ebpf:"driver_waits"`
+	MarkedCgroups *ebpf.MapSpec `ebpf:"marked_cgroups"`
+	OwnerEntries  *ebpf.MapSpec `ebpf:"owner_entries"`
+	UserEntries   *ebpf.MapSpec `ebpf:"user_entries"`
+	WorkloadOf    *ebpf.MapSpec `ebpf:"workload_of"`
 }
 
 // GPUDriverVariableSpecs contains global variables before they are loaded into the kernel.
@@ -140,8 +169,10 @@ type GPUDriverVariableSpecs struct {
 	DriverLosses     *ebpf.VariableSpec `ebpf:"driver_losses"`
 	LockHolder       *ebpf.VariableSpec `ebpf:"lock_holder"`
 	MaxCalls         *ebpf.VariableSpec `ebpf:"max_calls"`
+	Shares           *ebpf.VariableSpec `ebpf:"shares"`
 	StackSize        *ebpf.VariableSpec `ebpf:"stack_size"`
 	UnusedDriverLoss *ebpf.VariableSpec `ebpf:"unused_driver_loss"`
+	UnusedDriverMap  *ebpf.VariableSpec `ebpf:"unused_driver_map"`
 }
 
 // GPUDriverObjects contains all objects after they have been loaded into the kernel.
@@ -164,9 +195,13 @@ func (o *GPUDriverObjects) Close() error {
 //
 // It can be passed to LoadGPUDriverObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GPUDriverMaps struct {
-	DriverCalls *ebpf.Map `ebpf:"driver_calls"`
-	DriverStats *ebpf.Map `ebpf:"driver_stats"`
-	DriverWaits *ebpf.Map `ebpf:"driver_waits"`
+	DriverCalls   *ebpf.Map `ebpf:"driver_calls"`
+	DriverStats   *ebpf.Map `ebpf:"driver_stats"`
+	DriverWaits   *ebpf.Map `ebpf:"driver_waits"`
+	MarkedCgroups *ebpf.Map `ebpf:"marked_cgroups"`
+	OwnerEntries  *ebpf.Map `ebpf:"owner_entries"`
+	UserEntries   *ebpf.Map `ebpf:"user_entries"`
+	WorkloadOf    *ebpf.Map `ebpf:"workload_of"`
 }
 
 func (m *GPUDriverMaps) Close() error {
@@ -174,6 +209,10 @@ func (m *GPUDriverMaps) Close() error {
 		m.DriverCalls,
 		m.DriverStats,
 		m.DriverWaits,
+		m.MarkedCgroups,
+		m.OwnerEntries,
+		m.UserEntries,
+		m.WorkloadOf,
 	)
 }
 
@@ -185,8 +224,10 @@ type GPUDriverVariables struct {
 	DriverLosses     *ebpf.Variable `ebpf:"driver_losses"`
 	LockHolder       *ebpf.Variable `ebpf:"lock_holder"`
 	MaxCalls         *ebpf.Variable `ebpf:"max_calls"`
+	Shares           *ebpf.Variable `ebpf:"shares"`
 	StackSize        *ebpf.Variable `ebpf:"stack_size"`
 	UnusedDriverLoss *ebpf.Variable `ebpf:"unused_driver_loss"`
+	UnusedDriverMap  *ebpf.Variable `ebpf:"unused_driver_map"`
 }
 
 // GPUDriverPrograms contains all programs after they have been loaded into the kernel.

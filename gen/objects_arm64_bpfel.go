@@ -27,6 +27,7 @@ type ObjectsDeviceName struct {
 
 type ObjectsHolding struct {
 	_       structs.HostLayout
+	Owner   uint64
 	Current int64
 	Created uint64
 	Bytes   int64
@@ -63,6 +64,7 @@ const (
 type ObjectsObject struct {
 	_        structs.HostLayout
 	Cgroup   uint64
+	Owner    uint64
 	Bytes    uint64
 	Device   uint32
 	Id       uint32
@@ -72,6 +74,13 @@ type ObjectsObject struct {
 	Numbered uint8
 	Pad      [4]uint8
 }
+
+type ObjectsObjectMap uint32
+
+const (
+	ObjectsObjectMapOBJECTS_OF_OWNER  ObjectsObjectMap = 0
+	ObjectsObjectMapHOLDINGS_OF_OWNER ObjectsObjectMap = 1
+)
 
 type ObjectsObjectType uint32
 
@@ -96,6 +105,17 @@ const (
 	ObjectsObjectTypeTYPES          ObjectsObjectType = 17
 )
 
+type ObjectsOwnerEntries struct {
+	_       structs.HostLayout
+	Made    [2]int64
+	Refused [2]uint64
+}
+
+type ObjectsUserEntries struct {
+	_    structs.HostLayout
+	Made [2]int64
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -105,7 +125,11 @@ const (
 	ObjectsMapDevices                                   = "devices"
 	ObjectsMapHoldings                                  = "holdings"
 	ObjectsMapMappings                                  = "mappings"
+	ObjectsMapMarkedCgroups                             = "marked_cgroups"
 	ObjectsMapObjects                                   = "objects"
+	ObjectsMapOwnerEntries                              = "owner_entries"
+	ObjectsMapUserEntries                               = "user_entries"
+	ObjectsMapWorkloadOf                                = "workload_of"
 	ObjectsProgFentryCommitUobject                      = "fentry_commit_uobject"
 	ObjectsProgFentryRestrackAbortDel                   = "fentry_restrack_abort_del"
 	ObjectsProgFentryRestrackBeginDel                   = "fentry_restrack_begin_del"
@@ -142,7 +166,9 @@ const (
 	ObjectsVarObjectLosses                              = "object_losses"
 	ObjectsVarObjectsFull                               = "objects_full"
 	ObjectsVarPlainMemory                               = "plain_memory"
+	ObjectsVarShares                                    = "shares"
 	ObjectsVarUnusedMemory                              = "unused_memory"
+	ObjectsVarUnusedObjectMap                           = "unused_object_map"
 	ObjectsVarUnusedObjectType                          = "unused_object_type"
 )
 
@@ -224,12 +250,16 @@ type ObjectsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ObjectsMapSpecs struct {
-	Adopted   *ebpf.MapSpec `ebpf:"adopted"`
-	Arguments *ebpf.MapSpec `ebpf:"arguments"`
-	Devices   *ebpf.MapSpec `ebpf:"devices"`
-	Holdings  *ebpf.MapSpec `ebpf:"holdings"`
-	Mappings  *ebpf.MapSpec `ebpf:"mappings"`
-	Objects   *ebpf.MapSpec `ebpf:"objects"`
+	Adopted       *ebpf.MapSpec `ebpf:"adopted"`
+	Arguments     *ebpf.MapSpec `ebpf:"arguments"`
+	Devices       *ebpf.MapSpec `ebpf:"devices"`
+	Holdings      *ebpf.MapSpec `ebpf:"holdings"`
+	Mappings      *ebpf.MapSpec `ebpf:"mappings"`
+	MarkedCgroups *ebpf.MapSpec `ebpf:"marked_cgroups"`
+	Objects       *ebpf.MapSpec `ebpf:"objects"`
+	OwnerEntries  *ebpf.MapSpec `ebpf:"owner_entries"`
+	UserEntries   *ebpf.MapSpec `ebpf:"user_entries"`
+	WorkloadOf    *ebpf.MapSpec `ebpf:"workload_of"`
 }
 
 // ObjectsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -242,7 +272,9 @@ type ObjectsVariableSpecs struct {
 	ObjectLosses     *ebpf.VariableSpec `ebpf:"object_losses"`
 	ObjectsFull      *ebpf.VariableSpec `ebpf:"objects_full"`
 	PlainMemory      *ebpf.VariableSpec `ebpf:"plain_memory"`
+	Shares           *ebpf.VariableSpec `ebpf:"shares"`
 	UnusedMemory     *ebpf.VariableSpec `ebpf:"unused_memory"`
+	UnusedObjectMap  *ebpf.VariableSpec `ebpf:"unused_object_map"`
 	UnusedObjectType *ebpf.VariableSpec `ebpf:"unused_object_type"`
 }
 
@@ -266,12 +298,16 @@ func (o *ObjectsObjects) Close() error {
 //
 // It can be passed to LoadObjectsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ObjectsMaps struct {
-	Adopted   *ebpf.Map `ebpf:"adopted"`
-	Arguments *ebpf.Map `ebpf:"arguments"`
-	Devices   *ebpf.Map `ebpf:"devices"`
-	Holdings  *ebpf.Map `ebpf:"holdings"`
-	Mappings  *ebpf.Map `ebpf:"mappings"`
-	Objects   *ebpf.Map `ebpf:"objects"`
+	Adopted       *ebpf.Map `ebpf:"adopted"`
+	Arguments     *ebpf.Map `ebpf:"arguments"`
+	Devices       *ebpf.Map `ebpf:"devices"`
+	Holdings      *ebpf.Map `ebpf:"holdings"`
+	Mappings      *ebpf.Map `ebpf:"mappings"`
+	MarkedCgroups *ebpf.Map `ebpf:"marked_cgroups"`
+	Objects       *ebpf.Map `ebpf:"objects"`
+	OwnerEntries  *ebpf.Map `ebpf:"owner_entries"`
+	UserEntries   *ebpf.Map `ebpf:"user_entries"`
+	WorkloadOf    *ebpf.Map `ebpf:"workload_of"`
 }
 
 func (m *ObjectsMaps) Close() error {
@@ -281,7 +317,11 @@ func (m *ObjectsMaps) Close() error {
 		m.Devices,
 		m.Holdings,
 		m.Mappings,
+		m.MarkedCgroups,
 		m.Objects,
+		m.OwnerEntries,
+		m.UserEntries,
+		m.WorkloadOf,
 	)
 }
 
@@ -295,7 +335,9 @@ type ObjectsVariables struct {
 	ObjectLosses     *ebpf.Variable `ebpf:"object_losses"`
 	ObjectsFull      *ebpf.Variable `ebpf:"objects_full"`
 	PlainMemory      *ebpf.Variable `ebpf:"plain_memory"`
+	Shares           *ebpf.Variable `ebpf:"shares"`
 	UnusedMemory     *ebpf.Variable `ebpf:"unused_memory"`
+	UnusedObjectMap  *ebpf.Variable `ebpf:"unused_object_map"`
 	UnusedObjectType *ebpf.Variable `ebpf:"unused_object_type"`
 }
 

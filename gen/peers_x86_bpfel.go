@@ -21,9 +21,16 @@ type PeersModification struct {
 	Pad  uint32
 }
 
+type PeersOwnerEntries struct {
+	_       structs.HostLayout
+	Made    [2]int64
+	Refused [2]uint64
+}
+
 type PeersPeer struct {
 	_      structs.HostLayout
 	Cgroup uint64
+	Owner  uint64
 	Gid    [16]uint8
 	Lid    uint32
 	Qpn    uint32
@@ -40,12 +47,27 @@ type PeersPeerKey struct {
 	Qpn    uint32
 }
 
+type PeersPeerMap uint32
+
+const (
+	PeersPeerMapPEERS_OF_OWNER PeersPeerMap = 0
+)
+
+type PeersUserEntries struct {
+	_    structs.HostLayout
+	Made [2]int64
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	PeersMapMarkedCgroups      = "marked_cgroups"
 	PeersMapModifications      = "modifications"
+	PeersMapOwnerEntries       = "owner_entries"
 	PeersMapPeers              = "peers"
+	PeersMapUserEntries        = "user_entries"
+	PeersMapWorkloadOf         = "workload_of"
 	PeersProgFentryDestroyQp   = "fentry_destroy_qp"
 	PeersProgFexitModifyQp     = "fexit_modify_qp"
 	PeersProgKprobeDestroyQp   = "kprobe_destroy_qp"
@@ -54,6 +76,8 @@ const (
 	PeersVarCgroupSubsys       = "cgroup_subsys"
 	PeersVarLivePeers          = "live_peers"
 	PeersVarPeerLosses         = "peer_losses"
+	PeersVarShares             = "shares"
+	PeersVarUnusedPeerMap      = "unused_peer_map"
 )
 
 // LoadPeers returns the embedded CollectionSpec for Peers.
@@ -109,17 +133,23 @@ type PeersProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PeersMapSpecs struct {
+	MarkedCgroups *ebpf.MapSpec `ebpf:"marked_cgroups"`
 	Modifications *ebpf.MapSpec `ebpf:"modifications"`
+	OwnerEntries  *ebpf.MapSpec `ebpf:"owner_entries"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
+	UserEntries   *ebpf.MapSpec `ebpf:"user_entries"`
+	WorkloadOf    *ebpf.MapSpec `ebpf:"workload_of"`
 }
 
 // PeersVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PeersVariableSpecs struct {
-	CgroupSubsys *ebpf.VariableSpec `ebpf:"cgroup_subsys"`
-	LivePeers    *ebpf.VariableSpec `ebpf:"live_peers"`
-	PeerLosses   *ebpf.VariableSpec `ebpf:"peer_losses"`
+	CgroupSubsys  *ebpf.VariableSpec `ebpf:"cgroup_subsys"`
+	LivePeers     *ebpf.VariableSpec `ebpf:"live_peers"`
+	PeerLosses    *ebpf.VariableSpec `ebpf:"peer_losses"`
+	Shares        *ebpf.VariableSpec `ebpf:"shares"`
+	UnusedPeerMap *ebpf.VariableSpec `ebpf:"unused_peer_map"`
 }
 
 // PeersObjects contains all objects after they have been loaded into the kernel.
@@ -142,14 +172,22 @@ func (o *PeersObjects) Close() error {
 //
 // It can be passed to LoadPeersObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PeersMaps struct {
+	MarkedCgroups *ebpf.Map `ebpf:"marked_cgroups"`
 	Modifications *ebpf.Map `ebpf:"modifications"`
+	OwnerEntries  *ebpf.Map `ebpf:"owner_entries"`
 	Peers         *ebpf.Map `ebpf:"peers"`
+	UserEntries   *ebpf.Map `ebpf:"user_entries"`
+	WorkloadOf    *ebpf.Map `ebpf:"workload_of"`
 }
 
 func (m *PeersMaps) Close() error {
 	return _PeersClose(
+		m.MarkedCgroups,
 		m.Modifications,
+		m.OwnerEntries,
 		m.Peers,
+		m.UserEntries,
+		m.WorkloadOf,
 	)
 }
 
@@ -157,9 +195,11 @@ func (m *PeersMaps) Close() error {
 //
 // It can be passed to LoadPeersObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PeersVariables struct {
-	CgroupSubsys *ebpf.Variable `ebpf:"cgroup_subsys"`
-	LivePeers    *ebpf.Variable `ebpf:"live_peers"`
-	PeerLosses   *ebpf.Variable `ebpf:"peer_losses"`
+	CgroupSubsys  *ebpf.Variable `ebpf:"cgroup_subsys"`
+	LivePeers     *ebpf.Variable `ebpf:"live_peers"`
+	PeerLosses    *ebpf.Variable `ebpf:"peer_losses"`
+	Shares        *ebpf.Variable `ebpf:"shares"`
+	UnusedPeerMap *ebpf.Variable `ebpf:"unused_peer_map"`
 }
 
 // PeersPrograms contains all programs after they have been loaded into the kernel.

@@ -29,18 +29,40 @@ type VerbsErrorKey struct {
 	Err    uint16
 }
 
+type VerbsErrorStat struct {
+	_     structs.HostLayout
+	Owner uint64
+	Count uint64
+}
+
 type VerbsLoss uint32
 
 const (
-	VerbsLossLOSS_VERBS_FULL    VerbsLoss = 0
-	VerbsLossLOSS_ERRORS_FULL   VerbsLoss = 1
-	VerbsLossLOSS_CALLS_FULL    VerbsLoss = 2
-	VerbsLossLOSS_RETURN_MISSED VerbsLoss = 3
-	VerbsLossLOSS_OBJECTS_FULL  VerbsLoss = 4
-	VerbsLossLOSS_HOLDINGS_FULL VerbsLoss = 5
-	VerbsLossLOSS_PEERS_FULL    VerbsLoss = 6
-	VerbsLossLOSSES             VerbsLoss = 7
+	VerbsLossLOSS_VERBS_FULL     VerbsLoss = 0
+	VerbsLossLOSS_ERRORS_FULL    VerbsLoss = 1
+	VerbsLossLOSS_CALLS_FULL     VerbsLoss = 2
+	VerbsLossLOSS_RETURN_MISSED  VerbsLoss = 3
+	VerbsLossLOSS_OBJECTS_FULL   VerbsLoss = 4
+	VerbsLossLOSS_HOLDINGS_FULL  VerbsLoss = 5
+	VerbsLossLOSS_PEERS_FULL     VerbsLoss = 6
+	VerbsLossLOSS_VERBS_SHARE    VerbsLoss = 7
+	VerbsLossLOSS_ERRORS_SHARE   VerbsLoss = 8
+	VerbsLossLOSS_OBJECTS_SHARE  VerbsLoss = 9
+	VerbsLossLOSS_HOLDINGS_SHARE VerbsLoss = 10
+	VerbsLossLOSS_PEERS_SHARE    VerbsLoss = 11
+	VerbsLossLOSSES              VerbsLoss = 12
 )
+
+type VerbsOwnerEntries struct {
+	_       structs.HostLayout
+	Made    [2]int64
+	Refused [2]uint64
+}
+
+type VerbsUserEntries struct {
+	_    structs.HostLayout
+	Made [2]int64
+}
 
 type VerbsVerb uint32
 
@@ -94,8 +116,16 @@ type VerbsVerbKey struct {
 	Verb   uint32
 }
 
+type VerbsVerbMap uint32
+
+const (
+	VerbsVerbMapVERBS_OF_OWNER  VerbsVerbMap = 0
+	VerbsVerbMapERRORS_OF_OWNER VerbsVerbMap = 1
+)
+
 type VerbsVerbStat struct {
 	_       structs.HostLayout
+	Owner   uint64
 	SumNs   uint64
 	Buckets [27]uint64
 }
@@ -105,10 +135,14 @@ type VerbsVerbStat struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	VerbsMapCalls           = "calls"
+	VerbsMapMarkedCgroups   = "marked_cgroups"
+	VerbsMapOwnerEntries    = "owner_entries"
 	VerbsMapRdevs           = "rdevs"
 	VerbsMapTaskCalls       = "task_calls"
+	VerbsMapUserEntries     = "user_entries"
 	VerbsMapVerbErrors      = "verb_errors"
 	VerbsMapVerbs           = "verbs"
+	VerbsMapWorkloadOf      = "workload_of"
 	VerbsProgEnterIoctl     = "enter_ioctl"
 	VerbsProgEnterWrite     = "enter_write"
 	VerbsProgExitIoctl      = "exit_ioctl"
@@ -122,8 +156,10 @@ const (
 	VerbsProgKretprobeIoctl = "kretprobe_ioctl"
 	VerbsProgKretprobeWrite = "kretprobe_write"
 	VerbsVarCgroupSubsys    = "cgroup_subsys"
+	VerbsVarShares          = "shares"
 	VerbsVarUnusedLoss      = "unused_loss"
 	VerbsVarUnusedVerb      = "unused_verb"
+	VerbsVarUnusedVerbMap   = "unused_verb_map"
 	VerbsVarVerbLosses      = "verb_losses"
 )
 
@@ -187,21 +223,27 @@ type VerbsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type VerbsMapSpecs struct {
-	Calls      *ebpf.MapSpec `ebpf:"calls"`
-	Rdevs      *ebpf.MapSpec `ebpf:"rdevs"`
-	TaskCalls  *ebpf.MapSpec `ebpf:"task_calls"`
-	VerbErrors *ebpf.MapSpec `ebpf:"verb_errors"`
-	Verbs      *ebpf.MapSpec `ebpf:"verbs"`
+	Calls         *ebpf.MapSpec `ebpf:"calls"`
+	MarkedCgroups *ebpf.MapSpec `ebpf:"marked_cgroups"`
+	OwnerEntries  *ebpf.MapSpec `ebpf:"owner_entries"`
+	Rdevs         *ebpf.MapSpec `ebpf:"rdevs"`
+	TaskCalls     *ebpf.MapSpec `ebpf:"task_calls"`
+	UserEntries   *ebpf.MapSpec `ebpf:"user_entries"`
+	VerbErrors    *ebpf.MapSpec `ebpf:"verb_errors"`
+	Verbs         *ebpf.MapSpec `ebpf:"verbs"`
+	WorkloadOf    *ebpf.MapSpec `ebpf:"workload_of"`
 }
 
 // VerbsVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type VerbsVariableSpecs struct {
-	CgroupSubsys *ebpf.VariableSpec `ebpf:"cgroup_subsys"`
-	UnusedLoss   *ebpf.VariableSpec `ebpf:"unused_loss"`
-	UnusedVerb   *ebpf.VariableSpec `ebpf:"unused_verb"`
-	VerbLosses   *ebpf.VariableSpec `ebpf:"verb_losses"`
+	CgroupSubsys  *ebpf.VariableSpec `ebpf:"cgroup_subsys"`
+	Shares        *ebpf.VariableSpec `ebpf:"shares"`
+	UnusedLoss    *ebpf.VariableSpec `ebpf:"unused_loss"`
+	UnusedVerb    *ebpf.VariableSpec `ebpf:"unused_verb"`
+	UnusedVerbMap *ebpf.VariableSpec `ebpf:"unused_verb_map"`
+	VerbLosses    *ebpf.VariableSpec `ebpf:"verb_losses"`
 }
 
 // VerbsObjects contains all objects after they have been loaded into the kernel.
@@ -224,20 +266,28 @@ func (o *VerbsObjects) Close() error {
 //
 // It can be passed to LoadVerbsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type VerbsMaps struct {
-	Calls      *ebpf.Map `ebpf:"calls"`
-	Rdevs      *ebpf.Map `ebpf:"rdevs"`
-	TaskCalls  *ebpf.Map `ebpf:"task_calls"`
-	VerbErrors *ebpf.Map `ebpf:"verb_errors"`
-	Verbs      *ebpf.Map `ebpf:"verbs"`
+	Calls         *ebpf.Map `ebpf:"calls"`
+	MarkedCgroups *ebpf.Map `ebpf:"marked_cgroups"`
+	OwnerEntries  *ebpf.Map `ebpf:"owner_entries"`
+	Rdevs         *ebpf.Map `ebpf:"rdevs"`
+	TaskCalls     *ebpf.Map `ebpf:"task_calls"`
+	UserEntries   *ebpf.Map `ebpf:"user_entries"`
+	VerbErrors    *ebpf.Map `ebpf:"verb_errors"`
+	Verbs         *ebpf.Map `ebpf:"verbs"`
+	WorkloadOf    *ebpf.Map `ebpf:"workload_of"`
 }
 
 func (m *VerbsMaps) Close() error {
 	return _VerbsClose(
 		m.Calls,
+		m.MarkedCgroups,
+		m.OwnerEntries,
 		m.Rdevs,
 		m.TaskCalls,
+		m.UserEntries,
 		m.VerbErrors,
 		m.Verbs,
+		m.WorkloadOf,
 	)
 }
 
@@ -245,10 +295,12 @@ func (m *VerbsMaps) Close() error {
 //
 // It can be passed to LoadVerbsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type VerbsVariables struct {
-	CgroupSubsys *ebpf.Variable `ebpf:"cgroup_subsys"`
-	UnusedLoss   *ebpf.Variable `ebpf:"unused_loss"`
-	UnusedVerb   *ebpf.Variable `ebpf:"unused_verb"`
-	VerbLosses   *ebpf.Variable `ebpf:"verb_losses"`
+	CgroupSubsys  *ebpf.Variable `ebpf:"cgroup_subsys"`
+	Shares        *ebpf.Variable `ebpf:"shares"`
+	UnusedLoss    *ebpf.Variable `ebpf:"unused_loss"`
+	UnusedVerb    *ebpf.Variable `ebpf:"unused_verb"`
+	UnusedVerbMap *ebpf.Variable `ebpf:"unused_verb_map"`
+	VerbLosses    *ebpf.Variable `ebpf:"verb_losses"`
 }
 
 // VerbsPrograms contains all programs after they have been loaded into the kernel.

@@ -50,13 +50,16 @@ type sensorFlags struct {
 
 	Tier       string `name:"probe.tier" enum:"auto,fentry,kprobe,tracepoint" default:"auto" help:"How BPF programs attach (${enum})."`
 	BTFDir     string `name:"probe.btf-dir" placeholder:"DIR" help:"Type information of RDMA modules that have none, one file per module."`
-	MapEntries uint32 `name:"probe.map-entries" default:"8192" help:"Maximum number of (cgroup, HCA, verb) series that probes count."`
-	MaxObjects uint32 `name:"probe.max-objects" default:"65536" help:"Maximum number of live RDMA objects in BPF maps. Half as many peers."`
+	MapEntries uint32 `name:"probe.map-entries" default:"0" help:"Maximum number of (workload, HCA, verb) series. 0: by CPUs and HCAs."`
+	MaxObjects uint32 `name:"probe.max-objects" default:"0" help:"Maximum number of RDMA objects; half as many peers. 0: by CPUs and HCAs."`
 
 	dataPathFlags
 
-	Containers bool `name:"collector.container" negatable:"" default:"true" help:"Read CPU, memory, I/O and network use of containers."`
-	Node       bool `name:"collector.node" negatable:"" default:"true" help:"Read metrics of the node, as node_exporter does."`
+	Containers bool   `name:"collector.container" negatable:"" default:"true" help:"Deprecated: false is --container.scope=none."`
+	Scope      string `name:"container.scope" enum:"auto,all,accelerated,none" default:"auto" help:"Workloads with CPU, memory (${enum})."`
+	Node       bool   `name:"collector.node" negatable:"" default:"true" help:"Read metrics of the node, as node_exporter does."`
+
+	NetExclude string `name:"collector.node.network-exclude" default:"${podinterfaces}" placeholder:"REGEXP" help:"Interfaces to skip."`
 
 	KernelLog bool `name:"collector.kernellog" negatable:"" default:"true" help:"Read errors of GPUs and HCAs from the kernel log."`
 
@@ -104,6 +107,7 @@ type gpuFlags struct {
 	GPU         bool          `name:"collector.gpu" negatable:"" default:"true" help:"Read GPUs and the processes that use them."`
 	Access      bool          `name:"collector.access" negatable:"" default:"true" help:"Count opens of the device nodes of HCAs and GPUs."`
 	GPUInterval time.Duration `name:"gpu.process-interval" default:"5s" help:"Interval between listings of GPU processes."`
+	GPUDetail   string        `name:"gpu.detail" enum:"basic,full" default:"basic" help:"Series of GPUs (${enum})."`
 	NVML        string        `name:"gpu.nvml-library" placeholder:"PATH" help:"libnvidia-ml.so.1. Default: found in standard directories."`
 	NodeLabels  bool          `name:"gpu.release-on-node-labels" help:"Release the driver when labels of the node pause its users."`
 	Allocations bool          `name:"gpu.allocation-failures" help:"Count failed allocations of GPU memory, with uprobes."`
@@ -143,13 +147,24 @@ type listenFlags struct {
 // webFlags configure the HTTP server and the metrics it serves.
 type webFlags struct {
 	listenFlags
-	TelemetryPath string   `name:"web.telemetry-path" default:"/metrics" placeholder:"PATH" help:"Path of the metrics."`
-	NoSelfMetrics bool     `name:"web.disable-exporter-metrics" help:"Omit go_* and process_* metrics."`
-	Compat        []string `name:"metrics.compat" enum:"${compat}" default:"lens" help:"Add names (${enum})."`
+	TelemetryPath string `name:"web.telemetry-path" default:"/metrics" placeholder:"PATH" help:"Path of the metrics."`
+	NoSelfMetrics bool   `name:"web.disable-exporter-metrics" help:"Omit go_* and process_* metrics."`
+	metricsFlags
 }
 
+// metricsFlags select the metrics that are exported.
+type metricsFlags struct {
+	Compat  []string `name:"metrics.compat" enum:"${compat}" default:"lens" help:"Add names (${enum})."`
+	Exclude string   `name:"metrics.exclude" placeholder:"REGEXP" help:"Leave out metrics with a matching name."`
+	Forms   []string `name:"metrics.histograms" enum:"classic,native" default:"classic,native" help:"Forms of histograms (${enum})."`
+}
+
+// podInterfaces are the names of the ends on the node of the interfaces of pods and containers: of CNI plugins and Docker, of
+// Calico, of Cilium, and of Azure. container_network_* has the other ends.
+const podInterfaces = "(veth|cali|lxc|azv).*"
+
 // flagVars are the variables in the tags of flags.
-var flagVars = kong.Vars{"compat": strings.Join(metrics.CompatSets(), ","), "socket": defaultSocket}
+var flagVars = kong.Vars{"podinterfaces": podInterfaces, "compat": strings.Join(metrics.CompatSets(), ","), "socket": defaultSocket}
 
 // parse reads args, the environment and the configuration file into c. What
 // --help prints goes to stdout, and exit is called after it.

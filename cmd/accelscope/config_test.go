@@ -38,17 +38,17 @@ func TestDefaults(t *testing.T) {
 	want := runCmd{
 		sensorFlags: sensorFlags{
 			Sysfs: "/sys", Procfs: "/proc", Cgroup: "/sys/fs/cgroup", Host: "/",
-			RDMA: true, CgroupTree: true, Probe: true, Containers: true, Node: true, KernelLog: true, Runtime: true,
+			RDMA: true, CgroupTree: true, Probe: true, Containers: true, Scope: "auto", NetExclude: podInterfaces, Node: true, KernelLog: true, Runtime: true,
 			kubeletFlags: kubeletFlags{
 				Kubelet:         true,
 				KubeletInterval: 15 * time.Second,
 			},
 			dataPathFlags: dataPathFlags{DataPath: "off", PathBudget: 0.01, PathLimit: 4096, QPCounters: "off", StallAfter: 10 * time.Second},
 			fabricFlags:   fabricFlags{FabricInterval: time.Minute, FabricParallel: 4},
-			gpuFlags:      gpuFlags{GPU: true, Access: true, GPUInterval: 5 * time.Second, StuckAfter: 30 * time.Second},
-			Tier:          "auto", MapEntries: 8192, MaxObjects: 65536, Grace: 5 * time.Minute,
+			gpuFlags:      gpuFlags{GPU: true, Access: true, GPUInterval: 5 * time.Second, StuckAfter: 30 * time.Second, GPUDetail: "basic"},
+			Tier:          "auto", Grace: 5 * time.Minute,
 		},
-		webFlags:   webFlags{listenFlags: listenFlags{ListenAddress: []string{":9847"}}, TelemetryPath: "/metrics", Compat: []string{"lens"}},
+		webFlags:   webFlags{listenFlags: listenFlags{ListenAddress: []string{":9847"}}, TelemetryPath: "/metrics", metricsFlags: metricsFlags{Compat: []string{"lens"}, Forms: []string{"classic", "native"}}},
 		eventFlags: eventFlags{QueueSize: 8192},
 
 		controlFlags: controlFlags{Socket: "/run/accelscope/control.sock"},

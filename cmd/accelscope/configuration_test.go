@@ -51,7 +51,7 @@ var configurationSections = []struct {
 	{"The node", []string{"path.", "node."}},
 	{"Collectors", []string{"collector."}},
 	{"RDMA", []string{"probe.", "rdma."}},
-	{"Names of workloads", []string{"runtime.", "workload.", "kubelet."}},
+	{"Names of workloads", []string{"runtime.", "workload.", "container.", "kubelet."}},
 	{"GPUs", []string{"gpu."}},
 	{"InfiniBand fabric", []string{"fabric."}},
 	{"Events", []string{"events."}},

@@ -105,7 +105,7 @@ func listenControl(path string) (net.Listener, error) {
 		return nil, err
 	}
 	if path == defaultSocket { // a container runtime creates the directory of a mount with other permissions
-		if err := os.Chmod(dir, 0o700); err != nil {
+		if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory
 			return nil, err
 		}
 	}

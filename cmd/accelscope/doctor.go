@@ -19,6 +19,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/kernellog"
+	"github.com/accelscope/accelscope/pkg/source/nvidia"
 )
 
 type doctorCmd struct {
@@ -38,7 +39,7 @@ func (c *doctorCmd) run(ctx context.Context, stdout io.Writer, log *zap.Logger) 
 		c.QPCounters = "use" // doctor changes nothing on the node
 	}
 	c.released = released(ctx, c.Socket)
-	s, err := newSensor(c.sensorFlags, eventFlags{}, nil, zap.NewNop())
+	s, err := newSensor(c.sensorFlags, eventFlags{}, metricsFlags{}, zap.NewNop())
 	if err != nil {
 		return err
 	}
@@ -127,7 +128,11 @@ func diagnose(h host, sources []model.SourceState, facts model.Snapshot) *report
 	}
 	if slices.ContainsFunc(facts.GPUs, func(g model.GPU) bool { return g.Vendor == model.NVIDIA }) {
 		if err := h.gpuProcesses(); err != nil {
-			r.add("gpu", "nvidia processes", stateOf(err), err.Error(), "share the node's process namespace (hostPID, or --pid=host)")
+			cure := "share the node's process namespace (hostPID, or --pid=host)"
+			if errors.Is(err, nvidia.ErrWSL) {
+				cure = ""
+			}
+			r.add("gpu", "nvidia processes", stateOf(err), err.Error(), cure)
 		}
 	}
 	for _, d := range facts.DeviceStates {

@@ -5,13 +5,16 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"slices"
 
+	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/source/runtime"
 )
 
 // parsedFlags are the flags of a sensor that have a form.
 type parsedFlags struct {
 	include, exclude, selected *regexp.Regexp
+	noInterface                *regexp.Regexp
 	sockets                    []runtime.Socket
 }
 
@@ -23,6 +26,9 @@ func (f sensorFlags) parse() (p parsedFlags, err error) {
 		return p, err
 	}
 	if p.selected, err = matchName("--rdma.datapath-select", f.PathSelect); err != nil {
+		return p, err
+	}
+	if p.noInterface, err = matchName("--collector.node.network-exclude", f.NetExclude); err != nil {
 		return p, err
 	}
 	// Without an interval, a scrape would wait for them.
@@ -42,6 +48,22 @@ func (f sensorFlags) parse() (p parsedFlags, err error) {
 	return p, err
 }
 
+// excludesInterface returns the network interfaces of the node to leave out, nil for none.
+func (p parsedFlags) excludesInterface() func(name string) bool {
+	return matcher(p.noInterface)
+}
+
+// excluded returns the metrics to leave out, nil for none.
+func (f metricsFlags) excluded() (func(name string) bool, error) {
+	re, err := matchName("--metrics.exclude", f.Exclude)
+	return matcher(re), err
+}
+
+// forms returns the forms of histograms.
+func (f metricsFlags) forms() metrics.Forms {
+	return metrics.Forms{NoClassic: !slices.Contains(f.Forms, "classic"), NoNative: !slices.Contains(f.Forms, "native")}
+}
+
 // parseSockets reads the values of --runtime.socket.
 func parseSockets(values []string) ([]runtime.Socket, error) {
 	var sockets []runtime.Socket
@@ -53,6 +75,14 @@ func parseSockets(values []string) ([]runtime.Socket, error) {
 		sockets = append(sockets, s)
 	}
 	return sockets, nil
+}
+
+// matcher returns the function that matches an expression, nil for none.
+func matcher(re *regexp.Regexp) func(name string) bool {
+	if re == nil {
+		return nil
+	}
+	return re.MatchString
 }
 
 // matchName compiles an anchored expression; none is nil.

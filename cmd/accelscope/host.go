@@ -40,7 +40,8 @@ func thisHost(f sensorFlags) host {
 	if unix.Uname(&uts) == nil {
 		release = unix.ByteSliceToString(uts.Release[:])
 	}
-	return host{f.Sysfs, f.Procfs, release, os.Geteuid(), f.Tier, dialRDMANetlink, tryTier, nvidia.ProcessesListed}
+	listed := func() error { return nvidia.ProcessesListed(f.Host) }
+	return host{f.Sysfs, f.Procfs, release, os.Geteuid(), f.Tier, dialRDMANetlink, tryTier, listed}
 }
 
 // tiers are the methods to attach a hook, best first, and what each requires.
@@ -111,10 +112,16 @@ func (h host) checkCapabilities(r *report, hooks bool) {
 	}
 	if h.uid != 0 {
 		need(has(unix.CAP_DAC_READ_SEARCH), "CAP_DAC_READ_SEARCH", "the tracepoint tier: tracefs belongs to root", "")
+		need(has(unix.CAP_SYSLOG), "CAP_SYSLOG", "errors of GPUs and HCAs in the kernel log, if kernel.dmesg_restrict is 1", "")
+		need(has(unix.CAP_DAC_OVERRIDE), "CAP_DAC_OVERRIDE",
+			"names from container runtimes, devices from the kubelet: their sockets belong to root, or to a group", "")
 	}
 	if _, err := os.Stat(filepath.Join(h.procfs, "1")); err != nil && !has(unix.CAP_SYS_PTRACE) {
 		need(false, "CAP_SYS_PTRACE", "owners of what was made before the start, as /proc hides processes (hidepid)",
 			"add CAP_SYS_PTRACE")
+	} else if h.uid != 0 {
+		need(has(unix.CAP_SYS_PTRACE), "CAP_SYS_PTRACE",
+			"open files and namespaces of processes: processes on GPUs, container_network_*, HCAs in pods, the data path", "")
 	}
 }
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/metrics"
 )
 
 const (
@@ -96,15 +98,15 @@ func newRoutes(
 	}
 	maps.Copy(routes, probeRoutes(ready))
 	maps.Copy(routes, api.Handlers(facts, peers))
-	metrics := "GET " + f.TelemetryPath
+	pattern := "GET " + f.TelemetryPath
 	switch {
 	case !strings.HasPrefix(f.TelemetryPath, "/") || strings.ContainsAny(f.TelemetryPath, " {}") ||
 		path.Clean(f.TelemetryPath) != f.TelemetryPath: // ServeMux panics at a path that no request can have
 		return nil, fmt.Errorf("--web.telemetry-path: %q is not a path like /metrics", f.TelemetryPath)
-	case f.TelemetryPath == "/" || routes[f.TelemetryPath] != nil || routes[metrics] != nil:
+	case f.TelemetryPath == "/" || routes[f.TelemetryPath] != nil || routes[pattern] != nil:
 		return nil, fmt.Errorf("--web.telemetry-path: %s is the path of another page", f.TelemetryPath)
 	}
-	routes[metrics] = metricsHandler(encode, c, log.Named("scrape"))
+	routes[pattern] = metricsHandler(encode, c, log.Named("scrape"))
 	return routes, nil
 }
 
@@ -145,8 +147,8 @@ func (s *sensor) known() api.Known {
 	return api.Known{At: now.At, Facts: now.Facts, Shares: now.Shares, States: now.States, Err: now.Err}
 }
 
-// encodeFunc encodes the metrics in a format, compressed or not.
-type encodeFunc func(format expfmt.Format, compress bool) ([]byte, error)
+// encodeFunc encodes the metrics of all or some collectors in a format, compressed or not.
+type encodeFunc func(format expfmt.Format, compress bool, collectors ...string) ([]byte, error)
 
 // metricsHandler answers scrapes in the format and compression that they request.
 func metricsHandler(encode encodeFunc, c *clients, log *zap.Logger) http.Handler {
@@ -160,7 +162,11 @@ func metricsHandler(encode encodeFunc, c *clients, log *zap.Logger) http.Handler
 		defer end()
 		format := expfmt.NegotiateAccept(r.Header, formats...)
 		compress := acceptsGzip(r.Header.Get("Accept-Encoding"))
-		body, err := encode(format, compress)
+		body, err := encode(format, compress, r.URL.Query()["collect[]"]...)
+		if errors.Is(err, metrics.ErrNoCollector) {
+			http.Error(w, "collect[]: "+err.Error(), http.StatusBadRequest)
+			return
+		}
 		if err != nil {
 			log.Error("encoding the metrics failed", zap.Error(err))
 			http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -230,7 +230,7 @@ func TestProbeAddress(t *testing.T) {
 
 func TestScrapesAreLimited(t *testing.T) {
 	entered, open := make(chan struct{}), make(chan struct{})
-	s := serve(t, webFlags{TelemetryPath: "/metrics"}, func(expfmt.Format, bool) ([]byte, error) {
+	s := serve(t, webFlags{TelemetryPath: "/metrics"}, func(expfmt.Format, bool, ...string) ([]byte, error) {
 		entered <- struct{}{}
 		<-open
 		return nil, nil
@@ -264,5 +264,26 @@ func TestCloseWithin(t *testing.T) {
 	closeWithin(10*time.Millisecond, h, zap.NewNop())
 	if took := time.Since(start); took > 5*time.Second {
 		t.Errorf("waited %v for what hangs", took)
+	}
+}
+
+// TestCollect checks the parameter collect[] of a scrape.
+func TestCollect(t *testing.T) {
+	s := serve(t, webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t, metrics.Process), func() (bool, []string) { return true, nil })
+	for _, tt := range []struct {
+		query     string
+		code      int
+		has, lack string
+	}{
+		{"", 200, "go_goroutines ", ""},
+		{"?collect[]=probe", 200, "container_rdma_verbs_duration_seconds_count{", "go_goroutines "},
+		{"?collect[]=probe&collect%5B%5D=sensor", 200, "go_goroutines ", "node_"},
+		{"?collect[]=cpu", 400, `"cpu": there is no such collector`, "container_"},
+		{"?collect=probe", 200, "go_goroutines ", ""},
+	} {
+		code, _, body := get(t, s.URL+"/metrics"+tt.query, "")
+		if code != tt.code || !strings.Contains(body, tt.has) || tt.lack != "" && strings.Contains(body, tt.lack) {
+			t.Errorf("%q: %d with %q and without %q expected, got %d:\n%s", tt.query, tt.code, tt.has, tt.lack, code, body)
+		}
 	}
 }

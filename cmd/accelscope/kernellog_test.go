@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -53,50 +54,82 @@ func newFakeLog(t *testing.T, host string) *fakeLog {
 // xid logs an XID of a GPU as NVIDIA's driver does. A priority of 8 and more is that of user space.
 func (l *fakeLog) xid(priority, gpu int, text string) {
 	l.t.Helper()
+	l.record(priority, "c", fmt.Sprintf("NVRM: Xid (PCI:%s): %s", strings.TrimSuffix(nvml.Address(gpu), ".0"), text))
+}
+
+// slice logs an XID of a MIG slice.
+func (l *fakeLog) slice(gpu, instance int, text string) {
+	l.t.Helper()
+	l.record(4, "c", fmt.Sprintf("NVRM: Xid (PCI:%s GPU-I:%02d): %s", strings.TrimSuffix(nvml.Address(gpu), ".0"), instance, text))
+}
+
+// device logs a text as dev_printk does: "DRIVER ADDRESS…".
+func (l *fakeLog) device(text string) {
+	l.t.Helper()
+	address := strings.TrimSuffix(strings.Fields(text)[1], ":")
+	l.record(3, "-", text+"\n SUBSYSTEM=pci\n DEVICE=+pci:"+address)
+}
+
+func (l *fakeLog) record(priority int, flag, text string) {
+	l.t.Helper()
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		l.t.Fatal(err)
 	}
 	l.sequence++
-	address := strings.TrimSuffix(nvml.Address(gpu), ".0")
-	if _, err := fmt.Fprintf(l.file, "%d,%d,%d,c;NVRM: Xid (PCI:%s): %s\n", priority, l.sequence, now.Nano()/1000, address, text); err != nil {
+	if _, err := fmt.Fprintf(l.file, "%d,%d,%d,%s;%s\n", priority, l.sequence, now.Nano()/1000, flag, text); err != nil {
 		l.t.Fatal(err)
 	}
 }
 
-// TestFaultsByContainer has real processes in real cgroups with names of containers; the kernel log and the GPUs are fakes.
-func TestFaultsByContainer(t *testing.T) {
-	binary, library := buildNVML(t)
+// faultNode is a node with a fake kernel log and fake GPUs, and with two real processes in two real cgroups with names of
+// containers.
+type faultNode struct {
+	*gpuNode
+	log       *fakeLog
+	processes []*exec.Cmd
+	pids      []int
+}
+
+func newFaultNode(t *testing.T) *faultNode {
+	t.Helper()
 	s, err := nvml.New(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &gpuNode{Manifest: fixtures.Manifest{Dir: t.TempDir()}, Scenario: s}
-	var processes []*exec.Cmd
-	var pids []int
+	n := &faultNode{gpuNode: &gpuNode{Manifest: fixtures.Manifest{Dir: t.TempDir()}, Scenario: s}}
 	for i := range 2 {
 		c := fixtures.Container{
 			ID:     fmt.Sprintf("%x", sha256.Sum256([]byte{0xfa, byte(i)})),
 			PodUID: fmt.Sprintf("acce15c0-fa01-4000-8000-%012d", os.Getpid()),
 		}
 		leaves := containerCgroups(t, c)
-		cmd := child.Command(t.Context(), "sleep", "300")
+		cmd := child.Command(context.Background(), "sleep", "300")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) // before the cleanup that removes its cgroups
 		for _, leaf := range leaves {
 			if err := os.WriteFile(filepath.Join(leaf, "cgroup.procs"), fmt.Append(nil, cmd.Process.Pid), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
 		c.PIDs = []int{cmd.Process.Pid}
-		n.Containers, processes, pids = append(n.Containers, c), append(processes, cmd), append(pids, cmd.Process.Pid)
+		n.Containers, n.processes, n.pids = append(n.Containers, c), append(n.processes, cmd), append(n.pids, cmd.Process.Pid)
 	}
-	n.Node(pids...)
+	n.Node(n.pids...)
 	n.bind(t, nvml.GPUs)
+	n.Set("4", "field.230", "u", 1) // the recovery action: a reset. NVML reports it as a state only, not as an XID
 	n.write(t)
-	log := newFakeLog(t, n.Dir)
+	n.log = newFakeLog(t, n.Dir)
+	return n
+}
+
+// TestFaultsByContainer has real processes in real cgroups with names of containers; the kernel log and the GPUs are fakes.
+func TestFaultsByContainer(t *testing.T) {
+	binary, library := buildNVML(t)
+	n := newFaultNode(t)
+	log, processes, pids := n.log, n.processes, n.pids
 	log.xid(4, 0, "79, GPU has fallen off the bus.")
 	n.start(t, binary, library, time.Hour)
 	defer func() { ends(t, n.stop) }()
@@ -117,6 +150,20 @@ func TestFaultsByContainer(t *testing.T) {
 	}
 	log.xid(12, 1, fmt.Sprintf("79, pid=%d, name=sleep, written by a program", pids[0]))
 	log.xid(4, 2, fmt.Sprintf("45, pid=%d, name=nvidia-cuda-mps, Ch 00000011", pids[0]))
+	log.xid(4, 4, "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
+	// Tenants of one GPU: two slices, and a driver that does not log the slice.
+	log.slice(7, 7, fmt.Sprintf("13, pid=%d, name=sleep, Graphics Exception", pids[0]))
+	log.slice(7, 8, fmt.Sprintf("13, pid=%d, name=sleep, Graphics Exception", pids[1]))
+	log.xid(4, 7, fmt.Sprintf("43, pid=%d, name=sleep, Ch 00000012", pids[0]))
+	log.xid(4, 7, fmt.Sprintf("43, pid=%d, name=sleep, Ch 00000013", pids[1]))
+	log.slice(7, 9, "94, Contained: SM (0x1). RST: No, D-RST: No")
+	// Other drivers.
+	log.device("amdgpu 0000:c1:00.0: amdgpu: [gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:3 pasid:32770)")
+	log.device(fmt.Sprintf("amdgpu 0000:c1:00.0: amdgpu:  for process sleep pid %d thread sleep pid %d)", pids[0], pids[0]))
+	log.device("amdgpu 0000:c1:00.0: amdgpu: {12}1 new uncorrectable hardware errors detected in umc block")
+	log.device("ice 0000:d1:00.0: Requesting a reset")
+	log.device("bnxt_en 0000:d2:00.0 ens2f0np0: Detected firmware fatal condition, initiating reset")
+	log.device("efa 0000:d3:00.0: Wait for completion (polling) timeout")
 	_ = processes[1].Process.Kill() // it is in the last list of NVML
 	_ = processes[1].Wait()
 	log.xid(4, 1, fmt.Sprintf("43, pid=%d, name=sleep, Ch 00000011", pids[1]))
@@ -130,17 +177,30 @@ func TestFaultsByContainer(t *testing.T) {
 	one, other := n.Containers[0].ID, n.Containers[1].ID
 	if diff := cmp.Diff(map[string]float64{
 		nvml.UUID(0) + " 79": 0, nvml.UUID(1) + " 31": 3, nvml.UUID(1) + " 43": 1, nvml.UUID(2) + " 45": 1, nvml.UUID(3) + " 119": 1,
+		nvml.UUID(4) + " 154": 1, nvml.UUID(7) + " 13": 2, nvml.UUID(7) + " 43": 2, nvml.UUID(7) + " 94": 1,
+		" page_fault": 1, " ras_uncorrectable": 1,
 	}, e.by("gpu_faults_total", "uuid", "code")); diff != "" {
 		t.Errorf("faults of GPUs (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]float64{
-		one + " 1 31": 3, " 1 31": 0, other + " 1 43": 1, " 1 43": 0, " 2 45": 1, " 3 119": 1,
-	}, e.by("container_gpu_faults_total", "container_id", "gpu_id", "code")); diff != "" {
+		one + " 1  31": 3, " 1  31": 0, other + " 1  43": 1, " 1  43": 0, " 2  45": 1, " 3  119": 1, " 4  154": 1,
+		one + " 7 7 13": 1, " 7 7 13": 0, other + " 7 8 13": 1, " 7 8 13": 0, " 7 9 94": 1,
+		one + " 7  43": 1, other + " 7  43": 1, " 7  43": 0,
+		one + "   page_fault": 1, "   page_fault": 0, "   ras_uncorrectable": 1,
+	}, e.by("container_gpu_faults_total", "container_id", "gpu_id", "gpu_instance", "code")); diff != "" {
 		t.Errorf("faults of containers (-want +got):\n%s", diff)
 	}
+	if diff := cmp.Diff(map[string]float64{
+		"irdma 0000:d1:00.0 reset_requested": 1, "bnxt_en 0000:d2:00.0 firmware_fatal": 1, "efa 0000:d3:00.0 command_timeout": 1,
+	}, e.by("rdma_faults_total", "driver", "pci_address", "code")); diff != "" {
+		t.Errorf("faults of HCAs (-want +got):\n%s", diff)
+	}
 	e = n.until(t, "the XID that NVML reports is counted", func(e exposition) bool { return e.by("gpu_xid_errors_total", "xid")["31"] > 0 })
-	if got := e.by("gpu_xid_errors_total", "uuid", "xid")[nvml.UUID(1)+" 31"]; got != 1 {
+	if got := e.by("gpu_xid_errors_total", "uuid", "xid"); !maps.Equal(got, map[string]float64{nvml.UUID(1) + " 31": 1}) {
 		t.Errorf("NVML reported one XID, counted are %v", got)
+	}
+	if got := e.by("gpu_recovery_action", "uuid", "action")[nvml.UUID(4)+" reset"]; got != 1 {
+		t.Errorf("the state of the GPU whose XID only the log has: %v", got)
 	}
 
 	_, _, body := get(t, n.url+"/api/v1/faults?device="+nvml.UUID(1), "")

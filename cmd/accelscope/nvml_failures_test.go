@@ -241,6 +241,16 @@ func TestNVMLFailures(t *testing.T) {
 		}
 	})
 
+	t.Run("a driver without persistence mode", func(t *testing.T) {
+		t.Parallel()
+		withoutPersistence(t, binary, library)
+	})
+
+	t.Run("XIDs during a release", func(t *testing.T) {
+		t.Parallel()
+		faultsDuringRelease(t, binary, library)
+	})
+
 	t.Run("a GPU hangs and another is lost", func(t *testing.T) {
 		t.Parallel()
 		n := startGPUs(t, binary, library, time.Second, nil)

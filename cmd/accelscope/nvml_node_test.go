@@ -90,7 +90,7 @@ func (n *gpuNode) start(t *testing.T, binary, library string, interval time.Dura
 		"--path.host="+n.Dir,
 		"--no-collector.probe", "--no-collector.runtime", "--no-collector.kubelet", "--no-collector.node",
 		"--no-collector.container", "--no-collector.access", "--no-collector.rdma", "--node.name=node",
-		"--gpu.nvml-library="+library, "--gpu.process-interval="+interval.String(), "--metrics.compat=lens,dcgm"), more...)...)
+		"--gpu.nvml-library="+library, "--gpu.process-interval="+interval.String(), "--metrics.compat=lens,dcgm", "--gpu.detail=full"), more...)...)
 }
 
 // socket returns the path of the control socket.
@@ -303,12 +303,12 @@ func rising(t *testing.T, before, after exposition) {
 	}
 }
 
-// complete returns the numbers of series of each GPU or MIG device.
+// complete returns the numbers of series of each GPU or MIG device, without those of errors.
 func complete(e exposition) map[string]int {
 	n := map[string]int{}
 	for name, f := range e.families {
 		if strings.HasPrefix(name, "gpu_") && name != "gpu_xid_errors_total" && name != "gpu_xid_last_timestamp_seconds" &&
-			name != "gpu_listed_timestamp_seconds" {
+			name != "gpu_listed_timestamp_seconds" && !strings.HasPrefix(name, "gpu_fault") {
 			for _, m := range f.GetMetric() {
 				n[label(m, "uuid")]++
 			}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -36,6 +37,44 @@ func (n *gpuNode) doctor(t *testing.T, binary, library string) string {
 		"--no-collector.probe", "--no-collector.runtime", "--no-collector.kubelet", "--no-collector.node", "--no-collector.access")
 	out, _ := child.Command(t.Context(), "env", args...).CombinedOutput() // it fails without an HCA
 	return string(out)
+}
+
+// freeBetweenRounds waits until MIG instances were held, free and held again: a process that destroys an instance finds it free
+// between two rounds.
+func (n *gpuNode) freeBetweenRounds(t *testing.T) {
+	t.Helper()
+	instance := func(file string) bool { return strings.HasPrefix(file, "nvidia-cap") }
+	var changes []bool // held, not held, and so on
+	for end := time.Now().Add(quickly); len(changes) < 4; time.Sleep(10 * time.Millisecond) {
+		held := n.held(t)
+		now := slices.ContainsFunc(slices.Collect(maps.Values(held)), func(files []string) bool { return slices.ContainsFunc(files, instance) })
+		if len(changes) == 0 || changes[len(changes)-1] != now {
+			changes = append(changes, now)
+		}
+		if time.Now().After(end) {
+			t.Fatalf("MIG instances are held: %v, by process: %v", changes, held)
+		}
+	}
+}
+
+// documentedHooks returns the commands with curl in the documents, for another socket: the last one ends the release.
+func documentedHooks(t *testing.T, socket string) (commands [][]string) {
+	t.Helper()
+	command := regexp.MustCompile(`(?m)^ +(?:command: \[)?(curl\b.* --unix-socket.*?)\]?$`)
+	bare := strings.NewReplacer(`"`, "", "'", "", ",", "", "/run/accelscope/control.sock", socket)
+	for _, path := range []string{"../../deploy/README.md", "../../docs/gpus.md"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range command.FindAllSubmatch(text, -1) {
+			commands = append(commands, strings.Fields(bare.Replace(string(m[1]))))
+		}
+	}
+	if len(commands) != 3 {
+		t.Fatalf("%q", commands)
+	}
+	return commands
 }
 
 // TestNVMLChild: the library is open in a child only, which ends when it is to. The fake library holds files as the
@@ -69,6 +108,8 @@ func TestNVMLChild(t *testing.T) {
 				t.Errorf("%s: mode %v, want %o: %v", path, info.Mode(), mode, err)
 			}
 		}
+
+		n.freeBetweenRounds(t)
 
 		out, err := n.gpu(t, binary, "release", "--for=1h", "--reason=test")
 		if held := n.held(t); err != nil || len(held) > 0 || !strings.HasPrefix(out, "released: closed ") || !strings.Contains(out, "nvidia7") {
@@ -122,6 +163,18 @@ func TestNVMLChild(t *testing.T) {
 			t.Errorf("a release counts as %v unexpected ends", got)
 		}
 
+		for _, hook := range documentedHooks(t, n.socket()) {
+			out, err := child.Command(t.Context(), hook[0], hook[1:]...).CombinedOutput()
+			released, state := true, `"state":"released"`
+			if strings.HasSuffix(hook[len(hook)-1], "/resume") {
+				released, state = false, `"state":"ok"`
+			}
+			if held := n.held(t); err != nil || !strings.Contains(string(out), state) || released == (len(held) > 0) {
+				t.Errorf("%q: %v: %s\nheld: %v", hook, err, out, held)
+			}
+		}
+		n.listed(t)
+
 		// The time is over.
 		if out, err := n.gpu(t, binary, "release", "--for=5s"); err != nil || len(n.held(t)) > 0 {
 			t.Errorf("%v: %s\nheld: %v", err, out, n.held(t))
@@ -158,12 +211,25 @@ func TestNVMLChild(t *testing.T) {
 
 	t.Run("a call never returns", func(t *testing.T) {
 		t.Parallel()
-		n := startGPUs(t, binary, library, time.Second, nil)
+		var log *fakeLog
+		n := startGPUs(t, binary, library, time.Second, func(n *gpuNode) { log = newFakeLog(t, n.Dir) })
 		defer ends(t, n.stop)
-		before := n.listed(t)
+		n.listed(t)
+		before := n.listening(t)
 		n.Block("2", "*")
+		n.XID("4", 94) // NVML still reports the XIDs of other GPUs
 		n.write(t)
+		log.xid(4, 4, "94, Contained: SM (0x1). RST: No, D-RST: No")
 		stuck := nvml.UUID(2)
+		n.until(t, "the GPU is reported as stuck", func(e exposition) bool { return slices.Contains(problemsOf(e, stuck), "stuck") })
+		log.xid(4, 2, "119, pid=2, name=kworker/0:1, Timeout after 6s of waiting for RPC response from GPU2 GSP!")
+		reported := func(xids float64) func(exposition) bool {
+			return func(e exposition) bool {
+				return e.by("gpu_xid_errors_total", "uuid", "xid")[nvml.UUID(4)+" 94"] == xids &&
+					maps.Equal(e.by("gpu_faults_total", "uuid", "code"), map[string]float64{stuck + " 119": 1, nvml.UUID(4) + " 94": 1})
+			}
+		}
+		n.until(t, "XIDs while a call hangs", reported(1))
 		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(time.Second) { // 30 s, on a busy machine more
 			if scrape(t, n.url).sum("accelscope_child_ends_total", "reason", "hang") > 0 {
 				break
@@ -174,6 +240,14 @@ func TestNVMLChild(t *testing.T) {
 				maps.Equal(without(complete(before), stuck), without(complete(e), stuck))
 		})
 		rising(t, before, e)
+		n.until(t, "an XID after that", func(e exposition) bool { // those before the child waits for events are lost
+			if !reported(1)(e) {
+				return e.by("gpu_xid_errors_total", "uuid", "xid")[nvml.UUID(4)+" 94"] > 1
+			}
+			n.XID("4", 94)
+			n.write(t)
+			return false
+		})
 		for pid, files := range n.held(t) {
 			if slices.Contains(files, "nvidia2") {
 				t.Errorf("process %d holds %v", pid, files)

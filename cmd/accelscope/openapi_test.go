@@ -100,7 +100,7 @@ func TestOpenAPI(t *testing.T) {
 		"all is well":    {model.ErrAbsent, nil, nil, http.MethodGet, map[string]int{"": 200}},
 		"another method": {model.ErrAbsent, nil, nil, http.MethodPut, map[string]int{"": 405}},
 		"failures": {
-			sick, sick, func(expfmt.Format, bool) ([]byte, error) { return nil, sick }, http.MethodGet,
+			sick, sick, func(expfmt.Format, bool, ...string) ([]byte, error) { return nil, sick }, http.MethodGet,
 			map[string]int{"": 200, "/gpuDriverVersion": 503, peersPath: 503, "/metrics": 500, "/readyz": 503},
 		},
 	} {

@@ -45,6 +45,9 @@ func (c *checkCmd) run(stdout io.Writer) error {
 	if _, err := c.parse(); err != nil {
 		return err
 	}
+	if _, err := c.excluded(); err != nil {
+		return err
+	}
 	if c.Endpoint != "" {
 		var o event.Options
 		if c.fill(&o); !c.Runtime {
@@ -75,11 +78,11 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 		return err
 	}
 	limitMemory(log)
-	sets := c.Compat
+	exported := c.metricsFlags
 	if !c.NoSelfMetrics {
-		sets = append(sets, metrics.Process)
+		exported.Compat = append(exported.Compat, metrics.Process)
 	}
-	s, err := newSensor(c.sensorFlags, c.eventFlags, sets, log)
+	s, err := newSensor(c.sensorFlags, c.eventFlags, exported, log)
 	if err != nil {
 		return err
 	}

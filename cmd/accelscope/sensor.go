@@ -29,8 +29,12 @@ type sensor struct {
 
 // newSensor makes the sources that are switched on. One that cannot be made is registered
 // with the reason; only --strict makes that an error.
-func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*sensor, error) {
+func newSensor(f sensorFlags, e eventFlags, m metricsFlags, log *zap.Logger) (*sensor, error) {
 	parsed, err := f.parse()
+	if err != nil {
+		return nil, err
+	}
+	excludes, err := m.excluded()
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +50,9 @@ func newSensor(f sensorFlags, e eventFlags, compat []string, log *zap.Logger) (*
 	s.engine.Start()
 	v, revision := buildVersion()
 	out.metrics = metrics.New(s.engine, metrics.Options{
-		Compat: compat, Version: v, Revision: revision, Node: nodeName(f.NodeName), Labels: f.Labels,
+		Compat: m.Compat, Excludes: excludes, Histograms: m.forms(), Version: v, Revision: revision,
+		Node: nodeName(f.NodeName), Labels: f.Labels,
+		Scope: f.containerScope(), ExcludesInterface: parsed.excludesInterface(), GPUDetail: f.GPUDetail == "full",
 	})
 	if f.Strict {
 		for _, r := range sources {

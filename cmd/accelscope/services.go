@@ -10,6 +10,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/cgroup"
 	"github.com/accelscope/accelscope/pkg/source/probe"
@@ -29,6 +31,8 @@ type services struct {
 	engine  *engine.Engine
 	paths   *probe.PathLog // the probe writes it, the cgroup source reads it
 	netlink *rdma.Netlink
+	// workloads is written by the cgroup source and read by BPF programs; nil if there are none.
+	workloads *hook.Workloads
 
 	cgroups    *cgroup.Source  // nil if cgroups are not read
 	runtimes   *runtime.Source // nil if runtimes are not read
@@ -59,9 +63,12 @@ func (s *services) sources() []engine.Registration {
 			list = append(list, construct())
 		}
 	}
+	if s.CgroupTree && (s.Probe || s.Access || s.GPUDriver) {
+		s.workloads = s.newWorkloads()
+	}
 	add(s.CgroupTree, s.newCgroup)
 	add(s.Runtime, s.newRuntime)
-	add(s.Containers || s.RDMA && s.cgroups != nil, s.newContainer)
+	add(s.containerScope() != metrics.ScopeNone || s.RDMA && s.cgroups != nil, s.newContainer)
 	var probed []engine.Registration // made before rdma, which uses it, and registered after it
 	if s.Probe {
 		probed = append(probed, s.newProbe())
@@ -85,6 +92,25 @@ func (s *services) sources() []engine.Registration {
 	add(s.Node, s.newNode)
 	add(s.events.Endpoint != "", s.newEvents)
 	return list
+}
+
+// newWorkloads makes the maps in which the cgroup source marks cgroups. Without permission the sources with programs fail, and have
+// the reason.
+func (s *services) newWorkloads() *hook.Workloads {
+	workloads, err := probe.NewWorkloads()
+	if err != nil {
+		s.log.Debug("BPF programs count by cgroup, not by workload", zap.Error(err))
+		return nil
+	}
+	return workloads
+}
+
+// ownerOf returns how to find for whom programs count what a cgroup does, nil if cgroups are not read.
+func (s *services) ownerOf() func(model.CgroupID) (workload, share model.CgroupID) {
+	if s.cgroups == nil {
+		return nil
+	}
+	return model.OwnerResolver(s.cgroups).OwnerOf
 }
 
 // cgroupOf returns how to find the cgroup of a process, nil if cgroups are not read.

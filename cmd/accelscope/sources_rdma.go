@@ -32,7 +32,8 @@ func (s *services) newRDMA() engine.Registration {
 func (s *services) newProbe() engine.Registration {
 	o := probe.Options{
 		Sysfs: s.Sysfs, MaxEntries: s.MapEntries, MaxObjects: s.MaxObjects, Logger: s.log.Named("probe"),
-		Subsystem: s.subsystem(), CgroupOf: s.cgroupOf(), Paths: s.paths, BTFDir: s.BTFDir,
+		Subsystem: s.subsystem(), CgroupOf: s.cgroupOf(), OwnerOf: s.ownerOf(), Workloads: s.workloads, Paths: s.paths,
+		BTFDir: s.BTFDir,
 	}
 	if s.Tier != "auto" {
 		o.Tier = s.Tier
@@ -77,7 +78,7 @@ func chosen(selected *regexp.Regexp, owners model.WorkloadNamer) func(model.Cgro
 func (s *services) newFabric() engine.Registration {
 	source, err := fabric.New(fabric.Options{
 		Tools: s.FabricTools, Port: s.FabricPort, NodeNameMap: s.FabricNames, Parallel: s.FabricParallel,
-		Interval: s.FabricInterval, Logger: s.log.Named("fabric"),
+		Interval: s.FabricInterval, Directory: runtimeDirectory(), Logger: s.log.Named("fabric"),
 	})
 	r := register("fabric", source, err)
 	r.Interval, r.Deadline = s.FabricInterval, s.FabricInterval

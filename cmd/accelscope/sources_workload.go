@@ -5,12 +5,14 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/event"
+	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/cgroup"
 	"github.com/accelscope/accelscope/pkg/source/container"
@@ -28,10 +30,14 @@ const (
 )
 
 func (s *services) newCgroup() engine.Registration {
-	source, err := cgroup.New(cgroup.Options{
+	o := cgroup.Options{
 		Root: s.Cgroup, Procfs: s.Procfs, Passwd: filepath.Join(s.Host, "etc/passwd"), Grace: s.Grace,
 		Logger: s.log.Named("cgroup"), PathOf: model.PathLog(s.paths).PathOf,
-	})
+	}
+	if s.workloads != nil {
+		o.Marker = s.workloads
+	}
+	source, err := cgroup.New(o)
 	s.cgroups = source
 	return register("cgroup", source, err)
 }
@@ -57,7 +63,7 @@ func (s *services) newContainer() engine.Registration {
 	}
 	hierarchy := s.cgroups.Hierarchy()
 	o := container.Options{
-		NamespacesOnly: !s.Containers,
+		NamespacesOnly: s.containerScope() == metrics.ScopeNone,
 		Procfs:         s.Procfs, Mount: hierarchy.Mount, V2: hierarchy.Controller == "",
 		Groups: s.cgroups.Workloads, Logger: s.log.Named("container"),
 	}
@@ -71,6 +77,31 @@ func (s *services) newContainer() engine.Registration {
 	return register("container", source, err)
 }
 
+// containerScope returns the scope of the usage of containers. auto leaves workloads without an accelerator to the cAdvisor in the
+// kubelet, where there is one.
+func (f *sensorFlags) containerScope() metrics.Scope {
+	switch {
+	case !f.Containers:
+		return metrics.ScopeNone
+	case f.Scope != "auto":
+		return metrics.Scope(f.Scope)
+	case f.Kubelet && f.hasKubelet():
+		return metrics.ScopeAccelerated
+	}
+	return metrics.ScopeAll
+}
+
+// hasKubelet reports whether a kubelet is configured, or has run on the node: it need not run yet.
+func (f *sensorFlags) hasKubelet() bool {
+	_, err := os.Stat(filepath.Dir(f.podResources()))
+	return err == nil || f.PodResources != "" || f.KubeletURL != ""
+}
+
+// podResources returns the usual path of the socket PodResources.
+func (f *sensorFlags) podResources() string {
+	return filepath.Join(f.Host, "var/lib/kubelet/pod-resources/kubelet.sock")
+}
+
 func (s *services) newKubelet() engine.Registration {
 	o := kubelet.Options{
 		Socket: s.PodResources, URL: s.KubeletURL, NodeIP: s.NodeIP,
@@ -82,9 +113,7 @@ func (s *services) newKubelet() engine.Registration {
 	if o.CAFile == "" && o.TokenFile == account+"token" {
 		o.CAFile = account + "ca.crt"
 	}
-	if o.Socket == "" {
-		o.Socket = filepath.Join(s.Host, "var/lib/kubelet/pod-resources/kubelet.sock")
-	}
+	o.Socket = cmp.Or(o.Socket, s.podResources())
 	o.CDI = []kubelet.CDIDir{{Root: s.Host, Path: "etc/cdi"}, {Root: s.Host, Path: "var/run/cdi"}}
 	if s.Run != "" {
 		o.CDI[1] = kubelet.CDIDir{Root: s.Run, Path: "cdi"}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 
 	"go.uber.org/zap/zapcore"
@@ -32,6 +33,13 @@ func notify(state string) error {
 		return fmt.Errorf("NOTIFY_SOCKET: %w", err)
 	}
 	return nil
+}
+
+// runtimeDirectory returns the directory for temporary files that systemd made for the unit, empty without one: systemd.exec(5),
+// RUNTIME_DIRECTORY.
+func runtimeDirectory() string {
+	first, _, _ := strings.Cut(os.Getenv("RUNTIME_DIRECTORY"), ":")
+	return first
 }
 
 // onJournal reports whether w is the journal, which adds the time to each line:

@@ -53,6 +53,15 @@ func received(t *testing.T, conn *net.UnixConn) string {
 	return string(text[:n])
 }
 
+func TestRuntimeDirectory(t *testing.T) {
+	for set, want := range map[string]string{"": "", "/run/accelscope": "/run/accelscope", "/run/accelscope:/run/more": "/run/accelscope"} {
+		t.Setenv("RUNTIME_DIRECTORY", set)
+		if got := runtimeDirectory(); got != want {
+			t.Errorf("%q: %q, want %q", set, got, want)
+		}
+	}
+}
+
 func TestNotify(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	if err := notify("READY=1"); err != nil {
@@ -197,12 +206,12 @@ func TestConfigExample(t *testing.T) {
 			}
 			value := node.Value
 			if flag.IsSlice() {
-				value = ""
+				items := make([]string, 0, len(node.Content))
 				for _, item := range node.Content {
-					value += item.Value
+					items = append(items, item.Value)
 				}
-				if len(node.Content) == 0 {
-					value = node.Value
+				if len(items) > 0 {
+					value = strings.Join(items, ",")
 				}
 			}
 			if want := flag.Default; flag.HasDefault && value != want {

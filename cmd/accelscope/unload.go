@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/nvidia/unload"
 )
 
@@ -35,13 +36,13 @@ func watchUnload(f sensorFlags, gpus releaser, log *zap.Logger) (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() {
+	go safely.Do("nvidia", func() {
 		defer close(done)
 		unload.Watch(ctx, o, unload.Handler{
 			Release: func(reason string, most time.Duration) { gpus.Hold(reason, most) },
 			Resume:  gpus.EndHold,
 		})
-	}()
+	})
 	return func() {
 		cancel()
 		<-done

@@ -23,6 +23,7 @@ type CounterShares struct {
 	Faults           []Share[model.FaultKey, model.Count] // see FaultShares
 
 	FailedAllocations []Share[model.AllocationKey, model.Allocations]
+	OwnerLosses       []Share[model.LossKey, model.Count]
 }
 
 // Counters holds one Tracker per counter. The zero Counters is ready to use. It is not safe
@@ -62,6 +63,8 @@ func newCounters() []counter {
 			func(a a) *[]Share[model.AllocationKey, model.Allocations] { return &a.FailedAllocations }),
 		count(func(s s) []model.Series[model.DriverCallKey, model.Histogram] { return s.DriverCalls },
 			func(a a) *[]Share[model.DriverCallKey, model.Histogram] { return &a.DriverCalls }),
+		count(func(s s) []model.Series[model.LossKey, model.Count] { return s.OwnerLosses },
+			func(a a) *[]Share[model.LossKey, model.Count] { return &a.OwnerLosses }),
 	}
 }
 

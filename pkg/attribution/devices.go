@@ -52,7 +52,7 @@ const (
 	EvidenceEnvironment Evidence = "environment"   // the environment of a process of the Slurm job names the GPU
 	EvidenceNode        Evidence = "device_node"   // the container has the device node
 	EvidenceRuntime     Evidence = "runtime"       // the container requested the GPU from its runtime
-	EvidenceCgroup      Evidence = "device_cgroup" // the device cgroup of the Slurm job allows the GPU, and not all devices
+	EvidenceCgroup      Evidence = "device_cgroup" // the device cgroup of the Slurm job, or its device program, allows the GPU by name
 	EvidenceNetwork     Evidence = "network"       // the network-status annotation of the pod names the HCA
 	EvidenceNamespace   Evidence = "namespace"     // the HCA is in the network namespace of the owner
 	EvidenceKubelet     Evidence = "kubelet"       // the kubelet allocated the GPU or the PCI function

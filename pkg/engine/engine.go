@@ -19,6 +19,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/attribution/traffic"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 const (
@@ -49,6 +50,7 @@ type Engine struct {
 	closed  bool
 
 	finished atomic.Pointer[Refresh]
+	panics   atomic.Uint64 // in calls of sources and in refreshes
 
 	// The following belong to the refresh in progress.
 	owners   identity.Table
@@ -70,6 +72,8 @@ type Refresh struct {
 	Shares attribution.Attribution
 	// States has the state of each source, in the order of the registrations.
 	States []model.SourceState
+	// Panics is the number of panics since the start, in all sources and in refreshes.
+	Panics uint64
 
 	done chan struct{}
 }
@@ -97,6 +101,7 @@ func (e *Engine) Add(reg Registration) {
 	e.readers = append(e.readers, &sourceReader{
 		Registration: reg,
 		base:         e.base,
+		panics:       &e.panics,
 		log:          e.log.With(zap.String("source", reg.Source.Name())),
 	})
 }
@@ -107,7 +112,7 @@ func (e *Engine) Start() {
 		if r.Err == nil && r.Interval > 0 {
 			ready := make(chan struct{})
 			e.waiting = append(e.waiting, ready)
-			go r.background(ready)
+			go safely.Do(r.Source.Name(), func() { r.background(ready) })
 		}
 	}
 	e.mu.Lock()
@@ -168,7 +173,7 @@ func (e *Engine) Close() error {
 		<-last.done
 	}
 	errs := make([]error, len(e.readers))
-	var wg sync.WaitGroup
+	var wg safely.Group
 	for i, r := range e.readers {
 		if r.Err == nil {
 			wg.Go(func() { errs[i] = r.close() })

@@ -4,13 +4,20 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // counting counts verbs of one cgroup, and names it.
@@ -246,4 +253,100 @@ func TestRefreshPanics(t *testing.T) {
 	if r := e.Refresh(); r.Err != nil || r.At.IsZero() {
 		t.Errorf("the next one: %+v", r)
 	}
+}
+
+// A source whose goroutine has panicked still answers, and has failed; the panic is logged once and counted. So are panics in its
+// calls and in a refresh.
+func TestGoroutinePanics(t *testing.T) {
+	core, lines := observer.New(zap.ErrorLevel)
+	reads := 0
+	s := &named{name: t.Name(), read: func() error {
+		reads++
+		switch reads {
+		case 1, 2:
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				safely.Do(t.Name(), func() { panic("boom") })
+			}()
+			<-ended
+		case 4:
+			panic("in Read")
+		case 5:
+			return model.ErrAbsent
+		}
+		return nil
+	}}
+	e := New(Options{Logger: zap.New(core), Reuse: 1})
+	e.Add(Registration{Source: s})
+	e.Add(Registration{Source: &named{name: "another"}})
+	e.Start()
+	for i, want := range []uint64{1, 2, 2, 3, 3} {
+		r := e.Refresh()
+		if got := r.States[0]; got.State != model.StateFailed || !strings.HasPrefix(got.Reason, "a goroutine of the source ended: panic: boom") {
+			t.Errorf("refresh %d: %+v", i, got)
+		}
+		if r.States[1].State != model.StateOK || r.Panics != want {
+			t.Errorf("refresh %d: the other source is %s, %d panics, want %d", i, r.States[1].State, r.Panics, want)
+		}
+	}
+	if n := lines.FilterMessage("panic in a goroutine").Len(); n != 1 || lines.Len() != 2 {
+		t.Errorf("%d lines for the goroutine, %d in all: %v", n, lines.Len(), lines.All())
+	}
+}
+
+// named is a source with a name.
+type named struct {
+	name string
+	read func() error
+}
+
+func (s *named) Name() string { return s.name }
+func (s *named) Close() error { return nil }
+
+func (s *named) Read(context.Context) (model.Snapshot, error) {
+	if s.read == nil {
+		return model.Snapshot{}, nil
+	}
+	return model.Snapshot{}, s.read()
+}
+
+// Sources that are read in the background and started at the same moment are read at different moments after some time, still at
+// their interval.
+func TestBackgroundSpreads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const interval, sources, rounds = 15 * time.Second, 100, 240
+		var mu sync.Mutex
+		reads, last := 0, map[int]time.Time{}
+		e := New(Options{})
+		for i := range sources {
+			e.Add(Registration{Interval: interval, Source: &named{name: fmt.Sprint("spread ", i), read: func() error {
+				mu.Lock()
+				defer mu.Unlock()
+				reads++
+				last[i] = time.Now()
+				return nil
+			}}})
+		}
+		began := time.Now()
+		e.Start()
+		time.Sleep(rounds * interval)
+		mu.Lock()
+		defer mu.Unlock()
+		if reads < sources*rounds*19/20 || reads > sources*rounds*21/20 {
+			t.Errorf("%d readings of %d sources in %d intervals", reads, sources, rounds)
+		}
+		at := map[time.Duration]int{} // in the interval
+		for _, read := range last {
+			at[read.Sub(began)%interval/time.Second]++
+		}
+		for second, n := range at {
+			if n > sources/3 {
+				t.Errorf("%d of %d sources in second %d of the interval", n, sources, second)
+			}
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // forget drops the cgroups that ended: first in the sources that count, last in the sources
@@ -123,7 +124,8 @@ func (r *sourceReader) forget() {
 		r.Source.(Forgetter).Forget(ids)
 		return struct{}{}, nil
 	})
-	if panicked, ok := errors.AsType[*hang.PanicError](err); ok {
+	if panicked, ok := errors.AsType[*safely.PanicError](err); ok {
+		r.panics.Add(1)
 		r.log.Error("panic in Forget", zap.Any("panic", panicked.Value), zap.ByteString("stack", panicked.Stack))
 	}
 	if !errors.Is(err, hang.ErrStuck) {

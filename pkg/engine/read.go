@@ -6,13 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // ErrStuck means that a source has not answered within its deadline.
@@ -22,10 +25,12 @@ var ErrStuck = errors.New("stuck")
 // no caller waits longer than the deadline, and a panic becomes an error.
 type sourceReader struct {
 	Registration
-	base context.Context // ends when the engine is closed
-	log  *zap.Logger
+	base   context.Context // ends when the engine is closed
+	log    *zap.Logger
+	panics *atomic.Uint64 // of the engine
 
 	answered time.Time // time of the last answer; belongs to the refresh
+	logged   bool      // the panic of a goroutine is in the log; belongs to the refresh
 
 	call hang.Call[reading]
 
@@ -70,12 +75,13 @@ func (r *sourceReader) do(method string, f func(context.Context) (model.Snapshot
 		return reading{facts, err, at.Sub(start), at}, nil
 	})
 	var stuck *hang.StuckError
-	var panicked *hang.PanicError
+	var panicked *safely.PanicError
 	switch {
 	case errors.As(err, &stuck):
 		return reading{err: fmt.Errorf("%w: %s has not returned within %s", ErrStuck, stuck.Method, r.Deadline)}
 	case errors.As(err, &panicked):
 		err = fmt.Errorf("panic in %s: %v", method, panicked.Value)
+		r.panics.Add(1)
 		r.log.Error(err.Error(), zap.ByteString("stack", panicked.Stack))
 		return reading{err: err, took: time.Since(begin), at: time.Now()}
 	}
@@ -85,8 +91,8 @@ func (r *sourceReader) do(method string, f func(context.Context) (model.Snapshot
 // background reads the source at its interval until the engine is closed. It closes ready
 // after the first reading.
 func (r *sourceReader) background(ready chan<- struct{}) {
-	ticker := time.NewTicker(r.Interval)
-	defer ticker.Stop()
+	timer := time.NewTimer(r.pause())
+	defer timer.Stop()
 	for first := true; ; first = false {
 		got := r.read()
 		r.mu.Lock()
@@ -98,12 +104,19 @@ func (r *sourceReader) background(ready chan<- struct{}) {
 		select {
 		case <-r.base.Done():
 			return
-		case <-ticker.C:
+		case <-timer.C:
 		}
+		timer.Reset(r.pause())
 		if r.base.Err() != nil { // both were ready
 			return
 		}
 	}
+}
+
+// pause returns the time from one reading to the next, within 5 % of the interval: sensors that started at the same moment must not
+// ask the same server, such as the API server that checks the tokens for all kubelets, at the same moments for ever.
+func (r *sourceReader) pause() time.Duration {
+	return r.Interval - r.Interval/20 + rand.N(r.Interval/10+1)
 }
 
 // last returns the last reading, or ErrStuck if the source has not answered yet.
@@ -114,6 +127,20 @@ func (r *sourceReader) last() reading {
 		return reading{err: fmt.Errorf("%w: no answer yet", ErrStuck)}
 	}
 	return r.latest
+}
+
+// broken returns an error if a goroutine of the source has panicked, and logs the first panic. The work of that goroutine has ended
+// for good, so the source has failed, although it may still answer.
+func (r *sourceReader) broken() error {
+	first, _ := safely.Panicked(r.Source.Name())
+	if first == nil {
+		return nil
+	}
+	if !r.logged {
+		r.logged = true
+		r.log.Error("panic in a goroutine", zap.Any("panic", first.Value), zap.ByteString("stack", first.Stack))
+	}
+	return fmt.Errorf("a goroutine of the source ended: %w", first)
 }
 
 // close closes the source, unless a call hangs in it.

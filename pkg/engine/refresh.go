@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -14,6 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // fill reads the sources, names the cgroups and attributes the facts. At most one call is in progress.
@@ -34,6 +34,7 @@ func (e *Engine) fill(r *Refresh) {
 		e.ledger.Merge(m)
 	}
 	r.States = e.sourceStates(readings, time.Now())
+	r.Panics = e.countPanics()
 	e.counters.Credit(&r.Facts, &e.owners, merges)
 	r.Shares = attribution.Attribute(&r.Facts, &e.owners, &e.counters, func(a *attribution.Attribution) {
 		e.ledger.Settle(&r.Facts, a, &e.owners, time.Now())
@@ -53,9 +54,11 @@ func (e *Engine) fill(r *Refresh) {
 // recovered makes a panic the error of the refresh.
 func (e *Engine) recovered(r *Refresh) {
 	if p := recover(); p != nil {
-		r.Err = fmt.Errorf("panic in a refresh: %v", p)
+		panicked := safely.Recovered(p)
+		r.Err = fmt.Errorf("panic in a refresh: %v", panicked.Value)
+		e.panics.Add(1)
 		r.At, r.Facts, r.Shares, r.States = time.Time{}, model.Snapshot{}, attribution.Attribution{}, nil
-		e.log.Error(r.Err.Error(), zap.Stack("stack"))
+		e.log.Error(r.Err.Error(), zap.ByteString("stack", panicked.Stack))
 	}
 }
 
@@ -64,7 +67,7 @@ func (e *Engine) recovered(r *Refresh) {
 func (e *Engine) readAll() []reading {
 	e.awaitFirst()
 	readings := make([]reading, len(e.readers))
-	var wg sync.WaitGroup
+	var wg safely.Group
 	for i, r := range e.readers {
 		switch {
 		case r.Err != nil:
@@ -101,7 +104,7 @@ func (e *Engine) awaitFirst() {
 // back because a name is late.
 func (e *Engine) resolveAll(facts *model.Snapshot, ids []model.CgroupID, readings []reading) {
 	answers := make([]reading, len(e.readers))
-	var wg sync.WaitGroup
+	var wg safely.Group
 	for i, r := range e.readers {
 		if _, ok := r.Source.(Resolver); !ok || r.Err != nil {
 			continue
@@ -126,10 +129,23 @@ func (e *Engine) resolveAll(facts *model.Snapshot, ids []model.CgroupID, reading
 	facts.Merge(&read)
 }
 
+// countPanics returns the number of panics since the start.
+func (e *Engine) countPanics() uint64 {
+	n := e.panics.Load()
+	for _, r := range e.readers {
+		_, count := safely.Panicked(r.Source.Name())
+		n += count
+	}
+	return n
+}
+
 func (e *Engine) sourceStates(readings []reading, now time.Time) []model.SourceState {
 	states := make([]model.SourceState, len(readings))
 	for i, got := range readings {
 		r := e.readers[i]
+		if err := r.broken(); err != nil {
+			got.err = errors.Join(err, got.err)
+		}
 		if !got.at.IsZero() {
 			r.answered = got.at
 		}

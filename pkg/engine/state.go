@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // stateOf returns the state that corresponds to an error.
@@ -17,6 +18,8 @@ func stateOf(err error) model.State {
 		return model.StateOK
 	case errors.Is(err, ErrStuck):
 		return model.StateStuck
+	case errors.As(err, new(*safely.PanicError)): // joined with any other
+		return model.StateFailed
 	case errors.Is(err, model.ErrAbsent):
 		return model.StateAbsent
 	case errors.Is(err, model.ErrUnsupported):

@@ -153,7 +153,7 @@ func TestOutage(t *testing.T) {
 	w := newWorld(700) // more than one batch
 	config := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t)}
 	c := collector(t, config)
-	e := open(t, w, defaults, Options{Endpoint: config.Endpoint, Insecure: true})
+	e := open(t, w, prompt, Options{Endpoint: config.Endpoint, Insecure: true})
 	r := rand.New(rand.NewPCG(1, 2))
 	slowly := func(n int) {
 		for range n {
@@ -192,7 +192,7 @@ func TestOverflow(t *testing.T) {
 	w := newWorld(10)
 	config := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t)}
 	c := collector(t, config)
-	e := open(t, w, defaults, Options{Endpoint: config.Endpoint, Insecure: true, QueueSize: 64})
+	e := open(t, w, prompt, Options{Endpoint: config.Endpoint, Insecure: true, QueueSize: 64})
 	within(t, waitLimit, func() string { return w.differs(otel.Replay(records(t, c))) })
 	c.Kill()
 	w.churn(rand.New(rand.NewPCG(3, 4)), 1000)
@@ -218,7 +218,7 @@ func TestHang(t *testing.T) {
 	w := newWorld(10)
 	config := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t)}
 	c := collector(t, config)
-	timing := defaults
+	timing := prompt
 	timing.export = 500 * time.Millisecond
 	e := open(t, w, timing, Options{Endpoint: config.Endpoint, Insecure: true})
 	within(t, waitLimit, func() string { return w.differs(otel.Replay(records(t, c))) })

@@ -30,6 +30,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Options of an Exporter.
@@ -62,6 +63,7 @@ type timing struct {
 	backoff, maxBackoff time.Duration // between two attempts
 	export              time.Duration // time limit of one call
 	snapshots           time.Duration // minimum between two snapshots
+	spread              time.Duration // within which the first snapshot of a further connection begins
 	poll                time.Duration // interval of Shares
 	flush               time.Duration // time limit for the queue at the end
 	grace               time.Duration // time limit after that, for a call of Snapshot or Shares
@@ -69,7 +71,8 @@ type timing struct {
 
 var defaults = timing{
 	backoff: 100 * time.Millisecond, maxBackoff: 5 * time.Second, export: 10 * time.Second,
-	snapshots: 2 * time.Second, poll: 5 * time.Second, flush: 1500 * time.Millisecond, grace: 500 * time.Millisecond,
+	snapshots: 2 * time.Second, spread: 30 * time.Second, poll: 5 * time.Second,
+	flush: 1500 * time.Millisecond, grace: 500 * time.Millisecond,
 }
 
 // An Exporter sends events. It is also a source, which reports the counts of events.
@@ -98,6 +101,7 @@ type Exporter struct {
 	torn     bool      // a part of the last snapshot did not arrive
 	strikes  int       // consecutive snapshots that did not arrive completely
 	taken    time.Time // time of the last snapshot
+	earliest time.Time // of the next one on a further connection
 	logged   string    // last refusal in the log
 	lost     uint64    // lost events that the log contains
 	final    bool      // the flush at the end
@@ -150,9 +154,9 @@ func start(o Options, t timing) (*Exporter, error) {
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	o.Watch(func(ev model.Event) { e.queue.offer(ev, time.Now()) })
-	e.done.Go(e.send)
+	safely.Go(&e.done, e.Name(), e.send)
 	if o.Shares != nil {
-		e.done.Go(e.poll)
+		safely.Go(&e.done, e.Name(), e.poll)
 	}
 	return e, nil
 }
@@ -194,10 +198,10 @@ func (e *Exporter) Close() error {
 		timer := time.AfterFunc(e.t.flush, e.cancel)
 		defer timer.Stop()
 		finished := make(chan struct{})
-		go func() {
+		go safely.Do(e.Name(), func() {
 			defer close(finished)
 			e.done.Wait()
-		}()
+		})
 		select {
 		case <-finished:
 		case <-time.After(e.t.flush + e.t.grace):

@@ -15,7 +15,7 @@ import (
 const (
 	batchRecords = 512
 	batchBytes   = 1 << 20 // receivers take 4 MiB by default
-	maxStrikes   = 2       // limit for doubling the time between two snapshots: the contract is 10 s
+	maxStrikes   = 2       // limit for doubling the time between two snapshots: the contract is 10 s, and 40 s after an outage
 )
 
 // errLost is the error of a connection that ended while nothing was being sent.
@@ -36,6 +36,7 @@ func (e *Exporter) send() {
 		if err == nil {
 			if !first { // a new receiver may not have the earlier records
 				e.queue.ask(reasonReconnect)
+				e.wait()
 			}
 			first = false
 			err = e.stream(w)
@@ -163,9 +164,23 @@ func (e *Exporter) judgeSnapshot(whole bool) {
 	}
 }
 
+// wait delays the snapshot of a further connection at random: all nodes lose the collector at the same moment and connect again
+// within seconds. A connection that is lost during this time does not begin it again.
+func (e *Exporter) wait() {
+	if !e.taken.Before(e.earliest) {
+		e.earliest = time.Now().Add(rand.N(e.t.spread + 1))
+	}
+}
+
 // next returns the earliest time of the next snapshot. The time counts from the start of the last
 // snapshot, not from its refusal, which takes a pause for each batch.
-func (e *Exporter) next() time.Time { return e.taken.Add(e.t.snapshots << e.strikes) }
+func (e *Exporter) next() time.Time {
+	next := e.taken.Add(e.t.snapshots << e.strikes)
+	if next.Before(e.earliest) {
+		return e.earliest
+	}
+	return next
+}
 
 // snapshot queues the existing containers.
 func (e *Exporter) snapshot() {

@@ -354,7 +354,7 @@ func TestClose(t *testing.T) {
 		r := newReceiver(t)
 		r.up(t)
 		w := newWorld(1)
-		timing := defaults
+		timing := prompt
 		timing.flush = waitLimit // on a busy machine
 		e := open(t, w, timing, Options{Endpoint: r.endpoint, Insecure: true})
 		w.churn(rand.New(rand.NewPCG(9, 10)), 500)
@@ -444,7 +444,7 @@ func TestVanished(t *testing.T) {
 			r.up(t)
 			g := newGate(t, r.endpoint)
 			w := newWorld(3)
-			timing := defaults
+			timing := prompt
 			timing.export = time.Hour // the call must not time out
 			e := open(t, w, timing, Options{Endpoint: g.endpoint, Insecure: true})
 			within(t, waitLimit, allTaken(e))
@@ -473,8 +473,8 @@ func TestVanished(t *testing.T) {
 }
 
 // TestSnapshotDeadline checks that a snapshot follows within 10 s of the end of a gap, one of which is for
-// the machine, for any length of the gap and any number of refused snapshots. A vanished host is
-// noticed in that time, too.
+// the machine, for any length of the gap and any number of refused snapshots, and within 30 s more after any number of lost
+// connections. A vanished host is noticed in the 10 s, too.
 func TestSnapshotDeadline(t *testing.T) {
 	const promise = 9 * time.Second
 	synctest.Test(t, func(t *testing.T) {
@@ -490,6 +490,14 @@ func TestSnapshotDeadline(t *testing.T) {
 			if wait := time.Until(e.next()); wait > promise {
 				t.Errorf("the next snapshot %v after one that was refused", wait)
 			}
+		}
+		began := time.Now()
+		for range 20 {
+			e.wait()
+			if after := e.next().Sub(began); after > promise+30*time.Second {
+				t.Errorf("the next snapshot %v after the first of many connections", after)
+			}
+			time.Sleep(time.Second)
 		}
 	})
 	if silence > promise {
@@ -519,7 +527,7 @@ func TestRefusalsEnd(t *testing.T) {
 			}
 			r.up(t)
 			w := newWorld(batchRecords + 88) // two batches
-			e := open(t, w, defaults, Options{Endpoint: r.endpoint, Insecure: true})
+			e := open(t, w, prompt, Options{Endpoint: r.endpoint, Insecure: true})
 			within(t, waitLimit, allTaken(e))
 			if said := w.differs(r.view()); said != "" {
 				t.Fatal(said)

@@ -25,6 +25,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 const (
@@ -154,17 +156,17 @@ func (w *wire) greet(ctx context.Context) error {
 		return err
 	}
 	w.greeted.Store(true)
-	go w.watch()
+	go safely.Do("events", w.watch)
 	return nil
 }
 
 // watch closes gone when the connection is lost.
 func (w *wire) watch() {
+	defer close(w.gone)
 	if w.conn.GetState() == connectivity.Connecting { // gRPC uses a connection before its state is Ready
 		w.conn.WaitForStateChange(context.Background(), connectivity.Connecting)
 	}
 	w.conn.WaitForStateChange(context.Background(), connectivity.Ready)
-	close(w.gone)
 }
 
 // close closes the connection.

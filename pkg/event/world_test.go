@@ -53,6 +53,13 @@ var quick = timing{
 	snapshots: 50 * time.Millisecond, poll: 20 * time.Millisecond, flush: time.Second, grace: waitLimit,
 }
 
+// prompt is for tests that expect a snapshot soon after a reconnection.
+var prompt = func() timing {
+	t := defaults
+	t.spread = 0
+	return t
+}()
+
 // world is a fake of the runtime source: containers and watchers.
 type world struct {
 	mu       sync.Mutex

@@ -31,6 +31,21 @@ type Metric struct {
 	name, help string
 	typ        dto.MetricType
 	schema     *Schema
+	detail     *detail // nil for a metric without detail
+	omitted    []string
+	collector  string
+}
+
+// Detail declares which series of a metric with labels of an owner or GPU are not shown one by one, or not at all.
+type Detail struct {
+	// Labels are folded in this order, into the value other, when an owner has too many series.
+	Labels []string
+	// Sum, if it is not empty, is the label that is always folded, into the value all.
+	Sum string
+	// Omit are values of labels. Series with such a value are left out.
+	Omit []string
+	// Collector is what Page.Of selects the metric by.
+	Collector string
 }
 
 // IsPattern reports whether name stands for one family per counter.
@@ -57,6 +72,9 @@ type Builder struct {
 	schemas map[string]*Schema
 	labels  *labels
 	names   map[nameKey]*string // of the families made from patterns
+	// detailedNames are the names of labels.detailed.
+	detailedNames []string
+	excludes      func(name string) bool
 
 	// The refresh in progress.
 	out    []Family
@@ -73,6 +91,7 @@ type Family struct {
 	name, help *string
 	typ        dto.MetricType
 	rows       []row
+	collector  string
 }
 
 // Len returns the number of series.
@@ -91,19 +110,37 @@ type nameKey struct {
 	counter string
 }
 
-// NewBuilder returns a Builder without metrics.
-func NewBuilder() *Builder {
+// NewBuilder returns a Builder without metrics. It leaves out families with a name that excludes reports, if it is not nil.
+func NewBuilder(excludes func(name string) bool) *Builder {
+	if excludes == nil {
+		excludes = func(string) bool { return false }
+	}
 	return &Builder{
-		schemas: map[string]*Schema{},
-		labels:  newLabels(),
-		names:   map[nameKey]*string{},
-		opened:  map[string]bool{},
+		excludes: excludes,
+		schemas:  map[string]*Schema{},
+		labels:   newLabels(),
+		names:    map[nameKey]*string{},
+		opened:   map[string]bool{},
 	}
 }
 
 // Declare adds a metric with the names of all its labels, those of its owner first.
-func (b *Builder) Declare(name, help string, typ dto.MetricType, labels []string) *Metric {
-	return &Metric{name: name, help: help, typ: typ, schema: b.Schema(labels)}
+func (b *Builder) Declare(name, help string, typ dto.MetricType, labels []string, d Detail) *Metric {
+	m := &Metric{name: name, help: help, typ: typ, schema: b.Schema(labels), omitted: d.Omit, collector: d.Collector}
+	folded, into, always := d.Labels, other, false
+	if d.Sum != "" {
+		folded, into, always = []string{d.Sum}, all, true
+	}
+	if len(folded) > 0 {
+		index := len(b.labels.detailed)
+		m.detail = &detail{index: index, bit: 1 << index, into: into, always: always}
+		for _, label := range folded {
+			m.detail.at = append(m.detail.at, len(labels)-slices.Index(labels, label))
+		}
+		b.labels.detailed = append(b.labels.detailed, m.detail)
+		b.detailedNames = append(b.detailedNames, name)
+	}
+	return m
 }
 
 // Schema returns the prepared label names. Metrics with the same names share it.
@@ -172,23 +209,26 @@ func (b *Builder) open(name *string) bool {
 }
 
 // OpenPart begins the family of a pattern for a counter. It returns false if there is a family
-// of this name already.
+// of this name already, or it is excluded.
 func (b *Builder) OpenPart(counter string) bool {
 	k := nameKey{b.metric, counter}
 	name, ok := b.names[k]
 	if !ok {
 		name = new(string)
 		*name = NameOf(b.metric.name, counter)
+		if b.excludes(*name) {
+			name = nil
+		}
 		b.names[k] = name
 	}
-	return b.open(name)
+	return name != nil && b.open(name)
 }
 
 // close ends the open family; one without series is not exported.
 func (b *Builder) close() {
 	if b.name != nil && len(b.rows) > b.start {
 		rows := b.rows[b.start:len(b.rows):len(b.rows)]
-		b.out = append(b.out, Family{b.name, &b.metric.help, b.metric.typ, rows})
+		b.out = append(b.out, Family{b.name, &b.metric.help, b.metric.typ, rows, b.metric.collector})
 	}
 	b.name = nil
 }
@@ -223,17 +263,17 @@ func (b *Builder) Value(v float64, values ...string) {
 
 // Share adds a series with the labels of an owner.
 func (b *Builder) Share(v float64, o *OwnerLabels, values ...string) {
-	b.Add(b.labels.get(b.metric.schema, o, values...), v)
+	b.owned(row{value: v}, o, values)
 }
 
 // Histogram adds a histogram with the labels of an owner.
 func (b *Builder) Histogram(h *model.Histogram, o *OwnerLabels, values ...string) {
-	b.addRow(row{labels: b.labels.get(b.metric.schema, o, values...), histogram: (*coarse)(h)})
+	b.owned(row{histogram: (*coarse)(h)}, o, values)
 }
 
 // FineHistogram adds a histogram of four buckets per power of two.
 func (b *Builder) FineHistogram(h *model.FineHistogram, o *OwnerLabels, values ...string) {
-	b.addRow(row{labels: b.labels.get(b.metric.schema, o, values...), histogram: (*fine)(h)})
+	b.owned(row{histogram: (*fine)(h)}, o, values)
 }
 
 // StateSet adds a series for each of the states: 1 for the current state, 0 for the others.

@@ -7,6 +7,7 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	dto "github.com/prometheus/client_model/go"
@@ -16,6 +17,7 @@ import (
 // Page is the exposition of one refresh. Its families do not change.
 type Page struct {
 	Families []Family
+	forms    Forms
 	// proto is built for the first scrape that needs it. bodies keeps the compressed body
 	// of each format for further scrapes; compressed bodies are small and few.
 	proto  func() []*dto.MetricFamily
@@ -23,10 +25,11 @@ type Page struct {
 }
 
 // NewPage returns the page of families.
-func NewPage(families []Family) *Page {
+func NewPage(families []Family, forms Forms) *Page {
 	return &Page{
 		Families: families,
-		proto:    sync.OnceValue(func() []*dto.MetricFamily { return protoFamilies(families) }),
+		proto:    sync.OnceValue(func() []*dto.MetricFamily { return protoFamilies(families, forms) }),
+		forms:    forms,
 		bodies:   map[expfmt.FormatType][]byte{},
 	}
 }
@@ -34,6 +37,13 @@ func NewPage(families []Family) *Page {
 // Proto returns the families in the types of client_golang. They are shared: the caller
 // must not change them.
 func (p *Page) Proto() []*dto.MetricFamily { return p.proto() }
+
+// Of returns a page with the families of some collectors.
+func (p *Page) Of(collectors []string) *Page {
+	return NewPage(slices.DeleteFunc(slices.Clone(p.Families), func(f Family) bool {
+		return !slices.Contains(collectors, f.collector)
+	}), p.forms)
+}
 
 // Encoder writes pages one after the other and keeps its buffers. The zero Encoder is
 // ready to use.
@@ -75,7 +85,7 @@ func (e *Encoder) Encode(p *Page, format expfmt.Format, compress bool) ([]byte, 
 }
 
 func (e *Encoder) encode(out io.Writer, p *Page, format expfmt.Format) error {
-	e.text.out = out
+	e.text.out, e.text.forms = out, p.forms
 	switch format.FormatType() {
 	case expfmt.TypeTextPlain:
 		e.text.dialect = plainText

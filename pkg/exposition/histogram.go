@@ -9,6 +9,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
+// Forms are the forms in which histograms are exported. The zero Forms has both. Text has the classic form only: without it, a
+// histogram has one bucket, infinity.
+type Forms struct{ NoClassic, NoNative bool }
+
 // durations is a histogram of either resolution. Rows refer to it without copying.
 type durations interface {
 	// in returns the shape, the sum in seconds, and the counts, which must not be changed.
@@ -31,24 +35,26 @@ func (h *fine) in() (*shape, float64, []uint64) { return fineShape, float64(h.Su
 type shape struct {
 	schema int32 // 2^schema native buckets end within each power of two
 	first  int   // native index of the first bucket
-	step   int   // buckets that make up a classic one
 	bounds []float64
+	last   []int       // the last bucket of each classic one
 	le     [2][]string // bounds and infinity as labels, for each dialect
 }
 
+// A histogram has at most eight classic buckets with infinity. They are for servers that do not request native histograms, which have all
+// buckets.
 var (
-	// From 2^-20 s (1 µs) to 16 s, every second power of two.
-	coarseShape = newShape(0, model.HistogramMinExp, model.HistogramBuckets, 2)
-	// From 2^-21 s (0.5 µs) to 8 s, every power of two: completions take microseconds.
-	fineShape = newShape(2, model.FineMinExp, model.FineBuckets, 1)
+	// From 4 µs to 4 s. Two of them end at the thresholds of the alert RDMAVerbsSlow, 0.25 and 4 s.
+	coarseShape = newShape(0, model.HistogramMinExp, -18, -14, -8, -2, 2)
+	// From 4 µs to 16 ms, in steps of four: the alert RDMACompletionsSlow compares quantiles.
+	fineShape = newShape(2, model.FineMinExp, -18, -16, -14, -12, -10, -8, -6)
 )
 
-// newShape returns the shape of a histogram: its first bucket ends at 2^exp and its last
-// bucket holds the overflow.
-func newShape(schema int32, exp, buckets, octaves int) *shape {
-	s := &shape{schema: schema, first: exp << schema, step: octaves << schema}
-	for i := 0; i < buckets-1; i += s.step {
-		s.bounds = append(s.bounds, math.Ldexp(1, exp+len(s.bounds)*octaves))
+// newShape returns the shape of a histogram: its first bucket ends at 2^exp, and its classic buckets end at the powers of two.
+func newShape(schema int32, exp int, powers ...int) *shape {
+	s := &shape{schema: schema, first: exp << schema}
+	for _, power := range powers {
+		s.bounds = append(s.bounds, math.Ldexp(1, power))
+		s.last = append(s.last, (power-exp)<<schema)
 	}
 	for d := range s.le {
 		for _, bound := range append(slices.Clip(s.bounds), math.Inf(1)) {
@@ -58,9 +64,17 @@ func newShape(schema int32, exp, buckets, octaves int) *shape {
 	return s
 }
 
+// classic returns the bounds of the classic buckets but infinity.
+func (s *shape) classic(forms Forms) []float64 {
+	if forms.NoClassic {
+		return nil
+	}
+	return s.bounds
+}
+
 // upTo adds the buckets from next to the end of the classic bucket i to sum.
 func (s *shape) upTo(i, next int, sum uint64, buckets []uint64) (int, uint64) {
-	for ; next <= i*s.step; next++ {
+	for ; next <= s.last[i]; next++ {
 		sum += buckets[next]
 	}
 	return next, sum

@@ -5,9 +5,11 @@ package exposition
 import (
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -17,14 +19,14 @@ import (
 // histograms: at schema n bucket k ends at 2^(k/2^n).
 func TestNativeHistogram(t *testing.T) {
 	t.Run("coarse", func(t *testing.T) {
-		testHistograms(t, 0, model.HistogramMinExp, 13, 16, func(sum float64, fill func([]uint64)) durations {
+		testHistograms(t, 0, model.HistogramMinExp, 5, 4, func(sum float64, fill func([]uint64)) durations {
 			h := model.Histogram{Sum: uint64(sum * 1e9)}
 			fill(h.Buckets[:])
 			return (*coarse)(&h)
 		})
 	})
 	t.Run("fine", func(t *testing.T) {
-		testHistograms(t, 2, model.FineMinExp, 25, 8, func(sum float64, fill func([]uint64)) durations {
+		testHistograms(t, 2, model.FineMinExp, 7, math.Ldexp(1, -6), func(sum float64, fill func([]uint64)) durations {
 			h := model.FineHistogram{Sum: uint64(sum * 1e9)}
 			fill(h.Buckets[:])
 			return (*fine)(&h)
@@ -56,11 +58,11 @@ func testHistograms(
 	for _, h := range cases {
 		f.rows = append(f.rows, row{labels: &LabelSet{}, histogram: h})
 	}
-	for i, m := range protoFamilies([]Family{f})[0].Metric {
+	for i, m := range protoFamilies([]Family{f}, Forms{})[0].Metric {
 		_, sum, buckets := cases[i].in()
 		checkHistogram(t, m.Histogram, schema, exp, sum, buckets)
 		b := m.Histogram.Bucket
-		if len(b) != classic || b[0].GetUpperBound() != math.Ldexp(1, exp) || b[classic-1].GetUpperBound() != last {
+		if len(b) != classic || b[0].GetUpperBound() != math.Ldexp(1, -18) || b[len(b)-1].GetUpperBound() != last { // and infinity
 			t.Errorf("classic buckets: %v", b)
 		}
 	}
@@ -113,6 +115,40 @@ func checkHistogram(t *testing.T, h *dto.Histogram, schema, exp int, sum float64
 		}
 		if b.GetCumulativeCount() != want {
 			t.Errorf("le %v: %d, want %d", b.GetUpperBound(), b.GetCumulativeCount(), want)
+		}
+	}
+}
+
+// TestForms checks the parts of a histogram in each form, in protobuf and in text.
+func TestForms(t *testing.T) {
+	h := model.Histogram{Count: 3, Sum: 2e9, Buckets: [model.HistogramBuckets]uint64{3: 1, 22: 2}}
+	f := Family{name: new("x_seconds"), help: new("X."), typ: histogram, rows: []row{{labels: &LabelSet{}, histogram: (*coarse)(&h)}}}
+	for _, tt := range []struct {
+		forms         Forms
+		classic, text int
+		native        bool
+	}{
+		{Forms{}, 5, 6, true},
+		{Forms{NoClassic: true}, 0, 1, true},
+		{Forms{NoNative: true}, 5, 6, false},
+		{Forms{NoClassic: true, NoNative: true}, 0, 1, false},
+	} {
+		page := NewPage([]Family{f}, tt.forms)
+		d := page.Proto()[0].Metric[0].Histogram
+		if len(d.Bucket) != tt.classic || (len(d.PositiveSpan) > 0) != tt.native || (d.Schema != nil) != tt.native {
+			t.Errorf("%+v: protobuf %v", tt.forms, d)
+		}
+		if d.GetSampleCount() != 3 || d.GetSampleSum() != 2 {
+			t.Errorf("%+v: %d durations, %v s", tt.forms, d.GetSampleCount(), d.GetSampleSum())
+		}
+		var e Encoder
+		text, err := e.Encode(page, expfmt.NewFormat(expfmt.TypeTextPlain), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(text), "x_seconds_bucket{"); n != tt.text ||
+			!strings.HasSuffix(string(text), "x_seconds_bucket{le=\"+Inf\"} 3\nx_seconds_sum 2\nx_seconds_count 3\n") {
+			t.Errorf("%+v: %s", tt.forms, text)
 		}
 	}
 }

@@ -41,6 +41,7 @@ type LabelSet struct {
 	text   string           // the same as text: name="value",...
 	round  uint64           // of the refresh that used it last
 	family uint64           // that it was last added to
+	shown  uint32           // metrics with detail that show the series, see detail.bit
 }
 
 // Value returns the value of a label that the metric has.
@@ -72,8 +73,9 @@ type labelKey struct {
 // OwnerLabels is the labels of an owner, of a GPU, or of both. It lives as long as the
 // label sets that contain them.
 type OwnerLabels struct {
-	pairs []*dto.LabelPair // in the order of Identity and GPULabels
-	round uint64
+	pairs  []*dto.LabelPair // in the order of Identity and GPULabels
+	round  uint64
+	detail *[maxDetailed]*ownerDetail // nil without a series of a metric with detail
 }
 
 // gpuKey is a GPU with its owner, nil for the GPU itself.
@@ -93,6 +95,9 @@ type labels struct {
 	gpus   map[gpuKey]*OwnerLabels
 	pairs  map[pairKey]*dto.LabelPair
 	used   int // sets in this round
+	// detailed are the metrics with detail, shown the number of their series that count for the bounds.
+	detailed []*detail
+	shown    int
 	// replaced reports that a set replaced another one in this round.
 	replaced bool
 }
@@ -151,7 +156,10 @@ func (l *labels) get(s *Schema, o *OwnerLabels, values ...string) *LabelSet {
 		if valid, changed := validValues(values); changed {
 			set = l.get(s, o, valid...)
 		} else {
-			l.replaced = l.replaced || set != nil
+			if set != nil {
+				l.replaced = true
+				l.release(o, set)
+			}
 			set = l.prepare(s, o, values)
 		}
 		l.sets[k] = set
@@ -213,7 +221,20 @@ func (l *labels) end() {
 		return
 	}
 	clear(l.pairs)
-	maps.DeleteFunc(l.sets, func(_ labelKey, set *LabelSet) bool { return set.round != l.round })
-	maps.DeleteFunc(l.owners, func(_ identity.Owner, o *OwnerLabels) bool { return o.round != l.round })
-	maps.DeleteFunc(l.gpus, func(_ gpuKey, o *OwnerLabels) bool { return o.round != l.round })
+	maps.DeleteFunc(l.sets, func(k labelKey, set *LabelSet) bool {
+		if set.round == l.round {
+			return false
+		}
+		l.release(k.owner, set)
+		return true
+	})
+	unused := func(o *OwnerLabels) bool {
+		if o.round == l.round || l.keeps(o) {
+			return false
+		}
+		l.releaseOwner(o)
+		return true
+	}
+	maps.DeleteFunc(l.owners, func(_ identity.Owner, o *OwnerLabels) bool { return unused(o) })
+	maps.DeleteFunc(l.gpus, func(_ gpuKey, o *OwnerLabels) bool { return unused(o) })
 }

@@ -9,23 +9,23 @@ import (
 )
 
 // protoFamilies converts families to the types of client_golang and the protobuf format.
-func protoFamilies(families []Family) []*dto.MetricFamily {
+func protoFamilies(families []Family, forms Forms) []*dto.MetricFamily {
 	out := make([]*dto.MetricFamily, len(families))
 	for i := range families {
 		f := &families[i]
-		out[i] = &dto.MetricFamily{Name: f.name, Help: f.help, Type: &f.typ, Metric: protoSeries(f)}
+		out[i] = &dto.MetricFamily{Name: f.name, Help: f.help, Type: &f.typ, Metric: protoSeries(f, forms)}
 	}
 	return out
 }
 
-func protoSeries(f *Family) []*dto.Metric {
+func protoSeries(f *Family, forms Forms) []*dto.Metric {
 	switch f.typ {
 	case counter:
 		return allocate(f.rows, func(m *dto.Metric, c *dto.Counter, r *row) { m.Counter, c.Value = c, &r.value })
 	case gauge:
 		return allocate(f.rows, func(m *dto.Metric, g *dto.Gauge, r *row) { m.Gauge, g.Value = g, &r.value })
 	case histogram:
-		return allocate(f.rows, newParts(f.rows).histogram)
+		return allocate(f.rows, newParts(f.rows, forms).histogram)
 	default:
 		return allocate(f.rows, func(m *dto.Metric, u *dto.Untyped, r *row) { m.Untyped, u.Value = u, &r.value })
 	}
@@ -69,19 +69,20 @@ type classicBucket struct {
 
 // parts holds the parts of the histograms of a family that are not yet used. Their number follows from the shape.
 type parts struct {
+	forms   Forms
 	deltas  []int64
 	buckets []classicBucket
 	refs    []*dto.Bucket
 }
 
-func newParts(rows []row) *parts {
+func newParts(rows []row, forms Forms) *parts {
 	native, classic := 0, 0
 	for i := range rows {
 		s, _, buckets := rows[i].histogram.in()
 		native += len(buckets)
-		classic += len(s.bounds)
+		classic += len(s.classic(forms))
 	}
-	return &parts{make([]int64, native), make([]classicBucket, classic), make([]*dto.Bucket, classic)}
+	return &parts{forms, make([]int64, native), make([]classicBucket, classic), make([]*dto.Bucket, classic)}
 }
 
 // take returns the first n elements and removes them from the rest.
@@ -102,7 +103,9 @@ func (p *parts) histogram(m *dto.Metric, d *histogramSeries, r *row) {
 		d.count += n
 	}
 	d.histogram.SampleCount = &d.count
-	d.native(shape, buckets, take(&p.deltas, len(buckets)))
+	if !p.forms.NoNative {
+		d.native(shape, buckets, take(&p.deltas, len(buckets)))
+	}
 	d.histogram.Bucket = p.classic(shape, buckets)
 }
 
@@ -131,7 +134,7 @@ func (d *histogramSeries) native(s *shape, buckets []uint64, deltas []int64) {
 }
 
 func (p *parts) classic(shape *shape, buckets []uint64) []*dto.Bucket {
-	refs := take(&p.refs, len(shape.bounds))
+	refs := take(&p.refs, len(shape.classic(p.forms)))
 	classic := take(&p.buckets, len(refs))
 	sum, next := uint64(0), 0
 	for i := range refs {

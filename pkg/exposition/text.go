@@ -25,6 +25,7 @@ const (
 // and only the value is formatted.
 type text struct {
 	dialect
+	forms  Forms
 	out    io.Writer
 	buffer []byte // kept for the next page
 	err    error  // the first error of out
@@ -40,7 +41,7 @@ func (t *text) write(families []Family) error {
 		f := &families[i]
 		b = t.header(b, f)
 		for j := range f.rows {
-			b = t.row(b, f, &f.rows[j])
+			b = t.row(b, f, &f.rows[j], t.forms)
 			if len(b) >= flushSize {
 				b = t.flush(b)
 			}
@@ -71,9 +72,9 @@ func (d dialect) header(b []byte, f *Family) []byte {
 	return append(b, '\n')
 }
 
-func (d dialect) row(b []byte, f *Family, r *row) []byte {
+func (d dialect) row(b []byte, f *Family, r *row, forms Forms) []byte {
 	if f.typ == histogram {
-		return d.histogram(b, *f.name, r)
+		return d.histogram(b, *f.name, r, forms)
 	}
 	b = appendSeries(b, *f.name, "", r.labels.text, "")
 	return append(d.number(b, r.value), '\n')
@@ -94,11 +95,11 @@ func (d dialect) typeName(f *Family) string {
 }
 
 // histogram appends the classic buckets; only protobuf has native buckets.
-func (d dialect) histogram(b []byte, name string, r *row) []byte {
+func (d dialect) histogram(b []byte, name string, r *row, forms Forms) []byte {
 	labels := r.labels.text
 	s, seconds, buckets := r.histogram.in()
 	sum, next := uint64(0), 0
-	for i := range s.bounds {
+	for i := range s.classic(forms) {
 		next, sum = s.upTo(i, next, sum, buckets)
 		b = append(d.count(appendSeries(b, name, "_bucket", labels, s.le[d][i]), sum), '\n')
 	}

@@ -24,7 +24,7 @@ var formats = map[dialect]expfmt.FormatType{plainText: expfmt.TypeTextPlain, ope
 func compareText(t *testing.T, families []Family) {
 	t.Helper()
 	for d, format := range formats {
-		want := library.Encode(t, protoFamilies(families), format)
+		want := library.Encode(t, protoFamilies(families, Forms{}), format)
 		var got bytes.Buffer
 		w := text{dialect: d, out: &got}
 		if err := w.write(families); err != nil || got.String() != want {

@@ -16,7 +16,6 @@ package hang
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 )
@@ -33,14 +32,6 @@ func (e *StuckError) Error() string { return ErrStuck.Error() }
 
 // Unwrap returns ErrStuck.
 func (e *StuckError) Unwrap() error { return ErrStuck }
-
-// PanicError is the error of a call that panicked.
-type PanicError struct {
-	Value any
-	Stack []byte
-}
-
-func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
 // Call makes one call at a time. The zero Call is ready. A Call is safe for
 // concurrent use.

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 const limit = 5 * time.Second
@@ -93,7 +95,7 @@ func TestContextEnds(t *testing.T) {
 func TestPanic(t *testing.T) {
 	var c Call[int64]
 	got, err := c.Do(t.Context(), limit, func() (int64, error) { panic("driver") })
-	var p *PanicError
+	var p *safely.PanicError
 	if got != 0 || !errors.As(err, &p) || err.Error() != "panic: driver" || !strings.Contains(string(p.Stack), "TestPanic") {
 		t.Errorf("%d, %v", got, err)
 	}

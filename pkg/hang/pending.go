@@ -4,8 +4,9 @@ package hang
 
 import (
 	"context"
-	"runtime/debug"
 	"time"
+
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Pending is a call that was started. A nil Pending is a call that was not made.
@@ -25,7 +26,7 @@ func start[T any](method string, deadline time.Time, fn func() (T, error), done 
 		defer done()
 		defer func() {
 			if v := recover(); v != nil {
-				p.err = &PanicError{v, debug.Stack()}
+				p.err = safely.Recovered(v)
 			}
 		}()
 		p.value, p.err = fn()

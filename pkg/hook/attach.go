@@ -9,13 +9,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Tiers, best first.
@@ -53,6 +53,8 @@ func With(name string, programs ...string) Tier { return Tier{name, programs} }
 type Object struct {
 	// Coll has the maps and variables, no programs.
 	Coll *ebpf.Collection
+	// Owners limits the entries of owners; nil if no map of the object has a share per owner.
+	Owners *Owners
 
 	spec  *ebpf.CollectionSpec
 	progs []*ebpf.Program
@@ -68,14 +70,19 @@ type Object struct {
 // NewObject creates the maps of a compiled object. omit is a map that kprobe programs do not
 // use, because kernels that need kprobes lack its type; it may be empty.
 func NewObject(spec *ebpf.CollectionSpec, types *Types, omit string) (*Object, error) {
+	return (*Workloads)(nil).NewObject(spec, types, omit)
+}
+
+// NewObject creates the maps of a compiled object that it does not share with the others. w may be nil.
+func (w *Workloads) NewObject(spec *ebpf.CollectionSpec, types *Types, omit string) (*Object, error) {
 	base := spec.Copy()
 	base.Programs = nil
 	delete(base.Maps, omit)
-	coll, err := ebpf.NewCollectionWithOptions(base, ebpf.CollectionOptions{Cache: types.Cache})
+	coll, err := ebpf.NewCollectionWithOptions(base, ebpf.CollectionOptions{Cache: types.Cache, MapReplacements: w.Replacements(spec)})
 	if err != nil {
 		return nil, fmt.Errorf("making the BPF maps: %w", err)
 	}
-	o := &Object{spec: spec, Coll: coll, types: types, omit: omit}
+	o := &Object{spec: spec, Coll: coll, Owners: NewOwners(coll), types: types, omit: omit}
 	if o.targets, err = types.targets(spec); err != nil {
 		o.Close()
 		return nil, fmt.Errorf("types of the kernel: %w", err)
@@ -246,7 +253,7 @@ func (o *Object) Detach() {
 
 // CloseAll closes concurrently: each close waits for its own grace period.
 func CloseAll[C io.Closer](list []C) {
-	var wg sync.WaitGroup
+	var wg safely.Group
 	for _, c := range list {
 		wg.Go(func() { _ = c.Close() })
 	}

@@ -30,6 +30,11 @@ type setup struct {
 	Compat            []string
 	Node              string
 	Labels            []string
+	GPUDetail         bool
+	Scope             Scope
+	Excludes          func(string) bool
+	Forms             Forms
+	ExcludesInterface func(string) bool
 	Version, Revision string
 }
 
@@ -39,7 +44,11 @@ func newCollector(s setup) collector {
 		e.Add(r)
 	}
 	e.Start()
-	x := New(e, Options{Compat: s.Compat, Node: s.Node, Labels: s.Labels, Version: s.Version, Revision: s.Revision})
+	x := New(e, Options{
+		Compat: s.Compat, Node: s.Node, Labels: s.Labels, GPUDetail: s.GPUDetail, Scope: s.Scope, Excludes: s.Excludes, Histograms: s.Forms,
+		ExcludesInterface: s.ExcludesInterface,
+		Version:           s.Version, Revision: s.Revision,
+	})
 	x.view.build[2] = "go1" // independent of the Go version of the test
 	return collector{e, x}
 }

@@ -17,12 +17,12 @@ var lensNotes = []string{
 // exported: the counters that `rdma statistic` prints, under its names, and those of GPUs. The
 // counters are untyped: a counter would need a name that ends in _total.
 func lensMetrics() []metric {
-	return []metric{
-		{
-			name: "rdma_stat_<counter>", typ: untyped, labels: devicePortLabels,
-			help: "Hardware counter of the driver, under the driver's name.",
-			emit: func(v *view, b *exposition.Builder) { v.hw.emit(b) },
-		},
+	counters := metric{
+		name: "rdma_stat_<counter>", typ: untyped, labels: devicePortLabels,
+		help: "Hardware counter of the driver, under the driver's name.",
+		emit: func(v *view, b *exposition.Builder) { v.hw.emit(b) },
+	}
+	return append(of("rdma", []metric{counters}), of("gpu", []metric{
 		gpuValue("gpu_socket_power_watts", gauge, "Power that the GPU draws.",
 			func(g *gpuView) model.Optional { return g.Power }),
 		gpuValue("gpu_pcie_bandwidth_mbs", gauge, "Data that the GPU receives and sends over PCIe, in megabits per second.",
@@ -31,5 +31,5 @@ func lensMetrics() []metric {
 				both := model.Optional{Value: received.Value + sent.Value, Known: received.Known && sent.Known}
 				return scaled(both, bitsPerByte/bitsPerMbit)
 			}),
-	}
+	})...)
 }

@@ -191,7 +191,7 @@ func networkMetrics() []metric {
 			name: "container_network_" + what + "_total", typ: counter, owned: true, labels: []string{"interface"},
 			help: help + " on the network interface of the pod or container.",
 			emit: func(v *view, b *exposition.Builder) {
-				for _, s := range v.shares.Networks {
+				for _, s := range v.scope.networks {
 					for i := range s.Interfaces {
 						b.Share(float64(of(&s.Interfaces[i])), v.owners[s.Owner], s.Interfaces[i].Name)
 					}

@@ -20,7 +20,7 @@ import (
 // compareText compares the text formats of families with those of the library.
 func compareText(t *testing.T, families []exposition.Family) {
 	t.Helper()
-	page := exposition.NewPage(families)
+	page := exposition.NewPage(families, exposition.Forms{})
 	for _, typ := range []expfmt.FormatType{expfmt.TypeTextPlain, expfmt.TypeOpenMetrics} {
 		want := library.Encode(t, page.Proto(), typ)
 		var e exposition.Encoder

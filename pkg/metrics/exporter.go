@@ -8,6 +8,8 @@
 package metrics
 
 import (
+	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync"
@@ -29,10 +31,30 @@ type Options struct {
 	// containers that accelscope_workload_info shows as label_NAME.
 	Node   string
 	Labels []string
+	// Scope selects the workloads of the group "Containers"; default all.
+	Scope Scope
+	// Excludes reports whether the metric with a name is left out; default none.
+	Excludes func(name string) bool
+	// ExcludesInterface reports whether a network interface of the node is left out; default none.
+	ExcludesInterface func(name string) bool
+	// Histograms are the forms of histograms.
+	Histograms Forms
+	// GPUDetail exports all series of GPUs; without it, those of links and of blocks of memory are added up, and others are left out.
+	GPUDetail bool
 
 	Version  string
 	Revision string
 }
+
+func (o *Options) excludes(name string) bool {
+	return o.Excludes != nil && !exposition.IsPattern(name) && o.Excludes(name)
+}
+
+// Forms are the forms in which histograms are exported.
+type Forms = exposition.Forms
+
+// ErrNoCollector is the error of Encode for a collector that does not exist.
+var ErrNoCollector = errors.New("there is no such collector")
 
 // Exporter turns the refreshes of an engine into metrics. Encode serves them; an Exporter
 // is a prometheus.Gatherer and a prometheus.Collector, too.
@@ -40,6 +62,9 @@ type Exporter struct {
 	engine  *engine.Engine
 	metrics []metric
 	encoder exposition.Encoder
+	forms   Forms
+	// collectors are those of all metrics.
+	collectors []string
 
 	mu    sync.Mutex // for the rest
 	build *exposition.Builder
@@ -57,24 +82,39 @@ var (
 func New(e *engine.Engine, o Options) *Exporter {
 	x := &Exporter{
 		engine: e,
-		build:  exposition.NewBuilder(),
-		view:   view{node: o.Node, build: []string{o.Version, o.Revision, runtime.Version()}},
+		forms:  o.Histograms,
+		build:  exposition.NewBuilder(o.Excludes),
+		view: view{
+			scope: scope{Scope: o.Scope}, excludesInterface: o.ExcludesInterface, node: o.Node,
+			build: []string{o.Version, o.Revision, runtime.Version()},
+		},
 	}
 	for _, m := range table(o.Labels) {
-		if m.compat == "" || slices.Contains(o.Compat, m.compat) {
-			m.declared = x.build.Declare(m.name, m.help, m.typ, m.labelNames())
+		x.collectors = append(x.collectors, m.collector)
+		if (m.compat == "" || slices.Contains(o.Compat, m.compat)) && (o.GPUDetail || !m.full) && !o.excludes(m.name) {
+			m.declared = x.build.Declare(m.name, m.help, m.typ, m.labelNames(), m.shown(o.GPUDetail))
 			x.metrics = append(x.metrics, m)
 		}
 	}
+	slices.Sort(x.collectors)
+	x.collectors = slices.Compact(x.collectors)
 	return x
 }
 
 // Encode returns the current metrics in a format that expfmt negotiated, compressed by
-// gzip if asked for. The caller must not change the bytes.
-func (x *Exporter) Encode(format expfmt.Format, compress bool) ([]byte, error) {
+// gzip if asked for; with collectors, only the metrics of these. The caller must not change the bytes.
+func (x *Exporter) Encode(format expfmt.Format, compress bool, collectors ...string) ([]byte, error) {
+	for _, name := range collectors {
+		if !slices.Contains(x.collectors, name) {
+			return nil, fmt.Errorf("%q: %w", name, ErrNoCollector)
+		}
+	}
 	page, err := x.current()
 	if err != nil {
 		return nil, err
+	}
+	if len(collectors) > 0 {
+		page = page.Of(collectors)
 	}
 	return x.encoder.Encode(page, format, compress)
 }
@@ -124,7 +164,7 @@ func (x *Exporter) current() (*exposition.Page, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.page == nil || x.last != r {
-		x.last, x.page = r, exposition.NewPage(x.families(r))
+		x.last, x.page = r, exposition.NewPage(x.families(r), x.forms)
 	}
 	return x.page, nil
 }

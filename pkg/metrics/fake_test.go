@@ -195,6 +195,9 @@ func probeFacts() model.Snapshot {
 		Verbs: []model.Series[model.VerbKey, model.Histogram]{
 			verbs(101, "mlx5_0", "reg_mr", latency), verbs(102, "mlx5_0", "create_qp", slow),
 		},
+		OwnerLosses: []model.Series[model.LossKey, model.Count]{
+			{Cgroup: 101, Key: model.LossKey{Reason: "verbs_map_share"}, Value: 4},
+		},
 		VerbErrors: []model.Series[model.VerbErrorKey, model.Count]{verbErrors(101, "mlx5_0", "reg_mr", "ENOMEM", 3)},
 		Hooks: []model.Hook{
 			{Name: "ib_uverbs_ioctl", Tier: "fentry", State: model.StateOK},

@@ -35,7 +35,7 @@ func faultMetrics() []metric {
 			"Unix time at which the driver of the GPU last logged the end of the fault.",
 			func(t *model.FaultTotal) model.Optional { return moment(t.Recovered) }),
 		{
-			name: "container_gpu_faults_total", typ: counter, owned: true, gpu: true, labels: faultLabels,
+			name: "container_gpu_faults_total", typ: counter, owned: true, gpu: true, labels: faultLabels, detail: []string{"code"},
 			help: "Faults of the GPU that processes of the workload have caused, by code.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.FaultShares {

@@ -82,7 +82,7 @@ func nodes(t *testing.T) map[string][]engine.Registration {
 // gather returns the families of a node, with the clock standing still.
 func gather(t *testing.T, sources []engine.Registration, compat ...string) []*dto.MetricFamily {
 	t.Helper()
-	c := newCollector(setup{Sources: sources, Compat: compat, Node: "gpu01", Version: "1.0", Revision: "abc"})
+	c := newCollector(setup{Sources: sources, Compat: compat, GPUDetail: true, Node: "gpu01", Version: "1.0", Revision: "abc"})
 	families, err := c.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func TestPedanticRegistry(t *testing.T) {
 	for name := range nodes(t) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				pedantic(t, setup{Sources: nodes(t)[name], Compat: CompatSets(), Version: "1.0", Revision: "abc"})
+				pedantic(t, setup{Sources: nodes(t)[name], Compat: CompatSets(), GPUDetail: true, Version: "1.0", Revision: "abc"})
 			})
 		})
 	}
@@ -185,7 +185,7 @@ func pedantic(t *testing.T, s setup) {
 // TestGatherIsCollect checks that Gather returns the same metrics as a registry.
 func TestGatherIsCollect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCollector(setup{Sources: append(node(), gpuNode()[:3]...), Compat: CompatSets()})
+		c := newCollector(setup{Sources: append(node(), gpuNode()[:3]...), Compat: CompatSets(), GPUDetail: true})
 		defer c.Close() //nolint:errcheck // nothing to lose
 		r := prometheus.NewPedanticRegistry()
 		r.MustRegister(c)

@@ -111,9 +111,9 @@ func gpuMetrics() []metric {
 		[]metric{
 			gpuValue("gpu_utilization", gauge, "Fraction of time in which anything ran on the GPU, in percent (0 to 100).",
 				func(g *gpuView) model.Optional { return scaled(g.Utilization, percent) }),
-			gpuFigures("gpu_engine_utilization_ratio", gauge, "engine",
+			omitting(gpuFigures("gpu_engine_utilization_ratio", gauge, "engine",
 				"Fraction of time in which the engine of the GPU was busy (0 to 1).",
-				func(g *gpuView) []model.Figure { return g.figures.Engines }),
+				func(g *gpuView) []model.Figure { return g.figures.Engines }), detailedEngines()...),
 		},
 		gpuMemoryMetrics(),
 		gpuBoardMetrics(),
@@ -132,8 +132,8 @@ func gpuMemoryMetrics() []metric {
 			func(g *gpuView) model.Optional { return g.Memory.Free }),
 		gpuValue("gpu_memory_total_bytes", gauge, "Size of the GPU memory.",
 			func(g *gpuView) model.Optional { return g.Memory.Total }),
-		gpuValue("gpu_memory_reserved_bytes", gauge, "GPU memory that the driver and the firmware reserve.",
-			func(g *gpuView) model.Optional { return g.Memory.Reserved }),
+		full(gpuValue("gpu_memory_reserved_bytes", gauge, "GPU memory that the driver and the firmware reserve.",
+			func(g *gpuView) model.Optional { return g.Memory.Reserved })),
 		gpuValue("gpu_gtt_used_bytes", gauge, "Host memory that the GPU has mapped.",
 			func(g *gpuView) model.Optional { return g.GTT.Used }),
 		gpuValue("gpu_gtt_total_bytes", gauge, "Host memory that the GPU may map.",
@@ -146,32 +146,32 @@ func gpuBoardMetrics() []metric {
 	return []metric{
 		gpuFigures("gpu_temperature_celsius", gauge, "sensor", "Temperature of the GPU, by sensor.",
 			func(g *gpuView) []model.Figure { return g.Temperatures }),
-		gpuFigures("gpu_temperature_limit_celsius", gauge, "limit", "Temperature at which the GPU slows down or shuts down.",
-			func(g *gpuView) []model.Figure { return g.TemperatureLimits }),
+		full(gpuFigures("gpu_temperature_limit_celsius", gauge, "limit", "Temperature at which the GPU slows down or shuts down.",
+			func(g *gpuView) []model.Figure { return g.TemperatureLimits })),
 		gpuValue("gpu_temperature_margin_celsius", gauge, "How much warmer the GPU may become until it is slowed down.",
 			func(g *gpuView) model.Optional { return g.TemperatureMargin }),
-		gpuFigures("gpu_temperature_margin_limit_celsius", gauge, "limit", "Margin at which the GPU slows down or shuts down.",
-			func(g *gpuView) []model.Figure { return g.TemperatureMarginLimits }),
+		full(gpuFigures("gpu_temperature_margin_limit_celsius", gauge, "limit", "Margin at which the GPU slows down or shuts down.",
+			func(g *gpuView) []model.Figure { return g.TemperatureMarginLimits })),
 		gpuValue("gpu_power_watts", gauge, "Power that the GPU draws, including memory and board where it measures them.",
 			func(g *gpuView) model.Optional { return g.Power }),
-		gpuValue("gpu_power_instant_watts", gauge, "Power that the GPU draws at the moment, without a mean over time.",
-			func(g *gpuView) model.Optional { return g.PowerInstant }),
+		full(gpuValue("gpu_power_instant_watts", gauge, "Power that the GPU draws at the moment, without a mean over time.",
+			func(g *gpuView) model.Optional { return g.PowerInstant })),
 		gpuValue("gpu_power_limit_watts", gauge, "Power above which the GPU is slowed down.",
 			func(g *gpuView) model.Optional { return g.PowerLimit }),
 		gpuValue("gpu_energy_joules_total", counter, "Energy that the GPU has used since its driver was loaded.",
 			func(g *gpuView) model.Optional { return g.Energy }),
 		gpuValue("gpu_fan_speed_ratio", gauge, "Speed of the GPU's fan (0 to 1).",
 			func(g *gpuView) model.Optional { return g.FanSpeed }),
-		gpuValue("gpu_performance_state", gauge, "Performance state of the GPU, 0 for the fastest.",
-			func(g *gpuView) model.Optional { return g.PerformanceState }),
-		gpuFigures("gpu_clock_hertz", gauge, "clock", "Current frequency of the GPU's clock.",
-			func(g *gpuView) []model.Figure { return g.Clocks }),
-		gpuFigures("gpu_clock_max_hertz", gauge, "clock", "Highest frequency of the GPU's clock.",
-			func(g *gpuView) []model.Figure { return g.MaxClocks }),
-		gpuConditions("gpu_throttled", "reason", "Whether the GPU is slowed down for the reason (1) or not (0).",
-			func(g *gpuView) []model.GPUCondition { return g.Throttles }),
-		gpuFigures("gpu_throttled_seconds_total", counter, "reason", "Time during which the GPU was slowed down, by reason.",
-			func(g *gpuView) []model.Figure { return g.Throttled }),
+		full(gpuValue("gpu_performance_state", gauge, "Performance state of the GPU, 0 for the fastest.",
+			func(g *gpuView) model.Optional { return g.PerformanceState })),
+		omitting(gpuFigures("gpu_clock_hertz", gauge, "clock", "Current frequency of the GPU's clock.",
+			func(g *gpuView) []model.Figure { return g.Clocks }), "video", "soc", "fabric"),
+		full(gpuFigures("gpu_clock_max_hertz", gauge, "clock", "Highest frequency of the GPU's clock.",
+			func(g *gpuView) []model.Figure { return g.MaxClocks })),
+		omitting(gpuConditions("gpu_throttled", "reason", "Whether the GPU is slowed down for the reason (1) or not (0).",
+			func(g *gpuView) []model.GPUCondition { return g.Throttles }), chosenClocks...),
+		omitting(gpuFigures("gpu_throttled_seconds_total", counter, "reason", "Time during which the GPU was slowed down, by reason.",
+			func(g *gpuView) []model.Figure { return g.Throttled }), "sync_boost", "low_utilization", "reliability"),
 	}
 }
 
@@ -180,24 +180,24 @@ func gpuPCIeMetrics() []metric {
 		return gpuValue("gpu_pcie_"+name, typ, help, func(g *gpuView) model.Optional { return of(&g.PCIe) })
 	}
 	return []metric{
-		pcie("link_generation", gauge, "PCIe generation at which the GPU's link runs.",
-			func(p *model.GPUPCIe) model.Optional { return p.Generation }),
-		pcie("link_max_generation", gauge, "Highest PCIe generation that the GPU supports in its slot.",
-			func(p *model.GPUPCIe) model.Optional { return p.MaxGeneration }),
+		full(pcie("link_generation", gauge, "PCIe generation at which the GPU's link runs.",
+			func(p *model.GPUPCIe) model.Optional { return p.Generation })),
+		full(pcie("link_max_generation", gauge, "Highest PCIe generation that the GPU supports in its slot.",
+			func(p *model.GPUPCIe) model.Optional { return p.MaxGeneration })),
 		pcie("link_width_lanes", gauge, "PCIe lanes that the GPU's link uses.",
 			func(p *model.GPUPCIe) model.Optional { return p.Width }),
 		pcie("link_max_width_lanes", gauge, "PCIe lanes that the GPU supports in its slot.",
 			func(p *model.GPUPCIe) model.Optional { return p.MaxWidth }),
 		pcie("replays_total", counter, "PCIe packets that were sent again.",
 			func(p *model.GPUPCIe) model.Optional { return p.Replays }),
-		pcie("replay_rollovers_total", counter, "Overflows of the PCIe link's number of replays, after which it is trained again.",
-			func(p *model.GPUPCIe) model.Optional { return p.ReplayRollovers }),
-		pcie("recoveries_total", counter, "Times that the PCIe link left its normal state to be trained again.",
-			func(p *model.GPUPCIe) model.Optional { return p.Recoveries }),
-		pcie("naks_sent_total", counter, "PCIe packets that the GPU received damaged and refused.",
-			func(p *model.GPUPCIe) model.Optional { return p.NAKsSent }),
-		pcie("naks_received_total", counter, "PCIe packets of the GPU that the other end refused.",
-			func(p *model.GPUPCIe) model.Optional { return p.NAKsReceived }),
+		full(pcie("replay_rollovers_total", counter, "Overflows of the PCIe link's number of replays, after which it is trained again.",
+			func(p *model.GPUPCIe) model.Optional { return p.ReplayRollovers })),
+		full(pcie("recoveries_total", counter, "Times that the PCIe link left its normal state to be trained again.",
+			func(p *model.GPUPCIe) model.Optional { return p.Recoveries })),
+		full(pcie("naks_sent_total", counter, "PCIe packets that the GPU received damaged and refused.",
+			func(p *model.GPUPCIe) model.Optional { return p.NAKsSent })),
+		full(pcie("naks_received_total", counter, "PCIe packets of the GPU that the other end refused.",
+			func(p *model.GPUPCIe) model.Optional { return p.NAKsReceived })),
 		pcie("receive_bytes_per_second", gauge, "Bytes per second that the GPU received over PCIe.",
 			func(p *model.GPUPCIe) model.Optional { return p.Receive }),
 		pcie("transmit_bytes_per_second", gauge, "Bytes per second that the GPU sent over PCIe.",
@@ -220,15 +220,15 @@ func gpuLinkMetrics(kind model.LinkKind) []metric {
 	}
 	linkValue := func(name string, typ dto.MetricType, help string, of func(*model.GPULink) model.Optional) metric {
 		return metric{
-			name: "gpu_" + string(kind) + "_" + name, typ: typ, gpu: true, labels: []string{link}, help: help,
+			name: "gpu_" + string(kind) + "_" + name, typ: typ, gpu: true, labels: []string{link}, help: help, sum: addedUp(typ, link),
 			emit: eachLink(func(g *gpuView, l *model.GPULink, number string, b *exposition.Builder) {
 				known(b, of(l), g.labels, number)
 			}),
 		}
 	}
 	metrics := []metric{
-		linkValue("up", gauge, "Whether the "+technology+" link is up (1) or not (0).",
-			func(l *model.GPULink) model.Optional { return l.Up }),
+		full(linkValue("up", gauge, "Whether the "+technology+" link is up (1) or not (0).",
+			func(l *model.GPULink) model.Optional { return l.Up })),
 		linkValue("receive_bytes_total", counter, "Bytes that the GPU has received over the "+technology+" link.",
 			func(l *model.GPULink) model.Optional { return l.Receive }),
 		linkValue("transmit_bytes_total", counter, "Bytes that the GPU has sent over the "+technology+" link.",
@@ -238,7 +238,8 @@ func gpuLinkMetrics(kind model.LinkKind) []metric {
 		return metrics
 	}
 	return append(metrics, metric{
-		name: "gpu_" + string(kind) + "_errors_total", typ: counter, gpu: true, labels: []string{link, "type"},
+		name: "gpu_" + string(kind) + "_errors_total", typ: counter, gpu: true, labels: []string{link, "type"}, sum: link,
+		omit: rareLinkErrors,
 		help: "Errors of the " + technology + " link, by the driver's name of the error.",
 		emit: eachLink(func(g *gpuView, l *model.GPULink, number string, b *exposition.Builder) {
 			for _, e := range l.Errors {
@@ -272,6 +273,7 @@ func gpuIdentityMetrics() []metric {
 		},
 		{
 			name: "gpu_mode", typ: gauge, gpu: true, labels: []string{"mode", "value"},
+			omit: []string{"compute", "ecc", "mps", "persistence"},
 			help: "Setting of the GPU's mode, always 1.",
 			emit: each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
 				for _, mode := range slices.Sorted(maps.Keys(g.Modes)) {

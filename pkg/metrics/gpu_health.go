@@ -41,15 +41,15 @@ func gpuHealthMetrics() []metric {
 		gpuState("gpu_recovery_action", "action", model.RecoveryActions,
 			"Action that the NVIDIA driver asks for so that the GPU works, 1 for the current one and 0 for the others.",
 			func(g *gpuView) string { return g.RecoveryAction }),
-		gpuState("gpu_fabric_state", "state", model.FabricStates,
+		full(gpuState("gpu_fabric_state", "state", model.FabricStates,
 			"State of the GPU's registration in the NVLink fabric, 1 for the current state and 0 for the others.",
-			func(g *gpuView) string { return g.Fabric }),
+			func(g *gpuView) string { return g.Fabric })),
 		gpuValue("gpu_suspended", gauge, "Whether runtime power management has suspended the GPU (1) or not (0).",
 			func(g *gpuView) model.Optional {
 				return model.Optional{Value: truth(g.Suspended), Known: !unreadable(g.GPU)}
 			}),
 		{
-			name: "gpu_ecc_errors_total", typ: counter, gpu: true, labels: []string{"type", "scope", "block"},
+			name: "gpu_ecc_errors_total", typ: counter, gpu: true, labels: []string{"type", "scope", "block"}, sum: "block",
 			help: "Memory errors of the GPU that ECC has found, by type, scope and block.",
 			emit: each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
 				for _, e := range g.Errors {

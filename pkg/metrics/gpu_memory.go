@@ -24,7 +24,7 @@ var allocationNotes = []string{
 func allocationMetrics() []metric {
 	row := func(name, help string, value func(*model.Allocations) uint64) metric {
 		return metric{
-			name: name, typ: counter, owned: true, labels: []string{"vendor", "api"}, help: help,
+			name: name, typ: counter, owned: true, labels: []string{"vendor", "api"}, detail: []string{"api"}, help: help,
 			emit: each(allocationsOf, func(v *view, b *exposition.Builder, s *allocationShare) {
 				b.Share(float64(value(&s.Value)), v.owners[s.Owner], string(s.Key.Vendor), s.Key.API)
 			}),

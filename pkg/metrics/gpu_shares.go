@@ -24,9 +24,9 @@ var gpuShareNotes = []string{
 	"`container_gpu_processes` counts processes whether the workload requested the GPU or not. This family and " +
 		"`container_gpu_memory_used_bytes` are 0 for a workload that was allocated the GPU and does not use it.",
 	"`container_gpu_allocated`: by `method`, the kubelet allocated the GPU (`kubelet`), the container requested it from its " +
-		"runtime (`runtime`), or the container has its device node (`device_node`); for a Slurm job, its device cgroup allows the " +
-		"GPU (`device_cgroup`), or the environment of its processes names it (`environment`), which the user can change. Access " +
-		"to all devices of the node (privileged) does not count. `claim` is the resource claim, which several pods may share, and " +
+		"runtime (`runtime`), or the container has its device node (`device_node`); for a Slurm job, its device cgroup or device program " +
+		"allows the GPU (`device_cgroup`), or the environment of its processes names it (`environment`), which the user can change. " +
+		"Access to all devices of the node (privileged) does not count. `claim` is the resource claim, which several pods may share, and " +
 		"`share` the part of the GPU that the claim has, if it has not all of it. A GPU with `container_gpu_processes` at 0 is " +
 		"allocated and idle.",
 }
@@ -84,7 +84,8 @@ func accessMetrics() []metric {
 	return []metric{
 		{
 			name: "container_device_opens_total", typ: counter, owned: true, labels: []string{"device", "class", "result"},
-			help: "Times that the workload opened the device node, by class and result (allowed, denied).",
+			detail: []string{"device"},
+			help:   "Times that the workload opened the device node, by class and result (allowed, denied).",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.DeviceOpens {
 					s := &v.shares.DeviceOpens[i]
@@ -94,7 +95,7 @@ func accessMetrics() []metric {
 			},
 		},
 		{
-			name: "container_device_handles", typ: gauge, owned: true, labels: []string{"device", "class"},
+			name: "container_device_handles", typ: gauge, owned: true, labels: []string{"device", "class"}, detail: []string{"device"},
 			help: "Open files of the device node in the processes of the workload, by class.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.DeviceHandles {

@@ -42,6 +42,9 @@ func infoMetrics(labels []string) []metric {
 		emit: func(v *view, b *exposition.Builder) {
 			values := make([]string, 0, len(names))
 			for _, i := range v.shares.Infos {
+				if !v.scope.describes(i.Owner) {
+					continue
+				}
 				values = append(values[:0], i.PodUID, i.Runtime, i.Image, i.User, v.node, string(i.Cgroup))
 				for _, l := range listed {
 					values = append(values, i.Labels[l])

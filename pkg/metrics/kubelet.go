@@ -66,8 +66,9 @@ func kubeletMetrics() []metric {
 			help: "Ephemeral storage that the pod uses.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.PodStorage {
-					p := &v.facts.PodStorage[i]
-					b.Value(float64(p.UsedBytes), p.Namespace, p.Pod, v.node)
+					if p := &v.facts.PodStorage[i]; v.scope.hasPod(p.Namespace, p.Pod) {
+						b.Value(float64(p.UsedBytes), p.Namespace, p.Pod, v.node)
+					}
 				}
 			},
 		},

@@ -26,7 +26,7 @@ func lifeMetrics() []metric {
 		return metric{
 			name: name, typ: typ, owned: true, labels: labels, help: help,
 			emit: func(v *view, b *exposition.Builder) {
-				for _, s := range v.shares.Containers {
+				for _, s := range v.scope.containers {
 					if !s.Sandbox && s.Owner != 0 {
 						emit(b, v.owners[s.Owner], s.Container)
 					}
@@ -39,12 +39,12 @@ func lifeMetrics() []metric {
 			name: "container_start_time_seconds", typ: gauge, owned: true,
 			help: "Unix time at which the workload started.",
 			emit: func(v *view, b *exposition.Builder) {
-				for _, s := range v.shares.Containers {
+				for _, s := range v.scope.containers {
 					if s.Owner != 0 && s.Status != model.ContainerExited {
 						known(b, moment(s.Started), v.owners[s.Owner])
 					}
 				}
-				for _, s := range v.shares.Usages {
+				for _, s := range v.scope.usages {
 					known(b, moment(s.Created), v.owners[s.Owner])
 				}
 			},

@@ -27,17 +27,18 @@ func reference() string {
 		"# Metrics\n\n",
 		"*identity* stands for the labels `", strings.Join(exposition.Identity, "`, `"), "`. ",
 		"They are empty where they do not apply. The unattributed share has five empty identity labels. ",
+		"A scrape with `?collect[]=NAME` has the metrics of this collector only. ",
 		"*dcgm* stands for `", strings.Join(dcgmLabels, "`, `"), "`.\n\n")
 	all := groups(nil)
 	for _, g := range all {
 		fmt.Fprintf(&out, "- [%s](#%s)\n", g.title, anchor(g.title))
 	}
 	for _, g := range all {
-		fmt.Fprintf(&out, "\n## %s\n\n| name | type | labels | description |\n|---|---|---|---|\n", g.title)
+		fmt.Fprintf(&out, "\n## %s\n\n%s\n\n| name | type | labels | description |\n|---|---|---|---|\n", g.title, collectorsOf(&g))
 		for i := range g.rows {
 			m := &g.rows[i]
-			fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", m.name, strings.ToLower(m.typ.String()), labelsCell(m),
-				strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(m.help))
+			fmt.Fprintf(&out, "| `%s` | %s | %s | %s%s |\n", m.name, strings.ToLower(m.typ.String()), labelsCell(m),
+				strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(m.help), detailCell(m))
 		}
 		for i, note := range g.notes {
 			if i == 0 {
@@ -79,6 +80,33 @@ func labelsCell(m *metric) string {
 		labels = append(labels, "`"+l+"`")
 	}
 	return strings.Join(labels, ", ")
+}
+
+// collectorsOf lists the collectors of a group.
+func collectorsOf(g *group) string {
+	var names []string
+	for i := range g.rows {
+		if name := "`" + g.rows[i].collector + "`"; !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return "Collector: " + strings.Join(names, ", ") + "."
+}
+
+// detailCell returns what --gpu.detail=full adds to a metric.
+func detailCell(m *metric) string {
+	const only = " With `--gpu.detail=full` only"
+	text := ""
+	if m.full {
+		text += only + "."
+	}
+	if m.sum != "" {
+		text += fmt.Sprintf("%s by `%s`; otherwise the sum, `%s=\"all\"`.", only, m.sum, m.sum)
+	}
+	if len(m.omit) > 0 {
+		text += only + ": `" + strings.Join(m.omit, "`, `") + "`."
+	}
+	return text
 }
 
 // privateWords are words that help and notes must not contain.

@@ -25,6 +25,10 @@ var (
 
 var selfNotes = []string{
 	"`accelscope_probe_hook_state`: `tier` is how the hook is attached; it is empty while the hook is not attached.",
+	"`accelscope_series_dropped_total`: a workload may have 768 series with a detail such as the verb in each family, and all " +
+		"workloads of the node together 16,384. Further series are added up with the value `other` for the detail, and if there is no " +
+		"room for these either, for `device`. [Limits](../docs/limits.md#series) lists the details.",
+	"`accelscope_panics_total`: after a panic in a goroutine a source is `failed` until the sensor starts again. The log has the stack.",
 	"`accelscope_source_duration_seconds` and `accelscope_source_age_seconds` are absent until the source has answered once.",
 }
 
@@ -84,6 +88,15 @@ func selfMetrics() []metric {
 			},
 		},
 		{
+			name: "accelscope_workload_lost_total", typ: counter, owned: true, labels: []string{"reason"},
+			help: "Events of the workload that were not recorded because it has its share of the BPF map, by reason.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, s := range v.shares.OwnerLosses {
+					b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Reason)
+				}
+			},
+		},
+		{
 			name: "accelscope_probe_repaired_objects_total", typ: counter, labels: []string{"change"},
 			help: "Objects that a comparison with RDMA netlink added to or removed from the counts, by change.",
 			emit: func(v *view, b *exposition.Builder) {
@@ -108,6 +121,15 @@ func selfMetrics() []metric {
 				b.Value(float64(c.Stuck), c.Source)
 			}),
 		},
+		{
+			name: "accelscope_series_dropped_total", typ: counter, labels: []string{"family"},
+			help: "Series of workloads that were folded into a series with the value other, by family.",
+			emit: func(_ *view, b *exposition.Builder) {
+				b.EachDropped(func(family string, series uint64) { b.Value(float64(series), family) })
+			},
+		},
+		single("accelscope_panics_total", counter, "Panics in sources and refreshes, which did not end the sensor.",
+			func(v *view) *uint64 { return &v.panics }, valueOf[uint64]),
 		single("accelscope_unresolved_cgroups_total", counter, "Cgroups with kernel counters that never got a name.",
 			func(v *view) *uint64 { return v.facts.UnresolvedCgroups }, valueOf[uint64]),
 		{

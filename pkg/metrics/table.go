@@ -33,11 +33,21 @@ type metric struct {
 	name   string
 	help   string
 	typ    dto.MetricType
-	compat string   // the compatibility set it belongs to, or Process
-	owned  bool     // has the identity labels
-	gpu    bool     // has exposition.GPULabels
-	labels []string // further labels; the node bounds the number of their values
-	emit   func(*view, *exposition.Builder)
+	compat string // the compatibility set it belongs to, or Process
+	// collector is its name in the parameter collect[] of a scrape: what reads the values, as in --collector.NAME.
+	collector string
+	owned     bool     // has the identity labels
+	gpu       bool     // has exposition.GPULabels
+	labels    []string // further labels; the node bounds the number of their values
+	// detail are those of the labels of an owned metric that are folded into the value other, in this order, when a workload has
+	// too many series.
+	detail []string
+	// full metrics are exported with Options.GPUDetail only. Without it, the values of the label sum are added up, and series
+	// with one of the values omit are left out.
+	full bool
+	sum  string
+	omit []string
+	emit func(*view, *exposition.Builder)
 
 	declared *exposition.Metric // set by New
 }
@@ -60,31 +70,42 @@ type group struct {
 // groups returns the metric table by subject. labels are those of Options.
 func groups(labels []string) []group {
 	return []group{
-		{"RDMA devices and ports", portNotes, portMetrics()},
-		{"RDMA virtual functions", vfNotes, vfMetrics()},
-		{"RDMA objects and verbs of workloads", workloadNotes, slices.Concat(resourceMetrics(), workloadMetrics())},
-		{"RDMA traffic of workloads", trafficNotes, trafficMetrics()},
-		{"RDMA traffic of workloads, sampled", sampledTrafficNotes, sampledTrafficMetrics()},
-		{"Probes on the RDMA data path", budgetNotes, budgetMetrics()},
-		{"Workloads and their devices", infoNotes, slices.Concat(infoMetrics(labels), devicesMetrics(), accessMetrics())},
-		{"Containers", containerNotes, containerMetrics()},
-		{"GPUs", gpuNotes, gpuMetrics()},
-		{"GPU health", gpuHealthNotes, gpuHealthMetrics()},
-		{"GPUs of workloads", gpuShareNotes, gpuShareMetrics()},
-		{"Failed allocations of GPU memory", allocationNotes, allocationMetrics()},
-		{"Faults in the kernel log", faultNotes, faultMetrics()},
-		{"Ioctls of GPU drivers", driverNotes, driverMetrics()},
-		{"Kubelet", kubeletNotes, kubeletMetrics()},
-		{"Node", nodeNotes, nodeMetrics()},
-		{"InfiniBand fabric", fabricNotes, fabricMetrics()},
-		{"Events", eventNotes, eventMetrics()},
-		{"The sensor", selfNotes, selfMetrics()},
-		{"Without --web.disable-exporter-metrics (the default)", processNotes, inSet(Process, processMetrics())},
+		{"RDMA devices and ports", portNotes, of("rdma", portMetrics())},
+		{"RDMA virtual functions", vfNotes, of("rdma", vfMetrics())},
+		{"RDMA objects and verbs of workloads", workloadNotes, of("probe", slices.Concat(resourceMetrics(), workloadMetrics()))},
+		{"RDMA traffic of workloads", trafficNotes, of("datapath", trafficMetrics())},
+		{"RDMA traffic of workloads, sampled", sampledTrafficNotes, of("datapath", sampledTrafficMetrics())},
+		{"Probes on the RDMA data path", budgetNotes, of("datapath", budgetMetrics())},
+		{
+			"Workloads and their devices", infoNotes,
+			slices.Concat(of("cgroup", infoMetrics(labels)), of("cgroup", devicesMetrics()), of("access", accessMetrics())),
+		},
+		{"Containers", containerNotes, of("container", containerMetrics())},
+		{"GPUs", gpuNotes, of("gpu", gpuMetrics())},
+		{"GPU health", gpuHealthNotes, of("gpu", gpuHealthMetrics())},
+		{"GPUs of workloads", gpuShareNotes, of("gpu", gpuShareMetrics())},
+		{"Failed allocations of GPU memory", allocationNotes, of("gpumemory", allocationMetrics())},
+		{"Faults in the kernel log", faultNotes, of("kernellog", faultMetrics())},
+		{"Ioctls of GPU drivers", driverNotes, of("gpudriver", driverMetrics())},
+		{"Kubelet", kubeletNotes, of("kubelet", kubeletMetrics())},
+		{"Node", nodeNotes, of("node", nodeMetrics())},
+		{"InfiniBand fabric", fabricNotes, of("fabric", fabricMetrics())},
+		{"Events", eventNotes, of("events", eventMetrics())},
+		{"The sensor", selfNotes, of("sensor", selfMetrics())},
+		{"Without --web.disable-exporter-metrics (the default)", processNotes, of("sensor", inSet(Process, processMetrics()))},
 		{"With --metrics.compat=lens (the default)", lensNotes, inSet(CompatLens, lensMetrics())},
-		{"With --metrics.compat=node_exporter", nodeExporterNotes, inSet(CompatNodeExporter, nodeExporterMetrics())},
-		{"With --metrics.compat=rdma_exporter", rdmaExporterNotes, inSet(CompatRDMAExporter, rdmaExporterMetrics())},
-		{"With --metrics.compat=dcgm", dcgmNotes, inSet(CompatDCGM, dcgmMetrics())},
+		{"With --metrics.compat=node_exporter", nodeExporterNotes, of("rdma", inSet(CompatNodeExporter, nodeExporterMetrics()))},
+		{"With --metrics.compat=rdma_exporter", rdmaExporterNotes, of("rdma", inSet(CompatRDMAExporter, rdmaExporterMetrics()))},
+		{"With --metrics.compat=dcgm", dcgmNotes, of("gpu", inSet(CompatDCGM, dcgmMetrics()))},
 	}
+}
+
+// of returns rows as metrics of a collector.
+func of(collector string, rows []metric) []metric {
+	for i := range rows {
+		rows[i].collector = collector
+	}
+	return rows
 }
 
 // inSet returns rows as metrics of a compatibility set, or of Process.
@@ -113,4 +134,12 @@ func (m *metric) labelNames() []string {
 		names = append(names, exposition.GPULabels...)
 	}
 	return append(names, m.labels...)
+}
+
+// shown returns which series of m are shown one by one.
+func (m *metric) shown(gpuDetail bool) exposition.Detail {
+	if gpuDetail {
+		return exposition.Detail{Labels: m.detail, Collector: m.collector}
+	}
+	return exposition.Detail{Labels: m.detail, Sum: m.sum, Omit: m.omit, Collector: m.collector}
 }

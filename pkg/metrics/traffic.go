@@ -120,7 +120,7 @@ func operationMetrics(selected func(sampled, resting bool) bool, suffix, helpEnd
 	requests := func(name, help string, receives bool, of func(model.Requests) uint64) metric {
 		return metric{
 			name: name + suffix + "_total", typ: counter, owned: true, labels: []string{"device", "method", "opcode"},
-			help: help + helpEnd,
+			detail: []string{"opcode", "device"}, help: help + helpEnd,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.WorkRequests {
 					s := &v.shares.WorkRequests[i]
@@ -144,8 +144,8 @@ func operationMetrics(selected func(sampled, resting bool) bool, suffix, helpEnd
 			func(r model.Requests) uint64 { return r.Bytes }),
 		{
 			name: "container_rdma_completion_errors" + suffix + "_total", typ: counter, owned: true,
-			labels: []string{"device", "method", "status"},
-			help:   "Completions that the workload has polled with an error status, by status" + helpEnd,
+			labels: []string{"device", "method", "status"}, detail: []string{"status", "device"},
+			help: "Completions that the workload has polled with an error status, by status" + helpEnd,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.CompletionErrors {
 					if s := &v.shares.CompletionErrors[i]; selected(s.Key.Sampled, s.Resting) {
@@ -156,7 +156,8 @@ func operationMetrics(selected func(sampled, resting bool) bool, suffix, helpEnd
 		},
 		{
 			name: durations, typ: histogram, owned: true, labels: []string{"device", "method", "opcode"},
-			help: "Time from posting a signaled work request to polling its completion, by opcode" + helpEnd,
+			detail: []string{"opcode", "device"},
+			help:   "Time from posting a signaled work request to polling its completion, by opcode" + helpEnd,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Completions {
 					if s := &v.shares.Completions[i]; selected(s.Key.Sampled, s.Resting) {

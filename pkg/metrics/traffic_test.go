@@ -102,7 +102,7 @@ func trafficRefresh() *engine.Refresh {
 func TestTrafficGolden(t *testing.T) {
 	b := newCollector(setup{})
 	families := b.families(trafficRefresh())
-	text := library.Encode(t, exposition.NewPage(families).Proto(), expfmt.TypeTextPlain)
+	text := library.Encode(t, exposition.NewPage(families, exposition.Forms{}).Proto(), expfmt.TypeTextPlain)
 	compare(t, filepath.Join("testdata", "traffic.prom"), text)
 	compareText(t, families)
 	for _, m := range trafficMetrics() {

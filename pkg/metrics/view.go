@@ -21,9 +21,11 @@ type view struct {
 	facts  *model.Snapshot
 	shares *attribution.Attribution
 	states []model.SourceState
+	panics uint64
 	build  []string // values of accelscope_build_info
 	node   string   // name of the node
 
+	scope  scope
 	owners []*exposition.OwnerLabels // of shares.Owners
 	gpus   []gpuView
 	users  []*exposition.OwnerLabels // of shares.GPUs: the owner with the GPU
@@ -34,6 +36,10 @@ type view struct {
 	hw       columns // hw_counters of ports, and of devices as port ""
 	ext      columns // sysfs counters_ext/
 	fabric   fabricView
+	// The network interfaces of the node that are exported.
+	excludesInterface func(name string) bool
+	netDevs           []model.NetDev
+	netClasses        []model.NetClass
 }
 
 // portView is a port with its device.
@@ -124,7 +130,8 @@ func (c *columns) emit(b *exposition.Builder) {
 }
 
 func (v *view) fill(r *engine.Refresh, b *exposition.Builder) {
-	v.facts, v.shares, v.states = &r.Facts, &r.Shares, r.States
+	v.facts, v.shares, v.states, v.panics = &r.Facts, &r.Shares, r.States, r.Panics
+	v.scope.fill(&r.Shares)
 	v.owners = v.owners[:0]
 	for _, o := range r.Shares.Owners {
 		v.owners = append(v.owners, b.Owner(o))
@@ -165,6 +172,17 @@ func (v *view) fill(r *engine.Refresh, b *exposition.Builder) {
 	v.hw.end()
 	v.ext.end()
 	v.fabric.fill(r.Facts.Fabric, b)
+	v.fillInterfaces(r.Facts.Node)
+}
+
+// fillInterfaces selects the network interfaces of the node.
+func (v *view) fillInterfaces(n *model.Node) {
+	excluded := func(name string) bool { return v.excludesInterface != nil && v.excludesInterface(name) }
+	if n == nil {
+		n = &model.Node{}
+	}
+	v.netDevs = leaveOut(v.netDevs, n.NetDevs, func(d model.NetDev) bool { return excluded(d.Name) })
+	v.netClasses = leaveOut(v.netClasses, n.NetClasses, func(c model.NetClass) bool { return excluded(c.Name) })
 }
 
 // each returns an emit function that adds the series of every element of a list.
@@ -189,7 +207,7 @@ func vfsOf(v *view) []model.VF                    { return v.facts.VFs }
 func mapsOf(v *view) []model.Map                  { return v.facts.Maps }
 func childrenOf(v *view) []model.ChildProcesses   { return v.facts.Children }
 func statesOf(v *view) []model.SourceState        { return v.states }
-func usagesOf(v *view) []attribution.UsageShare   { return v.shares.Usages }
+func usagesOf(v *view) []attribution.UsageShare   { return v.scope.usages }
 func objectsOf(v *view) []attribution.ObjectShare { return v.shares.Objects }
 func verbsOf(v *view) []verbShare                 { return v.shares.Verbs }
 func fabricPortsOf(v *view) []fabricPort          { return v.fabric.ports }
@@ -198,8 +216,8 @@ func throttlesOf(v *view) []model.Throttle        { return v.facts.Node.Throttle
 func clocksourcesOf(v *view) []model.Clocksource  { return v.facts.Node.Clocksources }
 func disksOf(v *view) []model.Disk                { return v.facts.Node.Disks }
 func filesystemsOf(v *view) []model.Filesystem    { return v.facts.Node.Filesystems }
-func netDevsOf(v *view) []model.NetDev            { return v.facts.Node.NetDevs }
-func netClassesOf(v *view) []model.NetClass       { return v.facts.Node.NetClasses }
+func netDevsOf(v *view) []model.NetDev            { return v.netDevs }
+func netClassesOf(v *view) []model.NetClass       { return v.netClasses }
 func chipsOf(v *view) []model.Chip                { return v.facts.Node.Chips }
 
 // fabricNodesOf returns no nodes if the fabric is not collected.

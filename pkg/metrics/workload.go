@@ -44,9 +44,10 @@ func workloadMetrics() []metric {
 		},
 		{
 			name: "container_rdma_objects_created_total", typ: counter, owned: true, labels: []string{"device", "type"},
-			help: "RDMA objects that the workload has created, by type.",
+			detail: []string{"type", "device"},
+			help:   "RDMA objects that the workload has created, by type.",
 			emit: each(objectsOf, func(v *view, b *exposition.Builder, s *attribution.ObjectShare) {
-				if s.Method == attribution.MethodProbe {
+				if s.Method == attribution.MethodProbe && (s.Owner != 0 || s.Created > 0) {
 					b.Share(float64(s.Created), v.owners[s.Owner], s.Device, string(s.Type))
 				}
 			}),
@@ -62,15 +63,16 @@ func workloadMetrics() []metric {
 		},
 		{
 			name: "container_rdma_verbs_total", typ: counter, owned: true, labels: []string{"device", "verb"},
-			help: "Control-path verbs that the workload has called, including failed calls.",
+			detail: []string{"verb", "device"},
+			help:   "Control-path verbs that the workload has called, including failed calls.",
 			emit: each(verbsOf, func(v *view, b *exposition.Builder, s *verbShare) {
 				b.Share(float64(s.Value.Count), v.owners[s.Owner], s.Key.Device, s.Key.Verb)
 			}),
 		},
 		{
 			name: "container_rdma_verbs_errors_total", typ: counter, owned: true,
-			labels: []string{"device", "verb", "errno"},
-			help:   "Control-path verbs of the workload that failed, by errno.",
+			labels: []string{"device", "verb", "errno"}, detail: []string{"errno", "verb", "device"},
+			help: "Control-path verbs of the workload that failed, by errno.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.VerbErrors {
 					b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device, s.Key.Verb, s.Key.Errno)
@@ -79,7 +81,8 @@ func workloadMetrics() []metric {
 		},
 		{
 			name: "container_rdma_verbs_duration_seconds", typ: histogram, owned: true, labels: []string{"device", "verb"},
-			help: "Time that the control-path verbs of the workload took in the kernel.",
+			detail: []string{"verb", "device"},
+			help:   "Time that the control-path verbs of the workload took in the kernel.",
 			emit: each(verbsOf, func(v *view, b *exposition.Builder, s *verbShare) {
 				b.Histogram(&s.Value, v.owners[s.Owner], s.Key.Device, s.Key.Verb)
 			}),

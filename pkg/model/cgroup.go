@@ -34,8 +34,8 @@ type RDMACgroup struct {
 	Objects uint64
 }
 
-// JobGPUs are the GPUs that a step of a Slurm job may use. Nodes is nil if the device cgroup of the step does not show
-// them; the others come from the environments of its processes then, which the processes can change.
+// JobGPUs are the GPUs that a step of a Slurm job may use. Nodes is nil if neither the device cgroup nor the device
+// program of the step shows them; the others come from the environments of its processes then, which the processes can change.
 type JobGPUs struct {
 	Cgroup  CgroupID
 	Nodes   []string // device nodes: /dev/nvidia0

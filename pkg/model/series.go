@@ -66,6 +66,8 @@ type (
 		Vendor Vendor
 		API    string
 	}
+	// LossKey is the reason for which a probe did not record an event.
+	LossKey struct{ Reason string }
 	// SpentKey is the key of a value without further keys.
 	SpentKey struct{}
 )

@@ -14,6 +14,22 @@ type CgroupResolver interface {
 	CgroupOf(pid int) (CgroupID, error)
 }
 
+// WorkloadMarker passes to the programs which cgroups belong together. Without a marked cgroup above it, a cgroup is counted by
+// itself.
+type WorkloadMarker interface {
+	// Mark marks an existing cgroup: those below it are counted as one workload, or each with one share of the maps. It fails
+	// if there is no room.
+	Mark(id CgroupID, workload bool) error
+	// Unmark removes the mark of a cgroup that has ended.
+	Unmark(id CgroupID)
+}
+
+// OwnerResolver returns for whom the programs count what a cgroup does: the cgroup of its workload, and the cgroup in whose share
+// of the maps it is.
+type OwnerResolver interface {
+	OwnerOf(id CgroupID) (workload, share CgroupID)
+}
+
 // ObjectLister lists the RDMA objects of all devices.
 type ObjectLister interface {
 	// Objects lists the objects of some types, or of all if none is given.

@@ -109,6 +109,8 @@ type Snapshot struct {
 	Maps    []Map
 	Losses  []Loss
 	Repairs []Repair
+	// OwnerLosses are the losses of cgroups that have their share of a BPF map.
+	OwnerLosses []Series[LossKey, Count]
 	// DeviceStates lists the state of each device, by source.
 	DeviceStates []DeviceState
 	// Children counts the child processes of sources.
@@ -131,6 +133,7 @@ var lists = []factList{
 	series(func(s *Snapshot) *[]Series[ObjectKey, Count] { return &s.Created }),
 	series(func(s *Snapshot) *[]Series[VerbKey, Histogram] { return &s.Verbs }),
 	series(func(s *Snapshot) *[]Series[VerbErrorKey, Count] { return &s.VerbErrors }),
+	series(func(s *Snapshot) *[]Series[LossKey, Count] { return &s.OwnerLosses }),
 	byCgroup(func(s *Snapshot) *[]RDMACgroup { return &s.RDMACgroups }, func(f *RDMACgroup) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Traffic { return &s.Traffic }, func(f *Traffic) CgroupID { return f.Cgroup }),
 	series(func(s *Snapshot) *[]Series[WorkRequestKey, Requests] { return &s.WorkRequests }),

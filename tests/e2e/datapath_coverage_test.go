@@ -12,13 +12,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// covered waits until the containers have the coverage that is wanted: values by reason.
+// covered waits until the containers have the coverage that is wanted: values by reason, on all devices.
 func (s *sensor) covered(want map[*container]map[string]float64) {
 	s.t.Helper()
 	eventually(s.t, 30*time.Second, func() error {
 		m := s.fresh()
 		for c, w := range want {
-			got := m.by("container_rdma_datapath_coverage", "reason", "container_id", c.id, "device", "rxe0")
+			got := m.by("container_rdma_datapath_coverage", "reason", "container_id", c.id)
 			if diff := cmp.Diff(w, got); diff != "" {
 				return fmt.Errorf("coverage of %v (-want +got)\n%s", c.cmd.Args[4:], diff)
 			}
@@ -27,11 +27,13 @@ func (s *sensor) covered(want map[*container]map[string]float64) {
 	})
 }
 
+var complete = map[string]float64{"complete": 1}
+
+func gap(reason string) map[string]float64 { return map[string]float64{reason: 0} }
+
 // coverage: a workload whose bytes are not all counted says why.
 func (n node) coverage(t *testing.T) {
 	none := map[string]float64{}
-	complete := map[string]float64{"complete": 1}
-	gap := func(reason string) map[string]float64 { return map[string]float64{reason: 0} }
 	alone := func(c *container, w map[string]float64) map[*container]map[string]float64 {
 		return map[*container]map[string]float64{c: w}
 	}
@@ -70,5 +72,72 @@ func (n node) coverage(t *testing.T) {
 	busy.line(t, "polls")
 	s = start(t, n.args("--rdma.datapath=budget")...)
 	s.covered(alone(busy, gap("budget")))
+	s.stop()
+}
+
+// toolCoverage: the coverage of programs of others while they run: perftest, and pyverbs with its extended completion queue.
+func (n node) toolCoverage(t *testing.T) {
+	s, keeper := n.watched(t, "--rdma.datapath=always")
+	first := s.extended(t)
+	reads, unread := python(t, "pyverbs that reads all", "hold"), python(t, "pyverbs that reads no lengths", "unread")
+	reads.line(t, "done")
+	unread.line(t, "done")
+	// It posts for longer than the test takes.
+	x := trial{name: "perftest", argv: []string{"ib_write_bw", "-F", "-d", "rxe0", "-x", "1", "-n", "5000000", "-N"}}
+	server, client := x.ends(t)
+	eventually(t, 30*time.Second, func() error {
+		if m := s.fresh().moved(client.id); m["rdma_write"] == 0 {
+			return fmt.Errorf("perftest has posted nothing: %v", m)
+		}
+		return nil
+	})
+	s.covered(map[*container]map[string]float64{
+		server: complete, client: complete, reads: complete, unread: gap("extended_poll"),
+	})
+	kill(client, server)
+	reads.rest(t)
+	unread.rest(t)
+	first.rest(t)
+	keeper.rest(t)
+	s.stop()
+}
+
+// portCoverage: where the counters of the port carry the bytes of a workload, they are complete without the data path.
+func (n node) portCoverage(t *testing.T) {
+	s := start(t, n.args()...)
+	one := enter(t, "alone on rxe0", "posts", "-d", "rxe0", "-n", "1", "-k")
+	one.line(t, "done")
+	s.covered(map[*container]map[string]float64{one: complete})
+	other := enter(t, "other on rxe0", "posts", "-d", "rxe0", "-n", "1", "-k")
+	other.line(t, "done")
+	s.covered(map[*container]map[string]float64{one: gap("off"), other: gap("off")})
+	other.rest(t)
+	s.covered(map[*container]map[string]float64{one: complete, other: {}})
+	one.rest(t)
+	s.stop()
+}
+
+// devx: a workload with DEVX objects may have queue pairs among them, which nothing counts. The device is a FAKE, a module that has
+// only such objects; the uobject layer that makes them is the kernel's.
+func (n node) devx(t *testing.T) {
+	sh(t, "insmod", n.module(t, devxVar))
+	defer sh(t, "rmmod", "devx") // not a cleanup: the context of a test is canceled before cleanups run
+	const device, made = "devx0", 3
+	s := start(t, n.args("--rdma.datapath=always")...)
+	c := enter(t, "DEVX objects", "devx", device, fmt.Sprint(made))
+	c.line(t, "ready")
+	s.covered(map[*container]map[string]float64{c: gap("devx")})
+	m := s.fresh()
+	if held := m.sum("container_rdma_resources", "container_id", c.id, "device", device, "type", "devx_obj"); held != made-1 {
+		t.Errorf("%v DEVX objects, want %d", held, made-1)
+	}
+	if created := m.sum("container_rdma_objects_created_total", "container_id", c.id, "device", device, "type", "devx_obj"); created != made {
+		t.Errorf("%v DEVX objects created, want %d", created, made)
+	}
+	if calls := m.sum("container_rdma_verbs_total", "container_id", c.id, "device", device, "verb", "devx"); calls != made+1 {
+		t.Errorf("%v calls of DEVX methods, want %d", calls, made+1)
+	}
+	c.rest(t)
+	s.covered(map[*container]map[string]float64{c: {}})
 	s.stop()
 }

@@ -11,10 +11,15 @@ import (
 	"time"
 )
 
-// extended: completions that a program polls with ibv_start_poll and ibv_next_poll are counted like those of ibv_poll_cq, as
-// far as the program reads them. The others are counted as unread.
-func (n node) extended(t *testing.T) {
-	s, keeper := n.watched(t, "--rdma.datapath=always")
+// python starts extended.py, which sends 50 times 1000 bytes.
+func python(t *testing.T, name, mode string) *container {
+	t.Helper()
+	return enter(t, name, "sh", "-c", `exec /usr/bin/python3 "$(dirname "$(command -v posts)")/extended.py" rxe0 50 1000 `+mode)
+}
+
+// extended starts the first process that polls an extended completion queue, which may be late, and waits until its functions are probed.
+func (s *sensor) extended(t *testing.T) *container {
+	t.Helper()
 	before := s.fresh().sum("accelscope_datapath_probes")
 	// Its verbs context is known from a queue pair with an ordinary CQ.
 	first := enter(t, "first extended", "posts", "-d", "rxe0", "-c", "+olq", "-o", "send", "-n", "1", "-k")
@@ -25,6 +30,14 @@ func (n node) extended(t *testing.T) {
 		}
 		return nil
 	})
+	return first
+}
+
+// extended: completions that a program polls with ibv_start_poll and ibv_next_poll are counted like those of ibv_poll_cq, as
+// far as the program reads them. The others are counted as unread.
+func (n node) extended(t *testing.T) {
+	s, keeper := n.watched(t, "--rdma.datapath=always")
+	first := s.extended(t)
 
 	type poller struct {
 		parts, operation string
@@ -67,7 +80,7 @@ func (n node) extended(t *testing.T) {
 		}
 	}
 	// pyverbs is the Python binding of libibverbs. Its cq.CQEX is an extended completion queue.
-	pyverbs := enter(t, "pyverbs", "sh", "-c", `exec /usr/bin/python3 "$(dirname "$(command -v posts)")/extended.py" rxe0 50 1000`)
+	pyverbs := python(t, "pyverbs", "")
 	want[pyverbs] = posted(t, "send", chains, pyverbs.rest(t))
 	s.equal(want)
 	m := s.fresh()

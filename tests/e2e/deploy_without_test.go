@@ -27,7 +27,7 @@ var rows = map[string]string{
 		"between two scrapes, opens and open handles of device nodes",
 	"`CAP_PERFMON`": "the same as without `CAP_BPF`",
 	"`CAP_SYS_ADMIN`": "all eBPF hooks if `kernel.perf_event_paranoid` is above 2, otherwise the fentry tier; HCAs " +
-		"that were moved into pods; `rdma.datapath`",
+		"that were moved into pods; `rdma.datapath`; GPUs of Slurm jobs by their device program (cgroup v2)",
 	"`CAP_SYS_PTRACE`": "processes that use Intel GPUs, or AMD GPUs for other purposes than compute; HCAs that were moved into " +
 		"pods; `container_network_*`; `rdma.datapath`; owners of RDMA objects that existed before " +
 		"the sensor started, if `/proc` hides processes and the sensor is not root; GPUs of Slurm jobs by their environment",

@@ -31,7 +31,7 @@ type stubDriver struct {
 	address string // of the PCI function
 	gpus    *nvml.Scenario
 
-	endDaemon func() // ends the process of persistenced
+	endDaemon func() // ends the process of daemon
 }
 
 func newStubDriver(t *testing.T) *stubDriver {
@@ -111,11 +111,23 @@ func (d *stubDriver) makeNodes() {
 	}
 }
 
-// unload runs rmmod once and returns its message.
-func (d *stubDriver) unload() (string, error) {
+// unload runs rmmod once, as tools do, which look at the users once.
+func (d *stubDriver) unload() {
 	d.t.Helper()
+	if out, err := child.Command(d.t.Context(), "rmmod", "nvidia").CombinedOutput(); err != nil {
+		d.t.Fatalf("rmmod: %v: %s", err, out)
+	}
+}
+
+// refuses: the driver cannot be unloaded while the sensor reads the GPU, or the stub does not resemble the driver.
+func (d *stubDriver) refuses() {
+	d.t.Helper()
+	users := d.users()
 	out, err := child.Command(d.t.Context(), "rmmod", "nvidia").CombinedOutput()
-	return strings.TrimSpace(string(out)), err
+	d.t.Logf("without a release: reference count %s; rmmod: %v: %s", users, err, strings.TrimSpace(string(out)))
+	if users == "0" || err == nil || !strings.Contains(string(out), "in use") {
+		d.t.Fatal("rmmod succeeds without a release")
+	}
 }
 
 // users returns the reference count of the module, which tools read before they unload it.
@@ -149,31 +161,9 @@ func onlyGPUs(more ...string) []string {
 	}, more...)
 }
 
-// nvidiaDriver unloads and reloads NVIDIA's driver under a sensor that reads the GPU.
+// nvidiaDriver starts the sensor with a /dev of its own, as in a container, and then loads the driver. Nobody makes device nodes.
 func (n node) nvidiaDriver(t *testing.T) {
 	d := newStubDriver(t)
-	t.Run("container first", d.containerFirst)
-	d.t = t
-	d.makeNodes()
-	d.load("550.54.15")
-	s := start(t, onlyGPUs()...)
-	d.read(s, "550.54.15")
-	t.Run("not released", func(t *testing.T) {
-		out, err := d.unload()
-		t.Logf("reference count %s; rmmod: %v: %s", d.users(), err, out)
-		if err == nil || !strings.Contains(out, "in use") {
-			t.Error("rmmod succeeds without a release: then the stub does not resemble the driver")
-		}
-	})
-	s.stop()
-	if out, err := d.unload(); err != nil {
-		t.Errorf("rmmod without a sensor: %v: %s", err, out)
-	}
-}
-
-// containerFirst starts the sensor with a /dev of its own, as in a container, and then loads the driver. Nobody makes device nodes.
-func (d *stubDriver) containerFirst(t *testing.T) {
-	d.t = t
 	script := filepath.Join(t.TempDir(), "container")
 	text := "#!/bin/sh\nexec unshare --mount sh -c 'mount -t tmpfs dev /dev && mknod /dev/null c 1 3 && exec " + os.Getenv(binaryVar) + " \"$@\"' sh \"$@\"\n"
 	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
@@ -190,7 +180,5 @@ func (d *stubDriver) containerFirst(t *testing.T) {
 		t.Error("the sensor made a node in /dev of the node")
 	}
 	s.stop()
-	if out, err := d.unload(); err != nil {
-		t.Errorf("rmmod without a sensor: %v: %s", err, out)
-	}
+	d.unload()
 }

@@ -47,6 +47,9 @@ type driverTask struct {
 	PID, TID                                                   int
 	Since                                                      time.Time
 	ContainerID                                                string `json:"container_id"`
+	HolderPID                                                  int    `json:"holder_pid"`
+	HolderTID                                                  int    `json:"holder_tid"`
+	HolderProcess                                              string `json:"holder_process"`
 }
 
 func (s *sensor) driverTasks() ([]driverTask, error) {
@@ -167,6 +170,8 @@ func (n node) driverIoctls(t *testing.T) {
 		t.Errorf("after its return: %v, %v", tasks, err)
 	}
 	s.noDriverLosses(s.scrape())
+	withoutFdinfo(t, one.cmd.Process.Pid, vgem)
+	withoutFdinfo(t, two.cmd.Process.Pid, virtio)
 	one.rest(t)
 	two.rest(t)
 	if whole() { // driverStuck reloads, too
@@ -185,8 +190,11 @@ func (n node) driverIoctls(t *testing.T) {
 	s.stop()
 }
 
-// driverStuck has two containers in an ioctl of a stub of NVIDIA's driver, one of which has a lock that the other one waits for.
-// Then the driver is unloaded and reloaded under the sensor.
+// recordsHolders reports whether the kernel records which task has the lock that a task waits for: from 6.16 on.
+func (n node) recordsHolders() bool { return n.kernel == "7" }
+
+// driverStuck has two containers in an ioctl of a stub of NVIDIA's driver, one of which has a lock that the other one waits for: the
+// sensor names it where the kernel does. Then the driver is unloaded and reloaded under the sensor.
 func (n node) driverStuck(t *testing.T) {
 	module := os.Getenv(stubVar)
 	node := filepath.Join(t.TempDir(), "nvidiactl")
@@ -214,6 +222,9 @@ func (n node) driverStuck(t *testing.T) {
 		want := driverTask{
 			Driver: "nvidia", Process: "ioctls", Request: "0x00004601", Type: "0x46", Number: "0x01", Function: "nvidia_unlocked_ioctl",
 			PID: c.cmd.Process.Pid, TID: c.cmd.Process.Pid, ContainerID: c.id, Workload: tasks[i].Workload, Since: tasks[i].Since,
+		}
+		if c == second && n.recordsHolders() {
+			want.HolderPID, want.HolderTID, want.HolderProcess = tasks[0].PID, tasks[0].TID, tasks[0].Process
 		}
 		if d := cmp.Diff(want, tasks[i]); d != "" {
 			t.Errorf("task %d (-want +got):\n%s", i, d)

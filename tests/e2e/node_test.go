@@ -31,6 +31,7 @@ const (
 	workloadsVar    = "ACCELSCOPE_WORKLOAD"     // directory of the C programs
 	movableVar      = "ACCELSCOPE_MOVABLE"      // the kernel module of pkg/source/rdma/testdata/movable.c
 	vfsVar          = "ACCELSCOPE_VFS"          // the kernel module of pkg/source/rdma/testdata/vfs.c
+	devxVar         = "ACCELSCOPE_DEVX"         // the kernel module of tests/vm/driver/devx.c
 )
 
 // wantTier is the best tier that the kernel supports: a lower one is a failure.
@@ -70,6 +71,14 @@ func (n node) args(more ...string) []string {
 // modules reports whether the harness builds the test's kernel modules for this kernel.
 func (n node) modules() bool { return n.kernel == "6.1" && n.padded == "" }
 
+// stub reports whether the harness builds the stub of NVIDIA's module: in make test for 6.1, which it builds modules for anyway.
+func (n node) stub() bool {
+	return n.plain() && n.padded == "" && (n.kernel == "6.1" || whole() && (n.kernel == "6.12" || n.kernel == "7"))
+}
+
+// unloads reports whether NVIDIA's driver is unloaded under a sensor. 7 runs only what older kernels lack.
+func (n node) unloads() bool { return n.stub() && n.kernel != "7" }
+
 // module returns the path of the kernel module that an environment variable names, in the guest. It is empty for kernels
 // without modules.
 func (n node) module(t *testing.T, variable string) string {
@@ -99,6 +108,7 @@ var nodeScenarios = []scenario[node]{
 	{"peers", node.peers, "6.12", nil},
 	{"dri", node.dri, "5.10", nil},
 	{"devices", node.devices, "6.1", nil},
+	{"slurm devices", node.slurmDevices, "5.10 7", node.plain},
 	{"restart", node.restart, "6.1//v1", nil},
 	{"churn", node.churn, "6.12 6.12/preempt", nil},
 	// rxe of 5.10 gives the numbers of queue pairs to new ones at once.
@@ -109,10 +119,14 @@ var nodeScenarios = []scenario[node]{
 	{"datapath port", node.port, "7", func(n node) bool { return n.kernel == "7" && n.plain() }}, // the first kernel that counts the bytes of rxe
 	{"datapath split", node.split, "", func(n node) bool { return n.kernel == "7" && n.plain() }},
 	{"datapath hooks", node.datapathHooks, "6.1", node.traces},
-	{"datapath exact", node.exact, "6.12 6.12/preempt", node.traces},
+	{"datapath exact", node.exact, "6.12 6.12/preempt", node.uprobes},
 	{"datapath extended", node.extended, "6.12", node.traces},
 	{"datapath containers", node.seccomp, "6.12", node.traces},
 	{"datapath coverage", node.coverage, "6.12", node.traces},
+	{"datapath coverage of tools", node.toolCoverage, "", node.traces},
+	{"datapath coverage by ports", node.portCoverage, "7", func(n node) bool { return n.kernel == "7" && n.plain() }},
+	{"datapath coverage of DEVX", node.devx, "6.1", func(n node) bool { return n.modules() && n.plain() }},
+	{"datapath replugged", node.replugged, "", node.traces},
 	{"datapath latency", node.latency, "6.12", node.traces},
 	{"datapath errors", node.completionErrors, "6.1", node.traces},
 	{"datapath first", node.first, "6.12 6.12/preempt", node.traces},
@@ -120,12 +134,14 @@ var nodeScenarios = []scenario[node]{
 	{"datapath harmless", node.harmless, "6.12", node.traces},
 	{"datapath exclusive", node.exclusive, "6.1", node.traces},
 	{"datapath budget", node.budget, "6.1", node.traces},
+	{"datapath estimate", node.estimate, "", func(n node) bool { return n.kernel == "6.12" && n.plain() }},
 	{"datapath stalled", node.stalled, "", node.traces},
 	{"gpu memory", node.gpuMemory, "5.10 7", node.plain},
-	{"nvidia driver", node.nvidiaDriver, "", func(n node) bool { return n.modules() && n.plain() }},
-	{"nvidia release", node.nvidiaRelease, "", func(n node) bool { return n.modules() && n.plain() }},
+	{"nvidia driver", node.nvidiaDriver, "", node.unloads},
+	{"nvidia release", node.nvidiaRelease, "6.1", node.unloads},
+	{"nvidia signals", node.nvidiaSignals, "", node.unloads},
 	{"gpu driver ioctls", node.driverIoctls, "5.10 7", func(n node) bool { return n.tier == "" }}, // kprobes only
-	{"gpu driver stuck", node.driverStuck, "6.1", func(n node) bool { return n.modules() && n.plain() }},
+	{"gpu driver stuck", node.driverStuck, "6.1", node.stub},
 	{"reload", node.reload, "5.10 6.12", nil},
 	{"netlink", node.netlink, "5.10 6.1", nil},
 }
@@ -133,8 +149,11 @@ var nodeScenarios = []scenario[node]{
 // plain reports whether tier and cgroup layout are the kernel's own.
 func (n node) plain() bool { return n.tier == "" && n.cgroup == "" }
 
-// traces reports whether the data path can be traced, for which 5.10 is too old. 7 runs only what older kernels lack.
-func (n node) traces() bool { return n.plain() && n.kernel != "5.10" && n.kernel != "7" }
+// uprobes reports whether the data path can be traced, for which 5.10 is too old.
+func (n node) uprobes() bool { return n.plain() && n.kernel != "5.10" }
+
+// traces reports whether all scenarios of the data path run. On 7 run only the exact one, and those that older kernels lack.
+func (n node) traces() bool { return n.uprobes() && n.kernel != "7" }
 
 func TestNode(t *testing.T) {
 	runParallel(t)
@@ -166,7 +185,7 @@ func (n node) options(t *testing.T) vm.Options {
 	env := []string{
 		nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads,
 		rdmaTestVar + "=" + dir + "/rdma.test", accessTestVar + "=" + dir + "/access.test", datapathTestVar + "=" + dir + "/datapath.test",
-		gpuMemoryTestVar + "=" + dir + "/gpumemory.test", gpumemory.BuiltVar + "=" + fakes,
+		gpuMemoryTestVar + "=" + dir + "/gpumemory.test", cgroupTestVar + "=" + dir + "/cgroup.test", gpumemory.BuiltVar + "=" + fakes,
 		"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	}
 	options := vm.Options{
@@ -192,6 +211,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 		{"test", "-c", "-o", dir + "/access.test", module + "pkg/source/access"},
 		{"test", "-c", "-o", dir + "/datapath.test", module + "pkg/source/datapath"},
 		{"test", "-c", "-o", dir + "/gpumemory.test", module + "pkg/source/gpumemory"},
+		{"test", "-c", "-o", dir + "/cgroup.test", module + "pkg/source/cgroup"},
 	} {
 		if out, err := child.Command(context.Background(), "go", args...).CombinedOutput(); err != nil {
 			return "", fmt.Errorf("go %v: %w: %s", args, err, out)
@@ -206,26 +226,30 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// buildModules builds, outside the guest, the kernel modules of the RDMA tests and returns the variables that name them.
+// buildModules builds, outside the guest, the kernel modules of the tests, and the fake library for the stub of NVIDIA's driver. It
+// returns the variables that name them.
 func (n node) buildModules(t *testing.T) (env []string) {
 	t.Helper()
-	if !n.modules() {
-		return nil
+	sources := map[string]string{}
+	if n.modules() {
+		sources[movableVar], sources[vfsVar] = "../../pkg/source/rdma/testdata/movable.c", "../../pkg/source/rdma/testdata/vfs.c"
+		sources[devxVar] = "../vm/driver/devx.c"
 	}
-	kernel, err := vm.FetchKernel(t.Context(), n.kernel)
-	if err != nil {
-		t.Fatal(err)
+	if n.stub() {
+		sources[stubVar] = "../vm/driver/nvidia.c"
 	}
-	for variable, source := range map[string]string{
-		movableVar: "../../pkg/source/rdma/testdata/movable.c", vfsVar: "../../pkg/source/rdma/testdata/vfs.c", stubVar: "../vm/driver/nvidia.c",
-	} {
+	for variable, source := range sources {
+		kernel, err := vm.FetchKernel(t.Context(), n.kernel)
+		if err != nil {
+			t.Fatal(err)
+		}
 		module, err := vm.BuildModule(t.Context(), kernel, source)
 		if err != nil {
 			t.Fatal(err)
 		}
 		env = append(env, variable+"="+module)
 	}
-	if whole() { // only the scenario that make test leaves out needs it
+	if n.unloads() {
 		library, err := nvml.Build(t.Context(), t.TempDir(), false)
 		if err != nil {
 			t.Fatal(err)

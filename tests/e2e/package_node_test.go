@@ -48,7 +48,7 @@ func packageOptions(t *testing.T) vm.Options {
 	return vm.Options{
 		Kernel: "6.1", Devices: 2, Systemd: true, Timeout: 30 * time.Minute,
 		Env: []string{
-			packagesVar + "=" + dir, rdmaTestVar + "=" + tests + "/rdma.test", "DEBIAN_FRONTEND=noninteractive",
+			packagesVar + "=" + dir, nodesVar + "=" + os.Getenv(nodesVar), rdmaTestVar + "=" + tests + "/rdma.test", "DEBIAN_FRONTEND=noninteractive",
 			"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		},
 	}

@@ -39,6 +39,7 @@ func TestPackage(t *testing.T) {
 		{"upgrade", d.upgrade},
 		{"rollback", d.rollback},
 		{"killed", d.killed},
+		{"options", d.options},
 		{"TLS", d.tls},
 		{"stop", d.stop},
 		{"remove", d.remove},

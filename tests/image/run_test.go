@@ -7,7 +7,9 @@ package image
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/nvml"
@@ -143,12 +147,7 @@ func TestNVML(t *testing.T) {
 // The health check of the image reports the state of its sensor.
 func TestHealthcheck(t *testing.T) {
 	m := unpack(t, native)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	env := []string{"ACCELSCOPE_WEB_LISTEN_ADDRESS=" + l.Addr().String()}
+	env := []string{"ACCELSCOPE_WEB_LISTEN_ADDRESS=" + freeAddress(t)}
 	check := func() (string, error) {
 		// In the image, execvp searches PATH for the program.
 		path := filepath.Join("/usr/bin", m.config.Config.Healthcheck.Test[1])
@@ -162,7 +161,7 @@ func TestHealthcheck(t *testing.T) {
 	if err := run.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var out string
+	out, err := "", error(nil)
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if out, err = check(); err == nil {
 			break
@@ -180,6 +179,89 @@ func TestHealthcheck(t *testing.T) {
 	if out, err := check(); err == nil {
 		t.Errorf("after its end: healthy, %q", out)
 	}
+}
+
+// As another user the sensor serves what this user can read, and doctor lists what is missing. With ambient capabilities nothing of
+// the kernel's is missing.
+func TestUser(t *testing.T) {
+	m := unpack(t, native)
+	least := []string{"CAP_BPF", "CAP_PERFMON", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "CAP_SYSLOG"}
+	for name, tt := range map[string]struct {
+		ambient      []uintptr
+		state, probe string
+	}{
+		"without capabilities": {nil, "absent failed", "failed"},
+		"with ambient capabilities": {[]uintptr{
+			unix.CAP_BPF, unix.CAP_PERFMON, unix.CAP_SYS_ADMIN, unix.CAP_SYS_PTRACE, unix.CAP_DAC_READ_SEARCH, unix.CAP_SYSLOG,
+		}, "ok", "ok"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			as := func(cmd *exec.Cmd) *exec.Cmd {
+				cmd.SysProcAttr.Credential = &syscall.Credential{Uid: 65532, Gid: 65532}
+				cmd.SysProcAttr.AmbientCaps = tt.ambient
+				return cmd
+			}
+			out, _ := as(m.command(t, nil, sensor, "doctor", "--json")).Output() // its status depends on the machine
+			var r report
+			if err := json.Unmarshal(out, &r); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			for _, capability := range least {
+				if state, reason := r.find("permission", capability); state == "" || !strings.Contains(tt.state, state) {
+					t.Errorf("%s is %q: %s", capability, state, reason)
+				}
+			}
+			if state, reason := r.find("permission", "CAP_DAC_OVERRIDE"); state != "absent" || !strings.Contains(reason, "sockets") {
+				t.Errorf("the sockets of root are %q: %s", state, reason)
+			}
+			for source, want := range map[string]string{"cgroup": "ok", "node": "ok", "probe": tt.probe} {
+				if state, reason := r.find("source", source); state != want {
+					t.Errorf("%s is %q, want %q: %s", source, state, want, reason)
+				}
+			}
+			address := freeAddress(t)
+			run := as(m.command(t, []string{"ACCELSCOPE_WEB_LISTEN_ADDRESS=" + address}, sensor))
+			if err := run.Start(); err != nil {
+				t.Fatal(err)
+			}
+			text, err := "", error(nil)
+			for end := time.Now().Add(time.Minute); time.Now().Before(end) && !strings.Contains(text, "node_memory_MemTotal_bytes "); {
+				time.Sleep(100 * time.Millisecond)
+				text, err = get("http://" + address + "/metrics")
+			}
+			if err != nil || !strings.Contains(text, "node_memory_MemTotal_bytes ") ||
+				!strings.Contains(text, `accelscope_source_state{source="probe",state="`+tt.probe+`"} 1`) {
+				t.Errorf("%v: %.2000s", err, text)
+			}
+			if err := run.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if err := run.Wait(); err != nil {
+				t.Errorf("the sensor ended with %v", err)
+			}
+		})
+	}
+}
+
+func get(url string) (string, error) {
+	res, err := http.Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	return string(text), err
+}
+
+// freeAddress returns an address on which nobody listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
 }
 
 // The tools of the fabric start in their image.

@@ -33,6 +33,7 @@ type plant struct{ file, imports string }
 var plants = map[string]plant{
 	"hang":                   {"pkg/hang/planted.go", module + "pkg/model"},
 	"child":                  {"pkg/child/planted.go", module + "pkg/hang"},
+	"safely":                 {"pkg/safely/planted.go", module + "pkg/model"},
 	"boundedfile":            {"pkg/boundedfile/planted.go", module + "pkg/model"},
 	"drmfdinfo":              {"pkg/drmfdinfo/planted.go", module + "pkg/boundedfile"},
 	"model":                  {"pkg/model/planted.go", module + "pkg/identity"},

@@ -88,7 +88,7 @@ func placePadded(ctx context.Context, kernel Kernel, modules []string, source, d
 		if name != "ib_core" && name != "ib_uverbs" {
 			continue
 		}
-		// As docs/rdma-modules.md shows it.
+		// As deploy/README.md shows it.
 		file := filepath.Join(types, name)
 		if err := copyFile(file, module); err != nil {
 			return err

@@ -43,6 +43,9 @@ func run(version, packages, out, binary string) error {
 		if err != nil {
 			return err
 		}
+		if err := checkLicense(m, texts); err != nil {
+			return err
+		}
 		b.addModule(m, texts)
 		writeNotice(&notices, m, texts)
 	}

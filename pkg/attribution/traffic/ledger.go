@@ -47,8 +47,8 @@ type Ledger struct {
 
 	accounts map[accountKey]*account
 	rows     map[rowKey]*row
-	// answered is the last refresh in which a method reported anything, before is the
-	// preceding one.
+	// answered is the last refresh in which a method reported anything, or in which its source
+	// had nothing to report; before is the preceding one.
 	answered, before [methods]uint64
 	unknownHCAs      uint64 // objects created on HCAs without a known name
 

@@ -210,6 +210,9 @@ func (w *world) snapshot() *node {
 	if !w.answers.probe {
 		n.Objects, n.Created = nil, nil
 	}
+	if w.answers.uprobe {
+		n.traced()
+	}
 	if !w.answers.kernel {
 		n.Resources = nil
 	}

@@ -193,6 +193,12 @@ func (n *node) holds(cgroup uint64, device string, now, made uint64) *node {
 	return n
 }
 
+// traced marks that the data path answers.
+func (n *node) traced() *node {
+	n.DataPath = &model.DataPathStats{}
+	return n
+}
+
 func (n *node) reports(cgroup uint64, device string, m model.Method, sent uint64, seen ...model.Seen) *node {
 	f := model.Traffic{Cgroup: model.CgroupID(cgroup), Device: device, Method: m, Direction: model.Transmit, Bytes: sent}
 	for _, s := range seen {
@@ -273,6 +279,22 @@ func TestLedger(t *testing.T) {
 			{d(1000).holds(1, "d", 1, 1), want{" port": 1000}},
 			{d(1500).holds(1, "d", 1, 1).reports(1, "d", up, 400), want{" port": 1000, "c1 port": 500, "c1 uprobe": 0}},
 			{d(1600).holds(1, "d", 0, 1).reports(1, "d", up, 480), want{" port": 1000, "c1 port": 600, "c1 uprobe": 0}},
+		},
+		"the first bytes that the data path counts": {
+			{d(0).holds(1, "d", 1, 1).traced(), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 1).traced(), want{" port": 0, "c1 port": 100}},
+			{
+				d(2100).holds(1, "d", 1, 1).holds(2, "d", 0, 1).holds(3, "d", 1, 1).traced().reports(2, "d", up, 900).reports(3, "d", up, 700),
+				want{" port": 400, "c1 port": 100, "c2 uprobe": 900, "c3 uprobe": 700},
+			},
+		},
+		"the first bytes that the data path counts, after it did not answer": {
+			{d(0).holds(1, "d", 1, 1).traced(), want{" port": 0}},
+			{d(100).holds(1, "d", 1, 1), want{" port": 0, "c1 port": 100}},
+			{
+				d(1100).holds(1, "d", 1, 1).holds(2, "d", 1, 1).traced().reports(1, "d", up, 90).reports(2, "d", up, 900),
+				want{" port": 1000, "c1 port": 100, "c1 uprobe": 0, "c2 uprobe": 0},
+			},
 		},
 		"made after the last refresh": {
 			{d(0), want{" port": 0}},

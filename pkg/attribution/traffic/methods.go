@@ -43,6 +43,9 @@ type rowKey struct {
 // device.
 func (l *Ledger) report(facts []model.Traffic) {
 	l.before = l.answered
+	if l.facts.DataPath != nil { // it has no rows before it has counted bytes
+		l.answered[byUprobe] = l.refresh
+	}
 	l.reported = l.reported[:0]
 	var d *device
 	for i := range facts {

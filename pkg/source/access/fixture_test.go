@@ -9,16 +9,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/hook"
+	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
 	"github.com/accelscope/accelscope/tests/child"
 )
 
@@ -163,24 +162,8 @@ func groups(t *testing.T) map[string]group {
 
 func newGroup(t *testing.T, root, subsystem string) group {
 	t.Helper()
-	dir, err := os.MkdirTemp(root, "accelscope-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for range 1000 { // EBUSY while the last process is being reaped
-			if err := unix.Rmdir(dir); err == nil || errors.Is(err, unix.ENOENT) {
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		t.Errorf("%s cannot be removed", dir)
-	})
-	info, err := os.Stat(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return group{subsystem, dir, info.Sys().(*syscall.Stat_t).Ino}
+	dir, id := testcgroup.New(t, root)
+	return group{subsystem, dir, id}
 }
 
 // refuse attaches a device program to a cgroup of v2, as a runtime does.

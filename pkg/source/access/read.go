@@ -48,10 +48,10 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	}
 	snap.DeviceOpens = s.totals.AppendTo(snap.DeviceOpens)
 	s.addHandles(&snap, opened)
+	err = errors.Join(s.sensor.object.Owners.Settle(s.forget), s.sensor.self(&snap))
 	clear(s.forget)
-	s.sensor.self(&snap)
 	snap.Losses = append(snap.Losses, model.Loss{Reason: "device_handles_full", Count: s.lost})
-	return snap, errors.Join(s.files, s.stuck(), hook.Failures(s.hooks))
+	return snap, errors.Join(err, s.files, s.stuck(), hook.Failures(s.hooks))
 }
 
 // stuck returns the error of a listing that does not end.

@@ -36,6 +36,9 @@ const (
 	stackSize = 16384
 )
 
+// opensShare is the part of the map that an owner may have: a quarter.
+const opensShare = 4
+
 // A sensor has the attached hooks and their maps.
 type sensor struct {
 	object *hook.Object
@@ -78,7 +81,7 @@ func newSensor(opts Options) (*sensor, []model.Hook, error) {
 		return fail(err)
 	}
 	s := &sensor{watched: map[uint32]bool{}}
-	if s.object, err = hook.NewObject(spec, types, ""); err != nil {
+	if s.object, err = opts.Workloads.NewObject(spec, types, ""); err != nil {
 		return fail(err)
 	}
 	var hooks []model.Hook
@@ -108,6 +111,9 @@ func loadSpec(opts Options, types *hook.Types) (*ebpf.CollectionSpec, error) {
 		return nil, err
 	}
 	spec.Maps[gen.DevicesMapDeviceOpens].MaxEntries = opts.MaxEntries
+	if err := hook.SetShares(spec, opts.MaxEntries/opensShare); err != nil {
+		return nil, err
+	}
 	spec.Maps[gen.DevicesMapDeviceNodes].MaxEntries = 4096 // hundreds of VFs have three each
 	return spec, errors.Join(
 		spec.Variables[gen.DevicesVarCgroupSubsys].Set(subsys),
@@ -174,7 +180,13 @@ func (s *sensor) watch(n *nodes) error {
 // each calls f for every counter, and deletes the entries for which it returns true.
 func (s *sensor) each(f func(gen.DevicesAccessKey, *gen.DevicesAccessCount) (drop bool)) error {
 	_, left, err := hook.Sweep(s.object.Coll.Maps[gen.DevicesMapDeviceOpens], &s.keys, &s.values,
-		func(k *gen.DevicesAccessKey, v *gen.DevicesAccessCount) bool { return f(*k, v) })
+		func(k *gen.DevicesAccessKey, v *gen.DevicesAccessCount) bool {
+			drop := f(*k, v)
+			if drop {
+				s.object.Owners.Add(v.Owner, opensOfOwner, -1)
+			}
+			return drop
+		})
 	if err != nil {
 		return fmt.Errorf("opens of devices: %w", err)
 	}
@@ -184,11 +196,14 @@ func (s *sensor) each(f func(gen.DevicesAccessKey, *gen.DevicesAccessCount) (dro
 
 var lossNames = [gen.DevicesAccessLossACCESS_LOSSES]string{
 	gen.DevicesAccessLossLOSS_OPENS_FULL:         "device_opens_map_full",
+	gen.DevicesAccessLossLOSS_OPENS_SHARE:        "device_opens_map_share",
 	gen.DevicesAccessLossLOSS_OPEN_RETURN_MISSED: "device_open_return_missed",
 }
 
+const opensOfOwner = uint32(gen.DevicesAccessMapOPENS_OF_OWNER)
+
 // self adds the state of the map, and the losses.
-func (s *sensor) self(snap *model.Snapshot) {
+func (s *sensor) self(snap *model.Snapshot) error {
 	snap.Maps = append(snap.Maps, model.Map{
 		Name: gen.DevicesMapDeviceOpens, Entries: s.entries,
 		Capacity: uint64(s.object.Coll.Maps[gen.DevicesMapDeviceOpens].MaxEntries()),
@@ -200,4 +215,6 @@ func (s *sensor) self(snap *model.Snapshot) {
 		}
 	}
 	snap.Losses = append(snap.Losses, model.Loss{Reason: "device_program_skipped", Count: s.object.Missed()})
+	const reason = gen.DevicesAccessLossLOSS_OPENS_SHARE
+	return s.object.Owners.AddLosses(snap, lost[reason], lossNames[reason])
 }

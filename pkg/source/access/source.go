@@ -21,6 +21,7 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Options configure a Source.
@@ -31,6 +32,8 @@ type Options struct {
 	Tier string
 	// Subsystem is the cgroup v1 controller that identifies workloads; empty for version 2.
 	Subsystem string
+	// Workloads has the cgroups that belong together. If it is nil, each cgroup is counted by itself.
+	Workloads *hook.Workloads
 	// MaxEntries bounds the map: one per cgroup and device node. Zero is 8192.
 	MaxEntries uint32
 	// Interval is how often open files are listed; zero is 5 s.
@@ -101,11 +104,11 @@ func New(o Options) (*Source, error) {
 	}
 	scan := func() time.Duration { s.scan(); return scanInterval }
 	scan()
-	s.scanning.Go(func() { every(ctx, scan) })
-	go func() {
+	safely.Go(&s.scanning, "access", func() { every(ctx, scan) })
+	go safely.Do("access", func() {
 		defer close(s.listing)
 		every(ctx, s.list)
-	}()
+	})
 	return s, nil
 }
 

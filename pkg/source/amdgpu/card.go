@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // A card is one GPU with the amdgpu driver. One goroutine makes all calls into the driver for
@@ -52,7 +53,7 @@ func newCard(o *Options, path, address string) *card {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &card{wake: make(chan struct{}, 1), stop: stop, reader: newReader(o, path)}
 	c.latest.gpu = model.GPU{Vendor: model.AMD, PCIAddress: address, UUID: address}
-	go c.run(ctx, address)
+	go safely.Do("amdgpu", func() { c.run(ctx, address) })
 	return c
 }
 

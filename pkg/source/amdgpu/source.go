@@ -26,6 +26,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Options configure a Source.
@@ -81,9 +82,9 @@ func New(o Options) (*Source, error) {
 	s := &Source{o: o, lister: newLister(o), kfd: newKFD(o.Sysfs), stop: stop, first: make(chan struct{})}
 	if o.SMI != "" {
 		s.smi = newSMI(o.SMI, o.Logger)
-		go s.smi.run(ctx, s.awake) // not waited for: amd-smi may be unkillable
+		go safely.Do("amdgpu", func() { s.smi.run(ctx, s.awake) }) // not waited for: amd-smi may be unkillable
 	}
-	s.ended.Go(func() { s.run(ctx) })
+	safely.Go(&s.ended, "amdgpu", func() { s.run(ctx) })
 	return s, nil
 }
 

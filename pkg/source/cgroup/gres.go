@@ -21,6 +21,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Limits of the search for the GPUs of Slurm steps.
@@ -39,6 +40,7 @@ const (
 // its memory map (mmap_lock), which a process that hangs in a driver's mmap or munmap holds.
 type gres struct {
 	devices string // devices hierarchy of cgroup v1; empty without one
+	v2      bool   // device programs in place of device lists
 	mount   string // of the followed hierarchy
 	procfs  string
 	jobs    hang.Group[string, []model.JobGPUs]
@@ -50,11 +52,12 @@ type gres struct {
 	running bool
 	began   time.Time
 	found   []model.JobGPUs
-	err     error
+	err     error // why GPUs may be missing
+	unread  error // why a device program is not readable
 }
 
 func newGres(root string, h Hierarchy, procfs string) *gres {
-	g := &gres{mount: h.Mount, procfs: procfs}
+	g := &gres{mount: h.Mount, procfs: procfs, v2: h.Mode == V2 && isFS(h.Mount, unix.CGROUP2_SUPER_MAGIC)}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	if dir := filepath.Join(root, "devices"); h.Mode != V2 && isV1(dir) {
 		g.devices = dir
@@ -79,12 +82,16 @@ func (g *gres) read(steps func() []jobStep, now time.Time) ([]model.JobGPUs, err
 	defer g.mu.Unlock()
 	if !g.running && now.Sub(g.began) >= gresInterval {
 		list := steps()
-		g.running, g.began = true, now
-		g.round.Go(func() {
+		g.running, g.began, g.unread = true, now, nil
+		safely.Go(&g.round, "cgroup", func() {
 			found, err := g.find(list)
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			g.running, g.found, g.err = false, found, err
+			if err == nil && g.unread != nil {
+				g.err = fmt.Errorf("%w: device programs (CAP_SYS_ADMIN, before Linux 6.9 also CAP_NET_ADMIN): %w",
+					model.ErrUnsupported, g.unread)
+			}
 		})
 	}
 	return g.found, g.err
@@ -139,8 +146,8 @@ func (g *gres) ofSteps(steps []jobStep, majors map[uint64]string) ([]model.JobGP
 	return out, first
 }
 
-// ofStep returns the GPUs of a step: the device nodes that its device cgroup allows, if that restricts them, or else
-// those in the environments of its processes. It returns nil if neither names a GPU.
+// ofStep returns the GPUs of a step: the device nodes that its device cgroup or device program allows, if that restricts
+// them, or else those in the environments of its processes. It returns nil if neither names a GPU.
 func (g *gres) ofStep(s jobStep, majors map[uint64]string) (*model.JobGPUs, error) {
 	if g.devices != "" {
 		text, err := boundedfile.ReadFile(filepath.Join(g.devices, s.path, "devices.list"), nil, maxDeviceList)
@@ -149,6 +156,17 @@ func (g *gres) ofStep(s jobStep, majors map[uint64]string) (*model.JobGPUs, erro
 		}
 		if nodes, ok := allowedNodes(text, majors); ok && err == nil {
 			return &model.JobGPUs{Nodes: nodes}, nil
+		}
+	}
+	if g.v2 { // the steps batch, extern and interactive have the program of the job
+		nodes, ok, err := programNodes(filepath.Join(g.mount, s.path, "user"), majors)
+		if ok {
+			return &model.JobGPUs{Nodes: nodes}, nil
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			g.mu.Lock()
+			g.unread = err
+			g.mu.Unlock()
 		}
 	}
 	var out model.JobGPUs

@@ -3,6 +3,8 @@
 package cgroup
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,11 +15,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf/asm"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/slurmjob"
 )
 
 const (
@@ -91,7 +95,7 @@ func rounds(t *testing.T, s *Source) (found map[string]model.JobGPUs, reason str
 	}
 }
 
-// TestJobGPUs checks the sources of the GPUs of Slurm steps in recorded trees.
+// TestJobGPUs checks the sources of the GPUs of Slurm steps, in trees made from the sources of Slurm.
 func TestJobGPUs(t *testing.T) {
 	const scope = "/system.slice/slurmstepd.scope"
 	for name, c := range map[string]struct {
@@ -293,11 +297,24 @@ func TestEnvironment(t *testing.T) {
 }
 
 func FuzzJobGPUs(f *testing.F) {
-	f.Add([]byte("c 195:2 rwm\nc 235:30 r\nc 226:130 rw\n"), []byte("SLURM_JOB_GPUS=0,1\x00CUDA_VISIBLE_DEVICES="+gpuUUID), []byte(drivers))
-	f.Fuzz(func(t *testing.T, list, environ, devices []byte) {
+	var program bytes.Buffer
+	if err := slurmjob.Program(device(2, 195, 2, true), device(2, 195, 3, false)).Marshal(&program, binary.LittleEndian); err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte("c 195:2 rwm\nc 235:30 r\nc 226:130 rw\n"), []byte("SLURM_JOB_GPUS=0,1\x00CUDA_VISIBLE_DEVICES="+gpuUUID), []byte(drivers),
+		program.Bytes())
+	f.Fuzz(func(t *testing.T, list, environ, devices, program []byte) {
 		nodes, ok := allowedNodes(list, gpuMajors(devices))
 		if ok == (nodes == nil) || len(nodes) > 4*maxJobGPUs {
 			t.Errorf("%v, %v", nodes, ok)
+		}
+		if in, err := asm.AppendInstructions(nil, bytes.NewReader(program), binary.LittleEndian, "linux"); err == nil {
+			if rules, ok := slurmRules(in); ok {
+				nodes, ok := namedNodes(rules, gpuMajors(devices))
+				if ok && nodes == nil || len(nodes) > 4*maxJobGPUs || 5*len(rules)+8 < len(in) {
+					t.Errorf("%v, %v, %d rules of %d instructions", nodes, ok, len(rules), len(in))
+				}
+			}
 		}
 		var got model.JobGPUs
 		addEnvironment(&got, environ)

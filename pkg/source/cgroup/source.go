@@ -37,6 +37,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Options configure a Source. The zero value is for the host.
@@ -50,6 +51,8 @@ type Options struct {
 	// PathOf returns the path below the root of its hierarchy that a cgroup had when it was
 	// created (model.PathLog), for cgroups that end before the watch lists them. It may be nil.
 	PathOf func(id model.CgroupID) (model.CgroupPath, bool)
+	// Marker receives the cgroups whose descendants belong together. It may be nil.
+	Marker model.WorkloadMarker
 	Logger *zap.Logger
 	Now    func() time.Time // default time.Now
 }
@@ -126,6 +129,7 @@ func New(o Options) (*Source, error) {
 		gres:       newGres(root, h, o.Procfs),
 	}
 	s.table = newTable(newMountView(s.opt.Procfs, h), cmp.Or(o.MaxCgroups, 65536), s.unwatch)
+	s.table.marker = o.Marker
 	if isFS(h.Mount, unix.CGROUP2_SUPER_MAGIC) || isFS(h.Mount, unix.CGROUP_SUPER_MAGIC) {
 		if s.mount, err = os.Open(h.Mount); err != nil {
 			return nil, fmt.Errorf("cgroup mount: %w", err)
@@ -137,7 +141,7 @@ func New(o Options) (*Source, error) {
 	if s.events == nil {
 		close(s.done)
 	} else {
-		go s.run()
+		go safely.Do("cgroup", s.run)
 	}
 	return s, nil
 }
@@ -187,7 +191,9 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	out := model.Snapshot{
 		DeviceStates: []model.DeviceState{},
 		Losses: []model.Loss{
-			{Reason: "cgroup_table_full", Count: s.table.refused}, {Reason: "cgroup_watch_paused", Count: s.pauses},
+			{Reason: "cgroup_table_full", Count: s.table.refused},
+			{Reason: "cgroup_watch_paused", Count: s.pauses},
+			{Reason: "marked_cgroups_full", Count: s.table.unmarked},
 		},
 	}
 	for path, err := range s.unreadable {
@@ -199,8 +205,12 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	gpus, err := s.gres.read(s.steps, s.opt.Now())
 	if out.JobGPUs = gpus; err != nil {
 		reason, _, _ := strings.Cut(err.Error(), "\n")
+		state := model.StateFailed
+		if errors.Is(err, model.ErrUnsupported) {
+			state = model.StateUnsupported
+		}
 		out.DeviceStates = append(out.DeviceStates, model.DeviceState{
-			Source: s.Name(), Device: "GPUs of Slurm steps", State: model.StateFailed, Reason: reason,
+			Source: s.Name(), Device: "GPUs of Slurm steps", State: state, Reason: reason,
 		})
 	}
 	return out, errors.Join(s.table.view.blind, s.noWatch)

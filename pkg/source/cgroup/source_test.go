@@ -184,7 +184,9 @@ func TestFullTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []model.Loss{{Reason: "cgroup_table_full", Count: 2}, {Reason: "cgroup_watch_paused"}} // the root is counted too
+	want := []model.Loss{ // the root is counted too
+		{Reason: "cgroup_table_full", Count: 2}, {Reason: "cgroup_watch_paused"}, {Reason: "marked_cgroups_full"},
+	}
 	if diff := gocmp.Diff(want, out.Losses); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

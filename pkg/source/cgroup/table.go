@@ -23,6 +23,7 @@ type group struct {
 	walk   uint64 // the last walk that found it
 	wd     int32  // its watch; zero if none
 	found  bool   // it was looked up
+	marked mark
 	// created is the number of children that were created since countedAt, within a second.
 	created   int
 	countedAt time.Time
@@ -43,6 +44,9 @@ type table struct {
 	owned   map[string]int // existing cgroups by owner
 	swept   time.Time
 	onDeath func(*group)
+	marker  model.WorkloadMarker // nil if no programs count
+	// unmarked counts the cgroups for which the marker had no room.
+	unmarked uint64
 	// refused counts the cgroups that did not fit.
 	refused uint64
 }
@@ -88,6 +92,7 @@ func (t *table) add(path string, id model.CgroupID, requested bool, now time.Tim
 	t.byID[id] = g
 	t.byPath[path] = g
 	t.owned[g.owner()]++
+	t.mark(g)
 	return g, true
 }
 
@@ -123,6 +128,7 @@ func (t *table) end(g *group, now time.Time) {
 	g.died = now
 	t.dead[g.id] = g
 	delete(t.byPath, g.path)
+	t.unmark(g)
 	t.onDeath(g)
 	if t.owned[g.owner()]--; t.owned[g.owner()] == 0 {
 		delete(t.owned, g.owner())

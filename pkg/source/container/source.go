@@ -31,6 +31,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Options of a Source.
@@ -122,7 +123,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	}
 	groups := s.list()
 	var next atomic.Int64
-	var wg sync.WaitGroup
+	var wg safely.Group
 	for range min(workers, len(groups)) {
 		wg.Go(func() {
 			r := readers.Get().(*reader)

@@ -24,6 +24,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -121,7 +122,7 @@ func New(opts Options) (*Source, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := newSource(opts, cancel)
 	s.follow(ctx) // so that the first Read reports what could be attached
-	go s.run(ctx)
+	go safely.Do(s.Name(), func() { s.run(ctx) })
 	return s, nil
 }
 

@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/child"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -173,7 +175,7 @@ func (e *experimenter) filtersProcesses() error {
 // inOtherThread calls f in a thread other than the first one of the process.
 func inOtherThread(f func()) {
 	done := make(chan struct{})
-	go func() {
+	go safely.Do(model.DataPathSource, func() {
 		defer close(done)
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -182,6 +184,6 @@ func inOtherThread(f func()) {
 			return
 		}
 		f()
-	}()
+	})
 	<-done
 }

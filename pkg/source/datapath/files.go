@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -159,7 +161,7 @@ func (f *file) attach(group int, probe probeFunc) error {
 	}
 	// Sites concurrently, as a process may be about to post.
 	var mu sync.Mutex
-	var wg sync.WaitGroup
+	var wg safely.Group
 	var errs []error
 	if len(f.links[group]) == 0 && len(missing) > 0 && !f.perProcess { // probes of one process are not in the witness
 		f.observeCode(group, slices.Collect(maps.Keys(missing)))
@@ -234,7 +236,7 @@ func (f *file) prepare(group int, touch func() (io.Closer, error), done *sync.Wa
 		return
 	}
 	f.preparing[group] = true
-	done.Go(func() {
+	safely.Go(done, model.DataPathSource, func() {
 		link, err := touch()
 		f.ready[group].Store(true)
 		then()
@@ -258,9 +260,12 @@ func (f *file) detach(group int, done *sync.WaitGroup) {
 	f.links[group], f.witnesses[group] = nil, nil
 	f.closing[group].Store(true)
 	f.inPlace[group].Store(true)
-	done.Go(func() {
+	safely.Go(done, model.DataPathSource, func() {
 		closed := make(chan struct{})
-		go func() { closeLinks(links); close(closed) }()
+		go safely.Do(model.DataPathSource, func() {
+			defer close(closed)
+			closeLinks(links)
+		})
 		if w != nil {
 			w.wait(closed)
 		} else {
@@ -291,7 +296,7 @@ func (f *file) leave(pid int, done *sync.WaitGroup) {
 	maps.DeleteFunc(f.attached, func(t target, _ uint64) bool { return t.pid == pid })
 	maps.DeleteFunc(f.failed, func(t target, _ failure) bool { return t.pid == pid })
 	if len(alone) > 0 {
-		done.Go(func() { closeLinks(alone) })
+		safely.Go(done, model.DataPathSource, func() { closeLinks(alone) })
 	}
 }
 
@@ -302,7 +307,7 @@ func closeLinks(links map[target]io.Closer) {
 	for t, link := range links {
 		of[t.Site] = append(of[t.Site], link)
 	}
-	var wg sync.WaitGroup
+	var wg safely.Group
 	for _, links := range of {
 		wg.Go(func() {
 			for _, link := range links {

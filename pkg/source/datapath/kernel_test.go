@@ -121,11 +121,17 @@ func startFakeIn(t testing.TB, path string, namespaces uintptr) *fake {
 		}
 	})
 	f.out = bufio.NewScanner(out)
-	if _, err := fmt.Sscanf(f.line(), "0x%x 0x%x", &f.key.Context, &f.qp); err != nil {
-		t.Fatal(err)
-	}
+	f.greet()
 	f.key.Tgid = uint32(f.Process.Pid)
 	return f
+}
+
+// greet reads the addresses that a fake prints when it starts.
+func (f *fake) greet() {
+	f.t.Helper()
+	if _, err := fmt.Sscanf(f.line(), "0x%x 0x%x", &f.key.Context, &f.qp); err != nil {
+		f.t.Fatal(err)
+	}
 }
 
 func (f *fake) line() string {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -100,6 +101,7 @@ func newLoop(opts Options) loop {
 // run is the loop. Only this goroutine attaches and detaches.
 func (s *Source) run(ctx context.Context) {
 	defer close(s.done)
+	defer s.release("") // also after a panic: nothing else limits what probes cost
 	look := time.NewTicker(watchInterval)
 	defer look.Stop()
 	wake := time.NewTimer(0)
@@ -107,7 +109,6 @@ func (s *Source) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			s.release("")
 			return
 		case <-look.C:
 			s.follow(ctx)
@@ -216,7 +217,7 @@ func (s *Source) attach(ctx context.Context) {
 	s.kernel = k
 	s.mu.Unlock()
 	s.nameDevices(ctx)
-	go s.receive(ctx, k)
+	go safely.Do(s.Name(), func() { s.receive(ctx, k) })
 	existing, err := k.existing()
 	if err != nil {
 		s.opts.Logger.Warn("existing connections are not counted on the data path", zap.Error(err))

@@ -59,11 +59,19 @@ func (s *Source) checkUnobserved() (over []uint32) {
 	found := map[uint32]model.CgroupID{}
 	for tgid := range s.spent {
 		if s.processes[tgid] == nil {
-			found[uint32(tgid)] = 0 // known when it opens a context
+			found[uint32(tgid)] = 0
 		}
 	}
 	if len(found) == 0 {
 		return nil
+	}
+	err := s.kernel.unknownCosts(func(tgid uint32, cost *gen.DatapathUnknownCost) {
+		if _, ok := found[tgid]; ok {
+			found[tgid] = model.CgroupID(cost.Cgroup)
+		}
+	})
+	if err != nil {
+		s.opts.Logger.Debug("reading the cgroups of processes without a context", zap.Error(err))
 	}
 	for i := range s.readings {
 		r := &s.readings[i]
@@ -119,6 +127,7 @@ func (s *Source) removeContexts(tgids ...uint32) {
 	}
 	err = errors.Join(err, s.kernel.unknownCosts(func(tgid uint32, cost *gen.DatapathUnknownCost) {
 		if b := over[tgid]; b != nil {
+			b.cgroup = model.CgroupID(cost.Cgroup)
 			b.spent += time.Duration(cost.SpentNs[budget.Post] + cost.SpentNs[budget.Poll])
 		}
 	}))
@@ -139,7 +148,7 @@ func (s *Source) removeContexts(tgids ...uint32) {
 	maps.DeleteFunc(s.unlocated, func(key processDevice, _ unlocated) bool { return over[key.tgid] != nil })
 	for tgid, b := range over {
 		contexts = append(contexts, b.contexts...)
-		if len(b.contexts) > 0 {
+		if len(b.contexts) > 0 || b.cgroup != 0 {
 			s.fold.finish(int(tgid), b.cgroup, b.spent)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/tests/child"
 )
 
@@ -209,5 +210,40 @@ func TestLargeJob(t *testing.T) {
 	k.checkContextCounts(t, "the job", map[uint64]int{5: ranks * devices})
 	if lost := k.losses(); len(lost) != 0 {
 		t.Error("lost:", lost)
+	}
+}
+
+// TestQueuesFull: a queue pair without room for its ring is lost once, however often it posts. What it posts is counted.
+func TestQueuesFull(t *testing.T) {
+	path, sites := buildFake(t)
+	k := startKernelWith(t, Options{MaxContexts: 2})
+	f := startFake(t, path)
+	f.key = k.add(t, event{key: f.key}, true)
+	queues := k.object.Coll.Maps[gen.DatapathMapQueues]
+	for i := range queues.MaxEntries() {
+		if err := queues.Put(gen.DatapathQueueKey{Context: 8, Tgid: 1, Qpn: i}, gen.DatapathQueue{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.probeAll(t, path, sites, budget.Post, budget.Poll)
+	var last gen.DatapathContextStat
+	for range 3 {
+		f.do("chain", 10) // of queue pair 17
+		f.do("ex", 0)     // of 17 and 99
+		f.do("datagrams", 0)
+		if d := k.counted(t, f.key, &last); d.Posted[opWrite] != 10+1 || d.Bytes[opWrite] != 10*128+321 || d.Posted[opRecv] != 1 {
+			t.Errorf("%d writes of %d bytes, %d receives", d.Posted[opWrite], d.Bytes[opWrite], d.Posted[opRecv])
+		}
+		if lost := k.losses(); lost["datapath_queues_full"] != 3 || len(lost) != 1 {
+			t.Errorf("lost: %v, want 3 queue pairs", lost)
+		}
+	}
+	// Removed and created again, as with another process of the same number.
+	if err := k.removeProcesses([]uint32{f.key.Tgid}); err != nil {
+		t.Fatal(err)
+	}
+	f.do("chain", 10)
+	if lost := k.losses(); lost["datapath_queues_full"] != 4 {
+		t.Errorf("lost: %v, want 4 queue pairs", lost)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -134,8 +135,16 @@ func (s *Source) search(w *watched, a attempt) {
 	w.searching = true
 	s.searching++
 	perProcess := s.perProcess()
-	go func() {
-		r := searchResult{attempt: a, of: w}
+	go safely.Do(s.Name(), func() {
+		r := searchResult{attempt: a, of: w, err: safely.ErrPanicked}
+		defer func() {
+			select {
+			case s.results <- r:
+			case <-s.done:
+				w.Close()
+				r.closeHome()
+			}
+		}()
 		if perProcess { // again each time, as the process may have executed another program
 			r.refused = w.CheckShadowStack()
 		}
@@ -143,13 +152,7 @@ func (s *Source) search(w *watched, a attempt) {
 		if r.err == nil && s.hasUnkept(r.Paths) {
 			r.home, _ = w.Home() // without one, its files are not kept
 		}
-		select {
-		case s.results <- r:
-		case <-s.done:
-			w.Close()
-			r.closeHome()
-		}
-	}()
+	})
 }
 
 // handleFound handles the result of a search.

@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -55,8 +56,10 @@ func (k *kernel) attach(at locate.Place, program string, cookie uint64) (io.Clos
 type closers [2]io.Closer
 
 func (c closers) Close() error {
-	first := make(chan error, 1)
-	go func() { first <- c[0].Close() }()
-	err := c[1].Close()
-	return errors.Join(<-first, err)
+	var first error
+	var wg safely.Group
+	wg.Go(func() { first = c[0].Close() })
+	second := c[1].Close()
+	wg.Wait()
+	return errors.Join(first, second)
 }

@@ -10,10 +10,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // answers holds the counters of a node.
@@ -51,7 +51,7 @@ func (s *Source) readCounters(ctx context.Context, sweep string, swept bool) {
 	for _, n := range s.found.nodes {
 		nodes[n.lid]++
 	}
-	var all sync.WaitGroup
+	var all safely.Group
 	hosts := ""
 	switch {
 	case !s.run.has(ibqueryerrors):
@@ -65,8 +65,8 @@ func (s *Source) readCounters(ctx context.Context, sweep string, swept bool) {
 	for _, guid := range jobs {
 		slots <- struct{}{}
 		all.Go(func() {
+			defer func() { <-slots }()
 			s.readSwitch(ctx, guid, nodes)
-			<-slots
 		})
 	}
 	all.Wait()

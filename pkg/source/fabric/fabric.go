@@ -58,6 +58,7 @@ type Options struct {
 	Tools       string        // directory of the tools; empty: the default directories
 	Port        string        // HCA/PORT to read from; empty: the tools' default, the first active port
 	NodeNameMap string        // file with names of nodes, in the format of ibnetdiscover; empty: the tools' default
+	Directory   string        // for the files of a round; empty: the first that can be written to of TMPDIR, /dev/shm and /run
 	Parallel    int           // maximum number of switches that are read at a time; 0: 4
 	Interval    time.Duration // interval of Read; 0: a minute
 	Logger      *zap.Logger
@@ -78,6 +79,7 @@ type Source struct {
 	interval time.Duration
 	deadline time.Duration // of a switch
 	root     string        // prefix of /sys and /dev
+	dir      string        // Options.Directory
 
 	problems map[string]string // last logged problem by part
 
@@ -100,7 +102,7 @@ func New(o Options) (*Source, error) {
 		o.Interval = time.Minute
 	}
 	s := &Source{
-		log: o.Logger, parallel: min(o.Parallel, 64), interval: o.Interval, deadline: switchDeadline, root: "/",
+		log: o.Logger, parallel: min(o.Parallel, 64), interval: o.Interval, deadline: switchDeadline, root: "/", dir: o.Directory,
 		problems: map[string]string{}, known: map[string]*answers{}, queries: map[model.FabricQueries]uint64{},
 	}
 	var err error
@@ -122,7 +124,7 @@ func (s *Source) Close() error { return nil }
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.budget(ctx))
 	defer cancel()
-	dir, err := tempDir()
+	dir, err := s.tempDir()
 	if err != nil {
 		return model.Snapshot{}, err
 	}
@@ -151,16 +153,20 @@ func (s *Source) budget(ctx context.Context) time.Duration {
 }
 
 // tempDir makes a directory for the sweep. In a container only /dev/shm may be writable.
-func tempDir() (string, error) {
+func (s *Source) tempDir() (string, error) {
+	parents := []string{os.TempDir(), "/dev/shm", "/run"}
+	if s.dir != "" {
+		parents = []string{s.dir}
+	}
 	var errs []error
-	for _, parent := range []string{os.TempDir(), "/dev/shm", "/run"} {
+	for _, parent := range parents {
 		dir, err := os.MkdirTemp(parent, "accelscope-fabric")
 		if err == nil {
 			return dir, nil
 		}
 		errs = append(errs, err)
 	}
-	return "", fmt.Errorf("the sweep of the fabric needs a directory that can be written to (/tmp): %w", errors.Join(errs...))
+	return "", fmt.Errorf("the sweep of the fabric needs a directory that can be written to: %w", errors.Join(errs...))
 }
 
 // discover sweeps the fabric.

@@ -420,3 +420,17 @@ func TestSweepFilesRemoved(t *testing.T) {
 	t.Setenv("TMPDIR", "/proc/nowhere") // as in a container in which only /dev/shm is writable
 	read(t, s)
 }
+
+// TestDirectory gives a directory for the files of a round: under systemd no other one can be written to.
+func TestDirectory(t *testing.T) {
+	s, _, _ := fabricOf(t, "exit 1")
+	s.dir = "/proc/nowhere"
+	if _, err := s.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "/proc/nowhere") {
+		t.Errorf("in a directory that does not exist: %v", err)
+	}
+	s.dir = t.TempDir()
+	read(t, s)
+	if left, err := os.ReadDir(s.dir); err != nil || len(left) > 0 {
+		t.Errorf("%v: %v", left, err)
+	}
+}

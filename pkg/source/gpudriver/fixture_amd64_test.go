@@ -11,13 +11,13 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/bpf"
 )
 
 // programs runs the compiled programs without kprobes: those of kprobes are loaded as syscall programs, which can be called with
@@ -62,26 +62,12 @@ func newPrograms(t testing.TB, o Options) *programs {
 		Source: &Source{o: o, forget: map[model.CgroupID]bool{}},
 		t:      t, types: types.Kernel, memory: make([]byte, 1<<16),
 	}
-	spec.Maps["memory"] = &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: uint32(len(p.memory)), MaxEntries: 1}
-	spec.Maps["address"] = &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}
-	spec.Programs["locate"] = &ebpf.ProgramSpec{
-		Type: ebpf.Syscall, Flags: unix.BPF_F_SLEEPABLE, License: "GPL",
-		Instructions: asm.Instructions{
-			asm.LoadMapValue(asm.R1, 0, 0).WithReference("memory"),
-			asm.LoadMapValue(asm.R2, 0, 0).WithReference("address"),
-			asm.StoreMem(asm.R2, 0, asm.R1, asm.DWord),
-			asm.Mov.Imm(asm.R0, 0),
-			asm.Return(),
-		},
-	}
-	if p.sensor, err = load(spec, types); err != nil {
+	bpf.AddMemory(spec, len(p.memory))
+	if p.sensor, err = load(spec, types, o.Workloads); err != nil {
 		t.Fatalf("%+v", err)
 	}
 	t.Cleanup(p.sensor.close)
-	p.run("locate", unix.PtraceRegs{})
-	if err := p.sensor.coll.Maps["address"].Lookup(uint32(0), &p.address); err != nil {
-		t.Fatal(err)
-	}
+	p.address = bpf.AddressOf(t, p.sensor.coll)
 	return p
 }
 
@@ -148,7 +134,7 @@ func (p *programs) file(driver string) uint64 {
 		put(operations+p.offset("file_operations", "owner"), module)
 		copy(p.memory[module+p.offset("module", "name"):], driver)
 	}
-	if err := p.sensor.coll.Maps["memory"].Put(uint32(0), p.memory); err != nil {
+	if err := p.sensor.coll.Maps[bpf.Memory].Put(uint32(0), p.memory); err != nil {
 		p.t.Fatal(err)
 	}
 	return p.address + uint64(file)

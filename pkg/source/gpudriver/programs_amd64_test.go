@@ -139,21 +139,43 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// TestFull has room for one driver only.
+// TestStatsShare: a cgroup may have the durations of one driver.
+func TestStatsShare(t *testing.T) {
+	onThread(t)
+	p := newPrograms(t, Options{MaxEntries: statsShare, StuckAfter: time.Hour})
+	for range 2 { // again after Forget
+		for _, driver := range []string{"nvidia", "nvidia_uvm"} {
+			p.enter(p.file(driver), nvidiaAlloc)
+			p.leave()
+		}
+		got, snap, losses := p.read()
+		if len(got) != 1 || losses["driver_stats_share"] == 0 || losses["driver_stats_full"] > 0 {
+			t.Fatalf("%v, losses %v", got, losses)
+		}
+		owner := snap.DriverCalls[0].Cgroup
+		want := []model.Series[model.LossKey, model.Count]{{Cgroup: owner, Key: model.LossKey{Reason: "driver_stats_share"}, Value: 1}}
+		if d := cmp.Diff(want, snap.OwnerLosses); d != "" {
+			t.Error(d)
+		}
+		p.Forget([]model.CgroupID{owner})
+		if got, snap, _ = p.read(); len(got)+len(snap.DriverUses)+len(snap.OwnerLosses) != 0 {
+			t.Errorf("after Forget: %v, %+v, %+v", got, snap.DriverUses, snap.OwnerLosses)
+		}
+	}
+}
+
+// TestFull: another cgroup has the only entry.
 func TestFull(t *testing.T) {
 	onThread(t)
 	p := newPrograms(t, Options{MaxEntries: 1, StuckAfter: time.Hour})
-	for _, driver := range []string{"nvidia", "nvidia_uvm"} {
-		p.enter(p.file(driver), nvidiaAlloc)
-		p.leave()
+	if err := p.sensor.coll.Maps[gen.GPUDriverMapDriverStats].Put(gen.GPUDriverDriverKey{Cgroup: 1}, gen.GPUDriverDriverStat{}); err != nil {
+		t.Fatal(err)
 	}
+	p.enter(p.file("nvidia"), nvidiaAlloc)
+	p.leave()
 	got, snap, losses := p.read()
-	if len(got) != 1 || losses["driver_stats_full"] != 1 {
-		t.Errorf("%v, losses %v", got, losses)
-	}
-	p.Forget([]model.CgroupID{snap.DriverCalls[0].Cgroup})
-	if got, snap, _ = p.read(); len(got) != 0 || len(snap.DriverUses) != 0 {
-		t.Errorf("after Forget: %v, %+v", got, snap.DriverUses)
+	if len(got) != 0 || losses["driver_stats_full"] != 1 || losses["driver_stats_share"] > 0 || len(snap.OwnerLosses) > 0 {
+		t.Errorf("%v, losses %v, %+v", got, losses, snap.OwnerLosses)
 	}
 }
 

@@ -39,6 +39,7 @@ type sensor struct {
 	threads []uint32
 	calls   []gen.GPUDriverDriverCall
 	fill    map[string]uint64 // entries of each map at the last read
+	owners  *hook.Owners
 }
 
 // newSensor loads the programs.
@@ -58,18 +59,19 @@ func newSensor(o Options) (*sensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return load(spec, types)
+	return load(spec, types, o.Workloads)
 }
 
 // load creates the maps and loads the programs.
-func load(spec *ebpf.CollectionSpec, types *hook.Types) (s *sensor, err error) {
+func load(spec *ebpf.CollectionSpec, types *hook.Types, workloads *hook.Workloads) (s *sensor, err error) {
 	s = &sensor{links: map[string][]link.Link{}, fill: map[string]uint64{}}
 	s.coll, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
-		Cache: types.Cache, Programs: ebpf.ProgramOptions{KernelTypes: types.Kernel},
+		Cache: types.Cache, MapReplacements: workloads.Replacements(spec), Programs: ebpf.ProgramOptions{KernelTypes: types.Kernel},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("loading the BPF programs: %w", err)
 	}
+	s.owners = hook.NewOwners(s.coll)
 	if err := s.setWaits(); err != nil {
 		s.close()
 		return nil, err
@@ -89,11 +91,17 @@ func loadSpec(o Options, types *hook.Types) (*ebpf.CollectionSpec, error) {
 	spec.Maps[gen.GPUDriverMapDriverStats].MaxEntries = o.MaxEntries
 	spec.Maps[gen.GPUDriverMapDriverCalls].MaxEntries = o.MaxCalls
 	return spec, errors.Join(
+		hook.SetShares(spec, o.MaxEntries/statsShare),
 		spec.Variables[gen.GPUDriverVarCgroupSubsys].Set(subsys),
 		spec.Variables[gen.GPUDriverVarStackSize].Set(uint32(max(stackSize, os.Getpagesize()))),
 		spec.Variables[gen.GPUDriverVarMaxCalls].Set(int64(max(o.MaxCalls/ofCgroup, 1))),
 	)
 }
+
+// statsShare is the part of the map of durations that an owner may have: a quarter.
+const statsShare = 4
+
+const statsOfOwner = uint32(gen.GPUDriverDriverMapDRIVER_STATS_OF_OWNER)
 
 // setWaits lists the requests that wait on purpose in the map of the programs.
 func (s *sensor) setWaits() error {
@@ -171,7 +179,14 @@ func (s *sensor) close() {
 
 // each calls f for the counts of each cgroup, driver and kind, and deletes the entries for which it returns true.
 func (s *sensor) each(f func(*gen.GPUDriverDriverKey, *gen.GPUDriverDriverStat) (drop bool)) error {
-	_, left, err := hook.Sweep(s.coll.Maps[gen.GPUDriverMapDriverStats], &s.keys, &s.stats, f)
+	visit := func(k *gen.GPUDriverDriverKey, v *gen.GPUDriverDriverStat) bool {
+		drop := f(k, v)
+		if drop {
+			s.owners.Add(v.Owner, statsOfOwner, -1)
+		}
+		return drop
+	}
+	_, left, err := hook.Sweep(s.coll.Maps[gen.GPUDriverMapDriverStats], &s.keys, &s.stats, visit)
 	if err != nil {
 		return fmt.Errorf("durations of ioctls: %w", err)
 	}
@@ -208,12 +223,13 @@ type threadID struct{ pid, tid int }
 
 var lossNames = [gen.GPUDriverDriverLossDRIVER_LOSSES]string{
 	gen.GPUDriverDriverLossLOSS_DRIVER_STATS_FULL:    "driver_stats_full",
+	gen.GPUDriverDriverLossLOSS_DRIVER_STATS_SHARE:   "driver_stats_share",
 	gen.GPUDriverDriverLossLOSS_DRIVER_CALLS_FULL:    "driver_calls_full",
 	gen.GPUDriverDriverLossLOSS_DRIVER_RETURN_MISSED: "driver_return_missed",
 }
 
 // self adds the state of the maps, and the losses.
-func (s *sensor) self(snap *model.Snapshot) {
+func (s *sensor) self(snap *model.Snapshot) error {
 	for _, name := range []string{gen.GPUDriverMapDriverStats, gen.GPUDriverMapDriverCalls} {
 		snap.Maps = append(snap.Maps, model.Map{
 			Name: name, Entries: s.fill[name], Capacity: uint64(s.coll.Maps[name].MaxEntries()),
@@ -226,4 +242,6 @@ func (s *sensor) self(snap *model.Snapshot) {
 		}
 	}
 	snap.Losses = append(snap.Losses, model.Loss{Reason: "driver_program_skipped", Count: s.missed()})
+	const reason = gen.GPUDriverDriverLossLOSS_DRIVER_STATS_SHARE
+	return s.owners.AddLosses(snap, lost[reason], lossNames[reason])
 }

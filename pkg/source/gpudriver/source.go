@@ -21,6 +21,7 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Options configure a Source.
@@ -29,7 +30,9 @@ type Options struct {
 	Procfs string // mount point of procfs: /proc
 	// Subsystem is the cgroup v1 controller that identifies workloads; empty for version 2.
 	Subsystem string
-	// MaxEntries bounds the counted combinations of a cgroup, a driver and a kind, MaxCalls the calls in progress. Zero
+	// Workloads has the cgroups that belong together. If it is nil, each cgroup is counted by itself.
+	Workloads *hook.Workloads
+	// MaxEntries bounds the counted combinations of a workload, a driver and a kind, MaxCalls the calls in progress. Zero
 	// selects the defaults.
 	MaxEntries, MaxCalls uint32
 	// StuckAfter is how long a task is in an ioctl until it is stuck. Zero is 30 s.
@@ -80,7 +83,7 @@ func New(o Options) (*Source, error) {
 		s.hooks = append(s.hooks, f.state(model.StateAbsent, f.notLoaded()))
 	}
 	s.follow()
-	s.watching.Go(func() {
+	safely.Go(&s.watching, "gpudriver", func() {
 		tick := time.NewTicker(watchInterval)
 		defer tick.Stop()
 		for {
@@ -155,7 +158,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	if err != nil {
 		return model.Snapshot{Hooks: snap.Hooks}, err
 	}
+	err = errors.Join(s.sensor.owners.Settle(s.forget), s.sensor.self(&snap))
 	clear(s.forget)
-	s.sensor.self(&snap)
-	return snap, errors.Join(hook.Failures(s.hooks))
+	return snap, errors.Join(err, hook.Failures(s.hooks))
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -74,7 +75,7 @@ func New(opts Options) (*Source, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
 	s.start()
-	go s.run(ctx)
+	go safely.Do("gpumemory", func() { s.run(ctx) })
 	return s, nil
 }
 

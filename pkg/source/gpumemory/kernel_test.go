@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +22,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
 	"github.com/accelscope/accelscope/tests/child"
 	fakes "github.com/accelscope/accelscope/tests/gpumemory"
 )
@@ -99,28 +99,8 @@ type cgroup struct {
 
 func newCgroup(t testing.TB) cgroup {
 	t.Helper()
-	root := "/sys/fs/cgroup"
-	if _, err := os.Stat(root + "/unified/cgroup.procs"); err == nil {
-		root += "/unified"
-	}
-	dir, err := os.MkdirTemp(root, "accelscope-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for range 1000 { // EBUSY while the last process is being reaped
-			if unix.Rmdir(dir) == nil {
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		t.Errorf("%s cannot be removed", dir)
-	})
-	info, err := os.Stat(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cgroup{dir, model.CgroupID(info.Sys().(*syscall.Stat_t).Ino)}
+	dir, id := testcgroup.New(t, testcgroup.V2())
+	return cgroup{dir, model.CgroupID(id)}
 }
 
 // start starts a command in the cgroup.

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -92,12 +93,12 @@ func (s *Source) start() {
 // run is the loop. Only this goroutine attaches and detaches.
 func (s *Source) run(ctx context.Context) {
 	defer close(s.done)
+	defer s.release() // also after a panic: nothing else limits what probes cost
 	tick := time.NewTicker(min(stepInterval, s.opts.Interval))
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			s.release()
 			return
 		case r := <-s.results:
 			s.handle(&r)
@@ -159,8 +160,16 @@ func (s *Source) search(p *process) {
 	p.searching = true
 	s.searching++
 	perProcess := s.perProcess
-	go func() {
-		r := result{of: p}
+	go safely.Do("gpumemory", func() {
+		r := result{of: p, err: safely.ErrPanicked}
+		defer func() {
+			select {
+			case s.results <- r:
+			case <-s.done:
+				r.close()
+				p.Close()
+			}
+		}()
 		if perProcess { // again each time, as the process may have executed another program
 			r.refused = s.checkShadowStack(p.Process)
 		}
@@ -170,13 +179,7 @@ func (s *Source) search(p *process) {
 		if len(r.libraries) > 0 {
 			r.home, _ = p.Home()
 		}
-		select {
-		case s.results <- r:
-		case <-s.done:
-			r.close()
-			p.Close()
-		}
-	}()
+	})
 }
 
 func (r *result) close() {

@@ -5,6 +5,7 @@ package intel
 import (
 	"errors"
 	"math"
+	"os"
 	"path/filepath"
 	"reflect"
 	"testing"
@@ -31,6 +32,27 @@ func (n *node) list(l *lister, at int) []model.GPUProcess {
 
 func process(gpu string, pid int, memory model.Optional, engines []model.Figure) model.GPUProcess {
 	return model.GPUProcess{GPU: gpu, PID: pid, Cgroup: model.CgroupID(7000 + pid), Memory: memory, Engines: engines}
+}
+
+// TestRecordedProcesses lists clients whose fdinfo was recorded on real machines: pkg/drmfdinfo/testdata/README.md.
+func TestRecordedProcesses(t *testing.T) {
+	n := newNode(t)
+	for pid, c := range map[int]struct {
+		file  string
+		minor int
+	}{100: {"xe", 129}, 101: {"i915", 128}, 102: {"xe-lunar-lake", 129}} {
+		text, err := os.ReadFile(filepath.Join("../../drmfdinfo/testdata", c.file+".fdinfo"))
+		n.check(err)
+		n.open(pid, 5, c.minor, "renderD", string(text))
+	}
+	got, want := n.list(n.lister(), 100), []model.GPUProcess{
+		process("i915", 101, model.Optional{}, nil), // memory of the host
+		process("xe", 100, model.Some(23992<<10), nil),
+		process("xe", 102, model.Optional{}, nil),
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got\n%+v\nwant\n%+v", got, want)
+	}
 }
 
 // TestProcesses lists processes twice, ten seconds apart.

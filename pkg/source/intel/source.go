@@ -24,6 +24,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Options configure a Source.
@@ -73,7 +74,7 @@ func New(o Options) (*Source, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Source{o: o, lister: newLister(o), stop: stop}
-	s.ended.Go(func() { s.run(ctx) })
+	safely.Go(&s.ended, "intel", func() { s.run(ctx) })
 	return s, nil
 }
 

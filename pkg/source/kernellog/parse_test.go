@@ -181,10 +181,10 @@ func TestDrivers(t *testing.T) {
 	}
 }
 
-// TestHostile has texts that a container can bring into the kernel log.
-func TestHostile(t *testing.T) {
+// hostile are records that a container can bring into the kernel log.
+func hostile() map[string]string {
 	const xid = "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus."
-	for name, b := range map[string]string{
+	return map[string]string{
 		"written by user space":            "12,1,5000000,-;" + xid + "\n",
 		"written by user space, continued": "14,1,5000000,c;" + xid + "\n",
 		"a program's name":                 "6,1,5000000,-;NVRM: Xid (PCI:[4711]: segfault at 0 ip 0 sp 0 error 4\n",
@@ -199,7 +199,11 @@ func TestHostile(t *testing.T) {
 		"a time that overflows":            "4,1,9223372036854775807,c;" + xid + "\n",
 		"no header":                        xid + "\n",
 		"nothing":                          "",
-	} {
+	}
+}
+
+func TestHostile(t *testing.T) {
+	for name, b := range hostile() {
 		if got := meaning(b); got != "" {
 			t.Errorf("%s: %s", name, got)
 		}

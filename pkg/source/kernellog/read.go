@@ -62,7 +62,7 @@ func (s *Source) run() {
 			}
 			continue
 		}
-		if read++; read >= maxRate {
+		if read++; read >= s.o.rate {
 			if !s.pause(time.Second - time.Since(window)) {
 				return
 			}
@@ -77,7 +77,7 @@ func (s *Source) run() {
 func (s *Source) read(buf []byte, caught func()) (n int, err error) {
 	waitErr := s.conn.Read(func(fd uintptr) bool {
 		for {
-			n, err = unix.Read(int(fd), buf)
+			n, err = s.o.read(int(fd), buf)
 			switch {
 			case errors.Is(err, unix.EINTR):
 				continue

@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Options configure a Source.
@@ -39,6 +40,9 @@ type Options struct {
 	CgroupOf     func(pid int) (model.CgroupID, error)
 	LastCgroupOf func(pid int) (model.CgroupID, bool)
 	Logger       *zap.Logger
+
+	rate int                                       // records per second; default maxRate. Only tests set this and read
+	read func(fd int, b []byte) (n int, err error) // default unix.Read
 }
 
 // Source reads the kernel log. Its methods may be called concurrently.
@@ -64,7 +68,10 @@ type Source struct {
 // may not be read.
 func New(o Options) (*Source, error) {
 	o.Path, o.Procfs = cmp.Or(o.Path, "/dev/kmsg"), cmp.Or(o.Procfs, "/proc")
-	o.Logger = cmp.Or(o.Logger, zap.NewNop())
+	o.Logger, o.rate = cmp.Or(o.Logger, zap.NewNop()), cmp.Or(o.rate, maxRate)
+	if o.read == nil {
+		o.read = unix.Read
+	}
 	file, err := os.OpenFile(o.Path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -87,7 +94,7 @@ func New(o Options) (*Source, error) {
 	if s.foreign = s.processes.check(); s.foreign != nil {
 		s.processes = processes{procfs: o.Procfs}
 	}
-	go s.run()
+	go safely.Do("kernellog", s.run)
 	return s, nil
 }
 

@@ -29,6 +29,7 @@ type node struct {
 	sequence int
 	source   *Source
 	ended    map[int]model.CgroupID // processes that a driver listed before they ended
+	options  Options                // more options of the source
 }
 
 // newNode makes a node. earlier are texts that are in the log before the start.
@@ -53,16 +54,16 @@ func newNode(t *testing.T, earlier ...string) *node {
 
 func (n *node) start() {
 	n.t.Helper()
-	s, err := New(Options{
-		Path: n.log, Procfs: n.procfs,
-		CgroupOf: func(pid int) (model.CgroupID, error) {
-			if _, err := os.Stat(filepath.Join(n.procfs, fmt.Sprint(pid))); err != nil {
-				return 0, fs.ErrNotExist
-			}
-			return model.CgroupID(pid), nil
-		},
-		LastCgroupOf: func(pid int) (model.CgroupID, bool) { id, ok := n.ended[pid]; return id, ok },
-	})
+	o := n.options
+	o.Path, o.Procfs = n.log, n.procfs
+	o.CgroupOf = func(pid int) (model.CgroupID, error) {
+		if _, err := os.Stat(filepath.Join(n.procfs, fmt.Sprint(pid))); err != nil {
+			return 0, fs.ErrNotExist
+		}
+		return model.CgroupID(pid), nil
+	}
+	o.LastCgroupOf = func(pid int) (model.CgroupID, bool) { id, ok := n.ended[pid]; return id, ok }
+	s, err := New(o)
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -18,9 +18,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// recorded returns a specification as NVIDIA's DRA driver (claim.yaml), NVIDIA's container toolkit (toolkit.yaml) and a device
-// plugin for HCAs (hca.json) write them.
-func recorded(t testing.TB, name string) string {
+// specification returns a specification as NVIDIA's DRA driver (claim.yaml), NVIDIA's container toolkit (toolkit.yaml) and a device
+// plugin for HCAs (hca.json) write them: testdata/cdi/README.md.
+func specification(t testing.TB, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata/cdi", name))
 	if err != nil {
@@ -101,7 +101,8 @@ func nodesOfClaims(t *testing.T, s *Source) (nodes [][]string, reason string) {
 	return nodes, reason
 }
 
-// TestClaimedDevices checks that the devices of claims are resolved to device nodes, with the recorded specifications.
+// TestClaimedDevices checks that the devices of claims are resolved to device nodes, with specifications made from the sources
+// of their drivers.
 func TestClaimedDevices(t *testing.T) {
 	share := "5c0e"
 	shared := resource("gpu.nvidia.com", "gpu-0", claimedGPU)
@@ -114,10 +115,10 @@ func TestClaimedDevices(t *testing.T) {
 		}},
 	))
 	writeTree(t, root, map[string]string{
-		"etc/cdi/hca.json":    recorded(t, "hca.json"),
+		"etc/cdi/hca.json":    specification(t, "hca.json"),
 		"etc/cdi/notes.txt":   "no specification",
-		"run/cdi/nvidia.yaml": recorded(t, "toolkit.yaml"),
-		"run/cdi/k8s.gpu.nvidia.com-claim_6a3f1c8e-2b7d-4f05-9c11-5d2e8f9a0b31.yaml": recorded(t, "claim.yaml"),
+		"run/cdi/nvidia.yaml": specification(t, "toolkit.yaml"),
+		"run/cdi/k8s.gpu.nvidia.com-claim_6a3f1c8e-2b7d-4f05-9c11-5d2e8f9a0b31.yaml": specification(t, "claim.yaml"),
 	})
 	if err := os.Mkdir(filepath.Join(root, "var"), 0o700); err != nil {
 		t.Fatal(err)
@@ -201,7 +202,7 @@ func TestNoClaims(t *testing.T) {
 // directory and no device is opened.
 func TestHostileSpecifications(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret.yaml")
-	writeFile(t, secret, recorded(t, "toolkit.yaml"))
+	writeFile(t, secret, specification(t, "toolkit.yaml"))
 	var bomb strings.Builder // 9 levels of 10 aliases each
 	bomb.WriteString("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n")
 	for i := 1; i < 9; i++ {
@@ -242,7 +243,7 @@ func TestHostileSpecifications(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, root := cdiSource(t, claims(resource("gpu.nvidia.com", "gpu-0", claimedGPU)))
-			writeTree(t, root, map[string]string{"etc/cdi/good.yaml": recorded(t, "claim.yaml")})
+			writeTree(t, root, map[string]string{"etc/cdi/good.yaml": specification(t, "claim.yaml")})
 			c.place(t, filepath.Join(root, "etc/cdi/bad.yaml"), root)
 			for range 2 { // an unchanged file has the same error
 				nodes, reason := nodesOfClaims(t, s)
@@ -254,7 +255,7 @@ func TestHostileSpecifications(t *testing.T) {
 	}
 	t.Run("too many files", func(t *testing.T) {
 		s, root := cdiSource(t, claims(resource("gpu.nvidia.com", "gpu-0", claimedGPU)))
-		writeTree(t, root, map[string]string{"etc/cdi/good.yaml": recorded(t, "claim.yaml")})
+		writeTree(t, root, map[string]string{"etc/cdi/good.yaml": specification(t, "claim.yaml")})
 		for i := range maxSpecs {
 			writeFile(t, filepath.Join(root, "etc/cdi", fmt.Sprint(i)), "")
 		}
@@ -277,7 +278,7 @@ func symlink(t *testing.T, target, path string) {
 
 func FuzzParseSpec(f *testing.F) {
 	for _, name := range []string{"claim.yaml", "toolkit.yaml", "hca.json"} {
-		f.Add([]byte(recorded(f, name)))
+		f.Add([]byte(specification(f, name)))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		devices, err := parseSpec(b)

@@ -34,12 +34,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Options of a Source.
@@ -151,7 +151,7 @@ func (s *Source) Close() error {
 // socket that disappears is a failure.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	answers := make([]*facts, len(s.parts))
-	var wg sync.WaitGroup
+	var wg safely.Group
 	for i, p := range s.parts {
 		wg.Go(func() { answers[i], p.err = p.read(ctx) })
 	}

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // A MIG instance with an open handle cannot be destroyed, and NVML keeps handles until its process
@@ -65,7 +66,7 @@ func (r *instanceReader) begin(st start, open func(context.Context, start) (sess
 	r.of = st.Addresses
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
-	r.running.Go(func() {
+	safely.Go(&r.running, "nvidia", func() {
 		defer cancel()
 		begun := time.Now()
 		snapshot, err := readOnce(ctx, st, open)

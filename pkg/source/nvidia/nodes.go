@@ -64,6 +64,9 @@ func (n missingNodes) create() error {
 		return n.node(name, mode, uid, gid, unix.Mkdev(majors["nvidia"], minor))
 	}
 	failed := []error{gpu(controlMinor, "nvidiactl")}
+	if major := majors["nvidia-uvm"]; major != 0 { // NVML opens it, if it exists
+		failed = append(failed, n.node("nvidia-uvm", mode, uid, gid, unix.Mkdev(major, 0)))
+	}
 	gpus, _ := os.ReadDir(filepath.Join(n.procfs, "driver/nvidia/gpus")) // none if it fails
 	for _, g := range gpus {
 		about := fields(filepath.Join(n.procfs, "driver/nvidia/gpus", g.Name(), "information"))
@@ -103,7 +106,7 @@ func (n missingNodes) node(name string, mode uint32, uid, gid int, device uint64
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as the driver makes it
 		return err
 	}
 	// A name of its own until the node is complete: a process must not open one with the wrong owner.

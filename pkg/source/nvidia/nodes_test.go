@@ -85,6 +85,9 @@ func TestDeviceNodes(t *testing.T) {
 	}
 	nodes[0] = "nvidia0 195:0 20600 0:44"
 	check(nodes...)
+	write(filepath.Join(procfs, "devices"), strings.Replace(fmt.Sprintf(devices, "nvidia"), "\n\n", "\n511 nvidia-uvm\n\n", 1))
+	nodes = append([]string{"nvidia-uvm 511:0 20660 0:44"}, nodes...)
+	check(nodes...)
 
 	mig := filepath.Join(procfs, "driver/nvidia/capabilities")
 	const access = "DeviceFileMinor: %d\nDeviceFileMode: 256\nDeviceFileModify: %d\n"

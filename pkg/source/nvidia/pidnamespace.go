@@ -4,6 +4,8 @@ package nvidia
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -13,9 +15,17 @@ import (
 // initialPIDs is the inode of the node's initial process namespace (PROC_PID_INIT_INO).
 const initialPIDs = 0xEFFFFFFC
 
-// ProcessesListed returns nil if NVML lists the processes of the node. In another process namespace than the node's, NVML
-// silently omits the processes that have no PID there; the error then wraps model.ErrUnsupported.
-func ProcessesListed() error {
+// ErrWSL reports that the GPUs belong to Windows (/dev/dxg): NVML fails to list processes there, or lists some with PIDs that
+// this kernel does not have.
+var ErrWSL = fmt.Errorf("%w: NVML does not list processes in the Windows Subsystem for Linux", model.ErrUnsupported)
+
+// ProcessesListed returns nil if NVML lists the processes of the node, whose root directory is given. In another process
+// namespace than the node's, NVML silently omits the processes that have no PID there; the error then wraps
+// model.ErrUnsupported.
+func ProcessesListed(root string) error {
+	if _, err := os.Stat(filepath.Join("/", root, "dev/dxg")); err == nil {
+		return ErrWSL
+	}
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
 		return nil // procfs is not mounted, or restricted

@@ -39,18 +39,18 @@ func unshared(t *testing.T, options ...string) bool {
 func TestOtherProcessNamespace(t *testing.T) {
 	list := func() ([]model.GPUProcess, []model.Figure, error) {
 		d := lists([]nvml.ProcessInfo{whole(30, 1000)}, nil, nil, nil)
-		return newSampler(mocked(nil), nil).list(d, "GPU-1", nil, time.Now())
+		return newSampler(mocked(nil), nil, "").list(d, "GPU-1", nil, time.Now())
 	}
 	if unshared(t, "--pid") {
 		if got, _, err := list(); got != nil || err != nil {
 			t.Errorf("%v %v, want nil", got, err)
 		}
-		if err := ProcessesListed(); !errors.Is(err, model.ErrUnsupported) {
+		if err := ProcessesListed(""); !errors.Is(err, model.ErrUnsupported) {
 			t.Errorf("reason %v", err)
 		}
 		return
 	}
-	if got, _, err := list(); len(got) != 1 || err != nil || ProcessesListed() != nil {
-		t.Errorf("in the namespace of the node: %v %v %v", got, err, ProcessesListed())
+	if got, _, err := list(); len(got) != 1 || err != nil || ProcessesListed("") != nil {
+		t.Errorf("in the namespace of the node: %v %v %v", got, err, ProcessesListed(""))
 	}
 }

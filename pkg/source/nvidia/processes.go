@@ -30,6 +30,7 @@ const (
 type sampler struct {
 	l        *library
 	cgroupOf func(int) (model.CgroupID, error)
+	root     string // of the node
 	cursor   cursor
 	usage    engineUsage
 	gpm      gpm
@@ -38,8 +39,8 @@ type sampler struct {
 }
 
 // newSampler returns the sampler of one device; cgroupOf may be nil.
-func newSampler(l *library, cgroupOf func(int) (model.CgroupID, error)) *sampler {
-	return &sampler{l: l, cgroupOf: cgroupOf, gpm: gpm{l: l}, parts: make(map[string]*gpm)}
+func newSampler(l *library, cgroupOf func(int) (model.CgroupID, error), root string) *sampler {
+	return &sampler{l: l, cgroupOf: cgroupOf, root: root, gpm: gpm{l: l}, parts: make(map[string]*gpm)}
 }
 
 // close frees the sampler's memory in the library, which must still be open.
@@ -63,7 +64,7 @@ func (s *sampler) list(
 	d nvml.Device, uuid string, parts []part, now time.Time,
 ) (processes []model.GPUProcess, engines []model.Figure, err error) {
 	engines = s.whole(d)
-	if ProcessesListed() != nil {
+	if ProcessesListed(s.root) != nil {
 		return nil, engines, nil
 	}
 	var uses map[int]use

@@ -60,7 +60,7 @@ func TestListsAreMerged(t *testing.T) {
 			return 0, errors.New("it has ended")
 		}
 		return model.CgroupID(uint64(pid) * 10), nil
-	})
+	}, "")
 	got, engines, err := s.list(d, "GPU-1", nil, time.Now())
 	want := []model.GPUProcess{
 		{GPU: "GPU-1", PID: 10, Cgroup: 100, Memory: model.Some(77)},
@@ -74,7 +74,7 @@ func TestListsAreMerged(t *testing.T) {
 }
 
 func TestListFailures(t *testing.T) {
-	s := newSampler(mocked(nil), nil)
+	s := newSampler(mocked(nil), nil, "")
 	if got, _, err := s.list(lists(nil, nil, nil, nil), "GPU-1", nil, time.Now()); got != nil || err != nil {
 		t.Errorf("no list is supported: %v %v", got, err)
 	}
@@ -88,7 +88,7 @@ func TestListFailures(t *testing.T) {
 		t.Errorf("the GPU is lost: %v %v", got, err)
 	}
 	old := missing(&mock.Device{GetComputeRunningProcessesFunc: d.GetComputeRunningProcessesFunc})
-	if got, _, err := newSampler(mocked(nil), nil).list(old, "GPU-1", nil, time.Now()); got == nil || err != nil {
+	if got, _, err := newSampler(mocked(nil), nil, "").list(old, "GPU-1", nil, time.Now()); got == nil || err != nil {
 		t.Errorf("old library: %v %v", got, err)
 	}
 	many := make([]nvml.ProcessInfo, 3*maxProcesses)
@@ -162,7 +162,7 @@ func TestParts(t *testing.T) {
 	} {
 		before := len(handles[0].GetComputeRunningProcessesCalls())
 		d := lists(c.compute, nil, nil, samples)
-		got, _, err := newSampler(mocked(nil), nil).list(d, "GPU-1", parts, time.Now())
+		got, _, err := newSampler(mocked(nil), nil, "").list(d, "GPU-1", parts, time.Now())
 		users := []user{}
 		for _, p := range got {
 			users = append(users, user{p.GPU, p.PID})
@@ -191,7 +191,7 @@ func TestEnginesOfProcesses(t *testing.T) {
 			at := uint64(now.UnixMicro()) + uint64(len(asked))
 			return []nvml.ProcessUtilizationSample{{Pid: 1, TimeStamp: at, SmUtil: 40, MemUtil: 30, EncUtil: 20, DecUtil: 10}}, ret
 		})
-	s := newSampler(mocked(nil), nil)
+	s := newSampler(mocked(nil), nil, "")
 	list := func() []model.GPUProcess {
 		processes, _, err := s.list(d, "GPU-1", nil, now)
 		if err != nil || len(processes) != 2 {
@@ -290,7 +290,7 @@ func TestEnginesOfDevices(t *testing.T) {
 		GetComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_GPU_IS_LOST },
 	}
 	missing(d)
-	s := newSampler(library, nil)
+	s := newSampler(library, nil, "")
 	_, first, _ := s.list(d, "GPU-1", nil, time.Now())
 	if want := []model.Figure{{Name: "sm", Value: 0.77}, {Name: "memory", Value: 0.55}, {Name: "encoder", Value: 0}}; !reflect.DeepEqual(first, want) {
 		t.Errorf("first %v, want %v", first, want)
@@ -330,7 +330,7 @@ func TestEnginesOfParts(t *testing.T) {
 			}
 			return nvml.SUCCESS
 		},
-	}), nil)
+	}), nil, "")
 	d := &mock.Device{
 		GpmQueryDeviceSupportFunc: func() (nvml.GpmSupport, nvml.Return) { return nvml.GpmSupport{IsSupportedDevice: 1}, nvml.SUCCESS },
 		GpmMigSampleGetFunc: func(gi int, g nvml.GpmSample) nvml.Return {

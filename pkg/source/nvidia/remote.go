@@ -18,6 +18,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/child"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 const (
@@ -97,7 +98,7 @@ func openRemote(ctx context.Context, st start) (session, error) {
 		s.end()
 		return nil, fmt.Errorf("%w: %w", errEnded, err)
 	}
-	go s.receiveAll()
+	go safely.Do("nvidia", s.receiveAll)
 	timer := time.NewTimer(st.HangLimit)
 	defer timer.Stop()
 	select {
@@ -280,7 +281,7 @@ func (s *remoteSession) tend() {
 			s.ask(false)
 		}
 	case time.Since(s.asked) > s.HangLimit:
-		go s.report(&hungError{})
+		go safely.Do("nvidia", func() { s.report(&hungError{}) })
 	}
 }
 

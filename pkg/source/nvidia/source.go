@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 const (
@@ -103,7 +104,7 @@ func newSource(o Options, open func(context.Context, start) (session, error), sh
 		children: children{ends: map[string]uint64{}}, hung: map[string]hungDevice{}, created: time.Now(),
 		again: make(chan struct{}, 1), ready: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{}),
 	}
-	go s.keep()
+	go safely.Do("nvidia", s.keep)
 	return s
 }
 
@@ -113,6 +114,7 @@ func (s *Source) Name() string { return "nvidia" }
 // keep opens the library, and reopens it when necessary, until Close.
 func (s *Source) keep() {
 	defer close(s.done)
+	defer s.tearDown()
 	for {
 		timer := time.NewTimer(s.maintain())
 		s.once.Do(func() { close(s.ready) })
@@ -121,7 +123,6 @@ func (s *Source) keep() {
 		case <-s.again:
 		case <-s.stop:
 			timer.Stop()
-			s.tearDown()
 			return
 		}
 		timer.Stop()

@@ -183,6 +183,20 @@ func TestCloseWithStuckDevice(t *testing.T) {
 	heal()
 }
 
+// A panic in the goroutine that opens the library does not end the sensor.
+func TestKeeperPanics(t *testing.T) {
+	d := newDriver(t)
+	d.plug(address, "GPU-1", 0)
+	s := newSource(d.options, func(context.Context, start) (session, error) { panic("driver") }, time.Millisecond)
+	ended(t, s.done)
+	if _, err := s.Read(t.Context()); err == nil {
+		t.Error("a source without its keeper reads")
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestCloseEndsEverything(t *testing.T) {
 	d := newDriver(t)
 	goroutines := runtime.NumGoroutine()

@@ -77,9 +77,17 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 		failAll()
 		return failed, errors.Join(err, seenErr)
 	}
+	counts, countErr := s.adoptedOf()
+	if countErr != nil {
+		failAll()
+		return failed, errors.Join(err, countErr)
+	}
+	s.mu.Lock()
+	s.unadopted.begin(types)
+	s.mu.Unlock()
 	adopted := map[gen.ObjectsAdoptedKey]gen.ObjectsObject{}
-	doubtful := 0
-	unrecorded := 0
+	share := s.objects.Coll.Maps[gen.ObjectsMapAdopted].MaxEntries() / objectsShare
+	doubtful, unrecorded := 0, 0
 	for _, o := range found {
 		code, ok := typeCode(o.Type)
 		key := gen.ObjectsAdoptedKey{Device: o.Index, Type: uint32(code), Id: o.ID}
@@ -97,20 +105,27 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 		if o.PID != 0 && opts.CgroupOf != nil {
 			// Without the process the object stays unattributed.
 			if id, err := opts.CgroupOf(o.PID); err == nil {
-				value.Cgroup = uint64(id)
+				value.Cgroup, value.Owner = opts.ownerOf(id)
 			}
+		}
+		if counts[value.Owner] >= share && !s.isAdopted(key) {
+			s.unadopt(value.Owner, gen.VerbsLossLOSS_OBJECTS_SHARE, o.Type)
+			failed[o.Type] = true
+			continue
 		}
 		added, recordErr := s.record(key, value, o.Device)
 		if recordErr != nil { // usually the map is full
 			if unrecorded++; unrecorded == 1 {
 				err = errors.Join(err, recordErr)
 			}
+			s.unadopt(0, gen.VerbsLossLOSS_OBJECTS_FULL, o.Type)
 			failed[o.Type] = true
 			continue
 		}
-		s.addPeer(o, model.CgroupID(value.Cgroup))
+		s.addPeer(o, value.Cgroup, value.Owner)
 		if added {
 			adopted[key] = value
+			counts[value.Owner]++
 		}
 	}
 	if doubtful > 0 {

@@ -93,7 +93,7 @@ func BenchmarkDrain(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	compiled, err := loadSpecs(Options{MaxEntries: DefaultMaxEntries, MaxObjects: 1}, types)
+	compiled, err := loadSpecs(Options{MaxEntries: minMaxEntries, MaxObjects: 1}, types)
 	if err != nil {
 		b.Fatal(err)
 	}

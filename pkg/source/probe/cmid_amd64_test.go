@@ -58,9 +58,10 @@ func TestCMIDs(t *testing.T) {
 			key := gen.ObjectsHoldingKey{Cgroup: cgroupOfTask, Device: 3, Type: uint16(gen.ObjectsObjectTypeTYPE_CM_ID)}
 			expect := func(what string, want gen.ObjectsHolding) {
 				t.Helper()
-				wanted := map[gen.ObjectsHoldingKey]gen.ObjectsHolding{key: want}
-				if want == (gen.ObjectsHolding{}) {
-					delete(wanted, key)
+				wanted := map[gen.ObjectsHoldingKey]gen.ObjectsHolding{}
+				if want != (gen.ObjectsHolding{}) {
+					want.Owner = cgroupOfTask
+					wanted[key] = want
 				}
 				if d := cmp.Diff(wanted, p.holdings()); d != "" {
 					t.Errorf("%s (-want +got)\n%s", what, d)

@@ -145,7 +145,7 @@ func (s *Source) closeSensor() {
 }
 
 func (s *Source) attach(ctx context.Context) {
-	sensor, hooks, err := newSensor(s.opts)
+	sensor, hooks, err := newSensor(s.opts.sizedForNode(max(s.devices.entries, s.uverbs.entries)))
 	s.mu.Lock()
 	s.hooks, s.failed = hooks, err
 	if err != nil {

@@ -94,7 +94,7 @@ func fillHeld(b *testing.B, s *sensor) {
 		if i >= heldQPs {
 			o = heldObject(i-heldQPs, mrCode)
 		}
-		if i >= DefaultMaxObjects {
+		if i >= minMaxObjects {
 			s.loseObject(b, mrCode)
 			continue
 		}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/gen"
 )
 
 // totalMemory returns an upper bound of the kernel memory of all maps, in bytes,
@@ -21,8 +23,16 @@ func totalMemory(opts Options, cpus int) (uint64, error) {
 		return 0, err
 	}
 	var sum uint64
+	seen := map[string]bool{}
 	for _, spec := range compiled.all() {
-		for _, m := range spec.Maps {
+		for name, m := range spec.Maps {
+			// The objects share these.
+			if name == gen.VerbsMapMarkedCgroups || name == gen.VerbsMapWorkloadOf {
+				if seen[name] {
+					continue
+				}
+				seen[name] = true
+			}
 			n, err := mapMemory(m, uint64(cpus), uint64(os.Getpagesize()))
 			if err != nil {
 				return 0, err

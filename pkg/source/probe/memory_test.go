@@ -15,29 +15,61 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 )
 
-var defaults = Options{MaxEntries: DefaultMaxEntries, MaxObjects: DefaultMaxObjects}
+var defaults = Options{MaxEntries: minMaxEntries, MaxObjects: minMaxObjects}
 
-// TestMapMemory limits the memory of the maps on a large node: 29 MiB, as
+// TestMapMemory limits the memory of the maps on a large node: 33 MiB with one HCA and 63 MiB with ten, as
 // bpf/README.md states, and more where pages are larger than 4 KiB.
 func TestMapMemory(t *testing.T) {
-	limit := uint64(29 << 20)
-	if os.Getpagesize() > 4<<10 {
-		limit = 32 << 20
+	for devices, limit := range map[int]uint64{1: 33 << 20, 10: 63 << 20, 1000: 63 << 20} {
+		if os.Getpagesize() > 4<<10 {
+			limit += 3 << 20
+		}
+		got, err := totalMemory(Options{}.sized(256, devices), 256)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("256 CPUs, %d HCAs: %.1f MiB", devices, float64(got)/(1<<20))
+		if got > limit {
+			t.Errorf("the maps take %d bytes on 256 CPUs with %d HCAs, want at most %d", got, devices, limit)
+		}
 	}
-	got, err := totalMemory(defaults, 256)
+	large, err := totalMemory(defaults, 256)
 	if err != nil {
 		t.Fatal(err)
-	}
-	t.Logf("256 CPUs: %.1f MiB", float64(got)/(1<<20))
-	if got > limit {
-		t.Errorf("the maps take %d bytes on 256 CPUs, want at most %d", got, limit)
 	}
 	small, err := totalMemory(defaults, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got-small > 1<<20 {
-		t.Errorf("255 more CPUs take %d bytes more", got-small)
+	if large-small > 5<<18 {
+		t.Errorf("255 more CPUs take %d bytes more", large-small)
+	}
+}
+
+// TestSizes: the limits grow with the node, and the share of an owner has room for all verbs of all devices.
+func TestSizes(t *testing.T) {
+	for _, c := range []struct {
+		cpus, devices          int
+		option, entries, share uint32
+		objects                uint32
+	}{
+		{2, 1, 0, 8192, 2048, 65536},
+		{64, 6, 0, 8192, 2048, 98304},
+		{128, 8, 0, 16384, 4096, 131072},
+		{256, 10, 0, 32768, 8192, 131072},
+		{8192, 138, 0, 32768, 8192, 131072},
+		{2, 60, 0, 8192, 2340, 65536},
+		{2, 138, 0, 8192, 2730, 70656},
+		{256, 10, 100, 100, 33, 131072},
+		{256, 1, 1000, 1000, 250, 65536},
+	} {
+		o := Options{MaxEntries: c.option}.sized(c.cpus, c.devices)
+		if share := o.entriesShare(); o.MaxEntries != c.entries || share != c.share || o.MaxObjects != c.objects {
+			t.Errorf("%+v: %d entries, share %d; %d objects", c, o.MaxEntries, share, o.MaxObjects)
+		}
+	}
+	if o := (Options{MaxObjects: 5}).sized(256, 10); o.MaxObjects != 5 {
+		t.Errorf("%d objects, want the option", o.MaxObjects)
 	}
 }
 

@@ -125,15 +125,32 @@ func memoryCode(o model.Object) uint8 {
 }
 
 var lossNames = [gen.VerbsLossLOSSES + 1]string{
-	gen.VerbsLossLOSS_VERBS_FULL:    "verbs_map_full",
-	gen.VerbsLossLOSS_ERRORS_FULL:   "errors_map_full",
-	gen.VerbsLossLOSS_CALLS_FULL:    "calls_map_full",
-	gen.VerbsLossLOSS_RETURN_MISSED: "return_missed",
-	gen.VerbsLossLOSS_OBJECTS_FULL:  "objects_map_full",
-	gen.VerbsLossLOSS_HOLDINGS_FULL: "holdings_map_full",
-	gen.VerbsLossLOSS_PEERS_FULL:    "peers_map_full",
-	gen.VerbsLossLOSSES:             "program_skipped",
+	gen.VerbsLossLOSS_VERBS_FULL:     "verbs_map_full",
+	gen.VerbsLossLOSS_ERRORS_FULL:    "errors_map_full",
+	gen.VerbsLossLOSS_CALLS_FULL:     "calls_map_full",
+	gen.VerbsLossLOSS_RETURN_MISSED:  "return_missed",
+	gen.VerbsLossLOSS_OBJECTS_FULL:   "objects_map_full",
+	gen.VerbsLossLOSS_HOLDINGS_FULL:  "holdings_map_full",
+	gen.VerbsLossLOSS_PEERS_FULL:     "peers_map_full",
+	gen.VerbsLossLOSS_VERBS_SHARE:    "verbs_map_share",
+	gen.VerbsLossLOSS_ERRORS_SHARE:   "errors_map_share",
+	gen.VerbsLossLOSS_OBJECTS_SHARE:  "objects_map_share",
+	gen.VerbsLossLOSS_HOLDINGS_SHARE: "holdings_map_share",
+	gen.VerbsLossLOSS_PEERS_SHARE:    "peers_map_share",
+	gen.VerbsLossLOSSES:              "program_skipped",
 }
+
+// The losses of owners that have their share, by map of each object.
+var (
+	verbShares = [...]gen.VerbsLoss{
+		gen.VerbsVerbMapVERBS_OF_OWNER: gen.VerbsLossLOSS_VERBS_SHARE, gen.VerbsVerbMapERRORS_OF_OWNER: gen.VerbsLossLOSS_ERRORS_SHARE,
+	}
+	objectShares = [...]gen.VerbsLoss{
+		gen.ObjectsObjectMapOBJECTS_OF_OWNER:  gen.VerbsLossLOSS_OBJECTS_SHARE,
+		gen.ObjectsObjectMapHOLDINGS_OF_OWNER: gen.VerbsLossLOSS_HOLDINGS_SHARE,
+	}
+	peerShares = [...]gen.VerbsLoss{gen.PeersPeerMapPEERS_OF_OWNER: gen.VerbsLossLOSS_PEERS_SHARE}
+)
 
 // errnoName returns the symbol of an errno, or its number if it has none: the kernel uses some
 // that user space does not define (512 and above).

@@ -97,20 +97,28 @@ func nameOf(names []string, n uint32) string {
 }
 
 // addPeer records the remote end of a queue pair connected before the hooks were attached.
-func (s *sensor) addPeer(o model.Object, cgroup model.CgroupID) {
+func (s *sensor) addPeer(o model.Object, cgroup, owner uint64) {
 	if s.peers == nil || o.Type != model.QP || o.RemoteQPN == 0 || o.QPState < readyToReceive {
 		return
 	}
 	key := gen.PeersPeerKey{Device: o.Index, Qpn: o.ID}
 	p := gen.PeersPeer{
-		Cgroup: uint64(cgroup), Qpn: o.RemoteQPN, Port: o.Port, Type: uint32(o.QPType), State: uint32(o.QPState),
+		Cgroup: cgroup, Owner: owner, Qpn: o.RemoteQPN, Port: o.Port, Type: uint32(o.QPType), State: uint32(o.QPState),
 	}
-	err := s.peers.Coll.Maps[gen.PeersMapPeers].Update(key, p, ebpf.UpdateNoExist)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	peers := s.peers.Coll.Maps[gen.PeersMapPeers]
+	if s.peers.Owners.Has(p.Owner, peersOfOwner, peers.MaxEntries()/objectsShare) {
+		if peers.Lookup(key, &gen.PeersPeer{}) != nil {
+			s.unadopted.add(p.Owner, gen.VerbsLossLOSS_PEERS_SHARE, o.Type)
+		}
+		return
+	}
+	err := peers.Update(key, p, ebpf.UpdateNoExist)
 	switch {
 	case err == nil:
 		s.joined++
+		s.peers.Owners.Add(p.Owner, peersOfOwner, 1)
 	case !errors.Is(err, ebpf.ErrKeyExist):
 		s.unjoined++
 	}
@@ -122,9 +130,13 @@ func (s *sensor) removePeer(key gen.ObjectsAdoptedKey) {
 		return
 	}
 	peer := gen.PeersPeerKey{Device: key.Device, Qpn: key.Id}
-	if s.peers.Coll.Maps[gen.PeersMapPeers].Delete(peer) == nil {
-		s.mu.Lock()
-		s.joined--
-		s.mu.Unlock()
+	var p gen.PeersPeer
+	peers := s.peers.Coll.Maps[gen.PeersMapPeers]
+	if peers.Lookup(peer, &p) != nil || peers.Delete(peer) != nil {
+		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.joined--
+	s.peers.Owners.Add(p.Owner, peersOfOwner, -1)
 }

@@ -119,7 +119,8 @@ func TestPeersFull(t *testing.T) {
 	m := s.peers.Coll.Maps[gen.PeersMapPeers]
 	const more = 3
 	for i := range m.MaxEntries() + more {
-		s.addPeer(model.Object{Index: 3, Type: model.QP, ID: i, RemoteQPN: 1, QPState: 3}, 42)
+		owner := uint64(1 + i%4)
+		s.addPeer(model.Object{Index: 3, Type: model.QP, ID: i, RemoteQPN: 1, QPState: 3}, owner, owner)
 	}
 	var lost losses
 	s.self(&model.Snapshot{}, &lost)
@@ -133,8 +134,8 @@ func TestPeersFull(t *testing.T) {
 
 // TestPeersSized: more objects make room for more peers.
 func TestPeersSized(t *testing.T) {
-	for objects, want := range map[uint32]uint32{1: 1, DefaultMaxObjects: 32768, 1 << 20: 1 << 19} {
-		compiled, err := sizedSpecs(Options{MaxEntries: DefaultMaxEntries, MaxObjects: objects})
+	for objects, want := range map[uint32]uint32{1: 1, minMaxObjects: 32768, 1 << 20: 1 << 19} {
+		compiled, err := sizedSpecs(Options{MaxEntries: minMaxEntries, MaxObjects: objects})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Options configure a Source.
@@ -35,9 +36,9 @@ type Options struct {
 	// BTFDir has the type information of RDMA modules that have none in the kernel, in a file per
 	// module. It may be empty.
 	BTFDir string
-	// MaxEntries limits the (cgroup, device, verb) and (cgroup, device, type) combinations.
+	// MaxEntries limits the (workload, device, verb) and (workload, device, type) combinations.
 	// MaxObjects limits the live objects, half of which may be connected queue pairs. Zero
-	// selects the defaults.
+	// selects limits by the CPUs and devices of the node.
 	MaxEntries, MaxObjects uint32
 	// Subsystem is the cgroup v1 controller with the cgroups of workloads, empty for cgroup
 	// v2.
@@ -47,6 +48,10 @@ type Options struct {
 	// Either may be nil.
 	Objects  func(context.Context, ...model.ObjectType) ([]model.Object, error)
 	CgroupOf func(pid int) (model.CgroupID, error)
+	// OwnerOf returns for whom the programs count what a cgroup does (model.OwnerResolver). If it is nil, they count by cgroup.
+	OwnerOf func(model.CgroupID) (workload, share model.CgroupID)
+	// Workloads has the cgroups that belong together. If it is nil, each cgroup is counted by itself.
+	Workloads *hook.Workloads
 	// ObjectCounts returns the number of objects that the kernel tracks, with its own
 	// (model.ObjectLister). If it is nil, objects are not compared.
 	ObjectCounts func(context.Context) (map[model.ObjectTable]uint64, error)
@@ -56,13 +61,9 @@ type Options struct {
 	// Paths receives the paths of created cgroups. It may be nil.
 	Paths  *PathLog
 	Logger *zap.Logger
-}
 
-// Defaults of Options.
-const (
-	DefaultMaxEntries = 8192
-	DefaultMaxObjects = 65536
-)
+	devices int // number, when the hooks are attached
+}
 
 // Source attaches the hooks and reads the maps.
 type Source struct {
@@ -99,12 +100,6 @@ type lengths struct{ verbs, errors, objects, registered int }
 // New attaches the hooks if there is a device and starts to follow the devices. It fails if the
 // kernel or the permissions do not allow BPF.
 func New(opts Options) (*Source, error) {
-	if opts.MaxEntries == 0 {
-		opts.MaxEntries = DefaultMaxEntries
-	}
-	if opts.MaxObjects == 0 {
-		opts.MaxObjects = DefaultMaxObjects
-	}
 	if opts.Logger == nil {
 		opts.Logger = zap.NewNop()
 	}
@@ -125,7 +120,7 @@ func New(opts Options) (*Source, error) {
 	}
 	s.hooks = unattached("no RDMA device: the hooks come with the first one", model.StateAbsent)
 	s.follow(ctx)
-	go s.watch(ctx)
+	go safely.Do("probe", func() { s.watch(ctx) })
 	return s, nil
 }
 
@@ -171,6 +166,8 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 		Hooks:      s.hooks,
 		Verbs:      make([]model.Series[model.VerbKey, model.Histogram], 0, s.last.verbs),
 		VerbErrors: make([]model.Series[model.VerbErrorKey, model.Count], 0, s.last.errors),
+
+		OwnerLosses: []model.Series[model.LossKey, model.Count]{},
 	}
 	s.former.forget(s.forget)
 	counting := s.sensor == nil && s.failed == nil || s.sensor != nil && s.sensor.objects != nil

@@ -12,13 +12,13 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/tests/bpf"
 )
 
 // objectPrograms runs the compiled programs of objects without RDMA hardware: each is loaded as a
@@ -51,18 +51,7 @@ func newObjectPrograms(t *testing.T, tier string) *objectPrograms {
 		p.Type, p.AttachType, p.AttachTo, p.Flags = ebpf.Syscall, ebpf.AttachNone, "", unix.BPF_F_SLEEPABLE
 	}
 	const size = 4096
-	spec.Maps["memory"] = &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: size, MaxEntries: 1}
-	spec.Maps["address"] = &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}
-	spec.Programs["locate"] = &ebpf.ProgramSpec{
-		Type: ebpf.Syscall, Flags: unix.BPF_F_SLEEPABLE, License: "GPL",
-		Instructions: asm.Instructions{
-			asm.LoadMapValue(asm.R1, 0, 0).WithReference("memory"),
-			asm.LoadMapValue(asm.R2, 0, 0).WithReference("address"),
-			asm.StoreMem(asm.R2, 0, asm.R1, asm.DWord),
-			asm.Mov.Imm(asm.R0, 0),
-			asm.Return(),
-		},
-	}
+	bpf.AddMemory(spec, size)
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
 		Programs: ebpf.ProgramOptions{KernelTypes: spec.Types},
 	})
@@ -71,10 +60,7 @@ func newObjectPrograms(t *testing.T, tier string) *objectPrograms {
 	}
 	t.Cleanup(coll.Close)
 	p := &objectPrograms{t: t, coll: coll, types: spec.Types, tier: tier, memory: make([]byte, size)}
-	p.run("locate")
-	if err := coll.Maps["address"].Lookup(uint32(0), &p.address); err != nil {
-		t.Fatal(err)
-	}
+	p.address = bpf.AddressOf(t, coll)
 	return p
 }
 
@@ -144,7 +130,7 @@ func (p *objectPrograms) put(at uint32, path string, value uint64) {
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], value)
 	copy(p.memory[at:], b[:min(size, 8)])
-	if err := p.coll.Maps["memory"].Put(uint32(0), p.memory); err != nil {
+	if err := p.coll.Maps[bpf.Memory].Put(uint32(0), p.memory); err != nil {
 		p.t.Fatal(err)
 	}
 }

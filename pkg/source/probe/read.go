@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
+	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
@@ -18,7 +19,7 @@ type buffers struct {
 	verbKeys    []gen.VerbsVerbKey
 	verbStats   []gen.VerbsVerbStat
 	errorKeys   []gen.VerbsErrorKey
-	errorCounts []uint64
+	errorStats  []gen.VerbsErrorStat
 	holdingKeys []gen.ObjectsHoldingKey
 	holdings    []gen.ObjectsHolding
 
@@ -29,7 +30,21 @@ type buffers struct {
 func (s *sensor) read(snap *model.Snapshot, names deviceNames, forget map[model.CgroupID]bool) error {
 	drop := func(cgroup uint64, _ uint32) bool { return forget[model.CgroupID(cgroup)] }
 	keep := func(cgroup uint64, _ uint32) bool { return !forget[model.CgroupID(cgroup)] }
-	return errors.Join(s.readVerbs(snap, names, keep, drop), s.readHoldings(snap, forget))
+	return errors.Join(s.readVerbs(snap, names, keep, drop), s.readHoldings(snap, forget), s.settleOwners(forget))
+}
+
+// settleOwners passes the numbers of entries that this process made and removed to the programs, and drops the owners that ended.
+func (s *sensor) settleOwners(forget map[model.CgroupID]bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, o := range s.all() {
+		if o.Owners != nil {
+			errs = append(errs, o.Owners.Settle(forget))
+		}
+	}
+	s.unadopted.forget(forget)
+	return errors.Join(errs...)
 }
 
 // readVerbs adds the verbs of the (cgroup, device number) pairs that add selects, and deletes
@@ -41,24 +56,30 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 				Cgroup: model.CgroupID(k.Cgroup), Key: model.VerbKey{Device: names.of(k.Rdev), Verb: verbName(k.Verb)}, Value: histogram(v),
 			})
 		}
-		return drop(k.Cgroup, k.Rdev)
+		return drop(k.Cgroup, k.Rdev) && s.dropped(s.verbs, v.Owner, uint32(gen.VerbsVerbMapVERBS_OF_OWNER))
 	})
 	if err != nil {
 		return fmt.Errorf("verbs: %w", err)
 	}
-	_, err = readMap(s, s.verbs, gen.VerbsMapVerbErrors, &s.errorKeys, &s.errorCounts, func(k gen.VerbsErrorKey, v *uint64) bool {
+	visit := func(k gen.VerbsErrorKey, v *gen.VerbsErrorStat) bool {
 		if add(k.Cgroup, k.Rdev) {
 			snap.VerbErrors = append(snap.VerbErrors, model.Series[model.VerbErrorKey, model.Count]{
-				Cgroup: model.CgroupID(k.Cgroup), Value: model.Count(*v),
+				Cgroup: model.CgroupID(k.Cgroup), Value: model.Count(v.Count),
 				Key: model.VerbErrorKey{Device: names.of(k.Rdev), Verb: verbName(uint32(k.Verb)), Errno: errnoName(k.Err)},
 			})
 		}
-		return drop(k.Cgroup, k.Rdev)
-	})
-	if err != nil {
+		return drop(k.Cgroup, k.Rdev) && s.dropped(s.verbs, v.Owner, uint32(gen.VerbsVerbMapERRORS_OF_OWNER))
+	}
+	if _, err = readMap(s, s.verbs, gen.VerbsMapVerbErrors, &s.errorKeys, &s.errorStats, visit); err != nil {
 		return fmt.Errorf("verb errors: %w", err)
 	}
 	return nil
+}
+
+// dropped counts an entry that is removed as one less of its owner. It returns true.
+func (s *sensor) dropped(from *hook.Object, owner uint64, of uint32) bool {
+	from.Owners.Add(owner, of, -1)
+	return true
 }
 
 // readMap calls visit for each entry of a map, then deletes the entries for which it returned
@@ -90,7 +111,7 @@ func (s *sensor) readHoldings(snap *model.Snapshot, forget map[model.CgroupID]bo
 	counted := make(map[gen.ObjectsHoldingKey]bool, len(s.base))
 	visit := func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) bool {
 		if forget[model.CgroupID(k.Cgroup)] {
-			return true
+			return s.dropped(s.objects, v.Owner, uint32(gen.ObjectsObjectMapHOLDINGS_OF_OWNER))
 		}
 		b, ok := s.base[k]
 		if ok {
@@ -162,6 +183,7 @@ func (s *sensor) deviceName(index uint32) string {
 func (s *sensor) self(snap *model.Snapshot, losses *losses) {
 	s.addMaps(snap, s.verbs, gen.VerbsMapVerbs, gen.VerbsMapVerbErrors)
 	losses.add(s.verbs, gen.VerbsVarVerbLosses)
+	s.addOwnerLosses(snap, losses, s.verbs, verbShares[:])
 	if s.objects == nil {
 		return
 	}
@@ -172,17 +194,33 @@ func (s *sensor) self(snap *model.Snapshot, losses *losses) {
 	s.fill[gen.ObjectsMapObjects] = variable(vars[gen.ObjectsVarLiveObjects]) - s.endedUnseen
 	// The programs decrement the variable; this process increments recorded.
 	s.fill[gen.ObjectsMapAdopted] = s.recorded + variable(vars[gen.ObjectsVarLiveAdopted])
+	s.addOwnerLosses(snap, losses, s.objects, objectShares[:])
+	s.unadopted.fill(snap, losses)
 	s.mu.Unlock()
 	s.addMaps(snap, s.objects, gen.ObjectsMapHoldings, gen.ObjectsMapObjects, gen.ObjectsMapAdopted)
 	if s.peers == nil {
 		return
 	}
+	losses.add(s.peers, gen.PeersVarPeerLosses)
 	s.mu.Lock()
 	s.fill[gen.PeersMapPeers] = s.joined + variable(s.peers.Coll.Variables[gen.PeersVarLivePeers])
 	losses[gen.VerbsLossLOSS_PEERS_FULL] += s.unjoined
+	s.addOwnerLosses(snap, losses, s.peers, peerShares[:])
 	s.mu.Unlock()
 	s.addMaps(snap, s.peers, gen.PeersMapPeers)
-	losses.add(s.peers, gen.PeersVarPeerLosses)
+}
+
+// addOwnerLosses adds what was not recorded of owners because they have their share of the maps of an object, in the order of
+// the maps.
+func (s *sensor) addOwnerLosses(snap *model.Snapshot, losses *losses, o *hook.Object, reasons []gen.VerbsLoss) {
+	var lost uint64
+	names := make([]string, len(reasons))
+	for i, reason := range reasons {
+		lost, names[i] = lost+losses[reason], lossNames[reason]
+	}
+	if err := o.Owners.AddLosses(snap, lost, names...); err != nil {
+		s.opts.Logger.Debug("cannot read the losses of owners", zap.Error(err))
+	}
 }
 
 func (s *sensor) addMaps(snap *model.Snapshot, o *hook.Object, names ...string) {

@@ -214,6 +214,7 @@ func (s *sensor) remove(e entry) {
 	s.changes.removed++
 	if e.address != 0 {
 		s.endedUnseen++
+		s.objects.Owners.Add(e.value.Owner, uint32(gen.ObjectsObjectMapOBJECTS_OF_OWNER), -1)
 	} else {
 		s.recorded--
 	}

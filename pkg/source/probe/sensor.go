@@ -16,6 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // sensor is one set of attached hooks and their maps, from the first device to the removal of
@@ -49,6 +50,7 @@ type sensor struct {
 	repaired             repairs
 	endedUnseen, skipped uint64
 
+	unadopted unadopted
 	adoptions map[model.ObjectType]adoption
 	changes   repairs // of the last adoption
 	compared  comparison
@@ -74,20 +76,17 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 		return nil, unattached(err.Error(), model.StateFailed), err
 	}
 	// Reading /proc/kallsyms takes longer than everything else.
-	symbols := make(chan map[string]bool, 1)
+	var found map[string]bool
 	var symbolsErr error
-	go func() {
-		var found map[string]bool
-		found, symbolsErr = hook.Symbols()
-		symbols <- found
-	}()
+	var symbols safely.Group
+	symbols.Go(func() { found, symbolsErr = hook.Symbols() })
 	types, err := hook.LoadTypes(opts.BTFDir)
 	if err != nil {
-		<-symbols
+		symbols.Wait()
 		return fail(err)
 	}
 	compiled, err := loadSpecs(opts, types)
-	found := <-symbols
+	symbols.Wait()
 	if err = errors.Join(err, symbolsErr); err != nil {
 		return fail(err)
 	}
@@ -101,7 +100,7 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 		o    **hook.Object
 		spec *ebpf.CollectionSpec
 	}{{&s.verbs, compiled.verbs}, {&s.objects, compiled.objects}, {&s.peers, compiled.peers}, {&s.cgroups, compiled.cgroups}} {
-		if *made.o, err = hook.NewObject(made.spec, types, perTask); err != nil {
+		if *made.o, err = opts.Workloads.NewObject(made.spec, types, perTask); err != nil {
 			s.close()
 			return fail(err)
 		}
@@ -193,18 +192,23 @@ func sizedSpecs(opts Options) (c specs, err error) {
 			return specs{}, err
 		}
 	}
+	if err = setShares(c, opts); err != nil {
+		return specs{}, err
+	}
 	c.verbs.Maps[gen.VerbsMapVerbs].MaxEntries = opts.MaxEntries
 	c.verbs.Maps[gen.VerbsMapVerbErrors].MaxEntries = opts.MaxEntries
 	c.objects.Maps[gen.ObjectsMapHoldings].MaxEntries = opts.MaxEntries
 	c.objects.Maps[gen.ObjectsMapObjects].MaxEntries = opts.MaxObjects
 	c.objects.Maps[gen.ObjectsMapAdopted].MaxEntries = opts.MaxObjects
-	// A process with connections has other objects, too.
-	c.peers.Maps[gen.PeersMapPeers].MaxEntries = max(opts.MaxObjects/2, 1)
+	c.peers.Maps[gen.PeersMapPeers].MaxEntries = maxPeers(opts)
 	return c, nil
 }
 
+// maxPeers returns the maximum number of connected queue pairs: a process with connections has other objects, too.
+func maxPeers(opts Options) uint32 { return max(opts.MaxObjects/2, 1) }
+
 func (s *sensor) detach() {
-	var wg sync.WaitGroup
+	var wg safely.Group
 	for _, o := range s.all() {
 		wg.Go(o.Detach)
 	}

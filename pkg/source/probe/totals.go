@@ -9,6 +9,7 @@ type totals struct {
 	verbs   model.Totals[model.VerbKey, model.Histogram, *model.Histogram]
 	errors  model.Totals[model.VerbErrorKey, model.Count, *model.Count]
 	created model.Totals[model.ObjectKey, model.Count, *model.Count]
+	lost    model.Totals[model.LossKey, model.Count, *model.Count]
 }
 
 // add keeps the counters of a snapshot; live objects and bytes are not kept.
@@ -22,12 +23,16 @@ func (t *totals) add(s *model.Snapshot) {
 	for i := range s.Created {
 		t.created.Add(s.Created[i].Cgroup, s.Created[i].Key, s.Created[i].Value)
 	}
+	for i := range s.OwnerLosses {
+		t.lost.Add(s.OwnerLosses[i].Cgroup, s.OwnerLosses[i].Key, s.OwnerLosses[i].Value)
+	}
 }
 
 func (t *totals) forget(ids map[model.CgroupID]bool) {
 	t.verbs.Forget(ids)
 	t.errors.Forget(ids)
 	t.created.Forget(ids)
+	t.lost.Forget(ids)
 }
 
 // fill adds the counters to a snapshot, in which a key may then be listed twice. Created is
@@ -35,6 +40,7 @@ func (t *totals) forget(ids map[model.CgroupID]bool) {
 func (t *totals) fill(s *model.Snapshot) {
 	s.Verbs = t.verbs.AppendTo(s.Verbs)
 	s.VerbErrors = t.errors.AppendTo(s.VerbErrors)
+	s.OwnerLosses = t.lost.AppendTo(s.OwnerLosses)
 	if s.Created != nil {
 		s.Created = t.created.AppendTo(s.Created)
 	}

@@ -3,13 +3,14 @@
 package rdma
 
 import (
-	"sync"
 	"sync/atomic"
+
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // each calls fn for 0 to n-1, at most inFlight at a time, and waits for all of them.
 func each(n int, fn func(i int)) {
-	var wg sync.WaitGroup
+	var wg safely.Group
 	var next atomic.Int64
 	for range min(n, inFlight) {
 		wg.Go(func() {

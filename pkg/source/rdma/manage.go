@@ -19,6 +19,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // manageEvery is the interval at which the manager lists the devices and checks the
@@ -100,7 +101,7 @@ func (s *Source) manage() {
 		Netlink: s.Netlink, dial: s.dial, now: s.opt.Now, log: s.opt.Logger,
 		stop: make(chan struct{}), done: make(chan struct{}), devices: map[uint32]*managed{},
 	}
-	go s.manager.run()
+	go safely.Do("rdma", s.manager.run)
 }
 
 func (s *Source) stopManaging() error {

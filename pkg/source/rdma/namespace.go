@@ -14,6 +14,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // namespaceDevices dumps the devices of a namespace. The reply depends on the namespace
@@ -98,6 +99,8 @@ func (s *Source) enterNamespace(n model.Namespace, fn func() error) error {
 	}
 	done := make(chan error, 1)
 	onOwnThread(func() {
+		result := safely.ErrPanicked
+		defer func() { done <- result }()
 		err := unix.Setns(fd, unix.CLONE_NEWNET)
 		switch {
 		case errors.Is(err, unix.EPERM):
@@ -107,7 +110,7 @@ func (s *Source) enterNamespace(n model.Namespace, fn func() error) error {
 		default:
 			err = fn()
 		}
-		done <- err
+		result = err
 	})
 	return <-done
 }
@@ -115,7 +118,7 @@ func (s *Source) enterNamespace(n model.Namespace, fn func() error) error {
 // onOwnThread runs fn on a thread that ends with fn: a goroutine that ends while it is
 // locked to its thread ends that thread, which is in another namespace.
 func onOwnThread(fn func()) {
-	go func() {
+	go safely.Do("rdma", func() {
 		runtime.LockOSThread()
 		if unix.Gettid() != unix.Getpid() {
 			fn()
@@ -130,5 +133,5 @@ func onOwnThread(fn func()) {
 		})
 		<-started
 		runtime.UnlockOSThread()
-	}()
+	})
 }

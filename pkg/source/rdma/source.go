@@ -37,6 +37,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Options configure a Source. The zero value reads all devices of /sys, without netlink.
@@ -201,7 +202,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		DeviceStates: make([]model.DeviceState, 0, seen+len(moved)+1),
 	}
 	var resourceErr error
-	var wg sync.WaitGroup
+	var wg safely.Group
 	var n *node
 	if seen == 0 {
 		snap.Resources = []model.Resource{}

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // mobyNamespace is Docker's namespace. The Docker driver reports its containers.
@@ -116,20 +117,23 @@ func (d *containerdDriver) run(ctx context.Context, api events.EventsClient) err
 // receive reads a stream in a goroutine that ends with ctx.
 func receive[T any](ctx context.Context, recv func() (T, error)) (<-chan T, <-chan error) {
 	received, ended := make(chan T), make(chan error, 1)
-	go func() {
+	go safely.Do("runtime", func() {
+		why := safely.ErrPanicked
+		defer func() { ended <- why }()
 		for {
 			e, err := recv()
 			if err != nil {
-				ended <- err
+				why = err
 				return
 			}
 			select {
 			case received <- e:
 			case <-ctx.Done():
+				why = ctx.Err()
 				return
 			}
 		}
-	}()
+	})
 	return received, ended
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 const (
@@ -135,8 +136,12 @@ func (d *dockerEngine) subscribe(ctx context.Context) (why <-chan error, err err
 	}
 	q, w := make(chan events.Message, dockerQueue), make(chan error, 1)
 	d.queue = q
-	go func() {
-		defer close(q)
+	go safely.Do("runtime", func() {
+		ended := safely.ErrPanicked
+		defer func() {
+			w <- ended
+			close(q)
+		}()
 		for {
 			select {
 			case m := <-stream.Messages:
@@ -144,14 +149,13 @@ func (d *dockerEngine) subscribe(ctx context.Context) (why <-chan error, err err
 				select {
 				case q <- m:
 				default:
-					w <- errDockerEvents
+					ended = errDockerEvents
 					return
 				}
-			case err := <-stream.Err:
-				w <- err
+			case ended = <-stream.Err:
 				return
 			}
 		}
-	}()
+	})
 	return w, nil
 }

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/events"
 	"github.com/moby/moby/client"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // sync reports the list and the events queued meanwhile. For containers that are known, the events
@@ -69,7 +69,7 @@ func (d *dockerEngine) list(ctx context.Context) ([]model.Container, error) {
 	}
 	all := make([]model.Container, len(answer.Items))
 	slots := make(chan struct{}, dockerWorkers)
-	var inspections sync.WaitGroup
+	var inspections safely.Group
 	for i := range all {
 		c := &answer.Items[i]
 		if !isID(c.ID) {
@@ -82,11 +82,11 @@ func (d *dockerEngine) list(ctx context.Context) ([]model.Container, error) {
 		}
 		slots <- struct{}{}
 		inspections.Go(func() {
+			defer func() { <-slots }()
 			var err error
 			if all[i], err = d.inspect(ctx, c.ID); err != nil && !errdefs.IsNotFound(err) {
 				all[i] = dockerListed(c, d.runtime, d.labels)
 			}
-			<-slots
 		})
 	}
 	inspections.Wait()

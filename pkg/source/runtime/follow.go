@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // A place is a path at which a socket may be. The mutex of the Source guards the fields that
@@ -77,7 +78,7 @@ func (s *Source) discover(ctx context.Context, first bool) {
 			s.first.Add(1)
 			settle = sync.OnceFunc(s.first.Done)
 		}
-		s.running.Go(func() { s.follow(ctx, p, settle) })
+		safely.Go(&s.running, "runtime", func() { s.follow(ctx, p, settle) })
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Options configure a Source. The zero value follows the sockets at the default paths.
@@ -103,11 +104,11 @@ func New(o Options) (*Source, error) {
 	s.discover(ctx, true)
 	settle := sync.OnceFunc(func() { close(s.settled) })
 	time.AfterFunc(readyWithin, settle)
-	s.running.Go(func() {
+	safely.Go(&s.running, "runtime", func() {
 		s.first.Wait()
 		settle()
 	})
-	s.running.Go(func() { s.search(ctx) })
+	safely.Go(&s.running, "runtime", func() { s.search(ctx) })
 	return s, nil
 }
 

@@ -172,8 +172,9 @@ func gpuLinks() row {
 			"percentunit",
 			"gpu_pcie_link_width_lanes"+s+" / (gpu_pcie_link_max_width_lanes"+s+" > 0)", gpuName).max(1),
 		graph("NVLink", "Bytes per second of all links of a GPU: sent above zero, received below.", "Bps", both("nvlink", "Bps")...),
-		gpuGraph("NVLinks that are down", "NVLinks that are not up. Some are never used: compare with GPUs of the same model.", "none",
-			"count by (instance, gpu_id) (gpu_nvlink_up"+s+" == 0)", gpuName),
+		gpuGraph("NVLinks that went down", "1 while an NVLink of the GPU is down that was up since the driver was loaded. "+
+			"With --gpu.detail=full, the sensor exports the state of each link.", "none",
+			by("instance, gpu_id", "gpu_problem"+sel(chosen, `problem="link_down"`)), gpuName),
 		gpuGraph("NVLink errors", "Errors per second, by the driver's name of the error type.", "suffix:/s",
 			by("instance, gpu_id, type", rate("gpu_nvlink_errors_total", s)), gpuName+" {{type}}"),
 		graph("XGMI", "Bytes per second of all links of an AMD GPU: sent above zero, received below.", "Bps", both("xgmi", "Bps")...),

@@ -233,8 +233,9 @@ func workloadHost() row {
 	}}
 }
 
-// idle are GPUs that are allocated to a workload without processes on them.
+// idle are GPUs that are allocated to a workload without processes on them. GPUs whose processes are not collected are
+// not idle.
 func idle(labels ...string) string {
 	return by("namespace, workload, instance, gpu_id, uuid", "container_gpu_allocated"+sel(labels...)+
-		" unless on (instance, workload, container_id, uuid) container_gpu_processes"+sel(labels...)+" > 0")
+		" and on (instance, workload, container_id, uuid) container_gpu_processes"+sel(labels...)+" == 0")
 }

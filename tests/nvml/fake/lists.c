@@ -264,6 +264,10 @@ static void field(const device *d, nvmlFieldValue_t *f)
 		f->valueType = NVML_VALUE_TYPE_SIGNED_INT;
 		f->value.siVal = atoi(v + 1);
 		break;
+	case 'r':
+		f->valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
+		f->value.ullVal = atof(v + 1) * f->timestamp / 1e6;
+		break;
 	case 'u':
 		f->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
 		f->value.uiVal = strtoul(v + 1, NULL, 0);

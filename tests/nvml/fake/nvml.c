@@ -19,6 +19,7 @@
 //	0 process PID MEMORY SM MEM ENC DEC KINDS	see struct process; MEMORY of 2^64-1 is unknown
 //	0 event TYPE DATA	an event; new events are appended
 //	0 field.ID.SCOPE [uUdi] VALUE	a field, of the type unsigned int, unsigned long long, double, int
+//	0 field.ID.SCOPE r VALUE	a counter that grows by so much per second
 //	0 gpm.ID VALUE	a metric of GPM
 //
 // The library holds the files of the directory NVML_FAKE_DEVICES as the real one holds device

@@ -10,18 +10,24 @@
 //
 // The request HANG keeps a lock until the request RELEASE, and waits for the lock while another task has it. Any other request fails.
 //
+// What is written to the parameter log is in the kernel log afterwards, as if a driver had logged it: "DRIVER ADDRESS: TEXT" like
+// dev_printk for this PCI device, other text like NVIDIA's driver does. So it has the facility of the kernel, which nothing that
+// user space writes to /dev/kmsg has.
+//
 // A PCI function is bound by its driver_override. BuildModule of package tests/vm builds the module.
 
 #include <linux/atomic.h>
 #include <linux/cdev.h>
 #include <linux/completion.h>
 #include <linux/delay.h>
+#include <linux/device.h>
 #include <linux/fs.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
+#include <linux/string.h>
 
 #define HANG _IO('F', 1)
 #define RELEASE _IO('F', 2)
@@ -30,6 +36,25 @@ enum { MAJOR_NUMBER = 195, GPUS = 8, CONTROL = 255 };
 
 static char *version = "550.54.15";
 module_param(version, charp, 0444);
+
+static int write_log(const char *text, const struct kernel_param *parameter)
+{
+	int length = strcspn(text, "\n");
+	char address[sizeof("0000:00:00.0")];
+	struct device *device = NULL;
+
+	if (sscanf(text, "%*s %12s", address) == 1)
+		device = bus_find_device_by_name(&pci_bus_type, NULL, address);
+	if (device)
+		dev_printk_emit(LOGLEVEL_ERR, device, "%.*s\n", length, text);
+	else // nv_printf prints complete lines with KERN_CONT
+		printk(KERN_CONT "%.*s\n", length, text);
+	put_device(device);
+	return 0;
+}
+
+static const struct kernel_param_ops log_operations = {.set = write_log};
+module_param_cb(log, &log_operations, NULL, 0200);
 
 static struct gpu {
 	struct pci_dev *pci; // NULL: there is no such GPU
@@ -179,7 +204,10 @@ static ssize_t version_show(struct module_attribute *attribute, struct module_ko
 	return sysfs_emit(text, "%s\n", version);
 }
 
-static struct module_attribute version_file = __ATTR_RO(version);
+static struct module_attribute version_file = {
+	.attr = {.name = "version", .mode = 0444},
+	.show = (void *)version_show, // its first argument is const in Linux 7
+};
 
 static int add_devices(struct cdev *devices, unsigned int minor, unsigned int count, const char *name)
 {

@@ -163,6 +163,13 @@ func (c *Containerd) Log(id string) (string, error) {
 	return string(text), err
 }
 
+// RemoveLog removes what a container that was deleted has left in the guest's memory: its output and the file of its PID.
+func (c *Containerd) RemoveLog(id string) {
+	for _, name := range []string{id, id + ".pid"} {
+		_ = os.Remove(filepath.Join(logs, name)) // a container that did not start has none
+	}
+}
+
 // Kill sends a signal to the first process of a container.
 func (c *Containerd) Kill(ctx context.Context, id string, signal syscall.Signal) error {
 	_, err := c.Ctr(ctx, "task", "kill", "--signal", strconv.Itoa(int(signal)), id)

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""extended DEVICE COUNT SIZE: sends between two queue pairs of one process with pyverbs, whose completion queue is an extended
-one (pyverbs.cq.CQEX: ibv_start_poll, ibv_wc_read_*, ibv_end_poll). Prints what it posted and what it read, as posts does."""
+"""extended DEVICE COUNT SIZE [hold | unread]: sends between two queue pairs of one process with pyverbs, whose completion queue is an
+extended one (pyverbs.cq.CQEX: ibv_start_poll, ibv_wc_read_*, ibv_end_poll). Prints what it posted and what it read, as posts does.
+hold: waits for the end of standard input then. unread: so, too, and does not read the lengths of completions."""
 import sys
 
 import pyverbs.enums as e
@@ -26,20 +27,21 @@ def connect(qp, to, gid):
     qp.to_rts(attr)
 
 
-def completion(cq):
-    """Waits for one completion and returns its opcode and length."""
+def completion(cq, read_length):
+    """Waits for one completion and returns its opcode and length, 0 if that is not read."""
     while (status := cq.start_poll(PollCqAttr())) == EMPTY:
         pass
     if status or cq.status != e.IBV_WC_SUCCESS:
         sys.exit(f"start_poll: {status}, completion: {cq.status}")
     cq.read_qp_num()
-    opcode, length = cq.read_opcode(), cq.read_byte_len()
+    opcode, length = cq.read_opcode(), cq.read_byte_len() if read_length else 0
     cq.end_poll()
     return opcode, length
 
 
 def main():
     device, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    mode = sys.argv[4] if len(sys.argv) > 4 else ""
     context = Context(name=device)
     gid = context.query_gid(1, GID)
     pd = PD(context)
@@ -54,13 +56,16 @@ def main():
     for _ in range(count):
         b.post_recv(RecvWR(num_sge=1, sg=[sge]))
         a.post_send(SendWR(num_sge=1, sg=[sge], opcode=e.IBV_WR_SEND, send_flags=e.IBV_SEND_SIGNALED))
-        for opcode, size_of in (completion(cq), completion(cq)):
+        for opcode, size_of in [completion(cq, mode != "unread") for _ in range(2)]:
             if opcode == e.IBV_WC_RECV:
                 received, length = received + 1, length + size_of
             else:
                 sent += 1
     print("posted", sent, sent * size)
     print("receives", count, received, length)
+    if mode:
+        print("done", flush=True)
+        sys.stdin.read()
 
 
 main()

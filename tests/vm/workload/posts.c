@@ -456,11 +456,23 @@ static void die_alone(int peer, pid_t child)
 	       failed[IBV_WC_RETRY_EXC_ERR], failed[IBV_WC_WR_FLUSH_ERR]);
 }
 
+// wait_for_line prints a word and waits for a line on standard input. It returns 0 at its end.
+static int wait_for_line(const char *word)
+{
+	char line[16];
+
+	puts(word);
+	fflush(stdout);
+	return fgets(line, sizeof line, stdin) != NULL;
+}
+
 static void usage(void)
 {
-	fputs("usage: posts [-d DEVICE,...] [-o OPERATION] [-n CHAINS] [-l CHAIN] [-s BYTES] [-g ELEMENTS] [-q PAIRS] [-x] [-i] [-r] [-S]\n"
-	      "             [-c PARTS] [-f PROCESSES] [-u MICROSECONDS] [-w] [-b | -e | -k | -p]\n"
+	fputs("usage: posts [-d DEVICE,...] [-H DEVICE] [-t] [-o OPERATION] [-n CHAINS] [-l CHAIN] [-s BYTES] [-g ELEMENTS] [-q PAIRS]\n"
+	      "             [-x] [-i] [-r] [-S] [-c PARTS] [-f PROCESSES] [-u MICROSECONDS] [-w] [-b | -e | -k | -p]\n"
 	      "  -d  opens each device in turn, posts and closes it, but for the last one\n"
+	      "  -H  holds a connected pair on this device from the beginning on\n"
+	      "  -t  wait for a line on standard input before each device is opened\n"
 	      "  -o  write (default), write_imm, read, send, send_imm, fetch_add, cmp_swap, ud\n"
 	      "  -x  ibv_wr_* instead of ibv_post_send\n"
 	      "  -i  inline data\n"
@@ -480,15 +492,16 @@ static void usage(void)
 
 int main(int argc, char **argv)
 {
-	char *devices = NULL;
-	int n = 100, pairs = 1, refused = 0, keep = 0, polling = 0, waiting = 0, processes = 0, alone = 0, pause_us = 0, opt;
-	int sockets[2];
+	char *devices = NULL, *held = NULL;
+	int n = 100, pairs = 1, refused = 0, keep = 0, polling = 0, waiting = 0, turns = 0, processes = 0, alone = 0, pause_us = 0;
+	int sockets[2], opt;
 	pid_t child = 0;
-	char line[16];
 
-	while ((opt = getopt(argc, argv, "d:o:n:l:s:g:q:f:c:u:xirwkpebSh")) != -1)
+	while ((opt = getopt(argc, argv, "d:H:o:n:l:s:g:q:f:c:u:txirwkpebSh")) != -1)
 		switch (opt) {
 		case 'd': devices = optarg; break;
+		case 'H': held = optarg; break;
+		case 't': turns = 1; break;
 		case 'o':
 			for (op = ops; op->name && strcmp(op->name, optarg);)
 				op++;
@@ -543,6 +556,12 @@ int main(int argc, char **argv)
 	ud = !strcmp(op->name, "ud");
 	struct end a[most], b[most];
 	char *device = devices ? strtok(devices, ",") : NULL, *next;
+	if (held) { // what set_up and connect_pairs make stays until the process ends
+		set_up(held, 1);
+		connect_pairs(a, b, 1);
+	}
+	if (turns && !wait_for_line("open"))
+		return 0;
 	set_up(device, pairs);
 	if (alone) {
 		die_alone(sockets[!child], child);
@@ -555,6 +574,8 @@ int main(int argc, char **argv)
 		for (int i = 0; i < n; i++)
 			post_all(a, b, pairs, i);
 		tear_down(a, b, pairs);
+		if (turns && !wait_for_line("open"))
+			return 0;
 		set_up(next, pairs);
 		connect_pairs(a, b, pairs);
 	}
@@ -568,12 +589,8 @@ int main(int argc, char **argv)
 		hold();
 		return 0;
 	}
-	if (waiting) {
-		puts("waiting");
-		fflush(stdout);
-		if (!fgets(line, sizeof line, stdin))
-			return 0;
-	}
+	if (waiting && !wait_for_line("waiting"))
+		return 0;
 
 	double *took = calloc(n + 1, sizeof *took);
 	if (pause_us)

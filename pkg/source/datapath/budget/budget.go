@@ -39,6 +39,9 @@ const (
 	maxWindow     = 2 * time.Second
 	maxCheck      = time.Second
 	minCheck      = 100 * time.Millisecond // longest interval between checks of a process that earns nothing
+	windowCheck   = 20 * time.Millisecond  // longest interval between checks in a window,
+	windowChecks  = 100                    // or this part of its age
+	peakTime      = 2 * time.Minute        // a peak is remembered this long, or twice as long
 	switchWait    = 10 * time.Millisecond  // time for the caller to attach or detach
 	retryInterval = time.Minute
 	proveTime     = 10 * time.Second

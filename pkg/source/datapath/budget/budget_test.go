@@ -543,6 +543,42 @@ func TestBudgetBursts(t *testing.T) {
 	}
 }
 
+// Bursts of a process that otherwise takes little CPU time: 0.1 s of one with probes costs a third of what the process earns in a
+// minute. Only the first burst, of which nothing is known, may exceed the limit by more than a late end of a window.
+func TestBudgetDearBursts(t *testing.T) {
+	const runs = 20
+	for _, slow := range []time.Duration{20 * time.Millisecond, 60 * time.Millisecond} {
+		highest, mean, used := 0.0, 0.0, 0.0
+		for seed := range uint64(runs) {
+			begin := time.Duration(seed) * 190 * time.Millisecond
+			p := &simProcess{pid: 1, file: simFile, load: func(at time.Duration) simLoad {
+				if at >= begin && (at-begin)%(4*time.Second) < time.Second {
+					return simLoad{cores: 0.17, posts: 80_000, polls: 800, trap: 1.5e-6}
+				}
+				return simLoad{cores: 0.008, polls: 900, trap: 1.5e-6}
+			}}
+			const end = 10 * time.Minute
+			for at := begin; at < end; at += 4 * time.Second {
+				p.changes = append(p.changes, at, at+time.Second)
+			}
+			s := newSim(t, 0.01, p)
+			s.random = rand.New(rand.NewPCG(seed, 2))
+			s.b.random = s.random.Float64
+			s.prepare, s.slow = 40*time.Millisecond, slow
+			s.run(end)
+			used += p.total() / (s.limit * p.cpu) / runs
+			p.begin = begin + 5*time.Second // after the first burst
+			worst, _ := p.worst(s.limit)
+			highest, mean = max(highest, worst/s.limit), mean+worst/s.limit/runs
+		}
+		t.Logf("detached after %v: the worst minute took %.2f of the limit, %.2f in the mean of the runs; %.2f of the budget was used",
+			slow, highest, mean, used)
+		if highest > 1.5 || mean > 1.1 || used < 0.5 {
+			t.Error("want at most 1.5 and 1.1, and 0.5 or more used")
+		}
+	}
+}
+
 // Processes start and end in one file; the one that remains must be watched.
 func TestBudgetJoinAndExit(t *testing.T) {
 	stays := steady(1, simLoad{cores: 0.5, posts: 500, polls: 500})

@@ -36,7 +36,12 @@
 //
 // The limit cannot be kept for a process that stops running in a window or soon
 // after it, as it cannot earn what the window cost. It exceeds the limit by that
-// window at most. An overdrawn account is set to 0 a minute after the last trap,
+// window at most. Nor can it be kept when a burst begins just after a check, and
+// its probes take more than the process earns in a minute until it is checked and the
+// probes are gone: up to 0.4 s the first time, about 0.1 s in a window. So a window
+// opens only if the price of the most expensive one of the last minutes fits into the
+// minute, whatever the last one cost, and ends while the highest cost of
+// detaching can still be paid. An overdrawn account is set to 0 a minute after the last trap,
 // since no minute contains both.
 //
 // # States of a unit

@@ -24,6 +24,10 @@ type unit struct {
 	paid   map[int]payment
 	fixed  map[int]float64 // what attaching and detaching cost in the last window
 	priced bool            // price contains the last window
+	// dearest has the highest price of a window in the last minutes, ends the highest cost of detaching. The next window may
+	// cost as much, whatever the last one cost, as processes have bursts.
+	dearest, ends map[int]peak
+	peaksSince    time.Time
 
 	// detaching: detached probes are still in place. rates is what they cost each
 	// process, in seconds per second.
@@ -55,6 +59,7 @@ func newUnit(now time.Time, group int) *unit {
 		group: group, wanted: true, exact: true, since: now, checked: now, exactSince: now,
 		interval: firstCheck, length: newWindow, proveTime: proveTime / 2, jitter: 1, scale: 1, ratio: 1,
 		price: map[int]float64{}, paid: map[int]payment{}, fixed: map[int]float64{},
+		dearest: map[int]peak{}, ends: map[int]peak{}, peaksSince: now,
 	}
 }
 
@@ -86,7 +91,8 @@ func (u *unit) decide(b *Budget, now time.Time, pids []int) time.Time {
 		// The caller has not switched yet.
 		return now.Add(switchWait)
 	case u.wanted:
-		return u.stepOpen(b, now, accounts, longest)
+		// A burst may begin in a window that was opened while there was none.
+		return u.stepOpen(b, now, accounts, min(longest, max(windowCheck, now.Sub(u.since)/windowChecks)))
 	}
 	return u.stepClosed(now, accounts)
 }
@@ -161,7 +167,7 @@ func (u *unit) stepOpen(b *Budget, now time.Time, accounts map[int]*account, lon
 	if u.ending = !u.ready; u.ending {
 		return now.Add(switchWait)
 	}
-	u.setPrices(accounts)
+	u.setPrices(now, accounts)
 	if !over && u.timeToAfford(accounts, 1) == 0 {
 		if now.Sub(u.from) >= maxWindow {
 			u.endPeriod(now, accounts)
@@ -186,7 +192,7 @@ func (u *unit) stepClosed(now time.Time, accounts map[int]*account) time.Time {
 		return now.Add(DetachInterval)
 	}
 	if !u.priced {
-		if highest := u.setPrices(accounts); highest > tooExpensive {
+		if highest := u.setPrices(now, accounts); highest > tooExpensive {
 			// Twice the time in which the process earns the price.
 			u.retryAt = now.Add(max(retryInterval, time.Duration(2*highest*float64(time.Second))))
 		}

@@ -17,10 +17,10 @@ func (u *unit) overdrawn(accounts map[int]*account) bool {
 	return false
 }
 
-// exceeds reports whether a process has no room left in the last minute.
+// exceeds reports whether a process can pay just for the end of the window, from its credit or within the last minute.
 func (u *unit) exceeds(accounts map[int]*account) bool {
-	for _, a := range accounts {
-		if a.room[u.group] < a.lowest() {
+	for pid, a := range accounts {
+		if min(a.room[u.group], a.credit[u.group])-u.ends[pid].highest() < a.lowest() {
 			return true
 		}
 	}
@@ -37,7 +37,7 @@ func (u *unit) timeToAfford(accounts map[int]*account, jitter float64) time.Dura
 			continue
 		}
 		switch missing := need - a.credit[u.group]; {
-		case price > a.room[u.group]:
+		case max(price, u.dearestOf(pid, a)) > a.room[u.group]:
 			return maxCheck
 		case missing <= need/100:
 		case missing > a.perSecond*maxCheck.Seconds():
@@ -55,6 +55,11 @@ func (u *unit) priceOf(pid int, a *account) float64 {
 	return min(u.price[pid], tooExpensive*a.perSecond)
 }
 
+// dearestOf is priceOf for the most expensive window of the last minutes.
+func (u *unit) dearestOf(pid int, a *account) float64 {
+	return min(u.dearest[pid].highest(), tooExpensive*a.perSecond)
+}
+
 // save has the accounts keep the price of a window until the unit is exact again.
 func (u *unit) save(accounts map[int]*account) {
 	for pid, a := range accounts {
@@ -65,8 +70,13 @@ func (u *unit) save(accounts map[int]*account) {
 
 // setPrices sets the prices to what the last window cost, and the length of the
 // next one. It returns the highest price, in seconds of earnings.
-func (u *unit) setPrices(accounts map[int]*account) float64 {
+func (u *unit) setPrices(now time.Time, accounts map[int]*account) float64 {
 	u.priced = true
+	if now.Sub(u.peaksSince) >= peakTime {
+		u.peaksSince = now
+		forget(u.dearest)
+		forget(u.ends)
+	}
 	var highest, fixed float64
 	for pid, a := range accounts {
 		before, ok := u.paid[pid]
@@ -83,6 +93,7 @@ func (u *unit) setPrices(accounts map[int]*account) float64 {
 		if price < trapCost {
 			price = 0
 		}
+		u.dearest[pid], u.ends[pid] = u.dearest[pid].add(price), u.ends[pid].add(switching)
 		if old, ok := u.price[pid]; ok && price < old {
 			price = (price + old) / 2
 		}
@@ -91,9 +102,12 @@ func (u *unit) setPrices(accounts map[int]*account) float64 {
 			highest, fixed = inEarnings, switching/a.perSecond
 		}
 	}
-	gone := func(pid int, _ float64) bool { return accounts[pid] == nil }
-	maps.DeleteFunc(u.price, gone)
-	maps.DeleteFunc(u.fixed, gone)
+	for _, costs := range []map[int]float64{u.price, u.fixed} {
+		maps.DeleteFunc(costs, func(pid int, _ float64) bool { return accounts[pid] == nil })
+	}
+	for _, peaks := range []map[int]peak{u.dearest, u.ends} {
+		maps.DeleteFunc(peaks, func(pid int, _ peak) bool { return accounts[pid] == nil })
+	}
 	u.setLength(accounts, fixed)
 	return highest
 }

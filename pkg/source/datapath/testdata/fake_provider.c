@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -49,6 +50,7 @@ struct qp {
 static int refuse = -1; /* which work request of a chain is refused */
 static int silent;      /* the peer does not answer: work requests get no completion */
 static int failing;     /* what wr_complete returns */
+static char *kernel_memory;
 
 static enum ibv_wc_opcode completion(enum ibv_wr_opcode op)
 {
@@ -438,7 +440,23 @@ static void end_job(void)
 		waitpid(job.pids[i], NULL, 0);
 }
 
-static void obey(char *what, struct qp *qp, struct qp *ud, int n)
+/* Called in the place of the kernel's functions, with objects in its memory. */
+PROBED void ib_modify_qp_with_udata(void *qp, void *attr, int mask, void *udata)
+{
+	__asm__ volatile("");
+}
+
+PROBED void rdma_restrack_add(void *entry)
+{
+	__asm__ volatile("");
+}
+
+PROBED void rdma_restrack_del(void *entry)
+{
+	__asm__ volatile("");
+}
+
+static void obey(char *what, struct qp *qp, struct qp *ud, long n)
 {
 	struct ibv_qp_ex *ex = &qp->ex;
 	struct ibv_wc wc[64];
@@ -651,6 +669,18 @@ static void obey(char *what, struct qp *qp, struct qp *ud, int n)
 			_exit(0);
 		}
 		wait(NULL);
+	} else if (!strcmp(what, "exec")) {
+		/* The next program has the same addresses as the one after it. */
+		personality(ADDR_NO_RANDOMIZE);
+		execl("/proc/self/exe", "provider", NULL);
+	} else if (!strcmp(what, "kernel-memory")) {
+		kernel_memory = (char *)n;
+	} else if (!strcmp(what, "modify-qp")) {
+		ib_modify_qp_with_udata(kernel_memory + n, kernel_memory, 1 /* IB_QP_STATE */, NULL);
+	} else if (!strcmp(what, "open-context")) {
+		rdma_restrack_add(kernel_memory + n);
+	} else if (!strcmp(what, "close-context")) {
+		rdma_restrack_del(kernel_memory + n);
 	} else if (!strcmp(what, "job")) {
 		run_job(n);
 	} else if (!strcmp(what, "job-posts")) {
@@ -693,11 +723,11 @@ int main(void)
 {
 	struct qp *qp = make(17, IBV_QPT_RC), *ud = make(18, IBV_QPT_UD);
 	char what[32];
-	int n;
+	long n;
 
 	printf("%p %p\n", (void *)&context, (void *)qp);
 	fflush(stdout);
-	while (scanf("%31s %d", what, &n) == 2) {
+	while (scanf("%31s %ld", what, &n) == 2) {
 		obey(what, qp, ud, n);
 		puts("done");
 		fflush(stdout);

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // daemon is a process that is stopped before the driver is unloaded.
@@ -119,7 +120,7 @@ func openProcess(pid int, notify func()) (*process, error) {
 		_ = p.file.Close()
 		return nil, err
 	}
-	go func() {
+	go safely.Do("nvidia", func() {
 		defer close(p.waited)
 		_ = raw.Read(func(fd uintptr) bool { // called at first, and then when the pidfd is readable
 			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
@@ -127,7 +128,7 @@ func openProcess(pid int, notify func()) (*process, error) {
 		})
 		close(p.ended)
 		notify()
-	}()
+	})
 	return p, nil
 }
 

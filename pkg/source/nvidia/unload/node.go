@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -76,7 +77,7 @@ func (n *Node) watch(ctx context.Context, log *zap.Logger, set func(map[string]s
 			pause = shortest
 		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(pause/2 + rand.N(pause/2+1)): // at random: all sensors lose the API server at the same moment
 		case <-ctx.Done():
 			return
 		}

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 const (
@@ -60,12 +62,14 @@ func Watch(ctx context.Context, o Options, h Handler) {
 	defer wg.Wait()
 	ready := &readyFile{run: o.Run, log: o.Logger}
 	directories := newDirectories(o.Logger, ready.directories()...)
-	wg.Go(func() { directories.watch(ctx, notify) })
+	safely.Go(&wg, "nvidia", func() { directories.watch(ctx, notify) })
 	daemons := newDaemons(o)
 	defer daemons.close()
 	var labels nodeLabels
 	if o.Node != nil {
-		wg.Go(func() { o.Node.watch(ctx, o.Logger, func(l map[string]string) { labels.set(l); notify() }) })
+		safely.Go(&wg, "nvidia", func() {
+			o.Node.watch(ctx, o.Logger, func(l map[string]string) { labels.set(l); notify() })
+		})
 	}
 
 	var d decision

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exposition
+
+import (
+	"slices"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// The values of labels that are folded: when a bound is reached, or always.
+const (
+	other = "other"
+	all   = "all"
+)
+
+const (
+	// ownerSeries is the number of series with detail that a family may have for one owner: of histograms, 12 verbs on each of 8
+	// HCAs. nodeSeries is the number that all families together may have. Each bucket of a histogram is a series.
+	ownerSeries = 768
+	nodeSeries  = 16384
+	// maxDetailed bounds the number of metrics with detail.
+	maxDetailed = 32
+	// keptRounds is the number of refreshes for which the folded series of an owner that has no series are kept.
+	keptRounds = 60
+)
+
+// detail is the labels of a metric that are folded into one value when a bound is reached, so that the totals of an owner stay and
+// add up, or always.
+type detail struct {
+	at      []int // the labels in the order in which they are folded, counted from the last one, which is 1
+	into    string
+	always  bool
+	index   int // of the metric in labels.detailed
+	bit     uint32
+	series  int    // series of a row; 0 until the first one
+	round   uint64 // of the last refresh that had a series
+	dropped uint64 // distinct series that were folded
+}
+
+// seriesKey identifies a series of an owner within a family, see labelKey.
+type seriesKey [3]string
+
+// ownerDetail is the state of one metric and owner.
+type ownerDetail struct {
+	shown  int // series that count for the bounds
+	folded map[seriesKey]*folded
+	totals map[seriesKey]*total
+}
+
+// folded is a series that is part of a total. It stays so, even if there is room later: the total would fall.
+type folded struct {
+	into   *total
+	last   value
+	opened uint64 // family that it was last added to
+}
+
+// total is the sum of the folded series that differ in folded labels only. A counter keeps the last value of a series that is
+// absent.
+type total struct {
+	values []string
+	sum    value
+	opened uint64 // family in which it was added last, see Builder.opens
+	row    int
+}
+
+// value is a number or a histogram.
+type value struct {
+	number float64
+	coarse *model.Histogram
+	fine   *model.FineHistogram
+}
+
+// grow replaces the value last by now in a sum of cumulative values. A value that fell was reset: what it counted before stays.
+func grow[V any, P model.Cumulative[V]](sum, last **V, now *V) {
+	if *last == nil {
+		*last = new(V)
+	}
+	if *sum == nil {
+		*sum = new(V)
+	}
+	if !P(now).Fell(*last) {
+		P(*sum).Subtract(*last)
+	}
+	P(*sum).Add(now)
+	**last = *now
+}
+
+// owned adds a row of an owner, or adds its value to the total into which it is folded.
+func (b *Builder) owned(r row, o *OwnerLabels, values []string) {
+	for _, v := range b.metric.omitted {
+		if slices.Contains(values, v) {
+			return
+		}
+	}
+	d := b.metric.detail
+	if d == nil {
+		r.labels = b.labels.get(b.metric.schema, o, values...)
+		b.addRow(r)
+		return
+	}
+	if d.series == 0 {
+		d.series = 1
+		if r.histogram != nil {
+			shape, _, _ := r.histogram.in()
+			d.series = len(shape.bounds) + 3 // infinity, sum, count
+		}
+	}
+	set, f := b.labels.place(b.metric.schema, d, o, values)
+	if f == nil {
+		r.labels = set
+		b.addRow(r)
+		return
+	}
+	b.fold(r, f, o)
+}
+
+// fold adds the value of a row to a total. The rows of a refresh do not change later: a histogram is copied.
+func (b *Builder) fold(r row, f *folded, o *OwnerLabels) {
+	if f.opened == b.opens {
+		return // as addRow keeps the first of two series
+	}
+	f.opened = b.opens
+	t := f.into
+	first := t.opened != b.opens
+	switch h := r.histogram.(type) {
+	case *coarse:
+		grow(&t.sum.coarse, &f.last.coarse, (*model.Histogram)(h))
+	case *fine:
+		grow(&t.sum.fine, &f.last.fine, (*model.FineHistogram)(h))
+	default:
+		switch {
+		case b.metric.typ == gauge && first:
+			t.sum.number = r.value
+		case b.metric.typ == gauge || r.value < f.last.number:
+			t.sum.number += r.value
+		default:
+			t.sum.number += r.value - f.last.number
+		}
+		f.last.number = r.value
+	}
+	if first {
+		t.opened, t.row = b.opens, len(b.rows)
+		added := row{labels: b.labels.get(b.metric.schema, o, t.values...)}
+		switch r.histogram.(type) {
+		case *coarse:
+			added.histogram = new(coarse)
+		case *fine:
+			added.histogram = new(fine)
+		}
+		b.addRow(added)
+	}
+	switch to := &b.rows[t.row]; h := to.histogram.(type) {
+	case *coarse:
+		*h = coarse(*t.sum.coarse)
+	case *fine:
+		*h = fine(*t.sum.fine)
+	default:
+		to.value = t.sum.number
+	}
+}
+
+// place returns the label set of a series that is shown, or the series if it is folded.
+func (l *labels) place(s *Schema, d *detail, o *OwnerLabels, values []string) (*LabelSet, *folded) {
+	if o.detail == nil {
+		o.detail = new([maxDetailed]*ownerDetail)
+	}
+	state := o.detail[d.index]
+	if state == nil {
+		state = &ownerDetail{}
+		o.detail[d.index] = state
+	}
+	d.round = l.round
+	key := keyOf(values)
+	if f := state.folded[key]; f != nil {
+		return nil, f
+	}
+	if values[len(values)-d.at[0]] != d.into && !d.always {
+		set := l.get(s, o, values...)
+		if set.shown&d.bit != 0 {
+			return set, nil
+		}
+		if l.admit(state, d) {
+			set.shown |= d.bit
+			return set, nil
+		}
+		d.dropped++
+	}
+	if state.folded == nil {
+		state.folded, state.totals = map[seriesKey]*folded{}, map[seriesKey]*total{}
+	}
+	f := &folded{into: l.total(state, d, values)}
+	state.folded[key] = f
+	return nil, f
+}
+
+func keyOf(values []string) (key seriesKey) {
+	copy(key[:], values)
+	return key
+}
+
+// admit counts a series of a metric and owner if there is room.
+func (l *labels) admit(state *ownerDetail, d *detail) bool {
+	if state.shown+d.series > ownerSeries || l.shown+d.series > nodeSeries {
+		return false
+	}
+	state.shown += d.series
+	l.shown += d.series
+	return true
+}
+
+// total returns the total of a series: the first one, in the order in which labels are folded, for which there is room. There is
+// always room for the last one.
+func (l *labels) total(state *ownerDetail, d *detail, values []string) *total {
+	folded := append([]string(nil), values...) // slices.Clone would move the values of all series to the heap
+	for i, at := range d.at {
+		folded[len(folded)-at] = d.into
+		key := keyOf(folded)
+		t := state.totals[key]
+		if t == nil && (i == len(d.at)-1 || l.admit(state, d)) {
+			t = &total{values: folded}
+			state.totals[key] = t
+		}
+		if t != nil {
+			return t
+		}
+	}
+	return nil // there is at least one label
+}
+
+// release gives back the room of a label set that is dropped.
+func (l *labels) release(o *OwnerLabels, set *LabelSet) {
+	if set.shown == 0 {
+		return
+	}
+	for _, d := range l.detailed {
+		if set.shown&d.bit != 0 {
+			o.detail[d.index].shown -= d.series
+			l.shown -= d.series
+		}
+	}
+	set.shown = 0
+}
+
+// releaseOwner gives back the room of the totals of an owner that is dropped.
+func (l *labels) releaseOwner(o *OwnerLabels) {
+	if o.detail == nil {
+		return
+	}
+	for _, state := range o.detail {
+		if state != nil {
+			l.shown -= state.shown
+		}
+	}
+	o.detail = nil
+}
+
+// keeps reports whether the folded series of an owner without series are still kept. Those of a GPU that are always folded are not:
+// its counters begin at zero when its driver is loaded again.
+func (l *labels) keeps(o *OwnerLabels) bool {
+	return o.detail != nil && l.round-o.round < keptRounds && slices.ContainsFunc(l.detailed, func(d *detail) bool {
+		state := o.detail[d.index]
+		return !d.always && state != nil && state.folded != nil
+	})
+}
+
+// EachDropped calls f with the number of distinct series that were folded, for each metric that has series with detail in this
+// refresh or had too many.
+func (b *Builder) EachDropped(f func(family string, series uint64)) {
+	for i, d := range b.labels.detailed {
+		if !d.always && (d.round == b.labels.round || d.dropped > 0) {
+			f(b.detailedNames[i], d.dropped)
+		}
+	}
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hook
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// The maps and the variable of bpf/owner.h.
+const (
+	ownerEntriesMap = "owner_entries"
+	userEntriesMap  = "user_entries"
+	sharesVariable  = "shares"
+)
+
+// sharedMaps is SHARED_MAPS of bpf/owner.h.
+const sharedMaps = 2
+
+// ownerEntries is the struct owner_entries of bpf/owner.h, by map of the object.
+type ownerEntries struct {
+	Made    [sharedMaps]int64
+	Refused [sharedMaps]uint64
+}
+
+// userEntries is the struct user_entries of bpf/owner.h.
+type userEntries struct{ Made [sharedMaps]int64 }
+
+// SetShares sets the maximum number of entries of an owner in the maps of an object, in the order of the object's enum of maps.
+func SetShares(spec *ebpf.CollectionSpec, shares ...uint32) error {
+	var limits [sharedMaps]int64
+	for i, n := range shares {
+		limits[i] = int64(max(n, 1))
+	}
+	return spec.Variables[sharesVariable].Set(limits)
+}
+
+// Owners counts the entries that user space makes and removes in the maps of an object, by owner. The programs limit the entries
+// of an owner: bpf/owner.h. It is not safe for concurrent use.
+type Owners struct {
+	programs, user *ebpf.Map
+	made           map[uint64]userEntries
+	changed        map[uint64]bool
+	keys           []uint64
+	values         []ownerEntries
+}
+
+// NewOwners returns the Owners of an object, or nil if its maps have no shares.
+func NewOwners(coll *ebpf.Collection) *Owners {
+	if coll.Maps[ownerEntriesMap] == nil {
+		return nil
+	}
+	return &Owners{
+		programs: coll.Maps[ownerEntriesMap], user: coll.Maps[userEntriesMap],
+		made: map[uint64]userEntries{}, changed: map[uint64]bool{},
+	}
+}
+
+// Add counts entries of an owner in a map of the object: negative for removed ones. The programs know it after Settle.
+func (o *Owners) Add(owner uint64, of uint32, n int64) {
+	m := o.made[owner]
+	m.Made[of] += n
+	o.made[owner], o.changed[owner] = m, true
+}
+
+// Settle passes the counts to the programs, and drops the owners that have ended.
+func (o *Owners) Settle(ended map[model.CgroupID]bool) error {
+	var errs []error
+	for owner := range o.changed {
+		errs = append(errs, o.settle(owner))
+	}
+	clear(o.changed)
+	for id := range ended {
+		_ = o.programs.Delete(uint64(id)) // most have no entries
+		_ = o.user.Delete(uint64(id))
+		delete(o.made, uint64(id))
+	}
+	return errors.Join(errs...)
+}
+
+// settle passes the counts of one owner to the programs. An owner that they do not have has no entries.
+func (o *Owners) settle(owner uint64) error {
+	made := o.made[owner]
+	var e ownerEntries
+	known := o.programs.Lookup(owner, &e) == nil
+	if !known && slices.Max(made.Made[:]) > 0 {
+		known = o.programs.Update(owner, ownerEntries{}, ebpf.UpdateNoExist) == nil
+	}
+	if !known {
+		delete(o.made, owner)
+		return nil
+	}
+	return o.user.Put(owner, made)
+}
+
+// Has reports whether an owner has its share of a map.
+func (o *Owners) Has(owner uint64, of uint32, share uint32) bool {
+	var e ownerEntries
+	_ = o.programs.Lookup(owner, &e) // without entries: zero
+	return e.Made[of]+o.made[owner].Made[of] >= int64(share)
+}
+
+// AddLosses adds what was not recorded because the owners have their shares: the reasons are by map of the object. lost is the number
+// of all of them.
+func (o *Owners) AddLosses(snap *model.Snapshot, lost uint64, reasons ...string) error {
+	if snap.OwnerLosses == nil {
+		snap.OwnerLosses = []model.Series[model.LossKey, model.Count]{}
+	}
+	if lost == 0 {
+		return nil
+	}
+	_, err := Batches(o.programs, &o.keys, &o.values, func(owner uint64, e *ownerEntries) {
+		for i, reason := range reasons {
+			if e.Refused[i] > 0 {
+				snap.OwnerLosses = append(snap.OwnerLosses, Lost(owner, reason, e.Refused[i]))
+			}
+		}
+	})
+	return err
+}
+
+// Lost returns what was not recorded of an owner.
+func Lost(owner uint64, reason string, n uint64) model.Series[model.LossKey, model.Count] {
+	return model.Series[model.LossKey, model.Count]{
+		Cgroup: model.CgroupID(owner), Key: model.LossKey{Reason: reason}, Value: model.Count(n),
+	}
+}

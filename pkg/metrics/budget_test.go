@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/identity/identitytest"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// maxNodeSeries is the number of series of the node of budgetNode with the default options.
+const maxNodeSeries = 5000
+
+// budgetNode is a node of a cluster with 64 CPUs, 8 GPUs, 10 HCAs and 110 pods of one container. Each of the first 16 pods uses a GPU
+// and an HCA and calls six verbs.
+func budgetNode() []engine.Registration {
+	const pods, accelerated, gpus, hcas = 110, 16, 8, 10
+	entities := map[model.CgroupID]identitytest.Entity{}
+	usage := crowdUsage(pods)
+	usage.Namespaces = nil
+	containers, kubelet := model.Snapshot{}, model.Snapshot{Allocations: []model.Allocation{}}
+	for i := 1; i <= pods; i++ {
+		e := identitytest.Entity{
+			Workload: fmt.Sprint("ml/train-", i, "/main"), Namespace: "ml", Pod: fmt.Sprint("train-", i), Container: "main",
+			ContainerID: fmt.Sprintf("%064d", i), PodUID: fmt.Sprint("uid-", i), Runtime: "containerd", Image: "registry.example/train:1",
+			Cgroup: fmt.Sprint("/kubepods/pod", i, "/", i),
+		}
+		sandbox := e
+		sandbox.Container, sandbox.ContainerID, sandbox.Cgroup = "", fmt.Sprintf("%064d", pods+i), fmt.Sprint("/kubepods/pod", i, "/sandbox")
+		entities[model.CgroupID(i)], entities[model.CgroupID(pods+i)] = e, sandbox
+		usage.Namespaces = append(usage.Namespaces, model.Namespace{
+			Inode: uint64(i), PID: i, Cgroup: model.CgroupID(pods + i), Interfaces: []model.Interface{{Name: "eth0"}},
+		})
+		c := model.Container{
+			ID: e.ContainerID, Runtime: "containerd", Name: "main", Namespace: "ml", Pod: e.Pod, PodUID: e.PodUID, Image: e.Image,
+			Status: model.ContainerRunning, Restarts: new(uint64), Created: time.Unix(1, 0), Started: time.Unix(2, 0),
+		}
+		if i <= accelerated {
+			c.Devices = []string{"/dev/nvidiactl", fmt.Sprint("/dev/nvidia", i%gpus), "/dev/infiniband/uverbs" + fmt.Sprint(i%hcas)}
+			kubelet.Allocations = append(kubelet.Allocations, model.Allocation{
+				Namespace: "ml", Pod: e.Pod, Container: "main", Resource: "nvidia.com/gpu.shared", ID: fmt.Sprint("GPU-", i%gpus, "::", i/gpus),
+			})
+		}
+		containers.Containers = append(containers.Containers, c)
+		kubelet.PodStorage = append(kubelet.PodStorage, model.PodStorage{Namespace: "ml", Pod: e.Pod, UsedBytes: 1})
+	}
+	var cards, access model.Snapshot
+	for i := range gpus {
+		g := fullNVIDIA(i)
+		g.XIDs = []model.XID{}
+		cards.GPUs = append(cards.GPUs, g)
+	}
+	cards.GPUDrivers = nvidiaFacts().GPUDrivers
+	for i := 1; i <= accelerated; i++ {
+		id := model.CgroupID(i)
+		cards.GPUProcesses = append(cards.GPUProcesses, model.GPUProcess{
+			GPU: fmt.Sprint("GPU-", i%gpus), PID: i, Cgroup: id, Memory: model.Some(1 << 30), Engines: figures("sm", "memory", "encoder", "decoder"),
+		})
+		for class, device := range map[model.DeviceClass]string{
+			model.ClassNVIDIA: fmt.Sprint("nvidia", i%gpus), model.ClassRDMA: fmt.Sprint("uverbs", i%hcas),
+		} {
+			access.DeviceHandles = append(access.DeviceHandles, model.DeviceHandles{Cgroup: id, Device: device, Class: class, Count: 1})
+			access.DeviceOpens = append(access.DeviceOpens, model.Series[model.OpenKey, model.Opens]{
+				Cgroup: id, Key: model.OpenKey{Device: device, Class: class}, Value: model.Opens{Allowed: 1},
+			})
+		}
+	}
+	return []engine.Registration{
+		{Source: names(entities)},
+		{Source: &fake{name: "runtime", facts: containers}},
+		{Source: &fake{name: "container", facts: usage}},
+		{Source: &fake{name: "rdma", facts: budgetHCAs(hcas)}},
+		{Source: &fake{name: "probe", facts: crowdProbe(accelerated, 6, 2, func(i int) []int { return []int{i % hcas} })}},
+		{Source: &fake{name: "access", facts: access}},
+		{Source: &fake{name: "nvidia", facts: cards}},
+		{Source: &fake{name: "kubelet", facts: kubelet}},
+		{Source: &fake{name: "kernellog", facts: model.Snapshot{FaultTotals: []model.FaultTotal{}}}},
+		{Source: &fake{name: "node", facts: model.Snapshot{Node: budgetMachine()}}},
+	}
+}
+
+// budgetHCAs returns HCAs of mlx5 with one port: all counters of a port in sysfs, and those of hw_counters.
+func budgetHCAs(n int) model.Snapshot {
+	var s model.Snapshot
+	for i := range n {
+		p := nodeHCAs().HCAs[0].Ports[0]
+		p.Counters, p.HWCounters = nil, nil
+		for _, name := range []string{
+			"port_rcv_data", "port_xmit_data", "port_rcv_packets", "port_xmit_packets", "unicast_rcv_packets", "unicast_xmit_packets",
+			"multicast_rcv_packets", "multicast_xmit_packets", "port_xmit_wait",
+		} {
+			p.Counters = append(p.Counters, model.Counter{Name: name})
+		}
+		for _, e := range portErrors {
+			p.Counters = append(p.Counters, model.Counter{Name: e.counter})
+		}
+		for _, name := range []string{
+			"duplicate_request", "implied_nak_seq_err", "lifespan", "local_ack_timeout_err", "np_cnp_sent", "np_ecn_marked_roce_packets",
+			"out_of_buffer", "out_of_sequence", "packet_seq_err", "req_cqe_error", "req_cqe_flush_error", "req_remote_access_errors",
+			"req_remote_invalid_request", "resp_cqe_error", "resp_cqe_flush_error", "resp_local_length_error", "resp_remote_access_errors",
+			"rnr_nak_retry_err", "roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart", "roce_slow_restart_cnps",
+			"roce_slow_restart_trans", "rp_cnp_handled", "rp_cnp_ignored", "rx_atomic_requests", "rx_icrc_encapsulated", "rx_read_requests",
+			"rx_write_requests", "rx_dct_connect",
+		} {
+			p.HWCounters = append(p.HWCounters, model.Counter{Name: name})
+		}
+		h := nodeHCAs().HCAs[0]
+		h.Name, h.PCIAddress, h.CharDevice = crowdHCA(i), fmt.Sprintf("0000:%02x:00.0", 128+i), fmt.Sprint("uverbs", i)
+		h.Ports, h.HWCounters = []model.Port{p}, nil
+		s.HCAs = append(s.HCAs, h)
+		for _, typ := range objectTypes {
+			s.Resources = append(s.Resources, model.Resource{Device: h.Name, Type: typ, Count: 10})
+		}
+	}
+	return s
+}
+
+// budgetMachine returns the facts of a node with 64 CPUs, two disks, six file systems and eight sensors, with three network interfaces of its
+// own and one for each pod.
+func budgetMachine() *model.Node {
+	m := machine()
+	one := func(n int, name string) (list []model.Figure) {
+		for i := range n {
+			list = append(list, model.Figure{Name: fmt.Sprint(name, i), Value: 1})
+		}
+		return list
+	}
+	m.CPUs, m.Throttles, m.Disks, m.Filesystems, m.NetDevs, m.NetClasses = nil, nil, nil, nil, nil, nil
+	for i := range 64 {
+		m.CPUs = append(m.CPUs, model.CPU{ID: fmt.Sprint(i)})
+	}
+	m.Memory, m.VM, m.Netstat, m.Sockets = one(54, "m"), one(7, "v"), one(42, "n"), one(18, "s")
+	m.Pressure = []model.Pressure{
+		{Resource: "cpu", Some: new(0.5)}, {Resource: "io", Some: new(0.5), Full: new(0.5)}, {Resource: "memory", Some: new(0.5), Full: new(0.5)},
+	}
+	for i := range 2 {
+		m.Disks = append(m.Disks, model.Disk{Name: fmt.Sprint("nvme", i, "n1"), Major: 259, Stats: make([]uint64, 17)})
+	}
+	for i := range 6 {
+		m.Filesystems = append(m.Filesystems, model.Filesystem{Device: fmt.Sprint("/dev/", i), MountPoint: fmt.Sprint("/", i), Type: "ext4", Size: 1})
+	}
+	n := new(int64)
+	for i := range 113 { // three of the node and one of each pod
+		name := fmt.Sprint("eth", i)
+		if i >= 3 {
+			name = fmt.Sprint("veth", i)
+		}
+		m.NetDevs = append(m.NetDevs, model.NetDev{Name: name})
+		m.NetClasses = append(m.NetClasses, model.NetClass{
+			Name: name, OperState: "up", AddressAssignType: n, Carrier: n, CarrierChanges: n, CarrierUp: n, CarrierDown: n, DeviceID: n,
+			Dormant: n, Flags: n, Index: n, Link: n, LinkMode: n, MTU: n, NameAssignType: n, Group: n, SpeedMbits: n, QueueLength: n, ProtocolType: n,
+		})
+	}
+	m.Chips = nil
+	for i := range 4 {
+		chip := model.Chip{ID: fmt.Sprint("chip", i), Name: "k10temp"}
+		for j := range 2 {
+			chip.Sensors = append(chip.Sensors, model.Sensor{
+				Name: fmt.Sprint("temp", j), Type: "temp", Label: new("Core"), Figures: []model.Figure{{Name: "input"}, {Name: "max"}, {Name: "crit"}},
+			})
+		}
+		m.Chips = append(m.Chips, chip)
+	}
+	return m
+}
+
+// budgetOptions are the columns of the table in docs/series.md.
+var budgetOptions = []struct {
+	title  string
+	change func(*setup)
+}{
+	{"default", func(*setup) {}},
+	{"`--container.scope=all`", func(s *setup) { s.Scope = ScopeAll }},
+	{"`--container.scope=none`", func(s *setup) { s.Scope = ScopeNone }},
+	{"`--collector.node.network-exclude=` (none)", func(s *setup) { s.ExcludesInterface = nil }},
+	{"`--metrics.histograms=native`, as text", func(s *setup) { s.Forms = Forms{NoClassic: true} }},
+	{"`--gpu.detail=full`", func(s *setup) { s.GPUDetail = true }},
+	{"`--metrics.compat=lens,dcgm`", func(s *setup) { s.Compat = append(s.Compat, CompatDCGM) }},
+	{"`--metrics.compat=` (none)", func(s *setup) { s.Compat = []string{Process} }},
+}
+
+// TestBudget checks the number of series of a node with the default options, and keeps docs/series.md.
+func TestBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counts := make([]map[string]int, len(budgetOptions))
+		for i, o := range budgetOptions {
+			s := setup{
+				Sources: budgetNode(), Compat: []string{CompatLens, Process}, Scope: ScopeAccelerated, Node: "gpu01",
+				ExcludesInterface: func(name string) bool { return strings.HasPrefix(name, "veth") },
+			}
+			o.change(&s)
+			c := newCollector(s)
+			families, all, _ := seriesOf(t, c)
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+			t.Logf("%s: %d series", o.title, all)
+			if i == 0 && (all > maxNodeSeries || all < maxNodeSeries/2) {
+				t.Errorf("%d series, want at most %d: %v", all, maxNodeSeries, families)
+			}
+			counts[i] = byGroup(t, families)
+		}
+		for _, group := range []string{
+			"RDMA devices and ports", "RDMA objects and verbs of workloads", "Containers", "GPUs", "GPU health", "GPUs of workloads", "Node",
+			"With --metrics.compat=lens (the default)",
+		} {
+			if counts[0][group] == 0 {
+				t.Errorf("%s has no series", group)
+			}
+		}
+		const page, start, end = "../../docs/series.md", "<!-- series -->\n", "<!-- end -->\n"
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, rest, _ := strings.Cut(string(text), start)
+		_, after, found := strings.Cut(rest, end)
+		if !found {
+			t.Fatalf("%s has no %q", page, end)
+		}
+		compare(t, page, before+start+budgetTable(counts)+end+after)
+	})
+}
+
+// byGroup adds the series of families by the group of the metric table; the key all is the sum.
+func byGroup(t *testing.T, families map[string]int) map[string]int {
+	t.Helper()
+	sums := map[string]int{}
+	for family, n := range families {
+		title := ""
+		for _, g := range groups(nil) {
+			for _, m := range g.rows {
+				before, _, pattern := strings.Cut(m.name, "<")
+				if m.name == family || pattern && strings.HasPrefix(family, before) && title == "" {
+					title = g.title
+				}
+			}
+		}
+		if title == "" {
+			t.Errorf("%s is in no group", family)
+		}
+		sums[title] += n
+		sums["all"] += n
+	}
+	return sums
+}
+
+func budgetTable(counts []map[string]int) string {
+	var out strings.Builder
+	fmt.Fprint(&out, "| metrics |")
+	for _, o := range budgetOptions {
+		fmt.Fprintf(&out, " %s |", o.title)
+	}
+	fmt.Fprint(&out, "\n|---|", strings.Repeat("---|", len(budgetOptions)), "\n")
+	row := func(title, key string) {
+		fmt.Fprintf(&out, "| %s |", title)
+		for _, c := range counts {
+			fmt.Fprintf(&out, " %d |", c[key])
+		}
+		fmt.Fprint(&out, "\n")
+	}
+	for _, g := range groups(nil) {
+		for _, c := range counts {
+			if c[g.title] > 0 {
+				row(g.title, g.title)
+				break
+			}
+		}
+	}
+	row("**all**", "all")
+	return out.String()
+}

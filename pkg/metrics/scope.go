@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
+)
+
+// Scope selects the workloads of which the usage of CPU, memory, I/O and networks and the state of the container are exported.
+type Scope string
+
+// The scopes. Accelerated are the workloads that hold or were given an HCA or a GPU.
+const (
+	ScopeAll         Scope = "all"
+	ScopeAccelerated Scope = "accelerated"
+	ScopeNone        Scope = "none"
+)
+
+// scope selects the shares of a refresh by its Scope. It keeps its buffers.
+type scope struct {
+	Scope
+	// accelerated are the owners that have held or were given a device since they exist; their series stay. The value is the
+	// last refresh that had the owner.
+	accelerated map[identity.Owner]uint64
+	refresh     uint64
+
+	selected   []bool // by index of the owner
+	described  []bool // the owners with accelscope_workload_info: all that have other series
+	pods       map[pod]bool
+	usages     []attribution.UsageShare
+	networks   []attribution.NetworkShare
+	containers []attribution.ContainerShare
+}
+
+type pod struct{ namespace, name string }
+
+func (s *scope) fill(a *attribution.Attribution) {
+	switch s.Scope {
+	case ScopeNone:
+		return
+	case ScopeAccelerated:
+	default:
+		s.usages, s.networks, s.containers = a.Usages, a.Networks, a.Containers
+		return
+	}
+	s.selectOwners(a)
+	s.describe(a)
+	s.usages = leaveOut(s.usages, a.Usages, func(u attribution.UsageShare) bool { return !s.selected[u.Owner] })
+	s.networks = leaveOut(s.networks, a.Networks, func(n attribution.NetworkShare) bool { return !s.selected[n.Owner] })
+	s.containers = leaveOut(s.containers, a.Containers, func(c attribution.ContainerShare) bool { return !s.selected[c.Owner] })
+}
+
+// leaveOut returns a list in the buffer of another one, without those elements that are unwanted.
+func leaveOut[T any](buffer, list []T, unwanted func(T) bool) []T {
+	return slices.DeleteFunc(append(buffer[:0], list...), unwanted)
+}
+
+// selectOwners selects the accelerated owners, and the pods of those that are containers: the network belongs to the pod.
+func (s *scope) selectOwners(a *attribution.Attribution) {
+	if s.accelerated == nil {
+		s.accelerated, s.pods = map[identity.Owner]uint64{}, map[pod]bool{}
+	}
+	s.refresh++
+	s.selected = append(s.selected[:0], make([]bool, len(a.Owners))...)
+	for i := range a.Objects {
+		s.selected[a.Objects[i].Owner] = true
+	}
+	for i := range a.RDMACgroups {
+		s.selected[a.RDMACgroups[i].Owner] = true
+	}
+	for i := range a.DeviceHandles {
+		s.selected[a.DeviceHandles[i].Owner] = s.selected[a.DeviceHandles[i].Owner] || a.DeviceHandles[i].Count > 0
+	}
+	for i := range a.GPUs {
+		s.selected[a.GPUs[i].Owner] = true
+	}
+	for i := range a.Assigned {
+		if d := &a.Assigned[i]; d.HCA != nil || d.GPU != nil {
+			s.selected[d.Owner] = true
+		}
+	}
+	s.selected[0] = false // what belongs to no workload
+	clear(s.pods)
+	for i, o := range a.Owners {
+		if _, before := s.accelerated[o]; before || s.selected[i] {
+			s.selected[i] = true
+			s.accelerated[o] = s.refresh
+			s.pods[pod{o.Namespace, o.Pod}] = true
+		}
+	}
+	for i, o := range a.Owners {
+		if o.Pod != "" && o.Container == "" && s.pods[pod{o.Namespace, o.Pod}] {
+			s.selected[i] = true
+		}
+	}
+	maps.DeleteFunc(s.accelerated, func(_ identity.Owner, last uint64) bool { return s.refresh-last > maxAbsence })
+}
+
+// describe selects the owners that have series.
+func (s *scope) describe(a *attribution.Attribution) {
+	s.described = append(s.described[:0], s.selected...)
+	for i := range a.DeviceOpens {
+		s.described[a.DeviceOpens[i].Owner] = true
+	}
+	for i := range a.DeviceHandles {
+		s.described[a.DeviceHandles[i].Owner] = true
+	}
+	for i := range a.DriverShares {
+		s.described[a.DriverShares[i].Owner] = true
+	}
+	for i := range a.FaultShares {
+		s.described[a.FaultShares[i].Owner] = true
+	}
+	for i := range a.FailedAllocations {
+		s.described[a.FailedAllocations[i].Owner] = true
+	}
+	for i := range a.Assigned {
+		s.described[a.Assigned[i].Owner] = true
+	}
+}
+
+// describes reports whether an owner has accelscope_workload_info.
+func (s *scope) describes(owner int) bool { return s.Scope != ScopeAccelerated || s.described[owner] }
+
+// hasPod reports whether the storage of a pod is exported.
+func (s *scope) hasPod(namespace, name string) bool {
+	return s.Scope != ScopeAccelerated || s.pods[pod{namespace, name}]
+}
+
+// maxAbsence is the number of refreshes that may lack an accelerated owner, such as while a runtime does not answer.
+const maxAbsence = 60

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"path"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A mark is how the programs count the cgroups below one.
+type mark uint8
+
+const (
+	unmarked     mark = iota
+	markWorkload      // as one workload
+	markShare         // each by itself, with one share of the maps
+)
+
+// markOf returns how the cgroups below g are counted.
+//
+// A container and a Slurm job are one workload whatever is below them. A unit and a user have one share, since they may create
+// cgroups, but below them are workloads with names of their own: units of a user, containers of rootless Podman. These are not
+// marked, or a user could fill the map of marks. So have the cgroups at the top of the hierarchy, which may be delegated.
+func (g *group) markOf() mark {
+	user := userOf(g.path)
+	switch {
+	case user != "":
+		if user == g.path {
+			return markShare
+		}
+		return unmarked
+	case g.fact.Claimed:
+		return unmarked
+	case strings.Count(g.path, "/") == 1 && g.path != "/":
+		if g.path != g.top || !g.whole() {
+			return markShare
+		}
+		return markWorkload
+	case g.path != g.top:
+		return unmarked
+	case g.whole():
+		return markWorkload
+	case g.fact.Runtime == "systemd":
+		return markShare
+	}
+	return unmarked
+}
+
+// whole reports whether the workload of g has all cgroups below its own.
+func (g *group) whole() bool {
+	return g.fact.ContainerID != "" || g.fact.Runtime == "slurm" || g.fact.Runtime == "lxc"
+}
+
+func (t *table) mark(g *group) {
+	g.marked = g.markOf()
+	if g.marked == unmarked || t.marker == nil {
+		return
+	}
+	if t.marker.Mark(g.id, g.marked == markWorkload) != nil {
+		g.marked = unmarked
+		t.unmarked++
+	}
+}
+
+func (t *table) unmark(g *group) {
+	if g.marked != unmarked && t.marker != nil {
+		t.marker.Unmark(g.id)
+	}
+}
+
+// OwnerOf implements model.OwnerResolver. It returns what the programs find.
+func (s *Source) OwnerOf(id model.CgroupID) (workload, share model.CgroupID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.find(id)
+	if g == nil {
+		return id, id
+	}
+	for dir := g.path; dir != "/"; dir = path.Dir(dir) {
+		above := s.table.byPath[dir]
+		switch {
+		case above == nil || above.marked == unmarked:
+		case above.marked == markWorkload:
+			return above.id, above.id
+		default:
+			return id, above.id
+		}
+	}
+	return id, id
+}
