@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command stages runs the stages of `make test`, each a make target, and prints how long each took. Stages of one lane
-// run one after the other; lanes run in parallel, because guests spend much of their time waiting and builds do not.
-// The first lane has the highest priority: an emulated guest that gets no CPU cannot be distinguished from one that
-// hangs.
+// Command stages runs the stages of `make test`, each a make target, and prints how long each took and how much CPU
+// time. Stages of one lane run one after the other; lanes run in parallel, because guests spend much of their time
+// waiting and builds do not. The first lane has the highest priority: an emulated guest that gets no CPU cannot be
+// distinguished from one that hangs.
 //
 // The output of a stage goes to a log file and is shown if the stage fails. A stage hangs if its log does not grow for
 // five minutes while nothing is compiled: its process tree and the goroutines of its tests are printed, its processes
@@ -65,9 +65,9 @@ type runner struct {
 }
 
 type result struct {
-	name string
-	took time.Duration
-	err  error
+	name      string
+	took, cpu time.Duration
+	err       error
 }
 
 // run runs all stages, prints a table of them, and returns whether all passed.
@@ -99,18 +99,19 @@ func (r *runner) run(ctx context.Context, first []string, lanes [][]string) bool
 	}
 	all.Wait()
 
-	failed := 0
+	failed, cpu := 0, time.Duration(0)
 	fmt.Println()
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(table, "stage\tresult\tseconds\t\n")
+	fmt.Fprintf(table, "stage\tresult\tseconds\tof CPU\t\n")
 	for _, s := range r.results {
 		verdict := "ok"
 		if s.err != nil {
 			verdict, failed = "FAILED", failed+1
 		}
-		fmt.Fprintf(table, "%s\t%s\t%.0f\t\n", s.name, verdict, s.took.Seconds())
+		fmt.Fprintf(table, "%s\t%s\t%.0f\t%.0f\t\n", s.name, verdict, s.took.Seconds(), s.cpu.Seconds())
+		cpu += s.cpu
 	}
-	fmt.Fprintf(table, "total\t\t%.0f\t\n", time.Since(began).Seconds())
+	fmt.Fprintf(table, "total\t\t%.0f\t%.0f\t\n", time.Since(began).Seconds(), cpu.Seconds())
 	table.Flush()
 	fmt.Printf("%d passed, %d failed\n", len(r.results)-failed, failed)
 	return failed == 0 && ctx.Err() == nil
@@ -123,11 +124,11 @@ func (r *runner) stage(ctx context.Context, command ...string) bool {
 	path := filepath.Join(logs, name+".log")
 	r.print(fmt.Sprintf("%s begins (%s)\n", name, path))
 	began := time.Now()
-	err := watch(ctx, path, silence, command[0], command[1:]...)
+	cpu, err := watch(ctx, path, silence, command[0], command[1:]...)
 	took := time.Since(began)
 	text, _ := os.ReadFile(path)
 	r.mu.Lock()
-	r.results = append(r.results, result{name, took, err})
+	r.results = append(r.results, result{name, took, cpu, err})
 	r.mu.Unlock()
 	if err != nil {
 		r.print(fmt.Sprintf("%s FAILED after %.0f s: %v\n%s\n", name, took.Seconds(), err, tail(text)))

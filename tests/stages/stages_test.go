@@ -29,7 +29,7 @@ func TestSilence(t *testing.T) {
 	log, pid := filepath.Join(dir, "log"), filepath.Join(dir, "pid")
 	script := `setsid sleep 1000 & echo $! >` + pid + `; ACCELSCOPE_HANG=1 "$0" -test.run='^TestSilence$'; wait`
 	began := time.Now()
-	err = watch(t.Context(), log, 3*time.Second, "sh", "-c", script, exe)
+	_, err = watch(t.Context(), log, 3*time.Second, "sh", "-c", script, exe)
 	if !errors.Is(err, errSilent) {
 		t.Errorf("the stage ended with %v after %v", err, time.Since(began))
 	}
@@ -57,7 +57,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := filepath.Join(t.TempDir(), "log")
-	err = watch(t.Context(), log, 3*time.Second, "sh", "-c", `ACCELSCOPE_HANG=1 "$0" -test.run='^TestSilence$'`, exe)
+	_, err = watch(t.Context(), log, 3*time.Second, "sh", "-c", `ACCELSCOPE_HANG=1 "$0" -test.run='^TestSilence$'`, exe)
 	if !errors.Is(err, errSilent) {
 		t.Errorf("the stage ended with %v", err)
 	}
@@ -78,7 +78,7 @@ func TestCancel(t *testing.T) {
 			}
 		}
 	}()
-	err := watch(ctx, filepath.Join(t.TempDir(), "log"), time.Hour, "sh", "-c", "sleep 1000 & echo $! >"+pid+"; wait")
+	_, err := watch(ctx, filepath.Join(t.TempDir(), "log"), time.Hour, "sh", "-c", "sleep 1000 & echo $! >"+pid+"; wait")
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("ended with %v", err)
 	}
@@ -105,11 +105,11 @@ func gone(t *testing.T, pid int) {
 // TestStatus: the exit status of a stage decides whether it failed.
 func TestStatus(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
-	if err := watch(t.Context(), log, time.Hour, "true"); err != nil {
+	if _, err := watch(t.Context(), log, time.Hour, "true"); err != nil {
 		t.Error(err)
 	}
 	var exit *exec.ExitError
-	if err := watch(t.Context(), log, time.Hour, "sh", "-c", "echo said; exit 3"); !errors.As(err, &exit) || exit.ExitCode() != 3 {
+	if _, err := watch(t.Context(), log, time.Hour, "sh", "-c", "echo said; exit 3"); !errors.As(err, &exit) || exit.ExitCode() != 3 {
 		t.Errorf("ended with %v, want exit status 3", err)
 	}
 	if text, _ := os.ReadFile(log); string(text) != "said\n" {

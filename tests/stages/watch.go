@@ -23,11 +23,12 @@ const (
 )
 
 // watch runs a program until it ends, until ctx ends, or until its log has not grown for this time. In the last two
-// cases it kills the program and all processes that it started.
-func watch(ctx context.Context, log string, silence time.Duration, name string, args ...string) error {
+// cases it kills the program and all processes that it started. It returns the CPU time of the program and of the
+// descendants that were waited for.
+func watch(ctx context.Context, log string, silence time.Duration, name string, args ...string) (time.Duration, error) {
 	file, err := os.Create(log)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer file.Close()
 	// The program's context does not end with ctx: end must kill its descendants, too.
@@ -37,8 +38,9 @@ func watch(ctx context.Context, log string, silence time.Duration, name string, 
 	cmd.Stdout, cmd.Stderr = file, file
 	cmd.SysProcAttr.Setpgid = true
 	if err := cmd.Start(); err != nil {
-		return err
+		return 0, err
 	}
+	spent := func() time.Duration { return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() }
 	var status error // once ended is closed
 	ended := make(chan struct{})
 	go func() {
@@ -56,16 +58,16 @@ func watch(ctx context.Context, log string, silence time.Duration, name string, 
 	for {
 		select {
 		case <-ended:
-			return status
+			return spent(), status
 		case <-ctx.Done():
 			end()
-			return ctx.Err()
+			return spent(), ctx.Err()
 		case <-time.After(silence / 60):
 		}
 		info, err := file.Stat()
 		if err != nil {
 			end()
-			return err
+			return spent(), err
 		}
 		if info.Size() > size || builds(tree(cmd.Process.Pid)) {
 			size, grew = info.Size(), time.Now()
@@ -81,7 +83,7 @@ func watch(ctx context.Context, log string, silence time.Duration, name string, 
 		case <-time.After(quitTime):
 		}
 		end(hung...)
-		return fmt.Errorf("%w for %v", errSilent, silence)
+		return spent(), fmt.Errorf("%w for %v", errSilent, silence)
 	}
 }
 
