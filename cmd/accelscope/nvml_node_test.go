@@ -37,19 +37,6 @@ type gpuNode struct {
 	interval time.Duration // of the rounds
 }
 
-// buildNVML builds the program and the library.
-func buildNVML(t *testing.T) (binary, library string) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("builds the program")
-	}
-	library, err := nvml.Build(t.Context(), t.TempDir(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return build(t), library
-}
-
 // startGPUs creates the node, calls change for it, and starts the sensor with more arguments. The test must end it.
 func startGPUs(t *testing.T, binary, library string, interval time.Duration, change func(*gpuNode), more ...string) *gpuNode {
 	t.Helper()

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"maps"
 	"os"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/nvml"
@@ -39,20 +42,41 @@ func (n *gpuNode) doctor(t *testing.T, binary, library string) string {
 	return string(out)
 }
 
-// freeBetweenRounds waits until MIG instances were held, free and held again: a process that destroys an instance finds it free
-// between two rounds.
+// freeBetweenRounds waits until MIG instances were opened and all closed, twice: a process that destroys an instance finds it
+// free between two rounds. The kernel reports each open and close; a look at /proc from time to time misses short ones.
 func (n *gpuNode) freeBetweenRounds(t *testing.T) {
 	t.Helper()
-	instance := func(file string) bool { return strings.HasPrefix(file, "nvidia-cap") }
-	var changes []bool // held, not held, and so on
-	for end := time.Now().Add(quickly); len(changes) < 4; time.Sleep(10 * time.Millisecond) {
-		held := n.held(t)
-		now := slices.ContainsFunc(slices.Collect(maps.Values(held)), func(files []string) bool { return slices.ContainsFunc(files, instance) })
-		if len(changes) == 0 || changes[len(changes)-1] != now {
-			changes = append(changes, now)
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue := os.NewFile(uintptr(fd), "inotify")
+	defer queue.Close()
+	if _, err := unix.InotifyAddWatch(fd, n.DeviceDir(), unix.IN_OPEN|unix.IN_CLOSE); err != nil {
+		t.Fatal(err)
+	}
+	if err := queue.SetReadDeadline(time.Now().Add(quickly)); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 4096)
+	for open, rounds := 0, 0; rounds < 2; {
+		read, err := queue.Read(buf)
+		if err != nil {
+			t.Fatalf("%d rounds: %v; %d instances are held", rounds, err, open)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("MIG instances are held: %v, by process: %v", changes, held)
+		for events := buf[:read]; len(events) >= unix.SizeofInotifyEvent; {
+			mask, length := binary.NativeEndian.Uint32(events[4:]), binary.NativeEndian.Uint32(events[12:])
+			name := events[unix.SizeofInotifyEvent:][:length]
+			events = events[unix.SizeofInotifyEvent+length:]
+			switch {
+			case !bytes.HasPrefix(name, []byte("nvidia-cap")):
+			case mask&unix.IN_OPEN != 0:
+				open++
+			case open > 0: // else it was opened before the watch
+				if open--; open == 0 {
+					rounds++
+				}
+			}
 		}
 	}
 }

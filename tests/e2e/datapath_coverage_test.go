@@ -47,6 +47,10 @@ func (n node) coverage(t *testing.T) {
 	s.covered(map[*container]map[string]float64{
 		keeper: gap("late"), second: complete, unconnected: gap("not_seen"), nothing: none,
 	})
+	late := s.fresh().by("container_rdma_datapath_late_total", "container_id")
+	if late[keeper.id] != 1 || late[second.id] != 0 {
+		t.Errorf("contexts that were late: %v, want one of %s and none of %s", late, keeper.id, second.id)
+	}
 	unconnected.rest(t)
 	nothing.rest(t)
 	s.covered(map[*container]map[string]float64{second: complete, unconnected: none, nothing: none})
@@ -61,6 +65,7 @@ func (n node) coverage(t *testing.T) {
 	for reason, args := range map[string][]string{
 		"off":          nil,
 		"not_selected": {"--rdma.datapath=always", "--rdma.datapath-select=other"},
+		"full":         {"--rdma.datapath=always", "--rdma.datapath-max-contexts=2"}, // one of them for each cgroup
 	} {
 		s = start(t, n.args(args...)...)
 		s.covered(alone(second, gap(reason)))

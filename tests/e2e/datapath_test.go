@@ -27,6 +27,10 @@ func (n node) unsupported(t *testing.T) {
 	if m.sum("accelscope_source_state", "source", "datapath", "state", "unsupported") != 1 {
 		t.Errorf("state %v", m.all("accelscope_source_state", "source", "datapath"))
 	}
+	c := enter(t, "on a kernel without probes", "posts", "-d", "rxe0", "-n", "1", "-k")
+	c.line(t, "done")
+	s.covered(map[*container]map[string]float64{c: gap("refused")})
+	c.rest(t)
 	s.stop()
 }
 

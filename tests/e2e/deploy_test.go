@@ -50,7 +50,7 @@ func TestDeploy(t *testing.T) {
 				}
 			}
 			t.Run("without", d.without)
-			touched(t, n, "the image by the CRI, as in both overlays, and without each permission")
+			touched(t, n, "the image by the CRI, as in both overlays")
 		})
 	}
 }

@@ -59,7 +59,6 @@ type lack struct {
 	verdict  string
 	lost     []string // the checks of doctor that are no longer ok
 	later    bool     // source datapath may be lost, too: it fails at the first process, which may be after doctor ran
-	long     bool     // only if kernels are named, as make test-kernels does: doctor takes 8 s in a guest
 }
 
 // Hooks of RDMA and those of device nodes are lost together. tiers are the tiers that could be attached.
@@ -68,21 +67,21 @@ var (
 	noPath  = []string{"hooks of the data path", "source datapath"}
 	noBPF   = slices.Concat([]string{"hook cgroup_mkdir", "hooks of devices", "source access"}, noPath, noHooks)
 	lacks   = []lack{
-		{caps: []string{"BPF"}, verdict: "yes", long: true}, // CAP_SYS_ADMIN is enough
-		{caps: []string{"PERFMON"}, verdict: "yes", long: true},
+		{caps: []string{"BPF"}, verdict: "yes"}, // CAP_SYS_ADMIN is enough
+		{caps: []string{"PERFMON"}, verdict: "yes"},
 		{caps: []string{"SYS_ADMIN"}, verdict: "no", lost: slices.Concat(noPath, noHooks)},
-		{caps: []string{"SYS_ADMIN"}, paranoid: "2", verdict: "yes", lost: []string{"permission CAP_SYS_ADMIN", "tier fentry"}, later: true, long: true},
+		{caps: []string{"SYS_ADMIN"}, paranoid: "2", verdict: "yes", lost: []string{"permission CAP_SYS_ADMIN", "tier fentry"}, later: true},
 		{
-			caps: []string{"SYS_ADMIN", "BPF"}, paranoid: "2", verdict: "no", long: true,
+			caps: []string{"SYS_ADMIN", "BPF"}, paranoid: "2", verdict: "no",
 			lost: append([]string{"permission CAP_BPF"}, noBPF...),
 		},
 		{
-			caps: []string{"SYS_ADMIN", "PERFMON"}, paranoid: "2", verdict: "no", long: true,
+			caps: []string{"SYS_ADMIN", "PERFMON"}, paranoid: "2", verdict: "no",
 			lost: append([]string{"permission CAP_PERFMON"}, noBPF...),
 		},
-		{caps: []string{"SYS_PTRACE"}, verdict: "yes", lost: []string{"source container"}, later: true, long: true},
-		{caps: []string{"DAC_READ_SEARCH"}, verdict: "yes", long: true}, // TestPackage shows what it is needed for
-		{caps: []string{"SYS_RESOURCE"}, verdict: "yes", long: true},    // needed only on 5.10
+		{caps: []string{"SYS_PTRACE"}, verdict: "yes", lost: []string{"source container"}, later: true},
+		{caps: []string{"DAC_READ_SEARCH"}, verdict: "yes"}, // TestPackage shows what it is needed for
+		{caps: []string{"SYS_RESOURCE"}, verdict: "yes"},    // needed only on 5.10
 		{hidden: true, verdict: "yes", lost: append([]string{"hooks of devices"}, noPath...)},
 		{
 			mounts: []string{"/host-proc"}, verdict: "yes",
@@ -95,7 +94,7 @@ var (
 		{mounts: []string{"/hostrun", "/hostrun/containerd"}, verdict: "yes", lost: []string{"source runtime"}},
 		// doctor cannot report the effect of these in this guest: /hostrun contains containerd's socket, too, and there
 		// is no kubelet and no GPU.
-		{mounts: []string{"/hostrun/containerd", "/var/lib/kubelet/pod-resources", "/host", "/run/accelscope"}, verdict: "yes", long: true},
+		{mounts: []string{"/hostrun/containerd", "/var/lib/kubelet/pod-resources", "/host", "/run/accelscope"}, verdict: "yes"},
 	}
 )
 
@@ -120,14 +119,14 @@ func (d *deploy) without(t *testing.T) {
 			d.measured(t, "`"+m.MountPath+"`", func(l lack) bool { return slices.Contains(l.mounts, m.MountPath) })
 		}
 	}
+	if !whole() {
+		return // doctor takes 8 s in a guest
+	}
 	all := d.judge(t, lack{})
 	if all.Verdict != "yes" {
 		t.Fatalf("with everything: %q, %v", all.Verdict, all.Reasons)
 	}
 	for _, l := range lacks {
-		if l.long && !whole() {
-			continue
-		}
 		r := d.judge(t, l)
 		got := lost(all, r)
 		if l.later {

@@ -99,20 +99,20 @@ func runParallel(t *testing.T) {
 
 // nodeScenarios are the parts of TestNode. Those of the data path come before the driver is reloaded, which leaves no device.
 var nodeScenarios = []scenario[node]{
-	{"doctor", node.doctor, "6.1 7 6.1/tracepoint", nil},
+	{"doctor", node.doctor, "6.1 6.1/tracepoint", nil},
 	{"truth", node.truth, "6.12 6.1//v1 6.12/preempt", nil},
-	{"cm ids", node.cmIDs, "7 6.1//v1", nil},
-	{"verbs", node.verbs, "5.10 7 6.1/tracepoint 6.12/preempt", nil},
+	{"cm ids", node.cmIDs, "7", nil},
+	{"verbs", node.verbs, "5.10 6.1/tracepoint 6.12/preempt", nil},
 	{"failures", node.failures, "5.10", nil},
 	{"threads", node.threads, "6.1//v1", nil},
 	{"peers", node.peers, "6.12", nil},
 	{"dri", node.dri, "5.10", nil},
 	{"devices", node.devices, "6.1", nil},
-	{"slurm devices", node.slurmDevices, "5.10 7", node.plain},
+	{"slurm devices", node.slurmDevices, "7", node.plain},
 	{"restart", node.restart, "6.1//v1", nil},
 	{"churn", node.churn, "6.12 6.12/preempt", nil},
 	// rxe of 5.10 gives the numbers of queue pairs to new ones at once.
-	{"skipped", node.skipped, "6.12 7 6.12/preempt", func(n node) bool { return n.kernel != "5.10" && n.plain() }},
+	{"skipped", node.skipped, "6.12 6.12/preempt", func(n node) bool { return n.kernel != "5.10" && n.plain() }},
 	{"preempted", node.preempted, "6.12/preempt", func(n node) bool { return n.preempt }},
 	{"permissions", node.permissions, "6.1", node.plain}, // capabilities do not depend on the tier or the cgroup layout
 	{"datapath unsupported", node.unsupported, "5.10", func(n node) bool { return n.kernel == "5.10" && n.plain() }},
@@ -136,14 +136,14 @@ var nodeScenarios = []scenario[node]{
 	{"datapath budget", node.budget, "6.1", node.traces},
 	{"datapath estimate", node.estimate, "", func(n node) bool { return n.kernel == "6.12" && n.plain() }},
 	{"datapath stalled", node.stalled, "", node.traces},
-	{"gpu memory", node.gpuMemory, "5.10 7", node.plain},
+	{"gpu memory", node.gpuMemory, "5.10", node.plain},
 	{"nvidia driver", node.nvidiaDriver, "", node.unloads},
 	{"nvidia release", node.nvidiaRelease, "6.1", node.unloads},
 	{"nvidia signals", node.nvidiaSignals, "", node.unloads},
-	{"gpu driver ioctls", node.driverIoctls, "5.10 7", func(n node) bool { return n.tier == "" }}, // kprobes only
+	{"gpu driver ioctls", node.driverIoctls, "7", func(n node) bool { return n.tier == "" }}, // kprobes only
 	{"gpu driver stuck", node.driverStuck, "6.1", node.stub},
-	{"reload", node.reload, "5.10 6.12", nil},
-	{"netlink", node.netlink, "5.10 6.1", nil},
+	{"reload", node.reload, "6.12", nil},
+	{"netlink", node.netlink, "5.10", nil},
 }
 
 // plain reports whether tier and cgroup layout are the kernel's own.

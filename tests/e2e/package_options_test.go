@@ -25,11 +25,8 @@ import (
 )
 
 // options: each source that is off by default works under the unit, with the drop-in that its option needs. The fabric is
-// simulated; the receiver of events, the kubelet and amd-smi are fakes. It takes a minute, so only make test-kernels runs it.
+// simulated; the receiver of events, the kubelet and amd-smi are fakes.
 func (d *deployment) options(t *testing.T) {
-	if !whole() {
-		return
-	}
 	const dropIns = "/etc/systemd/system/accelscope.service.d"
 	before, err := os.ReadFile(defaults)
 	if err != nil {

@@ -61,7 +61,7 @@ func New(dir string) (*Scenario, error) {
 	}
 	s.Driver("550.54.15")
 	s.Set(System, "nvmlSystemGetCudaDriverVersion", 12040)
-	if err := os.MkdirAll(s.devices(), 0o700); err != nil {
+	if err := os.MkdirAll(s.DeviceDir(), 0o700); err != nil {
 		return nil, err
 	}
 	if err := os.WriteFile(s.calls, make([]byte, callRoom*callSize), 0o600); err != nil {
@@ -72,11 +72,11 @@ func New(dir string) (*Scenario, error) {
 
 // Environment returns the environment variables of a process that uses s.
 func (s *Scenario) Environment() []string {
-	return []string{"NVML_FAKE_SCENARIO=" + s.file, "NVML_FAKE_CALLS=" + s.calls, "NVML_FAKE_DEVICES=" + s.devices()}
+	return []string{"NVML_FAKE_SCENARIO=" + s.file, "NVML_FAKE_CALLS=" + s.calls, "NVML_FAKE_DEVICES=" + s.DeviceDir()}
 }
 
-// devices returns the directory of the files that the library holds instead of device nodes.
-func (s *Scenario) devices() string { return filepath.Join(filepath.Dir(s.file), "dev") }
+// DeviceDir returns the directory of the files that the library holds instead of device nodes.
+func (s *Scenario) DeviceDir() string { return filepath.Join(filepath.Dir(s.file), "dev") }
 
 // makeFiles creates the files of all devices.
 func (s *Scenario) makeFiles() error {
@@ -89,7 +89,7 @@ func (s *Scenario) makeFiles() error {
 		}
 	}
 	for _, name := range names {
-		if err := os.WriteFile(filepath.Join(s.devices(), name), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(s.DeviceDir(), name), nil, 0o600); err != nil {
 			return err
 		}
 	}
@@ -105,7 +105,7 @@ func (s *Scenario) Held() (map[int][]string, error) {
 	held := map[int][]string{}
 	for _, link := range links {
 		path, err := os.Readlink(link) // fails for a file that was closed
-		if err != nil || filepath.Dir(path) != s.devices() {
+		if err != nil || filepath.Dir(path) != s.DeviceDir() {
 			continue
 		}
 		pid, err := strconv.Atoi(strings.Split(link, "/")[2])

@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"regexp"
 	"runtime/pprof"
@@ -53,13 +54,14 @@ func Enter(t *testing.T, opts vm.Options) bool {
 // silence is how long a test in a guest may print nothing, and quitTime how long it then has to print its report.
 const (
 	silence  = 5 * time.Minute
-	quitTime = 30 * time.Second
+	quitTime = time.Minute
 )
 
 var errSilent = errors.New("the guest makes no progress")
 
 // run runs a test of this binary in a guest. If a test prints nothing for the duration of silence, run requests its
-// goroutines and the processes of the guest, and then ends the guest.
+// goroutines and the processes of the guest, and then ends the guest. Before the first output the guest boots, which has
+// a limit of its own.
 func run(ctx context.Context, test string, opts vm.Options, silence time.Duration) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -75,7 +77,7 @@ func run(ctx context.Context, test string, opts vm.Options, silence time.Duratio
 	stdin, asked := io.Pipe()
 	defer asked.Close()
 	out := &lines{prefix: "[" + test + "] "}
-	out.silent = time.AfterFunc(silence, func() {
+	out.silent = time.AfterFunc(math.MaxInt64, func() {
 		go asked.Write([]byte(ask)) //nolint:errcheck // a guest that hangs reads nothing
 		time.AfterFunc(quitTime, func() { cancel(fmt.Errorf("%w: no output for %v", errSilent, silence)) })
 	})
@@ -119,7 +121,7 @@ type lines struct {
 	rest   []byte // of an incomplete line
 	none   bool   // no test ran
 
-	silent  *time.Timer // expires when nothing is written for the duration of silence
+	silent  *time.Timer // expires when, after the first line, nothing is written for the duration of silence
 	silence time.Duration
 }
 

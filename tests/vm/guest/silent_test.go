@@ -32,7 +32,7 @@ func TestSilent(t *testing.T) {
 		text, _ := io.ReadAll(reader)
 		printed <- string(text)
 	}()
-	err = run(t.Context(), t.Name(), vm.Options{Share: t.TempDir()}, 20*time.Second)
+	err = run(t.Context(), t.Name(), vm.Options{Share: t.TempDir()}, 5*time.Second)
 	os.Stdout = stdout
 	writer.Close()
 	text := <-printed
