@@ -28,9 +28,10 @@ type claimServer struct {
 func (claimServer) List(
 	context.Context, *podresourcesv1.ListPodResourcesRequest,
 ) (*podresourcesv1.ListPodResourcesResponse, error) {
-	device := func(name string) *podresourcesv1.ClaimResource {
+	share := "b2a0d5f4-shared"
+	device := func(name string, share *string) *podresourcesv1.ClaimResource {
 		return &podresourcesv1.ClaimResource{
-			DriverName: "gpu.nvidia.com", PoolName: "node", DeviceName: name,
+			DriverName: "gpu.nvidia.com", PoolName: "node", DeviceName: name, ShareId: share,
 			CdiDevices: []*podresourcesv1.CDIDevice{{Name: "k8s.gpu.nvidia.com/claim=u-" + name}},
 		}
 	}
@@ -39,7 +40,9 @@ func (claimServer) List(
 		Containers: []*podresourcesv1.ContainerResources{{
 			Name: "main",
 			DynamicResources: []*podresourcesv1.DynamicResource{{
-				ClaimName: "gpus", ClaimNamespace: "ml", ClaimResources: []*podresourcesv1.ClaimResource{device("gpu-3"), device("gpu-6-mig-3g40gb-9-0")},
+				ClaimName: "gpus", ClaimNamespace: "ml", ClaimResources: []*podresourcesv1.ClaimResource{
+					device("gpu-3", &share), device("gpu-6-mig-3g40gb-9-0", nil),
+				},
 			}},
 		}},
 	}}}, nil
@@ -81,6 +84,7 @@ devices:
 containerEdits: {deviceNodes: [{path: /dev/nvidiactl}]}
 `, minor, minor),
 			"proc/devices": "Character devices:\n195 nvidia\n236 nvidia-caps\n",
+			"proc/driver/nvidia/gpus/" + nvml.Address(5) + "/numa_status": "Node: 1\nStatus: online\n", // as on GH200
 		}
 		for job, uuid := range map[int]string{71: nvml.UUID(2), 72: n.UUID("6:0"), 73: n.UUID("7:1")} {
 			step := fmt.Sprintf("system.slice/slurmstepd.scope/job_%d/step_0/user/task_0", job)
@@ -107,14 +111,17 @@ containerEdits: {deviceNodes: [{path: /dev/nvidiactl}]}
 
 	const pod = "ml/train-0/main"
 	want := map[string]float64{
-		pod + " " + nvml.UUID(3) + " kubelet gpus":    1,
-		pod + " " + mig + " kubelet gpus":             1,
-		"slurm:71 " + nvml.UUID(2) + " environment ":  1,
-		"slurm:73 " + n.UUID("7:1") + " environment ": 1,
+		pod + " " + nvml.UUID(3) + " kubelet gpus b2a0d5f4-shared": 1,
+		pod + " " + mig + " kubelet gpus ":                         1,
+		"slurm:71 " + nvml.UUID(2) + " environment  ":              1,
+		"slurm:73 " + n.UUID("7:1") + " environment  ":             1,
 	}
 	e := n.until(t, "claims and jobs have GPUs", func(e exposition) bool {
-		return maps.Equal(e.by("container_gpu_allocated", "workload", "uuid", "method", "claim"), want)
+		return maps.Equal(e.by("container_gpu_allocated", "workload", "uuid", "method", "claim", "share"), want)
 	})
+	if modes := e.by("gpu_mode", "uuid", "mode", "value"); modes[nvml.UUID(5)+" numa enabled"] != 1 || modes[nvml.UUID(4)+" numa enabled"] != 0 {
+		t.Errorf("a GPU whose memory is a NUMA node: %v", e.only("gpu_mode"))
+	}
 	idle := e.by("container_gpu_processes", "workload", "uuid")
 	for _, key := range []string{pod + " " + mig, "slurm:71 " + nvml.UUID(2)} {
 		if v, known := idle[key]; !known || v != 0 {

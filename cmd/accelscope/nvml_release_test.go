@@ -5,8 +5,10 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -81,6 +83,31 @@ func (n *gpuNode) freeBetweenRounds(t *testing.T) {
 	}
 }
 
+// refusesOthers: the sensor itself refuses other users: the directory may be shared with containers, and its mode changed.
+func (n *gpuNode) refusesOthers(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return // only root can become another user
+	}
+	if err := os.Chmod(n.socket(), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for dir := filepath.Dir(n.socket()); dir != filepath.Clean(os.TempDir()) && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hook := documentedHooks(t, n.socket())[0]
+	err := child.Command(t.Context(), "setpriv", append([]string{"--reuid=65534", "--clear-groups"}, hook...)...).Run()
+	const emptyReply, reset = 52, 56 // exit codes of curl: it connected, and the sensor closed the connection
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != emptyReply && exit.ExitCode() != reset {
+		t.Errorf("another user's request ended with %v", err)
+	}
+	if len(n.held(t)) == 0 {
+		t.Error("another user released the GPUs")
+	}
+}
+
 // documentedHooks returns the commands with curl in the documents, for another socket: the last one ends the release.
 func documentedHooks(t *testing.T, socket string) (commands [][]string) {
 	t.Helper()
@@ -132,6 +159,7 @@ func TestNVMLChild(t *testing.T) {
 				t.Errorf("%s: mode %v, want %o: %v", path, info.Mode(), mode, err)
 			}
 		}
+		n.refusesOthers(t)
 
 		n.freeBetweenRounds(t)
 

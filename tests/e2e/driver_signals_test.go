@@ -135,6 +135,15 @@ func (n node) nvidiaSignals(t *testing.T) {
 		}
 		labels(map[string]string{"nvidia.com/mig.config.state": "success"})
 		state("ok")
+
+		// An operator may end the release although the signal goes on.
+		labels(map[string]string{"nvidia.com/mig.config.state": "pending"})
+		state("released")
+		sh(t, os.Getenv(binaryVar), "gpu", "resume")
+		state("ok")
+		time.Sleep(2500 * time.Millisecond)
+		state("ok")
+		labels(map[string]string{"nvidia.com/mig.config.state": "success"})
 	})
 	s.stop()
 	d.unload()

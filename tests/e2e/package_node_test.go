@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/nvml"
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
@@ -32,8 +33,12 @@ func packageOptions(t *testing.T) vm.Options {
 	}
 	dir := t.TempDir()
 	versions := map[string]string{older: "# as it was before"}
+	library := ""
 	if whole() {
 		versions[newer] = ""
+		if library, err = nvml.Build(t.Context(), dir, false); err != nil {
+			t.Fatal(err)
+		}
 	}
 	tests, err := binaries()
 	if err != nil {
@@ -50,7 +55,8 @@ func packageOptions(t *testing.T) vm.Options {
 	return vm.Options{
 		Kernel: "6.1", Devices: 2, Systemd: true, Timeout: 30 * time.Minute,
 		Env: []string{
-			packagesVar + "=" + dir, nodesVar + "=" + os.Getenv(nodesVar), rdmaTestVar + "=" + tests + "/rdma.test", "DEBIAN_FRONTEND=noninteractive",
+			packagesVar + "=" + dir, nodesVar + "=" + os.Getenv(nodesVar), rdmaTestVar + "=" + tests + "/rdma.test", nvmlVar + "=" + library,
+			"DEBIAN_FRONTEND=noninteractive",
 			"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		},
 	}

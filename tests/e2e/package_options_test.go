@@ -22,10 +22,11 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/accelscope/accelscope/tests/ibsim"
+	"github.com/accelscope/accelscope/tests/nvml"
 )
 
 // options: each source that is off by default works under the unit, with the drop-in that its option needs. The fabric is
-// simulated; the receiver of events, the kubelet and amd-smi are fakes.
+// simulated; the receiver of events, the kubelet, amd-smi and NVIDIA's library are fakes.
 func (d *deployment) options(t *testing.T) {
 	const dropIns = "/etc/systemd/system/accelscope.service.d"
 	before, err := os.ReadFile(defaults)
@@ -92,6 +93,46 @@ func (d *deployment) options(t *testing.T) {
 		}
 		return nil
 	})
+	d.child(t, dropIns)
+}
+
+// child: the process that loads NVIDIA's library, a FAKE, works under the unit, releases the GPUs and opens them again.
+func (d *deployment) child(t *testing.T, dropIns string) {
+	t.Helper()
+	gpus, err := nvml.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	gpus.AddH100(0)
+	if err := gpus.Write(); err != nil {
+		t.Fatal(err)
+	}
+	fake := "[Service]\nReadWritePaths=" + filepath.Dir(gpus.DeviceDir()) + "\n"
+	for _, variable := range gpus.Environment() {
+		fake += "Environment=" + variable + "\n"
+	}
+	if err := os.WriteFile(dropIns+"/nvml.conf", []byte(fake), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	with(t, "--gpu.nvml-library="+os.Getenv(nvmlVar))
+	s := d.running(t, older)
+	open := func(want bool) {
+		t.Helper()
+		eventually(t, time.Minute, func() error {
+			held, err := gpus.Held()
+			if rates := len(s.scrape().all("gpu_utilization")); err != nil || (rates > 0) != want || (len(held) > 0) != want {
+				return fmt.Errorf("utilization of %d GPUs, held: %v: %w\n%s", rates, held, err, page(t, "/readyz"))
+			}
+			return nil
+		})
+	}
+	open(true)
+	if out := sh(t, "accelscope", "gpu", "release", "--for=5m"); !strings.Contains(out, "nvidia0") {
+		t.Errorf("released: %s", out)
+	}
+	open(false)
+	sh(t, "accelscope", "gpu", "resume")
+	open(true)
 }
 
 // with restarts the service with more arguments.

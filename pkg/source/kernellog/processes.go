@@ -24,6 +24,7 @@ const (
 	maxDrift       = 0.0005
 	ticksPerSecond = 100        // USER_HZ
 	kernelThread   = 0x00200000 // PF_KTHREAD in include/linux/sched.h
+	exiting        = 0x00000004 // PF_EXITING
 )
 
 // ErrForeignPIDs reports that the PIDs in the kernel log are not those of procfs.
@@ -62,7 +63,9 @@ func (p *processes) find(pid int, logged bounds, now time.Time) model.CgroupID {
 	if known && now.Sub(last.at) < reuseLookup {
 		return last.cgroup
 	}
-	if s, err := p.status(pid); err == nil {
+	s, err := p.status(pid)
+	ends := err == nil && s.flags&exiting != 0 // cgroup v1 has moved it to the root
+	if err == nil && !ends {
 		id, err := p.lookUp(pid)
 		if err != nil || !logged.after(s.started) {
 			return 0
@@ -74,8 +77,14 @@ func (p *processes) find(pid int, logged bounds, now time.Time) model.CgroupID {
 		return last.cgroup
 	}
 	if p.lastCgroupOf != nil && !logged.earlier {
-		id, _ := p.lastCgroupOf(pid)
-		return id
+		if id, ok := p.lastCgroupOf(pid); ok {
+			return id
+		}
+	}
+	if ends && logged.after(s.started) {
+		if id, err := p.lookUp(pid); err == nil {
+			return id
+		}
 	}
 	return 0
 }

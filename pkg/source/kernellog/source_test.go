@@ -225,6 +225,23 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestEndingProcess: cgroup v1 moves a process that exits to the root cgroup, which has no workload. What a driver listed before
+// is right, and in cgroup v2 also what procfs says.
+func TestEndingProcess(t *testing.T) {
+	n := newNode(t)
+	n.process(75, "listed", exiting, 0)
+	n.ended[75] = 7
+	n.process(76, "unlisted", exiting, 0)
+	n.start()
+	n.kernel(xid + "31, pid=75, name=listed, Ch 00000010")
+	n.kernel(xid + "31, pid=76, name=unlisted, Ch 00000010")
+	n.kernel(last)
+	s := n.counted("8")
+	if _, owned := counts(&s); !cmp.Equal(owned, map[string]uint64{"31 of 7": 1, "31 of 76": 1}) {
+		t.Errorf("%v", owned)
+	}
+}
+
 // TestProcessOfAMDGPU: the process is in a record of its own.
 func TestProcessOfAMDGPU(t *testing.T) {
 	const amdgpu, process = "amdgpu 0000:03:00.0: amdgpu: ", " for process python pid 71 thread python pid 72)"

@@ -213,22 +213,27 @@ func (s *remoteSession) answered(a *reply) {
 }
 
 // resolve finds the cgroups of processes that were just listed: some of them end before the next
-// read. It drops the processes that are no longer listed.
+// read. One that has ended keeps the cgroup that it had in an earlier list. It drops the processes
+// that are no longer listed.
 func (s *remoteSession) resolve(pids []int) {
 	now := time.Now()
-	found := make(map[int]cgroupOfProcess, len(pids))
+	found := make(map[int]model.CgroupID, len(pids))
 	for _, pid := range pids {
-		p := cgroupOfProcess{listed: now}
 		if s.Options.CgroupOf != nil {
 			if id, err := s.Options.CgroupOf(pid); err == nil {
-				p.id = id
+				found[pid] = id
 			}
 		}
-		found[pid] = p
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.Copy(s.cgroups, found)
+	for _, pid := range pids {
+		id, ok := found[pid]
+		if !ok {
+			id = s.cgroups[pid].id
+		}
+		s.cgroups[pid] = cgroupOfProcess{listed: now, id: id}
+	}
 	maps.DeleteFunc(s.cgroups, func(_ int, p cgroupOfProcess) bool {
 		return now.Sub(p.listed) > 3*s.Options.Interval+s.HangLimit
 	})

@@ -6,6 +6,7 @@ package nvidia
 
 import (
 	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -403,6 +404,26 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
+// TestEndedProcess: a process that ended after it was listed keeps its cgroup, for the records of the kernel log.
+func TestEndedProcess(t *testing.T) {
+	ended := false
+	s := &remoteSession{cgroups: map[int]cgroupOfProcess{}, start: start{Options: Options{
+		Interval: time.Hour,
+		CgroupOf: func(int) (model.CgroupID, error) {
+			if ended {
+				return 0, fs.ErrNotExist
+			}
+			return 77, nil
+		},
+	}}}
+	s.resolve([]int{12})
+	ended = true
+	s.resolve([]int{12, 13})
+	if got := [2]model.CgroupID{s.cgroups[12].id, s.cgroups[13].id}; got != [2]model.CgroupID{77, 0} {
+		t.Errorf("cgroups %v", got)
+	}
+}
+
 // TestHold: a signal of the driver's tools releases the driver until the signal ends, and does not end a release that was
 // requested.
 func TestHold(t *testing.T) {
@@ -443,4 +464,13 @@ func TestHold(t *testing.T) {
 	until(t, r.Source, ready(1))
 	r.Hold("a label", 10*r.o.Interval)
 	until(t, r.Source, ready(1)) // the time is over
+
+	r.Hold("a label", time.Hour)
+	r.gone("after the last Hold")
+	r.Resume() // by an operator, although the signal goes on
+	until(t, r.Source, ready(1))
+	time.Sleep(5 * r.o.Interval)
+	state(model.StateOK, "")
+	r.EndHold("a label")
+	state(model.StateOK, "")
 }
