@@ -148,7 +148,7 @@ static __always_inline void name_device(struct ib_device *device, __u32 index)
 	bpf_map_update_elem(&devices, &index, &name, BPF_ANY);
 }
 
-static __always_inline int remember(__u64 address, struct object *o, struct ib_device *device)
+static __always_inline int remember(__u64 address, struct object *o, struct ib_device *device, __u64 created)
 {
 	struct object *old = bpf_map_lookup_elem(&objects, &address);
 	__u64 former = old ? old->owner : 0;
@@ -158,7 +158,7 @@ static __always_inline int remember(__u64 address, struct object *o, struct ib_d
 	if (old && !old->hidden)
 		take(old);
 	name_device(device, o->device);
-	give(o, 1);
+	give(o, created);
 	if ((!old && has_share(o->owner, OBJECTS_OF_OWNER)) || bpf_map_update_elem(&objects, &address, o, BPF_ANY)) {
 		/* An object that is not remembered would never go. */
 		if (!o->hidden)
@@ -176,16 +176,17 @@ static __always_inline int remember(__u64 address, struct object *o, struct ib_d
 	return 0;
 }
 
-static __always_inline void forget(__u64 address, struct object *o)
+/* Two programs may find the end of an object of the uobject layer: only one of them deletes the entry. */
+static __always_inline void forget(__u64 address, const struct object *o)
 {
-	__u64 owner = o->owner;
+	struct object last = *o;
 
-	if (!o->hidden)
-		take(o);
 	if (bpf_map_delete_elem(&objects, &address))
 		return;
+	if (!last.hidden)
+		take(&last);
 	__sync_fetch_and_add(&live_objects, -1);
-	count_entries(owner, OBJECTS_OF_OWNER, -1);
+	count_entries(last.owner, OBJECTS_OF_OWNER, -1);
 }
 
 /* The object that contains a restrack entry, as the type says. */
@@ -291,7 +292,7 @@ static __noinline int added(struct rdma_restrack_entry *res, bool with_id)
 		number(&o, res);
 	if (o.type == TYPE_MR)
 		region(&o, OWNER(res, ib_mr));
-	return remember((__u64)res, &o, device);
+	return remember((__u64)res, &o, device, 1);
 }
 
 static __always_inline int adopted_key(struct rdma_restrack_entry *res, struct adopted_key *key)
@@ -529,7 +530,7 @@ static __noinline int committed(struct ib_uobject *uobj)
 	current_owner(&owner);
 	o.cgroup = owner.cgroup;
 	o.owner = owner.share;
-	return remember((__u64)uobj, &o, device);
+	return remember((__u64)uobj, &o, device, 1);
 }
 
 static __noinline int destroyed(__u64 address)
@@ -581,6 +582,90 @@ int BPF_KRETPROBE(kretprobe_destroy_uobject, int ret)
 	if (!uobj)
 		return 0;
 	return ret ? hide_uobject(uobj, 0) : destroyed(uobj);
+}
+
+/*
+ * Records the objects of the uobject layer that are older than the hooks: RDMA netlink does not list them. The owner is that of
+ * the first process that has the file open.
+ */
+
+/* The number of objects of one file that are read. */
+#define UOBJECTS_OF_FILE 65536
+
+/* The device numbers of the uverbs devices. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u8);
+} uverbs SEC(".maps");
+
+/* Files whose list of objects changed during the walk. */
+__u64 walks_cut;
+
+struct walk {
+	__u64 head;
+	struct list_head *at;
+	struct owner owner;
+};
+
+static long adopt_uobject(__u32 i, struct walk *w)
+{
+	struct list_head *at = w->at;
+	struct ib_device *device;
+	struct ib_uobject *uobj;
+	struct object o = {};
+	__u64 address;
+	int type;
+
+	if (!at || (__u64)at == w->head)
+		return 1;
+	w->at = BPF_CORE_READ(at, next);
+	if (w->at == at) { /* it was taken from the list */
+		__sync_fetch_and_add(&walks_cut, 1);
+		return 1;
+	}
+	uobj = (struct ib_uobject *)((void *)at - bpf_core_field_offset(struct ib_uobject, list));
+	address = (__u64)uobj;
+	device = BPF_CORE_READ(uobj, context, device);
+	if (!device || bpf_map_lookup_elem(&objects, &address))
+		return 0;
+	type = uobject_type(BPF_CORE_READ(uobj, uapi_object, id), BPF_CORE_READ(device, ops.driver_id));
+	if (type < 0)
+		return 0;
+	o.type = type;
+	o.cgroup = w->owner.cgroup;
+	o.owner = w->owner.share;
+	remember(address, &o, device, 0);
+	/* The kernel takes an object from the list before the hook of its end runs, which may have been before this. */
+	if (BPF_CORE_READ(at, next) == at)
+		destroyed(address);
+	return 0;
+}
+
+SEC("iter/task_file")
+int adopt_uobjects(struct bpf_iter__task_file *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct file *file = ctx->file;
+	struct ib_uverbs_file *uverbs_file;
+	struct walk w = {};
+	__u32 rdev;
+
+	if (!task || !file)
+		return 0;
+	rdev = BPF_CORE_READ(file, f_inode, i_rdev);
+	if (!rdev || !bpf_map_lookup_elem(&uverbs, &rdev))
+		return 0;
+	uverbs_file = BPF_CORE_READ(file, private_data);
+	if (!uverbs_file)
+		return 0;
+	w.head = (__u64)uverbs_file + bpf_core_field_offset(struct ib_uverbs_file, uobjects);
+	w.at = BPF_CORE_READ(uverbs_file, uobjects.next);
+	owner_of(task, cgroup_of(task), &w.owner);
+	bpf_loop(UOBJECTS_OF_FILE, adopt_uobject, &w, 0);
+	return 0;
 }
 
 /*

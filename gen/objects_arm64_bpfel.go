@@ -129,7 +129,9 @@ const (
 	ObjectsMapObjects                                   = "objects"
 	ObjectsMapOwnerEntries                              = "owner_entries"
 	ObjectsMapUserEntries                               = "user_entries"
+	ObjectsMapUverbs                                    = "uverbs"
 	ObjectsMapWorkloadOf                                = "workload_of"
+	ObjectsProgAdoptUobjects                            = "adopt_uobjects"
 	ObjectsProgFentryCommitUobject                      = "fentry_commit_uobject"
 	ObjectsProgFentryRestrackAbortDel                   = "fentry_restrack_abort_del"
 	ObjectsProgFentryRestrackBeginDel                   = "fentry_restrack_begin_del"
@@ -170,6 +172,7 @@ const (
 	ObjectsVarUnusedMemory                              = "unused_memory"
 	ObjectsVarUnusedObjectMap                           = "unused_object_map"
 	ObjectsVarUnusedObjectType                          = "unused_object_type"
+	ObjectsVarWalksCut                                  = "walks_cut"
 )
 
 // LoadObjects returns the embedded CollectionSpec for Objects.
@@ -214,6 +217,7 @@ type ObjectsSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ObjectsProgramSpecs struct {
+	AdoptUobjects                            *ebpf.ProgramSpec `ebpf:"adopt_uobjects"`
 	FentryCommitUobject                      *ebpf.ProgramSpec `ebpf:"fentry_commit_uobject"`
 	FentryRestrackAbortDel                   *ebpf.ProgramSpec `ebpf:"fentry_restrack_abort_del"`
 	FentryRestrackBeginDel                   *ebpf.ProgramSpec `ebpf:"fentry_restrack_begin_del"`
@@ -259,6 +263,7 @@ type ObjectsMapSpecs struct {
 	Objects       *ebpf.MapSpec `ebpf:"objects"`
 	OwnerEntries  *ebpf.MapSpec `ebpf:"owner_entries"`
 	UserEntries   *ebpf.MapSpec `ebpf:"user_entries"`
+	Uverbs        *ebpf.MapSpec `ebpf:"uverbs"`
 	WorkloadOf    *ebpf.MapSpec `ebpf:"workload_of"`
 }
 
@@ -276,6 +281,7 @@ type ObjectsVariableSpecs struct {
 	UnusedMemory     *ebpf.VariableSpec `ebpf:"unused_memory"`
 	UnusedObjectMap  *ebpf.VariableSpec `ebpf:"unused_object_map"`
 	UnusedObjectType *ebpf.VariableSpec `ebpf:"unused_object_type"`
+	WalksCut         *ebpf.VariableSpec `ebpf:"walks_cut"`
 }
 
 // ObjectsObjects contains all objects after they have been loaded into the kernel.
@@ -307,6 +313,7 @@ type ObjectsMaps struct {
 	Objects       *ebpf.Map `ebpf:"objects"`
 	OwnerEntries  *ebpf.Map `ebpf:"owner_entries"`
 	UserEntries   *ebpf.Map `ebpf:"user_entries"`
+	Uverbs        *ebpf.Map `ebpf:"uverbs"`
 	WorkloadOf    *ebpf.Map `ebpf:"workload_of"`
 }
 
@@ -321,6 +328,7 @@ func (m *ObjectsMaps) Close() error {
 		m.Objects,
 		m.OwnerEntries,
 		m.UserEntries,
+		m.Uverbs,
 		m.WorkloadOf,
 	)
 }
@@ -339,12 +347,14 @@ type ObjectsVariables struct {
 	UnusedMemory     *ebpf.Variable `ebpf:"unused_memory"`
 	UnusedObjectMap  *ebpf.Variable `ebpf:"unused_object_map"`
 	UnusedObjectType *ebpf.Variable `ebpf:"unused_object_type"`
+	WalksCut         *ebpf.Variable `ebpf:"walks_cut"`
 }
 
 // ObjectsPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to LoadObjectsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ObjectsPrograms struct {
+	AdoptUobjects                            *ebpf.Program `ebpf:"adopt_uobjects"`
 	FentryCommitUobject                      *ebpf.Program `ebpf:"fentry_commit_uobject"`
 	FentryRestrackAbortDel                   *ebpf.Program `ebpf:"fentry_restrack_abort_del"`
 	FentryRestrackBeginDel                   *ebpf.Program `ebpf:"fentry_restrack_begin_del"`
@@ -379,6 +389,7 @@ type ObjectsPrograms struct {
 
 func (p *ObjectsPrograms) Close() error {
 	return _ObjectsClose(
+		p.AdoptUobjects,
 		p.FentryCommitUobject,
 		p.FentryRestrackAbortDel,
 		p.FentryRestrackBeginDel,

@@ -52,7 +52,8 @@ func newSensor(f sensorFlags, e eventFlags, m metricsFlags, log *zap.Logger) (*s
 	out.metrics = metrics.New(s.engine, metrics.Options{
 		Compat: m.Compat, Excludes: excludes, Histograms: m.forms(), Version: v, Revision: revision,
 		Node: nodeName(f.NodeName), Labels: f.Labels,
-		Scope: f.containerScope(), ExcludesInterface: parsed.excludesInterface(), GPUDetail: f.GPUDetail == "full",
+		Scope: f.containerScope(), Accelerated: &s.accelerated,
+		ExcludesInterface: parsed.excludesInterface(), GPUDetail: f.GPUDetail == "full",
 	})
 	if f.Strict {
 		for _, r := range sources {

@@ -34,6 +34,9 @@ type services struct {
 	// workloads is written by the cgroup source and read by BPF programs; nil if there are none.
 	workloads *hook.Workloads
 
+	// accelerated is written by the exporter and read by the source of containers.
+	accelerated metrics.Accelerated
+
 	cgroups    *cgroup.Source  // nil if cgroups are not read
 	runtimes   *runtime.Source // nil if runtimes are not read
 	namespaces model.NamespaceLister

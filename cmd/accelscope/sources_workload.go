@@ -70,6 +70,9 @@ func (s *services) newContainer() engine.Registration {
 	if s.runtimes != nil {
 		o.More = s.runtimes.Cgroups
 	}
+	if s.containerScope() == metrics.ScopeAccelerated {
+		o.Wanted = func(id model.CgroupID) bool { return s.accelerated.Has(s.engine.Owners().OwnerOf(id)) }
+	}
 	source, err := container.New(o)
 	if err == nil {
 		s.namespaces = source

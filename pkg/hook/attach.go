@@ -173,18 +173,26 @@ func (o *Object) missing(t Tier, symbols map[string]bool) string {
 	return ""
 }
 
-// load loads and attaches the programs of one tier, all or none.
-func (o *Object) load(t Tier) (links []link.Link, progs []*ebpf.Program, err error) {
+// collection loads programs with the maps of the object. omit is a map that they do not use; it may be empty.
+func (o *Object) collection(omit string, programs ...string) (*ebpf.CollectionSpec, *ebpf.Collection, error) {
 	spec := o.spec.Copy()
-	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(t.Programs, name) })
-	if t.Name == Kprobe {
-		delete(spec.Maps, o.omit)
-	}
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(programs, name) })
+	delete(spec.Maps, omit)
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
 		Cache:           o.types.Cache,
 		MapReplacements: o.Coll.Maps,
 		Programs:        o.ProgramOptions(),
 	})
+	return spec, coll, err
+}
+
+// load loads and attaches the programs of one tier, all or none.
+func (o *Object) load(t Tier) (links []link.Link, progs []*ebpf.Program, err error) {
+	omit := ""
+	if t.Name == Kprobe {
+		omit = o.omit
+	}
+	spec, coll, err := o.collection(omit, t.Programs...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -199,6 +207,27 @@ func (o *Object) load(t Tier) (links []link.Link, progs []*ebpf.Program, err err
 		links, progs = append(links, l), append(progs, coll.DetachProgram(name))
 	}
 	return links, progs, nil
+}
+
+// Iterate runs an iterator of the object once. It ignores what the iterator writes.
+func (o *Object) Iterate(name string) error {
+	_, coll, err := o.collection("", name)
+	if err != nil {
+		return err
+	}
+	defer coll.Close()
+	it, err := link.AttachIter(link.IterOptions{Program: coll.Programs[name]})
+	if err != nil {
+		return err
+	}
+	defer it.Close() //nolint:errcheck // nothing was written
+	r, err := it.Open()
+	if err != nil {
+		return err
+	}
+	defer r.Close() //nolint:errcheck // only read
+	_, err = io.Copy(io.Discard, r)
+	return err
 }
 
 func attachProgram(p *ebpf.Program, spec *ebpf.ProgramSpec) (link.Link, error) {

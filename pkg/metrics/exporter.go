@@ -31,8 +31,10 @@ type Options struct {
 	// containers that accelscope_workload_info shows as label_NAME.
 	Node   string
 	Labels []string
-	// Scope selects the workloads of the group "Containers"; default all.
-	Scope Scope
+	// Scope selects the workloads of the group "Containers"; default all. Accelerated receives those of ScopeAccelerated; it may
+	// be nil.
+	Scope       Scope
+	Accelerated *Accelerated
 	// Excludes reports whether the metric with a name is left out; default none.
 	Excludes func(name string) bool
 	// ExcludesInterface reports whether a network interface of the node is left out; default none.
@@ -85,7 +87,7 @@ func New(e *engine.Engine, o Options) *Exporter {
 		forms:  o.Histograms,
 		build:  exposition.NewBuilder(o.Excludes),
 		view: view{
-			scope: scope{Scope: o.Scope}, excludesInterface: o.ExcludesInterface, node: o.Node,
+			scope: scope{Scope: o.Scope, published: o.Accelerated}, excludesInterface: o.ExcludesInterface, node: o.Node,
 			build: []string{o.Version, o.Revision, runtime.Version()},
 		},
 	}

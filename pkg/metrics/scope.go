@@ -5,6 +5,7 @@ package metrics
 import (
 	"maps"
 	"slices"
+	"sync/atomic"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/identity"
@@ -20,9 +21,42 @@ const (
 	ScopeNone        Scope = "none"
 )
 
+// Accelerated are the owners that the last refresh selected under ScopeAccelerated: the usage of others need not be read. It may be
+// used concurrently.
+type Accelerated struct{ last atomic.Pointer[accelerated] }
+
+type accelerated struct {
+	owners map[identity.Owner]bool
+	pods   map[pod]bool // of which a container is selected
+}
+
+// Has reports whether the usage of an owner may be exported: any container of a pod may have its network. Before the first refresh
+// that of all may be.
+func (a *Accelerated) Has(o identity.Owner) bool {
+	last := a.last.Load()
+	return last == nil || last.owners[o] || o.Pod != "" && last.pods[pod{o.Namespace, o.Pod}]
+}
+
+func (a *Accelerated) set(owners map[identity.Owner]uint64, pods map[pod]bool) {
+	if a == nil {
+		return
+	}
+	last := a.last.Load()
+	if last != nil && len(last.owners) == len(owners) && maps.Equal(last.pods, pods) && !slices.ContainsFunc(
+		slices.Collect(maps.Keys(owners)), func(o identity.Owner) bool { return !last.owners[o] }) {
+		return
+	}
+	now := accelerated{owners: make(map[identity.Owner]bool, len(owners)), pods: maps.Clone(pods)}
+	for o := range owners {
+		now.owners[o] = true
+	}
+	a.last.Store(&now)
+}
+
 // scope selects the shares of a refresh by its Scope. It keeps its buffers.
 type scope struct {
 	Scope
+	published *Accelerated // may be nil
 	// accelerated are the owners that have held or were given a device since they exist; their series stay. The value is the
 	// last refresh that had the owner.
 	accelerated map[identity.Owner]uint64
@@ -48,6 +82,7 @@ func (s *scope) fill(a *attribution.Attribution) {
 		return
 	}
 	s.selectOwners(a)
+	s.published.set(s.accelerated, s.pods)
 	s.describe(a)
 	s.usages = leaveOut(s.usages, a.Usages, func(u attribution.UsageShare) bool { return !s.selected[u.Owner] })
 	s.networks = leaveOut(s.networks, a.Networks, func(n attribution.NetworkShare) bool { return !s.selected[n.Owner] })

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -121,5 +122,31 @@ func TestScope(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestAccelerated: what the source of containers need not read.
+func TestAccelerated(t *testing.T) {
+	owner := func(pod, container string) identity.Owner {
+		return identity.Owner{Namespace: "ml", Pod: pod, Container: container}
+	}
+	var a Accelerated
+	if !a.Has(owner("w1", "main")) {
+		t.Error("nothing is read before the first refresh")
+	}
+	for range 2 { // the second time nothing changes
+		a.set(map[identity.Owner]uint64{owner("w1", "main"): 1, {ContainerID: "docker"}: 1}, map[pod]bool{{"ml", "w1"}: true})
+	}
+	for o, want := range map[identity.Owner]bool{
+		owner("w1", "main"): true, owner("w1", ""): true, owner("w1", "sidecar"): true, {ContainerID: "docker"}: true,
+		owner("w2", "main"): false, owner("w2", ""): false, {}: false,
+	} {
+		if got := a.Has(o); got != want {
+			t.Errorf("%+v: %v", o, got)
+		}
+	}
+	a.set(map[identity.Owner]uint64{owner("w2", "main"): 2}, map[pod]bool{{"ml", "w2"}: true})
+	if a.Has(owner("w1", "main")) || !a.Has(owner("w2", "main")) {
+		t.Error("a change is not seen")
 	}
 }

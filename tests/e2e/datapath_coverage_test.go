@@ -62,11 +62,11 @@ func (n node) coverage(t *testing.T) {
 	s.stop()
 	keeper.rest(t)
 
-	for reason, args := range map[string][]string{
-		"off":          nil,
-		"not_selected": {"--rdma.datapath=always", "--rdma.datapath-select=other"},
-		"full":         {"--rdma.datapath=always", "--rdma.datapath-max-contexts=2"}, // one of them for each cgroup
-	} {
+	reasons := map[string][]string{"off": nil, "not_selected": {"--rdma.datapath=always", "--rdma.datapath-select=other"}}
+	if whole() {
+		reasons["full"] = []string{"--rdma.datapath=always", "--rdma.datapath-max-contexts=2"} // one of them for each cgroup
+	}
+	for reason, args := range reasons {
 		s = start(t, n.args(args...)...)
 		s.covered(alone(second, gap(reason)))
 		s.stop()
@@ -141,6 +141,27 @@ func (n node) devx(t *testing.T) {
 	}
 	if calls := m.sum("container_rdma_verbs_total", "container_id", c.id, "device", device, "verb", "devx"); calls != made+1 {
 		t.Errorf("%v calls of DEVX methods, want %d", calls, made+1)
+	}
+	s.stop()
+
+	// They are seen after a restart of the sensor, too, also without the data path, and are gone with the process.
+	for _, args := range [][]string{{"--rdma.datapath=always"}, nil} {
+		s = start(t, n.args(args...)...)
+		want := "devx"
+		if args == nil {
+			want = "off"
+		}
+		s.covered(map[*container]map[string]float64{c: gap(want)})
+		m = s.fresh()
+		if held := m.sum("container_rdma_resources", "container_id", c.id, "device", device, "type", "devx_obj"); held != made-1 {
+			t.Errorf("%v DEVX objects after a restart, want %d", held, made-1)
+		}
+		if created := m.sum("container_rdma_objects_created_total", "container_id", c.id, "device", device, "type", "devx_obj"); created != 0 {
+			t.Errorf("%v DEVX objects were created since the restart", created)
+		}
+		if args != nil {
+			s.stop()
+		}
 	}
 	c.rest(t)
 	s.covered(map[*container]map[string]float64{c: {}})

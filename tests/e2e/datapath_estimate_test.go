@@ -72,6 +72,9 @@ func (n node) estimate(t *testing.T) {
 	deviation := (exact+estimated)/count - 1
 	t.Logf("%.0f exact and %.0f estimated of %.0f writes: %.1f %%; absent in %d of %d checks, unchanged for %v at most", exact, estimated,
 		count, 100*deviation, absent, checks, unchanged.Round(time.Second))
+	if absent > checks/2 {
+		t.Errorf("the estimate was absent in %d of %d checks", absent, checks)
+	}
 	if exact == 0 || estimated > 0 && math.Abs(deviation) > maxError {
 		t.Errorf("%.0f of %.0f writes are counted or estimated", exact+estimated, count)
 	}

@@ -103,47 +103,47 @@ var nodeScenarios = []scenario[node]{
 	{"truth", node.truth, "6.12 6.1//v1 6.12/preempt", nil},
 	{"cm ids", node.cmIDs, "7", nil},
 	{"verbs", node.verbs, "5.10 6.1/tracepoint 6.12/preempt", nil},
-	{"failures", node.failures, "5.10", nil},
-	{"threads", node.threads, "6.1//v1", nil},
-	{"peers", node.peers, "6.12", nil},
+	{"failures", node.failures, "5.10 6.12/preempt", nil},
+	{"threads", node.threads, "6.1//v1 6.12/preempt", nil},
+	{"peers", node.peers, "6.12 6.12/preempt", nil},
 	{"dri", node.dri, "5.10", nil},
 	{"devices", node.devices, "6.1", nil},
 	{"slurm devices", node.slurmDevices, "7", node.plain},
-	{"restart", node.restart, "6.1//v1", nil},
+	{"restart", node.restart, "6.1//v1 6.12/preempt", nil},
 	{"churn", node.churn, "6.12 6.12/preempt", nil},
 	// rxe of 5.10 gives the numbers of queue pairs to new ones at once.
-	{"skipped", node.skipped, "6.12 6.12/preempt", func(n node) bool { return n.kernel != "5.10" && n.plain() }},
+	{"skipped", node.skipped, "6.12/preempt", func(n node) bool { return n.kernel != "5.10" && n.plain() }},
 	{"preempted", node.preempted, "6.12/preempt", func(n node) bool { return n.preempt }},
-	{"permissions", node.permissions, "6.1", node.plain}, // capabilities do not depend on the tier or the cgroup layout
+	{"permissions", node.permissions, "", node.plain}, // capabilities do not depend on the tier or the cgroup layout
 	{"datapath unsupported", node.unsupported, "5.10", func(n node) bool { return n.kernel == "5.10" && n.plain() }},
 	{"datapath port", node.port, "7", func(n node) bool { return n.kernel == "7" && n.plain() }}, // the first kernel that counts the bytes of rxe
 	{"datapath split", node.split, "", func(n node) bool { return n.kernel == "7" && n.plain() }},
 	{"datapath hooks", node.datapathHooks, "6.1", node.traces},
 	{"datapath exact", node.exact, "6.12 6.12/preempt", node.uprobes},
-	{"datapath extended", node.extended, "6.12", node.traces},
-	{"datapath containers", node.seccomp, "6.12", node.traces},
-	{"datapath coverage", node.coverage, "6.12", node.traces},
+	{"datapath extended", node.extended, "6.12 6.12/preempt", node.traces},
+	{"datapath containers", node.seccomp, "6.12/preempt", node.traces},
+	{"datapath coverage", node.coverage, "6.12 6.12/preempt", node.traces},
 	{"datapath coverage of tools", node.toolCoverage, "", node.traces},
 	{"datapath coverage by ports", node.portCoverage, "7", func(n node) bool { return n.kernel == "7" && n.plain() }},
 	{"datapath coverage of DEVX", node.devx, "6.1", func(n node) bool { return n.modules() && n.plain() }},
-	{"datapath replugged", node.replugged, "", node.traces},
-	{"datapath latency", node.latency, "6.12", node.traces},
-	{"datapath errors", node.completionErrors, "6.1", node.traces},
-	{"datapath first", node.first, "6.12 6.12/preempt", node.traces},
+	{"datapath replugged", node.replugged, "6.12/preempt", node.uprobes},
+	{"datapath latency", node.latency, "6.12 6.12/preempt", node.traces},
+	{"datapath errors", node.completionErrors, "6.1 6.12/preempt", node.traces},
+	{"datapath first", node.first, "6.12 6.12/preempt", node.uprobes},
 	{"datapath short", node.short, "6.1 6.12/preempt", node.traces},
-	{"datapath harmless", node.harmless, "6.12", node.traces},
+	{"datapath harmless", node.harmless, "6.12/preempt", node.traces},
 	{"datapath exclusive", node.exclusive, "6.1", node.traces},
-	{"datapath budget", node.budget, "6.1", node.traces},
+	{"datapath budget", node.budget, "", node.traces},
 	{"datapath estimate", node.estimate, "", func(n node) bool { return n.kernel == "6.12" && n.plain() }},
-	{"datapath stalled", node.stalled, "", node.traces},
+	{"datapath stalled", node.stalled, "6.12/preempt", node.traces},
 	{"gpu memory", node.gpuMemory, "5.10", node.plain},
-	{"nvidia driver", node.nvidiaDriver, "", node.unloads},
+	{"nvidia driver", node.nvidiaDriver, "6.1", node.unloads},
 	{"nvidia release", node.nvidiaRelease, "6.1", node.unloads},
-	{"nvidia signals", node.nvidiaSignals, "", node.unloads},
+	{"nvidia signals", node.nvidiaSignals, "6.1", node.unloads},
 	{"gpu driver ioctls", node.driverIoctls, "7", func(n node) bool { return n.tier == "" }}, // kprobes only
 	{"gpu driver stuck", node.driverStuck, "6.1", node.stub},
-	{"reload", node.reload, "6.12", nil},
-	{"netlink", node.netlink, "5.10", nil},
+	{"reload", node.reload, "6.12 6.12/preempt", nil},
+	{"netlink", node.netlink, "5.10 6.12/preempt", nil},
 }
 
 // plain reports whether tier and cgroup layout are the kernel's own.
@@ -152,7 +152,7 @@ func (n node) plain() bool { return n.tier == "" && n.cgroup == "" }
 // uprobes reports whether the data path can be traced, for which 5.10 is too old.
 func (n node) uprobes() bool { return n.plain() && n.kernel != "5.10" }
 
-// traces reports whether all scenarios of the data path run. On 7 run only the exact one, and those that older kernels lack.
+// traces reports whether all scenarios of the data path run. On 7 run only the main ones, and those that older kernels lack.
 func (n node) traces() bool { return n.uprobes() && n.kernel != "7" }
 
 func TestNode(t *testing.T) {

@@ -47,7 +47,7 @@ func (s *Source) readNamespaces(groups []group) (spaces []model.Namespace, tooMa
 			continue // a process may end at any time
 		}
 		n := model.Namespace{Inode: inode, PID: g.known.pid, Cgroup: g.id, Host: inode == host}
-		if !n.Host {
+		if !n.Host && g.wanted {
 			b := r.net(s.opt.Procfs, n.PID)
 			// The process may have ended, and another one may have its pid.
 			if now, gone := s.namespaceOf(n.PID); gone != nil || now != inode || b == nil {

@@ -115,6 +115,65 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
+// TestWanted: of cgroups whose usage is not wanted only the namespace is read, at most every 10 s or when the process has ended.
+func TestWanted(t *testing.T) {
+	root := t.TempDir()
+	var paths []string
+	for i := range 3 {
+		paths = append(paths, fmt.Sprintf("/docker/%d", i))
+		files := fakeV2()
+		files["cgroup.procs"] = fmt.Sprintln(50 + i)
+		write(t, root, below(paths[i], files))
+	}
+	s := fake(t, root, true, paths...)
+	clock := time.Now()
+	s.opt.Now = func() time.Time { return clock }
+	groups := s.list()
+	wanted := groups[1].id
+	s.opt.Wanted = func(id model.CgroupID) bool { return id == wanted }
+	for i := range 4 {
+		pid := fmt.Sprint(50 + i)
+		write(t, s.opt.Procfs, map[string]string{pid + "/ns/net": "", pid + "/net/dev": netDev})
+	}
+	check := func(what string, pids ...int) {
+		t.Helper()
+		got := read(t, s)
+		if len(got.Usages) != 1 || got.Usages[0].Cgroup != wanted {
+			t.Errorf("%s: usage of %+v", what, got.Usages)
+		}
+		var found []int
+		for _, n := range got.Namespaces {
+			found = append(found, n.PID)
+			if (n.Cgroup == wanted) != (len(n.Interfaces) > 0) {
+				t.Errorf("%s: interfaces of %+v", what, n)
+			}
+		}
+		if !cmp.Equal(found, pids) {
+			t.Errorf("%s: processes %v, want %v", what, found, pids)
+		}
+	}
+	var first []int
+	for _, g := range groups {
+		pid, err := strconv.Atoi(strings.TrimSpace(readFile(t, root+g.path+"/cgroup.procs")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		first = append(first, pid)
+	}
+	check("at first", first...)
+	write(t, root, map[string]string{groups[2].path + "/cgroup.procs": "53\n"})
+	check("another process, within 10 s", first...)
+	clock = clock.Add(maxNamespacesAge)
+	check("after 10 s", first[0], first[1], 53)
+	write(t, root, map[string]string{groups[2].path + "/cgroup.procs": fmt.Sprintln(first[2])})
+	if err := os.RemoveAll(filepath.Join(s.opt.Procfs, "53")); err != nil {
+		t.Fatal(err)
+	}
+	check("the process has ended", first...)
+	wanted = groups[0].id
+	check("another is wanted", first...)
+}
+
 func readFile(t testing.TB, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(path)

@@ -46,6 +46,9 @@ type Options struct {
 	// below the mount. More returns the paths of others with unknown ids; nil: there are none.
 	Groups func() map[model.CgroupID]string
 	More   func() []string
+	// Wanted reports whether the usage of a cgroup is wanted; nil: that of all. Of others only the namespace is returned, without
+	// the interfaces, at most 10 s old.
+	Wanted func(model.CgroupID) bool
 	// NamespacesOnly disables the usage: Read returns only the namespaces, without the interfaces,
 	// at most 10 s old.
 	NamespacesOnly bool
@@ -59,7 +62,7 @@ const (
 	workers = 4
 	// maxFailed limits the states of cgroups that cannot be read.
 	maxFailed = 16
-	// maxNamespacesAge is the maximum age of the namespaces with NamespacesOnly.
+	// maxNamespacesAge is the maximum age of namespaces without usage.
 	maxNamespacesAge = 10 * time.Second
 )
 
@@ -78,18 +81,20 @@ type Source struct {
 
 // known is the state of a cgroup that is kept between reads.
 type known struct {
-	pid     int // a process in it
+	pid     int       // a process in it
+	read    time.Time // when that was read
 	created time.Time
 }
 
 // group is a cgroup to read, with the result.
 type group struct {
-	id    model.CgroupID
-	path  string
-	known known
-	usage model.Usage
-	gone  bool
-	err   error
+	id     model.CgroupID
+	path   string
+	wanted bool
+	known  known
+	usage  model.Usage
+	gone   bool
+	err    error
 }
 
 // New finds the controllers. It returns ErrAbsent if no cgroup hierarchy is mounted.
@@ -137,7 +142,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	out := model.Snapshot{Usages: make([]model.Usage, 0, len(groups)), DeviceStates: []model.DeviceState{}}
 	for i := range groups {
 		g := &groups[i]
-		if g.gone || g.usage.Cgroup == 0 { // not read in time
+		if g.gone || !g.wanted || g.usage.Cgroup == 0 { // not read in time
 			continue
 		}
 		out.Usages = append(out.Usages, g.usage)
@@ -153,9 +158,6 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	spaces, tooMany, err := s.readNamespaces(groups)
 	if s.opt.NamespacesOnly {
 		out.Usages = nil
-		for i := range spaces {
-			spaces[i].Interfaces = nil
-		}
 	}
 	out.Namespaces = slices.Clone(spaces)
 	s.mu.Lock()
@@ -206,7 +208,8 @@ func (s *Source) list() []group {
 	defer s.mu.Unlock()
 	groups := make([]group, 0, len(paths))
 	for id, path := range paths {
-		groups = append(groups, group{id: id, path: path, known: s.known[id]})
+		wanted := !s.opt.NamespacesOnly && (s.opt.Wanted == nil || s.opt.Wanted(id))
+		groups = append(groups, group{id: id, path: path, wanted: wanted, known: s.known[id]})
 	}
 	slices.SortFunc(groups, func(a, b group) int { return cmp.Compare(a.id, b.id) })
 	return groups
@@ -214,6 +217,12 @@ func (s *Source) list() []group {
 
 // read reads one cgroup.
 func (s *Source) read(r *reader, g *group) {
+	now := s.opt.Now()
+	if !g.wanted && !g.known.read.IsZero() && now.Sub(g.known.read) < maxNamespacesAge {
+		if _, ended := s.namespaceOf(g.known.pid); ended == nil || g.known.pid == 0 {
+			return
+		}
+	}
 	r.gone, r.err = false, nil
 	g.usage.Cgroup = g.id
 	s.readProcesses(r, g)
@@ -221,7 +230,8 @@ func (s *Source) read(r *reader, g *group) {
 		g.gone = true
 		return
 	}
-	if s.opt.NamespacesOnly {
+	g.known.read = now
+	if !g.wanted {
 		return
 	}
 	s.trees.read(r, g.path, &g.usage)

@@ -44,7 +44,7 @@ var objectHooks = []hook.Hook{
 			gen.ObjectsProgKprobeRestrackDel, gen.ObjectsProgKretprobeRestrackAdd, gen.ObjectsProgKprobeRestrackAdd),
 		hook.With(hook.Fentry, gen.ObjectsProgFentryRestrackDel, gen.ObjectsProgFexitRestrackAdd),
 	}},
-	{Name: "rdma_alloc_commit_uobject", Optional: true, Reads: hook.UverbsStructures, Tiers: []hook.Tier{
+	{Name: uobjectHook, Optional: true, Reads: hook.UverbsStructures, Tiers: []hook.Tier{
 		hook.With(hook.Kprobe,
 			gen.ObjectsProgKretprobeDestroyUobject, gen.ObjectsProgKprobeDestroyUobject,
 			gen.ObjectsProgKprobeCommitUobject),
@@ -111,6 +111,7 @@ var cgroupHook = hook.Hook{Name: "cgroup_mkdir", Optional: true, Tiers: []hook.T
 const (
 	restrackHook = "rdma_restrack_add"
 	stepsHook    = "rdma_restrack_begin_del"
+	uobjectHook  = "rdma_alloc_commit_uobject"
 )
 
 // unattached returns all hooks in one state.

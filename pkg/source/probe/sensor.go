@@ -109,6 +109,11 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 		hooks = append(hooks, s.verbs.Attach(h, opts.Tier, found))
 	}
 	hooks = append(hooks, s.attachObjects(found)...)
+	if slices.ContainsFunc(hooks, func(h model.Hook) bool { return h.Name == uobjectHook && h.State == model.StateOK }) {
+		if err := s.adoptUobjects(); err != nil {
+			opts.Logger.Info("address handles, flows, DEVX objects and the like from before the start are not counted", zap.Error(err))
+		}
+	}
 	hooks = append(hooks, s.attachPeers(found), s.cgroups.Attach(cgroupHook, "", found))
 	attached := func(h model.Hook) bool { return h.State == model.StateOK && h.Name != cgroupHook.Name }
 	if !slices.ContainsFunc(hooks, attached) {

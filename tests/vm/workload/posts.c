@@ -334,13 +334,14 @@ static void set_up(const char *device, int pairs)
 		err(1, "create_ah");
 }
 
+// connect_pairs connects the posting end last: nothing is between its change to RTS and the first post.
 static void connect_pairs(struct end *a, struct end *b, int pairs)
 {
 	for (int i = 0; i < pairs; i++) {
 		a[i] = new_end();
 		b[i] = new_end();
-		to_rts(a[i].qp, b[i].qp->qp_num);
 		to_rts(b[i].qp, a[i].qp->qp_num);
+		to_rts(a[i].qp, b[i].qp->qp_num);
 	}
 }
 

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"fmt"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
+)
+
+// maxWalks limits the repetitions of a walk through objects that come and go.
+const maxWalks = 3
+
+// adoptUobjects records the objects of the uobject layer that are older than the hooks, such as address handles and DEVX
+// objects. An iterator of the kernel finds them in the open files of uverbs devices (class/infiniband_verbs/uverbsN/dev); it
+// needs bpf_loop, which Linux 5.17 and later have. They are live, and do not count as created.
+func (s *sensor) adoptUobjects() error {
+	devices, err := hook.Uverbs(s.opts.Sysfs)
+	if err != nil {
+		return fmt.Errorf("uverbs devices: %w", err)
+	}
+	for rdev := range devices {
+		if err := s.objects.Coll.Maps[gen.ObjectsMapUverbs].Put(rdev, uint8(1)); err != nil {
+			return fmt.Errorf("uverbs devices: %w", err)
+		}
+	}
+	cut := s.objects.Coll.Variables[gen.ObjectsVarWalksCut]
+	for range maxWalks {
+		if err := cut.Set(uint64(0)); err != nil {
+			return fmt.Errorf("objects of uverbs files: %w", err)
+		}
+		if err := s.objects.Iterate(gen.ObjectsProgAdoptUobjects); err != nil {
+			return fmt.Errorf("objects of uverbs files: %w", err)
+		}
+		var n uint64
+		if err := cut.Get(&n); err != nil || n == 0 {
+			return err
+		}
+	}
+	return nil
+}
