@@ -592,14 +592,17 @@ int BPF_KRETPROBE(kretprobe_destroy_uobject, int ret)
 /* The number of objects of one file that are read. */
 #define UOBJECTS_OF_FILE 65536
 
-/* The device numbers of the uverbs devices. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, __u8);
-} uverbs SEC(".maps");
+/*
+ * The device numbers of the uverbs devices: of the minors that are theirs for good, beside those of other devices, and of a major
+ * of their own.
+ */
+__u32 uverbs_first[2];
+__u32 uverbs_last[2];
+
+static __always_inline bool is_uverbs(__u32 rdev)
+{
+	return rdev && ((rdev >= uverbs_first[0] && rdev <= uverbs_last[0]) || (rdev >= uverbs_first[1] && rdev <= uverbs_last[1]));
+}
 
 /* Files whose list of objects changed during the walk. */
 __u64 walks_cut;
@@ -651,12 +654,10 @@ int adopt_uobjects(struct bpf_iter__task_file *ctx)
 	struct file *file = ctx->file;
 	struct ib_uverbs_file *uverbs_file;
 	struct walk w = {};
-	__u32 rdev;
 
 	if (!task || !file)
 		return 0;
-	rdev = BPF_CORE_READ(file, f_inode, i_rdev);
-	if (!rdev || !bpf_map_lookup_elem(&uverbs, &rdev))
+	if (!is_uverbs(BPF_CORE_READ(file, f_inode, i_rdev)))
 		return 0;
 	uverbs_file = BPF_CORE_READ(file, private_data);
 	if (!uverbs_file)

@@ -129,7 +129,6 @@ const (
 	ObjectsMapObjects                                   = "objects"
 	ObjectsMapOwnerEntries                              = "owner_entries"
 	ObjectsMapUserEntries                               = "user_entries"
-	ObjectsMapUverbs                                    = "uverbs"
 	ObjectsMapWorkloadOf                                = "workload_of"
 	ObjectsProgAdoptUobjects                            = "adopt_uobjects"
 	ObjectsProgFentryCommitUobject                      = "fentry_commit_uobject"
@@ -172,6 +171,8 @@ const (
 	ObjectsVarUnusedMemory                              = "unused_memory"
 	ObjectsVarUnusedObjectMap                           = "unused_object_map"
 	ObjectsVarUnusedObjectType                          = "unused_object_type"
+	ObjectsVarUverbsFirst                               = "uverbs_first"
+	ObjectsVarUverbsLast                                = "uverbs_last"
 	ObjectsVarWalksCut                                  = "walks_cut"
 )
 
@@ -263,7 +264,6 @@ type ObjectsMapSpecs struct {
 	Objects       *ebpf.MapSpec `ebpf:"objects"`
 	OwnerEntries  *ebpf.MapSpec `ebpf:"owner_entries"`
 	UserEntries   *ebpf.MapSpec `ebpf:"user_entries"`
-	Uverbs        *ebpf.MapSpec `ebpf:"uverbs"`
 	WorkloadOf    *ebpf.MapSpec `ebpf:"workload_of"`
 }
 
@@ -281,6 +281,8 @@ type ObjectsVariableSpecs struct {
 	UnusedMemory     *ebpf.VariableSpec `ebpf:"unused_memory"`
 	UnusedObjectMap  *ebpf.VariableSpec `ebpf:"unused_object_map"`
 	UnusedObjectType *ebpf.VariableSpec `ebpf:"unused_object_type"`
+	UverbsFirst      *ebpf.VariableSpec `ebpf:"uverbs_first"`
+	UverbsLast       *ebpf.VariableSpec `ebpf:"uverbs_last"`
 	WalksCut         *ebpf.VariableSpec `ebpf:"walks_cut"`
 }
 
@@ -313,7 +315,6 @@ type ObjectsMaps struct {
 	Objects       *ebpf.Map `ebpf:"objects"`
 	OwnerEntries  *ebpf.Map `ebpf:"owner_entries"`
 	UserEntries   *ebpf.Map `ebpf:"user_entries"`
-	Uverbs        *ebpf.Map `ebpf:"uverbs"`
 	WorkloadOf    *ebpf.Map `ebpf:"workload_of"`
 }
 
@@ -328,7 +329,6 @@ func (m *ObjectsMaps) Close() error {
 		m.Objects,
 		m.OwnerEntries,
 		m.UserEntries,
-		m.Uverbs,
 		m.WorkloadOf,
 	)
 }
@@ -347,6 +347,8 @@ type ObjectsVariables struct {
 	UnusedMemory     *ebpf.Variable `ebpf:"unused_memory"`
 	UnusedObjectMap  *ebpf.Variable `ebpf:"unused_object_map"`
 	UnusedObjectType *ebpf.Variable `ebpf:"unused_object_type"`
+	UverbsFirst      *ebpf.Variable `ebpf:"uverbs_first"`
+	UverbsLast       *ebpf.Variable `ebpf:"uverbs_last"`
 	WalksCut         *ebpf.Variable `ebpf:"walks_cut"`
 }
 

@@ -126,10 +126,10 @@ var nodeScenarios = []scenario[node]{
 	{"datapath coverage of tools", node.toolCoverage, "", node.traces},
 	{"datapath coverage by ports", node.portCoverage, "7", func(n node) bool { return n.kernel == "7" && n.plain() }},
 	{"datapath coverage of DEVX", node.devx, "6.1", func(n node) bool { return n.modules() && n.plain() }},
-	{"datapath replugged", node.replugged, "6.12/preempt", node.uprobes},
+	{"datapath replugged", node.replugged, "6.12/preempt", node.traces},
 	{"datapath latency", node.latency, "6.12 6.12/preempt", node.traces},
 	{"datapath errors", node.completionErrors, "6.1 6.12/preempt", node.traces},
-	{"datapath first", node.first, "6.12 6.12/preempt", node.uprobes},
+	{"datapath first", node.first, "6.12 6.12/preempt", node.traces},
 	{"datapath short", node.short, "6.1 6.12/preempt", node.traces},
 	{"datapath harmless", node.harmless, "6.12/preempt", node.traces},
 	{"datapath exclusive", node.exclusive, "6.1", node.traces},
@@ -152,7 +152,7 @@ func (n node) plain() bool { return n.tier == "" && n.cgroup == "" }
 // uprobes reports whether the data path can be traced, for which 5.10 is too old.
 func (n node) uprobes() bool { return n.plain() && n.kernel != "5.10" }
 
-// traces reports whether all scenarios of the data path run. On 7 run only the main ones, and those that older kernels lack.
+// traces reports whether all scenarios of the data path run. On 7 run only the exact one, and those that older kernels lack.
 func (n node) traces() bool { return n.uprobes() && n.kernel != "7" }
 
 func TestNode(t *testing.T) {

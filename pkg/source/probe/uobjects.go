@@ -3,7 +3,10 @@
 package probe
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
@@ -20,10 +23,14 @@ func (s *sensor) adoptUobjects() error {
 	if err != nil {
 		return fmt.Errorf("uverbs devices: %w", err)
 	}
-	for rdev := range devices {
-		if err := s.objects.Coll.Maps[gen.ObjectsMapUverbs].Put(rdev, uint8(1)); err != nil {
-			return fmt.Errorf("uverbs devices: %w", err)
-		}
+	first, last, err := ranges(slices.Collect(maps.Keys(devices)))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(
+		s.objects.Coll.Variables[gen.ObjectsVarUverbsFirst].Set(first), s.objects.Coll.Variables[gen.ObjectsVarUverbsLast].Set(last),
+	); err != nil {
+		return fmt.Errorf("uverbs devices: %w", err)
 	}
 	cut := s.objects.Coll.Variables[gen.ObjectsVarWalksCut]
 	for range maxWalks {
@@ -39,4 +46,23 @@ func (s *sensor) adoptUobjects() error {
 		}
 	}
 	return nil
+}
+
+// ranges returns the lowest and the highest device number of each major, in the kernel's format (20 bits for the minor). The
+// kernel gives uverbs devices the minors 192 to 223 of one major, and then those of another major of their own.
+func ranges(numbers []uint32) (first, last [2]uint32, err error) {
+	slices.Sort(numbers)
+	n := 0
+	for i, number := range numbers {
+		if i > 0 && number>>20 == numbers[i-1]>>20 {
+			last[n-1] = number
+			continue
+		}
+		if n == len(first) {
+			return first, last, fmt.Errorf("uverbs devices have more than %d majors", n)
+		}
+		first[n], last[n] = number, number
+		n++
+	}
+	return first, last, nil
 }
