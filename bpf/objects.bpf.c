@@ -601,7 +601,8 @@ __u32 uverbs_last[2];
 
 static __always_inline bool is_uverbs(__u32 rdev)
 {
-	return rdev && ((rdev >= uverbs_first[0] && rdev <= uverbs_last[0]) || (rdev >= uverbs_first[1] && rdev <= uverbs_last[1]));
+	return rdev && ((rdev >= uverbs_first[0] && rdev <= uverbs_last[0]) ||
+			(rdev >= uverbs_first[1] && rdev <= uverbs_last[1]));
 }
 
 /* Files whose list of objects changed during the walk. */
