@@ -209,25 +209,29 @@ func (o *Object) load(t Tier) (links []link.Link, progs []*ebpf.Program, err err
 	return links, progs, nil
 }
 
-// Iterate runs an iterator of the object once. It ignores what the iterator writes.
-func (o *Object) Iterate(name string) error {
+// Iterate loads an iterator of the object, runs it once, and returns what it wrote.
+func (o *Object) Iterate(name string) ([]byte, error) {
 	_, coll, err := o.collection("", name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer coll.Close()
-	it, err := link.AttachIter(link.IterOptions{Program: coll.Programs[name]})
+	return Iterate(link.IterOptions{Program: coll.Programs[name]})
+}
+
+// Iterate runs a loaded iterator once and returns what it wrote.
+func Iterate(o link.IterOptions) ([]byte, error) {
+	it, err := link.AttachIter(o)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer it.Close() //nolint:errcheck // nothing was written
 	r, err := it.Open()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer r.Close() //nolint:errcheck // only read
-	_, err = io.Copy(io.Discard, r)
-	return err
+	return io.ReadAll(r)
 }
 
 func attachProgram(p *ebpf.Program, spec *ebpf.ProgramSpec) (link.Link, error) {

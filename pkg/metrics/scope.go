@@ -26,31 +26,25 @@ const (
 type Accelerated struct{ last atomic.Pointer[accelerated] }
 
 type accelerated struct {
-	owners map[identity.Owner]bool
-	pods   map[pod]bool // of which a container is selected
+	owners map[identity.Owner]uint64 // scope.accelerated
+	pods   map[pod]bool              // of which a container is selected
 }
 
 // Has reports whether the usage of an owner may be exported: any container of a pod may have its network. Before the first refresh
 // that of all may be.
 func (a *Accelerated) Has(o identity.Owner) bool {
 	last := a.last.Load()
-	return last == nil || last.owners[o] || o.Pod != "" && last.pods[pod{o.Namespace, o.Pod}]
+	if last == nil {
+		return true
+	}
+	_, selected := last.owners[o]
+	return selected || o.Pod != "" && last.pods[pod{o.Namespace, o.Pod}]
 }
 
 func (a *Accelerated) set(owners map[identity.Owner]uint64, pods map[pod]bool) {
-	if a == nil {
-		return
+	if a != nil {
+		a.last.Store(&accelerated{maps.Clone(owners), maps.Clone(pods)})
 	}
-	last := a.last.Load()
-	if last != nil && len(last.owners) == len(owners) && maps.Equal(last.pods, pods) && !slices.ContainsFunc(
-		slices.Collect(maps.Keys(owners)), func(o identity.Owner) bool { return !last.owners[o] }) {
-		return
-	}
-	now := accelerated{owners: make(map[identity.Owner]bool, len(owners)), pods: maps.Clone(pods)}
-	for o := range owners {
-		now.owners[o] = true
-	}
-	a.last.Store(&now)
 }
 
 // scope selects the shares of a refresh by its Scope. It keeps its buffers.

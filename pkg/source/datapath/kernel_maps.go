@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 
@@ -42,17 +41,7 @@ func (k *kernel) existing() ([]event, error) {
 
 // iterate calls f with each record that an iterator writes.
 func iterate[T any](o link.IterOptions, f func(*T)) error {
-	it, err := link.AttachIter(o)
-	if err != nil {
-		return err
-	}
-	defer it.Close() //nolint:errcheck // nothing was written
-	r, err := it.Open()
-	if err != nil {
-		return err
-	}
-	defer r.Close() //nolint:errcheck // only read
-	raw, err := io.ReadAll(r)
+	raw, err := hook.Iterate(o)
 	if err != nil {
 		return err
 	}

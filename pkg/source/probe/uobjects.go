@@ -37,7 +37,7 @@ func (s *sensor) adoptUobjects() error {
 		if err := cut.Set(uint64(0)); err != nil {
 			return fmt.Errorf("objects of uverbs files: %w", err)
 		}
-		if err := s.objects.Iterate(gen.ObjectsProgAdoptUobjects); err != nil {
+		if _, err := s.objects.Iterate(gen.ObjectsProgAdoptUobjects); err != nil {
 			return fmt.Errorf("objects of uverbs files: %w", err)
 		}
 		var n uint64
