@@ -67,14 +67,6 @@ struct {
 	__type(value, __u8);
 } signal_all SEC(".maps");
 
-/* The device numbers of the uverbs devices, for the iterator "existing". */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, __u8);
-} uverbs SEC(".maps");
-
 /* The number of work requests, completions and list elements that are read of one call. */
 #define CALL_BOUND 16384
 

@@ -5,6 +5,7 @@
 
 #include <rdma/ib_user_ioctl_cmds.h>
 #include "context.h"
+#include "uverbs.h"
 
 /* Reports whether user space will get the event. */
 static __always_inline bool send_event(const struct context_key *key, __u32 number, __u64 cgroup, __u32 device,
@@ -350,12 +351,10 @@ int existing(struct bpf_iter__task_file *ctx)
 	struct file *file = ctx->file;
 	struct ib_uverbs_file *uverbs_file;
 	struct listing l = {};
-	__u32 rdev;
 
 	if (!task || !file)
 		return 0;
-	rdev = BPF_CORE_READ(file, f_inode, i_rdev);
-	if (!rdev || !bpf_map_lookup_elem(&uverbs, &rdev))
+	if (!is_uverbs(BPF_CORE_READ(file, f_inode, i_rdev)))
 		return 0;
 	uverbs_file = BPF_CORE_READ(file, private_data);
 	if (!uverbs_file)

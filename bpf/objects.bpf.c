@@ -13,6 +13,7 @@
 #include <rdma/mlx5_user_ioctl_cmds.h>
 #include "maps.h"
 #include "owner.h"
+#include "uverbs.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -591,19 +592,6 @@ int BPF_KRETPROBE(kretprobe_destroy_uobject, int ret)
 
 /* The number of objects of one file that are read. */
 #define UOBJECTS_OF_FILE 65536
-
-/*
- * The device numbers of the uverbs devices: of the minors that are theirs for good, beside those of other devices, and of a major
- * of their own.
- */
-__u32 uverbs_first[2];
-__u32 uverbs_last[2];
-
-static __always_inline bool is_uverbs(__u32 rdev)
-{
-	return rdev && ((rdev >= uverbs_first[0] && rdev <= uverbs_last[0]) ||
-			(rdev >= uverbs_first[1] && rdev <= uverbs_last[1]));
-}
 
 /* Files whose list of objects changed during the walk. */
 __u64 walks_cut;

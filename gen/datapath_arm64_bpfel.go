@@ -328,7 +328,6 @@ const (
 	DatapathMapSignalAll             = "signal_all"
 	DatapathMapThreads               = "threads"
 	DatapathMapUnknownCosts          = "unknown_costs"
-	DatapathMapUverbs                = "uverbs"
 	DatapathProgCalibrate            = "calibrate"
 	DatapathProgCalibrateReturn      = "calibrate_return"
 	DatapathProgControl              = "control"
@@ -381,6 +380,8 @@ const (
 	DatapathVarUnusedOutstanding     = "unused_outstanding"
 	DatapathVarUnusedPathEvent       = "unused_path_event"
 	DatapathVarUnusedPathLoss        = "unused_path_loss"
+	DatapathVarUverbsFirst           = "uverbs_first"
+	DatapathVarUverbsLast            = "uverbs_last"
 )
 
 // LoadDatapath returns the embedded CollectionSpec for Datapath.
@@ -482,7 +483,6 @@ type DatapathMapSpecs struct {
 	SignalAll      *ebpf.MapSpec `ebpf:"signal_all"`
 	Threads        *ebpf.MapSpec `ebpf:"threads"`
 	UnknownCosts   *ebpf.MapSpec `ebpf:"unknown_costs"`
-	Uverbs         *ebpf.MapSpec `ebpf:"uverbs"`
 }
 
 // DatapathVariableSpecs contains global variables before they are loaded into the kernel.
@@ -505,6 +505,8 @@ type DatapathVariableSpecs struct {
 	UnusedOutstanding *ebpf.VariableSpec `ebpf:"unused_outstanding"`
 	UnusedPathEvent   *ebpf.VariableSpec `ebpf:"unused_path_event"`
 	UnusedPathLoss    *ebpf.VariableSpec `ebpf:"unused_path_loss"`
+	UverbsFirst       *ebpf.VariableSpec `ebpf:"uverbs_first"`
+	UverbsLast        *ebpf.VariableSpec `ebpf:"uverbs_last"`
 }
 
 // DatapathObjects contains all objects after they have been loaded into the kernel.
@@ -542,7 +544,6 @@ type DatapathMaps struct {
 	SignalAll      *ebpf.Map `ebpf:"signal_all"`
 	Threads        *ebpf.Map `ebpf:"threads"`
 	UnknownCosts   *ebpf.Map `ebpf:"unknown_costs"`
-	Uverbs         *ebpf.Map `ebpf:"uverbs"`
 }
 
 func (m *DatapathMaps) Close() error {
@@ -562,7 +563,6 @@ func (m *DatapathMaps) Close() error {
 		m.SignalAll,
 		m.Threads,
 		m.UnknownCosts,
-		m.Uverbs,
 	)
 }
 
@@ -586,6 +586,8 @@ type DatapathVariables struct {
 	UnusedOutstanding *ebpf.Variable `ebpf:"unused_outstanding"`
 	UnusedPathEvent   *ebpf.Variable `ebpf:"unused_path_event"`
 	UnusedPathLoss    *ebpf.Variable `ebpf:"unused_path_loss"`
+	UverbsFirst       *ebpf.Variable `ebpf:"uverbs_first"`
+	UverbsLast        *ebpf.Variable `ebpf:"uverbs_last"`
 }
 
 // DatapathPrograms contains all programs after they have been loaded into the kernel.

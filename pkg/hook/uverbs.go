@@ -3,10 +3,15 @@
 package hook
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
@@ -39,4 +44,39 @@ func Uverbs(sysfs string) (map[uint32]string, error) {
 		names[major<<20|minor] = strings.TrimSpace(string(ibdev))
 	}
 	return names, nil
+}
+
+// SetUverbs passes the device numbers of uverbs devices to the programs of bpf/uverbs.h.
+func SetUverbs(coll *ebpf.Collection, sysfs string) error {
+	devices, err := Uverbs(sysfs)
+	if err != nil {
+		return fmt.Errorf("uverbs devices: %w", err)
+	}
+	first, last, err := ranges(slices.Collect(maps.Keys(devices)))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(coll.Variables["uverbs_first"].Set(first), coll.Variables["uverbs_last"].Set(last)); err != nil {
+		return fmt.Errorf("uverbs devices: %w", err)
+	}
+	return nil
+}
+
+// ranges returns the lowest and the highest device number of each major, in the kernel's format (20 bits for the minor). The
+// kernel gives uverbs devices the minors 192 to 223 of one major, and then those of another major of their own.
+func ranges(numbers []uint32) (first, last [2]uint32, err error) {
+	slices.Sort(numbers)
+	n := 0
+	for i, number := range numbers {
+		if i > 0 && number>>20 == numbers[i-1]>>20 {
+			last[n-1] = number
+			continue
+		}
+		if n == len(first) {
+			return first, last, fmt.Errorf("uverbs devices have more than %d majors", n)
+		}
+		first[n], last[n] = number, number
+		n++
+	}
+	return first, last, nil
 }

@@ -27,7 +27,7 @@ func parseEvent(raw []byte, e *gen.DatapathPathEvent) error {
 // (class/infiniband_verbs/uverbsN/dev), at most 256 per open file. Their contexts
 // are 0, as the addresses are in the processes' memory.
 func (k *kernel) existing() ([]event, error) {
-	if err := k.nameUverbs(); err != nil {
+	if err := hook.SetUverbs(k.object.Coll, k.sysfs); err != nil {
 		return nil, err
 	}
 	var out []event
@@ -51,20 +51,6 @@ func iterate[T any](o link.IterOptions, f func(*T)) error {
 			return err
 		}
 		f(&record)
-	}
-	return nil
-}
-
-// nameUverbs puts the device numbers of the uverbs devices into the iterator's map.
-func (k *kernel) nameUverbs() error {
-	devices, err := hook.Uverbs(k.sysfs)
-	if err != nil {
-		return fmt.Errorf("uverbs devices: %w", err)
-	}
-	for rdev := range devices {
-		if err := k.object.Coll.Maps[gen.DatapathMapUverbs].Put(rdev, uint8(1)); err != nil {
-			return fmt.Errorf("uverbs devices: %w", err)
-		}
 	}
 	return nil
 }
