@@ -66,7 +66,16 @@ struct user_wc {
 /* sizeof(struct ibv_wc) */
 #define WC_SIZE 48
 
-/* enum ibv_wc_opcode: opcodes with the bit IBV_WC_RECV are of receives and tag matching, others of sends. */
+/*
+ * enum ibv_wr_opcode: what a provider defines, such as memory keys of mlx5. Those work requests, and the ones that the functions
+ * mlx5dv_wr_* build, complete as IBV_WC_DRIVER1, 2 or 3.
+ */
+#define IBV_WR_DRIVER1 11
+
+/*
+ * enum ibv_wc_opcode: opcodes with the bit IBV_WC_RECV are of receives, of tag matching and IBV_WC_DRIVER1 to 3, others of
+ * sends.
+ */
 #define IBV_WC_RECV (1 << 7)
 #define IBV_WC_RECV_RDMA_WITH_IMM 129
 #define IBV_WC_TM_RECV 133

@@ -117,7 +117,8 @@ static long walk_send(__u32 i, struct walk *w)
 		tally->posted[op]++;
 		tally->bytes[op] += bytes;
 	}
-	if (w->all || wr.send_flags & IBV_SEND_SIGNALED) {
+	/* The completion of IBV_WR_DRIVER1 is not looked up in the ring. */
+	if ((w->all || wr.send_flags & IBV_SEND_SIGNALED) && wr.opcode != IBV_WR_DRIVER1) {
 		w->signaled++;
 		if (w->queue)
 			push(w->queue, wr.wr_id, class_of(op), w->now);

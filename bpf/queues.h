@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Measures how long work requests take. Signaled work requests of a queue pair complete in the order in which they were
- * posted, so each queue pair has a ring of them.
+ * posted, so each queue pair has a ring of them, except for those that complete as IBV_WC_DRIVER1 to 3.
  *
  * A ring that has seen all posts since before the queue pair could send is in step: a completion belongs to its head,
  * whatever its wr_id, which many programs never change. Otherwise, and after a gap, a completion is looked up by its wr_id

@@ -577,6 +577,11 @@ func TestDurations(t *testing.T) {
 	}
 	f.do("same", 5)
 	check("after a deep queue", gen.DatapathCompletedCOMPLETED_WRITE, 25, 25)
+	// Work requests that a provider defines (mlx5dv_wr_*, IBV_WR_DRIVER1) do not shift those of others.
+	f.do("driver", 3)
+	f.do("ex-driver", 3)
+	f.do("same", 5)
+	check("after work requests of the provider's own", gen.DatapathCompletedCOMPLETED_WRITE, 30, 30)
 	if lost := k.losses(); len(lost) != 0 {
 		t.Error("lost:", lost)
 	}

@@ -64,6 +64,8 @@ static enum ibv_wc_opcode completion(enum ibv_wr_opcode op)
 		return IBV_WC_COMP_SWAP;
 	case IBV_WR_ATOMIC_FETCH_AND_ADD:
 		return IBV_WC_FETCH_ADD;
+	case IBV_WR_DRIVER1:
+		return IBV_WC_DRIVER1;
 	default:
 		return IBV_WC_SEND;
 	}
@@ -608,6 +610,17 @@ static void obey(char *what, struct qp *qp, struct qp *ud, long n)
 	} else if (!strcmp(what, "same")) {
 		while (n--)
 			timed(qp, 7, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, 2000);
+	} else if (!strcmp(what, "driver")) {
+		while (n--)
+			timed(qp, 7, IBV_WR_DRIVER1, IBV_SEND_SIGNALED, 0);
+	} else if (!strcmp(what, "ex-driver")) {
+		/* As mlx5dv_wr_raw_wqe: no function of struct ibv_qp_ex builds the work request. */
+		while (n--) {
+			ibv_wr_start(ex);
+			ibv_wr_complete(ex);
+			complete(qp->cq, (struct ibv_wc){.wr_id = 7, .opcode = IBV_WC_DRIVER2, .qp_num = 17});
+			ibv_poll_cq(&qp->cq->cq, 1, wc);
+		}
 	} else if (!strcmp(what, "distinct")) {
 		for (int i = 0; i < n; i++)
 			timed(qp, i, IBV_WR_SEND, IBV_SEND_SIGNALED, 2000);
