@@ -59,7 +59,7 @@ struct {
 	__type(value, __u64);
 } arguments SEC(".maps");
 
-/* A dma-buf that a thread has mapped and not yet made a memory region of. */
+/* A dma-buf or peer memory that a thread has mapped and not yet made a memory region of. */
 struct mapping {
 	__u64 umem;
 	__u64 bytes;
@@ -75,7 +75,7 @@ struct {
 } mappings SEC(".maps");
 
 /*
- * The kind of a memory region without a dma-buf. User space sets MEMORY_HOST
+ * The kind of a memory region without a mapping. User space sets MEMORY_HOST
  * where the hooks see every function that maps the memory of another device.
  */
 __u32 plain_memory = MEMORY_UNKNOWN;
@@ -689,29 +689,44 @@ static __always_inline __u32 exporter_memory(struct ib_umem_dmabuf *umem)
 /* include/linux/err.h */
 #define MAX_ERRNO 4095
 
+/* Whether a function that returns a pointer returned an error: IS_ERR */
+static __always_inline bool is_error(const void *pointer)
+{
+	return (__u64)pointer >= (__u64)-MAX_ERRNO;
+}
+
+static __always_inline int set_mapping(const struct mapping *mapping)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+
+	bpf_map_update_elem(&mappings, &tid, mapping, BPF_ANY);
+	return 0;
+}
+
+static __always_inline int no_mapping(void)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+
+	bpf_map_delete_elem(&mappings, &tid);
+	return 0;
+}
+
 static __always_inline int mapped(struct ib_umem_dmabuf *umem, __u64 bytes)
 {
 	struct mapping mapping = {.umem = (__u64)umem, .bytes = bytes};
-	__u32 tid = bpf_get_current_pid_tgid();
 
-	/* The function returned an error: IS_ERR */
-	if ((__u64)umem >= (__u64)-MAX_ERRNO) {
-		bpf_map_delete_elem(&mappings, &tid);
-		return 0;
-	}
+	if (is_error(umem))
+		return no_mapping();
 	mapping.memory = exporter_memory(umem);
-	bpf_map_update_elem(&mappings, &tid, &mapping, BPF_ANY);
-	return 0;
+	return set_mapping(&mapping);
 }
 
 /* Kretprobes do not see arguments, and a return may be missed: until the return, the exporter is unknown. */
 static __always_inline int mapping_begins(__u64 bytes)
 {
 	struct mapping mapping = {.bytes = bytes, .memory = MEMORY_UNKNOWN};
-	__u32 tid = bpf_get_current_pid_tgid();
 
-	bpf_map_update_elem(&mappings, &tid, &mapping, BPF_ANY);
-	return 0;
+	return set_mapping(&mapping);
 }
 
 static __always_inline int mapping_ends(struct ib_umem_dmabuf *umem)
@@ -825,4 +840,34 @@ SEC("kprobe/ib_umem_release")
 int BPF_KPROBE(kprobe_umem_release, void *umem)
 {
 	return unmapped((__u64)umem);
+}
+
+/*
+ * Memory that the process cannot pin, and a peer memory client, such as nvidia_peermem, maps: a function of MLNX_OFED and
+ * DOCA-OFED that ib_umem_get_peer calls after it failed to pin the pages.
+ */
+
+static __always_inline int peer_mapped(void *umem)
+{
+	struct mapping mapping = {.umem = (__u64)umem, .memory = MEMORY_GPU};
+
+	return is_error(umem) ? no_mapping() : set_mapping(&mapping);
+}
+
+SEC("fexit/ib_peer_umem_get")
+int BPF_PROG(fexit_peer_umem_get, void *old_umem, int old_ret, unsigned long peer_mem_flags, void *ret)
+{
+	return peer_mapped(ret);
+}
+
+SEC("kprobe/ib_peer_umem_get")
+int kprobe_peer_umem_get(struct pt_regs *ctx)
+{
+	return mapping_begins(0);
+}
+
+SEC("kretprobe/ib_peer_umem_get")
+int BPF_KRETPROBE(kretprobe_peer_umem_get, void *ret)
+{
+	return peer_mapped(ret);
 }

@@ -142,6 +142,7 @@ const (
 	ObjectsProgFexitDmabufGetPinned                     = "fexit_dmabuf_get_pinned"
 	ObjectsProgFexitDmabufGetPinnedRevocableAndLock     = "fexit_dmabuf_get_pinned_revocable_and_lock"
 	ObjectsProgFexitDmabufGetPinnedWithDmaDevice        = "fexit_dmabuf_get_pinned_with_dma_device"
+	ObjectsProgFexitPeerUmemGet                         = "fexit_peer_umem_get"
 	ObjectsProgFexitRestrackAdd                         = "fexit_restrack_add"
 	ObjectsProgKprobeCommitUobject                      = "kprobe_commit_uobject"
 	ObjectsProgKprobeDestroyUobject                     = "kprobe_destroy_uobject"
@@ -149,6 +150,7 @@ const (
 	ObjectsProgKprobeDmabufGetPinned                    = "kprobe_dmabuf_get_pinned"
 	ObjectsProgKprobeDmabufGetPinnedRevocableAndLock    = "kprobe_dmabuf_get_pinned_revocable_and_lock"
 	ObjectsProgKprobeDmabufGetPinnedWithDmaDevice       = "kprobe_dmabuf_get_pinned_with_dma_device"
+	ObjectsProgKprobePeerUmemGet                        = "kprobe_peer_umem_get"
 	ObjectsProgKprobeRestrackAbortDel                   = "kprobe_restrack_abort_del"
 	ObjectsProgKprobeRestrackAdd                        = "kprobe_restrack_add"
 	ObjectsProgKprobeRestrackBeginDel                   = "kprobe_restrack_begin_del"
@@ -160,6 +162,7 @@ const (
 	ObjectsProgKretprobeDmabufGetPinned                 = "kretprobe_dmabuf_get_pinned"
 	ObjectsProgKretprobeDmabufGetPinnedRevocableAndLock = "kretprobe_dmabuf_get_pinned_revocable_and_lock"
 	ObjectsProgKretprobeDmabufGetPinnedWithDmaDevice    = "kretprobe_dmabuf_get_pinned_with_dma_device"
+	ObjectsProgKretprobePeerUmemGet                     = "kretprobe_peer_umem_get"
 	ObjectsProgKretprobeRestrackAdd                     = "kretprobe_restrack_add"
 	ObjectsVarCgroupSubsys                              = "cgroup_subsys"
 	ObjectsVarLiveAdopted                               = "live_adopted"
@@ -230,6 +233,7 @@ type ObjectsProgramSpecs struct {
 	FexitDmabufGetPinned                     *ebpf.ProgramSpec `ebpf:"fexit_dmabuf_get_pinned"`
 	FexitDmabufGetPinnedRevocableAndLock     *ebpf.ProgramSpec `ebpf:"fexit_dmabuf_get_pinned_revocable_and_lock"`
 	FexitDmabufGetPinnedWithDmaDevice        *ebpf.ProgramSpec `ebpf:"fexit_dmabuf_get_pinned_with_dma_device"`
+	FexitPeerUmemGet                         *ebpf.ProgramSpec `ebpf:"fexit_peer_umem_get"`
 	FexitRestrackAdd                         *ebpf.ProgramSpec `ebpf:"fexit_restrack_add"`
 	KprobeCommitUobject                      *ebpf.ProgramSpec `ebpf:"kprobe_commit_uobject"`
 	KprobeDestroyUobject                     *ebpf.ProgramSpec `ebpf:"kprobe_destroy_uobject"`
@@ -237,6 +241,7 @@ type ObjectsProgramSpecs struct {
 	KprobeDmabufGetPinned                    *ebpf.ProgramSpec `ebpf:"kprobe_dmabuf_get_pinned"`
 	KprobeDmabufGetPinnedRevocableAndLock    *ebpf.ProgramSpec `ebpf:"kprobe_dmabuf_get_pinned_revocable_and_lock"`
 	KprobeDmabufGetPinnedWithDmaDevice       *ebpf.ProgramSpec `ebpf:"kprobe_dmabuf_get_pinned_with_dma_device"`
+	KprobePeerUmemGet                        *ebpf.ProgramSpec `ebpf:"kprobe_peer_umem_get"`
 	KprobeRestrackAbortDel                   *ebpf.ProgramSpec `ebpf:"kprobe_restrack_abort_del"`
 	KprobeRestrackAdd                        *ebpf.ProgramSpec `ebpf:"kprobe_restrack_add"`
 	KprobeRestrackBeginDel                   *ebpf.ProgramSpec `ebpf:"kprobe_restrack_begin_del"`
@@ -248,6 +253,7 @@ type ObjectsProgramSpecs struct {
 	KretprobeDmabufGetPinned                 *ebpf.ProgramSpec `ebpf:"kretprobe_dmabuf_get_pinned"`
 	KretprobeDmabufGetPinnedRevocableAndLock *ebpf.ProgramSpec `ebpf:"kretprobe_dmabuf_get_pinned_revocable_and_lock"`
 	KretprobeDmabufGetPinnedWithDmaDevice    *ebpf.ProgramSpec `ebpf:"kretprobe_dmabuf_get_pinned_with_dma_device"`
+	KretprobePeerUmemGet                     *ebpf.ProgramSpec `ebpf:"kretprobe_peer_umem_get"`
 	KretprobeRestrackAdd                     *ebpf.ProgramSpec `ebpf:"kretprobe_restrack_add"`
 }
 
@@ -368,6 +374,7 @@ type ObjectsPrograms struct {
 	FexitDmabufGetPinned                     *ebpf.Program `ebpf:"fexit_dmabuf_get_pinned"`
 	FexitDmabufGetPinnedRevocableAndLock     *ebpf.Program `ebpf:"fexit_dmabuf_get_pinned_revocable_and_lock"`
 	FexitDmabufGetPinnedWithDmaDevice        *ebpf.Program `ebpf:"fexit_dmabuf_get_pinned_with_dma_device"`
+	FexitPeerUmemGet                         *ebpf.Program `ebpf:"fexit_peer_umem_get"`
 	FexitRestrackAdd                         *ebpf.Program `ebpf:"fexit_restrack_add"`
 	KprobeCommitUobject                      *ebpf.Program `ebpf:"kprobe_commit_uobject"`
 	KprobeDestroyUobject                     *ebpf.Program `ebpf:"kprobe_destroy_uobject"`
@@ -375,6 +382,7 @@ type ObjectsPrograms struct {
 	KprobeDmabufGetPinned                    *ebpf.Program `ebpf:"kprobe_dmabuf_get_pinned"`
 	KprobeDmabufGetPinnedRevocableAndLock    *ebpf.Program `ebpf:"kprobe_dmabuf_get_pinned_revocable_and_lock"`
 	KprobeDmabufGetPinnedWithDmaDevice       *ebpf.Program `ebpf:"kprobe_dmabuf_get_pinned_with_dma_device"`
+	KprobePeerUmemGet                        *ebpf.Program `ebpf:"kprobe_peer_umem_get"`
 	KprobeRestrackAbortDel                   *ebpf.Program `ebpf:"kprobe_restrack_abort_del"`
 	KprobeRestrackAdd                        *ebpf.Program `ebpf:"kprobe_restrack_add"`
 	KprobeRestrackBeginDel                   *ebpf.Program `ebpf:"kprobe_restrack_begin_del"`
@@ -386,6 +394,7 @@ type ObjectsPrograms struct {
 	KretprobeDmabufGetPinned                 *ebpf.Program `ebpf:"kretprobe_dmabuf_get_pinned"`
 	KretprobeDmabufGetPinnedRevocableAndLock *ebpf.Program `ebpf:"kretprobe_dmabuf_get_pinned_revocable_and_lock"`
 	KretprobeDmabufGetPinnedWithDmaDevice    *ebpf.Program `ebpf:"kretprobe_dmabuf_get_pinned_with_dma_device"`
+	KretprobePeerUmemGet                     *ebpf.Program `ebpf:"kretprobe_peer_umem_get"`
 	KretprobeRestrackAdd                     *ebpf.Program `ebpf:"kretprobe_restrack_add"`
 }
 
@@ -403,6 +412,7 @@ func (p *ObjectsPrograms) Close() error {
 		p.FexitDmabufGetPinned,
 		p.FexitDmabufGetPinnedRevocableAndLock,
 		p.FexitDmabufGetPinnedWithDmaDevice,
+		p.FexitPeerUmemGet,
 		p.FexitRestrackAdd,
 		p.KprobeCommitUobject,
 		p.KprobeDestroyUobject,
@@ -410,6 +420,7 @@ func (p *ObjectsPrograms) Close() error {
 		p.KprobeDmabufGetPinned,
 		p.KprobeDmabufGetPinnedRevocableAndLock,
 		p.KprobeDmabufGetPinnedWithDmaDevice,
+		p.KprobePeerUmemGet,
 		p.KprobeRestrackAbortDel,
 		p.KprobeRestrackAdd,
 		p.KprobeRestrackBeginDel,
@@ -421,6 +432,7 @@ func (p *ObjectsPrograms) Close() error {
 		p.KretprobeDmabufGetPinned,
 		p.KretprobeDmabufGetPinnedRevocableAndLock,
 		p.KretprobeDmabufGetPinnedWithDmaDevice,
+		p.KretprobePeerUmemGet,
 		p.KretprobeRestrackAdd,
 	)
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// dmabufNode has a Soft-RoCE that registers dma-bufs, and a GPU driver that exports them (vm.BuildDMABuf).
+// dmabufNode has a Soft-RoCE that registers dma-bufs and peer memory, and a GPU driver that exports them (vm.BuildDMABuf).
 type dmabufNode struct{ node }
 
 var dmabufScenarios = []scenario[dmabufNode]{
@@ -64,14 +64,16 @@ func gpu(t *testing.T) string {
 	return files[0]
 }
 
-// sharer is a container that holds regions, and the bytes of each kind of memory.
+// sharer is a container that holds regions, the bytes of each kind of memory, and those that have an address in the process:
+// memory of its own, and of a GPU.
 type sharer struct {
 	*container
-	want map[string]float64
+	want      map[string]float64
+	addressed float64
 }
 
-// share starts a container that registers memory of its own and a dma-buf of each exporter. The driver maps the dma-bufs by a
-// function, and sets the lengths of their regions or leaves them unset. The sizes depend on i.
+// share starts a container that registers memory of its own, peer memory, and a dma-buf of each exporter. The driver maps the
+// dma-bufs by a function, and sets the lengths of their regions or leaves them unset. The sizes depend on i.
 func share(t *testing.T, function string, length bool, i int) sharer {
 	t.Helper()
 	for parameter, value := range map[string]string{"function": function, "length": map[bool]string{true: "Y", false: "N"}[length]} {
@@ -80,7 +82,10 @@ func share(t *testing.T, function string, length bool, i int) sharer {
 		}
 	}
 	page := os.Getpagesize()
-	sizes := map[string]int{"udmabuf": (i + 1) * page, "heap": (i + 10) << 20, gpu(t): (i + 100) * page, "host": (i + 1000) * page}
+	peer := "peer:" + gpu(t)
+	sizes := map[string]int{
+		"udmabuf": (i + 1) * page, "heap": (i + 10) << 20, gpu(t): (i + 100) * page, peer: (i + 300) * page, "host": (i + 1000) * page,
+	}
 	args := []string{"dmabuf", "-d", "rxe0"}
 	if length {
 		args = append(args, "-r")
@@ -91,8 +96,8 @@ func share(t *testing.T, function string, length bool, i int) sharer {
 	c := enter(t, fmt.Sprint(function, length, i), args...)
 	c.line(t, "ready")
 	return sharer{c, map[string]float64{
-		"host": float64(sizes["host"]), "gpu": float64(sizes[gpu(t)]), "dmabuf": float64(sizes["udmabuf"] + sizes["heap"]),
-	}}
+		"host": float64(sizes["host"]), "gpu": float64(sizes[gpu(t)] + sizes[peer]), "dmabuf": float64(sizes["udmabuf"] + sizes["heap"]),
+	}, float64(sizes["host"] + sizes[peer])}
 }
 
 // held compares what the sensor shows of a container with the bytes of each kind of memory.
@@ -102,7 +107,7 @@ func held(m metrics, id string, want map[string]float64) error {
 	if diff := cmp.Diff(want, got); diff != "" {
 		return fmt.Errorf("registered bytes of %.12s (-want +got):\n%s", id, diff)
 	}
-	if regions := m.sum("container_rdma_resources", "container_id", id, "type", "mr"); len(want) > 0 && regions != 4 || len(want) == 0 && regions != 0 {
+	if regions := m.sum("container_rdma_resources", "container_id", id, "type", "mr"); len(want) > 0 && regions != 5 || len(want) == 0 && regions != 0 {
 		return fmt.Errorf("%.12s holds %v memory regions", id, regions)
 	}
 	return nil
@@ -179,16 +184,16 @@ func (n dmabufNode) functions(t *testing.T) {
 			for _, length := range []bool{true, false} {
 				c := share(t, f.name, length, i)
 				sharers = append(sharers, c)
-				mapped += c.want["gpu"] + c.want["dmabuf"]
+				mapped += total(c.want) - c.addressed
 				want := total(c.want)
 				if !length {
-					want = c.want["host"]
+					want = c.addressed
 				}
 				if got := lengths(t, c.cmd.Process.Pid); got != want {
 					t.Errorf("%s: netlink has %v bytes of %v", f.name, got, want)
 				}
-				if got := pinned(t, c.cmd.Process.Pid); got != c.want["host"] {
-					t.Errorf("%s: VmPin is %v, %v bytes are memory of the process", f.name, got, c.want["host"])
+				if got := pinned(t, c.cmd.Process.Pid); got != c.addressed {
+					t.Errorf("%s: VmPin is %v, %v bytes have an address", f.name, got, c.addressed)
 				}
 			}
 		}
@@ -242,7 +247,7 @@ func (n dmabufNode) restart(t *testing.T) {
 			return err
 		}
 		// The driver left the length of its dma-bufs unset.
-		if err := held(m, unset.id, map[string]float64{"unknown": unset.want["host"]}); err != nil {
+		if err := held(m, unset.id, map[string]float64{"unknown": unset.addressed}); err != nil {
 			return err
 		}
 		return held(m, after.id, after.want)

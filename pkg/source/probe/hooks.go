@@ -69,6 +69,10 @@ var objectHooks = []hook.Hook{
 			gen.ObjectsProgKretprobeDmabufGetPinnedRevocableAndLock, gen.ObjectsProgKprobeDmabufGetPinnedRevocableAndLock),
 		hook.With(hook.Fentry, gen.ObjectsProgFexitDmabufGetPinnedRevocableAndLock),
 	}},
+	{Name: peerMemoryHook, Optional: true, Reads: hook.UverbsStructures, Tiers: []hook.Tier{
+		hook.With(hook.Kprobe, gen.ObjectsProgKretprobePeerUmemGet, gen.ObjectsProgKprobePeerUmemGet),
+		hook.With(hook.Fentry, gen.ObjectsProgFexitPeerUmemGet),
+	}},
 }
 
 const (
@@ -77,19 +81,24 @@ const (
 	// peerMemoryFunction registers peer memory clients, such as nvidia_peermem. Out-of-tree
 	// RDMA modules and kernels of some distributions have it.
 	peerMemoryFunction = "ib_register_peer_memory_client"
+	// peerMemoryHook maps the memory of a client.
+	peerMemoryHook = "ib_peer_umem_get"
 )
 
-// plainMemory returns the kind of a memory region without a dma-buf. It is host memory, unless
-// the memory of another device can be registered without a hook that sees it: through a peer
-// memory client, or by a function of the kernel that is not hooked.
+// plainMemory returns the kind of a memory region without a dma-buf or a peer memory client. It
+// is host memory, unless the memory of another device can be registered without a hook that sees
+// it: by a function of the kernel that is not hooked. A client's memory is seen with the release
+// of what it maps, which is one of the hooks of dma-bufs.
 func plainMemory(hooks []model.Hook, symbols map[string]bool) gen.ObjectsMemory {
-	if symbols[peerMemoryFunction] {
-		return gen.ObjectsMemoryMEMORY_UNKNOWN
-	}
+	var unseen, peer, release bool
 	for _, h := range hooks {
-		if strings.HasPrefix(h.Name, dmabufFunctions) && symbols[h.Name] && h.State != model.StateOK {
-			return gen.ObjectsMemoryMEMORY_UNKNOWN
-		}
+		ok := h.State == model.StateOK
+		unseen = unseen || strings.HasPrefix(h.Name, dmabufFunctions) && symbols[h.Name] && !ok
+		peer = peer || h.Name == peerMemoryHook && ok
+		release = release || h.Name == dmabufFunctions && ok
+	}
+	if unseen || symbols[peerMemoryFunction] && !(peer && release) {
+		return gen.ObjectsMemoryMEMORY_UNKNOWN
 	}
 	return gen.ObjectsMemoryMEMORY_HOST
 }

@@ -419,7 +419,7 @@ func TestPlainMemory(t *testing.T) {
 	const get, pinned = "ib_umem_dmabuf_get", "ib_umem_dmabuf_get_pinned"
 	for name, c := range map[string]struct {
 		symbols []string
-		states  []model.State // of the two hooks
+		states  []model.State // of the two hooks, and of peer memory
 		want    gen.ObjectsMemory
 	}{
 		"no dma-buf":      {nil, []model.State{model.StateUnsupported, model.StateUnsupported}, gen.ObjectsMemoryMEMORY_HOST},
@@ -429,7 +429,17 @@ func TestPlainMemory(t *testing.T) {
 		"no module types": {[]string{get}, []model.State{model.StateUnsupported, model.StateUnsupported}, gen.ObjectsMemoryMEMORY_UNKNOWN},
 		"peer memory": {
 			[]string{get, pinned, "ib_register_peer_memory_client"},
-			[]model.State{model.StateOK, model.StateOK},
+			[]model.State{model.StateOK, model.StateOK, model.StateUnsupported},
+			gen.ObjectsMemoryMEMORY_UNKNOWN,
+		},
+		"hooked peer memory": {
+			[]string{get, pinned, "ib_register_peer_memory_client"},
+			[]model.State{model.StateOK, model.StateOK, model.StateOK},
+			gen.ObjectsMemoryMEMORY_HOST,
+		},
+		"peer memory, no release": {
+			[]string{"ib_register_peer_memory_client"},
+			[]model.State{model.StateUnsupported, model.StateUnsupported, model.StateOK},
 			gen.ObjectsMemoryMEMORY_UNKNOWN,
 		},
 	} {
@@ -437,7 +447,10 @@ func TestPlainMemory(t *testing.T) {
 		for _, s := range c.symbols {
 			symbols[s] = true
 		}
-		hooks := []model.Hook{{Name: restrackHook, State: model.StateOK}, {Name: get, State: c.states[0]}, {Name: pinned, State: c.states[1]}}
+		hooks := []model.Hook{{Name: restrackHook, State: model.StateOK}}
+		for i, state := range c.states {
+			hooks = append(hooks, model.Hook{Name: []string{get, pinned, peerMemoryHook}[i], State: state})
+		}
 		if got := plainMemory(hooks, symbols); got != c.want {
 			t.Errorf("%s: %s, want %s", name, memoryName(uint16(got)), memoryName(uint16(c.want)))
 		}

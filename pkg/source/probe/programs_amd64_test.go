@@ -304,6 +304,21 @@ func TestRegionMemory(t *testing.T) {
 			p.register(0, userRegion)
 		}, kinds{gen.ObjectsMemoryMEMORY_GPU: {1, 8192}}})
 	}
+	tests = append(tests,
+		test{"peer memory", func(p *objectPrograms, umem uint64) {
+			p.call("peer_umem_get", umem, 11, 12, 13)
+			p.register(4096, userRegion)
+		}, kinds{gen.ObjectsMemoryMEMORY_GPU: {1, 4096}}},
+		test{"no client has the memory", func(p *objectPrograms, _ uint64) {
+			p.call("peer_umem_get", ^uint64(unix.EFAULT)+1, 11, 12, 13)
+			p.register(4096, userRegion)
+		}, kinds{host: {1, 4096}}},
+		test{"peer memory released", func(p *objectPrograms, umem uint64) {
+			p.call("peer_umem_get", umem, 11, 12, 13)
+			p.call("umem_release", 0, umem)
+			p.register(4096, userRegion)
+		}, kinds{host: {1, 4096}}},
+	)
 	for _, tier := range []string{hook.Fentry, hook.Kprobe} {
 		for _, c := range tests {
 			t.Run(tier+"/"+c.name, func(t *testing.T) {
@@ -329,12 +344,12 @@ func TestRegionMemory(t *testing.T) {
 	}
 }
 
-// TestMissedMapping: the return of a function that maps a dma-buf is missed.
+// TestMissedMapping: the return of a function that maps a dma-buf or peer memory is missed.
 func TestMissedMapping(t *testing.T) {
-	for _, h := range dmabufHooks() {
+	for _, h := range append(dmabufHooks(), hook.Hook{Name: peerMemoryHook}) {
 		p := newObjectPrograms(t, hook.Kprobe)
 		p.plain(gen.ObjectsMemoryMEMORY_HOST)
-		p.enter(strings.TrimPrefix(h.Name, "ib_umem_"), p.address+fakeDevice, 11, 8192, 8192)
+		p.enter(strings.TrimPrefix(strings.TrimPrefix(h.Name, "ib_umem_"), "ib_"), p.address+fakeDevice, 11, 8192, 8192)
 		p.register(4096, userRegion)
 		want := kinds{gen.ObjectsMemoryMEMORY_UNKNOWN: {1, 4096}}
 		if d := cmp.Diff(want, p.regions(), cmp.AllowUnexported(held{})); d != "" {

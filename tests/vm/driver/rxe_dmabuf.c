@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 
-// Memory regions of dma-bufs for rxe, which has none: a part of the module that BuildDMABuf builds for the guest. The region of a
+// Memory regions of dma-bufs and of peer memory for rxe, which has none: a part of the module that BuildDMABuf builds for the guest. The region of a
 // dma-buf is made like one of a process's memory, by reg_user_mr, which gets its pages from rxe_umem_get.
 
 #include <linux/dma-buf.h>
 #include <linux/dma-mapping.h>
 #include <linux/dma-resv.h>
+#include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
+#include <linux/sched/mm.h>
 #include <rdma/ib_umem.h>
 #include <rdma/uverbs_ioctl.h>
 
@@ -71,12 +73,89 @@ static struct ib_umem_dmabuf *map_dmabuf(u64 offset, u64 length, int access)
 	return ERR_PTR(err);
 }
 
+// Peer memory: in MLNX_OFED and DOCA-OFED, ib_umem_get_peer asks the clients that have registered, such as nvidia_peermem, for memory that
+// it cannot pin. The functions have the names, arguments and results of those. The only client here has what a DRM driver maps into
+// the process.
+noinline void *ib_register_peer_memory_client(const void *client, void *invalidate)
+{
+	return ERR_PTR(-EBUSY);
+}
+
+// client_pages gets the pages of a range from the client, pinned as ib_umem_release expects it.
+static int client_pages(struct page **pages, unsigned long address, unsigned long n)
+{
+	struct mm_struct *mm = current->mm;
+	unsigned long i;
+	int err = 0;
+
+	mmap_read_lock(mm);
+	for (i = 0; i < n && !err; i++, address += PAGE_SIZE) {
+		struct follow_pfnmap_args args = {.vma = vma_lookup(mm, address), .address = address};
+
+		if (!args.vma || !(args.vma->vm_flags & VM_PFNMAP)) {
+			err = -EFAULT;
+			break;
+		}
+		err = follow_pfnmap_start(&args);
+		if (err)
+			break;
+		pages[i] = pfn_to_page(args.pfn);
+		page_ref_add(pages[i], GUP_PIN_COUNTING_BIAS);
+		follow_pfnmap_end(&args);
+	}
+	mmap_read_unlock(mm);
+	if (err)
+		unpin_user_pages(pages, i);
+	return err;
+}
+
+noinline struct ib_umem *ib_peer_umem_get(struct ib_umem *old_umem, int old_ret, unsigned long peer_mem_flags)
+{
+	unsigned long n = ib_umem_num_pages(old_umem);
+	struct page **pages = kvmalloc_array(n, sizeof(*pages), GFP_KERNEL);
+	struct ib_umem *umem = kmemdup(old_umem, sizeof(*old_umem), GFP_KERNEL);
+	int err = pages && umem ? 0 : -ENOMEM;
+
+	if (!err && client_pages(pages, ALIGN_DOWN(umem->address, PAGE_SIZE), n))
+		err = old_ret;
+	if (!err) {
+		err = sg_alloc_append_table_from_pages(&umem->sgt_append, pages, n, 0, n << PAGE_SHIFT, UINT_MAX, 0,
+						       GFP_KERNEL);
+		if (err)
+			unpin_user_pages(pages, n);
+	}
+	kvfree(pages);
+	if (err) {
+		kfree(umem);
+		return ERR_PTR(err);
+	}
+	umem->sgt_append.sgt.nents = umem->sgt_append.sgt.orig_nents;
+	mmgrab(umem->owning_mm);
+	atomic64_add(n, &umem->owning_mm->pinned_vm);
+	return umem;
+}
+
+static struct ib_umem *ib_umem_get_peer(struct ib_device *device, u64 start, u64 length, int access)
+{
+	struct ib_umem *umem = ib_umem_get(device, start, length, access);
+	struct ib_umem old = {
+		.ibdev = device,
+		.owning_mm = current->mm,
+		.iova = start,
+		.length = length,
+		.address = start,
+		.writable = 1,
+	};
+
+	return IS_ERR(umem) ? ib_peer_umem_get(&old, PTR_ERR(umem), 0) : umem;
+}
+
 struct ib_umem *rxe_umem_get(struct ib_device *device, u64 start, u64 length, int access)
 {
 	struct ib_umem_dmabuf *dmabuf;
 
 	if (READ_ONCE(registering) != current)
-		return ib_umem_get(device, start, length, access);
+		return ib_umem_get_peer(device, start, length, access);
 	mapper.dma_device = &device->dev;
 	dmabuf = map_dmabuf(start, length, access);
 	if (IS_ERR(dmabuf))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// dmabuf registers memory of the process and buffers that devices share (dma-bufs) as memory regions, prints each and holds them until
-// SIGTERM or the end of standard input.
+// dmabuf registers memory of the process, memory of a GPU by its address (peer memory), and buffers that devices share (dma-bufs) as
+// memory regions, prints each and holds them until SIGTERM or the end of standard input.
 
 #include "workload.h"
 
@@ -20,7 +20,12 @@ struct prime_handle {
 	uint32_t handle, flags;
 	int32_t fd;
 };
+struct map_dumb {
+	uint32_t handle, pad;
+	uint64_t offset;
+};
 #define CREATE_DUMB _IOWR('d', 0xb2, struct create_dumb)
+#define MAP_DUMB _IOWR('d', 0xb3, struct map_dumb)
 #define PRIME_HANDLE_TO_FD _IOWR('d', 0x2d, struct prime_handle)
 
 static int open_device_file(const char *path)
@@ -42,6 +47,33 @@ static int memory_file(size_t size)
 	return fd;
 }
 
+// gpu_buffer returns the handle of a new buffer of a GPU.
+static uint32_t gpu_buffer(int gpu, size_t size)
+{
+	struct create_dumb create = {.height = size / 4096, .width = 1024, .bits_per_pixel = 32};
+
+	if (ioctl(gpu, CREATE_DUMB, &create))
+		err(1, "buffer of a GPU of %zu bytes", size);
+	if (create.size != size)
+		errx(2, "%zu: want a multiple of 4096", size);
+	return create.handle;
+}
+
+// gpu_memory maps a new buffer of a GPU.
+static void *gpu_memory(const char *path, size_t size)
+{
+	int gpu = open_device_file(path);
+	struct map_dumb map = {.handle = gpu_buffer(gpu, size)};
+	void *at;
+
+	if (ioctl(gpu, MAP_DUMB, &map))
+		err(1, "%s: offset of a buffer", path);
+	at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, gpu, map.offset);
+	if (at == MAP_FAILED)
+		err(1, "%s: mmap", path);
+	return memset(at, 1, size); // the driver maps each page when it is written
+}
+
 // buffer returns a new dma-buf.
 static int buffer(const char *exporter, size_t size)
 {
@@ -60,13 +92,7 @@ static int buffer(const char *exporter, size_t size)
 	}
 	if (!strncmp(exporter, "/dev/dri/", 9)) {
 		int gpu = open_device_file(exporter);
-		struct create_dumb create = {.height = size / 4096, .width = 1024, .bits_per_pixel = 32};
-		struct prime_handle prime = {.flags = O_RDWR | O_CLOEXEC};
-		if (ioctl(gpu, CREATE_DUMB, &create))
-			err(1, "%s: buffer of %zu bytes", exporter, size);
-		if (create.size != size)
-			errx(2, "%zu: want a multiple of 4096", size);
-		prime.handle = create.handle;
+		struct prime_handle prime = {.handle = gpu_buffer(gpu, size), .flags = O_RDWR | O_CLOEXEC};
 		if (ioctl(gpu, PRIME_HANDLE_TO_FD, &prime))
 			err(1, "%s: dma-buf", exporter);
 		return prime.fd;
@@ -115,7 +141,8 @@ static void refused(struct ibv_pd *pd)
 	close(fd);
 }
 
-// read_back writes into the last page of each dma-buf by the CPU, reads it by RDMA, and compares.
+// read_back writes into the last page of each dma-buf and of peer memory by the CPU, reads it by RDMA, and compares. Regions of dma-bufs
+// have no address.
 static void read_back(struct ibv_pd *pd, struct ibv_mr *to, struct ibv_mr **from, int *fds, int n)
 {
 	struct ibv_cq *cq = ibv_create_cq(pd->context, 16, NULL, NULL, 0);
@@ -130,14 +157,16 @@ static void read_back(struct ibv_pd *pd, struct ibv_mr *to, struct ibv_mr **from
 		if (from[i] == to)
 			continue;
 		size_t last = from[i]->length - page;
-		char *buffer = mmap(NULL, from[i]->length, PROT_READ | PROT_WRITE, MAP_SHARED, fds[i], 0);
+		char *buffer = from[i]->addr;
+		if (!buffer)
+			buffer = mmap(NULL, from[i]->length, PROT_READ | PROT_WRITE, MAP_SHARED, fds[i], 0);
 		if (buffer == MAP_FAILED)
 			err(1, "mmap of a dma-buf");
 		memset(buffer + last, 'a' + i, page);
 		struct ibv_sge sge = {.addr = (uintptr_t)to->addr, .length = page, .lkey = to->lkey};
 		struct ibv_send_wr *bad, wr = {
 			.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED,
-			.wr.rdma = {.remote_addr = last, .rkey = from[i]->rkey},
+			.wr.rdma = {.remote_addr = (uintptr_t)from[i]->addr + last, .rkey = from[i]->rkey},
 		};
 		struct ibv_wc wc = {};
 		if (ibv_post_send(qp, &wr, &bad))
@@ -145,8 +174,9 @@ static void read_back(struct ibv_pd *pd, struct ibv_mr *to, struct ibv_mr **from
 		while (!ibv_poll_cq(cq, 1, &wc))
 			;
 		if (wc.status || memcmp(to->addr, buffer + last, page))
-			errx(1, "read of a dma-buf: %s", wc.status ? ibv_wc_status_str(wc.status) : "other bytes");
-		munmap(buffer, from[i]->length);
+			errx(1, "read of a device's memory: %s", wc.status ? ibv_wc_status_str(wc.status) : "other bytes");
+		if (!from[i]->addr)
+			munmap(buffer, from[i]->length);
 	}
 	if (ibv_destroy_qp(qp) || ibv_destroy_cq(cq))
 		errx(1, "destroy_qp or destroy_cq");
@@ -154,9 +184,9 @@ static void read_back(struct ibv_pd *pd, struct ibv_mr *to, struct ibv_mr **from
 
 static const char usage[] =
 	"usage: dmabuf [-d DEVICE] [-r] EXPORTER=BYTES...\n"
-	"  EXPORTER  udmabuf, heap, a file of /dev/dri, or host: memory of the process, after three registrations of\n"
-	"            dma-bufs that fail\n"
-	"  -r        reads from each dma-buf by RDMA, into the memory of the process\n";
+	"  EXPORTER  udmabuf, heap, a file of /dev/dri, peer:FILE for such a file and the address of its memory, or host: memory\n"
+	"            of the process, after three registrations of dma-bufs that fail\n"
+	"  -r        reads from each dma-buf and peer memory by RDMA, into the memory of the process\n";
 
 int main(int argc, char **argv)
 {
@@ -184,6 +214,10 @@ int main(int argc, char **argv)
 		if (!strcmp(exporter, "host")) {
 			refused(pd);
 			mrs[n] = host = register_pages(pd, bytes);
+		} else if (!strncmp(exporter, "peer:", 5)) {
+			mrs[n] = ibv_reg_mr(pd, gpu_memory(exporter + 5, bytes), bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+			if (!mrs[n])
+				err(1, "reg_mr of %zu bytes of %s", bytes, exporter);
 		} else {
 			fds[n] = buffer(exporter, bytes);
 			if (!(mrs[n] = register_buffer(pd, fds[n], bytes)))
