@@ -32,6 +32,7 @@ const (
 	movableVar      = "ACCELSCOPE_MOVABLE"      // the kernel module of pkg/source/rdma/testdata/movable.c
 	vfsVar          = "ACCELSCOPE_VFS"          // the kernel module of pkg/source/rdma/testdata/vfs.c
 	devxVar         = "ACCELSCOPE_DEVX"         // the kernel module of tests/vm/driver/devx.c
+	missedVar       = "ACCELSCOPE_MISSED"       // the kernel module of tests/vm/driver/missed.c
 )
 
 // wantTier is the best tier that the kernel supports: a lower one is a failure.
@@ -66,6 +67,11 @@ func (n node) args(more ...string) []string {
 		more = append(more, "--probe.btf-dir="+n.types)
 	}
 	return more
+}
+
+// countsMissed reports whether the kernel counts the kprobes that it skips (Linux 6.7), in make test-kernels.
+func (n node) countsMissed() bool {
+	return whole() && n.plain() && n.padded == "" && (n.kernel == "6.12" || n.kernel == "7")
 }
 
 // modules reports whether the harness builds the test's kernel modules for this kernel.
@@ -113,6 +119,7 @@ var nodeScenarios = []scenario[node]{
 	{"churn", node.churn, "6.12 6.12/preempt", nil},
 	// rxe of 5.10 gives the numbers of queue pairs to new ones at once.
 	{"skipped", node.skipped, "6.12/preempt", func(n node) bool { return n.kernel != "5.10" && n.plain() }},
+	{"missed", node.missed, "", node.countsMissed},
 	{"preempted", node.preempted, "6.12/preempt", func(n node) bool { return n.preempt }},
 	{"permissions", node.permissions, "", node.plain}, // capabilities do not depend on the tier or the cgroup layout
 	{"datapath unsupported", node.unsupported, "5.10", func(n node) bool { return n.kernel == "5.10" && n.plain() }},
@@ -234,6 +241,9 @@ func (n node) buildModules(t *testing.T) (env []string) {
 	if n.modules() {
 		sources[movableVar], sources[vfsVar] = "../../pkg/source/rdma/testdata/movable.c", "../../pkg/source/rdma/testdata/vfs.c"
 		sources[devxVar] = "../vm/driver/devx.c"
+	}
+	if n.countsMissed() {
+		sources[missedVar] = "../vm/driver/missed.c"
 	}
 	if n.stub() {
 		sources[stubVar] = "../vm/driver/nvidia.c"

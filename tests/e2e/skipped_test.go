@@ -7,6 +7,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 )
@@ -78,5 +79,67 @@ func (n node) skipped(t *testing.T) {
 		}
 		return nil
 	})
+	s.stop()
+}
+
+// addressOf returns the address of a function of the kernel.
+func addressOf(t *testing.T, function string) string {
+	t.Helper()
+	symbols, err := os.ReadFile("/proc/kallsyms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(symbols)) {
+		if f := strings.Fields(line); f[2] == function {
+			return f[0]
+		}
+	}
+	t.Fatalf("the kernel has no function %s", function)
+	return ""
+}
+
+// missed: the kernel counts programs that it skipped, and the sensor lists all objects then. The numbers of objects show nothing: while
+// no program ran, one container ended and another one began to hold as much.
+func (n node) missed(t *testing.T) {
+	s := start(t, n.args()...)
+	hold := []string{"verbs", "-d", "rxe0", "-q", "4", "-m", "2097152"}
+	ends := enter(t, "ends unseen", hold...)
+	ends.line(t, "device")
+	qps := func(m metrics, c *container) float64 {
+		return m.sum("container_rdma_resources", "container_id", c.id, "type", "qp")
+	}
+	eventually(t, time.Minute, func() error {
+		if got := qps(s.fresh(), ends); got != 4 {
+			return fmt.Errorf("%v QPs, want 4", got)
+		}
+		return nil
+	})
+	kprobes(t, "0")
+	defer kprobes(t, "1")
+	ends.rest(t)
+	begins := enter(t, "begins unseen", hold...)
+	begins.line(t, "device")
+	kprobes(t, "1")
+	for range 4 {
+		time.Sleep(2 * time.Second)
+		m := s.fresh()
+		if a, b, lost := qps(m, ends), qps(m, begins), m.losses()["program_skipped"]; a != 4 || b != 0 || lost != 0 {
+			t.Fatalf("%v QPs of the container that ended, %v of the other, %v skipped programs: nothing should be noticed", a, b, lost)
+		}
+	}
+	sh(t, "insmod", os.Getenv(missedVar), "restrack_del=0x"+addressOf(t, "rdma_restrack_del"))
+	sh(t, "rmmod", "missed")
+	took := eventually(t, 4*time.Minute, func() error {
+		m := s.fresh()
+		if lost := m.losses()["program_skipped"]; lost != 5 {
+			return fmt.Errorf("%v skipped programs, want 5", lost)
+		}
+		if a, b := qps(m, ends), qps(m, begins); a != 0 || b != 4 {
+			return fmt.Errorf("%v QPs of the container that ended, %v of the other, want 0 and 4", a, b)
+		}
+		return nil
+	})
+	t.Logf("listed again after %v", took.Round(time.Second))
+	begins.rest(t)
 	s.stop()
 }
