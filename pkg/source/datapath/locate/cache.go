@@ -5,7 +5,9 @@ package locate
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 )
 
@@ -18,8 +20,10 @@ const (
 // cachedFile is the cache entry of one version of a file.
 type cachedFile struct {
 	version version
-	refused error // why it is no provider
-	direct  bool  // see Found
+	name    string // of the file in the process that was located
+	build   string // its build id
+	refused error  // why it is no provider
+	direct  bool   // see Found
 	points  map[uint64]point
 	found   map[Site]bool // points that are an operation of a process
 	used    uint64
@@ -32,12 +36,20 @@ type point struct {
 	err     error
 }
 
-// mayBeCached reports whether a mapped file may be in the cache. fromCache opens no
-// other file.
-func (l *Locator) mayBeCached(mapped FileID) bool {
+// mayBeCached reports whether a mapped file may be in the cache, or be another copy of a provider
+// in it, which has the same name. fromCache opens no other file.
+func (l *Locator) mayBeCached(m *mapping) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.hasOverlay() || (l.files[mapped] != nil && l.files[mapped].refused == nil)
+	if known := l.files[m.file]; known != nil && known.refused == nil || l.hasOverlay() {
+		return true
+	}
+	for _, known := range l.files {
+		if known.refused == nil && known.name == m.name() {
+			return true
+		}
+	}
+	return false
 }
 
 // hasOverlay reports whether a file on overlayfs is cached. Each container maps it
@@ -62,7 +74,7 @@ func (l *Locator) openProvider(p *Process, m *mapping) (FileID, *cachedFile, str
 			return FileID{}, nil, "", err
 		}
 	}
-	id, known, err := l.cached(f, m.file)
+	id, known, err := l.cached(f, m)
 	if err != nil {
 		if p.files[m.file] == nil {
 			f.Close()
@@ -79,8 +91,8 @@ func pathOf(procfs string, f *os.File) string {
 }
 
 // cached returns the cache entry of a file. If there is none, it reads the file.
-func (l *Locator) cached(f *os.File, mapped FileID) (FileID, *cachedFile, error) {
-	id, v, err := identify(f, mapped)
+func (l *Locator) cached(f *os.File, m *mapping) (FileID, *cachedFile, error) {
+	id, v, err := identify(f, m.file)
 	if err != nil {
 		return id, nil, err
 	}
@@ -92,15 +104,45 @@ func (l *Locator) cached(f *os.File, mapped FileID) (FileID, *cachedFile, error)
 	}
 	l.mu.Unlock()
 	if known == nil || known.version != v {
-		known = &cachedFile{version: v, points: map[uint64]point{}, found: map[Site]bool{}}
+		known = &cachedFile{version: v, name: m.name(), points: map[uint64]point{}, found: map[Site]bool{}}
 		o, err := openObject(f)
 		if err == nil {
 			known.direct, err = o.provider()
 		}
-		known.refused = err
+		if known.refused = err; err == nil {
+			known.build = o.build()
+			l.inherit(id, known, f)
+		}
 		l.insert(id, known)
 	}
 	return id, known, known.refused
+}
+
+// inherit adds the sites of files of the same build, such as the same package in another image, as
+// far as the file has the same functions there: a build id proves nothing.
+func (l *Locator) inherit(id FileID, file *cachedFile, f *os.File) {
+	if file.build == "" {
+		return
+	}
+	var sites []Site
+	l.mu.Lock()
+	for _, other := range l.files {
+		if other.build == file.build {
+			sites = slices.AppendSeq(sites, maps.Keys(other.found))
+		}
+	}
+	l.mu.Unlock()
+	for _, s := range sites {
+		entry := s.Offset - uint64(s.Skip)
+		at, ok := file.points[entry]
+		if !ok && len(file.points) < maxSites {
+			at = disassemble(f, entry)
+			file.points[entry] = at
+		}
+		if s.File = id; at == (point{offset: s.Offset, stepped: s.Stepped}) && len(file.found) < maxSites {
+			file.found[s] = true
+		}
+	}
 }
 
 // insert adds a file to the cache. If the cache is full, it removes the entry that was

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path"
 	"strings"
 	"sync"
 )
@@ -68,7 +67,7 @@ func (l *Libraries) Find(p *Process) ([]Library, error) {
 	var failed error
 	for i := range code {
 		m := &code[i]
-		name := l.match(m.path)
+		name := l.match(m.name())
 		if name == nil || seen[m.file] {
 			continue
 		}
@@ -90,9 +89,8 @@ func (l *Libraries) Find(p *Process) ([]Library, error) {
 	return found, failed
 }
 
-// match returns the library with a path in /proc/PID/maps, such as /usr/lib/libcuda.so.570.86.15, nil if it is another file.
-func (l *Libraries) match(file string) *LibraryName {
-	base := path.Base(strings.TrimSuffix(file, " (deleted)"))
+// match returns the library of a file, such as libcuda.so.570.86.15, nil if it is another file.
+func (l *Libraries) match(base string) *LibraryName {
 	for i := range l.names {
 		if rest, ok := strings.CutPrefix(base, l.names[i].Name); ok && (rest == "" || rest[0] == '.') {
 			return &l.names[i]

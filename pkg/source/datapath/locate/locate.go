@@ -186,7 +186,7 @@ func (f *search) addCQ(cq uint64, provider FileID) {
 }
 
 // fromCache returns the sites of the provider files that the process has mapped,
-// as far as they were located before, in any process.
+// as far as they, or others of the same build, were located before, in any process.
 func (l *Locator) fromCache(p *Process) (Found, error) {
 	code, err := p.code()
 	if err != nil {
@@ -194,7 +194,7 @@ func (l *Locator) fromCache(p *Process) (Found, error) {
 	}
 	result := Found{Paths: map[FileID]string{}}
 	for i := range code {
-		if !l.mayBeCached(code[i].file) {
+		if !l.mayBeCached(&code[i]) {
 			continue
 		}
 		id, file, path, err := l.openProvider(p, &code[i])

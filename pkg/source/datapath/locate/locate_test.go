@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -244,7 +245,7 @@ func TestChangedFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _, err = l.cached(f, id)
+		_, _, err = l.cached(f, &mapping{file: id})
 		if (err == nil) != (i != 1) {
 			t.Errorf("version %d: %v", i, err)
 		}
@@ -361,6 +362,45 @@ func addressOf(t *testing.T, p *Process, name string, offset uint64) uint64 {
 	}
 	t.Fatalf("%s is not mapped", name)
 	return 0
+}
+
+// TestSameBuild: the functions of a provider are known from the start in another copy of the same build, as another image
+// has it. What the copy has in another way is not.
+func TestSameBuild(t *testing.T) {
+	provider := library(t, "libibverbs/librxe-rdmav34.so")
+	offsets, want := operationsOf(t, provider)
+	content, err := os.ReadFile(provider)
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary := compile(t, "qp", "-ldl", "-libverbs")
+	l := New("/proc")
+	v := start(t, binary, append([]string{provider}, offsets...)...)
+	located, err := l.locate(v.Process, v.qps["plain"])
+	if err != nil || len(located.Sites) != 3 {
+		t.Fatalf("%+v, %v", located, err)
+	}
+	forged := slices.Clone(content)
+	forged[want[0].offset] = 0x06 // no instruction
+	for name, c := range map[string]struct {
+		content []byte
+		sites   []Site
+	}{"copy": {content, located.Sites}, "forged": {forged, located.Sites[1:]}} {
+		path := filepath.Join(t.TempDir(), filepath.Base(provider))
+		if err := os.WriteFile(path, c.content, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		other := start(t, binary, path)
+		got, err := l.fromCache(other.Process)
+		if err != nil || len(got.Sites) != len(c.sites) || len(got.Paths) != 1 {
+			t.Fatalf("%s: %+v, %v", name, got, err)
+		}
+		for _, s := range c.sites {
+			if s.File = got.Sites[0].File; !slices.Contains(got.Sites, s) || s.File == located.Sites[0].File {
+				t.Errorf("%s: %+v, want %+v", name, got.Sites, s)
+			}
+		}
+	}
 }
 
 // TestContainersOfOneImage: containers of one image have the same provider file, and a probe that is attached through

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"sort"
 	"strconv"
 	"strings"
@@ -30,6 +31,9 @@ type mapping struct {
 	file       FileID
 	path       string // in the mount namespace of the process
 }
+
+// name is the last part of the path. The kernel marks files that were removed.
+func (m *mapping) name() string { return path.Base(strings.TrimSuffix(m.path, " (deleted)")) }
 
 var errMaps = errors.New("not a list of mappings")
 

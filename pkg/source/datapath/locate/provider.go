@@ -23,7 +23,11 @@ const (
 	maxSegments = 64
 	maxDynamic  = 1024
 	maxVersions = 1024
+	maxNotes    = 4096 // bytes of one segment
 )
+
+// noteBuildID is NT_GNU_BUILD_ID of include/uapi/linux/elf.h.
+const noteBuildID = 3
 
 // object is an ELF file that is not trusted. Package debug/elf is not used, as it
 // reads as much as a file claims to contain.
@@ -33,6 +37,7 @@ type object struct {
 	loads   []elf.Prog64
 	dynamic elf.Prog64
 	unwind  elf.Prog64 // PT_GNU_EH_FRAME
+	notes   []elf.Prog64
 }
 
 // openObject reads the headers of a 64-bit ELF file for x86-64 or arm64.
@@ -75,6 +80,8 @@ func openObject(file io.ReaderAt) (*object, error) {
 			o.dynamic = p
 		case elf.PT_GNU_EH_FRAME:
 			o.unwind = p
+		case elf.PT_NOTE:
+			o.notes = append(o.notes, p)
 		}
 	}
 	return o, nil
@@ -151,6 +158,32 @@ func (o *object) provider() (direct bool, err error) {
 		at += uint64(need.Next)
 	}
 	return false, fmt.Errorf("%w: the file requires no symbol version %s*", errNoProvider, privateVersion)
+}
+
+// build returns the build id that the linker made of the content of the file (a note of the name
+// "GNU"), empty if there is none.
+func (o *object) build() string {
+	for _, p := range o.notes {
+		notes := make([]byte, min(p.Filesz, maxNotes))
+		if _, err := o.file.ReadAt(notes, int64(p.Off)); err != nil {
+			continue
+		}
+		aligned := func(n uint32) uint64 { return (uint64(n) + 3) &^ 3 }
+		for len(notes) >= 12 {
+			name, desc := binary.LittleEndian.Uint32(notes), binary.LittleEndian.Uint32(notes[4:])
+			typ := binary.LittleEndian.Uint32(notes[8:])
+			notes = notes[12:]
+			if aligned(name)+uint64(desc) > uint64(len(notes)) {
+				break
+			}
+			id := notes[aligned(name):][:desc]
+			if typ == noteBuildID && bytes.HasPrefix(notes, []byte("GNU\x00")) {
+				return string(id)
+			}
+			notes = notes[min(aligned(name)+aligned(desc), uint64(len(notes))):]
+		}
+	}
+	return ""
 }
 
 // tags reads the dynamic section.
