@@ -246,9 +246,17 @@ func (d *deploy) mainJob(t *testing.T, overlay string) {
 	if report.Verdict != "yes" {
 		t.Errorf("doctor: %q, %v", report.Verdict, report.Reasons)
 	}
+	refused := false
 	for _, c := range report.Checks {
-		// The guest has no kubelet and no GPU. Only a privileged pod has /dev/kmsg.
-		source := c.Area == "source" && c.Name != "kubelet" && c.State != "absent" && (c.Name != "kernellog" || overlay != "capabilities")
+		if c.Area == "source" && c.Name == "kernellog" && overlay == "capabilities" {
+			refused = true // only a privileged pod may open /dev/kmsg
+			if c.State != "unsupported" || !strings.Contains(c.Reason, "/dev/kmsg: operation not permitted") {
+				t.Errorf("source kernellog is %s: %q, want unsupported because of /dev/kmsg", c.State, c.Reason)
+			}
+			continue
+		}
+		// The guest has no kubelet and no GPU.
+		source := c.Area == "source" && c.Name != "kubelet" && c.State != "absent"
 		hook := c.Area == "hook" && d.kernel != "5.10" && (c.State != "unsupported" || inKernel(t, c.Name))
 		if (source || hook) && c.State != "ok" {
 			t.Errorf("%s %s is %s: %s", c.Area, c.Name, c.State, c.Reason)
@@ -259,6 +267,9 @@ func (d *deploy) mainJob(t *testing.T, overlay string) {
 	}
 	user := int64(0)
 	if overlay == "capabilities" {
+		if !refused {
+			t.Error("doctor does not report the source kernellog")
+		}
 		user = 1000
 	}
 	d.owners = append(d.owners, d.work(t, "ml", user))
