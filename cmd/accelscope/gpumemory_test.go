@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
 	"github.com/accelscope/accelscope/tests/gpumemory"
@@ -22,9 +21,7 @@ import (
 // driver kfd.
 func testGPUMemory(t *testing.T, binary string) {
 	t.Helper()
-	if err := hook.Usable(); err != nil || os.Geteuid() != 0 {
-		t.Skip("no BPF here, or not root: ", err)
-	}
+	root(t)
 	built := gpumemory.Build(t, t.TempDir())
 	gpu, err := os.Open("/dev/ptmx")
 	if err != nil {

@@ -127,6 +127,7 @@ func newFaultNode(t *testing.T) *faultNode {
 
 // TestFaultsByContainer has real processes in real cgroups with names of containers; the kernel log and the GPUs are fakes.
 func TestFaultsByContainer(t *testing.T) {
+	root(t)
 	binary, library := buildNVML(t)
 	n := newFaultNode(t)
 	log, processes, pids := n.log, n.processes, n.pids

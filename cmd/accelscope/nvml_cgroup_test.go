@@ -22,6 +22,7 @@ import (
 // TestNVMLRealProcesses has 40 real processes in 10 real cgroups with names of containers; the GPUs that they use are
 // fakes.
 func TestNVMLRealProcesses(t *testing.T) {
+	root(t)
 	binary, library := buildNVML(t)
 	s, err := nvml.New(t.TempDir())
 	if err != nil {
@@ -99,7 +100,7 @@ func containerCgroups(t *testing.T, c fixtures.Container) []string {
 		pod := filepath.Join(f[1], "kubepods", "pod"+c.PodUID)
 		leaf := filepath.Join(pod, c.ID)
 		if err := os.MkdirAll(leaf, 0o755); err != nil {
-			t.Skipf("no cgroups may be made here: %v", err)
+			t.Fatal(err)
 		}
 		t.Cleanup(func() {
 			_ = os.Remove(leaf)
@@ -108,5 +109,16 @@ func containerCgroups(t *testing.T, c fixtures.Container) []string {
 		})
 		leaves = append(leaves, leaf)
 	}
+	if len(leaves) == 0 {
+		t.Fatal("no cgroups are mounted")
+	}
 	return leaves
+}
+
+// root skips tests that create cgroups or load BPF programs. As root, both must work.
+func root(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
 }

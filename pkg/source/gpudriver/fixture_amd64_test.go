@@ -37,7 +37,7 @@ func newPrograms(t testing.TB, o Options) *programs {
 		t.Skip("needs root")
 	}
 	if err := hook.Usable(); err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	types, err := hook.LoadTypes("")
 	if err != nil {

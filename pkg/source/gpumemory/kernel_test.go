@@ -83,11 +83,14 @@ func (s *Source) begin(t testing.TB) {
 	})
 }
 
-// needed skips a test where uprobes cannot be had.
+// needed skips a test that needs root, as which BPF must work.
 func needed(t testing.TB) {
 	t.Helper()
-	if err := hook.Usable(); err != nil || os.Geteuid() != 0 {
-		t.Skip("no BPF here, or not root: ", err)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if err := hook.Usable(); err != nil {
+		t.Fatal(err)
 	}
 }
 
