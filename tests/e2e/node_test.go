@@ -149,6 +149,7 @@ var nodeScenarios = []scenario[node]{
 	{"nvidia signals", node.nvidiaSignals, "6.1", node.unloads},
 	{"gpu driver ioctls", node.driverIoctls, "7", func(n node) bool { return n.tier == "" }}, // kprobes only
 	{"gpu driver stuck", node.driverStuck, "6.1", node.stub},
+	{"gpu driver vendors", node.vendorDrivers, "", node.plain},
 	{"reload", node.reload, "6.12 6.12/preempt", nil},
 	{"netlink", node.netlink, "5.10 6.12/preempt", nil},
 }

@@ -19,6 +19,8 @@ var functions = []function{
 	{name: "kfd_ioctl", module: "amdgpu"},
 	// drivers/gpu/drm/xe/xe_device.c, from Linux 6.8; resumes the GPU and calls drm_ioctl.
 	{name: "xe_drm_ioctl", module: "xe"},
+	// drivers/gpu/drm/nouveau/nouveau_drm.c; resumes the GPU, and calls drm_ioctl for all requests but DRM_NOUVEAU_NVIF.
+	{name: "nouveau_drm_ioctl", module: "nouveau"},
 	// kernel-open/nvidia/nv.c, and nv-frontend.c of older drivers: /dev/nvidia* and /dev/nvidiactl.
 	{name: "nvidia_unlocked_ioctl", module: "nvidia"},
 	{name: "nvidia_frontend_unlocked_ioctl", module: "nvidia"},
