@@ -22,23 +22,48 @@ const maxCallsPerRound = 400
 
 // TestCalls checks the number of calls, which does not depend on the machine.
 func TestCalls(t *testing.T) {
-	if round, _ := callsOfRound(t); round > maxCallsPerRound {
-		t.Errorf("%.0f calls per round, at most %d are expected", round, maxCallsPerRound)
+	for driver, change := range map[string]func(*fake.Scenario, int){"current": nil, "older": older} {
+		t.Run(driver, func(t *testing.T) {
+			round, links := callsOfRound(t, change)
+			if t.Logf("%.0f calls per round, %.1f of them for fields and links", round, links); round > maxCallsPerRound {
+				t.Errorf("at most %d are expected", maxCallsPerRound)
+			}
+		})
+	}
+}
+
+// older makes GPU n one of 12 links with an older driver, which has no fields by scope for the states and errors of links, but fields
+// for the errors of each link, by its number.
+func older(s *fake.Scenario, n int) {
+	d := fmt.Sprint(n)
+	s.Set(d, fmt.Sprint("field.", nvml.FI_DEV_NVLINK_LINK_COUNT), "u", 12)
+	for link := range uint32(18) {
+		for _, id := range []uint32{
+			nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY, nvml.FI_DEV_NVLINK_ERROR_DL_RECOVERY, nvml.FI_DEV_NVLINK_ERROR_DL_CRC, nvml.FI_DEV_NVLINK_GET_STATE,
+		} {
+			s.Unset(d, fmt.Sprintf("field.%d.%d", id, link))
+		}
+		for i, c := range linkCounters {
+			if f, ok := c.field(link); ok {
+				s.Set(d, fmt.Sprint("field.", f.id), 100*i+int(link))
+			}
+		}
 	}
 }
 
 // BenchmarkCalls reports the number of calls into NVML.
 func BenchmarkCalls(b *testing.B) {
 	for range b.N {
-		round, links := callsOfRound(b)
+		round, links := callsOfRound(b, nil)
 		b.ReportMetric(round, "calls/round")
 		b.ReportMetric(links, "fields_and_links/round")
 		b.ReportMetric(callsOfScrape(b), "calls/scrape")
 	}
 }
 
-// eightGPUs starts a source of eight H100 of the fake library, with 18 links and 25 processes each.
-func eightGPUs(t testing.TB, interval time.Duration) (*Source, func() fake.Calls) {
+// eightGPUs starts a source of eight H100 of the fake library, with 18 links and 25 processes each. change may
+// change each GPU.
+func eightGPUs(t testing.TB, interval time.Duration, change func(*fake.Scenario, int)) (*Source, func() fake.Calls) {
 	t.Helper()
 	s, err := fake.New(t.TempDir())
 	if err != nil {
@@ -50,6 +75,9 @@ func eightGPUs(t testing.TB, interval time.Duration) (*Source, func() fake.Calls
 	}
 	for n := range fake.GPUs {
 		s.AddH100(n)
+		if change != nil {
+			change(s, n)
+		}
 		for i := range 25 {
 			s.Processes = append(s.Processes, fake.Process{
 				Device: fmt.Sprint(n), PID: 1000 + 100*n + i, Memory: 1 << 30, SM: 1, Mem: 1, Kinds: "C",
@@ -84,9 +112,9 @@ func closed(s *Source) {
 }
 
 // callsOfRound returns the mean number of calls of a round of all GPUs, and how many of them are for fields and NVLinks.
-func callsOfRound(t testing.TB) (round, links float64) {
+func callsOfRound(t testing.TB, change func(*fake.Scenario, int)) (round, links float64) {
 	t.Helper()
-	source, calls := eightGPUs(t, 200*time.Millisecond) // more than a sampling period of the driver
+	source, calls := eightGPUs(t, 200*time.Millisecond, change) // more than a sampling period of the driver
 	defer closed(source)
 	wait := func(since fake.Calls, rounds uint64) fake.Calls {
 		for end := time.Now().Add(long); ; time.Sleep(time.Millisecond) {
@@ -119,7 +147,7 @@ func roundsOf(c fake.Calls) uint64 { return c.Functions()["nvmlDeviceGetMigMode"
 // callsOfScrape returns the number of calls of a scrape of all GPUs.
 func callsOfScrape(t testing.TB) float64 {
 	t.Helper()
-	source, calls := eightGPUs(t, time.Hour)
+	source, calls := eightGPUs(t, time.Hour, nil)
 	defer closed(source)
 	complete := func() bool {
 		snapshot, err := source.Read(t.Context())

@@ -51,20 +51,32 @@ var linkTotals = []struct {
 	{nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, "recovery"},
 }
 
-// linkCounters are the error counters of drivers without the fields above.
-var linkCounters = []struct {
-	counter nvml.NvLinkErrorCounter
-	name    string
-}{
-	{nvml.NVLINK_ERROR_DL_REPLAY, "replay"},
-	{nvml.NVLINK_ERROR_DL_RECOVERY, "recovery"},
-	{nvml.NVLINK_ERROR_DL_CRC_FLIT, "crc_flit"},
-	{nvml.NVLINK_ERROR_DL_CRC_DATA, "crc_data"},
-	{nvml.NVLINK_ERROR_DL_ECC_DATA, "ecc_data"},
+// A linkCounter is an error counter of drivers without the fields above. They have fields for the links 0 to 11, which follow each
+// other up to link 5 and from link 6 on.
+type linkCounter struct {
+	name         string
+	first, sixth uint32 // fields of links 0 and 6
+	counter      nvml.NvLinkErrorCounter
+}
+
+var linkCounters = []linkCounter{
+	{"replay", nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L6, nvml.NVLINK_ERROR_DL_REPLAY},
+	{"recovery", nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L6, nvml.NVLINK_ERROR_DL_RECOVERY},
+	{"crc_flit", nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L6, nvml.NVLINK_ERROR_DL_CRC_FLIT},
+	{"crc_data", nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_L6, nvml.NVLINK_ERROR_DL_CRC_DATA},
+	{"ecc_data", nvml.FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_L6, nvml.NVLINK_ERROR_DL_ECC_DATA},
+}
+
+// field returns the field of a link. The last links of chips with more than 12 have none.
+func (c linkCounter) field(link uint32) (f field, ok bool) {
+	if link < 6 {
+		return field{id: c.first + link}, true
+	}
+	return field{id: c.sixth + link - 6}, link < 12
 }
 
 // linkReader reads the NVLinks of a device from the fields of a round: state and bytes in every round, errors in slow ones. It
-// calls functions only for the other ends, once, and in slow rounds where the driver lacks the fields of states or errors.
+// calls functions for each link only for the other ends, once, and in slow rounds where the driver lacks fields of states or errors.
 type linkReader struct {
 	count   int // of links that may exist
 	remotes map[int]string
@@ -112,8 +124,7 @@ func (l *linkReader) fields(d nvml.Device, slow bool) (fields []field) {
 // one more link, model.AllLinks.
 func (l *linkReader) read(d nvml.Device, values fieldValues, slow bool) []model.GPULink {
 	if slow {
-		l.states, l.errors = make(map[int]uint64), make(map[uint32][]model.Counter)
-		l.totals = nil
+		l.states, l.totals = make(map[int]uint64), nil
 		for _, t := range linkTotals {
 			if n, ok := values.count(t.field, 0); ok {
 				l.totals = append(l.totals, model.Counter{Name: t.name, Value: n})
@@ -123,10 +134,6 @@ func (l *linkReader) read(d nvml.Device, values fieldValues, slow bool) []model.
 	var links []model.GPULink
 	sum := model.GPULink{Kind: model.NVLink, Number: model.AllLinks}
 	sum.Transmit, sum.Receive = linkBytes(values, allLinks)
-	if slow {
-		l.errors[allLinks] = linkErrorsOf(values, allLinks)
-	}
-	sum.Errors = l.errors[allLinks]
 	for i := range l.count {
 		up, exists := l.up(d, i, values, slow)
 		if !exists {
@@ -134,15 +141,17 @@ func (l *linkReader) read(d nvml.Device, values fieldValues, slow bool) []model.
 		}
 		link := model.GPULink{Kind: model.NVLink, Number: i, Up: model.Some(up), Remote: l.remote(d, i, slow)}
 		link.Transmit, link.Receive = linkBytes(values, uint32(i))
-		if slow {
-			l.errors[uint32(i)] = l.readErrors(d, i, values, sum.Errors != nil)
-		}
-		link.Errors = l.errors[uint32(i)]
 		links = append(links, link)
 		if link.Transmit.Known || link.Receive.Known {
 			sum.Transmit, sum.Receive = model.Optional{}, model.Optional{}
 		}
-		if link.Errors != nil {
+	}
+	if slow {
+		l.readErrors(d, links, values)
+	}
+	sum.Errors = l.errors[allLinks]
+	for i := range links {
+		if links[i].Errors = l.errors[uint32(links[i].Number)]; links[i].Errors != nil {
 			sum.Errors = nil
 		}
 	}
@@ -171,14 +180,45 @@ func (l *linkReader) up(d nvml.Device, link int, values fieldValues, slow bool) 
 	return float64(min(state, 1)), true // 2 is a link that sleeps
 }
 
-// readErrors returns the errors of a link. summed reports that the driver has them as a sum over all links.
-func (l *linkReader) readErrors(d nvml.Device, link int, values fieldValues, summed bool) []model.Counter {
-	errors := linkErrorsOf(values, uint32(link))
-	if errors != nil || summed {
+// readErrors keeps the errors of all links: from the fields of the round, or else from the older fields, which it reads in one call
+// for all links, or else from a function.
+func (l *linkReader) readErrors(d nvml.Device, links []model.GPULink, values fieldValues) {
+	sum := linkErrorsOf(values, allLinks)
+	l.errors = map[uint32][]model.Counter{allLinks: sum}
+	var missing []uint32
+	var wanted []field
+	for _, link := range links {
+		number := uint32(link.Number)
+		l.errors[number] = linkErrorsOf(values, number)
+		if l.errors[number] != nil || sum != nil {
+			continue
+		}
+		missing = append(missing, number)
+		for _, c := range linkCounters {
+			if f, ok := c.field(number); ok {
+				wanted = append(wanted, f)
+			}
+		}
+	}
+	older := new(fieldReader).read(d, wanted)
+	for _, number := range missing {
+		l.errors[number] = olderErrors(d, number, older)
+	}
+}
+
+func olderErrors(d nvml.Device, link uint32, values fieldValues) (errors []model.Counter) {
+	for _, c := range linkCounters {
+		if f, ok := c.field(link); ok {
+			if n, ok := values.count(f.id, 0); ok {
+				errors = append(errors, model.Counter{Name: c.name, Value: n})
+			}
+		}
+	}
+	if errors != nil {
 		return errors
 	}
 	for _, c := range linkCounters {
-		if n, ret := d.GetNvLinkErrorCounter(link, c.counter); ret == nvml.SUCCESS && n != math.MaxUint64 {
+		if n, ret := d.GetNvLinkErrorCounter(int(link), c.counter); ret == nvml.SUCCESS && n != math.MaxUint64 {
 			errors = append(errors, model.Counter{Name: c.name, Value: n})
 		}
 	}

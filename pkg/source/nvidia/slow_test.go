@@ -231,6 +231,61 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestOlderLinkErrors has a driver with a field for the errors of each link: they are read in one call.
+func TestOlderLinkErrors(t *testing.T) {
+	for i, ends := range [][2]uint32{
+		{nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L5, nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L11},
+		{nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L5, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L11},
+		{nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L5, nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L11},
+		{nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_L5, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_L11},
+		{nvml.FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_L5, nvml.FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_L11},
+	} {
+		fifth, _ := linkCounters[i].field(5)
+		last, _ := linkCounters[i].field(11)
+		if fifth.id != ends[0] || last.id != ends[1] {
+			t.Errorf("%s: fields %d and %d, want %d", linkCounters[i].name, fifth.id, last.id, ends)
+		}
+	}
+	d := slowDevice()
+	have := map[field]uint64{{nvml.FI_DEV_NVLINK_LINK_COUNT, 0}: 14}
+	for i, c := range linkCounters {
+		for link := range uint32(12) {
+			f, _ := c.field(link)
+			have[f] = uint64(100*i) + uint64(link)
+		}
+	}
+	d.GetFieldValuesFunc = fieldsOf(have)
+	d.GetNvLinkStateFunc = func(int) (nvml.EnableState, nvml.Return) { return nvml.FEATURE_ENABLED, nvml.SUCCESS }
+	d.GetNvLinkRemotePciInfoFunc = func(int) (nvml.PciInfo, nvml.Return) { return nvml.PciInfo{}, nvml.ERROR_NOT_SUPPORTED }
+	d.GetNvLinkErrorCounterFunc = func(link int, c nvml.NvLinkErrorCounter) (uint64, nvml.Return) {
+		if c != nvml.NVLINK_ERROR_DL_CRC_DATA {
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		}
+		return uint64(link), nvml.SUCCESS
+	}
+	for i, link := range readLinks(d) {
+		n := uint64(link.Number)
+		want := []model.Counter{
+			{Name: "replay", Value: n},
+			{Name: "recovery", Value: 100 + n},
+			{Name: "crc_flit", Value: 200 + n},
+			{Name: "crc_data", Value: 300 + n},
+			{Name: "ecc_data", Value: 400 + n},
+		}
+		if i >= 12 { // the fields end with link 11
+			want = []model.Counter{{Name: "crc_data", Value: n}}
+		}
+		if !reflect.DeepEqual(link.Errors, want) {
+			t.Errorf("link %d: %+v, want %+v", i, link.Errors, want)
+		}
+	}
+	// The number of links, the fields by scope, which are too many for one call, and those by number.
+	fields, functions := len(d.GetFieldValuesCalls()), len(d.GetNvLinkErrorCounterCalls())
+	if fields != 4 || functions != 2*len(linkCounters) {
+		t.Errorf("%d calls for fields, %d for errors", fields, functions)
+	}
+}
+
 func TestInteger(t *testing.T) {
 	raw := func(n uint64) (v [8]byte) {
 		binary.NativeEndian.PutUint64(v[:], n)
