@@ -147,7 +147,10 @@ func TestNVMLFailures(t *testing.T) {
 			}
 		}
 		log.xid(4, 5, "119, pid=2, name=kworker/0:1, Timeout after 6s of waiting for RPC response from GPU5 GSP!")
-		n.until(t, "the GPU is reported as stuck for which the driver waits", only(5))
+		e = n.until(t, "the GPU is reported as stuck for which the driver waits", only(5))
+		if got := e.by("gpu_faults_total", "uuid", "code")[nvml.UUID(5)+" 119"]; got != 1 {
+			t.Errorf("%v faults of the kernel log are counted while NVML hangs", got)
+		}
 	})
 
 	t.Run("the driver is reloaded", func(t *testing.T) {

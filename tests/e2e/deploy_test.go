@@ -265,6 +265,7 @@ func (d *deploy) mainJob(t *testing.T, overlay string) {
 			t.Log(c.Reason)
 		}
 	}
+	releasedByNode(t)
 	user := int64(0)
 	if overlay == "capabilities" {
 		if !refused {
@@ -299,6 +300,21 @@ func (d *deploy) mainJob(t *testing.T, overlay string) {
 	})
 	if pinned, err := os.ReadDir("/sys/fs/bpf"); err != nil || len(pinned) > 0 {
 		t.Errorf("pinned: %v, %v", pinned, err)
+	}
+}
+
+// releasedByNode runs accelscope gpu on the node, outside of the pod. The guest has no GPU, so nothing is open.
+func releasedByNode(t *testing.T) {
+	t.Helper()
+	out := sh(t, os.Getenv(binaryVar), "gpu", "release", "--for=5m")
+	if first, _, _ := strings.Cut(out, "\n"); first != "released: nothing was open" {
+		t.Errorf("accelscope gpu release: %q", out)
+	}
+	if out := sh(t, os.Getenv(binaryVar), "gpu", "resume"); !strings.HasPrefix(out, "absent: ") {
+		t.Errorf("accelscope gpu resume: %q", out)
+	}
+	if info, err := os.Stat("/run/accelscope"); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory of the socket: %v, %v", info, err)
 	}
 }
 
