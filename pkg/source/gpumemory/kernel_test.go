@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf/features"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
@@ -369,7 +370,10 @@ func TestPerProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !s.kernel.multi {
-		t.Skip("needs uprobe_multi links")
+		if version, err := features.LinuxVersionCode(); err != nil || version >= 6<<16|6<<8 {
+			t.Fatalf("no uprobe_multi links on Linux %#x, %v", version, err)
+		}
+		t.Skip("uprobe_multi links need Linux 6.6")
 	}
 	a, unprobed, shadowed := c.start(t, program(b)), c.start(t, program(b)), c.start(t, program(b))
 	// Few kernels report shadow stacks.
