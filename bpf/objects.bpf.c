@@ -446,6 +446,26 @@ int BPF_KRETPROBE(kretprobe_restrack_add)
 	return res ? numbered((struct rdma_restrack_entry *)res) : 0;
 }
 
+/* The ids of objects whose return of rdma_restrack_add was missed. */
+SEC("iter/bpf_map_elem")
+int number_objects(struct bpf_iter__bpf_map_elem *ctx)
+{
+	const __u64 *address = ctx->key;
+	struct object *o = ctx->value;
+	struct rdma_restrack_entry *res;
+	struct ib_device *device;
+
+	if (!address || !o || o->numbered)
+		return 0;
+	res = (struct rdma_restrack_entry *)*address;
+	device = device_of(res, o->type);
+	/* The object may have ended unseen, and another one be in its memory. */
+	if (device && BPF_CORE_READ(device, index) == o->device && restrack_type(res) == o->type &&
+	    BPF_CORE_READ(res, valid))
+		number(o, res);
+	return 0;
+}
+
 SEC("kprobe/rdma_restrack_del")
 int BPF_KPROBE(kprobe_restrack_del, struct rdma_restrack_entry *res)
 {

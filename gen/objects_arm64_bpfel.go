@@ -164,6 +164,7 @@ const (
 	ObjectsProgKretprobeDmabufGetPinnedWithDmaDevice    = "kretprobe_dmabuf_get_pinned_with_dma_device"
 	ObjectsProgKretprobePeerUmemGet                     = "kretprobe_peer_umem_get"
 	ObjectsProgKretprobeRestrackAdd                     = "kretprobe_restrack_add"
+	ObjectsProgNumberObjects                            = "number_objects"
 	ObjectsVarCgroupSubsys                              = "cgroup_subsys"
 	ObjectsVarLiveAdopted                               = "live_adopted"
 	ObjectsVarLiveObjects                               = "live_objects"
@@ -255,6 +256,7 @@ type ObjectsProgramSpecs struct {
 	KretprobeDmabufGetPinnedWithDmaDevice    *ebpf.ProgramSpec `ebpf:"kretprobe_dmabuf_get_pinned_with_dma_device"`
 	KretprobePeerUmemGet                     *ebpf.ProgramSpec `ebpf:"kretprobe_peer_umem_get"`
 	KretprobeRestrackAdd                     *ebpf.ProgramSpec `ebpf:"kretprobe_restrack_add"`
+	NumberObjects                            *ebpf.ProgramSpec `ebpf:"number_objects"`
 }
 
 // ObjectsMapSpecs contains maps before they are loaded into the kernel.
@@ -396,6 +398,7 @@ type ObjectsPrograms struct {
 	KretprobeDmabufGetPinnedWithDmaDevice    *ebpf.Program `ebpf:"kretprobe_dmabuf_get_pinned_with_dma_device"`
 	KretprobePeerUmemGet                     *ebpf.Program `ebpf:"kretprobe_peer_umem_get"`
 	KretprobeRestrackAdd                     *ebpf.Program `ebpf:"kretprobe_restrack_add"`
+	NumberObjects                            *ebpf.Program `ebpf:"number_objects"`
 }
 
 func (p *ObjectsPrograms) Close() error {
@@ -434,6 +437,7 @@ func (p *ObjectsPrograms) Close() error {
 		p.KretprobeDmabufGetPinnedWithDmaDevice,
 		p.KretprobePeerUmemGet,
 		p.KretprobeRestrackAdd,
+		p.NumberObjects,
 	)
 }
 

@@ -209,14 +209,14 @@ func (o *Object) load(t Tier) (links []link.Link, progs []*ebpf.Program, err err
 	return links, progs, nil
 }
 
-// Iterate loads an iterator of the object, runs it once, and returns what it wrote.
-func (o *Object) Iterate(name string) ([]byte, error) {
-	_, coll, err := o.collection("", name)
+// Load loads a program of the object, such as an iterator, which is not attached.
+func (o *Object) Load(name string) (*ebpf.Program, error) {
+	_, coll, err := o.collection(o.omit, name)
 	if err != nil {
 		return nil, err
 	}
 	defer coll.Close()
-	return Iterate(link.IterOptions{Program: coll.Programs[name]})
+	return coll.DetachProgram(name), nil
 }
 
 // Iterate runs a loaded iterator once and returns what it wrote.

@@ -106,10 +106,8 @@ func (n node) extended(t *testing.T) {
 		}
 		return nil
 	})
-	for _, x := range s.fresh().all("accelscope_probe_lost_total") {
-		if x.GetCounter().GetValue() != 0 {
-			t.Errorf("lost: %v", x)
-		}
+	if lost := n.avoidable(t, s.fresh().losses()); len(lost) > 0 {
+		t.Errorf("lost: %v", lost)
 	}
 	first.rest(t)
 	keeper.rest(t)

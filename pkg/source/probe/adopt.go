@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
@@ -63,6 +65,9 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 		for _, t := range types {
 			failed[t] = true
 		}
+	}
+	if err := s.number(); err != nil {
+		opts.Logger.Debug("ids that the programs missed", zap.Error(err))
 	}
 	counted := s.counted(ctx, opts, types)
 	found, err := list(ctx, opts, types)
@@ -167,6 +172,16 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 	return failed, errors.Join(err, againErr)
 }
 
+// number gives the counted objects their ids where the return of rdma_restrack_add was missed: struct rdma_restrack_entry has
+// them.
+func (s *sensor) number() error {
+	if s.numbering == nil {
+		return nil
+	}
+	_, err := hook.Iterate(link.IterOptions{Program: s.numbering, Map: s.objects.Coll.Maps[gen.ObjectsMapObjects]})
+	return err
+}
+
 // changedTypes returns the types of objects that were adopted or have ended.
 func changedTypes(adopted map[gen.ObjectsAdoptedKey]gen.ObjectsObject, ended []entry) []model.ObjectType {
 	changed := map[model.ObjectType]bool{}
@@ -232,7 +247,7 @@ func holdingKeyOf(o gen.ObjectsObject) gen.ObjectsHoldingKey {
 }
 
 // seen returns the objects that the programs count, and the devices and types of those counted
-// without an id: the return of rdma_restrack_add, which has the id, is pending or was missed.
+// without an id: the return of rdma_restrack_add, which has the id, is pending, or was missed and number could not help.
 func (s *sensor) seen() (known, unnumbered map[gen.ObjectsAdoptedKey]bool, err error) {
 	known, unnumbered = map[gen.ObjectsAdoptedKey]bool{}, map[gen.ObjectsAdoptedKey]bool{}
 	var keys []uint64

@@ -27,6 +27,8 @@ import (
 type objectPrograms struct {
 	t       *testing.T
 	coll    *ebpf.Collection
+	number  *ebpf.CollectionSpec // the iterator number_objects
+	maps    map[string]*ebpf.Map // its maps
 	types   *btf.Spec
 	tier    string
 	address uint64 // of the memory
@@ -43,9 +45,11 @@ func newObjectPrograms(t *testing.T, tier string) *objectPrograms {
 		t.Fatal(err)
 	}
 	spec := compiled.objects
-	maps.DeleteFunc(spec.Programs, func(_ string, p *ebpf.ProgramSpec) bool {
+	number := spec.Copy()
+	maps.DeleteFunc(number.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return name != gen.ObjectsProgNumberObjects })
+	maps.DeleteFunc(spec.Programs, func(name string, p *ebpf.ProgramSpec) bool {
 		kind, _, _ := strings.Cut(p.SectionName, "/")
-		return strings.Contains(kind, "probe") != (tier == hook.Kprobe)
+		return strings.Contains(kind, "probe") != (tier == hook.Kprobe) || name == gen.ObjectsProgNumberObjects
 	})
 	for _, p := range spec.Programs {
 		p.Type, p.AttachType, p.AttachTo, p.Flags = ebpf.Syscall, ebpf.AttachNone, "", unix.BPF_F_SLEEPABLE
@@ -59,8 +63,10 @@ func newObjectPrograms(t *testing.T, tier string) *objectPrograms {
 		t.Fatalf("%+v", err)
 	}
 	t.Cleanup(coll.Close)
-	p := &objectPrograms{t: t, coll: coll, types: spec.Types, tier: tier, memory: make([]byte, size)}
+	p := &objectPrograms{t: t, coll: coll, number: number, types: spec.Types, tier: tier, memory: make([]byte, size)}
 	p.address = bpf.AddressOf(t, coll)
+	p.maps = maps.Clone(coll.Maps)
+	maps.DeleteFunc(p.maps, func(name string, _ *ebpf.Map) bool { return number.Maps[name] == nil })
 	return p
 }
 
@@ -354,6 +360,46 @@ func TestMissedMapping(t *testing.T) {
 		want := kinds{gen.ObjectsMemoryMEMORY_UNKNOWN: {1, 4096}}
 		if d := cmp.Diff(want, p.regions(), cmp.AllowUnexported(held{})); d != "" {
 			t.Errorf("%s (-want +got)\n%s", h.Name, d)
+		}
+	}
+}
+
+// TestNumberObjects: the return of rdma_restrack_add was missed, so the object has no id. The iterator reads it, if it is still the object.
+func TestNumberObjects(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		valid   uint64
+		device  uint64 // at the address when the iterator runs
+		numbers bool
+	}{{"lives", 1, 3, true}, {"is being created", 0, 3, false}, {"was replaced", 1, 4, false}} {
+		p := newObjectPrograms(t, hook.Kprobe)
+		p.put(fakeDevice, "ib_device.index", 3)
+		p.put(fakeRegion, "ib_mr.device", p.address+fakeDevice)
+		p.put(fakeRegion, "ib_mr.res.type", uint64(gen.ObjectsObjectTypeTYPE_MR))
+		p.put(fakeRegion, "ib_mr.res.user", 1)
+		p.enter("restrack_add", p.entry())
+		p.put(fakeRegion, "ib_mr.res.id", 77)
+		p.put(fakeRegion, "ib_mr.res.valid", c.valid)
+		p.put(fakeDevice, "ib_device.index", c.device)
+
+		coll, err := ebpf.NewCollectionWithOptions(p.number, ebpf.CollectionOptions{
+			Programs: ebpf.ProgramOptions{KernelTypes: p.types}, MapReplacements: p.maps,
+		})
+		if err != nil {
+			t.Fatalf("%+v", err)
+		}
+		defer coll.Close()
+		s := &sensor{objects: &hook.Object{Coll: p.coll}, numbering: coll.Programs[gen.ObjectsProgNumberObjects]}
+		if err := s.number(); err != nil {
+			t.Fatal(err)
+		}
+		known, unnumbered, err := s.seen()
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := gen.ObjectsAdoptedKey{Device: 3, Type: uint32(gen.ObjectsObjectTypeTYPE_MR), Id: 77}
+		if known[key] != c.numbers || (len(unnumbered) == 0) != c.numbers {
+			t.Errorf("an object that %s: known %v, without an id %v", c.name, known, unnumbered)
 		}
 	}
 }

@@ -27,8 +27,10 @@ type sensor struct {
 	objects *hook.Object // nil if no hook counts objects
 	peers   *hook.Object // nil if no hook counts connections
 	cgroups *hook.Object
-	cmIDs   bool                // the programs count CM ids
-	call    hang.Call[struct{}] // RDMA netlink query, which may hang in a driver
+	// numbering gives objects the ids that the programs missed; nil if it could not be loaded.
+	numbering *ebpf.Program
+	cmIDs     bool                // the programs count CM ids
+	call      hang.Call[struct{}] // RDMA netlink query, which may hang in a driver
 
 	mu      sync.Mutex // protects the fields below, which adopt changes during a Read
 	indexes map[uint32]string
@@ -159,6 +161,10 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 		s.objects = nil
 		return out
 	}
+	var err error
+	if s.numbering, err = s.objects.Load(gen.ObjectsProgNumberObjects); err != nil {
+		s.opts.Logger.Info("objects whose ids were missed keep others from being adopted", zap.Error(err))
+	}
 	// Without this, the kind stays unknown.
 	if err := s.objects.Coll.Variables[gen.ObjectsVarPlainMemory].Set(uint32(plainMemory(out, symbols))); err != nil {
 		s.opts.Logger.Warn("setting the kind of memory of memory regions failed", zap.Error(err))
@@ -222,6 +228,7 @@ func (s *sensor) detach() {
 
 func (s *sensor) close() {
 	s.detach()
+	_ = s.numbering.Close() // may be nil
 	for _, o := range s.all() {
 		o.Close()
 	}

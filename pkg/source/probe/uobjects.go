@@ -5,6 +5,8 @@ package probe
 import (
 	"fmt"
 
+	"github.com/cilium/ebpf/link"
+
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 )
@@ -19,12 +21,17 @@ func (s *sensor) adoptUobjects() error {
 	if err := hook.SetUverbs(s.objects.Coll, s.opts.Sysfs); err != nil {
 		return err
 	}
+	iterator, err := s.objects.Load(gen.ObjectsProgAdoptUobjects)
+	if err != nil {
+		return fmt.Errorf("iterator over open files: %w", err)
+	}
+	defer iterator.Close() //nolint:errcheck // nothing was written
 	cut := s.objects.Coll.Variables[gen.ObjectsVarWalksCut]
 	for range maxWalks {
 		if err := cut.Set(uint64(0)); err != nil {
 			return fmt.Errorf("objects of uverbs files: %w", err)
 		}
-		if _, err := s.objects.Iterate(gen.ObjectsProgAdoptUobjects); err != nil {
+		if _, err := hook.Iterate(link.IterOptions{Program: iterator}); err != nil {
 			return fmt.Errorf("objects of uverbs files: %w", err)
 		}
 		var n uint64
