@@ -39,9 +39,6 @@ struct {
 	__type(value, __u8);
 } driver_waits SEC(".maps");
 
-/* The maximum number of calls of a cgroup, driver and kind in driver_calls. Set by user space. */
-const volatile __s64 max_calls = 1024;
-
 __u64 driver_losses[DRIVER_LOSSES];
 
 /* What check_call has found: the thread that has the lock that the call waits for, tgid << 32 | tid, 0 if unknown. */
@@ -160,13 +157,13 @@ static __always_inline bool waits(struct driver_key *key, __u32 request)
 	return bpf_map_lookup_elem(&driver_waits, &waiting);
 }
 
-/* Removes the call of a thread. */
-static __always_inline void leave(__u32 tid, struct driver_key *key)
+/* Removes the call of a thread. An owner that has ended has no number of calls any more. */
+static __always_inline void leave(__u32 tid, __u64 owner)
 {
-	struct driver_stat *stat = bpf_map_lookup_elem(&driver_stats, key);
+	struct owner_entries *entries = bpf_map_lookup_elem(&owner_entries, &owner);
 
-	if (bpf_map_delete_elem(&driver_calls, &tid) == 0 && stat)
-		__sync_fetch_and_add(&stat->calls, -1);
+	if (bpf_map_delete_elem(&driver_calls, &tid) == 0 && entries)
+		__sync_fetch_and_add(&entries->made[DRIVER_CALLS_OF_OWNER], -1);
 }
 
 static __always_inline int begin(struct file___driver *file, __u32 request, bool drm)
@@ -181,7 +178,6 @@ static __always_inline int begin(struct file___driver *file, __u32 request, bool
 		.drm = drm,
 	};
 	struct driver_call *last;
-	struct driver_stat *stat;
 	struct owner owner;
 	__u32 tid = thread;
 
@@ -191,24 +187,23 @@ static __always_inline int begin(struct file___driver *file, __u32 request, bool
 		if (drm && !last->drm && last->file == call.file)
 			return 0;
 		lose(LOSS_DRIVER_RETURN_MISSED);
-		call.key = last->key;
-		leave(tid, &call.key);
-		__builtin_memset(&call.key, 0, sizeof(call.key));
+		leave(tid, last->owner);
 	}
 	call.registers = (__u64)entry_registers((void *)call.task);
 	current_owner(&owner);
 	call.key.cgroup = owner.cgroup;
+	call.owner = owner.share;
 	/* A driver that is built into the kernel has no module: the name is empty. */
 	BPF_CORE_READ_STR_INTO(&call.key.driver, file, f_op, owner, name);
 	call.key.waits = waits(&call.key, request);
-	stat = driver_stat(&call.key, owner.share);
-	if (!stat)
+	if (!driver_stat(&call.key, owner.share))
 		return 0;
-	if (stat->calls >= max_calls || bpf_map_update_elem(&driver_calls, &tid, &call, BPF_NOEXIST)) {
-		lose(LOSS_DRIVER_CALLS_FULL);
-		return 0;
-	}
-	__sync_fetch_and_add(&stat->calls, 1);
+	if (has_share(owner.share, DRIVER_CALLS_OF_OWNER) ||
+	    bpf_map_update_elem(&driver_calls, &tid, &call, BPF_NOEXIST))
+		lose(lost_by_share(owner.share, DRIVER_CALLS_OF_OWNER) ? LOSS_DRIVER_CALLS_SHARE
+								       : LOSS_DRIVER_CALLS_FULL);
+	else
+		count_entries(owner.share, DRIVER_CALLS_OF_OWNER, 1);
 	return 0;
 }
 
@@ -218,16 +213,17 @@ static __always_inline int end(bool drm)
 	struct driver_call *call = bpf_map_lookup_elem(&driver_calls, &tid);
 	struct driver_stat *stat;
 	struct driver_key key;
+	__u64 ns, owner;
 	__u32 slot;
-	__u64 ns;
 
 	/* It began before the programs were attached, or was lost. Or drm_ioctl returns to the operation of the driver. */
 	if (!call || call->drm != drm)
 		return 0;
 	ns = bpf_ktime_get_ns() - call->start_ns;
 	key = call->key;
-	leave(tid, &key);
-	stat = driver_stat(&key, key.cgroup); /* usually it is there since the call began */
+	owner = call->owner;
+	leave(tid, owner);
+	stat = driver_stat(&key, owner); /* usually it is there since the call began */
 	if (!stat)
 		return 0;
 	__sync_fetch_and_add(&stat->sum_ns, ns);
@@ -330,7 +326,6 @@ int check_call(struct bpf_raw_tracepoint_args *ctx)
 	__u32 tid = ctx->args[0];
 	struct driver_call *call = bpf_map_lookup_elem(&driver_calls, &tid);
 	struct task_struct___caller *holder;
-	struct driver_key key;
 
 	if (!call || call->start_ns != ctx->args[1])
 		return 0;
@@ -341,8 +336,7 @@ int check_call(struct bpf_raw_tracepoint_args *ctx)
 			lock_holder = (__u64)BPF_CORE_READ(holder, tgid) << 32 | (__u32)BPF_CORE_READ(holder, pid);
 		return 1;
 	}
-	key = call->key;
-	leave(tid, &key);
+	leave(tid, call->owner);
 	lose(LOSS_DRIVER_RETURN_MISSED);
 	return 0;
 }

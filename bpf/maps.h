@@ -130,6 +130,7 @@ enum access_map {
 
 enum driver_map {
 	DRIVER_STATS_OF_OWNER,
+	DRIVER_CALLS_OF_OWNER,
 };
 
 struct verb_key {
@@ -265,7 +266,8 @@ struct open_file {
 enum driver_loss {
 	LOSS_DRIVER_STATS_FULL,    /* no room for one more (cgroup, driver, kind) */
 	LOSS_DRIVER_STATS_SHARE,   /* the same of an owner that has its share of the map (owner.h) */
-	LOSS_DRIVER_CALLS_FULL,    /* no room for one more call in progress, or none for this cgroup */
+	LOSS_DRIVER_CALLS_FULL,    /* no room for one more call in progress */
+	LOSS_DRIVER_CALLS_SHARE,   /* the same of an owner that has its share of the map */
 	LOSS_DRIVER_RETURN_MISSED, /* the return of a call was not seen */
 	DRIVER_LOSSES,
 };
@@ -279,7 +281,6 @@ struct driver_key {
 /* The number of ended calls is the sum of the buckets. */
 struct driver_stat {
 	__u64 owner; /* the cgroup in whose share it is */
-	__s64 calls; /* in progress */
 	__u64 sum_ns;
 	__u64 buckets[BUCKETS];
 };
@@ -287,6 +288,7 @@ struct driver_stat {
 /* An ioctl in progress. */
 struct driver_call {
 	struct driver_key key;
+	__u64 owner; /* the cgroup in whose share it is */
 	__u64 start_ns;
 	__u64 file;      /* identifies the open file */
 	__u64 task;      /* struct task_struct of the thread */

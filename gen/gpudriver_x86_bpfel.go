@@ -16,6 +16,7 @@ import (
 type GPUDriverDriverCall struct {
 	_         structs.HostLayout
 	Key       GPUDriverDriverKey
+	Owner     uint64
 	StartNs   uint64
 	File      uint64
 	Task      uint64
@@ -38,14 +39,16 @@ const (
 	GPUDriverDriverLossLOSS_DRIVER_STATS_FULL    GPUDriverDriverLoss = 0
 	GPUDriverDriverLossLOSS_DRIVER_STATS_SHARE   GPUDriverDriverLoss = 1
 	GPUDriverDriverLossLOSS_DRIVER_CALLS_FULL    GPUDriverDriverLoss = 2
-	GPUDriverDriverLossLOSS_DRIVER_RETURN_MISSED GPUDriverDriverLoss = 3
-	GPUDriverDriverLossDRIVER_LOSSES             GPUDriverDriverLoss = 4
+	GPUDriverDriverLossLOSS_DRIVER_CALLS_SHARE   GPUDriverDriverLoss = 3
+	GPUDriverDriverLossLOSS_DRIVER_RETURN_MISSED GPUDriverDriverLoss = 4
+	GPUDriverDriverLossDRIVER_LOSSES             GPUDriverDriverLoss = 5
 )
 
 type GPUDriverDriverMap uint32
 
 const (
 	GPUDriverDriverMapDRIVER_STATS_OF_OWNER GPUDriverDriverMap = 0
+	GPUDriverDriverMapDRIVER_CALLS_OF_OWNER GPUDriverDriverMap = 1
 )
 
 type GPUDriverDriverRequest struct {
@@ -57,7 +60,6 @@ type GPUDriverDriverRequest struct {
 type GPUDriverDriverStat struct {
 	_       structs.HostLayout
 	Owner   uint64
-	Calls   int64
 	SumNs   uint64
 	Buckets [27]uint64
 }
@@ -92,7 +94,6 @@ const (
 	GPUDriverVarCgroupSubsys       = "cgroup_subsys"
 	GPUDriverVarDriverLosses       = "driver_losses"
 	GPUDriverVarLockHolder         = "lock_holder"
-	GPUDriverVarMaxCalls           = "max_calls"
 	GPUDriverVarShares             = "shares"
 	GPUDriverVarStackSize          = "stack_size"
 	GPUDriverVarUnusedDriverLoss   = "unused_driver_loss"
@@ -168,7 +169,6 @@ type GPUDriverVariableSpecs struct {
 	CgroupSubsys     *ebpf.VariableSpec `ebpf:"cgroup_subsys"`
 	DriverLosses     *ebpf.VariableSpec `ebpf:"driver_losses"`
 	LockHolder       *ebpf.VariableSpec `ebpf:"lock_holder"`
-	MaxCalls         *ebpf.VariableSpec `ebpf:"max_calls"`
 	Shares           *ebpf.VariableSpec `ebpf:"shares"`
 	StackSize        *ebpf.VariableSpec `ebpf:"stack_size"`
 	UnusedDriverLoss *ebpf.VariableSpec `ebpf:"unused_driver_loss"`
@@ -223,7 +223,6 @@ type GPUDriverVariables struct {
 	CgroupSubsys     *ebpf.Variable `ebpf:"cgroup_subsys"`
 	DriverLosses     *ebpf.Variable `ebpf:"driver_losses"`
 	LockHolder       *ebpf.Variable `ebpf:"lock_holder"`
-	MaxCalls         *ebpf.Variable `ebpf:"max_calls"`
 	Shares           *ebpf.Variable `ebpf:"shares"`
 	StackSize        *ebpf.Variable `ebpf:"stack_size"`
 	UnusedDriverLoss *ebpf.Variable `ebpf:"unused_driver_loss"`

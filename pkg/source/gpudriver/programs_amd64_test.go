@@ -3,15 +3,20 @@
 package gpudriver
 
 import (
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
 )
 
 // Requests: those of DRM_IOWR('d', …) and the like, with any size of the argument.
@@ -115,34 +120,133 @@ func TestMissedReturn(t *testing.T) {
 	}
 }
 
-// TestShare fills the part of the calls in progress that one cgroup may use.
-func TestShare(t *testing.T) {
-	p := newPrograms(t, Options{MaxCalls: 2 * ofCgroup, StuckAfter: time.Hour})
-	file := p.file("nvidia")
-	var threads []thread
-	for range 3 {
-		threads = append(threads, newThread(t))
+// TestCallsShare: an owner has its share of the calls in progress, whatever the number of its cgroups and drivers.
+func TestCallsShare(t *testing.T) {
+	workloads, err := newWorkloads()
+	if err != nil {
+		t.Skip("needs root and BPF: ", err)
 	}
-	for _, c := range threads {
-		c.do(func() { p.enter(file, nvidiaAlloc) })
+	defer workloads.Close() //nolint:errcheck // memory of the kernel
+	for _, c := range []struct {
+		name             string
+		workload, leaves bool
+		drivers          []string
+	}{
+		{"a workload with tasks", true, true, []string{"nvidia"}},
+		{"a user with cgroups", false, true, []string{"nvidia"}},
+		{"a cgroup with drivers", true, false, []string{"nvidia", "nvidia_uvm", "nvidia_drm", "amdgpu"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPrograms(t, Options{MaxCalls: 2 * share, StuckAfter: time.Hour, Workloads: workloads})
+			dir, id := testcgroup.New(t, testcgroup.V2())
+			if err := workloads.Mark(model.CgroupID(id), c.workload); err != nil {
+				t.Fatal(err)
+			}
+			defer workloads.Unmark(model.CgroupID(id))
+			var files []uint64
+			for _, driver := range c.drivers {
+				files = append(files, p.file(driver))
+			}
+			var leaves []model.CgroupID
+			var threads []thread
+			call := func(dir string, n int) {
+				th := newThread(t)
+				threads = append(threads, th)
+				inCgroup(t, dir, func() { th.do(func() { p.enter(files[n%len(files)], nvidiaAlloc) }) })
+			}
+			for n := range 4 {
+				leaf, leafID := dir, id
+				if c.leaves {
+					leaf, leafID = testcgroup.New(t, dir)
+				}
+				leaves = append(leaves, model.CgroupID(leafID))
+				call(leaf, n)
+			}
+			_, snap, losses := p.read()
+			if losses["driver_calls_share"] != 2 || len(losses) != 1 {
+				t.Errorf("losses %v, want two calls of four that are more than the share", losses)
+			}
+			want := []model.Series[model.LossKey, model.Count]{
+				{Cgroup: model.CgroupID(id), Key: model.LossKey{Reason: "driver_calls_share"}, Value: 2},
+			}
+			if d := cmp.Diff(want, snap.OwnerLosses); d != "" {
+				t.Error(d)
+			}
+			if m := mapOf(&snap, gen.GPUDriverMapDriverCalls); m.Entries != 2 {
+				t.Errorf("%+v, want 2 entries", m)
+			}
+			for _, u := range snap.DriverUses {
+				if of := u.Cgroup == model.CgroupID(id); of != c.workload || !of && !slices.Contains(leaves, u.Cgroup) {
+					t.Errorf("a use of cgroup %d; marked is %d, below it are %v", u.Cgroup, id, leaves)
+				}
+			}
+
+			// All calls end: there is room again.
+			for _, th := range threads {
+				th.do(p.leave)
+			}
+			call(dir, 0)
+			if _, snap, losses := p.read(); losses["driver_calls_share"] != 2 || mapOf(&snap, gen.GPUDriverMapDriverCalls).Entries != 1 {
+				t.Errorf("after the end of all calls: losses %v, %+v", losses, snap.Maps)
+			}
+
+			// The cgroups end while a task that was moved out of them is in a call: its end is not subtracted from nothing.
+			p.Forget(append(leaves, model.CgroupID(id)))
+			_, _, _ = p.read()
+			threads[len(threads)-1].do(p.leave)
+			var entries gen.GPUDriverOwnerEntries
+			if err := p.sensor.coll.Maps[gen.GPUDriverMapOwnerEntries].Lookup(id, &entries); err == nil &&
+				entries.Made[gen.GPUDriverDriverMapDRIVER_CALLS_OF_OWNER] != 0 {
+				t.Errorf("an ended owner has %+v", entries)
+			}
+		})
 	}
-	if _, _, losses := p.read(); losses["driver_calls_full"] != 1 {
-		t.Errorf("the third call has room: %v", losses)
+}
+
+func newWorkloads() (*hook.Workloads, error) {
+	spec, err := gen.LoadGPUDriver()
+	if err != nil {
+		return nil, err
 	}
-	for _, c := range threads {
-		c.do(p.leave)
+	return hook.NewWorkloads(spec)
+}
+
+// inCgroup calls f with this process in a cgroup of version 2.
+func inCgroup(t *testing.T, dir string, f func()) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
 	}
-	threads[2].do(func() { p.enter(file, nvidiaAlloc); p.leave() })
-	got, _, losses := p.read()
-	if n := got[model.DriverCallKey{Driver: "nvidia", Kind: model.DriverWork}]; n != 3 || losses["driver_calls_full"] != 1 {
-		t.Errorf("%d calls, want the first two and the last; losses %v", n, losses)
+	own := testcgroup.V2()
+	for line := range strings.Lines(string(text)) {
+		if path, v2 := strings.CutPrefix(strings.TrimSpace(line), "0::"); v2 {
+			own = filepath.Join(own, path)
+		}
 	}
+	enter := func(dir string) {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	enter(dir)
+	defer enter(own)
+	f()
+}
+
+func mapOf(snap *model.Snapshot, name string) model.Map {
+	for _, m := range snap.Maps {
+		if m.Name == name {
+			return m
+		}
+	}
+	return model.Map{}
 }
 
 // TestStatsShare: a cgroup may have the durations of one driver.
 func TestStatsShare(t *testing.T) {
 	onThread(t)
-	p := newPrograms(t, Options{MaxEntries: statsShare, StuckAfter: time.Hour})
+	p := newPrograms(t, Options{MaxEntries: share, StuckAfter: time.Hour})
 	for range 2 { // again after Forget
 		for _, driver := range []string{"nvidia", "nvidia_uvm"} {
 			p.enter(p.file(driver), nvidiaAlloc)
@@ -161,6 +265,20 @@ func TestStatsShare(t *testing.T) {
 		if got, snap, _ = p.read(); len(got)+len(snap.DriverUses)+len(snap.OwnerLosses) != 0 {
 			t.Errorf("after Forget: %v, %+v, %+v", got, snap.DriverUses, snap.OwnerLosses)
 		}
+	}
+}
+
+// TestCallsFull: other cgroups have all entries.
+func TestCallsFull(t *testing.T) {
+	onThread(t)
+	p := newPrograms(t, Options{MaxCalls: 1, StuckAfter: time.Hour})
+	if err := p.sensor.coll.Maps[gen.GPUDriverMapDriverCalls].Put(uint32(1<<30), gen.GPUDriverDriverCall{StartNs: monotonic()}); err != nil {
+		t.Fatal(err)
+	}
+	p.enter(p.file("nvidia"), nvidiaAlloc)
+	p.leave()
+	if _, snap, losses := p.read(); losses["driver_calls_full"] != 1 || losses["driver_calls_share"] > 0 || len(snap.OwnerLosses) > 0 {
+		t.Errorf("losses %v, %+v", losses, snap.OwnerLosses)
 	}
 }
 

@@ -23,9 +23,6 @@ const (
 	stackSize = 16384
 	// kprobeEvents is the directory of the perf events that are kprobes.
 	kprobeEvents = "bus/event_source/devices/kprobe"
-	// ofCgroup is the part of the calls in progress for one cgroup, driver and kind, as a divisor: no cgroup can use up the
-	// space of the others.
-	ofCgroup = 8
 )
 
 // A sensor has the loaded programs, their maps, and the attached functions.
@@ -91,15 +88,14 @@ func loadSpec(o Options, types *hook.Types) (*ebpf.CollectionSpec, error) {
 	spec.Maps[gen.GPUDriverMapDriverStats].MaxEntries = o.MaxEntries
 	spec.Maps[gen.GPUDriverMapDriverCalls].MaxEntries = o.MaxCalls
 	return spec, errors.Join(
-		hook.SetShares(spec, o.MaxEntries/statsShare),
+		hook.SetShares(spec, o.MaxEntries/share, o.MaxCalls/share),
 		spec.Variables[gen.GPUDriverVarCgroupSubsys].Set(subsys),
 		spec.Variables[gen.GPUDriverVarStackSize].Set(uint32(max(stackSize, os.Getpagesize()))),
-		spec.Variables[gen.GPUDriverVarMaxCalls].Set(int64(max(o.MaxCalls/ofCgroup, 1))),
 	)
 }
 
-// statsShare is the part of the map of durations that an owner may have: a quarter.
-const statsShare = 4
+// share is the part of each map that an owner may have: a quarter.
+const share = 4
 
 const statsOfOwner = uint32(gen.GPUDriverDriverMapDRIVER_STATS_OF_OWNER)
 
@@ -225,6 +221,7 @@ var lossNames = [gen.GPUDriverDriverLossDRIVER_LOSSES]string{
 	gen.GPUDriverDriverLossLOSS_DRIVER_STATS_FULL:    "driver_stats_full",
 	gen.GPUDriverDriverLossLOSS_DRIVER_STATS_SHARE:   "driver_stats_share",
 	gen.GPUDriverDriverLossLOSS_DRIVER_CALLS_FULL:    "driver_calls_full",
+	gen.GPUDriverDriverLossLOSS_DRIVER_CALLS_SHARE:   "driver_calls_share",
 	gen.GPUDriverDriverLossLOSS_DRIVER_RETURN_MISSED: "driver_return_missed",
 }
 
@@ -242,6 +239,6 @@ func (s *sensor) self(snap *model.Snapshot) error {
 		}
 	}
 	snap.Losses = append(snap.Losses, model.Loss{Reason: "driver_program_skipped", Count: s.missed()})
-	const reason = gen.GPUDriverDriverLossLOSS_DRIVER_STATS_SHARE
-	return s.owners.AddLosses(snap, lost[reason], lossNames[reason])
+	const stats, calls = gen.GPUDriverDriverLossLOSS_DRIVER_STATS_SHARE, gen.GPUDriverDriverLossLOSS_DRIVER_CALLS_SHARE
+	return s.owners.AddLosses(snap, lost[stats]+lost[calls], lossNames[stats], lossNames[calls])
 }
